@@ -1,0 +1,46 @@
+# Targets for people; .ci/run calls the same ones.
+GO      ?= go
+PKGS    ?= ./...
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+LDFLAGS := -X northstar/node.Version=$(VERSION) -X main.version=$(VERSION)
+
+.PHONY: build demo test race lint bench verify sim chaos-replay fuzz clean
+
+build: ## bin/northstar-node and bin/northstarctl
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+
+demo: build ## a 3-node cluster on this machine with its dashboard; Ctrl-C ends it
+	./bin/northstar-node dev
+
+test: ## every test; the summary has the skipped ones with their reasons, and what failed tests said
+	$(GO) tool gotestsum --format pkgname -- -timeout 15m $(PKGS)
+
+race: ## every test under the race detector
+	$(GO) tool gotestsum --format pkgname -- -race -timeout 30m $(PKGS)
+
+lint: ## formatting, vet, staticcheck, tidy go.mod
+	@out=$$($(GO) tool gofumpt -l .); if [ -n "$$out" ]; then echo "not gofumpt'ed:"; echo "$$out"; exit 1; fi
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+	$(GO) mod tidy -diff
+
+bench: build ## throughput, idle cost and start-up beside a bare raft cluster, as tables
+	$(GO) run ./benchmarks all
+
+sim: ## whole nodes in virtual time under faults: SEEDS=1000 worlds of each size from FROM=1 on, and as many with a wiped disk
+	$(GO) run ./chaos/run worlds -kinds faults,wiped -worlds $(or $(SEEDS),1000) -from $(or $(FROM),1)
+
+chaos-replay: ## one world once more, exactly: SEED=17 NODES=3 KIND=faults, optionally of its faults only KEEP=2,5
+	$(GO) run ./chaos/run replay -kind $(or $(KIND),faults) -nodes $(or $(NODES),3) -seed $(SEED) -keep '$(KEEP)'
+
+fuzz: ## every fuzz target for 30 s each
+	@for p in $$($(GO) list ./...); do \
+	  for f in $$($(GO) test -list '^Fuzz' $$p | grep '^Fuzz'); do \
+	    echo "== $$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime 30s $$p || exit 1; \
+	  done; done
+
+verify: lint test race ## what a release must pass
+
+clean:
+	rm -rf bin out

@@ -1,0 +1,62 @@
+package apiv1
+
+import "time"
+
+// PathNodes is the registry of application nodes.
+const PathNodes = "/v1/nodes"
+
+// NodePut is the body of PUT /v1/nodes/{id}.
+type NodePut struct {
+	SessionID    string   `json:"session_id" doc:"the node is dead when this ends"`
+	Hostname     string   `json:"hostname,omitempty"`
+	Address      string   `json:"address,omitempty"`
+	HTTPPort     int      `json:"http_port,omitempty"`
+	GRPCPort     int      `json:"grpc_port,omitempty"`
+	Roles        []string `json:"roles,omitempty" doc:"at most 64"`
+	Capabilities []string `json:"capabilities,omitempty" doc:"at most 64"`
+	Version      string   `json:"version,omitempty"`
+	Status       string   `json:"status,omitempty" enum:"joining,active,draining" doc:"default active"`
+	Load         *Load    `json:"load,omitempty" doc:"kept on the leader and not replicated: unknown after a change of the leader until it is told again"`
+}
+
+// Load is how busy an application node is.
+type Load struct {
+	Connections int64   `json:"connections"`
+	Jobs        int64   `json:"jobs"`
+	CPU         float64 `json:"cpu" doc:"0 to 1"`
+	Memory      float64 `json:"memory" doc:"0 to 1"`
+}
+
+// Node is an application node.
+type Node struct {
+	ID            string    `json:"id"`
+	SessionID     string    `json:"session_id" doc:"empty once it is dead"`
+	Hostname      string    `json:"hostname"`
+	Address       string    `json:"address"`
+	HTTPPort      int       `json:"http_port"`
+	GRPCPort      int       `json:"grpc_port"`
+	Roles         []string  `json:"roles"`
+	Capabilities  []string  `json:"capabilities"`
+	Version       string    `json:"version"`
+	Status        string    `json:"status" enum:"joining,active,draining,dead"`
+	CanAcceptWork bool      `json:"can_accept_work" doc:"it is active"`
+	Load          *Load     `json:"load" doc:"null where it is not known: to the leader alone, and to it only what was told since it leads"`
+	RegisteredAt  time.Time `json:"registered_at"`
+	ChangedAt     time.Time `json:"changed_at" doc:"of a dead node: when it died"`
+	Revision      uint64    `json:"revision" doc:"of its last change"`
+}
+
+// Nodes answers GET /v1/nodes.
+type Nodes struct {
+	Items []Node `json:"items"`
+	Next  string `json:"next"`
+}
+
+// NodeRemoved answers DELETE /v1/nodes/{id}.
+type NodeRemoved struct {
+	ID string `json:"id"`
+}
+
+// NodeEvent is the data of one event of GET /v1/nodes/watch; the event's name is
+// put or delete. Of a delete only id and revision are set.
+type NodeEvent = Node

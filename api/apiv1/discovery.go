@@ -1,0 +1,113 @@
+package apiv1
+
+import "time"
+
+// Leader answers GET /leader.
+type Leader struct {
+	LeaderID      string `json:"leader_id"`
+	LeaderAddress string `json:"leader_address" doc:"advertised HTTP host:port of the leader"`
+	RaftAddress   string `json:"raft_address"`
+	Term          uint64 `json:"term"`
+	ObservedBy    string `json:"observed_by" doc:"the node that answers"`
+	ClusterID     string `json:"cluster_id"`
+	Generation    uint64 `json:"generation" doc:"grows with each quorum-loss recovery"`
+	RecoveryID    string `json:"recovery_id,omitempty"`
+}
+
+// Disk is what a node knows of its own disk.
+type Disk struct {
+	FsyncP99MS int64 `json:"fsync_p99_ms" doc:"over the last minute, rounded up; 0 when nothing was synced"`
+	Stalled    bool  `json:"stalled"`
+	ReadOnly   bool  `json:"read_only"`
+}
+
+// Status answers GET /status: a node as it sees itself.
+type Status struct {
+	NodeID           string    `json:"node_id"`
+	ClusterID        string    `json:"cluster_id" doc:"empty until the node belongs to a cluster"`
+	Generation       uint64    `json:"generation"`
+	RecoveryID       string    `json:"recovery_id,omitempty"`
+	Incarnation      string    `json:"incarnation" doc:"random, of the data directory"`
+	BootID           string    `json:"boot_id" doc:"random, of the process"`
+	ClusterName      string    `json:"cluster_name"`
+	State            string    `json:"state" enum:"follower,candidate,leader"`
+	Term             uint64    `json:"term"`
+	LeaderID         string    `json:"leader_id"`
+	LeaderAddress    string    `json:"leader_address"`
+	HTTPAddress      string    `json:"http_address"`
+	RaftAddress      string    `json:"raft_address"`
+	Suffrage         string    `json:"suffrage" enum:"voter,nonvoter"`
+	Priority         int       `json:"priority"`
+	Eligible         bool      `json:"eligible"`
+	Zone             string    `json:"zone"`
+	Lifecycle        string    `json:"lifecycle" enum:"joining,active,draining,dead"`
+	CommitIndex      uint64    `json:"commit_index"`
+	AppliedIndex     uint64    `json:"applied_index"`
+	LastLogIndex     uint64    `json:"last_log_index"`
+	LastContactMS    *int64    `json:"last_contact_ms" doc:"since the last word from the leader; 0 on the leader, null when there was none"`
+	LeaseRemainingMS int64     `json:"lease_remaining_ms"`
+	AutoFailover     bool      `json:"auto_failover"`
+	Revision         uint64    `json:"revision" doc:"newest revision applied here"`
+	Disk             Disk      `json:"disk"`
+	Version          string    `json:"version"`
+	StartedAt        time.Time `json:"started_at"`
+	Warnings         []string  `json:"warnings" doc:"for people: what differs from the configuration, why the node is dead"`
+}
+
+// Check is one line of /readyz.
+type Check struct {
+	Name   string `json:"name"`
+	OK     bool   `json:"ok"`
+	Detail string `json:"detail"`
+}
+
+// Quorum counts voters.
+type Quorum struct {
+	Voters    int `json:"voters"`
+	Needed    int `json:"needed"`
+	Healthy   int `json:"healthy"`
+	Tolerates int `json:"tolerates" doc:"how many more healthy voters may fail"`
+}
+
+// Counts counts members by lifecycle.
+type Counts struct {
+	Joining  int `json:"joining"`
+	Active   int `json:"active"`
+	Draining int `json:"draining"`
+	Dead     int `json:"dead"`
+	Total    int `json:"total"`
+}
+
+// Member is one member as the answering node sees it.
+type Member struct {
+	ID            string   `json:"id"`
+	RaftAddress   string   `json:"raft_address"`
+	HTTPAddress   string   `json:"http_address"`
+	Suffrage      string   `json:"suffrage" enum:"voter,nonvoter"`
+	Priority      int      `json:"priority"`
+	Eligible      bool     `json:"eligible"`
+	Zone          string   `json:"zone"`
+	Lifecycle     string   `json:"lifecycle" enum:"joining,active,draining,dead"`
+	Healthy       bool     `json:"healthy"`
+	Reasons       []string `json:"reasons" doc:"why it is not healthy"`
+	State         string   `json:"state" enum:"follower,candidate,leader,unknown"`
+	LastContactMS *int64   `json:"last_contact_ms" doc:"null when there was none"`
+	LagEntries    uint64   `json:"lag_entries"`
+	Version       string   `json:"version"`
+}
+
+// Cluster answers GET /v1/cluster: the leader's view, or the answering node's
+// own when there is no leader to ask.
+type Cluster struct {
+	ClusterID    string   `json:"cluster_id"`
+	ClusterName  string   `json:"cluster_name"`
+	Generation   uint64   `json:"generation"`
+	Term         uint64   `json:"term"`
+	LeaderID     string   `json:"leader_id"`
+	Revision     uint64   `json:"revision"`
+	AutoFailover bool     `json:"auto_failover"`
+	ObservedBy   string   `json:"observed_by" doc:"whose view this is"`
+	Quorum       Quorum   `json:"quorum"`
+	Counts       Counts   `json:"counts"`
+	Members      []Member `json:"members"`
+}

@@ -1,0 +1,49 @@
+package apiv1
+
+import "time"
+
+// Event is one thing that happened on one node.
+type Event struct {
+	Seq     string         `json:"seq" doc:"opaque; ?since= takes it: the events after this one, of all nodes"`
+	Node    string         `json:"node"`
+	Type    string         `json:"type" doc:"election, failover, transfer, member, health, splitbrain, role, disk, node"`
+	At      time.Time      `json:"at"`
+	Term    uint64         `json:"term,omitempty"`
+	Message string         `json:"message"`
+	Fields  map[string]any `json:"fields,omitempty"`
+}
+
+// Events answers GET /v1/events.
+type Events struct {
+	Items   []Event  `json:"items"`
+	Prev    string   `json:"prev" doc:"?since= of it gives these items again"`
+	Next    string   `json:"next" doc:"for ?since= of the next call, also when there are no items"`
+	Missing []string `json:"missing" doc:"members whose events are not in this answer"`
+}
+
+// Vote is one voter's answer in an election.
+type Vote struct {
+	VoterID string `json:"voter_id"`
+	Granted bool   `json:"granted"`
+	Reason  string `json:"reason"`
+}
+
+// Election is one election.
+type Election struct {
+	Term         uint64    `json:"term"`
+	Trigger      string    `json:"trigger" enum:"startup,timeout,connection_lost,transfer,manual,emergency,priority,disk_stall"`
+	CandidateID  string    `json:"candidate_id"`
+	Result       string    `json:"result"`
+	Votes        []Vote    `json:"votes"`
+	StartedAt    time.Time `json:"started_at"`
+	DurationMS   int64     `json:"duration_ms"`
+	LeaderlessMS int64     `json:"leaderless_ms"`
+	Operator     string    `json:"operator"`
+	Reason       string    `json:"reason"`
+}
+
+// Elections answers GET /v1/elections, the newest first.
+type Elections struct {
+	Items []Election `json:"items"`
+	Next  string     `json:"next"`
+}

@@ -1,0 +1,110 @@
+package apiv1
+
+import "time"
+
+// Campaign is the body of POST /v1/roles/{role}/campaign.
+type Campaign struct {
+	SessionID       string `json:"session_id"`
+	Value           string `json:"value,omitempty" doc:"shown with the role while this session holds it, at most 4096 bytes"`
+	WaitMS          int64  `json:"wait_ms,omitempty" doc:"0 to 300000: how long to wait in the queue"`
+	TakeoverDelayMS int64  `json:"takeover_delay_ms,omitempty" doc:"0 to 3600000: how long to wait after a holder was lost involuntarily"`
+	Eligible        *bool  `json:"eligible,omitempty" doc:"false: wait without being elected; default true"`
+}
+
+// Role is a role and who holds it.
+type Role struct {
+	Role       string          `json:"role"`
+	Holder     string          `json:"holder" doc:"name of the session; empty where nobody holds the role"`
+	SessionID  string          `json:"session_id"`
+	Token      uint64          `json:"token" doc:"fencing token: greater at every new tenure, forever"`
+	Value      string          `json:"value"`
+	AcquiredAt *time.Time      `json:"acquired_at" doc:"null where nobody holds the role"`
+	LeaseUntil *time.Time      `json:"lease_until" doc:"when the cluster would free the role, were the session not renewed again; null in a stale answer"`
+	Candidates []RoleCandidate `json:"candidates,omitempty" doc:"in the order in which they will be elected; only of a single role"`
+}
+
+// RoleCandidate is a session that waits for a role.
+type RoleCandidate struct {
+	Name            string `json:"name"`
+	SessionID       string `json:"session_id"`
+	Eligible        bool   `json:"eligible"`
+	TakeoverDelayMS int64  `json:"takeover_delay_ms"`
+}
+
+// Roles answers GET /v1/roles.
+type Roles struct {
+	Items []Role `json:"items"`
+	Next  string `json:"next"`
+}
+
+// Tenure is one session's time as holder of a role.
+type Tenure struct {
+	Holder     string     `json:"holder"`
+	SessionID  string     `json:"session_id"`
+	Token      uint64     `json:"token"`
+	AcquiredAt time.Time  `json:"acquired_at"`
+	EndedAt    *time.Time `json:"ended_at" doc:"null while it lasts"`
+	Cause      string     `json:"cause" enum:",expired,disconnected,session_ended,resigned,evicted,transferred,restored,recovered" doc:"why it ended"`
+}
+
+// RoleHistory answers GET /v1/roles/{role}/history, the newest first.
+type RoleHistory struct {
+	Items     []Tenure `json:"items"`
+	Next      string   `json:"next"`
+	Elections uint64   `json:"elections" doc:"that there were, also those no longer kept"`
+}
+
+// RoleEvent is the data of one event of GET /v1/roles/{role}/watch; the event's
+// name is elected or vacated.
+type RoleEvent struct {
+	Role       string     `json:"role"`
+	Holder     string     `json:"holder"`
+	SessionID  string     `json:"session_id"`
+	Token      uint64     `json:"token"`
+	Value      string     `json:"value"`
+	AcquiredAt time.Time  `json:"acquired_at"`
+	EndedAt    *time.Time `json:"ended_at,omitempty" doc:"of vacated"`
+	Cause      string     `json:"cause,omitempty" doc:"of vacated: why"`
+	Revision   uint64     `json:"revision"`
+}
+
+// Names of the events on a role's watch, beside error and moving.
+const (
+	EventElected = "elected"
+	EventVacated = "vacated"
+)
+
+// RoleResult answers DELETE /v1/roles/{role}: the role after it.
+type RoleResult struct {
+	Role      string `json:"role"`
+	Message   string `json:"message"`
+	Holder    string `json:"holder" doc:"who holds it now; empty: nobody"`
+	SessionID string `json:"session_id"`
+	Token     uint64 `json:"token"`
+}
+
+// RoleTransfer is the body of POST /admin/roles/{role}/transfer.
+type RoleTransfer struct {
+	ToSessionID string `json:"to_session_id" doc:"a candidate of the role"`
+	Reason      string `json:"reason,omitempty"`
+	DryRun      bool   `json:"dry_run,omitempty"`
+	PlanID      string `json:"plan_id,omitempty" doc:"of a dry run: runs just that, or is refused with 4005"`
+}
+
+// RoleEvict is the optional body of DELETE /admin/roles/{role}.
+type RoleEvict struct {
+	Reason string `json:"reason,omitempty"`
+	DryRun bool   `json:"dry_run,omitempty"`
+	PlanID string `json:"plan_id,omitempty" doc:"of a dry run: runs just that, or is refused with 4005"`
+}
+
+// RoleChange answers both; a dry run is answered with a Plan.
+type RoleChange struct {
+	Role         string `json:"role"`
+	Message      string `json:"message"`
+	OldHolder    string `json:"old_holder"`
+	OldSessionID string `json:"old_session_id"`
+	NewHolder    string `json:"new_holder" doc:"empty: nobody holds it"`
+	NewSessionID string `json:"new_session_id"`
+	Token        uint64 `json:"token" doc:"of the new holder; 0: nobody"`
+}

@@ -1,0 +1,92 @@
+package apiv1
+
+import "time"
+
+// Limits of sessions and campaigns.
+const (
+	DefaultSessionTTLMS = 10_000
+	MaxRenewals         = 1000    // sessions that one POST /v1/sessions/renew renews
+	MaxWaitMS           = 300_000 // of a campaign
+)
+
+// SessionCreate is the body of POST /v1/sessions.
+type SessionCreate struct {
+	Name  string            `json:"name" doc:"for people; empty: the session's ID"`
+	TTLMS *int64            `json:"ttl_ms,omitempty" doc:"500 to 86400000, default 10000"`
+	Meta  map[string]string `json:"meta,omitempty" doc:"at most 4096 bytes in all"`
+}
+
+// SessionCreated answers it.
+type SessionCreated struct {
+	SessionID string `json:"session_id"`
+	TTLMS     int64  `json:"ttl_ms"`
+}
+
+// Session answers GET /v1/sessions/{id}, and is an item of GET /v1/sessions.
+type Session struct {
+	SessionID   string            `json:"session_id"`
+	Name        string            `json:"name"`
+	TTLMS       int64             `json:"ttl_ms"`
+	RemainingMS int64             `json:"remaining_ms" doc:"before it ends, should it not be renewed; not of a stale answer"`
+	CreatedAt   time.Time         `json:"created_at"`
+	Meta        map[string]string `json:"meta"`
+	Roles       []string          `json:"roles" doc:"that it holds"`
+	Keys        int               `json:"keys" doc:"that end with it"`
+}
+
+// Sessions answers GET /v1/sessions.
+type Sessions struct {
+	Items []Session `json:"items"`
+	Next  string    `json:"next"`
+}
+
+// Renewal answers POST /v1/sessions/{id}/renew.
+type Renewal struct {
+	TTLMS int64 `json:"ttl_ms"`
+}
+
+// RenewMany is the body of POST /v1/sessions/renew.
+type RenewMany struct {
+	SessionIDs []string `json:"session_ids" doc:"1 to 1000"`
+}
+
+// RenewedMany answers it.
+type RenewedMany struct {
+	Renewed []string `json:"renewed"`
+	Ended   []string `json:"ended"`
+}
+
+// SessionEnded answers DELETE /v1/sessions/{id}.
+type SessionEnded struct {
+	SessionID string `json:"session_id"`
+}
+
+// Alive is the data of an event named alive of GET /v1/sessions/{id}/attach.
+type Alive struct {
+	TTLMS     int64 `json:"ttl_ms"`
+	ElapsedMS int64 `json:"elapsed_ms" doc:"from when the node received the request to this renewal: a client that adds it to when it sent the request has a time not after the renewal"`
+}
+
+// EventAlive names the keep-alives of an attached session, beside error and moving.
+const EventAlive = "alive"
+
+// Attached is what nodes tell the leader of the connections that they serve:
+// the body of POST /v1/sessions/attached.
+type Attached struct {
+	Keep []Attachment `json:"keep,omitempty" doc:"connections that stand, at most 400"`
+	Drop []Attachment `json:"drop,omitempty" doc:"connections that have ended, at most 400"`
+}
+
+// Attachment is one such connection.
+type Attachment struct {
+	SessionID string `json:"session_id"`
+	StreamID  string `json:"stream_id"`
+	GraceMS   int64  `json:"grace_ms,omitempty"`
+	Passive   bool   `json:"passive,omitempty" doc:"it does not renew the session"`
+}
+
+// AttachedResult answers it.
+type AttachedResult struct {
+	Kept  []SessionCreated `json:"kept"`
+	Ended []string         `json:"ended"`
+}

@@ -1,0 +1,237 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+
+	"northstar/api/apiv1"
+	"northstar/state"
+)
+
+// putNode serves PUT /v1/nodes/{id}. A node that says again what is known writes
+// nothing: so that it may tell its load as often as it likes.
+func putNode(c *call) error {
+	var in apiv1.NodePut
+	raw, err := c.decodeKeep(&in)
+	if err != nil {
+		return err
+	}
+	if in.Status == "" {
+		in.Status = string(state.AppActive)
+	}
+	if l := in.Load; l != nil && (l.Connections < 0 || l.Jobs < 0 || l.CPU < 0 || l.CPU > 1 || l.Memory < 0 || l.Memory > 1) {
+		return badRequest("load: want connections and jobs of at least 0, cpu and memory from 0 to 1")
+	}
+	put := state.AppNodePut{Node: state.AppNode{
+		ID: c.param, Session: in.SessionID, Hostname: in.Hostname, Address: in.Address, HTTPPort: in.HTTPPort, GRPCPort: in.GRPCPort,
+		Roles: in.Roles, Capabilities: in.Capabilities, Version: in.Version, Status: state.AppStatus(in.Status),
+	}}
+	cmd := state.Command{Kind: state.KindAppNodePut, AppNodePut: &put}
+	if err := cmd.Validate(); err != nil {
+		return err
+	}
+	ctx, cancel, err := c.timed()
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	var result state.Result
+	err = c.atLeader(ctx, leaderWork{write: true, resend: true, body: raw, local: func(ctx context.Context) error {
+		if n, ok := c.s.cluster.View().AppNode(c.param); ok && n.Says(&put.Node) {
+			return c.s.cluster.Barrier(ctx) // its session lives, or the node would be dead
+		}
+		var err error
+		result, err = c.s.cluster.Propose(ctx, cmd)
+		return err
+	}})
+	switch {
+	case err == errAnswered:
+		return nil
+	case err != nil:
+		return err
+	case result.Err != nil:
+		return result.Err
+	}
+	n, ok := c.s.cluster.View().AppNode(c.param)
+	if !ok || n.Session != in.SessionID {
+		return sessionGone(in.SessionID) // it ended just now
+	}
+	c.s.loads.put(c.s.leader.known(), n.ID, in.Load)
+	return c.reply(c.wireNode(n))
+}
+
+// getNode serves GET /v1/nodes/{id}.
+func getNode(c *call) error {
+	return c.read(func(v *state.View) error {
+		n, ok := v.AppNode(c.param)
+		if !ok {
+			return statusError(http.StatusNotFound, "id: node %q is not registered", c.param)
+		}
+		return c.reply(c.wireNode(n))
+	})
+}
+
+// listNodes serves GET /v1/nodes.
+func listNodes(c *call) error {
+	limit, after, err := c.page()
+	if err != nil {
+		return err
+	}
+	status, role, capability := c.query.Get("status"), c.query.Get("role"), c.query.Get("capability")
+	switch state.AppStatus(status) {
+	case "", state.AppJoining, state.AppActive, state.AppDraining, state.AppDead:
+	default:
+		return badRequest("status: want joining, active, draining or dead, got %q", status)
+	}
+	return c.read(func(v *state.View) error {
+		out := apiv1.Nodes{Items: []apiv1.Node{}}
+		for n := range v.AppNodesAfter(after) {
+			if status != "" && string(n.Status) != status || role != "" && !slices.Contains(n.Roles, role) || capability != "" && !slices.Contains(n.Capabilities, capability) {
+				continue
+			}
+			if len(out.Items) == limit {
+				out.Next = out.Items[limit-1].ID
+				break
+			}
+			out.Items = append(out.Items, c.wireNode(n))
+		}
+		return c.reply(out)
+	})
+}
+
+// countNodes serves GET /v1/nodes/counts.
+func countNodes(c *call) error {
+	return c.read(func(v *state.View) error {
+		var out apiv1.Counts
+		for n := range v.AppNodesAfter("") {
+			out.Total++
+			switch n.Status {
+			case state.AppJoining:
+				out.Joining++
+			case state.AppActive:
+				out.Active++
+			case state.AppDraining:
+				out.Draining++
+			case state.AppDead:
+				out.Dead++
+			}
+		}
+		return c.reply(out)
+	})
+}
+
+// removeNode serves DELETE /v1/nodes/{id}.
+func removeNode(c *call) error {
+	if _, err := c.decodeKeep(&struct{}{}); err != nil {
+		return err
+	}
+	cmd := state.Command{Kind: state.KindAppNodeRemove, AppNodeRemove: &state.AppNodeRemove{IDs: []string{c.param}}}
+	if err := cmd.Validate(); err != nil {
+		return err
+	}
+	return c.propose(nil, cmd, false, func(state.Result) error {
+		return c.reply(apiv1.NodeRemoved{ID: c.param})
+	})
+}
+
+// watchNodes serves GET /v1/nodes/watch, on any node, as watchKeys does for keys.
+func watchNodes(c *call) error {
+	since, err := c.watchStart()
+	if err != nil {
+		return err
+	}
+	cursor, err := c.s.cluster.NodeFeed().Cursor("", since)
+	if err != nil {
+		return err
+	}
+	c.Header()["X-Northstar-Revision"] = []string{strconv.FormatUint(since, 10)}
+	e, err := c.startEvents()
+	if err != nil {
+		return c.gone(err)
+	}
+	return e.run(func(ctx context.Context) error {
+		changes, err := cursor.Next(ctx, changesAtOnce)
+		if err != nil {
+			return err
+		}
+		for i := range changes {
+			if err := e.nodeChange(&changes[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// nodeChange encodes one change of a node.
+func (e *events) nodeChange(ch *state.Change) error {
+	n, err := state.DecodeAppNode(ch.Value)
+	if err != nil {
+		return err
+	}
+	if ch.Deleted {
+		n.ID, n.Revision = ch.Key, ch.Revision
+	}
+	wire := e.c.wireNode(&n)
+	wire.Load, wire.Revision = nil, ch.Revision
+	data, err := json.Marshal(wire)
+	if err != nil {
+		return err
+	}
+	e.field("id", strconv.FormatUint(ch.Revision, 10))
+	if ch.Deleted {
+		e.field("event", apiv1.EventDelete)
+	} else {
+		e.field("event", apiv1.EventPut)
+	}
+	e.field("data", string(data))
+	return e.end()
+}
+
+func (c *call) wireNode(n *state.AppNode) apiv1.Node {
+	out := apiv1.Node{
+		ID: n.ID, SessionID: n.Session, Hostname: n.Hostname, Address: n.Address, HTTPPort: n.HTTPPort, GRPCPort: n.GRPCPort,
+		Roles: append([]string{}, n.Roles...), Capabilities: append([]string{}, n.Capabilities...), Version: n.Version,
+		Status: string(n.Status), CanAcceptWork: n.Status == state.AppActive,
+		RegisteredAt: unixNano(n.RegisteredAt), ChangedAt: unixNano(n.ChangedAt), Revision: n.Revision,
+	}
+	if n.Status != state.AppDead && !c.stale() {
+		out.Load = c.s.loads.get(c.s.leader.known(), n.ID)
+	}
+	return out
+}
+
+// loads is what application nodes have told this node of their load since it
+// leads.
+type loads struct {
+	mu   sync.Mutex
+	term uint64
+	of   map[string]apiv1.Load
+}
+
+// put notes a node's load; nil leaves the last one.
+func (l *loads) put(leader *leaderView, id string, load *apiv1.Load) {
+	if load == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.of == nil || l.term != leader.term || len(l.of) >= 2*state.MaxAppNodes { // bounded, whatever comes and goes
+		l.of, l.term = map[string]apiv1.Load{}, leader.term
+	}
+	l.of[id] = *load
+}
+
+func (l *loads) get(leader *leaderView, id string) *apiv1.Load {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	load, ok := l.of[id]
+	if !ok || l.term != leader.term {
+		return nil
+	}
+	return &load
+}

@@ -1,0 +1,238 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/cluster"
+	"northstar/state"
+)
+
+func (n *node) sessionOf(ttlMS int) string {
+	n.t.Helper()
+	return into[apiv1.SessionCreated](n.t, n.post("/v1/sessions", fmt.Sprintf("{'name':'s','ttl_ms':%d}", ttlMS))).SessionID
+}
+
+// alive reads the next event, which must be a keep-alive.
+func (s *eventStream) alive() apiv1.Alive {
+	s.t.Helper()
+	m, ok := s.next()
+	var a apiv1.Alive
+	if err := json.Unmarshal([]byte(m.data), &a); !ok || m.event != apiv1.EventAlive || err != nil {
+		s.t.Fatalf("%+v, %v, %v", m, ok, err)
+	}
+	return a
+}
+
+func (n *node) lives(id string) bool {
+	_, ok := n.fake.View().Session(id)
+	return ok
+}
+
+// attachedPair is a leader that keeps time, and a follower.
+func attachedPair(t *testing.T) (leader, follower *node) {
+	leader, follower = pair(t)
+	leader.lead()
+	return leader, follower
+}
+
+func TestAttach(t *testing.T) {
+	leader, follower := attachedPair(t)
+	for _, n := range []*node{leader, follower} {
+		id := n.sessionOf(600)
+		s := n.stream("/v1/sessions/" + id + "/attach")
+		begun, last := time.Now(), int64(-1)
+		for range 6 {
+			a := s.alive()
+			if a.TTLMS != 600 || a.ElapsedMS <= last && last >= 0 || a.ElapsedMS > time.Since(begun).Milliseconds()+1000 {
+				t.Fatalf("%+v after %d", a, last)
+			}
+			last = a.ElapsedMS
+		}
+		if !leader.lives(id) {
+			t.Fatal("ended while it was attached")
+		}
+		s.resp.Body.Close() // the client is gone
+		eventually(t, func() bool { return !leader.lives(id) })
+		eventually(t, func() bool { return n.attaching.Load() == 0 })
+		n.do("GET", "/v1/sessions/"+id+"/attach", "").is(t, 404, cluster.CodeSessionEnded)
+	}
+}
+
+// The role of a client that is gone goes to the next one at once.
+func TestAttachedHolderIsReplacedAtOnce(t *testing.T) {
+	leader, follower := attachedPair(t)
+	for _, n := range []*node{leader, follower} {
+		a, b := n.sessionOf(60_000), n.sessionOf(60_000)
+		s := n.stream("/v1/sessions/" + a + "/attach")
+		s.alive()
+		into[apiv1.Role](t, n.campaign("r", a, 0))
+		answer := make(chan reply, 1)
+		go func() { answer <- n.campaign("r", b, 60_000) }()
+		eventually(t, leader.waitsFor(b))
+		s.resp.Body.Close()
+		if won := into[apiv1.Role](t, <-answer); won.SessionID != b {
+			t.Fatalf("%+v", won)
+		}
+		r, _ := leader.fake.View().Role("r")
+		if last := r.Past[len(r.Past)-1]; last.Cause != state.CauseDisconnected {
+			t.Fatalf("%+v", last)
+		}
+		into[apiv1.SessionEnded](t, n.do("DELETE", "/v1/sessions/"+b, ""))
+	}
+}
+
+func TestAttachWithGrace(t *testing.T) {
+	leader, _ := attachedPair(t)
+	id := leader.sessionOf(60_000)
+	s := leader.stream("/v1/sessions/" + id + "/attach?grace_ms=1000")
+	s.alive()
+	s.resp.Body.Close()
+	eventually(t, func() bool { return leader.attaching.Load() == 0 })
+	again := leader.stream("/v1/sessions/" + id + "/attach?grace_ms=200")
+	again.alive()
+	again.resp.Body.Close()
+	eventually(t, func() bool { return !leader.lives(id) })
+}
+
+// A session that ends otherwise ends the stream with a problem.
+func TestAttachedSessionEnds(t *testing.T) {
+	leader, follower := attachedPair(t)
+	for _, n := range []*node{leader, follower} {
+		id := n.sessionOf(500)
+		s := n.stream("/v1/sessions/" + id + "/attach")
+		s.alive()
+		into[apiv1.SessionEnded](t, n.do("DELETE", "/v1/sessions/"+id, ""))
+		for {
+			m, ok := s.next()
+			if !ok {
+				t.Fatal("the stream ended without a word")
+			}
+			if m.event == apiv1.EventError {
+				if !strings.Contains(m.data, "4012") {
+					t.Fatalf("%+v", m)
+				}
+				break
+			}
+		}
+		if _, more := s.next(); more {
+			t.Fatal("something follows the end")
+		}
+	}
+}
+
+// A node that stops, or is drained, sends its clients elsewhere, and their
+// sessions live on.
+func TestAttachedClientsAreMoved(t *testing.T) {
+	for name, leave := range map[string]func(n *node){
+		"stops":      func(n *node) { n.Drain() },
+		"is drained": func(n *node) { n.fake.addRecord(cluster.Member{ID: "n2", Lifecycle: cluster.Draining}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			leader, follower := attachedPair(t)
+			id := follower.sessionOf(60_000)
+			s := follower.stream("/v1/sessions/" + id + "/attach")
+			s.alive()
+			leave(follower)
+			if m, ok := s.next(); !ok || m.event != apiv1.EventMoving {
+				t.Fatalf("%+v, %v", m, ok)
+			}
+			s.resp.Body.Close()
+			eventually(t, func() bool { return follower.attaching.Load() == 0 })
+			follower.do("GET", "/v1/sessions/"+id+"/attach", "").is(t, 503, cluster.CodeBusy)
+			moved := leader.stream("/v1/sessions/" + id + "/attach")
+			moved.alive()
+			time.Sleep(100 * time.Millisecond)
+			if !leader.lives(id) {
+				t.Fatal("moving has ended the session")
+			}
+		})
+	}
+}
+
+// A new leader learns at once of the connections that stand.
+func TestAttachmentsAreToldToANewLeader(t *testing.T) {
+	leader, follower := attachedPair(t)
+	id := follower.sessionOf(60_000)
+	s := follower.stream("/v1/sessions/" + id + "/attach")
+	s.alive()
+
+	f3 := newFakeCluster("n3", true)
+	f3.state = leader.fake.state
+	n3 := startServer(t, f3)
+	n3.lead()
+	follower.fake.addRecord(cluster.Member{ID: "n3", HTTPAddress: n3.addr, Lifecycle: cluster.Active})
+	leader.fake.lead("n3", 3)
+	follower.fake.lead("n3", 3)
+	s.alive() // long before the next one is due
+	s.resp.Body.Close()
+	eventually(t, func() bool { return !n3.lives(id) })
+}
+
+// Without a leader a new connection waits as other requests do, and one that
+// stands is told nothing.
+func TestAttachWithoutALeader(t *testing.T) {
+	leader, follower := attachedPair(t)
+	id := follower.sessionOf(600)
+	s := follower.stream("/v1/sessions/" + id + "/attach")
+	s.alive()
+	follower.fake.lead("", 3)
+	follower.settle()
+	start := time.Now()
+	follower.do("GET", "/v1/sessions/"+id+"/attach", "").is(t, 503, cluster.CodeNoLeader)
+	if took := time.Since(start); took < 500*time.Millisecond {
+		t.Fatalf("answered after %v", took)
+	}
+	eventually(t, func() bool { return !leader.lives(id) }) // it was not renewed
+}
+
+// With hold=false the client renews its session itself.
+func TestAttachWithoutHolding(t *testing.T) {
+	leader, _ := attachedPair(t)
+	id := leader.sessionOf(500)
+	leader.stream("/v1/sessions/" + id + "/attach?hold=false")
+	for range 10 {
+		time.Sleep(100 * time.Millisecond)
+		if r := leader.do("POST", "/v1/sessions/"+id+"/renew", ""); r.status != 200 {
+			t.Fatalf("%+v", r)
+		}
+	}
+	eventually(t, func() bool { return !leader.lives(id) })
+	other := leader.sessionOf(60_000)
+	s := leader.stream("/v1/sessions/" + other + "/attach?hold=0")
+	s.resp.Body.Close()
+	eventually(t, func() bool { return !leader.lives(other) })
+}
+
+func TestAttachIsChecked(t *testing.T) {
+	n := startServer(t, newFakeCluster("n1", true), func(d *Deps) { d.Limits.Attached = 1 })
+	id := n.sessionOf(60_000)
+	path := "/v1/sessions/" + id + "/attach"
+	n.do("GET", path+"?grace_ms=-1", "").is(t, 400, cluster.CodeBadRequest)
+	n.do("GET", path+"?hold=maybe", "").is(t, 400, cluster.CodeBadRequest)
+	n.do("GET", "/v1/sessions/none/attach", "").is(t, 404, cluster.CodeSessionEnded)
+	n.post("/v1/sessions/attached", "{'keep':[{'session_id':'"+id+"'}]}").is(t, 400, cluster.CodeBadRequest)
+	n.post("/v1/sessions/attached", "{'drop':[{'session_id':'','stream_id':'x'}]}").is(t, 400, cluster.CodeBadRequest)
+	n.stream(path).alive()
+	n.do("GET", path, "").is(t, 503, cluster.CodeBusy)
+}
+
+// Where only tokens are believed, the client's own goes to the leader.
+func TestAttachPassesTheTokenOn(t *testing.T) {
+	data, tokens := tokenFile()
+	leader, follower := pair(t, withTokens(data))
+	leader.lead()
+	auth := []string{"Authorization", "Bearer " + tokens["client"]}
+	made := into[apiv1.SessionCreated](t, follower.do("POST", "/v1/sessions", `{"ttl_ms":600}`, append(auth, asJSON, apiv1.TypeJSON)...))
+	s := follower.stream("/v1/sessions/"+made.SessionID+"/attach", auth...)
+	for range 5 {
+		s.alive()
+	}
+	follower.do("GET", "/v1/sessions/"+made.SessionID+"/attach", "", "Authorization", "Bearer "+tokens["observer"]).is(t, 403, cluster.CodeForbidden)
+	s.resp.Body.Close()
+	eventually(t, func() bool { return !leader.lives(made.SessionID) })
+}

@@ -1,0 +1,298 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"northstar/api/apiv1"
+	"northstar/api/token"
+	"northstar/cluster"
+	"northstar/telemetry"
+)
+
+// identity is who asks.
+type identity struct {
+	name string // of the token or certificate; "loopback", "insecure"
+	role token.Role
+	node cluster.NodeID // of a node certificate, which has no role of its own
+}
+
+// tokenReload is how often the token file is looked at; it counts within 5 s.
+const tokenReload = 2 * time.Second
+
+// authenticator finds out who asks. Its methods may be called by any
+// goroutine.
+type authenticator struct {
+	read     func() ([]byte, error)
+	insecure bool
+	cluster  string // name of the cluster, in certificates
+	hosts    []string
+	metrics  *telemetry.Metrics
+	logger   hclog.Logger
+
+	tokens  atomic.Pointer[token.Set] // nil: there is no token file
+	current []byte                    // content of tokens; only New and run touch it
+	warned  string                    // the last thing wrong with the file; only run touches it
+	failed  *failures
+}
+
+func newAuthenticator(d Deps, logger hclog.Logger) (*authenticator, error) {
+	a := &authenticator{
+		read:     d.Tokens,
+		insecure: d.Insecure,
+		cluster:  d.Facts.ClusterName,
+		metrics:  d.Metrics,
+		logger:   logger,
+		failed:   newFailures(),
+	}
+	if host, _, err := net.SplitHostPort(d.Facts.HTTPAddress); err == nil {
+		a.hosts = append(a.hosts, host)
+	}
+	if d.Tokens == nil {
+		return a, nil
+	}
+	data, err := d.Tokens()
+	if err != nil {
+		return nil, fmt.Errorf("auth.tokens: %w", err)
+	}
+	set, err := token.ParseFile(data)
+	if err != nil {
+		return nil, fmt.Errorf("auth.tokens: %w", err)
+	}
+	a.current = data
+	a.tokens.Store(set)
+	return a, nil
+}
+
+// run re-reads the token file until ctx ends.
+func (a *authenticator) run(ctx context.Context) {
+	if a.read == nil {
+		return
+	}
+	tick := time.NewTicker(tokenReload)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			a.reload()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// reload takes over a changed file; a bad one changes nothing but the log.
+func (a *authenticator) reload() {
+	data, err := a.read()
+	if err == nil && bytes.Equal(data, a.current) {
+		a.warned = ""
+		return
+	}
+	var set *token.Set
+	if err == nil {
+		set, err = token.ParseFile(data)
+	}
+	if err != nil {
+		if a.warned != err.Error() {
+			a.warned = err.Error()
+			a.logger.Warn("token file cannot be used: the tokens read before stay in force", "error", err)
+		}
+		return
+	}
+	a.warned, a.current = "", data
+	a.tokens.Store(set)
+	a.logger.Info("token file was read again", "tokens", set.Len())
+}
+
+// authorize finds out who asks and whether they may.
+func (c *call) authorize() error {
+	a := c.s.auth
+	c.hop = c.r.Header.Get(apiv1.HeaderForwardedBy) != ""
+	if c.mutates() {
+		// The one way in which a page in somebody's browser could use that
+		// somebody's place on the loopback.
+		if err := crossOrigin.Check(c.r); err != nil {
+			return cluster.Errorf(cluster.CodeForbidden, "request comes from a page of another origin: %w", err)
+		}
+	}
+	if c.needs() == token.None {
+		return nil
+	}
+	who, err := a.identify(c.r)
+	if err != nil {
+		return err
+	}
+	c.who = who
+	switch {
+	case who.role.Includes(c.needs()):
+		return nil
+	case who.node != "" && c.route.nodes:
+		return nil
+	}
+	return cluster.Errorf(cluster.CodeForbidden, "%s may not: %s %s needs role %s", who.describe(), c.r.Method, c.route.pattern, c.needs())
+}
+
+func (i identity) describe() string {
+	if i.node != "" {
+		return fmt.Sprintf("node %s", i.node)
+	}
+	return fmt.Sprintf("%s, whose role is %s,", i.name, i.role)
+}
+
+// identify gives the caller's identity, or CodeUnauthenticated, or CodeBusy
+// with status 429 for too many bad tokens.
+func (a *authenticator) identify(r *http.Request) (identity, error) {
+	direct, err := a.identifyDirect(r)
+	passed := r.Header.Get(apiv1.HeaderIdentity)
+	if passed == "" || r.Header.Get(apiv1.HeaderForwardedBy) == "" || !a.believes(r, direct) {
+		return direct, err
+	}
+	return parseIdentity(passed)
+}
+
+// believes says whether the caller may speak for others: as a node, because
+// everybody may do everything, or from this machine without TLS where that is
+// as good as being operator. Where tokens tell the users of one machine apart,
+// none of them may: nodes then pass the token on (forwarder.request).
+func (a *authenticator) believes(r *http.Request, direct identity) bool {
+	return a.insecure || direct.node != "" || a.trustsLoopback(r)
+}
+
+// trustsLoopback says whether the request is an operator's for where it comes
+// from.
+func (a *authenticator) trustsLoopback(r *http.Request) bool {
+	return a.tokens.Load() == nil && r.TLS == nil && fromLoopback(r) && a.localHost(r.Host)
+}
+
+func (a *authenticator) identifyDirect(r *http.Request) (identity, error) {
+	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+		for _, uri := range r.TLS.PeerCertificates[0].URIs {
+			if who, ok := certificateIdentity(uri, a.cluster); ok {
+				return who, nil
+			}
+		}
+	}
+	tokens := a.tokens.Load()
+	if sent, ok := bearer(r); ok && tokens != nil {
+		if e, ok := tokens.Find(sent); ok {
+			if a.insecure {
+				e.Role = token.Operator
+			}
+			return identity{name: e.Name, role: e.Role}, nil
+		}
+		a.metrics.AuthFailure()
+		if a.insecure {
+			return identity{name: "insecure", role: token.Operator}, nil
+		}
+		if !a.failed.allow(r.RemoteAddr, time.Now()) {
+			err := cluster.Errorf(cluster.CodeBusy, "too many bad tokens from this address")
+			err.Status, err.RetryAfter = http.StatusTooManyRequests, 10*time.Second
+			return identity{}, err
+		}
+		return identity{}, cluster.Errorf(cluster.CodeUnauthenticated, "Authorization: this token is not known")
+	}
+	switch {
+	case a.insecure:
+		return identity{name: "insecure", role: token.Operator}, nil
+	case tokens == nil && fromLoopback(r) && a.localHost(r.Host):
+		return identity{name: "loopback", role: token.Operator}, nil
+	case tokens == nil:
+		return identity{}, cluster.Errorf(cluster.CodeUnauthenticated, "this node has no auth.tokens: a client certificate is needed, or a request from this machine to its IP address or localhost")
+	}
+	return identity{}, cluster.Errorf(cluster.CodeUnauthenticated, "Authorization: a bearer token or a client certificate is needed")
+}
+
+// localHost says whether a Host header names this machine in a way that
+// somebody else's domain cannot: a page that rebinds its own name to 127.0.0.1
+// bears that name here.
+func (a *authenticator) localHost(hostport string) bool {
+	host := hostport
+	if h, _, err := net.SplitHostPort(hostport); err == nil {
+		host = h
+	}
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
+		return true
+	}
+	for _, h := range a.hosts {
+		if strings.EqualFold(h, host) {
+			return true
+		}
+	}
+	return false
+}
+
+func bearer(r *http.Request) (string, bool) {
+	h := r.Header.Get("Authorization")
+	const scheme = "Bearer "
+	if len(h) < len(scheme) || !strings.EqualFold(h[:len(scheme)], scheme) {
+		return "", false
+	}
+	return strings.TrimSpace(h[len(scheme):]), true
+}
+
+// certificateIdentity reads northstar://<cluster-name>/<role>/<name>, where the
+// role may also be node.
+func certificateIdentity(uri *url.URL, clusterName string) (identity, bool) {
+	if uri.Scheme != "northstar" || uri.Host != clusterName {
+		return identity{}, false
+	}
+	role, name, ok := strings.Cut(strings.TrimPrefix(uri.Path, "/"), "/")
+	if !ok {
+		return identity{}, false
+	}
+	if role == "node" {
+		id, err := cluster.ParseNodeID(name)
+		return identity{name: name, role: token.None, node: id}, err == nil
+	}
+	r, err := token.ParseRole(role)
+	if err != nil || token.CheckName(name) != nil {
+		return identity{}, false
+	}
+	return identity{name: name, role: r}, true
+}
+
+// header is how an identity travels between nodes.
+func (i identity) header() string {
+	if i.node != "" {
+		return "node " + string(i.node)
+	}
+	return string(i.role) + " " + i.name
+}
+
+func parseIdentity(s string) (identity, error) {
+	bad := cluster.Errorf(cluster.CodeUnauthenticated, "%s: cannot be read", apiv1.HeaderIdentity)
+	kind, name, ok := strings.Cut(s, " ")
+	if !ok {
+		return identity{}, bad
+	}
+	if kind == "node" {
+		id, err := cluster.ParseNodeID(name)
+		if err != nil {
+			return identity{}, bad
+		}
+		return identity{name: name, role: token.None, node: id}, nil
+	}
+	role, err := token.ParseRole(kind)
+	if err != nil || token.CheckName(name) != nil {
+		return identity{}, bad
+	}
+	return identity{name: name, role: role}, nil
+}
+
+func fromLoopback(r *http.Request) bool {
+	addr, err := netip.ParseAddrPort(r.RemoteAddr)
+	return err == nil && addr.Addr().Unmap().IsLoopback()
+}

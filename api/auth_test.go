@@ -1,0 +1,358 @@
+package api
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"northstar/api/token"
+	"northstar/cluster"
+)
+
+// tokenFile is a token file with one token of each role, and the tokens.
+func tokenFile() (data []byte, tokens map[token.Role]string) {
+	tokens = make(map[token.Role]string)
+	var b strings.Builder
+	for _, role := range []token.Role{token.Observer, token.Client, token.Operator} {
+		tok, hash := token.New()
+		tokens[role] = tok
+		fmt.Fprintf(&b, "[[token]]\nname = \"the-%s\"\nrole = %q\nhash = %q\n", role, role, hash)
+	}
+	return []byte(b.String()), tokens
+}
+
+func withTokens(data []byte) func(*Deps) {
+	return func(d *Deps) { d.Tokens = func() ([]byte, error) { return data, nil } }
+}
+
+// TestRoleMatrix asks for every route with every role, by token.
+func TestRoleMatrix(t *testing.T) {
+	data, tokens := tokenFile()
+	for _, row := range table {
+		for _, role := range []token.Role{token.None, token.Observer, token.Client, token.Operator} {
+			s := bareServer(t, withTokens(data))
+			r := httptest.NewRequest(row.method, "http://127.0.0.1"+concrete(row.pattern), strings.NewReader("{}"))
+			r.RemoteAddr = "192.0.2.7:1234"
+			if role != token.None {
+				r.Header.Set("Authorization", "Bearer "+tokens[role])
+			}
+			w := serveBriefly(s, r)
+			want := http.StatusOK
+			switch {
+			case role.Includes(row.role):
+			case role == token.None:
+				want = http.StatusUnauthorized
+			default:
+				want = http.StatusForbidden
+			}
+			got := w.Code
+			if got != http.StatusUnauthorized && got != http.StatusForbidden {
+				got = http.StatusOK // it got past the door
+			}
+			if got != want {
+				t.Errorf("%s %s as %s: %d, want %d", row.method, row.pattern, role, w.Code, want)
+			}
+		}
+	}
+}
+
+// TestRolesOfTheContract holds the table against section 7.
+func TestRolesOfTheContract(t *testing.T) {
+	open := map[string]bool{"/v1/cluster": true}
+	ofNodes := map[string]bool{"/admin/members": true, "/v1/sessions/attached": true}
+	for _, row := range table {
+		want := token.None
+		switch {
+		case open[row.pattern]:
+		case row.stream == attaches: // it renews, and ends, what it looks at
+			want = token.Client
+		case strings.HasPrefix(row.pattern, "/admin"):
+			want = token.Operator
+		case strings.HasPrefix(row.pattern, "/v1") && row.method == http.MethodGet:
+			want = token.Observer
+		case strings.HasPrefix(row.pattern, "/v1"):
+			want = token.Client
+		}
+		if row.role != want {
+			t.Errorf("%s %s needs %s, want %s", row.method, row.pattern, row.role, want)
+		}
+		if row.nodes != (row.method == http.MethodPost && ofNodes[row.pattern]) {
+			t.Errorf("%s %s: node certificates %v", row.method, row.pattern, row.nodes)
+		}
+	}
+}
+
+// concrete is a path that a pattern matches.
+func concrete(pattern string) string {
+	return strings.NewReplacer("{key}", "k", "{id}", "n2", "{file}", "app.js").Replace(pattern)
+}
+
+// bareServer is a server without a listener, of a node that leads.
+func bareServer(t *testing.T, change ...func(*Deps)) *Server {
+	t.Helper()
+	f := newFakeCluster("n1", true)
+	f.put("k", "v")
+	d := testDeps(f)
+	for _, c := range change {
+		c(&d)
+	}
+	s, err := New(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// serveBriefly serves a request and ends it at once if it is a stream.
+func serveBriefly(s *Server, r *http.Request) *httptest.ResponseRecorder {
+	ctx, cancel := context.WithTimeout(r.Context(), 20*time.Millisecond)
+	defer cancel()
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, r.WithContext(ctx))
+	return w
+}
+
+func clientCertificate(r *http.Request, uri string, verified bool) {
+	u, err := url.Parse(uri)
+	if err != nil {
+		panic(err)
+	}
+	cert := &x509.Certificate{URIs: []*url.URL{u}}
+	r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}
+	if verified {
+		r.TLS.VerifiedChains = [][]*x509.Certificate{{cert}}
+	}
+}
+
+func TestWhoAsks(t *testing.T) {
+	data, tokens := tokenFile()
+	good := "Bearer " + tokens[token.Operator]
+	for name, tc := range map[string]struct {
+		tokens   bool
+		insecure bool
+		remote   string
+		host     string
+		cert     string
+		noVerify bool
+		tls      bool
+		headers  []string
+		want     int // of GET /admin/snapshot
+	}{
+		"loopback without tokens":                 {remote: "127.0.0.1:5", want: 200},
+		"loopback, IPv6":                          {remote: "[::1]:5", want: 200},
+		"loopback, mapped":                        {remote: "[::ffff:127.0.0.1]:5", want: 200},
+		"loopback by name localhost":              {remote: "127.0.0.1:5", host: "localhost:7701", want: 200},
+		"loopback by the advertised name":         {remote: "127.0.0.1:5", host: "node1.example:7701", want: 200},
+		"loopback by somebody else's name":        {remote: "127.0.0.1:5", host: "evil.example:7701", want: 401},
+		"elsewhere without tokens":                {remote: "192.0.2.1:5", want: 401},
+		"elsewhere, insecure":                     {remote: "192.0.2.1:5", insecure: true, want: 200},
+		"loopback with tokens, none sent":         {tokens: true, remote: "127.0.0.1:5", want: 401},
+		"token":                                   {tokens: true, remote: "192.0.2.1:5", headers: []string{"Authorization", good}, want: 200},
+		"token, scheme in lower case":             {tokens: true, remote: "192.0.2.1:5", headers: []string{"Authorization", "bearer " + tokens[token.Operator]}, want: 200},
+		"wrong scheme":                            {tokens: true, remote: "192.0.2.1:5", headers: []string{"Authorization", "Basic " + tokens[token.Operator]}, want: 401},
+		"bad token":                               {tokens: true, remote: "192.0.2.1:5", headers: []string{"Authorization", good + "x"}, want: 401},
+		"bad token, insecure":                     {tokens: true, insecure: true, remote: "192.0.2.1:5", headers: []string{"Authorization", good + "x"}, want: 200},
+		"weak token":                              {tokens: true, remote: "192.0.2.1:5", headers: []string{"Authorization", "Bearer " + tokens[token.Client]}, want: 403},
+		"certificate":                             {remote: "192.0.2.1:5", cert: "northstar://test/operator/ann", want: 200},
+		"certificate beside tokens":               {tokens: true, remote: "192.0.2.1:5", cert: "northstar://test/operator/ann", want: 200},
+		"certificate of a weaker role":            {remote: "192.0.2.1:5", cert: "northstar://test/observer/ann", want: 403},
+		"certificate of another cluster":          {remote: "192.0.2.1:5", cert: "northstar://other/operator/ann", want: 401},
+		"certificate not verified":                {remote: "192.0.2.1:5", cert: "northstar://test/operator/ann", noVerify: true, want: 401},
+		"certificate of a node":                   {remote: "192.0.2.1:5", cert: "northstar://test/node/n2", want: 403},
+		"certificate with another scheme":         {remote: "192.0.2.1:5", cert: "https://test/operator/ann", want: 401},
+		"identity from a node":                    {tokens: true, remote: "192.0.2.1:5", cert: "northstar://test/node/n2", headers: forwardedAs("operator ann"), want: 200},
+		"identity from a node, weaker":            {tokens: true, remote: "192.0.2.1:5", cert: "northstar://test/node/n2", headers: forwardedAs("client ann"), want: 403},
+		"identity from a node, garbage":           {tokens: true, remote: "192.0.2.1:5", cert: "northstar://test/node/n2", headers: forwardedAs("god"), want: 401},
+		"identity from loopback":                  {remote: "127.0.0.1:5", headers: forwardedAs("operator ann"), want: 200},
+		"identity from loopback, weaker":          {remote: "127.0.0.1:5", headers: forwardedAs("client ann"), want: 403},
+		"identity from loopback with tokens":      {tokens: true, remote: "127.0.0.1:5", headers: forwardedAs("operator ann"), want: 401},
+		"identity from a page that rebinds":       {remote: "127.0.0.1:5", host: "evil.example:7701", headers: forwardedAs("operator ann"), want: 401},
+		"identity and a weak token":               {tokens: true, remote: "127.0.0.1:5", headers: append(forwardedAs("operator ann"), "Authorization", "Bearer "+tokens[token.Observer]), want: 403},
+		"identity from loopback over TLS":         {tokens: true, remote: "127.0.0.1:5", tls: true, headers: forwardedAs("operator ann"), want: 401},
+		"identity from elsewhere":                 {tokens: true, remote: "192.0.2.1:5", headers: forwardedAs("operator ann"), want: 401},
+		"identity from elsewhere, with a token":   {tokens: true, remote: "192.0.2.1:5", headers: append(forwardedAs("operator ann"), "Authorization", "Bearer "+tokens[token.Observer]), want: 403},
+		"identity from a client's certificate":    {remote: "192.0.2.1:5", cert: "northstar://test/client/bob", headers: forwardedAs("operator ann"), want: 403},
+		"identity without having been forwarded":  {tokens: true, remote: "127.0.0.1:5", headers: []string{"X-Northstar-Identity", "operator ann"}, want: 401},
+		"insecure keeps the passed identity weak": {insecure: true, remote: "192.0.2.1:5", headers: forwardedAs("client ann"), want: 403},
+	} {
+		s := bareServer(t, func(d *Deps) {
+			d.Insecure = tc.insecure
+			d.Facts.HTTPAddress = "node1.example:7701"
+			if tc.tokens {
+				withTokens(data)(d)
+			}
+		})
+		r := httptest.NewRequest("GET", "http://127.0.0.1:7701/admin/snapshot", nil)
+		r.RemoteAddr = tc.remote
+		if tc.host != "" {
+			r.Host = tc.host
+		}
+		if tc.cert != "" {
+			clientCertificate(r, tc.cert, !tc.noVerify)
+		}
+		if tc.tls {
+			r.TLS = &tls.ConnectionState{}
+		}
+		for i := 0; i < len(tc.headers); i += 2 {
+			r.Header.Set(tc.headers[i], tc.headers[i+1])
+		}
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, r)
+		if w.Code != tc.want {
+			t.Errorf("%s: %d, want %d: %s", name, w.Code, tc.want, w.Body)
+		}
+		if w.Code == 401 && w.Header().Get("WWW-Authenticate") == "" {
+			t.Errorf("%s: 401 without WWW-Authenticate", name)
+		}
+	}
+}
+
+func forwardedAs(identity string) []string {
+	return []string{"X-Northstar-Forwarded-By", "n2", "X-Northstar-Identity", identity}
+}
+
+func TestNodeCertificateAddsItselfOnly(t *testing.T) {
+	for id, want := range map[string]int{"n4": 200, "n5": 403} {
+		s := bareServer(t)
+		r := httptest.NewRequest("POST", "https://127.0.0.1/admin/members", strings.NewReader(`{"id":"`+id+`","raft_address":"h:1","http_address":"h:2"}`))
+		r.Header.Set("Content-Type", "application/json")
+		r.RemoteAddr = "192.0.2.1:5"
+		clientCertificate(r, "northstar://test/node/n4", true)
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, r)
+		if w.Code != want {
+			t.Errorf("n4 adds %s: %d %s", id, w.Code, w.Body)
+		}
+	}
+}
+
+func TestPageOfAnotherOriginChangesNothing(t *testing.T) {
+	n := startServer(t, newFakeCluster("n1", true))
+	for _, h := range [][]string{{"Origin", "http://evil.example"}, {"Sec-Fetch-Site", "cross-site"}} {
+		n.do("PUT", "/v1/kv/k", "v", h...).is(t, 403, cluster.CodeForbidden)
+	}
+	if r := n.do("PUT", "/v1/kv/k", "v", "Origin", "http://"+n.addr); r.status != 200 {
+		t.Errorf("same origin: %+v", r)
+	}
+}
+
+func TestTooManyBadTokens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		data, tokens := tokenFile()
+		s := bareServer(t, withTokens(data))
+		ask := func(from, tok string) int {
+			r := httptest.NewRequest("GET", "http://127.0.0.1/v1/kv/k", nil)
+			r.RemoteAddr = from
+			r.Header.Set("Authorization", "Bearer "+tok)
+			w := httptest.NewRecorder()
+			s.ServeHTTP(w, r)
+			return w.Code
+		}
+		for i := range failureBurst {
+			if got := ask("192.0.2.1:5", "wrong"); got != 401 {
+				t.Fatalf("bad token %d: %d", i, got)
+			}
+		}
+		if got := ask("192.0.2.1:6", "wrong"); got != 429 {
+			t.Errorf("one more: %d", got)
+		}
+		if got := ask("192.0.2.1:6", tokens[token.Client]); got != 200 {
+			t.Errorf("a valid one: %d", got)
+		}
+		if got := ask("192.0.2.2:6", "wrong"); got != 401 {
+			t.Errorf("another address: %d", got)
+		}
+		time.Sleep(2 * failureRefill)
+		if a, b, c := ask("192.0.2.1:5", "wrong"), ask("192.0.2.1:5", "wrong"), ask("192.0.2.1:5", "wrong"); a != 401 || b != 401 || c != 429 {
+			t.Errorf("after two refills: %d %d %d", a, b, c)
+		}
+	})
+}
+
+func TestFailureTableIsBounded(t *testing.T) {
+	f := newFailures()
+	now := time.Unix(1000, 0)
+	for i := range 3 * maxAddresses {
+		f.allow(fmt.Sprintf("10.%d.%d.%d:1", i>>16, i>>8&255, i&255), now)
+	}
+	if len(f.seen) > maxAddresses {
+		t.Errorf("%d addresses are remembered", len(f.seen))
+	}
+	// Within one network of IPv6 all addresses are one.
+	before := len(f.seen)
+	f.allow("[2001:db8::1]:1", now)
+	f.allow("[2001:db8::ffff:1]:1", now)
+	if len(f.seen) > max(before, maxAddresses) {
+		t.Errorf("%d after two addresses of one network", len(f.seen))
+	}
+}
+
+func TestTokenFileIsReadAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first, old := tokenFile()
+		second, current := tokenFile()
+		var mu sync.Mutex
+		content, fails := first, error(nil)
+		d := testDeps(newFakeCluster("n1", true))
+		var log strings.Builder
+		d.Logger = hclog.New(&hclog.LoggerOptions{Output: &log})
+		d.Tokens = func() ([]byte, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			return content, fails
+		}
+		s, err := New(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); _ = s.Run(ctx) }()
+		change := func(c []byte, err error) {
+			mu.Lock()
+			content, fails = c, err
+			mu.Unlock()
+			time.Sleep(5 * time.Second)
+		}
+		known := func(tok string) bool { _, ok := s.auth.tokens.Load().Find(tok); return ok }
+
+		change([]byte("[[token]]\nname=3"), nil)
+		if !known(old[token.Client]) {
+			t.Error("a bad file drove out the good one")
+		}
+		change(nil, errors.New("cannot be read"))
+		time.Sleep(time.Minute)
+		if !known(old[token.Client]) {
+			t.Error("a missing file drove out the good one")
+		}
+		change(second, nil)
+		if known(old[token.Client]) || !known(current[token.Client]) {
+			t.Error("the new file does not count after 5 s")
+		}
+		cancel()
+		<-done
+		if got := strings.Count(log.String(), "cannot be used"); got != 2 {
+			t.Errorf("%d warnings for two bad files:\n%s", got, log.String())
+		}
+	})
+}
+
+func TestNewRefusesBadTokenFile(t *testing.T) {
+	d := testDeps(newFakeCluster("n1", true))
+	withTokens([]byte("colour = 1"))(&d)
+	if _, err := New(d); err == nil || !strings.Contains(err.Error(), "auth.tokens") {
+		t.Errorf("error %v", err)
+	}
+}

@@ -1,0 +1,79 @@
+package api
+
+import (
+	"context"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/state"
+)
+
+const (
+	maxPause  = 30 * 24 * time.Hour // ttl_ms of a pause
+	maxReason = 1024                // bytes of a reason
+)
+
+// getAutoFailover serves GET /admin/auto-failover.
+func getAutoFailover(c *call) error { return c.reply(c.s.autoFailover(time.Now())) }
+
+// autoFailover is the setting as this node has applied it, judged by its own
+// clock.
+func (s *Server) autoFailover(now time.Time) apiv1.AutoFailoverState {
+	view := s.cluster.View()
+	set := view.Settings()
+	out := apiv1.AutoFailoverState{Enabled: view.AutoFailover(now), Reason: set.Reason, Operator: set.Operator}
+	if !out.Enabled && set.PausedUntil != 0 {
+		until := unixNano(set.PausedUntil)
+		out.PausedUntil = &until
+	}
+	return out
+}
+
+// postAutoFailover serves POST /admin/auto-failover.
+func postAutoFailover(c *call) error {
+	var in apiv1.AutoFailover
+	raw, err := c.decodeKeep(&in)
+	if err != nil {
+		return err
+	}
+	ttl, err := checkAutoFailover(in)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := c.bounded(apiv1.DefaultTimeoutMS * time.Millisecond)
+	defer cancel()
+	err = c.atLeader(ctx, leaderWork{write: true, body: raw, local: func(ctx context.Context) error {
+		change := &state.SettingsChange{AutoFailover: *in.Enabled, Reason: in.Reason, Operator: c.who.name}
+		if ttl > 0 {
+			change.PausedUntil = time.Now().Add(ttl).UnixNano()
+		}
+		result, err := c.s.cluster.Propose(ctx, state.Command{Kind: state.KindSettings, Settings: change})
+		if err == nil && result.Err != nil {
+			return result.Err
+		}
+		return err
+	}})
+	switch {
+	case err == errAnswered:
+		return nil
+	case err != nil:
+		return err
+	}
+	return c.reply(c.s.autoFailover(time.Now()))
+}
+
+func checkAutoFailover(in apiv1.AutoFailover) (ttl time.Duration, err error) {
+	switch {
+	case in.Enabled == nil:
+		return 0, badRequest("enabled: required, true or false")
+	case len(in.Reason) > maxReason:
+		return 0, badRequest("reason: want at most %d bytes, got %d", maxReason, len(in.Reason))
+	case in.TTLMS == nil:
+		return 0, nil
+	case *in.Enabled:
+		return 0, badRequest("ttl_ms: only a pause has one")
+	case *in.TTLMS < 1 || *in.TTLMS > maxPause.Milliseconds():
+		return 0, badRequest("ttl_ms: want 1 to %d, got %d", maxPause.Milliseconds(), *in.TTLMS)
+	}
+	return time.Duration(*in.TTLMS) * time.Millisecond, nil
+}

@@ -1,0 +1,68 @@
+package api
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"northstar/cluster"
+	"northstar/state"
+)
+
+func TestAutoFailover(t *testing.T) {
+	leader, follower := pair(t)
+	if r := leader.do("GET", "/admin/auto-failover", ""); r.status != 200 || !strings.Contains(r.body, `"enabled":true`) {
+		t.Fatalf("%+v", r)
+	}
+	r := follower.do("POST", "/admin/auto-failover", `{"enabled":false,"ttl_ms":60000,"reason":"upgrade"}`, "Content-Type", jsonBody)
+	if r.status != 200 || !strings.Contains(r.body, `"enabled":false`) || !strings.Contains(r.body, `"paused_until"`) || !strings.Contains(r.body, `"operator":"loopback"`) {
+		t.Fatalf("%+v", r)
+	}
+	set := leader.fake.state.View().Settings()
+	if left := time.Until(time.Unix(0, set.PausedUntil)); set.AutoFailover || set.Reason != "upgrade" || left < 50*time.Second || left > time.Minute {
+		t.Errorf("set: %+v", set)
+	}
+	for path, want := range map[string]string{"/status": `"auto_failover":false`, "/v1/cluster": `"auto_failover":false`, "/readyz?verbose": "auto_failover"} {
+		if r := leader.do("GET", path, ""); !strings.Contains(r.body, want) {
+			t.Errorf("GET %s does not show the pause: %s", path, r.body)
+		}
+	}
+	if r := leader.do("POST", "/admin/auto-failover", `{"enabled":true}`, "Content-Type", jsonBody); r.status != 200 || !strings.Contains(r.body, `"enabled":true`) {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestAutoFailoverRefusals(t *testing.T) {
+	n := startServer(t, newFakeCluster("n1", true))
+	for body, field := range map[string]string{
+		`{}`:                              "enabled",
+		`{"reason":"x"}`:                  "enabled",
+		`{"enabled":true,"ttl_ms":1}`:     "ttl_ms",
+		`{"enabled":false,"ttl_ms":0}`:    "ttl_ms",
+		`{"enabled":false,"ttl_ms":1e99}`: "ttl_ms",
+		`{"enabled":false,"for":1}`:       "for",
+		`{"enabled":false,"reason":"` + strings.Repeat("x", 2000) + `"}`: "reason",
+	} {
+		r := n.do("POST", "/admin/auto-failover", body, "Content-Type", jsonBody)
+		r.is(t, 400, cluster.CodeBadRequest)
+		if !strings.Contains(r.body, field) {
+			t.Errorf("%s: the answer does not name %s: %s", body, field, r.body)
+		}
+	}
+	alone := startServer(t, newFakeCluster("n1", false))
+	alone.do("POST", "/admin/auto-failover", `{"enabled":false}`, "Content-Type", jsonBody).is(t, 503, cluster.CodeNoLeader)
+}
+
+func TestElectionShowsHowLong(t *testing.T) {
+	n := startServer(t, newFakeCluster("n1", true))
+	n.fake.apply(state.Command{Kind: state.KindLeaderStart, Now: 20e6, LeaderStart: &state.LeaderStart{
+		Term: 2, Node: "n1", Trigger: "connection_lost", Reason: "node n3 is lost, as n1, n2 report", Operator: "anna", LeaderlessAt: 3e6, StartedAt: 15e6,
+		Votes: []byte(`[{"voter_id":"n1","granted":true,"reason":"itself"},{"voter_id":"n2","granted":false,"reason":"log behind: 41 < 44"}]`),
+	}})
+	r := n.do("GET", "/v1/elections", "")
+	for _, want := range []string{`"leaderless_ms":17`, `"duration_ms":5`, `"operator":"anna"`, `"reason":"log behind: 41 \u003c 44"`, `"trigger":"connection_lost"`} {
+		if !strings.Contains(r.body, want) && !strings.Contains(r.body, strings.ReplaceAll(want, `\u003c`, "<")) {
+			t.Errorf("no %s in %s", want, r.body)
+		}
+	}
+}

@@ -1,0 +1,296 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/api/token"
+	"northstar/cluster"
+)
+
+// Header values that many answers share. net/http does not change them.
+var (
+	noStore     = []string{"no-store"}
+	noSniff     = []string{"nosniff"}
+	typeJSON    = []string{apiv1.TypeJSON}
+	typeBinary  = []string{apiv1.TypeBinary}
+	typeText    = []string{"text/plain; charset=utf-8"}
+	crossOrigin = http.NewCrossOriginProtection()
+)
+
+// maxJSONBody bounds the bodies that are not values or backups.
+const maxJSONBody = 64 << 10
+
+// call is one request being served. It is the handler's ResponseWriter too, so
+// that the status is known for metrics and errors.
+type call struct {
+	http.ResponseWriter
+	s     *Server
+	r     *http.Request
+	route *route
+	param string     // what stands for {…} in the pattern, decoded
+	query url.Values // checked against the route; nil when there are none
+	who   identity   // who asks; the zero identity on routes that are open to all
+	hop   bool       // another node forwarded it: it is not forwarded again
+
+	status int
+	wrote  bool
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (c *call) WriteHeader(status int) {
+	if !c.wrote {
+		c.wrote, c.status = true, status
+	}
+	c.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (c *call) Write(p []byte) (int, error) {
+	c.wrote = true
+	return c.ResponseWriter.Write(p)
+}
+
+// Unwrap is for http.ResponseController.
+func (c *call) Unwrap() http.ResponseWriter { return c.ResponseWriter }
+
+func (c *call) routePattern() string {
+	if c.route == nil {
+		return "unmatched"
+	}
+	return c.route.pattern
+}
+
+// mutates says whether a lost answer leaves the outcome unknown.
+func (c *call) mutates() bool {
+	switch c.r.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions:
+		return false
+	}
+	return true
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	start := time.Now()
+	c := &call{ResponseWriter: w, s: s, r: r, status: http.StatusOK}
+	defer served(r.Context())()
+	s.deps.Metrics.HTTPStarted()
+	defer func() {
+		if p := recover(); p != nil {
+			if p == http.ErrAbortHandler {
+				s.deps.Metrics.HTTPDone(c.routePattern(), r.Method, c.status, time.Since(start))
+				panic(p)
+			}
+			s.logger.Error("panic while serving a request", "route", c.routePattern(), "panic", p, "stack", string(debug.Stack()))
+			c.writeError(cluster.Errorf(cluster.CodeInternal, "the request met a mistake in this program; it is in the node's log"))
+		}
+		s.deps.Metrics.HTTPDone(c.routePattern(), r.Method, c.status, time.Since(start))
+	}()
+	if err := c.serve(); err != nil {
+		c.writeError(err)
+	}
+}
+
+// serve finds the route and checks, in this order, the limits, who asks, and
+// the query; then it calls the handler.
+func (c *call) serve() error {
+	res, value := c.s.routes.find(c.r.URL.EscapedPath(), c.r.URL.Path)
+	if res == nil {
+		return statusError(http.StatusNotFound, "path: there is nothing at %q", c.r.URL.Path)
+	}
+	rt := res.methods[c.r.Method]
+	if rt == nil {
+		c.Header()["Allow"] = []string{res.allow}
+		return statusError(http.StatusMethodNotAllowed, "method: %s serves %s, not %s", res.pattern, res.allow, c.r.Method)
+	}
+	c.route, c.param = rt, value
+	release, err := c.s.admit(c)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := c.authorize(); err != nil {
+		return err
+	}
+	if err := c.parseQuery(); err != nil {
+		return err
+	}
+	return rt.handle(c)
+}
+
+// admit takes a place among the requests or streams in flight.
+func (s *Server) admit(c *call) (release func(), err error) {
+	count, limit, what := &s.requests, s.limits.Requests, "requests"
+	switch {
+	case c.route.vital:
+		return func() {}, nil
+	case c.route.stream == always, c.route.stream == onRequest && c.wantsStream():
+		count, limit, what = &s.streams, s.limits.Streams, "streams"
+	case c.route.stream == attaches:
+		count, limit, what = &s.attaching, s.limits.Attached, "attached sessions"
+	case c.route.stream == waits:
+		count, limit, what = &s.waiting, s.limits.Waiting, "campaigns"
+	}
+	if count.Add(1) > int64(limit) {
+		count.Add(-1)
+		return nil, busy("this node serves at most %d %s at a time", limit, what)
+	}
+	return func() { count.Add(-1) }, nil
+}
+
+// parseQuery refuses parameters that the route does not know, or that come
+// twice: a misspelt timeout or condition must not be ignored.
+func (c *call) parseQuery() error {
+	if c.r.URL.RawQuery == "" {
+		return nil
+	}
+	q, err := url.ParseQuery(c.r.URL.RawQuery)
+	if err != nil {
+		return badRequest("query: %v", err)
+	}
+	for name, values := range q {
+		known := slices.ContainsFunc(c.route.query, func(p param) bool { return p.name == name })
+		if !known {
+			return badRequest("query: unknown parameter %q", name)
+		}
+		if len(values) > 1 {
+			return badRequest("%s: given %d times", name, len(values))
+		}
+	}
+	c.query = q
+	return nil
+}
+
+// queryInt reads an integer parameter within bounds.
+func (c *call) queryInt(name string, def, lowest, highest int64) (int64, error) {
+	if !c.query.Has(name) {
+		return def, nil
+	}
+	n, err := strconv.ParseInt(c.query.Get(name), 10, 64)
+	if err != nil || n < lowest || n > highest {
+		return 0, badRequest("%s: want an integer from %d to %d, got %q", name, lowest, highest, c.query.Get(name))
+	}
+	return n, nil
+}
+
+// queryBool reads a parameter that may stand alone: ?verbose.
+func (c *call) queryBool(name string) (bool, error) {
+	if !c.query.Has(name) {
+		return false, nil
+	}
+	switch v := c.query.Get(name); v {
+	case "", "1", "true":
+		return true, nil
+	case "0", "false":
+		return false, nil
+	default:
+		return false, badRequest("%s: want true or false, got %q", name, v)
+	}
+}
+
+// timed gives the context that bounds the whole request: ?timeout_ms, and what
+// a forwarding node says is left.
+func (c *call) timed() (context.Context, context.CancelFunc, error) {
+	limit, err := c.queryInt("timeout_ms", apiv1.DefaultTimeoutMS, 1, apiv1.MaxTimeoutMS)
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := c.bounded(time.Duration(limit) * time.Millisecond)
+	return ctx, cancel, nil
+}
+
+// bounded gives the context of a call that takes no ?timeout_ms.
+func (c *call) bounded(limit time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(c.r.Context(), min(limit, c.left(apiv1.MaxTimeoutMS*time.Millisecond)))
+}
+
+// left is what a forwarding node says is left of the request's time, of most.
+func (c *call) left(most time.Duration) time.Duration {
+	if c.hop {
+		left, err := strconv.ParseInt(c.r.Header.Get(apiv1.HeaderTimeout), 10, 64)
+		if err == nil && left > 0 && left <= most.Milliseconds() {
+			return time.Duration(left) * time.Millisecond
+		}
+	}
+	return most
+}
+
+// decodeKeep reads a JSON body into v, and gives its text too: one object,
+// nothing unknown, nothing after it. No body at all counts as {}.
+func (c *call) decodeKeep(v any) ([]byte, error) {
+	if err := c.plainEncoding(); err != nil {
+		return nil, err
+	}
+	if c.r.ContentLength == 0 {
+		return nil, nil
+	}
+	if media, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type")); err != nil || media != apiv1.TypeJSON {
+		return nil, statusError(http.StatusUnsupportedMediaType, "Content-Type: want %s, got %q", apiv1.TypeJSON, c.r.Header.Get("Content-Type"))
+	}
+	body, err := io.ReadAll(io.LimitReader(c.r.Body, maxJSONBody+1))
+	if err != nil {
+		return nil, badRequest("body: cannot be read: %w", err)
+	}
+	if len(body) > maxJSONBody {
+		return nil, statusError(http.StatusRequestEntityTooLarge, "body: want at most %d bytes", maxJSONBody)
+	}
+	return body, decodeJSON(body, v)
+}
+
+// plainEncoding refuses compressed bodies, which this API does not read.
+func (c *call) plainEncoding() error {
+	if enc := c.r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
+		return statusError(http.StatusUnsupportedMediaType, "Content-Encoding: want none, got %q", enc)
+	}
+	return nil
+}
+
+// reply answers 200 with v as JSON.
+func (c *call) reply(v any) error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return c.replyJSON(append(body, '\n'))
+}
+
+// replyJSON answers 200 with a JSON text.
+func (c *call) replyJSON(body []byte) error {
+	c.setHeaders(typeJSON, len(body))
+	c.WriteHeader(http.StatusOK)
+	_, err := c.Write(body)
+	return c.gone(err)
+}
+
+// setHeaders sets what every answer bears. Values come from clients: nobody may
+// take them for a page of this origin, and no cache may keep them.
+func (c *call) setHeaders(contentType []string, length int) {
+	h := c.Header()
+	h["Content-Type"] = contentType
+	h["Content-Length"] = []string{strconv.Itoa(length)}
+	h["Cache-Control"] = noStore
+	h["X-Content-Type-Options"] = noSniff
+}
+
+// gone drops the error of a write to the client: it hung up, and there is
+// nobody to tell.
+func (c *call) gone(err error) error {
+	if err != nil && !errors.Is(err, http.ErrBodyNotAllowed) {
+		c.s.logger.Trace("client went away", "route", c.routePattern(), "error", err)
+	}
+	return nil
+}
+
+// needs is the role that the call needs.
+func (c *call) needs() token.Role { return c.route.role }

@@ -1,0 +1,184 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/cluster"
+	"northstar/state"
+)
+
+const (
+	// campaignTime is what a campaign may take beside its wait in the queue.
+	campaignTime = apiv1.DefaultTimeoutMS * time.Millisecond
+	// aliveEvery is how often a waiting candidate's session is looked at: its end
+	// alone is no event of the role.
+	aliveEvery = time.Second
+)
+
+// campaign serves POST /v1/roles/{role}/campaign. It may be repeated: a holder
+// gets its tenure again, a candidate keeps its place.
+func campaign(c *call) error {
+	var in apiv1.Campaign
+	raw, err := c.decodeKeep(&in)
+	if err != nil {
+		return err
+	}
+	cmd, err := c.campaignCommand(in)
+	if err != nil {
+		return err
+	}
+	wait := time.Duration(in.WaitMS) * time.Millisecond
+	ctx, cancel := context.WithTimeout(c.r.Context(), min(wait+campaignTime, c.left(maxCampaign)))
+	defer cancel()
+	c.extendDeadlines(wait + 2*campaignTime)
+	var role *state.Role
+	work := leaderWork{write: true, resend: true, body: raw, local: func(ctx context.Context) error {
+		var err error
+		role, err = c.campaignHere(ctx, cmd)
+		return err
+	}}
+	err = c.atLeader(ctx, work)
+	for ; c.mayGoOn(ctx, err, wait); err = c.atLeader(ctx, work) {
+	}
+	switch {
+	case err == errAnswered:
+		return nil
+	case err != nil:
+		return err
+	case role.Current.Session != in.SessionID:
+		return c.heldError(notElected(role), role)
+	}
+	return c.reply(c.wireRole(c.s.cluster.View(), role))
+}
+
+// maxCampaign bounds a campaign as a whole.
+const maxCampaign = apiv1.MaxWaitMS*time.Millisecond + campaignTime
+
+func (c *call) campaignCommand(in apiv1.Campaign) (state.Command, error) {
+	if in.WaitMS < 0 || in.WaitMS > apiv1.MaxWaitMS {
+		return state.Command{}, badRequest("wait_ms: want 0 to %d, got %d", apiv1.MaxWaitMS, in.WaitMS)
+	}
+	most := state.MaxTakeoverDelay.Milliseconds()
+	if in.TakeoverDelayMS < 0 || in.TakeoverDelayMS > most {
+		return state.Command{}, badRequest("takeover_delay_ms: want 0 to %d, got %d", most, in.TakeoverDelayMS)
+	}
+	cmd := state.Command{Kind: state.KindRoleCampaign, RoleCampaign: &state.RoleCampaign{
+		Role: c.param, Session: in.SessionID, Value: in.Value, Wait: in.WaitMS > 0,
+		TakeoverDelay: time.Duration(in.TakeoverDelayMS) * time.Millisecond, Ineligible: in.Eligible != nil && !*in.Eligible,
+	}}
+	if err := cmd.Validate(); err != nil {
+		return state.Command{}, err
+	}
+	return cmd, nil
+}
+
+// mayGoOn says whether a campaign that found no leader for as long as requests
+// are held goes on: its client has said that it waits.
+func (c *call) mayGoOn(ctx context.Context, err error, wait time.Duration) bool {
+	return cluster.IsCode(err, cluster.CodeNoLeader) && wait > 0 && !c.hop && ctx.Err() == nil && !c.timeIsUp(ctx) && c.s.stopping.Err() == nil
+}
+
+// timeIsUp says whether the wait of a campaign is over: what is left of its time
+// is for the answer.
+func (c *call) timeIsUp(ctx context.Context) bool { return !time.Now().Before(waitsUntil(ctx)) }
+
+// waitsUntil is when the wait in the queue ends.
+func waitsUntil(ctx context.Context) time.Time {
+	deadline, _ := ctx.Deadline()
+	return deadline.Add(-campaignTime)
+}
+
+// extendDeadlines lets a connection be silent for longer than requests may be.
+func (c *call) extendDeadlines(d time.Duration) {
+	rc := http.NewResponseController(c.ResponseWriter)
+	until := time.Now().Add(d)
+	_ = rc.SetReadDeadline(until) // where it is not supported, nothing is limited
+	_ = rc.SetWriteDeadline(until)
+}
+
+// campaignHere makes a session a candidate, and waits until it holds the role,
+// the wait is over, its client is gone, or this node leads no more: then another
+// leader is asked, and the candidate keeps its place.
+func (c *call) campaignHere(ctx context.Context, cmd state.Command) (*state.Role, error) {
+	p := cmd.RoleCampaign
+	left := c.s.deps.Sessions.Attend(p.Role, p.Session)
+	leader := c.s.leader.known() // before it is proposed, so that no change is missed
+	result, err := c.s.cluster.Propose(ctx, cmd)
+	switch {
+	case err != nil:
+		left()
+		return nil, err
+	case result.Err != nil:
+		left()
+		return nil, result.Err
+	case result.Role.Current.Session == p.Session || !p.Wait:
+		left()
+		return result.Role, nil
+	}
+	role, err := c.awaitElection(ctx, p, leader)
+	left()
+	if err != nil || role.Current.Session == p.Session {
+		return role, err
+	}
+	// Time is up, or the client is gone.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), campaignTime)
+	defer cancel()
+	now, err := c.s.deps.Sessions.Withdraw(ctx, p.Role, p.Session)
+	if err != nil || now == nil {
+		return role, err
+	}
+	return now, nil
+}
+
+// awaitElection returns when a candidate was elected, waits no more, or its time
+// is up or its client gone; the role is as it is then. The error is that its
+// session has ended, or that this node cannot tell any more.
+func (c *call) awaitElection(ctx context.Context, p *state.RoleCampaign, leader *leaderView) (*state.Role, error) {
+	until := waitsUntil(ctx)
+	ctx, cancel := endSoonAfter(ctx, leader.changed, 0)
+	defer cancel()
+	ctx, cancel = endSoonAfter(ctx, c.s.stopping, 0)
+	defer cancel()
+	cursor, err := c.s.cluster.RoleFeed().Cursor(state.RoleKey(p.Role), c.s.cluster.View().Revision())
+	if err != nil {
+		return nil, err
+	}
+	for {
+		view := c.s.cluster.View()
+		role, known := view.Role(p.Role)
+		if _, lives := view.Session(p.Session); !lives {
+			return nil, cluster.Errorf(cluster.CodeSessionEnded, "session %q has ended while it waited for role %q", p.Session, p.Role)
+		}
+		if !known {
+			role = &state.Role{Name: p.Role}
+		}
+		left := time.Until(until)
+		if !role.Waits(p.Session) || left <= 0 {
+			return role, nil
+		}
+		turn, done := context.WithTimeout(ctx, min(left, aliveEvery))
+		_, err := cursor.Next(turn, 1)
+		done()
+		switch {
+		case cluster.IsCode(err, cluster.CodeHistoryCompacted): // a backup was restored, or a storm of events: look, and go on from now
+			if cursor, err = c.s.cluster.RoleFeed().Cursor(state.RoleKey(p.Role), c.s.cluster.View().Revision()); err != nil {
+				return nil, err
+			}
+		case c.r.Context().Err() != nil:
+			return role, nil
+		case ctx.Err() != nil:
+			return nil, noLeader("node %s leads no more, or is about to stop", c.s.deps.Facts.ID)
+		}
+	}
+}
+
+// notElected is the refusal of a candidate that does not hold the role.
+func notElected(r *state.Role) *cluster.Error {
+	if !r.Held() {
+		return cluster.Errorf(cluster.CodeRoleHeld, "nobody holds role %q, but this candidate may not yet: it is not eligible, or others and their takeover delay come first", r.Name)
+	}
+	return cluster.Errorf(cluster.CodeRoleHeld, "role %q is held by %q", r.Name, r.Current.Holder)
+}

@@ -1,0 +1,44 @@
+package api
+
+import (
+	"embed"
+	"net/http"
+)
+
+//go:embed dashboard
+var dashboardFiles embed.FS
+
+// dashboardPolicy lets the page load what this node serves, and nothing else.
+const dashboardPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+var dashboardTypes = map[string]string{
+	"index.html": "text/html; charset=utf-8",
+	"style.css":  "text/css; charset=utf-8",
+	"app.js":     "text/javascript; charset=utf-8",
+	"icon.svg":   "image/svg+xml",
+}
+
+// getDashboard serves GET /.
+func getDashboard(c *call) error { return c.dashboardFile("index.html") }
+
+// getDashboardFile serves GET /dashboard/{file}.
+func getDashboardFile(c *call) error { return c.dashboardFile(c.param) }
+
+func (c *call) dashboardFile(name string) error {
+	media, ok := dashboardTypes[name]
+	if !ok {
+		return statusError(http.StatusNotFound, "path: the dashboard has no %q", name)
+	}
+	data, err := dashboardFiles.ReadFile("dashboard/" + name)
+	if err != nil {
+		return err
+	}
+	c.setHeaders([]string{media}, len(data))
+	h := c.Header()
+	h["Cache-Control"] = []string{"no-cache"}
+	h.Set("Content-Security-Policy", dashboardPolicy)
+	h.Set("Referrer-Policy", "no-referrer")
+	c.WriteHeader(http.StatusOK)
+	_, err = c.Write(data)
+	return c.gone(err)
+}

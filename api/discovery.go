@@ -1,0 +1,124 @@
+package api
+
+import (
+	"math"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/cluster"
+)
+
+// getLeader serves GET /leader.
+func getLeader(c *call) error {
+	st := c.s.cluster.Status()
+	if st.LeaderID == "" {
+		return noLeader("node %s knows no leader", c.s.deps.Facts.ID)
+	}
+	return c.reply(apiv1.Leader{
+		LeaderID:      string(st.LeaderID),
+		LeaderAddress: c.s.httpAddress(st.LeaderID),
+		RaftAddress:   st.LeaderRaftAddress,
+		Term:          st.Term,
+		ObservedBy:    string(c.s.deps.Facts.ID),
+		ClusterID:     st.ClusterID,
+		Generation:    st.Generation.Number,
+		RecoveryID:    st.Generation.RecoveryID,
+	})
+}
+
+// getStatus serves GET /status.
+func getStatus(c *call) error { return c.reply(c.s.status(time.Now())) }
+
+func (s *Server) status(now time.Time) apiv1.Status {
+	st, view, facts := s.cluster.Status(), s.cluster.View(), s.deps.Facts
+	place := cluster.Member{Priority: facts.Priority, Eligible: facts.Eligible, Zone: facts.Zone}
+	if m, ok := view.Member(facts.ID); ok {
+		place = m
+	}
+	out := apiv1.Status{
+		NodeID:           string(facts.ID),
+		ClusterID:        st.ClusterID,
+		Generation:       st.Generation.Number,
+		RecoveryID:       st.Generation.RecoveryID,
+		Incarnation:      st.Incarnation,
+		BootID:           facts.BootID,
+		ClusterName:      facts.ClusterName,
+		State:            string(st.Role),
+		Term:             st.Term,
+		LeaderID:         string(st.LeaderID),
+		HTTPAddress:      facts.HTTPAddress,
+		RaftAddress:      facts.RaftAddress,
+		Suffrage:         string(st.Suffrage()),
+		Priority:         place.Priority,
+		Eligible:         place.Eligible,
+		Zone:             place.Zone,
+		Lifecycle:        string(s.lifecycle(st)),
+		CommitIndex:      st.CommitIndex,
+		AppliedIndex:     st.AppliedIndex,
+		LastLogIndex:     st.LastLogIndex,
+		LastContactMS:    contactMS(st),
+		LeaseRemainingMS: st.LeaseRemaining.Milliseconds(),
+		AutoFailover:     view.AutoFailover(now),
+		Revision:         view.Revision(),
+		Disk:             apiv1.Disk{FsyncP99MS: ceilMS(st.Disk.FsyncP99), Stalled: st.Disk.Stalled, ReadOnly: st.Disk.ReadOnly},
+		Version:          facts.Version,
+		StartedAt:        facts.StartedAt.UTC(),
+		Warnings:         []string{},
+	}
+	if st.LeaderID != "" {
+		out.LeaderAddress = s.httpAddress(st.LeaderID)
+	}
+	if st.DeadReason != "" {
+		out.Warnings = append(out.Warnings, st.DeadReason)
+	}
+	if why := s.deps.SplitBrain.Refusing(); why != "" {
+		out.Warnings = append(out.Warnings, "this node refuses reads and writes: "+why)
+	}
+	if s.deps.Warnings != nil {
+		out.Warnings = append(out.Warnings, s.deps.Warnings()...)
+	}
+	return out
+}
+
+// lifecycle is a node's own, with what only the API knows: that it drains.
+func (s *Server) lifecycle(st cluster.NodeStatus) cluster.Lifecycle {
+	if s.draining.Load() && st.Lifecycle != cluster.Dead {
+		return cluster.Draining
+	}
+	return st.Lifecycle
+}
+
+// contactMS is the age of the leader's last word; nil when there was none.
+func contactMS(st cluster.NodeStatus) *int64 {
+	var n int64
+	switch {
+	case st.Role == cluster.Leader:
+	case st.LeaderContactAge < 0:
+		return nil
+	default:
+		n = st.LeaderContactAge.Milliseconds()
+	}
+	return &n
+}
+
+func ceilMS(d time.Duration) int64 { return int64(math.Ceil(float64(d) / float64(time.Millisecond))) }
+
+func unixNano(ns int64) time.Time { return time.Unix(0, ns).UTC() }
+
+// getMetrics serves GET /metrics.
+func getMetrics(c *call) error {
+	if c.s.deps.Metrics == nil {
+		return statusError(404, "path: this node keeps no metrics")
+	}
+	c.s.deps.Metrics.Handler().ServeHTTP(c, c.r)
+	return nil
+}
+
+// getOpenAPI serves GET /openapi.json.
+func getOpenAPI(c *call) error {
+	doc, err := c.s.openAPI()
+	if err != nil {
+		return err
+	}
+	return c.replyJSON(doc)
+}

@@ -1,0 +1,176 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/cluster"
+	"northstar/state"
+)
+
+// listEvents serves GET /v1/events: what the journals of all reachable nodes
+// hold, as JSON or as a stream. For another node that asks, only this one's.
+func listEvents(c *call) error {
+	limit, err := c.queryInt("limit", apiv1.DefaultListLimit, 1, apiv1.MaxListLimit)
+	if err != nil {
+		return err
+	}
+	since, typ := c.query.Get("since"), c.query.Get("type")
+	if c.wantsStream() {
+		return streamEvents(c)
+	}
+	if c.hop {
+		own, err := c.s.ownEvents(since, typ, int(limit))
+		if err != nil {
+			return err
+		}
+		return c.reply(own)
+	}
+	answer, err := c.mergedEvents(c.r.Context(), since, typ, int(limit))
+	if err != nil {
+		return err
+	}
+	return c.reply(answer)
+}
+
+// ownEvents is what this node's journal holds after since, or, when that is "",
+// the newest of it.
+func (s *Server) ownEvents(since, typ string, limit int) (apiv1.Events, error) {
+	own := apiv1.Events{Items: []apiv1.Event{}, Prev: since, Missing: []string{}}
+	var items []cluster.Event
+	var err error
+	if since == "" {
+		items, own.Prev, own.Next = s.deps.Journal.Latest(typ, limit)
+	} else if items, own.Next, err = s.deps.Journal.Since(since, typ, limit); err != nil {
+		return own, err
+	}
+	for _, e := range items {
+		own.Items = append(own.Items, wireEvent(e))
+	}
+	return own, nil
+}
+
+// mergeEvery is how often a stream asks the other nodes for their events.
+const mergeEvery = 250 * time.Millisecond
+
+func streamEvents(c *call) error {
+	since := c.r.Header.Get("Last-Event-ID")
+	if since == "" {
+		since = c.query.Get("since")
+	}
+	typ := c.query.Get("type")
+	if since == "" { // from now on
+		now, err := c.mergedEvents(c.r.Context(), "", typ, 1)
+		if err != nil {
+			return err
+		}
+		since = now.Next
+	}
+	first, err := c.mergedEvents(c.r.Context(), since, typ, changesAtOnce)
+	if err != nil {
+		return err
+	}
+	e, err := c.startEvents()
+	if err != nil {
+		return c.gone(err)
+	}
+	pending := first
+	return e.run(func(ctx context.Context) error {
+		for len(pending.Items) == 0 {
+			// This node's own events come at once, the others' with the next turn.
+			if err := c.s.awaitOwn(ctx, pending.Next, typ); err != nil {
+				return err
+			}
+			if pending, err = c.mergedEvents(ctx, pending.Next, typ, changesAtOnce); err != nil {
+				return err
+			}
+		}
+		for _, it := range pending.Items {
+			data, err := json.Marshal(it)
+			if err != nil {
+				return err
+			}
+			e.field("id", it.Seq)
+			e.field("event", it.Type)
+			e.field("data", string(data))
+			if err := e.end(); err != nil {
+				return err
+			}
+		}
+		pending.Items = nil
+		return nil
+	})
+}
+
+// awaitOwn waits for an event of this node after since, or for mergeEvery.
+func (s *Server) awaitOwn(ctx context.Context, since, typ string) error {
+	turn, cancel := context.WithTimeout(ctx, mergeEvery)
+	defer cancel()
+	own, err := parsePositions(since)
+	if err != nil {
+		return err
+	}
+	cursor, err := s.deps.Journal.Cursor(own.of(s.deps.Facts.ID), typ)
+	if err == nil {
+		_, err = cursor.Next(turn, 1)
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if turn.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func wireEvent(e cluster.Event) apiv1.Event {
+	return apiv1.Event{Seq: e.Seq, Node: string(e.Node), Type: e.Type, At: e.At, Term: e.Term, Message: e.Message, Fields: e.Fields}
+}
+
+// listElections serves GET /v1/elections from the replicated records, the
+// newest first.
+func listElections(c *call) error {
+	limit, err := c.queryInt("limit", apiv1.DefaultListLimit, 1, apiv1.MaxListLimit)
+	if err != nil {
+		return err
+	}
+	answer := apiv1.Elections{Items: []apiv1.Election{}}
+	for _, e := range slices.Backward(c.s.cluster.View().Elections()) {
+		if len(answer.Items) == int(limit) {
+			break
+		}
+		answer.Items = append(answer.Items, c.s.wireElection(e))
+	}
+	return c.reply(answer)
+}
+
+func (s *Server) wireElection(e state.Election) apiv1.Election {
+	wire := apiv1.Election{
+		Term:        e.Term,
+		Trigger:     e.Trigger,
+		CandidateID: string(e.Node),
+		Result:      "won", // only who won can write it down
+		Votes:       []apiv1.Vote{},
+		StartedAt:   unixNano(e.StartedAt),
+		Reason:      e.Reason,
+		Operator:    e.Operator,
+	}
+	if e.LeaderlessAt != 0 {
+		wire.LeaderlessMS = max(0, (e.LedAt-e.LeaderlessAt)/1e6)
+	}
+	if e.StartedAt == 0 {
+		wire.StartedAt = unixNano(e.LedAt)
+	} else {
+		wire.DurationMS = max(0, (e.LedAt-e.StartedAt)/1e6)
+	}
+	if len(e.Votes) > 0 {
+		if err := json.Unmarshal(e.Votes, &wire.Votes); err != nil {
+			s.logger.Debug("votes of an election record cannot be read", "term", e.Term, "error", err)
+			wire.Votes = []apiv1.Vote{}
+		}
+	}
+	return wire
+}

@@ -1,0 +1,434 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"northstar/api/apiv1"
+	"northstar/cluster"
+	"northstar/roles"
+	"northstar/state"
+	"northstar/telemetry"
+)
+
+// fakeCluster is a cluster of one real state, whose node leads or not as the
+// test says.
+type fakeCluster struct {
+	mu      sync.Mutex
+	st      cluster.NodeStatus
+	peers   []cluster.PeerStatus
+	state   *state.State
+	index   uint64
+	changed chan struct{}
+
+	propose func(context.Context, state.Command) (state.Result, error) // instead of the real thing
+	barrier func(context.Context) error
+	members []string // calls, as text
+	backup  string
+	fail    error              // of membership, backup and restore
+	left    []cluster.Survivor // that answer this node
+}
+
+func newFakeCluster(id string, leads bool) *fakeCluster {
+	f := &fakeCluster{state: state.New(state.Options{}), changed: make(chan struct{})}
+	f.st = cluster.NodeStatus{
+		Identity:  cluster.Identity{NodeID: cluster.NodeID(id), ClusterID: "c1", Incarnation: "i1", Generation: cluster.Generation{Number: 1}},
+		Lifecycle: cluster.Active, CaughtUp: true, LeaderContactAge: -1, Role: cluster.Follower, Term: 1,
+		Servers: []cluster.Server{
+			{ID: "n1", Address: "h1:7700", Suffrage: cluster.Voter},
+			{ID: "n2", Address: "h2:7700", Suffrage: cluster.Voter},
+			{ID: "n3", Address: "h3:7700", Suffrage: cluster.Voter},
+		},
+	}
+	if leads {
+		f.lead(cluster.NodeID(id), 2)
+	}
+	return f
+}
+
+// lead makes a node the leader, "" nobody.
+func (f *fakeCluster) lead(id cluster.NodeID, term uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.st.LeaderID, f.st.Term, f.st.LeaderRaftAddress = id, term, ""
+	f.st.Role, f.st.LeaderContactAge = cluster.Follower, -1
+	if id != "" {
+		f.st.LeaderRaftAddress = string(id) + ":7700"
+		f.st.LeaderContactAge = 20 * time.Millisecond
+	}
+	if id == f.st.NodeID {
+		f.st.Role, f.st.LeaderContactAge = cluster.Leader, 0
+	}
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
+func (f *fakeCluster) set(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+}
+
+func (f *fakeCluster) apply(c state.Command) state.Result {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.index++
+	return f.state.Apply(f.index, f.st.Term, []state.Command{c})[0]
+}
+
+func (f *fakeCluster) put(key, value string) state.Result {
+	return f.apply(state.Command{Kind: state.KindPut, Now: time.Now().UnixNano(), Put: &state.Put{Key: key, Value: []byte(value)}})
+}
+
+func (f *fakeCluster) addRecord(m cluster.Member) {
+	f.apply(state.Command{Kind: state.KindMember, Now: 1, Member: &m})
+}
+
+func (f *fakeCluster) notLeading() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.st.Role != cluster.Leader {
+		return cluster.Errorf(cluster.CodeNoLeader, "does not lead")
+	}
+	return nil
+}
+
+func (f *fakeCluster) Propose(ctx context.Context, c state.Command) (state.Result, error) {
+	f.mu.Lock()
+	hook := f.propose
+	f.mu.Unlock()
+	if hook != nil {
+		return hook(ctx, c)
+	}
+	if err := f.notLeading(); err != nil {
+		return state.Result{}, err
+	}
+	c.Now = time.Now().UnixNano()
+	return f.apply(c), nil
+}
+
+func (f *fakeCluster) Barrier(ctx context.Context) error {
+	f.mu.Lock()
+	hook := f.barrier
+	f.mu.Unlock()
+	if hook != nil {
+		return hook(ctx)
+	}
+	return f.notLeading()
+}
+
+func (f *fakeCluster) LeaseBarrier(ctx context.Context) error { return f.Barrier(ctx) }
+func (f *fakeCluster) View() *state.View                      { return f.state.View() }
+func (f *fakeCluster) Feed() *state.Feed                      { return f.state.Feed() }
+
+func (f *fakeCluster) RoleFeed() *state.Feed { return f.state.RoleFeed() }
+func (f *fakeCluster) NodeFeed() *state.Feed { return f.state.NodeFeed() }
+
+func (f *fakeCluster) Status() cluster.NodeStatus {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.st
+}
+
+func (f *fakeCluster) Peers() []cluster.PeerStatus {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.peers
+}
+
+func (f *fakeCluster) LeaderChanged() <-chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.changed
+}
+
+func (f *fakeCluster) admin(call string) error {
+	if err := f.notLeading(); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.members = append(f.members, call)
+	return f.fail
+}
+
+func (f *fakeCluster) AddMember(_ context.Context, m cluster.MemberAdd) error {
+	return f.admin("add " + text(m))
+}
+
+func (f *fakeCluster) PatchMember(_ context.Context, id cluster.NodeID, p cluster.MemberPatch) error {
+	return f.admin("patch " + string(id) + " " + text(p))
+}
+
+func (f *fakeCluster) RemoveMember(_ context.Context, id cluster.NodeID) error {
+	return f.admin("remove " + string(id))
+}
+
+func (f *fakeCluster) PlanRecovery(_ context.Context, o cluster.RecoveryOrder) (cluster.RecoveryPlan, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	in := cluster.RecoveryInputs{Identity: f.st.Identity, Servers: f.st.Servers, Answers: map[cluster.NodeID]cluster.Survivor{}}
+	for _, s := range f.left {
+		in.Answers[s.ID] = s
+	}
+	return cluster.PlanRecovery(o, in)
+}
+
+func (f *fakeCluster) Recover(_ context.Context, o cluster.RecoveryOrder) (cluster.Generation, error) {
+	f.mu.Lock()
+	f.members = append(f.members, "recover "+text(o))
+	f.st.Generation = cluster.Generation{Number: f.st.Generation.Number + 1, RecoveryID: "r"}
+	g := f.st.Generation
+	f.mu.Unlock()
+	f.lead(f.st.NodeID, 1000002)
+	return g, nil
+}
+
+func (f *fakeCluster) SetAside(_ context.Context, clusterID string, leader cluster.NodeID, g cluster.Generation) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.members = append(f.members, "aside "+clusterID+" "+string(leader)+" "+text(g))
+	return f.fail
+}
+
+func (f *fakeCluster) Backup(_ context.Context, w io.Writer) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, err := io.WriteString(w, f.backup); err != nil {
+		return err
+	}
+	return f.fail
+}
+
+func (f *fakeCluster) Restore(_ context.Context, r io.Reader) error {
+	if err := f.notLeading(); err != nil {
+		return err
+	}
+	data, err := io.ReadAll(r)
+	if err != nil {
+		return err
+	}
+	if !strings.HasPrefix(string(data), "backup") {
+		return badRequest("backup: damaged")
+	}
+	return f.admin("restore " + string(data[:min(len(data), 20)]))
+}
+
+func (f *fakeCluster) calls() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]string{}, f.members...)
+}
+
+func text(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
+}
+
+// fakeTransfer answers as the test says.
+type fakeTransfer func(context.Context, cluster.NodeID) (cluster.TransferOutcome, error)
+
+func (f fakeTransfer) Carry(ctx context.Context, _ cluster.Order, p cluster.Plan) (cluster.TransferOutcome, error) {
+	return f(ctx, p.Target)
+}
+
+// Plan is that of a leader n1 of term 2 whose best successor is n2.
+func (f fakeTransfer) Plan(_ context.Context, o cluster.Order) (cluster.Plan, error) {
+	p := cluster.Plan{
+		Action: o.Action, Term: 2, Membership: "m", Leader: "n1", Target: o.Target, Summary: "it is moved", Risk: cluster.RiskLow,
+		Candidates: []cluster.Choice{{ID: "n2", Eligible: true, Voter: true, Priority: 100, LagEntries: 3}, {ID: "n3", Reason: "it is draining"}},
+		Gap:        cluster.Gap{Expected: 4200 * time.Microsecond, Worst: 9 * time.Millisecond, Samples: 7},
+		Warnings:   []string{"careful"},
+	}
+	switch o.Target {
+	case "":
+		p.Target = "n2"
+	case "n7":
+		p.Refusal = statusError(404, "target_leader_id: n7 is no member")
+	case "n3":
+		p.Refusal = cluster.Errorf(cluster.CodeTransferFailed, "node n3 is draining")
+	}
+	return p, nil
+}
+
+func noTransfer(context.Context, cluster.NodeID) (cluster.TransferOutcome, error) {
+	return cluster.TransferOutcome{}, errors.New("no transfer is expected")
+}
+
+// newKeeper keeps the clocks of a fake cluster's sessions, once Lead is called.
+func newKeeper(f *fakeCluster) *roles.Keeper {
+	start := time.Now()
+	return roles.New(roles.Deps{
+		Consensus: f, Clock: func() time.Duration { return time.Since(start) },
+		Event: func(cluster.Event) {}, Logger: hclog.NewNullLogger(),
+	})
+}
+
+// testDeps are dependencies of a node that everybody may operate.
+func testDeps(f *fakeCluster) Deps {
+	return Deps{
+		Cluster:    f,
+		Leadership: fakeTransfer(noTransfer),
+		Sessions:   newKeeper(f),
+		SplitBrain: &fakeSplitBrain{},
+		Journal:    telemetry.NewJournal(f.st.NodeID, "boot1", 64, hclog.NewNullLogger()),
+		Metrics:    telemetry.New(),
+		Logger:     hclog.NewNullLogger(),
+		Facts: Facts{
+			ID: f.st.NodeID, BootID: "boot1", ClusterName: "test", HTTPAddress: "127.0.0.1:7701", RaftAddress: "127.0.0.1:7700",
+			Version: "v0", StartedAt: time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC), Priority: 100, Eligible: true,
+		},
+		TimeoutMax: 300 * time.Millisecond,
+	}
+}
+
+// node is a Server behind a real listener.
+type node struct {
+	*Server
+	t    *testing.T
+	fake *fakeCluster
+	addr string
+	http *http.Client
+}
+
+// startServer runs a server on deps until the test ends.
+func startServer(t *testing.T, f *fakeCluster, change ...func(*Deps)) *node {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := testDeps(f)
+	d.Facts.HTTPAddress = l.Addr().String()
+	for _, c := range change {
+		c(&d)
+	}
+	s, err := New(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hs := s.HTTPServer()
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = s.Run(ctx) })
+	wg.Go(func() { _ = hs.Serve(s.Listener(l)) })
+	tr := &http.Transport{DisableCompression: true}
+	n := &node{Server: s, t: t, fake: f, addr: l.Addr().String(), http: &http.Client{
+		Transport:     tr,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+	t.Cleanup(func() {
+		tr.CloseIdleConnections()
+		cancel()
+		_ = hs.Close()
+		wg.Wait()
+	})
+	n.settle()
+	return n
+}
+
+// settle waits until the server knows of the leader what the cluster knows.
+func (n *node) settle() {
+	n.t.Helper()
+	eventually(n.t, func() bool {
+		v, st := n.leader.known(), n.fake.Status()
+		return v.id == st.LeaderID && (v.term == st.Term)
+	})
+}
+
+// reply is an answer, read.
+type reply struct {
+	status int
+	header http.Header
+	body   string
+}
+
+// do sends a request. Headers come as pairs.
+func (n *node) do(method, path, body string, headers ...string) reply {
+	n.t.Helper()
+	req, err := http.NewRequest(method, "http://"+n.addr+path, strings.NewReader(body))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if body == "" {
+		req.Body, req.ContentLength = http.NoBody, 0
+	}
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+		if headers[i] == "Host" {
+			req.Host = headers[i+1]
+		}
+	}
+	resp, err := n.http.Do(req)
+	if err != nil {
+		n.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	if err != nil {
+		n.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	return reply{resp.StatusCode, resp.Header, string(data)}
+}
+
+// problem checks that the answer is a whole problem document, and returns it.
+func (r reply) problem(t *testing.T) apiv1.Problem {
+	t.Helper()
+	if got := r.header.Get("Content-Type"); got != apiv1.TypeProblem {
+		t.Fatalf("status %d: Content-Type %q, body %q", r.status, got, r.body)
+	}
+	var fields map[string]any
+	if err := json.Unmarshal([]byte(r.body), &fields); err != nil {
+		t.Fatalf("body %q: %v", r.body, err)
+	}
+	for _, name := range []string{"type", "title", "status", "detail", "code", "name", "retryable"} {
+		if _, ok := fields[name]; !ok {
+			t.Errorf("problem %s has no %s", r.body, name)
+		}
+	}
+	var p apiv1.Problem
+	if err := json.Unmarshal([]byte(r.body), &p); err != nil {
+		t.Fatal(err)
+	}
+	if p.Status != r.status {
+		t.Errorf("problem says %d, the answer is %d", p.Status, r.status)
+	}
+	return p
+}
+
+// is checks status and code of a problem.
+func (r reply) is(t *testing.T, status int, code cluster.Code) apiv1.Problem {
+	t.Helper()
+	if r.status != status {
+		t.Fatalf("status %d, want %d: %s", r.status, status, r.body)
+	}
+	p := r.problem(t)
+	if p.Code != int(code) || p.Name != code.Name() {
+		t.Fatalf("code %d %s, want %d: %s", p.Code, p.Name, code, p.Detail)
+	}
+	return p
+}
+
+// eventually waits for a condition.
+func eventually(t *testing.T, cond func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !cond(); {
+		if time.Now().After(deadline) {
+			t.Fatal("condition did not come true")
+		}
+		time.Sleep(time.Millisecond)
+	}
+}

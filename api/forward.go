@@ -1,0 +1,290 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"strconv"
+	"sync"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/cluster"
+)
+
+// forwarder is the HTTP client towards other nodes.
+type forwarder struct {
+	scheme    string
+	transport *http.Transport
+	self      cluster.NodeID
+	passToken bool // the other nodes believe tokens only: there is no TLS to know this node by
+
+	breakers *breakers
+	patience time.Duration // with a node that is tried again
+}
+
+// dialError marks an error from before there was a connection: whatever the
+// request was, the other side has not seen it.
+type dialError struct{ err error }
+
+func (e *dialError) Error() string { return e.err.Error() }
+func (e *dialError) Unwrap() error { return e.err }
+
+func newForwarder(d Deps) *forwarder {
+	dial := d.Dial
+	if dial == nil {
+		dial = func(ctx context.Context, addr string) (net.Conn, error) {
+			return (&net.Dialer{KeepAlive: 15 * time.Second}).DialContext(ctx, "tcp", addr)
+		}
+	}
+	limit := 2 * d.TimeoutMax // as long as a request is held
+	connect := func(ctx context.Context, _, addr string) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		conn, err := dial(ctx, addr)
+		if err != nil {
+			return nil, &dialError{err}
+		}
+		return conn, nil
+	}
+	f := &forwarder{scheme: "http", self: d.Facts.ID, passToken: d.Tokens != nil && d.ClientTLS == nil && !d.Insecure, breakers: newBreakers(), patience: limit}
+	f.transport = &http.Transport{
+		DialContext:            connect,
+		MaxIdleConns:           1024,
+		MaxIdleConnsPerHost:    512,
+		IdleConnTimeout:        90 * time.Second, // below the server's, so that this side closes first
+		DisableCompression:     true,
+		MaxResponseHeaderBytes: 64 << 10,
+	}
+	if d.ClientTLS == nil {
+		return f
+	}
+	f.scheme = "https"
+	f.transport.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		conn, err := connect(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		secured := tls.Client(conn, d.ClientTLS(addr))
+		if err := secured.HandshakeContext(ctx); err != nil {
+			_ = conn.Close() // the handshake's error says more
+			return nil, &dialError{err}
+		}
+		return secured, nil
+	}
+	return f
+}
+
+// close ends what is under way without anybody waiting for it.
+func (f *forwarder) close() {
+	f.breakers.close()
+	f.transport.CloseIdleConnections()
+}
+
+// introduce says in a request's header who asks: this node, for the caller of c
+// if there is one. Who that is goes as identity, as token only where that is
+// not believed.
+func (f *forwarder) introduce(h http.Header, c *call) {
+	h.Set(apiv1.HeaderForwardedBy, string(f.self))
+	switch {
+	case c == nil:
+	case f.passToken:
+		h["Authorization"] = c.r.Header["Authorization"]
+	case c.who.name != "":
+		h.Set(apiv1.HeaderIdentity, c.who.header())
+	}
+}
+
+// forwardedHeaders go with a request to the leader, beside who asks.
+var forwardedHeaders = []string{
+	"Accept", "Content-Type", "If-Match", "If-None-Match",
+	apiv1.HeaderIdempotencyKey, apiv1.HeaderFence,
+}
+
+// request makes the request as another node will see it: the same path, byte by
+// byte, and query.
+func (f *forwarder) request(ctx context.Context, c *call, addr string, work leaderWork) *http.Request {
+	u := *c.r.URL
+	u.Scheme, u.Host = f.scheme, addr
+	req := &http.Request{Method: c.r.Method, URL: &u, Host: addr, Header: make(http.Header, 8)}
+	for _, name := range forwardedHeaders {
+		if v := c.r.Header.Values(name); len(v) > 0 {
+			req.Header[http.CanonicalHeaderKey(name)] = v
+		}
+	}
+	f.introduce(req.Header, c)
+	if deadline, ok := ctx.Deadline(); ok {
+		// The other side's answer, also that it ran out of time, must get back
+		// before this side gives up.
+		left := time.Until(deadline)
+		left -= min(left/10, 100*time.Millisecond)
+		req.Header.Set(apiv1.HeaderTimeout, strconv.FormatInt(max(1, left.Milliseconds()), 10))
+	}
+	switch {
+	case work.stream != nil:
+		req.ContentLength = c.r.ContentLength
+		req.Body = io.NopCloser(work.stream)
+	case len(work.body) > 0:
+		req.ContentLength = int64(len(work.body))
+		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(work.body)), nil }
+		req.Body, _ = req.GetBody()
+		if req.Header.Get("Content-Type") == "" { // the body is this node's own
+			req.Header.Set("Content-Type", apiv1.TypeJSON)
+		}
+	}
+	return req.WithContext(ctx)
+}
+
+// hopOutcome is how one try at another node ended.
+type hopOutcome int
+
+const (
+	hopAnswered hopOutcome = iota // its answer was passed on
+	hopRefused                    // nothing happened there
+	hopUnknown                    // the request was sent, and no answer came
+)
+
+// forwardTo sends the call to the leader of v and passes its answer on. A read
+// is given up as soon as v is no longer true; a write that cannot be sent again
+// gets some time for the old leader to answer what it still can. The error
+// says why there is no answer.
+func (c *call) forwardTo(ctx context.Context, v *leaderView, addr string, work leaderWork) (hopOutcome, error) {
+	patience := time.Duration(0)
+	if !work.resend {
+		patience = 2*c.s.deps.TimeoutMax + work.late
+	}
+	ctx, cancel := endSoonAfter(ctx, v.changed, patience)
+	defer cancel()
+	sent := false
+	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent = true }}
+	req := c.s.forward.request(httptrace.WithClientTrace(ctx, trace), c, addr, work)
+	resp, err := c.s.forward.transport.RoundTrip(req)
+	if err != nil {
+		// net/http tries again by itself where it wrote nothing, or where the
+		// request may be repeated. So for one that may not, an error from
+		// before the connection is the truth about all its tries.
+		var dial *dialError
+		if !sent || !work.resend && errors.As(err, &dial) {
+			return hopRefused, noLeader("node %s at %s cannot be reached: %w", v.id, addr, err)
+		}
+		return hopUnknown, c.lost(work, "node %s at %s did not answer: %w", v.id, addr, err)
+	}
+	defer drain(resp.Body)
+	return c.passOn(resp, v, addr, work)
+}
+
+// lost is the error for a request that was sent and not answered.
+func (c *call) lost(work leaderWork, format string, args ...any) error {
+	if work.write {
+		return cluster.Errorf(cluster.CodeOutcomeUnknown, format, args...)
+	}
+	return noLeader(format, args...)
+}
+
+// endSoonAfter derives a context that also ends some time after other has.
+func endSoonAfter(ctx, other context.Context, patience time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(other, func() {
+		if patience == 0 {
+			cancel()
+			return
+		}
+		late := time.AfterFunc(patience, cancel)
+		context.AfterFunc(ctx, func() { late.Stop() })
+	})
+	return ctx, func() { stop(); cancel() }
+}
+
+// smallAnswer is read whole before a byte is passed on, so that a leader that
+// dies while it answers costs a try and not the request.
+const smallAnswer = 64 << 10
+
+var copyBuffers = sync.Pool{New: func() any { return new([smallAnswer]byte) }}
+
+// passOn copies the leader's answer to the client, unless it is that it does
+// not lead, and says where the leader is: a client may go there next time.
+func (c *call) passOn(resp *http.Response, v *leaderView, addr string, work leaderWork) (hopOutcome, error) {
+	buf := copyBuffers.Get().(*[smallAnswer]byte)
+	defer copyBuffers.Put(buf)
+	n, whole, err := fill(resp.Body, buf[:])
+	if err != nil {
+		return hopUnknown, c.lost(work, "node %s broke off its answer: %w", v.id, err)
+	}
+	if detail, ok := isNoLeader(resp, buf[:n]); ok {
+		return hopRefused, noLeader("node %s, which was taken for the leader, answered: %s", v.id, detail)
+	}
+	h := c.Header()
+	for name, values := range resp.Header {
+		switch name {
+		case "Connection", "Keep-Alive", "Transfer-Encoding", "Date":
+		default:
+			h[name] = values
+		}
+	}
+	h[apiv1.HeaderLeader] = []string{addr}
+	for name := range resp.Trailer {
+		h.Add("Trailer", name)
+	}
+	c.WriteHeader(resp.StatusCode)
+	if _, err := c.Write(buf[:n]); err != nil {
+		return hopAnswered, c.gone(err)
+	}
+	if !whole {
+		if _, err := io.CopyBuffer(c.slowWriter(), resp.Body, buf[:]); err != nil {
+			// The status has been sent: only a broken connection can tell the
+			// client that this is not all.
+			panic(http.ErrAbortHandler)
+		}
+	}
+	for name, values := range resp.Trailer {
+		h[name] = values
+	}
+	return hopAnswered, nil
+}
+
+// fill reads until buf is full or r ends; whole says that it ended. io.ReadFull
+// would not tell an end from a broken connection.
+func fill(r io.Reader, buf []byte) (n int, whole bool, err error) {
+	for n < len(buf) {
+		m, err := r.Read(buf[n:])
+		n += m
+		if err == io.EOF {
+			return n, true, nil
+		}
+		if err != nil {
+			return n, false, err
+		}
+	}
+	return n, false, nil
+}
+
+// isNoLeader says whether an answer is problem 4002.
+func isNoLeader(resp *http.Response, body []byte) (detail string, ok bool) {
+	if resp.StatusCode != http.StatusServiceUnavailable {
+		return "", false
+	}
+	if media, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type")); err != nil || media != apiv1.TypeProblem {
+		return "", false
+	}
+	var p apiv1.Problem
+	if json.Unmarshal(body, &p) != nil || p.Code != int(cluster.CodeNoLeader) {
+		return "", false
+	}
+	return p.Detail, true
+}
+
+// drain reads what little may be left, so that the connection can be used
+// again.
+func drain(body io.ReadCloser) {
+	_, _ = io.CopyN(io.Discard, body, smallAnswer)
+	_ = body.Close() // nothing to do about it
+}

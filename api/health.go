@@ -1,0 +1,178 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"strings"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/cluster"
+)
+
+// getLive serves GET /livez.
+func getLive(c *call) error { return c.text("ok\n") }
+
+// getReady serves GET /readyz.
+func getReady(c *call) error {
+	verbose, err := c.queryBool("verbose")
+	if err != nil {
+		return err
+	}
+	checks, ready := c.s.checks(time.Now())
+	if !ready {
+		return c.notReady(checks)
+	}
+	if !verbose {
+		return c.text("ok\n")
+	}
+	return c.text(strings.Join(checkLines(checks), "\n") + "\nready\n")
+}
+
+// checks says whether this node should get requests, and why.
+func (s *Server) checks(now time.Time) (checks []apiv1.Check, ready bool) {
+	st := s.cluster.Status()
+	life := s.lifecycle(st)
+	add := func(name string, ok bool, good, bad string) {
+		detail := good
+		if !ok {
+			detail = bad
+		}
+		checks = append(checks, apiv1.Check{Name: name, OK: ok, Detail: detail})
+	}
+	add("leader", st.LeaderID != "", fmt.Sprintf("%s, term %d", st.LeaderID, st.Term), "no leader is known")
+	add("caught_up", st.CaughtUp, fmt.Sprintf("applied index %d", st.AppliedIndex),
+		fmt.Sprintf("applied index %d: what was committed before the start is not all applied", st.AppliedIndex))
+	add("not_draining", life != cluster.Draining, "serving", "this node is drained, or about to stop")
+	add("not_dead", life != cluster.Dead, string(life), "the cluster refuses this node: "+st.DeadReason)
+	refusing := s.deps.SplitBrain.Refusing()
+	add("no_split_brain", refusing == "", "no other leader or cluster is known", refusing)
+	ready = true
+	for _, c := range checks {
+		ready = ready && c.OK
+	}
+	if !s.cluster.View().AutoFailover(now) {
+		// Worth knowing, and no reason to take the node out of service.
+		checks = append(checks, apiv1.Check{Name: "auto_failover", OK: true, Detail: "paused: a failed leader is not replaced automatically"})
+	}
+	return checks, ready
+}
+
+func checkLines(checks []apiv1.Check) []string {
+	lines := make([]string, len(checks))
+	for i, c := range checks {
+		mark := "[+]"
+		if !c.OK {
+			mark = "[-]"
+		}
+		lines[i] = mark + c.Name + ": " + c.Detail
+	}
+	return lines
+}
+
+// notReadyProblem is a problem with one line per check, for people and for
+// programs.
+type notReadyProblem struct {
+	apiv1.Problem
+	Checks []string `json:"checks"`
+}
+
+func (c *call) notReady(checks []apiv1.Check) error {
+	e := cluster.Errorf(cluster.CodeBusy, "node %s is not ready", c.s.deps.Facts.ID)
+	if !checks[0].OK {
+		e = noLeader("node %s knows no leader", c.s.deps.Facts.ID)
+	}
+	body, err := json.MarshalIndent(notReadyProblem{c.s.problem(e), checkLines(checks)}, "", " ")
+	if err != nil {
+		return err
+	}
+	c.setHeaders([]string{apiv1.TypeProblem}, len(body)+1)
+	c.Header()["Retry-After"] = []string{"1"}
+	c.WriteHeader(http.StatusServiceUnavailable)
+	_, err = c.Write(append(body, '\n'))
+	return c.gone(err)
+}
+
+func (c *call) text(s string) error {
+	c.setHeaders(typeText, len(s))
+	c.WriteHeader(http.StatusOK)
+	_, err := c.Write([]byte(s))
+	return c.gone(err)
+}
+
+// getLeaderHealth serves GET, HEAD and OPTIONS /health/leader: 200 only once a
+// majority has confirmed, after the question came, that this node leads. The
+// rounds of many questions are shared by consensus.
+func getLeaderHealth(c *call) error {
+	ctx, cancel := context.WithTimeout(c.r.Context(), c.s.deps.TimeoutMax)
+	defer cancel()
+	if c.s.draining.Load() {
+		return noLeader("node %s is draining", c.s.deps.Facts.ID)
+	}
+	if why := c.s.deps.SplitBrain.Refusing(); why != "" {
+		return noLeader("node %s does not serve: %s", c.s.deps.Facts.ID, why)
+	}
+	if err := c.s.cluster.Barrier(ctx); err != nil {
+		return noLeader("node %s cannot prove that it leads: %w", c.s.deps.Facts.ID, err)
+	}
+	return c.text("ok\n")
+}
+
+// getFollowerHealth serves GET /health/follower.
+func getFollowerHealth(c *call) error {
+	maxLag, err := c.queryInt("max_lag", -1, 0, math.MaxInt64)
+	if err != nil {
+		return err
+	}
+	st, id := c.s.cluster.Status(), c.s.deps.Facts.ID
+	notNow := func(format string, args ...any) error {
+		return busy("node %s: %s", id, fmt.Sprintf(format, args...))
+	}
+	switch {
+	case st.LeaderID == "":
+		return noLeader("node %s knows no leader", id)
+	case st.Role != cluster.Follower:
+		return notNow("is %s, not follower", st.Role)
+	case st.LeaderContactAge < 0 || st.LeaderContactAge > 2*c.s.deps.TimeoutMax:
+		return notNow("has not heard from leader %s for %v", st.LeaderID, st.LeaderContactAge)
+	case c.s.draining.Load(), st.Lifecycle == cluster.Dead:
+		return notNow("is %s", c.s.lifecycle(st))
+	}
+	if maxLag < 0 {
+		return c.text("ok\n")
+	}
+	lag, err := c.s.lag(c.r.Context(), st)
+	if err != nil {
+		return noLeader("node %s cannot ask leader %s how far it is behind: %w", id, st.LeaderID, err)
+	}
+	if lag > uint64(maxLag) {
+		return notNow("is %d entries behind, %d are allowed", lag, maxLag)
+	}
+	return c.text("ok\n")
+}
+
+// lag is how many entries this follower is behind: in its log, which only the
+// leader knows, or in applying it.
+func (s *Server) lag(ctx context.Context, st cluster.NodeStatus) (uint64, error) {
+	body, err := s.leadersView(ctx, st.LeaderID)
+	if err != nil {
+		return 0, err
+	}
+	var view apiv1.Cluster
+	if err := json.Unmarshal(body, &view); err != nil {
+		return 0, err
+	}
+	lag := uint64(0)
+	if st.CommitIndex > st.AppliedIndex {
+		lag = st.CommitIndex - st.AppliedIndex
+	}
+	for _, m := range view.Members {
+		if m.ID == string(s.deps.Facts.ID) {
+			return max(lag, m.LagEntries), nil
+		}
+	}
+	return 0, fmt.Errorf("leader %s does not know this node", st.LeaderID)
+}

@@ -1,0 +1,199 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"northstar/cluster"
+	"northstar/state"
+)
+
+// inBubble runs a server without a listener in virtual time.
+func inBubble(t *testing.T, f *fakeCluster, change func(*Deps), test func(s *Server, ask func(method, path string) *httptest.ResponseRecorder)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		d := testDeps(f)
+		if change != nil {
+			change(&d)
+		}
+		f.set(func() { f.changed = make(chan struct{}) }) // one of the bubble
+		s, err := New(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); _ = s.Run(ctx) }()
+		synctest.Wait()
+		test(s, func(method, path string) *httptest.ResponseRecorder {
+			r := httptest.NewRequest(method, "http://127.0.0.1"+path, strings.NewReader("v"))
+			r.RemoteAddr = "127.0.0.1:5"
+			w := httptest.NewRecorder()
+			s.ServeHTTP(w, r)
+			return w
+		})
+		cancel()
+		<-done
+	})
+}
+
+func TestHoldEndsAfterTwiceTheTimeout(t *testing.T) {
+	inBubble(t, newFakeCluster("n1", false), nil, func(_ *Server, ask func(string, string) *httptest.ResponseRecorder) {
+		for _, tc := range []struct {
+			method, path string
+			want         time.Duration
+		}{
+			{"PUT", "/v1/kv/k", 600 * time.Millisecond},
+			{"GET", "/v1/kv/k", 600 * time.Millisecond},
+			{"PUT", "/v1/kv/k?redirect", 600 * time.Millisecond},
+			{"PUT", "/v1/kv/k?timeout_ms=100", 100 * time.Millisecond},
+		} {
+			start := time.Now()
+			w := ask(tc.method, tc.path)
+			if took := time.Since(start); w.Code != 503 || took != tc.want {
+				t.Errorf("%s %s: %d after %v, want %v", tc.method, tc.path, w.Code, took, tc.want)
+			}
+			if !strings.Contains(w.Body.String(), `"code":4002`) || w.Header().Get("Retry-After") != "1" || !strings.Contains(w.Body.String(), `"retryable":true`) {
+				t.Errorf("%s %s: %s %v", tc.method, tc.path, w.Body, w.Header())
+			}
+		}
+	})
+}
+
+func TestHeldRequestGoesOnWithTheLeader(t *testing.T) {
+	f := newFakeCluster("n1", false)
+	inBubble(t, f, nil, func(_ *Server, ask func(string, string) *httptest.ResponseRecorder) {
+		go func() {
+			time.Sleep(250 * time.Millisecond)
+			f.lead("n1", 3)
+		}()
+		start := time.Now()
+		if w := ask("PUT", "/v1/kv/k"); w.Code != 200 || time.Since(start) != 250*time.Millisecond {
+			t.Errorf("%d %s after %v", w.Code, w.Body, time.Since(start))
+		}
+	})
+}
+
+// TestHeldWhileTheLeaderStarts: raft says leader before the first entry of the
+// term is applied.
+func TestHeldWhileTheLeaderStarts(t *testing.T) {
+	f := newFakeCluster("n1", true)
+	inBubble(t, f, nil, func(_ *Server, ask func(string, string) *httptest.ResponseRecorder) {
+		start := time.Now()
+		f.set(func() {
+			f.barrier = func(context.Context) error {
+				if time.Since(start) < 30*time.Millisecond {
+					return cluster.Errorf(cluster.CodeNoLeader, "not yet")
+				}
+				return nil
+			}
+		})
+		if w := ask("GET", "/v1/kv/k"); w.Code != 404 || time.Since(start) > 100*time.Millisecond {
+			t.Errorf("%d after %v", w.Code, time.Since(start))
+		}
+	})
+}
+
+func TestHoldQueueIsBounded(t *testing.T) {
+	f := newFakeCluster("n1", false)
+	inBubble(t, f, func(d *Deps) { d.Limits.Held = 2 }, func(s *Server, ask func(string, string) *httptest.ResponseRecorder) {
+		answers := make(chan int, 2)
+		for range 2 {
+			go func() { answers <- ask("PUT", "/v1/kv/k").Code }()
+		}
+		synctest.Wait()
+		w := ask("PUT", "/v1/kv/k")
+		if w.Code != 503 || !strings.Contains(w.Body.String(), `"code":4017`) {
+			t.Errorf("third: %d %s", w.Code, w.Body)
+		}
+		for range 2 {
+			if got := <-answers; got != 503 {
+				t.Errorf("held: %d", got)
+			}
+		}
+		if s.held.Load() != 0 {
+			t.Errorf("%d are still held", s.held.Load())
+		}
+	})
+}
+
+func TestStaleReadsNeedNoLeader(t *testing.T) {
+	f := newFakeCluster("n1", false)
+	f.put("k", "v")
+	n := startServer(t, f)
+	r := n.do("GET", "/v1/kv/k?consistency=stale", "")
+	// It never heard from a leader: the answer is at least as old as the process.
+	if r.status != 200 || r.body != "v" || len(r.header.Get("X-Northstar-Last-Contact-Ms")) < 4 {
+		t.Errorf("%+v", r)
+	}
+	if r := n.do("GET", "/v1/kv?consistency=stale", ""); r.status != 200 || r.header.Get("X-Northstar-Last-Contact-Ms") == "" {
+		t.Errorf("list: %+v", r)
+	}
+}
+
+func TestUnknownOutcomes(t *testing.T) {
+	f := newFakeCluster("n1", true)
+	n := startServer(t, f)
+	f.set(func() {
+		f.propose = func(ctx context.Context, _ state.Command) (state.Result, error) {
+			<-ctx.Done()
+			return state.Result{}, ctx.Err()
+		}
+		f.barrier = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	})
+	if p := n.do("PUT", "/v1/kv/k?timeout_ms=30", "v").is(t, 504, cluster.CodeOutcomeUnknown); p.Retryable {
+		t.Error("unknown and retryable")
+	}
+	if p := n.do("GET", "/v1/kv/k?timeout_ms=30", "").is(t, 503, cluster.CodeNoLeader); !p.Retryable {
+		t.Error("a read is not retryable")
+	}
+}
+
+// TestErrorsOfProposals: each comes through with its code.
+func TestErrorsOfProposals(t *testing.T) {
+	for code, status := range map[cluster.Code]int{
+		cluster.CodeBusy: 503, cluster.CodeReadOnly: 503, cluster.CodeOutcomeUnknown: 504, cluster.CodeInternal: 500,
+	} {
+		f := newFakeCluster("n1", true)
+		f.propose = func(context.Context, state.Command) (state.Result, error) {
+			return state.Result{}, cluster.Errorf(code, "as the test says")
+		}
+		n := startServer(t, f)
+		r := n.do("PUT", "/v1/kv/k", "v")
+		p := r.is(t, status, code)
+		if p.Retryable != code.Retryable() || p.Retryable != (r.header.Get("Retry-After") != "") {
+			t.Errorf("%d: retryable %v, Retry-After %q", code, p.Retryable, r.header.Get("Retry-After"))
+		}
+		if p.LeaderID != "n1" || p.LeaderAddress != n.addr {
+			t.Errorf("%d names leader %s at %s", code, p.LeaderID, p.LeaderAddress)
+		}
+	}
+}
+
+func TestDrainingNodeLeadsNoWrite(t *testing.T) {
+	leader, follower := pair(t)
+	leader.Drain()
+	leader.Drain() // does nothing more
+	leader.do("PUT", "/v1/kv/k", "v").is(t, 503, cluster.CodeNoLeader)
+	if r := leader.do("GET", "/readyz", ""); r.status != http.StatusServiceUnavailable {
+		t.Errorf("/readyz: %+v", r)
+	}
+	if r := leader.do("GET", "/status", ""); !strings.Contains(r.body, `"lifecycle":"draining"`) {
+		t.Errorf("/status: %s", r.body)
+	}
+	// Once leadership has moved, the same request goes there.
+	answer := make(chan reply)
+	go func() { answer <- leader.do("PUT", "/v1/kv/k", "v") }()
+	eventually(t, func() bool { return leader.held.Load() == 1 })
+	leader.fake.addRecord(cluster.Member{ID: "n2", HTTPAddress: follower.addr})
+	follower.fake.lead("n2", 3)
+	leader.fake.lead("n2", 3)
+	if r := <-answer; r.status != 200 {
+		t.Errorf("%+v", r)
+	}
+}

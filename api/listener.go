@@ -1,0 +1,186 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/cluster"
+)
+
+// Listener bounds the connections of l; further ones wait in the kernel's
+// queue. It also turns the plain-text errors that net/http writes by itself,
+// for a request that it cannot read, into problems. Of those over TLS (which
+// node puts around this listener) it sees only that there was no TLS.
+func (s *Server) Listener(l net.Listener) net.Listener {
+	return &listener{Listener: l, slots: make(chan struct{}, s.limits.Connections), closed: make(chan struct{})}
+}
+
+type listener struct {
+	net.Listener
+	slots  chan struct{}
+	once   sync.Once
+	closed chan struct{}
+}
+
+// Accept waits for a free slot and a connection.
+func (l *listener) Accept() (net.Conn, error) {
+	select {
+	case l.slots <- struct{}{}:
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+	c, err := l.Listener.Accept()
+	if err != nil {
+		<-l.slots
+		return nil, err
+	}
+	return &conn{Conn: c, release: func() { <-l.slots }}, nil
+}
+
+// Close ends Accept too.
+func (l *listener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return l.Listener.Close()
+}
+
+type conn struct {
+	net.Conn
+	once    sync.Once
+	release func()
+	phase   atomic.Int32
+}
+
+// Phases of a connection. Only while no request is being served can what is
+// written be net/http's own: an answer may look just the same in the middle.
+const (
+	reading  int32 = iota // a request, or waiting for one
+	serving               // the handler runs
+	flushing              // it has returned, and the rest of its answer goes out
+)
+
+type (
+	connKey   struct{}
+	socketKey struct{}
+)
+
+// withConn makes the connection known to ServeHTTP, and the socket under it.
+func withConn(ctx context.Context, c net.Conn) context.Context {
+	under := c
+	if secured, ok := c.(*tls.Conn); ok {
+		under = secured.NetConn()
+	}
+	if own, ok := under.(*conn); ok {
+		ctx = context.WithValue(ctx, socketKey{}, own.Conn)
+	}
+	if own, ok := c.(*conn); ok {
+		return context.WithValue(ctx, connKey{}, own)
+	}
+	return ctx
+}
+
+// socketOf is the socket of a request's connection, nil where it is not known.
+func socketOf(ctx context.Context) net.Conn {
+	socket, _ := ctx.Value(socketKey{}).(net.Conn)
+	return socket
+}
+
+// served notes that a request is served until done is called. Over TLS, and in
+// tests without a connection, there is nothing to note.
+func served(ctx context.Context) (done func()) {
+	own, ok := ctx.Value(connKey{}).(*conn)
+	if !ok {
+		return func() {}
+	}
+	own.phase.Store(serving)
+	return func() { own.phase.Store(flushing) }
+}
+
+// SetReadDeadline is also how net/http begins to wait for the next request.
+func (c *conn) SetReadDeadline(t time.Time) error {
+	c.phase.CompareAndSwap(flushing, reading)
+	return c.Conn.SetReadDeadline(t)
+}
+
+// Close gives the slot back.
+func (c *conn) Close() error {
+	err := c.Conn.Close()
+	c.once.Do(c.release)
+	return err
+}
+
+// CloseWrite is what net/http uses to end a connection gently.
+func (c *conn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}
+
+// What net/http writes by itself, each in one piece.
+var (
+	plainPrefix   = []byte("HTTP/1.1 ")
+	plainHeaders  = []byte("\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n")
+	noExpectation = []byte("HTTP/1.1 417 ")
+	notTLS        = []byte("HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request")
+)
+
+// Write puts a problem in the place of an error of net/http's own.
+func (c *conn) Write(p []byte) (int, error) {
+	if c.phase.Load() != reading {
+		return c.Conn.Write(p)
+	}
+	problem := asProblem(p)
+	if problem == nil {
+		return c.Conn.Write(p)
+	}
+	if _, err := c.Conn.Write(problem); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// asProblem gives the problem for an error of net/http's own, nil for anything
+// else.
+func asProblem(p []byte) []byte {
+	switch {
+	case bytes.HasPrefix(p, notTLS):
+		return unreadable("400", "this is an HTTPS port, and the client spoke plain HTTP")
+	case !bytes.HasPrefix(p, plainPrefix):
+		return nil
+	case bytes.HasPrefix(p, noExpectation):
+		return unreadable("417", "Expect: want 100-continue")
+	}
+	if head, detail, ok := bytes.Cut(p, plainHeaders); ok {
+		return unreadable(string(head[len(plainPrefix):]), string(detail))
+	}
+	return nil
+}
+
+// unreadable is the whole answer to a request that net/http could not read.
+func unreadable(status, detail string) []byte {
+	e := badRequest("request: %s", detail)
+	if n, err := strconv.Atoi(status[:3]); err == nil {
+		e.Status = n
+	}
+	body, err := json.Marshal(apiv1.Problem{
+		Type: problemType(e.Code), Title: e.Code.Title(), Status: e.HTTPStatus(), Detail: e.Detail,
+		Code: int(e.Code), Name: e.Code.Name(),
+	})
+	if err != nil {
+		body = nil // a struct of strings and numbers: cannot be
+	}
+	return fmt.Appendf(nil, "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
+		e.HTTPStatus(), http.StatusText(e.HTTPStatus()), apiv1.TypeProblem, len(body), body)
+}
+
+func problemType(code cluster.Code) string { return "urn:northstar:error:" + strconv.Itoa(int(code)) }

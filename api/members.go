@@ -1,0 +1,211 @@
+package api
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"time"
+	"unicode"
+
+	"northstar/api/apiv1"
+	"northstar/cluster"
+)
+
+// adminTimeout bounds a change of membership: it may wait for the one before.
+const adminTimeout = 30 * time.Second
+
+// addMember serves POST /admin/members.
+func addMember(c *call) error {
+	var in apiv1.MemberAdd
+	raw, err := c.decodeKeep(&in)
+	if err != nil {
+		return err
+	}
+	add, err := parseAdd(in)
+	if err != nil {
+		return err
+	}
+	if c.who.node != "" && c.who.node != add.ID {
+		return cluster.Errorf(cluster.CodeForbidden, "id: node %s may add itself only", c.who.node)
+	}
+	return c.adminWrite(raw, in.ID, "added as non-voter", func(ctx context.Context) error {
+		return c.s.cluster.AddMember(ctx, add)
+	})
+}
+
+func parseAdd(in apiv1.MemberAdd) (cluster.MemberAdd, error) {
+	id, err := cluster.ParseNodeID(in.ID)
+	if err != nil {
+		return cluster.MemberAdd{}, badRequest("id: %w", err)
+	}
+	if err := checkAddress("raft_address", in.RaftAddress); err != nil {
+		return cluster.MemberAdd{}, err
+	}
+	if err := checkAddress("http_address", in.HTTPAddress); err != nil {
+		return cluster.MemberAdd{}, err
+	}
+	add := cluster.MemberAdd{ID: id, RaftAddress: in.RaftAddress, HTTPAddress: in.HTTPAddress, Promote: true}
+	if in.Suffrage != "" {
+		s, err := parseSuffrage(in.Suffrage)
+		if err != nil {
+			return cluster.MemberAdd{}, err
+		}
+		add.Promote = s == cluster.Voter
+	}
+	return add, nil
+}
+
+// patchMember serves PATCH /admin/members/{id}.
+func patchMember(c *call) error {
+	var in apiv1.MemberPatch
+	raw, err := c.decodeKeep(&in)
+	if err != nil {
+		return err
+	}
+	patch, err := parsePatch(in)
+	if err != nil {
+		return err
+	}
+	id, err := c.memberID()
+	if err != nil {
+		return err
+	}
+	return c.adminWrite(raw, string(id), "changed", func(ctx context.Context) error {
+		return c.s.cluster.PatchMember(ctx, id, patch)
+	})
+}
+
+func parsePatch(in apiv1.MemberPatch) (cluster.MemberPatch, error) {
+	out := cluster.MemberPatch{
+		Priority: in.Priority, Eligible: in.Eligible, Zone: in.Zone,
+		RaftAddress: in.RaftAddress, HTTPAddress: in.HTTPAddress, Readmit: in.Readmit,
+	}
+	if in.Priority != nil && (*in.Priority < 0 || *in.Priority > cluster.MaxPriority) {
+		return out, badRequest("priority: want 0 to %d, got %d", cluster.MaxPriority, *in.Priority)
+	}
+	if in.Zone != nil {
+		if err := checkZone(*in.Zone); err != nil {
+			return out, err
+		}
+	}
+	if in.Suffrage != nil {
+		s, err := parseSuffrage(*in.Suffrage)
+		if err != nil {
+			return out, err
+		}
+		out.Suffrage = &s
+	}
+	if in.RaftAddress != nil {
+		if err := checkAddress("raft_address", *in.RaftAddress); err != nil {
+			return out, err
+		}
+	}
+	if in.HTTPAddress != nil {
+		if err := checkAddress("http_address", *in.HTTPAddress); err != nil {
+			return out, err
+		}
+	}
+	if out == (cluster.MemberPatch{}) {
+		return out, badRequest("body: nothing to change")
+	}
+	return out, nil
+}
+
+// removeMember serves DELETE /admin/members/{id}.
+func removeMember(c *call) error {
+	var in apiv1.MemberRemove
+	raw, err := c.decodeKeep(&in)
+	if err != nil {
+		return err
+	}
+	id, err := c.memberID()
+	if err != nil {
+		return err
+	}
+	return c.adminWrite(raw, string(id), "removed", func(ctx context.Context) error {
+		return c.s.cluster.RemoveMember(ctx, id)
+	})
+}
+
+// drainNode serves POST /admin/nodes/{id}/drain.
+func drainNode(c *call) error { return c.setDrain(true, "set to drain") }
+
+// undrainNode serves POST /admin/nodes/{id}/undrain.
+func undrainNode(c *call) error { return c.setDrain(false, "set to active") }
+
+func (c *call) setDrain(drain bool, done string) error {
+	raw, err := c.decodeKeep(&apiv1.Drain{})
+	if err != nil {
+		return err
+	}
+	id, err := c.memberID()
+	if err != nil {
+		return err
+	}
+	return c.adminWrite(raw, string(id), done, func(ctx context.Context) error {
+		return c.s.cluster.PatchMember(ctx, id, cluster.MemberPatch{Drain: &drain})
+	})
+}
+
+// memberID is the member in the path. Whether there is such a member is known
+// to the leader.
+func (c *call) memberID() (cluster.NodeID, error) {
+	id, err := cluster.ParseNodeID(c.param)
+	if err != nil {
+		e := badRequest("id: %w", err)
+		e.Status = http.StatusNotFound
+		return "", e
+	}
+	return id, nil
+}
+
+// adminWrite runs change at the leader.
+func (c *call) adminWrite(body []byte, id, done string, change func(context.Context) error) error {
+	ctx, cancel := c.bounded(adminTimeout)
+	defer cancel()
+	err := c.atLeader(ctx, leaderWork{write: true, body: body, local: change})
+	switch {
+	case err == errAnswered:
+		return nil
+	case err != nil:
+		return err
+	}
+	return c.reply(apiv1.MemberResult{ID: id, Message: "node " + id + " was " + done})
+}
+
+func parseSuffrage(s string) (cluster.Suffrage, error) {
+	switch v := cluster.Suffrage(s); v {
+	case cluster.Voter, cluster.NonVoter:
+		return v, nil
+	}
+	return "", badRequest("suffrage: want %s or %s, got %q", cluster.Voter, cluster.NonVoter, s)
+}
+
+func checkZone(s string) error {
+	if len(s) > 64 {
+		return badRequest("zone: want at most 64 bytes, got %d", len(s))
+	}
+	for _, r := range s {
+		if !unicode.IsPrint(r) {
+			return badRequest("zone: %q is not printable", s)
+		}
+	}
+	return nil
+}
+
+// checkAddress checks an address that others are to connect to.
+func checkAddress(field, s string) error {
+	host, port, err := net.SplitHostPort(s)
+	if err != nil || host == "" || len(s) > 260 {
+		return badRequest("%s: want host:port, got %q", field, s)
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return badRequest("%s: want a port from 1 to 65535, got %q", field, port)
+	}
+	if ip, err := netip.ParseAddr(host); err == nil && ip.IsUnspecified() {
+		return badRequest("%s: %s is no address that others can connect to", field, host)
+	}
+	return nil
+}

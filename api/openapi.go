@@ -1,0 +1,265 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/api/token"
+)
+
+// object is a JSON object under construction; encoding/json sorts its keys, so
+// that the document is the same at every start.
+type object = map[string]any
+
+// openAPI makes the OpenAPI 3.1 document of the routes.
+func openAPI(rt *router, version string) ([]byte, error) {
+	schemas := make(object)
+	paths := make(object)
+	for _, res := range rt.resources {
+		item := make(object)
+		for method, row := range res.methods {
+			item[strings.ToLower(method)] = operation(row, method, schemas)
+		}
+		if name := res.paramName(); name != "" {
+			item["parameters"] = []any{object{
+				"name": name, "in": "path", "required": true, "schema": object{"type": "string"},
+				"description": pathParamDoc(res),
+			}}
+		}
+		paths[res.pattern] = item
+	}
+	schemaOf(reflect.TypeFor[apiv1.Problem](), schemas)
+	doc := object{
+		"openapi": "3.1.0",
+		"info": object{
+			"title":       "NorthStar",
+			"version":     version,
+			"description": "Errors are RFC 9457 problems with a code. Times are RFC 3339 UTC, durations integers in milliseconds.",
+			"license":     object{"name": "MPL-2.0", "identifier": "MPL-2.0"},
+		},
+		"servers": []any{object{"url": "/"}},
+		"paths":   paths,
+		"components": object{
+			"schemas": schemas,
+			"securitySchemes": object{
+				"bearer":      object{"type": "http", "scheme": "bearer", "description": "a token of auth.tokens"},
+				"certificate": object{"type": "mutualTLS", "description": "URI SAN northstar://<cluster-name>/<role>/<name>"},
+			},
+		},
+	}
+	return json.MarshalIndent(doc, "", " ")
+}
+
+func (res *resource) paramName() string {
+	_, rest, _ := strings.Cut(res.pattern, "{")
+	name, _, _ := strings.Cut(rest, "}")
+	return name
+}
+
+func pathParamDoc(res *resource) string {
+	if res.deep {
+		return "the rest of the path, decoded once and taken as it is, slashes included"
+	}
+	return "one segment of the path"
+}
+
+func operation(row *route, method string, schemas object) object {
+	op := object{
+		"operationId":      operationID(method, row.pattern),
+		"summary":          row.summary,
+		"responses":        responses(row, method, schemas),
+		"x-northstar-role": string(row.role),
+	}
+	if row.role != token.None {
+		op["security"] = []any{object{"bearer": []any{}}, object{"certificate": []any{}}}
+	}
+	if row.nodes {
+		op["x-northstar-node-certificate"] = true
+	}
+	var params []any
+	for _, p := range row.query {
+		params = append(params, parameter(p, "query"))
+	}
+	for _, p := range row.headers {
+		// OpenAPI reserves this one: it follows from the answers' media types.
+		if p.name != "Accept" {
+			params = append(params, parameter(p, "header"))
+		}
+	}
+	if params != nil {
+		op["parameters"] = params
+	}
+	if row.body != nil {
+		op["requestBody"] = requestBody(row, schemas)
+	}
+	return op
+}
+
+func operationID(method, pattern string) string {
+	var b strings.Builder
+	b.WriteString(strings.ToLower(method))
+	for _, part := range strings.FieldsFunc(pattern, func(r rune) bool { return strings.ContainsRune("/{}._", r) }) {
+		b.WriteString(strings.ToUpper(part[:1]) + part[1:])
+	}
+	return b.String()
+}
+
+// limits are what a parameter's type leaves open.
+var limits = map[string]object{
+	timeoutParam.name:     {"minimum": 1, "maximum": apiv1.MaxTimeoutMS, "default": apiv1.DefaultTimeoutMS},
+	limitParam.name:       {"minimum": 1, "maximum": apiv1.MaxListLimit, "default": apiv1.DefaultListLimit},
+	consistencyParam.name: {"enum": []string{apiv1.Linearizable, apiv1.Lease, apiv1.Stale}, "default": apiv1.Linearizable},
+	maxLagParam.name:      {"minimum": 0},
+}
+
+func parameter(p param, in string) object {
+	schema := object{"type": p.kind}
+	maps.Copy(schema, limits[p.name])
+	o := object{"name": p.name, "in": in, "schema": schema, "description": p.doc}
+	if p.kind == "boolean" {
+		o["allowEmptyValue"] = true
+	}
+	return o
+}
+
+func requestBody(row *route, schemas object) object {
+	if row.body == (raw{}) {
+		return object{
+			"required": true, "description": row.bodyDoc,
+			"content": object{apiv1.TypeBinary: object{"schema": object{}}},
+		}
+	}
+	return object{"content": object{apiv1.TypeJSON: object{"schema": schemaOf(reflect.TypeOf(row.body), schemas)}}}
+}
+
+// everywhere are the failures of every route; authenticated ones have more.
+var everywhere = []int{400, 405, 500}
+
+func responses(row *route, method string, schemas object) object {
+	out := make(object)
+	for _, a := range row.answers {
+		r, _ := out[strconv.Itoa(a.status)].(object)
+		if r == nil {
+			r = object{"description": a.doc}
+			out[strconv.Itoa(a.status)] = r
+		}
+		if a.media != "" && method != "HEAD" {
+			content, _ := r["content"].(object)
+			if content == nil {
+				content = make(object)
+				r["content"] = content
+			}
+			media, _ := content[a.media].(object)
+			if media == nil {
+				media = make(object)
+				content[a.media] = media
+			}
+			if a.value != nil {
+				media["schema"] = either(media["schema"], schemaOf(reflect.TypeOf(a.value), schemas))
+			}
+		}
+		if len(a.header) > 0 {
+			headers := make(object)
+			for _, h := range a.header {
+				headers[h.name] = object{"schema": object{"type": h.kind}, "description": h.doc}
+			}
+			r["headers"] = headers
+		}
+	}
+	fails := slices.Concat(everywhere, row.fails)
+	if row.role != token.None {
+		fails = append(fails, 401, 403, 429)
+	}
+	if !row.vital {
+		fails = append(fails, 503) // too many requests, or streams, at a time
+	}
+	for _, status := range fails {
+		if status == 307 {
+			out["307"] = object{"description": "with ?redirect: to the leader", "headers": object{"Location": object{"schema": object{"type": "string"}}}}
+			continue
+		}
+		r := object{"description": "problem"}
+		if method != "HEAD" {
+			r["content"] = object{apiv1.TypeProblem: object{"schema": object{"$ref": "#/components/schemas/Problem"}}}
+		}
+		out[strconv.Itoa(status)] = r
+	}
+	return out
+}
+
+// either is the schema of what may have one of two forms: before is nil when
+// there is but one.
+func either(before any, next object) object {
+	if before == nil {
+		return next
+	}
+	return object{"oneOf": []any{before, next}}
+}
+
+var timeType = reflect.TypeFor[time.Time]()
+
+// schemaOf gives the JSON schema of a wire type. Structs go to schemas, under
+// their name.
+func schemaOf(t reflect.Type, schemas object) object {
+	switch {
+	case t == timeType:
+		return object{"type": "string", "format": "date-time"}
+	case t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Uint8:
+		return object{"type": []string{"string", "null"}, "contentEncoding": "base64"}
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		inner := schemaOf(t.Elem(), schemas)
+		if name, ok := inner["type"].(string); ok {
+			inner["type"] = []string{name, "null"}
+		}
+		return inner
+	case reflect.String:
+		return object{"type": "string"}
+	case reflect.Bool:
+		return object{"type": "boolean"}
+	case reflect.Int, reflect.Int64, reflect.Uint64:
+		return object{"type": "integer", "format": "int64"}
+	case reflect.Float64:
+		return object{"type": "number"}
+	case reflect.Slice:
+		return object{"type": "array", "items": schemaOf(t.Elem(), schemas)}
+	case reflect.Map:
+		return object{"type": "object"}
+	case reflect.Struct:
+		if schemas[t.Name()] == nil {
+			schemas[t.Name()] = object{} // ends a recursion
+			schemas[t.Name()] = structSchema(t, schemas)
+		}
+		return object{"$ref": "#/components/schemas/" + t.Name()}
+	}
+	panic(fmt.Sprintf("api: no JSON schema for %s", t)) // a wire type of this module: any test shows it
+}
+
+func structSchema(t reflect.Type, schemas object) object {
+	props := make(object)
+	required := []string{}
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		s := schemaOf(f.Type, schemas)
+		if doc := f.Tag.Get("doc"); doc != "" {
+			s["description"] = doc
+		}
+		if enum := f.Tag.Get("enum"); enum != "" {
+			s["enum"] = strings.Split(enum, ",")
+		}
+		props[name] = s
+		if options == "" {
+			required = append(required, name)
+		}
+	}
+	return object{"type": "object", "properties": props, "required": required, "additionalProperties": false}
+}

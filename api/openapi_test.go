@@ -1,0 +1,185 @@
+package api
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"strings"
+	"testing"
+
+	"northstar/api/apiv1"
+	"northstar/cluster"
+)
+
+func document(t *testing.T) map[string]any {
+	t.Helper()
+	r := httptest.NewRecorder()
+	bareServer(t).ServeHTTP(r, httptest.NewRequest("GET", "/openapi.json", nil))
+	var doc map[string]any
+	if err := json.Unmarshal(r.Body.Bytes(), &doc); err != nil || r.Code != 200 {
+		t.Fatalf("%d: %v", r.Code, err)
+	}
+	return doc
+}
+
+// TestDocumentAndRoutesAgree: every route is documented, with its role, and
+// every documented operation is served.
+func TestDocumentAndRoutesAgree(t *testing.T) {
+	doc := document(t)
+	paths := doc["paths"].(map[string]any)
+	served := newRouter(table)
+	for _, res := range served.resources {
+		item, ok := paths[res.pattern].(map[string]any)
+		if !ok {
+			t.Errorf("%s is not documented", res.pattern)
+			continue
+		}
+		for method, row := range res.methods {
+			op, ok := item[strings.ToLower(method)].(map[string]any)
+			if !ok {
+				t.Errorf("%s %s is not documented", method, res.pattern)
+				continue
+			}
+			if op["x-northstar-role"] != string(row.role) {
+				t.Errorf("%s %s: role %v, want %s", method, res.pattern, op["x-northstar-role"], row.role)
+			}
+		}
+	}
+	s := bareServer(t)
+	for pattern, item := range paths {
+		for method := range item.(map[string]any) {
+			if method == "parameters" {
+				continue
+			}
+			w := serveBriefly(s, httptest.NewRequest(strings.ToUpper(method), concrete(pattern), nil))
+			if w.Code == http.StatusMethodNotAllowed || strings.Contains(w.Body.String(), "there is nothing at") {
+				t.Errorf("%s %s is documented and not served: %d", method, pattern, w.Code)
+			}
+		}
+	}
+}
+
+// TestDocumentIsWhole checks what a validator would: references lead
+// somewhere, operation IDs are unique, path parameters are declared, every
+// response has a description, every failure is a problem.
+func TestDocumentIsWhole(t *testing.T) {
+	doc := document(t)
+	if doc["openapi"] != "3.1.0" {
+		t.Errorf("openapi is %v", doc["openapi"])
+	}
+	schemas := doc["components"].(map[string]any)["schemas"].(map[string]any)
+	var walk func(at string, v any)
+	walk = func(at string, v any) {
+		switch v := v.(type) {
+		case map[string]any:
+			if ref, ok := v["$ref"].(string); ok {
+				if name, found := strings.CutPrefix(ref, "#/components/schemas/"); !found || schemas[name] == nil {
+					t.Errorf("%s refers to %s, which is not there", at, ref)
+				}
+			}
+			for k, inner := range v {
+				walk(at+"/"+k, inner)
+			}
+		case []any:
+			for _, inner := range v {
+				walk(at, inner)
+			}
+		}
+	}
+	walk("", doc)
+	ids := make(map[string]string)
+	for pattern, item := range doc["paths"].(map[string]any) {
+		declared := item.(map[string]any)["parameters"] != nil
+		if strings.Contains(pattern, "{") != declared {
+			t.Errorf("%s: path parameters declared: %v", pattern, declared)
+		}
+		for method, o := range item.(map[string]any) {
+			op, ok := o.(map[string]any)
+			if !ok {
+				continue
+			}
+			at := method + " " + pattern
+			id := op["operationId"].(string)
+			if other := ids[id]; other != "" {
+				t.Errorf("%s and %s are both %s", at, other, id)
+			}
+			ids[id] = at
+			for status, r := range op["responses"].(map[string]any) {
+				r := r.(map[string]any)
+				if r["description"] == "" {
+					t.Errorf("%s: response %s has no description", at, status)
+				}
+				if status < "400" || method == "head" {
+					continue
+				}
+				if r["content"].(map[string]any)[apiv1.TypeProblem] == nil {
+					t.Errorf("%s: response %s is no problem", at, status)
+				}
+			}
+			if op["summary"] == "" {
+				t.Errorf("%s has no summary", at)
+			}
+		}
+	}
+}
+
+// TestAnswersAgreeWithTheirSchemas: a key that a JSON answer has is in its
+// schema, and the other way round for those that are always there.
+func TestAnswersAgreeWithTheirSchemas(t *testing.T) {
+	schemas := document(t)["components"].(map[string]any)["schemas"].(map[string]any)
+	s := bareServer(t)
+	for path, v := range map[string]any{
+		"/leader": apiv1.Leader{}, "/status": apiv1.Status{}, "/v1/cluster": apiv1.Cluster{}, "/v1/kv": apiv1.List{},
+		"/v1/events": apiv1.Events{}, "/v1/elections": apiv1.Elections{}, "/nowhere": apiv1.Problem{},
+	} {
+		w := serveBriefly(s, local(path))
+		var got map[string]any
+		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
+			t.Fatalf("%s: %s: %v", path, w.Body, err)
+		}
+		schema := schemas[reflect.TypeOf(v).Name()].(map[string]any)
+		for _, name := range schema["required"].([]any) {
+			if _, ok := got[name.(string)]; !ok {
+				t.Errorf("%s: %s is missing in %s", path, name, w.Body)
+			}
+		}
+		for name := range got {
+			if schema["properties"].(map[string]any)[name] == nil {
+				t.Errorf("%s: %s is not in the schema", path, name)
+			}
+		}
+	}
+}
+
+// local is a GET from this machine.
+func local(path string) *http.Request {
+	r := httptest.NewRequest("GET", "http://127.0.0.1"+path, nil)
+	r.RemoteAddr = "127.0.0.1:5"
+	return r
+}
+
+func TestErrorsOfTheRouter(t *testing.T) {
+	n := startServer(t, newFakeCluster("n1", true))
+	for _, tc := range []struct{ path, allow string }{
+		{"/leader", "GET, HEAD"},
+		{"/v1/kv/k", "DELETE, GET, HEAD, PUT"},
+		{"/health/leader", "GET, HEAD, OPTIONS"},
+		{"/v1/watch", "GET"},
+		{"/admin/members", "POST"},
+		{"/admin/members/n1", "DELETE, PATCH"},
+	} {
+		r := n.do("TRACE", tc.path, "")
+		r.is(t, 405, cluster.CodeBadRequest)
+		if got := r.header.Get("Allow"); got != tc.allow {
+			t.Errorf("%s: Allow %q, want %q", tc.path, got, tc.allow)
+		}
+	}
+	for _, path := range []string{"/nowhere", "/leader/", "//leader", "/admin/members/a/b", "/admin/members/a%2Fb/c", "/dashboard/secret", "/v1/sessions/a/b", "/v1/roles//watch/x", "/admin/audit"} {
+		r := n.do("GET", path, "")
+		if r.status != 404 && r.status != 405 {
+			t.Errorf("%s: %d", path, r.status)
+		}
+		r.problem(t)
+	}
+}

@@ -1,0 +1,72 @@
+package api
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"time"
+
+	"northstar/api/apiv1"
+)
+
+// getSnapshot serves GET /admin/snapshot: a backup of what the leader has
+// applied, with everything acknowledged before the request.
+func getSnapshot(c *call) error {
+	ctx := c.r.Context()
+	err := c.atLeader(ctx, leaderWork{resend: true, local: func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, apiv1.DefaultTimeoutMS*time.Millisecond)
+		defer cancel()
+		return c.s.cluster.Barrier(ctx)
+	}})
+	if err == errAnswered {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	h := c.Header()
+	h["Content-Type"] = typeBinary
+	h["Cache-Control"] = noStore
+	h["X-Content-Type-Options"] = noSniff
+	h.Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", c.s.deps.Facts.ClusterName+".snapshot"))
+	h.Set("Trailer", apiv1.HeaderChecksum)
+	sum := sha256.New()
+	if err := c.s.cluster.Backup(ctx, io.MultiWriter(c.slowWriter(), sum)); err != nil {
+		if !c.wrote {
+			h.Del("Trailer")
+			h.Del("Content-Disposition")
+			return err
+		}
+		c.s.logger.Warn("backup broke off", "error", err)
+		panic(http.ErrAbortHandler) // nobody may take what was sent for all
+	}
+	h.Set(apiv1.HeaderChecksum, "sha256:"+hex.EncodeToString(sum.Sum(nil)))
+	return nil
+}
+
+// postRestore serves POST /admin/snapshot/restore.
+func postRestore(c *call) error {
+	if err := c.plainEncoding(); err != nil {
+		return err
+	}
+	// A page of another origin cannot send this type without being asked first.
+	if media, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type")); err != nil || media != apiv1.TypeBinary {
+		return statusError(http.StatusUnsupportedMediaType, "Content-Type: want %s, got %q", apiv1.TypeBinary, c.r.Header.Get("Content-Type"))
+	}
+	body := c.bodyStream()
+	err := c.atLeader(c.r.Context(), leaderWork{write: true, stream: body, local: func(ctx context.Context) error {
+		return c.s.cluster.Restore(ctx, body)
+	}})
+	if err == errAnswered {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	rev := c.s.cluster.View().Revision()
+	return c.reply(apiv1.RestoreResult{Revision: rev, Message: fmt.Sprintf("restored; the cluster is at revision %d", rev)})
+}

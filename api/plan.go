@@ -1,0 +1,82 @@
+package api
+
+import (
+	"northstar/api/apiv1"
+	"northstar/cluster"
+)
+
+// planning is what every operator's call can say about plans.
+type planning struct {
+	dryRun bool
+	id     string // of the plan to run; "": none
+}
+
+// settle holds a call against the plan that was made for it just now. It
+// answers a dry run, also of what would be refused; only a call that makes no
+// sense is an error then too. Otherwise the error, if any, is that the plan is
+// refused, or is not the one that the call names.
+func (c *call) settle(p planning, plan cluster.Plan) (answered bool, err error) {
+	if p.id != "" {
+		if err := plan.Check(p.id); err != nil {
+			return false, err
+		}
+	}
+	if r := plan.Refusal; r != nil && (!p.dryRun || r.Code == cluster.CodeBadRequest) {
+		return false, r
+	}
+	if p.dryRun {
+		return true, c.reply(wirePlan(plan))
+	}
+	return false, nil
+}
+
+// plannedTarget reads whom a call is about: the node in its field, or, when that
+// is empty, the one that its plan chose.
+func plannedTarget(field, value, planID string) (cluster.NodeID, error) {
+	if value != "" {
+		id, err := cluster.ParseNodeID(value)
+		if err != nil {
+			return "", badRequest("%s: %w", field, err)
+		}
+		return id, nil
+	}
+	if planID == "" {
+		return "", nil
+	}
+	_, _, target, err := cluster.ParsePlanID(planID)
+	if err != nil {
+		return "", err
+	}
+	return target, nil
+}
+
+// wirePlan is a plan as a dry run answers it.
+func wirePlan(p cluster.Plan) apiv1.Plan {
+	w := apiv1.Plan{
+		DryRun: true, PlanID: p.ID(), Action: p.Action, Term: p.Term, Membership: p.Membership, LeaderID: string(p.Leader), TargetID: string(p.Target), How: string(p.How),
+		Summary: p.Summary, Possible: p.Refusal == nil, Candidates: make([]apiv1.Candidate, 0, len(p.Candidates)),
+		Affected: apiv1.Affected(p.Affected), Risk: string(p.Risk), Warnings: append([]string{}, p.Warnings...),
+	}
+	if r := p.Refusal; r != nil {
+		w.Refusal = &apiv1.Refusal{Code: int(r.Code), Name: r.Code.Name(), Status: r.HTTPStatus(), Detail: r.Detail, Votes: wireVotes(r.Votes)}
+	}
+	for _, c := range p.Candidates {
+		w.Candidates = append(w.Candidates, apiv1.Candidate{ID: string(c.ID), Eligible: c.Eligible, Reason: c.Reason, Voter: c.Voter, Priority: c.Priority, LagEntries: c.LagEntries})
+	}
+	for _, s := range p.Survivors {
+		w.Survivors = append(w.Survivors, apiv1.Survivor{ID: string(s.ID), Voter: s.Voter, LastTerm: s.LastTerm, LastIndex: s.LastIndex})
+	}
+	if w.GapSamples = p.Gap.Samples; p.Gap.Samples > 0 {
+		expected, worst := ceilMS(p.Gap.Expected), ceilMS(p.Gap.Worst)
+		w.ExpectedGapMS, w.WorstGapMS = &expected, &worst
+	}
+	return w
+}
+
+func wireVotes(votes []cluster.Vote) []apiv1.Vote {
+	var wire []apiv1.Vote
+	for _, v := range votes {
+		wire = append(wire, apiv1.Vote{VoterID: string(v.Voter), Granted: v.Granted, Reason: v.Reason})
+	}
+	return wire
+}

@@ -1,0 +1,174 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/cluster"
+)
+
+// postRecover serves POST /admin/recover, at any node that is left: it asks the
+// others, and has the freshest do it.
+func postRecover(c *call) error {
+	var in apiv1.Recover
+	raw, err := c.decodeKeep(&in)
+	if err != nil {
+		return err
+	}
+	order, err := c.recoveryOrder(in)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := c.bounded(apiv1.MaxTimeoutMS * time.Millisecond)
+	defer cancel()
+	if in.Follow != nil {
+		return c.followRecovery(ctx, in)
+	}
+	plan, err := c.s.cluster.PlanRecovery(ctx, order)
+	var refusal *cluster.Error
+	if err != nil && !errors.As(err, &refusal) {
+		return err
+	}
+	plans := planning{in.DryRun, in.PlanID}
+	if c.hop {
+		plans.id = "" // the node that was asked has held the call against it
+	}
+	st := c.s.cluster.Status()
+	if answered, err := c.settle(plans, plan.Plan(st.Term, cluster.MembershipDigest(st.Servers, c.s.cluster.View().Members()), refusal)); answered || err != nil {
+		return err
+	}
+	if plan.Chosen != c.s.deps.Facts.ID {
+		return c.recoverAt(ctx, plan.Chosen, raw)
+	}
+	generation, err := c.s.cluster.Recover(ctx, order)
+	if err != nil {
+		return err
+	}
+	return c.reply(c.recovered(ctx, in, plan, generation))
+}
+
+// recoveryOrder checks what can be checked without asking anybody.
+func (c *call) recoveryOrder(in apiv1.Recover) (cluster.RecoveryOrder, error) {
+	order := cluster.RecoveryOrder{Confirm: in.Confirm, Operator: c.who.name, Reason: in.Reason}
+	switch {
+	case in.Reason == "" && !in.DryRun:
+		return order, badRequest("reason: required")
+	case len(in.Reason) > maxReason:
+		return order, badRequest("reason: want at most %d bytes, got %d", maxReason, len(in.Reason))
+	case !in.Force && !in.DryRun:
+		return order, badRequest("force: must be true: what the survivors never received is lost")
+	case in.Follow != nil && (in.DryRun || in.PlanID != ""):
+		return order, badRequest("follow: cannot be combined with dry_run or plan_id")
+	}
+	for _, s := range in.Survivors {
+		id, err := cluster.ParseNodeID(s)
+		if err != nil {
+			return order, badRequest("survivors: %w", err)
+		}
+		order.Survivors = append(order.Survivors, id)
+	}
+	return order, nil
+}
+
+// recoverAt has another node do it, and passes its answer on.
+func (c *call) recoverAt(ctx context.Context, id cluster.NodeID, body []byte) error {
+	addr := c.s.httpAddress(id)
+	switch {
+	case c.hop:
+		return cluster.Errorf(cluster.CodeTermStale, "node %s finds that node %s has the freshest log, the node that was asked did not: ask again", c.s.deps.Facts.ID, id)
+	case addr == "":
+		return badRequest("survivors: node %s has the freshest log, and its HTTP address is not known here: ask it directly", id)
+	}
+	v := newLeaderView(id, 0)
+	defer v.end()
+	_, err := c.forwardTo(ctx, v, addr, leaderWork{write: true, body: body})
+	return err
+}
+
+// followRecovery sets this node's data aside.
+func (c *call) followRecovery(ctx context.Context, in apiv1.Recover) error {
+	leader, err := cluster.ParseNodeID(in.Follow.LeaderID)
+	if err != nil {
+		return badRequest("follow: leader_id: %w", err)
+	}
+	g := cluster.Generation{Number: in.Follow.Generation, RecoveryID: in.Follow.RecoveryID}
+	if c.s.deps.Restart == nil {
+		return cluster.Errorf(cluster.CodeInternal, "this node cannot begin anew by itself")
+	}
+	before := c.s.cluster.Status()
+	if err := c.s.cluster.SetAside(ctx, in.Confirm, leader, g); err != nil {
+		return err
+	}
+	if before.Generation != g {
+		c.s.deps.Restart()
+	}
+	return c.reply(apiv1.RecoverResult{
+		RecoveredID: string(leader), ClusterID: in.Confirm, Generation: g.Number, RecoveryID: g.RecoveryID, Term: before.Term,
+		Survivors: []apiv1.Survivor{}, LostIDs: []string{}, Warnings: []string{},
+		Message: "node " + string(c.s.deps.Facts.ID) + " sets its data aside and begins anew",
+	})
+}
+
+// recovered is the answer of the node that was recovered, once it has told the
+// other survivors.
+func (c *call) recovered(ctx context.Context, in apiv1.Recover, plan cluster.RecoveryPlan, g cluster.Generation) apiv1.RecoverResult {
+	in.Follow = &apiv1.RecoverFollow{LeaderID: string(plan.Chosen), Generation: g.Number, RecoveryID: g.RecoveryID}
+	in.PlanID = ""
+	st := c.s.cluster.Status()
+	out := apiv1.RecoverResult{
+		RecoveredID: string(plan.Chosen), ClusterID: plan.ClusterID, Generation: g.Number, RecoveryID: g.RecoveryID,
+		Term: st.Term, Revision: c.s.cluster.View().Revision(), LostIDs: []string{},
+		Survivors: make([]apiv1.Survivor, len(plan.Survivors)), Warnings: []string{"lost: " + plan.Losses(), plan.Warning()},
+		Message: plan.Summary(),
+	}
+	for _, id := range plan.Lost {
+		out.LostIDs = append(out.LostIDs, string(id))
+	}
+	var telling sync.WaitGroup
+	for i, s := range plan.Survivors {
+		out.Survivors[i] = apiv1.Survivor{ID: string(s.ID), Voter: s.Voter, LastTerm: s.LastTerm, LastIndex: s.LastIndex, Outcome: "recovered"}
+		if s.ID != plan.Chosen {
+			telling.Go(func() { out.Survivors[i].Outcome = c.tellSurvivor(ctx, s.ID, in) })
+		}
+	}
+	telling.Wait()
+	return out
+}
+
+// tellBound is how long one survivor may take to set its data aside.
+const tellBound = 10 * time.Second
+
+// tellSurvivor has another survivor set its data aside, and says what came of it.
+func (c *call) tellSurvivor(ctx context.Context, id cluster.NodeID, in apiv1.Recover) string {
+	const meant = "its data is not set aside: wipe it and re-admit it: "
+	addr := c.s.httpAddress(id)
+	if addr == "" {
+		return meant + "its HTTP address is not known"
+	}
+	body, err := json.Marshal(in)
+	if err != nil {
+		return meant + err.Error()
+	}
+	ctx, cancel := context.WithTimeout(ctx, tellBound)
+	defer cancel()
+	resp, err := c.s.forward.transport.RoundTrip(c.s.forward.request(ctx, c, addr, leaderWork{write: true, body: body}))
+	if err != nil {
+		return meant + err.Error()
+	}
+	defer drain(resp.Body)
+	if resp.StatusCode == http.StatusOK {
+		return "set aside"
+	}
+	var p apiv1.Problem
+	answer, _ := io.ReadAll(io.LimitReader(resp.Body, smallAnswer))
+	if json.Unmarshal(answer, &p) != nil || p.Detail == "" {
+		return meant + resp.Status
+	}
+	return meant + p.Detail
+}

@@ -1,0 +1,143 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"northstar/api/apiv1"
+	"northstar/cluster"
+	"northstar/state"
+)
+
+// transferRole serves POST /admin/roles/{role}/transfer.
+func transferRole(c *call) error {
+	var in apiv1.RoleTransfer
+	raw, err := c.decodeKeep(&in)
+	if err != nil {
+		return err
+	}
+	if in.ToSessionID == "" {
+		return badRequest("to_session_id: must be given")
+	}
+	return c.changeRole(raw, roleChange{action: "role_transfer", to: in.ToSessionID, reason: in.Reason, plans: planning{in.DryRun, in.PlanID}})
+}
+
+// evictRole serves DELETE /admin/roles/{role}.
+func evictRole(c *call) error {
+	var in apiv1.RoleEvict
+	raw, err := c.decodeKeep(&in)
+	if err != nil {
+		return err
+	}
+	return c.changeRole(raw, roleChange{action: "role_evict", reason: in.Reason, plans: planning{in.DryRun, in.PlanID}})
+}
+
+// roleChange takes a role from its holder and gives it to a candidate.
+type roleChange struct {
+	action string
+	to     string // session; "": the next candidate
+	reason string
+	plans  planning
+}
+
+func (c *call) changeRole(raw []byte, ch roleChange) error {
+	if len(ch.reason) > maxReason {
+		return badRequest("reason: want at most %d bytes, got %d", maxReason, len(ch.reason))
+	}
+	cmd := state.Command{Kind: state.KindRoleHandover, RoleHandover: &state.RoleHandover{Role: c.param, To: ch.to}}
+	if err := cmd.Validate(); err != nil {
+		return err
+	}
+	ctx, cancel := c.bounded(adminTimeout)
+	defer cancel()
+	var out apiv1.RoleChange
+	err := c.atLeader(ctx, leaderWork{write: true, body: raw, local: func(ctx context.Context) error {
+		// The plan names the holder: nothing older may stand for it.
+		if err := c.s.cluster.Barrier(ctx); err != nil {
+			return err
+		}
+		before, ok := c.s.cluster.View().Role(c.param)
+		if !ok {
+			before = &state.Role{Name: c.param}
+		}
+		if answered, err := c.settle(ch.plans, c.planRole(ch, before)); err != nil {
+			return err
+		} else if answered {
+			return errAnswered
+		}
+		if ch.plans.id != "" {
+			cmd.RoleHandover.IfSince = before.Since
+		}
+		result, err := c.s.cluster.Propose(ctx, cmd)
+		if err != nil {
+			return err
+		}
+		if result.Err != nil {
+			return result.Err
+		}
+		out = roleChanged(before, result.Role)
+		return nil
+	}})
+	switch {
+	case err == errAnswered:
+		return nil
+	case err != nil:
+		return err
+	}
+	return c.reply(out)
+}
+
+// planRole says what a change of a role would do now.
+func (c *call) planRole(ch roleChange, r *state.Role) cluster.Plan {
+	st := c.s.cluster.Status()
+	p := cluster.Plan{
+		Action: ch.action, Term: st.Term, Membership: cluster.MembershipDigest(st.Servers, c.s.cluster.View().Members()), Leader: st.LeaderID,
+		Params: fmt.Sprintf("%s %d %s", r.Name, r.Since, ch.to), Risk: cluster.RiskLow,
+	}
+	next, _ := r.Next()
+	if ch.to != "" {
+		var ok bool
+		if next, ok = candidate(r, ch.to); !ok {
+			p.Refusal = statusError(http.StatusNotFound, "to_session_id: session %q is no eligible candidate for role %q", ch.to, r.Name)
+		}
+	} else if !r.Held() {
+		p.Refusal = vacantError(r)
+	}
+	p.Summary = fmt.Sprintf("role %s goes from %s to %s", r.Name, holderName(r.Current.Holder), holderName(next.Name))
+	if r.Held() {
+		p.Affected = cluster.Affected{Roles: 1, Sessions: 1}
+		p.Warnings = []string{fmt.Sprintf("%q is not waited for: until it learns of this, only the fencing token keeps its writes out", r.Current.Holder)}
+	}
+	return p
+}
+
+// candidate gives the candidate that a role can be handed over to; its holder
+// counts as one.
+func candidate(r *state.Role, session string) (state.Candidate, bool) {
+	if r.Held() && r.Current.Session == session {
+		return state.Candidate{Session: session, Name: r.Current.Holder}, true
+	}
+	for _, q := range r.Queue {
+		if q.Session == session && !q.Ineligible {
+			return q, true
+		}
+	}
+	return state.Candidate{}, false
+}
+
+func roleChanged(before, after *state.Role) apiv1.RoleChange {
+	old, now := before.Current, after.Current
+	return apiv1.RoleChange{
+		Role: after.Name, OldHolder: old.Holder, OldSessionID: old.Session,
+		NewHolder: now.Holder, NewSessionID: now.Session, Token: now.Token,
+		Message: fmt.Sprintf("role %s went from %s to %s", after.Name, holderName(old.Holder), holderName(now.Holder)),
+	}
+}
+
+func holderName(name string) string {
+	if name == "" {
+		return "nobody"
+	}
+	return fmt.Sprintf("%q", name)
+}

@@ -1,0 +1,228 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/cluster"
+	"northstar/state"
+)
+
+// listRoles serves GET /v1/roles: the roles that somebody holds, or with ?all
+// also those that nobody does.
+func listRoles(c *call) error {
+	limit, after, err := c.page()
+	if err != nil {
+		return err
+	}
+	all, err := c.queryBool("all")
+	if err != nil {
+		return err
+	}
+	return c.read(func(v *state.View) error {
+		out := apiv1.Roles{Items: []apiv1.Role{}}
+		for r := range v.RolesAfter(after) {
+			if !r.Held() && !all {
+				continue
+			}
+			if len(out.Items) == limit {
+				out.Next = out.Items[limit-1].Role
+				break
+			}
+			out.Items = append(out.Items, c.wireRole(v, r))
+		}
+		return c.reply(out)
+	})
+}
+
+// getRole serves GET /v1/roles/{role}. Also where nobody holds it, the answer
+// says from which revision a watch sees what follows.
+func getRole(c *call) error {
+	if err := state.CheckRole(c.param); err != nil {
+		return err
+	}
+	return c.read(func(v *state.View) error {
+		c.setRevision(v)
+		r, ok := v.Role(c.param)
+		if !ok {
+			r = &state.Role{Name: c.param}
+		}
+		if !r.Held() {
+			return vacantError(r)
+		}
+		out := c.wireRole(v, r)
+		out.Candidates = wireCandidates(r)
+		return c.reply(out)
+	})
+}
+
+// vacantError is the 404 of a role that nobody holds.
+func vacantError(r *state.Role) *cluster.Error {
+	e := statusError(http.StatusNotFound, "role: nobody holds %q", r.Name)
+	if len(r.Queue) > 0 {
+		e.Detail += fmt.Sprintf(", %d candidates wait for it", len(r.Queue))
+	}
+	return e
+}
+
+func (c *call) setRevision(v *state.View) {
+	c.Header()["X-Northstar-Revision"] = []string{strconv.FormatUint(v.Revision(), 10)}
+}
+
+// getRoleHistory serves GET /v1/roles/{role}/history, the newest first, the
+// present tenure included.
+func getRoleHistory(c *call) error {
+	if err := state.CheckRole(c.param); err != nil {
+		return err
+	}
+	return c.read(func(v *state.View) error {
+		r, ok := v.Role(c.param)
+		if !ok {
+			return statusError(http.StatusNotFound, "role: there is no record of %q", c.param)
+		}
+		out := apiv1.RoleHistory{Items: []apiv1.Tenure{}, Elections: r.Elections}
+		if r.Held() {
+			out.Items = append(out.Items, wireTenure(r.Current))
+		}
+		for _, t := range slices.Backward(r.Past) {
+			out.Items = append(out.Items, wireTenure(t))
+		}
+		return c.reply(out)
+	})
+}
+
+// watchRole serves GET /v1/roles/{role}/watch, on any node, as watchKeys does
+// for keys.
+func watchRole(c *call) error {
+	if err := state.CheckRole(c.param); err != nil {
+		return err
+	}
+	since, err := c.watchStart()
+	if err != nil {
+		return err
+	}
+	cursor, err := c.s.cluster.RoleFeed().Cursor(state.RoleKey(c.param), since)
+	if err != nil {
+		return err
+	}
+	c.Header()["X-Northstar-Revision"] = []string{strconv.FormatUint(since, 10)}
+	e, err := c.startEvents()
+	if err != nil {
+		return c.gone(err)
+	}
+	return e.run(func(ctx context.Context) error {
+		changes, err := cursor.Next(ctx, changesAtOnce)
+		if err != nil {
+			return err
+		}
+		for i := range changes {
+			if err := e.roleChange(&changes[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// roleChange encodes one election or vacancy.
+func (e *events) roleChange(ch *state.Change) error {
+	ev, err := state.DecodeRoleEvent(ch.Value)
+	if err != nil {
+		return cluster.Errorf(cluster.CodeInternal, "an event of role %s cannot be read: %w", e.c.param, err)
+	}
+	t := ev.Tenure
+	wire := apiv1.RoleEvent{
+		Role: ev.Role, Holder: t.Holder, SessionID: t.Session, Token: t.Token, Value: t.Value,
+		AcquiredAt: unixNano(t.AcquiredAt), EndedAt: timePtr(t.EndedAt), Cause: string(t.Cause), Revision: ch.Revision,
+	}
+	data, err := json.Marshal(wire)
+	if err != nil {
+		return err
+	}
+	e.field("id", strconv.FormatUint(ch.Revision, 10))
+	if ev.Elected {
+		e.field("event", apiv1.EventElected)
+	} else {
+		e.field("event", apiv1.EventVacated)
+	}
+	e.field("data", string(data))
+	return e.end()
+}
+
+// resignRole serves DELETE /v1/roles/{role}?session_id=.
+func resignRole(c *call) error {
+	if !c.query.Has("session_id") {
+		return badRequest("session_id: must be given")
+	}
+	session := c.query.Get("session_id")
+	cmd := state.Command{Kind: state.KindRoleResign, RoleResign: &state.RoleResign{Role: c.param, Session: session}}
+	if err := cmd.Validate(); err != nil {
+		return err
+	}
+	return c.propose(nil, cmd, false, func(r state.Result) error {
+		now := r.Role.Current
+		return c.reply(apiv1.RoleResult{
+			Role: c.param, Message: fmt.Sprintf("session %s has resigned from role %s", session, c.param),
+			Holder: now.Holder, SessionID: now.Session, Token: now.Token,
+		})
+	})
+}
+
+// roleError is a refusal that shows who holds the role.
+type roleError struct {
+	refusal *cluster.Error
+	role    apiv1.Role
+}
+
+func (e *roleError) Error() string { return e.refusal.Error() }
+func (e *roleError) Unwrap() error { return e.refusal }
+
+// roleProblem is a problem with the role's holder.
+type roleProblem struct {
+	apiv1.Problem
+	apiv1.Role
+}
+
+func (c *call) heldError(err *cluster.Error, r *state.Role) error {
+	return &roleError{err, c.wireRole(c.s.cluster.View(), r)}
+}
+
+func (c *call) wireRole(v *state.View, r *state.Role) apiv1.Role {
+	t := r.Current
+	out := apiv1.Role{Role: r.Name, Holder: t.Holder, SessionID: t.Session, Token: t.Token, Value: t.Value, AcquiredAt: timePtr(t.AcquiredAt)}
+	if s, lives := v.Session(t.Session); lives && !c.stale() {
+		until := time.Now().Add(c.s.deps.Sessions.Remaining(s)).UTC()
+		out.LeaseUntil = &until
+	}
+	return out
+}
+
+func wireCandidates(r *state.Role) []apiv1.RoleCandidate {
+	out := make([]apiv1.RoleCandidate, len(r.Queue))
+	for i, q := range r.Queue {
+		out[i] = apiv1.RoleCandidate{Name: q.Name, SessionID: q.Session, Eligible: !q.Ineligible, TakeoverDelayMS: q.TakeoverDelay.Milliseconds()}
+	}
+	return out
+}
+
+func wireTenure(t state.Tenure) apiv1.Tenure {
+	return apiv1.Tenure{
+		Holder: t.Holder, SessionID: t.Session, Token: t.Token,
+		AcquiredAt: unixNano(t.AcquiredAt), EndedAt: timePtr(t.EndedAt), Cause: string(t.Cause),
+	}
+}
+
+// timePtr is nil for 0.
+func timePtr(nano int64) *time.Time {
+	if nano == 0 {
+		return nil
+	}
+	t := unixNano(nano)
+	return &t
+}

@@ -1,0 +1,237 @@
+package api
+
+import (
+	"context"
+	"io"
+	"strconv"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/cluster"
+	"northstar/state"
+)
+
+// Sessions keeps the clocks of sessions while this node leads. Methods may be
+// called by any goroutine.
+type Sessions interface {
+	// Renew gives the sessions that live, and will for their TTL counted from the
+	// call, and the IDs of those that have ended. CodeNoLeader: nothing was renewed.
+	Renew(ctx context.Context, ids []string) (alive []*state.Session, ended []string, err error)
+	// Keep is Renew for sessions that are held by connections.
+	Keep(ctx context.Context, list []cluster.Attachment) (alive []*state.Session, ended []string, err error)
+	// Drop ends the sessions of connections that have ended. With an error it is to
+	// be repeated.
+	Drop(ctx context.Context, list []cluster.Attachment) error
+	// Remaining is how long a session has left, as far as this node knows.
+	Remaining(s *state.Session) time.Duration
+	// Attend keeps a candidate in its queue until left is called.
+	Attend(role, session string) (left func())
+	// Withdraw takes a candidate out of its queue, unless another request attends
+	// it: the role is nil then.
+	Withdraw(ctx context.Context, role, session string) (*state.Role, error)
+}
+
+// createSession serves POST /v1/sessions. A session that nobody was told of
+// holds nothing, and is gone after its TTL: so the request may be repeated.
+func createSession(c *call) error {
+	var in apiv1.SessionCreate
+	raw, err := c.decodeKeep(&in)
+	if err != nil {
+		return err
+	}
+	ttl := int64(apiv1.DefaultSessionTTLMS)
+	if in.TTLMS != nil {
+		ttl = min(max(*in.TTLMS, 0), state.MaxSessionTTL.Milliseconds()+1) // refused below, and not overflown
+	}
+	nonce, err := c.s.nonce()
+	if err != nil {
+		return err
+	}
+	cmd := state.Command{Kind: state.KindSessionCreate, SessionCreate: &state.SessionCreate{
+		Nonce: nonce, Name: in.Name, TTL: time.Duration(ttl) * time.Millisecond, Meta: in.Meta,
+	}}
+	if err := cmd.Validate(); err != nil {
+		return err
+	}
+	return c.propose(raw, cmd, true, func(r state.Result) error {
+		return c.reply(apiv1.SessionCreated{SessionID: r.Session.ID, TTLMS: r.Session.TTL.Milliseconds()})
+	})
+}
+
+// nonce is what makes a session's ID hard to guess.
+func (s *Server) nonce() (string, error) {
+	const letters = "abcdefghijklmnopqrstuvwxyz012345" // 32: five bits each
+	var b [16]byte
+	s.entropy.Lock()
+	_, err := io.ReadFull(s.deps.Entropy, b[:])
+	s.entropy.Unlock()
+	if err != nil {
+		return "", err
+	}
+	for i := range b {
+		b[i] = letters[b[i]%32]
+	}
+	return string(b[:]), nil
+}
+
+// propose puts a command of a session through the log, here or at the leader,
+// and hands what it gave to answer. resend: it may be carried out twice.
+func (c *call) propose(body []byte, cmd state.Command, resend bool, answer func(state.Result) error) error {
+	ctx, cancel, err := c.timed()
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	var result state.Result
+	err = c.atLeader(ctx, leaderWork{write: true, resend: resend, body: body, local: func(ctx context.Context) error {
+		var err error
+		result, err = c.s.cluster.Propose(ctx, cmd)
+		return err
+	}})
+	switch {
+	case err == errAnswered:
+		return nil
+	case err != nil:
+		return err
+	case result.Err != nil && result.Role != nil:
+		return c.heldError(result.Err, result.Role)
+	case result.Err != nil:
+		return result.Err
+	}
+	return answer(result)
+}
+
+// renewSession serves POST /v1/sessions/{id}/renew.
+func renewSession(c *call) error {
+	if _, err := c.decodeKeep(&struct{}{}); err != nil {
+		return err
+	}
+	if err := state.CheckSession("id", c.param); err != nil {
+		return err
+	}
+	alive, _, err := c.renew(nil, []string{c.param})
+	switch {
+	case err == errAnswered:
+		return nil
+	case err != nil:
+		return err
+	case len(alive) == 0:
+		return sessionGone(c.param)
+	}
+	body := strconv.AppendInt([]byte(`{"ttl_ms":`), alive[0].TTL.Milliseconds(), 10)
+	return c.replyJSON(append(body, "}\n"...))
+}
+
+// renewSessions serves POST /v1/sessions/renew.
+func renewSessions(c *call) error {
+	var in apiv1.RenewMany
+	raw, err := c.decodeKeep(&in)
+	if err != nil {
+		return err
+	}
+	if n := len(in.SessionIDs); n < 1 || n > apiv1.MaxRenewals {
+		return badRequest("session_ids: want 1 to %d, got %d", apiv1.MaxRenewals, n)
+	}
+	for _, id := range in.SessionIDs {
+		if err := state.CheckSession("session_ids", id); err != nil {
+			return err
+		}
+	}
+	alive, ended, err := c.renew(raw, in.SessionIDs)
+	switch {
+	case err == errAnswered:
+		return nil
+	case err != nil:
+		return err
+	}
+	out := apiv1.RenewedMany{Renewed: make([]string, len(alive)), Ended: append([]string{}, ended...)}
+	for i, s := range alive {
+		out.Renewed[i] = s.ID
+	}
+	return c.reply(out)
+}
+
+// renew renews sessions at the leader. It writes nothing: a lost answer means
+// that nobody knows of a renewal that may have been, which harms nobody.
+func (c *call) renew(body []byte, ids []string) (alive []*state.Session, ended []string, err error) {
+	ctx, cancel, err := c.timed()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer cancel()
+	err = c.atLeader(ctx, leaderWork{resend: true, body: body, local: func(ctx context.Context) error {
+		var err error
+		alive, ended, err = c.s.deps.Sessions.Renew(ctx, ids)
+		return err
+	}})
+	return alive, ended, err
+}
+
+// endSession serves DELETE /v1/sessions/{id}.
+func endSession(c *call) error {
+	if _, err := c.decodeKeep(&struct{}{}); err != nil {
+		return err
+	}
+	cmd := state.Command{Kind: state.KindSessionEnd, SessionEnd: &state.SessionEnd{IDs: []string{c.param}, Cause: state.CauseSessionEnded}}
+	if err := cmd.Validate(); err != nil {
+		return err
+	}
+	return c.propose(nil, cmd, false, func(state.Result) error {
+		return c.reply(apiv1.SessionEnded{SessionID: c.param})
+	})
+}
+
+// getSession serves GET /v1/sessions/{id}.
+func getSession(c *call) error {
+	return c.read(func(v *state.View) error {
+		s, ok := v.Session(c.param)
+		if !ok {
+			return sessionGone(c.param)
+		}
+		return c.reply(c.wireSession(v, s))
+	})
+}
+
+// listSessions serves GET /v1/sessions, the oldest first.
+func listSessions(c *call) error {
+	limit, after, err := c.page()
+	if err != nil {
+		return err
+	}
+	return c.read(func(v *state.View) error {
+		out := apiv1.Sessions{Items: []apiv1.Session{}}
+		for s := range v.SessionsAfter(after) {
+			if len(out.Items) == limit {
+				out.Next = out.Items[limit-1].SessionID
+				break
+			}
+			out.Items = append(out.Items, c.wireSession(v, s))
+		}
+		return c.reply(out)
+	})
+}
+
+// page reads ?limit= and ?after=.
+func (c *call) page() (limit int, after string, err error) {
+	n, err := c.queryInt("limit", apiv1.DefaultListLimit, 1, apiv1.MaxListLimit)
+	return int(n), c.query.Get("after"), err
+}
+
+func (c *call) wireSession(v *state.View, s *state.Session) apiv1.Session {
+	roles, keys, _ := v.Held(s.ID)
+	out := apiv1.Session{
+		SessionID: s.ID, Name: s.Name, TTLMS: s.TTL.Milliseconds(), CreatedAt: unixNano(s.CreatedAt),
+		Meta: s.Meta, Roles: append([]string{}, roles...), Keys: len(keys),
+	}
+	if !c.stale() {
+		out.RemainingMS = c.s.deps.Sessions.Remaining(s).Milliseconds()
+	}
+	if out.Meta == nil {
+		out.Meta = map[string]string{}
+	}
+	return out
+}
+
+// stale says whether the answer may be of a node that does not lead, which
+// knows no clocks.
+func (c *call) stale() bool { return c.query.Get("consistency") == apiv1.Stale }

@@ -1,0 +1,129 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/cluster"
+	"northstar/splitbrain"
+)
+
+// SplitBrain finds out whether somebody else leads, or bears this node's name.
+// Its methods may be called by any goroutine.
+type SplitBrain interface {
+	// Report is the newest report; Check makes one now. They fail when that takes
+	// longer than ctx.
+	Report(ctx context.Context) (splitbrain.Report, error)
+	Check(ctx context.Context) (splitbrain.Report, error)
+	// Refusing says why this node must not serve, "" when it may. It is cheap.
+	Refusing() string
+}
+
+// checkTimeout bounds a check: some questions of a second each.
+const checkTimeout = 5 * time.Second
+
+// getSplitBrain serves GET /admin/splitbrain.
+func getSplitBrain(c *call) error { return c.replyReport(c.s.deps.SplitBrain.Report) }
+
+// postSplitBrain serves POST /admin/splitbrain/check.
+func postSplitBrain(c *call) error {
+	var in apiv1.SplitBrainCheck
+	if _, err := c.decodeKeep(&in); err != nil {
+		return err
+	}
+	if len(in.Reason) > maxReason {
+		return badRequest("reason: want at most %d bytes, got %d", maxReason, len(in.Reason))
+	}
+	return c.replyReport(c.s.deps.SplitBrain.Check)
+}
+
+func (c *call) replyReport(get func(context.Context) (splitbrain.Report, error)) error {
+	ctx, cancel := c.bounded(checkTimeout)
+	defer cancel()
+	r, err := get(ctx)
+	if err != nil {
+		return busy("%w", err)
+	}
+	return c.reply(c.s.wireReport(r))
+}
+
+func (s *Server) wireReport(r splitbrain.Report) apiv1.SplitBrain {
+	out := apiv1.SplitBrain{
+		Verdict: string(r.Verdict), CheckedAt: r.CheckedAt.UTC(), CheckedBy: string(s.deps.Facts.ID), Refusing: s.deps.SplitBrain.Refusing() != "",
+		Findings: []apiv1.SplitBrainFinding{}, Claims: []apiv1.SplitBrainClaim{},
+	}
+	for _, f := range r.Findings {
+		wire := apiv1.SplitBrainFinding{Verdict: string(f.Verdict), Detail: f.Detail, Nodes: []string{}, Refusing: f.Refuse}
+		for _, id := range f.Nodes {
+			wire.Nodes = append(wire.Nodes, string(id))
+		}
+		out.Findings = append(out.Findings, wire)
+	}
+	for _, c := range r.Claims {
+		out.Claims = append(out.Claims, apiv1.SplitBrainClaim{
+			NodeID: string(c.Node), Source: string(c.Source), Address: c.Address, BootID: c.BootID,
+			ClusterID: c.ClusterID, Generation: c.Generation.Number, RecoveryID: c.Generation.RecoveryID,
+			Term: c.Term, Leads: c.Leads, LeaderID: string(c.LeaderID), At: c.At.UTC(), Error: c.Error,
+		})
+	}
+	return out
+}
+
+// mayServe fails on a node that must not serve, as long as it must not.
+func (s *Server) mayServe() error {
+	if why := s.deps.SplitBrain.Refusing(); why != "" {
+		return cluster.Errorf(cluster.CodeSplitBrain, "node %s refuses reads and writes: %s", s.deps.Facts.ID, why)
+	}
+	return nil
+}
+
+// maxLeaderBody bounds another node's answer to GET /leader.
+const maxLeaderBody = 16 << 10
+
+// AskLeader asks another node at its HTTP address who leads. That it knows
+// nobody is no error; any other answer than those two is.
+func (s *Server) AskLeader(ctx context.Context, id cluster.NodeID) (a splitbrain.Answer, address string, err error) {
+	if address = s.httpAddress(id); address == "" {
+		return a, "", fmt.Errorf("no HTTP address of node %s is known", id)
+	}
+	answer, err := s.forward.ask(ctx, nil, address, apiv1.PathLeader, maxLeaderBody)
+	if err != nil {
+		return a, address, err
+	}
+	a, err = readLeader(id, answer)
+	return a, address, err
+}
+
+func readLeader(id cluster.NodeID, answer peerAnswer) (splitbrain.Answer, error) {
+	var p apiv1.Problem
+	var l apiv1.Leader
+	switch answer.status {
+	case http.StatusOK:
+		if err := json.Unmarshal(answer.body, &l); err != nil {
+			return splitbrain.Answer{}, fmt.Errorf("its answer cannot be read: %w", err)
+		}
+	case http.StatusServiceUnavailable:
+		if json.Unmarshal(answer.body, &p) == nil && p.Code == int(cluster.CodeNoLeader) {
+			return splitbrain.Answer{By: id}, nil
+		}
+		fallthrough
+	default:
+		return splitbrain.Answer{}, fmt.Errorf("it answered %d", answer.status)
+	}
+	by, err := cluster.ParseNodeID(l.ObservedBy)
+	if err != nil {
+		return splitbrain.Answer{}, fmt.Errorf("its answer cannot be read: observed_by: %w", err)
+	}
+	leader, err := cluster.ParseNodeID(l.LeaderID)
+	if err != nil {
+		return splitbrain.Answer{}, fmt.Errorf("its answer cannot be read: leader_id: %w", err)
+	}
+	return splitbrain.Answer{
+		By: by, ClusterID: l.ClusterID, Generation: cluster.Generation{Number: l.Generation, RecoveryID: l.RecoveryID},
+		Term: l.Term, LeaderID: leader,
+	}, nil
+}

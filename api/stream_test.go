@@ -1,0 +1,330 @@
+package api
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/cluster"
+	"northstar/state"
+)
+
+// message is one server-sent event.
+type message struct{ id, event, data string }
+
+// eventStream reads server-sent events as a client does.
+type eventStream struct {
+	t    *testing.T
+	resp *http.Response
+	r    *bufio.Reader
+}
+
+func (n *node) stream(path string, headers ...string) *eventStream {
+	n.t.Helper()
+	req, err := http.NewRequest("GET", "http://"+n.addr+path, nil)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	resp, err := n.http.Do(req)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { resp.Body.Close() })
+	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != apiv1.TypeEventStream {
+		body, _ := io.ReadAll(resp.Body)
+		n.t.Fatalf("%s: %s %s", path, resp.Status, body)
+	}
+	return &eventStream{t: n.t, resp: resp, r: bufio.NewReader(resp.Body)}
+}
+
+// next reads the next event; false at the end of the stream. Lines that are
+// no event, such as retry, are skipped.
+func (s *eventStream) next() (message, bool) {
+	s.t.Helper()
+	var m message
+	for {
+		line, err := s.r.ReadString('\n')
+		if err != nil {
+			return m, false
+		}
+		name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
+		switch name {
+		case "id":
+			m.id = value
+		case "event":
+			m.event = value
+		case "data":
+			m.data = value
+		case "":
+			if m.event != "" {
+				return m, true
+			}
+		}
+	}
+}
+
+func (s *eventStream) must(event, id string) message {
+	s.t.Helper()
+	m, ok := s.next()
+	if !ok || m.event != event || id != "" && m.id != id {
+		s.t.Fatalf("got %+v (%v), want %s %s", m, ok, event, id)
+	}
+	return m
+}
+
+func TestWatch(t *testing.T) {
+	n := startServer(t, newFakeCluster("n1", false)) // any node will do
+	first := n.fake.put("a/1", "one").Revision
+	now := n.stream("/v1/watch?prefix=a/")
+	if got := now.resp.Header.Get("X-Northstar-Revision"); got != fmt.Sprint(first) {
+		t.Errorf("starts after %s, want %d", got, first)
+	}
+	all := n.stream("/v1/watch?since=0")
+	second := n.fake.put("a/2", "two").Revision
+	n.fake.put("b", "other")
+	third := n.fake.apply(state.Command{Kind: state.KindDelete, Now: 1, Delete: &state.Delete{Key: "a/1"}}).Revision
+
+	all.must("put", fmt.Sprint(first))
+	var ch apiv1.Change
+	m := now.must("put", fmt.Sprint(second))
+	if err := json.Unmarshal([]byte(m.data), &ch); err != nil || ch.Key != "a/2" || string(ch.Value) != "two" || ch.Revision != second {
+		t.Errorf("put: %s", m.data)
+	}
+	m = now.must("delete", fmt.Sprint(third))
+	if want := fmt.Sprintf(`{"key":"a/1","value":null,"revision":%d}`, third); m.data != want {
+		t.Errorf("delete: %s, want %s", m.data, want)
+	}
+	// The last event ID counts, not what the address still says.
+	resumed := n.stream("/v1/watch?prefix=a/&since=0", "Last-Event-ID", fmt.Sprint(second))
+	resumed.must("delete", fmt.Sprint(third))
+}
+
+func TestWatchOfCompactedHistory(t *testing.T) {
+	f := newFakeCluster("n1", true)
+	f.state = state.New(state.Options{HistoryRevisions: 3})
+	n := startServer(t, f)
+	var last uint64
+	for i := range 10 {
+		last = f.put("k", fmt.Sprint(i)).Revision
+	}
+	n.do("GET", "/v1/watch?since=1", "").is(t, 410, cluster.CodeHistoryCompacted)
+	n.do("GET", "/v1/watch", "", "Last-Event-ID", "1").is(t, 410, cluster.CodeHistoryCompacted)
+	s := n.stream(fmt.Sprintf("/v1/watch?since=%d", last-1))
+	s.must("put", fmt.Sprint(last))
+}
+
+// TestSlowWatcher: a client that does not read holds no memory, is left behind
+// by history, and is told so when it reads on.
+func TestSlowWatcher(t *testing.T) {
+	f := newFakeCluster("n1", true)
+	f.state = state.New(state.Options{HistoryRevisions: 50})
+	n := startServer(t, f)
+	s := n.stream("/v1/watch?since=0")
+	big := strings.Repeat("x", 512<<10)
+	for range 200 { // far more than all buffers on the way
+		f.put("k", big)
+	}
+	seen := 0
+	for {
+		m, ok := s.next()
+		if !ok {
+			t.Fatalf("the stream broke after %d changes, without a word", seen)
+		}
+		if m.event == apiv1.EventError {
+			var p apiv1.Problem
+			if err := json.Unmarshal([]byte(m.data), &p); err != nil || p.Code != int(cluster.CodeHistoryCompacted) || p.Status != 410 {
+				t.Errorf("last event %s", m.data)
+			}
+			break
+		}
+		seen++
+	}
+	if seen >= 200 {
+		t.Errorf("the slow watcher got all %d changes", seen)
+	}
+	if _, ok := s.next(); ok {
+		t.Error("the stream goes on after its error")
+	}
+	eventually(t, func() bool { return n.streams.Load() == 0 })
+}
+
+func TestStreamsEndWithDrain(t *testing.T) {
+	n := startServer(t, newFakeCluster("n1", true))
+	watch := n.stream("/v1/watch")
+	events := n.stream("/v1/events", "Accept", apiv1.TypeEventStream)
+	n.Drain()
+	for _, s := range []*eventStream{watch, events} {
+		s.must(apiv1.EventMoving, "")
+		if _, ok := s.next(); ok {
+			t.Error("the stream goes on")
+		}
+	}
+}
+
+func TestStreamsEndWithTheClient(t *testing.T) {
+	n := startServer(t, newFakeCluster("n1", true))
+	s := n.stream("/v1/watch")
+	eventually(t, func() bool { return n.streams.Load() == 1 })
+	s.resp.Body.Close()
+	eventually(t, func() bool { return n.streams.Load() == 0 })
+}
+
+func TestStreamsAreLimited(t *testing.T) {
+	n := startServer(t, newFakeCluster("n1", true), func(d *Deps) { d.Limits.Streams = 1 })
+	n.stream("/v1/watch")
+	n.do("GET", "/v1/watch", "").is(t, 503, cluster.CodeBusy)
+	n.do("GET", "/v1/events", "", "Accept", apiv1.TypeEventStream).is(t, 503, cluster.CodeBusy)
+	if r := n.do("GET", "/v1/events", ""); r.status != 200 {
+		t.Errorf("events as JSON are no stream: %+v", r)
+	}
+}
+
+func TestEvents(t *testing.T) {
+	n := startServer(t, newFakeCluster("n1", true))
+	n.fake.addRecord(cluster.Member{ID: "n2"})
+	journal := n.deps.Journal
+	for i := range 5 {
+		journal.Append(cluster.Event{Type: []string{"election", "member"}[i%2], Term: uint64(i), Message: fmt.Sprint("event ", i)})
+	}
+	get := func(query string) (e apiv1.Events) {
+		t.Helper()
+		r := n.do("GET", "/v1/events"+query, "")
+		if err := json.Unmarshal([]byte(r.body), &e); err != nil || r.status != 200 {
+			t.Fatalf("%s: %d %s", query, r.status, r.body)
+		}
+		return e
+	}
+	latest := get("?limit=2")
+	if len(latest.Items) != 2 || latest.Items[1].Message != "event 4" || latest.Next != latest.Items[1].Seq {
+		t.Errorf("latest: %+v", latest)
+	}
+	if fmt.Sprint(latest.Missing) != "[n2]" {
+		t.Errorf("missing %v", latest.Missing)
+	}
+	if e := get("?type=member"); len(e.Items) != 2 || e.Items[0].Node != "n1" || e.Items[0].At.IsZero() {
+		t.Errorf("members: %+v", e)
+	}
+	first := get("").Items[0].Seq
+	rest := get("?since=" + first)
+	if len(rest.Items) != 4 || rest.Items[0].Message != "event 1" {
+		t.Errorf("since the first: %+v", rest)
+	}
+	if e := get("?since=" + rest.Next); len(e.Items) != 0 || e.Next != rest.Next || e.Items == nil {
+		t.Errorf("at the end: %+v", e)
+	}
+	n.do("GET", "/v1/events?since=otherboot-1", "").is(t, 410, cluster.CodeHistoryCompacted)
+
+	s := n.stream("/v1/events?since="+first, "Accept", apiv1.TypeEventStream)
+	for _, it := range rest.Items {
+		m := s.must(it.Type, it.Seq)
+		if !strings.Contains(m.data, it.Message) {
+			t.Errorf("data %s", m.data)
+		}
+	}
+	journal.Append(cluster.Event{Type: "health", Message: "live"})
+	s.must("health", "")
+	again := n.stream("/v1/events", "Accept", apiv1.TypeEventStream, "Last-Event-ID", rest.Next)
+	again.must("health", "")
+}
+
+// TestClientThatNeverReads is dropped after stallLimit: net.Pipe has no buffer,
+// so that the first byte that nobody reads blocks.
+func TestClientThatNeverReads(t *testing.T) {
+	piped(t, func(s *Server, client net.Conn) {
+		send(t, client, "/v1/watch?since=0")
+		synctest.Wait()
+		if got := s.streams.Load(); got != 1 {
+			t.Fatalf("%d streams", got)
+		}
+		time.Sleep(stallLimit - time.Second)
+		synctest.Wait()
+		if got := s.streams.Load(); got != 1 {
+			t.Errorf("dropped before its time")
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if got := s.streams.Load(); got != 0 {
+			t.Errorf("%d streams after the limit", got)
+		}
+	})
+}
+
+// TestKeepAlives: a silent stream shows that it lives, for hours if need be.
+func TestKeepAlives(t *testing.T) {
+	piped(t, func(s *Server, client net.Conn) {
+		send(t, client, "/v1/watch")
+		start := time.Now()
+		comments := 0
+		for r := bufio.NewReader(client); time.Since(start) < time.Hour; {
+			line, err := r.ReadString('\n')
+			if err != nil {
+				t.Fatalf("after %v: %v", time.Since(start), err)
+			}
+			if strings.HasPrefix(line, ":") {
+				comments++
+			}
+		}
+		if want := int(time.Hour / keepAlive); comments < want-1 || comments > want+1 {
+			t.Errorf("%d keep-alives in an hour, want %d", comments, want)
+		}
+	})
+}
+
+// piped serves one connection in virtual time.
+func piped(t *testing.T, test func(s *Server, client net.Conn)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		d := testDeps(newFakeCluster("n1", true))
+		d.Insecure = true
+		s, err := New(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		server, client := net.Pipe()
+		hs := s.HTTPServer()
+		l := &oneConn{conn: server, done: make(chan struct{})}
+		served := make(chan struct{})
+		go func() { defer close(served); _ = hs.Serve(l) }()
+		test(s, client)
+		client.Close()
+		close(l.done)
+		hs.Close()
+		<-served
+	})
+}
+
+func send(t *testing.T, client net.Conn, path string) {
+	t.Helper()
+	if _, err := io.WriteString(client, "GET "+path+" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// oneConn is a listener of one connection.
+type oneConn struct {
+	conn  net.Conn
+	taken bool
+	done  chan struct{}
+}
+
+func (l *oneConn) Accept() (net.Conn, error) {
+	if !l.taken {
+		l.taken = true
+		return l.conn, nil
+	}
+	<-l.done
+	return nil, net.ErrClosed
+}
+func (l *oneConn) Close() error   { return nil }
+func (l *oneConn) Addr() net.Addr { return l.conn.LocalAddr() }

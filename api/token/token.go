@@ -1,0 +1,176 @@
+// Package token is what NorthStar's API tokens look like: how they are made,
+// hashed, kept in a file and told apart. It does no I/O beyond randomness.
+package token
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/pelletier/go-toml/v2"
+)
+
+// Role is what the bearer of a token may do. Each role may do what those
+// before it may.
+type Role string
+
+// The roles, the weakest first. None is of routes that need no token.
+const (
+	None     Role = "none"
+	Observer Role = "observer" // GET /v1
+	Client   Role = "client"   // write /v1
+	Operator Role = "operator" // all of /admin
+)
+
+var ranks = map[Role]int{None: 0, Observer: 1, Client: 2, Operator: 3}
+
+// ParseRole checks s, which must be observer, client or operator.
+func ParseRole(s string) (Role, error) {
+	if r := Role(s); ranks[r] > 0 {
+		return r, nil
+	}
+	return "", fmt.Errorf("role %q: want observer, client or operator", s)
+}
+
+// Includes says whether r may do what need may. An unknown r may do nothing
+// but what needs None.
+func (r Role) Includes(need Role) bool { return ranks[r] >= ranks[need] }
+
+const (
+	prefix     = "ns_" // so that a leaked token can be recognised
+	hashPrefix = "sha256:"
+	secretSize = 32
+
+	// MaxTokens in one file: each request with a token is compared with all.
+	MaxTokens = 1000
+	// MaxFileBytes bounds the file.
+	MaxFileBytes = 1 << 20
+)
+
+// Digest is a hashed token. The hash is a plain SHA-256: a token is 256 random
+// bits, which no dictionary holds, so that a slow hash would protect nothing.
+type Digest [sha256.Size]byte
+
+// Sum hashes a token as it was sent.
+func Sum(tok string) Digest { return sha256.Sum256([]byte(tok)) }
+
+// String gives the form that stands in the file.
+func (d Digest) String() string { return hashPrefix + hex.EncodeToString(d[:]) }
+
+// ParseDigest reads that form.
+func ParseDigest(s string) (Digest, error) {
+	var d Digest
+	digits, ok := strings.CutPrefix(s, hashPrefix)
+	if !ok || hex.DecodedLen(len(digits)) != len(d) {
+		return Digest{}, fmt.Errorf("hash: want %q and %d hexadecimal digits, as northstarctl token new prints it", hashPrefix, hex.EncodedLen(len(d)))
+	}
+	if _, err := hex.Decode(d[:], []byte(digits)); err != nil {
+		return Digest{}, fmt.Errorf("hash: %w", err)
+	}
+	return d, nil
+}
+
+// New makes a token and its hash.
+func New() (tok, hash string) {
+	var secret [secretSize]byte
+	rand.Read(secret[:]) // never fails: it ends the process instead
+	tok = prefix + base64.RawURLEncoding.EncodeToString(secret[:])
+	return tok, Sum(tok).String()
+}
+
+// Entry is one token of a file.
+type Entry struct {
+	Name   string
+	Role   Role
+	Digest Digest
+}
+
+// namePattern is what a token, or the name in a certificate, may be called. It
+// travels in headers and stands in records.
+var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,62}$`)
+
+// CheckName checks the name of a token, or of a client in a certificate.
+func CheckName(name string) error {
+	if !namePattern.MatchString(name) {
+		return fmt.Errorf("name %q: want 1 to 63 letters, digits, '.', '_', '@' and '-', starting with a letter or digit", name)
+	}
+	return nil
+}
+
+type file struct {
+	Token []struct {
+		Name string `toml:"name"`
+		Role string `toml:"role"`
+		Hash string `toml:"hash"`
+	} `toml:"token"`
+}
+
+// ParseFile reads a token file: TOML, [[token]] with name, role and hash. The
+// error lists everything that is wrong. A file without tokens is an error too:
+// nobody could get in.
+func ParseFile(data []byte) (*Set, error) {
+	if len(data) > MaxFileBytes {
+		return nil, fmt.Errorf("token file has %d bytes, at most %d are allowed", len(data), MaxFileBytes)
+	}
+	var f file
+	dec := toml.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&f); err != nil {
+		var strict *toml.StrictMissingError
+		if errors.As(err, &strict) {
+			return nil, fmt.Errorf("unknown key:\n%s", strict.String())
+		}
+		return nil, fmt.Errorf("token file is not TOML: %w", err)
+	}
+	if n := len(f.Token); n == 0 || n > MaxTokens {
+		return nil, fmt.Errorf("token file has %d [[token]] tables, want 1 to %d", n, MaxTokens)
+	}
+	var problems []error
+	names := make(map[string]bool)
+	set := &Set{}
+	for i, t := range f.Token {
+		role, err1 := ParseRole(t.Role)
+		digest, err2 := ParseDigest(t.Hash)
+		err := errors.Join(CheckName(t.Name), err1, err2)
+		if names[t.Name] {
+			err = errors.Join(err, fmt.Errorf("name %q is used twice", t.Name))
+		}
+		names[t.Name] = true
+		if err != nil {
+			problems = append(problems, fmt.Errorf("[[token]] %d: %w", i+1, err))
+		}
+		set.entries = append(set.entries, Entry{t.Name, role, digest})
+	}
+	if err := errors.Join(problems...); err != nil {
+		return nil, err
+	}
+	return set, nil
+}
+
+// Set is the tokens of a file. It does not change.
+type Set struct{ entries []Entry }
+
+// Len is how many there are.
+func (s *Set) Len() int { return len(s.entries) }
+
+// Find looks for a token as it was sent, in a time that does not depend on
+// which one matches, or how much of it.
+func (s *Set) Find(tok string) (Entry, bool) {
+	sum := Sum(tok)
+	at := -1
+	for i := range s.entries {
+		same := subtle.ConstantTimeCompare(sum[:], s.entries[i].Digest[:])
+		at = subtle.ConstantTimeSelect(same, i, at)
+	}
+	if at < 0 {
+		return Entry{}, false
+	}
+	return s.entries[at], true
+}

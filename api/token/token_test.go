@@ -1,0 +1,75 @@
+package token
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+func TestNewIsFoundByItsHash(t *testing.T) {
+	tok, hash := New()
+	other, _ := New()
+	if tok == other || !strings.HasPrefix(tok, "ns_") {
+		t.Fatalf("tokens %q and %q", tok, other)
+	}
+	set, err := ParseFile(fmt.Appendf(nil, "[[token]]\nname = \"ann\"\nrole = \"client\"\nhash = %q\n", hash))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e, ok := set.Find(tok); !ok || e.Name != "ann" || e.Role != Client {
+		t.Errorf("Find = %+v, %v", e, ok)
+	}
+	for _, bad := range []string{other, "", tok + "x", tok[:len(tok)-1], hash} {
+		if _, ok := set.Find(bad); ok {
+			t.Errorf("Find(%q) found something", bad)
+		}
+	}
+}
+
+func TestParseFileNamesEveryProblem(t *testing.T) {
+	_, hash := New()
+	good := fmt.Sprintf("[[token]]\nname=\"a\"\nrole=\"observer\"\nhash=%q\n", hash)
+	for name, tc := range map[string]struct{ in, want string }{
+		"empty":       {"", "0 [[token]]"},
+		"not TOML":    {"[[token", "not TOML"},
+		"unknown key": {good + "colour=1\n", "colour"},
+		"bad role":    {strings.Replace(good, "observer", "god", 1), `role "god"`},
+		"bad hash":    {strings.Replace(good, "sha256:", "md5:", 1), "hash: want"},
+		"short hash":  {strings.Replace(good, hash, hash[:20], 1), "hash: want"},
+		"bad name":    {strings.Replace(good, `"a"`, `"a b"`, 1), `name "a b"`},
+		"twice":       {good + good, "used twice"},
+		"two at once": {strings.Replace(strings.Replace(good, "observer", "god", 1), `"a"`, `""`, 1), `name ""`},
+	} {
+		if _, err := ParseFile([]byte(tc.in)); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: error %v, want one with %q", name, err, tc.want)
+		}
+	}
+	if set, err := ParseFile([]byte(good)); err != nil || set.Len() != 1 {
+		t.Errorf("good file: %v", err)
+	}
+}
+
+func TestRolesInclude(t *testing.T) {
+	order := []Role{None, Observer, Client, Operator}
+	for i, r := range order {
+		for j, need := range order {
+			if got := r.Includes(need); got != (i >= j) {
+				t.Errorf("%s includes %s = %v", r, need, got)
+			}
+		}
+	}
+	if Role("admin").Includes(Observer) {
+		t.Error("an unknown role may observe")
+	}
+}
+
+func FuzzParseFile(f *testing.F) {
+	_, hash := New()
+	f.Add(fmt.Appendf(nil, "[[token]]\nname=\"a\"\nrole=\"observer\"\nhash=%q\n", hash))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		set, err := ParseFile(data)
+		if (set == nil) != (err != nil) {
+			t.Fatal("neither or both of a set and an error")
+		}
+	})
+}

@@ -1,0 +1,85 @@
+package api
+
+import (
+	"context"
+	"strconv"
+
+	"northstar/api/apiv1"
+	"northstar/state"
+)
+
+// watchKeys serves GET /v1/watch, on any node, from the history that this node
+// keeps for all watchers.
+func watchKeys(c *call) error {
+	prefix, err := c.keyParam("prefix")
+	if err != nil {
+		return err
+	}
+	since, err := c.watchStart()
+	if err != nil {
+		return err
+	}
+	cursor, err := c.s.cluster.Feed().Cursor(prefix, since)
+	if err != nil {
+		return err
+	}
+	c.Header()["X-Northstar-Revision"] = []string{strconv.FormatUint(since, 10)}
+	e, err := c.startEvents()
+	if err != nil {
+		return c.gone(err)
+	}
+	return e.run(func(ctx context.Context) error {
+		changes, err := cursor.Next(ctx, changesAtOnce)
+		if err != nil {
+			return err
+		}
+		for i := range changes {
+			if err := e.change(&changes[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// watchStart is the revision after which to watch: what the client saw last,
+// what it asks for, or now.
+func (c *call) watchStart() (uint64, error) {
+	name, value := "Last-Event-ID", c.r.Header.Get("Last-Event-ID")
+	if value == "" {
+		name, value = "since", c.query.Get("since")
+	}
+	if value == "" {
+		if c.query.Has("since") {
+			return 0, badRequest("since: want a revision, got nothing")
+		}
+		return c.s.cluster.View().Revision(), nil
+	}
+	rev, err := strconv.ParseUint(value, 10, 53)
+	if err != nil {
+		return 0, badRequest("%s: want a revision, got %q", name, value)
+	}
+	return rev, nil
+}
+
+// change encodes one change.
+func (e *events) change(ch *state.Change) error {
+	id := strconv.FormatUint(ch.Revision, 10)
+	e.field("id", id)
+	if ch.Deleted {
+		e.field("event", apiv1.EventDelete)
+	} else {
+		e.field("event", apiv1.EventPut)
+	}
+	e.buf = appendJSONString(append(e.buf, `data: {"key":`...), ch.Key)
+	e.buf = append(e.buf, `,"value":`...)
+	if ch.Deleted {
+		e.buf = append(e.buf, "null"...)
+	} else {
+		e.buf = appendBase64(e.buf, ch.Value)
+	}
+	e.buf = append(e.buf, `,"revision":`...)
+	e.buf = append(e.buf, id...)
+	e.buf = append(e.buf, "}\n"...)
+	return e.end()
+}

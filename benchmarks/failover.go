@@ -1,0 +1,258 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"northstar/benchmarks/load"
+	"northstar/chaos/proc"
+)
+
+// failoverTimeout is election.timeout-min of NorthStar by default; the bare
+// cluster gets the same.
+const failoverTimeout = "150ms"
+
+// blow is what happens to the leader, and how it is undone.
+type blow struct {
+	name    string
+	network bool // needs a network of its own
+	hit     func(*proc.Network, *proc.Node) error
+	mend    func(*subject, *proc.Node) error
+	aims    map[int][2]int // by cluster size: p50 and p99 of the write gap, in ms
+}
+
+var blows = []blow{
+	{
+		name: "kill -9 leader",
+		hit:  func(_ *proc.Network, n *proc.Node) error { n.Kill(); return nil },
+		mend: func(s *subject, n *proc.Node) error { return s.cluster.StartNode(n) },
+		aims: map[int][2]int{3: {7, 20}, 5: {12, 30}},
+	},
+	{
+		name: "SIGSTOP leader",
+		hit:  func(_ *proc.Network, n *proc.Node) error { return n.Signal(syscall.SIGSTOP) },
+		mend: func(_ *subject, n *proc.Node) error { return n.Signal(syscall.SIGCONT) },
+		aims: map[int][2]int{3: {175, 260}, 5: {180, 280}},
+	},
+	{
+		name:    "cut leader off the others",
+		network: true,
+		hit:     func(w *proc.Network, n *proc.Node) error { return w.Isolate(n) },
+		mend:    func(s *subject, _ *proc.Node) error { return s.network.Heal() },
+		aims:    map[int][2]int{3: {175, 260}, 5: {180, 280}},
+	},
+}
+
+// subject is one way of writing to one cluster under blows.
+type subject struct {
+	name      string
+	cluster   *proc.Cluster
+	network   *proc.Network // nil: loopback
+	viaClient bool          // writes go through this project's Go client
+	ours      bool          // NorthStar, not the bare library
+	fast      bool          // with fast failover
+	mended    *time.Time    // when its cluster was last made whole
+
+	gaps    []time.Duration
+	more    int             // rounds with more than one election
+	ladder  []ladder        // of rounds in which a failover's steps are known
+	best    int             // rounds that the best placed fresh survivor won
+	judged  int             // rounds in which that is known
+	highest int             // rounds that the survivor of the highest priority won, fresh or not
+	late    []time.Duration // the longest pause after the first write that the new leader took
+	notes   []string        // what was not as it should be
+}
+
+// failover measures the write gap that a client sees when the leader fails, in
+// turns, on NorthStar, on NorthStar without fast failover, and on bare
+// hashicorp/raft at the same timeouts.
+func (b *bench) failover(ctx context.Context) error {
+	fmt.Println(thisMachine())
+	sizes := []int{3, 5}
+	if b.size != 0 {
+		sizes = []int{b.size}
+	}
+	for _, blow := range blows {
+		if !strings.Contains(blow.name, b.only) {
+			continue
+		}
+		for _, size := range sizes {
+			if err := b.under(ctx, blow, size); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// under measures one blow on clusters of one size.
+func (b *bench) under(ctx context.Context, blow blow, size int) (err error) {
+	h := &host{}
+	defer func() { err = errors.Join(err, h.close()) }()
+	if blow.network {
+		probe, err := proc.NewNetwork()
+		if err != nil {
+			fmt.Printf("\nfailover: %s, %d nodes: not measured: %v\n", blow.name, size, err)
+			return nil
+		}
+		if err := probe.Close(); err != nil {
+			return err
+		}
+	}
+	subjects, err := b.subjects(h, blow, size)
+	if err != nil {
+		return err
+	}
+	return errors.Join(b.measure(ctx, blow, size, subjects), b.keepLogs(blow, size, subjects))
+}
+
+// keepLogs saves the nodes' logs, if that is wanted.
+func (b *bench) keepLogs(blow blow, size int, subjects []*subject) error {
+	if b.logs == "" {
+		return nil
+	}
+	for _, s := range subjects {
+		for _, n := range s.cluster.Nodes {
+			name := strings.ReplaceAll(fmt.Sprintf("%s %d %s %s.log", blow.name, size, s.name, n.ID), " ", "-")
+			if err := os.WriteFile(filepath.Join(b.logs, name), []byte(s.cluster.Log(n)), 0o600); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// host holds what runs on this machine for one measurement.
+type host struct {
+	clusters []*proc.Cluster
+	networks []*proc.Network
+}
+
+func (h *host) close() error {
+	var errs []error
+	for _, c := range h.clusters {
+		c.Close()
+	}
+	for _, w := range h.networks {
+		errs = append(errs, w.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// subjects starts the clusters. They share the machine, idle but for the one
+// whose turn it is.
+func (b *bench) subjects(h *host, blow blow, size int) ([]*subject, error) {
+	northstar := func(extra ...string) func() (*proc.Cluster, error) {
+		if blow.network {
+			extra = append(extra, "--insecure")
+		}
+		if b.logs != "" {
+			extra = append(extra, "--log-level", "debug")
+		}
+		return func() (*proc.Cluster, error) { return proc.NorthStar(b.northstar, size, extra...) }
+	}
+	start := func(s subject, make func() (*proc.Cluster, error)) (*subject, error) {
+		c, err := make()
+		if err != nil {
+			return nil, err
+		}
+		h.clusters = append(h.clusters, c)
+		s.cluster, s.mended = c, new(time.Time)
+		if blow.network {
+			if s.network, err = proc.NewNetwork(); err != nil {
+				return nil, err
+			}
+			h.networks = append(h.networks, s.network)
+			if err := s.network.Place(c); err != nil {
+				return nil, err
+			}
+		}
+		if s.fast {
+			for i, n := range c.Nodes {
+				c.Extra[n.ID] = []string{"--priority", strconv.Itoa(priorityOf(i))}
+			}
+		}
+		*s.mended = time.Now()
+		return &s, c.Start()
+	}
+	// With a priority each, so that it shows who should win; nobody takes over
+	// while it is measured.
+	ns, err := start(subject{name: "northstar", ours: true, fast: true}, northstar("--failover-takeover-delay", "1h"))
+	if err != nil {
+		return nil, err
+	}
+	bare, err := start(subject{name: "bare raft"}, func() (*proc.Cluster, error) {
+		return proc.Bare(b.bare, size, "--timeout-min", failoverTimeout)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if blow.name != blows[0].name {
+		return []*subject{ns, bare}, nil
+	}
+	off, err := start(subject{name: "northstar, fast failover off", ours: true}, northstar("--no-failover-fast"))
+	if err != nil {
+		return nil, err
+	}
+	client := *ns // the same cluster, in other rounds
+	client.name, client.viaClient = "northstar, Go client", true
+	return []*subject{ns, bare, &client, off}, nil
+}
+
+// priorityOf gives the i-th node a priority of its own: the first the highest.
+func priorityOf(i int) int { return 200 - 10*i }
+
+func (b *bench) measure(ctx context.Context, blow blow, size int, subjects []*subject) error {
+	fmt.Printf("\nfailover: %s, %d nodes, timeouts %s to twice that, %d rounds; the client's write gap in ms\n", blow.name, size, failoverTimeout, b.failovers)
+	floor, err := newFloor()
+	if err != nil {
+		return err
+	}
+	defer floor.close()
+	began := time.Now()
+	for round := range b.failovers {
+		if err := floor.measure(); err != nil {
+			return err
+		}
+		for _, s := range subjects {
+			if err := s.round(ctx, blow); err != nil {
+				return fmt.Errorf("%s, round %d: %w\n%s", s.name, round+1, err, s.cluster.Logs())
+			}
+		}
+		if (round+1)%10 == 0 {
+			fmt.Fprintf(os.Stderr, "%s, %d nodes: %d of %d rounds, %s\n", blow.name, size, round+1, b.failovers, time.Since(began).Round(time.Second))
+		}
+	}
+	report(blow, size, subjects, floor)
+	return ctx.Err()
+}
+
+func report(blow blow, size int, subjects []*subject, floor *floor) {
+	fmt.Printf("  %-30s %8s %8s %8s %8s   %s\n", "", "p50", "p90", "p99", "max", "longest pause after it, p50 and max")
+	for _, s := range subjects {
+		slices.Sort(s.gaps)
+		slices.Sort(s.late)
+		q := func(f float64) string { return ms(load.Quantile(s.gaps, f)) }
+		fmt.Printf("  %-30s %8s %8s %8s %8s   %s %s\n", s.name, q(0.5), q(0.9), q(0.99), q(1), ms(load.Quantile(s.late, 0.5)), ms(load.Quantile(s.late, 1)))
+	}
+	aim := blow.aims[size]
+	fmt.Printf("  %-30s %8d %8s %8d\n", "(aim for northstar)", aim[0], "", aim[1])
+	for _, s := range subjects {
+		if s.judged > 0 {
+			fmt.Printf("  %s: the best placed survivor with the newest log won %d of %d rounds, the highest priority whatever its log %d; more than one election in %d\n",
+				s.name, s.best, s.judged, s.highest, s.more)
+		}
+		printLadder(s, floor)
+		for _, n := range s.notes {
+			fmt.Printf("  %s: %s\n", s.name, n)
+		}
+	}
+}

@@ -1,0 +1,215 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"northstar/benchmarks/load"
+	"northstar/client"
+)
+
+// writer writes one small value after the other, 1 to 2 ms apart, and notes
+// when each was acknowledged. What a client sees of a failover is the longest
+// time between two of them.
+type writer struct {
+	write func(ctx context.Context, n int) error // returns when acknowledged
+
+	mu   sync.Mutex
+	acks []time.Time
+	news chan struct{} // capacity 1: an acknowledgement
+}
+
+func newWriter(write func(context.Context, int) error) *writer {
+	return &writer{write: write, news: make(chan struct{}, 1)}
+}
+
+// run writes until ctx ends.
+func (w *writer) run(ctx context.Context) error {
+	for n := 0; ctx.Err() == nil; n++ {
+		if err := w.write(ctx, n); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		w.mu.Lock()
+		w.acks = append(w.acks, time.Now())
+		w.mu.Unlock()
+		select {
+		case w.news <- struct{}{}:
+		default:
+		}
+		if err := wait(ctx, time.Millisecond+rand.N(time.Millisecond)); err != nil {
+			return nil
+		}
+	}
+	return nil
+}
+
+// ackedAfter waits for an acknowledgement later than at.
+func (w *writer) ackedAfter(ctx context.Context, at time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	for {
+		w.mu.Lock()
+		done := len(w.acks) > 0 && w.acks[len(w.acks)-1].After(at)
+		w.mu.Unlock()
+		if done {
+			return nil
+		}
+		select {
+		case <-w.news:
+		case <-ctx.Done():
+			return fmt.Errorf("no write was acknowledged: %w", ctx.Err())
+		}
+	}
+}
+
+// gap is the longest time between two acknowledgements, the second of them
+// after at; and when that was.
+func (w *writer) gap(at time.Time) (longest time.Duration, resumed time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := 1; i < len(w.acks); i++ {
+		if d := w.acks[i].Sub(w.acks[i-1]); w.acks[i].After(at) && d > longest {
+			longest, resumed = d, w.acks[i]
+		}
+	}
+	return longest, resumed
+}
+
+// firstAfter is when the first write after at was acknowledged, at itself if none
+// was.
+func (w *writer) firstAfter(at time.Time) time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, ack := range w.acks {
+		if ack.After(at) {
+			return ack
+		}
+	}
+	return at
+}
+
+// longestAfter is the longest time between two acknowledgements that both came
+// at or after resumed.
+func (w *writer) longestAfter(resumed time.Time) (longest time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := 1; i < len(w.acks); i++ {
+		if !w.acks[i-1].Before(resumed) {
+			longest = max(longest, w.acks[i].Sub(w.acks[i-1]))
+		}
+	}
+	return longest
+}
+
+// How the plain writer finds the leader.
+const (
+	hungAfter  = 25 * time.Millisecond // an answer that takes longer: ask all nodes
+	betweenTry = time.Millisecond
+	tryLimit   = 5 * time.Second
+)
+
+// everywhere makes a write function that knows nothing but the nodes'
+// addresses: it keeps to the node that took the last write, and when that fails
+// or is silent, offers the write to all nodes at once, again and again. A node
+// that does not lead says so and is asked again: what is measured is the
+// servers' gap.
+func everywhere(addrs []string) (write func(context.Context, int) error, closeAll func()) {
+	var leader string
+	var conn *load.Conn
+	drop := func() {
+		if conn != nil {
+			conn.Close()
+		}
+		conn, leader = nil, ""
+	}
+	write = func(ctx context.Context, n int) error {
+		path := fmt.Sprintf("/v1/kv/gap-%d?redirect=true", n%64)
+		if leader != "" {
+			conn.Limit(hungAfter)
+			if status, err := conn.Do("PUT", path, value); err == nil && status/100 == 2 {
+				return nil
+			}
+			drop()
+		}
+		var err error
+		leader, conn, err = race(ctx, addrs, path)
+		return err
+	}
+	return write, drop
+}
+
+var value = []byte("0123456789abcdef")
+
+type taker struct {
+	addr string
+	conn *load.Conn
+}
+
+// race offers a write to all nodes until one takes it.
+func race(ctx context.Context, addrs []string, path string) (string, *load.Conn, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	won := make(chan taker, len(addrs))
+	var all sync.WaitGroup
+	for _, addr := range addrs {
+		all.Go(func() { offer(ctx, addr, path, won) })
+	}
+	var first taker
+	select {
+	case first = <-won:
+	case <-ctx.Done():
+	}
+	cancel()
+	all.Wait()
+	close(won)
+	for late := range won {
+		late.conn.Close()
+	}
+	if first.conn == nil {
+		return "", nil, ctx.Err()
+	}
+	return first.addr, first.conn, nil
+}
+
+// offer offers a write to one node until it takes it, or ctx ends.
+func offer(ctx context.Context, addr, path string, won chan<- taker) {
+	for ctx.Err() == nil {
+		conn, err := load.Dial(ctx, addr)
+		if err == nil {
+			conn.Limit(tryLimit)
+			stop := context.AfterFunc(ctx, func() { conn.Close() })
+			for status := 0; err == nil; {
+				if status, err = conn.Do("PUT", path, value); err == nil && status/100 == 2 {
+					if stop() {
+						won <- taker{addr, conn}
+					}
+					return
+				}
+				_ = wait(ctx, betweenTry)
+			}
+			stop()
+			conn.Close()
+		}
+		_ = wait(ctx, betweenTry)
+	}
+}
+
+// throughClient makes a write function of this project's client with its
+// default options.
+func throughClient(addrs []string) (func(context.Context, int) error, func(), error) {
+	c, err := client.New(client.Config{Endpoints: addrs})
+	if err != nil {
+		return nil, nil, err
+	}
+	write := func(ctx context.Context, n int) error {
+		_, err := c.Put(ctx, fmt.Sprintf("gap-%d", n%64), value, client.WriteOptions{})
+		return err
+	}
+	return write, func() { c.Close() }, nil
+}

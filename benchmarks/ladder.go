@@ -1,0 +1,167 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"time"
+
+	"northstar/benchmarks/load"
+)
+
+// ladder is how long each step of one failover took, in order. What is negative
+// was not told.
+type ladder [len(steps)]time.Duration
+
+// steps are those of a failover: where each ends, by the clock of this machine,
+// which the nodes share.
+var steps = [...]struct{ name, field string }{
+	{"the winner notices", ""},
+	{"finds the process dead", "confirmed_us"},
+	{"a majority agrees", "agreed_us"},
+	{"raft stands", "stood_us"},
+	{"the votes are there", "elected_us"},
+	{"leader-start is applied", "serving_us"},
+	{"the client's write is", ""},
+}
+
+// ladderOf reads the winner's own event of the election of a term.
+func ladderOf(events []event, term uint64, hit time.Time, w *writer) (l ladder, ok bool) {
+	i := slices.IndexFunc(events, func(e event) bool {
+		return e.Type == "election" && e.Term == term && e.Fields["result"] == "won"
+	})
+	if i < 0 {
+		return l, false
+	}
+	fields, _ := events[i].Fields["steps"].(map[string]any)
+	text, _ := fields["noticed_at"].(string)
+	noticed, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		return l, false // no failover's doing: a timer fired first
+	}
+	last := hit
+	for i, s := range steps {
+		var at time.Time
+		switch us, known := fields[s.field].(float64); {
+		case i == 0:
+			at = noticed
+		case known:
+			at = noticed.Add(time.Duration(us) * time.Microsecond)
+		case i == len(steps)-1:
+			at = w.firstAfter(last)
+		default:
+			l[i] = -1
+			continue
+		}
+		l[i] = at.Sub(last)
+		last = at
+	}
+	return l, true
+}
+
+// floorOps are what the quickest possible failover of a dead leader waits for,
+// one after the other: round trips (the refused dial, the poll, the vote, the
+// leader-start, the client's entry, the client's request) and syncs (the
+// candidate's term; the voter's term and vote; and for the library's first entry,
+// the leader-start and the client's entry two each, at the leader and then at the
+// follower but for the first, which the second overtakes).
+const (
+	floorTrips = 6
+	floorSyncs = 3 + 2 + 4 + 4
+)
+
+// floor measures what the machine's syncs and round trips take during a run.
+type floor struct {
+	dir    string
+	disk   *syncer
+	far    net.Listener
+	conn   net.Conn
+	syncs  []time.Duration
+	trips  []time.Duration
+	buffer []byte
+}
+
+func newFloor() (*floor, error) {
+	f := &floor{buffer: make([]byte, 512)}
+	var err error
+	if f.dir, err = os.MkdirTemp("", "northstar-bench-sync-"); err != nil {
+		return nil, err
+	}
+	if f.disk, err = newSyncer(f.dir); err != nil {
+		return nil, err
+	}
+	if f.far, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+		return nil, err
+	}
+	go func() { // ends with the listener and the connection
+		c, err := f.far.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		_, _ = io.Copy(c, c)
+	}()
+	f.conn, err = net.Dial("tcp", f.far.Addr().String())
+	return f, err
+}
+
+// measure takes a few of both.
+func (f *floor) measure() error {
+	for range 5 {
+		took, err := f.disk.once()
+		if err != nil {
+			return err
+		}
+		f.syncs = append(f.syncs, took)
+		start := time.Now()
+		if _, err := f.conn.Write(f.buffer); err != nil {
+			return err
+		}
+		if _, err := io.ReadFull(f.conn, f.buffer); err != nil {
+			return err
+		}
+		f.trips = append(f.trips, time.Since(start))
+	}
+	return nil
+}
+
+func (f *floor) close() {
+	_ = f.conn.Close()
+	_ = f.far.Close()
+	f.disk.close()
+	_ = os.RemoveAll(f.dir)
+}
+
+func printLadder(s *subject, f *floor) {
+	if len(s.ladder) == 0 {
+		return
+	}
+	fmt.Printf("  %s, where the gap goes (%d rounds): ms, p10, p50 and p99\n", s.name, len(s.ladder))
+	for i, step := range steps {
+		var took []time.Duration
+		for _, l := range s.ladder {
+			if l[i] >= 0 {
+				took = append(took, l[i])
+			}
+		}
+		if len(took) == 0 {
+			continue
+		}
+		slices.Sort(took)
+		fmt.Printf("    %-26s %8s %8s %8s\n", step.name, ms(load.Quantile(took, 0.1)), ms(load.Quantile(took, 0.5)), ms(load.Quantile(took, 0.99)))
+	}
+	total := make([]time.Duration, len(s.ladder))
+	for i, l := range s.ladder {
+		for _, step := range l {
+			total[i] += max(0, step)
+		}
+	}
+	slices.Sort(total)
+	fmt.Printf("    %-26s %8s %8s %8s\n", "from the blow to the write", ms(load.Quantile(total, 0.1)), ms(load.Quantile(total, 0.5)), ms(load.Quantile(total, 0.99)))
+	slices.Sort(f.syncs)
+	slices.Sort(f.trips)
+	sync, trip := load.Quantile(f.syncs, 0.5), load.Quantile(f.trips, 0.5)
+	fmt.Printf("    floor: %d round trips of %s ms and %d syncs of %s ms, %s ms\n", floorTrips, ms(trip), floorSyncs, ms(sync), ms(floorTrips*trip+floorSyncs*sync))
+}

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"northstar/chaos/proc"
+)
+
+const (
+	settleTime = time.Second            // a cluster is left alone after it was mended
+	warmUp     = 200 * time.Millisecond // of the writer, and up to as long again: not in step with heartbeats or timers
+	afterGap   = 300 * time.Millisecond // how long to go on writing: a second election counts too
+)
+
+// round makes the leader fail once under load, and measures the gap.
+func (s *subject) round(ctx context.Context, blow blow) error {
+	if err := s.settle(ctx); err != nil {
+		return err
+	}
+	h, err := s.strike(ctx, blow)
+	if err != nil {
+		return err
+	}
+	gap, resumed := h.writer.gap(h.at)
+	s.gaps = append(s.gaps, gap)
+	s.late = append(s.late, h.writer.longestAfter(resumed))
+	if err := blow.mend(s, h.leader); err != nil {
+		return err
+	}
+	*s.mended = time.Now()
+	if !s.ours {
+		return nil
+	}
+	return s.explain(ctx, h)
+}
+
+// hit is one blow that was dealt.
+type hit struct {
+	writer *writer
+	leader *proc.Node // that was hit
+	term   uint64     // in which it led
+	at     time.Time
+}
+
+// strike writes, hits the leader, and writes on until the gap is over.
+func (s *subject) strike(ctx context.Context, blow blow) (h hit, err error) {
+	write, done, err := s.writing()
+	if err != nil {
+		return h, err
+	}
+	defer done()
+	h.writer = newWriter(write)
+	writing, stop := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	var wrong error
+	running.Go(func() { wrong = h.writer.run(writing) })
+	defer func() { stop(); running.Wait(); err = errors.Join(err, wrong) }()
+	if err := h.writer.ackedAfter(ctx, time.Now()); err != nil {
+		return h, err
+	}
+	if err := wait(ctx, warmUp+rand.N(warmUp)); err != nil {
+		return h, err
+	}
+	if h.leader, err = s.cluster.Leader(ctx); err != nil {
+		return h, err
+	}
+	if s.ours {
+		before, err := electionsOf(ctx, h.leader)
+		if err != nil {
+			return h, err
+		}
+		h.term = before.term()
+	}
+	h.at = time.Now()
+	if err := blow.hit(s.network, h.leader); err != nil {
+		return h, err
+	}
+	if err := h.writer.ackedAfter(ctx, h.at.Add(hungAfter)); err != nil {
+		return h, err
+	}
+	return h, wait(ctx, afterGap)
+}
+
+// settle waits until the cluster is whole again and has been for a while.
+func (s *subject) settle(ctx context.Context) error {
+	if _, err := s.cluster.Leader(ctx); err != nil {
+		return err
+	}
+	if s.ours {
+		if err := s.whole(ctx); err != nil {
+			return err
+		}
+	}
+	return wait(ctx, time.Until(s.mended.Add(settleTime)))
+}
+
+// whole waits until the cluster finds all its members healthy.
+func (s *subject) whole(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	for {
+		leader, err := s.cluster.Leader(ctx)
+		if err != nil {
+			return err
+		}
+		if healthy, err := healthyMembers(ctx, leader); err == nil && healthy == len(s.cluster.Nodes) {
+			return nil
+		}
+		if err := wait(ctx, 10*time.Millisecond); err != nil {
+			return fmt.Errorf("the cluster does not become whole: %w", err)
+		}
+	}
+}
+
+// explain reads from the cluster's own records how the round went.
+func (s *subject) explain(ctx context.Context, h hit) error {
+	leader, err := s.cluster.Leader(ctx)
+	if err != nil {
+		return err
+	}
+	all, err := electionsOf(ctx, leader)
+	if err != nil {
+		return err
+	}
+	fresh := all.since(h.term)
+	if len(fresh) == 0 {
+		return errors.New("no record of the election")
+	}
+	if len(fresh) > 1 {
+		s.more++
+		for _, e := range fresh {
+			s.note("one of %d elections: term %d, %s, %s: %s", len(fresh), e.Term, e.CandidateID, e.Trigger, e.Reason)
+		}
+	}
+	if !s.fast {
+		return nil
+	}
+	first := fresh[len(fresh)-1]
+	winner := s.node(first.CandidateID)
+	if winner == nil || !winner.Running() {
+		return fmt.Errorf("unknown winner %s", first.CandidateID)
+	}
+	events, err := ownEvents(ctx, winner)
+	if err != nil {
+		return err
+	}
+	if l, ok := ladderOf(events, first.Term, h.at, h.writer); ok {
+		s.ladder = append(s.ladder, l)
+	} else {
+		s.note("a timer elected %s in term %d, hit at %s: %s; votes %+v", first.CandidateID, first.Term, h.at.UTC().Format("15:04:05.000"), first.Trigger, first.Votes)
+	}
+	s.judge(first, events, h.leader)
+	return nil
+}
+
+// judge counts whether the survivor of the highest priority with the newest log
+// was elected, and notes why not.
+func (s *subject) judge(e election, events []event, failed *proc.Node) {
+	var best *proc.Node
+	for _, n := range s.cluster.Nodes { // the first has the highest priority
+		if n != failed {
+			best = n
+			break
+		}
+	}
+	s.judged++
+	if e.CandidateID == best.ID {
+		s.best++
+		s.highest++
+		return
+	}
+	ranking := rankingOf(events, e.Term)
+	winner, behind := ranking[e.CandidateID], ranking[best.ID]
+	if winner.known && behind.known && behind.older(winner) {
+		s.best++ // priority ranks among those with the newest log
+		return
+	}
+	s.note("%s won and not %s: term %d, %s: %s; votes %+v; ranking %v", e.CandidateID, best.ID, e.Term, e.Trigger, e.Reason, e.Votes, ranking)
+}
+
+func (s *subject) note(format string, args ...any) {
+	const most = 20
+	if len(s.notes) < most {
+		s.notes = append(s.notes, fmt.Sprintf("round %d: ", len(s.gaps))+fmt.Sprintf(format, args...))
+	}
+}
+
+func (s *subject) node(id string) *proc.Node {
+	i := slices.IndexFunc(s.cluster.Nodes, func(n *proc.Node) bool { return n.ID == id })
+	if i < 0 {
+		return nil
+	}
+	return s.cluster.Nodes[i]
+}
+
+func (s *subject) writing() (func(context.Context, int) error, func(), error) {
+	var addrs []string
+	for _, n := range s.cluster.Nodes {
+		addrs = append(addrs, n.HTTP)
+	}
+	if s.viaClient {
+		return throughClient(addrs)
+	}
+	write, done := everywhere(addrs)
+	return write, done, nil
+}

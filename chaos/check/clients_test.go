@@ -1,0 +1,71 @@
+package check
+
+import (
+	"testing"
+	"time"
+)
+
+func TestHolders(t *testing.T) {
+	ms := time.Millisecond
+	first := Tenure{Client: 1, Session: "a", Token: 1, Asked: 0, Won: 10 * ms, Until: 100 * ms}
+	next := Tenure{Client: 2, Session: "b", Token: 2, Asked: 20 * ms, Won: 110 * ms, Until: 200 * ms}
+	for name, tt := range map[string]struct {
+		change func(next *Tenure)
+		write  FencedWrite
+		want   string
+	}{
+		"one after the other": {nil, FencedWrite{Token: 1, Begin: 100 * ms, End: 120 * ms}, ""},
+		"asked for again":     {func(n *Tenure) { n.Session, n.Token, n.Won = "a", 1, 50*ms }, FencedWrite{}, ""},
+		"two at a time":       {func(n *Tenure) { n.Won = 99 * ms }, FencedWrite{}, OneHolder},
+		"the token of both":   {func(n *Tenure) { n.Token = 1 }, FencedWrite{}, OneHolder},
+		"a token from before": {func(n *Tenure) { n.Token = 0 }, FencedWrite{}, OneHolder},
+		"an old token":        {nil, FencedWrite{Token: 1, Begin: 111 * ms, End: 120 * ms}, Fencing},
+	} {
+		n := next
+		if tt.change != nil {
+			tt.change(&n)
+		}
+		var writes []FencedWrite
+		if tt.write.Token != 0 {
+			writes = append(writes, tt.write)
+		}
+		got := ""
+		if v := Holders([]Tenure{n, first}, writes); len(v) > 0 {
+			got = v[0].Invariant
+		}
+		if got != tt.want {
+			t.Errorf("%s: %q, want %q", name, got, tt.want)
+		}
+	}
+}
+
+func TestWatched(t *testing.T) {
+	ops := []Op{
+		{Kind: Put, Key: "a", Value: "0", Outcome: Done, Revision: 3}, // before the watch
+		{Kind: Put, Key: "a", Value: "1", Outcome: Done, Revision: 4},
+		{Kind: Put, Key: "b", Value: "2", Outcome: Unknown},
+		{Kind: Get, Key: "a", Value: "1", Outcome: Done},
+		{Kind: Delete, Key: "a", Outcome: Done, Revision: 6},
+		{Kind: Put, Key: "a", Value: "3", Outcome: Done, Revision: 9}, // not seen yet
+	}
+	for name, tt := range map[string]struct {
+		changes []Change
+		added   bool
+		want    int
+	}{
+		"all":       {[]Change{{4, "a", "1"}, {5, "b", "2"}, {6, "a", ""}}, true, 0},
+		"a gap":     {[]Change{{4, "a", "1"}, {7, "b", "2"}}, true, 1},
+		"another":   {[]Change{{4, "a", "2"}, {6, "a", ""}}, true, 1},
+		"twice":     {[]Change{{4, "a", "1"}, {4, "a", "1"}}, false, 0},
+		"backwards": {[]Change{{4, "a", "1"}, {6, "a", ""}, {5, "b", "2"}}, false, 0},
+	} {
+		w := Watch{Name: "w", From: 3}
+		added := true
+		for _, c := range tt.changes {
+			added = added && w.Add(c) == ""
+		}
+		if got := Watched(&w, ops); added != tt.added || len(got) != tt.want {
+			t.Errorf("%s: added %v, %v", name, added, got)
+		}
+	}
+}

@@ -1,0 +1,201 @@
+package check
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// Kind is what an operation does to its key.
+type Kind string
+
+// The kinds of operations.
+const (
+	Get    Kind = "get"
+	Put    Kind = "put"
+	Create Kind = "create" // put if absent
+	CAS    Kind = "cas"    // put if the key still holds Expect
+	Delete Kind = "delete" // if the key still holds Expect, when that is not ""
+)
+
+// Outcome is what a client knows of its operation.
+type Outcome string
+
+// The outcomes. An operation that is known not to have happened is no part of
+// a history at all; should it have happened, the reads of its value betray it.
+const (
+	Done    Outcome = "done"
+	Refused Outcome = "refused" // its condition did not hold, or there was nothing to delete
+	Unknown Outcome = "unknown"
+)
+
+// Op is one operation on one key. Every value written in a history is
+// different from all others, so that a value stands for one revision of its
+// key.
+type Op struct {
+	Client     int
+	Kind       Kind
+	Key        string
+	Value      string // written, or read; "" is absence
+	Expect     string // of CAS and Delete
+	Outcome    Outcome
+	Revision   uint64        // of a write that was done; 0: not known
+	Begin, End time.Duration // since the start of the history; End of an unknown one means nothing
+	Node       string        // that answered, for people
+	Note       string        // the error, for people
+}
+
+// String is the operation on one line.
+func (o Op) String() string {
+	s := fmt.Sprintf("%v..%v client %d %s %s", o.Begin, o.End, o.Client, o.Kind, o.Key)
+	if o.Kind != Get {
+		s += fmt.Sprintf(" := %q", o.Value)
+	} else {
+		s += fmt.Sprintf(" = %q", o.Value)
+	}
+	if o.Expect != "" {
+		s += fmt.Sprintf(" if %q", o.Expect)
+	}
+	return strings.TrimSpace(s + " " + string(o.Outcome) + " " + o.Node + " " + o.Note)
+}
+
+// History collects operations from any goroutine.
+type History struct {
+	mu  sync.Mutex
+	ops []Op
+}
+
+// Add adds a finished operation.
+func (h *History) Add(o Op) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ops = append(h.ops, o)
+}
+
+// Ops gives the operations so far, by their beginning.
+func (h *History) Ops() []Op {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	ops := slices.Clone(h.ops)
+	slices.SortStableFunc(ops, func(a, b Op) int { return int(a.Begin - b.Begin) })
+	return ops
+}
+
+// forever is the end of an operation whose outcome is unknown: it may still
+// take effect.
+const forever = int64(1) << 62
+
+// Linearizable checks each key's operations as those of one register. It
+// returns the keys' violations, and how many keys could not be decided within
+// the limit of real time given to each. It is not to be called in a synctest
+// bubble, where that limit would never pass.
+func Linearizable(ops []Op, limit time.Duration) (violations []Violation, undecided int) {
+	byKey := map[string][]Op{}
+	for _, o := range ops {
+		byKey[o.Key] = append(byKey[o.Key], o)
+	}
+	for _, k := range slices.Sorted(maps.Keys(byKey)) {
+		switch decide(byKey[k], limit) {
+		case porcupine.Illegal:
+			violations = append(violations, unexplained(byKey[k], limit))
+		case porcupine.Unknown:
+			undecided++
+		}
+	}
+	return violations, undecided
+}
+
+// decide says whether some order of one key's operations explains them.
+func decide(ops []Op, limit time.Duration) porcupine.CheckResult {
+	var history []porcupine.Operation
+	for _, o := range ops {
+		end := int64(o.End)
+		if o.Outcome == Unknown {
+			if o.Kind == Get {
+				continue
+			}
+			end = forever
+		}
+		history = append(history, porcupine.Operation{ClientId: o.Client, Input: o, Call: int64(o.Begin), Output: o, Return: end})
+	}
+	return porcupine.CheckOperationsTimeout(register, history, limit)
+}
+
+// shownOps is how many operations before an unexplained one are shown with it.
+const shownOps = 12
+
+// unexplained finds the first answer that no order explains: up to the one before
+// it, with what had begun and was not answered yet, some order does.
+func unexplained(ops []Op, limit time.Duration) Violation {
+	answered := slices.DeleteFunc(slices.Clone(ops), func(o Op) bool { return o.Outcome == Unknown })
+	slices.SortStableFunc(answered, func(a, b Op) int { return cmp.Compare(a.End, b.End) })
+	first := sort.Search(len(answered), func(i int) bool { return decide(until(ops, answered[i].End), limit) == porcupine.Illegal })
+	if first == len(answered) { // some were not decided in time
+		first--
+	}
+	culprit := answered[first]
+	v := Violation{Invariant: Linearizability, Detail: fmt.Sprintf("no order of the operations on %s explains: %v", culprit.Key, culprit)}
+	known := until(ops, culprit.End)
+	v.Ops = known[max(0, len(known)-shownOps):]
+	return v
+}
+
+// until is what was known at a moment: operations that end later have an unknown
+// outcome.
+func until(ops []Op, end time.Duration) (known []Op) {
+	for _, o := range ops {
+		if o.Begin > end {
+			continue
+		}
+		if o.Outcome != Unknown && o.End > end {
+			o.Outcome, o.Revision = Unknown, 0
+		}
+		known = append(known, o)
+	}
+	return known
+}
+
+// register is the model of one key. Its state is the value, "" when absent.
+var register = porcupine.Model{
+	Init: func() any { return "" },
+	Step: func(state, input, _ any) (bool, any) {
+		value, o := state.(string), input.(Op)
+		return step(value, o)
+	},
+}
+
+// step says whether an operation can have had its outcome at a key with that
+// value, and gives the value after it.
+func step(value string, o Op) (bool, any) {
+	var holds bool
+	switch o.Kind {
+	case Get:
+		return o.Value == value, value
+	case Put:
+		holds = true
+	case Create:
+		holds = value == ""
+	case CAS:
+		holds = value == o.Expect
+	case Delete:
+		holds = value != "" && (o.Expect == "" || value == o.Expect)
+	}
+	after := o.Value
+	if o.Kind == Delete {
+		after = ""
+	}
+	switch {
+	case o.Outcome == Unknown && !holds:
+		return true, value
+	case o.Outcome == Refused:
+		return !holds, value
+	}
+	return holds, after
+}

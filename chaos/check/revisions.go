@@ -1,0 +1,83 @@
+package check
+
+import (
+	"fmt"
+	"sync"
+
+	"northstar/cluster"
+)
+
+// Revisions checks, while operations run, that revisions only grow and that
+// reads are fresh: it compares each answer with what had been acknowledged
+// when its operation began. Its methods may be called from any goroutine.
+type Revisions struct {
+	report func(Violation)
+
+	mu    sync.Mutex
+	acked uint64 // the highest revision acknowledged to any client
+}
+
+// NewRevisions makes a checker that tells report of each violation.
+func NewRevisions(report func(Violation)) *Revisions { return &Revisions{report: report} }
+
+// Begin is called before an operation, and gives what its end is called with.
+func (r *Revisions) Begin() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.acked
+}
+
+// Wrote says that a write was acknowledged with a revision.
+func (r *Revisions) Wrote(what string, begin, revision uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if revision <= begin {
+		r.report(Violation{Invariant: RevisionsGrow, Detail: fmt.Sprintf("%s got revision %d, after %d had been acknowledged", what, revision, begin)})
+	}
+	r.acked = max(r.acked, revision)
+}
+
+// Read says that a linearizable read was served from a state of that revision.
+func (r *Revisions) Read(what string, begin, revision uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if revision < begin {
+		r.report(Violation{Invariant: FreshReads, Detail: fmt.Sprintf("%s was served at revision %d, after %d had been acknowledged", what, revision, begin)})
+	}
+}
+
+// Acknowledged is the highest revision acknowledged.
+func (r *Revisions) Acknowledged() uint64 { return r.Begin() }
+
+// Final is what a node holds at the end, when nothing changes any more.
+type Final struct {
+	Node     cluster.NodeID
+	Leader   cluster.NodeID // whom it follows
+	Applied  uint64
+	Revision uint64
+	Sum      uint64 // of its whole state
+}
+
+// Converged says what keeps nodes from agreeing: they follow one leader, have
+// applied the same, and hold at least what was acknowledged. "" when nothing.
+func Converged(nodes []Final, acknowledged uint64) string {
+	if len(nodes) == 0 {
+		return "no nodes"
+	}
+	first := nodes[0]
+	for _, n := range nodes {
+		switch {
+		case n.Leader == "":
+			return fmt.Sprintf("%s knows no leader", n.Node)
+		case n.Leader != first.Leader:
+			return fmt.Sprintf("%s follows %s, %s follows %s", first.Node, first.Leader, n.Node, n.Leader)
+		case n.Applied != first.Applied:
+			return fmt.Sprintf("%s has applied %d, %s %d", first.Node, first.Applied, n.Node, n.Applied)
+		case n.Revision != first.Revision || n.Sum != first.Sum:
+			return fmt.Sprintf("at index %d %s is at revision %d (%x), %s at revision %d (%x)", n.Applied, first.Node, first.Revision, first.Sum, n.Node, n.Revision, n.Sum)
+		case n.Revision < acknowledged:
+			return fmt.Sprintf("%s is at revision %d, %d was acknowledged", n.Node, n.Revision, acknowledged)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,238 @@
+// Package check holds what must never happen to a cluster, as functions over
+// observations: of logs, terms and leaders (Safety), of revisions (Revisions),
+// of whole histories of operations (Linearizable), and of the end (Converged).
+// It knows neither clock nor node, so that simulation and real processes share
+// it.
+package check
+
+import (
+	"fmt"
+	"sync"
+
+	"northstar/cluster"
+)
+
+// The invariants, as they are named in a Violation.
+const (
+	OneLeader          = "one leader per term"
+	TermGrows          = "terms never go back"
+	LogMatching        = "log matching"
+	LeaderCompleteness = "leader completeness"
+	StateMachineSafety = "state machine safety"
+	SameState          = "equal states at equal index"
+	RevisionsGrow      = "revisions only grow"
+	FreshReads         = "reads see every write acknowledged before"
+	Linearizability    = "linearizability"
+	Convergence        = "convergence after healing"
+	Idempotency        = "an idempotent write happens once"
+	WatchOrder         = "a watch shows each change once, in order"
+	OneHolder          = "a role has one holder, with a greater token each time"
+	Fencing            = "no write with an old token"
+	SessionsLive       = "no session that is renewed ends"
+	Arrival            = "a transfer that succeeds has arrived"
+	StepsDown          = "a leader that is cut off stops leading"
+	Liveness           = "a majority that can elect does"
+)
+
+// Violation is one broken invariant.
+type Violation struct {
+	Invariant string // one of the constants above
+	Detail    string // who, which term and index
+	Ops       []Op   // that show it, where operations do
+}
+
+// Error names the invariant and the detail.
+func (v Violation) Error() string { return v.Invariant + " broken: " + v.Detail }
+
+// Entry is a log entry, as far as the invariants look at it.
+type Entry struct {
+	Index, Term uint64
+	Sum         uint64 // hash of type and data
+}
+
+// TermAt gives the term of a node's entry at index. ok is false where its log
+// holds none; compacted says that this is because a snapshot took its place.
+type TermAt func(index uint64) (term uint64, ok, compacted bool)
+
+// completenessDepth is how many of the newest committed entries a new leader's
+// log is looked at for. Log matching holds the older ones.
+const completenessDepth = 64
+
+// Safety checks Raft's own properties over what is observed of all nodes. Its
+// methods may be called from any goroutine and do not block. Leading calls its
+// TermAt without holding the checker's lock.
+type Safety struct {
+	report func(Violation)
+
+	mu        sync.Mutex
+	leaders   map[uint64]cluster.NodeID // by term
+	terms     map[cluster.NodeID]uint64
+	maxTerm   uint64
+	written   map[place]written
+	committed map[uint64]commit // by index
+	maxCommit uint64
+	states    map[uint64]stateAt // by applied index
+}
+
+type place struct{ index, term uint64 }
+
+type written struct {
+	sum, prevTerm uint64
+	prevKnown     bool
+	by            cluster.NodeID
+}
+
+type commit struct {
+	index, term, sum uint64
+	seenIn           uint64 // the newest term known when it was seen to be committed
+	by               cluster.NodeID
+}
+
+type stateAt struct {
+	revision, sum uint64
+	by            cluster.NodeID
+}
+
+// NewSafety makes a checker that tells report of each violation. report must
+// not block and not call the checker, and may be called from several goroutines.
+func NewSafety(report func(Violation)) *Safety {
+	return &Safety{
+		report:  report,
+		leaders: map[uint64]cluster.NodeID{}, terms: map[cluster.NodeID]uint64{},
+		written: map[place]written{}, committed: map[uint64]commit{}, states: map[uint64]stateAt{},
+	}
+}
+
+func (s *Safety) violated(invariant, format string, args ...any) {
+	s.report(Violation{Invariant: invariant, Detail: fmt.Sprintf(format, args...)})
+}
+
+// Leading says that a node acts as the leader of a term. At the first call for
+// a term the leader's log is looked at, to hold what was committed before. It
+// returns whether this was the first.
+func (s *Safety) Leading(node cluster.NodeID, term uint64, log TermAt) bool {
+	s.mu.Lock()
+	other, known := s.leaders[term]
+	if !known {
+		s.leaders[term] = node
+		s.maxTerm = max(s.maxTerm, term)
+	}
+	must := s.committedBefore(term, known)
+	s.mu.Unlock()
+
+	if known && other != node {
+		s.violated(OneLeader, "%s and %s both lead term %d", other, node, term)
+	}
+	for _, c := range must {
+		got, ok, compacted := log(c.index)
+		if compacted {
+			break
+		}
+		if !ok || got != c.term {
+			s.violated(LeaderCompleteness, "%s leads term %d, and where %s had applied entry %d of term %d it has one of term %d (0: none)", node, term, c.by, c.index, c.term, got)
+			break
+		}
+	}
+	return !known
+}
+
+// committedBefore gives the newest entries that a leader of that term must
+// hold, newest first. An entry seen only in or after the term may have been
+// committed by a later leader, which an earlier one need not know.
+func (s *Safety) committedBefore(term uint64, known bool) (must []commit) {
+	if known {
+		return nil
+	}
+	for i := s.maxCommit; i > 0 && i+completenessDepth > s.maxCommit; i-- {
+		if c, known := s.committed[i]; known && c.seenIn < term {
+			must = append(must, c)
+		}
+	}
+	return must
+}
+
+// Term says which term a node is in.
+func (s *Safety) Term(node cluster.NodeID, term uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if last := s.terms[node]; term < last {
+		s.violated(TermGrows, "%s was in term %d and is in term %d", node, last, term)
+	}
+	s.terms[node] = term
+	s.maxTerm = max(s.maxTerm, term)
+}
+
+// Wiped forgets the term of a node that lost its disk.
+func (s *Safety) Wiped(node cluster.NodeID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.terms, node)
+}
+
+// Stored says that entries, with consecutive indexes, have become durable on a
+// node. prevTerm is the term of the entry before the first, 0 if unknown. Two
+// entries with the same index and term must be equal and follow entries of
+// equal terms: by induction all before them are equal too.
+func (s *Safety) Stored(node cluster.NodeID, prevTerm uint64, entries []Entry) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range entries {
+		p := place{e.Index, e.Term}
+		w, known := s.written[p]
+		switch {
+		case !known:
+			w = written{sum: e.Sum, prevTerm: prevTerm, prevKnown: prevTerm != 0, by: node}
+		case w.sum != e.Sum:
+			s.violated(LogMatching, "%s and %s have different entries %d of term %d", w.by, node, e.Index, e.Term)
+		case w.prevKnown && prevTerm != 0 && w.prevTerm != prevTerm:
+			s.violated(LogMatching, "entry %d of term %d follows one of term %d on %s and one of term %d on %s", e.Index, e.Term, w.prevTerm, w.by, prevTerm, node)
+		case !w.prevKnown && prevTerm != 0:
+			w.prevTerm, w.prevKnown = prevTerm, true
+		}
+		s.written[p] = w
+		prevTerm = e.Term
+	}
+}
+
+// Applied says that a node has applied an entry of its log.
+func (s *Safety) Applied(node cluster.NodeID, e Entry) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c, known := s.committed[e.Index]
+	if !known {
+		s.committed[e.Index] = commit{index: e.Index, term: e.Term, sum: e.Sum, seenIn: s.maxTerm, by: node}
+		s.maxCommit = max(s.maxCommit, e.Index)
+		return
+	}
+	if c.term != e.Term || c.sum != e.Sum {
+		s.violated(StateMachineSafety, "entry %d: %s applied that of term %d, %s that of term %d", e.Index, c.by, c.term, node, e.Term)
+	}
+}
+
+// State says what a node's state machine holds after it applied index.
+func (s *Safety) State(node cluster.NodeID, index, revision, sum uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	got, known := s.states[index]
+	if !known {
+		s.states[index] = stateAt{revision: revision, sum: sum, by: node}
+		return
+	}
+	if got.revision != revision || got.sum != sum {
+		s.violated(SameState, "at index %d %s is at revision %d (%x), %s at revision %d (%x)", index, got.by, got.revision, got.sum, node, revision, sum)
+	}
+}
+
+// Elections is the number of terms that had a leader.
+func (s *Safety) Elections() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.leaders)
+}
+
+// MaxCommit is the highest index seen to be committed.
+func (s *Safety) MaxCommit() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.maxCommit
+}

@@ -1,0 +1,59 @@
+package check
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Tenure is one session's time as the holder of a role, as its client knows it:
+// it held the role for sure from Won to Until. Times are since the start of the
+// history.
+type Tenure struct {
+	Client  int
+	Session string
+	Token   uint64
+	Asked   time.Duration // when the answer that told it was asked for
+	Won     time.Duration // when that came
+	Until   time.Duration // its own deadline, or when it began to resign
+}
+
+func (t Tenure) String() string {
+	return fmt.Sprintf("client %d held it with token %d from %v (asked %v) to %v", t.Client, t.Token, t.Won, t.Asked, t.Until)
+}
+
+// FencedWrite is a write with a role's token that was done.
+type FencedWrite struct {
+	Client     int
+	Token      uint64
+	Begin, End time.Duration
+}
+
+// Holders checks what was seen of one role: at most one holder at a time, each
+// tenure with a token of its own that is greater than those before, and no write
+// with a token when somebody already knew of a greater one.
+func Holders(tenures []Tenure, writes []FencedWrite) (violations []Violation) {
+	tenures = slices.Clone(tenures)
+	slices.SortStableFunc(tenures, func(a, b Tenure) int { return int(a.Won - b.Won) })
+	for i, a := range tenures {
+		for _, b := range tenures[i+1:] {
+			switch {
+			case a.Token == b.Token && a.Session != b.Session:
+				violations = append(violations, Violation{Invariant: OneHolder, Detail: fmt.Sprintf("two sessions got one token: %v; %v", a, b)})
+			case a.Token != b.Token && a.Won < b.Asked && b.Token < a.Token:
+				violations = append(violations, Violation{Invariant: OneHolder, Detail: fmt.Sprintf("tokens went back: %v; %v", a, b)})
+			case a.Session != b.Session && b.Won < a.Until:
+				violations = append(violations, Violation{Invariant: OneHolder, Detail: fmt.Sprintf("two at a time: %v; %v", a, b)})
+			}
+		}
+	}
+	for _, w := range writes {
+		for _, t := range tenures {
+			if t.Token > w.Token && t.Won < w.Begin {
+				violations = append(violations, Violation{Invariant: Fencing, Detail: fmt.Sprintf("client %d wrote with token %d from %v to %v, after %v", w.Client, w.Token, w.Begin, w.End, t)})
+				break
+			}
+		}
+	}
+	return violations
+}

@@ -1,0 +1,64 @@
+package check
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Change is one event of a watch.
+type Change struct {
+	Revision uint64
+	Key      string
+	Value    string // "" when the key was deleted
+}
+
+// Watch collects the events of one watcher that resumes where it stopped. It is
+// for one goroutine.
+type Watch struct {
+	Name    string
+	From    uint64 // it sees what is newer than this
+	Changes []Change
+}
+
+// Seen is the newest revision that the watcher has seen.
+func (w *Watch) Seen() uint64 {
+	if len(w.Changes) == 0 {
+		return w.From
+	}
+	return w.Changes[len(w.Changes)-1].Revision
+}
+
+// Add takes the next event, and says what is wrong with it: "" when nothing.
+func (w *Watch) Add(c Change) string {
+	if last := w.Seen(); c.Revision <= last {
+		return fmt.Sprintf("%s got revision %d after %d", w.Name, c.Revision, last)
+	}
+	w.Changes = append(w.Changes, c)
+	return ""
+}
+
+// Watched compares what a watcher saw with the writes that were acknowledged: of
+// each up to the newest event it must have shown just that.
+func Watched(w *Watch, ops []Op) (violations []Violation) {
+	for _, o := range ops {
+		if o.Outcome != Done || o.Kind == Get || o.Revision == 0 || o.Revision <= w.From || o.Revision > w.Seen() {
+			continue
+		}
+		i, found := slices.BinarySearchFunc(w.Changes, o.Revision, func(c Change, r uint64) int {
+			switch {
+			case c.Revision < r:
+				return -1
+			case c.Revision > r:
+				return 1
+			}
+			return 0
+		})
+		switch {
+		case !found:
+			violations = append(violations, Violation{Invariant: WatchOrder, Detail: fmt.Sprintf("%s never showed revision %d: %v", w.Name, o.Revision, o)})
+		case w.Changes[i].Key != o.Key || w.Changes[i].Value != o.Value:
+			violations = append(violations, Violation{Invariant: WatchOrder, Detail: fmt.Sprintf("%s showed %q = %q at revision %d: %v", w.Name, w.Changes[i].Key, w.Changes[i].Value, o.Revision, o)})
+		}
+	}
+	return violations
+}

@@ -1,0 +1,130 @@
+package overlay
+
+import "path/filepath"
+
+// Replay changes the installed toolchain so that a synctest bubble goes the
+// same way each time it is run from one seed, in any process, as long as that
+// was started with GOMAXPROCS=1 (to set it later leaves traces) and nothing is
+// collected meanwhile (a GC percent of -1). What decides
+// between goroutines is then drawn from a generator that chaos/sim seeds:
+//
+//   - the order of a select's cases, and of timers of one instant;
+//   - math/rand's functions without a source of their own.
+//
+// What would draw from it a number of times that depends on what the process
+// did before, as with caches that are made at their first use, gets the same
+// number every time instead: the seeds of maps, and where a range over one
+// begins. Contexts end their children in the order of their making, not of a
+// map of pointers, as the addresses differ from process to process. No time but
+// the bubble's own counts: not for the starvation of a mutex, nor to preempt a
+// goroutine that runs long, nor to go on with another while a system call is
+// slow; and the number of goroutines that ran before is looked at no more.
+//
+// Nothing built so may ship: it starts with the same random numbers each time,
+// and one goroutine can hold up all others for a minute.
+func Replay(goroot string) Set {
+	return Set{Root: filepath.Join(goroot, "src"), Edits: []Edit{
+		{
+			File: "runtime/rand.go",
+			Old:  "\tglobalRand.state.Init(*seed)\n",
+			New:  "\t*seed = [32]byte{1}\n\tglobalRand.state.Init(*seed)\n",
+		}, {
+			File: "runtime/rand.go",
+			Old:  "\tmp := getg().m\n\tc := &mp.chacha8\n",
+			New:  "\tif getg().bubble != nil {\n\t\treturn bubbleConstant\n\t}\n\tmp := getg().m\n\tc := &mp.chacha8\n",
+		}, {
+			File: "runtime/rand.go",
+			Old:  "// mrandinit initializes the random state of an m.\n",
+			New:  generator + "// mrandinit initializes the random state of an m.\n",
+		}, {
+			File: "runtime/select.go",
+			Old:  "cheaprandn(uint32(norder + 1))",
+			New:  "bubbleRandn(uint32(norder + 1))",
+		}, {
+			File: "runtime/time.go",
+			Old:  "\t\t\tt.rand = cheaprand()\n",
+			New:  "\t\t\tt.rand = uint32(bubbleRand())\n",
+		}, {
+			File: "runtime/sema.go",
+			Old:  "func internal_sync_nanotime() int64 {\n",
+			New:  "func internal_sync_nanotime() int64 {\n\tif bubble := getg().bubble; bubble != nil {\n\t\treturn bubble.now\n\t}\n",
+		}, {
+			File: "runtime/proc.go",
+			Old:  "const forcePreemptNS = 10 * 1000 * 1000 // 10ms\n",
+			New:  "const forcePreemptNS = 60 * 1000 * 1000 * 1000\n",
+		}, {
+			File: "runtime/proc.go",
+			Old:  "if runqempty(pp) && sched.nmspinning.Load()+sched.npidle.Load() > 0 && pd.syscallwhen+10*1000*1000 > now {\n",
+			New:  "if pd.syscallwhen+10*1000*1000*1000 > now {\n",
+		}, {
+			File: "runtime/proc.go",
+			Old:  "if pp.schedtick%61 == 0 && !sched.runq.empty() {\n",
+			New:  "if false {\n",
+		}, {
+			File: "math/rand/rand.go",
+			Old:  "//go:linkname runtime_rand runtime.rand\n",
+			New:  "//go:linkname runtime_rand runtime.drawRand\n",
+		}, {
+			File: "math/rand/v2/rand.go",
+			Old:  "//go:linkname runtime_rand runtime.rand\n",
+			New:  "//go:linkname runtime_rand runtime.drawRand\n",
+		}, {
+			File: "context/context.go",
+			Old:  "\tchildren map[canceler]struct{} // set to nil by the first cancel call\n",
+			New:  "\tchildren map[canceler]uint64\n\tborn uint64\n",
+		}, {
+			File: "context/context.go",
+			Old:  "\t\t\t\tp.children = make(map[canceler]struct{})\n\t\t\t}\n\t\t\tp.children[child] = struct{}{}\n",
+			New:  "\t\t\t\tp.children = make(map[canceler]uint64)\n\t\t\t}\n\t\t\tp.born++\n\t\t\tp.children[child] = p.born\n",
+		}, {
+			File: "context/context.go",
+			Old:  "\tfor child := range c.children {\n",
+			New:  "\tfor len(c.children) > 0 {\n" + firstborn,
+		},
+	}}
+}
+
+// generator is splitmix64, and what draws from it.
+const generator = `
+//go:linkname bubbleState
+var bubbleState uint64
+
+//go:linkname bubbleConstant
+var bubbleConstant uint64
+
+//go:nosplit
+func bubbleRand() uint64 {
+	bubbleState += 0x9e3779b97f4a7c15
+	x := bubbleState
+	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9
+	x = (x ^ (x >> 27)) * 0x94d049bb133111eb
+	return x ^ (x >> 31)
+}
+
+//go:nosplit
+func bubbleRandn(n uint32) uint32 {
+	if getg().bubble == nil {
+		return cheaprandn(n)
+	}
+	return uint32((uint64(uint32(bubbleRand())) * uint64(n)) >> 32)
+}
+
+//go:linkname drawRand
+func drawRand() uint64 {
+	if getg().bubble == nil {
+		return rand()
+	}
+	return bubbleRand()
+}
+
+`
+
+// firstborn takes the oldest child out of c.children.
+const firstborn = `		var child canceler
+		for other, at := range c.children {
+			if child == nil || at < c.children[child] {
+				child = other
+			}
+		}
+		delete(c.children, child)
+`

@@ -1,0 +1,334 @@
+// Package proc runs clusters as separate processes, for tests and benchmarks:
+// started, found, signalled, measured and ended by pid.
+package proc
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Node is one running process of a cluster.
+type Node struct {
+	ID, Raft, HTTP string
+	Inside         []string // a command that the program is run by, such as in a namespace; nil: none
+	Cmd            *exec.Cmd
+	log            *os.File
+}
+
+// Cluster is a set of nodes over one temporary directory.
+type Cluster struct {
+	Kind  string
+	Nodes []*Node
+	Dir   string
+	Extra map[string][]string // more arguments for single nodes, by ID
+	Bin   map[string]string   // another program for single nodes, by ID
+	argv  func(n *Node, initial string) []string
+}
+
+// NorthStar prepares a cluster of so many northstar-node processes.
+func NorthStar(bin string, size int, extra ...string) (*Cluster, error) {
+	return prepare("northstar", size, func(dir string) func(*Node, string) []string {
+		return func(n *Node, initial string) []string {
+			return append([]string{
+				bin, "run", "--id", n.ID, "--data-dir", filepath.Join(dir, n.ID),
+				"--raft-addr", n.Raft, "--http-addr", n.HTTP, "--initial-cluster", initial, "--log-level", "warn",
+			}, extra...)
+		}
+	})
+}
+
+// Bare prepares a cluster of so many bare hashicorp/raft processes.
+func Bare(bin string, size int, extra ...string) (*Cluster, error) {
+	return prepare("bare raft", size, func(dir string) func(*Node, string) []string {
+		return func(n *Node, initial string) []string {
+			return append([]string{
+				bin, "--id", n.ID, "--data-dir", filepath.Join(dir, n.ID),
+				"--raft-addr", n.Raft, "--http-addr", n.HTTP, "--initial-cluster", initial,
+			}, extra...)
+		}
+	})
+}
+
+func prepare(kind string, size int, argv func(dir string) func(*Node, string) []string) (*Cluster, error) {
+	dir, err := os.MkdirTemp("", "northstar-bench-")
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{Kind: kind, Dir: dir, Extra: map[string][]string{}, Bin: map[string]string{}, argv: argv(dir)}
+	addrs, err := freeAddrs(2 * size)
+	if err != nil {
+		return nil, err
+	}
+	for i := range size {
+		c.Nodes = append(c.Nodes, &Node{ID: fmt.Sprintf("n%d", i+1), Raft: addrs[2*i], HTTP: addrs[2*i+1]})
+	}
+	return c, nil
+}
+
+// freeAddrs finds free ports below the range that the kernel takes ports of
+// outgoing connections from: one of those could be taken while a node is down.
+func freeAddrs(n int) ([]string, error) {
+	const first, last, tries = 12000, 32000, 1000
+	var addrs []string
+	for range tries {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", first+rand.IntN(last-first)))
+		if err != nil {
+			continue
+		}
+		defer l.Close() // all stay open until all are known, so that they differ
+		if addrs = append(addrs, l.Addr().String()); len(addrs) == n {
+			return addrs, nil
+		}
+	}
+	return nil, errors.New("no free ports")
+}
+
+// Start starts every node.
+func (c *Cluster) Start() error {
+	for _, n := range c.Nodes {
+		if err := c.StartNode(n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// StartNode starts one node, for the first time or again.
+func (c *Cluster) StartNode(n *Node) error {
+	var initial []string
+	for _, m := range c.Nodes {
+		initial = append(initial, m.ID+"="+m.Raft+"@"+m.HTTP)
+	}
+	argv := append(c.argv(n, strings.Join(initial, ",")), c.Extra[n.ID]...)
+	if bin, ok := c.Bin[n.ID]; ok {
+		argv[0] = bin
+	}
+	argv = append(slices.Clone(n.Inside), argv...)
+	f, err := os.OpenFile(filepath.Join(c.Dir, n.ID+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	n.log = f
+	n.Cmd = exec.Command(argv[0], argv[1:]...)
+	n.Cmd.Stdout, n.Cmd.Stderr = f, f
+	n.Cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return n.Cmd.Start()
+}
+
+// Kill ends one node with SIGKILL and waits for it.
+func (n *Node) Kill() {
+	if n.Cmd == nil || n.Cmd.Process == nil {
+		return
+	}
+	_ = n.Cmd.Process.Kill()
+	n.Wait()
+}
+
+// Signal sends a signal to a running node.
+func (n *Node) Signal(sig os.Signal) error { return n.Cmd.Process.Signal(sig) }
+
+// Pause stops a running node with SIGSTOP, and returns when every thread of it
+// stands still. SIGCONT wakes it.
+func (n *Node) Pause() error {
+	if err := n.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	for deadline := time.Now().Add(5 * time.Second); ; {
+		running, err := n.runningThreads()
+		if err != nil || running == 0 {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s: %d threads still run after SIGSTOP", n.ID, running)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func (n *Node) runningThreads() (int, error) {
+	stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", n.Cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	running := 0
+	for _, path := range stats {
+		stat, err := os.ReadFile(path)
+		if err != nil {
+			return 0, err
+		}
+		// The state is the first field after the command name, in brackets.
+		if f := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:]); len(f) == 0 || f[0][0] != 'T' {
+			running++
+		}
+	}
+	return running, nil
+}
+
+// Wait waits until the process has ended and gives its exit code, -1 after a
+// signal.
+func (n *Node) Wait() int {
+	_ = n.Cmd.Wait()
+	code := n.Cmd.ProcessState.ExitCode()
+	n.Cmd = nil
+	_ = n.log.Close()
+	return code
+}
+
+// Running says whether the node was started and not yet waited for.
+func (n *Node) Running() bool { return n.Cmd != nil }
+
+// KillAll kills every node at the same moment.
+func (c *Cluster) KillAll() {
+	for _, n := range c.Nodes {
+		if n.Running() {
+			_ = n.Cmd.Process.Kill()
+		}
+	}
+	for _, n := range c.Nodes {
+		n.Kill()
+	}
+}
+
+// DataDir is the data directory of a node.
+func (c *Cluster) DataDir(n *Node) string { return filepath.Join(c.Dir, n.ID) }
+
+// Log reads what a node has logged so far.
+func (c *Cluster) Log(n *Node) string {
+	data, _ := os.ReadFile(filepath.Join(c.Dir, n.ID+".log"))
+	return string(data)
+}
+
+// Close kills all and removes the directory.
+func (c *Cluster) Close() {
+	c.KillAll()
+	_ = os.RemoveAll(c.Dir)
+}
+
+// Logs gives the tail of every node's log, for error messages.
+func (c *Cluster) Logs() string {
+	var b strings.Builder
+	for _, n := range c.Nodes {
+		data := c.Log(n)
+		if len(data) > 4000 {
+			data = "…" + data[len(data)-4000:]
+		}
+		fmt.Fprintf(&b, "--- %s\n%s\n", n.ID, data)
+	}
+	return b.String()
+}
+
+// leaderWait is how long a leader may take on a machine that is busy with much
+// else.
+const leaderWait = 30 * time.Second
+
+// Leader waits until every live node names the same leader, and returns it.
+func (c *Cluster) Leader(ctx context.Context) (*Node, error) {
+	ctx, cancel := context.WithTimeout(ctx, leaderWait)
+	defer cancel()
+	for {
+		if n := c.agreed(ctx); n != nil {
+			return n, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%s: no leader: %w\n%s", c.Kind, ctx.Err(), c.Logs())
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+func (c *Cluster) agreed(ctx context.Context) *Node {
+	var leader string
+	for _, n := range c.Nodes {
+		if n.Cmd == nil {
+			continue
+		}
+		var answer struct {
+			ID string `json:"leader_id"`
+		}
+		body, err := Get(ctx, "http://"+n.HTTP+"/leader")
+		if err != nil || json.Unmarshal(body, &answer) != nil || answer.ID == "" {
+			return nil
+		}
+		if leader != "" && leader != answer.ID {
+			return nil
+		}
+		leader = answer.ID
+	}
+	for _, n := range c.Nodes {
+		if n.ID == leader && n.Cmd != nil {
+			return n
+		}
+	}
+	return nil
+}
+
+var httpClient = &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+
+// Get fetches a URL and wants status 200.
+func Get(ctx context.Context, url string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := httpClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", url, resp.Status)
+	}
+	return body, err
+}
+
+// Usage is what one process has used.
+type Usage struct {
+	CPU time.Duration // user and system time since its start
+	RSS int64         // resident bytes now
+}
+
+// Usage reads a node's /proc entries (Linux).
+func (n *Node) Usage() (Usage, error) {
+	if n.Cmd == nil {
+		return Usage{}, errors.New("not running")
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", n.Cmd.Process.Pid))
+	if err != nil {
+		return Usage{}, err
+	}
+	// Fields are counted after the command name, which may hold blanks.
+	f := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	if len(f) < 22 {
+		return Usage{}, fmt.Errorf("short stat of %s", n.ID)
+	}
+	ticks := int64(0)
+	for _, i := range []int{11, 12} { // utime, stime, in ticks of 10 ms
+		v, err := strconv.ParseInt(string(f[i]), 10, 64)
+		if err != nil {
+			return Usage{}, err
+		}
+		ticks += v
+	}
+	pages, err := strconv.ParseInt(string(f[21]), 10, 64)
+	if err != nil {
+		return Usage{}, err
+	}
+	return Usage{CPU: time.Duration(ticks) * 10 * time.Millisecond, RSS: pages * int64(os.Getpagesize())}, nil
+}

@@ -1,0 +1,251 @@
+package proc
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+var (
+	binDir  string
+	nodeBin = sync.OnceValues(func() (string, error) { return build("northstar/cmd/northstar-node") })
+	// nextBin is a node that reads, and when it can writes, one command version more.
+	nextBin = sync.OnceValues(func() (string, error) { return build("northstar/chaos/proc/nextnode", "-tags", "northstar_next") })
+)
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "northstar-proc-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	binDir = dir
+	code := m.Run()
+	_ = os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+func build(pkg string, flags ...string) (string, error) {
+	bin := filepath.Join(binDir, filepath.Base(pkg))
+	args := append(append([]string{"build", "-o", bin}, flags...), pkg)
+	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build: %w\n%s", err, out)
+	}
+	return bin, nil
+}
+
+// calm are the flags of clusters in which no election belongs. At the default
+// timeouts a machine with more to do than it can causes some, and rightly so.
+var calm = []string{"--election-timeout-min", "3s", "--election-timeout-max", "6s"}
+
+// newCluster prepares a cluster that ends with the test. A test that fails shows
+// what the nodes logged last.
+func newCluster(t *testing.T, size int, extra ...string) *Cluster {
+	t.Helper()
+	bin, err := nodeBin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := NorthStar(bin, size, append([]string{"--log-level", "info"}, extra...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(c.Logs())
+		}
+		c.Close()
+	})
+	return c
+}
+
+func start(t *testing.T, c *Cluster) *Node {
+	t.Helper()
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return leader(t, c)
+}
+
+func leader(t *testing.T, c *Cluster) *Node {
+	t.Helper()
+	n, err := c.Leader(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// soon is when something has to have happened even on a machine that is busy
+// with much else: how fast things are is measured in benchmarks.
+const soon = 30 * time.Second
+
+// eventually polls until ok, and fails the test with what it says otherwise.
+func eventually(t *testing.T, within time.Duration, ok func() error) {
+	t.Helper()
+	deadline := time.Now().Add(within)
+	for {
+		err := ok()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %s: %v", within, err)
+		}
+		pause(10 * time.Millisecond)
+	}
+}
+
+// says waits until a node has logged a text.
+func says(t *testing.T, c *Cluster, n *Node, text string) {
+	t.Helper()
+	eventually(t, soon, func() error {
+		if !strings.Contains(c.Log(n), text) {
+			return fmt.Errorf("%s has not logged %q", n.ID, text)
+		}
+		return nil
+	})
+}
+
+// pause waits a little between two polls of another process.
+func pause(d time.Duration) { <-time.After(d) }
+
+var testClient = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
+
+// answer is one HTTP answer, as far as these tests look at it.
+type answer struct {
+	Status   int
+	Body     []byte
+	Revision uint64
+	Code     int // of a problem
+}
+
+func do(ctx context.Context, n *Node, method, path string, body []byte, header ...string) (answer, error) {
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+n.HTTP+path, bytes.NewReader(body))
+	if err != nil {
+		return answer{}, err
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	resp, err := testClient.Do(req)
+	if err != nil {
+		return answer{}, err
+	}
+	defer resp.Body.Close()
+	a := answer{Status: resp.StatusCode}
+	if a.Body, err = io.ReadAll(resp.Body); err != nil {
+		return a, err
+	}
+	if rev := resp.Header.Get("X-Northstar-Revision"); rev != "" {
+		if a.Revision, err = strconv.ParseUint(rev, 10, 64); err != nil {
+			return a, err
+		}
+	}
+	if method == http.MethodPut || resp.StatusCode >= 400 {
+		var fields struct {
+			Revision uint64 `json:"revision"`
+			Code     int    `json:"code"`
+		}
+		_ = json.Unmarshal(a.Body, &fields)
+		if fields.Revision != 0 {
+			a.Revision = fields.Revision
+		}
+		a.Code = fields.Code
+	}
+	return a, nil
+}
+
+func put(ctx context.Context, n *Node, key, value string) (answer, error) {
+	return do(ctx, n, http.MethodPut, "/v1/kv/"+key, []byte(value))
+}
+
+// mustPut writes through any running node.
+func mustPut(t *testing.T, c *Cluster, key, value string) answer {
+	t.Helper()
+	var a answer
+	eventually(t, soon, func() error {
+		last := errors.New("no node runs")
+		for _, n := range c.Nodes {
+			if !n.Running() {
+				continue
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			got, err := put(ctx, n, key, value)
+			cancel()
+			if err == nil && got.Status == http.StatusOK {
+				a = got
+				return nil
+			}
+			last = fmt.Errorf("write of %s at %s: %d %s %v", key, n.ID, got.Status, got.Body, err)
+		}
+		return last
+	})
+	return a
+}
+
+// mustGet reads a key linearizably through any running node.
+func mustGet(t *testing.T, c *Cluster, key string) answer {
+	t.Helper()
+	var a answer
+	eventually(t, soon, func() error {
+		last := errors.New("no node runs")
+		for _, n := range c.Nodes {
+			if !n.Running() {
+				continue
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			got, err := do(ctx, n, http.MethodGet, "/v1/kv/"+key, nil)
+			cancel()
+			if err == nil && (got.Status == http.StatusOK || got.Status == http.StatusNotFound) {
+				a = got
+				return nil
+			}
+			last = fmt.Errorf("read of %s at %s: %d %s %v", key, n.ID, got.Status, got.Body, err)
+		}
+		return last
+	})
+	return a
+}
+
+type status struct {
+	Term         uint64 `json:"term"`
+	State        string `json:"state"`
+	LeaderID     string `json:"leader_id"`
+	ClusterID    string `json:"cluster_id"`
+	Lifecycle    string `json:"lifecycle"`
+	AppliedIndex uint64 `json:"applied_index"`
+	LastLogIndex uint64 `json:"last_log_index"`
+	Suffrage     string `json:"suffrage"`
+}
+
+func nodeStatus(ctx context.Context, n *Node) (status, error) {
+	var s status
+	body, err := Get(ctx, "http://"+n.HTTP+"/status")
+	if err != nil {
+		return s, err
+	}
+	return s, json.Unmarshal(body, &s)
+}
+
+func mustStatus(t *testing.T, n *Node) status {
+	t.Helper()
+	var s status
+	eventually(t, soon, func() (err error) {
+		s, err = nodeStatus(t.Context(), n)
+		return err
+	})
+	return s
+}

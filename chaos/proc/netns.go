@@ -1,0 +1,182 @@
+package proc
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync/atomic"
+)
+
+// Network is a small network of its own for a cluster: each node in a namespace,
+// all on one bridge, on which this process has an address too. Links between
+// nodes can be cut, each direction by itself: what is sent then vanishes, as on a
+// broken network. It needs root and the ip command, and must be closed.
+type Network struct {
+	prefix string // of every name that this makes
+	net    string // the first three parts of its addresses
+	nodes  []*Node
+	made   bool
+}
+
+// networks counts those that this process has made: each has names of its own.
+var networks atomic.Int32
+
+// NewNetwork makes an empty network. The error says what is missing.
+func NewNetwork() (*Network, error) {
+	if os.Geteuid() != 0 {
+		return nil, errors.New("network namespaces need root")
+	}
+	if _, err := exec.LookPath("ip"); err != nil {
+		return nil, fmt.Errorf("network namespaces need the ip command: %w", err)
+	}
+	w := &Network{prefix: fmt.Sprintf("ns%d-%d", os.Getpid(), networks.Add(1))}
+	if err := batch("", "link add "+w.bridge()+" type bridge forward_delay 0", "link set "+w.bridge()+" up"); err != nil {
+		return nil, fmt.Errorf("network namespaces cannot be made here: %w", err)
+	}
+	w.made = true
+	if err := w.claim(); err != nil {
+		return nil, errors.Join(fmt.Errorf("no free network in 198.18.0.0/16: %w", err), w.Close())
+	}
+	return w, nil
+}
+
+// claim finds a network that nobody uses, in a range that is set apart for
+// benchmarks (RFC 2544). Of all who want the same at the same moment, in other
+// processes too, the kernel gives one its route: two with the same addresses
+// would be one network to this machine.
+func (w *Network) claim() (err error) {
+	for third := range 256 {
+		w.net = fmt.Sprintf("198.18.%d", third)
+		if err = ip("route", "add", w.net+".0/24", "dev", w.bridge()); err == nil {
+			return ip("addr", "add", w.net+".254/24", "dev", w.bridge(), "noprefixroute")
+		}
+	}
+	return err
+}
+
+func (w *Network) bridge() string           { return w.prefix + "br" }
+func (w *Network) space(i int) string       { return fmt.Sprintf("%sn%d", w.prefix, i) }
+func (w *Network) port(i int) string        { return fmt.Sprintf("%sp%d", w.prefix, i) }
+func (w *Network) address(i int) string     { return fmt.Sprintf("%s.%d", w.net, i+1) }
+func (w *Network) mac(i int) string         { return fmt.Sprintf("02:00:00:00:00:%02x", i+1) }
+func (w *Network) index(n *Node) int        { return slices.Index(w.nodes, n) }
+func (w *Network) inside(i int) []string    { return []string{"ip", "netns", "exec", w.space(i)} }
+func (w *Network) nodeAddr(i, p int) string { return net.JoinHostPort(w.address(i), fmt.Sprint(p)) }
+
+const (
+	nobody   = "02:00:00:00:00:ff" // what is sent there vanishes
+	raftPort = 7700
+	httpPort = 7701
+)
+
+// Place puts a cluster that has not been started into the network.
+func (w *Network) Place(c *Cluster) error {
+	w.nodes = c.Nodes
+	for i, n := range c.Nodes {
+		n.Raft, n.HTTP, n.Inside = w.nodeAddr(i, raftPort), w.nodeAddr(i, httpPort), w.inside(i)
+		space, port := w.space(i), w.port(i)
+		if err := ip("netns", "add", space); err != nil {
+			return err
+		}
+		err := batch("",
+			"link add "+port+" type veth peer name eth0 address "+w.mac(i)+" netns "+space,
+			"link set "+port+" master "+w.bridge()+" up")
+		if err == nil {
+			err = batch(space, "addr add "+w.address(i)+"/24 dev eth0", "link set eth0 up", "link set lo up")
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return w.Heal()
+}
+
+// Cut makes what the one node sends to the others vanish, from now on.
+func (w *Network) Cut(from *Node, to ...*Node) error { return w.aim(from, false, to) }
+
+// CutBoth cuts the links of a node to others in both directions.
+func (w *Network) CutBoth(n *Node, others ...*Node) error {
+	err := w.Cut(n, others...)
+	for _, o := range others {
+		err = errors.Join(err, w.Cut(o, n))
+	}
+	return err
+}
+
+// Isolate cuts a node from all other nodes, both ways. This process still
+// reaches it.
+func (w *Network) Isolate(n *Node) error {
+	var others []*Node
+	for _, o := range w.nodes {
+		if o != n {
+			others = append(others, o)
+		}
+	}
+	return w.CutBoth(n, others...)
+}
+
+// Heal mends every link.
+func (w *Network) Heal() error {
+	var errs []error
+	for _, n := range w.nodes {
+		errs = append(errs, w.aim(n, true, w.nodes))
+	}
+	return errors.Join(errs...)
+}
+
+// aim tells a node's kernel where the others' addresses are: where they are, or
+// nowhere.
+func (w *Network) aim(from *Node, mend bool, to []*Node) error {
+	var lines []string
+	for _, n := range to {
+		if n == from {
+			continue
+		}
+		mac := nobody
+		if mend {
+			mac = w.mac(w.index(n))
+		}
+		lines = append(lines, "neigh replace "+w.address(w.index(n))+" lladdr "+mac+" dev eth0 nud permanent")
+	}
+	return batch(w.space(w.index(from)), lines...)
+}
+
+// Close removes the network. Processes in it should have ended.
+func (w *Network) Close() error {
+	if !w.made {
+		return nil
+	}
+	w.made = false
+	var errs []error
+	for i := range w.nodes {
+		// Sockets that still wait for an answer keep a namespace alive for minutes,
+		// so the link does not go with it.
+		errs = append(errs, ip("link", "del", w.port(i)), ip("netns", "del", w.space(i)))
+	}
+	return errors.Join(append(errs, ip("link", "del", w.bridge()))...)
+}
+
+// batch runs several ip commands in a namespace, "" being this process's own.
+func batch(space string, lines ...string) error {
+	args := []string{"-batch", "-"}
+	if space != "" {
+		args = append([]string{"-n", space}, args...)
+	}
+	return ipWith(strings.Join(lines, "\n")+"\n", args...)
+}
+
+func ip(args ...string) error { return ipWith("", args...) }
+
+func ipWith(input string, args ...string) error {
+	cmd := exec.Command("ip", args...)
+	cmd.Stdin = strings.NewReader(input)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("ip %s: %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(out))
+	}
+	return nil
+}

@@ -1,0 +1,274 @@
+package proc
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// newNetwork makes a network that ends with the test, and skips the test where
+// that is not possible.
+func newNetwork(t *testing.T, c *Cluster) *Network {
+	t.Helper()
+	w, err := NewNetwork()
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() {
+		c.KillAll()
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := w.Place(c); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// patientMax is timeout-max of patient: timeouts that a busy machine hardly
+// fires by itself, and that can be waited for.
+const patientMax = 4 * time.Second
+
+var patient = []string{"--election-timeout-min", (patientMax / 2).String(), "--election-timeout-max", patientMax.String()}
+
+// networked starts a cluster in a network of its own.
+func networked(t *testing.T, size int) (*Cluster, *Network) {
+	t.Helper()
+	c := newCluster(t, size, append([]string{"--insecure"}, patient...)...)
+	w := newNetwork(t, c)
+	start(t, c)
+	steady(t, c)
+	return c, w
+}
+
+// canWrite says whether a write through the node is done within the time.
+func canWrite(ctx context.Context, n *Node, within time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	a, err := put(ctx, n, "k", "v")
+	return err == nil && a.Status == http.StatusOK
+}
+
+// writesAgain waits until the cluster takes a write through one of the nodes.
+func writesAgain(t *testing.T, through ...*Node) {
+	t.Helper()
+	at := time.Now()
+	eventually(t, soon, func() error {
+		for _, n := range through {
+			if canWrite(t.Context(), n, 3*patientMax) {
+				return nil
+			}
+		}
+		return fmt.Errorf("no write for %v", time.Since(at))
+	})
+}
+
+// termOf is the newest term that any of the nodes is in.
+func termOf(t *testing.T, nodes ...*Node) (term uint64) {
+	t.Helper()
+	for _, n := range nodes {
+		term = max(term, mustStatus(t, n).Term)
+	}
+	return term
+}
+
+// stays watches for a while, and fails the test when the nodes' newest term
+// grows by more than the bound.
+func stays(t *testing.T, watch time.Duration, most uint64, nodes ...*Node) {
+	t.Helper()
+	before := termOf(t, nodes...)
+	for until := time.Now().Add(watch); time.Now().Before(until); {
+		if now := termOf(t, nodes...); now > before+most {
+			t.Fatalf("the term went from %d to %d: more than %d elections", before, now, most)
+		}
+		pause(50 * time.Millisecond)
+	}
+}
+
+// others are a cluster's nodes but for some.
+func others(c *Cluster, without ...*Node) (rest []*Node) {
+next:
+	for _, n := range c.Nodes {
+		for _, w := range without {
+			if n == w {
+				continue next
+			}
+		}
+		rest = append(rest, n)
+	}
+	return rest
+}
+
+// A leader that can reach nobody is replaced, and comes back as a follower
+// without another election.
+func TestLeaderCutOff(t *testing.T) {
+	t.Parallel()
+	c, w := networked(t, 3)
+	old := leader(t, c)
+	rest := others(c, old)
+	if err := w.Isolate(old); err != nil {
+		t.Fatal(err)
+	}
+	writesAgain(t, rest...)
+	stays(t, 3*patientMax, 0, rest...)
+	if err := w.Heal(); err != nil {
+		t.Fatal(err)
+	}
+	term := termOf(t, rest...)
+	if n := leader(t, c); n == old {
+		t.Errorf("the old leader %s leads again", old.ID)
+	}
+	if now := termOf(t, c.Nodes...); now != term {
+		t.Errorf("its return moved the term from %d to %d", term, now)
+	}
+}
+
+// The leader and one follower do not reach each other, and both reach the third
+// node: there is a leader, before and after, and no contest between the two.
+func TestBridgePartition(t *testing.T) {
+	for _, oneWay := range []bool{false, true} {
+		t.Run(map[bool]string{false: "both ways", true: "one way"}[oneWay], func(t *testing.T) {
+			t.Parallel()
+			c, w := networked(t, 3)
+			lead := leader(t, c)
+			rest := others(c, lead)
+			cut, bridge := rest[0], rest[1]
+			err := w.Cut(lead, cut)
+			if !oneWay {
+				err = w.CutBoth(lead, cut)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			writesAgain(t, lead, bridge)
+			stays(t, 5*patientMax, 2, c.Nodes...)
+			writesAgain(t, lead, bridge)
+			if err := w.Heal(); err != nil {
+				t.Fatal(err)
+			}
+			leader(t, c)
+		})
+	}
+}
+
+// In five nodes, a bridge between two halves: there is a leader, and it stays.
+func TestBridgeOfFive(t *testing.T) {
+	t.Parallel()
+	c, w := networked(t, 5)
+	lead := leader(t, c)
+	rest := others(c, lead)
+	// lead and rest[0] on one side, rest[1] and rest[2] on the other, rest[3] sees all.
+	for _, n := range []*Node{lead, rest[0]} {
+		if err := w.CutBoth(n, rest[1], rest[2]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	writesAgain(t, c.Nodes...)
+	stays(t, 5*patientMax, 2, c.Nodes...)
+	writesAgain(t, c.Nodes...)
+}
+
+// Two followers that do not reach each other cause no election: neither the
+// leader nor the one that could stand has any reason to.
+func TestFollowersApart(t *testing.T) {
+	t.Parallel()
+	c, w := networked(t, 3)
+	rest := others(c, leader(t, c))
+	if err := w.CutBoth(rest[0], rest[1]); err != nil {
+		t.Fatal(err)
+	}
+	stays(t, 3*patientMax, 0, c.Nodes...)
+	if err := w.Heal(); err != nil {
+		t.Fatal(err)
+	}
+	stays(t, 2*patientMax, 0, c.Nodes...)
+}
+
+// A preferred node that comes back far behind does not lead before it has caught
+// up, and its way back costs no more than a planned transfer.
+func TestPreferredNodeCatchesUpFirst(t *testing.T) {
+	c := newCluster(t, 3, append([]string{"--failover-takeover-delay", "500ms"}, patient...)...)
+	priorities(c, map[string]string{"n3": "200"})
+	start(t, c)
+	best := c.Nodes[2]
+	eventually(t, soon, func() error {
+		if n := leader(t, c); n != best {
+			return fmt.Errorf("%s leads", n.ID)
+		}
+		return nil
+	})
+	steady(t, c)
+	best.Kill()
+	rest := others(c, best)
+	value := strings.Repeat("v", 64<<10)
+	for i := range 400 { // far more than one message takes
+		mustPut(t, c, fmt.Sprintf("k%d", i), value)
+	}
+	w := newPulse(t, rest)
+	term := termOf(t, rest...)
+	if err := c.StartNode(best); err != nil {
+		t.Fatal(err)
+	}
+	behind := true
+	eventually(t, 2*soon, func() error {
+		st, err := nodeStatus(t.Context(), best)
+		if err != nil {
+			return err
+		}
+		lead, err := nodeStatus(t.Context(), rest[0])
+		if err != nil {
+			return err
+		}
+		if behind = behind && st.AppliedIndex+64 < lead.AppliedIndex; behind && st.LeaderID == best.ID {
+			t.Fatalf("%s leads with %d of %d entries applied", best.ID, st.AppliedIndex, lead.AppliedIndex)
+		}
+		if st.LeaderID != best.ID {
+			return fmt.Errorf("%s leads", st.LeaderID)
+		}
+		return nil
+	})
+	if e := electionAfter(t, best, term); e.Trigger != "priority" || e.Term != term+1 {
+		t.Errorf("record: %+v, want the take-over in term %d", e, term+1)
+	}
+	// A take-over that fails costs an election timeout.
+	if gap := w.end(); gap > patientMax/2 {
+		t.Errorf("no write for %v around the take-over", gap)
+	}
+}
+
+// pulse writes all the time, and knows the longest time without success.
+type pulse struct {
+	stop    context.CancelFunc
+	running sync.WaitGroup
+	longest time.Duration
+}
+
+func newPulse(t *testing.T, through []*Node) *pulse {
+	ctx, stop := context.WithCancel(t.Context())
+	p := &pulse{stop: stop}
+	t.Cleanup(func() { p.end() })
+	p.running.Go(func() {
+		last := time.Now()
+		for i := 0; ctx.Err() == nil; i++ {
+			if !canWrite(ctx, through[i%len(through)], time.Second) {
+				continue
+			}
+			now := time.Now()
+			p.longest = max(p.longest, now.Sub(last))
+			last = now
+		}
+	})
+	return p
+}
+
+// end stops it and gives the longest time between two writes.
+func (p *pulse) end() time.Duration {
+	p.stop()
+	p.running.Wait()
+	return p.longest
+}

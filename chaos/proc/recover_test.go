@@ -1,0 +1,329 @@
+package proc
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// drill is a cluster of which a majority is lost for good, under write load.
+type drill struct {
+	*Cluster
+	t          *testing.T
+	left, lost []*Node
+	acked      uint64 // highest revision that was acknowledged
+	clusterID  string
+	term       uint64 // highest that was seen
+}
+
+func startDrill(t *testing.T, size int) *drill {
+	t.Helper()
+	d := &drill{Cluster: newCluster(t, size), t: t}
+	lead := start(t, d.Cluster)
+	d.left = slices.DeleteFunc(slices.Clone(d.Nodes), func(n *Node) bool { return n == lead })[:size/2]
+	for _, n := range d.Nodes {
+		if !slices.Contains(d.left, n) {
+			d.lost = append(d.lost, n)
+		}
+	}
+	w := newWriters(d.Cluster, 4)
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); w.run(ctx) }()
+	eventually(t, soon, func() error {
+		if n := w.highest(); n < 300 {
+			return fmt.Errorf("%d writes", n)
+		}
+		return nil
+	})
+	s := mustStatus(t, lead)
+	d.clusterID, d.term = s.ClusterID, s.Term
+	for _, n := range d.lost {
+		_ = n.Cmd.Process.Kill()
+	}
+	for _, n := range d.lost {
+		n.Kill()
+	}
+	stop()
+	<-done
+	d.acked = w.highest()
+	return d
+}
+
+// admin makes an operator's call that has to succeed.
+func (d *drill) admin(n *Node, method, path string, body, out any) {
+	d.t.Helper()
+	text, err := json.Marshal(body)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	eventually(d.t, soon, func() error {
+		ctx, cancel := context.WithTimeout(d.t.Context(), soon)
+		defer cancel()
+		a, err := do(ctx, n, method, path, text, "Content-Type", "application/json")
+		if err != nil || a.Status != http.StatusOK {
+			return fmt.Errorf("%s %s at %s: %d %s %v", method, path, n.ID, a.Status, a.Body, err)
+		}
+		if out != nil {
+			return json.Unmarshal(a.Body, out)
+		}
+		return nil
+	})
+}
+
+func (d *drill) node(id string) *Node {
+	i := slices.IndexFunc(d.Nodes, func(n *Node) bool { return n.ID == id })
+	if i < 0 {
+		d.t.Fatalf("no node %q", id)
+	}
+	return d.Nodes[i]
+}
+
+// recoverOnline recovers through the last survivor named.
+func (d *drill) recoverOnline() *Node {
+	var names []string
+	for _, n := range d.left {
+		names = append(names, n.ID)
+	}
+	order := map[string]any{"survivors": names, "confirm": d.clusterID, "force": true, "reason": "drill", "dry_run": true}
+	var plan struct {
+		Possible  bool   `json:"possible"`
+		TargetID  string `json:"target_id"`
+		PlanID    string `json:"plan_id"`
+		Survivors []struct {
+			ID        string `json:"id"`
+			LastTerm  uint64 `json:"last_term"`
+			LastIndex uint64 `json:"last_index"`
+		} `json:"survivors"`
+	}
+	asked := d.left[len(d.left)-1]
+	d.admin(asked, http.MethodPost, "/admin/recover", order, &plan)
+	if !plan.Possible || len(plan.Survivors) != len(d.left) || plan.Survivors[0].LastIndex == 0 {
+		d.t.Fatalf("the plan: %+v", plan)
+	}
+	order["dry_run"] = false
+	var out struct {
+		RecoveredID string `json:"recovered_id"`
+		Generation  uint64 `json:"generation"`
+		Revision    uint64 `json:"revision"`
+		Survivors   []struct {
+			ID, Outcome string
+		} `json:"survivors"`
+	}
+	began := time.Now()
+	d.admin(asked, http.MethodPost, "/admin/recover", order, &out)
+	d.t.Logf("recovered in %v: %+v", time.Since(began).Round(time.Millisecond), out)
+	if out.RecoveredID != plan.TargetID || out.Generation != 2 || out.Revision <= d.acked {
+		d.t.Fatalf("planned %+v, done %+v", plan, out)
+	}
+	for _, s := range out.Survivors[1:] {
+		if s.Outcome != "set aside" {
+			d.t.Errorf("%+v", s)
+		}
+	}
+	return d.node(out.RecoveredID)
+}
+
+// recoverOffline recovers the freshest of the survivors' data directories. The
+// others are to be wiped.
+func (d *drill) recoverOffline() *Node {
+	bin, err := nodeBin()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	tool := func(n *Node, more ...string) (string, error) {
+		out, err := exec.Command(bin, append([]string{"recover", "--data-dir", d.DataDir(n)}, more...)...).CombinedOutput()
+		return string(out), err
+	}
+	if out, err := tool(d.left[0]); err == nil || !strings.Contains(out, "another process holds its lock") {
+		d.t.Errorf("of a node that runs: %v\n%s", err, out)
+	}
+	var best *Node
+	var bestTerm, bestIndex uint64
+	for _, n := range d.left {
+		n.Kill()
+		out, err := tool(n)
+		if err != nil {
+			d.t.Fatalf("%v\n%s", err, out)
+		}
+		var term, index uint64
+		for line := range strings.Lines(out) {
+			_, _ = fmt.Sscanf(line, "last entry term %d, index %d", &term, &index)
+		}
+		if !strings.Contains(out, d.clusterID) || index == 0 {
+			d.t.Fatalf("%s", out)
+		}
+		if term > bestTerm || term == bestTerm && index > bestIndex {
+			best, bestTerm, bestIndex = n, term, index
+		}
+	}
+	if out, err := tool(best, "--confirm", "another"); err == nil {
+		d.t.Errorf("with another cluster's ID: %s", out)
+	}
+	out, err := tool(best, "--confirm", d.clusterID)
+	if err != nil {
+		d.t.Fatalf("%v\n%s", err, out)
+	}
+	d.t.Log(out)
+	for _, n := range d.left {
+		if n != best {
+			d.lost = append(d.lost, n)
+		}
+	}
+	d.left = []*Node{best}
+	if err := d.StartNode(best); err != nil {
+		d.t.Fatal(err)
+	}
+	return best
+}
+
+type drillStatus struct {
+	status
+	Generation uint64 `json:"generation"`
+}
+
+func (d *drill) status(n *Node) (s drillStatus, err error) {
+	body, err := Get(d.t.Context(), "http://"+n.HTTP+"/status")
+	if err == nil {
+		err = json.Unmarshal(body, &s)
+	}
+	return s, err
+}
+
+// leads waits until the recovered node leads, and checks what it holds.
+func (d *drill) leads(n *Node) {
+	eventually(d.t, soon, func() error {
+		s, err := d.status(n)
+		if err == nil && (s.State != "leader" || s.Generation != 2 || s.ClusterID != d.clusterID || s.Term <= d.term) {
+			err = fmt.Errorf("%s: %+v", n.ID, s)
+		}
+		return err
+	})
+	var list struct {
+		Items []struct {
+			Key      string `json:"key"`
+			Revision uint64 `json:"revision"`
+		} `json:"items"`
+	}
+	d.admin(n, http.MethodGet, "/v1/kv", nil, &list)
+	if len(list.Items) == 0 {
+		d.t.Error("nothing was kept")
+	}
+	for _, it := range list.Items {
+		if it.Revision <= d.acked {
+			d.t.Errorf("%s has revision %d, %d was acknowledged before", it.Key, it.Revision, d.acked)
+		}
+	}
+	a, err := put(d.t.Context(), n, "after", "recovery")
+	if err != nil || a.Status != http.StatusOK || a.Revision <= d.acked {
+		d.t.Errorf("a write: %+v, %v", a, err)
+	}
+}
+
+// returns starts the lost nodes with their old data.
+func (d *drill) returns(leader *Node) {
+	before, err := d.status(leader)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	for _, n := range d.lost {
+		if err := d.StartNode(n); err != nil {
+			d.t.Fatal(err)
+		}
+	}
+	for _, n := range d.lost {
+		eventually(d.t, soon, func() error {
+			s, err := d.status(n)
+			if err == nil && s.Lifecycle != "dead" {
+				err = fmt.Errorf("%s is %s", n.ID, s.Lifecycle)
+			}
+			return err
+		})
+	}
+	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); pause(20 * time.Millisecond) {
+		for _, n := range d.lost {
+			if s, err := d.status(n); err == nil && (s.State == "leader" || s.LeaderID != "" || s.Generation != 1) {
+				d.t.Fatalf("%s: %+v", n.ID, s)
+			}
+		}
+	}
+	after, err := d.status(leader)
+	if err != nil || after.Term != before.Term || after.State != "leader" {
+		d.t.Errorf("%s was disturbed: %+v, then %+v, %v", leader.ID, before, after, err)
+	}
+	for _, n := range d.lost {
+		lines := strings.Count(d.Log(n), "refused by a peer")
+		if lines != 1 || !strings.Contains(d.Log(n), "refusal=old_generation") {
+			d.t.Errorf("%s says %d times that it is refused", n.ID, lines)
+		}
+		if a, err := do(d.t.Context(), n, http.MethodGet, "/v1/kv/after?consistency=stale", nil); err != nil || a.Status != http.StatusNotFound {
+			d.t.Errorf("%s has an entry of the new generation: %+v, %v", n.ID, a, err)
+		}
+		if a, err := do(d.t.Context(), n, http.MethodGet, "/livez", nil); err != nil || a.Status != http.StatusOK {
+			d.t.Errorf("/livez of %s: %+v, %v", n.ID, a, err)
+		}
+	}
+}
+
+// readmit wipes the lost nodes, takes them back, and wants the whole cluster.
+func (d *drill) readmit(leader *Node) {
+	for _, n := range d.lost {
+		if n.Running() {
+			n.Kill()
+		}
+		if err := os.RemoveAll(d.DataDir(n)); err != nil {
+			d.t.Fatal(err)
+		}
+		d.admin(leader, http.MethodPatch, "/admin/members/"+n.ID, map[string]any{"readmit": true}, nil)
+		if err := d.StartNode(n); err != nil {
+			d.t.Fatal(err)
+		}
+	}
+	eventually(d.t, 2*soon, func() error {
+		var view struct {
+			Quorum struct{ Voters, Healthy int }
+		}
+		body, err := Get(d.t.Context(), "http://"+leader.HTTP+"/v1/cluster")
+		if err == nil {
+			err = json.Unmarshal(body, &view)
+		}
+		if err == nil && (view.Quorum.Voters != len(d.Nodes) || view.Quorum.Healthy != len(d.Nodes)) {
+			err = fmt.Errorf("%s", body)
+		}
+		return err
+	})
+	mustPut(d.t, d.Cluster, "whole", "again")
+	for _, n := range d.Nodes {
+		eventually(d.t, soon, func() error {
+			a, err := do(d.t.Context(), n, http.MethodGet, "/v1/kv/whole?consistency=stale", nil)
+			if err == nil && string(a.Body) != "again" {
+				err = fmt.Errorf("%s: %d %s", n.ID, a.Status, a.Body)
+			}
+			return err
+		})
+	}
+}
+
+// A majority is lost for good under write load; a survivor is recovered. The lost
+// nodes come back with their old data: they are refused, elect nobody, and
+// disturb nobody. Wiped and re-admitted, they make the cluster whole again.
+func TestRecoveryDrill(t *testing.T) {
+	for _, size := range []int{3, 5} {
+		for name, how := range map[string]func(*drill) *Node{"online": (*drill).recoverOnline, "offline": (*drill).recoverOffline} {
+			t.Run(fmt.Sprintf("%d nodes %s", size, name), func(t *testing.T) {
+				d := startDrill(t, size)
+				leader := how(d)
+				d.leads(leader)
+				d.returns(leader)
+				d.readmit(leader)
+			})
+		}
+	}
+}

@@ -1,0 +1,95 @@
+package proc
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+)
+
+// From empty data dirs there is a leader, and every node agrees on one cluster ID.
+func TestFirstElection(t *testing.T) {
+	for _, size := range []int{3, 5} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			c := newCluster(t, size)
+			began := time.Now()
+			if err := c.Start(); err != nil {
+				t.Fatal(err)
+			}
+			leader(t, c)
+			t.Logf("%d nodes: leader known everywhere after %s", size, time.Since(began))
+			ids := map[string]bool{}
+			eventually(t, soon, func() error {
+				clear(ids)
+				for _, n := range c.Nodes {
+					s, err := nodeStatus(t.Context(), n)
+					if err != nil {
+						return err
+					}
+					ids[s.ClusterID] = true
+				}
+				if len(ids) != 1 || ids[""] {
+					return fmt.Errorf("cluster IDs %v", ids)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// kill -9 of all nodes at once, again and again, under write load.
+func TestKillAllUnderLoad(t *testing.T) {
+	cycles := 50
+	if testing.Short() {
+		cycles = 5
+	}
+	c := newCluster(t, 3)
+	w := newWriters(c, 8)
+	clusterID := ""
+	for i := range cycles {
+		n := start(t, c)
+		w.check(t)
+		if id := mustStatus(t, n).ClusterID; clusterID == "" {
+			clusterID = id
+		} else if id != clusterID {
+			t.Fatalf("cycle %d: cluster ID %q became %q", i, clusterID, id)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(20+i*7%250)*time.Millisecond)
+		w.run(ctx)
+		cancel()
+		c.KillAll()
+	}
+	start(t, c)
+	w.check(t)
+	if w.total < 10*cycles {
+		t.Errorf("only %d writes were acknowledged: the load was none", w.total)
+	}
+	t.Logf("%d cycles, %d writes acknowledged, none lost", cycles, w.total)
+}
+
+// kill -9 and restart of single nodes, the leader included, under write load.
+func TestKillOneUnderLoad(t *testing.T) {
+	c := newCluster(t, 3)
+	start(t, c)
+	w := newWriters(c, 4)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	done := make(chan struct{})
+	go func() { defer close(done); w.run(ctx) }()
+	for i := range 12 {
+		victim := c.Nodes[i%3]
+		if i%2 == 0 {
+			victim = leader(t, c)
+		}
+		victim.Kill()
+		leader(t, c)
+		if err := c.StartNode(victim); err != nil {
+			t.Fatal(err)
+		}
+		leader(t, c)
+	}
+	stop()
+	<-done
+	w.check(t)
+	t.Logf("%d writes acknowledged, none lost", w.total)
+}

@@ -1,0 +1,146 @@
+// Command run drives the chaos suite from its source tree:
+//
+//	go run ./chaos/run worlds -worlds 1000    # simulated clusters of 3 and 5 nodes, a process for each core
+//	go run ./chaos/run replay -nodes 3 -seed 17
+//
+// It builds the simulation with the overlay of chaos/overlay, so that a seed
+// fixes everything: what fails once fails again.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"northstar/chaos/overlay"
+	"northstar/chaos/sim"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	err := run(ctx, os.Args[1:], os.Stdout)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+const usage = "usage: run worlds|replay [flags]; -h names the flags"
+
+func run(ctx context.Context, args []string, out io.Writer) error {
+	if len(args) == 0 {
+		return errors.New(usage)
+	}
+	switch args[0] {
+	case "worlds":
+		return runWorlds(ctx, args[1:], out)
+	case "replay":
+		return runReplay(ctx, args[1:], out)
+	}
+	return errors.New(usage)
+}
+
+// runWorlds runs worlds of each size until there were enough of them, or of
+// their faults, or time is up.
+func runWorlds(ctx context.Context, args []string, out io.Writer) error {
+	fs := flag.NewFlagSet("worlds", flag.ContinueOnError)
+	w := worlds{out: out}
+	sizes := fs.String("nodes", "3,5", "sizes of clusters")
+	kinds := fs.String("kinds", sim.DefaultKind, "kinds of worlds: "+strings.Join(sim.Kinds(), ", "))
+	fs.IntVar(&w.limit.worlds, "worlds", 0, "worlds of each kind and size (0: as many as it takes)")
+	fs.IntVar(&w.limit.faults, "faults", 0, "faults on each kind and size")
+	seconds := fs.Int("seconds", 0, "seconds for all of it")
+	fs.Uint64Var(&w.from, "from", 1, "first seed")
+	procs := fs.Int("procs", runtime.NumCPU(), "processes at a time: one uses one core")
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	if w.limit.worlds == 0 && w.limit.faults == 0 && *seconds == 0 {
+		return errors.New("one of -worlds, -faults and -seconds must say how long it is to go on")
+	}
+	if err := w.choose(*kinds, *sizes); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "northstar-chaos-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	if w.bin, err = buildExact(ctx, dir); err != nil {
+		return err
+	}
+	if *seconds > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(*seconds)*time.Second)
+		defer cancel()
+	}
+	return w.run(ctx, *procs)
+}
+
+// runReplay runs one world again and prints all that is known of it.
+func runReplay(ctx context.Context, args []string, out io.Writer) error {
+	fs := flag.NewFlagSet("replay", flag.ContinueOnError)
+	r := worldRun{}
+	fs.StringVar(&r.kind, "kind", sim.DefaultKind, "kind of the world: "+strings.Join(sim.Kinds(), ", "))
+	fs.IntVar(&r.nodes, "nodes", 3, "size of the cluster")
+	fs.Uint64Var(&r.seed, "seed", 1, "seed of the world")
+	fs.StringVar(&r.keep, "keep", "", "only its faults at these places, separated by commas")
+	fs.IntVar(&r.shrink, "shrink", 60, "seconds to look for fewer faults by which it fails; 0: not at all")
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "northstar-chaos-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	if r.bin, err = buildExact(ctx, dir); err != nil {
+		return err
+	}
+	failed := false
+	err = r.run(ctx, func(s summary) {
+		failed = len(s.Violations) > 0
+		describe(out, s)
+	})
+	if err == nil && failed {
+		err = errors.New("the world fails")
+	}
+	return err
+}
+
+// buildExact builds the simulation so that its seeds can be replayed, and gives
+// the program's path.
+func buildExact(ctx context.Context, dir string) (string, error) {
+	goroot, err := goEnv(ctx, "GOROOT")
+	if err != nil {
+		return "", err
+	}
+	file, err := overlay.Write(dir, overlay.Replay(goroot))
+	if err != nil {
+		return "", fmt.Errorf("this toolchain is not one that chaos/overlay knows: %w", err)
+	}
+	bin := filepath.Join(dir, "sim.test")
+	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-tags", "exactreplay", "-overlay", file, "-o", bin, "northstar/chaos/sim")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the simulation: %w\n%s", err, text)
+	}
+	return bin, nil
+}
+
+func goEnv(ctx context.Context, name string) (string, error) {
+	b, err := exec.CommandContext(ctx, "go", "env", name).Output()
+	if err != nil {
+		return "", fmt.Errorf("go env %s: %w", name, err)
+	}
+	return strings.TrimSpace(string(b)), nil
+}

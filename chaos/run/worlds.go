@@ -1,0 +1,247 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"northstar/chaos/sim"
+)
+
+type summary = sim.Summary
+
+const (
+	maxFailures = 10 // then it ends: more say nothing new
+)
+
+// worlds runs simulated clusters, a few processes at a time.
+type worlds struct {
+	bin   string
+	out   io.Writer
+	from  uint64
+	limit struct{ worlds, faults int } // of each kind and size; 0: none
+
+	mu     sync.Mutex
+	totals []*total // one for each kind and size
+}
+
+// total is what was found with clusters of one kind and size.
+type total struct {
+	kind                             string
+	nodes                            int
+	next                             uint64 // seed
+	begun, worlds                    int
+	faults, messages, elections, ops int
+	undecided                        int
+	settled                          []time.Duration
+	cpu                              time.Duration
+	failures                         []summary
+}
+
+func (w *worlds) choose(kinds, sizes string) error {
+	for kind := range strings.SplitSeq(kinds, ",") {
+		if !slices.Contains(sim.Kinds(), kind) {
+			return fmt.Errorf("-kinds: %q is none of %v", kind, sim.Kinds())
+		}
+		for s := range strings.SplitSeq(sizes, ",") {
+			n, err := strconv.Atoi(s)
+			if err != nil || n < 3 || n > 9 {
+				return fmt.Errorf("-nodes: %q is no size of a cluster from 3 to 9", s)
+			}
+			w.totals = append(w.totals, &total{kind: kind, nodes: n, next: w.from})
+		}
+	}
+	return nil
+}
+
+// run keeps so many processes busy until nothing is left to do, and prints what
+// came of it.
+func (w *worlds) run(ctx context.Context, procs int) error {
+	start := time.Now()
+	errs := make(chan error, procs)
+	for range procs {
+		go func() { errs <- w.work(ctx) }()
+	}
+	var all []error
+	for range procs {
+		all = append(all, <-errs)
+	}
+	failed := 0
+	for _, t := range w.totals {
+		_, _ = fmt.Fprintln(w.out, t)
+		failed += len(t.failures)
+	}
+	_, _ = fmt.Fprintf(w.out, "%v with %d processes\n", time.Since(start).Round(time.Second), procs)
+	if failed > 0 {
+		all = append(all, fmt.Errorf("%d worlds failed", failed))
+	}
+	return errors.Join(all...)
+}
+
+func (w *worlds) work(ctx context.Context) error {
+	for ctx.Err() == nil {
+		t, r := w.take()
+		if t == nil {
+			return nil
+		}
+		if err := r.run(ctx, func(s summary) { w.add(t, s) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// take gives the next worlds to run, of the kind and size that had the fewest so
+// far; nil when it is enough of all.
+func (w *worlds) take() (*total, worldRun) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var least *total
+	for _, t := range w.totals {
+		if w.wants(t) && (least == nil || t.begun < least.begun) {
+			least = t
+		}
+	}
+	if least == nil {
+		return nil, worldRun{}
+	}
+	r := worldRun{bin: w.bin, kind: least.kind, nodes: least.nodes, seed: least.next}
+	least.next++
+	least.begun++
+	return least, r
+}
+
+// wants says whether a kind and size needs more worlds. Called with the lock held.
+func (w *worlds) wants(t *total) bool {
+	switch {
+	case len(t.failures) >= maxFailures:
+		return false
+	case w.limit.worlds > 0 && t.begun >= w.limit.worlds:
+		return false
+	case w.limit.faults > 0:
+		return t.faults < w.limit.faults
+	}
+	return true
+}
+
+func (w *worlds) add(t *total, s summary) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	t.worlds++
+	t.faults += s.Faults
+	t.messages += s.Messages
+	t.elections += s.Elections
+	t.ops += s.Ops
+	t.undecided += s.Undecided
+	t.settled = append(t.settled, s.Settled)
+	t.cpu += s.CPU
+	if len(s.Violations) > 0 {
+		t.failures = append(t.failures, s)
+		describe(w.out, s)
+	}
+}
+
+func (t *total) String() string {
+	if t.worlds == 0 {
+		return fmt.Sprintf("%s, %d nodes: no world", t.kind, t.nodes)
+	}
+	slices.Sort(t.settled)
+	at := func(q float64) time.Duration { return t.settled[int(q*float64(len(t.settled)-1))] }
+	return fmt.Sprintf("%s, %d nodes: %d worlds to seed %d, %d failed; %d faults (%.0f a CPU second), %d messages disturbed, %d elections, %d operations, %d keys undecided; settled in p50 %v p99 %v max %v",
+		t.kind, t.nodes, t.worlds, t.next-1, len(t.failures), t.faults, float64(t.faults)/t.cpu.Seconds(), t.messages, t.elections, t.ops, t.undecided, at(0.5), at(0.99), at(1))
+}
+
+// describe prints a world, and how to see it again.
+func describe(out io.Writer, s summary) {
+	_, _ = fmt.Fprintf(out, "seed %d, %d nodes: %d faults, %d elections, digest %s\n", s.Seed, s.Nodes, s.Faults, s.Elections, s.Digest)
+	if len(s.Violations) == 0 {
+		return
+	}
+	_, _ = fmt.Fprint(out, s.Report)
+	replay := fmt.Sprintf("make chaos-replay KIND=%s NODES=%d SEED=%d", s.Kind, s.Nodes, s.Seed)
+	if s.Keep != nil {
+		_, _ = fmt.Fprintf(out, "it fails with %d of its faults as well:\n", len(s.Keep))
+		replay += " KEEP=" + strings.Trim(strings.ReplaceAll(fmt.Sprint(s.Keep), " ", ","), "[]")
+	}
+	_, _ = fmt.Fprintf(out, "again: %s\n", replay)
+}
+
+// worldRun is one process that runs one world: what a process has run before can
+// change what it runs next.
+type worldRun struct {
+	bin    string
+	kind   string
+	nodes  int
+	seed   uint64
+	keep   string // places of faults; "": all
+	shrink int    // seconds
+}
+
+// run runs the process and gives the world's outcome to done. A world that
+// fails is no error; one that brings the process down is.
+func (r worldRun) run(ctx context.Context, done func(summary)) error {
+	cmd := exec.CommandContext(ctx, r.bin, "-test.run", fmt.Sprintf("^TestSim$/^%d_nodes$", r.nodes), "-test.timeout", "0")
+	cmd.Env = append(os.Environ(), "GOMAXPROCS=1", "NORTHSTAR_SIM_JSON=1", "NORTHSTAR_SIM_KIND="+r.kind, "NORTHSTAR_SIM_SEED=", "NORTHSTAR_SIM_KEEP="+r.keep,
+		fmt.Sprintf("NORTHSTAR_SIM_FROM=%d", r.seed), "NORTHSTAR_SIM_SEEDS=1", fmt.Sprintf("NORTHSTAR_SIM_SHRINK=%d", r.shrink))
+	var rest tail
+	cmd.Stderr = &rest
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	finished, began := false, ""
+	lines := bufio.NewScanner(out)
+	lines.Buffer(nil, 64<<20)
+	for lines.Scan() {
+		line := lines.Bytes()
+		if text, ok := bytes.CutPrefix(line, []byte("world ")); ok {
+			var s summary
+			if err := json.Unmarshal(text, &s); err != nil {
+				return errors.Join(fmt.Errorf("a world's outcome: %w", err), cmd.Cancel(), cmd.Wait())
+			}
+			finished = true
+			done(s)
+			continue
+		}
+		if text, ok := bytes.CutPrefix(line, []byte("begin ")); ok {
+			began = string(text)
+			continue
+		}
+		_, _ = rest.Write(append(line, '\n'))
+	}
+	err = errors.Join(lines.Err(), cmd.Wait())
+	if finished || ctx.Err() != nil {
+		return nil // it exits with 1 when a world failed, which done has seen
+	}
+	return fmt.Errorf("the process of %s ended: %w\n%s", began, err, rest.b)
+}
+
+// tail keeps the last of what is written to it, from any goroutine.
+type tail struct {
+	mu sync.Mutex
+	b  []byte
+}
+
+const maxTail = 64 << 10
+
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.b = append(t.b, b...)
+	t.b = t.b[max(0, len(t.b)-maxTail):]
+	return len(b), nil
+}

@@ -1,0 +1,234 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/chaos/check"
+	"northstar/cluster"
+	"northstar/state"
+)
+
+const (
+	campaignRole = "role"
+	fencedKey    = "fenced"
+	clientDrift  = 0.1 // of a session's TTL: what a client leaves for clocks that differ
+)
+
+// campaigner is a client with one session after the other, that holds a role now
+// and then and writes with its token.
+type campaigner struct {
+	*clients
+	id     int
+	remote *remote
+	rand   *rand.Rand
+	writes int
+}
+
+func (cs *clients) startCampaigner(i int) {
+	c := &campaigner{clients: cs, id: i, remote: cs.newRemote(), rand: rand.New(rand.NewPCG(cs.w.cfg.Seed, 1000+uint64(i)))}
+	cs.done.Go(c.run)
+}
+
+func (c *campaigner) run() {
+	for c.pause(c.w.cfg.Think.draw(c.rand)) {
+		c.live()
+	}
+}
+
+// session is one session with its own idea of how long it lasts.
+type session struct {
+	id    string
+	ttl   time.Duration
+	ended chan struct{} // closed when the cluster has ended it
+	once  sync.Once
+
+	mu    sync.Mutex
+	until time.Time // its client's own deadline
+}
+
+// deadline is the client's own: the last renewal's send time, the TTL and the
+// drift.
+func (s *session) deadline() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.until
+}
+
+func (s *session) renewed(sent time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if until := sent.Add(time.Duration(float64(s.ttl) * (1 - clientDrift))); until.After(s.until) {
+		s.until = until
+	}
+}
+
+// ask makes one request on a node, more often on the one that leads.
+func (c *campaigner) ask(limit time.Duration, method, path string, query url.Values, in, out any) error {
+	m := c.w.leading()
+	if c.rand.IntN(2) == 0 {
+		m = c.w.members[c.rand.IntN(len(c.w.members))]
+	}
+	ctx, cancel := context.WithTimeout(c.w.ctx, limit)
+	defer cancel()
+	return c.remote.call(ctx, m.id, method, path, query, in, out)
+}
+
+// live goes through one session: it is renewed for a while, campaigns, and is
+// ended, or just left.
+func (c *campaigner) live() {
+	ttl := int64(600 + c.rand.IntN(1500))
+	sent := time.Now()
+	var made apiv1.SessionCreated
+	if c.ask(time.Second, http.MethodPost, apiv1.PathSessions, nil, apiv1.SessionCreate{Name: fmt.Sprintf("client-%d", c.id), TTLMS: &ttl}, &made) != nil {
+		return
+	}
+	s := &session{id: made.SessionID, ttl: time.Duration(made.TTLMS) * time.Millisecond, ended: make(chan struct{})}
+	s.renewed(sent)
+	quit := make(chan struct{})
+	var renewing sync.WaitGroup
+	renewing.Go(func() { c.renew(s, quit) })
+	for range 1 + c.rand.IntN(4) {
+		if !c.campaign(s) {
+			break
+		}
+	}
+	close(quit) // left alone: it ends by its TTL
+	renewing.Wait()
+	if c.rand.IntN(2) == 0 {
+		_ = c.ask(time.Second, http.MethodDelete, apiv1.PathSessions+"/"+s.id, nil, nil, nil)
+	}
+}
+
+// renew renews a session four times in its TTL.
+func (c *campaigner) renew(s *session, quit <-chan struct{}) {
+	r := rand.New(rand.NewPCG(c.w.cfg.Seed, hash(c.w.cfg.Seed, s.id, "renew", uint64(c.id))))
+	tick := time.NewTicker(s.ttl / 4)
+	defer tick.Stop()
+	for {
+		select {
+		case <-quit:
+			return
+		case <-s.ended:
+			return
+		case <-tick.C:
+		}
+		sent := time.Now()
+		m := c.w.members[r.IntN(len(c.w.members))]
+		ctx, cancel := context.WithTimeout(c.w.ctx, s.ttl/2)
+		err := c.remote.call(ctx, m.id, http.MethodPost, apiv1.PathSessions+"/"+s.id+"/renew", nil, nil, nil)
+		cancel()
+		if err == nil {
+			s.renewed(sent)
+		}
+		c.heard(s, sent, err)
+	}
+}
+
+// heard looks at an answer to a request of a session: when that has ended, it
+// must not have been within the client's deadline.
+func (c *campaigner) heard(s *session, sent time.Time, err error) {
+	var e *cluster.Error
+	if !errors.As(err, &e) || e.Code != cluster.CodeSessionEnded {
+		return
+	}
+	if until := s.deadline(); time.Now().Before(until) {
+		c.w.violated(check.Violation{Invariant: check.SessionsLive, Detail: fmt.Sprintf(
+			"session %s of client %d had ended when asked at %v, with its client's deadline at %v", s.id, c.id, sent.Sub(c.w.start), until.Sub(c.w.start))})
+	}
+	s.once.Do(func() { close(s.ended) })
+}
+
+// campaign tries to be elected once and holds the role for a while. It says
+// whether the session goes on.
+func (c *campaigner) campaign(s *session) bool {
+	if !c.pause(c.w.cfg.Think.draw(c.rand)) || !time.Now().Before(s.deadline()) {
+		return false
+	}
+	asked := time.Now()
+	var won apiv1.Role
+	err := c.ask(2*time.Second, http.MethodPost, apiv1.PathRoles+"/"+campaignRole+"/campaign", nil, apiv1.Campaign{SessionID: s.id, WaitMS: int64(c.rand.IntN(1200))}, &won)
+	c.heard(s, asked, err)
+	if err != nil {
+		return time.Now().Before(s.deadline())
+	}
+	now := time.Now()
+	if !now.Before(s.deadline()) {
+		return false // too late to be sure of anything
+	}
+	t := check.Tenure{Client: c.id, Session: s.id, Token: won.Token, Asked: asked.Sub(c.w.start), Won: now.Sub(c.w.start)}
+	resigns := c.hold(s, won.Token, now.Add(time.Duration(c.rand.IntN(1500))*time.Millisecond))
+	end := time.Now()
+	if until := s.deadline(); until.Before(end) {
+		end = until
+	}
+	t.Until = end.Sub(c.w.start)
+	c.w.roles.won(t)
+	if resigns {
+		return c.ask(time.Second, http.MethodDelete, apiv1.PathRoles+"/"+campaignRole, url.Values{"session_id": {s.id}}, nil, nil) == nil
+	}
+	return true
+}
+
+// hold writes with a token until a moment, or until the client's deadline. It
+// says whether the client means to resign then.
+func (c *campaigner) hold(s *session, token uint64, until time.Time) bool {
+	for time.Now().Before(until) && time.Now().Before(s.deadline()) {
+		c.fenced(token)
+		if !c.pause(time.Duration(c.rand.IntN(100)) * time.Millisecond) {
+			return false
+		}
+	}
+	if c.rand.IntN(3) == 0 { // one that does not know yet, or does not care, that its time is over
+		c.fenced(token)
+	}
+	return c.rand.IntN(2) == 0
+}
+
+// fenced writes with a token.
+func (c *campaigner) fenced(token uint64) {
+	c.writes++
+	m := c.w.leading()
+	begin := time.Since(c.w.start)
+	ctx, cancel := context.WithTimeout(c.w.ctx, c.w.cfg.OpTimeout+remoteGrace)
+	defer cancel()
+	res, err := remoteNode{c.remote, m.id}.Propose(ctx, state.Command{
+		Kind: state.KindPut, Put: &state.Put{Key: fencedKey, Value: fmt.Appendf(nil, "f%d-%d", c.id, c.writes)},
+		Fence: &state.Fence{Role: campaignRole, Token: token},
+	})
+	if err == nil && res.Err == nil {
+		c.w.roles.wrote(check.FencedWrite{Client: c.id, Token: token, Begin: begin, End: time.Since(c.w.start)})
+	}
+}
+
+// roleHistory collects what clients saw of the role.
+type roleHistory struct {
+	mu      sync.Mutex
+	tenures []check.Tenure
+	writes  []check.FencedWrite
+}
+
+func (h *roleHistory) won(t check.Tenure) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.tenures = append(h.tenures, t)
+}
+
+func (h *roleHistory) wrote(f check.FencedWrite) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.writes = append(h.writes, f)
+}
+
+func (h *roleHistory) check() []check.Violation {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return check.Holders(h.tenures, h.writes)
+}

@@ -1,0 +1,285 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+
+	"northstar/chaos/check"
+	"northstar/cluster"
+	"northstar/state"
+)
+
+// Node is what a world runs: the real node, or so much of it as a test needs.
+type Node interface {
+	// Run blocks until ctx ends or the node cannot go on. With a ctx that has
+	// ended it just gives back what the node holds.
+	Run(ctx context.Context) error
+	Propose(ctx context.Context, c state.Command) (state.Result, error)
+	Barrier(ctx context.Context) error
+	LeaseBarrier(ctx context.Context) error
+	View() *state.View
+	Status() cluster.NodeStatus
+	TransferTo(ctx context.Context, target cluster.NodeID) error
+}
+
+// member is one place in the cluster: a machine and a disk that stay, and the
+// process that runs on them now.
+type member struct {
+	w     *World
+	id    cluster.NodeID
+	disk  *Disk
+	log   *trace
+	index int
+
+	mu      sync.Mutex
+	changed sync.Cond // down, ending
+	down    int       // faults that keep it from running
+	ending  bool
+	inst    *instance // nil while none runs
+	life    uint64    // processes started so far
+	wiped   bool      // came back with an empty disk: refused from then on
+
+	diskFaulty int // faults for which it may stop, in force or shortly before; guarded by World.mu
+
+	sampled     uint64 // entries up to this one were checked when applied
+	lastApplied uint64
+	view        *state.View // as last seen; nil before
+}
+
+// instance is one process of a member.
+type instance struct {
+	member *member
+	proc   *Proc
+	node   Node               // nil while it is being built
+	ctx    context.Context    // ends when the process dies
+	die    context.CancelFunc // of ctx
+
+	stopped bool // by itself
+}
+
+func newMember(w *World, i int) *member {
+	m := &member{w: w, index: i, id: cluster.NodeID(nodeName(i)), log: &trace{}}
+	m.changed.L = &m.mu
+	m.disk = NewDisk(string(m.id), w.cfg.Seed, w.cfg.Disk, m.stored)
+	m.disk.digest = w.digest
+	return m
+}
+
+// stored is the disk's hook.
+func (m *member) stored(prevTerm uint64, entries []*raft.Log) {
+	es := make([]check.Entry, len(entries))
+	for i, e := range entries {
+		es[i] = entryOf(e)
+	}
+	m.w.safety.Stored(m.id, prevTerm, es)
+}
+
+func entryOf(e *raft.Log) check.Entry {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte{byte(e.Type)})
+	_, _ = h.Write(e.Data)
+	return check.Entry{Index: e.Index, Term: e.Term, Sum: h.Sum64()}
+}
+
+// termAt is the check.TermAt of this member's disk.
+func (m *member) termAt(index uint64) (term uint64, ok, compacted bool) {
+	e, compacted := m.disk.Entry(index)
+	if e == nil {
+		return 0, false, compacted
+	}
+	return e.Term, true, false
+}
+
+// supervise runs one process after the other while nothing keeps the member
+// down.
+func (m *member) supervise() {
+	for {
+		m.mu.Lock()
+		for m.down > 0 && !m.ending {
+			m.changed.Wait()
+		}
+		if m.ending {
+			m.mu.Unlock()
+			return
+		}
+		inst := m.boot()
+		m.mu.Unlock()
+		m.run(inst)
+		<-inst.ctx.Done()
+		time.Sleep(m.restartPause(inst))
+	}
+}
+
+// restartPause is what passes before the next process: little after a kill,
+// which has its own time, more when the node stopped by itself, as a service
+// manager has it.
+func (m *member) restartPause(inst *instance) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if inst.stopped {
+		return 100 * time.Millisecond
+	}
+	return time.Millisecond
+}
+
+// boot starts a process that has no node yet. Called with the lock held.
+func (m *member) boot() *instance {
+	m.life++
+	inst := &instance{member: m, proc: m.w.net.Host(string(m.id)).Boot()}
+	inst.ctx, inst.die = context.WithCancel(m.w.ctx)
+	m.inst = inst
+	m.sampled, m.lastApplied = 0, 0
+	return inst
+}
+
+// run builds the process's node and starts it.
+func (m *member) run(inst *instance) {
+	store, err := m.disk.Attach()
+	if err != nil {
+		panic(fmt.Sprintf("sim: %s: %v", m.id, err)) // the world's own mistake
+	}
+	node, err := m.w.cfg.Build(Env{
+		ID: m.id, Members: m.w.ids(), Proc: inst.proc, Store: store, Faults: m.w.rpc,
+		Entropy: newEntropy(m.w.cfg.Seed, string(m.id), m.life),
+		Logger:  hclog.New(&hclog.LoggerOptions{Name: string(m.id), Level: m.w.cfg.LogLevel, Output: m.log, TimeFormat: "04:05.000000"}),
+	})
+	if err != nil {
+		m.exited(inst, fmt.Errorf("build: %w", err))
+		return
+	}
+	m.mu.Lock()
+	inst.node = node
+	m.mu.Unlock()
+	m.w.running.Go(func() { m.exited(inst, node.Run(inst.ctx)) })
+}
+
+// exited deals with a node that stopped by itself; one that was killed is gone
+// already.
+func (m *member) exited(inst *instance, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.inst != inst {
+		return
+	}
+	if !m.ending {
+		inst.stopped = true
+		m.w.exited(m, err)
+	}
+	m.bury(false)
+}
+
+// kill ends the process at this moment, if one runs.
+func (m *member) kill(powerLoss bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.bury(powerLoss)
+}
+
+// bury cuts the network at once, takes what is durable off the disk, and lets
+// the rest of the process stop behind. Called with the lock held.
+func (m *member) bury(powerLoss bool) {
+	if m.inst == nil {
+		return
+	}
+	inst := m.inst
+	m.inst = nil
+	inst.proc.Kill(powerLoss)
+	m.disk.Crash()
+	inst.die()
+}
+
+// hold keeps the member down until release; one more fault each.
+func (m *member) hold() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.down++
+}
+
+func (m *member) release() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.down--
+	m.changed.Broadcast()
+}
+
+func (m *member) isHeld() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.down > 0
+}
+
+// end stops supervising and lets the process stop in its own time.
+func (m *member) end() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.ending = true
+	m.changed.Broadcast()
+	if m.inst != nil {
+		m.inst.die()
+	}
+}
+
+// current gives the process that runs now and its node; nil when there is none.
+func (m *member) current() (*instance, Node) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.inst == nil || m.inst.node == nil {
+		return nil, nil
+	}
+	return m.inst, m.inst.node
+}
+
+// sample looks at the member's term, log and state.
+func (m *member) sample() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.inst == nil || m.inst.node == nil {
+		return
+	}
+	m.w.safety.Term(m.id, m.disk.CurrentTerm())
+	view := m.inst.node.View()
+	applied := view.AppliedIndex()
+	for i := m.sampled + 1; i <= applied; i++ {
+		if e, _ := m.disk.Entry(i); e != nil {
+			m.w.safety.Applied(m.id, entryOf(e))
+		}
+	}
+	m.sampled = max(m.sampled, applied)
+	if applied != m.lastApplied {
+		m.lastApplied, m.view = applied, view
+		m.w.safety.State(m.id, applied, view.Revision(), fingerprint(view))
+	}
+}
+
+// lastView is the member's state when it was last looked at.
+func (m *member) lastView() *state.View {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.view
+}
+
+// final is the member's part of check.Converged; false while it does not run.
+func (m *member) final() (check.Final, bool) {
+	_, node := m.current()
+	if node == nil {
+		return check.Final{Node: m.id}, false
+	}
+	view, status := node.View(), node.Status()
+	return check.Final{Node: m.id, Leader: status.LeaderID, Applied: view.AppliedIndex(), Revision: view.Revision(), Sum: fingerprint(view)}, true
+}
+
+// fingerprint is a hash of every key with its value and revisions.
+func fingerprint(v *state.View) uint64 {
+	h := fnv.New64a()
+	items, _ := v.List("", "", 0)
+	for _, it := range items {
+		_, _ = fmt.Fprintf(h, "%q %q %d %d %d\n", it.Key, it.Value, it.Revision, it.CreateRevision, it.Version)
+	}
+	return h.Sum64()
+}

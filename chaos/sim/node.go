@@ -1,0 +1,73 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"northstar/cluster"
+	"northstar/consensus/storage"
+	"northstar/node"
+	"northstar/state"
+)
+
+// Election timeouts of simulated nodes: the defaults of real ones.
+const (
+	timeoutMin = 150 * time.Millisecond
+	timeoutMax = 300 * time.Millisecond
+)
+
+// Addresses of a node in the simulated network.
+func raftAddress(id cluster.NodeID) string { return string(id) + ":7700" }
+func httpAddress(id cluster.NodeID) string { return string(id) + ":7701" }
+
+// BuildNode makes a whole node as the programs do, on the simulated network and
+// disk. Its log is compacted often.
+func BuildNode(env Env) (Node, error) { return buildNode(env, func(*node.Config) {}) }
+
+// defaults is made once: reading it takes longer than the rest of a start.
+var defaults = node.Default()
+
+// buildNode is BuildNode with a changed configuration.
+func buildNode(env Env, change func(*node.Config)) (Node, error) {
+	cfg := defaults
+	cfg.ID, cfg.DataDir, cfg.ClusterName = env.ID, "simulated", "sim"
+	cfg.RaftAddr, cfg.HTTPAddr, cfg.Insecure = raftAddress(env.ID), httpAddress(env.ID), true
+	cfg.Election.TimeoutMin, cfg.Election.TimeoutMax = timeoutMin, timeoutMax
+	cfg.Snapshot.Threshold, cfg.Snapshot.Interval, cfg.Snapshot.TrailingLogs = 100, 500*time.Millisecond, 1000
+	for _, id := range env.Members {
+		cfg.InitialCluster = append(cfg.InitialCluster, node.InitialMember{ID: id, RaftAddress: raftAddress(id), HTTPAddress: httpAddress(id)})
+	}
+	change(&cfg)
+	n, err := node.New(cfg, node.Env{
+		Listen: env.Proc.Listen, Dial: env.Proc.Dial,
+		OpenStorage: func(storage.Options) (storage.Storage, error) { return env.Store, nil },
+		LeaseClock:  monotonic(), Entropy: env.Entropy,
+		Notify: func(string) {}, WatchdogEvery: -1,
+		Faults: env.Faults, Logger: env.Logger,
+	})
+	if err != nil {
+		return nil, errors.Join(err, env.Store.Close())
+	}
+	return whole{n}, nil
+}
+
+// monotonic is a clock of the bubble's time.
+func monotonic() func() time.Duration {
+	start := time.Now()
+	return func() time.Duration { return time.Since(start) }
+}
+
+// whole is a node as clients of a world see it.
+type whole struct{ *node.Node }
+
+func (n whole) Propose(ctx context.Context, c state.Command) (state.Result, error) {
+	return n.Consensus().Propose(ctx, c)
+}
+func (n whole) Barrier(ctx context.Context) error      { return n.Consensus().Barrier(ctx) }
+func (n whole) LeaseBarrier(ctx context.Context) error { return n.Consensus().LeaseBarrier(ctx) }
+func (n whole) View() *state.View                      { return n.Consensus().View() }
+func (n whole) Status() cluster.NodeStatus             { return n.Consensus().Status() }
+func (n whole) TransferTo(ctx context.Context, target cluster.NodeID) error {
+	return n.Consensus().TransferTo(ctx, cluster.Handover{To: target, Trigger: "transfer", Reason: "the simulation"})
+}

@@ -1,0 +1,168 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// FaultKind is what goes wrong.
+type FaultKind string
+
+// The kinds of faults.
+const (
+	Kill       FaultKind = "kill"        // a process, as kill -9; started again at the end
+	PowerLoss  FaultKind = "power loss"  // the same, without a word to its peers
+	KillAll    FaultKind = "kill all"    // at one moment
+	Isolate    FaultKind = "isolate"     // a node from all others, both ways
+	Deafen     FaultKind = "deafen"      // a node hears nobody, but is heard
+	Mute       FaultKind = "mute"        // a node is heard by nobody, but hears
+	Split      FaultKind = "split"       // the nodes with an even bit from those with an odd one in Fault.Bits
+	CutOne     FaultKind = "cut one way" // from a node to another
+	Reject     FaultKind = "reject"      // a firewall resets what two nodes have open and refuses what the first dials
+	Slow       FaultKind = "slow link"   // from a node to another, by Fault.Delay
+	SlowIn     FaultKind = "slow in"     // all that is sent to a node, by Fault.Delay: answers come late
+	Loss       FaultKind = "loss"        // of Raft messages and probes, each with Fault.Chance
+	LossReply  FaultKind = "loss of replies"
+	Delay      FaultKind = "delay"        // of Raft messages and probes, each with Fault.Chance, by up to Fault.Delay: some overtake others
+	LateReply  FaultKind = "late replies" // each with Fault.Chance, by up to Fault.Delay
+	Repeat     FaultKind = "repeat"       // each message with Fault.Chance arrives twice
+	Lie        FaultKind = "lie"          // of all nodes, in their claims, each with Fault.Chance
+	Pause      FaultKind = "pause"
+	StallDisk  FaultKind = "stall disk"
+	SlowDisk   FaultKind = "slow disk"   // by Fault.Delay each write
+	FullDisk   FaultKind = "full disk"   // less than the reserve is left
+	FailDisk   FaultKind = "fail disk"   // every write is an error, by which a node ends
+	Transfer   FaultKind = "transfer"    // of leadership, at a bad moment
+	KillVoter  FaultKind = "kill voter"  // a node, Fault.Delay after it has begun to write its next vote, unless that is for Fault.B
+	WipeRejoin FaultKind = "wipe rejoin" // a node comes back with an empty disk
+)
+
+// As a Fault's node, Leading stands for whichever node leads when it happens,
+// and Following for one that does not.
+const (
+	Leading   = -1
+	Following = -2
+)
+
+// Fault is one thing that goes wrong, from At for a while.
+type Fault struct {
+	Kind    FaultKind
+	At, For time.Duration
+	A, B    int // nodes, from 0; or Leading, or Following
+	Bits    uint64
+	Delay   time.Duration
+	Chance  float64
+	Of      string // the kind of messages, of a fault of messages; "": all
+}
+
+// String is the fault in one line, for the report of a failed run.
+func (f Fault) String() string {
+	s := fmt.Sprintf("%v for %v: %s %s", f.At, f.For, f.Kind, nodeName(f.A))
+	switch f.Kind {
+	case CutOne, Reject, Slow, Transfer:
+		s += "→" + nodeName(f.B)
+	case Split:
+		s += fmt.Sprintf(" %b", f.Bits)
+	}
+	if f.Delay > 0 {
+		s += fmt.Sprintf(" by %v", f.Delay)
+	}
+	if f.Chance > 0 {
+		s += fmt.Sprintf(" with %.2f", f.Chance)
+	}
+	if f.Of != "" {
+		s += " of " + f.Of
+	}
+	return s
+}
+
+func nodeName(i int) string {
+	switch i {
+	case Leading:
+		return "leader"
+	case Following:
+		return "follower"
+	}
+	return fmt.Sprintf("n%d", i+1)
+}
+
+// Mix says how often which kind of fault comes: by weight.
+type Mix map[FaultKind]int
+
+// DefaultMix holds every fault that a cluster must survive without an
+// operator.
+func DefaultMix() Mix {
+	return Mix{
+		Kill: 10, PowerLoss: 6, KillAll: 1, Isolate: 10, Deafen: 5, Mute: 5, Split: 6, CutOne: 8, Slow: 8, SlowIn: 4,
+		Reject: 6, Loss: 5, LossReply: 4, Delay: 6, LateReply: 4, Repeat: 3, Lie: 4, Pause: 5, StallDisk: 4, SlowDisk: 4, FullDisk: 1, FailDisk: 2, Transfer: 4, KillVoter: 5,
+	}
+}
+
+// Spell is how long faults last and how far apart they begin, each drawn from
+// [Min, Max) with short ones more often.
+type Spell struct{ Min, Max time.Duration }
+
+func (s Spell) draw(r *rand.Rand) time.Duration {
+	f := r.Float64()
+	return s.Min + time.Duration(f*f*float64(s.Max-s.Min))
+}
+
+// Plan draws the faults of a run: the same seed gives the same plan.
+func Plan(seed uint64, nodes int, length time.Duration, mix Mix, gap, spell Spell) []Fault {
+	r := rand.New(rand.NewPCG(seed, 0x706c616e))
+	kinds := make([]FaultKind, 0, len(mix))
+	total := 0
+	for k, w := range mix {
+		if w > 0 {
+			kinds = append(kinds, k)
+			total += w
+		}
+	}
+	slices.Sort(kinds)
+	var faults []Fault
+	for at := gap.draw(r); at < length && total > 0; at += gap.draw(r) {
+		pick := r.IntN(total)
+		var kind FaultKind
+		for _, kind = range kinds {
+			if pick -= mix[kind]; pick < 0 {
+				break
+			}
+		}
+		faults = append(faults, drawFault(r, kind, nodes, at, spell))
+	}
+	return faults
+}
+
+func drawFault(r *rand.Rand, kind FaultKind, nodes int, at time.Duration, spell Spell) Fault {
+	f := Fault{Kind: kind, At: at, For: spell.draw(r), A: r.IntN(nodes), Bits: r.Uint64()}
+	f.B = (f.A + 1 + r.IntN(nodes-1)) % nodes
+	if r.IntN(2) == 0 && kind != KillVoter { // a leader does not vote
+		f.A = Leading
+	}
+	switch kind {
+	case Slow, SlowIn:
+		f.Delay = Spell{time.Millisecond, 500 * time.Millisecond}.draw(r)
+	case Delay, LateReply:
+		f.Delay, f.Chance, f.Of = Spell{time.Millisecond, 400 * time.Millisecond}.draw(r), 0.1+0.8*r.Float64(), drawMessages(r)
+	case Loss, LossReply, Repeat:
+		f.Chance, f.Of = 0.05+0.5*r.Float64(), drawMessages(r)
+	case Lie:
+		f.Chance = 0.05 + 0.5*r.Float64()
+	case SlowDisk:
+		f.Delay = Spell{time.Millisecond, 100 * time.Millisecond}.draw(r)
+	case KillVoter:
+		f.Delay = Spell{0, 2 * time.Millisecond}.draw(r)
+	}
+	return f
+}
+
+// drawMessages draws a kind of messages, or all.
+func drawMessages(r *rand.Rand) string {
+	kinds := []string{"append", "heartbeat", "vote", "prevote", "timeout_now", "snapshot", "probe"}
+	if i := r.IntN(2 * len(kinds)); i < len(kinds) {
+		return kinds[i]
+	}
+	return ""
+}

@@ -1,0 +1,164 @@
+package sim
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"northstar/cluster"
+	"northstar/transport"
+)
+
+// rpcFaults loses and delays Raft messages, and is where the world sees who
+// acts as a leader. It is the transport.Faults of all nodes.
+type rpcFaults struct {
+	w *World
+
+	mu     sync.Mutex
+	active []*Fault
+	seq    map[linkKey]uint64
+	hits   int
+	sent   messages
+}
+
+func newRPCFaults(w *World) *rpcFaults {
+	return &rpcFaults{w: w, seq: map[linkKey]uint64{}}
+}
+
+// add makes a fault count until the function it gives is called.
+func (r *rpcFaults) add(f Fault) (undo func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.active = append(r.active, &f)
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.active = slices.DeleteFunc(r.active, func(other *Fault) bool { return other == &f })
+	}
+}
+
+func (r *rpcFaults) clear() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.active = nil
+}
+
+// last gives the newest messages, of elections and others.
+func (r *rpcFaults) last(n int) (elections, others []sent) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.sent.elections.last(n), r.sent.others.last(n)
+}
+
+func (r *rpcFaults) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.hits
+}
+
+// Outgoing decides on one message.
+func (r *rpcFaults) Outgoing(m transport.Message) transport.Fault {
+	switch m.Kind {
+	case "append", "heartbeat", "snapshot":
+		r.w.leads(m.From, m.Term)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fault := r.decide(m)
+	r.sent.add(sent{at: time.Since(r.w.start), kind: m.Kind, from: m.From, to: m.To, term: m.Term, fault: fault})
+	return fault
+}
+
+// decide draws what happens to a message. Called with the lock held.
+func (r *rpcFaults) decide(m transport.Message) (fault transport.Fault) {
+	if len(r.active) == 0 {
+		return fault
+	}
+	key := linkKey{string(m.From), string(m.To)}
+	r.seq[key]++
+	for _, f := range r.active {
+		h := hash(r.w.cfg.Seed+uint64(f.At), key.from, key.to, r.seq[key])
+		if f.Kind == Lie || f.Of != "" && f.Of != m.Kind || float64(h>>11)/(1<<53) >= f.Chance {
+			continue
+		}
+		r.hits++
+		switch f.Kind {
+		case Loss:
+			fault.Drop = true
+		case LossReply:
+			fault.DropReply = true
+		case Delay:
+			fault.Delay += time.Duration(mix(h) % uint64(f.Delay))
+		case LateReply:
+			fault.Late = late(time.Duration(mix(h) % uint64(f.Delay)))
+		case Repeat:
+			fault.Twice = m.Kind != "snapshot"
+		}
+	}
+	return fault
+}
+
+// late holds an answer up for so long.
+func late(d time.Duration) func(gone <-chan struct{}) {
+	return func(gone <-chan struct{}) {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-gone:
+		}
+	}
+}
+
+// Claim tells lies in the place of some claims: anything, but for who says it,
+// which the transport would not let pass.
+func (r *rpcFaults) Claim(to cluster.NodeID, c cluster.Claim) cluster.Claim {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, f := range r.active {
+		if f.Kind != Lie {
+			continue
+		}
+		key := linkKey{string(c.NodeID), string(to)}
+		r.seq[key]++
+		h := hash(r.w.cfg.Seed+uint64(f.At), key.from, key.to, r.seq[key])
+		if float64(h>>11)/(1<<53) < f.Chance {
+			r.hits++
+			return lie(c, mix(h), len(r.w.members))
+		}
+	}
+	return c
+}
+
+// lie changes about half of what a claim says.
+func lie(c cluster.Claim, h uint64, nodes int) cluster.Claim {
+	draw := func(n uint64) uint64 {
+		h = mix(h)
+		return h % n
+	}
+	if draw(2) == 0 {
+		c.Term += draw(5) - min(2, c.Term)
+	}
+	if draw(2) == 0 {
+		c.Role = []cluster.Role{cluster.Follower, cluster.Candidate, cluster.Leader}[draw(3)]
+	}
+	if draw(2) == 0 {
+		c.LeaderID, c.LeaderBootID = cluster.NodeID(nodeName(int(draw(uint64(nodes))))), ""
+	}
+	if draw(2) == 0 {
+		c.LeaderContactAge, c.LeaderSilence = time.Duration(draw(2e9)), time.Duration(draw(2e9))
+	}
+	if draw(2) == 0 {
+		c.LeaderLost = !c.LeaderLost
+	}
+	if draw(2) == 0 {
+		c.LastLogTerm, c.LastLogIndex = draw(c.LastLogTerm+2), draw(2*c.LastLogIndex+2)
+	}
+	if draw(2) == 0 {
+		c.Priority, c.Eligible = int(draw(256)), draw(2) == 0
+	}
+	if draw(4) == 0 {
+		c.IsVoter, c.Paused, c.Draining, c.Disk.Stalled = draw(2) == 0, draw(2) == 0, draw(2) == 0, draw(2) == 0
+	}
+	return c
+}

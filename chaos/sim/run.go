@@ -1,0 +1,81 @@
+package sim
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"testing"
+	"testing/cryptotest"
+	"testing/synctest"
+	"time"
+
+	"northstar/chaos/check"
+)
+
+const (
+	hangLimit = 3 * time.Minute  // of real time for one world: more means that something spins
+	linLimit  = 10 * time.Second // of real time for the linearizability of one key
+)
+
+// faults is the plan, or what the seed makes of it.
+func (c Config) faults() []Fault {
+	if c.Plan != nil {
+		return c.Plan
+	}
+	return Plan(c.Seed, c.Nodes, c.Length, c.Mix, c.Gap, c.Spell)
+}
+
+// Run runs one world in a bubble of its own, checks its history, and gives the
+// report of a failure; "" when nothing was violated. A world that stops or
+// spins ends the process with its seed.
+func Run(t *testing.T, cfg Config) (Result, string) {
+	t.Helper()
+	cfg.Plan = cfg.faults()
+	var res Result
+	var report strings.Builder
+	var w *World
+	hang := time.AfterFunc(hangLimit, func() {
+		debug.SetTraceback("all") // what spins is none of this goroutine's
+		panic(fmt.Sprintf("sim: seed %d, %d nodes: still not at its end after %v: something spins or waits for real time", cfg.Seed, cfg.Nodes, hangLimit))
+	})
+	defer hang.Stop()
+	defer func() {
+		if p := recover(); p != nil {
+			w.Report(&report)
+			panic(fmt.Sprintf("%v\nsim: %s", p, report.String()))
+		}
+	}()
+	defer settleMemory()()
+	cryptotest.SetGlobalRandom(t, cfg.Seed)
+	reseed(cfg.Seed)
+	synctest.Test(t, func(t *testing.T) {
+		w = NewWorld(t.Context(), cfg)
+		res = w.Run()
+	})
+	if len(res.Violations) == 0 { // a history of a broken cluster takes long to decide, and adds nothing
+		res.Violations, res.Undecided = check.Linearizable(res.History, linLimit)
+		for _, v := range res.Violations {
+			w.violated(v)
+		}
+	}
+	if len(res.Violations) > 0 {
+		w.Report(&report)
+	}
+	return res, report.String()
+}
+
+// settleMemory collects what the worlds before have left, and holds off further
+// collections until the function it gives is called: they come at times that
+// depend on the machine, and take turns with the world's goroutines.
+func settleMemory() (release func()) {
+	if !exact {
+		return func() {}
+	}
+	percent := debug.SetGCPercent(-1)
+	for range 2 {
+		runtime.GC()
+		time.Sleep(time.Millisecond) // finalizers and the like have their turn
+	}
+	return func() { debug.SetGCPercent(percent) }
+}

@@ -1,0 +1,145 @@
+package sim
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// One bubble runs on one core: more only pass its goroutines around.
+func TestMain(m *testing.M) {
+	runtime.GOMAXPROCS(1)
+	os.Exit(m.Run())
+}
+
+// number is the value of an environment variable.
+func number(t *testing.T, name string, usual uint64) uint64 {
+	t.Helper()
+	s := os.Getenv(name)
+	if s == "" {
+		return usual
+	}
+	n, err := strconv.ParseUint(s, 10, 64)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return n
+}
+
+// seeds gives the seeds to run: NORTHSTAR_SIM_SEED replays one,
+// NORTHSTAR_SIM_SEEDS says how many, from NORTHSTAR_SIM_FROM on.
+func seeds(t *testing.T, usual int) []uint64 {
+	t.Helper()
+	if os.Getenv("NORTHSTAR_SIM_SEED") != "" {
+		return []uint64{number(t, "NORTHSTAR_SIM_SEED", 0)}
+	}
+	from, n := number(t, "NORTHSTAR_SIM_FROM", 1), number(t, "NORTHSTAR_SIM_SEEDS", uint64(usual))
+	var all []uint64
+	for s := from; s < from+n; s++ {
+		all = append(all, s)
+	}
+	return all
+}
+
+// sum adds up what runs found.
+type sum struct {
+	worlds, faults, messages, elections, ops, undecided int
+	settled                                             []time.Duration
+	took, cpu                                           time.Duration
+}
+
+// cpuTime is the processor time that this process has used.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+func (s *sum) add(r Result) {
+	s.worlds++
+	s.faults += r.Faults
+	s.messages += r.Messages
+	s.elections += r.Elections
+	s.ops += len(r.History)
+	s.undecided += r.Undecided
+	s.settled = append(s.settled, r.Settled)
+}
+
+func (s *sum) String() string {
+	slices.Sort(s.settled)
+	at := func(q float64) time.Duration { return s.settled[int(q*float64(len(s.settled)-1))] }
+	rate := func(n int) float64 { return float64(n) / s.cpu.Seconds() }
+	return fmt.Sprintf("%d worlds, %d faults (%.0f per CPU second), %d messages disturbed, %d elections (%.0f per CPU second), %d operations, %d keys undecided; settled in p50 %v p99 %v max %v; %v, of which %v CPU",
+		s.worlds, s.faults, rate(s.faults), s.messages, s.elections, rate(s.elections), s.ops, s.undecided,
+		at(0.5), at(0.99), at(1), s.took.Round(time.Millisecond), s.cpu.Round(time.Millisecond))
+}
+
+// Whole nodes under every fault at once, or in another kind of world that
+// NORTHSTAR_SIM_KIND names. A failure names the command that replays it.
+// NORTHSTAR_SIM_KEEP leaves of a seed's faults those at the given
+// places; with NORTHSTAR_SIM_JSON=1 each world's Summary is printed, and with
+// NORTHSTAR_SIM_SHRINK a failing one's faults are made fewer, for so many
+// seconds: chaos/run asks for these.
+func TestSim(t *testing.T) {
+	for _, nodes := range []int{3, 5} {
+		t.Run(fmt.Sprintf("%d nodes", nodes), func(t *testing.T) {
+			var total sum
+			start, cpu := time.Now(), cpuTime()
+			for _, seed := range seeds(t, 15) {
+				cfg, err := NewConfig(os.Getenv("NORTHSTAR_SIM_KIND"), seed, nodes)
+				if err != nil {
+					t.Fatal(err)
+				}
+				total.add(simulate(t, cfg))
+			}
+			total.took, total.cpu = time.Since(start), cpuTime()-cpu
+			t.Log(total.String())
+		})
+	}
+}
+
+// simulate runs one world as the environment asks for.
+func simulate(t *testing.T, cfg Config) Result {
+	t.Helper()
+	if s := os.Getenv("NORTHSTAR_SIM_KEEP"); s != "" {
+		at, err := places(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.Plan = Keep(cfg.faults(), at)
+	}
+	tell := os.Getenv("NORTHSTAR_SIM_JSON") != ""
+	if tell {
+		fmt.Printf("begin seed %d, %d nodes\n", cfg.Seed, cfg.Nodes)
+	}
+	cpu := cpuTime()
+	res, report := Run(t, cfg)
+	s := Summary{
+		Kind: cmp.Or(os.Getenv("NORTHSTAR_SIM_KIND"), DefaultKind), Seed: cfg.Seed, Nodes: cfg.Nodes, Digest: fmt.Sprintf("%016x", res.Digest), Faults: res.Faults, Messages: res.Messages,
+		Elections: res.Elections, Ops: len(res.History), Undecided: res.Undecided, Settled: res.Settled, CPU: cpuTime() - cpu, Report: report,
+	}
+	for _, v := range res.Violations {
+		s.Violations = append(s.Violations, v.Error())
+	}
+	if limit := number(t, "NORTHSTAR_SIM_SHRINK", 0); report != "" && limit > 0 {
+		s.Keep = Shrink(t, cfg, res.Violations, time.Duration(limit)*time.Second)
+	}
+	if tell {
+		line, err := json.Marshal(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Printf("world %s\n", line)
+	}
+	if report != "" {
+		t.Errorf("make chaos-replay KIND=%s NODES=%d SEED=%d\n%s", s.Kind, cfg.Nodes, cfg.Seed, report)
+	}
+	return res
+}

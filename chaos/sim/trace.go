@@ -1,0 +1,121 @@
+package sim
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"northstar/cluster"
+	"northstar/transport"
+)
+
+// traceLines is how much a trace remembers.
+const traceLines = 400
+
+// ring keeps the newest of what is put into it.
+type ring[T any] struct {
+	items []T
+	next  int
+}
+
+func (r *ring[T]) add(size int, item T) {
+	if len(r.items) < size {
+		r.items = append(r.items, item)
+		return
+	}
+	r.items[r.next] = item
+	r.next = (r.next + 1) % size
+}
+
+// last gives the newest n, oldest first.
+func (r *ring[T]) last(n int) []T {
+	all := append(append([]T(nil), r.items[r.next:]...), r.items[:r.next]...)
+	return all[max(0, len(all)-n):]
+}
+
+// trace is the newest log lines of a node, or of the world itself, in memory:
+// writing a file would change what happens. It may be written to from any
+// goroutine.
+type trace struct {
+	mu    sync.Mutex
+	lines ring[string]
+}
+
+// Write takes log lines.
+func (t *trace) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for line := range strings.SplitSeq(strings.TrimRight(string(b), "\n"), "\n") {
+		t.lines.add(traceLines, line)
+	}
+	return len(b), nil
+}
+
+// at writes one line with the virtual time since start.
+func (t *trace) at(start time.Time, format string, args ...any) {
+	_, _ = fmt.Fprintf(t, "%12v  %s\n", time.Since(start), fmt.Sprintf(format, args...))
+}
+
+// last gives the last n lines.
+func (t *trace) last(n int) []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.lines.last(n)
+}
+
+// sent is a message as its sender gave it to the network.
+type sent struct {
+	at       time.Duration
+	kind     string
+	from, to cluster.NodeID
+	term     uint64
+	fault    transport.Fault
+}
+
+func (s sent) String() string {
+	line := fmt.Sprintf("%12v  %s→%s %s, term %d", s.at, s.from, s.to, s.kind, s.term)
+	switch {
+	case s.fault.Drop:
+		line += ", lost"
+	case s.fault.DropReply:
+		line += ", its answer lost"
+	}
+	if s.fault.Twice {
+		line += ", twice"
+	}
+	if s.fault.Late != nil {
+		line += ", its answer late"
+	}
+	if s.fault.Delay > 0 {
+		line += fmt.Sprintf(", %v late", s.fault.Delay)
+	}
+	return line
+}
+
+const (
+	keptMessages  = 200 // of each of the two kinds
+	shownMessages = 60
+)
+
+// messages are the newest ones, those of elections apart: there are few among
+// many others. Guarded by whoever keeps them.
+type messages struct{ elections, others ring[sent] }
+
+func (m *messages) add(s sent) {
+	switch s.kind {
+	case "vote", "prevote", "timeout_now":
+		m.elections.add(keptMessages, s)
+	default:
+		m.others.add(keptMessages, s)
+	}
+}
+
+// section writes lines under a heading.
+func section[T any](out io.Writer, heading string, lines []T) {
+	_, _ = fmt.Fprintf(out, "  %s:\n", heading)
+	for _, line := range lines {
+		_, _ = fmt.Fprintln(out, "   ", line)
+	}
+}

@@ -1,0 +1,117 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"northstar/cluster"
+	"northstar/consensus"
+	"northstar/transport"
+)
+
+// variant takes guards off a node, to show that the invariants catch what the
+// guards prevent. It is consensus and transport without the rest of a node, so
+// that no seam for this is needed in what ships. The zero value has all guards.
+type variant struct {
+	transport func(Env, consensus.Transport) consensus.Transport
+	acks      func(consensus.Acks) consensus.Acks
+}
+
+// build makes a node without the variant's guards.
+func (v variant) build(env Env) (Node, error) {
+	addr := raftAddress(env.ID)
+	listener, err := env.Proc.Listen(addr)
+	if err != nil {
+		return nil, err
+	}
+	n := &composed{}
+	n.transport, err = transport.New(transport.Config{
+		Listener: listener, Dial: env.Proc.Dial, Advertise: addr,
+		Local:       func() cluster.Peer { return n.LocalPeer() },
+		Record:      func(id cluster.NodeID) cluster.Record { return n.Record(id) },
+		Meet:        func(p cluster.Peer) error { return n.Meet(p) },
+		Adopt:       func(from cluster.Peer) error { return n.Adopt(from) },
+		Known:       func(p cluster.Peer, a cluster.Admission) { n.Known(p, a) },
+		Admitted:    func(by cluster.NodeID) { n.Admitted(by) },
+		Refused:     func(by cluster.NodeID, r cluster.Refusal, reason string) { n.Refused(by, r, reason) },
+		ClusterName: "sim", TimeoutMin: timeoutMin, TimeoutMax: timeoutMax,
+		Gate: transport.Gate{
+			ReadOnly: func() bool { return n.ReadOnly() },
+			Muted:    func() bool { return n.Stalled() },
+			MayStand: func() bool { return n.MayStand() },
+		},
+		Faults: env.Faults, Logger: env.Logger,
+	})
+	if err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	cfg := consensus.Config{
+		Self: cluster.Peer{
+			Identity: cluster.Identity{NodeID: env.ID}, BootID: fmt.Sprintf("%s-%d", env.ID, time.Now().UnixNano()),
+			RaftAddress: addr, HTTPAddress: string(env.ID) + ":7701", Version: "sim", Priority: cluster.DefaultPriority, Eligible: true,
+		},
+		ClusterName: "sim", TimeoutMin: timeoutMin, TimeoutMax: timeoutMax, AutoFailover: true,
+		SnapshotThreshold: 100, SnapshotInterval: 500 * time.Millisecond, TrailingLogs: 1000,
+	}
+	for _, id := range env.Members {
+		cfg.InitialCluster = append(cfg.InitialCluster, consensus.FirstMember{ID: id, RaftAddress: raftAddress(id), HTTPAddress: string(id) + ":7701"})
+	}
+	n.Node, err = consensus.New(cfg, v.deps(env, n.transport))
+	if err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	return n, nil
+}
+
+func (v variant) deps(env Env, t *transport.Transport) consensus.Deps {
+	d := consensus.Deps{
+		Storage: env.Store,
+		Transport: func() consensus.Transport {
+			var trans consensus.Transport = t.Raft()
+			if v.transport != nil {
+				trans = v.transport(env, trans)
+			}
+			return trans
+		},
+		Acks: t.Acks(),
+		Bind: func(b consensus.Bound) { t.Raft().Bind(transport.Local(b)) },
+		PeerAck: func(id cluster.NodeID) consensus.PeerAck {
+			i := t.Acks().Peer(id)
+			return consensus.PeerAck{Term: i.Term, MatchIndex: i.MatchIndex, LastContact: i.LastContact}
+		},
+		ResetPeers: t.ResetPeers, Poll: t.Poll, Probe: t.Probe,
+		Logger: env.Logger, Entropy: env.Entropy,
+	}
+	if v.acks != nil {
+		d.Acks = v.acks(d.Acks)
+	}
+	return d
+}
+
+// composed is a consensus node with its transport.
+type composed struct {
+	*consensus.Node
+	transport *transport.Transport
+}
+
+// Run runs both. The transport ends last: the node still needs it to stop.
+func (n *composed) Run(ctx context.Context) error {
+	tctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = n.transport.Run(tctx) }) // ends with its listener when the process is killed
+	err := n.Node.Run(ctx)
+	stop()
+	wg.Wait()
+	return err
+}
+
+// TransferTo is as whole.TransferTo.
+func (n *composed) TransferTo(ctx context.Context, target cluster.NodeID) error {
+	return n.Node.TransferTo(ctx, cluster.Handover{To: target, Trigger: "transfer", Reason: "the simulation"})
+}
+
+var _ Node = (*composed)(nil)

@@ -1,0 +1,212 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/cluster"
+)
+
+const (
+	attachHedge = 250 * time.Millisecond // how long an opening may be silent before another node is tried besides
+	attachTries = 3                      // openings under way
+	steady      = time.Second            // a connection that stood for this long was none of a series that fails
+)
+
+// attach keeps a connection on which the session depends, until ctx ends or the
+// session does. It says on first what became of the first opening.
+//
+// The connection does not renew the session (hold=false): a process that is stopped
+// while its machine goes on must lose it. No connection is given up before another
+// one stands, nor an opening that is silent: should the node have taken it for
+// attached, its end would be that of the session.
+func (s *Session) attach(ctx context.Context, first chan<- error) {
+	var old *stream
+	drop := func(x *stream) {
+		if x != nil {
+			x.cancel(nil)
+			x.res.Body.Close()
+		}
+	}
+	defer func() { drop(old) }()
+	for n := 0; ; n++ {
+		avoid := ""
+		if old != nil {
+			avoid = old.node
+		}
+		opened, err := s.openAttached(ctx, avoid)
+		if errors.Is(err, ErrSessionEnded) {
+			s.lost(err)
+		}
+		if err == nil || refused(err) {
+			tell(first, err)
+		}
+		if err == nil {
+			drop(old)
+			old = opened
+			began := time.Now()
+			s.heed(ctx, opened)
+			if time.Since(began) > steady {
+				n = 0
+			}
+		}
+		if ctx.Err() != nil || pause(ctx, 4*backoff(n, 0)) != nil {
+			return
+		}
+	}
+}
+
+// tell sends the first error only.
+func tell(c chan<- error, err error) {
+	select {
+	case c <- err:
+	default:
+	}
+}
+
+// heed returns when the connection stands no more, or is silent for longer than
+// nodes are while they can assure the leader of it. It ends the session when the
+// node says that it has ended.
+func (s *Session) heed(ctx context.Context, st *stream) {
+	over := make(chan error, 1)
+	heard := &hearing{r: st.res.Body}
+	heard.at.Store(time.Now().UnixNano())
+	if !s.c.spawn(func() { over <- s.readAttached(st, heard) }) {
+		return
+	}
+	quiet := cluster.KeepEvery(s.ttl) * 3 / 2
+	timer := time.NewTimer(quiet)
+	defer timer.Stop()
+	for {
+		select {
+		case err := <-over:
+			if errors.Is(err, ErrSessionEnded) {
+				s.lost(err)
+			}
+			return
+		case <-timer.C:
+			left := quiet - time.Since(time.Unix(0, heard.at.Load()))
+			if left <= 0 {
+				s.c.nodes.failed(st.node, time.Now())
+				return
+			}
+			timer.Reset(left)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// readAttached reads until the node says something that ends the connection, or
+// that breaks.
+func (s *Session) readAttached(st *stream, from io.Reader) error {
+	events := newEventReader(from)
+	for {
+		e, err := events.next()
+		switch {
+		case err != nil:
+			if !errors.Is(err, io.EOF) && st.ctx.Err() == nil {
+				s.c.nodes.failed(st.node, time.Now())
+			}
+			return err
+		case e.name == apiv1.EventMoving:
+			return nil
+		case e.name == apiv1.EventError:
+			err, _ := streamError("attach session "+s.id, st.node, e.data)
+			return err
+		}
+	}
+}
+
+// hearing notes when something was last read, comments too: a node tells them to an
+// attached client as often as it assures the leader that the connection stands.
+type hearing struct {
+	r  io.Reader
+	at atomic.Int64 // Unix nanoseconds
+}
+
+func (h *hearing) Read(b []byte) (int, error) {
+	n, err := h.r.Read(b)
+	h.at.Store(time.Now().UnixNano())
+	return n, err
+}
+
+type opening struct {
+	node string
+	s    *stream
+	v    verdict
+}
+
+// openAttached opens the connection at some node, a second and a third one besides
+// when the first are silent. Those that are not needed are ended when one stands.
+func (s *Session) openAttached(ctx context.Context, avoid string) (*stream, error) {
+	q := &call{
+		op: "attach session " + s.id, kind: anyRead, method: http.MethodGet, path: sessionPath(s.id) + "/attach",
+		query:  url.Values{"hold": {"false"}, "grace_ms": {strconv.FormatInt(s.cfg.Grace.Milliseconds(), 10)}},
+		header: http.Header{"Accept": {apiv1.TypeEventStream}},
+	}
+	results := make(chan opening, attachTries)
+	flying, tried, busy := 0, map[string]int{}, map[string]bool{}
+	if avoid != "" {
+		tried[avoid] = 1
+	}
+	launch := func() {
+		node := s.c.nodes.pick(time.Now(), "", tried, func(n string) bool { return busy[n] })
+		if node == "" || flying == attachTries {
+			return
+		}
+		ok := s.c.spawn(func() {
+			st, v := s.c.openAt(ctx, q, node, s.ttl)
+			results <- opening{node, st, v}
+		})
+		if ok {
+			tried[node]++
+			busy[node] = true
+			flying++
+		}
+	}
+	defer func() { s.c.spawn(func() { endOthers(results, flying) }) }()
+	hedge := time.NewTicker(attachHedge)
+	defer hedge.Stop()
+	launch()
+	last := ErrClosed
+	for flying > 0 {
+		select {
+		case o := <-results:
+			flying--
+			busy[o.node] = false
+			if o.v.err == nil {
+				return o.s, nil
+			}
+			if last = o.v.err; !o.v.again {
+				return nil, last
+			}
+			if flying == 0 && s.c.nodes.fresh(time.Now(), tried, func(n string) bool { return busy[n] }) {
+				launch()
+			}
+		case <-hedge.C:
+			launch()
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%s: %w", q.op, context.Cause(ctx))
+		}
+	}
+	return nil, last
+}
+
+// endOthers ends the connections that n openings still give.
+func endOthers(results <-chan opening, n int) {
+	for range n {
+		if o := <-results; o.v.err == nil {
+			o.s.cancel(nil)
+			o.s.res.Body.Close()
+		}
+	}
+}

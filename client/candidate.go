@@ -1,0 +1,130 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"os"
+	"sync"
+	"time"
+)
+
+// CandidateConfig says who stands for which role. Only Role is required.
+type CandidateConfig struct {
+	Role  string
+	Value string // shown with the role while it is held, at most 4096 bytes
+	// TakeoverDelay is how long this candidate waits after a holder was lost
+	// involuntarily, so that what that had under way can end.
+	TakeoverDelay time.Duration
+	Session       SessionConfig
+}
+
+// Candidate is the Elector of a NorthStar cluster: one candidate for one role, with
+// a session of its own that is started when needed and anew when it was lost. What
+// it gives back ends with that session, so that nothing that was still on its way
+// can come after it.
+type Candidate struct {
+	c   *Client
+	cfg CandidateConfig
+
+	turn chan struct{} // capacity 1: campaigning, or closing
+
+	mu      sync.Mutex
+	session *Session // nil: none yet
+}
+
+var _ Elector = (*Candidate)(nil)
+
+// NewCandidate makes a candidate. It sends nothing: Campaign does.
+func (c *Client) NewCandidate(cfg CandidateConfig) (*Candidate, error) {
+	session, err := cfg.Session.check()
+	if err != nil {
+		return nil, fmt.Errorf("session configuration: %w", err)
+	}
+	cfg.Session = session
+	if cfg.Role == "" {
+		return nil, errors.New("candidate configuration: Role: empty")
+	}
+	return &Candidate{c: c, cfg: cfg, turn: make(chan struct{}, 1)}, nil
+}
+
+// Session gives the session that stands for the role at present; nil when there is
+// none. Its ID can be told to others, to tie keys and nodes to it.
+func (k *Candidate) Session() *Session {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.session
+}
+
+// Campaign is of Elector. Several calls wait for one another. When ctx ends first,
+// the session is ended, in the background, and with it the place in the queue.
+func (k *Candidate) Campaign(ctx context.Context) (*Leadership, error) {
+	select {
+	case k.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("campaign for role %s: %w", k.cfg.Role, context.Cause(ctx))
+	}
+	defer func() { <-k.turn }()
+	for n := 0; ; n++ {
+		l, err := k.stand(ctx)
+		if err == nil {
+			return l, nil
+		}
+		if ctx.Err() != nil || refused(err) {
+			if s := k.Session(); s != nil {
+				s.abandon()
+			}
+			return nil, err
+		}
+		if e := pause(ctx, backoff(n, 0)); e != nil {
+			return nil, fmt.Errorf("campaign for role %s: %w (%w)", k.cfg.Role, err, e)
+		}
+	}
+}
+
+// stand campaigns with the present session, or a new one.
+func (k *Candidate) stand(ctx context.Context) (*Leadership, error) {
+	s := k.Session()
+	if s == nil || s.Err() != nil {
+		var err error
+		if s, err = k.c.NewSession(ctx, k.cfg.Session); err != nil {
+			return nil, err
+		}
+		k.mu.Lock()
+		k.session = s
+		k.mu.Unlock()
+	}
+	return s.campaign(ctx, candidacy{k.cfg.Role, k.cfg.Value, k.cfg.TakeoverDelay})
+}
+
+// Observe is of Elector.
+func (k *Candidate) Observe(ctx context.Context) iter.Seq2[Holder, error] {
+	return k.c.Observe(ctx, k.cfg.Role)
+}
+
+// Close is of Elector. A campaign that is under way goes on with a new session:
+// end its context first.
+func (k *Candidate) Close(ctx context.Context) error {
+	s := k.Session()
+	if s == nil {
+		return nil
+	}
+	return s.Close(ctx)
+}
+
+// RunAsLeader is the function RunAsLeader for a candidate with the defaults, named
+// after the host and the process.
+func (c *Client) RunAsLeader(ctx context.Context, role string, lead func(ctx context.Context, l *Leadership) error) error {
+	k, err := c.NewCandidate(CandidateConfig{Role: role, Session: SessionConfig{Name: ProcessName(), Attach: true}})
+	if err != nil {
+		return err
+	}
+	return RunAsLeader(ctx, k, 0, lead)
+}
+
+// ProcessName names this process for people: host/pid.
+func ProcessName() string {
+	host, _ := os.Hostname() // the process alone names it then
+	return fmt.Sprintf("%s/%d", host, os.Getpid())
+}

@@ -1,0 +1,10 @@
+//go:build !linux
+
+package client
+
+import "time"
+
+var processStart = time.Now()
+
+// sinceBoot is the monotonic clock of this process.
+func sinceBoot() time.Duration { return time.Since(processStart) }

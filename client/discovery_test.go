@@ -1,0 +1,118 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"northstar/api/apiv1"
+)
+
+func TestLeaderHighestTermWins(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		c := fc.client("n1", "n2", "n3")
+		defer c.Close()
+		fc.elect("n2")
+		fc.nodes["n1"].stale = &apiv1.Leader{LeaderID: "n1", LeaderAddress: "n1:1", Term: 1, ObservedBy: "n1"}
+		got, err := c.Leader(t.Context())
+		if err != nil || got.LeaderID != "n2" {
+			t.Fatalf("Leader = %+v, %v, want n2", got, err)
+		}
+	}, "n1", "n2", "n3")
+}
+
+func TestLeaderWithHungNode(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		c := fc.client("n1", "n2", "n3")
+		defer c.Close()
+		fc.elect("n2")
+		fc.hang("n1")
+		start := time.Now()
+		got, err := c.Leader(t.Context())
+		if err != nil || got.LeaderID != "n2" || got.Term != 2 {
+			t.Fatalf("Leader = %+v, %v, want n2", got, err)
+		}
+		within(t, start, 0, 50*time.Millisecond)
+	}, "n1", "n2", "n3")
+}
+
+func TestLeaderIsWaitedFor(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		c := fc.client("n1", "n2", "n3")
+		defer c.Close()
+		fc.depose()
+		time.AfterFunc(time.Second, func() { fc.elect("n3") })
+		start := time.Now()
+		got, err := c.Leader(t.Context())
+		if err != nil || got.LeaderID != "n3" {
+			t.Fatalf("Leader = %+v, %v, want n3", got, err)
+		}
+		within(t, start, time.Second, 1150*time.Millisecond)
+		time.Sleep(time.Millisecond) // what was said before now does not count
+		fc.depose()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := c.Leader(ctx); !errors.Is(err, ErrNoLeader) {
+			t.Errorf("error %v, want %v", err, ErrNoLeader)
+		}
+	}, "n1", "n2", "n3")
+}
+
+// Nobody there is something else than nobody leading: a wrong address or CA.
+func TestLeaderSaysWhyNobodyAnswers(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		for endpoint, want := range map[string]string{"gone": "connection refused", "n1": "no node names a leader"} {
+			c := fc.client(endpoint)
+			fc.depose()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			if _, err := c.Leader(ctx); !errors.Is(err, ErrNoLeader) || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v, want %q in it", endpoint, err, want)
+			}
+			cancel()
+			c.Close()
+		}
+	}, "n1")
+}
+
+// A node that is an endpoint no more cannot outvote those that are: a cluster
+// made afresh begins with low terms again.
+// A node that its cluster refuses sees no leader and no members: the others are
+// asked then.
+func TestClusterBeyondANodeThatKnowsNobody(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		c := fc.client("n1", "n2", "n3")
+		defer c.Close()
+		fc.elect("n2")
+		for _, id := range []string{"n1", "n3"} {
+			fc.nodes[id].cutOff = true
+		}
+		for range 6 { // whichever node is asked first
+			if view, err := c.Cluster(t.Context()); err != nil || view.LeaderID != "n2" {
+				t.Fatalf("leader %q, %v, want n2", view.LeaderID, err)
+			}
+		}
+	}, "n1", "n2", "n3")
+}
+
+func TestFinderForgets(t *testing.T) {
+	c, err := New(Config{Endpoints: []string{"n1:1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	at := func(name string, term uint64) sighting {
+		return sighting{endpoint: "http://" + name + ":1", info: apiv1.Leader{LeaderID: name, ObservedBy: name, Term: term}}
+	}
+	c.finder.note(at("old", 50), true)
+	c.finder.note(at("n1", 3), true)
+	if leader, _ := c.finder.leader(); leader != "http://old:1" {
+		t.Fatalf("leader %q", leader)
+	}
+	c.finder.forget(c.nodes.urls())
+	c.finder.note(at("n1", 3), true)
+	if leader, _ := c.finder.leader(); leader != "http://n1:1" {
+		t.Errorf("leader %q, want n1: the other one is no endpoint any more", leader)
+	}
+}

@@ -1,0 +1,126 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+)
+
+func candidate(t *testing.T, c *Client, ttl time.Duration) *Candidate {
+	t.Helper()
+	k, err := c.NewCandidate(CandidateConfig{Role: "r", Session: SessionConfig{TTL: ttl, Clock: newClock().now, Attach: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func TestRunAsLeaderReturnsWhatItsFunctionDoes(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		f := fc.withRoles()
+		c := fc.client("n1")
+		defer c.Close()
+		done := errors.New("done")
+		for _, want := range []error{nil, done} {
+			err := RunAsLeader(t.Context(), candidate(t, c, 3*time.Second), 0, func(ctx context.Context, l *Leadership) error {
+				if l.Token == 0 || ctx.Err() != nil {
+					t.Errorf("%+v, %v", l, ctx.Err())
+				}
+				return want
+			})
+			if !errors.Is(err, want) {
+				t.Errorf("%v, want %v", err, want)
+			}
+			if len(f.sessions) != 0 || len(f.holders) != 0 {
+				t.Error("the role was not given back")
+			}
+		}
+	}, "n1")
+}
+
+// It stops before the lease could lapse, waits, and stands again, with the same
+// session as long as that lives.
+func TestRunAsLeaderStopsAndStandsAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		f := fc.withRoles()
+		c := fc.client("n1")
+		defer c.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		k := candidate(t, c, 3*time.Second)
+		tenures := make(chan *Leadership, 10)
+		var runs sync.WaitGroup
+		runs.Go(func() {
+			running := false
+			err := RunAsLeader(ctx, k, 500*time.Millisecond, func(ctx context.Context, l *Leadership) error {
+				if running {
+					t.Error("runs twice")
+				}
+				running = true
+				tenures <- l
+				<-ctx.Done()
+				if l.Cause() == nil && l.ValidFor() < 499*time.Millisecond {
+					t.Errorf("stopped with %v left", l.ValidFor())
+				}
+				time.Sleep(100 * time.Millisecond)
+				running = false
+				return ctx.Err()
+			})
+			if !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		})
+		first := <-tenures
+		f.mu.Lock()
+		f.sessions[first.Session].timer.Stop() // a change of the leader
+		f.mu.Unlock()
+		fc.depose()
+		time.Sleep(4 * time.Second)
+		fc.elect("n1")
+		second := <-tenures
+		if second.Token != first.Token {
+			t.Errorf("token %d, then %d, of a session that lived on", first.Token, second.Token)
+		}
+		_ = f.end(second.Session, "expired")
+		third := <-tenures
+		if third.Token <= second.Token || third.Session == second.Session {
+			t.Errorf("%+v", third)
+		}
+		f.evict("r")
+		fourth := <-tenures
+		if fourth.Token <= third.Token || fourth.Session != third.Session {
+			t.Errorf("%+v", fourth)
+		}
+		cancel()
+		runs.Wait()
+		if len(f.sessions) != 0 {
+			t.Error("the role was not given back")
+		}
+	}, "n1")
+}
+
+func TestLeave(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		f := fc.withRoles()
+		c := fc.client("n1")
+		defer c.Close()
+		k := candidate(t, c, 3*time.Second)
+		l, err := k.Campaign(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var g Gate
+		g.Follow(l)
+		if err := g.Do(t.Context(), func(context.Context, uint64) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if err := Leave(t.Context(), &g, k); err != nil || len(f.sessions) != 0 || l.Cause() == nil {
+			t.Errorf("%v, %d sessions", err, len(f.sessions))
+		}
+		if err := k.Close(t.Context()); err != nil {
+			t.Errorf("second Close: %v", err)
+		}
+	}, "n1")
+}

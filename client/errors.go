@@ -1,0 +1,161 @@
+package client
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/cluster"
+)
+
+// Errors to test for with errors.Is. Whatever a node answered is an *Error,
+// and the *cluster.Error in it is found with errors.As.
+var (
+	// ErrOutcomeUnknown: the write may or may not have taken effect, and this
+	// could not be found out before the deadline. The same call with the same
+	// idempotency key (Error.IdempotencyKey) may be made again to find out.
+	ErrOutcomeUnknown error = &sentinel{"outcome unknown", cluster.CodeOutcomeUnknown, 0}
+	// ErrNoLeader: the cluster has no leader, and the request did nothing.
+	ErrNoLeader error = &sentinel{"no leader", cluster.CodeNoLeader, 0}
+	// ErrNotFound: there is no such key.
+	ErrNotFound error = &sentinel{"not found", cluster.CodeBadRequest, http.StatusNotFound}
+	// ErrConditionFailed: IfRevision, IfAbsent or IfPresent did not hold. Error.Problem
+	// has the current revision.
+	ErrConditionFailed error = &sentinel{"condition failed", cluster.CodeConditionFailed, 0}
+	// ErrFenced: the fencing token is not the role's current one.
+	ErrFenced error = &sentinel{"fenced", cluster.CodeFenced, 0}
+	// ErrCompacted: the changes asked for are older than the kept history, or
+	// the state was restored: read the keys afresh and watch from there.
+	ErrCompacted error = &sentinel{"history compacted", cluster.CodeHistoryCompacted, 0}
+	// ErrSessionEnded: the session does not live, or not any more.
+	ErrSessionEnded error = &sentinel{"session has ended", cluster.CodeSessionEnded, 0}
+	// ErrRoleHeld: the candidate does not hold the role, because another does or
+	// comes first.
+	ErrRoleHeld error = &sentinel{"role is held", cluster.CodeRoleHeld, 0}
+	// ErrClosed: the client was closed.
+	ErrClosed = errors.New("client is closed")
+)
+
+type sentinel struct {
+	text   string
+	code   cluster.Code
+	status int // 0: any
+}
+
+func (s *sentinel) Error() string { return s.text }
+
+// Error is a failed call: an answer of a node, or what this client concluded
+// from none.
+type Error struct {
+	Op             string         // what was asked, such as "put app/config"
+	Problem        *cluster.Error // code, status, detail, current revision
+	Retry          bool           // known not to have taken effect, may be sent again
+	Endpoint       string         // the node that answered; "" when none did
+	LeaderID       cluster.NodeID // as that node knew it; "" when it knew none
+	LeaderAddress  string         // HTTP host:port of that leader
+	IdempotencyKey string         // that every try of the write bore; "" for reads
+}
+
+// Error gives the operation, the code's name and the detail in one line.
+func (e *Error) Error() string { return e.Op + ": " + e.Problem.Error() }
+
+// Unwrap gives the *cluster.Error, whose own cause follows it.
+func (e *Error) Unwrap() error { return e.Problem }
+
+// Is makes the sentinels of this package match.
+func (e *Error) Is(target error) bool {
+	s, ok := target.(*sentinel)
+	return ok && s.code == e.Problem.Code && (s.status == 0 || s.status == e.Problem.HTTPStatus())
+}
+
+// problemOf reads an answer that is not a success. ok is false when the body
+// is no problem of NorthStar's: then something else answered, a proxy perhaps,
+// and the error is made from the status alone.
+func problemOf(op string, a *answer) (e *Error, ok bool) {
+	e = &Error{Op: op, Endpoint: a.node}
+	var p apiv1.Problem
+	if strings.HasPrefix(a.header.Get("Content-Type"), apiv1.TypeProblem) && json.Unmarshal(a.body, &p) == nil && p.Code != 0 {
+		e.Problem = problemError(p, a)
+		e.Retry, e.LeaderID, e.LeaderAddress = p.Retryable, cluster.NodeID(p.LeaderID), p.LeaderAddress
+		return e, true
+	}
+	code := cluster.CodeBadRequest
+	switch {
+	case a.status == http.StatusUnauthorized:
+		code = cluster.CodeUnauthenticated
+	case a.status == http.StatusForbidden:
+		code = cluster.CodeForbidden
+	case a.status >= 500:
+		code = cluster.CodeBusy
+	}
+	e.Problem = &cluster.Error{Code: code, Status: a.status, Detail: fmt.Sprintf("%s answered %d %s", a.node, a.status, http.StatusText(a.status)), NoRetry: true}
+	return e, false
+}
+
+func problemError(p apiv1.Problem, a *answer) *cluster.Error {
+	detail := p.Detail
+	if detail == "" {
+		detail = p.Title
+	}
+	e := &cluster.Error{
+		Code: cluster.Code(p.Code), Status: p.Status, Detail: detail,
+		NoRetry: !p.Retryable, RetryAfter: retryAfter(a.header), Revision: p.Revision,
+	}
+	for _, v := range p.Votes {
+		e.Votes = append(e.Votes, cluster.Vote{Voter: cluster.NodeID(v.VoterID), Granted: v.Granted, Reason: v.Reason})
+	}
+	return e
+}
+
+// failed gives the failure of a try the form that callers see.
+func (q *call) failed(a *answer, err error) error {
+	var e *Error
+	if errors.As(err, &e) {
+		e.IdempotencyKey = q.header.Get(apiv1.HeaderIdempotencyKey)
+		return e
+	}
+	return fmt.Errorf("%s: %s: %w", q.op, a.node, err)
+}
+
+// unknown is the error of a write that may have taken effect.
+func (q *call) unknown(cause error) error {
+	return &Error{
+		Op: q.op, IdempotencyKey: q.header.Get(apiv1.HeaderIdempotencyKey),
+		Problem: cluster.Errorf(cluster.CodeOutcomeUnknown, "the write may or may not have taken effect: %w", cause),
+	}
+}
+
+func retryAfter(h http.Header) time.Duration {
+	s, err := strconv.Atoi(h.Get("Retry-After"))
+	if err != nil || s < 0 {
+		return 0
+	}
+	return time.Duration(min(s, 3600)) * time.Second
+}
+
+// interrupted is a call that its context ended before an answer settled it,
+// and that is known to have changed nothing. errors.Is finds both the
+// context's error and what the last try ran into.
+type interrupted struct {
+	op        string
+	ctx, last error // last may be nil
+}
+
+func (e *interrupted) Error() string {
+	if e.last == nil {
+		return fmt.Sprintf("%s: %v", e.op, e.ctx)
+	}
+	return fmt.Sprintf("%v (%v)", e.last, e.ctx)
+}
+
+func (e *interrupted) Unwrap() []error {
+	if e.last == nil {
+		return []error{e.ctx}
+	}
+	return []error{e.last, e.ctx}
+}

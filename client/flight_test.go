@@ -1,0 +1,350 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/cluster"
+)
+
+// bubble runs f against a fake cluster in virtual time. Whatever goroutine is
+// left at the end fails the test.
+func bubble(t *testing.T, f func(t *testing.T, fc *fakeCluster), names ...string) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		fc := newFakeCluster(t, names...)
+		f(t, fc)
+		fc.close()
+	})
+}
+
+func within(t *testing.T, start time.Time, least, most time.Duration) {
+	t.Helper()
+	if d := time.Since(start); d < least || d > most {
+		t.Errorf("took %v, want %v to %v", d, least, most)
+	}
+}
+
+// learnt makes sure that the client knows the leader and all nodes.
+func learnt(t *testing.T, c *Client) {
+	t.Helper()
+	if _, err := c.Put(t.Context(), "first", nil, WriteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Wait()
+	if leader, _ := c.finder.leader(); leader == "" {
+		t.Fatal("the leader is not known after a call")
+	}
+}
+
+func TestDeadNodesCostNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		c := fc.client("gone1", "gone2", "n1", "gone3")
+		defer c.Close()
+		start := time.Now()
+		if _, err := c.Put(t.Context(), "k", []byte("v"), WriteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if e, err := c.Get(t.Context(), "k", ""); err != nil || string(e.Value) != "v" {
+			t.Fatalf("Get = %+v, %v", e, err)
+		}
+		within(t, start, 0, 0)
+	}, "n1", "n2", "n3")
+}
+
+func TestSilentDialIsNotWaitedOut(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		c := fc.client("blackhole1", "blackhole2", "n1")
+		defer c.Close()
+		start := time.Now()
+		if _, err := c.Put(t.Context(), "k", nil, WriteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		within(t, start, 0, 200*time.Millisecond)
+	}, "n1")
+}
+
+// A leader dies with a write under way: another node holds it, and carries it
+// out once the new leader is there.
+func TestLeaderCrash(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		c := fc.client("n1", "n2", "n3")
+		defer c.Close()
+		learnt(t, c)
+		crash := make(chan struct{})
+		fc.nodes["n1"].handle = func(_ http.ResponseWriter, r *http.Request) { close(crash); <-r.Context().Done() }
+		go func() {
+			<-crash
+			fc.kill("n1")
+			time.Sleep(7 * time.Millisecond) // the server's own gap
+			fc.elect("n2")
+		}()
+		start := time.Now()
+		res, err := c.Put(t.Context(), "k", []byte("v"), WriteOptions{})
+		if err != nil || res.Revision != 2 || fc.applied != 2 {
+			t.Fatalf("Put = %+v, %v, %d applied", res, err, fc.applied)
+		}
+		within(t, start, 7*time.Millisecond, 9*time.Millisecond)
+		first := fc.requests("n1")[len(fc.requests("n1"))-1].Header.Get(apiv1.HeaderIdempotencyKey)
+		for _, name := range []string{"n2", "n3"} {
+			for _, r := range fc.requests(name) {
+				if got := r.Header.Get(apiv1.HeaderIdempotencyKey); r.URL.Path == "/v1/kv/k" && (got != first || got == "") {
+					t.Errorf("a try at %s has key %q, the first had %q", name, got, first)
+				}
+			}
+		}
+	}, "n1", "n2", "n3")
+}
+
+// A leader hangs, with its connections open; the followers elect another one.
+func TestLeaderHangs(t *testing.T) {
+	for name, call := range map[string]func(context.Context, *Client) error{
+		"put": func(ctx context.Context, c *Client) error {
+			_, err := c.Put(ctx, "k", []byte("v"), WriteOptions{})
+			return err
+		},
+		"get": func(ctx context.Context, c *Client) error { _, err := c.Get(ctx, "first", ""); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, fc *fakeCluster) {
+				c := fc.client("n1", "n2", "n3")
+				defer c.Close()
+				learnt(t, c)
+				fc.hang("n1")
+				time.AfterFunc(320*time.Millisecond, func() { fc.elect("n3") })
+				start := time.Now()
+				if err := call(t.Context(), c); err != nil {
+					t.Fatal(err)
+				}
+				within(t, start, 320*time.Millisecond, 400*time.Millisecond)
+				start = time.Now()
+				if err := call(t.Context(), c); err != nil { // and the next call is not held up at all
+					t.Fatal(err)
+				}
+				within(t, start, 0, time.Millisecond)
+			}, "n1", "n2", "n3")
+		})
+	}
+}
+
+// The hung one leads no more when the call begins, but this client does not
+// know that.
+func TestHungFormerLeader(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		c := fc.client("n1", "n2", "n3")
+		defer c.Close()
+		learnt(t, c)
+		fc.hang("n1")
+		fc.elect("n2")
+		start := time.Now()
+		if _, err := c.Put(t.Context(), "k", nil, WriteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		within(t, start, 0, 200*time.Millisecond)
+	}, "n1", "n2", "n3")
+}
+
+func TestSlowLeaderGetsNoCopies(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		c := fc.client("n1", "n2", "n3")
+		defer c.Close()
+		learnt(t, c)
+		fc.nodes["n1"].handle = func(w http.ResponseWriter, _ *http.Request) {
+			time.Sleep(1500 * time.Millisecond)
+			reply(w, apiv1.PutResult{Revision: 9})
+		}
+		if res, err := c.Put(t.Context(), "k", nil, WriteOptions{}); err != nil || res.Revision != 9 {
+			t.Fatalf("Put = %+v, %v", res, err)
+		}
+		sent := 0
+		for name := range fc.nodes {
+			for _, r := range fc.requests(name) {
+				if r.URL.Path == "/v1/kv/k" {
+					sent++
+				}
+			}
+		}
+		if sent != 1 {
+			t.Errorf("%d requests were sent, want 1", sent)
+		}
+	}, "n1", "n2", "n3")
+}
+
+// A bare write is never cut short: that would only make its outcome unknown.
+func TestSlowBareWriteIsWaitedFor(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		c := fc.client("n1", "n2")
+		defer c.Close()
+		learnt(t, c)
+		fc.nodes["n1"].handle = func(w http.ResponseWriter, _ *http.Request) {
+			time.Sleep(2 * tryFirst)
+			reply(w, apiv1.PutResult{Revision: 9})
+		}
+		if res, err := c.Put(t.Context(), "k", nil, WriteOptions{NoIdempotencyKey: true}); err != nil || res.Revision != 9 {
+			t.Errorf("Put = %+v, %v", res, err)
+		}
+	}, "n1", "n2")
+}
+
+// The look-out for the leader ends with the calls that need it.
+func TestLookOutEnds(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		c := fc.client("n1", "n2", "n3")
+		defer c.Close()
+		learnt(t, c)
+		fc.hang("n1")
+		time.AfterFunc(300*time.Millisecond, func() { fc.elect("n3") })
+		for range 3 {
+			if _, err := c.Put(t.Context(), "k", nil, WriteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Second)
+		before := fc.background()
+		time.Sleep(time.Minute)
+		if after := fc.background(); after != before || before == 0 {
+			t.Errorf("%d probes went on while nobody called, after %d", after-before, before)
+		}
+	}, "n1", "n2", "n3")
+}
+
+func TestRedirectIsFollowed(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		c := fc.client("n2")
+		defer c.Close()
+		fc.nodes["n2"].handle = func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://n1:1"+r.URL.Path, http.StatusTemporaryRedirect)
+		}
+		if _, err := c.Put(t.Context(), "k", nil, WriteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if fc.values["k"] != "" || fc.applied != 1 {
+			t.Errorf("%d writes applied, want 1", fc.applied)
+		}
+	}, "n1", "n2")
+}
+
+// A leader that has handed over passes calls on: the next one goes straight to
+// the new leader. Where that never helps, behind a load balancer for instance,
+// the client looks only now and then.
+func TestForwardedAnswerTellsOfTheNewLeader(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		c := fc.client("n1", "n2")
+		defer c.Close()
+		learnt(t, c)
+		fc.elect("n2")
+		learnt(t, c)
+		before := len(fc.requests("n1"))
+		learnt(t, c)
+		if n := len(fc.requests("n1")); n != before {
+			t.Error("the old leader is asked again")
+		}
+		fc.nodes["n2"].handle = func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set(apiv1.HeaderLeader, "somewhere:1")
+			reply(w, apiv1.PutResult{Revision: 1})
+		}
+		probes := fc.background()
+		for range 20 {
+			learnt(t, c)
+		}
+		if n := fc.background() - probes; n > 4 {
+			t.Errorf("%d questions for the leader, because of 20 forwarded answers", n)
+		}
+	}, "n1", "n2")
+}
+
+// Another service at a member's address, as seen from here, is passed over; as
+// the only endpoint it is an error at once.
+func TestForeignServer(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		fc.nodes["web"].handle = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) }
+		for range 10 {
+			c := fc.client("n1", "web")
+			if _, err := c.Put(t.Context(), "k", nil, WriteOptions{}); err != nil {
+				t.Error(err)
+			}
+			c.Close()
+		}
+		c := fc.client("web")
+		defer c.Close()
+		c.refreshed.Store(time.Now().UnixNano())
+		start := time.Now()
+		if _, err := c.Put(t.Context(), "k", nil, WriteOptions{}); !errors.Is(err, ErrNotFound) {
+			t.Errorf("error %v, want the 404", err)
+		}
+		within(t, start, 0, 0)
+	}, "n1", "web")
+}
+
+// What is said to be retryable is sent again, bare or not; what is not, never.
+func TestRetryable(t *testing.T) {
+	busy := cluster.Errorf(cluster.CodeBusy, "queue full")
+	busy.RetryAfter = time.Second
+	final := cluster.Errorf(cluster.CodeBusy, "queue full")
+	final.NoRetry = true
+	for name, tc := range map[string]struct {
+		err   error
+		calls int
+		ok    bool
+	}{
+		"busy":             {busy, 3, true},
+		"no leader":        {cluster.Errorf(cluster.CodeNoLeader, "none"), 3, true},
+		"not retryable":    {final, 1, false},
+		"condition failed": {cluster.Errorf(cluster.CodeConditionFailed, "revision is 7"), 1, false},
+		"forbidden":        {cluster.Errorf(cluster.CodeForbidden, "observer"), 1, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, fc *fakeCluster) {
+				c := fc.client("n1")
+				defer c.Close()
+				calls := 0
+				fc.nodes["n1"].handle = func(w http.ResponseWriter, _ *http.Request) {
+					if calls++; calls < 3 {
+						problem(w, tc.err)
+						return
+					}
+					reply(w, apiv1.PutResult{Revision: 5})
+				}
+				_, err := c.Put(t.Context(), "k", nil, WriteOptions{NoIdempotencyKey: true})
+				var e *cluster.Error
+				if ok := err == nil; ok != tc.ok || calls != tc.calls {
+					t.Errorf("error %v after %d calls, want ok %v after %d", err, calls, tc.ok, tc.calls)
+				}
+				if !tc.ok && (!errors.As(err, &e) || e.Code != tc.err.(*cluster.Error).Code) {
+					t.Errorf("error %v, want one that wraps %v", err, tc.err)
+				}
+			}, "n1")
+		})
+	}
+}
+
+func TestCloseEndsCalls(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		c := fc.client("n1", "n2")
+		learnt(t, c)
+		fc.hang("n1")
+		fc.hang("n2")
+		get, put := make(chan error, 1), make(chan error, 1)
+		go func() { _, err := c.Get(t.Context(), "first", ""); get <- err }()
+		go func() { _, err := c.Put(t.Context(), "first", nil, WriteOptions{}); put <- err }()
+		time.Sleep(200 * time.Millisecond)
+		start := time.Now()
+		c.Close()
+		c.Close()
+		if err := <-get; !errors.Is(err, ErrClosed) {
+			t.Errorf("Get: %v, want %v", err, ErrClosed)
+		}
+		if err := <-put; !errors.Is(err, ErrOutcomeUnknown) {
+			t.Errorf("Put: %v, want %v", err, ErrOutcomeUnknown)
+		}
+		within(t, start, 0, time.Millisecond)
+		if _, err := c.Get(t.Context(), "first", ""); !errors.Is(err, ErrClosed) {
+			t.Errorf("Get after Close: %v, want %v", err, ErrClosed)
+		}
+	}, "n1", "n2")
+}

@@ -1,0 +1,181 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// held gives a deadline of ten seconds, a tenure under it, and its clock.
+func held(t *testing.T) (*Deadline, *Leadership, *clock) {
+	t.Helper()
+	clock := newClock()
+	d := NewDeadline(clock.now)
+	if _, err := d.Begin(Holder{Token: 7}, nil); !errors.Is(err, ErrLeaseLapsed) {
+		t.Fatalf("a tenure begins without a lease: %v", err)
+	}
+	d.Extend(0, 10*time.Second)
+	l, err := d.Begin(Holder{Role: "r", Token: 7}, func(context.Context) error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d, l, clock
+}
+
+func TestGate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g Gate
+		if err := g.Require(); !errors.Is(err, ErrNotLeader) {
+			t.Errorf("the gate is open before anything: %v", err)
+		}
+		d, l, _ := held(t)
+		g.Follow(l)
+		time.Sleep(10*time.Second - 1)
+		if g.Require() != nil || g.Check(7) != nil || !errors.Is(g.Check(6), ErrNotLeader) || l.ValidFor() != 1 {
+			t.Errorf("%v, %v, %v, %v", g.Require(), g.Check(7), g.Check(6), l.ValidFor())
+		}
+		d.Extend(5*time.Second, 10*time.Second) // sent five seconds ago
+		time.Sleep(5 * time.Second)
+		if err := g.Require(); err != nil {
+			t.Errorf("renewed, and shut: %v", err)
+		}
+		time.Sleep(time.Nanosecond)
+		if err := g.Require(); !errors.Is(err, ErrLeaseLapsed) {
+			t.Errorf("renewals are late, and the gate is open: %v", err)
+		}
+		d.Extend(d.Now(), 10*time.Second)
+		if err := g.Require(); !errors.Is(err, ErrLeaseLapsed) {
+			t.Errorf("a tenure that was over goes on: %v", err)
+		}
+		again, err := d.Begin(Holder{Role: "r", Token: 7}, nil) // the cluster has said that it still holds the role
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.Follow(again)
+		if err := g.Require(); err != nil {
+			t.Errorf("proven again, and shut: %v", err)
+		}
+		d.End(ErrSessionEnded)
+		if err := g.Require(); !errors.Is(err, ErrNotLeader) || !errors.Is(err, ErrSessionEnded) {
+			t.Errorf("the session has ended: %v", err)
+		}
+		d.Extend(d.Now(), 10*time.Second)
+		if d.ValidFor() != 0 {
+			t.Error("extended after its end")
+		}
+	})
+}
+
+// A process is stopped, with all its timers and goroutines, and woken: the first
+// question finds the gate shut, before anything else has run. So does one whose
+// machine was suspended, during which Go's own clock stood still.
+func TestGateAfterAPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, l, clock := held(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go d.Run(ctx)
+		var g Gate
+		g.Follow(l)
+		within, end := l.Context(ctx, 0)
+		defer end()
+		synctest.Wait()
+		sent := d.Now() // a renewal, whose answer comes in only after the pause
+		clock.jump(11 * time.Second)
+		if err := g.Require(); !errors.Is(err, ErrLeaseLapsed) {
+			t.Errorf("open after a pause: %v", err)
+		}
+		d.Extend(sent, 10*time.Second)
+		if err := g.Require(); !errors.Is(err, ErrLeaseLapsed) || d.ValidFor() != 0 {
+			t.Errorf("open by a renewal from before the pause: %v", err)
+		}
+		if err := g.Do(ctx, func(context.Context, uint64) error { t.Error("work was done"); return nil }); !errors.Is(err, ErrLeaseLapsed) {
+			t.Error(err)
+		}
+		time.Sleep(clockLook) // timers have lost the time; they are not trusted for longer
+		synctest.Wait()
+		if !errors.Is(context.Cause(within), ErrLeaseLapsed) {
+			t.Errorf("the context goes on: %v", context.Cause(within))
+		}
+		select {
+		case <-l.Done():
+		default:
+			t.Error("Done is not closed")
+		}
+	})
+}
+
+// Nobody has looked at the clock between the end of the lease and a renewal that
+// comes late but succeeds. Others may have been told that the lease is over.
+func TestLateRenewalDoesNotRevive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, l, clock := held(t)
+		clock.jump(10 * time.Second)
+		d.Extend(d.Now(), 10*time.Second)
+		if d.ValidFor() != 10*time.Second || !errors.Is(l.Cause(), ErrLeaseLapsed) || l.ValidFor() != 0 {
+			t.Errorf("%v, %v, %v", d.ValidFor(), l.Cause(), l.ValidFor())
+		}
+	})
+}
+
+func TestDoneIsClosedInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, l, _ := held(t)
+		go d.Run(t.Context())
+		start := time.Now()
+		early, cancel := l.Context(t.Context(), 2*time.Second)
+		defer cancel()
+		most, cancelMost := l.Context(t.Context(), time.Minute) // a third is all one can have
+		defer cancelMost()
+		<-most.Done()
+		within(t, start, 6666*time.Millisecond, 6667*time.Millisecond)
+		<-early.Done()
+		within(t, start, 8*time.Second, 8*time.Second)
+		<-l.Done()
+		within(t, start, 10*time.Second, 10*time.Second)
+	})
+}
+
+func TestGateDoAndDrain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, l, _ := held(t)
+		go d.Run(t.Context())
+		var g Gate
+		g.Follow(l)
+		finish, results := make(chan struct{}), make(chan error, 2)
+		work := func(_ context.Context, token uint64) error {
+			if token != 7 {
+				t.Errorf("token %d", token)
+			}
+			<-finish
+			return nil
+		}
+		go func() { results <- g.Do(t.Context(), work) }()
+		synctest.Wait()
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := Leave(short, &g, nil); !errors.Is(err, context.DeadlineExceeded) || g.InFlight() != 1 {
+			t.Errorf("left with work in flight: %v", err)
+		}
+		if err := g.Do(t.Context(), work); !errors.Is(err, ErrDraining) || !errors.Is(g.Require(), ErrDraining) {
+			t.Errorf("takes work while it drains: %v", err)
+		}
+		drained := make(chan error)
+		go func() { drained <- g.Drain(t.Context()) }()
+		synctest.Wait()
+		close(finish)
+		if err := <-results; err != nil {
+			t.Error(err)
+		}
+		if err := <-drained; err != nil || g.InFlight() != 0 {
+			t.Error(err)
+		}
+		g.Follow(l)
+		err := g.Do(t.Context(), func(ctx context.Context, _ uint64) error { <-ctx.Done(); return nil })
+		if !errors.Is(err, ErrLeaseLapsed) {
+			t.Errorf("work that outlasted the tenure is a success: %v", err)
+		}
+	})
+}

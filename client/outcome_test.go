@@ -1,0 +1,105 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"testing"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/cluster"
+)
+
+// A write whose connection breaks after it was sent is unknown without a key,
+// and repeated with one.
+func TestBrokenAfterSending(t *testing.T) {
+	for _, bare := range []bool{true, false} {
+		bubble(t, func(t *testing.T, fc *fakeCluster) {
+			c := fc.client("n1")
+			defer c.Close()
+			calls := 0
+			fc.nodes["n1"].handle = func(w http.ResponseWriter, _ *http.Request) {
+				if calls++; calls == 1 {
+					panic(http.ErrAbortHandler)
+				}
+				reply(w, apiv1.PutResult{Revision: 5})
+			}
+			_, err := c.Put(t.Context(), "k", nil, WriteOptions{NoIdempotencyKey: bare})
+			if bare && (!errors.Is(err, ErrOutcomeUnknown) || !cluster.IsCode(err, cluster.CodeOutcomeUnknown) || calls != 1) {
+				t.Errorf("error %v after %d calls, want an unknown outcome after 1", err, calls)
+			}
+			if !bare && err != nil {
+				t.Errorf("error %v, want none: the write has a key", err)
+			}
+		}, "n1")
+	}
+}
+
+// At the deadline a write is unknown if any try may have arrived, and is not
+// if none can have.
+func TestOutcomeAtTheDeadline(t *testing.T) {
+	hung := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+	says := func(code cluster.Code) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) { problem(w, cluster.Errorf(code, "test")) }
+	}
+	for name, tc := range map[string]struct {
+		endpoint string
+		handle   http.HandlerFunc
+		want     error
+	}{
+		"hung":             {"n1", hung, ErrOutcomeUnknown},
+		"unknown":          {"n1", says(cluster.CodeOutcomeUnknown), ErrOutcomeUnknown},
+		"no leader":        {"n1", says(cluster.CodeNoLeader), ErrNoLeader},
+		"nobody there":     {"gone", nil, context.DeadlineExceeded},
+		"dial is silent":   {"blackhole", nil, context.DeadlineExceeded},
+		"proxy in the way": {"n1", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(502) }, ErrOutcomeUnknown},
+	} {
+		for _, bare := range []bool{true, false} {
+			t.Run(name, func(t *testing.T) {
+				bubble(t, func(t *testing.T, fc *fakeCluster) {
+					c := fc.client(tc.endpoint)
+					defer c.Close()
+					fc.nodes["n1"].handle = tc.handle
+					ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+					defer cancel()
+					start := time.Now()
+					_, err := c.Put(ctx, "k", nil, WriteOptions{NoIdempotencyKey: bare})
+					if !errors.Is(err, tc.want) || errors.Is(err, ErrOutcomeUnknown) != (tc.want == ErrOutcomeUnknown) {
+						t.Errorf("bare %v: error %v, want %v", bare, err, tc.want)
+					}
+					within(t, start, 0, 3005*time.Millisecond)
+				}, "n1")
+			})
+		}
+	}
+}
+
+// One try may have arrived and the next is refused by a node on its own: that
+// refusal must not pass for the outcome. A refusal out of the log may.
+func TestRefusalAfterDoubt(t *testing.T) {
+	for code, want := range map[cluster.Code]error{
+		cluster.CodeForbidden:       ErrOutcomeUnknown,
+		cluster.CodeConditionFailed: ErrConditionFailed,
+	} {
+		bubble(t, func(t *testing.T, fc *fakeCluster) {
+			c := fc.client("n1")
+			defer c.Close()
+			calls := 0
+			fc.nodes["n1"].handle = func(w http.ResponseWriter, _ *http.Request) {
+				if calls++; calls == 1 {
+					panic(http.ErrAbortHandler)
+				}
+				problem(w, cluster.Errorf(code, "test"))
+			}
+			_, err := c.Put(t.Context(), "k", nil, WriteOptions{IdempotencyKey: "mine"})
+			if !errors.Is(err, want) {
+				t.Errorf("error %v, want %v", err, want)
+			}
+			var e *Error
+			if !errors.As(err, &e) || e.IdempotencyKey != "mine" {
+				t.Errorf("error %#v does not carry the idempotency key", err)
+			}
+		}, "n1")
+	}
+}

@@ -1,0 +1,312 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"northstar/cluster"
+)
+
+func TestSessionRenewsItself(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		f := fc.withRoles()
+		c := fc.client("n1", "n2", "n3")
+		defer c.Close()
+		s := mustSession(t, c, SessionConfig{TTL: 3 * time.Second})
+		for range 600 {
+			time.Sleep(100 * time.Millisecond)
+			if left := s.ValidFor(); left < 1600*time.Millisecond || left > 2700*time.Millisecond {
+				t.Fatalf("valid for %v", left)
+			}
+		}
+		if f.renewals < 58 || f.renewals > 70 {
+			t.Errorf("%d renewals in a minute, want about one a second", f.renewals)
+		}
+		if err := s.Close(t.Context()); err != nil || len(f.sessions) != 0 || s.ValidFor() != 0 || !errors.Is(s.Err(), ErrSessionEnded) {
+			t.Errorf("Close: %v; %d sessions, %v", err, len(f.sessions), s.Err())
+		}
+		<-s.Done()
+		if err := s.Close(t.Context()); err != nil {
+			t.Errorf("second Close: %v", err)
+		}
+	}, "n1", "n2", "n3")
+}
+
+// Whatever happens to nodes, short of the whole cluster being gone for longer than
+// the lease: the session lives, and its holder is never in doubt.
+func TestSessionSurvivesNodes(t *testing.T) {
+	for name, harm := range map[string]func(fc *fakeCluster){
+		"leader crash": func(fc *fakeCluster) { fc.kill("n1"); time.Sleep(10 * time.Millisecond); fc.elect("n2") },
+		"leader hangs": func(fc *fakeCluster) { fc.hang("n1"); time.Sleep(300 * time.Millisecond); fc.elect("n2") },
+		"no leader":    func(fc *fakeCluster) { fc.depose(); time.Sleep(700 * time.Millisecond); fc.elect("n3") },
+		"two crash": func(fc *fakeCluster) {
+			fc.kill("n1")
+			fc.kill("n2")
+			time.Sleep(300 * time.Millisecond)
+			fc.elect("n3")
+		},
+	} {
+		for _, attach := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				bubble(t, func(t *testing.T, fc *fakeCluster) {
+					fc.withRoles()
+					c := fc.client("n1", "n2", "n3")
+					defer c.Close()
+					s := mustSession(t, c, SessionConfig{TTL: 2 * time.Second, Attach: attach})
+					l, err := s.campaign(t.Context(), candidacy{Role: "r"})
+					if err != nil {
+						t.Fatal(err)
+					}
+					for range 5 {
+						time.Sleep(time.Second)
+					}
+					harm(fc)
+					for range 500 {
+						time.Sleep(10 * time.Millisecond)
+						if s.ValidFor() == 0 || l.Cause() != nil {
+							t.Fatalf("valid for %v, %v", s.ValidFor(), l.Cause())
+						}
+					}
+					if err := l.Resign(t.Context()); err != nil {
+						t.Error(err)
+					}
+				}, "n1", "n2", "n3")
+			})
+		}
+	}
+}
+
+// Nobody answers for half of the TTL: there is time for a second renewal.
+func TestSessionSurvivesSilence(t *testing.T) {
+	names := []string{"n1", "n2", "n3"}
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		fc.withRoles()
+		c := fc.client(names...)
+		defer c.Close()
+		s := mustSession(t, c, SessionConfig{TTL: 2 * time.Second})
+		l, err := s.campaign(t.Context(), candidacy{Role: "r"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 30 {
+			time.Sleep(3*time.Second + rand.N(time.Second))
+			for _, name := range names {
+				fc.hang(name)
+			}
+			time.Sleep(time.Second)
+			for _, name := range names {
+				fc.resume(name)
+			}
+			time.Sleep(500 * time.Millisecond)
+			if l.Cause() != nil {
+				t.Fatal(l.Cause())
+			}
+		}
+	}, names...)
+}
+
+// The shortest TTL leaves time for a leader that hangs, too.
+func TestShortSessionSurvivesAHang(t *testing.T) {
+	for range 20 {
+		bubble(t, func(t *testing.T, fc *fakeCluster) {
+			fc.withRoles()
+			c := fc.client("n1", "n2", "n3")
+			defer c.Close()
+			s := mustSession(t, c, SessionConfig{TTL: 500 * time.Millisecond})
+			time.Sleep(5*time.Second + rand.N(200*time.Millisecond))
+			fc.hang("n1")
+			time.Sleep(100 * time.Millisecond)
+			fc.elect("n2")
+			time.Sleep(3 * time.Second)
+			if s.Err() != nil || s.ValidFor() == 0 {
+				t.Errorf("%v, valid for %v", s.Err(), s.ValidFor())
+			}
+		}, "n1", "n2", "n3")
+	}
+}
+
+func TestSessionTellsWhenItIsLost(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		f := fc.withRoles()
+		c := fc.client("n1")
+		defer c.Close()
+		s := mustSession(t, c, SessionConfig{TTL: 3 * time.Second})
+		l, err := s.campaign(t.Context(), candidacy{Role: "r"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = f.end(s.ID(), "expired")
+		select {
+		case <-s.Done():
+		case <-time.After(1001 * time.Millisecond): // its next renewal
+			t.Fatal("not told")
+		}
+		<-l.Done()
+		if !errors.Is(s.Err(), ErrSessionEnded) || !errors.Is(l.Cause(), ErrNotLeader) || s.ValidFor() != 0 || l.ValidFor() != 0 {
+			t.Errorf("%v, %v", s.Err(), l.Cause())
+		}
+		if _, err := s.campaign(t.Context(), candidacy{Role: "r"}); !errors.Is(err, ErrSessionEnded) {
+			t.Error(err)
+		}
+	}, "n1")
+}
+
+// A process that can reach nobody: its lease lapses by itself before the session
+// does, and comes back with the cluster when that has kept the session.
+func TestSessionOutOfReach(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		f := fc.withRoles()
+		c := fc.client("n1")
+		defer c.Close()
+		s := mustSession(t, c, SessionConfig{TTL: 2 * time.Second})
+		l, err := s.campaign(t.Context(), candidacy{Role: "r"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.sessions[s.ID()].timer.Stop() // as a change of the leader does: every TTL begins afresh
+		fc.depose()
+		start := time.Now()
+		<-l.Done()
+		within(t, start, 1100*time.Millisecond, 1800*time.Millisecond)
+		if !errors.Is(l.Cause(), ErrLeaseLapsed) || s.Err() != nil {
+			t.Errorf("%v, %v", l.Cause(), s.Err())
+		}
+		fc.elect("n1")
+		again, err := s.campaign(t.Context(), candidacy{Role: "r"})
+		if err != nil || again.Token != l.Token || again.ValidFor() == 0 || l.ValidFor() != 0 {
+			t.Fatalf("%+v, %v: want the same tenure, proven again", again, err)
+		}
+	}, "n1")
+}
+
+// The process is killed: its connections end, and the session with them.
+func TestAttachedSessionEndsWithItsProcess(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		f := fc.withRoles()
+		why := make(chan string, 1)
+		f.ended = func(_, cause string) { why <- cause }
+		c := fc.client("n1", "n2")
+		s := mustSession(t, c, SessionConfig{TTL: time.Minute, Attach: true})
+		if f.sessions[s.ID()].streams != 1 {
+			t.Fatal("not attached when NewSession returned")
+		}
+		start := time.Now()
+		c.Close()
+		if cause := <-why; cause != "disconnected" {
+			t.Error(cause)
+		}
+		within(t, start, 0, 10*time.Millisecond)
+	}, "n1", "n2")
+}
+
+// It is closed in order, so that the next holder does not wait for a takeover
+// delay.
+func TestAttachedSessionIsClosed(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		f := fc.withRoles()
+		why := make(chan string, 1)
+		f.ended = func(_, cause string) { why <- cause }
+		f.slow = 50 * time.Millisecond
+		c := fc.client("n1", "n2")
+		defer c.Close()
+		s := mustSession(t, c, SessionConfig{TTL: time.Minute, Attach: true})
+		if err := s.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if cause := <-why; cause != "session_ended" {
+			t.Error(cause)
+		}
+	}, "n1", "n2")
+}
+
+// A node that hangs with the connection open, or knows no leader any more: the
+// client attaches elsewhere before it gives the old connection up.
+func TestAttachedSessionMovesOn(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		f := fc.withRoles()
+		c := fc.client("n1", "n2", "n3")
+		defer c.Close()
+		s := mustSession(t, c, SessionConfig{TTL: 3 * time.Second, Attach: true})
+		for range 10 {
+			time.Sleep(time.Second)
+			var at string
+			for _, name := range []string{"n1", "n2", "n3"} {
+				for _, r := range fc.requests(name) {
+					if strings.HasSuffix(r.URL.Path, "/attach") {
+						at = name
+					}
+				}
+			}
+			if at != "n1" { // the leader stays
+				fc.hang(at)
+			}
+			time.Sleep(5 * time.Second)
+			fc.resume("n2")
+			fc.resume("n3")
+			if s.Err() != nil {
+				t.Fatal(s.Err())
+			}
+			f.mu.Lock()
+			streams := f.sessions[s.ID()].streams
+			f.mu.Unlock()
+			if streams < 1 {
+				t.Fatal("not attached")
+			}
+		}
+	}, "n1", "n2", "n3")
+}
+
+func TestSessionConfigIsChecked(t *testing.T) {
+	c, err := New(Config{Endpoints: []string{"127.0.0.1:1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for want, cfg := range map[string]SessionConfig{
+		"TTL: want at least 500ms": {TTL: time.Millisecond},
+		"grace: want 0, or with":   {Grace: time.Second},
+	} {
+		if _, err := c.NewSession(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+		if _, err := c.NewCandidate(CandidateConfig{Role: "r", Session: cfg}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	if _, err := c.NewCandidate(CandidateConfig{}); err == nil {
+		t.Error("a candidate without a role")
+	}
+}
+
+func TestSessionThatIsRefused(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		f := fc.withRoles()
+		f.refuse = func(r *http.Request) error {
+			if strings.HasSuffix(r.URL.Path, "/attach") {
+				return cluster.Errorf(cluster.CodeForbidden, "no")
+			}
+			return nil
+		}
+		c := fc.client("n1")
+		defer c.Close()
+		if _, err := c.NewSession(t.Context(), SessionConfig{Attach: true}); !cluster.IsCode(err, cluster.CodeForbidden) {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if len(f.sessions) != 0 {
+			t.Error("the session that nobody has goes on")
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		fc.depose()
+		if _, err := c.NewSession(ctx, SessionConfig{}); !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrOutcomeUnknown) {
+			t.Error(err)
+		}
+	}, "n1")
+}

@@ -1,0 +1,265 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/cluster"
+)
+
+const (
+	openFirst  = 500 * time.Millisecond // for a node to begin its answer; doubled as it runs out
+	openMost   = 10 * time.Second
+	checkEvery = 2 * time.Second // how often the node of a silent stream is looked after
+	checkLimit = time.Second     // for its answer
+	checkFails = 2               // in a row: resume elsewhere
+)
+
+var errNodeLost = errors.New("the node is silent or has lost the cluster")
+
+// stream is an answer that is read as it comes. Cancel ends it, and must be
+// called.
+type stream struct {
+	res    *http.Response
+	node   string
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+}
+
+// open sends a read whose answer is streamed, to one node after the other,
+// until one begins to answer or ctx ends. The stream lasts until ctx ends, the
+// client is closed or its cancel is called. avoid, when not "", is a node to
+// ask last. establish bounds the opening alone; the error then is that of the
+// last try.
+func (c *Client) open(ctx context.Context, q *call, avoid string, establish time.Duration) (*stream, error) {
+	deadline := time.Now().Add(establish)
+	tried := map[string]int{}
+	if avoid != "" {
+		tried[avoid] = 1
+	}
+	limit := openFirst
+	none := func(string) bool { return false }
+	for round := 0; ; {
+		leader := ""
+		if q.kind != anyRead {
+			leader, _ = c.finder.leader()
+		}
+		node := c.nodes.pick(time.Now(), leader, tried, none)
+		tried[node]++
+		s, v := c.openAt(ctx, q, node, limit)
+		if v.err == nil {
+			return s, nil
+		}
+		if ctx.Err() != nil {
+			return nil, &interrupted{op: q.op, ctx: context.Cause(ctx), last: v.err}
+		}
+		elsewhere := v.foreign && c.nodes.fresh(time.Now(), tried, none)
+		if (!v.again && !elsewhere) || time.Now().After(deadline) {
+			return nil, v.err
+		}
+		if v.lost {
+			limit = min(2*limit, openMost)
+		}
+		if v.wait == 0 && c.nodes.fresh(time.Now(), tried, none) {
+			continue
+		}
+		if err := pause(ctx, backoff(round, v.wait)); err != nil {
+			return nil, &interrupted{op: q.op, ctx: err, last: v.err}
+		}
+		round++
+	}
+}
+
+// openAt opens the stream at one node, which must begin to answer within limit.
+func (c *Client) openAt(ctx context.Context, q *call, node string, limit time.Duration) (*stream, verdict) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	unhook := context.AfterFunc(c.ctx, func() { cancel(ErrClosed) })
+	end := func(err error) { unhook(); cancel(err) }
+	slow := time.AfterFunc(limit, func() { cancel(context.DeadlineExceeded) })
+	res, err := c.send(ctx, q, node, nil, 0)
+	if err == nil && slow.Stop() && res.StatusCode == http.StatusOK {
+		c.nodes.answered(node)
+		return &stream{res: res, node: node, ctx: ctx, cancel: end}, verdict{}
+	}
+	defer end(nil)
+	slow.Stop()
+	a := &answer{node: node, err: err}
+	if err == nil {
+		a.status, a.header = res.StatusCode, res.Header
+		a.body, a.err = readAll(res, 0)
+	}
+	v := judge(q, a)
+	if v.err == nil { // an answer that is no stream, or came just too late
+		v = verdict{err: context.DeadlineExceeded, again: true, lost: true}
+	}
+	if c.ctx.Err() != nil {
+		return nil, verdict{err: ErrClosed}
+	}
+	if v.lost {
+		c.nodes.failed(node, time.Now())
+		v.err = fmt.Errorf("%s: %s: %w", q.op, node, v.err)
+	}
+	return nil, v
+}
+
+// follow reads a stream of server-sent events, and resumes it at another node,
+// after the last event seen, whenever it breaks. It hands each event to take
+// and ends when that says so, with a refusal that is not worth repeating, or
+// with ctx. The first opening fails after the client's Timeout; once that has
+// worked, it goes on for as long as ctx does.
+func (c *Client) follow(ctx context.Context, q *call, resume func(*call), take func(event) (bool, error)) error {
+	q.header = http.Header{"Accept": {apiv1.TypeEventStream}}
+	establish := c.cfg.Timeout
+	avoid := ""
+	for failures := 0; ; {
+		try := *q
+		try.header, try.query = maps.Clone(q.header), maps.Clone(q.query)
+		resume(&try)
+		s, err := c.open(ctx, &try, avoid, establish)
+		if err != nil {
+			return err
+		}
+		establish, avoid = time.Duration(1<<62), s.node
+		took, done, err := c.readEvents(s, q, take)
+		if done {
+			return err
+		}
+		if ctx.Err() != nil || c.ctx.Err() != nil {
+			return &interrupted{op: q.op, ctx: firstCause(ctx, c.ctx), last: err}
+		}
+		if took {
+			failures = 0
+		}
+		if err := pause(ctx, backoff(failures, 0)); err != nil {
+			return &interrupted{op: q.op, ctx: err}
+		}
+		failures++
+	}
+}
+
+// readEvents hands the events of one stream to take. done says that there is
+// nothing to resume; took, that at least one event came.
+func (c *Client) readEvents(s *stream, q *call, take func(event) (bool, error)) (took, done bool, err error) {
+	var heard atomic.Int64
+	heard.Store(time.Now().UnixNano())
+	defer s.res.Body.Close()
+	defer s.cancel(nil)
+	if !c.spawn(func() { c.guard(s, &heard) }) {
+		return false, true, ErrClosed
+	}
+	events := newEventReader(s.res.Body)
+	for {
+		e, err := events.next()
+		if err != nil {
+			if !errors.Is(err, io.EOF) && s.ctx.Err() == nil {
+				c.nodes.failed(s.node, time.Now())
+			}
+			return took, errors.Is(err, errEventTooLarge), fmt.Errorf("%s: %s: %w", q.op, s.node, err)
+		}
+		heard.Store(time.Now().UnixNano())
+		switch e.name {
+		case apiv1.EventMoving:
+			return took, false, nil
+		case apiv1.EventError:
+			err, again := streamError(q.op, s.node, e.data)
+			return took, !again, err
+		}
+		took = true
+		if stop, err := take(e); stop || err != nil {
+			return took, true, err
+		}
+	}
+}
+
+// streamError reads the problem that ends a stream.
+func streamError(op, node string, data []byte) (err error, again bool) {
+	var p apiv1.Problem
+	if json.Unmarshal(data, &p) != nil || p.Code == 0 {
+		return fmt.Errorf("%s: %s ended the stream with an error that is no problem document", op, node), true
+	}
+	e := &Error{Op: op, Endpoint: node, Retry: p.Retryable, Problem: problemError(p, &answer{})}
+	return e, p.Retryable && e.Problem.Code != cluster.CodeHistoryCompacted
+}
+
+// guard ends a stream whose node is hung, or has lost its leader, which an
+// open connection does not show: it asks the node now and then while no event
+// comes.
+func (c *Client) guard(s *stream, heard *atomic.Int64) {
+	if !c.vigil(s.ctx, s.node, heard) {
+		return
+	}
+	if s.ctx.Err() == nil {
+		c.nodes.failed(s.node, time.Now())
+	}
+	s.cancel(errNodeLost)
+}
+
+// vigil asks a node now and then whether it knows a leader, unless it was heard
+// (Unix nanoseconds) lately, and returns true when it has said no, or nothing, several
+// times in a row; false when ctx ends.
+func (c *Client) vigil(ctx context.Context, node string, heard *atomic.Int64) bool {
+	for fails := 0; fails < checkFails; {
+		if pause(ctx, checkEvery*3/4+rand.N(checkEvery/2)) != nil {
+			return false
+		}
+		if time.Since(time.Unix(0, heard.Load())) < checkEvery {
+			fails = 0
+			continue
+		}
+		limit, cancel := context.WithTimeout(ctx, checkLimit)
+		a := c.attempt(limit, &call{op: "leader", method: http.MethodGet, path: apiv1.PathLeader}, node, nil)
+		cancel()
+		if a.err == nil && a.status == http.StatusOK {
+			fails = 0
+		} else {
+			fails++
+		}
+	}
+	return ctx.Err() == nil
+}
+
+func firstCause(ctxs ...context.Context) error {
+	for _, ctx := range ctxs {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pause waits for d, or for ctx to end, whose cause it then gives.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// progress passes a stream on and puts its stall timer off at each read.
+type progress struct {
+	r    io.Reader
+	idle *time.Timer
+	read atomic.Bool // something was read
+}
+
+func (p *progress) Read(b []byte) (int, error) {
+	p.read.Store(true)
+	n, err := p.r.Read(b)
+	if n > 0 {
+		p.idle.Reset(stallLimit)
+	}
+	return n, err
+}

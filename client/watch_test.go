@@ -1,0 +1,250 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/cluster"
+)
+
+// streamer serves /v1/watch from a list of revisions, as a node does: those
+// after since, and then silence.
+type streamer struct {
+	revisions []uint64
+	last      func(w http.ResponseWriter, r *http.Request) // what comes after them; nil: silence
+	since     []uint64                                     // of each request
+}
+
+func (s *streamer) serve(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == apiv1.PathKV {
+		reply(w, apiv1.List{Revision: 10})
+		return
+	}
+	since, err := strconv.ParseUint(r.URL.Query().Get("since"), 10, 64)
+	if err != nil {
+		problem(w, cluster.Errorf(cluster.CodeBadRequest, "since: %v", err))
+		return
+	}
+	s.since = append(s.since, since)
+	w.Header().Set("Content-Type", apiv1.TypeEventStream)
+	w.WriteHeader(http.StatusOK)
+	fmt.Fprint(w, ": hello\n\n")
+	for _, rev := range s.revisions {
+		if rev > since {
+			fmt.Fprintf(w, "id: %d\nevent: put\ndata: {\"key\":\"k\",\"value\":\"eA==\",\"revision\":%d}\n\n", rev, rev)
+		}
+	}
+	w.(http.Flusher).Flush()
+	if s.last != nil {
+		s.last(w, r)
+		return
+	}
+	<-r.Context().Done()
+}
+
+func collect(ctx context.Context, c *Client, since uint64, n int) (got []uint64, err error) {
+	for ch, err := range c.Watch(ctx, "", WatchOptions{Since: since, FromNow: since == 0}) {
+		if err != nil {
+			return got, err
+		}
+		if got = append(got, ch.Revision); len(got) == n {
+			break
+		}
+	}
+	return got, nil
+}
+
+func TestWatchResumesElsewhere(t *testing.T) {
+	breaks := map[string]func(fc *fakeCluster, s *streamer){
+		"connection broken": func(_ *fakeCluster, s *streamer) {
+			s.last = func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+		},
+		"half an event": func(_ *fakeCluster, s *streamer) {
+			s.last = func(w http.ResponseWriter, _ *http.Request) {
+				fmt.Fprint(w, "id: 13\nevent: put\ndata: {\"key\":\"k\",\"revi")
+			}
+		},
+		"ended": func(_ *fakeCluster, s *streamer) { s.last = func(http.ResponseWriter, *http.Request) {} },
+		"moving": func(_ *fakeCluster, s *streamer) {
+			s.last = func(w http.ResponseWriter, r *http.Request) {
+				fmt.Fprint(w, "event: moving\ndata: {}\n\n")
+				w.(http.Flusher).Flush()
+				<-r.Context().Done()
+			}
+		},
+		"hung":            func(fc *fakeCluster, _ *streamer) { time.AfterFunc(time.Second, func() { fc.hang("n1") }) },
+		"lost its leader": func(fc *fakeCluster, _ *streamer) { fc.nodes["n1"].cutOff = true },
+	}
+	for name, breakIt := range breaks {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, fc *fakeCluster) {
+				c := fc.client("n1", "gone")
+				defer c.Close()
+				first := &streamer{revisions: []uint64{11, 12}}
+				second := &streamer{revisions: []uint64{11, 12, 13, 14}} // serves what was seen before, too
+				fc.nodes["n1"].handle, fc.nodes["n2"].handle = first.serve, second.serve
+				breakIt(fc, first)
+				c.refreshed.Store(time.Now().UnixNano())
+				go func() { // the second node is learnt only later, so that the first is asked first
+					time.Sleep(100 * time.Millisecond)
+					c.nodes.add("n2:1")
+				}()
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				got, err := collect(ctx, c, 0, 4)
+				if want := []uint64{11, 12, 13, 14}; !slices.Equal(got, want) || err != nil {
+					t.Errorf("got %v, %v, want %v: each once, in order", got, err, want)
+				}
+				if len(second.since) == 0 || second.since[0] != 12 || first.since[0] != 10 {
+					t.Errorf("resumed after %v, %v", first.since, second.since)
+				}
+			}, "n1", "n2")
+		})
+	}
+}
+
+// Also before the first change, "from now" is a revision.
+func TestWatchFromNowSurvivesABreakBeforeTheFirstChange(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		c := fc.client("n1")
+		defer c.Close()
+		s := &streamer{}
+		s.last = func(w http.ResponseWriter, _ *http.Request) { s.revisions = []uint64{11} } // written while nobody watches
+		fc.nodes["n1"].handle = s.serve
+		if got, err := collect(t.Context(), c, 0, 1); err != nil || !slices.Equal(got, []uint64{11}) {
+			t.Errorf("got %v, %v, want 11", got, err)
+		}
+	}, "n1")
+}
+
+func TestWatchRepeatedChangesAreDropped(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		c := fc.client("n1")
+		defer c.Close()
+		fc.nodes["n1"].handle = func(w http.ResponseWriter, r *http.Request) {
+			for _, rev := range []int{6, 6, 5, 7} {
+				fmt.Fprintf(w, "id: %d\nevent: delete\ndata: {\"key\":\"k\",\"revision\":%d}\n\n", rev, rev)
+			}
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		}
+		if got, err := collect(t.Context(), c, 5, 2); err != nil || !slices.Equal(got, []uint64{6, 7}) {
+			t.Errorf("got %v, %v, want 6 and 7", got, err)
+		}
+	}, "n1")
+}
+
+func TestWatchCompacted(t *testing.T) {
+	compacted := cluster.Errorf(cluster.CodeHistoryCompacted, "kept from 40")
+	for name, handle := range map[string]http.HandlerFunc{
+		"answer": func(w http.ResponseWriter, _ *http.Request) { problem(w, compacted) },
+		"event": func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprintf(w, "event: error\ndata: {\"code\":4015,\"status\":410,\"detail\":\"kept from 40\",\"retryable\":false}\n\n")
+		},
+	} {
+		bubble(t, func(t *testing.T, fc *fakeCluster) {
+			c := fc.client("n1")
+			defer c.Close()
+			fc.nodes["n1"].handle = handle
+			if _, err := collect(t.Context(), c, 5, 1); !errors.Is(err, ErrCompacted) || !strings.Contains(err.Error(), "kept from 40") {
+				t.Errorf("%s: %v, want %v", name, err, ErrCompacted)
+			}
+		}, "n1")
+	}
+}
+
+func TestWatchEndsWithItsContext(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		c := fc.client("n1")
+		fc.nodes["n1"].handle = (&streamer{}).serve
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		start := time.Now()
+		if _, err := collect(ctx, c, 5, 1); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("error %v, want %v", err, context.DeadlineExceeded)
+		}
+		within(t, start, 20*time.Second, 20*time.Second+time.Millisecond)
+		time.AfterFunc(time.Second, c.Close)
+		if _, err := collect(t.Context(), c, 5, 1); !errors.Is(err, ErrClosed) {
+			t.Errorf("error %v, want %v", err, ErrClosed)
+		}
+	}, "n1")
+}
+
+func TestWatchNobodyThere(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		c := fc.client("gone")
+		defer c.Close()
+		start := time.Now()
+		if _, err := collect(t.Context(), c, 5, 1); err == nil || !strings.Contains(err.Error(), "refused") {
+			t.Errorf("error %v, want the refused connection", err)
+		}
+		within(t, start, DefaultTimeout, DefaultTimeout+time.Second)
+	}, "n1")
+}
+
+func TestFollowEvents(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		c := fc.client("n1")
+		defer c.Close()
+		var asked []string
+		fc.nodes["n1"].handle = func(w http.ResponseWriter, r *http.Request) {
+			asked = append(asked, r.Header.Get("Last-Event-ID")+" "+r.URL.RawQuery)
+			n := len(asked)
+			if n == 3 { // the process that knew s2 is gone
+				problem(w, cluster.Errorf(cluster.CodeHistoryCompacted, "of another process"))
+				return
+			}
+			fmt.Fprintf(w, "id: s%d\nevent: election\ndata: {\"seq\":\"s%d\",\"type\":\"election\",\"message\":\"m\"}\n\n", n, n)
+		}
+		var got []string
+		for ev, err := range c.FollowEvents(t.Context(), "", "election") {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got = append(got, ev.Seq); len(got) == 3 {
+				break
+			}
+		}
+		want := []string{" type=election", "s1 type=election", "s2 type=election", " type=election"}
+		if !slices.Equal(got, []string{"s1", "s2", "s4"}) || !slices.Equal(asked, want) {
+			t.Errorf("events %q, asked %q", got, asked)
+		}
+		asked = make([]string, 2)
+		for _, err := range c.FollowEvents(t.Context(), "old", "") {
+			if !errors.Is(err, ErrCompacted) {
+				t.Errorf("error %v, want %v: what was asked for is not to be had", err, ErrCompacted)
+			}
+		}
+	}, "n1")
+}
+
+func TestEventReader(t *testing.T) {
+	in := ": comment\r\n\r\nid: 1\r\nevent: put\r\ndata: a\r\ndata:b\r\n\r\n" +
+		"event: empty\n\nid:2\ndata: " + strings.Repeat("x", 100_000) + "\n\ndata\n\nid: 3\ndata: cut off"
+	r := newEventReader(strings.NewReader(in))
+	want := []event{{"1", "put", []byte("a\nb")}, {"2", "", []byte(strings.Repeat("x", 100_000))}, {"2", "", nil}}
+	for i, w := range want {
+		got, err := r.next()
+		if err != nil || got.id != w.id || got.name != w.name || string(got.data) != string(w.data) {
+			t.Errorf("event %d: %.80v, %v", i, got, err)
+		}
+	}
+	if e, err := r.next(); err == nil {
+		t.Errorf("event %v out of a stream that was cut off", e)
+	}
+	if _, err := newEventReader(strings.NewReader(strings.Repeat("data: 1234567890\n", maxEventBytes/16+1))).next(); !errors.Is(err, errEventTooLarge) {
+		t.Errorf("many lines: error %v, want %v", err, errEventTooLarge)
+	}
+	if _, err := newEventReader(strings.NewReader("data: " + strings.Repeat("x", 2*maxEventBytes))).next(); !errors.Is(err, errEventTooLarge) {
+		t.Errorf("error %v, want %v", err, errEventTooLarge)
+	}
+}

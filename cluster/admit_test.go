@@ -1,0 +1,130 @@
+package cluster
+
+import "testing"
+
+func peer(id NodeID, clusterID, incarnation string) Peer {
+	return Peer{Identity: Identity{NodeID: id, ClusterID: clusterID, Generation: Generation{Number: 1}, Incarnation: incarnation}, BootID: "boot-" + string(id)}
+}
+
+func TestAdmit(t *testing.T) {
+	withGeneration := func(p Peer, n uint64, recovery string) Peer {
+		p.Generation = Generation{Number: n, RecoveryID: recovery}
+		return p
+	}
+	withBootstrap := func(p Peer, digest string) Peer {
+		p.Bootstrap = digest
+		return p
+	}
+	self := peer("n1", "C", "i1")
+	blank := peer("n1", "", "i1")
+	at := func(p Peer, s Start) Peer {
+		p.Start = s
+		return p
+	}
+	started := at(blank, StartBootstrapped)
+	tests := []struct {
+		name       string
+		self, peer Peer
+		rec        Record
+		want       Refusal
+		votes      bool
+		vouch      bool
+	}{
+		{name: "same cluster", self: self, peer: peer("n2", "C", "i2"), votes: true},
+		{name: "same cluster, recorded", self: self, peer: peer("n2", "C", "i2"), rec: Record{Incarnation: "i2"}, votes: true},
+		{name: "own ID", self: self, peer: peer("n1", "C", "i9"), want: RefusedDuplicateID},
+		{name: "foreign cluster", self: self, peer: peer("n2", "D", "i2"), want: RefusedCluster},
+		{name: "old generation", self: withGeneration(self, 2, "r"), peer: peer("n2", "C", "i2"), want: RefusedGeneration},
+		{name: "newer generation", self: self, peer: withGeneration(peer("n2", "C", "i2"), 2, "r"), want: RefusedSelfOld},
+		{name: "rival recovery", self: withGeneration(self, 2, "a"), peer: withGeneration(peer("n2", "C", "i2"), 2, "b"), want: RefusedRecovery},
+		{name: "wiped, ID adopted", self: self, peer: peer("n2", "C", "i3"), rec: Record{Incarnation: "i2"}, want: RefusedIncarnation},
+		{name: "wiped, no ID", self: self, peer: peer("n2", "", "i3"), rec: Record{Incarnation: "i2"}, want: RefusedIncarnation},
+		{name: "removed", self: self, peer: peer("n2", "C", "i2"), rec: Record{Incarnation: "i2", Removed: true}, want: RefusedRemoved},
+		{name: "removed, wiped", self: self, peer: peer("n2", "", "i3"), rec: Record{Incarnation: "i2", Removed: true}, want: RefusedRemoved},
+		{name: "late first start: entries, no votes", self: self, peer: peer("n2", "", "i2")},
+		{name: "without ID but on the roster: vouched for", self: self, peer: peer("n2", "", "i2"), rec: Record{Incarnation: "i2"}, vouch: true},
+		{name: "self without ID takes entries only", self: blank, peer: peer("n2", "C", "i2")},
+		{name: "both without ID, neither has bootstrapped", self: blank, peer: peer("n2", "", "i2")},
+		{name: "both have bootstrapped and met", self: started, peer: at(peer("n2", "", "i2"), StartBootstrapped), rec: Record{Incarnation: "i2"}, votes: true, vouch: true},
+		{name: "both have bootstrapped and not met", self: started, peer: at(peer("n2", "", "i2"), StartBootstrapped)},
+		{name: "met, the peer has not bootstrapped yet", self: started, peer: peer("n2", "", "i2"), rec: Record{Incarnation: "i2"}, vouch: true},
+		{name: "met, the peer waits to be taken in", self: started, peer: at(peer("n2", "", "i2"), StartWaits), rec: Record{Incarnation: "i2"}, vouch: true},
+		{name: "met, wiped since", self: started, peer: peer("n2", "", "i3"), rec: Record{Incarnation: "i2"}, want: RefusedIncarnation},
+		{name: "met, wiped and bootstrapped anew", self: started, peer: at(peer("n2", "", "i3"), StartBootstrapped), rec: Record{Incarnation: "i2"}, want: RefusedIncarnation},
+		{name: "self waits", self: at(blank, StartWaits), peer: at(peer("n2", "", "i2"), StartBootstrapped)},
+		{name: "both without ID, one joins", self: withBootstrap(blank, "x"), peer: peer("n2", "", "i2")},
+		{name: "rival bootstraps", self: withBootstrap(blank, "x"), peer: withBootstrap(peer("n2", "", "i2"), "y"), want: RefusedBootstrap},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got := Admit(tt.self, tt.peer, tt.rec)
+			if got.Refusal != tt.want || got.Votes != tt.votes || got.Vouch != tt.vouch {
+				t.Fatalf("got %+v, want refusal %q, votes %v, vouch %v", got, tt.want, tt.votes, tt.vouch)
+			}
+			if got.OK() != (tt.want == "") || (got.Reason == "") != got.OK() {
+				t.Fatalf("a refusal must say why: %+v", got)
+			}
+		})
+	}
+}
+
+// Two nodes never disagree about whether they may vote for one another: a
+// one-sided verdict would let one node's vote count that the other refuses.
+func TestAdmitVotesAreMutual(t *testing.T) {
+	nodes := []Peer{}
+	for _, id := range []string{"", "C", "D"} {
+		for _, gen := range []Generation{{1, ""}, {2, "a"}, {2, "b"}} {
+			for _, boot := range []string{"", "x", "y"} {
+				for _, start := range []Start{StartOpen, StartBootstrapped, StartWaits} {
+					p := peer("n1", id, "i1")
+					p.Generation, p.Bootstrap, p.Start = gen, boot, start
+					nodes = append(nodes, p)
+				}
+			}
+		}
+	}
+	for _, a := range nodes {
+		for _, b := range nodes {
+			b.NodeID, b.Incarnation = "n2", "i2"
+			if a.ClusterID == b.ClusterID && Meets(a, b) != Meets(b, a) {
+				t.Errorf("%+v and %+v: only one puts the other on record", a, b)
+			}
+			ab, ba := Admit(a, b, Record{Incarnation: "i2"}), Admit(b, a, Record{Incarnation: "i1"})
+			if ab.Votes != ba.Votes || ab.OK() != ba.OK() {
+				t.Errorf("%+v and %+v: %+v against %+v", a, b, ab, ba)
+			}
+		}
+	}
+}
+
+// Whom a node may put on record after it has bootstrapped: nobody who could have
+// taken part before its disk was wiped.
+func TestMeets(t *testing.T) {
+	at := func(id NodeID, clusterID string, start Start, digest string) Peer {
+		p := peer(id, clusterID, "i")
+		p.Start, p.Bootstrap = start, digest
+		return p
+	}
+	self := at("n1", "", StartBootstrapped, "x")
+	for _, tt := range []struct {
+		name string
+		self Peer
+		peer Peer
+		want bool
+	}{
+		{"both have bootstrapped", self, at("n2", "", StartBootstrapped, "x"), true},
+		{"the peer's directory is empty", self, at("n2", "", StartOpen, "x"), false},
+		{"the peer waits", self, at("n2", "", StartWaits, "x"), false},
+		{"this node's directory is empty", at("n1", "", StartOpen, "x"), at("n2", "", StartBootstrapped, "x"), false},
+		{"another list", self, at("n2", "", StartBootstrapped, "y"), false},
+		{"the peer has a cluster", self, at("n2", "C", StartBootstrapped, "x"), false},
+		{"this node has a cluster", at("n1", "C", StartBootstrapped, "x"), at("n2", "", StartBootstrapped, "x"), true},
+		{"this node has a cluster, the peer's directory is empty", at("n1", "C", StartBootstrapped, "x"), at("n2", "", StartOpen, "x"), false},
+		{"this node has joined a cluster", at("n1", "C", StartWaits, ""), at("n2", "", StartBootstrapped, ""), false},
+		{"itself", self, self, false},
+	} {
+		if got := Meets(tt.self, tt.peer); got != tt.want {
+			t.Errorf("%s: %v", tt.name, got)
+		}
+	}
+}

@@ -1,0 +1,130 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// Code is the number of an error in the API. Codes are part of the contract:
+// they are never renumbered.
+type Code int
+
+// The error codes. Status gives the HTTP status of each.
+const (
+	CodeElectionFailed   Code = 4001
+	CodeNoLeader         Code = 4002
+	CodeTransferFailed   Code = 4003
+	CodeSplitBrain       Code = 4004
+	CodeTermStale        Code = 4005
+	CodeVoteDenied       Code = 4006
+	CodeOutcomeUnknown   Code = 4010
+	CodeFenced           Code = 4011
+	CodeSessionEnded     Code = 4012
+	CodeRoleHeld         Code = 4013
+	CodeConditionFailed  Code = 4014
+	CodeHistoryCompacted Code = 4015
+	CodeQuorumAtRisk     Code = 4016
+	CodeBusy             Code = 4017
+	CodeReadOnly         Code = 4018
+	CodeQuorumExists     Code = 4019
+	CodeBadRequest       Code = 4400
+	CodeUnauthenticated  Code = 4401
+	CodeForbidden        Code = 4403
+	CodeInternal         Code = 4500 // a mistake of this program
+)
+
+type codeInfo struct {
+	name, title string
+	status      int
+	retryable   bool
+}
+
+var codes = map[Code]codeInfo{
+	CodeElectionFailed:   {"ERR_ELECTION_FAILED", "election failed", http.StatusServiceUnavailable, true},
+	CodeNoLeader:         {"ERR_NO_LEADER", "no leader", http.StatusServiceUnavailable, true},
+	CodeTransferFailed:   {"ERR_LEADER_TRANSFER_FAILED", "leader transfer failed", http.StatusConflict, false},
+	CodeSplitBrain:       {"ERR_SPLIT_BRAIN", "split brain", http.StatusConflict, false},
+	CodeTermStale:        {"ERR_TERM_STALE", "term or plan is stale", http.StatusConflict, false},
+	CodeVoteDenied:       {"ERR_VOTE_DENIED", "votes denied", http.StatusConflict, false},
+	CodeOutcomeUnknown:   {"ERR_OUTCOME_UNKNOWN", "outcome unknown", http.StatusGatewayTimeout, false},
+	CodeFenced:           {"ERR_FENCED", "fencing token is not current", http.StatusConflict, false},
+	CodeSessionEnded:     {"ERR_SESSION_ENDED", "session has ended", http.StatusNotFound, false},
+	CodeRoleHeld:         {"ERR_ROLE_HELD", "role is held", http.StatusConflict, true},
+	CodeConditionFailed:  {"ERR_CONDITION_FAILED", "condition failed", http.StatusPreconditionFailed, false},
+	CodeHistoryCompacted: {"ERR_HISTORY_COMPACTED", "history is gone", http.StatusGone, false},
+	CodeQuorumAtRisk:     {"ERR_QUORUM_AT_RISK", "quorum at risk", http.StatusConflict, false},
+	CodeBusy:             {"ERR_BUSY", "too busy", http.StatusServiceUnavailable, true},
+	CodeReadOnly:         {"ERR_READ_ONLY", "read-only: disk full or stalled", http.StatusServiceUnavailable, true},
+	CodeQuorumExists:     {"ERR_QUORUM_EXISTS", "a quorum exists", http.StatusConflict, false},
+	CodeBadRequest:       {"ERR_BAD_REQUEST", "bad request", http.StatusBadRequest, false},
+	CodeUnauthenticated:  {"ERR_UNAUTHENTICATED", "not authenticated", http.StatusUnauthorized, false},
+	CodeForbidden:        {"ERR_FORBIDDEN", "not allowed", http.StatusForbidden, false},
+	CodeInternal:         {"ERR_INTERNAL", "internal error", http.StatusInternalServerError, false},
+}
+
+// Codes lists every code, for documents and tests, in no order.
+func Codes() []Code {
+	all := make([]Code, 0, len(codes))
+	for c := range codes {
+		all = append(all, c)
+	}
+	return all
+}
+
+// Name is the symbolic name, such as ERR_NO_LEADER.
+func (c Code) Name() string { return codes[c].name }
+
+// Title is the short fixed description of the code.
+func (c Code) Title() string { return codes[c].title }
+
+// Status is the code's usual HTTP status.
+func (c Code) Status() int { return codes[c].status }
+
+// Retryable says whether, as a rule, the same request may be sent again.
+func (c Code) Retryable() bool { return codes[c].retryable }
+
+// Error is an error of the contract. It is a value that travels from where the
+// thing went wrong to the one place that writes it to the wire; it also travels
+// through the log as a command's result, hence the codec tags.
+type Error struct {
+	Code       Code          `codec:"c"`
+	Detail     string        `codec:"d"`            // one sentence: the field, the value, what is allowed
+	Status     int           `codec:"s,omitempty"`  // 0: Code.Status()
+	NoRetry    bool          `codec:"nr,omitempty"` // overrides Code.Retryable
+	RetryAfter time.Duration `codec:"ra,omitempty"` // 0: none
+	Revision   uint64        `codec:"r,omitempty"`  // current revision, for CodeConditionFailed
+	Votes      []Vote        `codec:"-"`            // what each voter said, for CodeVoteDenied
+	Err        error         `codec:"-"`            // cause, not shown to users
+}
+
+// Errorf makes an Error. A %w in the format becomes its cause.
+func Errorf(code Code, format string, args ...any) *Error {
+	err := fmt.Errorf(format, args...)
+	return &Error{Code: code, Detail: err.Error(), Err: errors.Unwrap(err)}
+}
+
+// Error gives the code's name and the detail.
+func (e *Error) Error() string { return e.Code.Name() + ": " + e.Detail }
+
+// Unwrap gives the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// HTTPStatus is the status that this error is answered with.
+func (e *Error) HTTPStatus() int {
+	if e.Status != 0 {
+		return e.Status
+	}
+	return e.Code.Status()
+}
+
+// Retryable says whether the request is known not to have taken effect and may
+// be sent again.
+func (e *Error) Retryable() bool { return e.Code.Retryable() && !e.NoRetry }
+
+// IsCode says whether err is, or wraps, an Error with that code.
+func IsCode(err error, code Code) bool {
+	var e *Error
+	return errors.As(err, &e) && e.Code == code
+}

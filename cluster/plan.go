@@ -1,0 +1,149 @@
+package cluster
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Plan is what one call of an operator would do, worked out before anything is
+// done. A dry run answers with it, and the call itself runs by it, so that the
+// two cannot differ. It is a value: making one changes nothing.
+type Plan struct {
+	Action     string // what the call is, such as transfer or member_remove: no dots
+	Term       uint64 // in which it was made
+	Membership string // MembershipDigest of then
+	Leader     NodeID // of then; "" when none was known
+	Target     NodeID // whom it is about; of a move of leadership, who is to lead; "": nobody
+	Actor      NodeID // of a move of leadership, the node that carries it out: the leader, or the target
+	How        How    // of a move of leadership
+	Params     string // what else the call asks for that changes what is done, in one fixed form
+
+	Summary    string // what would be done, in one sentence
+	Refusal    *Error // the error that the call would end with; nil: it would be carried out
+	Candidates []Choice
+	Affected   Affected
+	Gap        Gap
+	Risk       Risk
+	Warnings   []string
+	Survivors  []Survivor // of a recovery, freshest first
+}
+
+// Choice is one node that the target of a plan was chosen from.
+type Choice struct {
+	ID         NodeID
+	Eligible   bool
+	Reason     string // the check that rules it out; "": none does
+	Voter      bool
+	Priority   int
+	LagEntries uint64 // behind the end of the log, as far as is known
+}
+
+// Affected is what a plan touches beside the leader.
+type Affected struct {
+	Roles    int // that are held, and stay so while leadership moves quickly
+	Sessions int
+}
+
+// Gap is how long writes are expected to wait, from what this cluster has
+// recorded of like cases.
+type Gap struct {
+	Expected time.Duration // the median
+	Worst    time.Duration // the longest
+	Samples  int           // 0: nothing is recorded, and the rest says nothing
+}
+
+// How says by what leadership is moved.
+type How string
+
+// The ways to move leadership: the leader hands it over, or the target is elected
+// without its help.
+const (
+	ByTransfer How = "transfer"
+	ByElection How = "election"
+)
+
+// Risk is how much can go wrong with a plan.
+type Risk string
+
+// The risks: a pause of writes, an election that may take several rounds, and
+// the loss of the quorum or of data.
+const (
+	RiskLow    Risk = "low"
+	RiskMedium Risk = "medium"
+	RiskHigh   Risk = "high"
+)
+
+// ID names the plan: action, term and target, readable, and a digest over all
+// that it was made for. It is the same on every node that sees the same term
+// and membership, so that no node has to remember it.
+func (p Plan) ID() string {
+	h := sha256.New()
+	for _, s := range []string{p.Action, strconv.FormatUint(p.Term, 10), p.Membership, string(p.Target), p.Params} {
+		fmt.Fprintf(h, "%d:%s", len(s), s)
+	}
+	return fmt.Sprintf("%s.%d.%s.%s", p.Action, p.Term, p.Target, hex.EncodeToString(h.Sum(nil)[:8]))
+}
+
+// Check says why id is not the ID of this plan, which was made just now for the
+// same call: CodeTermStale when term or membership have changed since,
+// CodeBadRequest when it is the plan of another call, or none.
+func (p Plan) Check(id string) *Error {
+	if id == p.ID() {
+		return nil
+	}
+	action, term, target, err := ParsePlanID(id)
+	switch {
+	case err != nil:
+		return err
+	case action != p.Action:
+		return Errorf(CodeBadRequest, "plan_id: %q is a plan of %s, this call is %s", id, action, p.Action)
+	case target != p.Target:
+		return Errorf(CodeBadRequest, "plan_id: %q is about node %q, this call about %q", id, target, p.Target)
+	case term != p.Term:
+		return Errorf(CodeTermStale, "plan_id: the plan was made in term %d, the term is %d now: make a new one", term, p.Term)
+	}
+	return Errorf(CodeTermStale, "plan_id: the membership, or what the call would do, has changed since the plan was made: make a new one")
+}
+
+// ParsePlanID takes an ID apart. The error is CodeBadRequest.
+func ParsePlanID(id string) (action string, term uint64, target NodeID, err *Error) {
+	bad := Errorf(CodeBadRequest, "plan_id: want what a dry run gave, got %q", id)
+	action, rest, ok := strings.Cut(id, ".")
+	number, rest, ok2 := strings.Cut(rest, ".")
+	at := strings.LastIndexByte(rest, '.') // node IDs may hold dots
+	if !ok || !ok2 || at < 0 || len(id) > maxPlanID {
+		return "", 0, "", bad
+	}
+	term, perr := strconv.ParseUint(number, 10, 64)
+	if perr != nil {
+		return "", 0, "", bad
+	}
+	if at > 0 {
+		if target, perr = ParseNodeID(rest[:at]); perr != nil {
+			return "", 0, "", bad
+		}
+	}
+	return action, term, target, nil
+}
+
+const maxPlanID = 160
+
+// MembershipDigest stands for everything about the members that a plan depends
+// on: who they are, where, who votes, and who may lead.
+func MembershipDigest(servers []Server, members []Member) string {
+	var lines []string
+	for _, s := range servers {
+		lines = append(lines, fmt.Sprintf("server %s %q %s", s.ID, s.Address, s.Suffrage))
+	}
+	for _, m := range members {
+		lines = append(lines, fmt.Sprintf("member %s %d %v %s %v %q", m.ID, m.Priority, m.Eligible, m.Lifecycle, m.Removed, m.Incarnation))
+	}
+	slices.Sort(lines)
+	sum := sha256.Sum256([]byte(strings.Join(lines, "\n")))
+	return hex.EncodeToString(sum[:8])
+}

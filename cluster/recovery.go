@@ -1,0 +1,181 @@
+package cluster
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// RecoveryOrder asks for the recovery of a lost quorum.
+type RecoveryOrder struct {
+	Survivors []NodeID // all nodes that are left, by the operator's word
+	Confirm   string   // must be the cluster's ID
+	Operator  string   // who ordered it
+	Reason    string
+}
+
+// Survivor is what one node that is left says of itself.
+type Survivor struct {
+	ID        NodeID
+	Voter     bool
+	Priority  int
+	LastTerm  uint64 // of the last entry that it holds
+	LastIndex uint64
+}
+
+// fresher says whether a's log has more than b's, as Raft compares them; equal
+// ones go by suffrage, priority and ID.
+func fresher(a, b Survivor) int {
+	voter := map[bool]int{true: 1}
+	return cmp.Or(
+		cmp.Compare(b.LastTerm, a.LastTerm), cmp.Compare(b.LastIndex, a.LastIndex),
+		cmp.Compare(voter[b.Voter], voter[a.Voter]), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.ID, b.ID),
+	)
+}
+
+// RecoveryInputs is all that a recovery is judged by. Servers is the latest
+// configuration of the node that judges, Answers what it and the nodes that
+// answer it, of the same cluster and generation, say.
+type RecoveryInputs struct {
+	Identity Identity // of the node that judges
+	Servers  []Server
+	Answers  map[NodeID]Survivor
+}
+
+// RecoveryPlan is what a recovery would do.
+type RecoveryPlan struct {
+	ClusterID  string
+	Generation uint64     // the number of the new one
+	Chosen     NodeID     // becomes the sole voter
+	Survivors  []Survivor // freshest first
+	Lost       []NodeID   // members that are not among them
+	Voters     int        // in the configuration
+	Needed     int        // for a quorum
+}
+
+// PlanRecovery judges an order. Errors: CodeBadRequest naming the field,
+// CodeQuorumExists while a quorum answers.
+//
+// A node that answers and is not named would stay behind with data of the old
+// generation, and one that is named and does not answer may hold more than the
+// others: both are refused.
+func PlanRecovery(o RecoveryOrder, in RecoveryInputs) (RecoveryPlan, error) {
+	if in.Identity.ClusterID == "" {
+		return RecoveryPlan{}, Errorf(CodeBadRequest, "confirm: this node, %s, belongs to no cluster yet", in.Identity.NodeID)
+	}
+	if o.Confirm != in.Identity.ClusterID {
+		return RecoveryPlan{}, Errorf(CodeBadRequest, "confirm: want the cluster's ID %s, got %q", in.Identity.ClusterID, o.Confirm)
+	}
+	plan := RecoveryPlan{
+		ClusterID: in.Identity.ClusterID, Generation: in.Identity.Generation.Number + 1,
+		Voters: Voters(in.Servers), Needed: Quorum(Voters(in.Servers)),
+	}
+	answering := 0
+	for _, s := range in.Servers {
+		if _, ok := in.Answers[s.ID]; ok && s.Suffrage == Voter {
+			answering++
+		}
+	}
+	if answering >= plan.Needed {
+		return plan, Errorf(CodeQuorumExists, "%d of %d voters answer, and %d are a quorum: nothing is lost, the cluster can elect a leader by itself", answering, plan.Voters, plan.Needed)
+	}
+	if err := plan.sort(o.Survivors, in); err != nil {
+		return plan, err
+	}
+	plan.Chosen = plan.Survivors[0].ID
+	return plan, nil
+}
+
+// sort divides the members into survivors and lost ones.
+func (p *RecoveryPlan) sort(named []NodeID, in RecoveryInputs) error {
+	for i, id := range named {
+		switch s, answers := in.Answers[id]; {
+		case slices.Contains(named[:i], id):
+			return Errorf(CodeBadRequest, "survivors: %s is named twice", id)
+		case !answers:
+			if _, ok := FindServer(in.Servers, id); !ok {
+				return Errorf(CodeBadRequest, "survivors: %s is no member of this cluster", id)
+			}
+			return Errorf(CodeBadRequest, "survivors: %s does not answer node %s: its log may be fresher than the others; start it, or leave it out if it is lost for good", id, in.Identity.NodeID)
+		default:
+			p.Survivors = append(p.Survivors, s)
+		}
+	}
+	for _, s := range in.Servers {
+		if slices.Contains(named, s.ID) {
+			continue
+		}
+		if _, answers := in.Answers[s.ID]; answers {
+			return Errorf(CodeBadRequest, "survivors: %s answers and is not named: name it, or stop it", s.ID)
+		}
+		p.Lost = append(p.Lost, s.ID)
+	}
+	if len(p.Survivors) == 0 {
+		return Errorf(CodeBadRequest, "survivors: name the nodes that are left")
+	}
+	slices.SortFunc(p.Survivors, fresher)
+	return nil
+}
+
+// ActionRecover is the Action of a recovery's Plan.
+const ActionRecover = "recover"
+
+// Plan is the recovery as a dry run answers it, made in term by a node that knows
+// that membership. refusal, if any, is what PlanRecovery said.
+func (p RecoveryPlan) Plan(term uint64, membership string, refusal *Error) Plan {
+	out := Plan{Action: ActionRecover, Term: term, Membership: membership, Target: p.Chosen, Refusal: refusal, Risk: RiskHigh, Survivors: p.Survivors}
+	for _, s := range p.Survivors {
+		c := Choice{ID: s.ID, Eligible: s.ID == p.Chosen, Voter: s.Voter, Priority: s.Priority}
+		if best := p.Survivors[0]; !c.Eligible {
+			c.LagEntries = best.LastIndex - min(best.LastIndex, s.LastIndex)
+			c.Reason = fmt.Sprintf("its log ends at term %d, index %d; that of node %s at term %d, index %d", s.LastTerm, s.LastIndex, best.ID, best.LastTerm, best.LastIndex)
+		}
+		out.Candidates = append(out.Candidates, c)
+		out.Params += string(s.ID) + " "
+	}
+	if p.Chosen == "" {
+		out.Summary = "nothing: the order is refused"
+		return out
+	}
+	out.Summary = p.Summary()
+	out.Warnings = []string{"lost: " + p.Losses(), p.Warning(), "all sessions end and all roles are vacated; all watches end; every key gets a new revision"}
+	return out
+}
+
+// Summary says, for people, what the recovery does.
+func (p RecoveryPlan) Summary() string {
+	text := fmt.Sprintf("node %s becomes the only voter of generation %d of cluster %s", p.Chosen, p.Generation, p.ClusterID)
+	if len(p.Survivors) > 1 {
+		var others []NodeID
+		for _, s := range p.Survivors[1:] {
+			others = append(others, s.ID)
+		}
+		text += fmt.Sprintf("; %s set their data aside and come back as non-voters, then voters", joinIDs(others))
+	}
+	if len(p.Lost) > 0 {
+		text += fmt.Sprintf("; %s stay out until they are wiped and re-admitted", joinIDs(p.Lost))
+	}
+	return text
+}
+
+// Losses says, for people, what the recovery can lose.
+func (p RecoveryPlan) Losses() string {
+	best := p.Survivors[0]
+	return fmt.Sprintf("every write that node %s does not hold: what the lost nodes (%s) acknowledged after entry %d of term %d. What it holds and nobody acknowledged may take effect now",
+		best.ID, joinIDs(p.Lost), best.LastIndex, best.LastTerm)
+}
+
+// Warning says, for people, what no recovery can prevent.
+func (p RecoveryPlan) Warning() string {
+	return fmt.Sprintf("nodes of generation %d that reach no node of generation %d can still form a quorum of their own (%d of %d voters): make sure that %s are gone, or stay off until they are wiped",
+		p.Generation-1, p.Generation, p.Needed, p.Voters, joinIDs(p.Lost))
+}
+
+func joinIDs(ids []NodeID) string {
+	names := make([]string, len(ids))
+	for i, id := range ids {
+		names[i] = string(id)
+	}
+	return strings.Join(names, ", ")
+}

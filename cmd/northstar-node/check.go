@@ -1,0 +1,22 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"northstar/node"
+)
+
+type checkCommand struct {
+	node.Flags
+	problems error
+}
+
+func (c *checkCommand) run(p *process) error {
+	if c.problems == nil {
+		_, err := fmt.Fprintln(p.stdout, "the configuration is good")
+		return err
+	}
+	fmt.Fprintln(p.stdout, c.problems)
+	return &usageError{errors.New("the configuration has problems")}
+}

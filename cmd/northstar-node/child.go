@@ -1,0 +1,133 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"northstar/cluster"
+)
+
+func nodeID(i int) cluster.NodeID { return cluster.NodeID("n" + strconv.Itoa(i+1)) }
+
+// child is one node of the demo cluster: a process that is started again when
+// it ends.
+type child struct {
+	id, httpAddr, raftAddr string
+	self, logFile          string
+	args                   []string
+	print                  *printer
+	exited                 func(id string, at time.Time)
+
+	ctx     context.Context
+	stop    context.CancelFunc // ends the process with SIGTERM, for good
+	ended   chan struct{}      // closed when it has ended for good
+	process atomic.Pointer[os.Process]
+}
+
+// kill ends the process at once, for good.
+func (c *child) kill() {
+	c.stop()
+	if p := c.process.Load(); p != nil {
+		_ = p.Kill() // it may be gone already
+	}
+}
+
+func (c *child) pid() int {
+	if p := c.process.Load(); p != nil {
+		return p.Pid
+	}
+	return 0
+}
+
+// supervise runs the process again and again until stop is called. The result
+// of the first start goes to started. It keeps its thread, because the kernel
+// ends a child when the *thread* that started it is gone.
+func (c *child) supervise(started chan<- error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	defer close(c.ended)
+	cmd, err := c.launch()
+	started <- err
+	if err != nil {
+		return
+	}
+	for {
+		c.await(cmd)
+		for cmd = nil; cmd == nil; {
+			select {
+			case <-c.ctx.Done():
+				return
+			case <-time.After(restartDelay):
+			}
+			if cmd, err = c.launch(); err != nil {
+				c.print.line("%s cannot be started: %v", c.id, err)
+			} else {
+				c.print.line("%s started again, pid %d", c.id, c.pid())
+			}
+		}
+	}
+}
+
+func (c *child) launch() (*exec.Cmd, error) {
+	log, err := os.OpenFile(c.logFile, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close() // the child has its own copy
+	cmd := exec.CommandContext(c.ctx, c.self, c.args...)
+	cmd.Env = cleanEnv(os.Environ())
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = stopTimeout
+	cmd.SysProcAttr = childAttributes()
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	c.process.Store(cmd.Process)
+	return cmd, nil
+}
+
+// await waits for the end of the process and says how it came, unless it was
+// asked for.
+func (c *child) await(cmd *exec.Cmd) {
+	err := cmd.Wait()
+	at := time.Now()
+	if c.ctx.Err() != nil {
+		return
+	}
+	c.exited(c.id, at)
+	reason := "ended by itself"
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		reason = exit.Error()
+		if last := lastLine(c.logFile); exit.Exited() && last != "" {
+			reason += ": " + last
+		}
+	}
+	c.print.line("%s (pid %d) is gone: %s; it is started again in %v", c.id, cmd.Process.Pid, reason, restartDelay)
+}
+
+// lastLine is the last line of a log, where a node says why it ended.
+func lastLine(name string) string {
+	f, err := os.Open(name)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	const tail = 4096
+	if info, err := f.Stat(); err == nil && info.Size() > tail {
+		_, _ = f.Seek(-tail, io.SeekEnd)
+	}
+	data, _ := io.ReadAll(io.LimitReader(f, tail))
+	data = bytes.TrimRight(data, "\n")
+	return string(data[bytes.LastIndexByte(data, '\n')+1:])
+}

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestVersion(t *testing.T) {
+	code, out, _ := invoke(t, nil, "version")
+	for _, want := range []string{"northstar-node ", "commit ", "go1.", "hashicorp/raft v1.8.0"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in %q", want, out)
+		}
+	}
+	if code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestUsage(t *testing.T) {
+	for _, c := range []struct {
+		args   []string
+		code   int
+		stderr string
+	}{
+		{[]string{"--help"}, exitOK, ""},
+		{[]string{"run", "--help"}, exitOK, ""},
+		{nil, exitUsage, "northstar-node: expected one of"},
+		{[]string{"nope"}, exitUsage, "northstar-node: unexpected argument nope"},
+		{[]string{"run", "--nope"}, exitUsage, "northstar-node: unknown flag --nope"},
+		{[]string{"run", "--priority", "x"}, exitUsage, "northstar-node: --priority: expected a valid"},
+		{[]string{"run", "--id", "n1", "--priority", "999"}, exitUsage, "northstar-node: data-dir: required\nnorthstar-node: priority = 999: want 0 to 255 (--priority)\n"},
+		{[]string{"recover"}, exitUsage, "missing flags: --data-dir"},
+		{[]string{"recover", "--data-dir", "/nowhere"}, exitFailed, "/nowhere holds no node's data"},
+		{[]string{"dev", "--nodes", "0"}, exitUsage, "northstar-node: --nodes = 0: want 1 to 9"},
+		{[]string{"dev", "--base-port", "65535"}, exitUsage, "need the ports up to base + 5"},
+		{[]string{"dev", "--base-port", "0", "--data-dir", "x"}, exitUsage, "cannot be combined"},
+	} {
+		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
+			code, _, stderr := invoke(t, nil, c.args...)
+			if code != c.code || !strings.Contains(stderr, c.stderr) || strings.Contains(stderr, "goroutine") {
+				t.Errorf("exit code %d, want %d; stderr %q, want %q", code, c.code, stderr, c.stderr)
+			}
+		})
+	}
+}
+
+func TestCheckConfig(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "northstar.toml")
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("id = 'n1'\ndata-dir = '/data'\n")
+	if code, out, _ := invoke(t, nil, "check-config", "--config", file); code != exitOK || out != "the configuration is good\n" {
+		t.Errorf("good: exit code %d, %q", code, out)
+	}
+	write("id = 'N 1'\npriority = 300\nprioritty = 3\n[election]\ntimeout-max = 'soon'\n[snapshot]\ntrailing-logs = 10\n")
+	code, out, stderr := invoke(t, []string{"NORTHSTAR_ELIGIBLE=perhaps"}, "check-config", "--config", file)
+	for _, want := range []string{
+		"prioritty: unknown key (northstar.toml line 3)",
+		`election.timeout-max = "soon": expected duration`, "(northstar.toml line 5)",
+		"eligible = perhaps: bool value must be", "(NORTHSTAR_ELIGIBLE)",
+		`id = "N 1": want 1 to 63`,
+		"data-dir: required",
+		"priority = 300: want 0 to 255 (northstar.toml line 2)",
+		"snapshot.trailing-logs = 10: must be at least 1000 (northstar.toml line 7)",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q", want)
+		}
+	}
+	if code != exitUsage || !strings.Contains(stderr, "northstar-node: the configuration has problems") {
+		t.Errorf("exit code %d, stderr %q", code, stderr)
+	}
+	if t.Failed() {
+		t.Log(out)
+	}
+	write("id = [\n")
+	if code, out, _ := invoke(t, nil, "check-config", "--config", file); code != exitUsage || !strings.Contains(out, "line") || strings.Contains(out, "data-dir") {
+		t.Errorf("no TOML: exit code %d, %q", code, out)
+	}
+}
+
+func TestDevNamesTheTakenPort(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	code, _, stderr := invoke(t, nil, "dev", "--nodes=1", "--base-port", port)
+	if code != exitFailed || !strings.Contains(stderr, "port "+port+", for the raft address of n1, cannot be used") {
+		t.Errorf("exit code %d, %q", code, stderr)
+	}
+}

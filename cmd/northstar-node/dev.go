@@ -1,0 +1,248 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+
+	"northstar/node"
+)
+
+// How the demo cluster is run.
+const (
+	maxDevNodes  = 9
+	restartDelay = 5 * time.Second
+	stopTimeout  = 10 * time.Second // from SIGTERM to SIGKILL
+	devReserve   = "16MiB"          // the demo may live in memory: many /tmp do
+)
+
+type devCommand struct {
+	Nodes    int    `default:"3" help:"How many nodes, 1 to 9."`
+	DataDir  string `name:"data-dir" placeholder:"DIR" help:"Where the nodes keep their data and logs. Default: a temporary directory, removed at the end."`
+	BasePort int    `name:"base-port" default:"7700" help:"Node i, from 0, takes the ports base+2i (peers) and base+2i+1 (HTTP). 0: free ones."`
+}
+
+// run starts the nodes, shows what happens to them until the first signal, and
+// ends them.
+func (d *devCommand) run(p *process) error {
+	if err := d.check(); err != nil {
+		return &usageError{err}
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	members, err := d.members()
+	if err != nil {
+		return err
+	}
+	dir, temporary := d.DataDir, d.DataDir == ""
+	if temporary {
+		if dir, err = os.MkdirTemp("", "northstar-dev-"); err != nil {
+			return err
+		}
+		defer os.RemoveAll(dir)
+	} else if err := keepMembers(dir, members); err != nil {
+		return err
+	}
+	c := newDevCluster(self, dir, members, &printer{w: p.stdout})
+	if err := c.start(); err != nil {
+		c.kill()
+		c.shutdown(p.now)
+		return err
+	}
+	c.show(dir, temporary)
+	c.watch(p.stop)
+	c.print.line("stopping")
+	c.shutdown(p.now)
+	return nil
+}
+
+func (d *devCommand) check() error {
+	switch {
+	case d.Nodes < 1 || d.Nodes > maxDevNodes:
+		return fmt.Errorf("--nodes = %d: want 1 to %d", d.Nodes, maxDevNodes)
+	case d.BasePort != 0 && (d.BasePort < 1 || d.BasePort+2*d.Nodes-1 > 65535):
+		return fmt.Errorf("--base-port = %d: %d nodes need the ports up to base + %d", d.BasePort, d.Nodes, 2*d.Nodes-1)
+	case d.BasePort == 0 && d.DataDir != "":
+		return errors.New("--base-port = 0: cannot be combined with --data-dir, since nodes keep their addresses")
+	}
+	return nil
+}
+
+// members gives the nodes their addresses, and makes sure that these are free.
+func (d *devCommand) members() (node.InitialCluster, error) {
+	members := make(node.InitialCluster, d.Nodes)
+	var held []net.Listener
+	defer func() {
+		for _, l := range held {
+			l.Close()
+		}
+	}()
+	take := func(i, offset int, use string) (string, error) {
+		port := 0
+		if d.BasePort != 0 {
+			port = d.BasePort + 2*i + offset
+		}
+		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		if err != nil {
+			return "", fmt.Errorf("port %d, for the %s address of n%d, cannot be used: choose another --base-port: %w", port, use, i+1, err)
+		}
+		held = append(held, l)
+		return l.Addr().String(), nil
+	}
+	for i := range members {
+		raftAddr, err := take(i, 0, "raft")
+		if err != nil {
+			return nil, err
+		}
+		httpAddr, err := take(i, 1, "HTTP")
+		if err != nil {
+			return nil, err
+		}
+		members[i].ID, members[i].RaftAddress, members[i].HTTPAddress = nodeID(i), raftAddr, httpAddr
+	}
+	return members, nil
+}
+
+// membersFile is where a data directory that is kept remembers the addresses of
+// its nodes.
+const membersFile = "members"
+
+// keepMembers makes sure that a data directory is used with the addresses that
+// its nodes know each other by.
+func keepMembers(dir string, members node.InitialCluster) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	name := filepath.Join(dir, membersFile)
+	had, err := os.ReadFile(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return os.WriteFile(name, []byte(members.String()), 0o600)
+	case err != nil:
+		return err
+	case string(had) != members.String():
+		return &usageError{fmt.Errorf("%s holds a cluster with other addresses: use the --nodes and --base-port that it was made with, or another --data-dir (it has %s)", dir, had)}
+	}
+	return nil
+}
+
+// devCluster is the running nodes.
+type devCluster struct {
+	children []*child
+	print    *printer
+	leader   *leaderTracker
+}
+
+func newDevCluster(self, dir string, members node.InitialCluster, print *printer) *devCluster {
+	c := &devCluster{print: print}
+	c.leader = newLeaderTracker(members, print)
+	for _, m := range members {
+		id := string(m.ID)
+		ch := &child{
+			id: id, httpAddr: m.HTTPAddress, raftAddr: m.RaftAddress,
+			self: self, logFile: filepath.Join(dir, id+".log"), print: print, exited: c.leader.exited,
+			args: []string{
+				"run", "--id", id, "--data-dir", filepath.Join(dir, id), "--raft-addr", m.RaftAddress, "--http-addr", m.HTTPAddress,
+				"--initial-cluster", members.String(), "--disk-reserve", devReserve, "--drain-timeout", (stopTimeout / 2).String(),
+			},
+			ended: make(chan struct{}),
+		}
+		ch.ctx, ch.stop = context.WithCancel(context.Background())
+		c.children = append(c.children, ch)
+	}
+	return c
+}
+
+// start starts every node, or says which could not be.
+func (c *devCluster) start() error {
+	c.leader.began = time.Now()
+	var errs []error
+	for _, ch := range c.children {
+		started := make(chan error, 1)
+		go ch.supervise(started)
+		if err := <-started; err != nil {
+			errs = append(errs, fmt.Errorf("start %s: %w", ch.id, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c *devCluster) show(dir string, temporary bool) {
+	t := table.NewWriter()
+	t.SetStyle(table.StyleLight)
+	t.Style().Format.Header = text.FormatDefault
+	t.AppendHeader(table.Row{"node", "pid", "HTTP address", "raft address"})
+	for _, ch := range c.children {
+		t.AppendRow(table.Row{ch.id, ch.pid(), ch.httpAddr, ch.raftAddr})
+	}
+	note := ""
+	if temporary {
+		note = " (removed at the end)"
+	}
+	c.print.text(t.Render() + fmt.Sprintf("\ndashboard  http://%s/\ndata, logs %s%s\n", c.children[0].httpAddr, dir, note))
+}
+
+// watch shows what happens until ctx ends.
+func (c *devCluster) watch(ctx context.Context) {
+	var wg sync.WaitGroup
+	wg.Go(func() { c.leader.run(ctx) })
+	for _, ch := range c.children {
+		wg.Go(func() { followEvents(ctx, ch.id, ch.httpAddr, c.print) })
+	}
+	wg.Wait()
+}
+
+// shutdown ends the followers first and the leader last: it then has nobody to
+// hand leadership to and just stops, whereas a leader that goes first would
+// hand it to nodes that are about to go as well.
+func (c *devCluster) shutdown(now context.Context) {
+	undo := context.AfterFunc(now, c.kill)
+	defer undo()
+	leader := c.leader.current()
+	for _, ch := range c.children {
+		if ch.id != leader {
+			ch.stop()
+		}
+	}
+	for _, ch := range c.children {
+		if ch.id != leader {
+			<-ch.ended
+		}
+	}
+	for _, ch := range c.children {
+		ch.stop()
+		<-ch.ended
+	}
+}
+
+// kill ends all at once.
+func (c *devCluster) kill() {
+	for _, ch := range c.children {
+		ch.kill()
+	}
+}
+
+// cleanEnv is the environment without NORTHSTAR_*: it was not meant for each of
+// the demo's nodes.
+func cleanEnv(env []string) []string {
+	var kept []string
+	for _, e := range env {
+		if !strings.HasPrefix(e, "NORTHSTAR_") {
+			kept = append(kept, e)
+		}
+	}
+	return kept
+}

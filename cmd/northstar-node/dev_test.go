@@ -1,0 +1,196 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"northstar/api/apiv1"
+)
+
+var (
+	rowPattern     = regexp.MustCompile(`(n\d) +│ +(\d+) +│ (127\.0\.0\.1:\d+) +│ (127\.0\.0\.1:\d+)`)
+	dirPattern     = regexp.MustCompile(`data, logs (\S+)`)
+	electedPattern = regexp.MustCompile(`leader elected: (n\d) in (\d+) ms`)
+	nextPattern    = regexp.MustCompile(`leader (elected: |changed: n\d to )(n\d)`)
+	restartPattern = regexp.MustCompile(`(n\d) started again, pid (\d+)`)
+)
+
+// startDev runs a demo cluster on free ports.
+func startDev(t *testing.T, args ...string) (*server, map[string]int) {
+	t.Helper()
+	d := &server{t: t, id: "dev", args: append([]string{"dev", "--base-port", "0"}, args...), extraEnvironment: []string{"TMPDIR=" + t.TempDir(), "NORTHSTAR_JOIN=127.0.0.1:1"}}
+	d.start()
+	eventually(t, "a leader is elected", func() bool { return electedPattern.MatchString(d.stdout.String()) })
+	pids := map[string]int{}
+	for _, m := range rowPattern.FindAllStringSubmatch(d.stdout.String(), -1) {
+		pids[m[1]], _ = strconv.Atoi(m[2])
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("output:\n%s", d.stdout.String())
+		}
+	})
+	return d, pids
+}
+
+// alive says whether a process exists and is not a zombie.
+func alive(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	rest := stat[strings.LastIndexByte(string(stat), ')')+1:]
+	return len(rest) > 1 && rest[1] != 'Z'
+}
+
+func TestDevElectsRestartsAndCleansUp(t *testing.T) {
+	d, pids := startDev(t)
+	out := d.stdout.String()
+	if len(pids) != 3 {
+		t.Fatalf("the table shows %d nodes", len(pids))
+	}
+	for _, m := range rowPattern.FindAllStringSubmatch(out, -1) {
+		eventually(t, m[1]+" knows the leader", func() bool { return get("http://"+m[3]+"/leader", nil) == http.StatusOK })
+	}
+	if !strings.Contains(out, "dashboard  http://127.0.0.1:") {
+		t.Error("no dashboard")
+	}
+	dir := dirPattern.FindStringSubmatch(out)[1]
+	if _, err := os.Stat(filepath.Join(dir, "n1.log")); err != nil {
+		t.Error(err)
+	}
+
+	// kill -9 of the leader is a real crash.
+	var known apiv1.Leader
+	eventually(t, "the leader is known", func() bool {
+		return get("http://"+rowPattern.FindStringSubmatch(out)[3]+"/leader", &known) == http.StatusOK
+	})
+	first := known.LeaderID
+	before := len(d.stdout.String())
+	if err := syscall.Kill(pids[first], syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "another leader is told", func() bool {
+		next := nextPattern.FindStringSubmatch(d.stdout.String()[before:])
+		return next != nil && next[2] != first
+	})
+	gone := fmt.Sprintf("%s (pid %d) is gone: signal: killed", first, pids[first])
+	eventually(t, "the crash is told", func() bool { return strings.Contains(d.stdout.String(), gone) })
+	eventually(t, "the dead node is started again", func() bool { return restartPattern.MatchString(d.stdout.String()) })
+	again := restartPattern.FindStringSubmatch(d.stdout.String())
+	if again[1] != first {
+		t.Errorf("restarted %s, killed %s", again[1], first)
+	}
+	pids[first], _ = strconv.Atoi(again[2])
+
+	d.signal(syscall.SIGINT)
+	if code := d.exit(); code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+	for id, pid := range pids {
+		if alive(pid) {
+			t.Errorf("%s (pid %d) is still there", id, pid)
+		}
+	}
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Errorf("the temporary directory is still there: %v", err)
+	}
+}
+
+func TestDevDiesWithItsChildren(t *testing.T) {
+	d, pids := startDev(t, "--nodes", "1")
+	d.signal(syscall.SIGKILL)
+	d.exit()
+	eventually(t, "the child has ended", func() bool { return !alive(pids["n1"]) })
+}
+
+func TestDevSecondSignal(t *testing.T) {
+	d, pids := startDev(t)
+	dir := dirPattern.FindStringSubmatch(d.stdout.String())[1]
+	for _, pid := range pids {
+		_ = syscall.Kill(pid, syscall.SIGSTOP) // they cannot stop by themselves
+	}
+	d.signal(syscall.SIGINT)
+	eventually(t, "it is stopping", func() bool { return strings.Contains(d.stdout.String(), "stopping") })
+	eventually(t, "another signal ends it", func() bool {
+		_ = d.cmd.Process.Signal(syscall.SIGINT) // it may be gone
+		select {
+		case <-d.ended:
+			return true
+		case <-time.After(20 * time.Millisecond):
+			return false
+		}
+	})
+	for id, pid := range pids {
+		if alive(pid) {
+			t.Errorf("%s (pid %d) is still there", id, pid)
+		}
+	}
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Errorf("the temporary directory is still there: %v", err)
+	}
+}
+
+// freePair finds a port that is free together with the next one, below the range
+// from which the kernel takes ports of outgoing connections.
+func freePair(t *testing.T) string {
+	t.Helper()
+	for range 100 {
+		port := 12000 + 2*rand.IntN(10000)
+		if portFree(port) && portFree(port+1) {
+			return strconv.Itoa(port)
+		}
+	}
+	t.Fatal("no two free ports in a row")
+	return ""
+}
+
+func portFree(port int) bool {
+	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err != nil {
+		return false
+	}
+	l.Close()
+	return true
+}
+
+func TestDevKeepsItsData(t *testing.T) {
+	dir := t.TempDir()
+	port := freePair(t)
+	for _, want := range []string{"", "200 1"} {
+		d := &server{t: t, id: "dev", args: []string{"dev", "--nodes", "1", "--base-port", port, "--data-dir", dir}}
+		d.start()
+		eventually(t, "a leader is elected", func() bool { return electedPattern.MatchString(d.stdout.String()) })
+		n := &server{t: t, http: rowPattern.FindStringSubmatch(d.stdout.String())[3]}
+		if want == "" {
+			eventually(t, "a write", func() bool { return put(t, n, "a", "1") == http.StatusOK })
+		} else if got := read(n, "a"); got != want {
+			t.Errorf("after a restart: %s", got)
+		}
+		d.signal(syscall.SIGTERM)
+		if code := d.exit(); code != exitOK {
+			t.Errorf("exit code %d", code)
+		}
+	}
+}
+
+func TestDevRefusesOtherAddresses(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, membersFile), []byte("n1=127.0.0.1:1@127.0.0.1:2"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, _, stderr := invoke(t, nil, "dev", "--nodes", "1", "--base-port", freePair(t), "--data-dir", dir)
+	if code != exitUsage || !strings.Contains(stderr, "holds a cluster with other addresses") || !strings.Contains(stderr, "127.0.0.1:2") {
+		t.Errorf("exit code %d, %q", code, stderr)
+	}
+}

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"northstar/cluster"
+	"northstar/consensus"
+)
+
+type recoverCommand struct {
+	DataDir string `required:"" placeholder:"DIR" help:"Data directory of a node that does not run."`
+	Confirm string `placeholder:"CLUSTER_ID" help:"Recover it: the ID of its cluster, as the command shows it without this flag."`
+}
+
+func (c *recoverCommand) run(p *process) error {
+	dir, err := consensus.OpenStopped(c.DataDir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dir.Close() }() // it gives up a lock and nothing else
+	if c.Confirm == "" {
+		return c.show(p.stdout, dir)
+	}
+	before := dir.Identity()
+	g, err := dir.Recover(c.Confirm, "offline", rand.Reader)
+	var refused *cluster.Error
+	switch {
+	case errors.As(err, &refused) && refused.Code == cluster.CodeBadRequest:
+		return &usageError{errors.New("--confirm: " + strings.TrimPrefix(refused.Detail, "confirm: "))}
+	case errors.As(err, &refused):
+		return errors.New(refused.Detail)
+	case err != nil:
+		return err
+	}
+	_, err = fmt.Fprintf(p.stdout, `Node %s is now the only voter of generation %d of cluster %s, recovery %s.
+Start it as usual; it leads within a second. Do not recover another node.
+%s
+Wipe the other nodes (%s), start them, and re-admit each:
+  northstarctl members set ID --readmit
+`, before.NodeID, g.Number, before.ClusterID, g.RecoveryID, warning(dir, g), strings.Join(others(dir), ", "))
+	return err
+}
+
+// warning is what no recovery can prevent.
+func warning(dir *consensus.Stopped, g cluster.Generation) string {
+	voters := 0
+	for _, s := range dir.Servers() {
+		if s.Suffrage == cluster.Voter {
+			voters++
+		}
+	}
+	return fmt.Sprintf("Warning: nodes of generation %d that reach no node of generation %d can still form a quorum of their own (%d of %d voters): keep them off until they are wiped.",
+		g.Number-1, g.Number, cluster.Quorum(voters), voters)
+}
+
+func others(dir *consensus.Stopped) []string {
+	var ids []string
+	for _, s := range dir.Servers() {
+		if s.ID != dir.Identity().NodeID {
+			ids = append(ids, string(s.ID))
+		}
+	}
+	return ids
+}
+
+// show says what the directory holds.
+func (c *recoverCommand) show(w io.Writer, dir *consensus.Stopped) error {
+	id, l := dir.Identity(), dir.Look()
+	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	line := func(name, format string, args ...any) { fmt.Fprintf(t, name+"\t"+format+"\n", args...) }
+	line("data directory", "%s", c.DataDir)
+	line("node", "%s, incarnation %s", id.NodeID, id.Incarnation)
+	line("cluster", "%s", orNone(id.ClusterID))
+	line("generation", "%d%s", id.Generation.Number, recoveryOf(id.Generation))
+	line("last entry", "term %d, index %d", l.LastTerm, l.LastIndex)
+	if l.SnapshotIndex > 0 {
+		line("snapshot", "term %d, index %d", l.SnapshotTerm, l.SnapshotIndex)
+	} else {
+		line("snapshot", "none")
+	}
+	vote := "it never voted"
+	if l.VotedTerm > 0 {
+		vote = fmt.Sprintf("voted for %s in term %d", l.VotedFor, l.VotedTerm)
+	}
+	line("vote", "term %d, %s", l.CurrentTerm, vote)
+	for _, s := range dir.Servers() {
+		line("member", "%s %s %s", s.ID, s.Address, s.Suffrage)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w, `
+Nothing was changed. Run this on every node that is left, and recover exactly one: that with the highest term
+of the last entry and, where terms are equal, the highest index. What it does not hold is lost:
+  northstar-node recover --data-dir %s --confirm %s
+`, c.DataDir, orNone(id.ClusterID))
+	return err
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}
+
+func recoveryOf(g cluster.Generation) string {
+	if g.RecoveryID == "" {
+		return ""
+	}
+	return ", recovery " + g.RecoveryID
+}

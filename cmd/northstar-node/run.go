@@ -1,0 +1,68 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/hashicorp/go-hclog"
+
+	"northstar/node"
+	"northstar/telemetry"
+)
+
+type runCommand struct {
+	node.Flags
+	problems error
+}
+
+// run runs the node. The first signal drains it and then ends it; the second
+// leaves it where it is: a node's data is always fit for a crash.
+func (c *runCommand) run(p *process) error {
+	if c.problems != nil {
+		return &usageError{c.problems}
+	}
+	sink := telemetry.NewRaftSink()
+	if err := telemetry.InstallRaftSink(sink); err != nil {
+		return fmt.Errorf("collect the Raft library's metrics: %w", err)
+	}
+	env := node.Env{Logger: newLogger(c.Log, p.stderr), RaftMetrics: sink}
+	err := c.once(p, env)
+	for errors.Is(err, node.ErrRestart) && p.stop.Err() == nil {
+		err = c.once(p, env)
+	}
+	return err
+}
+
+// once runs the node until it ends, or wants to begin anew.
+func (c *runCommand) once(p *process, env node.Env) error {
+	n, err := node.New(c.Config, env)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- n.Run(ctx) }()
+	go func() {
+		select {
+		case <-p.stop.Done():
+			n.Drain(ctx)
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	select {
+	case err := <-ended:
+		return err
+	case <-p.now.Done():
+		return errors.New("stopped at once by a second signal")
+	}
+}
+
+func newLogger(cfg node.LogConfig, w io.Writer) hclog.Logger {
+	return hclog.New(&hclog.LoggerOptions{
+		Name: "northstar", Output: w, Level: hclog.LevelFromString(cfg.Level), JSONFormat: cfg.Format == "json",
+	})
+}

@@ -1,0 +1,211 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/node"
+)
+
+// How the demo looks at its nodes.
+const (
+	pollStable   = 100 * time.Millisecond
+	pollUnsure   = 5 * time.Millisecond // while there is no leader: its gap is to be measured
+	pollTimeout  = 500 * time.Millisecond
+	eventRetry   = 500 * time.Millisecond
+	maxEventLine = 1 << 20
+)
+
+// printer writes whole lines, from any goroutine.
+type printer struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (p *printer) text(s string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	fmt.Fprint(p.w, s)
+}
+
+func (p *printer) line(format string, args ...any) {
+	p.text(time.Now().Format("15:04:05.000") + "  " + fmt.Sprintf(format, args...) + "\n")
+}
+
+// leaderTracker asks all nodes who leads, and tells every change.
+type leaderTracker struct {
+	members node.InitialCluster
+	print   *printer
+	began   time.Time
+	http    *http.Client
+	wake    chan struct{} // capacity 1: a process has ended
+
+	mu       sync.Mutex
+	id       string    // "" while there is none
+	term     uint64    // of the newest leader seen
+	exitedIn uint64    // the term whose leader's process has ended: what others still say of it is old news
+	lost     time.Time // since when there is none; zero before the first
+}
+
+func newLeaderTracker(members node.InitialCluster, print *printer) *leaderTracker {
+	return &leaderTracker{
+		members: members, print: print, wake: make(chan struct{}, 1),
+		http: &http.Client{Timeout: pollTimeout},
+	}
+}
+
+func (t *leaderTracker) current() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.id
+}
+
+// exited is told that the process of a node has ended.
+func (t *leaderTracker) exited(id string, at time.Time) {
+	t.mu.Lock()
+	if t.id == id {
+		t.id, t.lost, t.exitedIn = "", at, t.term
+	}
+	t.mu.Unlock()
+	select {
+	case t.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run polls until ctx ends.
+func (t *leaderTracker) run(ctx context.Context) {
+	defer t.http.CloseIdleConnections()
+	for {
+		t.observe(t.ask(ctx), time.Now())
+		wait := pollStable
+		if t.current() == "" {
+			wait = pollUnsure
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.wake:
+		case <-time.After(wait):
+		}
+	}
+}
+
+// observe takes the newest answer; the zero Leader when no node names one.
+func (t *leaderTracker) observe(l apiv1.Leader, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case l.LeaderID == "":
+		if t.id != "" {
+			t.print.line("leader lost: no node knows one (it was %s)", t.id)
+			t.id, t.lost = "", now
+		}
+		return
+	case l.Term < t.term, l.Term == t.term && (t.id == l.LeaderID || t.exitedIn == l.Term):
+		return
+	case t.term == 0:
+		t.print.line("leader elected: %s in %d ms (term %d)", l.LeaderID, now.Sub(t.began).Milliseconds(), l.Term)
+	case t.id == "":
+		t.print.line("leader elected: %s after %d ms without a leader (term %d)", l.LeaderID, now.Sub(t.lost).Milliseconds(), l.Term)
+	case t.id == l.LeaderID:
+		t.print.line("leader elected again: %s (term %d)", l.LeaderID, l.Term)
+	default:
+		t.print.line("leader changed: %s to %s (term %d)", t.id, l.LeaderID, l.Term)
+	}
+	t.id, t.term = l.LeaderID, l.Term
+}
+
+// ask asks every node at once and returns the answer of the highest term.
+func (t *leaderTracker) ask(ctx context.Context) apiv1.Leader {
+	answers := make(chan apiv1.Leader, len(t.members))
+	for _, m := range t.members {
+		go func() {
+			var l apiv1.Leader
+			if err := getJSON(ctx, t.http, "http://"+m.HTTPAddress+"/leader", &l); err != nil {
+				l = apiv1.Leader{}
+			}
+			answers <- l
+		}()
+	}
+	var newest apiv1.Leader
+	for range t.members {
+		if l := <-answers; l.Term > newest.Term {
+			newest = l
+		}
+	}
+	return newest
+}
+
+func getJSON(ctx context.Context, c *http.Client, url string, into any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<16))
+		return fmt.Errorf("%s: %s", url, resp.Status)
+	}
+	return json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(into)
+}
+
+// followEvents prints the events of one node until ctx ends, across its
+// restarts. Elections are told by the leaderTracker, once for all nodes.
+func followEvents(ctx context.Context, id, addr string, print *printer) {
+	c := &http.Client{}
+	defer c.CloseIdleConnections()
+	for ctx.Err() == nil {
+		_ = readEvents(ctx, c, "http://"+addr+"/v1/events", func(e apiv1.Event) {
+			if e.Node == id && e.Type != "election" {
+				print.line("%s: %s", id, e.Message)
+			}
+		}) // it ends with the node's process, which is told elsewhere
+		select {
+		case <-ctx.Done():
+		case <-time.After(eventRetry):
+		}
+	}
+}
+
+// readEvents reads one server-sent stream until it ends.
+func readEvents(ctx context.Context, c *http.Client, url string, handle func(apiv1.Event)) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Accept", "text/event-stream")
+	resp, err := c.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", url, resp.Status)
+	}
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, maxEventLine)
+	for lines.Scan() {
+		data, ok := strings.CutPrefix(lines.Text(), "data:")
+		if !ok {
+			continue
+		}
+		var e apiv1.Event
+		if json.Unmarshal([]byte(data), &e) == nil {
+			handle(e)
+		}
+	}
+	return lines.Err()
+}

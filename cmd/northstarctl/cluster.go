@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/text"
+
+	"northstar/api/apiv1"
+	"northstar/client"
+	"northstar/cluster"
+)
+
+type statusCmd struct {
+	Node string `arg:"" optional:"" placeholder:"HOST:PORT" help:"Show this node as it sees itself."`
+}
+
+func (s *statusCmd) Run(a *app) error {
+	if s.Node != "" {
+		return s.node(a)
+	}
+	cl, err := ask(a, "asking for the cluster", func(ctx context.Context, c *client.Client) (apiv1.Cluster, error) { return c.Cluster(ctx) })
+	if err != nil {
+		return err
+	}
+	if err := a.emit(cl, func() error { return a.printCluster(cl) }); err != nil {
+		return err
+	}
+	if cl.LeaderID == "" {
+		return &client.Error{Op: "status", Problem: cluster.Errorf(cluster.CodeNoLeader, "as node %s sees it", orDash(cl.ObservedBy))}
+	}
+	return nil
+}
+
+func (a *app) printCluster(cl apiv1.Cluster) error {
+	leader := cl.LeaderID
+	if leader == "" {
+		leader = a.colour(text.FgRed, "none")
+	}
+	fmt.Fprintf(a.stdout, "cluster   %s (%s), generation %d\n", cl.ClusterName, orDash(cl.ClusterID), cl.Generation)
+	fmt.Fprintf(a.stdout, "leader    %s, term %d, revision %d\n", leader, cl.Term, cl.Revision)
+	q := cl.Quorum
+	fmt.Fprintf(a.stdout, "quorum    %d of %d voters needed, %d healthy, tolerates %d more failures\n", q.Needed, q.Voters, q.Healthy, q.Tolerates)
+	if !cl.AutoFailover {
+		fmt.Fprintln(a.stdout, a.colour(text.FgYellow, "automatic failover is paused"))
+	}
+	fmt.Fprintln(a.stdout)
+	rows := make([][]any, 0, len(cl.Members))
+	for _, m := range cl.Members {
+		rows = append(rows, []any{m.ID, m.State, a.health(m), m.Suffrage, m.HTTPAddress, ms(m.LastContactMS), m.LagEntries, orDash(m.Version)})
+	}
+	return a.table([]string{"id", "state", "health", "suffrage", "http", "contact", "lag", "version"}, rows)
+}
+
+// health is one word, or why not.
+func (a *app) health(m apiv1.Member) string {
+	switch {
+	case m.Healthy && m.Lifecycle == string(cluster.Active):
+		return a.colour(text.FgGreen, "ok")
+	case m.Healthy:
+		return a.colour(text.FgYellow, m.Lifecycle)
+	case len(m.Reasons) > 0:
+		return a.colour(text.FgRed, strings.Join(m.Reasons, ", "))
+	}
+	return a.colour(text.FgRed, "unhealthy")
+}
+
+func (s *statusCmd) node(a *app) error {
+	st, err := ask(a, "asking "+s.Node, func(ctx context.Context, c *client.Client) (apiv1.Status, error) { return c.Status(ctx, s.Node) })
+	if err != nil {
+		return err
+	}
+	return a.emit(st, func() error {
+		rows := [][]any{
+			{"node", st.NodeID},
+			{"cluster", fmt.Sprintf("%s (%s), generation %d", st.ClusterName, orDash(st.ClusterID), st.Generation)},
+			{"state", fmt.Sprintf("%s, %s, %s", st.State, st.Suffrage, st.Lifecycle)},
+			{"term", st.Term},
+			{"leader", strings.TrimSpace(orDash(st.LeaderID) + " " + st.LeaderAddress)},
+			{"last contact", ms(st.LastContactMS)},
+			{"log", fmt.Sprintf("last %d, committed %d, applied %d", st.LastLogIndex, st.CommitIndex, st.AppliedIndex)},
+			{"revision", st.Revision},
+			{"priority", fmt.Sprintf("%d, eligible %s, zone %s", st.Priority, yesNo(st.Eligible), orDash(st.Zone))},
+			{"disk", fmt.Sprintf("fsync p99 %d ms, stalled %s, read-only %s", st.Disk.FsyncP99MS, yesNo(st.Disk.Stalled), yesNo(st.Disk.ReadOnly))},
+			{"version", orDash(st.Version)},
+			{"started", st.StartedAt.UTC().Format(timeForm)},
+		}
+		for _, w := range st.Warnings {
+			rows = append(rows, []any{"warning", a.colour(text.FgYellow, w)})
+		}
+		return a.table([]string{"field", "value"}, rows)
+	})
+}
+
+type leaderCmd struct{}
+
+func (*leaderCmd) Run(a *app) error {
+	l, err := ask(a, "looking for the leader", func(ctx context.Context, c *client.Client) (apiv1.Leader, error) { return c.Leader(ctx) })
+	if err != nil {
+		return err
+	}
+	return a.emit(l, func() error {
+		return a.table([]string{"leader", "http", "raft", "term"}, [][]any{{l.LeaderID, l.LeaderAddress, l.RaftAddress, l.Term}})
+	})
+}

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"embed"
+	"slices"
+	"strings"
+	"text/template"
+
+	"github.com/alecthomas/kong"
+)
+
+//go:embed completion/*.tmpl
+var completionTemplates embed.FS
+
+type completionCmd struct {
+	Shell string `arg:"" enum:"bash,zsh,fish" help:"One of ${enum}."`
+}
+
+// Run prints a script that knows every command, flag and fixed value of this
+// program by itself: it does not start it to complete a word.
+func (c *completionCmd) Run(a *app) error {
+	quote := strings.NewReplacer(`'`, `'\''`)
+	t, err := template.New("").Funcs(template.FuncMap{
+		"quote":  func(s string) string { return "'" + quote.Replace(s) + "'" },
+		"fish":   func(s string) string { return "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(s) + "'" },
+		"colons": func(s string) string { return strings.ReplaceAll(s, ":", `\:`) },
+		"join":   func(s []string) string { return strings.Join(s, " ") },
+		"bar":    func(s []string) string { return strings.Join(s, "|") },
+	}).ParseFS(completionTemplates, "completion/*.tmpl")
+	if err != nil {
+		return err
+	}
+	return t.ExecuteTemplate(a.stdout, c.Shell+".tmpl", describe(a.model))
+}
+
+// grammar is the command line as the scripts need it.
+type grammar struct {
+	Places []place
+	Flags  []valueFlag // every flag that takes a value, once for each name
+}
+
+// place is a point in the command line: after these commands, these words may
+// follow.
+type place struct {
+	Path  string // "", " kv", " kv get"
+	Words []word // commands and fixed arguments
+	Flags []word
+}
+
+type word struct{ Text, Help string }
+
+// valueFlag takes a value.
+type valueFlag struct {
+	Names  []string // with their dashes
+	Values []string // that it may have; none: any, such as a file
+}
+
+func describe(app *kong.Application) grammar {
+	g := grammar{}
+	var walk func(n *kong.Node, path string, inherited []word)
+	walk = func(n *kong.Node, path string, inherited []word) {
+		p := place{Path: path, Flags: slices.Clone(inherited)}
+		for _, f := range n.Flags {
+			names := []string{"--" + f.Name}
+			if f.Short != 0 {
+				names = append(names, "-"+string(f.Short))
+			}
+			p.Flags = append(p.Flags, word{names[0], summary(f.Help)})
+			if !f.IsBool() {
+				g.add(names, f.EnumSlice())
+			} else if f.Tag.Negatable != "" {
+				p.Flags = append(p.Flags, word{"--no-" + f.Name, summary(f.Help)})
+			}
+		}
+		for _, arg := range n.Positional {
+			for _, v := range arg.EnumSlice() {
+				p.Words = append(p.Words, word{Text: v})
+			}
+		}
+		for _, child := range n.Children {
+			p.Words = append(p.Words, word{child.Name, summary(child.Help)})
+		}
+		g.Places = append(g.Places, p)
+		for _, child := range n.Children {
+			walk(child, path+" "+child.Name, p.Flags)
+		}
+	}
+	walk(app.Node, "", nil)
+	return g
+}
+
+// add notes a flag that takes a value, once however many commands have it.
+func (g *grammar) add(names, values []string) {
+	values = slices.DeleteFunc(values, func(v string) bool { return v == "" })
+	if !slices.ContainsFunc(g.Flags, func(f valueFlag) bool { return f.Names[0] == names[0] }) {
+		g.Flags = append(g.Flags, valueFlag{names, values})
+	}
+}
+
+// summary is the first sentence of a help text, without its full stop.
+func summary(help string) string {
+	s, _, _ := strings.Cut(help, " (")
+	s, _, _ = strings.Cut(s, ";")
+	return strings.TrimSuffix(s, ".")
+}

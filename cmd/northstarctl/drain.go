@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/client"
+	"northstar/cluster"
+)
+
+type drainCmd struct {
+	ID     string        `arg:"" help:"Node ID."`
+	Wait   bool          `help:"Until another node leads and the cluster shows it draining."`
+	For    time.Duration `default:"60s" help:"How long to wait at most."`
+	Reason string        `help:"Why, for the record."`
+}
+
+func (d *drainCmd) Run(a *app) error {
+	id, err := memberID(d.ID)
+	if err != nil {
+		return err
+	}
+	res, err := ask(a, "draining "+d.ID, func(ctx context.Context, c *client.Client) (apiv1.MemberResult, error) {
+		res, err := c.Drain(ctx, id, d.Reason)
+		if err != nil || !d.Wait {
+			return res, err
+		}
+		ctx, cancel := context.WithTimeout(ctx, d.For)
+		defer cancel()
+		return res, awaitDrained(ctx, c, d.ID)
+	})
+	if err != nil {
+		return err
+	}
+	return a.emit(res, func() error {
+		_, err := fmt.Fprintf(a.stdout, "%s: %s\n", res.ID, res.Message)
+		return err
+	})
+}
+
+// drainPoll is how often the cluster is asked whether a node is drained.
+const drainPoll = 100 * time.Millisecond
+
+// awaitDrained waits until another node leads, and says that id is draining.
+func awaitDrained(ctx context.Context, c *client.Client, id string) error {
+	for {
+		cl, err := c.Cluster(ctx)
+		if err == nil && cl.LeaderID != "" && cl.LeaderID != id {
+			i := slices.IndexFunc(cl.Members, func(m apiv1.Member) bool { return m.ID == id })
+			if i >= 0 && cl.Members[i].Lifecycle == string(cluster.Draining) {
+				return nil
+			}
+		}
+		select {
+		case <-time.After(drainPoll):
+		case <-ctx.Done():
+			return fmt.Errorf("node %s is set to drain, and still leads or does not show it: %w", id, ctx.Err())
+		}
+	}
+}
+
+type undrainCmd struct {
+	ID     string `arg:"" help:"Node ID."`
+	Reason string `help:"Why, for the record."`
+}
+
+func (u *undrainCmd) Run(a *app) error {
+	id, err := memberID(u.ID)
+	if err != nil {
+		return err
+	}
+	return a.changeMembers("ending the drain of "+u.ID, func(ctx context.Context, c *client.Client) (apiv1.MemberResult, error) {
+		return c.Undrain(ctx, id, u.Reason)
+	})
+}

@@ -1,0 +1,182 @@
+// Command northstarctl is the operator's and the script's client of a
+// NorthStar cluster.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"northstar/client"
+	"northstar/cluster"
+)
+
+// Exit codes of the contract.
+const (
+	exitDone     = 0
+	exitFailed   = 1
+	exitUsage    = 2
+	exitNoLeader = 3
+	exitRefused  = 4
+	exitUnknown  = 5
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// commands is every command and flag: kong reads it, and so does completion.
+type commands struct {
+	Endpoints []string      `env:"NORTHSTAR_ENDPOINTS" default:"127.0.0.1:7701" placeholder:"HOST:PORT" help:"Nodes of the cluster, host:port or URL; one that lives is enough (${env})."`
+	Token     string        `env:"NORTHSTAR_TOKEN" help:"Bearer token (${env})."`
+	CA        string        `name:"ca" env:"NORTHSTAR_CA" type:"path" placeholder:"FILE" help:"CA certificate of the cluster, or the directory of its ca.crt; makes host:port mean https (${env})."`
+	Cert      string        `env:"NORTHSTAR_CERT" type:"path" placeholder:"FILE" help:"This client's certificate (${env})."`
+	Key       string        `env:"NORTHSTAR_KEY" type:"path" placeholder:"FILE" help:"The key of --cert (${env})."`
+	Output    string        `short:"o" enum:"table,json" default:"table" help:"Form of the output: ${enum}."`
+	Timeout   time.Duration `default:"10s" help:"Bound of each request to the cluster."`
+	Yes       bool          `short:"y" help:"Answer yes to questions."`
+
+	Status     statusCmd     `cmd:"" help:"Show the cluster: leader, quorum, members; or one node's own view."`
+	Leader     leaderCmd     `cmd:"" help:"Show who leads."`
+	Members    membersCmd    `cmd:"" help:"Show and change the members."`
+	Transfer   transferCmd   `cmd:"" help:"Move leadership to another node."`
+	Failover   failoverCmd   `cmd:"" help:"Move leadership, also from a leader that hangs or is gone."`
+	Drain      drainCmd      `cmd:"" help:"Take a node out of the way, to stop it without anybody noticing."`
+	Undrain    undrainCmd    `cmd:"" help:"End a drain."`
+	Recover    recoverCmd    `cmd:"" help:"Recover a quorum that is lost for good: what the survivors never received is lost."`
+	Auto       autoCmd       `cmd:"" name:"auto-failover" help:"Pause and resume automatic failover."`
+	SplitBrain splitBrainCmd `cmd:"" name:"splitbrain" help:"Is there another leader or cluster? Exits with 1 when there is."`
+	Elections  electionsCmd  `cmd:"" help:"Show past elections, the newest first."`
+	Events     eventsCmd     `cmd:"" help:"Show what happened on the nodes."`
+	KV         kvCmd         `cmd:"" name:"kv" help:"Read, write and watch keys."`
+	Role       roleCmd       `cmd:"" help:"Show, take and watch named roles."`
+	Nodes      nodesCmd      `cmd:"" help:"Show the registered application nodes."`
+	Snapshot   snapshotCmd   `cmd:"" help:"Back up and restore the cluster's state."`
+	TLS        tlsCmd        `cmd:"" name:"tls" help:"Make certificates."`
+	Tokens     tokenCmd      `cmd:"" name:"token" help:"Make API tokens."`
+	Completion completionCmd `cmd:"" help:"Print the completion script of a shell."`
+	Version    versionCmd    `cmd:"" help:"Show the version of this program."`
+}
+
+// app is what a command may use of the world.
+type app struct {
+	commands
+	ctx            context.Context
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	model          *kong.Application
+}
+
+// run is the program. It gives the exit code.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	a := &app{ctx: ctx, stdin: stdin, stdout: stdout, stderr: stderr}
+	exit := -1
+	parser, err := kong.New(&a.commands,
+		kong.Name("northstarctl"),
+		kong.Description("The client of a NorthStar cluster. Exit codes: 0 done, 1 failed, 2 usage, 3 no leader, 4 refused, 5 outcome unknown."),
+		kong.Writers(stdout, stderr),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+		kong.Exit(func(code int) { exit = code }), // after --help
+	)
+	if err != nil {
+		return a.report(err)
+	}
+	a.model = parser.Model
+	cmd, err := parser.Parse(args)
+	if exit >= 0 {
+		return exit
+	}
+	if err != nil {
+		return a.report(&usageError{err})
+	}
+	return a.report(cmd.Run(a))
+}
+
+// usageError is a command line that cannot be carried out as it stands.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
+
+// report prints an error as one line and gives the exit code.
+func (a *app) report(err error) int {
+	if err == nil {
+		return exitDone
+	}
+	line := strings.Join(strings.Fields(strings.ReplaceAll(err.Error(), "\n", "; ")), " ")
+	fmt.Fprintln(a.stderr, "northstarctl: "+line)
+	return exitCode(err)
+}
+
+func exitCode(err error) int {
+	var usage *usageError
+	switch {
+	case err == nil:
+		return exitDone
+	case errors.As(err, &usage):
+		return exitUsage
+	case errors.Is(err, client.ErrOutcomeUnknown):
+		return exitUnknown
+	case cluster.IsCode(err, cluster.CodeUnauthenticated), cluster.IsCode(err, cluster.CodeForbidden):
+		return exitRefused
+	case errors.Is(err, client.ErrNoLeader):
+		return exitNoLeader
+	}
+	return exitFailed
+}
+
+// caFile is where the CA certificate is, given it or its directory.
+func caFile(ca string) string {
+	if st, err := os.Stat(ca); err == nil && st.IsDir() {
+		return filepath.Join(ca, "ca.crt")
+	}
+	return ca
+}
+
+// connect makes the client of the cluster that the flags name. The caller
+// closes it.
+func (a *app) connect() (*client.Client, error) {
+	cfg := client.Config{Endpoints: a.Endpoints, Token: a.Token, Timeout: a.Timeout, UserAgent: "northstarctl/" + version}
+	if a.Timeout <= 0 {
+		return nil, usagef("--timeout: want more than 0")
+	}
+	if a.CA != "" || a.Cert != "" || a.Key != "" {
+		tls, err := client.LoadTLS(caFile(a.CA), a.Cert, a.Key)
+		if err != nil {
+			return nil, &usageError{err}
+		}
+		cfg.TLS = tls
+	}
+	c, err := client.New(cfg)
+	if err != nil {
+		return nil, &usageError{err}
+	}
+	return c, nil
+}
+
+// ask makes one request to the cluster, with a progress line should it take
+// long.
+func ask[T any](a *app, what string, request func(ctx context.Context, c *client.Client) (T, error)) (T, error) {
+	c, err := a.connect()
+	if err != nil {
+		var none T
+		return none, err
+	}
+	defer c.Close()
+	defer a.progress(what)()
+	return request(a.ctx, c)
+}

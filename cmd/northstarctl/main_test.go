@@ -1,0 +1,474 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"northstar/api/apiv1"
+	"northstar/cluster"
+)
+
+var update = flag.Bool("update", false, "rewrite testdata/*.golden")
+
+func TestMain(m *testing.M) {
+	for _, name := range []string{"ENDPOINTS", "TOKEN", "CA", "CERT", "KEY"} {
+		os.Unsetenv("NORTHSTAR_" + name)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// server is a fake node.
+type server struct {
+	*httptest.Server
+	noLeader bool
+	fail     error // answers all but /leader and /v1/cluster, when not nil
+	requests []string
+	bodies   []string
+}
+
+func newServer(t *testing.T) *server {
+	s := &server{}
+	s.Server = httptest.NewServer(http.HandlerFunc(s.serve))
+	t.Cleanup(s.Close)
+	return s
+}
+
+var started = time.Date(2026, 3, 1, 12, 30, 0, 250e6, time.UTC)
+
+func (s *server) serve(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == apiv1.PathLeader {
+		if s.noLeader {
+			problem(w, cluster.Errorf(cluster.CodeNoLeader, "none"))
+			return
+		}
+		reply(w, apiv1.Leader{LeaderID: "n1", LeaderAddress: "127.0.0.1:1", RaftAddress: "127.0.0.1:2", Term: 4, ObservedBy: "n1"})
+		return
+	}
+	body, _ := io.ReadAll(r.Body)
+	if r.URL.Path != apiv1.PathCluster {
+		s.requests = append(s.requests, r.Method+" "+r.URL.EscapedPath())
+		s.bodies = append(s.bodies, string(body))
+		if s.fail != nil {
+			problem(w, s.fail)
+			return
+		}
+	}
+	zero, contact := int64(0), int64(12)
+	switch r.Method + " " + r.URL.Path {
+	case "GET /v1/cluster":
+		c := apiv1.Cluster{
+			ClusterID: "c1", ClusterName: "demo", Term: 4, LeaderID: "n1", Revision: 1099511627790, AutoFailover: true, ObservedBy: "n1",
+			Quorum: apiv1.Quorum{Voters: 3, Needed: 2, Healthy: 2},
+			Members: []apiv1.Member{
+				{ID: "n1", RaftAddress: "10.0.0.1:7700", Suffrage: "voter", Priority: 100, Eligible: true, Lifecycle: "active", Healthy: true, State: "leader", LastContactMS: &zero, Version: "v1"},
+				{ID: "n2", RaftAddress: "10.0.0.2:7700", Suffrage: "voter", Priority: 50, Eligible: true, Zone: "b", Lifecycle: "draining", Healthy: true, State: "follower", LastContactMS: &contact, LagEntries: 3, Version: "v1"},
+				{ID: "n3", RaftAddress: "10.0.0.3:7700", Suffrage: "voter", Priority: 0, Lifecycle: "dead", Reasons: []string{"no contact", "lag"}, State: "unknown"},
+			},
+		}
+		if s.noLeader {
+			c.LeaderID = ""
+		}
+		reply(w, c)
+	case "GET /status":
+		reply(w, apiv1.Status{
+			NodeID: "n2", ClusterID: "c1", ClusterName: "demo", State: "follower", Suffrage: "voter", Lifecycle: "active", Term: 4, LeaderID: "n1", LeaderAddress: "10.0.0.1:7701",
+			LastContactMS: &contact, LastLogIndex: 9, CommitIndex: 8, AppliedIndex: 8, Revision: 5, Priority: 100, Eligible: true, Version: "v1", StartedAt: started, Warnings: []string{"zone differs from the configuration"},
+		})
+	case "GET /v1/kv/app/config":
+		w.Header().Set(apiv1.HeaderRevision, "7")
+		w.Write([]byte("line\x00two"))
+	case "PUT /v1/kv/app/config":
+		reply(w, apiv1.PutResult{Key: "app/config", Revision: 8})
+	case "DELETE /v1/kv/app/config":
+		reply(w, apiv1.DeleteResult{Key: "app/config", Revision: 9})
+	case "GET /v1/kv":
+		reply(w, apiv1.List{Revision: 9, Items: []apiv1.Item{
+			{Key: "app/config", Value: []byte("on\x1b[31m\n"), Revision: 7, Version: 2},
+			{Key: "app/ключ", Value: []byte{0xff, 0}, Revision: 8, Version: 1},
+			{Key: "long", Value: bytes.Repeat([]byte("x"), 100), Revision: 9, Version: 1},
+		}})
+	case "GET /v1/watch":
+		w.Header().Set("Content-Type", apiv1.TypeEventStream)
+		fmt.Fprint(w, "id: 10\nevent: put\ndata: {\"key\":\"a\",\"value\":\"djE=\",\"revision\":10}\n\nid: 11\nevent: delete\ndata: {\"key\":\"a\",\"revision\":11}\n\n")
+		fmt.Fprint(w, "event: error\ndata: {\"code\":4015,\"status\":410,\"detail\":\"a backup was restored\"}\n\n")
+	case "GET /v1/elections":
+		reply(w, apiv1.Elections{Items: []apiv1.Election{{
+			Term: 4, Trigger: "connection_lost", CandidateID: "n1", Result: "won", StartedAt: started, DurationMS: 3, LeaderlessMS: 9,
+			Votes: []apiv1.Vote{{VoterID: "n1", Granted: true}, {VoterID: "n2", Granted: true}, {VoterID: "n3"}},
+		}}})
+	case "GET /v1/events":
+		ev := apiv1.Event{Seq: "p1-1", Node: "n1", Type: "election", At: started, Term: 4, Message: "n1 leads"}
+		if strings.Contains(r.Header.Get("Accept"), "event-stream") {
+			if r.Header.Get("Last-Event-ID") != "" {
+				problem(w, cluster.Errorf(cluster.CodeForbidden, "enough"))
+				return
+			}
+			data, _ := json.Marshal(ev)
+			fmt.Fprintf(w, "id: p1-1\nevent: election\ndata: %s\n\n", data)
+			return
+		}
+		reply(w, apiv1.Events{Items: []apiv1.Event{ev}, Missing: []string{"n3"}})
+	case "POST /admin/nodes/n2/drain", "POST /admin/nodes/n2/undrain":
+		reply(w, apiv1.MemberResult{ID: "n2", Message: "done"})
+	case "POST /admin/members", "PATCH /admin/members/n4", "DELETE /admin/members/n4":
+		reply(w, apiv1.MemberResult{ID: "n4", Message: "done"})
+	case "GET /admin/auto-failover", "POST /admin/auto-failover":
+		until := started.Add(time.Hour)
+		reply(w, apiv1.AutoFailoverState{PausedUntil: &until, Reason: "upgrade", Operator: "anna"})
+	case "GET /admin/splitbrain", "POST /admin/splitbrain/check":
+		reply(w, apiv1.SplitBrain{
+			Verdict: "stale_leader", CheckedAt: started, CheckedBy: "n1", Refusing: true,
+			Findings: []apiv1.SplitBrainFinding{{Verdict: "stale_leader", Detail: "node n1 leads in term 4, but a majority follows node n2 in term 5", Nodes: []string{"n1"}, Refusing: true}},
+			Claims: []apiv1.SplitBrainClaim{
+				{NodeID: "n1", Source: "self", Address: "10.0.0.1:7700", ClusterID: "c1", Generation: 1, Term: 4, Leads: true, LeaderID: "n1", At: started},
+				{NodeID: "n2", Source: "peer", Address: "10.0.0.2:7700", ClusterID: "c1", Generation: 1, Term: 5, Leads: true, LeaderID: "n2", At: started.Add(-12 * time.Millisecond)},
+				{NodeID: "n3", Source: "peer", Address: "10.0.0.3:7700", ClusterID: "c2", Generation: 1, At: started.Add(-time.Second)},
+				{NodeID: "n3", Source: "http", Address: "10.0.0.3:7701", Error: "no answer", At: started},
+			},
+		})
+	case "POST /admin/transfer", "POST /admin/failover", "POST /admin/failover/emergency":
+		if strings.Contains(string(body), `"dry_run":true`) {
+			reply(w, examplePlan(r.URL.Path))
+			return
+		}
+		reply(w, apiv1.TransferResult{Success: true, OldLeaderID: "n1", NewLeaderID: "n2", Term: 5, DurationMS: 6})
+	case "POST /admin/recover":
+		if strings.Contains(string(body), `"dry_run":true`) {
+			reply(w, recoveryPlan())
+			return
+		}
+		reply(w, apiv1.RecoverResult{
+			RecoveredID: "n2", ClusterID: "c-1", Generation: 2, RecoveryID: "r-1", Term: 1000005, Revision: 1 << 40, LostIDs: []string{"n3", "n4"},
+			Survivors: []apiv1.Survivor{{ID: "n2", LastTerm: 4, LastIndex: 90, Outcome: "recovered"}, {ID: "n1", LastTerm: 4, LastIndex: 88, Outcome: "set aside"}},
+			Warnings:  []string{"lost: much", "nodes of generation 1 can still form a quorum of their own"},
+		})
+	default:
+		e := cluster.Errorf(cluster.CodeBadRequest, "no such key")
+		e.Status = http.StatusNotFound
+		problem(w, e)
+	}
+}
+
+// examplePlan is possible but for an emergency.
+func examplePlan(path string) apiv1.Plan {
+	gap, worst := int64(5), int64(12)
+	p := apiv1.Plan{
+		DryRun: true, PlanID: "transfer.4.n2.0123456789abcdef", Action: "transfer", Term: 4, LeaderID: "n1", TargetID: "n2", How: "transfer",
+		Summary: "node n1 hands leadership to node n2", Possible: true, ExpectedGapMS: &gap, WorstGapMS: &worst, GapSamples: 9, Risk: "low",
+		Warnings: []string{"node n3 has priority 200, node n2 100: it takes leadership over again"},
+		Candidates: []apiv1.Candidate{
+			{ID: "n2", Eligible: true, Voter: true, Priority: 100, LagEntries: 3},
+			{ID: "n3", Voter: true, Priority: 200, Reason: "node n3 is not healthy: silent for 3s"},
+		},
+	}
+	if path == apiv1.PathEmergency {
+		p.Possible, p.Summary, p.How, p.ExpectedGapMS, p.WorstGapMS, p.GapSamples = false, "nothing: node n2 gets no majority", "election", nil, nil, 0
+		p.Refusal = &apiv1.Refusal{Code: 4006, Name: "ERR_VOTE_DENIED", Status: 409, Detail: "node n2 gets no majority", Votes: []apiv1.Vote{
+			{VoterID: "n1", Reason: "log behind: 41 < 44"}, {VoterID: "n2", Granted: true, Reason: "itself"}, {VoterID: "n3", Reason: "log behind: 41 < 44"},
+		}}
+	}
+	return p
+}
+
+func recoveryPlan() apiv1.Plan {
+	return apiv1.Plan{
+		DryRun: true, PlanID: "recover.4.n2.0123456789abcdef", Action: "recover", Term: 4, TargetID: "n2", Possible: true, Risk: "high",
+		Summary: "node n2 becomes the only voter of generation 2", Warnings: []string{"lost: much"},
+		Candidates: []apiv1.Candidate{{ID: "n2", Eligible: true, Voter: true, Priority: 100}, {ID: "n1", Voter: true, Priority: 100, LagEntries: 2, Reason: "its log ends earlier"}},
+		Survivors:  []apiv1.Survivor{{ID: "n2", Voter: true, LastTerm: 4, LastIndex: 90}, {ID: "n1", Voter: true, LastTerm: 4, LastIndex: 88}},
+	}
+}
+
+func reply(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", apiv1.TypeJSON)
+	json.NewEncoder(w).Encode(v)
+}
+
+func problem(w http.ResponseWriter, err error) {
+	var e *cluster.Error
+	errors.As(err, &e)
+	w.Header().Set("Content-Type", apiv1.TypeProblem)
+	w.WriteHeader(e.HTTPStatus())
+	p := apiv1.Problem{Status: e.HTTPStatus(), Detail: e.Detail, Code: int(e.Code), Name: e.Code.Name(), Retryable: e.Retryable()}
+	for _, v := range e.Votes {
+		p.Votes = append(p.Votes, apiv1.Vote{VoterID: string(v.Voter), Granted: v.Granted, Reason: v.Reason})
+	}
+	json.NewEncoder(w).Encode(p)
+}
+
+// ctl runs the program against s.
+func ctl(t *testing.T, s *server, stdin string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	if s != nil {
+		args = append([]string{"--endpoints", s.URL, "--timeout", "900ms"}, args...)
+	}
+	var out, err bytes.Buffer
+	code = run(t.Context(), args, strings.NewReader(stdin), &out, &err)
+	return code, out.String(), err.String()
+}
+
+func TestGolden(t *testing.T) {
+	for name, args := range map[string][]string{
+		"status":             {"status"},
+		"status_node":        nil, // below
+		"leader":             {"leader"},
+		"leader_json":        {"leader", "-o", "json"},
+		"members":            {"members", "list"},
+		"members_json":       {"members", "list", "-o", "json"},
+		"transfer":           {"transfer", "--to", "n2"},
+		"transfer_plan":      {"transfer", "--to", "n2", "--dry-run"},
+		"transfer_plan_json": {"transfer", "--dry-run", "-o", "json"},
+		"failover":           {"failover"},
+		"failover_plan":      {"failover", "--dry-run"},
+		"emergency_plan":     {"failover", "--emergency", "--to", "n2", "--dry-run"},
+		"recover":            {"recover", "--survivors", "n1,n2", "--confirm", "c-1", "--reason", "drill", "--yes"},
+		"recover_plan":       {"recover", "--survivors", "n1,n2", "--confirm", "c-1", "--dry-run"},
+		"auto_failover":      {"auto-failover", "status"},
+		"splitbrain":         {"splitbrain", "--check", "--reason", "drill"},
+		"elections":          {"elections", "--votes"},
+		"events":             {"events"},
+		"events_follow":      {"events", "--follow"},
+		"kv_get":             {"kv", "get", "app/config"},
+		"kv_get_json":        {"kv", "get", "app/config", "-o", "json"},
+		"kv_put":             {"kv", "put", "app/config", "v"},
+		"kv_del":             {"kv", "del", "app/config"},
+		"kv_ls":              {"kv", "ls"},
+		"kv_ls_json":         {"kv", "ls", "--limit", "1", "-o", "json"},
+		"kv_watch":           {"kv", "watch", "--since", "9"},
+		"kv_watch_json":      {"kv", "watch", "--since", "9", "-o", "json"},
+		"members_add":        {"members", "add", "n4", "--raft", "h:1", "--http", "h:2"},
+		"help":               {"--help"},
+		"help_kv_put":        {"kv", "put", "--help"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer(t)
+			if name == "status_node" {
+				args = []string{"status", s.URL}
+			}
+			code, stdout, stderr := ctl(t, s, "", args...)
+			got := fmt.Sprintf("exit %d\n-- stdout\n%s-- stderr\n%s", code, stdout, stderr)
+			got = strings.ReplaceAll(got, s.URL, "http://node")
+			file := filepath.Join("testdata", name+".golden")
+			if *update {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != string(want) {
+				t.Errorf("got:\n%s\nwant:\n%s", got, want)
+			}
+		})
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	noRetry := cluster.Errorf(cluster.CodeReadOnly, "disk full")
+	noRetry.NoRetry = true
+	for name, tc := range map[string]struct {
+		fail error
+		args string
+		want int
+	}{
+		"done":             {nil, "kv put app/config v", exitDone},
+		"failed":           {noRetry, "kv put app/config v", exitFailed},
+		"not found":        {nil, "kv get nothing", exitFailed},
+		"condition":        {cluster.Errorf(cluster.CodeConditionFailed, "x"), "kv put app/config v --if-revision 3", exitFailed},
+		"no leader":        {cluster.Errorf(cluster.CodeNoLeader, "none"), "kv get app/config", exitNoLeader},
+		"unauthenticated":  {cluster.Errorf(cluster.CodeUnauthenticated, "no token"), "kv get app/config", exitRefused},
+		"forbidden":        {cluster.Errorf(cluster.CodeForbidden, "observer"), "members demote n4", exitRefused},
+		"unknown":          {cluster.Errorf(cluster.CodeOutcomeUnknown, "lost"), "kv put app/config v", exitUnknown},
+		"unknown command":  {nil, "frobnicate", exitUsage},
+		"unknown flag":     {nil, "leader --frobnicate", exitUsage},
+		"missing argument": {nil, "kv get", exitUsage},
+		"bad output":       {nil, "leader -o xml", exitUsage},
+		"bad fence":        {nil, "kv put a b --fence role", exitUsage},
+		"bad endpoint":     {nil, "leader --endpoints ftp://x", exitUsage},
+		"bad wait":         {nil, "transfer --wait 2m", exitUsage},
+		"bad target":       {nil, "failover --to N2", exitUsage},
+		"bare emergency":   {nil, "failover --emergency --reason r", exitUsage},
+		"no reason":        {nil, "failover --emergency --to n2", exitUsage},
+		"refused plan":     {nil, "failover --emergency --to n2 --dry-run", exitFailed},
+		"denied votes":     {cluster.Errorf(cluster.CodeVoteDenied, "no majority"), "failover --to n2", exitFailed},
+		"stale plan":       {cluster.Errorf(cluster.CodeTermStale, "term 5"), "transfer --plan transfer.4.n2.0123456789abcdef", exitFailed},
+		"failover unknown": {cluster.Errorf(cluster.CodeOutcomeUnknown, "lost"), "failover", exitUnknown},
+		"bad pause":        {nil, "auto-failover pause --for -1s", exitUsage},
+		"reason of none":   {nil, "splitbrain --reason x", exitUsage},
+		"split brain":      {nil, "splitbrain", exitFailed},
+		"bad timeout":      {nil, "leader --timeout 0s", exitUsage},
+		"bad node ID":      {nil, "members remove N4", exitUsage},
+		"nothing to set":   {nil, "members set n4", exitUsage},
+		"bad role":         {nil, "token new --name a --role god", exitUsage},
+		"no CA file":       {nil, "leader --ca /does/not/exist", exitUsage},
+		"key without cert": {nil, "leader --key /does/not/exist", exitUsage},
+	} {
+		s := newServer(t)
+		s.fail = tc.fail
+		code, _, stderr := ctl(t, s, "", strings.Fields(tc.args)...)
+		if code != tc.want {
+			t.Errorf("%s: exit %d, want %d (%s)", name, code, tc.want, stderr)
+		}
+		if code != exitDone && (strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "northstarctl: ")) {
+			t.Errorf("%s: stderr is not one line: %q", name, stderr)
+		}
+	}
+	s := newServer(t)
+	s.noLeader = true
+	for _, cmd := range []string{"status", "leader"} {
+		if code, stdout, _ := ctl(t, s, "", cmd); code != exitNoLeader || (cmd == "status" && !strings.Contains(stdout, "n3")) {
+			t.Errorf("%s without a leader: exit %d, %q", cmd, code, stdout)
+		}
+	}
+}
+
+func TestPutReadsValues(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "v")
+	if err := os.WriteFile(file, []byte("from a file"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for want, args := range map[string][]string{
+		"argument":    {"argument"},
+		"stdin\x00":   nil,
+		"stdin\x00 ":  {"-"},
+		"from a file": {"@" + file},
+		"":            {""},
+	} {
+		s := newServer(t)
+		code, _, stderr := ctl(t, s, want, append([]string{"kv", "put", "app/config"}, args...)...)
+		if code != 0 || len(s.bodies) == 0 || s.bodies[len(s.bodies)-1] != want {
+			t.Errorf("put %q: exit %d, bodies %q, %s", args, code, s.bodies, stderr)
+		}
+	}
+	s := newServer(t)
+	if code, _, _ := ctl(t, s, strings.Repeat("x", apiv1.MaxValueBytes+1), "kv", "put", "app/config"); code != exitFailed || len(s.requests) != 0 {
+		t.Errorf("value too large: exit %d, requests %q", code, s.requests)
+	}
+}
+
+// What the voters said is shown beside the error.
+func TestVotesAreShown(t *testing.T) {
+	s := newServer(t)
+	denied := cluster.Errorf(cluster.CodeVoteDenied, "node n2 gets no majority")
+	denied.Votes = []cluster.Vote{{Voter: "n2", Granted: true, Reason: "itself"}, {Voter: "n3", Reason: "log behind: 41 < 44"}}
+	s.fail = denied
+	if code, stdout, stderr := ctl(t, s, "", "failover", "--to", "n2"); code != exitFailed || !strings.Contains(stdout, "n3     no       log behind: 41 < 44") || !strings.Contains(stderr, "gets no majority") {
+		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
+	}
+	if _, stdout, _ := ctl(t, s, "", "failover", "--to", "n2", "-o", "json"); !json.Valid([]byte(stdout)) || !strings.Contains(stdout, `"log behind: 41 < 44"`) {
+		t.Errorf("%s", stdout)
+	}
+}
+
+// What can lose data is asked for, and not done without an answer.
+func TestQuestions(t *testing.T) {
+	for _, args := range [][]string{{"members", "remove", "n4"}, {"members", "set", "n4", "--readmit"}, {"failover", "--emergency", "--to", "n2", "--reason", "why"}} {
+		for answer, want := range map[string]int{"": exitFailed, "n\n": exitFailed, "\n": exitFailed, "y\n": exitDone, "YES": exitDone} {
+			s := newServer(t)
+			code, _, stderr := ctl(t, s, answer, args...)
+			if code != want || (len(s.requests) == 1) != (want == exitDone) || !strings.Contains(stderr, "[y/N]") {
+				t.Errorf("%q answered %q: exit %d, want %d, requests %q", args, answer, code, want, s.requests)
+			}
+		}
+		s := newServer(t)
+		if code, _, stderr := ctl(t, s, "", append(args, "--yes")...); code != exitDone || strings.Contains(stderr, "[y/N]") {
+			t.Errorf("%q --yes: exit %d, %q", args, code, stderr)
+		}
+	}
+}
+
+// A recovery shows its plan with the question, and does exactly that.
+func TestRecoverAsksWithThePlan(t *testing.T) {
+	args := strings.Fields("recover --survivors n1,n2 --confirm c-1 --reason drill")
+	for answer, requests := range map[string]int{"n\n": 1, "y\n": 2} {
+		s := newServer(t)
+		code, _, stderr := ctl(t, s, answer, args...)
+		if (code == exitDone) != (requests == 2) || len(s.requests) != requests || !strings.Contains(stderr, "node n2 becomes the only voter") || !strings.Contains(stderr, "lost: much") {
+			t.Fatalf("answered %q: exit %d, %q, %q", answer, code, s.requests, stderr)
+		}
+		if want := `{"survivors":["n1","n2"],"confirm":"c-1","force":true,"reason":"drill","plan_id":"recover.4.n2.0123456789abcdef"}`; requests == 2 && s.bodies[1] != want {
+			t.Errorf("got  %s\nwant %s", s.bodies[1], want)
+		}
+	}
+	if code, _, _ := ctl(t, newServer(t), "", "recover", "--survivors", "n1", "--confirm", "c-1", "--yes"); code != exitUsage {
+		t.Errorf("without a reason: exit %d", code)
+	}
+}
+
+func TestMembersOnTheWire(t *testing.T) {
+	for args, want := range map[string]string{
+		"members set n4 --priority 0 --no-eligible --zone b": `PATCH /admin/members/n4 {"priority":0,"eligible":false,"zone":"b"}`,
+		"members set n4 --eligible --raft h:1 --http h:2":    `PATCH /admin/members/n4 {"eligible":true,"raft_address":"h:1","http_address":"h:2"}`,
+		"members promote n4 --reason why":                    `PATCH /admin/members/n4 {"suffrage":"voter","reason":"why"}`,
+		"members demote n4":                                  `PATCH /admin/members/n4 {"suffrage":"nonvoter"}`,
+		"drain n2 --reason upgrade":                          `POST /admin/nodes/n2/drain {"reason":"upgrade"}`,
+		"undrain n2":                                         `POST /admin/nodes/n2/undrain {}`,
+		"members remove n4 --yes":                            `DELETE /admin/members/n4 {}`,
+		"members add n4 --raft h:1 --http h:2 --non-voter":   `POST /admin/members {"id":"n4","raft_address":"h:1","http_address":"h:2","suffrage":"nonvoter"}`,
+		"auto-failover pause --for 1h --reason upgrade":      `POST /admin/auto-failover {"enabled":false,"ttl_ms":3600000,"reason":"upgrade"}`,
+		"auto-failover resume":                               `POST /admin/auto-failover {"enabled":true}`,
+		"failover --to n2 --reason hangs":                    `POST /admin/failover {"target_leader_id":"n2","reason":"hangs"}`,
+		"failover --emergency --to n2 --reason why --yes":    `POST /admin/failover/emergency {"target_leader_id":"n2","force":true,"reason":"why"}`,
+		"failover --plan failover.4.n2.00":                   `POST /admin/failover {"plan_id":"failover.4.n2.00"}`,
+		"transfer --to n2":                                   `POST /admin/transfer {"target_leader_id":"n2","timeout_ms":30000}`,
+	} {
+		s := newServer(t)
+		code, _, stderr := ctl(t, s, "", strings.Fields(args)...)
+		if code != exitDone || len(s.requests) != 1 || s.requests[0]+" "+s.bodies[0] != want {
+			t.Errorf("%s: exit %d %s\n got %q %q\nwant %s", args, code, stderr, s.requests, s.bodies, want)
+		}
+	}
+}
+
+func TestInterruptEndsAWatchWell(t *testing.T) {
+	s := newServer(t)
+	block := make(chan struct{})
+	s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", apiv1.TypeEventStream)
+		w.WriteHeader(http.StatusOK)
+		w.(http.Flusher).Flush()
+		if r.URL.Path == apiv1.PathWatch {
+			close(block)
+			<-r.Context().Done()
+		}
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-block; cancel() }()
+	var out, errs bytes.Buffer
+	if code := run(ctx, []string{"kv", "watch", "--since", "5", "--endpoints", s.URL}, strings.NewReader(""), &out, &errs); code != exitDone {
+		t.Errorf("exit %d, %s", code, errs.String())
+	}
+}
+
+func TestProgressSpeaksAfterASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for took, want := range map[time.Duration]string{900 * time.Millisecond: "", 5 * time.Second: "saving …\n"} {
+			var stderr bytes.Buffer
+			a := &app{stderr: &stderr}
+			done := a.progress("saving")
+			time.Sleep(took)
+			done()
+			done()
+			if stderr.String() != want {
+				t.Errorf("after %v: %q, want %q", took, stderr.String(), want)
+			}
+		}
+	})
+}

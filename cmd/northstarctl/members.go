@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"northstar/api/apiv1"
+	"northstar/client"
+	"northstar/cluster"
+)
+
+type membersCmd struct {
+	List    membersListCmd    `cmd:"" help:"List the members."`
+	Add     membersAddCmd     `cmd:"" help:"Add a node; it becomes a voter once it is caught up."`
+	Remove  membersRemoveCmd  `cmd:"" help:"Remove a node for good."`
+	Set     membersSetCmd     `cmd:"" help:"Change a member's settings."`
+	Promote membersPromoteCmd `cmd:"" help:"Make a non-voter a voter."`
+	Demote  membersDemoteCmd  `cmd:"" help:"Make a voter a non-voter."`
+}
+
+type membersListCmd struct{}
+
+func (*membersListCmd) Run(a *app) error {
+	cl, err := ask(a, "asking for the members", func(ctx context.Context, c *client.Client) (apiv1.Cluster, error) { return c.Cluster(ctx) })
+	if err != nil {
+		return err
+	}
+	return a.emit(cl.Members, func() error {
+		rows := make([][]any, 0, len(cl.Members))
+		for _, m := range cl.Members {
+			rows = append(rows, []any{m.ID, m.Suffrage, m.State, a.health(m), m.RaftAddress, m.HTTPAddress, m.Priority, yesNo(m.Eligible), orDash(m.Zone), m.Lifecycle})
+		}
+		return a.table([]string{"id", "suffrage", "state", "health", "raft", "http", "priority", "eligible", "zone", "lifecycle"}, rows)
+	})
+}
+
+type membersAddCmd struct {
+	ID       string `arg:"" help:"Node ID."`
+	Raft     string `required:"" placeholder:"HOST:PORT" help:"Its raft address."`
+	HTTP     string `name:"http" required:"" placeholder:"HOST:PORT" help:"Its HTTP address."`
+	NonVoter bool   `name:"non-voter" help:"Never make it a voter."`
+	Reason   string `help:"Why, for the record."`
+}
+
+func (m *membersAddCmd) Run(a *app) error {
+	if _, err := memberID(m.ID); err != nil {
+		return err
+	}
+	body := apiv1.MemberAdd{ID: m.ID, RaftAddress: m.Raft, HTTPAddress: m.HTTP, Reason: m.Reason}
+	if m.NonVoter {
+		body.Suffrage = string(cluster.NonVoter)
+	}
+	return a.changeMembers("adding "+m.ID, func(ctx context.Context, c *client.Client) (apiv1.MemberResult, error) {
+		return c.AddMember(ctx, body)
+	})
+}
+
+type membersRemoveCmd struct {
+	ID     string `arg:"" help:"Node ID."`
+	Reason string `help:"Why, for the record."`
+}
+
+func (m *membersRemoveCmd) Run(a *app) error {
+	id, err := memberID(m.ID)
+	if err != nil {
+		return err
+	}
+	if err := a.confirm("Node %s will be removed from the cluster for good: it can come back only with an empty data directory.", id); err != nil {
+		return err
+	}
+	return a.changeMembers("removing "+m.ID, func(ctx context.Context, c *client.Client) (apiv1.MemberResult, error) {
+		return c.RemoveMember(ctx, id, m.Reason)
+	})
+}
+
+type membersSetCmd struct {
+	ID       string  `arg:"" help:"Node ID."`
+	Priority *int    `help:"0 to 255; higher is preferred as leader, 0 never leads."`
+	Eligible *bool   `negatable:"" help:"Whether it may lead."`
+	Zone     *string `help:"Label for display."`
+	Raft     *string `placeholder:"HOST:PORT" help:"New raft address; not while the node leads."`
+	HTTP     *string `name:"http" placeholder:"HOST:PORT" help:"New HTTP address."`
+	Readmit  bool    `help:"Accept the node with an empty data directory: its disk was replaced."`
+	Reason   string  `help:"Why, for the record."`
+}
+
+func (m *membersSetCmd) Run(a *app) error {
+	id, err := memberID(m.ID)
+	if err != nil {
+		return err
+	}
+	if m.Priority == nil && m.Eligible == nil && m.Zone == nil && m.Raft == nil && m.HTTP == nil && !m.Readmit {
+		return usagef("nothing to set: want at least one of --priority, --eligible, --zone, --raft, --http, --readmit")
+	}
+	if m.Priority != nil && (*m.Priority < 0 || *m.Priority > cluster.MaxPriority) {
+		return usagef("--priority %d: want 0 to %d", *m.Priority, cluster.MaxPriority)
+	}
+	if m.Readmit {
+		if err := a.confirm("Node %s will be taken back with another data directory. What only its old disk held is lost.", id); err != nil {
+			return err
+		}
+	}
+	return a.patchMember(id, apiv1.MemberPatch{
+		Priority: m.Priority, Eligible: m.Eligible, Zone: m.Zone,
+		RaftAddress: m.Raft, HTTPAddress: m.HTTP, Readmit: m.Readmit, Reason: m.Reason,
+	})
+}
+
+type membersPromoteCmd struct {
+	ID     string `arg:"" help:"Node ID."`
+	Reason string `help:"Why, for the record."`
+}
+
+func (m *membersPromoteCmd) Run(a *app) error { return a.setSuffrage(m.ID, cluster.Voter, m.Reason) }
+
+type membersDemoteCmd struct {
+	ID     string `arg:"" help:"Node ID."`
+	Reason string `help:"Why, for the record."`
+}
+
+func (m *membersDemoteCmd) Run(a *app) error { return a.setSuffrage(m.ID, cluster.NonVoter, m.Reason) }
+
+func (a *app) setSuffrage(s string, suffrage cluster.Suffrage, reason string) error {
+	id, err := memberID(s)
+	if err != nil {
+		return err
+	}
+	to := string(suffrage)
+	return a.patchMember(id, apiv1.MemberPatch{Suffrage: &to, Reason: reason})
+}
+
+func (a *app) patchMember(id cluster.NodeID, body apiv1.MemberPatch) error {
+	return a.changeMembers("changing "+string(id), func(ctx context.Context, c *client.Client) (apiv1.MemberResult, error) {
+		return c.PatchMember(ctx, id, body)
+	})
+}
+
+func (a *app) changeMembers(what string, change func(context.Context, *client.Client) (apiv1.MemberResult, error)) error {
+	res, err := ask(a, what, change)
+	if err != nil {
+		return err
+	}
+	return a.emit(res, func() error {
+		_, err := fmt.Fprintf(a.stdout, "%s: %s\n", res.ID, res.Message)
+		return err
+	})
+}
+
+func memberID(s string) (cluster.NodeID, error) {
+	id, err := cluster.ParseNodeID(s)
+	if err != nil {
+		return "", &usageError{err}
+	}
+	return id, nil
+}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+	"github.com/mattn/go-isatty"
+)
+
+// emit prints a result: as JSON for programs, else with people's own form.
+func (a *app) emit(v any, people func() error) error {
+	if a.Output != "json" {
+		return people()
+	}
+	enc := json.NewEncoder(a.stdout)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
+
+// emitLine prints one result of many that come over time, as one line of JSON.
+func (a *app) emitLine(v any) error { return json.NewEncoder(a.stdout).Encode(v) }
+
+// table prints rows under a header, without lines around them.
+func (a *app) table(header []string, rows [][]any) error {
+	t := table.NewWriter()
+	style := table.StyleDefault
+	style.Options = table.OptionsNoBordersAndSeparators
+	style.Box.PaddingLeft, style.Box.PaddingRight = "", "  "
+	style.Format.Header = text.FormatUpper
+	t.SetStyle(style)
+	head := make(table.Row, len(header))
+	for i, h := range header {
+		head[i] = h
+	}
+	t.AppendHeader(head)
+	for _, r := range rows {
+		t.AppendRow(r)
+	}
+	for line := range strings.Lines(t.Render() + "\n") {
+		if _, err := fmt.Fprintln(a.stdout, strings.TrimRight(line, " \n")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// colour paints s where the output is a terminal.
+func (a *app) colour(c text.Color, s string) string {
+	if !terminal(a.stdout) || os.Getenv("NO_COLOR") != "" {
+		return s
+	}
+	return text.Colors{c}.Sprint(s)
+}
+
+func terminal(w any) bool {
+	f, ok := w.(*os.File)
+	return ok && isatty.IsTerminal(f.Fd())
+}
+
+// progressAfter is how long something may take without a word.
+const progressAfter = time.Second
+
+// progress says on stderr what is going on, once that has taken a second: on a
+// terminal as a line that counts and goes again, else once. The returned
+// function ends it.
+func (a *app) progress(what string) func() {
+	start := time.Now()
+	stop := make(chan struct{})
+	var ended sync.WaitGroup
+	ended.Go(func() {
+		tick := time.NewTicker(progressAfter)
+		defer tick.Stop()
+		for shown := false; ; {
+			select {
+			case <-stop:
+				if shown && terminal(a.stderr) {
+					fmt.Fprint(a.stderr, "\r\x1b[K")
+				}
+				return
+			case <-tick.C:
+				if terminal(a.stderr) {
+					fmt.Fprintf(a.stderr, "\r\x1b[K%s … %d s", what, int(time.Since(start).Seconds()))
+				} else if !shown {
+					fmt.Fprintln(a.stderr, what+" …")
+				}
+				shown = true
+			}
+		}
+	})
+	return sync.OnceFunc(func() { close(stop); ended.Wait() })
+}
+
+var errNotConfirmed = errors.New("not confirmed, nothing was done")
+
+// confirm asks before something that can lose data.
+func (a *app) confirm(format string, args ...any) error {
+	if a.Yes {
+		return nil
+	}
+	fmt.Fprintf(a.stderr, format+" Continue? [y/N] ", args...)
+	line, err := bufio.NewReader(io.LimitReader(a.stdin, 1024)).ReadString('\n')
+	if err != nil {
+		fmt.Fprintln(a.stderr)
+	}
+	switch strings.ToLower(strings.TrimSpace(line)) {
+	case "y", "yes":
+		return nil
+	}
+	return errNotConfirmed
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+func ms(n *int64) string {
+	if n == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%d ms", *n)
+}

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/text"
+
+	"northstar/api/apiv1"
+	"northstar/client"
+)
+
+type recoverCmd struct {
+	Survivors []string `required:"" placeholder:"ID" help:"Every node that is left, comma-separated."`
+	Confirm   string   `required:"" placeholder:"CLUSTER_ID" help:"The cluster's ID, as status shows it."`
+	Reason    string   `help:"Why, for the record; required but for --dry-run."`
+	DryRun    bool     `name:"dry-run" help:"Show what would be done, and do nothing."`
+	Plan      string   `placeholder:"PLAN-ID" help:"Do exactly what a dry run has shown, or nothing should the survivors have changed since."`
+}
+
+// recoverTime is how long the survivors may take.
+const recoverTime = 60 * time.Second
+
+func (r *recoverCmd) Run(a *app) error {
+	body := apiv1.Recover{Survivors: r.Survivors, Confirm: r.Confirm, Reason: r.Reason, PlanID: r.Plan}
+	plan := func(ctx context.Context, c *client.Client) (apiv1.Plan, error) { return c.PlanRecover(ctx, body) }
+	switch {
+	case r.DryRun:
+		return a.plan(plan)
+	case r.Reason == "":
+		return usagef("--reason: required")
+	}
+	p, err := ask(a, "asking the survivors", plan)
+	switch {
+	case err != nil:
+		return err
+	case p.Refusal != nil:
+		return fmt.Errorf("refused: %s: %s", p.Refusal.Name, p.Refusal.Detail)
+	}
+	if err := a.confirm("In short: %s.\n%s\n", p.Summary, strings.Join(p.Warnings, "\n")); err != nil {
+		return err
+	}
+	body.PlanID, body.Force = p.PlanID, true
+	res, err := ask(a, "recovering", func(ctx context.Context, c *client.Client) (apiv1.RecoverResult, error) {
+		ctx, cancel := context.WithTimeout(ctx, recoverTime+a.Timeout)
+		defer cancel()
+		return c.Recover(ctx, body)
+	})
+	if err != nil {
+		return err
+	}
+	return a.emit(res, func() error { return a.showRecovered(res) })
+}
+
+func (a *app) showRecovered(res apiv1.RecoverResult) error {
+	fmt.Fprintf(a.stdout, "generation %d of cluster %s, recovery %s\nleader     %s, term %d, revision %d\n\n", res.Generation, res.ClusterID, res.RecoveryID, res.RecoveredID, res.Term, res.Revision)
+	var rows [][]any
+	for _, s := range res.Survivors {
+		rows = append(rows, []any{s.ID, s.LastTerm, s.LastIndex, s.Outcome})
+	}
+	for _, id := range res.LostIDs {
+		rows = append(rows, []any{id, "-", "-", "lost: wipe it and re-admit it, or remove it"})
+	}
+	if err := a.table([]string{"id", "last term", "last index", "outcome"}, rows); err != nil {
+		return err
+	}
+	fmt.Fprintln(a.stdout)
+	for _, w := range res.Warnings {
+		fmt.Fprintln(a.stdout, a.colour(text.FgYellow, w))
+	}
+	return nil
+}

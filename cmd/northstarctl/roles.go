@@ -1,0 +1,301 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/client"
+)
+
+type roleCmd struct {
+	Ls       roleLsCmd       `cmd:"" help:"List the roles and who holds them."`
+	Show     roleShowCmd     `cmd:"" help:"Show who holds a role, and who waits for it."`
+	Campaign roleCampaignCmd `cmd:"" help:"Campaign for a role."`
+	Resign   roleResignCmd   `cmd:"" help:"Give a role back, or a place in its queue."`
+	Watch    roleWatchCmd    `cmd:"" help:"Print elections and vacancies of a role as they happen, until Ctrl-C."`
+	History  roleHistoryCmd  `cmd:"" help:"Show who has held a role, the newest first."`
+}
+
+type roleLsCmd struct {
+	All bool `help:"Also the roles that nobody holds."`
+}
+
+func (r *roleLsCmd) Run(a *app) error {
+	list, err := ask(a, "listing roles", func(ctx context.Context, c *client.Client) ([]apiv1.Role, error) {
+		items := []apiv1.Role{}
+		for after := ""; ; {
+			page, err := c.Roles(ctx, r.All, after)
+			if err != nil {
+				return nil, err
+			}
+			items = append(items, page.Items...)
+			if after = page.Next; after == "" {
+				return items, nil
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	return a.emit(list, func() error {
+		rows := make([][]any, 0, len(list))
+		for _, r := range list {
+			rows = append(rows, []any{r.Role, orDash(r.Holder), r.Token, moment(r.AcquiredAt), moment(r.LeaseUntil), printable([]byte(r.Value))})
+		}
+		return a.table([]string{"role", "holder", "token", "acquired", "lease until", "value"}, rows)
+	})
+}
+
+func moment(t *time.Time) string {
+	if t == nil {
+		return "-"
+	}
+	return t.UTC().Format(timeForm)
+}
+
+type roleShowCmd struct {
+	Role string `arg:"" help:"The role."`
+}
+
+func (r *roleShowCmd) Run(a *app) error {
+	role, err := ask(a, "asking for role "+r.Role, func(ctx context.Context, c *client.Client) (apiv1.Role, error) {
+		return c.GetRole(ctx, r.Role)
+	})
+	if err != nil {
+		return err
+	}
+	return a.emit(role, func() error {
+		if err := a.printRole(role); err != nil || len(role.Candidates) == 0 {
+			return err
+		}
+		rows := make([][]any, 0, len(role.Candidates))
+		for i, q := range role.Candidates {
+			rows = append(rows, []any{i + 1, q.Name, q.SessionID, q.Eligible, fmt.Sprintf("%d ms", q.TakeoverDelayMS)})
+		}
+		return a.table([]string{"next", "candidate", "session", "eligible", "takeover delay"}, rows)
+	})
+}
+
+func (a *app) printRole(r apiv1.Role) error {
+	return a.table([]string{"role", "holder", "session", "token", "acquired", "lease until", "value"},
+		[][]any{{r.Role, r.Holder, r.SessionID, r.Token, moment(r.AcquiredAt), moment(r.LeaseUntil), printable([]byte(r.Value))}})
+}
+
+type roleCampaignCmd struct {
+	Role          string        `arg:"" help:"The role."`
+	Session       string        `placeholder:"ID" help:"Campaign with this session, and leave it as it is. Without it, one is started and renewed until Ctrl-C, and ended then."`
+	Name          string        `help:"Name of the session that is started; default: host name and process ID."`
+	TTL           time.Duration `default:"10s" help:"TTL of the session that is started."`
+	Value         string        `help:"Shown with the role while it is held."`
+	Wait          time.Duration `help:"How long to wait in the queue, at most 5m; 0: not at all."`
+	TakeoverDelay time.Duration `help:"How long to wait after a holder was lost involuntarily."`
+}
+
+func (r *roleCampaignCmd) Run(a *app) error {
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if r.Session != "" {
+		_, err := r.campaign(a, a.ctx, c, r.Session)
+		return err
+	}
+	return r.hold(a, c)
+}
+
+func (r *roleCampaignCmd) campaign(a *app, ctx context.Context, c *client.Client, session string) (apiv1.Role, error) {
+	stop := a.progress("waiting for role " + r.Role)
+	role, err := c.CampaignRole(ctx, r.Role, apiv1.Campaign{
+		SessionID: session, Value: r.Value, WaitMS: r.Wait.Milliseconds(), TakeoverDelayMS: r.TakeoverDelay.Milliseconds(),
+	})
+	stop()
+	if err != nil {
+		return role, err
+	}
+	return role, a.emit(role, func() error { return a.printRole(role) })
+}
+
+// hold campaigns with a session of its own and keeps that until Ctrl-C, or until
+// it is lost, which is an error.
+func (r *roleCampaignCmd) hold(a *app, c *client.Client) error {
+	name := r.Name
+	if name == "" {
+		host, _ := os.Hostname() // the process alone names it then
+		name = fmt.Sprintf("%s/%d", host, os.Getpid())
+	}
+	ttl := r.TTL.Milliseconds()
+	made, err := c.CreateSession(a.ctx, apiv1.SessionCreate{Name: name, TTLMS: &ttl})
+	if err != nil {
+		return err
+	}
+	defer func() { // also after Ctrl-C
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), a.Timeout)
+		defer cancel()
+		if err := c.EndSession(ctx, made.SessionID); err != nil && !errors.Is(err, client.ErrSessionEnded) {
+			fmt.Fprintf(a.stderr, "northstarctl: session %s ends by itself: %v\n", made.SessionID, err)
+		}
+	}()
+	ctx, lost := context.WithCancelCause(a.ctx)
+	defer lost(nil)
+	renewed := make(chan struct{})
+	go func() {
+		defer close(renewed)
+		lost(keepRenewing(ctx, c, made.SessionID, r.TTL))
+	}()
+	_, err = r.campaign(a, ctx, c, made.SessionID)
+	if err == nil {
+		<-ctx.Done()
+		err = context.Cause(ctx)
+	}
+	lost(nil)
+	<-renewed
+	return a.untilInterrupted(err)
+}
+
+// keepRenewing renews a session until ctx ends, whose error it gives, or it is
+// lost: it has ended, or was not renewed for its TTL.
+func keepRenewing(ctx context.Context, c *client.Client, session string, ttl time.Duration) error {
+	last := time.Now()
+	for {
+		timer := time.NewTimer(ttl / 3)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		}
+		sent := time.Now()
+		try, cancel := context.WithTimeout(ctx, ttl/2)
+		_, err := c.RenewSession(try, session)
+		cancel()
+		switch {
+		case err == nil:
+			last = sent
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, client.ErrSessionEnded), time.Since(last) > ttl-ttl/10:
+			return fmt.Errorf("the role may be lost: %w", err)
+		}
+	}
+}
+
+type roleResignCmd struct {
+	Role    string `arg:"" help:"The role."`
+	Session string `required:"" placeholder:"ID" help:"The session that resigns."`
+}
+
+func (r *roleResignCmd) Run(a *app) error {
+	res, err := ask(a, "resigning from role "+r.Role, func(ctx context.Context, c *client.Client) (apiv1.RoleResult, error) {
+		return c.ResignRole(ctx, r.Role, r.Session)
+	})
+	if err != nil {
+		return err
+	}
+	return a.emit(res, func() error {
+		_, err := fmt.Fprintf(a.stdout, "%s; held by: %s\n", res.Message, orDash(res.Holder))
+		return err
+	})
+}
+
+type roleWatchCmd struct {
+	Role  string  `arg:"" help:"The role."`
+	Since *uint64 `placeholder:"REV" help:"What happened after this revision; without it, from now."`
+}
+
+// roleLine is one election or vacancy for programs.
+type roleLine struct {
+	Event string `json:"event"`
+	apiv1.RoleEvent
+}
+
+func (r *roleWatchCmd) Run(a *app) error {
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	opts := client.WatchOptions{FromNow: r.Since == nil}
+	if r.Since != nil {
+		opts.Since = *r.Since
+	}
+	for ch, err := range c.WatchRole(a.ctx, r.Role, opts) {
+		if err != nil {
+			return a.untilInterrupted(err)
+		}
+		event := apiv1.EventVacated
+		if ch.Elected {
+			event = apiv1.EventElected
+		}
+		if a.Output == "json" {
+			err = a.emitLine(roleLine{event, ch.RoleEvent})
+		} else {
+			_, err = fmt.Fprintln(a.stdout, strings.TrimRight(fmt.Sprintf("%d %s %s token %d %s", ch.Revision, event, ch.Holder, ch.Token, ch.Cause), " "))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type roleHistoryCmd struct {
+	Role string `arg:"" help:"The role."`
+}
+
+func (r *roleHistoryCmd) Run(a *app) error {
+	h, err := ask(a, "asking for the history of role "+r.Role, func(ctx context.Context, c *client.Client) (apiv1.RoleHistory, error) {
+		return c.RoleHistory(ctx, r.Role)
+	})
+	if err != nil {
+		return err
+	}
+	return a.emit(h.Items, func() error {
+		rows := make([][]any, 0, len(h.Items))
+		for _, t := range h.Items {
+			rows = append(rows, []any{t.Token, t.Holder, t.AcquiredAt.UTC().Format(timeForm), moment(t.EndedAt), orDash(t.Cause)})
+		}
+		return a.table([]string{"token", "holder", "acquired", "ended", "cause"}, rows)
+	})
+}
+
+type nodesCmd struct {
+	Status     string `help:"Only nodes that are joining, active, draining or dead."`
+	Role       string `help:"Only nodes with this role."`
+	Capability string `help:"Only nodes with this capability."`
+}
+
+func (n *nodesCmd) Run(a *app) error {
+	list, err := ask(a, "listing nodes", func(ctx context.Context, c *client.Client) ([]apiv1.Node, error) {
+		items := []apiv1.Node{}
+		for after := ""; ; {
+			page, err := c.Nodes(ctx, client.NodeFilter{Status: n.Status, Role: n.Role, Capability: n.Capability}, after)
+			if err != nil {
+				return nil, err
+			}
+			items = append(items, page.Items...)
+			if after = page.Next; after == "" {
+				return items, nil
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	return a.emit(list, func() error {
+		rows := make([][]any, 0, len(list))
+		for _, n := range list {
+			load := "-"
+			if n.Load != nil {
+				load = fmt.Sprintf("%.0f%%", 50*(n.Load.CPU+n.Load.Memory))
+			}
+			rows = append(rows, []any{n.ID, n.Status, orDash(n.Address), n.HTTPPort, orDash(strings.Join(n.Roles, ",")), orDash(strings.Join(n.Capabilities, ",")), orDash(n.Version), load})
+		}
+		return a.table([]string{"node", "status", "address", "http port", "roles", "capabilities", "version", "load"}, rows)
+	})
+}

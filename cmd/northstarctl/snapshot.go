@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"northstar/api/apiv1"
+	"northstar/client"
+	"northstar/state"
+)
+
+type snapshotCmd struct {
+	Save    snapshotSaveCmd    `cmd:"" help:"Back up the cluster's state into a file."`
+	Inspect snapshotInspectCmd `cmd:"" help:"Check a backup and show what is in it; needs no cluster."`
+	Restore snapshotRestoreCmd `cmd:"" help:"Replace the cluster's keys and settings by those of a backup."`
+}
+
+type snapshotSaveCmd struct {
+	File  string `arg:"" type:"path" help:"The file to write."`
+	Force bool   `help:"Replace the file if it exists."`
+}
+
+// Run writes beside the file and renames in the end: under its name there is
+// never anything but a whole, checked backup.
+func (s *snapshotSaveCmd) Run(a *app) error {
+	if _, err := os.Lstat(s.File); err == nil && !s.Force {
+		return fmt.Errorf("%s exists: --force replaces it", s.File)
+	}
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	defer a.progress("saving " + filepath.Base(s.File))()
+	var info state.Info
+	err = writeFile(s.File, 0o600, func(f *os.File) error {
+		if _, err := c.SnapshotSave(a.ctx, f); err != nil {
+			return err
+		}
+		if _, err := f.Seek(0, io.SeekStart); err != nil {
+			return err
+		}
+		info, err = state.Inspect(f)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return a.printBackup(info)
+}
+
+type snapshotInspectCmd struct {
+	File string `arg:"" type:"existingfile" help:"The backup."`
+}
+
+func (s *snapshotInspectCmd) Run(a *app) error {
+	info, err := inspect(s.File)
+	if err != nil {
+		return err
+	}
+	return a.printBackup(info)
+}
+
+func inspect(name string) (state.Info, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return state.Info{}, err
+	}
+	defer f.Close()
+	return state.Inspect(f)
+}
+
+func (a *app) printBackup(info state.Info) error {
+	return a.emit(info, func() error {
+		members := ""
+		for i, m := range info.Members {
+			if i > 0 {
+				members += ", "
+			}
+			members += string(m.ID)
+		}
+		return a.table([]string{"field", "value"}, [][]any{
+			{"cluster", fmt.Sprintf("%s, generation %d", orDash(info.ClusterID), info.Generation.Number)},
+			{"revision", info.Revision},
+			{"log", fmt.Sprintf("applied %d, term %d", info.AppliedIndex, info.AppliedTerm)},
+			{"keys", fmt.Sprintf("%d, %d bytes", info.Keys, info.Bytes)},
+			{"members", orDash(members)},
+			{"size", fmt.Sprintf("%d bytes", info.Size)},
+			{"sha256", info.SHA256},
+		})
+	})
+}
+
+type snapshotRestoreCmd struct {
+	File string `arg:"" type:"existingfile" help:"The backup."`
+}
+
+func (s *snapshotRestoreCmd) Run(a *app) error {
+	info, err := inspect(s.File)
+	if err != nil {
+		return err
+	}
+	err = a.confirm("All keys and settings of the cluster at %s will be replaced by those of %s (%d keys at revision %d of cluster %s).",
+		a.Endpoints[0], s.File, info.Keys, info.Revision, orDash(info.ClusterID))
+	if err != nil {
+		return err
+	}
+	f, err := os.Open(s.File)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	res, err := ask(a, "restoring", func(ctx context.Context, c *client.Client) (apiv1.RestoreResult, error) {
+		return c.SnapshotRestore(ctx, f)
+	})
+	if err != nil {
+		return err
+	}
+	return a.emit(res, func() error {
+		_, err := fmt.Fprintf(a.stdout, "restored, the cluster is at revision %d\n", res.Revision)
+		return err
+	})
+}
+
+// writeFile makes a file whole or not at all: fill writes it under another
+// name, then it is synced and renamed.
+func writeFile(name string, mode fs.FileMode, fill func(*os.File) error) (err error) {
+	dir := filepath.Dir(name)
+	f, err := os.CreateTemp(dir, "."+filepath.Base(name)+".*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, ignoreClosed(f.Close()), os.Remove(f.Name()))
+		}
+	}()
+	if err := errors.Join(f.Chmod(mode), fill(f), f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), name); err != nil {
+		return err
+	}
+	if d, err := os.Open(dir); err == nil {
+		_ = d.Sync() // for the name to survive a power cut; not every file system can
+		_ = d.Close()
+	}
+	return nil
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, fs.ErrClosed) {
+		return nil
+	}
+	return err
+}

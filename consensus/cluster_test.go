@@ -1,0 +1,425 @@
+package consensus_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"go.uber.org/goleak"
+
+	"northstar/cluster"
+	"northstar/consensus"
+	"northstar/consensus/storage"
+	"northstar/state"
+	"northstar/transport"
+)
+
+func TestMain(m *testing.M) {
+	// The library's own, of a transfer that got stuck (TestStuckTransfer): they
+	// hold nothing but memory.
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreTopFunction("github.com/hashicorp/raft.(*Raft).leaderLoop.func2"),
+		goleak.IgnoreTopFunction("github.com/hashicorp/raft.(*Raft).leadershipTransfer"))
+}
+
+const (
+	timeoutMin = 300 * time.Millisecond // generous: the machine that runs tests is busy
+	timeoutMax = 600 * time.Millisecond
+	patience   = 20 * time.Second // how long a condition may take on a busy machine
+)
+
+// testCluster is a cluster of whole nodes in this process, on loopback sockets
+// and real data directories.
+type testCluster struct {
+	t     *testing.T
+	first []consensus.FirstMember
+	nodes map[cluster.NodeID]*testNode
+	tune  func(*consensus.Config)
+	mu    sync.Mutex // guards writes to nodes, which the transports read
+}
+
+func (c *testCluster) isCut(id cluster.NodeID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := c.nodes[id]
+	return n != nil && n.cut.Load()
+}
+
+// testNode is one node over its restarts.
+type testNode struct {
+	t     *testing.T
+	id    cluster.NodeID
+	dir   string
+	addr  string
+	join  bool
+	first []consensus.FirstMember
+	tune  func(*consensus.Config)
+
+	heldProbes chan struct{} // not nil: probes are answered once it is closed
+
+	cluster   *testCluster
+	cut       atomic.Bool                                  // from everybody, in both directions
+	slowTo    atomic.Value                                 // cluster.NodeID: appends to it take too long
+	faults    atomic.Pointer[func(transport.Message) bool] // messages to drop
+	ordered   atomic.Bool                                  // its elections count as ordered
+	idle      atomic.Bool                                  // it may not stand by itself
+	elections atomic.Int64
+	installs  atomic.Int64
+
+	*consensus.Node // of the current run
+	tr              *transport.Transport
+	cancel          context.CancelFunc
+	done            chan error
+	tasks           []func(ctx context.Context, term uint64)
+}
+
+// Outgoing makes testNode the fault hook of its transport.
+func (n *testNode) Outgoing(m transport.Message) transport.Fault {
+	if n.cut.Load() || n.cluster.isCut(m.To) {
+		return transport.Fault{Drop: true}
+	}
+	if drop := n.faults.Load(); drop != nil && (*drop)(m) {
+		return transport.Fault{Drop: true}
+	}
+	if slow, _ := n.slowTo.Load().(cluster.NodeID); slow == m.To && m.Kind == "append" {
+		return transport.Fault{Delay: 4 * timeoutMax}
+	}
+	return transport.Fault{}
+}
+
+// drop makes the node lose the messages that it sends and which says so for; nil:
+// none.
+func (n *testNode) drop(which func(transport.Message) bool) {
+	if which == nil {
+		n.faults.Store(nil)
+		return
+	}
+	n.faults.Store(&which)
+}
+
+// newCluster makes nodes n1 … of which none runs yet.
+func newCluster(t *testing.T, size int) *testCluster {
+	t.Helper()
+	c := &testCluster{t: t, nodes: map[cluster.NodeID]*testNode{}}
+	for i := range size {
+		n := c.addNode(cluster.NodeID(fmt.Sprintf("n%d", i+1)))
+		c.first = append(c.first, consensus.FirstMember{ID: n.id, RaftAddress: n.addr, HTTPAddress: "http-" + string(n.id)})
+	}
+	for _, n := range c.nodes {
+		n.first = c.first
+	}
+	return c
+}
+
+// given are the addresses that tests of this process were given: none twice, as
+// nobody listens there yet.
+var given sync.Map
+
+// freeAddress finds an address with a free port, below those that the kernel
+// takes for outgoing connections.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	for range 1000 {
+		addr := fmt.Sprintf("127.0.0.1:%d", 12000+mathrand.IntN(20000))
+		if _, taken := given.LoadOrStore(addr, true); taken {
+			continue
+		}
+		if ln, err := net.Listen("tcp", addr); err == nil {
+			_ = ln.Close()
+			return addr
+		}
+	}
+	t.Fatal("no free port")
+	return ""
+}
+
+func (c *testCluster) addNode(id cluster.NodeID) *testNode {
+	c.t.Helper()
+	addr := freeAddress(c.t)
+	n := &testNode{t: c.t, cluster: c, id: id, dir: c.t.TempDir(), addr: addr, tune: func(cfg *consensus.Config) {
+		if c.tune != nil {
+			c.tune(cfg)
+		}
+	}}
+	c.mu.Lock()
+	c.nodes[id] = n
+	c.mu.Unlock()
+	c.t.Cleanup(n.stop)
+	return n
+}
+
+// startCluster starts all of them and waits for a leader that is ready.
+func startCluster(t *testing.T, size int) (*testCluster, *testNode) {
+	t.Helper()
+	c := newCluster(t, size)
+	for _, n := range c.nodes {
+		n.start()
+	}
+	return c, c.leader()
+}
+
+func testLogger() hclog.Logger {
+	if os.Getenv("NORTHSTAR_TEST_LOG") == "" {
+		return hclog.NewNullLogger()
+	}
+	return hclog.New(&hclog.LoggerOptions{Level: hclog.Debug, Output: os.Stderr})
+}
+
+// start runs the node on its data directory.
+func (n *testNode) start() {
+	n.t.Helper()
+	if err := n.tryStart(); err != nil {
+		n.t.Fatalf("start %s: %v", n.id, err)
+	}
+}
+
+func (n *testNode) tryStart() error {
+	n.t.Helper()
+	logger := testLogger().Named(string(n.id))
+	store, err := storage.Open(storage.Options{Dir: n.dir, Logger: logger})
+	if err != nil {
+		return err
+	}
+	return n.startOn(store)
+}
+
+// startOn runs the node on a storage.
+func (n *testNode) startOn(store storage.Storage) error {
+	n.t.Helper()
+	logger := testLogger().Named(string(n.id))
+	cfg := consensus.Config{
+		Self: cluster.Peer{
+			Identity: cluster.Identity{NodeID: n.id}, BootID: rand.Text(), RaftAddress: n.addr,
+			HTTPAddress: "http-" + string(n.id), Version: "test", Priority: 100, Eligible: true,
+		},
+		ClusterName: "test", InitialCluster: n.first, Join: n.join,
+		TimeoutMin: timeoutMin, TimeoutMax: timeoutMax, AutoFailover: true,
+		SnapshotThreshold: 8192, SnapshotInterval: 120 * time.Second, TrailingLogs: 10240,
+	}
+	n.tune(&cfg)
+	var node *consensus.Node
+	ln, err := listen(n.addr)
+	if err != nil {
+		return errors.Join(err, store.Close())
+	}
+	tr, err := transport.New(transport.Config{
+		Listener: ln, Advertise: n.addr, ClusterName: "test", TimeoutMin: timeoutMin, TimeoutMax: timeoutMax, Logger: logger,
+		Local:    func() cluster.Peer { return node.LocalPeer() },
+		Record:   func(id cluster.NodeID) cluster.Record { return node.Record(id) },
+		Meet:     func(p cluster.Peer) error { return node.Meet(p) },
+		Adopt:    func(p cluster.Peer) error { return node.Adopt(p) },
+		Known:    func(p cluster.Peer, a cluster.Admission) { node.Known(p, a) },
+		Admitted: func(id cluster.NodeID) { node.Admitted(id) },
+		Refused:  func(id cluster.NodeID, r cluster.Refusal, reason string) { node.Refused(id, r, reason) },
+		Gate: transport.Gate{
+			ReadOnly: func() bool { return node.ReadOnly() },
+			Muted:    func() bool { return node.Stalled() },
+			MayStand: func() bool { return node.MayStand() && !n.idle.Load() },
+			MayVote:  func() bool { return node.MayVote() },
+		},
+		Servers: func() []cluster.Server { return node.Servers() },
+		Claim:   func() cluster.Claim { return node.Claim() },
+		Faults:  n,
+	})
+	if err != nil {
+		return errors.Join(err, store.Close(), ln.Close())
+	}
+	start := time.Now()
+	node, err = consensus.New(cfg, consensus.Deps{
+		Storage: store, Logger: logger, Entropy: rand.Reader, LeaseClock: func() time.Duration { return time.Since(start) },
+		Transport: func() consensus.Transport { return tr.Raft() },
+		Bind:      func(b consensus.Bound) { tr.Raft().Bind(transport.Local(b)) },
+		Acks:      tr.Acks(),
+		PeerAck: func(id cluster.NodeID) consensus.PeerAck {
+			a := tr.Acks().Peer(id)
+			return consensus.PeerAck{Term: a.Term, MatchIndex: a.MatchIndex, LastContact: a.LastContact}
+		},
+		ResetPeers: tr.ResetPeers,
+		Facts:      func(uint64) consensus.ElectionFacts { return consensus.ElectionFacts{Ordered: n.ordered.Load()} },
+		Probe: func(ctx context.Context, addr string) (cluster.Peer, cluster.Admission, error) {
+			if n.heldProbes != nil {
+				<-n.heldProbes
+			}
+			return tr.Probe(ctx, addr)
+		},
+		Poll: tr.Poll,
+		Hooks: consensus.Hooks{
+			Election: func(consensus.Election) { n.elections.Add(1) },
+			Snapshot: func(restored bool) {
+				if restored {
+					n.installs.Add(1)
+				}
+			},
+		},
+	})
+	if err != nil {
+		return errors.Join(err, ln.Close())
+	}
+	for i, task := range n.tasks {
+		node.OnReign(fmt.Sprint("task", i), task)
+	}
+	n.run(node, tr)
+	return nil
+}
+
+func (n *testNode) run(node *consensus.Node, tr *transport.Transport) {
+	ctx, cancel := context.WithCancel(context.Background())
+	n.Node, n.tr, n.cancel, n.done = node, tr, cancel, make(chan error, 1)
+	go func() {
+		peers, hangUp := context.WithCancel(context.Background()) // the transport ends last, as in a real node
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := tr.Run(peers); err != nil {
+				n.t.Errorf("transport of %s: %v", n.id, err)
+			}
+		})
+		err := node.Run(ctx)
+		hangUp()
+		wg.Wait()
+		n.done <- err
+	}()
+}
+
+// stop ends the node; it must end without an error.
+func (n *testNode) stop() {
+	n.t.Helper()
+	if err := n.wait(true); err != nil {
+		n.t.Errorf("node %s ended with: %v", n.id, err)
+	}
+}
+
+// wait waits for the node's end, and brings it about when told to.
+func (n *testNode) wait(end bool) error {
+	n.t.Helper()
+	if n.cancel == nil {
+		return nil
+	}
+	if end {
+		n.cancel()
+	}
+	select {
+	case err := <-n.done:
+		n.cancel()
+		n.cancel = nil
+		return err
+	case <-time.After(patience):
+		n.t.Fatalf("node %s does not end", n.id)
+		return nil
+	}
+}
+
+func (n *testNode) restart() {
+	n.t.Helper()
+	n.stop()
+	n.start()
+}
+
+// wipe replaces the data directory by an empty one.
+func (n *testNode) wipe() { n.dir = n.t.TempDir() }
+
+func listen(addr string) (net.Listener, error) {
+	deadline := time.Now().Add(patience)
+	for {
+		ln, err := net.Listen("tcp", addr)
+		if err == nil || time.Now().After(deadline) {
+			return ln, err
+		}
+		time.Sleep(time.Millisecond) // the old run's port is being given back
+	}
+}
+
+// eventually waits for a condition.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// leader waits until exactly one running node leads and is ready.
+func (c *testCluster) leader() *testNode {
+	c.t.Helper()
+	var leader *testNode
+	eventually(c.t, "a leader that is ready", func() bool {
+		leader = nil
+		for _, n := range c.nodes {
+			if n.cancel != nil && !n.cut.Load() && n.Status().Role == cluster.Leader && !n.Status().LeaderSince.IsZero() {
+				leader = n
+			}
+		}
+		return leader != nil
+	})
+	return leader
+}
+
+// others gives the running nodes but one.
+func (c *testCluster) others(than *testNode) []*testNode {
+	var all []*testNode
+	for _, m := range c.first {
+		if n := c.nodes[m.ID]; n != than && n.cancel != nil {
+			all = append(all, n)
+		}
+	}
+	return all
+}
+
+func within(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func put(key, value string) state.Command {
+	return state.Command{Kind: state.KindPut, Put: &state.Put{Key: key, Value: []byte(value)}}
+}
+
+func (n *testNode) put(key, value string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	r, err := n.Propose(ctx, put(key, value))
+	if err == nil && r.Err != nil {
+		return r.Err
+	}
+	return err
+}
+
+// write writes through whoever leads, as a client would.
+func (c *testCluster) write(key, value string) {
+	c.t.Helper()
+	eventually(c.t, "a write of "+key, func() bool { return c.leader().put(key, value) == nil })
+}
+
+func (n *testNode) has(key, value string) bool {
+	item, ok := n.View().Get(key)
+	return ok && string(item.Value) == value
+}
+
+func (c *testCluster) everywhere(key, value string) {
+	c.t.Helper()
+	for _, n := range c.nodes {
+		if n.cancel != nil {
+			eventually(c.t, fmt.Sprintf("%s on %s", key, n.id), func() bool { return n.has(key, value) })
+		}
+	}
+}
+
+func wantCode(t *testing.T, err error, code cluster.Code) {
+	t.Helper()
+	if !cluster.IsCode(err, code) {
+		t.Fatalf("got %v, want %s", err, code.Name())
+	}
+}

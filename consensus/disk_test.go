@@ -1,0 +1,155 @@
+package consensus_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"northstar/cluster"
+	"northstar/consensus"
+	"northstar/consensus/storage"
+)
+
+// badDisk is a real data directory whose log writes can be made to hang or fail.
+type badDisk struct {
+	storage.Storage
+	hang atomic.Pointer[chan struct{}]
+	fail atomic.Bool
+}
+
+func (d *badDisk) Log() raft.LogStore { return &badLog{d.Storage.Log(), d} }
+
+type badLog struct {
+	raft.LogStore
+	disk *badDisk
+}
+
+func (l *badLog) StoreLogs(logs []*raft.Log) error {
+	if ch := l.disk.hang.Load(); ch != nil {
+		<-*ch
+	}
+	if l.disk.fail.Load() {
+		return errors.New("input/output error")
+	}
+	return l.LogStore.StoreLogs(logs)
+}
+
+func (l *badLog) StoreLog(log *raft.Log) error { return l.StoreLogs([]*raft.Log{log}) }
+
+func startOnBadDisks(t *testing.T) (*testCluster, map[*testNode]*badDisk, *testNode) {
+	t.Helper()
+	c := newCluster(t, 3)
+	disks := map[*testNode]*badDisk{}
+	for _, n := range c.nodes {
+		dir, err := storage.Open(storage.Options{Dir: n.dir, Logger: testLogger()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		disks[n] = &badDisk{Storage: dir}
+		if err := n.startOn(disks[n]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c, disks, c.leader()
+}
+
+// TestStalledLeader hangs the leader's disk. The others must take over, a write
+// on its way must be unknown, and it must come back when the disk does.
+func TestStalledLeader(t *testing.T) {
+	c, disks, old := startOnBadDisks(t)
+	c.write("a", "1")
+	release := make(chan struct{})
+	disks[old].hang.Store(&release)
+	t.Cleanup(func() {
+		if disks[old].hang.Swap(nil) != nil {
+			close(release)
+		}
+	})
+	start := time.Now()
+	wantCode(t, old.put("a", "2"), cluster.CodeOutcomeUnknown)
+	if took := time.Since(start); took > 2*time.Second {
+		t.Errorf("the caller waited %v for a disk that hangs", took)
+	}
+	eventually(t, "another node leads", func() bool {
+		for _, n := range c.others(old) {
+			if n.Status().Role == cluster.Leader {
+				return n.put("b", "1") == nil
+			}
+		}
+		return false
+	})
+	if old.MayStand() {
+		t.Error("a node with a stalled disk may stand")
+	}
+	disks[old].hang.Store(nil)
+	close(release)
+	eventually(t, "the old leader follows", func() bool { return old.has("b", "1") })
+}
+
+// TestFailedWrite has a disk that answers with an error: that node must end,
+// with one clear error and no panic, and the rest go on.
+func TestFailedWrite(t *testing.T) {
+	for _, tt := range []string{"leader", "follower"} {
+		t.Run(tt, func(t *testing.T) {
+			c, disks, leader := startOnBadDisks(t)
+			c.write("a", "1")
+			victim := leader
+			if tt == "follower" {
+				victim = c.others(leader)[0]
+			}
+			disks[victim].fail.Store(true)
+			_ = c.leader().put("a", "2")
+			err := victim.wait(false)
+			if err == nil || !strings.Contains(err.Error(), "input/output error") {
+				t.Errorf("it ended with %v", err)
+			}
+			c.write("b", "1")
+			if err := victim.tryStart(); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "it is back", func() bool { return victim.has("b", "1") })
+		})
+	}
+}
+
+func TestLeaseBarrier(t *testing.T) {
+	c := newCluster(t, 3)
+	c.tune = func(cfg *consensus.Config) { cfg.Lease, cfg.LeaseDrift = true, 0.1 }
+	for _, n := range c.nodes {
+		n.start()
+	}
+	leader := c.leader()
+	c.write("a", "1")
+	eventually(t, "a lease", func() bool { return leader.Status().LeaseRemaining > 0 })
+	if left := leader.Status().LeaseRemaining; left > timeoutMin {
+		t.Errorf("lease of %v", left)
+	}
+	for _, n := range c.others(leader) {
+		if n.Status().LeaseRemaining != 0 {
+			t.Error("a follower has a lease")
+		}
+		wantCode(t, n.LeaseBarrier(within(t, patience)), cluster.CodeNoLeader)
+	}
+	if err := leader.LeaseBarrier(context.Background()); err != nil {
+		t.Error(err)
+	}
+	leader.cut.Store(true)
+	eventually(t, "the lease runs out", func() bool { return leader.Status().LeaseRemaining == 0 })
+	leader.cut.Store(false)
+	eventually(t, "a lease again, and somebody to transfer to", func() bool {
+		leader = c.leader()
+		return leader.Status().LeaseRemaining > 0 && healthy(leader, c.others(leader)[0].id)
+	})
+	target := c.others(leader)[0]
+	if err := leader.TransferTo(within(t, patience), to(target.id)); err != nil {
+		t.Fatal(err)
+	}
+	if leader.Status().LeaseRemaining != 0 {
+		t.Error("a lease after the transfer")
+	}
+}

@@ -1,0 +1,78 @@
+package consensus
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"northstar/cluster"
+)
+
+// ErrLeadershipLost is the cause of a leader task's context when this node has
+// stopped leading.
+var ErrLeadershipLost = errors.New("leadership lost")
+
+var errStopped = errors.New("this node is stopping")
+
+// retrySoon is what a caller is told to wait before it repeats a request that
+// found no leader: about one heartbeat.
+const retrySoon = 50 * time.Millisecond
+
+func notLeader(format string, args ...any) *cluster.Error {
+	err := cluster.Errorf(cluster.CodeNoLeader, format, args...)
+	err.RetryAfter = retrySoon
+	return err
+}
+
+func unknownOutcome(cause error) *cluster.Error {
+	return cluster.Errorf(cluster.CodeOutcomeUnknown, "the write was handed to Raft and may or may not take effect: %w", cause)
+}
+
+// appliedIndexer is the part of a future that tells an entry which was given an
+// index from one that never reached the log.
+type appliedIndexer interface{ Index() uint64 }
+
+// proposalError maps the error of a Raft future to the contract's errors. Only
+// errors that the library gives before it appends are "not proposed"; all
+// others may hide a write that takes effect.
+func proposalError(err error, f appliedIndexer) *cluster.Error {
+	switch {
+	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrEnqueueTimeout), errors.Is(err, raft.ErrLeadershipTransferInProgress):
+		return notLeader("not proposed: %w", err)
+	case errors.Is(err, raft.ErrRaftShutdown) && f.Index() == 0:
+		return notLeader("not proposed: %w", errStopped)
+	}
+	return unknownOutcome(err)
+}
+
+// badField is a bad request that names field and value.
+func badField(field string, value any, want string) *cluster.Error {
+	return cluster.Errorf(cluster.CodeBadRequest, "%s: %v: %s", field, value, want)
+}
+
+func notFound(id cluster.NodeID) *cluster.Error {
+	err := cluster.Errorf(cluster.CodeBadRequest, "id: %s: no such member", id)
+	err.Status = 404
+	return err
+}
+
+// recoverTo turns a panic of the Raft library on this goroutine, which is how
+// it answers a disk error while it starts, into an error.
+func recoverTo(err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("start raft: %v", p)
+	}
+}
+
+// ConfigError says that the configuration does not fit the data directory: to
+// be set right by whoever starts the node.
+type ConfigError struct{ msg string }
+
+// Error says what does not fit, and what to do.
+func (e *ConfigError) Error() string { return e.msg }
+
+func configError(format string, args ...any) error {
+	return &ConfigError{fmt.Sprintf(format, args...)}
+}

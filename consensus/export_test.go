@@ -1,0 +1,41 @@
+package consensus
+
+import (
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// RebuildNow rebuilds the Raft node, as its watchdog would.
+func (n *Node) RebuildNow() { n.rebuildNow("a test") }
+
+// Instance tells one run of the Raft node from another.
+func (n *Node) Instance() any { return n.inst.Load() }
+
+// ProposeRaw puts bytes through the log as they are.
+func (n *Node) ProposeRaw(data []byte) error {
+	return n.inst.Load().raft.ApplyLog(raft.Log{Data: data}, time.Second).Error()
+}
+
+// TakeSnapshot makes Raft take a snapshot.
+func (n *Node) TakeSnapshot() error { return n.inst.Load().raft.Snapshot().Error() }
+
+// LibraryTransfer asks the library for a transfer, past all checks.
+func (n *Node) LibraryTransfer(id, addr string) {
+	_ = n.inst.Load().raft.LeadershipTransferToServer(raft.ServerID(id), raft.ServerAddress(addr))
+}
+
+// ProbeFlag asks the library whether it takes entries again, as after a transfer
+// that did not arrive. The channel is closed when that is known.
+func (n *Node) ProbeFlag() <-chan struct{} {
+	inst, done := n.inst.Load(), make(chan struct{})
+	n.jobs.Go(func() { defer close(done); n.probeFlag(inst, inst.raft.CurrentTerm()) })
+	return done
+}
+
+// LeaseFloor is since when sends count for the lease.
+func (n *Node) LeaseFloor() time.Time {
+	n.lease.mu.Lock()
+	defer n.lease.mu.Unlock()
+	return n.lease.floor
+}

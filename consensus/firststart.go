@@ -1,0 +1,387 @@
+package consensus
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"northstar/cluster"
+)
+
+const (
+	probeEvery   = 50 * time.Millisecond
+	probeTimeout = 500 * time.Millisecond
+)
+
+// startAction is what a node does with its data directory at start.
+type startAction int
+
+const (
+	runAsIs   startAction = iota // Raft has a configuration, or waits for one
+	bootstrap                    // write the first configuration
+	takeIn                       // never bootstrap: wait to be taken in
+	askAgain                     // not enough is known
+)
+
+// startInputs is all that the decision depends on.
+type startInputs struct {
+	self     cluster.NodeID
+	hasData  bool // the log or a snapshot has something
+	identity identityFile
+	digest   string // of the configured initial-cluster
+	first    []FirstMember
+	join     bool
+	answers  map[cluster.NodeID]startAnswer // of the peers that have answered, the last of each
+}
+
+// startAnswer is what the decision needs of a peer's answer.
+type startAnswer struct {
+	clusterID   string
+	incarnation string
+	start       cluster.Start
+	knows       bool // it has this node's data directory on record
+}
+
+// counts says whether a peer without a cluster ID speaks for a bootstrap: it may
+// still bootstrap itself, or has bootstrapped with this very data directory in
+// mind. One that has started without this node cannot tell a late first start
+// from a wiped disk.
+func (a startAnswer) counts() bool {
+	return a.start == cluster.StartOpen || a.start == cluster.StartBootstrapped && a.knows
+}
+
+// decideFirstStart tells late first starts, wiped disks and rival bootstraps
+// apart. A peer with a cluster ID means that the cluster exists: a node with an
+// empty disk that bootstrapped beside it could vote as if it never had. Without
+// one, a majority of the list, this node included, must speak for a bootstrap: two
+// halves that cannot reach each other then cannot both go on, and a node that has
+// taken part in an election before its disk was wiped finds no majority. Or all
+// others must be heard: whoever that node took part with would refuse it
+// (docs/decisions/005).
+func decideFirstStart(in startInputs) (startAction, error) {
+	if err := checkStart(in); err != nil {
+		return askAgain, err
+	}
+	if in.hasData || in.identity.Waits {
+		return runAsIs, nil
+	}
+	if len(in.first) == 0 {
+		return takeIn, nil
+	}
+	if in.identity.Bootstrap != "" {
+		return bootstrap, nil // was decided, and broke off
+	}
+	others, with := 0, 1
+	for _, m := range in.first {
+		a, answered := in.answers[m.ID]
+		known := in.identity.Met[m.ID]
+		switch {
+		case !answered || m.ID == in.self:
+			continue
+		case a.clusterID != "":
+			return takeIn, nil
+		case known != "" && known != a.incarnation:
+			continue // others have started with it, before its disk was wiped
+		}
+		others++
+		if a.counts() {
+			with++
+		}
+	}
+	if with >= cluster.Quorum(len(in.first)) || others == len(in.first)-1 {
+		return bootstrap, nil
+	}
+	return askAgain, nil
+}
+
+// checkStart finds an initial-cluster that cannot be right.
+func checkStart(in startInputs) error {
+	started := in.hasData || in.identity.Bootstrap != ""
+	if started && in.identity.ClusterID == "" && in.identity.Bootstrap != "" && in.digest != "" && in.digest != in.identity.Bootstrap {
+		return configError("initial-cluster or cluster-name is not what this data directory was bootstrapped with, and its cluster never came up: set them back, or clear the data directory")
+	}
+	if in.identity.ClusterID != "" && namesStrangers(in) {
+		return configError("initial-cluster names none of the members that this data directory knows: it belongs to cluster %s (%s)", in.identity.ClusterID, rosterNames(in.identity.Roster))
+	}
+	if grownList(in) {
+		return configError("initial-cluster names other nodes, but the cluster %s of this data directory has no member but this one: set it back; new members come in with join, or by POST /admin/members", in.identity.ClusterID)
+	}
+	if in.hasData || in.identity.Waits {
+		return nil
+	}
+	if len(in.first) == 0 {
+		if in.join {
+			return nil
+		}
+		return configError("the data directory is empty: set initial-cluster for a new cluster, or join or discover for a running one")
+	}
+	return checkFirstMembers(in.self, in.first)
+}
+
+// namesStrangers says whether initial-cluster is of another cluster than the
+// data: no other node in it was ever a member. Some may well be new or gone, as
+// the list is that of the first start.
+func namesStrangers(in startInputs) bool {
+	others, known, met := 0, 0, 0
+	for id := range in.identity.Roster {
+		if id != in.self {
+			known++
+		}
+	}
+	for _, m := range in.first {
+		if m.ID == in.self {
+			continue
+		}
+		others++
+		if _, ok := in.identity.Roster[m.ID]; ok {
+			met++
+		}
+	}
+	return others > 0 && known > 0 && met == 0
+}
+
+// grownList says whether initial-cluster names others where the data is of a
+// cluster of one that never had another member: another cluster's data, or a
+// list that was made longer in the hope that the cluster grows by it. Such a
+// node would go on by itself, beside the cluster that is meant.
+func grownList(in startInputs) bool {
+	f := in.identity
+	if f.ClusterID == "" || f.RosterIndex == 0 || f.Bootstrap == "" || f.Bootstrap == in.digest || len(in.first) < 2 {
+		return false
+	}
+	for id := range f.Roster {
+		if id != in.self {
+			return false
+		}
+	}
+	return true
+}
+
+func rosterNames(roster map[cluster.NodeID]cluster.Record) string {
+	var names []string
+	for id := range roster {
+		names = append(names, string(id))
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
+}
+
+func checkFirstMembers(self cluster.NodeID, first []FirstMember) error {
+	ids, addresses := map[cluster.NodeID]bool{}, map[string]cluster.NodeID{}
+	for _, m := range first {
+		if ids[m.ID] {
+			return configError("initial-cluster: node %s is listed twice", m.ID)
+		}
+		if other, taken := addresses[m.RaftAddress]; taken {
+			return configError("initial-cluster: nodes %s and %s have the same raft address %s", other, m.ID, m.RaftAddress)
+		}
+		ids[m.ID], addresses[m.RaftAddress] = true, m.ID
+	}
+	if !ids[self] {
+		return configError("initial-cluster: this node, %s, is not in the list", self)
+	}
+	return nil
+}
+
+// probeAnswer is one peer's answer to a probe.
+type probeAnswer struct {
+	listed  cluster.NodeID // as initial-cluster has it
+	peer    cluster.Peer
+	verdict cluster.Admission // the peer's on this node
+	refusal error             // why one side refuses the other; nil: neither does
+}
+
+// take notes an answer; it gives why the answer does not count.
+func (in *startInputs) take(a probeAnswer) error {
+	if a.peer.NodeID != a.listed {
+		return fmt.Errorf("initial-cluster has %s where node %s is", a.listed, a.peer.NodeID)
+	}
+	// A node that has a cluster may refuse this one, which was wiped; that the
+	// cluster exists is what matters here.
+	if a.refusal != nil && a.peer.ClusterID == "" {
+		return a.refusal
+	}
+	in.answers[a.listed] = startAnswer{a.peer.ClusterID, a.peer.Incarnation, a.peer.Start, a.verdict.Vouch}
+	return nil
+}
+
+// hear puts on record whom a peer without a cluster ID has started with: a node
+// that they have lost since must not be taken for new.
+func (n *Node) hear(in *startInputs, peer cluster.Peer) error {
+	if peer.ClusterID != "" || peer.Start != cluster.StartBootstrapped || peer.Roster == nil {
+		return nil
+	}
+	met := map[cluster.NodeID]string{}
+	for _, m := range in.first {
+		if rec := peer.Roster.Records[m.ID]; m.ID != in.self && rec.Incarnation != "" {
+			met[m.ID] = rec.Incarnation
+		}
+	}
+	if err := n.ident.meet(met); err != nil {
+		return err
+	}
+	in.identity = n.ident.get()
+	return nil
+}
+
+// startInputs gathers what is known without asking anybody.
+func (n *Node) startInputs() (startInputs, error) {
+	hasData, err := hasRaftData(n.store.Log(), n.store.Snapshots())
+	return startInputs{
+		self: n.cfg.Self.NodeID, hasData: hasData, identity: n.ident.get(), digest: n.digest,
+		first: n.cfg.InitialCluster, join: n.cfg.Join, answers: map[cluster.NodeID]startAnswer{},
+	}, err
+}
+
+// firstStart decides what to do with the data directory and does it. It asks
+// the peers for as long as it takes.
+func (n *Node) firstStart(ctx context.Context) error {
+	in, err := n.startInputs()
+	if err != nil {
+		return err
+	}
+	action, err := decideFirstStart(in)
+	if action == askAgain && err == nil {
+		action, err = n.askPeers(ctx, &in)
+	}
+	if err != nil {
+		return err
+	}
+	switch action {
+	case bootstrap:
+		return n.bootstrap(in.met())
+	case takeIn:
+		n.log.Info("waiting to be taken into the running cluster")
+		return n.ident.update(func(f *identityFile) (bool, error) { f.Waits = true; return true, nil })
+	}
+	return nil
+}
+
+// askPeers probes every other node of the list until the answers allow a
+// decision.
+func (n *Node) askPeers(ctx context.Context, in *startInputs) (startAction, error) {
+	n.log.Info("first start: asking the peers of initial-cluster", "peers", len(in.first)-1)
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	answers := make(chan probeAnswer)
+	for _, m := range in.first {
+		if m.ID != in.self {
+			wg.Go(func() { n.probePeer(ctx, m, answers) })
+		}
+	}
+	warned := map[cluster.NodeID]bool{}
+	for {
+		select {
+		case <-ctx.Done():
+			return runAsIs, nil // Run ends
+		case a := <-answers:
+			misfit := in.take(a)
+			if misfit != nil && !warned[a.listed] {
+				n.log.Warn("first start: a peer does not fit", "peer", a.listed, "reason", misfit)
+				warned[a.listed] = true
+			}
+			if misfit == nil {
+				if err := n.hear(in, a.peer); err != nil {
+					return askAgain, err
+				}
+			}
+		}
+		if action, err := decideFirstStart(*in); action != askAgain || err != nil {
+			return action, err
+		}
+	}
+}
+
+func (n *Node) probePeer(ctx context.Context, m FirstMember, answers chan<- probeAnswer) {
+	tick := time.NewTicker(probeEvery)
+	defer tick.Stop()
+	for {
+		probe, cancel := context.WithTimeout(ctx, probeTimeout)
+		peer, verdict, err := n.deps.Probe(probe, m.RaftAddress)
+		cancel()
+		if peer.NodeID != "" {
+			select {
+			case answers <- probeAnswer{m.ID, peer, verdict, err}:
+			case <-ctx.Done():
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// met is whom a bootstrap puts on record: the peers that this node met while it
+// could still bootstrap.
+func (in *startInputs) met() map[cluster.NodeID]string {
+	met := map[cluster.NodeID]string{}
+	for id, a := range in.answers {
+		if id != in.self && a.clusterID == "" && a.start != cluster.StartWaits {
+			met[id] = a.incarnation
+		}
+	}
+	return met
+}
+
+// bootstrap writes the first configuration: the whole list as voters. Unlike the
+// library's own it can be repeated, so that a crash between its writes does not
+// leave a node behind that neither has a configuration nor may get one. Whom the
+// node has met goes with the decision, in one write: from then on it must not
+// take an empty data directory for that of a first start.
+func (n *Node) bootstrap(met map[cluster.NodeID]string) error {
+	n.log.Info("first start: bootstrapping a new cluster", "members", len(n.cfg.InitialCluster))
+	err := n.ident.update(func(f *identityFile) (bool, error) {
+		if f.Bootstrap != "" {
+			return false, nil
+		}
+		f.Bootstrap = n.digest
+		f.meet(met)
+		return true, nil
+	})
+	if err != nil {
+		return err
+	}
+	var conf raft.Configuration
+	for _, m := range n.cfg.InitialCluster {
+		conf.Servers = append(conf.Servers, raft.Server{ID: raft.ServerID(m.ID), Address: raft.ServerAddress(m.RaftAddress)})
+	}
+	// The entry must be the same on every node, whatever the order of its list.
+	slices.SortFunc(conf.Servers, func(a, b raft.Server) int {
+		if a.ID < b.ID {
+			return -1
+		}
+		return 1
+	})
+	term := []byte("CurrentTerm")
+	if have, err := n.store.Stable().GetUint64(term); err != nil || have == 0 {
+		if err := n.store.Stable().SetUint64(term, 1); err != nil {
+			return fmt.Errorf("bootstrap: %w", err)
+		}
+	}
+	entry := &raft.Log{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(conf)}
+	if err := n.store.Log().StoreLog(entry); err != nil {
+		return fmt.Errorf("bootstrap: %w", err)
+	}
+	return nil
+}
+
+func hasRaftData(log raft.LogStore, snaps raft.SnapshotStore) (bool, error) {
+	last, err := log.LastIndex()
+	if err != nil {
+		return false, fmt.Errorf("read the log: %w", err)
+	}
+	list, err := snaps.List()
+	if err != nil {
+		return false, fmt.Errorf("list snapshots: %w", err)
+	}
+	return last > 0 || len(list) > 0, nil
+}

@@ -1,0 +1,47 @@
+package consensus_test
+
+import (
+	"testing"
+
+	"northstar/cluster"
+	"northstar/transport"
+)
+
+// TestFirstLeaderDiesWhileTheIDSpreads has the first leader die for good when one
+// follower has taken over the cluster's ID, and has not heard that the command
+// with the roster is committed. The two that are left were never wiped, and must
+// elect a leader.
+func TestFirstLeaderDiesWhileTheIDSpreads(t *testing.T) {
+	c := newCluster(t, 3)
+	for i, n := range c.first {
+		node, hears := c.nodes[n.ID], c.first[(i+1)%3].ID
+		node.drop(func(m transport.Message) bool {
+			return node.Node != nil && node.View().ClusterID() != "" && (m.Kind != "heartbeat" || m.To != hears)
+		})
+	}
+	for _, n := range c.nodes {
+		n.start()
+	}
+	var first, adopted *testNode
+	eventually(t, "one follower adopts the ID", func() bool {
+		for _, n := range c.nodes {
+			switch {
+			case n.Identity().ClusterID == "":
+			case n.Status().Role == cluster.Leader:
+				first = n
+			default:
+				adopted = n
+			}
+		}
+		return first != nil && adopted != nil
+	})
+	if adopted.View().ClusterID() != "" {
+		t.Log("it has heard of the commit: nothing is shown this time")
+	}
+	first.stop()
+	for _, n := range c.others(first) {
+		n.drop(nil)
+		n.restart()
+	}
+	c.leader()
+}

@@ -1,0 +1,244 @@
+package consensus
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"slices"
+	"sync/atomic"
+
+	"northstar/cluster"
+)
+
+const identityName = "identity.json"
+
+// identityFile is who a data directory is, and what it must not forget before
+// its log and snapshots are applied again.
+type identityFile struct {
+	cluster.Identity
+	// Bootstrap is the digest of cluster-name and initial-cluster that this data
+	// directory was bootstrapped with; "" when it was not.
+	Bootstrap string `json:"bootstrap,omitempty"`
+	// Met holds the incarnations of the peers that this data directory started
+	// with, or heard that others have started with. Each counts until the roster
+	// has one for that node.
+	Met map[cluster.NodeID]string `json:"met,omitempty"`
+	// Waits is set once a cluster with an ID was seen, or join was asked for:
+	// from then on this data directory never bootstraps.
+	Waits bool `json:"waits,omitempty"`
+	// Roster holds the member records that admission needs, as of log index
+	// RosterIndex: after a restart the state lags behind it.
+	Roster      map[cluster.NodeID]cluster.Record `json:"roster,omitempty"`
+	RosterIndex uint64                            `json:"roster_index,omitempty"`
+	// Undone is where a restore ended that the cluster has gone on without.
+	Undone logPoint `json:"undone,omitzero"`
+	// Recovery is how this data directory came to its generation; nil when it was
+	// not the one that was recovered.
+	Recovery *recovered `json:"recovery,omitempty"`
+}
+
+// smallFiles is the part of a storage that identities need.
+type smallFiles interface {
+	Load(name string) ([]byte, error)
+	Save(name string, data []byte) error
+}
+
+// identity is the durable identity. get may be called from any goroutine and
+// does not block; what it gives is on disk and never changed afterwards.
+type identity struct {
+	files smallFiles
+	cur   atomic.Pointer[identityFile]
+	turn  chan struct{} // capacity 1: who holds it may write; no mutex, because writing blocks
+}
+
+// openIdentity loads the identity of a data directory, or makes a new one.
+func openIdentity(files smallFiles, self cluster.NodeID, entropy io.Reader) (*identity, error) {
+	i := &identity{files: files, turn: make(chan struct{}, 1)}
+	f, err := readIdentity(files)
+	if errors.Is(err, fs.ErrNotExist) {
+		incarnation, err := randomID(entropy)
+		if err != nil {
+			return nil, err
+		}
+		fresh := identityFile{Identity: cluster.Identity{NodeID: self, Incarnation: incarnation}}
+		return i, i.save(&fresh)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if f.NodeID != self {
+		return nil, configError("the data directory belongs to node %s, but id is %s: set id to %[1]s or use another data directory", f.NodeID, self)
+	}
+	i.cur.Store(&f)
+	return i, nil
+}
+
+func readIdentity(files smallFiles) (f identityFile, err error) {
+	data, err := files.Load(identityName)
+	if err != nil {
+		return f, fmt.Errorf("load identity: %w", err)
+	}
+	if err := json.Unmarshal(data, &f); err != nil {
+		return f, fmt.Errorf("load identity: %s is damaged: %w", identityName, err)
+	}
+	if f.Incarnation == "" {
+		return f, fmt.Errorf("load identity: %s is damaged: no incarnation", identityName)
+	}
+	return f, nil
+}
+
+func (i *identity) get() identityFile { return *i.cur.Load() }
+
+// start is the data directory's stage in the first start of its cluster.
+func (f *identityFile) start() cluster.Start {
+	switch {
+	case f.Waits:
+		return cluster.StartWaits
+	case f.Bootstrap != "":
+		return cluster.StartBootstrapped
+	}
+	return cluster.StartOpen
+}
+
+// update changes the identity durably. change gets a copy whose maps it must
+// replace, not edit, and says whether there is something to save.
+func (i *identity) update(change func(*identityFile) (bool, error)) error {
+	i.turn <- struct{}{}
+	defer func() { <-i.turn }()
+	next := i.get()
+	if changed, err := change(&next); err != nil || !changed {
+		return err
+	}
+	return i.save(&next)
+}
+
+func (i *identity) save(f *identityFile) error {
+	data, err := json.MarshalIndent(f, "", "  ")
+	if err != nil {
+		return fmt.Errorf("save identity: %w", err)
+	}
+	if err := i.files.Save(identityName, append(data, '\n')); err != nil {
+		return fmt.Errorf("save identity: %w", err)
+	}
+	i.cur.Store(f)
+	return nil
+}
+
+// adopt makes a cluster's ID this data directory's own, together with what is
+// known of the members' data directories: a node with an ID and without a roster
+// could vouch for nobody, and should those that can be gone, nobody could be
+// elected. It is an error when it has another ID already.
+func (i *identity) adopt(clusterID string, generation cluster.Generation, roster *cluster.Roster) (adopted bool, err error) {
+	if have := i.get(); have.ClusterID == clusterID && have.Generation == generation {
+		return false, nil // the usual case, without waiting for a writer
+	}
+	err = i.update(func(f *identityFile) (bool, error) {
+		switch f.ClusterID {
+		case "":
+			f.ClusterID, f.Generation = clusterID, generation
+			if roster != nil && roster.Index > f.RosterIndex {
+				f.setRoster(roster)
+			}
+			adopted = true
+			return true, nil
+		case clusterID:
+			return false, nil // its generation changes by recovery only
+		}
+		return false, fmt.Errorf("this data directory belongs to cluster %s and not to %s", f.ClusterID, clusterID)
+	})
+	return adopted && err == nil, err
+}
+
+// meet puts data directories on record. The first one of a node counts.
+func (i *identity) meet(met map[cluster.NodeID]string) error {
+	if have := i.get(); !have.lacks(met) {
+		return nil // the usual case, without waiting for a writer
+	}
+	return i.update(func(f *identityFile) (bool, error) {
+		if !f.lacks(met) {
+			return false, nil
+		}
+		f.meet(met)
+		return true, nil
+	})
+}
+
+func (f *identityFile) lacks(met map[cluster.NodeID]string) bool {
+	for id := range met {
+		if f.Met[id] == "" {
+			return true
+		}
+	}
+	return false
+}
+
+func (f *identityFile) meet(met map[cluster.NodeID]string) {
+	all := maps.Clone(met)
+	maps.Copy(all, f.Met)
+	f.Met = all
+}
+
+// rosterOf is what admission needs of the members' records as of index.
+func rosterOf(members []cluster.Member, index uint64) *cluster.Roster {
+	records := make(map[cluster.NodeID]cluster.Record, len(members))
+	for _, m := range members {
+		if m.Incarnation != "" || m.Removed {
+			records[m.ID] = cluster.Record{Incarnation: m.Incarnation, Removed: m.Removed}
+		}
+	}
+	return &cluster.Roster{Index: index, Records: records}
+}
+
+// setRoster replaces the roster. Whoever is in it has no need of Met any more;
+// when he is re-admitted later, and so taken off the roster, Met must not bring
+// his old data directory back.
+func (f *identityFile) setRoster(roster *cluster.Roster) {
+	f.Roster, f.RosterIndex = roster.Records, roster.Index
+	f.Met = maps.Clone(f.Met)
+	maps.DeleteFunc(f.Met, func(id cluster.NodeID, _ string) bool {
+		_, recorded := roster.Records[id]
+		return recorded
+	})
+}
+
+// keepRoster replaces the roster when the records differ.
+func (i *identity) keepRoster(roster *cluster.Roster) error {
+	if maps.Equal(roster.Records, i.get().Roster) {
+		return nil
+	}
+	return i.update(func(f *identityFile) (bool, error) {
+		if roster.Index <= f.RosterIndex {
+			return false, nil
+		}
+		f.setRoster(roster)
+		return true, nil
+	})
+}
+
+// BootstrapDigest identifies a cluster-name and an initial-cluster, in any
+// order of its members; "" without members.
+func BootstrapDigest(clusterName string, members []FirstMember) string {
+	if len(members) == 0 {
+		return ""
+	}
+	lines := make([]string, 0, len(members))
+	for _, m := range members {
+		lines = append(lines, fmt.Sprintf("%s=%s@%s", m.ID, m.RaftAddress, m.HTTPAddress))
+	}
+	slices.Sort(lines)
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q", clusterName, lines))
+	return hex.EncodeToString(sum[:8])
+}
+
+func randomID(entropy io.Reader) (string, error) {
+	var b [16]byte
+	if _, err := io.ReadFull(entropy, b[:]); err != nil {
+		return "", fmt.Errorf("read random bytes: %w", err)
+	}
+	return hex.EncodeToString(b[:]), nil
+}

@@ -1,0 +1,228 @@
+package consensus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"northstar/cluster"
+)
+
+// instance is one run of the library's node. There is one after the other when
+// a stuck one has to be rebuilt.
+type instance struct {
+	raft     *raft.Raft
+	trans    *instanceTransport
+	snaps    *checkedSnapshots
+	kick     chan struct{} // capacity 1: something about role, term or leader changed
+	verify   chan struct{} // capacity 1: send heartbeats now
+	watchdog *transferWatchdog
+	deposed  atomic.Uint64 // the term that this node must not lead in, whatever the library says; 0: none
+
+	transfers map[cluster.NodeID]*transferAttempt // the last to each peer; belongs to who holds Node.changing
+}
+
+// openInstance starts Raft. Whatever the library panics with while it starts,
+// on this goroutine, comes back as an error.
+func (n *Node) openInstance(rebuilt bool) (inst *instance, err error) {
+	defer recoverTo(&err)
+	inst = &instance{
+		trans:  &instanceTransport{Transport: n.deps.Transport()},
+		kick:   make(chan struct{}, 1),
+		verify: make(chan struct{}, 1),
+
+		transfers: map[cluster.NodeID]*transferAttempt{},
+	}
+	inst.watchdog = &transferWatchdog{after: n.cfg.TimeoutMax + 2*n.cfg.TimeoutMin, trip: func() {
+		n.rebuildNow("a leadership transfer never ended inside the Raft library")
+	}}
+	snaps := &checkedSnapshots{SnapshotStore: n.store.Snapshots(), log: n.store.Log(), config: &n.fsm.config}
+	if err := snaps.begin(n.ident.get().Undone); err != nil {
+		return nil, err
+	}
+	inst.snaps = snaps
+	if err := n.logRecovery(); err != nil {
+		return nil, err
+	}
+	conf := n.cfg.raftConfig(newLibraryLogger(n.log.Named("raft"), n.now))
+	n.fsm.seen.Store(0)
+	if rebuilt {
+		// The state already holds what the newest snapshot does, and more: going
+		// back to it would show readers the past.
+		conf.NoSnapshotRestoreOnStart = snaps.newestIndex() <= n.fsm.applied.Load()
+	}
+	inst.raft, err = raft.NewRaft(conf, n.fsm, n.store.Log(), n.store.Stable(), snaps, inst.trans)
+	if err != nil {
+		return nil, fmt.Errorf("start raft: %w", err)
+	}
+	// The filter runs at every transition, on the library's own goroutine, and
+	// nothing is queued: that cannot stall or drop, as a channel would.
+	inst.raft.RegisterObserver(raft.NewObserver(nil, false, func(*raft.Observation) bool {
+		notify(inst.kick)
+		return false
+	}))
+	return inst, nil
+}
+
+// bound is what the transport may ask of inst.
+func (n *Node) bound(inst *instance) Bound {
+	return Bound{
+		CurrentTerm:  inst.raft.CurrentTerm,
+		AppliedIndex: inst.raft.AppliedIndex,
+		CheckEntry:   func(index, term uint64) error { return n.checkEntry(inst.snaps, index, term) },
+		Leader: func() cluster.NodeID {
+			_, id := inst.raft.LeaderWithID()
+			return cluster.NodeID(id)
+		},
+		LastEntry:       func() (index, term uint64) { return n.lastEntry(inst) },
+		RestoreProgress: func() uint64 { return n.fsm.progress.Load() + n.store.Progress() },
+	}
+}
+
+// verifier makes the library send heartbeats on demand. The library's answer is
+// ignored: it counts non-voters and acknowledgements of older sends, and it may
+// never come. The call itself blocks while the main loop does, which is why it
+// has a goroutine of its own; Shutdown frees it.
+func (inst *instance) verifier(ctx context.Context) {
+	for {
+		select {
+		case <-inst.verify:
+			inst.raft.VerifyLeader()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// sighting is who leads, as this node sees it at one moment.
+type sighting struct {
+	role   cluster.Role
+	term   uint64
+	leader cluster.NodeID
+	addr   string
+}
+
+// sight reads role, term and leader so that they belong together, as far as the
+// library lets them be read.
+func (inst *instance) sight(self cluster.NodeID) sighting {
+	for {
+		term, state := inst.raft.CurrentTerm(), inst.raft.State()
+		addr, id := inst.raft.LeaderWithID()
+		if inst.raft.CurrentTerm() != term || inst.raft.State() != state {
+			continue
+		}
+		s := sighting{role: cluster.Follower, term: term, leader: cluster.NodeID(id), addr: string(addr)}
+		switch state {
+		case raft.Leader:
+			if inst.deposed.Load() == term {
+				s.leader, s.addr = "", ""
+				break
+			}
+			s.role, s.leader = cluster.Leader, self
+		case raft.Candidate:
+			s.role = cluster.Candidate
+		}
+		return s
+	}
+}
+
+func (inst *instance) leads(term uint64) bool {
+	// The library gives up the role before it raises the term.
+	return inst.raft.CurrentTerm() == term && inst.raft.State() == raft.Leader && inst.deposed.Load() != term
+}
+
+// servers gives the latest configuration. It does not ask the main loop.
+func (inst *instance) servers() []cluster.Server {
+	return serversOf(inst.raft.GetConfiguration().Configuration())
+}
+
+func serversOf(conf raft.Configuration) []cluster.Server {
+	servers := make([]cluster.Server, len(conf.Servers))
+	for i, s := range conf.Servers {
+		servers[i] = cluster.Server{ID: cluster.NodeID(s.ID), Address: string(s.Address), Suffrage: cluster.NonVoter}
+		if s.Suffrage == raft.Voter {
+			servers[i].Suffrage = cluster.Voter
+		}
+	}
+	return servers
+}
+
+func voterIDs(servers []cluster.Server) []cluster.NodeID {
+	ids := make([]cluster.NodeID, 0, len(servers))
+	for _, s := range servers {
+		if s.Suffrage == cluster.Voter {
+			ids = append(ids, s.ID)
+		}
+	}
+	return ids
+}
+
+// instanceTransport watches TimeoutNow, the moment from which a transfer cannot
+// be taken back.
+type instanceTransport struct {
+	Transport
+	transfer atomic.Pointer[transferAttempt]
+}
+
+var (
+	_ raft.Transport   = (*instanceTransport)(nil)
+	_ raft.WithPreVote = (*instanceTransport)(nil) // without it pre-vote is silently off
+	_ raft.WithClose   = (*instanceTransport)(nil)
+)
+
+// TimeoutNow tells the target to stand, if that is still wanted.
+func (t *instanceTransport) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
+	attempt := t.transfer.Load()
+	if attempt == nil || attempt.target != cluster.NodeID(id) || !attempt.tell() {
+		return errors.New("the transfer was given up")
+	}
+	err := t.Transport.TimeoutNow(id, target, args, resp)
+	attempt.answer(err)
+	return err
+}
+
+// transferWatchdog finds a leadership transfer that the library never ends: its
+// flag then makes it refuse every write, also when this node leads again later.
+type transferWatchdog struct {
+	after time.Duration // how long refusals may go on
+	trip  func()
+
+	mu    sync.Mutex
+	since time.Time // of the first refusal in a row; zero: none
+}
+
+// note is told how each proposal ended.
+func (w *transferWatchdog) note(now time.Time, err error) {
+	w.mu.Lock()
+	tripped := w.judge(now, err)
+	w.mu.Unlock()
+	if tripped {
+		w.trip()
+	}
+}
+
+func (w *transferWatchdog) judge(now time.Time, err error) bool {
+	switch {
+	case err == nil:
+		w.since = time.Time{}
+	case errors.Is(err, raft.ErrLeadershipTransferInProgress):
+		if w.since.IsZero() {
+			w.since = now
+		}
+		return now.Sub(w.since) > w.after
+	}
+	return false
+}
+
+// notify wakes whoever waits on a channel of capacity 1.
+func notify(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}

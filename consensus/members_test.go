@@ -1,0 +1,132 @@
+package consensus_test
+
+import (
+	"errors"
+	"testing"
+
+	"northstar/cluster"
+)
+
+// TestWipedNode loses a disk. The node must not vote as if it never had, must
+// not come back by itself, and must come back when an operator says so.
+func TestWipedNode(t *testing.T) {
+	c, leader := startCluster(t, 3)
+	c.write("a", "1")
+	wiped := c.others(leader)[0]
+	// Until its record is known, it may come with any data directory.
+	eventually(t, "its data directory is on the roster", func() bool {
+		m, _ := leader.View().Member(wiped.id)
+		return m.Incarnation != ""
+	})
+	wiped.stop()
+	wiped.wipe()
+	term := leader.Status().Term
+	wiped.start()
+	eventually(t, "the wiped node is refused", func() bool {
+		st := wiped.Status()
+		return st.Lifecycle == cluster.Dead && st.DeadReason != ""
+	})
+	eventually(t, "it may not stand", func() bool { return !wiped.MayStand() })
+	if st := leader.Status(); st.Term != term || st.Role != cluster.Leader {
+		t.Errorf("it disturbed the leader: %+v", st)
+	}
+	if _, ok := wiped.View().Get("a"); ok {
+		t.Error("it was taken in")
+	}
+	if err := leader.PatchMember(within(t, patience), wiped.id, cluster.MemberPatch{Readmit: true}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the wiped node is taken in", func() bool { return wiped.has("a", "1") })
+	eventually(t, "it is a voter again", func() bool { return wiped.Status().Suffrage() == cluster.Voter })
+	eventually(t, "it is active", func() bool { return wiped.Status().Lifecycle == cluster.Active })
+}
+
+func TestJoinAndPromotion(t *testing.T) {
+	c, leader := startCluster(t, 3)
+	c.write("a", "1")
+	joiner := c.addNode("n4")
+	joiner.join = true
+	joiner.start()
+	ctx := within(t, patience)
+	add := cluster.MemberAdd{ID: "n4", RaftAddress: joiner.addr, HTTPAddress: "http-n4", Promote: true}
+	for range 2 { // the second changes nothing
+		if err := leader.AddMember(ctx, add); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "n4 has the data", func() bool { return joiner.has("a", "1") })
+	eventually(t, "n4 is a voter", func() bool { return joiner.Status().Suffrage() == cluster.Voter })
+	eventually(t, "n4 is active", func() bool { return joiner.Status().Lifecycle == cluster.Active })
+	if joiner.Identity().ClusterID != leader.Identity().ClusterID {
+		t.Error("n4 has not adopted the cluster ID")
+	}
+	joiner.restart()
+	eventually(t, "n4 follows again", func() bool { return joiner.Status().LeaderID == leader.id })
+
+	if err := leader.RemoveMember(ctx, "n4"); err != nil {
+		t.Fatal(err)
+	}
+	wantStatus(t, leader.RemoveMember(ctx, "n4"), 404)
+	joiner.restart()
+	eventually(t, "the removed node is refused", func() bool { return joiner.Status().Lifecycle == cluster.Dead })
+	if len(leader.Status().Servers) != 3 {
+		t.Errorf("servers %v", leader.Status().Servers)
+	}
+}
+
+func wantStatus(t *testing.T, err error, status int) {
+	t.Helper()
+	var e *cluster.Error
+	if !errors.As(err, &e) || e.HTTPStatus() != status {
+		t.Fatalf("got %v, want status %d", err, status)
+	}
+}
+
+func TestMembershipRefusals(t *testing.T) {
+	c, leader := startCluster(t, 3)
+	ctx := within(t, patience)
+	prio, bad := 300, cluster.Suffrage("maybe")
+	wantStatus(t, leader.PatchMember(ctx, "n9", cluster.MemberPatch{}), 404)
+	wantStatus(t, leader.PatchMember(ctx, "n1", cluster.MemberPatch{Priority: &prio}), 400)
+	wantStatus(t, leader.PatchMember(ctx, "n1", cluster.MemberPatch{Suffrage: &bad}), 400)
+	wantStatus(t, leader.AddMember(ctx, cluster.MemberAdd{ID: "N!", RaftAddress: "x"}), 400)
+	wantStatus(t, leader.AddMember(ctx, cluster.MemberAdd{ID: "n5", RaftAddress: leader.addr}), 400)
+	wantCode(t, c.others(leader)[0].AddMember(ctx, cluster.MemberAdd{ID: "n5", RaftAddress: "x:1"}), cluster.CodeNoLeader)
+
+	prio = 7
+	if err := leader.PatchMember(ctx, "n1", cluster.MemberPatch{Priority: &prio}); err != nil {
+		t.Fatal(err)
+	}
+	if m, _ := leader.View().Member("n1"); m.Priority != 7 {
+		t.Errorf("priority %d", m.Priority)
+	}
+	down, up := c.others(leader)[0], c.others(leader)[1]
+	down.stop()
+	eventually(t, "the stopped node is missed", func() bool { return !inContact(leader, down.id) })
+	wantCode(t, leader.RemoveMember(ctx, up.id), cluster.CodeQuorumAtRisk)
+	if len(leader.Status().Servers) != 3 {
+		t.Error("the configuration changed")
+	}
+	if err := leader.RemoveMember(ctx, down.id); err != nil { // that loses nothing
+		t.Fatal(err)
+	}
+	if n := cluster.Voters(leader.Status().Servers); n != 2 {
+		t.Errorf("%d voters", n)
+	}
+}
+
+// TestRemoveLeader removes the leader through itself: leadership moves first.
+func TestRemoveLeader(t *testing.T) {
+	c, old := startCluster(t, 3)
+	c.write("a", "1")
+	eventually(t, "both followers can take over", func() bool {
+		return healthy(old, c.others(old)[0].id) && healthy(old, c.others(old)[1].id)
+	})
+	wantCode(t, old.RemoveMember(within(t, patience), old.id), cluster.CodeNoLeader)
+	eventually(t, "repeating it does it", func() bool { return c.leader().RemoveMember(within(t, patience), old.id) == nil })
+	if c.leader() == old {
+		t.Error("it removed itself while it led")
+	}
+	old.stop()
+	c.write("b", "1")
+}

@@ -1,0 +1,206 @@
+package consensus
+
+import (
+	"context"
+	"time"
+
+	"northstar/cluster"
+	"northstar/state"
+)
+
+const (
+	// A non-voter is promoted when it has been at most promoteLag entries behind
+	// and in contact for promoteAfter.
+	promoteLag   = 64
+	promoteAfter = 2 * time.Second
+
+	membersEvery = 250 * time.Millisecond
+)
+
+// memberInputs is all that planMembers depends on.
+type memberInputs struct {
+	servers  []cluster.Server
+	records  map[cluster.NodeID]cluster.Member
+	hellos   map[cluster.NodeID]cluster.Peer // the last admitted one of each, this node's own included
+	met      map[cluster.NodeID]string       // incarnations that this node started with
+	first    []FirstMember
+	contact  map[cluster.NodeID]bool   // has answered lately; this node included
+	lag      map[cluster.NodeID]uint64 // entries behind
+	stable   map[cluster.NodeID]time.Time
+	settling bool // a membership change is in progress
+}
+
+// memberPlan is what the leader should do about its members.
+type memberPlan struct {
+	commands []state.Command              // records to write
+	promote  cluster.NodeID               // "": nobody
+	stable   map[cluster.NodeID]time.Time // since when each joining non-voter is caught up
+}
+
+// planMembers compares what the members say of themselves with their records,
+// and finds the non-voter whose time to become a voter has come.
+func planMembers(now time.Time, in memberInputs) memberPlan {
+	plan := memberPlan{stable: map[cluster.NodeID]time.Time{}}
+	for _, s := range in.servers {
+		rec, recorded := in.records[s.ID]
+		hello, met := in.hellos[s.ID]
+		if cmd := planRecord(s, rec, recorded, hello, met, in.first); cmd != nil {
+			plan.commands = append(plan.commands, *cmd)
+		} else if known := in.met[s.ID]; recorded && rec.Incarnation == "" && !rec.Removed && known != "" {
+			// It has not come back yet, and with another data directory it must not.
+			plan.commands = append(plan.commands, state.Command{Kind: state.KindMemberPatch, MemberPatch: &state.MemberPatch{ID: s.ID, Incarnation: &known}})
+		}
+		if s.Suffrage == cluster.Voter || rec.Lifecycle != cluster.Joining || rec.Removed {
+			continue
+		}
+		if rec.Incarnation == "" || !in.contact[s.ID] || in.lag[s.ID] > promoteLag {
+			continue
+		}
+		since, known := in.stable[s.ID]
+		if !known {
+			since = now
+		}
+		plan.stable[s.ID] = since
+		if now.Sub(since) >= promoteAfter && !in.settling && plan.promote == "" && quorumAtRisk(withVoter(in.servers, s.ID), in.contact) == "" {
+			plan.promote = s.ID
+		}
+	}
+	return plan
+}
+
+// planRecord is the change that a member's record needs; nil: none.
+func planRecord(s cluster.Server, rec cluster.Member, recorded bool, hello cluster.Peer, met bool, first []FirstMember) *state.Command {
+	if !recorded {
+		m := firstRecord(s, hello, met, first)
+		return &state.Command{Kind: state.KindMember, Member: &m}
+	}
+	p := &state.MemberPatch{ID: s.ID}
+	changed := setIfNew(&p.RaftAddress, rec.RaftAddress, s.Address)
+	if s.Suffrage == cluster.Voter && rec.Lifecycle == cluster.Joining {
+		changed = setIfNew(&p.Lifecycle, rec.Lifecycle, cluster.Active) || changed
+	}
+	if met && (rec.Incarnation == "" || rec.Incarnation == hello.Incarnation) {
+		changed = setIfNew(&p.Incarnation, rec.Incarnation, hello.Incarnation) || changed
+		if rec.Version == "" {
+			// First contact ever: what its configuration says are first values.
+			changed = setIfNew(&p.Priority, rec.Priority, hello.Priority) || changed
+			changed = setIfNew(&p.Eligible, rec.Eligible, hello.Eligible) || changed
+			changed = setIfNew(&p.Zone, rec.Zone, hello.Zone) || changed
+		}
+		changed = setIfNew(&p.HTTPAddress, rec.HTTPAddress, hello.HTTPAddress) || changed
+		changed = setIfNew(&p.Version, rec.Version, hello.Version) || changed
+		changed = setIfNew(&p.Reads, rec.Reads, hello.Reads) || changed
+	}
+	if !changed {
+		return nil
+	}
+	return &state.Command{Kind: state.KindMemberPatch, MemberPatch: p}
+}
+
+func setIfNew[T comparable](field **T, have, want T) bool {
+	if have == want {
+		return false
+	}
+	*field = &want
+	return true
+}
+
+// quorumAtRisk says why the voters among servers could not form a quorum with
+// those in contact; "" when they can.
+func quorumAtRisk(servers []cluster.Server, contact map[cluster.NodeID]bool) string {
+	voters, reachable := 0, 0
+	silent := ""
+	for _, s := range servers {
+		if s.Suffrage != cluster.Voter {
+			continue
+		}
+		voters++
+		if contact[s.ID] {
+			reachable++
+		} else {
+			silent += " " + string(s.ID)
+		}
+	}
+	need := cluster.Quorum(voters)
+	if reachable >= need && voters > 0 {
+		return ""
+	}
+	return describeRisk(voters, need, reachable, silent)
+}
+
+func withVoter(servers []cluster.Server, id cluster.NodeID) []cluster.Server {
+	return changeServers(servers, id, func(s *cluster.Server) bool { s.Suffrage = cluster.Voter; return true })
+}
+
+func withNonVoter(servers []cluster.Server, id cluster.NodeID) []cluster.Server {
+	return changeServers(servers, id, func(s *cluster.Server) bool { s.Suffrage = cluster.NonVoter; return true })
+}
+
+func without(servers []cluster.Server, id cluster.NodeID) []cluster.Server {
+	return changeServers(servers, id, func(*cluster.Server) bool { return false })
+}
+
+// changeServers gives a copy in which the server with that ID is changed, or
+// left out when keep says false.
+func changeServers(servers []cluster.Server, id cluster.NodeID, keep func(*cluster.Server) bool) []cluster.Server {
+	next := make([]cluster.Server, 0, len(servers))
+	for _, s := range servers {
+		if s.ID == id && !keep(&s) {
+			continue
+		}
+		next = append(next, s)
+	}
+	return next
+}
+
+// keepMembers is the leader task that keeps the member records true and
+// promotes who has joined.
+func (n *Node) keepMembers(ctx context.Context, inst *instance, term uint64) {
+	tick := time.NewTicker(membersEvery)
+	defer tick.Stop()
+	stable := map[cluster.NodeID]time.Time{}
+	for {
+		plan := planMembers(n.now(), n.gatherMembers(inst, term, stable))
+		stable = plan.stable
+		for _, cmd := range plan.commands {
+			if result, err := n.proposeOwn(ctx, cmd); err != nil || result.Err != nil {
+				n.log.Debug("member record not written", "error", err, "refused", result.Err)
+				break
+			}
+		}
+		if plan.promote != "" {
+			n.promoteJoined(ctx, plan.promote)
+		}
+		select {
+		case <-tick.C:
+		case <-n.peers.kick:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (n *Node) gatherMembers(inst *instance, term uint64, stable map[cluster.NodeID]time.Time) memberInputs {
+	in := memberInputs{
+		servers: inst.servers(), hellos: n.peers.hellos(), met: n.ident.get().Met, first: n.cfg.InitialCluster, stable: stable,
+		records: map[cluster.NodeID]cluster.Member{}, contact: map[cluster.NodeID]bool{}, lag: map[cluster.NodeID]uint64{},
+		settling: len(n.changing) > 0,
+	}
+	in.hellos[n.cfg.Self.NodeID] = n.LocalPeer()
+	for _, m := range n.View().Members() {
+		in.records[m.ID] = m
+	}
+	last := inst.raft.LastIndex()
+	for _, s := range in.servers {
+		if s.ID == n.cfg.Self.NodeID {
+			in.contact[s.ID] = true
+			continue
+		}
+		in.contact[s.ID] = n.inContact(s.ID)
+		in.lag[s.ID] = last
+		if ack := n.deps.PeerAck(s.ID); ack.Term == term {
+			in.lag[s.ID] = last - min(last, ack.MatchIndex)
+		}
+	}
+	return in
+}

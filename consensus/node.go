@@ -1,0 +1,337 @@
+package consensus
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"northstar/cluster"
+	"northstar/consensus/storage"
+	"northstar/state"
+)
+
+// Node is one member of the cluster. Its methods may be called from any
+// goroutine, before, during and after Run; what needs a running Raft answers
+// CodeNoLeader then.
+type Node struct {
+	cfg    Config
+	deps   Deps
+	log    hclog.Logger
+	now    func() time.Time
+	digest string // of cluster-name and initial-cluster
+
+	store  *storage.Guarded
+	ident  *identity
+	state  *state.State
+	fsm    *fsm
+	queue  *queue
+	rounds *rounds
+	lease  *lease // nil: election.lease is off
+	peers  *peerBook
+
+	inst      atomic.Pointer[instance] // nil while Raft does not run
+	readyTerm atomic.Uint64            // the term whose reign has begun here; 0: none
+	draining  atomic.Bool
+	caughtUp  atomic.Bool
+	asked     atomic.Bool   // every member was asked since this process started
+	replacing atomic.Uint64 // the term of a restore whose new state is not known to be committed; 0: none
+	changing  chan struct{} // capacity 1: who holds it may change the membership, transfer or restore
+	stateKick chan struct{} // capacity 1: the state has changed
+	fatal     chan error    // capacity 1: ends Run
+	rebuild   chan string   // capacity 1: why the Raft node has to be replaced
+	orders    chan *recovering
+	running   chan struct{} // closed when Raft runs for the first time
+	opened    sync.Once     // of running
+
+	jobs        sync.WaitGroup // what waits for the library on behalf of a caller that may be gone
+	tasks       []task         // set before Run
+	startCommit uint64         // first commit index that a leader told; the watch loop's own
+
+	mu          sync.Mutex // guards what follows; nothing blocks under it
+	seen        sighting
+	leaderCh    chan struct{} // closed at the next change of (leader, term)
+	readyCh     chan struct{} // closed at the next change of readyTerm
+	reignSince  time.Time     // when the reign of readyTerm began
+	reignTerm   uint64
+	endReign    context.CancelCauseFunc // of the reign of reignTerm; nil: none
+	leaderless  time.Time               // since when no leader is known; zero: one is
+	candidature time.Time               // since when this node is a candidate; zero: it is none
+	tellAfter   time.Duration           // of candidature: when next to say that nothing comes of it
+	everLed     bool                    // some leader was seen by this process
+	ledAt       time.Time               // when this node was last sighted as a new leader
+}
+
+type task struct {
+	name string
+	run  func(ctx context.Context, term uint64)
+}
+
+// New checks configuration and data directory, and makes the data directory's
+// identity when it has none. It starts nothing. The storage is the Node's from
+// then on, also when New fails.
+func New(cfg Config, deps Deps) (*Node, error) {
+	if err := errors.Join(cfg.validate(), deps.validate(&cfg)); err != nil {
+		return nil, err
+	}
+	n := &Node{
+		cfg: cfg, deps: deps, log: deps.Logger.Named("consensus"), now: time.Now,
+		digest: BootstrapDigest(cfg.ClusterName, cfg.InitialCluster),
+		state:  state.New(cfg.stateOptions()),
+		queue:  newQueue(), rounds: newRounds(), peers: newPeerBook(),
+		changing: make(chan struct{}, 1), stateKick: make(chan struct{}, 1),
+		fatal: make(chan error, 1), rebuild: make(chan string, 1), orders: make(chan *recovering), running: make(chan struct{}),
+		seen:     sighting{role: cluster.Follower},
+		leaderCh: make(chan struct{}), readyCh: make(chan struct{}),
+	}
+	n.store = storage.Guard(deps.Storage, storage.GuardConfig{
+		StallAfter: cfg.TimeoutMax, OnFatal: n.fail, Observe: deps.ObserveDisk, Logger: deps.Logger,
+	})
+	n.fsm = &fsm{state: n.state, hooks: deps.Hooks, halt: n.fail, changed: func() { notify(n.stateKick) }, forget: n.peers.forget}
+	if cfg.Lease {
+		length := time.Duration(float64(cfg.TimeoutMin) * (1 - cfg.LeaseDrift))
+		n.lease = newLease(length, deps.LeaseClock, n.now)
+	}
+	ident, err := openIdentity(n.store, cfg.Self.NodeID, deps.Entropy)
+	if err != nil {
+		return nil, errors.Join(err, n.store.Close())
+	}
+	n.ident = ident
+	in, err := n.startInputs()
+	if err == nil {
+		err = checkStart(in) // before anything says that this node runs
+	}
+	if err != nil {
+		return nil, errors.Join(err, n.store.Close())
+	}
+	return n, nil
+}
+
+// Close closes the storage of a Node whose Run was never called.
+func (n *Node) Close() error { return n.store.Close() }
+
+// OnReign registers a task that runs while this node leads: from when its
+// leader-start is applied until ctx ends, the cause of which is
+// ErrLeadershipLost, or that of Run's end. The next reign begins only after every task
+// has returned. Call it before Run.
+func (n *Node) OnReign(name string, run func(ctx context.Context, term uint64)) {
+	n.tasks = append(n.tasks, task{name, run})
+}
+
+// fail ends Run with err. It does not wait.
+func (n *Node) fail(err error) {
+	select {
+	case n.fatal <- err:
+	default: // the first one counts
+	}
+}
+
+// rebuildNow has the Raft node replaced by another one, which follows. It does
+// not wait.
+func (n *Node) rebuildNow(why string) {
+	select {
+	case n.rebuild <- why:
+	default: // it is about to be
+	}
+}
+
+// Run takes part in the cluster until ctx ends, which is no error, or until this
+// node cannot go on. Everything it started has ended when it returns, unless
+// the error says otherwise; the storage is closed.
+func (n *Node) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	n.mu.Lock()
+	n.leaderless = n.now()
+	n.mu.Unlock()
+	var keepers sync.WaitGroup
+	keepers.Go(func() { _ = n.store.Run(ctx) }) // its error comes through fail too
+	keepers.Go(func() { n.keepIdentity(ctx) })
+	keepers.Go(func() { n.askAround(ctx) })
+	keepers.Go(func() {
+		select {
+		case err := <-n.fatal:
+			cancel(err)
+		case <-ctx.Done():
+		}
+	})
+	err := n.firstStart(ctx)
+	for rebuilt := false; err == nil && ctx.Err() == nil; rebuilt = true {
+		err = n.serve(ctx, rebuilt)
+	}
+	cancel(err)
+	n.queue.stop()
+	if !waitFor(keepers.Wait, stopWait) {
+		err = errors.Join(err, errors.New("the storage did not come to rest"))
+	}
+	// Why it ended comes first; that the caller wanted it is no error.
+	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) && !errors.Is(err, cause) {
+		err = errors.Join(cause, err)
+	}
+	return errors.Join(err, n.store.Close())
+}
+
+// serve runs one Raft node until ctx ends or it has to be rebuilt. The error is
+// that it could not be started or stopped.
+func (n *Node) serve(ctx context.Context, rebuilt bool) error {
+	inst, err := n.openInstance(rebuilt)
+	if err != nil {
+		return err
+	}
+	n.inst.Store(inst)
+	n.opened.Do(func() { close(n.running) })
+	n.deps.Bind(n.bound(inst)) // the transport may ask for the servers at once
+	ctx, cancel := context.WithCancelCause(ctx)
+	var loops, flights sync.WaitGroup
+	loops.Go(func() { n.watch(ctx, inst) })
+	loops.Go(func() { n.reigns(ctx, inst) })
+	loops.Go(func() { n.readLoop(ctx, inst) })
+	flights.Go(func() { inst.verifier(ctx) })
+	flights.Go(func() { n.proposeLoop(ctx, inst) })
+	var order *recovering
+	select {
+	case <-ctx.Done():
+	case order = <-n.orders:
+	case why := <-n.rebuild:
+		n.log.Warn("replacing the Raft node", "reason", why)
+		cancel(ErrLeadershipLost) // for leader tasks; the node itself goes on
+	}
+	cancel(context.Cause(ctx))
+	err = n.stop(inst, &loops, &flights)
+	if order != nil {
+		result := err
+		if result == nil {
+			result = n.decide(order.order, inst.servers())
+		}
+		order.done <- result
+	}
+	return err
+}
+
+// stop ends one Raft node, in this order:
+//
+//  1. Leader tasks, reads and watching end with their context. New proposals
+//     are refused; those in flight get a moment, because the library can lose
+//     the answer to an entry that is committed while it shuts down.
+//  2. Raft is told to shut down; that frees whoever waits to hand it something.
+//  3. The transport is closed: the library waits for its messages in flight.
+//  4. After a fatal storage error the storage is closed now: the library's
+//     goroutines are parked in it. Otherwise it still needs it.
+//  5. All are waited for, bounded. Whoever waits for an answer that was lost in
+//     spite of 1 stays behind, and the error says so.
+func (n *Node) stop(inst *instance, loops, flights *sync.WaitGroup) error {
+	var errs []error
+	n.queue.refuse(n.notLeading())
+	if !waitFor(loops.Wait, stopWait) {
+		errs = append(errs, errors.New("leader tasks did not end"))
+	}
+	n.awaitFlight()
+	n.awaitRestore()
+	down := inst.raft.Shutdown()
+	if err := inst.trans.Close(); err != nil {
+		n.log.Debug("closing the transport", "error", err)
+	}
+	if n.store.Err() != nil {
+		errs = append(errs, n.store.Close())
+	}
+	if !waitFor(func() { _ = down.Error() }, stopWait) {
+		errs = append(errs, errors.New("raft did not shut down"))
+	}
+	if !waitFor(func() { flights.Wait(); n.jobs.Wait() }, stopWait) {
+		errs = append(errs, errors.New("a proposal or change was never answered by raft"))
+	}
+	n.inst.CompareAndSwap(inst, nil)
+	n.look(sighting{role: cluster.Follower, term: n.sight().term})
+	return errors.Join(errs...)
+}
+
+// awaitFlight gives a batch in flight the time that a leader without a quorum
+// needs to step down, which answers it.
+func (n *Node) awaitFlight() {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*n.cfg.TimeoutMax)
+	defer cancel()
+	if err := n.queue.idle(ctx); err != nil {
+		n.log.Warn("stopping with proposals in flight")
+	}
+}
+
+// restoreWait bounds how long stopping waits for a restore.
+const restoreWait = 30 * time.Second
+
+// awaitRestore waits for a restore on its way: the library panics when it is
+// shut down while its state machine takes the new state.
+func (n *Node) awaitRestore() {
+	if n.replacing.Load() == 0 {
+		return
+	}
+	t := time.NewTimer(restoreWait)
+	defer t.Stop()
+	select {
+	case n.changing <- struct{}{}: // a restore holds the turn to its end
+		<-n.changing
+	case <-t.C:
+		n.log.Warn("stopping in the middle of a restore")
+	}
+}
+
+// waitFor says whether wait returned within d.
+func waitFor(wait func(), d time.Duration) bool {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		wait()
+	}()
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-done:
+		return true
+	case <-t.C:
+		return false
+	}
+}
+
+// keepIdentity makes durable what the applied state says of this cluster: its
+// ID, and the roster that admission needs after a restart.
+func (n *Node) keepIdentity(ctx context.Context) {
+	for {
+		select {
+		case <-n.stateKick:
+		case <-ctx.Done():
+			return
+		}
+		if err := n.followState(); err != nil {
+			n.fail(err)
+			return
+		}
+	}
+}
+
+func (n *Node) followState() error {
+	v := n.state.View()
+	if v.ClusterID() == "" {
+		return nil
+	}
+	roster := rosterOf(v.Members(), v.AppliedIndex())
+	adopted, err := n.ident.adopt(v.ClusterID(), v.Generation(), roster)
+	if err != nil {
+		return err
+	}
+	if adopted {
+		n.log.Info("cluster ID is durable", "cluster_id", v.ClusterID(), "generation", v.Generation().Number)
+		n.deps.ResetPeers()
+	}
+	return n.ident.keepRoster(roster)
+}
+
+// notLeading is the refusal of what only a leader can do. It names the leader
+// that this node knows.
+func (n *Node) notLeading() *cluster.Error {
+	s := n.sight()
+	if s.leader == "" || s.leader == n.cfg.Self.NodeID {
+		return notLeader("node %s does not lead and knows no leader", n.cfg.Self.NodeID)
+	}
+	return notLeader("node %s does not lead, node %s does (term %d)", n.cfg.Self.NodeID, s.leader, s.term)
+}

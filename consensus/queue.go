@@ -1,0 +1,245 @@
+package consensus
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/hashicorp/raft"
+
+	"northstar/cluster"
+	"northstar/state"
+)
+
+// Bounds of the proposer. A batch becomes one log entry; up to maxAppendEntries
+// of them may travel in one message.
+const (
+	maxQueued      = 8192
+	maxQueuedBytes = 32 << 20
+	maxBatchBytes  = raft.SuggestedMaxDataSize // or one command
+)
+
+// A proposal's stages. It leaves the queue either way exactly once.
+const (
+	queued  int32 = iota
+	handed        // belongs to a batch: from here on its outcome may be unknown
+	settled       // answered, or withdrawn by its caller
+)
+
+type proposal struct {
+	cmd   state.Command
+	size  int
+	own   bool // this package's own command: not held back by the gate
+	stage atomic.Int32
+	done  chan outcome // capacity 1: settle never blocks
+}
+
+type outcome struct {
+	result state.Result
+	err    *cluster.Error
+}
+
+// settle answers the caller, if nobody has.
+func (p *proposal) settle(o outcome) {
+	if p.stage.Swap(settled) != settled {
+		p.done <- o
+	}
+}
+
+// withdraw takes a proposal back that was not handed over yet. The caller gets
+// no answer then.
+func (p *proposal) withdraw() bool { return p.stage.CompareAndSwap(queued, settled) }
+
+// queue holds proposals until the proposer takes them, one batch after the
+// other. Users' proposals wait behind a gate, which is open while this node leads
+// and is ready; this package's own pass it. Methods may be called from any
+// goroutine, take and done from one; only idle blocks.
+type queue struct {
+	mu      sync.Mutex
+	own     []*proposal
+	users   []*proposal
+	bytes   int
+	open    bool          // the gate
+	frozen  bool          // nothing passes: the state is being replaced
+	stopped bool          // nothing is taken in any more
+	flying  []*proposal   // the batch that Raft has; nil: none
+	drained chan struct{} // closed when there is none; nil when nobody waits
+	wake    chan struct{} // capacity 1
+}
+
+func newQueue() *queue { return &queue{wake: make(chan struct{}, 1)} }
+
+// add queues a proposal; CodeBusy when there is no room.
+func (q *queue) add(p *proposal) *cluster.Error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.stopped {
+		return notLeader("not proposed: %w", errStopped)
+	}
+	if p.own {
+		q.own = append(q.own, p)
+	} else {
+		if !q.room(p.size) {
+			q.dropWithdrawn()
+		}
+		if !q.room(p.size) {
+			return cluster.Errorf(cluster.CodeBusy, "%d writes of %d bytes in all are waiting already", len(q.users), q.bytes)
+		}
+		q.users = append(q.users, p)
+		q.bytes += p.size
+	}
+	notify(q.wake)
+	return nil
+}
+
+func (q *queue) room(size int) bool {
+	return len(q.users) == 0 || len(q.users) < maxQueued && q.bytes+size <= maxQueuedBytes
+}
+
+// dropWithdrawn takes out what its callers have given up waiting for.
+func (q *queue) dropWithdrawn() {
+	q.users = slices.DeleteFunc(q.users, func(p *proposal) bool {
+		gone := p.stage.Load() == settled
+		if gone {
+			q.bytes -= p.size
+		}
+		return gone
+	})
+}
+
+// take gives the next batch, nil when there is nothing to propose. done must be
+// called before the next.
+func (q *queue) take() []*proposal {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.frozen {
+		return nil
+	}
+	if batch := q.takeFrom(&q.own); batch != nil {
+		return batch
+	}
+	if !q.open {
+		return nil
+	}
+	return q.takeFrom(&q.users)
+}
+
+func (q *queue) takeFrom(list *[]*proposal) []*proposal {
+	var batch []*proposal
+	size, n := 0, 0
+	for _, p := range *list {
+		if len(batch) > 0 && size+p.size > maxBatchBytes {
+			break
+		}
+		n++
+		if !p.own {
+			q.bytes -= p.size
+		}
+		if p.stage.CompareAndSwap(queued, handed) {
+			batch = append(batch, p)
+			size += p.size
+		}
+	}
+	clear((*list)[:n]) // let go of the values
+	*list = (*list)[n:]
+	if len(*list) == 0 {
+		*list = nil
+	}
+	q.flying = batch
+	return batch
+}
+
+// done says that the batch is not in flight any more.
+func (q *queue) done() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.flying = nil
+	if q.drained != nil {
+		close(q.drained)
+		q.drained = nil
+	}
+}
+
+// setGate opens or closes the gate. Closing leaves proposals in the queue.
+func (q *queue) setGate(open bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.open = open && !q.stopped
+	notify(q.wake)
+}
+
+// freeze holds back everything, this package's own proposals too.
+func (q *queue) freeze(frozen bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.frozen = frozen
+	notify(q.wake)
+}
+
+// refuse closes the gate and answers everything that was not handed over.
+func (q *queue) refuse(err *cluster.Error) {
+	q.mu.Lock()
+	waiting := append(q.own, q.users...)
+	q.own, q.users, q.bytes, q.open = nil, nil, 0, false
+	q.mu.Unlock()
+	for _, p := range waiting {
+		if p.stage.CompareAndSwap(queued, handed) {
+			p.settle(outcome{err: err})
+		}
+	}
+}
+
+// stop is refuse for good.
+func (q *queue) stop() {
+	q.mu.Lock()
+	q.stopped = true
+	q.mu.Unlock()
+	q.refuse(notLeader("not proposed: %w", errStopped))
+}
+
+// abandon answers what is in flight as unknown, without waiting for Raft: the
+// disk under it hangs.
+func (q *queue) abandon(cause error) {
+	q.mu.Lock()
+	flying := q.flying
+	q.mu.Unlock()
+	for _, p := range flying {
+		p.settle(outcome{err: unknownOutcome(cause)})
+	}
+}
+
+// idle returns once no batch is in flight.
+func (q *queue) idle(ctx context.Context) error {
+	q.mu.Lock()
+	if q.flying == nil {
+		q.mu.Unlock()
+		return nil
+	}
+	if q.drained == nil {
+		q.drained = make(chan struct{})
+	}
+	ch := q.drained
+	q.mu.Unlock()
+	select {
+	case <-ch:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// queuedBytes is about what a command takes in a log entry.
+func queuedBytes(c *state.Command) int {
+	n := 128
+	if c.Put != nil {
+		n += len(c.Put.Key) + len(c.Put.Value)
+	}
+	if c.Delete != nil {
+		n += len(c.Delete.Key)
+	}
+	if c.Idem != nil {
+		n += len(c.Idem.Key) + len(c.Idem.Fingerprint)
+	}
+	return n
+}

@@ -1,0 +1,140 @@
+package consensus
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"northstar/cluster"
+	"northstar/state"
+)
+
+func newProposal(size int, own bool) *proposal {
+	return &proposal{cmd: state.Command{}, size: size, own: own, done: make(chan outcome, 1)}
+}
+
+func mustAdd(t *testing.T, q *queue, p *proposal) *proposal {
+	t.Helper()
+	if err := q.add(p); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestQueueGate(t *testing.T) {
+	q := newQueue()
+	user, own := mustAdd(t, q, newProposal(10, false)), mustAdd(t, q, newProposal(10, true))
+	if b := q.take(); len(b) != 1 || b[0] != own {
+		t.Fatalf("took %v before the gate opened, want this package's own", b)
+	}
+	q.done()
+	if b := q.take(); b != nil {
+		t.Fatal("took a user's proposal before the gate opened")
+	}
+	q.setGate(true)
+	q.freeze(true)
+	if q.take() != nil {
+		t.Fatal("took from a frozen queue")
+	}
+	q.freeze(false)
+	if b := q.take(); len(b) != 1 || b[0] != user {
+		t.Fatalf("took %v", b)
+	}
+}
+
+func TestQueueBatches(t *testing.T) {
+	q := newQueue()
+	q.setGate(true)
+	for range 3 {
+		mustAdd(t, q, newProposal(maxBatchBytes/2, false))
+	}
+	mustAdd(t, q, newProposal(4*maxBatchBytes, false))
+	withdrawn := mustAdd(t, q, newProposal(1, false))
+	if !withdrawn.withdraw() {
+		t.Fatal("not withdrawn from the queue")
+	}
+	var sizes []int
+	for b := q.take(); b != nil; b = q.take() {
+		sizes = append(sizes, len(b))
+		q.done()
+	}
+	if len(sizes) != 3 || sizes[0] != 2 || sizes[1] != 1 || sizes[2] != 1 {
+		t.Errorf("batches of %v, want 2 that fit, 1, and 1 that is too large for any", sizes)
+	}
+	if q.bytes != 0 || withdrawn.withdraw() {
+		t.Errorf("%d bytes left", q.bytes)
+	}
+}
+
+func TestQueueIsBounded(t *testing.T) {
+	q := newQueue()
+	for range maxQueued {
+		mustAdd(t, q, newProposal(1, false))
+	}
+	err := q.add(newProposal(1, false))
+	if err == nil || err.Code != cluster.CodeBusy || !err.Retryable() {
+		t.Fatalf("count: %v", err)
+	}
+	if !q.users[5].withdraw() {
+		t.Fatal("not withdrawn")
+	}
+	mustAdd(t, q, newProposal(1, false)) // in its place
+	mustAdd(t, q, newProposal(1, true))  // own ones are not bounded by users'
+
+	q = newQueue()
+	mustAdd(t, q, newProposal(maxQueuedBytes+1, false)) // one always fits
+	if err := q.add(newProposal(1, false)); err == nil || err.Code != cluster.CodeBusy {
+		t.Fatalf("bytes: %v", err)
+	}
+}
+
+func TestQueueRefuse(t *testing.T) {
+	q := newQueue()
+	q.setGate(true)
+	flying := mustAdd(t, q, newProposal(1, false))
+	q.take()
+	waiting := mustAdd(t, q, newProposal(1, false))
+	q.refuse(notLeader("lost"))
+	if o := <-waiting.done; o.err == nil || o.err.Code != cluster.CodeNoLeader {
+		t.Errorf("waiting: %v", o.err)
+	}
+	select {
+	case o := <-flying.done:
+		t.Errorf("in flight: answered %v although Raft may still commit it", o.err)
+	default:
+	}
+	q.abandon(errors.New("stalled"))
+	if o := <-flying.done; o.err == nil || o.err.Code != cluster.CodeOutcomeUnknown {
+		t.Errorf("abandoned: %v", o.err)
+	}
+	flying.settle(outcome{}) // the late answer of Raft goes nowhere
+	q.done()
+	mustAdd(t, q, newProposal(1, false))
+	if q.take() != nil {
+		t.Error("the gate is open after a refusal")
+	}
+	q.stop()
+	if err := q.add(newProposal(1, true)); err == nil || err.Code != cluster.CodeNoLeader {
+		t.Errorf("after stop: %v", err)
+	}
+}
+
+func TestQueueIdle(t *testing.T) {
+	q := newQueue()
+	if err := q.idle(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	mustAdd(t, q, newProposal(1, true))
+	q.take()
+	gone, cancel := context.WithCancel(context.Background())
+	cancel()
+	if q.idle(gone) == nil {
+		t.Error("idle with a batch in flight")
+	}
+	done := make(chan error, 1)
+	go func() { done <- q.idle(context.Background()) }()
+	q.done()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,327 @@
+package consensus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"northstar/cluster"
+	"northstar/election"
+	"northstar/state"
+)
+
+// reigns runs one reign after the other. The next begins only when every task
+// of the one before has returned.
+func (n *Node) reigns(ctx context.Context, inst *instance) {
+	for {
+		changed := n.LeaderChanged()
+		s := n.sight()
+		if s.role == cluster.Leader && inst.leads(s.term) {
+			n.reign(ctx, inst, s.term)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// reign leads for one term: prove that this node can commit, make the cluster
+// known if it is new, open the gate for writes, run the leader's tasks.
+func (n *Node) reign(ctx context.Context, inst *instance, term uint64) {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(ErrLeadershipLost)
+	if !n.beginReign(term, end) {
+		return
+	}
+	defer n.closeReign(term)
+	if !n.proveLeading(ctx, inst, term) {
+		return
+	}
+	if !n.initCluster(ctx, inst) || !n.beginGeneration(ctx) || !n.awaitLease(ctx, term) {
+		return
+	}
+	won := n.wonElection(term)
+	n.log.Info("leading", "term", term, "trigger", won.Trigger, "election", won.Duration, "leaderless", won.Leaderless)
+	n.setReady(term)
+	n.queue.setGate(true)
+	if n.deps.Hooks.Election != nil {
+		n.deps.Hooks.Election(won)
+	}
+	if n.deps.Hooks.Reign != nil {
+		n.deps.Hooks.Reign(term, true)
+		defer n.deps.Hooks.Reign(term, false)
+	}
+	var tasks sync.WaitGroup
+	tasks.Go(func() { n.keepMembers(ctx, inst, term) })
+	for _, t := range n.tasks {
+		tasks.Go(func() { t.run(ctx, term) })
+	}
+	<-ctx.Done()
+	n.shutGate()
+	if !waitFor(tasks.Wait, stopWait) {
+		n.log.Warn("leader tasks are slow to end: the next reign waits for them", "term", term)
+	}
+	tasks.Wait()
+}
+
+// beginReign registers the reign for look to end; false when it is over.
+func (n *Node) beginReign(term uint64, end context.CancelCauseFunc) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.seen.role != cluster.Leader || n.seen.term != term {
+		return false
+	}
+	n.reignTerm, n.endReign = term, end
+	return true
+}
+
+func (n *Node) closeReign(term uint64) {
+	n.mu.Lock()
+	n.endReign = nil
+	n.mu.Unlock()
+	n.shutGate()
+	n.log.Info("not leading any more", "term", term)
+}
+
+// shutGate refuses what this node has not proposed. It may be called twice.
+func (n *Node) shutGate() {
+	if n.readyTerm.Load() != 0 {
+		n.setReady(0)
+	}
+	n.queue.refuse(n.notLeading())
+}
+
+// proveLeading puts this term's leader-start through the log. It does not give
+// up while commit or apply move on: a long log is being replayed. When they do
+// not for four times timeout-max, this leader cannot lead, and another should.
+func (n *Node) proveLeading(ctx context.Context, inst *instance, term uint64) bool {
+	start := n.leaderStart(term)
+	for ctx.Err() == nil {
+		result, err := n.proposeWhileMoving(ctx, inst, state.Command{Kind: state.KindLeaderStart, LeaderStart: start})
+		switch {
+		case err == nil && result.Err == nil:
+			return inst.leads(term)
+		case err == nil:
+			n.log.Warn("leader-start refused", "term", term, "error", result.Err)
+			return false // of another term: the next sighting begins that reign
+		case ctx.Err() != nil:
+			return false
+		case errors.Is(err, raft.ErrLeadershipTransferInProgress):
+			// Left over from an earlier reign: gone in a moment, or for the
+			// watchdog, which sees the refusals of these attempts.
+			select {
+			case <-time.After(n.cfg.TimeoutMin / 2):
+			case <-ctx.Done():
+			}
+			continue
+		}
+		n.log.Warn("this leader cannot commit its leader-start: handing leadership away", "term", term, "error", err)
+		n.handAway(ctx, inst)
+	}
+	return false
+}
+
+// passesOver says that this node was elected over the head of a leader that may
+// have a lease.
+func (n *Node) passesOver(term uint64) bool {
+	return n.lease != nil && n.readyTerm.Load() != term && n.facts(term).Ordered
+}
+
+// awaitLease waits until a leader that the voters passed over cannot have a lease
+// any more: what it answers by that is older than what this one does. The votes
+// are in by now, and voters acknowledge nothing of an older term. False when the
+// reign ended before that.
+func (n *Node) awaitLease(ctx context.Context, term uint64) bool {
+	if !n.passesOver(term) {
+		return true
+	}
+	n.log.Info("elected by order: waiting until the lease of the leader before has run out", "term", term, "wait", n.cfg.LeaseWait())
+	select {
+	case <-time.After(n.cfg.LeaseWait()):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// leaderStart is the command that begins the reign of term, and the record of
+// its election.
+func (n *Node) leaderStart(term uint64) *state.LeaderStart {
+	now := n.now()
+	e := n.electionWon(term, now)
+	start := &state.LeaderStart{Term: term, Node: e.Candidate, Trigger: e.Trigger, Reason: e.Reason, Operator: e.Operator}
+	if !e.StartedAt.IsZero() {
+		start.StartedAt = e.StartedAt.UnixNano()
+	}
+	if e.Leaderless > 0 {
+		start.LeaderlessAt = now.Add(-e.Leaderless).UnixNano()
+	}
+	if len(e.Votes) > 0 {
+		start.Votes, _ = json.Marshal(e.Votes) // strings and a bool: cannot fail
+	}
+	return start
+}
+
+// proposeWhileMoving proposes, and gives up when neither commit nor apply has
+// moved for four times timeout-max.
+func (n *Node) proposeWhileMoving(ctx context.Context, inst *instance, cmd state.Command) (state.Result, error) {
+	type reply struct {
+		result state.Result
+		err    error
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done := make(chan reply, 1)
+	go func() {
+		result, err := n.proposeOwn(ctx, cmd)
+		done <- reply{result, err}
+	}()
+	tick := time.NewTicker(4 * n.cfg.TimeoutMax)
+	defer tick.Stop()
+	commit, applied := inst.raft.CommitIndex(), n.fsm.applied.Load()
+	for {
+		select {
+		case r := <-done:
+			return r.result, r.err
+		case <-tick.C:
+			c, a := inst.raft.CommitIndex(), n.fsm.applied.Load()
+			if c == commit && a == applied {
+				cancel()
+			}
+			commit, applied = c, a
+		}
+	}
+}
+
+// handAway moves leadership to whoever can take it, and otherwise waits: without
+// a quorum the library steps down by itself.
+func (n *Node) handAway(ctx context.Context, inst *instance) {
+	pause, cancel := context.WithTimeout(ctx, 2*n.cfg.TimeoutMax)
+	defer cancel()
+	why := fmt.Sprintf("node %s leads and cannot commit", n.cfg.Self.NodeID)
+	for _, s := range inst.servers() {
+		if s.Suffrage == cluster.Voter && s.ID != n.cfg.Self.NodeID && n.inContact(s.ID) {
+			if err := n.TransferTo(pause, cluster.Handover{To: s.ID, Trigger: election.TriggerDiskStall, Reason: why}); err == nil {
+				return
+			}
+		}
+	}
+	<-pause.Done()
+}
+
+func (n *Node) facts(term uint64) ElectionFacts {
+	if n.deps.Facts == nil {
+		return ElectionFacts{}
+	}
+	return n.deps.Facts(term)
+}
+
+// wonElection makes the record of the election that this reign comes from, and
+// forgets what it was made of.
+func (n *Node) wonElection(term uint64) Election {
+	e := n.electionWon(term, n.now())
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.candidature, n.leaderless, n.everLed = time.Time{}, time.Time{}, true
+	return e
+}
+
+// electionWon is what is known by now of the election that this node has won.
+func (n *Node) electionWon(term uint64, now time.Time) Election {
+	facts := n.facts(term)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	e := Election{
+		Term: term, Candidate: n.cfg.Self.NodeID, Trigger: n.electionTrigger(), Reason: facts.Reason, Operator: facts.Operator, Won: true,
+		Votes: facts.Votes, StartedAt: n.candidature, Leaderless: n.leaderlessFor(now), LedAt: n.ledAt,
+	}
+	if facts.Trigger != "" {
+		e.Trigger = facts.Trigger
+	}
+	if e.StartedAt.IsZero() {
+		e.StartedAt = facts.StartedAt // it went by too fast to be sighted
+	}
+	if !e.StartedAt.IsZero() {
+		e.Duration = now.Sub(e.StartedAt)
+	}
+	if !facts.LeaderlessSince.IsZero() {
+		e.Leaderless = max(e.Leaderless, now.Sub(facts.LeaderlessSince))
+	}
+	return e
+}
+
+// initCluster gives a cluster without an ID its identity; false when the reign
+// ended before that.
+func (n *Node) initCluster(ctx context.Context, inst *instance) bool {
+	missing := func() bool { return n.View().ClusterID() == "" }
+	return n.retry(ctx, "the new cluster could not be given its ID", missing, func() error { return n.proposeInit(ctx, inst) })
+}
+
+// retry proposes something that a reign cannot begin without, until it is there;
+// false when the reign ended before that.
+func (n *Node) retry(ctx context.Context, trouble string, missing func() bool, propose func() error) bool {
+	for missing() {
+		err := propose()
+		if err == nil {
+			continue
+		}
+		if ctx.Err() != nil {
+			return false
+		}
+		n.log.Warn(trouble+": trying again", "error", err)
+		select {
+		case <-time.After(n.cfg.TimeoutMax):
+		case <-ctx.Done():
+		}
+	}
+	return true
+}
+
+// proposeInit proposes the cluster's identity. The roster holds every data
+// directory that this node has met or has on record, so that none of them can be
+// taken for a wiped one, or a wiped one for them.
+func (n *Node) proposeInit(ctx context.Context, inst *instance) error {
+	id, err := randomID(n.deps.Entropy)
+	if err != nil {
+		return err
+	}
+	init := &state.ClusterInit{ClusterID: id, Generation: cluster.Generation{Number: 1}, AutoFailover: n.cfg.AutoFailover}
+	hellos := n.peers.hellos()
+	hellos[n.cfg.Self.NodeID] = n.LocalPeer()
+	recorded := n.ident.get().Met
+	for _, s := range inst.servers() {
+		p, met := hellos[s.ID]
+		m := firstRecord(s, p, met, n.cfg.InitialCluster)
+		if recorded[s.ID] != "" {
+			m.Incarnation = recorded[s.ID] // also of one that has not been heard since this node restarted
+		}
+		init.Members = append(init.Members, m)
+	}
+	result, err := n.proposeOwn(ctx, state.Command{Kind: state.KindClusterInit, ClusterInit: init})
+	if err == nil && result.Err != nil {
+		err = result.Err
+	}
+	return err
+}
+
+// firstRecord is the member record of a server that has none.
+func firstRecord(s cluster.Server, p cluster.Peer, met bool, first []FirstMember) cluster.Member {
+	m := cluster.Member{ID: s.ID, RaftAddress: s.Address, Priority: cluster.DefaultPriority, Eligible: true, Lifecycle: cluster.Active}
+	for _, f := range first {
+		if f.ID == s.ID {
+			m.HTTPAddress = f.HTTPAddress
+		}
+	}
+	if met {
+		m.HTTPAddress, m.Priority, m.Eligible, m.Zone = p.HTTPAddress, p.Priority, p.Eligible, p.Zone
+		m.Incarnation, m.Version, m.Reads = p.Incarnation, p.Version, p.Reads
+	}
+	return m
+}

@@ -1,0 +1,131 @@
+package consensus_test
+
+import (
+	"bytes"
+	"io"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"northstar/cluster"
+	"northstar/consensus"
+	"northstar/consensus/storage"
+	"northstar/transport"
+)
+
+// startRestore has a leader restore a backup of which nobody else hears, up to
+// where its own state is replaced.
+func startRestore(t *testing.T) (c *testCluster, leader *testNode, done chan error) {
+	t.Helper()
+	c = newCluster(t, 3)
+	c.tune = func(cfg *consensus.Config) { cfg.Lease, cfg.LeaseDrift = true, 0.1 }
+	for _, n := range c.nodes {
+		n.start()
+	}
+	leader = c.leader()
+	c.write("a", "backup")
+	var backup bytes.Buffer
+	if err := leader.Backup(within(t, patience), &backup); err != nil {
+		t.Fatal(err)
+	}
+	c.write("a", "new")
+	c.everywhere("a", "new")
+	leader.drop(func(m transport.Message) bool { return m.Kind != "heartbeat" })
+	done = make(chan error, 1)
+	go func() { done <- leader.Restore(within(t, patience), &backup) }()
+	eventually(t, "the state is replaced", func() bool { return leader.has("a", "backup") })
+	return c, leader, done
+}
+
+// TestUncommittedRestore has the cluster go on without a restore that its leader
+// had begun, and ends that leader by a crash or by a new leader. In between no
+// reader may see what is not committed; in the end all must hold the same.
+func TestUncommittedRestore(t *testing.T) {
+	for _, how := range []string{"crash", "deposed"} {
+		t.Run(how, func(t *testing.T) {
+			c, old, done := startRestore(t)
+			wantCode(t, old.Barrier(within(t, patience)), cluster.CodeNoLeader)
+			wantCode(t, old.LeaseBarrier(within(t, patience)), cluster.CodeNoLeader)
+			old.cut.Store(true)
+			wantCode(t, <-done, cluster.CodeOutcomeUnknown)
+			c.write("b", "1")
+			if how == "crash" {
+				old.restart()
+			}
+			old.drop(nil)
+			old.cut.Store(false)
+			if err := old.wait(false); err == nil || !strings.Contains(err.Error(), "gone on without the restored backup") {
+				t.Fatalf("it ended with %v", err)
+			}
+			for range 2 { // the second start finds nothing left to undo
+				old.start()
+				c.write("a", "newer")
+				c.everywhere("a", "newer")
+				c.everywhere("b", "1")
+				old.stop()
+			}
+			old.start()
+			eventually(t, "equal states", func() bool {
+				prints := map[[32]byte]bool{}
+				for _, n := range c.nodes {
+					prints[n.View().Fingerprint()] = true
+				}
+				return len(prints) == 1
+			})
+		})
+	}
+}
+
+// slowSnapshots is a real data directory whose snapshots are opened only when
+// release is closed.
+type slowSnapshots struct {
+	storage.Storage
+	opening chan struct{}
+	release atomic.Pointer[chan struct{}]
+}
+
+func (d *slowSnapshots) Snapshots() raft.SnapshotStore { return &slowStore{d.Storage.Snapshots(), d} }
+
+type slowStore struct {
+	raft.SnapshotStore
+	disk *slowSnapshots
+}
+
+func (s *slowStore) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
+	if ch := s.disk.release.Load(); ch != nil {
+		close(s.disk.opening)
+		<-*ch
+	}
+	return s.SnapshotStore.Open(id)
+}
+
+// TestStopInARestore stops a node while its state machine takes a backup. The
+// library panics when it is shut down there.
+func TestStopInARestore(t *testing.T) {
+	c := newCluster(t, 1)
+	n := c.nodes["n1"]
+	dir, err := storage.Open(storage.Options{Dir: n.dir, Logger: testLogger()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	disk := &slowSnapshots{Storage: dir, opening: make(chan struct{})}
+	if err := n.startOn(disk); err != nil {
+		t.Fatal(err)
+	}
+	c.write("a", "1")
+	var backup bytes.Buffer
+	if err := n.Backup(within(t, patience), &backup); err != nil {
+		t.Fatal(err)
+	}
+	release := make(chan struct{})
+	disk.release.Store(&release)
+	done := make(chan error, 1)
+	go func() { done <- n.Restore(within(t, patience), &backup) }()
+	<-disk.opening
+	time.AfterFunc(timeoutMax, func() { close(release) })
+	n.stop()
+	t.Log(<-done)
+}

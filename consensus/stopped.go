@@ -1,0 +1,64 @@
+package consensus
+
+import (
+	"errors"
+	"io"
+
+	"northstar/cluster"
+	"northstar/consensus/storage"
+)
+
+// Stopped is the data directory of a node that does not run, locked until Close.
+type Stopped struct {
+	look  *storage.Look
+	facts recoveryFacts
+}
+
+// OpenStopped looks at a data directory and changes nothing. Errors are those of
+// storage.OpenLook, or say what is wrong with the identity.
+func OpenStopped(dir string) (*Stopped, error) {
+	look, err := storage.OpenLook(dir)
+	if err != nil {
+		return nil, err
+	}
+	s := &Stopped{look: look}
+	s.facts.identity, err = readIdentity(look)
+	if err != nil {
+		return nil, errors.Join(err, look.Close())
+	}
+	s.facts.currentTerm, s.facts.lastTerm = look.CurrentTerm, look.LastTerm
+	s.facts.servers = serversOf(look.Configuration)
+	return s, nil
+}
+
+// Identity is who the data directory is.
+func (s *Stopped) Identity() cluster.Identity { return s.facts.identity.Identity }
+
+// Servers is the latest configuration in its log.
+func (s *Stopped) Servers() []cluster.Server { return s.facts.servers }
+
+// Look is what stands in its log, snapshots and vote file.
+func (s *Stopped) Look() *storage.Look { return s.look }
+
+// Recover decides, with one write, that the directory begins the next generation
+// as its only voter; the node's next start does the rest. confirm must be the
+// cluster's ID. Errors as planRecovery's, or the disk's.
+func (s *Stopped) Recover(confirm, operator string, entropy io.Reader) (cluster.Generation, error) {
+	id, err := randomID(entropy)
+	if err != nil {
+		return cluster.Generation{}, err
+	}
+	next, err := planRecovery(s.facts, cluster.RecoveryOrder{Confirm: confirm, Operator: operator, Reason: "offline"}, id)
+	if err != nil {
+		return cluster.Generation{}, err
+	}
+	i := &identity{files: s.look}
+	if err := i.save(&next); err != nil {
+		return cluster.Generation{}, err
+	}
+	s.facts.identity = next
+	return next.Generation, nil
+}
+
+// Close releases the directory.
+func (s *Stopped) Close() error { return s.look.Close() }

@@ -1,0 +1,235 @@
+package storage
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+)
+
+// DefaultReserve is the usual size of the disk reserve in bytes.
+const DefaultReserve = 64 << 20
+
+// Options says where and how to open a data directory.
+type Options struct {
+	// Dir is the directory; it is created when missing.
+	Dir string
+	// Reserve is the space in bytes to keep free by a preallocated file;
+	// 0 keeps none.
+	Reserve uint64
+	// Logger gets one line for each thing that an operator should know.
+	// Required.
+	Logger hclog.Logger
+}
+
+// Dir is a locked, verified and opened data directory: a Storage on a file
+// system. Its log has to be written through a Guarded: Open expects the
+// entries to carry the guard's checksums.
+type Dir struct {
+	path      string
+	lock      *os.File
+	reserve   *reserveFile
+	log       *boltLog
+	vote      *voteFile
+	snapshots *snapshots
+
+	closeOnce sync.Once
+	closeErr  error
+}
+
+// Open opens a data directory, creating what a new one lacks. It fails with a
+// *LockedError when another process uses the directory and with a
+// *DamagedError when its content is not what was written, unless that is a
+// snapshot that older ones and the log can stand in for.
+func Open(o Options) (*Dir, error) {
+	logger := o.Logger.Named("storage")
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("create data directory %s: %w", o.Dir, err)
+	}
+	lock, err := lockDir(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	d := &Dir{path: o.Dir, lock: lock}
+	if err := d.open(o, logger); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
+}
+
+func (d *Dir) open(o Options, logger hclog.Logger) (err error) {
+	if err := removeTemps(d.path); err != nil {
+		return fmt.Errorf("clear data directory %s: %w", d.path, err)
+	}
+	if err := finishSetAside(d.path); err != nil {
+		return fmt.Errorf("set the data in %s aside: %w", d.path, err)
+	}
+	if d.reserve, err = openReserve(d.file(reserveName), o.Reserve); err != nil {
+		return err
+	}
+	err = d.openStores(logger)
+	if _, held := d.reserve.state(); err == nil || !held || !isNoSpace(err) {
+		return err
+	}
+	// Full but for the reserve: that is what it is for. The node starts, and
+	// the first look at the space makes it read-only.
+	if err := errors.Join(d.closeStores(), d.reserve.release()); err != nil {
+		return err
+	}
+	return d.openStores(logger)
+}
+
+func (d *Dir) openStores(logger hclog.Logger) error {
+	if err := checkWritable(d.path); err != nil {
+		return fmt.Errorf("data directory %s is not writable: %w", d.path, err)
+	}
+	found, err := surveySnapshots(d.file(snapshotsName))
+	if err != nil {
+		return fmt.Errorf("look through the snapshots: %w", err)
+	}
+	if err := d.create(found); err != nil {
+		return err
+	}
+	if d.vote, err = openVote(d.file(voteName)); err != nil {
+		return err
+	}
+	log, err := checkLog(d.file(logName), found.best().Index, found.best().Term)
+	if err != nil {
+		return err
+	}
+	if err := checkHistory(d.file(logName), log.spans, found); err != nil {
+		return err
+	}
+	if term := d.vote.durable.currentTerm; term < log.term {
+		return &DamagedError{Path: d.file(voteName), What: fmt.Sprintf("its term is %d, the log's is %d", term, log.term)}
+	}
+	if d.log, err = openLog(d.file(logName), log); err != nil {
+		return err
+	}
+	if err := found.clear(d.path, logger); err != nil {
+		return fmt.Errorf("clear the snapshots: %w", err)
+	}
+	if d.snapshots, err = openSnapshots(d.path, logger); err != nil {
+		return err
+	}
+	return errors.Join(syncDir(d.file(snapshotsName)), syncDir(d.path))
+}
+
+// create makes the files of a new data directory. The vote file comes last: a
+// directory that has it has had the others.
+func (d *Dir) create(found survey) error {
+	haveVote, err := exists(d.file(voteName))
+	if err != nil {
+		return err
+	}
+	haveLog, err := exists(d.file(logName))
+	if err != nil {
+		return err
+	}
+	switch {
+	case haveVote && haveLog:
+		return nil
+	case haveVote:
+		return &DamagedError{Path: d.file(logName), What: "it is missing"}
+	case len(found.good)+len(found.damaged) > 0:
+		return &DamagedError{Path: d.file(voteName), What: "it is missing, though there are snapshots"}
+	}
+	if haveLog {
+		// A crash during the first opening leaves a log without entries.
+		log, err := checkLog(d.file(logName), noEntries, 0)
+		if err != nil {
+			return err
+		}
+		if len(log.spans) > 0 {
+			return &DamagedError{Path: d.file(voteName), What: "it is missing, though there is a log"}
+		}
+	} else if err := createLog(d.file(logName)); err != nil {
+		return err
+	}
+	return saveFile(d.file(voteName), newVoteFile())
+}
+
+func (d *Dir) file(name string) string { return filepath.Join(d.path, name) }
+
+// Log is the Raft log.
+func (d *Dir) Log() raft.LogStore { return d.log }
+
+// Stable is the vote file.
+func (d *Dir) Stable() raft.StableStore { return d.vote }
+
+// Snapshots is the snapshot directory.
+func (d *Dir) Snapshots() raft.SnapshotStore { return d.snapshots }
+
+// ownNames are the files of the directory that are not small files.
+var ownNames = []string{lockName, reserveName, logName, voteName, snapshotsName, damagedName, nextName, asideName}
+
+func checkName(name string) error {
+	if name == "" || name != filepath.Base(name) || name[0] == '.' || filepath.Ext(name) == tempSuffix || slices.Contains(ownNames, name) {
+		return fmt.Errorf("%q is no name for a small file", name)
+	}
+	return nil
+}
+
+// Load reads a small file; see Storage.
+func (d *Dir) Load(name string) ([]byte, error) {
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
+	return loadFile(d.file(name))
+}
+
+// Save replaces a small file; see Storage.
+func (d *Dir) Save(name string, data []byte) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	return saveSmall(d.path, name, data)
+}
+
+func saveSmall(dir, name string, data []byte) error {
+	content := frame(data)
+	if len(content) > maxSmallFile {
+		return fmt.Errorf("save %s: %d bytes are more than %d", name, len(content), maxSmallFile)
+	}
+	if err := saveFile(filepath.Join(dir, name), content); err != nil {
+		return fmt.Errorf("save %s: %w", name, err)
+	}
+	return nil
+}
+
+// Free is the space left on the file system, without the reserve.
+func (d *Dir) Free() (uint64, error) { return freeSpace(d.path) }
+
+// Reserve is the size of the disk reserve and whether it is held.
+func (d *Dir) Reserve() (size uint64, held bool) { return d.reserve.state() }
+
+// HoldReserve takes the reserve's space.
+func (d *Dir) HoldReserve() error { return d.reserve.hold() }
+
+// ReleaseReserve gives the reserve's space back.
+func (d *Dir) ReleaseReserve() error { return d.reserve.release() }
+
+// Close closes the files and releases the lock. The reserve stays on disk.
+func (d *Dir) Close() error {
+	d.closeOnce.Do(func() {
+		d.closeErr = errors.Join(d.closeStores(), d.lock.Close())
+	})
+	return d.closeErr
+}
+
+func (d *Dir) closeStores() (err error) {
+	if d.log != nil {
+		err = d.log.close()
+		d.log = nil
+	}
+	if d.vote != nil {
+		err = errors.Join(err, d.vote.close())
+		d.vote = nil
+	}
+	return err
+}

@@ -1,0 +1,126 @@
+package storage
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// tempSuffix marks what was being written; Open removes what a crash left.
+const tempSuffix = ".tmp"
+
+// maxSmallFile bounds what Load reads and Save takes.
+const maxSmallFile = 16 << 20
+
+// fileHead is the first line of a small file; the data follows as it is.
+const fileHead = "northstar-file 1 crc32c=%08x size=%d\n"
+
+// frame puts the line with the checksum in front of the data.
+func frame(data []byte) []byte {
+	return append(fmt.Appendf(nil, fileHead, crc32.Checksum(data, castagnoli), len(data)), data...)
+}
+
+// unframe checks and removes that line.
+func unframe(content []byte) ([]byte, error) {
+	head, data, ok := bytes.Cut(content, []byte("\n"))
+	if !ok {
+		return nil, errors.New("it has no first line with a checksum")
+	}
+	if want := fmt.Appendf(nil, fileHead, crc32.Checksum(data, castagnoli), len(data)); !bytes.Equal(append(head, '\n'), want) {
+		return nil, errors.New("its checksum does not match")
+	}
+	return data, nil
+}
+
+// loadFile reads what saveFile wrote.
+func loadFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	content, err := io.ReadAll(io.LimitReader(f, maxSmallFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	if len(content) > maxSmallFile {
+		return nil, &DamagedError{Path: path, What: "it is too large"}
+	}
+	data, err := unframe(content)
+	if err != nil {
+		return nil, &DamagedError{Path: path, What: err.Error()}
+	}
+	return data, nil
+}
+
+// saveFile replaces path with content: written apart, synced, renamed, the
+// directory synced.
+func saveFile(path string, content []byte) (err error) {
+	temp := path + tempSuffix
+	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err == nil {
+		err = f.Sync()
+	}
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = os.Rename(temp, path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(temp))
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// syncDir makes creations, renames and removals in a directory durable.
+func syncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// removeTemps removes what a crash left half written in a directory.
+func removeTemps(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), tempSuffix) {
+			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// readFull reads the file from its start, as much as fits.
+func readFull(f *os.File, b []byte) (int, error) {
+	n, err := f.ReadAt(b, 0)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return n, err
+}
+
+func exists(path string) (bool, error) {
+	_, err := os.Lstat(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}

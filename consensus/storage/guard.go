@@ -1,0 +1,278 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+)
+
+// Names of the operations that GuardConfig.Observe is told of.
+const (
+	OpAppend   = "append"   // log entries stored
+	OpTruncate = "truncate" // log entries deleted, at either end
+	OpVote     = "vote"     // term or vote recorded
+	OpSave     = "save"     // small file replaced
+	OpRead     = "read"     // log entry read that was not in the cache
+)
+
+// Defaults of GuardConfig.
+const (
+	DefaultExitAfter    = 20 * time.Second
+	DefaultCacheBytes   = 8 << 20
+	DefaultCacheEntries = 8192
+)
+
+const (
+	spaceEvery = 200 * time.Millisecond
+	hangChecks = 20 // a hung operation is noticed within ExitAfter/hangChecks
+	parkAtMost = 10 * time.Second
+	joinAtMost = time.Second
+)
+
+// GuardConfig is what a Guarded needs beside the storage.
+type GuardConfig struct {
+	// StallAfter is how long one operation may be outstanding before the disk
+	// counts as stalled: the election's timeout-max. Required.
+	StallAfter time.Duration
+	// ExitAfter is how long one operation may be outstanding before the disk
+	// counts as hung, which is fatal; 0 means DefaultExitAfter.
+	ExitAfter time.Duration
+	// CacheBytes and CacheEntries bound the cache of the newest log entries;
+	// 0 means the defaults.
+	CacheBytes, CacheEntries int
+	// OnFatal is called at most once, from the goroutine that met the error
+	// and before it goes on, when this node can no longer trust or use its
+	// data: a write failed, an entry reads back wrong, an operation hangs.
+	// The process has to end: no write succeeds afterwards. It must not wait
+	// for the storage. Required.
+	OnFatal func(error)
+	// Observe is told the duration of each operation as it ends; it must not
+	// block. Optional.
+	Observe func(op string, d time.Duration)
+	// Logger is required.
+	Logger hclog.Logger
+}
+
+// Guarded is a Storage seen through a guard. It times every operation, adds a
+// checksum to every log entry, keeps the newest entries in memory, keeps the
+// disk reserve, and ends the use of a storage that fails. Its methods may be
+// called from any goroutine.
+type Guarded struct {
+	storage Storage
+	cfg     GuardConfig
+	logger  hclog.Logger
+
+	watch     *watch
+	cache     *cache
+	log       *guardedLog
+	stable    *guardedStable
+	snapshots *guardedSnapshots
+
+	readOnly  atomic.Bool
+	spaceTurn chan struct{} // capacity 1: who holds it may move the reserve
+
+	progress atomic.Uint64 // bytes of snapshots written and read
+
+	fatal     atomic.Pointer[fatalError]
+	closed    chan struct{}
+	closeOnce sync.Once
+}
+
+type fatalError struct{ err error }
+
+// Guard puts a guard over s. It starts nothing: Run does.
+func Guard(s Storage, cfg GuardConfig) *Guarded {
+	if cfg.ExitAfter == 0 {
+		cfg.ExitAfter = DefaultExitAfter
+	}
+	if cfg.CacheBytes == 0 {
+		cfg.CacheBytes = DefaultCacheBytes
+	}
+	if cfg.CacheEntries == 0 {
+		cfg.CacheEntries = DefaultCacheEntries
+	}
+	g := &Guarded{
+		storage:   s,
+		cfg:       cfg,
+		logger:    cfg.Logger.Named("storage"),
+		watch:     newWatch(),
+		cache:     newCache(cfg.CacheBytes, cfg.CacheEntries),
+		spaceTurn: make(chan struct{}, 1),
+		closed:    make(chan struct{}),
+	}
+	g.log = &guardedLog{guard: g, store: s.Log()}
+	g.stable = &guardedStable{guard: g, store: s.Stable()}
+	g.snapshots = &guardedSnapshots{guard: g, store: s.Snapshots()}
+	return g
+}
+
+// Run watches for hung operations and keeps the disk reserve until ctx ends.
+// It returns the error that ended the use of the storage, if one did.
+func (g *Guarded) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	spaceDone := make(chan struct{})
+	go func() {
+		defer close(spaceDone)
+		g.every(ctx, spaceEvery, g.CheckSpace)
+	}()
+	g.every(ctx, g.cfg.ExitAfter/hangChecks, g.checkHung)
+
+	// On a hung disk a check of the space may never return; the process ends.
+	t := time.NewTimer(joinAtMost)
+	defer t.Stop()
+	select {
+	case <-spaceDone:
+	case <-t.C:
+	}
+	return g.Err()
+}
+
+func (g *Guarded) every(ctx context.Context, d time.Duration, check func()) {
+	t := time.NewTicker(d)
+	defer t.Stop()
+	for {
+		check()
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+	}
+}
+
+func (g *Guarded) checkHung() {
+	if op, d := g.watch.oldest(time.Now()); d > g.cfg.ExitAfter {
+		g.fail(fmt.Errorf("the disk hangs: %s outstanding for %s", op, d.Round(time.Millisecond)))
+	}
+}
+
+// Log is the guarded Raft log. What it is given is kept and handed out again:
+// neither entries nor their bytes may be changed afterwards.
+func (g *Guarded) Log() raft.LogStore { return g.log }
+
+// Stable is the guarded store of term and vote.
+func (g *Guarded) Stable() raft.StableStore { return g.stable }
+
+// Snapshots is the guarded snapshot store.
+func (g *Guarded) Snapshots() raft.SnapshotStore { return g.snapshots }
+
+// Load reads a small file; errors as Storage.Load.
+func (g *Guarded) Load(name string) ([]byte, error) { return g.storage.Load(name) }
+
+// Save replaces a small file. A failure is the caller's to judge: it is not
+// fatal by itself.
+func (g *Guarded) Save(name string, data []byte) error {
+	return g.write(OpSave, func() error { return g.storage.Save(name, data) })
+}
+
+// SetAside prepares the next opening; see Storage.
+func (g *Guarded) SetAside(aside, file string, data []byte) error {
+	return g.write(OpSave, func() error { return g.storage.SetAside(aside, file, data) })
+}
+
+// Outstanding is how long the oldest operation in flight has been running,
+// 0 when there is none. Snapshots do not count.
+func (g *Guarded) Outstanding() time.Duration {
+	_, d := g.watch.oldest(time.Now())
+	return d
+}
+
+// Stalled says that one operation is outstanding for longer than StallAfter.
+func (g *Guarded) Stalled() bool { return g.Outstanding() > g.cfg.StallAfter }
+
+// SyncP99 is the 99th percentile of the durations of synced operations over
+// the last minute, within 10 %, and how many there were; 0 when there were none.
+func (g *Guarded) SyncP99() (p99 time.Duration, syncs uint64) { return g.watch.p99(time.Now()) }
+
+// ReadOnly says that the disk has less space left than the reserve asks for:
+// the node must take no new entries.
+func (g *Guarded) ReadOnly() bool { return g.readOnly.Load() }
+
+// Progress grows with every byte of a snapshot written or read.
+func (g *Guarded) Progress() uint64 { return g.progress.Load() }
+
+// Err is the error that ended the use of the storage, nil while it is in use.
+func (g *Guarded) Err() error {
+	if f := g.fatal.Load(); f != nil {
+		return f.err
+	}
+	return nil
+}
+
+// Close closes the storage, once; call it after Raft has been told to shut
+// down. A goroutine that then still records a term or reads the log ends
+// there (see park); other operations fail with ErrClosed.
+func (g *Guarded) Close() error {
+	err := error(nil)
+	g.closeOnce.Do(func() {
+		close(g.closed)
+		err = g.storage.Close()
+	})
+	return err
+}
+
+func (g *Guarded) isClosed() bool {
+	select {
+	case <-g.closed:
+		return true
+	default:
+		return false
+	}
+}
+
+// fail ends the use of the storage, once. Errors after Close are no failures.
+func (g *Guarded) fail(err error) {
+	if !g.isClosed() && g.fatal.CompareAndSwap(nil, &fatalError{err}) {
+		g.cfg.OnFatal(err)
+	}
+}
+
+// park holds up a goroutine whose caller would answer a storage error with a
+// panic: the Raft library does when a term cannot be stored or an entry not
+// be read. It lasts until Close, which ends the goroutine (its deferred calls
+// run), or until the process has had plenty of time to end.
+func (g *Guarded) park() {
+	t := time.NewTimer(parkAtMost)
+	defer t.Stop()
+	select {
+	case <-g.closed:
+		runtime.Goexit()
+	case <-t.C:
+	}
+}
+
+// write runs one timed operation that changes the storage, once more with the
+// reserve's space when the disk is full.
+func (g *Guarded) write(op string, f func() error) error {
+	if g.isClosed() {
+		return ErrClosed
+	}
+	if err := g.Err(); err != nil {
+		return err
+	}
+	err := g.timed(op, f)
+	if err != nil && isNoSpace(err) && g.releaseFor(op) {
+		err = g.timed(op, f)
+	}
+	return err
+}
+
+func (g *Guarded) timed(op string, f func() error) error {
+	start := time.Now()
+	id := g.watch.begin(op, start)
+	defer func() {
+		now := time.Now()
+		g.watch.end(id, now, op != OpRead)
+		if g.cfg.Observe != nil {
+			g.cfg.Observe(op, now.Sub(start))
+		}
+	}()
+	return f()
+}

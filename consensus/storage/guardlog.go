@@ -1,0 +1,102 @@
+package storage
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/hashicorp/raft"
+)
+
+// callBytes bounds what one call of the store's StoreLogs takes, unless a
+// single entry is larger: a call is one operation of the disk, and a long one
+// holds up Raft's main loop.
+const callBytes = 1 << 20
+
+// guardedLog is a raft.LogStore. It is deliberately no raft.MonotonicLogStore:
+// after an installed snapshot the Raft library may leave a gap in the log.
+type guardedLog struct {
+	guard *Guarded
+	store raft.LogStore
+}
+
+// FirstIndex is the first index stored, 0 for an empty log.
+func (l *guardedLog) FirstIndex() (uint64, error) { return l.store.FirstIndex() }
+
+// LastIndex is the last index stored, 0 for an empty log.
+func (l *guardedLog) LastIndex() (uint64, error) { return l.store.LastIndex() }
+
+// GetLog reads an entry. An entry that is not what was stored is fatal.
+func (l *guardedLog) GetLog(index uint64, out *raft.Log) error {
+	if l.guard.cache.get(index, out) {
+		return nil
+	}
+	var e raft.Log
+	err := l.guard.timed(OpRead, func() error { return l.store.GetLog(index, &e) })
+	if errors.Is(err, raft.ErrLogNotFound) {
+		return raft.ErrLogNotFound // compared by ==
+	}
+	if err == nil {
+		err = unseal(index, &e)
+	}
+	if err != nil {
+		err = fmt.Errorf("read log entry %d: %w", index, err)
+		l.guard.fail(err)
+		l.guard.park()
+		return err
+	}
+	*out = e
+	return nil
+}
+
+// StoreLog stores one entry.
+func (l *guardedLog) StoreLog(e *raft.Log) error { return l.StoreLogs([]*raft.Log{e}) }
+
+// StoreLogs stores entries, replacing those of the same index, in calls of
+// bounded size. On an error, which is fatal, a prefix may have been stored.
+func (l *guardedLog) StoreLogs(entries []*raft.Log) error {
+	for len(entries) > 0 {
+		n := callLen(entries)
+		if err := l.storeCall(entries[:n]); err != nil {
+			return err
+		}
+		entries = entries[n:]
+	}
+	return nil
+}
+
+func (l *guardedLog) storeCall(entries []*raft.Log) error {
+	sealed := seal(entries)
+	err := l.guard.write(OpAppend, func() error { return l.store.StoreLogs(sealed) })
+	if err != nil {
+		l.guard.cache.clear()
+		return l.failed(fmt.Errorf("store log entries %d to %d: %w", entries[0].Index, entries[len(entries)-1].Index, err))
+	}
+	l.guard.cache.add(entries)
+	return nil
+}
+
+// DeleteRange deletes the entries min to max. An error is fatal.
+func (l *guardedLog) DeleteRange(min, max uint64) error {
+	l.guard.cache.deleteRange(min, max)
+	if err := l.guard.write(OpTruncate, func() error { return l.store.DeleteRange(min, max) }); err != nil {
+		return l.failed(fmt.Errorf("delete log entries %d to %d: %w", min, max, err))
+	}
+	return nil
+}
+
+func (l *guardedLog) failed(err error) error {
+	l.guard.fail(err)
+	return err
+}
+
+// callLen is how many of the entries go into one call.
+func callLen(entries []*raft.Log) int {
+	size := 0
+	for i, e := range entries {
+		size += entrySize(e)
+		if size > callBytes && i > 0 {
+			return i
+		}
+	}
+	return len(entries)
+}

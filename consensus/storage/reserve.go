@@ -1,0 +1,105 @@
+package storage
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+const reserveName = "reserve"
+
+// reserveFile keeps disk space by occupying it.
+type reserveFile struct {
+	path string
+	size uint64
+
+	mu   sync.Mutex // guards held, and is not held while the disk works
+	held bool
+}
+
+// openReserve finds out whether the space is held already, or takes it. A
+// disk without enough space is no error: the node starts read-only.
+func openReserve(path string, size uint64) (*reserveFile, error) {
+	r := &reserveFile{path: path, size: size}
+	if size == 0 {
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, err
+		}
+		return r, nil
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err == nil && uint64(st.Size) == size && uint64(st.Blocks)*512 >= size {
+		r.held = true
+		return r, nil
+	}
+	if err := r.hold(); err != nil && !isNoSpace(err) {
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *reserveFile) state() (uint64, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.size, r.held
+}
+
+func (r *reserveFile) setHeld(held bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.held = held
+}
+
+// hold takes the space, all of it or none.
+func (r *reserveFile) hold() error {
+	f, err := os.OpenFile(r.path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return fmt.Errorf("take the disk reserve: %w", err)
+	}
+	err = allocate(f, int64(r.size))
+	if err == nil {
+		err = f.Sync()
+	}
+	if err != nil {
+		return fmt.Errorf("take the disk reserve: %w", errors.Join(err, f.Truncate(0), f.Close()))
+	}
+	r.setHeld(true)
+	return f.Close()
+}
+
+// release gives the space back. The sync matters: some file systems let the
+// blocks go only with it.
+func (r *reserveFile) release() error {
+	f, err := os.OpenFile(r.path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return fmt.Errorf("release the disk reserve: %w", err)
+	}
+	r.setHeld(false)
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("release the disk reserve: %w", err)
+	}
+	return nil
+}
+
+// writeZeros occupies space where the file system cannot preallocate.
+func writeZeros(f *os.File, size int64) error {
+	zeros := make([]byte, 1<<20)
+	for off := int64(0); off < size; off += int64(len(zeros)) {
+		if _, err := f.WriteAt(zeros[:min(int64(len(zeros)), size-off)], off); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// freeSpace is what the file system of path has left for this process.
+func freeSpace(path string) (uint64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(path, &st); err != nil {
+		return 0, fmt.Errorf("free space of %s: %w", path, err)
+	}
+	return uint64(st.Bavail) * uint64(st.Bsize), nil
+}

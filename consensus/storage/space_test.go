@@ -1,0 +1,160 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"golang.org/x/sys/unix"
+)
+
+func TestReserveFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), reserveName)
+	occupied := func() int64 {
+		var st unix.Stat_t
+		if err := unix.Stat(path, &st); err != nil {
+			t.Fatal(err)
+		}
+		return st.Blocks * 512
+	}
+	r, err := openReserve(path, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, held := r.state(); !held || occupied() < 1<<20 {
+		t.Errorf("held %v, %d bytes", held, occupied())
+	}
+	if err := r.release(); err != nil || occupied() != 0 {
+		t.Errorf("released: %d bytes, %v", occupied(), err)
+	}
+	if err := r.hold(); err != nil || occupied() < 1<<20 {
+		t.Errorf("held again: %d bytes, %v", occupied(), err)
+	}
+	if _, err = openReserve(path, 2<<20); err != nil || occupied() < 2<<20 {
+		t.Errorf("larger: %d bytes, %v", occupied(), err)
+	}
+	if _, err = openReserve(path, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("none: %v", err)
+	}
+}
+
+func TestWriteZeros(t *testing.T) {
+	f, err := os.Create(filepath.Join(t.TempDir(), "zeros"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if err := writeZeros(f, 3<<20+5); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := f.Stat(); err != nil || st.Size() != 3<<20+5 {
+		t.Errorf("%d bytes, %v", st.Size(), err)
+	}
+}
+
+func TestJudgeSpace(t *testing.T) {
+	const r = 64 << 20
+	for _, test := range []struct {
+		name string
+		in   spaceView
+		want spaceVerdict
+	}{
+		{"no reserve", spaceView{free: 0}, spaceVerdict{}},
+		{"plenty", spaceView{free: 10 * r, reserve: r, held: true}, spaceVerdict{}},
+		{"at the mark", spaceView{free: r / 4, reserve: r, held: true}, spaceVerdict{}},
+		{"below the mark", spaceView{free: r/4 - 1, reserve: r, held: true}, spaceVerdict{readOnly: true}},
+		{"nothing left", spaceView{free: 0, reserve: r, held: true}, spaceVerdict{readOnly: true}},
+		{"back, not enough", spaceView{free: r/2 - 1, reserve: r, held: true, readOnly: true}, spaceVerdict{readOnly: true}},
+		{"back", spaceView{free: r / 2, reserve: r, held: true, readOnly: true}, spaceVerdict{}},
+		{"released", spaceView{free: r, reserve: r, readOnly: true}, spaceVerdict{readOnly: true}},
+		{"released, not enough", spaceView{free: r + r/2 - 1, reserve: r, readOnly: true}, spaceVerdict{readOnly: true}},
+		{"released, enough", spaceView{free: r + r/2, reserve: r, readOnly: true}, spaceVerdict{readOnly: true, hold: true}},
+		{"not held at start", spaceView{free: 10 * r, reserve: r}, spaceVerdict{readOnly: true, hold: true}},
+	} {
+		if got := judgeSpace(test.in); got != test.want {
+			t.Errorf("%s: %+v, want %+v", test.name, got, test.want)
+		}
+	}
+}
+
+// TestFullDisk walks through a disk that fills up and empties again.
+func TestFullDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemStorage()
+		m.size, m.held, m.free = 100, true, 1000
+		g, f := guardOver(m)
+		ctx, cancel := context.WithCancel(t.Context())
+		ran := make(chan error, 1)
+		go func() { ran <- g.Run(ctx) }()
+		expect := func(what string, readOnly, held bool) {
+			t.Helper()
+			time.Sleep(spaceEvery)
+			synctest.Wait()
+			if _, h := m.Reserve(); g.ReadOnly() != readOnly || h != held {
+				t.Errorf("%s: read-only %v, reserve held %v", what, g.ReadOnly(), h)
+			}
+		}
+		expect("plenty", false, true)
+		m.setFree(0)
+		expect("filled by others", true, true)
+		if _, err := g.Snapshots().Create(1, 1, 1, raft.Configuration{}, 1, nil); !errors.Is(err, ErrReadOnly) {
+			t.Errorf("snapshot: %v", err)
+		}
+		m.setHook(func(op string) error {
+			if free, _ := m.Free(); free < 10 {
+				return fmt.Errorf("write: %w", syscall.ENOSPC)
+			}
+			return nil
+		})
+		mustStore(t, g.Log(), entries(1, 1, 1, 10))
+		expect("released by a write", true, false)
+		m.setFree(149)
+		expect("not enough", true, false)
+		m.setFree(150)
+		expect("enough", false, true)
+		m.setHook(func(string) error { return syscall.ENOSPC })
+		if err := m.ReleaseReserve(); err != nil {
+			t.Fatal(err)
+		}
+		expect("cannot be taken again", true, false)
+		m.setHook(nil)
+		expect("can be taken again", false, true)
+		m.setFree(0)
+		expect("full again", true, true)
+		m.setHook(func(string) error { return syscall.ENOSPC })
+		if err := g.Log().StoreLogs(entries(2, 1, 1, 10)); !errors.Is(err, syscall.ENOSPC) || len(f.all()) != 1 {
+			t.Errorf("a write that the reserve does not save: %v, fatal %v", err, f.all())
+		}
+		cancel()
+		<-ran
+	})
+}
+
+func TestRunEndsWhileSpaceCheckHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemStorage()
+		m.size, m.free = 64, 1000
+		release := make(chan struct{})
+		m.setHook(func(string) error { <-release; return nil })
+		g, _ := guardOver(m)
+		ctx, cancel := context.WithCancel(t.Context())
+		ran := make(chan error, 1)
+		go func() { ran <- g.Run(ctx) }()
+		synctest.Wait()
+		cancel()
+		if err := <-ran; err != nil {
+			t.Error(err)
+		}
+		close(release)
+	})
+}

@@ -1,0 +1,290 @@
+package storage
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"os"
+	"sync"
+)
+
+// The vote file: two slots of one block each. A record, which holds all there
+// is to know, goes into slot seq%2 with one sync, so the other slot always
+// holds the record before. Within its block a record is written twice, half a
+// block apart: a write that was cut short leaves one of the copies valid, the
+// new or the old one, and so does damage to either. A block without any valid
+// copy is therefore no torn write, and never taken for one: falling back to
+// the record before would forget a vote.
+const (
+	voteName    = "vote"
+	slotSize    = 4096
+	copyOffset  = slotSize / 2
+	voteMagic   = 0x4e53564f // "NSVO"
+	voteVersion = 1
+	voteHead    = 32
+	// maxCandidate keeps a copy within one 512-byte sector.
+	maxCandidate = 512 - voteHead - 4
+)
+
+// Keys that the Raft library uses.
+const (
+	keyCurrentTerm  = "CurrentTerm"
+	keyLastVoteTerm = "LastVoteTerm"
+	keyLastVoteCand = "LastVoteCand"
+)
+
+// voteRecord is the content of the vote file.
+type voteRecord struct {
+	seq         uint64
+	hasTerm     bool
+	currentTerm uint64
+	hasVote     bool
+	voteTerm    uint64
+	candidate   []byte
+}
+
+// same says whether two records mean the same, whatever their sequence.
+func (r voteRecord) same(o voteRecord) bool {
+	return r.hasTerm == o.hasTerm && r.currentTerm == o.currentTerm &&
+		r.hasVote == o.hasVote && r.voteTerm == o.voteTerm && bytes.Equal(r.candidate, o.candidate)
+}
+
+// slot is the block that holds the record.
+func (r voteRecord) slot() []byte {
+	block := make([]byte, slotSize)
+	b := block[:voteHead]
+	binary.BigEndian.PutUint32(b[0:], voteMagic)
+	b[4] = voteVersion
+	if r.hasTerm {
+		b[5] |= 1
+	}
+	if r.hasVote {
+		b[5] |= 2
+	}
+	binary.BigEndian.PutUint16(b[6:], uint16(len(r.candidate)))
+	binary.BigEndian.PutUint64(b[8:], r.seq)
+	binary.BigEndian.PutUint64(b[16:], r.currentTerm)
+	binary.BigEndian.PutUint64(b[24:], r.voteTerm)
+	n := voteHead + copy(block[voteHead:], r.candidate)
+	binary.BigEndian.PutUint32(block[n:], crc32.Checksum(block[:n], castagnoli))
+	copy(block[copyOffset:], block[:n+4])
+	return block
+}
+
+// readCopy decodes one copy of a record.
+func readCopy(b []byte) (voteRecord, bool) {
+	n := voteHead + int(binary.BigEndian.Uint16(b[6:]))
+	if binary.BigEndian.Uint32(b) != voteMagic || n > voteHead+maxCandidate {
+		return voteRecord{}, false
+	}
+	if crc32.Checksum(b[:n], castagnoli) != binary.BigEndian.Uint32(b[n:]) || b[4] != voteVersion {
+		return voteRecord{}, false
+	}
+	r := voteRecord{
+		seq:         binary.BigEndian.Uint64(b[8:]),
+		hasTerm:     b[5]&1 != 0,
+		currentTerm: binary.BigEndian.Uint64(b[16:]),
+		hasVote:     b[5]&2 != 0,
+		voteTerm:    binary.BigEndian.Uint64(b[24:]),
+	}
+	if r.hasVote {
+		r.candidate = bytes.Clone(b[voteHead:n])
+	}
+	return r, true
+}
+
+// readSlot decodes the newer valid copy in a block.
+func readSlot(block []byte) (voteRecord, bool) {
+	a, okA := readCopy(block[:copyOffset])
+	b, okB := readCopy(block[copyOffset:])
+	if okB && (!okA || b.seq > a.seq) {
+		return b, true
+	}
+	return a, okA
+}
+
+// readVote decodes a whole vote file.
+func readVote(file []byte) (voteRecord, error) {
+	if len(file) != 2*slotSize {
+		return voteRecord{}, fmt.Errorf("it has %d bytes, not %d", len(file), 2*slotSize)
+	}
+	var slots [2]voteRecord
+	for i := range slots {
+		r, ok := readSlot(file[i*slotSize : (i+1)*slotSize])
+		if !ok || r.seq%2 != uint64(i) {
+			return voteRecord{}, fmt.Errorf("slot %d holds no valid record", i)
+		}
+		slots[i] = r
+	}
+	switch a, b := slots[0], slots[1]; {
+	case a.seq == b.seq+1:
+		return a, nil
+	case b.seq == a.seq+1:
+		return b, nil
+	default:
+		return voteRecord{}, fmt.Errorf("its slots hold the records %d and %d", a.seq, b.seq)
+	}
+}
+
+// newVoteFile is the content of a vote file in which nothing is recorded.
+func newVoteFile() []byte {
+	return append(voteRecord{seq: 0}.slot(), voteRecord{seq: 1}.slot()...)
+}
+
+// voteFile is a raft.StableStore for the three keys of the Raft library.
+//
+// The library records a vote as LastVoteTerm and then LastVoteCand; torn
+// between the two, it would later take the new term for the old candidate's.
+// So the term is held back and both become durable in one record.
+type voteFile struct {
+	mu        sync.Mutex
+	file      *os.File
+	durable   voteRecord
+	heldTerm  uint64
+	hasHeld   bool
+	brokenErr error
+}
+
+// openVote opens an existing vote file.
+func openVote(path string) (*voteFile, error) {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	r, err := loadVote(f, path)
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return &voteFile{file: f, durable: r}, nil
+}
+
+func loadVote(f *os.File, path string) (voteRecord, error) {
+	// What was written but not synced when the process died is in the page
+	// cache only; it has to be durable before anything is built on it.
+	if err := f.Sync(); err != nil {
+		return voteRecord{}, fmt.Errorf("sync %s: %w", path, err)
+	}
+	content := make([]byte, 2*slotSize+1)
+	n, err := readFull(f, content)
+	if err != nil {
+		return voteRecord{}, fmt.Errorf("read %s: %w", path, err)
+	}
+	r, err := readVote(content[:n])
+	if err != nil {
+		return voteRecord{}, &DamagedError{Path: path, What: err.Error()}
+	}
+	return r, nil
+}
+
+// Get reads LastVoteCand.
+func (v *voteFile) Get(key []byte) ([]byte, error) {
+	if string(key) != keyLastVoteCand {
+		return nil, unknownKey(key)
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !v.durable.hasVote {
+		return nil, errNotFound
+	}
+	return bytes.Clone(v.durable.candidate), nil
+}
+
+// GetUint64 reads CurrentTerm or LastVoteTerm as last recorded.
+func (v *voteFile) GetUint64(key []byte) (uint64, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	switch string(key) {
+	case keyCurrentTerm:
+		if v.durable.hasTerm {
+			return v.durable.currentTerm, nil
+		}
+	case keyLastVoteTerm:
+		if v.durable.hasVote {
+			return v.durable.voteTerm, nil
+		}
+	default:
+		return 0, unknownKey(key)
+	}
+	return 0, errNotFound
+}
+
+// SetUint64 records CurrentTerm, or holds LastVoteTerm back for the Set of
+// LastVoteCand that follows.
+func (v *voteFile) SetUint64(key []byte, val uint64) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	switch string(key) {
+	case keyCurrentTerm:
+		next := v.durable
+		next.hasTerm, next.currentTerm = true, val
+		return v.record(next)
+	case keyLastVoteTerm:
+		v.heldTerm, v.hasHeld = val, true
+		return v.brokenErr
+	default:
+		return unknownKey(key)
+	}
+}
+
+// Set records LastVoteCand together with the LastVoteTerm set before it.
+func (v *voteFile) Set(key, val []byte) error {
+	if string(key) != keyLastVoteCand {
+		return unknownKey(key)
+	}
+	if len(val) > maxCandidate {
+		return fmt.Errorf("candidate of %d bytes: at most %d fit", len(val), maxCandidate)
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !v.hasHeld {
+		return errors.New("LastVoteCand set without LastVoteTerm before it")
+	}
+	next := v.durable
+	next.hasVote, next.voteTerm, next.candidate = true, v.heldTerm, bytes.Clone(val)
+	if err := v.record(next); err != nil {
+		return err
+	}
+	v.hasHeld = false
+	return nil
+}
+
+// record makes next durable. One that says what is durable already is not
+// written again: what v.durable says has been synced, by record or by
+// loadVote.
+func (v *voteFile) record(next voteRecord) error {
+	if v.brokenErr != nil {
+		return v.brokenErr
+	}
+	if next.same(v.durable) {
+		return nil
+	}
+	next.seq = v.durable.seq + 1
+	_, err := v.file.WriteAt(next.slot(), int64(next.seq%2)*slotSize)
+	if err == nil {
+		err = fdatasync(v.file)
+	}
+	if err != nil {
+		err = fmt.Errorf("write %s: %w", v.file.Name(), err)
+		if !isNoSpace(err) {
+			v.brokenErr = err // a sync that failed once may succeed without effect
+		}
+		return err
+	}
+	v.durable = next
+	return nil
+}
+
+func (v *voteFile) close() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.brokenErr == nil {
+		v.brokenErr = ErrClosed
+	}
+	return v.file.Close()
+}
+
+func unknownKey(key []byte) error {
+	return fmt.Errorf("the vote file holds no key %q", key)
+}

@@ -1,0 +1,123 @@
+package storage
+
+import (
+	"math"
+	"sync"
+	"time"
+)
+
+// watch knows the operations in flight and how long synced ones have taken
+// over the last minute.
+type watch struct {
+	mu      sync.Mutex
+	nextID  uint64
+	flying  []flight // a handful: Raft's loops and its replication
+	windows [windowCount]window
+}
+
+type flight struct {
+	id    uint64
+	op    string
+	start time.Time
+}
+
+// Durations go into buckets that grow by 10 %, from 10 µs to over 100 s, in
+// windows of five seconds of which the last twelve count.
+const (
+	windowCount = 12
+	windowSize  = 5 * time.Second
+	bucketCount = 170
+	bucketBase  = 10 * time.Microsecond
+	bucketStep  = 1.1
+)
+
+type window struct {
+	number int64 // unix time / windowSize
+	counts [bucketCount]uint32
+}
+
+func newWatch() *watch { return &watch{} }
+
+func (w *watch) begin(op string, now time.Time) uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.nextID++
+	w.flying = append(w.flying, flight{w.nextID, op, now})
+	return w.nextID
+}
+
+func (w *watch) end(id uint64, now time.Time, synced bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i, f := range w.flying {
+		if f.id == id {
+			last := len(w.flying) - 1
+			w.flying[i] = w.flying[last]
+			w.flying = w.flying[:last]
+			if synced {
+				w.window(now).counts[bucket(now.Sub(f.start))]++
+			}
+			return
+		}
+	}
+}
+
+// oldest names the operation that has been in flight for longest.
+func (w *watch) oldest(now time.Time) (op string, d time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, f := range w.flying {
+		if age := now.Sub(f.start); age > d {
+			op, d = f.op, age
+		}
+	}
+	return op, d
+}
+
+// p99 gives the percentile, and of how many operations it is one.
+func (w *watch) p99(now time.Time) (p99 time.Duration, total uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var counts [bucketCount]uint64
+	current := windowNumber(now)
+	for i := range w.windows {
+		if age := current - w.windows[i].number; age < 0 || age >= windowCount {
+			continue
+		}
+		for b, n := range w.windows[i].counts {
+			counts[b] += uint64(n)
+			total += uint64(n)
+		}
+	}
+	above := total / 100 // as many may lie above the percentile
+	for b := bucketCount - 1; b >= 0; b-- {
+		if counts[b] > above {
+			return upperBound(b), total
+		}
+		above -= counts[b]
+	}
+	return 0, total
+}
+
+func (w *watch) window(now time.Time) *window {
+	n := windowNumber(now)
+	win := &w.windows[((n%windowCount)+windowCount)%windowCount]
+	if win.number != n {
+		*win = window{number: n}
+	}
+	return win
+}
+
+func windowNumber(now time.Time) int64 { return now.UnixNano() / int64(windowSize) }
+
+func bucket(d time.Duration) int {
+	if d <= bucketBase {
+		return 0
+	}
+	b := int(math.Ceil(math.Log(float64(d)/float64(bucketBase)) / math.Log(bucketStep)))
+	return min(b, bucketCount-1)
+}
+
+func upperBound(b int) time.Duration {
+	return time.Duration(float64(bucketBase) * math.Pow(bucketStep, float64(b)))
+}

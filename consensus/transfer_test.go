@@ -1,0 +1,328 @@
+package consensus_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"northstar/cluster"
+	"northstar/consensus"
+	"northstar/transport"
+)
+
+// refusedTransfer wants a transfer refused before the target is told, for a
+// reason, by a leader that goes on leading.
+func refusedTransfer(t *testing.T, leader *testNode, target cluster.NodeID, why string) {
+	t.Helper()
+	term := leader.Status().Term
+	var failed *consensus.TransferError
+	err := leader.TransferTo(within(t, patience), to(target))
+	if !errors.As(err, &failed) || failed.Told() || !strings.Contains(err.Error(), why) {
+		t.Errorf("got %v, want: %s", err, why)
+	}
+	if st := leader.Status(); st.Role != cluster.Leader || st.Term != term {
+		t.Errorf("it disturbed the leader: %+v", st)
+	}
+}
+
+// lagging gives a leader and a peer that lacks its last entries, which it gets too
+// late. On a busy machine leadership may move meanwhile: then it begins again.
+func (c *testCluster) lagging(entries int) (leader, peer *testNode) {
+	c.t.Helper()
+	eventually(c.t, "a leader that goes on leading, and a peer that lags", func() bool {
+		leader = c.leader()
+		peer = c.others(leader)[0]
+		if !healthy(leader, peer.id) || !healthy(leader, c.others(leader)[1].id) {
+			return false
+		}
+		leader.slowTo.Store(peer.id)
+		for i := range entries {
+			if leader.put(fmt.Sprint("b", i), "1") != nil {
+				leader.slowTo.Store(cluster.NodeID(""))
+				return false
+			}
+		}
+		return true
+	})
+	return leader, peer
+}
+
+// TestTransferToNonVoter: the library would depose the leader for it.
+func TestTransferToNonVoter(t *testing.T) {
+	c, leader := startCluster(t, 3)
+	other := c.addNode("n4")
+	other.join = true
+	other.start()
+	if err := leader.AddMember(within(t, patience), cluster.MemberAdd{ID: "n4", RaftAddress: other.addr, HTTPAddress: "http-n4"}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "n4 is healthy", func() bool { return healthy(leader, "n4") })
+	term := leader.Status().Term
+	wantCode(t, leader.TransferTo(within(t, patience), to("n4")), cluster.CodeBadRequest)
+	if st := leader.Status(); st.Role != cluster.Leader || st.Term != term {
+		t.Errorf("it disturbed the leader: %+v", st)
+	}
+}
+
+// TestTransferToLaggingPeer: retried to one that lags, it would hang in the
+// library, with its flag set for ever.
+func TestTransferToLaggingPeer(t *testing.T) {
+	c, _ := startCluster(t, 3)
+	leader, target := c.lagging(1)
+	refusedTransfer(t, leader, target.id, "could not be brought up to date")
+	refusedTransfer(t, leader, target.id, "not again in this term")
+}
+
+func TestTransferToFarLaggingPeer(t *testing.T) {
+	c, _ := startCluster(t, 3)
+	leader, target := c.lagging(2 * 32)
+	refusedTransfer(t, leader, target.id, "not caught up")
+}
+
+// TestTransferArrivesWhenTheTargetLeads has the target told, and fail to be
+// elected: that leadership was lost is no success.
+func TestTransferArrivesWhenTheTargetLeads(t *testing.T) {
+	c, leader := startCluster(t, 3)
+	target := c.others(leader)[0]
+	eventually(t, "nobody lags", func() bool { return healthy(leader, target.id) && healthy(leader, c.others(leader)[1].id) })
+	target.drop(func(m transport.Message) bool { return true })
+	var failed *consensus.TransferError
+	if err := leader.TransferTo(within(t, patience), to(target.id)); !errors.As(err, &failed) || !failed.Told() {
+		t.Errorf("got %v, want a failure of a target that was told", err)
+	}
+	if target.Status().Role == cluster.Leader {
+		t.Error("the target leads alone")
+	}
+	target.drop(nil)
+	c.write("a", "1")
+}
+
+// TestReadBeforeLeaderStart has a leader that cannot commit anything in its term.
+// What earlier leaders have acknowledged is in its log, and not in its state.
+func TestReadBeforeLeaderStart(t *testing.T) {
+	c, _ := startCluster(t, 3)
+	c.write("a", "1")
+	c.everywhere("a", "1")
+	for _, n := range c.nodes {
+		n.drop(func(m transport.Message) bool { return m.Kind == "append" })
+		n.stop()
+	}
+	for _, n := range c.nodes {
+		n.start()
+	}
+	var leader *testNode
+	eventually(t, "one says that it leads", func() bool {
+		for _, n := range c.nodes {
+			if n.Status().Role == cluster.Leader {
+				leader = n
+			}
+		}
+		return leader != nil
+	})
+	ctx, cancel := context.WithTimeout(context.Background(), timeoutMin)
+	defer cancel()
+	if err := leader.Barrier(ctx); err == nil && !leader.has("a", "1") {
+		t.Error("a read that misses an acknowledged write")
+	}
+	for _, n := range c.nodes {
+		n.drop(nil)
+	}
+	c.everywhere("a", "1")
+}
+
+// TestLeaseEndsFirst: the lease is revoked before a target is told to stand, as
+// voters grant that although they know a leader, and by each membership change.
+func TestLeaseEndsFirst(t *testing.T) {
+	c := newCluster(t, 3)
+	c.tune = func(cfg *consensus.Config) { cfg.Lease, cfg.LeaseDrift = true, 0.1 }
+	for _, n := range c.nodes {
+		n.start()
+	}
+	leader := c.leader()
+	target := c.others(leader)[0]
+	eventually(t, "a lease, and a healthy target", func() bool {
+		return leader.Status().LeaseRemaining > 0 && healthy(leader, target.id)
+	})
+	before := leader.LeaseFloor()
+	if err := leader.AddMember(within(t, patience), cluster.MemberAdd{ID: "n4", RaftAddress: "127.0.0.1:1"}); err != nil {
+		t.Fatal(err)
+	}
+	if !leader.LeaseFloor().After(before) {
+		t.Error("a membership change left the lease as it was")
+	}
+	eventually(t, "a lease again", func() bool { return leader.Status().LeaseRemaining > 0 })
+	told := make(chan time.Duration, 8)
+	leader.drop(func(m transport.Message) bool {
+		if m.Kind == "timeout_now" {
+			told <- leader.Status().LeaseRemaining
+		}
+		return false
+	})
+	if err := leader.TransferTo(within(t, patience), to(target.id)); err != nil {
+		t.Fatal(err)
+	}
+	if left := <-told; left != 0 {
+		t.Errorf("told to stand with %v of the lease left", left)
+	}
+}
+
+func to(id cluster.NodeID) cluster.Handover {
+	return cluster.Handover{To: id, Trigger: "transfer", Reason: "a test"}
+}
+
+// TestTransferWaitsForWritesInFlight: were the target told to stand before they
+// are committed, nobody could say what became of them.
+func TestTransferWaitsForWritesInFlight(t *testing.T) {
+	c, _ := startCluster(t, 5)
+	leader := c.leader()
+	target := c.others(leader)[0]
+	eventually(t, "nobody lags", func() bool {
+		for _, n := range c.others(leader) {
+			if !healthy(leader, n.id) {
+				return false
+			}
+		}
+		return true
+	})
+	told := make(chan struct{}, 8)
+	leader.drop(func(m transport.Message) bool {
+		if m.Kind == "timeout_now" {
+			told <- struct{}{}
+		}
+		return m.Kind == "append" && m.Size > 0 && m.To != target.id
+	})
+	written := make(chan error, 1)
+	go func() { written <- leader.put("a", "1") }()
+	eventually(t, "the write is on the target", func() bool {
+		return target.Status().LastLogIndex == leader.Status().LastLogIndex && leader.Status().LastLogIndex > leader.Status().CommitIndex
+	})
+	refusedTransfer(t, leader, target.id, "writes in flight")
+	if len(told) > 0 {
+		t.Error("the target was told to stand")
+	}
+	leader.drop(nil)
+	if err := <-written; err != nil {
+		t.Errorf("the write: %v", err)
+	}
+}
+
+// TestTransferToANodeThatIsGone: writes go on at once.
+func TestTransferToANodeThatIsGone(t *testing.T) {
+	c, leader := startCluster(t, 3)
+	target := c.others(leader)[0]
+	eventually(t, "nobody lags", func() bool { return healthy(leader, target.id) && healthy(leader, c.others(leader)[1].id) })
+	term := leader.Status().Term
+	target.stop()
+	var failed *consensus.TransferError
+	if err := leader.TransferTo(within(t, patience), to(target.id)); !errors.As(err, &failed) { // it is in contact still
+		t.Errorf("got %v", err)
+	}
+	eventually(t, "a write", func() bool { return leader.put("a", "1") == nil })
+	if st := leader.Status(); st.Role != cluster.Leader || st.Term != term {
+		t.Errorf("it disturbed the leader: %+v", st)
+	}
+	target.start()
+}
+
+// TestStuckTransferWithoutWrites: nobody writes, and the flag that the library
+// leaves set is found all the same.
+func TestStuckTransferWithoutWrites(t *testing.T) {
+	untilStuck(t, func(t *testing.T) bool {
+		c, old := beginStuckTransfer(t)
+		before := old.Instance()
+		probed := old.ProbeFlag()
+		eventually(t, "it is rebuilt, or was not stuck", func() bool {
+			select {
+			case <-probed:
+				return true
+			default:
+				return old.Instance() != before
+			}
+		})
+		old.slowTo.Store(cluster.NodeID(""))
+		c.write("c", "1")
+		c.everywhere("c", "1")
+		return old.Instance() != before
+	})
+}
+
+// TestOrderedElectionWaitsForTheLease: an operator's order passes over a leader
+// that lives and has a lease. Whoever is elected serves nothing, and hands
+// leadership to nobody, before that has run out.
+func TestOrderedElectionWaitsForTheLease(t *testing.T) {
+	c := newCluster(t, 3)
+	c.tune = func(cfg *consensus.Config) { cfg.Lease, cfg.LeaseDrift = true, 0.1 }
+	var old atomic.Pointer[testNode]
+	left := make(chan time.Duration, 8)
+	for _, n := range c.nodes {
+		n.ordered.Store(true)
+		n.tasks = append(n.tasks, func(context.Context, uint64) {
+			if old := old.Load(); old != nil {
+				left <- old.Status().LeaseRemaining
+			}
+		})
+		n.start()
+	}
+	leader := c.leader()
+	target, other := c.others(leader)[0], c.others(leader)[1]
+	eventually(t, "a lease, and voters that may vote", func() bool {
+		return leader.Status().LeaseRemaining > 0 && healthy(leader, target.id) && target.MayVote() && other.MayVote()
+	})
+	old.Store(leader)
+	leader.cut.Store(true)
+	if err := target.tr.Raft().Stand(within(t, patience), target.Status().Term, cluster.MandateOrder); err != nil {
+		t.Fatal(err)
+	}
+	refused := ""
+	for len(left) == 0 {
+		if target.Status().Role == cluster.Leader && refused == "" {
+			var failed *consensus.TransferError
+			if err := target.TransferTo(within(t, patience), to(other.id)); errors.As(err, &failed) {
+				refused = failed.Reason
+			}
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if rest := <-left; rest > 0 {
+		t.Errorf("it serves while the leader before has %v of its lease left", rest)
+	}
+	if !strings.Contains(refused, "lease of the leader before") && !strings.Contains(refused, "not in contact") {
+		t.Errorf("it would hand leadership over meanwhile: %q", refused)
+	}
+	leader.cut.Store(false)
+	c.write("a", "1")
+}
+
+// TestOrderToACandidate: where nobody may stand by itself, a node without a leader
+// is a candidate that waits for pre-votes, for good. It can be told to stand all
+// the same.
+func TestOrderToACandidate(t *testing.T) {
+	for _, by := range []cluster.Mandate{cluster.MandateOrder, cluster.MandateReturn} {
+		c, old := startCluster(t, 3)
+		c.write("a", "1")
+		c.everywhere("a", "1")
+		for _, n := range c.nodes {
+			n.idle.Store(true)
+		}
+		old.stop()
+		target, other := c.others(old)[0], c.others(old)[1]
+		eventually(t, "both wait for pre-votes that nobody gives", func() bool {
+			return target.Status().Role == cluster.Candidate && other.Status().Role == cluster.Candidate
+		})
+		term := target.Status().Term
+		if err := target.tr.Raft().Stand(within(t, patience), term, by); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "it leads", func() bool { return target.Status().Role == cluster.Leader })
+		if st := target.Status(); st.Term != term+1 {
+			t.Errorf("it leads in term %d, and stood in %d", st.Term, term)
+		}
+		c.write("b", "1")
+		old.start()
+		c.everywhere("b", "1")
+	}
+}

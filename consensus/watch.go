@@ -1,0 +1,214 @@
+package consensus
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"northstar/cluster"
+)
+
+// watch follows role, term and leader. The library's observer hook wakes it at
+// every transition; it also looks by itself, because the term can change without
+// one. It reads the state and not a stream of events, so that nothing can be
+// lost: a reign is known by its term, and a second one is never the first again.
+func (n *Node) watch(ctx context.Context, inst *instance) {
+	tick := time.NewTicker(n.cfg.TimeoutMin)
+	defer tick.Stop()
+	for {
+		n.look(inst.sight(n.cfg.Self.NodeID))
+		select {
+		case <-inst.kick:
+		case <-tick.C:
+			n.housekeep(inst)
+			if e := n.openElection(n.now()); e != nil && n.deps.Hooks.Election != nil {
+				n.deps.Hooks.Election(*e)
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// housekeep is what has to be looked at from time to time.
+func (n *Node) housekeep(inst *instance) {
+	if n.store.Stalled() {
+		n.queue.abandon(errors.New("the leader's disk is stalled"))
+	}
+	if n.caughtUp.Load() {
+		return
+	}
+	// What was committed when this node started is known once a leader has told
+	// it a commit index.
+	commit := inst.raft.CommitIndex()
+	if n.sight().leader == "" || commit == 0 {
+		return
+	}
+	if n.startCommit == 0 {
+		n.startCommit = commit
+	}
+	if n.reflects(n.startCommit) {
+		n.caughtUp.Store(true)
+	}
+}
+
+// reflects says whether the state holds all up to index. The library does not
+// show the state machine every entry: those at the end are passed over here.
+func (n *Node) reflects(index uint64) bool {
+	for applied := n.fsm.applied.Load(); index > applied; index-- {
+		var l raft.Log
+		if err := n.store.Log().GetLog(index, &l); err != nil || l.Type == raft.LogCommand || l.Type == raft.LogConfiguration {
+			return false
+		}
+	}
+	return true
+}
+
+// look takes in what was sighted.
+func (n *Node) look(s sighting) {
+	now := n.now()
+	n.mu.Lock()
+	before := n.seen
+	n.seen = s
+	if s == before {
+		n.mu.Unlock()
+		return
+	}
+	leaderChanged := s.leader != before.leader || s.leader != "" && s.term != before.term
+	if leaderChanged {
+		close(n.leaderCh)
+		n.leaderCh = make(chan struct{})
+	}
+	lost := n.endReign != nil && (s.role != cluster.Leader || s.term != n.reignTerm)
+	end := n.endReign
+	lostElection := n.trackElection(s, before, now)
+	n.mu.Unlock()
+
+	if lost {
+		end(ErrLeadershipLost)
+	}
+	if lostElection != nil && n.deps.Hooks.Election != nil {
+		n.deps.Hooks.Election(*lostElection)
+	}
+	if leaderChanged {
+		n.log.Info("leader", "leader_id", s.leader, "term", s.term)
+		if n.deps.Hooks.Leader != nil {
+			n.deps.Hooks.Leader(s.leader, s.term)
+		}
+	}
+}
+
+// trackElection keeps what an election's record needs: since when there is no
+// leader, since when this node stands. It gives the record of an election that
+// this node stood in and another node won. The caller holds mu.
+func (n *Node) trackElection(s, before sighting, now time.Time) (lost *Election) {
+	if s.leader == "" && before.leader != "" {
+		n.leaderless = n.lastHeard(before, now)
+	}
+	if s.role == cluster.Candidate && n.candidature.IsZero() {
+		n.candidature, n.tellAfter = now, n.cfg.TimeoutMax
+	}
+	if s.role == cluster.Leader && (before.role != cluster.Leader || before.term != s.term) {
+		n.ledAt = now
+	}
+	if s.leader == "" || s.role == cluster.Leader {
+		return nil // not decided, or won: the reign makes the record
+	}
+	if !n.candidature.IsZero() {
+		lost = &Election{
+			Term: s.term, Candidate: n.cfg.Self.NodeID, Trigger: n.electionTrigger(), Won: false,
+			StartedAt: n.candidature, Duration: now.Sub(n.candidature), Leaderless: n.leaderlessFor(now),
+		}
+	}
+	n.candidature, n.leaderless, n.everLed = time.Time{}, time.Time{}, true
+	return lost
+}
+
+// openElection is the record so far of an election that this node stands in and
+// that has brought no leader: after timeout-max, and then each time that it has
+// lasted twice as long. Nil when there is nothing to say.
+func (n *Node) openElection(now time.Time) *Election {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.candidature.IsZero() || n.seen.leader != "" || now.Sub(n.candidature) < n.tellAfter {
+		return nil
+	}
+	n.tellAfter = 2 * now.Sub(n.candidature)
+	return &Election{
+		Term:      n.seen.term + 1, // what pre-votes ask for
+		Candidate: n.cfg.Self.NodeID, Trigger: n.electionTrigger(), Open: true,
+		StartedAt: n.candidature, Duration: now.Sub(n.candidature), Leaderless: n.leaderlessFor(now),
+	}
+}
+
+// lastHeard is when the leader that was sighted before gave its last sign: its
+// followers lose it only some time after. It takes no lock of this package.
+func (n *Node) lastHeard(before sighting, now time.Time) time.Time {
+	inst := n.inst.Load()
+	if inst == nil || before.role == cluster.Leader {
+		return now
+	}
+	if last := inst.raft.LastContact(); !last.IsZero() && last.Before(now) {
+		return last
+	}
+	return now
+}
+
+// electionTrigger is why this node stands as far as it knows by itself. The
+// caller holds mu.
+func (n *Node) electionTrigger() string {
+	if !n.everLed {
+		return "startup"
+	}
+	return "timeout"
+}
+
+func (n *Node) leaderlessFor(now time.Time) time.Duration {
+	if n.leaderless.IsZero() {
+		return 0
+	}
+	return now.Sub(n.leaderless)
+}
+
+// sight is the last sighting.
+func (n *Node) sight() sighting {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.seen
+}
+
+// LeaderChanged is closed at the next change of the leader, or of its term, as
+// this node sees it. Ask again for the one after: first take the channel, then
+// look at Status, then wait.
+func (n *Node) LeaderChanged() <-chan struct{} {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.leaderCh
+}
+
+// readyChanged is closed when a reign begins here or ends.
+func (n *Node) readyChanged() <-chan struct{} {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.readyCh
+}
+
+func (n *Node) setReady(term uint64) {
+	n.mu.Lock()
+	n.readyTerm.Store(term)
+	n.reignSince = time.Time{}
+	if term != 0 {
+		n.reignSince = n.now()
+	}
+	close(n.readyCh)
+	n.readyCh = make(chan struct{})
+	n.mu.Unlock()
+}
+
+// leads says whether Raft says that this node leads, now.
+func (n *Node) leads() bool {
+	inst := n.inst.Load()
+	return inst != nil && inst.leads(inst.raft.CurrentTerm())
+}

@@ -1,0 +1,158 @@
+package docs_test
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"northstar/telemetry"
+)
+
+const (
+	operations = "docs/operations.md"
+	alertsFile = "deploy/prometheus/alerts.yml"
+	dashboard  = "deploy/grafana/northstar.json"
+)
+
+// alertNames are those of the contract, each with the metric that it cannot do
+// without: it must be there as soon as that is declared.
+var alertNames = map[string]string{
+	"election_failed":    "northstar_election_count",
+	"multiple_leaders":   "northstar_is_leader",
+	"leader_unavailable": "northstar_is_leader",
+	"failover_rate_high": "northstar_current_term",
+	"no_role_holder":     "northstar_role_held",
+	"disk_stalled":       "northstar_disk_stalled",
+	"quorum_at_risk":     "northstar_peer_healthy",
+	"follower_lagging":   "northstar_peer_lag_entries",
+}
+
+// alert is one rule of a Prometheus rule file.
+type alert struct{ name, expr, runbook string }
+
+// parseAlerts reads rules from a file that keeps the form of alerts.yml: an
+// expression is a block below its key.
+func parseAlerts(text string) (alerts []alert) {
+	var inExpr bool
+	for line := range strings.Lines(text) {
+		trimmed := strings.TrimSpace(line)
+		key, value, isKey := strings.Cut(strings.TrimPrefix(trimmed, "- "), ":")
+		switch {
+		case strings.HasPrefix(trimmed, "#"):
+			continue
+		case isKey && key == "alert":
+			alerts = append(alerts, alert{name: strings.TrimSpace(value)})
+			inExpr = false
+		case len(alerts) == 0:
+			continue
+		case isKey && key == "expr":
+			inExpr = true
+			alerts[len(alerts)-1].expr = strings.Trim(strings.TrimSpace(value), "|")
+		case isKey && slices.Contains([]string{"for", "labels", "annotations"}, key):
+			inExpr = false
+		case isKey && key == "runbook":
+			alerts[len(alerts)-1].runbook = strings.TrimSpace(value)
+		case inExpr:
+			alerts[len(alerts)-1].expr += " " + trimmed
+		}
+	}
+	return alerts
+}
+
+func TestAlerts(t *testing.T) {
+	text := read(t, operations)
+	report(t, alertsFile, checkAlerts(parseAlerts(read(t, alertsFile)), text, declaredMetrics()))
+}
+
+// checkAlerts holds the alerts against the contract's names, the declared
+// metrics and the headings of the runbook.
+func checkAlerts(alerts []alert, runbook string, declared map[string]telemetry.Declaration) (problems []string) {
+	headings := anchors(runbook)
+	seen := map[string]bool{}
+	for _, a := range alerts {
+		seen[a.name] = true
+		if _, ok := alertNames[a.name]; !ok {
+			problems = append(problems, "the contract has no alert "+a.name)
+		}
+		if !slices.Contains(headings, a.name) {
+			problems = append(problems, operations+" has no runbook for "+a.name)
+		}
+		if want := operations + "#" + a.name; a.runbook != want {
+			problems = append(problems, fmt.Sprintf("%s: runbook is %q, want %s", a.name, a.runbook, want))
+		}
+		for _, p := range checkExpression(a.expr, declared) {
+			problems = append(problems, a.name+": "+p)
+		}
+	}
+	for name, needs := range alertNames {
+		if _, ok := declared[needs]; ok && !seen[name] {
+			problems = append(problems, "the alert "+name+" is missing: "+needs+" is declared")
+		}
+	}
+	return problems
+}
+
+func TestDashboardExpressions(t *testing.T) {
+	exprs := expressions(t, read(t, dashboard))
+	if len(exprs) < 10 {
+		t.Fatalf("%s has only %d expressions", dashboard, len(exprs))
+	}
+	for _, e := range exprs {
+		report(t, dashboard, checkExpression(e, declaredMetrics()))
+	}
+}
+
+var (
+	quoted   = regexp.MustCompile(`"[^"]*"`)
+	selector = regexp.MustCompile(`([a-zA-Z_:][a-zA-Z0-9_:]*)\s*\{([^}]*)\}`)
+	grouping = regexp.MustCompile(`\b(by|without|on|ignoring|group_left|group_right)\s*\(([^)]*)\)`)
+	within   = regexp.MustCompile(`\[[^\]]*\]`)
+	offset   = regexp.MustCompile(`\boffset\s+\S+`)
+	matcher  = regexp.MustCompile(`([a-zA-Z_]+)\s*(?:=~|!~|!=|=)`)
+	word     = regexp.MustCompile(`[a-zA-Z_:][a-zA-Z0-9_:]*`)
+)
+
+// promQL are the words of the language that are in use here.
+var promQL = strings.Fields("sum max min avg count count_values floor rate increase max_over_time histogram_quantile or and unless")
+
+// checkExpression finds metrics that are not declared, and labels that a metric
+// does not have.
+func checkExpression(expr string, declared map[string]telemetry.Declaration) (problems []string) {
+	if strings.TrimSpace(expr) == "" {
+		return []string{"the expression is empty"}
+	}
+	known := []string{"job", "instance", "le", "term"} // of the scrape, of histograms, of count_values
+	text := quoted.ReplaceAllString(expr, "")
+	for _, m := range word.FindAllString(text, -1) {
+		if d, ok := findMetric(m, declared); ok {
+			known = append(known, d.Labels...)
+		}
+	}
+	for _, m := range grouping.FindAllStringSubmatch(text, -1) {
+		for _, label := range word.FindAllString(m[2], -1) {
+			if !slices.Contains(known, label) {
+				problems = append(problems, "none of the metrics in it has the label "+label+": "+expr)
+			}
+		}
+	}
+	for _, m := range selector.FindAllStringSubmatch(text, -1) {
+		d, _ := findMetric(m[1], declared)
+		for _, label := range matcher.FindAllStringSubmatch(m[2], -1) {
+			if !slices.Contains(d.Labels, label[1]) && !slices.Contains(known[:3], label[1]) {
+				problems = append(problems, m[1]+" has no label "+label[1])
+			}
+		}
+	}
+	for _, r := range []*regexp.Regexp{grouping, within, offset} {
+		text = r.ReplaceAllString(text, " ")
+	}
+	text = regexp.MustCompile(`\{[^}]*\}`).ReplaceAllString(text, " ")
+	for _, m := range word.FindAllString(text, -1) {
+		if _, ok := findMetric(m, declared); !ok && m != "up" && !slices.Contains(promQL, m) {
+			problems = append(problems, "no metric is called "+m+": "+expr)
+		}
+	}
+	return problems
+}

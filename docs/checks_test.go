@@ -1,0 +1,104 @@
+package docs_test
+
+import (
+	"strings"
+	"testing"
+
+	"northstar/telemetry"
+)
+
+// TestChecksCanFail gives every check a text that is right and one with a
+// mistake: a check that finds nothing wrong with anything is worth nothing.
+func TestChecksCanFail(t *testing.T) {
+	progs := programs(t)
+	help := progs["northstarctl"].help
+	declared := declaredMetrics()
+	commands := func(text string) []string { return checkCommands(document{"x.md", text}, progs) }
+	unit := func(text string) []string { return checkDeployedCommands(document{"x", text}, progs) }
+	metrics := func(text string) []string { return checkMetrics(document{"x.md", text}, declared) }
+	keys := func(text string) []string { return checkKeys(document{"x.md", text}, help) }
+	links := func(text string) []string { return checkLinks(document{"docs/x.md", text}) }
+	two := func(text string) []string { return checkTwoCommands(document{"README.md", text}) }
+	expr := func(text string) []string { return checkExpression(text, declared) }
+	refused := func(text string) []string { return checkRefusals(text, []string{"removed"}) }
+	logged := func(text string) []string {
+		return checkLogLines(document{"x.md", text}, `n.log.Info("node is running", "version")`)
+	}
+	modules := func(text string) []string {
+		return checkDependencies(text, map[string]string{"example.com/a": "v1.0.0"})
+	}
+	decision := func(text string) []string { return checkDecision(document{"001-why.md", text}) }
+	alerts := func(text string) []string { return alertProblems(text, declared) }
+	references := func(text string) []string {
+		return checkReferences(document{"x.md", text}, map[string]bool{"TestThis": true})
+	}
+	packages := func(text string) []string {
+		return checkPackages(text, []string{"northstar", "northstar/state", "northstar/chaos/proc/nextnode"})
+	}
+
+	for _, c := range []struct {
+		name  string
+		check func(string) []string
+		right string
+		wrong []string
+	}{
+		{"commands", commands, "`northstarctl kv put a b --if-absent`, `northstar-node`, `northstarctl members …`", []string{
+			"`northstarctl kv put a b --if-missing`", "`northstarctl kv push a`", "`northstar-node start`", "`--no-such-flag`",
+			"```sh\nnorthstarctl --endpoints a:1 snapshot store x\n```", "```sh\nnorthstar-node run \\\n  --identity n1\n```",
+			"```console\n$ A=b sudo bin/northstarctl kv watch --prefix a\n```", "`northstarctl status; northstarctl stats`",
+		}},
+		{"output is no command", commands, "```console\n$ ls\nnorthstarctl: --this is not a call\n```", []string{"```console\n$ northstarctl --this\n```"}},
+		{"unit and manifest", unit, "ExecStart=/usr/local/bin/northstar-node run --config x\n - --id=$(POD)", []string{
+			"ExecStart=/usr/local/bin/northstar-node serve", "  - --identity=$(POD)",
+		}},
+		{"metrics", metrics, "northstar_is_leader, northstar_disk_fsync_ms_bucket, northstar_raft_apply_total", []string{
+			"northstar_leader", "northstar_is_leader_bucket",
+		}},
+		{"keys", keys, "`disk.reserve` `log.db` NORTHSTAR_DATA_DIR NORTHSTAR_ENDPOINTS\n```toml\nid = \"a\"\n[tls]\nca = \"b\"\n```", []string{
+			"`disk.space`", "NORTHSTAR_DATADIR", "```toml\nname = \"a\"\n```", "```toml\n[tls]\nroot = \"b\"\n```", "```toml\n= 1\n```",
+		}},
+		{"links", links, "[a](../README.md) [b](decisions) [c](https://example.com) [d](metrics.md#labels)\n# Labels", []string{
+			"[a](nowhere.md)", "[a](metrics.md#no-such-heading)",
+		}},
+		{"the two commands", two, "```sh\nmake demo\n```\n```sh\nmake test\n```", []string{"```sh\nmake test\n```\n```sh\nmake demo\n```", "```sh\nmake demo # now\n```", ""}},
+		{"expressions", expr, `sum by (peer) (rate(northstar_peer_lag_entries{peer="a",job=~"b"}[5m] offset 1m)) > 1`, []string{
+			"", "sum(northstar_nothing)", "northstar_is_leader + other", `northstar_is_leader{peer="a"}`, "max by (peer) (northstar_is_leader)",
+		}},
+		{"alerts", alerts, "", []string{
+			"- alert: follower_lagging", "- alert: leader_lost", "expr: northstar_peer_lag_entries > 1", "runbook: docs/operations.md#follower_lagging", "### follower_lagging",
+		}},
+		{"refusals", refused, "`removed`", []string{"removed"}},
+		{"log lines", logged, "```text\n2026 [INFO]  northstar: node is running: node_id=n1\n```", []string{"```text\n2026 [INFO]  northstar.api: node runs: node_id=n1\n```"}},
+		{"modules", modules, "| `example.com/a v1.0.0` | b | c |", []string{"", "| `example.com/a v1.1.0` | b | c |", "| `example.com/a`, `example.com/b` | b | c |"}},
+		{"references", references, "`TestThis` `api/table.go` `table.go`", []string{"`TestThat`", "`api/tables.go`"}},
+		{"packages", packages, "| 1 | `state` | x |\n| 4 | `chaos/proc` | x |", []string{"| 1 | `state` | `chaos` |", "| 4 | `chaos` | x |\n`state`"}},
+		{"decisions", decision, "# 001: why\n", []string{"# 002: why\n", "# 001: why\n" + strings.Repeat("\n", 40)}},
+	} {
+		if p := c.check(c.right); len(p) > 0 {
+			t.Errorf("%s: finds wrong what is right: %q", c.name, p)
+		}
+		for _, wrong := range c.wrong {
+			if p := c.check(wrong); len(p) == 0 {
+				t.Errorf("%s: finds nothing wrong with %q", c.name, wrong)
+			}
+		}
+	}
+}
+
+// alertProblems checks a rule file and a runbook that are right but for the one
+// line left out or, of the alert's name, changed.
+func alertProblems(change string, declared map[string]telemetry.Declaration) []string {
+	rules := "- alert: follower_lagging\n  expr: |\n    northstar_peer_lag_entries > 1\n  annotations:\n    runbook: docs/operations.md#follower_lagging\n"
+	runbook := "### follower_lagging\n"
+	switch {
+	case change == "- alert: leader_lost":
+		rules = strings.Replace(rules, "- alert: follower_lagging", change, 1)
+	case strings.HasPrefix(change, "expr: "):
+		rules = strings.Replace(rules, strings.TrimPrefix(change, "expr: "), "northstar_nothing > 1", 1)
+	case change != "":
+		rules = strings.Replace(rules, change, "", 1)
+		runbook = strings.Replace(runbook, change, "", 1)
+	}
+	only := map[string]telemetry.Declaration{"northstar_peer_lag_entries": declared["northstar_peer_lag_entries"]}
+	return checkAlerts(parseAlerts(rules), runbook, only)
+}

@@ -1,0 +1,297 @@
+package election
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"northstar/cluster"
+)
+
+// Evidence is why a node thinks that its leader is gone.
+type Evidence struct {
+	Leader cluster.NodeID
+	BootID string // of that leader's process; "" when not known
+	// Lost: its connection broke, and a re-dial confirmed that the process is
+	// dead. Otherwise it has been silent for TimeoutMin.
+	Lost    bool
+	Stalled bool      // silent, and the last that it said was that its disk is stalled
+	At      time.Time // when this came up
+	Term    uint64    // of this node, then
+	// Agreed is when this node first found that a majority reports it; zero: not
+	// yet. Places wait from then on: agreement may take longer than all of them.
+	Agreed time.Time
+	// Progress is that of the last Verdict, and Active when it last grew: whoever
+	// has begun to stand is given time from then on. Zero: not yet.
+	Progress uint64
+	Active   time.Time
+}
+
+// Trigger names the evidence in records.
+func (e Evidence) Trigger() string {
+	switch {
+	case e.Lost:
+		return TriggerConnectionLost
+	case e.Stalled:
+		return TriggerDiskStall
+	}
+	return TriggerTimeout
+}
+
+// Input is all that Judge looks at.
+type Input struct {
+	Now     time.Time
+	Servers []cluster.Server // Raft's latest configuration
+	Mine    cluster.Claim    // this node's own, as of Now
+	Seen    map[cluster.NodeID]cluster.Seen
+	// Before are the newest claims from before that. They only make a place wait
+	// for a preferred node that is connected and has not answered yet.
+	Before   map[cluster.NodeID]cluster.Seen
+	Evidence Evidence
+	Params   Params
+}
+
+// Verdict says what to do about a leader that may be gone.
+type Verdict struct {
+	Stand   bool          // stand, after After
+	After   time.Duration // look again then, with fresh claims; 0 and not Stand: leave it to Raft's timers
+	Rank    int           // this node's place, 0 the first; meaningful with Stand
+	Trigger string
+	Reason  string
+	// Progress grows with the newest term that was seen, and when somebody stands
+	// in it.
+	Progress uint64
+	Ranking  []Ranked // of those who may stand and have answered, best first
+}
+
+// Judge decides whether this node stands for election, now or later, because of
+// what it and the other voters know of the leader. Seen holds answers to a poll
+// made for this evidence, and nothing older.
+//
+// A majority of all voters, this node included, has to report the same, and no
+// voter may have heard that leader lately: a higher term deposes a living
+// leader too.
+func Judge(in Input) Verdict {
+	v := Verdict{Trigger: in.Evidence.Trigger()}
+	if v.Reason = in.objection(); v.Reason != "" {
+		return v
+	}
+	others := in.others()
+	for _, s := range others {
+		reason, again := in.contradiction(s)
+		if reason != "" {
+			v.Reason, v.After = reason, again
+			return v
+		}
+	}
+	agree := []cluster.Claim{in.Mine}
+	for _, s := range others {
+		if in.reports(s.Claim) {
+			agree = append(agree, s.Claim)
+		}
+	}
+	voters := cluster.Voters(in.Servers)
+	switch waited := in.Mine.LeaderSilence; {
+	case in.Params.Lease && waited < in.Params.TimeoutMin:
+		v.After, v.Reason = max(Recheck, in.Params.TimeoutMin-waited), fmt.Sprintf("the lease of node %s may not have run out", in.Evidence.Leader)
+		return v
+	case !in.reports(in.Mine), len(agree) < cluster.Quorum(voters):
+		v.After = Recheck
+		v.Reason = fmt.Sprintf("%d of %d voters report that node %s is %s, %d are needed", count(agree, in.reports), voters, in.Evidence.Leader, in.Evidence.word(), cluster.Quorum(voters))
+		return v
+	}
+	// Who has not noticed yet is ranked too: it will in a moment. Who stands
+	// already cannot begin anew before its own timer fires.
+	candidates := []cluster.Claim{in.Mine}
+	for _, s := range others {
+		if s.Claim.Role != cluster.Candidate {
+			candidates = append(candidates, s.Claim)
+		}
+	}
+	v.Ranking = in.Params.rank(candidates, in.Servers)
+	v.Rank = slices.IndexFunc(v.Ranking, func(r Ranked) bool { return r.ID == in.Mine.NodeID })
+	v.Progress = in.progress(others)
+	v.Stand, v.After = true, in.due(v.Rank+in.late(), v.Progress, others)
+	v.Reason = fmt.Sprintf("node %s is %s, as %s report; place %d (%s)", in.Evidence.Leader, in.Evidence.word(), names(agree), v.Rank+1, v.Ranking[v.Rank].Why)
+	return v
+}
+
+func (e Evidence) word() string {
+	if e.Lost {
+		return "lost"
+	}
+	return "silent"
+}
+
+// objection says why this node does not stand whatever the others say.
+func (in Input) objection() string {
+	mine, ev := in.Mine, in.Evidence
+	switch why := unfit(mine); {
+	case !isVoter(in.Servers, mine.NodeID):
+		return "this node is not a voter"
+	case mine.Role == cluster.Leader:
+		return "this node leads"
+	case mine.Role == cluster.Candidate:
+		return "this node stands already"
+	case mine.LeaderID != ev.Leader && (mine.LeaderID != "" || mine.Term == ev.Term):
+		return fmt.Sprintf("this node follows %s, not node %s", leaderName(mine.LeaderID), ev.Leader)
+	case !ev.Lost && !mine.LeaderLost && mine.LeaderSilence < in.Params.TimeoutMin:
+		return fmt.Sprintf("this node heard the leader %s %v ago", ev.Leader, round(mine.LeaderSilence))
+	case mine.Paused:
+		return "automatic failover is paused"
+	case why != "":
+		return "this node may not lead: " + why
+	}
+	return ""
+}
+
+// others are the answers of voters, but for the one in question, by ID.
+func (in Input) others() []cluster.Seen {
+	var all []cluster.Seen
+	for _, sv := range in.Servers {
+		s, ok := in.Seen[sv.ID]
+		if ok && sv.Suffrage == cluster.Voter && sv.ID != in.Mine.NodeID && sv.ID != in.Evidence.Leader {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// contradiction says what in a voter's answer speaks against an election, and
+// when to ask again (0: not at all).
+func (in Input) contradiction(s cluster.Seen) (reason string, again time.Duration) {
+	c, ev := s.Claim, in.Evidence
+	switch {
+	case c.Role == cluster.Leader && c.Term >= in.Mine.Term:
+		return fmt.Sprintf("node %s leads in term %d", c.NodeID, c.Term), 0
+	case c.LeaderID != "" && c.LeaderID != ev.Leader && c.Term > ev.Term:
+		return fmt.Sprintf("node %s knows leader %s in term %d", c.NodeID, c.LeaderID, c.Term), 0
+	case c.LeaderID != ev.Leader || in.Evidence.confirmed(c):
+		return "", 0
+	case !ev.Lost && c.LeaderSilence < in.Params.TimeoutMin:
+		return fmt.Sprintf("node %s heard the leader %s %v ago", c.NodeID, ev.Leader, round(c.LeaderSilence)), in.Params.TimeoutMin - c.LeaderSilence
+	case ev.Lost && s.At.Add(-c.LeaderSilence).After(ev.At.Add(s.RTT)):
+		return fmt.Sprintf("node %s has heard the leader %s since its connection to this node broke", c.NodeID, ev.Leader), Recheck
+	}
+	return "", 0
+}
+
+// Reporters counts the peers that claim that this leader's process is dead.
+func (e Evidence) Reporters(claims map[cluster.NodeID]cluster.Seen) (n int) {
+	for _, s := range claims {
+		if e.confirmed(s.Claim) {
+			n++
+		}
+	}
+	return n
+}
+
+// confirmed says whether the claim is that the leader's process is dead.
+func (e Evidence) confirmed(c cluster.Claim) bool { return c.LeaderLost && e.sameLeader(c) }
+
+// sameLeader says whether a claim is about the leader in question. The boot ID
+// tells best; a candidate has forgotten the name.
+func (e Evidence) sameLeader(c cluster.Claim) bool {
+	if c.LeaderBootID != "" && e.BootID != "" {
+		return c.LeaderBootID == e.BootID
+	}
+	return c.LeaderID == e.Leader
+}
+
+// reports says whether a claim bears the evidence out.
+func (in Input) reports(c cluster.Claim) bool {
+	silent := c.LeaderSilence >= in.Params.TimeoutMin
+	switch {
+	case !in.Evidence.sameLeader(c), in.Params.Lease && !silent:
+		return false
+	case in.Evidence.Lost:
+		return c.LeaderLost
+	}
+	return silent || c.LeaderLost
+}
+
+// due is how much longer a place has to wait. Should the term have moved on,
+// another has stood: it needs time to be heard of as leader, counted from when
+// that was seen, for its disk may be slow. A candidate that has not raised its
+// term may be about to, or, after a silence, may only have been turned down for
+// its pre-vote.
+func (in Input) due(rank int, progress uint64, others []cluster.Seen) time.Duration {
+	moved, standing := in.Mine.Term > in.Evidence.Term, false
+	for _, s := range others {
+		moved = moved || s.Claim.Term > in.Evidence.Term
+		standing = standing || s.Claim.Role == cluster.Candidate
+	}
+	wait, since := time.Duration(rank)*Stagger, in.Evidence.Agreed
+	if moved || standing {
+		wait += Stagger
+		if moved || in.Evidence.Lost {
+			wait += Stagger
+		}
+		since = in.Evidence.Active
+		if progress > in.Evidence.Progress {
+			since = in.Now
+		}
+	}
+	if since.IsZero() {
+		since = in.Now
+	}
+	return max(0, wait-in.Now.Sub(since))
+}
+
+// late counts the voters that should stand before this node by their priority,
+// and are connected, but have not answered: their disks may be slow.
+func (in Input) late() (n int) {
+	for _, sv := range in.Servers {
+		s, known := in.Before[sv.ID]
+		_, answered := in.Seen[sv.ID]
+		switch {
+		case !known || answered || !s.Connected || sv.Suffrage != cluster.Voter:
+		case sv.ID == in.Mine.NodeID || sv.ID == in.Evidence.Leader:
+		case unfit(s.Claim) == "" && s.Claim.Priority > in.Mine.Priority && s.Claim.Role != cluster.Candidate:
+			n++
+		}
+	}
+	return n
+}
+
+func (in Input) progress(others []cluster.Seen) uint64 {
+	term, standing := in.Mine.Term, uint64(0)
+	for _, s := range others {
+		if s.Claim.Term > term {
+			term, standing = s.Claim.Term, 0
+		}
+		if s.Claim.Term == term && s.Claim.Role == cluster.Candidate {
+			standing = 1
+		}
+	}
+	return 2*term + standing
+}
+
+func count(claims []cluster.Claim, is func(cluster.Claim) bool) int {
+	n := 0
+	for _, c := range claims {
+		if is(c) {
+			n++
+		}
+	}
+	return n
+}
+
+func names(claims []cluster.Claim) string {
+	ids := make([]string, len(claims))
+	for i, c := range claims {
+		ids[i] = string(c.NodeID)
+	}
+	slices.Sort(ids)
+	return strings.Join(ids, ", ")
+}
+
+func leaderName(id cluster.NodeID) string {
+	if id == "" {
+		return "no leader"
+	}
+	return "leader " + string(id)
+}
+
+func round(d time.Duration) time.Duration { return d.Round(time.Millisecond) }

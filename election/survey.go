@@ -1,0 +1,176 @@
+package election
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"northstar/cluster"
+)
+
+// Survey is what one node knows of all servers at one moment: its own claim, and
+// the answers to a poll made for this. Who did not answer is not in it.
+type Survey struct {
+	Now     time.Time
+	Servers []cluster.Server
+	Mine    cluster.Claim
+	Seen    map[cluster.NodeID]cluster.Seen // the answers of others
+	Params  Params
+}
+
+// claim gives a server's claim, if it has answered.
+func (s Survey) claim(id cluster.NodeID) (cluster.Claim, bool) {
+	if id == s.Mine.NodeID {
+		return s.Mine, true
+	}
+	seen, ok := s.Seen[id]
+	return seen.Claim, ok
+}
+
+// claims gives every claim there is, this node's first.
+func (s Survey) claims() []cluster.Claim {
+	all := []cluster.Claim{s.Mine}
+	for _, sv := range s.Servers {
+		if seen, ok := s.Seen[sv.ID]; ok && sv.ID != s.Mine.NodeID {
+			all = append(all, seen.Claim)
+		}
+	}
+	return all
+}
+
+// Term is the highest term that any of them is in.
+func (s Survey) Term() uint64 {
+	term := uint64(0)
+	for _, c := range s.claims() {
+		term = max(term, c.Term)
+	}
+	return term
+}
+
+// Leader gives the node that leads and can take part in handing leadership over,
+// "" and the reason when there is none: it has answered, nobody is in a later
+// term, its disk works, and a majority of the voters hears it.
+func (s Survey) Leader() (id cluster.NodeID, why string) {
+	claims := s.claims()
+	i := slices.IndexFunc(claims, func(c cluster.Claim) bool { return c.Role == cluster.Leader && c.Term == s.Term() })
+	if i < 0 {
+		return "", "no node that answers leads"
+	}
+	leader := claims[i]
+	if leader.Disk.Stalled {
+		return "", fmt.Sprintf("the disk of the leader %s is stalled", leader.NodeID)
+	}
+	deaf := 0
+	for _, c := range claims {
+		if c.NodeID != leader.NodeID && isVoter(s.Servers, c.NodeID) && (c.LeaderID != leader.NodeID || c.LeaderSilence >= s.Params.TimeoutMin) {
+			deaf++
+		}
+	}
+	if deaf >= cluster.Quorum(cluster.Voters(s.Servers)) {
+		return "", fmt.Sprintf("%d of %d voters do not hear the leader %s", deaf, cluster.Voters(s.Servers), leader.NodeID)
+	}
+	return leader.NodeID, ""
+}
+
+// Answering counts the voters that have answered, this node among them, and how
+// many are needed to elect a leader.
+func (s Survey) Answering() (n, need int) {
+	for _, sv := range s.Servers {
+		if _, ok := s.claim(sv.ID); ok && sv.Suffrage == cluster.Voter {
+			n++
+		}
+	}
+	return n, cluster.Quorum(cluster.Voters(s.Servers))
+}
+
+// Votes foretells what each voter would answer to a candidate, from the logs:
+// Raft's own rule. lost says that even with the votes of all that have not
+// answered there would be no majority; enough that there is one without them.
+// What a voter has answered stays true: logs grow, and only a leader shortens
+// them.
+func (s Survey) Votes(candidate cluster.NodeID) (votes []cluster.Vote, enough, lost bool) {
+	stands, known := s.claim(candidate)
+	granted, open := 0, 0
+	for _, sv := range s.Servers {
+		if sv.Suffrage != cluster.Voter {
+			continue
+		}
+		v := cluster.Vote{Voter: sv.ID}
+		c, answered := s.claim(sv.ID)
+		behind := LogBehind(stands.LastLogTerm, stands.LastLogIndex, c)
+		switch {
+		case sv.ID == candidate:
+			v.Granted, v.Reason = true, "itself"
+		case !answered:
+			v.Reason = "does not answer"
+			open++
+		case known && behind != "":
+			v.Reason = behind
+		default:
+			v.Granted, v.Reason = true, "would grant"
+		}
+		if v.Granted {
+			granted++
+		}
+		votes = append(votes, v)
+	}
+	slices.SortFunc(votes, func(a, b cluster.Vote) int { return cmp.Compare(a.Voter, b.Voter) })
+	need := cluster.Quorum(cluster.Voters(s.Servers))
+	return votes, granted >= need, granted+open < need
+}
+
+// Choices judges every server as one to be elected by order, the best first: by
+// its log, then as Judge ranks survivors.
+func (s Survey) Choices() []cluster.Choice {
+	end := uint64(0)
+	for _, c := range s.claims() {
+		end = max(end, c.LastLogIndex)
+	}
+	order := func(id cluster.NodeID) int {
+		return slices.IndexFunc(s.Servers, func(sv cluster.Server) bool { return sv.ID == id })
+	}
+	servers := slices.Clone(s.Servers)
+	slices.SortStableFunc(servers, func(a, b cluster.Server) int {
+		ca, okA := s.claim(a.ID)
+		cb, okB := s.claim(b.ID)
+		if okA != okB || !okA {
+			return cmp.Compare(btoi(okB), btoi(okA))
+		}
+		return s.Params.better(ca, cb, order)
+	})
+	choices := make([]cluster.Choice, len(servers))
+	for i, sv := range servers {
+		choices[i] = s.choice(sv, end)
+	}
+	slices.SortStableFunc(choices, func(a, b cluster.Choice) int { return cmp.Compare(btoi(b.Eligible), btoi(a.Eligible)) })
+	return choices
+}
+
+func (s Survey) choice(sv cluster.Server, end uint64) cluster.Choice {
+	ch := cluster.Choice{ID: sv.ID, Voter: sv.Suffrage == cluster.Voter}
+	c, answered := s.claim(sv.ID)
+	if answered {
+		ch.Priority, ch.LagEntries = c.Priority, end-min(end, c.LastLogIndex)
+	}
+	_, enough, _ := s.Votes(sv.ID)
+	switch why := unfit(c); {
+	case !ch.Voter:
+		ch.Reason = fmt.Sprintf("node %s is not a voter", sv.ID)
+	case !answered:
+		ch.Reason = fmt.Sprintf("node %s does not answer", sv.ID)
+	case why != "":
+		ch.Reason = fmt.Sprintf("node %s may not lead: %s", sv.ID, why)
+	case !enough:
+		ch.Reason = fmt.Sprintf("node %s would not get the votes of a majority", sv.ID)
+	}
+	ch.Eligible = ch.Reason == ""
+	return ch
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}

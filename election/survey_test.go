@@ -1,0 +1,137 @@
+package election
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"northstar/cluster"
+)
+
+// surveyed is what n2 knows of n1, which leads in term 5, itself and n3, all
+// voters, and n4, which is none.
+func surveyed() Survey {
+	s := Survey{Now: time.Now(), Params: Params{TimeoutMin: 150 * time.Millisecond}, Seen: map[cluster.NodeID]cluster.Seen{}}
+	for _, id := range []cluster.NodeID{"n1", "n2", "n3", "n4"} {
+		c := cluster.Claim{
+			NodeID: id, Term: 5, Role: cluster.Follower, LeaderID: "n1", LastLogTerm: 5, LastLogIndex: 44,
+			Priority: 100, Eligible: true, IsVoter: id != "n4", Lifecycle: cluster.Active,
+		}
+		sv := cluster.Server{ID: id, Suffrage: cluster.Voter}
+		if id == "n4" {
+			sv.Suffrage = cluster.NonVoter
+		}
+		if id == "n1" {
+			c.Role = cluster.Leader
+		}
+		s.Servers = append(s.Servers, sv)
+		if id == "n2" {
+			s.Mine = c
+		} else {
+			s.Seen[id] = cluster.Seen{Claim: c}
+		}
+	}
+	return s
+}
+
+// edit changes the claim of one node.
+func (s *Survey) edit(id cluster.NodeID, change func(*cluster.Claim)) {
+	if id == s.Mine.NodeID {
+		change(&s.Mine)
+		return
+	}
+	seen := s.Seen[id]
+	change(&seen.Claim)
+	s.Seen[id] = seen
+}
+
+func TestSurveyLeader(t *testing.T) {
+	silent := func(c *cluster.Claim) { c.LeaderSilence = 150 * time.Millisecond }
+	for _, tt := range []struct {
+		name   string
+		change func(*Survey)
+		leader cluster.NodeID
+		why    string
+	}{
+		{name: "it leads", change: func(*Survey) {}, leader: "n1"},
+		{name: "this node leads", change: func(s *Survey) {
+			s.edit("n1", func(c *cluster.Claim) { c.Role, c.LeaderID = cluster.Follower, "n2" })
+			s.edit("n2", func(c *cluster.Claim) { c.Role, c.LeaderID = cluster.Leader, "n2" })
+		}, leader: "n2"},
+		{name: "it does not answer", change: func(s *Survey) { delete(s.Seen, "n1") }, why: "no node that answers leads"},
+		{name: "another is in a later term", change: func(s *Survey) { s.edit("n3", func(c *cluster.Claim) { c.Term = 6 }) }, why: "no node that answers leads"},
+		{name: "its disk is stalled", change: func(s *Survey) { s.edit("n1", func(c *cluster.Claim) { c.Disk.Stalled = true }) }, why: "stalled"},
+		{name: "its disk is full", change: func(s *Survey) { s.edit("n1", func(c *cluster.Claim) { c.Disk.ReadOnly = true }) }, leader: "n1"},
+		{name: "one voter does not hear it", change: func(s *Survey) { s.edit("n2", silent) }, leader: "n1"},
+		{name: "a non-voter does not count", change: func(s *Survey) { s.edit("n2", silent); s.edit("n4", silent) }, leader: "n1"},
+		{name: "a majority does not hear it", change: func(s *Survey) { s.edit("n2", silent); s.edit("n3", silent) }, why: "2 of 3 voters do not hear"},
+		{name: "a majority knows no leader", change: func(s *Survey) {
+			for _, id := range []cluster.NodeID{"n2", "n3"} {
+				s.edit(id, func(c *cluster.Claim) { c.LeaderID = "" })
+			}
+		}, why: "2 of 3 voters do not hear"},
+	} {
+		s := surveyed()
+		tt.change(&s)
+		if id, why := s.Leader(); id != tt.leader || !strings.Contains(why, tt.why) {
+			t.Errorf("%s: %q, %q", tt.name, id, why)
+		}
+	}
+}
+
+func TestSurveyVotes(t *testing.T) {
+	ahead := func(c *cluster.Claim) { c.LastLogIndex = 46 }
+	for _, tt := range []struct {
+		name         string
+		change       func(*Survey)
+		enough, lost bool
+		reason       string // of n1
+		granted      bool
+	}{
+		{name: "equal logs", change: func(*Survey) {}, enough: true, granted: true, reason: "would grant"},
+		{name: "behind one of three", change: func(s *Survey) { s.edit("n1", ahead) }, enough: true, reason: "log behind: 44 < 46"},
+		{name: "behind both", change: func(s *Survey) { s.edit("n1", ahead); s.edit("n3", ahead) }, lost: true, reason: "log behind: 44 < 46"},
+		{name: "behind in term", change: func(s *Survey) {
+			for _, id := range []cluster.NodeID{"n1", "n3"} {
+				s.edit(id, func(c *cluster.Claim) { c.LastLogTerm, c.LastLogIndex = 6, 40 })
+			}
+		}, lost: true, reason: "log behind: term 5 < 6"},
+		{name: "behind one, the other does not answer", change: func(s *Survey) { s.edit("n1", ahead); delete(s.Seen, "n3") }, reason: "log behind: 44 < 46"},
+		{name: "nobody answers", change: func(s *Survey) { delete(s.Seen, "n1"); delete(s.Seen, "n3") }, reason: "does not answer"},
+		{name: "a non-voter is ahead", change: func(s *Survey) { s.edit("n4", ahead) }, enough: true, granted: true, reason: "would grant"},
+	} {
+		s := surveyed()
+		tt.change(&s)
+		votes, enough, lost := s.Votes("n2")
+		if enough != tt.enough || lost != tt.lost || len(votes) != 3 || votes[0] != (cluster.Vote{Voter: "n1", Granted: tt.granted, Reason: tt.reason}) || !votes[1].Granted {
+			t.Errorf("%s: enough %v, lost %v, %+v", tt.name, enough, lost, votes)
+		}
+	}
+	s := surveyed()
+	delete(s.Seen, "n3")
+	if votes, enough, lost := s.Votes("n3"); !enough || lost || !votes[2].Granted {
+		t.Errorf("a candidate that does not answer: %v %v %+v", enough, lost, votes)
+	}
+}
+
+func TestSurveyChoices(t *testing.T) {
+	first := func(s Survey) cluster.Choice { return s.Choices()[0] }
+	s := surveyed()
+	delete(s.Seen, "n1")
+	if got := s.Choices(); len(got) != 4 || got[0].ID != "n3" || got[1].ID != "n2" || !got[0].Eligible || !got[1].Eligible ||
+		got[2].Reason+"; "+got[3].Reason != "node n4 is not a voter; node n1 does not answer" {
+		t.Errorf("%+v", got)
+	}
+	s.edit("n2", func(c *cluster.Claim) { c.Priority = 200 })
+	if got := first(s); got.ID != "n2" || got.Priority != 200 {
+		t.Errorf("priority: %+v", got)
+	}
+	s.edit("n3", func(c *cluster.Claim) { c.LastLogIndex = 50 })
+	if got := s.Choices(); got[0].ID != "n3" || got[1].ID != "n2" || got[1].LagEntries != 6 || !strings.Contains(got[1].Reason, "votes of a majority") {
+		t.Errorf("the better log: %+v", got)
+	}
+	s.edit("n3", func(c *cluster.Claim) { c.Draining = true })
+	if got := s.Choices(); got[0].Eligible || !strings.Contains(got[0].Reason+got[1].Reason, "draining") {
+		t.Errorf("draining: %+v", got)
+	}
+}

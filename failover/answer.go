@@ -1,0 +1,30 @@
+package failover
+
+import (
+	"time"
+
+	"northstar/cluster"
+	"northstar/election"
+)
+
+// Consent says whether this voter has evidence of its own that its leader is
+// gone, so that a candidate's vote need not wait for the leader to be forgotten.
+// It does not block.
+func (c *Controller) Consent(_ cluster.NodeID, _ uint64, _ time.Time) bool {
+	return c.cfg.Fast && election.Consents(c.deps.Claim(), c.cfg.params())
+}
+
+// PreVote says why a candidate must not have this node's pre-vote, "" when Raft
+// is to decide. It does not block.
+func (c *Controller) PreVote(candidate cluster.NodeID, now time.Time) (refuse string) {
+	mine := c.deps.Claim()
+	var contact time.Time
+	if mine.LeaderContactAge >= 0 {
+		contact = now.Add(-mine.LeaderContactAge)
+	}
+	_, reason := election.MayPreVote(election.PreVote{
+		Now: now, Candidate: candidate, LastContact: contact, Servers: c.deps.Consensus.Status().Servers,
+		Mine: mine, Seen: c.deps.Peers.Claims(), Params: c.cfg.params(),
+	})
+	return reason
+}

@@ -1,0 +1,268 @@
+// Package failover acts on lost, silent and badly placed leaders: it gathers
+// what the transport and consensus know, has package election decide, and does
+// what that says. It can only make elections begin earlier than Raft's timers
+// would, or move leadership by a planned transfer: votes stay Raft's.
+package failover
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"northstar/cluster"
+	"northstar/election"
+	"northstar/state"
+)
+
+// Peers is what failover needs of the transport. Its methods may be called by
+// any goroutine.
+type Peers interface {
+	// Claims are the newest claims of all peers. It does not block.
+	Claims() map[cluster.NodeID]cluster.Seen
+	// ClaimsChanged is closed at the next claim of any peer. It does not block.
+	ClaimsChanged() <-chan struct{}
+	// Announce tells all peers this node's claim now. It does not block.
+	Announce()
+	// Poll asks peers for fresh claims and gives what came before ctx ended.
+	Poll(ctx context.Context, peers []cluster.NodeID) map[cluster.NodeID]cluster.Seen
+	// Confirm dials a peer again to learn whether that process of it is dead. It
+	// takes at most some 60 ms.
+	Confirm(ctx context.Context, peer cluster.NodeID, bootID string) cluster.Liveness
+}
+
+// Raft is this node's end of the running Raft node.
+type Raft interface {
+	// Barrier returns when Raft has finished the append that it was working on.
+	Barrier(ctx context.Context) error
+	// Stand makes this node stand for election now, without pre-vote, unless it has
+	// left that term.
+	Stand(ctx context.Context, term uint64, by cluster.Mandate) error
+}
+
+// Consensus is what failover needs to know of the cluster.
+type Consensus interface {
+	Status() cluster.NodeStatus
+	Peers() []cluster.PeerStatus
+	View() *state.View
+	// LeaderChanged is closed at the next change of leader or term.
+	LeaderChanged() <-chan struct{}
+}
+
+// Transfer moves leadership away from this node, which leads.
+type Transfer interface {
+	// Choices shows all other servers as targets, the best first.
+	Choices() []cluster.Choice
+	// To returns once the target is seen leading; h.To "" is the best.
+	To(ctx context.Context, h cluster.Handover) (cluster.TransferOutcome, error)
+}
+
+// Config is what a Controller is told once.
+type Config struct {
+	Self          cluster.NodeID
+	Fast          bool // failover.fast: act on lost and silent leaders ahead of Raft's timers
+	TakeoverDelay time.Duration
+	TimeoutMin    time.Duration // election.timeout-min
+	TimeoutMax    time.Duration
+	Lease         bool // election.lease: wait until the leader's has run out
+	// LeaseWait is for how long a node that was elected by order serves nothing:
+	// the leader that it passed over may have a lease. 0 without leases.
+	LeaseWait time.Duration
+}
+
+func (c Config) params() election.Params {
+	return election.Params{TimeoutMin: c.TimeoutMin, Lease: c.Lease}
+}
+
+// Deps is what a Controller works with; all are required.
+type Deps struct {
+	// Claim is this node's own claim as of now, with what Fill adds. It is cheap
+	// and must not be called while Fill runs.
+	Claim     func() cluster.Claim
+	Peers     Peers
+	Raft      func() Raft // the running one
+	Consensus Consensus
+	Transfer  Transfer
+	Event     func(cluster.Event) // for the journal; must not block
+	Logger    hclog.Logger
+}
+
+// Controller watches over the leader. Its methods may be called by any
+// goroutine, before, during and after Run.
+type Controller struct {
+	cfg  Config
+	deps Deps
+	log  hclog.Logger
+	now  func() time.Time
+
+	losses  chan cluster.Loss // bounded; what does not fit is left to silence
+	ordered chan struct{}     // capacity 1: who holds it carries an order to stand out
+	book    book
+
+	mu       sync.Mutex // guards what follows; nothing blocks under it
+	leader   reign      // the last leader that this node knew
+	lost     reign      // the reign whose process is confirmed dead; zero: none
+	handover cluster.Handover
+	limits   map[string]*limit // injections by leader process
+	cooldown cooldown
+}
+
+// reign is a leader in one term.
+type reign struct {
+	id   cluster.NodeID
+	boot string // of its process; "" when not known
+	term uint64
+}
+
+// cooldown bounds attempts to move leadership; it outlives reigns.
+type cooldown struct {
+	last  time.Duration
+	until time.Time
+	disk  time.Time // when leadership was last moved for this node's disk
+}
+
+// New makes a Controller and starts nothing.
+func New(cfg Config, deps Deps) *Controller {
+	return &Controller{
+		cfg: cfg, deps: deps, log: deps.Logger.Named("failover"), now: time.Now,
+		losses: make(chan cluster.Loss, 16), ordered: make(chan struct{}, 1), limits: map[string]*limit{},
+	}
+}
+
+// Lost hears that a monitor connection has broken. It does not block.
+func (c *Controller) Lost(l cluster.Loss) {
+	select {
+	case c.losses <- l:
+	default: // its silence will be noticed
+	}
+}
+
+// Run acts on lost and silent leaders until ctx ends.
+func (c *Controller) Run(ctx context.Context) error {
+	quiet := time.Time{} // silence is not looked at before
+	for {
+		changed := c.deps.Consensus.LeaderChanged()
+		c.note(c.deps.Consensus.Status())
+		timer := time.NewTimer(c.nextLook(quiet))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-changed:
+		case loss := <-c.losses:
+			if c.crash(ctx, loss) {
+				quiet = c.now().Add(c.cfg.TimeoutMin)
+			}
+		case <-timer.C:
+			if c.silence(ctx) {
+				quiet = c.now().Add(c.cfg.TimeoutMin)
+			}
+		}
+		timer.Stop()
+	}
+}
+
+// note remembers the leader: when it is gone, Raft forgets its name.
+func (c *Controller) note(st cluster.NodeStatus) {
+	if st.LeaderID == "" {
+		return
+	}
+	claim := c.deps.Peers.Claims()[st.LeaderID].Claim
+	leads := claim.Role == cluster.Leader && claim.Term == st.Term
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	next := reign{st.LeaderID, claim.BootID, st.Term}
+	switch before := c.leader; {
+	case before == next:
+		return
+	case before.id == next.id && before.term == next.term && before.boot != "" && !leads:
+		return // the process of that reign is known, and this is another one
+	}
+	c.leader = next
+	c.lost = reign{}
+}
+
+func (c *Controller) known() reign {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.leader
+}
+
+// Fill adds to this node's claim what failover knows: the leader's process, also
+// when Raft has forgotten it, whether that is dead, and what this node is about
+// to hand over.
+func (c *Controller) Fill(claim *cluster.Claim) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if claim.Role == cluster.Leader {
+		claim.Handover = c.handover
+		return
+	}
+	if c.leader.id != "" && (claim.LeaderID == c.leader.id || claim.LeaderID == "") {
+		claim.LeaderBootID = c.leader.boot
+		claim.LeaderLost = c.lost.id != "" && c.lost == c.leader
+	}
+}
+
+// Bounds of how often silence is looked at. A change of leader is noticed at
+// once whatever they are.
+const (
+	minLook = time.Millisecond
+	maxLook = time.Second
+)
+
+// nextLook is when the leader will have been silent for too long.
+func (c *Controller) nextLook(quiet time.Time) time.Duration {
+	mine := c.deps.Claim()
+	if !c.cfg.Fast || mine.Role == cluster.Leader {
+		return maxLook
+	}
+	return max(minLook, c.cfg.TimeoutMin-max(0, mine.LeaderSilence), quiet.Sub(c.now()))
+}
+
+// silence acts when the leader has been silent for too long; false when it is
+// not.
+func (c *Controller) silence(ctx context.Context) bool {
+	mine, l := c.deps.Claim(), c.known()
+	if !c.cfg.Fast || mine.LeaderSilence < c.cfg.TimeoutMin {
+		return false
+	}
+	if mine.Role != cluster.Follower || l.id == "" || mine.LeaderID != l.id {
+		return true // it leads, stands, or knows no leader: Raft's timers do the rest
+	}
+	ev := election.Evidence{Leader: l.id, BootID: l.boot, Term: mine.Term, At: c.now()}
+	ev.Stalled = c.deps.Peers.Claims()[l.id].Claim.Disk.Stalled
+	c.pursue(ctx, ev, time.Time{})
+	return true
+}
+
+// crash acts on a connection that broke: when it was the leader's, and dialling
+// it again shows that the process is dead; false when nothing was done.
+func (c *Controller) crash(ctx context.Context, loss cluster.Loss) bool {
+	c.note(c.deps.Consensus.Status())
+	l, mine := c.known(), c.deps.Claim()
+	switch {
+	case !c.cfg.Fast, l.id != loss.Peer, mine.Role != cluster.Follower, mine.LeaderID != l.id:
+		return false
+	case l.boot != "" && loss.BootID != "" && l.boot != loss.BootID:
+		return false // a process before the one that leads
+	}
+	alive := c.deps.Peers.Confirm(ctx, loss.Peer, loss.BootID)
+	c.log.Debug("the leader's connection broke", "leader", l.id, "process", alive, "cause", loss.Cause)
+	if alive != cluster.LivenessDead && alive != cluster.LivenessRestarted {
+		return false // its silence will be noticed, if there is any
+	}
+	c.mu.Lock()
+	if c.leader == l {
+		if l.boot == "" {
+			c.leader.boot = loss.BootID
+		}
+		c.lost = c.leader
+	}
+	l = c.leader
+	c.mu.Unlock()
+	c.deps.Peers.Announce() // some other may wait for one more that says so
+	c.pursue(ctx, election.Evidence{Leader: l.id, BootID: l.boot, Lost: true, Term: mine.Term, At: loss.At}, c.now())
+	return true
+}

@@ -1,0 +1,431 @@
+package failover
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"northstar/cluster"
+	"northstar/election"
+)
+
+func TestCrashIsActedUponAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2", "n3")
+		w.edit(func() { w.mine.Priority = 200 })
+		c := w.start(Config{Fast: true})
+		w.report("n3")
+		time.Sleep(10 * time.Millisecond)
+		began := time.Now()
+		w.loss()
+		time.Sleep(5 * time.Millisecond)
+		stood := w.standings()
+		if len(stood) != 1 || stood[0].Sub(began) > time.Millisecond {
+			t.Fatalf("stood %v after %v", stood, began)
+		}
+		if w.barriers == 0 {
+			t.Error("it told its log position before raft had finished")
+		}
+		c.Voted(cluster.VoteAnswer{Term: 6, Voter: "n3", Granted: true})
+		f := c.Facts(6)
+		if f.Trigger != "connection_lost" || !strings.Contains(f.Reason, "node n1 is lost, as n2, n3 report") || len(f.Votes) != 3 || f.Votes[0].Reason != "no answer yet" {
+			t.Errorf("facts: %+v", f)
+		}
+		if s := f.Steps; s.Noticed.After(s.Confirmed) || s.Confirmed.After(s.Agreed) || s.Agreed.After(s.Stood) || s.Noticed.IsZero() {
+			t.Errorf("steps: %+v", s)
+		}
+		if since := time.Since(f.LeaderlessSince); since < 15*time.Millisecond || since > 30*time.Millisecond {
+			t.Errorf("leaderless for %v: it counts from the last contact", since)
+		}
+		if len(w.events) != 1 || w.events[0].Type != "failover" {
+			t.Errorf("events: %+v", w.events)
+		}
+		claim := w.claim()
+		if !claim.LeaderLost || claim.LeaderBootID != "b1" {
+			t.Errorf("its claim does not say so: %+v", claim)
+		}
+	})
+}
+
+func TestNoCrashNoElection(t *testing.T) {
+	tests := []struct {
+		name    string
+		fast    bool
+		prepare func(w *world)
+		loss    cluster.Loss
+		asked   bool // the peer is dialled again
+	}{
+		{name: "the process lives", fast: true, prepare: func(w *world) { w.alive = cluster.LivenessAlive }, loss: cluster.Loss{Peer: "n1", BootID: "b1"}, asked: true},
+		{name: "no answer either way", fast: true, prepare: func(w *world) { w.alive = cluster.LivenessUnclear }, loss: cluster.Loss{Peer: "n1", BootID: "b1"}, asked: true},
+		{name: "another peer", fast: true, loss: cluster.Loss{Peer: "n3", BootID: "b3"}},
+		{name: "an earlier process of the leader", fast: true, loss: cluster.Loss{Peer: "n1", BootID: "b0"}},
+		{name: "switched off", fast: false, loss: cluster.Loss{Peer: "n1", BootID: "b1"}},
+		{name: "this node leads", fast: true, prepare: func(w *world) { w.status.Role = cluster.Leader }, loss: cluster.Loss{Peer: "n1", BootID: "b1"}},
+		{name: "paused", fast: true, prepare: func(w *world) { w.mine.Paused = true }, loss: cluster.Loss{Peer: "n1", BootID: "b1"}, asked: true},
+		{name: "priority 0", fast: true, prepare: func(w *world) { w.mine.Priority = 0 }, loss: cluster.Loss{Peer: "n1", BootID: "b1"}, asked: true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, "n1", "n2", "n3")
+				w.report("n3")
+				if tt.prepare != nil {
+					w.edit(func() { tt.prepare(w) })
+				}
+				c := w.start(Config{Fast: tt.fast})
+				c.Lost(tt.loss)
+				time.Sleep(timeoutMin / 2)
+				if stood := w.standings(); len(stood) != 0 {
+					t.Errorf("it stood at %v", stood)
+				}
+				if (w.confirmed > 0) != tt.asked {
+					t.Errorf("dialled again %d times", w.confirmed)
+				}
+			})
+		})
+	}
+}
+
+// The leader was restarted a moment before it was elected, and its new process
+// had not yet said anything when this node saw it lead.
+func TestTheLeadersProcessIsLearntLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2", "n3")
+		process := func(boot string, role cluster.Role) {
+			w.edit(func() {
+				s := w.seen["n1"]
+				s.Claim.BootID, s.Claim.Role = boot, role
+				w.seen["n1"] = s
+			})
+		}
+		process("b0", cluster.Follower)
+		w.edit(func() { w.mine.Priority = 200 })
+		c := w.start(Config{Fast: true})
+		process("b1", cluster.Leader)
+		w.report("n3")
+		w.loss()
+		time.Sleep(5 * time.Millisecond)
+		if stood := w.standings(); len(stood) != 1 {
+			t.Fatalf("it stood %d times", len(stood))
+		}
+		// It comes back as a follower: what is lost stays lost.
+		process("b2", cluster.Follower)
+		c.note(w.consensus().Status())
+		if claim := w.claim(); !claim.LeaderLost || claim.LeaderBootID != "b1" {
+			t.Errorf("claim: %+v", claim)
+		}
+	})
+}
+
+func TestAloneItDisturbsNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2", "n3")
+		w.start(Config{Fast: true})
+		w.loss()
+		time.Sleep(6 * time.Millisecond)
+		if stood := w.standings(); len(stood) != 0 {
+			t.Fatalf("it stood at %v, alone", stood)
+		}
+		w.report("n3") // which has noticed a little later
+		time.Sleep(10*time.Millisecond + 20*time.Millisecond)
+		if stood := w.standings(); len(stood) != 1 {
+			t.Errorf("it stood %d times once a majority agreed", len(stood))
+		}
+	})
+}
+
+// A node that waits for one more to agree is told by that node, and does not wait
+// until it would ask again.
+func TestAgreementIsAnnounced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2", "n3")
+		w.edit(func() { w.mine.Priority = 200 })
+		w.start(Config{Fast: true})
+		w.loss()
+		time.Sleep(21 * time.Millisecond) // by now it asks every few ms only
+		w.edit(func() {
+			if w.announced != 1 {
+				t.Errorf("it told its evidence %d times", w.announced)
+			}
+		})
+		w.report("n3")
+		began := time.Now()
+		time.Sleep(time.Millisecond)
+		if stood := w.standings(); len(stood) != 1 || stood[0].Sub(began) > 200*time.Microsecond {
+			t.Errorf("it stood at %v, n3 agreed at %v", stood, began)
+		}
+	})
+}
+
+// Agreement that takes longer than a stagger, as with slow disks, does not make
+// all places stand at the same moment: the votes would be split.
+func TestPlacesWaitFromTheAgreement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2", "n3") // n3 is later in the list: first
+		w.start(Config{Fast: true})
+		w.loss()
+		time.Sleep(45 * time.Millisecond)
+		w.report("n3")
+		began := time.Now()
+		time.Sleep(50 * time.Millisecond)
+		if stood := w.standings(); len(stood) != 1 || stood[0].Sub(began) < election.Stagger {
+			t.Errorf("it stood at %v, the other agreed at %v", stood, began)
+		}
+	})
+}
+
+// Somebody stands and takes its time: nobody stands against it meanwhile.
+func TestASlowCandidateIsGivenTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2", "n3")
+		w.report("n3")
+		w.start(Config{Fast: true})
+		began := time.Now()
+		w.loss()
+		time.Sleep(15 * time.Millisecond)
+		w.edit(func() {
+			s := w.seen["n3"]
+			s.Claim.Role, s.Claim.LeaderID = cluster.Candidate, ""
+			w.seen["n3"] = s
+		})
+		time.Sleep(20 * time.Millisecond)
+		w.edit(func() { // its term is durable only now
+			s := w.seen["n3"]
+			s.Claim.Term = 6
+			w.seen["n3"] = s
+		})
+		time.Sleep(100 * time.Millisecond)
+		if stood := w.standings(); len(stood) != 1 || stood[0].Sub(began) < 35*time.Millisecond+2*election.Stagger {
+			t.Errorf("it stood at %v, the loss was at %v", stood, began)
+		}
+	})
+}
+
+// A peer that has said that the leader is dead, and does not answer any more,
+// makes nobody ask without end.
+func TestAReporterThatIsGoneIsNotAskedWithoutEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2", "n3")
+		w.start(Config{Fast: true})
+		w.report("n3")
+		polls := 0
+		w.edit(func() {
+			w.polled = func([]cluster.NodeID) { w.edit(func() { polls++ }) }
+			w.answer = func() map[cluster.NodeID]cluster.Seen { return nil }
+		})
+		w.loss()
+		time.Sleep(100 * time.Millisecond)
+		w.edit(func() {
+			if polls == 0 || polls > 20 {
+				t.Errorf("%d polls in 100 ms", polls)
+			}
+		})
+	})
+}
+
+func TestLowerRankLetsTheFirstGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2", "n3")
+		w.report("n3") // the later in the list: first
+		w.start(Config{Fast: true})
+		began := time.Now()
+		w.loss()
+		time.Sleep(12 * time.Millisecond)
+		w.lead("n3", 6)
+		time.Sleep(100 * time.Millisecond)
+		if stood := w.standings(); len(stood) != 0 {
+			t.Fatalf("it stood after %v, and the first leads", stood[0].Sub(began))
+		}
+	})
+}
+
+func TestLowerRankStandsWhenTheFirstDoesNot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2", "n3")
+		w.report("n3")
+		w.start(Config{Fast: true})
+		began := time.Now()
+		w.loss()
+		time.Sleep(50 * time.Millisecond)
+		stood := w.standings()
+		if len(stood) != 1 {
+			t.Fatalf("it stood %d times", len(stood))
+		}
+		if after := stood[0].Sub(began); after < 20*time.Millisecond || after > 22*time.Millisecond {
+			t.Errorf("it stood after %v, its turn was after 20 ms", after)
+		}
+	})
+}
+
+func TestSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2", "n3")
+		w.edit(func() { w.mine.Priority = 200 })
+		w.start(Config{Fast: true})
+		w.hang("n3")
+		began := time.Now()
+		time.Sleep(timeoutMin - time.Millisecond)
+		if stood := w.standings(); len(stood) != 0 {
+			t.Fatal("it stood before timeout-min")
+		}
+		time.Sleep(20 * time.Millisecond)
+		stood := w.standings()
+		if len(stood) != 1 || stood[0].Sub(began) > timeoutMin+pollWait+2*time.Millisecond {
+			t.Fatalf("it stood at %v, silence began at %v", stood, began)
+		}
+		if f := w.c.Facts(6); f.Trigger != "timeout" {
+			t.Errorf("facts: %+v", f)
+		}
+	})
+}
+
+func TestALeaderThatAnswersIsNotSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2", "n3")
+		w.edit(func() { w.mine.Priority = 200; w.awake = true })
+		w.start(Config{Fast: true})
+		w.hang("n3")
+		time.Sleep(5 * timeoutMin)
+		if stood := w.standings(); len(stood) != 0 {
+			t.Errorf("it stood at %v against a leader that answers", stood)
+		}
+	})
+}
+
+func TestSilenceOfAStalledDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2", "n3")
+		w.edit(func() {
+			w.mine.Priority = 200
+			s := w.seen["n1"]
+			s.Claim.Disk.Stalled = true
+			w.seen["n1"] = s
+		})
+		w.start(Config{Fast: true})
+		w.hang("n3")
+		time.Sleep(timeoutMin + 20*time.Millisecond)
+		w.standings()
+		if f := w.c.Facts(6); f.Trigger != "disk_stall" {
+			t.Errorf("facts: %+v", f)
+		}
+	})
+}
+
+func TestOneWhoHeardTheLeaderStopsIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2", "n3", "n4", "n5")
+		w.edit(func() { w.mine.Priority = 200 })
+		w.start(Config{Fast: true})
+		w.hang("n3", "n4") // n5's claims stay at no silence at all
+		time.Sleep(3 * timeoutMin)
+		if stood := w.standings(); len(stood) != 0 {
+			t.Errorf("it stood at %v against a leader that n5 hears", stood)
+		}
+	})
+}
+
+func TestContactIsNoSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2", "n3")
+		polls := 0
+		w.edit(func() { w.polled = func([]cluster.NodeID) { polls++ } })
+		w.start(Config{Fast: true})
+		w.hang("n3")
+		for range 100 {
+			time.Sleep(30 * time.Millisecond)
+			w.edit(func() { w.contact = time.Now() })
+		}
+		if stood := w.standings(); len(stood) != 0 || polls != 0 {
+			t.Errorf("%d elections and %d polls under a leader that is heard", len(stood), polls)
+		}
+	})
+}
+
+func TestLeaseIsWaitedOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2", "n3")
+		w.edit(func() { w.mine.Priority = 200 })
+		c := w.start(Config{Fast: true, Lease: true})
+		w.hang("n3")
+		began := time.Now()
+		w.report("n3")
+		w.loss()
+		time.Sleep(timeoutMin - 2*time.Millisecond)
+		if stood := w.standings(); len(stood) != 0 || c.Consent("n3", 6, time.Now()) {
+			t.Fatalf("it stood or consented within the lease: %v", stood)
+		}
+		time.Sleep(30 * time.Millisecond)
+		if stood := w.standings(); len(stood) != 1 || stood[0].Sub(began) < timeoutMin {
+			t.Errorf("it stood at %v, the lease began at %v", stood, began)
+		}
+		if !c.Consent("n3", 6, time.Now()) {
+			t.Error("no consent after the lease")
+		}
+	})
+}
+
+func TestInjectionsAreLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2", "n3")
+		w.edit(func() { w.mine.Priority = 200 })
+		w.start(Config{Fast: true})
+		for term := uint64(6); term < 16; term++ {
+			// The process is thought dead again and again, and leads again.
+			w.report("n3")
+			w.loss()
+			time.Sleep(5 * time.Millisecond)
+			w.lead("n1", term)
+			w.edit(func() { s := w.seen["n3"]; s.Claim.Term = term; w.seen["n3"] = s })
+			synctest.Wait()
+		}
+		if stood := w.standings(); len(stood) != injections {
+			t.Fatalf("it stood %d times because of one process, the limit is %d", len(stood), injections)
+		}
+		time.Sleep(injectionEvery)
+		w.lead("n1", 16)
+		w.edit(func() { s := w.seen["n3"]; s.Claim.Term = 16; w.seen["n3"] = s })
+		synctest.Wait()
+		w.loss()
+		time.Sleep(5 * time.Millisecond)
+		if stood := w.standings(); len(stood) != injections+1 {
+			t.Errorf("it stood %d times in all after a pause", len(stood))
+		}
+	})
+}
+
+func TestConsent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2", "n3")
+		c := w.start(Config{Fast: true})
+		if c.Consent("n3", 6, time.Now()) {
+			t.Error("without evidence")
+		}
+		w.loss()
+		synctest.Wait()
+		if !c.Consent("n3", 6, time.Now()) {
+			t.Error("not with its own confirmation")
+		}
+		w.lead("n3", 6)
+		synctest.Wait()
+		if c.Consent("n1", 7, time.Now()) {
+			t.Error("the evidence was about another leader")
+		}
+	})
+}
+
+func TestPreVote(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2", "n3")
+		w.edit(func() { w.mine.Priority = 200 })
+		c := w.start(Config{Fast: false})
+		if got := c.PreVote("n3", time.Now()); got != "higher priority n2 alive: 200 > 100" {
+			t.Errorf("refused with %q", got)
+		}
+		time.Sleep(3 * timeoutMin)
+		w.edit(func() { s := w.seen["n3"]; s.At = time.Now(); w.seen["n3"] = s })
+		if got := c.PreVote("n3", time.Now()); got != "" {
+			t.Errorf("after the bound still refused: %q", got)
+		}
+	})
+}

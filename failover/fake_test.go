@@ -1,0 +1,284 @@
+package failover
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"northstar/cluster"
+	"northstar/state"
+)
+
+const timeoutMin = 150 * time.Millisecond
+
+// world is all that a Controller of node n2 sees, in virtual time: n1 leads in
+// term 5, all are voters.
+type world struct {
+	t *testing.T
+
+	mu        sync.Mutex
+	status    cluster.NodeStatus
+	mine      cluster.Claim
+	contact   time.Time // with the leader
+	seen      map[cluster.NodeID]cluster.Seen
+	answer    func() map[cluster.NodeID]cluster.Seen // to polls; nil: seen
+	alive     cluster.Liveness
+	peers     []cluster.PeerStatus
+	view      *state.View
+	changed   chan struct{}
+	confirmed int
+	stood     []time.Time
+	events    []cluster.Event
+	moves     []cluster.Handover
+	mandate   cluster.Mandate // that an election must have
+	onStand   func(*world)    // what comes of it when n2 stands
+	hangs     bool            // n1 keeps a poll waiting until its end
+	moved     func(ctx context.Context, to cluster.NodeID) error
+	polled    func(peers []cluster.NodeID)
+	barriers  int
+	awake     bool          // n1 answers when it is asked
+	news      chan struct{} // closed at the next claim
+	announced int
+
+	c *Controller
+}
+
+func newWorld(t *testing.T, voters ...cluster.NodeID) *world {
+	w := &world{
+		t: t, seen: map[cluster.NodeID]cluster.Seen{}, alive: cluster.LivenessDead, changed: make(chan struct{}),
+		contact: time.Now(), news: make(chan struct{}), view: state.New(state.Options{HistoryRevisions: 10}).View(),
+	}
+	w.status = cluster.NodeStatus{Identity: cluster.Identity{NodeID: "n2"}, Role: cluster.Follower, Term: 5, LeaderID: "n1"}
+	for _, id := range voters {
+		w.status.Servers = append(w.status.Servers, cluster.Server{ID: id, Suffrage: cluster.Voter})
+		w.seen[id] = cluster.Seen{Claim: claimOf(id), At: time.Now(), Connected: true}
+	}
+	w.mine = claimOf("n2")
+	delete(w.seen, "n2")
+	leader := w.seen["n1"]
+	leader.Claim.Role, leader.Claim.BootID = cluster.Leader, "b1"
+	w.seen["n1"] = leader
+	return w
+}
+
+func claimOf(id cluster.NodeID) cluster.Claim {
+	return cluster.Claim{
+		NodeID: id, Term: 5, Role: cluster.Follower, LeaderID: "n1", LeaderBootID: "b1", LastLogTerm: 5, LastLogIndex: 44,
+		Priority: 100, Eligible: true, IsVoter: true, Lifecycle: cluster.Active,
+	}
+}
+
+// start runs a Controller over the world until the test's bubble ends.
+func (w *world) start(cfg Config) *Controller {
+	cfg.Self, cfg.TimeoutMin, cfg.TimeoutMax = "n2", timeoutMin, 2*timeoutMin
+	w.c = New(cfg, Deps{
+		Claim: w.claim, Peers: w, Raft: func() Raft { return w }, Consensus: w.consensus(), Transfer: w,
+		Event: func(e cluster.Event) { w.mu.Lock(); w.events = append(w.events, e); w.mu.Unlock() }, Logger: hclog.NewNullLogger(),
+	})
+	ctx, stop := context.WithCancel(w.t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := w.c.Run(ctx); err != nil {
+			w.t.Errorf("run: %v", err)
+		}
+	}()
+	w.t.Cleanup(func() { stop(); <-done })
+	synctest.Wait()
+	return w.c
+}
+
+func (w *world) claim() cluster.Claim {
+	w.mu.Lock()
+	c := w.mine
+	c.Role, c.Term, c.LeaderID = w.status.Role, w.status.Term, w.status.LeaderID
+	c.LeaderBootID = ""
+	c.LeaderSilence = time.Since(w.contact)
+	c.LeaderContactAge = c.LeaderSilence
+	w.mu.Unlock()
+	if w.c != nil {
+		w.c.Fill(&c)
+	}
+	return c
+}
+
+func (w *world) Claims() map[cluster.NodeID]cluster.Seen {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return maps.Clone(w.seen)
+}
+
+func (w *world) ClaimsChanged() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.news
+}
+
+func (w *world) Announce() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.announced++
+}
+
+func (w *world) Poll(ctx context.Context, peers []cluster.NodeID) map[cluster.NodeID]cluster.Seen {
+	time.Sleep(100 * time.Microsecond)
+	w.mu.Lock()
+	answer, polled := w.answer, w.polled
+	w.mu.Unlock()
+	if polled != nil {
+		polled(peers)
+	}
+	all := w.Claims()
+	if answer != nil {
+		all = answer()
+	}
+	got := map[cluster.NodeID]cluster.Seen{}
+	for _, id := range peers {
+		if id == "n1" {
+			if !w.awake {
+				if w.hangs {
+					<-ctx.Done()
+				} else {
+					time.Sleep(pollWait) // for an answer that does not come
+				}
+				continue
+			}
+			w.edit(func() { w.contact = time.Now() })
+		}
+		if s, ok := all[id]; ok {
+			s.At = time.Now()
+			got[id] = s
+		}
+	}
+	return got
+}
+
+func (w *world) Confirm(context.Context, cluster.NodeID, string) cluster.Liveness {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.confirmed++
+	return w.alive
+}
+
+func (w *world) Barrier(context.Context) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.barriers++
+	return nil
+}
+
+func (w *world) Choices() []cluster.Choice {
+	return []cluster.Choice{{ID: "n3", Eligible: true, Voter: true, Priority: 100}, {ID: "n1", Reason: "node n1 is draining", Voter: true}}
+}
+
+func (w *world) Stand(_ context.Context, term uint64, by cluster.Mandate) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if by != w.mandate {
+		w.t.Errorf("mandate %v, want %v", by, w.mandate)
+	}
+	if term != w.status.Term {
+		return errors.New("the term has moved")
+	}
+	w.stood = append(w.stood, time.Now())
+	if w.onStand != nil {
+		go w.onStand(w)
+	}
+	return nil
+}
+
+func (w *world) To(ctx context.Context, h cluster.Handover) (cluster.TransferOutcome, error) {
+	w.mu.Lock()
+	w.moves = append(w.moves, h)
+	moved := w.moved
+	w.mu.Unlock()
+	if moved != nil {
+		return cluster.TransferOutcome{}, moved(ctx, h.To)
+	}
+	return cluster.TransferOutcome{NewLeader: h.To}, nil
+}
+
+// fakeConsensus keeps Peers apart: the transport's are other ones.
+type fakeConsensus struct{ w *world }
+
+func (w *world) consensus() fakeConsensus { return fakeConsensus{w} }
+
+func (f fakeConsensus) Status() cluster.NodeStatus {
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	return f.w.status
+}
+
+func (f fakeConsensus) Peers() []cluster.PeerStatus {
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	return f.w.peers
+}
+
+func (f fakeConsensus) View() *state.View { return f.w.view }
+
+func (f fakeConsensus) LeaderChanged() <-chan struct{} {
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	return f.w.changed
+}
+
+// lead makes a node the leader that n2 knows.
+func (w *world) lead(id cluster.NodeID, term uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.status.LeaderID, w.status.Term = id, term
+	w.contact = time.Now()
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+// report makes the other voters report the leader as lost.
+func (w *world) report(ids ...cluster.NodeID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, id := range ids {
+		s := w.seen[id]
+		s.Claim.LeaderLost, s.Claim.LeaderSilence = true, 10*time.Millisecond
+		w.seen[id] = s
+	}
+	close(w.news)
+	w.news = make(chan struct{})
+}
+
+// hang makes the other voters hear nothing of the leader since the start.
+func (w *world) hang(ids ...cluster.NodeID) {
+	began := time.Now()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.answer = func() map[cluster.NodeID]cluster.Seen {
+		all := w.Claims()
+		for _, id := range ids {
+			s := all[id]
+			s.Claim.LeaderSilence = time.Since(began)
+			all[id] = s
+		}
+		return all
+	}
+}
+
+func (w *world) loss() { w.c.Lost(cluster.Loss{Peer: "n1", BootID: "b1", At: time.Now()}) }
+
+func (w *world) standings() []time.Time {
+	synctest.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.stood
+}
+
+func (w *world) edit(f func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f()
+}

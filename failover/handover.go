@@ -1,0 +1,64 @@
+package failover
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"northstar/cluster"
+)
+
+// announceTime bounds how long the target may take to hear why it is to lead.
+const announceTime = 20 * time.Millisecond
+
+// Announce tells h.To that this node, which leads, hands leadership to it, and
+// goes on saying so to whoever asks until retract is called. One at a time.
+func (c *Controller) Announce(ctx context.Context, h cluster.Handover) (retract func()) {
+	set := func(h cluster.Handover) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.handover = h
+	}
+	set(h)
+	// Asking a peer tells it this node's own claim too.
+	ctx, cancel := context.WithTimeout(ctx, announceTime)
+	defer cancel()
+	c.deps.Peers.Poll(ctx, []cluster.NodeID{h.To})
+	return func() { set(cluster.Handover{}) }
+}
+
+// Told hears that the leader of that term tells this node to stand, and says why
+// it will not, "" when it will. The message may be old: this process, or the
+// network, may have been stopped since, and the leader have given up. So the
+// leader's announcement must be recent, or it is asked for one.
+func (c *Controller) Told(ctx context.Context, from cluster.NodeID, term uint64) (refuse string) {
+	now := c.now()
+	seen := c.deps.Peers.Claims()[from]
+	if !c.handed(seen.Claim, term) || now.Sub(seen.At) >= c.cfg.TimeoutMin {
+		ctx, cancel := context.WithTimeout(ctx, c.cfg.TimeoutMin)
+		defer cancel()
+		seen = c.deps.Peers.Poll(ctx, []cluster.NodeID{from})[from]
+	}
+	if !c.handed(seen.Claim, term) {
+		return fmt.Sprintf("node %s does not say that it hands leadership to this node", from)
+	}
+	h := seen.Claim.Handover
+	c.book.begin(candidacy{term: term + 1, trigger: h.Trigger, reason: h.Reason, operator: h.Operator, began: now, leaderlessSince: now})
+	return ""
+}
+
+// handed says whether a leader of that term claims to hand over to this node.
+func (c *Controller) handed(leader cluster.Claim, term uint64) bool {
+	return leader.Role == cluster.Leader && leader.Term == term && leader.Handover.To == c.cfg.Self
+}
+
+// Return makes this node, which has handed leadership away in an earlier term,
+// stand for it again: nobody leads.
+func (c *Controller) Return(ctx context.Context, term uint64, h cluster.Handover) error {
+	now := c.now()
+	c.book.begin(candidacy{
+		term: term + 1, trigger: h.Trigger, operator: h.Operator, began: now, leaderlessSince: now,
+		reason: fmt.Sprintf("node %s was told to lead and does not; node %s stands again (%s)", h.To, c.cfg.Self, h.Reason),
+	})
+	return c.deps.Raft().Stand(ctx, term, cluster.MandateReturn)
+}

@@ -1,0 +1,113 @@
+package failover
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"northstar/cluster"
+)
+
+// handsOver makes leader n1 say to whom it hands leadership.
+func (w *world) handsOver(h cluster.Handover) {
+	w.edit(func() {
+		s := w.seen["n1"]
+		s.Claim.Handover, s.At = h, time.Now()
+		w.seen["n1"] = s
+	})
+}
+
+var toN2 = cluster.Handover{To: "n2", Trigger: "priority", Reason: "node n2 has priority 200", Operator: "anna"}
+
+func TestToldBecauseOf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2", "n3")
+		c := w.start(Config{Fast: true})
+		w.handsOver(toN2)
+		if why := c.Told(t.Context(), "n1", 5); why != "" {
+			t.Errorf("refused: %s", why)
+		}
+		if f := c.Facts(6); f.Trigger != "priority" || f.Reason != "node n2 has priority 200" || f.Operator != "anna" {
+			t.Errorf("facts: %+v", f)
+		}
+	})
+}
+
+// The message that tells a node to stand may have lain in a socket for as long
+// as this process was stopped: what counts is what the leader says now.
+func TestToldByALeaderThatHasGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2", "n3")
+		c := w.start(Config{Fast: true})
+		refused := func(name string, term uint64) {
+			t.Helper()
+			began := time.Now()
+			if why := c.Told(t.Context(), "n1", term); !strings.Contains(why, "does not say that it hands leadership") {
+				t.Errorf("%s: %q", name, why)
+			}
+			if took := time.Since(began); took > timeoutMin {
+				t.Errorf("%s: it took %v", name, took)
+			}
+		}
+		w.edit(func() { w.awake = true })
+		refused("it never said so", 5)
+		w.handsOver(cluster.Handover{To: "n3", Trigger: "transfer"})
+		refused("it hands over to another", 5)
+		w.handsOver(toN2)
+		refused("in another term", 4)
+		time.Sleep(timeoutMin)
+		if why := c.Told(t.Context(), "n1", 5); why != "" {
+			t.Errorf("it says so still: %s", why)
+		}
+		w.handsOver(toN2)
+		time.Sleep(timeoutMin)
+		w.edit(func() {
+			given := w.seen["n1"]
+			given.Claim.Handover = cluster.Handover{}
+			w.answer = func() map[cluster.NodeID]cluster.Seen { return map[cluster.NodeID]cluster.Seen{"n1": given} }
+		})
+		refused("it has given up since", 5)
+		w.edit(func() { w.awake = false })
+		refused("it does not answer", 5)
+	})
+}
+
+func TestAnnounce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := leading(t)
+		c := w.start(Config{Fast: true})
+		var told cluster.Handover
+		w.edit(func() {
+			w.polled = func(peers []cluster.NodeID) {
+				if slices.Equal(peers, []cluster.NodeID{"n3"}) {
+					told = w.claim().Handover
+				}
+			}
+		})
+		h := cluster.Handover{To: "n3", Trigger: "transfer", Reason: "why"}
+		retract := c.Announce(t.Context(), h)
+		if told != h || w.claim().Handover != h {
+			t.Errorf("the target was told %+v", told)
+		}
+		retract()
+		if h := w.claim().Handover; h != (cluster.Handover{}) {
+			t.Errorf("it still says that it hands over: %+v", h)
+		}
+	})
+}
+
+func TestReturn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2", "n3")
+		c := w.start(Config{})
+		w.mandate = cluster.MandateReturn
+		if err := c.Return(t.Context(), 5, cluster.Handover{To: "n3", Trigger: "transfer", Reason: "upgrade", Operator: "anna"}); err != nil || len(w.stood) != 1 {
+			t.Fatalf("%v, stood at %v", err, w.stood)
+		}
+		if f := c.Facts(6); f.Trigger != "transfer" || !strings.Contains(f.Reason, "node n3 was told to lead and does not") || f.Operator != "anna" {
+			t.Errorf("facts: %+v", f)
+		}
+	})
+}

@@ -1,0 +1,138 @@
+package failover
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"northstar/cluster"
+	"northstar/election"
+)
+
+const (
+	leadMin = 10 * time.Millisecond // between two looks of a leader
+	leadMax = time.Second
+	// freshClaim is how old a peer's word on its disk may be.
+	freshClaim = 3 * time.Second
+	// moveTime bounds one attempt to move leadership.
+	moveTime = 10 * time.Second
+	// fullDiskEvery is how often a leader without disk space tries to hand over.
+	fullDiskEvery = 5 * time.Second
+)
+
+// Lead looks after the leader's own place while it leads: it moves leadership to
+// a better placed node, or away from a full or slow disk. It returns when ctx
+// ends.
+func (c *Controller) Lead(ctx context.Context, term uint64) {
+	tick := time.NewTicker(min(max(c.cfg.TakeoverDelay/5, leadMin), leadMax))
+	defer tick.Stop()
+	fitSince := map[cluster.NodeID]time.Time{}
+	slowSince, fullTried := time.Time{}, time.Time{}
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		in, own := c.leading(fitSince)
+		if !in.Params.Slow(own.DiskState) {
+			slowSince = time.Time{}
+		} else if slowSince.IsZero() {
+			slowSince = in.Now
+		}
+		own.SlowSince = slowSince
+		if to, why := election.FullDisk(in, own.DiskState); to != "" {
+			if in.Now.Sub(fullTried) >= fullDiskEvery {
+				fullTried = in.Now
+				_ = c.move(ctx, term, cluster.Handover{To: to, Trigger: election.TriggerDiskStall, Reason: why}) // tried again
+			}
+		} else if to, why := election.TakeOver(in); to != "" {
+			h := cluster.Handover{To: to, Trigger: election.TriggerPriority, Reason: why}
+			c.cool(h, c.move(ctx, term, h))
+		} else if to, why := election.SlowDisk(in, own); to != "" {
+			h := cluster.Handover{To: to, Trigger: election.TriggerDiskStall, Reason: why}
+			c.cool(h, c.move(ctx, term, h))
+		}
+	}
+}
+
+// leading gathers what the policy looks at, and keeps since when each peer has
+// been fit.
+func (c *Controller) leading(fitSince map[cluster.NodeID]time.Time) (election.Leading, election.OwnDisk) {
+	now := c.now()
+	st, view, claims := c.deps.Consensus.Status(), c.deps.Consensus.View(), c.deps.Peers.Claims()
+	in := election.Leading{
+		Now: now, Delay: c.cfg.TakeoverDelay, Paused: !view.AutoFailover(now), Params: c.cfg.params(),
+	}
+	var known bool
+	if in.Self, known = view.Member(c.cfg.Self); !known {
+		return in, election.OwnDisk{} // a new cluster: nobody's place is known
+	}
+	c.mu.Lock()
+	own := election.OwnDisk{DiskState: st.Disk, Moved: c.cooldown.disk}
+	in.NotBefore = c.cooldown.until
+	c.mu.Unlock()
+	for _, e := range view.Elections() {
+		if at := time.Unix(0, e.LedAt); e.Trigger == election.TriggerDiskStall && at.After(own.Moved) {
+			own.Moved = at
+		}
+	}
+	for _, ps := range c.deps.Consensus.Peers() {
+		sv, _ := cluster.FindServer(st.Servers, ps.ID)
+		p := election.Peer{Healthy: ps.Healthy, Reasons: ps.Reasons, LagEntries: ps.LagEntries, IsVoter: sv.Suffrage == cluster.Voter}
+		member, known := view.Member(ps.ID)
+		if !known {
+			continue
+		}
+		p.Member = member
+		if s, ok := claims[ps.ID]; ok && s.Connected && now.Sub(s.At) < freshClaim {
+			p.Disk, p.DiskKnown = s.Claim.Disk, true
+			p.StandsAside = s.Claim.Draining || s.Claim.Lifecycle == cluster.Draining || !s.Claim.Eligible
+		}
+		if fit, _ := p.Fit(); !fit {
+			delete(fitSince, ps.ID)
+		} else if fitSince[ps.ID].IsZero() {
+			fitSince[ps.ID] = now
+		}
+		p.FitSince = fitSince[ps.ID]
+		in.Peers = append(in.Peers, p)
+	}
+	return in, own
+}
+
+// move hands leadership over, and says so first.
+func (c *Controller) move(ctx context.Context, term uint64, h cluster.Handover) error {
+	c.deps.Event(cluster.Event{
+		Type: "failover", Term: term, Message: fmt.Sprintf("leadership is moved from node %s to node %s: %s", c.cfg.Self, h.To, h.Reason),
+		Fields: map[string]any{"trigger": h.Trigger, "target_leader_id": string(h.To)},
+	})
+	ctx, cancel := c.outlive(ctx)
+	defer cancel()
+	_, err := c.deps.Transfer.To(ctx, h)
+	return err
+}
+
+// outlive gives a context for a transfer that a leader task begins. The reign
+// ends with a transfer that works, just before the new leader is seen: were the
+// transfer over then, too, it would count as failed, and this node stand against
+// the leader that it has just made.
+func (c *Controller) outlive(reign context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(reign), moveTime)
+	stop := context.AfterFunc(reign, func() {
+		late := time.AfterFunc(2*c.cfg.TimeoutMax, cancel)
+		context.AfterFunc(ctx, func() { late.Stop() })
+	})
+	return ctx, func() { stop(); cancel() }
+}
+
+// cool begins the pause after an attempt to move leadership.
+func (c *Controller) cool(h cluster.Handover, err error) {
+	now := c.now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cooldown.last = election.Cooldown(c.cooldown.last, c.cfg.TakeoverDelay, err == nil)
+	c.cooldown.until = now.Add(c.cooldown.last)
+	if h.Trigger == election.TriggerDiskStall {
+		c.cooldown.disk = now
+	}
+}

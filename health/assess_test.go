@@ -1,0 +1,117 @@
+package health
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"northstar/cluster"
+)
+
+var now = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+
+const limit = 600 * time.Millisecond
+
+// input is node n1's knowledge of n2 and n3, all well.
+func input(role cluster.Role, leader cluster.NodeID) Input {
+	in := Input{Now: now, Limit: limit, Self: cluster.NodeStatus{
+		Identity: cluster.Identity{NodeID: "n1"}, Role: role, LeaderID: leader, LastLogIndex: 90,
+		Servers: []cluster.Server{{ID: "n3"}, {ID: "n1"}, {ID: "n2"}},
+	}, Seen: map[cluster.NodeID]cluster.Seen{}}
+	for _, id := range []cluster.NodeID{"n2", "n3"} {
+		in.Raft = append(in.Raft, cluster.PeerStatus{ID: id, Healthy: true})
+		in.Seen[id] = cluster.Seen{At: now.Add(-40 * time.Millisecond), Connected: true, RTT: time.Millisecond, Claim: cluster.Claim{NodeID: id, LastLogIndex: 100}}
+	}
+	in.Raft[0].Contacted, in.Raft[0].LastContact, in.Raft[0].LagEntries = true, 20*time.Millisecond, 7
+	return in
+}
+
+func TestAssess(t *testing.T) {
+	seen := func(in *Input, change func(*cluster.Seen)) {
+		s := in.Seen["n2"]
+		change(&s)
+		in.Seen["n2"] = s
+	}
+	tests := []struct {
+		name    string
+		role    cluster.Role
+		leader  cluster.NodeID
+		change  func(*Input)
+		reason  string // of n2; "" when healthy
+		contact time.Duration
+		lag     uint64
+	}{
+		{name: "follower by its claims", role: cluster.Follower, leader: "n3", contact: 40 * time.Millisecond},
+		{name: "follower by raft, on the leader", role: cluster.Leader, leader: "n1", contact: 20 * time.Millisecond, lag: 7},
+		{name: "leader by raft", role: cluster.Follower, leader: "n2", contact: 20 * time.Millisecond},
+		{
+			name: "lag behind the furthest log heard of", role: cluster.Follower, leader: "n3",
+			change: func(in *Input) { seen(in, func(s *cluster.Seen) { s.Claim.LastLogIndex = 41 }) }, contact: 40 * time.Millisecond, lag: 59,
+		},
+		{
+			name: "lag behind this node's log", role: cluster.Candidate,
+			change: func(in *Input) { in.Self.LastLogIndex = 102 }, contact: 40 * time.Millisecond, lag: 2,
+		},
+		{
+			name: "silent", role: cluster.Follower, leader: "n3",
+			change: func(in *Input) { seen(in, func(s *cluster.Seen) { s.At = now.Add(-limit - 1) }) }, reason: "silent for 600ms", contact: limit + 1,
+		},
+		{
+			name: "a silent probe does not count on the leader", role: cluster.Leader, leader: "n1",
+			change: func(in *Input) { seen(in, func(s *cluster.Seen) { s.At = now.Add(-time.Hour) }) }, contact: 20 * time.Millisecond, lag: 7,
+		},
+		{
+			name: "not heard from yet", role: cluster.Follower, leader: "n3",
+			change: func(in *Input) { delete(in.Seen, "n2") }, reason: "not heard from yet", contact: 20 * time.Millisecond, lag: 7,
+		},
+		{
+			name: "part of a split brain", role: cluster.Follower, leader: "n3",
+			change: func(in *Input) { seen(in, func(s *cluster.Seen) { s.Claim.Refusing = true }) }, reason: "is part of a split brain", contact: 40 * time.Millisecond,
+		},
+		{
+			name: "stalled disk", role: cluster.Leader, leader: "n1",
+			change: func(in *Input) { seen(in, func(s *cluster.Seen) { s.Claim.Disk.Stalled = true }) }, reason: "disk is stalled", contact: 20 * time.Millisecond, lag: 7,
+		},
+		{
+			name: "full disk", role: cluster.Follower, leader: "n3",
+			change: func(in *Input) { seen(in, func(s *cluster.Seen) { s.Claim.Disk.ReadOnly = true }) }, reason: "read-only", contact: 40 * time.Millisecond,
+		},
+		{
+			name: "refused", role: cluster.Follower, leader: "n3",
+			change: func(in *Input) { in.Raft[0].Dead, in.Raft[0].Reasons = true, []string{"was removed"} }, reason: "was removed", contact: 40 * time.Millisecond,
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			in := input(tt.role, tt.leader)
+			if tt.change != nil {
+				tt.change(&in)
+			}
+			p := Assess(in).Peers["n2"]
+			if p.Healthy != (tt.reason == "") || !strings.Contains(strings.Join(p.Reasons, "; "), tt.reason) {
+				t.Errorf("healthy %v for %q, want %q", p.Healthy, p.Reasons, tt.reason)
+			}
+			if p.LastContact != tt.contact || p.LagEntries != tt.lag {
+				t.Errorf("contact %v, lag %d; want %v, %d", p.LastContact, p.LagEntries, tt.contact, tt.lag)
+			}
+		})
+	}
+}
+
+func TestReportsStandAlone(t *testing.T) {
+	in := input(cluster.Follower, "n3")
+	in.Raft[0].Reasons = make([]string, 1, 4)
+	r := Assess(in)
+	in.Raft[0].Reasons[0] = "changed"
+	if r.Peers["n2"].Reasons[0] != "" {
+		t.Error("a report shares memory with its input")
+	}
+	var order []cluster.NodeID
+	for _, p := range r.Statuses() {
+		order = append(order, p.ID)
+	}
+	if !slices.Equal(order, []cluster.NodeID{"n3", "n2"}) {
+		t.Errorf("order %v, want the configuration's", order)
+	}
+}

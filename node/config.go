@@ -1,0 +1,141 @@
+package node
+
+import (
+	"net"
+	"strings"
+	"time"
+
+	"northstar/cluster"
+)
+
+// Config is everything that can be set on a node, and the only list of its
+// keys: flags, environment variables, the TOML file, `check-config` and the
+// documentation are derived from it (Keys). A key is the field's name tag, in a
+// section the section's name, a dot and the tag.
+//
+// Load reads one; a Config made in Go starts from Default.
+type Config struct {
+	ID             cluster.NodeID `name:"id" default:"${hostname}" help:"Node ID, unique in the cluster for the life of its data: 1 to 63 of a-z, 0-9, '.', '_' and '-'. Default: the host name in lower case."`
+	DataDir        string         `name:"data-dir" placeholder:"DIR" help:"Directory of the log, snapshots and identity. Required; locked against a second process."`
+	HTTPAddr       string         `name:"http-addr" default:"127.0.0.1:7701" placeholder:"HOST:PORT" help:"Where the API, the dashboard and the metrics listen. Port 0 takes a free one."`
+	HTTPAdvertise  string         `name:"http-advertise" placeholder:"HOST:PORT" help:"HTTP address that others are told. Default: http-addr."`
+	RaftAddr       string         `name:"raft-addr" default:"127.0.0.1:7700" placeholder:"HOST:PORT" help:"Where the other nodes connect to. Port 0 takes a free one."`
+	RaftAdvertise  string         `name:"raft-advertise" placeholder:"HOST:PORT" help:"Raft address that others are told; host names are resolved at every dial. Default: raft-addr."`
+	ClusterName    string         `name:"cluster-name" default:"northstar" help:"Shown to people, and part of the names in certificates: not to be changed once those exist."`
+	InitialCluster InitialCluster `name:"initial-cluster" placeholder:"ID=RAFT@HTTP,..." help:"First members, the same on every first node; used only on an empty data directory."`
+	Join           []string       `name:"join" placeholder:"HOST:PORT" help:"HTTP addresses of a running cluster to join as a non-voter, which is promoted once caught up and stable."`
+	JoinToken      string         `name:"join-token" placeholder:"TOKEN" help:"Operator token to join with, where the cluster has tokens. Better given in the environment than as a flag."`
+	Discover       string         `name:"discover" placeholder:"URL" help:"dns://NAME[:PORT] (default port: that of http-addr) or dns+srv://NAME: HTTP addresses to join, looked up at start and again until found."`
+	Priority       int            `name:"priority" default:"100" help:"0 to 255; higher is preferred as leader, 0 never leads. First value only: later changes go through the API."`
+	Eligible       bool           `name:"eligible" default:"true" negatable:"" help:"Whether this node may lead; otherwise it only votes. First value only."`
+	Zone           string         `name:"zone" help:"Label for display. First value only."`
+
+	Election   ElectionConfig   `embed:"" prefix:"election-"`
+	Failover   FailoverConfig   `embed:"" prefix:"failover-"`
+	Transfer   TransferConfig   `embed:"" prefix:"transfer-"`
+	SplitBrain SplitBrainConfig `embed:"" prefix:"splitbrain-"`
+	Snapshot   SnapshotConfig   `embed:"" prefix:"snapshot-"`
+	Disk       DiskConfig       `embed:"" prefix:"disk-"`
+	TLS        TLSConfig        `embed:"" prefix:"tls-"`
+	Auth       AuthConfig       `embed:"" prefix:"auth-"`
+
+	Insecure     bool          `name:"insecure" help:"Allow a non-loopback address without TLS: every client, from anywhere, then counts as operator."`
+	DrainTimeout time.Duration `name:"drain-timeout" default:"30s" help:"On SIGTERM, how long to wait for leadership to move and for requests in flight."`
+	Log          LogConfig     `embed:"" prefix:"log-"`
+
+	sources map[string]string // key → where its value was set; no entry: default
+	unread  map[string]bool   // keys whose value could not be read: Validate is silent about them
+}
+
+// ElectionConfig is when elections happen.
+type ElectionConfig struct {
+	TimeoutMin time.Duration `name:"timeout-min" default:"150ms" help:"A follower that has not heard from its leader for a random time between this and timeout-max stands for election."`
+	TimeoutMax time.Duration `name:"timeout-max" default:"300ms" help:"Must be twice timeout-min: the Raft library draws from that range."`
+	Lease      bool          `name:"lease" help:"Clock-bounded leader lease: the leader answers reads with consistency=lease without a round trip."`
+	LeaseDrift Percent       `name:"lease-drift" default:"10%" help:"How far the clocks of two nodes may run apart, 0% to 50%."`
+}
+
+// FailoverConfig is what the cluster does about a lost leader.
+type FailoverConfig struct {
+	Auto bool `name:"auto" default:"true" negatable:"" help:"Whether this cluster elects a new leader by itself. First value only, set by the first leader; later changed through the API."`
+	Fast bool `name:"fast" default:"true" negatable:"" help:"Failover by agreement of the survivors, when the leader's process is gone or silent, ahead of the election timers."`
+
+	TakeoverDelay time.Duration `name:"takeover-delay" default:"5s" help:"How long a node of higher priority than the leader's must be healthy and caught up before leadership is moved to it."`
+}
+
+// TransferConfig is about planned transfers of leadership.
+type TransferConfig struct {
+	Timeout time.Duration `name:"timeout" default:"30s" help:"How long a planned transfer of leadership may take."`
+}
+
+// SplitBrainConfig is how nodes watch each other.
+type SplitBrainConfig struct {
+	Interval time.Duration `name:"interval" default:"1s" help:"How often every peer is asked who leads, to find a second leader or another cluster: 100ms to 1m."`
+}
+
+// SnapshotConfig is how the log is compacted.
+type SnapshotConfig struct {
+	Threshold    uint64        `name:"threshold" default:"8192" help:"Log entries since the last snapshot that make a new one."`
+	Interval     time.Duration `name:"interval" default:"120s" help:"How often that is checked."`
+	TrailingLogs uint64        `name:"trailing-logs" default:"10240" help:"Log entries kept after a snapshot, for followers that lag; at least 1000."`
+}
+
+// DiskConfig is about the disk under the data directory.
+type DiskConfig struct {
+	Reserve Size `name:"reserve" default:"64MiB" help:"Space kept free, preallocated: below it the node is read-only until there is space again."`
+}
+
+// TLSConfig holds the files of this node's certificate; all three or none.
+type TLSConfig struct {
+	Cert string `name:"cert" placeholder:"FILE" help:"Certificate of this node, PEM, with the URI northstar://CLUSTER-NAME/node/ID. Re-read when it changes."`
+	Key  string `name:"key" placeholder:"FILE" help:"Private key of the certificate, PEM."`
+	CA   string `name:"ca" placeholder:"FILE" help:"Certificate authorities of nodes and clients, PEM."`
+}
+
+// AuthConfig is who may call the API.
+type AuthConfig struct {
+	Tokens string `name:"tokens" placeholder:"FILE" help:"TOML file of [[token]] name, role, hash. Re-read when it changes."`
+}
+
+// LogConfig is what is logged, to stderr.
+type LogConfig struct {
+	Level  string `name:"level" default:"info" help:"trace, debug, info, warn or error."`
+	Format string `name:"format" default:"text" help:"text, or json for machines."`
+}
+
+// Enabled says whether this node has a certificate.
+func (t TLSConfig) Enabled() bool { return t.Cert != "" && t.Key != "" && t.CA != "" }
+
+// AdvertisedHTTP is the HTTP address that others are told, as configured: with
+// port 0 the node puts the bound port in its place.
+func (c *Config) AdvertisedHTTP() string { return firstNonEmpty(c.HTTPAdvertise, c.HTTPAddr) }
+
+// AdvertisedRaft is AdvertisedHTTP for peer traffic.
+func (c *Config) AdvertisedRaft() string { return firstNonEmpty(c.RaftAdvertise, c.RaftAddr) }
+
+// Source says where the value of key was set, as "--priority",
+// "NORTHSTAR_PRIORITY" or "northstar.toml line 3"; "" for a default.
+func (c *Config) Source(key string) string { return c.sources[key] }
+
+func firstNonEmpty(values ...string) string {
+	for _, v := range values {
+		if v != "" {
+			return v
+		}
+	}
+	return ""
+}
+
+// loopback says whether only processes of this machine can reach the host of
+// addr. A name other than localhost may mean anything.
+func loopback(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false
+	}
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}

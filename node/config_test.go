@@ -1,0 +1,376 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"northstar/cluster"
+)
+
+// samples holds, for each key, a value other than its default as a flag would
+// have it, and as the file would.
+var samples = map[string]struct{ flag, file string }{
+	"id":                      {"n7", `"n7"`},
+	"data-dir":                {"/var/lib/northstar", `"/var/lib/northstar"`},
+	"http-addr":               {"127.0.0.1:8001", `"127.0.0.1:8001"`},
+	"http-advertise":          {"node7.example.com:7701", `"node7.example.com:7701"`},
+	"raft-addr":               {"127.0.0.1:8000", `"127.0.0.1:8000"`},
+	"raft-advertise":          {"node7.example.com:7700", `"node7.example.com:7700"`},
+	"cluster-name":            {"prod", `"prod"`},
+	"initial-cluster":         {"n1=a:7700@a:7701,n2=b:7700@b:7701", `["n1=a:7700@a:7701", "n2=b:7700@b:7701"]`},
+	"join":                    {"a:7701,b:7701", `["a:7701", "b:7701"]`},
+	"join-token":              {"secret", `"secret"`},
+	"discover":                {"dns://peers.example.com:7701", `"dns://peers.example.com:7701"`},
+	"priority":                {"7", "7"},
+	"eligible":                {"false", "false"},
+	"zone":                    {"eu", `"eu"`},
+	"election.timeout-min":    {"200ms", `"200ms"`},
+	"election.timeout-max":    {"400ms", `"400ms"`},
+	"election.lease":          {"true", "true"},
+	"election.lease-drift":    {"5%", `"5%"`},
+	"failover.auto":           {"false", "false"},
+	"failover.fast":           {"false", "false"},
+	"failover.takeover-delay": {"1m", `"1m"`},
+	"splitbrain.interval":     {"5s", `"5s"`},
+	"transfer.timeout":        {"10s", `"10s"`},
+	"snapshot.threshold":      {"100", "100"},
+	"snapshot.interval":       {"10s", `"10s"`},
+	"snapshot.trailing-logs":  {"2000", "2000"},
+	"disk.reserve":            {"1GiB", `"1GiB"`},
+	"tls.cert":                {"/etc/northstar/n7.crt", `"/etc/northstar/n7.crt"`},
+	"tls.key":                 {"/etc/northstar/n7.key", `"/etc/northstar/n7.key"`},
+	"tls.ca":                  {"/etc/northstar/ca.crt", `"/etc/northstar/ca.crt"`},
+	"auth.tokens":             {"/etc/northstar/tokens.toml", `"/etc/northstar/tokens.toml"`},
+	"insecure":                {"true", "true"},
+	"drain-timeout":           {"5s", `"5s"`},
+	"log.level":               {"debug", `"debug"`},
+	"log.format":              {"json", `"json"`},
+}
+
+func environ(values map[string]string) func(string) (string, bool) {
+	return func(name string) (string, bool) {
+		v, ok := values[name]
+		return v, ok
+	}
+}
+
+var noEnv = environ(nil)
+
+func writeFile(t *testing.T, text string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "northstar.toml")
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// valueOf is the field of a key.
+func valueOf(t *testing.T, cfg *Config, key string) any {
+	t.Helper()
+	v := reflect.ValueOf(cfg).Elem()
+	section, name, dotted := strings.Cut(key, ".")
+	if !dotted {
+		section, name = "", key
+	}
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		if prefix, ok := f.Tag.Lookup("prefix"); ok && dotted && prefix == section+"-" {
+			return valueOf2(t, v.Field(i), name)
+		}
+	}
+	return valueOf2(t, v, name)
+}
+
+func valueOf2(t *testing.T, v reflect.Value, name string) any {
+	t.Helper()
+	for i := range v.NumField() {
+		if v.Type().Field(i).Tag.Get("name") == name {
+			return v.Field(i).Interface()
+		}
+	}
+	t.Fatalf("no field of key %s", name)
+	return nil
+}
+
+// inFile writes one key as a TOML document.
+func inFile(key, value string) string {
+	if section, name, ok := strings.Cut(key, "."); ok {
+		return fmt.Sprintf("# a comment\n[%s]\n%s = %s\n", section, name, value)
+	}
+	return fmt.Sprintf("# a comment\n\n%s = %s\n", key, value)
+}
+
+func TestEveryKeyByFlagEnvironmentAndFile(t *testing.T) {
+	defaults := Default()
+	for _, key := range Keys() {
+		t.Run(key.Name, func(t *testing.T) {
+			sample, ok := samples[key.Name]
+			if !ok {
+				t.Fatal("this key has no sample: add one")
+			}
+			flag, err := Load([]string{"--" + key.Flag + "=" + sample.flag}, noEnv)
+			if err != nil {
+				t.Fatal(err)
+			}
+			env, err := Load(nil, environ(map[string]string{key.Env: sample.flag}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			file, err := Load([]string{"--config", writeFile(t, inFile(key.Name, sample.file))}, noEnv)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := valueOf(t, flag, key.Name)
+			if reflect.DeepEqual(want, valueOf(t, &defaults, key.Name)) {
+				t.Fatalf("the flag changes nothing: %v", want)
+			}
+			for from, cfg := range map[string]*Config{key.Env: env, "northstar.toml line 3": file, "--" + key.Flag: flag} {
+				if got := valueOf(t, cfg, key.Name); !reflect.DeepEqual(got, want) {
+					t.Errorf("%s gives %v, the flag %v", from, got, want)
+				}
+				if got := cfg.Source(key.Name); got != from {
+					t.Errorf("Source = %q, want %q", got, from)
+				}
+			}
+		})
+	}
+	if len(samples) != len(Keys()) {
+		t.Errorf("%d samples for %d keys", len(samples), len(Keys()))
+	}
+}
+
+func TestPrecedence(t *testing.T) {
+	file := writeFile(t, "zone = 'file'\npriority = 1\neligible = false\n")
+	env := map[string]string{"NORTHSTAR_CONFIG": file}
+	check := func(args []string, zone string, priority int, eligible bool) {
+		t.Helper()
+		cfg, err := Load(args, environ(env))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if cfg.Zone != zone || cfg.Priority != priority || cfg.Eligible != eligible {
+			t.Errorf("got %q %d %v, want %q %d %v", cfg.Zone, cfg.Priority, cfg.Eligible, zone, priority, eligible)
+		}
+	}
+	check(nil, "file", 1, false)
+	env["NORTHSTAR_ZONE"], env["NORTHSTAR_ELIGIBLE"] = "env", "true"
+	check(nil, "env", 1, true)
+	check([]string{"--zone=flag", "--no-eligible"}, "flag", 1, false)
+	env["NORTHSTAR_ZONE"] = ""
+	check(nil, "", 1, true)
+}
+
+func TestBadValuesAreAllListed(t *testing.T) {
+	cases := []struct {
+		name, file string
+		env        map[string]string
+		args       []string
+		want       []string
+	}{
+		{name: "unknown keys", file: "id = 'n1'\nprioritty = 3\n[election]\ntimeout-min = '1s'\ntimeout = '2s'\n[nope]\nx = 1\n[[list]]\ny = 1\n", want: []string{
+			"prioritty: unknown key (northstar.toml line 2)",
+			"election.timeout: unknown key (northstar.toml line 5)",
+			"nope: unknown key (northstar.toml line 6)",
+			"list: unknown key (northstar.toml line 8)",
+		}},
+		{name: "wrong types", file: "id = 7\neligible = 'no'\npriority = '3'\nelection.timeout-min = 150\njoin = [1]\ntls = { cert = 3 }\n[log]\nlevel.x = 'info'\n", want: []string{
+			`id = "7": want a string, in quotes (northstar.toml line 1)`,
+			"eligible = no: want true or false (northstar.toml line 2)",
+			"priority = 3: want a whole number, without quotes (northstar.toml line 3)",
+			`election.timeout-min = "150": want a string, in quotes (northstar.toml line 4)`,
+			`join = "[1]": want a string, or an array of strings (northstar.toml line 5)`,
+			`tls.cert = "3": want a string, in quotes (northstar.toml line 6)`,
+			`log.level = "map[x:info]": want a string, in quotes (northstar.toml line 8)`,
+		}},
+		{name: "a section as value", file: "election = 3\n", want: []string{"election: unknown key (northstar.toml line 1)"}},
+		{
+			name: "bad values in file and environment", file: "\n[election]\ntimeout-min = 'soon'\n[disk]\nreserve = '64 Mebi'\n",
+			env: map[string]string{"NORTHSTAR_PRIORITY": "high", "NORTHSTAR_INITIAL_CLUSTER": "n1,N2=a:1@b:2", "NORTHSTAR_ELECTION_LEASE_DRIFT": "x"}, want: []string{
+				`priority = high: expected a valid 64 bit int but got "high" (NORTHSTAR_PRIORITY)`,
+				`initial-cluster = "n1,N2=a:1@b:2": "n1": want ID=RAFT_HOST:PORT@HTTP_HOST:PORT; node ID "N2": want 1 to 63`,
+				`election.timeout-min = "soon": expected duration but got "soon"`,
+				`disk.reserve = "64 Mebi": unknown unit "Mebi"`,
+				`election.lease-drift = "x": want a percentage such as 10% (NORTHSTAR_ELECTION_LEASE_DRIFT)`,
+			},
+		},
+		{name: "no TOML", file: "id = 'n1'\npriority = = 3\n", want: []string{"column 12 (northstar.toml line 2)"}},
+		{name: "twice", file: "id = 'n1'\nid = 'n2'\n", want: []string{"id", "line 2"}},
+		{name: "secrets stay secret", file: "join-token = ['abc', 3]\n", want: []string{"join-token = (secret): want a string"}},
+		{name: "bad flag", args: []string{"--priority=high"}, want: []string{`--priority: expected a valid 64 bit int but got "high"`}},
+		{name: "unknown flag", args: []string{"--prioritty=1"}, want: []string{"unknown flag --prioritty"}},
+		{name: "no file", args: []string{"--config=/nowhere.toml"}, want: []string{"config: open /nowhere.toml: no such file"}},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			args := c.args
+			if c.file != "" {
+				args = append(args, "--config", writeFile(t, c.file))
+			}
+			_, err := Load(args, environ(c.env))
+			if err == nil {
+				t.Fatal("no error")
+			}
+			wantLines(t, err, c.want)
+		})
+	}
+}
+
+func wantLines(t *testing.T, err error, want []string) {
+	t.Helper()
+	for _, w := range want {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("missing: %s", w)
+		}
+	}
+	if t.Failed() {
+		t.Logf("got:\n%v", err)
+	}
+}
+
+// valid is a configuration without problems.
+func valid(change func(*Config)) *Config {
+	cfg := Default()
+	cfg.ID, cfg.DataDir = "n1", "/data"
+	if change != nil {
+		change(&cfg)
+	}
+	return &cfg
+}
+
+func members(t *testing.T, s string) InitialCluster {
+	t.Helper()
+	var c InitialCluster
+	if err := c.UnmarshalText([]byte(s)); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestValidate(t *testing.T) {
+	const three = "n1=127.0.0.1:7700@127.0.0.1:7701,n2=b:1@b:2,n3=c:1@c:2"
+	cases := []struct {
+		name   string
+		change func(*Config)
+		want   string // "" for none
+	}{
+		{"defaults", nil, ""},
+		{"initial cluster", func(c *Config) { c.InitialCluster = members(t, three) }, ""},
+		{"join", func(c *Config) { c.Join, c.JoinToken = []string{"a:1"}, "t" }, ""},
+		{"join and discover", func(c *Config) { c.Join, c.Discover = []string{"a:1"}, "dns+srv://peers" }, ""},
+		{"insecure", func(c *Config) {
+			c.HTTPAddr, c.HTTPAdvertise, c.RaftAddr, c.Insecure = ":7701", "h:7701", "10.0.0.1:7700", true
+		}, ""},
+		{"port 0", func(c *Config) { c.HTTPAddr, c.RaftAddr = "127.0.0.1:0", "127.0.0.1:0" }, ""},
+
+		{"no id", func(c *Config) { c.ID = "" }, `id = "": want 1 to 63`},
+		{"bad id", func(c *Config) { c.ID = "Node 1" }, `id = "Node 1": want 1 to 63`},
+		{"no data dir", func(c *Config) { c.DataDir = "" }, "data-dir: required"},
+		{"cluster name", func(c *Config) { c.ClusterName = "a/b" }, `cluster-name = "a/b": want`},
+		{"address without port", func(c *Config) { c.HTTPAddr = "localhost" }, `http-addr = "localhost": want HOST:PORT`},
+		{"port", func(c *Config) { c.RaftAddr = "127.0.0.1:99999" }, `raft-addr = "127.0.0.1:99999": port "99999": want 0 to 65535`},
+		{"same address", func(c *Config) { c.RaftAddr = c.HTTPAddr }, "each needs its own port"},
+		{"all addresses without advertise", func(c *Config) { c.HTTPAddr, c.Insecure = ":7701", true }, `http-advertise: required, since http-addr = ":7701" listens on all`},
+		{"advertise 0.0.0.0", func(c *Config) { c.RaftAdvertise = "0.0.0.0:7700" }, `raft-advertise = "0.0.0.0:7700": address "0.0.0.0:7700": others cannot dial 0.0.0.0`},
+		{"advertise ::", func(c *Config) { c.HTTPAdvertise = "[::]:7700" }, "others cannot dial ::"},
+		{"advertise port 0", func(c *Config) { c.HTTPAdvertise = "h:0" }, "others cannot dial port 0"},
+		{"duplicate id", func(c *Config) { c.InitialCluster = members(t, three+",n2=d:1@d:2") }, "node ID n2 stands twice"},
+		{"duplicate address", func(c *Config) { c.InitialCluster = members(t, three+",n4=d:1@b:2") }, "address b:2 stands twice, at n2 and n4"},
+		{"not in the list", func(c *Config) { c.ID, c.InitialCluster = "n9", members(t, three) }, `does not name this node: its id is "n9"`},
+		{"own raft address", func(c *Config) { c.RaftAddr, c.InitialCluster = "127.0.0.1:1", members(t, three) }, "raft address is 127.0.0.1:7700, but it advertises 127.0.0.1:1"},
+		{"own HTTP address", func(c *Config) { c.HTTPAdvertise, c.InitialCluster = "h:1", members(t, three) }, "HTTP address is 127.0.0.1:7701, but it advertises h:1"},
+		{"initial cluster and join", func(c *Config) { c.InitialCluster, c.Join = members(t, three), []string{"a:1"} }, `join = "a:1": cannot be combined`},
+		{"initial cluster and discover", func(c *Config) { c.InitialCluster, c.Discover = members(t, three), "dns://x" }, "discover = \"dns://x\": cannot be combined"},
+		{"join address", func(c *Config) { c.Join = []string{"a"} }, `join = "a": address "a": want HOST:PORT`},
+		{"join token alone", func(c *Config) { c.JoinToken = "t" }, "join-token = (secret): has no use"},
+		{"discover scheme", func(c *Config) { c.Discover = "http://x" }, `scheme "http": want dns:// or dns+srv://`},
+		{"discover port", func(c *Config) { c.Discover = "dns+srv://x:1" }, "leave it out"},
+		{"discover path", func(c *Config) { c.Discover = "dns://x/y" }, "want dns://NAME[:PORT]"},
+		{"priority", func(c *Config) { c.Priority = 256 }, "priority = 256: want 0 to 255"},
+		{"negative priority", func(c *Config) { c.Priority = -1 }, "priority = -1: want 0 to 255"},
+		{"timeout relation", func(c *Config) { c.Election.TimeoutMin = 200e6 }, `election.timeout-max = "300ms": must be twice election.timeout-min, which is 200ms`},
+		{"timeout bound", func(c *Config) { c.Election.TimeoutMin, c.Election.TimeoutMax = 1e6, 2e6 }, `election.timeout-min = "1ms": want 10ms to 1m0s`},
+		{"lease drift", func(c *Config) { c.Election.LeaseDrift = 80 }, `election.lease-drift = "80%": want 0% to 50%`},
+		{"transfer timeout", func(c *Config) { c.Transfer.Timeout = 0 }, "transfer.timeout"},
+		{"drain timeout", func(c *Config) { c.DrainTimeout = -1 }, "drain-timeout"},
+		{"threshold", func(c *Config) { c.Snapshot.Threshold = 0 }, "snapshot.threshold = 0"},
+		{"interval", func(c *Config) { c.Snapshot.Interval = 0 }, "snapshot.interval"},
+		{"trailing logs", func(c *Config) { c.Snapshot.TrailingLogs = 999 }, "snapshot.trailing-logs = 999: must be at least 1000"},
+		{"reserve", func(c *Config) { c.Disk.Reserve = 0 }, "disk.reserve"},
+		{"half TLS", func(c *Config) { c.TLS.Cert = "c" }, "tls.key: required, since other tls keys are set"},
+		{"no tokens file", func(c *Config) { c.Auth.Tokens = "/nowhere" }, `auth.tokens = "/nowhere": open /nowhere`},
+		{"exposed HTTP", func(c *Config) { c.HTTPAddr = "10.0.0.1:7701" }, `http-addr = "10.0.0.1:7701": is not a loopback address`},
+		{"exposed raft", func(c *Config) { c.RaftAddr = "host:7700" }, `raft-addr = "host:7700": is not a loopback address`},
+		{"tokens do not make plain text safe", func(c *Config) { c.HTTPAddr, c.Auth.Tokens = "10.0.0.1:7701", "/nowhere" }, "is not a loopback address"},
+		{"log level", func(c *Config) { c.Log.Level = "loud" }, `log.level = "loud"`},
+		{"log format", func(c *Config) { c.Log.Format = "xml" }, `log.format = "xml": want text or json`},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			err := valid(c.change).Validate(time.Now())
+			switch {
+			case c.want == "" && err != nil:
+				t.Fatalf("unexpected: %v", err)
+			case c.want != "" && err == nil:
+				t.Fatalf("no error, want %s", c.want)
+			case c.want != "" && !strings.Contains(err.Error(), c.want):
+				t.Fatalf("got %v\nwant %s", err, c.want)
+			}
+		})
+	}
+}
+
+func TestValidateListsEveryProblemWithItsSource(t *testing.T) {
+	file := writeFile(t, "id = 'N 1'\npriority = 300\n\n[snapshot]\ntrailing-logs = 10\n")
+	cfg, err := Load([]string{"--config", file, "--log-format=xml"}, environ(map[string]string{"NORTHSTAR_RAFT_ADDR": "nowhere"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = cfg.Validate(time.Now())
+	var p *Problem
+	if !errors.As(err, &p) {
+		t.Fatalf("want a *Problem, got %v", err)
+	}
+	wantLines(t, err, []string{
+		`id = "N 1": want 1 to 63`, "(northstar.toml line 1)",
+		"data-dir: required",
+		`raft-addr = "nowhere": want HOST:PORT (NORTHSTAR_RAFT_ADDR)`,
+		"priority = 300: want 0 to 255 (northstar.toml line 2)",
+		"snapshot.trailing-logs = 10: must be at least 1000 (northstar.toml line 5)",
+		`log.format = "xml": want text or json (--log-format)`,
+	})
+}
+
+func TestSize(t *testing.T) {
+	for text, want := range map[string]Size{"0": 0, "1": 1, "10kB": 10000, "64MiB": 64 << 20, "1 GiB": 1 << 30, "3B": 3} {
+		var s Size
+		if err := s.UnmarshalText([]byte(text)); err != nil || s != want {
+			t.Errorf("%s: got %d, %v; want %d", text, s, err, want)
+		}
+	}
+	for _, text := range []string{"", "MiB", "-1", "1.5GiB", "1mb", "99999999999999999999", "999999999TiB"} {
+		var s Size
+		if err := s.UnmarshalText([]byte(text)); err == nil {
+			t.Errorf("%q: got %d, want an error", text, s)
+		}
+	}
+	for s, want := range map[Size]string{0: "0", 1000: "1000", 64 << 20: "64MiB", 1 << 30: "1GiB", 3 << 10: "3KiB"} {
+		if s.String() != want {
+			t.Errorf("String = %s, want %s", s, want)
+		}
+	}
+}
+
+func TestDefaults(t *testing.T) {
+	cfg := Default()
+	if cfg.ClusterName != "northstar" || cfg.Priority != cluster.DefaultPriority || !cfg.Eligible || !cfg.Failover.Auto ||
+		cfg.Election.TimeoutMax != 2*cfg.Election.TimeoutMin || cfg.Disk.Reserve != 64<<20 || cfg.Election.LeaseDrift != 10 {
+		t.Errorf("defaults are not those of the contract: %+v", cfg)
+	}
+}

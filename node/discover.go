@@ -1,0 +1,72 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// Resolver looks up names. *net.Resolver is one.
+type Resolver interface {
+	LookupHost(ctx context.Context, host string) ([]string, error)
+	LookupSRV(ctx context.Context, service, proto, name string) (string, []*net.SRV, error)
+}
+
+// maxDiscovered bounds what one look-up may bring.
+const maxDiscovered = 64
+
+// discovery is where HTTP addresses of a running cluster can be looked up.
+type discovery struct {
+	name string
+	port string // "" with SRV records, which bring their own
+}
+
+// parseDiscover reads dns://NAME[:PORT] and dns+srv://NAME. Without a port, the
+// peers are taken to serve HTTP where this node does.
+func parseDiscover(s, ownHTTP string) (discovery, error) {
+	u, err := url.Parse(s)
+	if err != nil || u.Hostname() == "" || (u.Path != "" && u.Path != "/") || u.RawQuery != "" || u.User != nil {
+		return discovery{}, errors.New("want dns://NAME[:PORT] or dns+srv://NAME")
+	}
+	switch u.Scheme {
+	case "dns":
+		port := u.Port()
+		if port == "" {
+			_, port, _ = net.SplitHostPort(ownHTTP)
+		}
+		return discovery{name: u.Hostname(), port: port}, nil
+	case "dns+srv":
+		if u.Port() != "" {
+			return discovery{}, errors.New("the port comes from the SRV records: leave it out")
+		}
+		return discovery{name: u.Hostname()}, nil
+	}
+	return discovery{}, fmt.Errorf("scheme %q: want dns:// or dns+srv://", u.Scheme)
+}
+
+// lookUp asks for the addresses once.
+func (d discovery) lookUp(ctx context.Context, r Resolver) ([]string, error) {
+	var addresses []string
+	if d.port != "" {
+		hosts, err := r.LookupHost(ctx, d.name)
+		if err != nil {
+			return nil, err
+		}
+		for _, h := range hosts {
+			addresses = append(addresses, net.JoinHostPort(h, d.port))
+		}
+	} else {
+		_, records, err := r.LookupSRV(ctx, "", "", d.name)
+		if err != nil {
+			return nil, err
+		}
+		for _, rec := range records {
+			addresses = append(addresses, net.JoinHostPort(strings.TrimSuffix(rec.Target, "."), strconv.Itoa(int(rec.Port))))
+		}
+	}
+	return addresses[:min(len(addresses), maxDiscovered)], nil
+}

@@ -1,0 +1,185 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"northstar/cluster"
+	"northstar/telemetry"
+)
+
+const (
+	// observeEvery is how often the node looks for changes that nobody announces.
+	observeEvery = 250 * time.Millisecond
+	// settleTime is how long a new leader gets to hear from everybody before it
+	// is believed that somebody is not healthy.
+	settleTime = time.Second
+)
+
+// observation is what the journal's events are derived from, at one moment.
+type observation struct {
+	status  cluster.NodeStatus
+	members map[cluster.NodeID]cluster.Member
+	peers   map[cluster.NodeID]cluster.PeerStatus // once this node has led for settleTime; others do not know enough
+	warned  []string
+}
+
+// changes turns the difference between two observations into events. warn is
+// set for those that need attention.
+func changes(prev, next observation) (events []changeEvent) {
+	events = append(events, memberChanges(prev, next)...)
+	events = append(events, healthChanges(prev, next)...)
+	events = append(events, diskChanges(prev.status.Disk, next.status.Disk)...)
+	events = append(events, lifecycleChanges(prev.status, next.status)...)
+	for _, w := range next.warned {
+		if !slices.Contains(prev.warned, w) {
+			events = append(events, changeEvent{warn: true, Event: cluster.Event{Type: "node", Message: w}})
+		}
+	}
+	return events
+}
+
+type changeEvent struct {
+	cluster.Event
+	warn bool
+}
+
+func memberEvent(id cluster.NodeID, format string, args ...any) changeEvent {
+	return changeEvent{Event: cluster.Event{
+		Type: "member", Message: fmt.Sprintf("member %s ", id) + fmt.Sprintf(format, args...), Fields: map[string]any{"member": string(id)},
+	}}
+}
+
+func memberChanges(prev, next observation) (events []changeEvent) {
+	before, after := suffrages(prev.status), suffrages(next.status)
+	if len(before) == 0 {
+		return nil // the first configuration: nothing has changed yet
+	}
+	for _, id := range sortedKeys(after) {
+		switch old := before[id]; {
+		case old == "":
+			events = append(events, memberEvent(id, "joined as %s", after[id]))
+		case old != after[id]:
+			events = append(events, memberEvent(id, "is now a %s", after[id]))
+		}
+	}
+	for _, id := range sortedKeys(before) {
+		if after[id] == "" {
+			events = append(events, memberEvent(id, "left the configuration"))
+		}
+	}
+	for _, id := range sortedKeys(next.members) {
+		old, known := prev.members[id]
+		if what := recordChange(old, next.members[id]); known && what != "" {
+			events = append(events, memberEvent(id, "%s", what))
+		}
+	}
+	return events
+}
+
+func suffrages(s cluster.NodeStatus) map[cluster.NodeID]cluster.Suffrage {
+	m := make(map[cluster.NodeID]cluster.Suffrage, len(s.Servers))
+	for _, server := range s.Servers {
+		m[server.ID] = server.Suffrage
+	}
+	return m
+}
+
+// recordChange says what is new in a member's record, "" when that is nothing
+// for people.
+func recordChange(old, now cluster.Member) string {
+	var what []string
+	note := func(changed bool, format string, args ...any) {
+		if changed {
+			what = append(what, fmt.Sprintf(format, args...))
+		}
+	}
+	note(old.Priority != now.Priority, "has priority %d (was %d)", now.Priority, old.Priority)
+	note(old.Eligible != now.Eligible, "has eligible %v", now.Eligible)
+	note(old.Zone != now.Zone, "is in zone %q", now.Zone)
+	note(old.HTTPAddress != now.HTTPAddress && old.HTTPAddress != "", "has HTTP address %s", now.HTTPAddress)
+	note(old.RaftAddress != now.RaftAddress && old.RaftAddress != "", "has raft address %s", now.RaftAddress)
+	note(old.Lifecycle != now.Lifecycle && old.Lifecycle != "", "is %s", now.Lifecycle)
+	note(old.Version != now.Version && old.Version != "", "runs version %s", now.Version)
+	note(old.Incarnation != now.Incarnation && now.Incarnation == "", "may come back with another data directory")
+	return strings.Join(what, ", ")
+}
+
+func healthChanges(prev, next observation) (events []changeEvent) {
+	for _, id := range sortedKeys(next.peers) {
+		old, known := prev.peers[id]
+		now := next.peers[id]
+		if !known {
+			old.Healthy = true // only what is wrong is news
+		}
+		if old.Healthy == now.Healthy {
+			continue
+		}
+		e := changeEvent{warn: !now.Healthy, Event: cluster.Event{
+			Type: "health", Message: fmt.Sprintf("member %s is healthy again", id), Fields: map[string]any{"member": string(id)},
+		}}
+		if !now.Healthy {
+			e.Message = fmt.Sprintf("member %s is not healthy: %s", id, strings.Join(now.Reasons, ", "))
+		}
+		events = append(events, e)
+	}
+	return events
+}
+
+func diskChanges(prev, next cluster.DiskState) (events []changeEvent) {
+	note := func(was, is bool, bad, good string) {
+		switch {
+		case is && !was:
+			events = append(events, changeEvent{warn: true, Event: cluster.Event{Type: "disk", Message: bad}})
+		case was && !is:
+			events = append(events, changeEvent{Event: cluster.Event{Type: "disk", Message: good}})
+		}
+	}
+	note(prev.Stalled, next.Stalled, "the disk is stalled: an operation does not end", "the disk is working again")
+	note(prev.ReadOnly, next.ReadOnly, "the disk has less space left than the reserve: this node is read-only", "there is space on the disk again: this node takes writes")
+	return events
+}
+
+func lifecycleChanges(prev, next cluster.NodeStatus) []changeEvent {
+	if next.Lifecycle == prev.Lifecycle || prev.Lifecycle == "" {
+		return nil
+	}
+	e := changeEvent{Event: cluster.Event{Type: "node", Message: fmt.Sprintf("this node is %s", next.Lifecycle)}}
+	if next.Lifecycle == cluster.Dead {
+		e.warn = true
+		e.Message += ": " + next.DeadReason
+	}
+	return []changeEvent{e}
+}
+
+func sortedKeys[V any](m map[cluster.NodeID]V) []cluster.NodeID {
+	return slices.Sorted(maps.Keys(m))
+}
+
+// observe writes what changes into the journal until ctx ends.
+func observe(ctx context.Context, journal *telemetry.Journal, look func() observation) error {
+	tick := time.NewTicker(observeEvery)
+	defer tick.Stop()
+	prev := look()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		next := look()
+		for _, e := range changes(prev, next) {
+			e.Term = next.status.Term
+			if e.warn {
+				journal.Warn(e.Event)
+			} else {
+				journal.Append(e.Event)
+			}
+		}
+		prev = next
+	}
+}

@@ -1,0 +1,74 @@
+package node
+
+import (
+	"slices"
+	"testing"
+
+	"northstar/cluster"
+)
+
+func servers(voters ...cluster.NodeID) (all []cluster.Server) {
+	for _, id := range voters {
+		all = append(all, cluster.Server{ID: id, Suffrage: cluster.Voter})
+	}
+	return all
+}
+
+func TestChanges(t *testing.T) {
+	base := func(change func(*observation)) observation {
+		o := observation{
+			status:  cluster.NodeStatus{Lifecycle: cluster.Active, Servers: servers("n1", "n2")},
+			members: map[cluster.NodeID]cluster.Member{"n1": {ID: "n1", Priority: 100, Eligible: true}, "n2": {ID: "n2", Priority: 100, Eligible: true, HTTPAddress: "a:1"}},
+			peers:   map[cluster.NodeID]cluster.PeerStatus{"n2": {ID: "n2", Healthy: true}},
+		}
+		if change != nil {
+			change(&o)
+		}
+		return o
+	}
+	for _, c := range []struct {
+		name       string
+		prev, next observation
+		want       []string // "!" in front of those that need attention
+	}{
+		{"nothing", base(nil), base(nil), nil},
+		{"first configuration", observation{}, base(nil), nil},
+		{"joins", base(nil), base(func(o *observation) {
+			o.status.Servers = append(o.status.Servers, cluster.Server{ID: "n3", Suffrage: cluster.NonVoter})
+		}), []string{"member: member n3 joined as nonvoter"}},
+		{"promoted", base(func(o *observation) { o.status.Servers[1].Suffrage = cluster.NonVoter }), base(nil), []string{"member: member n2 is now a voter"}},
+		{"leaves", base(nil), base(func(o *observation) { o.status.Servers = o.status.Servers[:1] }), []string{"member: member n2 left the configuration"}},
+		{"record", base(nil), base(func(o *observation) {
+			o.members["n2"] = cluster.Member{ID: "n2", Priority: 5, Zone: "eu", HTTPAddress: "b:1"}
+		}), []string{`member: member n2 has priority 5 (was 100), has eligible false, is in zone "eu", has HTTP address b:1`}},
+		{"sick", base(nil), base(func(o *observation) {
+			o.peers["n2"] = cluster.PeerStatus{ID: "n2", Reasons: []string{"no contact for 2s"}}
+		}), []string{"!health: member n2 is not healthy: no contact for 2s"}},
+		{"well", base(func(o *observation) { o.peers["n2"] = cluster.PeerStatus{ID: "n2"} }), base(nil), []string{"health: member n2 is healthy again"}},
+		{"new leader looks for the first time", base(func(o *observation) { o.peers = nil }), base(func(o *observation) {
+			o.peers["n2"] = cluster.PeerStatus{ID: "n2", Reasons: []string{"x"}}
+		}), []string{"!health: member n2 is not healthy: x"}},
+		{"a new leader, and all are well", base(func(o *observation) { o.peers = nil }), base(nil), nil},
+		{"disk", base(nil), base(func(o *observation) { o.status.Disk.Stalled, o.status.Disk.ReadOnly = true, true }), []string{
+			"!disk: the disk is stalled: an operation does not end", "!disk: the disk has less space left than the reserve: this node is read-only",
+		}},
+		{"disk recovers", base(func(o *observation) { o.status.Disk.ReadOnly = true }), base(nil), []string{"disk: there is space on the disk again: this node takes writes"}},
+		{"dead", base(nil), base(func(o *observation) { o.status.Lifecycle, o.status.DeadReason = cluster.Dead, "removed" }), []string{"!node: this node is dead: removed"}},
+		{"warning", base(nil), base(func(o *observation) { o.warned = []string{"priority differs"} }), []string{"!node: priority differs"}},
+		{"old warning", base(func(o *observation) { o.warned = []string{"a"} }), base(func(o *observation) { o.warned = []string{"a"} }), nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var got []string
+			for _, e := range changes(c.prev, c.next) {
+				line := e.Type + ": " + e.Message
+				if e.warn {
+					line = "!" + line
+				}
+				got = append(got, line)
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("got  %q\nwant %q", got, c.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,94 @@
+package node
+
+import (
+	"context"
+	"time"
+
+	"northstar/cluster"
+	"northstar/consensus"
+	"northstar/failover"
+	"northstar/telemetry"
+)
+
+// buildFailover makes what watches over the leader, from everything else.
+func (n *Node) buildFailover() {
+	c, lease := n.cfg, n.consensusConfig()
+	n.failover = failover.New(failover.Config{
+		Self: c.ID, Fast: c.Failover.Fast, TakeoverDelay: c.Failover.TakeoverDelay,
+		TimeoutMin: c.Election.TimeoutMin, TimeoutMax: c.Election.TimeoutMax, Lease: c.Election.Lease, LeaseWait: lease.LeaseWait(),
+	}, failover.Deps{
+		Claim: n.transport.Claim, Peers: n.transport, Raft: func() failover.Raft { return n.transport.Raft() },
+		Consensus: informed{n.consensus, n}, Transfer: n.transfer, Event: n.journal.Append, Logger: n.log,
+	})
+	n.consensus.OnReign("placement", n.failover.Lead)
+	n.consensus.OnReign("drain", n.leaveWhenDrained)
+}
+
+// standAgain is for a transfer that has left the cluster without a leader.
+func (n *Node) standAgain(ctx context.Context, term uint64, h cluster.Handover) error {
+	return n.failover.Return(ctx, term, h)
+}
+
+// claim is what this node says of itself to its peers.
+func (n *Node) claim() cluster.Claim {
+	c := n.consensus.Claim()
+	n.failover.Fill(&c)
+	c.Refusing, c.Doubled = n.watcher.Refusing() != "", n.watcher.Doubled()
+	return c
+}
+
+// facts is what failover knows of the election of a term that this node has won.
+func (n *Node) facts(term uint64) consensus.ElectionFacts {
+	f := n.failover.Facts(term)
+	if f.Term != term {
+		return consensus.ElectionFacts{} // of an earlier candidacy
+	}
+	return consensus.ElectionFacts{
+		Trigger: f.Trigger, Reason: f.Reason, Operator: f.Operator, Ordered: f.Ordered, StartedAt: f.Began, LeaderlessSince: f.LeaderlessSince, Votes: f.Votes,
+	}
+}
+
+// election counts and records an election that this node stood in.
+func (n *Node) election(e consensus.Election) {
+	result := telemetry.ResultLost
+	if e.Won {
+		result = telemetry.ResultWon
+	} else {
+		// What the voters said to a candidacy that has come to nothing.
+		f := n.failover.Facts(e.Term)
+		e.Votes, e.Reason = f.Votes, f.Reason
+		if f.Trigger != "" {
+			e.Trigger = f.Trigger
+		}
+	}
+	if e.Open {
+		n.journal.Warn(openElectionEvent(e))
+		return
+	}
+	var how failover.Steps
+	if f := n.failover.Facts(e.Term); f.Term == e.Term && e.Won {
+		how = f.Steps
+	}
+	n.metrics.Election(e.Trigger, result, e.Duration, e.Leaderless)
+	if e.Won && e.Trigger != "startup" && e.Trigger != "transfer" {
+		n.metrics.Failover(e.Trigger)
+	}
+	n.journal.Append(electionEvent(e, result, steps(how, e.LedAt, time.Now())))
+}
+
+// steps says for people and benchmarks where the time of a failover went: how
+// long after it was noticed each step was reached. Nil when it was no failover.
+func steps(s failover.Steps, led, serving time.Time) map[string]any {
+	if s.Noticed.IsZero() {
+		return nil
+	}
+	fields := map[string]any{"noticed_at": s.Noticed.UTC()}
+	for name, at := range map[string]time.Time{
+		"confirmed_us": s.Confirmed, "agreed_us": s.Agreed, "stood_us": s.Stood, "elected_us": led, "serving_us": serving,
+	} {
+		if !at.IsZero() {
+			fields[name] = at.Sub(s.Noticed).Microseconds()
+		}
+	}
+	return fields
+}

@@ -1,0 +1,27 @@
+package node
+
+import (
+	"time"
+
+	"northstar/cluster"
+	"northstar/consensus"
+	"northstar/health"
+)
+
+// health is what this node knows of the cluster's health now.
+func (n *Node) health() health.Report {
+	return health.Assess(health.Input{
+		Now: time.Now(), Self: n.consensus.Status(), Raft: n.consensus.Peers(), Seen: n.transport.Claims(),
+		Limit: 2 * n.cfg.Election.TimeoutMax,
+	})
+}
+
+// informed is consensus with what the peers say of themselves beside what Raft
+// shows of them.
+type informed struct {
+	*consensus.Node
+	of *Node
+}
+
+// Peers is what this node knows of the other servers of the configuration.
+func (i informed) Peers() []cluster.PeerStatus { return i.of.health().Statuses() }

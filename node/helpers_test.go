@@ -1,0 +1,208 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"go.uber.org/goleak"
+
+	"northstar/cluster"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// freeAddresses finds ports that are free now.
+func freeAddresses(t *testing.T, n int) []string {
+	t.Helper()
+	var addrs []string
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		addrs = append(addrs, l.Addr().String())
+	}
+	return addrs
+}
+
+// notices collects what a node tells its service manager.
+type notices struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (n *notices) add(s string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.all = append(n.all, s)
+}
+
+func (n *notices) list() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.all)
+}
+
+// testNode is a node of a test, which runs from start to stop.
+type testNode struct {
+	*Node
+	t       *testing.T
+	cfg     Config
+	env     Env
+	notices *notices
+	log     *lockedBuffer
+	cancel  context.CancelFunc
+	ended   chan error
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func prepare(t *testing.T, id cluster.NodeID, change func(*Config)) *testNode {
+	t.Helper()
+	n := &testNode{t: t, cfg: Default(), notices: &notices{}, log: &lockedBuffer{}}
+	n.cfg.ID, n.cfg.DataDir, n.cfg.Disk.Reserve = id, filepath.Join(t.TempDir(), string(id)), 1<<20
+	n.cfg.RaftAddr, n.cfg.HTTPAddr = "127.0.0.1:0", "127.0.0.1:0"
+	n.cfg.Election.TimeoutMin, n.cfg.Election.TimeoutMax = 400*time.Millisecond, 800*time.Millisecond // a busy machine holds no elections
+	if change != nil {
+		change(&n.cfg)
+	}
+	n.env = Env{Notify: n.notices.add, WatchdogEvery: 20 * time.Millisecond, Logger: hclog.New(&hclog.LoggerOptions{Output: n.log, Level: hclog.Debug})}
+	return n
+}
+
+// newCluster prepares nodes that know each other; nothing runs yet.
+func newCluster(t *testing.T, size int, change func(i int, c *Config)) []*testNode {
+	t.Helper()
+	addrs := freeAddresses(t, 2*size)
+	var members InitialCluster
+	for i := range size {
+		members = append(members, InitialMember{ID: cluster.NodeID(fmt.Sprintf("n%d", i+1)), RaftAddress: addrs[2*i], HTTPAddress: addrs[2*i+1]})
+	}
+	var all []*testNode
+	for i, m := range members {
+		all = append(all, prepare(t, m.ID, func(c *Config) {
+			c.RaftAddr, c.HTTPAddr, c.InitialCluster = m.RaftAddress, m.HTTPAddress, members
+			if change != nil {
+				change(i, c)
+			}
+		}))
+	}
+	return all
+}
+
+func (n *testNode) start() {
+	n.t.Helper()
+	var err error
+	if n.Node, err = New(n.cfg, n.env); err != nil {
+		n.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	n.cancel, n.ended = cancel, make(chan error, 1)
+	node, ended := n.Node, n.ended
+	go func() { ended <- node.Run(ctx) }()
+	n.t.Cleanup(func() {
+		if n.ended == ended {
+			n.stop()
+		}
+		if n.t.Failed() {
+			log := n.log.String()
+			n.t.Logf("log of %s:\n%s", n.cfg.ID, log[max(0, len(log)-5000):])
+		}
+	})
+}
+
+// stop ends Run without draining.
+func (n *testNode) stop() {
+	n.t.Helper()
+	n.cancel()
+	select {
+	case err := <-n.ended:
+		if err != nil {
+			n.t.Errorf("%s: Run: %v", n.cfg.ID, err)
+		}
+	case <-time.After(20 * time.Second):
+		n.t.Errorf("%s: Run does not end", n.cfg.ID)
+	}
+	n.ended = nil
+}
+
+func eventually(t *testing.T, within time.Duration, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(within)
+	for !condition() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s", within, what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// leader waits until all nodes see the same one lead.
+func leader(t *testing.T, nodes []*testNode) *testNode {
+	t.Helper()
+	var found *testNode
+	eventually(t, 15*time.Second, "all nodes see one leader", func() bool {
+		id := nodes[0].Consensus().Status().LeaderID
+		for _, n := range nodes {
+			if st := n.Consensus().Status(); st.LeaderID != id || (st.NodeID == id && st.LeaderSince.IsZero()) {
+				return false
+			}
+			if n.cfg.ID == id {
+				found = n
+			}
+		}
+		return id != "" && found != nil
+	})
+	return found
+}
+
+func request(c *http.Client, method, url, body string) (int, string, error) {
+	req, err := http.NewRequest(method, url, strings.NewReader(body))
+	if err != nil {
+		return 0, "", err
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(b), err
+}
+
+func want(t *testing.T, c *http.Client, method, url, body string, status int, answer string) {
+	t.Helper()
+	got, text, err := request(c, method, url, body)
+	if err != nil || got != status || !strings.Contains(text, answer) {
+		t.Errorf("%s %s: %d %q, %v; want %d %q", method, url, got, text, err, status, answer)
+	}
+}
+
+// plain is a client that leaves no connections behind.
+var plain = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}

@@ -1,0 +1,88 @@
+package node
+
+import (
+	"fmt"
+	"time"
+
+	"northstar/cluster"
+	"northstar/consensus"
+	"northstar/telemetry"
+	"northstar/transfer"
+)
+
+// hooks turn what consensus tells into metrics and events.
+func (n *Node) hooks() consensus.Hooks {
+	return consensus.Hooks{
+		Proposal: func(result string) { n.metrics.Proposals(result, 1) },
+		Applied:  n.metrics.Apply,
+		Leader:   func(id cluster.NodeID, term uint64) { n.journal.Append(leaderEvent(id, term)) },
+		Election: n.election,
+		Snapshot: func(restored bool) {
+			what := "a snapshot was written"
+			if restored {
+				what = "the state was restored from a snapshot"
+			}
+			n.journal.Append(cluster.Event{Type: "node", Message: what})
+		},
+	}
+}
+
+func leaderEvent(id cluster.NodeID, term uint64) cluster.Event {
+	if id == "" {
+		return cluster.Event{Type: "election", Term: term, Message: "this node knows no leader"}
+	}
+	return cluster.Event{
+		Type: "election", Term: term, Message: fmt.Sprintf("node %s leads in term %d", id, term), Fields: map[string]any{"leader_id": string(id)},
+	}
+}
+
+func electionEvent(e consensus.Election, result string, steps map[string]any) cluster.Event {
+	ev := cluster.Event{
+		Type: "election", Term: e.Term, Fields: electionFields(e),
+		Message: fmt.Sprintf("node %s %s the election of term %d (%s)", e.Candidate, result, e.Term, e.Trigger),
+	}
+	ev.Fields["result"] = result
+	if steps != nil {
+		ev.Fields["steps"] = steps
+	}
+	return ev
+}
+
+// openElectionEvent says that this node stands and nobody leads.
+func openElectionEvent(e consensus.Election) cluster.Event {
+	ev := cluster.Event{
+		Type: "election", Term: e.Term, Fields: electionFields(e),
+		Message: fmt.Sprintf("node %s has stood for election for %v, and no node leads", e.Candidate, e.Duration.Round(time.Millisecond)),
+	}
+	ev.Fields["result"] = "open"
+	return ev
+}
+
+func electionFields(e consensus.Election) map[string]any {
+	fields := map[string]any{
+		"trigger": e.Trigger, "candidate_id": string(e.Candidate),
+		"duration_ms": e.Duration.Milliseconds(), "leaderless_ms": e.Leaderless.Milliseconds(),
+	}
+	if e.Reason != "" {
+		fields["reason"] = e.Reason
+	}
+	if len(e.Votes) > 0 {
+		fields["votes"] = e.Votes
+	}
+	return fields
+}
+
+// transferred counts and records a planned transfer that this node began.
+func (n *Node) transferred(r transfer.Result) {
+	result, message := telemetry.ResultOK, fmt.Sprintf("leadership moved from node %s to node %s", r.OldLeader, r.NewLeader)
+	e := cluster.Event{Type: "transfer", Term: r.Term, Fields: map[string]any{
+		"old_leader_id": string(r.OldLeader), "target_leader_id": string(r.Target), "new_leader_id": string(r.NewLeader), "duration_ms": r.Duration.Milliseconds(),
+	}}
+	if r.Err != nil {
+		result, message = telemetry.ResultFailed, fmt.Sprintf("leadership did not move from node %s to node %s: %v", r.OldLeader, r.Target, r.Err)
+	}
+	n.metrics.Transfer(result, r.Duration)
+	e.Message = message
+	e.Fields["result"] = result
+	n.journal.Append(e)
+}

@@ -1,0 +1,154 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"northstar/api/apiv1"
+)
+
+// How a node asks to be taken in.
+const (
+	joinTry   = 10 * time.Second // one address
+	joinFirst = 200 * time.Millisecond
+	joinMost  = 5 * time.Second
+	joinWait  = 10 * time.Second // from an accepted request until it is repeated
+	joinLook  = 50 * time.Millisecond
+)
+
+// joiner asks a running cluster to take this node in.
+type joiner struct {
+	self      apiv1.MemberAdd
+	addresses []string
+	discovery *discovery // nil: none
+	resolver  Resolver
+	client    *http.Client
+	scheme    string // http or https
+	token     string
+	joined    func() bool // this node belongs to a cluster
+	log       hclog.Logger
+
+	lastTrouble string // what was logged last: a trouble is logged when it changes
+}
+
+// run asks every address in turn, until this node belongs to a cluster or ctx
+// ends. It never gives up: the cluster may come up later than this node.
+func (j *joiner) run(ctx context.Context) error {
+	wait := joinFirst
+	for ctx.Err() == nil && !j.joined() {
+		if j.ask(ctx) {
+			wait = joinFirst
+			if j.await(ctx) {
+				break
+			}
+			continue
+		}
+		// Jitter keeps many new nodes from asking in step.
+		sleep(ctx, wait/2+rand.N(wait))
+		wait = min(2*wait, joinMost)
+	}
+	return nil
+}
+
+// ask says whether one of the addresses has accepted this node.
+func (j *joiner) ask(ctx context.Context) bool {
+	addresses, err := j.find(ctx)
+	troubles := []error{err}
+	for _, addr := range addresses {
+		err := j.post(ctx, addr)
+		if err == nil {
+			j.log.Info("the cluster has accepted this node", "asked", addr)
+			j.lastTrouble = ""
+			return true
+		}
+		troubles = append(troubles, fmt.Errorf("%s: %w", addr, err))
+	}
+	if err := errors.Join(troubles...); err != nil && ctx.Err() == nil && err.Error() != j.lastTrouble {
+		j.lastTrouble = err.Error()
+		j.log.Warn("cannot join yet, asking again", "error", err)
+	}
+	return false
+}
+
+// find is the addresses to ask: those of join, and those looked up now.
+func (j *joiner) find(ctx context.Context) ([]string, error) {
+	addresses := slices.Clone(j.addresses)
+	if j.discovery == nil {
+		return addresses, nil
+	}
+	found, err := j.discovery.lookUp(ctx, j.resolver)
+	for _, addr := range found {
+		if addr != j.self.HTTPAddress && !slices.Contains(addresses, addr) {
+			addresses = append(addresses, addr)
+		}
+	}
+	switch {
+	case err != nil:
+		err = fmt.Errorf("discover: %w", err)
+	case len(addresses) == 0:
+		err = fmt.Errorf("discover: %s names no node but this one", j.discovery.name)
+	}
+	return addresses, err
+}
+
+// post asks one address.
+func (j *joiner) post(ctx context.Context, addr string) error {
+	ctx, cancel := context.WithTimeout(ctx, joinTry)
+	defer cancel()
+	body, err := json.Marshal(j.self)
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, j.scheme+"://"+addr+"/admin/members", bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if j.token != "" {
+		req.Header.Set("Authorization", "Bearer "+j.token)
+	}
+	resp, err := j.client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	answer, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<16))
+	if resp.StatusCode/100 == 2 {
+		return nil
+	}
+	var p apiv1.Problem
+	if json.Unmarshal(answer, &p) != nil || p.Detail == "" {
+		return errors.New(resp.Status)
+	}
+	return fmt.Errorf("%s: %s", resp.Status, p.Detail)
+}
+
+// await gives the leader time to reach this node.
+func (j *joiner) await(ctx context.Context) bool {
+	for deadline := time.Now().Add(joinWait); time.Now().Before(deadline) && ctx.Err() == nil; sleep(ctx, joinLook) {
+		if j.joined() {
+			return true
+		}
+	}
+	return false
+}
+
+// sleep waits for d or the end of ctx.
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}

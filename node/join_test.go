@@ -1,0 +1,213 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"northstar/api/apiv1"
+)
+
+// fakeResolver answers look-ups in the order of its script; the last one stays.
+type fakeResolver struct {
+	mu      sync.Mutex
+	answers []func() ([]string, []*net.SRV, error)
+	asked   []string
+}
+
+func (r *fakeResolver) next(name string) ([]string, []*net.SRV, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked = append(r.asked, name)
+	answer := r.answers[0]
+	if len(r.answers) > 1 {
+		r.answers = r.answers[1:]
+	}
+	return answer()
+}
+
+func (r *fakeResolver) LookupHost(_ context.Context, host string) ([]string, error) {
+	hosts, _, err := r.next(host)
+	return hosts, err
+}
+
+func (r *fakeResolver) LookupSRV(_ context.Context, service, proto, name string) (string, []*net.SRV, error) {
+	if service != "" || proto != "" {
+		return "", nil, errors.New("want the name as it is")
+	}
+	_, srv, err := r.next(name)
+	return name, srv, err
+}
+
+// member is a running cluster as a joiner sees it.
+type member struct {
+	*httptest.Server
+	mu       sync.Mutex
+	statuses []int // of the answers; the last one stays
+	asked    []apiv1.MemberAdd
+	tokens   []string
+	seen     chan struct{} // one for each request
+	taken    atomic.Bool
+}
+
+func newMember(t *testing.T, statuses ...int) *member {
+	m := &member{statuses: statuses, seen: make(chan struct{}, 1000)}
+	m.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPost || r.URL.Path != "/admin/members" || r.Header.Get("Content-Type") != "application/json" {
+			t.Errorf("unexpected request: %s %s %v", r.Method, r.URL, r.Header)
+		}
+		var add apiv1.MemberAdd
+		d := json.NewDecoder(r.Body)
+		d.DisallowUnknownFields()
+		if err := d.Decode(&add); err != nil {
+			t.Error(err)
+		}
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.seen <- struct{}{}
+		m.asked, m.tokens = append(m.asked, add), append(m.tokens, r.Header.Get("Authorization"))
+		status := m.statuses[0]
+		if len(m.statuses) > 1 {
+			m.statuses = m.statuses[1:]
+		}
+		if status != http.StatusOK {
+			w.WriteHeader(status)
+			_ = json.NewEncoder(w).Encode(apiv1.Problem{Detail: "not now"})
+			return
+		}
+		m.taken.Store(true)
+	}))
+	t.Cleanup(m.Close)
+	return m
+}
+
+func (m *member) addr() string { return m.Listener.Addr().String() }
+
+func newJoiner(m *member, addresses ...string) *joiner {
+	return &joiner{
+		self:      apiv1.MemberAdd{ID: "n4", RaftAddress: "127.0.0.1:1", HTTPAddress: "127.0.0.1:2"},
+		addresses: addresses, client: &http.Client{}, scheme: "http", joined: m.taken.Load, log: hclog.NewNullLogger(),
+	}
+}
+
+func run(t *testing.T, j *joiner) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := j.run(ctx); err != nil || ctx.Err() != nil {
+		t.Fatalf("not joined: %v, %v", err, ctx.Err())
+	}
+}
+
+func TestJoinAsksUntilAccepted(t *testing.T) {
+	m := newMember(t, 503, 409, 200)
+	dead, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.Close()
+	j := newJoiner(m, dead.Addr().String(), m.addr())
+	j.token = "secret"
+	run(t, j)
+	if len(m.asked) != 3 || m.asked[2].ID != "n4" || m.asked[2].RaftAddress != "127.0.0.1:1" || m.asked[2].HTTPAddress != "127.0.0.1:2" {
+		t.Errorf("asked %+v", m.asked)
+	}
+	if m.tokens[0] != "Bearer secret" {
+		t.Errorf("Authorization: %q", m.tokens[0])
+	}
+}
+
+func TestJoinTellsWhyOnce(t *testing.T) {
+	m := newMember(t, 403)
+	var log strings.Builder
+	j := newJoiner(m, m.addr())
+	j.log = hclog.New(&hclog.LoggerOptions{Output: &log})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- j.run(ctx) }()
+	for range 3 {
+		<-m.seen
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Count(log.String(), "403 Forbidden: not now"); got != 1 {
+		t.Errorf("logged %d times:\n%s", got, log.String())
+	}
+}
+
+func TestJoinNotWhenInACluster(t *testing.T) {
+	m := newMember(t, 200)
+	m.taken.Store(true)
+	run(t, newJoiner(m, m.addr()))
+	if len(m.asked) != 0 {
+		t.Errorf("asked %v", m.asked)
+	}
+}
+
+func TestDiscover(t *testing.T) {
+	m := newMember(t, 200)
+	host, port, _ := net.SplitHostPort(m.addr())
+	number := m.Listener.Addr().(*net.TCPAddr).Port
+	none := func() ([]string, []*net.SRV, error) { return nil, nil, nil }
+	fail := func() ([]string, []*net.SRV, error) { return nil, nil, errors.New("no such host") }
+	for url, found := range map[string]func() ([]string, []*net.SRV, error){
+		"dns://peers.local:" + port: func() ([]string, []*net.SRV, error) { return []string{host}, nil, nil },
+		"dns+srv://peers.local": func() ([]string, []*net.SRV, error) {
+			return nil, []*net.SRV{{Target: "localhost.", Port: uint16(number)}}, nil
+		},
+	} {
+		t.Run(url, func(t *testing.T) {
+			m.taken.Store(false)
+			r := &fakeResolver{answers: []func() ([]string, []*net.SRV, error){fail, none, found}}
+			d, err := parseDiscover(url, "127.0.0.1:7701")
+			if err != nil {
+				t.Fatal(err)
+			}
+			j := newJoiner(m)
+			j.discovery, j.resolver = &d, r
+			run(t, j)
+			if !slices.Equal(r.asked, []string{"peers.local", "peers.local", "peers.local"}) {
+				t.Errorf("looked up %v", r.asked)
+			}
+		})
+	}
+}
+
+func TestDiscoverTakesTheOwnPort(t *testing.T) {
+	d, err := parseDiscover("dns://peers", "10.0.0.1:8001")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := d.lookUp(t.Context(), &fakeResolver{answers: []func() ([]string, []*net.SRV, error){
+		func() ([]string, []*net.SRV, error) { return []string{"10.0.0.2", "fd00::1"}, nil, nil },
+	}})
+	if want := []string{"10.0.0.2:8001", "[fd00::1]:8001"}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %v, %v; want %v", got, err, want)
+	}
+}
+
+func TestDiscoverLeavesOutThisNode(t *testing.T) {
+	m := newMember(t, 200)
+	d, _ := parseDiscover("dns://peers:2", "")
+	j := newJoiner(m)
+	j.discovery = &d
+	j.resolver = &fakeResolver{answers: []func() ([]string, []*net.SRV, error){
+		func() ([]string, []*net.SRV, error) { return []string{"127.0.0.1"}, nil, nil },
+	}}
+	if got, err := j.find(t.Context()); len(got) != 0 || err == nil || !strings.Contains(err.Error(), "names no node but this one") {
+		t.Errorf("got %v, %v", got, err)
+	}
+}

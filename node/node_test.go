@@ -1,0 +1,349 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"northstar/cluster"
+)
+
+func TestOneNodeFromStartToStop(t *testing.T) {
+	n := newCluster(t, 1, nil)[0]
+	n.start()
+	leader(t, []*testNode{n})
+	url := "http://" + n.HTTPAddr()
+	want(t, plain, "PUT", url+"/v1/kv/a", "1", 200, `"revision"`)
+	want(t, plain, "GET", url+"/v1/kv/a", "", 200, "1")
+	eventually(t, 5*time.Second, "the node is ready", func() bool {
+		status, _, _ := request(plain, "GET", url+"/readyz", "")
+		return status == http.StatusOK
+	})
+	want(t, plain, "GET", url+"/metrics", "", 200, `northstar_is_leader 1`)
+	want(t, plain, "GET", url+"/v1/events?type=election", "", 200, "node n1 won the election")
+	eventually(t, 5*time.Second, "the watchdog is fed", func() bool { return slices.Contains(n.notices.list(), "WATCHDOG=1") })
+	if n.notices.list()[0] != "READY=1" {
+		t.Errorf("notices: %v", n.notices.list())
+	}
+
+	n.Drain(t.Context())
+	if !slices.Contains(n.notices.list(), "STOPPING=1") {
+		t.Errorf("notices: %v", n.notices.list())
+	}
+	if _, _, err := request(plain, "GET", url+"/status", ""); err == nil {
+		t.Error("a drained node takes connections")
+	}
+	n.stop()
+
+	n.start() // the same data directory
+	leader(t, []*testNode{n})
+	want(t, plain, "GET", url+"/v1/kv/a", "", 200, "1")
+}
+
+func TestDrainMovesLeadership(t *testing.T) {
+	nodes := newCluster(t, 3, nil)
+	for _, n := range nodes {
+		n.start()
+	}
+	old := leader(t, nodes)
+	eventually(t, 10*time.Second, "somebody can take over", func() bool {
+		return !slices.ContainsFunc(old.Consensus().Peers(), func(p cluster.PeerStatus) bool { return !p.Healthy })
+	})
+	term := old.Consensus().Status().Term
+	old.Drain(t.Context())
+	st := old.Consensus().Status()
+	if st.LeaderID == old.cfg.ID || st.LeaderID == "" || st.Term != term+1 || st.Lifecycle != cluster.Draining {
+		t.Errorf("after Drain: leader %q, term %d (was %d), lifecycle %s", st.LeaderID, st.Term, term, st.Lifecycle)
+	}
+	if old.mayStand() {
+		t.Error("a drained node may stand for election")
+	}
+	old.stop()
+}
+
+// An operator drains the leader through any node: another leads, the drained one
+// is not ready and does not stand, and comes back when that ends.
+func TestOperatorDrains(t *testing.T) {
+	nodes := newCluster(t, 3, nil)
+	for _, n := range nodes {
+		n.start()
+	}
+	old := leader(t, nodes)
+	yes, no := true, false
+	patch := func(p cluster.MemberPatch) {
+		eventually(t, 10*time.Second, "the record is changed", func() bool {
+			return leader(t, nodes).Consensus().PatchMember(t.Context(), old.cfg.ID, p) == nil
+		})
+	}
+	patch(cluster.MemberPatch{Drain: &yes})
+	eventually(t, 10*time.Second, "another node leads", func() bool {
+		st := old.Consensus().Status()
+		return st.LeaderID != "" && st.LeaderID != old.cfg.ID && st.Lifecycle == cluster.Draining
+	})
+	if old.mayStand() {
+		t.Error("a drained node may stand for election")
+	}
+	if st := old.Consensus().Status(); st.Suffrage() != cluster.Voter {
+		t.Error("a drained node votes no more")
+	}
+	patch(cluster.MemberPatch{Drain: &no})
+	eventually(t, 10*time.Second, "it is active again", func() bool {
+		return old.Consensus().Status().Lifecycle == cluster.Active && old.mayStand()
+	})
+}
+
+func TestNewLeavesNothingBehind(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	for _, c := range []struct {
+		name   string
+		change func(*Config)
+		want   string
+	}{
+		{"bad configuration", func(c *Config) { c.Priority = 999 }, "priority = 999"},
+		{"HTTP port in use", func(c *Config) { c.HTTPAddr = taken.Addr().String() }, "http-addr: listen tcp"},
+		{"data directory is a file", func(c *Config) {
+			if err := os.WriteFile(c.DataDir, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}, "n1"}, // the path is named
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			n := prepare(t, "n1", c.change)
+			n.cfg.RaftAddr = freeAddresses(t, 1)[0]
+			_, err := New(n.cfg, n.env)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Fatalf("got %v, want %s", err, c.want)
+			}
+			l, err := net.Listen("tcp", n.cfg.RaftAddr)
+			if err != nil {
+				t.Fatalf("the raft port is still bound: %v", err)
+			}
+			l.Close()
+		})
+	}
+}
+
+func TestCloseWithoutRun(t *testing.T) {
+	n := newCluster(t, 1, nil)[0]
+	for range 2 { // the second one finds neither ports nor lock in use
+		node, err := New(n.cfg, n.env)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := node.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestEmptyDataDirNeedsAWayIn(t *testing.T) {
+	n := prepare(t, "n1", nil)
+	node, err := New(n.cfg, n.env)
+	if err == nil {
+		err = node.Run(t.Context())
+	}
+	if err == nil || !strings.Contains(err.Error(), "set initial-cluster for a new cluster, or join or discover") {
+		t.Fatalf("got %v", err)
+	}
+}
+
+func TestPriorityZeroAndIneligibleNeverLead(t *testing.T) {
+	nodes := newCluster(t, 3, func(i int, c *Config) {
+		switch i {
+		case 0:
+			c.Priority = 0
+		case 1:
+			c.Eligible = false
+		}
+	})
+	for _, n := range nodes {
+		n.start()
+	}
+	if l := leader(t, nodes); l != nodes[2] {
+		t.Fatalf("%s leads", l.cfg.ID)
+	}
+	eventually(t, 5*time.Second, "the records tell", func() bool {
+		a, _ := nodes[0].Consensus().View().Member("n1")
+		b, _ := nodes[0].Consensus().View().Member("n2")
+		return a.ID == "n1" && a.Priority == 0 && b.ID == "n2" && !b.Eligible
+	})
+	nodes[2].stop()
+	// Ten times timeout-max: each of the others would have stood many times.
+	deadline := time.After(10 * nodes[0].cfg.Election.TimeoutMax)
+	for {
+		select {
+		case <-deadline:
+			return
+		case <-time.After(5 * time.Millisecond):
+		}
+		for _, n := range nodes[:2] {
+			if st := n.Consensus().Status(); st.Role == cluster.Leader {
+				t.Fatalf("%s leads", n.cfg.ID)
+			}
+		}
+	}
+}
+
+func TestPausedFailover(t *testing.T) {
+	nodes := newCluster(t, 3, func(_ int, c *Config) { c.Failover.Auto = false })
+	for _, n := range nodes {
+		n.start()
+	}
+	old := leader(t, nodes) // the first leader is elected all the same
+	var rest []*testNode
+	for _, n := range nodes {
+		if n != old {
+			rest = append(rest, n)
+		}
+	}
+	eventually(t, 5*time.Second, "the pause is known everywhere", func() bool {
+		for _, n := range rest {
+			if n.Consensus().View().ClusterID() == "" || n.electsByItself() {
+				return false
+			}
+		}
+		return true
+	})
+	want(t, plain, "GET", "http://"+old.HTTPAddr()+"/status", "", 200, `"auto_failover":false`)
+	old.stop()
+	deadline := time.After(10 * old.cfg.Election.TimeoutMax)
+	for {
+		select {
+		case <-deadline:
+			return
+		case <-time.After(5 * time.Millisecond):
+		}
+		for _, n := range rest {
+			if st := n.Consensus().Status(); st.Role == cluster.Leader {
+				t.Fatalf("%s leads although failover is paused", n.cfg.ID)
+			}
+		}
+	}
+}
+
+func TestJoinWithFreePorts(t *testing.T) {
+	first := newCluster(t, 1, nil)[0]
+	first.start()
+	leader(t, []*testNode{first})
+	second := prepare(t, "n2", func(c *Config) { c.Discover, c.Zone = "dns+srv://peers", "eu" })
+	_, port, _ := net.SplitHostPort(first.HTTPAddr())
+	var number uint16
+	if _, err := fmt.Sscan(port, &number); err != nil {
+		t.Fatal(err)
+	}
+	second.env.Resolver = &fakeResolver{answers: []func() ([]string, []*net.SRV, error){
+		func() ([]string, []*net.SRV, error) { return nil, nil, errors.New("no such host") },
+		func() ([]string, []*net.SRV, error) { return nil, []*net.SRV{{Target: "127.0.0.1", Port: number}}, nil },
+	}}
+	second.start()
+	if strings.HasSuffix(second.RaftAddr(), ":0") || strings.HasSuffix(second.HTTPAddr(), ":0") {
+		t.Fatalf("advertises %s and %s", second.RaftAddr(), second.HTTPAddr())
+	}
+	eventually(t, 40*time.Second, "n2 is a voter", func() bool { return second.Consensus().Status().Suffrage() == cluster.Voter })
+	eventually(t, 10*time.Second, "its record tells its zone", func() bool {
+		m, _ := first.Consensus().View().Member("n2")
+		return m.Zone == "eu" && m.HTTPAddress == second.HTTPAddr()
+	})
+	eventually(t, 5*time.Second, "the journal tells", func() bool {
+		items, _, _ := first.Journal().Latest("member", 10)
+		var text []string
+		for _, e := range items {
+			text = append(text, e.Message)
+		}
+		return slices.Contains(text, "member n2 joined as nonvoter") && slices.Contains(text, "member n2 is now a voter")
+	})
+	want(t, plain, "PUT", "http://"+second.HTTPAddr()+"/v1/kv/a", "1", 200, `"revision"`)
+}
+
+func TestWarnsWhereTheRecordDiffers(t *testing.T) {
+	n := newCluster(t, 1, nil)[0]
+	n.start()
+	leader(t, []*testNode{n})
+	url := "http://" + n.HTTPAddr()
+	eventually(t, 5*time.Second, "the node has a record", func() bool { _, ok := n.Consensus().View().Member("n1"); return ok })
+	want(t, plain, "GET", url+"/status", "", 200, `"warnings":[]`)
+	eventually(t, 5*time.Second, "the journal has seen the node as it is", func() bool {
+		items, _, _ := n.Journal().Latest("node", 10)
+		return slices.ContainsFunc(items, func(e cluster.Event) bool { return e.Message == "this node is active" })
+	})
+	req, _ := http.NewRequest("PATCH", url+"/admin/members/n1", strings.NewReader(`{"priority":7,"zone":"eu"}`))
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := plain.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != 200 {
+		t.Fatal(resp.Status)
+	}
+	want(t, plain, "GET", url+"/status", "", 200, "priority is 7 in the cluster and 100 in this node's configuration")
+	eventually(t, 5*time.Second, "the journal tells", func() bool {
+		items, _, _ := n.Journal().Latest("member", 10)
+		return len(items) > 0 && strings.Contains(items[len(items)-1].Message, `has priority 7 (was 100), is in zone "eu"`)
+	})
+}
+
+func TestConnCountWaitsForConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c connCount
+		c.wait(time.Hour) // there is none
+		c.track(nil, http.StateNew)
+		c.track(nil, http.StateNew)
+		c.track(nil, http.StateActive)
+		c.track(nil, http.StateHijacked)
+		start := time.Now()
+		time.AfterFunc(time.Second, func() { c.track(nil, http.StateClosed) })
+		c.wait(time.Hour)
+		if took := time.Since(start); took != time.Second {
+			t.Errorf("waited %v for a connection of 1 s", took)
+		}
+		c.track(nil, http.StateNew)
+		c.wait(time.Minute)
+		if took := time.Since(start); took != time.Second+time.Minute {
+			t.Errorf("waited %v in all", took)
+		}
+	})
+}
+
+// TestRunWaitsForRequests: a request that is being served when Run's context
+// ends has ended when Run has.
+func TestRunWaitsForRequests(t *testing.T) {
+	prepared := newCluster(t, 1, nil)[0]
+	n, err := New(prepared.cfg, prepared.env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	serving, ended := make(chan struct{}), make(chan struct{})
+	n.http.Handler = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		close(serving)
+		<-r.Context().Done()
+		time.Sleep(300 * time.Millisecond) // a handler that is slow to notice
+		close(ended)
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	result := make(chan error)
+	go func() { result <- n.Run(ctx) }()
+	go func() { _, _, _ = request(plain, "GET", "http://"+n.HTTPAddr()+"/", "") }()
+	<-serving
+	cancel()
+	if err := <-result; err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-ended:
+	default:
+		t.Error("the request is still being served")
+	}
+}

@@ -1,0 +1,219 @@
+package node
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"northstar/cluster"
+)
+
+// closeWait bounds how long connections get to notice that they are closed.
+const closeWait = 2 * time.Second
+
+// Run takes part in the cluster until ctx ends, which is no error, or until the
+// node cannot go on; a *Problem is a configuration that does not fit the data
+// directory, ErrRestart asks for another New with the same configuration. Everything it started has ended when it returns, and the
+// data directory is closed. It does not hand leadership over: Drain, called
+// before, does. To be called once.
+//
+// It stops in this order:
+//
+//  1. HTTP, so that no client is answered by a node that is half gone;
+//  2. what looks at the cluster and asks it things;
+//  3. consensus, with its leader tasks, Raft and the storage;
+//  4. peer traffic: Raft needs it until the end.
+func (n *Node) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	peers := newStage(g, ctx, n.transport.Run)
+	raft := newStage(g, ctx, n.consensus.Run)
+	serving := newStage(g, ctx, n.serve)
+	n.started()
+	tasks := newStage(g, ctx, n.tasks()...)
+	g.Go(func() error {
+		<-ctx.Done()
+		for _, s := range []*stage{serving, tasks, raft, peers} {
+			s.cancel()
+			<-s.done
+		}
+		n.canary.Close()
+		return nil
+	})
+	err := g.Wait()
+	n.journal.Append(cluster.Event{Type: "node", Message: "this node has stopped"})
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return asProblem(err)
+}
+
+func (n *Node) started() {
+	b := ReadBuild()
+	n.log.Info("node is running", "version", b.Version, "http", n.httpAddr, "raft", n.raftAddr, "data_dir", n.cfg.DataDir, "boot_id", n.boot)
+	n.journal.Append(cluster.Event{Type: "node", Message: "this node has started", Fields: map[string]any{
+		"version": b.Version, "boot_id": n.boot, "http_address": n.httpAddr, "raft_address": n.raftAddr,
+	}})
+	n.env.Notify("READY=1")
+}
+
+// tasks are what runs beside consensus and HTTP.
+func (n *Node) tasks() []func(context.Context) error {
+	tasks := []func(context.Context) error{
+		n.api.Run,
+		n.failover.Run, n.beginAnew,
+		n.watcher.Run,
+		func(ctx context.Context) error { return observe(ctx, n.journal, n.look) },
+	}
+	if n.joiner != nil {
+		tasks = append(tasks, n.joiner.run)
+	}
+	if n.env.WatchdogEvery > 0 {
+		tasks = append(tasks, n.watchdog)
+	}
+	return tasks
+}
+
+// finishRequests bounds how long requests in flight may take when the node begins
+// anew. That of the recovery which wants it is one of them.
+const finishRequests = 10 * time.Second
+
+// beginAnew ends Run when the node's data has been set aside, once requests in
+// flight have been answered.
+func (n *Node) beginAnew(ctx context.Context) error {
+	select {
+	case <-n.anew:
+	case <-ctx.Done():
+		return nil
+	}
+	n.journal.Append(cluster.Event{Type: "node", Message: "this node sets its data aside and begins anew"})
+	n.api.Drain()
+	ctx, cancel := context.WithTimeout(ctx, finishRequests)
+	defer cancel()
+	if err := n.http.Shutdown(ctx); err != nil {
+		n.log.Warn("requests in flight are cut off", "error", err)
+	}
+	return ErrRestart
+}
+
+// restart makes the node begin anew, soon.
+func (n *Node) restart() {
+	select {
+	case n.anew <- struct{}{}:
+	default:
+	}
+}
+
+// stage is a part of a node that ends on its own turn, not with the context of
+// the whole.
+type stage struct {
+	cancel context.CancelFunc
+	done   chan struct{} // closed when all of it has ended
+}
+
+func newStage(g *errgroup.Group, ctx context.Context, parts ...func(context.Context) error) *stage {
+	s := &stage{done: make(chan struct{})}
+	ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	var all sync.WaitGroup
+	for _, part := range parts {
+		all.Add(1)
+		g.Go(func() error {
+			defer all.Done()
+			return part(ctx)
+		})
+	}
+	g.Go(func() error {
+		all.Wait()
+		close(s.done)
+		return nil
+	})
+	return s
+}
+
+// serve answers HTTP until ctx ends, or until Drain has shut the server down.
+func (n *Node) serve(ctx context.Context) error {
+	listener := n.api.Listener(n.httpListener)
+	if n.tls != nil {
+		listener = tls.NewListener(listener, n.tls.ServerConfig(false))
+	}
+	undo := context.AfterFunc(ctx, func() { _ = n.http.Close() })
+	defer undo()
+	err := n.http.Serve(listener)
+	if !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve HTTP: %w", err)
+	}
+	<-ctx.Done()
+	_ = n.http.Close()
+	n.conns.wait(closeWait)
+	return nil
+}
+
+// watchdog tells the service manager that consensus makes progress, as long as
+// it does.
+func (n *Node) watchdog(ctx context.Context) error {
+	tick := time.NewTicker(n.env.WatchdogEvery)
+	defer tick.Stop()
+	for {
+		alive, cancel := context.WithTimeout(ctx, n.env.WatchdogEvery)
+		if err := n.transport.Raft().Alive(alive); err == nil {
+			n.env.Notify("WATCHDOG=1")
+		} else if ctx.Err() == nil {
+			n.log.Warn("the consensus loop makes no progress", "error", err)
+		}
+		cancel()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// connCount counts the connections whose goroutine has not ended.
+type connCount struct {
+	mu   sync.Mutex
+	open int
+	zero chan struct{} // closed when open is 0; nil while nobody waits
+}
+
+// track is an http.Server's ConnState.
+func (c *connCount) track(_ net.Conn, s http.ConnState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch s {
+	case http.StateNew:
+		c.open++
+	case http.StateClosed, http.StateHijacked:
+		c.open--
+	}
+	if c.open == 0 && c.zero != nil {
+		close(c.zero)
+		c.zero = nil
+	}
+}
+
+// wait waits until there is none, at most for d.
+func (c *connCount) wait(d time.Duration) {
+	c.mu.Lock()
+	if c.open == 0 {
+		c.mu.Unlock()
+		return
+	}
+	if c.zero == nil {
+		c.zero = make(chan struct{})
+	}
+	zero := c.zero
+	c.mu.Unlock()
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-zero:
+	case <-t.C:
+	}
+}

@@ -1,0 +1,41 @@
+package node
+
+import (
+	"context"
+
+	"northstar/cluster"
+	"northstar/splitbrain"
+)
+
+// buildWatcher makes what looks for a second leader or another cluster.
+func (n *Node) buildWatcher() {
+	n.watcher = splitbrain.New(splitbrain.Config{
+		Self: n.cfg.ID, BootID: n.boot, RaftAddress: n.raftAddr, Interval: n.cfg.SplitBrain.Interval,
+		TimeoutMin: n.cfg.Election.TimeoutMin, TimeoutMax: n.cfg.Election.TimeoutMax,
+	}, splitbrain.Deps{
+		Self: n.consensus.Claim, Servers: n.consensus.Servers,
+		Claims: n.transport.Claims, Changed: n.transport.ClaimsChanged, Poll: n.transport.Poll, Tell: n.transport.Announce,
+		Ask: func(ctx context.Context, id cluster.NodeID) (splitbrain.Answer, string, error) {
+			return n.api.AskLeader(ctx, id)
+		},
+		Probe: func(ctx context.Context, address string) {
+			_, _, _ = n.transport.Probe(ctx, address) // what is said comes through Met
+		},
+		Prove: n.consensus.Barrier, StepDown: n.consensus.StepDown,
+		Event: func(e cluster.Event, alarm bool) {
+			e.Term = n.consensus.Status().Term
+			if alarm {
+				n.journal.Warn(e)
+			} else {
+				n.journal.Append(e)
+			}
+		},
+		Detected: n.metrics.SplitBrain, Logger: n.log,
+	})
+}
+
+// known hears of each completed hello. It does not block.
+func (n *Node) known(p cluster.Peer, verdict cluster.Admission) {
+	n.consensus.Known(p, verdict)
+	n.watcher.Met(p)
+}

@@ -1,0 +1,83 @@
+package node
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"northstar/api/token"
+	"northstar/cluster"
+)
+
+// httpsClient trusts the authority and presents a certificate, if one is given.
+func (a *authority) httpsClient(cert *TLSConfig) *http.Client {
+	a.t.Helper()
+	cfg := &tls.Config{RootCAs: x509.NewCertPool()}
+	cfg.RootCAs.AddCert(a.cert)
+	if cert != nil {
+		pair, err := tls.LoadX509KeyPair(cert.Cert, cert.Key)
+		if err != nil {
+			a.t.Fatal(err)
+		}
+		// Unlike Certificates, this is presented also where the server does not
+		// name its authority.
+		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
+	}
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: cfg, DisableKeepAlives: true}, Timeout: 10 * time.Second}
+}
+
+func TestClusterWithCertificatesAndTokens(t *testing.T) {
+	ca := newAuthority(t, "ca")
+	operator, hash := token.New()
+	tokens := filepath.Join(t.TempDir(), "tokens.toml")
+	if err := os.WriteFile(tokens, []byte("[[token]]\nname = 'op'\nrole = 'operator'\nhash = '"+hash+"'\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	secure := func(c *Config) {
+		c.TLS = ca.issue(string(c.ID), "northstar://northstar/node/"+string(c.ID), nil)
+		c.Auth.Tokens = tokens
+	}
+	nodes := newCluster(t, 3, func(_ int, c *Config) { secure(c) })
+	for _, n := range nodes {
+		n.start()
+	}
+	lead := leader(t, nodes)
+	follower := nodes[0]
+	if follower == lead {
+		follower = nodes[1]
+	}
+	url := "https://" + follower.HTTPAddr()
+	app := ca.issue("app", "northstar://northstar/client/app", nil)
+	want(t, ca.httpsClient(&app), "PUT", url+"/v1/kv/a", "1", 200, `"revision"`) // forwarded with the node's certificate
+	want(t, ca.httpsClient(&app), "GET", url+"/v1/kv/a", "", 200, "1")
+	want(t, ca.httpsClient(&app), "DELETE", url+"/admin/members/n1", "{}", 403, "ERR_FORBIDDEN")
+	want(t, ca.httpsClient(nil), "PUT", url+"/v1/kv/a", "1", 401, "ERR_UNAUTHENTICATED")
+	want(t, ca.httpsClient(nil), "GET", url+"/leader", "", 200, string(leader(t, nodes).cfg.ID))
+	if status, _, err := request(plain, "GET", "http://"+follower.HTTPAddr()+"/leader", ""); err == nil && status == 200 {
+		t.Error("a plain request is served")
+	}
+	other := newAuthority(t, "other")
+	stranger := other.issue("app", "northstar://northstar/operator/app", nil)
+	c := ca.httpsClient(&stranger)
+	if _, _, err := request(c, "GET", url+"/leader", ""); err == nil {
+		t.Error("a certificate of another authority is taken")
+	}
+
+	// One more node joins with a token, one with its certificate alone.
+	for _, join := range []struct {
+		id    cluster.NodeID
+		token string
+	}{{"n4", operator}, {"n5", ""}} {
+		n := prepare(t, join.id, func(c *Config) {
+			secure(c)
+			c.Join, c.JoinToken = []string{nodes[0].HTTPAddr(), nodes[1].HTTPAddr()}, join.token
+		})
+		n.start()
+		eventually(t, 40*time.Second, "a new node is a voter", func() bool { return n.Consensus().Status().Suffrage() == cluster.Voter })
+		want(t, ca.httpsClient(&app), "GET", "https://"+n.HTTPAddr()+"/v1/kv/a", "", 200, "1")
+	}
+}

@@ -1,0 +1,226 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"northstar/api/apiv1"
+	"northstar/cluster"
+)
+
+// Bounds of values that Validate holds.
+const (
+	minTimeout      = 10 * time.Millisecond // below it a busy machine elects all the time
+	maxTimeout      = time.Minute
+	minTakeover     = 100 * time.Millisecond
+	maxTakeover     = 24 * time.Hour
+	minTrailingLogs = 1000 // fewer make Raft install a snapshot older than what is applied
+	minReserve      = Size(1 << 20)
+	maxLeaseDrift   = Percent(50)
+	maxClusterName  = 128
+	minWatch        = 100 * time.Millisecond // more would ask more than it shows
+	maxWatch        = time.Minute
+	maxTransfer     = apiv1.MaxTimeoutMS * time.Millisecond
+)
+
+// Validate lists everything that is wrong, joined; each is a *Problem. It reads
+// the certificate and token files, judges the certificate's dates by now, and
+// changes nothing.
+func (c *Config) Validate(now time.Time) error {
+	v := validator{cfg: c, now: now}
+	v.identity()
+	v.addresses()
+	v.startWays()
+	v.placement()
+	v.timing()
+	v.storage()
+	v.security()
+	v.logging()
+	return errors.Join(v.problems...)
+}
+
+type validator struct {
+	cfg      *Config
+	now      time.Time
+	problems []error
+}
+
+func (v *validator) problem(key string, value any, format string, args ...any) {
+	if v.cfg.unread[key] {
+		return // the default stands in its place
+	}
+	text := ""
+	if value != nil {
+		text = fmt.Sprint(value)
+	}
+	for _, k := range keys() {
+		if k.Name == key && value != nil {
+			text = k.show(text)
+		}
+	}
+	v.problems = append(v.problems, &Problem{Key: key, Value: text, Source: v.cfg.sources[key], Message: fmt.Sprintf(format, args...)})
+}
+
+// want notes a problem unless ok.
+func (v *validator) want(ok bool, key string, value any, format string, args ...any) {
+	if !ok {
+		v.problem(key, value, format, args...)
+	}
+}
+
+func (v *validator) identity() {
+	c := v.cfg
+	if _, err := cluster.ParseNodeID(string(c.ID)); err != nil {
+		v.problem("id", c.ID, "want 1 to 63 of a-z, 0-9, '.', '_' and '-', starting with a letter or digit")
+	}
+	v.want(c.DataDir != "", "data-dir", nil, "required")
+	// The name is a part of the URI in certificates.
+	ok := c.ClusterName != "" && len(c.ClusterName) <= maxClusterName && url.PathEscape(c.ClusterName) == c.ClusterName
+	v.want(ok, "cluster-name", c.ClusterName, "want 1 to %d characters that need no escaping in a URL", maxClusterName)
+}
+
+func (v *validator) addresses() {
+	c := v.cfg
+	v.address("http-addr", c.HTTPAddr, "http-advertise", c.HTTPAdvertise)
+	v.address("raft-addr", c.RaftAddr, "raft-advertise", c.RaftAdvertise)
+	if _, port, err := net.SplitHostPort(c.RaftAddr); err == nil && c.RaftAddr == c.HTTPAddr && port != "0" {
+		v.problem("raft-addr", c.RaftAddr, "is the same as http-addr: each needs its own port")
+	}
+}
+
+func (v *validator) address(listenKey, listen, advertiseKey, advertise string) {
+	if err := checkListen(listen); err != nil {
+		v.problem(listenKey, listen, "%v", err)
+		return
+	}
+	if advertise != "" {
+		if err := checkAdvertise(advertise); err != nil {
+			v.problem(advertiseKey, advertise, "%v", err)
+		}
+		return
+	}
+	host, _, _ := net.SplitHostPort(listen)
+	if ip := net.ParseIP(host); host == "" || ip.IsUnspecified() {
+		v.problem(advertiseKey, nil, "required, since %s = %q listens on all addresses: others need one that they can dial", listenKey, listen)
+	}
+}
+
+// startWays checks how an empty data directory gets a cluster. That there is a
+// way at all is checked when the directory is known to be empty.
+func (v *validator) startWays() {
+	c := v.cfg
+	if len(c.InitialCluster) > 0 {
+		v.initialCluster()
+		v.want(len(c.Join) == 0, "join", strings.Join(c.Join, ","), "cannot be combined with initial-cluster: a first node does not join")
+		v.want(c.Discover == "", "discover", c.Discover, "cannot be combined with initial-cluster: a first node does not join")
+	}
+	for _, addr := range c.Join {
+		if err := checkAdvertise(addr); err != nil {
+			v.problem("join", strings.Join(c.Join, ","), "%v", err)
+		}
+	}
+	if c.Discover != "" {
+		if _, err := parseDiscover(c.Discover, c.HTTPAddr); err != nil {
+			v.problem("discover", c.Discover, "%v", err)
+		}
+	}
+	v.want(c.JoinToken == "" || len(c.Join) > 0 || c.Discover != "", "join-token", c.JoinToken, "has no use without join or discover")
+}
+
+func (v *validator) initialCluster() {
+	c := v.cfg
+	if err := c.InitialCluster.check(); err != nil {
+		v.problem("initial-cluster", c.InitialCluster, "%v", err)
+	}
+	self, ok := c.InitialCluster.find(c.ID)
+	if !ok {
+		v.problem("initial-cluster", c.InitialCluster, "does not name this node: its id is %q", c.ID)
+		return
+	}
+	v.want(self.RaftAddress == c.AdvertisedRaft(), "initial-cluster", c.InitialCluster,
+		"says that this node's raft address is %s, but it advertises %s", self.RaftAddress, c.AdvertisedRaft())
+	v.want(self.HTTPAddress == c.AdvertisedHTTP(), "initial-cluster", c.InitialCluster,
+		"says that this node's HTTP address is %s, but it advertises %s", self.HTTPAddress, c.AdvertisedHTTP())
+}
+
+func (v *validator) placement() {
+	p := v.cfg.Priority
+	v.want(p >= 0 && p <= cluster.MaxPriority, "priority", p, "want 0 to %d", cluster.MaxPriority)
+	v.want(len(v.cfg.Zone) <= 256, "zone", v.cfg.Zone, "want at most 256 bytes")
+}
+
+func (v *validator) timing() {
+	e := v.cfg.Election
+	v.want(e.TimeoutMin >= minTimeout && e.TimeoutMin <= maxTimeout, "election.timeout-min", e.TimeoutMin, "want %v to %v", minTimeout, maxTimeout)
+	v.want(e.TimeoutMax == 2*e.TimeoutMin, "election.timeout-max", e.TimeoutMax, "must be twice election.timeout-min, which is %v", e.TimeoutMin)
+	v.want(!e.Lease || hasBootClock, "election.lease", e.Lease, "needs a clock that runs on while the machine is suspended, which this operating system does not offer")
+	v.want(e.LeaseDrift >= 0 && e.LeaseDrift <= maxLeaseDrift, "election.lease-drift", e.LeaseDrift, "want 0%% to %v", maxLeaseDrift)
+	f := v.cfg.Failover.TakeoverDelay
+	v.want(f >= minTakeover && f <= maxTakeover, "failover.takeover-delay", f, "want %v to %v", minTakeover, maxTakeover)
+	t := v.cfg.Transfer.Timeout
+	v.want(t >= time.Millisecond && t <= maxTransfer, "transfer.timeout", t, "want 1ms to %v", maxTransfer)
+	w := v.cfg.SplitBrain.Interval
+	v.want(w >= minWatch && w <= maxWatch, "splitbrain.interval", w, "want %v to %v", minWatch, maxWatch)
+	v.want(v.cfg.DrainTimeout >= 0, "drain-timeout", v.cfg.DrainTimeout, "must not be negative")
+}
+
+func (v *validator) storage() {
+	s := v.cfg.Snapshot
+	v.want(s.Threshold > 0, "snapshot.threshold", s.Threshold, "must be more than 0")
+	v.want(s.Interval >= 5*time.Millisecond, "snapshot.interval", s.Interval, "must be at least 5ms")
+	v.want(s.TrailingLogs >= minTrailingLogs, "snapshot.trailing-logs", s.TrailingLogs, "must be at least %d", minTrailingLogs)
+	v.want(v.cfg.Disk.Reserve >= minReserve, "disk.reserve", v.cfg.Disk.Reserve, "must be at least %v", minReserve)
+}
+
+func (v *validator) security() {
+	c := v.cfg
+	set, readable := 0, 0
+	for _, f := range []struct{ key, file string }{{"tls.cert", c.TLS.Cert}, {"tls.key", c.TLS.Key}, {"tls.ca", c.TLS.CA}} {
+		if f.file == "" {
+			v.want(c.TLS == (TLSConfig{}), f.key, nil, "required, since other tls keys are set: a node needs tls.cert, tls.key and tls.ca")
+			continue
+		}
+		set++
+		if _, err := os.ReadFile(f.file); err != nil {
+			v.problem(f.key, f.file, "%v", err)
+			continue
+		}
+		readable++
+	}
+	if readable == 3 {
+		v.certificate()
+	}
+	if c.Auth.Tokens != "" {
+		if err := checkTokens(c.Auth.Tokens); err != nil {
+			v.problem("auth.tokens", c.Auth.Tokens, "%v", err)
+		}
+	}
+	if c.Insecure || set == 3 {
+		return // with a CA, client certificates are accepted beside tokens
+	}
+	for _, a := range []struct{ key, addr string }{{"http-addr", c.HTTPAddr}, {"raft-addr", c.RaftAddr}} {
+		v.want(checkListen(a.addr) != nil || loopback(a.addr), a.key, a.addr,
+			"is not a loopback address: set tls.cert, tls.key and tls.ca, or insecure, which lets everybody in")
+	}
+}
+
+func (v *validator) certificate() {
+	c := v.cfg
+	if key, err := checkCertificate(c.TLS, c.ClusterName, c.ID, v.now); err != nil {
+		files := map[string]string{"tls.cert": c.TLS.Cert, "tls.key": c.TLS.Key, "tls.ca": c.TLS.CA}
+		v.problem(key, files[key], "%v", err)
+	}
+}
+
+func (v *validator) logging() {
+	l := v.cfg.Log
+	v.want(hclog.LevelFromString(l.Level) != hclog.NoLevel, "log.level", l.Level, "want trace, debug, info, warn, error or off")
+	v.want(l.Format == "text" || l.Format == "json", "log.format", l.Format, "want text or json")
+}

@@ -1,0 +1,165 @@
+package node
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"northstar/api"
+	"northstar/api/apiv1"
+	"northstar/cluster"
+	"northstar/consensus"
+	"northstar/consensus/storage"
+	"northstar/transport"
+)
+
+func (n *Node) transportConfig() transport.Config {
+	return transport.Config{
+		Listener: n.raftListener, CanaryPort: n.canary.Port(), Dial: n.env.Dial, Advertise: n.raftAddr,
+		Local:    func() cluster.Peer { return n.consensus.LocalPeer() },
+		Record:   func(id cluster.NodeID) cluster.Record { return n.consensus.Record(id) },
+		Meet:     func(p cluster.Peer) error { return n.consensus.Meet(p) },
+		Adopt:    func(from cluster.Peer) error { return n.consensus.Adopt(from) },
+		Known:    n.known,
+		Admitted: func(by cluster.NodeID) { n.consensus.Admitted(by) },
+		Refused: func(by cluster.NodeID, r cluster.Refusal, reason string) {
+			n.consensus.Refused(by, r, reason)
+		},
+		Rejected: n.metrics.RPCRejected, Answered: n.metrics.Vote,
+		Servers: func() []cluster.Server { return n.consensus.Servers() },
+		Claim:   n.claim,
+		Lost:    func(l cluster.Loss) { n.failover.Lost(l) },
+		PreVote: func(candidate cluster.NodeID, now time.Time) string { return n.failover.PreVote(candidate, now) },
+		Consent: func(candidate cluster.NodeID, term uint64, now time.Time) bool {
+			return n.failover.Consent(candidate, term, now)
+		},
+		Voted: func(a cluster.VoteAnswer) { n.failover.Voted(a) },
+		Told: func(ctx context.Context, by cluster.NodeID, term uint64) string {
+			return n.failover.Told(ctx, by, term)
+		},
+		TLS: n.tls, ClusterName: n.cfg.ClusterName,
+		TimeoutMin: n.cfg.Election.TimeoutMin, TimeoutMax: n.cfg.Election.TimeoutMax,
+		Gate: transport.Gate{
+			ReadOnly: func() bool { return n.consensus.ReadOnly() },
+			Muted:    n.muted,
+			MayStand: n.mayStand,
+			MayVote:  func() bool { return n.consensus.MayVote() && n.watcher.MayVote() },
+		},
+		Faults: n.env.Faults, Logger: n.log,
+	}
+}
+
+func (n *Node) consensusConfig() consensus.Config {
+	c := n.cfg
+	cfg := consensus.Config{
+		Self: cluster.Peer{
+			Identity: cluster.Identity{NodeID: c.ID}, BootID: n.boot, HTTPAddress: n.httpAddr, RaftAddress: n.raftAddr,
+			Version: Version, Priority: c.Priority, Eligible: c.Eligible, Zone: c.Zone,
+		},
+		ClusterName: c.ClusterName, Join: len(c.Join) > 0 || c.Discover != "",
+		TimeoutMin: c.Election.TimeoutMin, TimeoutMax: c.Election.TimeoutMax,
+		Lease: c.Election.Lease, LeaseDrift: float64(c.Election.LeaseDrift) / 100, AutoFailover: c.Failover.Auto,
+		SnapshotThreshold: c.Snapshot.Threshold, SnapshotInterval: c.Snapshot.Interval, TrailingLogs: c.Snapshot.TrailingLogs,
+	}
+	for _, m := range c.InitialCluster {
+		cfg.InitialCluster = append(cfg.InitialCluster, consensus.FirstMember(m))
+	}
+	return cfg
+}
+
+func (n *Node) consensusDeps(store storage.Storage) consensus.Deps {
+	return consensus.Deps{
+		Storage:   store,
+		Transport: func() consensus.Transport { return n.transport.Raft() },
+		Bind:      func(b consensus.Bound) { n.transport.Raft().Bind(transport.Local(b)) },
+		Acks:      n.transport.Acks(),
+		PeerAck: func(id cluster.NodeID) consensus.PeerAck {
+			p := n.transport.Acks().Peer(id)
+			return consensus.PeerAck{Term: p.Term, MatchIndex: p.MatchIndex, LastContact: p.LastContact}
+		},
+		ResetPeers: n.transport.ResetPeers,
+		Probe:      n.transport.Probe,
+		Poll:       n.transport.Poll,
+		Logger:     n.log, Entropy: n.env.Entropy, LeaseClock: n.env.LeaseClock,
+		Announce: func(ctx context.Context, h cluster.Handover) func() { return n.failover.Announce(ctx, h) },
+		Facts:    n.facts,
+		Hooks:    n.hooks(),
+		ObserveDisk: func(op string, took time.Duration) {
+			if op != storage.OpRead {
+				n.metrics.Fsync(took)
+			}
+		},
+	}
+}
+
+func (n *Node) apiDeps() api.Deps {
+	deps := api.Deps{
+		Cluster: informed{n.consensus, n}, Leadership: n.failover, Sessions: n.roles, SplitBrain: n.watcher, Entropy: n.env.Entropy, Journal: n.journal, Metrics: n.metrics, Logger: n.log,
+		Facts: api.Facts{
+			ID: n.cfg.ID, BootID: n.boot, ClusterName: n.cfg.ClusterName, HTTPAddress: n.httpAddr, RaftAddress: n.raftAddr,
+			Version: Version, StartedAt: time.Now(), Priority: n.cfg.Priority, Eligible: n.cfg.Eligible, Zone: n.cfg.Zone,
+		},
+		Dial: n.env.Dial, AddressOf: n.firstAddress, Warnings: n.warnings, Restart: n.restart,
+		Insecure: n.cfg.Insecure, TimeoutMax: n.cfg.Election.TimeoutMax, TransferTimeout: n.cfg.Transfer.Timeout,
+	}
+	if n.tls != nil {
+		deps.ClientTLS = n.clientTLS
+	}
+	if file := n.cfg.Auth.Tokens; file != "" {
+		deps.Tokens = func() ([]byte, error) { return os.ReadFile(file) }
+	}
+	return deps
+}
+
+// clientTLS is for one connection to another node's HTTP address.
+func (n *Node) clientTLS(addr string) *tls.Config {
+	cfg := n.tls.ClientConfig()
+	if host, _, err := net.SplitHostPort(addr); err == nil {
+		cfg.ServerName = host
+	}
+	return cfg
+}
+
+// firstAddress is the HTTP address of a first member, for the time before it
+// has a record.
+func (n *Node) firstAddress(id cluster.NodeID) string {
+	m, _ := n.cfg.InitialCluster.find(id)
+	return m.HTTPAddress
+}
+
+// newJoiner is nil when nobody is to be asked.
+func (n *Node) newJoiner() (*joiner, error) {
+	if len(n.cfg.Join) == 0 && n.cfg.Discover == "" {
+		return nil, nil
+	}
+	j := &joiner{
+		self:      apiv1.MemberAdd{ID: string(n.cfg.ID), RaftAddress: n.raftAddr, HTTPAddress: n.httpAddr},
+		addresses: n.cfg.Join, resolver: n.env.Resolver, token: n.cfg.JoinToken, scheme: "http",
+		joined: func() bool { return n.consensus.Identity().ClusterID != "" },
+		log:    n.log.Named("join"),
+	}
+	if n.cfg.Discover != "" {
+		d, err := parseDiscover(n.cfg.Discover, n.cfg.HTTPAddr)
+		if err != nil {
+			return nil, err
+		}
+		j.discovery = &d
+	}
+	t := &http.Transport{
+		DisableKeepAlives: true, // it is asked once
+		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
+			return n.env.Dial(ctx, addr)
+		},
+	}
+	if n.tls != nil {
+		j.scheme = "https"
+		t.DialTLSContext = func(ctx context.Context, _, addr string) (net.Conn, error) {
+			return n.tls.Dial(ctx, n.env.Dial, addr)
+		}
+	}
+	j.client = &http.Client{Transport: t}
+	return j, nil
+}

@@ -1,0 +1,126 @@
+package roles
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"northstar/cluster"
+	"northstar/state"
+)
+
+// A new leader learns of attached connections from the nodes that serve them, at
+// once. Until it has, the end of one that it has not heard of may be that of a
+// client which is attached elsewhere by now.
+const (
+	learnStreams = time.Second
+	unknownGrace = 500 * time.Millisecond
+)
+
+// stream is a connection that holds a session.
+type stream struct {
+	id   string
+	seen time.Duration // of the reign's clock: when it was last kept
+}
+
+// Keep renews sessions that are attached: what Renew says holds for it too.
+func (k *Keeper) Keep(ctx context.Context, list []cluster.Attachment) (alive []*state.Session, ended []string, err error) {
+	ids := make([]string, len(list))
+	for i, a := range list {
+		ids[i] = a.Session
+	}
+	return k.prove(ctx, ids, func(i int, e *entry, at time.Duration) {
+		if !list[i].Passive {
+			e.renew(at)
+		}
+		e.attach(list[i].Stream, at)
+	})
+}
+
+// attach notes that a connection stands. Those of nodes that have died without a
+// word are forgotten then.
+func (e *entry) attach(id string, at time.Duration) {
+	e.streams = slices.DeleteFunc(e.streams, func(s stream) bool { return s.id == id || !s.fresh(e, at) })
+	e.streams = append(e.streams, stream{id, at})
+}
+
+// fresh says whether the connection was kept lately enough to still stand.
+func (s stream) fresh(e *entry, now time.Duration) bool {
+	return now-s.seen <= 2*cluster.KeepEvery(e.ttl)+pauseSlack
+}
+
+// Drop ends the sessions of connections that have ended, unless they are attached
+// by another: at once, or after their grace. It returns when they have, or are
+// known to live on. With an error, CodeNoLeader as a rule, it is to be repeated.
+func (k *Keeper) Drop(ctx context.Context, list []cluster.Attachment) error {
+	ends, err := k.dropAll(list)
+	if err != nil {
+		return err
+	}
+	for _, end := range ends {
+		if err := end.wait(ctx); err != nil {
+			return noLeader("the end of a session whose connection broke is on its way: %w", err)
+		}
+		if !end.ended {
+			return noLeader("the end of a session whose connection broke could not be proposed")
+		}
+	}
+	return nil
+}
+
+func (k *Keeper) dropAll(list []cluster.Attachment) ([]*ending, error) {
+	view := k.deps.Consensus.View()
+	raw := k.deps.Clock()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	r := k.reign
+	if r == nil {
+		return nil, noLeader("this node does not lead")
+	}
+	now := r.clock.read(raw)
+	var ends []*ending
+	for _, a := range list {
+		e := r.sessions[a.Session]
+		if e == nil {
+			s, lives := view.Session(a.Session)
+			if !lives {
+				continue
+			}
+			e = r.add(s, now)
+		}
+		if e.end == nil {
+			r.drop(e, a, now)
+		}
+		if e.end != nil {
+			ends = append(ends, e.end)
+		}
+	}
+	notify(r.reap)
+	return ends, nil
+}
+
+// drop takes one connection from a session.
+func (r *reign) drop(e *entry, a cluster.Attachment, now time.Duration) {
+	known, others := false, false
+	e.streams = slices.DeleteFunc(e.streams, func(s stream) bool {
+		known = known || s.id == a.Stream
+		others = others || s.id != a.Stream && s.fresh(e, now)
+		return s.id == a.Stream
+	})
+	grace := a.Grace
+	if !known && now < learnStreams {
+		grace = max(grace, unknownGrace)
+	}
+	switch {
+	case others:
+	case grace > 0:
+		if at := now + grace; at < e.deadline {
+			e.deadline, e.cause = at, state.CauseDisconnected
+			r.due.move(e, at)
+			notify(r.early)
+		}
+	default:
+		e.cause = state.CauseDisconnected
+		r.endNow(e)
+	}
+}

@@ -1,0 +1,193 @@
+package roles
+
+import (
+	"testing"
+	"time"
+
+	"northstar/cluster"
+	"northstar/state"
+)
+
+func held(session, stream string) cluster.Attachment {
+	return cluster.Attachment{Session: session, Stream: stream}
+}
+
+func (b *bench) keep(a cluster.Attachment) {
+	b.t.Helper()
+	alive, _, err := b.Keep(b.t.Context(), []cluster.Attachment{a})
+	if err != nil || len(alive) != 1 {
+		b.t.Fatalf("%d sessions live, %v", len(alive), err)
+	}
+}
+
+func (b *bench) drop(a cluster.Attachment) {
+	b.t.Helper()
+	if err := b.Drop(b.t.Context(), []cluster.Attachment{a}); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func TestAttachedSession(t *testing.T) {
+	inReign(t, func(b *bench) {
+		id := b.session(t, "s", time.Second)
+		b.campaign(t, "r", id, 0)
+		for range 30 {
+			b.keep(held(id, "1"))
+			time.Sleep(cluster.KeepEvery(time.Second))
+		}
+		began := time.Now()
+		b.drop(held(id, "1"))
+		if b.lives(id) || time.Since(began) > 10*time.Millisecond {
+			t.Fatalf("it lives: %v, after %v", b.lives(id), time.Since(began))
+		}
+		r, _ := b.View().Role("r")
+		if r.Held() || r.Past[0].Cause != state.CauseDisconnected {
+			t.Fatalf("%+v", r)
+		}
+		b.drop(held(id, "1")) // said again
+	})
+}
+
+// The node that serves a connection dies without a word.
+func TestAttachedSessionFallsBackToItsTTL(t *testing.T) {
+	inReign(t, func(b *bench) {
+		id := b.session(t, "s", 2*time.Second)
+		b.keep(held(id, "1"))
+		last := time.Now()
+		time.Sleep(5 * time.Second)
+		if took := b.endedAt(id).Sub(last); took < 2*time.Second || took > 2*time.Second+late {
+			t.Fatalf("ended after %v", took)
+		}
+	})
+}
+
+func TestGrace(t *testing.T) {
+	inReign(t, func(b *bench) {
+		a := cluster.Attachment{Session: b.session(t, "s", 10*time.Second), Stream: "1", Grace: 2 * time.Second}
+		b.keep(a)
+		time.Sleep(time.Second)
+		b.drop(a)
+		time.Sleep(1900 * time.Millisecond)
+		if !b.lives(a.Session) {
+			t.Fatal("ended within the grace")
+		}
+		a.Stream = "2"
+		b.keep(a) // it is back in time
+		time.Sleep(3 * time.Second)
+		b.keep(a)
+		b.drop(a)
+		dropped := time.Now()
+		time.Sleep(4 * time.Second)
+		if took := b.endedAt(a.Session).Sub(dropped); took < 2*time.Second || took > 2*time.Second+late {
+			t.Fatalf("ended after %v", took)
+		}
+	})
+}
+
+// A grace never makes a session outlive its TTL.
+func TestGraceLongerThanTheTTL(t *testing.T) {
+	inReign(t, func(b *bench) {
+		a := cluster.Attachment{Session: b.session(t, "s", time.Second), Stream: "1", Grace: time.Hour}
+		b.keep(a)
+		last := time.Now()
+		b.drop(a)
+		time.Sleep(3 * time.Second)
+		if took := b.endedAt(a.Session).Sub(last); took < time.Second || took > time.Second+late {
+			t.Fatalf("ended after %v", took)
+		}
+	})
+}
+
+// The end of a connection is not that of a client which is attached elsewhere.
+func TestSecondConnectionHolds(t *testing.T) {
+	inReign(t, func(b *bench) {
+		id := b.session(t, "s", time.Second)
+		b.keep(held(id, "1"))
+		b.keep(held(id, "2"))
+		b.drop(held(id, "1"))
+		if !b.lives(id) {
+			t.Fatal("ended")
+		}
+		b.drop(held(id, "2"))
+		if b.lives(id) {
+			t.Fatal("still there")
+		}
+	})
+}
+
+// A connection whose node died counts no more after a while.
+func TestStaleConnectionDoesNotHold(t *testing.T) {
+	inReign(t, func(b *bench) {
+		id := b.session(t, "s", time.Second)
+		b.keep(held(id, "of a dead node"))
+		for range 5 {
+			time.Sleep(cluster.KeepEvery(time.Second))
+			b.keep(held(id, "2"))
+		}
+		b.drop(held(id, "2"))
+		if b.lives(id) {
+			t.Fatal("still there")
+		}
+	})
+}
+
+// A new leader that has not heard of a connection does not end its session at
+// once: another may stand.
+func TestUnknownConnectionInAYoungReign(t *testing.T) {
+	inReign(t, func(b *bench) {
+		id, other := b.session(t, "s", 10*time.Second), b.session(t, "other", 10*time.Second)
+		b.keep(held(id, "1"))
+		b.end()
+		b.lead()
+		b.drop(held(id, "1"))
+		b.drop(held(other, "1"))
+		time.Sleep(100 * time.Millisecond)
+		b.keep(held(id, "2")) // its node tells the new leader
+		time.Sleep(time.Second)
+		if !b.lives(id) || b.lives(other) {
+			t.Fatalf("attached elsewhere: %v; not attached: %v", b.lives(id), b.lives(other))
+		}
+		b.drop(held(id, "3"))
+		if !b.lives(id) {
+			t.Fatal("ended although connection 2 stands")
+		}
+	})
+}
+
+func TestPassiveConnectionDoesNotRenew(t *testing.T) {
+	inReign(t, func(b *bench) {
+		a := cluster.Attachment{Session: b.session(t, "s", time.Second), Stream: "1", Passive: true}
+		began := time.Now()
+		for b.lives(a.Session) && time.Since(began) < time.Minute {
+			if _, _, err := b.Keep(b.t.Context(), []cluster.Attachment{a}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(200 * time.Millisecond)
+		}
+		if took := time.Since(began); took > time.Second+late {
+			t.Fatalf("ended after %v", took)
+		}
+	})
+}
+
+// What could not be proposed is to be said again.
+func TestDropIsRepeated(t *testing.T) {
+	inReign(t, func(b *bench) {
+		id := b.session(t, "s", 10*time.Second)
+		b.keep(held(id, "1"))
+		b.set(func() { b.propose = func(state.Command) error { return cluster.Errorf(cluster.CodeBusy, "busy") } })
+		if err := b.Drop(b.t.Context(), []cluster.Attachment{held(id, "1")}); !cluster.IsCode(err, cluster.CodeNoLeader) || !b.lives(id) {
+			t.Fatalf("%v", err)
+		}
+		b.set(func() { b.propose = nil })
+		time.Sleep(learnStreams)
+		b.drop(held(id, "1"))
+		if b.lives(id) {
+			t.Fatal("still there")
+		}
+		b.end()
+		if err := b.Drop(b.t.Context(), []cluster.Attachment{held(id, "1")}); !cluster.IsCode(err, cluster.CodeNoLeader) {
+			t.Fatal(err)
+		}
+	})
+}

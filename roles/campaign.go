@@ -1,0 +1,222 @@
+package roles
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"northstar/cluster"
+	"northstar/state"
+)
+
+// How long a candidate that nobody waits for keeps its place after a change of
+// the leader: its client, or the node in between, asks again.
+const suspectAfter = 10 * time.Second
+
+// withdrawnAtOnce bounds the withdrawals between two looks at the elections.
+const withdrawnAtOnce = 20
+
+// Role events that the journal takes: it has room for other things too. The
+// history of each role, and its watch, hold all of them.
+const (
+	eventsPerSecond = 20
+	eventsAtOnce    = 200
+)
+
+// candidacy is one session's wish to hold one role.
+type candidacy struct{ role, session string }
+
+// vacancy is a role that waits for a takeover delay.
+type vacancy struct {
+	since uint64        // of the role
+	at    time.Duration // of the reign's clock, when it was seen
+}
+
+// Attend notes that a request waits here until the session is elected: the
+// candidate keeps its place. Call left when it does no longer; should the
+// candidate still stand in the queue then, it is taken out in the end.
+func (k *Keeper) Attend(role, session string) (left func()) {
+	c := candidacy{role, session}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.attended[c]++
+	return func() { k.leave(c) }
+}
+
+func (k *Keeper) leave(c candidacy) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.attended[c]--; k.attended[c] > 0 {
+		return
+	}
+	delete(k.attended, c)
+	if r := k.reign; r != nil {
+		r.suspects[c] = r.clock.read(k.deps.Clock())
+	}
+}
+
+// Withdraw takes a candidate out of its queue at once, unless another request
+// attends it. It gives the role as it is then, nil when it did not look.
+func (k *Keeper) Withdraw(ctx context.Context, role, session string) (*state.Role, error) {
+	k.mu.Lock()
+	attended := k.attended[candidacy{role, session}] > 0
+	k.mu.Unlock()
+	if attended {
+		return nil, nil
+	}
+	result, err := k.deps.Consensus.Propose(ctx, state.Command{Kind: state.KindRoleWithdraw, RoleWithdraw: &state.RoleWithdraw{Role: role, Session: session}})
+	return result.Role, err
+}
+
+// suspectAll suspects every candidate: no request waits here yet for any.
+func (r *reign) suspectAll(view *state.View) {
+	for role := range view.RolesAfter("") {
+		for _, c := range role.Queue {
+			r.suspects[candidacy{role.Name, c.Session}] = 0
+		}
+	}
+}
+
+// tendRoles proposes elections and withdrawals that are due until ctx ends.
+func (k *Keeper) tendRoles(ctx context.Context, r *reign) {
+	for {
+		select {
+		case <-r.tend:
+		case <-ctx.Done():
+			return
+		}
+		k.electDue(ctx, r)
+		k.withdrawSuspects(ctx, r)
+	}
+}
+
+// withdrawSuspects takes candidates out of their queues for which no request has
+// come for a while.
+func (k *Keeper) withdrawSuspects(ctx context.Context, r *reign) {
+	view := k.deps.Consensus.View()
+	var gone []candidacy
+	k.mu.Lock()
+	now := r.clock.read(k.deps.Clock())
+	for c, since := range r.suspects {
+		role, ok := view.Role(c.role)
+		switch {
+		case !ok || !role.Waits(c.session) || k.attended[c] > 0:
+			delete(r.suspects, c)
+		case now-since >= suspectAfter && len(gone) < withdrawnAtOnce:
+			gone = append(gone, c) // and out of the map when it has left the queue
+		}
+	}
+	k.mu.Unlock()
+	for _, c := range gone {
+		if ctx.Err() != nil {
+			return
+		}
+		_, _ = k.Withdraw(ctx, c.role, c.session) // tried again while it stands in the queue
+	}
+}
+
+// electDue elects the next candidates of roles whose takeover delay is over.
+func (k *Keeper) electDue(ctx context.Context, r *reign) {
+	view := k.deps.Consensus.View()
+	elect := &state.RoleElect{}
+	k.mu.Lock()
+	now := r.clock.read(k.deps.Clock())
+	for name, v := range r.vacant {
+		role, ok := view.Role(name)
+		if !ok || !role.Delayed || role.Since != v.since {
+			delete(r.vacant, name)
+			continue
+		}
+		if next, _ := role.Next(); now-v.at >= next.TakeoverDelay && len(elect.Vacancies) < state.MaxVacancies {
+			elect.Vacancies = append(elect.Vacancies, state.Vacancy{Role: name, Since: v.since})
+		}
+	}
+	k.mu.Unlock()
+	if len(elect.Vacancies) == 0 {
+		return
+	}
+	if _, err := k.deps.Consensus.Propose(ctx, state.Command{Kind: state.KindRoleElect, RoleElect: elect}); err != nil {
+		k.logger.Debug("elections after a takeover delay are tried again", "roles", len(elect.Vacancies), "error", err)
+	}
+}
+
+// followRoles notes vacancies that a takeover delay follows, and tells of what
+// happens to the roles, until ctx ends.
+func (k *Keeper) followRoles(ctx context.Context, r *reign) {
+	told := teller{limit: rate.NewLimiter(eventsPerSecond, eventsAtOnce), event: k.deps.Event}
+	for ctx.Err() == nil {
+		cursor, err := k.deps.Consensus.RoleFeed().Cursor("", k.noteVacancies(r))
+		for err == nil {
+			var changes []state.Change
+			changes, err = cursor.Next(ctx, 100)
+			for _, c := range changes {
+				ev, bad := state.DecodeRoleEvent(c.Value)
+				if bad != nil { // Apply has encoded it
+					k.logger.Error("an event of a role cannot be read", "revision", c.Revision, "error", bad)
+					continue
+				}
+				if !ev.Elected {
+					k.noteVacancy(r, ev.Role)
+				}
+				told.tell(ev)
+			}
+		}
+		// The feed was left behind, or a backup was restored; or ctx has ended.
+	}
+}
+
+// noteVacancies starts the takeover delays of all roles that wait for one. It
+// gives the revision as of which that is so.
+func (k *Keeper) noteVacancies(r *reign) uint64 {
+	view := k.deps.Consensus.View()
+	for role := range view.RolesAfter("") {
+		if role.Delayed {
+			k.noteVacancy(r, role.Name)
+		}
+	}
+	return view.Revision()
+}
+
+// noteVacancy starts the takeover delay of a role, if it waits for one and that
+// has not begun.
+func (k *Keeper) noteVacancy(r *reign, name string) {
+	role, ok := k.deps.Consensus.View().Role(name)
+	if !ok || !role.Delayed {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if r.vacant[name].since != role.Since {
+		r.vacant[name] = vacancy{since: role.Since, at: r.clock.read(k.deps.Clock())}
+		notify(r.early)
+	}
+}
+
+// teller puts what happens to the roles into the journal.
+type teller struct {
+	limit *rate.Limiter
+	event func(cluster.Event)
+	left  int // out since the last one
+}
+
+func (t *teller) tell(ev state.RoleEvent) {
+	if !t.limit.Allow() {
+		t.left++
+		return
+	}
+	ten := ev.Tenure
+	e := cluster.Event{Type: "role", Fields: map[string]any{"role": ev.Role, "holder": ten.Holder, "session_id": ten.Session, "token": ten.Token}}
+	if ev.Elected {
+		e.Message = fmt.Sprintf("%s holds role %s with token %d", ten.Holder, ev.Role, ten.Token)
+	} else {
+		e.Message = fmt.Sprintf("%s holds role %s no more: %s", ten.Holder, ev.Role, ten.Cause)
+		e.Fields["cause"] = string(ten.Cause)
+	}
+	if t.left > 0 {
+		e.Fields["left_out"] = t.left
+		t.left = 0
+	}
+	t.event(e)
+}

@@ -1,0 +1,36 @@
+package roles
+
+import (
+	"context"
+	"time"
+
+	"northstar/state"
+)
+
+// How long a dead application node stays in the registry, and how often it is
+// looked for those that have stayed long enough.
+const (
+	keepDead    = time.Hour
+	lookForDead = time.Minute
+)
+
+// forgetDead removes application nodes that have been dead for long, until ctx
+// ends.
+func (k *Keeper) forgetDead(ctx context.Context) {
+	for sleep(ctx, lookForDead) {
+		before := time.Now().Add(-keepDead).UnixNano()
+		var ids []string
+		for n := range k.deps.Consensus.View().AppNodesAfter("") {
+			if n.Status == state.AppDead && n.ChangedAt < before && len(ids) < endAtOnce {
+				ids = append(ids, n.ID)
+			}
+		}
+		if len(ids) == 0 {
+			continue
+		}
+		cmd := state.Command{Kind: state.KindAppNodeRemove, AppNodeRemove: &state.AppNodeRemove{IDs: ids, DeadSince: before}}
+		if _, err := k.deps.Consensus.Propose(ctx, cmd); err != nil {
+			k.logger.Debug("dead nodes are removed later", "nodes", len(ids), "error", err)
+		}
+	}
+}

@@ -1,0 +1,160 @@
+package roles
+
+import (
+	"context"
+	"time"
+
+	"northstar/cluster"
+	"northstar/state"
+)
+
+// Renew renews sessions. It gives those that live, and will for their TTL counted
+// from the call, and the IDs of those that have ended. That is true of the whole
+// cluster: it proves after the call that this node leads, else the error is
+// CodeNoLeader and nothing was renewed. All who wait share one proof.
+//
+// While a renewal waits for it, its sessions do not expire. One that was about to
+// when the renewal came is waited for, and counts as renewed only when it lives on.
+func (k *Keeper) Renew(ctx context.Context, ids []string) (alive []*state.Session, ended []string, err error) {
+	return k.prove(ctx, ids, func(_ int, e *entry, at time.Duration) { e.renew(at) })
+}
+
+// prove finds out which sessions live, and lets touch renew the clock of each as
+// of the time at which it was called. touch must not block.
+func (k *Keeper) prove(ctx context.Context, ids []string, touch func(i int, e *entry, at time.Duration)) (alive []*state.Session, ended []string, err error) {
+	a := k.arrive(ids)
+	if err := k.deps.Consensus.Barrier(ctx); err != nil {
+		k.release(a)
+		return nil, nil, err
+	}
+	view := k.deps.Consensus.View()
+	var late []*ending
+	for i, id := range ids {
+		s, lives := view.Session(id)
+		if end := k.settle(a, i, s, touch); end != nil {
+			late = append(late, end)
+		}
+		if lives {
+			alive = append(alive, s)
+		} else {
+			ended = append(ended, id)
+		}
+	}
+	if len(late) == 0 {
+		return alive, ended, nil
+	}
+	for _, end := range late {
+		if err := end.wait(ctx); err != nil {
+			return nil, nil, noLeader("the end of a session that was renewed late is on its way: %w", err)
+		}
+	}
+	// What was on its way is known now. Sessions that live on are renewed like any
+	// other, from the beginning.
+	return k.prove(ctx, ids, touch)
+}
+
+// wait returns once it is known what became of the end.
+func (e *ending) wait(ctx context.Context) error {
+	select {
+	case <-e.done:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if e.lost {
+		return errReignOver
+	}
+	return nil
+}
+
+// arrival is what a renewal has touched when it came.
+type arrival struct {
+	reign   *reign // nil: this node did not lead
+	at      time.Duration
+	entries []*entry // one for each ID; nil: not known then
+}
+
+// arrive notes that renewals have come, which holds back the expiry of theirs.
+func (k *Keeper) arrive(ids []string) arrival {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	a := arrival{reign: k.reign}
+	if a.reign == nil {
+		return a
+	}
+	a.at = a.reign.clock.read(k.deps.Clock())
+	a.entries = make([]*entry, len(ids))
+	for i, id := range ids {
+		if e := a.reign.sessions[id]; e != nil {
+			e.pending++
+			a.entries[i] = e
+		}
+	}
+	return a
+}
+
+// release takes back what arrive has held back.
+func (k *Keeper) release(a arrival) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, e := range a.entries {
+		if e != nil {
+			e.pending--
+		}
+	}
+}
+
+// settle renews session i of a proven arrival; s is nil when it does not live.
+// The end that it gives is on its way and has to be waited for.
+//
+// Should the reign have changed since the renewal came, its sessions are counted
+// from now. Should there be none any more, the next one, here or elsewhere, will
+// begin every TTL later than the renewal came.
+func (k *Keeper) settle(a arrival, i int, s *state.Session, touch func(int, *entry, time.Duration)) *ending {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	r, at := k.reign, a.at
+	if a.reign != nil {
+		if e := a.entries[i]; e != nil {
+			e.pending--
+		}
+	}
+	if s == nil || r == nil {
+		return nil
+	}
+	if r != a.reign {
+		at = r.clock.read(k.deps.Clock())
+	}
+	e := r.sessions[s.ID]
+	if e == nil {
+		e = r.add(s, at)
+	}
+	if e.end == nil {
+		touch(i, e, at)
+	}
+	return e.end
+}
+
+// renew counts the TTL from at on.
+func (e *entry) renew(at time.Duration) {
+	if d := at + e.ttl + pauseSlack; d > e.deadline {
+		e.deadline, e.cause = d, state.CauseExpired
+	}
+}
+
+// Remaining is how long a session has left if it is not renewed; its TTL where
+// this node does not know.
+func (k *Keeper) Remaining(s *state.Session) time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.reign == nil || k.reign.sessions[s.ID] == nil {
+		return s.TTL
+	}
+	e := k.reign.sessions[s.ID]
+	return max(0, e.deadline-pauseSlack-k.reign.clock.read(k.deps.Clock()))
+}
+
+func noLeader(format string, args ...any) *cluster.Error {
+	err := cluster.Errorf(cluster.CodeNoLeader, format, args...)
+	err.RetryAfter = 50 * time.Millisecond
+	return err
+}

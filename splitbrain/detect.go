@@ -1,0 +1,298 @@
+package splitbrain
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"northstar/cluster"
+)
+
+// Input is all that Detect depends on.
+type Input struct {
+	Self    Claim // this node's own
+	Servers []cluster.Server
+	Claims  []Claim // of all other nodes, and of whoever has said hello
+	Doubles []Double
+	MaxAge  time.Duration // an older claim says nothing any more
+	// Since is from when on a claim to lead, or to follow, counts; zero: any does.
+	// Leadership moves between one claim and the next, but never back.
+	Since time.Time
+	// Proven: a majority of the voters has acknowledged, since the claims came,
+	// that this node leads.
+	Proven bool
+}
+
+// Detect judges the claims at the time now.
+//
+// Two clusters, or two recoveries of one, are told apart by number: the node
+// goes on that knows more supporters than strangers, so that a few strays cannot
+// stop a cluster, and of two halves neither goes on. A newer generation of this
+// cluster outweighs any number of the older.
+//
+// A leader is stale when a majority of the voters says that a later term has
+// another leader. It is not deposed by a single node's word, nor by anybody's
+// while it can prove that it leads; nor by a second leader of its term unless
+// that says so in both ways that it has.
+func Detect(in Input, now time.Time) Report {
+	d := detection{Input: in, now: now}
+	r := Report{Verdict: OK, CheckedAt: now, Claims: append([]Claim{in.Self}, in.Claims...), Doubles: in.Doubles}
+	if in.Self.ClusterID != "" { // without one it has nothing to lose, and Raft leads it to one
+		d.foreign()
+		d.generations()
+		d.doubles()
+		d.leaders()
+	}
+	d.unreachable()
+	r.Findings = d.findings
+	for i, f := range r.Findings {
+		if f.Refuse && in.Self.Leads {
+			r.Findings[i].Depose = in.Self.Term // somebody who may serve shall lead
+		}
+		if gravity[f.Verdict] > gravity[r.Verdict] {
+			r.Verdict = f.Verdict
+		}
+	}
+	return r
+}
+
+type detection struct {
+	Input
+	now      time.Time
+	findings []Finding
+}
+
+func (d *detection) found(v Verdict, nodes []cluster.NodeID, format string, args ...any) *Finding {
+	slices.Sort(nodes)
+	d.findings = append(d.findings, Finding{Verdict: v, Nodes: slices.Compact(nodes), Detail: fmt.Sprintf(format, args...)})
+	return &d.findings[len(d.findings)-1]
+}
+
+// fresh gives the answers that are not too old and satisfy want.
+func (d *detection) fresh(want func(Claim) bool) (some []Claim) {
+	for _, c := range d.Claims {
+		if c.Error == "" && d.now.Sub(c.At) <= d.MaxAge && want(c) {
+			some = append(some, c)
+		}
+	}
+	return some
+}
+
+// own says whether a claim is of this node's cluster and generation.
+func (d *detection) own(c Claim) bool {
+	return c.ClusterID == d.Self.ClusterID && c.Generation == d.Self.Generation
+}
+
+// current says whether a claim is of this cluster and says who leads, now.
+func (d *detection) current(c Claim) bool { return c.Term != 0 && d.own(c) && !c.At.Before(d.Since) }
+
+// supporters counts the nodes that are sure to be of this cluster and
+// generation, this one included.
+func (d *detection) supporters() int {
+	return 1 + len(nodesOf(d.fresh(func(c Claim) bool { return c.trusted() && c.Node != d.Self.Node && d.own(c) })))
+}
+
+// foreign looks for nodes of other clusters.
+func (d *detection) foreign() {
+	strangers := d.fresh(func(c Claim) bool { return c.ClusterID != "" && c.ClusterID != d.Self.ClusterID })
+	if len(strangers) == 0 {
+		return
+	}
+	f := d.found(ForeignCluster, nodesOf(strangers), "%s of cluster %s among the members of cluster %s",
+		describe(strangers), strings.Join(texts(strangers, func(c Claim) string { return c.ClusterID }), ", "), d.Self.ClusterID)
+	f.Refuse = d.outweighed(strangers)
+}
+
+// outweighed says whether those who contradict this node are as many as those
+// who agree with it.
+func (d *detection) outweighed(others []Claim) bool {
+	trusted := slices.DeleteFunc(slices.Clone(others), func(c Claim) bool { return !c.trusted() })
+	return len(trusted) > 0 && len(nodesOf(trusted)) >= d.supporters()
+}
+
+// generations looks for nodes of this cluster that have missed a recovery, or
+// have had another one.
+func (d *detection) generations() {
+	mine := d.Self.Generation
+	all := d.fresh(func(c Claim) bool {
+		return c.ClusterID == d.Self.ClusterID && c.Generation.Number != 0 && c.Generation != mine
+	})
+	var newer, rival, older []Claim
+	for _, c := range all {
+		switch g := c.Generation; {
+		case g.Number > mine.Number:
+			newer = append(newer, c)
+		case g.Number == mine.Number:
+			rival = append(rival, c)
+		default:
+			older = append(older, c)
+		}
+	}
+	if len(newer) > 0 {
+		f := d.found(SplitBrain, append(nodesOf(newer), d.Self.Node), "%s has a newer generation than this node, which has data of generation %d: the cluster was recovered without it", describe(newer), mine.Number)
+		f.Refuse = slices.ContainsFunc(newer, Claim.trusted)
+	}
+	if len(rival) > 0 {
+		f := d.found(SplitBrain, nodesOf(rival), "%s is of another recovery of the same generation %d: two recoveries were done apart", describe(rival), mine.Number)
+		f.Refuse = d.outweighed(rival)
+	}
+	if len(older) > 0 {
+		d.found(SplitBrain, nodesOf(older), "%s has data of an older generation than this node, which is of generation %d", describe(older), mine.Number)
+	}
+}
+
+// doubles reports node IDs that two processes bear.
+func (d *detection) doubles() {
+	for _, x := range d.Doubles {
+		f := d.found(SplitBrain, []cluster.NodeID{x.Node}, "two processes run as node %s (boot IDs %s and %s): its data directory was copied, or two hosts have its ID",
+			x.Node, x.Boots[0], x.Boots[1])
+		f.Refuse = x.Node == d.Self.Node
+		f.Doubled = f.Refuse
+	}
+}
+
+// leaders looks for more than one leader.
+func (d *detection) leaders() {
+	leading := d.leading()
+	byTerm := map[uint64][]Claim{}
+	for _, c := range leading {
+		byTerm[c.Term] = append(byTerm[c.Term], c)
+	}
+	for _, c := range leading {
+		if same := byTerm[c.Term]; len(same) > 1 && same[0].Node == c.Node {
+			d.twoInATerm(same)
+		}
+	}
+	newest, ok := d.confirmed(leading)
+	if !ok {
+		return
+	}
+	for _, c := range leading {
+		if c.Term >= newest.Term || c.Source == FromSelf && d.Proven {
+			continue
+		}
+		f := d.found(StaleLeader, []cluster.NodeID{c.Node}, "node %s leads in term %d, but a majority of the voters follows node %s in term %d", c.Node, c.Term, newest.Node, newest.Term)
+		if c.Source == FromSelf {
+			f.Refuse = true
+		}
+	}
+}
+
+// leading gives one claim of each node of this cluster that says that it leads:
+// the most trustworthy one that there is of it.
+func (d *detection) leading() []Claim {
+	best := map[cluster.NodeID]Claim{}
+	for _, c := range append(d.fresh(d.current), d.Self) {
+		if have, ok := best[c.Node]; !ok || !have.trusted() || c.Source == FromSelf {
+			best[c.Node] = c
+		}
+	}
+	var leading []Claim
+	for _, c := range best {
+		if c.Leads {
+			leading = append(leading, c)
+		}
+	}
+	slices.SortFunc(leading, func(a, b Claim) int { return strings.Compare(string(a.Node), string(b.Node)) })
+	return leading
+}
+
+// twoInATerm reports two leaders of one term. Who is one of them stops leading
+// when another says so to its peers and at its HTTP address.
+func (d *detection) twoInATerm(same []Claim) {
+	nodes := nodesOf(same)
+	f := d.found(SplitBrain, nodes, "nodes %s all lead in term %d", join(nodes), same[0].Term)
+	sure := slices.ContainsFunc(same, func(c Claim) bool {
+		return c.Source == FromPeer && len(d.fresh(func(other Claim) bool {
+			return other.Source == FromHTTP && other.Node == c.Node && other.Leads && other.Term == c.Term && d.current(other)
+		})) > 0
+	})
+	if sure && slices.Contains(nodes, d.Self.Node) {
+		f.Refuse = true
+	}
+}
+
+// confirmed gives the leader of the highest term that a majority of the voters,
+// by what they say themselves, follows in that term.
+func (d *detection) confirmed(leading []Claim) (newest Claim, ok bool) {
+	voters := 0
+	followers := map[cluster.NodeID]int{}
+	terms := map[cluster.NodeID]uint64{}
+	for _, c := range leading {
+		terms[c.Node] = c.Term
+	}
+	said := append(d.fresh(func(c Claim) bool { return c.Source == FromPeer && d.current(c) }), d.Self)
+	for _, s := range d.Servers {
+		if s.Suffrage != cluster.Voter {
+			continue
+		}
+		voters++
+		for _, c := range said {
+			if c.Node == s.ID && c.LeaderID != "" && c.Term == terms[c.LeaderID] {
+				followers[c.LeaderID]++
+				break
+			}
+		}
+	}
+	for _, c := range leading {
+		if followers[c.Node] >= cluster.Quorum(voters) && voters > 0 && c.Term > newest.Term {
+			newest, ok = c, true
+		}
+	}
+	return newest, ok
+}
+
+// unreachable reports the servers that could not be asked at all.
+func (d *detection) unreachable() {
+	heard := map[cluster.NodeID]bool{d.Self.Node: true}
+	for _, c := range d.fresh(func(Claim) bool { return true }) {
+		heard[c.Node] = true
+	}
+	var silent []cluster.NodeID
+	for _, s := range d.Servers {
+		if !heard[s.ID] {
+			silent = append(silent, s.ID)
+		}
+	}
+	if len(silent) > 0 {
+		d.found(Unreachable, silent, "no answer of %s: whether it leads is not known", join(silent))
+	}
+}
+
+func nodesOf(claims []Claim) []cluster.NodeID {
+	var ids []cluster.NodeID
+	for _, c := range claims {
+		ids = append(ids, c.Node)
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// describe names the nodes of claims and where they are.
+func describe(claims []Claim) string {
+	return strings.Join(texts(claims, func(c Claim) string {
+		if c.Address == "" {
+			return fmt.Sprintf("node %s", c.Node)
+		}
+		return fmt.Sprintf("node %s at %s", c.Node, c.Address)
+	}), ", ")
+}
+
+// texts gives what of says about each claim, sorted, each text once.
+func texts(claims []Claim, of func(Claim) string) []string {
+	var all []string
+	for _, c := range claims {
+		all = append(all, of(c))
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+func join(ids []cluster.NodeID) string {
+	var all []string
+	for _, id := range ids {
+		all = append(all, string(id))
+	}
+	return strings.Join(all, ", ")
+}

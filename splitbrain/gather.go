@@ -1,0 +1,179 @@
+package splitbrain
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"northstar/cluster"
+)
+
+// check gathers the claims and judges them. What looks like a conflict of others
+// is looked at again with claims that are newer than the suspicion: leadership
+// moves between one claim and the next. What deposes this node is no matter of
+// timing, and done at once.
+func (w *Watcher) check(ctx context.Context) Report {
+	w.askAll(ctx)
+	answers := w.ask(ctx, w.peers())
+	since := time.Now()
+	in := w.input(answers, time.Time{})
+	r := Detect(in, since)
+	if gravity[r.Verdict] < gravity[StaleLeader] {
+		return r
+	}
+	if slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Depose != 0 }) {
+		in.Proven = w.proves(ctx)
+		return Detect(in, time.Now())
+	}
+	poll, cancel := context.WithTimeout(ctx, w.patience())
+	w.deps.Poll(poll, w.peers())
+	cancel()
+	maps.Copy(answers, w.ask(ctx, leading(answers)))
+	return Detect(w.input(answers, since), time.Now())
+}
+
+// proves says whether this node can prove that it leads.
+func (w *Watcher) proves(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, min(w.cfg.TimeoutMax, maxAsk))
+	defer cancel()
+	return w.deps.Prove(ctx) == nil
+}
+
+// leading gives the nodes whose HTTP address says that they lead.
+func leading(answers map[cluster.NodeID]Claim) (ids []cluster.NodeID) {
+	for id, c := range answers {
+		if c.Leads {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// patience bounds one question.
+func (w *Watcher) patience() time.Duration {
+	return min(max(2*w.cfg.TimeoutMax, 200*time.Millisecond), maxAsk)
+}
+
+// peers gives the other servers.
+func (w *Watcher) peers() []cluster.NodeID {
+	var ids []cluster.NodeID
+	for _, s := range w.deps.Servers() {
+		if s.ID != w.cfg.Self {
+			ids = append(ids, s.ID)
+		}
+	}
+	return ids
+}
+
+// askAll says hello to who has not claimed anything lately, to processes that
+// share an ID, to the address at which the configuration has this node, when that
+// is another, and to its own when a peer has seen its ID twice: all that they
+// say comes through Met.
+func (w *Watcher) askAll(ctx context.Context) {
+	now := time.Now()
+	w.mu.Lock()
+	addresses := w.seen.suspects()
+	w.mu.Unlock()
+	claims := w.deps.Claims()
+	for _, s := range w.deps.Servers() {
+		seen := claims[s.ID]
+		switch {
+		case s.ID == w.cfg.Self && s.Address != w.cfg.RaftAddress,
+			s.ID != w.cfg.Self && (!seen.Connected || now.Sub(seen.At) > w.maxAge/2):
+			addresses = append(addresses, s.Address)
+		case slices.Contains(strings.Fields(seen.Claim.Doubled), string(w.cfg.Self)):
+			addresses = append(addresses, w.cfg.RaftAddress)
+		}
+	}
+	slices.Sort(addresses)
+	ctx, cancel := context.WithTimeout(ctx, w.patience())
+	defer cancel()
+	var asking sync.WaitGroup
+	for _, a := range slices.Compact(addresses) {
+		if a != "" {
+			asking.Go(func() { w.deps.Probe(ctx, a) })
+		}
+	}
+	asking.Wait()
+}
+
+// ask asks nodes at their HTTP addresses, all at once.
+func (w *Watcher) ask(ctx context.Context, ids []cluster.NodeID) map[cluster.NodeID]Claim {
+	ctx, cancel := context.WithTimeout(ctx, w.patience())
+	defer cancel()
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	answers := map[cluster.NodeID]Claim{}
+	for _, id := range ids {
+		asking.Go(func() {
+			a, address, err := w.deps.Ask(ctx, id)
+			c := claimOf(id, address, a, err)
+			mu.Lock()
+			defer mu.Unlock()
+			answers[id] = c
+		})
+	}
+	asking.Wait()
+	return answers
+}
+
+// claimOf makes a claim of what an HTTP address answers.
+func claimOf(id cluster.NodeID, address string, a Answer, err error) Claim {
+	c := Claim{Node: id, Source: FromHTTP, Address: address, At: time.Now()}
+	switch {
+	case err != nil:
+		c.Error = err.Error()
+	case a.By != id:
+		c.Error = fmt.Sprintf("node %s answers at this address", a.By)
+	default:
+		c.ClusterID, c.Generation, c.Term, c.LeaderID = a.ClusterID, a.Generation, a.Term, a.LeaderID
+		c.Leads = a.LeaderID == id
+	}
+	return c
+}
+
+// input is what is known now.
+func (w *Watcher) input(answers map[cluster.NodeID]Claim, since time.Time) Input {
+	self, now := w.deps.Self(), time.Now()
+	in := Input{Self: spoken(self, w.cfg.RaftAddress, now), Servers: w.deps.Servers(), MaxAge: w.maxAge, Since: since}
+	in.Self.Source = FromSelf
+	claims := w.deps.Claims()
+	for id, s := range claims {
+		if s.Connected {
+			in.Claims = append(in.Claims, spoken(s.Claim, addressOf(in.Servers, id), s.At))
+		}
+	}
+	for _, a := range answers {
+		in.Claims = append(in.Claims, a)
+	}
+	w.mu.Lock()
+	hellos := w.seen.claims(now, w.maxAge)
+	in.Doubles = w.seen.doubles(self.ClusterID, now, w.maxAge)
+	w.mu.Unlock()
+	for _, c := range hellos {
+		if s := claims[c.Node]; !s.Connected || s.Claim.BootID != c.BootID {
+			in.Claims = append(in.Claims, c) // it has said no more than hello
+		}
+	}
+	slices.SortStableFunc(in.Claims, func(a, b Claim) int {
+		return strings.Compare(string(a.Node)+string(a.Source)+a.BootID, string(b.Node)+string(b.Source)+b.BootID)
+	})
+	return in
+}
+
+// spoken is what a node has said on the connection between peers.
+func spoken(c cluster.Claim, address string, at time.Time) Claim {
+	return Claim{
+		Node: c.NodeID, Source: FromPeer, Address: address, At: at, BootID: c.BootID,
+		ClusterID: c.ClusterID, Generation: c.Generation, Term: c.Term, Leads: c.Role == cluster.Leader, LeaderID: c.LeaderID,
+	}
+}
+
+func addressOf(servers []cluster.Server, id cluster.NodeID) string {
+	s, _ := cluster.FindServer(servers, id)
+	return s.Address
+}

@@ -1,0 +1,402 @@
+package splitbrain
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"go.uber.org/goleak"
+
+	"northstar/cluster"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// world is what a Watcher of n1 in a cluster of three sees; the test changes it.
+type world struct {
+	mu       sync.Mutex
+	self     cluster.Claim
+	servers  []cluster.Server
+	claims   map[cluster.NodeID]cluster.Claim // fresh, as long as they are there
+	silent   map[cluster.NodeID]time.Time     // last heard then
+	http     map[cluster.NodeID]Answer        // none: no answer
+	changed  chan struct{}
+	probed   []string
+	asked    int
+	polls    int
+	told     int
+	stepped  []uint64
+	events   []string
+	detected int
+	onPoll   func()
+	proves   bool
+}
+
+func newWorld() *world {
+	w := &world{
+		servers: voters("n1", "n2", "n3"), claims: map[cluster.NodeID]cluster.Claim{}, silent: map[cluster.NodeID]time.Time{},
+		http: map[cluster.NodeID]Answer{}, changed: make(chan struct{}),
+	}
+	w.self = w.claim("n1", 5, "n1")
+	for _, id := range []cluster.NodeID{"n2", "n3"} {
+		w.claims[id] = w.claim(id, 5, "n1")
+		w.http[id] = Answer{By: id, ClusterID: "C", Generation: cluster.Generation{Number: 1}, Term: 5, LeaderID: "n1"}
+	}
+	return w
+}
+
+func (w *world) claim(id cluster.NodeID, term uint64, leader cluster.NodeID) cluster.Claim {
+	c := cluster.Claim{
+		NodeID: id, ClusterID: "C", Generation: cluster.Generation{Number: 1}, BootID: "boot-" + string(id),
+		Term: term, LeaderID: leader, Role: cluster.Follower,
+	}
+	if id == leader {
+		c.Role = cluster.Leader
+	}
+	return c
+}
+
+// change changes the world, and lets the watcher know of new claims.
+func (w *world) change(f func()) {
+	w.mu.Lock()
+	f()
+	close(w.changed)
+	w.changed = make(chan struct{})
+	w.mu.Unlock()
+}
+
+func get[T any](w *world, f func() T) T {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return f()
+}
+
+func (w *world) deps() Deps {
+	return Deps{
+		Self:    func() cluster.Claim { return get(w, func() cluster.Claim { return w.self }) },
+		Servers: func() []cluster.Server { return get(w, func() []cluster.Server { return w.servers }) },
+		Changed: func() <-chan struct{} { return get(w, func() <-chan struct{} { return w.changed }) },
+		Claims: func() map[cluster.NodeID]cluster.Seen {
+			return get(w, func() map[cluster.NodeID]cluster.Seen {
+				seen := map[cluster.NodeID]cluster.Seen{}
+				for id, c := range w.claims {
+					seen[id] = cluster.Seen{Claim: c, At: time.Now(), Connected: true}
+					if at := w.silent[id]; !at.IsZero() {
+						seen[id] = cluster.Seen{Claim: c, At: at, Connected: true}
+					}
+				}
+				return seen
+			})
+		},
+		Poll: func(context.Context, []cluster.NodeID) map[cluster.NodeID]cluster.Seen {
+			w.change(func() {
+				w.polls++
+				if w.onPoll != nil {
+					w.onPoll()
+				}
+			})
+			return nil
+		},
+		Ask: func(ctx context.Context, id cluster.NodeID) (Answer, string, error) {
+			w.mu.Lock()
+			a, ok := w.http[id]
+			w.asked++
+			w.mu.Unlock()
+			if !ok {
+				<-ctx.Done() // a node that hangs
+				return Answer{}, string(id) + ":7701", errors.New("no answer")
+			}
+			return a, string(id) + ":7701", nil
+		},
+		Probe: func(_ context.Context, address string) { w.change(func() { w.probed = append(w.probed, address) }) },
+		Prove: func(context.Context) error {
+			if get(w, func() bool { return w.proves }) {
+				return nil
+			}
+			return errors.New("does not lead")
+		},
+		Tell:     func() { w.change(func() { w.told++ }) },
+		Detected: func() { w.change(func() { w.detected++ }) },
+		StepDown: func(term uint64, _ string) {
+			w.change(func() {
+				w.stepped = append(w.stepped, term)
+				w.self.Role, w.self.LeaderID = cluster.Follower, ""
+			})
+		},
+		Event: func(e cluster.Event, alarm bool) {
+			w.change(func() {
+				text := e.Fields["verdict"].(string)
+				if !alarm {
+					text += " over"
+				}
+				w.events = append(w.events, text)
+			})
+		},
+		Logger: hclog.NewNullLogger(),
+	}
+}
+
+// watched runs a Watcher in a bubble until f returns.
+func watched(t *testing.T, f func(t *testing.T, w *world, watcher *Watcher)) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		watcher := New(Config{
+			Self: "n1", BootID: "boot-n1", RaftAddress: "n1:7700", Interval: time.Second,
+			TimeoutMin: 150 * time.Millisecond, TimeoutMax: 300 * time.Millisecond,
+		}, w.deps())
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- watcher.Run(ctx) }()
+		synctest.Wait()
+		f(t, w, watcher)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func verdict(t *testing.T, watcher *Watcher) Verdict {
+	t.Helper()
+	r, err := watcher.Report(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Verdict
+}
+
+func TestWatcherHealthy(t *testing.T) {
+	watched(t, func(t *testing.T, w *world, watcher *Watcher) {
+		time.Sleep(10 * time.Second)
+		if verdict(t, watcher) != OK || watcher.Refusing() != "" || !watcher.MayVote() {
+			t.Errorf("%s, refusing %q", verdict(t, watcher), watcher.Refusing())
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.asked > 2*11 || len(w.events) != 0 || w.polls != 0 || len(w.probed) != 0 {
+			t.Errorf("%d questions, %d polls, probes %v, events %v", w.asked, w.polls, w.probed, w.events)
+		}
+	})
+}
+
+func TestCheckNow(t *testing.T) {
+	watched(t, func(t *testing.T, w *world, watcher *Watcher) {
+		first, _ := watcher.Report(t.Context())
+		time.Sleep(10 * time.Millisecond)
+		var asking sync.WaitGroup
+		for range 5 {
+			asking.Go(func() {
+				r, err := watcher.Check(t.Context())
+				if err != nil || !r.CheckedAt.After(first.CheckedAt) {
+					t.Errorf("checked at %v: %v", r.CheckedAt, err)
+				}
+			})
+		}
+		asking.Wait()
+	})
+	watcher := New(Config{Interval: time.Second}, newWorld().deps())
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if _, err := watcher.Report(ctx); err == nil {
+		t.Error("a report of a watcher that does not run")
+	}
+}
+
+// TestStaleSelf: a leader learns from the claims of its peers, at once, that it
+// leads no more; no single one can make it believe that.
+func TestStaleSelf(t *testing.T) {
+	watched(t, func(t *testing.T, w *world, watcher *Watcher) {
+		time.Sleep(300 * time.Millisecond)
+		w.change(func() {
+			w.proves = true
+			w.claims["n2"] = w.claim("n2", 6, "n2")
+			w.claims["n3"] = w.claim("n3", 6, "n2")
+		})
+		synctest.Wait()
+		if s := get(w, func() int { return len(w.stepped) }); s != 0 || watcher.Refusing() != "" {
+			t.Fatal("deposed although it can prove that it leads")
+		}
+		w.change(func() {
+			w.proves = false
+			w.claims["n3"] = w.claim("n3", 5, "n1")
+		})
+		time.Sleep(time.Second)
+		if s := get(w, func() int { return len(w.stepped) }); s != 0 {
+			t.Fatal("deposed by one claim")
+		}
+		start := time.Now()
+		w.change(func() { w.claims["n3"] = w.claim("n3", 6, "n2") })
+		for get(w, func() int { return len(w.stepped) }) == 0 {
+			time.Sleep(time.Millisecond)
+			if time.Since(start) > 10*time.Millisecond {
+				t.Fatal("not deposed")
+			}
+		}
+		if watcher.Refusing() == "" || get(w, func() uint64 { return w.stepped[0] }) != 5 {
+			t.Errorf("refusing %q, deposed of term %v", watcher.Refusing(), w.stepped)
+		}
+		w.change(func() { w.self = w.claim("n1", 6, "n2") })
+		time.Sleep(urgent + time.Millisecond)
+		if watcher.Refusing() != "" {
+			t.Errorf("goes on refusing: %s", watcher.Refusing())
+		}
+		time.Sleep(5 * time.Second)
+		if got := strings.Join(get(w, func() []string { return slices.Clone(w.events) }), ","); got != "stale_leader,stale_leader over" || w.detected != 1 {
+			t.Errorf("events %s, %d detected", got, w.detected)
+		}
+	})
+}
+
+// TestLiarIsNotBelieved: claims of a later term by one peer that go on and on
+// depose nobody, and cost no more than a check each moment.
+func TestLiarIsNotBelieved(t *testing.T) {
+	watched(t, func(t *testing.T, w *world, _ *Watcher) {
+		start := get(w, func() int { return w.asked })
+		for i := range 1000 {
+			w.change(func() {
+				w.claims["n2"] = w.claim("n2", uint64(6+i), "n2")
+				w.http["n2"] = Answer{By: "n2", ClusterID: "C", Generation: cluster.Generation{Number: 1}, Term: uint64(6 + i), LeaderID: "n2"}
+			})
+			time.Sleep(5 * time.Millisecond)
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if len(w.stepped) != 0 || len(w.events) != 0 {
+			t.Errorf("deposed of %v, events %v", w.stepped, w.events)
+		}
+		if checks := (w.asked - start) / 2; checks > 7+int(5*time.Second/urgent) {
+			t.Errorf("%d checks in 5 s", checks)
+		}
+	})
+}
+
+// TestStaleOther: another leader of an earlier term is told, once it has said
+// again that it leads; one that has merely fallen silent is not counted.
+func TestStaleOther(t *testing.T) {
+	watched(t, func(t *testing.T, w *world, watcher *Watcher) {
+		w.change(func() {
+			w.self = w.claim("n1", 6, "n1")
+			w.claims["n2"] = w.claim("n2", 6, "n1")
+			w.claims["n3"] = w.claim("n3", 5, "n3")
+			w.silent["n3"] = time.Now() // it was stopped just after that
+			delete(w.http, "n3")
+		})
+		time.Sleep(2 * time.Second)
+		if got := get(w, func() int { return len(w.events) }); got != 0 {
+			t.Fatalf("a silent leader counts: %v", w.events)
+		}
+		w.change(func() { delete(w.silent, "n3") })
+		time.Sleep(3 * time.Second)
+		if v := verdict(t, watcher); v != StaleLeader || get(w, func() int { return w.told }) != 1 || watcher.Refusing() != "" {
+			t.Errorf("%s, told %d times", v, w.told)
+		}
+		// It was on its way out: what it says when asked again is what counts.
+		w.change(func() { w.claims["n3"] = w.claim("n3", 6, "n1") })
+		time.Sleep(10 * time.Second)
+		w.change(func() {
+			w.claims["n3"] = w.claim("n3", 5, "n3")
+			w.onPoll = func() { w.claims["n3"] = w.claim("n3", 6, "n1") }
+		})
+		time.Sleep(3 * time.Second)
+		if got := strings.Join(get(w, func() []string { return slices.Clone(w.events) }), ","); got != "stale_leader,stale_leader over" {
+			t.Errorf("events %s", got)
+		}
+	})
+}
+
+// TestStrangers: processes of another cluster at the members' addresses are
+// seen by their hellos.
+func TestStrangers(t *testing.T) {
+	watched(t, func(t *testing.T, w *world, watcher *Watcher) {
+		w.change(func() {
+			clear(w.claims)
+			clear(w.http)
+		})
+		stranger := func(id cluster.NodeID) cluster.Peer {
+			return cluster.Peer{Identity: cluster.Identity{NodeID: id, ClusterID: "D", Generation: cluster.Generation{Number: 1}}, BootID: "other-" + string(id), RaftAddress: string(id) + ":7700"}
+		}
+		time.Sleep(10 * time.Second)
+		if v := verdict(t, watcher); v != Unreachable || watcher.Refusing() != "" {
+			t.Errorf("alone: %s", v)
+		}
+		probed := get(w, func() []string { return slices.Compact(slices.Sorted(slices.Values(w.probed))) })
+		if strings.Join(probed, ",") != "n2:7700,n3:7700" {
+			t.Errorf("said hello at %v", probed)
+		}
+		for range 5 {
+			watcher.Met(stranger("n2"))
+			watcher.Met(stranger("n3"))
+			time.Sleep(time.Second)
+		}
+		if v := verdict(t, watcher); v != ForeignCluster || watcher.Refusing() == "" || !watcher.MayVote() {
+			t.Errorf("%s, refusing %q", v, watcher.Refusing())
+		}
+		time.Sleep(10 * time.Second)
+		if v := verdict(t, watcher); v != Unreachable || watcher.Refusing() != "" {
+			t.Errorf("after they have gone: %s", v)
+		}
+	})
+}
+
+// TestDoubled: the two processes of an ID are told by a peer, or find each other
+// where the configuration says that they are. They do not vote meanwhile.
+func TestDoubled(t *testing.T) {
+	double := cluster.Peer{Identity: cluster.Identity{NodeID: "n1", ClusterID: "C", Generation: cluster.Generation{Number: 1}}, BootID: "second", RaftAddress: "elsewhere:7700"}
+	t.Run("told", func(t *testing.T) {
+		watched(t, func(t *testing.T, w *world, watcher *Watcher) {
+			w.change(func() {
+				c := w.claims["n3"]
+				c.Doubled = "n9 n1"
+				w.claims["n3"] = c
+			})
+			time.Sleep(2 * time.Second)
+			if watcher.Refusing() != "" || !slices.Contains(get(w, func() []string { return w.probed }), "n1:7700") {
+				t.Errorf("refusing %q, said hello at %v", watcher.Refusing(), w.probed)
+			}
+		})
+	})
+	t.Run("met", func(t *testing.T) {
+		watched(t, func(t *testing.T, w *world, watcher *Watcher) {
+			w.change(func() { w.servers = slices.Clone(w.servers); w.servers[0].Address = "elsewhere:7700" })
+			time.Sleep(2 * time.Second)
+			if !slices.Contains(get(w, func() []string { return w.probed }), "elsewhere:7700") {
+				t.Error("did not look where the configuration has it")
+			}
+			watcher.Met(double)
+			time.Sleep(time.Second)
+			if watcher.Refusing() == "" || watcher.MayVote() || watcher.Doubled() != "n1" {
+				t.Errorf("refusing %q, may vote %v, tells %q", watcher.Refusing(), watcher.MayVote(), watcher.Doubled())
+			}
+		})
+	})
+	t.Run("of another node", func(t *testing.T) {
+		watched(t, func(t *testing.T, w *world, watcher *Watcher) {
+			first, second := double, double
+			first.NodeID, first.BootID, first.RaftAddress = "n3", "boot-n3", "n3:7700"
+			second.NodeID = "n3"
+			for range 6 {
+				watcher.Met(first)
+				watcher.Met(second)
+				time.Sleep(time.Second)
+			}
+			if v := verdict(t, watcher); v != SplitBrain || watcher.Refusing() != "" || watcher.Doubled() != "n3" {
+				t.Errorf("%s, refusing %q, tells %q", v, watcher.Refusing(), watcher.Doubled())
+			}
+			probed := maps.Collect(func(yield func(string, bool) bool) {
+				for _, a := range get(w, func() []string { return w.probed }) {
+					yield(a, true)
+				}
+			})
+			if !probed["n3:7700"] || !probed["elsewhere:7700"] {
+				t.Errorf("said hello at %v", probed)
+			}
+		})
+	})
+}

@@ -1,0 +1,193 @@
+package state
+
+import (
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"northstar/cluster"
+)
+
+// RoleCampaign is a session's wish to hold a role. Result.Role tells what became
+// of it: the session holds the role, waits for it, or, without Wait, neither. A
+// holder keeps its tenure. A candidate that waits already keeps its place; the
+// other fields are taken over.
+type RoleCampaign struct {
+	Role          string
+	Session       string
+	Value         string        // for everybody to see while it holds the role
+	Wait          bool          // queue behind others
+	TakeoverDelay time.Duration // whole milliseconds
+	Ineligible    bool          // wait without being elected
+}
+
+// RoleWithdraw takes a session out of a role's queue. Result.Role is the role
+// after it, which the session may hold by then: that stays.
+type RoleWithdraw struct {
+	Role    string
+	Session string
+}
+
+// RoleResign gives a role back, or, when the session only waits for it, the
+// place in the queue.
+type RoleResign struct {
+	Role    string
+	Session string
+}
+
+// RoleHandover takes a role from its holder. To names the candidate that gets
+// it, "" the next one.
+type RoleHandover struct {
+	Role string
+	To   string
+	// IfSince, when not 0, must be the role's Since: CodeTermStale otherwise.
+	IfSince uint64
+}
+
+// RoleElect elects the next candidates of vacant roles whose takeover delay is
+// over. It has no effect on a role that has changed since.
+type RoleElect struct {
+	Vacancies []Vacancy // 1 to MaxVacancies
+}
+
+// Vacancy is the time without a holder after a change of a role.
+type Vacancy struct {
+	Role  string
+	Since uint64 // Role.Since
+}
+
+func (p *RoleCampaign) check() *cluster.Error {
+	if len(p.Value) > MaxRoleValue || !utf8.ValidString(p.Value) {
+		return cluster.Errorf(cluster.CodeBadRequest, "value: want at most %d bytes of UTF-8, got %d bytes", MaxRoleValue, len(p.Value))
+	}
+	if p.TakeoverDelay < 0 || p.TakeoverDelay > MaxTakeoverDelay || p.TakeoverDelay%time.Millisecond != 0 {
+		return cluster.Errorf(cluster.CodeBadRequest, "takeover_delay_ms: want 0 to %d, got %d", MaxTakeoverDelay.Milliseconds(), p.TakeoverDelay.Milliseconds())
+	}
+	return checkRoleSession(p.Role, p.Session)
+}
+
+func (p *RoleWithdraw) check() *cluster.Error { return checkRoleSession(p.Role, p.Session) }
+
+func (p *RoleResign) check() *cluster.Error { return checkRoleSession(p.Role, p.Session) }
+
+func (p *RoleHandover) check() *cluster.Error {
+	if p.To == "" {
+		return CheckRole(p.Role)
+	}
+	return firstError(CheckRole(p.Role), CheckSession("to_session_id", p.To))
+}
+
+func (p *RoleElect) check() *cluster.Error {
+	if n := len(p.Vacancies); n < 1 || n > MaxVacancies {
+		return cluster.Errorf(cluster.CodeBadRequest, "vacancies: want 1 to %d, got %d", MaxVacancies, n)
+	}
+	for _, v := range p.Vacancies {
+		if err := CheckRole(v.Role); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkRoleSession(role, session string) *cluster.Error {
+	return firstError(CheckRole(role), CheckSession("session_id", session))
+}
+
+func (p *RoleCampaign) apply(w *work) Result {
+	s, err := w.livingSession(p.Session)
+	if err != nil {
+		return Result{Err: err}
+	}
+	r := w.role(p.Role)
+	if r.Current.Session == p.Session {
+		return Result{Role: r}
+	}
+	at := r.find(p.Session)
+	if err := p.admit(w, r, at >= 0); err != nil {
+		return Result{Err: err, Role: r}
+	}
+	c := Candidate{Session: s.ID, Name: s.Name, Value: p.Value, TakeoverDelay: p.TakeoverDelay, Ineligible: p.Ineligible, Since: w.revision}
+	if at >= 0 {
+		c.Since = r.Queue[at].Since
+		r.Queue = slices.Clone(r.Queue)
+		r.Queue[at] = c
+	} else {
+		r.Queue = append(slices.Clip(r.Queue), c)
+		w.hold(s.ID, holdsCandidacy, r.Name)
+	}
+	r = w.setRole(r, false)
+	if at < 0 && !p.Wait && r.Waits(p.Session) {
+		r = w.withdraw(p.Role, p.Session)
+	}
+	return Result{Role: r}
+}
+
+// admit refuses a candidate that there is no room for.
+func (p *RoleCampaign) admit(w *work, r *Role, waits bool) *cluster.Error {
+	if !waits && len(r.Queue) >= MaxCandidates {
+		return cluster.Errorf(cluster.CodeBusy, "%d candidates wait for role %q already", len(r.Queue), p.Role)
+	}
+	if _, known := w.writeRoles().Get([]byte(p.Role)); !known && !w.makeRoom() {
+		return cluster.Errorf(cluster.CodeBusy, "there are %d roles already", MaxRoles)
+	}
+	return nil
+}
+
+func (p *RoleWithdraw) apply(w *work) Result { return Result{Role: w.withdraw(p.Role, p.Session)} }
+
+func (p *RoleResign) apply(w *work) Result {
+	r := w.role(p.Role)
+	switch {
+	case r.Current.Session == p.Session:
+		return Result{Role: w.vacate(p.Role, CauseResigned)}
+	case r.Waits(p.Session):
+		return Result{Role: w.withdraw(p.Role, p.Session)}
+	case r.Held():
+		return Result{Err: roleHeld(r), Role: r}
+	}
+	return Result{Err: vacantRole(p.Role)}
+}
+
+func (p *RoleHandover) apply(w *work) Result {
+	r := w.role(p.Role)
+	if p.IfSince != 0 && p.IfSince != r.Since {
+		return Result{Err: cluster.Errorf(cluster.CodeTermStale, "role %q has changed since the plan was made", p.Role)}
+	}
+	if p.To == "" {
+		if !r.Held() {
+			return Result{Err: vacantRole(p.Role)}
+		}
+		return Result{Role: w.vacate(p.Role, CauseEvicted)}
+	}
+	if r.Current.Session == p.To {
+		return Result{Role: r}
+	}
+	at := r.find(p.To)
+	if at < 0 {
+		return Result{Err: notFound("to_session_id: session %q is not a candidate for role %q", p.To, p.Role)}
+	}
+	to := r.Queue[at]
+	if to.Ineligible {
+		return Result{Err: cluster.Errorf(cluster.CodeTransferFailed, "to_session_id: candidate %q of role %q is not eligible", to.Name, p.Role)}
+	}
+	if r.Held() {
+		w.endTenure(r, CauseTransferred)
+	}
+	w.elect(r, to)
+	return Result{Role: w.setRole(r, false)}
+}
+
+func (p *RoleElect) apply(w *work) Result {
+	for _, v := range p.Vacancies {
+		if r := w.role(v.Role); !r.Held() && r.Since == v.Since {
+			w.setRole(r, true)
+		}
+	}
+	return Result{Revision: w.revision}
+}
+
+func vacantRole(name string) *cluster.Error { return notFound("role: nobody holds %q", name) }
+
+func roleHeld(r *Role) *cluster.Error {
+	return cluster.Errorf(cluster.CodeRoleHeld, "role %q is held by %q since token %d", r.Name, r.Current.Holder, r.Current.Token)
+}

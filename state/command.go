@@ -1,0 +1,336 @@
+package state
+
+import (
+	"fmt"
+
+	"northstar/cluster"
+)
+
+// Kind says what a Command does. Kinds are written to the log: they are never
+// renumbered or reused.
+type Kind uint32
+
+// The kinds of commands. Each names the payload of Command that it needs.
+const (
+	KindPut          Kind = 1 // Put
+	KindDelete       Kind = 2 // Delete
+	KindLeaderStart  Kind = 3 // LeaderStart
+	KindClusterInit  Kind = 4 // ClusterInit
+	KindMember       Kind = 5 // Member
+	KindMemberPatch  Kind = 6 // MemberPatch
+	KindMemberRemove Kind = 7 // MemberRemove
+	KindSettings     Kind = 8 // Settings
+
+	KindRecovery Kind = 11 // Recovery
+
+	KindSessionCreate Kind = 20 // SessionCreate
+	KindSessionEnd    Kind = 21 // SessionEnd
+	KindRoleCampaign  Kind = 25 // RoleCampaign
+	KindRoleWithdraw  Kind = 26 // RoleWithdraw
+	KindRoleResign    Kind = 27 // RoleResign
+	KindRoleHandover  Kind = 28 // RoleHandover
+	KindRoleElect     Kind = 29 // RoleElect
+	KindAppNodePut    Kind = 30 // AppNodePut
+	KindAppNodeRemove Kind = 31 // AppNodeRemove
+)
+
+// Command is one change of the replicated state. Only the payload that belongs
+// to Kind is looked at. A command must not be changed once it is handed over.
+type Command struct {
+	Kind Kind
+	// Now is the proposing leader's wall clock in Unix nanoseconds. It is the
+	// only clock that the state has: its time is the highest Now applied.
+	Now   int64
+	Idem  *Idem  // nil: not idempotent
+	Fence *Fence // nil: not fenced
+
+	Put          *Put
+	Delete       *Delete
+	LeaderStart  *LeaderStart
+	ClusterInit  *ClusterInit
+	Member       *cluster.Member
+	MemberPatch  *MemberPatch
+	MemberRemove *MemberRemove
+	Settings     *SettingsChange
+	Recovery     *Recovery
+
+	SessionCreate *SessionCreate
+	SessionEnd    *SessionEnd
+	RoleCampaign  *RoleCampaign
+	RoleWithdraw  *RoleWithdraw
+	RoleResign    *RoleResign
+	RoleHandover  *RoleHandover
+	RoleElect     *RoleElect
+	AppNodePut    *AppNodePut
+	AppNodeRemove *AppNodeRemove
+	extension
+}
+
+// Idem makes a retried command happen once. The first result under Key is kept
+// and repeated to every later command with the same Key and Fingerprint; the
+// same Key with another Fingerprint is CodeBadRequest with status 422.
+type Idem struct {
+	Key         string // 1 to MaxIdemKey bytes; the caller puts its identity into it
+	Fingerprint []byte // of the request; at most MaxFingerprint bytes
+}
+
+// Fence makes a command succeed only while Token is the current token of Role:
+// CodeFenced otherwise.
+type Fence struct {
+	Role  string
+	Token uint64
+}
+
+// Put writes a key.
+type Put struct {
+	Key        string
+	Value      []byte
+	IfRevision *uint64 // the key's revision must be this; 0: it must be absent
+	IfAbsent   bool    // the key must be absent
+	IfPresent  bool    // the key must not be absent
+	Session    string  // "": none; the key goes when that session ends
+}
+
+// Delete removes a key.
+type Delete struct {
+	Key        string
+	IfRevision *uint64 // the key's revision must be this
+	IfPresent  bool    // a key that is absent is CodeConditionFailed, not CodeBadRequest
+}
+
+// LeaderStart is the first command of a reign: it proves that the term's leader
+// can commit, and is the record of its election.
+type LeaderStart struct {
+	Term      uint64 // must be the term of the log entry, else CodeTermStale
+	Node      cluster.NodeID
+	Trigger   string // startup, timeout, connection_lost, …
+	Reason    string
+	StartedAt int64  // when the election began, Unix nanoseconds; 0: not known
+	Votes     []byte // opaque here; left out of the record when longer than 8 KiB
+	Operator  string // who ordered the election; "": nobody
+	// LeaderlessAt is when the winner last heard the leader before it, or began to
+	// know none, Unix nanoseconds; 0: not known.
+	LeaderlessAt int64
+}
+
+// ClusterInit gives a new cluster its identity. Only the first has an effect;
+// the result of a later one has Created false and no error.
+type ClusterInit struct {
+	ClusterID    string
+	Generation   cluster.Generation
+	Members      []cluster.Member          // first records
+	Roster       map[cluster.NodeID]string // node to incarnation, written over Members; a node without a record gets one
+	AutoFailover bool                      // first value of the setting
+}
+
+// MemberPatch changes the fields of a member's record that are not nil. A
+// member that has no record, or is removed, is CodeBadRequest with status 404.
+type MemberPatch struct {
+	ID          cluster.NodeID
+	RaftAddress *string
+	HTTPAddress *string
+	Priority    *int
+	Eligible    *bool
+	Zone        *string
+	// Incarnation "" re-admits: the next data directory seen is recorded. A
+	// recorded incarnation is never replaced by another one directly, so that of
+	// two data directories that claim one ID the first stays: CodeConditionFailed.
+	Incarnation *string
+	Lifecycle   *cluster.Lifecycle
+	Version     *string
+	Reads       *uint32
+}
+
+// MemberRemove marks a member as removed. The record stays, as a tombstone.
+type MemberRemove struct {
+	ID cluster.NodeID
+}
+
+// SettingsChange replaces the settings of automatic failover.
+type SettingsChange struct {
+	AutoFailover bool
+	PausedUntil  int64 // Unix nanoseconds; with AutoFailover false: when the pause ends; 0: never
+	Reason       string
+	Operator     string // who set it
+}
+
+// Recovery begins a new generation, after a quorum was lost for good. The lost
+// nodes may have acknowledged, or handed out, anything that this state does not
+// hold: so every key gets a new revision, above all of the generation before,
+// all sessions end, roles are vacated, and all watches end. Only a higher generation than the state's has an effect;
+// otherwise the result has Created false and no error.
+type Recovery struct {
+	Generation cluster.Generation
+	Voters     []cluster.NodeID // taken back as voters, once they have caught up
+	Readmit    []cluster.NodeID // whose data was set aside: the next data directory seen is recorded
+}
+
+// payload is what every kind's payload does. An implementation is a value of
+// one command and is used by one goroutine at a time.
+type payload interface {
+	encode(e *encoder)
+	// decode takes one field; fields that it does not know it ignores.
+	decode(f field) error
+	// check validates without looking at the state.
+	check() *cluster.Error
+	apply(w *work) Result
+}
+
+// payload gives the payload that belongs to the kind, nil when there is none.
+func (c *Command) payload() payload {
+	switch {
+	case c.Kind == KindPut && c.Put != nil:
+		return c.Put
+	case c.Kind == KindDelete && c.Delete != nil:
+		return c.Delete
+	case c.Kind == KindLeaderStart && c.LeaderStart != nil:
+		return c.LeaderStart
+	case c.Kind == KindClusterInit && c.ClusterInit != nil:
+		return c.ClusterInit
+	case c.Kind == KindMember && c.Member != nil:
+		return (*memberRecord)(c.Member)
+	case c.Kind == KindMemberPatch && c.MemberPatch != nil:
+		return c.MemberPatch
+	case c.Kind == KindMemberRemove && c.MemberRemove != nil:
+		return c.MemberRemove
+	case c.Kind == KindSettings && c.Settings != nil:
+		return c.Settings
+	case c.Kind == KindRecovery && c.Recovery != nil:
+		return c.Recovery
+	}
+	return c.sessionPayload()
+}
+
+// sessionPayload is payload for what clients' sessions do.
+func (c *Command) sessionPayload() payload {
+	switch {
+	case c.Kind == KindSessionCreate && c.SessionCreate != nil:
+		return c.SessionCreate
+	case c.Kind == KindSessionEnd && c.SessionEnd != nil:
+		return c.SessionEnd
+	case c.Kind == KindRoleCampaign && c.RoleCampaign != nil:
+		return c.RoleCampaign
+	case c.Kind == KindRoleWithdraw && c.RoleWithdraw != nil:
+		return c.RoleWithdraw
+	case c.Kind == KindRoleResign && c.RoleResign != nil:
+		return c.RoleResign
+	case c.Kind == KindRoleHandover && c.RoleHandover != nil:
+		return c.RoleHandover
+	case c.Kind == KindRoleElect && c.RoleElect != nil:
+		return c.RoleElect
+	case c.Kind == KindAppNodePut && c.AppNodePut != nil:
+		return c.AppNodePut
+	case c.Kind == KindAppNodeRemove && c.AppNodeRemove != nil:
+		return c.AppNodeRemove
+	}
+	return c.extensionOf(c.Kind)
+}
+
+// newPayload makes an empty payload for the kind, nil when it is not known.
+func (c *Command) newPayload() payload {
+	switch c.Kind {
+	case KindPut:
+		c.Put = new(Put)
+	case KindDelete:
+		c.Delete = new(Delete)
+	case KindLeaderStart:
+		c.LeaderStart = new(LeaderStart)
+	case KindClusterInit:
+		c.ClusterInit = new(ClusterInit)
+	case KindMember:
+		c.Member = new(cluster.Member)
+	case KindMemberPatch:
+		c.MemberPatch = new(MemberPatch)
+	case KindMemberRemove:
+		c.MemberRemove = new(MemberRemove)
+	case KindSettings:
+		c.Settings = new(SettingsChange)
+	case KindRecovery:
+		c.Recovery = new(Recovery)
+	case KindSessionCreate:
+		c.SessionCreate = new(SessionCreate)
+	case KindSessionEnd:
+		c.SessionEnd = new(SessionEnd)
+	case KindRoleCampaign:
+		c.RoleCampaign = new(RoleCampaign)
+	case KindRoleWithdraw:
+		c.RoleWithdraw = new(RoleWithdraw)
+	case KindRoleResign:
+		c.RoleResign = new(RoleResign)
+	case KindRoleHandover:
+		c.RoleHandover = new(RoleHandover)
+	case KindRoleElect:
+		c.RoleElect = new(RoleElect)
+	case KindAppNodePut:
+		c.AppNodePut = new(AppNodePut)
+	case KindAppNodeRemove:
+		c.AppNodeRemove = new(AppNodeRemove)
+	default:
+		return c.newExtension(c.Kind)
+	}
+	return c.payload()
+}
+
+// version is the command version that introduced the kind, 0 when this build
+// does not know it.
+func (k Kind) version() uint32 {
+	if k >= KindPut && k <= KindSettings || k == KindRecovery || k.ofSessions() {
+		return 1
+	}
+	return extensionVersion(k)
+}
+
+// ofSessions says whether the kind is about what clients' sessions do.
+func (k Kind) ofSessions() bool {
+	switch k {
+	case KindSessionCreate, KindSessionEnd, KindRoleCampaign, KindRoleWithdraw, KindRoleResign, KindRoleHandover, KindRoleElect,
+		KindAppNodePut, KindAppNodeRemove:
+		return true
+	}
+	return false
+}
+
+// Administrative says whether the kind may concern members, settings or the
+// cluster's identity: all that clients do does not.
+func (k Kind) Administrative() bool { return k != KindPut && k != KindDelete && !k.ofSessions() }
+
+// MinVersion is the command version that a node must read to apply c. A field
+// that changes what a command does must raise it: older nodes skip fields that
+// they do not know.
+func (c Command) MinVersion() uint32 { return c.Kind.version() }
+
+// Validate checks everything about c that does not depend on the state: the
+// payload's presence, sizes and forms. Errors are CodeBadRequest and name the
+// field; a value that is too long has status 413. Apply checks the same again.
+func (c Command) Validate() *cluster.Error {
+	p := c.payload()
+	if p == nil {
+		return cluster.Errorf(cluster.CodeBadRequest, "command kind %d has no payload or is not known", c.Kind)
+	}
+	if c.Idem != nil {
+		if c.Kind.ofSessions() { // their results are more than what is remembered
+			return cluster.Errorf(cluster.CodeBadRequest, "idempotency key: only writes of keys take one")
+		}
+		if n := len(c.Idem.Key); n < 1 || n > MaxIdemKey {
+			return cluster.Errorf(cluster.CodeBadRequest, "idempotency key: want 1 to %d bytes, got %d", MaxIdemKey, n)
+		}
+		if n := len(c.Idem.Fingerprint); n > MaxFingerprint {
+			return cluster.Errorf(cluster.CodeBadRequest, "idempotency fingerprint: want at most %d bytes, got %d", MaxFingerprint, n)
+		}
+	}
+	if c.Fence != nil && (c.Fence.Role == "" || len(c.Fence.Role) > MaxKey) {
+		return cluster.Errorf(cluster.CodeBadRequest, "fence role: want 1 to %d bytes, got %d", MaxKey, len(c.Fence.Role))
+	}
+	return p.check()
+}
+
+// UnknownCommandError says that a log entry or a snapshot needs a newer build.
+// The node that meets it must stop before it applies anything further.
+type UnknownCommandError struct {
+	Kind    Kind   // 0 when it is not one command that is too new
+	Version uint32 // command version needed, as the writer gave it
+}
+
+func (e *UnknownCommandError) Error() string {
+	return fmt.Sprintf("command version %d (command kind %d) is needed, this build reads up to %d: upgrade it", e.Version, e.Kind, CommandVersion)
+}

@@ -1,0 +1,211 @@
+package state
+
+import (
+	"context"
+	"strings"
+	"sync"
+
+	iradix "github.com/hashicorp/go-immutable-radix/v2"
+
+	"northstar/cluster"
+)
+
+// Change is one change of one key.
+type Change struct {
+	Key      string
+	Value    []byte // nil when deleted; must not be changed
+	Revision uint64
+	Deleted  bool
+}
+
+// Feed hands out the changes of one kind of thing, such as the keys. There is one history, shared by all
+// cursors: a watcher costs memory only while it waits, and a slow one costs
+// none at all; it is told when history has gone past it. All methods may be
+// called from any goroutine.
+//
+// Cursors that wait are grouped by prefix, and a batch of changes wakes only the
+// groups that one of its keys falls under.
+type Feed struct {
+	state *State
+	of    func(*View) *history
+
+	mu       sync.Mutex
+	revision uint64                 // changes up to here have been announced
+	waiting  *iradix.Tree[*waiters] // by prefix
+	scratch  []byte
+}
+
+// waiters are the cursors that wait for a change under one prefix. Once fired
+// they are no longer in Feed.waiting.
+type waiters struct {
+	fired chan struct{} // closed under Feed.mu
+	count int           // under Feed.mu
+	seen  uint64        // set before fired closes: there was no matching change up to here
+}
+
+func newFeed(s *State, of func(*View) *history) *Feed {
+	return &Feed{state: s, of: of, waiting: iradix.New[*waiters]()}
+}
+
+// Cursor follows the changes under one prefix. It is for one goroutine at a
+// time, and holds nothing that would have to be closed.
+type Cursor struct {
+	feed   *Feed
+	prefix string
+	seen   uint64 // every matching change up to here has been given
+	epoch  uint64
+}
+
+// Cursor gives a cursor for the changes with a revision greater than since to
+// keys that start with prefix. Use View().Revision() for "from now". A since
+// that this node has not reached yet is waited for: the node may lag behind the
+// one that gave it. CodeHistoryCompacted when changes after since are no longer
+// kept.
+func (f *Feed) Cursor(prefix string, since uint64) (*Cursor, error) {
+	v := f.state.View()
+	if floor := f.of(v).floor; since < floor {
+		return nil, compacted(since, floor)
+	}
+	return &Cursor{feed: f, prefix: prefix, seen: since, epoch: v.epoch}, nil
+}
+
+// Next gives the next changes, at least one and at most limit (at least 1), each
+// once and in order of revision. It waits for one as long as ctx lasts, and then
+// returns the cause of ctx; the cursor can be used again. The other error is
+// CodeHistoryCompacted: the cursor fell behind what is kept, or a backup was
+// restored; it gives nothing further.
+func (c *Cursor) Next(ctx context.Context, limit int) ([]Change, error) {
+	for {
+		v := c.feed.state.View()
+		if c.epoch != v.epoch {
+			return nil, cluster.Errorf(cluster.CodeHistoryCompacted, "a backup was restored, or a lost quorum recovered: read the present state and watch from there")
+		}
+		if floor := c.feed.of(v).floor; c.seen < floor {
+			return nil, compacted(c.seen, floor)
+		}
+		if changes := c.scan(v, max(limit, 1)); len(changes) > 0 {
+			return changes, nil
+		}
+		if err := c.wait(ctx); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// scan collects matching changes and moves on behind what it has looked at.
+func (c *Cursor) scan(v *View, limit int) []Change {
+	if c.seen >= v.revision {
+		return nil
+	}
+	var found []Change
+	all := c.feed.of(v)
+	h := &all.changes
+	for pos := all.after(c.seen); pos < h.end; pos++ {
+		ch := h.at(pos)
+		c.seen = ch.item.Revision
+		if !strings.HasPrefix(ch.item.Key, c.prefix) {
+			continue
+		}
+		found = append(found, Change{Key: ch.item.Key, Value: ch.item.Value, Revision: ch.item.Revision, Deleted: ch.deleted})
+		if len(found) == limit {
+			return found
+		}
+	}
+	c.seen = v.revision
+	return found
+}
+
+// wait returns nil when there may be something to scan.
+func (c *Cursor) wait(ctx context.Context) error {
+	w := c.feed.join(c.prefix, c.seen)
+	if w == nil {
+		return nil
+	}
+	select {
+	case <-w.fired:
+		c.seen = max(c.seen, w.seen)
+		return nil
+	case <-ctx.Done():
+		c.seen = max(c.seen, c.feed.leave(c.prefix, w))
+		return context.Cause(ctx)
+	}
+}
+
+// join enters the group of waiters for prefix; nil when changes after seen have
+// been announced meanwhile.
+func (f *Feed) join(prefix string, seen uint64) *waiters {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.revision > seen {
+		return nil
+	}
+	w, ok := f.waiting.Get([]byte(prefix))
+	if !ok {
+		w = &waiters{fired: make(chan struct{})}
+		f.waiting, _, _ = f.waiting.Insert([]byte(prefix), w)
+	}
+	w.count++
+	return w
+}
+
+// leave takes one cursor out of its group, and says up to which revision it has
+// missed nothing.
+func (f *Feed) leave(prefix string, w *waiters) uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	select {
+	case <-w.fired:
+		return w.seen
+	default:
+	}
+	w.count--
+	if w.count == 0 {
+		f.waiting, _, _ = f.waiting.Delete([]byte(prefix))
+	}
+	return f.revision
+}
+
+// changed announces the changes of v's history from a position on. It is called
+// after v was published.
+func (f *Feed) changed(v *View, from uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.revision = v.revision
+	h := &f.of(v).changes
+	for pos := max(from, h.first); pos < h.end && f.waiting.Len() > 0; pos++ {
+		item := h.at(pos).item
+		f.scratch = append(f.scratch[:0], item.Key...)
+		f.fireAbove(f.scratch, item.Revision-1)
+	}
+}
+
+// fireAbove wakes the groups whose prefix key starts with.
+func (f *Feed) fireAbove(key []byte, seen uint64) {
+	var fired [][]byte
+	f.waiting.Root().WalkPath(key, func(prefix []byte, w *waiters) bool {
+		fired = append(fired, prefix)
+		w.seen = seen
+		close(w.fired)
+		return false
+	})
+	for _, prefix := range fired {
+		f.waiting, _, _ = f.waiting.Delete(prefix)
+	}
+}
+
+// replaced announces that v replaced the whole state: all cursors look again.
+func (f *Feed) replaced(v *View) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.waiting.Root().Walk(func(_ []byte, w *waiters) bool {
+		w.seen = f.revision
+		close(w.fired)
+		return false
+	})
+	f.waiting = iradix.New[*waiters]()
+	f.revision = v.revision
+}
+
+func compacted(since, floor uint64) *cluster.Error {
+	return cluster.Errorf(cluster.CodeHistoryCompacted, "changes after revision %d are no longer kept, the oldest kept come after %d", since, floor)
+}

@@ -1,0 +1,210 @@
+package state
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"io"
+)
+
+// A snapshot is the magic, the format (4 bytes, little endian) and frames. A
+// frame is a section number (1 byte), the length of its content, a checksum (4
+// bytes each, little endian) and the content: records, each after its length (4
+// bytes). Sections come in order of number and may take several frames; the last
+// frame is that of sectionEnd, and nothing follows it.
+//
+// The checksum is CRC-32C over section number, length and content, continued
+// from the frame before, so that a frame that is missing, doubled or moved is
+// found as surely as an altered one, and before any of it is looked at.
+const (
+	snapshotMagic  = "NSSTATE\n"
+	snapshotFormat = 1
+	frameHeader    = 1 + 4 + 4
+	frameFull      = 64 << 10 // content after which a frame is written
+	// maxFrame bounds what a reader allocates: a full frame and one record.
+	maxFrame = frameFull + MaxValue + 64<<10
+)
+
+type section byte
+
+const (
+	sectionMeta      section = 1 // one record
+	sectionMembers   section = 2
+	sectionElections section = 3
+	sectionKeys      section = 4
+	sectionHistory   section = 5
+	sectionIdem      section = 6
+	sectionSessions  section = 7
+	sectionRoles     section = 8
+	sectionRoleLog   section = 9 // history of the roles
+	sectionAppNodes  section = 10
+	sectionNodeLog   section = 11  // history of the application nodes
+	sectionEnd       section = 255 // one empty record
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// frameWriter writes the frames of a snapshot. Its first error sticks.
+type frameWriter struct {
+	w       io.Writer
+	section section
+	enc     encoder // header and content of the frame being filled
+	crc     uint32
+	n       int64
+	err     error
+}
+
+func newFrameWriter(w io.Writer) *frameWriter {
+	f := &frameWriter{w: w}
+	head := binary.LittleEndian.AppendUint32([]byte(snapshotMagic), snapshotFormat)
+	f.crc = crc32.Checksum(head, castagnoli)
+	f.write(head)
+	f.begin()
+	return f
+}
+
+// record adds one record to a section. Sections must be given in order.
+func (f *frameWriter) record(s section, write func(*encoder)) error {
+	if s != f.section || len(f.enc.buf) >= frameHeader+frameFull {
+		f.flush()
+	}
+	f.section = s
+	at := len(f.enc.buf)
+	f.enc.buf = append(f.enc.buf, 0, 0, 0, 0)
+	write(&f.enc)
+	binary.LittleEndian.PutUint32(f.enc.buf[at:], uint32(len(f.enc.buf)-at-4))
+	return f.err
+}
+
+// flush writes out the frame being filled, if there is anything in it.
+func (f *frameWriter) flush() {
+	b := f.enc.buf
+	if len(b) == frameHeader {
+		return
+	}
+	b[0] = byte(f.section)
+	binary.LittleEndian.PutUint32(b[1:], uint32(len(b)-frameHeader))
+	f.crc = frameSum(f.crc, b)
+	binary.LittleEndian.PutUint32(b[5:], f.crc)
+	f.write(b)
+	f.begin()
+}
+
+func (f *frameWriter) begin() {
+	f.enc.buf = append(f.enc.buf[:0], make([]byte, frameHeader)...)
+}
+
+func (f *frameWriter) write(b []byte) {
+	if f.err != nil {
+		return
+	}
+	var n int
+	n, f.err = f.w.Write(b)
+	f.n += int64(n)
+}
+
+// frameSum continues a checksum over a frame's number, length and content.
+func frameSum(crc uint32, frame []byte) uint32 {
+	crc = crc32.Update(crc, castagnoli, frame[:5])
+	return crc32.Update(crc, castagnoli, frame[frameHeader:])
+}
+
+// frameReader reads the frames of a snapshot.
+type frameReader struct {
+	r       *bufio.Reader
+	n       int64
+	crc     uint32
+	buf     []byte // the frame, header and content; used again for the next
+	section section
+}
+
+func newFrameReader(r io.Reader) *frameReader {
+	return &frameReader{r: bufio.NewReaderSize(r, frameFull)}
+}
+
+// start reads what stands before the frames.
+func (f *frameReader) start() error {
+	head := make([]byte, len(snapshotMagic)+4)
+	if err := f.read(head); err != nil {
+		return err
+	}
+	if string(head[:len(snapshotMagic)]) != snapshotMagic {
+		return damaged("this is not a snapshot")
+	}
+	if v := binary.LittleEndian.Uint32(head[len(snapshotMagic):]); v != snapshotFormat {
+		return damaged("snapshot format %d, this build reads %d", v, snapshotFormat)
+	}
+	f.crc = crc32.Checksum(head, castagnoli)
+	return nil
+}
+
+// next reads one frame and checks it.
+func (f *frameReader) next() error {
+	f.buf = append(f.buf[:0], make([]byte, frameHeader)...)
+	if err := f.read(f.buf); err != nil {
+		return err
+	}
+	size := binary.LittleEndian.Uint32(f.buf[1:])
+	if size > maxFrame {
+		return damaged("frame of %d bytes, at most %d are possible", size, maxFrame)
+	}
+	if s := section(f.buf[0]); s < f.section {
+		return damaged("section %d after section %d", s, f.section)
+	}
+	f.section = section(f.buf[0])
+	want := binary.LittleEndian.Uint32(f.buf[5:])
+	if cap(f.buf) < frameHeader+int(size) {
+		f.buf = append(make([]byte, 0, frameHeader+int(size)), f.buf...)
+	}
+	f.buf = f.buf[:frameHeader+int(size)]
+	if err := f.read(f.buf[frameHeader:]); err != nil {
+		return err
+	}
+	f.crc = frameSum(f.crc, f.buf)
+	if f.crc != want {
+		return damaged("checksum of a frame of section %d does not match", f.section)
+	}
+	return nil
+}
+
+// records calls take for each record of the frame; what it gets is only valid
+// until the next frame.
+func (f *frameReader) records(take func(section, []byte) error) error {
+	for b := f.buf[frameHeader:]; len(b) > 0; {
+		if len(b) < 4 {
+			return damaged("record is cut short")
+		}
+		size := binary.LittleEndian.Uint32(b)
+		if uint64(size) > uint64(len(b)-4) {
+			return damaged("record of %d bytes, %d are left", size, len(b)-4)
+		}
+		if err := take(f.section, b[4:4+size]); err != nil {
+			return err
+		}
+		b = b[4+size:]
+	}
+	return nil
+}
+
+// end makes sure that nothing follows.
+func (f *frameReader) end() error {
+	switch _, err := f.r.ReadByte(); {
+	case err == nil:
+		f.n++
+		return damaged("bytes after the end of the snapshot")
+	case errors.Is(err, io.EOF):
+		return nil
+	default:
+		return err
+	}
+}
+
+func (f *frameReader) read(b []byte) error {
+	n, err := io.ReadFull(f.r, b)
+	f.n += int64(n)
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return damaged("snapshot is cut short after %d bytes", f.n)
+	}
+	return err
+}

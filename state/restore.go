@@ -1,0 +1,350 @@
+package state
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"slices"
+
+	iradix "github.com/hashicorp/go-immutable-radix/v2"
+
+	"northstar/cluster"
+)
+
+// restoreGap is how far a restore moves the revision on. It is far more than the
+// number of writes that can be on their way: on some node one of those may still
+// be applied, and seen, just before the restored state replaces its effect, and
+// no watcher may take up from such a revision as if nothing had happened.
+const restoreGap = 1 << 20
+
+// ReadFrom replaces the state by a snapshot, of which it returns the size. On
+// any error nothing has changed. A snapshot that is cut short, altered or
+// followed by more bytes wraps ErrDamaged; one that needs a newer build is an
+// *UnknownCommandError. Until the end both states are in memory.
+func (s *State) ReadFrom(r io.Reader) (int64, error) {
+	v, n, err := load(r, s.keep)
+	if err != nil {
+		return n, fmt.Errorf("read snapshot: %w", err)
+	}
+	s.view.Store(v)
+	s.feed.replaced(v)
+	s.roles.replaced(v)
+	s.nodes.replaced(v)
+	return n, nil
+}
+
+// Info describes a snapshot.
+type Info struct {
+	ClusterID      string             `json:"cluster_id"`
+	Generation     cluster.Generation `json:"generation"`
+	CommandVersion uint32             `json:"command_version"` // that a build must read to use it
+	Revision       uint64             `json:"revision"`
+	AppliedIndex   uint64             `json:"applied_index"`
+	AppliedTerm    uint64             `json:"applied_term"`
+	RestoreEpoch   uint64             `json:"restore_epoch"`
+	Keys           int                `json:"keys"`
+	Bytes          int64              `json:"bytes"`            // of keys and values
+	Changes        int                `json:"history_changes"`  // that watchers can still get
+	IdemKeys       int                `json:"idempotency_keys"` // that are remembered
+	Members        []cluster.Member   `json:"members"`
+	Size           int64              `json:"size_bytes"` // of the snapshot
+	SHA256         string             `json:"sha256"`     // of the snapshot, as sha256sum prints it
+}
+
+// Inspect reads and checks a whole snapshot without keeping it in memory. Its
+// errors are those of State.ReadFrom, but for content that contradicts itself
+// across sections under correct checksums, which only ReadFrom finds.
+func Inspect(r io.Reader) (Info, error) {
+	h := sha256.New()
+	l := newLoader(Options{HistoryRevisions: 1, HistoryBytes: 1})
+	l.discard = true
+	n, err := l.read(io.TeeReader(r, h))
+	if err != nil {
+		return Info{}, fmt.Errorf("inspect snapshot: %w", err)
+	}
+	v := &l.meta.view
+	return Info{
+		ClusterID: v.clusterID, Generation: v.generation, CommandVersion: v.version, Revision: v.revision,
+		AppliedIndex: v.index, AppliedTerm: v.term, RestoreEpoch: v.epoch,
+		Keys: int(l.meta.keys), Bytes: int64(l.meta.keyBytes), Changes: int(l.meta.changes), IdemKeys: int(l.meta.idem),
+		Members: slices.Clone(v.members), Size: n, SHA256: hex.EncodeToString(h.Sum(nil)),
+	}, nil
+}
+
+// Backup is a snapshot that was read and checked, to be restored.
+type Backup struct{ view *View }
+
+// ReadBackup reads and checks a whole backup, into memory. It touches no state,
+// and may be called by any goroutine. Errors are those of State.ReadFrom; a
+// revision too high to go on from is damage too.
+func ReadBackup(r io.Reader) (*Backup, error) {
+	v, _, err := load(r, Options{HistoryRevisions: 1, HistoryBytes: 1})
+	if err == nil && v.revision >= maxRevision/2 {
+		err = damaged("revision %d leaves no room to go on from", v.revision)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read backup: %w", err)
+	}
+	return &Backup{view: v}, nil
+}
+
+// MergeBackup makes the state that restoring a backup gives: keys and settings
+// are the backup's, everything else is current's. All sessions end, roles are
+// vacated, and keys tied to a session are left out. The backup may be of another
+// cluster. Keys keep the revisions that they have in the backup; the state's own
+// revision goes beyond both, so that it never goes back. History is empty and
+// the restore epoch is one higher, which ends all watches. Writes applied
+// between the capture and the moment when the result replaces the state are
+// lost: the caller holds writes back. It fails for a backup that some member of
+// current could not read.
+func MergeBackup(current *Captured, backup *Backup) (*Captured, error) {
+	v, from := *current.view, backup.view
+	if from.version > v.ReadsVersion(v.present()) {
+		return nil, fmt.Errorf("the backup needs command version %d, which not every member reads yet", from.version)
+	}
+	v.keys, v.bytes = withoutTied(from)
+	v.settings = from.settings
+	v.revision = max(v.revision, from.revision) + restoreGap
+	v.version = max(v.version, from.version)
+	v.history = history{floor: v.revision}
+	v.endSessions(CauseRestored)
+	v.epoch++
+	return &Captured{view: &v}, nil
+}
+
+func load(r io.Reader, keep Options) (*View, int64, error) {
+	l := newLoader(keep)
+	n, err := l.read(r)
+	if err != nil {
+		return nil, n, err
+	}
+	v := l.meta.view
+	v.keys = l.keys.CommitOnly()
+	v.idem.byKey = l.idem.CommitOnly()
+	v.sessions, v.roles, v.appNodes = l.sessions.CommitOnly(), l.roles.CommitOnly(), l.appNodes.CommitOnly()
+	if v.holdings, err = holdingsOf(&v); err != nil {
+		return nil, n, err
+	}
+	return &v, n, nil
+}
+
+// loader builds a View from the records of a snapshot.
+type loader struct {
+	keep     Options
+	discard  bool // check only: keys, history and idempotency keys are not kept
+	meta     meta
+	metaRead bool
+	keys     *iradix.Txn[*Item]
+	idem     *iradix.Txn[*idemEntry]
+	sessions *iradix.Txn[*Session]
+	roles    *iradix.Txn[*Role]
+	appNodes *iradix.Txn[*AppNode]
+	counts   meta // what was read so far
+	lastKey  string
+	lastRev  uint64
+
+	lastSession, lastRole string
+	lastRoleRev           uint64
+	lastNode              string
+	lastNodeRev           uint64
+}
+
+func newLoader(keep Options) *loader {
+	return &loader{
+		keep: keep, keys: iradix.New[*Item]().Txn(), idem: iradix.New[*idemEntry]().Txn(),
+		sessions: iradix.New[*Session]().Txn(), roles: iradix.New[*Role]().Txn(), appNodes: iradix.New[*AppNode]().Txn(),
+	}
+}
+
+func (l *loader) read(r io.Reader) (int64, error) {
+	f := newFrameReader(r)
+	if err := f.start(); err != nil {
+		return f.n, err
+	}
+	for f.section != sectionEnd {
+		if err := f.next(); err != nil {
+			return f.n, err
+		}
+		if err := f.records(l.take); err != nil {
+			return f.n, err
+		}
+	}
+	if err := f.end(); err != nil {
+		return f.n, err
+	}
+	return f.n, l.complete()
+}
+
+// complete checks that all that the first section announced has come.
+func (l *loader) complete() error {
+	got, want := l.counts, l.meta
+	switch {
+	case !l.metaRead:
+		return damaged("snapshot has no first section")
+	case got.keys != want.keys || got.keyBytes != want.keyBytes || got.changes != want.changes || got.idem != want.idem || got.members != want.members:
+		return damaged("snapshot does not hold what it says: %d keys of %d, %d changes of %d", got.keys, want.keys, got.changes, want.changes)
+	case got.sessions != want.sessions || got.roles != want.roles || got.roleChanges != want.roleChanges:
+		return damaged("snapshot does not hold what it says: %d sessions of %d, %d roles of %d", got.sessions, want.sessions, got.roles, want.roles)
+	case got.appNodes != want.appNodes || got.nodeChanges != want.nodeChanges:
+		return damaged("snapshot does not hold what it says: %d application nodes of %d", got.appNodes, want.appNodes)
+	}
+	return nil
+}
+
+func (l *loader) take(s section, rec []byte) error {
+	if s == sectionMeta {
+		return l.takeMeta(rec)
+	}
+	if !l.metaRead {
+		return damaged("section %d comes first", s)
+	}
+	switch s {
+	case sectionMembers:
+		return l.takeMember(rec)
+	case sectionElections:
+		return l.takeElection(rec)
+	case sectionKeys:
+		return l.takeKey(rec)
+	case sectionHistory:
+		return l.takeChange(rec)
+	case sectionIdem:
+		return l.takeIdem(rec)
+	case sectionSessions:
+		return l.takeSession(rec)
+	case sectionRoles:
+		return l.takeRole(rec)
+	case sectionRoleLog:
+		return l.takeRoleChange(rec)
+	case sectionAppNodes:
+		return l.takeAppNode(rec)
+	case sectionNodeLog:
+		return l.takeNodeChange(rec)
+	case sectionEnd:
+		return nil
+	}
+	return damaged("section %d is not known", s)
+}
+
+func (l *loader) takeMeta(rec []byte) error {
+	if l.metaRead {
+		return damaged("two first sections")
+	}
+	l.metaRead = true
+	if err := eachField(rec, l.meta.decode); err != nil {
+		return err
+	}
+	v := &l.meta.view
+	if v.version > CommandVersion {
+		return &UnknownCommandError{Version: v.version}
+	}
+	if v.history.floor > v.revision || v.roleChanges.floor > v.revision || v.nodeChanges.floor > v.revision || v.revision >= maxRevision {
+		return damaged("revision %d is out of bounds", v.revision)
+	}
+	v.bytes = int64(l.meta.keyBytes)
+	l.lastRev, l.lastRoleRev, l.lastNodeRev = v.history.floor, v.roleChanges.floor, v.nodeChanges.floor
+	return nil
+}
+
+func (l *loader) takeMember(rec []byte) error {
+	var m cluster.Member
+	if err := eachField(rec, (*memberRecord)(&m).decode); err != nil {
+		return err
+	}
+	v := &l.meta.view
+	if n := len(v.members); n >= MaxMembers || n > 0 && v.members[n-1].ID >= m.ID {
+		return damaged("member %q is out of order, or one too many", m.ID)
+	}
+	v.members = append(v.members, m)
+	l.counts.members++
+	return nil
+}
+
+func (l *loader) takeElection(rec []byte) error {
+	var e Election
+	if err := eachField(rec, e.decode); err != nil {
+		return err
+	}
+	v := &l.meta.view
+	if len(v.elections) >= MaxElections {
+		return damaged("more than %d elections", MaxElections)
+	}
+	v.elections = append(v.elections, e)
+	return nil
+}
+
+func (l *loader) takeKey(rec []byte) error {
+	it := new(Item)
+	if err := eachField(rec, it.decode); err != nil {
+		return err
+	}
+	if err := CheckKey(it.Key); err != nil {
+		return damaged("%s", err.Detail)
+	}
+	if it.Key <= l.lastKey || it.Revision == 0 || it.Revision > l.meta.view.revision || len(it.Value) > MaxValue {
+		return damaged("key %q is out of order or out of bounds", it.Key)
+	}
+	l.lastKey = it.Key
+	l.counts.keys++
+	l.counts.keyBytes += uint64(it.size())
+	if !l.discard {
+		l.keys.Insert([]byte(it.Key), it)
+	}
+	return nil
+}
+
+func (l *loader) takeChange(rec []byte) error {
+	c := change{item: new(Item)}
+	current := false
+	err := eachField(rec, func(f field) error {
+		switch f.num {
+		case fieldDeleted:
+			return setBool(f, &c.deleted)
+		case fieldCurrent:
+			return setBool(f, &current)
+		}
+		return c.item.decode(f)
+	})
+	if err != nil {
+		return err
+	}
+	if err := CheckKey(c.item.Key); err != nil {
+		return damaged("%s", err.Detail)
+	}
+	if c.item.Revision <= l.lastRev || c.item.Revision > l.meta.view.revision || len(c.item.Value) > MaxValue {
+		return damaged("change of revision %d is out of order or out of bounds", c.item.Revision)
+	}
+	l.lastRev = c.item.Revision
+	l.counts.changes++
+	if l.discard {
+		return nil
+	}
+	if current {
+		it, ok := l.keys.Get([]byte(c.item.Key))
+		if !ok || it.Revision != c.item.Revision {
+			return damaged("change of revision %d names a key that does not have it", c.item.Revision)
+		}
+		c.item = it
+	}
+	l.meta.view.history.push(c, l.keep)
+	return nil
+}
+
+func (l *loader) takeIdem(rec []byte) error {
+	e := new(idemEntry)
+	if err := eachField(rec, e.decode); err != nil {
+		return err
+	}
+	l.counts.idem++
+	if l.counts.idem > idemMax {
+		return damaged("more than %d idempotency keys", idemMax)
+	}
+	if l.discard {
+		return nil
+	}
+	if _, known := l.idem.Insert([]byte(e.key), e); known {
+		return damaged("idempotency key %q comes twice", e.key)
+	}
+	l.meta.view.idem.order.push(e, false)
+	return nil
+}

@@ -1,0 +1,353 @@
+package state
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	iradix "github.com/hashicorp/go-immutable-radix/v2"
+	"pgregory.net/rapid"
+)
+
+// roleModel is the simplest thing that answers like sessions and roles: names
+// of sessions in the order in which they ask.
+type roleModel struct {
+	living map[string]bool
+	holder map[string]string
+	queue  map[string][]string
+	slow   map[string]bool // role/session: wants a takeover delay
+	barred map[string]bool // role/session: ineligible
+	waits  map[string]bool // role: waits for a takeover delay
+	keys   map[string]string
+	events []string
+}
+
+func newRoleModel() *roleModel {
+	return &roleModel{
+		living: map[string]bool{}, holder: map[string]string{}, queue: map[string][]string{}, slow: map[string]bool{},
+		barred: map[string]bool{}, waits: map[string]bool{}, keys: map[string]string{},
+	}
+}
+
+func (m *roleModel) campaign(role, s string, wait, slow, barred bool) {
+	if !m.living[s] || m.holder[role] == s {
+		return
+	}
+	queued := slices.Contains(m.queue[role], s)
+	m.slow[role+"/"+s], m.barred[role+"/"+s] = slow, barred
+	if !queued {
+		m.queue[role] = append(m.queue[role], s)
+	}
+	m.settle(role, false)
+	if !wait && !queued {
+		m.withdraw(role, s)
+	}
+}
+
+func (m *roleModel) withdraw(role, s string) {
+	m.queue[role] = slices.DeleteFunc(m.queue[role], func(q string) bool { return q == s })
+	m.settle(role, false)
+}
+
+func (m *roleModel) settle(role string, over bool) {
+	if m.holder[role] != "" {
+		return
+	}
+	for _, s := range m.queue[role] {
+		if m.barred[role+"/"+s] {
+			continue
+		}
+		if m.waits[role] && !over && m.slow[role+"/"+s] {
+			return
+		}
+		m.elect(role, s)
+		return
+	}
+	m.waits[role] = false
+}
+
+func (m *roleModel) elect(role, s string) {
+	m.queue[role] = slices.DeleteFunc(m.queue[role], func(q string) bool { return q == s })
+	m.holder[role], m.waits[role] = s, false
+	m.events = append(m.events, "+"+role+"/"+s)
+}
+
+func (m *roleModel) vacate(role string, cause Cause) {
+	m.events = append(m.events, "-"+string(cause)+":"+role+"/"+m.holder[role])
+	m.holder[role], m.waits[role] = "", cause.involuntary()
+}
+
+func (m *roleModel) end(cause Cause, sessions ...string) {
+	roles := sortedKeys(m.queue)
+	for _, s := range sessions {
+		delete(m.living, s)
+	}
+	for _, s := range sessions {
+		for _, role := range roles {
+			if slices.Contains(m.queue[role], s) {
+				m.withdraw(role, s)
+			}
+		}
+	}
+	for _, s := range sessions {
+		for _, role := range roles {
+			if m.holder[role] == s {
+				m.vacate(role, cause)
+				m.settle(role, false)
+			}
+		}
+		for key, owner := range m.keys {
+			if owner == s {
+				delete(m.keys, key)
+			}
+		}
+	}
+}
+
+// roleRun drives a model and two states, of which one goes through snapshots.
+type roleRun struct {
+	t             *rapid.T
+	m             *roleModel
+	steady, moved *State
+	ids           map[string]string // name of a session to its ID
+	now           int64
+	tokens        map[string]uint64 // highest token of each role
+	cursor        *Cursor
+	got           []string
+	before        *View
+	print         [32]byte // of before, when it was taken
+}
+
+func (r *roleRun) apply(c Command) {
+	r.now += int64(time.Second)
+	c.Now = r.now
+	index := r.steady.View().AppliedIndex() + 1
+	a := r.steady.Apply(index, 1, throughLog(r.t, []Command{c}))[0]
+	b := r.moved.Apply(index, 1, throughLog(r.t, []Command{c}))[0]
+	if (a.Err == nil) != (b.Err == nil) || r.steady.View().Fingerprint() != r.moved.View().Fingerprint() {
+		r.t.Fatalf("two nodes differ after %+v", c)
+	}
+	if a.Session != nil {
+		r.ids[a.Session.Name] = a.Session.ID
+	}
+}
+
+var modelRoles = []string{"r", "role", "x"}
+
+func (r *roleRun) step(t *rapid.T) {
+	session := fmt.Sprint("s", rapid.IntRange(0, 4).Draw(t, "session"))
+	role := rapid.SampledFrom(modelRoles).Draw(t, "role")
+	id := r.ids[session]
+	if id == "" {
+		id = "none"
+	}
+	switch rapid.IntRange(0, 11).Draw(t, "what") {
+	case 0, 1:
+		if !r.m.living[session] {
+			r.m.living[session] = true
+			r.apply(create(session))
+		}
+	case 2, 3, 4:
+		wait, slow, barred := rapid.IntRange(0, 4).Draw(t, "wait") > 0, rapid.Bool().Draw(t, "slow"), rapid.IntRange(0, 4).Draw(t, "barred") == 0
+		r.m.campaign(role, session, wait, slow, barred)
+		r.apply(campaignWith(role, id, func(c *RoleCampaign) {
+			c.Wait, c.Ineligible = wait, barred
+			if slow {
+				c.TakeoverDelay = time.Second
+			}
+		}))
+	case 5:
+		if r.m.holder[role] == session {
+			r.m.vacate(role, CauseResigned)
+			r.m.settle(role, false)
+		} else {
+			r.m.withdraw(role, session)
+		}
+		r.apply(resign(role, id))
+	case 6:
+		cause := rapid.SampledFrom([]Cause{CauseExpired, CauseDisconnected, CauseSessionEnded}).Draw(t, "cause")
+		ending, ids := []string{}, []string{}
+		for i := range rapid.IntRange(1, 3).Draw(t, "ending") {
+			if s := fmt.Sprint("s", i); r.m.living[s] {
+				ending, ids = append(ending, s), append(ids, r.ids[s])
+			}
+		}
+		if len(ids) > 0 {
+			r.m.end(cause, ending...)
+			r.apply(end(cause, ids...))
+		}
+	case 7:
+		r.handover(role, session, id)
+	case 8:
+		if rec, ok := r.steady.View().Role(role); ok && r.m.waits[role] {
+			r.m.settle(role, true)
+			r.apply(Command{Kind: KindRoleElect, RoleElect: &RoleElect{Vacancies: []Vacancy{{role, rec.Since}}}})
+		}
+	case 9:
+		key := rapid.SampledFrom([]string{"k1", "k2", "k3"}).Draw(t, "key")
+		c := put(key, "v")
+		c.Put.Session = id
+		if r.m.living[session] {
+			r.m.keys[key] = session
+		}
+		r.apply(c)
+	case 10:
+		raw := snapshot(t, r.moved)
+		r.moved = New(Options{})
+		read(t, r.moved, raw)
+	case 11:
+		r.m.withdraw(role, session)
+		r.apply(Command{Kind: KindRoleWithdraw, RoleWithdraw: &RoleWithdraw{Role: role, Session: id}})
+	}
+}
+
+func (r *roleRun) handover(role, session, id string) {
+	switch {
+	case rapid.Bool().Draw(r.t, "evict"):
+		if r.m.holder[role] != "" {
+			r.m.vacate(role, CauseEvicted)
+			r.m.settle(role, false)
+		}
+		id = ""
+	case slices.Contains(r.m.queue[role], session) && !r.m.barred[role+"/"+session]:
+		if r.m.holder[role] != "" {
+			r.m.vacate(role, CauseTransferred)
+		}
+		r.m.elect(role, session)
+	}
+	r.apply(handover(role, id))
+}
+
+// check compares the states with the model. Tokens must grow for ever, also
+// where the model knows nothing of them.
+func (r *roleRun) check() {
+	v := r.moved.View()
+	for _, role := range modelRoles {
+		rec, ok := v.Role(role)
+		if !ok {
+			rec = &Role{}
+		}
+		var queue []string
+		for _, c := range rec.Queue {
+			queue = append(queue, c.Name)
+		}
+		if rec.Current.Holder != r.m.holder[role] || !slices.Equal(queue, r.m.queue[role]) || rec.Delayed != r.m.waits[role] {
+			r.t.Fatalf("%s: holder %q, queue %q, delayed %v; model %q, %q, %v", role, rec.Current.Holder, queue, rec.Delayed, r.m.holder[role], r.m.queue[role], r.m.waits[role])
+		}
+		if rec.Held() && rec.Current.Token < r.tokens[role] {
+			r.t.Fatalf("%s: token %d after %d", role, rec.Current.Token, r.tokens[role])
+		}
+	}
+	if v.Sessions() != len(r.m.living) || v.Keys() != len(r.m.keys) {
+		r.t.Fatalf("%d sessions, %d keys; model %d, %d", v.Sessions(), v.Keys(), len(r.m.living), len(r.m.keys))
+	}
+	for key, owner := range r.m.keys {
+		if it, _ := v.Get(key); it.Session != r.ids[owner] {
+			r.t.Fatalf("%s is tied to %q, want %s", key, it.Session, owner)
+		}
+	}
+	r.checkIndex(v)
+	if r.before.Fingerprint() != r.print {
+		r.t.Fatal("an old view has changed")
+	}
+	r.before = r.steady.View()
+	r.print = r.before.Fingerprint()
+	r.watch()
+}
+
+// checkIndex compares what the sessions are said to hold with what they hold.
+func (r *roleRun) checkIndex(v *View) {
+	want, err := holdingsOf(v)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	list := func(tree *iradix.Tree[struct{}]) (names []string) {
+		tree.Root().Walk(func(k []byte, _ struct{}) bool {
+			names = append(names, string(k))
+			return false
+		})
+		return names
+	}
+	if got, want := list(r.steady.View().holdings), list(want); !slices.Equal(got, want) {
+		r.t.Fatalf("held %q, index says %q", want, got)
+	}
+}
+
+// watch takes what the watch has to tell, and looks at the order of tokens.
+func (r *roleRun) watch() {
+	for _, ev := range roleEventsSince(r.t, r.cursor) {
+		r.got = append(r.got, told([]RoleEvent{ev}))
+		if ev.Elected {
+			if ev.Tenure.Token <= r.tokens[ev.Role] {
+				r.t.Fatalf("%s: elected with token %d after %d", ev.Role, ev.Tenure.Token, r.tokens[ev.Role])
+			}
+			r.tokens[ev.Role] = ev.Tenure.Token
+		}
+	}
+	if strings.Join(r.got, " ") != strings.Join(r.m.events, " ") {
+		r.t.Fatalf("told %q\nmodel %q", r.got, r.m.events)
+	}
+}
+
+func roleEventsSince(t *rapid.T, c *Cursor) (events []RoleEvent) {
+	w := &watcher{cursor: c}
+	w.each(t, func(ch Change) {
+		ev, err := DecodeRoleEvent(ch.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		events = append(events, ev)
+	})
+	return events
+}
+
+// restore puts a backup of the state in its place, on both nodes.
+func (r *roleRun) restore() {
+	from, err := ReadBackup(bytes.NewReader(snapshot(r.t, r.steady)))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	merged, err := MergeBackup(r.steady.Capture(), from)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var raw bytes.Buffer
+	if _, err := merged.WriteTo(&raw); err != nil {
+		r.t.Fatal(err)
+	}
+	read(r.t, r.steady, raw.Bytes())
+	read(r.t, r.moved, raw.Bytes())
+	r.m = newRoleModel()
+	r.got = nil
+	r.follow()
+}
+
+func (r *roleRun) follow() {
+	var err error
+	if r.cursor, err = r.steady.RoleFeed().Cursor("", r.steady.View().Revision()); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// Roles go to whoever came first and may have them, one holder at a time, with
+// tokens that only grow; sessions take with them what they hold, and nothing
+// else; watchers are told everything once and in order. All of that across
+// snapshots, installs and restored backups.
+func TestRolesAgainstModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := &roleRun{t: t, m: newRoleModel(), steady: New(Options{}), moved: New(Options{}), ids: map[string]string{}, tokens: map[string]uint64{}}
+		r.follow()
+		r.before = r.steady.View()
+		r.print = r.before.Fingerprint()
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			r.step(t)
+			if rapid.IntRange(0, 30).Draw(t, "restore") == 0 {
+				r.restore()
+			}
+			r.check()
+		}
+	})
+}

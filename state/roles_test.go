@@ -1,0 +1,354 @@
+package state
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"northstar/cluster"
+)
+
+// roleEvents gives what happened to a role, or to all of them, in order.
+func roleEvents(t testing.TB, s *State, role string) []RoleEvent {
+	t.Helper()
+	prefix := ""
+	if role != "" {
+		prefix = RoleKey(role)
+	}
+	c, err := s.RoleFeed().Cursor(prefix, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	var events []RoleEvent
+	for {
+		changes, err := c.Next(ctx, 10)
+		if errors.Is(err, context.Canceled) {
+			return events
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, ch := range changes {
+			ev, err := DecodeRoleEvent(ch.Value)
+			if err != nil || ev.Elected && ev.Tenure.Token != ch.Revision {
+				t.Fatalf("revision %d: %+v, %v", ch.Revision, ev, err)
+			}
+			events = append(events, ev)
+		}
+	}
+}
+
+func told(events []RoleEvent) string {
+	var b strings.Builder
+	for _, e := range events {
+		what := "+"
+		if !e.Elected {
+			what = "-" + string(e.Tenure.Cause) + ":"
+		}
+		fmt.Fprintf(&b, "%s%s/%s ", what, e.Role, e.Tenure.Holder)
+	}
+	return strings.TrimSpace(b.String())
+}
+
+func holderOf(s *State, role string) string {
+	r, _ := s.View().Role(role)
+	if r == nil {
+		return ""
+	}
+	return r.Current.Holder
+}
+
+func TestRoleGoesDownTheQueue(t *testing.T) {
+	s := New(Options{})
+	a, b, c := newSession(t, s, "a"), newSession(t, s, "b"), newSession(t, s, "c")
+	first := campaign(t, s, "r", a)
+	if first.Current.Session != a || first.Current.Token != s.View().Revision() || first.Current.Value != "of "+a {
+		t.Fatalf("%+v", first)
+	}
+	campaign(t, s, "r", b)
+	campaign(t, s, "r", c)
+	if r := campaign(t, s, "r", b); len(r.Queue) != 2 || r.Queue[0].Session != b {
+		t.Fatalf("asking again must keep the place: %+v", r.Queue)
+	}
+	if again := campaign(t, s, "r", a); again.Current != first.Current {
+		t.Fatalf("the holder must keep its tenure: %+v", again.Current)
+	}
+	mustApply(t, s, resign("r", a))
+	mustApply(t, s, end(CauseSessionEnded, b))
+	mustApply(t, s, resign("r", c))
+	if got, want := told(roleEvents(t, s, "r")), "+r/a -resigned:r/a +r/b -session_ended:r/b +r/c -resigned:r/c"; got != want {
+		t.Fatalf("got  %s\nwant %s", got, want)
+	}
+	r, _ := s.View().Role("r")
+	if r.Held() || r.Elections != 3 || len(r.Past) != 3 || r.Past[0].Value != "" || r.Past[2].Cause != CauseResigned {
+		t.Fatalf("%+v", r)
+	}
+	wantCode(t, apply(s, resign("r", c))[0].Err, cluster.CodeBadRequest)
+}
+
+// A role must never be given to a session that ends in the same command.
+func TestSessionsThatEndTogether(t *testing.T) {
+	s := New(Options{})
+	a, b, c := newSession(t, s, "a"), newSession(t, s, "b"), newSession(t, s, "c")
+	for _, id := range []string{a, b, c} {
+		campaign(t, s, "r", id)
+	}
+	tied := put("k", "v")
+	tied.Put.Session = b
+	mustApply(t, s, tied, end(CauseExpired, a, b))
+	if got := told(roleEvents(t, s, "")); got != "+r/a -expired:r/a +r/c" {
+		t.Fatal(got)
+	}
+	if _, ok := s.View().Get("k"); ok {
+		t.Fatal("the key of an ended session is still there")
+	}
+	if s.View().Bytes() != 0 || s.View().Sessions() != 1 {
+		t.Fatalf("%d bytes, %d sessions", s.View().Bytes(), s.View().Sessions())
+	}
+	wantCode(t, apply(s, end(CauseExpired, a, b))[0].Err, cluster.CodeSessionEnded)
+	mustApply(t, s, end(CauseExpired, a, c)) // those that live end
+}
+
+// A key belongs to the session that wrote it last.
+func TestTiedKeys(t *testing.T) {
+	s := New(Options{})
+	a, b := newSession(t, s, "a"), newSession(t, s, "b")
+	tied := func(key, session string) Command {
+		c := put(key, "v")
+		c.Put.Session = session
+		return c
+	}
+	mustApply(t, s, tied("1", a), tied("2", a), tied("3", a), tied("4", a), tied("4", b), put("2", ""), del("3"), tied("5", b), tied("1", a))
+	mustApply(t, s, end(CauseSessionEnded, a))
+	items, _ := s.View().List("", "", 0)
+	var left []string
+	for _, it := range items {
+		left = append(left, it.Key+":"+it.Session)
+	}
+	if got, want := strings.Join(left, " "), "2: 4:"+b+" 5:"+b; got != want {
+		t.Fatalf("got %s, want %s", got, want)
+	}
+	if _, keys, _ := s.View().Held(b); len(keys) != 2 {
+		t.Fatal(keys)
+	}
+}
+
+func campaignWith(role, session string, change func(*RoleCampaign)) Command {
+	p := &RoleCampaign{Role: role, Session: session, Wait: true}
+	change(p)
+	return Command{Kind: KindRoleCampaign, RoleCampaign: p}
+}
+
+func TestCampaignWithoutWaiting(t *testing.T) {
+	s := New(Options{})
+	a, b := newSession(t, s, "a"), newSession(t, s, "b")
+	now := func(c *RoleCampaign) { c.Wait = false }
+	mustApply(t, s, campaignWith("r", a, now))
+	r := apply(s, campaignWith("r", b, now))[0]
+	if r.Err != nil || r.Role.Current.Session != a || r.Role.Waits(b) {
+		t.Fatalf("%+v", r)
+	}
+	mustApply(t, s, resign("r", a))
+	if holderOf(s, "r") != "" {
+		t.Fatal("a candidate that does not wait was elected later")
+	}
+}
+
+func TestTakeoverDelay(t *testing.T) {
+	slow := func(c *RoleCampaign) { c.TakeoverDelay = time.Second }
+	s := New(Options{})
+	a, b, c := newSession(t, s, "a"), newSession(t, s, "b"), newSession(t, s, "c")
+	campaign(t, s, "r", a)
+	mustApply(t, s, campaignWith("r", b, slow))
+	campaign(t, s, "r", c)
+	mustApply(t, s, resign("r", a))
+	if holderOf(s, "r") != "b" {
+		t.Fatal("a voluntary loss needs no delay")
+	}
+	mustApply(t, s, campaignWith("r", a, slow), campaignWith("r", c, slow))
+	mustApply(t, s, end(CauseExpired, b))
+	r, _ := s.View().Role("r")
+	if r.Held() || !r.Delayed {
+		t.Fatalf("elected without the delay: %+v", r)
+	}
+	elect := func(since uint64) Command {
+		return Command{Kind: KindRoleElect, RoleElect: &RoleElect{Vacancies: []Vacancy{{"r", since}}}}
+	}
+	mustApply(t, s, elect(r.Since-1))
+	if holderOf(s, "r") != "" {
+		t.Fatal("elected for another vacancy")
+	}
+	d := newSession(t, s, "d")
+	campaign(t, s, "r", d) // wants no delay, and is not first
+	if holderOf(s, "r") != "" {
+		t.Fatal("the queue was passed over")
+	}
+	mustApply(t, s, elect(r.Since))
+	if holderOf(s, "r") != "c" {
+		t.Fatal(holderOf(s, "r"))
+	}
+	mustApply(t, s, elect(r.Since)) // late: it is held
+	mustApply(t, s, end(CauseDisconnected, c))
+	if holderOf(s, "r") != "" {
+		t.Fatal("no delay after a lost connection")
+	}
+	mustApply(t, s, Command{Kind: KindRoleWithdraw, RoleWithdraw: &RoleWithdraw{Role: "r", Session: a}})
+	if holderOf(s, "r") != "d" {
+		t.Fatal("the next one wants no delay")
+	}
+	mustApply(t, s, end(CauseExpired, d))
+	e := newSession(t, s, "e")
+	mustApply(t, s, campaignWith("r", e, slow))
+	if holderOf(s, "r") != "e" {
+		t.Fatal("who comes to a vacant role that nobody waits for is elected at once")
+	}
+}
+
+func TestIneligibleCandidates(t *testing.T) {
+	not := func(c *RoleCampaign) { c.Ineligible = true }
+	s := New(Options{})
+	a, b, c := newSession(t, s, "a"), newSession(t, s, "b"), newSession(t, s, "c")
+	mustApply(t, s, campaignWith("r", a, not))
+	if holderOf(s, "r") != "" {
+		t.Fatal("elected")
+	}
+	campaign(t, s, "r", b)
+	mustApply(t, s, campaignWith("r", c, not))
+	wantCode(t, apply(s, handover("r", a))[0].Err, cluster.CodeTransferFailed)
+	mustApply(t, s, resign("r", b))
+	if holderOf(s, "r") != "" {
+		t.Fatal("elected")
+	}
+	mustApply(t, s, campaignWith("r", c, func(*RoleCampaign) {}))
+	if holderOf(s, "r") != "c" {
+		t.Fatal("one that became eligible is elected at once")
+	}
+}
+
+func handover(role, to string) Command {
+	return Command{Kind: KindRoleHandover, RoleHandover: &RoleHandover{Role: role, To: to}}
+}
+
+func TestHandover(t *testing.T) {
+	s := New(Options{})
+	a, b, c := newSession(t, s, "a"), newSession(t, s, "b"), newSession(t, s, "c")
+	wantCode(t, apply(s, handover("r", ""))[0].Err, cluster.CodeBadRequest)
+	wantCode(t, apply(s, handover("r", a))[0].Err, cluster.CodeBadRequest)
+	for _, id := range []string{a, b, c} {
+		campaign(t, s, "r", id)
+	}
+	mustApply(t, s, handover("r", c), handover("r", c), handover("r", ""))
+	if got := told(roleEvents(t, s, "")); got != "+r/a -transferred:r/a +r/c -evicted:r/c +r/b" {
+		t.Fatal(got)
+	}
+	planned := handover("r", "")
+	planned.RoleHandover.IfSince = 1
+	wantCode(t, apply(s, planned)[0].Err, cluster.CodeTermStale)
+	r, _ := s.View().Role("r")
+	planned.RoleHandover.IfSince = r.Since
+	mustApply(t, s, planned)
+}
+
+// A backup brings no session, role or tied key, and takes no token back.
+func TestRestoreEndsSessions(t *testing.T) {
+	s := New(Options{})
+	a := newSession(t, s, "a")
+	token := campaign(t, s, "r", a).Current.Token
+	tied := put("tied", "v")
+	tied.Put.Session = a
+	mustApply(t, s, put("free", "v"), tied)
+	backup := snapshotOf(t, s)
+	b := newSession(t, s, "b")
+	campaign(t, s, "r", b)
+	campaign(t, s, "queue-only", b)
+	campaign(t, s, "other", b)
+	watching, err := s.RoleFeed().Cursor("", s.View().Revision())
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, err := ReadBackup(bytes.NewReader(backup))
+	if err != nil {
+		t.Fatal(err)
+	}
+	merged, err := MergeBackup(s.Capture(), from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var raw bytes.Buffer
+	if _, err := merged.WriteTo(&raw); err != nil {
+		t.Fatal(err)
+	}
+	restore(t, s, raw.Bytes())
+	v := s.View()
+	if v.Sessions() != 0 || v.Keys() != 1 || v.Bytes() != 5 || v.holdings.Len() != 0 {
+		t.Fatalf("%d sessions, %d keys, %d bytes, %d holdings", v.Sessions(), v.Keys(), v.Bytes(), v.holdings.Len())
+	}
+	for _, name := range []string{"r", "other"} {
+		r, _ := v.Role(name)
+		if r == nil || r.Held() || len(r.Queue) != 0 || r.Past[len(r.Past)-1].Cause != CauseRestored {
+			t.Fatalf("%s: %+v", name, r)
+		}
+	}
+	if _, err := watching.Next(t.Context(), 1); !cluster.IsCode(err, cluster.CodeHistoryCompacted) {
+		t.Fatal(err)
+	}
+	c := newSession(t, s, "c")
+	if again := campaign(t, s, "r", c).Current.Token; again <= token {
+		t.Fatalf("token %d after %d", again, token)
+	}
+	wantCode(t, apply(s, tied)[0].Err, cluster.CodeSessionEnded)
+}
+
+func TestRoleLimits(t *testing.T) {
+	long := strings.Repeat("x", 5000)
+	for name, c := range map[string]Command{
+		"nonce":             {Kind: KindSessionCreate, SessionCreate: &SessionCreate{Nonce: "ABCDEFGHI", TTL: MinSessionTTL}},
+		"ttl_ms":            {Kind: KindSessionCreate, SessionCreate: &SessionCreate{Nonce: "abcdefgh", TTL: MinSessionTTL - 1}},
+		"name":              {Kind: KindSessionCreate, SessionCreate: &SessionCreate{Nonce: "abcdefgh", TTL: MinSessionTTL, Name: long}},
+		"meta":              {Kind: KindSessionCreate, SessionCreate: &SessionCreate{Nonce: "abcdefgh", TTL: MinSessionTTL, Meta: map[string]string{"a": long}}},
+		"session_ids":       end(CauseExpired),
+		"cause":             end(CauseResigned, "s"),
+		"role":              campaignWith("a/b", "s", func(*RoleCampaign) {}),
+		"session_id":        campaignWith("r", "", func(*RoleCampaign) {}),
+		"value":             campaignWith("r", "s", func(c *RoleCampaign) { c.Value = long }),
+		"takeover_delay_ms": campaignWith("r", "s", func(c *RoleCampaign) { c.TakeoverDelay = -1 }),
+		"to_session_id":     handover("r", long),
+		"idempotency key":   {Kind: KindSessionCreate, Idem: &Idem{Key: "k"}, SessionCreate: &SessionCreate{Nonce: "abcdefgh", TTL: MinSessionTTL}},
+	} {
+		err := c.Validate()
+		wantCode(t, err, cluster.CodeBadRequest)
+		if !strings.HasPrefix(err.Detail, name+":") {
+			t.Errorf("%s: %s", name, err.Detail)
+		}
+	}
+}
+
+// There is always room for another role, as long as some are not in use, and a
+// role that is forgotten does not give a token twice.
+func TestVacantRolesAreForgotten(t *testing.T) {
+	s := New(Options{HistoryRevisions: 100})
+	a := newSession(t, s, "a")
+	var cmds []Command
+	for i := range MaxRoles {
+		cmds = append(cmds, campaignWith(fmt.Sprint("role", i), a, func(*RoleCampaign) {}))
+	}
+	mustApply(t, s, cmds...)
+	wantCode(t, apply(s, campaignWith("more", a, func(*RoleCampaign) {}))[0].Err, cluster.CodeBusy)
+	role7, _ := s.View().Role("role7")
+	mustApply(t, s, resign("role7", a), resign("role8", a))
+	mustApply(t, s, campaignWith("more", a, func(*RoleCampaign) {}))
+	if _, known := s.View().Role("role7"); known || s.View().Roles() != MaxRoles-1 {
+		t.Fatalf("%d roles", s.View().Roles())
+	}
+	mustApply(t, s, campaignWith("role7", a, func(*RoleCampaign) {}))
+	if r, _ := s.View().Role("role7"); r.Current.Token <= role7.Current.Token {
+		t.Fatalf("token %d after %d", r.Current.Token, role7.Current.Token)
+	}
+	restore(t, New(Options{}), snapshotOf(t, s))
+}

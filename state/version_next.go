@@ -1,0 +1,56 @@
+//go:build northstar_next
+
+package state
+
+import "northstar/cluster"
+
+// CommandVersion of this build is one higher than that of the default build. It
+// exists to test rolling upgrades with two real binaries.
+const CommandVersion uint32 = 2
+
+// KindNote is the one kind that only this build knows. It changes nothing.
+const KindNote Kind = 1000
+
+// Note is a command without effect on anything but the version of the state.
+type Note struct {
+	Text string
+}
+
+type extension struct {
+	Note *Note
+}
+
+func (x *extension) extensionOf(k Kind) payload {
+	if k == KindNote && x.Note != nil {
+		return x.Note
+	}
+	return nil
+}
+
+func (x *extension) newExtension(k Kind) payload {
+	if k != KindNote {
+		return nil
+	}
+	x.Note = new(Note)
+	return x.Note
+}
+
+func extensionVersion(k Kind) uint32 {
+	if k == KindNote {
+		return 2
+	}
+	return 0
+}
+
+func (n *Note) encode(e *encoder) { e.stringOpt(16, n.Text) }
+
+func (n *Note) decode(f field) error {
+	if f.num == 16 {
+		return setString(f, &n.Text)
+	}
+	return nil
+}
+
+func (n *Note) check() *cluster.Error { return checkText("text", n.Text) }
+
+func (n *Note) apply(*work) Result { return Result{} }

@@ -1,0 +1,21 @@
+//go:build !northstar_next
+
+package state
+
+import (
+	"errors"
+	"testing"
+)
+
+// The bytes that a build of the next version writes stop this one, whole: the
+// put before the unknown command is not given out either.
+func TestNextVersionStopsThisBuild(t *testing.T) {
+	cmds, err := DecodeBatch(noteBytes(t))
+	var unknown *UnknownCommandError
+	if !errors.As(err, &unknown) || unknown.Version != 2 || unknown.Kind != 1000 {
+		t.Fatalf("got %v", err)
+	}
+	if cmds != nil {
+		t.Fatalf("got %+v beside the error", cmds)
+	}
+}

@@ -1,0 +1,168 @@
+package telemetry
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"northstar/cluster"
+)
+
+// Source is where gauges come from at each scrape. Both functions are cheap,
+// do not block, and may be called by any goroutine.
+type Source struct {
+	Status func() cluster.NodeStatus
+	Peers  func() []cluster.PeerStatus
+	// Roles gives what is to be shown of roles, at most limit of them, and counts
+	// the sessions. Optional.
+	Roles func(limit int) (roles []Role, sessions int)
+}
+
+// Role is what the metrics show of one role.
+type Role struct {
+	Name      string
+	Token     uint64 // 0: nobody holds it
+	Elections uint64
+}
+
+type source struct{ p atomic.Pointer[Source] }
+
+// Bind names the source of the gauges. Before it, a scrape shows none of them.
+func (m *Metrics) Bind(s Source) { m.source.p.Store(&s) }
+
+// scraped computes gauges when they are asked for, which is cheaper than
+// keeping them, and never shows an old value.
+type scraped struct{ m *Metrics }
+
+var scrapedDescs = func() map[string]*prometheus.Desc {
+	descs := make(map[string]*prometheus.Desc)
+	for _, d := range declared {
+		if d.Kind == Gauge && d.Name != "http_in_flight" || d.Name == "role_elections_total" {
+			descs[d.Name] = prometheus.NewDesc(Prefix+d.Name, d.Help, d.Labels, nil)
+		}
+	}
+	return descs
+}()
+
+// Describe implements prometheus.Collector.
+func (c *scraped) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range scrapedDescs {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *scraped) Collect(ch chan<- prometheus.Metric) {
+	now := time.Now()
+	set := func(name string, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(scrapedDescs[name], prometheus.GaugeValue, v, labels...)
+	}
+	set("election_success_rate", c.m.outcomes.rate(now))
+	src := c.m.source.p.Load()
+	if src == nil {
+		return
+	}
+	c.collectRoles(ch, src)
+	st := src.Status()
+	leading := st.Role == cluster.Leader
+	set("current_term", float64(st.Term))
+	set("is_leader", truth(leading))
+	set("commit_index", float64(st.CommitIndex))
+	set("applied_index", float64(st.AppliedIndex))
+	set("disk_stalled", truth(st.Disk.Stalled))
+	set("disk_read_only", truth(st.Disk.ReadOnly))
+	if st.LeaderID != "" {
+		set("current_leader_id", 1, string(st.LeaderID))
+	}
+	tenure := 0.0
+	if leading && !st.LeaderSince.IsZero() {
+		tenure = now.Sub(st.LeaderSince).Seconds()
+	}
+	set("leader_tenure_seconds", tenure)
+	switch {
+	case leading:
+		set("heartbeat_age_ms", 0)
+	case st.LeaderContactAge >= 0:
+		set("heartbeat_age_ms", ms(st.LeaderContactAge))
+	}
+	for _, p := range src.Peers() {
+		set("peer_healthy", truth(p.Healthy), string(p.ID))
+		if p.Contacted {
+			set("peer_last_contact_ms", ms(p.LastContact), string(p.ID))
+		}
+		if leading {
+			set("peer_lag_entries", float64(p.LagEntries), string(p.ID))
+		}
+	}
+}
+
+// collectRoles shows the roles, which every node knows from the replicated state.
+func (c *scraped) collectRoles(ch chan<- prometheus.Metric, src *Source) {
+	if src.Roles == nil {
+		return
+	}
+	roles, sessions := src.Roles(maxSeries)
+	ch <- prometheus.MustNewConstMetric(scrapedDescs["sessions"], prometheus.GaugeValue, float64(sessions))
+	for _, r := range roles {
+		ch <- prometheus.MustNewConstMetric(scrapedDescs["role_held"], prometheus.GaugeValue, truth(r.Token != 0), r.Name)
+		ch <- prometheus.MustNewConstMetric(scrapedDescs["role_token"], prometheus.GaugeValue, float64(r.Token), r.Name)
+		ch <- prometheus.MustNewConstMetric(scrapedDescs["role_elections_total"], prometheus.CounterValue, float64(r.Elections), r.Name)
+	}
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func processCollectors() []prometheus.Collector {
+	return []prometheus.Collector{
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	}
+}
+
+// outcomes remembers how the latest elections ended, for the success rate.
+type outcomes struct {
+	mu   sync.Mutex
+	ring [256]outcome
+	next int
+}
+
+type outcome struct {
+	at  time.Time
+	won bool
+}
+
+func (o *outcomes) add(now time.Time, won bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.ring[o.next%len(o.ring)] = outcome{now, won}
+	o.next++
+}
+
+// rate is the share of won elections within successWindow before now, 1 when
+// there were none.
+func (o *outcomes) rate(now time.Time) float64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	all, won := 0, 0
+	for _, e := range o.ring {
+		if e.at.IsZero() || now.Sub(e.at) > successWindow {
+			continue
+		}
+		all++
+		if e.won {
+			won++
+		}
+	}
+	if all == 0 {
+		return 1
+	}
+	return float64(won) / float64(all)
+}

@@ -1,0 +1,217 @@
+package telemetry
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"northstar/cluster"
+)
+
+// DefaultJournalSize is how many events a node keeps.
+const DefaultJournalSize = 4096
+
+// Journal is what happened on this node since its process began: a ring of
+// events that readers share. A slow reader costs nothing; it is told when it
+// has fallen behind. All methods may be called by any goroutine; Append and
+// Warn of a nil Journal drop what they get.
+type Journal struct {
+	node   cluster.NodeID
+	boot   string
+	logger hclog.Logger
+
+	mu      sync.Mutex
+	ring    []cluster.Event // event n stands at n % len
+	last    uint64          // number of the newest event; the first is 1
+	changed chan struct{}   // closed at the next event; nil while nobody waits
+}
+
+// NewJournal makes a journal that keeps size events. boot names the process:
+// a sequence number of another process is refused, not misread.
+func NewJournal(node cluster.NodeID, boot string, size int, logger hclog.Logger) *Journal {
+	return &Journal{node: node, boot: boot, logger: logger, ring: make([]cluster.Event, max(size, 1))}
+}
+
+// Append records an event and logs it once at info. Seq and Node are filled in,
+// At where it is zero. The event's Fields must not be changed afterwards.
+func (j *Journal) Append(e cluster.Event) { j.append(hclog.Info, e) }
+
+// Warn is Append for an event that needs attention.
+func (j *Journal) Warn(e cluster.Event) { j.append(hclog.Warn, e) }
+
+func (j *Journal) append(level hclog.Level, e cluster.Event) {
+	if j == nil {
+		return
+	}
+	e.Node = j.node
+	if e.At.IsZero() {
+		e.At = time.Now()
+	}
+	e.At = e.At.UTC()
+	j.mu.Lock()
+	j.last++
+	e.Seq = j.seq(j.last)
+	j.ring[j.last%uint64(len(j.ring))] = e
+	if j.changed != nil {
+		close(j.changed)
+		j.changed = nil
+	}
+	j.mu.Unlock()
+	j.logger.Log(level, e.Message, logFields(e)...)
+}
+
+// logFields gives the event's fields as hclog wants them, in a fixed order.
+func logFields(e cluster.Event) []any {
+	args := []any{"event", e.Type, "seq", e.Seq}
+	if e.Term != 0 {
+		args = append(args, "term", e.Term)
+	}
+	names := make([]string, 0, len(e.Fields))
+	for name := range e.Fields {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		args = append(args, name, e.Fields[name])
+	}
+	return args
+}
+
+func (j *Journal) seq(n uint64) string {
+	return j.boot + "-" + strconv.FormatUint(n, 36)
+}
+
+// position turns a seq into the number of its event.
+func (j *Journal) position(seq string) (uint64, error) {
+	i := strings.LastIndexByte(seq, '-')
+	if i < 0 {
+		return 0, cluster.Errorf(cluster.CodeBadRequest, "since: %q is not the seq of an event", seq)
+	}
+	n, err := strconv.ParseUint(seq[i+1:], 36, 64)
+	if err != nil {
+		return 0, cluster.Errorf(cluster.CodeBadRequest, "since: %q is not the seq of an event", seq)
+	}
+	if seq[:i] != j.boot {
+		return 0, cluster.Errorf(cluster.CodeHistoryCompacted, "since: %q is of an earlier process, or of another node; this is %s", seq, j.node)
+	}
+	return n, nil
+}
+
+// Latest returns the newest limit events of a type ("" for all), the oldest of
+// them first, the seq after which they begin, and the one to go on from.
+func (j *Journal) Latest(typ string, limit int) (items []cluster.Event, prev, next string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	before := j.last
+	for n := j.last; n >= j.oldest() && len(items) < limit; n-- {
+		if e := j.at(n); typ == "" || e.Type == typ {
+			items = append(items, e)
+			before = n - 1
+		}
+	}
+	slices.Reverse(items)
+	return items, j.seq(before), j.seq(j.last)
+}
+
+// Since returns up to limit events of a type ("" for all) after the one with
+// that seq, and the seq to go on from. Its errors are CodeBadRequest for
+// garbage and CodeHistoryCompacted for a seq that is no longer kept or that
+// another process gave out.
+func (j *Journal) Since(seq, typ string, limit int) (items []cluster.Event, next string, err error) {
+	c, err := j.Cursor(seq, typ)
+	if err != nil {
+		return nil, "", err
+	}
+	items, _, err = c.take(limit)
+	if err != nil {
+		return nil, "", err
+	}
+	return items, c.Seq(), nil
+}
+
+// oldest is the number of the oldest event kept; last+1 when there is none.
+// The lock is held.
+func (j *Journal) oldest() uint64 {
+	if size := uint64(len(j.ring)); j.last > size {
+		return j.last - size + 1
+	}
+	return 1
+}
+
+// at returns event n, which is kept. The lock is held.
+func (j *Journal) at(n uint64) cluster.Event { return j.ring[n%uint64(len(j.ring))] }
+
+// Cursor starts to read after the event with that seq; "" means from now on.
+// Errors as of Since.
+func (j *Journal) Cursor(seq, typ string) (*EventCursor, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	c := &EventCursor{journal: j, typ: typ, read: j.last}
+	if seq == "" {
+		return c, nil
+	}
+	n, err := j.position(seq)
+	if err != nil {
+		return nil, err
+	}
+	if n > j.last || n+1 < j.oldest() {
+		return nil, cluster.Errorf(cluster.CodeHistoryCompacted, "since: %q is no longer kept", seq)
+	}
+	c.read = n
+	return c, nil
+}
+
+// EventCursor reads a journal in order. It belongs to one goroutine.
+type EventCursor struct {
+	journal *Journal
+	typ     string
+	read    uint64 // number of the last event seen
+}
+
+// Seq is what a new cursor would have to start from to go on after this one.
+func (c *EventCursor) Seq() string { return c.journal.seq(c.read) }
+
+// Next waits for at least one event and returns at most limit. It ends with
+// the context's cause, or CodeHistoryCompacted when it has fallen behind.
+func (c *EventCursor) Next(ctx context.Context, limit int) ([]cluster.Event, error) {
+	for {
+		items, changed, err := c.take(limit)
+		if err != nil || len(items) > 0 {
+			return items, err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// take returns what is there, and, when that is nothing, a channel that is
+// closed when it changes.
+func (c *EventCursor) take(limit int) (items []cluster.Event, changed <-chan struct{}, err error) {
+	j := c.journal
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if c.read+1 < j.oldest() {
+		return nil, nil, cluster.Errorf(cluster.CodeHistoryCompacted, "events after %q are no longer kept: the reader has fallen behind", j.seq(c.read))
+	}
+	for c.read < j.last && len(items) < limit {
+		c.read++
+		if e := j.at(c.read); c.typ == "" || e.Type == c.typ {
+			items = append(items, e)
+		}
+	}
+	if len(items) > 0 {
+		return items, nil, nil
+	}
+	if j.changed == nil {
+		j.changed = make(chan struct{})
+	}
+	return nil, j.changed, nil
+}

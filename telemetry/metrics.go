@@ -1,0 +1,233 @@
+// Package telemetry is what a node tells the outside about itself: its metrics,
+// declared as data and kept in one registry a node, and the journal of what
+// happened on it.
+package telemetry
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Results of an election and a transfer, as label values.
+const (
+	ResultWon    = "won"
+	ResultLost   = "lost"
+	ResultOK     = "ok"
+	ResultFailed = "failed"
+)
+
+// Label values whose series are there from the start: a counter that appears
+// with its first event hides that event from rate() and increase().
+var (
+	firstTriggers   = []string{"startup", "timeout", "transfer"}
+	proposalResults = []string{"ok", "refused", "not_proposed", "busy", "read_only", "unknown"}
+)
+
+// successWindow is what election_success_rate looks back on.
+const successWindow = 5 * time.Minute
+
+// Metrics are one node's metrics. Its methods may be called by any goroutine,
+// never block, and accept a nil receiver, which drops everything: a package
+// that is tested alone needs none.
+type Metrics struct {
+	registry *prometheus.Registry
+	handler  http.Handler
+
+	elections          *bounded[prometheus.Counter]
+	electionDuration   prometheus.Histogram
+	leaderlessDuration prometheus.Histogram
+	failovers          *bounded[prometheus.Counter]
+	transfers          *bounded[prometheus.Counter]
+	transferDuration   prometheus.Histogram
+	votes              *bounded[prometheus.Counter]
+	fsync              prometheus.Histogram
+	apply              prometheus.Histogram
+	proposals          *bounded[prometheus.Counter]
+	httpDuration       *bounded[prometheus.Observer]
+	httpInFlight       prometheus.Gauge
+	rpcRejected        *bounded[prometheus.Counter]
+	authFailures       prometheus.Counter
+	splitBrains        prometheus.Counter
+
+	outcomes outcomes
+	source   source
+}
+
+// New makes the metrics of one node, with those of the Go runtime and the
+// process. Further collectors, such as the RaftSink, are added by the caller.
+func New(more ...prometheus.Collector) *Metrics {
+	m := &Metrics{registry: prometheus.NewRegistry()}
+	m.elections = counters(m.registry, "election_count")
+	m.electionDuration = histogram(m.registry, "election_duration_ms")
+	m.leaderlessDuration = histogram(m.registry, "leaderless_duration_ms")
+	m.failovers = counters(m.registry, "failover_count")
+	m.transfers = counters(m.registry, "leader_transfer_count")
+	m.transferDuration = histogram(m.registry, "leader_transfer_duration_ms")
+	m.votes = counters(m.registry, "votes_total")
+	m.fsync = histogram(m.registry, "disk_fsync_ms")
+	m.apply = histogram(m.registry, "apply_duration_ms")
+	m.proposals = counters(m.registry, "proposals_total")
+	m.httpDuration = histograms(m.registry, "http_request_duration_ms")
+	m.httpInFlight = gauge(m.registry, "http_in_flight")
+	m.rpcRejected = counters(m.registry, "rpc_rejected_total")
+	m.authFailures = counter(m.registry, "auth_failures_total")
+	m.splitBrains = counter(m.registry, "split_brain_detected")
+	for _, trigger := range firstTriggers {
+		m.elections.with(trigger, ResultWon)
+		m.elections.with(trigger, ResultLost)
+	}
+	m.transfers.with(ResultOK)
+	m.transfers.with(ResultFailed)
+	for _, result := range proposalResults {
+		m.proposals.with(result)
+	}
+	m.registry.MustRegister(&scraped{m: m})
+	m.registry.MustRegister(processCollectors()...)
+	m.registry.MustRegister(more...)
+	m.handler = promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
+		ErrorHandling:       promhttp.ContinueOnError,
+		MaxRequestsInFlight: 4,
+		Timeout:             10 * time.Second,
+	})
+	return m
+}
+
+// Handler serves the registry in Prometheus' formats.
+func (m *Metrics) Handler() http.Handler { return m.handler }
+
+// Registry is the node's registry, for tests and further collectors.
+func (m *Metrics) Registry() *prometheus.Registry { return m.registry }
+
+// Election counts an election that this node stood in. leaderless is how long
+// it knew no leader before; it is observed for won elections only.
+func (m *Metrics) Election(trigger, result string, took, leaderless time.Duration) {
+	if m == nil {
+		return
+	}
+	m.elections.with(trigger, result).Inc()
+	m.electionDuration.Observe(ms(took))
+	if result == ResultWon {
+		m.leaderlessDuration.Observe(ms(leaderless))
+	}
+	m.outcomes.add(time.Now(), result == ResultWon)
+}
+
+// Failover counts an election won in the place of a leader that failed, or was
+// replaced by the cluster itself.
+func (m *Metrics) Failover(trigger string) {
+	if m == nil {
+		return
+	}
+	m.failovers.with(trigger).Inc()
+}
+
+// Transfer counts a leadership transfer that this node led.
+func (m *Metrics) Transfer(result string, took time.Duration) {
+	if m == nil {
+		return
+	}
+	m.transfers.with(result).Inc()
+	m.transferDuration.Observe(ms(took))
+}
+
+// Vote counts one answer of this node to a candidate. reason is a short fixed
+// word, not a sentence.
+func (m *Metrics) Vote(granted bool, reason string) {
+	if m == nil {
+		return
+	}
+	m.votes.with(strconv.FormatBool(granted), reason).Inc()
+}
+
+// Fsync observes one synced write to the log or the vote record.
+func (m *Metrics) Fsync(took time.Duration) {
+	if m == nil {
+		return
+	}
+	m.fsync.Observe(ms(took))
+}
+
+// Apply observes the application of one batch of commands to the state.
+func (m *Metrics) Apply(took time.Duration) {
+	if m == nil {
+		return
+	}
+	m.apply.Observe(ms(took))
+}
+
+// Proposals counts n proposals that ended with the same result.
+func (m *Metrics) Proposals(result string, n int) {
+	if m == nil {
+		return
+	}
+	m.proposals.with(result).Add(float64(n))
+}
+
+// HTTPStarted counts a request in flight, until HTTPDone.
+func (m *Metrics) HTTPStarted() {
+	if m == nil {
+		return
+	}
+	m.httpInFlight.Inc()
+}
+
+// HTTPDone ends a request that HTTPStarted began. route is a pattern of the
+// route table, never a path.
+func (m *Metrics) HTTPDone(route, method string, status int, took time.Duration) {
+	if m == nil {
+		return
+	}
+	m.httpInFlight.Dec()
+	m.httpDuration.with(route, knownMethod(method), statusText(status)).Observe(ms(took))
+}
+
+// RPCRejected counts a peer message or connection that was refused.
+func (m *Metrics) RPCRejected(kind, reason string) {
+	if m == nil {
+		return
+	}
+	m.rpcRejected.with(kind, reason).Inc()
+}
+
+// AuthFailure counts a request with a bad token or certificate.
+func (m *Metrics) AuthFailure() {
+	if m == nil {
+		return
+	}
+	m.authFailures.Inc()
+}
+
+// SplitBrain counts a conflict that this node has found: a stale leader, two of
+// one term, another cluster or generation, an ID borne twice.
+func (m *Metrics) SplitBrain() {
+	if m == nil {
+		return
+	}
+	m.splitBrains.Inc()
+}
+
+func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+func knownMethod(m string) string {
+	switch m {
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
+		return m
+	}
+	return "other"
+}
+
+func statusText(code int) string {
+	switch code {
+	case http.StatusOK:
+		return "200"
+	case http.StatusNotFound:
+		return "404"
+	case http.StatusServiceUnavailable:
+		return "503"
+	}
+	return strconv.Itoa(code)
+}

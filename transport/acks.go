@@ -1,0 +1,128 @@
+package transport
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"northstar/cluster"
+)
+
+// Acks records which of this node's AppendEntries the other nodes have
+// acknowledged, by the time they were sent: the evidence that this node led at
+// that time. The library's own VerifyLeader and lastContact count non-voters,
+// and answers to messages sent before the question.
+//
+// An acknowledgement is a successful answer in the message's own term. Safe for
+// concurrent use.
+type Acks struct {
+	mu      sync.Mutex
+	peers   map[cluster.NodeID]AckInfo
+	changed chan struct{} // nil while nobody waits
+}
+
+// AckInfo is what one peer has acknowledged.
+type AckInfo struct {
+	Term          uint64    // the newest term it acknowledged anything in; the next two are of it
+	LastSendAcked time.Time // newest send time of an acknowledged AppendEntries
+	MatchIndex    uint64    // highest index that it is known to hold
+	LastContact   time.Time // when it last answered anything, also with a refusal
+}
+
+func newAcks() *Acks { return &Acks{peers: make(map[cluster.NodeID]AckInfo)} }
+
+// Peer gives what that peer has acknowledged, the zero AckInfo if nothing.
+func (a *Acks) Peer(id cluster.NodeID) AckInfo {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.peers[id]
+}
+
+// Changed gives a channel that is closed at the next acknowledgement. Take it
+// before looking, then wait on it.
+func (a *Acks) Changed() <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.changed == nil {
+		a.changed = make(chan struct{})
+	}
+	return a.changed
+}
+
+// QuorumSince says whether a majority of voters has acknowledged, in that term,
+// an AppendEntries that was sent after start. One sent at the very same reading
+// of the clock may have been sent before, and does not count. Self counts as
+// one, if it is a voter.
+func (a *Acks) QuorumSince(term uint64, self cluster.NodeID, voters []cluster.NodeID, start time.Time) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n := 0
+	for _, v := range voters {
+		if v == self {
+			n++
+			continue
+		}
+		if p := a.peers[v]; p.Term == term && p.LastSendAcked.After(start) {
+			n++
+		}
+	}
+	return n >= cluster.Quorum(len(voters))
+}
+
+// QuorumTime gives the newest time at which a majority of voters is known to
+// have followed this node in that term: the majority-th newest send time of
+// their acknowledgements, self counting as now. It is zero when there is none.
+func (a *Acks) QuorumTime(term uint64, self cluster.NodeID, voters []cluster.NodeID) time.Time {
+	return a.quorumTime(term, self, voters, time.Now())
+}
+
+func (a *Acks) quorumTime(term uint64, self cluster.NodeID, voters []cluster.NodeID, now time.Time) time.Time {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var times []time.Time
+	for _, v := range voters {
+		if v == self {
+			times = append(times, now)
+		} else if p := a.peers[v]; p.Term == term && !p.LastSendAcked.IsZero() {
+			times = append(times, p.LastSendAcked)
+		}
+	}
+	need := cluster.Quorum(len(voters))
+	if len(voters) == 0 || len(times) < need {
+		return time.Time{}
+	}
+	slices.SortFunc(times, func(x, y time.Time) int { return y.Compare(x) })
+	return times[need-1]
+}
+
+// ack records a successful answer to a message of that term, sent at sent, that
+// shows the peer to hold the log up to match (0: shows nothing).
+func (a *Acks) ack(id cluster.NodeID, term, match uint64, sent, now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p := a.peers[id]
+	p.LastContact = now
+	if term > p.Term {
+		p = AckInfo{Term: term, LastContact: now}
+	}
+	if term == p.Term {
+		if sent.After(p.LastSendAcked) {
+			p.LastSendAcked = sent
+		}
+		p.MatchIndex = max(p.MatchIndex, match)
+	}
+	a.peers[id] = p
+	if a.changed != nil {
+		close(a.changed)
+		a.changed = nil
+	}
+}
+
+// contact records any other answer.
+func (a *Acks) contact(id cluster.NodeID, now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p := a.peers[id]
+	p.LastContact = now
+	a.peers[id] = p
+}

@@ -1,0 +1,170 @@
+//go:build linux
+
+package transport
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Canary is a listening socket that the kernel closes before all others when
+// this process dies. A nil Canary is none.
+type Canary struct {
+	port int
+	once sync.Once
+	stop int           // writing end of a pipe: closing it ends the thread
+	done chan struct{} // closed when the socket is
+}
+
+// NewCanary opens a canary at the address of a listener, on a port that the
+// kernel chooses. It gives nil when that is no TCP listener, and an error where
+// the system does not let a thread have its own descriptors. Close it.
+func NewCanary(beside net.Listener) (*Canary, error) {
+	l, ok, err := listenAlso(beside)
+	if !ok || err != nil {
+		return nil, err
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	file, err := l.File() // another descriptor of the same socket, in blocking mode
+	_ = l.Close()
+	if err != nil {
+		return nil, fmt.Errorf("canary: %w", err)
+	}
+	defer file.Close() // the thread has a copy by then
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+		return nil, fmt.Errorf("canary: %w", err)
+	}
+	c := &Canary{port: port, stop: pipe[1], done: make(chan struct{})}
+	ready := make(chan error)
+	go c.own(int(file.Fd()), pipe[0], ready)
+	err = <-ready
+	_ = unix.Close(pipe[0])
+	if err != nil {
+		_ = unix.Close(c.stop)
+		return nil, fmt.Errorf("canary: %w", err)
+	}
+	return c, nil
+}
+
+// Port is where it listens; 0 when there is none.
+func (c *Canary) Port() int {
+	if c == nil {
+		return 0
+	}
+	return c.port
+}
+
+// Close ends it. It may be called again.
+func (c *Canary) Close() {
+	if c == nil {
+		return
+	}
+	c.once.Do(func() { _ = unix.Close(c.stop) })
+	<-c.done
+}
+
+// own gives this thread descriptors of its own and holds the socket until the
+// pipe is closed. The thread ends with it: nothing else could run there.
+func (c *Canary) own(listener, stop int, ready chan<- error) {
+	runtime.LockOSThread()
+	if unix.Gettid() == os.Getpid() {
+		// The first thread cannot end, and its descriptors are what /proc shows as the
+		// process's. While it is held here, another goroutine is on another thread.
+		defer runtime.UnlockOSThread()
+		other := make(chan error)
+		go c.own(listener, stop, other)
+		ready <- <-other
+		return
+	}
+	if err := unix.Unshare(unix.CLONE_FILES); err != nil {
+		runtime.UnlockOSThread() // nothing has changed
+		ready <- err
+		return
+	}
+	defer close(c.done)
+	err := closeOthers(listener, stop)
+	ready <- err
+	if err == nil {
+		hold(listener, stop)
+	}
+	_ = unix.Close(listener) // now, and not when the kernel gets to this thread's end
+}
+
+// closeOthers closes this thread's copies of all other descriptors, which would
+// keep files and connections open. Those of Go's poller stay: the scheduler may
+// wake it from here.
+func closeOthers(keep ...int) error {
+	const dir = "/proc/thread-self/fd"
+	names, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+next:
+	for _, n := range names {
+		fd, err := strconv.Atoi(n.Name())
+		if err != nil {
+			return err
+		}
+		for _, k := range keep {
+			if fd == k {
+				continue next
+			}
+		}
+		if what, err := os.Readlink(dir + "/" + n.Name()); err != nil || strings.HasPrefix(what, "anon_inode:[event") {
+			continue // it was the directory's own, or is the poller's
+		}
+		_ = unix.Close(fd)
+	}
+	return nil
+}
+
+// hold accepts connections and keeps them until they end, or stop is closed.
+func hold(listener, stop int) {
+	fds := []unix.PollFd{{Fd: int32(stop), Events: unix.POLLIN}, {Fd: int32(listener), Events: unix.POLLIN}}
+	const first = 2 // of the connections
+	defer func() {
+		for _, f := range fds[first:] {
+			_ = unix.Close(int(f.Fd))
+		}
+	}()
+	for {
+		if _, err := unix.Poll(fds, -1); err != nil { // a signal, or no memory
+			shortPause(pause)
+			continue
+		}
+		if fds[0].Revents != 0 {
+			return
+		}
+		accept := fds[1].Revents != 0
+		live := fds[:first]
+		for _, f := range fds[first:] {
+			if f.Revents != 0 { // it has ended, or says something, which nobody should
+				_ = unix.Close(int(f.Fd))
+				continue
+			}
+			live = append(live, f)
+		}
+		fds = live
+		if !accept {
+			continue
+		}
+		conn, _, err := unix.Accept4(listener, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+		if err != nil {
+			shortPause(pause) // such as too many open files
+			continue
+		}
+		if len(fds) == first+maxCanaries {
+			_ = unix.Close(int(fds[first].Fd))
+			fds = append(fds[:first], fds[first+1:]...)
+		}
+		fds = append(fds, unix.PollFd{Fd: int32(conn), Events: unix.POLLIN | unix.POLLRDHUP})
+	}
+}

@@ -1,0 +1,192 @@
+//go:build linux
+
+package transport
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"northstar/cluster"
+)
+
+// listenTCP opens a listener that the test closes, and a canary beside it.
+func withCanary(t *testing.T) (net.Listener, *Canary) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	c, err := NewCanary(l)
+	if err != nil {
+		t.Skipf("this system gives no thread descriptors of its own: %v", err)
+	}
+	t.Cleanup(c.Close)
+	return l, c
+}
+
+func canaryAddr(c *Canary) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(c.Port())) }
+
+func dialCanary(t *testing.T, addr string) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// ends says whether the other side ends the connection within the time.
+func ends(conn net.Conn, within time.Duration) bool {
+	_ = conn.SetReadDeadline(time.Now().Add(within))
+	_, err := conn.Read(make([]byte, 1))
+	return processGone(err)
+}
+
+// A canary holds connections until it is closed, and leaves nothing behind.
+func TestCanary(t *testing.T) {
+	l, c := withCanary(t)
+	conn := dialCanary(t, canaryAddr(c))
+	other := dialCanary(t, canaryAddr(c))
+	if ends(conn, 20*time.Millisecond) {
+		t.Fatal("the connection was not held")
+	}
+	if _, err := other.Write([]byte("x")); err != nil || !ends(other, 10*time.Second) {
+		t.Error("one that says something is kept")
+	}
+	// The thread keeps no copy of other descriptors: this closes for good.
+	_ = l.Close()
+	if late, err := net.Dial("tcp", l.Addr().String()); err == nil {
+		_ = late.Close()
+		t.Error("the listener beside it is still open")
+	}
+	c.Close()
+	c.Close()
+	if !ends(conn, 10*time.Second) {
+		t.Error("the connection outlives the canary")
+	}
+	if late, err := net.Dial("tcp", canaryAddr(c)); err == nil {
+		_ = late.Close()
+		t.Error("it listens after its end")
+	}
+}
+
+func TestCanaryHoldsABoundedNumber(t *testing.T) {
+	_, c := withCanary(t)
+	first := dialCanary(t, canaryAddr(c))
+	for range maxCanaries {
+		dialCanary(t, canaryAddr(c))
+	}
+	if !ends(first, 10*time.Second) {
+		t.Error("the oldest was kept")
+	}
+}
+
+// TestCanaryProcess is no test, but the process that TestCanaryGoesFirst kills.
+func TestCanaryProcess(*testing.T) {
+	if os.Getenv("NORTHSTAR_CANARY") == "" {
+		return
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		panic(err)
+	}
+	c, err := NewCanary(l)
+	if err != nil {
+		fmt.Println("skip", err)
+		os.Exit(0)
+	}
+	memory := make([]byte, 256<<20)
+	for i := 0; i < len(memory); i += os.Getpagesize() {
+		memory[i] = 1
+	}
+	fmt.Println("at", l.Addr(), canaryAddr(c))
+	conn, err := l.Accept()
+	if err != nil {
+		panic(err)
+	}
+	_, _ = conn.Read(memory[:1]) // for ever
+}
+
+// The canary of a process that is killed ends before its other connections: the
+// kernel tears the memory down in between. On a busy machine the canary's thread
+// may happen to be the one that does it.
+func TestCanaryGoesFirst(t *testing.T) {
+	const tries = 10
+	for range tries {
+		if before := killCanaryProcess(t); before > time.Millisecond {
+			t.Logf("%v before", before)
+			return
+		}
+	}
+	t.Errorf("in none of %d processes", tries)
+}
+
+// killCanaryProcess kills a process with much memory, and gives how long its
+// canary ended before its other connection.
+func killCanaryProcess(t *testing.T) time.Duration {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], "-test.run", "^TestCanaryProcess$")
+	cmd.Env = append(os.Environ(), "NORTHSTAR_CANARY=1")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	line, err := bufio.NewReader(out).ReadString('\n')
+	var main, watch string
+	if _, scanErr := fmt.Sscanf(line, "at %s %s", &main, &watch); scanErr != nil {
+		t.Skip(line, err)
+	}
+	var at [2]time.Time
+	var watching sync.WaitGroup
+	for i, conn := range []net.Conn{dialCanary(t, watch), dialCanary(t, main)} {
+		watching.Go(func() {
+			ends(conn, 30*time.Second)
+			at[i] = time.Now()
+		})
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	watching.Wait()
+	return at[1].Sub(at[0])
+}
+
+// The end of a peer's canary is the end of its process, confirmed by one dial;
+// that of a connection to it alone is not.
+func TestCanaryIsEvidence(t *testing.T) {
+	_, c := withCanary(t)
+	a := newEnd(t, "n1")
+	b := newEnd(t, "n2", func(cfg *Config, _ *end) { cfg.CanaryPort = c.Port() })
+	acquaint(t, a, b)
+	eventually(t, "the canary is watched", func() bool { return a.tr.monitors.find("n2").canaryOf("boot-n2") != "" })
+	for range 2 * maxCanaries { // until its connection is the oldest, and has to go
+		dialCanary(t, canaryAddr(c))
+	}
+	eventually(t, "the connection is lost", func() bool { return len(a.lost()) > 0 })
+	if l := a.lost()[0]; l.Peer != "n2" || l.BootID != "boot-n2" {
+		t.Errorf("lost %+v", l)
+	}
+	if alive := a.tr.Confirm(t.Context(), "n2", "boot-n2"); alive != cluster.LivenessAlive {
+		t.Errorf("a living process is %s", alive)
+	}
+	c.Close()
+	if alive := a.tr.Confirm(t.Context(), "n2", "boot-n2"); alive != cluster.LivenessDead {
+		t.Errorf("a process without its canary is %s", alive)
+	}
+	if alive := a.tr.Confirm(t.Context(), "n2", "boot-before"); alive != cluster.LivenessRestarted {
+		t.Errorf("an earlier process is %s", alive)
+	}
+}

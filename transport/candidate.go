@@ -1,0 +1,188 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"northstar/cluster"
+)
+
+// What this node does as a candidate: it asks for votes, and it can be made to
+// stand.
+
+// RequestVote asks for a vote, from nodes that exchange votes with this one. The
+// flag that lets voters pass over a leader that they know goes out only with a
+// warrant; otherwise each voter goes by evidence of its own.
+func (r *Raft) RequestVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
+	r.ballots.cast(args.Term, r.t.cfg.Local().NodeID)
+	if args.LeadershipTransfer && !r.warranted(time.Now()) {
+		bare := *args // the library gives the same one to all its goroutines
+		bare.LeadershipTransfer = false
+		args = &bare
+	}
+	term := args.Term
+	m := r.message(id, "vote", term, 0)
+	err := r.askVote(m, target, func(out *inner) error { return out.RequestVote(id, target, args, resp) })
+	why := takeReason(&resp.RPCHeader)
+	r.voted(cluster.VoteAnswer{Term: term, Voter: m.To, Granted: resp.Granted, Reason: why}, err)
+	return err
+}
+
+// RequestPreVote asks whether a vote would be given.
+func (r *Raft) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+	if !r.t.cfg.Gate.MayStand() || r.promised(time.Now(), r.t.cfg.Local().NodeID) {
+		return r.fail(time.Now(), errMayNot)
+	}
+	term := args.Term
+	m := r.message(id, "prevote", term, 0)
+	err := r.askVote(m, target, func(out *inner) error { return out.RequestPreVote(id, target, args, resp) })
+	if err != nil && strings.Contains(err.Error(), "unexpected command") {
+		err = errors.New("pre-vote failed at the peer") // the library takes the original text for a grant
+	}
+	why := takeReason(&resp.RPCHeader)
+	r.voted(cluster.VoteAnswer{Term: term, Voter: m.To, Pre: true, Granted: resp.Granted, Reason: why}, err)
+	return err
+}
+
+// voted passes a voter's answer on to whoever explains elections.
+func (r *Raft) voted(a cluster.VoteAnswer, err error) {
+	switch {
+	case err != nil:
+		a.Granted, a.Reason = false, noAnswer(err)
+	case a.Granted:
+		a.Reason = ""
+	case a.Reason == "":
+		a.Reason = "refused"
+	}
+	r.t.cfg.Voted(a)
+}
+
+// noAnswer says why a voter did not answer, in a few words.
+func noAnswer(err error) string {
+	var refused *RefusedError
+	switch {
+	case errors.As(err, &refused):
+		return refused.Error()
+	case errors.Is(err, errNoVotes):
+		return err.Error()
+	case unreachable(err):
+		return "not reached"
+	}
+	return "no answer: " + cutReason(err.Error())
+}
+
+// askVote makes a vote RPC. When it fails because a pooled connection was dead
+// it is sent once more, on a new one: a lost vote costs an election timeout.
+func (r *Raft) askVote(m Message, target raft.ServerAddress, do func(*inner) error) error {
+	start := time.Now()
+	wake(r.t.monitors.hurry)
+	p, err := r.peer(m.To)
+	if err != nil {
+		return r.fail(start, err)
+	}
+	a, err := p.learn(string(target))
+	if err != nil {
+		return r.fail(start, err)
+	}
+	if !a.Votes {
+		return r.fail(start, fmt.Errorf("%w with node %s: %s", errNoVotes, m.To, noVotes))
+	}
+	err = r.call(m, start, do)
+	if connectionDied(err) {
+		p.forget()
+		err = r.call(m, start, do)
+	}
+	return err
+}
+
+// standLook is how often a node that is to stand looks again whether it still
+// should, while raft is inside something.
+const standLook = time.Millisecond
+
+// Stand makes this node stand for election now, without pre-vote: it puts a
+// TimeoutNow into its own queue. It fails when the node leads, may not stand,
+// has moved past term, or when raft does not take the message before ctx ends.
+//
+// Gate.MayStand is asked only with MandateEvidence. With MandateOrder voters are
+// asked to pass over the leader that they know; otherwise a voter grants only
+// what its own evidence allows.
+func (r *Raft) Stand(ctx context.Context, term uint64, by cluster.Mandate) error {
+	local := r.local.Load()
+	if local == nil {
+		return errNotReady
+	}
+	if by == cluster.MandateEvidence && !r.t.cfg.Gate.MayStand() {
+		return errMayNot
+	}
+	if by != cluster.MandateEvidence && local.Leader() == "" {
+		if err := r.own(ctx, local, term, by, r.abandonment(term)); err != nil {
+			return err
+		}
+	}
+	return r.own(ctx, local, term, by, &raft.TimeoutNowRequest{RPCHeader: r.header()})
+}
+
+// abandonment ends a candidacy that waits for pre-votes, without any other
+// effect: a candidate takes any append of its own term for the end of it, before
+// it finds that it does not have the entry that the append builds on. While
+// failover is paused a node without a leader is such a candidate for good, and
+// one cannot be told to stand: it would go on waiting.
+func (r *Raft) abandonment(term uint64) *raft.AppendEntriesRequest {
+	return &raft.AppendEntriesRequest{
+		RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax}, Term: term, PrevLogEntry: math.MaxUint64, PrevLogTerm: math.MaxUint64,
+	}
+}
+
+// own puts a message of this node's own into its queue and waits for the answer,
+// unless this node leaves the term or leads before raft takes it.
+func (r *Raft) own(ctx context.Context, local *Local, term uint64, by cluster.Mandate, command any) error {
+	reply := make(chan raft.RPCResponse, 1)
+	rpc := raft.RPC{Command: command, RespChan: reply}
+	look := time.NewTicker(standLook)
+	defer look.Stop()
+	for {
+		// Whatever raft is inside of may end the reason to stand: told later, it
+		// would depose the leader that was elected meanwhile.
+		if now := local.CurrentTerm(); now != term {
+			return fmt.Errorf("not standing: the term is %d, not %d", now, term)
+		}
+		if local.Leader() == r.t.cfg.Local().NodeID {
+			return errors.New("not standing: this node leads")
+		}
+		if by == cluster.MandateOrder {
+			r.mark(&r.warrant, time.Now())
+		}
+		select {
+		case r.consumer <- rpc:
+			return waitAnswer(ctx, r.closed, reply)
+		case <-look.C:
+		case <-r.closed:
+			return errClosed
+		case <-ctx.Done():
+			return fmt.Errorf("not standing: raft is busy: %w", ctx.Err())
+		}
+	}
+}
+
+// waitAnswer waits for raft's answer to a message of this node.
+func waitAnswer(ctx context.Context, closed <-chan struct{}, reply <-chan raft.RPCResponse) error {
+	select {
+	case answer := <-reply:
+		return answer.Error
+	case <-closed:
+		return errClosed
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// warranted says whether this node was told to stand less than an election
+// timeout ago, by the leader or by an operator. The library's own mark of that
+// can outlive its election.
+func (r *Raft) warranted(now time.Time) bool { return r.within(&r.warrant, now, r.t.cfg.TimeoutMax) }

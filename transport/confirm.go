@@ -1,0 +1,78 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"syscall"
+	"time"
+
+	"northstar/cluster"
+)
+
+// Limits of a confirmation. One long deadline could land in the backlog of a
+// listener that is about to die, so it is many short ones.
+const (
+	confirmTry   = 3 * time.Millisecond // of one try, or three times the measured handshake
+	confirmPause = 50 * time.Microsecond
+	confirmAll   = 60 * time.Millisecond
+	confirmTries = 256
+)
+
+// Confirm finds out, by dialling again, whether the process bootID of a peer
+// still runs. It takes as long as ctx allows, and at most about 60 ms. Nobody
+// listens, at that process's canary or at the node's address: dead. A hello with that boot ID: alive; with another: restarted.
+// Nothing clear in time: unclear.
+func (t *Transport) Confirm(ctx context.Context, peer cluster.NodeID, bootID string) cluster.Liveness {
+	target := t.monitors.address(peer)
+	if target == "" {
+		return cluster.LivenessUnclear
+	}
+	ctx, cancel := context.WithTimeout(ctx, confirmAll)
+	defer cancel()
+	try := confirmTry
+	if m := t.monitors.find(peer); m != nil {
+		try = max(try, 3*m.shake())
+		if addr := m.canaryOf(bootID); addr != "" && t.refused(ctx, addr, try) {
+			return cluster.LivenessDead // the rest of the process may take its time to go
+		}
+	}
+	for range confirmTries {
+		if l, clear := t.confirmOnce(ctx, target, try, peer, bootID); clear {
+			return l
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		shortPause(confirmPause)
+	}
+	return cluster.LivenessUnclear
+}
+
+// refused says whether nobody listens at addr.
+func (t *Transport) refused(ctx context.Context, addr string, limit time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	conn, err := t.cfg.Dial(ctx, addr)
+	if err == nil {
+		_ = hangUp(conn)
+	}
+	return errors.Is(err, syscall.ECONNREFUSED)
+}
+
+// confirmOnce makes one try.
+func (t *Transport) confirmOnce(ctx context.Context, target string, limit time.Duration, peer cluster.NodeID, bootID string) (l cluster.Liveness, clear bool) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	conn, x, err := t.open(ctx, target, purposeProbe, peer)
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return cluster.LivenessDead, true
+	case err != nil:
+		return cluster.LivenessUnclear, false
+	}
+	_ = hangUp(conn)
+	if x.peer.BootID == bootID {
+		return cluster.LivenessAlive, true
+	}
+	return cluster.LivenessRestarted, true
+}

@@ -1,0 +1,265 @@
+package transport
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 3 * time.Second, Interval: time.Second, Count: 3}
+
+// hangUp closes a connection without a word: closing a TLS connection in order
+// may block, and a Raft message that is cut off is noticed anyway.
+func hangUp(conn net.Conn) error {
+	if s, ok := conn.(*tls.Conn); ok {
+		return s.NetConn().Close()
+	}
+	return conn.Close()
+}
+
+// patience is how long a connection waits for bytes in the middle of a message:
+// step, and again as long as the peer is known to be alive by other means, up
+// to limit (0: without limit).
+type patience struct {
+	step, limit time.Duration
+	heard       func() time.Time // when the peer last gave a sign of life
+}
+
+// read reads from conn with that patience.
+func (w patience) read(conn net.Conn, p []byte) (int, error) {
+	start := time.Now()
+	for {
+		if err := conn.SetReadDeadline(time.Now().Add(w.step)); err != nil {
+			return 0, err
+		}
+		n, err := conn.Read(p)
+		if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+			return n, err
+		}
+		now := time.Now()
+		if w.limit > 0 && now.Sub(start) >= w.limit {
+			return 0, err
+		}
+		if w.heard == nil || now.Sub(w.heard()) >= w.step {
+			return 0, err
+		}
+	}
+}
+
+// inConn is an accepted connection after its hello, as the library's server
+// side reads it. One goroutine reads and writes it; retire and abort may be
+// called from any.
+type inConn struct {
+	net.Conn
+	patience patience
+	budget   *atomic.Int64 // bytes of unfinished messages of this peer
+	reject   func(reason string)
+	released func() // called once, when the library has let go of it
+
+	scan  scanner
+	held  int64 // this connection's part of budget
+	armed bool  // a read deadline is set
+	final bool  // the answer to a snapshot was written: nothing may follow
+
+	mu      sync.Mutex
+	busy    bool // a message has begun and is not answered
+	retired bool
+	once    sync.Once
+}
+
+// Read gives bytes that were checked, and io.EOF after a snapshot's answer: the
+// library never uses such a connection again.
+func (c *inConn) Read(p []byte) (int, error) {
+	if c.final {
+		return 0, io.EOF
+	}
+	n, err := c.readSome(p)
+	if n == 0 {
+		return n, err
+	}
+	c.setBusy()
+	if !c.scan.data {
+		c.held += int64(n)
+		if c.budget.Add(int64(n)) > MaxMessage {
+			return 0, c.malformed(fmt.Errorf("%w: all of this peer take over %d bytes", errMalformed, MaxMessage))
+		}
+	}
+	if bad := c.scan.feed(p[:n]); bad != nil {
+		return 0, c.malformed(bad)
+	}
+	return n, err
+}
+
+func (c *inConn) readSome(p []byte) (int, error) {
+	if c.scan.midMessage() {
+		c.armed = true
+		return c.patience.read(c.Conn, p)
+	}
+	if c.armed {
+		c.armed = false
+		if err := c.Conn.SetReadDeadline(time.Time{}); err != nil {
+			return 0, err
+		}
+	}
+	return c.Conn.Read(p)
+}
+
+func (c *inConn) malformed(err error) error {
+	c.reject("malformed")
+	_ = hangUp(c.Conn)
+	return err
+}
+
+// Write sends an answer.
+func (c *inConn) Write(p []byte) (int, error) {
+	if err := c.Conn.SetWriteDeadline(time.Now().Add(c.patience.step)); err != nil {
+		return 0, err
+	}
+	n, err := c.Conn.Write(p)
+	c.final = c.final || c.scan.data
+	c.settle()
+	if c.setIdle() {
+		_ = hangUp(c.Conn)
+	}
+	return n, err
+}
+
+// settle gives the budget back.
+func (c *inConn) settle() {
+	c.budget.Add(-c.held)
+	c.held = 0
+}
+
+func (c *inConn) setBusy() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.busy = true
+}
+
+func (c *inConn) setIdle() (retired bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.busy = false
+	return c.retired
+}
+
+// retire closes the connection after the answer in progress, if any.
+func (c *inConn) retire() {
+	c.mu.Lock()
+	c.retired = true
+	busy := c.busy
+	c.mu.Unlock()
+	if !busy {
+		_ = hangUp(c.Conn)
+	}
+}
+
+// abort closes the connection at once; the library notices, and calls Close.
+func (c *inConn) abort() { _ = hangUp(c.Conn) }
+
+// Close is the library letting go of the connection.
+func (c *inConn) Close() error {
+	err := hangUp(c.Conn)
+	c.once.Do(func() {
+		c.settle()
+		c.released()
+	})
+	return err
+}
+
+// writeChunk is how much of a message must get through within one RPC timeout.
+const writeChunk = 128 << 10
+
+// outConn is a dialled connection after its hello, as the library's client side
+// uses it: one RPC at a time, each beginning with SetDeadline. The deadline
+// that the library sets is replaced by one that follows the bytes: a large
+// message may take long, but no part of it may. One goroutine uses it; abort
+// may be called from any.
+type outConn struct {
+	net.Conn
+	rpc      time.Duration
+	heard    func() time.Time // when the peer last answered anything
+	stale    func() bool      // this node's hello on it is not true any more
+	released func()
+
+	scan    scanner
+	sent    int64
+	kind    byte
+	answers bool // bytes of the answer have come
+	once    sync.Once
+}
+
+// SetDeadline begins an RPC.
+func (c *outConn) SetDeadline(time.Time) error {
+	c.sent, c.answers = 0, false
+	return nil
+}
+
+// Write sends a part of a request, in chunks that each have a deadline. No
+// request begins on a connection whose hello is not true any more: it was in use
+// when the others were closed for that.
+func (c *outConn) Write(p []byte) (int, error) {
+	if c.sent == 0 && c.stale() {
+		_ = hangUp(c.Conn)
+		return 0, io.EOF // as of any connection that died in the pool
+	}
+	written := 0
+	for len(p) > 0 {
+		if c.sent == 0 {
+			c.kind = p[0]
+		}
+		wait := c.rpc
+		if c.kind == wireInstallSnapshot {
+			wait = max(wait, slowest)
+		}
+		if err := c.Conn.SetWriteDeadline(time.Now().Add(wait)); err != nil {
+			return written, err
+		}
+		n, err := c.Conn.Write(p[:min(len(p), writeChunk)])
+		written += n
+		c.sent += int64(n)
+		if err != nil {
+			return written, err
+		}
+		p = p[n:]
+	}
+	return written, nil
+}
+
+// Read reads a part of the answer. The wait for its beginning grows with the
+// request. For a snapshot it lasts while the peer answers heartbeats, which it
+// does as long as its restore makes progress.
+func (c *outConn) Read(p []byte) (int, error) {
+	wait := patience{step: c.rpc}
+	if !c.answers {
+		wait.step += c.rpc * time.Duration(c.sent>>20)
+		if c.kind == wireInstallSnapshot {
+			wait = patience{step: max(c.rpc, slowest/5), heard: c.heard}
+		}
+	}
+	n, err := wait.read(c.Conn, p)
+	if n == 0 {
+		return n, err
+	}
+	c.answers = true
+	if bad := c.scan.feed(p[:n]); bad != nil {
+		_ = hangUp(c.Conn)
+		return 0, bad
+	}
+	return n, err
+}
+
+func (c *outConn) abort() { _ = hangUp(c.Conn) }
+
+// Close is the library letting go of the connection.
+func (c *outConn) Close() error {
+	err := hangUp(c.Conn)
+	c.once.Do(c.released)
+	return err
+}

@@ -1,0 +1,140 @@
+package transport
+
+import (
+	"context"
+	"io"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// slowConn lets bytes through at a rate, or not at all.
+type slowConn struct {
+	net.Conn
+	perMiB time.Duration
+}
+
+func (c *slowConn) Write(p []byte) (int, error) {
+	time.Sleep(c.perMiB * time.Duration(len(p)) >> 20)
+	return c.Conn.Write(p)
+}
+
+func outOver(conn net.Conn, heard func() time.Time) *outConn {
+	return &outConn{Conn: conn, rpc: 2 * testMin, heard: heard, stale: func() bool { return false }, released: func() {}, scan: scanner{limit: maxResponse}}
+}
+
+// A large message may take long as long as it moves; the RPC timeout is for
+// each part.
+func TestLargeMessageOutlivesTheTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		here, there := net.Pipe()
+		defer there.Close()
+		c := outOver(&slowConn{Conn: here, perMiB: time.Second}, nil)
+		defer c.Close()
+		go func() {
+			_, _ = io.CopyN(io.Discard, there, 20<<20)
+			time.Sleep(3 * time.Second) // to store it
+			_, _ = there.Write([]byte{0xa0})
+		}()
+		_ = c.SetDeadline(time.Now().Add(2 * testMin))
+		if n, err := c.Write(make([]byte, 20<<20)); err != nil {
+			t.Fatalf("after %d bytes: %v", n, err)
+		}
+		if _, err := c.Read(make([]byte, 10)); err != nil {
+			t.Errorf("the answer: %v", err)
+		}
+	})
+}
+
+// A connection that leads nowhere is given up after the RPC timeout, whatever
+// the size.
+func TestBlackholeIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		here, there := net.Pipe()
+		defer there.Close()
+		c := outOver(here, nil)
+		defer c.Close()
+		start := time.Now()
+		_ = c.SetDeadline(start)
+		if _, err := c.Write(make([]byte, 20<<20)); err == nil {
+			t.Fatal("written")
+		}
+		if d := time.Since(start); d != 2*testMin {
+			t.Errorf("writing took %v", d)
+		}
+		go func() { _, _ = io.CopyN(io.Discard, there, 100) }()
+		start = time.Now()
+		_ = c.SetDeadline(start)
+		if _, err := c.Write(make([]byte, 100)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Read(make([]byte, 10)); err == nil {
+			t.Fatal("read")
+		}
+		if d := time.Since(start); d != 2*testMin {
+			t.Errorf("reading took %v", d)
+		}
+	})
+}
+
+// The answer to a snapshot may take as long as the peer answers heartbeats.
+func TestSnapshotAnswerWaitsForALivingPeer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		here, there := net.Pipe()
+		defer there.Close()
+		died := time.Now().Add(time.Minute)
+		c := outOver(here, func() time.Time {
+			if now := time.Now(); now.Before(died) {
+				return now
+			}
+			return died
+		})
+		defer c.Close()
+		go func() { _, _ = io.CopyN(io.Discard, there, 100) }()
+		_ = c.SetDeadline(time.Now())
+		if _, err := c.Write(append([]byte{wireInstallSnapshot}, make([]byte, 99)...)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Read(make([]byte, 10)); err == nil {
+			t.Fatal("read")
+		}
+		if now := time.Now(); now.Before(died) || now.Sub(died) > slowest {
+			t.Errorf("gave up %v after the peer's death", now.Sub(died))
+		}
+	})
+}
+
+// A leader that vanishes in the middle of a snapshot does not hold raft's main
+// loop up for long.
+func TestSnapshotFromAVanishedLeaderEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := newSimNet()
+
+		c := network.newCluster(t, 1)
+		n1 := c.nodes[0]
+		leader := newEndOn(t, "n9", network.listen("n9:1"), func(cfg *Config, _ *end) { cfg.Dial = network.dial })
+		readEnded := make(chan time.Time, 1)
+		n1.bindOnly()
+		n1.serve(func(rpc raft.RPC) {
+			_, _ = io.Copy(io.Discard, rpc.Reader)
+			readEnded <- time.Now()
+			rpc.Respond(&raft.InstallSnapshotResponse{}, nil)
+		})
+		stuck, _, err := leader.tr.open(context.Background(), n1.addr, purposeRaft, "n1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stuck.Close()
+		b := encode(t, int(wireInstallSnapshot), &raft.InstallSnapshotRequest{RPCHeader: leader.header(), Term: 5, LastLogIndex: 500, Size: 1 << 30})
+		if _, err := stuck.Write(b); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		if d := (<-readEnded).Sub(start); d > 2*time.Second {
+			t.Errorf("it took %v", d)
+		}
+	})
+}

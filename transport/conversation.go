@@ -1,0 +1,292 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"northstar/cluster"
+)
+
+const (
+	maxQuestions = 16  // of this node that a peer has not answered
+	maxFresh     = 4   // of a peer that wait for this node's Raft
+	frameRate    = 200 // frames a second from one peer
+	frameBurst   = 400
+)
+
+var (
+	errReplaced = errors.New("replaced by a newer connection")
+	errGoodbye  = errors.New("the peer said goodbye")
+	errStale    = errors.New("the peer's identity has changed since its hello")
+	errNoServer = errors.New("the peer is not in the configuration any more")
+	errFlood    = errors.New("too many frames")
+)
+
+// conversation is one monitor connection after its hello. One goroutine reads
+// it; any may write, one at a time.
+type conversation struct {
+	t       *Transport
+	m       *monitor
+	conn    net.Conn
+	x       exchange
+	dialled bool          // by this node, which asks at each interval
+	began   func()        // called with the first frame
+	line    chan struct{} // capacity 1: who holds it writes
+	gone    chan struct{} // closed when it has ended
+	frames  *rate.Limiter
+	fresh   atomic.Int32
+
+	mu        sync.Mutex
+	cause     error // why it ends; the first counts
+	ended     bool
+	heard     bool // at least one frame has come
+	seq       uint64
+	routine   uint64 // the last question of askAgain
+	questions map[uint64]question
+}
+
+// question is something asked that waits for its answer.
+type question struct {
+	at     time.Time
+	answer chan<- cluster.Seen // capacity 1; nil: nobody waits
+}
+
+func newConversation(m *monitor, conn net.Conn, x exchange) *conversation {
+	return &conversation{
+		t: m.t, m: m, conn: conn, x: x, began: func() {},
+		line: make(chan struct{}, 1), gone: make(chan struct{}),
+		frames:    rate.NewLimiter(frameRate, frameBurst),
+		questions: map[uint64]question{},
+	}
+}
+
+// run reads what the peer says until the connection ends, and says why it did.
+// heard tells whether the peer ever said anything.
+func (c *conversation) run(ctx context.Context) (heard bool, cause error) {
+	stop := context.AfterFunc(ctx, func() { c.end(context.Cause(ctx)) })
+	defer stop()
+	err := c.listen()
+	if ctx.Err() == nil && !processGone(err) && !errors.Is(err, errGoodbye) {
+		c.leave(err)
+	}
+	c.end(err)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.heard, c.cause
+}
+
+// listen reads frames until something is wrong. The first one has what is left
+// of the hello's deadline.
+func (c *conversation) listen() error {
+	r := newFrameReader(c.conn)
+	for first := true; ; first = false {
+		if !first {
+			if err := c.conn.SetReadDeadline(time.Now().Add(slowest)); err != nil {
+				return err
+			}
+		}
+		f, err := r.next()
+		now := time.Now()
+		if err != nil {
+			return err
+		}
+		if !c.frames.AllowN(now, 1) {
+			return errFlood
+		}
+		if f.Kind == frameBye {
+			return errGoodbye
+		}
+		if err := c.check(f.Claim); err != nil {
+			return err
+		}
+		if first {
+			c.begin()
+		}
+		if err := c.take(f, now); err != nil {
+			return err
+		}
+		c.m.findCanary(f.Claim)
+	}
+}
+
+// begin makes this the conversation with the peer.
+func (c *conversation) begin() {
+	c.mu.Lock()
+	c.heard = true
+	c.mu.Unlock()
+	c.m.stand(c)
+	c.t.warm(c.x.peer)
+	c.began()
+}
+
+// check holds a claim against the connection that it came on, and judges the
+// peer by what is known now.
+func (c *conversation) check(claim cluster.Claim) error {
+	p := c.x.peer
+	switch {
+	case claim.NodeID != p.NodeID || claim.BootID != p.BootID:
+		return fmt.Errorf("%w: claim of node %q, process %q", errIdentity, claim.NodeID, claim.BootID)
+	case claim.ClusterID != p.ClusterID || claim.Generation != p.Generation:
+		return errStale
+	}
+	if a := c.t.admit(p); !a.OK() {
+		return &RefusedError{Node: p.NodeID, Refusal: a.Refusal, Reason: a.Reason}
+	}
+	return nil
+}
+
+// take deals with one frame.
+func (c *conversation) take(f frame, now time.Time) error {
+	switch f.Kind {
+	case frameAsk:
+		c.m.record(f.Claim, f.RTT, now)
+		return c.reply(f)
+	case frameTell:
+		c.m.record(f.Claim, f.RTT, now)
+	case frameAnswer:
+		c.mu.Lock()
+		q, ok := c.questions[f.Seq]
+		delete(c.questions, f.Seq)
+		c.mu.Unlock()
+		if !ok {
+			return nil // it was given up
+		}
+		seen := c.m.record(f.Claim, now.Sub(q.at), now)
+		if q.answer != nil {
+			q.answer <- seen
+		}
+	}
+	return nil
+}
+
+// reply answers a question: at once, or, when a fresh claim is wanted, after
+// what Raft is inside of.
+func (c *conversation) reply(f frame) error {
+	if !f.Fresh {
+		return c.say(frame{Kind: frameAnswer, Seq: f.Seq})
+	}
+	if c.fresh.Add(1) > maxFresh {
+		c.fresh.Add(-1)
+		return nil // unanswered: a peer asks again
+	}
+	wait := min(f.Wait, c.t.cfg.TimeoutMax)
+	started := c.t.spawn(func(ctx context.Context) {
+		defer c.fresh.Add(-1)
+		ctx, cancel := context.WithTimeout(ctx, wait)
+		defer cancel()
+		if c.t.Raft().Barrier(ctx) == nil {
+			_ = c.say(frame{Kind: frameAnswer, Seq: f.Seq})
+		}
+	})
+	if !started {
+		c.fresh.Add(-1)
+	}
+	return nil
+}
+
+// ask puts a question, and gives its number. answer, if any, has capacity 1.
+func (c *conversation) ask(f frame, answer chan<- cluster.Seen) (seq uint64, err error) {
+	c.mu.Lock()
+	if len(c.questions) >= maxQuestions {
+		c.mu.Unlock()
+		return 0, errCrowded
+	}
+	c.seq++
+	f.Kind, f.Seq = frameAsk, c.seq
+	c.questions[f.Seq] = question{at: time.Now(), answer: answer}
+	c.mu.Unlock()
+	return f.Seq, c.say(f)
+}
+
+// askAgain asks for a claim, unless the last question like it has no answer yet.
+func (c *conversation) askAgain() {
+	c.mu.Lock()
+	_, waits := c.questions[c.routine]
+	c.mu.Unlock()
+	if waits {
+		return
+	}
+	seq, _ := c.ask(frame{}, nil) // a failure has ended the conversation
+	c.mu.Lock()
+	c.routine = seq
+	c.mu.Unlock()
+}
+
+// forget gives a question up.
+func (c *conversation) forget(seq uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.questions, seq)
+}
+
+// say sends a frame with this node's claim. When that fails, the conversation
+// has ended.
+func (c *conversation) say(f frame) error {
+	select {
+	case c.line <- struct{}{}:
+	case <-c.gone:
+		return net.ErrClosed
+	}
+	defer func() { <-c.line }()
+	f.Claim, f.RTT = c.t.Claim(), c.m.rtt() // now, so that claims are sent in order
+	if !c.disturb(&f) {
+		return nil
+	}
+	b, err := f.encode()
+	if err == nil {
+		err = c.conn.SetWriteDeadline(time.Now().Add(c.t.params.rpc))
+	}
+	if err == nil {
+		_, err = c.conn.Write(b)
+	}
+	if err != nil {
+		c.end(err)
+	}
+	return err
+}
+
+// leave says goodbye, so that the peer does not take this process for dead, and
+// keeps why. What is left to do is end.
+func (c *conversation) leave(cause error) {
+	c.mu.Lock()
+	if c.cause == nil {
+		c.cause = cause
+	}
+	c.mu.Unlock()
+	_ = c.say(frame{Kind: frameBye})
+}
+
+// end ends the conversation. The first cause counts.
+func (c *conversation) end(cause error) {
+	c.mu.Lock()
+	first := !c.ended
+	c.ended = true
+	if c.cause == nil {
+		c.cause = cause
+	}
+	c.mu.Unlock()
+	if first {
+		close(c.gone)
+		_ = hangUp(c.conn)
+	}
+}
+
+// processGone says whether the cause is what a kernel does to the connections
+// of a process that has ended.
+func processGone(cause error) bool {
+	for _, e := range []error{io.EOF, io.ErrUnexpectedEOF, syscall.EPIPE, syscall.ECONNRESET} {
+		if errors.Is(cause, e) {
+			return true
+		}
+	}
+	return false
+}

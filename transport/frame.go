@@ -1,0 +1,91 @@
+package transport
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"northstar/cluster"
+)
+
+// After a probe's hello either side may say frames, in both directions, for as
+// long as the connection stands:
+//
+//	frame: length [4] · frame as JSON
+//
+// A node that hangs up after the hello instead has only asked who is there.
+// Unknown kinds and fields are passed over.
+
+// maxFrame bounds one frame's JSON text.
+const maxFrame = 8 << 10
+
+type frameKind string
+
+const (
+	frameAsk    frameKind = "ask"    // wants an answer
+	frameAnswer frameKind = "answer" // to the ask with its Seq
+	frameTell   frameKind = "tell"   // wants none
+	frameBye    frameKind = "bye"    // the connection ends, the process does not
+)
+
+// frame is one thing said on a monitor connection.
+type frame struct {
+	Kind frameKind `json:"kind"`
+	Seq  uint64    `json:"seq,omitempty"`
+	// Fresh asks for a claim that counts the append that Raft may be inside of,
+	// and Wait is how long the asking side will wait for it.
+	Fresh bool          `json:"fresh,omitempty"`
+	Wait  time.Duration `json:"wait,omitempty"`
+	RTT   time.Duration `json:"rtt,omitempty"` // what the sender has measured, 0: nothing
+	Claim cluster.Claim `json:"claim"`
+}
+
+func (f frame) encode() ([]byte, error) {
+	body, err := json.Marshal(f)
+	if err != nil {
+		return nil, fmt.Errorf("encode frame: %w", err)
+	}
+	if len(body) > maxFrame {
+		return nil, fmt.Errorf("frame of %d bytes is over %d", len(body), maxFrame)
+	}
+	b := make([]byte, 0, 4+len(body))
+	b = binary.BigEndian.AppendUint32(b, uint32(len(body)))
+	return append(b, body...), nil
+}
+
+// frameReader reads frames. What it returns does not share memory with it.
+type frameReader struct {
+	r   *bufio.Reader
+	buf []byte
+}
+
+func newFrameReader(r io.Reader) *frameReader {
+	return &frameReader{r: bufio.NewReaderSize(r, 2<<10)}
+}
+
+// next reads one frame. The error wraps errMalformed when what came is none.
+func (fr *frameReader) next() (frame, error) {
+	var head [4]byte
+	if _, err := io.ReadFull(fr.r, head[:]); err != nil {
+		return frame{}, err
+	}
+	size := binary.BigEndian.Uint32(head[:])
+	if size > maxFrame {
+		return frame{}, fmt.Errorf("%w: frame of %d bytes is over %d", errMalformed, size, maxFrame)
+	}
+	if cap(fr.buf) < int(size) {
+		fr.buf = make([]byte, size)
+	}
+	body := fr.buf[:size]
+	if _, err := io.ReadFull(fr.r, body); err != nil {
+		return frame{}, err
+	}
+	var f frame
+	if err := json.Unmarshal(body, &f); err != nil {
+		return frame{}, fmt.Errorf("%w: %w", errMalformed, err)
+	}
+	return f, nil
+}

@@ -1,0 +1,533 @@
+package transport
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"northstar/cluster"
+)
+
+// The wrapper never passes raft's heartbeat handler down: heartbeats come
+// through the consumer like everything else, where only the main loop can act
+// on them.
+func TestHeartbeatsGoThroughTheMainLoop(t *testing.T) {
+	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
+	n2.raft.SetHeartbeatHandler(func(rpc raft.RPC) {
+		t.Error("the heartbeat handler was called")
+		rpc.Respond(&raft.AppendEntriesResponse{Success: true}, nil)
+	})
+	got := n2.bind()
+	if _, err := n1.heartbeat(n2); err != nil {
+		t.Fatal(err)
+	}
+	if reached(got) != 1 {
+		t.Error("the heartbeat did not come through the consumer")
+	}
+}
+
+func (e *end) install(to *end, last uint64, data []byte) (raft.InstallSnapshotResponse, error) {
+	req := raft.InstallSnapshotRequest{
+		RPCHeader: e.header(), SnapshotVersion: 1, Term: 5, LastLogIndex: last, LastLogTerm: 5, Size: int64(len(data)),
+		Configuration: raft.EncodeConfiguration(raft.Configuration{}),
+	}
+	var resp raft.InstallSnapshotResponse
+	err := e.raft.InstallSnapshot(raft.ServerID(to.id), raft.ServerAddress(to.addr), &req, &resp, bytes.NewReader(data))
+	return resp, err
+}
+
+func TestStaleSnapshotIsNotInstalled(t *testing.T) {
+	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
+	got := n2.bind()
+	data := make([]byte, 40<<20) // more than the sockets' buffers hold: it must be drained
+	for _, last := range []uint64{50, 100} {
+		resp, err := n1.install(n2, last, data)
+		if err != nil || !resp.Success {
+			t.Errorf("the leader's stale snapshot at %d: %+v, %v; want: done", last, resp, err)
+		}
+	}
+	n2.leader.Store(cluster.NodeID("n3"))
+	if resp, err := n1.install(n2, 50, data); err != nil || resp.Success || resp.Term != 5 {
+		t.Errorf("a stale snapshot of another node: %+v, %v; want: refused", resp, err)
+	}
+	if n := reached(got); n != 0 {
+		t.Errorf("%d stale snapshots reached raft", n)
+	}
+	n2.leader.Store(cluster.NodeID("n1"))
+	if resp, err := n1.install(n2, 101, data); err != nil || !resp.Success {
+		t.Errorf("a fresh snapshot: %+v, %v", resp, err)
+	}
+	if reached(got) != 1 {
+		t.Error("the fresh snapshot did not reach raft")
+	}
+	if n := n1.tr.Acks().Peer("n2").MatchIndex; n != 101 {
+		t.Errorf("match index %d", n)
+	}
+}
+
+func TestReadOnlyDropsEntriesNotHeartbeats(t *testing.T) {
+	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
+	got := n2.bind()
+	n2.readOnly.Store(true)
+	start := time.Now()
+	if _, err := n1.append(n2, nil); err == nil {
+		t.Error("entries were accepted")
+	}
+	if d := time.Since(start); d < pause {
+		t.Errorf("failed after %v: the library would spin", d)
+	}
+	// Its data is read all the same: else the answer would never be heard.
+	if _, err := n1.install(n2, 200, make([]byte, 16<<20)); err == nil || !strings.Contains(err.Error(), "short of disk space") {
+		t.Errorf("a snapshot: %v", err)
+	}
+	if reached(got) != 0 {
+		t.Error("it reached raft")
+	}
+	if r, err := n1.heartbeat(n2); err != nil || !r.Success {
+		t.Errorf("heartbeat: %+v, %v", r, err)
+	}
+	n2.readOnly.Store(false)
+	if _, err := n1.append(n2, nil); err != nil {
+		t.Errorf("after: %v", err)
+	}
+}
+
+func TestMutedLeaderIsSilent(t *testing.T) {
+	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
+	got := n2.bind()
+	n1.muted.Store(true)
+	start := time.Now()
+	_, err := n1.heartbeat(n2)
+	if !errors.Is(err, errMuted) || time.Since(start) < pause {
+		t.Errorf("heartbeat: %v after %v", err, time.Since(start))
+	}
+	if _, err := n1.append(n2, nil); !errors.Is(err, errMuted) {
+		t.Errorf("append: %v", err)
+	}
+	if _, err := n1.install(n2, 200, nil); !errors.Is(err, errMuted) {
+		t.Errorf("snapshot: %v", err)
+	}
+	if _, err := n1.vote(n2, 6); err != nil {
+		t.Errorf("votes are not muted: %v", err)
+	}
+	if reached(got) != 1 {
+		t.Error("more than the vote arrived")
+	}
+}
+
+func TestMayStand(t *testing.T) {
+	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
+	got := n2.bind()
+	n1.idle.Store(true)
+	if _, err := n1.preVote(n2, 6); !errors.Is(err, errMayNot) {
+		t.Errorf("pre-vote: %v", err)
+	}
+	if reached(got) != 0 {
+		t.Error("it was sent")
+	}
+	n1.idle.Store(false)
+	if v, err := n1.preVote(n2, 6); err != nil || !v.Granted {
+		t.Errorf("after: %+v, %v", v, err)
+	}
+}
+
+// TestMayVote has a node that may still be bound by a lease: it grants nothing,
+// and raft does not see the question.
+func TestMayVote(t *testing.T) {
+	var free atomic.Bool
+	a := newEnd(t, "n1")
+	b := newEnd(t, "n2", func(c *Config, _ *end) { c.Gate.MayVote = free.Load })
+	a.bindOnly()
+	b.bind()
+	vote, err := a.vote(b, 9)
+	pre, err2 := a.preVote(b, 9)
+	if err != nil || err2 != nil || vote.Granted || pre.Granted || vote.Term != 5 || pre.Term != 5 {
+		t.Fatalf("%+v %v, %+v %v", vote, err, pre, err2)
+	}
+	free.Store(true)
+	if vote, err := a.vote(b, 9); err != nil || !vote.Granted {
+		t.Errorf("%+v %v", vote, err)
+	}
+}
+
+func TestTimeoutNowOnlyFromTheLeader(t *testing.T) {
+	var withdrawn atomic.Value // string
+	withdrawn.Store("")
+	n1, n3 := newEnd(t, "n1"), newEnd(t, "n3")
+	n2 := newEnd(t, "n2", func(c *Config, e *end) {
+		c.Told = func(_ context.Context, by cluster.NodeID, term uint64) string {
+			if by != "n1" || term != 5 {
+				t.Errorf("told by %s in term %d", by, term)
+			}
+			if withdrawn.Load() == "late" {
+				e.leader.Store(cluster.NodeID("n3"))
+				return ""
+			}
+			return withdrawn.Load().(string)
+		}
+	})
+	got := n2.bind()
+	if err := n3.timeoutNow(n2); err == nil || n2.rejected("timeout_now/not_leader") != 1 {
+		t.Errorf("from a follower: %v", err)
+	}
+	n2.leader.Store(cluster.NodeID(""))
+	if err := n1.timeoutNow(n2); err == nil {
+		t.Error("accepted without a leader")
+	}
+	if reached(got) != 0 {
+		t.Error("it reached raft")
+	}
+	n2.leader.Store(cluster.NodeID("n1"))
+	if err := n1.timeoutNow(n2); err != nil {
+		t.Errorf("from the leader: %v", err)
+	}
+	if reached(got) != 1 {
+		t.Error("the leader's did not reach raft")
+	}
+	for _, why := range []string{"given up", "late"} {
+		withdrawn.Store(why)
+		var not *NotToldError
+		if err := n1.timeoutNow(n2); !errors.As(err, &not) || reached(got) != 0 {
+			t.Errorf("%s: %v", why, err)
+		}
+	}
+	var not *NotToldError
+	if err := n1.timeoutNow(&end{id: "n4", addr: "127.0.0.1:1"}); !errors.As(err, &not) {
+		t.Errorf("to a node that does not run: %v", err)
+	}
+}
+
+// Pre-votes are no votes; a guard's answer is one as well as raft's.
+func TestVotesAreCounted(t *testing.T) {
+	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
+	n2.bind()
+	if _, err := n1.vote(n2, 6); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n1.preVote(n2, 6); err != nil {
+		t.Fatal(err)
+	}
+	n2.remember("n1", cluster.Record{Removed: true})
+	if v, err := n1.vote(n2, 7); err == nil && v.Granted {
+		t.Error("a removed node got a vote")
+	}
+	if n := n2.rejected("voted/true/granted"); n != 1 {
+		t.Errorf("%d votes counted as granted, want 1", n)
+	}
+	if n := n2.rejected("voted/false/removed"); n != 1 {
+		t.Errorf("%d votes counted as refused to a removed node, want 1", n)
+	}
+}
+
+func TestTimeoutNowIsBounded(t *testing.T) {
+	inBubble(t, 2, func(t *testing.T, ends []*end) {
+		n1, n2 := ends[0], ends[1]
+		n2.bind()
+		start := time.Now()
+		if err := n1.timeoutNow(n2); err == nil {
+			t.Error("answered")
+		}
+		if d := time.Since(start); d != testMax {
+			t.Errorf("took %v", d)
+		}
+	}, func(c *Config, _ *end) { c.Faults = faultFunc(slowMessages) })
+}
+
+// A leader gives up while raft is busy at the target: that must not stand later.
+func TestTimeoutNowDoesNotWaitForRaft(t *testing.T) {
+	inBubble(t, 2, func(t *testing.T, ends []*end) {
+		n1, n2 := ends[0], ends[1]
+		n2.bindOnly() // nobody takes what is for raft
+		start := time.Now()
+		var not *NotToldError
+		if err := n1.timeoutNow(n2); !errors.As(err, &not) || n2.rejected("timeout_now/busy") != 1 {
+			t.Errorf("raft is busy: %v", err)
+		}
+		if d := time.Since(start); d < testMin || d > testMin+10*time.Millisecond {
+			t.Errorf("it waited %v", d)
+		}
+		left := make(chan error, 1)
+		go func() { left <- n1.timeoutNow(n2) }()
+		synctest.Wait()
+		n2.leader.Store(cluster.NodeID("n3"))
+		if err := <-left; !errors.As(err, &not) || n2.rejected("timeout_now/not_leader") != 1 {
+			t.Errorf("another leads meanwhile: %v", err)
+		}
+	})
+}
+
+func TestVoteRateLimit(t *testing.T) {
+	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
+	got := n2.bind()
+	var granted, refused int
+	for range 3 * voteBurst {
+		v, err := n1.preVote(n2, 6)
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case v.Granted:
+			granted++
+		default:
+			refused++
+		}
+	}
+	if refused == 0 || granted < voteBurst || n2.rejected("prevote/rate") != refused {
+		t.Errorf("granted %d, refused %d, counted %d", granted, refused, n2.rejected("prevote/rate"))
+	}
+	if reached(got) != granted {
+		t.Error("a refused one reached raft")
+	}
+}
+
+// The library takes a pre-vote error with this text for a grant.
+func TestPreVoteErrorIsNoGrant(t *testing.T) {
+	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
+	n2.bindOnly()
+	n2.serve(func(rpc raft.RPC) { rpc.Respond(nil, errors.New("unexpected command")) })
+	_, err := n1.preVote(n2, 6)
+	if err == nil || strings.Contains(err.Error(), "unexpected command") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// What raft would panic on does not reach it.
+func TestMalformedMessagesDoNotReachRaft(t *testing.T) {
+	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
+	got := n2.bind()
+	for name, entry := range map[string]*raft.Log{
+		"nil":               nil,
+		"gap":               {Index: 12, Term: 5},
+		"unknown type":      {Index: 11, Term: 5, Type: 77},
+		"bad configuration": {Index: 11, Term: 5, Type: raft.LogConfiguration, Data: []byte{0xc1}},
+	} {
+		req := raft.AppendEntriesRequest{RPCHeader: n1.header(), Term: 5, PrevLogEntry: 10, PrevLogTerm: 4, Entries: []*raft.Log{entry}}
+		var resp raft.AppendEntriesResponse
+		if err := n1.to(n2).AppendEntries("n2", raft.ServerAddress(n2.addr), &req, &resp); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+	if reached(got) != 0 {
+		t.Error("it reached raft")
+	}
+}
+
+// A pooled connection that died with the peer's process costs no vote.
+func TestVoteIsRetriedOnADeadConnection(t *testing.T) {
+	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
+	n2.bind()
+	// Fill the pool with several connections.
+	done := make(chan struct{})
+	for range maxPool {
+		go func() {
+			_, _ = n1.heartbeat(n2)
+			done <- struct{}{}
+		}()
+	}
+	for range maxPool {
+		<-done
+	}
+	ln := n2.relisten()
+	again := newEndOn(t, "n2", ln)
+	again.bind()
+	v, err := n1.vote(again, 6)
+	if err != nil || !v.Granted {
+		t.Errorf("vote after the restart: %+v, %v", v, err)
+	}
+}
+
+func TestVoteIsNotRetriedOnARefusedDial(t *testing.T) {
+	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
+	n2.stop()
+	start := time.Now()
+	if _, err := n1.vote(n2, 6); err == nil || connectionDied(err) {
+		t.Errorf("vote: %v", err)
+	}
+	if d := time.Since(start); d < pause {
+		t.Errorf("failed after %v", d)
+	}
+}
+
+type faultFunc func(Message) Fault
+
+func (f faultFunc) Outgoing(m Message) Fault { return f(m) }
+
+func slowMessages(Message) Fault { return Fault{Delay: time.Hour} }
+
+func TestMessagesBeforeBindFail(t *testing.T) {
+	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
+	if _, err := n1.heartbeat(n2); err == nil {
+		t.Error("answered before Bind")
+	}
+}
+
+// Whatever waits for raft when the transport closes ends: messages that raft
+// has not taken, and those that it has taken and not answered.
+func TestNothingStaysUnanswered(t *testing.T) {
+	for name, send := range map[string]func(n1, n2 *end) error{
+		"append":    func(n1, n2 *end) error { _, err := n1.append(n2, nil); return err },
+		"heartbeat": func(n1, n2 *end) error { _, err := n1.heartbeat(n2); return err },
+		"vote":      func(n1, n2 *end) error { _, err := n1.vote(n2, 6); return err },
+		"snapshot":  func(n1, n2 *end) error { _, err := n1.install(n2, 500, make([]byte, 1<<20)); return err },
+	} {
+		for _, taken := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, taken), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					c := newSimNet().newCluster(t, 2)
+					n1, n2 := c.nodes[0].end, c.nodes[1].end
+					n2.bindOnly()
+					failed := make(chan error, 1)
+					go func() { failed <- send(n1, n2) }()
+					if taken {
+						<-n2.raft.Consumer()
+					}
+					synctest.Wait()
+					start := time.Now()
+					n2.stop()
+					if err := <-failed; err == nil {
+						t.Error("answered by nobody")
+					}
+					if d := time.Since(start); d > time.Second {
+						t.Errorf("it took %v", d)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A peer whose messages pile up behind a raft that hangs is turned away: the
+// messages outlive their connections.
+func TestUnansweredMessagesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newSimNet().newCluster(t, 2)
+		n1, n2 := c.nodes[0].end, c.nodes[1].end
+		n2.bindOnly() // and nobody answers
+		for range 2 * maxPending {
+			if _, err := n1.heartbeat(n2); err == nil {
+				t.Fatal("answered")
+			}
+		}
+		synctest.Wait()
+		p, err := n2.raft.peer("n1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := p.pending.Load(); n != maxPending {
+			t.Errorf("%d wait", n)
+		}
+		if n := n2.rejected("append/crowded"); n != maxPending {
+			t.Errorf("%d turned away", n)
+		}
+	})
+}
+
+// A fault takes the time that it takes in a network.
+func TestFaults(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var fault Fault
+		c := newSimNet().newCluster(t, 2, func(c *Config, _ *end) { c.Faults = faultFunc(func(Message) Fault { return fault }) })
+		n1, n2 := c.nodes[0].end, c.nodes[1].end
+		got := n2.bind()
+		for name, f := range map[string]struct {
+			Fault
+			arrives int
+			fails   bool
+			takes   time.Duration
+		}{
+			"none":       {Fault{}, 1, false, 0},
+			"drop":       {Fault{Drop: true}, 0, true, 2 * testMin},
+			"drop reply": {Fault{DropReply: true}, 1, true, 2 * testMin},
+			"delay":      {Fault{Delay: time.Second}, 1, false, time.Second},
+			"twice":      {Fault{Twice: true}, 2, false, 0},
+			"late": {Fault{Late: func(gone <-chan struct{}) {
+				select {
+				case <-time.After(time.Second):
+				case <-gone:
+				}
+			}}, 1, false, time.Second},
+		} {
+			fault = f.Fault
+			start := time.Now()
+			_, err := n1.heartbeat(n2)
+			if (err != nil) != f.fails || reached(got) != f.arrives || time.Since(start) != f.takes {
+				t.Errorf("%s: %v after %v", name, err, time.Since(start))
+			}
+		}
+	})
+}
+
+// One refused append in a pipeline stops that follower's replication for good.
+func TestNoPipeline(t *testing.T) {
+	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
+	n1.bind()
+	n2.bind()
+	p, err := n1.raft.AppendEntriesPipeline(raft.ServerID(n2.id), raft.ServerAddress(n2.addr))
+	if p != nil || !errors.Is(err, raft.ErrPipelineReplicationNotSupported) {
+		t.Errorf("got %v, %v", p, err)
+	}
+}
+
+// An entry that contradicts what was applied must not reach raft, unless it is
+// of a leader that was deposed.
+func TestContradictionIsTurnedAway(t *testing.T) {
+	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
+	got := n2.bind()
+	l := *n2.raft.local.Load()
+	l.CheckEntry = func(uint64, uint64) error { return errors.New("another history") }
+	n2.raft.Bind(l)
+	if _, err := n1.append(n2, nil); err == nil || !strings.Contains(err.Error(), "another history") {
+		t.Errorf("got %v", err)
+	}
+	if reached(got) != 0 {
+		t.Error("it reached raft")
+	}
+}
+
+// When a message gets no answer in time, the other pooled connections lead
+// nowhere either: each would cost a timeout of its own.
+func TestTimeoutEmptiesThePool(t *testing.T) {
+	inBubble(t, 2, func(t *testing.T, ends []*end) {
+		n1, n2 := ends[0], ends[1]
+		n2.bindOnly()
+		done := make(chan error, 3)
+		for range 3 {
+			go func() {
+				_, err := n1.heartbeat(n2)
+				done <- err
+			}()
+		}
+		var waiting []raft.RPC
+		for range 3 {
+			waiting = append(waiting, <-n2.raft.Consumer())
+		}
+		for _, rpc := range waiting {
+			answer(&rpc, 5)
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+		}
+		p, _ := n1.raft.peer("n2")
+		open := func() int {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			return len(p.outs)
+		}
+		if open() != 3 {
+			t.Fatalf("%d connections", open())
+		}
+		if _, err := n1.heartbeat(n2); !isTimeout(err) {
+			t.Fatalf("answered by nobody: %v", err)
+		}
+		if n := open(); n != 0 {
+			t.Errorf("%d connections are left", n)
+		}
+	})
+}

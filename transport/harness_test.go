@@ -1,0 +1,431 @@
+package transport
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+	"go.uber.org/goleak"
+
+	"northstar/cluster"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// end is one transport whose raft is played by the test.
+type end struct {
+	t    testing.TB
+	id   cluster.NodeID
+	addr string
+	tr   *Transport
+	raft *Raft
+	stop func()
+
+	mu       sync.Mutex
+	self     cluster.Peer
+	records  map[cluster.NodeID]cluster.Record
+	known    []cluster.Peer
+	admitted []cluster.NodeID
+	refused  []cluster.Refusal
+	rejects  map[string]int
+	adoptErr error
+	meetErr  error
+	servers  []cluster.Server
+	claim    cluster.Claim
+	losses   []cluster.Loss
+
+	term, applied, progress atomic.Uint64
+	leader                  atomic.Value // cluster.NodeID
+	readOnly, muted, idle   atomic.Bool  // idle: may not stand
+}
+
+type option func(*Config, *end)
+
+const testMin, testMax = 150 * time.Millisecond, 300 * time.Millisecond
+
+func peerOf(id cluster.NodeID) cluster.Peer {
+	return cluster.Peer{
+		Identity: cluster.Identity{NodeID: id, ClusterID: "c1", Incarnation: "inc-" + string(id)},
+		BootID:   "boot-" + string(id), Priority: 100, Eligible: true,
+	}
+}
+
+// newEnd starts a transport on a loopback port. Its raft knows n1 as leader in
+// term 5, and has applied 100 entries.
+func newEnd(t testing.TB, id cluster.NodeID, opts ...option) *end {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newEndOn(t, id, ln, opts...)
+}
+
+func newEndOn(t testing.TB, id cluster.NodeID, ln net.Listener, opts ...option) *end {
+	t.Helper()
+	e := &end{t: t, id: id, addr: ln.Addr().String(), self: peerOf(id), records: map[cluster.NodeID]cluster.Record{}, rejects: map[string]int{}}
+	e.self.RaftAddress = e.addr
+	e.term.Store(5)
+	e.applied.Store(100)
+	e.leader.Store(cluster.NodeID("n1"))
+	cfg := Config{
+		Listener: ln, Advertise: e.addr, Local: e.peer, Record: e.record, Meet: e.meet, Adopt: e.adopt,
+		Known: func(p cluster.Peer, _ cluster.Admission) {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.known = append(e.known, p)
+		},
+		Admitted: func(by cluster.NodeID) {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.admitted = append(e.admitted, by)
+		},
+		Refused: func(_ cluster.NodeID, r cluster.Refusal, _ string) {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.refused = append(e.refused, r)
+		},
+		Rejected: func(kind, reason string) {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.rejects[kind+"/"+reason]++
+		},
+		Servers: func() []cluster.Server {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			return e.servers
+		},
+		Claim: func() cluster.Claim {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			return e.claim
+		},
+		Lost: func(l cluster.Loss) {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.losses = append(e.losses, l)
+		},
+		Answered: func(granted bool, reason string) {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.rejects[fmt.Sprintf("voted/%v/%s", granted, reason)]++
+		},
+		ClusterName: "test", TimeoutMin: testMin, TimeoutMax: testMax,
+		Gate:   Gate{ReadOnly: e.readOnly.Load, Muted: e.muted.Load, MayStand: func() bool { return !e.idle.Load() }},
+		Logger: hclog.NewNullLogger(),
+	}
+	for _, o := range opts {
+		o(&cfg, e)
+	}
+	tr, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.tr, e.raft = tr, tr.Raft()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- tr.Run(ctx) }()
+	e.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run of %s: %v", id, err)
+		}
+	})
+	t.Cleanup(e.stop)
+	return e
+}
+
+func (e *end) peer() cluster.Peer {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.self
+}
+
+func (e *end) record(id cluster.NodeID) cluster.Record {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.records[id]
+}
+
+func (e *end) meet(p cluster.Peer) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.meetErr != nil {
+		return e.meetErr
+	}
+	if cluster.Meets(e.self, p) && e.records[p.NodeID].Incarnation == "" {
+		e.records[p.NodeID] = cluster.Record{Incarnation: p.Incarnation}
+	}
+	return nil
+}
+
+func (e *end) adopt(from cluster.Peer) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.adoptErr == nil {
+		e.self.ClusterID, e.self.Generation = from.ClusterID, from.Generation
+	}
+	return e.adoptErr
+}
+
+// set changes what the end says of itself.
+func (e *end) set(change func(*cluster.Peer)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	change(&e.self)
+}
+
+func (e *end) remember(id cluster.NodeID, r cluster.Record) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.records[id] = r
+}
+
+func (e *end) rejected(what string) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.rejects[what]
+}
+
+func (e *end) refusals() []cluster.Refusal {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return append([]cluster.Refusal(nil), e.refused...)
+}
+
+func (e *end) lost() []cluster.Loss {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return append([]cluster.Loss(nil), e.losses...)
+}
+
+// claims changes what the end claims.
+func (e *end) claims(change func(*cluster.Claim)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	change(&e.claim)
+}
+
+// acquaint makes the ends servers of one configuration, and waits until each
+// has heard of all others.
+func acquaint(t testing.TB, ends ...*end) {
+	t.Helper()
+	var servers []cluster.Server
+	for _, e := range ends {
+		servers = append(servers, cluster.Server{ID: e.id, Address: e.addr, Suffrage: cluster.Voter})
+	}
+	for _, e := range ends {
+		e.mu.Lock()
+		e.servers = servers
+		e.mu.Unlock()
+	}
+	for _, e := range ends {
+		eventually(t, "all are connected", func() bool {
+			n := 0
+			for _, s := range e.tr.Claims() {
+				if s.Connected {
+					n++
+				}
+			}
+			return n == len(ends)-1
+		})
+	}
+}
+
+func as(change func(*cluster.Peer)) option {
+	return func(_ *Config, e *end) { change(&e.self) }
+}
+
+// noID makes an end that has bootstrapped and has no cluster ID yet.
+func noID(_ *Config, e *end) { e.self.ClusterID, e.self.Start = "", cluster.StartBootstrapped }
+
+// empty makes an end whose data directory is empty.
+func empty(_ *Config, e *end) { e.self.ClusterID = "" }
+
+// bind binds the end's raft and answers everything that reaches it; each
+// message goes to the channel first.
+func (e *end) bind() <-chan any {
+	e.bindOnly()
+	got := make(chan any, 1000)
+	e.serve(func(rpc raft.RPC) {
+		select {
+		case got <- rpc.Command:
+		default: // nobody counts that far
+		}
+		answer(&rpc, e.term.Load())
+	})
+	return got
+}
+
+func (e *end) bindOnly() {
+	e.raft.Bind(Local{
+		CurrentTerm:     e.term.Load,
+		Leader:          func() cluster.NodeID { return e.leader.Load().(cluster.NodeID) },
+		AppliedIndex:    e.applied.Load,
+		RestoreProgress: e.progress.Load,
+	})
+}
+
+// background runs f, which must end when the end has stopped.
+func (e *end) background(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	e.t.Cleanup(func() {
+		e.stop()
+		<-done
+	})
+}
+
+// serve plays raft's main loop: one message at a time.
+func (e *end) serve(f func(raft.RPC)) {
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case rpc := <-e.raft.Consumer():
+				f(rpc)
+			case <-stop:
+				return
+			}
+		}
+	}()
+	e.t.Cleanup(func() {
+		e.stop()
+		close(stop)
+		<-done
+	})
+}
+
+// answer answers as a raft would that agrees with everything.
+func answer(rpc *raft.RPC, term uint64) {
+	switch c := rpc.Command.(type) {
+	case *raft.AppendEntriesRequest:
+		rpc.Respond(&raft.AppendEntriesResponse{Term: c.Term, Success: true}, nil)
+	case *raft.RequestVoteRequest:
+		rpc.Respond(&raft.RequestVoteResponse{Term: c.Term, Granted: true}, nil)
+	case *raft.RequestPreVoteRequest:
+		rpc.Respond(&raft.RequestPreVoteResponse{Term: c.Term, Granted: true}, nil)
+	case *raft.InstallSnapshotRequest:
+		buf := make([]byte, 32<<10)
+		for {
+			if _, err := rpc.Reader.Read(buf); err != nil {
+				break
+			}
+		}
+		rpc.Respond(&raft.InstallSnapshotResponse{Term: c.Term, Success: true}, nil)
+	case *raft.TimeoutNowRequest:
+		rpc.Respond(&raft.TimeoutNowResponse{}, nil)
+	default:
+		rpc.Respond(nil, fmt.Errorf("what is %T in term %d", c, term))
+	}
+}
+
+func (e *end) header() raft.RPCHeader {
+	return raft.RPCHeader{ProtocolVersion: 3, ID: []byte(e.id), Addr: []byte(e.addr)}
+}
+
+// The messages of an end to another, with a well-formed request.
+
+func (e *end) append(to *end, change func(*raft.AppendEntriesRequest)) (raft.AppendEntriesResponse, error) {
+	req := raft.AppendEntriesRequest{
+		RPCHeader: e.header(), Term: 5, PrevLogEntry: 10, PrevLogTerm: 4, LeaderCommitIndex: 9,
+		Entries: []*raft.Log{{Index: 11, Term: 5, Type: raft.LogCommand, Data: []byte("x")}},
+	}
+	if change != nil {
+		change(&req)
+	}
+	var resp raft.AppendEntriesResponse
+	err := e.raft.AppendEntries(raft.ServerID(to.id), raft.ServerAddress(to.addr), &req, &resp)
+	return resp, err
+}
+
+func (e *end) heartbeat(to *end) (raft.AppendEntriesResponse, error) {
+	return e.append(to, func(r *raft.AppendEntriesRequest) {
+		*r = raft.AppendEntriesRequest{RPCHeader: r.RPCHeader, Term: r.Term}
+	})
+}
+
+func (e *end) vote(to *end, term uint64) (raft.RequestVoteResponse, error) {
+	var resp raft.RequestVoteResponse
+	err := e.raft.RequestVote(raft.ServerID(to.id), raft.ServerAddress(to.addr), &raft.RequestVoteRequest{RPCHeader: e.header(), Term: term}, &resp)
+	return resp, err
+}
+
+func (e *end) preVote(to *end, term uint64) (raft.RequestPreVoteResponse, error) {
+	var resp raft.RequestPreVoteResponse
+	err := e.raft.RequestPreVote(raft.ServerID(to.id), raft.ServerAddress(to.addr), &raft.RequestPreVoteRequest{RPCHeader: e.header(), Term: term}, &resp)
+	return resp, err
+}
+
+func (e *end) timeoutNow(to *end) error {
+	var resp raft.TimeoutNowResponse
+	return e.raft.TimeoutNow(raft.ServerID(to.id), raft.ServerAddress(to.addr), &raft.TimeoutNowRequest{RPCHeader: e.header()}, &resp)
+}
+
+// to gives the library's own transport, past the guards of the sender.
+func (e *end) to(peer *end) *inner {
+	e.t.Helper()
+	p, err := e.raft.peer(peer.id)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	out, err := p.outbound()
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return out
+}
+
+// reached drains the messages that have reached raft.
+func reached(got <-chan any) int {
+	n := 0
+	for {
+		select {
+		case <-got:
+			n++
+		default:
+			return n
+		}
+	}
+}
+
+func eventually(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for !cond() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within 10 s: %s", what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// relisten stops the end and listens where it did.
+func (e *end) relisten() net.Listener {
+	e.t.Helper()
+	e.stop()
+	var ln net.Listener
+	eventually(e.t, "the port is free again", func() bool {
+		var err error
+		ln, err = net.Listen("tcp", e.addr)
+		return err == nil
+	})
+	return ln
+}
+
+// len counts the connections that have not said enough yet.
+func (h *halfOpen) len() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.conns.Len()
+}

@@ -1,0 +1,350 @@
+package transport
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+
+	"northstar/cluster"
+)
+
+// The hello, which starts every connection. The dialling side sends its hello;
+// the accepting side, when it could read it, answers with its own hello and
+// verdict; the dialling side ends with its verdict.
+//
+//	hello:   magic [4] · protocol version [1] · purpose [1] · nonce [16] · length [4] · cluster.Peer as JSON
+//	verdict: length [4] · verdict as JSON
+//
+// The layout up to the length is the same in all protocol versions.
+const (
+	protocolVersion = 1
+	nonceSize       = 16
+	helloHeader     = 4 + 1 + 1 + nonceSize + 4
+	maxHello        = 8 << 10 // bytes of either JSON text
+)
+
+var magic = [4]byte{'N', 'S', 'T', 0xf1}
+
+// purpose says what a connection is for.
+type purpose byte
+
+const (
+	purposeRaft  purpose = 1 // after the hello: Raft messages from the dialling side
+	purposeProbe purpose = 2 // after the hello: nothing, or frames in both directions
+)
+
+type nonce [nonceSize]byte
+
+// hello is one side's introduction.
+type hello struct {
+	version byte
+	purpose purpose
+	nonce   nonce
+	peer    cluster.Peer
+}
+
+// verdict is what one side thinks of the other's hello. ClusterID and
+// Generation are those that it judged by.
+type verdict struct {
+	Refusal    cluster.Refusal    `json:"refusal,omitempty"`
+	Reason     string             `json:"reason,omitempty"`
+	Votes      bool               `json:"votes,omitempty"`
+	Vouched    bool               `json:"vouched,omitempty"`
+	ClusterID  string             `json:"cluster_id,omitempty"`
+	Generation cluster.Generation `json:"generation"`
+	Nonce      nonce              `json:"nonce"` // of the hello that this answers
+	// Roster is for a node without a cluster ID that is admitted: when it adopts
+	// this one's, it can vouch for others at once. It may not have heard of any
+	// member otherwise, and who could tell it may be gone. From a node without an
+	// ID it is whom that one started with.
+	Roster *cluster.Roster `json:"roster,omitempty"`
+}
+
+func (v verdict) admission() cluster.Admission {
+	return cluster.Admission{Refusal: v.Refusal, Reason: v.Reason, Votes: v.Votes, Vouch: v.Vouched}
+}
+
+// errNotPeer: the other end does not speak this protocol at all.
+var errNotPeer = errors.New("not a NorthStar peer")
+
+func newNonce() nonce {
+	var n nonce
+	_, _ = rand.Read(n[:]) // never fails (crypto/rand)
+	return n
+}
+
+func (h hello) encode() ([]byte, error) {
+	body, err := json.Marshal(h.peer)
+	if err != nil {
+		return nil, fmt.Errorf("encode hello: %w", err)
+	}
+	if len(body) > maxHello {
+		return nil, fmt.Errorf("hello of %d bytes is over %d", len(body), maxHello)
+	}
+	b := make([]byte, 0, helloHeader+len(body))
+	b = append(b, magic[:]...)
+	b = append(b, h.version, byte(h.purpose))
+	b = append(b, h.nonce[:]...)
+	b = binary.BigEndian.AppendUint32(b, uint32(len(body)))
+	return append(b, body...), nil
+}
+
+// readHello reads one hello. An error wraps errNotPeer when what came is no
+// hello. A hello of another protocol version is no error; its peer may be
+// empty.
+func readHello(r io.Reader) (hello, error) {
+	var head [helloHeader]byte
+	if n, err := io.ReadFull(r, head[:]); err != nil {
+		if !bytes.HasPrefix(magic[:], head[:min(n, len(magic))]) {
+			err = errNotPeer
+		}
+		return hello{}, fmt.Errorf("read hello: %w", err)
+	}
+	if !bytes.Equal(head[:4], magic[:]) {
+		return hello{}, errNotPeer
+	}
+	h := hello{version: head[4], purpose: purpose(head[5])}
+	copy(h.nonce[:], head[6:])
+	body, err := readFrame(r, binary.BigEndian.Uint32(head[6+nonceSize:]))
+	if err != nil {
+		return hello{}, fmt.Errorf("read hello: %w", err)
+	}
+	if h.version != protocolVersion {
+		_ = json.Unmarshal(body, &h.peer) // best effort, for the log
+		return h, nil
+	}
+	if err := json.Unmarshal(body, &h.peer); err != nil {
+		return hello{}, fmt.Errorf("%w: %w", errNotPeer, err)
+	}
+	if _, err := cluster.ParseNodeID(string(h.peer.NodeID)); err != nil {
+		return hello{}, fmt.Errorf("%w: %w", errNotPeer, err)
+	}
+	if h.purpose != purposeRaft && h.purpose != purposeProbe {
+		return hello{}, fmt.Errorf("%w: purpose %d", errNotPeer, h.purpose)
+	}
+	return h, nil
+}
+
+func (v verdict) encode() ([]byte, error) {
+	v.Reason = v.Reason[:min(len(v.Reason), 1024)]
+	body, err := json.Marshal(v)
+	if err == nil && len(body) > maxHello && v.Roster != nil {
+		v.Roster = nil // of a hundred members: it will hear of them from the log
+		body, err = json.Marshal(v)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("encode verdict: %w", err)
+	}
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...), nil
+}
+
+// readVerdict reads the verdict on the hello with nonce n.
+func readVerdict(r io.Reader, n nonce) (verdict, error) {
+	var head [4]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return verdict{}, fmt.Errorf("read verdict: %w", err)
+	}
+	body, err := readFrame(r, binary.BigEndian.Uint32(head[:]))
+	if err != nil {
+		return verdict{}, fmt.Errorf("read verdict: %w", err)
+	}
+	var v verdict
+	if err := json.Unmarshal(body, &v); err != nil {
+		return verdict{}, fmt.Errorf("read verdict: %w: %w", errNotPeer, err)
+	}
+	if v.Nonce != n {
+		return verdict{}, fmt.Errorf("read verdict: %w: it answers another hello", errNotPeer)
+	}
+	return v, nil
+}
+
+func readFrame(r io.Reader, size uint32) ([]byte, error) {
+	if size > maxHello {
+		return nil, fmt.Errorf("%w: %d bytes, more than %d", errNotPeer, size, maxHello)
+	}
+	body := make([]byte, size)
+	_, err := io.ReadFull(r, body)
+	return body, err
+}
+
+// exchange is a completed hello.
+type exchange struct {
+	peer    cluster.Peer
+	said    cluster.Identity // this node's identity, as its own hello had it
+	purpose purpose
+	mine    cluster.Admission // this node's verdict on the peer
+	theirs  verdict           // the peer's verdict on this node
+}
+
+// refused is the error of a hello that either side refused, nil otherwise.
+func (x exchange) refused() error {
+	switch {
+	case !x.mine.OK():
+		return &RefusedError{Node: x.peer.NodeID, Refusal: x.mine.Refusal, Reason: x.mine.Reason}
+	case x.theirs.Refusal != "":
+		return &RefusedError{Node: x.peer.NodeID, Refusal: x.theirs.Refusal, Reason: x.theirs.Reason, ByPeer: true}
+	}
+	return nil
+}
+
+// RefusedError says that one side of a hello refused the other.
+type RefusedError struct {
+	Node    cluster.NodeID // the peer
+	Refusal cluster.Refusal
+	Reason  string
+	ByPeer  bool // the peer refused this node
+}
+
+// Error gives the reason.
+func (e *RefusedError) Error() string {
+	if e.ByPeer {
+		return fmt.Sprintf("refused by node %s (%s): %s", e.Node, e.Refusal, e.Reason)
+	}
+	return fmt.Sprintf("refusing node %s (%s): %s", e.Node, e.Refusal, e.Reason)
+}
+
+// self is this node as its hellos say it.
+func (t *Transport) self() cluster.Peer {
+	p := t.cfg.Local()
+	p.RaftAddress = t.cfg.Advertise // which its Raft messages bear
+	return p
+}
+
+// judge makes this node's verdict on a hello.
+func (t *Transport) judge(h hello) (cluster.Admission, verdict) {
+	self := t.cfg.Local()
+	if h.version == protocolVersion {
+		if err := t.cfg.Meet(h.peer); err != nil {
+			t.quiet.warn("meet", "exchanging no votes with a peer", "peer", h.peer.NodeID, "error", err)
+		}
+	}
+	a := cluster.Admit(self, h.peer, t.cfg.Record(h.peer.NodeID))
+	if h.version != protocolVersion {
+		a = cluster.Admission{
+			Refusal: cluster.RefusedProtocol,
+			Reason:  fmt.Sprintf("node %q speaks protocol version %d, this node %d", h.peer.NodeID, h.version, protocolVersion),
+		}
+	}
+	v := verdict{
+		Refusal: a.Refusal, Reason: a.Reason, Votes: a.Votes, Vouched: a.Vouch,
+		ClusterID: self.ClusterID, Generation: self.Generation, Nonce: h.nonce,
+	}
+	if a.OK() && h.peer.ClusterID == "" {
+		v.Roster = self.Roster
+	}
+	return a, v
+}
+
+// dialHello says hello on a connection that this node dialled. want is the
+// node expected there, "" for any. identity is the node ID in the peer's
+// certificate, "" without TLS.
+func (t *Transport) dialHello(conn net.Conn, p purpose, want, identity cluster.NodeID) (exchange, error) {
+	mine := hello{version: protocolVersion, purpose: p, nonce: newNonce(), peer: t.self()}
+	b, err := mine.encode()
+	if err != nil {
+		return exchange{}, err
+	}
+	if _, err := conn.Write(b); err != nil {
+		return exchange{}, fmt.Errorf("send hello: %w", err)
+	}
+	theirs, err := readHello(conn)
+	if err != nil {
+		return exchange{}, err
+	}
+	v, err := readVerdict(conn, mine.nonce)
+	if err != nil {
+		return exchange{}, err
+	}
+	if theirs.version == protocolVersion {
+		if err := checkIdentity(theirs.peer.NodeID, want, identity); err != nil {
+			return exchange{}, err
+		}
+	}
+	a, answer := t.judge(theirs)
+	if b, err = answer.encode(); err != nil {
+		return exchange{}, err
+	}
+	if _, err := conn.Write(b); err != nil {
+		return exchange{}, fmt.Errorf("send verdict: %w", err)
+	}
+	return t.complete(exchange{peer: theirs.peer, said: mine.peer.Identity, purpose: p, mine: a, theirs: v})
+}
+
+// acceptHello answers the hello on an accepted connection.
+func (t *Transport) acceptHello(conn net.Conn, identity cluster.NodeID) (exchange, error) {
+	theirs, err := readHello(conn)
+	if err != nil {
+		return exchange{}, err
+	}
+	if theirs.version == protocolVersion {
+		if err := checkIdentity(theirs.peer.NodeID, "", identity); err != nil {
+			return exchange{}, err
+		}
+	}
+	mine := hello{version: protocolVersion, purpose: theirs.purpose, nonce: newNonce(), peer: t.self()}
+	b, err := mine.encode()
+	if err != nil {
+		return exchange{}, err
+	}
+	a, answer := t.judge(theirs)
+	vb, err := answer.encode()
+	if err != nil {
+		return exchange{}, err
+	}
+	if _, err := conn.Write(append(b, vb...)); err != nil {
+		return exchange{}, fmt.Errorf("send hello: %w", err)
+	}
+	v, err := readVerdict(conn, mine.nonce)
+	if err != nil {
+		return exchange{}, err
+	}
+	return t.complete(exchange{peer: theirs.peer, said: mine.peer.Identity, purpose: theirs.purpose, mine: a, theirs: v})
+}
+
+// errIdentity: a connection leads to, or comes from, another node than it says
+// or was meant for.
+var errIdentity = errors.New("wrong node identity")
+
+func checkIdentity(said, want, certificate cluster.NodeID) error {
+	if want != "" && said != want {
+		return fmt.Errorf("%w: node %s answers where node %s was dialled", errIdentity, said, want)
+	}
+	if certificate != "" && said != certificate {
+		return fmt.Errorf("%w: node %s has the certificate of node %s", errIdentity, said, certificate)
+	}
+	return nil
+}
+
+// complete tells the callbacks of a completed hello, and adopts the cluster ID
+// of a peer that vouches for this node.
+func (t *Transport) complete(x exchange) (exchange, error) {
+	if self := t.cfg.Local(); x.peer.NodeID == self.NodeID && x.peer.BootID == self.BootID && self.BootID != "" {
+		return x, fmt.Errorf("%w: this node has dialled itself", errIdentity)
+	}
+	if x.mine.Refusal == cluster.RefusedProtocol {
+		t.cfg.Refused(x.peer.NodeID, x.mine.Refusal, x.mine.Reason)
+		return x, nil
+	}
+	t.cfg.Known(x.peer, x.mine)
+	t.monitors.kick(x.peer.NodeID)
+	if x.theirs.Refusal != "" {
+		t.cfg.Refused(x.peer.NodeID, x.theirs.Refusal, x.theirs.Reason)
+		return x, nil
+	}
+	t.cfg.Admitted(x.peer.NodeID)
+	if x.peer.ClusterID == x.theirs.ClusterID {
+		x.peer.Roster = x.theirs.Roster
+	}
+	vouched := x.theirs.Vouched && x.mine.OK() && x.peer.ClusterID != "" && x.peer.ClusterID == x.theirs.ClusterID
+	if vouched {
+		if err := t.adopt(x.peer); err != nil {
+			return x, err
+		}
+	}
+	return x, nil
+}

@@ -1,0 +1,303 @@
+package transport
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"northstar/cluster"
+)
+
+func TestProbe(t *testing.T) {
+	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
+	peer, verdict, err := n1.tr.Probe(context.Background(), n2.addr)
+	if err != nil || !verdict.OK() || !verdict.Votes {
+		t.Fatalf("%+v, %v", verdict, err)
+	}
+	if peer != n2.peer() {
+		t.Errorf("got %+v", peer)
+	}
+	eventually(t, "both heard of it", func() bool {
+		n1.mu.Lock()
+		defer n1.mu.Unlock()
+		n2.mu.Lock()
+		defer n2.mu.Unlock()
+		return len(n1.known) == 1 && n1.known[0].NodeID == "n2" && len(n2.known) == 1 && n2.known[0].NodeID == "n1" &&
+			len(n1.admitted) == 1 && len(n2.admitted) == 1
+	})
+}
+
+func TestProbeTellsFactsAlsoWhenRefused(t *testing.T) {
+	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2", as(func(p *cluster.Peer) { p.ClusterID = "other" }))
+	peer, verdict, err := n1.tr.Probe(context.Background(), n2.addr)
+	var refused *RefusedError
+	if !errors.As(err, &refused) || refused.Refusal != cluster.RefusedCluster {
+		t.Errorf("error %v", err)
+	}
+	if peer.ClusterID != "other" || verdict.Refusal != cluster.RefusedCluster || verdict.Reason == "" {
+		t.Errorf("peer %+v, verdict %+v", peer, verdict)
+	}
+	if r := n1.refusals(); len(r) != 1 || r[0] != cluster.RefusedCluster {
+		t.Errorf("n1 heard %v", r)
+	}
+	eventually(t, "n2 hears and counts it", func() bool {
+		return len(n2.refusals()) == 1 && n2.rejected("connection/foreign_cluster") == 1
+	})
+}
+
+func TestProbeOfNobody(t *testing.T) {
+	n1 := newEnd(t, "n1")
+	if _, _, err := n1.tr.Probe(context.Background(), n1.addr); !errors.Is(err, errIdentity) {
+		t.Errorf("itself: %v", err)
+	}
+	if len(n1.refusals()) != 0 {
+		t.Error("it refused itself")
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0") // takes connections, says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	start := time.Now()
+	if _, _, err := n1.tr.Probe(context.Background(), ln.Addr().String()); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a mute server: %v", err)
+	}
+	if d := time.Since(start); d > 3*time.Second {
+		t.Errorf("took %v", d)
+	}
+}
+
+// A member that has an ID vouches for a node without one whose data directory
+// is on its roster, whoever dials.
+func TestVouchedNodeAdopts(t *testing.T) {
+	for _, dials := range []string{"member", "newcomer"} {
+		t.Run(dials, func(t *testing.T) {
+			member, newcomer := newEnd(t, "n1"), newEnd(t, "n2", noID)
+			member.remember("n2", cluster.Record{Incarnation: "inc-n2"})
+			from, to := member, newcomer
+			if dials == "newcomer" {
+				from, to = newcomer, member
+			}
+			if _, _, err := from.tr.Probe(context.Background(), to.addr); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "it adopts", func() bool { return newcomer.peer().ClusterID == "c1" })
+		})
+	}
+}
+
+func TestNotVouchedForDoesNotAdopt(t *testing.T) {
+	member, newcomer := newEnd(t, "n1"), newEnd(t, "n2", noID)
+	if _, v, err := newcomer.tr.Probe(context.Background(), member.addr); err != nil || v.Vouch {
+		t.Fatalf("%+v, %v", v, err)
+	}
+	if id := newcomer.peer().ClusterID; id != "" {
+		t.Errorf("adopted %q", id)
+	}
+}
+
+func TestGarbageIsTurnedAway(t *testing.T) {
+	good, err := hello{version: protocolVersion, purpose: purposeRaft, peer: peerOf("n9")}.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	oversize := bytes.Clone(good[:helloHeader])
+	binary.BigEndian.PutUint32(oversize[helloHeader-4:], 1<<31)
+	badPurpose := bytes.Clone(good)
+	badPurpose[5] = 77
+	badID, _ := hello{version: protocolVersion, purpose: purposeRaft, peer: peerOf("N 9")}.encode()
+	for name, c := range map[string]struct {
+		send   []byte
+		reason string
+	}{
+		"http":           {[]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), "garbage"},
+		"short http":     {[]byte("GET /"), "garbage"},
+		"oversize":       {oversize, "garbage"},
+		"no JSON":        {append(bytes.Clone(good[:helloHeader]), bytes.Repeat([]byte{'x'}, len(good)-helloHeader)...), "garbage"},
+		"bad purpose":    {badPurpose, "garbage"},
+		"bad node ID":    {badID, "garbage"},
+		"nothing":        {nil, "hello_aborted"},
+		"half a hello":   {good[:40], "hello_aborted"},
+		"no verdict":     {good, "hello_aborted"},
+		"false verdict":  {append(bytes.Clone(good), 0, 0, 0, 2, '{', '}'), "garbage"},
+		"huge verdict":   {append(bytes.Clone(good), 255, 255, 255, 255), "garbage"},
+		"other protocol": {otherVersion(t), "hello_aborted"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n1 := newEnd(t, "n1")
+			got := n1.bind()
+			conn, err := net.Dial("tcp", n1.addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if _, err := conn.Write(c.send); err != nil {
+				t.Fatal(err)
+			}
+			_ = conn.(*net.TCPConn).CloseWrite()
+			_, _ = io.Copy(io.Discard, conn) // until it hangs up
+			eventually(t, "it is counted", func() bool { return n1.rejected("connection/"+c.reason) == 1 })
+			if reached(got) != 0 {
+				t.Error("something reached raft")
+			}
+		})
+	}
+}
+
+func otherVersion(t *testing.T) []byte {
+	b, err := hello{version: protocolVersion + 1, purpose: purposeRaft, peer: peerOf("n9")}.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// A node of another protocol version is told so, by the version's own rules.
+func TestOtherProtocolVersionIsTold(t *testing.T) {
+	n1 := newEnd(t, "n1")
+	conn, err := net.Dial("tcp", n1.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.Write(otherVersion(t)); err != nil {
+		t.Fatal(err)
+	}
+	theirs, err := readHello(conn)
+	if err != nil || theirs.peer.NodeID != "n1" {
+		t.Fatalf("%+v, %v", theirs, err)
+	}
+	v, err := readVerdict(conn, nonce{})
+	if err != nil || v.Refusal != cluster.RefusedProtocol || !strings.Contains(v.Reason, "version 2") {
+		t.Errorf("%+v, %v", v, err)
+	}
+}
+
+// Connections that never say hello neither keep others out nor stay.
+func TestHalfOpenFlood(t *testing.T) {
+	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
+	n1.bind()
+	var flood []net.Conn
+	for range maxHalfOpen + 50 {
+		c, err := net.Dial("tcp", n1.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		flood = append(flood, c)
+	}
+	if _, err := n2.vote(n1, 6); err != nil {
+		t.Errorf("vote under the flood: %v", err)
+	}
+	eventually(t, "the oldest gave way", func() bool { return n1.rejected("connection/half_open_flood") >= 50 })
+	n1.tr.half.mu.Lock()
+	open := n1.tr.half.conns.Len()
+	n1.tr.half.mu.Unlock()
+	if open > maxHalfOpen {
+		t.Errorf("%d half-open connections", open)
+	}
+	for _, c := range flood {
+		_, _ = io.Copy(io.Discard, c) // each is closed from the other side within the deadline
+	}
+}
+
+func TestHalfOpenList(t *testing.T) {
+	h := newHalfOpen(2)
+	pipe := func() (net.Conn, func() bool) {
+		a, b := net.Pipe()
+		t.Cleanup(func() { _ = a.Close(); _ = b.Close() })
+		return a, func() bool {
+			_ = b.SetReadDeadline(time.Now())
+			_, err := b.Read(make([]byte, 1))
+			return err == io.EOF
+		}
+	}
+	a, aClosed := pipe()
+	b, bClosed := pipe()
+	c, cClosed := pipe()
+	leaveA, _ := h.enter(a)
+	leaveB, _ := h.enter(b)
+	if _, evicted := h.enter(c); !evicted || !aClosed() || bClosed() {
+		t.Error("the oldest did not give way")
+	}
+	leaveA()
+	leaveB()
+	if h.conns.Len() != 1 {
+		t.Errorf("%d left", h.conns.Len())
+	}
+	h.close()
+	if !cClosed() {
+		t.Error("close left one open")
+	}
+	d, dClosed := pipe()
+	if h.enter(d); !dClosed() {
+		t.Error("entered after close")
+	}
+}
+
+func TestLimitedLog(t *testing.T) {
+	l := newLimitedLog(nil)
+	now := time.Now()
+	if n, ok := l.due("a", now); !ok || n != 0 {
+		t.Error("the first is logged")
+	}
+	for range 5 {
+		if _, ok := l.due("a", now.Add(time.Second)); ok {
+			t.Error("logged again")
+		}
+	}
+	if _, ok := l.due("b", now); !ok {
+		t.Error("another kind is held back")
+	}
+	if n, ok := l.due("a", now.Add(logEvery)); !ok || n != 5 {
+		t.Errorf("later: %d, %v", n, ok)
+	}
+}
+
+func FuzzHello(f *testing.F) {
+	good, err := hello{version: protocolVersion, purpose: purposeRaft, peer: peerOf("n1")}.encode()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(good)
+	f.Add(good[:30])
+	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		h, err := readHello(bytes.NewReader(data))
+		if err != nil || h.version != protocolVersion {
+			return
+		}
+		if _, err := cluster.ParseNodeID(string(h.peer.NodeID)); err != nil {
+			t.Errorf("accepted node ID %q", h.peer.NodeID)
+		}
+		b, err := h.encode()
+		if err != nil {
+			return // JSON may grow beyond the bound when written again
+		}
+		again, err := readHello(bytes.NewReader(b))
+		if err != nil || again != h {
+			t.Errorf("%+v becomes %+v, %v", h, again, err)
+		}
+	})
+}
+
+func FuzzVerdict(f *testing.F) {
+	b, err := verdict{Refusal: cluster.RefusedCluster, Reason: "why"}.encode()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Add([]byte{255, 255, 255, 255})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if v, err := readVerdict(bytes.NewReader(data), nonce{}); err == nil && v.Nonce != (nonce{}) {
+			t.Error("took a verdict on another hello")
+		}
+	})
+}

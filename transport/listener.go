@@ -1,0 +1,208 @@
+package transport
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+// maxHalfOpen bounds the connections that have not said hello yet. When it is
+// reached, the oldest gives way: a hello takes milliseconds, so a flood hurts
+// itself first.
+const maxHalfOpen = 256
+
+// Run accepts connections until ctx ends or the listener fails for good. It
+// closes the listener, the connections and the current Raft transport, and
+// returns when every goroutine has ended. To be called once.
+func (t *Transport) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = t.cfg.Listener.Close() })
+	defer stop()
+	t.openJobs(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { t.monitors.run(ctx) })
+	err := t.acceptLoop(ctx, &wg)
+	_ = t.cfg.Listener.Close() // before the monitor connections: who dials again is refused
+	cancel()
+	t.half.close()
+	t.mu.Lock()
+	t.stopped = true
+	current := t.raft
+	t.mu.Unlock()
+	wg.Wait()
+	t.awaitJobs()
+	if current != nil {
+		_ = current.Close()
+	}
+	return err
+}
+
+func (t *Transport) acceptLoop(ctx context.Context, wg *sync.WaitGroup) error {
+	const firstDelay, maxDelay = 5 * time.Millisecond, time.Second
+	delay := firstDelay
+	for {
+		conn, err := t.cfg.Listener.Accept()
+		switch {
+		case ctx.Err() != nil:
+			if err == nil {
+				_ = conn.Close()
+			}
+			return nil
+		case errors.Is(err, net.ErrClosed):
+			return fmt.Errorf("peer listener: %w", err)
+		case err != nil: // such as too many open files
+			t.quiet.warn("accept", "accepting a peer connection failed", "error", err)
+			sleep(delay, ctx.Done())
+			delay = min(2*delay, maxDelay)
+			continue
+		}
+		delay = firstDelay
+		wg.Go(func() { t.serve(ctx, conn) })
+	}
+}
+
+// serve takes an accepted connection through the hello, and hands it to Raft
+// or closes it.
+func (t *Transport) serve(ctx context.Context, raw net.Conn) {
+	out, evicted := t.half.enter(raw)
+	if evicted {
+		t.reject("connection", "half_open_flood")
+	}
+	leave := sync.OnceFunc(out)
+	defer leave()
+	_ = raw.SetDeadline(time.Now().Add(t.params.hello))
+	tune(raw)
+	conn, identity, err := t.secureServer(ctx, raw)
+	if err != nil {
+		_ = raw.Close()
+		t.rejectConn(raw, "tls", err)
+		return
+	}
+	x, err := t.acceptHello(conn, identity)
+	if err != nil {
+		_ = raw.Close()
+		t.rejectConn(raw, helloReason(err), err)
+		return
+	}
+	if err := x.refused(); err != nil {
+		_ = raw.Close()
+		t.rejectConn(raw, refusalReason(err), err)
+		return
+	}
+	if x.purpose == purposeProbe {
+		t.probed(ctx, x, conn, leave)
+		return
+	}
+	if err := conn.SetDeadline(time.Time{}); err != nil {
+		_ = raw.Close()
+		return
+	}
+	if err := t.Raft().accept(x, conn); err != nil {
+		_ = raw.Close()
+		t.rejectConn(raw, "too_many", err)
+	}
+}
+
+// probed goes on with a probe after its hello. Most hang up here; a monitor
+// connection lasts, and is no longer half open once the peer has said something.
+func (t *Transport) probed(ctx context.Context, x exchange, conn net.Conn, leave func()) {
+	err := t.monitors.accept(ctx, x, conn, leave)
+	switch {
+	case err == nil, processGone(err), ctx.Err() != nil:
+	case errors.Is(err, errCrowded):
+		t.rejectConn(conn, "too_many", err)
+	default:
+		t.rejectConn(conn, helloReason(err), err)
+	}
+}
+
+// rejectConn counts and logs a connection that was turned away.
+func (t *Transport) rejectConn(conn net.Conn, reason string, err error) {
+	t.reject("connection", reason)
+	if reason == refusedByPeer {
+		return // Config.Refused has heard of it, and says it once for all peers
+	}
+	t.quiet.warn("connection/"+reason, "turned away a peer connection", "reason", reason, "remote", conn.RemoteAddr(), "error", err)
+}
+
+// helloReason gives the metric's reason for a failed hello.
+func helloReason(err error) string {
+	var ne net.Error
+	switch {
+	case errors.Is(err, errNotPeer):
+		return "garbage"
+	case errors.Is(err, errIdentity):
+		return "identity"
+	case errors.As(err, &ne) && ne.Timeout():
+		return "hello_timeout"
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return "hello_aborted"
+	}
+	return "hello_failed"
+}
+
+const refusedByPeer = "refused_by_peer"
+
+// refusalReason gives the metric's reason for a refused hello.
+func refusalReason(err error) string {
+	var r *RefusedError
+	if errors.As(err, &r) && !r.ByPeer {
+		return string(r.Refusal)
+	}
+	return refusedByPeer
+}
+
+// halfOpen holds the connections that have not said hello yet, oldest first.
+// Safe for concurrent use.
+type halfOpen struct {
+	max int
+
+	mu     sync.Mutex
+	conns  list.List
+	closed bool
+}
+
+func newHalfOpen(limit int) *halfOpen { return &halfOpen{max: limit} }
+
+// enter adds a connection, closing the oldest one when there are too many.
+// leave takes it out again.
+func (h *halfOpen) enter(conn net.Conn) (leave func(), evicted bool) {
+	h.mu.Lock()
+	var out net.Conn
+	if h.conns.Len() >= h.max {
+		out = h.conns.Remove(h.conns.Front()).(net.Conn)
+	}
+	if h.closed {
+		out = conn
+	}
+	e := h.conns.PushBack(conn)
+	h.mu.Unlock()
+	if out != nil {
+		_ = out.Close()
+	}
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.conns.Remove(e) // does nothing when it was evicted
+	}, out != nil && out != conn
+}
+
+// close closes all connections held, and those that enter later.
+func (h *halfOpen) close() {
+	h.mu.Lock()
+	h.closed = true
+	var all []net.Conn
+	for e := h.conns.Front(); e != nil; e = e.Next() {
+		all = append(all, e.Value.(net.Conn))
+	}
+	h.mu.Unlock()
+	for _, c := range all {
+		_ = c.Close()
+	}
+}

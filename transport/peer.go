@@ -1,0 +1,426 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+	"golang.org/x/time/rate"
+
+	"northstar/cluster"
+)
+
+const (
+	maxPeerConns = 16 // accepted connections of one peer; the oldest gives way
+	maxPending   = 64 // unanswered messages of one peer; connections may die before their message is answered
+	maxPool      = 3  // idle dialled connections kept to one peer
+	voteRate     = 50 // votes and pre-votes a second from one peer
+	voteBurst    = 100
+)
+
+// peer is the Raft traffic with one other node. The library's transport does
+// the framing, once for each direction, so that what comes out of in is from
+// this one authenticated node, and the pool of out can be emptied without
+// disturbing what comes in. Safe for concurrent use.
+type peer struct {
+	id    cluster.NodeID
+	r     *Raft
+	votes *rate.Limiter
+
+	budget  atomic.Int64 // bytes of unfinished incoming messages
+	pending atomic.Int64 // incoming messages that are not answered
+
+	mu    sync.Mutex
+	facts *cluster.Peer // its newest hello that was admitted
+	heard time.Time     // its last message
+	conns []*inConn     // accepted, oldest first
+	outs  []*outConn    // in the order of dialling
+	in    *inner        // nil until it first connects
+	out   *inner        // nil until first dialled
+	spare *outConn
+	gone  bool
+}
+
+// inner is one unmodified NetworkTransport of the library with its stream.
+type inner struct {
+	*raft.NetworkTransport
+	stream *stream
+}
+
+func newPeer(r *Raft, id cluster.NodeID) *peer {
+	return &peer{
+		id:    id,
+		r:     r,
+		votes: rate.NewLimiter(voteRate, voteBurst),
+	}
+}
+
+// stream is the library's view of where connections come from.
+type stream struct {
+	addr     addr
+	accepted chan net.Conn
+	dial     func(target string, timeout time.Duration) (net.Conn, error)
+	closed   chan struct{}
+	once     sync.Once
+}
+
+type addr string
+
+func (addr) Network() string  { return "tcp" }
+func (a addr) String() string { return string(a) }
+
+// Accept waits for a connection of this peer.
+func (s *stream) Accept() (net.Conn, error) {
+	select {
+	case c := <-s.accepted:
+		return c, nil
+	case <-s.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close ends Accept.
+func (s *stream) Close() error {
+	s.once.Do(func() { close(s.closed) })
+	return nil
+}
+
+// Addr is this node's advertised address.
+func (s *stream) Addr() net.Addr { return s.addr }
+
+// Dial opens a connection to this peer.
+func (s *stream) Dial(target raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	return s.dial(string(target), timeout)
+}
+
+// newInner makes one of the library's transports. It starts a goroutine, which
+// ends when it is closed.
+func (p *peer) newInner() *inner {
+	s := &stream{
+		addr:     addr(p.r.t.cfg.Advertise),
+		accepted: make(chan net.Conn, maxPeerConns),
+		dial:     p.dial,
+		closed:   make(chan struct{}),
+	}
+	n := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+		Logger:          hclog.NewNullLogger(), // what it would say, the connections and the pump say
+		Stream:          s,
+		MaxPool:         maxPool,
+		MaxRPCsInFlight: 1, // no pipelining: a refusal wedges it for good
+		Timeout:         p.r.t.params.rpc,
+	})
+	return &inner{NetworkTransport: n, stream: s}
+}
+
+// outbound gives the library's transport for RPCs to this peer.
+func (p *peer) outbound() (*inner, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.gone {
+		return nil, errClosed
+	}
+	if p.out == nil {
+		p.out = p.newInner()
+	}
+	return p.out, nil
+}
+
+// accept takes over a connection that has been admitted.
+func (p *peer) accept(x exchange, conn net.Conn) error {
+	t := p.r.t
+	c := &inConn{
+		Conn:     conn,
+		patience: patience{step: t.params.stall, limit: slowest, heard: p.lastHeard},
+		budget:   &p.budget,
+		reject:   func(reason string) { t.reject("message", reason) },
+		scan:     scanner{requests: true, limit: MaxMessage},
+	}
+	c.released = func() { p.dropIn(c) }
+	p.mu.Lock()
+	if p.gone || !p.r.track() {
+		p.mu.Unlock()
+		return errClosed
+	}
+	p.facts = &x.peer
+	if p.in == nil {
+		p.in = p.newInner()
+		p.r.pump(p, p.in)
+	}
+	var oldest *inConn
+	if len(p.conns) >= maxPeerConns {
+		oldest = p.conns[0]
+		p.conns = p.conns[1:]
+	}
+	p.conns = append(p.conns, c)
+	taken := p.in.offer(c) // under the lock, so that shut finds it
+	p.mu.Unlock()
+	if oldest != nil {
+		oldest.abort()
+		t.reject("connection", "too_many_of_peer")
+	}
+	switch {
+	case !taken:
+		_ = c.Close()
+	case t.outdated(x):
+		c.retire() // this node has adopted meanwhile, and reset what it knew of then
+	}
+	return nil
+}
+
+func (p *peer) dropIn(c *inConn) {
+	p.mu.Lock()
+	for i, other := range p.conns {
+		if other == c {
+			p.conns = append(p.conns[:i:i], p.conns[i+1:]...)
+			break
+		}
+	}
+	p.mu.Unlock()
+	p.r.untrack()
+}
+
+// dialError marks failures before a connection was there: they are not retried.
+type dialError struct{ err error }
+
+func (e *dialError) Error() string { return e.err.Error() }
+func (e *dialError) Unwrap() error { return e.err }
+
+// dial gives the library a connection to this peer: the one made to learn who
+// it is, or a new one.
+func (p *peer) dial(target string, timeout time.Duration) (net.Conn, error) {
+	p.mu.Lock()
+	c := p.spare
+	p.spare = nil
+	p.mu.Unlock()
+	if c != nil {
+		return c, nil
+	}
+	c, err := p.connect(target, timeout)
+	if err != nil {
+		return nil, &dialError{err}
+	}
+	return c, nil
+}
+
+// connect dials, says hello and keeps what the peer says of itself.
+func (p *peer) connect(target string, timeout time.Duration) (*outConn, error) {
+	ctx, cancel := context.WithTimeout(p.r.ctx, timeout)
+	defer cancel()
+	conn, x, err := p.r.t.open(ctx, target, purposeRaft, p.id)
+	if err != nil {
+		return nil, err
+	}
+	if err := x.refused(); err != nil {
+		_ = hangUp(conn)
+		p.r.t.quiet.warn("dial/"+refusalReason(err), "no Raft connection with peer", "peer", p.id, "address", target, "error", err)
+		return nil, err
+	}
+	c := &outConn{
+		Conn: conn, rpc: p.r.t.params.rpc,
+		heard: func() time.Time { return p.r.t.acks.Peer(p.id).LastContact },
+		stale: func() bool { return p.r.t.outdated(x) },
+		scan:  scanner{limit: maxResponse},
+	}
+	c.released = func() { p.dropOut(c) }
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.gone || !p.r.track() {
+		_ = hangUp(conn)
+		return nil, errClosed
+	}
+	p.facts = &x.peer
+	p.outs = append(p.outs, c)
+	return c, nil
+}
+
+func (p *peer) dropOut(c *outConn) {
+	p.mu.Lock()
+	p.outs = slices.DeleteFunc(p.outs, func(o *outConn) bool { return o == c })
+	p.mu.Unlock()
+	p.r.untrack()
+}
+
+// learn says hello to the peer when it is not known yet, or not known to
+// exchange votes, and gives the present verdict on it. The connection is kept
+// for the next RPC.
+func (p *peer) learn(target string) (cluster.Admission, error) {
+	if facts, ok := p.known(); ok {
+		if a := p.r.t.admit(facts); a.Votes {
+			return a, nil
+		}
+	}
+	c, err := p.connect(target, p.r.t.params.rpc)
+	if err != nil {
+		return cluster.Admission{}, &dialError{err}
+	}
+	p.keep(c)
+	facts, _ := p.known()
+	return p.r.t.admit(facts), nil
+}
+
+// warm makes a connection ready for the next RPC, after the peer's process boot
+// has shown itself. Connections with a process before it lead nowhere.
+func (p *peer) warm(target, boot string) {
+	if facts, ok := p.known(); ok && facts.BootID != boot {
+		p.forget()
+	}
+	c, err := p.connect(target, p.r.t.params.rpc)
+	if err != nil {
+		return
+	}
+	p.keep(c)
+}
+
+// keep holds a connection for the next RPC, in the place of an older one.
+func (p *peer) keep(c *outConn) {
+	p.mu.Lock()
+	if !p.gone {
+		p.spare, c = c, p.spare
+	}
+	p.mu.Unlock()
+	if c != nil {
+		_ = c.Close()
+	}
+}
+
+// known gives the peer's newest admitted hello.
+func (p *peer) known() (cluster.Peer, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.facts == nil {
+		return cluster.Peer{}, false
+	}
+	return *p.facts, true
+}
+
+func (p *peer) hear(now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.heard = now
+}
+
+func (p *peer) lastHeard() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.heard
+}
+
+// reset makes the next message in each direction say hello again.
+func (p *peer) reset() {
+	p.forget()
+	p.mu.Lock()
+	conns := append([]*inConn(nil), p.conns...)
+	p.mu.Unlock()
+	for _, c := range conns {
+		c.retire()
+	}
+}
+
+// forget closes the idle dialled connections.
+func (p *peer) forget() {
+	p.mu.Lock()
+	out, spare := p.out, p.spare
+	p.spare = nil
+	p.mu.Unlock()
+	if spare != nil {
+		_ = spare.Close()
+	}
+	if out != nil {
+		out.CloseStreams()
+	}
+}
+
+// idle says that no connection is open, and that this node has never dialled
+// it: such a peer may give way to another.
+func (p *peer) idle() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.out == nil && len(p.conns) == 0
+}
+
+// shut closes all connections and both of the library's transports. It does
+// not wait for their goroutines.
+func (p *peer) shut() {
+	p.mu.Lock()
+	p.gone = true
+	in, out, spare := p.in, p.out, p.spare
+	p.spare = nil
+	conns, outs := slices.Clone(p.conns), slices.Clone(p.outs)
+	p.mu.Unlock()
+	for _, i := range []*inner{in, out} {
+		if i != nil {
+			_ = i.Close()
+			i.drain()
+		}
+	}
+	for _, c := range conns {
+		c.abort()
+	}
+	for _, c := range outs {
+		c.abort()
+	}
+	if spare != nil {
+		_ = spare.Close()
+	}
+	if out != nil {
+		out.CloseStreams() // gives up the pool
+	}
+}
+
+// offer hands a connection to the library. It fails when the library is behind
+// with accepting as many as may be open.
+func (i *inner) offer(c net.Conn) bool {
+	select {
+	case i.stream.accepted <- c:
+		return true
+	default:
+		return false
+	}
+}
+
+// drain closes connections that the library has not accepted.
+func (i *inner) drain() {
+	for {
+		select {
+		case c := <-i.stream.accepted:
+			_ = c.Close()
+		default:
+			return
+		}
+	}
+}
+
+// open dials, secures the connection and says hello, within ctx.
+func (t *Transport) open(ctx context.Context, target string, p purpose, want cluster.NodeID) (net.Conn, exchange, error) {
+	start := time.Now()
+	raw, err := t.cfg.Dial(ctx, target)
+	if err != nil {
+		return nil, exchange{}, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
+	defer stop()
+	tune(raw)
+	conn, identity, err := t.secureClient(ctx, raw)
+	var x exchange
+	if err == nil {
+		x, err = t.dialHello(conn, p, want, identity)
+	}
+	if err != nil {
+		_ = raw.Close()
+		if ctx.Err() != nil {
+			err = errors.Join(context.Cause(ctx), err)
+		}
+		return nil, exchange{}, fmt.Errorf("hello with %s: %w", target, err)
+	}
+	if m := t.monitors.find(want); m != nil {
+		m.shaken(time.Since(start))
+	}
+	return conn, x, nil
+}

@@ -1,0 +1,24 @@
+package transport
+
+import (
+	"context"
+
+	"northstar/cluster"
+)
+
+// Probe says hello to the node at addr and hangs up. It gives what that node
+// says of itself, and that node's verdict on this one, also when either side
+// refuses the other: then err is a *RefusedError. Any other error means that
+// no hello was completed. The callbacks of Config hear of it as of any hello.
+// It takes as long as ctx allows, and at most the hello timeout: 2 × TimeoutMax
+// or 1 s, whichever is longer.
+func (t *Transport) Probe(ctx context.Context, addr string) (cluster.Peer, cluster.Admission, error) {
+	ctx, cancel := context.WithTimeout(ctx, t.params.hello)
+	defer cancel()
+	conn, x, err := t.open(ctx, addr, purposeProbe, "")
+	if err != nil {
+		return cluster.Peer{}, cluster.Admission{}, err
+	}
+	_ = hangUp(conn)
+	return x.peer, x.theirs.admission(), x.refused()
+}

@@ -1,0 +1,449 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"northstar/cluster"
+)
+
+// Raft is the transport that one raft.Raft is made with. It adds the guards
+// that the library needs; DESIGN.md lists them. Closing it ends every goroutine
+// that it started.
+type Raft struct {
+	t        *Transport
+	consumer chan raft.RPC
+	busy     *busy
+	ctx      context.Context // ends at Close; for dials
+	cancel   context.CancelFunc
+	closed   chan struct{}
+	local    atomic.Pointer[Local]
+	promise  atomic.Pointer[promise] // nil: none yet
+	warrant  atomic.Int64            // when this node was last told to stand by someone who may, see warranted
+	ballots  ballots
+
+	epoch time.Time // what warrant counts from
+
+	mu    sync.Mutex
+	peers map[cluster.NodeID]*peer
+
+	life sync.Mutex // guards adding to wg after Close
+	done bool
+	wg   sync.WaitGroup
+}
+
+var (
+	_ raft.Transport   = (*Raft)(nil)
+	_ raft.WithPreVote = (*Raft)(nil)
+	_ raft.WithClose   = (*Raft)(nil)
+)
+
+// Local is what the guards ask the raft.Raft that uses this transport. The
+// functions must not block and are called from many goroutines.
+type Local struct {
+	CurrentTerm  func() uint64
+	Leader       func() cluster.NodeID // "" when it knows none
+	AppliedIndex func() uint64
+	// LastEntry is the position of the last entry in log or snapshot. Optional.
+	LastEntry func() (index, term uint64)
+	// CheckEntry says why an entry of the current term's leader cannot belong to
+	// what this node has applied. It may block for a disk write then. Optional.
+	CheckEntry func(index, term uint64) error
+	// RestoreProgress counts something that moves while the state machine
+	// restores a snapshot, such as bytes read. Optional.
+	RestoreProgress func() uint64
+}
+
+// maxPeers bounds the nodes that may be connected at once.
+const maxPeers = 64
+
+var (
+	errClosed   = errors.New("transport closed")
+	errNotReady = errors.New("raft is not ready")
+	errCrowded  = errors.New("too many messages of this node wait for an answer")
+	errMuted    = errors.New("muted: the disk of this node is stalled")
+	errNoVotes  = errors.New("no votes are exchanged")
+	errMayNot   = errors.New("this node may not stand for election")
+	errNotTold  = errors.New("not told to stand")
+)
+
+// noVotes is why two nodes that do not refuse one another exchange no votes.
+const noVotes = "one of the two has no cluster ID, or they have not started together"
+
+func newRaft(t *Transport) *Raft {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &Raft{
+		t:        t,
+		consumer: make(chan raft.RPC),
+		busy:     newBusy(),
+		epoch:    time.Now(),
+		ctx:      ctx,
+		cancel:   cancel,
+		closed:   make(chan struct{}),
+		peers:    make(map[cluster.NodeID]*peer),
+	}
+}
+
+// Bind tells the guards which raft.Raft they guard. To be called right after
+// raft.NewRaft; until then every incoming message fails.
+func (r *Raft) Bind(l Local) {
+	if l.LastEntry == nil {
+		l.LastEntry = func() (index, term uint64) { return 0, 0 }
+	}
+	if l.RestoreProgress == nil {
+		l.RestoreProgress = func() uint64 { return 0 }
+	}
+	if l.CheckEntry == nil {
+		l.CheckEntry = func(uint64, uint64) error { return nil }
+	}
+	r.local.Store(&l)
+	wake(r.t.monitors.look) // from now on there may be a configuration
+}
+
+// Consumer gives the messages for raft. There is no other way to it: heartbeats
+// go through it as well.
+func (r *Raft) Consumer() <-chan raft.RPC { return r.consumer }
+
+// SetHeartbeatHandler does nothing. The handler would raise the term beside
+// raft's main loop, so that a deposed leader can write an entry under a term
+// that it never won.
+func (r *Raft) SetHeartbeatHandler(func(raft.RPC)) {}
+
+// LocalAddr is the advertised address.
+func (r *Raft) LocalAddr() raft.ServerAddress { return raft.ServerAddress(r.t.cfg.Advertise) }
+
+// EncodePeer gives the address as it stands in messages.
+func (r *Raft) EncodePeer(_ raft.ServerID, a raft.ServerAddress) []byte { return []byte(a) }
+
+// DecodePeer is the inverse of EncodePeer.
+func (r *Raft) DecodePeer(b []byte) raft.ServerAddress { return raft.ServerAddress(b) }
+
+// AppendEntriesPipeline is refused: one refused append in a pipeline stops that
+// follower's replication for good.
+func (r *Raft) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (raft.AppendPipeline, error) {
+	return nil, raft.ErrPipelineReplicationNotSupported
+}
+
+// AppendEntries sends entries or a heartbeat, and records the acknowledgement
+// under the time of sending.
+func (r *Raft) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	sent := time.Now()
+	m := r.message(id, "append", args.Term, entryBytes(args.Entries))
+	if isHeartbeat(args) {
+		m.Kind = "heartbeat"
+	}
+	// What is kept is copied: the library uses args again.
+	term, match := args.Term, args.PrevLogEntry+uint64(len(args.Entries))
+	if r.t.cfg.Gate.Muted() {
+		return r.fail(sent, errMuted)
+	}
+	if err := r.mayLead(m.To, target); err != nil {
+		return r.fail(sent, err)
+	}
+	if m.Size > MaxMessage {
+		err := fmt.Errorf("append of %d bytes is over %d: MaxAppendEntries is too large for these entries", m.Size, MaxMessage)
+		r.t.quiet.warn("append_size", "cannot replicate", "peer", id, "error", err)
+		return r.fail(sent, err)
+	}
+	err := r.call(m, sent, func(out *inner) error { return out.AppendEntries(id, target, args, resp) })
+	if err != nil {
+		if m.Kind == "append" && unreachable(err) {
+			r.hold(m.To, term)
+		}
+		return err
+	}
+	r.record(m.To, term, match, resp.Term, resp.Success, sent)
+	return nil
+}
+
+// mayLead says why this node must not lead a peer: it has no cluster ID, and has
+// not put that peer's data directory on record. Should that be lost, nobody would
+// know that its acknowledgements have counted.
+func (r *Raft) mayLead(to cluster.NodeID, target raft.ServerAddress) error {
+	if r.t.cfg.Local().ClusterID != "" {
+		return nil
+	}
+	p, err := r.peer(to)
+	if err != nil {
+		return err
+	}
+	if a, err := p.learn(string(target)); err != nil || a.Votes {
+		return err
+	}
+	return fmt.Errorf("no entries for node %s: %s", to, noVotes)
+}
+
+// maxHold is the longest that a failed append is held back.
+const maxHold = 10 * time.Second
+
+// hold waits, after an append to an unreachable peer, until that peer answers
+// heartbeats again, this node leads no more, or maxHold has passed. Told of each
+// failure at once, the library would soon wait up to 10 s between two appends,
+// and a peer that came back would get no entries for so long.
+func (r *Raft) hold(to cluster.NodeID, term uint64) {
+	failed := time.Now()
+	self := r.t.cfg.Local().NodeID
+	look := time.NewTicker(r.t.cfg.TimeoutMin / 3)
+	defer look.Stop()
+	for time.Since(failed) < maxHold {
+		local := r.local.Load()
+		if local == nil || local.Leader() != self || local.CurrentTerm() != term {
+			return
+		}
+		changed := r.t.acks.Changed()
+		if a := r.t.acks.Peer(to); a.Term == term && a.LastSendAcked.After(failed) {
+			return
+		}
+		select {
+		case <-changed:
+		case <-look.C:
+		case <-r.closed:
+			return
+		}
+	}
+}
+
+// record keeps what an answer shows.
+func (r *Raft) record(to cluster.NodeID, term, match, respTerm uint64, success bool, sent time.Time) {
+	if success && respTerm == term {
+		r.t.acks.ack(to, term, match, sent, time.Now())
+	} else {
+		r.t.acks.contact(to, time.Now())
+	}
+}
+
+// InstallSnapshot sends a snapshot. It lasts as long as bytes move, and then
+// as long as the peer answers heartbeats.
+func (r *Raft) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
+	sent := time.Now()
+	term, match := args.Term, args.LastLogIndex
+	if r.t.cfg.Gate.Muted() {
+		return r.fail(sent, errMuted)
+	}
+	m := r.message(id, "snapshot", args.Term, int(args.Size))
+	if err := r.mayLead(m.To, target); err != nil {
+		return r.fail(sent, err)
+	}
+	err := r.call(m, sent, func(out *inner) error { return out.InstallSnapshot(id, target, args, resp, data) })
+	if err != nil {
+		return err
+	}
+	r.record(m.To, term, match, resp.Term, resp.Success, sent)
+	return nil
+}
+
+// NotToldError is a TimeoutNow that has certainly not reached the peer's Raft,
+// and never will.
+type NotToldError struct{ err error }
+
+func (e *NotToldError) Error() string { return e.err.Error() }
+func (e *NotToldError) Unwrap() error { return e.err }
+
+// NotTold marks the error for whoever cannot import this package.
+func (e *NotToldError) NotTold() bool { return true }
+
+// TimeoutNow tells a peer to stand at once. Its time is bounded: while it
+// lasts, the library refuses all proposals. The error is a *NotToldError where
+// it is known that the peer will not stand.
+func (r *Raft) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
+	start := time.Now()
+	if !r.track() {
+		return r.fail(start, errClosed)
+	}
+	// The call works on copies, as it may outlast this function.
+	req := *args
+	var answer raft.TimeoutNowResponse
+	done := make(chan error, 1)
+	go func() {
+		defer r.untrack()
+		done <- r.tell(r.message(id, "timeout_now", 0, 0), start, func(out *inner) error { return out.TimeoutNow(id, target, &req, &answer) })
+	}()
+	timer := time.NewTimer(r.t.cfg.TimeoutMax)
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		if err == nil {
+			*resp = answer
+		}
+		return err
+	case <-timer.C:
+		return fmt.Errorf("no answer to TimeoutNow from node %s within %v", id, r.t.cfg.TimeoutMax)
+	}
+}
+
+// tell sends a TimeoutNow. When it fails because a pooled connection was dead it
+// is sent once more, on a new one; what became of the first is not known then.
+func (r *Raft) tell(m Message, start time.Time, do func(*inner) error) error {
+	err := r.call(m, start, do)
+	if connectionDied(err) {
+		if p, perr := r.peer(m.To); perr == nil {
+			p.forget()
+		}
+		return r.call(m, start, do)
+	}
+	var dial *dialError
+	if err != nil && (errors.As(err, &dial) || strings.Contains(err.Error(), errNotTold.Error())) {
+		return &NotToldError{err}
+	}
+	return err
+}
+
+// call makes one RPC, with the faults that are asked for.
+func (r *Raft) call(m Message, start time.Time, do func(*inner) error) error {
+	p, err := r.peer(m.To)
+	if err != nil {
+		return r.fail(start, err)
+	}
+	out, err := p.outbound()
+	if err != nil {
+		return r.fail(start, err)
+	}
+	fault := r.fault(m)
+	if !fault.Drop {
+		err = exposed(do(out))
+	}
+	if fault.Twice && err == nil {
+		err = exposed(do(out))
+	}
+	if fault.Late != nil {
+		fault.Late(r.closed)
+	}
+	if fault.lost() && err == nil {
+		sleep(r.t.params.rpc, r.closed)
+		err = errDropped
+	}
+	if err != nil {
+		if isTimeout(err) {
+			p.forget() // the other pooled connections lead nowhere either
+		}
+		return r.fail(start, err)
+	}
+	return nil
+}
+
+// fail gives err back, at least a pause after start.
+func (r *Raft) fail(start time.Time, err error) error {
+	if d := pause - time.Since(start); d > 0 {
+		time.Sleep(d)
+	}
+	return err
+}
+
+func (r *Raft) message(to raft.ServerID, kind string, term uint64, size int) Message {
+	return Message{From: r.t.cfg.Local().NodeID, To: cluster.NodeID(to), Kind: kind, Term: term, Size: size}
+}
+
+// peer gives the traffic with a node, made at first use.
+func (r *Raft) peer(id cluster.NodeID) (*peer, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.isClosed() {
+		return nil, errClosed
+	}
+	p := r.peers[id]
+	if p == nil {
+		if len(r.peers) >= maxPeers && !r.evict() {
+			return nil, fmt.Errorf("over %d peers", maxPeers)
+		}
+		p = newPeer(r, id)
+		r.peers[id] = p
+	}
+	return p, nil
+}
+
+// evict removes a peer that is not connected. r.mu is held.
+func (r *Raft) evict() bool {
+	for id, p := range r.peers {
+		if p.idle() {
+			p.shut()
+			delete(r.peers, id)
+			return true
+		}
+	}
+	return false
+}
+
+// heardFrom says when a node last sent a Raft message; zero: never.
+func (r *Raft) heardFrom(id cluster.NodeID) time.Time {
+	r.mu.Lock()
+	p := r.peers[id]
+	r.mu.Unlock()
+	if p == nil {
+		return time.Time{}
+	}
+	return p.lastHeard()
+}
+
+func (r *Raft) allPeers() []*peer {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := make([]*peer, 0, len(r.peers))
+	for _, p := range r.peers {
+		all = append(all, p)
+	}
+	return all
+}
+
+// accept takes over a connection after its hello.
+func (r *Raft) accept(x exchange, conn net.Conn) error {
+	p, err := r.peer(x.peer.NodeID)
+	if err != nil {
+		return err
+	}
+	return p.accept(x, conn)
+}
+
+// track registers something that Close waits for. It fails after Close.
+func (r *Raft) track() bool {
+	r.life.Lock()
+	defer r.life.Unlock()
+	if r.done {
+		return false
+	}
+	r.wg.Add(1)
+	return true
+}
+
+func (r *Raft) untrack() { r.wg.Done() }
+
+func (r *Raft) isClosed() bool {
+	select {
+	case <-r.closed:
+		return true
+	default:
+		return false
+	}
+}
+
+// Close closes all connections, answers what waits for raft with an error, and
+// waits for the goroutines. It may be called again.
+func (r *Raft) Close() error {
+	r.shut()
+	r.wg.Wait()
+	return nil
+}
+
+func (r *Raft) shut() {
+	r.life.Lock()
+	first := !r.done
+	r.done = true
+	r.life.Unlock()
+	if first {
+		r.mu.Lock()
+		close(r.closed)
+		r.mu.Unlock()
+		r.cancel()
+	}
+	for _, p := range r.allPeers() {
+		p.shut()
+	}
+}

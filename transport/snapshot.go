@@ -1,0 +1,42 @@
+package transport
+
+import (
+	"io"
+	"sync/atomic"
+)
+
+// snapshotReader is the data of an incoming snapshot on its way to raft. It
+// counts what has arrived, and can be cut off from raft. Read is called by one
+// goroutine, cut by another.
+type snapshotReader struct {
+	r        io.Reader
+	received *atomic.Uint64
+	turn     chan struct{} // holds a token while nobody reads
+	closed   bool          // guarded by turn
+}
+
+func newSnapshotReader(r io.Reader, received *atomic.Uint64) *snapshotReader {
+	s := &snapshotReader{r: r, received: received, turn: make(chan struct{}, 1)}
+	s.turn <- struct{}{}
+	return s
+}
+
+// Read reads the data until cut.
+func (s *snapshotReader) Read(p []byte) (int, error) {
+	<-s.turn
+	defer func() { s.turn <- struct{}{} }()
+	if s.closed {
+		return 0, errClosed
+	}
+	n, err := s.r.Read(p)
+	s.received.Add(uint64(n))
+	return n, err
+}
+
+// cut waits for a Read in progress, which must be made to end by closing the
+// connection, and fails all later ones.
+func (s *snapshotReader) cut() {
+	<-s.turn
+	s.closed = true
+	s.turn <- struct{}{}
+}

@@ -1,0 +1,268 @@
+package transport
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"northstar/cluster"
+)
+
+// TLSFiles names the PEM files of a node: its certificate with its chain, its
+// key, and the certificates of the authorities that it trusts.
+type TLSFiles struct{ Cert, Key, CA string }
+
+// TLS is a node's certificate and the authorities that it trusts, read again
+// when the files change: each new connection uses files that are at most
+// tlsReread old. Safe for concurrent use.
+type TLS struct {
+	files TLSFiles
+	log   hclog.Logger
+
+	mu     sync.Mutex
+	now    tlsMaterial
+	looked time.Time
+	failed string // the last complaint, so that it is logged once
+}
+
+type tlsMaterial struct {
+	raw   [3][]byte
+	cert  *tls.Certificate
+	roots *x509.CertPool
+}
+
+// tlsReread is how often the files are looked at, at most. They are read and
+// compared: neither times nor inodes are to be relied on where files are
+// replaced by way of symbolic links.
+const tlsReread = 2 * time.Second
+
+// peerProtocol is agreed on by both sides (ALPN), so that a peer connection is
+// never taken for another kind.
+const peerProtocol = "northstar-peer"
+
+// LoadTLS reads the files and checks that they fit together.
+func LoadTLS(files TLSFiles, logger hclog.Logger) (*TLS, error) {
+	if logger == nil {
+		logger = hclog.NewNullLogger()
+	}
+	m, err := readMaterial(files)
+	if err != nil {
+		return nil, err
+	}
+	return &TLS{files: files, log: logger.Named("tls"), now: m, looked: time.Now()}, nil
+}
+
+func readMaterial(files TLSFiles) (tlsMaterial, error) {
+	var m tlsMaterial
+	for i, name := range []string{files.Cert, files.Key, files.CA} {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			return m, fmt.Errorf("read TLS file: %w", err)
+		}
+		m.raw[i] = b
+	}
+	cert, err := tls.X509KeyPair(m.raw[0], m.raw[1])
+	if err != nil {
+		return m, fmt.Errorf("certificate %s with key %s: %w", files.Cert, files.Key, err)
+	}
+	m.cert = &cert
+	m.roots = x509.NewCertPool()
+	if !m.roots.AppendCertsFromPEM(m.raw[2]) {
+		return m, fmt.Errorf("no certificate in %s", files.CA)
+	}
+	return m, nil
+}
+
+// current gives the material, read again when it is due. A failure leaves the
+// old in place.
+func (t *TLS) current() tlsMaterial {
+	now := time.Now()
+	t.mu.Lock()
+	m, due := t.now, now.Sub(t.looked) >= tlsReread
+	if due {
+		t.looked = now
+	}
+	t.mu.Unlock()
+	if !due {
+		return m
+	}
+	fresh, err := readMaterial(t.files)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err != nil {
+		if t.failed != err.Error() {
+			t.failed = err.Error()
+			t.log.Warn("cannot use the changed TLS files, going on with the old", "error", err)
+		}
+		return t.now
+	}
+	t.failed = ""
+	for i := range fresh.raw {
+		if !bytes.Equal(fresh.raw[i], t.now.raw[i]) {
+			t.now = fresh
+			t.log.Info("TLS files have changed, new connections use them", "cert", t.files.Cert)
+			break
+		}
+	}
+	return t.now
+}
+
+// ServerConfig is for an HTTPS server. It follows the files. With requireClient
+// a connection without a valid client certificate fails; otherwise one may come
+// without, but not with an invalid one.
+func (t *TLS) ServerConfig(requireClient bool) *tls.Config {
+	auth := tls.VerifyClientCertIfGiven
+	if requireClient {
+		auth = tls.RequireAndVerifyClientCert
+	}
+	return t.serverConfig(auth, "h2", "http/1.1")
+}
+
+func (t *TLS) serverConfig(auth tls.ClientAuthType, protocols ...string) *tls.Config {
+	return &tls.Config{
+		MinVersion:             tls.VersionTLS13,
+		NextProtos:             protocols,
+		ClientAuth:             auth,
+		SessionTicketsDisabled: true,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			m := t.current()
+			return &tls.Config{
+				MinVersion:   tls.VersionTLS13,
+				NextProtos:   protocols,
+				ClientAuth:   auth,
+				ClientCAs:    m.roots,
+				Certificates: []tls.Certificate{*m.cert},
+				// A resumed session would not be checked against changed files.
+				SessionTicketsDisabled: true,
+			}, nil
+		},
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			return t.current().cert, nil
+		},
+	}
+}
+
+// ClientConfig is for one connection to an HTTPS server, made soon: it does not
+// follow the files. A client that lives longer dials with Dial.
+func (t *TLS) ClientConfig() *tls.Config {
+	m := t.current()
+	return &tls.Config{
+		MinVersion:   tls.VersionTLS13,
+		RootCAs:      m.roots,
+		Certificates: []tls.Certificate{*m.cert},
+	}
+}
+
+// Dial opens a TLS connection to addr over what dial gives, presents this
+// node's certificate and checks the server's against the host in addr. It fits
+// http.Transport.DialTLSContext.
+func (t *TLS) Dial(ctx context.Context, dial func(ctx context.Context, addr string) (net.Conn, error), addr string) (net.Conn, error) {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := dial(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	cfg := t.ClientConfig()
+	cfg.ServerName = host
+	cfg.NextProtos = []string{"http/1.1"}
+	conn := tls.Client(raw, cfg)
+	if err := conn.HandshakeContext(ctx); err != nil {
+		_ = raw.Close()
+		return nil, fmt.Errorf("TLS handshake with %s: %w", addr, err)
+	}
+	return conn, nil
+}
+
+// ParseIdentity reads the name in a certificate, northstar://CLUSTER/ROLE/NAME.
+// Role is node for the nodes of a cluster.
+func ParseIdentity(uri *url.URL) (clusterName, role, name string, err error) {
+	if uri.Scheme != "northstar" || uri.Host == "" || uri.RawQuery != "" || uri.Fragment != "" || uri.User != nil || uri.Opaque != "" {
+		return "", "", "", fmt.Errorf("%q is no northstar://CLUSTER/ROLE/NAME", uri)
+	}
+	role, name, ok := strings.Cut(strings.TrimPrefix(uri.Path, "/"), "/")
+	if !ok || role == "" || name == "" || strings.Contains(name, "/") {
+		return "", "", "", fmt.Errorf("%q is no northstar://CLUSTER/ROLE/NAME", uri)
+	}
+	return uri.Host, role, name, nil
+}
+
+// nodeIdentity finds the node that a certificate was made for.
+func nodeIdentity(cert *x509.Certificate, clusterName string) (cluster.NodeID, error) {
+	var found cluster.NodeID
+	for _, uri := range cert.URIs {
+		c, role, name, err := ParseIdentity(uri)
+		if err != nil || role != "node" || c != clusterName {
+			continue
+		}
+		id, err := cluster.ParseNodeID(name)
+		if err != nil || found != "" {
+			return "", fmt.Errorf("%w: its certificate names %q beside %q", errIdentity, name, found)
+		}
+		found = id
+	}
+	if found == "" {
+		return "", fmt.Errorf("%w: its certificate names no node of cluster %q", errIdentity, clusterName)
+	}
+	return found, nil
+}
+
+// secureServer puts TLS on an accepted connection, if it is on, and gives the
+// node in the peer's certificate.
+func (t *Transport) secureServer(ctx context.Context, raw net.Conn) (net.Conn, cluster.NodeID, error) {
+	if t.cfg.TLS == nil {
+		return raw, "", nil
+	}
+	cfg := t.cfg.TLS.serverConfig(tls.RequireAndVerifyClientCert, peerProtocol)
+	return t.handshake(ctx, tls.Server(raw, cfg))
+}
+
+// secureClient does the same for a dialled connection. The server's certificate
+// is held against the authorities, and its node ID against the hello's; host
+// names do not matter.
+func (t *Transport) secureClient(ctx context.Context, raw net.Conn) (net.Conn, cluster.NodeID, error) {
+	if t.cfg.TLS == nil {
+		return raw, "", nil
+	}
+	cfg := t.cfg.TLS.ClientConfig()
+	roots := cfg.RootCAs
+	cfg.NextProtos = []string{peerProtocol}
+	cfg.InsecureSkipVerify = true // VerifyConnection does it, without a host name
+	cfg.VerifyConnection = func(s tls.ConnectionState) error {
+		if len(s.PeerCertificates) == 0 {
+			return errors.New("no certificate")
+		}
+		opts := x509.VerifyOptions{Roots: roots, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+		for _, c := range s.PeerCertificates[1:] {
+			opts.Intermediates.AddCert(c)
+		}
+		_, err := s.PeerCertificates[0].Verify(opts)
+		return err
+	}
+	return t.handshake(ctx, tls.Client(raw, cfg))
+}
+
+func (t *Transport) handshake(ctx context.Context, conn *tls.Conn) (net.Conn, cluster.NodeID, error) {
+	if err := conn.HandshakeContext(ctx); err != nil {
+		return nil, "", fmt.Errorf("TLS handshake: %w", err)
+	}
+	state := conn.ConnectionState()
+	if state.NegotiatedProtocol != peerProtocol {
+		return nil, "", fmt.Errorf("%w: no %s protocol", errNotPeer, peerProtocol)
+	}
+	id, err := nodeIdentity(state.PeerCertificates[0], t.cfg.ClusterName)
+	return conn, id, err
+}

@@ -1,0 +1,498 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"northstar/cluster"
+)
+
+// answers collects what the end's candidacies are told.
+type answers struct {
+	mu  sync.Mutex
+	all []cluster.VoteAnswer
+}
+
+func (a *answers) install(cfg *Config, _ *end) {
+	cfg.Voted = func(v cluster.VoteAnswer) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.all = append(a.all, v)
+	}
+}
+
+func (a *answers) last() cluster.VoteAnswer {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.all) == 0 {
+		return cluster.VoteAnswer{}
+	}
+	return a.all[len(a.all)-1]
+}
+
+// flagged makes e ask for a vote with the flag set, and gives how the voter's
+// raft saw it.
+func flagged(t *testing.T, e, voter *end, got <-chan any) bool {
+	t.Helper()
+	req := &raft.RequestVoteRequest{RPCHeader: e.header(), Term: 6, LeadershipTransfer: true}
+	var resp raft.RequestVoteResponse
+	if err := e.raft.RequestVote(raft.ServerID(voter.id), raft.ServerAddress(voter.addr), req, &resp); err != nil || !resp.Granted {
+		t.Fatalf("%+v, %v", resp, err)
+	}
+	if !req.LeadershipTransfer {
+		t.Error("the library's request was changed: other goroutines send it too")
+	}
+	for {
+		if c, ok := (<-got).(*raft.RequestVoteRequest); ok {
+			return c.LeadershipTransfer
+		}
+	}
+}
+
+// The flag that passes over a known leader goes out only shortly after the
+// leader, or an operator, told this node to stand.
+func TestTransferFlagNeedsAWarrant(t *testing.T) {
+	inBubble(t, 3, func(t *testing.T, ends []*end) {
+		leader, candidate, voter := ends[0], ends[1], ends[2]
+		candidate.bind()
+		got := voter.bind()
+		if flagged(t, candidate, voter, got) {
+			t.Error("sent without a warrant")
+		}
+		for _, by := range []cluster.Mandate{cluster.MandateEvidence, cluster.MandateReturn} {
+			if err := candidate.raft.Stand(t.Context(), 5, by); err != nil {
+				t.Fatal(err)
+			}
+			if flagged(t, candidate, voter, got) {
+				t.Error("sent after this node made itself stand")
+			}
+		}
+		if err := voter.timeoutNow(candidate); err == nil {
+			t.Error("TimeoutNow of a follower was accepted")
+		}
+		if flagged(t, candidate, voter, got) {
+			t.Error("sent after a TimeoutNow of somebody else")
+		}
+		if err := leader.timeoutNow(candidate); err != nil {
+			t.Fatal(err)
+		}
+		if !flagged(t, candidate, voter, got) {
+			t.Error("cleared after the leader's TimeoutNow")
+		}
+		time.Sleep(testMax)
+		if flagged(t, candidate, voter, got) {
+			t.Error("sent an election timeout later")
+		}
+		if err := candidate.raft.Stand(t.Context(), 5, cluster.MandateOrder); err != nil {
+			t.Fatal(err)
+		}
+		if !flagged(t, candidate, voter, got) {
+			t.Error("cleared after an operator's order")
+		}
+	})
+}
+
+// A voter that knows a leader passes over it only by its own evidence, for which
+// it waits a moment.
+func TestConsent(t *testing.T) {
+	const never = time.Hour
+	tests := []struct {
+		name     string
+		evidence time.Duration // after the vote came
+		leader   cluster.NodeID
+		term     uint64
+		flag     bool
+		took     time.Duration
+	}{
+		{"evidence already there", 0, "n1", 6, true, 0},
+		{"evidence a little later", 4 * time.Millisecond, "n1", 6, true, 4 * time.Millisecond},
+		{"no evidence", never, "n1", 6, false, 10 * time.Millisecond},
+		{"evidence too late", 11 * time.Millisecond, "n1", 6, false, 10 * time.Millisecond},
+		{"no leader to pass over", never, "", 6, false, 0},
+		{"the candidate is the leader", never, "n2", 6, false, 0},
+		{"this node leads", 0, "n3", 6, false, 0},
+		{"an old term", never, "n1", 5, false, 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var asked time.Time
+				var candidate cluster.NodeID
+				var ends []*end
+				for _, nd := range newSimNet().newCluster(t, 3, func(c *Config, e *end) {
+					if e.id == "n3" {
+						c.Consent = func(who cluster.NodeID, term uint64, now time.Time) bool {
+							candidate = who
+							return term == 6 && now.Sub(asked) >= tt.evidence
+						}
+					}
+				}).nodes {
+					ends = append(ends, nd.end)
+				}
+				a, b := ends[1], ends[2]
+				got := b.bind()
+				b.leader.Store(tt.leader)
+				if _, err := a.preVote(b, 6); err != nil { // dials
+					t.Fatal(err)
+				}
+				reached(got)
+				asked = time.Now()
+				if _, err := a.vote(b, tt.term); err != nil {
+					t.Fatal(err)
+				}
+				if d := time.Since(asked); d != tt.took {
+					t.Errorf("took %v, want %v", d, tt.took)
+				}
+				c, ok := (<-got).(*raft.RequestVoteRequest)
+				if !ok || c.LeadershipTransfer != tt.flag {
+					t.Errorf("raft got %+v, want the flag %v", c, tt.flag)
+				}
+				if candidate != "" && candidate != "n2" {
+					t.Errorf("asked about %s", candidate)
+				}
+			})
+		})
+	}
+}
+
+// A vote that is held for evidence holds up nothing else.
+func TestHeldVoteHoldsUpNothing(t *testing.T) {
+	inBubble(t, 2, func(t *testing.T, ends []*end) {
+		a, b := ends[0], ends[1]
+		b.bind()
+		b.leader.Store(cluster.NodeID("n9"))
+		if _, err := a.preVote(b, 6); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		done := make(chan time.Duration, 1)
+		go func() {
+			_, _ = a.vote(b, 6)
+			done <- time.Since(start)
+		}()
+		synctest.Wait() // it is held
+		if _, err := a.append(b, nil); err != nil || time.Since(start) != 0 {
+			t.Errorf("an append took %v: %v", time.Since(start), err)
+		}
+		if d := <-done; d != consentHold {
+			t.Errorf("the vote took %v", d)
+		}
+	})
+}
+
+// Evidence counts for more than a heartbeat answered in raft's place.
+func TestConsentPassesOverAPromise(t *testing.T) {
+	var evidence atomic.Bool
+	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2", func(c *Config, _ *end) {
+		c.Consent = func(cluster.NodeID, uint64, time.Time) bool { return evidence.Load() }
+	})
+	n2.leader.Store(cluster.NodeID("n3"))
+	got := n2.bind()
+	n2.raft.setPromise(time.Now().Add(time.Hour), "n3")
+	if v, err := n1.vote(n2, 6); err != nil || v.Granted || reached(got) != 0 {
+		t.Fatalf("without evidence: %+v, %v", v, err)
+	}
+	evidence.Store(true)
+	if v, err := n1.vote(n2, 6); err != nil || !v.Granted || reached(got) != 1 {
+		t.Errorf("with evidence: %+v, %v", v, err)
+	}
+}
+
+// A node that knows no leader may be a candidate that waits for pre-votes: it is
+// made to give that up before it is told to stand, but not by its own finding.
+func TestStandEndsACandidacy(t *testing.T) {
+	inBubble(t, 1, func(t *testing.T, ends []*end) {
+		e := ends[0]
+		var got []any
+		e.bindOnly()
+		e.serve(func(rpc raft.RPC) {
+			got = append(got, rpc.Command)
+			rpc.Respond(&raft.TimeoutNowResponse{}, nil)
+		})
+		for _, tt := range []struct {
+			leader cluster.NodeID
+			by     cluster.Mandate
+			want   int
+		}{
+			{"", cluster.MandateOrder, 2},
+			{"", cluster.MandateReturn, 2},
+			{"", cluster.MandateEvidence, 1},
+			{"n2", cluster.MandateOrder, 1},
+		} {
+			e.leader.Store(tt.leader)
+			got = nil
+			if err := e.raft.Stand(t.Context(), 5, tt.by); err != nil || len(got) != tt.want {
+				t.Fatalf("%+v: %v, raft got %v", tt, err, got)
+			}
+			if _, ok := got[len(got)-1].(*raft.TimeoutNowRequest); !ok {
+				t.Errorf("%+v: it ends with %T", tt, got[len(got)-1])
+			}
+			if tt.want == 1 {
+				continue
+			}
+			// Of this term, from nobody, and never successful.
+			if c, ok := got[0].(*raft.AppendEntriesRequest); !ok || c.Term != 5 || len(c.Addr) != 0 || len(c.ID) != 0 || len(c.Entries) != 0 || c.LeaderCommitIndex != 0 || c.PrevLogEntry < 1<<60 {
+				t.Errorf("%+v: it begins with %+v", tt, got[0])
+			}
+		}
+	})
+}
+
+func TestStand(t *testing.T) {
+	inBubble(t, 1, func(t *testing.T, ends []*end) {
+		e := ends[0]
+		if err := e.raft.Stand(t.Context(), 5, cluster.MandateOrder); !errors.Is(err, errNotReady) {
+			t.Errorf("before raft runs: %v", err)
+		}
+		e.bindOnly()
+		e.leader.Store(cluster.NodeID("n2"))
+		take := func() any {
+			select {
+			case rpc := <-e.raft.Consumer():
+				rpc.Respond(&raft.TimeoutNowResponse{}, nil)
+				return rpc.Command
+			case <-time.After(time.Minute):
+				return nil
+			}
+		}
+		stand := func(during func(), by cluster.Mandate) (any, error) {
+			done := make(chan error, 1)
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			go func() { done <- e.raft.Stand(ctx, 5, by) }()
+			synctest.Wait()
+			during()
+			time.Sleep(2 * standLook)
+			got := take()
+			return got, <-done
+		}
+		if got, err := stand(func() {}, cluster.MandateEvidence); err != nil || got == nil {
+			t.Errorf("raft got %v: %v", got, err)
+		}
+		// What comes too late would depose whoever was elected meanwhile.
+		if got, err := stand(func() { e.term.Store(6) }, cluster.MandateEvidence); err == nil || got != nil {
+			t.Errorf("in a later term raft got %v: %v", got, err)
+		}
+		e.term.Store(5)
+		if got, err := stand(func() { e.leader.Store(e.id) }, cluster.MandateOrder); err == nil || got != nil {
+			t.Errorf("as the leader raft got %v: %v", got, err)
+		}
+		e.leader.Store(cluster.NodeID("n2"))
+		e.idle.Store(true)
+		if got, err := stand(func() {}, cluster.MandateEvidence); !errors.Is(err, errMayNot) || got != nil {
+			t.Errorf("a node that may not stand: raft got %v: %v", got, err)
+		}
+		for _, by := range []cluster.Mandate{cluster.MandateOrder, cluster.MandateReturn} {
+			if got, err := stand(func() {}, by); err != nil || got == nil {
+				t.Errorf("by mandate %d, raft got %v: %v", by, got, err)
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		if err := e.raft.Stand(ctx, 5, cluster.MandateOrder); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("with a busy raft: %v", err)
+		}
+	})
+}
+
+// A vetoed pre-vote does not reach raft, and its reason reaches the candidate.
+// Votes are not vetoed.
+func TestPreVoteVeto(t *testing.T) {
+	var told answers
+	n1 := newEnd(t, "n1", told.install)
+	n2 := newEnd(t, "n2", func(c *Config, _ *end) {
+		c.PreVote = func(candidate cluster.NodeID, _ time.Time) string {
+			return string(candidate) + " is worse placed\nthan n2"
+		}
+	})
+	got := n2.bind()
+	if v, err := n1.preVote(n2, 6); err != nil || v.Granted || v.Term != 5 {
+		t.Fatalf("%+v, %v; want a refusal in the current term", v, err)
+	}
+	if reached(got) != 0 || n2.rejected("prevote/priority") != 1 {
+		t.Error("it reached raft, or was not counted")
+	}
+	want := cluster.VoteAnswer{Term: 6, Voter: "n2", Pre: true, Reason: "n1 is worse placed than n2"}
+	if a := told.last(); a != want {
+		t.Errorf("the candidate was told %+v", a)
+	}
+	if v, err := n1.vote(n2, 6); err != nil || !v.Granted {
+		t.Errorf("vote: %+v, %v", v, err)
+	}
+	if a := told.last(); a != (cluster.VoteAnswer{Term: 6, Voter: "n2", Granted: true}) {
+		t.Errorf("of a grant the candidate was told %+v", a)
+	}
+}
+
+func TestVotersTellWhy(t *testing.T) {
+	view := voterView{term: 5, leader: "", lastIndex: 44, lastTerm: 4, member: true, voter: true}
+	ask := ballot{candidate: "n3", term: 6, lastIndex: 44, lastTerm: 4}
+	tests := []struct {
+		want   string
+		change func(*ballot, *voterView)
+	}{
+		{"refused", func(*ballot, *voterView) {}},
+		{"knows leader n2", func(_ *ballot, v *voterView) { v.leader = "n2" }},
+		{"refused", func(b *ballot, v *voterView) { v.leader, b.transfer = "n2", true }},
+		{"refused", func(_ *ballot, v *voterView) { v.leader = "n3" }},
+		{"old term: 6 < 7", func(_ *ballot, v *voterView) { v.term, v.votedFor = 7, "n1" }},
+		{"already voted for n1", func(b *ballot, v *voterView) { v.votedFor, b.lastIndex = "n1", 2 }},
+		{"log behind: 41 < 44", func(b *ballot, _ *voterView) { b.lastIndex = 41 }},
+		{"log behind: term 3 < 4", func(b *ballot, _ *voterView) { b.lastIndex, b.lastTerm = 99, 3 }},
+		{"log behind: 41 < 44", func(b *ballot, v *voterView) { b.pre, v.votedFor, b.lastIndex = true, "n1", 41 }},
+		{"n3 is not in the configuration", func(_ *ballot, v *voterView) { v.member, v.voter = false, false }},
+		{"n3 is not a voter", func(_ *ballot, v *voterView) { v.voter = false }},
+	}
+	for _, tt := range tests {
+		b, v := ask, view
+		tt.change(&b, &v)
+		if got := explain(b, v); got != tt.want {
+			t.Errorf("%+v, %+v: %q, want %q", b, v, got, tt.want)
+		}
+	}
+}
+
+// Reasons travel from a real raft's refusals, and from what never reached one.
+func TestCandidateHearsWhy(t *testing.T) {
+	var told answers
+	n1, n2 := newEnd(t, "n1", told.install), newEnd(t, "n2")
+	n2.leader.Store(cluster.NodeID("n3"))
+	n2.bindOnly()
+	n2.serve(func(rpc raft.RPC) {
+		rpc.Respond(&raft.RequestVoteResponse{Term: 5, RPCHeader: raft.RPCHeader{Addr: []byte("elsewhere")}}, nil)
+	})
+	v, err := n1.vote(n2, 6)
+	if err != nil || v.Granted || string(v.Addr) != n2.addr {
+		t.Fatalf("%+v, %v", v, err)
+	}
+	if a := told.last(); a != (cluster.VoteAnswer{Term: 6, Voter: "n2", Reason: "knows leader n3"}) {
+		t.Errorf("told %+v", a)
+	}
+	n2.stop()
+	if _, err := n1.vote(n2, 7); err == nil {
+		t.Fatal("answered")
+	}
+	if a := told.last(); a != (cluster.VoteAnswer{Term: 7, Voter: "n2", Reason: "not reached"}) {
+		t.Errorf("told %+v", a)
+	}
+}
+
+func TestReasonsAreShortAndOnOneLine(t *testing.T) {
+	h := raft.RPCHeader{Addr: []byte("n1:7700")}
+	putReason(&h, "a\x00b\nc"+strings.Repeat("é", 2*maxReason))
+	got := takeReason(&h)
+	if !strings.HasPrefix(got, "a b c") || len([]rune(got)) != maxReason || string(h.Addr) != "n1:7700" {
+		t.Errorf("%q from %q", got, h.Addr)
+	}
+	if why := takeReason(&h); why != "" || string(h.Addr) != "n1:7700" {
+		t.Errorf("%q without one", why)
+	}
+}
+
+func TestBallots(t *testing.T) {
+	var b ballots
+	b.cast(3, "n1")
+	b.cast(11, "n2") // takes the place of 3
+	if b.of(3) != "" || b.of(11) != "n2" || b.of(0) != "" {
+		t.Errorf("%+v", b.votes)
+	}
+}
+
+// The leader's word to stand is limited like votes.
+func TestTimeoutNowRateLimit(t *testing.T) {
+	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
+	got := n2.bind()
+	for range 2 * voteBurst {
+		_ = n1.timeoutNow(n2)
+	}
+	if n := n2.rejected("timeout_now/rate"); n == 0 || reached(got)+n != 2*voteBurst {
+		t.Errorf("%d refused", n)
+	}
+}
+
+// dials counts the connections that an end opens.
+func dials(n *atomic.Int64) option {
+	return func(c *Config, _ *end) {
+		c.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
+			n.Add(1)
+			var d net.Dialer
+			return d.DialContext(ctx, "tcp", addr)
+		}
+	}
+}
+
+// A vote after the monitor connection was made needs no dial, also when the
+// peer is another process than the last time.
+func TestPoolIsWarm(t *testing.T) {
+	var dialled atomic.Int64
+	n1, n2 := newEnd(t, "n1", dials(&dialled)), newEnd(t, "n2")
+	acquaint(t, n1, n2)
+	vote := func(to *end) {
+		t.Helper()
+		p, err := n1.raft.peer("n2")
+		if err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "a connection is ready", func() bool {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			return p.spare != nil && p.facts != nil && p.facts.BootID == to.peer().BootID
+		})
+		to.bind()
+		before := dialled.Load()
+		if v, err := n1.vote(to, 6); err != nil || !v.Granted {
+			t.Errorf("%+v, %v", v, err)
+		}
+		if n := dialled.Load() - before; n != 0 {
+			t.Errorf("%d dials for a vote", n)
+		}
+	}
+	vote(n2)
+	again := newEndOn(t, "n2", n2.relisten(), as(func(p *cluster.Peer) { p.BootID = "second" }))
+	vote(again)
+}
+
+// Real rafts in virtual time: the leader dies, one survivor is made to stand,
+// and leads after two round trips if the other has evidence; otherwise nobody is
+// deposed and no term moves.
+func TestStandAfterACrash(t *testing.T) {
+	for _, evidence := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			var gone atomic.Value
+			gone.Store(cluster.NodeID(""))
+			cut := &links{}
+			c := newSimNet().newCluster(t, 3, cut.install, func(c *Config, _ *end) {
+				c.Consent = func(cluster.NodeID, uint64, time.Time) bool { return evidence && gone.Load() != cluster.NodeID("") }
+			})
+			c.bootstrap()
+			leader := c.leader()
+			leader.apply("a")
+			time.Sleep(time.Second)
+			rest := c.others(leader)
+			for _, n := range rest {
+				cut.cut(leader.id, n.id)
+			}
+			gone.Store(leader.id)
+			start, term := time.Now(), rest[0].r.CurrentTerm()
+			if err := rest[0].raft.Stand(t.Context(), term, cluster.MandateEvidence); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(consentHold + 2*time.Millisecond)
+			if leads := rest[0].r.State() == raft.Leader; leads != evidence {
+				t.Errorf("with evidence %v: %v after %v", evidence, rest[0].r.State(), time.Since(start))
+			}
+			if moved := rest[1].r.CurrentTerm() != term; moved != evidence {
+				t.Errorf("with evidence %v the other voter is in term %d after %d", evidence, rest[1].r.CurrentTerm(), term)
+			}
+		})
+	}
+}

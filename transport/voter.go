@@ -1,0 +1,285 @@
+package transport
+
+import (
+	"bytes"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"northstar/cluster"
+)
+
+// What this node does as a voter: which votes and pre-votes reach raft, with
+// which flag, and why one was refused.
+
+// Limits of holding a vote for evidence.
+const (
+	consentHold = 10 * time.Millisecond
+	consentLook = time.Millisecond
+)
+
+// ballot is what a vote or a pre-vote asks.
+type ballot struct {
+	candidate           cluster.NodeID
+	pre, transfer       bool
+	term                uint64
+	lastIndex, lastTerm uint64
+}
+
+// ballot gives what the message asks; false when it is neither vote nor
+// pre-vote.
+func (m incoming) ballot() (ballot, bool) {
+	switch c := m.rpc.Command.(type) {
+	case *raft.RequestVoteRequest:
+		return ballot{candidate: m.p.id, transfer: c.LeadershipTransfer, term: c.Term, lastIndex: c.LastLogIndex, lastTerm: c.LastLogTerm}, true
+	case *raft.RequestPreVoteRequest:
+		return ballot{candidate: m.p.id, pre: true, term: c.Term, lastIndex: c.LastLogIndex, lastTerm: c.LastLogTerm}, true
+	}
+	return ballot{}, false
+}
+
+// vote deals with a vote or pre-vote: it refuses one that must not reach raft,
+// as it could raise the term, and hands over the others. A refusal is always a
+// response: the library takes some errors for a grant.
+func (m incoming) vote(b ballot, a cluster.Admission) {
+	wake(m.r.t.monitors.hurry)
+	if kind, why := m.refuseVote(b, a, time.Now()); why != "" {
+		m.decline(b, kind, why)
+		return
+	}
+	if !b.pre && !b.transfer && m.consents(b) {
+		c := *m.rpc.Command.(*raft.RequestVoteRequest)
+		c.LeadershipTransfer, b.transfer = true, true
+		m.rpc.Command = &c
+	}
+	if !b.transfer && m.r.promised(time.Now(), m.p.id) {
+		m.decline(b, "busy", fmt.Sprintf("knows leader %s", m.local.Leader()))
+		return
+	}
+	m.handVote(b)
+}
+
+// decline refuses a ballot before raft.
+func (m incoming) decline(b ballot, kind, why string) {
+	m.r.t.reject(m.kind, kind)
+	m.count(b, false, kind)
+	m.answerVote(b, false, m.local.CurrentTerm(), why)
+}
+
+// count counts this node's answer to a candidate.
+func (m incoming) count(b ballot, granted bool, reason string) {
+	if !b.pre {
+		m.r.t.cfg.Answered(granted, reason)
+	}
+}
+
+// refuseVote says why a vote is refused, for the metric and for people; "" if it
+// is not.
+func (m incoming) refuseVote(b ballot, a cluster.Admission, now time.Time) (kind, why string) {
+	switch {
+	case !m.p.votes.AllowN(now, 1):
+		return "rate", "asks too often"
+	case !a.OK():
+		return string(a.Refusal), a.Reason
+	case !a.Votes:
+		return "no_cluster_id", "no votes are exchanged: " + noVotes
+	case !m.r.t.cfg.Gate.MayVote():
+		return "lease", "a lease may be running that this node has forgotten"
+	case b.pre:
+		if why := m.r.t.cfg.PreVote(m.p.id, now); why != "" {
+			return "priority", why
+		}
+	}
+	return "", ""
+}
+
+// consents says whether this voter has evidence of its own that the leader that
+// it knows is gone. A candidate that is ahead of this node in finding out is
+// given a moment.
+func (m incoming) consents(b ballot) bool {
+	stuck := func() bool {
+		leader := m.local.Leader()
+		return leader != "" && leader != m.p.id && leader != m.r.t.cfg.Local().NodeID && b.term > m.local.CurrentTerm()
+	}
+	if !stuck() {
+		return false // raft does not pass the vote over for its leader
+	}
+	if m.r.t.cfg.Consent(m.p.id, b.term, time.Now()) {
+		return true
+	}
+	look := time.NewTicker(consentLook)
+	defer look.Stop()
+	for until := time.Now().Add(consentHold); time.Now().Before(until) && stuck(); {
+		select {
+		case <-look.C:
+		case <-m.r.closed:
+			return false
+		}
+		if m.r.t.cfg.Consent(m.p.id, b.term, time.Now()) {
+			return stuck()
+		}
+	}
+	return false
+}
+
+// handVote gives a vote to raft, and passes the answer on with its reason.
+func (m incoming) handVote(b ballot) {
+	before := m.view(b)
+	reply := make(chan raft.RPCResponse, 1)
+	select {
+	case m.r.consumer <- raft.RPC{Command: m.rpc.Command, RespChan: reply}:
+	case <-m.r.closed:
+		m.rpc.Respond(nil, errClosed)
+		return
+	}
+	var answer raft.RPCResponse
+	select {
+	case answer = <-reply:
+	case <-m.r.closed:
+		m.rpc.Respond(nil, errClosed)
+		return
+	}
+	granted, term, ok := verdictOf(answer)
+	if !ok {
+		m.rpc.RespChan <- answer
+		return
+	}
+	if granted && !b.pre {
+		m.r.ballots.cast(b.term, b.candidate)
+	}
+	reason, why := "granted", ""
+	switch {
+	case !granted:
+		reason, why = "raft", explain(b, before)
+	case !b.pre && !b.transfer && m.r.promised(time.Now(), m.p.id):
+		// It waited while raft was busy, and was let in before the promise. To the
+		// candidate it is as if the vote were lost.
+		granted, reason, why = false, "busy", "has answered its leader meanwhile"
+	}
+	m.count(b, granted, reason)
+	m.answerVote(b, granted, term, why)
+}
+
+// verdictOf reads raft's answer; not ok when that is an error.
+func verdictOf(answer raft.RPCResponse) (granted bool, term uint64, ok bool) {
+	switch c := answer.Response.(type) {
+	case *raft.RequestVoteResponse:
+		return c.Granted, c.Term, answer.Error == nil
+	case *raft.RequestPreVoteResponse:
+		return c.Granted, c.Term, answer.Error == nil
+	}
+	return false, 0, false
+}
+
+// answerVote answers a vote or pre-vote.
+func (m incoming) answerVote(b ballot, granted bool, term uint64, why string) {
+	header := m.r.header()
+	putReason(&header, why)
+	if b.pre {
+		m.rpc.Respond(&raft.RequestPreVoteResponse{RPCHeader: header, Term: term, Granted: granted}, nil)
+	} else {
+		m.rpc.Respond(&raft.RequestVoteResponse{RPCHeader: header, Term: term, Granted: granted}, nil)
+	}
+}
+
+// voterView is what a voter's answer depends on, as it was just before raft
+// judged.
+type voterView struct {
+	term                uint64
+	leader              cluster.NodeID
+	votedFor            cluster.NodeID // in the ballot's term; "" when not known
+	lastIndex, lastTerm uint64
+	member, voter       bool // the candidate is, in this node's configuration
+}
+
+func (m incoming) view(b ballot) voterView {
+	v := voterView{term: m.local.CurrentTerm(), leader: m.local.Leader(), votedFor: m.r.ballots.of(b.term)}
+	v.lastIndex, v.lastTerm = m.local.LastEntry()
+	servers := m.r.t.cfg.Servers()
+	s, known := cluster.FindServer(servers, b.candidate)
+	v.member, v.voter = known || len(servers) == 0, s.Suffrage == cluster.Voter || len(servers) == 0
+	return v
+}
+
+// explain says why raft refused a ballot, in the order in which it judges.
+func explain(b ballot, v voterView) string {
+	switch {
+	case !v.member:
+		return fmt.Sprintf("%s is not in the configuration", b.candidate)
+	case v.leader != "" && v.leader != b.candidate && !b.transfer:
+		return fmt.Sprintf("knows leader %s", v.leader)
+	case b.term < v.term:
+		return fmt.Sprintf("old term: %d < %d", b.term, v.term)
+	case !v.voter:
+		return fmt.Sprintf("%s is not a voter", b.candidate)
+	case !b.pre && v.votedFor != "" && v.votedFor != b.candidate:
+		return fmt.Sprintf("already voted for %s", v.votedFor)
+	case b.lastTerm < v.lastTerm:
+		return fmt.Sprintf("log behind: term %d < %d", b.lastTerm, v.lastTerm)
+	case b.lastTerm == v.lastTerm && b.lastIndex < v.lastIndex:
+		return fmt.Sprintf("log behind: %d < %d", b.lastIndex, v.lastIndex)
+	}
+	return "refused"
+}
+
+// ballots remembers whom this process has voted for lately, itself included.
+// Only explanations depend on it. Safe for concurrent use.
+type ballots struct {
+	mu    sync.Mutex
+	terms [8]uint64
+	votes [8]cluster.NodeID
+}
+
+func (b *ballots) cast(term uint64, candidate cluster.NodeID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	i := term % uint64(len(b.terms))
+	b.terms[i], b.votes[i] = term, candidate
+}
+
+func (b *ballots) of(term uint64) cluster.NodeID {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	i := term % uint64(len(b.terms))
+	if b.terms[i] != term {
+		return ""
+	}
+	return b.votes[i]
+}
+
+// A voter's reason travels in its answer's header, behind the address, which
+// nobody reads there.
+const maxReason = 200
+
+func putReason(h *raft.RPCHeader, why string) {
+	if why != "" {
+		h.Addr = append(append(bytes.Clone(h.Addr), 0), cutReason(why)...)
+	}
+}
+
+// takeReason takes the reason out of an answer's header; "" when there is none.
+func takeReason(h *raft.RPCHeader) string {
+	addr, why, found := bytes.Cut(h.Addr, []byte{0})
+	if !found {
+		return ""
+	}
+	h.Addr = addr
+	return cutReason(string(why))
+}
+
+// cutReason makes a text of another node fit for a log: short, and on one line.
+func cutReason(s string) string {
+	clean := []rune{}
+	for _, c := range s {
+		if len(clean) == maxReason {
+			break
+		}
+		if c < ' ' || c == 0x7f {
+			c = ' '
+		}
+		clean = append(clean, c)
+	}
+	return string(clean)
+}
