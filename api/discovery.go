@@ -14,15 +14,14 @@ func getLeader(c *call) error {
 	if st.LeaderID == "" {
 		return noLeader("node %s knows no leader", c.s.deps.Facts.ID)
 	}
+	c.Header().Set(apiv1.HeaderCluster, st.ClusterID)
+	c.Header().Set(apiv1.HeaderGeneration, formatGeneration(st.Generation))
 	return c.reply(apiv1.Leader{
 		LeaderID:      string(st.LeaderID),
 		LeaderAddress: c.s.httpAddress(st.LeaderID),
 		RaftAddress:   st.LeaderRaftAddress,
 		Term:          st.Term,
 		ObservedBy:    string(c.s.deps.Facts.ID),
-		ClusterID:     st.ClusterID,
-		Generation:    st.Generation.Number,
-		RecoveryID:    st.Generation.RecoveryID,
 	})
 }
 

@@ -84,6 +84,7 @@ func (b *breakers) of(addr string) *gobreaker.TwoStepCircuitBreaker[any] {
 // peerAnswer is another node's answer, read whole.
 type peerAnswer struct {
 	status int
+	header http.Header
 	body   []byte
 }
 
@@ -129,5 +130,5 @@ func (f *forwarder) fetch(ctx context.Context, c *call, addr, path string, limit
 	if err != nil {
 		return peerAnswer{}, fmt.Errorf("%s broke off its answer: %w", addr, err)
 	}
-	return peerAnswer{resp.StatusCode, body}, nil
+	return peerAnswer{resp.StatusCode, resp.Header, body}, nil
 }

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strconv"
+	"strings"
 	"time"
 
 	"northstar/api/apiv1"
@@ -122,8 +124,27 @@ func readLeader(id cluster.NodeID, answer peerAnswer) (splitbrain.Answer, error)
 	if err != nil {
 		return splitbrain.Answer{}, fmt.Errorf("its answer cannot be read: leader_id: %w", err)
 	}
-	return splitbrain.Answer{
-		By: by, ClusterID: l.ClusterID, Generation: cluster.Generation{Number: l.Generation, RecoveryID: l.RecoveryID},
-		Term: l.Term, LeaderID: leader,
-	}, nil
+	generation, err := parseGeneration(answer.header.Get(apiv1.HeaderGeneration))
+	if err != nil {
+		return splitbrain.Answer{}, fmt.Errorf("its answer cannot be read: header %s: %w", apiv1.HeaderGeneration, err)
+	}
+	return splitbrain.Answer{By: by, ClusterID: answer.header.Get(apiv1.HeaderCluster), Generation: generation, Term: l.Term, LeaderID: leader}, nil
+}
+
+// formatGeneration and parseGeneration are the header's two directions: "1", or
+// "2 RECOVERY" after a recovery.
+func formatGeneration(g cluster.Generation) string {
+	if g.RecoveryID == "" {
+		return strconv.FormatUint(g.Number, 10)
+	}
+	return fmt.Sprintf("%d %s", g.Number, g.RecoveryID)
+}
+
+func parseGeneration(s string) (g cluster.Generation, err error) {
+	number, recovery, _ := strings.Cut(s, " ")
+	if g.Number, err = strconv.ParseUint(number, 10, 64); err != nil {
+		return g, fmt.Errorf("%q is no generation: want a number, and a recovery's ID behind a space", s)
+	}
+	g.RecoveryID = recovery
+	return g, nil
 }

@@ -23,6 +23,8 @@ var (
 	stateRevision    = param{apiv1.HeaderRevision, "integer", "the revision of the state that the answer shows, also of a 404: a watch since it misses nothing"}
 	contactHeader    = param{apiv1.HeaderLastContact, "integer", "stale answers only: how old it may be"}
 	leaderHeader     = param{apiv1.HeaderLeader, "string", "only where another node forwarded the request: host:port of the leader, to go there directly"}
+	clusterHeader    = param{apiv1.HeaderCluster, "string", "ID of the cluster that the node belongs to"}
+	generationHeader = param{apiv1.HeaderGeneration, "string", "N, or N RECOVERY-ID after a quorum-loss recovery"}
 	checksumTrailer  = param{apiv1.HeaderChecksum, "string", "trailer: sha256:HEX of the body"}
 )
 
@@ -44,7 +46,7 @@ var table = []route{
 	// Discovery and health: open to all, and served also when the node is busy.
 	{
 		method: "GET", pattern: "/leader", role: token.None, vital: true, handle: getLeader,
-		summary: "The leader that this node knows", answers: jsonAnswer(apiv1.Leader{}, "the leader"), fails: []int{503},
+		summary: "The leader that this node knows", answers: jsonAnswer(apiv1.Leader{}, "the leader", clusterHeader, generationHeader), fails: []int{503},
 	},
 	{
 		method: "GET", pattern: "/status", role: token.None, vital: true, handle: getStatus,

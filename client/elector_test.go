@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -33,6 +34,7 @@ func TestRunAsLeaderReturnsWhatItsFunctionDoes(t *testing.T) {
 			if !errors.Is(err, want) {
 				t.Errorf("%v, want %v", err, want)
 			}
+			synctest.Wait()
 			if len(f.sessions) != 0 || len(f.holders) != 0 {
 				t.Error("the role was not given back")
 			}
@@ -95,6 +97,7 @@ func TestRunAsLeaderStopsAndStandsAgain(t *testing.T) {
 		}
 		cancel()
 		runs.Wait()
+		synctest.Wait()
 		if len(f.sessions) != 0 {
 			t.Error("the role was not given back")
 		}
@@ -116,7 +119,9 @@ func TestLeave(t *testing.T) {
 		if err := g.Do(t.Context(), func(context.Context, uint64) error { return nil }); err != nil {
 			t.Fatal(err)
 		}
-		if err := Leave(t.Context(), &g, k); err != nil || len(f.sessions) != 0 || l.Cause() == nil {
+		err = Leave(t.Context(), &g, k)
+		synctest.Wait()
+		if err != nil || len(f.sessions) != 0 || l.Cause() == nil {
 			t.Errorf("%v, %d sessions", err, len(f.sessions))
 		}
 		if err := k.Close(t.Context()); err != nil {

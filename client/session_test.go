@@ -25,10 +25,13 @@ func TestSessionRenewsItself(t *testing.T) {
 				t.Fatalf("valid for %v", left)
 			}
 		}
+		synctest.Wait()
 		if f.renewals < 58 || f.renewals > 70 {
 			t.Errorf("%d renewals in a minute, want about one a second", f.renewals)
 		}
-		if err := s.Close(t.Context()); err != nil || len(f.sessions) != 0 || s.ValidFor() != 0 || !errors.Is(s.Err(), ErrSessionEnded) {
+		err := s.Close(t.Context())
+		synctest.Wait()
+		if err != nil || len(f.sessions) != 0 || s.ValidFor() != 0 || !errors.Is(s.Err(), ErrSessionEnded) {
 			t.Errorf("Close: %v; %d sessions, %v", err, len(f.sessions), s.Err())
 		}
 		<-s.Done()
@@ -169,6 +172,7 @@ func TestSessionOutOfReach(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		synctest.Wait()
 		f.sessions[s.ID()].timer.Stop() // as a change of the leader does: every TTL begins afresh
 		fc.depose()
 		start := time.Now()
@@ -193,6 +197,7 @@ func TestAttachedSessionEndsWithItsProcess(t *testing.T) {
 		f.ended = func(_, cause string) { why <- cause }
 		c := fc.client("n1", "n2")
 		s := mustSession(t, c, SessionConfig{TTL: time.Minute, Attach: true})
+		synctest.Wait()
 		if f.sessions[s.ID()].streams != 1 {
 			t.Fatal("not attached when NewSession returned")
 		}

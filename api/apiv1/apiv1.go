@@ -36,8 +36,10 @@ const (
 	HeaderLastContact    = "X-Northstar-Last-Contact-Ms" // age of a stale answer
 	HeaderFence          = "X-Northstar-Fence"           // ROLE=TOKEN
 	HeaderIdempotencyKey = "Idempotency-Key"
-	HeaderLeader         = "X-Northstar-Leader"   // of an answer that was forwarded: HTTP host:port of the leader that gave it
-	HeaderChecksum       = "X-Northstar-Checksum" // trailer of a snapshot: sha256:HEX of the body
+	HeaderLeader         = "X-Northstar-Leader"     // of an answer that was forwarded: HTTP host:port of the leader that gave it
+	HeaderCluster        = "X-Northstar-Cluster"    // of /leader: ID of the cluster that the node belongs to
+	HeaderGeneration     = "X-Northstar-Generation" // of /leader: its generation, and the recovery's ID behind a space
+	HeaderChecksum       = "X-Northstar-Checksum"   // trailer of a snapshot: sha256:HEX of the body
 
 	// Between nodes only: who forwarded, for whom, and how long the caller
 	// still waits.

@@ -2,16 +2,14 @@ package apiv1
 
 import "time"
 
-// Leader answers GET /leader.
+// Leader answers GET /leader. Which cluster the node belongs to goes in the
+// headers HeaderCluster and HeaderGeneration.
 type Leader struct {
 	LeaderID      string `json:"leader_id"`
 	LeaderAddress string `json:"leader_address" doc:"advertised HTTP host:port of the leader"`
 	RaftAddress   string `json:"raft_address"`
 	Term          uint64 `json:"term"`
 	ObservedBy    string `json:"observed_by" doc:"the node that answers"`
-	ClusterID     string `json:"cluster_id"`
-	Generation    uint64 `json:"generation" doc:"grows with each quorum-loss recovery"`
-	RecoveryID    string `json:"recovery_id,omitempty"`
 }
 
 // Disk is what a node knows of its own disk.

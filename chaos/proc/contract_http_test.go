@@ -34,7 +34,7 @@ func TestContractHTTP(t *testing.T) {
 
 func contractDiscovery(c *contract, cl *Cluster, n, lead *Node) {
 	leads := n == lead
-	l := c.ask(n, "GET", "/leader", "").is(200).has("leader_id", "leader_address", "raft_address", "term", "observed_by", "cluster_id", "generation")
+	l := c.ask(n, "GET", "/leader", "").is(200).has("leader_id", "leader_address", "raft_address", "term", "observed_by")
 	if l["leader_id"] != lead.ID || l["leader_address"] != lead.HTTP || l["raft_address"] != lead.Raft || l["observed_by"] != n.ID {
 		c.t.Errorf("/leader: %v", l)
 	}

@@ -313,12 +313,18 @@ func TestLyingLeaderAnswer(t *testing.T) {
 		}
 	}
 	liar.Kill()
-	lies := []string{
-		`{"leader_id":"` + liar.ID + `","leader_address":"x:1","raft_address":"x:2","term":999,"observed_by":"` + liar.ID + `","cluster_id":"` + before.ClusterID + `","generation":1}`,
-		`{"leader_id":"` + liar.ID + `","leader_address":"x:1","raft_address":"x:2","term":` + fmt.Sprint(before.Term) + `,"observed_by":"` + liar.ID + `","cluster_id":"` + before.ClusterID + `","generation":1}`,
-		`{"leader_id":"` + liar.ID + `","term":7,"observed_by":"` + liar.ID + `","cluster_id":"another","generation":1}`,
-		`{"leader_id":"` + liar.ID + `","term":7,"observed_by":"` + liar.ID + `","cluster_id":"` + before.ClusterID + `","generation":99}`,
-		`{"leader_id":`, `<html>`, strings.Repeat("x", 1<<20), ``,
+	claims := func(term uint64) string {
+		return fmt.Sprintf(`{"leader_id":%q,"leader_address":"x:1","raft_address":"x:2","term":%d,"observed_by":%q}`, liar.ID, term, liar.ID)
+	}
+	lies := []struct{ cluster, generation, body string }{
+		{before.ClusterID, "1", claims(999)},
+		{before.ClusterID, "1", claims(before.Term)},
+		{"another", "1", claims(7)},
+		{before.ClusterID, "99", claims(7)},
+		{"", "", `{"leader_id":`},
+		{"", "1", `<html>`},
+		{"", "", strings.Repeat("x", 1<<20)},
+		{},
 	}
 	var turn atomic.Int64
 	l, err := net.Listen("tcp", liar.HTTP)
@@ -330,7 +336,10 @@ func TestLyingLeaderAnswer(t *testing.T) {
 			http.NotFound(w, r)
 			return
 		}
-		fmt.Fprint(w, lies[turn.Add(1)%int64(len(lies))])
+		lie := lies[turn.Add(1)%int64(len(lies))]
+		w.Header().Set("X-Northstar-Cluster", lie.cluster)
+		w.Header().Set("X-Northstar-Generation", lie.generation)
+		fmt.Fprint(w, lie.body)
 	})}
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(l) }()
