@@ -14,8 +14,9 @@ import "path/filepath"
 // What would draw from it a number of times that depends on what the process
 // did before, as with caches that are made at their first use, gets the same
 // number every time instead: the seeds of maps, and where a range over one
-// begins. Contexts end their children in the order of their making, not of a
-// map of pointers, as the addresses differ from process to process. No time but
+// begins. Contexts end their children, and HTTP servers their connections, in the
+// order of their making, not of a map of pointers, as the addresses differ from
+// process to process. No time but
 // the bubble's own counts: not for the starvation of a mutex, nor to preempt a
 // goroutine that runs long, nor to go on with another while a system call is
 // slow; and the number of goroutines that ran before is looked at no more.
@@ -80,6 +81,30 @@ func Replay(goroot string) Set {
 			File: "context/context.go",
 			Old:  "\tfor child := range c.children {\n",
 			New:  "\tfor len(c.children) > 0 {\n" + firstborn,
+		}, {
+			File: "net/http/server.go",
+			Old:  "\tserver *Server\n\n\t// cancelCtx cancels the connection-level context.\n",
+			New:  "\tserver *Server\n\tborn uint64\n\n\t// cancelCtx cancels the connection-level context.\n",
+		}, {
+			File: "net/http/server.go",
+			Old:  "\tactiveConn map[*conn]struct{}\n",
+			New:  "\tactiveConn map[*conn]struct{}\n\tborn uint64\n",
+		}, {
+			File: "net/http/server.go",
+			Old:  "\t\ts.activeConn[c] = struct{}{}\n",
+			New:  "\t\ts.born++\n\t\tc.born = s.born\n\t\ts.activeConn[c] = struct{}{}\n",
+		}, {
+			File: "net/http/server.go",
+			Old:  "\tfor c := range s.activeConn {\n\t\tc.rwc.Close()\n",
+			New:  "\tfor _, c := range byAge(s.activeConn) {\n\t\tc.rwc.Close()\n",
+		}, {
+			File: "net/http/server.go",
+			Old:  "\tfor c := range s.activeConn {\n\t\tst, unixSec := c.getState()\n",
+			New:  "\tfor _, c := range byAge(s.activeConn) {\n\t\tst, unixSec := c.getState()\n",
+		}, {
+			File: "net/http/server.go",
+			Old:  "func (s *Server) trackConn(c *conn, add bool) {\n",
+			New:  byAge + "func (s *Server) trackConn(c *conn, add bool) {\n",
 		},
 	}}
 }
@@ -127,4 +152,16 @@ const firstborn = `		var child canceler
 			}
 		}
 		delete(c.children, child)
+`
+
+// byAge gives a server's connections in the order of their making.
+const byAge = `func byAge(conns map[*conn]struct{}) []*conn {
+	var all []*conn
+	for c := range conns {
+		all = append(all, c)
+	}
+	slices.SortFunc(all, func(a, b *conn) int { return int(a.born) - int(b.born) })
+	return all
+}
+
 `

@@ -2,19 +2,12 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"testing"
 )
 
 // One seed gives one run: the same digest in two processes. Another seed gives
 // another.
-//
-// It does not hold now that clients of the worlds speak HTTP: what differs is not
-// known yet. See docs/testing.md.
 func TestReplayIsExact(t *testing.T) {
-	if os.Getenv("NORTHSTAR_SIM_EXACT") == "" {
-		t.Skip("replays are not exact at present: NORTHSTAR_SIM_EXACT=1 runs this, and it fails")
-	}
 	bin, err := buildExact(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
