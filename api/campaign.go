@@ -83,11 +83,15 @@ func (c *call) mayGoOn(ctx context.Context, err error, wait time.Duration) bool 
 
 // timeIsUp says whether the wait of a campaign is over: what is left of its time
 // is for the answer.
-func (c *call) timeIsUp(ctx context.Context) bool { return !time.Now().Before(waitsUntil(ctx)) }
+func (c *call) timeIsUp(ctx context.Context) bool { return !time.Now().Before(c.waitsUntil(ctx)) }
 
-// waitsUntil is when the wait in the queue ends.
-func waitsUntil(ctx context.Context) time.Time {
+// waitsUntil is when the wait in the queue ends: what a forwarding node has kept
+// of the time for itself does not shorten it.
+func (c *call) waitsUntil(ctx context.Context) time.Time {
 	deadline, _ := ctx.Deadline()
+	if c.hop {
+		deadline = deadline.Add(hopReserve)
+	}
 	return deadline.Add(-campaignTime)
 }
 
@@ -137,7 +141,7 @@ func (c *call) campaignHere(ctx context.Context, cmd state.Command) (*state.Role
 // is up or its client gone; the role is as it is then. The error is that its
 // session has ended, or that this node cannot tell any more.
 func (c *call) awaitElection(ctx context.Context, p *state.RoleCampaign, leader *leaderView) (*state.Role, error) {
-	until := waitsUntil(ctx)
+	until := c.waitsUntil(ctx)
 	ctx, cancel := endSoonAfter(ctx, leader.changed, 0)
 	defer cancel()
 	ctx, cancel = endSoonAfter(ctx, c.s.stopping, 0)

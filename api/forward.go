@@ -110,6 +110,9 @@ var forwardedHeaders = []string{
 	apiv1.HeaderIdempotencyKey, apiv1.HeaderFence,
 }
 
+// hopReserve is what a forwarding node keeps of a request's time for itself.
+const hopReserve = 100 * time.Millisecond
+
 // request makes the request as another node will see it: the same path, byte by
 // byte, and query.
 func (f *forwarder) request(ctx context.Context, c *call, addr string, work leaderWork) *http.Request {
@@ -126,8 +129,8 @@ func (f *forwarder) request(ctx context.Context, c *call, addr string, work lead
 		// The other side's answer, also that it ran out of time, must get back
 		// before this side gives up.
 		left := time.Until(deadline)
-		left -= min(left/10, 100*time.Millisecond)
-		req.Header.Set(apiv1.HeaderTimeout, strconv.FormatInt(max(1, left.Milliseconds()), 10))
+		left -= min(left/10, hopReserve)
+		req.Header.Set(apiv1.HeaderTimeout, strconv.FormatInt(max(1, (left+time.Millisecond-1).Milliseconds()), 10))
 	}
 	switch {
 	case work.stream != nil:

@@ -106,6 +106,9 @@ func TestSessionRequestsAreChecked(t *testing.T) {
 			t.Errorf("%.40s: %s", body, p.Detail)
 		}
 	}
+	if p := n.post("/v1/sessions", "{'ttl_ms':-1}").is(t, 400, cluster.CodeBadRequest); !strings.HasSuffix(p.Detail, "got -1") {
+		t.Errorf("the value is not named: %s", p.Detail)
+	}
 	n.post("/v1/sessions/renew", "{'session_ids':[]}").is(t, 400, cluster.CodeBadRequest)
 	n.post("/v1/sessions/renew", "{'session_ids':["+strings.Repeat("'s',", 1000)+"'s']}").is(t, 400, cluster.CodeBadRequest)
 	id := n.session("s")
@@ -217,17 +220,26 @@ func TestCampaignWaitsForItsTurn(t *testing.T) {
 }
 
 func TestCampaignTimesOut(t *testing.T) {
-	n := startServer(t, newFakeCluster("n1", true))
+	leader, follower := pair(t)
+	for name, n := range map[string]*node{"at the leader": leader, "through a follower": follower} {
+		t.Run(name, func(t *testing.T) { campaignTimesOut(t, leader, n) })
+	}
+}
+
+func campaignTimesOut(t *testing.T, leader, n *node) {
 	a, b := n.session("a"), n.session("b")
 	into[apiv1.Role](t, n.campaign("r", a, 0))
-	start := time.Now()
-	n.campaign("r", b, 200).is(t, 409, cluster.CodeRoleHeld)
-	if took := time.Since(start); took < 200*time.Millisecond {
-		t.Fatalf("answered after %v", took)
+	for _, wait := range []time.Duration{200 * time.Millisecond, 50 * time.Millisecond} {
+		start := time.Now()
+		n.campaign("r", b, int(wait.Milliseconds())).is(t, 409, cluster.CodeRoleHeld)
+		if took := time.Since(start); took < wait {
+			t.Fatalf("answered after %v, want %v", took, wait)
+		}
 	}
-	if n.waitsFor(b)() {
+	if leader.waitsFor(b)() {
 		t.Fatal("still in the queue")
 	}
+	into[apiv1.RoleResult](t, n.do("DELETE", "/v1/roles/r?session_id="+a, ""))
 }
 
 // Whoever hangs up leaves the queue, also through another node.

@@ -39,9 +39,12 @@ func createSession(c *call) error {
 	if err != nil {
 		return err
 	}
-	ttl := int64(apiv1.DefaultSessionTTLMS)
+	ttl, most := int64(apiv1.DefaultSessionTTLMS), state.MaxSessionTTL.Milliseconds()
 	if in.TTLMS != nil {
-		ttl = min(max(*in.TTLMS, 0), state.MaxSessionTTL.Milliseconds()+1) // refused below, and not overflown
+		ttl = *in.TTLMS
+	}
+	if least := state.MinSessionTTL.Milliseconds(); ttl < least || ttl > most {
+		return badRequest("ttl_ms: want %d to %d, got %d", least, most, ttl)
 	}
 	nonce, err := c.s.nonce()
 	if err != nil {
