@@ -141,6 +141,9 @@ func TestReadiness(t *testing.T) {
 	if r := n.do("GET", "/readyz?verbose", ""); r.status != 200 || !strings.Contains(r.body, "auto_failover: paused") {
 		t.Errorf("paused: %+v", r)
 	}
+	if r := n.do("GET", "/readyz", ""); r.status != 200 || !strings.HasPrefix(r.body, "ok\n[+]auto_failover: paused") {
+		t.Errorf("paused, not verbose: %+v", r)
+	}
 }
 
 func TestHealthForLoadBalancers(t *testing.T) {

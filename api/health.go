@@ -22,18 +22,19 @@ func getReady(c *call) error {
 	if err != nil {
 		return err
 	}
-	checks, ready := c.s.checks(time.Now())
-	if !ready {
-		return c.notReady(checks)
+	checks, notes, ready := c.s.checks(time.Now())
+	switch {
+	case !ready:
+		return c.notReady(append(checks, notes...))
+	case verbose:
+		return c.text(strings.Join(append(checkLines(append(checks, notes...)), "ready\n"), "\n"))
 	}
-	if !verbose {
-		return c.text("ok\n")
-	}
-	return c.text(strings.Join(checkLines(checks), "\n") + "\nready\n")
+	return c.text(strings.Join(append([]string{"ok"}, append(checkLines(notes), "")...), "\n"))
 }
 
-// checks says whether this node should get requests, and why.
-func (s *Server) checks(now time.Time) (checks []apiv1.Check, ready bool) {
+// checks says whether this node should get requests, and why. notes are worth
+// knowing, and no reason to take it out of service.
+func (s *Server) checks(now time.Time) (checks, notes []apiv1.Check, ready bool) {
 	st := s.cluster.Status()
 	life := s.lifecycle(st)
 	add := func(name string, ok bool, good, bad string) {
@@ -55,10 +56,9 @@ func (s *Server) checks(now time.Time) (checks []apiv1.Check, ready bool) {
 		ready = ready && c.OK
 	}
 	if !s.cluster.View().AutoFailover(now) {
-		// Worth knowing, and no reason to take the node out of service.
-		checks = append(checks, apiv1.Check{Name: "auto_failover", OK: true, Detail: "paused: a failed leader is not replaced automatically"})
+		notes = append(notes, apiv1.Check{Name: "auto_failover", OK: true, Detail: "paused: a failed leader is not replaced automatically"})
 	}
-	return checks, ready
+	return checks, notes, ready
 }
 
 func checkLines(checks []apiv1.Check) []string {
