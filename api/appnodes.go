@@ -23,8 +23,8 @@ func putNode(c *call) error {
 	if in.Status == "" {
 		in.Status = string(state.AppActive)
 	}
-	if l := in.Load; l != nil && (l.Connections < 0 || l.Jobs < 0 || l.CPU < 0 || l.CPU > 1 || l.Memory < 0 || l.Memory > 1) {
-		return badRequest("load: want connections and jobs of at least 0, cpu and memory from 0 to 1")
+	if l := in.Load; l != nil && (l.Connections < 0 || l.Jobs < 0 || l.CPU < 0 || l.Memory < 0) {
+		return badRequest("load: want numbers of at least 0, got connections %d, jobs %d, cpu %v, memory %v", l.Connections, l.Jobs, l.CPU, l.Memory)
 	}
 	put := state.AppNodePut{Node: state.AppNode{
 		ID: c.param, Session: in.SessionID, Hostname: in.Hostname, Address: in.Address, HTTPPort: in.HTTPPort, GRPCPort: in.GRPCPort,

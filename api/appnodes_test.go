@@ -30,7 +30,7 @@ func TestNodes(t *testing.T) {
 		into[apiv1.Node](t, n.register("w2", b, ",'status':'joining','roles':['worker']"))
 		// The load alone writes nothing.
 		before := leader.fake.View().Revision()
-		again := into[apiv1.Node](t, n.register("w1", a, ",'hostname':'h','address':'10.0.0.1','http_port':80,'roles':['worker','gateway'],'capabilities':['gpu'],'load':{'connections':4,'jobs':0,'cpu':0,'memory':0}"))
+		again := into[apiv1.Node](t, n.register("w1", a, ",'hostname':'h','address':'10.0.0.1','http_port':80,'roles':['worker','gateway'],'capabilities':['gpu'],'load':{'connections':4,'jobs':0,'cpu':0,'memory':2048}"))
 		if again.Load.Connections != 4 || leader.fake.View().Revision() != before {
 			t.Fatalf("%+v", again)
 		}
@@ -54,7 +54,7 @@ func TestNodes(t *testing.T) {
 			n.do("GET", "/v1/nodes/"+id, "").is(t, 404, cluster.CodeBadRequest)
 		}
 		for more, field := range map[string]string{
-			",'status':'dead'": "status", ",'http_port':65536": "http_port", ",'load':{'cpu':1.5}": "load", ",'roles':['']": "roles", ",'rolls':[]": "rolls",
+			",'status':'dead'": "status", ",'http_port':65536": "http_port", ",'load':{'cpu':-0.5}": "load", ",'load':{'cores':2}": "load.cores", ",'load':{'CPU':1}": "load.CPU", ",'load':{'cpu':1,'cpu':2}": "load.cpu", ",'load':7": "load", ",'roles':['']": "roles", ",'rolls':[]": "rolls",
 		} {
 			if p := n.register("w3", a, more).is(t, 400, cluster.CodeBadRequest); !strings.HasPrefix(p.Detail, field) {
 				t.Errorf("%s: %s", more, p.Detail)

@@ -214,9 +214,12 @@ func (a *authenticator) identifyDirect(r *http.Request) (identity, error) {
 
 // localHost says whether a Host header names this machine in a way that
 // somebody else's domain cannot: a page that rebinds its own name to 127.0.0.1
-// bears that name here.
+// bears that name here. Browsers always send one; HTTP/1.0 clients need not.
 func (a *authenticator) localHost(hostport string) bool {
 	host := hostport
+	if host == "" {
+		return true
+	}
 	if h, _, err := net.SplitHostPort(hostport); err == nil {
 		host = h
 	}

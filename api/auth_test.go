@@ -144,6 +144,7 @@ func TestWhoAsks(t *testing.T) {
 		insecure bool
 		remote   string
 		host     string
+		noHost   bool
 		cert     string
 		noVerify bool
 		tls      bool
@@ -155,6 +156,7 @@ func TestWhoAsks(t *testing.T) {
 		"loopback, mapped":                        {remote: "[::ffff:127.0.0.1]:5", want: 200},
 		"loopback by name localhost":              {remote: "127.0.0.1:5", host: "localhost:7701", want: 200},
 		"loopback by the advertised name":         {remote: "127.0.0.1:5", host: "node1.example:7701", want: 200},
+		"loopback, HTTP/1.0 without a host":       {remote: "127.0.0.1:5", noHost: true, want: 200},
 		"loopback by somebody else's name":        {remote: "127.0.0.1:5", host: "evil.example:7701", want: 401},
 		"elsewhere without tokens":                {remote: "192.0.2.1:5", want: 401},
 		"elsewhere, insecure":                     {remote: "192.0.2.1:5", insecure: true, want: 200},
@@ -198,6 +200,9 @@ func TestWhoAsks(t *testing.T) {
 		r.RemoteAddr = tc.remote
 		if tc.host != "" {
 			r.Host = tc.host
+		}
+		if tc.noHost {
+			r.Host = ""
 		}
 		if tc.cert != "" {
 			clientCertificate(r, tc.cert, !tc.noVerify)

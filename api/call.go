@@ -235,8 +235,8 @@ func (c *call) decodeKeep(v any) ([]byte, error) {
 	if c.r.ContentLength == 0 {
 		return nil, nil
 	}
-	if media, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type")); err != nil || media != apiv1.TypeJSON {
-		return nil, statusError(http.StatusUnsupportedMediaType, "Content-Type: want %s, got %q", apiv1.TypeJSON, c.r.Header.Get("Content-Type"))
+	if err := c.checkMedia(apiv1.TypeJSON); err != nil {
+		return nil, err
 	}
 	body, err := io.ReadAll(io.LimitReader(c.r.Body, maxJSONBody+1))
 	if err != nil {
@@ -246,6 +246,21 @@ func (c *call) decodeKeep(v any) ([]byte, error) {
 		return nil, statusError(http.StatusRequestEntityTooLarge, "body: want at most %d bytes", maxJSONBody)
 	}
 	return body, decodeJSON(body, v)
+}
+
+// checkMedia refuses a body of another type than want. One that says nothing, or
+// what curl says of every body unless told otherwise, is taken for what it should
+// be: pages of other origins, which could send such a request, are refused by
+// authorize.
+func (c *call) checkMedia(want string) error {
+	said := c.r.Header.Get("Content-Type")
+	if said == "" {
+		return nil
+	}
+	if media, _, err := mime.ParseMediaType(said); err == nil && (media == want || media == "application/x-www-form-urlencoded") {
+		return nil
+	}
+	return statusError(http.StatusUnsupportedMediaType, "Content-Type: want %s, got %q", want, said)
 }
 
 // plainEncoding refuses compressed bodies, which this API does not read.

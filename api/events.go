@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"strings"
 	"time"
 
 	"northstar/api/apiv1"
@@ -19,6 +20,10 @@ func listEvents(c *call) error {
 		return err
 	}
 	since, typ := c.query.Get("since"), c.query.Get("type")
+	// A node that asks may know of types that this one does not.
+	if typ != "" && !c.hop && !slices.Contains(cluster.EventTypes, typ) {
+		return badRequest("type: want %s, got %q", strings.Join(cluster.EventTypes, ", "), typ)
+	}
 	if c.wantsStream() {
 		return streamEvents(c)
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"reflect"
 	"strings"
@@ -18,7 +19,7 @@ func decodeJSON(body []byte, v any) error {
 		return badRequest("body: not valid UTF-8")
 	}
 	dec := json.NewDecoder(bytes.NewReader(body))
-	if err := checkKeys(dec, jsonNames(reflect.TypeOf(v).Elem())); err != nil {
+	if err := checkKeys(dec, reflect.TypeOf(v).Elem(), ""); err != nil {
 		return err
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
@@ -30,28 +31,34 @@ func decodeJSON(body []byte, v any) error {
 	return nil
 }
 
-// checkKeys reads one object and checks its keys: known, and each once.
-func checkKeys(dec *json.Decoder, known map[string]bool) error {
-	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
+// checkKeys reads one object, which stands for the struct t at path, and checks
+// its keys: known, and each once.
+func checkKeys(dec *json.Decoder, t reflect.Type, path string) error {
+	if tok, err := dec.Token(); err != nil || tok != json.Delim('{') {
 		return badRequest("body: want a JSON object")
 	}
+	known := jsonFields(t)
 	seen := make(map[string]bool)
 	for dec.More() {
-		t, err := dec.Token()
+		tok, err := dec.Token()
 		if err != nil {
 			return jsonProblem(err)
 		}
-		name, _ := t.(string)
-		if !known[name] {
-			return badRequest("%s: unknown field", name)
+		name, _ := tok.(string)
+		field, ok := known[name]
+		if !ok {
+			return badRequest("%s%s: unknown field", path, name)
 		}
 		if seen[name] {
-			return badRequest("%s: given twice", name)
+			return badRequest("%s%s: given twice", path, name)
 		}
 		seen[name] = true
 		var value json.RawMessage
 		if err := dec.Decode(&value); err != nil {
 			return jsonProblem(err)
+		}
+		if err := checkNested(value, field, path+name); err != nil {
+			return err
 		}
 	}
 	if _, err := dec.Token(); err != nil {
@@ -60,14 +67,37 @@ func checkKeys(dec *json.Decoder, known map[string]bool) error {
 	return nil
 }
 
-// jsonNames gives the keys of a struct of apiv1.
-func jsonNames(t reflect.Type) map[string]bool {
-	names := make(map[string]bool, t.NumField())
+// checkNested checks the keys of the objects in one field. A value of another
+// kind than the field's is left to json.Unmarshal, which says so.
+func checkNested(value json.RawMessage, t reflect.Type, path string) error {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch {
+	case t.Kind() == reflect.Struct && value[0] == '{':
+		return checkKeys(json.NewDecoder(bytes.NewReader(value)), t, path+".")
+	case t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Struct && value[0] == '[':
+		var items []json.RawMessage
+		if err := json.Unmarshal(value, &items); err != nil {
+			return jsonProblem(err)
+		}
+		for i, item := range items {
+			if err := checkNested(item, t.Elem(), fmt.Sprintf("%s[%d]", path, i)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// jsonFields gives the keys of a struct of apiv1, and what each holds.
+func jsonFields(t reflect.Type) map[string]reflect.Type {
+	fields := make(map[string]reflect.Type, t.NumField())
 	for i := range t.NumField() {
 		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
-		names[name] = true
+		fields[name] = t.Field(i).Type
 	}
-	return names
+	return fields
 }
 
 // jsonProblem says which field of a body is wrong.
@@ -75,6 +105,9 @@ func jsonProblem(err error) error {
 	var typ *json.UnmarshalTypeError
 	if errors.As(err, &typ) && typ.Field != "" {
 		return badRequest("%s: want %s, got a JSON %s", typ.Field, jsonType(typ.Type.String()), typ.Value)
+	}
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
 	}
 	return badRequest("body: %v", err)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"os"
 	"strconv"
 	"time"
 
@@ -96,6 +97,10 @@ func putKey(c *call) error {
 	if err != nil {
 		return err
 	}
+	session := c.query.Get("ttl_session")
+	if session == "" && c.query.Has("ttl_session") { // a variable that was never set: not a key for good
+		return badRequest("ttl_session: want the ID of a session, got nothing")
+	}
 	if w.body, err = c.value(ctx); err != nil {
 		return err
 	}
@@ -103,7 +108,7 @@ func putKey(c *call) error {
 	w.command.Kind = state.KindPut
 	w.command.Put = &state.Put{
 		Key: c.param, Value: w.body, IfRevision: w.ifRevision, IfAbsent: w.ifAbsent, IfPresent: w.ifPresent,
-		Session: c.query.Get("ttl_session"),
+		Session: session,
 	}
 	return c.write(ctx, w, func(r state.Result) error {
 		body := make([]byte, 0, 64+len(c.param))
@@ -234,6 +239,8 @@ func (c *call) value(ctx context.Context) ([]byte, error) {
 		body, err = io.ReadAll(io.LimitReader(c.r.Body, apiv1.MaxValueBytes+1))
 	}
 	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		err = badRequest("body: did not arrive within timeout_ms")
 	case err != nil:
 		err = badRequest("body: cannot be read: %w", err)
 	case len(body) > apiv1.MaxValueBytes:

@@ -70,6 +70,10 @@ func TestSlowBodyEndsWithTheTimeout(t *testing.T) {
 	if err != nil || resp.StatusCode != 400 {
 		t.Fatalf("%v %v", resp, err)
 	}
+	var p apiv1.Problem
+	if err := json.NewDecoder(resp.Body).Decode(&p); err != nil || !strings.Contains(p.Detail, "timeout_ms") {
+		t.Errorf("%v %+v", err, p)
+	}
 	eventually(t, func() bool { return n.bodyBytes.Load() == 0 && n.requests.Load() == 0 })
 	if n.fake.View().Revision() != 0 {
 		t.Error("half a value was written")

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
-	"mime"
 	"net/http"
 	"time"
 
@@ -53,9 +52,8 @@ func postRestore(c *call) error {
 	if err := c.plainEncoding(); err != nil {
 		return err
 	}
-	// A page of another origin cannot send this type without being asked first.
-	if media, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type")); err != nil || media != apiv1.TypeBinary {
-		return statusError(http.StatusUnsupportedMediaType, "Content-Type: want %s, got %q", apiv1.TypeBinary, c.r.Header.Get("Content-Type"))
+	if err := c.checkMedia(apiv1.TypeBinary); err != nil {
+		return err
 	}
 	body := c.bodyStream()
 	err := c.atLeader(c.r.Context(), leaderWork{write: true, stream: body, local: func(ctx context.Context) error {

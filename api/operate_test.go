@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"northstar/api/apiv1"
 	"northstar/cluster"
 )
 
@@ -72,9 +73,10 @@ func TestBadBodies(t *testing.T) {
 		{"POST", "/admin/members", `{"id":"n4","raft_address":"h:1","http_address":"h:2"} {}`, jsonBody, "body", 400},
 		{"POST", "/admin/members", `[]`, jsonBody, "body", 400},
 		{"POST", "/admin/members", `{"id":`, jsonBody, "body", 400},
+		{"POST", "/admin/members", `{`, jsonBody, "body: unexpected EOF", 400},
 		{"POST", "/admin/members", "", "", "id", 400},
 		{"POST", "/admin/members", `{}`, "text/plain", "Content-Type", 415},
-		{"POST", "/admin/members", `{}`, "", "Content-Type", 415},
+		{"POST", "/admin/members", `{}`, "application/problem+json", "Content-Type", 415},
 		{"POST", "/admin/members", `{"reason":"` + strings.Repeat("x", maxJSONBody) + `"}`, jsonBody, "body", 413},
 		{"PATCH", "/admin/members/n2", `{"priority":256}`, jsonBody, "priority", 400},
 		{"PATCH", "/admin/members/n2", `{"priority":-1}`, jsonBody, "priority", 400},
@@ -93,8 +95,8 @@ func TestBadBodies(t *testing.T) {
 		{"POST", "/admin/transfer", `{"timeout_ms":0}`, jsonBody, "timeout_ms", 400},
 		{"POST", "/admin/transfer", `{"timeout_ms":60001}`, jsonBody, "timeout_ms", 400},
 		{"POST", "/admin/transfer", `{"target_leader_id":"n7"}`, jsonBody, "target_leader_id", 404},
-		{"POST", "/admin/snapshot/restore", "backup", "", "Content-Type", 415},
-		{"POST", "/admin/snapshot/restore", "backup", "application/x-www-form-urlencoded", "Content-Type", 415},
+		{"POST", "/admin/snapshot/restore", "backup", "text/plain", "Content-Type", 415},
+		{"POST", "/admin/snapshot/restore", "backup", "application/json", "Content-Type", 415},
 	} {
 		var headers []string
 		if tc.media != "" {
@@ -219,5 +221,20 @@ func TestPanicIsAnsweredAndLogged(t *testing.T) {
 	}
 	if n.requests.Load() != 0 {
 		t.Error("the request is still counted")
+	}
+}
+
+// What curl sends, with or without a type of its own, is taken for what it must be.
+func TestBodyWithoutItsType(t *testing.T) {
+	n := startServer(t, newFakeCluster("n1", true))
+	n.fake.backup = "backup"
+	for _, media := range []string{"", "application/x-www-form-urlencoded"} {
+		var headers []string
+		if media != "" {
+			headers = []string{"Content-Type", media}
+		}
+		into[apiv1.SessionCreated](t, n.do("POST", "/v1/sessions", `{"name":"a"}`, headers...))
+		into[apiv1.RestoreResult](t, n.do("POST", "/admin/snapshot/restore", "backup", headers...))
+		n.do("POST", "/v1/sessions", `{"name":"a"}`, append(headers, "Origin", "http://evil.example")...).is(t, 403, cluster.CodeForbidden)
 	}
 }

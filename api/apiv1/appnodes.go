@@ -23,8 +23,8 @@ type NodePut struct {
 type Load struct {
 	Connections int64   `json:"connections"`
 	Jobs        int64   `json:"jobs"`
-	CPU         float64 `json:"cpu" doc:"0 to 1"`
-	Memory      float64 `json:"memory" doc:"0 to 1"`
+	CPU         float64 `json:"cpu"`
+	Memory      float64 `json:"memory"`
 }
 
 // Node is an application node.
