@@ -225,6 +225,9 @@ func (c *call) passOn(resp *http.Response, v *leaderView, addr string, work lead
 	if detail, ok := isNoLeader(resp, buf[:n]); ok {
 		return hopRefused, noLeader("node %s, which was taken for the leader, answered: %s", v.id, detail)
 	}
+	if work.maybeDone && resp.StatusCode == http.StatusServiceUnavailable {
+		return hopRefused, noLeader("node %s turned it away this time: %.200s", v.id, buf[:n])
+	}
 	h := c.Header()
 	for name, values := range resp.Header {
 		switch name {

@@ -154,6 +154,45 @@ func TestUnknownOutcomes(t *testing.T) {
 	}
 }
 
+// A write with a key that may have taken effect stays unknown, though a later try
+// was turned away: what turned that away says nothing of the first.
+func TestUnknownIsNotForgotten(t *testing.T) {
+	for _, later := range []cluster.Code{cluster.CodeReadOnly, cluster.CodeBusy, cluster.CodeNoLeader} {
+		f := newFakeCluster("n1", true)
+		tries := 0
+		f.propose = func(context.Context, state.Command) (state.Result, error) {
+			if tries++; tries == 1 {
+				return state.Result{}, cluster.Errorf(cluster.CodeOutcomeUnknown, "the first")
+			}
+			return state.Result{}, cluster.Errorf(later, "turned away")
+		}
+		n := startServer(t, f)
+		if p := n.do("PUT", "/v1/kv/k", "v", "Idempotency-Key", "i").is(t, 504, cluster.CodeOutcomeUnknown); p.Retryable {
+			t.Errorf("%d after unknown: retryable", later)
+		}
+		if tries < 2 {
+			t.Errorf("%d tries", tries)
+		}
+	}
+}
+
+// The same where the tries are made at the leader for another node.
+func TestUnknownIsNotForgottenByWhoForwards(t *testing.T) {
+	leader := newFakeCluster("n2", true)
+	tries := 0
+	leader.propose = func(context.Context, state.Command) (state.Result, error) {
+		if tries++; tries == 1 {
+			panic(http.ErrAbortHandler) // the connection breaks
+		}
+		return state.Result{}, cluster.Errorf(cluster.CodeReadOnly, "turned away")
+	}
+	n := followerOf(t, startServer(t, leader).addr)
+	n.do("PUT", "/v1/kv/k", "v", "Idempotency-Key", "i").is(t, 504, cluster.CodeOutcomeUnknown)
+	if tries < 2 {
+		t.Errorf("%d tries", tries)
+	}
+}
+
 // TestErrorsOfProposals: each comes through with its code.
 func TestErrorsOfProposals(t *testing.T) {
 	for code, status := range map[cluster.Code]int{

@@ -80,6 +80,10 @@ type leaderWork struct {
 	stream *bodyStream                     // instead of body, when that is too large to keep
 	late   time.Duration                   // how much longer than others the old leader may take to answer, once there is another
 	local  func(ctx context.Context) error // serves it here; CodeNoLeader when this node does not lead
+
+	// maybeDone says that an earlier try may have taken effect. A later one that is
+	// turned away proves nothing then: the call is tried on, and ends as unknown.
+	maybeDone bool
 }
 
 // errAnswered says that the answer was written already.
@@ -95,16 +99,17 @@ func (c *call) atLeader(ctx context.Context, work leaderWork) error {
 		return err
 	}
 	h := holding{s: c.s, v: nil}
-	maybeDone := false // sent to a leader that never answered
 	for {
-		if err := c.s.mayServe(); err != nil && !maybeDone {
+		if err := c.s.mayServe(); err != nil && !work.maybeDone {
 			return err
 		}
 		h.v = c.s.leader.known() // before local, so that no change is missed
 		err := c.s.tryHere(ctx, work)
-		if work.resend && work.write && cluster.IsCode(err, cluster.CodeOutcomeUnknown) {
-			maybeDone = true
-		} else if !cluster.IsCode(err, cluster.CodeNoLeader) {
+		switch {
+		case work.resend && work.write && cluster.IsCode(err, cluster.CodeOutcomeUnknown):
+			work.maybeDone = true
+		case cluster.IsCode(err, cluster.CodeNoLeader), work.maybeDone && unavailable(err):
+		default:
 			return err
 		}
 		if c.hop || work.stream.begun() { // what was read cannot be sent again
@@ -120,19 +125,26 @@ func (c *call) atLeader(ctx context.Context, work leaderWork) error {
 			case out == hopAnswered:
 				return errAnswered
 			case out == hopUnknown && work.write:
-				maybeDone = true
+				work.maybeDone = true
 			}
-			if maybeDone && !work.resend || work.stream.begun() {
+			if work.maybeDone && !work.resend || work.stream.begun() {
 				return err
 			}
 		}
 		if held := h.wait(ctx); held != nil {
-			if maybeDone {
+			if work.maybeDone {
 				return cluster.Errorf(cluster.CodeOutcomeUnknown, "it was sent to a leader that did not answer, and no leader answered since: %w", err)
 			}
 			return held
 		}
 	}
+}
+
+// unavailable says that a node turned a request away for its own state, whatever
+// the request was.
+func unavailable(err error) bool {
+	var e *cluster.Error
+	return errors.As(err, &e) && e.HTTPStatus() == http.StatusServiceUnavailable
 }
 
 // tryHere runs local unless this node is about to leave.
