@@ -101,18 +101,18 @@ func Judge(in Input) Verdict {
 		v.Reason = fmt.Sprintf("%d of %d voters report that node %s is %s, %d are needed", count(agree, in.reports), voters, in.Evidence.Leader, in.Evidence.word(), cluster.Quorum(voters))
 		return v
 	}
-	// Who has not noticed yet is ranked too: it will in a moment. Who stands
-	// already cannot begin anew before its own timer fires.
+	// Who has not noticed yet is ranked too: it will in a moment. Who stands in a
+	// newer term cannot begin anew before its own timer fires.
 	candidates := []cluster.Claim{in.Mine}
 	for _, s := range others {
-		if s.Claim.Role != cluster.Candidate {
+		if !in.stands(s.Claim) {
 			candidates = append(candidates, s.Claim)
 		}
 	}
 	v.Ranking = in.Params.rank(candidates, in.Servers)
 	v.Rank = slices.IndexFunc(v.Ranking, func(r Ranked) bool { return r.ID == in.Mine.NodeID })
 	v.Progress = in.progress(others)
-	v.Stand, v.After = true, in.due(v.Rank+in.late(), v.Progress, others)
+	v.Stand, v.After = true, in.due(v, others)
 	v.Reason = fmt.Sprintf("node %s is %s, as %s report; place %d (%s)", in.Evidence.Leader, in.Evidence.word(), names(agree), v.Rank+1, v.Ranking[v.Rank].Why)
 	return v
 }
@@ -132,9 +132,9 @@ func (in Input) objection() string {
 		return "this node is not a voter"
 	case mine.Role == cluster.Leader:
 		return "this node leads"
-	case mine.Role == cluster.Candidate:
+	case in.stands(mine):
 		return "this node stands already"
-	case mine.LeaderID != ev.Leader && (mine.LeaderID != "" || mine.Term == ev.Term):
+	case mine.LeaderID != ev.Leader && (mine.LeaderID != "" || mine.Term == ev.Term && mine.Role != cluster.Candidate):
 		return fmt.Sprintf("this node follows %s, not node %s", leaderName(mine.LeaderID), ev.Leader)
 	case !ev.Lost && !mine.LeaderLost && mine.LeaderSilence < in.Params.TimeoutMin:
 		return fmt.Sprintf("this node heard the leader %s %v ago", ev.Leader, round(mine.LeaderSilence))
@@ -144,6 +144,13 @@ func (in Input) objection() string {
 		return "this node may not lead: " + why
 	}
 	return ""
+}
+
+// stands says whether a node has begun an election of its own. One that asks for
+// pre-votes, because its timer has fired, has not: voters that know the leader
+// turn it down, and it can be made to stand like any other.
+func (in Input) stands(c cluster.Claim) bool {
+	return c.Role == cluster.Candidate && c.Term > in.Evidence.Term
 }
 
 // others are the answers of voters, but for the one in question, by ID.
@@ -213,23 +220,26 @@ func (in Input) reports(c cluster.Claim) bool {
 
 // due is how much longer a place has to wait. Should the term have moved on,
 // another has stood: it needs time to be heard of as leader, counted from when
-// that was seen, for its disk may be slow. A candidate that has not raised its
-// term may be about to, or, after a silence, may only have been turned down for
-// its pre-vote.
-func (in Input) due(rank int, progress uint64, others []cluster.Seen) time.Duration {
+// that was seen, for its disk may be slow. A candidate ahead of this node that has
+// not raised its term may be about to, or, after a silence, may only have been
+// turned down for its pre-vote.
+func (in Input) due(v Verdict, others []cluster.Seen) time.Duration {
+	ahead := v.Ranking[:v.Rank]
 	moved, standing := in.Mine.Term > in.Evidence.Term, false
 	for _, s := range others {
 		moved = moved || s.Claim.Term > in.Evidence.Term
-		standing = standing || s.Claim.Role == cluster.Candidate
+		standing = standing || s.Claim.Role == cluster.Candidate && slices.ContainsFunc(ahead, func(r Ranked) bool { return r.ID == s.Claim.NodeID })
 	}
-	wait, since := time.Duration(rank)*Stagger, in.Evidence.Agreed
+	wait, since := time.Duration(v.Rank+in.late())*Stagger, in.Evidence.Agreed
 	if moved || standing {
-		wait += Stagger
-		if moved || in.Evidence.Lost {
-			wait += Stagger
+		switch {
+		case moved:
+			wait += 2 * Stagger
+		case in.Evidence.Lost:
+			wait += Stagger // beside its place
 		}
 		since = in.Evidence.Active
-		if progress > in.Evidence.Progress {
+		if v.Progress > in.Evidence.Progress {
 			since = in.Now
 		}
 	}

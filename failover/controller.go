@@ -23,9 +23,8 @@ type Peers interface {
 	Claims() map[cluster.NodeID]cluster.Seen
 	// ClaimsChanged is closed at the next claim of any peer. It does not block.
 	ClaimsChanged() <-chan struct{}
-	// Announce tells all peers this node's claim now. It does not block.
-	Announce()
-	// Poll asks peers for fresh claims and gives what came before ctx ended.
+	// Poll asks peers for fresh claims and gives what came before ctx ended. The
+	// question bears this node's own.
 	Poll(ctx context.Context, peers []cluster.NodeID) map[cluster.NodeID]cluster.Seen
 	// Confirm dials a peer again to learn whether that process of it is dead. It
 	// takes at most some 60 ms.
@@ -221,6 +220,24 @@ func (c *Controller) nextLook(quiet time.Time) time.Duration {
 	return max(minLook, c.cfg.TimeoutMin-max(0, mine.LeaderSilence), quiet.Sub(c.now()))
 }
 
+// concerned says whether a leader is this node's to follow still, or was when its
+// own timer fired: a candidate that has not raised its term asks for pre-votes, and
+// those who still know the leader turn it down.
+func (c *Controller) concerned(mine cluster.Claim, l reign) bool {
+	if l.id == "" {
+		return false
+	}
+	follows := mine.Role == cluster.Follower && mine.LeaderID == l.id
+	return follows || mine.Role == cluster.Candidate && mine.LeaderID == "" && mine.Term == l.term
+}
+
+// dead says whether the process of a reign is confirmed dead.
+func (c *Controller) dead(l reign) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lost == l
+}
+
 // silence acts when the leader has been silent for too long; false when it is
 // not.
 func (c *Controller) silence(ctx context.Context) bool {
@@ -228,7 +245,7 @@ func (c *Controller) silence(ctx context.Context) bool {
 	if !c.cfg.Fast || mine.LeaderSilence < c.cfg.TimeoutMin {
 		return false
 	}
-	if mine.Role != cluster.Follower || l.id == "" || mine.LeaderID != l.id {
+	if !c.concerned(mine, l) {
 		return true // it leads, stands, or knows no leader: Raft's timers do the rest
 	}
 	ev := election.Evidence{Leader: l.id, BootID: l.boot, Term: mine.Term, At: c.now()}
@@ -243,8 +260,10 @@ func (c *Controller) crash(ctx context.Context, loss cluster.Loss) bool {
 	c.note(c.deps.Consensus.Status())
 	l, mine := c.known(), c.deps.Claim()
 	switch {
-	case !c.cfg.Fast, l.id != loss.Peer, mine.Role != cluster.Follower, mine.LeaderID != l.id:
+	case !c.cfg.Fast, l.id != loss.Peer, !c.concerned(mine, l):
 		return false
+	case mine.Role == cluster.Candidate && c.dead(l):
+		return false // another connection of the same process: this node has been made to stand
 	case l.boot != "" && loss.BootID != "" && l.boot != loss.BootID:
 		return false // a process before the one that leads
 	}
@@ -262,7 +281,7 @@ func (c *Controller) crash(ctx context.Context, loss cluster.Loss) bool {
 	}
 	l = c.leader
 	c.mu.Unlock()
-	c.deps.Peers.Announce() // some other may wait for one more that says so
+	// The first question says so to all: some other may wait for one more that does.
 	c.pursue(ctx, election.Evidence{Leader: l.id, BootID: l.boot, Lost: true, Term: mine.Term, At: loss.At}, c.now())
 	return true
 }

@@ -1,6 +1,7 @@
 package failover
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -140,15 +141,20 @@ func TestAloneItDisturbsNobody(t *testing.T) {
 func TestAgreementIsAnnounced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, "n1", "n2", "n3")
-		w.edit(func() { w.mine.Priority = 200 })
+		var told []bool
+		w.edit(func() {
+			w.mine.Priority = 200
+			w.polled = func([]cluster.NodeID) {
+				told = append(told, w.claim().LeaderLost)
+				w.edit(func() { w.polled = nil })
+			}
+		})
 		w.start(Config{Fast: true})
 		w.loss()
 		time.Sleep(21 * time.Millisecond) // by now it asks every few ms only
-		w.edit(func() {
-			if w.announced != 1 {
-				t.Errorf("it told its evidence %d times", w.announced)
-			}
-		})
+		if len(told) != 1 || !told[0] {
+			t.Errorf("its first question says that the leader is dead: %v", told)
+		}
 		w.report("n3")
 		began := time.Now()
 		time.Sleep(time.Millisecond)
@@ -276,6 +282,59 @@ func TestSilence(t *testing.T) {
 		}
 		if f := w.c.Facts(6); f.Trigger != "timeout" {
 			t.Errorf("facts: %+v", f)
+		}
+	})
+}
+
+// Raft's own timer has made a candidate of this node, whose pre-vote is turned
+// down: the others still knew the leader. Once they agree it stands like any other.
+func TestACandidateWithoutPreVotesIsMadeToStand(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, "n1", "n2", "n3")
+			w.edit(func() { w.mine.Priority = 200 })
+			w.start(Config{Fast: true})
+			w.hang("n3")
+			began := time.Now()
+			time.Sleep(timeoutMin - 5*time.Millisecond)
+			w.edit(func() { w.status.Role, w.status.LeaderID = cluster.Candidate, "" })
+			if lost {
+				w.report("n3")
+				w.edit(func() { w.answer = nil })
+				w.loss()
+			}
+			time.Sleep(25 * time.Millisecond)
+			if stood := w.standings(); len(stood) != 1 || stood[0].Sub(began) > timeoutMin+pollWait+2*time.Millisecond {
+				t.Fatalf("lost %v: it stood at %v, silence began at %v", lost, stood, began)
+			}
+			w.loss() // the other connection of the same process
+			time.Sleep(timeoutMin / 2)
+			if stood := w.standings(); lost && len(stood) != 1 {
+				t.Errorf("it stood again, at %v", stood)
+			}
+		})
+	}
+}
+
+// The leader is asked once whether it lives; places that wait do not wait for it
+// again.
+func TestASilentLeaderIsAskedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2", "n3") // n3 is the first in place, and does nothing
+		asked := 0
+		w.edit(func() {
+			w.polled = func(peers []cluster.NodeID) {
+				if slices.Contains(peers, "n1") {
+					w.edit(func() { asked++ })
+				}
+			}
+		})
+		w.start(Config{Fast: true})
+		w.hang("n3")
+		began := time.Now()
+		time.Sleep(timeoutMin + 50*time.Millisecond)
+		if stood := w.standings(); len(stood) != 1 || stood[0].Sub(began) > timeoutMin+pollWait+election.Stagger+2*time.Millisecond || asked != 1 {
+			t.Errorf("it stood at %v, silence began at %v, the leader was asked %d times", stood, began, asked)
 		}
 	})
 }

@@ -44,7 +44,6 @@ type world struct {
 	barriers  int
 	awake     bool          // n1 answers when it is asked
 	news      chan struct{} // closed at the next claim
-	announced int
 
 	c *Controller
 }
@@ -118,12 +117,6 @@ func (w *world) ClaimsChanged() <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.news
-}
-
-func (w *world) Announce() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.announced++
 }
 
 func (w *world) Poll(ctx context.Context, peers []cluster.NodeID) map[cluster.NodeID]cluster.Seen {

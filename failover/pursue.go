@@ -23,10 +23,10 @@ func (c *Controller) pursue(ctx context.Context, ev election.Evidence, confirmed
 	ctx, cancel := context.WithTimeout(ctx, 2*c.cfg.TimeoutMax)
 	defer cancel()
 	recheck := time.Duration(0)
-	for {
+	for asked := ev.Lost; ; asked = true {
 		changed := c.deps.Consensus.LeaderChanged()
 		known := ev.Reporters(c.deps.Peers.Claims()) // some may not answer the poll
-		v, mine, seen := c.look(ctx, ev)
+		v, mine, seen := c.look(ctx, ev, asked)
 		if ctx.Err() != nil {
 			return
 		}
@@ -79,14 +79,15 @@ func (c *Controller) wait(ctx context.Context, d time.Duration, changed <-chan s
 
 // look asks the other voters and judges. Raft finishes its append first, here
 // as on the others: otherwise the best placed is one entry behind what it has
-// received, and is refused.
-func (c *Controller) look(ctx context.Context, ev election.Evidence) (v election.Verdict, mine cluster.Claim, seen map[cluster.NodeID]cluster.Seen) {
+// received, and is refused. asked says that the leader is not asked, or not again:
+// should it answer late, that counts all the same, and nobody waits for it.
+func (c *Controller) look(ctx context.Context, ev election.Evidence, asked bool) (v election.Verdict, mine cluster.Claim, seen map[cluster.NodeID]cluster.Seen) {
 	servers := c.deps.Consensus.Status().Servers
 	var ask []cluster.NodeID
 	for _, sv := range servers {
 		// A silent leader is asked too: on a busy machine it may only have been kept
 		// from speaking, and its answer ends the silence.
-		if sv.ID != c.cfg.Self && (sv.Suffrage == cluster.Voter && sv.ID != ev.Leader || sv.ID == ev.Leader && !ev.Lost) {
+		if sv.ID != c.cfg.Self && (sv.Suffrage == cluster.Voter && sv.ID != ev.Leader || sv.ID == ev.Leader && !asked) {
 			ask = append(ask, sv.ID)
 		}
 	}

@@ -20,7 +20,7 @@ import (
 // flag that lets voters pass over a leader that they know goes out only with a
 // warrant; otherwise each voter goes by evidence of its own.
 func (r *Raft) RequestVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
-	r.ballots.cast(args.Term, r.t.cfg.Local().NodeID)
+	r.ballots.cast(args.Term, r.t.cfg.Local().NodeID, time.Now())
 	if args.LeadershipTransfer && !r.warranted(time.Now()) {
 		bare := *args // the library gives the same one to all its goroutines
 		bare.LeadershipTransfer = false
@@ -120,7 +120,7 @@ func (r *Raft) Stand(ctx context.Context, term uint64, by cluster.Mandate) error
 	if by == cluster.MandateEvidence && !r.t.cfg.Gate.MayStand() {
 		return errMayNot
 	}
-	if by != cluster.MandateEvidence && local.Leader() == "" {
+	if local.Leader() == "" {
 		if err := r.own(ctx, local, term, by, r.abandonment(term)); err != nil {
 			return err
 		}
@@ -130,9 +130,10 @@ func (r *Raft) Stand(ctx context.Context, term uint64, by cluster.Mandate) error
 
 // abandonment ends a candidacy that waits for pre-votes, without any other
 // effect: a candidate takes any append of its own term for the end of it, before
-// it finds that it does not have the entry that the append builds on. While
-// failover is paused a node without a leader is such a candidate for good, and
-// one cannot be told to stand: it would go on waiting.
+// it finds that it does not have the entry that the append builds on. One cannot
+// be told to stand: it would go on waiting. Raft's own timer makes such a
+// candidate of a node that voters turn down, because they still know the leader;
+// and while failover is paused a node without a leader is one for good.
 func (r *Raft) abandonment(term uint64) *raft.AppendEntriesRequest {
 	return &raft.AppendEntriesRequest{
 		RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax}, Term: term, PrevLogEntry: math.MaxUint64, PrevLogTerm: math.MaxUint64,

@@ -33,7 +33,7 @@ func (t *Transport) Claim() cluster.Claim {
 			c.LeaderSilence = age
 		}
 	}
-	if c.LeaderContactAge >= 0 {
+	if c.LeaderContactAge >= 0 && c.LeaderID != "" { // Raft's own notes a vote that it gives as contact, too
 		hear(c.LeaderContactAge)
 	}
 	if at := t.Raft().heardFrom(leader); !at.IsZero() {

@@ -157,8 +157,9 @@ func (c *conversation) take(f frame, now time.Time) error {
 		q, ok := c.questions[f.Seq]
 		delete(c.questions, f.Seq)
 		c.mu.Unlock()
-		if !ok {
-			return nil // it was given up
+		if !ok { // it was given up, and is a sign of life all the same
+			c.m.record(f.Claim, f.RTT, now)
+			return nil
 		}
 		seen := c.m.record(f.Claim, now.Sub(q.at), now)
 		if q.answer != nil {

@@ -60,7 +60,7 @@ func connectionDied(err error) bool {
 	if err == nil || errors.As(err, &dial) {
 		return false
 	}
-	for _, dead := range []error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, syscall.EPIPE, syscall.ECONNRESET} {
+	for _, dead := range []error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, syscall.EPIPE, syscall.ECONNRESET, syscall.ETIMEDOUT} {
 		if errors.Is(err, dead) {
 			return true
 		}

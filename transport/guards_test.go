@@ -5,8 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"os"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -340,6 +343,41 @@ func TestVoteIsRetriedOnADeadConnection(t *testing.T) {
 	v, err := n1.vote(again, 6)
 	if err != nil || !v.Granted {
 		t.Errorf("vote after the restart: %+v, %v", v, err)
+	}
+}
+
+// brokenConn fails once it is cut, as after a cut that outlasted TCP's patience.
+type brokenConn struct {
+	net.Conn
+	cut *atomic.Bool
+}
+
+func (c brokenConn) SetDeadline(t time.Time) error {
+	if c.cut.Load() {
+		return &net.OpError{Op: "set", Net: "tcp", Err: os.NewSyscallError("setsockopt", syscall.ETIMEDOUT)}
+	}
+	return c.Conn.SetDeadline(t)
+}
+
+// A pooled connection that died of a cut costs a dial, and no vote.
+func TestVoteIsRetriedAfterACut(t *testing.T) {
+	var cut atomic.Pointer[atomic.Bool]
+	cut.Store(new(atomic.Bool))
+	n1 := newEnd(t, "n1", func(c *Config, _ *end) {
+		c.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
+			var d net.Dialer
+			conn, err := d.DialContext(ctx, "tcp", addr)
+			return brokenConn{conn, cut.Load()}, err
+		}
+	})
+	n2 := newEnd(t, "n2")
+	n2.bind()
+	if v, err := n1.vote(n2, 6); err != nil || !v.Granted {
+		t.Fatalf("vote: %+v, %v", v, err)
+	}
+	cut.Swap(new(atomic.Bool)).Store(true)
+	if v, err := n1.vote(n2, 7); err != nil || !v.Granted {
+		t.Errorf("vote after the cut: %+v, %v", v, err)
 	}
 }
 

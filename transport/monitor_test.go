@@ -307,6 +307,15 @@ func TestPoll(t *testing.T) {
 		if n := len(a.tr.monitors.find("n3").current().questions); n > 1 {
 			t.Errorf("%d questions are kept for n3", n)
 		}
+		// An answer that nobody waits for any more is a sign of life all the same.
+		c.background(func() {
+			rpc := <-c.raft.Consumer()
+			rpc.Respond(nil, errors.New("refused"))
+		})
+		time.Sleep(time.Millisecond)
+		if _, sign := a.tr.monitors.find("n3").sense(); time.Since(sign) > 2*time.Millisecond {
+			t.Errorf("n3 answered late, and was last heard %v ago", time.Since(sign))
+		}
 	})
 }
 
@@ -361,7 +370,12 @@ func TestLeaderSilence(t *testing.T) {
 		if s := b.tr.Claim().LeaderSilence; s != 20*time.Millisecond {
 			t.Errorf("silent for %v after an append", s)
 		}
-		b.claims(func(c *cluster.Claim) { c.LeaderID, c.LeaderContactAge = "n7", -1 })
+		// Raft has forgotten it, and voted: that is no sign of the leader.
+		b.claims(func(c *cluster.Claim) { c.LeaderID, c.LeaderBootID = "", "boot-n1" })
+		if s := b.tr.Claim().LeaderSilence; s < 900*time.Millisecond {
+			t.Errorf("silent for %v after a vote for another", s)
+		}
+		b.claims(func(c *cluster.Claim) { c.LeaderID, c.LeaderBootID, c.LeaderContactAge = "n7", "", -1 })
 		if s := b.tr.Claim().LeaderSilence; s >= 0 {
 			t.Errorf("a leader that was never heard is silent for %v", s)
 		}

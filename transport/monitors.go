@@ -123,8 +123,13 @@ func (ms *monitors) address(id cluster.NodeID) string {
 	return s.Address
 }
 
-// hurryFor is how long claims are exchanged often after something has happened.
-const hurryFor = time.Second
+// Claims are exchanged often for hurryFor after something has happened, but not
+// in the first moment of it: a failover asks for itself what it must know, and
+// whatever else is said then delays it on a busy machine.
+const (
+	hurryFor   = time.Second
+	hurryAfter = 25 * time.Millisecond
+)
 
 // run dials the peers that are this node's to dial, as the configuration names
 // them, and asks them at each interval for their claims, until ctx ends; all has
@@ -146,7 +151,6 @@ func (ms *monitors) run(ctx context.Context) {
 			ms.ask()
 		case <-ms.hurry:
 			if now := time.Now(); now.Sub(hurried) >= hurryFor {
-				ms.ask()
 				hurried = now
 			}
 		case <-ms.look:
@@ -166,6 +170,9 @@ func (ms *monitors) run(ctx context.Context) {
 func (ms *monitors) interval(now, hurried time.Time) time.Duration {
 	if !ms.dials() {
 		return followEvery
+	}
+	if since := now.Sub(hurried); since < hurryAfter {
+		return hurryAfter - since
 	}
 	silence := ms.t.Claim().LeaderSilence
 	if silence < 0 || silence >= ms.t.cfg.TimeoutMin || now.Sub(hurried) < hurryFor {

@@ -208,7 +208,7 @@ func TestConsentPassesOverAPromise(t *testing.T) {
 }
 
 // A node that knows no leader may be a candidate that waits for pre-votes: it is
-// made to give that up before it is told to stand, but not by its own finding.
+// made to give that up before it is told to stand.
 func TestStandEndsACandidacy(t *testing.T) {
 	inBubble(t, 1, func(t *testing.T, ends []*end) {
 		e := ends[0]
@@ -225,7 +225,7 @@ func TestStandEndsACandidacy(t *testing.T) {
 		}{
 			{"", cluster.MandateOrder, 2},
 			{"", cluster.MandateReturn, 2},
-			{"", cluster.MandateEvidence, 1},
+			{"", cluster.MandateEvidence, 2},
 			{"n2", cluster.MandateOrder, 1},
 		} {
 			e.leader.Store(tt.leader)
@@ -400,10 +400,14 @@ func TestReasonsAreShortAndOnOneLine(t *testing.T) {
 
 func TestBallots(t *testing.T) {
 	var b ballots
-	b.cast(3, "n1")
-	b.cast(11, "n2") // takes the place of 3
+	now := time.Now()
+	b.cast(3, "n1", now)
+	b.cast(11, "n2", now) // takes the place of 3
 	if b.of(3) != "" || b.of(11) != "n2" || b.of(0) != "" {
 		t.Errorf("%+v", b.votes)
+	}
+	if b.lately(11, now) != "n2" || b.lately(11, now.Add(time.Nanosecond)) != "" {
+		t.Errorf("lately: %+v", b.votes)
 	}
 }
 
@@ -459,6 +463,36 @@ func TestPoolIsWarm(t *testing.T) {
 	vote(n2)
 	again := newEndOn(t, "n2", n2.relisten(), as(func(p *cluster.Peer) { p.BootID = "second" }))
 	vote(again)
+}
+
+// A node that has just voted in a term promises nobody else a vote of that term,
+// and goes on to do so when nobody has come of it.
+func TestNoPreVoteBehindAVote(t *testing.T) {
+	n1, n2, n3 := newEnd(t, "n1"), newEnd(t, "n2"), newEnd(t, "n3")
+	n2.leader.Store(cluster.NodeID(""))
+	got := n2.bind()
+	if v, err := n3.vote(n2, 6); err != nil || !v.Granted {
+		t.Fatalf("vote: %+v, %v", v, err)
+	}
+	<-got
+	for _, tt := range []struct {
+		name    string
+		from    *end
+		term    uint64
+		granted bool
+	}{
+		{"another candidate of that term", n1, 6, false},
+		{"the same candidate", n3, 6, true},
+		{"the next term", n1, 7, true},
+	} {
+		if v, err := tt.from.preVote(n2, tt.term); err != nil || v.Granted != tt.granted {
+			t.Errorf("%s: %+v, %v; want granted %v", tt.name, v, err, tt.granted)
+		}
+	}
+	n2.raft.ballots.cast(6, "n3", time.Now().Add(-testMin))
+	if v, err := n1.preVote(n2, 6); err != nil || !v.Granted {
+		t.Errorf("long after the vote: %+v, %v", v, err)
+	}
 }
 
 // Real rafts in virtual time: the leader dies, one survivor is made to stand,

@@ -88,6 +88,9 @@ func (m incoming) refuseVote(b ballot, a cluster.Admission, now time.Time) (kind
 	case !m.r.t.cfg.Gate.MayVote():
 		return "lease", "a lease may be running that this node has forgotten"
 	case b.pre:
+		if rival := m.r.ballots.lately(b.term, now.Add(-m.r.t.cfg.TimeoutMin)); rival != "" && rival != m.p.id {
+			return "voted", fmt.Sprintf("already voted for %s", rival)
+		}
 		if why := m.r.t.cfg.PreVote(m.p.id, now); why != "" {
 			return "priority", why
 		}
@@ -147,7 +150,7 @@ func (m incoming) handVote(b ballot) {
 		return
 	}
 	if granted && !b.pre {
-		m.r.ballots.cast(b.term, b.candidate)
+		m.r.ballots.cast(b.term, b.candidate, time.Now())
 	}
 	reason, why := "granted", ""
 	switch {
@@ -225,28 +228,40 @@ func explain(b ballot, v voterView) string {
 }
 
 // ballots remembers whom this process has voted for lately, itself included.
-// Only explanations depend on it. Safe for concurrent use.
+// Explanations depend on it, and pre-votes for a term whose vote is given away.
+// Safe for concurrent use.
 type ballots struct {
 	mu    sync.Mutex
-	terms [8]uint64
-	votes [8]cluster.NodeID
+	votes [8]cast
 }
 
-func (b *ballots) cast(term uint64, candidate cluster.NodeID) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	i := term % uint64(len(b.terms))
-	b.terms[i], b.votes[i] = term, candidate
+// cast is one vote.
+type cast struct {
+	term uint64
+	to   cluster.NodeID
+	at   time.Time
 }
 
-func (b *ballots) of(term uint64) cluster.NodeID {
+func (b *ballots) cast(term uint64, candidate cluster.NodeID, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	i := term % uint64(len(b.terms))
-	if b.terms[i] != term {
-		return ""
+	b.votes[term%uint64(len(b.votes))] = cast{term, candidate, now}
+}
+
+// of gives who has this process's vote of a term, "" when that is not known.
+func (b *ballots) of(term uint64) cluster.NodeID { return b.lately(term, time.Time{}) }
+
+// lately is of, for a vote that was given no longer ago than since. A pre-vote for
+// that term would promise another what cannot be given; two candidates with half
+// of the votes each come of that. It is not refused for good: when nobody has won
+// the term, the candidate must get on to the next.
+func (b *ballots) lately(term uint64, since time.Time) cluster.NodeID {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if v := b.votes[term%uint64(len(b.votes))]; v.term == term && !v.at.Before(since) {
+		return v.to
 	}
-	return b.votes[i]
+	return ""
 }
 
 // A voter's reason travels in its answer's header, behind the address, which

@@ -59,9 +59,7 @@ func (f *firstWords) after(at time.Time) time.Duration {
 }
 
 // Leaders that are killed, or cut off, are replaced by agreement of the
-// survivors, long before any timer would; without agreement they are not. Of
-// silent leaders that holds for most: some are left to the timers, and it is not
-// known yet why.
+// survivors, long before any timer would; without agreement they are not.
 func TestSimFailoverIsFast(t *testing.T) {
 	tests := []struct {
 		kind   FaultKind
@@ -69,9 +67,9 @@ func TestSimFailoverIsFast(t *testing.T) {
 		limit  time.Duration // with the fast path
 		slower time.Duration // than this, for most, without it
 	}{
-		{Kill, 90, 25 * time.Millisecond, 150 * time.Millisecond},
-		{Isolate, 66, 220 * time.Millisecond, 240 * time.Millisecond},
-		{PowerLoss, 66, 220 * time.Millisecond, 240 * time.Millisecond},
+		{Kill, 95, 25 * time.Millisecond, 150 * time.Millisecond},
+		{Isolate, 95, 200 * time.Millisecond, 240 * time.Millisecond},
+		{PowerLoss, 95, 200 * time.Millisecond, 240 * time.Millisecond},
 	}
 	for _, nodes := range []int{3, 5} {
 		for _, tt := range tests {
