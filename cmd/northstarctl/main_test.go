@@ -407,8 +407,10 @@ func TestRecoverAsksWithThePlan(t *testing.T) {
 			t.Errorf("got  %s\nwant %s", s.bodies[1], want)
 		}
 	}
-	if code, _, _ := ctl(t, newServer(t), "", "recover", "--survivors", "n1", "--confirm", "c-1", "--yes"); code != exitUsage {
-		t.Errorf("without a reason: exit %d", code)
+	s := newServer(t)
+	code, _, stderr := ctl(t, s, "", "recover", "--survivors", "n1", "--confirm", "c-1", "--yes")
+	if code != exitDone || len(s.bodies) != 2 || !strings.Contains(s.bodies[1], `"reason":"northstarctl recover, without --reason"`) {
+		t.Errorf("without a reason: exit %d, %q, %s", code, s.bodies, stderr)
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 type recoverCmd struct {
 	Survivors []string `required:"" placeholder:"ID" help:"Every node that is left, comma-separated."`
 	Confirm   string   `required:"" placeholder:"CLUSTER_ID" help:"The cluster's ID, as status shows it."`
-	Reason    string   `help:"Why, for the record; required but for --dry-run."`
+	Reason    string   `help:"Why, for the record."`
 	DryRun    bool     `name:"dry-run" help:"Show what would be done, and do nothing."`
 	Plan      string   `placeholder:"PLAN-ID" help:"Do exactly what a dry run has shown, or nothing should the survivors have changed since."`
 }
@@ -26,11 +26,11 @@ const recoverTime = 60 * time.Second
 func (r *recoverCmd) Run(a *app) error {
 	body := apiv1.Recover{Survivors: r.Survivors, Confirm: r.Confirm, Reason: r.Reason, PlanID: r.Plan}
 	plan := func(ctx context.Context, c *client.Client) (apiv1.Plan, error) { return c.PlanRecover(ctx, body) }
-	switch {
-	case r.DryRun:
+	if r.DryRun {
 		return a.plan(plan)
-	case r.Reason == "":
-		return usagef("--reason: required")
+	}
+	if body.Reason == "" { // the API wants one; whoever confirms by hand need not
+		body.Reason = "northstarctl recover, without --reason"
 	}
 	p, err := ask(a, "asking the survivors", plan)
 	switch {
