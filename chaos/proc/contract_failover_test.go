@@ -224,6 +224,7 @@ func contractRestore(c *contract, cl *Cluster, lead *Node, old uint64) {
 
 // TestContractNoLeader: what one node of three answers when the others are gone.
 func TestContractNoLeader(t *testing.T) {
+	t.Parallel()
 	cl, lead, _ := contractCluster(t, 3)
 	c := newContract(t)
 	c.ask(lead, "PUT", "/v1/kv/k", "v").is(200)

@@ -13,6 +13,7 @@ import (
 // TestContractHTTP asks the leader and a follower the same things: forwarded or
 // not makes no difference.
 func TestContractHTTP(t *testing.T) {
+	t.Parallel()
 	cl, lead, follower := contractCluster(t, 3, calm...)
 	for i, n := range []*Node{lead, follower} {
 		at := map[bool]string{true: "leader", false: "follower"}[i == 0]

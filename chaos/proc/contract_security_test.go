@@ -63,6 +63,7 @@ func tokenFile(t *testing.T) (file string, bearer map[string][]string) {
 // TestContractTokens: each role at each kind of route, and nobody speaks for
 // somebody else.
 func TestContractTokens(t *testing.T) {
+	t.Parallel()
 	file, bearer := tokenFile(t)
 	cl, lead, follower := contractCluster(t, 3, append(calm, "--auth-tokens", file)...)
 	c := newContract(t)
@@ -152,6 +153,7 @@ func TestContractTokens(t *testing.T) {
 
 // TestContractTLS: certificates of clients and nodes, TLS 1.3 only.
 func TestContractTLS(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	mustCtl(t, "tls", "ca", "--out", dir)
 	cert := func(args ...string) {

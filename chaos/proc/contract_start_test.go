@@ -243,6 +243,7 @@ func rejections(t *testing.T, n *Node) (total int) {
 // TestContractFirstStart: late nodes, wiped disks, other clusters' data, joining
 // and leaving.
 func TestContractFirstStart(t *testing.T) {
+	t.Parallel()
 	cl := newCluster(t, 3, calm...)
 	third := cl.Nodes[2]
 	for _, n := range cl.Nodes[:2] {

@@ -14,6 +14,7 @@ import (
 // and exits with 1, or comes back with exactly the cluster's data. Never a
 // panic trace, never other data.
 func TestDamagedFiles(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 3, "--snapshot-threshold", "64", "--snapshot-interval", "1s")
 	start(t, c)
 	for i := range 200 {

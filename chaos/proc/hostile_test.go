@@ -15,6 +15,7 @@ import (
 // Garbage, half-open floods and oversized frames on both ports: no crash, no
 // election, and memory stays bounded.
 func TestHostileInput(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 3, patient...)
 	n := start(t, c)
 	before := mustStatus(t, n)

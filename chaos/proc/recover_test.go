@@ -315,6 +315,7 @@ func (d *drill) readmit(leader *Node) {
 // nodes come back with their old data: they are refused, elect nobody, and
 // disturb nobody. Wiped and re-admitted, they make the cluster whole again.
 func TestRecoveryDrill(t *testing.T) {
+	t.Parallel()
 	for _, size := range []int{3, 5} {
 		for name, how := range map[string]func(*drill) *Node{"online": (*drill).recoverOnline, "offline": (*drill).recoverOffline} {
 			t.Run(fmt.Sprintf("%d nodes %s", size, name), func(t *testing.T) {

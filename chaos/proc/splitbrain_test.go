@@ -95,6 +95,7 @@ func alarmed(t *testing.T, n *Node, verdict string) bool {
 
 // Healthy, with a node killed, and with the leader stopped and continued.
 func TestDetectorWatches(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 3)
 	first := start(t, c)
 	for _, n := range c.Nodes {
@@ -129,6 +130,7 @@ func TestDetectorWatches(t *testing.T) {
 // of the first is away: when that comes back, it serves nobody, and the larger
 // part goes on.
 func TestSecondCluster(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 3)
 	start(t, c)
 	mustPut(t, c, "k", "of the first cluster")
@@ -179,6 +181,7 @@ func TestSecondCluster(t *testing.T) {
 // A node's data directory is copied, and the copy is started elsewhere: neither
 // of the two serves or leads, and the others go on.
 func TestCopiedDataDirectory(t *testing.T) {
+	t.Parallel()
 	for _, of := range []string{"follower", "leader"} {
 		t.Run(of, func(t *testing.T) {
 			c := newCluster(t, 3)
@@ -302,6 +305,7 @@ func copyDir(from, to string) error {
 // Whatever answers at a member's HTTP address, the leader that a majority follows
 // goes on leading in its term.
 func TestLyingLeaderAnswer(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 3, calm...)
 	first := start(t, c)
 	mustPut(t, c, "k", "v")

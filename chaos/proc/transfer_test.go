@@ -220,6 +220,7 @@ func TestManualFailover(t *testing.T) {
 // An emergency on a node that is behind: the voters refuse, each with its reason,
 // and the leader is not disturbed.
 func TestEmergencyOnALaggingNode(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 3, "--failover-takeover-delay", "1h", "--election-timeout-min", "1s", "--election-timeout-max", "2s")
 	start(t, c)
 	old := acquainted(t, c)
