@@ -121,7 +121,7 @@ func (f *forwarder) request(ctx context.Context, c *call, addr string, work lead
 	req := &http.Request{Method: c.r.Method, URL: &u, Host: addr, Header: make(http.Header, 8)}
 	for _, name := range forwardedHeaders {
 		if v := c.r.Header.Values(name); len(v) > 0 {
-			req.Header[http.CanonicalHeaderKey(name)] = v
+			req.Header[apiv1.Unrepeated(name)] = v
 		}
 	}
 	f.introduce(req.Header, c)
@@ -172,8 +172,8 @@ func (c *call) forwardTo(ctx context.Context, v *leaderView, addr string, work l
 	req := c.s.forward.request(httptrace.WithClientTrace(ctx, trace), c, addr, work)
 	resp, err := c.s.forward.transport.RoundTrip(req)
 	if err != nil {
-		// net/http tries again by itself where it wrote nothing, or where the
-		// request may be repeated. So for one that may not, an error from
+		// net/http tries a write again by itself only where it wrote nothing
+		// (apiv1.Unrepeated). So for one that may not be sent twice an error from
 		// before the connection is the truth about all its tries.
 		var dial *dialError
 		if !sent || !work.resend && errors.As(err, &dial) {
@@ -222,11 +222,13 @@ func (c *call) passOn(resp *http.Response, v *leaderView, addr string, work lead
 	if err != nil {
 		return hopUnknown, c.lost(work, "node %s broke off its answer: %w", v.id, err)
 	}
-	if detail, ok := isNoLeader(resp, buf[:n]); ok {
-		return hopRefused, noLeader("node %s, which was taken for the leader, answered: %s", v.id, detail)
-	}
-	if work.maybeDone && resp.StatusCode == http.StatusServiceUnavailable {
-		return hopRefused, noLeader("node %s turned it away this time: %.200s", v.id, buf[:n])
+	if p, ok := problemIn(resp, buf[:n]); ok && p.Code == int(cluster.CodeNoLeader) {
+		return hopRefused, noLeader("node %s, which was taken for the leader, answered: %s", v.id, p.Detail)
+	} else if work.maybeDone && resp.StatusCode >= 400 {
+		refusal := &cluster.Error{Code: cluster.Code(p.Code), Status: resp.StatusCode, Detail: p.Detail}
+		if !refusal.DecidedByState() {
+			return hopUnknown, cluster.Errorf(cluster.CodeOutcomeUnknown, "leader %s answered %d: %s", v.id, resp.StatusCode, p.Detail)
+		}
 	}
 	h := c.Header()
 	for name, values := range resp.Header {
@@ -273,19 +275,13 @@ func fill(r io.Reader, buf []byte) (n int, whole bool, err error) {
 	return n, false, nil
 }
 
-// isNoLeader says whether an answer is problem 4002.
-func isNoLeader(resp *http.Response, body []byte) (detail string, ok bool) {
-	if resp.StatusCode != http.StatusServiceUnavailable {
-		return "", false
+// problemIn is the problem in an answer. ok is false when there is none.
+func problemIn(resp *http.Response, body []byte) (p apiv1.Problem, ok bool) {
+	if resp.StatusCode < 400 {
+		return p, false
 	}
-	if media, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type")); err != nil || media != apiv1.TypeProblem {
-		return "", false
-	}
-	var p apiv1.Problem
-	if json.Unmarshal(body, &p) != nil || p.Code != int(cluster.CodeNoLeader) {
-		return "", false
-	}
-	return p.Detail, true
+	media, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	return p, err == nil && media == apiv1.TypeProblem && json.Unmarshal(body, &p) == nil
 }
 
 // drain reads what little may be left, so that the connection can be used

@@ -100,8 +100,8 @@ func (c *call) atLeader(ctx context.Context, work leaderWork) error {
 	}
 	h := holding{s: c.s, v: nil}
 	for {
-		if err := c.s.mayServe(); err != nil && !work.maybeDone {
-			return err
+		if err := c.s.mayServe(); err != nil {
+			return notDone(err, work.maybeDone)
 		}
 		h.v = c.s.leader.known() // before local, so that no change is missed
 		err := c.s.tryHere(ctx, work)
@@ -110,10 +110,10 @@ func (c *call) atLeader(ctx context.Context, work leaderWork) error {
 			work.maybeDone = true
 		case cluster.IsCode(err, cluster.CodeNoLeader), work.maybeDone && unavailable(err):
 		default:
-			return err
+			return notDone(err, work.maybeDone)
 		}
 		if c.hop || work.stream.begun() { // what was read cannot be sent again
-			return err
+			return notDone(err, work.maybeDone)
 		}
 		if addr := c.s.httpAddress(h.v.id); h.v.id != "" && h.v.id != c.s.deps.Facts.ID && addr != "" {
 			if redirect {
@@ -133,11 +133,22 @@ func (c *call) atLeader(ctx context.Context, work leaderWork) error {
 		}
 		if held := h.wait(ctx); held != nil {
 			if work.maybeDone {
-				return cluster.Errorf(cluster.CodeOutcomeUnknown, "it was sent to a leader that did not answer, and no leader answered since: %w", err)
+				return notDone(err, true)
 			}
 			return held
 		}
 	}
+}
+
+// notDone makes of a try's refusal what is known of the request: where an earlier
+// try may have taken effect, that this one did not says nothing, unless the
+// state itself refused.
+func notDone(err error, maybeDone bool) error {
+	var e *cluster.Error
+	if err == nil || !maybeDone || errors.As(err, &e) && (e.Code == cluster.CodeOutcomeUnknown || e.DecidedByState()) {
+		return err
+	}
+	return cluster.Errorf(cluster.CodeOutcomeUnknown, "it was sent to a leader that did not answer, and since: %w", err)
 }
 
 // unavailable says that a node turned a request away for its own state, whatever

@@ -54,7 +54,7 @@ func judge(q *call, a *answer) verdict {
 	case code == cluster.CodeInternal: // who knows how far it got
 		v.maybe = true
 	default:
-		v.settles = decidedByState(code, a.status)
+		v.settles = e.Problem.DecidedByState()
 	}
 	return v
 }
@@ -74,17 +74,6 @@ func redirect(q *call, a *answer) verdict {
 // repeatable says whether a call may be sent again after a try that may have
 // reached a node, or certainly did not.
 func repeatable(q *call, sent bool) bool { return !sent || q.kind != bareWrite }
-
-// decidedByState tells the refusals that come out of the log, and are
-// remembered under the idempotency key, from those that a node makes by
-// itself before it proposes anything.
-func decidedByState(code cluster.Code, status int) bool {
-	switch code {
-	case cluster.CodeConditionFailed, cluster.CodeFenced, cluster.CodeSessionEnded:
-		return true
-	}
-	return code == cluster.CodeBadRequest && (status == http.StatusNotFound || status == http.StatusUnprocessableEntity)
-}
 
 // The pause between two rounds of tries: a few milliseconds at first, since a
 // failover takes not many more, and bounded.

@@ -123,6 +123,20 @@ func (e *Error) HTTPStatus() int {
 // be sent again.
 func (e *Error) Retryable() bool { return e.Code.Retryable() && !e.NoRetry }
 
+// DecidedByState says whether the refusal came out of the log, where it is
+// remembered under the request's idempotency key: then no other try of the same
+// request had or will have another outcome. Any other refusal is of one node at one
+// moment, and tells nothing of other tries.
+func (e *Error) DecidedByState() bool {
+	switch e.Code {
+	case CodeConditionFailed, CodeFenced, CodeSessionEnded:
+		return true
+	case CodeBadRequest:
+		return e.HTTPStatus() == http.StatusNotFound || e.HTTPStatus() == http.StatusUnprocessableEntity
+	}
+	return false
+}
+
 // IsCode says whether err is, or wraps, an Error with that code.
 func IsCode(err error, code Code) bool {
 	var e *Error

@@ -3,6 +3,8 @@
 // integers in milliseconds (_ms). It imports nothing but the standard library.
 package apiv1
 
+import "net/textproto"
+
 // Paths that clients use.
 const (
 	PathLeader    = "/leader"
@@ -47,6 +49,18 @@ const (
 	HeaderIdentity    = "X-Northstar-Identity"
 	HeaderTimeout     = "X-Northstar-Timeout-Ms"
 )
+
+// Unrepeated is the key of a header in a request's map. That of the idempotency
+// key is not its canonical form: net/http's Transport repeats by itself a request in whose
+// map it finds that, also after it was sent, and then only the last try's answer is
+// seen. "Nothing happened" would be said of a write that an earlier try has done.
+// Names of headers are the same in any case to who receives them.
+func Unrepeated(name string) string {
+	if name == HeaderIdempotencyKey {
+		return "idempotency-key"
+	}
+	return textproto.CanonicalMIMEHeaderKey(name)
+}
 
 // Values of ?consistency=.
 const (

@@ -58,7 +58,7 @@ func failure(res *http.Response, body []byte) *cluster.Error {
 // *cluster.Error: with CodeNoLeader when the request was never sent, with
 // CodeOutcomeUnknown when it was and no answer came.
 func (r *remote) do(ctx context.Context, node cluster.NodeID, q request) (*http.Response, []byte, error) {
-	sent := false // a dial that fails says nothing: net/http repeats what bears an idempotency key
+	sent := false
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent = true }})
 	u := url.URL{Scheme: "http", Host: httpAddress(node), Path: q.path, RawQuery: q.query.Encode()}
 	req, err := http.NewRequestWithContext(ctx, q.method, u.String(), bytes.NewReader(q.body))
@@ -66,7 +66,7 @@ func (r *remote) do(ctx context.Context, node cluster.NodeID, q request) (*http.
 		return nil, nil, err
 	}
 	for k, v := range q.header {
-		req.Header.Set(k, v)
+		req.Header[apiv1.Unrepeated(k)] = []string{v}
 	}
 	res, err := r.http.Do(req)
 	if err != nil {
