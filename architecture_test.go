@@ -24,7 +24,7 @@ const (
 var layers = map[string]int{
 	"cluster": 0, "api/apiv1": 0,
 	"state": 1, "election": 1, "health": 1, "splitbrain": 1, "telemetry": 1,
-	"transport": 2, "consensus": 2, "transfer": 2, "failover": 2, "roles": 2, "api": 2, "client": 2,
+	"transport": 2, "consensus": 2, "transfer": 2, "failover": 2, "roles": 2, "audit": 2, "api": 2, "client": 2,
 	"node": 3,
 	"cmd":  4, "chaos": 4, "benchmarks": 4, "docs": 4, // docs: the tests of the documents
 }

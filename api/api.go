@@ -123,6 +123,7 @@ type Deps struct {
 	Leadership Leadership
 	Sessions   Sessions
 	SplitBrain SplitBrain
+	Audit      Auditor // nil: nothing is recorded
 	Journal    *telemetry.Journal
 	Metrics    *telemetry.Metrics // nil: none
 	Logger     hclog.Logger

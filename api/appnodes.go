@@ -42,10 +42,11 @@ func putNode(c *call) error {
 	var result state.Result
 	err = c.atLeader(ctx, leaderWork{write: true, resend: true, body: raw, local: func(ctx context.Context) error {
 		if n, ok := c.s.cluster.View().AppNode(c.param); ok && n.Says(&put.Node) {
+			c.settled = true                // it says that it is there, as often as it likes
 			return c.s.cluster.Barrier(ctx) // its session lives, or the node would be dead
 		}
 		var err error
-		result, err = c.s.cluster.Propose(ctx, cmd)
+		result, err = c.proposeHere(ctx, cmd)
 		return err
 	}})
 	switch {

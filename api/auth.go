@@ -118,6 +118,7 @@ func (a *authenticator) reload() {
 func (c *call) authorize() error {
 	a := c.s.auth
 	c.hop = c.r.Header.Get(apiv1.HeaderForwardedBy) != ""
+	c.from = c.r.RemoteAddr
 	if c.mutates() {
 		// The one way in which a page in somebody's browser could use that
 		// somebody's place on the loopback.
@@ -128,11 +129,11 @@ func (c *call) authorize() error {
 	if c.needs() == token.None {
 		return nil
 	}
-	who, err := a.identify(c.r)
+	who, passed, err := a.identify(c.r)
 	if err != nil {
 		return err
 	}
-	c.who = who
+	c.who, c.from = who, callerAddress(c.r, passed)
 	switch {
 	case who.role.Includes(c.needs()):
 		return nil
@@ -150,14 +151,16 @@ func (i identity) describe() string {
 }
 
 // identify gives the caller's identity, or CodeUnauthenticated, or CodeBusy
-// with status 429 for too many bad tokens.
-func (a *authenticator) identify(r *http.Request) (identity, error) {
+// with status 429 for too many bad tokens. passed: it is what a forwarding node
+// says, and is believed.
+func (a *authenticator) identify(r *http.Request) (who identity, passed bool, err error) {
 	direct, err := a.identifyDirect(r)
-	passed := r.Header.Get(apiv1.HeaderIdentity)
-	if passed == "" || r.Header.Get(apiv1.HeaderForwardedBy) == "" || !a.believes(r, direct) {
-		return direct, err
+	said := r.Header.Get(apiv1.HeaderIdentity)
+	if said == "" || r.Header.Get(apiv1.HeaderForwardedBy) == "" || !a.believes(r, direct) {
+		return direct, false, err
 	}
-	return parseIdentity(passed)
+	who, err = parseIdentity(said)
+	return who, err == nil, err
 }
 
 // believes says whether the caller may speak for others: as a node, because

@@ -47,7 +47,7 @@ func postAutoFailover(c *call) error {
 		if ttl > 0 {
 			change.PausedUntil = time.Now().Add(ttl).UnixNano()
 		}
-		result, err := c.s.cluster.Propose(ctx, state.Command{Kind: state.KindSettings, Settings: change})
+		result, err := c.proposeHere(ctx, state.Command{Kind: state.KindSettings, Settings: change})
 		if err == nil && result.Err != nil {
 			return result.Err
 		}

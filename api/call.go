@@ -42,22 +42,30 @@ type call struct {
 	query url.Values // checked against the route; nil when there are none
 	who   identity   // who asks; the zero identity on routes that are open to all
 	hop   bool       // another node forwarded it: it is not forwarded again
+	from  string     // address that it comes from
 
 	status int
 	wrote  bool
+
+	noted   noted          // for its audit record
+	failed  *cluster.Error // that it is answered with
+	settled bool           // its audit record is made, here or by the node that answered
 }
 
 // WriteHeader implements http.ResponseWriter.
 func (c *call) WriteHeader(status int) {
 	if !c.wrote {
 		c.wrote, c.status = true, status
+		c.audit(status)
 	}
 	c.ResponseWriter.WriteHeader(status)
 }
 
 // Write implements http.ResponseWriter.
 func (c *call) Write(p []byte) (int, error) {
-	c.wrote = true
+	if !c.wrote {
+		c.WriteHeader(http.StatusOK)
+	}
 	return c.ResponseWriter.Write(p)
 }
 
@@ -245,6 +253,7 @@ func (c *call) decodeKeep(v any) ([]byte, error) {
 	if len(body) > maxJSONBody {
 		return nil, statusError(http.StatusRequestEntityTooLarge, "body: want at most %d bytes", maxJSONBody)
 	}
+	c.note(body)
 	return body, decodeJSON(body, v)
 }
 

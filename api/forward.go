@@ -101,6 +101,7 @@ func (f *forwarder) introduce(h http.Header, c *call) {
 		h["Authorization"] = c.r.Header["Authorization"]
 	case c.who.name != "":
 		h.Set(apiv1.HeaderIdentity, c.who.header())
+		h.Set(apiv1.HeaderCaller, c.from)
 	}
 }
 
@@ -239,6 +240,7 @@ func (c *call) passOn(resp *http.Response, v *leaderView, addr string, work lead
 		}
 	}
 	h[apiv1.HeaderLeader] = []string{addr}
+	c.settled = true // by that node
 	for name := range resp.Trailer {
 		h.Add("Trailer", name)
 	}

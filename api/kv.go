@@ -190,7 +190,7 @@ func (c *call) write(ctx context.Context, w keyWrite, answer func(state.Result) 
 		local: func(ctx context.Context) error {
 			w.command.Now = time.Now().UnixNano()
 			var err error
-			result, err = c.s.cluster.Propose(ctx, w.command)
+			result, err = c.proposeHere(ctx, w.command)
 			return err
 		},
 	})

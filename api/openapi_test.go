@@ -175,7 +175,7 @@ func TestErrorsOfTheRouter(t *testing.T) {
 			t.Errorf("%s: Allow %q, want %q", tc.path, got, tc.allow)
 		}
 	}
-	for _, path := range []string{"/nowhere", "/leader/", "//leader", "/admin/members/a/b", "/admin/members/a%2Fb/c", "/dashboard/secret", "/v1/sessions/a/b", "/v1/roles//watch/x", "/admin/audit"} {
+	for _, path := range []string{"/nowhere", "/leader/", "//leader", "/admin/members/a/b", "/admin/members/a%2Fb/c", "/dashboard/secret", "/v1/sessions/a/b", "/v1/roles//watch/x", "/admin/audit/x"} {
 		r := n.do("GET", path, "")
 		if r.status != 404 && r.status != 405 {
 			t.Errorf("%s: %d", path, r.status)

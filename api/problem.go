@@ -86,6 +86,7 @@ func (c *call) writeError(err error) {
 	if c.wrote {
 		return
 	}
+	c.failed = e
 	p := c.s.problem(e)
 	h := c.Header()
 	h.Del("Content-Length")

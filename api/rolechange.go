@@ -69,7 +69,7 @@ func (c *call) changeRole(raw []byte, ch roleChange) error {
 		if ch.plans.id != "" {
 			cmd.RoleHandover.IfSince = before.Since
 		}
-		result, err := c.s.cluster.Propose(ctx, cmd)
+		result, err := c.proposeHere(ctx, cmd)
 		if err != nil {
 			return err
 		}

@@ -11,14 +11,15 @@ import (
 // route is one row of the table: how a request is served, and everything that
 // the OpenAPI document says about it.
 type route struct {
-	method  string
-	pattern string // /a/b, /a/{name}/b, or /a/{name} whose name is the rest of the path; one segment unless deep
-	deep    bool   // the parameter may hold slashes and is taken as it is
-	role    token.Role
-	nodes   bool // a node certificate will do too
-	vital   bool // served also when the node has too many requests
-	stream  streaming
-	handle  func(*call) error
+	method    string
+	pattern   string // /a/b, /a/{name}/b, or /a/{name} whose name is the rest of the path; one segment unless deep
+	deep      bool   // the parameter may hold slashes and is taken as it is
+	role      token.Role
+	nodes     bool // a node certificate will do too
+	keepAlive bool // leaves no audit record
+	vital     bool // served also when the node has too many requests
+	stream    streaming
+	handle    func(*call) error
 
 	summary string
 	query   []param

@@ -88,7 +88,7 @@ func (c *call) propose(body []byte, cmd state.Command, resend bool, answer func(
 	var result state.Result
 	err = c.atLeader(ctx, leaderWork{write: true, resend: resend, body: body, local: func(ctx context.Context) error {
 		var err error
-		result, err = c.s.cluster.Propose(ctx, cmd)
+		result, err = c.proposeHere(ctx, cmd)
 		return err
 	}})
 	switch {

@@ -147,7 +147,7 @@ var table = []route{
 		answers: jsonAnswer(apiv1.Sessions{}, "a page", contactHeader, leaderHeader), fails: []int{307, 503},
 	},
 	{
-		method: "POST", pattern: apiv1.PathRenew, role: token.Client, handle: renewSessions,
+		method: "POST", keepAlive: true, pattern: apiv1.PathRenew, role: token.Client, handle: renewSessions,
 		summary: "Renew many sessions at once", query: []param{timeoutParam, redirectParam}, body: apiv1.RenewMany{},
 		answers: jsonAnswer(apiv1.RenewedMany{}, "which live, for their TTL from the request on", leaderHeader), fails: []int{307, 413, 415, 503},
 	},
@@ -162,7 +162,7 @@ var table = []route{
 		answers: jsonAnswer(apiv1.SessionEnded{}, "ended", leaderHeader), fails: []int{307, 404, 415, 503, 504},
 	},
 	{
-		method: "POST", pattern: "/v1/sessions/{id}/renew", role: token.Client, handle: renewSession,
+		method: "POST", keepAlive: true, pattern: "/v1/sessions/{id}/renew", role: token.Client, handle: renewSession,
 		summary: "Renew a session", query: []param{timeoutParam, redirectParam},
 		answers: jsonAnswer(apiv1.Renewal{}, "it lives for its TTL from the request on", leaderHeader), fails: []int{307, 404, 415, 503},
 	},
@@ -177,7 +177,7 @@ var table = []route{
 		fails:   []int{404},
 	},
 	{
-		method: "POST", pattern: apiv1.PathAttached, role: token.Client, nodes: true, handle: keepAttached,
+		method: "POST", keepAlive: true, pattern: apiv1.PathAttached, role: token.Client, nodes: true, handle: keepAttached,
 		summary: "Between nodes: renew and end the sessions of attached connections", body: apiv1.Attached{},
 		answers: jsonAnswer(apiv1.AttachedResult{}, "which live"), fails: []int{413, 415, 503},
 	},
@@ -343,6 +343,18 @@ var table = []route{
 		method: "POST", pattern: apiv1.PathCheck, role: token.Operator, handle: postSplitBrain,
 		summary: "Check now", body: apiv1.SplitBrainCheck{},
 		answers: jsonAnswer(apiv1.SplitBrain{}, "of this check"), fails: []int{413, 415, 503},
+	},
+	{
+		method: "GET", pattern: apiv1.PathAudit, role: token.Operator, handle: listAudit,
+		summary: "Who called what, from where, why, and what came of it: calls that are not GET, and those that were forbidden",
+		query: []param{
+			{"since", "string", "records after the one with this seq; absent: the newest"},
+			limitParam,
+			{"class", "string", "only operators (calls of /admin that were allowed) or clients (all others)"},
+			{"who", "string", "only of this token or certificate"},
+			consistencyParam, timeoutParam, redirectParam,
+		},
+		answers: jsonAnswer(apiv1.Audit{}, "oldest first", contactHeader, leaderHeader), fails: []int{307, 503},
 	},
 	{
 		method: "GET", pattern: apiv1.PathSnapshot, role: token.Operator, stream: always, handle: getSnapshot,

@@ -117,6 +117,8 @@ type Hooks struct {
 	Election func(Election)                       // this node won an election, or stood and another leads, or stands and nobody does
 	Reign    func(term uint64, leading bool)      // this node has begun to lead (its leader-start is applied), or stopped
 	Snapshot func(restored bool)                  // a snapshot was restored, or written
+
+	Unaudited func() // a command was proposed without its audit record, which some member cannot read yet
 }
 
 // Election is one election that this node stood in.

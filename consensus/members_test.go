@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"northstar/cluster"
+	"northstar/state"
 )
 
 // TestWipedNode loses a disk. The node must not vote as if it never had, must
@@ -129,4 +130,36 @@ func TestRemoveLeader(t *testing.T) {
 	}
 	old.stop()
 	c.write("b", "1")
+}
+
+// TestOldMemberKeepsNobodyFromWriting adds a member that reads only what the
+// oldest build does: calls go on without their audit records, and what needs a
+// newer build is refused.
+func TestOldMemberKeepsNobodyFromWriting(t *testing.T) {
+	c, leader := startCluster(t, 1)
+	c.write("a", "1")
+	write := func() {
+		t.Helper()
+		r, err := leader.Propose(within(t, patience), state.Command{
+			Kind: state.KindPut, Put: &state.Put{Key: "k", Value: []byte("v")}, Audit: &state.AuditRecord{Who: "ann", What: "PUT /v1/kv/k"},
+		})
+		if err != nil || r.Err != nil {
+			t.Fatal(err, r.Err)
+		}
+	}
+	batch := state.Command{Kind: state.KindAudit, AuditBatch: &state.AuditBatch{Source: "b", First: 1, Records: []state.AuditRecord{{Who: "bob"}}}}
+	eventually(t, "the leader's own record says what it reads", func() bool { return leader.ReadsVersion() == state.CommandVersion })
+	write()
+	if _, err := leader.Propose(within(t, patience), batch); err != nil {
+		t.Fatal(err)
+	}
+	if err := leader.AddMember(within(t, patience), cluster.MemberAdd{ID: "n9", RaftAddress: "127.0.0.1:1", HTTPAddress: "h"}); err != nil {
+		t.Fatal(err)
+	}
+	write()
+	_, err := leader.Propose(within(t, patience), batch)
+	wantStatus(t, err, 409)
+	if n := leader.View().AuditCounts().Records; n != [2]uint64{2, 0} {
+		t.Errorf("records %v", n)
+	}
 }

@@ -88,12 +88,29 @@ func (n *Node) admitProposal(cmd *state.Command, own bool) *cluster.Error {
 	if err := cmd.Validate(); err != nil {
 		return err
 	}
-	if need := cmd.MinVersion(); need > 1 {
-		if reads := n.View().ReadsVersion(n.serverIDs()); need > reads {
-			err := cluster.Errorf(cluster.CodeBadRequest, "this needs command version %d and some member reads only up to %d: upgrade every member first", need, reads)
-			err.Status = 409
-			return err
+	return n.admitVersion(cmd)
+}
+
+// admitVersion refuses a command that some member cannot read. One that only its
+// audit record makes so goes without: an upgrade must not keep anybody from
+// writing.
+func (n *Node) admitVersion(cmd *state.Command) *cluster.Error {
+	need := cmd.MinVersion()
+	if need <= 1 {
+		return nil
+	}
+	reads := n.View().ReadsVersion(n.serverIDs())
+	if need > reads && cmd.Audit != nil {
+		cmd.Audit = nil
+		if n.deps.Hooks.Unaudited != nil {
+			n.deps.Hooks.Unaudited()
 		}
+		need = cmd.MinVersion()
+	}
+	if need > reads {
+		err := cluster.Errorf(cluster.CodeBadRequest, "this needs command version %d and some member reads only up to %d: upgrade every member first", need, reads)
+		err.Status = 409
+		return err
 	}
 	return nil
 }

@@ -179,3 +179,13 @@ func (n *Node) serverIDs() []cluster.NodeID {
 	}
 	return ids
 }
+
+// ReadsVersion is the highest command version that all servers can apply.
+func (n *Node) ReadsVersion() uint32 { return n.View().ReadsVersion(n.serverIDs()) }
+
+// LoadFile and SaveFile keep a small file of another package in the data
+// directory, as storage.Storage does.
+func (n *Node) LoadFile(name string) ([]byte, error) { return n.store.Load(name) }
+
+// SaveFile replaces such a file, durably.
+func (n *Node) SaveFile(name string, data []byte) error { return n.store.Save(name, data) }

@@ -24,6 +24,7 @@ func (n *Node) hooks() consensus.Hooks {
 			}
 			n.journal.Append(cluster.Event{Type: "node", Message: what})
 		},
+		Unaudited: func() { n.metrics.Audit("lost", 1) },
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"northstar/api"
+	"northstar/audit"
 	"northstar/cluster"
 	"northstar/consensus"
 	"northstar/consensus/storage"
@@ -51,6 +52,7 @@ type Node struct {
 	transfer  *transfer.Transfer
 	failover  *failover.Controller
 	roles     *roles.Keeper
+	audit     *audit.Recorder
 	watcher   *splitbrain.Watcher
 	api       *api.Server
 	http      *http.Server
@@ -119,6 +121,7 @@ func (n *Node) build() error {
 	n.roles = roles.New(roles.Deps{Consensus: n.consensus, Clock: n.env.LeaseClock, Event: n.journal.Append, Logger: n.log})
 	n.consensus.OnReign("roles", n.roles.Lead)
 	n.buildWatcher()
+	n.buildAudit()
 	var err error
 	if n.api, err = api.New(n.apiDeps()); err != nil {
 		return err

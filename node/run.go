@@ -69,6 +69,7 @@ func (n *Node) tasks() []func(context.Context) error {
 		n.api.Run,
 		n.failover.Run, n.beginAnew,
 		n.watcher.Run,
+		n.audit.Run,
 		func(ctx context.Context) error { return observe(ctx, n.journal, n.look) },
 	}
 	if n.joiner != nil {

@@ -40,7 +40,8 @@ func (n *Node) transportConfig() transport.Config {
 		Told: func(ctx context.Context, by cluster.NodeID, term uint64) string {
 			return n.failover.Told(ctx, by, term)
 		},
-		TLS: n.tls, ClusterName: n.cfg.ClusterName,
+		Relayed: n.relayedAudit,
+		TLS:     n.tls, ClusterName: n.cfg.ClusterName,
 		TimeoutMin: n.cfg.Election.TimeoutMin, TimeoutMax: n.cfg.Election.TimeoutMax,
 		Gate: transport.Gate{
 			ReadOnly: func() bool { return n.consensus.ReadOnly() },
@@ -97,7 +98,7 @@ func (n *Node) consensusDeps(store storage.Storage) consensus.Deps {
 
 func (n *Node) apiDeps() api.Deps {
 	deps := api.Deps{
-		Cluster: informed{n.consensus, n}, Leadership: n.failover, Sessions: n.roles, SplitBrain: n.watcher, Entropy: n.env.Entropy, Journal: n.journal, Metrics: n.metrics, Logger: n.log,
+		Cluster: informed{n.consensus, n}, Leadership: n.failover, Sessions: n.roles, SplitBrain: n.watcher, Audit: n.audit, Entropy: n.env.Entropy, Journal: n.journal, Metrics: n.metrics, Logger: n.log,
 		Facts: api.Facts{
 			ID: n.cfg.ID, BootID: n.boot, ClusterName: n.cfg.ClusterName, HTTPAddress: n.httpAddr, RaftAddress: n.raftAddr,
 			Version: Version, StartedAt: time.Now(), Priority: n.cfg.Priority, Eligible: n.cfg.Eligible, Zone: n.cfg.Zone,

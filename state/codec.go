@@ -18,6 +18,7 @@ const (
 	fieldIdemPrint   = 3
 	fieldFenceRole   = 4
 	fieldFenceToken  = 5
+	fieldAudit       = 6
 	firstOwnField    = 16
 	commandHeaderMin = 1 + 1 + 4 // kind, version, length of the body
 )
@@ -56,6 +57,9 @@ func sizeHint(c *Command) int {
 	if c.Kind == KindDelete && c.Delete != nil {
 		n += len(c.Delete.Key)
 	}
+	if c.Audit != nil {
+		n += c.Audit.size() - auditOverhead + 48
+	}
 	return n
 }
 
@@ -76,6 +80,9 @@ func encodeCommand(e *encoder, c *Command) error {
 	if c.Fence != nil {
 		e.string(fieldFenceRole, c.Fence.Role)
 		e.uintOpt(fieldFenceToken, c.Fence.Token)
+	}
+	if c.Audit != nil {
+		e.record(fieldAudit, c.Audit.encode)
 	}
 	p.encode(e)
 	binary.LittleEndian.PutUint32(e.buf[at:], uint32(len(e.buf)-at-4))
@@ -161,6 +168,9 @@ func (c *Command) decodeCommon(f field) error {
 			return setString(f, &c.Fence.Role)
 		}
 		return setUint(f, &c.Fence.Token)
+	case fieldAudit:
+		c.Audit = new(AuditRecord)
+		return eachField(f.raw, c.Audit.decode)
 	}
 	return nil
 }

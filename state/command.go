@@ -20,6 +20,7 @@ const (
 	KindMemberPatch  Kind = 6 // MemberPatch
 	KindMemberRemove Kind = 7 // MemberRemove
 	KindSettings     Kind = 8 // Settings
+	KindAudit        Kind = 9 // AuditBatch
 
 	KindRecovery Kind = 11 // Recovery
 
@@ -43,6 +44,9 @@ type Command struct {
 	Now   int64
 	Idem  *Idem  // nil: not idempotent
 	Fence *Fence // nil: not fenced
+	// Audit is of the call that the command carries out; nil: it is none that is
+	// recorded. What came of it is filled in when it is applied.
+	Audit *AuditRecord
 
 	Put          *Put
 	Delete       *Delete
@@ -52,6 +56,7 @@ type Command struct {
 	MemberPatch  *MemberPatch
 	MemberRemove *MemberRemove
 	Settings     *SettingsChange
+	AuditBatch   *AuditBatch
 	Recovery     *Recovery
 
 	SessionCreate *SessionCreate
@@ -195,6 +200,8 @@ func (c *Command) payload() payload {
 		return c.MemberRemove
 	case c.Kind == KindSettings && c.Settings != nil:
 		return c.Settings
+	case c.Kind == KindAudit && c.AuditBatch != nil:
+		return c.AuditBatch
 	case c.Kind == KindRecovery && c.Recovery != nil:
 		return c.Recovery
 	}
@@ -245,6 +252,8 @@ func (c *Command) newPayload() payload {
 		c.MemberRemove = new(MemberRemove)
 	case KindSettings:
 		c.Settings = new(SettingsChange)
+	case KindAudit:
+		c.AuditBatch = new(AuditBatch)
 	case KindRecovery:
 		c.Recovery = new(Recovery)
 	case KindSessionCreate:
@@ -277,6 +286,9 @@ func (k Kind) version() uint32 {
 	if k >= KindPut && k <= KindSettings || k == KindRecovery || k.ofSessions() {
 		return 1
 	}
+	if k == KindAudit {
+		return auditVersion
+	}
 	return extensionVersion(k)
 }
 
@@ -297,7 +309,16 @@ func (k Kind) Administrative() bool { return k != KindPut && k != KindDelete && 
 // MinVersion is the command version that a node must read to apply c. A field
 // that changes what a command does must raise it: older nodes skip fields that
 // they do not know.
-func (c Command) MinVersion() uint32 { return c.Kind.version() }
+func (c Command) MinVersion() uint32 {
+	version := c.Kind.version()
+	if c.Audit != nil {
+		version = max(version, auditVersion)
+	}
+	return version
+}
+
+// auditVersion is the command version with which the audit log came.
+const auditVersion = 2
 
 // Validate checks everything about c that does not depend on the state: the
 // payload's presence, sizes and forms. Errors are CodeBadRequest and name the
@@ -320,6 +341,11 @@ func (c Command) Validate() *cluster.Error {
 	}
 	if c.Fence != nil && (c.Fence.Role == "" || len(c.Fence.Role) > MaxKey) {
 		return cluster.Errorf(cluster.CodeBadRequest, "fence role: want 1 to %d bytes, got %d", MaxKey, len(c.Fence.Role))
+	}
+	if c.Audit != nil {
+		if err := c.Audit.check(); err != nil {
+			return err
+		}
 	}
 	return p.check()
 }

@@ -39,7 +39,9 @@ const (
 	sectionRoles     section = 8
 	sectionRoleLog   section = 9 // history of the roles
 	sectionAppNodes  section = 10
-	sectionNodeLog   section = 11  // history of the application nodes
+	sectionNodeLog   section = 11 // history of the application nodes
+	sectionAudit     section = 12
+	sectionSources   section = 13  // of audit records
 	sectionEnd       section = 255 // one empty record
 )
 

@@ -43,6 +43,8 @@ func (p *Recovery) apply(w *work) Result {
 	w.history = history{floor: w.revision}
 	w.roleChanges, w.nodeChanges = history{floor: w.revision}, history{floor: w.revision}
 	w.epoch++
+	// Whoever saw the seq of a record that is lost goes on behind it.
+	w.audit.seq = max(w.audit.seq, firstRevision(p.Generation.Number))
 	for i, m := range w.members {
 		if slices.Contains(p.Voters, m.ID) {
 			m.Lifecycle = cluster.Joining

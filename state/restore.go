@@ -148,6 +148,7 @@ type loader struct {
 	lastRoleRev           uint64
 	lastNode              string
 	lastNodeRev           uint64
+	lastAudit             uint64
 }
 
 func newLoader(keep Options) *loader {
@@ -188,6 +189,8 @@ func (l *loader) complete() error {
 		return damaged("snapshot does not hold what it says: %d sessions of %d, %d roles of %d", got.sessions, want.sessions, got.roles, want.roles)
 	case got.appNodes != want.appNodes || got.nodeChanges != want.nodeChanges:
 		return damaged("snapshot does not hold what it says: %d application nodes of %d", got.appNodes, want.appNodes)
+	case got.audit != want.audit || got.sources != want.sources:
+		return damaged("snapshot does not hold what it says: %d audit records of %d", got.audit, want.audit)
 	}
 	return nil
 }
@@ -220,6 +223,10 @@ func (l *loader) take(s section, rec []byte) error {
 		return l.takeAppNode(rec)
 	case sectionNodeLog:
 		return l.takeNodeChange(rec)
+	case sectionAudit:
+		return l.takeAudit(rec)
+	case sectionSources:
+		return l.takeSource(rec)
 	case sectionEnd:
 		return nil
 	}
@@ -243,6 +250,39 @@ func (l *loader) takeMeta(rec []byte) error {
 	}
 	v.bytes = int64(l.meta.keyBytes)
 	l.lastRev, l.lastRoleRev, l.lastNodeRev = v.history.floor, v.roleChanges.floor, v.nodeChanges.floor
+	return nil
+}
+
+func (l *loader) takeAudit(rec []byte) error {
+	r := new(AuditRecord)
+	if err := eachField(rec, r.decode); err != nil {
+		return err
+	}
+	log := &l.meta.view.audit
+	if r.check() != nil || r.Seq <= l.lastAudit || r.Seq > log.seq {
+		return damaged("audit record %d is out of order or out of bounds", r.Seq)
+	}
+	l.lastAudit = r.Seq
+	if l.counts.audit++; l.counts.audit > auditClasses*MaxAuditRecords {
+		return damaged("more than %d audit records", auditClasses*MaxAuditRecords)
+	}
+	if !l.discard {
+		log.add(r) // nothing is dropped now that was kept then
+	}
+	return nil
+}
+
+func (l *loader) takeSource(rec []byte) error {
+	var s auditSource
+	if err := eachField(rec, s.decode); err != nil {
+		return err
+	}
+	v := &l.meta.view
+	if n := len(v.audit.sources); n >= maxAuditSources || n > 0 && v.audit.sources[n-1].name >= s.name {
+		return damaged("audit source %q is out of order, or one too many", s.name)
+	}
+	v.audit.sources = append(v.audit.sources, s)
+	l.counts.sources++
 	return nil
 }
 

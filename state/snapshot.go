@@ -117,6 +117,20 @@ func writeNodeSections(f *frameWriter, v *View) error {
 			return err
 		}
 	}
+	return writeAuditSections(f, v)
+}
+
+func writeAuditSections(f *frameWriter, v *View) error {
+	for r := range v.AuditAfter(0) {
+		if err := f.record(sectionAudit, r.encode); err != nil {
+			return err
+		}
+	}
+	for i := range v.audit.sources {
+		if err := f.record(sectionSources, v.audit.sources[i].encode); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -131,6 +145,7 @@ type meta struct {
 
 	sessions, roles, roleChanges uint64
 	appNodes, nodeChanges        uint64
+	audit, sources               uint64
 }
 
 func encodeMeta(e *encoder, v *View) {
@@ -160,6 +175,12 @@ func encodeMeta(e *encoder, v *View) {
 	e.uintOpt(34, uint64(v.appNodes.Len()))
 	e.uintOpt(35, uint64(v.nodeChanges.changes.len()))
 	e.uintOpt(36, v.nodeChanges.floor)
+	e.uintOpt(37, v.audit.seq)
+	e.uintOpt(38, v.audit.lost)
+	e.uintOpt(39, v.audit.rings[AuditClients].dropped)
+	e.uintOpt(40, v.audit.rings[AuditOperators].dropped)
+	e.uintOpt(41, uint64(v.audit.rings[AuditClients].records.len()+v.audit.rings[AuditOperators].records.len()))
+	e.uintOpt(42, uint64(len(v.audit.sources)))
 }
 
 func (m *meta) decode(f field) error {
@@ -217,6 +238,25 @@ func (m *meta) decode(f field) error {
 		return setUint(f, &m.nodeChanges)
 	case 36:
 		return setUint(f, &v.nodeChanges.floor)
+	}
+	return m.decodeAudit(f)
+}
+
+func (m *meta) decodeAudit(f field) error {
+	v := &m.view
+	switch f.num {
+	case 37:
+		return setUint(f, &v.audit.seq)
+	case 38:
+		return setUint(f, &v.audit.lost)
+	case 39:
+		return setUint(f, &v.audit.rings[AuditClients].dropped)
+	case 40:
+		return setUint(f, &v.audit.rings[AuditOperators].dropped)
+	case 41:
+		return setUint(f, &m.audit)
+	case 42:
+		return setUint(f, &m.sources)
 	}
 	return nil
 }

@@ -135,6 +135,14 @@ func (w *work) applyOne(c *Command) Result {
 	if err := c.Validate(); err != nil {
 		return Result{Err: err}
 	}
+	result := w.carryOut(c)
+	if c.Audit != nil {
+		w.record(c, result)
+	}
+	return result
+}
+
+func (w *work) carryOut(c *Command) Result {
 	if c.Idem == nil {
 		return w.execute(c)
 	}

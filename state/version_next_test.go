@@ -19,11 +19,11 @@ func TestMergeBackupOfNewerVersion(t *testing.T) {
 
 	s := New(Options{})
 	mustApply(t, s, member("n1"), member("n2"), member("n3"), remove("n3"),
-		patch(MemberPatch{ID: "n1", Reads: ptr(uint32(2))}), patch(MemberPatch{ID: "n2", Reads: ptr(uint32(1))}))
+		patch(MemberPatch{ID: "n1", Reads: ptr(CommandVersion)}), patch(MemberPatch{ID: "n2", Reads: ptr(CommandVersion - 1)}))
 	if _, err := mergeBackup(s.Capture(), backup); err == nil {
 		t.Fatal("merged")
 	}
-	mustApply(t, s, patch(MemberPatch{ID: "n2", Reads: ptr(uint32(2))}))
+	mustApply(t, s, patch(MemberPatch{ID: "n2", Reads: ptr(CommandVersion)}))
 	if _, err := mergeBackup(s.Capture(), backup); err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func TestNextVersionNote(t *testing.T) {
 		t.Fatalf("version %d before the note", v)
 	}
 	mustApply(t, s, cmds[1])
-	if v := s.View().MaxVersion(); v != 2 {
+	if v := s.View().MaxVersion(); v != CommandVersion {
 		t.Fatalf("version %d after the note", v)
 	}
 }

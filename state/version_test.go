@@ -12,7 +12,7 @@ import (
 func TestNextVersionStopsThisBuild(t *testing.T) {
 	cmds, err := DecodeBatch(noteBytes(t))
 	var unknown *UnknownCommandError
-	if !errors.As(err, &unknown) || unknown.Version != 2 || unknown.Kind != 1000 {
+	if !errors.As(err, &unknown) || unknown.Version != CommandVersion+1 || unknown.Kind != 1000 {
 		t.Fatalf("got %v", err)
 	}
 	if cmds != nil {

@@ -36,6 +36,7 @@ type View struct {
 	members   []cluster.Member
 	elections []Election
 	settings  Settings
+	audit     auditLog
 
 	sessions    *iradix.Tree[*Session] // those that live, by ID
 	roles       *iradix.Tree[*Role]    // by name

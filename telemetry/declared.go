@@ -69,6 +69,7 @@ var declared = []Declaration{
 	{"http_request_duration_ms", Histogram, []string{"route", "method", "status"}, httpBuckets, "HTTP requests; of a stream, until it ends."},
 	{"http_in_flight", Gauge, nil, nil, "HTTP requests and streams being served."},
 	{"rpc_rejected_total", Counter, []string{"kind", "reason"}, nil, "Connections and messages of peers that were refused."},
+	{"audit_records_total", Counter, []string{"result"}, nil, "Audit records of calls that put nothing through the log themselves, by what became of them at this node."},
 	{"auth_failures_total", Counter, nil, nil, "Requests with a bad token or certificate."},
 }
 

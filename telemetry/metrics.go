@@ -24,6 +24,7 @@ const (
 // with its first event hides that event from rate() and increase().
 var (
 	firstTriggers   = []string{"startup", "timeout", "transfer"}
+	auditResults    = []string{"replicated", "spooled", "lost"}
 	proposalResults = []string{"ok", "refused", "not_proposed", "busy", "read_only", "unknown"}
 )
 
@@ -52,6 +53,7 @@ type Metrics struct {
 	rpcRejected        *bounded[prometheus.Counter]
 	authFailures       prometheus.Counter
 	splitBrains        prometheus.Counter
+	audit              *bounded[prometheus.Counter]
 
 	outcomes outcomes
 	source   source
@@ -76,6 +78,7 @@ func New(more ...prometheus.Collector) *Metrics {
 	m.rpcRejected = counters(m.registry, "rpc_rejected_total")
 	m.authFailures = counter(m.registry, "auth_failures_total")
 	m.splitBrains = counter(m.registry, "split_brain_detected")
+	m.audit = counters(m.registry, "audit_records_total")
 	for _, trigger := range firstTriggers {
 		m.elections.with(trigger, ResultWon)
 		m.elections.with(trigger, ResultLost)
@@ -84,6 +87,9 @@ func New(more ...prometheus.Collector) *Metrics {
 	m.transfers.with(ResultFailed)
 	for _, result := range proposalResults {
 		m.proposals.with(result)
+	}
+	for _, result := range auditResults {
+		m.audit.with(result)
 	}
 	m.registry.MustRegister(&scraped{m: m})
 	m.registry.MustRegister(processCollectors()...)
@@ -199,6 +205,14 @@ func (m *Metrics) AuthFailure() {
 		return
 	}
 	m.authFailures.Inc()
+}
+
+// Audit counts n audit records: replicated, spooled, lost.
+func (m *Metrics) Audit(result string, n int) {
+	if m == nil {
+		return
+	}
+	m.audit.with(result).Add(float64(n))
 }
 
 // SplitBrain counts a conflict that this node has found: a stale leader, two of

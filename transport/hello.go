@@ -36,6 +36,7 @@ type purpose byte
 const (
 	purposeRaft  purpose = 1 // after the hello: Raft messages from the dialling side
 	purposeProbe purpose = 2 // after the hello: nothing, or frames in both directions
+	purposeRelay purpose = 3 // after the hello: one message, and its answer
 )
 
 type nonce [nonceSize]byte
@@ -124,7 +125,7 @@ func readHello(r io.Reader) (hello, error) {
 	if _, err := cluster.ParseNodeID(string(h.peer.NodeID)); err != nil {
 		return hello{}, fmt.Errorf("%w: %w", errNotPeer, err)
 	}
-	if h.purpose != purposeRaft && h.purpose != purposeProbe {
+	if h.purpose < purposeRaft || h.purpose > purposeRelay {
 		return hello{}, fmt.Errorf("%w: purpose %d", errNotPeer, h.purpose)
 	}
 	return h, nil

@@ -99,6 +99,10 @@ func (t *Transport) serve(ctx context.Context, raw net.Conn) {
 		t.probed(ctx, x, conn, leave)
 		return
 	}
+	if x.purpose == purposeRelay {
+		t.relayed(ctx, x, conn, leave)
+		return
+	}
 	if err := conn.SetDeadline(time.Time{}); err != nil {
 		_ = raw.Close()
 		return

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -89,6 +90,9 @@ type Config struct {
 	// why it will not, "" when it will. Unlike the others it may block, until ctx
 	// ends. Optional.
 	Told func(ctx context.Context, by cluster.NodeID, term uint64) (refuse string)
+	// Relayed takes a message that another member has sent with Relay; it may block,
+	// until ctx ends. An error is told to that member. Nil: none is taken.
+	Relayed func(ctx context.Context, from cluster.NodeID, message []byte) error
 	// Answered counts this node's answers to candidates, pre-votes apart. reason is
 	// "granted", "raft" (its log is behind, or the vote is given), or a guard's.
 	// Optional.
@@ -163,6 +167,7 @@ type Transport struct {
 	params timing
 
 	monitors *monitors
+	relaying atomic.Int64 // messages being taken
 
 	mu      sync.Mutex
 	raft    *Raft // the current one; replaced when it was closed

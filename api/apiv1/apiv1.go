@@ -47,6 +47,7 @@ const (
 	// still waits.
 	HeaderForwardedBy = "X-Northstar-Forwarded-By"
 	HeaderIdentity    = "X-Northstar-Identity"
+	HeaderCaller      = "X-Northstar-Caller" // its address
 	HeaderTimeout     = "X-Northstar-Timeout-Ms"
 )
 

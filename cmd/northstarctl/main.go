@@ -60,6 +60,7 @@ type commands struct {
 	SplitBrain splitBrainCmd `cmd:"" name:"splitbrain" help:"Is there another leader or cluster? Exits with 1 when there is."`
 	Elections  electionsCmd  `cmd:"" help:"Show past elections, the newest first."`
 	Events     eventsCmd     `cmd:"" help:"Show what happened on the nodes."`
+	Audit      auditCmd      `cmd:"" help:"Show who called what, from where, why, and what came of it."`
 	KV         kvCmd         `cmd:"" name:"kv" help:"Read, write and watch keys."`
 	Role       roleCmd       `cmd:"" help:"Show, take and watch named roles."`
 	Nodes      nodesCmd      `cmd:"" help:"Show the registered application nodes."`

@@ -106,6 +106,11 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", apiv1.TypeEventStream)
 		fmt.Fprint(w, "id: 10\nevent: put\ndata: {\"key\":\"a\",\"value\":\"djE=\",\"revision\":10}\n\nid: 11\nevent: delete\ndata: {\"key\":\"a\",\"revision\":11}\n\n")
 		fmt.Fprint(w, "event: error\ndata: {\"code\":4015,\"status\":410,\"detail\":\"a backup was restored\"}\n\n")
+	case "GET /admin/audit":
+		reply(w, apiv1.Audit{Next: "9", Items: []apiv1.AuditRecord{
+			{Seq: "8", When: started, Who: "ann", Role: "operator", From: "10.0.0.9:4000", What: "POST /admin/transfer", Reason: "upgrade", Result: "ok", Status: 200, Class: "operators", DryRun: true},
+			{Seq: "9", When: started, Role: "observer", From: "10.0.0.9:4001", What: "PUT /v1/kv/a", Result: "ERR_FORBIDDEN", Status: 403, Code: 4403, Class: "clients", Delayed: true},
+		}})
 	case "GET /v1/elections":
 		reply(w, apiv1.Elections{Items: []apiv1.Election{{
 			Term: 4, Trigger: "connection_lost", CandidateID: "n1", Result: "won", StartedAt: started, DurationMS: 3, LeaderlessMS: 9,
@@ -241,6 +246,7 @@ func TestGolden(t *testing.T) {
 		"auto_failover":      {"auto-failover", "status"},
 		"splitbrain":         {"splitbrain", "--check", "--reason", "drill"},
 		"elections":          {"elections", "--votes"},
+		"audit":              {"audit", "--who", "ann", "--class", "operators", "--since", "7", "--limit", "5"},
 		"events":             {"events"},
 		"events_follow":      {"events", "--follow"},
 		"kv_get":             {"kv", "get", "app/config"},

@@ -1,0 +1,362 @@
+// Package audit brings the records of calls to the replicated audit log. A call
+// that puts a command through the log has its record in that command, so that
+// one is not there without the other; this package is for all others: those that
+// were refused, and those that move leadership or change the membership.
+//
+// Records of one process go in order, numbered, one batch after the other, until
+// the leader has taken them. While nobody does, they wait in a file of the data
+// directory, from which the next process goes on: the state knows what it has of
+// each process, so that a batch that comes again adds nothing.
+package audit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"northstar/state"
+)
+
+const (
+	gather     = 50 * time.Millisecond  // records that nobody waits for, into one batch
+	again      = 500 * time.Millisecond // between tries, unless the leader changes
+	secureAt   = 3 * time.Second        // an answer waits no longer for its record
+	batchBytes = 256 << 10
+)
+
+// Bounds of what waits. Operators' calls have room of their own, which refused
+// clients cannot take.
+const (
+	maxWaiting = 1024
+	maxBytes   = 1 << 20
+)
+
+// Deps is what a Recorder works with.
+type Deps struct {
+	Source string // of this process, unique for ever
+	// Send puts a batch through the log, here or at the leader. Without an error it
+	// is applied; with one it may be.
+	Send func(ctx context.Context, batch state.Command) error
+	// SendWithin bounds one Send.
+	SendWithin time.Duration
+	// Changed is closed at the next change of the leader.
+	Changed func() <-chan struct{}
+	// Load reads what Save has kept: fs.ErrNotExist when there is nothing. Save is
+	// durable when it returns.
+	Load func() ([]byte, error)
+	Save func([]byte) error
+	// Count is told what becomes of records: replicated, spooled, lost. Optional.
+	Count  func(result string, n int)
+	Logger hclog.Logger
+}
+
+// entry is one record on its way.
+type entry struct {
+	source string
+	place  uint64
+	record state.AuditRecord
+	safe   chan struct{} // closed when it is replicated or in the file; nil: nobody waits
+}
+
+// Recorder brings records to the log. Its methods may be called by any goroutine.
+type Recorder struct {
+	deps Deps
+	log  hclog.Logger
+	wake chan struct{} // capacity 1
+	rush chan struct{} // capacity 1: somebody waits
+
+	mu      sync.Mutex
+	queue   []entry
+	held    [2]int // records of each class in the queue
+	bytes   [2]int
+	place   uint64            // of the last record of this process
+	lost    map[string]uint64 // by source, so far
+	inFile  bool              // the file is not empty
+	unsaved bool              // the queue holds what the file does not
+}
+
+// New reads what an earlier process has left. A file that cannot be read is
+// logged and left behind: a node must start without it.
+func New(d Deps) *Recorder {
+	if d.Count == nil {
+		d.Count = func(string, int) {}
+	}
+	r := &Recorder{deps: d, log: d.Logger.Named("audit"), wake: make(chan struct{}, 1), rush: make(chan struct{}, 1), lost: map[string]uint64{}}
+	data, err := d.Load()
+	switch {
+	case errors.Is(err, fs.ErrNotExist), err == nil && len(data) == 0:
+		return r
+	case err == nil:
+		err = r.takeOver(data)
+	}
+	if err != nil {
+		r.log.Error("audit records that waited for a leader cannot be read and are lost", "error", err)
+	}
+	return r
+}
+
+// takeOver queues what another process has left.
+func (r *Recorder) takeOver(data []byte) error {
+	batches, err := state.DecodeBatch(data)
+	if err != nil {
+		return err
+	}
+	r.inFile = true
+	for i := range batches {
+		b := batches[i].AuditBatch
+		if b == nil || b.Source == r.deps.Source {
+			return fmt.Errorf("it holds a command of kind %d", batches[i].Kind)
+		}
+		r.lost[b.Source] = b.Lost
+		for j := range b.Records {
+			r.add(entry{source: b.Source, place: b.First + uint64(j), record: b.Records[j]})
+		}
+	}
+	r.poke(false)
+	return nil
+}
+
+// Record has a record brought to the log, some time.
+func (r *Recorder) Record(rec state.AuditRecord) { r.enqueue(rec, nil) }
+
+// Secure is Record, and returns once the record is replicated, or durable here
+// until it can be. It waits a few seconds at most.
+func (r *Recorder) Secure(ctx context.Context, rec state.AuditRecord) {
+	safe := make(chan struct{})
+	if !r.enqueue(rec, safe) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, secureAt)
+	defer cancel()
+	select {
+	case <-safe:
+	case <-ctx.Done():
+		r.log.Warn("answering a call before its audit record is safe", "what", rec.What, "who", rec.Who)
+	}
+}
+
+func (r *Recorder) enqueue(rec state.AuditRecord, safe chan struct{}) bool {
+	tidy(&rec)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.held[rec.Class] >= maxWaiting || r.bytes[rec.Class]+size(&rec) > maxBytes {
+		r.lost[r.deps.Source]++
+		r.deps.Count("lost", 1)
+		return false
+	}
+	r.place++
+	r.add(entry{source: r.deps.Source, place: r.place, record: rec, safe: safe})
+	r.unsaved = true
+	r.poke(safe != nil)
+	return true
+}
+
+func (r *Recorder) add(e entry) {
+	r.queue = append(r.queue, e)
+	r.held[e.record.Class]++
+	r.bytes[e.record.Class] += size(&e.record)
+}
+
+func (r *Recorder) poke(urgent bool) {
+	notify(r.wake)
+	if urgent {
+		notify(r.rush)
+	}
+}
+
+func notify(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
+
+// Waiting is how many records have not been replicated yet.
+func (r *Recorder) Waiting() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.queue)
+}
+
+// Run brings records to the log until ctx ends. What waits then is in the file.
+func (r *Recorder) Run(ctx context.Context) error {
+	for {
+		select {
+		case <-r.wake:
+		case <-ctx.Done():
+			r.spool()
+			return nil
+		}
+		pause(ctx, gather, r.rush, nil)
+		for ctx.Err() == nil {
+			changed := r.deps.Changed() // before the try, so that no change is missed
+			err := r.sendAll(ctx)
+			if err == nil {
+				break
+			}
+			r.spool()
+			r.log.Debug("audit records wait for a leader", "records", r.Waiting(), "error", err)
+			pause(ctx, again, r.rush, changed)
+		}
+	}
+}
+
+// pause waits for d, at most until one of the channels is ready.
+func pause(ctx context.Context, d time.Duration, rush, changed <-chan struct{}) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-rush:
+	case <-changed:
+	case <-ctx.Done():
+	}
+}
+
+// sendAll sends batch after batch until nothing waits.
+func (r *Recorder) sendAll(ctx context.Context) error {
+	for {
+		batch := r.head()
+		if batch == nil {
+			return r.emptyFile()
+		}
+		within, cancel := context.WithTimeout(ctx, r.deps.SendWithin)
+		err := r.deps.Send(within, state.Command{Kind: state.KindAudit, AuditBatch: batch})
+		cancel()
+		if err != nil {
+			return err
+		}
+		r.deps.Count("replicated", len(batch.Records))
+		r.drop(len(batch.Records))
+	}
+}
+
+// head is the next batch: records of one process. nil: there is none.
+func (r *Recorder) head() *state.AuditBatch {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.queue) == 0 {
+		return nil
+	}
+	return r.batchAt(0)
+}
+
+// batchAt is a batch of what begins at a place of the queue. The caller holds mu.
+func (r *Recorder) batchAt(i int) *state.AuditBatch {
+	first := &r.queue[i]
+	b := &state.AuditBatch{Source: first.source, First: first.place, Lost: r.lost[first.source]}
+	total := 0
+	for ; i < len(r.queue); i++ {
+		e := &r.queue[i]
+		total += size(&e.record)
+		if e.source != first.source || len(b.Records) == state.MaxAuditBatch || len(b.Records) > 0 && total > batchBytes {
+			break
+		}
+		b.Records = append(b.Records, e.record)
+	}
+	return b
+}
+
+// drop takes the first n records out: they are replicated.
+func (r *Recorder) drop(n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range r.queue[:n] {
+		e := &r.queue[i]
+		r.held[e.record.Class]--
+		r.bytes[e.record.Class] -= size(&e.record)
+		if e.safe != nil {
+			close(e.safe)
+		}
+	}
+	clear(r.queue[:n])
+	r.queue = r.queue[n:]
+	if len(r.queue) == 0 {
+		r.queue = nil
+	}
+}
+
+// spool writes all that waits to the file.
+func (r *Recorder) spool() {
+	r.mu.Lock()
+	if !r.unsaved {
+		r.mu.Unlock()
+		return
+	}
+	r.unsaved = false
+	fresh := 0
+	for i := range r.queue {
+		if e := &r.queue[i]; !e.record.Delayed {
+			e.record.Delayed = true
+			fresh++
+		}
+	}
+	n := len(r.queue)
+	var batches []state.Command
+	for i := 0; i < n; {
+		b := r.batchAt(i)
+		batches = append(batches, state.Command{Kind: state.KindAudit, AuditBatch: b})
+		i += len(b.Records)
+	}
+	r.mu.Unlock()
+	data, err := state.EncodeBatch(batches)
+	if err == nil {
+		err = r.deps.Save(data)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err != nil {
+		r.unsaved = true
+		r.log.Error("audit records that wait for a leader cannot be kept on disk", "records", n, "error", err)
+		return
+	}
+	r.inFile = true
+	r.deps.Count("spooled", fresh)
+	for i := range r.queue[:n] { // only Run takes records out, and Run is here
+		if e := &r.queue[i]; e.safe != nil {
+			close(e.safe)
+			e.safe = nil
+		}
+	}
+}
+
+// emptyFile removes from the file what has been replicated.
+func (r *Recorder) emptyFile() error {
+	r.mu.Lock()
+	need := r.inFile && len(r.queue) == 0
+	if need {
+		r.unsaved = false
+	}
+	r.mu.Unlock()
+	if !need {
+		return nil
+	}
+	if err := r.deps.Save(nil); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.inFile = false
+	return nil
+}
+
+// size is about what a record takes.
+func size(r *state.AuditRecord) int {
+	return 64 + len(r.Who) + len(r.From) + len(r.What) + len(r.Request) + len(r.Reason) + len(r.Detail)
+}
+
+// tidy makes every text of a record fit for the log.
+func tidy(r *state.AuditRecord) {
+	for _, text := range []*string{&r.Who, &r.Role, &r.From, &r.What, &r.Reason, &r.Detail} {
+		*text = strings.ToValidUTF8((*text)[:min(len(*text), state.MaxAuditText)], "")
+	}
+	if len(r.Request) > state.MaxAuditText { // half of it would be no JSON
+		r.Request = ""
+	}
+}

@@ -1,0 +1,269 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"northstar/state"
+)
+
+// world is a log and a disk.
+type world struct {
+	mu      sync.Mutex
+	log     *state.State
+	index   uint64
+	leads   bool
+	broken  bool // an answer gets lost: the batch is applied all the same
+	disk    []byte
+	noDisk  bool
+	saves   int
+	changed chan struct{}
+	counts  map[string]int
+}
+
+func newWorld() *world {
+	return &world{log: state.New(state.Options{}), leads: true, changed: make(chan struct{}), counts: map[string]int{}}
+}
+
+func (w *world) set(change func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	change()
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+func (w *world) send(_ context.Context, c state.Command) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.leads {
+		return errors.New("no leader")
+	}
+	c.Now = time.Now().UnixNano()
+	w.index++
+	for _, r := range w.log.Apply(w.index, 1, []state.Command{c}) {
+		if r.Err != nil {
+			return r.Err
+		}
+	}
+	if w.broken {
+		return errors.New("the answer was lost")
+	}
+	return nil
+}
+
+func (w *world) recorder(boot string) *Recorder {
+	return New(Deps{
+		Source: boot, Send: w.send, SendWithin: time.Second, Logger: hclog.NewNullLogger(),
+		Changed: func() <-chan struct{} {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return w.changed
+		},
+		Load: func() ([]byte, error) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if w.disk == nil {
+				return nil, fs.ErrNotExist
+			}
+			return w.disk, nil
+		},
+		Save: func(b []byte) error {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if w.noDisk {
+				return errors.New("no disk")
+			}
+			w.disk = append([]byte{}, b...)
+			w.saves++
+			return nil
+		},
+		Count: func(result string, n int) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.counts[result] += n
+		},
+	})
+}
+
+func (w *world) logged() string {
+	var all []string
+	for r := range w.log.View().AuditAfter(0) {
+		late := ""
+		if r.Delayed {
+			late = "!"
+		}
+		all = append(all, r.Who+late)
+	}
+	return strings.Join(all, " ")
+}
+
+func admin(who string) state.AuditRecord {
+	return state.AuditRecord{Class: state.AuditOperators, Who: who, What: "POST /admin/transfer", Status: 200}
+}
+
+// run runs a recorder; stop ends it as a crash would leave the disk when crash.
+func run(r *Recorder) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		_ = r.Run(ctx)
+		close(done)
+	}()
+	return func() { cancel(); <-done }
+}
+
+func TestRecordsReachTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		r := w.recorder("b1")
+		defer run(r)()
+		start := time.Now()
+		r.Secure(t.Context(), admin("a"))
+		if got := w.logged(); got != "a" || time.Since(start) > gather {
+			t.Fatalf("after %v: %q", time.Since(start), got)
+		}
+		for i := range 300 {
+			r.Record(state.AuditRecord{Who: fmt.Sprint(i)})
+		}
+		time.Sleep(2 * gather)
+		synctest.Wait()
+		if c := w.log.View().AuditCounts(); c.Records != [2]uint64{300, 1} || w.index != 3 {
+			t.Errorf("%+v in %d batches", c, w.index)
+		}
+		if w.saves != 0 {
+			t.Errorf("the disk was written %d times", w.saves)
+		}
+	})
+}
+
+// Without a leader a record is on disk before the call is answered, and reaches
+// the log once, whoever comes and goes.
+func TestRecordsOutliveTheProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.set(func() { w.leads = false })
+		stop := run(w.recorder("b0"))
+		stop()
+		first := w.recorder("b1")
+		stop = run(first)
+		first.Secure(t.Context(), admin("a"))
+		first.Record(admin("b"))
+		time.Sleep(2 * again)
+		synctest.Wait()
+		disk := w.disk
+		stop()
+		if w.logged() != "" || len(disk) == 0 {
+			t.Fatalf("log %q, %d bytes on disk", w.logged(), len(disk))
+		}
+		// The next process delivers; the answer gets lost, and it dies.
+		w.set(func() { w.leads, w.broken = true, true })
+		stop = run(w.recorder("b2"))
+		time.Sleep(2 * again)
+		synctest.Wait()
+		stop()
+		w.set(func() { w.broken = false })
+		last := w.recorder("b3")
+		defer run(last)()
+		last.Secure(t.Context(), admin("c"))
+		if got := w.logged(); got != "a! b! c" {
+			t.Errorf("log %q", got)
+		}
+		time.Sleep(again)
+		synctest.Wait()
+		if len(w.disk) != 0 || last.Waiting() != 0 {
+			t.Errorf("%d bytes are left on disk, %d records wait", len(w.disk), last.Waiting())
+		}
+		if w.counts["spooled"] != 2 || w.counts["replicated"] < 3 {
+			t.Errorf("counts %v", w.counts)
+		}
+	})
+}
+
+func TestRecordsGoOutWithTheNextLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.set(func() { w.leads = false })
+		r := w.recorder("b1")
+		defer run(r)()
+		r.Secure(t.Context(), admin("a"))
+		r.Secure(t.Context(), admin("b"))
+		start := time.Now()
+		w.set(func() { w.leads = true })
+		synctest.Wait()
+		if got := w.logged(); got != "a! b!" || time.Since(start) > 0 {
+			t.Errorf("after %v: %q", time.Since(start), got)
+		}
+	})
+}
+
+// What does not fit is counted, and clients take no room from operators.
+func TestWhatDoesNotFitIsCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.set(func() { w.leads = false })
+		r := w.recorder("b1")
+		defer run(r)()
+		for range maxWaiting + 7 {
+			r.Record(state.AuditRecord{Who: "flood"})
+		}
+		r.Secure(t.Context(), admin("a"))
+		w.set(func() { w.leads = true })
+		time.Sleep(2 * again)
+		synctest.Wait()
+		if c := w.log.View().AuditCounts(); c.Lost != 7 || c.Records != [2]uint64{maxWaiting, 1} || w.counts["lost"] != 7 {
+			t.Errorf("%+v, %v", c, w.counts)
+		}
+		big := state.AuditRecord{What: strings.Repeat("x", 3*state.MaxAuditText), Request: strings.Repeat("x", 3*state.MaxAuditText), Detail: "\xff"}
+		r.Record(big)
+		time.Sleep(2 * again)
+		synctest.Wait()
+		if r.Waiting() != 0 {
+			t.Error("a record that is too large is never taken")
+		}
+	})
+}
+
+// A call is answered some time, also when neither the log nor the disk takes its
+// record.
+func TestAnswersDoNotWaitForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.set(func() { w.leads, w.noDisk = false, true })
+		r := w.recorder("b1")
+		defer run(r)()
+		start := time.Now()
+		r.Secure(t.Context(), admin("a"))
+		if took := time.Since(start); took != secureAt {
+			t.Errorf("answered after %v", took)
+		}
+		w.set(func() { w.leads, w.noDisk = true, false })
+		time.Sleep(2 * again)
+		synctest.Wait()
+		if got := w.logged(); got != "a!" {
+			t.Errorf("log %q", got)
+		}
+	})
+}
+
+func TestDamagedFileIsLeftBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.disk = []byte("garbage")
+		r := w.recorder("b1")
+		defer run(r)()
+		r.Secure(t.Context(), admin("a"))
+		if got := w.logged(); got != "a" {
+			t.Errorf("log %q", got)
+		}
+	})
+}

@@ -1,0 +1,62 @@
+package node
+
+import (
+	"context"
+	"fmt"
+
+	"northstar/audit"
+	"northstar/cluster"
+	"northstar/state"
+)
+
+// auditFile is where audit records wait for a leader.
+const auditFile = "audit-spool"
+
+func (n *Node) buildAudit() {
+	n.audit = audit.New(audit.Deps{
+		Source: string(n.cfg.ID) + "/" + n.boot,
+		Send:   n.sendAudit, SendWithin: 2 * n.cfg.Election.TimeoutMax,
+		Changed: n.consensus.LeaderChanged,
+		Load:    func() ([]byte, error) { return n.consensus.LoadFile(auditFile) },
+		Save:    func(data []byte) error { return n.consensus.SaveFile(auditFile, data) },
+		Count:   n.metrics.Audit, Logger: n.log,
+	})
+}
+
+// sendAudit puts a batch of audit records through the log, here or at the leader.
+func (n *Node) sendAudit(ctx context.Context, batch state.Command) error {
+	leader := n.consensus.Status().LeaderID
+	switch need := batch.MinVersion(); {
+	case leader == "":
+		return fmt.Errorf("this node knows no leader")
+	case n.consensus.ReadsVersion() < need:
+		return fmt.Errorf("some member reads no command of version %d", need)
+	case leader == n.cfg.ID:
+		return n.proposeAudit(ctx, batch)
+	}
+	data, err := state.EncodeBatch([]state.Command{batch})
+	if err != nil {
+		return err
+	}
+	return n.transport.Relay(ctx, leader, data)
+}
+
+// relayedAudit takes a batch of another member.
+func (n *Node) relayedAudit(ctx context.Context, from cluster.NodeID, data []byte) error {
+	batch, err := state.DecodeBatch(data)
+	if err != nil {
+		return err
+	}
+	if len(batch) != 1 || batch[0].Kind != state.KindAudit {
+		return fmt.Errorf("node %s sends %d commands where one batch of audit records belongs", from, len(batch))
+	}
+	return n.proposeAudit(ctx, batch[0])
+}
+
+func (n *Node) proposeAudit(ctx context.Context, batch state.Command) error {
+	result, err := n.consensus.Propose(ctx, batch)
+	if err == nil && result.Err != nil {
+		return result.Err
+	}
+	return err
+}

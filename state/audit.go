@@ -1,0 +1,360 @@
+package state
+
+import (
+	"cmp"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"northstar/cluster"
+)
+
+// Bounds of the audit log. They are the same on every node of every build: what
+// is dropped must not depend on who looks.
+const (
+	MaxAuditRecords = 10_000              // of a class …
+	MaxAuditBytes   = 4 << 20             // … in so many bytes …
+	MaxAuditAge     = 90 * 24 * time.Hour // … and no older, as of the newest
+	MaxAuditBatch   = 256                 // records of one AuditBatch
+	MaxAuditText    = 2 << 10             // bytes of a field of an AuditRecord
+
+	maxAuditSources = 256 // processes whose place is remembered
+	auditOverhead   = 256 // bytes that a record takes beside its texts, about
+)
+
+// AuditClass says which of the two logs a record is kept in, so that the many
+// calls of clients do not push out the few of operators.
+type AuditClass int
+
+// The classes.
+const (
+	AuditClients   AuditClass = 0 // calls outside /admin, of nodes, and all that were forbidden
+	AuditOperators AuditClass = 1 // calls of /admin
+	auditClasses              = 2
+)
+
+// AuditRecord says who called what, from where, and what came of it.
+type AuditRecord struct {
+	Seq     uint64 // its place among all records, given when it is applied
+	Class   AuditClass
+	At      int64          // when it was answered, Unix nanoseconds; of a command: when that was proposed
+	Node    cluster.NodeID // which answered it
+	Who     string         // name of the token or certificate
+	Role    string         // that this has
+	From    string         // address that the call came from
+	What    string         // method and path
+	Request string         // what an operator asked for, as JSON
+	Reason  string         // that the caller gave
+	Status  int            // of the answer
+	Code    cluster.Code   // of the problem; 0: none
+	Detail  string         // of the problem
+	DryRun  bool
+	Delayed bool // it has waited in a node's spool
+}
+
+// AuditBatch brings the records of calls that proposed nothing themselves. Those
+// of one process come in order; a batch that comes again adds nothing.
+type AuditBatch struct {
+	Source  string // of one process
+	First   uint64 // place of the first record among those of the process, from 1
+	Lost    uint64 // records that the process could not keep, so far
+	Records []AuditRecord
+}
+
+// auditLog is the audit log as a part of a View. Its copies are snapshots.
+type auditLog struct {
+	seq     uint64
+	rings   [auditClasses]auditRing
+	lost    uint64        // that never came, as their nodes say
+	sources []auditSource // by name; copied when changed
+}
+
+type auditRing struct {
+	records queue[*AuditRecord]
+	bytes   int
+	dropped uint64
+}
+
+// auditSource is how far the records of one process have come.
+type auditSource struct {
+	name       string
+	last, lost uint64
+	at         int64 // when it last brought some
+}
+
+// AuditCounts says how much of the audit log there is, and how much is missing.
+type AuditCounts struct {
+	Records, Dropped [2]uint64 // by class; dropped: for age or size
+	Lost             uint64    // that nodes could not keep until they were replicated
+}
+
+// AuditCounts counts the audit log.
+func (v *View) AuditCounts() AuditCounts {
+	c := AuditCounts{Lost: v.audit.lost}
+	for i := range v.audit.rings {
+		c.Records[i] = uint64(v.audit.rings[i].records.len())
+		c.Dropped[i] = v.audit.rings[i].dropped
+	}
+	return c
+}
+
+// AuditAfter yields the records with a greater Seq than since, oldest first.
+func (v *View) AuditAfter(since uint64) func(yield func(*AuditRecord) bool) {
+	return func(yield func(*AuditRecord) bool) {
+		a, b := &v.audit.rings[0].records, &v.audit.rings[1].records
+		i, j := auditFrom(a, since), auditFrom(b, since)
+		for i < a.end || j < b.end {
+			var r *AuditRecord
+			if j == b.end || i < a.end && a.at(i).Seq < b.at(j).Seq {
+				r = a.at(i)
+				i++
+			} else {
+				r = b.at(j)
+				j++
+			}
+			if !yield(r) {
+				return
+			}
+		}
+	}
+}
+
+// AuditBackward yields all records, newest first.
+func (v *View) AuditBackward(yield func(*AuditRecord) bool) {
+	a, b := &v.audit.rings[0].records, &v.audit.rings[1].records
+	i, j := a.end, b.end
+	for i > a.first || j > b.first {
+		var r *AuditRecord
+		if j == b.first || i > a.first && a.at(i-1).Seq > b.at(j-1).Seq {
+			i--
+			r = a.at(i)
+		} else {
+			j--
+			r = b.at(j)
+		}
+		if !yield(r) {
+			return
+		}
+	}
+}
+
+// auditFrom is the position of the first record after since.
+func auditFrom(q *queue[*AuditRecord], since uint64) uint64 {
+	lo, hi := q.first, q.end
+	for lo < hi {
+		if mid := lo + (hi-lo)/2; q.at(mid).Seq > since {
+			hi = mid
+		} else {
+			lo = mid + 1
+		}
+	}
+	return lo
+}
+
+func (r *AuditRecord) size() int {
+	return auditOverhead + len(r.Node) + len(r.Who) + len(r.Role) + len(r.From) + len(r.What) + len(r.Request) + len(r.Reason) + len(r.Detail)
+}
+
+// add adds a record.
+func (l *auditLog) add(r *AuditRecord) *auditRing {
+	ring := &l.rings[r.Class]
+	ring.records.push(r, false)
+	ring.bytes += r.size()
+	return ring
+}
+
+// push adds a record, and drops what is too old or too much of its class.
+func (l *auditLog) push(r *AuditRecord) {
+	ring := l.add(r)
+	for oldest := ring.records.at(ring.records.first); ring.records.len() > MaxAuditRecords || ring.bytes > MaxAuditBytes ||
+		r.At-oldest.At > int64(MaxAuditAge); oldest = ring.records.at(ring.records.first) {
+		ring.records.pop()
+		ring.bytes -= oldest.size()
+		ring.dropped++
+	}
+}
+
+// record adds what came of a command to the audit log.
+func (w *work) record(c *Command, result Result) {
+	r := *c.Audit
+	r.At, r.Status = c.Now, 200
+	if err := result.Err; err != nil {
+		r.Status, r.Code, r.Detail = err.HTTPStatus(), err.Code, clip(err.Detail)
+	}
+	w.audit.seq++
+	r.Seq = w.audit.seq
+	w.audit.push(&r)
+}
+
+func (b *AuditBatch) apply(w *work) Result {
+	i, known := slices.BinarySearchFunc(w.audit.sources, b.Source, func(s auditSource, name string) int { return cmp.Compare(s.name, name) })
+	sources := slices.Clone(w.audit.sources) // older Views share it
+	if !known {
+		sources = slices.Insert(sources, i, auditSource{name: b.Source})
+	}
+	from := &sources[i]
+	from.at = w.now
+	if b.Lost > from.lost {
+		w.audit.lost += b.Lost - from.lost
+		from.lost = b.Lost
+	}
+	for j := range b.Records {
+		place := b.First + uint64(j)
+		if place <= from.last {
+			continue
+		}
+		from.last = place
+		r := b.Records[j]
+		w.audit.seq++
+		r.Seq = w.audit.seq
+		w.audit.push(&r)
+	}
+	w.audit.sources = forgetSource(sources, i)
+	return Result{}
+}
+
+// forgetSource drops the source that has been silent for longest when there is
+// one too many; not that at keep, which has just spoken.
+func forgetSource(sources []auditSource, keep int) []auditSource {
+	if len(sources) <= maxAuditSources {
+		return sources
+	}
+	oldest := -1
+	for i, s := range sources {
+		if i != keep && (oldest < 0 || s.at < sources[oldest].at) {
+			oldest = i
+		}
+	}
+	return slices.Delete(sources, oldest, oldest+1)
+}
+
+func (b *AuditBatch) check() *cluster.Error {
+	switch {
+	case b.Source == "" || len(b.Source) > MaxKey:
+		return cluster.Errorf(cluster.CodeBadRequest, "source: want 1 to %d bytes, got %d", MaxKey, len(b.Source))
+	case len(b.Records) > MaxAuditBatch:
+		return cluster.Errorf(cluster.CodeBadRequest, "records: want at most %d, got %d", MaxAuditBatch, len(b.Records))
+	case b.First == 0 && len(b.Records) > 0 || b.First >= maxRevision || b.Lost >= maxRevision:
+		return cluster.Errorf(cluster.CodeBadRequest, "first: want 1 to %d, got %d", uint64(maxRevision), b.First)
+	}
+	for i := range b.Records {
+		if err := b.Records[i].check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *AuditRecord) check() *cluster.Error {
+	if r.Class < 0 || r.Class >= auditClasses {
+		return cluster.Errorf(cluster.CodeBadRequest, "class: want 0 or 1, got %d", r.Class)
+	}
+	for _, text := range []string{string(r.Node), r.Who, r.Role, r.From, r.What, r.Request, r.Reason, r.Detail} {
+		if len(text) > MaxAuditText || !utf8.ValidString(text) {
+			return cluster.Errorf(cluster.CodeBadRequest, "audit: want at most %d bytes of UTF-8 in each text, got %d bytes", MaxAuditText, len(text))
+		}
+	}
+	return nil
+}
+
+func (b *AuditBatch) encode(e *encoder) {
+	e.string(16, b.Source)
+	e.uintOpt(17, b.First)
+	e.uintOpt(18, b.Lost)
+	for i := range b.Records {
+		e.record(19, b.Records[i].encode)
+	}
+}
+
+func (b *AuditBatch) decode(f field) error {
+	switch f.num {
+	case 16:
+		return setString(f, &b.Source)
+	case 17:
+		return setUint(f, &b.First)
+	case 18:
+		return setUint(f, &b.Lost)
+	case 19:
+		var r AuditRecord
+		if err := eachField(f.raw, r.decode); err != nil {
+			return err
+		}
+		b.Records = append(b.Records, r)
+	}
+	return nil
+}
+
+func (r *AuditRecord) encode(e *encoder) {
+	e.uintOpt(1, r.Seq)
+	e.uintOpt(2, uint64(r.Class))
+	e.uintOpt(3, uint64(r.At))
+	e.stringOpt(4, string(r.Node))
+	e.stringOpt(5, r.Who)
+	e.stringOpt(6, r.Role)
+	e.stringOpt(7, r.From)
+	e.stringOpt(8, r.What)
+	e.stringOpt(9, r.Request)
+	e.stringOpt(10, r.Reason)
+	e.uintOpt(11, uint64(r.Status))
+	e.uintOpt(12, uint64(r.Code))
+	e.stringOpt(13, r.Detail)
+	e.boolOpt(14, r.DryRun)
+	e.boolOpt(15, r.Delayed)
+}
+
+func (r *AuditRecord) decode(f field) error {
+	switch f.num {
+	case 1:
+		return setUint(f, &r.Seq)
+	case 2:
+		return setUint(f, &r.Class)
+	case 3:
+		return setUint(f, &r.At)
+	case 4:
+		return setString(f, &r.Node)
+	case 5:
+		return setString(f, &r.Who)
+	case 6:
+		return setString(f, &r.Role)
+	case 7:
+		return setString(f, &r.From)
+	case 8:
+		return setString(f, &r.What)
+	case 9:
+		return setString(f, &r.Request)
+	case 10:
+		return setString(f, &r.Reason)
+	case 11:
+		return setUint(f, &r.Status)
+	case 12:
+		return setUint(f, &r.Code)
+	case 13:
+		return setString(f, &r.Detail)
+	case 14:
+		return setBool(f, &r.DryRun)
+	case 15:
+		return setBool(f, &r.Delayed)
+	}
+	return nil
+}
+
+func (s *auditSource) encode(e *encoder) {
+	e.string(1, s.name)
+	e.uintOpt(2, s.last)
+	e.uintOpt(3, s.lost)
+	e.uintOpt(4, uint64(s.at))
+}
+
+func (s *auditSource) decode(f field) error {
+	switch f.num {
+	case 1:
+		return setString(f, &s.name)
+	case 2:
+		return setUint(f, &s.last)
+	case 3:
+		return setUint(f, &s.lost)
+	case 4:
+		return setUint(f, &s.at)
+	}
+	return nil
+}
