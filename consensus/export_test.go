@@ -1,6 +1,7 @@
 package consensus
 
 import (
+	"slices"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -31,6 +32,13 @@ func (n *Node) ProbeFlag() <-chan struct{} {
 	inst, done := n.inst.Load(), make(chan struct{})
 	n.jobs.Go(func() { defer close(done); n.probeFlag(inst, inst.raft.CurrentTerm()) })
 	return done
+}
+
+// Riding says whether Raft has a user's write while the gate is closed.
+func (n *Node) Riding() bool {
+	n.queue.mu.Lock()
+	defer n.queue.mu.Unlock()
+	return !n.queue.open && slices.ContainsFunc(n.queue.flying, func(p *proposal) bool { return !p.own })
 }
 
 // LeaseFloor is since when sends count for the lease.

@@ -23,9 +23,11 @@ import (
 //
 // A command waits in the queue until this term's leader-start is applied. Only
 // then does this node know every member record of its log, and with them what
-// every member can read. It must not be changed after the call; Now is set here.
+// every member can read. Writes of keys, which every member reads, go with the
+// leader-start or directly behind it. It must not be changed after the call; Now
+// is set here.
 func (n *Node) Propose(ctx context.Context, cmd state.Command) (state.Result, error) {
-	result, err := n.propose(ctx, cmd, false)
+	result, err := n.propose(ctx, &proposal{cmd: cmd})
 	n.countProposal(result, err)
 	if err != nil {
 		return state.Result{}, err
@@ -35,22 +37,22 @@ func (n *Node) Propose(ctx context.Context, cmd state.Command) (state.Result, er
 
 // proposeOwn is Propose for this package's own commands: they pass the gate.
 func (n *Node) proposeOwn(ctx context.Context, cmd state.Command) (state.Result, error) {
-	result, err := n.propose(ctx, cmd, true)
+	result, err := n.propose(ctx, &proposal{cmd: cmd, own: true})
 	if err != nil { // not as an error that holds a nil *cluster.Error
 		return state.Result{}, err
 	}
 	return result, nil
 }
 
-func (n *Node) propose(ctx context.Context, cmd state.Command, own bool) (state.Result, *cluster.Error) {
-	if err := n.admitProposal(&cmd, own); err != nil {
+func (n *Node) propose(ctx context.Context, p *proposal) (state.Result, *cluster.Error) {
+	if err := n.admitProposal(&p.cmd, p.own); err != nil {
 		return state.Result{}, err
 	}
-	p := &proposal{cmd: cmd, size: queuedBytes(&cmd), own: own, done: make(chan outcome, 1)}
+	p.size, p.done = queuedBytes(&p.cmd), make(chan outcome, 1)
 	if err := n.queue.add(p); err != nil {
 		return state.Result{}, err
 	}
-	if !n.leads() && !own {
+	if !n.leads() && !p.own {
 		// Leadership was lost between the check and the queue: the refusal that
 		// goes with that may have come before this proposal.
 		if p.withdraw() {
@@ -159,6 +161,85 @@ func (n *Node) proposeLoop(ctx context.Context, inst *instance) {
 // It waits for the library's future: that is answered at the latest when this
 // node stops leading or Raft shuts down (see stop for the exception).
 func (n *Node) proposeBatch(inst *instance, batch []*proposal) {
+	f := n.hand(inst, batch)
+	switch start := leadsRiders(batch); {
+	case f == nil:
+	case start == nil:
+		n.settle(inst, batch, f, nil)
+	default:
+		n.proposeStart(inst, start, batch, f)
+	}
+}
+
+// proposeStart is proposeBatch for a leader-start that Raft has: writes that come
+// while it is on its way go directly behind it, in an entry of their own. They pass
+// the gate before that opens, and none is acknowledged before the leader-start is
+// applied, as entries are applied in their order.
+func (n *Node) proposeStart(inst *instance, start *proposal, batch []*proposal, f raft.ApplyFuture) {
+	landed := make(chan struct{})
+	go func() {
+		_ = f.Error() // which settle looks at
+		close(landed)
+	}()
+	riders := n.queue.takeRiders()
+	for waiting := true; waiting && riders == nil; {
+		select {
+		case <-n.queue.wake:
+			riders = n.queue.takeRiders()
+		case <-landed:
+			waiting = false
+		}
+	}
+	var behind raft.ApplyFuture
+	if riders != nil {
+		behind = n.hand(inst, riders)
+	}
+	<-landed
+	refused := n.settle(inst, batch, f, start)
+	switch {
+	case behind == nil:
+	case refused != nil && behind.Error() == nil:
+		settleAll(riders, unknownOutcome(fmt.Errorf("the leader-start before it failed: %w", refused)))
+	default:
+		n.settle(inst, riders, behind, nil)
+	}
+}
+
+// settle waits for a batch that Raft has and answers its proposals. When that
+// holds a leader-start which is refused, what became of the writes that went with
+// it, or behind it, is not told: they are of no reign. That is the error.
+func (n *Node) settle(inst *instance, batch []*proposal, f raft.ApplyFuture, start *proposal) (refused *cluster.Error) {
+	err := f.Error()
+	inst.watchdog.note(n.now(), err)
+	if err != nil {
+		refused = proposalError(err, f)
+		settleAll(batch, refused)
+		return refused
+	}
+	a, ok := f.Response().(answer)
+	if !ok || a.err != nil || len(a.results) != len(batch) {
+		refused = unknownOutcome(fmt.Errorf("the state machine gave no result: %w", a.err))
+		settleAll(batch, refused)
+		return refused
+	}
+	for i, p := range batch {
+		if p == start && a.results[i].Err != nil {
+			refused = unknownOutcome(fmt.Errorf("the leader-start that it went with was refused: %w", a.results[i].Err))
+		}
+	}
+	for i, p := range batch {
+		if refused != nil && !p.own {
+			p.settle(outcome{err: refused})
+			continue
+		}
+		p.settle(outcome{result: a.results[i]})
+	}
+	return refused
+}
+
+// hand makes a log entry of a batch and gives it to Raft. When that cannot be
+// encoded it is settled, and there is no future.
+func (n *Node) hand(inst *instance, batch []*proposal) raft.ApplyFuture {
 	cmds := make([]state.Command, len(batch))
 	now := n.now().UnixNano()
 	for i, p := range batch {
@@ -168,25 +249,11 @@ func (n *Node) proposeBatch(inst *instance, batch []*proposal) {
 	data, err := state.EncodeBatch(cmds)
 	if err != nil {
 		settleAll(batch, cluster.Errorf(cluster.CodeBadRequest, "cannot be encoded: %w", err))
-		return
+		return nil
 	}
 	// The timeout covers only the hand-over to the library's main loop, which a
 	// slow disk may hold up: nothing is appended when it passes.
-	f := inst.raft.ApplyLog(raft.Log{Data: data}, 2*n.cfg.TimeoutMax)
-	err = f.Error()
-	inst.watchdog.note(n.now(), err)
-	if err != nil {
-		settleAll(batch, proposalError(err, f))
-		return
-	}
-	a, ok := f.Response().(answer)
-	if !ok || a.err != nil || len(a.results) != len(batch) {
-		settleAll(batch, unknownOutcome(fmt.Errorf("the state machine gave no result: %w", a.err)))
-		return
-	}
-	for i, p := range batch {
-		p.settle(outcome{result: a.results[i]})
-	}
+	return inst.raft.ApplyLog(raft.Log{Data: data}, 2*n.cfg.TimeoutMax)
 }
 
 func settleAll(batch []*proposal, err *cluster.Error) {

@@ -31,8 +31,17 @@ type proposal struct {
 	cmd   state.Command
 	size  int
 	own   bool // this package's own command: not held back by the gate
+	leads bool // a leader-start that users' writes may go with, and directly behind
 	stage atomic.Int32
 	done  chan outcome // capacity 1: settle never blocks
+}
+
+// rides says whether a user's proposal may go with a leader-start, ahead of the
+// gate. What a write of a key does depends on nothing but the state that it is
+// applied to, and every member reads version 1: no record that this node may not
+// have applied yet can speak against it.
+func (p *proposal) rides() bool {
+	return (p.cmd.Kind == state.KindPut || p.cmd.Kind == state.KindDelete) && p.cmd.MinVersion() == 1
 }
 
 type outcome struct {
@@ -63,7 +72,7 @@ type queue struct {
 	open    bool          // the gate
 	frozen  bool          // nothing passes: the state is being replaced
 	stopped bool          // nothing is taken in any more
-	flying  []*proposal   // the batch that Raft has; nil: none
+	flying  []*proposal   // the batches that Raft has; nil: none
 	drained chan struct{} // closed when there is none; nil when nobody waits
 	wake    chan struct{} // capacity 1
 }
@@ -109,30 +118,60 @@ func (q *queue) dropWithdrawn() {
 }
 
 // take gives the next batch, nil when there is nothing to propose. done must be
-// called before the next.
+// called before the next. Behind a leader-start that leads stand the writes that
+// ride with it.
 func (q *queue) take() []*proposal {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.frozen {
 		return nil
 	}
-	if batch := q.takeFrom(&q.own); batch != nil {
-		return batch
+	batch, size := q.takeFrom(&q.own, nil, 0, anything)
+	switch {
+	case leadsRiders(batch) != nil:
+		batch, _ = q.takeFrom(&q.users, batch, size, (*proposal).rides)
+	case batch == nil && q.open:
+		batch, _ = q.takeFrom(&q.users, nil, 0, anything)
 	}
-	if !q.open {
-		return nil
-	}
-	return q.takeFrom(&q.users)
+	q.flying = batch
+	return batch
 }
 
-func (q *queue) takeFrom(list *[]*proposal) []*proposal {
-	var batch []*proposal
-	size, n := 0, 0
-	for _, p := range *list {
-		if len(batch) > 0 && size+p.size > maxBatchBytes {
-			break
+// takeRiders gives the writes that may go directly behind the leader-start in
+// flight, nil when there are none. done is for both.
+func (q *queue) takeRiders() []*proposal {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.frozen || q.stopped {
+		return nil
+	}
+	batch, _ := q.takeFrom(&q.users, nil, 0, (*proposal).rides)
+	q.flying = append(slices.Clip(q.flying), batch...)
+	return batch
+}
+
+func anything(*proposal) bool { return true }
+
+// leadsRiders gives the leader-start of a batch that users' writes may go with,
+// nil when there is none.
+func leadsRiders(batch []*proposal) *proposal {
+	if i := slices.IndexFunc(batch, func(p *proposal) bool { return p.leads }); i >= 0 {
+		return batch[i]
+	}
+	return nil
+}
+
+// takeFrom adds to a batch of so many bytes what of a list may go and fits, and
+// takes it out of the list with what was withdrawn. mu is held.
+func (q *queue) takeFrom(list *[]*proposal, batch []*proposal, size int, may func(*proposal) bool) ([]*proposal, int) {
+	full := false
+	rest := slices.DeleteFunc(*list, func(p *proposal) bool {
+		if p.stage.Load() != settled {
+			full = full || len(batch) > 0 && size+p.size > maxBatchBytes
+			if full || !may(p) {
+				return false
+			}
 		}
-		n++
 		if !p.own {
 			q.bytes -= p.size
 		}
@@ -140,17 +179,16 @@ func (q *queue) takeFrom(list *[]*proposal) []*proposal {
 			batch = append(batch, p)
 			size += p.size
 		}
+		return true
+	})
+	if len(rest) == 0 {
+		rest = nil
 	}
-	clear((*list)[:n]) // let go of the values
-	*list = (*list)[n:]
-	if len(*list) == 0 {
-		*list = nil
-	}
-	q.flying = batch
-	return batch
+	*list = rest
+	return batch, size
 }
 
-// done says that the batch is not in flight any more.
+// done says that no batch is in flight any more.
 func (q *queue) done() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

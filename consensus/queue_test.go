@@ -3,6 +3,7 @@ package consensus
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 
 	"northstar/cluster"
@@ -63,6 +64,53 @@ func TestQueueBatches(t *testing.T) {
 	}
 	if q.bytes != 0 || withdrawn.withdraw() {
 		t.Errorf("%d bytes left", q.bytes)
+	}
+}
+
+// Writes of keys go with a leader-start that leads them, and directly behind it;
+// everything else waits for the gate.
+func TestQueueRiders(t *testing.T) {
+	command := func(p *proposal, kind state.Kind) *proposal { p.cmd.Kind = kind; return p }
+	session := command(newProposal(10, false), state.KindSessionCreate)
+	member := command(newProposal(10, false), state.KindMemberPatch)
+	write, remove := command(newProposal(10, false), state.KindPut), command(newProposal(10, false), state.KindDelete)
+	start := command(newProposal(10, true), state.KindLeaderStart)
+	for _, tt := range []struct {
+		leads bool
+		want  []*proposal
+	}{{false, []*proposal{start}}, {true, []*proposal{start, write, remove}}} {
+		q := newQueue()
+		for _, p := range []*proposal{session, write, member, remove, start} {
+			p.stage.Store(queued)
+			mustAdd(t, q, p)
+		}
+		start.leads = tt.leads
+		if got := q.take(); !slices.Equal(got, tt.want) {
+			t.Errorf("leads %v: took %d, want %d", tt.leads, len(got), len(tt.want))
+		}
+		if !tt.leads {
+			continue
+		}
+		if got := q.takeRiders(); got != nil {
+			t.Errorf("behind it went %d, want none", len(got))
+		}
+		late := mustAdd(t, q, command(newProposal(10, false), state.KindPut))
+		if got := q.takeRiders(); len(got) != 1 || got[0] != late || len(q.flying) != 4 {
+			t.Errorf("behind it went %d, and %d are in flight", len(got), len(q.flying))
+		}
+		q.done()
+		if q.flying != nil || q.take() != nil || q.bytes != 20 {
+			t.Errorf("%d in flight, %d bytes wait", len(q.flying), q.bytes)
+		}
+		q.setGate(true)
+		if got := q.take(); !slices.Equal(got, []*proposal{session, member}) {
+			t.Errorf("behind the gate: %d", len(got))
+		}
+		mustAdd(t, q, write)
+		q.freeze(true)
+		if q.takeRiders() != nil {
+			t.Error("taken from a frozen queue")
+		}
 	}
 }
 

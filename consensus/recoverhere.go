@@ -135,14 +135,17 @@ func (n *Node) recoveryFacts(servers []cluster.Server) (recoveryFacts, error) {
 // state, before anything is written in the new generation; false when the reign
 // ended before that.
 func (n *Node) beginGeneration(ctx context.Context) bool {
-	behind := func() bool {
-		f := n.ident.get()
-		return f.Recovery != nil && n.View().Generation().Number < f.Generation.Number
-	}
-	return n.retry(ctx, "the new generation could not be begun", behind, func() error {
+	return n.retry(ctx, "the new generation could not be begun", n.behindGeneration, func() error {
 		f := n.ident.get()
 		return n.write(ctx, f.recoveryCommand())
 	})
+}
+
+// behindGeneration says that this node was recovered, and its state does not know
+// the new generation yet.
+func (n *Node) behindGeneration() bool {
+	f := n.ident.get()
+	return f.Recovery != nil && n.View().Generation().Number < f.Generation.Number
 }
 
 // SetAside makes this node begin anew at its next start, as a member without

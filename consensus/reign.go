@@ -47,10 +47,10 @@ func (n *Node) reign(ctx context.Context, inst *instance, term uint64) {
 	if !n.initCluster(ctx, inst) || !n.beginGeneration(ctx) || !n.awaitLease(ctx, term) {
 		return
 	}
-	won := n.wonElection(term)
-	n.log.Info("leading", "term", term, "trigger", won.Trigger, "election", won.Duration, "leaderless", won.Leaderless)
 	n.setReady(term)
 	n.queue.setGate(true)
+	won := n.wonElection(term)
+	n.log.Info("leading", "term", term, "trigger", won.Trigger, "election", won.Duration, "leaderless", won.Leaderless)
 	if n.deps.Hooks.Election != nil {
 		n.deps.Hooks.Election(won)
 	}
@@ -104,7 +104,7 @@ func (n *Node) shutGate() {
 func (n *Node) proveLeading(ctx context.Context, inst *instance, term uint64) bool {
 	start := n.leaderStart(term)
 	for ctx.Err() == nil {
-		result, err := n.proposeWhileMoving(ctx, inst, state.Command{Kind: state.KindLeaderStart, LeaderStart: start})
+		result, err := n.proposeWhileMoving(ctx, inst, state.Command{Kind: state.KindLeaderStart, LeaderStart: start}, n.takesRiders(term))
 		switch {
 		case err == nil && result.Err == nil:
 			return inst.leads(term)
@@ -126,6 +126,12 @@ func (n *Node) proveLeading(ctx context.Context, inst *instance, term uint64) bo
 		n.handAway(ctx, inst)
 	}
 	return false
+}
+
+// takesRiders says whether users' writes may go with this term's leader-start:
+// nothing else has to be done before the gate opens.
+func (n *Node) takesRiders(term uint64) bool {
+	return n.View().ClusterID() != "" && !n.behindGeneration() && !n.passesOver(term)
 }
 
 // passesOver says that this node was elected over the head of a leader that may
@@ -170,8 +176,8 @@ func (n *Node) leaderStart(term uint64) *state.LeaderStart {
 }
 
 // proposeWhileMoving proposes, and gives up when neither commit nor apply has
-// moved for four times timeout-max.
-func (n *Node) proposeWhileMoving(ctx context.Context, inst *instance, cmd state.Command) (state.Result, error) {
+// moved for four times timeout-max. leads says that writes may go with it.
+func (n *Node) proposeWhileMoving(ctx context.Context, inst *instance, cmd state.Command, leads bool) (state.Result, error) {
 	type reply struct {
 		result state.Result
 		err    error
@@ -180,8 +186,12 @@ func (n *Node) proposeWhileMoving(ctx context.Context, inst *instance, cmd state
 	defer cancel()
 	done := make(chan reply, 1)
 	go func() {
-		result, err := n.proposeOwn(ctx, cmd)
-		done <- reply{result, err}
+		result, err := n.propose(ctx, &proposal{cmd: cmd, own: true, leads: leads})
+		if err != nil { // not as an error that holds a nil *cluster.Error
+			done <- reply{err: err}
+			return
+		}
+		done <- reply{result: result}
 	}()
 	tick := time.NewTicker(4 * n.cfg.TimeoutMax)
 	defer tick.Stop()

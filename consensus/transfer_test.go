@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -278,7 +279,19 @@ func TestOrderedElectionWaitsForTheLease(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused := ""
+	acked := make(chan time.Duration, 1) // what was left of the lease when a write was acknowledged
+	var write sync.Once
 	for len(left) == 0 {
+		if target.Status().Role == cluster.Leader {
+			write.Do(func() {
+				go func() {
+					if err := target.put("early", "1"); err != nil {
+						t.Errorf("a write while the lease is waited for: %v", err)
+					}
+					acked <- leader.Status().LeaseRemaining
+				}()
+			})
+		}
 		if target.Status().Role == cluster.Leader && refused == "" {
 			var failed *consensus.TransferError
 			if err := target.TransferTo(within(t, patience), to(other.id)); errors.As(err, &failed) {
@@ -289,6 +302,9 @@ func TestOrderedElectionWaitsForTheLease(t *testing.T) {
 	}
 	if rest := <-left; rest > 0 {
 		t.Errorf("it serves while the leader before has %v of its lease left", rest)
+	}
+	if rest := <-acked; rest > 0 {
+		t.Errorf("a write was acknowledged while the leader before has %v of its lease left", rest)
 	}
 	if !strings.Contains(refused, "lease of the leader before") && !strings.Contains(refused, "not in contact") {
 		t.Errorf("it would hand leadership over meanwhile: %q", refused)
