@@ -2,10 +2,12 @@
 GO      ?= go
 PKGS    ?= ./...
 
+comma   := ,
+
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS := -X northstar/node.Version=$(VERSION) -X main.version=$(VERSION)
 
-.PHONY: build demo test race lint bench verify sim chaos-replay fuzz clean
+.PHONY: build demo test race lint bench verify sim chaos-replay mutants fuzz clean
 
 build: ## bin/northstar-node and bin/northstarctl
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
@@ -28,8 +30,11 @@ lint: ## formatting, vet, staticcheck, tidy go.mod
 bench: build ## throughput, idle cost and start-up beside a bare raft cluster, as tables
 	$(GO) run ./benchmarks all
 
-sim: ## whole nodes in virtual time under faults: SEEDS=1000 worlds of each size from FROM=1 on, and as many with a wiped disk
-	$(GO) run ./chaos/run worlds -kinds faults,wiped -worlds $(or $(SEEDS),1000) -from $(or $(FROM),1)
+sim: ## whole nodes in virtual time under faults: SEEDS=1000 worlds of each size from FROM=1 on, of each kind in KINDS=faults,wiped,operator
+	$(GO) run ./chaos/run worlds -kinds $(or $(KINDS),faults$(comma)wiped$(comma)operator) -worlds $(or $(SEEDS),1000) -from $(or $(FROM),1)
+
+mutants: ## every planted bug of chaos/mutants must be found, or those in ONLY=a,b
+	$(GO) run ./chaos/run mutants -only '$(ONLY)'
 
 chaos-replay: ## one world once more, exactly: SEED=17 NODES=3 KIND=faults, optionally of its faults only KEEP=2,5
 	$(GO) run ./chaos/run replay -kind $(or $(KIND),faults) -nodes $(or $(NODES),3) -seed $(SEED) -keep '$(KEEP)'

@@ -69,3 +69,23 @@ func TestWatched(t *testing.T) {
 		}
 	}
 }
+
+func TestVacancies(t *testing.T) {
+	s := time.Second
+	first := Tenure{Session: "a", Token: 1, Won: 0, Until: 2 * s}
+	over := map[string]time.Duration{"a": 3 * s}
+	for name, tt := range map[string]struct {
+		next  Tenure
+		waits []Wait
+		want  int
+	}{
+		"taken over in time": {Tenure{Session: "b", Token: 2, Asked: s, Won: 4 * s}, []Wait{{s, 5 * s}}, 0},
+		"taken over late":    {Tenure{Session: "b", Token: 2, Asked: s, Won: 4*s + 1}, nil, 1},
+		"nobody waited":      {Tenure{Session: "b", Token: 2, Asked: 5 * s, Won: 5 * s}, []Wait{{s, 2 * s}}, 0},
+		"waited in vain":     {Tenure{Session: "b", Token: 2, Asked: 6 * s, Won: 6 * s}, []Wait{{2 * s, 5 * s}}, 1},
+	} {
+		if got := Vacancies([]Tenure{tt.next, first}, over, tt.waits); len(got) != tt.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

@@ -32,7 +32,19 @@ const (
 	Arrival            = "a transfer that succeeds has arrived"
 	StepsDown          = "a leader that is cut off stops leading"
 	Liveness           = "a majority that can elect does"
+	RunOn              = "nodes run on"
+	KnownErrors        = "known errors"
+	Stability          = "a leader that nothing is wrong with goes on leading"
+	OneLease           = "no two leases at once"
+	VacancyBound       = "a role is taken over within its holder's TTL and a second"
 )
+
+// Invariants are all of them.
+var Invariants = []string{
+	OneLeader, TermGrows, LogMatching, LeaderCompleteness, StateMachineSafety, SameState, RevisionsGrow,
+	FreshReads, Linearizability, Convergence, Idempotency, WatchOrder, OneHolder, Fencing, SessionsLive, Arrival,
+	StepsDown, Liveness, Stability, OneLease, VacancyBound, RunOn, KnownErrors,
+}
 
 // Violation is one broken invariant.
 type Violation struct {
@@ -228,6 +240,25 @@ func (s *Safety) Elections() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.leaders)
+}
+
+// MaxTerm is the newest term that any node was seen in.
+func (s *Safety) MaxTerm() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.maxTerm
+}
+
+// LedSince says whether a node has led a term after the given one.
+func (s *Safety) LedSince(node cluster.NodeID, term uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for t, leader := range s.leaders {
+		if t > term && leader == node {
+			return true
+		}
+	}
+	return false
 }
 
 // MaxCommit is the highest index seen to be committed.

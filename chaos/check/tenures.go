@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -51,6 +52,41 @@ func Holders(tenures []Tenure, writes []FencedWrite) (violations []Violation) {
 		for _, t := range tenures {
 			if t.Token > w.Token && t.Won < w.Begin {
 				violations = append(violations, Violation{Invariant: Fencing, Detail: fmt.Sprintf("client %d wrote with token %d from %v to %v, after %v", w.Client, w.Token, w.Begin, w.End, t)})
+				break
+			}
+		}
+	}
+	return violations
+}
+
+// Wait is the time in which a candidate waited for a role in vain.
+type Wait struct{ From, To time.Duration }
+
+// takeOver is how long after the end of a holder's session the next holder may
+// take to hear that it is one.
+const takeOver = time.Second
+
+// Vacancies checks that a role is not vacant for long while somebody waits for
+// it. over is when each session had ended at the latest: its last renewal and
+// its TTL.
+func Vacancies(tenures []Tenure, over map[string]time.Duration, waits []Wait) (violations []Violation) {
+	tenures = slices.Clone(tenures)
+	slices.SortStableFunc(tenures, func(a, b Tenure) int { return cmp.Compare(a.Token, b.Token) })
+	waits = slices.Clone(waits)
+	for _, t := range tenures {
+		waits = append(waits, Wait{t.Asked, t.Won})
+	}
+	for i, t := range tenures {
+		end, ended := over[t.Session]
+		if !ended {
+			continue
+		}
+		for _, w := range waits {
+			if w.From > end || w.To <= end+takeOver {
+				continue
+			}
+			if next := tenures[i+1:]; !slices.ContainsFunc(next, func(n Tenure) bool { return n.Token > t.Token && n.Won <= end+takeOver }) {
+				violations = append(violations, Violation{Invariant: VacancyBound, Detail: fmt.Sprintf("%v; its session had ended at %v, and somebody waited from %v to %v", t, end, w.From, w.To)})
 				break
 			}
 		}

@@ -2,6 +2,7 @@
 //
 //	go run ./chaos/run worlds -worlds 1000    # simulated clusters of 3 and 5 nodes, a process for each core
 //	go run ./chaos/run replay -nodes 3 -seed 17
+//	go run ./chaos/run mutants                # each planted bug must be found
 //
 // It builds the simulation with the overlay of chaos/overlay, so that a seed
 // fixes everything: what fails once fails again.
@@ -35,7 +36,10 @@ func main() {
 	}
 }
 
-const usage = "usage: run worlds|replay [flags]; -h names the flags"
+const usage = "usage: run worlds|replay|mutants [flags]; -h names the flags"
+
+// defaultPages is where the pages of worlds go.
+const defaultPages = "out/chaos"
 
 func run(ctx context.Context, args []string, out io.Writer) error {
 	if len(args) == 0 {
@@ -46,6 +50,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return runWorlds(ctx, args[1:], out)
 	case "replay":
 		return runReplay(ctx, args[1:], out)
+	case "mutants":
+		return runMutants(ctx, args[1:], out)
 	}
 	return errors.New(usage)
 }
@@ -62,6 +68,7 @@ func runWorlds(ctx context.Context, args []string, out io.Writer) error {
 	seconds := fs.Int("seconds", 0, "seconds for all of it")
 	fs.Uint64Var(&w.from, "from", 1, "first seed")
 	procs := fs.Int("procs", runtime.NumCPU(), "processes at a time: one uses one core")
+	fs.StringVar(&w.pages, "report", defaultPages, "directory for the page of each world that fails; empty: none is written")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
@@ -95,6 +102,7 @@ func runReplay(ctx context.Context, args []string, out io.Writer) error {
 	fs.IntVar(&r.nodes, "nodes", 3, "size of the cluster")
 	fs.Uint64Var(&r.seed, "seed", 1, "seed of the world")
 	fs.StringVar(&r.keep, "keep", "", "only its faults at these places, separated by commas")
+	pages := fs.String("report", defaultPages, "directory for the page of the world; empty: none is written")
 	fs.IntVar(&r.shrink, "shrink", 60, "seconds to look for fewer faults by which it fails; 0: not at all")
 	if err := fs.Parse(args); err != nil {
 		return err
@@ -107,10 +115,12 @@ func runReplay(ctx context.Context, args []string, out io.Writer) error {
 	if r.bin, err = buildExact(ctx, dir); err != nil {
 		return err
 	}
+	r.report = *pages != ""
 	failed := false
 	err = r.run(ctx, func(s summary) {
 		failed = len(s.Violations) > 0
 		describe(out, s)
+		savePage(out, *pages, s)
 	})
 	if err == nil && failed {
 		err = errors.New("the world fails")
@@ -118,16 +128,16 @@ func runReplay(ctx context.Context, args []string, out io.Writer) error {
 	return err
 }
 
-// buildExact builds the simulation so that its seeds can be replayed, and gives
-// the program's path.
-func buildExact(ctx context.Context, dir string) (string, error) {
+// buildExact builds the simulation so that its seeds can be replayed, with more
+// changes of sources if there are any, and gives the program's path.
+func buildExact(ctx context.Context, dir string, more ...overlay.Set) (string, error) {
 	goroot, err := goEnv(ctx, "GOROOT")
 	if err != nil {
 		return "", err
 	}
-	file, err := overlay.Write(dir, overlay.Replay(goroot))
+	file, err := overlay.Write(dir, append(more, overlay.Replay(goroot))...)
 	if err != nil {
-		return "", fmt.Errorf("this toolchain is not one that chaos/overlay knows: %w", err)
+		return "", fmt.Errorf("the sources are not as chaos/overlay expects them, those of the toolchain or a mutant's: %w", err)
 	}
 	bin := filepath.Join(dir, "sim.test")
 	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-tags", "exactreplay", "-overlay", file, "-o", bin, "northstar/chaos/sim")

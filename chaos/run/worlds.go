@@ -31,6 +31,7 @@ type worlds struct {
 	out   io.Writer
 	from  uint64
 	limit struct{ worlds, faults int } // of each kind and size; 0: none
+	pages string                       // the directory for reports
 
 	mu     sync.Mutex
 	totals []*total // one for each kind and size
@@ -149,7 +150,21 @@ func (w *worlds) add(t *total, s summary) {
 	if len(s.Violations) > 0 {
 		t.failures = append(t.failures, s)
 		describe(w.out, s)
+		savePage(w.out, w.pages, s)
 	}
+}
+
+// savePage writes the page of a world, if it has one.
+func savePage(out io.Writer, dir string, s summary) {
+	if s.Timeline == nil || dir == "" {
+		return
+	}
+	path, err := s.Timeline.Save(dir, fmt.Sprintf("%s-%d-%d", s.Kind, s.Nodes, s.Seed))
+	if err != nil {
+		_, _ = fmt.Fprintf(out, "report: %v\n", err)
+		return
+	}
+	_, _ = fmt.Fprintf(out, "report: %s\n", path)
 }
 
 func (t *total) String() string {
@@ -165,6 +180,9 @@ func (t *total) String() string {
 // describe prints a world, and how to see it again.
 func describe(out io.Writer, s summary) {
 	_, _ = fmt.Fprintf(out, "seed %d, %d nodes: %d faults, %d elections, digest %s\n", s.Seed, s.Nodes, s.Faults, s.Elections, s.Digest)
+	if s.Timeline != nil {
+		_ = s.Timeline.Text(out) // there is nobody else to tell
+	}
 	if len(s.Violations) == 0 {
 		return
 	}
@@ -186,6 +204,7 @@ type worldRun struct {
 	seed   uint64
 	keep   string // places of faults; "": all
 	shrink int    // seconds
+	report bool   // also of a world that is well
 }
 
 // run runs the process and gives the world's outcome to done. A world that
@@ -194,6 +213,9 @@ func (r worldRun) run(ctx context.Context, done func(summary)) error {
 	cmd := exec.CommandContext(ctx, r.bin, "-test.run", fmt.Sprintf("^TestSim$/^%d_nodes$", r.nodes), "-test.timeout", "0")
 	cmd.Env = append(os.Environ(), "GOMAXPROCS=1", "NORTHSTAR_SIM_JSON=1", "NORTHSTAR_SIM_KIND="+r.kind, "NORTHSTAR_SIM_SEED=", "NORTHSTAR_SIM_KEEP="+r.keep,
 		fmt.Sprintf("NORTHSTAR_SIM_FROM=%d", r.seed), "NORTHSTAR_SIM_SEEDS=1", fmt.Sprintf("NORTHSTAR_SIM_SHRINK=%d", r.shrink))
+	if r.report {
+		cmd.Env = append(cmd.Env, "NORTHSTAR_SIM_REPORT=1")
+	}
 	var rest tail
 	cmd.Stderr = &rest
 	out, err := cmd.StdoutPipe()

@@ -102,6 +102,7 @@ func (c *campaigner) live() {
 	}
 	close(quit) // left alone: it ends by its TTL
 	renewing.Wait()
+	c.w.roles.left(s.id, time.Since(c.w.start)+s.ttl)
 	if c.rand.IntN(2) == 0 {
 		_ = c.ask(time.Second, http.MethodDelete, apiv1.PathSessions+"/"+s.id, nil, nil, nil)
 	}
@@ -154,9 +155,10 @@ func (c *campaigner) campaign(s *session) bool {
 	}
 	asked := time.Now()
 	var won apiv1.Role
-	err := c.ask(2*time.Second, http.MethodPost, apiv1.PathRoles+"/"+campaignRole+"/campaign", nil, apiv1.Campaign{SessionID: s.id, WaitMS: int64(c.rand.IntN(1200))}, &won)
+	err := c.ask(max(2*time.Second, c.w.cfg.CampaignWait+time.Second), http.MethodPost, apiv1.PathRoles+"/"+campaignRole+"/campaign", nil, apiv1.Campaign{SessionID: s.id, WaitMS: c.patience()}, &won)
 	c.heard(s, asked, err)
 	if err != nil {
+		c.w.roles.waited(asked.Sub(c.w.start), time.Since(c.w.start))
 		return time.Now().Before(s.deadline())
 	}
 	now := time.Now()
@@ -175,6 +177,14 @@ func (c *campaigner) campaign(s *session) bool {
 		return c.ask(time.Second, http.MethodDelete, apiv1.PathRoles+"/"+campaignRole, url.Values{"session_id": {s.id}}, nil, nil) == nil
 	}
 	return true
+}
+
+// patience is how long a candidate waits, in milliseconds.
+func (c *campaigner) patience() int64 {
+	if limit := c.w.cfg.CampaignWait; limit > 0 {
+		return limit.Milliseconds()
+	}
+	return int64(c.rand.IntN(1200))
 }
 
 // hold writes with a token until a moment, or until the client's deadline. It
@@ -213,6 +223,23 @@ type roleHistory struct {
 	mu      sync.Mutex
 	tenures []check.Tenure
 	writes  []check.FencedWrite
+	over    map[string]time.Duration // by session: when it has ended at the latest
+	waits   []check.Wait
+}
+
+func (h *roleHistory) left(session string, over time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.over == nil {
+		h.over = map[string]time.Duration{}
+	}
+	h.over[session] = over
+}
+
+func (h *roleHistory) waited(from, to time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.waits = append(h.waits, check.Wait{From: from, To: to})
 }
 
 func (h *roleHistory) won(t check.Tenure) {
@@ -227,8 +254,14 @@ func (h *roleHistory) wrote(f check.FencedWrite) {
 	h.writes = append(h.writes, f)
 }
 
-func (h *roleHistory) check() []check.Violation {
+// check gives what is wrong; vacancies are looked at only where nothing keeps the
+// cluster from electing.
+func (h *roleHistory) check(vacancies bool) []check.Violation {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return check.Holders(h.tenures, h.writes)
+	violations := check.Holders(h.tenures, h.writes)
+	if vacancies {
+		violations = append(violations, check.Vacancies(h.tenures, h.over, h.waits)...)
+	}
+	return violations
 }

@@ -33,7 +33,10 @@ type clients struct {
 	remotes []*remote
 
 	mu        sync.Mutex
-	lastBegin time.Time // the latest beginning of a write that was acknowledged
+	lastBegin time.Time     // the latest beginning of a write that was acknowledged
+	lastAck   time.Time     // when the latest acknowledgement came
+	gap       time.Duration // the longest time between two
+	gapEnd    time.Time
 }
 
 func (w *World) startClients() *clients {
@@ -241,7 +244,7 @@ func (c *client) write(op check.Op) {
 		op.Outcome = check.Refused
 		c.keep(cmd, res)
 	case err == nil:
-		c.w.violated(check.Violation{Invariant: "known errors", Detail: fmt.Sprintf("%v: %v", op, res.Err)})
+		c.w.violated(check.Violation{Invariant: check.KnownErrors, Detail: fmt.Sprintf("%v: %v", op, res.Err)})
 		return
 	case mayHaveHappened:
 		op.Outcome = check.Unknown
@@ -292,6 +295,27 @@ func (c *client) acknowledged(began time.Time) {
 	defer c.mu.Unlock()
 	if began.After(c.lastBegin) {
 		c.lastBegin = began
+	}
+	c.measureGap()
+	c.lastAck = time.Now()
+	c.w.timeline.acked()
+}
+
+// measureGap looks at the time since the last acknowledgement. Called with the
+// lock held.
+func (cs *clients) measureGap() {
+	if gap := time.Since(cs.lastAck); !cs.lastAck.IsZero() && gap > cs.gap {
+		cs.gap, cs.gapEnd = gap, time.Now()
+	}
+}
+
+// checkGap says whether no write was acknowledged for too long.
+func (cs *clients) checkGap() {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	cs.measureGap()
+	if limit := cs.w.cfg.MaxGap; limit > 0 && cs.gap > limit {
+		cs.w.violated(check.Violation{Invariant: check.Liveness, Detail: fmt.Sprintf("no write was acknowledged for %v, until %v", cs.gap, cs.gapEnd.Sub(cs.w.start))})
 	}
 }
 

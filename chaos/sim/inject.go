@@ -14,6 +14,7 @@ const fullDisk = 1 << 20
 func (w *World) inject(f Fault) {
 	f.A, f.B = w.resolve(f)
 	w.events.at(w.start, "fault: %v", f)
+	w.timeline.fault(f)
 	w.mu.Lock()
 	w.faults++
 	w.mu.Unlock()
@@ -66,7 +67,7 @@ func (w *World) apply(f Fault) (undo func()) {
 	case Reject:
 		w.net.Reject(string(a.id), string(b.id))
 		return func() { w.net.Admit(string(a.id), string(b.id)) }
-	case Loss, LossReply, Delay, LateReply, Repeat, Lie:
+	case Loss, LossReply, Delay, LateReply, Repeat, Lie, Hush:
 		return w.rpc.add(f)
 	case Pause:
 		return w.pause(a)
@@ -85,7 +86,7 @@ func (w *World) apply(f Fault) (undo func()) {
 	case Transfer:
 		return w.transfer(a, b, f.For)
 	}
-	return nil
+	return w.operator.operate(f)
 }
 
 // killVoter kills the fault's node while it writes a vote, unless that is for

@@ -3,7 +3,11 @@ package sim
 import (
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
+	"time"
+
+	"northstar/node"
 )
 
 // DefaultKind is the kind of world that goes on with every fault at once.
@@ -18,6 +22,17 @@ var kinds = map[string]func(seed uint64, nodes int) Config{
 		cfg.Mix[WipeRejoin] = 3
 		return cfg
 	},
+	"operator": func(seed uint64, nodes int) Config { // somebody operates the cluster at bad moments
+		cfg := DefaultConfig(seed, nodes)
+		cfg.Mix = OperatorMix()
+		return cfg
+	},
+	"dense":  dense,
+	"brief":  brief,
+	"lease":  lease,
+	"calm":   calm,
+	"hushed": hushed,
+	"hang":   hang,
 }
 
 // Kinds are the names of the kinds of worlds.
@@ -33,4 +48,88 @@ func NewConfig(kind string, seed uint64, nodes int) (Config, error) {
 		return Config{}, fmt.Errorf("kind of world: %q is none of %v", kind, Kinds())
 	}
 	return build(seed, nodes), nil
+}
+
+// dense has four times as many faults in its time, and fewer clients: for runs of
+// a million.
+func dense(seed uint64, nodes int) Config {
+	cfg := DefaultConfig(seed, nodes)
+	cfg.Gap, cfg.Spell = Spell{2 * time.Millisecond, 120 * time.Millisecond}, Spell{5 * time.Millisecond, 500 * time.Millisecond}
+	cfg.Clients, cfg.Campaigners, cfg.Think = 1, 1, Spell{0, 150 * time.Millisecond}
+	return cfg
+}
+
+// brief is over soon: for many worlds in little time.
+func brief(seed uint64, nodes int) Config {
+	cfg := DefaultConfig(seed, nodes)
+	cfg.Length = 4 * time.Second
+	cfg.Gap = Spell{5 * time.Millisecond, 300 * time.Millisecond}
+	return cfg
+}
+
+// lease has nodes that answer reads by a lease, which no election and no transfer
+// may outlive.
+func lease(seed uint64, nodes int) Config {
+	cfg := DefaultConfig(seed, nodes)
+	cfg.Mix[HandOver], cfg.Mix[Demote] = 20, 4
+	cfg.Build = configured(func(c *node.Config) { c.Election.Lease = true })
+	cfg.Leases, cfg.Readers, cfg.Remotes, cfg.Campaigners = true, 3, 0, 0
+	return cfg
+}
+
+// calm has faults that a cluster must hardly notice: nobody loses leadership, no
+// write waits for long, and a role whose holder is gone is taken over in time.
+func calm(seed uint64, nodes int) Config {
+	cfg := DefaultConfig(seed, nodes)
+	r := rand.New(rand.NewPCG(seed, 0x63616c6d))
+	for at := calmAfter; at < cfg.Length; at += time.Duration(100+r.IntN(400)) * time.Millisecond {
+		f := Fault{Kind: SlowDisk, A: Following, At: at, For: 300 * time.Millisecond, Delay: time.Duration(10+r.IntN(80)) * time.Millisecond}
+		switch r.IntN(4) {
+		case 0:
+			f = Fault{Kind: Repeat, At: at, For: 300 * time.Millisecond, Chance: 0.3}
+		case 1:
+			f = Fault{Kind: Lie, At: at, For: 300 * time.Millisecond, Chance: 0.05}
+		}
+		cfg.Plan = append(cfg.Plan, f)
+	}
+	cfg.Stable, cfg.MaxGap, cfg.Campaigners, cfg.CampaignWait = true, time.Second, 5, 5*time.Second
+	return cfg
+}
+
+// calmAfter is when a new cluster has elected and made itself known.
+const calmAfter = 2 * time.Second
+
+// hushed has a node that is preferred as leader and can never win: none of its
+// requests for votes arrives. The others must not wait for it for long.
+func hushed(seed uint64, nodes int) Config {
+	cfg := DefaultConfig(seed, nodes)
+	cfg.Plan = []Fault{{Kind: Hush, A: 0, At: time.Second, For: cfg.Length}}
+	for at := 4 * time.Second; at < cfg.Length; at += 5 * time.Second {
+		cfg.Plan = append(cfg.Plan, Fault{Kind: Kill, A: Leading, At: at, For: 3 * time.Second})
+	}
+	cfg.Build = func(env Env) (Node, error) {
+		return buildNode(env, func(c *node.Config) {
+			c.Failover.Fast, c.Failover.TakeoverDelay = false, time.Hour
+			if env.ID == "n1" {
+				c.Priority = 200
+			}
+		})
+	}
+	cfg.MaxGap = 2500 * time.Millisecond
+	return cfg
+}
+
+// hang has leaders whose disk answers no more for a while: others must take over.
+func hang(seed uint64, nodes int) Config {
+	cfg := DefaultConfig(seed, nodes)
+	for at := 3 * time.Second; at < cfg.Length; at += 8 * time.Second {
+		cfg.Plan = append(cfg.Plan, Fault{Kind: StallDisk, A: Leading, At: at, For: 5 * time.Second})
+	}
+	cfg.MaxGap = 3 * time.Second
+	return cfg
+}
+
+// configured builds nodes with a changed configuration.
+func configured(change func(*node.Config)) func(Env) (Node, error) {
+	return func(env Env) (Node, error) { return buildNode(env, change) }
 }

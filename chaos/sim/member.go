@@ -146,6 +146,7 @@ func (m *member) run(inst *instance) {
 	}
 	node, err := m.w.cfg.Build(Env{
 		ID: m.id, Members: m.w.ids(), Proc: inst.proc, Store: store, Faults: m.w.rpc,
+		Clock:   drifting(m.w.cfg, m.id),
 		Entropy: newEntropy(m.w.cfg.Seed, string(m.id), m.life),
 		Logger:  hclog.New(&hclog.LoggerOptions{Name: string(m.id), Level: m.w.cfg.LogLevel, Output: m.log, TimeFormat: "04:05.000000"}),
 	})

@@ -42,7 +42,7 @@ func buildNode(env Env, change func(*node.Config)) (Node, error) {
 	n, err := node.New(cfg, node.Env{
 		Listen: env.Proc.Listen, Dial: env.Proc.Dial,
 		OpenStorage: func(storage.Options) (storage.Storage, error) { return env.Store, nil },
-		LeaseClock:  monotonic(), Entropy: env.Entropy,
+		LeaseClock:  env.Clock, Entropy: env.Entropy,
 		Notify: func(string) {}, WatchdogEvery: -1,
 		Faults: env.Faults, Logger: env.Logger,
 	})
@@ -52,10 +52,13 @@ func buildNode(env Env, change func(*node.Config)) (Node, error) {
 	return whole{n}, nil
 }
 
-// monotonic is a clock of the bubble's time.
-func monotonic() func() time.Duration {
+// drifting is a clock of the bubble's time that runs a little fast or slow, the
+// same in every life of a node.
+func drifting(cfg Config, id cluster.NodeID) func() time.Duration {
+	draw := float64(hash(cfg.Seed, string(id), "clock", 0)>>11) / (1 << 53) // from [0, 1)
+	rate := 1 + cfg.ClockDrift*(2*draw-1)
 	start := time.Now()
-	return func() time.Duration { return time.Since(start) }
+	return func() time.Duration { return time.Duration(rate * float64(time.Since(start))) }
 }
 
 // whole is a node as clients of a world see it.

@@ -28,6 +28,7 @@ const (
 	Delay      FaultKind = "delay"        // of Raft messages and probes, each with Fault.Chance, by up to Fault.Delay: some overtake others
 	LateReply  FaultKind = "late replies" // each with Fault.Chance, by up to Fault.Delay
 	Repeat     FaultKind = "repeat"       // each message with Fault.Chance arrives twice
+	Hush       FaultKind = "hush"         // none of a node's requests for votes arrives
 	Lie        FaultKind = "lie"          // of all nodes, in their claims, each with Fault.Chance
 	Pause      FaultKind = "pause"
 	StallDisk  FaultKind = "stall disk"
@@ -61,7 +62,7 @@ type Fault struct {
 func (f Fault) String() string {
 	s := fmt.Sprintf("%v for %v: %s %s", f.At, f.For, f.Kind, nodeName(f.A))
 	switch f.Kind {
-	case CutOne, Reject, Slow, Transfer:
+	case CutOne, Reject, Slow, Transfer, HandOver, Failover, Emergency:
 		s += "→" + nodeName(f.B)
 	case Split:
 		s += fmt.Sprintf(" %b", f.Bits)

@@ -77,6 +77,10 @@ func (r *rpcFaults) decide(m transport.Message) (fault transport.Fault) {
 	key := linkKey{string(m.From), string(m.To)}
 	r.seq[key]++
 	for _, f := range r.active {
+		if f.Kind == Hush {
+			fault.Drop = fault.Drop || m.From == r.w.members[f.A].id && (m.Kind == "vote" || m.Kind == "prevote")
+			continue
+		}
 		h := hash(r.w.cfg.Seed+uint64(f.At), key.from, key.to, r.seq[key])
 		if f.Kind == Lie || f.Of != "" && f.Of != m.Kind || float64(h>>11)/(1<<53) >= f.Chance {
 			continue

@@ -62,6 +62,10 @@ func Run(t *testing.T, cfg Config) (Result, string) {
 	if len(res.Violations) > 0 {
 		w.Report(&report)
 	}
+	if len(res.Violations) > 0 || cfg.Timeline {
+		r := w.timelineOf(res.Violations)
+		res.Timeline = &r
+	}
 	return res, report.String()
 }
 

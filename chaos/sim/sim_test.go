@@ -84,7 +84,8 @@ func (s *sum) String() string {
 // Whole nodes under every fault at once, or in another kind of world that
 // NORTHSTAR_SIM_KIND names. A failure names the command that replays it.
 // NORTHSTAR_SIM_KEEP leaves of a seed's faults those at the given
-// places; with NORTHSTAR_SIM_JSON=1 each world's Summary is printed, and with
+// places; NORTHSTAR_SIM_REPORT=1 wants a timeline also of a world that is well;
+// with NORTHSTAR_SIM_JSON=1 each world's Summary is printed, and with
 // NORTHSTAR_SIM_SHRINK a failing one's faults are made fewer, for so many
 // seconds: chaos/run asks for these.
 func TestSim(t *testing.T) {
@@ -119,17 +120,21 @@ func simulate(t *testing.T, cfg Config) Result {
 	if tell {
 		fmt.Printf("begin seed %d, %d nodes\n", cfg.Seed, cfg.Nodes)
 	}
+	cfg.Timeline = os.Getenv("NORTHSTAR_SIM_REPORT") != ""
 	cpu := cpuTime()
 	res, report := Run(t, cfg)
 	s := Summary{
 		Kind: cmp.Or(os.Getenv("NORTHSTAR_SIM_KIND"), DefaultKind), Seed: cfg.Seed, Nodes: cfg.Nodes, Digest: fmt.Sprintf("%016x", res.Digest), Faults: res.Faults, Messages: res.Messages,
-		Elections: res.Elections, Ops: len(res.History), Undecided: res.Undecided, Settled: res.Settled, CPU: cpuTime() - cpu, Report: report,
+		Elections: res.Elections, Ops: len(res.History), Undecided: res.Undecided, Settled: res.Settled, CPU: cpuTime() - cpu, Report: report, Timeline: res.Timeline,
 	}
 	for _, v := range res.Violations {
 		s.Violations = append(s.Violations, v.Error())
 	}
 	if limit := number(t, "NORTHSTAR_SIM_SHRINK", 0); report != "" && limit > 0 {
 		s.Keep = Shrink(t, cfg, res.Violations, time.Duration(limit)*time.Second)
+	}
+	if s.Timeline != nil {
+		s.Timeline.Again = replayCommand(s)
 	}
 	if tell {
 		line, err := json.Marshal(s)
@@ -139,7 +144,11 @@ func simulate(t *testing.T, cfg Config) Result {
 		fmt.Printf("world %s\n", line)
 	}
 	if report != "" {
-		t.Errorf("make chaos-replay KIND=%s NODES=%d SEED=%d\n%s", s.Kind, cfg.Nodes, cfg.Seed, report)
+		t.Errorf("%s\n%s", replayCommand(s), report)
 	}
 	return res
+}
+
+func replayCommand(s Summary) string {
+	return fmt.Sprintf("make chaos-replay KIND=%s NODES=%d SEED=%d", s.Kind, s.Nodes, s.Seed)
 }

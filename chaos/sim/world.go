@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 
 	"northstar/chaos/check"
+	"northstar/chaos/report"
 	"northstar/cluster"
 	"northstar/state"
 	"northstar/transport"
@@ -33,6 +35,7 @@ type Config struct {
 	Watchers    int // of all changes, over HTTP
 	Campaigners int // clients with sessions, for one role, over HTTP
 	Keys        int
+	ClockDrift  float64       // a node's lease and session clock runs at a rate drawn from 1 ± this
 	Think       Spell         // of a client's pause between operations
 	OpTimeout   time.Duration // of one attempt of an operation
 	Roam        float64       // so many of the operations go to any node, the others to the leader
@@ -40,10 +43,22 @@ type Config struct {
 	Net  NetOptions
 	Disk DiskOptions
 
+	// Leases says that the nodes have leases, of which no two may be valid at once.
+	Leases bool
+	// Stable says that no fault is a reason for another leader than that of
+	// calmAfter.
+	Stable bool
+	// MaxGap is how long no write may be acknowledged before the faults are healed,
+	// after the first was. 0: as long as it takes.
+	MaxGap time.Duration
+	// CampaignWait is how long a candidate waits for a role at most; 0: not long.
+	CampaignWait time.Duration
+
 	// Settle is how long, after the last fault is healed, the cluster may take
 	// to have a leader, to take a write, and to agree. 0: that is not waited for.
 	Settle time.Duration
 
+	Timeline bool // a report is wanted also when nothing is violated
 	Build    func(Env) (Node, error)
 	LogLevel hclog.Level
 }
@@ -54,7 +69,7 @@ func DefaultConfig(seed uint64, nodes int) Config {
 	return Config{
 		Seed: seed, Nodes: nodes, Length: 20 * time.Second, Mix: DefaultMix(),
 		Gap: Spell{10 * time.Millisecond, 500 * time.Millisecond}, Spell: Spell{5 * time.Millisecond, 900 * time.Millisecond},
-		Clients: 2, Remotes: 1, Watchers: 1, Campaigners: 2, Keys: 3, Think: Spell{0, 30 * time.Millisecond}, OpTimeout: time.Second, Roam: 0.2,
+		Clients: 2, Remotes: 1, Watchers: 1, Campaigners: 2, Keys: 3, ClockDrift: 0.05, Think: Spell{0, 30 * time.Millisecond}, OpTimeout: time.Second, Roam: 0.2,
 		Net: DefaultNetOptions(), Disk: DefaultDiskOptions(), Settle: 30 * time.Second,
 		Build: BuildNode, LogLevel: hclog.Info,
 	}
@@ -67,6 +82,7 @@ type Env struct {
 	Proc    *Proc            // listens and dials
 	Store   *Store
 	Faults  transport.Faults
+	Clock   func() time.Duration // for leases and sessions: runs on while the machine is suspended
 	Entropy io.Reader
 	Logger  hclog.Logger
 }
@@ -76,13 +92,14 @@ type Result struct {
 	Seed       uint64
 	Violations []check.Violation
 	History    []check.Op
-	Faults     int           // injected
-	Messages   int           // lost, delayed or left unanswered beside that
-	Elections  int           // terms that had a leader
-	Commits    uint64        // highest index committed
-	Digest     uint64        // of all that happened, in its order
-	Undecided  int           // keys whose linearizability took too long to check
-	Settled    time.Duration // from the healing until all agreed
+	Faults     int            // injected
+	Messages   int            // lost, delayed or left unanswered beside that
+	Elections  int            // terms that had a leader
+	Commits    uint64         // highest index committed
+	Digest     uint64         // of all that happened, in its order
+	Undecided  int            // keys whose linearizability took too long to check
+	Settled    time.Duration  // from the healing until all agreed
+	Timeline   *report.Report // nil when nothing was violated and none was asked for
 }
 
 // World is a cluster in a bubble of virtual time.
@@ -101,6 +118,10 @@ type World struct {
 	revisions *check.Revisions
 	history   *check.History
 	roles     roleHistory
+	operator  *operator
+	timeline  *timeline
+
+	calmTerm uint64 // the term at calmAfter; only sample writes it
 
 	mu         sync.Mutex
 	violations []check.Violation
@@ -123,6 +144,7 @@ func NewWorld(ctx context.Context, cfg Config) *World {
 	for i := range cfg.Nodes {
 		w.members = append(w.members, newMember(w, i))
 	}
+	w.operator, w.timeline = w.newOperator(), newTimeline(w.start)
 	return w
 }
 
@@ -158,7 +180,7 @@ func (w *World) exited(m *member, err error) {
 	w.mu.Unlock()
 	w.events.at(w.start, "%s stopped by itself: %v", m.id, err)
 	if !allowed {
-		w.violated(check.Violation{Invariant: "nodes run on", Detail: fmt.Sprintf("%s stopped: %v", m.id, err)})
+		w.violated(check.Violation{Invariant: check.RunOn, Detail: fmt.Sprintf("%s stopped: %v", m.id, err)})
 	}
 }
 
@@ -176,6 +198,7 @@ func (w *World) leads(id cluster.NodeID, term uint64) {
 		w.leader, w.leaderTerm = m.index, term
 	}
 	w.mu.Unlock()
+	w.timeline.leads(id, term)
 	if w.safety.Leading(id, term, m.termAt) {
 		w.events.at(w.start, "%s leads term %d", id, term)
 	}
@@ -203,6 +226,9 @@ func (w *World) Run() Result {
 		w.inject(f)
 	}
 	time.Sleep(time.Until(w.start.Add(w.cfg.Length)))
+	w.checkStable()
+	clients.checkGap()
+	w.operator.close()
 	w.heal()
 	healed := time.Now()
 	settled := w.settle(healed, clients, watchers)
@@ -228,7 +254,7 @@ func (w *World) checkClients(watchers []*watcher) {
 		v.stop()
 		violations = append(violations, v.check(ops)...)
 	}
-	for _, v := range append(violations, w.roles.check()...) {
+	for _, v := range append(violations, w.roles.check(w.cfg.Stable)...) {
 		w.violated(v)
 	}
 }
@@ -254,8 +280,31 @@ func (w *World) every(d time.Duration, f func()) (stop func()) {
 }
 
 func (w *World) sample() {
+	var leases []string
 	for _, m := range w.members {
 		m.sample()
+		if !w.cfg.Leases {
+			continue
+		}
+		if _, node := m.current(); node != nil {
+			if st := node.Status(); st.LeaseRemaining > 0 {
+				leases = append(leases, fmt.Sprintf("%s in term %d for %v", m.id, st.Term, st.LeaseRemaining))
+			}
+		}
+	}
+	if len(leases) > 1 {
+		w.violated(check.Violation{Invariant: check.OneLease, Detail: strings.Join(leases, ", ")})
+	}
+	if w.cfg.Stable && w.calmTerm == 0 && time.Since(w.start) >= calmAfter {
+		w.calmTerm = w.safety.MaxTerm()
+	}
+}
+
+// checkStable says whether the leader has changed where nothing was a reason for
+// it.
+func (w *World) checkStable() {
+	if now := w.safety.MaxTerm(); w.cfg.Stable && now != w.calmTerm {
+		w.violated(check.Violation{Invariant: check.Stability, Detail: fmt.Sprintf("the cluster was in term %d after %v, and is in term %d", w.calmTerm, calmAfter, now)})
 	}
 }
 
@@ -268,8 +317,12 @@ func (w *World) settle(healed time.Time, clients *clients, watchers []*watcher) 
 	if w.cfg.Settle == 0 || tooFew {
 		return 0
 	}
-	why := "no write was acknowledged"
 	deadline := healed.Add(w.cfg.Settle)
+	if why := w.operator.repair(deadline); why != "" {
+		w.violated(check.Violation{Invariant: check.Convergence, Detail: fmt.Sprintf("%v after healing an operator could not put everything back: %s", w.cfg.Settle, why)})
+		return w.cfg.Settle
+	}
+	why := "no write was acknowledged"
 	for !clients.acknowledgedSince(healed) && time.Now().Before(deadline) {
 		time.Sleep(5 * time.Millisecond)
 	}

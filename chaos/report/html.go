@@ -1,0 +1,166 @@
+package report
+
+import (
+	"cmp"
+	_ "embed" // the page
+	"fmt"
+	"html/template"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+//go:embed page.html
+var source string
+
+var page = template.Must(template.New("page").Parse(source))
+
+// Sizes of the drawing, in its own units.
+const (
+	left   = 90   // of the names of the lanes
+	width  = 1500 // of the time
+	header = 24   // of the scale of time
+	bar    = 22   // height of a reign
+	thin   = 7    // height of a fault
+	space  = 10
+)
+
+// drawing is a Report as boxes.
+type drawing struct {
+	Report
+	Width, Height int
+	Lanes         []lane
+	Ticks         []tick
+	Boxes         []box
+}
+
+type lane struct {
+	Name   string
+	Y, End int
+}
+
+type tick struct {
+	X    float64
+	Text string
+}
+
+// box is one thing in a lane. Class says what, Text is shown when it is pointed
+// at, Label stands in it.
+type box struct {
+	X, W              float64
+	Y, H              int
+	Class, Text, Tint string
+	Label             string
+}
+
+// HTML writes the report as a page that needs nothing but itself.
+func (r Report) HTML(w io.Writer) error { return page.Execute(w, r.draw()) }
+
+// Save writes the page into a directory, which is made, and gives its path.
+func (r Report) Save(dir, name string) (path string, err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	path = filepath.Join(dir, name+".html")
+	f, err := os.Create(path)
+	if err != nil {
+		return "", err
+	}
+	if err := r.HTML(f); err != nil {
+		_ = f.Close()
+		return "", err
+	}
+	return path, f.Close()
+}
+
+func (r Report) draw() drawing {
+	end := r.end()
+	x := func(at time.Duration) float64 { return left + width*float64(at)/float64(end) }
+	d := drawing{Report: r, Width: left + width + space}
+	y := header
+	for _, node := range append([]string{""}, r.Nodes...) {
+		top := y
+		if node != "" {
+			for _, g := range r.Reigns {
+				if g.Node == node {
+					d.Boxes = append(d.Boxes, box{X: x(g.From), W: max(2, x(g.To)-x(g.From)), Y: y, H: bar, Class: "reign", Tint: tint(g.Term), Label: fmt.Sprint(g.Term), Text: fmt.Sprintf("%s leads term %d, %v to %v", node, g.Term, g.From, g.To)})
+				}
+			}
+			y += bar + 2
+		}
+		y = d.faults(r.faultsOf(node), x, y) + space
+		d.Lanes = append(d.Lanes, lane{Name: cmp.Or(node, "all nodes"), Y: top, End: y - space/2})
+	}
+	d.Lanes = append(d.Lanes, lane{Name: "no writes", Y: y, End: y + bar + space/2})
+	for _, g := range r.Gaps {
+		d.Boxes = append(d.Boxes, box{X: x(g.From), W: max(1, x(g.To)-x(g.From)), Y: y, H: bar, Class: "gap", Text: fmt.Sprintf("no write acknowledged for %v, from %v", g.To-g.From, g.From)})
+	}
+	y += bar + space
+	top := y
+	for _, o := range r.Ops {
+		d.Boxes = append(d.Boxes, box{X: x(o.From), W: max(2, x(o.To)-x(o.From)), Y: y, H: thin, Class: "op", Text: o.What})
+		y += thin + 2
+	}
+	if len(r.Ops) > 0 {
+		d.Lanes = append(d.Lanes, lane{Name: "broken by", Y: top, End: y + space/2})
+	}
+	d.Height = y + space
+	for _, at := range ticks(end) {
+		d.Ticks = append(d.Ticks, tick{X: x(at), Text: at.String()})
+	}
+	return d
+}
+
+func (r Report) end() time.Duration {
+	end := max(r.Length, time.Millisecond)
+	for _, g := range r.Reigns {
+		end = max(end, g.To)
+	}
+	for _, f := range r.Faults {
+		end = max(end, f.To)
+	}
+	for _, o := range r.Ops {
+		end = max(end, o.To)
+	}
+	return end
+}
+
+func (r Report) faultsOf(node string) []Fault {
+	return slices.DeleteFunc(slices.Clone(r.Faults), func(f Fault) bool { return f.Node != node })
+}
+
+// faults puts faults into as few rows as there is room in, and gives the end of
+// the last row.
+func (d *drawing) faults(faults []Fault, x func(time.Duration) float64, y int) int {
+	var rows []time.Duration // until when each is taken
+	for _, f := range faults {
+		row := slices.IndexFunc(rows, func(until time.Duration) bool { return until <= f.From })
+		if row < 0 {
+			row, rows = len(rows), append(rows, 0)
+		}
+		rows[row] = f.To
+		d.Boxes = append(d.Boxes, box{X: x(f.From), W: max(2, x(f.To)-x(f.From)), Y: y + row*(thin+2), H: thin, Class: "fault", Text: f.What})
+	}
+	return y + max(1, len(rows))*(thin+2)
+}
+
+// tint is a colour for a term: neighbours differ.
+func tint(term uint64) string { return fmt.Sprintf("hsl(%d 55%% 62%%)", term*67%360) }
+
+// ticks divides a time into about ten parts.
+func ticks(end time.Duration) (all []time.Duration) {
+	step := time.Millisecond
+	for i := 0; end/step > 12; i++ {
+		step *= time.Duration([]int{2, 5}[i%2]) // 2, 10, 20, 100 …
+	}
+	for at := time.Duration(0); at <= end; at += step {
+		all = append(all, at)
+	}
+	return all
+}
+
+// Lines gives the details line by line.
+func (d drawing) Lines() []string { return strings.Split(strings.TrimRight(d.Details, "\n"), "\n") }

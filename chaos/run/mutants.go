@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"northstar/chaos/mutants"
+	"northstar/chaos/overlay"
+)
+
+// runMutants builds the simulation with one bug after the other, and wants each
+// to be found within its budget.
+func runMutants(ctx context.Context, args []string, out io.Writer) error {
+	fs := flag.NewFlagSet("mutants", flag.ContinueOnError)
+	only := fs.String("only", "", "these, separated by commas; absent: all")
+	procs := fs.Int("procs", runtime.NumCPU(), "mutants at a time: each uses one core")
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	all, err := chooseMutants(*only)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "northstar-mutants-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	work := make(chan mutants.Mutant, len(all))
+	for _, m := range all {
+		work <- m
+	}
+	close(work)
+	var mu sync.Mutex
+	var missed []error
+	var wg sync.WaitGroup
+	_, _ = fmt.Fprintln(out, "| mutant | without it | found in | broken | took |\n|---|---|---|---|---|")
+	for range *procs {
+		wg.Go(func() {
+			for m := range work {
+				f, err := hunt(ctx, filepath.Join(dir, m.Name), m)
+				mu.Lock()
+				if err != nil {
+					missed = append(missed, fmt.Errorf("%s: %w", m.Name, err))
+				} else {
+					_, _ = fmt.Fprintf(out, "| `%s` | %s | `%s`, %d nodes, seed %d (%s of %d) | %s | %.0f s |\n", m.Name, m.Guard, m.Kind, m.Nodes, f.seed, nth(f.worlds), m.Budget, f.broken, f.took.Seconds())
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(missed...)
+}
+
+func chooseMutants(only string) ([]mutants.Mutant, error) {
+	all, err := mutants.All()
+	if err != nil || only == "" {
+		return all, err
+	}
+	var chosen []mutants.Mutant
+	for name := range strings.SplitSeq(only, ",") {
+		i := slices.IndexFunc(all, func(m mutants.Mutant) bool { return m.Name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("-only: there is no mutant %q", name)
+		}
+		chosen = append(chosen, all[i])
+	}
+	return chosen, nil
+}
+
+// found is how a mutant was found.
+type found struct {
+	seed   uint64
+	worlds int
+	broken string
+	took   time.Duration // without the build
+}
+
+func nth(n int) string {
+	if n == 1 {
+		return "the first"
+	}
+	return fmt.Sprintf("number %d", n)
+}
+
+// hunt runs worlds of a mutant until one of its invariants breaks.
+func hunt(ctx context.Context, dir string, m mutants.Mutant) (found, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return found{}, err
+	}
+	root, err := goEnv(ctx, "GOMOD")
+	if err != nil {
+		return found{}, err
+	}
+	bin, err := buildExact(ctx, dir, overlay.Set{Root: filepath.Dir(root), Edits: m.Edits})
+	if err != nil {
+		return found{}, err
+	}
+	defer func() { _ = os.Remove(bin) }()
+	start := time.Now()
+	f := found{}
+	var other string
+	for f.broken == "" && f.worlds < m.Budget && ctx.Err() == nil {
+		f.seed = m.Seed + uint64(f.worlds)
+		f.worlds++
+		err := worldRun{bin: bin, kind: m.Kind, nodes: m.Nodes, seed: f.seed}.run(ctx, func(s summary) {
+			for _, v := range s.Violations {
+				if i := slices.IndexFunc(m.Breaks, func(b string) bool { return strings.HasPrefix(v, b+" broken") }); i >= 0 {
+					f.broken = m.Breaks[i]
+					return
+				}
+				other = fmt.Sprintf("; seed %d: %s", s.Seed, v)
+			}
+		})
+		if err != nil {
+			return f, err
+		}
+	}
+	f.took = time.Since(start)
+	if f.broken == "" {
+		return f, fmt.Errorf("not found in %d worlds of kind %s with %d nodes, %.0f s%s", f.worlds, m.Kind, m.Nodes, f.took.Seconds(), other)
+	}
+	return f, nil
+}

@@ -1,0 +1,25 @@
+package sim
+
+import "testing"
+
+// A few worlds of every kind but the default one, which TestSim runs.
+func TestKinds(t *testing.T) {
+	for _, kind := range Kinds() {
+		if kind == DefaultKind {
+			continue
+		}
+		t.Run(kind, func(t *testing.T) {
+			for _, seed := range seeds(t, 2) {
+				cfg, err := NewConfig(kind, seed, 3)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if res, report := Run(t, cfg); report != "" {
+					t.Errorf("make chaos-replay KIND=%s NODES=3 SEED=%d\n%s", kind, seed, report)
+				} else if res.Elections == 0 || len(res.History) == 0 {
+					t.Errorf("seed %d: %d elections, %d operations", seed, res.Elections, len(res.History))
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,279 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/chaos/check"
+	"northstar/cluster"
+)
+
+// What an operator does at a bad moment. Each call goes to any node over HTTP.
+const (
+	HandOver  FaultKind = "hand over"       // a planned transfer to Fault.B
+	Failover  FaultKind = "manual failover" // to Fault.B
+	Emergency FaultKind = "emergency"       // the same, by force
+	PauseAuto FaultKind = "pause failover"  // for Fault.For: who then loses its leader has none
+	Demote    FaultKind = "demote"          // Fault.A to a non-voter, until it ends
+	Remove    FaultKind = "remove"          // Fault.A from the cluster; wiped and added again at the end
+	Drain     FaultKind = "drain"           // Fault.A, until it ends
+	Prefer    FaultKind = "prefer"          // Fault.A gets another priority, for good
+)
+
+// OperatorMix is DefaultMix with somebody who operates the cluster meanwhile.
+func OperatorMix() Mix {
+	mix := DefaultMix()
+	mix[HandOver], mix[Failover], mix[Emergency], mix[PauseAuto] = 10, 8, 8, 4
+	mix[Demote], mix[Remove], mix[Drain], mix[Prefer] = 6, 4, 6, 4
+	return mix
+}
+
+const (
+	operatorLimit = 3 * time.Second // for one call
+	repairPause   = 100 * time.Millisecond
+	patience      = 20 // looks without a leader, until the operator gives an order
+	voter         = "voter"
+	nonVoter      = "nonvoter"
+)
+
+// operator is whoever makes these calls. Its ways to the nodes are never cut.
+type operator struct {
+	w      *World
+	remote *remote
+	tasks  sync.WaitGroup
+
+	mu     sync.Mutex
+	gone   []bool // by member: being removed and added again
+	closed bool   // nothing new is begun
+}
+
+func (w *World) newOperator() *operator {
+	return &operator{w: w, remote: w.newRemote("operator"), gone: make([]bool, len(w.members))}
+}
+
+// operate starts an operator's fault.
+func (o *operator) operate(f Fault) (undo func()) {
+	a, b := o.w.members[f.A], o.w.members[f.B]
+	switch f.Kind {
+	case HandOver:
+		o.move(f, apiv1.PathTransfer, apiv1.Transfer{TargetLeaderID: string(b.id), Reason: "chaos"})
+	case Failover:
+		o.move(f, apiv1.PathFailover, apiv1.Failover{TargetLeaderID: string(b.id), Reason: "chaos"})
+	case Emergency:
+		o.move(f, apiv1.PathEmergency, apiv1.Emergency{TargetLeaderID: string(b.id), Force: true, Reason: "chaos"})
+	case PauseAuto:
+		enabled, ttl := false, max(1, f.For.Milliseconds())
+		o.later(func() {
+			_ = o.ask(f.A, http.MethodPost, apiv1.PathAuto, apiv1.AutoFailover{Enabled: &enabled, TTLMS: &ttl}, nil)
+		})
+	case Demote:
+		o.later(func() { _ = o.suffrage(f.A, nonVoter) })
+		return func() { o.later(func() { _ = o.suffrage(f.A, voter) }) }
+	case Drain:
+		o.later(func() { _ = o.drain(a, "drain") })
+		return func() { o.later(func() { _ = o.drain(a, "undrain") }) }
+	case Prefer:
+		priority := 1 + int(f.Bits%255)
+		o.later(func() { _ = o.ask(f.B, http.MethodPatch, memberPath(a), apiv1.MemberPatch{Priority: &priority}, nil) })
+	case Remove:
+		o.later(func() { o.remove(f) })
+	}
+	return nil
+}
+
+// later does something beside the faults that follow.
+func (o *operator) later(f func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.closed {
+		o.tasks.Go(f)
+	}
+}
+
+// close waits for what is under way, and begins nothing more.
+func (o *operator) close() {
+	o.mu.Lock()
+	o.closed = true
+	o.mu.Unlock()
+	o.tasks.Wait()
+}
+
+func memberPath(m *member) string { return apiv1.PathMembers + "/" + string(m.id) }
+
+// ask makes one call at a member.
+func (o *operator) ask(at int, method, path string, in, out any) error {
+	ctx, cancel := context.WithTimeout(o.w.ctx, operatorLimit)
+	defer cancel()
+	m := o.w.members[at]
+	err := o.remote.call(ctx, m.id, method, path, nil, in, out)
+	if method != http.MethodGet {
+		o.w.events.at(o.w.start, "operator at %s: %s %s: %v", m.id, method, path, err)
+	}
+	return err
+}
+
+func (o *operator) suffrage(of int, s string) error {
+	return o.ask(o.w.leading().index, http.MethodPatch, memberPath(o.w.members[of]), apiv1.MemberPatch{Suffrage: &s}, nil)
+}
+
+func (o *operator) drain(m *member, what string) error {
+	return o.ask(o.w.leading().index, http.MethodPost, "/admin/nodes/"+string(m.id)+"/"+what, apiv1.Drain{}, nil)
+}
+
+// move asks for leadership to be moved to Fault.B. When the answer is that it was,
+// that node has led since.
+func (o *operator) move(f Fault, path string, in any) {
+	target := o.w.members[f.B].id
+	o.later(func() {
+		before := o.w.safety.MaxTerm()
+		leads := o.w.leading().id == target
+		var moved apiv1.TransferResult
+		if err := o.ask(f.A, http.MethodPost, path, in, &moved); err != nil || leads {
+			return
+		}
+		if !o.w.safety.LedSince(target, before) {
+			o.w.violated(check.Violation{Invariant: check.Arrival, Detail: fmt.Sprintf(
+				"%s to %s, asked at %s, was answered with success (new leader %q, term %d), and %s has led no term since %d",
+				f.Kind, target, o.w.members[f.A].id, moved.NewLeaderID, moved.Term, target, before)})
+		}
+	})
+}
+
+// remove takes a member out, and brings it back with an empty disk at the end.
+func (o *operator) remove(f Fault) {
+	m := o.w.members[f.A]
+	if !o.claim(f.A) {
+		return
+	}
+	if o.ask(o.w.leading().index, http.MethodDelete, memberPath(m), nil, nil) != nil {
+		o.release(f.A) // it may have happened: repair finds that out
+		return
+	}
+	time.Sleep(f.For)
+	m.hold()
+	m.kill(false)
+	m.disk.Wipe()
+	o.w.safety.Wiped(m.id)
+	m.release()
+	_ = o.add(m) // repair does it otherwise
+	o.release(f.A)
+}
+
+func (o *operator) add(m *member) error {
+	return o.ask(o.w.leading().index, http.MethodPost, apiv1.PathMembers, apiv1.MemberAdd{ID: string(m.id), RaftAddress: raftAddress(m.id), HTTPAddress: httpAddress(m.id)}, nil)
+}
+
+// claim lets one member at a time be removed.
+func (o *operator) claim(i int) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if slices.Contains(o.gone, true) {
+		return false
+	}
+	o.gone[i] = true
+	return true
+}
+
+func (o *operator) release(i int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.gone[i] = false
+}
+
+// repair puts everything back after the last fault: failover is automatic, every
+// member is a voter and drains no more. It says what is still missing; "" when
+// nothing is.
+func (o *operator) repair(deadline time.Time) (why string) {
+	for leaderless := 0; time.Now().Before(deadline); time.Sleep(repairPause) {
+		last := why
+		if why = o.repairOnce(); why == "" {
+			return ""
+		}
+		if why != last {
+			o.w.events.at(o.w.start, "operator finds: %s", why)
+		}
+		if why != nobodyLeads {
+			leaderless = 0
+			continue
+		}
+		if leaderless++; leaderless%patience == 0 { // the freshest log may be that of a node that drains
+			i := leaderless / patience % len(o.w.members)
+			_ = o.ask(i, http.MethodPost, apiv1.PathEmergency, apiv1.Emergency{TargetLeaderID: string(o.w.members[i].id), Force: true, Reason: nobodyLeads}, nil)
+		}
+	}
+	return why
+}
+
+const nobodyLeads = "nobody leads"
+
+func (o *operator) repairOnce() string {
+	var auto apiv1.AutoFailoverState
+	if err := o.ask(0, http.MethodGet, apiv1.PathAuto, nil, &auto); err != nil {
+		return fmt.Sprintf("is failover automatic? %v", err)
+	}
+	if !auto.Enabled {
+		enabled := true
+		if err := o.ask(0, http.MethodPost, apiv1.PathAuto, apiv1.AutoFailover{Enabled: &enabled}, nil); err != nil {
+			return fmt.Sprintf("failover is paused: %v", err)
+		}
+	}
+	var now apiv1.Cluster
+	at := o.w.leading().index
+	if err := o.ask(at, http.MethodGet, apiv1.PathCluster, nil, &now); err != nil {
+		return fmt.Sprintf("who is a member? %v", err)
+	}
+	if now.LeaderID == "" {
+		return nobodyLeads
+	}
+	for _, m := range o.w.members {
+		if err := o.repairMember(m, now); err != nil {
+			return fmt.Sprintf("member %s: %v", m.id, err)
+		}
+	}
+	return ""
+}
+
+// repairMember makes one member what it was. The error says that it is not yet.
+func (o *operator) repairMember(m *member, now apiv1.Cluster) error {
+	i := slices.IndexFunc(now.Members, func(c apiv1.Member) bool { return c.ID == string(m.id) })
+	if i < 0 {
+		return o.bringBack(m)
+	}
+	switch is := now.Members[i]; {
+	case is.Lifecycle == string(cluster.Draining):
+		return o.drain(m, "undrain")
+	case is.Suffrage != voter:
+		if is.Lifecycle != string(cluster.Joining) { // it is promoted by itself otherwise
+			err := o.suffrage(m.index, voter)
+			if e, ok := errors.AsType[*cluster.Error](err); ok && e.Status == http.StatusNotFound {
+				return o.bringBack(m) // it was being added, or removed, when the leader was lost
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return fmt.Errorf("it is a %s, %s", is.Suffrage, is.Lifecycle)
+	}
+	return nil
+}
+
+// bringBack adds a member that is none any more, with an empty disk.
+func (o *operator) bringBack(m *member) error {
+	if _, node := m.current(); node != nil && node.Status().Lifecycle == cluster.Dead {
+		m.hold()
+		m.kill(false)
+		m.disk.Wipe()
+		o.w.safety.Wiped(m.id)
+		m.release()
+	}
+	if err := o.add(m); err != nil {
+		return err
+	}
+	return fmt.Errorf("it was added just now")
+}
