@@ -26,6 +26,9 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	if code, is := asCandidate(); is {
+		os.Exit(code)
+	}
 	dir, err := os.MkdirTemp("", "northstar-proc-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -1,0 +1,297 @@
+package proc
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"northstar/chaos/check"
+	"northstar/client"
+)
+
+// contest is what happens to one role in TestCandidates, as seen from outside the
+// cluster.
+type contest struct {
+	t       *testing.T
+	cluster *Cluster
+	role    string
+
+	mu      sync.Mutex
+	tenures map[uint64]*check.Tenure // by token
+	writes  []check.FencedWrite
+	early   []sighting
+	newest  []uint64 // tokens, as an observer saw them
+}
+
+// runner is one candidate's process, and those that came after it was killed.
+type runner struct {
+	contest *contest
+	id      int
+	task    candidateTask
+	cmd     *exec.Cmd
+	in      io.Closer
+	heard   sync.WaitGroup
+}
+
+func (r *runner) start() error {
+	task, err := json.Marshal(r.task)
+	if err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	r.cmd = exec.Command(self)
+	r.cmd.Env = append(os.Environ(), candidateEnv+"="+string(task))
+	r.cmd.Stderr = os.Stderr
+	r.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if r.in, err = r.cmd.StdinPipe(); err != nil {
+		return err
+	}
+	out, err := r.cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := r.cmd.Start(); err != nil {
+		return err
+	}
+	r.heard.Go(func() {
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			var s sighting
+			if json.Unmarshal(lines.Bytes(), &s) == nil { // the last line of a killed process may be half of one
+				r.contest.note(r.id, s)
+			}
+		}
+	})
+	return nil
+}
+
+// kill ends the process: from then on it holds nothing, whatever its deadline was.
+func (r *runner) kill() {
+	_ = r.cmd.Process.Kill()
+	dead := bootTime()
+	r.heard.Wait()
+	_ = r.cmd.Wait()
+	r.contest.died(r.id, dead)
+}
+
+func (c *contest) note(id int, s sighting) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch t := c.tenures[s.Token]; s.Kind {
+	case kindWon:
+		if t != nil && t.Session == s.Session {
+			return // the same tenure, proven anew
+		}
+		if t != nil {
+			c.t.Errorf("two sessions got one token: %v; %+v", t, s)
+		}
+		c.tenures[s.Token] = &check.Tenure{Client: id, Session: s.Session, Token: s.Token, Asked: s.Asked, Won: s.At}
+	case kindUntil:
+		t.Until = max(t.Until, s.Until)
+	case kindGave:
+		t.Until = min(t.Until, s.At)
+	case kindEarly:
+		c.early = append(c.early, s)
+	case kindWrote:
+		c.writes = append(c.writes, check.FencedWrite{Client: id, Token: s.Token, Begin: s.At, End: s.Until})
+	}
+}
+
+func (c *contest) died(id int, at time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, t := range c.tenures {
+		if t.Client == id {
+			t.Until = min(t.Until, at)
+		}
+	}
+}
+
+// observe notes the tokens as they are given out, until ctx ends.
+func (c *contest) observe(ctx context.Context, cl *client.Client) {
+	for h, err := range cl.Observe(ctx, c.role) {
+		if err != nil {
+			return
+		}
+		if h.Held() {
+			c.mu.Lock()
+			c.newest = append(c.newest, h.Token)
+			c.mu.Unlock()
+		}
+	}
+}
+
+// recent gives one of the last tokens, most of which are old.
+func (c *contest) recent() (uint64, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := len(c.newest)
+	if n == 0 {
+		return 0, false
+	}
+	return c.newest[n-1-rand.IntN(min(n, 3))], true
+}
+
+// stubborn writes with old tokens, and does not mind whose they are, until ctx ends.
+func (c *contest) stubborn(ctx context.Context, cl *client.Client) {
+	for ctx.Err() == nil {
+		token, ok := c.recent()
+		if !ok {
+			pause(10 * time.Millisecond)
+			continue
+		}
+		begin := bootTime()
+		if fencedWrite(ctx, cl, c.role, token) == nil {
+			c.note(-1, sighting{Kind: kindWrote, Token: token, At: begin, Until: bootTime()})
+		}
+		pause(rand.N(10 * time.Millisecond))
+	}
+}
+
+// contestTime is how long TestCandidates goes on: a little, or as long as
+// NORTHSTAR_CONTEST says.
+func contestTime(t *testing.T) time.Duration {
+	if s := os.Getenv("NORTHSTAR_CONTEST"); s != "" {
+		d, err := time.ParseDuration(s)
+		if err != nil {
+			t.Fatalf("NORTHSTAR_CONTEST: %v", err)
+		}
+		return d
+	}
+	return 6 * time.Second
+}
+
+// Five candidates, each a process with the Go client, for one role: they are killed
+// and stopped at random, and so are nodes. Tokens grow, no two of them ever believe
+// that they hold the role at the same time, no write is taken with a token that is
+// not the newest, and no session ends before its own deadline.
+func TestCandidates(t *testing.T) {
+	const ttl = time.Second
+	c := newCluster(t, 3, "--failover-takeover-delay", "1h")
+	start(t, c)
+	acquainted(t, c)
+	x := &contest{t: t, cluster: c, role: "r", tenures: map[uint64]*check.Tenure{}}
+	cl := clientOf(t, c)
+	ctx, stop := context.WithCancel(t.Context())
+	var beside sync.WaitGroup
+	defer func() { stop(); beside.Wait() }()
+	runners := make([]*runner, 5)
+	for i := range runners {
+		runners[i] = &runner{contest: x, id: i, task: candidateTask{
+			Name: fmt.Sprintf("candidate-%d", i), Endpoints: httpAddrs(c), Role: x.role, TTL: ttl, HoldMost: 2 * ttl / 3,
+		}}
+		if i >= 3 {
+			runners[i].task.Grace = ttl / 2
+		}
+		if err := runners[i].start(); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { runners[i].kill() }()
+	}
+	beside.Go(func() { x.observe(ctx, cl) })
+	for range 2 {
+		beside.Go(func() { x.stubborn(ctx, cl) })
+	}
+	x.disturb(runners, ttl, contestTime(t))
+	for _, r := range runners {
+		r.kill()
+		if err := r.start(); err != nil { // and all is well once more
+			t.Fatal(err)
+		}
+	}
+	before := x.elections(cl)
+	eventually(t, soon, func() error {
+		if n := x.elections(cl); n < before+5 {
+			return fmt.Errorf("%d elections since the faults ended", n-before)
+		}
+		return nil
+	})
+	stop()
+	beside.Wait()
+	for _, r := range runners {
+		r.kill()
+	}
+	x.check()
+}
+
+// elections counts all that there were.
+func (c *contest) elections(cl *client.Client) uint64 {
+	h, err := cl.RoleHistory(c.t.Context(), c.role)
+	if err != nil && !errors.Is(err, client.ErrNotFound) {
+		c.t.Fatal(err)
+	}
+	return h.Elections
+}
+
+// disturb hits candidates and nodes, one after the other.
+func (c *contest) disturb(runners []*runner, ttl, during time.Duration) {
+	t := c.t
+	must := func(err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for end := time.Now().Add(during); time.Now().Before(end); pause(rand.N(ttl / 2)) {
+		r, n := runners[rand.IntN(len(runners))], c.cluster.Nodes[rand.IntN(len(c.cluster.Nodes))]
+		switch rand.IntN(6) {
+		case 0:
+			r.kill()
+			must(r.start())
+		case 1, 2:
+			must(r.cmd.Process.Signal(syscall.SIGSTOP))
+			pause(ttl/4 + rand.N(2*ttl))
+			must(r.cmd.Process.Signal(syscall.SIGCONT))
+		case 3:
+			n = leader(t, c.cluster)
+			n.Kill()
+			pause(rand.N(ttl))
+			must(c.cluster.StartNode(n))
+		case 4:
+			n = leader(t, c.cluster)
+			fallthrough
+		case 5:
+			must(n.Pause())
+			pause(rand.N(ttl))
+			must(n.Signal(syscall.SIGCONT))
+		}
+		leader(t, c.cluster)
+	}
+}
+
+// check looks at all that was seen.
+func (c *contest) check() {
+	t := c.t
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var tenures []check.Tenure
+	for _, x := range c.tenures {
+		tenures = append(tenures, *x)
+	}
+	t.Logf("%d tenures, %d of them observed, %d fenced writes", len(tenures), len(c.newest), len(c.writes))
+	for _, v := range check.Holders(tenures, c.writes) {
+		t.Error(v)
+	}
+	for i, token := range c.newest {
+		if i > 0 && token <= c.newest[i-1] {
+			t.Errorf("token %d was given out after %d", token, c.newest[i-1])
+		}
+	}
+	for _, s := range c.early {
+		t.Errorf("%s: session %s had ended at %v, with its own deadline at %v", check.SessionsLive, s.Session, s.At, s.Until)
+	}
+	if len(tenures) < 5 || len(c.writes) < 5 {
+		t.Errorf("only %d tenures and %d writes", len(tenures), len(c.writes))
+	}
+}

@@ -1,0 +1,294 @@
+package proc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/client"
+)
+
+// clientOf makes a Go client of a cluster, that ends with the test.
+func clientOf(t *testing.T, c *Cluster) *client.Client {
+	t.Helper()
+	made, err := client.New(client.Config{Endpoints: httpAddrs(c)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(made.Close)
+	return made
+}
+
+func httpAddrs(c *Cluster) (all []string) {
+	for _, n := range c.Nodes {
+		all = append(all, n.HTTP)
+	}
+	return all
+}
+
+// bareSession starts a session that nobody renews.
+func bareSession(t *testing.T, c *client.Client, ttl time.Duration) string {
+	t.Helper()
+	millis := ttl.Milliseconds()
+	made, err := c.CreateSession(t.Context(), apiv1.SessionCreate{TTLMS: &millis})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made.SessionID
+}
+
+// queued waits until a session stands in a role's queue.
+func queued(t *testing.T, c *client.Client, role, session string) {
+	t.Helper()
+	eventually(t, soon, func() error {
+		r, err := c.GetRole(t.Context(), role)
+		if err == nil && !slices.ContainsFunc(r.Candidates, func(k apiv1.RoleCandidate) bool { return k.SessionID == session }) {
+			err = fmt.Errorf("session %s does not wait: %+v", session, r)
+		}
+		return err
+	})
+}
+
+type elected struct {
+	role apiv1.Role
+	at   time.Time
+	err  error
+}
+
+// stand campaigns in the background.
+func stand(ctx context.Context, c *client.Client, role, session string) <-chan elected {
+	done := make(chan elected, 1)
+	go func() {
+		r, err := c.CampaignRole(ctx, role, apiv1.Campaign{SessionID: session, WaitMS: apiv1.MaxWaitMS})
+		done <- elected{r, time.Now(), err}
+	}()
+	return done
+}
+
+// A leader that is stopped, and woken when another leads and the role that a
+// session held there is held by the next, renews nothing and takes no write with
+// the old token: not what waited in its sockets, not what a follower had passed on
+// to it, nor what comes when it is awake.
+func TestDeposedLeaderRenewsNothing(t *testing.T) {
+	const ttl = time.Second
+	c := newCluster(t, 3, "--election-timeout-min", "400ms", "--election-timeout-max", "800ms", "--failover-takeover-delay", "1h")
+	start(t, c)
+	old := acquainted(t, c)
+	via := c.Nodes[0]
+	if via == old {
+		via = c.Nodes[1]
+	}
+	cl := clientOf(t, c)
+	next, err := cl.NewSession(t.Context(), client.SessionConfig{TTL: ttl})
+	if err != nil {
+		t.Fatal(err)
+	}
+	holder := bareSession(t, cl, ttl)
+	won, err := cl.CampaignRole(t.Context(), "r", apiv1.Campaign{SessionID: holder})
+	if err != nil {
+		t.Fatal(err)
+	}
+	waiting := stand(t.Context(), cl, "r", next.ID())
+	queued(t, cl, "r", next.ID())
+	if err := old.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	fence := fmt.Sprintf("r=%d", won.Token)
+	late := func(n *Node) []<-chan answered {
+		return []<-chan answered{
+			ask(t, n, http.MethodPost, "/v1/sessions/"+holder+"/renew", ""),
+			ask(t, n, http.MethodPost, "/v1/sessions/renew", fmt.Sprintf(`{"session_ids":[%q]}`, holder)),
+			ask(t, n, http.MethodPut, "/v1/kv/fenced", "old", "X-Northstar-Fence", fence),
+		}
+	}
+	inSockets := late(old)
+	passedOn := ask(t, via, http.MethodPut, "/v1/kv/fenced", "old", "X-Northstar-Fence", fence)
+	electedWithout(t, c, old)
+	var now elected
+	select {
+	case now = <-waiting:
+	case <-time.After(soon):
+		t.Fatal("nobody holds the role")
+	}
+	if now.err != nil || now.role.Token <= won.Token {
+		t.Fatalf("%+v after token %d", now, won.Token)
+	}
+	if _, err := cl.Put(t.Context(), "fenced", []byte("new"), client.WriteOptions{Fence: &client.Fence{Role: "r", Token: now.role.Token}}); err != nil {
+		t.Fatal(err)
+	}
+	<-passedOn // it may have been done by the new leader while the old tenure lasted
+	if err := old.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	for i, sent := range append(inSockets, late(old)...) {
+		a := <-sent
+		renewedNone := a.err == nil && strings.Contains(string(a.Body), `"renewed":[]`)
+		if a.err == nil && a.Status == http.StatusOK && !renewedNone {
+			t.Errorf("request %d was answered %d %s by a leader that had been deposed", i, a.Status, a.Body)
+		}
+		if i%3 == 2 && (a.err != nil || a.Code != 4011 && a.Code != 4002) {
+			t.Errorf("a write with the old token: %d %s %v", a.Status, a.Body, a.err)
+		}
+	}
+	if got := mustGet(t, c, "fenced"); string(got.Body) != "new" {
+		t.Errorf("the key is %q", got.Body)
+	}
+	if r, err := cl.GetRole(t.Context(), "r"); err != nil || r.Token != now.role.Token {
+		t.Errorf("the role is of %+v, %v", r, err)
+	}
+}
+
+type answered struct {
+	answer
+	err error
+}
+
+// ask sends a request in the background. It is sent when this returns, or soon:
+// the kernel takes it, also for a process that stands still.
+func ask(t *testing.T, n *Node, method, path, body string, header ...string) <-chan answered {
+	done := make(chan answered, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	go func() {
+		defer cancel()
+		a, err := do(ctx, n, method, path, []byte(body), append(header, "Content-Type", apiv1.TypeJSON)...)
+		done <- answered{a, err}
+	}()
+	return done
+}
+
+// A role is free again no later than a TTL and a second after its holder's last
+// renewal, or after the last change of the leader: whether the holder dies, or
+// hangs, or the leader dies with it.
+func TestVacancyIsBounded(t *testing.T) {
+	const ttl = time.Second
+	c := newCluster(t, 3, "--failover-takeover-delay", "1h", "--election-timeout-min", "400ms", "--election-timeout-max", "800ms")
+	start(t, c)
+	acquainted(t, c)
+	cl := clientOf(t, c)
+	next, err := cl.NewSession(t.Context(), client.SessionConfig{TTL: 20 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, with := range []struct {
+		name string
+		hit  func(leader *Node) (since time.Time)
+	}{
+		{"the holder falls silent", func(*Node) time.Time { return time.Now() }},
+		{"the leader dies with it", func(l *Node) time.Time {
+			l.Kill()
+			electedWithout(t, c, l)
+			since := time.Now()
+			if err := c.StartNode(l); err != nil {
+				t.Fatal(err)
+			}
+			return since
+		}},
+		{"the leader hangs with it", func(l *Node) time.Time {
+			if err := l.Pause(); err != nil {
+				t.Fatal(err)
+			}
+			electedWithout(t, c, l)
+			since := time.Now()
+			if err := l.Signal(syscall.SIGCONT); err != nil {
+				t.Fatal(err)
+			}
+			return since
+		}},
+	} {
+		t.Run(with.name, func(t *testing.T) {
+			l := steady(t, c)
+			holder := bareSession(t, cl, ttl)
+			won, err := cl.CampaignRole(t.Context(), "r", apiv1.Campaign{SessionID: holder})
+			if err != nil {
+				t.Fatal(err)
+			}
+			waiting := stand(t.Context(), cl, "r", next.ID())
+			queued(t, cl, "r", next.ID())
+			renewed := time.Now()
+			if _, err := cl.RenewSession(t.Context(), holder); err != nil {
+				t.Fatal(err)
+			}
+			late := lateness()
+			since := with.hit(l)
+			now := <-waiting
+			if now.err != nil || now.role.Token <= won.Token {
+				t.Fatalf("%+v after token %d", now, won.Token)
+			}
+			slack := late()
+			vacant := now.at.Sub(since)
+			t.Logf("held again after %v, timers were late by %v", vacant, slack)
+			if vacant > ttl+time.Second+slack {
+				t.Errorf("the next one was elected after %v", vacant)
+			}
+			if early := now.at.Sub(renewed); early < ttl {
+				t.Errorf("the next one was elected %v after a renewal", early)
+			}
+			if _, err := cl.ResignRole(t.Context(), "r", next.ID()); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// lateness watches how late a short timer comes, until it is asked: a machine
+// with more to do than it can is no fault of the cluster.
+func lateness() (worst func() time.Duration) {
+	const look = 5 * time.Millisecond
+	stop, result := make(chan struct{}), make(chan time.Duration)
+	go func() {
+		most := time.Duration(0)
+		for {
+			from := time.Now()
+			select {
+			case <-stop:
+				result <- most
+				return
+			case <-time.After(look):
+				most = max(most, time.Since(from)-look)
+			}
+		}
+	}()
+	return func() time.Duration { close(stop); return <-result }
+}
+
+// Sessions that renew themselves outlive every node, also those that are attached.
+func TestRenewedSessionsOutliveEveryNode(t *testing.T) {
+	const ttl = 2 * time.Second
+	c := newCluster(t, 3, "--failover-takeover-delay", "1h")
+	start(t, c)
+	acquainted(t, c)
+	cl := clientOf(t, c)
+	sessions := make([]*client.Session, 20)
+	for i := range sessions {
+		var err error
+		if sessions[i], err = cl.NewSession(t.Context(), client.SessionConfig{TTL: ttl, Attach: i%2 == 0}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, n := range c.Nodes {
+		n.Kill()
+		mustPut(t, c, "k", n.ID)
+		if err := c.StartNode(n); err != nil {
+			t.Fatal(err)
+		}
+		steady(t, c)
+	}
+	for _, s := range sessions {
+		if err := s.Err(); err != nil {
+			t.Errorf("session %s: %v", s.ID(), err)
+		}
+		if _, err := cl.GetSession(t.Context(), s.ID()); err != nil {
+			t.Errorf("session %s: %v", s.ID(), err)
+		}
+		if err := s.Close(t.Context()); err != nil && !errors.Is(err, client.ErrSessionEnded) {
+			t.Errorf("session %s: %v", s.ID(), err)
+		}
+	}
+}
