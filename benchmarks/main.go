@@ -1,17 +1,21 @@
 // Command benchmarks measures a NorthStar cluster beside a bare hashicorp/raft
-// cluster in one run, in turns, so that a slow moment of the machine hits both.
+// cluster, or etcd where it does what that library does not, in one run, in turns,
+// so that a slow moment of the machine hits both.
 //
-//	go run ./benchmarks all | throughput | idle | startup | failover | transfer | steady
+//	go run ./benchmarks all | throughput | idle | startup | failover | transfer | discovery | steady | roles | sessions
 package main
 
 import (
 	"context"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"northstar/chaos/proc"
@@ -23,12 +27,18 @@ type bench struct {
 	rounds    int
 	failovers int
 	transfers int
+	elections int
+	kept      int
+	attached  int
+	alone     bool
 	size      int
 	only      string
 	minutes   float64
 	logs      string
 	northstar string
 	bare      string
+	holder    string
+	peers     string
 }
 
 func main() {
@@ -45,12 +55,21 @@ func run(args []string) error {
 	fs.IntVar(&b.rounds, "rounds", 3, "turns of each load; the median one is printed")
 	fs.IntVar(&b.failovers, "failovers", 100, "rounds of failover, for each cluster")
 	fs.IntVar(&b.transfers, "transfers", 100, "rounds of planned transfers, for each cluster")
+	fs.IntVar(&b.elections, "elections", 100, "rounds of role elections, for each cluster")
+	fs.IntVar(&b.kept, "kept", 50_000, "sessions that are renewed together; a multiple of 1000, or less")
+	fs.IntVar(&b.attached, "attached", 2000, "sessions that are held by a connection each")
+	fs.BoolVar(&b.alone, "alone", false, "roles and sessions without etcd beside them")
 	fs.IntVar(&b.size, "size", 0, "nodes of the clusters that fail over; 0: first 3, then 5")
 	fs.StringVar(&b.only, "only", "", "only the failovers whose name has this in it: kill, SIGSTOP, cut")
 	fs.StringVar(&b.logs, "logs", "", "a directory to keep the nodes' logs of failovers in, which are then at debug; costs time")
 	fs.Float64Var(&b.minutes, "minutes", 30, "of steady load")
+	names := strings.Join(slices.Sorted(maps.Keys(parts)), ", ")
 	if len(args) == 0 {
-		return fmt.Errorf("want one of: all, throughput, idle, startup, failover, transfer, steady")
+		return fmt.Errorf("want one of: %s", names)
+	}
+	todo, ok := parts[args[0]]
+	if !ok {
+		return fmt.Errorf("unknown benchmark %q: want one of %s", args[0], names)
 	}
 	if err := fs.Parse(args[1:]); err != nil {
 		return err
@@ -63,36 +82,53 @@ func run(args []string) error {
 	}
 	defer os.RemoveAll(dir)
 	b.dir = dir
-	if b.northstar, err = b.build(ctx, "./cmd/northstar-node"); err != nil {
+	if err := b.programs(ctx, args[0]); err != nil {
 		return err
-	}
-	if b.bare, err = b.build(ctx, "./benchmarks/bare"); err != nil {
-		return err
-	}
-	parts := map[string][]func(context.Context) error{
-		"throughput": {b.throughput},
-		"idle":       {b.idle},
-		"startup":    {b.startup},
-		"failover":   {b.failover},
-		"transfer":   {b.transfer},
-		"steady":     {b.steady},
-		"all":        {b.startup, b.idle, b.throughput, b.failover},
-	}
-	todo, ok := parts[args[0]]
-	if !ok {
-		return fmt.Errorf("unknown benchmark %q: want all, throughput, idle, startup, failover, transfer or steady", args[0])
 	}
 	for _, f := range todo {
-		if err := f(ctx); err != nil {
+		if err := f(b, ctx); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (b *bench) build(ctx context.Context, pkg string) (string, error) {
-	bin := filepath.Join(b.dir, filepath.Base(pkg))
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", bin, pkg)
+var parts = map[string][]func(*bench, context.Context) error{
+	"throughput": {(*bench).throughput},
+	"idle":       {(*bench).idle},
+	"startup":    {(*bench).startup},
+	"failover":   {(*bench).failover},
+	"transfer":   {(*bench).transfer},
+	"discovery":  {(*bench).discovery},
+	"steady":     {(*bench).steady},
+	"roles":      {(*bench).roles},
+	"sessions":   {(*bench).sessions},
+	"all":        {(*bench).startup, (*bench).idle, (*bench).throughput, (*bench).failover},
+}
+
+// programs builds what a benchmark starts. etcd is large, and takes minutes the
+// first time.
+func (b *bench) programs(ctx context.Context, name string) (err error) {
+	if b.northstar, err = b.build(ctx, ".", "./cmd/northstar-node"); err != nil {
+		return err
+	}
+	if name != "roles" && name != "sessions" {
+		b.bare, err = b.build(ctx, ".", "./benchmarks/bare")
+		return err
+	}
+	if b.holder, err = b.build(ctx, ".", "./benchmarks/holder"); err != nil || b.alone {
+		return err
+	}
+	if b.peers, err = b.build(ctx, "benchmarks/peers", "."); err != nil {
+		return fmt.Errorf("etcd cannot be built (-alone leaves it out): %w", err)
+	}
+	return nil
+}
+
+// build builds one program of the module in dir.
+func (b *bench) build(ctx context.Context, dir, pkg string) (string, error) {
+	bin := filepath.Join(b.dir, filepath.Base(filepath.Join(dir, pkg)))
+	cmd := exec.CommandContext(ctx, "go", "build", "-C", dir, "-trimpath", "-o", bin, pkg)
 	cmd.Stderr = os.Stderr
 	return bin, cmd.Run()
 }

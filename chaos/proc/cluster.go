@@ -64,6 +64,19 @@ func Bare(bin string, size int, extra ...string) (*Cluster, error) {
 	})
 }
 
+// Etcd prepares a cluster of so many etcd processes, of the program that
+// benchmarks/peers builds. Leader does not know its answers.
+func Etcd(bin string, size int) (*Cluster, error) {
+	return prepare("etcd", size, func(dir string) func(*Node, string) []string {
+		return func(n *Node, initial string) []string {
+			return []string{
+				bin, "serve", "--id", n.ID, "--data-dir", filepath.Join(dir, n.ID),
+				"--peer-addr", n.Raft, "--client-addr", n.HTTP, "--initial-cluster", initial,
+			}
+		}
+	})
+}
+
 func prepare(kind string, size int, argv func(dir string) func(*Node, string) []string) (*Cluster, error) {
 	dir, err := os.MkdirTemp("", "northstar-bench-")
 	if err != nil {

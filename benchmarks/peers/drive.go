@@ -1,0 +1,142 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+)
+
+// driver does what it is told, one thing at a time.
+type driver struct {
+	endpoints []string
+	client    *clientv3.Client // of whoever waits, asks and measures
+	roles     *roles
+	leases    []lease
+	endings   []func()
+}
+
+// drive reads one command a line and answers each with one line: "ok" and what
+// was measured, durations in ns, or "error" and the reason. It ends with its input.
+func drive(ctx context.Context, endpoints []string, in io.Reader, out io.Writer) error {
+	d := &driver{endpoints: endpoints}
+	defer d.close()
+	var err error
+	if d.client, err = d.dial(); err != nil {
+		return err
+	}
+	lines := bufio.NewScanner(in)
+	for lines.Scan() {
+		answer, err := d.do(ctx, strings.Fields(lines.Text()))
+		if err != nil {
+			answer = "error " + strings.ReplaceAll(err.Error(), "\n", " ")
+		} else {
+			answer = strings.TrimSpace("ok " + answer)
+		}
+		if _, err := fmt.Fprintln(out, answer); err != nil {
+			return err
+		}
+	}
+	return lines.Err()
+}
+
+func (d *driver) do(ctx context.Context, args []string) (string, error) {
+	if len(args) == 0 {
+		return "", errors.New("empty command")
+	}
+	took := func(t time.Duration, err error) (string, error) { return strconv.FormatInt(int64(t), 10), err }
+	switch args[0] {
+	case "leader":
+		return d.leader(ctx)
+	case "campaign", "resign", "killed":
+		if err := d.openRoles(); err != nil {
+			return "", err
+		}
+		switch args[0] {
+		case "campaign":
+			return took(d.roles.campaign(ctx))
+		case "resign":
+			return took(d.roles.resign(ctx))
+		}
+		return took(d.roles.killed(ctx))
+	}
+	numbers := make([]int, 2)
+	for i, a := range args[1:] {
+		n, err := strconv.Atoi(a)
+		if err != nil || i >= len(numbers) {
+			return "", fmt.Errorf("%s: want at most %d whole numbers, got %q", args[0], len(numbers), args[1:])
+		}
+		numbers[i] = n
+	}
+	ttl := time.Duration(numbers[1]) * time.Millisecond
+	switch args[0] {
+	case "keep": // N leases of TTL ms, on few streams
+		return "", d.keep(ctx, numbers[0], ttl)
+	case "lost":
+		return strconv.Itoa(d.lost()), nil
+	case "renew": // with N clients for so many ms
+		return d.renew(ctx, numbers[0], ttl)
+	case "connect": // N clients with a lease of TTL ms each, kept over their own connection, at the leader
+		return "", d.connect(ctx, numbers[0], ttl)
+	}
+	return "", fmt.Errorf("unknown command %q", args[0])
+}
+
+// config is of a client that says nothing by itself.
+func config(endpoints []string) clientv3.Config {
+	return clientv3.Config{Endpoints: endpoints, DialTimeout: 10 * time.Second, Logger: zap.NewNop()}
+}
+
+// dial connects to endpoints, all unless some are given.
+func (d *driver) dial(endpoints ...string) (*clientv3.Client, error) {
+	if len(endpoints) == 0 {
+		endpoints = d.endpoints
+	}
+	c, err := clientv3.New(config(endpoints))
+	if err != nil {
+		return nil, err
+	}
+	d.endings = append(d.endings, func() { _ = c.Close() })
+	return c, nil
+}
+
+func (d *driver) close() {
+	if d.roles != nil {
+		d.roles.close()
+	}
+	for _, end := range d.endings {
+		end()
+	}
+}
+
+// leader waits until a member says that it leads, and gives its address.
+func (d *driver) leader(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	last := errors.New("nobody leads")
+	for {
+		for _, e := range d.endpoints {
+			ask, done := context.WithTimeout(ctx, time.Second)
+			st, err := d.client.Status(ask, e)
+			done()
+			switch {
+			case err != nil:
+				last = err
+			case st.Leader != 0 && st.Leader == st.Header.MemberId:
+				return e, nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return "", fmt.Errorf("no leader: %w", last)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,205 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+)
+
+// smallestTTL is what a lease is granted at the least: etcd counts whole seconds.
+const smallestTTL = 1
+
+const roundLimit = 30 * time.Second
+
+// roles are two clients with a session each, that stand for election.
+type roles struct {
+	d             *driver
+	first, second *concurrency.Session
+	n             int // of elections so far, for names
+}
+
+func (d *driver) openRoles() error {
+	if d.roles != nil {
+		return nil
+	}
+	r := &roles{d: d}
+	for _, s := range []**concurrency.Session{&r.first, &r.second} {
+		c, err := d.dial()
+		if err != nil {
+			return err
+		}
+		if *s, err = concurrency.NewSession(c, concurrency.WithTTL(10)); err != nil {
+			return err
+		}
+	}
+	d.roles = r
+	return nil
+}
+
+func (r *roles) close() {
+	_ = r.first.Close()
+	_ = r.second.Close()
+}
+
+func (r *roles) name() string {
+	r.n++
+	return fmt.Sprintf("role-%d-%d", os.Getpid(), r.n)
+}
+
+// campaign is how long it takes to be elected where nobody else stands.
+func (r *roles) campaign(ctx context.Context) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, roundLimit)
+	defer cancel()
+	e := concurrency.NewElection(r.first, r.name())
+	began := time.Now()
+	if err := e.Campaign(ctx, "value"); err != nil {
+		return 0, err
+	}
+	took := time.Since(began)
+	return took, e.Resign(ctx)
+}
+
+// resign is how long it takes from a resignation until the next one in the queue
+// knows that it is elected.
+func (r *roles) resign(ctx context.Context) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, roundLimit)
+	defer cancel()
+	name := r.name()
+	holder, next := concurrency.NewElection(r.first, name), concurrency.NewElection(r.second, name)
+	if err := holder.Campaign(ctx, "value"); err != nil {
+		return 0, err
+	}
+	elected := r.stand(ctx, next)
+	if err := r.queued(ctx, name, 2); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	if err := holder.Resign(ctx); err != nil {
+		return 0, err
+	}
+	at, err := elected()
+	if err != nil {
+		return 0, err
+	}
+	return at.Sub(began), next.Resign(ctx)
+}
+
+// killed is how long it takes from the death of the holder's process until the
+// next one in the queue knows that it is elected.
+func (r *roles) killed(ctx context.Context) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, roundLimit)
+	defer cancel()
+	name := r.name()
+	self, err := os.Executable()
+	if err != nil {
+		return 0, err
+	}
+	cmd := exec.Command(self, "hold", "--endpoints", strings.Join(r.d.endpoints, ","), "--role", name, "--ttl", fmt.Sprint(smallestTTL, "s"))
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	said, err := cmd.StdoutPipe()
+	if err != nil {
+		return 0, err
+	}
+	if err := cmd.Start(); err != nil {
+		return 0, err
+	}
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	if line, err := bufio.NewReader(said).ReadString('\n'); err != nil || line != "elected\n" {
+		return 0, fmt.Errorf("the holder said %q: %w", line, err)
+	}
+	next := concurrency.NewElection(r.second, name)
+	elected := r.stand(ctx, next)
+	if err := r.queued(ctx, name, 2); err != nil {
+		return 0, err
+	}
+	// Not in step with its renewals, which come every third of its TTL.
+	if err := wait(ctx, rand.N(smallestTTL*time.Second/3)); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	if err := cmd.Process.Kill(); err != nil {
+		return 0, err
+	}
+	at, err := elected()
+	if err != nil {
+		return 0, err
+	}
+	return at.Sub(began), next.Resign(ctx)
+}
+
+// stand campaigns in the background; elected waits for the end of it.
+func (r *roles) stand(ctx context.Context, e *concurrency.Election) (elected func() (time.Time, error)) {
+	type outcome struct {
+		at  time.Time
+		err error
+	}
+	done := make(chan outcome, 1)
+	go func() { // ends with ctx at the latest
+		err := e.Campaign(ctx, "value")
+		done <- outcome{time.Now(), err}
+	}()
+	return func() (time.Time, error) {
+		o := <-done
+		return o.at, o.err
+	}
+}
+
+// queued waits until so many stand for an election.
+func (r *roles) queued(ctx context.Context, name string, n int64) error {
+	for {
+		got, err := r.d.client.Get(ctx, name+"/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+		if err != nil {
+			return err
+		}
+		if got.Count == n {
+			return wait(ctx, 20*time.Millisecond) // it begins to watch
+		}
+		if err := wait(ctx, time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// hold is the process that is killed: it holds a role until its input ends.
+func hold(ctx context.Context, endpoints []string, role string, ttl time.Duration, in io.Reader, out io.Writer) error {
+	c, err := clientv3.New(config(endpoints))
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	s, err := concurrency.NewSession(c, concurrency.WithTTL(int(ttl/time.Second)))
+	if err != nil {
+		return err
+	}
+	if err := concurrency.NewElection(s, role).Campaign(ctx, "value"); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(out, "elected"); err != nil {
+		return err
+	}
+	if _, err := io.Copy(io.Discard, in); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	return nil
+}
+
+func wait(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
