@@ -27,6 +27,7 @@ type fake struct {
 	leads   bool
 	barrier func(context.Context) error // instead of a quick proof
 	propose func(state.Command) error   // before it is applied
+	viewed  func()                      // after the next look at the state, which is old by then
 	ended   map[string]time.Time        // when the state was told that a session has ended
 	events  []cluster.Event
 }
@@ -79,7 +80,18 @@ func (f *fake) Barrier(ctx context.Context) error {
 	return nil
 }
 
-func (f *fake) View() *state.View     { return f.state.View() }
+func (f *fake) View() *state.View {
+	v := f.state.View()
+	f.mu.Lock()
+	hook := f.viewed
+	f.viewed = nil
+	f.mu.Unlock()
+	if hook != nil {
+		hook()
+	}
+	return v
+}
+
 func (f *fake) RoleFeed() *state.Feed { return f.state.RoleFeed() }
 
 func (f *fake) event(e cluster.Event) {
@@ -311,6 +323,30 @@ func TestRenewalWaitsForAnEnd(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The end that is on its way when a renewal comes takes effect just after the
+// renewal has looked whether its session lives.
+func TestRenewalSeesAnEndInItsMiddle(t *testing.T) {
+	inReign(t, func(b *bench) {
+		id := b.session(t, "s", time.Second)
+		begun, release := make(chan struct{}), make(chan struct{})
+		b.set(func() {
+			b.propose = func(state.Command) error {
+				close(begun)
+				<-release
+				return nil
+			}
+			b.barrier = func(context.Context) error {
+				b.set(func() { b.viewed = func() { close(release); time.Sleep(time.Millisecond) } })
+				return nil
+			}
+		})
+		<-begun
+		if err := b.renew(id); !cluster.IsCode(err, cluster.CodeSessionEnded) || b.lives(id) {
+			t.Fatalf("%v; it lives: %v", err, b.lives(id))
+		}
+	})
 }
 
 // What was not known when the reign ended is not claimed: neither that the

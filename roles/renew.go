@@ -30,8 +30,9 @@ func (k *Keeper) prove(ctx context.Context, ids []string, touch func(i int, e *e
 	view := k.deps.Consensus.View()
 	var late []*ending
 	for i, id := range ids {
-		s, lives := view.Session(id)
-		if end := k.settle(a, i, s, touch); end != nil {
+		s, _ := view.Session(id)
+		lives, end := k.settle(a, i, s, touch)
+		if end != nil {
 			late = append(late, end)
 		}
 		if lives {
@@ -103,13 +104,14 @@ func (k *Keeper) release(a arrival) {
 	}
 }
 
-// settle renews session i of a proven arrival; s is nil when it does not live.
-// The end that it gives is on its way and has to be waited for.
+// settle renews session i of a proven arrival; s is nil when it does not live. It
+// says whether it lives, unless an end that it gives is on its way, which has to be
+// waited for.
 //
 // Should the reign have changed since the renewal came, its sessions are counted
 // from now. Should there be none any more, the next one, here or elsewhere, will
 // begin every TTL later than the renewal came.
-func (k *Keeper) settle(a arrival, i int, s *state.Session, touch func(int, *entry, time.Duration)) *ending {
+func (k *Keeper) settle(a arrival, i int, s *state.Session, touch func(int, *entry, time.Duration)) (lives bool, end *ending) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	r, at := k.reign, a.at
@@ -119,19 +121,23 @@ func (k *Keeper) settle(a arrival, i int, s *state.Session, touch func(int, *ent
 		}
 	}
 	if s == nil || r == nil {
-		return nil
+		return s != nil, nil
 	}
 	if r != a.reign {
 		at = r.clock.read(k.deps.Clock())
 	}
 	e := r.sessions[s.ID]
 	if e == nil {
+		// Not taken in yet, or its end was settled since s was looked up.
+		if _, lives := k.deps.Consensus.View().Session(s.ID); !lives {
+			return false, nil
+		}
 		e = r.add(s, at)
 	}
 	if e.end == nil {
 		touch(i, e, at)
 	}
-	return e.end
+	return true, e.end
 }
 
 // renew counts the TTL from at on.
