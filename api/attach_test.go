@@ -99,6 +99,30 @@ func TestAttachWithGrace(t *testing.T) {
 	eventually(t, func() bool { return !leader.lives(id) })
 }
 
+// A leader that learns late of the end of a connection gives the whole grace from
+// then on: its client may have renewed the session since, and counts on it.
+func TestGraceCountsFromWhenTheLeaderLearns(t *testing.T) {
+	const grace = 400 * time.Millisecond
+	leader, follower := attachedPair(t)
+	id := follower.sessionOf(60_000)
+	s := follower.stream("/v1/sessions/" + id + "/attach?hold=false&grace_ms=400")
+	eventually(t, func() bool { return follower.attaching.Load() == 1 })
+	follower.fake.lead("", 3)
+	follower.settle()
+	s.resp.Body.Close()
+	eventually(t, func() bool { return follower.attaching.Load() == 0 })
+	time.Sleep(grace) // of the time after which it would be over
+	if r := leader.do("POST", "/v1/sessions/"+id+"/renew", ""); r.status != 200 {
+		t.Fatalf("%+v", r)
+	}
+	renewed := time.Now()
+	follower.fake.lead("n1", 3)
+	eventually(t, func() bool { return !leader.lives(id) })
+	if took := time.Since(renewed); took < grace {
+		t.Fatalf("ended %v after a renewal", took)
+	}
+}
+
 // A session that ends otherwise ends the stream with a problem.
 func TestAttachedSessionEnds(t *testing.T) {
 	leader, follower := attachedPair(t)

@@ -361,8 +361,9 @@ func (h *attachments) again(batch []*attachment) {
 func (h *attachments) dropSome(ctx context.Context, leader *leaderView, batch []*attachment) error {
 	list := make([]cluster.Attachment, len(batch))
 	for i, a := range batch {
+		// The whole grace, however late the leader learns of it: the client counts
+		// on it from its last renewal, which may have come since.
 		list[i] = a.Attachment
-		list[i].Grace = max(0, a.Grace-time.Since(a.lost))
 	}
 	ctx, cancel := h.bound(ctx, leader)
 	defer cancel()
