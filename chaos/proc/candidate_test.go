@@ -106,9 +106,9 @@ func standAgain(ctx context.Context, c *client.Client, k *client.Candidate, t ca
 		var looking sync.WaitGroup
 		looking.Go(func() { lookAfter(k.Session(), l, closing, says) })
 		holdRole(ctx, c, l, t, says)
-		says.say(sighting{Kind: kindGave, Session: l.Session, Token: l.Token, At: bootTime()})
 		close(closing)
-		looking.Wait()
+		looking.Wait() // its last word comes before this one
+		says.say(sighting{Kind: kindGave, Session: l.Session, Token: l.Token, At: bootTime()})
 		leave, cancel := context.WithTimeout(ctx, t.TTL)
 		if rand.IntN(3) > 0 {
 			_ = l.Resign(leave) // the session ends by itself then

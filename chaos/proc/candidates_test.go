@@ -31,6 +31,7 @@ type contest struct {
 	writes  []check.FencedWrite
 	early   []sighting
 	newest  []uint64 // tokens, as an observer saw them
+	faults  []string
 }
 
 // runner is one candidate's process, and those that came after it was killed.
@@ -223,7 +224,7 @@ func TestCandidates(t *testing.T) {
 	for _, r := range runners {
 		r.kill()
 	}
-	x.check()
+	x.check(cl)
 }
 
 // elections counts all that there were.
@@ -245,16 +246,21 @@ func (c *contest) disturb(runners []*runner, ttl, during time.Duration) {
 	}
 	for end := time.Now().Add(during); time.Now().Before(end); pause(rand.N(ttl / 2)) {
 		r, n := runners[rand.IntN(len(runners))], c.cluster.Nodes[rand.IntN(len(c.cluster.Nodes))]
-		switch rand.IntN(6) {
+		fault := rand.IntN(6)
+		switch fault {
 		case 0:
+			c.log("kill candidate %d", r.id)
 			r.kill()
 			must(r.start())
 		case 1, 2:
+			c.log("stop candidate %d", r.id)
 			must(r.cmd.Process.Signal(syscall.SIGSTOP))
 			pause(ttl/4 + rand.N(2*ttl))
 			must(r.cmd.Process.Signal(syscall.SIGCONT))
+			c.log("wake candidate %d", r.id)
 		case 3:
 			n = leader(t, c.cluster)
+			c.log("kill %s, the leader", n.ID)
 			n.Kill()
 			pause(rand.N(ttl))
 			must(c.cluster.StartNode(n))
@@ -262,17 +268,48 @@ func (c *contest) disturb(runners []*runner, ttl, during time.Duration) {
 			n = leader(t, c.cluster)
 			fallthrough
 		case 5:
+			c.log("stop %s, the leader: %v", n.ID, fault == 4)
 			must(n.Pause())
 			pause(rand.N(ttl))
 			must(n.Signal(syscall.SIGCONT))
+			c.log("wake %s", n.ID)
 		}
-		leader(t, c.cluster)
+		c.log("%s leads", leader(t, c.cluster).ID)
+	}
+}
+
+// log notes a fault; a test that fails shows them.
+func (c *contest) log(format string, args ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.faults = append(c.faults, fmt.Sprintf("%v: ", bootTime())+fmt.Sprintf(format, args...))
+}
+
+// explain shows the faults and what the cluster says of the role.
+func (c *contest) explain(cl *client.Client) {
+	for _, f := range c.faults {
+		c.t.Log(f)
+	}
+	booted := time.Now().Add(-bootTime())
+	h, err := cl.RoleHistory(c.t.Context(), c.role)
+	c.t.Logf("the role's history, %d of %d tenures, %v", len(h.Items), h.Elections, err)
+	for _, x := range h.Items {
+		ended := "lasts"
+		if x.EndedAt != nil {
+			ended = fmt.Sprintf("%s at %v", x.Cause, x.EndedAt.Sub(booted))
+		}
+		c.t.Logf("token %d: %s, session %s, from %v, %s", x.Token, x.Holder, x.SessionID, x.AcquiredAt.Sub(booted), ended)
 	}
 }
 
 // check looks at all that was seen.
-func (c *contest) check() {
+func (c *contest) check(cl *client.Client) {
 	t := c.t
+	defer func() {
+		if t.Failed() {
+			c.explain(cl)
+		}
+	}()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var tenures []check.Tenure
