@@ -42,7 +42,7 @@ type authenticator struct {
 
 	tokens  atomic.Pointer[token.Set] // nil: there is no token file
 	current []byte                    // content of tokens; only New and run touch it
-	warned  string                    // the last thing wrong with the file; only run touches it
+	wrong   atomic.Pointer[string]    // what is wrong with the file as it is now; nil: nothing
 	failed  *failures
 }
 
@@ -91,11 +91,13 @@ func (a *authenticator) run(ctx context.Context) {
 	}
 }
 
-// reload takes over a changed file; a bad one changes nothing but the log.
+// reload takes over a changed file. One that cannot be used changes nothing: not
+// everybody is to be locked out by a file that was just being written, or was
+// emptied. It is told of until it can be used again.
 func (a *authenticator) reload() {
 	data, err := a.read()
 	if err == nil && bytes.Equal(data, a.current) {
-		a.warned = ""
+		a.wrong.Store(nil)
 		return
 	}
 	var set *token.Set
@@ -103,15 +105,26 @@ func (a *authenticator) reload() {
 		set, err = token.ParseFile(data)
 	}
 	if err != nil {
-		if a.warned != err.Error() {
-			a.warned = err.Error()
-			a.logger.Warn("token file cannot be used: the tokens read before stay in force", "error", err)
+		what := err.Error()
+		if before := a.wrong.Swap(&what); before == nil || *before != what {
+			a.logger.Error("token file cannot be used: the tokens read before stay in force", "error", err)
 		}
 		return
 	}
-	a.warned, a.current = "", data
+	a.current = data
+	a.wrong.Store(nil)
 	a.tokens.Store(set)
 	a.logger.Info("token file was read again", "tokens", set.Len())
+}
+
+// TokenProblem says why the token file as it is now cannot be used, so that the
+// tokens read before are in force; "" when it can, or there is none. It may be
+// called by any goroutine.
+func (s *Server) TokenProblem() string {
+	if what := s.auth.wrong.Load(); what != nil {
+		return *what
+	}
+	return ""
 }
 
 // authorize finds out who asks and whether they may.

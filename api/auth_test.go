@@ -333,9 +333,14 @@ func TestTokenFileIsReadAgain(t *testing.T) {
 		}
 		known := func(tok string) bool { _, ok := s.auth.tokens.Load().Find(tok); return ok }
 
-		change([]byte("[[token]]\nname=3"), nil)
-		if !known(old[token.Client]) {
-			t.Error("a bad file drove out the good one")
+		for _, bad := range []string{"[[token]]\nname=3", "", "# none\n"} {
+			change([]byte(bad), nil)
+			if !known(old[token.Client]) {
+				t.Errorf("a bad file drove out the good one: %q", bad)
+			}
+			if s.TokenProblem() == "" {
+				t.Errorf("nothing is said of %q", bad)
+			}
 		}
 		change(nil, errors.New("cannot be read"))
 		time.Sleep(time.Minute)
@@ -346,10 +351,13 @@ func TestTokenFileIsReadAgain(t *testing.T) {
 		if known(old[token.Client]) || !known(current[token.Client]) {
 			t.Error("the new file does not count after 5 s")
 		}
+		if what := s.TokenProblem(); what != "" {
+			t.Errorf("said of a good file: %s", what)
+		}
 		cancel()
 		<-done
-		if got := strings.Count(log.String(), "cannot be used"); got != 2 {
-			t.Errorf("%d warnings for two bad files:\n%s", got, log.String())
+		if got := strings.Count(log.String(), "cannot be used"); got != 3 { // the two without tokens are the same
+			t.Errorf("%d errors for four bad files:\n%s", got, log.String())
 		}
 	})
 }

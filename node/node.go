@@ -128,7 +128,7 @@ func (n *Node) build() error {
 	}
 	n.http = n.api.HTTPServer()
 	n.http.ConnState = n.conns.track
-	n.metrics.Bind(telemetry.Source{Status: n.consensus.Status, Peers: informed{n.consensus, n}.Peers, Roles: n.shownRoles})
+	n.metrics.Bind(telemetry.Source{Status: n.consensus.Status, Peers: informed{n.consensus, n}.Peers, Roles: n.shownRoles, Reloads: n.reloads})
 	n.joiner, err = n.newJoiner()
 	return err
 }
@@ -241,13 +241,40 @@ func (n *Node) muted() bool {
 	return n.consensus.Stalled() && n.electsByItself() || n.consensus.SteppingDown()
 }
 
-// warnings says where the member record differs from the configuration.
+// Names of the files that are re-read, as metrics have them.
+const (
+	fileTokens = "tokens"
+	fileTLS    = "tls"
+)
+
+// reloads says of the files that are re-read why they cannot be used as they are
+// now, so that what was read before is in force; "" when they can.
+func (n *Node) reloads() map[string]string {
+	problems := map[string]string{}
+	if n.cfg.Auth.Tokens != "" {
+		problems[fileTokens] = n.api.TokenProblem()
+	}
+	if n.tls != nil {
+		problems[fileTLS] = n.tls.Problem()
+	}
+	return problems
+}
+
+// warnings says where the member record differs from the configuration, and which
+// files cannot be used as they are now.
 func (n *Node) warnings() []string {
+	var all []string
+	reloads := n.reloads()
+	if what := reloads[fileTokens]; what != "" {
+		all = append(all, "auth.tokens: the changed file cannot be used, the tokens read before stay in force: "+what)
+	}
+	if what := reloads[fileTLS]; what != "" {
+		all = append(all, "tls: the changed files cannot be used, those read before stay in use: "+what)
+	}
 	m, ok := n.consensus.View().Member(n.cfg.ID)
 	if !ok {
-		return nil
+		return all
 	}
-	var all []string
 	note := func(key string, record, configured any) {
 		if record != configured {
 			all = append(all, fmt.Sprintf("%s is %v in the cluster and %v in this node's configuration: the cluster's counts, PATCH /admin/members/%s changes it", key, record, configured, n.cfg.ID))

@@ -19,6 +19,9 @@ type Source struct {
 	// Roles gives what is to be shown of roles, at most limit of them, and counts
 	// the sessions. Optional.
 	Roles func(limit int) (roles []Role, sessions int)
+	// Reloads gives the files that are re-read, and why each cannot be used as it is
+	// now; "" when it can. Optional.
+	Reloads func() map[string]string
 }
 
 // Role is what the metrics show of one role.
@@ -66,6 +69,11 @@ func (c *scraped) Collect(ch chan<- prometheus.Metric) {
 		return
 	}
 	c.collectRoles(ch, src)
+	if src.Reloads != nil {
+		for file, problem := range src.Reloads() {
+			set("reload_failed", truth(problem != ""), file)
+		}
+	}
 	st := src.Status()
 	leading := st.Role == cluster.Leader
 	set("current_term", float64(st.Term))

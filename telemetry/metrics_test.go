@@ -41,6 +41,9 @@ func exercised() *Metrics {
 				CommitIndex: 10, AppliedIndex: 9, Disk: cluster.DiskState{ReadOnly: true},
 			}
 		},
+		Reloads: func() map[string]string {
+			return map[string]string{"tokens": "there are none", "tls": ""}
+		},
 		Roles: func(int) ([]Role, int) { return []Role{{Name: "cron", Token: 7, Elections: 2}, {Name: "idle"}}, 3 },
 		Peers: func() []cluster.PeerStatus {
 			return []cluster.PeerStatus{{ID: "n2", Healthy: true, Contacted: true, LastContact: 7 * time.Millisecond, LagEntries: 4}, {ID: "n3"}}
@@ -160,6 +163,8 @@ func TestGauges(t *testing.T) {
 		{"disk_stalled", nil, 0},
 		{"disk_read_only", nil, 1},
 		{"http_in_flight", nil, 0},
+		{"reload_failed", []string{"tokens"}, 1},
+		{"reload_failed", []string{"tls"}, 0},
 	} {
 		if got, ok := value(tc.name, tc.label...); !ok || got != tc.want {
 			t.Errorf("%s%v = %v (%v), want %v", tc.name, tc.label, got, ok, tc.want)

@@ -103,7 +103,7 @@ func (t *TLS) current() tlsMaterial {
 	if err != nil {
 		if t.failed != err.Error() {
 			t.failed = err.Error()
-			t.log.Warn("cannot use the changed TLS files, going on with the old", "error", err)
+			t.log.Error("cannot use the changed TLS files, going on with the old", "error", err)
 		}
 		return t.now
 	}
@@ -116,6 +116,15 @@ func (t *TLS) current() tlsMaterial {
 		}
 	}
 	return t.now
+}
+
+// Problem looks at the files when that is due, and says why they cannot be used as
+// they are now, so that those read before are in use; "" when they can.
+func (t *TLS) Problem() string {
+	t.current()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.failed
 }
 
 // ServerConfig is for an HTTPS server. It follows the files. With requireClient
