@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"northstar/api/apiv1"
@@ -78,7 +77,7 @@ func tell(c chan<- error, err error) {
 func (s *Session) heed(ctx context.Context, st *stream) {
 	over := make(chan error, 1)
 	heard := &hearing{r: st.res.Body}
-	heard.at.Store(time.Now().UnixNano())
+	heard.at.set(time.Now())
 	if !s.c.spawn(func() { over <- s.readAttached(st, heard) }) {
 		return
 	}
@@ -93,7 +92,7 @@ func (s *Session) heed(ctx context.Context, st *stream) {
 			}
 			return
 		case <-timer.C:
-			left := quiet - time.Since(time.Unix(0, heard.at.Load()))
+			left := quiet - heard.at.since(time.Now())
 			if left <= 0 {
 				s.c.nodes.failed(st.node, time.Now())
 				return
@@ -130,12 +129,12 @@ func (s *Session) readAttached(st *stream, from io.Reader) error {
 // attached client as often as it assures the leader that the connection stands.
 type hearing struct {
 	r  io.Reader
-	at atomic.Int64 // Unix nanoseconds
+	at moment
 }
 
 func (h *hearing) Read(b []byte) (int, error) {
 	n, err := h.r.Read(b)
-	h.at.Store(time.Now().UnixNano())
+	h.at.set(time.Now())
 	return n, err
 }
 

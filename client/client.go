@@ -82,8 +82,8 @@ type Client struct {
 	running sync.WaitGroup
 
 	refreshing atomic.Bool
-	refreshed  atomic.Int64 // unix nanoseconds of the last refresh; 0: never
-	lookedOut  atomic.Int64 // the same of the last look-out for the leader because an answer was forwarded
+	refreshed  moment // of the last refresh
+	lookedOut  moment // of the last look-out for the leader because an answer was forwarded
 }
 
 // New checks the configuration. It sends nothing: the first call does.
@@ -198,21 +198,21 @@ func (c *Client) closeContext(ctx context.Context) (context.Context, context.Can
 // leads, when that is unknown, was last looked at some time ago, or is wrong:
 // the node that was taken for the leader has passed the call on to another.
 func (c *Client) succeeded(q *call, a *answer) {
-	now := time.Now().UnixNano()
-	due := now-c.refreshed.Load() >= int64(refreshInterval)
+	now := time.Now()
+	due := c.refreshed.since(now) >= refreshInterval
 	leader, _ := c.finder.leader()
 	// A load balancer is never the leader for long: hence the limit.
-	wrong := leader == a.node && a.header.Get(apiv1.HeaderLeader) != "" && now-c.lookedOut.Load() >= int64(lookOutEvery)
+	wrong := leader == a.node && a.header.Get(apiv1.HeaderLeader) != "" && c.lookedOut.since(now) >= lookOutEvery
 	if q.background || (leader != "" && !wrong && !due) || c.refreshing.Swap(true) {
 		return
 	}
 	if wrong {
-		c.lookedOut.Store(now)
+		c.lookedOut.set(now)
 	}
 	ok := c.spawn(func() {
 		defer c.refreshing.Store(false)
 		if due {
-			c.refreshed.Store(now)
+			c.refreshed.set(now)
 			c.refreshNodes()
 		}
 		c.finder.sweep(c.ctx)

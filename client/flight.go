@@ -351,7 +351,7 @@ func (f *flight) tick(now time.Time) {
 func (f *flight) guard(ctx context.Context, t *try) {
 	c, lost := f.c, f.lost
 	c.spawn(func() {
-		if c.vigil(ctx, t.node, new(atomic.Int64)) {
+		if c.vigil(ctx, t.node, new(moment)) {
 			lost <- t
 		}
 	})

@@ -272,7 +272,7 @@ func TestForeignServer(t *testing.T) {
 		}
 		c := fc.client("web")
 		defer c.Close()
-		c.refreshed.Store(time.Now().UnixNano())
+		c.refreshed.set(time.Now())
 		start := time.Now()
 		if _, err := c.Put(t.Context(), "k", nil, WriteOptions{}); !errors.Is(err, ErrNotFound) {
 			t.Errorf("error %v, want the 404", err)

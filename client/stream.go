@@ -149,8 +149,8 @@ func (c *Client) follow(ctx context.Context, q *call, resume func(*call), take f
 // readEvents hands the events of one stream to take. done says that there is
 // nothing to resume; took, that at least one event came.
 func (c *Client) readEvents(s *stream, q *call, take func(event) (bool, error)) (took, done bool, err error) {
-	var heard atomic.Int64
-	heard.Store(time.Now().UnixNano())
+	var heard moment
+	heard.set(time.Now())
 	defer s.res.Body.Close()
 	defer s.cancel(nil)
 	if !c.spawn(func() { c.guard(s, &heard) }) {
@@ -165,7 +165,7 @@ func (c *Client) readEvents(s *stream, q *call, take func(event) (bool, error)) 
 			}
 			return took, errors.Is(err, errEventTooLarge), fmt.Errorf("%s: %s: %w", q.op, s.node, err)
 		}
-		heard.Store(time.Now().UnixNano())
+		heard.set(time.Now())
 		switch e.name {
 		case apiv1.EventMoving:
 			return took, false, nil
@@ -193,7 +193,7 @@ func streamError(op, node string, data []byte) (err error, again bool) {
 // guard ends a stream whose node is hung, or has lost its leader, which an
 // open connection does not show: it asks the node now and then while no event
 // comes.
-func (c *Client) guard(s *stream, heard *atomic.Int64) {
+func (c *Client) guard(s *stream, heard *moment) {
 	if !c.vigil(s.ctx, s.node, heard) {
 		return
 	}
@@ -204,14 +204,14 @@ func (c *Client) guard(s *stream, heard *atomic.Int64) {
 }
 
 // vigil asks a node now and then whether it knows a leader, unless it was heard
-// (Unix nanoseconds) lately, and returns true when it has said no, or nothing, several
+// lately, and returns true when it has said no, or nothing, several
 // times in a row; false when ctx ends.
-func (c *Client) vigil(ctx context.Context, node string, heard *atomic.Int64) bool {
+func (c *Client) vigil(ctx context.Context, node string, heard *moment) bool {
 	for fails := 0; fails < checkFails; {
 		if pause(ctx, checkEvery*3/4+rand.N(checkEvery/2)) != nil {
 			return false
 		}
-		if time.Since(time.Unix(0, heard.Load())) < checkEvery {
+		if heard.since(time.Now()) < checkEvery {
 			fails = 0
 			continue
 		}

@@ -73,7 +73,7 @@ func (c *Controller) leading(fitSince map[cluster.NodeID]time.Time) (election.Le
 	in.NotBefore = c.cooldown.until
 	c.mu.Unlock()
 	for _, e := range view.Elections() {
-		if at := time.Unix(0, e.LedAt); e.Trigger == election.TriggerDiskStall && at.After(own.Moved) {
+		if at := time.Unix(0, e.LedAt); e.Trigger == election.TriggerDiskStall && at.After(own.Moved) && !at.After(now) { // the future is another clock's
 			own.Moved = at
 		}
 	}

@@ -9,6 +9,8 @@ import (
 // watch knows the operations in flight and how long synced ones have taken
 // over the last minute.
 type watch struct {
+	epoch time.Time
+
 	mu      sync.Mutex
 	nextID  uint64
 	flying  []flight // a handful: Raft's loops and its replication
@@ -32,11 +34,13 @@ const (
 )
 
 type window struct {
-	number int64 // unix time / windowSize
+	number int64 // how many windowSize after the watch's epoch
 	counts [bucketCount]uint32
 }
 
-func newWatch() *watch { return &watch{} }
+// newWatch counts its windows from now on, on the monotonic clock: a wall clock
+// that is set forgets and repeats nothing.
+func newWatch() *watch { return &watch{epoch: time.Now()} }
 
 func (w *watch) begin(op string, now time.Time) uint64 {
 	w.mu.Lock()
@@ -79,7 +83,7 @@ func (w *watch) p99(now time.Time) (p99 time.Duration, total uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var counts [bucketCount]uint64
-	current := windowNumber(now)
+	current := w.windowNumber(now)
 	for i := range w.windows {
 		if age := current - w.windows[i].number; age < 0 || age >= windowCount {
 			continue
@@ -100,7 +104,7 @@ func (w *watch) p99(now time.Time) (p99 time.Duration, total uint64) {
 }
 
 func (w *watch) window(now time.Time) *window {
-	n := windowNumber(now)
+	n := w.windowNumber(now)
 	win := &w.windows[((n%windowCount)+windowCount)%windowCount]
 	if win.number != n {
 		*win = window{number: n}
@@ -108,7 +112,7 @@ func (w *watch) window(now time.Time) *window {
 	return win
 }
 
-func windowNumber(now time.Time) int64 { return now.UnixNano() / int64(windowSize) }
+func (w *watch) windowNumber(now time.Time) int64 { return int64(now.Sub(w.epoch)/windowSize) + 1 }
 
 func bucket(d time.Duration) int {
 	if d <= bucketBase {

@@ -1,0 +1,19 @@
+package client
+
+import (
+	"testing"
+	"time"
+)
+
+// TestMoment: what is counted since then is counted on the monotonic clock.
+func TestMoment(t *testing.T) {
+	var m moment
+	now := time.Now()
+	if d := m.since(now); d < 1000*time.Hour {
+		t.Errorf("never was %v ago", d)
+	}
+	m.set(now)
+	if d := m.since(now.Add(time.Second)); d != time.Second {
+		t.Errorf("%v", d)
+	}
+}

@@ -1,0 +1,115 @@
+package northstar_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// wallClock is where the product makes a number or a date of a time, or a time of
+// one, and so leaves the monotonic clock, and why a wall clock that is set by hours
+// does no harm there. Whatever else waits, expires or is compared goes by Go's
+// monotonic readings, or by the lease clock (CLOCK_BOOTTIME).
+var wallClock = map[string]string{
+	"api/autofailover.go postAutoFailover":  "a pause with a ttl is replicated and outlives every process; docs/operations.md says what a jump does to it",
+	"api/discovery.go status":               "shown",
+	"api/discovery.go unixNano":             "shown",
+	"api/kv.go write":                       "replaced when the command is proposed",
+	"api/roles.go wireRole":                 "shown: what is left is counted on the lease clock",
+	"api/splitbrain.go wireReport":          "shown",
+	"consensus/propose.go proposeBatch":     "the time in a command: shown, and the age of idempotency keys (docs/operations.md)",
+	"consensus/reign.go leaderStart":        "shown",
+	"consensus/storage/aside.go pruneAside": "times of files, against each other",
+	"consensus/storage/seal.go checksum":    "a checksum over the entry's own field",
+	"failover/lead.go leading":              "rate limit of hand-overs for slow disks; a time in the future is passed over",
+	"node/failover.go steps":                "shown",
+	"node/roles.go shown":                   "which roles the metrics show",
+	"roles/nodes.go forgetDead":             "when the record of a dead application node is removed",
+	"state/view.go AutoFailover":            "see api/autofailover.go",
+	"state/view.go Time":                    "shown",
+	"telemetry/journal.go append":           "shown",
+}
+
+// TestWallClock finds whatever could depend on the wall clock and is not in the
+// list.
+func TestWallClock(t *testing.T) {
+	found := map[string]bool{}
+	for _, p := range packages(t) {
+		path := strings.TrimPrefix(p.ImportPath, module+"/")
+		if e, _ := entry(path); layers[e] == 4 {
+			continue // programs and tests of programs
+		}
+		for _, name := range p.GoFiles {
+			set := token.NewFileSet()
+			file, err := parser.ParseFile(set, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, decl := range file.Decls {
+				where := path + "/" + name
+				if f, ok := decl.(*ast.FuncDecl); ok {
+					where += " " + f.Name.Name
+				}
+				ast.Inspect(decl, func(n ast.Node) bool {
+					if call, ok := n.(*ast.CallExpr); ok && leavesMonotonic(call) {
+						found[where] = true
+						if wallClock[where] == "" {
+							t.Errorf("%s: %s goes by the wall clock, which may jump: use the time's monotonic reading or the lease clock, or say in wallClock why that is right", set.Position(n.Pos()), where)
+						}
+					}
+					return true
+				})
+			}
+		}
+	}
+	for where := range wallClock {
+		if !found[where] {
+			t.Errorf("wallClock lists %s, where nothing goes by the wall clock", where)
+		}
+	}
+}
+
+// leavesMonotonic says whether a call takes the monotonic reading off a time, or
+// makes a time without one.
+func leavesMonotonic(call *ast.CallExpr) bool {
+	s, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok {
+		return false
+	}
+	of, _ := s.X.(*ast.Ident)
+	fromTime := of != nil && of.Name == "time"
+	switch s.Sel.Name {
+	case "Unix", "UnixMilli", "UnixMicro":
+		return fromTime || len(call.Args) == 0
+	case "UnixNano", "UTC":
+		return len(call.Args) == 0
+	case "Date", "Parse", "ParseInLocation":
+		return fromTime
+	case "Round":
+		if len(call.Args) != 1 {
+			return false
+		}
+		lit, ok := call.Args[0].(*ast.BasicLit)
+		return ok && lit.Value == "0"
+	}
+	return false
+}
+
+func TestLeavesMonotonic(t *testing.T) {
+	for source, want := range map[string]bool{
+		"now.UnixNano()": true, "time.Now().Unix()": true, "time.Unix(0, x)": true, "t.UTC()": true, "t.Round(0)": true,
+		"time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)": true, "time.Parse(layout, s)": true,
+		"now.Sub(then)": false, "d.Round(time.Millisecond)": false, "time.Since(then)": false, "url.Parse(s)": false,
+	} {
+		e, err := parser.ParseExpr(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := leavesMonotonic(e.(*ast.CallExpr)); got != want {
+			t.Errorf("%s: %v", source, got)
+		}
+	}
+}
