@@ -20,6 +20,28 @@ type badDisk struct {
 	storage.Storage
 	hang atomic.Pointer[chan struct{}]
 	fail atomic.Bool
+
+	failVotes, failReads bool // from the start on
+}
+
+// Stable fails every write when told to.
+func (d *badDisk) Stable() raft.StableStore {
+	if d.failVotes {
+		return failingStable{d.Storage.Stable()}
+	}
+	return d.Storage.Stable()
+}
+
+type failingStable struct{ raft.StableStore }
+
+func (failingStable) Set([]byte, []byte) error       { return errors.New("input/output error") }
+func (failingStable) SetUint64([]byte, uint64) error { return errors.New("input/output error") }
+
+func (l *badLog) GetLog(index uint64, out *raft.Log) error {
+	if l.disk.failReads {
+		return errors.New("input/output error")
+	}
+	return l.LogStore.GetLog(index, out)
 }
 
 func (d *badDisk) Log() raft.LogStore { return &badLog{d.Storage.Log(), d} }
@@ -113,6 +135,47 @@ func TestFailedWrite(t *testing.T) {
 				t.Fatal(err)
 			}
 			eventually(t, "it is back", func() bool { return victim.has("b", "1") })
+		})
+	}
+}
+
+// TestFailingDiskAtStart: a node whose disk fails while it starts ends at once,
+// with one line, on its first start and later.
+func TestFailingDiskAtStart(t *testing.T) {
+	for name, tt := range map[string]struct {
+		breaks func(d *badDisk)
+		used   bool // the directory has a log
+	}{
+		"first start, vote": {func(d *badDisk) { d.failVotes = true }, false},
+		"first start, log":  {func(d *badDisk) { d.fail.Store(true) }, false},
+		"later, vote":       {func(d *badDisk) { d.failVotes = true }, true},
+		"later, log":        {func(d *badDisk) { d.failReads = true }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t, 1)
+			n := c.nodes["n1"]
+			if tt.used {
+				n.start()
+				c.write("a", "1")
+				n.stop()
+			}
+			dir, err := storage.Open(storage.Options{Dir: n.dir, Logger: testLogger()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			disk := &badDisk{Storage: dir}
+			tt.breaks(disk)
+			start := time.Now()
+			if err := n.startOn(disk); err != nil {
+				t.Fatal(err)
+			}
+			err = n.wait(false)
+			if err == nil || strings.Count(err.Error(), "\n") > 0 || !strings.Contains(err.Error(), "input/output error") {
+				t.Errorf("it ended with %v", err)
+			}
+			if took := time.Since(start); took > 2*time.Second {
+				t.Errorf("it ended after %v", took)
+			}
 		})
 	}
 }

@@ -157,7 +157,7 @@ func (n *Node) Run(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 	})
-	err := n.firstStart(ctx)
+	err := n.begin(func() error { return n.firstStart(ctx) })
 	for rebuilt := false; err == nil && ctx.Err() == nil; rebuilt = true {
 		err = n.serve(ctx, rebuilt)
 	}
@@ -176,7 +176,11 @@ func (n *Node) Run(ctx context.Context) error {
 // serve runs one Raft node until ctx ends or it has to be rebuilt. The error is
 // that it could not be started or stopped.
 func (n *Node) serve(ctx context.Context, rebuilt bool) error {
-	inst, err := n.openInstance(rebuilt)
+	var inst *instance
+	err := n.begin(func() (err error) {
+		inst, err = n.openInstance(rebuilt)
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -206,6 +210,32 @@ func (n *Node) serve(ctx context.Context, rebuilt bool) error {
 			result = n.decide(order.order, inst.servers())
 		}
 		order.done <- result
+	}
+	return err
+}
+
+// begin runs what uses the storage before Raft's own goroutines do. The storage
+// holds up a call that it has failed, because the library would panic, until it
+// is closed; here that is done at once, and ends the call with its goroutine.
+func (n *Node) begin(what func() error) error {
+	ended := make(chan struct{})
+	err := error(nil)
+	returned := false
+	go func() {
+		defer close(ended)
+		err = what()
+		returned = true
+	}()
+	select {
+	case <-ended:
+	case <-n.store.Failed():
+		closed := n.store.Close()
+		if !waitFor(func() { <-ended }, stopWait) {
+			return errors.Join(n.store.Err(), closed, errors.New("the start did not end"))
+		}
+	}
+	if !returned {
+		return n.store.Err()
 	}
 	return err
 }

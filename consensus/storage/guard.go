@@ -2,6 +2,7 @@ package storage
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -80,6 +81,7 @@ type Guarded struct {
 	progress atomic.Uint64 // bytes of snapshots written and read
 
 	fatal     atomic.Pointer[fatalError]
+	failed    chan struct{} // closed when fatal is set
 	closed    chan struct{}
 	closeOnce sync.Once
 }
@@ -105,6 +107,7 @@ func Guard(s Storage, cfg GuardConfig) *Guarded {
 		cache:     newCache(cfg.CacheBytes, cfg.CacheEntries),
 		spaceTurn: make(chan struct{}, 1),
 		closed:    make(chan struct{}),
+		failed:    make(chan struct{}),
 	}
 	g.log = &guardedLog{guard: g, store: s.Log()}
 	g.stable = &guardedStable{guard: g, store: s.Stable()}
@@ -206,14 +209,30 @@ func (g *Guarded) Err() error {
 	return nil
 }
 
+// Failed is closed when Err is set.
+func (g *Guarded) Failed() <-chan struct{} { return g.failed }
+
 // Close closes the storage, once; call it after Raft has been told to shut
 // down. A goroutine that then still records a term or reads the log ends
-// there (see park); other operations fail with ErrClosed.
+// there (see park); other operations fail with ErrClosed. A storage in which an
+// operation hangs is left as it is after a while, with an error.
 func (g *Guarded) Close() error {
 	err := error(nil)
 	g.closeOnce.Do(func() {
 		close(g.closed)
-		err = g.storage.Close()
+		done := make(chan error, 1)
+		go func() { done <- g.storage.Close() }()
+		limit := parkAtMost
+		if g.Err() != nil {
+			limit = joinAtMost
+		}
+		t := time.NewTimer(limit)
+		defer t.Stop()
+		select {
+		case err = <-done:
+		case <-t.C:
+			err = errors.New("the storage was left open: an operation in it does not end")
+		}
 	})
 	return err
 }
@@ -231,6 +250,7 @@ func (g *Guarded) isClosed() bool {
 func (g *Guarded) fail(err error) {
 	if !g.isClosed() && g.fatal.CompareAndSwap(nil, &fatalError{err}) {
 		g.cfg.OnFatal(err)
+		close(g.failed)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"io"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/hashicorp/raft"
 )
@@ -119,6 +120,26 @@ func TestAfterClose(t *testing.T) {
 	}
 	if errs := f.all(); len(errs) > 0 {
 		t.Errorf("fatal: %v", errs)
+	}
+}
+
+// TestCloseOfAHungStorage: a process whose disk hangs comes to its end.
+func TestCloseOfAHungStorage(t *testing.T) {
+	for fatal, limit := range map[bool]time.Duration{true: joinAtMost, false: parkAtMost} {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMemStorage()
+			g, _ := guardOver(m)
+			free := make(chan struct{})
+			m.setHook(func(op string) error { <-free; return nil })
+			if fatal {
+				g.fail(errors.New("the disk hangs"))
+			}
+			start := time.Now()
+			if err := g.Close(); err == nil || time.Since(start) != limit {
+				t.Errorf("fatal %v: after %v: %v", fatal, time.Since(start), err)
+			}
+			close(free)
+		})
 	}
 }
 

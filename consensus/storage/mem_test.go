@@ -118,7 +118,7 @@ func (m *memStorage) ReleaseReserve() error {
 	return nil
 }
 
-func (m *memStorage) Close() error { return nil }
+func (m *memStorage) Close() error { return m.before("Close") }
 
 type hookedLog struct {
 	*raft.InmemStore
