@@ -7,7 +7,7 @@ comma   := ,
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS := -X northstar/node.Version=$(VERSION) -X main.version=$(VERSION)
 
-.PHONY: build demo test race lint bench peers verify sim chaos-replay mutants fuzz clean
+.PHONY: build demo test race lint bench peers verify sim chaos chaos-long chaos-replay mutants fuzz clean
 
 build: ## bin/northstar-node and bin/northstarctl
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
@@ -35,6 +35,13 @@ peers: ## vet and build what benchmarks measure beside: etcd, a module of its ow
 
 sim: ## whole nodes in virtual time under faults: SEEDS=1000 worlds of each size from FROM=1 on, of each kind in KINDS=faults,wiped,operator
 	$(GO) run ./chaos/run worlds -kinds $(or $(KINDS),faults$(comma)wiped$(comma)operator) -worlds $(or $(SEEDS),1000) -from $(or $(FROM),1)
+
+chaos: ## a few minutes of both: simulated worlds of every kind, then real processes under kill -9, SIGSTOP, full disks and partitions
+	$(GO) run ./chaos/run worlds -kinds faults,wiped,operator,lease,calm,hushed,hang,dense -seconds 90
+	NORTHSTAR_CHAOS_ITERATIONS=$(or $(ITERATIONS),40) NORTHSTAR_CHAOS_SEED=$(SEED) $(GO) test ./chaos/proc -run '^TestChaos$$' -count=1 -v -timeout 30m
+
+chaos-long: ## real processes for SECONDS=3600, on NODES=3
+	NORTHSTAR_CHAOS_SECONDS=$(or $(SECONDS),3600) NORTHSTAR_CHAOS_NODES=$(or $(NODES),3) NORTHSTAR_CHAOS_SEED=$(SEED) $(GO) test ./chaos/proc -run '^TestChaos$$' -count=1 -v -timeout 0
 
 mutants: ## every planted bug of chaos/mutants must be found, or those in ONLY=a,b
 	$(GO) run ./chaos/run mutants -only '$(ONLY)'

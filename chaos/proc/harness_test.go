@@ -235,8 +235,12 @@ type status struct {
 }
 
 func nodeStatus(ctx context.Context, n *Node) (status, error) {
+	return statusAt(ctx, "http://"+n.HTTP)
+}
+
+func statusAt(ctx context.Context, url string) (status, error) {
 	var s status
-	body, err := Get(ctx, "http://"+n.HTTP+"/status")
+	body, err := Get(ctx, url+"/status")
 	if err != nil {
 		return s, err
 	}

@@ -173,10 +173,14 @@ func (c *campaigner) campaign(s *session) bool {
 	}
 	t.Until = end.Sub(c.w.start)
 	c.w.roles.won(t)
-	if resigns {
-		return c.ask(time.Second, http.MethodDelete, apiv1.PathRoles+"/"+campaignRole, url.Values{"session_id": {s.id}}, nil, nil) == nil
+	if !resigns {
+		return true
 	}
-	return true
+	resigned := c.ask(time.Second, http.MethodDelete, apiv1.PathRoles+"/"+campaignRole, url.Values{"session_id": {s.id}}, nil, nil) == nil
+	if c.rand.IntN(2) == 0 && c.pause(time.Duration(c.rand.IntN(50))*time.Millisecond) {
+		c.fenced(won.Token) // what was still on its way
+	}
+	return resigned
 }
 
 // patience is how long a candidate waits, in milliseconds.

@@ -1,0 +1,188 @@
+package proc
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"northstar/chaos/check"
+	timeline "northstar/chaos/report"
+)
+
+// fault is one fault with its end.
+type fault struct {
+	timeline.Fault
+	kind string
+	run  func() // begins it, lets it last, and ends it
+}
+
+// draw draws the next fault.
+func (s *suite) draw() fault {
+	n := s.cluster.Nodes[s.rand.IntN(len(s.cluster.Nodes))]
+	if l := s.leading(); l != nil && s.rand.IntN(2) == 0 {
+		n = l
+	}
+	d := time.Duration(50+s.rand.IntN(1200)) * time.Millisecond
+	kinds := []struct {
+		name   string
+		weight int
+		run    func()
+	}{
+		{"kill -9", 6, func() { n.Kill(); pause(d); s.begin(n) }},
+		{"SIGSTOP", 5, func() { s.freeze(n, d) }},
+		{"SIGTERM", 4, func() { s.terminate(n); pause(d / 4); s.begin(n) }},
+		{"kill -9 all", 1, func() { s.killAll(d) }},
+		{"isolate", s.where(s.network != nil, 5), func() { s.cut(d, func() error { return s.network.Isolate(n) }) }},
+		{"cut one way", s.where(s.network != nil, 3), func() { s.cut(d, func() error { return s.network.Cut(n, s.others(n)[:1]...) }) }},
+		{"mute", s.where(s.network != nil, 3), func() { s.cut(d, func() error { return s.network.Cut(n, s.others(n)...) }) }},
+		{"full disk", s.where(s.disks, 2), func() { s.fill(n, d) }},
+	}
+	total := 0
+	for _, k := range kinds {
+		total += k.weight
+	}
+	pick := s.rand.IntN(total)
+	for _, k := range kinds {
+		if pick -= k.weight; pick < 0 {
+			node := n.ID
+			if k.name == "kill -9 all" {
+				node = ""
+			}
+			return fault{kind: k.name, run: k.run, Fault: timeline.Fault{Node: node, What: fmt.Sprintf("%s %s for %v", k.name, node, d)}}
+		}
+	}
+	panic("unreachable: the weights are those that were added up")
+}
+
+func (s *suite) where(possible bool, weight int) int {
+	if possible {
+		return weight
+	}
+	return 0
+}
+
+// leading is the node that was last seen leading; nil before that.
+func (s *suite) leading() *Node {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.reigns) == 0 {
+		return nil
+	}
+	for _, n := range s.cluster.Nodes {
+		if n.ID == s.reigns[len(s.reigns)-1].Node {
+			return n
+		}
+	}
+	return nil
+}
+
+func (s *suite) others(n *Node) (all []*Node) {
+	for _, o := range s.cluster.Nodes {
+		if o != n {
+			all = append(all, o)
+		}
+	}
+	return all
+}
+
+func (s *suite) begin(n *Node) {
+	if err := s.cluster.StartNode(n); err != nil {
+		s.t.Errorf("start %s: %v", n.ID, err)
+	}
+}
+
+func (s *suite) freeze(n *Node, d time.Duration) {
+	if err := n.Pause(); err != nil {
+		s.t.Errorf("stop %s: %v", n.ID, err)
+	}
+	pause(d)
+	if err := n.Signal(syscall.SIGCONT); err != nil {
+		s.t.Errorf("wake %s: %v", n.ID, err)
+	}
+}
+
+// terminate stops a node as a service manager does: it must end by itself, and
+// cleanly.
+func (s *suite) terminate(n *Node) {
+	if err := n.Signal(syscall.SIGTERM); err != nil {
+		s.t.Errorf("terminate %s: %v", n.ID, err)
+	}
+	hung := time.AfterFunc(soon, func() { _ = n.Signal(syscall.SIGKILL) })
+	code := n.Wait()
+	if !hung.Stop() || code != 0 {
+		s.violated(check.Violation{Invariant: check.RunOn, Detail: fmt.Sprintf("%s exited with %d after SIGTERM\n%s", n.ID, code, s.cluster.Logs())})
+	}
+}
+
+func (s *suite) killAll(d time.Duration) {
+	s.cluster.KillAll()
+	pause(d / 4)
+	for _, n := range s.cluster.Nodes {
+		s.begin(n)
+	}
+}
+
+func (s *suite) cut(d time.Duration, begin func() error) {
+	if err := begin(); err != nil {
+		s.t.Error(err)
+	}
+	pause(d)
+	if err := s.network.Heal(); err != nil {
+		s.t.Error(err)
+	}
+}
+
+// diskSize leaves room for the reserve of 64 MiB and a log.
+const diskSize = "256m"
+
+// smallDisks puts each data directory onto a file system of its own; false where
+// that cannot be done.
+func (s *suite) smallDisks() bool {
+	for _, n := range s.cluster.Nodes {
+		dir := s.cluster.DataDir(n)
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			s.t.Fatal(err)
+		}
+		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size="+diskSize); err != nil {
+			s.t.Logf("no full disks: cannot mount a small file system: %v", err)
+			return false
+		}
+		s.t.Cleanup(func() {
+			s.cluster.KillAll()
+			if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+				s.t.Error(err)
+			}
+		})
+	}
+	return true
+}
+
+// fill takes all the space of a node's disk for a while.
+func (s *suite) fill(n *Node, d time.Duration) {
+	path := filepath.Join(s.cluster.DataDir(n), "ballast")
+	f, err := os.Create(path)
+	if err != nil {
+		s.t.Error(err)
+		return
+	}
+	_, err = io.Copy(f, zeros{})
+	if !errors.Is(err, syscall.ENOSPC) {
+		s.t.Errorf("fill the disk of %s: %v", n.ID, err)
+	}
+	pause(d)
+	_ = f.Close()
+	if err := os.Remove(path); err != nil {
+		s.t.Error(err)
+	}
+}
+
+// zeros never ends.
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { return len(b), nil }

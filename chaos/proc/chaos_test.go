@@ -1,0 +1,282 @@
+package proc
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"northstar/chaos/check"
+	timeline "northstar/chaos/report"
+)
+
+// segment is how many faults are injected before all that clients saw is checked,
+// and new clients begin.
+const segment = 40
+
+// TestChaos breaks a cluster of real processes again and again under clients:
+// kill -9, SIGSTOP, SIGTERM, all at once, a full disk, partitions, as far as this
+// machine allows. After each fault the cluster must take writes through every
+// node; all that the clients saw is checked.
+//
+// NORTHSTAR_CHAOS_ITERATIONS says how many faults, NORTHSTAR_CHAOS_SECONDS for how
+// long instead, NORTHSTAR_CHAOS_SEED which, NORTHSTAR_CHAOS_NODES on how many nodes;
+// NORTHSTAR_CHAOS_REPORT is a directory for the page, which is written to out/chaos
+// only when something is wrong otherwise.
+func TestChaos(t *testing.T) {
+	iterations, seconds := setting(t, "ITERATIONS", 8), setting(t, "SECONDS", 0)
+	s := newSuite(t, setting(t, "NODES", 3), uint64(setting(t, "SEED", int(time.Now().Unix()%1_000_000))))
+	deadline := s.start.Add(time.Duration(seconds) * time.Second)
+	more := func(done int) bool {
+		if seconds > 0 {
+			return time.Now().Before(deadline)
+		}
+		return done < iterations
+	}
+	for done := 0; more(done) && !t.Failed(); {
+		clients := s.startClients()
+		for range segment {
+			if !more(done) || t.Failed() {
+				break
+			}
+			s.iterate(done)
+			done++
+		}
+		clients.stop()
+		s.check(clients)
+	}
+	t.Log(s.summary())
+	s.saveReport()
+}
+
+func setting(t *testing.T, name string, usual int) int {
+	t.Helper()
+	text := os.Getenv("NORTHSTAR_CHAOS_" + name)
+	if text == "" {
+		return usual
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatalf("NORTHSTAR_CHAOS_%s: %v", name, err)
+	}
+	return n
+}
+
+// suite is one cluster and what is known of it.
+type suite struct {
+	t       *testing.T
+	seed    uint64
+	rand    *rand.Rand
+	cluster *Cluster
+	network *Network // nil: links cannot be cut here
+	disks   bool     // the nodes' disks are small file systems
+	start   time.Time
+
+	mu      sync.Mutex
+	faults  []timeline.Fault
+	kinds   []string // of faults
+	reigns  []timeline.Reign
+	leaders map[uint64]string // by term
+	acks    []time.Duration
+	broken  []check.Violation
+	ops     int
+	key     int // keys of this number are in use
+}
+
+func newSuite(t *testing.T, nodes int, seed uint64) *suite {
+	s := &suite{t: t, seed: seed, rand: rand.New(rand.NewPCG(seed, 1)), leaders: map[uint64]string{}}
+	s.cluster = newCluster(t, nodes, "--insecure", "--drain-timeout", "5s")
+	if w, err := NewNetwork(); err != nil {
+		t.Logf("no partitions: %v", err)
+	} else {
+		s.network = w
+		t.Cleanup(func() {
+			s.cluster.KillAll()
+			if err := w.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		if err := w.Place(s.cluster); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.disks = s.smallDisks()
+	start(t, s.cluster)
+	s.start = time.Now()
+	ctx, stop := context.WithCancel(context.Background())
+	var looking sync.WaitGroup
+	for _, n := range s.cluster.Nodes {
+		looking.Go(func() { s.look(ctx, n.ID, "http://"+n.HTTP) })
+	}
+	t.Cleanup(func() { stop(); looking.Wait() })
+	return s
+}
+
+// now is the time since the suite began.
+func (s *suite) now() time.Duration { return time.Since(s.start) }
+
+func (s *suite) violated(v check.Violation) {
+	s.mu.Lock()
+	s.broken = append(s.broken, v)
+	s.mu.Unlock()
+	s.t.Errorf("at %v: %v", s.now(), v)
+	for _, o := range v.Ops {
+		s.t.Log("  ", o)
+	}
+}
+
+// look asks a node again and again whether it leads: no two may, in one term.
+func (s *suite) look(ctx context.Context, id, url string) {
+	for ctx.Err() == nil {
+		st, err := statusAt(ctx, url)
+		if err == nil && st.State == "leader" {
+			s.leads(id, st.Term)
+		}
+		pause(20 * time.Millisecond)
+	}
+}
+
+func (s *suite) leads(id string, term uint64) {
+	s.mu.Lock()
+	other, known := s.leaders[term]
+	s.leaders[term] = id
+	if n := len(s.reigns); known && n > 0 && s.reigns[n-1].Term == term && s.reigns[n-1].Node == id {
+		s.reigns[n-1].To = s.now()
+	} else {
+		s.reigns = append(s.reigns, timeline.Reign{Node: id, Term: term, From: s.now(), To: s.now() + time.Millisecond})
+	}
+	s.mu.Unlock()
+	if known && other != id {
+		s.violated(check.Violation{Invariant: check.OneLeader, Detail: fmt.Sprintf("%s and %s both lead term %d", other, id, term)})
+	}
+}
+
+// iterate injects one fault, ends it, and waits until every node takes a write.
+func (s *suite) iterate(i int) {
+	s.mu.Lock()
+	s.key = i
+	s.mu.Unlock()
+	pause(time.Duration(50+s.rand.IntN(400)) * time.Millisecond)
+	f := s.draw()
+	f.Fault.From = s.now()
+	f.run()
+	f.Fault.To = s.now()
+	s.mu.Lock()
+	s.faults, s.kinds = append(s.faults, f.Fault), append(s.kinds, f.kind)
+	s.mu.Unlock()
+	for _, n := range s.cluster.Nodes {
+		s.settles(f, n)
+	}
+}
+
+// settles waits until a node takes a write after a fault.
+func (s *suite) settles(f fault, n *Node) {
+	const within = 20 * time.Second
+	deadline := time.Now().Add(within)
+	last := ""
+	for time.Now().Before(deadline) {
+		ctx, cancel := context.WithTimeout(s.t.Context(), 2*time.Second)
+		a, err := put(ctx, n, "settle", f.What)
+		cancel()
+		if err == nil && a.Status == 200 {
+			return
+		}
+		last = fmt.Sprintf("%d %s %v", a.Status, a.Body, err)
+		pause(10 * time.Millisecond)
+	}
+	s.violated(check.Violation{Invariant: check.Convergence, Detail: fmt.Sprintf("%s takes no write within %v after %s: %s", n.ID, within, f.What, last)})
+}
+
+// check checks what the clients of a segment saw. They have ended.
+func (s *suite) check(c *chaosClients) {
+	ops := c.history.Ops()
+	violations, undecided := check.Linearizable(ops, 20*time.Second)
+	for _, w := range c.watchers {
+		violations = append(violations, check.Watched(&w.watch, ops)...)
+	}
+	violations = append(violations, check.Holders(c.roles.tenures, c.roles.writes)...)
+	for _, v := range violations {
+		s.violated(v)
+	}
+	if undecided > 0 {
+		s.t.Logf("%d keys were not decided in time", undecided)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ops += len(ops)
+}
+
+func (s *suite) report() timeline.Report {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := timeline.Report{
+		Title:  fmt.Sprintf("%d processes, seed %d", len(s.cluster.Nodes), s.seed),
+		Again:  fmt.Sprintf("make chaos SEED=%d (the same faults; processes are never exactly the same)", s.seed),
+		Length: s.now(), Faults: s.faults, Reigns: s.reigns, Gaps: timeline.GapsOf(s.acks, s.now()), Details: s.cluster.Logs(),
+	}
+	for _, n := range s.cluster.Nodes {
+		r.Nodes = append(r.Nodes, n.ID)
+	}
+	for _, v := range s.broken {
+		r.Broken = append(r.Broken, v.Error())
+		for _, o := range v.Ops {
+			r.Ops = append(r.Ops, timeline.Op{What: o.String(), From: o.Begin, To: max(o.Begin, o.End)})
+		}
+	}
+	return r
+}
+
+func (s *suite) saveReport() {
+	dir := os.Getenv("NORTHSTAR_CHAOS_REPORT")
+	if dir == "" && !s.t.Failed() {
+		return
+	}
+	r := s.report()
+	if s.t.Failed() {
+		var text strings.Builder
+		_ = r.Text(&text) // it does not fail
+		s.t.Log(text.String())
+	}
+	path, err := r.Save(cmp.Or(dir, "../../out/chaos"), fmt.Sprintf("proc-%d-%d", len(s.cluster.Nodes), s.seed))
+	if err != nil {
+		s.t.Error(err)
+		return
+	}
+	s.t.Logf("report: %s", path)
+}
+
+// summary says what was done, and for how long no write was acknowledged around
+// each kind of fault.
+func (s *suite) summary() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	gaps := map[string][]time.Duration{}
+	all := timeline.GapsOf(s.acks, s.now())
+	for i, f := range s.faults {
+		longest := time.Duration(0)
+		for _, g := range all {
+			if g.From < f.To+time.Second && g.To > f.From {
+				longest = max(longest, g.To-g.From)
+			}
+		}
+		gaps[s.kinds[i]] = append(gaps[s.kinds[i]], longest)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "seed %d, %d nodes: %d faults in %v, %d operations, %d acknowledged writes, %d terms with a leader, %d violations; longest time without an acknowledged write (under 300 ms counts as none):\n",
+		s.seed, len(s.cluster.Nodes), len(s.faults), s.now().Round(time.Second), s.ops, len(s.acks), len(s.leaders), len(s.broken))
+	for _, kind := range slices.Sorted(maps.Keys(gaps)) {
+		g := gaps[kind]
+		slices.Sort(g)
+		at := func(q float64) time.Duration { return g[int(q*float64(len(g)-1))].Round(time.Millisecond) }
+		fmt.Fprintf(&b, "  %-16s %4d times: p50 %v, p99 %v, max %v\n", kind, len(g), at(0.5), at(0.99), at(1))
+	}
+	return b.String()
+}
