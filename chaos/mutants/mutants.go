@@ -6,7 +6,9 @@ package mutants
 import (
 	"embed"
 	"fmt"
+	"os"
 	"path"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -25,7 +27,57 @@ type Mutant struct {
 	Breaks []string // the invariants of which one must break
 	Budget int      // seeds within which it must
 	Seed   uint64   // the first of these; with the sources of that day it was enough
-	Edits  []overlay.Edit
+	hunks  []hunk
+}
+
+// hunk is one change of a file: lines with a ' ', '-' or '+' before them.
+type hunk struct {
+	file  string
+	lines []string
+}
+
+// fuzz is how many lines of context may have changed on either side of a hunk.
+const fuzz = 3
+
+// edit gives the hunk without so many lines of context at each end.
+func (h hunk) edit(without int) overlay.Edit {
+	lines := h.lines
+	for range without {
+		if len(lines) > 0 && lines[0][0] == ' ' {
+			lines = lines[1:]
+		}
+		if n := len(lines); n > 0 && lines[n-1][0] == ' ' {
+			lines = lines[:n-1]
+		}
+	}
+	e := overlay.Edit{File: h.file}
+	for _, line := range lines {
+		if line[0] != '+' {
+			e.Old += line[1:]
+		}
+		if line[0] != '-' {
+			e.New += line[1:]
+		}
+	}
+	return e
+}
+
+// Edits fits the patch to the sources below root, with as much of its context as
+// is still there. What does not fit is left for whoever applies it to refuse.
+func (m Mutant) Edits(root string) (overlay.Set, error) {
+	set := overlay.Set{Root: root}
+	for _, h := range m.hunks {
+		text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(h.file)))
+		if err != nil {
+			return set, err
+		}
+		e := h.edit(0)
+		for without := 1; without <= fuzz && strings.Count(string(text), e.Old) != 1; without++ {
+			e = h.edit(without)
+		}
+		set.Edits = append(set.Edits, e)
+	}
+	return set, nil
 }
 
 // All reads every mutant, in the order of their names.
@@ -63,8 +115,8 @@ func parse(name, text string) (Mutant, error) {
 			return m, fmt.Errorf("%s: %w", key, err)
 		}
 	}
-	m.Edits = edits(diff)
-	if m.Guard == "" || m.Kind == "" || len(m.Breaks) == 0 || m.Budget == 0 || len(m.Edits) == 0 {
+	m.hunks = hunks(diff)
+	if m.Guard == "" || m.Kind == "" || len(m.Breaks) == 0 || m.Budget == 0 || len(m.hunks) == 0 {
 		return m, fmt.Errorf("a part of the head is missing, or there is no change: %+v", m)
 	}
 	return m, nil
@@ -88,9 +140,9 @@ func (m *Mutant) set(key, value string) (err error) {
 	return err
 }
 
-// edits makes an edit of each hunk. Where in the file it stands is found by its
+// hunks takes a unified diff apart. Where in its file a hunk stands is found by its
 // text, which must be there once.
-func edits(diff string) (all []overlay.Edit) {
+func hunks(diff string) (all []hunk) {
 	file := ""
 	for line := range strings.Lines(diff) {
 		switch {
@@ -98,16 +150,9 @@ func edits(diff string) (all []overlay.Edit) {
 		case strings.HasPrefix(line, "+++ b/"):
 			file = strings.TrimSpace(strings.TrimPrefix(line, "+++ b/"))
 		case strings.HasPrefix(line, "@@"):
-			all = append(all, overlay.Edit{File: file})
-		case len(all) == 0:
-		default:
-			e := &all[len(all)-1]
-			if line[0] != '+' {
-				e.Old += line[1:]
-			}
-			if line[0] != '-' {
-				e.New += line[1:]
-			}
+			all = append(all, hunk{file: file})
+		case len(all) > 0:
+			all[len(all)-1].lines = append(all[len(all)-1].lines, line)
 		}
 	}
 	return all

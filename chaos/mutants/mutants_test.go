@@ -31,7 +31,11 @@ func TestPatchesApply(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, m := range all {
-		if _, err := overlay.Write(t.TempDir(), overlay.Set{Root: root, Edits: m.Edits}); err != nil {
+		set, err := m.Edits(root)
+		if err == nil {
+			_, err = overlay.Write(t.TempDir(), set)
+		}
+		if err != nil {
 			t.Errorf("%s: %v", m.Name, err)
 		}
 		if _, err := sim.NewConfig(m.Kind, 1, m.Nodes); err != nil || m.Nodes < 3 {
@@ -54,8 +58,16 @@ func TestParse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []overlay.Edit{{File: "x.go", Old: "one\ntwo\nthree\n", New: "one\n2\nthree\n"}, {File: "x.go", Old: "nine\n", New: "nine\nten\n"}}
-	if m.Kind != "faults" || m.Nodes != 3 || m.Budget != 7 || m.Seed != 9 || !slices.Equal(m.Breaks, []string{"a", "b"}) || !slices.Equal(m.Edits, want) {
+	root := t.TempDir()
+	if err := os.WriteFile(filepath.Join(root, "x.go"), []byte("uno\ntwo\nthree\nnine\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	set, err := m.Edits(root) // the line before two has changed
+	want := []overlay.Edit{{File: "x.go", Old: "two\n", New: "2\n"}, {File: "x.go", Old: "nine\n", New: "nine\nten\n"}}
+	if err != nil || !slices.Equal(set.Edits, want) {
+		t.Errorf("%+v, %v", set, err)
+	}
+	if m.Kind != "faults" || m.Nodes != 3 || m.Budget != 7 || m.Seed != 9 || !slices.Equal(m.Breaks, []string{"a", "b"}) {
 		t.Errorf("%+v", m)
 	}
 	for _, bad := range []string{"Guard: g\n", head, strings.Replace(head, "Seed", "Seat", 1), strings.Replace(head, "7", "x", 1)} {

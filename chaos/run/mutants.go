@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"northstar/chaos/mutants"
-	"northstar/chaos/overlay"
 )
 
 // runMutants builds the simulation with one bug after the other, and wants each
@@ -103,7 +102,11 @@ func hunt(ctx context.Context, dir string, m mutants.Mutant) (found, error) {
 	if err != nil {
 		return found{}, err
 	}
-	bin, err := buildExact(ctx, dir, overlay.Set{Root: filepath.Dir(root), Edits: m.Edits})
+	edits, err := m.Edits(filepath.Dir(root))
+	if err != nil {
+		return found{}, err
+	}
+	bin, err := buildExact(ctx, dir, edits)
 	if err != nil {
 		return found{}, err
 	}
