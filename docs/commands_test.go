@@ -190,6 +190,8 @@ func (p program) check(words []string) (problems []string) {
 	for i := 0; i < len(words); i++ {
 		word := strings.Trim(words[i], `"'`)
 		switch {
+		case word == "--": // another program's words follow
+			i = len(words)
 		case word == "" || strings.ContainsAny(word[:1], "><#)") || strings.HasPrefix(word, "2>") || strings.HasPrefix(word, "…"):
 			i = len(words)
 		case strings.HasPrefix(word, "-") && word != "-":

@@ -78,10 +78,16 @@ func describe(app *kong.Application) grammar {
 			}
 		}
 		for _, child := range n.Children {
+			if child.Hidden {
+				continue
+			}
 			p.Words = append(p.Words, word{child.Name, summary(child.Help)})
 		}
 		g.Places = append(g.Places, p)
 		for _, child := range n.Children {
+			if child.Hidden {
+				continue
+			}
 			walk(child, path+" "+child.Name, p.Flags)
 		}
 	}

@@ -63,6 +63,8 @@ type commands struct {
 	Audit      auditCmd      `cmd:"" help:"Show who called what, from where, why, and what came of it."`
 	KV         kvCmd         `cmd:"" name:"kv" help:"Read, write and watch keys."`
 	Role       roleCmd       `cmd:"" help:"Show, take and watch named roles."`
+	Run        runCmd        `cmd:"" help:"Run a command while this process holds a role."`
+	Keep       keepCmd       `cmd:"" hidden:"" help:"Of run: the process between it and its command."`
 	Nodes      nodesCmd      `cmd:"" help:"Show the registered application nodes."`
 	Snapshot   snapshotCmd   `cmd:"" help:"Back up and restore the cluster's state."`
 	TLS        tlsCmd        `cmd:"" name:"tls" help:"Make certificates."`
@@ -115,8 +117,9 @@ func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(fo
 
 // report prints an error as one line and gives the exit code.
 func (a *app) report(err error) int {
-	if err == nil {
-		return exitDone
+	var ended *commandError
+	if err == nil || (errors.As(err, &ended) && ended.text == "") {
+		return exitCode(err)
 	}
 	line := strings.Join(strings.Fields(strings.ReplaceAll(err.Error(), "\n", "; ")), " ")
 	fmt.Fprintln(a.stderr, "northstarctl: "+line)
@@ -125,9 +128,12 @@ func (a *app) report(err error) int {
 
 func exitCode(err error) int {
 	var usage *usageError
+	var ended *commandError
 	switch {
 	case err == nil:
 		return exitDone
+	case errors.As(err, &ended):
+		return ended.code
 	case errors.As(err, &usage):
 		return exitUsage
 	case errors.Is(err, client.ErrOutcomeUnknown):

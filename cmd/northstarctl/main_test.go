@@ -23,11 +23,17 @@ import (
 	"northstar/cluster"
 )
 
+// asProgram in the environment makes the test binary the program.
+const asProgram = "NORTHSTARCTL_TEST_AS_PROGRAM"
+
 var update = flag.Bool("update", false, "rewrite testdata/*.golden")
 
 func TestMain(m *testing.M) {
 	for _, name := range []string{"ENDPOINTS", "TOKEN", "CA", "CERT", "KEY"} {
 		os.Unsetenv("NORTHSTAR_" + name)
+	}
+	if os.Getenv(asProgram) != "" {
+		main()
 	}
 	goleak.VerifyTestMain(m)
 }

@@ -1,0 +1,260 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"syscall"
+	"time"
+
+	"northstar/client"
+)
+
+const (
+	clockLook   = 250 * time.Millisecond // how long a timer may be trusted: it does not run while the machine is suspended
+	killAfter   = 200 * time.Millisecond // between SIGKILL and the end of the lease, at most
+	releaseTime = 5 * time.Second        // for giving the role back on behalf of a dead parent
+
+	exitNotExecutable = 126 // as env, nice and timeout have it
+	exitNotFound      = 127
+)
+
+// keeping is what a keeper is told to begin with.
+type keeping struct {
+	Path    string        `json:"path"`
+	Args    []string      `json:"args"` // with the name
+	Env     []string      `json:"env"`
+	Until   time.Duration `json:"until"`   // end of the lease, of the clock of leases
+	Stop    time.Duration `json:"stop"`    // between SIGTERM and SIGKILL
+	Kill    time.Duration `json:"kill"`    // between SIGKILL and the end of the lease
+	Release release       `json:"release"` // what to give back should the parent die
+}
+
+// order is what it is told later. The end of the orders is the end of the parent.
+type order struct {
+	Until  time.Duration  `json:"until,omitempty"`
+	Signal syscall.Signal `json:"signal,omitempty"`
+	Stop   bool           `json:"stop,omitempty"` // the role is lost
+}
+
+// report is what it tells in the end.
+type report struct {
+	Code    int    `json:"code,omitempty"`
+	Stopped bool   `json:"stopped,omitempty"` // for the lease's sake, not by itself
+	Error   string `json:"error,omitempty"`   // it could not be started
+}
+
+// release says how to give a role back.
+type release struct {
+	Endpoints     []string      `json:"endpoints,omitempty"`
+	Token         string        `json:"token,omitempty"`
+	CA, Cert, Key string        `json:",omitempty"`
+	Timeout       time.Duration `json:"timeout,omitempty"`
+	Session       string        `json:"session,omitempty"`
+}
+
+// keepCmd is the keeper: a process between run and its command, so that the
+// command ends before the lease does also when run itself is stopped or killed.
+// Both watch the same clock; each ends the command should the other be gone.
+type keepCmd struct{}
+
+// The keeper's descriptors.
+const (
+	ordersFD  = 3
+	reportsFD = 4
+)
+
+func (*keepCmd) Run(a *app) error {
+	syscall.CloseOnExec(ordersFD)
+	syscall.CloseOnExec(reportsFD)
+	code, err := keep(a, os.NewFile(ordersFD, "orders"), os.NewFile(reportsFD, "reports"))
+	if err != nil {
+		return fmt.Errorf("keep: this command is only for northstarctl run: %w", err)
+	}
+	if code != 0 {
+		return &commandError{code: code}
+	}
+	return nil
+}
+
+// commandError is the end of a command by itself, other than with 0.
+type commandError struct {
+	code int
+	text string // "": it has said itself what there was to say
+}
+
+func (e *commandError) Error() string { return e.text }
+
+// keep runs one command until it ends and gives its exit code.
+func keep(a *app, in io.Reader, out io.Writer) (int, error) {
+	// Signals of the terminal and of a service manager that tells every process are
+	// run's to pass on.
+	ignored := make(chan os.Signal, 1)
+	signal.Notify(ignored, passedOn...)
+	defer signal.Stop(ignored)
+	runtime.LockOSThread() // the kernel ends the command when the thread that started it is gone
+	defer runtime.UnlockOSThread()
+	inheritOrphans()
+	decoder := json.NewDecoder(in)
+	var k keeping
+	if err := decoder.Decode(&k); err != nil {
+		return 0, fmt.Errorf("read what to keep: %w", err)
+	}
+	tell := json.NewEncoder(out) // nobody may be there any more to hear it
+	w := &ward{keeping: k, now: client.NewDeadline(nil).Now}
+	if at, _ := w.next(); at <= w.now() {
+		_ = tell.Encode(report{Stopped: true})
+		return 0, nil
+	}
+	cmd := exec.Cmd{Path: k.Path, Args: k.Args, Env: k.Env, Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr, SysProcAttr: commandAttributes()}
+	if err := cmd.Start(); err != nil {
+		_ = tell.Encode(report{Code: startCode(err), Error: err.Error()})
+		return startCode(err), nil
+	}
+	w.group = cmd.Process.Pid
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		awaitEnd(w.group)
+	}()
+	orphan := w.watch(ended, orders(decoder))
+	signalGroup(w.group, syscall.SIGKILL) // what it has left behind, while its number is still taken
+	_ = cmd.Wait()                        // the state says it
+	endChildren()                         // and what of that has left the group
+	code := exitStatus(cmd.ProcessState)
+	_ = tell.Encode(report{Code: code, Stopped: w.stopping})
+	if orphan {
+		k.Release.do(a)
+	}
+	return code, nil
+}
+
+// orders gives what comes until the parent's end, and that as the end of the
+// channel. It reads for as long as the process lives.
+func orders(d *json.Decoder) <-chan order {
+	c := make(chan order)
+	go func() {
+		defer close(c)
+		for {
+			var o order
+			if d.Decode(&o) != nil {
+				return
+			}
+			c <- o
+		}
+	}()
+	return c
+}
+
+// ward is a command that runs, and when it must end.
+type ward struct {
+	keeping
+	now      func() time.Duration
+	group    int
+	stopping bool          // SIGTERM was sent for the lease's sake
+	killAt   time.Duration // while stopping
+	killed   bool
+}
+
+// next is when to act, and whether with SIGKILL.
+func (w *ward) next() (at time.Duration, kill bool) {
+	last := w.Until - w.Kill
+	if w.stopping {
+		return min(w.killAt, last), true
+	}
+	return last - w.Stop, false
+}
+
+// stop asks the command to end for the lease's sake.
+func (w *ward) stop() {
+	if w.stopping {
+		return
+	}
+	w.stopping, w.killAt = true, w.now()+w.Stop
+	signalGroup(w.group, syscall.SIGTERM)
+	signalGroup(w.group, syscall.SIGCONT) // one that is stopped could not end
+}
+
+// watch returns when the command has ended. orphan says that the parent went first.
+func (w *ward) watch(ended <-chan struct{}, orders <-chan order) (orphan bool) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ended:
+			return orphan
+		case o, ok := <-orders:
+			switch {
+			case !ok:
+				orphan, orders = true, nil
+				w.stop()
+			case o.Stop:
+				w.stop()
+			case o.Signal != 0:
+				signalGroup(w.group, o.Signal)
+			default:
+				w.Until = max(w.Until, o.Until)
+			}
+		case <-timer.C:
+		}
+		timer.Reset(w.due())
+	}
+}
+
+// due does what is due and gives the time until it should look again.
+func (w *ward) due() time.Duration {
+	at, kill := w.next()
+	switch {
+	case w.killed:
+		return time.Hour
+	case w.now() < at:
+		return min(at-w.now(), clockLook)
+	case kill:
+		w.killed = true
+		signalGroup(w.group, syscall.SIGKILL)
+		return time.Hour
+	}
+	w.stop()
+	return 0
+}
+
+// signalGroup signals all processes of a group; there may be none left.
+func signalGroup(group int, sig syscall.Signal) { _ = syscall.Kill(-group, sig) }
+
+// startCode is the exit code for a command that cannot be started.
+func startCode(err error) int {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, exec.ErrNotFound) {
+		return exitNotFound
+	}
+	return exitNotExecutable
+}
+
+// exitStatus is the exit code, or 128 and the signal that ended it, as shells have it.
+func exitStatus(s *os.ProcessState) int {
+	if ws, ok := s.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		return 128 + int(ws.Signal())
+	}
+	return s.ExitCode()
+}
+
+// do gives the role back, so that the next candidate need not wait for the TTL.
+func (r release) do(a *app) {
+	heir := &app{commands: commands{Endpoints: r.Endpoints, Token: r.Token, CA: r.CA, Cert: r.Cert, Key: r.Key, Timeout: r.Timeout}}
+	c, err := heir.connect()
+	if err != nil {
+		return // as it was for the parent: the session ends by itself
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), releaseTime)
+	defer cancel()
+	if err := c.EndSession(ctx, r.Session); err != nil && !errors.Is(err, client.ErrSessionEnded) {
+		fmt.Fprintf(a.stderr, "northstarctl: session %s ends by itself: %v\n", r.Session, err)
+	}
+}

@@ -1,0 +1,219 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"syscall"
+	"time"
+
+	"northstar/client"
+)
+
+const (
+	defaultStop = 2 * time.Second
+	restartMin  = time.Second
+	restartMost = 30 * time.Second
+)
+
+// passedOn are the signals that a command gets that run does; ending are those of
+// them that ask for the end.
+var (
+	passedOn = []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH}
+	ending   = map[os.Signal]bool{syscall.SIGHUP: true, syscall.SIGINT: true, syscall.SIGQUIT: true, syscall.SIGTERM: true}
+)
+
+type runCmd struct {
+	Role          string        `required:"" help:"The role."`
+	TakeoverDelay time.Duration `default:"1s" help:"How long to wait after a holder was lost involuntarily."`
+	TTL           time.Duration `name:"ttl" default:"10s" help:"How long the role is held without word from this process; at least 500ms."`
+	StopTimeout   time.Duration `help:"Between SIGTERM and SIGKILL when the role is lost; at most 3/10 of the TTL. Default: 2s, or that if it is less."`
+	Restart       string        `enum:"never,on-failure,always" default:"never" help:"Start CMD again when it ends by itself: ${enum}."`
+	Name          string        `help:"What others see of the holder; default: host name and process ID."`
+	Value         string        `help:"Shown with the role while it is held."`
+	Cmd           []string      `arg:"" name:"cmd" passthrough:"" help:"The command and its arguments, after --."`
+}
+
+func (r *runCmd) Help() string {
+	return "CMD is started when this process is elected, in a process group of its own, with NORTHSTAR_ROLE, NORTHSTAR_FENCING_TOKEN and NORTHSTAR_SESSION in its environment. " +
+		"It is stopped, with SIGTERM and then SIGKILL, before another can be elected, and started again when this process is. Signals are passed on to it. " +
+		"When CMD ends by itself the role is given back, and the exit code is CMD's: 128 and the signal if one ended it, 127 if it is not found, 126 if it cannot be started."
+}
+
+// check validates the flags and fills in what depends on others.
+func (r *runCmd) check() error {
+	if len(r.Cmd) > 0 && r.Cmd[0] == "--" {
+		r.Cmd = r.Cmd[1:]
+	}
+	most := r.TTL * 3 / 10
+	switch {
+	case runtime.GOOS != "linux":
+		return errors.New("run: needs Linux, whose clock of leases two processes can share")
+	case len(r.Cmd) == 0 || r.Cmd[0] == "":
+		return usagef("<cmd>: want a command after --")
+	case r.StopTimeout < 0 || r.StopTimeout > most:
+		return usagef("--stop-timeout: want at most 3/10 of --ttl, %v, got %v", most, r.StopTimeout)
+	case r.TakeoverDelay < 0:
+		return usagef("--takeover-delay: want 0 or more, got %v", r.TakeoverDelay)
+	case r.StopTimeout == 0:
+		r.StopTimeout = min(defaultStop, most)
+	}
+	if r.Name == "" {
+		r.Name = client.ProcessName()
+	}
+	return nil
+}
+
+func (r *runCmd) Run(a *app) error {
+	if err := r.check(); err != nil {
+		return err
+	}
+	path, err := exec.LookPath(r.Cmd[0])
+	if err != nil {
+		return &commandError{startCode(err), err.Error()}
+	}
+	inheritOrphans()
+	// They are this function's alone: the context of the others ends with the first.
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, passedOn...)
+	defer signal.Stop(signals)
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	k, err := c.NewCandidate(client.CandidateConfig{
+		Role: r.Role, Value: r.Value, TakeoverDelay: r.TakeoverDelay, Session: client.SessionConfig{Name: r.Name, TTL: r.TTL},
+	})
+	if err != nil {
+		return &usageError{err}
+	}
+	s := &supervisor{runCmd: r, a: a, path: path, elector: k, signals: signals, clock: client.NewDeadline(nil).Now, release: func(l *client.Leadership) release {
+		return release{Endpoints: a.Endpoints, Token: a.Token, CA: a.CA, Cert: a.Cert, Key: a.Key, Timeout: a.Timeout, Session: l.Session}
+	}}
+	err = s.run(context.WithoutCancel(a.ctx))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), releaseTime)
+	defer cancel()
+	if e := k.Close(ctx); e != nil {
+		fmt.Fprintf(a.stderr, "northstarctl: role %s is given back when its lease ends: %v\n", r.Role, e)
+	}
+	return err
+}
+
+// supervisor campaigns, and runs the command while this process leads.
+type supervisor struct {
+	*runCmd
+	a       *app
+	path    string
+	elector client.Elector
+	signals <-chan os.Signal
+	clock   func() time.Duration // of leases
+	release func(l *client.Leadership) release
+	ended   bool // a signal has asked for the end
+}
+
+// run returns when the command has ended by itself, or a signal came while it did
+// not run.
+func (s *supervisor) run(ctx context.Context) error {
+	for {
+		l, err := s.campaign(ctx)
+		if l == nil || err != nil {
+			return err
+		}
+		fmt.Fprintf(s.a.stderr, "northstarctl: elected for role %s, token %d\n", s.Role, l.Token)
+		over, err := s.lead(l)
+		if over || s.ended {
+			return err
+		}
+		fmt.Fprintf(s.a.stderr, "northstarctl: role %s with token %d is lost: %v\n", s.Role, l.Token, l.Cause())
+	}
+}
+
+// campaign gives no tenure when a signal ended it.
+func (s *supervisor) campaign(ctx context.Context) (*client.Leadership, error) {
+	defer s.a.progress("waiting for role " + s.Role)()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type result struct {
+		l   *client.Leadership
+		err error
+	}
+	elected := make(chan result, 1)
+	go func() {
+		l, err := s.elector.Campaign(ctx)
+		elected <- result{l, err}
+	}()
+	for {
+		select {
+		case r := <-elected:
+			return r.l, r.err
+		case sig := <-s.signals:
+			if ending[sig] {
+				cancel()
+				<-elected
+				return nil, nil
+			}
+		}
+	}
+}
+
+// lead runs the command for one tenure, as often as is wanted. over says that it
+// has ended by itself for good.
+func (s *supervisor) lead(l *client.Leadership) (over bool, err error) {
+	for pause := restartMin; ; pause = min(2*pause, restartMost) {
+		began := time.Now()
+		rep, err := s.once(l)
+		switch {
+		case err != nil:
+			return true, err
+		case rep.Stopped:
+			l.End(client.ErrLeaseLapsed) // the keeper may have been first to see it
+			return false, nil
+		case s.ended || !s.again(rep):
+			return true, outcome(rep)
+		}
+		if time.Since(began) > restartMost {
+			pause = restartMin
+		}
+		wait := pause - rand.N(pause/10)
+		fmt.Fprintf(s.a.stderr, "northstarctl: %s ended with %d, starts again in %v\n", s.Cmd[0], rep.Code, wait.Round(time.Millisecond))
+		if !s.pause(l, wait) {
+			return s.ended, outcome(rep)
+		}
+	}
+}
+
+func (s *supervisor) again(rep report) bool {
+	return rep.Error == "" && (s.Restart == "always" || (s.Restart == "on-failure" && rep.Code != 0))
+}
+
+func outcome(rep report) error {
+	if rep.Code == 0 {
+		return nil
+	}
+	return &commandError{rep.Code, rep.Error}
+}
+
+// pause says whether time has passed without the end of the tenure or of run.
+func (s *supervisor) pause(l *client.Leadership, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+			return true
+		case <-l.Done():
+			return false
+		case sig := <-s.signals:
+			if ending[sig] {
+				s.ended = true
+				return false
+			}
+		}
+	}
+}

@@ -1,0 +1,461 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"northstar/client"
+	"northstar/node"
+)
+
+const patience = 20 * time.Second // for what takes no time on a machine that has any
+
+// oneNode runs a cluster of one node in this process until the test ends.
+func oneNode(t *testing.T) (endpoint string, c *client.Client) {
+	t.Helper()
+	var free [2]net.Listener
+	var addrs []string
+	for i := range free {
+		var err error
+		if free[i], err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+			t.Fatal(err)
+		}
+		addrs = append(addrs, free[i].Addr().String())
+	}
+	for _, l := range free {
+		l.Close()
+	}
+	cfg := node.Default()
+	cfg.ID, cfg.DataDir, cfg.Disk.Reserve = "n1", t.TempDir(), 1<<20
+	cfg.RaftAddr, cfg.HTTPAddr = addrs[0], addrs[1]
+	cfg.InitialCluster = node.InitialCluster{{ID: "n1", RaftAddress: addrs[0], HTTPAddress: addrs[1]}}
+	env := node.Env{WatchdogEvery: -1, Notify: func(string) {}}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		n, err := node.New(cfg, env)
+		if err == nil {
+			err = n.Run(ctx)
+		}
+		if err != nil {
+			t.Errorf("node: %v", err)
+		}
+	})
+	endpoint = "http://" + addrs[1]
+	c, err := client.New(client.Config{Endpoints: []string{endpoint}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		c.Close()
+		cancel()
+		running.Wait()
+	})
+	return endpoint, c
+}
+
+// eventually repeats f until it succeeds.
+func eventually(f func() error) error {
+	deadline := time.Now().Add(patience)
+	for {
+		err := f()
+		if err == nil || time.Now().After(deadline) {
+			return err
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// runner is northstarctl run as a process.
+type runner struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	lines  chan string // of the command, on stdout
+	stderr bytes.Buffer
+}
+
+// startRun starts northstarctl run with a shell script as its command.
+func startRun(t *testing.T, endpoint string, script string, flags ...string) *runner {
+	t.Helper()
+	args := append([]string{"--endpoints", endpoint, "run"}, flags...)
+	r := &runner{t: t, cmd: exec.Command("/proc/self/exe", append(args, "--", "/bin/sh", "-c", script)...), lines: make(chan string, 100)}
+	r.cmd.Env = append(os.Environ(), asProgram+"=yes")
+	r.cmd.Stderr = &r.stderr
+	out, w, err := os.Pipe() // not StdoutPipe, which Wait closes
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.cmd.Stdout = w
+	err = r.cmd.Start()
+	w.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(r.lines)
+		defer out.Close()
+		for s := bufio.NewScanner(out); s.Scan(); {
+			r.lines <- s.Text()
+		}
+	}()
+	t.Cleanup(func() {
+		if r.cmd.ProcessState == nil {
+			_ = r.cmd.Process.Kill()
+			_ = r.cmd.Wait()
+		}
+		for range r.lines { // until the command is gone too
+		}
+		if t.Failed() {
+			t.Logf("stderr:\n%s", r.stderr.String())
+		}
+	})
+	return r
+}
+
+// line gives the rest of the next line, which begins so.
+func (r *runner) line(prefix string) string {
+	r.t.Helper()
+	select {
+	case l, ok := <-r.lines:
+		rest, found := strings.CutPrefix(l, prefix)
+		if !ok || !found {
+			r.t.Fatalf("the command says %q (%v), want %q", l, ok, prefix)
+		}
+		return strings.TrimSpace(rest)
+	case <-time.After(patience):
+		r.t.Fatalf("the command does not say %q", prefix)
+	}
+	return ""
+}
+
+func (r *runner) pid(prefix string) int {
+	r.t.Helper()
+	pid, err := strconv.Atoi(r.line(prefix))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return pid
+}
+
+func (r *runner) signal(sig syscall.Signal) {
+	r.t.Helper()
+	if err := r.cmd.Process.Signal(sig); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// exit waits for the end of the program.
+func (r *runner) exit(want int) {
+	r.t.Helper()
+	late := time.AfterFunc(patience, func() { _ = r.cmd.Process.Kill() })
+	_ = r.cmd.Wait()
+	if !late.Stop() {
+		r.t.Fatal("it does not end")
+	}
+	if got := exitStatus(r.cmd.ProcessState); got != want {
+		r.t.Errorf("exit %d, want %d", got, want)
+	}
+}
+
+// gone waits until a process has ended.
+func gone(t *testing.T, pid int) {
+	t.Helper()
+	if err := eventually(func() error {
+		if !alive(pid) {
+			return nil
+		}
+		return fmt.Errorf("process %d is alive", pid)
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// alive says whether a process runs; one that nobody has waited for does not.
+func alive(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && !strings.HasPrefix(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " Z")
+}
+
+// parentOf tells of a process who started it.
+func parentOf(t *testing.T, pid int) int {
+	t.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	parent, err := strconv.Atoi(strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parent
+}
+
+func evict(t *testing.T, endpoint, role string) {
+	t.Helper()
+	req, err := http.NewRequest(http.MethodDelete, endpoint+"/admin/roles/"+role, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if body, _ := io.ReadAll(res.Body); res.StatusCode != http.StatusOK {
+		t.Fatalf("evict: %d %s", res.StatusCode, body)
+	}
+	http.DefaultClient.CloseIdleConnections()
+}
+
+// vacant waits until nobody holds a role, for the latest of these reasons.
+func vacant(t *testing.T, c *client.Client, role string, causes ...string) {
+	t.Helper()
+	if err := eventually(func() error {
+		h, err := c.RoleHistory(t.Context(), role)
+		switch {
+		case err != nil:
+			return err
+		case len(h.Items) == 0 || h.Items[0].EndedAt == nil:
+			return fmt.Errorf("role %s: %+v", role, h.Items)
+		case !slices.Contains(causes, h.Items[0].Cause):
+			return fmt.Errorf("role %s ended: %s, want %v", role, h.Items[0].Cause, causes)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The scripts wait with read-only loops of the shell's own waiting, so that a trap
+// acts at once; stubborn ones cannot be ended but with SIGKILL.
+const (
+	willing  = `trap 'echo TERM; exit 9' TERM; echo pid $$; sh -c 'echo child $$; exec sleep 1000' & wait`
+	stubborn = `trap '' TERM; echo pid $$; while :; do sleep 1000; done`
+)
+
+func TestRun(t *testing.T) {
+	endpoint, c := oneNode(t)
+	for name, test := range map[string]func(t *testing.T, endpoint string, c *client.Client){
+		"environment and exit code": testRunEnvironment,
+		"signals":                   testRunSignals,
+		"waiting":                   testRunWaiting,
+		"evicted":                   testRunEvicted,
+		"killed":                    testRunKilled,
+		"paused":                    testRunPaused,
+		"keeper killed":             testRunKeeperKilled,
+		"keeper paused":             testRunKeeperPaused,
+		"restart":                   testRunRestart,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, endpoint, c)
+		})
+	}
+}
+
+func testRunEnvironment(t *testing.T, endpoint string, c *client.Client) {
+	r := startRun(t, endpoint, `echo $NORTHSTAR_ROLE/$NORTHSTAR_FENCING_TOKEN/$NORTHSTAR_SESSION; exit 7`, "--role", "env")
+	words := strings.Split(r.line(""), "/")
+	r.exit(7)
+	h, err := c.RoleHistory(t.Context(), "env")
+	if err != nil || len(h.Items) != 1 {
+		t.Fatalf("%+v, %v", h, err)
+	}
+	if it := h.Items[0]; words[0] != "env" || words[1] != strconv.FormatUint(it.Token, 10) || words[2] != it.SessionID || it.EndedAt == nil {
+		t.Errorf("environment %q of tenure %+v", words, it)
+	}
+	for script, want := range map[string]int{`true`: 0, `kill -9 $$`: 137, `kill -TERM $$`: 143} {
+		startRun(t, endpoint, script, "--role", "env").exit(want)
+	}
+	broken := filepath.Join(t.TempDir(), "broken") // for the kernel, not for who looks at its mode
+	if err := os.WriteFile(broken, []byte("\x7fELF"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for args, want := range map[string]int{
+		"--role env -- /does/not/exist": exitNotFound, "--role env -- no-such-program": exitNotFound, "--role env -- /etc/passwd": exitNotExecutable, "--role env -- " + broken: exitNotExecutable,
+		"--role env": exitUsage, "-- true": exitUsage, "--role env --stop-timeout 4s -- true": exitUsage, "--role env --ttl 100ms -- true": exitUsage,
+		"--role env --restart often -- true": exitUsage, "--role env --takeover-delay=-1s -- true": exitUsage,
+	} {
+		cmd := exec.Command("/proc/self/exe", append([]string{"--endpoints", endpoint, "run"}, strings.Fields(args)...)...)
+		cmd.Env = append(os.Environ(), asProgram+"=yes")
+		out, err := cmd.CombinedOutput()
+		if cmd.ProcessState.ExitCode() != want || !strings.Contains(string(out), "northstarctl: ") {
+			t.Errorf("run %s: %v, want exit %d: %s", args, err, want, out)
+		}
+	}
+}
+
+func testRunSignals(t *testing.T, endpoint string, c *client.Client) {
+	r := startRun(t, endpoint, `trap 'echo USR1' USR1; trap 'echo TERM; exit 9' TERM; while :; do sh -c 'echo child $$; exec sleep 1000' & wait; done`, "--role", "signals")
+	first := r.pid("child")
+	r.signal(syscall.SIGUSR1)
+	r.line("USR1")
+	gone(t, first) // it got the signal as well
+	child := r.pid("child")
+	r.signal(syscall.SIGTERM)
+	r.line("TERM")
+	r.exit(9)
+	gone(t, child)
+	vacant(t, c, "signals", "session_ended")
+
+	// What ends takes along all that it has started.
+	r = startRun(t, endpoint, `sleep 1000 & echo child $!; setsid sh -c 'echo escaped $$; exec sleep 1000' & wait $!; exit 3`, "--role", "signals")
+	child = r.pid("child")
+	escaped := r.pid("escaped")
+	if err := syscall.Kill(parentOf(t, child), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	r.exit(137)
+	for _, pid := range []int{child, escaped} {
+		if alive(pid) {
+			t.Errorf("process %d outlives run", pid)
+		}
+	}
+}
+
+func testRunWaiting(t *testing.T, endpoint string, c *client.Client) {
+	r := startRun(t, endpoint, willing, "--role", "waiting")
+	r.line("pid")
+	second := startRun(t, endpoint, willing, "--role", "waiting", "--name", "second")
+	waiting := func(n int) error {
+		role, err := c.GetRole(t.Context(), "waiting")
+		if err == nil && len(role.Candidates) != n {
+			err = fmt.Errorf("%d candidates, want %d", len(role.Candidates), n)
+		}
+		return err
+	}
+	if err := eventually(func() error { return waiting(1) }); err != nil {
+		t.Fatal(err)
+	}
+	second.signal(syscall.SIGTERM)
+	second.exit(exitDone)
+	if err := eventually(func() error { return waiting(0) }); err != nil {
+		t.Fatal(err)
+	}
+	r.signal(syscall.SIGINT) // the shell does not trap that one
+	r.exit(130)
+}
+
+func testRunEvicted(t *testing.T, endpoint string, c *client.Client) {
+	r := startRun(t, endpoint, `echo token $NORTHSTAR_FENCING_TOKEN; `+willing, "--role", "evicted")
+	first := r.pid("token")
+	pid := r.pid("pid")
+	child := r.pid("child")
+	evict(t, endpoint, "evicted")
+	r.line("TERM")
+	second := r.pid("token")
+	r.line("pid")
+	r.line("child")
+	if second <= first || alive(pid) || alive(child) {
+		t.Errorf("token %d after %d; the first command lives: %v, its child: %v", second, first, alive(pid), alive(child))
+	}
+	r.signal(syscall.SIGTERM)
+	r.line("TERM")
+	r.exit(9)
+}
+
+// The keeper stops the command and gives the role back, long before the TTL.
+func testRunKilled(t *testing.T, endpoint string, c *client.Client) {
+	r := startRun(t, endpoint, stubborn, "--role", "killed", "--ttl", "5m", "--stop-timeout", "100ms")
+	pid := r.pid("pid")
+	r.signal(syscall.SIGKILL)
+	r.exit(137)
+	vacant(t, c, "killed", "session_ended")
+	if alive(pid) {
+		t.Error("the role is free while the command runs")
+	}
+}
+
+// A paused run renews nothing; its command is gone before another is elected.
+func testRunPaused(t *testing.T, endpoint string, c *client.Client) {
+	r := startRun(t, endpoint, stubborn, "--role", "paused", "--ttl", "1500ms")
+	pid := r.pid("pid")
+	next := startRun(t, endpoint, fmt.Sprintf(`kill -0 %d 2>/dev/null && echo overlap || echo alone`, pid), "--role", "paused", "--takeover-delay", "0s")
+	if err := eventually(func() error {
+		role, err := c.GetRole(t.Context(), "paused")
+		if err == nil && len(role.Candidates) != 1 {
+			err = fmt.Errorf("%d candidates", len(role.Candidates))
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	r.signal(syscall.SIGSTOP)
+	next.line("alone")
+	next.exit(0)
+	vacant(t, c, "paused", "session_ended", "resigned")
+	r.signal(syscall.SIGCONT)
+	r.line("pid") // elected again
+	r.signal(syscall.SIGKILL)
+}
+
+func testRunKeeperKilled(t *testing.T, endpoint string, c *client.Client) {
+	r := startRun(t, endpoint, stubborn, "--role", "keeper", "--ttl", "5m")
+	pid := r.pid("pid")
+	if err := syscall.Kill(parentOf(t, pid), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	r.exit(exitFailed)
+	gone(t, pid)
+	vacant(t, c, "keeper", "session_ended")
+}
+
+// run does the work of a keeper that does not.
+func testRunKeeperPaused(t *testing.T, endpoint string, c *client.Client) {
+	r := startRun(t, endpoint, stubborn, "--role", "asleep", "--ttl", "1500ms")
+	pid := r.pid("pid")
+	if err := syscall.Kill(parentOf(t, pid), syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	evict(t, endpoint, "asleep")
+	r.line("pid") // elected again
+	if alive(pid) {
+		t.Error("two commands run")
+	}
+	r.signal(syscall.SIGKILL)
+}
+
+func testRunRestart(t *testing.T, endpoint string, c *client.Client) {
+	script := fmt.Sprintf(`echo token $NORTHSTAR_FENCING_TOKEN; [ -e %[1]s ] && exit 0; : > %[1]s; exit 4`, filepath.Join(t.TempDir(), "ran"))
+	r := startRun(t, endpoint, script, "--role", "restart", "--restart", "on-failure")
+	if a, b := r.pid("token"), r.pid("token"); a != b {
+		t.Errorf("tokens %d and %d of one tenure", a, b)
+	}
+	r.exit(exitDone)
+}
+
+// The end of a lease, and the words of the parent, make the end of the command.
+func TestWard(t *testing.T) {
+	now := time.Duration(0)
+	w := &ward{keeping: keeping{Until: 1000, Stop: 200, Kill: 50}, now: func() time.Duration { return now }}
+	if at, kill := w.next(); at != 750 || kill {
+		t.Errorf("next: %d, %v", at, kill)
+	}
+	for name, tc := range map[string]struct {
+		until, since, killAt time.Duration
+	}{
+		"role lost early": {1000, 100, 300},
+		"role lost late":  {1000, 900, 950},
+		"lease over":      {1000, 2000, 950},
+	} {
+		w := &ward{keeping: keeping{Until: tc.until, Stop: 200, Kill: 50}, stopping: true, killAt: tc.since + 200}
+		if at, kill := w.next(); at != tc.killAt || !kill {
+			t.Errorf("%s: %d, %v; want %d", name, at, kill, tc.killAt)
+		}
+	}
+}
