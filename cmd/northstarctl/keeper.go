@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"northstar/client"
+	"northstar/client/postgres"
 )
 
 const (
@@ -57,7 +58,9 @@ type release struct {
 	Token         string        `json:"token,omitempty"`
 	CA, Cert, Key string        `json:",omitempty"`
 	Timeout       time.Duration `json:"timeout,omitempty"`
-	Session       string        `json:"session,omitempty"`
+	Session       string        `json:"session"`
+	Postgres      string        `json:"postgres,omitempty"` // instead of the endpoints
+	Role          string        `json:"role,omitempty"`     // with it
 }
 
 // keepCmd is the keeper: a process between run and its command, so that the
@@ -246,15 +249,22 @@ func exitStatus(s *os.ProcessState) int {
 
 // do gives the role back, so that the next candidate need not wait for the TTL.
 func (r release) do(a *app) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), releaseTime)
+	defer cancel()
+	if err := r.give(ctx); err != nil && !errors.Is(err, client.ErrSessionEnded) {
+		fmt.Fprintf(a.stderr, "northstarctl: session %s ends by itself: %v\n", r.Session, err)
+	}
+}
+
+func (r release) give(ctx context.Context) error {
+	if r.Postgres != "" {
+		return postgres.Release(ctx, postgres.Config{DSN: r.Postgres, Role: r.Role}, r.Session)
+	}
 	heir := &app{commands: commands{Endpoints: r.Endpoints, Token: r.Token, CA: r.CA, Cert: r.Cert, Key: r.Key, Timeout: r.Timeout}}
 	c, err := heir.connect()
 	if err != nil {
-		return // as it was for the parent: the session ends by itself
+		return err
 	}
 	defer c.Close()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), releaseTime)
-	defer cancel()
-	if err := c.EndSession(ctx, r.Session); err != nil && !errors.Is(err, client.ErrSessionEnded) {
-		fmt.Fprintf(a.stderr, "northstarctl: session %s ends by itself: %v\n", r.Session, err)
-	}
+	return c.EndSession(ctx, r.Session)
 }

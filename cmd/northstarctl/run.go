@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"northstar/client"
+	"northstar/client/postgres"
 )
 
 const (
@@ -34,6 +35,7 @@ type runCmd struct {
 	TTL           time.Duration `name:"ttl" default:"10s" help:"How long the role is held without word from this process; at least 500ms."`
 	StopTimeout   time.Duration `help:"Between SIGTERM and SIGKILL when the role is lost; at most 3/10 of the TTL. Default: 2s, or that if it is less."`
 	Restart       string        `enum:"never,on-failure,always" default:"never" help:"Start CMD again when it ends by itself: ${enum}."`
+	Postgres      string        `env:"NORTHSTAR_POSTGRES" placeholder:"DSN" help:"Elect with a PostgreSQL server instead of a NorthStar cluster (${env})."`
 	Name          string        `help:"What others see of the holder; default: host name and process ID."`
 	Value         string        `help:"Shown with the role while it is held."`
 	Cmd           []string      `arg:"" name:"cmd" passthrough:"" help:"The command and its arguments, after --."`
@@ -82,27 +84,54 @@ func (r *runCmd) Run(a *app) error {
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, passedOn...)
 	defer signal.Stop(signals)
-	c, err := a.connect()
+	elector, hangUp, err := r.elector(a)
 	if err != nil {
 		return err
 	}
-	defer c.Close()
+	defer hangUp()
+	s := &supervisor{runCmd: r, a: a, path: path, elector: elector, signals: signals, clock: client.NewDeadline(nil).Now}
+	err = s.run(context.WithoutCancel(a.ctx))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), releaseTime)
+	defer cancel()
+	if e := elector.Close(ctx); e != nil {
+		fmt.Fprintf(a.stderr, "northstarctl: role %s is given back when its lease ends: %v\n", r.Role, e)
+	}
+	return err
+}
+
+// elector is the candidate; hangUp ends what it stands on.
+func (r *runCmd) elector(a *app) (e client.Elector, hangUp func(), err error) {
+	if r.Postgres != "" {
+		p, err := postgres.New(r.postgres())
+		if err != nil {
+			return nil, nil, &usageError{err}
+		}
+		return p, func() {}, nil
+	}
+	c, err := a.connect()
+	if err != nil {
+		return nil, nil, err
+	}
 	k, err := c.NewCandidate(client.CandidateConfig{
 		Role: r.Role, Value: r.Value, TakeoverDelay: r.TakeoverDelay, Session: client.SessionConfig{Name: r.Name, TTL: r.TTL},
 	})
 	if err != nil {
-		return &usageError{err}
+		c.Close()
+		return nil, nil, &usageError{err}
 	}
-	s := &supervisor{runCmd: r, a: a, path: path, elector: k, signals: signals, clock: client.NewDeadline(nil).Now, release: func(l *client.Leadership) release {
-		return release{Endpoints: a.Endpoints, Token: a.Token, CA: a.CA, Cert: a.Cert, Key: a.Key, Timeout: a.Timeout, Session: l.Session}
-	}}
-	err = s.run(context.WithoutCancel(a.ctx))
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), releaseTime)
-	defer cancel()
-	if e := k.Close(ctx); e != nil {
-		fmt.Fprintf(a.stderr, "northstarctl: role %s is given back when its lease ends: %v\n", r.Role, e)
+	return k, c.Close, nil
+}
+
+func (r *runCmd) postgres() postgres.Config {
+	return postgres.Config{DSN: r.Postgres, Role: r.Role, Name: r.Name, Value: r.Value, TTL: r.TTL, TakeoverDelay: r.TakeoverDelay}
+}
+
+// release is how a tenure is given back without this process.
+func (s *supervisor) release(l *client.Leadership) release {
+	if s.Postgres != "" {
+		return release{Postgres: s.Postgres, Role: s.Role, Session: l.Session}
 	}
-	return err
+	return release{Endpoints: s.a.Endpoints, Token: s.a.Token, CA: s.a.CA, Cert: s.a.Cert, Key: s.a.Key, Timeout: s.a.Timeout, Session: l.Session}
 }
 
 // supervisor campaigns, and runs the command while this process leads.
@@ -113,8 +142,7 @@ type supervisor struct {
 	elector client.Elector
 	signals <-chan os.Signal
 	clock   func() time.Duration // of leases
-	release func(l *client.Leadership) release
-	ended   bool // a signal has asked for the end
+	ended   bool                 // a signal has asked for the end
 }
 
 // run returns when the command has ended by itself, or a signal came while it did

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -19,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"northstar/chaos/pg"
 	"northstar/client"
 	"northstar/node"
 )
@@ -402,6 +404,35 @@ func testRunPaused(t *testing.T, endpoint string, c *client.Client) {
 	r.signal(syscall.SIGCONT)
 	r.line("pid") // elected again
 	r.signal(syscall.SIGKILL)
+}
+
+// The same with a PostgreSQL server instead of the cluster.
+func TestRunPostgres(t *testing.T) {
+	server, err := pg.Start(t.Context())
+	if errors.Is(err, pg.ErrNone) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	flags := []string{"--role", "job", "--postgres", server.DSN(), "--takeover-delay", "0s"}
+	r := startRun(t, "", `echo $NORTHSTAR_ROLE; echo token $NORTHSTAR_FENCING_TOKEN; `+stubborn, append(flags, "--ttl", "1m", "--stop-timeout", "100ms")...)
+	r.line("job")
+	first := r.pid("token")
+	pid := r.pid("pid")
+	next := startRun(t, "", fmt.Sprintf(`echo token $NORTHSTAR_FENCING_TOKEN; kill -0 %d 2>/dev/null && echo overlap || echo alone; exit 7`, pid), flags...)
+	r.signal(syscall.SIGKILL) // the keeper gives back, a minute before the TTL ends
+	if second := next.pid("token"); second <= first {
+		t.Errorf("token %d after %d", second, first)
+	}
+	next.line("alone")
+	next.exit(7)
+	startRun(t, "", `true`, "--role", "job", "--postgres", "postgres://host:port").exit(exitUsage)
 }
 
 func testRunKeeperKilled(t *testing.T, endpoint string, c *client.Client) {

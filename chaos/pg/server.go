@@ -1,0 +1,177 @@
+// Package pg runs PostgreSQL servers of its own, for tests: in a temporary directory,
+// on a port of loopback that is free, as a user without rights.
+package pg
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// ErrNone: this machine has no PostgreSQL, or no user that may run it.
+var ErrNone = errors.New("no PostgreSQL server here (Debian: apt-get install postgresql)")
+
+const startLimit = 60 * time.Second
+
+// Server is one server over one data directory.
+type Server struct {
+	dir, bin string
+	port     int
+	as       *syscall.Credential // nil: this process's user
+	cmd      *exec.Cmd
+}
+
+// Start makes a database and starts its server. Stop ends both.
+func Start(ctx context.Context) (s *Server, err error) {
+	bin, err := binaries()
+	if err != nil {
+		return nil, err
+	}
+	s = &Server{bin: bin}
+	if s.as, err = unprivileged(); err != nil {
+		return nil, err
+	}
+	if s.dir, err = os.MkdirTemp("", "northstar-pg-"); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			os.RemoveAll(s.dir)
+		}
+	}()
+	if s.as != nil {
+		if err := os.Chown(s.dir, int(s.as.Uid), int(s.as.Gid)); err != nil {
+			return nil, err
+		}
+	}
+	initdb := s.command(ctx, "initdb", "-D", s.data(), "-U", "postgres", "-A", "trust", "--no-sync", "--locale=C", "-E", "UTF8")
+	if out, err := initdb.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("initdb: %w: %s", err, out)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	s.port = l.Addr().(*net.TCPAddr).Port
+	l.Close()
+	return s, s.Up(ctx)
+}
+
+// binaries finds the newest server's programs.
+func binaries() (string, error) {
+	if path, err := exec.LookPath("postgres"); err == nil {
+		return filepath.Dir(path), nil
+	}
+	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/postgres") // the pattern is good
+	version := func(path string) int {
+		n, _ := strconv.Atoi(filepath.Base(filepath.Dir(filepath.Dir(path))))
+		return n
+	}
+	if len(found) == 0 {
+		return "", ErrNone
+	}
+	return filepath.Dir(slices.MaxFunc(found, func(a, b string) int { return version(a) - version(b) })), nil
+}
+
+// unprivileged is who runs the server, which refuses root.
+func unprivileged() (*syscall.Credential, error) {
+	if os.Getuid() != 0 {
+		return nil, nil
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		u, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, err1 := strconv.ParseUint(u.Uid, 10, 32)
+		gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
+		if err1 == nil && err2 == nil {
+			return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: it refuses root, and there is neither a user postgres nor nobody", ErrNone)
+}
+
+func (s *Server) data() string { return filepath.Join(s.dir, "data") }
+func (s *Server) log() string  { return filepath.Join(s.dir, "log") }
+
+func (s *Server) command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, filepath.Join(s.bin, name), args...)
+	cmd.Dir = s.dir
+	cmd.Env = []string{"LC_ALL=C", "HOME=" + s.dir, "TMPDIR=" + s.dir, "PATH=" + s.bin + ":/usr/bin:/bin"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.as, Setpgid: true}
+	return cmd
+}
+
+// Up starts the server and returns when it serves.
+func (s *Server) Up(ctx context.Context) error {
+	log, err := os.OpenFile(s.log(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close() // the server has its own copy
+	s.cmd = s.command(context.WithoutCancel(ctx), "postgres", "-D", s.data(), "-p", strconv.Itoa(s.port),
+		"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "fsync=off", "-c", "shared_buffers=16MB", "-c", "max_connections=60")
+	s.cmd.Stdout, s.cmd.Stderr = log, log
+	if err := s.cmd.Start(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	for {
+		conn, err := pgx.Connect(ctx, s.DSN())
+		if err == nil {
+			return conn.Close(ctx)
+		}
+		select {
+		case <-ctx.Done():
+			said, _ := os.ReadFile(s.log())
+			return errors.Join(fmt.Errorf("the server does not serve: %w: %s", err, bytes.TrimSpace(said)), s.Down())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// Down ends the server as a crash would, but for its files.
+func (s *Server) Down() error {
+	if err := s.cmd.Process.Signal(syscall.SIGQUIT); err != nil {
+		return err
+	}
+	late := time.AfterFunc(startLimit, func() { _ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL) })
+	defer late.Stop()
+	_ = s.cmd.Wait() // it was told to
+	return nil
+}
+
+// Stop ends the server and removes the database.
+func (s *Server) Stop() error {
+	err := s.Down()
+	if e := os.RemoveAll(s.dir); e != nil && !errors.Is(e, fs.ErrNotExist) {
+		err = errors.Join(err, e)
+	}
+	return err
+}
+
+// Address is where the server listens.
+func (s *Server) Address() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
+
+// DSN is how the superuser connects.
+func (s *Server) DSN() string { return DSN(s.Address()) }
+
+// DSN is how the superuser connects through an address, such as that of a proxy.
+func DSN(address string) string {
+	return "postgres://postgres@" + address + "/postgres?sslmode=disable"
+}

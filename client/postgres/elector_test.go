@@ -1,0 +1,483 @@
+package postgres
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"northstar/client"
+)
+
+const killSession = `SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted AND (classid::bigint << 32 | objid::bigint) = $1`
+
+// A role is one's at a time. Who waits hears of its being given back.
+func TestResignElectsTheNext(t *testing.T) {
+	t.Parallel()
+	b := &book{t: t}
+	first := b.campaign(candidate(t, "a", nil))
+	follower := candidate(t, "b", func(c *Config) { c.BackoffMin, c.BackoffMax = 15*time.Second, 15*time.Second })
+	elected := make(chan *client.Leadership)
+	go func() { elected <- b.campaign(follower) }()
+	do(t, `SELECT`) // whatever the follower has sent meanwhile, or not
+	select {
+	case l := <-elected:
+		t.Fatalf("%s is elected beside %s", l.Name, first.Name)
+	case <-time.After(2 * shortTTL): // heartbeats go on
+	}
+	if first.Cause() != nil || first.ValidFor() == 0 || first.Session == "" || first.Token == 0 {
+		t.Fatalf("%+v, %v", first.Holder, first.Cause())
+	}
+	began := time.Now()
+	if err := first.Resign(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	second := <-elected
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("elected after %v: nothing woke the follower", took)
+	}
+	if err := first.Cause(); !errors.Is(err, client.ErrResigned) {
+		t.Error(err)
+	}
+	if again := b.campaign(follower); again.Token != second.Token {
+		t.Errorf("the holder campaigns: token %d, then %d", second.Token, again.Token)
+	}
+}
+
+// The end of the session ends the tenure at once; another waits for its deadline.
+func TestConnectionKilled(t *testing.T) {
+	t.Parallel()
+	b := &book{t: t}
+	holder, next := candidate(t, "a", nil), candidate(t, "b", nil)
+	first := b.campaign(holder)
+	elected := make(chan *client.Leadership)
+	go func() { elected <- b.campaign(next) }()
+	do(t, killSession, LockKey(defaultTable, role(t)))
+	killed := time.Now()
+	done(t, first, client.ErrRoleLost)
+	<-elected
+	if took := time.Since(killed); took < shortTTL/2 {
+		t.Errorf("elected %v after the end of a holder that might have acted on", took)
+	}
+	// Who has lost it may say so: nobody need wait.
+	long := candidate(t, "c", func(c *Config) { c.Role, c.LockKey, c.TTL = role(t)+".c", 0, time.Minute })
+	b = &book{t: t}
+	first = b.campaign(long)
+	do(t, killSession, LockKey(defaultTable, role(t)+".c"))
+	done(t, first, client.ErrRoleLost)
+	if again := b.campaign(long); again.Session == first.Session {
+		t.Error("it is the same tenure")
+	}
+}
+
+// A server that is cut off from the holder frees the lock by itself, after the
+// holder's own deadline.
+func TestNetworkCut(t *testing.T) {
+	t.Parallel()
+	b := &book{t: t}
+	p := newProxy(t)
+	first := b.campaign(candidate(t, "a", func(c *Config) { c.DSN = p.dsn() }))
+	p.set(true)
+	second := b.campaign(candidate(t, "b", nil))
+	if err := first.Cause(); !errors.Is(err, client.ErrLeaseLapsed) {
+		t.Error(err)
+	}
+	if second.Token <= first.Token {
+		t.Errorf("token %d after %d", second.Token, first.Token)
+	}
+}
+
+// A late heartbeat shuts the gate; when it has come after all, the same tenure
+// opens it again.
+func TestLateHeartbeat(t *testing.T) {
+	t.Parallel()
+	b := &book{t: t}
+	var skip atomic.Int64
+	real := client.NewDeadline(nil)
+	e := candidate(t, "a", func(c *Config) {
+		c.TTL = 3 * time.Second
+		c.Clock = func() time.Duration { return real.Now() + time.Duration(skip.Load()) }
+	})
+	first := b.campaign(e)
+	var g client.Gate
+	g.Follow(first)
+	if err := g.Require(); err != nil {
+		t.Fatal(err)
+	}
+	skip.Add(int64(3 * time.Second))
+	if err := g.Require(); !errors.Is(err, client.ErrLeaseLapsed) {
+		t.Errorf("the gate of a process that was stopped: %v", err)
+	}
+	second := b.campaign(e)
+	if second.Token != first.Token || second == first {
+		t.Errorf("token %d after %d", second.Token, first.Token)
+	}
+	g.Follow(second)
+	if err := g.Check(first.Token); err != nil {
+		t.Error(err)
+	}
+}
+
+// asHolder in the environment makes the test binary a process that holds a role
+// and says when it last could act.
+const asHolder = "NORTHSTAR_TEST_HOLDER"
+
+func hold(dsn string) error {
+	e, err := New(Config{DSN: dsn, Role: os.Getenv(asHolder + "_ROLE"), TTL: shortTTL})
+	if err != nil {
+		return err
+	}
+	l, err := e.Campaign(context.Background())
+	if err != nil {
+		return err
+	}
+	fmt.Println(l.Token)
+	var g client.Gate
+	g.Follow(l)
+	clock := client.NewDeadline(nil)
+	last := clock.Now()
+	for {
+		now := clock.Now()
+		if g.Require() != nil {
+			fmt.Println(int64(last))
+			return nil
+		}
+		last = now
+	}
+}
+
+// A process that is stopped holds up nobody, and finds its gate shut when it wakes.
+func TestStoppedProcess(t *testing.T) {
+	t.Parallel()
+	e := candidate(t, "b", nil)
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), asHolder+"="+server(t).DSN(), asHolder+"_ROLE="+role(t))
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	lines := bufio.NewScanner(out)
+	number := func() int64 {
+		t.Helper()
+		if !lines.Scan() {
+			t.Fatal("the holder ends")
+		}
+		n, err := strconv.ParseInt(lines.Text(), 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	token := number()
+	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	clock := client.NewDeadline(nil)
+	l := (&book{t: t}).campaign(e)
+	elected := clock.Now()
+	if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if last := number(); last >= int64(elected) || int64(l.Token) <= token {
+		t.Errorf("tokens %d, %d; the stopped holder's gate was open %v after the other's election", token, l.Token, time.Duration(last)-elected)
+	}
+}
+
+// The lock and the row must be this session's at every heartbeat.
+func TestHeartbeatLooksAtLockAndRow(t *testing.T) {
+	t.Parallel()
+	for name, sql := range map[string]string{
+		"lock": `SELECT pg_advisory_unlock_all()`,
+		"row":  `UPDATE northstar_roles SET session = 'another' WHERE role = '` + role(t) + `.row'`,
+	} {
+		e := candidate(t, name, func(c *Config) { c.Role, c.LockKey, c.TTL = role(t)+"."+name, 0, time.Hour })
+		conn, err := e.connect(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer hangUp(conn)
+		l, err := e.follow(t.Context(), conn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.beat(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.beat(); !errors.Is(err, client.ErrRoleLost) {
+			t.Errorf("%s: %v", name, err)
+		}
+		l.kill()
+	}
+}
+
+func TestRolesAreApart(t *testing.T) {
+	t.Parallel()
+	for i := range 3 {
+		(&book{t: t}).campaign(candidate(t, "a", func(c *Config) { c.Role, c.LockKey = fmt.Sprintf("%s.%d", role(t), i), 0 }))
+	}
+}
+
+// Another process may give back for one that is gone.
+func TestRelease(t *testing.T) {
+	t.Parallel()
+	b := &book{t: t}
+	cfg := func(c *Config) { c.TTL = time.Minute }
+	e := candidate(t, "a", cfg)
+	first := b.campaign(e)
+	do(t, killSession, LockKey(defaultTable, role(t)))
+	done(t, first, client.ErrRoleLost)
+	next := candidate(t, "b", cfg)
+	if err := Release(t.Context(), next.cfg, first.Session); err != nil {
+		t.Fatal(err)
+	}
+	second := b.campaign(next)
+	if err := Release(t.Context(), next.cfg, first.Session); err != nil {
+		t.Fatal(err)
+	}
+	if again := b.campaign(next); again.Token != second.Token {
+		t.Error("a late release ended another's tenure")
+	}
+}
+
+func TestObserve(t *testing.T) {
+	t.Parallel()
+	b := &book{t: t}
+	a := candidate(t, "a", func(c *Config) { c.Value = "10.0.0.1" })
+	first := b.campaign(a)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	type seen struct {
+		client.Holder
+		err error
+	}
+	events := make(chan seen)
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		defer close(events)
+		for h, err := range candidate(t, "observer", nil).Observe(ctx) {
+			events <- seen{h, err}
+		}
+	})
+	defer watching.Wait()
+	want := func(token uint64, name, cause string) {
+		t.Helper()
+		if s := <-events; s.err != nil || s.Token != token || s.Name != name || s.Cause != cause || s.Role != role(t) {
+			t.Errorf("%+v, want token %d of %q, cause %q", s, token, name, cause)
+		}
+	}
+	want(first.Token, "a", "")
+	if err := first.Resign(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want(0, "", causeResigned)
+	second := b.campaign(a)
+	if second.Value != "10.0.0.1" || second.AcquiredAt.IsZero() {
+		t.Errorf("%+v", second.Holder)
+	}
+	want(second.Token, "a", "")
+	do(t, killSession, LockKey(defaultTable, role(t)))
+	want(0, "", causeExpired)
+	cancel()
+	if s := <-events; !errors.Is(s.err, context.Canceled) {
+		t.Errorf("%+v", s)
+	}
+}
+
+// What will not pass by itself is said, not waited for.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	s := server(t)
+	do(t, `CREATE ROLE poor LOGIN`)
+	for dsn, want := range map[string]string{
+		"postgres://poor@" + s.Address() + "/postgres?sslmode=disable": "permission denied",
+		"postgres://postgres@" + s.Address() + "/none?sslmode=disable": "does not exist",
+	} {
+		e := candidate(t, "a", func(c *Config) { c.DSN, c.Table = dsn, "other_roles" })
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		if _, err := e.Campaign(ctx); err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	_, err := New(Config{Role: "/", Name: strings.Repeat("x", 129), Value: "\x00", TTL: time.Millisecond, TakeoverDelay: -1, Table: "A", BackoffMin: 2, BackoffMax: 1})
+	for _, field := range []string{"DSN", "Role", "Name", "Value", "TTL", "TakeoverDelay", "Table", "BackoffMin"} {
+		if err == nil || !strings.Contains(err.Error(), field+":") && !strings.Contains(err.Error(), field+",") {
+			t.Errorf("%s is not complained of: %v", field, err)
+		}
+	}
+}
+
+// Candidates lose their sessions, networks and time at random.
+func TestAnyFaults(t *testing.T) {
+	t.Parallel()
+	b := &book{t: t}
+	ctx, stop := context.WithTimeout(t.Context(), 6*time.Second)
+	defer stop()
+	key := LockKey(defaultTable, role(t))
+	conn, err := pgx.Connect(t.Context(), server(t).DSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	var candidates sync.WaitGroup
+	var proxies []*proxy
+	var skips [4]atomic.Int64
+	real := client.NewDeadline(nil)
+	tenures := make(chan uint64, 1000)
+	for i := range skips {
+		p := newProxy(t)
+		proxies = append(proxies, p)
+		e := candidate(t, fmt.Sprint(i), func(c *Config) {
+			c.DSN = p.dsn()
+			c.Clock = func() time.Duration { return real.Now() + time.Duration(skips[i].Load()) }
+		})
+		candidates.Go(func() {
+			err := client.RunAsLeader(ctx, e, 0, func(ctx context.Context, l *client.Leadership) error {
+				b.enter(l)
+				tenures <- l.Token
+				<-ctx.Done()
+				return ctx.Err()
+			})
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Error(err)
+			}
+		})
+	}
+	seed := uint64(time.Now().UnixNano())
+	rng := rand.New(rand.NewPCG(seed, 1))
+	t.Logf("seed %d", seed)
+	for tick := time.NewTicker(150 * time.Millisecond); ctx.Err() == nil; {
+		i := rng.IntN(len(skips))
+		switch rng.IntN(4) {
+		case 0:
+			if _, err := conn.Exec(t.Context(), killSession, key); err != nil {
+				t.Fatal(err)
+			}
+		case 1:
+			proxies[i].set(true)
+		case 2:
+			skips[i].Add(rng.Int64N(int64(2 * shortTTL)))
+		}
+		proxies[rng.IntN(len(proxies))].set(false)
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+		}
+	}
+	candidates.Wait()
+	if n := len(tenures); n < 3 {
+		t.Errorf("%d tenures only", n)
+	}
+}
+
+// A restart of the server ends every tenure; the next has a greater token. It is
+// the last test, since it ends the sessions of all.
+func TestZServerRestart(t *testing.T) {
+	b := &book{t: t}
+	first := b.campaign(candidate(t, "a", nil))
+	elected := make(chan *client.Leadership)
+	next := candidate(t, "b", nil)
+	go func() { elected <- b.campaign(next) }()
+	if err := server(t).Down(); err != nil {
+		t.Fatal(err)
+	}
+	done(t, first, client.ErrRoleLost)
+	if err := server(t).Up(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if l := <-elected; l.Token <= first.Token {
+		t.Errorf("token %d after %d", l.Token, first.Token)
+	}
+}
+
+// When a candidate that has the lock may begin.
+func TestFree(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for name, tc := range map[string]struct {
+		session           string
+		seen, locked      time.Duration
+		delay, ttl, start time.Duration
+	}{
+		"given back":       {"", 0, 5, 9, 10, 5},
+		"just seen":        {"s", 5, 5, 0, 10, 15},
+		"seen for long":    {"s", 0, 50, 0, 10, 50},
+		"delay is longer":  {"s", 5, 5, 20, 10, 25},
+		"delay is shorter": {"s", 5, 5, 3, 10, 15},
+	} {
+		s := sighting{record{session: tc.session, ttl: tc.ttl}, now.Add(tc.seen)}
+		if got := s.free(now.Add(tc.locked), tc.delay).Sub(now); got != tc.start {
+			t.Errorf("%s: %d, want %d", name, got, tc.start)
+		}
+	}
+	var s sighting
+	s.see(record{beat: 1}, now)
+	s.see(record{beat: 1}, now.Add(5))
+	if !s.at.Equal(now) {
+		t.Error("the same record counts from when it was first seen")
+	}
+	s.see(record{beat: 2}, now.Add(6))
+	if !s.at.Equal(now.Add(6)) {
+		t.Error("another record counts anew")
+	}
+}
+
+// What was told is not told again, whatever order the row and notifications come in.
+func TestWatcher(t *testing.T) {
+	t.Parallel()
+	now, live := time.Now(), record{epoch: 5, beat: 1, session: "s", ttl: time.Second}
+	held := func(n int64) change { return change{Epoch: n, Session: "s"} }
+	var w watcher
+	told := func(what string, want bool, _ client.Holder, ok bool) {
+		t.Helper()
+		if ok != want {
+			t.Errorf("%s: told %v", what, ok)
+		}
+	}
+	step := func(what string, want bool, c change) {
+		t.Helper()
+		h, ok := w.next(c)
+		told(what, want, h, ok)
+	}
+	step("vacant at first", true, change{})
+	step("still", false, change{})
+	step("elected", true, held(5))
+	step("the same", false, held(5))
+	step("an older one", false, held(4))
+	step("vacated", true, change{Epoch: 5})
+	step("elected before it was vacated", false, held(5))
+	step("the next", true, held(6))
+	step("the next but one", true, held(8))
+	live.epoch = 8
+	h, ok := w.check(live, held(8), now)
+	told("the row, as known", false, h, ok)
+	h, ok = w.check(live, held(8), now.Add(time.Second))
+	told("expired", true, h, ok)
+	h, ok = w.check(live, held(8), now.Add(2*time.Second))
+	told("still expired", false, h, ok)
+	live.beat++
+	h, ok = w.check(live, held(8), now.Add(3*time.Second))
+	told("it lives after all", true, h, ok)
+	if h.Token != 8 {
+		t.Errorf("%+v", h)
+	}
+}

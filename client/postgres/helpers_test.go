@@ -1,0 +1,239 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/goleak"
+
+	"northstar/chaos/pg"
+	"northstar/client"
+)
+
+const (
+	shortTTL = minTTL
+	patience = 20 * time.Second // for what takes no time on a machine that has any
+)
+
+var (
+	serverOnce sync.Once
+	theServer  *pg.Server
+	serverErr  error
+)
+
+func TestMain(m *testing.M) {
+	if dsn := os.Getenv(asHolder); dsn != "" {
+		if err := hold(dsn); err != nil {
+			fmt.Println(err)
+		}
+		return
+	}
+	code := m.Run()
+	if theServer != nil {
+		if err := theServer.Stop(); err != nil {
+			fmt.Println(err)
+			code = 1
+		}
+	}
+	if err := goleak.Find(); code == 0 && err != nil {
+		fmt.Println(err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// server gives the server of all tests.
+func server(t *testing.T) *pg.Server {
+	t.Helper()
+	serverOnce.Do(func() { theServer, serverErr = pg.Start(context.Background()) })
+	if errors.Is(serverErr, pg.ErrNone) {
+		t.Skip(serverErr)
+	}
+	if serverErr != nil {
+		t.Fatal(serverErr)
+	}
+	return theServer
+}
+
+// do runs one statement beside everything.
+func do(t *testing.T, sql string, args ...any) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), server(t).DSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// candidate makes an elector for the test's own role.
+func candidate(t *testing.T, name string, change func(*Config)) *Elector {
+	t.Helper()
+	cfg := Config{DSN: server(t).DSN(), Role: role(t), Name: name, TTL: shortTTL, BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond}
+	if change != nil {
+		change(&cfg)
+	}
+	e, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		_ = e.Close(ctx) // the server may be out of reach for it
+	})
+	return e
+}
+
+// role makes a role's name of the test's.
+func role(t *testing.T) string {
+	var b []byte
+	for _, c := range []byte(t.Name()) {
+		if c == '/' || c == '#' {
+			c = '.'
+		}
+		b = append(b, c)
+	}
+	return string(b)
+}
+
+// book holds what must hold of all tenures of one role: tokens grow, and no two
+// deadlines overlap.
+type book struct {
+	t  *testing.T
+	mu sync.Mutex
+	ls []*client.Leadership
+}
+
+// enter notes a tenure that has begun. A candidate may enter its own again.
+func (b *book) enter(l *client.Leadership) {
+	b.t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, old := range b.ls {
+		switch valid := old.ValidFor(); {
+		case old.Token == l.Token && old.Session == l.Session:
+		case old.Token >= l.Token:
+			b.t.Errorf("token %d of %s after %d of %s", l.Token, l.Name, old.Token, old.Name)
+		case valid > 0:
+			b.t.Errorf("%s is elected while %s may act for %v", l.Name, old.Name, valid)
+		}
+	}
+	b.ls = append(b.ls, l)
+}
+
+func (b *book) campaign(e *Elector) *client.Leadership {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.t.Context(), patience)
+	defer cancel()
+	l, err := e.Campaign(ctx)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.enter(l)
+	return l
+}
+
+// done waits for the end of a tenure.
+func done(t *testing.T, l *client.Leadership, cause error) {
+	t.Helper()
+	select {
+	case <-l.Done():
+	case <-time.After(patience):
+		t.Fatalf("the tenure of %s does not end", l.Name)
+	}
+	if err := l.Cause(); !errors.Is(err, cause) {
+		t.Errorf("it ended: %v, want %v", err, cause)
+	}
+}
+
+// proxy passes bytes on to the server until it is cut: then it says nothing more,
+// and takes everything.
+type proxy struct {
+	l    net.Listener
+	mu   sync.Mutex
+	cut  bool
+	wait sync.WaitGroup
+	all  []net.Conn
+}
+
+func newProxy(t *testing.T) *proxy {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{l: l}
+	to := server(t).Address()
+	p.wait.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			s, err := net.Dial("tcp", to)
+			if err != nil {
+				c.Close()
+				continue
+			}
+			p.mu.Lock()
+			p.all = append(p.all, c, s)
+			p.mu.Unlock()
+			p.wait.Go(func() { p.pass(s, c) })
+			p.wait.Go(func() { p.pass(c, s) })
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		p.mu.Lock()
+		for _, c := range p.all {
+			c.Close()
+		}
+		p.mu.Unlock()
+		p.wait.Wait()
+	})
+	return p
+}
+
+func (p *proxy) pass(to, from net.Conn) {
+	buf := make([]byte, 16<<10)
+	for {
+		n, err := from.Read(buf)
+		if p.silent() {
+			_, _ = io.Copy(io.Discard, from)
+			return
+		}
+		if n > 0 {
+			_, _ = to.Write(buf[:n]) // its end is the other direction's affair
+		}
+		if err != nil {
+			to.Close()
+			return
+		}
+	}
+}
+
+func (p *proxy) silent() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cut
+}
+
+// set cuts the network, or lets new connections through again.
+func (p *proxy) set(cut bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cut = cut
+}
+
+func (p *proxy) dsn() string { return pg.DSN(p.l.Addr().String()) }
