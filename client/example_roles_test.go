@@ -1,0 +1,88 @@
+package client_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"time"
+
+	"northstar/client"
+)
+
+// A job that must run once however many processes there are.
+func ExampleClient_RunAsLeader() {
+	c, err := client.New(client.Config{Endpoints: []string{"10.0.0.1:7701", "10.0.0.2:7701"}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	err = c.RunAsLeader(context.Background(), "cron.nightly", func(ctx context.Context, l *client.Leadership) error {
+		tick := time.NewTicker(24 * time.Hour)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done(): // the role is lost
+				return ctx.Err()
+			case <-tick.C:
+				fmt.Println("the nightly report, with token", l.Token)
+			}
+		}
+	})
+	fmt.Println(err)
+}
+
+// A coordinator hands its work over: nothing is in flight when the next one begins.
+func ExampleLeave() {
+	c, err := client.New(client.Config{Endpoints: []string{"10.0.0.1:7701"}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	candidate, err := c.NewCandidate(client.CandidateConfig{Role: "coordinator", TakeoverDelay: time.Second, Session: client.SessionConfig{Name: client.ProcessName()}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	var gate client.Gate
+	ctx, stop := context.WithCancel(context.Background())
+	go func() {
+		_ = client.RunAsLeader(ctx, candidate, 2*time.Second, func(ctx context.Context, l *client.Leadership) error {
+			gate.Follow(l)
+			<-ctx.Done()
+			return ctx.Err()
+		})
+	}()
+
+	// For each piece of work.
+	err = gate.Do(ctx, func(ctx context.Context, token uint64) error {
+		fmt.Println("assign a job, with token", token)
+		return nil
+	})
+	if err != nil {
+		fmt.Println("somebody else's to do:", err)
+	}
+
+	// At the end of the process.
+	shutdown, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if err := client.Leave(shutdown, &gate, candidate); err != nil {
+		fmt.Println("the role ends with its lease:", err)
+	}
+	stop()
+}
+
+// An object store with conditional writes keeps old holders out by its pointer; a
+// key of the cluster is one, and knows the token itself.
+func ExampleWriteOptions_fence() {
+	c, err := client.New(client.Config{Endpoints: []string{"10.0.0.1:7701"}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	err = c.RunAsLeader(context.Background(), "publisher", func(ctx context.Context, l *client.Leadership) error {
+		object := fmt.Sprintf("data/%d/index", l.Token) // no other tenure writes here
+		// ... write the object to the store ...
+		_, err := c.Put(ctx, "current", []byte(object), client.WriteOptions{Fence: &client.Fence{Role: l.Role, Token: l.Token}})
+		return err
+	})
+	fmt.Println(err)
+}
