@@ -62,7 +62,7 @@ func dense(seed uint64, nodes int) Config {
 // brief is over soon: for many worlds in little time.
 func brief(seed uint64, nodes int) Config {
 	cfg := DefaultConfig(seed, nodes)
-	cfg.Length = 4 * time.Second
+	cfg.Length = 3 * time.Second
 	cfg.Gap = Spell{5 * time.Millisecond, 300 * time.Millisecond}
 	return cfg
 }
