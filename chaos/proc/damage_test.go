@@ -195,6 +195,20 @@ func TestUnusableDataDir(t *testing.T) {
 		}
 		expectExit(t, other, other.Nodes[0], other.DataDir(other.Nodes[0]))
 	})
+	t.Run("cannot be made", func(t *testing.T) {
+		other := newCluster(t, 3)
+		nowhere := "/proc/northstar" // where not even root can make one
+		unwritable := &Cluster{Kind: other.Kind, Nodes: other.Nodes, Dir: other.Dir, argv: func(m *Node, initial string) []string {
+			argv := other.argv(m, initial)
+			for i, arg := range argv {
+				if arg == other.DataDir(m) {
+					argv[i] = nowhere
+				}
+			}
+			return argv
+		}}
+		expectExit(t, unwritable, other.Nodes[0], nowhere)
+	})
 	t.Run("another node's data", func(t *testing.T) {
 		victim := c.Nodes[1]
 		victim.Kill()
