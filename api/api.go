@@ -48,9 +48,9 @@ type Cluster interface {
 	// LeaderChanged is closed at the next change of the leader or the term.
 	LeaderChanged() <-chan struct{}
 
-	AddMember(ctx context.Context, m cluster.MemberAdd) error
-	PatchMember(ctx context.Context, id cluster.NodeID, p cluster.MemberPatch) error
-	RemoveMember(ctx context.Context, id cluster.NodeID) error
+	// ChangeMember changes the membership, PlanChange says what that would do.
+	ChangeMember(ctx context.Context, change cluster.MemberChange) error
+	PlanChange(ctx context.Context, change cluster.MemberChange) (cluster.Plan, error)
 	// PlanRecovery asks the other members whether a lost quorum may be recovered
 	// so, and by whom. It needs no leader. Beside an error the plan is as far as
 	// it is known.

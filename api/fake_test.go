@@ -162,16 +162,30 @@ func (f *fakeCluster) admin(call string) error {
 	return f.fail
 }
 
-func (f *fakeCluster) AddMember(_ context.Context, m cluster.MemberAdd) error {
-	return f.admin("add " + text(m))
+func (f *fakeCluster) ChangeMember(_ context.Context, ch cluster.MemberChange) error {
+	planned := ""
+	if ch.Membership != "" {
+		planned = " as planned for " + ch.Membership
+	}
+	switch {
+	case ch.Add != nil:
+		return f.admin("add " + text(ch.Add) + planned)
+	case ch.Patch != nil:
+		return f.admin("patch " + string(ch.ID) + " " + text(ch.Patch) + planned)
+	}
+	return f.admin("remove " + string(ch.ID) + planned)
 }
 
-func (f *fakeCluster) PatchMember(_ context.Context, id cluster.NodeID, p cluster.MemberPatch) error {
-	return f.admin("patch " + string(id) + " " + text(p))
-}
-
-func (f *fakeCluster) RemoveMember(_ context.Context, id cluster.NodeID) error {
-	return f.admin("remove " + string(id))
+// PlanChange refuses whatever is about n3, and finds that n1 leads.
+func (f *fakeCluster) PlanChange(_ context.Context, ch cluster.MemberChange) (cluster.Plan, error) {
+	if err := f.notLeading(); err != nil {
+		return cluster.Plan{}, err
+	}
+	p := cluster.Plan{Action: ch.Action(), Term: f.Status().Term, Membership: "m", Leader: "n1", Target: ch.ID, Params: text(ch), Summary: "it is done", MovesLeader: ch.ID == "n1"}
+	if ch.ID == "n3" {
+		p.Refusal = cluster.Errorf(cluster.CodeQuorumAtRisk, "too few")
+	}
+	return p, nil
 }
 
 func (f *fakeCluster) PlanRecovery(_ context.Context, o cluster.RecoveryOrder) (cluster.RecoveryPlan, error) {

@@ -30,9 +30,7 @@ func addMember(c *call) error {
 	if c.who.node != "" && c.who.node != add.ID {
 		return cluster.Errorf(cluster.CodeForbidden, "id: node %s may add itself only", c.who.node)
 	}
-	return c.adminWrite(raw, in.ID, "added as non-voter", func(ctx context.Context) error {
-		return c.s.cluster.AddMember(ctx, add)
-	})
+	return c.changeMember(raw, "added as non-voter", cluster.MemberChange{ID: add.ID, Add: &add}, planning{in.DryRun, in.PlanID})
 }
 
 func parseAdd(in apiv1.MemberAdd) (cluster.MemberAdd, error) {
@@ -72,9 +70,7 @@ func patchMember(c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.adminWrite(raw, string(id), "changed", func(ctx context.Context) error {
-		return c.s.cluster.PatchMember(ctx, id, patch)
-	})
+	return c.changeMember(raw, "changed", cluster.MemberChange{ID: id, Patch: &patch}, planning{in.DryRun, in.PlanID})
 }
 
 func parsePatch(in apiv1.MemberPatch) (cluster.MemberPatch, error) {
@@ -124,9 +120,7 @@ func removeMember(c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.adminWrite(raw, string(id), "removed", func(ctx context.Context) error {
-		return c.s.cluster.RemoveMember(ctx, id)
-	})
+	return c.changeMember(raw, "removed", cluster.MemberChange{ID: id}, planning{in.DryRun, in.PlanID})
 }
 
 // drainNode serves POST /admin/nodes/{id}/drain.
@@ -136,7 +130,8 @@ func drainNode(c *call) error { return c.setDrain(true, "set to drain") }
 func undrainNode(c *call) error { return c.setDrain(false, "set to active") }
 
 func (c *call) setDrain(drain bool, done string) error {
-	raw, err := c.decodeKeep(&apiv1.Drain{})
+	var in apiv1.Drain
+	raw, err := c.decodeKeep(&in)
 	if err != nil {
 		return err
 	}
@@ -144,9 +139,7 @@ func (c *call) setDrain(drain bool, done string) error {
 	if err != nil {
 		return err
 	}
-	return c.adminWrite(raw, string(id), done, func(ctx context.Context) error {
-		return c.s.cluster.PatchMember(ctx, id, cluster.MemberPatch{Drain: &drain})
-	})
+	return c.changeMember(raw, done, cluster.MemberChange{ID: id, Patch: &cluster.MemberPatch{Drain: &drain}}, planning{in.DryRun, in.PlanID})
 }
 
 // memberID is the member in the path. Whether there is such a member is known
@@ -161,18 +154,62 @@ func (c *call) memberID() (cluster.NodeID, error) {
 	return id, nil
 }
 
-// adminWrite runs change at the leader.
-func (c *call) adminWrite(body []byte, id, done string, change func(context.Context) error) error {
+// changeMember makes a change at the leader, or says what it would do.
+func (c *call) changeMember(body []byte, done string, change cluster.MemberChange, plans planning) error {
 	ctx, cancel := c.bounded(adminTimeout)
 	defer cancel()
-	err := c.atLeader(ctx, leaderWork{write: true, body: body, local: change})
+	err := c.atLeader(ctx, leaderWork{write: true, body: body, local: func(ctx context.Context) error {
+		if !plans.dryRun && plans.id == "" {
+			return c.s.cluster.ChangeMember(ctx, change)
+		}
+		plan, err := c.planChange(ctx, change)
+		if err != nil {
+			return err
+		}
+		if answered, err := c.settle(plans, plan); err != nil {
+			return err
+		} else if answered {
+			return errAnswered
+		}
+		change.Membership = plan.Membership
+		err = c.s.cluster.ChangeMember(ctx, change)
+		if plan.MovesLeader && cluster.IsCode(err, cluster.CodeNoLeader) {
+			return cluster.Errorf(cluster.CodeTermStale, "plan_id: node %s has handed leadership over, as planned, which began another term: make a new plan for the rest", plan.Leader)
+		}
+		return err
+	}})
 	switch {
 	case err == errAnswered:
 		return nil
 	case err != nil:
 		return err
 	}
+	id := string(change.ID)
 	return c.reply(apiv1.MemberResult{ID: id, Message: "node " + id + " was " + done})
+}
+
+// planChange is what a change would do; when that moves leadership, also who
+// could take over, and how long that takes.
+func (c *call) planChange(ctx context.Context, change cluster.MemberChange) (cluster.Plan, error) {
+	plan, err := c.s.cluster.PlanChange(ctx, change)
+	if err != nil || !plan.MovesLeader || plan.Refusal != nil {
+		return plan, err
+	}
+	move, err := c.s.deps.Leadership.Plan(ctx, cluster.Order{Action: cluster.ActionTransfer, Operator: c.who.name, Here: true})
+	if err != nil {
+		return plan, err
+	}
+	plan.Candidates, plan.Gap = move.Candidates, move.Gap
+	plan.Warnings = append(plan.Warnings, move.Warnings...)
+	if r := move.Refusal; r != nil {
+		if change.Action() == "drain" {
+			plan.Warnings = append(plan.Warnings, "leadership stays until another node can take it: "+r.Detail)
+		} else {
+			plan.Refusal = cluster.Errorf(cluster.CodeQuorumAtRisk, "node %s leads, and no other voter could take over: %s", plan.Leader, r.Detail)
+			plan.Summary = "nothing: " + plan.Refusal.Detail
+		}
+	}
+	return plan, nil
 }
 
 func parseSuffrage(s string) (cluster.Suffrage, error) {

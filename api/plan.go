@@ -3,6 +3,7 @@ package api
 import (
 	"northstar/api/apiv1"
 	"northstar/cluster"
+	"northstar/state"
 )
 
 // planning is what every operator's call can say about plans.
@@ -25,9 +26,28 @@ func (c *call) settle(p planning, plan cluster.Plan) (answered bool, err error) 
 		return false, r
 	}
 	if p.dryRun {
+		switch plan.Action {
+		case cluster.ActionTransfer, cluster.ActionFailover, cluster.ActionEmergency, cluster.ActionRecover:
+			plan.Affected = affected(c.s.cluster.View())
+		default:
+			if plan.MovesLeader {
+				plan.Affected = affected(c.s.cluster.View())
+			}
+		}
 		return true, c.reply(wirePlan(plan))
 	}
 	return false, nil
+}
+
+// affected counts what there is to feel a move of leadership.
+func affected(v *state.View) cluster.Affected {
+	a := cluster.Affected{Sessions: v.Sessions()}
+	for r := range v.RolesAfter("") {
+		if r.Held() {
+			a.Roles++
+		}
+	}
+	return a
 }
 
 // plannedTarget reads whom a call is about: the node in its field, or, when that

@@ -272,27 +272,27 @@ var table = []route{
 	{
 		method: "POST", pattern: apiv1.PathMembers, role: token.Operator, nodes: true, handle: addMember,
 		summary: "Add a member as non-voter", body: apiv1.MemberAdd{},
-		answers: jsonAnswer(apiv1.MemberResult{}, "added", leaderHeader), fails: []int{409, 413, 415, 503, 504},
+		answers: planAnswer(apiv1.MemberResult{}, "added", leaderHeader), fails: []int{409, 413, 415, 503, 504},
 	},
 	{
 		method: "PATCH", pattern: "/admin/members/{id}", role: token.Operator, handle: patchMember,
 		summary: "Change a member", body: apiv1.MemberPatch{},
-		answers: jsonAnswer(apiv1.MemberResult{}, "changed", leaderHeader), fails: []int{404, 409, 413, 415, 503, 504},
+		answers: planAnswer(apiv1.MemberResult{}, "changed", leaderHeader), fails: []int{404, 409, 413, 415, 503, 504},
 	},
 	{
 		method: "DELETE", pattern: "/admin/members/{id}", role: token.Operator, handle: removeMember,
 		summary: "Remove a member", body: apiv1.MemberRemove{},
-		answers: jsonAnswer(apiv1.MemberResult{}, "removed", leaderHeader), fails: []int{404, 409, 413, 415, 503, 504},
+		answers: planAnswer(apiv1.MemberResult{}, "removed", leaderHeader), fails: []int{404, 409, 413, 415, 503, 504},
 	},
 	{
 		method: "POST", pattern: "/admin/nodes/{id}/drain", role: token.Operator, handle: drainNode,
 		summary: "Take a node out of the way: it does not lead, is not ready, and moves attached clients; it goes on voting", body: apiv1.Drain{},
-		answers: jsonAnswer(apiv1.MemberResult{}, "set", leaderHeader), fails: []int{404, 409, 413, 415, 503, 504},
+		answers: planAnswer(apiv1.MemberResult{}, "set", leaderHeader), fails: []int{404, 409, 413, 415, 503, 504},
 	},
 	{
 		method: "POST", pattern: "/admin/nodes/{id}/undrain", role: token.Operator, handle: undrainNode,
 		summary: "End a drain", body: apiv1.Drain{},
-		answers: jsonAnswer(apiv1.MemberResult{}, "set", leaderHeader), fails: []int{404, 409, 413, 415, 503, 504},
+		answers: planAnswer(apiv1.MemberResult{}, "set", leaderHeader), fails: []int{404, 409, 413, 415, 503, 504},
 	},
 	{
 		method: "POST", pattern: apiv1.PathRecover, role: token.Operator, handle: postRecover,

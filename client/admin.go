@@ -21,29 +21,73 @@ const stallLimit = 30 * time.Second
 // AddMember takes a node into the cluster: as a non-voter, which becomes a
 // voter once it is caught up, unless the request says otherwise.
 func (c *Client) AddMember(ctx context.Context, m apiv1.MemberAdd) (apiv1.MemberResult, error) {
+	m.DryRun = false
 	return admin[apiv1.MemberResult](ctx, c, "add member "+m.ID, http.MethodPost, apiv1.PathMembers, m)
+}
+
+// PlanAddMember says what AddMember would do.
+func (c *Client) PlanAddMember(ctx context.Context, m apiv1.MemberAdd) (apiv1.Plan, error) {
+	m.DryRun = true
+	return admin[apiv1.Plan](ctx, c, "plan to add member "+m.ID, http.MethodPost, apiv1.PathMembers, m)
+}
+
+// PlanPatchMember says what PatchMember would do.
+func (c *Client) PlanPatchMember(ctx context.Context, id cluster.NodeID, m apiv1.MemberPatch) (apiv1.Plan, error) {
+	m.DryRun = true
+	return admin[apiv1.Plan](ctx, c, "plan to change member "+string(id), http.MethodPatch, memberPath(id), m)
 }
 
 // PatchMember changes what the request names of a member.
 func (c *Client) PatchMember(ctx context.Context, id cluster.NodeID, m apiv1.MemberPatch) (apiv1.MemberResult, error) {
-	return admin[apiv1.MemberResult](ctx, c, "change member "+string(id), http.MethodPatch, apiv1.PathMembers+"/"+url.PathEscape(string(id)), m)
+	m.DryRun = false
+	return admin[apiv1.MemberResult](ctx, c, "change member "+string(id), http.MethodPatch, memberPath(id), m)
 }
 
 // Drain takes a node out of the way, until Undrain: it does not lead, is not
 // ready, and sends attached clients elsewhere. It goes on voting. The node has
 // seen that, and does not lead any more, a moment after the call.
-func (c *Client) Drain(ctx context.Context, id cluster.NodeID, reason string) (apiv1.MemberResult, error) {
-	return admin[apiv1.MemberResult](ctx, c, "drain "+string(id), http.MethodPost, "/admin/nodes/"+url.PathEscape(string(id))+"/drain", apiv1.Drain{Reason: reason})
+func (c *Client) Drain(ctx context.Context, id cluster.NodeID, d apiv1.Drain) (apiv1.MemberResult, error) {
+	d.DryRun = false
+	return admin[apiv1.MemberResult](ctx, c, "drain "+string(id), http.MethodPost, drainPath(id, "drain"), d)
+}
+
+// PlanDrain says what Drain would do, and does nothing. So do the others of their
+// calls; the same request with the plan's ID does exactly that.
+func (c *Client) PlanDrain(ctx context.Context, id cluster.NodeID, d apiv1.Drain) (apiv1.Plan, error) {
+	d.DryRun = true
+	return admin[apiv1.Plan](ctx, c, "plan to drain "+string(id), http.MethodPost, drainPath(id, "drain"), d)
 }
 
 // Undrain ends a drain.
-func (c *Client) Undrain(ctx context.Context, id cluster.NodeID, reason string) (apiv1.MemberResult, error) {
-	return admin[apiv1.MemberResult](ctx, c, "undrain "+string(id), http.MethodPost, "/admin/nodes/"+url.PathEscape(string(id))+"/undrain", apiv1.Drain{Reason: reason})
+func (c *Client) Undrain(ctx context.Context, id cluster.NodeID, d apiv1.Drain) (apiv1.MemberResult, error) {
+	d.DryRun = false
+	return admin[apiv1.MemberResult](ctx, c, "undrain "+string(id), http.MethodPost, drainPath(id, "undrain"), d)
+}
+
+// PlanUndrain says what Undrain would do.
+func (c *Client) PlanUndrain(ctx context.Context, id cluster.NodeID, d apiv1.Drain) (apiv1.Plan, error) {
+	d.DryRun = true
+	return admin[apiv1.Plan](ctx, c, "plan to undrain "+string(id), http.MethodPost, drainPath(id, "undrain"), d)
+}
+
+func drainPath(id cluster.NodeID, what string) string {
+	return "/admin/nodes/" + url.PathEscape(string(id)) + "/" + what
 }
 
 // RemoveMember takes a node out of the cluster for good.
-func (c *Client) RemoveMember(ctx context.Context, id cluster.NodeID, reason string) (apiv1.MemberResult, error) {
-	return admin[apiv1.MemberResult](ctx, c, "remove member "+string(id), http.MethodDelete, apiv1.PathMembers+"/"+url.PathEscape(string(id)), apiv1.MemberRemove{Reason: reason})
+func (c *Client) RemoveMember(ctx context.Context, id cluster.NodeID, m apiv1.MemberRemove) (apiv1.MemberResult, error) {
+	m.DryRun = false
+	return admin[apiv1.MemberResult](ctx, c, "remove member "+string(id), http.MethodDelete, memberPath(id), m)
+}
+
+// PlanRemoveMember says what RemoveMember would do.
+func (c *Client) PlanRemoveMember(ctx context.Context, id cluster.NodeID, m apiv1.MemberRemove) (apiv1.Plan, error) {
+	m.DryRun = true
+	return admin[apiv1.Plan](ctx, c, "plan to remove member "+string(id), http.MethodDelete, memberPath(id), m)
+}
+
+func memberPath(id cluster.NodeID) string {
+	return apiv1.PathMembers + "/" + url.PathEscape(string(id))
 }
 
 // AutoFailover says whether the cluster replaces a failed leader by itself, as

@@ -21,7 +21,9 @@ type Plan struct {
 	Target     NodeID // whom it is about; of a move of leadership, who is to lead; "": nobody
 	Actor      NodeID // of a move of leadership, the node that carries it out: the leader, or the target
 	How        How    // of a move of leadership
-	Params     string // what else the call asks for that changes what is done, in one fixed form
+	// MovesLeader: it is about the leader, who hands leadership over first.
+	MovesLeader bool
+	Params      string // what else the call asks for that changes what is done, in one fixed form
 
 	Summary    string // what would be done, in one sentence
 	Refusal    *Error // the error that the call would end with; nil: it would be carried out
@@ -31,6 +33,32 @@ type Plan struct {
 	Risk       Risk
 	Warnings   []string
 	Survivors  []Survivor // of a recovery, freshest first
+}
+
+// MemberChange is one change of the membership: an addition, a patch, or, when
+// both are nil, a removal.
+type MemberChange struct {
+	ID    NodeID
+	Add   *MemberAdd
+	Patch *MemberPatch
+	// Membership is the MembershipDigest that the change was planned for; "": it
+	// was not.
+	Membership string `json:"-"`
+}
+
+// Action names the change in a plan.
+func (c MemberChange) Action() string {
+	switch {
+	case c.Add != nil:
+		return "member_add"
+	case c.Patch == nil:
+		return "member_remove"
+	case c.Patch.Drain == nil:
+		return "member_set"
+	case *c.Patch.Drain:
+		return "drain"
+	}
+	return "undrain"
 }
 
 // Choice is one node that the target of a plan was chosen from.

@@ -38,16 +38,36 @@ func (n *Node) membershipTurn(ctx context.Context) (inst *instance, release func
 	return inst, release, nil
 }
 
-// AddMember takes a node into the cluster as a non-voter; with Promote it
-// becomes a voter by itself once it is caught up and stable. Adding the same
-// node twice changes nothing. Errors: CodeNoLeader, CodeBusy, CodeBadRequest
-// naming the field, CodeOutcomeUnknown.
-func (n *Node) AddMember(ctx context.Context, add cluster.MemberAdd) error {
+// ChangeMember makes one change of the membership; see AddMember, PatchMember and
+// RemoveMember. It is CodeTermStale when the change was planned for another
+// membership.
+func (n *Node) ChangeMember(ctx context.Context, change cluster.MemberChange) error {
 	inst, release, err := n.membershipTurn(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
+	if m := change.Membership; m != "" && m != cluster.MembershipDigest(inst.servers(), n.View().Members()) {
+		return cluster.Errorf(cluster.CodeTermStale, "plan_id: the membership has changed since the plan was made: make a new one")
+	}
+	switch {
+	case change.Add != nil:
+		return n.addMember(ctx, inst, *change.Add)
+	case change.Patch != nil:
+		return n.patchMember(ctx, inst, change.ID, *change.Patch)
+	}
+	return n.removeMember(ctx, inst, change.ID)
+}
+
+// AddMember takes a node into the cluster as a non-voter; with Promote it
+// becomes a voter by itself once it is caught up and stable. Adding the same
+// node twice changes nothing. Errors: CodeNoLeader, CodeBusy, CodeBadRequest
+// naming the field, CodeOutcomeUnknown.
+func (n *Node) AddMember(ctx context.Context, add cluster.MemberAdd) error {
+	return n.ChangeMember(ctx, cluster.MemberChange{ID: add.ID, Add: &add})
+}
+
+func (n *Node) addMember(ctx context.Context, inst *instance, add cluster.MemberAdd) error {
 	servers := inst.servers()
 	if err := checkAdd(add, servers); err != nil {
 		return err
@@ -74,7 +94,7 @@ func (n *Node) AddMember(ctx context.Context, add cluster.MemberAdd) error {
 	})
 }
 
-func checkAdd(add cluster.MemberAdd, servers []cluster.Server) error {
+func checkAdd(add cluster.MemberAdd, servers []cluster.Server) *cluster.Error {
 	if _, err := cluster.ParseNodeID(string(add.ID)); err != nil {
 		return cluster.Errorf(cluster.CodeBadRequest, "id: %w", err)
 	}
@@ -96,11 +116,10 @@ func checkAdd(add cluster.MemberAdd, servers []cluster.Server) error {
 // then on. Errors as PatchMember's. A leader that is to remove itself moves
 // leadership first and answers CodeNoLeader: repeat it on the new leader.
 func (n *Node) RemoveMember(ctx context.Context, id cluster.NodeID) error {
-	inst, release, err := n.membershipTurn(ctx)
-	if err != nil {
-		return err
-	}
-	defer release()
+	return n.ChangeMember(ctx, cluster.MemberChange{ID: id})
+}
+
+func (n *Node) removeMember(ctx context.Context, inst *instance, id cluster.NodeID) error {
 	rec, known := n.View().Member(id)
 	if !known || rec.Removed {
 		return notFound(id)
@@ -131,11 +150,10 @@ func (n *Node) RemoveMember(ctx context.Context, id cluster.NodeID) error {
 // becomes a non-voter first and is promoted again when it has caught up: the
 // votes and entries that it has lost must count no more.
 func (n *Node) PatchMember(ctx context.Context, id cluster.NodeID, patch cluster.MemberPatch) error {
-	inst, release, err := n.membershipTurn(ctx)
-	if err != nil {
-		return err
-	}
-	defer release()
+	return n.ChangeMember(ctx, cluster.MemberChange{ID: id, Patch: &patch})
+}
+
+func (n *Node) patchMember(ctx context.Context, inst *instance, id cluster.NodeID, patch cluster.MemberPatch) error {
 	rec, known := n.View().Member(id)
 	server, member := cluster.FindServer(inst.servers(), id)
 	if !known || rec.Removed || !member {
@@ -158,7 +176,7 @@ func (n *Node) PatchMember(ctx context.Context, id cluster.NodeID, patch cluster
 	return nil
 }
 
-func checkPatch(p cluster.MemberPatch, server cluster.Server, servers []cluster.Server) error {
+func checkPatch(p cluster.MemberPatch, server cluster.Server, servers []cluster.Server) *cluster.Error {
 	if p.Priority != nil && (*p.Priority < 0 || *p.Priority > cluster.MaxPriority) {
 		return badField("priority", *p.Priority, fmt.Sprintf("want 0 to %d", cluster.MaxPriority))
 	}
@@ -184,7 +202,7 @@ func checkPatch(p cluster.MemberPatch, server cluster.Server, servers []cluster.
 
 // checkDrain refuses to drain a node on its way in: ending that would not bring
 // it back to where it was.
-func checkDrain(p cluster.MemberPatch, rec cluster.Member) error {
+func checkDrain(p cluster.MemberPatch, rec cluster.Member) *cluster.Error {
 	if p.Drain == nil || !*p.Drain || rec.Lifecycle != cluster.Joining {
 		return nil
 	}
@@ -303,13 +321,7 @@ func (n *Node) promoteJoined(ctx context.Context, id cluster.NodeID) {
 
 // checkQuorum refuses a configuration whose voters in contact are too few.
 func (n *Node) checkQuorum(next []cluster.Server) error {
-	contact := map[cluster.NodeID]bool{n.cfg.Self.NodeID: true}
-	for _, s := range next {
-		if s.ID != n.cfg.Self.NodeID {
-			contact[s.ID] = n.inContact(s.ID)
-		}
-	}
-	if why := quorumAtRisk(next, contact); why != "" {
+	if why := quorumAtRisk(next, n.contacts(next)); why != "" {
 		return cluster.Errorf(cluster.CodeQuorumAtRisk, "%s", why)
 	}
 	return nil

@@ -9,6 +9,8 @@ type MemberAdd struct {
 	HTTPAddress string `json:"http_address"`
 	Suffrage    string `json:"suffrage,omitempty" enum:"voter,nonvoter" doc:"voter (the default): promoted once caught up and stable; nonvoter: stays one"`
 	Reason      string `json:"reason,omitempty"`
+	DryRun      bool   `json:"dry_run,omitempty" doc:"answer what would be done, and do nothing"`
+	PlanID      string `json:"plan_id,omitempty" doc:"of a dry run of this call: do exactly that"`
 }
 
 // MemberPatch is the body of PATCH /admin/members/{id}. An absent field stays
@@ -22,16 +24,22 @@ type MemberPatch struct {
 	HTTPAddress *string `json:"http_address,omitempty"`
 	Readmit     bool    `json:"readmit,omitempty" doc:"accept the node with another data directory: its disk was replaced"`
 	Reason      string  `json:"reason,omitempty"`
+	DryRun      bool    `json:"dry_run,omitempty" doc:"answer what would be done, and do nothing"`
+	PlanID      string  `json:"plan_id,omitempty" doc:"of a dry run of this call: do exactly that"`
 }
 
 // MemberRemove is the optional body of DELETE /admin/members/{id}.
 type MemberRemove struct {
 	Reason string `json:"reason,omitempty"`
+	DryRun bool   `json:"dry_run,omitempty" doc:"answer what would be done, and do nothing"`
+	PlanID string `json:"plan_id,omitempty" doc:"of a dry run of this call: do exactly that"`
 }
 
 // Drain is the optional body of POST /admin/nodes/{id}/drain and undrain.
 type Drain struct {
 	Reason string `json:"reason,omitempty"`
+	DryRun bool   `json:"dry_run,omitempty" doc:"answer what would be done, and do nothing"`
+	PlanID string `json:"plan_id,omitempty" doc:"of a dry run of this call: do exactly that"`
 }
 
 // MemberResult answers the five.

@@ -12,10 +12,10 @@ import (
 )
 
 type drainCmd struct {
-	ID     string        `arg:"" help:"Node ID."`
-	Wait   bool          `help:"Until another node leads and the cluster shows it draining."`
-	For    time.Duration `default:"60s" help:"How long to wait at most."`
-	Reason string        `help:"Why, for the record."`
+	ID   string        `arg:"" help:"Node ID."`
+	Wait bool          `help:"Until another node leads and the cluster shows it draining."`
+	For  time.Duration `default:"60s" help:"How long to wait at most."`
+	changeFlags
 }
 
 func (d *drainCmd) Run(a *app) error {
@@ -23,8 +23,12 @@ func (d *drainCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	body := apiv1.Drain{Reason: d.Reason, PlanID: d.Plan}
+	if d.DryRun {
+		return a.plan(func(ctx context.Context, c *client.Client) (apiv1.Plan, error) { return c.PlanDrain(ctx, id, body) })
+	}
 	res, err := ask(a, "draining "+d.ID, func(ctx context.Context, c *client.Client) (apiv1.MemberResult, error) {
-		res, err := c.Drain(ctx, id, d.Reason)
+		res, err := c.Drain(ctx, id, body)
 		if err != nil || !d.Wait {
 			return res, err
 		}
@@ -63,8 +67,8 @@ func awaitDrained(ctx context.Context, c *client.Client, id string) error {
 }
 
 type undrainCmd struct {
-	ID     string `arg:"" help:"Node ID."`
-	Reason string `help:"Why, for the record."`
+	ID string `arg:"" help:"Node ID."`
+	changeFlags
 }
 
 func (u *undrainCmd) Run(a *app) error {
@@ -72,7 +76,11 @@ func (u *undrainCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	body := apiv1.Drain{Reason: u.Reason, PlanID: u.Plan}
+	if u.DryRun {
+		return a.plan(func(ctx context.Context, c *client.Client) (apiv1.Plan, error) { return c.PlanUndrain(ctx, id, body) })
+	}
 	return a.changeMembers("ending the drain of "+u.ID, func(ctx context.Context, c *client.Client) (apiv1.MemberResult, error) {
-		return c.Undrain(ctx, id, u.Reason)
+		return c.Undrain(ctx, id, body)
 	})
 }

@@ -34,21 +34,31 @@ func (*membersListCmd) Run(a *app) error {
 	})
 }
 
+// changeFlags are what every command that changes the membership takes.
+type changeFlags struct {
+	Reason string `help:"Why, for the record."`
+	DryRun bool   `name:"dry-run" help:"Show what would be done, and do nothing."`
+	Plan   string `placeholder:"PLAN-ID" help:"Do exactly what a dry run has shown, or nothing should the cluster have changed since."`
+}
+
 type membersAddCmd struct {
 	ID       string `arg:"" help:"Node ID."`
 	Raft     string `required:"" placeholder:"HOST:PORT" help:"Its raft address."`
 	HTTP     string `name:"http" required:"" placeholder:"HOST:PORT" help:"Its HTTP address."`
 	NonVoter bool   `name:"non-voter" help:"Never make it a voter."`
-	Reason   string `help:"Why, for the record."`
+	changeFlags
 }
 
 func (m *membersAddCmd) Run(a *app) error {
 	if _, err := memberID(m.ID); err != nil {
 		return err
 	}
-	body := apiv1.MemberAdd{ID: m.ID, RaftAddress: m.Raft, HTTPAddress: m.HTTP, Reason: m.Reason}
+	body := apiv1.MemberAdd{ID: m.ID, RaftAddress: m.Raft, HTTPAddress: m.HTTP, Reason: m.Reason, PlanID: m.Plan}
 	if m.NonVoter {
 		body.Suffrage = string(cluster.NonVoter)
+	}
+	if m.DryRun {
+		return a.plan(func(ctx context.Context, c *client.Client) (apiv1.Plan, error) { return c.PlanAddMember(ctx, body) })
 	}
 	return a.changeMembers("adding "+m.ID, func(ctx context.Context, c *client.Client) (apiv1.MemberResult, error) {
 		return c.AddMember(ctx, body)
@@ -56,8 +66,8 @@ func (m *membersAddCmd) Run(a *app) error {
 }
 
 type membersRemoveCmd struct {
-	ID     string `arg:"" help:"Node ID."`
-	Reason string `help:"Why, for the record."`
+	ID string `arg:"" help:"Node ID."`
+	changeFlags
 }
 
 func (m *membersRemoveCmd) Run(a *app) error {
@@ -65,11 +75,17 @@ func (m *membersRemoveCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	body := apiv1.MemberRemove{Reason: m.Reason, PlanID: m.Plan}
+	if m.DryRun {
+		return a.plan(func(ctx context.Context, c *client.Client) (apiv1.Plan, error) {
+			return c.PlanRemoveMember(ctx, id, body)
+		})
+	}
 	if err := a.confirm("Node %s will be removed from the cluster for good: it can come back only with an empty data directory.", id); err != nil {
 		return err
 	}
 	return a.changeMembers("removing "+m.ID, func(ctx context.Context, c *client.Client) (apiv1.MemberResult, error) {
-		return c.RemoveMember(ctx, id, m.Reason)
+		return c.RemoveMember(ctx, id, body)
 	})
 }
 
@@ -81,7 +97,7 @@ type membersSetCmd struct {
 	Raft     *string `placeholder:"HOST:PORT" help:"New raft address; not while the node leads."`
 	HTTP     *string `name:"http" placeholder:"HOST:PORT" help:"New HTTP address."`
 	Readmit  bool    `help:"Accept the node with an empty data directory: its disk was replaced."`
-	Reason   string  `help:"Why, for the record."`
+	changeFlags
 }
 
 func (m *membersSetCmd) Run(a *app) error {
@@ -95,41 +111,51 @@ func (m *membersSetCmd) Run(a *app) error {
 	if m.Priority != nil && (*m.Priority < 0 || *m.Priority > cluster.MaxPriority) {
 		return usagef("--priority %d: want 0 to %d", *m.Priority, cluster.MaxPriority)
 	}
-	if m.Readmit {
+	if m.Readmit && !m.DryRun {
 		if err := a.confirm("Node %s will be taken back with another data directory. What only its old disk held is lost.", id); err != nil {
 			return err
 		}
 	}
 	return a.patchMember(id, apiv1.MemberPatch{
 		Priority: m.Priority, Eligible: m.Eligible, Zone: m.Zone,
-		RaftAddress: m.Raft, HTTPAddress: m.HTTP, Readmit: m.Readmit, Reason: m.Reason,
-	})
+		RaftAddress: m.Raft, HTTPAddress: m.HTTP, Readmit: m.Readmit,
+	}, m.changeFlags)
 }
 
 type membersPromoteCmd struct {
-	ID     string `arg:"" help:"Node ID."`
-	Reason string `help:"Why, for the record."`
+	ID string `arg:"" help:"Node ID."`
+	changeFlags
 }
 
-func (m *membersPromoteCmd) Run(a *app) error { return a.setSuffrage(m.ID, cluster.Voter, m.Reason) }
+func (m *membersPromoteCmd) Run(a *app) error {
+	return a.setSuffrage(m.ID, cluster.Voter, m.changeFlags)
+}
 
 type membersDemoteCmd struct {
-	ID     string `arg:"" help:"Node ID."`
-	Reason string `help:"Why, for the record."`
+	ID string `arg:"" help:"Node ID."`
+	changeFlags
 }
 
-func (m *membersDemoteCmd) Run(a *app) error { return a.setSuffrage(m.ID, cluster.NonVoter, m.Reason) }
+func (m *membersDemoteCmd) Run(a *app) error {
+	return a.setSuffrage(m.ID, cluster.NonVoter, m.changeFlags)
+}
 
-func (a *app) setSuffrage(s string, suffrage cluster.Suffrage, reason string) error {
+func (a *app) setSuffrage(s string, suffrage cluster.Suffrage, f changeFlags) error {
 	id, err := memberID(s)
 	if err != nil {
 		return err
 	}
 	to := string(suffrage)
-	return a.patchMember(id, apiv1.MemberPatch{Suffrage: &to, Reason: reason})
+	return a.patchMember(id, apiv1.MemberPatch{Suffrage: &to}, f)
 }
 
-func (a *app) patchMember(id cluster.NodeID, body apiv1.MemberPatch) error {
+func (a *app) patchMember(id cluster.NodeID, body apiv1.MemberPatch, f changeFlags) error {
+	body.Reason, body.PlanID = f.Reason, f.Plan
+	if f.DryRun {
+		return a.plan(func(ctx context.Context, c *client.Client) (apiv1.Plan, error) {
+			return c.PlanPatchMember(ctx, id, body)
+		})
+	}
 	return a.changeMembers("changing "+string(id), func(ctx context.Context, c *client.Client) (apiv1.MemberResult, error) {
 		return c.PatchMember(ctx, id, body)
 	})

@@ -1,0 +1,170 @@
+package consensus
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"northstar/cluster"
+)
+
+// changeInputs is all that planChange depends on.
+type changeInputs struct {
+	change  cluster.MemberChange
+	self    cluster.NodeID // which leads
+	term    uint64
+	servers []cluster.Server
+	members []cluster.Member
+	contact map[cluster.NodeID]bool // has answered lately; self included
+}
+
+// PlanChange says what a change of the membership would do now, and does
+// nothing. The error is CodeNoLeader.
+func (n *Node) PlanChange(ctx context.Context, change cluster.MemberChange) (cluster.Plan, error) {
+	inst := n.inst.Load()
+	if inst == nil || !n.leads() {
+		return cluster.Plan{}, n.notLeading()
+	}
+	term, err := n.awaitReady(ctx, inst)
+	if err != nil {
+		return cluster.Plan{}, err
+	}
+	in := changeInputs{change: change, self: n.cfg.Self.NodeID, term: term, servers: inst.servers(), members: n.View().Members()}
+	in.contact = n.contacts(in.servers)
+	return planChange(in), nil
+}
+
+// contacts says which servers have answered lately, this node included.
+func (n *Node) contacts(servers []cluster.Server) map[cluster.NodeID]bool {
+	contact := map[cluster.NodeID]bool{n.cfg.Self.NodeID: true}
+	for _, s := range servers {
+		if s.ID != n.cfg.Self.NodeID {
+			contact[s.ID] = n.inContact(s.ID)
+		}
+	}
+	return contact
+}
+
+// planChange works out what a change would do, by the checks that it goes through
+// when it is made.
+func planChange(in changeInputs) cluster.Plan {
+	ch := in.change
+	params, err := json.Marshal(ch)
+	p := cluster.Plan{
+		Action: ch.Action(), Term: in.term, Membership: cluster.MembershipDigest(in.servers, in.members), Leader: in.self,
+		Target: ch.ID, Params: string(params), Risk: cluster.RiskLow,
+	}
+	var rec cluster.Member
+	known := false
+	for _, m := range in.members {
+		if m.ID == ch.ID && !m.Removed {
+			rec, known = m, true
+		}
+	}
+	server, member := cluster.FindServer(in.servers, ch.ID)
+	next := in.servers
+	switch {
+	case err != nil:
+		p.Refusal = cluster.Errorf(cluster.CodeInternal, "%w", err)
+	case ch.Add != nil:
+		in.planAdd(&p, known && member)
+	case !known || !member && ch.Patch != nil:
+		p.Refusal = notFound(ch.ID)
+	case ch.Patch != nil:
+		next = in.planPatch(&p, rec, server)
+	default:
+		p.Summary = fmt.Sprintf("node %s is removed for good: its data directory is refused from then on", ch.ID)
+		if member {
+			next = without(in.servers, ch.ID)
+			p.MovesLeader = ch.ID == in.self
+		}
+	}
+	in.planVoters(&p, next)
+	if p.MovesLeader && p.Refusal == nil {
+		p.Summary = fmt.Sprintf("node %s, which leads, hands leadership over; then ", in.self) + p.Summary
+	}
+	if p.Refusal != nil {
+		p.Summary = "nothing: " + p.Refusal.Detail
+	}
+	return p
+}
+
+func (in changeInputs) planAdd(p *cluster.Plan, member bool) {
+	add := *in.change.Add
+	if err := checkAdd(add, in.servers); err != nil {
+		p.Refusal = err
+		return
+	}
+	p.Summary = fmt.Sprintf("node %s is added as non-voter", add.ID)
+	switch {
+	case member:
+		p.Summary = fmt.Sprintf("nothing: node %s is a member already", add.ID)
+	case add.Promote:
+		p.Summary += ", and becomes a voter once it is caught up and stable"
+		if voters := cluster.Voters(in.servers); voters%2 == 1 {
+			p.Warnings = append(p.Warnings, fmt.Sprintf("%d voters tolerate no more failures than %d", voters+1, voters))
+		}
+	}
+}
+
+// planPatch gives the servers as they are after the patch.
+func (in changeInputs) planPatch(p *cluster.Plan, rec cluster.Member, server cluster.Server) []cluster.Server {
+	patch := *in.change.Patch
+	next := in.servers
+	if p.Refusal = checkDrain(patch, rec); p.Refusal == nil {
+		p.Refusal = checkPatch(patch, server, in.servers)
+	}
+	if p.Refusal != nil {
+		return next
+	}
+	p.Summary = fmt.Sprintf("the record of node %s is changed", rec.ID)
+	steps := planPatch(rec, server, patch)
+	if len(steps) == 0 {
+		p.Summary = fmt.Sprintf("nothing: node %s is as asked for", rec.ID)
+	}
+	for _, step := range steps {
+		switch step.action {
+		case demote:
+			next = withNonVoter(next, rec.ID)
+			p.Summary, p.MovesLeader = fmt.Sprintf("node %s becomes a non-voter", rec.ID), rec.ID == in.self
+		case promote:
+			next = withVoter(next, rec.ID)
+			p.Summary = fmt.Sprintf("node %s becomes a voter", rec.ID)
+		case moveAddress:
+			p.Summary, p.MovesLeader = fmt.Sprintf("node %s is looked for at %s", rec.ID, *patch.RaftAddress), rec.ID == in.self
+		}
+	}
+	if patch.Readmit {
+		p.Summary = fmt.Sprintf("node %s may come back with another data directory; it is a non-voter until it has caught up", rec.ID)
+	}
+	if patch.Drain != nil && len(steps) > 0 {
+		p.Summary = fmt.Sprintf("node %s is set to active", rec.ID)
+		if *patch.Drain {
+			p.Summary, p.MovesLeader = fmt.Sprintf("node %s is set to drain: it does not lead, is not ready, and sends attached clients elsewhere; it goes on voting", rec.ID), rec.ID == in.self
+		}
+	}
+	return next
+}
+
+// planVoters judges the change by the voters that there are after it.
+func (in changeInputs) planVoters(p *cluster.Plan, next []cluster.Server) {
+	before, after := cluster.Voters(in.servers), cluster.Voters(next)
+	if p.Refusal != nil || before == after {
+		return
+	}
+	p.Risk = cluster.RiskMedium
+	if why := quorumAtRisk(next, in.contact); why != "" {
+		p.Refusal, p.Risk = cluster.Errorf(cluster.CodeQuorumAtRisk, "%s", why), cluster.RiskHigh
+		return
+	}
+	reachable := 0
+	for _, s := range next {
+		if s.Suffrage == cluster.Voter && in.contact[s.ID] {
+			reachable++
+		}
+	}
+	if reachable == cluster.Quorum(after) {
+		p.Risk = cluster.RiskHigh
+		p.Warnings = append(p.Warnings, fmt.Sprintf("of the %d voters there would be, no further one may fail", after))
+	}
+}
