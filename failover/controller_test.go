@@ -152,6 +152,7 @@ func TestAgreementIsAnnounced(t *testing.T) {
 		w.start(Config{Fast: true})
 		w.loss()
 		time.Sleep(21 * time.Millisecond) // by now it asks every few ms only
+		synctest.Wait()
 		if len(told) != 1 || !told[0] {
 			t.Errorf("its first question says that the leader is dead: %v", told)
 		}

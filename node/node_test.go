@@ -60,7 +60,7 @@ func TestDrainMovesLeadership(t *testing.T) {
 	term := old.Consensus().Status().Term
 	old.Drain(t.Context())
 	st := old.Consensus().Status()
-	if st.LeaderID == old.cfg.ID || st.LeaderID == "" || st.Term != term+1 || st.Lifecycle != cluster.Draining {
+	if st.LeaderID == old.cfg.ID || st.LeaderID == "" || st.Term <= term || st.Lifecycle != cluster.Draining {
 		t.Errorf("after Drain: leader %q, term %d (was %d), lifecycle %s", st.LeaderID, st.Term, term, st.Lifecycle)
 	}
 	if old.mayStand() {
