@@ -529,6 +529,30 @@ func TestContradictionIsTurnedAway(t *testing.T) {
 	}
 }
 
+// What is committed beyond the entries of an append says nothing of the entries
+// that this node has there.
+func TestCommitIndexEndsWithTheEntries(t *testing.T) {
+	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
+	got := n2.bind()
+	for _, tt := range []struct {
+		entries         bool
+		committed, want uint64
+	}{{true, 9, 9}, {true, 11, 11}, {true, 500, 11}, {false, 9, 9}, {false, 500, 10}} {
+		_, err := n1.append(n2, func(r *raft.AppendEntriesRequest) {
+			r.LeaderCommitIndex = tt.committed
+			if !tt.entries {
+				r.Entries = nil
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c := (<-got).(*raft.AppendEntriesRequest); c.LeaderCommitIndex != tt.want {
+			t.Errorf("after entry 10, entries %v: commit index %d reaches raft as %d, want %d", tt.entries, tt.committed, c.LeaderCommitIndex, tt.want)
+		}
+	}
+}
+
 // When a message gets no answer in time, the other pooled connections lead
 // nowhere either: each would cost a timeout of its own.
 func TestTimeoutEmptiesThePool(t *testing.T) {

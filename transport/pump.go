@@ -180,6 +180,10 @@ func (m incoming) appendEntries(c *raft.AppendEntriesRequest) {
 		m.refuse("contradiction", err)
 		return
 	}
+	// Raft's rule is to commit up to the last entry that this message has matched.
+	// The library goes up to the end of its own log instead, which may hold entries
+	// of a leader before that nobody else has.
+	c.LeaderCommitIndex = min(c.LeaderCommitIndex, c.PrevLogEntry+uint64(len(c.Entries)))
 	m.forward(&operation{})
 }
 
