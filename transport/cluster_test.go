@@ -271,8 +271,9 @@ func TestNonVotersDoNotConfirmLeadership(t *testing.T) {
 
 // links is a fault hook that cuts connections between pairs of nodes.
 type links struct {
-	mu  sync.Mutex
-	off map[[2]cluster.NodeID]bool
+	mu   sync.Mutex
+	off  map[[2]cluster.NodeID]bool
+	sent chan struct{} // closed when a snapshot is sent, which cuts its link
 }
 
 func (l *links) install(c *Config, _ *end) { c.Faults = l }
@@ -292,9 +293,23 @@ func (l *links) heal() {
 	l.off = nil
 }
 
+// cutAtSnapshot heals all, until a snapshot is sent: it is lost, and its link cut
+// from then on.
+func (l *links) cutAtSnapshot() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.off, l.sent = nil, make(chan struct{})
+	return l.sent
+}
+
 func (l *links) Outgoing(m Message) Fault {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if m.Kind == "snapshot" && l.sent != nil {
+		close(l.sent)
+		l.sent = nil
+		l.off = map[[2]cluster.NodeID]bool{{m.From, m.To}: true, {m.To, m.From}: true}
+	}
 	return Fault{Drop: l.off[[2]cluster.NodeID{m.From, m.To}]}
 }
 
@@ -343,30 +358,78 @@ func (n *node) shutdownNow() {
 	n.stop()
 }
 
-// A follower that was away for long gets entries soon after its return: the
-// library's back-off of up to 10 s does not grow meanwhile.
+// A follower that was away gets entries soon after its return, however long that
+// was, and also when it went while a snapshot was sent to it: the library's back-off
+// of up to 10 s does not grow meanwhile.
 func TestReturningFollowerCatchesUpSoon(t *testing.T) {
+	for name, tc := range map[string]struct {
+		away     time.Duration
+		snapshot bool
+	}{
+		"a while":       {away: 6 * time.Second},
+		"long":          {away: 4 * time.Minute},
+		"in a snapshot": {away: 4 * time.Minute, snapshot: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { followerReturns(t, tc.away, tc.snapshot) })
+		})
+	}
+}
+
+func followerReturns(t *testing.T, outage time.Duration, snapshot bool) {
+	cut := &links{}
+	c := newSimNet().newCluster(t, 3, cut.install)
+	c.bootstrap()
+	leader := c.leader()
+	leader.apply("before")
+	away := c.others(leader)[0]
+	for _, n := range c.others(away) {
+		cut.cut(away.id, n.id)
+	}
+	if snapshot {
+		leader.apply("and")
+		if err := leader.r.Snapshot().Error(); err != nil {
+			t.Fatal(err)
+		}
+		leader.apply("after")
+		<-cut.cutAtSnapshot()
+	}
+	for i := range 300 {
+		leader.apply(fmt.Sprint(i))
+		time.Sleep(outage / 300)
+	}
+	want := leader.fsm.len()
+	cut.heal()
+	healed := time.Now()
+	eventually(t, "it has caught up", func() bool { return away.fsm.len() >= want })
+	if d := time.Since(healed); d > time.Second {
+		t.Errorf("it took %v", d)
+	}
+}
+
+// A member that was removed while it could not be reached is waited for no more.
+func TestRemovedPeerIsNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cut := &links{}
-		c := newSimNet().newCluster(t, 3, cut.install)
+		c := newSimNet().newCluster(t, 3)
 		c.bootstrap()
 		leader := c.leader()
-		leader.apply("before")
-		away := c.others(leader)[0]
-		for _, n := range c.others(away) {
-			cut.cut(away.id, n.id)
+		c.others(leader)[0].shutdownNow()
+		gone := c.others(leader)[0]
+		leader.mu.Lock()
+		for _, n := range c.nodes {
+			leader.servers = append(leader.servers, cluster.Server{ID: n.id, Address: n.addr, Suffrage: cluster.Voter})
 		}
-		deadline := time.Now().Add(6 * time.Second)
-		for i := 0; time.Now().Before(deadline); i++ {
-			leader.apply(fmt.Sprint(i))
-			time.Sleep(20 * time.Millisecond)
-		}
-		want := leader.fsm.len()
-		cut.heal()
-		healed := time.Now()
-		eventually(t, "it has caught up", func() bool { return away.fsm.len() >= want })
-		if d := time.Since(healed); d > time.Second {
-			t.Errorf("it took %v", d)
+		leader.mu.Unlock()
+		var held sync.WaitGroup
+		held.Go(func() { leader.raft.hold(gone.id, raft.ServerAddress(gone.addr), leader.r.CurrentTerm()) })
+		start := time.Now()
+		time.Sleep(time.Minute)
+		leader.mu.Lock()
+		leader.servers = slices.DeleteFunc(leader.servers, func(s cluster.Server) bool { return s.ID == gone.id })
+		leader.mu.Unlock()
+		held.Wait()
+		if d := time.Since(start); d < time.Minute || d > time.Minute+testMin {
+			t.Errorf("it was waited for for %v", d)
 		}
 	})
 }

@@ -157,7 +157,7 @@ func (r *Raft) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *
 	err := r.call(m, sent, func(out *inner) error { return out.AppendEntries(id, target, args, resp) })
 	if err != nil {
 		if m.Kind == "append" && unreachable(err) {
-			r.hold(m.To, term)
+			r.hold(m.To, target, term)
 		}
 		return err
 	}
@@ -182,19 +182,17 @@ func (r *Raft) mayLead(to cluster.NodeID, target raft.ServerAddress) error {
 	return fmt.Errorf("no entries for node %s: %s", to, noVotes)
 }
 
-// maxHold is the longest that a failed append is held back.
-const maxHold = 10 * time.Second
-
-// hold waits, after an append to an unreachable peer, until that peer answers
-// heartbeats again, this node leads no more, or maxHold has passed. Told of each
-// failure at once, the library would soon wait up to 10 s between two appends,
-// and a peer that came back would get no entries for so long.
-func (r *Raft) hold(to cluster.NodeID, term uint64) {
+// hold waits, after entries or a snapshot could not be sent to an unreachable
+// peer, until that peer answers heartbeats again, is no member at that address any
+// more, or this node leads no more. Told of each failure at once, the library would
+// soon wait up to 10 s between two tries, and a peer that came back would get no
+// entries for so long; told of one every now and then, it would so after an hour.
+func (r *Raft) hold(to cluster.NodeID, target raft.ServerAddress, term uint64) {
 	failed := time.Now()
 	self := r.t.cfg.Local().NodeID
 	look := time.NewTicker(r.t.cfg.TimeoutMin / 3)
 	defer look.Stop()
-	for time.Since(failed) < maxHold {
+	for {
 		local := r.local.Load()
 		if local == nil || local.Leader() != self || local.CurrentTerm() != term {
 			return
@@ -206,10 +204,21 @@ func (r *Raft) hold(to cluster.NodeID, term uint64) {
 		select {
 		case <-changed:
 		case <-look.C:
+			if !r.isServer(to, target) {
+				return
+			}
 		case <-r.closed:
 			return
 		}
 	}
+}
+
+// isServer says whether a node is in Raft's configuration, at that address. Where
+// that is not known, it is.
+func (r *Raft) isServer(id cluster.NodeID, at raft.ServerAddress) bool {
+	servers := r.t.cfg.Servers()
+	s, ok := cluster.FindServer(servers, id)
+	return len(servers) == 0 || ok && s.Address == string(at)
 }
 
 // record keeps what an answer shows.
@@ -235,6 +244,9 @@ func (r *Raft) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, args
 	}
 	err := r.call(m, sent, func(out *inner) error { return out.InstallSnapshot(id, target, args, resp, data) })
 	if err != nil {
+		if unreachable(err) {
+			r.hold(m.To, target, term)
+		}
 		return err
 	}
 	r.record(m.To, term, match, resp.Term, resp.Success, sent)
