@@ -110,6 +110,26 @@ func TestWatch(t *testing.T) {
 	resumed.must("delete", fmt.Sprint(third))
 }
 
+// A watch from now on, at a node that has yet to apply what was acknowledged
+// before it, does not begin with that.
+func TestWatchFromNowOnAtALaggingNode(t *testing.T) {
+	leader, follower := pair(t)
+	for i := range 5 {
+		leader.fake.put("k", fmt.Sprint(i))
+	}
+	for _, path := range []string{"/v1/watch", "/v1/roles/r/watch", "/v1/nodes/watch"} {
+		s := follower.stream(path)
+		if got, want := s.resp.Header.Get("X-Northstar-Revision"), fmt.Sprint(leader.fake.View().Revision()); got != want {
+			t.Errorf("%s starts after %s, want %s", path, got, want)
+		}
+	}
+	own := fmt.Sprint(follower.fake.View().Revision())
+	follower.fake.addRecord(cluster.Member{ID: "n1", HTTPAddress: "127.0.0.1:1", RaftAddress: "h1:7700", Lifecycle: cluster.Active})
+	if got := follower.stream("/v1/watch").resp.Header.Get("X-Northstar-Revision"); got != own {
+		t.Errorf("without the leader's word it starts after %s, want %s", got, own)
+	}
+}
+
 func TestWatchOfCompactedHistory(t *testing.T) {
 	f := newFakeCluster("n1", true)
 	f.state = state.New(state.Options{HistoryRevisions: 3})

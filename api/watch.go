@@ -2,9 +2,11 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"strconv"
 
 	"northstar/api/apiv1"
+	"northstar/cluster"
 	"northstar/state"
 )
 
@@ -53,13 +55,34 @@ func (c *call) watchStart() (uint64, error) {
 		if c.query.Has("since") {
 			return 0, badRequest("since: want a revision, got nothing")
 		}
-		return c.s.cluster.View().Revision(), nil
+		return c.s.newestRevision(c.r.Context()), nil
 	}
 	rev, err := strconv.ParseUint(value, 10, 53)
 	if err != nil {
 		return 0, badRequest("%s: want a revision, got %q", name, value)
 	}
 	return rev, nil
+}
+
+// newestRevision is at least the revision of every write that was acknowledged
+// before the call: this node may have yet to apply some, and a watch from now on
+// must not show them. Where the leader does not answer it is what this node knows.
+func (s *Server) newestRevision(ctx context.Context) uint64 {
+	own := s.cluster.View().Revision()
+	st := s.cluster.Status()
+	if st.Role == cluster.Leader || st.LeaderID == "" {
+		return own
+	}
+	body, err := s.leadersView(ctx, st.LeaderID)
+	if err != nil {
+		s.logger.Debug("leader does not say its revision: watching from this node's", "leader", st.LeaderID, "error", err)
+		return own
+	}
+	var view apiv1.Cluster
+	if err := json.Unmarshal(body, &view); err != nil {
+		return own
+	}
+	return max(own, view.Revision)
 }
 
 // change encodes one change.
