@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"northstar/cluster"
 )
 
 // RebuildNow rebuilds the Raft node, as its watchdog would.
@@ -32,6 +34,14 @@ func (n *Node) ProbeFlag() <-chan struct{} {
 	inst, done := n.inst.Load(), make(chan struct{})
 	n.jobs.Go(func() { defer close(done); n.probeFlag(inst, inst.raft.CurrentTerm()) })
 	return done
+}
+
+// HasGoodWordOf says whether a peer's last word was to admit this node.
+func (n *Node) HasGoodWordOf(id cluster.NodeID) bool {
+	n.peers.mu.Lock()
+	defer n.peers.mu.Unlock()
+	_, ok := n.peers.admit[id]
+	return ok
 }
 
 // Riding says whether Raft has a user's write while the gate is closed.

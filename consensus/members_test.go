@@ -116,6 +116,27 @@ func TestMembershipRefusals(t *testing.T) {
 	}
 }
 
+// TestRemovedPeerSpeaksForNobody: of two nodes that were removed the one must not
+// count what the other says of it.
+func TestRemovedPeerSpeaksForNobody(t *testing.T) {
+	c, leader := startCluster(t, 3)
+	gone, stays := c.others(leader)[0], c.others(leader)[1]
+	admitted := func(by cluster.NodeID) bool {
+		leader.Admitted(by)
+		return leader.HasGoodWordOf(by)
+	}
+	if !admitted(gone.id) {
+		t.Error("a member's word does not count")
+	}
+	eventually(t, "all are in contact", func() bool { return healthy(leader, gone.id) && healthy(leader, stays.id) })
+	if err := leader.RemoveMember(within(t, patience), gone.id); err != nil {
+		t.Fatal(err)
+	}
+	if admitted(gone.id) || !admitted(stays.id) {
+		t.Error("a removed node's word counts, or a member's does not")
+	}
+}
+
 // TestRemoveLeader removes the leader through itself: leadership moves first.
 func TestRemoveLeader(t *testing.T) {
 	c, old := startCluster(t, 3)

@@ -221,11 +221,18 @@ func (n *Node) Known(p cluster.Peer, verdict cluster.Admission) {
 	notify(b.kick)
 }
 
-// Admitted hears that a peer has admitted this node. It does not block.
+// Admitted hears that a peer has admitted this node. It does not block. A peer
+// that was removed speaks for nobody: two removed nodes would keep each other from
+// learning that they are refused.
 func (n *Node) Admitted(by cluster.NodeID) {
+	removed := n.Record(by).Removed
 	b := n.peers
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if removed {
+		delete(b.admit, by)
+		return
+	}
 	delete(b.refusing, by)
 	b.admit[by] = n.now()
 }

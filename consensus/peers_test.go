@@ -9,12 +9,17 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"northstar/cluster"
+	"northstar/state"
 )
 
 // TestRefusalIsSaidOnce: all peers refuse a wiped node, each at every try.
 func TestRefusalIsSaidOnce(t *testing.T) {
 	var out bytes.Buffer
-	n := &Node{peers: newPeerBook(), log: hclog.New(&hclog.LoggerOptions{Output: &out}), now: time.Now}
+	n := &Node{
+		peers: newPeerBook(), state: state.New(state.Options{}), ident: &identity{},
+		log: hclog.New(&hclog.LoggerOptions{Output: &out}), now: time.Now,
+	}
+	n.ident.cur.Store(&identityFile{})
 	lines := func() int { return strings.Count(out.String(), "\n") }
 	for range 3 {
 		for _, by := range []cluster.NodeID{"n2", "n3", "n4"} {
