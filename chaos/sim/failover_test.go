@@ -68,8 +68,8 @@ func TestSimFailoverIsFast(t *testing.T) {
 		slower time.Duration // than this, for most, without it
 	}{
 		{Kill, 95, 25 * time.Millisecond, 150 * time.Millisecond},
-		{Isolate, 95, 200 * time.Millisecond, 240 * time.Millisecond},
-		{PowerLoss, 95, 200 * time.Millisecond, 240 * time.Millisecond},
+		{Isolate, 95, 180 * time.Millisecond, 240 * time.Millisecond},
+		{PowerLoss, 95, 180 * time.Millisecond, 240 * time.Millisecond},
 	}
 	for _, nodes := range []int{3, 5} {
 		for _, tt := range tests {
