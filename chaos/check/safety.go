@@ -249,12 +249,12 @@ func (s *Safety) MaxTerm() uint64 {
 	return s.maxTerm
 }
 
-// LedSince says whether a node has led a term after the given one.
+// LedSince says whether a node has led the given term or a later one.
 func (s *Safety) LedSince(node cluster.NodeID, term uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for t, leader := range s.leaders {
-		if t > term && leader == node {
+		if t >= term && leader == node {
 			return true
 		}
 	}

@@ -131,7 +131,7 @@ func (o *operator) drain(m *member, what string) error {
 func (o *operator) move(f Fault, path string, in any) {
 	target := o.w.members[f.B].id
 	o.later(func() {
-		before := o.w.safety.MaxTerm()
+		before := o.w.safety.MaxTerm() // it may be that of an election that is under way
 		leads := o.w.leading().id == target
 		var moved apiv1.TransferResult
 		if err := o.ask(f.A, http.MethodPost, path, in, &moved); err != nil || leads {
@@ -249,7 +249,11 @@ func (o *operator) repairMember(m *member, now apiv1.Cluster) error {
 	case is.Lifecycle == string(cluster.Draining):
 		return o.drain(m, "undrain")
 	case is.Suffrage != voter:
-		if is.Lifecycle != string(cluster.Joining) { // it is promoted by itself otherwise
+		if is.Lifecycle == string(cluster.Joining) { // it is promoted by itself, once it has been added altogether
+			if err := o.add(m); err != nil {
+				return err
+			}
+		} else {
 			err := o.suffrage(m.index, voter)
 			if e, ok := errors.AsType[*cluster.Error](err); ok && e.Status == http.StatusNotFound {
 				return o.bringBack(m) // it was being added, or removed, when the leader was lost
