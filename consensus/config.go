@@ -56,8 +56,9 @@ type Config struct {
 
 	TimeoutMin, TimeoutMax time.Duration
 	Lease                  bool
-	LeaseDrift             float64 // 0.1: clocks of two nodes run apart by at most a tenth
-	AutoFailover           bool    // first value of the cluster's setting
+	LeaseDrift             float64       // 0.1: clocks of two nodes run apart by at most a tenth
+	AutoFailover           bool          // first value of the cluster's setting
+	DeadAfter              time.Duration // of silence, after which a voter is removed where the others can do without; 0: never
 
 	SnapshotThreshold uint64
 	SnapshotInterval  time.Duration

@@ -319,6 +319,18 @@ func (n *Node) promoteJoined(ctx context.Context, id cluster.NodeID) {
 	n.log.Info("member promoted to voter", "node", id)
 }
 
+// removeDead removes a voter that has been silent for too long, unless something
+// else is being changed.
+func (n *Node) removeDead(ctx context.Context, id cluster.NodeID, silent time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if err := n.RemoveMember(ctx, id); err != nil {
+		n.log.Warn("dead voter not removed yet", "node", id, "silent", silent, "error", err)
+		return
+	}
+	n.log.Warn("dead voter removed: its data directory is refused from now on", "node", id, "silent", silent, "members.dead-after", n.cfg.DeadAfter)
+}
+
 // checkQuorum refuses a configuration whose voters in contact are too few.
 func (n *Node) checkQuorum(next []cluster.Server) error {
 	if why := quorumAtRisk(next, n.contacts(next)); why != "" {

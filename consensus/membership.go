@@ -28,6 +28,10 @@ type memberInputs struct {
 	lag      map[cluster.NodeID]uint64 // entries behind
 	stable   map[cluster.NodeID]time.Time
 	settling bool // a membership change is in progress
+
+	deadAfter time.Duration                // 0: nobody is removed
+	silent    map[cluster.NodeID]time.Time // since when each voter is out of contact, as the last plan had it
+	looked    time.Time                    // when that was made
 }
 
 // memberPlan is what the leader should do about its members.
@@ -35,6 +39,8 @@ type memberPlan struct {
 	commands []state.Command              // records to write
 	promote  cluster.NodeID               // "": nobody
 	stable   map[cluster.NodeID]time.Time // since when each joining non-voter is caught up
+	remove   cluster.NodeID               // "": nobody
+	silent   map[cluster.NodeID]time.Time // since when each voter is out of contact
 }
 
 // planMembers compares what the members say of themselves with their records,
@@ -65,7 +71,41 @@ func planMembers(now time.Time, in memberInputs) memberPlan {
 			plan.promote = s.ID
 		}
 	}
+	plan.silent, plan.remove = planRemoval(now, in)
 	return plan
+}
+
+const (
+	// fewestVoters is how many voters there are, at least, after an automatic removal.
+	fewestVoters = 3
+	// longestLook is how long there may be between two plans: a leader that has
+	// stood still for longer counts everybody's silence anew.
+	longestLook = 2 * time.Second
+)
+
+// planRemoval finds the voter that has been silent for longest, and for at least
+// deadAfter, if the others can do without it: at least three voters are left, and
+// those in contact are a majority of them.
+func planRemoval(now time.Time, in memberInputs) (silent map[cluster.NodeID]time.Time, remove cluster.NodeID) {
+	silent = map[cluster.NodeID]time.Time{}
+	for _, s := range in.servers {
+		if s.Suffrage != cluster.Voter || in.contact[s.ID] {
+			continue
+		}
+		since, known := in.silent[s.ID]
+		if !known || now.Sub(in.looked) > longestLook {
+			since = now
+		}
+		silent[s.ID] = since
+		if in.deadAfter <= 0 || in.settling || now.Sub(since) < in.deadAfter || remove != "" && !since.Before(silent[remove]) {
+			continue
+		}
+		next := without(in.servers, s.ID)
+		if cluster.Voters(next) >= fewestVoters && quorumAtRisk(next, in.contact) == "" {
+			remove = s.ID
+		}
+	}
+	return silent, remove
 }
 
 // planRecord is the change that a member's record needs; nil: none.
@@ -158,10 +198,14 @@ func changeServers(servers []cluster.Server, id cluster.NodeID, keep func(*clust
 func (n *Node) keepMembers(ctx context.Context, inst *instance, term uint64) {
 	tick := time.NewTicker(membersEvery)
 	defer tick.Stop()
-	stable := map[cluster.NodeID]time.Time{}
+	var last memberPlan
+	var looked time.Time
 	for {
-		plan := planMembers(n.now(), n.gatherMembers(inst, term, stable))
-		stable = plan.stable
+		now := n.now()
+		in := n.gatherMembers(inst, term, last.stable)
+		in.deadAfter, in.silent, in.looked = n.cfg.DeadAfter, last.silent, looked
+		plan := planMembers(now, in)
+		last, looked = plan, now
 		for _, cmd := range plan.commands {
 			if result, err := n.proposeOwn(ctx, cmd); err != nil || result.Err != nil {
 				n.log.Debug("member record not written", "error", err, "refused", result.Err)
@@ -170,6 +214,9 @@ func (n *Node) keepMembers(ctx context.Context, inst *instance, term uint64) {
 		}
 		if plan.promote != "" {
 			n.promoteJoined(ctx, plan.promote)
+		}
+		if plan.remove != "" {
+			n.removeDead(ctx, plan.remove, now.Sub(plan.silent[plan.remove]))
 		}
 		select {
 		case <-tick.C:

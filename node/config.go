@@ -32,6 +32,7 @@ type Config struct {
 
 	Election   ElectionConfig   `embed:"" prefix:"election-"`
 	Failover   FailoverConfig   `embed:"" prefix:"failover-"`
+	Members    MembersConfig    `embed:"" prefix:"members-"`
 	Transfer   TransferConfig   `embed:"" prefix:"transfer-"`
 	SplitBrain SplitBrainConfig `embed:"" prefix:"splitbrain-"`
 	Snapshot   SnapshotConfig   `embed:"" prefix:"snapshot-"`
@@ -61,6 +62,11 @@ type FailoverConfig struct {
 	Fast bool `name:"fast" default:"true" negatable:"" help:"Failover by agreement of the survivors, when the leader's process is gone or silent, ahead of the election timers."`
 
 	TakeoverDelay time.Duration `name:"takeover-delay" default:"5s" help:"How long a node of higher priority than the leader's must be healthy and caught up before leadership is moved to it."`
+}
+
+// MembersConfig is what the leader does about members by itself.
+type MembersConfig struct {
+	DeadAfter time.Duration `name:"dead-after" default:"0s" help:"A voter that the leader has not heard from for so long is removed for good, while at least three voters, and a majority of them in contact, are left; 10s to 8760h, 0s: never. Each leader goes by its own value."`
 }
 
 // TransferConfig is about planned transfers of leadership.

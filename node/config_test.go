@@ -37,6 +37,7 @@ var samples = map[string]struct{ flag, file string }{
 	"failover.auto":           {"false", "false"},
 	"failover.fast":           {"false", "false"},
 	"failover.takeover-delay": {"1m", `"1m"`},
+	"members.dead-after":      {"24h", `"24h"`},
 	"splitbrain.interval":     {"5s", `"5s"`},
 	"transfer.timeout":        {"10s", `"10s"`},
 	"snapshot.threshold":      {"100", "100"},

@@ -17,17 +17,18 @@ import (
 
 // Bounds of values that Validate holds.
 const (
-	minTimeout      = 10 * time.Millisecond // below it a busy machine elects all the time
-	maxTimeout      = time.Minute
-	minTakeover     = 100 * time.Millisecond
-	maxTakeover     = 24 * time.Hour
-	minTrailingLogs = 1000 // fewer make Raft install a snapshot older than what is applied
-	minReserve      = Size(1 << 20)
-	maxLeaseDrift   = Percent(50)
-	maxClusterName  = 128
-	minWatch        = 100 * time.Millisecond // more would ask more than it shows
-	maxWatch        = time.Minute
-	maxTransfer     = apiv1.MaxTimeoutMS * time.Millisecond
+	minTimeout       = 10 * time.Millisecond // below it a busy machine elects all the time
+	maxTimeout       = time.Minute
+	minDead, maxDead = 10 * time.Second, 365 * 24 * time.Hour
+	minTakeover      = 100 * time.Millisecond
+	maxTakeover      = 24 * time.Hour
+	minTrailingLogs  = 1000 // fewer make Raft install a snapshot older than what is applied
+	minReserve       = Size(1 << 20)
+	maxLeaseDrift    = Percent(50)
+	maxClusterName   = 128
+	minWatch         = 100 * time.Millisecond // more would ask more than it shows
+	maxWatch         = time.Minute
+	maxTransfer      = apiv1.MaxTimeoutMS * time.Millisecond
 )
 
 // Validate lists everything that is wrong, joined; each is a *Problem. It reads
@@ -164,6 +165,8 @@ func (v *validator) timing() {
 	v.want(e.LeaseDrift >= 0 && e.LeaseDrift <= maxLeaseDrift, "election.lease-drift", e.LeaseDrift, "want 0%% to %v", maxLeaseDrift)
 	f := v.cfg.Failover.TakeoverDelay
 	v.want(f >= minTakeover && f <= maxTakeover, "failover.takeover-delay", f, "want %v to %v", minTakeover, maxTakeover)
+	d := v.cfg.Members.DeadAfter
+	v.want(d == 0 || d >= minDead && d <= maxDead, "members.dead-after", d, "want 0s, or %v to %v", minDead, maxDead)
 	t := v.cfg.Transfer.Timeout
 	v.want(t >= time.Millisecond && t <= maxTransfer, "transfer.timeout", t, "want 1ms to %v", maxTransfer)
 	w := v.cfg.SplitBrain.Interval

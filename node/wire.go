@@ -62,7 +62,7 @@ func (n *Node) consensusConfig() consensus.Config {
 		},
 		ClusterName: c.ClusterName, Join: len(c.Join) > 0 || c.Discover != "",
 		TimeoutMin: c.Election.TimeoutMin, TimeoutMax: c.Election.TimeoutMax,
-		Lease: c.Election.Lease, LeaseDrift: float64(c.Election.LeaseDrift) / 100, AutoFailover: c.Failover.Auto,
+		Lease: c.Election.Lease, LeaseDrift: float64(c.Election.LeaseDrift) / 100, AutoFailover: c.Failover.Auto, DeadAfter: c.Members.DeadAfter,
 		SnapshotThreshold: c.Snapshot.Threshold, SnapshotInterval: c.Snapshot.Interval, TrailingLogs: c.Snapshot.TrailingLogs,
 	}
 	for _, m := range c.InitialCluster {

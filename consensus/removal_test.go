@@ -1,0 +1,63 @@
+package consensus
+
+import (
+	"testing"
+	"time"
+
+	"northstar/cluster"
+)
+
+// Dead voters go one at a time, the longest silent first, and never so many that
+// fewer than three voters, or no majority in contact, would be left.
+func TestPlanRemoval(t *testing.T) {
+	now := time.Unix(10000, 0)
+	const limit = time.Minute
+	for name, tc := range map[string]struct {
+		voters, nonVoters int
+		silent            map[cluster.NodeID]time.Duration // who is out of contact, and for how long
+		change            func(*memberInputs)
+		want              cluster.NodeID
+	}{
+		"all are well":              {5, 0, nil, nil, ""},
+		"one of five":               {5, 0, map[cluster.NodeID]time.Duration{"n3": limit}, nil, "n3"},
+		"not long enough":           {5, 0, map[cluster.NodeID]time.Duration{"n3": limit - 1}, nil, ""},
+		"off":                       {5, 0, map[cluster.NodeID]time.Duration{"n3": 9 * limit}, func(in *memberInputs) { in.deadAfter = 0 }, ""},
+		"the longest silent first":  {5, 0, map[cluster.NodeID]time.Duration{"n3": limit, "n4": 2 * limit}, nil, "n4"},
+		"the other way round":       {5, 0, map[cluster.NodeID]time.Duration{"n3": 2 * limit, "n4": limit}, nil, "n3"},
+		"one of four":               {4, 0, map[cluster.NodeID]time.Duration{"n4": limit}, nil, "n4"},
+		"one of three stays":        {3, 0, map[cluster.NodeID]time.Duration{"n3": 9 * limit}, nil, ""},
+		"three and a non-voter":     {3, 1, map[cluster.NodeID]time.Duration{"n3": 9 * limit}, nil, ""},
+		"no majority in contact":    {5, 0, map[cluster.NodeID]time.Duration{"n2": limit, "n3": limit, "n4": limit}, nil, ""},
+		"a non-voter is no voter":   {4, 1, map[cluster.NodeID]time.Duration{"n5": 9 * limit}, nil, ""},
+		"a change is in progress":   {5, 0, map[cluster.NodeID]time.Duration{"n3": limit}, func(in *memberInputs) { in.settling = true }, ""},
+		"silent for the first time": {5, 0, map[cluster.NodeID]time.Duration{"n3": limit}, func(in *memberInputs) { in.silent = nil }, ""},
+		"the leader stood still":    {5, 0, map[cluster.NodeID]time.Duration{"n3": limit}, func(in *memberInputs) { in.looked = now.Add(-longestLook - 1) }, ""},
+	} {
+		in := memberInputs{contact: map[cluster.NodeID]bool{}, silent: map[cluster.NodeID]time.Time{}, deadAfter: limit, looked: now.Add(-membersEvery)}
+		for i := range tc.voters + tc.nonVoters {
+			id := cluster.NodeID("n" + string(rune('1'+i)))
+			s := cluster.Server{ID: id, Suffrage: cluster.Voter}
+			if i >= tc.voters {
+				s.Suffrage = cluster.NonVoter
+			}
+			in.servers = append(in.servers, s)
+			d, out := tc.silent[id]
+			in.contact[id] = !out
+			if out {
+				in.silent[id] = now.Add(-d)
+			}
+		}
+		if tc.change != nil {
+			tc.change(&in)
+		}
+		silent, remove := planRemoval(now, in)
+		if remove != tc.want {
+			t.Errorf("%s: removes %q, want %q", name, remove, tc.want)
+		}
+		for id := range silent {
+			if in.contact[id] {
+				t.Errorf("%s: %s is in contact and counts as silent", name, id)
+			}
+		}
+	}
+}
