@@ -180,6 +180,9 @@ func responses(row *route, method string, schemas object) object {
 	if !row.vital {
 		fails = append(fails, 503) // too many requests, or streams, at a time
 	}
+	if row.forwarded() {
+		fails = append(fails, 409) // this node, or the leader, is part of a split brain (4004)
+	}
 	for _, status := range fails {
 		if status == 307 {
 			out["307"] = object{"description": "with ?redirect: to the leader", "headers": object{"Location": object{"schema": object{"type": "string"}}}}
@@ -192,6 +195,11 @@ func responses(row *route, method string, schemas object) object {
 		out[strconv.Itoa(status)] = r
 	}
 	return out
+}
+
+// forwarded says whether the route is served by the leader alone.
+func (rt *route) forwarded() bool {
+	return slices.ContainsFunc(rt.answers, func(a answer) bool { return slices.Contains(a.header, leaderHeader) })
 }
 
 // either is the schema of what may have one of two forms: before is nil when

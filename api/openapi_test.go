@@ -60,6 +60,21 @@ func TestDocumentAndRoutesAgree(t *testing.T) {
 	}
 }
 
+// Whoever refuses service for a split brain answers 409, to reads too.
+func TestSplitBrainIsDocumented(t *testing.T) {
+	paths := document(t)["paths"].(map[string]any)
+	s := bareServer(t, func(d *Deps) { d.SplitBrain, d.Insecure = &fakeSplitBrain{refusing: "two leaders"}, true })
+	for _, path := range []string{"/v1/kv", "/v1/kv/{key}", "/v1/roles", "/admin/snapshot"} {
+		w := serveBriefly(s, httptest.NewRequest("GET", concrete(path), nil))
+		if w.Code != 409 {
+			t.Errorf("GET %s: %d %s", path, w.Code, w.Body)
+		}
+		if responses := paths[path].(map[string]any)["get"].(map[string]any)["responses"].(map[string]any); responses["409"] == nil {
+			t.Errorf("GET %s: 409 is not documented", path)
+		}
+	}
+}
+
 // TestDocumentIsWhole checks what a validator would: references lead
 // somewhere, operation IDs are unique, path parameters are declared, every
 // response has a description, every failure is a problem.
