@@ -172,6 +172,9 @@ type Deps struct {
 
 	Entropy    io.Reader            // of cluster IDs and incarnations
 	LeaseClock func() time.Duration // runs on while the machine is suspended; required with Config.Lease
+	// MayWrite says what keeps a leader from serving writes, other than this package's
+	// own commands; it is asked before each batch. Nil: nothing ever does.
+	MayWrite func() error
 	// Announce tells a peer, before it is told to stand, that this node hands
 	// leadership to it and why, and says so to whoever asks until retract is
 	// called. It takes a few milliseconds. Optional.

@@ -81,6 +81,9 @@ func (n *Node) admitProposal(cmd *state.Command, own bool) *cluster.Error {
 	if !n.leads() {
 		return n.notLeading()
 	}
+	if err := n.mayWrite(own); err != nil {
+		return err
+	}
 	if n.store.ReadOnly() && !own {
 		return cluster.Errorf(cluster.CodeReadOnly, "the leader's disk has less space left than disk.reserve")
 	}
@@ -117,6 +120,35 @@ func (n *Node) admitVersion(cmd *state.Command) *cluster.Error {
 	return nil
 }
 
+// mayWrite refuses writes of others while something outside keeps this leader from
+// serving them.
+func (n *Node) mayWrite(own bool) *cluster.Error {
+	if own || n.deps.MayWrite == nil {
+		return nil
+	}
+	if err := n.deps.MayWrite(); err != nil {
+		return notLeader("not proposed: %w", err)
+	}
+	return nil
+}
+
+// writable settles what may not be written any more, and gives the rest.
+func (n *Node) writable(batch []*proposal) []*proposal {
+	err := n.mayWrite(false)
+	if err == nil || len(batch) == 0 {
+		return batch
+	}
+	var rest []*proposal
+	for _, p := range batch {
+		if p.own {
+			rest = append(rest, p)
+		} else {
+			p.settle(outcome{err: err})
+		}
+	}
+	return rest
+}
+
 func (n *Node) countProposal(r state.Result, err *cluster.Error) {
 	if n.deps.Hooks.Proposal == nil {
 		return
@@ -145,7 +177,9 @@ func (n *Node) countProposal(r state.Result, err *cluster.Error) {
 func (n *Node) proposeLoop(ctx context.Context, inst *instance) {
 	for ctx.Err() == nil {
 		if batch := n.queue.take(); batch != nil {
-			n.proposeBatch(inst, batch)
+			if batch = n.writable(batch); len(batch) > 0 {
+				n.proposeBatch(inst, batch)
+			}
 			n.queue.done()
 			continue
 		}
@@ -181,11 +215,11 @@ func (n *Node) proposeStart(inst *instance, start *proposal, batch []*proposal, 
 		_ = f.Error() // which settle looks at
 		close(landed)
 	}()
-	riders := n.queue.takeRiders()
+	riders := n.writable(n.queue.takeRiders())
 	for waiting := true; waiting && riders == nil; {
 		select {
 		case <-n.queue.wake:
-			riders = n.queue.takeRiders()
+			riders = n.writable(n.queue.takeRiders())
 		case <-landed:
 			waiting = false
 		}

@@ -62,6 +62,7 @@ type FailoverConfig struct {
 	Fast bool `name:"fast" default:"true" negatable:"" help:"Failover by agreement of the survivors, when the leader's process is gone or silent, ahead of the election timers."`
 
 	TakeoverDelay time.Duration `name:"takeover-delay" default:"5s" help:"How long a node of higher priority than the leader's must be healthy and caught up before leadership is moved to it."`
+	ExternalLock  string        `name:"external-lock" placeholder:"URL" help:"postgres://... of a PostgreSQL server (14 or later): the leader serves writes only while it also holds a lock there. The same on every node; better given in the environment than as a flag."`
 }
 
 // MembersConfig is what the leader does about members by itself.

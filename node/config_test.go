@@ -27,6 +27,7 @@ var samples = map[string]struct{ flag, file string }{
 	"join":                    {"a:7701,b:7701", `["a:7701", "b:7701"]`},
 	"join-token":              {"secret", `"secret"`},
 	"discover":                {"dns://peers.example.com:7701", `"dns://peers.example.com:7701"`},
+	"failover.external-lock":  {"postgres://northstar@db.example.com/northstar", `"postgres://northstar@db.example.com/northstar"`},
 	"priority":                {"7", "7"},
 	"eligible":                {"false", "false"},
 	"zone":                    {"eu", `"eu"`},

@@ -38,7 +38,7 @@ func collectKeys(t reflect.Type, section string) []Key {
 		if section != "" {
 			name = section + "." + name
 		}
-		key := Key{Name: name, Default: f.Tag.Get("default"), Help: f.Tag.Get("help"), kind: fileKind(f.Type), secret: strings.HasSuffix(name, "token")}
+		key := Key{Name: name, Default: f.Tag.Get("default"), Help: f.Tag.Get("help"), kind: fileKind(f.Type), secret: strings.HasSuffix(name, "token") || name == keyExternalLock}
 		key.Flag = strings.ReplaceAll(name, ".", "-")
 		key.Env = "NORTHSTAR_" + strings.ToUpper(strings.ReplaceAll(key.Flag, "-", "_"))
 		if key.kind == reflect.Bool && key.Default == "" {

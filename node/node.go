@@ -54,6 +54,7 @@ type Node struct {
 	roles     *roles.Keeper
 	audit     *audit.Recorder
 	watcher   *splitbrain.Watcher
+	external  *externalLock // nil: no failover.external-lock
 	api       *api.Server
 	http      *http.Server
 	conns     connCount
@@ -113,6 +114,9 @@ func (n *Node) build() error {
 			return err
 		}
 	}
+	if n.cfg.Failover.ExternalLock != "" {
+		n.external = n.newExternalLock()
+	}
 	if err := n.buildConsensus(); err != nil {
 		return err
 	}
@@ -122,6 +126,9 @@ func (n *Node) build() error {
 	n.consensus.OnReign("roles", n.roles.Lead)
 	n.buildWatcher()
 	n.buildAudit()
+	if n.external != nil {
+		n.consensus.OnReign("external lock", n.external.lead)
+	}
 	var err error
 	if n.api, err = api.New(n.apiDeps()); err != nil {
 		return err
@@ -282,6 +289,11 @@ func (n *Node) warnings() []string {
 	}
 	note("priority", m.Priority, n.cfg.Priority)
 	note("eligible", m.Eligible, n.cfg.Eligible)
+	if n.external != nil && n.consensus.Status().Role == cluster.Leader {
+		if err := n.external.mayWrite(); err != nil {
+			all = append(all, err.Error())
+		}
+	}
 	note("zone", fmt.Sprintf("%q", m.Zone), fmt.Sprintf("%q", n.cfg.Zone))
 	return all
 }

@@ -167,6 +167,11 @@ func (v *validator) timing() {
 	v.want(f >= minTakeover && f <= maxTakeover, "failover.takeover-delay", f, "want %v to %v", minTakeover, maxTakeover)
 	d := v.cfg.Members.DeadAfter
 	v.want(d == 0 || d >= minDead && d <= maxDead, "members.dead-after", d, "want 0s, or %v to %v", minDead, maxDead)
+	if lock := v.cfg.Failover.ExternalLock; lock != "" {
+		if _, err := newExternalElector(v.cfg, "check"); err != nil {
+			v.problem(keyExternalLock, lock, "%v", err)
+		}
+	}
 	t := v.cfg.Transfer.Timeout
 	v.want(t >= time.Millisecond && t <= maxTransfer, "transfer.timeout", t, "want 1ms to %v", maxTransfer)
 	w := v.cfg.SplitBrain.Interval

@@ -72,7 +72,7 @@ func (n *Node) consensusConfig() consensus.Config {
 }
 
 func (n *Node) consensusDeps(store storage.Storage) consensus.Deps {
-	return consensus.Deps{
+	deps := consensus.Deps{
 		Storage:   store,
 		Transport: func() consensus.Transport { return n.transport.Raft() },
 		Bind:      func(b consensus.Bound) { n.transport.Raft().Bind(transport.Local(b)) },
@@ -94,6 +94,10 @@ func (n *Node) consensusDeps(store storage.Storage) consensus.Deps {
 			}
 		},
 	}
+	if n.external != nil {
+		deps.MayWrite = n.external.mayWrite
+	}
+	return deps
 }
 
 func (n *Node) apiDeps() api.Deps {
