@@ -407,6 +407,28 @@ func followerReturns(t *testing.T, outage time.Duration, snapshot bool) {
 	}
 }
 
+// A peer that came back in a newer term answers every heartbeat with a refusal. It
+// gets the next entries, so that the leader sees that term.
+func TestRefusingPeerIsNotWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newSimNet().newCluster(t, 3)
+		c.bootstrap()
+		leader := c.leader()
+		peer := c.others(leader)[0]
+		peer.shutdownNow()
+		var held sync.WaitGroup
+		held.Go(func() { leader.raft.hold(peer.id, raft.ServerAddress(peer.addr), leader.r.CurrentTerm()) })
+		start := time.Now()
+		time.Sleep(time.Minute)
+		term := leader.r.CurrentTerm()
+		leader.raft.record(peer.id, term, 0, term+1, false, time.Now())
+		held.Wait()
+		if d := time.Since(start); d < time.Minute || d > time.Minute+testMin {
+			t.Errorf("it was waited for for %v", d)
+		}
+	})
+}
+
 // A member that was removed while it could not be reached is waited for no more.
 func TestRemovedPeerIsNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

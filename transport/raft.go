@@ -183,8 +183,9 @@ func (r *Raft) mayLead(to cluster.NodeID, target raft.ServerAddress) error {
 }
 
 // hold waits, after entries or a snapshot could not be sent to an unreachable
-// peer, until that peer answers heartbeats again, is no member at that address any
-// more, or this node leads no more. Told of each failure at once, the library would
+// peer, until that peer answers again, be it with a refusal, is no member at that address any
+// more, or this node leads no more. A peer in a newer term refuses heartbeats, of which
+// the library does not look at the answers: only an append shows it that term. Told of each failure at once, the library would
 // soon wait up to 10 s between two tries, and a peer that came back would get no
 // entries for so long; told of one every now and then, it would so after an hour.
 func (r *Raft) hold(to cluster.NodeID, target raft.ServerAddress, term uint64) {
@@ -198,7 +199,7 @@ func (r *Raft) hold(to cluster.NodeID, target raft.ServerAddress, term uint64) {
 			return
 		}
 		changed := r.t.acks.Changed()
-		if a := r.t.acks.Peer(to); a.Term == term && a.LastSendAcked.After(failed) {
+		if r.t.acks.Peer(to).LastContact.After(failed) {
 			return
 		}
 		select {
