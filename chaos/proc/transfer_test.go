@@ -147,12 +147,14 @@ func TestTransferTargetPaused(t *testing.T) {
 	if target == old {
 		target = c.Nodes[1]
 	}
+	caughtUp(t, c)
 	before := mustStatus(t, old).Term
 	if err := target.Pause(); err != nil {
 		t.Fatal(err)
 	}
 	m := move(t, old, "/admin/transfer", fmt.Sprintf(`{"target_leader_id":%q}`, target.ID))
-	if m.Status != http.StatusGatewayTimeout || m.Code != 4003 || m.LeaderID != old.ID {
+	// 504: it was told to stand; 409: an entry was on its way to it, and it never was.
+	if m.Status != http.StatusGatewayTimeout && m.Status != http.StatusConflict || m.Code != 4003 || m.LeaderID != old.ID {
 		t.Errorf("answer: %+v", m)
 	}
 	if a, err := put(t.Context(), old, "k", "v"); err != nil || a.Status != http.StatusOK {
