@@ -143,11 +143,11 @@ func hold(dsn string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println(l.Token)
 	var g client.Gate
 	g.Follow(l)
 	clock := client.NewDeadline(nil)
-	last := clock.Now()
+	last := clock.Now() // before the token is told: the process may be stopped as soon as it is
+	fmt.Println(l.Token)
 	for {
 		now := clock.Now()
 		if g.Require() != nil {
@@ -160,7 +160,6 @@ func hold(dsn string) error {
 
 // A process that is stopped holds up nobody, and finds its gate shut when it wakes.
 func TestStoppedProcess(t *testing.T) {
-	t.Skip("open: in one of five runs the holder's gate was open 0.4 ms after the other's election; the cause is not found yet")
 	t.Parallel()
 	e := candidate(t, "b", nil)
 	cmd := exec.Command("/proc/self/exe")
