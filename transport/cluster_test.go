@@ -447,7 +447,8 @@ func TestRemovedPeerIsNotWaitedFor(t *testing.T) {
 		start := time.Now()
 		time.Sleep(time.Minute)
 		leader.mu.Lock()
-		leader.servers = slices.DeleteFunc(leader.servers, func(s cluster.Server) bool { return s.ID == gone.id })
+		// A new list, as the transport may still look at the old one.
+		leader.servers = slices.DeleteFunc(slices.Clone(leader.servers), func(s cluster.Server) bool { return s.ID == gone.id })
 		leader.mu.Unlock()
 		held.Wait()
 		if d := time.Since(start); d < time.Minute || d > time.Minute+testMin {
