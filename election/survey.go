@@ -120,6 +120,32 @@ func (s Survey) Votes(candidate cluster.NodeID) (votes []cluster.Vote, enough, l
 	return votes, granted >= need, granted+open < need
 }
 
+// lastResort is how many timeouts a cluster must have been without a leader until
+// a drained voter stands: everybody else has had time to, and priorities veto
+// nobody any more.
+const lastResort = 2 * vetoFor
+
+// LastResort says that this node, a drained voter, is to stand for election all
+// the same: for leaderless nobody has led, and of the others that answer none
+// that may lead could win. Its log is the newest then, as a rule, and the others
+// get what they lack only from a leader. It hands over once one of them has
+// caught up. Seen holds claims that are no older than that.
+func (s Survey) LastResort(leaderless time.Duration) bool {
+	if leaderless < lastResort*s.Params.TimeoutMin {
+		return false
+	}
+	for _, sv := range s.Servers {
+		c, answers := s.claim(sv.ID)
+		if !answers || sv.ID == s.Mine.NodeID || unfit(c) != "" {
+			continue
+		}
+		if _, enough, _ := s.Votes(sv.ID); enough {
+			return false
+		}
+	}
+	return true
+}
+
 // Choices judges every server as one to be elected by order, the best first: by
 // its log, then as Judge ranks survivors.
 func (s Survey) Choices() []cluster.Choice {

@@ -135,3 +135,41 @@ func TestSurveyChoices(t *testing.T) {
 		t.Errorf("draining: %+v", got)
 	}
 }
+
+// A drained voter stands when nobody else can be elected, and not before.
+func TestSurveyLastResort(t *testing.T) {
+	const long = 6 * 150 * time.Millisecond
+	behind := func(c *cluster.Claim) { c.LastLogIndex = 40 }
+	drained := func(c *cluster.Claim) { c.Draining = true }
+	for _, tt := range []struct {
+		name       string
+		change     func(*Survey)
+		leaderless time.Duration
+		want       bool
+	}{
+		{"the other that answers is behind", func(s *Survey) { s.edit("n3", behind) }, long, true},
+		{"too early", func(s *Survey) { s.edit("n3", behind) }, long - 1, false},
+		{"the other can win", func(*Survey) {}, long, false},
+		{"the other is ahead", func(s *Survey) { s.edit("n2", behind) }, long, false},
+		{"the other is drained too", func(s *Survey) { s.edit("n3", drained) }, long, true},
+		{"the other may not lead", func(s *Survey) { s.edit("n3", func(c *cluster.Claim) { c.Eligible = false }) }, long, true},
+		{"nobody answers", func(s *Survey) { delete(s.Seen, "n3") }, long, true},
+		{"the others win without its vote", func(s *Survey) {
+			s.edit("n3", behind)
+			s.Servers = append(s.Servers, cluster.Server{ID: "n5", Suffrage: cluster.Voter}, cluster.Server{ID: "n6", Suffrage: cluster.Voter})
+			for _, id := range []cluster.NodeID{"n5", "n6"} {
+				c := s.Seen["n3"].Claim
+				c.NodeID = id
+				s.Seen[id] = cluster.Seen{Claim: c}
+			}
+		}, long, false},
+	} {
+		s := surveyed()
+		delete(s.Seen, "n1")
+		s.edit("n2", drained)
+		tt.change(&s)
+		if got := s.LastResort(tt.leaderless); got != tt.want {
+			t.Errorf("%s: %v", tt.name, got)
+		}
+	}
+}

@@ -28,3 +28,28 @@ func (c *Controller) PreVote(candidate cluster.NodeID, now time.Time) (refuse st
 	})
 	return reason
 }
+
+// LastResort says whether this node, which is drained, is to stand all the same:
+// the cluster has long been without a leader, and nobody else could be elected.
+// It does not block.
+func (c *Controller) LastResort() bool {
+	mine, now := c.deps.Claim(), c.now()
+	if mine.LeaderID != "" {
+		return false
+	}
+	leaderless := now.Sub(c.began) // a node that has just started has not looked on for longer
+	for _, heard := range []time.Duration{mine.LeaderSilence, mine.LeaderContactAge} {
+		if heard >= 0 {
+			leaderless = min(leaderless, heard)
+		}
+	}
+	s := election.Survey{
+		Now: now, Servers: c.deps.Consensus.Status().Servers, Mine: mine, Seen: map[cluster.NodeID]cluster.Seen{}, Params: c.cfg.params(),
+	}
+	for id, seen := range c.deps.Peers.Claims() {
+		if seen.Connected && now.Sub(seen.At) < leaderless {
+			s.Seen[id] = seen
+		}
+	}
+	return s.LastResort(leaderless)
+}

@@ -95,6 +95,8 @@ type Controller struct {
 	log  hclog.Logger
 	now  func() time.Time
 
+	began time.Time // when it was made
+
 	losses  chan cluster.Loss // bounded; what does not fit is left to silence
 	ordered chan struct{}     // capacity 1: who holds it carries an order to stand out
 	book    book
@@ -124,7 +126,7 @@ type cooldown struct {
 // New makes a Controller and starts nothing.
 func New(cfg Config, deps Deps) *Controller {
 	return &Controller{
-		cfg: cfg, deps: deps, log: deps.Logger.Named("failover"), now: time.Now,
+		cfg: cfg, deps: deps, log: deps.Logger.Named("failover"), now: time.Now, began: time.Now(),
 		losses: make(chan cluster.Loss, 16), ordered: make(chan struct{}, 1), limits: map[string]*limit{},
 	}
 }

@@ -111,3 +111,45 @@ func TestReturn(t *testing.T) {
 		}
 	})
 }
+
+// A drained node stands when the leader has been gone for long and the claims of
+// since then show nobody who could be elected.
+func TestLastResort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2", "n3")
+		c := w.start(Config{})
+		w.edit(func() {
+			w.mine.Lifecycle, w.mine.Draining = cluster.Draining, true
+			w.status.LeaderID = ""
+			delete(w.seen, "n1")
+		})
+		n3 := func(change func(*cluster.Seen)) {
+			w.edit(func() { s := w.seen["n3"]; s.At = time.Now(); change(&s); w.seen["n3"] = s })
+		}
+		behind := func(s *cluster.Seen) { s.Claim.LastLogIndex-- }
+		const long = 6 * timeoutMin
+		time.Sleep(long - time.Millisecond)
+		if n3(behind); c.LastResort() {
+			t.Error("it stands before the others have had their time")
+		}
+		time.Sleep(time.Millisecond)
+		if !c.LastResort() {
+			t.Error("it does not stand though nobody else can win")
+		}
+		if n3(func(s *cluster.Seen) { s.Claim.LastLogIndex++ }); c.LastResort() {
+			t.Error("it stands though n3 can win")
+		}
+		if n3(func(s *cluster.Seen) { s.Connected = false }); !c.LastResort() {
+			t.Error("it waits for one that it has no connection with")
+		}
+		n3(func(*cluster.Seen) {})
+		time.Sleep(long)
+		w.edit(func() { w.contact = time.Now().Add(-long) })
+		if !c.LastResort() {
+			t.Error("it goes by a claim from before the leader was lost")
+		}
+		if w.edit(func() { w.status.LeaderID = "n3" }); c.LastResort() {
+			t.Error("it stands though it knows a leader")
+		}
+	})
+}

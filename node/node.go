@@ -223,9 +223,10 @@ func (n *Node) Journal() *telemetry.Journal { return n.journal }
 func (n *Node) Handler() http.Handler { return n.api }
 
 // mayStand says whether this node may stand for election by itself. It never
-// does while it is drained, when its record (or, before there is one, its
+// does while it is about to stop, when its record (or, before there is one, its
 // configuration) forbids it, while it is part of a conflict, and while failover
-// is paused; the cluster's first leader is elected all the same.
+// is paused; the cluster's first leader is elected all the same. A node that an
+// operator has drained stands when nobody else could lead, and hands over then.
 func (n *Node) mayStand() bool {
 	if n.draining.Load() || !n.consensus.MayStand() || n.watcher.Refusing() != "" {
 		return false
@@ -233,7 +234,7 @@ func (n *Node) mayStand() bool {
 	view := n.consensus.View()
 	priority, eligible := n.cfg.Priority, n.cfg.Eligible
 	if m, ok := view.Member(n.cfg.ID); ok {
-		priority, eligible = m.Priority, m.Eligible && m.Lifecycle != cluster.Draining
+		priority, eligible = m.Priority, m.Eligible && (m.Lifecycle != cluster.Draining || n.failover.LastResort())
 	}
 	return priority > 0 && eligible && n.electsByItself()
 }

@@ -166,3 +166,34 @@ func TestSimNoNeedlessElection(t *testing.T) {
 		}
 	}
 }
+
+// Of three nodes the one that is drained has the newest log when the leader is
+// lost, and the one that may lead lacks some of it. The drained node leads for as
+// long as it takes the other to catch up; nobody gives an order.
+func TestSimDrainedVoterHasTheNewestLog(t *testing.T) {
+	for seed := range uint64(3) {
+		cfg := DefaultConfig(seed, 3)
+		cfg.Length, cfg.Clients, cfg.Roam = 25*time.Second, 3, 1
+		cfg.Plan = []Fault{
+			{Kind: Drain, A: 1, At: 9 * time.Second, For: 20 * time.Second}, // n1 leads by its priority
+			{Kind: Kill, A: 2, At: 11 * time.Second, For: 2 * time.Second},
+			{Kind: Kill, A: 0, At: 12900 * time.Millisecond, For: 8 * time.Second},
+		}
+		cfg.MaxGap = 3 * time.Second
+		words := listen(&cfg, func(c *node.Config) {
+			if c.ID == "n1" {
+				c.Priority = 200
+			}
+		})
+		if _, report := Run(t, cfg); report != "" {
+			t.Fatal(report)
+		}
+		lost := words.start.Add(cfg.Plan[2].At)
+		first := words.after(lost)
+		then := words.after(lost.Add(first))
+		t.Logf("a leader %v after the loss, the next %v later", first, then)
+		if then < 0 || then > 2*time.Second {
+			t.Errorf("seed %d: the drained node did not hand over soon: %v", seed, then)
+		}
+	}
+}

@@ -37,7 +37,6 @@ func OperatorMix() Mix {
 const (
 	operatorLimit = 3 * time.Second // for one call
 	repairPause   = 100 * time.Millisecond
-	patience      = 20 // looks without a leader, until the operator gives an order
 	voter         = "voter"
 	nonVoter      = "nonvoter"
 )
@@ -187,10 +186,10 @@ func (o *operator) release(i int) {
 }
 
 // repair puts everything back after the last fault: failover is automatic, every
-// member is a voter and drains no more. It says what is still missing; "" when
-// nothing is.
+// member is a voter and drains no more. It orders no election: with everybody
+// there, somebody leads. It says what is still missing; "" when nothing is.
 func (o *operator) repair(deadline time.Time) (why string) {
-	for leaderless := 0; time.Now().Before(deadline); time.Sleep(repairPause) {
+	for ; time.Now().Before(deadline); time.Sleep(repairPause) {
 		last := why
 		if why = o.repairOnce(); why == "" {
 			return ""
@@ -198,19 +197,9 @@ func (o *operator) repair(deadline time.Time) (why string) {
 		if why != last {
 			o.w.events.at(o.w.start, "operator finds: %s", why)
 		}
-		if why != nobodyLeads {
-			leaderless = 0
-			continue
-		}
-		if leaderless++; leaderless%patience == 0 { // the freshest log may be that of a node that drains
-			i := leaderless / patience % len(o.w.members)
-			_ = o.ask(i, http.MethodPost, apiv1.PathEmergency, apiv1.Emergency{TargetLeaderID: string(o.w.members[i].id), Force: true, Reason: nobodyLeads}, nil)
-		}
 	}
 	return why
 }
-
-const nobodyLeads = "nobody leads"
 
 func (o *operator) repairOnce() string {
 	var auto apiv1.AutoFailoverState
@@ -229,7 +218,7 @@ func (o *operator) repairOnce() string {
 		return fmt.Sprintf("who is a member? %v", err)
 	}
 	if now.LeaderID == "" {
-		return nobodyLeads
+		return "nobody leads"
 	}
 	for _, m := range o.w.members {
 		if err := o.repairMember(m, now); err != nil {
