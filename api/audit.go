@@ -129,7 +129,7 @@ var auditClasses = map[string]state.AuditClass{"clients": state.AuditClients, "o
 // listAudit serves GET /admin/audit: the newest records, or those after since,
 // in either case oldest first.
 func listAudit(c *call) error {
-	limit, err := c.queryInt("limit", apiv1.DefaultListLimit, 1, apiv1.MaxListLimit)
+	limit, err := c.queryLimit(apiv1.DefaultListLimit)
 	if err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func listAudit(c *call) error {
 		return (!filtered || r.Class == class) && (who == "" || r.Who == who)
 	}
 	return c.read(func(v *state.View) error {
-		return c.reply(auditPage(v, c.query.Has("since"), since, int(limit), wanted))
+		return c.reply(auditPage(v, c.query.Has("since"), since, limit, wanted))
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"math"
 	"mime"
 	"net/http"
 	"net/url"
@@ -93,6 +94,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
 	c := &call{ResponseWriter: w, s: s, r: r, status: http.StatusOK}
 	defer served(r.Context())()
+	defer c.takeUnread()
 	s.deps.Metrics.HTTPStarted()
 	defer func() {
 		if p := recover(); p != nil {
@@ -190,6 +192,13 @@ func (c *call) queryInt(name string, def, lowest, highest int64) (int64, error) 
 		return 0, badRequest("%s: want an integer from %d to %d, got %q", name, lowest, highest, c.query.Get(name))
 	}
 	return n, nil
+}
+
+// queryLimit reads ?limit=. More than the most is no mistake: a page may always be
+// shorter than was asked for, and says where to go on.
+func (c *call) queryLimit(def int64) (int, error) {
+	n, err := c.queryInt("limit", def, 1, math.MaxInt64)
+	return int(min(n, apiv1.MaxListLimit)), err
 }
 
 // queryBool reads a parameter that may stand alone: ?verbose.

@@ -15,7 +15,7 @@ import (
 // listEvents serves GET /v1/events: what the journals of all reachable nodes
 // hold, as JSON or as a stream. For another node that asks, only this one's.
 func listEvents(c *call) error {
-	limit, err := c.queryInt("limit", apiv1.DefaultListLimit, 1, apiv1.MaxListLimit)
+	limit, err := c.queryLimit(apiv1.DefaultListLimit)
 	if err != nil {
 		return err
 	}
@@ -28,13 +28,13 @@ func listEvents(c *call) error {
 		return streamEvents(c)
 	}
 	if c.hop {
-		own, err := c.s.ownEvents(since, typ, int(limit))
+		own, err := c.s.ownEvents(since, typ, limit)
 		if err != nil {
 			return err
 		}
 		return c.reply(own)
 	}
-	answer, err := c.mergedEvents(c.r.Context(), since, typ, int(limit))
+	answer, err := c.mergedEvents(c.r.Context(), since, typ, limit)
 	if err != nil {
 		return err
 	}
@@ -138,13 +138,13 @@ func wireEvent(e cluster.Event) apiv1.Event {
 // listElections serves GET /v1/elections from the replicated records, the
 // newest first.
 func listElections(c *call) error {
-	limit, err := c.queryInt("limit", apiv1.DefaultListLimit, 1, apiv1.MaxListLimit)
+	limit, err := c.queryLimit(apiv1.DefaultListLimit)
 	if err != nil {
 		return err
 	}
 	answer := apiv1.Elections{Items: []apiv1.Election{}}
 	for _, e := range slices.Backward(c.s.cluster.View().Elections()) {
-		if len(answer.Items) == int(limit) {
+		if len(answer.Items) == limit {
 			break
 		}
 		answer.Items = append(answer.Items, c.s.wireElection(e))

@@ -236,7 +236,7 @@ func TestBadParameters(t *testing.T) {
 		{"GET", "/v1/kv/k?consistency=eventual", "consistency"},
 		{"GET", "/v1/kv/k?consistency=", "consistency"},
 		{"GET", "/v1/kv?limit=0", "limit"},
-		{"GET", "/v1/kv?limit=1001", "limit"},
+		{"GET", "/v1/kv?limit=9223372036854775808", "limit"},
 		{"GET", "/v1/kv?prefix=%ff", "prefix"},
 		{"GET", "/v1/kv?after=" + strings.Repeat("x", 1025), "after"},
 		{"GET", "/v1/watch?since=-1", "since"},
@@ -290,6 +290,21 @@ func TestList(t *testing.T) {
 	}
 	if r := n.do("GET", "/v1/kv?prefix=none", ""); !strings.Contains(r.body, `"items":[]`) || !strings.Contains(r.body, `"next":""`) {
 		t.Errorf("empty list: %s", r.body)
+	}
+}
+
+// TestListIsBoundedInItems: whatever the limit, and without one.
+func TestListIsBoundedInItems(t *testing.T) {
+	n := startServer(t, newFakeCluster("n1", true))
+	for i := range apiv1.MaxListLimit + 1 {
+		n.fake.put(fmt.Sprintf("%05d", i), "")
+	}
+	for _, query := range []string{"", "?limit=1001", "?limit=100000"} {
+		var page apiv1.List
+		r := n.do("GET", "/v1/kv"+query, "")
+		if err := json.Unmarshal([]byte(r.body), &page); err != nil || len(page.Items) != apiv1.MaxListLimit || page.Next != "00999" {
+			t.Errorf("%q: %d, %d items, next %q (%v)", query, r.status, len(page.Items), page.Next, err)
+		}
 	}
 }
 

@@ -15,7 +15,7 @@ const maxListBytes = 4 << 20
 
 // listKeys serves GET /v1/kv.
 func listKeys(c *call) error {
-	limit, err := c.queryInt("limit", apiv1.DefaultListLimit, 1, apiv1.MaxListLimit)
+	limit, err := c.queryLimit(apiv1.MaxListLimit)
 	if err != nil {
 		return err
 	}
@@ -28,7 +28,7 @@ func listKeys(c *call) error {
 		return err
 	}
 	return c.read(func(v *state.View) error {
-		items, next := v.List(prefix, after, int(limit))
+		items, next := v.List(prefix, after, limit)
 		return c.replyJSON(appendList(nil, v.Revision(), items, next))
 	})
 }

@@ -116,6 +116,7 @@ func (c *call) writeError(err error) {
 		c.WriteHeader(http.StatusInternalServerError)
 		return
 	}
+	h["Content-Length"] = []string{strconv.Itoa(len(body) + 1)}
 	c.WriteHeader(p.Status)
 	_, _ = c.Write(append(body, '\n')) // the client is gone: nobody left to tell
 }

@@ -216,8 +216,8 @@ func listSessions(c *call) error {
 
 // page reads ?limit= and ?after=.
 func (c *call) page() (limit int, after string, err error) {
-	n, err := c.queryInt("limit", apiv1.DefaultListLimit, 1, apiv1.MaxListLimit)
-	return int(n), c.query.Get("after"), err
+	limit, err = c.queryLimit(apiv1.MaxListLimit)
+	return limit, c.query.Get("after"), err
 }
 
 func (c *call) wireSession(v *state.View, s *state.Session) apiv1.Session {

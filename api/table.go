@@ -11,7 +11,8 @@ var (
 	redirectParam    = param{"redirect", "boolean", "answer 307 to the leader instead of forwarding to it"}
 	consistencyParam = param{"consistency", "string", "linearizable (default), lease (as linearizable while election.lease is off) or stale"}
 	prefixParam      = param{"prefix", "string", "only keys that start with this"}
-	limitParam       = param{"limit", "integer", "at most so many items: 1 to 1000, default 100"}
+	limitParam       = param{"limit", "integer", "at most so many items: 1 or more, default 100; an answer never has more than 1000"}
+	pageParam        = param{"limit", "integer", "at most so many items: 1 or more; an answer never has more than 1000, the default"}
 	ifMatch          = param{"If-Match", "string", `"REV": only while the key has this revision; *: only while it exists`}
 	ifNoneMatch      = param{"If-None-Match", "string", "*: only while the key does not exist"}
 	idempotencyKey   = param{apiv1.HeaderIdempotencyKey, "string", "1 to 128 bytes: a retried write happens once, and the first answer is repeated; kept 24 h, the last 100,000 at most"}
@@ -124,7 +125,7 @@ var table = []route{
 	},
 	{
 		method: "GET", pattern: apiv1.PathKV, role: token.Observer, handle: listKeys,
-		summary: "List keys in order", query: []param{prefixParam, limitParam, {"after", "string", "only keys greater than this: next of the page before"}, consistencyParam, timeoutParam, redirectParam},
+		summary: "List keys in order", query: []param{prefixParam, pageParam, {"after", "string", "only keys greater than this: next of the page before"}, consistencyParam, timeoutParam, redirectParam},
 		answers: jsonAnswer(apiv1.List{}, "a page, of at most 4 MiB of values", contactHeader, leaderHeader), fails: []int{307, 503},
 	},
 	{
@@ -143,7 +144,7 @@ var table = []route{
 	},
 	{
 		method: "GET", pattern: apiv1.PathSessions, role: token.Observer, handle: listSessions,
-		summary: "List the sessions that live, the oldest first", query: []param{limitParam, {"after", "string", "only sessions younger than this: next of the page before"}, consistencyParam, timeoutParam, redirectParam},
+		summary: "List the sessions that live, the oldest first", query: []param{pageParam, {"after", "string", "only sessions younger than this: next of the page before"}, consistencyParam, timeoutParam, redirectParam},
 		answers: jsonAnswer(apiv1.Sessions{}, "a page", contactHeader, leaderHeader), fails: []int{307, 503},
 	},
 	{
@@ -183,7 +184,7 @@ var table = []route{
 	},
 	{
 		method: "GET", pattern: apiv1.PathRoles, role: token.Observer, handle: listRoles,
-		summary: "List the roles that somebody holds", query: []param{limitParam, {"after", "string", "only roles with a name greater than this: next of the page before"}, {"all", "boolean", "also those that nobody holds"}, consistencyParam, timeoutParam, redirectParam},
+		summary: "List the roles that somebody holds", query: []param{pageParam, {"after", "string", "only roles with a name greater than this: next of the page before"}, {"all", "boolean", "also those that nobody holds"}, consistencyParam, timeoutParam, redirectParam},
 		answers: jsonAnswer(apiv1.Roles{}, "a page", contactHeader, leaderHeader), fails: []int{307, 503},
 	},
 	{
@@ -221,7 +222,7 @@ var table = []route{
 			{"status", "string", "only those that are joining, active, draining or dead"},
 			{"role", "string", "only those with this role"},
 			{"capability", "string", "only those with this capability"},
-			limitParam,
+			pageParam,
 			{"after", "string", "only nodes with an ID greater than this: next of the page before"},
 			consistencyParam, timeoutParam, redirectParam,
 		},
