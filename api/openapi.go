@@ -220,7 +220,7 @@ func schemaOf(t reflect.Type, schemas object) object {
 	case t == timeType:
 		return object{"type": "string", "format": "date-time"}
 	case t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Uint8:
-		return object{"type": []string{"string", "null"}, "contentEncoding": "base64"}
+		return object{"type": "string", "contentEncoding": "base64"}
 	}
 	switch t.Kind() {
 	case reflect.Pointer:

@@ -102,7 +102,7 @@ func TestWatch(t *testing.T) {
 		t.Errorf("put: %s", m.data)
 	}
 	m = now.must("delete", fmt.Sprint(third))
-	if want := fmt.Sprintf(`{"key":"a/1","value":null,"revision":%d}`, third); m.data != want {
+	if want := fmt.Sprintf(`{"key":"a/1","value":"","revision":%d}`, third); m.data != want {
 		t.Errorf("delete: %s, want %s", m.data, want)
 	}
 	// The last event ID counts, not what the address still says.

@@ -96,11 +96,7 @@ func (e *events) change(ch *state.Change) error {
 	}
 	e.buf = appendJSONString(append(e.buf, `data: {"key":`...), ch.Key)
 	e.buf = append(e.buf, `,"value":`...)
-	if ch.Deleted {
-		e.buf = append(e.buf, "null"...)
-	} else {
-		e.buf = appendBase64(e.buf, ch.Value)
-	}
+	e.buf = appendBase64(e.buf, ch.Value) // "" of a deleted key: always a string
 	e.buf = append(e.buf, `,"revision":`...)
 	e.buf = append(e.buf, id...)
 	e.buf = append(e.buf, "}\n"...)

@@ -31,7 +31,7 @@ type List struct {
 }
 
 // Change is the data of one event of GET /v1/watch; the event's name is put or
-// delete. A delete has no value.
+// delete. The value of a delete is empty.
 type Change struct {
 	Key      string `json:"key"`
 	Value    []byte `json:"value"`
