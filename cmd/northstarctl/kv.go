@@ -147,8 +147,8 @@ type kvLsCmd struct {
 	Consistency string `enum:"linearizable,lease,stale" default:"linearizable" help:"One of ${enum}."`
 }
 
-// Run holds what it prints in memory only for people's table; JSON goes out key
-// by key.
+// Run holds what it prints in memory only for people's table; the array for
+// programs goes out key by key, and has no end where the list could not be had.
 func (k *kvLsCmd) Run(a *app) error {
 	if k.Limit < 0 {
 		return usagef("--limit: want 0 (all) or more")
@@ -169,7 +169,7 @@ func (k *kvLsCmd) Run(a *app) error {
 		}
 		if a.Output != "json" {
 			rows = append(rows, []any{printable([]byte(item.Key)), item.Revision, item.Version, len(item.Value), printable(item.Value)})
-		} else if err := a.emitLine(item); err != nil {
+		} else if err := a.emitItem(n, item); err != nil {
 			return err
 		}
 		if n++; n == k.Limit {
@@ -178,7 +178,7 @@ func (k *kvLsCmd) Run(a *app) error {
 	}
 	done()
 	if a.Output == "json" {
-		return nil
+		return a.endItems(n)
 	}
 	return a.table([]string{"key", "revision", "version", "bytes", "value"}, rows)
 }

@@ -260,7 +260,8 @@ func TestGolden(t *testing.T) {
 		"kv_put":             {"kv", "put", "app/config", "v"},
 		"kv_del":             {"kv", "del", "app/config"},
 		"kv_ls":              {"kv", "ls"},
-		"kv_ls_json":         {"kv", "ls", "--limit", "1", "-o", "json"},
+		"kv_ls_json":         {"kv", "ls", "-o", "json"},
+		"kv_ls_json_one":     {"kv", "ls", "--limit", "1", "-o", "json"},
 		"kv_watch":           {"kv", "watch", "--since", "9"},
 		"kv_watch_json":      {"kv", "watch", "--since", "9", "-o", "json"},
 		"members_add":        {"members", "add", "n4", "--raft", "h:1", "--http", "h:2"},
@@ -289,6 +290,27 @@ func TestGolden(t *testing.T) {
 				t.Errorf("got:\n%s\nwant:\n%s", got, want)
 			}
 		})
+	}
+}
+
+// TestItemsAreOneDocument: a program reads the output as one JSON text, also when
+// there is nothing.
+func TestItemsAreOneDocument(t *testing.T) {
+	for n := range 3 {
+		var out bytes.Buffer
+		a := &app{stdout: &out}
+		for i := range n {
+			if err := a.emitItem(i, keyValue{Key: fmt.Sprint(i)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := a.endItems(n); err != nil {
+			t.Fatal(err)
+		}
+		var items []keyValue
+		if err := json.Unmarshal(out.Bytes(), &items); err != nil || len(items) != n || items == nil {
+			t.Errorf("%d items: %q (%v)", n, out.String(), err)
+		}
 	}
 }
 

@@ -27,6 +27,30 @@ func (a *app) emit(v any, people func() error) error {
 	return enc.Encode(v)
 }
 
+// emitItem prints item i, from 0, of an array that is too long to keep.
+func (a *app) emitItem(i int, v any) error {
+	before := ",\n"
+	if i == 0 {
+		before = "[\n"
+	}
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(a.stdout, "%s%s", before, text)
+	return err
+}
+
+// endItems ends the array of n items that emitItem has printed.
+func (a *app) endItems(n int) error {
+	end := "\n]\n"
+	if n == 0 {
+		end = "[]\n"
+	}
+	_, err := io.WriteString(a.stdout, end)
+	return err
+}
+
 // emitLine prints one result of many that come over time, as one line of JSON.
 func (a *app) emitLine(v any) error { return json.NewEncoder(a.stdout).Encode(v) }
 
