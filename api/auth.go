@@ -144,6 +144,7 @@ func (c *call) authorize() error {
 	}
 	who, passed, err := a.identify(c.r)
 	if err != nil {
+		a.metrics.AuthFailure()
 		return err
 	}
 	c.who, c.from = who, callerAddress(c.r, passed)
@@ -206,8 +207,8 @@ func (a *authenticator) identifyDirect(r *http.Request) (identity, error) {
 			}
 			return identity{name: e.Name, role: e.Role}, nil
 		}
-		a.metrics.AuthFailure()
 		if a.insecure {
+			a.metrics.AuthFailure()
 			return identity{name: "insecure", role: token.Operator}, nil
 		}
 		if !a.failed.allow(r.RemoteAddr, time.Now()) {

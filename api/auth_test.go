@@ -286,6 +286,20 @@ func TestTooManyBadTokens(t *testing.T) {
 	})
 }
 
+// TestUnauthenticatedIsCounted: they leave no audit record, so that this is all
+// there is of them.
+func TestUnauthenticatedIsCounted(t *testing.T) {
+	data, tokens := tokenFile()
+	n := startServer(t, newFakeCluster("n1", true), withTokens(data))
+	for i, authorization := range []string{"", "Bearer wrong", "Basic " + tokens[token.Operator], "Bearer " + tokens[token.Observer]} {
+		n.do("GET", "/v1/kv", "", "Authorization", authorization)
+		want := fmt.Sprintf("northstar_auth_failures_total %d\n", min(i+1, 3))
+		if r := n.do("GET", "/metrics", ""); !strings.Contains(r.body, want) {
+			t.Errorf("after %q there is no %s", authorization, want)
+		}
+	}
+}
+
 func TestFailureTableIsBounded(t *testing.T) {
 	f := newFailures()
 	now := time.Unix(1000, 0)

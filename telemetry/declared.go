@@ -71,7 +71,7 @@ var declared = []Declaration{
 	{"rpc_rejected_total", Counter, []string{"kind", "reason"}, nil, "Connections and messages of peers that were refused."},
 	{"audit_records_total", Counter, []string{"result"}, nil, "Audit records of calls that put nothing through the log themselves, by what became of them at this node."},
 	{"reload_failed", Gauge, []string{"file"}, nil, "1 while a changed token or TLS file cannot be used, and what was read before is in force."},
-	{"auth_failures_total", Counter, nil, nil, "Requests with a bad token or certificate."},
+	{"auth_failures_total", Counter, nil, nil, "Requests that were refused because it is not known who asks: without a token or certificate, or with a bad one."},
 }
 
 // Declared lists every metric of NorthStar itself, for documents and tests.

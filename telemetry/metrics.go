@@ -199,7 +199,7 @@ func (m *Metrics) RPCRejected(kind, reason string) {
 	m.rpcRejected.with(kind, reason).Inc()
 }
 
-// AuthFailure counts a request with a bad token or certificate.
+// AuthFailure counts a request of which nobody knows who asks.
 func (m *Metrics) AuthFailure() {
 	if m == nil {
 		return
