@@ -54,7 +54,7 @@ func TestNodes(t *testing.T) {
 			n.do("GET", "/v1/nodes/"+id, "").is(t, 404, cluster.CodeBadRequest)
 		}
 		for more, field := range map[string]string{
-			",'status':'dead'": "status", ",'http_port':65536": "http_port", ",'load':{'cpu':-0.5}": "load", ",'load':{'cores':2}": "load.cores", ",'load':{'CPU':1}": "load.CPU", ",'load':{'cpu':1,'cpu':2}": "load.cpu", ",'load':7": "load", ",'roles':['']": "roles", ",'rolls':[]": "rolls",
+			",'status':'dead'": "status", ",'http_port':65536": "http_port", ",'load':{'cpu':-0.5}": "load", ",'load':{'cpu':'a'}": "load.cpu: want a number", ",'load':{'cores':2}": "load.cores", ",'load':{'CPU':1}": "load.CPU", ",'load':{'cpu':1,'cpu':2}": "load.cpu", ",'load':7": "load", ",'roles':['']": "roles", ",'rolls':[]": "rolls",
 		} {
 			if p := n.register("w3", a, more).is(t, 400, cluster.CodeBadRequest); !strings.HasPrefix(p.Detail, field) {
 				t.Errorf("%s: %s", more, p.Detail)

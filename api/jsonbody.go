@@ -114,8 +114,12 @@ func jsonProblem(err error) error {
 
 func jsonType(goType string) string {
 	switch {
+	case strings.HasPrefix(goType, "map["):
+		return "an object"
 	case strings.Contains(goType, "int"):
 		return "an integer"
+	case strings.Contains(goType, "float"):
+		return "a number"
 	case strings.Contains(goType, "bool"):
 		return "a boolean"
 	case strings.Contains(goType, "[]"):

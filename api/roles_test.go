@@ -99,6 +99,7 @@ func TestSessionRequestsAreChecked(t *testing.T) {
 		"{'ttl_ms':'1s'}":                    "ttl_ms",
 		"{'ttl':1000}":                       "ttl",
 		"{'meta':{'a':1}}":                   "meta",
+		"{'meta':[]}":                        "meta: want an object",
 		"{'name':'" + long(257) + "'}":       "name",
 		"{'meta':{'a':'" + long(5000) + "'}": "body",
 	} {
