@@ -56,9 +56,10 @@ func (c *Controller) handed(leader cluster.Claim, term uint64) bool {
 // stand for it again: nobody leads.
 func (c *Controller) Return(ctx context.Context, term uint64, h cluster.Handover) error {
 	now := c.now()
-	c.book.begin(candidacy{
-		term: term + 1, trigger: h.Trigger, operator: h.Operator, began: now, leaderlessSince: now,
-		reason: fmt.Sprintf("node %s was told to lead and does not; node %s stands again (%s)", h.To, c.cfg.Self, h.Reason),
-	})
+	reason := fmt.Sprintf("node %s was told to lead and does not; node %s stands again", h.To, c.cfg.Self)
+	if h.Reason != "" {
+		reason += " (" + h.Reason + ")"
+	}
+	c.book.begin(candidacy{term: term + 1, trigger: h.Trigger, operator: h.Operator, began: now, leaderlessSince: now, reason: reason})
 	return c.deps.Raft().Stand(ctx, term, cluster.MandateReturn)
 }

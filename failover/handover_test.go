@@ -109,6 +109,10 @@ func TestReturn(t *testing.T) {
 		if f := c.Facts(6); f.Trigger != "transfer" || !strings.Contains(f.Reason, "node n3 was told to lead and does not") || f.Operator != "anna" {
 			t.Errorf("facts: %+v", f)
 		}
+		w.edit(func() { w.status.Term = 7 })
+		if err := c.Return(t.Context(), 7, cluster.Handover{To: "n3", Trigger: "transfer"}); err != nil || c.Facts(8).Reason != "node n3 was told to lead and does not; node n2 stands again" {
+			t.Errorf("without a reason: %v, %q", err, c.Facts(8).Reason)
+		}
 	})
 }
 
