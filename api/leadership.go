@@ -32,9 +32,12 @@ func postTransfer(c *call) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := c.bounded(time.Duration(timeout) * time.Millisecond)
+	limit := time.Duration(timeout) * time.Millisecond
+	ctx, cancel := c.withAftermath(limit)
 	defer cancel()
 	err = c.atLeader(ctx, leaderWork{write: true, body: raw, late: aftermath, local: func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
 		plan, err := c.s.deps.Leadership.Plan(ctx, order)
 		if err != nil {
 			return err
@@ -45,6 +48,12 @@ func postTransfer(c *call) error {
 		return nil
 	}
 	return err
+}
+
+// withAftermath bounds a call that moves leadership. A node that has sent it on
+// waits for longer than the work may take: what came of it is known only then.
+func (c *call) withAftermath(limit time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(c.r.Context(), c.left(limit+aftermath))
 }
 
 // postFailover serves POST /admin/failover.
@@ -118,7 +127,7 @@ const pauseBetween = 10 * time.Millisecond
 // lead has an order carried out by whoever its plan says: the leader, or the
 // target. Unlike atLeader it needs nobody to lead.
 func (c *call) lead(o cluster.Order, g planning, raw []byte) error {
-	ctx, cancel := c.bounded(c.s.deps.TransferTimeout)
+	ctx, cancel := c.withAftermath(c.s.deps.TransferTimeout)
 	defer cancel()
 	until := time.Now().Add(2 * c.s.deps.TimeoutMax)
 	for {
@@ -146,6 +155,8 @@ func (c *call) lead(o cluster.Order, g planning, raw []byte) error {
 func (c *call) leadBy(ctx context.Context, o cluster.Order, g planning, p cluster.Plan, raw []byte) error {
 	self := c.s.deps.Facts.ID
 	if p.Actor == self || p.Refusal != nil {
+		ctx, cancel := context.WithTimeout(ctx, c.s.deps.TransferTimeout)
+		defer cancel()
 		return c.carry(ctx, o, g, p)
 	}
 	if p.How == cluster.ByElection {

@@ -15,17 +15,21 @@ type leadership struct {
 	plan   func(cluster.Order) (cluster.Plan, error)
 	orders []cluster.Order // that were carried out
 	fail   error
+	carry  func(context.Context) error // instead of fail
 }
 
 func (l *leadership) Plan(_ context.Context, o cluster.Order) (cluster.Plan, error) {
 	return l.plan(o)
 }
 
-func (l *leadership) Carry(_ context.Context, o cluster.Order, p cluster.Plan) (cluster.TransferOutcome, error) {
+func (l *leadership) Carry(ctx context.Context, o cluster.Order, p cluster.Plan) (cluster.TransferOutcome, error) {
 	if p.Refusal != nil {
 		return cluster.TransferOutcome{}, p.Refusal
 	}
 	l.orders = append(l.orders, o)
+	if l.carry != nil {
+		return cluster.TransferOutcome{}, l.carry(ctx)
+	}
 	return cluster.TransferOutcome{NewLeader: p.Target, Term: 3}, l.fail
 }
 

@@ -146,6 +146,31 @@ func TestTransfer(t *testing.T) {
 	}
 }
 
+// TestTransferThatFailsLate: what came of it is known when its time is over, and
+// reaches the client through another node too.
+func TestTransferThatFailsLate(t *testing.T) {
+	late := func(d *Deps) {
+		d.TransferTimeout = 300 * time.Millisecond
+		d.Leadership = &leadership{
+			plan: func(o cluster.Order) (cluster.Plan, error) {
+				return cluster.Plan{Action: o.Action, Term: 2, Target: "n2", Actor: "n1", How: cluster.ByTransfer}, nil
+			},
+			carry: func(ctx context.Context) error {
+				<-ctx.Done()
+				time.Sleep(50 * time.Millisecond) // to see who leads
+				return &cluster.Error{Code: cluster.CodeTransferFailed, Status: 504, Detail: "told, and n1 leads"}
+			},
+		}
+	}
+	_, follower := pair(t, late)
+	for path, body := range map[string]string{"/admin/transfer": `{"timeout_ms":100}`, "/admin/failover": `{}`} {
+		p := follower.do("POST", path, body, "Content-Type", jsonBody).is(t, 504, cluster.CodeTransferFailed)
+		if !strings.Contains(p.Detail, "n1 leads") {
+			t.Errorf("%s: %+v", path, p)
+		}
+	}
+}
+
 func TestSnapshot(t *testing.T) {
 	leader, follower := pair(t)
 	leader.fake.set(func() { leader.fake.backup = "backup " + strings.Repeat("data ", 100_000) })
