@@ -48,6 +48,9 @@ type Cluster interface {
 	// LeaderChanged is closed at the next change of the leader or the term.
 	LeaderChanged() <-chan struct{}
 
+	// Spread returns once every node that answers has applied what this one has.
+	Spread(ctx context.Context)
+
 	// ChangeMember changes the membership, PlanChange says what that would do.
 	ChangeMember(ctx context.Context, change cluster.MemberChange) error
 	PlanChange(ctx context.Context, change cluster.MemberChange) (cluster.Plan, error)

@@ -2,9 +2,11 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"northstar/api/apiv1"
+	"northstar/cluster"
 	"northstar/state"
 )
 
@@ -43,6 +45,14 @@ func postAutoFailover(c *call) error {
 	ctx, cancel := c.bounded(apiv1.DefaultTimeoutMS * time.Millisecond)
 	defer cancel()
 	err = c.atLeader(ctx, leaderWork{write: true, body: raw, local: func(ctx context.Context) error {
+		if err := c.s.cluster.Barrier(ctx); err != nil {
+			return err
+		}
+		if answered, err := c.settle(planning{in.DryRun, in.PlanID}, c.planAutoFailover(*in.Enabled, ttl)); err != nil {
+			return err
+		} else if answered {
+			return errAnswered
+		}
 		change := &state.SettingsChange{AutoFailover: *in.Enabled, Reason: in.Reason, Operator: c.who.name}
 		if ttl > 0 {
 			change.PausedUntil = time.Now().Add(ttl).UnixNano()
@@ -50,6 +60,9 @@ func postAutoFailover(c *call) error {
 		result, err := c.proposeHere(ctx, state.Command{Kind: state.KindSettings, Settings: change})
 		if err == nil && result.Err != nil {
 			return result.Err
+		}
+		if err == nil {
+			c.s.cluster.Spread(ctx)
 		}
 		return err
 	}})
@@ -60,6 +73,28 @@ func postAutoFailover(c *call) error {
 		return err
 	}
 	return c.reply(c.s.autoFailover(time.Now()))
+}
+
+// planAutoFailover says what a change of the setting would do now.
+func (c *call) planAutoFailover(enabled bool, ttl time.Duration) cluster.Plan {
+	st, view := c.s.cluster.Status(), c.s.cluster.View()
+	p := cluster.Plan{
+		Action: "auto_failover", Term: st.Term, Membership: cluster.MembershipDigest(st.Servers, view.Members()), Leader: st.LeaderID,
+		Params: fmt.Sprintf("%t %d", enabled, ttl), Risk: cluster.RiskLow,
+	}
+	switch {
+	case enabled:
+		p.Summary = "a failed leader is replaced automatically"
+	case ttl > 0:
+		p.Summary = fmt.Sprintf("automatic failover is paused for %v", ttl)
+	default:
+		p.Summary = "automatic failover is paused until it is resumed"
+	}
+	if !enabled {
+		p.Risk = cluster.RiskMedium
+		p.Warnings = []string{"a leader that fails meanwhile is replaced by an operator's order only"}
+	}
+	return p
 }
 
 func checkAutoFailover(in apiv1.AutoFailover) (ttl time.Duration, err error) {

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"northstar/api/apiv1"
 	"northstar/cluster"
 	"northstar/state"
 )
@@ -18,6 +19,9 @@ func TestAutoFailover(t *testing.T) {
 	if r.status != 200 || !strings.Contains(r.body, `"enabled":false`) || !strings.Contains(r.body, `"paused_until"`) || !strings.Contains(r.body, `"operator":"loopback"`) {
 		t.Fatalf("%+v", r)
 	}
+	if leader.fake.spread != 1 {
+		t.Errorf("the setting was spread %d times before the answer", leader.fake.spread)
+	}
 	set := leader.fake.state.View().Settings()
 	if left := time.Until(time.Unix(0, set.PausedUntil)); set.AutoFailover || set.Reason != "upgrade" || left < 50*time.Second || left > time.Minute {
 		t.Errorf("set: %+v", set)
@@ -30,6 +34,25 @@ func TestAutoFailover(t *testing.T) {
 	if r := leader.do("POST", "/admin/auto-failover", `{"enabled":true}`, "Content-Type", jsonBody); r.status != 200 || !strings.Contains(r.body, `"enabled":true`) {
 		t.Errorf("%+v", r)
 	}
+}
+
+func TestAutoFailoverDryRun(t *testing.T) {
+	leader, follower := pair(t)
+	post := func(body string) reply {
+		return follower.do("POST", "/admin/auto-failover", body, "Content-Type", jsonBody)
+	}
+	plan := into[apiv1.Plan](t, post(`{"enabled":false,"ttl_ms":60000,"dry_run":true}`))
+	if !plan.Possible || plan.Action != "auto_failover" || !strings.Contains(plan.Summary, "1m0s") || len(plan.Warnings) != 1 || !leader.fake.View().AutoFailover(time.Now()) {
+		t.Fatalf("%+v", plan)
+	}
+	other := into[apiv1.Plan](t, post(`{"enabled":false,"dry_run":true}`)).PlanID
+	post(`{"enabled":false,"ttl_ms":60000,"plan_id":"`+other+`"}`).is(t, 409, cluster.CodeTermStale)
+	if r := post(`{"enabled":false,"ttl_ms":60000,"plan_id":"` + plan.PlanID + `"}`); r.status != 200 || leader.fake.View().AutoFailover(time.Now()) {
+		t.Fatalf("%+v", r)
+	}
+	leader.fake.lead("n1", 3)
+	leader.settle()
+	post(`{"enabled":false,"ttl_ms":60000,"plan_id":"`+plan.PlanID+`"}`).is(t, 409, cluster.CodeTermStale)
 }
 
 func TestAutoFailoverRefusals(t *testing.T) {

@@ -34,6 +34,7 @@ type fakeCluster struct {
 	propose func(context.Context, state.Command) (state.Result, error) // instead of the real thing
 	barrier func(context.Context) error
 	members []string // calls, as text
+	spread  int      // calls
 	backup  string
 	fail    error              // of membership, backup and restore
 	left    []cluster.Survivor // that answer this node
@@ -160,6 +161,12 @@ func (f *fakeCluster) admin(call string) error {
 	defer f.mu.Unlock()
 	f.members = append(f.members, call)
 	return f.fail
+}
+
+func (f *fakeCluster) Spread(context.Context) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.spread++
 }
 
 func (f *fakeCluster) ChangeMember(_ context.Context, ch cluster.MemberChange) error {

@@ -160,7 +160,7 @@ func (c *call) changeMember(body []byte, done string, change cluster.MemberChang
 	defer cancel()
 	err := c.atLeader(ctx, leaderWork{write: true, body: body, local: func(ctx context.Context) error {
 		if !plans.dryRun && plans.id == "" {
-			return c.s.cluster.ChangeMember(ctx, change)
+			return c.s.applyChange(ctx, change)
 		}
 		plan, err := c.planChange(ctx, change)
 		if err != nil {
@@ -172,7 +172,7 @@ func (c *call) changeMember(body []byte, done string, change cluster.MemberChang
 			return errAnswered
 		}
 		change.Membership = plan.Membership
-		err = c.s.cluster.ChangeMember(ctx, change)
+		err = c.s.applyChange(ctx, change)
 		if plan.MovesLeader && cluster.IsCode(err, cluster.CodeNoLeader) {
 			return cluster.Errorf(cluster.CodeTermStale, "plan_id: node %s has handed leadership over, as planned, which began another term: make a new plan for the rest", plan.Leader)
 		}
@@ -186,6 +186,16 @@ func (c *call) changeMember(body []byte, done string, change cluster.MemberChang
 	}
 	id := string(change.ID)
 	return c.reply(apiv1.MemberResult{ID: id, Message: "node " + id + " was " + done})
+}
+
+// applyChange makes a change here. One of a member's record is answered once the
+// nodes know it that will choose the next leader.
+func (s *Server) applyChange(ctx context.Context, change cluster.MemberChange) error {
+	err := s.cluster.ChangeMember(ctx, change)
+	if err == nil && change.Patch != nil {
+		s.cluster.Spread(ctx)
+	}
+	return err
 }
 
 // planChange is what a change would do; when that moves leadership, also who

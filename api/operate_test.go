@@ -49,6 +49,9 @@ func TestMembers(t *testing.T) {
 	if got := leader.fake.calls(); strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("calls:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
+	if leader.fake.spread != 3 {
+		t.Errorf("of the changes of records %d were spread before the answer, want 3", leader.fake.spread)
+	}
 	leader.fake.set(func() { leader.fake.fail = cluster.Errorf(cluster.CodeQuorumAtRisk, "no quorum would be left") })
 	follower.do("DELETE", "/admin/members/n2", "").is(t, 409, cluster.CodeQuorumAtRisk)
 }

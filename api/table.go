@@ -323,7 +323,7 @@ var table = []route{
 	{
 		method: "POST", pattern: apiv1.PathAuto, role: token.Operator, handle: postAutoFailover,
 		summary: "Pause or resume automatic failover for the whole cluster", body: apiv1.AutoFailover{},
-		answers: jsonAnswer(apiv1.AutoFailoverState{}, "set, on a majority of the voters"), fails: []int{413, 415, 503, 504},
+		answers: planAnswer(apiv1.AutoFailoverState{}, "set, and known to every node that answers"), fails: []int{409, 413, 415, 503, 504},
 	},
 	{
 		method: "POST", pattern: "/admin/roles/{role}/transfer", role: token.Operator, handle: transferRole,

@@ -89,6 +89,8 @@ type AutoFailover struct {
 	Enabled *bool  `json:"enabled" doc:"required; false pauses automatic failover for the whole cluster"`
 	TTLMS   *int64 `json:"ttl_ms,omitempty" doc:"a pause ends by itself after so long, at most 30 days; absent: it lasts until it is ended"`
 	Reason  string `json:"reason,omitempty"`
+	DryRun  bool   `json:"dry_run,omitempty" doc:"only say what would be done"`
+	PlanID  string `json:"plan_id,omitempty" doc:"of a dry run: do exactly that"`
 }
 
 // AutoFailoverState answers it, and GET /admin/auto-failover.
