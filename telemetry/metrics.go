@@ -5,6 +5,7 @@ package telemetry
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -23,9 +24,10 @@ const (
 // Label values whose series are there from the start: a counter that appears
 // with its first event hides that event from rate() and increase().
 var (
-	firstTriggers   = []string{"startup", "timeout", "transfer"}
-	auditResults    = []string{"replicated", "spooled", "lost"}
-	proposalResults = []string{"ok", "refused", "not_proposed", "busy", "read_only", "unknown"}
+	failoverTriggers = []string{"timeout", "connection_lost", "manual", "emergency", "priority", "disk_stall"}
+	otherTriggers    = []string{"startup", "transfer"} // of elections that are no failover
+	auditResults     = []string{"replicated", "spooled", "lost"}
+	proposalResults  = []string{"ok", "refused", "not_proposed", "busy", "read_only", "unknown"}
 )
 
 // successWindow is what election_success_rate looks back on.
@@ -79,10 +81,14 @@ func New(more ...prometheus.Collector) *Metrics {
 	m.authFailures = counter(m.registry, "auth_failures_total")
 	m.splitBrains = counter(m.registry, "split_brain_detected")
 	m.audit = counters(m.registry, "audit_records_total")
-	for _, trigger := range firstTriggers {
+	for _, trigger := range slices.Concat(failoverTriggers, otherTriggers) {
 		m.elections.with(trigger, ResultWon)
 		m.elections.with(trigger, ResultLost)
 	}
+	for _, trigger := range failoverTriggers {
+		m.failovers.with(trigger)
+	}
+	m.votes.with("true", "granted")
 	m.transfers.with(ResultOK)
 	m.transfers.with(ResultFailed)
 	for _, result := range proposalResults {

@@ -100,7 +100,9 @@ func TestNamesAgree(t *testing.T) {
 // TestFirstEventIsSeen: increase() needs the 0 before the 1.
 func TestFirstEventIsSeen(t *testing.T) {
 	shown := gather(t, New())
-	for name, series := range map[string]int{"election_count": 6, "leader_transfer_count": 2, "proposals_total": 6} {
+	for name, series := range map[string]int{
+		"election_count": 16, "failover_count": 6, "votes_total": 1, "leader_transfer_count": 2, "proposals_total": 6,
+	} {
 		if n := len(shown[name].GetMetric()); n != series {
 			t.Errorf("%s begins with %d series, want %d", name, n, series)
 		}
