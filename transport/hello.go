@@ -332,12 +332,14 @@ func (t *Transport) complete(x exchange) (exchange, error) {
 		return x, nil
 	}
 	t.cfg.Known(x.peer, x.mine)
-	t.monitors.kick(x.peer.NodeID)
 	if x.theirs.Refusal != "" {
 		t.cfg.Refused(x.peer.NodeID, x.theirs.Refusal, x.theirs.Reason)
 		return x, nil
 	}
 	t.cfg.Admitted(x.peer.NodeID)
+	if x.mine.OK() {
+		t.monitors.kick(x.peer.NodeID) // one that is refused would be dialled again and again
+	}
 	if x.peer.ClusterID == x.theirs.ClusterID {
 		x.peer.Roster = x.theirs.Roster
 	}

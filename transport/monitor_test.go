@@ -443,3 +443,27 @@ func TestBarrier(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Two nodes that refuse each other ask again once a second, and not as fast as
+// they can: their own hello is no sign that the other would have them now.
+func TestRefusedPeerIsNotDialledAgainAtOnce(t *testing.T) {
+	inBubble(t, 2, func(t *testing.T, ends []*end) {
+		a, b := ends[0], ends[1]
+		b.remember(a.id, cluster.Record{Incarnation: "another"})
+		for _, e := range ends {
+			e.mu.Lock()
+			e.servers = []cluster.Server{{ID: a.id, Address: a.addr}, {ID: b.id, Address: b.addr}}
+			e.mu.Unlock()
+		}
+		const watched = 20 * time.Second
+		time.Sleep(watched)
+		if n := len(a.refusals()); n < 5 || n > int(watched/refusedWait)+1 {
+			t.Errorf("it was refused %d times in %v", n, watched)
+		}
+		b.remember(a.id, cluster.Record{}) // it is re-admitted
+		time.Sleep(2 * refusedWait)
+		if !a.tr.Claims()[b.id].Connected {
+			t.Error("it is let in, and does not know")
+		}
+	})
+}
