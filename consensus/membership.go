@@ -229,7 +229,7 @@ func (n *Node) keepMembers(ctx context.Context, inst *instance, term uint64) {
 
 func (n *Node) gatherMembers(inst *instance, term uint64, stable map[cluster.NodeID]time.Time) memberInputs {
 	in := memberInputs{
-		servers: inst.servers(), hellos: n.peers.hellos(), met: n.ident.get().Met, first: n.cfg.InitialCluster, stable: stable,
+		servers: inst.servers(), hellos: n.peers.hellos(n.Identity().Generation), met: n.ident.get().Met, first: n.cfg.InitialCluster, stable: stable,
 		records: map[cluster.NodeID]cluster.Member{}, contact: map[cluster.NodeID]bool{}, lag: map[cluster.NodeID]uint64{},
 		settling: len(n.changing) > 0,
 	}

@@ -51,10 +51,17 @@ func (b *peerBook) clear() {
 	clear(b.refused)
 }
 
-func (b *peerBook) hellos() map[cluster.NodeID]cluster.Peer {
+// hellos gives what the peers have said to a node of that generation. A hello that
+// was under way when this node was recovered is admitted by what it was before: it
+// tells of a data directory that the new generation does not take in.
+func (b *peerBook) hellos(to cluster.Generation) map[cluster.NodeID]cluster.Peer {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return maps.Clone(b.met)
+	all := maps.Clone(b.met)
+	maps.DeleteFunc(all, func(_ cluster.NodeID, p cluster.Peer) bool {
+		return to.Number != 0 && p.ClusterID != "" && p.Generation != to
+	})
+	return all
 }
 
 // forget drops what a peer has said.

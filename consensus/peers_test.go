@@ -41,3 +41,24 @@ func TestRefusalIsSaidOnce(t *testing.T) {
 		t.Errorf("%d lines after it was let in between:\n%s", lines(), &out)
 	}
 }
+
+// A hello that was under way while this node was recovered arrives after it has
+// forgotten all others: the data directory that it names must not go on record.
+func TestHelloAcrossARecovery(t *testing.T) {
+	b := newPeerBook()
+	n := &Node{peers: b, log: hclog.NewNullLogger(), now: time.Now}
+	hello := func(id cluster.NodeID, clusterID string, g uint64) {
+		n.Known(cluster.Peer{Identity: cluster.Identity{NodeID: id, ClusterID: clusterID, Generation: cluster.Generation{Number: g}, Incarnation: "of " + string(id)}}, cluster.Admission{})
+	}
+	b.clear()
+	hello("n2", "c", 1) // judged by what this node was
+	hello("n3", "c", 2)
+	hello("n4", "", 0) // an empty data directory, as a member comes back with
+	got := b.hellos(cluster.Generation{Number: 2})
+	if _, old := got["n2"]; old || len(got) != 2 {
+		t.Errorf("hellos of %v", got)
+	}
+	if got := b.hellos(cluster.Generation{}); len(got) != 3 {
+		t.Errorf("before there is a generation: hellos of %v", got)
+	}
+}

@@ -303,7 +303,7 @@ func (n *Node) proposeInit(ctx context.Context, inst *instance) error {
 		return err
 	}
 	init := &state.ClusterInit{ClusterID: id, Generation: cluster.Generation{Number: 1}, AutoFailover: n.cfg.AutoFailover}
-	hellos := n.peers.hellos()
+	hellos := n.peers.hellos(n.Identity().Generation)
 	hellos[n.cfg.Self.NodeID] = n.LocalPeer()
 	recorded := n.ident.get().Met
 	for _, s := range inst.servers() {
