@@ -118,8 +118,17 @@ type Hooks struct {
 	Election func(Election)                       // this node won an election, or stood and another leads, or stands and nobody does
 	Reign    func(term uint64, leading bool)      // this node has begun to lead (its leader-start is applied), or stopped
 	Snapshot func(restored bool)                  // a snapshot was restored, or written
+	// Recovered: this node has begun a new generation, after a quorum was lost for good.
+	Recovered func(Recovered)
 
 	Unaudited func() // a command was proposed without its audit record, which some member cannot read yet
+}
+
+// Recovered is a recovery that has become part of the log.
+type Recovered struct {
+	Generation       cluster.Generation
+	Voters           []cluster.NodeID // the others that were voters before
+	Reason, Operator string
 }
 
 // Election is one election that this node stood in.

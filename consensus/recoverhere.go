@@ -135,10 +135,18 @@ func (n *Node) recoveryFacts(servers []cluster.Server) (recoveryFacts, error) {
 // state, before anything is written in the new generation; false when the reign
 // ended before that.
 func (n *Node) beginGeneration(ctx context.Context) bool {
-	return n.retry(ctx, "the new generation could not be begun", n.behindGeneration, func() error {
+	if !n.behindGeneration() {
+		return true
+	}
+	begun := n.retry(ctx, "the new generation could not be begun", n.behindGeneration, func() error {
 		f := n.ident.get()
 		return n.write(ctx, f.recoveryCommand())
 	})
+	if begun && n.deps.Hooks.Recovered != nil {
+		f := n.ident.get()
+		n.deps.Hooks.Recovered(Recovered{Generation: f.Generation, Voters: f.Recovery.Voters, Reason: f.Recovery.Reason, Operator: f.Recovery.Operator})
+	}
+	return begun
 }
 
 // behindGeneration says that this node was recovered, and its state does not know

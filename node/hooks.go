@@ -2,6 +2,7 @@ package node
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"northstar/cluster"
@@ -24,6 +25,7 @@ func (n *Node) hooks() consensus.Hooks {
 			}
 			n.journal.Append(cluster.Event{Type: "node", Message: what})
 		},
+		Recovered: func(r consensus.Recovered) { n.journal.Warn(recoveredEvent(n.cfg.ID, r)) },
 		Unaudited: func() { n.metrics.Audit("lost", 1) },
 	}
 }
@@ -34,6 +36,21 @@ func leaderEvent(id cluster.NodeID, term uint64) cluster.Event {
 	}
 	return cluster.Event{
 		Type: "election", Term: term, Message: fmt.Sprintf("node %s leads in term %d", id, term), Fields: map[string]any{"leader_id": string(id)},
+	}
+}
+
+// recoveredEvent says that the cluster goes on from this node's data alone.
+func recoveredEvent(self cluster.NodeID, r consensus.Recovered) cluster.Event {
+	before := make([]string, len(r.Voters))
+	for i, id := range r.Voters {
+		before[i] = string(id)
+	}
+	return cluster.Event{
+		Type: "failover", Message: fmt.Sprintf("cluster recovered from a lost quorum: node %s is the only voter of generation %d; voters before: %s", self, r.Generation.Number, strings.Join(append(before, string(self)), ", ")),
+		Fields: map[string]any{
+			"recovered_id": string(self), "generation": r.Generation.Number, "recovery_id": r.Generation.RecoveryID,
+			"voters_before": before, "operator": r.Operator, "reason": r.Reason, "severity": "critical",
+		},
 	}
 }
 

@@ -3,6 +3,7 @@ package proc
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -19,6 +20,8 @@ type drill struct {
 	t          *testing.T
 	left, lost []*Node
 	acked      uint64 // highest revision that was acknowledged
+	token      uint64 // of a tenure that began before
+	session    string // that held it
 	clusterID  string
 	term       uint64 // highest that was seen
 }
@@ -45,6 +48,7 @@ func startDrill(t *testing.T, size int) *drill {
 	})
 	s := mustStatus(t, lead)
 	d.clusterID, d.term = s.ClusterID, s.Term
+	d.token, d.session = d.elect(lead)
 	for _, n := range d.lost {
 		_ = n.Cmd.Process.Kill()
 	}
@@ -57,7 +61,19 @@ func startDrill(t *testing.T, size int) *drill {
 	return d
 }
 
-// admin makes an operator's call that has to succeed.
+// elect has a new session elected to a role, and gives its token.
+func (d *drill) elect(at *Node) (token uint64, session string) {
+	d.t.Helper()
+	var made struct {
+		ID string `json:"session_id"`
+	}
+	var tenure struct{ Token uint64 }
+	d.admin(at, http.MethodPost, "/v1/sessions", map[string]any{"name": "worker", "ttl_ms": 60000}, &made)
+	d.admin(at, http.MethodPost, "/v1/roles/drilled/campaign", map[string]any{"session_id": made.ID}, &tenure)
+	return tenure.Token, made.ID
+}
+
+// admin makes a call that has to succeed.
 func (d *drill) admin(n *Node, method, path string, body, out any) {
 	d.t.Helper()
 	text, err := json.Marshal(body)
@@ -197,14 +213,40 @@ func (d *drill) status(n *Node) (s drillStatus, err error) {
 	return s, err
 }
 
-// leads waits until the recovered node leads, and checks what it holds.
-func (d *drill) leads(n *Node) {
+// leads waits until the recovered node leads, and checks what it holds and tells.
+func (d *drill) leads(n *Node, reason string) {
 	eventually(d.t, soon, func() error {
 		s, err := d.status(n)
 		if err == nil && (s.State != "leader" || s.Generation != 2 || s.ClusterID != d.clusterID || s.Term <= d.term) {
 			err = fmt.Errorf("%s: %+v", n.ID, s)
 		}
 		return err
+	})
+	var told struct {
+		Items []struct {
+			Node, Message string
+			Fields        struct {
+				Generation  uint64 `json:"generation"`
+				RecoveredID string `json:"recovered_id"`
+				Reason      string `json:"reason"`
+			} `json:"fields"`
+		} `json:"items"`
+	}
+	eventually(d.t, soon, func() error {
+		d.admin(n, http.MethodGet, "/v1/events?type=failover", nil, &told)
+		events := 0
+		for _, e := range told.Items {
+			if strings.HasPrefix(e.Message, "cluster recovered") {
+				events++
+				if e.Node != n.ID || e.Fields.RecoveredID != n.ID || e.Fields.Generation != 2 || e.Fields.Reason != reason {
+					d.t.Fatalf("the event: %+v", e)
+				}
+			}
+		}
+		if events != 1 {
+			return fmt.Errorf("%d events of the recovery: %+v", events, told)
+		}
+		return nil
 	})
 	var list struct {
 		Items []struct {
@@ -225,11 +267,36 @@ func (d *drill) leads(n *Node) {
 	if err != nil || a.Status != http.StatusOK || a.Revision <= d.acked {
 		d.t.Errorf("a write: %+v, %v", a, err)
 	}
+	if a, err := do(d.t.Context(), n, http.MethodPost, "/v1/sessions/"+d.session+"/renew", nil); err != nil || a.Code != 4012 {
+		d.t.Errorf("a session of the old generation: %+v, %v", a, err)
+	}
+	if a, err := do(d.t.Context(), n, http.MethodPut, "/v1/kv/fenced", []byte("x"), "X-Northstar-Fence", fmt.Sprintf("drilled=%d", d.token)); err != nil || a.Code != 4011 {
+		d.t.Errorf("a write with a token of the old generation: %+v, %v", a, err)
+	}
+	if token, _ := d.elect(n); token <= max(d.token, d.acked) {
+		d.t.Errorf("token %d after %d, and revision %d", token, d.token, d.acked)
+	}
+}
+
+// leader is the node of the new generation that leads now: on a machine that
+// starves not always the one that was recovered.
+func (d *drill) leader() (lead *Node) {
+	d.t.Helper()
+	eventually(d.t, soon, func() error {
+		for _, n := range d.left {
+			if s, err := d.status(n); err == nil && s.State == "leader" && s.Generation == 2 {
+				lead = n
+				return nil
+			}
+		}
+		return errors.New("none of the new generation leads")
+	})
+	return lead
 }
 
 // returns starts the lost nodes with their old data.
-func (d *drill) returns(leader *Node) {
-	before, err := d.status(leader)
+func (d *drill) returns() {
+	before, err := d.status(d.leader())
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -254,11 +321,29 @@ func (d *drill) returns(leader *Node) {
 			}
 		}
 	}
-	after, err := d.status(leader)
-	if err != nil || after.Term != before.Term || after.State != "leader" {
-		d.t.Errorf("%s was disturbed: %+v, then %+v, %v", leader.ID, before, after, err)
+	var elections struct {
+		Items []struct {
+			Term        uint64
+			CandidateID string `json:"candidate_id"`
+		} `json:"items"`
+	}
+	d.admin(d.leader(), http.MethodGet, "/v1/elections?limit=100", nil, &elections)
+	for _, e := range elections.Items {
+		if e.Term > before.Term && slices.ContainsFunc(d.lost, func(n *Node) bool { return n.ID == e.CandidateID }) {
+			d.t.Errorf("%s was elected in term %d", e.CandidateID, e.Term)
+		}
+	}
+	said := 0
+	for _, n := range d.left {
+		said += strings.Count(d.Log(n), "reason=old_generation")
+	}
+	if said == 0 {
+		d.t.Error("no node of the new generation says that it turns others away")
 	}
 	for _, n := range d.lost {
+		if s, err := d.status(n); err != nil || s.Term > before.Term {
+			d.t.Errorf("%s: %+v, %v; the new generation was in term %d", n.ID, s, err, before.Term)
+		}
 		lines := strings.Count(d.Log(n), "refused by a peer")
 		if lines != 1 || !strings.Contains(d.Log(n), "refusal=old_generation") {
 			d.t.Errorf("%s says %d times that it is refused", n.ID, lines)
@@ -273,7 +358,7 @@ func (d *drill) returns(leader *Node) {
 }
 
 // readmit wipes the lost nodes, takes them back, and wants the whole cluster.
-func (d *drill) readmit(leader *Node) {
+func (d *drill) readmit() {
 	for _, n := range d.lost {
 		if n.Running() {
 			n.Kill()
@@ -281,7 +366,7 @@ func (d *drill) readmit(leader *Node) {
 		if err := os.RemoveAll(d.DataDir(n)); err != nil {
 			d.t.Fatal(err)
 		}
-		d.admin(leader, http.MethodPatch, "/admin/members/"+n.ID, map[string]any{"readmit": true}, nil)
+		d.admin(d.leader(), http.MethodPatch, "/admin/members/"+n.ID, map[string]any{"readmit": true}, nil)
 		if err := d.StartNode(n); err != nil {
 			d.t.Fatal(err)
 		}
@@ -290,7 +375,7 @@ func (d *drill) readmit(leader *Node) {
 		var view struct {
 			Quorum struct{ Voters, Healthy int }
 		}
-		body, err := Get(d.t.Context(), "http://"+leader.HTTP+"/v1/cluster")
+		body, err := Get(d.t.Context(), "http://"+d.leader().HTTP+"/v1/cluster")
 		if err == nil {
 			err = json.Unmarshal(body, &view)
 		}
@@ -317,13 +402,13 @@ func (d *drill) readmit(leader *Node) {
 func TestRecoveryDrill(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{3, 5} {
-		for name, how := range map[string]func(*drill) *Node{"online": (*drill).recoverOnline, "offline": (*drill).recoverOffline} {
-			t.Run(fmt.Sprintf("%d nodes %s", size, name), func(t *testing.T) {
+		for reason, how := range map[string]func(*drill) *Node{"drill": (*drill).recoverOnline, "offline": (*drill).recoverOffline} {
+			t.Run(fmt.Sprintf("%d nodes %s", size, map[string]string{"drill": "online", "offline": "offline"}[reason]), func(t *testing.T) {
 				d := startDrill(t, size)
 				leader := how(d)
-				d.leads(leader)
-				d.returns(leader)
-				d.readmit(leader)
+				d.leads(leader, reason)
+				d.returns()
+				d.readmit()
 			})
 		}
 	}
