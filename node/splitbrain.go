@@ -2,9 +2,11 @@ package node
 
 import (
 	"context"
+	"errors"
 
 	"northstar/cluster"
 	"northstar/splitbrain"
+	"northstar/transport"
 )
 
 // buildWatcher makes what looks for a second leader or another cluster.
@@ -18,8 +20,9 @@ func (n *Node) buildWatcher() {
 		Ask: func(ctx context.Context, id cluster.NodeID) (splitbrain.Answer, string, error) {
 			return n.api.AskLeader(ctx, id)
 		},
-		Probe: func(ctx context.Context, address string) {
-			_, _, _ = n.transport.Probe(ctx, address) // what is said comes through Met
+		Probe: func(ctx context.Context, address string) bool {
+			_, _, err := n.transport.Probe(ctx, address) // what is said comes through Met
+			return err == nil || errors.As(err, new(*transport.RefusedError))
 		},
 		Prove: n.consensus.Barrier, StepDown: n.consensus.StepDown,
 		Event: func(e cluster.Event, alarm bool) {

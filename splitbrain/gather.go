@@ -90,15 +90,53 @@ func (w *Watcher) askAll(ctx context.Context) {
 		}
 	}
 	slices.Sort(addresses)
-	ctx, cancel := context.WithTimeout(ctx, w.patience())
-	defer cancel()
-	var asking sync.WaitGroup
-	for _, a := range slices.Compact(addresses) {
-		if a != "" {
-			asking.Go(func() { w.deps.Probe(ctx, a) })
+	w.greet(ctx, slices.Compact(slices.DeleteFunc(addresses, func(a string) bool { return a == "" })))
+}
+
+// greeting is the last hello said at an address.
+type greeting int
+
+const (
+	answered  greeting = iota
+	ignored            // nobody has answered
+	following          // nobody has answered, and another one is under way
+)
+
+// greet says hello at addresses and waits for the answers, but not for that of
+// whoever gave none to the last one: a process that hangs must not hold up what is
+// to be known of the others. What it says some day is looked at by the next check.
+func (w *Watcher) greet(ctx context.Context, addresses []string) {
+	w.mu.Lock()
+	last := maps.Clone(w.hellos)
+	maps.DeleteFunc(w.hellos, func(a string, g greeting) bool { return g != following && !slices.Contains(addresses, a) })
+	for _, a := range addresses {
+		if last[a] == ignored {
+			w.hellos[a] = following
 		}
 	}
-	asking.Wait()
+	w.mu.Unlock()
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	for _, a := range addresses {
+		switch last[a] {
+		case answered:
+			asking.Go(func() { w.hello(ctx, a) })
+		case ignored:
+			w.background.Go(func() { w.hello(ctx, a) })
+		}
+	}
+}
+
+func (w *Watcher) hello(ctx context.Context, address string) {
+	ctx, cancel := context.WithTimeout(ctx, w.patience())
+	defer cancel()
+	g := ignored
+	if w.deps.Probe(ctx, address) {
+		g = answered
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.hellos[address] = g
 }
 
 // ask asks nodes at their HTTP addresses, all at once.

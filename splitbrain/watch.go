@@ -46,8 +46,8 @@ type Deps struct {
 	// Ask asks a node's HTTP address, which it also names.
 	Ask func(ctx context.Context, id cluster.NodeID) (a Answer, address string, err error)
 	// Probe says hello to whoever listens for peers at an address; what it says
-	// comes through Met.
-	Probe func(ctx context.Context, address string)
+	// comes through Met. False: nobody has answered.
+	Probe func(ctx context.Context, address string) bool
 	// Prove proves that this node leads: that a majority of the voters acknowledges
 	// it after the call.
 	Prove func(ctx context.Context) error
@@ -85,8 +85,11 @@ type Watcher struct {
 	doubled  atomic.Pointer[string]
 	checks   chan chan<- Report
 
-	mu   sync.Mutex // guards seen; nothing blocks under it
-	seen sightings
+	mu     sync.Mutex // guards what follows; nothing blocks under it
+	seen   sightings
+	hellos map[string]greeting // the last one said at each address
+
+	background sync.WaitGroup // hellos that nobody waits for; Run waits for them
 
 	active map[string]*conflict // belongs to Run
 }
@@ -108,7 +111,7 @@ func New(cfg Config, deps Deps) *Watcher {
 		hurry:  rate.NewLimiter(rate.Every(urgent), 5),
 		checks: make(chan chan<- Report),
 		seen:   sightings{self: cfg.Self, boot: cfg.BootID, overlap: overlap},
-		active: map[string]*conflict{},
+		active: map[string]*conflict{}, hellos: map[string]greeting{},
 	}
 }
 
@@ -173,6 +176,7 @@ func (w *Watcher) Check(ctx context.Context) (Report, error) {
 // Run checks at each interval, when asked to, and as soon as a peer claims a
 // later term than the one that this node leads in, until ctx ends.
 func (w *Watcher) Run(ctx context.Context) error {
+	defer w.background.Wait()
 	for ctx.Err() == nil {
 		r := w.check(ctx)
 		w.publish(r)

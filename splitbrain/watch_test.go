@@ -29,6 +29,7 @@ type world struct {
 	http     map[cluster.NodeID]Answer        // none: no answer
 	changed  chan struct{}
 	probed   []string
+	hung     map[string]bool // addresses at which a hello is not answered
 	asked    int
 	polls    int
 	told     int
@@ -115,7 +116,14 @@ func (w *world) deps() Deps {
 			}
 			return a, string(id) + ":7701", nil
 		},
-		Probe: func(_ context.Context, address string) { w.change(func() { w.probed = append(w.probed, address) }) },
+		Probe: func(ctx context.Context, address string) bool {
+			w.change(func() { w.probed = append(w.probed, address) })
+			if get(w, func() bool { return w.hung[address] }) {
+				<-ctx.Done()
+				return false
+			}
+			return true
+		},
 		Prove: func(context.Context) error {
 			if get(w, func() bool { return w.proves }) {
 				return nil
@@ -207,6 +215,46 @@ func TestCheckNow(t *testing.T) {
 	if _, err := watcher.Report(ctx); err == nil {
 		t.Error("a report of a watcher that does not run")
 	}
+}
+
+// TestHungPeerHoldsUpNoCheck: who does not answer a hello is not waited for again,
+// and is asked all the same: one that comes back is seen.
+func TestHungPeerHoldsUpNoCheck(t *testing.T) {
+	watched(t, func(t *testing.T, w *world, watcher *Watcher) {
+		w.change(func() {
+			delete(w.claims, "n3")
+			w.http["n3"] = Answer{By: "n2"} // at once, and no word of n3
+			w.hung = map[string]bool{"n3:7700": true}
+		})
+		check := func() time.Duration {
+			start := time.Now()
+			if _, err := watcher.Check(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			return time.Since(start)
+		}
+		if took := check(); took > watcher.patience() {
+			t.Errorf("the first check took %v", took)
+		}
+		asked := func() int { return len(get(w, func() []string { return slices.Clone(w.probed) })) }
+		before := asked()
+		for range 10 {
+			if took := check(); took > 0 {
+				t.Errorf("a check took %v, held up by a hello", took)
+			}
+			time.Sleep(2 * watcher.patience())
+		}
+		if n := asked() - before; n < 10 || n > 40 {
+			t.Errorf("said hello %d times more", n)
+		}
+		w.change(func() { w.hung = nil })
+		time.Sleep(3 * time.Second)
+		watcher.mu.Lock()
+		defer watcher.mu.Unlock()
+		if g := watcher.hellos["n3:7700"]; g != answered {
+			t.Errorf("it answers again, and counts as %d", g)
+		}
+	})
 }
 
 // TestStaleSelf: a leader learns from the claims of its peers, at once, that it
