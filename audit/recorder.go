@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"golang.org/x/time/rate"
 
 	"northstar/state"
 )
@@ -70,6 +71,7 @@ type Recorder struct {
 	log  hclog.Logger
 	wake chan struct{} // capacity 1
 	rush chan struct{} // capacity 1: somebody waits
+	say  *rate.Limiter // lines about lost records
 
 	mu      sync.Mutex
 	queue   []entry
@@ -87,7 +89,7 @@ func New(d Deps) *Recorder {
 	if d.Count == nil {
 		d.Count = func(string, int) {}
 	}
-	r := &Recorder{deps: d, log: d.Logger.Named("audit"), wake: make(chan struct{}, 1), rush: make(chan struct{}, 1), lost: map[string]uint64{}}
+	r := &Recorder{deps: d, log: d.Logger.Named("audit"), wake: make(chan struct{}, 1), rush: make(chan struct{}, 1), say: rate.NewLimiter(rate.Every(time.Second), 5), lost: map[string]uint64{}}
 	data, err := d.Load()
 	switch {
 	case errors.Is(err, fs.ErrNotExist), err == nil && len(data) == 0:
@@ -143,11 +145,21 @@ func (r *Recorder) Secure(ctx context.Context, rec state.AuditRecord) {
 
 func (r *Recorder) enqueue(rec state.AuditRecord, safe chan struct{}) bool {
 	tidy(&rec)
+	if r.tryEnqueue(rec, safe) {
+		return true
+	}
+	r.deps.Count("lost", 1)
+	if r.say.Allow() {
+		r.log.Warn("audit record lost: as many as are kept already wait to be replicated", "what", rec.What, "who", rec.Who, "from", rec.From, "status", rec.Status)
+	}
+	return false
+}
+
+func (r *Recorder) tryEnqueue(rec state.AuditRecord, safe chan struct{}) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.held[rec.Class] >= maxWaiting || r.bytes[rec.Class]+size(&rec) > maxBytes {
 		r.lost[r.deps.Source]++
-		r.deps.Count("lost", 1)
 		return false
 	}
 	r.place++

@@ -41,6 +41,12 @@ func (n *Node) sendAudit(ctx context.Context, batch state.Command) error {
 	return n.transport.Relay(ctx, leader, data)
 }
 
+// auditDropped counts what has left the audit log of the whole cluster.
+func (n *Node) auditDropped() map[string]uint64 {
+	dropped := n.consensus.View().AuditCounts().Dropped
+	return map[string]uint64{"clients": dropped[state.AuditClients], "operators": dropped[state.AuditOperators]}
+}
+
 // relayedAudit takes a batch of another member.
 func (n *Node) relayedAudit(ctx context.Context, from cluster.NodeID, data []byte) error {
 	batch, err := state.DecodeBatch(data)

@@ -135,7 +135,7 @@ func (n *Node) build() error {
 	}
 	n.http = n.api.HTTPServer()
 	n.http.ConnState = n.conns.track
-	n.metrics.Bind(telemetry.Source{Status: n.consensus.Status, Peers: informed{n.consensus, n}.Peers, Roles: n.shownRoles, Reloads: n.reloads})
+	n.metrics.Bind(telemetry.Source{Status: n.consensus.Status, Peers: informed{n.consensus, n}.Peers, Roles: n.shownRoles, AuditDropped: n.auditDropped, Reloads: n.reloads})
 	n.joiner, err = n.newJoiner()
 	return err
 }

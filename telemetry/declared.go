@@ -70,6 +70,7 @@ var declared = []Declaration{
 	{"http_in_flight", Gauge, nil, nil, "HTTP requests and streams being served."},
 	{"rpc_rejected_total", Counter, []string{"kind", "reason"}, nil, "Connections and messages of peers that were refused."},
 	{"audit_records_total", Counter, []string{"result"}, nil, "Audit records of calls that put nothing through the log themselves, by what became of them at this node."},
+	{"audit_dropped_total", Counter, []string{"class"}, nil, "Audit records that have left the replicated log for its bounds of number, size and age, in the whole cluster."},
 	{"reload_failed", Gauge, []string{"file"}, nil, "1 while a changed token or TLS file cannot be used, and what was read before is in force."},
 	{"auth_failures_total", Counter, nil, nil, "Requests that were refused because it is not known who asks: without a token or certificate, or with a bad one."},
 }

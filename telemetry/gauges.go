@@ -19,6 +19,8 @@ type Source struct {
 	// Roles gives what is to be shown of roles, at most limit of them, and counts
 	// the sessions. Optional.
 	Roles func(limit int) (roles []Role, sessions int)
+	// AuditDropped counts the audit records that have left the log, by class. Optional.
+	AuditDropped func() map[string]uint64
 	// Reloads gives the files that are re-read, and why each cannot be used as it is
 	// now; "" when it can. Optional.
 	Reloads func() map[string]string
@@ -43,7 +45,7 @@ type scraped struct{ m *Metrics }
 var scrapedDescs = func() map[string]*prometheus.Desc {
 	descs := make(map[string]*prometheus.Desc)
 	for _, d := range declared {
-		if d.Kind == Gauge && d.Name != "http_in_flight" || d.Name == "role_elections_total" {
+		if d.Kind == Gauge && d.Name != "http_in_flight" || d.Name == "role_elections_total" || d.Name == "audit_dropped_total" {
 			descs[d.Name] = prometheus.NewDesc(Prefix+d.Name, d.Help, d.Labels, nil)
 		}
 	}
@@ -69,6 +71,11 @@ func (c *scraped) Collect(ch chan<- prometheus.Metric) {
 		return
 	}
 	c.collectRoles(ch, src)
+	if src.AuditDropped != nil {
+		for class, n := range src.AuditDropped() {
+			ch <- prometheus.MustNewConstMetric(scrapedDescs["audit_dropped_total"], prometheus.CounterValue, float64(n), class)
+		}
+	}
 	if src.Reloads != nil {
 		for file, problem := range src.Reloads() {
 			set("reload_failed", truth(problem != ""), file)

@@ -44,7 +44,8 @@ func exercised() *Metrics {
 		Reloads: func() map[string]string {
 			return map[string]string{"tokens": "there are none", "tls": ""}
 		},
-		Roles: func(int) ([]Role, int) { return []Role{{Name: "cron", Token: 7, Elections: 2}, {Name: "idle"}}, 3 },
+		AuditDropped: func() map[string]uint64 { return map[string]uint64{"clients": 5, "operators": 0} },
+		Roles:        func(int) ([]Role, int) { return []Role{{Name: "cron", Token: 7, Elections: 2}, {Name: "idle"}}, 3 },
 		Peers: func() []cluster.PeerStatus {
 			return []cluster.PeerStatus{{ID: "n2", Healthy: true, Contacted: true, LastContact: 7 * time.Millisecond, LagEntries: 4}, {ID: "n3"}}
 		},
