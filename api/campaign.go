@@ -35,7 +35,9 @@ func campaign(c *call) error {
 	defer cancel()
 	c.extendDeadlines(wait + 2*campaignTime)
 	var role *state.Role
-	work := leaderWork{write: true, resend: true, body: raw, local: func(ctx context.Context) error {
+	// A candidate is known by its session: a later leader knows whether an earlier
+	// try was elected, and when the wait is over it takes the candidate back.
+	work := leaderWork{write: true, resend: true, body: raw, settles: cluster.CodeRoleHeld, local: func(ctx context.Context) error {
 		var err error
 		role, err = c.campaignHere(ctx, cmd)
 		return err

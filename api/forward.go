@@ -227,7 +227,7 @@ func (c *call) passOn(resp *http.Response, v *leaderView, addr string, work lead
 		return hopRefused, noLeader("node %s, which was taken for the leader, answered: %s", v.id, p.Detail)
 	} else if work.maybeDone && resp.StatusCode >= 400 {
 		refusal := &cluster.Error{Code: cluster.Code(p.Code), Status: resp.StatusCode, Detail: p.Detail}
-		if !refusal.DecidedByState() {
+		if !refusal.DecidedByState() && refusal.Code != work.settles {
 			return hopUnknown, cluster.Errorf(cluster.CodeOutcomeUnknown, "leader %s answered %d: %s", v.id, resp.StatusCode, p.Detail)
 		}
 	}

@@ -81,6 +81,9 @@ type leaderWork struct {
 	late   time.Duration                   // how much longer than others the old leader may take to answer, once there is another
 	local  func(ctx context.Context) error // serves it here; CodeNoLeader when this node does not lead
 
+	// settles is a refusal that is the truth about earlier tries too; 0: none beside
+	// those of the state.
+	settles cluster.Code
 	// maybeDone says that an earlier try may have taken effect. A later one that is
 	// turned away proves nothing then: the call is tried on, and ends as unknown.
 	maybeDone bool

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -54,6 +55,28 @@ func TestRefusalAfterASentTry(t *testing.T) {
 			n.fake.lead("n2", 3)
 			(<-answer).is(t, tc.status, tc.code)
 		})
+	}
+}
+
+// TestCampaignSentToALostLeader: the next one knows how it ended.
+func TestCampaignSentToALostLeader(t *testing.T) {
+	addr, requests := brokenLeader(t, true)
+	n := followerOf(t, addr)
+	next := startServer(t, newFakeCluster("n3", true))
+	a, b := next.session("a"), next.session("b")
+	into[apiv1.Role](t, next.campaign("r", a, 0))
+	answer := make(chan reply)
+	go func() { answer <- n.campaign("r", b, 2000) }()
+	eventually(t, func() bool { return requests.Load() == 1 })
+	n.fake.addRecord(cluster.Member{ID: "n3", HTTPAddress: next.addr, Lifecycle: cluster.Active})
+	n.fake.lead("n3", 3)
+	if r := <-answer; !strings.Contains(r.body, `"holder":"a"`) {
+		t.Errorf("%+v", r)
+	} else {
+		r.is(t, 409, cluster.CodeRoleHeld)
+	}
+	if role, _ := next.fake.View().Role("r"); role.Waits(b) {
+		t.Error("the candidate waits on, with nobody to wait for it")
 	}
 }
 
