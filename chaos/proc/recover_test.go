@@ -333,6 +333,10 @@ func (d *drill) returns() {
 			d.t.Errorf("%s was elected in term %d", e.CandidateID, e.Term)
 		}
 	}
+	verdict(d.t, d.lost[0], "split_brain", true) // another generation than the node's own is there
+	refuses(d.t, d.lost[0])
+	raised(d.t, d.lost[0], "split_brain")
+	verdict(d.t, d.leader(), "split_brain", false)
 	said := 0
 	for _, n := range d.left {
 		said += strings.Count(d.Log(n), "reason=old_generation")

@@ -1,0 +1,105 @@
+package proc
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// asksPeers are the calls whose answers take more than the node that gives them, and
+// those that must never do.
+var asksPeers = []struct{ method, path, body string }{
+	{"GET", "/leader", ""},
+	{"GET", "/status", ""},
+	{"GET", "/livez", ""},
+	{"GET", "/readyz", ""},
+	{"GET", "/health/leader", ""},
+	{"GET", "/metrics", ""},
+	{"GET", "/v1/cluster", ""},
+	{"GET", "/v1/events", ""},
+	{"GET", "/v1/elections", ""},
+	{"GET", "/v1/kv/k", ""},
+	{"PUT", "/v1/kv/k", "v"},
+	{"GET", "/admin/splitbrain", ""},
+	{"POST", "/admin/splitbrain/check", `{}`},
+	{"GET", "/admin/audit", ""},
+	{"POST", "/admin/transfer", `{"dry_run":true}`},
+	{"POST", "/admin/auto-failover", `{"enabled":true,"dry_run":true}`},
+	{"PATCH", "/admin/members/n1", `{"priority":100,"dry_run":true}`},
+}
+
+// prompt asks a node for all of it some times, and wants half of the answers to each
+// within the limit: what waits for a node that hangs waits each time.
+func prompt(t *testing.T, n *Node, limit time.Duration) {
+	t.Helper()
+	for _, call := range asksPeers {
+		var took []time.Duration
+		for range 7 {
+			ctx, cancel := context.WithTimeout(t.Context(), soon)
+			began := time.Now()
+			a, err := do(ctx, n, call.method, call.path, []byte(call.body), "Content-Type", "application/json")
+			took = append(took, time.Since(began))
+			cancel()
+			if err != nil || a.Status >= 500 && call.path != "/health/leader" {
+				t.Errorf("%s %s at %s: %d %s %v", call.method, call.path, n.ID, a.Status, a.Body, err)
+			}
+		}
+		slices.Sort(took)
+		if half := took[len(took)/2]; half > limit {
+			t.Errorf("%s %s at %s took %v, while another node hangs: %v", call.method, call.path, n.ID, half, took)
+		}
+		t.Logf("%s %s at %s: %v, at most %v", call.method, call.path, n.ID, took[len(took)/2].Round(10*time.Microsecond), took[len(took)-1].Round(10*time.Microsecond))
+	}
+}
+
+// A node that hangs holds up no answer of the others: not where they ask all nodes,
+// nor where they ask the one that hung while it led. Whoever waited would wait for a
+// second, which is timeout-max here.
+func TestHungPeerHoldsUpNoAnswer(t *testing.T) {
+	t.Parallel()
+	const limit = 400 * time.Millisecond
+	c := newCluster(t, 3, "--election-timeout-min", "500ms", "--election-timeout-max", "1s")
+	start(t, c)
+	lead := steady(t, c)
+	for _, hung := range []*Node{others(c, lead)[0], lead} {
+		if err := hung.Pause(); err != nil {
+			t.Fatal(err)
+		}
+		rest := others(c, hung)
+		if hung == lead {
+			electedWithout(t, c, lead)
+		}
+		// The first to ask find out that it hangs, and wait for it that long, at most.
+		for _, n := range rest {
+			eventually(t, soon, func() error {
+				a, err := do(t.Context(), n, http.MethodGet, "/v1/events?limit=1", nil)
+				if err == nil && !strings.Contains(string(a.Body), fmt.Sprintf(`"missing":[%q]`, hung.ID)) {
+					err = fmt.Errorf("%s misses nobody: %s", n.ID, a.Body)
+				}
+				return err
+			})
+			verdict(t, n, "unreachable", false)
+		}
+		for _, n := range rest {
+			prompt(t, n, limit)
+		}
+		if err := hung.Signal(syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+		// It is asked again as soon as it answers.
+		for _, n := range c.Nodes {
+			eventually(t, soon, func() error {
+				a, err := do(t.Context(), n, http.MethodGet, "/v1/events?limit=1", nil)
+				if err == nil && !strings.Contains(string(a.Body), `"missing":[]`) {
+					err = fmt.Errorf("%s goes on without %s: %s", n.ID, hung.ID, a.Body)
+				}
+				return err
+			})
+		}
+	}
+}

@@ -1,0 +1,286 @@
+package proc
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+
+	"northstar/api/apiv1"
+	"northstar/cluster"
+	"northstar/consensus"
+	"northstar/transport"
+)
+
+// forged is a peer that stands at a member's addresses, with the identity of its
+// data directory, and says of itself what a test wants: to the other nodes on the
+// connections between peers, and to whoever asks GET /leader. No Raft is behind it.
+type forged struct {
+	self  cluster.Peer
+	mu    sync.Mutex
+	claim cluster.Claim
+	end   func() // stops it; may be called twice
+}
+
+// forge takes the place of a node, which must have ended, until the test does.
+func forge(t *testing.T, c *Cluster, n *Node, claim func(*cluster.Claim)) *forged {
+	t.Helper()
+	dir, err := consensus.OpenStopped(c.DataDir(n))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &forged{self: cluster.Peer{
+		Identity: dir.Identity(), BootID: "forged-" + n.ID, HTTPAddress: n.HTTP, RaftAddress: n.Raft, Version: "forged", Priority: 100, Eligible: true,
+	}}
+	servers := dir.Servers()
+	if err := dir.Close(); err != nil {
+		t.Fatal(err)
+	}
+	f.claim = cluster.Claim{
+		NodeID: f.self.NodeID, ClusterID: f.self.ClusterID, Generation: f.self.Generation, BootID: f.self.BootID,
+		Role: cluster.Follower, Priority: 100, Eligible: true, IsVoter: true, Lifecycle: cluster.Active,
+	}
+	claim(&f.claim)
+	peers, err := net.Listen("tcp", n.Raft)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clients, err := net.Listen("tcp", n.HTTP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr, err := transport.New(transport.Config{
+		Listener: peers, Advertise: n.Raft, ClusterName: "northstar", TimeoutMin: patientMax / 2, TimeoutMax: patientMax,
+		Local: func() cluster.Peer { return f.self }, Claim: f.said, Servers: func() []cluster.Server { return servers },
+		Adopt: func(cluster.Peer) error { return errors.New("a forged peer adopts nothing") },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	web := &http.Server{Handler: f}
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := tr.Run(ctx); err != nil {
+			t.Errorf("forged peer: %v", err)
+		}
+	})
+	running.Go(func() { _ = web.Serve(clients) })
+	f.end = sync.OnceFunc(func() { cancel(); _ = web.Close(); running.Wait() })
+	t.Cleanup(f.end)
+	return f
+}
+
+func (f *forged) said() cluster.Claim {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.claim
+}
+
+// ServeHTTP answers GET /leader as a node does that claims what f does.
+func (f *forged) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c := f.said()
+	if r.URL.Path != apiv1.PathLeader || c.LeaderID == "" {
+		http.NotFound(w, r)
+		return
+	}
+	w.Header().Set(apiv1.HeaderCluster, c.ClusterID)
+	w.Header().Set(apiv1.HeaderGeneration, fmt.Sprint(c.Generation.Number))
+	_ = json.NewEncoder(w).Encode(apiv1.Leader{LeaderID: string(c.LeaderID), Term: c.Term, ObservedBy: string(c.NodeID)})
+}
+
+// leads makes a claim that says that some node leads in a term.
+func leads(id string, term uint64) func(*cluster.Claim) {
+	return func(c *cluster.Claim) {
+		c.Term, c.LeaderID = term, cluster.NodeID(id)
+		if c.LeaderID == c.NodeID {
+			c.Role = cluster.Leader
+		}
+	}
+}
+
+// watchRefusals asks a node all the time, until refused says that it has answered
+// a write with 4004 and that /readyz was red for the split brain.
+func watchRefusals(t *testing.T, n *Node) (refused func() error) {
+	var mu sync.Mutex
+	var written, red bool
+	ctx, stop := context.WithCancel(t.Context())
+	var asking sync.WaitGroup
+	t.Cleanup(func() { stop(); asking.Wait() })
+	ask := func(method, path string, seen func(answer) bool, mark *bool) {
+		asking.Go(func() {
+			for ctx.Err() == nil {
+				a, err := do(ctx, n, method, path, []byte("x"))
+				if err != nil {
+					continue
+				}
+				if seen(a) {
+					mu.Lock()
+					*mark = true
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	ask(http.MethodPut, "/v1/kv/contested?timeout_ms=100", func(a answer) bool { return a.Status == http.StatusConflict && a.Code == 4004 }, &written)
+	ask(http.MethodGet, "/readyz", func(a answer) bool {
+		return a.Status == http.StatusServiceUnavailable && strings.Contains(string(a.Body), "[-]no_split_brain")
+	}, &red)
+	return func() error {
+		mu.Lock()
+		defer mu.Unlock()
+		if !written || !red {
+			return fmt.Errorf("%s: write refused with 4004 %v, readiness red %v", n.ID, written, red)
+		}
+		return nil
+	}
+}
+
+// raised waits for an alarm of a verdict, and for the metric.
+func raised(t *testing.T, n *Node, verdict string) {
+	t.Helper()
+	eventually(t, soon, func() error {
+		if !alarmed(t, n, verdict) || detected(t, n) == 0 {
+			return fmt.Errorf("%s has not raised the alarm of %s", n.ID, verdict)
+		}
+		return nil
+	})
+}
+
+// A member says that it leads in the term that another leads in, to its peers and
+// over HTTP: the real one refuses what it is asked, and leads no more. The next
+// leader's term is another one: the claim is stale then, and hinders nobody.
+func TestTwoLeadersInOneTerm(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3, patient...)
+	lead := start(t, c)
+	steady(t, c)
+	rest := others(c, lead)
+	liar, third := rest[0], rest[1]
+	liar.Kill()
+	refused := watchRefusals(t, lead)
+	f := forge(t, c, liar, leads(liar.ID, mustStatus(t, lead).Term))
+	eventually(t, soon, refused)
+	raised(t, lead, "split_brain")
+	says(t, c, lead, "this node stops leading")
+	says(t, c, lead, "all lead in term")
+	eventually(t, soon, func() error {
+		if !canWrite(t.Context(), third, patientMax) {
+			return errors.New("the other two take no write")
+		}
+		return nil
+	})
+	if s := mustStatus(t, third); s.Term <= f.said().Term || s.LeaderID == liar.ID {
+		t.Errorf("%+v", s)
+	}
+	for _, n := range []*Node{lead, third} {
+		r := verdict(t, n, "stale_leader", false)
+		if strings.Join(r.Findings[0].Nodes, ",") != liar.ID {
+			t.Errorf("%s: %+v", n.ID, r.Findings)
+		}
+		raised(t, n, "stale_leader")
+	}
+	f.end()
+	if err := c.StartNode(liar); err != nil {
+		t.Fatal(err)
+	}
+	backToNormal(t, c)
+}
+
+// backToNormal waits until all nodes find nothing wrong, are ready and take writes.
+func backToNormal(t *testing.T, c *Cluster) {
+	t.Helper()
+	for _, n := range c.Nodes {
+		verdict(t, n, "ok", false)
+		eventually(t, soon, func() error {
+			a, err := do(t.Context(), n, http.MethodGet, "/readyz", nil)
+			if err == nil && a.Status != http.StatusOK {
+				err = fmt.Errorf("readyz of %s: %s", n.ID, a.Body)
+			}
+			if err == nil && !canWrite(t.Context(), n, patientMax) {
+				err = fmt.Errorf("%s takes no write", n.ID)
+			}
+			return err
+		})
+	}
+}
+
+// A leader learns from its peers that they follow another one in a later term: it
+// steps down at once, and not when its own timer finds out.
+func TestStaleLeaderIsTold(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3, calm...)
+	lead := start(t, c)
+	steady(t, c)
+	term := mustStatus(t, lead).Term
+	rest := others(c, lead)
+	refused := watchRefusals(t, lead)
+	for _, n := range rest {
+		n.Kill()
+	}
+	var peers []*forged
+	for _, n := range rest {
+		peers = append(peers, forge(t, c, n, leads(rest[0].ID, term+1)))
+	}
+	eventually(t, soon, refused)
+	raised(t, lead, "stale_leader")
+	says(t, c, lead, "this node stops leading")
+	says(t, c, lead, "a majority of the voters follows node "+rest[0].ID)
+	if s := mustStatus(t, lead); s.State == "leader" {
+		t.Errorf("%+v", s)
+	}
+	for i, f := range peers {
+		f.end()
+		if err := c.StartNode(rest[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	backToNormal(t, c)
+}
+
+// Two survivors are recovered apart, against all advice: each finds the other,
+// neither serves, and the one whose generation counts goes on when the other is gone.
+func TestTwoGenerations(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3)
+	start(t, c)
+	mustPut(t, c, "k", "v")
+	steady(t, c)
+	id := mustStatus(t, c.Nodes[0]).ClusterID
+	c.KillAll()
+	bin, err := nodeBin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	apart := c.Nodes[:2]
+	for _, n := range apart {
+		if out, err := exec.Command(bin, "recover", "--data-dir", c.DataDir(n), "--confirm", id).CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		if err := c.StartNode(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, n := range apart {
+		r := verdict(t, n, "split_brain", true)
+		if !strings.Contains(fmt.Sprint(r.Findings), "two recoveries were done apart") {
+			t.Errorf("%s: %+v", n.ID, r.Findings)
+		}
+		refuses(t, n)
+		raised(t, n, "split_brain")
+	}
+	apart[1].Kill()
+	verdict(t, apart[0], "unreachable", false)
+	eventually(t, soon, func() error {
+		if !canWrite(t.Context(), apart[0], patientMax) {
+			return errors.New("no write when the other has gone")
+		}
+		return nil
+	})
+}
