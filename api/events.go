@@ -19,6 +19,10 @@ func listEvents(c *call) error {
 	if err != nil {
 		return err
 	}
+	switch c.query.Get("type") {
+	case "split-brain", "split_brain": // as the contract and the verdicts write it
+		c.query.Set("type", "splitbrain")
+	}
 	since, typ := c.query.Get("since"), c.query.Get("type")
 	// A node that asks may know of types that this one does not.
 	if typ != "" && !c.hop && !slices.Contains(cluster.EventTypes, typ) {

@@ -256,6 +256,12 @@ func TestEvents(t *testing.T) {
 	s.must("health", "")
 	again := n.stream("/v1/events", "Accept", apiv1.TypeEventStream, "Last-Event-ID", rest.Next)
 	again.must("health", "")
+	conflicts := n.stream("/v1/events?type=split-brain&since="+first, "Accept", apiv1.TypeEventStream)
+	journal.Append(cluster.Event{Type: "splitbrain", Message: "two lead"})
+	conflicts.must("splitbrain", "")
+	if e := get("?type=split_brain"); len(e.Items) != 1 || e.Items[0].Message != "two lead" {
+		t.Errorf("split brains: %+v", e)
+	}
 }
 
 // TestClientThatNeverReads is dropped after stallLimit: net.Pipe has no buffer,

@@ -259,7 +259,7 @@ var table = []route{
 	// What happened.
 	{
 		method: "GET", pattern: apiv1.PathEvents, role: token.Observer, stream: onRequest, handle: listEvents,
-		summary: "Events of all nodes that can be reached, each since its process began", query: []param{{"since", "string", "after the event with this seq; absent: the newest, of a stream: from now"}, {"type", "string", "only these"}, limitParam},
+		summary: "Events of all nodes that can be reached, each since its process began", query: []param{{"since", "string", "after the event with this seq; absent: the newest, of a stream: from now"}, {"type", "string", "only these; split-brain and split_brain are splitbrain"}, limitParam},
 		headers: []param{{"Accept", "string", "text/event-stream: as a stream"}, lastEventID},
 		answers: jsonAnswer(apiv1.Events{}, "oldest first"), fails: []int{410},
 	},

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"runtime"
+	"strings"
 	"syscall"
 	"time"
 
@@ -49,8 +50,12 @@ func (r *runCmd) Help() string {
 
 // check validates the flags and fills in what depends on others.
 func (r *runCmd) check() error {
-	if len(r.Cmd) > 0 && r.Cmd[0] == "--" {
+	switch {
+	case len(r.Cmd) == 0:
+	case r.Cmd[0] == "--":
 		r.Cmd = r.Cmd[1:]
+	case strings.HasPrefix(r.Cmd[0], "-"):
+		return usagef("unknown flag %s: the command comes after --", r.Cmd[0])
 	}
 	most := r.TTL * 3 / 10
 	switch {
