@@ -54,6 +54,7 @@ type flight struct {
 	tries   int
 	rounds  int           // pauses taken so far
 	limit   time.Duration // deadline of the next try
+	held    time.Duration // longest time that a node kept a try before it turned it away
 
 	unsettled bool  // some ended try may have taken effect
 	last      error // of a failed try, the most telling
@@ -142,7 +143,7 @@ func (f *flight) pick() string {
 // launch starts a try at a node. A fourth at the same time ends the oldest,
 // whose outcome then counts as any cancelled try's.
 func (f *flight) launch(node string) {
-	if node == "" || f.tries >= maxTries || len(f.open) >= maxOpen {
+	if node == "" || f.tries >= maxTries || len(f.open) >= maxOpen || f.tooLate() {
 		return
 	}
 	if len(f.open) >= maxInFlight {
@@ -179,6 +180,17 @@ func (f *flight) launch(node string) {
 	}
 }
 
+// tooLate says that a node that holds the request for as long as the last ones did
+// would not answer before the deadline. A write that must not be sent twice is
+// then known not to have happened; another try would only make that unknown.
+func (f *flight) tooLate() bool {
+	if f.q.kind != bareWrite || f.q.bounded {
+		return false
+	}
+	deadline, ok := f.ctx.Deadline()
+	return ok && time.Until(deadline) < f.held*3/2
+}
+
 // take judges an answer. done says that the call is over, with err.
 func (f *flight) take(o outcome) (done bool, err error) {
 	f.remove(o.t)
@@ -193,6 +205,9 @@ func (f *flight) take(o outcome) (done bool, err error) {
 		return true, nil
 	case v.again, v.foreign && f.c.nodes.fresh(time.Now(), f.tried, f.busy):
 		f.unsettled = f.unsettled || (v.maybe && f.q.kind.write())
+		if o.a.err == nil {
+			f.held = max(f.held, time.Since(o.t.start))
+		}
 		if !v.lost || f.last == nil || f.lastLost { // what a node said tells more than that one was not there
 			f.last, f.lastLost = f.q.failed(o.a, v.err), v.lost
 		}

@@ -103,3 +103,28 @@ func TestRefusalAfterDoubt(t *testing.T) {
 		}, "n1")
 	}
 }
+
+// A change of the cluster that no node takes for want of a leader has not happened:
+// it is not left half told when the time is over.
+func TestNoLeaderUntilTheDeadline(t *testing.T) {
+	for _, nodes := range [][]string{{"n1"}, {"n1", "gone"}} {
+		bubble(t, func(t *testing.T, fc *fakeCluster) {
+			c := fc.client(nodes...)
+			defer c.Close()
+			fc.nodes["n1"].handle = func(w http.ResponseWriter, r *http.Request) {
+				select {
+				case <-time.After(600 * time.Millisecond):
+					problem(w, cluster.Errorf(cluster.CodeNoLeader, "held"))
+				case <-r.Context().Done():
+				}
+			}
+			for limit := 1900 * time.Millisecond; limit < 4*time.Second; limit += 170 * time.Millisecond {
+				ctx, cancel := context.WithTimeout(t.Context(), limit)
+				if _, err := c.AddMember(ctx, apiv1.MemberAdd{ID: "n4"}); !errors.Is(err, ErrNoLeader) || errors.Is(err, ErrOutcomeUnknown) {
+					t.Errorf("after %v: %v, want no leader", limit, err)
+				}
+				cancel()
+			}
+		}, "n1")
+	}
+}

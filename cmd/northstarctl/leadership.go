@@ -47,6 +47,12 @@ func (t *transferCmd) Run(a *app) error {
 		return a.plan(func(ctx context.Context, c *client.Client) (apiv1.Plan, error) { return c.PlanTransfer(ctx, body) })
 	}
 	return a.move(t.Wait, func(ctx context.Context, c *client.Client) (apiv1.TransferResult, error) {
+		// That there is nobody to hand leadership over is known sooner than after --wait.
+		looking, cancel := context.WithTimeout(ctx, a.Timeout)
+		defer cancel()
+		if _, err := c.Leader(looking); err != nil {
+			return apiv1.TransferResult{}, err
+		}
 		return c.Transfer(ctx, body)
 	})
 }

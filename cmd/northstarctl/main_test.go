@@ -314,6 +314,16 @@ func TestItemsAreOneDocument(t *testing.T) {
 	}
 }
 
+// TestTransferWithoutALeader does not take as long as a transfer may.
+func TestTransferWithoutALeader(t *testing.T) {
+	s := newServer(t)
+	s.noLeader, s.fail = true, cluster.Errorf(cluster.CodeNoLeader, "none")
+	start := time.Now()
+	if code, _, stderr := ctl(t, s, "", "transfer", "--wait", "60s"); code != exitNoLeader || time.Since(start) > 30*time.Second {
+		t.Errorf("exit %d after %v: %s", code, time.Since(start), stderr)
+	}
+}
+
 func TestExitCodes(t *testing.T) {
 	noRetry := cluster.Errorf(cluster.CodeReadOnly, "disk full")
 	noRetry.NoRetry = true
