@@ -37,7 +37,7 @@ sim: ## whole nodes in virtual time under faults: SEEDS=1000 worlds of each size
 	$(GO) run ./chaos/run worlds -kinds $(or $(KINDS),faults$(comma)wiped$(comma)operator) -worlds $(or $(SEEDS),1000) -from $(or $(FROM),1)
 
 chaos: ## a few minutes of both: simulated worlds of every kind, then real processes under kill -9, SIGSTOP, full disks and partitions
-	$(GO) run ./chaos/run worlds -kinds faults,wiped,operator,lease,calm,hushed,hang,dense -seconds 90
+	$(GO) run ./chaos/run worlds -kinds faults,wiped,operator,lease,calm,hushed,hang,probes,dense -seconds 90
 	NORTHSTAR_CHAOS_ITERATIONS=$(or $(ITERATIONS),40) NORTHSTAR_CHAOS_SEED=$(SEED) $(GO) test ./chaos/proc -run '^TestChaos$$' -count=1 -v -timeout 30m
 
 chaos-long: ## real processes for SECONDS=3600, on NODES=3

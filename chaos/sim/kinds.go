@@ -33,6 +33,7 @@ var kinds = map[string]func(seed uint64, nodes int) Config{
 	"calm":   calm,
 	"hushed": hushed,
 	"hang":   hang,
+	"probes": probes,
 }
 
 // Kinds are the names of the kinds of worlds.
@@ -126,6 +127,27 @@ func hang(seed uint64, nodes int) Config {
 		cfg.Plan = append(cfg.Plan, Fault{Kind: StallDisk, A: Leading, At: at, For: 5 * time.Second})
 	}
 	cfg.MaxGap = 3 * time.Second
+	return cfg
+}
+
+// probes has probes and claims that lie, come late, come twice or not at all most
+// of the time, connections cut in one direction or reset by a firewall, and leaders
+// that die or fall silent meanwhile: what fast failover goes by is wrong, and
+// nothing else may be.
+func probes(seed uint64, nodes int) Config {
+	cfg := DefaultConfig(seed, nodes)
+	cfg.Mix = Mix{
+		Lie: 20, Loss: 10, LossReply: 8, Delay: 10, LateReply: 8, Repeat: 4, Reject: 10, CutOne: 8, Deafen: 4, Mute: 4,
+		Kill: 8, Isolate: 5, PowerLoss: 3, Pause: 4, StallDisk: 2, SlowDisk: 3, KillVoter: 3,
+	}
+	cfg.Length = 8 * time.Second
+	cfg.Plan = Plan(seed, nodes, cfg.Length, cfg.Mix, Spell{5 * time.Millisecond, 250 * time.Millisecond}, cfg.Spell)
+	for i, f := range cfg.Plan {
+		switch f.Kind {
+		case Loss, LossReply, Delay, LateReply, Repeat:
+			cfg.Plan[i].Of = "probe"
+		}
+	}
 	return cfg
 }
 
