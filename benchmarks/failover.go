@@ -68,6 +68,7 @@ type subject struct {
 	judged  int             // rounds in which that is known
 	highest int             // rounds that the survivor of the highest priority won, fresh or not
 	late    []time.Duration // the longest pause after the first write that the new leader took
+	cut     []time.Duration // from the blow until the writer found its connection broken
 	notes   []string        // what was not as it should be
 }
 
@@ -150,14 +151,14 @@ func (h *host) close() error {
 // subjects starts the clusters. They share the machine, idle but for the one
 // whose turn it is.
 func (b *bench) subjects(h *host, blow blow, size int) ([]*subject, error) {
-	northstar := func(extra ...string) func() (*proc.Cluster, error) {
+	northstar := func(bin string, extra ...string) func() (*proc.Cluster, error) {
 		if blow.network {
 			extra = append(extra, "--insecure")
 		}
 		if b.logs != "" {
 			extra = append(extra, "--log-level", "debug")
 		}
-		return func() (*proc.Cluster, error) { return proc.NorthStar(b.northstar, size, extra...) }
+		return func() (*proc.Cluster, error) { return proc.NorthStar(bin, size, extra...) }
 	}
 	start := func(s subject, make func() (*proc.Cluster, error)) (*subject, error) {
 		c, err := make()
@@ -185,9 +186,13 @@ func (b *bench) subjects(h *host, blow blow, size int) ([]*subject, error) {
 	}
 	// With a priority each, so that it shows who should win; nobody takes over
 	// while it is measured.
-	ns, err := start(subject{name: "northstar", ours: true, fast: true}, northstar("--failover-takeover-delay", "1h"))
+	ns, err := start(subject{name: "northstar", ours: true, fast: true}, northstar(b.northstar, "--failover-takeover-delay", "1h"))
 	if err != nil {
 		return nil, err
+	}
+	if b.against != "" {
+		other, err := start(subject{name: "the other build", ours: true, fast: true}, northstar(b.against, "--failover-takeover-delay", "1h"))
+		return []*subject{ns, other}, err
 	}
 	bare, err := start(subject{name: "bare raft"}, func() (*proc.Cluster, error) {
 		return proc.Bare(b.bare, size, "--timeout-min", failoverTimeout)
@@ -198,7 +203,7 @@ func (b *bench) subjects(h *host, blow blow, size int) ([]*subject, error) {
 	if blow.name != blows[0].name {
 		return []*subject{ns, bare}, nil
 	}
-	off, err := start(subject{name: "northstar, fast failover off", ours: true}, northstar("--no-failover-fast"))
+	off, err := start(subject{name: "northstar, fast failover off", ours: true}, northstar(b.northstar, "--no-failover-fast"))
 	if err != nil {
 		return nil, err
 	}
@@ -242,6 +247,12 @@ func report(blow blow, size int, subjects []*subject, floor *floor) {
 		slices.Sort(s.late)
 		q := func(f float64) string { return ms(load.Quantile(s.gaps, f)) }
 		fmt.Printf("  %-30s %8s %8s %8s %8s   %s %s\n", s.name, q(0.5), q(0.9), q(0.99), q(1), ms(load.Quantile(s.late, 0.5)), ms(load.Quantile(s.late, 1)))
+	}
+	for _, s := range subjects {
+		if len(s.cut) > 0 {
+			slices.Sort(s.cut)
+			fmt.Printf("  %s: the writer found its connection broken after %s (p50) and %s (p99)\n", s.name, ms(load.Quantile(s.cut, 0.5)), ms(load.Quantile(s.cut, 0.99)))
+		}
 	}
 	aim := blow.aims[size]
 	fmt.Printf("  %-30s %8d %8s %8d\n", "(aim for northstar)", aim[0], "", aim[1])

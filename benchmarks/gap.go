@@ -19,11 +19,12 @@ type writer struct {
 
 	mu   sync.Mutex
 	acks []time.Time
+	lost []time.Time   // when nodes that were kept to have failed it
 	news chan struct{} // capacity 1: an acknowledgement
 }
 
-func newWriter(write func(context.Context, int) error) *writer {
-	return &writer{write: write, news: make(chan struct{}, 1)}
+func newWriter() *writer {
+	return &writer{news: make(chan struct{}, 1)}
 }
 
 // run writes until ctx ends.
@@ -66,6 +67,25 @@ func (w *writer) ackedAfter(ctx context.Context, at time.Time) error {
 			return fmt.Errorf("no write was acknowledged: %w", ctx.Err())
 		}
 	}
+}
+
+// broke notes that the connection that was written on has failed.
+func (w *writer) broke() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lost = append(w.lost, time.Now())
+}
+
+// noticed is how long after at the first connection failed; false when none did.
+func (w *writer) noticed(at time.Time) (time.Duration, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, lost := range w.lost {
+		if d := lost.Sub(at); d > 0 {
+			return d, true
+		}
+	}
+	return 0, false
 }
 
 // gap is the longest time between two acknowledgements, the second of them
@@ -119,7 +139,8 @@ const (
 // or is silent, offers the write to all nodes at once, again and again. A node
 // that does not lead says so and is asked again: what is measured is the
 // servers' gap.
-func everywhere(addrs []string) (write func(context.Context, int) error, closeAll func()) {
+// broke is told when the node that it kept to fails it.
+func everywhere(addrs []string, broke func()) (write func(context.Context, int) error, closeAll func()) {
 	var leader string
 	var conn *load.Conn
 	drop := func() {
@@ -135,6 +156,7 @@ func everywhere(addrs []string) (write func(context.Context, int) error, closeAl
 			if status, err := conn.Do("PUT", path, value); err == nil && status/100 == 2 {
 				return nil
 			}
+			broke()
 			drop()
 		}
 		var err error

@@ -64,12 +64,13 @@ func ladderOf(events []event, term uint64, hit time.Time, w *writer) (l ladder, 
 // floorOps are what the quickest possible failover of a dead leader waits for,
 // one after the other: round trips (the refused dial, the poll, the vote, the
 // leader-start, the client's entry, the client's request) and syncs (the
-// candidate's term; the voter's term and vote; and for the library's first entry,
-// the leader-start and the client's entry two each, at the leader and then at the
-// follower but for the first, which the second overtakes).
+// candidate's term and vote; the voter's; and for the leader-start, with which the
+// library's first entry goes, and the client's entry two each, at the leader and
+// then at the follower. The leader writes the client's entry while the follower
+// writes the leader-start).
 const (
 	floorTrips = 6
-	floorSyncs = 3 + 2 + 4 + 4
+	floorSyncs = 1 + 1 + 4 + 2
 )
 
 // floor measures what the machine's syncs and round trips take during a run.

@@ -35,6 +35,7 @@ type bench struct {
 	only      string
 	minutes   float64
 	logs      string
+	against   string
 	northstar string
 	bare      string
 	holder    string
@@ -62,6 +63,7 @@ func run(args []string) error {
 	fs.IntVar(&b.size, "size", 0, "nodes of the clusters that fail over; 0: first 3, then 5")
 	fs.StringVar(&b.only, "only", "", "only the failovers whose name has this in it: kill, SIGSTOP, cut")
 	fs.StringVar(&b.logs, "logs", "", "a directory to keep the nodes' logs of failovers in, which are then at debug; costs time")
+	fs.StringVar(&b.against, "against", "", "another build of northstar-node, to be measured in turns in failovers: in place of all that they are measured beside")
 	fs.Float64Var(&b.minutes, "minutes", 30, "of steady load")
 	names := strings.Join(slices.Sorted(maps.Keys(parts)), ", ")
 	if len(args) == 0 {

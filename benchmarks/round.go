@@ -30,6 +30,9 @@ func (s *subject) round(ctx context.Context, blow blow) error {
 	gap, resumed := h.writer.gap(h.at)
 	s.gaps = append(s.gaps, gap)
 	s.late = append(s.late, h.writer.longestAfter(resumed))
+	if d, ok := h.writer.noticed(h.at); ok {
+		s.cut = append(s.cut, d)
+	}
 	if err := blow.mend(s, h.leader); err != nil {
 		return err
 	}
@@ -50,12 +53,13 @@ type hit struct {
 
 // strike writes, hits the leader, and writes on until the gap is over.
 func (s *subject) strike(ctx context.Context, blow blow) (h hit, err error) {
-	write, done, err := s.writing()
+	h.writer = newWriter()
+	write, done, err := s.writing(h.writer.broke)
 	if err != nil {
 		return h, err
 	}
 	defer done()
-	h.writer = newWriter(write)
+	h.writer.write = write
 	writing, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	var wrong error
@@ -199,7 +203,7 @@ func (s *subject) node(id string) *proc.Node {
 	return s.cluster.Nodes[i]
 }
 
-func (s *subject) writing() (func(context.Context, int) error, func(), error) {
+func (s *subject) writing(broke func()) (func(context.Context, int) error, func(), error) {
 	var addrs []string
 	for _, n := range s.cluster.Nodes {
 		addrs = append(addrs, n.HTTP)
@@ -207,6 +211,6 @@ func (s *subject) writing() (func(context.Context, int) error, func(), error) {
 	if s.viaClient {
 		return throughClient(addrs)
 	}
-	write, done := everywhere(addrs)
+	write, done := everywhere(addrs, broke)
 	return write, done, nil
 }

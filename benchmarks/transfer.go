@@ -118,7 +118,7 @@ func (b *bench) movers(size int) ([]*mover, error) {
 		if m.viaClient {
 			m.write, done, err = throughClient(addrs)
 		} else {
-			m.write, done = everywhere(addrs)
+			m.write, done = everywhere(addrs, func() {})
 		}
 		if err != nil {
 			return all[:i+1], err
@@ -144,7 +144,8 @@ func (m *mover) round(ctx context.Context) (err error) {
 	for target == leader {
 		target = m.cluster.Nodes[rand.IntN(len(m.cluster.Nodes))]
 	}
-	w := newWriter(m.write)
+	w := newWriter()
+	w.write = m.write
 	writing, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	var wrong error
