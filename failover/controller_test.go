@@ -49,6 +49,49 @@ func TestCrashIsActedUponAtOnce(t *testing.T) {
 	})
 }
 
+// With the answers of a majority, a slow voter is waited for only where it should
+// stand in this node's place.
+func TestASlowVoterIsNotWaitedFor(t *testing.T) {
+	for name, tt := range map[string]struct {
+		priority int // of the slow voter
+		majority bool
+		within   time.Duration
+	}{
+		"of lower priority":  {priority: 100, majority: true, within: time.Millisecond},
+		"of higher priority": {priority: 250, majority: true, within: 40 * time.Millisecond},
+		"that is needed":     {priority: 100, within: -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, "n1", "n2", "n3", "n4", "n5")
+				w.edit(func() {
+					w.mine.Priority = 200
+					s := w.seen["n5"]
+					s.Claim.Priority = tt.priority
+					w.seen["n5"], w.slow = s, "n5"
+				})
+				w.start(Config{Fast: true})
+				w.report("n3")
+				if tt.majority {
+					w.report("n4")
+				}
+				began := time.Now()
+				w.loss()
+				time.Sleep(100 * time.Millisecond)
+				switch stood := w.standings(); {
+				case tt.within < 0 && len(stood) > 0:
+					t.Errorf("it stood without a majority")
+				case tt.within < 0:
+				case len(stood) == 0 || stood[0].Sub(began) > tt.within:
+					t.Errorf("stood at %v, began at %v", stood, began)
+				case tt.within > pollWait && stood[0].Sub(began) < pollWait:
+					t.Errorf("it stood after %v: the better placed had no time to answer", stood[0].Sub(began))
+				}
+			})
+		})
+	}
+}
+
 func TestNoCrashNoElection(t *testing.T) {
 	tests := []struct {
 		name    string

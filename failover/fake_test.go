@@ -42,8 +42,9 @@ type world struct {
 	moved     func(ctx context.Context, to cluster.NodeID) error
 	polled    func(peers []cluster.NodeID)
 	barriers  int
-	awake     bool          // n1 answers when it is asked
-	news      chan struct{} // closed at the next claim
+	awake     bool           // n1 answers when it is asked
+	slow      cluster.NodeID // keeps a poll waiting until its end
+	news      chan struct{}  // closed at the next claim
 
 	c *Controller
 }
@@ -133,6 +134,10 @@ func (w *world) Poll(ctx context.Context, peers []cluster.NodeID) map[cluster.No
 	}
 	got := map[cluster.NodeID]cluster.Seen{}
 	for _, id := range peers {
+		if id == w.slow {
+			<-ctx.Done()
+			continue
+		}
 		if id == "n1" {
 			if !w.awake {
 				if w.hangs {

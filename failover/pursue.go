@@ -3,6 +3,7 @@ package failover
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -91,20 +92,51 @@ func (c *Controller) look(ctx context.Context, ev election.Evidence, asked bool)
 			ask = append(ask, sv.ID)
 		}
 	}
+	c.gather(ctx, ask, func(answers map[cluster.NodeID]cluster.Seen) (enough bool) {
+		seen, mine = answers, c.deps.Claim()
+		v = election.Judge(election.Input{
+			Now: c.now(), Servers: servers, Mine: mine, Seen: seen, Before: c.deps.Peers.Claims(), Evidence: ev, Params: c.cfg.params(),
+		})
+		return ev.Lost && v.Stand && v.After == 0
+	})
+	return v, mine, seen
+}
+
+// gather asks peers, and shows what has come to judge: once this node's own Raft
+// has finished its append, at each answer after that, and at the end, which is
+// when that says that it has seen enough. The leader's process is dead then, a
+// majority says so, and this node is the best placed of those who answered, with
+// nobody of a higher priority among the others: whatever these say, it can win,
+// and one slow voter of five is not waited for.
+func (c *Controller) gather(ctx context.Context, ask []cluster.NodeID, judge func(map[cluster.NodeID]cluster.Seen) (enough bool)) {
 	ctx, cancel := context.WithTimeout(ctx, c.pollTime())
+	answers := make(chan map[cluster.NodeID]cluster.Seen, len(ask))
+	finished := make(chan struct{})
+	var asking sync.WaitGroup
+	defer asking.Wait()
 	defer cancel()
-	var barrier sync.WaitGroup
-	barrier.Go(func() {
+	asking.Go(func() {
+		defer close(finished)
 		if err := c.deps.Raft().Barrier(ctx); err != nil {
 			c.log.Debug("raft is busy: its log position may be out of date", "error", err)
 		}
 	})
-	seen = c.deps.Peers.Poll(ctx, ask)
-	barrier.Wait()
-	mine = c.deps.Claim()
-	return election.Judge(election.Input{
-		Now: c.now(), Servers: servers, Mine: mine, Seen: seen, Before: c.deps.Peers.Claims(), Evidence: ev, Params: c.cfg.params(),
-	}), mine, seen
+	for _, id := range ask {
+		asking.Go(func() { answers <- c.deps.Peers.Poll(ctx, []cluster.NodeID{id}) })
+	}
+	seen, current := map[cluster.NodeID]cluster.Seen{}, false
+	for left := len(ask); left > 0 || !current; {
+		select {
+		case answer := <-answers:
+			left--
+			maps.Copy(seen, answer)
+		case <-finished:
+			current, finished = true, nil
+		}
+		if current && (judge(seen) || left == 0) {
+			return
+		}
+	}
 }
 
 func (c *Controller) pollTime() time.Duration {
