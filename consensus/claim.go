@@ -47,6 +47,9 @@ func (n *Node) Claim() cluster.Claim {
 // or its snapshot.
 func (n *Node) lastEntry(inst *instance) (index, term uint64) {
 	index = inst.raft.LastIndex()
+	if term, ok := inst.disk.termAt(index); ok {
+		return index, term
+	}
 	var l raft.Log
 	if index != 0 && n.store.Log().GetLog(index, &l) == nil {
 		return index, l.Term

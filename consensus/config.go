@@ -107,6 +107,12 @@ type Bound struct {
 	CheckEntry func(index, term uint64) error
 	// RestoreProgress grows while a snapshot is being restored.
 	RestoreProgress func() uint64
+	// Voting hears that a vote is on its way through Raft, and that it is no more:
+	// meanwhile a term may wait for the vote to be recorded with it.
+	Voting func(coming bool)
+	// Settle makes durable what waits. Nothing that Raft answers may leave this node
+	// before; an error says that it must not. It blocks for a disk write.
+	Settle func() error
 }
 
 // Hooks are told what happens, for metrics and events. A nil one is left out.

@@ -19,6 +19,7 @@ type instance struct {
 	raft     *raft.Raft
 	trans    *instanceTransport
 	snaps    *checkedSnapshots
+	disk     *instanceStore
 	kick     chan struct{} // capacity 1: something about role, term or leader changed
 	verify   chan struct{} // capacity 1: send heartbeats now
 	watchdog *transferWatchdog
@@ -56,10 +57,13 @@ func (n *Node) openInstance(rebuilt bool) (inst *instance, err error) {
 		// back to it would show readers the past.
 		conf.NoSnapshotRestoreOnStart = snaps.newestIndex() <= n.fsm.applied.Load()
 	}
-	inst.raft, err = raft.NewRaft(conf, n.fsm, n.store.Log(), n.store.Stable(), snaps, inst.trans)
+	disk, started := n.newInstanceStore(inst.trans)
+	inst.disk = disk
+	inst.raft, err = raft.NewRaft(conf, n.fsm, inst.disk, inst.disk, snaps, inst.trans)
 	if err != nil {
 		return nil, fmt.Errorf("start raft: %w", err)
 	}
+	started(inst.raft)
 	// The filter runs at every transition, on the library's own goroutine, and
 	// nothing is queued: that cannot stall or drop, as a channel would.
 	inst.raft.RegisterObserver(raft.NewObserver(nil, false, func(*raft.Observation) bool {
@@ -81,6 +85,8 @@ func (n *Node) bound(inst *instance) Bound {
 		},
 		LastEntry:       func() (index, term uint64) { return n.lastEntry(inst) },
 		RestoreProgress: func() uint64 { return n.fsm.progress.Load() + n.store.Progress() },
+		Voting:          inst.disk.voting,
+		Settle:          inst.disk.settle,
 	}
 }
 

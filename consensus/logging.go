@@ -34,6 +34,11 @@ func (l *libraryLogger) Warn(msg string, args ...any) { l.Logger.Debug(msg, args
 
 // Error logs a warning, and repetitions at debug level.
 func (l *libraryLogger) Error(msg string, args ...any) {
+	for _, a := range args {
+		if a == errWaits {
+			return // as it is meant to be
+		}
+	}
 	if l.fresh(msg) {
 		l.Logger.Warn(msg, args...)
 		return

@@ -259,6 +259,7 @@ func (n *Node) stop(inst *instance, loops, flights *sync.WaitGroup) error {
 	}
 	n.awaitFlight()
 	n.awaitRestore()
+	inst.disk.close()
 	down := inst.raft.Shutdown()
 	if err := inst.trans.Close(); err != nil {
 		n.log.Debug("closing the transport", "error", err)

@@ -237,6 +237,10 @@ func (m incoming) heartbeat(term uint64) {
 			if !m.follows(term) { // raft got free and voted: what it grants from here on is withheld
 				continue
 			}
+			if err := m.local.Settle(); err != nil {
+				m.rpc.Respond(nil, err)
+				return
+			}
 			m.rpc.Respond(&raft.AppendEntriesResponse{RPCHeader: r.header(), Term: term, Success: true}, nil)
 			return
 		}
@@ -321,6 +325,10 @@ func (m incoming) pass(reply <-chan raft.RPCResponse, op *operation) {
 	}
 	select {
 	case answer := <-reply:
+		if err := m.local.Settle(); err != nil {
+			m.rpc.Respond(nil, err)
+			return
+		}
 		m.rpc.RespChan <- answer
 	case <-m.r.closed:
 		if s, ok := m.rpc.Reader.(*snapshotReader); ok {

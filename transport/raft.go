@@ -61,6 +61,12 @@ type Local struct {
 	// RestoreProgress counts something that moves while the state machine
 	// restores a snapshot, such as bytes read. Optional.
 	RestoreProgress func() uint64
+	// Voting hears that a vote is on its way through raft, and that it is no more:
+	// meanwhile a term may wait for the vote to be recorded with it. Optional.
+	Voting func(coming bool)
+	// Settle makes durable what waits. Nothing that raft answers leaves this node
+	// before; an error says that it must not. It may block for a disk write. Optional.
+	Settle func() error
 }
 
 // maxPeers bounds the nodes that may be connected at once.
@@ -101,6 +107,12 @@ func (r *Raft) Bind(l Local) {
 	}
 	if l.RestoreProgress == nil {
 		l.RestoreProgress = func() uint64 { return 0 }
+	}
+	if l.Voting == nil {
+		l.Voting = func(bool) {}
+	}
+	if l.Settle == nil {
+		l.Settle = func() error { return nil }
 	}
 	if l.CheckEntry == nil {
 		l.CheckEntry = func(uint64, uint64) error { return nil }

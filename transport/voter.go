@@ -130,18 +130,12 @@ func (m incoming) consents(b ballot) bool {
 // handVote gives a vote to raft, and passes the answer on with its reason.
 func (m incoming) handVote(b ballot) {
 	before := m.view(b)
-	reply := make(chan raft.RPCResponse, 1)
-	select {
-	case m.r.consumer <- raft.RPC{Command: m.rpc.Command, RespChan: reply}:
-	case <-m.r.closed:
-		m.rpc.Respond(nil, errClosed)
-		return
+	answer, err := m.ask(b)
+	if err == nil {
+		err = m.local.Settle()
 	}
-	var answer raft.RPCResponse
-	select {
-	case answer = <-reply:
-	case <-m.r.closed:
-		m.rpc.Respond(nil, errClosed)
+	if err != nil {
+		m.rpc.Respond(nil, err)
 		return
 	}
 	granted, term, ok := verdictOf(answer)
@@ -163,6 +157,26 @@ func (m incoming) handVote(b ballot) {
 	}
 	m.count(b, granted, reason)
 	m.answerVote(b, granted, term, why)
+}
+
+// ask puts a vote to raft, and waits for the answer.
+func (m incoming) ask(b ballot) (answer raft.RPCResponse, err error) {
+	if !b.pre {
+		m.local.Voting(true)
+		defer m.local.Voting(false)
+	}
+	reply := make(chan raft.RPCResponse, 1)
+	select {
+	case m.r.consumer <- raft.RPC{Command: m.rpc.Command, RespChan: reply}:
+	case <-m.r.closed:
+		return answer, errClosed
+	}
+	select {
+	case answer = <-reply:
+		return answer, nil
+	case <-m.r.closed:
+		return answer, errClosed
+	}
 }
 
 // verdictOf reads raft's answer; not ok when that is an error.

@@ -209,7 +209,7 @@ func (d *Disk) Entry(index uint64) (entry *raft.Log, compacted bool) {
 func (d *Disk) CurrentTerm() uint64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return getUint64(d.data.stable["CurrentTerm"])
+	return getUint64(d.data.stable[keyTerm])
 }
 
 // report tells the hook of entries that became durable. Called with the lock

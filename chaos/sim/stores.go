@@ -94,6 +94,7 @@ func (c *contents) bounds() {
 }
 
 const (
+	keyTerm     = "CurrentTerm"
 	keyVoteTerm = "LastVoteTerm"
 	keyVoteCand = "LastVoteCand"
 )
@@ -117,6 +118,23 @@ func (t stableStore) Set(key, val []byte) error {
 		if voteTerm != nil {
 			c.stable[keyVoteTerm] = voteTerm
 		}
+	}})
+}
+
+// RecordVote is one synced write of a term and a vote.
+func (t stableStore) RecordVote(term, voteTerm uint64, candidate []byte) error {
+	if t.s.disk.opt.TornVotes {
+		return errors.Join(t.SetUint64([]byte(keyTerm), term), t.SetUint64([]byte(keyVoteTerm), voteTerm), t.Set([]byte(keyVoteCand), candidate))
+	}
+	cand := slices.Clone(candidate)
+	t.takeVoteTerm(keyVoteCand, cand)
+	return t.s.do(&write{parts: 1, apply: func(c *contents, parts int) {
+		if parts == 0 {
+			return
+		}
+		c.stable[keyTerm] = binary.BigEndian.AppendUint64(nil, term)
+		c.stable[keyVoteTerm] = binary.BigEndian.AppendUint64(nil, voteTerm)
+		c.stable[keyVoteCand] = cand
 	}})
 }
 

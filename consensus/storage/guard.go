@@ -161,7 +161,7 @@ func (g *Guarded) checkHung() {
 func (g *Guarded) Log() raft.LogStore { return g.log }
 
 // Stable is the guarded store of term and vote.
-func (g *Guarded) Stable() raft.StableStore { return g.stable }
+func (g *Guarded) Stable() VoteStore { return g.stable }
 
 // Snapshots is the guarded snapshot store.
 func (g *Guarded) Snapshots() raft.SnapshotStore { return g.snapshots }

@@ -28,6 +28,23 @@ func (s *guardedStable) SetUint64(key []byte, val uint64) error {
 	return s.write(key, func() error { return s.store.SetUint64(key, val) })
 }
 
+// RecordVote stores term and vote durably, as one record where the storage can:
+// otherwise as Raft itself does, the term first. An error is fatal.
+func (s *guardedStable) RecordVote(term, voteTerm uint64, candidate []byte) error {
+	return s.write([]byte(keyLastVoteCand), func() error {
+		if both, ok := s.store.(VoteStore); ok {
+			return both.RecordVote(term, voteTerm, candidate)
+		}
+		if err := s.store.SetUint64([]byte(keyCurrentTerm), term); err != nil {
+			return err
+		}
+		if err := s.store.SetUint64([]byte(keyLastVoteTerm), voteTerm); err != nil {
+			return err
+		}
+		return s.store.Set([]byte(keyLastVoteCand), candidate)
+	})
+}
+
 func (s *guardedStable) write(key []byte, f func() error) error {
 	err := s.guard.write(OpVote, f)
 	if err != nil {

@@ -50,6 +50,14 @@ type Storage interface {
 	Close() error
 }
 
+// VoteStore is a raft.StableStore that records a term together with a vote.
+type VoteStore interface {
+	raft.StableStore
+	// RecordVote makes the current term, and a vote for candidate in voteTerm,
+	// durable in one record: after a crash there are both or neither.
+	RecordVote(term, voteTerm uint64, candidate []byte) error
+}
+
 // SnapshotRemover is a raft.SnapshotStore from which a snapshot can be removed,
 // durably. Those of Dir and of Guarded are.
 type SnapshotRemover interface {

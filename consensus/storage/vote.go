@@ -250,6 +250,23 @@ func (v *voteFile) Set(key, val []byte) error {
 	return nil
 }
 
+// RecordVote records the current term and a vote together.
+func (v *voteFile) RecordVote(term, voteTerm uint64, candidate []byte) error {
+	if len(candidate) > maxCandidate {
+		return fmt.Errorf("candidate of %d bytes: at most %d fit", len(candidate), maxCandidate)
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	next := v.durable
+	next.hasTerm, next.currentTerm = true, term
+	next.hasVote, next.voteTerm, next.candidate = true, voteTerm, bytes.Clone(candidate)
+	if err := v.record(next); err != nil {
+		return err
+	}
+	v.hasHeld = false
+	return nil
+}
+
 // record makes next durable. One that says what is durable already is not
 // written again: what v.durable says has been synced, by record or by
 // loadVote.

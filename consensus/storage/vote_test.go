@@ -175,6 +175,46 @@ func TestVoteStore(t *testing.T) {
 	}
 }
 
+// Term and vote together are one record: torn anywhere, both are there or neither.
+func TestVoteWithItsTerm(t *testing.T) {
+	v, path := newVote(t)
+	if err := v.SetUint64([]byte(keyCurrentTerm), 7); err != nil {
+		t.Fatal(err)
+	}
+	seq, before := v.durable.seq, v.durable
+	if err := v.RecordVote(8, 8, []byte("a:1")); err != nil {
+		t.Fatal(err)
+	}
+	want := voteRecord{hasTerm: true, currentTerm: 8, hasVote: true, voteTerm: 8, candidate: []byte("a:1")}
+	if v.durable.seq != seq+1 || !v.durable.same(want) {
+		t.Errorf("%+v after record %d, want %+v", v.durable, seq, want)
+	}
+	file, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slot := file[(seq+1)%2*slotSize:][:slotSize]
+	whole := append([]byte(nil), slot...)
+	for n := range slotSize {
+		clear(slot)
+		copy(slot, whole[:n])
+		got, err := readVote(file)
+		if err == nil && !got.same(before) && !got.same(want) {
+			t.Fatalf("cut after %d bytes: %+v", n, got)
+		}
+	}
+	// The library records the same vote once more: nothing is written.
+	if err := v.SetUint64([]byte(keyLastVoteTerm), 8); err != nil {
+		t.Fatal(err)
+	}
+	if err := v.Set([]byte(keyLastVoteCand), []byte("a:1")); err != nil || v.durable.seq != seq+1 {
+		t.Errorf("record %d, %v", v.durable.seq, err)
+	}
+	if err := v.RecordVote(9, 9, make([]byte, maxCandidate+1)); err == nil {
+		t.Error("a candidate that does not fit was taken")
+	}
+}
+
 func TestVoteSetNeedsTerm(t *testing.T) {
 	v, _ := newVote(t)
 	if err := v.Set([]byte(keyLastVoteCand), []byte("a:1")); err == nil {

@@ -1,0 +1,111 @@
+package transport
+
+import (
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// settling makes an end's storage take so long to settle, and fail when told to,
+// and counts the votes on their way through its raft.
+func (e *end) settling(took time.Duration, fail *atomic.Bool) (voting *atomic.Int64) {
+	voting = &atomic.Int64{}
+	l := *e.raft.local.Load()
+	l.Voting = func(coming bool) {
+		if coming {
+			voting.Add(1)
+		} else {
+			voting.Add(-1)
+		}
+	}
+	l.Settle = func() error {
+		time.Sleep(took)
+		if fail.Load() {
+			return errors.New("input/output error")
+		}
+		return nil
+	}
+	e.raft.Bind(l)
+	return voting
+}
+
+// Nothing that raft answers leaves a node before what its storage holds back is
+// durable, nor when that fails.
+func TestNothingLeavesBeforeItIsSettled(t *testing.T) {
+	const takes = 20 * time.Millisecond
+	asks := map[string]func(from, to *end) (ok bool, err error){
+		"vote":      func(a, b *end) (bool, error) { r, err := a.vote(b, 6); return r.Granted, err },
+		"pre-vote":  func(a, b *end) (bool, error) { r, err := a.preVote(b, 6); return r.Granted, err },
+		"append":    func(a, b *end) (bool, error) { r, err := a.append(b, nil); return r.Success, err },
+		"heartbeat": func(a, b *end) (bool, error) { r, err := a.heartbeat(b); return r.Success, err },
+	}
+	for name, ask := range asks {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, 2, func(t *testing.T, ends []*end) {
+				n1, n2 := ends[0], ends[1]
+				n2.bind()
+				fail := &atomic.Bool{}
+				n2.settling(takes, fail)
+				start := time.Now()
+				if ok, err := ask(n1, n2); !ok || err != nil || time.Since(start) < takes {
+					t.Errorf("%v, %v after %v", ok, err, time.Since(start))
+				}
+				fail.Store(true)
+				if ok, err := ask(n1, n2); ok || err == nil || !strings.Contains(err.Error(), "input/output") {
+					t.Errorf("%v, %v though it could not be made durable", ok, err)
+				}
+			})
+		})
+	}
+}
+
+// The same for a heartbeat that is answered while raft is busy.
+func TestBusyAnswerIsSettled(t *testing.T) {
+	inBubble(t, 2, func(t *testing.T, ends []*end) {
+		n1, n2 := ends[0], ends[1]
+		release := makeBusy(n1, n2)
+		defer close(release)
+		fail := &atomic.Bool{}
+		n2.settling(0, fail)
+		if r, err := n1.heartbeat(n2); err != nil || !r.Success {
+			t.Fatalf("%+v, %v", r, err)
+		}
+		fail.Store(true)
+		if r, err := n1.heartbeat(n2); err == nil {
+			t.Errorf("%+v though it could not be made durable", r)
+		}
+	})
+}
+
+// A term may wait for its vote while that is on its way through raft, and no
+// longer; pre-votes record nothing.
+func TestVotesAreCountedWhileRaftHasThem(t *testing.T) {
+	inBubble(t, 2, func(t *testing.T, ends []*end) {
+		n1, n2 := ends[0], ends[1]
+		n2.bindOnly()
+		voting := n2.settling(0, &atomic.Bool{})
+		inside := map[string]int64{}
+		n2.serve(func(rpc raft.RPC) {
+			switch rpc.Command.(type) {
+			case *raft.RequestVoteRequest:
+				inside["vote"] = voting.Load()
+			case *raft.RequestPreVoteRequest:
+				inside["pre-vote"] = voting.Load()
+			}
+			answer(&rpc, 5)
+		})
+		if _, err := n1.preVote(n2, 6); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := n1.vote(n2, 6); err != nil {
+			t.Fatal(err)
+		}
+		if inside["vote"] != 1 || inside["pre-vote"] != 0 || voting.Load() != 0 {
+			t.Errorf("inside raft %v, after it %d", inside, voting.Load())
+		}
+	})
+}
