@@ -50,6 +50,7 @@ type call struct {
 
 	noted   noted          // for its audit record
 	failed  *cluster.Error // that it is answered with
+	late    bool           // its body did not come in time
 	settled bool           // its audit record is made, here or by the node that answered
 }
 

@@ -240,6 +240,7 @@ func (c *call) value(ctx context.Context) ([]byte, error) {
 	}
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
+		c.late = true
 		err = badRequest("body: did not arrive within timeout_ms")
 	case err != nil:
 		err = badRequest("body: cannot be read: %w", err)

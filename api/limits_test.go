@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"northstar/api/apiv1"
 	"northstar/cluster"
@@ -63,6 +64,7 @@ func TestSlowBodyEndsWithTheTimeout(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
+	start := time.Now()
 	if _, err := io.WriteString(c, "PUT /v1/kv/k?timeout_ms=50 HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 10\r\n\r\nabc"); err != nil {
 		t.Fatal(err)
 	}
@@ -73,6 +75,9 @@ func TestSlowBodyEndsWithTheTimeout(t *testing.T) {
 	var p apiv1.Problem
 	if err := json.NewDecoder(resp.Body).Decode(&p); err != nil || !strings.Contains(p.Detail, "timeout_ms") {
 		t.Errorf("%v %+v", err, p)
+	}
+	if took := time.Since(start); took > unreadTime/2 {
+		t.Errorf("answered after %v: the rest of the body was waited for", took)
 	}
 	eventually(t, func() bool { return n.bodyBytes.Load() == 0 && n.requests.Load() == 0 })
 	if n.fake.View().Revision() != 0 {

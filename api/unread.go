@@ -9,7 +9,7 @@ import (
 // How much of a refused body is taken, and for how long.
 const (
 	maxUnread  = 16 << 20
-	unreadTime = 2 * time.Second
+	unreadTime = 5 * time.Second
 )
 
 // takeUnread sends a refusal that came before the whole body had, and then takes
@@ -20,8 +20,9 @@ const (
 // connection to be closed.)
 func (c *call) takeUnread() {
 	// With HTTP/2 the stream alone is given up. A client that waits for
-	// 100-continue sends nothing after a refusal.
-	if c.failed == nil || c.r.ContentLength == 0 || c.r.ProtoMajor != 1 || c.r.Header.Get("Expect") != "" {
+	// 100-continue sends nothing after a refusal. Who was refused for being slow is
+	// not waited for again.
+	if c.failed == nil || c.late || c.r.ContentLength == 0 || c.r.ProtoMajor != 1 || c.r.Header.Get("Expect") != "" {
 		return
 	}
 	control := http.NewResponseController(c.ResponseWriter)
