@@ -195,9 +195,13 @@ func (c *call) queryInt(name string, def, lowest, highest int64) (int64, error) 
 	return n, nil
 }
 
-// queryLimit reads ?limit=. More than the most is no mistake: a page may always be
-// shorter than was asked for, and says where to go on.
+// queryLimit reads ?limit=; an empty one, as in ?prefix=&limit=&after=, is none. More
+// than the most is no mistake: a page may always be shorter than was asked for, and
+// says where to go on.
 func (c *call) queryLimit(def int64) (int, error) {
+	if c.query.Get("limit") == "" {
+		return int(def), nil
+	}
 	n, err := c.queryInt("limit", def, 1, math.MaxInt64)
 	return int(min(n, apiv1.MaxListLimit)), err
 }

@@ -103,6 +103,9 @@ func TestNoLeader(t *testing.T) {
 func TestReadiness(t *testing.T) {
 	f := newFakeCluster("n1", true)
 	n := startServer(t, f)
+	if r := n.do("GET", "/livez?verbose", ""); r.status != 200 || !strings.HasPrefix(r.body, "[+]") {
+		t.Errorf("/livez?verbose: %+v", r)
+	}
 	if r := n.do("GET", "/livez", ""); r.status != 200 {
 		t.Errorf("/livez: %+v", r)
 	}

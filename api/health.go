@@ -13,8 +13,18 @@ import (
 	"northstar/cluster"
 )
 
-// getLive serves GET /livez.
-func getLive(c *call) error { return c.text("ok\n") }
+// getLive serves GET /livez. That it answers is all that there is to say; ?verbose
+// says it as /readyz does.
+func getLive(c *call) error {
+	verbose, err := c.queryBool("verbose")
+	switch {
+	case err != nil:
+		return err
+	case verbose:
+		return c.text("[+]serving: this process answers\nlive\n")
+	}
+	return c.text("ok\n")
+}
 
 // getReady serves GET /readyz.
 func getReady(c *call) error {

@@ -299,7 +299,7 @@ func TestListIsBoundedInItems(t *testing.T) {
 	for i := range apiv1.MaxListLimit + 1 {
 		n.fake.put(fmt.Sprintf("%05d", i), "")
 	}
-	for _, query := range []string{"", "?limit=1001", "?limit=100000"} {
+	for _, query := range []string{"", "?prefix=&limit=&after=", "?limit=1001", "?limit=100000"} {
 		var page apiv1.List
 		r := n.do("GET", "/v1/kv"+query, "")
 		if err := json.Unmarshal([]byte(r.body), &page); err != nil || len(page.Items) != apiv1.MaxListLimit || page.Next != "00999" {

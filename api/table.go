@@ -55,7 +55,7 @@ var table = []route{
 	},
 	{
 		method: "GET", pattern: "/livez", role: token.None, vital: true, handle: getLive,
-		summary: "Is the process able to serve?", answers: textAnswer("it is"),
+		summary: "Is the process able to serve?", query: []param{{"verbose", "boolean", "one line per check"}}, answers: textAnswer("it is"),
 	},
 	{
 		method: "GET", pattern: "/readyz", role: token.None, vital: true, handle: getReady,
