@@ -159,6 +159,9 @@ func (c *call) changeMember(body []byte, done string, change cluster.MemberChang
 	ctx, cancel := c.bounded(adminTimeout)
 	defer cancel()
 	err := c.atLeader(ctx, leaderWork{write: true, body: body, local: func(ctx context.Context) error {
+		if change.Add != nil && c.isMember(change.ID) {
+			done = "a member already"
+		}
 		if !plans.dryRun && plans.id == "" {
 			return c.s.applyChange(ctx, change)
 		}
@@ -196,6 +199,13 @@ func (s *Server) applyChange(ctx context.Context, change cluster.MemberChange) e
 		s.cluster.Spread(ctx)
 	}
 	return err
+}
+
+// isMember says whether a node is on record and part of the configuration.
+func (c *call) isMember(id cluster.NodeID) bool {
+	m, known := c.s.cluster.View().Member(id)
+	_, member := cluster.FindServer(c.s.cluster.Status().Servers, id)
+	return known && !m.Removed && member
 }
 
 // planChange is what a change would do; when that moves leadership, also who

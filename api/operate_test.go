@@ -46,6 +46,11 @@ func TestMembers(t *testing.T) {
 		`patch n2 {"Priority":null,"Eligible":null,"Zone":null,"Suffrage":"voter","RaftAddress":"a:1","HTTPAddress":"b:2","Drain":null,"Readmit":false}`,
 		"remove n2", "remove n2",
 	}
+	leader.fake.addRecord(cluster.Member{ID: "n2", Priority: 100, Lifecycle: cluster.Active})
+	if r := leader.do("POST", "/admin/members", `{"id":"n2","raft_address":"h2:7700","http_address":"h2:7701"}`, "Content-Type", jsonBody); !strings.Contains(r.body, "node n2 was a member already") {
+		t.Errorf("add a member again: %+v", r)
+	}
+	want = append(want, `add {"ID":"n2","RaftAddress":"h2:7700","HTTPAddress":"h2:7701","Promote":true}`)
 	if got := leader.fake.calls(); strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("calls:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}

@@ -170,50 +170,69 @@ func TestPlanMembers(t *testing.T) {
 		change   func(*memberInputs)
 		promote  cluster.NodeID
 		commands string
+		complete cluster.NodeID
 	}{
-		{"caught up and stable", func(*memberInputs) {}, "n3", ""},
-		{"caught up just now", func(in *memberInputs) { in.stable = nil }, "", ""},
-		{"lags", func(in *memberInputs) { in.lag["n3"] = promoteLag + 1 }, "", ""},
-		{"silent", func(in *memberInputs) { in.contact["n3"] = false }, "", ""},
-		{"not to be promoted", func(in *memberInputs) { in.records["n3"] = record("n3", "h3", cluster.Active) }, "", ""},
-		{"another change is in progress", func(in *memberInputs) { in.settling = true }, "", ""},
+		{"caught up and stable", func(*memberInputs) {}, "n3", "", ""},
+		{"caught up just now", func(in *memberInputs) { in.stable = nil }, "", "", ""},
+		{"lags", func(in *memberInputs) { in.lag["n3"] = promoteLag + 1 }, "", "", ""},
+		{"silent", func(in *memberInputs) { in.contact["n3"] = false }, "", "", ""},
+		{"not to be promoted", func(in *memberInputs) { in.records["n3"] = record("n3", "h3", cluster.Active) }, "", "", ""},
+		{"another change is in progress", func(in *memberInputs) { in.settling = true }, "", "", ""},
 		{"never met", func(in *memberInputs) {
 			m := record("n3", "h3", cluster.Joining)
 			m.Incarnation = ""
 			in.records["n3"] = m
 			delete(in.hellos, "n3")
-		}, "", ""},
+		}, "", "", ""},
 		{"first contact records the data directory and first values", func(in *memberInputs) {
 			in.records["n3"] = cluster.Member{ID: "n3", RaftAddress: "h3", HTTPAddress: "w", Priority: 100, Eligible: true, Lifecycle: cluster.Joining}
-		}, "", "n3:incarnation,priority,version,reads,zone"},
+		}, "", "n3:incarnation,priority,version,reads,zone", ""},
 		{"started with, and not back yet", func(in *memberInputs) {
 			in.records["n3"] = cluster.Member{ID: "n3", RaftAddress: "h3", HTTPAddress: "w", Priority: 100, Lifecycle: cluster.Joining}
 			in.met = map[cluster.NodeID]string{"n3": "in3", "n2": "in2"}
 			delete(in.hellos, "n3")
-		}, "", "n3:incarnation"},
+		}, "", "n3:incarnation", ""},
 		{"on record without having been met: first values still count", func(in *memberInputs) {
 			in.records["n3"] = cluster.Member{ID: "n3", RaftAddress: "h3", HTTPAddress: "w", Priority: 100, Eligible: true, Incarnation: "in3", Lifecycle: cluster.Active}
-		}, "", "n3:priority,version,reads,zone"},
+		}, "", "n3:priority,version,reads,zone", ""},
 		{"re-admitted: only the data directory is new", func(in *memberInputs) {
 			m := record("n3", "h3", cluster.Active)
 			m.Incarnation = ""
 			in.records["n3"] = m
-		}, "", "n3:incarnation"},
+		}, "", "n3:incarnation", ""},
 		{"changed address and version", func(in *memberInputs) {
 			p := hello("n2")
 			p.HTTPAddress, p.Version, p.Reads = "w2", "v2", 2
 			in.hellos["n2"] = p
-		}, "n3", "n2:http,version,reads"},
+		}, "n3", "n2:http,version,reads", ""},
 		{"another data directory changes nothing", func(in *memberInputs) {
 			p := hello("n2")
 			p.Incarnation, p.HTTPAddress = "x", "w2"
 			in.hellos["n2"] = p
-		}, "n3", ""},
-		{"no record", func(in *memberInputs) { delete(in.records, "n2") }, "n3", "n2:record"},
-		{"promoted already", func(in *memberInputs) { in.servers = withVoter(joining, "n3") }, "", "n3:lifecycle"},
+		}, "n3", "", ""},
+		{"no record", func(in *memberInputs) { delete(in.records, "n2") }, "n3", "n2:record", ""},
+		{"promoted already", func(in *memberInputs) { in.servers = withVoter(joining, "n3") }, "", "n3:lifecycle", ""},
 		{"moved", func(in *memberInputs) {
 			in.servers = append(voters[:1:1], cluster.Server{ID: "n2", Address: "h9", Suffrage: cluster.Voter})
-		}, "", "n2:raft"},
+		}, "", "n2:raft", "n3"},
+		{"an addition that broke off", func(in *memberInputs) {
+			in.servers = voters
+			in.records["n4"] = record("n4", "h4", cluster.Joining)
+		}, "", "", "n3"},
+		{"an addition that is under way", func(in *memberInputs) { in.servers, in.settling = voters, true }, "", "", ""},
+		{"a removal that broke off", func(in *memberInputs) {
+			in.servers = voters
+			in.records["n3"] = record("n3", "h3", cluster.Active)
+		}, "", "", ""},
+		{"removed", func(in *memberInputs) {
+			m := record("n3", "h3", cluster.Joining)
+			m.Removed = true
+			in.servers, in.records["n3"] = voters, m
+		}, "", "", ""},
+		{"its address is another's by now", func(in *memberInputs) {
+			in.servers = voters
+			in.records["n3"] = record("n3", "h2", cluster.Joining)
+		}, "", "", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			in := base()
@@ -221,6 +240,9 @@ func TestPlanMembers(t *testing.T) {
 			plan := planMembers(now, in)
 			if plan.promote != tt.promote {
 				t.Errorf("promotes %q, want %q", plan.promote, tt.promote)
+			}
+			if plan.complete != tt.complete {
+				t.Errorf("completes the addition of %q, want %q", plan.complete, tt.complete)
 			}
 			if got := describe(plan.commands); got != tt.commands {
 				t.Errorf("writes %q, want %q", got, tt.commands)

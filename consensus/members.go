@@ -69,10 +69,10 @@ func (n *Node) AddMember(ctx context.Context, add cluster.MemberAdd) error {
 
 func (n *Node) addMember(ctx context.Context, inst *instance, add cluster.MemberAdd) error {
 	servers := inst.servers()
-	if err := checkAdd(add, servers); err != nil {
+	rec, known := n.View().Member(add.ID)
+	if err := checkAdd(add, servers, rec); err != nil {
 		return err
 	}
-	rec, known := n.View().Member(add.ID)
 	if _, member := cluster.FindServer(servers, add.ID); member && known && !rec.Removed {
 		return nil
 	}
@@ -89,12 +89,56 @@ func (n *Node) addMember(ctx context.Context, inst *instance, add cluster.Member
 	if err := n.write(ctx, state.Command{Kind: state.KindMember, Member: &m}); err != nil {
 		return err
 	}
+	if err := n.enlist(ctx, inst, m); err != nil {
+		if add.Promote { // the leader does the rest by itself: it is not as if nothing had happened
+			return cluster.Errorf(cluster.CodeOutcomeUnknown, "node %s is on record, and not a member yet: %w", add.ID, err)
+		}
+		return err
+	}
+	return nil
+}
+
+// enlist makes a non-voter of a node that has its record.
+func (n *Node) enlist(ctx context.Context, inst *instance, m cluster.Member) error {
 	return n.configure(ctx, inst, func(prev uint64) raft.IndexFuture {
-		return inst.raft.AddNonvoter(raft.ServerID(add.ID), raft.ServerAddress(add.RaftAddress), prev, n.enqueueWait())
+		return inst.raft.AddNonvoter(raft.ServerID(m.ID), raft.ServerAddress(m.RaftAddress), prev, n.enqueueWait())
 	})
 }
 
-func checkAdd(add cluster.MemberAdd, servers []cluster.Server) *cluster.Error {
+// completeAdd brings an addition to its end that broke off after the record, with
+// the leader of then as a rule.
+func (n *Node) completeAdd(ctx context.Context, id cluster.NodeID) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	inst, release, err := n.membershipTurn(ctx)
+	if err == nil {
+		defer release()
+		rec, _ := n.View().Member(id)
+		if !halfAdded(rec, inst.servers()) {
+			return // somebody was quicker
+		}
+		err = n.enlist(ctx, inst, rec)
+	}
+	if err != nil {
+		n.log.Warn("a node is on record and not a member yet", "node", id, "error", err)
+		return
+	}
+	n.log.Info("a node on record was made a member", "node", id)
+}
+
+// halfAdded says whether a record is that of a node whose addition broke off. A
+// removal leaves none that is joining.
+func halfAdded(rec cluster.Member, servers []cluster.Server) bool {
+	if rec.ID == "" || rec.Removed || rec.Lifecycle != cluster.Joining {
+		return false
+	}
+	_, member := cluster.FindServer(servers, rec.ID)
+	return !member && checkAdd(cluster.MemberAdd{ID: rec.ID, RaftAddress: rec.RaftAddress}, servers, cluster.Member{}) == nil
+}
+
+// checkAdd refuses an addition that cannot be: among others, that of a member
+// with other addresses than rec, its record, has.
+func checkAdd(add cluster.MemberAdd, servers []cluster.Server, rec cluster.Member) *cluster.Error {
 	if _, err := cluster.ParseNodeID(string(add.ID)); err != nil {
 		return cluster.Errorf(cluster.CodeBadRequest, "id: %w", err)
 	}
@@ -107,6 +151,9 @@ func checkAdd(add cluster.MemberAdd, servers []cluster.Server) *cluster.Error {
 		}
 		if s.ID == add.ID && s.Address != add.RaftAddress {
 			return cluster.Errorf(cluster.CodeBadRequest, "raft_address: member %s exists with %s; change it by PATCH", s.ID, s.Address)
+		}
+		if s.ID == add.ID && rec.ID == add.ID && !rec.Removed && add.HTTPAddress != rec.HTTPAddress {
+			return cluster.Errorf(cluster.CodeBadRequest, "http_address: member %s exists with %s; change it by PATCH", s.ID, rec.HTTPAddress)
 		}
 	}
 	return nil
@@ -131,6 +178,12 @@ func (n *Node) removeMember(ctx context.Context, inst *instance, id cluster.Node
 		}
 		if err := n.notAsLeader(ctx, inst, id); err != nil {
 			return err
+		}
+		if rec.Lifecycle == cluster.Joining { // should this break off here, nobody is to take it for an addition that did
+			active := cluster.Active
+			if err := n.write(ctx, state.Command{Kind: state.KindMemberPatch, MemberPatch: &state.MemberPatch{ID: id, Lifecycle: &active}}); err != nil {
+				return err
+			}
 		}
 		err := n.configure(ctx, inst, func(prev uint64) raft.IndexFuture {
 			return inst.raft.RemoveServer(raft.ServerID(id), prev, n.enqueueWait())

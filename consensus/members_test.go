@@ -75,6 +75,33 @@ func TestJoinAndPromotion(t *testing.T) {
 	}
 }
 
+// TestAddThatBrokeOff: of an addition only the record got into the log. The next
+// leader does the rest; what a removal leaves behind it does not take for one.
+func TestAddThatBrokeOff(t *testing.T) {
+	c, leader := startCluster(t, 3)
+	joiner := c.addNode("n4")
+	joiner.join = true
+	joiner.start()
+	half := cluster.Member{ID: "n4", RaftAddress: joiner.addr, HTTPAddress: "http-n4", Priority: cluster.DefaultPriority, Eligible: true, Lifecycle: cluster.Joining}
+	if r, err := leader.Propose(within(t, patience), state.Command{Kind: state.KindMember, Member: &half}); err != nil || r.Err != nil {
+		t.Fatal(err, r.Err)
+	}
+	eventually(t, "n4 is a voter", func() bool { return joiner.Status().Suffrage() == cluster.Voter })
+
+	ctx := within(t, patience)
+	if err := leader.AddMember(ctx, cluster.MemberAdd{ID: "n5", RaftAddress: freeAddress(t), HTTPAddress: "http-n5", Promote: true}); err != nil {
+		t.Fatal(err)
+	}
+	if err := leader.RemoveMember(ctx, "n5"); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range leader.View().Members() {
+		if m.ID == "n5" && (!m.Removed || m.Lifecycle != cluster.Active) {
+			t.Errorf("record %+v: without its last step the removal would have been undone", m)
+		}
+	}
+}
+
 func wantStatus(t *testing.T, err error, status int) {
 	t.Helper()
 	var e *cluster.Error
@@ -92,6 +119,8 @@ func TestMembershipRefusals(t *testing.T) {
 	wantStatus(t, leader.PatchMember(ctx, "n1", cluster.MemberPatch{Suffrage: &bad}), 400)
 	wantStatus(t, leader.AddMember(ctx, cluster.MemberAdd{ID: "N!", RaftAddress: "x"}), 400)
 	wantStatus(t, leader.AddMember(ctx, cluster.MemberAdd{ID: "n5", RaftAddress: leader.addr}), 400)
+	wantStatus(t, leader.AddMember(ctx, cluster.MemberAdd{ID: "n1", RaftAddress: "x:1", HTTPAddress: "http-n1"}), 400)
+	wantStatus(t, leader.AddMember(ctx, cluster.MemberAdd{ID: "n1", RaftAddress: c.nodes["n1"].addr, HTTPAddress: "elsewhere"}), 400)
 	wantCode(t, c.others(leader)[0].AddMember(ctx, cluster.MemberAdd{ID: "n5", RaftAddress: "x:1"}), cluster.CodeNoLeader)
 
 	prio = 7

@@ -38,6 +38,7 @@ type memberInputs struct {
 type memberPlan struct {
 	commands []state.Command              // records to write
 	promote  cluster.NodeID               // "": nobody
+	complete cluster.NodeID               // whose addition broke off half-way; "": nobody's
 	stable   map[cluster.NodeID]time.Time // since when each joining non-voter is caught up
 	remove   cluster.NodeID               // "": nobody
 	silent   map[cluster.NodeID]time.Time // since when each voter is out of contact
@@ -69,6 +70,11 @@ func planMembers(now time.Time, in memberInputs) memberPlan {
 		plan.stable[s.ID] = since
 		if now.Sub(since) >= promoteAfter && !in.settling && plan.promote == "" && quorumAtRisk(withVoter(in.servers, s.ID), in.contact) == "" {
 			plan.promote = s.ID
+		}
+	}
+	for id, rec := range in.records {
+		if !in.settling && halfAdded(rec, in.servers) && (plan.complete == "" || id < plan.complete) {
+			plan.complete = id
 		}
 	}
 	plan.silent, plan.remove = planRemoval(now, in)
@@ -211,6 +217,9 @@ func (n *Node) keepMembers(ctx context.Context, inst *instance, term uint64) {
 				n.log.Debug("member record not written", "error", err, "refused", result.Err)
 				break
 			}
+		}
+		if plan.complete != "" {
+			n.completeAdd(ctx, plan.complete)
 		}
 		if plan.promote != "" {
 			n.promoteJoined(ctx, plan.promote)

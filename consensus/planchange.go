@@ -67,7 +67,7 @@ func planChange(in changeInputs) cluster.Plan {
 	case err != nil:
 		p.Refusal = cluster.Errorf(cluster.CodeInternal, "%w", err)
 	case ch.Add != nil:
-		in.planAdd(&p, known && member)
+		in.planAdd(&p, rec, known && member)
 	case !known || !member && ch.Patch != nil:
 		p.Refusal = notFound(ch.ID)
 	case ch.Patch != nil:
@@ -89,9 +89,9 @@ func planChange(in changeInputs) cluster.Plan {
 	return p
 }
 
-func (in changeInputs) planAdd(p *cluster.Plan, member bool) {
+func (in changeInputs) planAdd(p *cluster.Plan, rec cluster.Member, member bool) {
 	add := *in.change.Add
-	if err := checkAdd(add, in.servers); err != nil {
+	if err := checkAdd(add, in.servers, rec); err != nil {
 		p.Refusal = err
 		return
 	}

@@ -238,11 +238,7 @@ func (o *operator) repairMember(m *member, now apiv1.Cluster) error {
 	case is.Lifecycle == string(cluster.Draining):
 		return o.drain(m, "undrain")
 	case is.Suffrage != voter:
-		if is.Lifecycle == string(cluster.Joining) { // it is promoted by itself, once it has been added altogether
-			if err := o.add(m); err != nil {
-				return err
-			}
-		} else {
+		if is.Lifecycle != string(cluster.Joining) { // or it is added altogether, and promoted, by itself
 			err := o.suffrage(m.index, voter)
 			if e, ok := errors.AsType[*cluster.Error](err); ok && e.Status == http.StatusNotFound {
 				return o.bringBack(m) // it was being added, or removed, when the leader was lost
