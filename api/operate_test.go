@@ -166,14 +166,14 @@ func TestTransferThatFailsLate(t *testing.T) {
 			carry: func(ctx context.Context) error {
 				<-ctx.Done()
 				time.Sleep(50 * time.Millisecond) // to see who leads
-				return &cluster.Error{Code: cluster.CodeTransferFailed, Status: 504, Detail: "told, and n1 leads"}
+				return &cluster.Error{Code: cluster.CodeTransferFailed, Status: 504, Detail: "told, and n3 leads", Leader: "n3"}
 			},
 		}
 	}
 	_, follower := pair(t, late)
 	for path, body := range map[string]string{"/admin/transfer": `{"timeout_ms":100}`, "/admin/failover": `{}`} {
 		p := follower.do("POST", path, body, "Content-Type", jsonBody).is(t, 504, cluster.CodeTransferFailed)
-		if !strings.Contains(p.Detail, "n1 leads") {
+		if !strings.Contains(p.Detail, "n3 leads") || p.LeaderID != "n3" { // not n1, which the nodes follow still
 			t.Errorf("%s: %+v", path, p)
 		}
 	}

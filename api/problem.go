@@ -64,9 +64,12 @@ func (s *Server) problem(e *cluster.Error) apiv1.Problem {
 		Retryable: e.Retryable(),
 	}
 	p.Votes = wireVotes(e.Votes)
-	if v := s.leader.known(); v.id != "" {
-		p.LeaderID = string(v.id)
-		p.LeaderAddress = s.httpAddress(v.id)
+	leader := e.Leader // what this node follows may be a moment older
+	if leader == "" {
+		leader = s.leader.known().id
+	}
+	if leader != "" {
+		p.LeaderID, p.LeaderAddress = string(leader), s.httpAddress(leader)
 	}
 	return p
 }

@@ -96,6 +96,7 @@ type Error struct {
 	RetryAfter time.Duration `codec:"ra,omitempty"` // 0: none
 	Revision   uint64        `codec:"r,omitempty"`  // current revision, for CodeConditionFailed
 	Votes      []Vote        `codec:"-"`            // what each voter said, for CodeVoteDenied
+	Leader     NodeID        `codec:"-"`            // who leads, by what the error is about; "": whoever is known to
 	Err        error         `codec:"-"`            // cause, not shown to users
 }
 

@@ -183,7 +183,7 @@ func (t *Transfer) explain(ctx context.Context, term uint64, h cluster.Handover,
 		case st.LeaderID == h.To && st.Term > term:
 			return nil // late, but it arrived
 		case st.LeaderID != "" && st.Term > term:
-			return failedAfter("node %s was told to stand, but node %s leads (term %d): %w", h.To, st.LeaderID, st.Term, cause)
+			return failedAfter(st.LeaderID, "node %s was told to stand, but node %s leads (term %d): %w", h.To, st.LeaderID, st.Term, cause)
 		case st.LeaderID == "" && !returned:
 			// The target has had its time. Raft's timers would take theirs, and
 			// while failover is paused nobody else may stand.
@@ -197,15 +197,17 @@ func (t *Transfer) explain(ctx context.Context, term uint64, h cluster.Handover,
 		case <-changed:
 		case <-ctx.Done():
 			if st.LeaderID != "" {
-				return failedAfter("node %s was told to stand, but node %s goes on leading (term %d): %w", h.To, st.LeaderID, st.Term, cause)
+				return failedAfter(st.LeaderID, "node %s was told to stand, but node %s goes on leading (term %d): %w", h.To, st.LeaderID, st.Term, cause)
 			}
-			return failedAfter("node %s was told to stand, and no leader is known: %w", h.To, cause)
+			return failedAfter("", "node %s was told to stand, and no leader is known: %w", h.To, cause)
 		}
 	}
 }
 
-func failedAfter(format string, args ...any) error {
+// failedAfter is a transfer that went wrong once the target was told to stand;
+// leader is who leads then, "" when nobody is known to.
+func failedAfter(leader cluster.NodeID, format string, args ...any) error {
 	err := cluster.Errorf(cluster.CodeTransferFailed, format, args...)
-	err.Status = 504
+	err.Status, err.Leader = 504, leader
 	return err
 }

@@ -185,6 +185,9 @@ func TestTo(t *testing.T) {
 					}
 				} else {
 					var e *cluster.Error
+					if errors.As(err, &e) && e.Status == 504 && e.Leader != f.Status().LeaderID {
+						t.Errorf("it names %q as leader, %q leads", e.Leader, f.Status().LeaderID)
+					}
 					if !errors.As(err, &e) || e.Code != tt.code || e.HTTPStatus() != tt.status || !strings.Contains(e.Detail, tt.detail) {
 						t.Fatalf("%v", err)
 					}

@@ -67,21 +67,24 @@ func acquainted(t *testing.T, c *Cluster) *Node {
 	return n
 }
 
-// rounds is how many transfers TestTransfersUnderLoad makes: a few, or as many
-// as NORTHSTAR_TRANSFERS says.
-func rounds(t *testing.T) int {
-	if s := os.Getenv("NORTHSTAR_TRANSFERS"); s != "" {
-		n, err := strconv.Atoi(s)
-		if err != nil {
-			t.Fatalf("NORTHSTAR_TRANSFERS: %v", err)
-		}
-		return n
+// rounds is how often a test does what it does: as usual, or as often as that
+// variable of the environment says.
+func rounds(t *testing.T, variable string, usual int) int {
+	t.Helper()
+	s := os.Getenv(variable)
+	if s == "" {
+		return usual
 	}
-	return 12
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		t.Fatalf("%s: %v", variable, err)
+	}
+	return n
 }
 
 // Planned transfers under writes arrive at the node that was named, or that a dry
 // run has foretold; the answers are true, and nothing acknowledged is lost.
+// NORTHSTAR_TRANSFERS=200 for 200 of them.
 func TestTransfersUnderLoad(t *testing.T) {
 	c := newCluster(t, 3, "--failover-takeover-delay", "1h")
 	start(t, c)
@@ -93,7 +96,7 @@ func TestTransfersUnderLoad(t *testing.T) {
 	defer func() { stop(); writing.Wait() }()
 
 	arrived, foretold, plans := 0, 0, 0
-	total := rounds(t)
+	total := rounds(t, "NORTHSTAR_TRANSFERS", 12)
 	for round := range total {
 		old := leader(t, c)
 		asked := c.Nodes[rand.IntN(len(c.Nodes))]

@@ -1,0 +1,190 @@
+package proc
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// moment is about how long a transfer takes: a fault within it may come before the
+// target is told to stand, while it stands, or when it leads already.
+const moment = 8 * time.Millisecond
+
+// recorded waits until a node has on record who won a term, or a later one, and
+// gives the elections that it knows.
+func recorded(t *testing.T, n *Node, term uint64) []election {
+	t.Helper()
+	var page struct {
+		Items []election `json:"items"`
+	}
+	eventually(t, soon, func() error {
+		page.Items = nil
+		a, err := do(t.Context(), n, http.MethodGet, "/v1/elections?limit=50", nil)
+		if err == nil {
+			err = json.Unmarshal(a.Body, &page)
+		}
+		if err == nil && (len(page.Items) == 0 || page.Items[0].Term < term) {
+			err = fmt.Errorf("%s has no record of term %d: %s", n.ID, term, a.Body)
+		}
+		return err
+	})
+	return page.Items
+}
+
+// trueAnswer holds an answer to a transfer that began in a term against what the
+// cluster has on record: where it arrived, or who leads instead. It is asked after
+// a write, so that who leads now is on record.
+func trueAnswer(t *testing.T, m moved, old, target, witness *Node, term uint64) {
+	t.Helper()
+	switch {
+	case m.Status == http.StatusOK:
+		if m.NewLeaderID != target.ID || m.Term <= term {
+			t.Errorf("%s was named in term %d: %+v", target.ID, term, m)
+		}
+		// Who was lost at once may have left no record: then nobody else has one.
+		if all := recorded(t, witness, term); slices.ContainsFunc(all, func(e election) bool { return e.Term == m.Term && e.CandidateID != target.ID }) {
+			t.Errorf("another has won term %d: %+v", m.Term, all)
+		}
+	case m.Code != 4003:
+		if strict() { // an election of its own may come between on a busy machine
+			t.Errorf("answer: %+v", m)
+		}
+	case m.Status == http.StatusConflict && m.LeaderID != old.ID:
+		t.Errorf("it failed before %s was told, and %q leads, not %s: %+v", target.ID, m.LeaderID, old.ID, m)
+	case m.LeaderID == "":
+		if strict() || !strings.Contains(m.Detail, "no leader is known") {
+			t.Errorf("it names nobody: %+v", m)
+		}
+	default:
+		if all := recorded(t, witness, term); !slices.ContainsFunc(all, func(e election) bool { return e.CandidateID == m.LeaderID && e.Term >= term }) {
+			t.Errorf("%s has led no term since %d: %+v, %+v", m.LeaderID, term, m, all)
+		}
+	}
+}
+
+// strict says that the machine has nothing else to do.
+func strict() bool { return os.Getenv("NORTHSTAR_TRANSFER_FAULTS") != "" }
+
+// targetFails transfers leadership to a node, again and again, to which something
+// happens meanwhile. Writes through the others go on: with nothing else to do on
+// the machine, within a second.
+func targetFails(t *testing.T, c *Cluster, during func(target *Node) error, after func(target *Node) error) {
+	t.Helper()
+	answers := map[int]int{}
+	var gaps []time.Duration
+	for round := range rounds(t, "NORTHSTAR_TRANSFER_FAULTS", 2) {
+		old := steadyUnderWrites(t, c)
+		rest := others(c, old)
+		target, third := rest[0], rest[1]
+		if rand.IntN(2) == 0 {
+			target, third = third, target
+		}
+		term := mustStatus(t, old).Term
+		asked := []*Node{old, third}[rand.IntN(2)]
+		writes := newPulse(t, []*Node{old, third})
+		answer := make(chan moved, 1)
+		first := round%2 == 0 // before the leader can have noticed, which is before the target is told
+		if first {
+			if err := during(target); err != nil {
+				t.Fatal(err)
+			}
+		}
+		go func() {
+			answer <- move(t, asked, "/admin/transfer", fmt.Sprintf(`{"target_leader_id":%q,"timeout_ms":10000,"reason":"drill"}`, target.ID))
+		}()
+		if !first {
+			pause(rand.N(moment))
+			if err := during(target); err != nil {
+				t.Fatal(err)
+			}
+		}
+		m := <-answer
+		answers[m.Status]++
+		mustPut(t, &Cluster{Nodes: []*Node{old, third}}, "k", "after it")
+		trueAnswer(t, m, old, target, third, term)
+		gaps = append(gaps, writes.end())
+		if err := after(target); err != nil {
+			t.Fatal(err)
+		}
+	}
+	slices.Sort(gaps)
+	t.Logf("answers by status: %v; the longest time without a write: p50 %v, max %v", answers, gaps[len(gaps)/2], gaps[len(gaps)-1])
+	if strict() && gaps[len(gaps)-1] > time.Second {
+		t.Errorf("no write for %v", gaps[len(gaps)-1])
+	}
+}
+
+// The target of a transfer is killed, stopped, or cut off in the middle of it:
+// somebody leads soon, writes go on, and the answer says who leads.
+// NORTHSTAR_TRANSFER_FAULTS=20 for 20 of each, held to a second.
+func TestTransferTargetFails(t *testing.T) {
+	t.Run("killed", func(t *testing.T) {
+		c := newCluster(t, 3, "--failover-takeover-delay", "1h")
+		start(t, c)
+		targetFails(t, c, func(n *Node) error { n.Kill(); return nil }, c.StartNode)
+	})
+	t.Run("paused", func(t *testing.T) {
+		c := newCluster(t, 3, "--failover-takeover-delay", "1h")
+		start(t, c)
+		targetFails(t, c, (*Node).Pause, func(n *Node) error { return n.Signal(syscall.SIGCONT) })
+	})
+	t.Run("cut off", func(t *testing.T) {
+		c := newCluster(t, 3, "--failover-takeover-delay", "1h", "--insecure")
+		w := newNetwork(t, c)
+		start(t, c)
+		targetFails(t, c, w.Isolate, func(*Node) error { return w.Heal() })
+	})
+}
+
+// A target that is far behind is waited for while the old leader goes on taking
+// writes, and leads when it has caught up.
+func TestTransferTargetLags(t *testing.T) {
+	c := newCluster(t, 3, append([]string{"--failover-takeover-delay", "1h"}, patient...)...)
+	start(t, c)
+	old := acquainted(t, c)
+	rest := others(c, old)
+	target, third := rest[0], rest[1]
+	target.Kill()
+	value := strings.Repeat("v", 64<<10)
+	for i := range 300 { // far more than one message takes
+		mustPut(t, c, fmt.Sprintf("k%d", i), value)
+	}
+	term := mustStatus(t, old).Term
+	writes := newPulse(t, []*Node{old, third})
+	if err := c.StartNode(target); err != nil {
+		t.Fatal(err)
+	}
+	var m moved
+	eventually(t, soon, func() error { // refused until it is in contact
+		m = move(t, third, "/admin/transfer", fmt.Sprintf(`{"target_leader_id":%q,"reason":"drill"}`, target.ID))
+		if m.Status == http.StatusConflict {
+			trueAnswer(t, m, old, target, third, term)
+			return fmt.Errorf("%+v", m)
+		}
+		return nil
+	})
+	if trueAnswer(t, m, old, target, third, term); m.Status != http.StatusOK {
+		t.Errorf("answer: %+v", m)
+	}
+	after := mustStatus(t, target)
+	gap := writes.end()
+	t.Logf("no write for %v at most; %+v", gap, m)
+	if gap > patientMax/2 { // an election would have taken longer
+		t.Errorf("no write for %v", gap)
+	}
+	if after.LeaderID != target.ID {
+		t.Errorf("%s leads after it", after.LeaderID)
+	}
+	for _, k := range []string{"k0", "k299"} {
+		if a := mustGet(t, c, k); string(a.Body) != value {
+			t.Errorf("%s holds %d bytes", k, len(a.Body))
+		}
+	}
+}
