@@ -134,10 +134,18 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		reply(w, apiv1.Events{Items: []apiv1.Event{ev}, Missing: []string{"n3"}})
-	case "POST /admin/nodes/n2/drain", "POST /admin/nodes/n2/undrain":
-		reply(w, apiv1.MemberResult{ID: "n2", Message: "done"})
-	case "POST /admin/members", "PATCH /admin/members/n4", "DELETE /admin/members/n4":
-		reply(w, apiv1.MemberResult{ID: "n4", Message: "done"})
+	case "POST /admin/nodes/n1/drain":
+		reply(w, apiv1.MemberResult{ID: "n1", Message: "done"}) // it goes on leading
+	case "POST /admin/nodes/n2/drain", "POST /admin/nodes/n2/undrain", "POST /admin/members", "PATCH /admin/members/n4", "DELETE /admin/members/n4":
+		id := "n4"
+		if strings.HasPrefix(r.URL.Path, "/admin/nodes/") {
+			id = "n2"
+		}
+		if strings.Contains(string(body), `"dry_run":true`) {
+			reply(w, memberPlan(r.Method, id, string(body)))
+			return
+		}
+		reply(w, apiv1.MemberResult{ID: id, Message: "done"})
 	case "GET /admin/auto-failover", "POST /admin/auto-failover":
 		until := started.Add(time.Hour)
 		reply(w, apiv1.AutoFailoverState{PausedUntil: &until, Reason: "upgrade", Operator: "anna"})
@@ -192,6 +200,19 @@ func examplePlan(path string) apiv1.Plan {
 		p.Refusal = &apiv1.Refusal{Code: 4006, Name: "ERR_VOTE_DENIED", Status: 409, Detail: "node n2 gets no majority", Votes: []apiv1.Vote{
 			{VoterID: "n1", Reason: "log behind: 41 < 44"}, {VoterID: "n2", Granted: true, Reason: "itself"}, {VoterID: "n3", Reason: "log behind: 41 < 44"},
 		}}
+	}
+	return p
+}
+
+// memberPlan is of a change of the membership; a demotion is refused.
+func memberPlan(method, id, body string) apiv1.Plan {
+	p := apiv1.Plan{
+		DryRun: true, PlanID: "member.4." + id + ".0123456789abcdef", Action: "member_set", Term: 4, LeaderID: "n1", TargetID: id,
+		Summary: "node " + id + " is changed by " + method, Possible: true, Risk: "low",
+	}
+	if strings.Contains(body, "nonvoter") {
+		p.Possible, p.Risk, p.Summary = false, "high", "nothing: too few voters"
+		p.Refusal = &apiv1.Refusal{Code: 4016, Name: "ERR_QUORUM_AT_RISK", Status: 409, Detail: "of the 2 voters there would be, 2 are needed and 1 are in contact (silent: n3)"}
 	}
 	return p
 }
@@ -265,6 +286,19 @@ func TestGolden(t *testing.T) {
 		"kv_watch":           {"kv", "watch", "--since", "9"},
 		"kv_watch_json":      {"kv", "watch", "--since", "9", "-o", "json"},
 		"members_add":        {"members", "add", "n4", "--raft", "h:1", "--http", "h:2"},
+		"members_add_plan":   {"members", "add", "n4", "--raft", "h:1", "--http", "h:2", "--dry-run"},
+		"members_set_plan":   {"members", "set", "n4", "--priority", "7", "--readmit", "--dry-run"}, // asks nothing
+		"members_del_plan":   {"members", "remove", "n4", "--dry-run"},
+		"demote_plan":        {"members", "demote", "n4", "--dry-run"},
+		"demote_plan_json":   {"members", "demote", "n4", "--dry-run", "-o", "json"},
+		"drain":              {"drain", "n2", "--wait", "--reason", "upgrade"},
+		"drain_stays":        {"drain", "n1", "--wait", "--for", "200ms"},
+		"drain_json":         {"drain", "n2", "-o", "json"},
+		"drain_plan":         {"drain", "n2", "--wait", "--dry-run"},
+		"undrain":            {"undrain", "n2"},
+		"undrain_plan":       {"undrain", "n2", "--dry-run"},
+		"transfer_json":      {"transfer", "-o", "json"},
+		"recover_plan_json":  {"recover", "--survivors", "n1,n2", "--confirm", "c-1", "--dry-run", "-o", "json"},
 		"help":               {"--help"},
 		"help_kv_put":        {"kv", "put", "--help"},
 	} {

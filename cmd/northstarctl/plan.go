@@ -38,9 +38,11 @@ func (a *app) showPlan(p apiv1.Plan) error {
 		{"term", p.Term},
 		{"leader", orDash(p.LeaderID)},
 		{"about", orDash(p.TargetID)},
-		{"writes wait", gap},
 		{"risk", a.risk(p.Risk)},
 		{"affected", fmt.Sprintf("%d roles, %d sessions", p.Affected.Roles, p.Affected.Sessions)},
+	}
+	if p.How != "" || len(p.Candidates) > 0 { // somebody else is to lead
+		rows = append(rows, []any{"writes wait", gap})
 	}
 	if p.How != "" {
 		rows = append(rows, []any{"by", p.How})
