@@ -64,7 +64,7 @@ func runWorlds(ctx context.Context, args []string, out io.Writer) error {
 	sizes := fs.String("nodes", "3,5", "sizes of clusters")
 	kinds := fs.String("kinds", sim.DefaultKind, "kinds of worlds: "+strings.Join(sim.Kinds(), ", "))
 	fs.IntVar(&w.limit.worlds, "worlds", 0, "worlds of each kind and size (0: as many as it takes)")
-	fs.IntVar(&w.limit.faults, "faults", 0, "faults on each kind and size")
+	fs.IntVar(&w.limit.faults, "faults", 0, "faults with an effect on each kind and size")
 	seconds := fs.Int("seconds", 0, "seconds for all of it")
 	fs.Uint64Var(&w.from, "from", 1, "first seed")
 	procs := fs.Int("procs", runtime.NumCPU(), "processes at a time: one uses one core")

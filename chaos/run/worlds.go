@@ -3,11 +3,13 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"slices"
@@ -30,7 +32,7 @@ type worlds struct {
 	bin   string
 	out   io.Writer
 	from  uint64
-	limit struct{ worlds, faults int } // of each kind and size; 0: none
+	limit struct{ worlds, faults int } // of each kind and size, of faults those with an effect; 0: none
 	pages string                       // the directory for reports
 
 	mu     sync.Mutex
@@ -39,15 +41,17 @@ type worlds struct {
 
 // total is what was found with clusters of one kind and size.
 type total struct {
-	kind                             string
-	nodes                            int
-	next                             uint64 // seed
-	begun, worlds                    int
-	faults, messages, elections, ops int
-	undecided                        int
-	settled                          []time.Duration
-	cpu                              time.Duration
-	failures                         []summary
+	kind                     string
+	nodes                    int
+	next                     uint64 // seed
+	begun, worlds            int
+	injected, effective      int
+	faults                   map[sim.FaultKind]int // that had an effect, by kind
+	messages, elections, ops int
+	undecided                int
+	settled                  []time.Duration
+	cpu                      time.Duration
+	failures                 []summary
 }
 
 func (w *worlds) choose(kinds, sizes string) error {
@@ -60,7 +64,7 @@ func (w *worlds) choose(kinds, sizes string) error {
 			if err != nil || n < 3 || n > 9 {
 				return fmt.Errorf("-nodes: %q is no size of a cluster from 3 to 9", s)
 			}
-			w.totals = append(w.totals, &total{kind: kind, nodes: n, next: w.from})
+			w.totals = append(w.totals, &total{kind: kind, nodes: n, next: w.from, faults: map[sim.FaultKind]int{}})
 		}
 	}
 	return nil
@@ -131,7 +135,7 @@ func (w *worlds) wants(t *total) bool {
 	case w.limit.worlds > 0 && t.begun >= w.limit.worlds:
 		return false
 	case w.limit.faults > 0:
-		return t.faults < w.limit.faults
+		return t.effective < w.limit.faults
 	}
 	return true
 }
@@ -140,7 +144,11 @@ func (w *worlds) add(t *total, s summary) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	t.worlds++
-	t.faults += s.Faults
+	t.injected += s.Injected
+	t.effective += s.Effective()
+	for kind, n := range s.Faults {
+		t.faults[kind] += n
+	}
 	t.messages += s.Messages
 	t.elections += s.Elections
 	t.ops += s.Ops
@@ -173,13 +181,25 @@ func (t *total) String() string {
 	}
 	slices.Sort(t.settled)
 	at := func(q float64) time.Duration { return t.settled[int(q*float64(len(t.settled)-1))] }
-	return fmt.Sprintf("%s, %d nodes: %d worlds to seed %d, %d failed; %d faults (%.0f a CPU second), %d messages disturbed, %d elections, %d operations, %d keys undecided; settled in p50 %v p99 %v max %v",
-		t.kind, t.nodes, t.worlds, t.next-1, len(t.failures), t.faults, float64(t.faults)/t.cpu.Seconds(), t.messages, t.elections, t.ops, t.undecided, at(0.5), at(0.99), at(1))
+	return fmt.Sprintf("%s, %d nodes: %d worlds to seed %d, %d failed; %d faults with an effect (%.0f a CPU second) of %d injected, %d messages disturbed, %d elections, %d operations, %d keys undecided; settled in p50 %v p99 %v max %v\n  %s",
+		t.kind, t.nodes, t.worlds, t.next-1, len(t.failures), t.effective, float64(t.effective)/t.cpu.Seconds(), t.injected, t.messages, t.elections, t.ops, t.undecided, at(0.5), at(0.99), at(1), byKind(t.faults))
+}
+
+// byKind says how many faults there were of each kind, the most first.
+func byKind(faults map[sim.FaultKind]int) string {
+	kinds := slices.SortedFunc(maps.Keys(faults), func(a, b sim.FaultKind) int {
+		return cmp.Or(cmp.Compare(faults[b], faults[a]), cmp.Compare(a, b))
+	})
+	var parts []string
+	for _, k := range kinds {
+		parts = append(parts, fmt.Sprintf("%s %d", k, faults[k]))
+	}
+	return strings.Join(parts, ", ")
 }
 
 // describe prints a world, and how to see it again.
 func describe(out io.Writer, s summary) {
-	_, _ = fmt.Fprintf(out, "seed %d, %d nodes: %d faults, %d elections, digest %s\n", s.Seed, s.Nodes, s.Faults, s.Elections, s.Digest)
+	_, _ = fmt.Fprintf(out, "seed %d, %d nodes: %d faults, %d elections, digest %s\n", s.Seed, s.Nodes, s.Effective(), s.Elections, s.Digest)
 	if s.Timeline != nil {
 		_ = s.Timeline.Text(out) // there is nobody else to tell
 	}

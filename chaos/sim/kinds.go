@@ -52,9 +52,19 @@ func NewConfig(kind string, seed uint64, nodes int) (Config, error) {
 }
 
 // dense has four times as many faults in its time, and fewer clients: for runs of
-// a million.
+// a million. Of four seeds, one has an operator as well, one leases, and one a
+// node that comes back with an empty disk.
 func dense(seed uint64, nodes int) Config {
 	cfg := DefaultConfig(seed, nodes)
+	switch seed % 4 {
+	case 0:
+		cfg.Mix = OperatorMix()
+	case 1:
+		withLeases(&cfg)
+	case 2:
+		cfg.Mix[WipeRejoin] = 1
+	}
+	cfg.Mix = cfg.Mix.Add(Mix{Bridge: 4, Flap: 4})
 	cfg.Gap, cfg.Spell = Spell{2 * time.Millisecond, 120 * time.Millisecond}, Spell{5 * time.Millisecond, 500 * time.Millisecond}
 	cfg.Clients, cfg.Campaigners, cfg.Think = 1, 1, Spell{0, 150 * time.Millisecond}
 	return cfg
@@ -65,6 +75,7 @@ func brief(seed uint64, nodes int) Config {
 	cfg := DefaultConfig(seed, nodes)
 	cfg.Length = 3 * time.Second
 	cfg.Gap = Spell{5 * time.Millisecond, 300 * time.Millisecond}
+	cfg.Mix = cfg.Mix.Add(Mix{Bridge: 4, Flap: 4})
 	return cfg
 }
 
@@ -72,10 +83,17 @@ func brief(seed uint64, nodes int) Config {
 // may outlive.
 func lease(seed uint64, nodes int) Config {
 	cfg := DefaultConfig(seed, nodes)
+	withLeases(&cfg)
+	cfg.Readers, cfg.Remotes, cfg.Campaigners = 3, 0, 0
+	return cfg
+}
+
+// withLeases has nodes with leases, and much that takes leadership from those who
+// have one.
+func withLeases(cfg *Config) {
 	cfg.Mix[HandOver], cfg.Mix[Demote] = 20, 4
 	cfg.Build = configured(func(c *node.Config) { c.Election.Lease = true })
-	cfg.Leases, cfg.Readers, cfg.Remotes, cfg.Campaigners = true, 3, 0, 0
-	return cfg
+	cfg.Leases = true
 }
 
 // calm has faults that a cluster must hardly notice: nobody loses leadership, no

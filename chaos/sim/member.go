@@ -175,11 +175,13 @@ func (m *member) exited(inst *instance, err error) {
 	m.bury(false)
 }
 
-// kill ends the process at this moment, if one runs.
-func (m *member) kill(powerLoss bool) {
+// kill ends the process at this moment, and says whether one ran.
+func (m *member) kill(powerLoss bool) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	ran := m.inst != nil
 	m.bury(powerLoss)
+	return ran
 }
 
 // bury cuts the network at once, takes what is durable off the disk, and lets
@@ -234,6 +236,11 @@ func (m *member) current() (*instance, Node) {
 		return nil, nil
 	}
 	return m.inst, m.inst.node
+}
+
+func (m *member) runs() bool {
+	inst, _ := m.current()
+	return inst != nil
 }
 
 // sample looks at the member's term, log and state.

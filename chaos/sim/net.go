@@ -196,15 +196,16 @@ func (p *Proc) awaitThaw() {
 
 // Cut interrupts the way from one host to another: what is sent on it waits,
 // dials over it get no answer. The other direction stays as it is.
-func (n *Net) Cut(from, to string) {
+func (n *Net) Cut(from, to string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	l := n.link(from, to)
 	if l.cut {
-		return
+		return false
 	}
 	l.cut, l.since = true, time.Now()
 	n.eachConn(from, to, (*conn).armDeath)
+	return true
 }
 
 // Heal ends a Cut. What was held up arrives after the latency and a part of
@@ -232,11 +233,14 @@ func (n *Net) Heal(from, to string) {
 // Reject resets what is open between two hosts, and refuses what the first dials
 // from then on, as a firewall does that was told so: nothing of it says that a
 // process has died.
-func (n *Net) Reject(from, to string) {
+func (n *Net) Reject(from, to string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.link(from, to).shut = true
+	l := n.link(from, to)
+	news := !l.shut
+	l.shut = true
 	n.eachConn(from, to, func(c *conn) { c.die(syscall.ECONNRESET) })
+	return news
 }
 
 // Admit ends a Reject.

@@ -28,10 +28,7 @@ const (
 
 // OperatorMix is DefaultMix with somebody who operates the cluster meanwhile.
 func OperatorMix() Mix {
-	mix := DefaultMix()
-	mix[HandOver], mix[Failover], mix[Emergency], mix[PauseAuto] = 10, 8, 8, 4
-	mix[Demote], mix[Remove], mix[Drain], mix[Prefer] = 6, 4, 6, 4
-	return mix
+	return DefaultMix().Add(Mix{HandOver: 10, Failover: 8, Emergency: 8, PauseAuto: 4, Demote: 6, Remove: 4, Drain: 6, Prefer: 4})
 }
 
 const (
@@ -69,21 +66,31 @@ func (o *operator) operate(f Fault) (undo func()) {
 	case PauseAuto:
 		enabled, ttl := false, max(1, f.For.Milliseconds())
 		o.later(func() {
-			_ = o.ask(f.A, http.MethodPost, apiv1.PathAuto, apiv1.AutoFailover{Enabled: &enabled, TTLMS: &ttl}, nil)
+			o.took(f, o.ask(f.A, http.MethodPost, apiv1.PathAuto, apiv1.AutoFailover{Enabled: &enabled, TTLMS: &ttl}, nil))
 		})
 	case Demote:
-		o.later(func() { _ = o.suffrage(f.A, nonVoter) })
+		o.later(func() { o.took(f, o.suffrage(f.A, nonVoter)) })
 		return func() { o.later(func() { _ = o.suffrage(f.A, voter) }) }
 	case Drain:
-		o.later(func() { _ = o.drain(a, "drain") })
+		o.later(func() { o.took(f, o.drain(a, "drain")) })
 		return func() { o.later(func() { _ = o.drain(a, "undrain") }) }
 	case Prefer:
 		priority := 1 + int(f.Bits%255)
-		o.later(func() { _ = o.ask(f.B, http.MethodPatch, memberPath(a), apiv1.MemberPatch{Priority: &priority}, nil) })
+		o.later(func() {
+			o.took(f, o.ask(f.B, http.MethodPatch, memberPath(a), apiv1.MemberPatch{Priority: &priority}, nil))
+		})
 	case Remove:
 		o.later(func() { o.remove(f) })
 	}
 	return nil
+}
+
+// took counts an operator's fault whose call reached a node, whatever that said.
+func (o *operator) took(f Fault, err error) {
+	if e, ok := errors.AsType[*cluster.Error](err); ok && e.Status == 0 && e.Code == cluster.CodeNoLeader {
+		return // not sent
+	}
+	o.w.took(f.Kind)
 }
 
 // later does something beside the faults that follow.
@@ -133,7 +140,8 @@ func (o *operator) move(f Fault, path string, in any) {
 		before := o.w.safety.MaxTerm() // it may be that of an election that is under way
 		leads := o.w.leading().id == target
 		var moved apiv1.TransferResult
-		if err := o.ask(f.A, http.MethodPost, path, in, &moved); err != nil || leads {
+		err := o.ask(f.A, http.MethodPost, path, in, &moved)
+		if o.took(f, err); err != nil || leads {
 			return
 		}
 		if !o.w.safety.LedSince(target, before) {
@@ -150,7 +158,8 @@ func (o *operator) remove(f Fault) {
 	if !o.claim(f.A) {
 		return
 	}
-	if o.ask(o.w.leading().index, http.MethodDelete, memberPath(m), nil, nil) != nil {
+	err := o.ask(o.w.leading().index, http.MethodDelete, memberPath(m), nil, nil)
+	if o.took(f, err); err != nil {
 		o.release(f.A) // it may have happened: repair finds that out
 		return
 	}

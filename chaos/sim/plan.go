@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -20,6 +21,8 @@ const (
 	Mute       FaultKind = "mute"        // a node is heard by nobody, but hears
 	Split      FaultKind = "split"       // the nodes with an even bit from those with an odd one in Fault.Bits
 	CutOne     FaultKind = "cut one way" // from a node to another
+	Bridge     FaultKind = "bridge"      // as Split, but a node is heard on both sides, and hears both
+	Flap       FaultKind = "flap"        // what two nodes say to one another, cut and healed every Fault.Delay or so
 	Reject     FaultKind = "reject"      // a firewall resets what two nodes have open and refuses what the first dials
 	Slow       FaultKind = "slow link"   // from a node to another, by Fault.Delay
 	SlowIn     FaultKind = "slow in"     // all that is sent to a node, by Fault.Delay: answers come late
@@ -62,9 +65,9 @@ type Fault struct {
 func (f Fault) String() string {
 	s := fmt.Sprintf("%v for %v: %s %s", f.At, f.For, f.Kind, nodeName(f.A))
 	switch f.Kind {
-	case CutOne, Reject, Slow, Transfer, HandOver, Failover, Emergency:
+	case CutOne, Reject, Slow, Flap, Transfer, HandOver, Failover, Emergency:
 		s += "→" + nodeName(f.B)
-	case Split:
+	case Split, Bridge:
 		s += fmt.Sprintf(" %b", f.Bits)
 	}
 	if f.Delay > 0 {
@@ -99,6 +102,13 @@ func DefaultMix() Mix {
 		Kill: 10, PowerLoss: 6, KillAll: 1, Isolate: 10, Deafen: 5, Mute: 5, Split: 6, CutOne: 8, Slow: 8, SlowIn: 4,
 		Reject: 6, Loss: 5, LossReply: 4, Delay: 6, LateReply: 4, Repeat: 3, Lie: 4, Pause: 5, StallDisk: 4, SlowDisk: 4, FullDisk: 1, FailDisk: 2, Transfer: 4, KillVoter: 5,
 	}
+}
+
+// Add gives this mix with more kinds, or other weights.
+func (m Mix) Add(more Mix) Mix {
+	sum := maps.Clone(m)
+	maps.Copy(sum, more)
+	return sum
 }
 
 // Spell is how long faults last and how far apart they begin, each drawn from
@@ -151,6 +161,8 @@ func drawFault(r *rand.Rand, kind FaultKind, nodes int, at time.Duration, spell 
 		f.Chance, f.Of = 0.05+0.5*r.Float64(), drawMessages(r)
 	case Lie:
 		f.Chance = 0.05 + 0.5*r.Float64()
+	case Flap:
+		f.Delay = Spell{time.Millisecond, 150 * time.Millisecond}.draw(r)
 	case SlowDisk:
 		f.Delay = Spell{time.Millisecond, 100 * time.Millisecond}.draw(r)
 	case KillVoter:

@@ -46,6 +46,7 @@ func TestWhichWaysAFaultCuts(t *testing.T) {
 		"10 12":       {Kind: Mute, A: 1},
 		"12":          {Kind: CutOne, A: 1, B: 2},
 		"02 12 20 21": {Kind: Split, Bits: 0b100},
+		"02 20":       {Kind: Bridge, A: 1, Bits: 0b100},
 	} {
 		var got []string
 		for i := range 3 {

@@ -15,10 +15,25 @@ type rpcFaults struct {
 	w *World
 
 	mu     sync.Mutex
-	active []*Fault
+	active []*activeFault
 	seq    map[linkKey]uint64
 	hits   int
 	sent   messages
+}
+
+// activeFault is a fault of messages that lasts.
+type activeFault struct {
+	Fault
+	hit bool // it has hit a message
+}
+
+// hitBy counts a message that a fault has hit. Called with the lock held.
+func (r *rpcFaults) hitBy(f *activeFault) {
+	r.hits++
+	if !f.hit {
+		f.hit = true
+		r.w.took(f.Kind)
+	}
 }
 
 func newRPCFaults(w *World) *rpcFaults {
@@ -29,11 +44,12 @@ func newRPCFaults(w *World) *rpcFaults {
 func (r *rpcFaults) add(f Fault) (undo func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.active = append(r.active, &f)
+	added := &activeFault{Fault: f}
+	r.active = append(r.active, added)
 	return func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.active = slices.DeleteFunc(r.active, func(other *Fault) bool { return other == &f })
+		r.active = slices.DeleteFunc(r.active, func(other *activeFault) bool { return other == added })
 	}
 }
 
@@ -78,14 +94,17 @@ func (r *rpcFaults) decide(m transport.Message) (fault transport.Fault) {
 	r.seq[key]++
 	for _, f := range r.active {
 		if f.Kind == Hush {
-			fault.Drop = fault.Drop || m.From == r.w.members[f.A].id && (m.Kind == "vote" || m.Kind == "prevote")
+			if m.From == r.w.members[f.A].id && (m.Kind == "vote" || m.Kind == "prevote") {
+				fault.Drop = true
+				r.hitBy(f)
+			}
 			continue
 		}
 		h := hash(r.w.cfg.Seed+uint64(f.At), key.from, key.to, r.seq[key])
 		if f.Kind == Lie || f.Of != "" && f.Of != m.Kind || float64(h>>11)/(1<<53) >= f.Chance {
 			continue
 		}
-		r.hits++
+		r.hitBy(f)
 		switch f.Kind {
 		case Loss:
 			fault.Drop = true
@@ -127,7 +146,7 @@ func (r *rpcFaults) Claim(to cluster.NodeID, c cluster.Claim) cluster.Claim {
 		r.seq[key]++
 		h := hash(r.w.cfg.Seed+uint64(f.At), key.from, key.to, r.seq[key])
 		if float64(h>>11)/(1<<53) < f.Chance {
-			r.hits++
+			r.hitBy(f)
 			return lie(c, mix(h), len(r.w.members))
 		}
 	}

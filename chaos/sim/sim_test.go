@@ -64,7 +64,7 @@ func cpuTime() time.Duration {
 
 func (s *sum) add(r Result) {
 	s.worlds++
-	s.faults += r.Faults
+	s.faults += r.Injected
 	s.messages += r.Messages
 	s.elections += r.Elections
 	s.ops += len(r.History)
@@ -76,7 +76,7 @@ func (s *sum) String() string {
 	slices.Sort(s.settled)
 	at := func(q float64) time.Duration { return s.settled[int(q*float64(len(s.settled)-1))] }
 	rate := func(n int) float64 { return float64(n) / s.cpu.Seconds() }
-	return fmt.Sprintf("%d worlds, %d faults (%.0f per CPU second), %d messages disturbed, %d elections (%.0f per CPU second), %d operations, %d keys undecided; settled in p50 %v p99 %v max %v; %v, of which %v CPU",
+	return fmt.Sprintf("%d worlds, %d faults injected (%.0f per CPU second), %d messages disturbed, %d elections (%.0f per CPU second), %d operations, %d keys undecided; settled in p50 %v p99 %v max %v; %v, of which %v CPU",
 		s.worlds, s.faults, rate(s.faults), s.messages, s.elections, rate(s.elections), s.ops, s.undecided,
 		at(0.5), at(0.99), at(1), s.took.Round(time.Millisecond), s.cpu.Round(time.Millisecond))
 }
@@ -124,7 +124,7 @@ func simulate(t *testing.T, cfg Config) Result {
 	cpu := cpuTime()
 	res, report := Run(t, cfg)
 	s := Summary{
-		Kind: cmp.Or(os.Getenv("NORTHSTAR_SIM_KIND"), DefaultKind), Seed: cfg.Seed, Nodes: cfg.Nodes, Digest: fmt.Sprintf("%016x", res.Digest), Faults: res.Faults, Messages: res.Messages,
+		Kind: cmp.Or(os.Getenv("NORTHSTAR_SIM_KIND"), DefaultKind), Seed: cfg.Seed, Nodes: cfg.Nodes, Digest: fmt.Sprintf("%016x", res.Digest), Injected: res.Injected, Faults: res.Faults, Messages: res.Messages,
 		Elections: res.Elections, Ops: len(res.History), Undecided: res.Undecided, Settled: res.Settled, CPU: cpuTime() - cpu, Report: report, Timeline: res.Timeline,
 	}
 	for _, v := range res.Violations {

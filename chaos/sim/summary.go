@@ -6,22 +6,31 @@ import (
 	"northstar/chaos/report"
 )
 
+// Effective is how many faults had an effect.
+func (s Summary) Effective() (n int) {
+	for _, of := range s.Faults {
+		n += of
+	}
+	return n
+}
+
 // Summary is the outcome of one world on one line of JSON, which chaos/run
 // reads from the process that ran it.
 type Summary struct {
-	Kind       string         `json:"kind"`
-	Seed       uint64         `json:"seed"`
-	Nodes      int            `json:"nodes"`
-	Digest     string         `json:"digest"`
-	Faults     int            `json:"faults"`
-	Messages   int            `json:"messages"`
-	Elections  int            `json:"elections"`
-	Ops        int            `json:"ops"`
-	Undecided  int            `json:"undecided"`
-	Settled    time.Duration  `json:"settled_ns"`
-	CPU        time.Duration  `json:"cpu_ns"`
-	Violations []string       `json:"violations,omitempty"`
-	Report     string         `json:"report,omitempty"`
-	Keep       []int          `json:"keep,omitempty"` // the places of the faults that it takes to fail
-	Timeline   *report.Report `json:"timeline,omitempty"`
+	Kind       string            `json:"kind"`
+	Seed       uint64            `json:"seed"`
+	Nodes      int               `json:"nodes"`
+	Digest     string            `json:"digest"`
+	Injected   int               `json:"injected"`
+	Faults     map[FaultKind]int `json:"faults"` // of these, those that had an effect
+	Messages   int               `json:"messages"`
+	Elections  int               `json:"elections"`
+	Ops        int               `json:"ops"`
+	Undecided  int               `json:"undecided"`
+	Settled    time.Duration     `json:"settled_ns"`
+	CPU        time.Duration     `json:"cpu_ns"`
+	Violations []string          `json:"violations,omitempty"`
+	Report     string            `json:"report,omitempty"`
+	Keep       []int             `json:"keep,omitempty"` // the places of the faults that it takes to fail
+	Timeline   *report.Report    `json:"timeline,omitempty"`
 }

@@ -52,10 +52,10 @@ func tornVote(t *testing.T, seed uint64, torn bool) bool {
 	}
 	clients := w.startClients()
 	time.Sleep(2 * time.Second)
-	heal := w.cut(Fault{Kind: Isolate, A: 0})
+	heal, _ := w.cut(Fault{Kind: Isolate, A: 0})
 	time.Sleep(2 * time.Second)
 	w.sample()
-	up := w.down(false, w.members...)
+	up, _ := w.down(false, w.members...)
 	clients.stop()
 	heal()
 

@@ -92,14 +92,15 @@ type Result struct {
 	Seed       uint64
 	Violations []check.Violation
 	History    []check.Op
-	Faults     int            // injected
-	Messages   int            // lost, delayed or left unanswered beside that
-	Elections  int            // terms that had a leader
-	Commits    uint64         // highest index committed
-	Digest     uint64         // of all that happened, in its order
-	Undecided  int            // keys whose linearizability took too long to check
-	Settled    time.Duration  // from the healing until all agreed
-	Timeline   *report.Report // nil when nothing was violated and none was asked for
+	Injected   int               // faults
+	Faults     map[FaultKind]int // of these, those that had an effect
+	Messages   int               // lost, delayed or left unanswered beside that
+	Elections  int               // terms that had a leader
+	Commits    uint64            // highest index committed
+	Digest     uint64            // of all that happened, in its order
+	Undecided  int               // keys whose linearizability took too long to check
+	Settled    time.Duration     // from the healing until all agreed
+	Timeline   *report.Report    // nil when nothing was violated and none was asked for
 }
 
 // World is a cluster in a bubble of virtual time.
@@ -121,14 +122,18 @@ type World struct {
 	operator  *operator
 	timeline  *timeline
 
+	unhealed context.Context // ends when all is healed
+	healing  context.CancelFunc
+
 	calmTerm uint64 // the term at calmAfter; only sample writes it
 
 	mu         sync.Mutex
 	violations []check.Violation
 	leader     int // index of the member that led the newest term
 	leaderTerm uint64
-	faults     int
-	tooFew     bool // a disk was wiped while another held nothing yet: nobody may be left to elect
+	injected   int
+	faults     map[FaultKind]int // that had an effect
+	tooFew     bool              // a disk was wiped while another held nothing yet: nobody may be left to elect
 }
 
 // maxViolations is how many are kept: the first ones say what went wrong.
@@ -136,7 +141,8 @@ const maxViolations = 10
 
 // NewWorld makes a world. It is to be called, and run, in a synctest bubble.
 func NewWorld(ctx context.Context, cfg Config) *World {
-	w := &World{cfg: cfg, ctx: ctx, start: time.Now(), net: NewNet(cfg.Seed, cfg.Net), events: &trace{}, digest: &digest{}, history: &check.History{}, leader: 0}
+	w := &World{cfg: cfg, ctx: ctx, start: time.Now(), net: NewNet(cfg.Seed, cfg.Net), events: &trace{}, digest: &digest{}, history: &check.History{}, faults: map[FaultKind]int{}}
+	w.unhealed, w.healing = context.WithCancel(ctx)
 	w.net.digest = w.digest
 	w.safety = check.NewSafety(w.violated)
 	w.revisions = check.NewRevisions(w.violated)
@@ -237,10 +243,11 @@ func (w *World) Run() Result {
 	stopSampling()
 	w.end()
 
+	messages := w.rpc.count()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return Result{
-		Seed: w.cfg.Seed, Violations: w.violations, History: w.history.Ops(), Faults: w.faults, Messages: w.rpc.count(),
+		Seed: w.cfg.Seed, Violations: w.violations, History: w.history.Ops(), Injected: w.injected, Faults: w.faults, Messages: messages,
 		Digest: w.digest.value(), Elections: w.safety.Elections(), Commits: w.safety.MaxCommit(), Settled: settled,
 	}
 }

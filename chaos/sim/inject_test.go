@@ -1,0 +1,63 @@
+package sim
+
+import (
+	"maps"
+	"testing"
+	"time"
+)
+
+// Only faults that found something to break are counted, those of messages and
+// operators when they meet one.
+func TestFaultsWithAnEffect(t *testing.T) {
+	at := func(s float64, f Fault) Fault {
+		f.At = time.Duration(s * float64(time.Second))
+		if f.For == 0 {
+			f.For = time.Second
+		}
+		return f
+	}
+	cfg := DefaultConfig(1, 3)
+	cfg.Length = 12 * time.Second
+	cfg.Plan = []Fault{
+		at(2, Fault{Kind: Kill, A: 1}),
+		at(2.1, Fault{Kind: PowerLoss, A: 1}), // it is down already
+		at(2.2, Fault{Kind: Pause, A: 1}),
+		at(2.3, Fault{Kind: SlowDisk, A: 1, Delay: time.Millisecond}),
+		at(4, Fault{Kind: Isolate, A: 1}),
+		at(4.1, Fault{Kind: CutOne, A: 1, B: 0}), // that way is cut already
+		at(4.2, Fault{Kind: Mute, A: 0}),         // the other way is not
+		at(6, Fault{Kind: Bridge, A: 0, Bits: 0}),
+		at(6.1, Fault{Kind: Bridge, A: 0, Bits: 2}),
+		at(6.2, Fault{Kind: Flap, A: 0, B: 1, Delay: 50 * time.Millisecond}),
+		at(8, Fault{Kind: Loss, Chance: 1, Of: "timeout_now"}), // nobody sends any
+		at(8.1, Fault{Kind: Delay, Chance: 1, Of: "heartbeat", Delay: time.Millisecond}),
+		at(8.2, Fault{Kind: Hush, A: 2, For: time.Millisecond}),
+		at(9.5, Fault{Kind: WipeRejoin, A: 2, For: 100 * time.Millisecond}),
+		at(9.7, Fault{Kind: WipeRejoin, A: 1}), // one at most
+		at(10.5, Fault{Kind: Prefer, A: 0, B: 1, Bits: 9}),
+		at(10.6, Fault{Kind: KillAll}),
+	}
+	res, report := Run(t, cfg)
+	want := map[FaultKind]int{Kill: 1, Isolate: 1, Mute: 1, Bridge: 1, Flap: 1, Delay: 1, WipeRejoin: 1, Prefer: 1, KillAll: 1}
+	if report != "" || res.Injected != len(cfg.Plan) || !maps.Equal(res.Faults, want) {
+		t.Errorf("%d injected; with an effect %v, want %v\n%s", res.Injected, res.Faults, want, report)
+	}
+}
+
+// The kinds of worlds have, together, every kind of fault, and dense worlds all
+// but those that are planned for a single node.
+func TestDenseWorldsHaveEveryFault(t *testing.T) {
+	dense := Mix{}
+	for seed := range uint64(4) {
+		cfg, err := NewConfig("dense", seed, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dense = dense.Add(cfg.Mix)
+	}
+	for kind := range OperatorMix().Add(Mix{WipeRejoin: 1, Bridge: 1, Flap: 1}) {
+		if dense[kind] == 0 {
+			t.Errorf("never %s", kind)
+		}
+	}
+}
