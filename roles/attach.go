@@ -53,7 +53,7 @@ func (s stream) fresh(e *entry, now time.Duration) bool {
 // by another: at once, or after their grace. It returns when they have, or are
 // known to live on. With an error, CodeNoLeader as a rule, it is to be repeated.
 func (k *Keeper) Drop(ctx context.Context, list []cluster.Attachment) error {
-	ends, err := k.dropAll(list)
+	ends, unsure, err := k.dropAll(list)
 	if err != nil {
 		return err
 	}
@@ -65,20 +65,22 @@ func (k *Keeper) Drop(ctx context.Context, list []cluster.Attachment) error {
 			return noLeader("the end of a session whose connection broke could not be proposed")
 		}
 	}
+	if unsure { // and the next leader would know nothing of it
+		return noLeader("a session whose connection broke ends soon, unless another one holds it that this new leader has not heard of yet")
+	}
 	return nil
 }
 
-func (k *Keeper) dropAll(list []cluster.Attachment) ([]*ending, error) {
+func (k *Keeper) dropAll(list []cluster.Attachment) (ends []*ending, unsure bool, err error) {
 	view := k.deps.Consensus.View()
 	raw := k.deps.Clock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	r := k.reign
 	if r == nil {
-		return nil, noLeader("this node does not lead")
+		return nil, false, noLeader("this node does not lead")
 	}
 	now := r.clock.read(raw)
-	var ends []*ending
 	for _, a := range list {
 		e := r.sessions[a.Session]
 		if e == nil {
@@ -89,18 +91,19 @@ func (k *Keeper) dropAll(list []cluster.Attachment) ([]*ending, error) {
 			e = r.add(s, now)
 		}
 		if e.end == nil {
-			r.drop(e, a, now)
+			unsure = r.drop(e, a, now) || unsure
 		}
 		if e.end != nil {
 			ends = append(ends, e.end)
 		}
 	}
 	notify(r.reap)
-	return ends, nil
+	return ends, unsure, nil
 }
 
-// drop takes one connection from a session.
-func (r *reign) drop(e *entry, a cluster.Attachment, now time.Duration) {
+// drop takes one connection from a session. It is unsure when another one may hold
+// the session, of which this leader has not heard yet.
+func (r *reign) drop(e *entry, a cluster.Attachment, now time.Duration) (unsure bool) {
 	known, others := false, false
 	e.streams = slices.DeleteFunc(e.streams, func(s stream) bool {
 		known = known || s.id == a.Stream
@@ -109,6 +112,7 @@ func (r *reign) drop(e *entry, a cluster.Attachment, now time.Duration) {
 	})
 	grace := a.Grace
 	if !known && now < learnStreams {
+		unsure = !others && grace < unknownGrace
 		grace = max(grace, unknownGrace)
 	}
 	switch {
@@ -123,4 +127,5 @@ func (r *reign) drop(e *entry, a cluster.Attachment, now time.Duration) {
 		e.cause = state.CauseDisconnected
 		r.endNow(e)
 	}
+	return unsure
 }

@@ -139,8 +139,11 @@ func TestUnknownConnectionInAYoungReign(t *testing.T) {
 		b.keep(held(id, "1"))
 		b.end()
 		b.lead()
-		b.drop(held(id, "1"))
-		b.drop(held(other, "1"))
+		for _, s := range []string{id, other} {
+			if err := b.Drop(b.t.Context(), []cluster.Attachment{held(s, "1")}); !cluster.IsCode(err, cluster.CodeNoLeader) {
+				t.Fatalf("as if it was known what becomes of the session: %v", err)
+			}
+		}
 		time.Sleep(100 * time.Millisecond)
 		b.keep(held(id, "2")) // its node tells the new leader
 		time.Sleep(time.Second)
@@ -148,8 +151,31 @@ func TestUnknownConnectionInAYoungReign(t *testing.T) {
 			t.Fatalf("attached elsewhere: %v; not attached: %v", b.lives(id), b.lives(other))
 		}
 		b.drop(held(id, "3"))
+		b.drop(held(other, "1")) // again, as its node was told to
 		if !b.lives(id) {
 			t.Fatal("ended although connection 2 stands")
+		}
+	})
+}
+
+// The reign that heard of the end of a connection may be over before the session
+// is: the next one must be told.
+func TestEndOfAConnectionOutlivesAReign(t *testing.T) {
+	inReign(t, func(b *bench) {
+		a := held(b.session(t, "s", time.Hour), "1")
+		b.keep(a)
+		told := false
+		for range 3 {
+			b.end()
+			b.lead()
+			told = told || b.Drop(b.t.Context(), []cluster.Attachment{a}) == nil
+			time.Sleep(unknownGrace / 2)
+		}
+		for deadline := time.Now().Add(learnStreams + unknownGrace); !told && time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+			told = b.Drop(b.t.Context(), []cluster.Attachment{a}) == nil
+		}
+		if !told || b.lives(a.Session) {
+			t.Errorf("told: %v; the session lives on: %v", told, b.lives(a.Session))
 		}
 	})
 }
