@@ -51,6 +51,13 @@ func (n *Node) Riding() bool {
 	return !n.queue.open && slices.ContainsFunc(n.queue.flying, func(p *proposal) bool { return !p.own })
 }
 
+// HasWrites says whether a user's write waits, or Raft has it.
+func (n *Node) HasWrites() bool {
+	n.queue.mu.Lock()
+	defer n.queue.mu.Unlock()
+	return len(n.queue.users) > 0 || slices.ContainsFunc(n.queue.flying, func(p *proposal) bool { return !p.own })
+}
+
 // LeaseFloor is since when sends count for the lease.
 func (n *Node) LeaseFloor() time.Time {
 	n.lease.mu.Lock()

@@ -6,6 +6,7 @@ import (
 
 	"northstar/cluster"
 	"northstar/state"
+	"northstar/transport"
 )
 
 // TestWipedNode loses a disk. The node must not vote as if it never had, must
@@ -210,6 +211,47 @@ func TestOldMemberKeepsNobodyFromWriting(t *testing.T) {
 	_, err := leader.Propose(within(t, patience), batch)
 	wantStatus(t, err, 409)
 	if n := leader.View().AuditCounts().Records; n != [2]uint64{2, 0} {
+		t.Errorf("records %v", n)
+	}
+}
+
+// The record of a call that comes before a new process has read its log is in the
+// command all the same: only then does it know what every member reads.
+func TestAuditRecordOfACallBeforeTheLeaderStart(t *testing.T) {
+	c, leader := startCluster(t, 3)
+	eventually(t, "the records say what members read", func() bool { return leader.ReadsVersion() == state.CommandVersion })
+	c.write("a", "1")
+	c.everywhere("a", "1")
+	for _, n := range c.nodes {
+		n.drop(func(m transport.Message) bool { return m.Kind == "append" })
+		n.stop()
+	}
+	for _, n := range c.nodes {
+		n.start()
+	}
+	eventually(t, "one says that it leads", func() bool {
+		for _, n := range c.nodes {
+			if n.Status().Role == cluster.Leader {
+				leader = n
+			}
+		}
+		return leader.Status().Role == cluster.Leader
+	})
+	proposed := make(chan error, 1)
+	go func() {
+		_, err := leader.Propose(within(t, patience), state.Command{
+			Kind: state.KindPut, Put: &state.Put{Key: "k", Value: []byte("v")}, Audit: &state.AuditRecord{Who: "ann", What: "PUT /v1/kv/k"},
+		})
+		proposed <- err
+	}()
+	eventually(t, "it waits, or is in the log already", leader.HasWrites)
+	for _, n := range c.nodes {
+		n.drop(nil)
+	}
+	if err := <-proposed; err != nil {
+		t.Fatal(err)
+	}
+	if n := leader.View().AuditCounts().Records; n != [2]uint64{1, 0} {
 		t.Errorf("records %v", n)
 	}
 }

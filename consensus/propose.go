@@ -93,6 +93,9 @@ func (n *Node) admitProposal(cmd *state.Command, own bool) *cluster.Error {
 	if err := cmd.Validate(); err != nil {
 		return err
 	}
+	if !own && !n.queue.isOpen() {
+		return nil // what every member reads is known when it is taken: see writable
+	}
 	return n.admitVersion(cmd)
 }
 
@@ -132,15 +135,19 @@ func (n *Node) mayWrite(own bool) *cluster.Error {
 	return nil
 }
 
-// writable settles what may not be written any more, and gives the rest.
-func (n *Node) writable(batch []*proposal) []*proposal {
-	err := n.mayWrite(false)
-	if err == nil || len(batch) == 0 {
-		return batch
+// writable settles what may not be written any more, and what some member cannot
+// read, and gives the rest.
+func (n *Node) writable(batch []*proposal) (rest []*proposal) {
+	if len(batch) == 0 {
+		return nil
 	}
-	var rest []*proposal
+	held := n.mayWrite(false)
 	for _, p := range batch {
-		if p.own {
+		err := held
+		if err == nil {
+			err = n.admitVersion(&p.cmd)
+		}
+		if p.own || err == nil {
 			rest = append(rest, p)
 		} else {
 			p.settle(outcome{err: err})

@@ -199,6 +199,12 @@ func (q *queue) done() {
 	}
 }
 
+func (q *queue) isOpen() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.open
+}
+
 // setGate opens or closes the gate. Closing leaves proposals in the queue.
 func (q *queue) setGate(open bool) {
 	q.mu.Lock()
