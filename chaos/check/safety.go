@@ -37,13 +37,15 @@ const (
 	Stability          = "a leader that nothing is wrong with goes on leading"
 	OneLease           = "no two leases at once"
 	VacancyBound       = "a role is taken over within its holder's TTL and a second"
+	AuditOnce          = "an operator's call has one audit record, in order"
+	AttachedEnds       = "a session ends with the connection that holds it"
 )
 
 // Invariants are all of them.
 var Invariants = []string{
 	OneLeader, TermGrows, LogMatching, LeaderCompleteness, StateMachineSafety, SameState, RevisionsGrow,
 	FreshReads, Linearizability, Convergence, Idempotency, WatchOrder, OneHolder, Fencing, SessionsLive, Arrival,
-	StepsDown, Liveness, Stability, OneLease, VacancyBound, RunOn, KnownErrors,
+	StepsDown, Liveness, Stability, OneLease, VacancyBound, AuditOnce, AttachedEnds, RunOn, KnownErrors,
 }
 
 // Violation is one broken invariant.

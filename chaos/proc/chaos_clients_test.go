@@ -33,6 +33,8 @@ type chaosClients struct {
 	watchers  []*chaosWatcher
 	watching  sync.WaitGroup
 	roles     tenures
+	operator  *chaosOperator
+	holders   *chaosHolders
 }
 
 const (
@@ -68,6 +70,8 @@ func (s *suite) startClients() *chaosClients {
 		c.watching.Go(func() { c.watch(w, follow) })
 	}
 	c.startCampaigners()
+	c.startOperator()
+	c.startHolders()
 	return c
 }
 

@@ -126,6 +126,14 @@ func (s *suite) killAll(d time.Duration) {
 	for _, n := range s.cluster.Nodes {
 		s.begin(n)
 	}
+	for up := 0; up <= len(s.cluster.Nodes)/2 && !s.t.Failed(); pause(5 * time.Millisecond) { // until a majority runs
+		up = 0
+		for _, n := range s.cluster.Nodes {
+			if _, err := statusAt(s.t.Context(), "http://"+n.HTTP); err == nil {
+				up++
+			}
+		}
+	}
 }
 
 func (s *suite) cut(d time.Duration, begin func() error) {

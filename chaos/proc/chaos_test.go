@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"slices"
 	"strconv"
@@ -30,7 +31,9 @@ const segment = 40
 // NORTHSTAR_CHAOS_ITERATIONS says how many faults, NORTHSTAR_CHAOS_SECONDS for how
 // long instead, NORTHSTAR_CHAOS_SEED which, NORTHSTAR_CHAOS_NODES on how many nodes;
 // NORTHSTAR_CHAOS_REPORT is a directory for the page, which is written to out/chaos
-// only when something is wrong otherwise.
+// only when something is wrong otherwise. How soon there were leaders and writes is
+// always told, and with NORTHSTAR_CHAOS_FIGURES=1 it fails when that is less than
+// promised: not on a machine that does much else.
 func TestChaos(t *testing.T) {
 	iterations, seconds := setting(t, "ITERATIONS", 8), setting(t, "SECONDS", 0)
 	s := newSuite(t, setting(t, "NODES", 3), uint64(setting(t, "SEED", int(time.Now().Unix()%1_000_000))))
@@ -54,6 +57,12 @@ func TestChaos(t *testing.T) {
 		s.check(clients)
 	}
 	t.Log(s.summary())
+	s.mu.Lock()
+	f := s.figures()
+	s.mu.Unlock()
+	if why := f.Missed(); why != "" && setting(t, "FIGURES", 0) != 0 {
+		t.Error(why)
+	}
 	s.saveReport()
 }
 
@@ -86,6 +95,7 @@ type suite struct {
 	reigns  []timeline.Reign
 	leaders map[uint64]string // by term
 	acks    []time.Duration
+	probed  []time.Duration // acknowledgements of probes
 	broken  []check.Violation
 	ops     int
 	key     int // keys of this number are in use
@@ -115,6 +125,7 @@ func newSuite(t *testing.T, nodes int, seed uint64) *suite {
 	var looking sync.WaitGroup
 	for _, n := range s.cluster.Nodes {
 		looking.Go(func() { s.look(ctx, n.ID, "http://"+n.HTTP) })
+		looking.Go(func() { s.probe(ctx, n) })
 	}
 	t.Cleanup(func() { stop(); looking.Wait() })
 	return s
@@ -157,6 +168,35 @@ func (s *suite) leads(id string, term uint64) {
 	if known && other != id {
 		s.violated(check.Violation{Invariant: check.OneLeader, Detail: fmt.Sprintf("%s and %s both lead term %d", other, id, term)})
 	}
+}
+
+// probe writes at a node again and again.
+func (s *suite) probe(ctx context.Context, n *Node) {
+	for ctx.Err() == nil {
+		within, cancel := context.WithTimeout(ctx, time.Second)
+		a, err := put(within, n, "probe-"+n.ID, "x")
+		cancel()
+		if err == nil && a.Status == http.StatusOK {
+			s.mu.Lock()
+			s.probed = append(s.probed, s.now())
+			s.mu.Unlock()
+		}
+		pause(20 * time.Millisecond)
+	}
+}
+
+// figures measures what the probes saw: each fault is one that keeps its node from
+// taking part. Called with the lock held.
+func (s *suite) figures() *check.Figures {
+	run := check.Run{Nodes: len(s.cluster.Nodes), Acks: s.probed, End: s.now()}
+	for _, r := range s.reigns {
+		run.Reigns = append(run.Reigns, check.Reign(r))
+	}
+	for _, f := range s.faults {
+		run.Hits = append(run.Hits, check.Hit{Node: f.Node, From: f.From, To: f.To})
+	}
+	f := check.Measure(run)
+	return &f
 }
 
 // iterate injects one fault, ends it, and waits until every node takes a write.
@@ -203,6 +243,8 @@ func (s *suite) check(c *chaosClients) {
 		violations = append(violations, check.Watched(&w.watch, ops)...)
 	}
 	violations = append(violations, check.Holders(c.roles.tenures, c.roles.writes)...)
+	violations = append(violations, c.operator.check()...)
+	violations = append(violations, c.holders.check()...)
 	for _, v := range violations {
 		s.violated(v)
 	}
@@ -222,6 +264,7 @@ func (s *suite) report() timeline.Report {
 		Again:  fmt.Sprintf("make chaos SEED=%d (the same faults; processes are never exactly the same)", s.seed),
 		Length: s.now(), Faults: s.faults, Reigns: s.reigns, Gaps: timeline.GapsOf(s.acks, s.now()), Details: s.cluster.Logs(),
 	}
+	r.Figures = s.figures().String()
 	for _, n := range s.cluster.Nodes {
 		r.Nodes = append(r.Nodes, n.ID)
 	}
@@ -278,5 +321,6 @@ func (s *suite) summary() string {
 		at := func(q float64) time.Duration { return g[int(q*float64(len(g)-1))].Round(time.Millisecond) }
 		fmt.Fprintf(&b, "  %-16s %4d times: p50 %v, p99 %v, max %v\n", kind, len(g), at(0.5), at(0.99), at(1))
 	}
+	fmt.Fprintf(&b, "  %v\n", s.figures())
 	return b.String()
 }

@@ -21,8 +21,9 @@ type Report struct {
 	Broken  []string      `json:"broken"` // what was violated; empty: nothing
 	Faults  []Fault       `json:"faults"`
 	Reigns  []Reign       `json:"reigns"`
-	Gaps    []Gap         `json:"gaps"` // longer ones, in which no write was acknowledged
-	Ops     []Op          `json:"ops"`  // that show what is broken
+	Gaps    []Gap         `json:"gaps"`              // longer ones, in which no write was acknowledged
+	Ops     []Op          `json:"ops"`               // that show what is broken
+	Figures string        `json:"figures,omitempty"` // how soon there were leaders and writes; "": not measured
 	Details string        `json:"details,omitempty"`
 }
 
@@ -99,6 +100,9 @@ func (r Report) Text(w io.Writer) error {
 	p.printf("%s\n", r.Title)
 	for _, b := range r.Broken {
 		p.printf("  BROKEN: %s\n", b)
+	}
+	if r.Figures != "" {
+		p.printf("  %s\n", r.Figures)
 	}
 	for _, l := range lines {
 		p.printf("%12v  %s\n", l.at.Round(time.Microsecond), l.text)

@@ -18,6 +18,7 @@ import (
 	"sync"
 	"time"
 
+	"northstar/chaos/check"
 	"northstar/chaos/sim"
 )
 
@@ -51,6 +52,7 @@ type total struct {
 	undecided                int
 	settled                  []time.Duration
 	cpu                      time.Duration
+	figures                  check.Figures // of kinds that are measured
 	failures                 []summary
 }
 
@@ -86,6 +88,12 @@ func (w *worlds) run(ctx context.Context, procs int) error {
 	for _, t := range w.totals {
 		_, _ = fmt.Fprintln(w.out, t)
 		failed += len(t.failures)
+		if t.figures.Total > 0 {
+			_, _ = fmt.Fprintf(w.out, "  %v\n", &t.figures)
+		}
+		if why := t.figures.Missed(); why != "" {
+			all = append(all, fmt.Errorf("%s, %d nodes: %s", t.kind, t.nodes, why))
+		}
 	}
 	_, _ = fmt.Fprintf(w.out, "%v with %d processes\n", time.Since(start).Round(time.Second), procs)
 	if failed > 0 {
@@ -146,6 +154,9 @@ func (w *worlds) add(t *total, s summary) {
 	t.worlds++
 	t.injected += s.Injected
 	t.effective += s.Effective()
+	if s.Figures != nil {
+		t.figures.Add(*s.Figures)
+	}
 	for kind, n := range s.Faults {
 		t.faults[kind] += n
 	}

@@ -49,6 +49,9 @@ func (w *World) startClients() *clients {
 		}
 		cs.done.Go(c.run)
 	}
+	if w.cfg.Probes {
+		cs.startProbes()
+	}
 	for i := range w.cfg.Campaigners {
 		cs.startCampaigner(i)
 	}

@@ -18,6 +18,7 @@ func (w *World) inject(f Fault) {
 	w.timeline.fault(f)
 	w.mu.Lock()
 	w.injected++
+	w.hit(f)
 	w.mu.Unlock()
 	undo, took := w.apply(f)
 	if took {

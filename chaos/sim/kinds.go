@@ -34,6 +34,7 @@ var kinds = map[string]func(seed uint64, nodes int) Config{
 	"hushed": hushed,
 	"hang":   hang,
 	"probes": probes,
+	"single": single,
 }
 
 // Kinds are the names of the kinds of worlds.

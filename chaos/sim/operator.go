@@ -46,11 +46,12 @@ type operator struct {
 
 	mu     sync.Mutex
 	gone   []bool // by member: being removed and added again
+	times  []int  // by member: it was removed so often
 	closed bool   // nothing new is begun
 }
 
 func (w *World) newOperator() *operator {
-	return &operator{w: w, remote: w.newRemote("operator"), gone: make([]bool, len(w.members))}
+	return &operator{w: w, remote: w.newRemote("operator"), gone: make([]bool, len(w.members)), times: make([]int, len(w.members))}
 }
 
 // operate starts an operator's fault.
@@ -70,7 +71,16 @@ func (o *operator) operate(f Fault) (undo func()) {
 		})
 	case Demote:
 		o.later(func() { o.took(f, o.suffrage(f.A, nonVoter)) })
-		return func() { o.later(func() { _ = o.suffrage(f.A, voter) }) }
+		before := o.removals(f.A)
+		return func() {
+			o.later(func() {
+				// One that was added again meanwhile has nothing yet: made a voter by order, it can
+				// leave a cluster without a quorum that could elect.
+				if o.removals(f.A) == before {
+					_ = o.suffrage(f.A, voter)
+				}
+			})
+		}
 	case Drain:
 		o.later(func() { o.took(f, o.drain(a, "drain")) })
 		return func() { o.later(func() { _ = o.drain(a, "undrain") }) }
@@ -185,7 +195,14 @@ func (o *operator) claim(i int) bool {
 		return false
 	}
 	o.gone[i] = true
+	o.times[i]++
 	return true
+}
+
+func (o *operator) removals(i int) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.times[i]
 }
 
 func (o *operator) release(i int) {
@@ -245,20 +262,25 @@ func (o *operator) repairMember(m *member, now apiv1.Cluster) error {
 	}
 	switch is := now.Members[i]; {
 	case is.Lifecycle == string(cluster.Draining):
-		return o.drain(m, "undrain")
+		return o.orBringBack(m, o.drain(m, "undrain"))
 	case is.Suffrage != voter:
 		if is.Lifecycle != string(cluster.Joining) { // or it is added altogether, and promoted, by itself
-			err := o.suffrage(m.index, voter)
-			if e, ok := errors.AsType[*cluster.Error](err); ok && e.Status == http.StatusNotFound {
-				return o.bringBack(m) // it was being added, or removed, when the leader was lost
-			}
-			if err != nil {
+			if err := o.orBringBack(m, o.suffrage(m.index, voter)); err != nil {
 				return err
 			}
 		}
 		return fmt.Errorf("it is a %s, %s", is.Suffrage, is.Lifecycle)
 	}
 	return nil
+}
+
+// orBringBack brings a member back that an answer says is none: it was being
+// added, or removed, when the leader was lost, and has a record still.
+func (o *operator) orBringBack(m *member, err error) error {
+	if e, ok := errors.AsType[*cluster.Error](err); ok && e.Status == http.StatusNotFound {
+		return o.bringBack(m)
+	}
+	return err
 }
 
 // bringBack adds a member that is none any more, with an empty disk.

@@ -63,7 +63,7 @@ func Run(t *testing.T, cfg Config) (Result, string) {
 		w.Report(&report)
 	}
 	if len(res.Violations) > 0 || cfg.Timeline {
-		r := w.timelineOf(res.Violations)
+		r := w.timelineOf(res.Violations, res.Figures)
 		res.Timeline = &r
 	}
 	return res, report.String()

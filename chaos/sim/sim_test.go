@@ -125,7 +125,7 @@ func simulate(t *testing.T, cfg Config) Result {
 	res, report := Run(t, cfg)
 	s := Summary{
 		Kind: cmp.Or(os.Getenv("NORTHSTAR_SIM_KIND"), DefaultKind), Seed: cfg.Seed, Nodes: cfg.Nodes, Digest: fmt.Sprintf("%016x", res.Digest), Injected: res.Injected, Faults: res.Faults, Messages: res.Messages,
-		Elections: res.Elections, Ops: len(res.History), Undecided: res.Undecided, Settled: res.Settled, CPU: cpuTime() - cpu, Report: report, Timeline: res.Timeline,
+		Elections: res.Elections, Ops: len(res.History), Undecided: res.Undecided, Settled: res.Settled, Figures: res.Figures, CPU: cpuTime() - cpu, Report: report, Timeline: res.Timeline,
 	}
 	for _, v := range res.Violations {
 		s.Violations = append(s.Violations, v.Error())

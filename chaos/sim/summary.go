@@ -3,6 +3,7 @@ package sim
 import (
 	"time"
 
+	"northstar/chaos/check"
 	"northstar/chaos/report"
 )
 
@@ -29,6 +30,7 @@ type Summary struct {
 	Undecided  int               `json:"undecided"`
 	Settled    time.Duration     `json:"settled_ns"`
 	CPU        time.Duration     `json:"cpu_ns"`
+	Figures    *check.Figures    `json:"figures,omitempty"`
 	Violations []string          `json:"violations,omitempty"`
 	Report     string            `json:"report,omitempty"`
 	Keep       []int             `json:"keep,omitempty"` // the places of the faults that it takes to fail

@@ -62,13 +62,16 @@ func (t *timeline) acked() {
 }
 
 // timelineOf is the report of a world that has ended.
-func (w *World) timelineOf(violations []check.Violation) report.Report {
+func (w *World) timelineOf(violations []check.Violation, figures *check.Figures) report.Report {
 	t := w.timeline
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r := report.Report{
 		Title:  fmt.Sprintf("Simulated cluster of %d nodes, seed %d", w.cfg.Nodes, w.cfg.Seed),
 		Length: w.cfg.Length, Faults: t.faults, Reigns: t.reigns, Gaps: report.GapsOf(t.acks, w.cfg.Length),
+	}
+	if figures != nil {
+		r.Figures = figures.String()
 	}
 	for _, id := range w.ids() {
 		r.Nodes = append(r.Nodes, string(id))

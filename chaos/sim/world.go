@@ -30,10 +30,11 @@ type Config struct {
 	Plan   []Fault
 
 	Clients     int
-	Readers     int // further clients that only read, from any node
-	Remotes     int // further clients, over HTTP
-	Watchers    int // of all changes, over HTTP
-	Campaigners int // clients with sessions, for one role, over HTTP
+	Readers     int  // further clients that only read, from any node
+	Remotes     int  // further clients, over HTTP
+	Watchers    int  // of all changes, over HTTP
+	Campaigners int  // clients with sessions, for one role, over HTTP
+	Probes      bool // a writer at each node: what it sees is measured
 	Keys        int
 	ClockDrift  float64       // a node's lease and session clock runs at a rate drawn from 1 ± this
 	Think       Spell         // of a client's pause between operations
@@ -100,6 +101,7 @@ type Result struct {
 	Digest     uint64            // of all that happened, in its order
 	Undecided  int               // keys whose linearizability took too long to check
 	Settled    time.Duration     // from the healing until all agreed
+	Figures    *check.Figures    // nil without probes
 	Timeline   *report.Report    // nil when nothing was violated and none was asked for
 }
 
@@ -133,6 +135,8 @@ type World struct {
 	leaderTerm uint64
 	injected   int
 	faults     map[FaultKind]int // that had an effect
+	hits       []check.Hit       // of nodes that could not take part
+	probed     []time.Duration   // acknowledgements of probes
 	tooFew     bool              // a disk was wiped while another held nothing yet: nobody may be left to elect
 }
 
@@ -234,6 +238,7 @@ func (w *World) Run() Result {
 	time.Sleep(time.Until(w.start.Add(w.cfg.Length)))
 	w.checkStable()
 	clients.checkGap()
+	figures := w.figures()
 	w.operator.close()
 	w.heal()
 	healed := time.Now()
@@ -248,7 +253,7 @@ func (w *World) Run() Result {
 	defer w.mu.Unlock()
 	return Result{
 		Seed: w.cfg.Seed, Violations: w.violations, History: w.history.Ops(), Injected: w.injected, Faults: w.faults, Messages: messages,
-		Digest: w.digest.value(), Elections: w.safety.Elections(), Commits: w.safety.MaxCommit(), Settled: settled,
+		Digest: w.digest.value(), Elections: w.safety.Elections(), Commits: w.safety.MaxCommit(), Settled: settled, Figures: figures,
 	}
 }
 

@@ -1,0 +1,106 @@
+package check
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+const ms = time.Millisecond
+
+// every gives times from one to another, a step apart.
+func every(step, from, to time.Duration) (all []time.Duration) {
+	for at := from; at < to; at += step {
+		all = append(all, at)
+	}
+	return all
+}
+
+func TestMeasure(t *testing.T) {
+	second := time.Second
+	acks := func(parts ...[]time.Duration) []time.Duration { return slices.Concat(parts...) }
+	for _, tt := range []struct {
+		name      string
+		run       Run
+		elections []time.Duration
+		failovers time.Duration
+		total     time.Duration
+		down      time.Duration
+	}{
+		{
+			"a leader is lost, another follows 200 ms later, and a write 50 ms after that",
+			Run{
+				Nodes: 3, Reigns: []Reign{{"n1", 1, 0, 4020 * ms}, {"n2", 3, 4200 * ms, 10 * second}}, Hits: []Hit{{"n1", 4 * second, 6 * second}},
+				Acks: acks(every(50*ms, 0, 4*second), every(50*ms, 4250*ms, 10*second)), End: 10 * second,
+			},
+			[]time.Duration{200 * ms},
+			250 * ms, 9750 * ms, 0,
+		},
+		{
+			"leadership is moved",
+			Run{
+				Nodes: 3, Reigns: []Reign{{"n1", 1, 0, 2 * second}, {"n2", 2, 4010 * ms, 10 * second}, {"n1", 1, 3 * second, 4 * second}}, Hits: []Hit{{"n3", second, 2 * second}},
+				Acks: every(10*ms, 0, 10*second), End: 10 * second,
+			},
+			[]time.Duration{10 * ms},
+			10 * ms, 9990 * ms, 0,
+		},
+		{
+			"a follower hangs, and for half a second no write is taken",
+			Run{
+				Nodes: 3, Reigns: []Reign{{"n1", 1, 0, 10 * second}}, Hits: []Hit{{"n2", 4 * second, 6 * second}},
+				Acks: acks(every(50*ms, 0, 4*second), every(50*ms, 4450*ms, 10*second)), End: 10 * second,
+			},
+			nil, 0, 10 * second, 500 * ms,
+		},
+		{
+			"all are down for two seconds: it counts from when two of three are back",
+			Run{
+				Nodes: 3, Reigns: []Reign{{"n1", 1, 0, 4 * second}, {"n2", 2, 6500 * ms, 10 * second}}, Hits: []Hit{{"", 4 * second, 6 * second}, {"n3", 5 * second, 7 * second}},
+				Acks: acks(every(50*ms, 0, 4*second), every(50*ms, 6550*ms, 10*second)), End: 10 * second,
+			},
+			[]time.Duration{500 * ms},
+			2550 * ms, 7450 * ms, 0,
+		},
+		{
+			"a leader hangs, and for longer than a failover may take nobody follows",
+			Run{
+				Nodes: 3, Reigns: []Reign{{"n1", 1, 0, 10 * second}}, Hits: []Hit{{"n1", 4 * second, 6500 * ms}},
+				Acks: acks(every(50*ms, 0, 4*second), every(50*ms, 6500*ms, 10*second)), End: 10 * second,
+			},
+			nil, second, 9 * second, 1500 * ms,
+		},
+		{
+			"nobody follows",
+			Run{
+				Nodes: 3, Reigns: []Reign{{"n1", 1, 0, 4 * second}}, Hits: []Hit{{"n1", 4 * second, 9 * second}},
+				Acks: every(50*ms, 0, 4*second), End: 10 * second,
+			},
+			[]time.Duration{6 * second},
+			6 * second, 4 * second, 0,
+		},
+	} {
+		f := Measure(tt.run)
+		if !slices.Equal(f.Elections, tt.elections) || f.Failovers != tt.failovers || f.Total != tt.total || f.Down != tt.down {
+			t.Errorf("%s: %+v", tt.name, f)
+		}
+	}
+}
+
+func TestMissed(t *testing.T) {
+	for _, tt := range []struct {
+		f    Figures
+		want string
+	}{
+		{Figures{}, ""},
+		{Figures{Elections: make([]time.Duration, 10), Total: time.Hour, Down: 3 * time.Second}, ""},
+		{Figures{Elections: make([]time.Duration, 10), Total: time.Hour, Down: 4 * time.Second}, "99.889 %"},
+		{Figures{Elections: append(make([]time.Duration, 999), time.Hour)}, ""},
+		{Figures{Elections: append(make([]time.Duration, 900), time.Hour)}, "99.889 % of 901 elections"},
+	} {
+		if got := tt.f.Missed(); (got == "") != (tt.want == "") || !strings.Contains(got, tt.want) {
+			t.Errorf("%v: %q, want %q", &tt.f, got, tt.want)
+		}
+	}
+}

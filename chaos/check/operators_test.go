@@ -1,0 +1,52 @@
+package check
+
+import (
+	"testing"
+	"time"
+)
+
+func TestAudited(t *testing.T) {
+	calls := []Call{{"a", 1, 2, true, true}, {"b", 3, 4, true, false}, {"c", 5, 6, false, false}, {"d", 7, 8, true, false}, {"e", 9, 9, true, false}, {"f", 10, 11, true, true}}
+	rest := []Record{{"d", "n1", "ok"}, {"e", "n1", "ok"}, {"f", "n1", "ok"}}
+	for _, tt := range []struct {
+		log  []Record
+		want string
+	}{
+		{append([]Record{{"a", "n1", "ok"}, {"b", "n2", "ok"}, {"c", "n1", "ok"}}, rest...), ""},
+		{append([]Record{{"a", "n1", "ok"}, {"b", "n2", "ok"}}, rest...), ""},
+		{append([]Record{{"a", "n1", "ok"}, {"b", "n2", "ok"}, {"c", "n1", "ok"}, {"c", "n2", "ok"}}, rest...), ""},
+		{append([]Record{{"a", "n1", "ok"}, {"b", "n2", "ok"}, {"c", "n3", "ok"}, {"c", "n3", "unknown"}}, rest...), ""},
+		{append([]Record{{"b", "n2", "ok"}, {"a", "n1", "ERR_NO_LEADER"}}, rest...), ""},
+		{append([]Record{{"b", "n2", "ok"}}, rest...), `"a", answered at 2ns, has 0 records`},
+		{append([]Record{{"a", "n1", "ok"}, {"b", "n2", "ok"}, {"b", "n1", "ok"}}, rest...), `"b", answered at 4ns, has 2 records`},
+		{append([]Record{{"a", "n1", "ok"}, {"b", "n2", "ok"}, {"c", "n3", "ok"}, {"c", "n3", "ok"}}, rest...), `"c" has two records of n3 with ok`},
+		{append([]Record{{"b", "n2", "ok"}, {"a", "n1", "ok"}}, rest...), `"b" stands before "a", which was answered at 2ns, before the other was asked`},
+		{[]Record{{"a", "n1", "ok"}, {"b", "n2", "ok"}, {"e", "n1", "ok"}, {"d", "n1", "ok"}, {"f", "n1", "ok"}}, `"e" stands before "d", which was answered at 8ns, before the other was asked`},
+		{[]Record{{"a", "n1", "ok"}, {"b", "n2", "ok"}, {"e", "n2", "ok"}, {"d", "n1", "ok"}, {"f", "n1", "ok"}}, ""},
+		{[]Record{{"a", "n1", "ok"}, {"b", "n2", "ok"}, {"d", "n1", "ok"}, {"f", "n1", "ok"}, {"e", "n1", "ok"}}, ""},
+	} {
+		got := Audited(calls, tt.log)
+		if len(got) > 1 || len(got) == 0 != (tt.want == "") || len(got) == 1 && got[0].Detail != tt.want {
+			t.Errorf("%v: %v, want %q", tt.log, got, tt.want)
+		}
+	}
+}
+
+func TestLetGo(t *testing.T) {
+	held := []Held{{"s1", "n1", 10 * time.Second}, {"s2", "n2", 10 * time.Second}}
+	alive := map[string]bool{"s2": true}
+	for _, tt := range []struct {
+		hits []Hit
+		want int
+	}{
+		{nil, 1},
+		{[]Hit{{"n1", 9 * time.Second, 11 * time.Second}}, 1},
+		{[]Hit{{"n2", 8 * time.Second, 9 * time.Second}, {"n2", 14 * time.Second, 15 * time.Second}}, 1},
+		{[]Hit{{"n2", 12 * time.Second, 15 * time.Second}}, 0},
+		{[]Hit{{"", 9 * time.Second, 10 * time.Second}}, 0},
+	} {
+		if got := LetGo(held, alive, tt.hits); len(got) != tt.want {
+			t.Errorf("%v: %v", tt.hits, got)
+		}
+	}
+}

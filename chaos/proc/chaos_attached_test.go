@@ -1,0 +1,179 @@
+package proc
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/chaos/check"
+	"northstar/cluster"
+)
+
+// attachedTTL is so long that no session ends by it before the suite looks.
+const attachedTTL = 10 * time.Minute
+
+// chaosHolders hold sessions by connections, which they let go of in the end.
+type chaosHolders struct {
+	c *chaosClients
+
+	mu   sync.Mutex
+	held []check.Held
+}
+
+func (c *chaosClients) startHolders() {
+	c.holders = &chaosHolders{c: c}
+	for i := range 2 {
+		h := &holder{chaosHolders: c.holders, rand: rand.New(rand.NewPCG(c.s.seed, uint64(2000+i)))}
+		c.working.Go(h.run)
+	}
+}
+
+// check looks which sessions outlived their connections.
+func (hs *chaosHolders) check() []check.Violation {
+	s := hs.c.s
+	s.mu.Lock()
+	var hits []check.Hit
+	for _, f := range s.faults {
+		hits = append(hits, check.Hit{Node: f.Node, From: f.From, To: f.To})
+	}
+	s.mu.Unlock()
+	r := rawServer{s, rand.New(rand.NewPCG(s.seed, 4))}
+	for deadline := time.Now().Add(soon); ; pause(100 * time.Millisecond) {
+		alive := map[string]bool{}
+		for _, h := range hs.held {
+			ctx, cancel := context.WithTimeout(s.t.Context(), opLimit)
+			a, _, _ := r.do(ctx, http.MethodGet, apiv1.PathSessions+"/"+h.Session, nil)
+			cancel()
+			alive[h.Session] = a.Status != http.StatusNotFound && cluster.Code(a.Code) != cluster.CodeSessionEnded
+		}
+		violations := check.LetGo(hs.held, alive, hits)
+		if len(violations) == 0 || time.Now().After(deadline) {
+			return violations
+		}
+	}
+}
+
+type holder struct {
+	*chaosHolders
+	rand *rand.Rand
+}
+
+func (h *holder) run() {
+	p := &candidate{c: h.c, rand: h.rand}
+	for !h.c.over(20 * time.Millisecond) {
+		a, ok := p.ask(time.Second, http.MethodPost, apiv1.PathSessions, fmt.Sprintf(`{"name":"holder","ttl_ms":%d}`, attachedTTL.Milliseconds()))
+		var made apiv1.SessionCreated
+		if !ok || json.Unmarshal(a.Body, &made) != nil {
+			continue
+		}
+		if !h.hold(made.SessionID) {
+			p.ask(opLimit, http.MethodDelete, apiv1.PathSessions+"/"+made.SessionID, "")
+		}
+	}
+}
+
+// hold holds a session by one connection after the other, until this side ends
+// one. Then the session must end, if it was the first: who serves a connection and
+// dies tells nobody, and holds the session for its TTL. False when the session
+// may live.
+func (h *holder) hold(session string) bool {
+	for first := true; !h.c.over(10 * time.Millisecond); first = false {
+		nodes := h.c.s.cluster.Nodes
+		n := nodes[h.rand.IntN(len(nodes))]
+		switch how, detail := h.attach(n, session); how {
+		case letGo:
+			if !first {
+				return false
+			}
+			h.mu.Lock()
+			h.held = append(h.held, check.Held{Session: session, Node: n.ID, LetGo: h.c.s.now()})
+			h.mu.Unlock()
+			return true
+		case gaveUp:
+			return false
+		case ended:
+			h.c.s.violated(check.Violation{Invariant: check.SessionsLive, Detail: fmt.Sprintf("session %s, which its client holds, had ended, says %s: %s", session, n.ID, detail)})
+			return true
+		}
+	}
+	return false
+}
+
+// How a connection ended.
+const (
+	broken = "broken" // the node's end, or none was made: the session lives on
+	letGo  = "let go" // this end, after the node had said that it holds the session
+	gaveUp = "gave up"
+	ended  = "ended" // the session
+)
+
+// attach holds a session by a connection to a node for a while.
+func (h *holder) attach(n *Node, session string) (how, detail string) {
+	ctx, cancel := context.WithCancel(h.c.ctx)
+	defer cancel()
+	var mine atomic.Bool
+	hangUp := time.AfterFunc(time.Duration(200+h.rand.IntN(3000))*time.Millisecond, func() { mine.Store(true); cancel() })
+	defer hangUp.Stop()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.HTTP+apiv1.PathSessions+"/"+session+"/attach", nil)
+	if err != nil {
+		return broken, err.Error()
+	}
+	resp, err := testClient.Do(req)
+	if err != nil {
+		var dial *net.OpError
+		if mine.Load() && !(errors.As(err, &dial) && dial.Op == "dial") {
+			return gaveUp, "" // it may have been attached just then
+		}
+		return broken, err.Error()
+	}
+	defer resp.Body.Close()
+	alive := false
+	lines := bufio.NewScanner(resp.Body)
+	if resp.StatusCode != http.StatusOK {
+		lines.Scan()
+		return h.refused(lines.Bytes())
+	}
+	for event := ""; lines.Scan(); {
+		name, value, _ := strings.Cut(lines.Text(), ": ")
+		switch {
+		case name == "event":
+			event = value
+			alive = alive || event == apiv1.EventAlive
+		case name == "data" && event == apiv1.EventMoving:
+			return broken, event
+		case name == "data" && event == apiv1.EventError:
+			return h.refused([]byte(value))
+		}
+	}
+	switch {
+	case !mine.Load():
+		return broken, fmt.Sprint(lines.Err())
+	case alive:
+		return letGo, ""
+	}
+	return gaveUp, ""
+}
+
+// refused tells the end of a session from the end of its connection.
+func (h *holder) refused(problem []byte) (how, detail string) {
+	var p apiv1.Problem
+	_ = json.Unmarshal(problem, &p)
+	switch cluster.Code(p.Code) {
+	case cluster.CodeSessionEnded:
+		return ended, string(problem)
+	case cluster.CodeNoLeader, cluster.CodeBusy, cluster.CodeReadOnly, cluster.CodeOutcomeUnknown, cluster.CodeSplitBrain:
+		return broken, string(problem)
+	}
+	h.c.s.violated(check.Violation{Invariant: check.KnownErrors, Detail: fmt.Sprintf("attach: %s", problem)})
+	return broken, string(problem)
+}
