@@ -2,6 +2,7 @@ package health
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"northstar/cluster"
@@ -70,6 +71,8 @@ func (in Input) peer(id cluster.NodeID, end uint64) Peer {
 	return p
 }
 
+const silentFor = "silent for "
+
 // hear judges by when the peer last said something of itself.
 func (p *Peer) hear(now, last time.Time, limit time.Duration) {
 	if !p.Claimed {
@@ -77,7 +80,9 @@ func (p *Peer) hear(now, last time.Time, limit time.Duration) {
 		return
 	}
 	p.Contacted, p.LastContact = true, now.Sub(last)
-	if p.LastContact > limit {
-		p.Reasons = append(p.Reasons, "silent for "+p.LastContact.Round(time.Millisecond).String())
+	// A node without a leader asks them by itself, and may have found the same.
+	known := slices.ContainsFunc(p.Reasons, func(r string) bool { return strings.HasPrefix(r, silentFor) })
+	if p.LastContact > limit && !known {
+		p.Reasons = append(p.Reasons, silentFor+p.LastContact.Round(time.Millisecond).String())
 	}
 }

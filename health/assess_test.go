@@ -58,6 +58,13 @@ func TestAssess(t *testing.T) {
 			change: func(in *Input) { seen(in, func(s *cluster.Seen) { s.At = now.Add(-limit - 1) }) }, reason: "silent for 600ms", contact: limit + 1,
 		},
 		{
+			name: "silent for both", role: cluster.Follower,
+			change: func(in *Input) {
+				in.Raft[0].Reasons = []string{"silent for 590ms"}
+				seen(in, func(s *cluster.Seen) { s.At = now.Add(-limit - 1) })
+			}, reason: "silent for 590ms", contact: limit + 1,
+		},
+		{
 			name: "a silent probe does not count on the leader", role: cluster.Leader, leader: "n1",
 			change: func(in *Input) { seen(in, func(s *cluster.Seen) { s.At = now.Add(-time.Hour) }) }, contact: 20 * time.Millisecond, lag: 7,
 		},
@@ -89,7 +96,7 @@ func TestAssess(t *testing.T) {
 				tt.change(&in)
 			}
 			p := Assess(in).Peers["n2"]
-			if p.Healthy != (tt.reason == "") || !strings.Contains(strings.Join(p.Reasons, "; "), tt.reason) {
+			if p.Healthy != (tt.reason == "") || len(p.Reasons) > 1 || !strings.Contains(strings.Join(p.Reasons, "; "), tt.reason) {
 				t.Errorf("healthy %v for %q, want %q", p.Healthy, p.Reasons, tt.reason)
 			}
 			if p.LastContact != tt.contact || p.LagEntries != tt.lag {
