@@ -3,11 +3,13 @@ package client
 import (
 	"context"
 	"errors"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
 
 	"northstar/api/apiv1"
+	"northstar/cluster"
 )
 
 func TestLeaderHighestTermWins(t *testing.T) {
@@ -114,5 +116,28 @@ func TestFinderForgets(t *testing.T) {
 	c.finder.note(at("n1", 3), true)
 	if leader, _ := c.finder.leader(); leader != "http://n1:1" {
 		t.Errorf("leader %q, want n1: the other one is no endpoint any more", leader)
+	}
+}
+
+// Who speaks plain HTTP to a cluster with TLS, or to something else, is told so.
+func TestEndpointsThatAreNoNodes(t *testing.T) {
+	for want, answer := range map[string]http.HandlerFunc{
+		"this is an HTTPS port": func(w http.ResponseWriter, _ *http.Request) {
+			problem(w, cluster.Errorf(cluster.CodeBadRequest, "request: this is an HTTPS port"))
+		},
+		"404": http.NotFound,
+	} {
+		bubble(t, func(t *testing.T, fc *fakeCluster) {
+			srv := &http.Server{Handler: answer}
+			go func() { _ = srv.Serve(fc.net.listen("odd:1")) }()
+			defer srv.Close()
+			c := fc.client("odd")
+			defer c.Close()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if _, err := c.Leader(ctx); !errors.Is(err, ErrNoLeader) || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v does not say %q", err, want)
+			}
+		}, "n1")
 	}
 }

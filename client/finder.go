@@ -273,9 +273,19 @@ func (f *finder) ask(ctx context.Context, url string, asked time.Time) {
 	} else {
 		f.c.nodes.answered(url)
 	}
-	f.heard(url, a.err)
+	f.heard(url, complaintOf(a))
 	s, ok := f.c.sightingOf(a, asked)
 	f.note(s, ok)
+}
+
+// complaintOf is what is wrong with an answer to GET /leader, nil where it is a node's:
+// its leader, or that it knows none.
+func complaintOf(a *answer) error {
+	if a.err != nil || a.status == http.StatusOK || a.status == http.StatusServiceUnavailable {
+		return a.err
+	}
+	e, _ := problemOf("leader", a)
+	return e.Problem
 }
 
 // heard notes whether a node has answered.
@@ -289,8 +299,8 @@ func (f *finder) heard(url string, err error) {
 	}
 }
 
-// complaint says why no leader is known, for people: a wrong CA or address is
-// not a cluster without a leader.
+// complaint says why no leader is known, for people: a wrong CA or address, or plain
+// HTTP where there is TLS, is not a cluster without a leader.
 func (f *finder) complaint() string {
 	urls := f.c.nodes.urls()
 	f.mu.Lock()
