@@ -60,12 +60,13 @@ func (e *events) attached(a *attachment) error {
 type beat struct {
 	renewed time.Time // the session lives for its TTL from here on; zero: not renewed
 	ended   bool
-	moving  bool // this node is about to stop, or drained
-	silent  bool // nothing, but that the connection stands
+	parted  state.Parting // a role was taken from it: it is not renewed
+	moving  bool          // this node is about to stop, or drained
+	silent  bool          // nothing, but that the connection stands
 }
 
 // end says whether it is the last one.
-func (b beat) end() bool { return b.ended || b.moving }
+func (b beat) end() bool { return b.ended || b.parted.Role != "" || b.moving }
 
 // beat writes one keep-alive. elapsed_ms is counted on this node's clock from
 // when it received the request: a client that adds it to when it sent the request
@@ -74,6 +75,8 @@ func (e *events) beat(a *attachment, b beat) error {
 	switch {
 	case b.ended:
 		return e.failWith(cluster.Errorf(cluster.CodeSessionEnded, "session %q has ended", a.Session))
+	case b.parted.Role != "":
+		return e.failWith(partedError(b.parted))
 	case b.moving:
 		e.field("event", apiv1.EventMoving)
 		e.field("data", "{}")
@@ -108,14 +111,15 @@ func keepAttached(c *call) error {
 	defer cancel()
 	out := apiv1.AttachedResult{Kept: []apiv1.SessionCreated{}, Ended: []string{}}
 	if len(keep) > 0 {
-		alive, ended, err := c.s.deps.Sessions.Keep(ctx, keep)
+		got, err := c.s.deps.Sessions.Keep(ctx, keep)
 		if err != nil {
 			return err
 		}
-		for _, s := range alive {
+		for _, s := range got.Alive {
 			out.Kept = append(out.Kept, apiv1.SessionCreated{SessionID: s.ID, TTLMS: s.TTL.Milliseconds()})
 		}
-		out.Ended = append(out.Ended, ended...)
+		out.Ended = append(out.Ended, got.Ended...)
+		out.Parted = wirePartings(got.Parted)
 	}
 	if len(drop) > 0 {
 		if err := c.s.deps.Sessions.Drop(ctx, drop); err != nil {

@@ -40,6 +40,28 @@ func attachedPair(t *testing.T) (leader, follower *node) {
 	return leader, follower
 }
 
+// A connection that renews its session ends with the word that a role was taken.
+func TestAttachedHolderIsTold(t *testing.T) {
+	leader, follower := attachedPair(t)
+	for _, n := range []*node{leader, follower} {
+		id := n.sessionOf(6000)
+		s := n.stream("/v1/sessions/" + id + "/attach")
+		s.alive()
+		into[apiv1.Role](t, n.campaign("r", id, 0))
+		into[apiv1.RoleChange](t, n.do("DELETE", "/admin/roles/r", ""))
+		m := s.must(apiv1.EventError, "")
+		var p apiv1.Problem
+		if err := json.Unmarshal([]byte(m.data), &p); err != nil || p.Code != int(cluster.CodeFenced) {
+			t.Fatalf("%v: %s", err, m.data)
+		}
+		if _, more := s.next(); more || !leader.lives(id) {
+			t.Fatal("it goes on, or has ended the session")
+		}
+		into[apiv1.RoleResult](t, n.do("DELETE", "/v1/roles/r?session_id="+id, ""))
+		n.stream("/v1/sessions/" + id + "/attach").alive()
+	}
+}
+
 func TestAttach(t *testing.T) {
 	leader, follower := attachedPair(t)
 	for _, n := range []*node{leader, follower} {

@@ -14,6 +14,7 @@ import (
 
 	"northstar/api/apiv1"
 	"northstar/cluster"
+	"northstar/state"
 )
 
 const (
@@ -91,10 +92,12 @@ func (h *attachments) open(ctx context.Context, a *attachment) error {
 		began := time.Now()
 		kept, err := h.keep(ctx, []*attachment{a})
 		switch {
-		case err == nil && kept[a.Session] == 0:
+		case err == nil && a.holds && kept.parted[a.Session].Role != "":
+			return partedError(kept.parted[a.Session])
+		case err == nil && kept.ttl[a.Session] == 0:
 			return sessionGone(a.Session)
 		case err == nil:
-			a.ttl = kept[a.Session]
+			a.ttl = kept.ttl[a.Session]
 			a.news <- beat{renewed: began, silent: a.Passive}
 			limitSilence(a.socket, a.ttl)
 			h.mu.Lock()
@@ -250,12 +253,11 @@ func (a *attachment) say(b beat) {
 }
 
 // settle tells the connections what came of a renewal, and plans the next.
-func (h *attachments) settle(batch []*attachment, began time.Time, kept map[string]time.Duration, err error) {
+func (h *attachments) settle(batch []*attachment, began time.Time, kept keptSessions, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, a := range batch {
 		a.flying = false
-		ttl := kept[a.Session]
 		switch {
 		case a.gone:
 			if !a.lost.IsZero() {
@@ -267,7 +269,9 @@ func (h *attachments) settle(batch []*attachment, began time.Time, kept map[stri
 				a.say(beat{silent: true})
 			}
 			h.schedule(a, began)
-		case ttl == 0:
+		case a.holds && kept.parted[a.Session].Role != "":
+			a.say(beat{parted: kept.parted[a.Session]})
+		case kept.ttl[a.Session] == 0:
 			a.say(beat{ended: true})
 		default:
 			if a.holds || a.Passive {
@@ -279,9 +283,14 @@ func (h *attachments) settle(batch []*attachment, began time.Time, kept map[stri
 	}
 }
 
-// keep renews the sessions of connections, here or at the leader, and gives the
-// TTLs of those that live.
-func (h *attachments) keep(ctx context.Context, batch []*attachment) (map[string]time.Duration, error) {
+// keptSessions is what became of the renewal of a batch.
+type keptSessions struct {
+	ttl    map[string]time.Duration // of those that live, but for parted ones
+	parted map[string]state.Parting // a role was taken from it: connections that hold it did not renew it
+}
+
+// keep renews the sessions of connections, here or at the leader.
+func (h *attachments) keep(ctx context.Context, batch []*attachment) (keptSessions, error) {
 	list := make([]cluster.Attachment, len(batch))
 	for i, a := range batch {
 		list[i] = a.Attachment
@@ -293,19 +302,28 @@ func (h *attachments) keep(ctx context.Context, batch []*attachment) (map[string
 	leader := h.s.leader.known()
 	ctx, cancel := h.bound(ctx, leader)
 	defer cancel()
-	ttls := make(map[string]time.Duration, len(batch))
+	kept := keptSessions{ttl: make(map[string]time.Duration, len(batch)), parted: map[string]state.Parting{}}
+	var err error
 	if leader.id == h.s.deps.Facts.ID {
-		alive, _, err := h.s.deps.Sessions.Keep(ctx, list)
-		for _, s := range alive {
-			ttls[s.ID] = s.TTL
+		var got state.Renewed
+		got, err = h.s.deps.Sessions.Keep(ctx, list)
+		for _, s := range got.Alive {
+			kept.ttl[s.ID] = s.TTL
 		}
-		return ttls, err
+		for _, p := range got.Parted {
+			kept.parted[p.Session] = p
+		}
+	} else {
+		var out apiv1.AttachedResult
+		out, err = h.ask(ctx, leader, batch[0].auth, apiv1.Attached{Keep: wireAttachments(list)})
+		for _, s := range out.Kept {
+			kept.ttl[s.SessionID] = time.Duration(s.TTLMS) * time.Millisecond
+		}
+		for _, p := range out.Parted {
+			kept.parted[p.SessionID] = state.Parting{Session: p.SessionID, Role: p.Role, Token: p.Token}
+		}
 	}
-	out, err := h.ask(ctx, leader, batch[0].auth, apiv1.Attached{Keep: wireAttachments(list)})
-	for _, s := range out.Kept {
-		ttls[s.SessionID] = time.Duration(s.TTLMS) * time.Millisecond
-	}
-	return ttls, err
+	return kept, err
 }
 
 // bound gives a call to the leader as long as a leader that is cut off leads on,

@@ -183,6 +183,9 @@ func (c *call) awaitElection(ctx context.Context, p *state.RoleCampaign, leader 
 
 // notElected is the refusal of a candidate that does not hold the role.
 func notElected(r *state.Role) *cluster.Error {
+	if r.Parted != "" {
+		return cluster.Errorf(cluster.CodeRoleHeld, "nobody holds role %q: it was taken from session %q, which has not resigned from it yet, nor ended", r.Name, r.Parted)
+	}
 	if !r.Held() {
 		return cluster.Errorf(cluster.CodeRoleHeld, "nobody holds role %q, but this candidate may not yet: it is not eligible, or others and their takeover delay come first", r.Name)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"time"
 
 	"northstar/api/apiv1"
 	"northstar/cluster"
@@ -45,7 +46,7 @@ func (c *call) changeRole(raw []byte, ch roleChange) error {
 	if len(ch.reason) > maxReason {
 		return badRequest("reason: want at most %d bytes, got %d", maxReason, len(ch.reason))
 	}
-	cmd := state.Command{Kind: state.KindRoleHandover, RoleHandover: &state.RoleHandover{Role: c.param, To: ch.to}}
+	cmd := state.Command{Kind: state.KindRoleHandover, RoleHandover: &state.RoleHandover{Role: c.param, To: ch.to, Part: true}}
 	if err := cmd.Validate(); err != nil {
 		return err
 	}
@@ -76,7 +77,7 @@ func (c *call) changeRole(raw []byte, ch roleChange) error {
 		if result.Err != nil {
 			return result.Err
 		}
-		out = roleChanged(before, result.Role)
+		out = roleChanged(before, c.awaitHandover(ctx, result.Role))
 		return nil
 	}})
 	switch {
@@ -86,6 +87,40 @@ func (c *call) changeRole(raw []byte, ch roleChange) error {
 		return err
 	}
 	return c.reply(out)
+}
+
+// awaitHandover returns when the next candidate holds a role that was taken from
+// another, when none can be elected, or when there is no time left to wait for the
+// holder before: what was asked for has happened all the same. The role is as it is
+// then, as far as this node knows.
+func (c *call) awaitHandover(ctx context.Context, r *state.Role) *state.Role {
+	ctx, cancel := context.WithTimeout(ctx, handoverWait)
+	defer cancel()
+	ctx, cancel = endSoonAfter(ctx, c.s.stopping, 0)
+	defer cancel()
+	cursor, err := c.s.cluster.RoleFeed().Cursor(state.RoleKey(r.Name), r.Since)
+	for err == nil && ctx.Err() == nil && awaitsHandover(r) {
+		turn, done := context.WithTimeout(ctx, aliveEvery) // a candidate that leaves is no event of the role
+		_, err = cursor.Next(turn, 1)
+		if turn.Err() != nil {
+			err = nil
+		}
+		done()
+		if now, ok := c.s.cluster.View().Role(r.Name); ok {
+			r = now
+		}
+	}
+	return r
+}
+
+// handoverWait is how long the answer to a change of a role waits for who held it:
+// a holder that listens takes milliseconds, one that does not a TTL.
+const handoverWait = 20 * time.Second
+
+// awaitsHandover says whether the next candidate waits for who held the role before.
+func awaitsHandover(r *state.Role) bool {
+	_, any := r.Next()
+	return any && !r.Held() && r.Parted != ""
 }
 
 // planRole says what a change of a role would do now.
@@ -105,9 +140,10 @@ func (c *call) planRole(ch roleChange, r *state.Role) cluster.Plan {
 		p.Refusal = vacantError(r)
 	}
 	p.Summary = fmt.Sprintf("role %s goes from %s to %s", r.Name, holderName(r.Current.Holder), holderName(next.Name))
-	if r.Held() {
+	if s, lives := c.s.cluster.View().Session(r.Current.Session); lives && next.Session != s.ID {
 		p.Affected = cluster.Affected{Roles: 1, Sessions: 1}
-		p.Warnings = []string{fmt.Sprintf("%q is not waited for: until it learns of this, only the fencing token keeps its writes out", r.Current.Holder)}
+		p.Warnings = []string{fmt.Sprintf(
+			"its token is refused at once, and nobody is elected until %q has resigned from it or its session has ended, which it does %v after its last renewal: it is not renewed until then", r.Current.Holder, s.TTL)}
 	}
 	return p
 }
@@ -128,11 +164,16 @@ func candidate(r *state.Role, session string) (state.Candidate, bool) {
 
 func roleChanged(before, after *state.Role) apiv1.RoleChange {
 	old, now := before.Current, after.Current
-	return apiv1.RoleChange{
+	out := apiv1.RoleChange{
 		Role: after.Name, OldHolder: old.Holder, OldSessionID: old.Session,
 		NewHolder: now.Holder, NewSessionID: now.Session, Token: now.Token,
 		Message: fmt.Sprintf("role %s went from %s to %s", after.Name, holderName(old.Holder), holderName(now.Holder)),
 	}
+	if awaitsHandover(after) {
+		next, _ := after.Next()
+		out.Message = fmt.Sprintf("role %s was taken from %s; %s is elected when that has resigned from it or its session has ended", after.Name, holderName(old.Holder), holderName(next.Name))
+	}
+	return out
 }
 
 func holderName(name string) string {

@@ -68,6 +68,9 @@ func vacantError(r *state.Role) *cluster.Error {
 	if len(r.Queue) > 0 {
 		e.Detail += fmt.Sprintf(", %d candidates wait for it", len(r.Queue))
 	}
+	if r.Parted != "" {
+		e.Detail += fmt.Sprintf("; it was taken from session %q, which has not resigned from it yet", r.Parted)
+	}
 	return e
 }
 
@@ -155,13 +158,18 @@ func (e *events) roleChange(ch *state.Change) error {
 	return e.end()
 }
 
-// resignRole serves DELETE /v1/roles/{role}?session_id=.
+// resignRole serves DELETE /v1/roles/{role}?session_id=, with &token= for just that
+// tenure.
 func resignRole(c *call) error {
 	if !c.query.Has("session_id") {
 		return badRequest("session_id: must be given")
 	}
 	session := c.query.Get("session_id")
-	cmd := state.Command{Kind: state.KindRoleResign, RoleResign: &state.RoleResign{Role: c.param, Session: session}}
+	token, err := c.queryInt("token", 0, 1, maxToken)
+	if err != nil {
+		return err
+	}
+	cmd := state.Command{Kind: state.KindRoleResign, RoleResign: &state.RoleResign{Role: c.param, Session: session, Token: uint64(token)}}
 	if err := cmd.Validate(); err != nil {
 		return err
 	}
@@ -173,6 +181,9 @@ func resignRole(c *call) error {
 		})
 	})
 }
+
+// maxToken: tokens are integers that JSON can carry.
+const maxToken = 1<<53 - 1
 
 // roleError is a refusal that shows who holds the role.
 type roleError struct {

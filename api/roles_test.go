@@ -364,7 +364,16 @@ func TestRoleTransferAndEviction(t *testing.T) {
 			t.Fatalf("%+v", plan)
 		}
 		n.post("/admin/roles/r/transfer", fmt.Sprintf("{'to_session_id':%q,'plan_id':%q}", a, plan.PlanID)).is(t, 409, cluster.CodeTermStale)
-		done := into[apiv1.RoleChange](t, n.post("/admin/roles/r/transfer", fmt.Sprintf("{'to_session_id':%q,'plan_id':%q,'reason':'x'}", b, plan.PlanID)))
+		if len(plan.Warnings) != 1 || !strings.Contains(plan.Warnings[0], "1m0s after its last renewal") {
+			t.Fatalf("%q", plan.Warnings)
+		}
+		changed := make(chan reply, 1)
+		go func() {
+			changed <- n.post("/admin/roles/r/transfer", fmt.Sprintf("{'to_session_id':%q,'plan_id':%q,'reason':'x'}", b, plan.PlanID))
+		}()
+		eventually(t, func() bool { return leader.parted("r") == a })
+		into[apiv1.RoleResult](t, n.do("DELETE", "/v1/roles/r?session_id="+a, ""))
+		done := into[apiv1.RoleChange](t, <-changed)
 		if done.NewSessionID != b || done.Token <= won.Token || done.OldSessionID != a {
 			t.Fatalf("%+v", done)
 		}
@@ -381,6 +390,81 @@ func TestRoleTransferAndEviction(t *testing.T) {
 			t.Fatalf("%+v", out)
 		}
 		n.do("DELETE", "/admin/roles/r", "").is(t, 404, cluster.CodeBadRequest)
+		into[apiv1.RoleResult](t, n.do("DELETE", "/v1/roles/r?session_id="+b, ""))
+	}
+}
+
+// parted is who a role was taken from and is waited for.
+func (n *node) parted(role string) string {
+	r, _ := n.fake.View().Role(role)
+	return r.Parted
+}
+
+// A session that a role was taken from is refused what it would take for an
+// assurance that it still holds it, until it has resigned.
+func TestTakenRoleIsTold(t *testing.T) {
+	leader, follower := pair(t)
+	leader.lead()
+	for _, n := range []*node{leader, follower} {
+		a := n.session("a")
+		won := into[apiv1.Role](t, n.campaign("r", a, 0))
+		if out := into[apiv1.RoleChange](t, n.do("DELETE", "/admin/roles/r", "")); out.OldSessionID != a || out.NewHolder != "" {
+			t.Fatalf("%+v", out)
+		}
+		n.do("PUT", "/v1/kv/k", "v", "X-Northstar-Fence", fmt.Sprintf("r=%d", won.Token)).is(t, 409, cluster.CodeFenced)
+		if p := n.do("POST", "/v1/sessions/"+a+"/renew", "").is(t, 409, cluster.CodeFenced); p.Retryable || !strings.Contains(p.Detail, "DELETE /v1/roles/r?session_id="+a) {
+			t.Fatalf("%+v", p)
+		}
+		if many := into[apiv1.RenewedMany](t, n.post("/v1/sessions/renew", fmt.Sprintf("{'session_ids':[%q]}", a))); len(many.Renewed)+len(many.Ended) != 0 || len(many.Parted) != 1 {
+			t.Fatalf("%+v", many)
+		}
+		if s := into[apiv1.Session](t, n.do("GET", "/v1/sessions/"+a, "")); len(s.Roles) != 0 || len(s.RolesTaken) != 1 {
+			t.Fatalf("%+v", s)
+		}
+		n.do("GET", "/v1/sessions/"+a+"/attach", "").is(t, 409, cluster.CodeFenced)
+		n.stream("/v1/sessions/" + a + "/attach?hold=false") // renews nothing
+		b := n.session("b")
+		for _, p := range []apiv1.Problem{n.campaign("r", b, 0).is(t, 409, cluster.CodeRoleHeld), n.do("GET", "/v1/roles/r", "").is(t, 404, cluster.CodeBadRequest)} {
+			if !strings.Contains(p.Detail, a) {
+				t.Errorf("it is not said who is waited for: %s", p.Detail)
+			}
+		}
+		into[apiv1.RoleResult](t, n.do("DELETE", "/v1/roles/r?session_id="+a, ""))
+		if r := n.do("POST", "/v1/sessions/"+a+"/renew", ""); r.status != 200 {
+			t.Fatalf("%+v", r)
+		}
+		next := into[apiv1.Role](t, n.campaign("r", b, 0))
+		if next.Token <= won.Token {
+			t.Fatalf("%+v", next)
+		}
+		into[apiv1.RoleResult](t, n.do("DELETE", "/v1/roles/r?session_id="+b, ""))
+	}
+}
+
+// An eviction is answered also when the next candidate has to wait for longer than
+// the answer may.
+func TestEvictionOfAHolderThatDoesNotListen(t *testing.T) {
+	n := startServer(t, newFakeCluster("n1", true))
+	a, b := n.session("a"), n.session("b")
+	into[apiv1.Role](t, n.campaign("r", a, 0))
+	ctx, hangUp := context.WithCancel(t.Context())
+	var waiting sync.WaitGroup
+	defer func() { hangUp(); waiting.Wait() }()
+	waiting.Go(func() {
+		body := fmt.Sprintf(`{"session_id":%q,"wait_ms":60000}`, b)
+		req, _ := http.NewRequestWithContext(ctx, "POST", "http://"+n.addr+"/v1/roles/r/campaign", strings.NewReader(body))
+		req.Header.Set("Content-Type", apiv1.TypeJSON)
+		if resp, err := n.http.Do(req); err == nil {
+			resp.Body.Close()
+		}
+	})
+	eventually(t, n.waitsFor(b))
+	changed := make(chan reply, 1)
+	go func() { changed <- n.do("DELETE", "/admin/roles/r", "") }()
+	eventually(t, func() bool { return n.parted("r") == a })
+	n.Drain() // it waits no longer then
+	if out := into[apiv1.RoleChange](t, <-changed); out.NewHolder != "" || !strings.Contains(out.Message, `"b" is elected when`) {
+		t.Fatalf("%+v", out)
 	}
 }
 

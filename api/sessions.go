@@ -14,11 +14,12 @@ import (
 // Sessions keeps the clocks of sessions while this node leads. Methods may be
 // called by any goroutine.
 type Sessions interface {
-	// Renew gives the sessions that live, and will for their TTL counted from the
-	// call, and the IDs of those that have ended. CodeNoLeader: nothing was renewed.
-	Renew(ctx context.Context, ids []string) (alive []*state.Session, ended []string, err error)
-	// Keep is Renew for sessions that are held by connections.
-	Keep(ctx context.Context, list []cluster.Attachment) (alive []*state.Session, ended []string, err error)
+	// Renew renews sessions for their TTL, counted from the call. CodeNoLeader:
+	// nothing was renewed.
+	Renew(ctx context.Context, ids []string) (state.Renewed, error)
+	// Keep is Renew for sessions that are held by connections; those that are passive
+	// are alive as long as the session lives.
+	Keep(ctx context.Context, list []cluster.Attachment) (state.Renewed, error)
 	// Drop ends the sessions of connections that have ended. With an error it is to
 	// be repeated.
 	Drop(ctx context.Context, list []cluster.Attachment) error
@@ -112,16 +113,18 @@ func renewSession(c *call) error {
 	if err := state.CheckSession("id", c.param); err != nil {
 		return err
 	}
-	alive, _, err := c.renew(nil, []string{c.param})
+	out, err := c.renew(nil, []string{c.param})
 	switch {
 	case err == errAnswered:
 		return nil
 	case err != nil:
 		return err
-	case len(alive) == 0:
+	case len(out.Parted) > 0:
+		return partedError(out.Parted[0])
+	case len(out.Alive) == 0:
 		return sessionGone(c.param)
 	}
-	body := strconv.AppendInt([]byte(`{"ttl_ms":`), alive[0].TTL.Milliseconds(), 10)
+	body := strconv.AppendInt([]byte(`{"ttl_ms":`), out.Alive[0].TTL.Milliseconds(), 10)
 	return c.replyJSON(append(body, "}\n"...))
 }
 
@@ -140,15 +143,15 @@ func renewSessions(c *call) error {
 			return err
 		}
 	}
-	alive, ended, err := c.renew(raw, in.SessionIDs)
+	got, err := c.renew(raw, in.SessionIDs)
 	switch {
 	case err == errAnswered:
 		return nil
 	case err != nil:
 		return err
 	}
-	out := apiv1.RenewedMany{Renewed: make([]string, len(alive)), Ended: append([]string{}, ended...)}
-	for i, s := range alive {
+	out := apiv1.RenewedMany{Renewed: make([]string, len(got.Alive)), Ended: append([]string{}, got.Ended...), Parted: wirePartings(got.Parted)}
+	for i, s := range got.Alive {
 		out.Renewed[i] = s.ID
 	}
 	return c.reply(out)
@@ -156,18 +159,31 @@ func renewSessions(c *call) error {
 
 // renew renews sessions at the leader. It writes nothing: a lost answer means
 // that nobody knows of a renewal that may have been, which harms nobody.
-func (c *call) renew(body []byte, ids []string) (alive []*state.Session, ended []string, err error) {
+func (c *call) renew(body []byte, ids []string) (out state.Renewed, err error) {
 	ctx, cancel, err := c.timed()
 	if err != nil {
-		return nil, nil, err
+		return out, err
 	}
 	defer cancel()
 	err = c.atLeader(ctx, leaderWork{resend: true, body: body, local: func(ctx context.Context) error {
 		var err error
-		alive, ended, err = c.s.deps.Sessions.Renew(ctx, ids)
+		out, err = c.s.deps.Sessions.Renew(ctx, ids)
 		return err
 	}})
-	return alive, ended, err
+	return out, err
+}
+
+// partedError refuses to renew a session that a role was taken from.
+func partedError(p state.Parting) *cluster.Error {
+	return cluster.Errorf(cluster.CodeFenced, "session %q is not renewed: role %q was taken from it. Stop what it does for that role and resign from it: DELETE %s/%s?session_id=%s&token=%d",
+		p.Session, p.Role, apiv1.PathRoles, p.Role, p.Session, p.Token)
+}
+
+func wirePartings(list []state.Parting) (out []apiv1.Parting) {
+	for _, p := range list {
+		out = append(out, apiv1.Parting{SessionID: p.Session, Role: p.Role, Token: p.Token})
+	}
+	return out
 }
 
 // endSession serves DELETE /v1/sessions/{id}.
@@ -224,7 +240,7 @@ func (c *call) wireSession(v *state.View, s *state.Session) apiv1.Session {
 	roles, keys, _ := v.Held(s.ID)
 	out := apiv1.Session{
 		SessionID: s.ID, Name: s.Name, TTLMS: s.TTL.Milliseconds(), CreatedAt: unixNano(s.CreatedAt),
-		Meta: s.Meta, Roles: append([]string{}, roles...), Keys: len(keys),
+		Meta: s.Meta, Roles: append([]string{}, roles...), RolesTaken: wirePartings(v.Parted(s.ID)), Keys: len(keys),
 	}
 	if !c.stale() {
 		out.RemainingMS = c.s.deps.Sessions.Remaining(s).Milliseconds()

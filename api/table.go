@@ -165,7 +165,7 @@ var table = []route{
 	{
 		method: "POST", keepAlive: true, pattern: "/v1/sessions/{id}/renew", role: token.Client, handle: renewSession,
 		summary: "Renew a session", query: []param{timeoutParam, redirectParam},
-		answers: jsonAnswer(apiv1.Renewal{}, "it lives for its TTL from the request on", leaderHeader), fails: []int{307, 404, 415, 503},
+		answers: jsonAnswer(apiv1.Renewal{}, "it lives for its TTL from the request on", leaderHeader), fails: []int{307, 404, 409, 415, 503},
 	},
 	{
 		method: "GET", pattern: "/v1/sessions/{id}/attach", role: token.Client, stream: attaches, handle: attachSession,
@@ -174,8 +174,8 @@ var table = []route{
 			{"grace_ms", "integer", "how long the session lives on when the connection ends, within its TTL; default 0: it ends at once"},
 			{"hold", "boolean", "default true: the connection renews the session; false: the client renews it besides, and the connection only ends it"},
 		},
-		answers: []answer{{status: 200, media: apiv1.TypeEventStream, value: apiv1.Alive{}, doc: "event: alive at each renewal, data as below; event: moving, when the node is about to stop: attach elsewhere, the session lives on for its TTL; event: error with a problem when it has ended"}},
-		fails:   []int{404},
+		answers: []answer{{status: 200, media: apiv1.TypeEventStream, value: apiv1.Alive{}, doc: "event: alive at each renewal, data as below; event: moving, when the node is about to stop: attach elsewhere, the session lives on for its TTL; event: error with a problem when it has ended, or when a role was taken from it (4011)"}},
+		fails:   []int{404, 409},
 	},
 	{
 		method: "POST", keepAlive: true, pattern: apiv1.PathAttached, role: token.Client, nodes: true, handle: keepAttached,
@@ -194,7 +194,11 @@ var table = []route{
 	},
 	{
 		method: "DELETE", pattern: "/v1/roles/{role}", role: token.Client, handle: resignRole,
-		summary: "Resign from a role, or from waiting for it", query: []param{{"session_id", "string", "who resigns; must be given"}, timeoutParam, redirectParam},
+		summary: "Resign from a role, or from waiting for it, or say that it is known that the role was taken",
+		query: []param{
+			{"session_id", "string", "who resigns; must be given"}, {"token", "integer", "of the only tenure that is meant: 409 with any other"},
+			timeoutParam, redirectParam,
+		},
 		answers: jsonAnswer(apiv1.RoleResult{}, "resigned", leaderHeader), fails: []int{307, 404, 409, 503, 504},
 	},
 	{
@@ -328,12 +332,12 @@ var table = []route{
 	{
 		method: "POST", pattern: "/admin/roles/{role}/transfer", role: token.Operator, handle: transferRole,
 		summary: "Hand a role over to a candidate", body: apiv1.RoleTransfer{},
-		answers: planAnswer(apiv1.RoleChange{}, "handed over", leaderHeader), fails: []int{404, 409, 413, 415, 503, 504},
+		answers: planAnswer(apiv1.RoleChange{}, "handed over, or taken from its holder, who is waited for: message says which", leaderHeader), fails: []int{404, 409, 413, 415, 503, 504},
 	},
 	{
 		method: "DELETE", pattern: "/admin/roles/{role}", role: token.Operator, handle: evictRole,
 		summary: "Take a role from its holder", body: apiv1.RoleEvict{},
-		answers: planAnswer(apiv1.RoleChange{}, "the next candidate holds it, or nobody", leaderHeader), fails: []int{404, 409, 413, 415, 503, 504},
+		answers: planAnswer(apiv1.RoleChange{}, "the next candidate holds it, or nobody, or the holder is waited for: message says which", leaderHeader), fails: []int{404, 409, 413, 415, 503, 504},
 	},
 	{
 		method: "GET", pattern: apiv1.PathSplit, role: token.Operator, vital: true, handle: getSplitBrain,

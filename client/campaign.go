@@ -28,11 +28,16 @@ const (
 // Who gives up must end the session: a request that is still on its way may make it
 // a candidate, or a holder, later. The same holds for who resigns.
 func (s *Session) campaign(ctx context.Context, c candidacy) (*Leadership, error) {
+	s.stands(c.Role)
 	for n := 0; ; n++ {
 		role, err := s.poll(ctx, c)
+		if err == nil {
+			var l *Leadership
+			if l, err = s.begin(ctx, role); err == nil {
+				return l, nil
+			}
+		}
 		switch {
-		case err == nil:
-			return s.begin(ctx, role)
 		case errors.Is(err, ErrSessionEnded):
 			s.lost(err)
 			return nil, err
@@ -98,7 +103,7 @@ func (s *Session) begin(ctx context.Context, r apiv1.Role) (*Leadership, error) 
 		if err := s.deadline.fresh(ctx); err != nil {
 			return nil, fmt.Errorf("campaign for role %s: %w", r.Role, err)
 		}
-		l, err := s.deadline.Begin(h, s.Close)
+		l, err := s.beginTenure(h)
 		if errors.Is(err, ErrLeaseLapsed) {
 			continue
 		}
@@ -111,7 +116,8 @@ func (s *Session) begin(ctx context.Context, r apiv1.Role) (*Leadership, error) 
 }
 
 // watchTenure ends a tenure here when the cluster has ended it otherwise than with
-// the session: the role was resigned, evicted or handed over.
+// the session: the role was resigned, evicted or handed over. That is quicker than
+// the next renewal, which tells it too.
 func (s *Session) watchTenure(l *Leadership) {
 	ctx, cancel := l.Context(s.c.ctx, 0)
 	defer cancel()

@@ -368,9 +368,11 @@ func TestDeadlinesNeverOverlap(t *testing.T) {
 			f.slow = rand.N(2500 * time.Millisecond)
 			f.mu.Unlock()
 			i := rand.N(3)
-			switch rand.N(4) {
+			switch rand.N(5) {
 			case 0:
 				fc.depose()
+			case 2:
+				f.evict("r")
 			case 1:
 				fc.hang(names[i])
 				time.Sleep(rand.N(2 * time.Second))

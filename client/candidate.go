@@ -95,6 +95,7 @@ func (k *Candidate) stand(ctx context.Context) (*Leadership, error) {
 		k.session = s
 		k.mu.Unlock()
 	}
+	s.returned(ctx, k.cfg.Role)
 	return s.campaign(ctx, candidacy{k.cfg.Role, k.cfg.Value, k.cfg.TakeoverDelay})
 }
 

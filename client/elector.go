@@ -30,7 +30,9 @@ type Elector interface {
 	// Campaign returns when this candidate holds the role, with a tenure that was
 	// proven a moment ago, or when ctx ends. It rides through failures. Called by
 	// the holder it gives its tenure again, with the same token; a candidate that
-	// has lost it stands for election again.
+	// has lost it stands for election again, and says by that that what it did as
+	// holder has ended: call it after that. Until then, or the end of the lease,
+	// nobody else is elected.
 	Campaign(ctx context.Context) (*Leadership, error)
 	// Observe yields who holds the role, then each change, once and in order, until
 	// ctx ends, whose error is the last thing that it yields.

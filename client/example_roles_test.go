@@ -48,7 +48,7 @@ func ExampleLeave() {
 		_ = client.RunAsLeader(ctx, candidate, 2*time.Second, func(ctx context.Context, l *client.Leadership) error {
 			gate.Follow(l)
 			<-ctx.Done()
-			return ctx.Err()
+			return gate.Drain(context.WithoutCancel(ctx)) // what is in flight has ended when it campaigns again
 		})
 	}()
 

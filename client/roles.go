@@ -30,6 +30,15 @@ func (c *Client) ResignRole(ctx context.Context, role, session string) (apiv1.Ro
 	return decode[apiv1.RoleResult](c.do(ctx, q))
 }
 
+// AcknowledgeRole says that this client knows that a tenure was taken from its
+// session, and acts for it no more: from then on others may be elected. A tenure
+// with another token is not touched. ErrFenced: there is nothing to acknowledge.
+func (c *Client) AcknowledgeRole(ctx context.Context, role, session string, token uint64) error {
+	query := url.Values{"session_id": {session}, "token": {strconv.FormatUint(token, 10)}}
+	_, err := c.do(ctx, &call{op: "acknowledge the loss of role " + role, kind: keyedWrite, method: http.MethodDelete, path: rolePath(role), query: query, bounded: true})
+	return err
+}
+
 // GetRole reads who holds a role and who waits for it. ErrNotFound when nobody
 // holds it.
 func (c *Client) GetRole(ctx context.Context, role string) (apiv1.Role, error) {

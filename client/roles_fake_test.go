@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -23,6 +24,7 @@ type fakeRoles struct {
 	mu        sync.Mutex
 	sessions  map[string]*fakeSession
 	holders   map[string]apiv1.Role
+	parted    map[string]apiv1.Parting // by role
 	queues    map[string][]string
 	attending map[string]int // by role and session
 	changes   []fakeChange
@@ -49,7 +51,7 @@ type fakeChange struct {
 
 func (fc *fakeCluster) withRoles() *fakeRoles {
 	f := &fakeRoles{
-		fc: fc, sessions: map[string]*fakeSession{}, holders: map[string]apiv1.Role{}, queues: map[string][]string{},
+		fc: fc, sessions: map[string]*fakeSession{}, holders: map[string]apiv1.Role{}, parted: map[string]apiv1.Parting{}, queues: map[string][]string{},
 		attending: map[string]int{}, changed: make(chan struct{}), ended: func(string, string) {},
 	}
 	for _, n := range fc.nodes {
@@ -99,6 +101,8 @@ func (f *fakeRoles) serve(n *fakeNode, w http.ResponseWriter, r *http.Request) {
 		answer = f.create(in)
 	case path[0] == "sessions" && len(path) == 3:
 		answer, err = f.renew(path[1])
+	case path[0] == "sessions" && r.Method == http.MethodGet:
+		answer, err = f.session(path[1])
 	case path[0] == "sessions":
 		err = f.end(path[1], "session_ended")
 		answer = apiv1.SessionEnded{SessionID: path[1]}
@@ -107,7 +111,8 @@ func (f *fakeRoles) serve(n *fakeNode, w http.ResponseWriter, r *http.Request) {
 		_ = json.NewDecoder(r.Body).Decode(&in)
 		answer, err = f.campaign(n, r, path[1], in)
 	case r.Method == http.MethodDelete:
-		err = f.resign(path[1], r.URL.Query().Get("session_id"))
+		token, _ := strconv.ParseUint(r.URL.Query().Get("token"), 10, 64)
+		err = f.resign(path[1], r.URL.Query().Get("session_id"), token)
 		answer = apiv1.RoleResult{Role: path[1]}
 	default:
 		answer, err = f.role(w, path[1])
@@ -145,8 +150,30 @@ func (f *fakeRoles) renew(id string) (apiv1.Renewal, error) {
 	if s == nil {
 		return apiv1.Renewal{}, fail(cluster.CodeSessionEnded)
 	}
+	if len(f.taken(id)) > 0 {
+		return apiv1.Renewal{}, fail(cluster.CodeFenced)
+	}
 	s.timer.Reset(s.ttl)
 	return apiv1.Renewal{TTLMS: s.ttl.Milliseconds()}, nil
+}
+
+// taken gives what an operator has taken from a session.
+func (f *fakeRoles) taken(id string) (list []apiv1.Parting) {
+	for _, p := range f.parted {
+		if p.SessionID == id {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+func (f *fakeRoles) session(id string) (apiv1.Session, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.sessions[id] == nil {
+		return apiv1.Session{}, fail(cluster.CodeSessionEnded)
+	}
+	return apiv1.Session{SessionID: id, RolesTaken: f.taken(id)}, nil
 }
 
 // end ends a session and all it holds and waits for.
@@ -166,6 +193,10 @@ func (f *fakeRoles) end(id, why string) error {
 		if h.SessionID == id {
 			f.vacate(role, why)
 		}
+	}
+	for _, p := range f.taken(id) {
+		delete(f.parted, p.Role)
+		f.settle(p.Role)
 	}
 	f.ended(id, why)
 	f.stir()
@@ -193,8 +224,12 @@ func (f *fakeRoles) settle(role string) {
 	if _, held := f.holders[role]; held || len(f.queues[role]) == 0 {
 		return
 	}
-	f.revision++
 	id := f.queues[role][0]
+	if p, parted := f.parted[role]; parted && p.SessionID != id {
+		return
+	}
+	delete(f.parted, role)
+	f.revision++
 	f.queues[role] = f.queues[role][1:]
 	f.holders[role] = apiv1.Role{Role: role, Holder: "name of " + id, SessionID: id, Token: f.revision}
 	f.change("elected", f.holders[role], "")
@@ -204,7 +239,10 @@ func (f *fakeRoles) settle(role string) {
 func (f *fakeRoles) evict(role string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.vacate(role, "evicted")
+	if h, held := f.holders[role]; held {
+		f.parted[role] = apiv1.Parting{SessionID: h.SessionID, Role: role, Token: h.Token}
+		f.vacate(role, "evicted")
+	}
 }
 
 func (f *fakeRoles) campaign(n *fakeNode, r *http.Request, role string, in apiv1.Campaign) (apiv1.Role, error) {
@@ -251,10 +289,21 @@ func (f *fakeRoles) campaign(n *fakeNode, r *http.Request, role string, in apiv1
 	}
 }
 
-func (f *fakeRoles) resign(role, id string) error {
+func (f *fakeRoles) resign(role, id string, token uint64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	of := uint64(0)
+	if h := f.holders[role]; h.SessionID == id {
+		of = h.Token
+	} else if p := f.parted[role]; p.SessionID == id {
+		of = p.Token
+	}
 	switch h, held := f.holders[role]; {
+	case token != 0 && token != of:
+		return fail(cluster.CodeFenced)
+	case f.parted[role].SessionID == id:
+		delete(f.parted, role)
+		f.settle(role)
 	case h.SessionID == id && held:
 		f.vacate(role, "resigned")
 	case slices.Contains(f.queues[role], id):

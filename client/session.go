@@ -74,6 +74,9 @@ type Session struct {
 
 	stop  context.CancelFunc
 	ended chan struct{} // closed when all goroutines have returned
+
+	mu    sync.Mutex
+	roles map[string]*roleState // that it has campaigned for
 }
 
 // granted is for how long after a renewal the session lives for certain.
@@ -96,7 +99,7 @@ func (c *Client) NewSession(ctx context.Context, cfg SessionConfig) (*Session, e
 	}
 	ctx, cancel := c.callContext(ctx)
 	defer cancel()
-	s := &Session{c: c, cfg: cfg, deadline: NewDeadline(cfg.Clock), ended: make(chan struct{})}
+	s := &Session{c: c, cfg: cfg, deadline: NewDeadline(cfg.Clock), ended: make(chan struct{}), roles: map[string]*roleState{}}
 	sent, ttl := s.deadline.Now(), cfg.TTL.Milliseconds()
 	made, err := c.CreateSession(ctx, apiv1.SessionCreate{Name: cfg.Name, TTLMS: &ttl, Meta: cfg.Meta})
 	if err != nil {
@@ -232,6 +235,8 @@ func (s *Session) renew(ctx context.Context) {
 			next = max(0, s.every()-(s.deadline.Now()-sent))
 		case errors.Is(err, ErrSessionEnded):
 			s.lost(err)
+		case errors.Is(err, ErrFenced):
+			next = s.heedTaken(ctx)
 		default:
 			next = s.again()
 		}

@@ -24,7 +24,7 @@ type stream struct {
 }
 
 // Keep renews sessions that are attached: what Renew says holds for it too.
-func (k *Keeper) Keep(ctx context.Context, list []cluster.Attachment) (alive []*state.Session, ended []string, err error) {
+func (k *Keeper) Keep(ctx context.Context, list []cluster.Attachment) (state.Renewed, error) {
 	ids := make([]string, len(list))
 	for i, a := range list {
 		ids[i] = a.Session
@@ -34,7 +34,7 @@ func (k *Keeper) Keep(ctx context.Context, list []cluster.Attachment) (alive []*
 			e.renew(at)
 		}
 		e.attach(list[i].Stream, at)
-	})
+	}, func(i int) bool { return list[i].Passive })
 }
 
 // attach notes that a connection stands. Those of nodes that have died without a

@@ -14,9 +14,9 @@ func held(session, stream string) cluster.Attachment {
 
 func (b *bench) keep(a cluster.Attachment) {
 	b.t.Helper()
-	alive, _, err := b.Keep(b.t.Context(), []cluster.Attachment{a})
-	if err != nil || len(alive) != 1 {
-		b.t.Fatalf("%d sessions live, %v", len(alive), err)
+	out, err := b.Keep(b.t.Context(), []cluster.Attachment{a})
+	if err != nil || len(out.Alive) != 1 {
+		b.t.Fatalf("%+v, %v", out, err)
 	}
 }
 
@@ -185,7 +185,7 @@ func TestPassiveConnectionDoesNotRenew(t *testing.T) {
 		a := cluster.Attachment{Session: b.session(t, "s", time.Second), Stream: "1", Passive: true}
 		began := time.Now()
 		for b.lives(a.Session) && time.Since(began) < time.Minute {
-			if _, _, err := b.Keep(b.t.Context(), []cluster.Attachment{a}); err != nil {
+			if _, err := b.Keep(b.t.Context(), []cluster.Attachment{a}); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(200 * time.Millisecond)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -215,11 +216,16 @@ func (b *bench) lead() {
 }
 
 func (b *bench) renew(id string) error {
-	alive, _, err := b.Renew(b.t.Context(), []string{id})
-	if err == nil && len(alive) == 0 {
-		err = cluster.Errorf(cluster.CodeSessionEnded, "ended")
+	out, err := b.Renew(b.t.Context(), []string{id})
+	switch {
+	case err != nil:
+		return err
+	case len(out.Parted) == 1:
+		return cluster.Errorf(cluster.CodeFenced, "parted")
+	case len(out.Alive) == 0:
+		return cluster.Errorf(cluster.CodeSessionEnded, "ended")
 	}
-	return err
+	return nil
 }
 
 func (b *bench) mustRenew(id string) {
@@ -338,7 +344,15 @@ func TestRenewalSeesAnEndInItsMiddle(t *testing.T) {
 				return nil
 			}
 			b.barrier = func(context.Context) error {
-				b.set(func() { b.viewed = func() { close(release); time.Sleep(time.Millisecond) } })
+				b.set(func() {
+					b.barrier = nil
+					b.viewed = func() {
+						close(release)
+						for lives := true; lives; runtime.Gosched() {
+							_, lives = b.state.View().Session(id)
+						}
+					}
+				})
 				return nil
 			}
 		})

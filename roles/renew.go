@@ -8,50 +8,53 @@ import (
 	"northstar/state"
 )
 
-// Renew renews sessions. It gives those that live, and will for their TTL counted
-// from the call, and the IDs of those that have ended. That is true of the whole
-// cluster: it proves after the call that this node leads, else the error is
-// CodeNoLeader and nothing was renewed. All who wait share one proof.
+// Renew renews sessions. Those that live will for their TTL counted from the call;
+// what it gives is true of the whole cluster: it proves after the call that this
+// node leads, else the error is CodeNoLeader and nothing was renewed. All who wait
+// share one proof.
 //
 // While a renewal waits for it, its sessions do not expire. One that was about to
 // when the renewal came is waited for, and counts as renewed only when it lives on.
-func (k *Keeper) Renew(ctx context.Context, ids []string) (alive []*state.Session, ended []string, err error) {
-	return k.prove(ctx, ids, func(_ int, e *entry, at time.Duration) { e.renew(at) })
+// A session that a role was taken from is not renewed until it has said that it
+// knows: its own deadline ends before it does then, and the role goes on after that.
+func (k *Keeper) Renew(ctx context.Context, ids []string) (state.Renewed, error) {
+	return k.prove(ctx, ids, func(_ int, e *entry, at time.Duration) { e.renew(at) }, func(int) bool { return false })
 }
 
 // prove finds out which sessions live, and lets touch renew the clock of each as
-// of the time at which it was called. touch must not block.
-func (k *Keeper) prove(ctx context.Context, ids []string, touch func(i int, e *entry, at time.Duration)) (alive []*state.Session, ended []string, err error) {
+// of the time at which it was called, unless it is parted from a role and not
+// passive, which is no renewal. Both functions must not block.
+func (k *Keeper) prove(ctx context.Context, ids []string, touch func(i int, e *entry, at time.Duration), passive func(i int) bool) (out state.Renewed, err error) {
 	a := k.arrive(ids)
 	if err := k.deps.Consensus.Barrier(ctx); err != nil {
 		k.release(a)
-		return nil, nil, err
+		return state.Renewed{}, err
 	}
-	view := k.deps.Consensus.View()
 	var late []*ending
 	for i, id := range ids {
-		s, _ := view.Session(id)
-		lives, end := k.settle(a, i, s, touch)
-		if end != nil {
+		s, parted, end := k.settle(a, i, id, touch, passive)
+		switch {
+		case end != nil:
 			late = append(late, end)
-		}
-		if lives {
-			alive = append(alive, s)
-		} else {
-			ended = append(ended, id)
+		case s == nil:
+			out.Ended = append(out.Ended, id)
+		case parted.Role != "":
+			out.Parted = append(out.Parted, parted)
+		default:
+			out.Alive = append(out.Alive, s)
 		}
 	}
 	if len(late) == 0 {
-		return alive, ended, nil
+		return out, nil
 	}
 	for _, end := range late {
 		if err := end.wait(ctx); err != nil {
-			return nil, nil, noLeader("the end of a session that was renewed late is on its way: %w", err)
+			return state.Renewed{}, noLeader("the end of a session that was renewed late is on its way: %w", err)
 		}
 	}
 	// What was on its way is known now. Sessions that live on are renewed like any
 	// other, from the beginning.
-	return k.prove(ctx, ids, touch)
+	return k.prove(ctx, ids, touch, passive)
 }
 
 // wait returns once it is known what became of the end.
@@ -104,14 +107,15 @@ func (k *Keeper) release(a arrival) {
 	}
 }
 
-// settle renews session i of a proven arrival; s is nil when it does not live. It
-// says whether it lives, unless an end that it gives is on its way, which has to be
-// waited for.
+// settle renews session i of a proven arrival. It gives the session, nil when it
+// does not live, and the tenure, none as a rule, that was taken from it and for which
+// it was not renewed; or its end that is on its way, which has to be waited for. Both are looked up under the lock: what expire
+// has seen, a renewal that comes after it sees too.
 //
 // Should the reign have changed since the renewal came, its sessions are counted
 // from now. Should there be none any more, the next one, here or elsewhere, will
 // begin every TTL later than the renewal came.
-func (k *Keeper) settle(a arrival, i int, s *state.Session, touch func(int, *entry, time.Duration)) (lives bool, end *ending) {
+func (k *Keeper) settle(a arrival, i int, id string, touch func(int, *entry, time.Duration), passive func(int) bool) (s *state.Session, parted state.Parting, end *ending) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	r, at := k.reign, a.at
@@ -120,24 +124,28 @@ func (k *Keeper) settle(a arrival, i int, s *state.Session, touch func(int, *ent
 			e.pending--
 		}
 	}
-	if s == nil || r == nil {
-		return s != nil, nil
+	view := k.deps.Consensus.View()
+	s, lives := view.Session(id)
+	if !lives {
+		return nil, parted, nil
+	}
+	if list := view.Parted(id); len(list) > 0 && !passive(i) {
+		parted = list[0]
+	}
+	if r == nil {
+		return s, parted, nil
 	}
 	if r != a.reign {
 		at = r.clock.read(k.deps.Clock())
 	}
-	e := r.sessions[s.ID]
-	if e == nil {
-		// Not taken in yet, or its end was settled since s was looked up.
-		if _, lives := k.deps.Consensus.View().Session(s.ID); !lives {
-			return false, nil
-		}
+	e := r.sessions[id]
+	if e == nil { // not taken in yet
 		e = r.add(s, at)
 	}
-	if e.end == nil {
+	if e.end == nil && parted.Role == "" {
 		touch(i, e, at)
 	}
-	return true, e.end
+	return s, parted, e.end
 }
 
 // renew counts the TTL from at on.

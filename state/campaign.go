@@ -28,11 +28,15 @@ type RoleWithdraw struct {
 	Session string
 }
 
-// RoleResign gives a role back, or, when the session only waits for it, the
-// place in the queue.
+// RoleResign gives a role back, or, when it was taken from the session, says that
+// this is known, or, when the session only waits for it, gives back the place in
+// the queue.
 type RoleResign struct {
 	Role    string
 	Session string
+	// Token, when not 0, is that of the only tenure that is given back, or known to be
+	// lost: a command that comes late must not end a later one. CodeFenced otherwise.
+	Token uint64
 }
 
 // RoleHandover takes a role from its holder. To names the candidate that gets
@@ -42,6 +46,9 @@ type RoleHandover struct {
 	To   string
 	// IfSince, when not 0, must be the role's Since: CodeTermStale otherwise.
 	IfSince uint64
+	// Part makes the next holder wait for the last one (Role.Parted). Without it, as
+	// in logs of older builds, it is elected at once.
+	Part bool
 }
 
 // RoleElect elects the next candidates of vacant roles whose takeover delay is
@@ -138,8 +145,12 @@ func (p *RoleWithdraw) apply(w *work) Result { return Result{Role: w.withdraw(p.
 func (p *RoleResign) apply(w *work) Result {
 	r := w.role(p.Role)
 	switch {
+	case p.Token != 0 && p.Token != r.tokenOf(p.Session):
+		return Result{Err: cluster.Errorf(cluster.CodeFenced, "session %q has no tenure of role %q with token %d to give back", p.Session, p.Role, p.Token), Role: r}
 	case r.Current.Session == p.Session:
 		return Result{Role: w.vacate(p.Role, CauseResigned)}
+	case r.Parted == p.Session:
+		return Result{Role: w.letParted(p.Role)}
 	case r.Waits(p.Session):
 		return Result{Role: w.withdraw(p.Role, p.Session)}
 	case r.Held():
@@ -157,7 +168,8 @@ func (p *RoleHandover) apply(w *work) Result {
 		if !r.Held() {
 			return Result{Err: vacantRole(p.Role)}
 		}
-		return Result{Role: w.vacate(p.Role, CauseEvicted)}
+		p.take(w, r, CauseEvicted)
+		return Result{Role: w.setRole(r, false)}
 	}
 	if r.Current.Session == p.To {
 		return Result{Role: r}
@@ -171,10 +183,20 @@ func (p *RoleHandover) apply(w *work) Result {
 		return Result{Err: cluster.Errorf(cluster.CodeTransferFailed, "to_session_id: candidate %q of role %q is not eligible", to.Name, p.Role)}
 	}
 	if r.Held() {
-		w.endTenure(r, CauseTransferred)
+		p.take(w, r, CauseTransferred)
 	}
-	w.elect(r, to)
+	r.Queue = slices.Insert(slices.Delete(slices.Clone(r.Queue), at, at+1), 0, to)
+	r.Delayed = false // it is to have the role now
 	return Result{Role: w.setRole(r, false)}
+}
+
+// take ends the holder's tenure, and with it what its token is good for. The
+// caller puts the role back.
+func (p *RoleHandover) take(w *work, r *Role, cause Cause) {
+	if p.Part {
+		w.part(r)
+	}
+	w.endTenure(r, cause)
 }
 
 func (p *RoleElect) apply(w *work) Result {

@@ -314,11 +314,17 @@ func (c Command) MinVersion() uint32 {
 	if c.Audit != nil {
 		version = max(version, auditVersion)
 	}
+	if c.Kind == KindRoleHandover && c.RoleHandover != nil && c.RoleHandover.Part || c.Kind == KindRoleResign && c.RoleResign != nil && c.RoleResign.Token != 0 {
+		version = max(version, partVersion)
+	}
 	return version
 }
 
-// auditVersion is the command version with which the audit log came.
-const auditVersion = 2
+// Command versions with which something came.
+const (
+	auditVersion = 2 // the audit log
+	partVersion  = 3 // RoleHandover.Part, RoleResign.Token
+)
 
 // Validate checks everything about c that does not depend on the state: the
 // payload's presence, sizes and forms. Errors are CodeBadRequest and name the

@@ -80,6 +80,11 @@ func holdingsOf(v *View) (*iradix.Tree[struct{}], error) {
 				return nil, err
 			}
 		}
+		if r.Parted != "" {
+			if err := hold(r.Parted, holdsParting, r.Name); err != nil {
+				return nil, err
+			}
+		}
 		for _, c := range r.Queue {
 			if err := hold(c.Session, holdsCandidacy, r.Name); err != nil {
 				return nil, err
@@ -131,6 +136,8 @@ func (l *loader) takeRole(rec []byte) error {
 		return damaged("role %q is out of order or out of bounds", r.Name)
 	case !grows, r.Since < last, r.Since > l.meta.view.revision:
 		return damaged("role %q has tokens out of order or out of bounds", r.Name)
+	case r.Parted != "" && (r.Held() || len(r.Past) == 0):
+		return damaged("role %q is held, or was never, and waits for who held it before", r.Name)
 	}
 	l.lastRole = r.Name
 	if l.counts.roles++; l.counts.roles > MaxRoles {

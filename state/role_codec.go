@@ -31,9 +31,17 @@ func (p *RoleWithdraw) encode(e *encoder) { encodeRoleSession(e, p.Role, p.Sessi
 
 func (p *RoleWithdraw) decode(f field) error { return decodeRoleSession(f, &p.Role, &p.Session) }
 
-func (p *RoleResign) encode(e *encoder) { encodeRoleSession(e, p.Role, p.Session) }
+func (p *RoleResign) encode(e *encoder) {
+	encodeRoleSession(e, p.Role, p.Session)
+	e.uintOpt(18, p.Token)
+}
 
-func (p *RoleResign) decode(f field) error { return decodeRoleSession(f, &p.Role, &p.Session) }
+func (p *RoleResign) decode(f field) error {
+	if f.num == 18 {
+		return setUint(f, &p.Token)
+	}
+	return decodeRoleSession(f, &p.Role, &p.Session)
+}
 
 func encodeRoleSession(e *encoder, role, session string) {
 	e.string(16, role)
@@ -54,6 +62,7 @@ func (p *RoleHandover) encode(e *encoder) {
 	e.string(16, p.Role)
 	e.stringOpt(17, p.To)
 	e.uintOpt(18, p.IfSince)
+	e.boolOpt(19, p.Part)
 }
 
 func (p *RoleHandover) decode(f field) error {
@@ -64,6 +73,8 @@ func (p *RoleHandover) decode(f field) error {
 		return setString(f, &p.To)
 	case 18:
 		return setUint(f, &p.IfSince)
+	case 19:
+		return setBool(f, &p.Part)
 	}
 	return nil
 }
@@ -166,6 +177,7 @@ func (r *Role) encode(e *encoder) {
 	e.uintOpt(5, r.Since)
 	e.uintOpt(6, r.Elections)
 	e.boolOpt(7, r.Delayed)
+	e.stringOpt(8, r.Parted)
 }
 
 func (r *Role) decode(f field) error {
@@ -190,6 +202,8 @@ func (r *Role) decode(f field) error {
 		return setUint(f, &r.Elections)
 	case 7:
 		return setBool(f, &r.Delayed)
+	case 8:
+		return setString(f, &r.Parted)
 	}
 	return nil
 }

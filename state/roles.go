@@ -27,8 +27,9 @@ const (
 // it holds must not be changed.
 //
 // Invariants: a role that is not held has no eligible candidate, or waits for a
-// takeover delay; the holder is not in the queue; tokens in Past grow and are
-// less than Token; Since ≥ Token; every session in it lives.
+// takeover delay or for who was parted from it; the holder is not in the queue;
+// tokens in Past grow and are less than Token; Since ≥ Token; every session in it
+// lives.
 type Role struct {
 	Name      string
 	Current   Tenure      // the zero Tenure while nobody holds it
@@ -39,6 +40,11 @@ type Role struct {
 	// Delayed: the last holder was lost involuntarily, and the first eligible
 	// candidate wants to wait. RoleElect ends that.
 	Delayed bool
+	// Parted is the session that the role was taken from, "" while none was: it may
+	// not know yet and go on until its own deadline. Nobody else is elected until it
+	// has said that it knows (RoleResign) or has ended; until then it is not to be
+	// renewed, so that its deadline comes first. Never set while the role is held.
+	Parted string
 }
 
 // Held says whether somebody holds the role.
@@ -51,6 +57,18 @@ func (r *Role) Next() (Candidate, bool) {
 		return Candidate{}, false
 	}
 	return r.Queue[i], true
+}
+
+// tokenOf is that of the tenure that a session has, or that was taken from it and
+// that it may still act for; 0: none.
+func (r *Role) tokenOf(session string) uint64 {
+	switch session {
+	case r.Current.Session:
+		return r.Current.Token
+	case r.Parted:
+		return r.Past[len(r.Past)-1].Token
+	}
+	return 0
 }
 
 // Waits says whether a session is in the queue.
@@ -135,7 +153,7 @@ func (w *work) role(name string) *Role {
 // holder, queue and past is none. It gives the record as it is then.
 func (w *work) setRole(r *Role, delayOver bool) *Role {
 	w.settle(r, delayOver)
-	if !r.Held() && len(r.Queue) == 0 && len(r.Past) == 0 {
+	if !r.Held() && len(r.Queue) == 0 && len(r.Past) == 0 { // none that was taken has no past
 		w.forgetRole(r.Name)
 	} else if _, known := w.writeRoles().Insert([]byte(r.Name), r); !known {
 		w.newRoles++
@@ -149,8 +167,8 @@ func (w *work) forgetRole(name string) {
 	}
 }
 
-// settle elects the next candidate of a vacant role, unless its takeover delay
-// has to be waited for.
+// settle elects the next candidate of a vacant role, unless its takeover delay,
+// or who was parted from the role, has to be waited for.
 func (w *work) settle(r *Role, delayOver bool) {
 	if r.Held() {
 		return
@@ -159,6 +177,7 @@ func (w *work) settle(r *Role, delayOver bool) {
 	switch {
 	case !ok:
 		r.Delayed = false // who comes now has nobody to wait for
+	case r.Parted != "" && r.Parted != next.Session:
 	case r.Delayed && !delayOver && next.TakeoverDelay > 0:
 	default:
 		w.elect(r, next)
@@ -169,6 +188,7 @@ func (w *work) settle(r *Role, delayOver bool) {
 func (w *work) elect(r *Role, c Candidate) {
 	r.Queue = slices.DeleteFunc(slices.Clone(r.Queue), func(q Candidate) bool { return q.Session == c.Session })
 	w.letGo(c.Session, holdsCandidacy, r.Name)
+	w.rejoin(r)
 	w.hold(c.Session, holdsRole, r.Name)
 	w.revision++
 	r.Since, r.Elections, r.Delayed = w.revision, r.Elections+1, false
@@ -187,6 +207,28 @@ func (w *work) endTenure(r *Role, cause Cause) {
 	w.roleChanged(r.Name, RoleEvent{Role: r.Name, Tenure: ended})
 	ended.Value = ""
 	r.Past = append(slices.Clone(r.Past[max(0, len(r.Past)+1-MaxTenures):]), ended)
+}
+
+// part makes the session that a role is taken from one that is waited for. The
+// caller ends its tenure and puts the role back.
+func (w *work) part(r *Role) {
+	r.Parted = r.Current.Session
+	w.hold(r.Parted, holdsParting, r.Name)
+}
+
+// rejoin is the end of that. The caller puts the role back.
+func (w *work) rejoin(r *Role) {
+	if r.Parted != "" {
+		w.letGo(r.Parted, holdsParting, r.Name)
+		r.Parted = ""
+	}
+}
+
+// letParted is rejoin for a role that is then settled.
+func (w *work) letParted(name string) *Role {
+	r := w.role(name)
+	w.rejoin(r)
+	return w.setRole(r, false)
 }
 
 // roleChanged puts an event into the history of the roles.
@@ -222,7 +264,7 @@ func (w *work) makeRoom() bool {
 	var vacant []*Role
 	it := w.writeRoles().Root().Iterator()
 	for _, r, ok := it.Next(); ok; _, r, ok = it.Next() {
-		if !r.Held() && len(r.Queue) == 0 {
+		if !r.Held() && len(r.Queue) == 0 && r.Parted == "" {
 			vacant = append(vacant, r)
 		}
 	}

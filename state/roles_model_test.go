@@ -21,6 +21,7 @@ type roleModel struct {
 	slow   map[string]bool // role/session: wants a takeover delay
 	barred map[string]bool // role/session: ineligible
 	waits  map[string]bool // role: waits for a takeover delay
+	parted map[string]string
 	keys   map[string]string
 	events []string
 }
@@ -28,7 +29,7 @@ type roleModel struct {
 func newRoleModel() *roleModel {
 	return &roleModel{
 		living: map[string]bool{}, holder: map[string]string{}, queue: map[string][]string{}, slow: map[string]bool{},
-		barred: map[string]bool{}, waits: map[string]bool{}, keys: map[string]string{},
+		barred: map[string]bool{}, waits: map[string]bool{}, parted: map[string]string{}, keys: map[string]string{},
 	}
 }
 
@@ -60,6 +61,9 @@ func (m *roleModel) settle(role string, over bool) {
 		if m.barred[role+"/"+s] {
 			continue
 		}
+		if m.parted[role] != "" && m.parted[role] != s {
+			return
+		}
 		if m.waits[role] && !over && m.slow[role+"/"+s] {
 			return
 		}
@@ -71,8 +75,21 @@ func (m *roleModel) settle(role string, over bool) {
 
 func (m *roleModel) elect(role, s string) {
 	m.queue[role] = slices.DeleteFunc(m.queue[role], func(q string) bool { return q == s })
-	m.holder[role], m.waits[role] = s, false
+	m.holder[role], m.waits[role], m.parted[role] = s, false, ""
 	m.events = append(m.events, "+"+role+"/"+s)
+}
+
+// take is what an operator does to the holder, who is waited for with part.
+func (m *roleModel) take(role string, cause Cause, part bool) {
+	if part {
+		m.parted[role] = m.holder[role]
+	}
+	m.vacate(role, cause)
+}
+
+func (m *roleModel) rejoin(role string) {
+	m.parted[role] = ""
+	m.settle(role, false)
 }
 
 func (m *roleModel) vacate(role string, cause Cause) {
@@ -97,6 +114,11 @@ func (m *roleModel) end(cause Cause, sessions ...string) {
 			if m.holder[role] == s {
 				m.vacate(role, cause)
 				m.settle(role, false)
+			}
+		}
+		for _, role := range roles {
+			if m.parted[role] == s {
+				m.rejoin(role)
 			}
 		}
 		for key, owner := range m.keys {
@@ -160,10 +182,13 @@ func (r *roleRun) step(t *rapid.T) {
 			}
 		}))
 	case 5:
-		if r.m.holder[role] == session {
+		switch session {
+		case r.m.holder[role]:
 			r.m.vacate(role, CauseResigned)
 			r.m.settle(role, false)
-		} else {
+		case r.m.parted[role]:
+			r.m.rejoin(role)
+		default:
 			r.m.withdraw(role, session)
 		}
 		r.apply(resign(role, id))
@@ -205,20 +230,26 @@ func (r *roleRun) step(t *rapid.T) {
 }
 
 func (r *roleRun) handover(role, session, id string) {
+	part := rapid.IntRange(0, 3).Draw(r.t, "part") > 0
 	switch {
 	case rapid.Bool().Draw(r.t, "evict"):
 		if r.m.holder[role] != "" {
-			r.m.vacate(role, CauseEvicted)
+			r.m.take(role, CauseEvicted, part)
 			r.m.settle(role, false)
 		}
 		id = ""
 	case slices.Contains(r.m.queue[role], session) && !r.m.barred[role+"/"+session]:
 		if r.m.holder[role] != "" {
-			r.m.vacate(role, CauseTransferred)
+			r.m.take(role, CauseTransferred, part)
 		}
-		r.m.elect(role, session)
+		r.m.queue[role] = slices.DeleteFunc(r.m.queue[role], func(q string) bool { return q == session })
+		r.m.queue[role] = slices.Insert(r.m.queue[role], 0, session)
+		r.m.waits[role] = false
+		r.m.settle(role, false)
 	}
-	r.apply(handover(role, id))
+	cmd := handover(role, id)
+	cmd.RoleHandover.Part = part
+	r.apply(cmd)
 }
 
 // check compares the states with the model. Tokens must grow for ever, also
@@ -236,6 +267,9 @@ func (r *roleRun) check() {
 		}
 		if rec.Current.Holder != r.m.holder[role] || !slices.Equal(queue, r.m.queue[role]) || rec.Delayed != r.m.waits[role] {
 			r.t.Fatalf("%s: holder %q, queue %q, delayed %v; model %q, %q, %v", role, rec.Current.Holder, queue, rec.Delayed, r.m.holder[role], r.m.queue[role], r.m.waits[role])
+		}
+		if r.nameOf(rec.Parted) != r.m.parted[role] || rec.Parted != "" && !slices.Contains(v.Parted(rec.Parted), Parting{rec.Parted, role, rec.Past[len(rec.Past)-1].Token}) {
+			r.t.Fatalf("%s: %q is waited for, model %q", role, rec.Parted, r.m.parted[role])
 		}
 		if rec.Held() && rec.Current.Token < r.tokens[role] {
 			r.t.Fatalf("%s: token %d after %d", role, rec.Current.Token, r.tokens[role])
@@ -256,6 +290,16 @@ func (r *roleRun) check() {
 	r.before = r.steady.View()
 	r.print = r.before.Fingerprint()
 	r.watch()
+}
+
+// nameOf gives the name of a session that lives or has lived.
+func (r *roleRun) nameOf(id string) string {
+	for name, x := range r.ids {
+		if x == id {
+			return name
+		}
+	}
+	return id
 }
 
 // checkIndex compares what the sessions are said to hold with what they hold.

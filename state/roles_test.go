@@ -255,6 +255,108 @@ func TestHandover(t *testing.T) {
 	mustApply(t, s, planned)
 }
 
+func taking(role, to string) Command {
+	c := handover(role, to)
+	c.RoleHandover.Part = true
+	return c
+}
+
+// Who a role was taken from holds it no more at once; the next one is elected when
+// that session has said that it knows, or has ended, and never before.
+func TestHandoverWaitsForTheHolder(t *testing.T) {
+	for name, tt := range map[string]struct {
+		take   Command
+		over   func(a string) Command
+		events string
+	}{
+		"evicted, resigns":     {taking("r", ""), func(a string) Command { return resign("r", a) }, "+r/a -evicted:r/a +r/b"},
+		"evicted, ends":        {taking("r", ""), func(a string) Command { return end(CauseExpired, a) }, "+r/a -evicted:r/a +r/b"},
+		"transferred, resigns": {taking("r", "c"), func(a string) Command { return resign("r", a) }, "+r/a -transferred:r/a +r/c"},
+		"transferred, ends":    {taking("r", "c"), func(a string) Command { return end(CauseSessionEnded, a) }, "+r/a -transferred:r/a +r/c"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := New(Options{})
+			a, b, c := newSession(t, s, "a"), newSession(t, s, "b"), newSession(t, s, "c")
+			token := campaign(t, s, "r", a).Current.Token
+			campaign(t, s, "r", b)
+			mustApply(t, s, campaignWith("r", c, func(p *RoleCampaign) { p.TakeoverDelay = time.Hour }))
+			if tt.take.RoleHandover.To != "" {
+				tt.take.RoleHandover.To = c
+			}
+			fenced := put("k", "v")
+			fenced.Fence = &Fence{Role: "r", Token: token}
+			mustApply(t, s, fenced, tt.take)
+			wantCode(t, apply(s, fenced)[0].Err, cluster.CodeFenced)
+			// What others do meanwhile elects nobody.
+			d := newSession(t, s, "d")
+			campaign(t, s, "r", d)
+			mustApply(t, s, end(CauseExpired, d))
+			campaign(t, s, "r", a)
+			mustApply(t, s, Command{Kind: KindRoleWithdraw, RoleWithdraw: &RoleWithdraw{Role: "r", Session: a}})
+			r, _ := s.View().Role("r")
+			mustApply(t, s, Command{Kind: KindRoleElect, RoleElect: &RoleElect{Vacancies: []Vacancy{{"r", r.Since}}}})
+			r, _ = s.View().Role("r")
+			if r.Held() || r.Parted != a || len(s.View().Parted(a)) != 1 {
+				t.Fatalf("%+v", r)
+			}
+			restore(t, s, snapshotOf(t, s))
+			mustApply(t, s, tt.over(a))
+			if got := told(roleEvents(t, s, "r")); got != tt.events {
+				t.Fatalf("got  %s\nwant %s", got, tt.events)
+			}
+			if len(s.View().Parted(a)) != 0 {
+				t.Fatal("still waited for")
+			}
+		})
+	}
+}
+
+// A word that comes late ends no later tenure.
+func TestResignOfOneTenure(t *testing.T) {
+	s := New(Options{})
+	a, b := newSession(t, s, "a"), newSession(t, s, "b")
+	of := func(token uint64) Command {
+		c := resign("r", a)
+		c.RoleResign.Token = token
+		return c
+	}
+	first := campaign(t, s, "r", a).Current.Token
+	campaign(t, s, "r", b)
+	mustApply(t, s, taking("r", ""))
+	wantCode(t, apply(s, of(first+1))[0].Err, cluster.CodeFenced)
+	mustApply(t, s, of(first))
+	wantCode(t, apply(s, of(first))[0].Err, cluster.CodeFenced)
+	campaign(t, s, "r", a)
+	wantCode(t, apply(s, of(first))[0].Err, cluster.CodeFenced)
+	mustApply(t, s, resign("r", b))
+	wantCode(t, apply(s, of(first))[0].Err, cluster.CodeFenced)
+	r, _ := s.View().Role("r")
+	if r.Current.Session != a {
+		t.Fatalf("%+v", r)
+	}
+	mustApply(t, s, of(r.Current.Token))
+	if got := told(roleEvents(t, s, "r")); got != "+r/a -evicted:r/a +r/b -resigned:r/b +r/a -resigned:r/a" {
+		t.Fatal(got)
+	}
+	for c, want := range map[*Command]uint32{ptr(of(0)): 1, ptr(of(1)): 3, ptr(handover("r", "")): 1, ptr(taking("r", "")): 3} {
+		if got := c.MinVersion(); got != want {
+			t.Errorf("%+v needs version %d, want %d", c.payload(), got, want)
+		}
+	}
+}
+
+// The one who lost a role may have it again without a word: there are no two.
+func TestPartedSessionIsElectedAgain(t *testing.T) {
+	s := New(Options{})
+	a := newSession(t, s, "a")
+	token := campaign(t, s, "r", a).Current.Token
+	mustApply(t, s, taking("r", ""))
+	if r := campaign(t, s, "r", a); r.Current.Token <= token || r.Parted != "" || len(s.View().Parted(a)) != 0 {
+		t.Fatalf("%+v", r)
+	}
+	mustApply(t, s, end(CauseExpired, a))
+}
+
 // A backup brings no session, role or tied key, and takes no token back.
 func TestRestoreEndsSessions(t *testing.T) {
 	s := New(Options{})
@@ -341,10 +443,13 @@ func TestVacantRolesAreForgotten(t *testing.T) {
 	mustApply(t, s, cmds...)
 	wantCode(t, apply(s, campaignWith("more", a, func(*RoleCampaign) {}))[0].Err, cluster.CodeBusy)
 	role7, _ := s.View().Role("role7")
-	mustApply(t, s, resign("role7", a), resign("role8", a))
+	mustApply(t, s, resign("role7", a), resign("role8", a), taking("role9", ""))
 	mustApply(t, s, campaignWith("more", a, func(*RoleCampaign) {}))
 	if _, known := s.View().Role("role7"); known || s.View().Roles() != MaxRoles-1 {
 		t.Fatalf("%d roles", s.View().Roles())
+	}
+	if r, known := s.View().Role("role9"); !known || r.Parted != a {
+		t.Fatal("a role whose holder is waited for was forgotten")
 	}
 	mustApply(t, s, campaignWith("role7", a, func(*RoleCampaign) {}))
 	if r, _ := s.View().Role("role7"); r.Current.Token <= role7.Current.Token {

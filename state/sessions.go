@@ -36,6 +36,19 @@ type Session struct {
 	CreatedAt int64             // Unix nanoseconds
 }
 
+// Renewed is what became of renewals of sessions.
+type Renewed struct {
+	Alive  []*Session // renewed
+	Ended  []string   // IDs of those that do not live
+	Parted []Parting  // live, and were not renewed: see View.Parted
+}
+
+// Parting is a tenure that was taken from a session by an operator.
+type Parting struct {
+	Session, Role string
+	Token         uint64
+}
+
 // Cause is why a tenure or a session ended.
 type Cause string
 
@@ -193,6 +206,9 @@ func (w *work) freeAll(id string, cause Cause) {
 	for _, role := range w.held(id, holdsRole) {
 		w.vacate(role, cause)
 	}
+	for _, role := range w.held(id, holdsParting) {
+		w.letParted(role)
+	}
 	for _, key := range w.held(id, holdsKey) {
 		w.deleteKey([]byte(key))
 	}
@@ -232,6 +248,7 @@ const (
 	holdsCandidacy holding = 'c'
 	holdsKey       holding = 'k'
 	holdsNode      holding = 'n'
+	holdsParting   holding = 'p' // a role that was taken from it
 	holdsRole      holding = 'r'
 )
 
@@ -270,6 +287,18 @@ func (w *work) held(session string, h holding) []string {
 func (v *View) Held(session string) (roles, keys, nodes []string) {
 	root := v.holdings.Root()
 	return holdingNames(root, session, holdsRole), holdingNames(root, session, holdsKey), holdingNames(root, session, holdsNode)
+}
+
+// Parted lists the tenures that were taken from a session and that it has not said
+// to know of: until it has it must not be renewed.
+func (v *View) Parted(session string) []Parting {
+	var list []Parting
+	for _, name := range holdingNames(v.holdings.Root(), session, holdsParting) {
+		if r, ok := v.Role(name); ok {
+			list = append(list, Parting{Session: session, Role: name, Token: r.tokenOf(session)})
+		}
+	}
+	return list
 }
 
 func holdingNames(root *iradix.Node[struct{}], session string, h holding) []string {

@@ -104,7 +104,7 @@ type RoleChange struct {
 	Message      string `json:"message"`
 	OldHolder    string `json:"old_holder"`
 	OldSessionID string `json:"old_session_id"`
-	NewHolder    string `json:"new_holder" doc:"empty: nobody holds it"`
+	NewHolder    string `json:"new_holder" doc:"empty: nobody holds it, or not yet: message says which"`
 	NewSessionID string `json:"new_session_id"`
 	Token        uint64 `json:"token" doc:"of the new holder; 0: nobody"`
 }

@@ -31,6 +31,7 @@ type Session struct {
 	CreatedAt   time.Time         `json:"created_at"`
 	Meta        map[string]string `json:"meta"`
 	Roles       []string          `json:"roles" doc:"that it holds"`
+	RolesTaken  []Parting         `json:"roles_taken,omitempty" doc:"that were taken from it by an operator: it is not renewed until it has resigned from them too, and nobody else is elected"`
 	Keys        int               `json:"keys" doc:"that end with it"`
 }
 
@@ -52,8 +53,16 @@ type RenewMany struct {
 
 // RenewedMany answers it.
 type RenewedMany struct {
-	Renewed []string `json:"renewed"`
-	Ended   []string `json:"ended"`
+	Renewed []string  `json:"renewed"`
+	Ended   []string  `json:"ended"`
+	Parted  []Parting `json:"parted,omitempty" doc:"live, and were not renewed: a role was taken from each, as 4011 tells where one is renewed alone"`
+}
+
+// Parting is a tenure that was taken from a session by an operator.
+type Parting struct {
+	SessionID string `json:"session_id"`
+	Role      string `json:"role"`
+	Token     uint64 `json:"token"`
 }
 
 // SessionEnded answers DELETE /v1/sessions/{id}.
@@ -87,6 +96,7 @@ type Attachment struct {
 
 // AttachedResult answers it.
 type AttachedResult struct {
-	Kept  []SessionCreated `json:"kept"`
-	Ended []string         `json:"ended"`
+	Kept   []SessionCreated `json:"kept"`
+	Ended  []string         `json:"ended"`
+	Parted []Parting        `json:"parted,omitempty"`
 }

@@ -52,6 +52,7 @@ type session struct {
 
 	mu    sync.Mutex
 	until time.Time // its client's own deadline
+	taken uint64    // token of the tenure that the client was told is taken from it
 }
 
 // deadline is the client's own: the last renewal's send time, the TTL and the
@@ -68,6 +69,13 @@ func (s *session) renewed(sent time.Time) {
 	if until := sent.Add(time.Duration(float64(s.ttl) * (1 - clientDrift))); until.After(s.until) {
 		s.until = until
 	}
+}
+
+// isTaken says whether the client knows that a tenure was taken from it.
+func (s *session) isTaken(token uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.taken >= token
 }
 
 // ask makes one request on a node, more often on the one that leads.
@@ -137,6 +145,9 @@ func (c *campaigner) renew(s *session, quit <-chan struct{}) {
 // must not have been within the client's deadline.
 func (c *campaigner) heard(s *session, sent time.Time, err error) {
 	var e *cluster.Error
+	if errors.As(err, &e) && e.Code == cluster.CodeFenced {
+		c.learn(s)
+	}
 	if !errors.As(err, &e) || e.Code != cluster.CodeSessionEnded {
 		return
 	}
@@ -145,6 +156,25 @@ func (c *campaigner) heard(s *session, sent time.Time, err error) {
 			"session %s of client %d had ended when asked at %v, with its client's deadline at %v", s.id, c.id, sent.Sub(c.w.start), until.Sub(c.w.start))})
 	}
 	s.once.Do(func() { close(s.ended) })
+}
+
+// learn asks what was taken from a session that is not renewed for that. Half of
+// the clients never do, and go on until their deadline.
+func (c *campaigner) learn(s *session) {
+	if c.id%2 == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(c.w.ctx, s.ttl/2)
+	defer cancel()
+	var now apiv1.Session
+	if c.remote.call(ctx, c.w.leading().id, http.MethodGet, apiv1.PathSessions+"/"+s.id, nil, nil, &now) != nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range now.RolesTaken {
+		s.taken = max(s.taken, p.Token)
+	}
 }
 
 // campaign tries to be elected once and holds the role for a while. It says
@@ -173,10 +203,14 @@ func (c *campaigner) campaign(s *session) bool {
 	}
 	t.Until = end.Sub(c.w.start)
 	c.w.roles.won(t)
-	if !resigns {
+	if !resigns && !s.isTaken(won.Token) {
 		return true
 	}
-	resigned := c.ask(time.Second, http.MethodDelete, apiv1.PathRoles+"/"+campaignRole, url.Values{"session_id": {s.id}}, nil, nil) == nil
+	query := url.Values{"session_id": {s.id}}
+	if c.rand.IntN(2) == 0 {
+		query.Set("token", fmt.Sprint(won.Token))
+	}
+	resigned := c.ask(time.Second, http.MethodDelete, apiv1.PathRoles+"/"+campaignRole, query, nil, nil) == nil
 	if c.rand.IntN(2) == 0 && c.pause(time.Duration(c.rand.IntN(50))*time.Millisecond) {
 		c.fenced(won.Token) // what was still on its way
 	}
@@ -194,7 +228,7 @@ func (c *campaigner) patience() int64 {
 // hold writes with a token until a moment, or until the client's deadline. It
 // says whether the client means to resign then.
 func (c *campaigner) hold(s *session, token uint64, until time.Time) bool {
-	for time.Now().Before(until) && time.Now().Before(s.deadline()) {
+	for time.Now().Before(until) && time.Now().Before(s.deadline()) && !s.isTaken(token) {
 		c.fenced(token)
 		if !c.pause(time.Duration(c.rand.IntN(100)) * time.Millisecond) {
 			return false

@@ -55,6 +55,9 @@ func (w *World) startClients() *clients {
 	for i := range w.cfg.Campaigners {
 		cs.startCampaigner(i)
 	}
+	if w.cfg.Evict != (Spell{}) {
+		cs.startEvictor()
+	}
 	return cs
 }
 

@@ -85,7 +85,7 @@ func brief(seed uint64, nodes int) Config {
 func lease(seed uint64, nodes int) Config {
 	cfg := DefaultConfig(seed, nodes)
 	withLeases(&cfg)
-	cfg.Readers, cfg.Remotes, cfg.Campaigners = 3, 0, 0
+	cfg.Readers, cfg.Remotes, cfg.Campaigners, cfg.Evict = 3, 0, 0, Spell{}
 	return cfg
 }
 

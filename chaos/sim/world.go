@@ -30,11 +30,12 @@ type Config struct {
 	Plan   []Fault
 
 	Clients     int
-	Readers     int  // further clients that only read, from any node
-	Remotes     int  // further clients, over HTTP
-	Watchers    int  // of all changes, over HTTP
-	Campaigners int  // clients with sessions, for one role, over HTTP
-	Probes      bool // a writer at each node: what it sees is measured
+	Readers     int   // further clients that only read, from any node
+	Remotes     int   // further clients, over HTTP
+	Watchers    int   // of all changes, over HTTP
+	Campaigners int   // clients with sessions, for one role, over HTTP
+	Evict       Spell // between two times that an operator takes the role from its holder; the zero Spell: nobody does
+	Probes      bool  // a writer at each node: what it sees is measured
 	Keys        int
 	ClockDrift  float64       // a node's lease and session clock runs at a rate drawn from 1 ± this
 	Think       Spell         // of a client's pause between operations
@@ -70,7 +71,7 @@ func DefaultConfig(seed uint64, nodes int) Config {
 	return Config{
 		Seed: seed, Nodes: nodes, Length: 20 * time.Second, Mix: DefaultMix(),
 		Gap: Spell{10 * time.Millisecond, 500 * time.Millisecond}, Spell: Spell{5 * time.Millisecond, 900 * time.Millisecond},
-		Clients: 2, Remotes: 1, Watchers: 1, Campaigners: 2, Keys: 3, ClockDrift: 0.05, Think: Spell{0, 30 * time.Millisecond}, OpTimeout: time.Second, Roam: 0.2,
+		Clients: 2, Remotes: 1, Watchers: 1, Campaigners: 2, Evict: Spell{100 * time.Millisecond, 4 * time.Second}, Keys: 3, ClockDrift: 0.05, Think: Spell{0, 30 * time.Millisecond}, OpTimeout: time.Second, Roam: 0.2,
 		Net: DefaultNetOptions(), Disk: DefaultDiskOptions(), Settle: 30 * time.Second,
 		Build: BuildNode, LogLevel: hclog.Info,
 	}

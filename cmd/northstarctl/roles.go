@@ -179,6 +179,8 @@ func keepRenewing(ctx context.Context, c *client.Client, session string, ttl tim
 			last = sent
 		case ctx.Err() != nil:
 			return ctx.Err()
+		case errors.Is(err, client.ErrFenced):
+			return fmt.Errorf("the role was taken away: %w", err)
 		case errors.Is(err, client.ErrSessionEnded), time.Since(last) > ttl-ttl/10:
 			return fmt.Errorf("the role may be lost: %w", err)
 		}

@@ -1,0 +1,209 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"northstar/cluster"
+)
+
+// next campaigns with a session of its own and says when it is elected.
+func (fc *fakeCluster) next(t *testing.T) (elected <-chan time.Time, done func()) {
+	t.Helper()
+	c := fc.client("n1")
+	s := mustSession(t, c, SessionConfig{Name: "next"})
+	at := make(chan time.Time, 1)
+	var waiting sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	waiting.Go(func() {
+		if _, err := s.campaign(ctx, candidacy{Role: "r"}); err == nil {
+			at <- time.Now()
+		}
+	})
+	return at, func() { cancel(); waiting.Wait(); c.Close() }
+}
+
+// Whoever a role is taken from is given the time to stop, and the next one is
+// elected as soon as it has: also where only a renewal tells it.
+func TestTheNextWaitsForWhoStops(t *testing.T) {
+	var asked atomic.Bool
+	once := func() bool { return !asked.Swap(true) }
+	for name, tt := range map[string]struct {
+		refuse func(*http.Request) bool
+		most   time.Duration
+	}{
+		"told by its watch": {func(*http.Request) bool { return false }, 2100 * time.Millisecond},
+		"told by a renewal": {func(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, "/watch") }, 6 * time.Second},
+		"its word was lost": {func(r *http.Request) bool { return r.URL.Query().Has("token") && once() }, 6 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, fc *fakeCluster) {
+				f := fc.withRoles()
+				f.refuse = func(r *http.Request) error {
+					if tt.refuse(r) {
+						return fail(cluster.CodeInternal)
+					}
+					return nil
+				}
+				c := fc.client("n1")
+				defer c.Close()
+				k := candidate(t, c, 10*time.Second)
+				ctx, stop := context.WithCancel(t.Context())
+				var stopped time.Time
+				var candidates sync.WaitGroup
+				candidates.Go(func() {
+					_ = RunAsLeader(ctx, k, 0, func(ctx context.Context, l *Leadership) error {
+						<-ctx.Done()
+						if !errors.Is(context.Cause(ctx), ErrRoleLost) && !errors.Is(context.Cause(ctx), context.Canceled) {
+							t.Error(context.Cause(ctx))
+						}
+						time.Sleep(2 * time.Second)
+						stopped = time.Now()
+						return ctx.Err()
+					})
+				})
+				synctest.Wait()
+				session := k.Session()
+				elected, done := fc.next(t)
+				time.Sleep(time.Second)
+				f.evict("r")
+				evicted := time.Now()
+				at := <-elected
+				if at.Before(stopped) {
+					t.Errorf("elected %v before the last one had stopped", stopped.Sub(at))
+				}
+				if took := at.Sub(evicted); took > tt.most {
+					t.Errorf("elected after %v", took)
+				}
+				time.Sleep(time.Minute)
+				if session.Err() != nil {
+					t.Error(session.Err())
+				}
+				stop()
+				candidates.Wait()
+				done()
+			}, "n1")
+		})
+	}
+}
+
+// Whoever does not stop is waited for until the end of its lease, and no longer; its
+// session lives on.
+func TestTheNextWaitsForTheLease(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		f := fc.withRoles()
+		c := fc.client("n1")
+		defer c.Close()
+		k := candidate(t, c, 10*time.Second)
+		l, err := k.Campaign(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		elected, done := fc.next(t)
+		defer done()
+		time.Sleep(time.Second)
+		lease := time.Now().Add(k.Session().ValidFor())
+		f.evict("r")
+		at := <-elected
+		if at.Before(lease) || at.Sub(lease) > 500*time.Millisecond {
+			t.Errorf("elected %v after the end of the lease", at.Sub(lease))
+		}
+		if !errors.Is(l.Cause(), ErrRoleLost) {
+			t.Error(l.Cause())
+		}
+		time.Sleep(time.Minute)
+		if err := k.Session().Err(); err != nil {
+			t.Error(err)
+		}
+	}, "n1")
+}
+
+// The role is taken between the word that it was won and the first renewal that
+// would let the tenure begin: it never does.
+func TestTakenBeforeItBegins(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		f := fc.withRoles()
+		var mu sync.Mutex
+		cut := true
+		f.refuse = func(r *http.Request) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if cut && strings.HasSuffix(r.URL.Path, "/renew") {
+				return cluster.Errorf(cluster.CodeReadOnly, "not now")
+			}
+			return nil
+		}
+		c := fc.client("n1")
+		defer c.Close()
+		k := candidate(t, c, 10*time.Second)
+		first, err := k.Campaign(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(6 * time.Second) // too little of the lease is left to begin a tenure
+		first.End(ErrLeaseLapsed)
+		won := make(chan *Leadership, 1)
+		ctx, stop := context.WithCancel(t.Context())
+		var campaigns sync.WaitGroup
+		campaigns.Go(func() {
+			if l, err := k.Campaign(ctx); err == nil {
+				won <- l
+			}
+		})
+		time.Sleep(time.Second)
+		f.evict("r")
+		mu.Lock()
+		cut = false
+		mu.Unlock()
+		s := mustSession(t, c, SessionConfig{})
+		next, err := s.campaign(t.Context(), candidacy{Role: "r"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 100 {
+			time.Sleep(100 * time.Millisecond)
+			select {
+			case l := <-won:
+				t.Fatalf("%s begins a tenure with token %d beside that with %d", l.Session, l.Token, next.Token)
+			default:
+			}
+		}
+		stop()
+		campaigns.Wait()
+	}, "n1")
+}
+
+// What was won without the session's own Campaign is not given up by it: it cannot
+// know whether it is still used.
+func TestTakenFromAStranger(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		f := fc.withRoles()
+		c := fc.client("n1")
+		defer c.Close()
+		s := mustSession(t, c, SessionConfig{})
+		f.mu.Lock()
+		f.queues["r"] = []string{s.ID()}
+		f.settle("r")
+		f.mu.Unlock()
+		elected, done := fc.next(t)
+		defer done()
+		time.Sleep(time.Second)
+		f.evict("r")
+		evicted := time.Now()
+		at := <-elected
+		if took := at.Sub(evicted); took < 6*time.Second || took > 10*time.Second {
+			t.Errorf("elected after %v", took)
+		}
+		time.Sleep(2 * time.Second)
+		if !errors.Is(s.Err(), ErrSessionEnded) {
+			t.Error(s.Err())
+		}
+	}, "n1")
+}
