@@ -196,7 +196,8 @@ var table = []route{
 		method: "DELETE", pattern: "/v1/roles/{role}", role: token.Client, handle: resignRole,
 		summary: "Resign from a role, or from waiting for it, or say that it is known that the role was taken",
 		query: []param{
-			{"session_id", "string", "who resigns; must be given"}, {"token", "integer", "of the only tenure that is meant: 409 with any other"},
+			{"session_id", "string", "who resigns; must be given"},
+			{"token", "integer", "of the only tenure that is meant: 409 with any other"},
 			timeoutParam, redirectParam,
 		},
 		answers: jsonAnswer(apiv1.RoleResult{}, "resigned", leaderHeader), fails: []int{307, 404, 409, 503, 504},
