@@ -60,7 +60,7 @@ func TestChecksCanFail(t *testing.T) {
 		{"links", links, "[a](../README.md) [b](decisions) [c](https://example.com) [d](metrics.md#labels)\n# Labels", []string{
 			"[a](nowhere.md)", "[a](metrics.md#no-such-heading)",
 		}},
-		{"the two commands", two, "```sh\nmake build && ./bin/northstar-node dev\n```\n```sh\nmake test\n```", []string{"```sh\nmake test\n```\n```sh\nmake build && ./bin/northstar-node dev\n```", "```sh\nmake build && ./bin/northstar-node dev # now\n```", ""}},
+		{"the two commands", two, "```sh\nmake demo\n```\n```sh\nmake test\n```", []string{"```sh\nmake test\n```\n```sh\nmake demo\n```", "```sh\nmake demo # now\n```", ""}},
 		{"expressions", expr, `sum by (peer) (rate(northstar_peer_lag_entries{peer="a",job=~"b"}[5m] offset 1m)) > 1`, []string{
 			"", "sum(northstar_nothing)", "northstar_is_leader + other", `northstar_is_leader{peer="a"}`, "max by (peer) (northstar_is_leader)",
 		}},
