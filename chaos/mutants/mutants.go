@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -22,8 +23,9 @@ var patches embed.FS
 type Mutant struct {
 	Name   string
 	Guard  string   // what is taken away
-	Kind   string   // of the worlds that show it
+	Kind   string   // of the worlds that show it; "": none do
 	Nodes  int      // in them
+	Test   string   // package and name of a test of processes that shows it; "": none does
 	Breaks []string // the invariants of which one must break
 	Budget int      // seeds within which it must
 	Seed   uint64   // the first of these; with the sources of that day it was enough
@@ -80,6 +82,19 @@ func (m Mutant) Edits(root string) (overlay.Set, error) {
 	return set, nil
 }
 
+// Find reads one.
+func Find(name string) (Mutant, error) {
+	all, err := All()
+	if err != nil {
+		return Mutant{}, err
+	}
+	i := slices.IndexFunc(all, func(m Mutant) bool { return m.Name == name })
+	if i < 0 {
+		return Mutant{}, fmt.Errorf("there is no mutant %q", name)
+	}
+	return all[i], nil
+}
+
 // All reads every mutant, in the order of their names.
 func All() ([]Mutant, error) {
 	entries, err := patches.ReadDir("patches")
@@ -116,7 +131,7 @@ func parse(name, text string) (Mutant, error) {
 		}
 	}
 	m.hunks = hunks(diff)
-	if m.Guard == "" || m.Kind == "" || len(m.Breaks) == 0 || m.Budget == 0 || len(m.hunks) == 0 {
+	if m.Guard == "" || (m.Kind == "") == (m.Test == "") || len(m.Breaks) == 0 || m.Budget == 0 || len(m.hunks) == 0 {
 		return m, fmt.Errorf("a part of the head is missing, or there is no change: %+v", m)
 	}
 	return m, nil
@@ -128,6 +143,8 @@ func (m *Mutant) set(key, value string) (err error) {
 		m.Guard = value
 	case "World":
 		_, err = fmt.Sscanf(value, "%s %d", &m.Kind, &m.Nodes)
+	case "Test":
+		m.Test = value
 	case "Breaks":
 		m.Breaks = strings.Split(value, "; ")
 	case "Budget":

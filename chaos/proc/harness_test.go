@@ -16,11 +16,20 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"northstar/chaos/mutants"
+	"northstar/chaos/overlay"
 )
 
 var (
 	binDir  string
-	nodeBin = sync.OnceValues(func() (string, error) { return build("northstar/cmd/northstar-node") })
+	nodeBin = sync.OnceValues(func() (string, error) {
+		flags, err := planted(os.Getenv("NORTHSTAR_CHAOS_MUTANT"))
+		if err != nil {
+			return "", err
+		}
+		return build("northstar/cmd/northstar-node", flags...)
+	})
 	// nextBin is a node that reads, and when it can writes, one command version more.
 	nextBin = sync.OnceValues(func() (string, error) { return build("northstar/chaos/proc/nextnode", "-tags", "northstar_next") })
 )
@@ -38,6 +47,28 @@ func TestMain(m *testing.M) {
 	code := m.Run()
 	_ = os.RemoveAll(dir)
 	os.Exit(code)
+}
+
+// planted gives the flags that build a program with a bug of chaos/mutants; ""
+// plants none.
+func planted(name string) ([]string, error) {
+	if name == "" {
+		return nil, nil
+	}
+	m, err := mutants.Find(name)
+	if err != nil {
+		return nil, err
+	}
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		return nil, err
+	}
+	set, err := m.Edits(root)
+	if err != nil {
+		return nil, err
+	}
+	file, err := overlay.Write(binDir, set)
+	return []string{"-overlay", file}, err
 }
 
 func build(pkg string, flags ...string) (string, error) {

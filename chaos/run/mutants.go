@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -52,7 +53,7 @@ func runMutants(ctx context.Context, args []string, out io.Writer) error {
 				if err != nil {
 					missed = append(missed, fmt.Errorf("%s: %w", m.Name, err))
 				} else {
-					_, _ = fmt.Fprintf(out, "| `%s` | %s | `%s`, %d nodes, seed %d (%s of %d) | %s | %.0f s |\n", m.Name, m.Guard, m.Kind, m.Nodes, f.seed, nth(f.worlds), m.Budget, f.broken, f.took.Seconds())
+					_, _ = fmt.Fprintf(out, "| `%s` | %s | %s | %s | %.0f s |\n", m.Name, m.Guard, f.in(m), f.broken, f.took.Seconds())
 				}
 				mu.Unlock()
 			}
@@ -69,11 +70,11 @@ func chooseMutants(only string) ([]mutants.Mutant, error) {
 	}
 	var chosen []mutants.Mutant
 	for name := range strings.SplitSeq(only, ",") {
-		i := slices.IndexFunc(all, func(m mutants.Mutant) bool { return m.Name == name })
-		if i < 0 {
-			return nil, fmt.Errorf("-only: there is no mutant %q", name)
+		m, err := mutants.Find(name)
+		if err != nil {
+			return nil, fmt.Errorf("-only: %w", err)
 		}
-		chosen = append(chosen, all[i])
+		chosen = append(chosen, m)
 	}
 	return chosen, nil
 }
@@ -84,6 +85,13 @@ type found struct {
 	worlds int
 	broken string
 	took   time.Duration // without the build
+}
+
+func (f found) in(m mutants.Mutant) string {
+	if m.Test != "" {
+		return fmt.Sprintf("`%s`, seed %d, up to %d faults", m.Test, f.seed, m.Budget)
+	}
+	return fmt.Sprintf("`%s`, %d nodes, seed %d (%s of %d)", m.Kind, m.Nodes, f.seed, nth(f.worlds), m.Budget)
 }
 
 func nth(n int) string {
@@ -97,6 +105,9 @@ func nth(n int) string {
 func hunt(ctx context.Context, dir string, m mutants.Mutant) (found, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return found{}, err
+	}
+	if m.Test != "" {
+		return huntProcesses(ctx, m)
 	}
 	root, err := goEnv(ctx, "GOMOD")
 	if err != nil {
@@ -135,4 +146,25 @@ func hunt(ctx context.Context, dir string, m mutants.Mutant) (found, error) {
 		return f, fmt.Errorf("not found in %d worlds of kind %s with %d nodes, %.0f s%s", f.worlds, m.Kind, m.Nodes, f.took.Seconds(), other)
 	}
 	return f, nil
+}
+
+// huntProcesses runs a test of processes with nodes that have the bug: it must fail,
+// for what the bug breaks.
+func huntProcesses(ctx context.Context, m mutants.Mutant) (found, error) {
+	pkg, test, _ := strings.Cut(m.Test, " ")
+	start := time.Now()
+	cmd := exec.CommandContext(ctx, "go", "test", pkg, "-run", "^"+test+"$", "-count=1", "-timeout", "15m")
+	cmd.Env = append(os.Environ(), "NORTHSTAR_CHAOS_MUTANT="+m.Name, fmt.Sprintf("NORTHSTAR_CHAOS_ITERATIONS=%d", m.Budget), fmt.Sprintf("NORTHSTAR_CHAOS_SEED=%d", m.Seed))
+	out, err := cmd.CombinedOutput()
+	f := found{seed: m.Seed, took: time.Since(start)}
+	if err == nil {
+		return f, fmt.Errorf("%s passes, after %.0f s", m.Test, f.took.Seconds())
+	}
+	for _, b := range m.Breaks {
+		if strings.Contains(string(out), b) {
+			f.broken = b
+			return f, nil
+		}
+	}
+	return f, fmt.Errorf("%s fails, and not for %q:\n%s", m.Test, m.Breaks, out[:min(len(out), 4000)])
 }
