@@ -106,17 +106,17 @@ func (c *Controller) move(ctx context.Context, term uint64, h cluster.Handover) 
 		Type: "failover", Term: term, Message: fmt.Sprintf("leadership is moved from node %s to node %s: %s", c.cfg.Self, h.To, h.Reason),
 		Fields: map[string]any{"trigger": h.Trigger, "target_leader_id": string(h.To)},
 	})
-	ctx, cancel := c.outlive(ctx)
+	ctx, cancel := c.Outlive(ctx)
 	defer cancel()
 	_, err := c.deps.Transfer.To(ctx, h)
 	return err
 }
 
-// outlive gives a context for a transfer that a leader task begins. The reign
+// Outlive gives a context for a transfer that a leader task begins. The reign
 // ends with a transfer that works, just before the new leader is seen: were the
 // transfer over then, too, it would count as failed, and this node stand against
 // the leader that it has just made.
-func (c *Controller) outlive(reign context.Context) (context.Context, context.CancelFunc) {
+func (c *Controller) Outlive(reign context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(reign), moveTime)
 	stop := context.AfterFunc(reign, func() {
 		late := time.AfterFunc(2*c.cfg.TimeoutMax, cancel)

@@ -50,7 +50,9 @@ func (n *Node) leaveWhenDrained(ctx context.Context, _ uint64) {
 			trouble = ""
 			continue
 		}
-		_, err := n.transfer.To(ctx, cluster.Handover{Trigger: "transfer", Reason: fmt.Sprintf("node %s is drained", n.cfg.ID)})
+		moving, cancel := n.failover.Outlive(ctx)
+		_, err := n.transfer.To(moving, cluster.Handover{Trigger: "transfer", Reason: fmt.Sprintf("node %s is drained", n.cfg.ID)})
+		cancel()
 		if err != nil && ctx.Err() == nil && err.Error() != trouble {
 			trouble = err.Error()
 			n.log.Warn("this node is drained and leads: leadership could not be handed over", "error", err)

@@ -83,11 +83,28 @@ func TestOperatorDrains(t *testing.T) {
 			return leader(t, nodes).Consensus().PatchMember(t.Context(), old.cfg.ID, p) == nil
 		})
 	}
-	patch(cluster.MemberPatch{Drain: &yes})
-	eventually(t, 10*time.Second, "another node leads", func() bool {
-		st := old.Consensus().Status()
-		return st.LeaderID != "" && st.LeaderID != old.cfg.ID && st.Lifecycle == cluster.Draining
-	})
+	failed := 0
+	for i := range 5 {
+		if i > 0 {
+			patch(cluster.MemberPatch{Drain: &no})
+			old = leader(t, nodes)
+		}
+		patch(cluster.MemberPatch{Drain: &yes})
+		eventually(t, 10*time.Second, "another node leads", func() bool {
+			st := old.Consensus().Status()
+			return st.LeaderID != "" && st.LeaderID != old.cfg.ID && st.Lifecycle == cluster.Draining
+		})
+		moves, _, _ := old.journal.Latest("transfer", 100)
+		for _, m := range moves {
+			if m.Fields["result"] == "failed" {
+				failed++
+				t.Log(m.Message)
+			}
+		}
+	}
+	if failed > 2 { // a busy machine may have some, of other causes
+		t.Errorf("%d of the hand-overs failed: the drained node stood against the leader that it had made", failed)
+	}
 	if old.mayStand() {
 		t.Error("a drained node may stand for election")
 	}
