@@ -48,16 +48,24 @@ func (hs *chaosHolders) check() []check.Violation {
 	}
 	s.mu.Unlock()
 	r := rawServer{s, rand.New(rand.NewPCG(s.seed, 4))}
+	known := map[string]bool{} // what lived when somebody last said so
 	for deadline := time.Now().Add(soon); ; pause(100 * time.Millisecond) {
-		alive := map[string]bool{}
 		for _, h := range hs.held {
+			if alive, told := known[h.Session]; told && !alive {
+				continue
+			}
 			ctx, cancel := context.WithTimeout(s.t.Context(), opLimit)
 			a, _, _ := r.do(ctx, http.MethodGet, apiv1.PathSessions+"/"+h.Session, nil)
 			cancel()
-			alive[h.Session] = a.Status != http.StatusNotFound && cluster.Code(a.Code) != cluster.CodeSessionEnded
+			switch {
+			case a.Status == http.StatusOK:
+				known[h.Session] = true
+			case a.Status == http.StatusNotFound, cluster.Code(a.Code) == cluster.CodeSessionEnded:
+				known[h.Session] = false
+			}
 		}
-		violations := check.LetGo(hs.held, alive, hits)
-		if len(violations) == 0 || time.Now().After(deadline) {
+		violations := check.LetGo(hs.held, known, hits)
+		if time.Now().After(deadline) || len(violations) == 0 && len(known) == len(hs.held) {
 			return violations
 		}
 	}
