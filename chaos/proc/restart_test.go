@@ -7,34 +7,56 @@ import (
 	"time"
 )
 
-// From empty data dirs there is a leader, and every node agrees on one cluster ID.
+// firstLeaderWithin is how soon new nodes have a leader that all know.
+const firstLeaderWithin = time.Second
+
+// From empty data dirs there is a leader in time, and every node agrees on one
+// cluster ID. A busy machine may take as long as it likes, so the fastest of a few
+// starts counts: were the nodes themselves too slow, all would be.
 func TestFirstElection(t *testing.T) {
 	for _, size := range []int{3, 5} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
-			c := newCluster(t, size)
-			began := time.Now()
-			if err := c.Start(); err != nil {
-				t.Fatal(err)
+			fastest := time.Hour
+			for try := 0; try < 5 && fastest >= firstLeaderWithin; try++ {
+				took := firstElection(t, size)
+				t.Logf("%d nodes: leader known everywhere after %s", size, took)
+				fastest = min(fastest, took)
 			}
-			leader(t, c)
-			t.Logf("%d nodes: leader known everywhere after %s", size, time.Since(began))
-			ids := map[string]bool{}
-			eventually(t, soon, func() error {
-				clear(ids)
-				for _, n := range c.Nodes {
-					s, err := nodeStatus(t.Context(), n)
-					if err != nil {
-						return err
-					}
-					ids[s.ClusterID] = true
-				}
-				if len(ids) != 1 || ids[""] {
-					return fmt.Errorf("cluster IDs %v", ids)
-				}
-				return nil
-			})
+			if fastest >= firstLeaderWithin {
+				t.Errorf("the fastest of 5 first elections took %v, want less than %v", fastest, firstLeaderWithin)
+			}
 		})
 	}
+}
+
+// firstElection starts a cluster from empty data directories, and gives the time
+// until all nodes know its leader; they must then agree on its ID.
+func firstElection(t *testing.T, size int) (took time.Duration) {
+	t.Helper()
+	c := newCluster(t, size)
+	defer c.KillAll()
+	began := time.Now()
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	leader(t, c)
+	took = time.Since(began)
+	ids := map[string]bool{}
+	eventually(t, soon, func() error {
+		clear(ids)
+		for _, n := range c.Nodes {
+			s, err := nodeStatus(t.Context(), n)
+			if err != nil {
+				return err
+			}
+			ids[s.ClusterID] = true
+		}
+		if len(ids) != 1 || ids[""] {
+			return fmt.Errorf("cluster IDs %v", ids)
+		}
+		return nil
+	})
+	return took
 }
 
 // kill -9 of all nodes at once, again and again, under write load.
