@@ -208,11 +208,13 @@ func contractParameters(c *contract, n *Node, pre string) {
 	}
 	for _, path := range []string{
 		pre + "p?unknown=1", "/livez?x", pre + "p?timeout_ms=5&timeout_ms=6", pre + "p?consistency=", pre + "p?consistency=fresh",
-		pre + "p?redirect=maybe", pre + "p?a=%zz", "/health/follower?max_lag=-1", "/v1/kv?limit=0", "/v1/kv?limit=1001", "/v1/kv?limit=x",
+		pre + "p?redirect=maybe", pre + "p?a=%zz", "/health/follower?max_lag=-1", "/v1/kv?limit=0", "/v1/kv?limit=-1", "/v1/kv?limit=x",
 		"/v1/watch?since=x", "/v1/watch?since=-1", "/v1/watch?since=", "/v1/watch?since=9007199254740993", "/v1/watch?prefix=%FF",
 	} {
 		c.ask(n, "GET", path, "").is(400, 4400)
 	}
+	c.ask(n, "GET", "/v1/kv?prefix=&limit=&after=", "").is(200)
+	c.ask(n, "GET", "/v1/kv?limit=1001", "").is(200) // as many as fit, and where to go on
 	c.ask(n, "GET", "/v1/watch", "", "Last-Event-ID", "junk").is(400, 4400)
 }
 

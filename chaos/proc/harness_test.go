@@ -122,6 +122,26 @@ func leader(t *testing.T, c *Cluster) *Node {
 	return n
 }
 
+// ofOneCluster waits until every node has the ID of the cluster, the same one.
+func ofOneCluster(t *testing.T, c *Cluster) {
+	t.Helper()
+	ids := map[string]bool{}
+	eventually(t, soon, func() error {
+		clear(ids)
+		for _, n := range c.Nodes {
+			s, err := nodeStatus(t.Context(), n)
+			if err != nil {
+				return err
+			}
+			ids[s.ClusterID] = true
+		}
+		if len(ids) != 1 || ids[""] {
+			return fmt.Errorf("cluster IDs %v", ids)
+		}
+		return nil
+	})
+}
+
 // soon is when something has to have happened even on a machine that is busy
 // with much else: how fast things are is measured in benchmarks.
 const soon = 30 * time.Second

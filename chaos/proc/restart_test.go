@@ -41,21 +41,7 @@ func firstElection(t *testing.T, size int) (took time.Duration) {
 	}
 	leader(t, c)
 	took = time.Since(began)
-	ids := map[string]bool{}
-	eventually(t, soon, func() error {
-		clear(ids)
-		for _, n := range c.Nodes {
-			s, err := nodeStatus(t.Context(), n)
-			if err != nil {
-				return err
-			}
-			ids[s.ClusterID] = true
-		}
-		if len(ids) != 1 || ids[""] {
-			return fmt.Errorf("cluster IDs %v", ids)
-		}
-		return nil
-	})
+	ofOneCluster(t, c)
 	return took
 }
 

@@ -167,6 +167,7 @@ func TestTwoLeadersInOneTerm(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3, "--election-timeout-min", "500ms", "--election-timeout-max", "1s")
 	start(t, c)
+	ofOneCluster(t, c)
 	lead := steady(t, c)
 	rest := others(c, lead)
 	liar, third := rest[0], rest[1]
@@ -229,6 +230,7 @@ func TestStaleLeaderIsTold(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3, calm...)
 	lead := start(t, c)
+	ofOneCluster(t, c)
 	steady(t, c)
 	term := mustStatus(t, lead).Term
 	rest := others(c, lead)
@@ -263,6 +265,7 @@ func TestTwoGenerations(t *testing.T) {
 	c := newCluster(t, 3)
 	start(t, c)
 	mustPut(t, c, "k", "v")
+	ofOneCluster(t, c)
 	steady(t, c)
 	id := mustStatus(t, c.Nodes[0]).ClusterID
 	c.KillAll()
