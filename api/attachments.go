@@ -108,8 +108,8 @@ func (h *attachments) open(ctx context.Context, a *attachment) error {
 		case !cluster.IsCode(err, cluster.CodeNoLeader):
 			return err
 		}
-		if err := hold.wait(ctx); err != nil {
-			return err
+		if held := hold.wait(ctx, err); held != nil {
+			return held
 		}
 	}
 }

@@ -65,6 +65,27 @@ func TestHoldEndsAfterTwiceTheTimeout(t *testing.T) {
 	})
 }
 
+// What keeps a leader from serving may be for somebody to mend: whoever gives up
+// waiting says it, also where it was another node that was asked.
+func TestHeldRequestSaysWhatTheLeaderLacks(t *testing.T) {
+	leader, follower := pair(t)
+	leader.fake.set(func() {
+		leader.fake.propose = func(context.Context, state.Command) (state.Result, error) {
+			return state.Result{}, cluster.Errorf(cluster.CodeNoLeader, "some lock is missing")
+		}
+	})
+	says := func(n *node, path string) {
+		t.Helper()
+		p := n.do("PUT", path, "v").is(t, 503, cluster.CodeNoLeader)
+		if !strings.Contains(p.Detail, "leader n1 of term 2 does not serve") || !strings.Contains(p.Detail, "some lock is missing") {
+			t.Error(p.Detail)
+		}
+	}
+	says(leader, "/v1/kv/k")
+	says(leader, "/v1/kv/k?timeout_ms=100") // less than the hold
+	says(follower, "/v1/kv/k")
+}
+
 func TestHeldRequestGoesOnWithTheLeader(t *testing.T) {
 	f := newFakeCluster("n1", false)
 	inBubble(t, f, nil, func(_ *Server, ask func(string, string) *httptest.ResponseRecorder) {

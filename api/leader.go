@@ -134,7 +134,7 @@ func (c *call) atLeader(ctx context.Context, work leaderWork) error {
 				return err
 			}
 		}
-		if held := h.wait(ctx); held != nil {
+		if held := h.wait(ctx, err); held != nil {
 			if work.maybeDone {
 				return notDone(err, true)
 			}
@@ -195,15 +195,16 @@ const (
 )
 
 // wait returns nil when another try is worth it, and else the error to answer
-// with: the hold or the request's time is over, or too many are held.
-func (h *holding) wait(ctx context.Context) error {
+// with: the hold or the request's time is over, or too many are held. last is how
+// the last try ended.
+func (h *holding) wait(ctx context.Context, last error) error {
 	now := time.Now()
 	if h.until.IsZero() {
 		h.until = now.Add(2 * h.s.deps.TimeoutMax)
 	}
 	left := h.until.Sub(now)
 	if left <= 0 {
-		return h.giveUp("it was held for %v", 2*h.s.deps.TimeoutMax)
+		return h.giveUp(last, "it was held for %v", 2*h.s.deps.TimeoutMax)
 	}
 	if h.s.held.Add(1) > int64(h.s.limits.Held) {
 		h.s.held.Add(-1)
@@ -220,14 +221,21 @@ func (h *holding) wait(ctx context.Context) error {
 	case <-h.v.changed.Done():
 	case <-timer.C:
 	case <-ctx.Done():
-		return h.giveUp("the request's time is over")
+		return h.giveUp(last, "the request's time is over")
 	}
 	return nil
 }
 
-func (h *holding) giveUp(format string, args ...any) error {
-	if v := h.s.leader.known(); v.id != "" {
-		return noLeader("leader %s of term %d does not serve; "+format, append([]any{v.id, v.term}, args...)...)
+// giveUp names the leader that does not serve, and what it said last: its reason may
+// be one that waiting does not mend.
+func (h *holding) giveUp(last error, format string, args ...any) error {
+	v := h.s.leader.known()
+	if v.id == "" {
+		return noLeader("node %s knows no leader; "+format, append([]any{h.s.deps.Facts.ID}, args...)...)
 	}
-	return noLeader("node %s knows no leader; "+format, append([]any{h.s.deps.Facts.ID}, args...)...)
+	why := ""
+	if e := (*cluster.Error)(nil); errors.As(last, &e) {
+		why = ": " + e.Detail
+	}
+	return noLeader("leader %s of term %d does not serve; "+format+"%s", append(append([]any{v.id, v.term}, args...), why)...)
 }

@@ -53,7 +53,10 @@ func TestExternalLock(t *testing.T) {
 		t.Helper()
 		var status int
 		var text string
-		eventually(t, 15*time.Second, "writes are refused", func() bool { status, text = put(n); return status != http.StatusOK })
+		eventually(t, 15*time.Second, "writes are refused, and the answer names the lock", func() bool {
+			status, text = put(n)
+			return status != http.StatusOK && strings.Contains(text, keyExternalLock)
+		})
 		if status != http.StatusServiceUnavailable || !strings.Contains(text, `"code":4002`) || !strings.Contains(text, `"retryable":true`) {
 			t.Errorf("%d %s", status, text)
 		}
@@ -63,7 +66,9 @@ func TestExternalLock(t *testing.T) {
 	if err := s.Down(); err != nil {
 		t.Fatal(err)
 	}
-	refuses(first)
+	for _, n := range nodes {
+		refuses(n) // whoever was asked says what the leader lacks
+	}
 	eventually(t, 15*time.Second, "the leader's status says why", func() bool {
 		_, text, err := request(plain, http.MethodGet, "http://"+leader(t, nodes).httpAddr+"/status", "")
 		return err == nil && strings.Contains(text, "does not hold the external lock")
