@@ -219,6 +219,40 @@ func TestAttachmentsAreToldToANewLeader(t *testing.T) {
 	eventually(t, func() bool { return !n3.lives(id) })
 }
 
+// A leader that hangs, or breaks off, is told again of the end of a connection, or
+// the next one is.
+func TestEndOfAConnectionIsToldUntilItIsHeard(t *testing.T) {
+	for _, hang := range []bool{false, true} {
+		for _, next := range []bool{false, true} {
+			t.Run(fmt.Sprintf("hangs %v, another leads %v", hang, next), func(t *testing.T) {
+				t.Parallel()
+				leader, follower := attachedPair(t)
+				id := follower.sessionOf(60_000)
+				s := follower.stream("/v1/sessions/" + id + "/attach")
+				s.alive()
+				addr, requests := brokenLeader(t, hang)
+				n1 := cluster.Member{ID: "n1", HTTPAddress: addr, Lifecycle: cluster.Active}
+				follower.fake.addRecord(n1)
+				s.resp.Body.Close()
+				if next {
+					eventually(t, func() bool { return requests.Load() > 0 })
+					f3 := newFakeCluster("n3", true)
+					f3.state = leader.fake.state
+					n3 := startServer(t, f3)
+					n3.lead()
+					follower.fake.addRecord(cluster.Member{ID: "n3", HTTPAddress: n3.addr, Lifecycle: cluster.Active})
+					follower.fake.lead("n3", 3)
+				} else {
+					eventually(t, func() bool { return requests.Load() > 1 })
+					n1.HTTPAddress = leader.addr
+					follower.fake.addRecord(n1)
+				}
+				eventually(t, func() bool { return !leader.lives(id) })
+			})
+		}
+	}
+}
+
 // Without a leader a new connection waits as other requests do, and one that
 // stands is told nothing.
 func TestAttachWithoutALeader(t *testing.T) {
@@ -256,6 +290,7 @@ func TestAttachWithoutHolding(t *testing.T) {
 
 func TestAttachIsChecked(t *testing.T) {
 	n := startServer(t, newFakeCluster("n1", true), func(d *Deps) { d.Limits.Attached = 1 })
+	n.lead()
 	id := n.sessionOf(60_000)
 	path := "/v1/sessions/" + id + "/attach"
 	n.do("GET", path+"?grace_ms=-1", "").is(t, 400, cluster.CodeBadRequest)

@@ -103,7 +103,11 @@ func (h *attachments) open(ctx context.Context, a *attachment) error {
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			a.told = began
-			h.schedule(a, began.Add(cluster.KeepEvery(a.ttl)))
+			due := began.Add(cluster.KeepEvery(a.ttl))
+			if h.s.leader.known() != hold.v { // and the new leader was told of others only
+				due = began
+			}
+			h.schedule(a, due)
 			return nil
 		case !cluster.IsCode(err, cluster.CodeNoLeader):
 			return err

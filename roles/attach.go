@@ -23,18 +23,30 @@ type stream struct {
 	seen time.Duration // of the reign's clock: when it was last kept
 }
 
-// Keep renews sessions that are attached: what Renew says holds for it too.
+// Keep renews sessions that are attached: what Renew says holds for it too. Without
+// an error, this reign knows of the connections. A new leader is told of them while
+// it still takes the sessions in: it has to be told again then, as it ends those
+// whose connections it does not know.
 func (k *Keeper) Keep(ctx context.Context, list []cluster.Attachment) (state.Renewed, error) {
 	ids := make([]string, len(list))
 	for i, a := range list {
 		ids[i] = a.Session
 	}
-	return k.prove(ctx, ids, func(i int, e *entry, at time.Duration) {
+	noted := true
+	out, err := k.prove(ctx, ids, func(i int, e *entry, at time.Duration) {
+		if e == nil {
+			noted = false
+			return
+		}
 		if !list[i].Passive {
 			e.renew(at)
 		}
 		e.attach(list[i].Stream, at)
 	}, func(i int) bool { return list[i].Passive })
+	if err == nil && !noted {
+		return state.Renewed{}, noLeader("this node has only just begun to lead, or has ceased to")
+	}
+	return out, err
 }
 
 // attach notes that a connection stands. Those of nodes that have died without a

@@ -158,6 +158,27 @@ func TestUnknownConnectionInAYoungReign(t *testing.T) {
 	})
 }
 
+// A leader can prove that it leads before it has taken all sessions in: what it is
+// told of connections then, it does not know later.
+func TestConnectionThatNoReignNotedIsToldAgain(t *testing.T) {
+	inReign(t, func(b *bench) {
+		id := b.session(t, "s", time.Minute)
+		b.keep(held(id, "1"))
+		b.end()
+		two := []cluster.Attachment{held(id, "2")}
+		_, early := b.Keep(b.t.Context(), two)
+		b.lead()
+		if early != nil {
+			b.keep(two[0]) // its node tells again what was refused
+		}
+		time.Sleep(learnStreams)
+		b.drop(held(id, "1"))
+		if !b.lives(id) || !cluster.IsCode(early, cluster.CodeNoLeader) {
+			t.Fatalf("lives: %v; the connection that holds it was told of between two reigns: %v", b.lives(id), early)
+		}
+	})
+}
+
 // The reign that heard of the end of a connection may be over before the session
 // is: the next one must be told.
 func TestEndOfAConnectionOutlivesAReign(t *testing.T) {

@@ -18,7 +18,11 @@ import (
 // A session that a role was taken from is not renewed until it has said that it
 // knows: its own deadline ends before it does then, and the role goes on after that.
 func (k *Keeper) Renew(ctx context.Context, ids []string) (state.Renewed, error) {
-	return k.prove(ctx, ids, func(_ int, e *entry, at time.Duration) { e.renew(at) }, func(int) bool { return false })
+	return k.prove(ctx, ids, func(_ int, e *entry, at time.Duration) {
+		if e != nil {
+			e.renew(at)
+		}
+	}, func(int) bool { return false })
 }
 
 // prove finds out which sessions live, and lets touch renew the clock of each as
@@ -133,6 +137,7 @@ func (k *Keeper) settle(a arrival, i int, id string, touch func(int, *entry, tim
 		parted = list[0]
 	}
 	if r == nil {
+		touch(i, nil, 0)
 		return s, parted, nil
 	}
 	if r != a.reign {
