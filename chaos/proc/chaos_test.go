@@ -87,6 +87,7 @@ type suite struct {
 	cluster *Cluster
 	network *Network // nil: links cannot be cut here
 	disks   bool     // the nodes' disks are small file systems
+	stalls  stalls
 	start   time.Time
 
 	mu      sync.Mutex
@@ -123,6 +124,7 @@ func newSuite(t *testing.T, nodes int, seed uint64) *suite {
 	s.start = time.Now()
 	ctx, stop := context.WithCancel(context.Background())
 	var looking sync.WaitGroup
+	looking.Go(func() { s.stalls.watch(ctx) })
 	for _, n := range s.cluster.Nodes {
 		looking.Go(func() { s.look(ctx, n.ID, "http://"+n.HTTP) })
 		looking.Go(func() { s.probe(ctx, n) })
@@ -217,12 +219,12 @@ func (s *suite) iterate(i int) {
 	}
 }
 
-// settles waits until a node takes a write after a fault.
+// settles waits until a node takes a write after a fault. A machine that stands
+// still is one more.
 func (s *suite) settles(f fault, n *Node) {
 	const within = 20 * time.Second
-	deadline := time.Now().Add(within)
-	last := ""
-	for time.Now().Before(deadline) {
+	begin, last := time.Now(), ""
+	for time.Now().Before(s.stalls.patience(begin, within)) {
 		ctx, cancel := context.WithTimeout(s.t.Context(), 2*time.Second)
 		a, err := put(ctx, n, "settle", f.What)
 		cancel()
@@ -232,7 +234,7 @@ func (s *suite) settles(f fault, n *Node) {
 		last = fmt.Sprintf("%d %s %v", a.Status, a.Body, err)
 		pause(10 * time.Millisecond)
 	}
-	s.violated(check.Violation{Invariant: check.Convergence, Detail: fmt.Sprintf("%s takes no write within %v after %s: %s", n.ID, within, f.What, last)})
+	s.violated(check.Violation{Invariant: check.Convergence, Detail: fmt.Sprintf("%s takes no write for %v after %s (%v): %s", n.ID, time.Since(begin).Round(time.Second), f.What, &s.stalls, last)})
 }
 
 // check checks what the clients of a segment saw. They have ended.

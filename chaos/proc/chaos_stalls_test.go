@@ -1,0 +1,87 @@
+package proc
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+)
+
+// stalls are the times at which this machine let the tests stand still, as far as
+// one sees it from inside: it does so to the nodes too then, which lose leaders by
+// it as by any other fault.
+type stalls struct {
+	mu    sync.Mutex
+	count int
+	sum   time.Duration
+	last  time.Time // the end of the newest
+}
+
+const (
+	stallLook  = 10 * time.Millisecond
+	stallLeast = 100 * time.Millisecond // a follower waits little longer for its leader
+)
+
+// watch notes stalls until ctx ends.
+func (s *stalls) watch(ctx context.Context) {
+	for ctx.Err() == nil {
+		began := time.Now()
+		pause(stallLook)
+		s.note(began, time.Now())
+	}
+}
+
+func (s *stalls) note(began, now time.Time) {
+	late := now.Sub(began) - stallLook
+	if late < stallLeast {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.count++
+	s.sum += late
+	s.last = now
+}
+
+// patience is until when something may take that takes so long, counted from begin
+// or from the last stall; at most four times as long in all.
+func (s *stalls) patience(begin time.Time, within time.Duration) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	until, most := begin.Add(within), begin.Add(4*within)
+	if late := s.last.Add(within); late.After(until) {
+		until = late
+	}
+	if until.After(most) {
+		return most
+	}
+	return until
+}
+
+func (s *stalls) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return fmt.Sprintf("this machine stood still %d times so far, for %v in all", s.count, s.sum.Round(time.Millisecond))
+}
+
+func TestStallsMoveADeadline(t *testing.T) {
+	const within = 20 * time.Second
+	begin := time.Now()
+	at := func(d time.Duration) time.Time { return begin.Add(d) }
+	for _, tt := range []struct {
+		from, to time.Duration // between two looks
+		want     time.Duration
+	}{
+		{-30 * time.Second, -29 * time.Second, within},
+		{5 * time.Second, 5*time.Second + stallLook + stallLeast/2, within},
+		{5 * time.Second, 6 * time.Second, 6*time.Second + within},
+		{70 * time.Second, 79 * time.Second, 4 * within},
+	} {
+		var s stalls
+		s.note(at(tt.from), at(tt.to))
+		if got := s.patience(begin, within).Sub(begin); got != tt.want {
+			t.Errorf("%v to %v: %v, want %v", tt.from, tt.to, got, tt.want)
+		}
+	}
+}
