@@ -15,7 +15,9 @@ const spreadLook = 10 * time.Millisecond
 // has applied. A follower learns up to twice commitTimeout after the leader what
 // is committed, and until then acts on what it knew before: a setting that an
 // operator was told of must be known to those who survive the leader. Nodes that
-// do not answer are not waited for, nobody for longer than twice timeout-max.
+// do not answer are not waited for, nobody for longer than twice timeout-max. Who
+// answers appends and no question yet, as in the first moments of a process, is:
+// it may be the next to lead.
 func (n *Node) Spread(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*n.cfg.TimeoutMax)
 	defer cancel()
@@ -29,14 +31,14 @@ func (n *Node) Spread(ctx context.Context) {
 	asking.Wait()
 }
 
-// awaitApplied waits until a node says that it has applied index, or does not
-// answer.
+// awaitApplied waits until a node says that it has applied index, or answers
+// neither this question nor appends.
 func (n *Node) awaitApplied(ctx context.Context, id cluster.NodeID, index uint64) {
 	tick := time.NewTicker(spreadLook)
 	defer tick.Stop()
 	for {
 		seen, answered := n.deps.Poll(ctx, []cluster.NodeID{id})[id]
-		if !answered || seen.Claim.AppliedIndex >= index {
+		if answered && seen.Claim.AppliedIndex >= index || !answered && !n.inContact(id) {
 			return
 		}
 		select {

@@ -11,6 +11,10 @@ import (
 // that those know who would replace the leader a moment later.
 func TestSpread(t *testing.T) {
 	c, leader := startCluster(t, 3)
+	// One that has just been started answers nothing yet, and is not waited for.
+	for _, n := range c.others(leader) {
+		eventually(t, string(n.id)+" answers", func() bool { return inContact(leader, n.id) })
+	}
 	for i := range 10 {
 		paused := i%2 == 0
 		r, err := leader.Propose(t.Context(), state.Command{Kind: state.KindSettings, Settings: &state.SettingsChange{AutoFailover: !paused}})
