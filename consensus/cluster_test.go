@@ -241,7 +241,7 @@ func (n *testNode) startOn(store storage.Storage) error {
 		Acks:      tr.Acks(),
 		PeerAck: func(id cluster.NodeID) consensus.PeerAck {
 			a := tr.Acks().Peer(id)
-			return consensus.PeerAck{Term: a.Term, MatchIndex: a.MatchIndex, LastContact: a.LastContact}
+			return consensus.PeerAck{Incarnation: a.Incarnation, Term: a.Term, MatchIndex: a.MatchIndex, LastContact: a.LastContact}
 		},
 		ResetPeers: tr.ResetPeers,
 		Facts:      func(uint64) consensus.ElectionFacts { return consensus.ElectionFacts{Ordered: n.ordered.Load()} },

@@ -76,6 +76,7 @@ type Transport interface {
 
 // PeerAck is what this node's transport knows of a peer from its answers.
 type PeerAck struct {
+	Incarnation string    // the data directory that Term and MatchIndex are of
 	Term        uint64    // the newest term it acknowledged an append in; MatchIndex is of it
 	MatchIndex  uint64    // highest index it is known to hold
 	LastContact time.Time // when it last answered anything; zero: never

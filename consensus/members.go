@@ -196,7 +196,8 @@ func (n *Node) removeMember(ctx context.Context, inst *instance, id cluster.Node
 }
 
 // PatchMember changes a member. Errors: CodeNoLeader, CodeBusy, CodeQuorumAtRisk
-// when the change would lose the quorum, CodeBadRequest naming the field (status
+// when the change would lose the quorum or make a voter of a node that is too far
+// behind, CodeBadRequest naming the field (status
 // 404 for an unknown member), CodeOutcomeUnknown.
 //
 // Readmit forgets the data directory that the member was known with. A voter
@@ -334,6 +335,13 @@ func (n *Node) patchStep(ctx context.Context, inst *instance, server cluster.Ser
 			return inst.raft.DemoteVoter(id, prev, n.enqueueWait())
 		})
 	case promote:
+		term, err := n.awaitReady(ctx, inst)
+		if err != nil {
+			return err
+		}
+		if err := checkLag(server.ID, n.lags(inst, term)[server.ID]); err != nil {
+			return err
+		}
 		if err := n.checkQuorum(withVoter(inst.servers(), server.ID)); err != nil {
 			return err
 		}

@@ -103,6 +103,49 @@ func TestAddThatBrokeOff(t *testing.T) {
 	}
 }
 
+// TestPromotionByHand: a voter that has nothing of the log could leave a majority
+// that cannot commit. What a node acknowledged before it was wiped counts no more.
+func TestPromotionByHand(t *testing.T) {
+	c, leader := startCluster(t, 3)
+	c.write("a", "1")
+	ctx := within(t, patience)
+	voter, nonVoter := cluster.Voter, cluster.NonVoter
+	promote := func(n *testNode) error {
+		return leader.PatchMember(ctx, n.id, cluster.MemberPatch{Suffrage: &voter})
+	}
+	refused := func(n *testNode) {
+		t.Helper()
+		wantCode(t, promote(n), cluster.CodeQuorumAtRisk)
+		plan, err := leader.PlanChange(ctx, cluster.MemberChange{ID: n.id, Patch: &cluster.MemberPatch{Suffrage: &voter}})
+		if err != nil || plan.Refusal == nil || plan.Refusal.Code != cluster.CodeQuorumAtRisk {
+			t.Errorf("plan %+v, %v", plan, err)
+		}
+	}
+	late := c.addNode("n4")
+	late.join = true
+	if err := leader.AddMember(ctx, cluster.MemberAdd{ID: late.id, RaftAddress: late.addr, HTTPAddress: "http-n4"}); err != nil {
+		t.Fatal(err)
+	}
+	refused(late)
+	late.start()
+	eventually(t, "n4 is made a voter once it has the log", func() bool { return promote(late) == nil })
+
+	again := c.others(leader)[0]
+	eventually(t, "all are in contact", func() bool { return healthy(leader, again.id) && healthy(leader, late.id) })
+	if err := leader.PatchMember(ctx, again.id, cluster.MemberPatch{Suffrage: &nonVoter}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "one that was a voter just now is made one again", func() bool { return promote(again) == nil })
+	again.stop()
+	if err := leader.RemoveMember(ctx, again.id); err != nil {
+		t.Fatal(err)
+	}
+	if err := leader.AddMember(ctx, cluster.MemberAdd{ID: again.id, RaftAddress: again.addr, HTTPAddress: "http-" + string(again.id)}); err != nil {
+		t.Fatal(err)
+	}
+	refused(again)
+}
+
 func wantStatus(t *testing.T, err error, status int) {
 	t.Helper()
 	var e *cluster.Error

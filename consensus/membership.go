@@ -2,6 +2,7 @@ package consensus
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"northstar/cluster"
@@ -10,7 +11,8 @@ import (
 
 const (
 	// A non-voter is promoted when it has been at most promoteLag entries behind
-	// and in contact for promoteAfter.
+	// and in contact for promoteAfter. An operator may do it sooner, but not of one
+	// that is further behind.
 	promoteLag   = 64
 	promoteAfter = 2 * time.Second
 
@@ -60,7 +62,7 @@ func planMembers(now time.Time, in memberInputs) memberPlan {
 		if s.Suffrage == cluster.Voter || rec.Lifecycle != cluster.Joining || rec.Removed {
 			continue
 		}
-		if rec.Incarnation == "" || !in.contact[s.ID] || in.lag[s.ID] > promoteLag {
+		if rec.Incarnation == "" || !in.contact[s.ID] || checkLag(s.ID, in.lag[s.ID]) != nil {
 			continue
 		}
 		since, known := in.stable[s.ID]
@@ -239,24 +241,57 @@ func (n *Node) keepMembers(ctx context.Context, inst *instance, term uint64) {
 func (n *Node) gatherMembers(inst *instance, term uint64, stable map[cluster.NodeID]time.Time) memberInputs {
 	in := memberInputs{
 		servers: inst.servers(), hellos: n.peers.hellos(n.Identity().Generation), met: n.ident.get().Met, first: n.cfg.InitialCluster, stable: stable,
-		records: map[cluster.NodeID]cluster.Member{}, contact: map[cluster.NodeID]bool{}, lag: map[cluster.NodeID]uint64{},
+		records: map[cluster.NodeID]cluster.Member{}, contact: map[cluster.NodeID]bool{}, lag: n.lags(inst, term),
 		settling: len(n.changing) > 0,
 	}
 	in.hellos[n.cfg.Self.NodeID] = n.LocalPeer()
 	for _, m := range n.View().Members() {
 		in.records[m.ID] = m
 	}
-	last := inst.raft.LastIndex()
 	for _, s := range in.servers {
 		if s.ID == n.cfg.Self.NodeID {
 			in.contact[s.ID] = true
 			continue
 		}
 		in.contact[s.ID] = n.inContact(s.ID)
-		in.lag[s.ID] = last
-		if ack := n.deps.PeerAck(s.ID); ack.Term == term {
-			in.lag[s.ID] = last - min(last, ack.MatchIndex)
-		}
 	}
 	return in
+}
+
+// nothingKnown is the lag of a node that has acknowledged nothing of the log in
+// this term with the data directory that it is on record with: it may hold no
+// entry at all.
+const nothingKnown = math.MaxUint64
+
+// lags gives how many entries each server is behind this leader, as far as they
+// have acknowledged them in its term. What one held that was wiped, or removed and
+// added again, counts no more.
+func (n *Node) lags(inst *instance, term uint64) map[cluster.NodeID]uint64 {
+	last, view := inst.raft.LastIndex(), n.View()
+	lags := map[cluster.NodeID]uint64{}
+	for _, s := range inst.servers() {
+		ack := n.deps.PeerAck(s.ID)
+		rec, _ := view.Member(s.ID)
+		switch {
+		case s.ID == n.cfg.Self.NodeID:
+			lags[s.ID] = 0
+		case ack.Term != term || ack.MatchIndex == 0 || rec.Incarnation == "" || ack.Incarnation != rec.Incarnation:
+			lags[s.ID] = nothingKnown
+		default:
+			lags[s.ID] = last - min(last, ack.MatchIndex)
+		}
+	}
+	return lags
+}
+
+// checkLag refuses to make a voter of a node that is too far behind: a majority
+// that it is part of could commit nothing until it has caught up.
+func checkLag(id cluster.NodeID, lag uint64) *cluster.Error {
+	switch {
+	case lag <= promoteLag:
+		return nil
+	case lag == nothingKnown:
+		return cluster.Errorf(cluster.CodeQuorumAtRisk, "node %s has acknowledged nothing of the log to this leader: it can become a voter when it is at most %d entries behind", id, promoteLag)
+	}
+	return cluster.Errorf(cluster.CodeQuorumAtRisk, "node %s is %d entries behind: it can become a voter when it is at most %d behind", id, lag, promoteLag)
 }

@@ -15,7 +15,8 @@ type changeInputs struct {
 	term    uint64
 	servers []cluster.Server
 	members []cluster.Member
-	contact map[cluster.NodeID]bool // has answered lately; self included
+	contact map[cluster.NodeID]bool   // has answered lately; self included
+	lag     map[cluster.NodeID]uint64 // entries behind
 }
 
 // PlanChange says what a change of the membership would do now, and does
@@ -30,7 +31,7 @@ func (n *Node) PlanChange(ctx context.Context, change cluster.MemberChange) (clu
 		return cluster.Plan{}, err
 	}
 	in := changeInputs{change: change, self: n.cfg.Self.NodeID, term: term, servers: inst.servers(), members: n.View().Members()}
-	in.contact = n.contacts(in.servers)
+	in.contact, in.lag = n.contacts(in.servers), n.lags(inst, term)
 	return planChange(in), nil
 }
 
@@ -128,6 +129,10 @@ func (in changeInputs) planPatch(p *cluster.Plan, rec cluster.Member, server clu
 			next = withNonVoter(next, rec.ID)
 			p.Summary, p.MovesLeader = fmt.Sprintf("node %s becomes a non-voter", rec.ID), rec.ID == in.self
 		case promote:
+			if p.Refusal = checkLag(rec.ID, in.lag[rec.ID]); p.Refusal != nil {
+				p.Risk = cluster.RiskHigh
+				return in.servers
+			}
 			next = withVoter(next, rec.ID)
 			p.Summary = fmt.Sprintf("node %s becomes a voter", rec.ID)
 		case moveAddress:

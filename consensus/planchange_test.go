@@ -13,9 +13,9 @@ func TestPlanChange(t *testing.T) {
 	server := func(id cluster.NodeID, s cluster.Suffrage) cluster.Server {
 		return cluster.Server{ID: id, Address: string(id) + ":1", Suffrage: s}
 	}
-	three := []cluster.Server{server("n1", voter), server("n2", voter), server("n3", voter), server("n4", nonVoter)}
+	three := []cluster.Server{server("n1", voter), server("n2", voter), server("n3", voter), server("n4", nonVoter), server("behind", nonVoter), server("empty", nonVoter)}
 	var members []cluster.Member
-	for _, id := range []cluster.NodeID{"n1", "n2", "n3", "n4"} {
+	for _, id := range []cluster.NodeID{"n1", "n2", "n3", "n4", "behind", "empty"} {
 		members = append(members, cluster.Member{ID: id, Lifecycle: cluster.Active, Priority: 100})
 	}
 	members = append(members, cluster.Member{ID: "gone", Removed: true}, cluster.Member{ID: "late", Lifecycle: cluster.Active})
@@ -49,6 +49,8 @@ func TestPlanChange(t *testing.T) {
 		"demote, quorum lost":         {patch("n2", cluster.MemberPatch{Suffrage: &nonVoter}), "n3", "nothing: of the 2 voters", cluster.CodeQuorumAtRisk, false, cluster.RiskHigh, 0},
 		"demote the leader":           {patch("n1", cluster.MemberPatch{Suffrage: &nonVoter}), "", "hands leadership over; then node n1 becomes", 0, true, cluster.RiskHigh, 1},
 		"promote":                     {patch("n4", cluster.MemberPatch{Suffrage: &voter}), "", "n4 becomes a voter", 0, false, cluster.RiskMedium, 0},
+		"promote who lags":            {patch("behind", cluster.MemberPatch{Suffrage: &voter}), "", "nothing: node behind is 65 entries behind: it can become a voter when it is at most 64 behind", cluster.CodeQuorumAtRisk, false, cluster.RiskHigh, 0},
+		"promote who has nothing":     {patch("empty", cluster.MemberPatch{Suffrage: &voter}), "", "nothing: node empty has acknowledged nothing", cluster.CodeQuorumAtRisk, false, cluster.RiskHigh, 0},
 		"promote who is down":         {patch("n4", cluster.MemberPatch{Suffrage: &voter}), "n4", "n4 becomes a voter", 0, false, cluster.RiskHigh, 1},
 		"readmit":                     {patch("n2", cluster.MemberPatch{Readmit: true}), "", "n2 may come back with another", 0, false, cluster.RiskHigh, 1},
 		"address":                     {patch("n2", cluster.MemberPatch{RaftAddress: &addr}), "", "n2 is looked for at h9:1", 0, false, cluster.RiskLow, 0},
@@ -58,6 +60,7 @@ func TestPlanChange(t *testing.T) {
 		"undrain who is not drained":  {patch("n2", cluster.MemberPatch{Drain: &no}), "", "nothing: node n2 is as asked for", 0, false, cluster.RiskLow, 0},
 	} {
 		in := changeInputs{change: tc.change, self: "n1", term: 4, servers: three, members: members, contact: map[cluster.NodeID]bool{}}
+		in.lag = map[cluster.NodeID]uint64{"n4": promoteLag, "behind": promoteLag + 1, "empty": nothingKnown}
 		for _, s := range three {
 			in.contact[s.ID] = string(s.ID) != tc.down
 		}

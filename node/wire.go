@@ -79,7 +79,7 @@ func (n *Node) consensusDeps(store storage.Storage) consensus.Deps {
 		Acks:      n.transport.Acks(),
 		PeerAck: func(id cluster.NodeID) consensus.PeerAck {
 			p := n.transport.Acks().Peer(id)
-			return consensus.PeerAck{Term: p.Term, MatchIndex: p.MatchIndex, LastContact: p.LastContact}
+			return consensus.PeerAck{Incarnation: p.Incarnation, Term: p.Term, MatchIndex: p.MatchIndex, LastContact: p.LastContact}
 		},
 		ResetPeers: n.transport.ResetPeers,
 		Probe:      n.transport.Probe,

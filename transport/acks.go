@@ -23,6 +23,7 @@ type Acks struct {
 
 // AckInfo is what one peer has acknowledged.
 type AckInfo struct {
+	Incarnation   string    // the data directory that it had then; all but LastContact is of that one
 	Term          uint64    // the newest term it acknowledged anything in; the next two are of it
 	LastSendAcked time.Time // newest send time of an acknowledged AppendEntries
 	MatchIndex    uint64    // highest index that it is known to hold
@@ -96,14 +97,15 @@ func (a *Acks) quorumTime(term uint64, self cluster.NodeID, voters []cluster.Nod
 }
 
 // ack records a successful answer to a message of that term, sent at sent, that
-// shows the peer to hold the log up to match (0: shows nothing).
-func (a *Acks) ack(id cluster.NodeID, term, match uint64, sent, now time.Time) {
+// shows the peer to hold the log up to match (0: shows nothing) in the data
+// directory of. What it held in another one it holds no more.
+func (a *Acks) ack(id cluster.NodeID, of string, term, match uint64, sent, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	p := a.peers[id]
 	p.LastContact = now
-	if term > p.Term {
-		p = AckInfo{Term: term, LastContact: now}
+	if term > p.Term || of != p.Incarnation {
+		p = AckInfo{Incarnation: of, Term: max(term, p.Term), LastContact: now}
 	}
 	if term == p.Term {
 		if sent.After(p.LastSendAcked) {

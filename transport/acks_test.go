@@ -40,7 +40,7 @@ func TestAcksCountVotersSendTimesAndTerms(t *testing.T) {
 	} {
 		a := newAcks()
 		for _, k := range c.acks {
-			a.ack(k.id, k.term, 0, at(k.sent), at(k.sent+1))
+			a.ack(k.id, "i", k.term, 0, at(k.sent), at(k.sent+1))
 		}
 		if got := a.QuorumSince(5, "n1", c.voters, at(c.since)); got != c.want {
 			t.Errorf("%s: quorum since %d is %v", name, c.since, got)
@@ -57,8 +57,8 @@ func TestAcksCountVotersSendTimesAndTerms(t *testing.T) {
 
 func TestAcksMatchAndContact(t *testing.T) {
 	a, now := newAcks(), time.Now()
-	a.ack("n2", 5, 70, now, now)
-	a.ack("n2", 5, 0, now, now) // a heartbeat
+	a.ack("n2", "i", 5, 70, now, now)
+	a.ack("n2", "i", 5, 0, now, now) // a heartbeat
 	if p := a.Peer("n2"); p.MatchIndex != 70 {
 		t.Errorf("a heartbeat lowered it: %+v", p)
 	}
@@ -67,8 +67,12 @@ func TestAcksMatchAndContact(t *testing.T) {
 	if p := a.Peer("n2"); p.LastContact != later || !p.LastSendAcked.Equal(now) {
 		t.Errorf("%+v", p)
 	}
-	a.ack("n2", 6, 3, later, later) // a new term: what it held may have been cut off
+	a.ack("n2", "i", 6, 3, later, later) // a new term: what it held may have been cut off
 	if p := a.Peer("n2"); p.MatchIndex != 3 || p.Term != 6 {
+		t.Errorf("%+v", p)
+	}
+	a.ack("n2", "wiped", 6, 0, later, later) // what another data directory held is gone
+	if p := a.Peer("n2"); p.MatchIndex != 0 || p.Term != 6 || p.Incarnation != "wiped" {
 		t.Errorf("%+v", p)
 	}
 }
@@ -84,7 +88,7 @@ func TestAcksWakeTheirWaiters(t *testing.T) {
 		t.Error("woken by nothing")
 	default:
 	}
-	a.ack("n2", 5, 0, time.Now(), time.Now())
+	a.ack("n2", "i", 5, 0, time.Now(), time.Now())
 	select {
 	case <-ch:
 	default:

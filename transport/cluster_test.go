@@ -421,7 +421,7 @@ func TestRefusingPeerIsNotWaitedFor(t *testing.T) {
 		start := time.Now()
 		time.Sleep(time.Minute)
 		term := leader.r.CurrentTerm()
-		leader.raft.record(peer.id, term, 0, term+1, false, time.Now())
+		leader.raft.record(peer.id, "i", term, 0, term+1, false, time.Now())
 		held.Wait()
 		if d := time.Since(start); d < time.Minute || d > time.Minute+testMin {
 			t.Errorf("it was waited for for %v", d)

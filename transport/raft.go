@@ -154,7 +154,7 @@ func (r *Raft) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *
 		m.Kind = "heartbeat"
 	}
 	// What is kept is copied: the library uses args again.
-	term, match := args.Term, args.PrevLogEntry+uint64(len(args.Entries))
+	of, term, match := r.incarnation(m.To), args.Term, args.PrevLogEntry+uint64(len(args.Entries))
 	if r.t.cfg.Gate.Muted() {
 		return r.fail(sent, errMuted)
 	}
@@ -173,8 +173,19 @@ func (r *Raft) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *
 		}
 		return err
 	}
-	r.record(m.To, term, match, resp.Term, resp.Success, sent)
+	r.record(m.To, of, term, match, resp.Term, resp.Success, sent)
 	return nil
+}
+
+// incarnation is the data directory of a peer's newest admitted hello, "" before
+// the first one.
+func (r *Raft) incarnation(id cluster.NodeID) string {
+	p, err := r.peer(id)
+	if err != nil {
+		return ""
+	}
+	facts, _ := p.known()
+	return facts.Incarnation
 }
 
 // mayLead says why this node must not lead a peer: it has no cluster ID, and has
@@ -234,10 +245,11 @@ func (r *Raft) isServer(id cluster.NodeID, at raft.ServerAddress) bool {
 	return len(servers) == 0 || ok && s.Address == string(at)
 }
 
-// record keeps what an answer shows.
-func (r *Raft) record(to cluster.NodeID, term, match, respTerm uint64, success bool, sent time.Time) {
+// record keeps what an answer shows. of is what was known of the peer's data
+// directory when it was asked.
+func (r *Raft) record(to cluster.NodeID, of string, term, match, respTerm uint64, success bool, sent time.Time) {
 	if success && respTerm == term {
-		r.t.acks.ack(to, term, match, sent, time.Now())
+		r.t.acks.ack(to, of, term, match, sent, time.Now())
 	} else {
 		r.t.acks.contact(to, time.Now())
 	}
@@ -255,6 +267,7 @@ func (r *Raft) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, args
 	if err := r.mayLead(m.To, target); err != nil {
 		return r.fail(sent, err)
 	}
+	of := r.incarnation(m.To)
 	err := r.call(m, sent, func(out *inner) error { return out.InstallSnapshot(id, target, args, resp, data) })
 	if err != nil {
 		if unreachable(err) {
@@ -262,7 +275,7 @@ func (r *Raft) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, args
 		}
 		return err
 	}
-	r.record(m.To, term, match, resp.Term, resp.Success, sent)
+	r.record(m.To, of, term, match, resp.Term, resp.Success, sent)
 	return nil
 }
 

@@ -80,7 +80,7 @@ func (v variant) deps(env Env, t *transport.Transport) consensus.Deps {
 		Bind: func(b consensus.Bound) { t.Raft().Bind(transport.Local(b)) },
 		PeerAck: func(id cluster.NodeID) consensus.PeerAck {
 			i := t.Acks().Peer(id)
-			return consensus.PeerAck{Term: i.Term, MatchIndex: i.MatchIndex, LastContact: i.LastContact}
+			return consensus.PeerAck{Incarnation: i.Incarnation, Term: i.Term, MatchIndex: i.MatchIndex, LastContact: i.LastContact}
 		},
 		ResetPeers: t.ResetPeers, Poll: t.Poll, Probe: t.Probe,
 		Logger: env.Logger, Entropy: env.Entropy,
