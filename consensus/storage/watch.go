@@ -15,6 +15,14 @@ type watch struct {
 	nextID  uint64
 	flying  []flight // a handful: Raft's loops and its replication
 	windows [windowCount]window
+	known   percentile
+}
+
+// percentile is what p99 has last found.
+type percentile struct {
+	p99   time.Duration
+	total uint64
+	until time.Time // looked at again from then on
 }
 
 type flight struct {
@@ -32,6 +40,10 @@ const (
 	bucketBase  = 10 * time.Microsecond
 	bucketStep  = 1.1
 )
+
+// percentileLife is how long a percentile is as good as a new one. Each claim to
+// each peer bears it, and counting takes longer than all the rest of a claim.
+const percentileLife = 100 * time.Millisecond
 
 type window struct {
 	number int64 // how many windowSize after the watch's epoch
@@ -78,10 +90,20 @@ func (w *watch) oldest(now time.Time) (op string, d time.Duration) {
 	return op, d
 }
 
-// p99 gives the percentile, and of how many operations it is one.
+// p99 gives the percentile, and of how many operations it is one, as they were at
+// most percentileLife ago.
 func (w *watch) p99(now time.Time) (p99 time.Duration, total uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if !now.Before(w.known.until) {
+		w.known.p99, w.known.total = w.count(now)
+		w.known.until = now.Add(percentileLife)
+	}
+	return w.known.p99, w.known.total
+}
+
+// count is p99 by the windows, under the lock.
+func (w *watch) count(now time.Time) (p99 time.Duration, total uint64) {
 	var counts [bucketCount]uint64
 	current := w.windowNumber(now)
 	for i := range w.windows {
