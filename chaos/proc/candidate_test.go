@@ -23,6 +23,7 @@ const candidateEnv = "NORTHSTAR_TEST_CANDIDATE"
 type candidateTask struct {
 	Name      string
 	Endpoints []string
+	Via       map[string]string // relay of each node
 	Role      string
 	TTL       time.Duration
 	Grace     time.Duration // not 0: attached
@@ -77,7 +78,7 @@ func runCandidate(task string) error {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		cancel()
 	}()
-	c, err := client.New(client.Config{Endpoints: t.Endpoints})
+	c, err := client.New(client.Config{Endpoints: t.Endpoints, Dial: through(t.Via)})
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -32,6 +33,7 @@ type contest struct {
 	early   []sighting
 	newest  []uint64 // tokens, as an observer saw them
 	faults  []string
+	taken   atomic.Int64 // times that an operator took the role from its holder
 }
 
 // runner is one candidate's process, and those that came after it was killed.
@@ -42,6 +44,17 @@ type runner struct {
 	cmd     *exec.Cmd
 	in      io.Closer
 	heard   sync.WaitGroup
+	relays  []*relay // its network, by node
+}
+
+// connect gives a candidate a network of its own.
+func (r *runner) connect() {
+	r.task.Via = map[string]string{}
+	for _, addr := range r.task.Endpoints {
+		l := newRelay(r.contest.t, addr)
+		r.relays = append(r.relays, l)
+		r.task.Via[addr] = l.listener.Addr().String()
+	}
 }
 
 func (r *runner) start() error {
@@ -174,8 +187,9 @@ func contestTime(t *testing.T) time.Duration {
 	return 6 * time.Second
 }
 
-// Five candidates, each a process with the Go client, for one role: they are killed
-// and stopped at random, and so are nodes. Tokens grow, no two of them ever believe
+// Five candidates, each a process with the Go client, for one role: they are killed,
+// stopped and cut off from nodes at random, nodes are killed and stopped, and an operator
+// takes the role from its holders. Tokens grow, no two of them ever believe
 // that they hold the role at the same time, no write is taken with a token that is
 // not the newest, and no session ends before its own deadline.
 func TestCandidates(t *testing.T) {
@@ -196,6 +210,7 @@ func TestCandidates(t *testing.T) {
 		if i >= 3 {
 			runners[i].task.Grace = ttl / 2
 		}
+		runners[i].connect()
 		if err := runners[i].start(); err != nil {
 			t.Fatal(err)
 		}
@@ -205,7 +220,14 @@ func TestCandidates(t *testing.T) {
 	for range 2 {
 		beside.Go(func() { x.stubborn(ctx, cl) })
 	}
+	beside.Go(func() { x.operate(ctx, cl, ttl) })
+	cutting, mend := context.WithCancel(ctx)
+	defer mend()
+	var network sync.WaitGroup
+	network.Go(func() { x.cutOff(cutting, runners, ttl) })
 	x.disturb(runners, ttl, contestTime(t))
+	mend()
+	network.Wait()
 	for _, r := range runners {
 		r.kill()
 		if err := r.start(); err != nil { // and all is well once more
@@ -316,7 +338,7 @@ func (c *contest) check(cl *client.Client) {
 	for _, x := range c.tenures {
 		tenures = append(tenures, *x)
 	}
-	t.Logf("%d tenures, %d of them observed, %d fenced writes", len(tenures), len(c.newest), len(c.writes))
+	t.Logf("%d tenures, %d of them observed, %d ended by an operator, %d fenced writes", len(tenures), len(c.newest), c.taken.Load(), len(c.writes))
 	for _, v := range check.Holders(tenures, c.writes) {
 		t.Error(v)
 	}
@@ -328,7 +350,7 @@ func (c *contest) check(cl *client.Client) {
 	for _, s := range c.early {
 		t.Errorf("%s: session %s had ended at %v, with its own deadline at %v", check.SessionsLive, s.Session, s.At, s.Until)
 	}
-	if len(tenures) < 5 || len(c.writes) < 5 {
-		t.Errorf("only %d tenures and %d writes", len(tenures), len(c.writes))
+	if len(tenures) < 5 || len(c.writes) < 5 || c.taken.Load() == 0 {
+		t.Errorf("only %d tenures, %d ended by an operator, and %d writes", len(tenures), c.taken.Load(), len(c.writes))
 	}
 }
