@@ -72,6 +72,7 @@ type testNode struct {
 	faults    atomic.Pointer[func(transport.Message) bool] // messages to drop
 	ordered   atomic.Bool                                  // its elections count as ordered
 	idle      atomic.Bool                                  // it may not stand by itself
+	mayWrite  atomic.Pointer[func() error]                 // nil: it may
 	elections atomic.Int64
 	installs  atomic.Int64
 
@@ -252,6 +253,12 @@ func (n *testNode) startOn(store storage.Storage) error {
 			return tr.Probe(ctx, addr)
 		},
 		Poll: tr.Poll,
+		MayWrite: func() error {
+			if may := n.mayWrite.Load(); may != nil {
+				return (*may)()
+			}
+			return nil
+		},
 		Hooks: consensus.Hooks{
 			Election: func(consensus.Election) { n.elections.Add(1) },
 			Snapshot: func(restored bool) {

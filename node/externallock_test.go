@@ -47,7 +47,7 @@ func TestExternalLock(t *testing.T) {
 	}
 	serves := func(n *testNode) {
 		t.Helper()
-		eventually(t, 15*time.Second, "writes are served", func() bool { status, _ := put(n); return status == http.StatusOK })
+		eventually(t, time.Minute, "writes are served", func() bool { status, _ := put(n); return status == http.StatusOK })
 	}
 	refuses := func(n *testNode) {
 		t.Helper()
@@ -63,6 +63,16 @@ func TestExternalLock(t *testing.T) {
 		want(t, plain, http.MethodGet, url(n), "", http.StatusOK, "v")
 	}
 	serves(first)
+	other, err := newExternalElector(&first.cfg, "another")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Campaign(t.Context()); err != nil {
+		t.Errorf("another cluster has a lock of its own: %v", err)
+	}
+	if err := other.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
 	if err := s.Down(); err != nil {
 		t.Fatal(err)
 	}

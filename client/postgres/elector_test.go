@@ -88,7 +88,8 @@ func TestNetworkCut(t *testing.T) {
 	t.Parallel()
 	b := &book{t: t}
 	p := newProxy(t)
-	first := b.campaign(candidate(t, "a", func(c *Config) { c.DSN = p.dsn() }))
+	e := candidate(t, "a", func(c *Config) { c.DSN = p.dsn() })
+	first := b.campaign(e)
 	p.set(true)
 	second := b.campaign(candidate(t, "b", nil))
 	if err := first.Cause(); !errors.Is(err, client.ErrLeaseLapsed) {
@@ -97,6 +98,11 @@ func TestNetworkCut(t *testing.T) {
 	if second.Token <= first.Token {
 		t.Errorf("token %d after %d", second.Token, first.Token)
 	}
+	p.set(false)
+	if err := second.Resign(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.campaign(e)
 }
 
 // A late heartbeat shuts the gate; when it has come after all, the same tenure

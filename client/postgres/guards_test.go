@@ -1,0 +1,195 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// connected gives a candidate, and a connection of it that is ready to try.
+func connected(t *testing.T, name string, change func(*Config)) (*Elector, *pgx.Conn) {
+	t.Helper()
+	e := candidate(t, name, change)
+	conn, err := e.connect(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { hangUp(conn) })
+	if err := e.prepare(t.Context(), conn); err != nil {
+		t.Fatal(err)
+	}
+	return e, conn
+}
+
+// The row that was read together with the lock may be older than the holder's last
+// heartbeat: it is read again, and that heartbeat waited out.
+func TestLastHeartbeatIsWaitedOut(t *testing.T) {
+	t.Parallel()
+	e, conn := connected(t, "a", nil)
+	l, err := e.follow(t.Context(), conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, waiting := connected(t, "b", nil)
+	var seen sighting
+	if locked, err := next.try(t.Context(), waiting, &seen); err != nil || locked {
+		t.Fatalf("%v, %v", locked, err)
+	}
+	seen.at = seen.at.Add(-time.Hour)
+	if err := l.beat(); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	hangUp(conn)
+	var old sighting
+	eventuallyLocked(t, next, waiting, &old)
+	if _, err := next.inherit(t.Context(), waiting, &seen); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); took < shortTTL {
+		t.Errorf("elected %v after a heartbeat", took)
+	}
+}
+
+func eventuallyLocked(t *testing.T, e *Elector, conn *pgx.Conn, seen *sighting) {
+	t.Helper()
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		locked, err := e.try(t.Context(), conn, seen)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if locked {
+			return
+		}
+		if err := e.await(t.Context(), conn, 5*time.Millisecond); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Fatal("the lock is not free")
+}
+
+// A deadline counts from when its election or heartbeat was sent, however long the
+// server takes, and is a tenth short of the TTL.
+func TestDeadlineCountsFromSending(t *testing.T) {
+	t.Parallel()
+	var skip atomic.Int64
+	e, conn := connected(t, "a", func(c *Config) {
+		c.TTL = time.Hour
+		c.Clock = func() time.Duration { return time.Duration(skip.Load()) }
+	})
+	if want := 54 * time.Minute; e.lifetime() != want {
+		t.Errorf("lifetime %v, want %v", e.lifetime(), want)
+	}
+	const late = 10 * time.Minute
+	var l *lease
+	slowly(t, conn, func() { skip.Add(int64(late)) }, func() (err error) { l, err = e.take(t.Context(), conn); return err })
+	if got, want := l.deadline.ValidFor(), e.lifetime()-late; got != want {
+		t.Errorf("election: valid for %v, want %v", got, want)
+	}
+	eventuallyLocked(t, e, conn, new(sighting)) // a heartbeat looks at that too
+	skip.Add(int64(time.Minute))
+	slowly(t, conn, func() { skip.Add(int64(late)) }, l.beat)
+	if got, want := l.deadline.ValidFor(), e.lifetime()-late; got != want {
+		t.Errorf("heartbeat: valid for %v, want %v", got, want)
+	}
+}
+
+// slowly sends a statement while another session holds the row, which goes on once
+// meanwhile was done.
+func slowly(t *testing.T, conn *pgx.Conn, meanwhile func(), send func() error) {
+	t.Helper()
+	other, err := pgx.Connect(t.Context(), server(t).DSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close(context.Background())
+	tx, err := other.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `SELECT FROM northstar_roles WHERE role = $1 FOR UPDATE`, role(t)); err != nil {
+		t.Fatal(err)
+	}
+	sent := make(chan error, 1)
+	pid := conn.PgConn().PID()
+	go func() { sent <- send() }()
+	blocked := false
+	for end := time.Now().Add(patience); !blocked && time.Now().Before(end); {
+		if err := other.QueryRow(t.Context(), `SELECT cardinality(pg_blocking_pids($1::int)) > 0`, int(pid)).Scan(&blocked); err != nil {
+			t.Fatal(err)
+		}
+	}
+	meanwhile()
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-sent; err != nil || !blocked {
+		t.Fatalf("%v, blocked %v", err, blocked)
+	}
+}
+
+// Tokens grow when the row is ahead of every clock, and when it was lost.
+func TestTokensGrow(t *testing.T) {
+	t.Parallel()
+	b := &book{t: t}
+	e := candidate(t, "a", nil)
+	set := func(epoch int64) {
+		t.Helper()
+		do(t, `UPDATE northstar_roles SET epoch = $2 WHERE role = $1`, role(t), epoch)
+	}
+	first := b.campaign(e)
+	if err := first.Resign(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	set(0)
+	second := b.campaign(e)
+	if err := second.Resign(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	const ahead = 1 << 50
+	set(ahead)
+	if third := b.campaign(e); third.Token != ahead+1 {
+		t.Errorf("token %d after %d", third.Token, ahead)
+	}
+}
+
+// A connection waits for what it writes to be on disk, whatever the server's default.
+func TestCommitsAreSynchronous(t *testing.T) {
+	t.Parallel()
+	for _, setting := range []string{"off", "local"} {
+		_, conn := connected(t, "a", func(c *Config) { c.DSN += "&options=-csynchronous_commit%3D" + setting })
+		var got string
+		if err := conn.QueryRow(t.Context(), `SELECT current_setting('synchronous_commit')`).Scan(&got); err != nil || got != "on" {
+			t.Errorf("%s: %q, %v", setting, got, err)
+		}
+	}
+}
+
+// Candidates that start at once where there is no table make one.
+func TestTableIsMadeOnce(t *testing.T) {
+	t.Parallel()
+	for i := range 3 {
+		table := fmt.Sprintf("once_%d", i)
+		var all sync.WaitGroup
+		for range 8 {
+			e := candidate(t, "a", func(c *Config) { c.Table = table })
+			all.Go(func() {
+				conn, err := e.connect(t.Context())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer hangUp(conn)
+				if err := e.makeTable(t.Context(), conn); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+	}
+}

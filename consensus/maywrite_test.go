@@ -1,0 +1,42 @@
+package consensus_test
+
+import (
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"northstar/cluster"
+)
+
+// What a leader needs besides to serve writes is asked for when a write comes, and
+// again when it goes to Raft: it may have been lost in between. Its own commands pass.
+func TestMayWrite(t *testing.T) {
+	c, l := startCluster(t, 3)
+	c.write("a", "1")
+	var asked atomic.Int64
+	refuse := func() error {
+		if asked.Add(1) > 1 {
+			return errors.New("the lock is another's")
+		}
+		return nil
+	}
+	l.mayWrite.Store(&refuse)
+	err := l.put("a", "2")
+	if !cluster.IsCode(err, cluster.CodeNoLeader) || !strings.Contains(err.Error(), "the lock is another's") || l.has("a", "2") {
+		t.Error(err)
+	}
+	never := func() error { return errors.New("never") }
+	for _, n := range c.nodes {
+		n.mayWrite.Store(&never)
+	}
+	l.stop()
+	next := c.leader() // its leader-start is applied
+	if err := next.put("a", "3"); !cluster.IsCode(err, cluster.CodeNoLeader) {
+		t.Error(err)
+	}
+	for _, n := range c.nodes {
+		n.mayWrite.Store(nil)
+	}
+	c.write("a", "3")
+}
