@@ -372,6 +372,28 @@ func (c *testCluster) leader() *testNode {
 	return leader
 }
 
+// leaderThatCommitsNothing restarts all nodes without any appends, until they are
+// let through again, and gives a leader that comes of that.
+func (c *testCluster) leaderThatCommitsNothing() (leader *testNode) {
+	c.t.Helper()
+	for _, n := range c.nodes {
+		n.drop(func(m transport.Message) bool { return m.Kind == "append" })
+		n.stop()
+	}
+	for _, n := range c.nodes {
+		n.start()
+	}
+	eventually(c.t, "one says that it leads", func() bool {
+		for _, n := range c.nodes {
+			if n.Status().Role == cluster.Leader {
+				leader = n
+			}
+		}
+		return leader != nil
+	})
+	return leader
+}
+
 // others gives the running nodes but one.
 func (c *testCluster) others(than *testNode) []*testNode {
 	var all []*testNode

@@ -6,7 +6,6 @@ import (
 
 	"northstar/cluster"
 	"northstar/state"
-	"northstar/transport"
 )
 
 // TestWipedNode loses a disk. The node must not vote as if it never had, must
@@ -265,21 +264,7 @@ func TestAuditRecordOfACallBeforeTheLeaderStart(t *testing.T) {
 	eventually(t, "the records say what members read", func() bool { return leader.ReadsVersion() == state.CommandVersion })
 	c.write("a", "1")
 	c.everywhere("a", "1")
-	for _, n := range c.nodes {
-		n.drop(func(m transport.Message) bool { return m.Kind == "append" })
-		n.stop()
-	}
-	for _, n := range c.nodes {
-		n.start()
-	}
-	eventually(t, "one says that it leads", func() bool {
-		for _, n := range c.nodes {
-			if n.Status().Role == cluster.Leader {
-				leader = n
-			}
-		}
-		return leader.Status().Role == cluster.Leader
-	})
+	leader = c.leaderThatCommitsNothing()
 	proposed := make(chan error, 1)
 	go func() {
 		_, err := leader.Propose(within(t, patience), state.Command{

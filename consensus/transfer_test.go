@@ -108,22 +108,7 @@ func TestReadBeforeLeaderStart(t *testing.T) {
 	c, _ := startCluster(t, 3)
 	c.write("a", "1")
 	c.everywhere("a", "1")
-	for _, n := range c.nodes {
-		n.drop(func(m transport.Message) bool { return m.Kind == "append" })
-		n.stop()
-	}
-	for _, n := range c.nodes {
-		n.start()
-	}
-	var leader *testNode
-	eventually(t, "one says that it leads", func() bool {
-		for _, n := range c.nodes {
-			if n.Status().Role == cluster.Leader {
-				leader = n
-			}
-		}
-		return leader != nil
-	})
+	leader := c.leaderThatCommitsNothing()
 	ctx, cancel := context.WithTimeout(context.Background(), timeoutMin)
 	defer cancel()
 	if err := leader.Barrier(ctx); err == nil && !leader.has("a", "1") {

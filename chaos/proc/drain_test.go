@@ -42,10 +42,7 @@ func TestDrain(t *testing.T) {
 	start(t, c)
 	old := acquainted(t, c)
 	w := newWriters(c, 2)
-	ctx, stop := context.WithCancel(t.Context())
-	var writing sync.WaitGroup
-	writing.Go(func() { w.run(ctx) })
-	defer func() { stop(); writing.Wait() }()
+	stop := w.meanwhile(t)
 	at := []string{"--endpoints", endpoints(c)}
 
 	if out := mustCtl(t, append(at, "drain", old.ID, "--dry-run")...); !strings.Contains(out, "hands leadership over") {
@@ -82,7 +79,6 @@ func TestDrain(t *testing.T) {
 		}
 	}
 	stop()
-	writing.Wait()
 	w.check(t)
 }
 
@@ -233,10 +229,7 @@ func TestRollingRestartScript(t *testing.T) {
 	}
 
 	w := newWriters(c, 3)
-	ctx, stop := context.WithCancel(t.Context())
-	var writing sync.WaitGroup
-	writing.Go(func() { w.run(ctx) })
-	defer func() { stop(); writing.Wait() }()
+	stop := w.meanwhile(t)
 	script, cancel := context.WithTimeout(t.Context(), 4*soon)
 	defer cancel()
 	cmd := exec.CommandContext(script, "bash", "-c", restartScript(t))
@@ -245,7 +238,6 @@ func TestRollingRestartScript(t *testing.T) {
 	out, err := cmd.CombinedOutput()
 	took := time.Since(began)
 	stop()
-	writing.Wait()
 	if err != nil {
 		t.Fatalf("the script: %v\n%s", err, out)
 	}

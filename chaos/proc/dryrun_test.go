@@ -1,14 +1,12 @@
 package proc
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 )
@@ -168,10 +166,7 @@ func TestPlansComeTrue(t *testing.T) {
 	start(t, c)
 	acquainted(t, c)
 	w := newWriters(c, 2)
-	ctx, stop := context.WithCancel(t.Context())
-	var writing sync.WaitGroup
-	writing.Go(func() { w.run(ctx) })
-	defer func() { stop(); writing.Wait() }()
+	stop := w.meanwhile(t)
 
 	came := 0
 	for round := range total {
@@ -200,7 +195,6 @@ func TestPlansComeTrue(t *testing.T) {
 		}
 	}
 	stop()
-	writing.Wait()
 	t.Logf("%d of %d plans came true, %d writes meanwhile", came, total, w.total)
 	if came < total-max(1, total/100) {
 		t.Errorf("%d of %d plans came true", came, total)

@@ -9,7 +9,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -90,10 +89,7 @@ func TestTransfersUnderLoad(t *testing.T) {
 	start(t, c)
 	acquainted(t, c)
 	w := newWriters(c, 4)
-	ctx, stop := context.WithCancel(t.Context())
-	var writing sync.WaitGroup
-	writing.Go(func() { w.run(ctx) })
-	defer func() { stop(); writing.Wait() }()
+	stop := w.meanwhile(t)
 
 	arrived, foretold, plans := 0, 0, 0
 	total := rounds(t, "NORTHSTAR_TRANSFERS", 12)
@@ -130,7 +126,6 @@ func TestTransfersUnderLoad(t *testing.T) {
 		}
 	}
 	stop()
-	writing.Wait()
 	t.Logf("%d of %d transfers arrived, %d of %d plans foretold who leads; %d writes", arrived, total, foretold, plans, w.total)
 	if arrived < total-1-total/20 || foretold < plans-1 {
 		t.Errorf("%d of %d transfers arrived, %d of %d plans came true", arrived, total, foretold, plans)

@@ -27,6 +27,16 @@ func newWriters(c *Cluster, keys int) *writers {
 	return &writers{cluster: c, keys: keys, acked: make([]uint64, keys), tried: make([]uint64, keys)}
 }
 
+// meanwhile writes until stop is called, or the test ends; stop waits for that.
+func (w *writers) meanwhile(t *testing.T) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var writing sync.WaitGroup
+	writing.Go(func() { w.run(ctx) })
+	stop = func() { cancel(); writing.Wait() }
+	t.Cleanup(stop)
+	return stop
+}
+
 // run writes until ctx ends. A write without an answer may or may not have
 // happened; the next one on that key uses a higher number all the same.
 func (w *writers) run(ctx context.Context) {

@@ -41,8 +41,8 @@ const (
 	bucketStep  = 1.1
 )
 
-// percentileLife is how long a percentile is as good as a new one. Each claim to
-// each peer bears it, and counting takes longer than all the rest of a claim.
+// percentileLife is how long a percentile is as good as a new one: each claim to
+// each peer bears it.
 const percentileLife = 100 * time.Millisecond
 
 type window struct {
