@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -148,8 +149,10 @@ func (h *host) close() error {
 	return errors.Join(errs...)
 }
 
-// subjects starts the clusters. They share the machine, idle but for the one
-// whose turn it is.
+// turn is how many rounds a cluster is measured for before the next one is.
+const turn = 5
+
+// subjects prepares the clusters.
 func (b *bench) subjects(h *host, blow blow, size int) ([]*subject, error) {
 	northstar := func(bin string, extra ...string) func() (*proc.Cluster, error) {
 		if blow.network {
@@ -181,8 +184,7 @@ func (b *bench) subjects(h *host, blow blow, size int) ([]*subject, error) {
 				c.Extra[n.ID] = []string{"--priority", strconv.Itoa(priorityOf(i))}
 			}
 		}
-		*s.mended = time.Now()
-		return &s, c.Start()
+		return &s, nil
 	}
 	// With a priority each, so that it shows who should win; nobody takes over
 	// while it is measured.
@@ -223,21 +225,51 @@ func (b *bench) measure(ctx context.Context, blow blow, size int, subjects []*su
 	}
 	defer floor.close()
 	began := time.Now()
-	for round := range b.failovers {
-		if err := floor.measure(); err != nil {
-			return err
-		}
-		for _, s := range subjects {
-			if err := s.round(ctx, blow); err != nil {
-				return fmt.Errorf("%s, round %d: %w\n%s", s.name, round+1, err, s.cluster.Logs())
+	for from := 0; from < b.failovers; from += turn {
+		to := min(from+turn, b.failovers)
+		for of := range byCluster(subjects) {
+			if err := turnOf(ctx, blow, of, floor, from, to); err != nil {
+				return err
 			}
 		}
-		if (round+1)%10 == 0 {
-			fmt.Fprintf(os.Stderr, "%s, %d nodes: %d of %d rounds, %s\n", blow.name, size, round+1, b.failovers, time.Since(began).Round(time.Second))
-		}
+		fmt.Fprintf(os.Stderr, "%s, %d nodes: %d of %d rounds, %s\n", blow.name, size, to, b.failovers, time.Since(began).Round(time.Second))
 	}
 	report(blow, size, subjects, floor)
 	return ctx.Err()
+}
+
+// byCluster gives the subjects of one cluster after those of the other.
+func byCluster(subjects []*subject) iter.Seq[[]*subject] {
+	return func(yield func([]*subject) bool) {
+		for i, s := range subjects {
+			same := func(o *subject) bool { return o.cluster == s.cluster }
+			if slices.IndexFunc(subjects, same) == i && !yield(slices.DeleteFunc(slices.Clone(subjects), func(o *subject) bool { return !same(o) })) {
+				return
+			}
+		}
+	}
+}
+
+// turnOf measures some rounds of the subjects of one cluster, which runs only as
+// long: the heartbeats of the others would have their part of the processors.
+func turnOf(ctx context.Context, blow blow, of []*subject, floor *floor, from, to int) error {
+	c := of[0].cluster
+	if err := c.Start(); err != nil {
+		return err
+	}
+	defer c.KillAll()
+	*of[0].mended = time.Now()
+	for round := from; round < to; round++ {
+		if err := floor.measure(); err != nil {
+			return err
+		}
+		for _, s := range of {
+			if err := s.round(ctx, blow); err != nil {
+				return fmt.Errorf("%s, round %d: %w\n%s", s.name, round+1, err, c.Logs())
+			}
+		}
+	}
+	return nil
 }
 
 func report(blow blow, size int, subjects []*subject, floor *floor) {
