@@ -186,6 +186,7 @@ type Server struct {
 	attaching atomic.Int64
 	waiting   atomic.Int64
 	held      atomic.Int64
+	writes    atomic.Int64 // that were held, and are not answered yet
 	bodyBytes atomic.Int64
 }
 

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,7 +44,7 @@ func inBubble(t *testing.T, f *fakeCluster, change func(*Deps), test func(s *Ser
 }
 
 func TestHoldEndsAfterTwiceTheTimeout(t *testing.T) {
-	inBubble(t, newFakeCluster("n1", false), nil, func(_ *Server, ask func(string, string) *httptest.ResponseRecorder) {
+	inBubble(t, newFakeCluster("n1", false), nil, func(s *Server, ask func(string, string) *httptest.ResponseRecorder) {
 		for _, tc := range []struct {
 			method, path string
 			want         time.Duration
@@ -54,7 +55,12 @@ func TestHoldEndsAfterTwiceTheTimeout(t *testing.T) {
 			{"PUT", "/v1/kv/k?timeout_ms=100", 100 * time.Millisecond},
 		} {
 			start := time.Now()
+			var counted atomic.Int64
+			time.AfterFunc(50*time.Millisecond, func() { counted.Store(int64(s.HeldWrites())) })
 			w := ask(tc.method, tc.path)
+			if held := counted.Load(); held == 1 != (tc.method == "PUT") || s.HeldWrites() != 0 {
+				t.Errorf("%s %s: counted as %d held writes, and %d after", tc.method, tc.path, held, s.HeldWrites())
+			}
 			if took := time.Since(start); w.Code != 503 || took != tc.want {
 				t.Errorf("%s %s: %d after %v, want %v", tc.method, tc.path, w.Code, took, tc.want)
 			}

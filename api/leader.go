@@ -101,7 +101,8 @@ func (c *call) atLeader(ctx context.Context, work leaderWork) error {
 	if err != nil {
 		return err
 	}
-	h := holding{s: c.s, v: nil}
+	h := holding{s: c.s, write: work.write}
+	defer h.end()
 	for {
 		if err := c.s.mayServe(); err != nil {
 			return notDone(err, work.maybeDone)
@@ -184,8 +185,19 @@ func (c *call) redirectTo(addr string) error {
 type holding struct {
 	s       *Server
 	v       *leaderView // as it was before the last try
-	until   time.Time
+	write   bool
+	until   time.Time // zero: it has not waited yet
 	backoff time.Duration
+}
+
+// HeldWrites is how many writes have waited for a leader and are not answered yet.
+func (s *Server) HeldWrites() int { return int(s.writes.Load()) }
+
+// end must be called when the request is not held any more.
+func (h *holding) end() {
+	if h.write && !h.until.IsZero() {
+		h.s.writes.Add(-1)
+	}
 }
 
 // Waits between tries while the leader is known but does not serve (yet).
@@ -201,6 +213,9 @@ func (h *holding) wait(ctx context.Context, last error) error {
 	now := time.Now()
 	if h.until.IsZero() {
 		h.until = now.Add(2 * h.s.deps.TimeoutMax)
+		if h.write {
+			h.s.writes.Add(1)
+		}
 	}
 	left := h.until.Sub(now)
 	if left <= 0 {

@@ -191,6 +191,10 @@ type Deps struct {
 	// MayWrite says what keeps a leader from serving writes, other than this package's
 	// own commands; it is asked before each batch. Nil: nothing ever does.
 	MayWrite func() error
+	// HeldWrites is how many writes have waited for a leader on this node and are not
+	// answered yet. Once it leads they are proposed within moments. It must not
+	// block. Optional.
+	HeldWrites func() int
 	// Announce tells a peer, before it is told to stand, that this node hands
 	// leadership to it and why, and says so to whoever asks until retract is
 	// called. It takes a few milliseconds. Optional.

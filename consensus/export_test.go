@@ -51,6 +51,11 @@ func (n *Node) Riding() bool {
 	return !n.queue.open && slices.ContainsFunc(n.queue.flying, func(p *proposal) bool { return !p.own })
 }
 
+// RidersVersion is which writes could go with a leader-start now.
+func (n *Node) RidersVersion() uint32 {
+	return n.ridersVersion(n.inst.Load(), n.inst.Load().raft.CurrentTerm())
+}
+
 // HasWrites says whether a user's write waits, or Raft has it.
 func (n *Node) HasWrites() bool {
 	n.queue.mu.Lock()

@@ -3,6 +3,7 @@ package consensus
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -23,8 +24,8 @@ import (
 //
 // A command waits in the queue until this term's leader-start is applied. Only
 // then does this node know every member record of its log, and with them what
-// every member can read. Writes of keys, which every member reads, go with the
-// leader-start or directly behind it. It must not be changed after the call; Now
+// every member can read. Writes of keys go with the leader-start or directly behind
+// it, when no entry that this node has yet to apply can say otherwise. It must not be changed after the call; Now
 // is set here.
 func (n *Node) Propose(ctx context.Context, cmd state.Command) (state.Result, error) {
 	result, err := n.propose(ctx, &proposal{cmd: cmd})
@@ -202,13 +203,43 @@ func (n *Node) proposeLoop(ctx context.Context, inst *instance) {
 // It waits for the library's future: that is answered at the latest when this
 // node stops leading or Raft shuts down (see stop for the exception).
 func (n *Node) proposeBatch(inst *instance, batch []*proposal) {
+	start := leadsRiders(batch)
+	if start != nil {
+		batch = append(batch, n.awaitRiders(start, len(batch)-1)...)
+	}
 	f := n.hand(inst, batch)
-	switch start := leadsRiders(batch); {
+	switch {
 	case f == nil:
 	case start == nil:
 		n.settle(inst, batch, f, nil)
 	default:
 		n.proposeStart(inst, start, batch, f)
+	}
+}
+
+// ridersWait bounds how long a leader-start waits for the writes that were held until
+// this node leads.
+const ridersWait = time.Millisecond
+
+// awaitRiders gives the writes that were held until this node leads the moment it
+// takes them to get in line: they and the leader-start come of one event. In one
+// entry with that they cost nothing, behind it a whole append. So many are there.
+func (n *Node) awaitRiders(start *proposal, there int) (riders []*proposal) {
+	if n.deps.HeldWrites == nil {
+		return nil
+	}
+	enough := time.NewTimer(ridersWait)
+	defer enough.Stop()
+	for {
+		riders = append(riders, n.writable(n.queue.takeRiders(start))...)
+		if there+len(riders)+n.queue.waiting() >= n.deps.HeldWrites() {
+			return riders
+		}
+		select {
+		case <-n.queue.wake:
+		case <-enough.C:
+			return riders
+		}
 	}
 }
 
@@ -222,11 +253,11 @@ func (n *Node) proposeStart(inst *instance, start *proposal, batch []*proposal, 
 		_ = f.Error() // which settle looks at
 		close(landed)
 	}()
-	riders := n.writable(n.queue.takeRiders())
+	riders := n.writable(n.queue.takeRiders(start))
 	for waiting := true; waiting && riders == nil; {
 		select {
 		case <-n.queue.wake:
-			riders = n.writable(n.queue.takeRiders())
+			riders = n.writable(n.queue.takeRiders(start))
 		case <-landed:
 			waiting = false
 		}

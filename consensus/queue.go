@@ -30,18 +30,16 @@ const (
 type proposal struct {
 	cmd   state.Command
 	size  int
-	own   bool // this package's own command: not held back by the gate
-	leads bool // a leader-start that users' writes may go with, and directly behind
+	own   bool   // this package's own command: not held back by the gate
+	leads uint32 // of a leader-start: the highest command version of users' writes that may go with it, and directly behind; 0: none
 	stage atomic.Int32
 	done  chan outcome // capacity 1: settle never blocks
 }
 
-// rides says whether a user's proposal may go with a leader-start, ahead of the
-// gate. What a write of a key does depends on nothing but the state that it is
-// applied to, and every member reads version 1: no record that this node may not
-// have applied yet can speak against it.
-func (p *proposal) rides() bool {
-	return (p.cmd.Kind == state.KindPut || p.cmd.Kind == state.KindDelete) && p.cmd.MinVersion() == 1
+// rides says whether a user's proposal may go with start, ahead of the gate. What
+// a write of a key does depends on nothing but the state that it is applied to.
+func (p *proposal) rides(start *proposal) bool {
+	return (p.cmd.Kind == state.KindPut || p.cmd.Kind == state.KindDelete) && p.cmd.MinVersion() <= start.leads
 }
 
 type outcome struct {
@@ -127,9 +125,9 @@ func (q *queue) take() []*proposal {
 		return nil
 	}
 	batch, size := q.takeFrom(&q.own, nil, 0, anything)
-	switch {
-	case leadsRiders(batch) != nil:
-		batch, _ = q.takeFrom(&q.users, batch, size, (*proposal).rides)
+	switch start := leadsRiders(batch); {
+	case start != nil:
+		batch, _ = q.takeFrom(&q.users, batch, size, func(p *proposal) bool { return p.rides(start) })
 	case batch == nil && q.open:
 		batch, _ = q.takeFrom(&q.users, nil, 0, anything)
 	}
@@ -137,17 +135,24 @@ func (q *queue) take() []*proposal {
 	return batch
 }
 
-// takeRiders gives the writes that may go directly behind the leader-start in
-// flight, nil when there are none. done is for both.
-func (q *queue) takeRiders() []*proposal {
+// takeRiders gives the writes that may go directly behind start, which is in
+// flight; nil when there are none. done is for both.
+func (q *queue) takeRiders(start *proposal) []*proposal {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.frozen || q.stopped {
 		return nil
 	}
-	batch, _ := q.takeFrom(&q.users, nil, 0, (*proposal).rides)
+	batch, _ := q.takeFrom(&q.users, nil, 0, func(p *proposal) bool { return p.rides(start) })
 	q.flying = append(slices.Clip(q.flying), batch...)
 	return batch
+}
+
+// waiting is how many users' proposals are not taken yet.
+func (q *queue) waiting() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.users)
 }
 
 func anything(*proposal) bool { return true }
@@ -155,7 +160,7 @@ func anything(*proposal) bool { return true }
 // leadsRiders gives the leader-start of a batch that users' writes may go with,
 // nil when there is none.
 func leadsRiders(batch []*proposal) *proposal {
-	if i := slices.IndexFunc(batch, func(p *proposal) bool { return p.leads }); i >= 0 {
+	if i := slices.IndexFunc(batch, func(p *proposal) bool { return p.leads > 0 }); i >= 0 {
 		return batch[i]
 	}
 	return nil

@@ -5,6 +5,10 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
 
 	"northstar/cluster"
 	"northstar/state"
@@ -74,13 +78,19 @@ func TestQueueRiders(t *testing.T) {
 	session := command(newProposal(10, false), state.KindSessionCreate)
 	member := command(newProposal(10, false), state.KindMemberPatch)
 	write, remove := command(newProposal(10, false), state.KindPut), command(newProposal(10, false), state.KindDelete)
+	audited := command(newProposal(10, false), state.KindPut)
+	audited.cmd.Audit = &state.AuditRecord{}
 	start := command(newProposal(10, true), state.KindLeaderStart)
 	for _, tt := range []struct {
-		leads bool
+		leads uint32
 		want  []*proposal
-	}{{false, []*proposal{start}}, {true, []*proposal{start, write, remove}}} {
+	}{
+		{0, []*proposal{start}},
+		{1, []*proposal{start, write, remove}},
+		{state.CommandVersion, []*proposal{start, write, audited, remove}},
+	} {
 		q := newQueue()
-		for _, p := range []*proposal{session, write, member, remove, start} {
+		for _, p := range []*proposal{session, write, member, audited, remove, start} {
 			p.stage.Store(queued)
 			mustAdd(t, q, p)
 		}
@@ -88,14 +98,14 @@ func TestQueueRiders(t *testing.T) {
 		if got := q.take(); !slices.Equal(got, tt.want) {
 			t.Errorf("leads %v: took %d, want %d", tt.leads, len(got), len(tt.want))
 		}
-		if !tt.leads {
+		if tt.leads < state.CommandVersion {
 			continue
 		}
-		if got := q.takeRiders(); got != nil {
+		if got := q.takeRiders(start); got != nil {
 			t.Errorf("behind it went %d, want none", len(got))
 		}
 		late := mustAdd(t, q, command(newProposal(10, false), state.KindPut))
-		if got := q.takeRiders(); len(got) != 1 || got[0] != late || len(q.flying) != 4 {
+		if got := q.takeRiders(start); len(got) != 1 || got[0] != late || len(q.flying) != 5 {
 			t.Errorf("behind it went %d, and %d are in flight", len(got), len(q.flying))
 		}
 		q.done()
@@ -108,8 +118,79 @@ func TestQueueRiders(t *testing.T) {
 		}
 		mustAdd(t, q, write)
 		q.freeze(true)
-		if q.takeRiders() != nil {
+		if q.takeRiders(start) != nil {
 			t.Error("taken from a frozen queue")
+		}
+	}
+}
+
+// A leader-start waits for as many writes as were held, and not for longer than it may.
+func TestAwaitRiders(t *testing.T) {
+	write := func() *proposal { p := newProposal(10, false); p.cmd.Kind = state.KindPut; return p }
+	other := func() *proposal { p := newProposal(10, false); p.cmd.Kind = state.KindSessionCreate; return p }
+	for _, tt := range []struct {
+		name  string
+		held  int
+		there int         // in the batch already
+		come  []*proposal // 0.1 ms apart
+		want  int
+		took  time.Duration
+	}{
+		{"none is held", 0, 0, nil, 0, 0},
+		{"it is in the batch", 1, 1, nil, 0, 0},
+		{"two come", 2, 0, []*proposal{write(), write()}, 2, 200 * time.Microsecond},
+		{"one that does not ride is counted, too", 2, 0, []*proposal{other(), write()}, 1, 200 * time.Microsecond},
+		{"one does not come", 2, 0, []*proposal{write()}, 1, ridersWait},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := &Node{queue: newQueue(), deps: Deps{HeldWrites: func() int { return tt.held }}}
+				start := &proposal{leads: 1}
+				go func() {
+					for _, p := range tt.come {
+						time.Sleep(100 * time.Microsecond)
+						mustAdd(t, n.queue, p)
+					}
+				}()
+				began := time.Now()
+				if got := n.awaitRiders(start, tt.there); len(got) != tt.want || time.Since(began) != tt.took {
+					t.Errorf("%d after %v, want %d after %v", len(got), time.Since(began), tt.want, tt.took)
+				}
+			})
+		})
+	}
+}
+
+func TestLeavesMembers(t *testing.T) {
+	batch := func(kinds ...state.Kind) []byte {
+		commands := map[state.Kind]state.Command{
+			state.KindPut:         {Kind: state.KindPut, Put: &state.Put{Key: "k"}},
+			state.KindMemberPatch: {Kind: state.KindMemberPatch, MemberPatch: &state.MemberPatch{ID: "n1"}},
+		}
+		var cmds []state.Command
+		for _, k := range kinds {
+			cmds = append(cmds, commands[k])
+		}
+		data, err := state.EncodeBatch(cmds)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return data
+	}
+	for _, tt := range []struct {
+		name  string
+		entry raft.Log
+		want  bool
+	}{
+		{"the library's own", raft.Log{Type: raft.LogNoop}, true},
+		{"a barrier", raft.Log{Type: raft.LogBarrier}, true},
+		{"who the members are", raft.Log{Type: raft.LogConfiguration}, false},
+		{"writes", raft.Log{Type: raft.LogCommand, Data: batch(state.KindPut, state.KindPut)}, true},
+		{"a member's record among writes", raft.Log{Type: raft.LogCommand, Data: batch(state.KindPut, state.KindMemberPatch)}, false},
+		{"nothing that can be read", raft.Log{Type: raft.LogCommand, Data: []byte{0xff}}, false},
+	} {
+		if got := leavesMembers(&tt.entry); got != tt.want {
+			t.Errorf("%s: %v", tt.name, got)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -104,7 +105,7 @@ func (n *Node) shutGate() {
 func (n *Node) proveLeading(ctx context.Context, inst *instance, term uint64) bool {
 	start := n.leaderStart(term)
 	for ctx.Err() == nil {
-		result, err := n.proposeWhileMoving(ctx, inst, state.Command{Kind: state.KindLeaderStart, LeaderStart: start}, n.takesRiders(term))
+		result, err := n.proposeWhileMoving(ctx, inst, state.Command{Kind: state.KindLeaderStart, LeaderStart: start}, n.ridersVersion(inst, term))
 		switch {
 		case err == nil && result.Err == nil:
 			return inst.leads(term)
@@ -128,10 +129,50 @@ func (n *Node) proveLeading(ctx context.Context, inst *instance, term uint64) bo
 	return false
 }
 
-// takesRiders says whether users' writes may go with this term's leader-start:
-// nothing else has to be done before the gate opens.
-func (n *Node) takesRiders(term uint64) bool {
-	return n.View().ClusterID() != "" && !n.behindGeneration() && !n.passesOver(term)
+// maxAhead bounds how many entries are looked into before a leader-start.
+const maxAhead = 16
+
+// ridersVersion is the highest command version of users' writes that may go with
+// this term's leader-start. It is 0 when something else has to be done before the
+// gate opens, and the oldest when the log may hold records of members that this
+// node has not applied yet.
+func (n *Node) ridersVersion(inst *instance, term uint64) uint32 {
+	known := n.knowsMembers(inst)
+	switch v := n.View(); {
+	case v.ClusterID() == "" || n.behindGeneration() || n.passesOver(term):
+		return 0
+	case !known:
+		return 1
+	default:
+		return v.ReadsVersion(n.serverIDs())
+	}
+}
+
+// knowsMembers says that no entry of the log which this node has yet to apply is
+// about members: their records are then as they will be after the leader-start.
+func (n *Node) knowsMembers(inst *instance) bool {
+	applied, last := n.fsm.applied.Load(), inst.raft.LastIndex()
+	if last > applied+maxAhead {
+		return false
+	}
+	for i := applied + 1; i <= last; i++ {
+		var e raft.Log
+		switch err := inst.disk.GetLog(i, &e); {
+		case errors.Is(err, errWaits): // the library's own
+		case err != nil || !leavesMembers(&e):
+			return false
+		}
+	}
+	return true
+}
+
+// leavesMembers says that an entry cannot change a member's record, nor who is one.
+func leavesMembers(e *raft.Log) bool {
+	if e.Type != raft.LogCommand {
+		return e.Type == raft.LogNoop || e.Type == raft.LogBarrier
+	}
+	cmds, err := state.DecodeBatch(e.Data)
+	return err == nil && !slices.ContainsFunc(cmds, func(c state.Command) bool { return c.Kind.Administrative() })
 }
 
 // passesOver says that this node was elected over the head of a leader that may
@@ -176,8 +217,8 @@ func (n *Node) leaderStart(term uint64) *state.LeaderStart {
 }
 
 // proposeWhileMoving proposes, and gives up when neither commit nor apply has
-// moved for four times timeout-max. leads says that writes may go with it.
-func (n *Node) proposeWhileMoving(ctx context.Context, inst *instance, cmd state.Command, leads bool) (state.Result, error) {
+// moved for four times timeout-max. Writes of up to the version leads may go with it.
+func (n *Node) proposeWhileMoving(ctx context.Context, inst *instance, cmd state.Command, leads uint32) (state.Result, error) {
 	type reply struct {
 		result state.Result
 		err    error

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"northstar/cluster"
+	"northstar/state"
 	"northstar/transport"
 )
 
@@ -12,6 +13,7 @@ import (
 // its leader-start is applied.
 func TestWritesGoWithTheLeaderStart(t *testing.T) {
 	c, old := startCluster(t, 3)
+	eventually(t, "the records say what members read", func() bool { return old.ReadsVersion() == state.CommandVersion })
 	c.write("a", "1")
 	c.everywhere("a", "1")
 	next, other := c.others(old)[0], c.others(old)[1]
@@ -20,7 +22,14 @@ func TestWritesGoWithTheLeaderStart(t *testing.T) {
 	old.stop()
 	eventually(t, "the next one leads", func() bool { return next.Status().Role == cluster.Leader })
 	acked := make(chan error, 1)
-	go func() { acked <- next.put("b", "2") }()
+	go func() { // as the API does it: with its audit record
+		put := &state.Put{Key: "b", Value: []byte("2")}
+		result, err := next.Propose(within(t, patience), state.Command{Kind: state.KindPut, Put: put, Audit: &state.AuditRecord{What: "PUT"}})
+		if err == nil && result.Err != nil {
+			err = result.Err
+		}
+		acked <- err
+	}()
 	eventually(t, "Raft's own entry, the leader-start and the write are in its log", func() bool { return next.Riding() })
 	select {
 	case err := <-acked:
@@ -38,4 +47,33 @@ func TestWritesGoWithTheLeaderStart(t *testing.T) {
 		t.Errorf("acknowledged, and the last leader-start is that of %s in term %d", node, term)
 	}
 	c.write("c", "3")
+}
+
+// TestRidersVersion has a follower with entries that it does not know to be
+// committed: only those that are about members make it careful.
+func TestRidersVersion(t *testing.T) {
+	c, leader := startCluster(t, 3)
+	f := c.others(leader)[0]
+	eventually(t, "the records say what members read", func() bool { return f.ReadsVersion() == state.CommandVersion })
+	c.write("a", "1")
+	c.everywhere("a", "1")
+	leader.drop(func(m transport.Message) bool { return m.Kind == "append" && m.Size == 0 }) // what is committed
+	ahead := func(what string, write func() error, want uint32) {
+		t.Helper()
+		before := f.Status().LastLogIndex
+		if err := write(); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, what+" is in its log", func() bool { return f.Status().LastLogIndex > before })
+		st := f.Status()
+		if got := f.RidersVersion(); st.LastLogIndex == st.AppliedIndex || got != want {
+			t.Errorf("%s, applied %d of %d: writes of version %d may go along, want %d", what, st.AppliedIndex, st.LastLogIndex, got, want)
+		}
+	}
+	ahead("a write of a key", func() error { return leader.put("a", "2") }, state.CommandVersion)
+	ahead("a member's record", func() error {
+		zone := "z"
+		_, err := leader.Propose(within(t, patience), state.Command{Kind: state.KindMemberPatch, MemberPatch: &state.MemberPatch{ID: f.id, Zone: &zone}})
+		return err
+	}, 1)
 }

@@ -85,9 +85,10 @@ func (n *Node) consensusDeps(store storage.Storage) consensus.Deps {
 		Probe:      n.transport.Probe,
 		Poll:       n.transport.Poll,
 		Logger:     n.log, Entropy: n.env.Entropy, LeaseClock: n.env.LeaseClock,
-		Announce: func(ctx context.Context, h cluster.Handover) func() { return n.failover.Announce(ctx, h) },
-		Facts:    n.facts,
-		Hooks:    n.hooks(),
+		Announce:   func(ctx context.Context, h cluster.Handover) func() { return n.failover.Announce(ctx, h) },
+		HeldWrites: func() int { return n.api.HeldWrites() },
+		Facts:      n.facts,
+		Hooks:      n.hooks(),
 		ObserveDisk: func(op string, took time.Duration) {
 			if op != storage.OpRead {
 				n.metrics.Fsync(took)
