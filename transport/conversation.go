@@ -85,12 +85,18 @@ func (c *conversation) run(ctx context.Context) (heard bool, cause error) {
 }
 
 // listen reads frames until something is wrong. The first one has what is left
-// of the hello's deadline.
+// of the hello's deadline. Who asks at each interval is answered, so it need not
+// be patient: what can end a connection at the other end alone, a cut or a firewall
+// that has forgotten it, leaves this one with a question that nobody will answer.
 func (c *conversation) listen() error {
 	r := newFrameReader(c.conn)
+	patience := slowest
+	if c.dialled {
+		patience = min(slowest, c.t.params.probeIdle+c.t.params.hello)
+	}
 	for first := true; ; first = false {
 		if !first {
-			if err := c.conn.SetReadDeadline(time.Now().Add(slowest)); err != nil {
+			if err := c.conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
 				return err
 			}
 		}

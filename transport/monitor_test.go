@@ -467,3 +467,42 @@ func TestRefusedPeerIsNotDialledAgainAtOnce(t *testing.T) {
 		}
 	})
 }
+
+// A question that is not answered, because a cut has killed the connection at the
+// other end alone, ends the connection long before TCP would, and nobody takes the
+// peer for dead.
+func TestUnansweredQuestionEndsTheConnection(t *testing.T) {
+	deaf := &links{}
+	inBubble(t, 2, func(t *testing.T, ends []*end) {
+		a, b := ends[0], ends[1]
+		acquaint(t, a, b)
+		deaf.cut(a.id, b.id)
+		time.Sleep(a.tr.params.probeIdle) // one question has been asked
+		deaf.heal()
+		const limit = 2 * time.Second
+		for range 100 {
+			time.Sleep(100 * time.Millisecond)
+			if seen := a.tr.Claims()[b.id]; time.Since(seen.At) > limit {
+				t.Fatalf("connected %v, and nothing heard for %v", seen.Connected, time.Since(seen.At))
+			}
+		}
+		for _, e := range ends {
+			if l := e.lost(); len(l) != 0 {
+				t.Errorf("%s takes a peer for dead: %+v", e.id, l)
+			}
+		}
+	}, deaf.install)
+}
+
+// However long the timeouts, a monitor connection stands.
+func TestQuietMonitorConnectionsStand(t *testing.T) {
+	inBubble(t, 2, func(t *testing.T, ends []*end) {
+		a, b := ends[0], ends[1]
+		acquaint(t, a, b)
+		first := a.tr.monitors.find(b.id).current()
+		time.Sleep(5 * time.Minute)
+		if now := a.tr.monitors.find(b.id).current(); now != first {
+			t.Errorf("the connection has ended: %v", first.cause)
+		}
+	}, func(cfg *Config, _ *end) { cfg.TimeoutMin, cfg.TimeoutMax = time.Minute, 2*time.Minute })
+}

@@ -203,9 +203,9 @@ func timingOf(timeoutMin, timeoutMax time.Duration) timing {
 		hello: max(2*timeoutMax, time.Second),
 		stall: max(2*timeoutMax, time.Second),
 		store: timeoutMax,
-		probe: timeoutMin * 2 / 3,
+		probe: min(timeoutMin*2/3, slowest/4), // whoever is asked ends a connection on which nothing comes for slowest
 
-		probeIdle: timeoutMin * 10 / 3,
+		probeIdle: min(timeoutMin*10/3, slowest/4),
 	}
 }
 
