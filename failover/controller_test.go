@@ -360,6 +360,34 @@ func TestACandidateWithoutPreVotesIsMadeToStand(t *testing.T) {
 	}
 }
 
+// The others last heard the leader a little later than this node: it stands, as the
+// first in place, when the last of them has heard nothing for timeout-min, and does
+// not sleep past that.
+func TestTheFirstPlaceDoesNotOversleep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2", "n3", "n4", "n5")
+		w.edit(func() { w.mine.Priority = 200 })
+		w.start(Config{Fast: true})
+		began := time.Now()
+		w.edit(func() {
+			w.answer = func() map[cluster.NodeID]cluster.Seen {
+				all := w.Claims()
+				for id, later := range map[cluster.NodeID]time.Duration{"n3": 16 * time.Millisecond, "n4": 25 * time.Millisecond, "n5": 31 * time.Millisecond} {
+					s := all[id]
+					s.Claim.LeaderSilence = time.Since(began) - later
+					all[id] = s
+				}
+				return all
+			}
+		})
+		time.Sleep(2 * timeoutMin)
+		due := began.Add(timeoutMin + 31*time.Millisecond)
+		if stood := w.standings(); len(stood) == 0 || stood[0].Before(due) || stood[0].Sub(due) > 2*election.Recheck {
+			t.Errorf("it stood at %v, all agreed at %v", stood, due)
+		}
+	})
+}
+
 // The leader is asked once whether it lives; places that wait do not wait for it
 // again.
 func TestASilentLeaderIsAskedOnce(t *testing.T) {

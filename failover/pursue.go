@@ -45,9 +45,10 @@ func (c *Controller) pursue(ctx context.Context, ev election.Evidence, confirmed
 			return
 		case v.After == 0:
 			return
-		case !v.Stand:
-			// Too few agree, for now: not again and again at full speed.
-			recheck = min(max(2*recheck, v.After), max(maxRecheck, v.After))
+		case !v.Stand && v.After <= election.Recheck:
+			// Too few agree, for now: not again and again at full speed. A longer wait is for
+			// the moment at which one more will, and who sleeps past that loses its place.
+			recheck = min(max(2*recheck, election.Recheck), maxRecheck)
 			v.After = recheck
 		}
 		if !c.wait(ctx, v.After, changed, ev, max(known, ev.Reporters(seen))) {
