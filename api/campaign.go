@@ -51,7 +51,7 @@ func campaign(c *call) error {
 	case err != nil:
 		return err
 	case role.Current.Session != in.SessionID:
-		return c.heldError(notElected(role), role)
+		return c.heldError(notElected(c.s.cluster.View(), role), role)
 	}
 	return c.reply(c.wireRole(c.s.cluster.View(), role))
 }
@@ -181,10 +181,16 @@ func (c *call) awaitElection(ctx context.Context, p *state.RoleCampaign, leader 
 	}
 }
 
+// awaitText is why a role waits since a backup was restored or a quorum recovered.
+const awaitText = "since the state was replaced it waits, %v in all, for who may still believe to hold it"
+
 // notElected is the refusal of a candidate that does not hold the role.
-func notElected(r *state.Role) *cluster.Error {
+func notElected(v *state.View, r *state.Role) *cluster.Error {
 	if r.Parted != "" {
 		return cluster.Errorf(cluster.CodeRoleHeld, "nobody holds role %q: it was taken from session %q, which has not resigned from it yet, nor ended", r.Name, r.Parted)
+	}
+	if d := v.AwaitOf(r); d > 0 && !r.Held() {
+		return cluster.Errorf(cluster.CodeRoleHeld, "nobody holds role %q: "+awaitText, r.Name, d)
 	}
 	if !r.Held() {
 		return cluster.Errorf(cluster.CodeRoleHeld, "nobody holds role %q, but this candidate may not yet: it is not eligible, or others and their takeover delay come first", r.Name)

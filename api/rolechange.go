@@ -77,7 +77,7 @@ func (c *call) changeRole(raw []byte, ch roleChange) error {
 		if result.Err != nil {
 			return result.Err
 		}
-		out = roleChanged(before, c.awaitHandover(ctx, result.Role))
+		out = c.roleChanged(before, c.awaitHandover(ctx, result.Role))
 		return nil
 	}})
 	switch {
@@ -99,7 +99,7 @@ func (c *call) awaitHandover(ctx context.Context, r *state.Role) *state.Role {
 	ctx, cancel = endSoonAfter(ctx, c.s.stopping, 0)
 	defer cancel()
 	cursor, err := c.s.cluster.RoleFeed().Cursor(state.RoleKey(r.Name), r.Since)
-	for err == nil && ctx.Err() == nil && awaitsHandover(r) {
+	for err == nil && ctx.Err() == nil && awaitsHandover(c.s.cluster.View(), r) {
 		turn, done := context.WithTimeout(ctx, aliveEvery) // a candidate that leaves is no event of the role
 		_, err = cursor.Next(turn, 1)
 		if turn.Err() != nil {
@@ -118,9 +118,9 @@ func (c *call) awaitHandover(ctx context.Context, r *state.Role) *state.Role {
 const handoverWait = 20 * time.Second
 
 // awaitsHandover says whether the next candidate waits for who held the role before.
-func awaitsHandover(r *state.Role) bool {
+func awaitsHandover(v *state.View, r *state.Role) bool {
 	_, any := r.Next()
-	return any && !r.Held() && r.Parted != ""
+	return any && !r.Held() && (r.Parted != "" || v.AwaitOf(r) > 0)
 }
 
 // planRole says what a change of a role would do now.
@@ -137,7 +137,7 @@ func (c *call) planRole(ch roleChange, r *state.Role) cluster.Plan {
 			p.Refusal = statusError(http.StatusNotFound, "to_session_id: session %q is no eligible candidate for role %q", ch.to, r.Name)
 		}
 	} else if !r.Held() {
-		p.Refusal = vacantError(r)
+		p.Refusal = vacantError(c.s.cluster.View(), r)
 	}
 	p.Summary = fmt.Sprintf("role %s goes from %s to %s", r.Name, holderName(r.Current.Holder), holderName(next.Name))
 	if s, lives := c.s.cluster.View().Session(r.Current.Session); lives && next.Session != s.ID {
@@ -162,15 +162,18 @@ func candidate(r *state.Role, session string) (state.Candidate, bool) {
 	return state.Candidate{}, false
 }
 
-func roleChanged(before, after *state.Role) apiv1.RoleChange {
+func (c *call) roleChanged(before, after *state.Role) apiv1.RoleChange {
 	old, now := before.Current, after.Current
 	out := apiv1.RoleChange{
 		Role: after.Name, OldHolder: old.Holder, OldSessionID: old.Session,
 		NewHolder: now.Holder, NewSessionID: now.Session, Token: now.Token,
 		Message: fmt.Sprintf("role %s went from %s to %s", after.Name, holderName(old.Holder), holderName(now.Holder)),
 	}
-	if awaitsHandover(after) {
-		next, _ := after.Next()
+	switch next, _ := after.Next(); {
+	case !awaitsHandover(c.s.cluster.View(), after):
+	case after.Parted == "":
+		out.Message = fmt.Sprintf("role %s goes to %s; "+awaitText, after.Name, holderName(next.Name), c.s.cluster.View().AwaitOf(after))
+	default:
 		out.Message = fmt.Sprintf("role %s was taken from %s; %s is elected when that has resigned from it or its session has ended", after.Name, holderName(old.Holder), holderName(next.Name))
 	}
 	return out

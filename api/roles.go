@@ -54,7 +54,7 @@ func getRole(c *call) error {
 			r = &state.Role{Name: c.param}
 		}
 		if !r.Held() {
-			return vacantError(r)
+			return vacantError(v, r)
 		}
 		out := c.wireRole(v, r)
 		out.Candidates = wireCandidates(r)
@@ -63,13 +63,16 @@ func getRole(c *call) error {
 }
 
 // vacantError is the 404 of a role that nobody holds.
-func vacantError(r *state.Role) *cluster.Error {
+func vacantError(v *state.View, r *state.Role) *cluster.Error {
 	e := statusError(http.StatusNotFound, "role: nobody holds %q", r.Name)
 	if len(r.Queue) > 0 {
 		e.Detail += fmt.Sprintf(", %d candidates wait for it", len(r.Queue))
 	}
 	if r.Parted != "" {
 		e.Detail += fmt.Sprintf("; it was taken from session %q, which has not resigned from it yet", r.Parted)
+	}
+	if d := v.AwaitOf(r); d > 0 {
+		e.Detail += fmt.Sprintf("; "+awaitText, d)
 	}
 	return e
 }

@@ -499,3 +499,32 @@ func TestExpiryElectsTheNext(t *testing.T) {
 		t.Fatalf("%+v", last)
 	}
 }
+
+// Why nobody is elected after a recovery is said to whoever asks, campaigns or hands
+// the role over.
+func TestAwaitedRoleIsTold(t *testing.T) {
+	leader, _ := pair(t)
+	leader.lead()
+	next := leader.fake.View().Generation().Number + 1
+	leader.fake.apply(state.Command{Kind: state.KindClusterInit, ClusterInit: &state.ClusterInit{ClusterID: "c", Generation: cluster.Generation{Number: 1}}})
+	leader.fake.apply(state.Command{Kind: state.KindRecovery, Recovery: &state.Recovery{Generation: cluster.Generation{Number: next + 1, RecoveryID: "r"}, Wait: true}})
+	since, d := leader.fake.View().Awaits()
+	if d == 0 {
+		t.Fatal("not recovered")
+	}
+	a := leader.session("a")
+	for _, p := range []apiv1.Problem{leader.campaign("r", a, 0).is(t, 409, cluster.CodeRoleHeld), leader.do("GET", "/v1/roles/r", "").is(t, 404, cluster.CodeBadRequest)} {
+		if !strings.Contains(p.Detail, "waits, 10s in all") {
+			t.Errorf("it is not said that somebody is waited for: %s", p.Detail)
+		}
+	}
+	answer, changed := make(chan reply, 1), make(chan reply, 1)
+	go func() { answer <- leader.campaign("r", a, 60_000) }()
+	eventually(t, leader.waitsFor(a))
+	go func() { changed <- leader.post("/admin/roles/r/transfer", fmt.Sprintf("{'to_session_id':%q}", a)) }()
+	leader.fake.apply(state.Command{Kind: state.KindRoleElect, RoleElect: &state.RoleElect{Vacancies: []state.Vacancy{{Since: since}}}})
+	won := into[apiv1.Role](t, <-answer)
+	if done := into[apiv1.RoleChange](t, <-changed); done.NewSessionID != a || done.Token != won.Token {
+		t.Fatalf("%+v, and %+v was elected", done, won)
+	}
+}

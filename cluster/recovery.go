@@ -139,7 +139,7 @@ func (p RecoveryPlan) Plan(term uint64, membership string, refusal *Error) Plan 
 		return out
 	}
 	out.Summary = p.Summary()
-	out.Warnings = []string{"lost: " + p.Losses(), p.Warning(), "all sessions end and all roles are vacated; all watches end; every key gets a new revision"}
+	out.Warnings = []string{"lost: " + p.Losses(), p.Warning(), "all sessions end and all roles are vacated, for 10 s at least and for the TTL of whoever may hold them; all watches end; every key gets a new revision"}
 	return out
 }
 

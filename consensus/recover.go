@@ -74,11 +74,15 @@ func planRecovery(f recoveryFacts, order cluster.RecoveryOrder, recoveryID strin
 	return next, nil
 }
 
-// recoveryCommand is the first command of the new generation.
-func (f *identityFile) recoveryCommand() state.Command {
-	return state.Command{Kind: state.KindRecovery, Recovery: &state.Recovery{
-		Generation: f.Generation, Voters: f.Recovery.Voters, Readmit: f.Recovery.Aside,
+// recoveryCommand is the first command of the new generation, of a cluster whose
+// members read commands up to reads. In the middle of an upgrade it is one that older
+// builds read, and roles do not wait.
+func (f *identityFile) recoveryCommand(reads uint32) state.Command {
+	cmd := state.Command{Kind: state.KindRecovery, Recovery: &state.Recovery{
+		Generation: f.Generation, Voters: f.Recovery.Voters, Readmit: f.Recovery.Aside, Wait: true,
 	}}
+	cmd.Recovery.Wait = cmd.MinVersion() <= reads
+	return cmd
 }
 
 // logRecovery does what a recovery that was decided on lacks in the log: a term

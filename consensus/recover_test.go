@@ -77,6 +77,9 @@ func checkRecovered(t *testing.T, n *testNode, acked uint64) {
 			t.Errorf("%s has revision %d, %d was acknowledged before", it.Key, it.Revision, acked)
 		}
 	}
+	if _, d := v.Awaits(); d < 10*time.Second {
+		t.Errorf("roles wait %v for who may believe to hold them", d)
+	}
 	r, err := n.Propose(within(t, patience), put("after", "recovery"))
 	if err != nil || r.Err != nil || r.Revision <= acked || r.Revision>>40 != 1 {
 		t.Errorf("a write has revision %d after %d: %v, %v", r.Revision, acked, err, r.Err)

@@ -140,7 +140,7 @@ func (n *Node) beginGeneration(ctx context.Context) bool {
 	}
 	begun := n.retry(ctx, "the new generation could not be begun", n.behindGeneration, func() error {
 		f := n.ident.get()
-		return n.write(ctx, f.recoveryCommand())
+		return n.write(ctx, f.recoveryCommand(n.ReadsVersion()))
 	})
 	if begun && n.deps.Hooks.Recovered != nil {
 		f := n.ident.get()

@@ -28,10 +28,28 @@ const (
 // candidacy is one session's wish to hold one role.
 type candidacy struct{ role, session string }
 
-// vacancy is a role that waits for a takeover delay.
+// vacancy is a role that waits for time to pass, or, without a name, all of them.
 type vacancy struct {
-	since uint64        // of the role
+	since uint64        // of the role; see awaited
 	at    time.Duration // of the reign's clock, when it was seen
+}
+
+// awaited gives how long a role that nobody holds waits, "" for all of them: for a
+// takeover delay, or for the deadline of who may still believe to hold it. The number
+// names that wait; it is 0 when there is none.
+func awaited(view *state.View, name string) (since uint64, d time.Duration) {
+	if name == "" {
+		return view.Awaits()
+	}
+	role, ok := view.Role(name)
+	switch {
+	case ok && role.Await > 0:
+		return role.Since, role.Await
+	case ok && role.Delayed:
+		next, _ := role.Next()
+		return role.Since, next.TakeoverDelay
+	}
+	return 0, 0
 }
 
 // Attend notes that a request waits here until the session is elected: the
@@ -117,19 +135,19 @@ func (k *Keeper) withdrawSuspects(ctx context.Context, r *reign) {
 	}
 }
 
-// electDue elects the next candidates of roles whose takeover delay is over.
+// electDue elects the next candidates of roles that have waited for long enough.
 func (k *Keeper) electDue(ctx context.Context, r *reign) {
 	view := k.deps.Consensus.View()
 	elect := &state.RoleElect{}
 	k.mu.Lock()
 	now := r.clock.read(k.deps.Clock())
 	for name, v := range r.vacant {
-		role, ok := view.Role(name)
-		if !ok || !role.Delayed || role.Since != v.since {
+		since, wait := awaited(view, name)
+		if since != v.since {
 			delete(r.vacant, name)
 			continue
 		}
-		if next, _ := role.Next(); now-v.at >= next.TakeoverDelay && len(elect.Vacancies) < state.MaxVacancies {
+		if now-v.at >= wait && len(elect.Vacancies) < state.MaxVacancies {
 			elect.Vacancies = append(elect.Vacancies, state.Vacancy{Role: name, Since: v.since})
 		}
 	}
@@ -138,12 +156,12 @@ func (k *Keeper) electDue(ctx context.Context, r *reign) {
 		return
 	}
 	if _, err := k.deps.Consensus.Propose(ctx, state.Command{Kind: state.KindRoleElect, RoleElect: elect}); err != nil {
-		k.logger.Debug("elections after a takeover delay are tried again", "roles", len(elect.Vacancies), "error", err)
+		k.logger.Debug("elections that are due are tried again", "roles", len(elect.Vacancies), "error", err)
 	}
 }
 
-// followRoles notes vacancies that a takeover delay follows, and tells of what
-// happens to the roles, until ctx ends.
+// followRoles notes vacancies that a takeover delay follows, or a state that was
+// replaced, and tells of what happens to the roles, until ctx ends.
 func (k *Keeper) followRoles(ctx context.Context, r *reign) {
 	told := teller{limit: rate.NewLimiter(eventsPerSecond, eventsAtOnce), event: k.deps.Event}
 	for ctx.Err() == nil {
@@ -167,29 +185,28 @@ func (k *Keeper) followRoles(ctx context.Context, r *reign) {
 	}
 }
 
-// noteVacancies starts the takeover delays of all roles that wait for one. It
-// gives the revision as of which that is so.
+// noteVacancies starts the time of all roles that wait for it to pass. It gives the
+// revision as of which that is so.
 func (k *Keeper) noteVacancies(r *reign) uint64 {
 	view := k.deps.Consensus.View()
+	k.noteVacancy(r, "")
 	for role := range view.RolesAfter("") {
-		if role.Delayed {
-			k.noteVacancy(r, role.Name)
-		}
+		k.noteVacancy(r, role.Name)
 	}
 	return view.Revision()
 }
 
-// noteVacancy starts the takeover delay of a role, if it waits for one and that
-// has not begun.
+// noteVacancy starts the time of a role, if it waits for it to pass and that has not
+// begun.
 func (k *Keeper) noteVacancy(r *reign, name string) {
-	role, ok := k.deps.Consensus.View().Role(name)
-	if !ok || !role.Delayed {
+	since, _ := awaited(k.deps.Consensus.View(), name)
+	if since == 0 {
 		return
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if r.vacant[name].since != role.Since {
-		r.vacant[name] = vacancy{since: role.Since, at: r.clock.read(k.deps.Clock())}
+	if r.vacant[name].since != since {
+		r.vacant[name] = vacancy{since: since, at: r.clock.read(k.deps.Clock())}
 		notify(r.early)
 	}
 }

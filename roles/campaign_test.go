@@ -183,13 +183,13 @@ func TestFollowsAfterARestore(t *testing.T) {
 			t.Fatal("not restored")
 		}
 		c, d := b.session(t, "c", time.Hour), b.session(t, "d", time.Hour)
-		b.campaign(t, "r", c, 0)
-		b.campaign(t, "r", d, time.Second)
-		defer b.Attend("r", d)()
+		b.campaign(t, "other", c, 0)
+		b.campaign(t, "other", d, time.Second)
+		defer b.Attend("other", d)()
 		b.lose(c)
 		time.Sleep(1200 * time.Millisecond)
-		if b.holder("r") != "d" {
-			t.Fatalf("holder %q", b.holder("r"))
+		if b.holder("other") != "d" {
+			t.Fatalf("holder %q", b.holder("other"))
 		}
 		if err := b.renew(a); !cluster.IsCode(err, cluster.CodeSessionEnded) {
 			t.Fatal(err)

@@ -62,7 +62,7 @@ type reign struct {
 	tend   chan struct{} // capacity 1: an election or a withdrawal may be due
 	early  chan struct{} // capacity 1: the next turn should come soon
 
-	vacant   map[string]vacancy          // roles that wait for a takeover delay
+	vacant   map[string]vacancy          // roles that wait for time to pass
 	suspects map[candidacy]time.Duration // candidates that nobody here waits for, and since when
 }
 

@@ -97,6 +97,7 @@ func TestAppNodes(t *testing.T) {
 // After a restore every node is dead until it registers again.
 func TestRestoreBuriesAppNodes(t *testing.T) {
 	s := richState(t)
+	upgraded(t, s)
 	from, err := ReadBackup(bytes.NewReader(snapshotOf(t, s)))
 	if err != nil {
 		t.Fatal(err)

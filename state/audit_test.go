@@ -172,9 +172,7 @@ func TestAuditOutlivesRestoreAndRecovery(t *testing.T) {
 	other := richState(t)
 	mustApply(t, other, calls("boot9", 1, "theirs"))
 	s := richState(t)
-	for _, m := range s.View().Members() {
-		mustApply(t, s, patch(MemberPatch{ID: m.ID, Reads: ptr(uint32(auditVersion))}))
-	}
+	upgraded(t, s)
 	mustApply(t, s, calls("boot1", 1, "a"))
 	merged, err := mergeBackup(s.Capture(), snapshotOf(t, other))
 	if err != nil {

@@ -52,15 +52,18 @@ type RoleHandover struct {
 }
 
 // RoleElect elects the next candidates of vacant roles whose takeover delay is
-// over. It has no effect on a role that has changed since.
+// over, or that have waited for long enough for who may believe to hold them. It has
+// no effect on a role that has changed since.
 type RoleElect struct {
 	Vacancies []Vacancy // 1 to MaxVacancies
 }
 
-// Vacancy is the time without a holder after a change of a role.
+// Vacancy is the time without a holder after a change of a role. Without a role it
+// is that of all after a recovery: logs that have such a one need awaitVersion for
+// that.
 type Vacancy struct {
 	Role  string
-	Since uint64 // Role.Since
+	Since uint64 // Role.Since, or what View.Awaits gave
 }
 
 func (p *RoleCampaign) check() *cluster.Error {
@@ -89,6 +92,9 @@ func (p *RoleElect) check() *cluster.Error {
 		return cluster.Errorf(cluster.CodeBadRequest, "vacancies: want 1 to %d, got %d", MaxVacancies, n)
 	}
 	for _, v := range p.Vacancies {
+		if v.Role == "" {
+			continue
+		}
 		if err := CheckRole(v.Role); err != nil {
 			return err
 		}
@@ -201,7 +207,10 @@ func (p *RoleHandover) take(w *work, r *Role, cause Cause) {
 
 func (p *RoleElect) apply(w *work) Result {
 	for _, v := range p.Vacancies {
-		if r := w.role(v.Role); !r.Held() && r.Since == v.Since {
+		if v.Role == "" {
+			w.endAwait(v.Since)
+		} else if r := w.role(v.Role); !r.Held() && r.Since == v.Since {
+			r.Await = 0
 			w.setRole(r, true)
 		}
 	}

@@ -168,6 +168,9 @@ type Recovery struct {
 	Generation cluster.Generation
 	Voters     []cluster.NodeID // taken back as voters, once they have caught up
 	Readmit    []cluster.NodeID // whose data was set aside: the next data directory seen is recorded
+	// Wait makes every role wait for who may still believe to hold it (View.Awaits).
+	// Without it, as in logs of older builds, the next who campaigns is elected.
+	Wait bool
 }
 
 // payload is what every kind's payload does. An implementation is a value of
@@ -314,6 +317,9 @@ func (c Command) MinVersion() uint32 {
 	if c.Audit != nil {
 		version = max(version, auditVersion)
 	}
+	if c.Kind == KindRecovery && c.Recovery != nil && c.Recovery.Wait {
+		version = max(version, awaitVersion)
+	}
 	if c.Kind == KindRoleHandover && c.RoleHandover != nil && c.RoleHandover.Part || c.Kind == KindRoleResign && c.RoleResign != nil && c.RoleResign.Token != 0 {
 		version = max(version, partVersion)
 	}
@@ -324,6 +330,7 @@ func (c Command) MinVersion() uint32 {
 const (
 	auditVersion = 2 // the audit log
 	partVersion  = 3 // RoleHandover.Part, RoleResign.Token
+	awaitVersion = 4 // Recovery.Wait, Role.Await, View.Awaits
 )
 
 // Validate checks everything about c that does not depend on the state: the

@@ -94,6 +94,15 @@ func richState(t testing.TB) *State {
 	return s
 }
 
+// upgraded makes all members of richState read what this build does, as a restore
+// while somebody holds a role needs it.
+func upgraded(t testing.TB, s *State) {
+	t.Helper()
+	for _, id := range []cluster.NodeID{"n1", "n2"} {
+		mustApply(t, s, Command{Kind: KindMemberPatch, MemberPatch: &MemberPatch{ID: id, Reads: ptr(CommandVersion)}})
+	}
+}
+
 func appNode(id, session string, status AppStatus) Command {
 	return Command{Kind: KindAppNodePut, AppNodePut: &AppNodePut{Node: AppNode{ID: id, Session: session, HTTPPort: 80, Roles: []string{"worker"}, Status: status}}}
 }

@@ -3,6 +3,7 @@ package state
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"northstar/cluster"
 )
@@ -38,7 +39,12 @@ func (p *Recovery) apply(w *work) Result {
 	w.generation = p.Generation
 	w.revision = max(w.revision, firstRevision(p.Generation.Number))
 	w.keys, w.bytes = withoutTied(&w.View)
-	w.endSessions(CauseRecovered)
+	if p.Wait {
+		w.await = max(w.await, w.recoveryAwait())
+		w.endSessions(CauseRecovered, w.candidatesTTL)
+	} else {
+		w.endSessions(CauseRecovered, func(r *Role) time.Duration { return r.Await })
+	}
 	w.restamp()
 	w.history = history{floor: w.revision}
 	w.roleChanges, w.nodeChanges = history{floor: w.revision}, history{floor: w.revision}
@@ -85,6 +91,7 @@ func (p *Recovery) encode(e *encoder) {
 	for _, id := range p.Readmit {
 		e.string(19, string(id))
 	}
+	e.boolOpt(20, p.Wait)
 }
 
 func (p *Recovery) decode(f field) error {
@@ -97,6 +104,8 @@ func (p *Recovery) decode(f field) error {
 		return appendString(f, &p.Voters)
 	case 19:
 		return appendString(f, &p.Readmit)
+	case 20:
+		return setBool(f, &p.Wait)
 	}
 	return nil
 }

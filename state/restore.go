@@ -96,8 +96,9 @@ func ReadBackup(r io.Reader) (*Backup, error) {
 // revision goes beyond both, so that it never goes back. History is empty and
 // the restore epoch is one higher, which ends all watches. Writes applied
 // between the capture and the moment when the result replaces the state are
-// lost: the caller holds writes back. It fails for a backup that some member of
-// current could not read.
+// lost: the caller holds writes back. Roles wait for who may still believe to hold
+// them (Role.Await). It fails for a backup, or a result, that some member of current
+// could not read.
 func MergeBackup(current *Captured, backup *Backup) (*Captured, error) {
 	v, from := *current.view, backup.view
 	if from.version > v.ReadsVersion(v.present()) {
@@ -108,7 +109,13 @@ func MergeBackup(current *Captured, backup *Backup) (*Captured, error) {
 	v.revision = max(v.revision, from.revision) + restoreGap
 	v.version = max(v.version, from.version)
 	v.history = history{floor: v.revision}
-	v.endSessions(CauseRestored)
+	v.endSessions(CauseRestored, v.holderTTL)
+	if from.clusterID != v.clusterID || from.revision > current.view.revision {
+		v.awaitHoldersOf(from)
+	}
+	if err := v.checkAwaits(); err != nil {
+		return nil, err
+	}
 	v.epoch++
 	return &Captured{view: &v}, nil
 }
@@ -244,6 +251,9 @@ func (l *loader) takeMeta(rec []byte) error {
 	v := &l.meta.view
 	if v.version > CommandVersion {
 		return &UnknownCommandError{Version: v.version}
+	}
+	if v.await < 0 || v.await > MaxSessionTTL {
+		return damaged("roles wait for %v", v.await)
 	}
 	if v.history.floor > v.revision || v.roleChanges.floor > v.revision || v.nodeChanges.floor > v.revision || v.revision >= maxRevision {
 		return damaged("revision %d is out of bounds", v.revision)

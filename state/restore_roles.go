@@ -2,6 +2,7 @@ package state
 
 import (
 	"slices"
+	"time"
 
 	iradix "github.com/hashicorp/go-immutable-radix/v2"
 )
@@ -22,17 +23,17 @@ func withoutTied(v *View) (*iradix.Tree[*Item], int64) {
 
 // endSessions ends every session of a view in the making, without an event for
 // each: after a restore or a recovery no watch goes on, so that nobody is owed
-// one.
-func (v *View) endSessions(cause Cause) {
+// one. await says for how long a role waits then.
+func (v *View) endSessions(cause Cause, await func(*Role) time.Duration) {
 	roles := v.roles.Txn()
 	for r := range v.RolesAfter("") {
-		vacant := &Role{Name: r.Name, Past: r.Past, Since: v.revision, Elections: r.Elections}
+		vacant := &Role{Name: r.Name, Past: r.Past, Since: v.revision, Elections: r.Elections, Await: await(r)}
 		if r.Held() {
 			ended := r.Current
 			ended.Value, ended.EndedAt, ended.Cause = "", v.now, cause
 			vacant.Past = append(slices.Clone(r.Past[max(0, len(r.Past)+1-MaxTenures):]), ended)
 		}
-		if len(vacant.Past) == 0 {
+		if len(vacant.Past) == 0 && vacant.Await == 0 {
 			roles.Delete([]byte(r.Name))
 		} else {
 			roles.Insert([]byte(r.Name), vacant)
@@ -138,6 +139,8 @@ func (l *loader) takeRole(rec []byte) error {
 		return damaged("role %q has tokens out of order or out of bounds", r.Name)
 	case r.Parted != "" && (r.Held() || len(r.Past) == 0):
 		return damaged("role %q is held, or was never, and waits for who held it before", r.Name)
+	case r.Await < 0 || r.Await > MaxSessionTTL || r.Await > 0 && (r.Held() || r.Parted != "" || r.Delayed):
+		return damaged("role %q is held, or waits for somebody else, and waits %v for who may hold it", r.Name, r.Await)
 	}
 	l.lastRole = r.Name
 	if l.counts.roles++; l.counts.roles > MaxRoles {

@@ -178,6 +178,7 @@ func (r *Role) encode(e *encoder) {
 	e.uintOpt(6, r.Elections)
 	e.boolOpt(7, r.Delayed)
 	e.stringOpt(8, r.Parted)
+	e.uintOpt(9, uint64(r.Await))
 }
 
 func (r *Role) decode(f field) error {
@@ -204,6 +205,8 @@ func (r *Role) decode(f field) error {
 		return setBool(f, &r.Delayed)
 	case 8:
 		return setString(f, &r.Parted)
+	case 9:
+		return setUint(f, &r.Await)
 	}
 	return nil
 }

@@ -27,7 +27,8 @@ const (
 // it holds must not be changed.
 //
 // Invariants: a role that is not held has no eligible candidate, or waits for a
-// takeover delay or for who was parted from it; the holder is not in the queue;
+// takeover delay, for who was parted from it or for who may still believe to hold
+// it; the holder is not in the queue;
 // tokens in Past grow and are less than Token; Since ≥ Token; every session in it
 // lives.
 type Role struct {
@@ -45,6 +46,12 @@ type Role struct {
 	// has said that it knows (RoleResign) or has ended; until then it is not to be
 	// renewed, so that its deadline comes first. Never set while the role is held.
 	Parted string
+	// Await is the TTL of who held the role in a state that was replaced, by a backup
+	// or by that of a recovery: it may not know yet, and its session is no more, so that
+	// nobody can say that it knows. Nobody is elected until the leader has seen the role
+	// wait for so long (RoleElect). Never set while the role is held or Parted or
+	// Delayed; see View.Awaits too.
+	Await time.Duration
 }
 
 // Held says whether somebody holds the role.
@@ -153,7 +160,7 @@ func (w *work) role(name string) *Role {
 // holder, queue and past is none. It gives the record as it is then.
 func (w *work) setRole(r *Role, delayOver bool) *Role {
 	w.settle(r, delayOver)
-	if !r.Held() && len(r.Queue) == 0 && len(r.Past) == 0 { // none that was taken has no past
+	if !r.Held() && len(r.Queue) == 0 && len(r.Past) == 0 && r.Await == 0 { // none that was taken has no past
 		w.forgetRole(r.Name)
 	} else if _, known := w.writeRoles().Insert([]byte(r.Name), r); !known {
 		w.newRoles++
@@ -168,7 +175,7 @@ func (w *work) forgetRole(name string) {
 }
 
 // settle elects the next candidate of a vacant role, unless its takeover delay,
-// or who was parted from the role, has to be waited for.
+// or who was parted from the role or may believe to hold it, has to be waited for.
 func (w *work) settle(r *Role, delayOver bool) {
 	if r.Held() {
 		return
@@ -177,6 +184,7 @@ func (w *work) settle(r *Role, delayOver bool) {
 	switch {
 	case !ok:
 		r.Delayed = false // who comes now has nobody to wait for
+	case w.AwaitOf(r) > 0:
 	case r.Parted != "" && r.Parted != next.Session:
 	case r.Delayed && !delayOver && next.TakeoverDelay > 0:
 	default:
@@ -264,7 +272,7 @@ func (w *work) makeRoom() bool {
 	var vacant []*Role
 	it := w.writeRoles().Root().Iterator()
 	for _, r, ok := it.Next(); ok; _, r, ok = it.Next() {
-		if !r.Held() && len(r.Queue) == 0 && r.Parted == "" {
+		if !r.Held() && len(r.Queue) == 0 && r.Parted == "" && r.Await == 0 {
 			vacant = append(vacant, r)
 		}
 	}

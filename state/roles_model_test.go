@@ -22,6 +22,7 @@ type roleModel struct {
 	barred map[string]bool // role/session: ineligible
 	waits  map[string]bool // role: waits for a takeover delay
 	parted map[string]string
+	await  map[string]bool // role: waits for who held it before a restore
 	keys   map[string]string
 	events []string
 }
@@ -29,7 +30,7 @@ type roleModel struct {
 func newRoleModel() *roleModel {
 	return &roleModel{
 		living: map[string]bool{}, holder: map[string]string{}, queue: map[string][]string{}, slow: map[string]bool{},
-		barred: map[string]bool{}, waits: map[string]bool{}, parted: map[string]string{}, keys: map[string]string{},
+		barred: map[string]bool{}, waits: map[string]bool{}, parted: map[string]string{}, await: map[string]bool{}, keys: map[string]string{},
 	}
 }
 
@@ -61,7 +62,7 @@ func (m *roleModel) settle(role string, over bool) {
 		if m.barred[role+"/"+s] {
 			continue
 		}
-		if m.parted[role] != "" && m.parted[role] != s {
+		if m.await[role] || m.parted[role] != "" && m.parted[role] != s {
 			return
 		}
 		if m.waits[role] && !over && m.slow[role+"/"+s] {
@@ -207,7 +208,8 @@ func (r *roleRun) step(t *rapid.T) {
 	case 7:
 		r.handover(role, session, id)
 	case 8:
-		if rec, ok := r.steady.View().Role(role); ok && r.m.waits[role] {
+		if rec, ok := r.steady.View().Role(role); ok && (r.m.waits[role] || r.m.await[role]) {
+			r.m.await[role] = false
 			r.m.settle(role, true)
 			r.apply(Command{Kind: KindRoleElect, RoleElect: &RoleElect{Vacancies: []Vacancy{{role, rec.Since}}}})
 		}
@@ -270,6 +272,9 @@ func (r *roleRun) check() {
 		}
 		if r.nameOf(rec.Parted) != r.m.parted[role] || rec.Parted != "" && !slices.Contains(v.Parted(rec.Parted), Parting{rec.Parted, role, rec.Past[len(rec.Past)-1].Token}) {
 			r.t.Fatalf("%s: %q is waited for, model %q", role, rec.Parted, r.m.parted[role])
+		}
+		if rec.Await > 0 != r.m.await[role] {
+			r.t.Fatalf("%s waits %v, model %v", role, rec.Await, r.m.await[role])
 		}
 		if rec.Held() && rec.Current.Token < r.tokens[role] {
 			r.t.Fatalf("%s: token %d after %d", role, rec.Current.Token, r.tokens[role])
@@ -364,7 +369,11 @@ func (r *roleRun) restore() {
 	}
 	read(r.t, r.steady, raw.Bytes())
 	read(r.t, r.moved, raw.Bytes())
+	before := r.m
 	r.m = newRoleModel()
+	for _, role := range modelRoles {
+		r.m.await[role] = before.await[role] || before.holder[role] != "" || before.parted[role] != ""
+	}
 	r.got = nil
 	r.follow()
 }

@@ -401,8 +401,10 @@ func TestRestoreEndsSessions(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := newSession(t, s, "c")
-	if again := campaign(t, s, "r", c).Current.Token; again <= token {
-		t.Fatalf("token %d after %d", again, token)
+	since := campaign(t, s, "r", c).Since
+	mustApply(t, s, elect("r", since))
+	if r, _ := s.View().Role("r"); r.Current.Session != c || r.Current.Token <= token {
+		t.Fatalf("%+v after token %d", r, token)
 	}
 	wantCode(t, apply(s, tied)[0].Err, cluster.CodeSessionEnded)
 }

@@ -181,6 +181,7 @@ func encodeMeta(e *encoder, v *View) {
 	e.uintOpt(40, v.audit.rings[AuditOperators].dropped)
 	e.uintOpt(41, uint64(v.audit.rings[AuditClients].records.len()+v.audit.rings[AuditOperators].records.len()))
 	e.uintOpt(42, uint64(len(v.audit.sources)))
+	e.uintOpt(43, uint64(v.await))
 }
 
 func (m *meta) decode(f field) error {
@@ -257,6 +258,8 @@ func (m *meta) decodeAudit(f field) error {
 		return setUint(f, &m.audit)
 	case 42:
 		return setUint(f, &m.sources)
+	case 43:
+		return setUint(f, &v.await)
 	}
 	return nil
 }

@@ -329,6 +329,7 @@ func TestMergeBackup(t *testing.T) {
 	backup := snapshotOf(t, old)
 
 	s := richState(t)
+	upgraded(t, s)
 	done := withIdem(put("e", ""), "e", "f")
 	mustApply(t, s, done)
 	watching, ahead := cursor(t, s, "", 0), cursor(t, s, "", 1<<50)

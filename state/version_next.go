@@ -6,7 +6,7 @@ import "northstar/cluster"
 
 // CommandVersion of this build is one higher than that of the default build. It
 // exists to test rolling upgrades with two real binaries.
-const CommandVersion uint32 = 4
+const CommandVersion uint32 = 5
 
 // KindNote is the one kind that only this build knows. It changes nothing.
 const KindNote Kind = 1000
@@ -37,7 +37,7 @@ func (x *extension) newExtension(k Kind) payload {
 
 func extensionVersion(k Kind) uint32 {
 	if k == KindNote {
-		return 4
+		return 5
 	}
 	return 0
 }

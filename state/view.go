@@ -44,6 +44,7 @@ type View struct {
 	appNodes    *iradix.Tree[*AppNode] // by ID
 	nodeChanges history                // of the application nodes; an item's key is the node's ID
 	holdings    *iradix.Tree[struct{}] // what each session holds; follows from keys, roles and nodes
+	await       time.Duration          // that every role waits for at least, since a recovery; 0: that is over
 }
 
 // Item is one key. Revisions are of the whole cluster.

@@ -19,9 +19,10 @@ type drill struct {
 	*Cluster
 	t          *testing.T
 	left, lost []*Node
-	acked      uint64 // highest revision that was acknowledged
-	token      uint64 // of a tenure that began before
-	session    string // that held it
+	acked      uint64    // highest revision that was acknowledged
+	token      uint64    // of a tenure that began before
+	session    string    // that held it
+	replaced   time.Time // the survivors' state was replaced after this
 	clusterID  string
 	term       uint64 // highest that was seen
 }
@@ -48,7 +49,8 @@ func startDrill(t *testing.T, size int) *drill {
 	})
 	s := mustStatus(t, lead)
 	d.clusterID, d.term = s.ClusterID, s.Term
-	d.token, d.session = d.elect(lead)
+	d.session = d.newSession(lead, drillTTL)
+	d.token = d.elect(lead, "drilled", d.session)
 	for _, n := range d.lost {
 		_ = n.Cmd.Process.Kill()
 	}
@@ -61,16 +63,41 @@ func startDrill(t *testing.T, size int) *drill {
 	return d
 }
 
-// elect has a new session elected to a role, and gives its token.
-func (d *drill) elect(at *Node) (token uint64, session string) {
+// drillTTL is that of who holds the role when the nodes are lost: for so long roles
+// have to wait after the recovery, also where no survivor knows of the tenure.
+const drillTTL = 10 * time.Second
+
+// newSession starts a session that nobody renews.
+func (d *drill) newSession(at *Node, ttl time.Duration) string {
 	d.t.Helper()
 	var made struct {
 		ID string `json:"session_id"`
 	}
+	d.admin(at, http.MethodPost, "/v1/sessions", map[string]any{"name": "worker", "ttl_ms": ttl.Milliseconds()}, &made)
+	return made.ID
+}
+
+// elect has a session elected to a role, and gives its token.
+func (d *drill) elect(at *Node, role, session string) uint64 {
+	d.t.Helper()
 	var tenure struct{ Token uint64 }
-	d.admin(at, http.MethodPost, "/v1/sessions", map[string]any{"name": "worker", "ttl_ms": 60000}, &made)
-	d.admin(at, http.MethodPost, "/v1/roles/drilled/campaign", map[string]any{"session_id": made.ID}, &tenure)
-	return tenure.Token, made.ID
+	d.admin(at, http.MethodPost, "/v1/roles/"+role+"/campaign", map[string]any{"session_id": session, "wait_ms": 20000}, &tenure)
+	return tenure.Token
+}
+
+// electAnew has a new session elected to the role from before and to one that there
+// was not: neither before the holders that the lost nodes may have made have stopped.
+func (d *drill) electAnew(at *Node) {
+	d.t.Helper()
+	for _, role := range []string{"drilled", "unheard-of"} {
+		token := d.elect(at, role, d.newSession(at, time.Minute))
+		if token <= max(d.token, d.acked) {
+			d.t.Errorf("%s: token %d after %d, and revision %d", role, token, d.token, d.acked)
+		}
+		if waited := time.Since(d.replaced); waited < drillTTL {
+			d.t.Errorf("%s was given to another %v after the recovery, and may be held for %v", role, waited, drillTTL)
+		}
+	}
 }
 
 // admin makes a call that has to succeed.
@@ -273,9 +300,7 @@ func (d *drill) leads(n *Node, reason string) {
 	if a, err := do(d.t.Context(), n, http.MethodPut, "/v1/kv/fenced", []byte("x"), "X-Northstar-Fence", fmt.Sprintf("drilled=%d", d.token)); err != nil || a.Code != 4011 {
 		d.t.Errorf("a write with a token of the old generation: %+v, %v", a, err)
 	}
-	if token, _ := d.elect(n); token <= max(d.token, d.acked) {
-		d.t.Errorf("token %d after %d, and revision %d", token, d.token, d.acked)
-	}
+	d.electAnew(n)
 }
 
 // leader is the node of the new generation that leads now: on a machine that
@@ -409,6 +434,7 @@ func TestRecoveryDrill(t *testing.T) {
 		for reason, how := range map[string]func(*drill) *Node{"drill": (*drill).recoverOnline, "offline": (*drill).recoverOffline} {
 			t.Run(fmt.Sprintf("%d nodes %s", size, map[string]string{"drill": "online", "offline": "offline"}[reason]), func(t *testing.T) {
 				d := startDrill(t, size)
+				d.replaced = time.Now()
 				leader := how(d)
 				d.leads(leader, reason)
 				d.returns()

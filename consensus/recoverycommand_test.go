@@ -1,0 +1,22 @@
+package consensus
+
+import (
+	"testing"
+
+	"northstar/cluster"
+	"northstar/state"
+)
+
+// In the middle of an upgrade, a recovery is one that every member reads.
+func TestRecoveryCommandIsRead(t *testing.T) {
+	f := identityFile{Recovery: &recovered{}}
+	f.Generation = cluster.Generation{Number: 2, RecoveryID: "r"}
+	if c := f.recoveryCommand(state.CommandVersion); !c.Recovery.Wait {
+		t.Error("roles wait for nobody")
+	}
+	for reads := uint32(1); reads < state.CommandVersion; reads++ {
+		if c := f.recoveryCommand(reads); c.MinVersion() > reads {
+			t.Errorf("version %d where members read %d", c.MinVersion(), reads)
+		}
+	}
+}
