@@ -16,6 +16,9 @@ const (
 	freshClaim = 3 * time.Second
 	// moveTime bounds one attempt to move leadership.
 	moveTime = 10 * time.Second
+	// fullDiskLook is how often a leader looks whether its disk is full: until it has
+	// handed over, nobody's writes are taken.
+	fullDiskLook = 100 * time.Millisecond
 	// fullDiskEvery is how often a leader without disk space tries to hand over.
 	fullDiskEvery = 5 * time.Second
 )
@@ -26,11 +29,17 @@ const (
 func (c *Controller) Lead(ctx context.Context, term uint64) {
 	tick := time.NewTicker(min(max(c.cfg.TakeoverDelay/5, leadMin), leadMax))
 	defer tick.Stop()
+	full := time.NewTicker(fullDiskLook)
+	defer full.Stop()
 	fitSince := map[cluster.NodeID]time.Time{}
 	slowSince, fullTried := time.Time{}, time.Time{}
 	for {
 		select {
 		case <-tick.C:
+		case <-full.C:
+			if !c.deps.Consensus.Status().Disk.ReadOnly {
+				continue
+			}
 		case <-ctx.Done():
 			return
 		}

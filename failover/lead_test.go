@@ -167,12 +167,16 @@ func TestSlowDiskHandsOverOnce(t *testing.T) {
 func TestFullDiskHandsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := leading(t)
-		w.status.Disk = cluster.DiskState{ReadOnly: true}
 		w.moved = func(context.Context, cluster.NodeID) error { return errors.New("no") }
 		w.peers = []cluster.PeerStatus{{ID: "n1", Healthy: true}, {ID: "n3", Reasons: []string{"silent"}}}
 		w.start(Config{Fast: true, TakeoverDelay: 5 * time.Second})
 		w.reign()
-		time.Sleep(1500 * time.Millisecond)
+		time.Sleep(1100 * time.Millisecond)
+		if got := w.moveTargets(); len(got) != 0 {
+			t.Fatalf("moved to %v with space on the disk", got)
+		}
+		w.edit(func() { w.status.Disk.ReadOnly = true })
+		time.Sleep(fullDiskLook) // there are no writes until then
 		if got := w.moveTargets(); !slices.Equal(got, []cluster.NodeID{"n1"}) {
 			t.Fatalf("moved to %v", got)
 		}
