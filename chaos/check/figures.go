@@ -43,6 +43,8 @@ type Figures struct {
 	Failovers time.Duration   `json:"failovers"` // the time that failovers took, until a write was acknowledged
 	Total     time.Duration   `json:"total"`     // the time without those
 	Down      time.Duration   `json:"down"`      // of that, without a write
+	Late      []Hit           `json:"-"`         // of one run: the elections that took longer than SoonElected, with the leader before each
+	Silent    []Hit           `json:"-"`         // of one run: the times that Down sums up
 }
 
 // Add adds what another run gave.
@@ -98,13 +100,13 @@ func Measure(r Run) (f Figures) {
 	for i, now := range reigns {
 		if i > 0 {
 			began := max(r.lost(reigns[i-1], now.From), able(without, now.From))
-			f.Elections = append(f.Elections, max(0, now.From-began))
+			f.elected(Hit{reigns[i-1].Node, min(began, now.From), now.From})
 			failovers = append(failovers, Hit{From: min(began, now.From), To: now.From})
 		}
 	}
 	last := reigns[len(reigns)-1]
 	if began := max(r.lost(last, r.End), able(without, r.End)); r.End-began > SoonElected {
-		f.Elections = append(f.Elections, r.End-began) // nobody has followed
+		f.elected(Hit{last.Node, began, r.End}) // nobody has followed
 		failovers = append(failovers, Hit{From: began, To: r.End})
 	}
 	for i := range failovers { // it is over with the first write
@@ -117,6 +119,14 @@ func Measure(r Run) (f Figures) {
 	failovers = append(failovers, r.spared(reigns)...)
 	f.outside(merge(failovers), append(acks, r.End), reigns[0].From, r.End)
 	return f
+}
+
+// elected notes an election that took so long, after a node had led.
+func (f *Figures) elected(h Hit) {
+	f.Elections = append(f.Elections, h.To-h.From)
+	if h.To-h.From > SoonElected {
+		f.Late = append(f.Late, h)
+	}
 }
 
 // byTerm gives the reigns in the order of their terms, one of each.
@@ -211,16 +221,19 @@ func (f *Figures) outside(failovers []Hit, acks []time.Duration, from, to time.D
 	for _, o := range append(failovers, Hit{From: to, To: to}) {
 		if end := min(o.From, to); end > from {
 			f.Total += end - from
-			f.Down += silence(acks, from, end)
+			for _, s := range silence(acks, from, end) {
+				f.Down += s.To - s.From
+				f.Silent = append(f.Silent, s)
+			}
 		}
 		f.Failovers += max(0, min(o.To, to)-max(o.From, from))
 		from = max(from, o.To)
 	}
 }
 
-// silence is how much of a time passed without an acknowledgement, in pieces that
-// are long enough to count.
-func silence(acks []time.Duration, from, to time.Duration) (down time.Duration) {
+// silence is what passed of a time without an acknowledgement, in pieces that are
+// long enough to count.
+func silence(acks []time.Duration, from, to time.Duration) (down []Hit) {
 	first, _ := slices.BinarySearch(acks, from)
 	for last := from; last < to; first++ {
 		next := to
@@ -228,7 +241,7 @@ func silence(acks []time.Duration, from, to time.Duration) (down time.Duration) 
 			next = min(to, acks[first])
 		}
 		if next-last >= unavailable {
-			down += next - last
+			down = append(down, Hit{From: last, To: next})
 		}
 		last = next
 		if first >= len(acks) {

@@ -85,6 +85,18 @@ func TestMeasure(t *testing.T) {
 		if !slices.Equal(f.Elections, tt.elections) || f.Failovers != tt.failovers || f.Total != tt.total || f.Down != tt.down {
 			t.Errorf("%s: %+v", tt.name, f)
 		}
+		late, silent := 0, time.Duration(0)
+		for _, took := range tt.elections {
+			if took > SoonElected {
+				late++
+			}
+		}
+		for _, h := range f.Silent {
+			silent += h.To - h.From
+		}
+		if len(f.Late) != late || silent != tt.down {
+			t.Errorf("%s: late %v, silent %v", tt.name, f.Late, f.Silent)
+		}
 	}
 }
 

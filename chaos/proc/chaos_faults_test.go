@@ -179,7 +179,16 @@ func (s *suite) fill(n *Node, d time.Duration) {
 		s.t.Error(err)
 		return
 	}
-	_, err = io.Copy(f, zeros{})
+	var free unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &free); err != nil {
+		s.t.Error(err)
+	}
+	// At once, so that the node has its space until now, and then whatever is left.
+	_ = unix.Fallocate(int(f.Fd()), 0, 0, int64(free.Bavail)*free.Bsize)
+	_, err = f.Seek(0, io.SeekEnd)
+	if err == nil {
+		_, err = io.Copy(f, zeros{})
+	}
 	if !errors.Is(err, syscall.ENOSPC) {
 		s.t.Errorf("fill the disk of %s: %v", n.ID, err)
 	}

@@ -16,11 +16,15 @@ type stalls struct {
 	count int
 	sum   time.Duration
 	last  time.Time // the end of the newest
+	kept  []stall   // the newest
 }
+
+type stall struct{ from, to time.Time }
 
 const (
 	stallLook  = 10 * time.Millisecond
 	stallLeast = 100 * time.Millisecond // a follower waits little longer for its leader
+	stallsKept = 10000
 )
 
 // watch notes stalls until ctx ends.
@@ -42,6 +46,24 @@ func (s *stalls) note(began, now time.Time) {
 	s.count++
 	s.sum += late
 	s.last = now
+	s.kept = append(s.kept[max(0, len(s.kept)+1-stallsKept):], stall{now.Add(-late), now})
+}
+
+// within is for how long of a time this machine stood still.
+func (s *stalls) within(from, to time.Time) (sum time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, k := range s.kept {
+		begin, end := k.from, k.to
+		if begin.Before(from) {
+			begin = from
+		}
+		if end.After(to) {
+			end = to
+		}
+		sum += max(0, end.Sub(begin))
+	}
+	return sum
 }
 
 // patience is until when something may take that takes so long, counted from begin
@@ -81,6 +103,24 @@ func TestStallsMoveADeadline(t *testing.T) {
 		var s stalls
 		s.note(at(tt.from), at(tt.to))
 		if got := s.patience(begin, within).Sub(begin); got != tt.want {
+			t.Errorf("%v to %v: %v, want %v", tt.from, tt.to, got, tt.want)
+		}
+	}
+}
+
+func TestStallsWithin(t *testing.T) {
+	begin := time.Now()
+	at := func(d time.Duration) time.Time { return begin.Add(d) }
+	var s stalls
+	for i := range stallsKept + 1 { // the first is forgotten
+		s.note(at(time.Duration(i)*time.Second-stallLook), at(time.Duration(i)*time.Second+500*time.Millisecond))
+	}
+	for _, tt := range []struct{ from, to, want time.Duration }{
+		{0, 900 * time.Millisecond, 0},
+		{1200 * time.Millisecond, 2300 * time.Millisecond, 600 * time.Millisecond},
+		{3600 * time.Millisecond, 3900 * time.Millisecond, 0},
+	} {
+		if got := s.within(at(tt.from), at(tt.to)); got != tt.want {
 			t.Errorf("%v to %v: %v, want %v", tt.from, tt.to, got, tt.want)
 		}
 	}

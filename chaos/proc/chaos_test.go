@@ -323,6 +323,28 @@ func (s *suite) summary() string {
 		at := func(q float64) time.Duration { return g[int(q*float64(len(g)-1))].Round(time.Millisecond) }
 		fmt.Fprintf(&b, "  %-16s %4d times: p50 %v, p99 %v, max %v\n", kind, len(g), at(0.5), at(0.99), at(1))
 	}
-	fmt.Fprintf(&b, "  %v\n", s.figures())
+	f := s.figures()
+	fmt.Fprintf(&b, "  %v; %v\n", f, &s.stalls)
+	for _, h := range f.Late {
+		fmt.Fprintf(&b, "  late: no leader after %s for %v\n", h.Node, s.around(h))
+	}
+	for _, h := range f.Silent {
+		fmt.Fprintf(&b, "  silent: no write for %v\n", s.around(h))
+	}
 	return b.String()
+}
+
+// around says how long a time was, and what happened in it.
+func (s *suite) around(h check.Hit) string {
+	took := func(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
+	what := fmt.Sprintf("%v from %v on", took(h.To-h.From), took(h.From))
+	for _, f := range s.faults {
+		if f.From < h.To && f.To+time.Second > h.From {
+			what += fmt.Sprintf("; %s at %v to %v", f.What, took(f.From), took(f.To))
+		}
+	}
+	if still := s.stalls.within(s.start.Add(h.From), s.start.Add(h.To)); still > 0 {
+		what += fmt.Sprintf("; the machine stood still for %v of it", took(still))
+	}
+	return what
 }
