@@ -20,6 +20,7 @@ type Run struct {
 	Reigns []Reign
 	Hits   []Hit           // while a node, or all, could not take part
 	Acks   []time.Duration // of writes that were asked for all the time, of every node
+	Served []Hit           // from when such a write was asked for until a node acknowledged it as leader; may be empty
 	End    time.Duration
 }
 
@@ -99,13 +100,13 @@ func Measure(r Run) (f Figures) {
 	failovers := slices.Clone(without)
 	for i, now := range reigns {
 		if i > 0 {
-			began := max(r.lost(reigns[i-1], now.From), able(without, now.From))
+			began := max(r.lost(reigns[i-1], now), able(without, now.From))
 			f.elected(Hit{reigns[i-1].Node, min(began, now.From), now.From})
 			failovers = append(failovers, Hit{From: min(began, now.From), To: now.From})
 		}
 	}
 	last := reigns[len(reigns)-1]
-	if began := max(r.lost(last, r.End), able(without, r.End)); r.End-began > SoonElected {
+	if began := max(r.lost(last, Reign{From: r.End}), able(without, r.End)); r.End-began > SoonElected {
 		f.elected(Hit{last.Node, began, r.End}) // nobody has followed
 		failovers = append(failovers, Hit{From: began, To: r.End})
 	}
@@ -143,13 +144,19 @@ func (r Run) byTerm() (reigns []Reign) {
 	return reigns
 }
 
-// lost is when a leader was lost that another had followed by next, or nobody: at
-// the beginning of what hit it, or when it was last seen to lead.
-func (r Run) lost(l Reign, next time.Duration) time.Duration {
-	at := min(l.To, next)
+// lost is when a leader was lost that another followed, or nobody: at the beginning
+// of what hit it, or when it was last seen to lead. A leader that goes on taking
+// writes, as with one follower that it does not reach, has not been lost yet.
+func (r Run) lost(l, next Reign) time.Duration {
+	at := min(l.To, next.From)
 	for _, h := range r.Hits {
-		if (h.Node == "" || h.Node == l.Node) && h.From >= l.From && h.From <= next && h.To+settling >= l.To {
+		if (h.Node == "" || h.Node == l.Node) && h.From >= l.From && h.From <= next.From && h.To+settling >= l.To {
 			at = min(at, h.From)
+		}
+	}
+	for _, s := range r.Served {
+		if s.Node == l.Node && s.Node != next.Node && s.From >= l.From && s.To <= next.From {
+			at = max(at, s.From)
 		}
 	}
 	return at

@@ -72,6 +72,17 @@ func TestMeasure(t *testing.T) {
 			nil, second, 9 * second, 1500 * ms,
 		},
 		{
+			"a leader that is cut off from one follower goes on, and is killed when that is mended",
+			Run{
+				Nodes: 3, Reigns: []Reign{{"n1", 1, 0, 5490 * ms}, {"n2", 2, 5650 * ms, 10 * second}},
+				Hits: []Hit{{"n1", 4 * second, 5300 * ms}, {"n1", 5500 * ms, 6 * second}},
+				Acks: acks(every(50*ms, 0, 5500*ms), every(50*ms, 5650*ms, 10*second)), End: 10 * second,
+				Served: []Hit{{"n2", 3 * second, 3005 * ms}, {"n1", 5450 * ms, 5500 * ms}, {"n2", 5600 * ms, 5650 * ms}, {"n1", 5550 * ms, 5700 * ms}},
+			},
+			[]time.Duration{200 * ms},
+			1200 * ms, 8800 * ms, 0, // a second for the cut, which nobody followed
+		},
+		{
 			"nobody follows",
 			Run{
 				Nodes: 3, Reigns: []Reign{{"n1", 1, 0, 4 * second}}, Hits: []Hit{{"n1", 4 * second, 9 * second}},

@@ -97,6 +97,7 @@ type suite struct {
 	leaders map[uint64]string // by term
 	acks    []time.Duration
 	probed  []time.Duration // acknowledgements of probes
+	served  []check.Hit     // by whom, from when they were sent
 	broken  []check.Violation
 	ops     int
 	key     int // keys of this number are in use
@@ -176,21 +177,34 @@ func (s *suite) leads(id string, term uint64) {
 func (s *suite) probe(ctx context.Context, n *Node) {
 	for ctx.Err() == nil {
 		within, cancel := context.WithTimeout(ctx, time.Second)
+		sent := s.now()
 		a, err := put(within, n, "probe-"+n.ID, "x")
 		cancel()
 		if err == nil && a.Status == http.StatusOK {
+			by := s.at(cmp.Or(a.Leader, n.HTTP))
 			s.mu.Lock()
-			s.probed = append(s.probed, s.now())
+			now := s.now()
+			s.probed, s.served = append(s.probed, now), append(s.served, check.Hit{Node: by, From: sent, To: now})
 			s.mu.Unlock()
 		}
 		pause(20 * time.Millisecond)
 	}
 }
 
+// at is the node with an HTTP address.
+func (s *suite) at(http string) string {
+	i := slices.IndexFunc(s.cluster.Nodes, func(n *Node) bool { return n.HTTP == http })
+	if i < 0 {
+		s.t.Errorf("an answer is said to be of %s, which is no node's address", http)
+		return ""
+	}
+	return s.cluster.Nodes[i].ID
+}
+
 // figures measures what the probes saw: each fault is one that keeps its node from
 // taking part. Called with the lock held.
 func (s *suite) figures() *check.Figures {
-	run := check.Run{Nodes: len(s.cluster.Nodes), Acks: s.probed, End: s.now()}
+	run := check.Run{Nodes: len(s.cluster.Nodes), Acks: s.probed, Served: s.served, End: s.now()}
 	for _, r := range s.reigns {
 		run.Reigns = append(run.Reigns, check.Reign(r))
 	}
@@ -264,7 +278,7 @@ func (s *suite) report() timeline.Report {
 	r := timeline.Report{
 		Title:  fmt.Sprintf("%d processes, seed %d", len(s.cluster.Nodes), s.seed),
 		Again:  fmt.Sprintf("make chaos SEED=%d (the same faults; processes are never exactly the same)", s.seed),
-		Length: s.now(), Faults: s.faults, Reigns: s.reigns, Gaps: timeline.GapsOf(s.acks, s.now()), Details: s.cluster.Logs(),
+		Length: s.now(), Faults: s.faults, Reigns: s.reigns, Gaps: timeline.GapsOf(slices.Concat(s.acks, s.probed), s.now()), Details: s.cluster.Logs(),
 	}
 	r.Figures = s.figures().String()
 	for _, n := range s.cluster.Nodes {
@@ -304,7 +318,7 @@ func (s *suite) summary() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	gaps := map[string][]time.Duration{}
-	all := timeline.GapsOf(s.acks, s.now())
+	all := timeline.GapsOf(slices.Concat(s.acks, s.probed), s.now())
 	for i, f := range s.faults {
 		longest := time.Duration(0)
 		for _, g := range all {

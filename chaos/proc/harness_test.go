@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"northstar/api/apiv1"
 	"northstar/chaos/mutants"
 	"northstar/chaos/overlay"
 )
@@ -183,7 +184,8 @@ type answer struct {
 	Status   int
 	Body     []byte
 	Revision uint64
-	Code     int // of a problem
+	Code     int    // of a problem
+	Leader   string // HTTP address of the node that gave the answer; "": the one that was asked
 }
 
 func do(ctx context.Context, n *Node, method, path string, body []byte, header ...string) (answer, error) {
@@ -199,7 +201,7 @@ func do(ctx context.Context, n *Node, method, path string, body []byte, header .
 		return answer{}, err
 	}
 	defer resp.Body.Close()
-	a := answer{Status: resp.StatusCode}
+	a := answer{Status: resp.StatusCode, Leader: resp.Header.Get(apiv1.HeaderLeader)}
 	if a.Body, err = io.ReadAll(resp.Body); err != nil {
 		return a, err
 	}
