@@ -1,0 +1,127 @@
+package proc
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"northstar/chaos/check"
+	timeline "northstar/chaos/report"
+)
+
+// probe writes at a node again and again.
+func (s *suite) probe(ctx context.Context, n *Node) {
+	for ctx.Err() == nil {
+		within, cancel := context.WithTimeout(ctx, time.Second)
+		sent := s.now()
+		a, err := put(within, n, "probe-"+n.ID, "x")
+		cancel()
+		if err == nil && a.Status == http.StatusOK {
+			by := s.at(cmp.Or(a.Leader, n.HTTP))
+			s.mu.Lock()
+			now := s.now()
+			s.probed, s.served = append(s.probed, now), append(s.served, check.Hit{Node: by, From: sent, To: now})
+			s.mu.Unlock()
+		}
+		pause(20 * time.Millisecond)
+	}
+}
+
+// at is the node with an HTTP address.
+func (s *suite) at(http string) string {
+	i := slices.IndexFunc(s.cluster.Nodes, func(n *Node) bool { return n.HTTP == http })
+	if i < 0 {
+		s.t.Errorf("an answer is said to be of %s, which is no node's address", http)
+		return ""
+	}
+	return s.cluster.Nodes[i].ID
+}
+
+// figures measures what the probes saw: each fault is one that keeps its node from
+// taking part. Called with the lock held.
+func (s *suite) figures() *check.Figures {
+	run := check.Run{Nodes: len(s.cluster.Nodes), Acks: s.probed, Served: s.served, End: s.now()}
+	for _, r := range s.reigns {
+		run.Reigns = append(run.Reigns, check.Reign(r))
+	}
+	for _, f := range s.faults {
+		run.Hits = append(run.Hits, check.Hit{Node: f.Node, From: f.From, To: f.To})
+	}
+	f := check.Measure(run)
+	return &f
+}
+
+// summary says what was done, and for how long no write was acknowledged around
+// each kind of fault.
+func (s *suite) summary() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	gaps := map[string][]time.Duration{}
+	all := timeline.GapsOf(slices.Concat(s.acks, s.probed), s.now())
+	for i, f := range s.faults {
+		longest := time.Duration(0)
+		for _, g := range all {
+			if g.From < f.To+time.Second && g.To > f.From {
+				longest = max(longest, g.To-g.From)
+			}
+		}
+		gaps[s.kinds[i]] = append(gaps[s.kinds[i]], longest)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "seed %d, %d nodes: %d faults in %v, %d operations, %d acknowledged writes, %d terms with a leader, %d violations; longest time without an acknowledged write (under 300 ms counts as none):\n",
+		s.seed, len(s.cluster.Nodes), len(s.faults), s.now().Round(time.Second), s.ops, len(s.acks), len(s.leaders), len(s.broken))
+	for _, kind := range slices.Sorted(maps.Keys(gaps)) {
+		g := gaps[kind]
+		slices.Sort(g)
+		at := func(q float64) time.Duration { return g[int(q*float64(len(g)-1))].Round(time.Millisecond) }
+		fmt.Fprintf(&b, "  %-16s %4d times: p50 %v, p99 %v, max %v\n", kind, len(g), at(0.5), at(0.99), at(1))
+	}
+	f := s.figures()
+	fmt.Fprintf(&b, "  %v; %v\n", f, &s.stalls)
+	for _, h := range f.Late {
+		fmt.Fprintf(&b, "  late: no leader after %s for %v\n", h.Node, s.around(h))
+	}
+	for _, h := range f.Silent {
+		fmt.Fprintf(&b, "  silent: no write for %v\n", s.around(h))
+	}
+	return b.String()
+}
+
+// around says how long a time was, and what happened in it.
+func (s *suite) around(h check.Hit) string {
+	took := func(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
+	what := fmt.Sprintf("%v from %v on", took(h.To-h.From), took(h.From))
+	for _, f := range s.faults {
+		if f.From < h.To && f.To+time.Second > h.From {
+			what += fmt.Sprintf("; %s at %v to %v", f.What, took(f.From), took(f.To))
+		}
+	}
+	if still := s.stalls.within(s.start.Add(h.From), s.start.Add(h.To)); still > 0 {
+		what += fmt.Sprintf("; the machine stood still for %v of it", took(still))
+	}
+	return what
+}
+
+// logged gives what the nodes logged around some times: of the first few.
+func (s *suite) logged(times []check.Hit) string {
+	const most, margin, layout = 10, 200 * time.Millisecond, "2006-01-02T15:04:05.000Z"
+	var b strings.Builder
+	for _, h := range times[:min(most, len(times))] {
+		fmt.Fprintf(&b, "=== %v\n", s.around(h))
+		from, to := s.start.Add(h.From-margin).UTC().Format(layout), s.start.Add(h.To+margin).UTC().Format(layout)
+		for _, n := range s.cluster.Nodes {
+			fmt.Fprintf(&b, "--- %s\n", n.ID)
+			for line := range strings.Lines(s.cluster.Log(n)) {
+				if line >= from && line < to {
+					b.WriteString(line)
+				}
+			}
+		}
+	}
+	return b.String()
+}
