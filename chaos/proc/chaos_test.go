@@ -237,7 +237,7 @@ func (s *suite) report() timeline.Report {
 		Length: s.now(), Faults: s.faults, Reigns: s.reigns, Gaps: timeline.GapsOf(slices.Concat(s.acks, s.probed), s.now()),
 	}
 	f := s.figures()
-	r.Figures, r.Details = f.String(), s.logged(f.Late)+s.cluster.Logs()
+	r.Figures, r.Details = f.String(), s.logged(slices.Concat(f.Late, f.Silent))+s.cluster.Logs()
 	for _, n := range s.cluster.Nodes {
 		r.Nodes = append(r.Nodes, n.ID)
 	}
