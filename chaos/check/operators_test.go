@@ -36,17 +36,20 @@ func TestLetGo(t *testing.T) {
 	held := []Held{{"s1", "n1", 10 * time.Second}, {"s2", "n2", 10 * time.Second}}
 	alive := map[string]bool{"s2": true}
 	for _, tt := range []struct {
-		hits []Hit
-		want int
+		hits, without []Hit
+		want          int
 	}{
-		{nil, 1},
-		{[]Hit{{"n1", 9 * time.Second, 11 * time.Second}}, 1},
-		{[]Hit{{"n2", 8 * time.Second, 9 * time.Second}, {"n2", 14 * time.Second, 15 * time.Second}}, 1},
-		{[]Hit{{"n2", 12 * time.Second, 15 * time.Second}}, 0},
-		{[]Hit{{"", 9 * time.Second, 10 * time.Second}}, 0},
+		{nil, nil, 1},
+		{[]Hit{{"n1", 9 * time.Second, 11 * time.Second}}, nil, 1},
+		{[]Hit{{"n2", 8 * time.Second, 9 * time.Second}, {"n2", 14 * time.Second, 15 * time.Second}}, nil, 1},
+		{[]Hit{{"n2", 12 * time.Second, 15 * time.Second}}, nil, 0},
+		{[]Hit{{"", 9 * time.Second, 10 * time.Second}}, nil, 0},
+		// For three of six seconds there was nobody to tell.
+		{[]Hit{{"n2", 15900 * ms, 17 * time.Second}}, []Hit{{"", 8 * time.Second, 11 * time.Second}, {"", 12 * time.Second, 14 * time.Second}, {"", 16 * time.Second, 20 * time.Second}}, 0},
+		{[]Hit{{"n2", 16100 * ms, 17 * time.Second}}, []Hit{{"", 8 * time.Second, 11 * time.Second}, {"", 12 * time.Second, 14 * time.Second}, {"", 16500 * ms, 20 * time.Second}}, 1},
 	} {
-		if got := LetGo(held, alive, tt.hits); len(got) != tt.want {
-			t.Errorf("%v: %v", tt.hits, got)
+		if got := LetGo(held, alive, tt.hits, tt.without); len(got) != tt.want {
+			t.Errorf("%v, %v: %v", tt.hits, tt.without, got)
 		}
 	}
 }

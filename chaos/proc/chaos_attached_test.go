@@ -42,18 +42,19 @@ func (c *chaosClients) startHolders() {
 func (hs *chaosHolders) check() []check.Violation {
 	s := hs.c.s
 	s.mu.Lock()
-	var hits []check.Hit
-	for _, f := range s.faults {
-		hits = append(hits, check.Hit{Node: f.Node, From: f.From, To: f.To})
+	hits := s.hits()
+	var without []check.Hit
+	for _, g := range s.gaps() {
+		without = append(without, check.Hit{From: g.From, To: g.To})
 	}
 	s.mu.Unlock()
 	var open []check.Held // not excused
 	for _, h := range hs.held {
-		if len(check.LetGo([]check.Held{h}, map[string]bool{h.Session: true}, hits)) > 0 {
+		if len(check.LetGo([]check.Held{h}, map[string]bool{h.Session: true}, hits, without)) > 0 {
 			open = append(open, h)
 		}
 	}
-	return check.LetGo(hs.held, hs.living(open, time.Now().Add(soon)), hits)
+	return check.LetGo(hs.held, hs.living(open, time.Now().Add(soon)), hits, without)
 }
 
 // living gives those sessions that live on at a time. While nobody answers nobody

@@ -171,7 +171,8 @@ func (s *suite) smallDisks() bool {
 	return true
 }
 
-// fill takes all the space of a node's disk for a while.
+// fill takes the space of a node's disk for a while: what is left, and none of what
+// the node frees by giving up its reserve. Most of it goes at once.
 func (s *suite) fill(n *Node, d time.Duration) {
 	path := filepath.Join(s.cluster.DataDir(n), "ballast")
 	f, err := os.Create(path)
@@ -179,17 +180,17 @@ func (s *suite) fill(n *Node, d time.Duration) {
 		s.t.Error(err)
 		return
 	}
-	var free unix.Statfs_t
-	if err := unix.Fstatfs(int(f.Fd()), &free); err != nil {
+	var disk unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &disk); err != nil {
 		s.t.Error(err)
 	}
-	// At once, so that the node has its space until now, and then whatever is left.
-	_ = unix.Fallocate(int(f.Fd()), 0, 0, int64(free.Bavail)*free.Bsize)
-	_, err = f.Seek(0, io.SeekEnd)
-	if err == nil {
-		_, err = io.Copy(f, zeros{})
+	const piece = 4 << 20
+	taken, free := int64(0), int64(disk.Bavail)*disk.Bsize
+	for free-taken > piece && unix.Fallocate(int(f.Fd()), 0, taken, piece) == nil {
+		taken += piece
 	}
-	if !errors.Is(err, syscall.ENOSPC) {
+	_, err = io.Copy(io.NewOffsetWriter(f, taken), io.LimitReader(zeros{}, free-taken))
+	if err != nil && !errors.Is(err, syscall.ENOSPC) {
 		s.t.Errorf("fill the disk of %s: %v", n.ID, err)
 	}
 	pause(d)
@@ -202,4 +203,4 @@ func (s *suite) fill(n *Node, d time.Duration) {
 // zeros never ends.
 type zeros struct{}
 
-func (zeros) Read(b []byte) (int, error) { return len(b), nil }
+func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }

@@ -45,15 +45,26 @@ func (s *suite) at(http string) string {
 // figures measures what the probes saw: each fault is one that keeps its node from
 // taking part. Called with the lock held.
 func (s *suite) figures() *check.Figures {
-	run := check.Run{Nodes: len(s.cluster.Nodes), Acks: s.probed, Served: s.served, End: s.now()}
+	run := check.Run{Nodes: len(s.cluster.Nodes), Hits: s.hits(), Acks: s.probed, Served: s.served, End: s.now()}
 	for _, r := range s.reigns {
 		run.Reigns = append(run.Reigns, check.Reign(r))
 	}
-	for _, f := range s.faults {
-		run.Hits = append(run.Hits, check.Hit{Node: f.Node, From: f.From, To: f.To})
-	}
 	f := check.Measure(run)
 	return &f
+}
+
+// hits gives the faults as times of nodes. Called with the lock held.
+func (s *suite) hits() (hits []check.Hit) {
+	for _, f := range s.faults {
+		hits = append(hits, check.Hit{Node: f.Node, From: f.From, To: f.To})
+	}
+	return hits
+}
+
+// gaps gives the longer times without an acknowledged write. Called with the lock
+// held.
+func (s *suite) gaps() []timeline.Gap {
+	return timeline.GapsOf(slices.Concat(s.acks, s.probed), s.now())
 }
 
 // summary says what was done, and for how long no write was acknowledged around
@@ -62,7 +73,7 @@ func (s *suite) summary() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	gaps := map[string][]time.Duration{}
-	all := timeline.GapsOf(slices.Concat(s.acks, s.probed), s.now())
+	all := s.gaps()
 	for i, f := range s.faults {
 		longest := time.Duration(0)
 		for _, g := range all {

@@ -234,7 +234,7 @@ func (s *suite) report() timeline.Report {
 	r := timeline.Report{
 		Title:  fmt.Sprintf("%d processes, seed %d", len(s.cluster.Nodes), s.seed),
 		Again:  fmt.Sprintf("make chaos SEED=%d (the same faults; processes are never exactly the same)", s.seed),
-		Length: s.now(), Faults: s.faults, Reigns: s.reigns, Gaps: timeline.GapsOf(slices.Concat(s.acks, s.probed), s.now()),
+		Length: s.now(), Faults: s.faults, Reigns: s.reigns, Gaps: s.gaps(),
 	}
 	f := s.figures()
 	r.Figures, r.Details = f.String(), s.logged(slices.Concat(f.Late, f.Silent))+s.cluster.Logs()
