@@ -407,6 +407,43 @@ func followerReturns(t *testing.T, outage time.Duration, snapshot bool) {
 	}
 }
 
+// A follower whose disk is full takes no entries. It gets them soon when there is
+// space again, however long that took.
+func TestFullFollowerCatchesUpSoon(t *testing.T) {
+	for _, long := range []time.Duration{6 * time.Second, 4 * time.Minute} {
+		t.Run(long.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newSimNet().newCluster(t, 3)
+				c.bootstrap()
+				acquaint(t, c.nodes[0].end, c.nodes[1].end, c.nodes[2].end)
+				leader := c.leader()
+				full := c.others(leader)[0]
+				space := func(no bool) {
+					full.claims(func(c *cluster.Claim) { c.Disk.ReadOnly = no })
+					full.readOnly.Store(no)
+				}
+				space(true)
+				for i := range 300 {
+					leader.apply(fmt.Sprint(i))
+					time.Sleep(long / 300)
+				}
+				full.mu.Lock()
+				tries := full.rejects["append/read_only"]
+				full.mu.Unlock()
+				if tries == 0 || tries > 3 {
+					t.Errorf("it was tried %d times", tries)
+				}
+				space(false)
+				freed := time.Now()
+				eventually(t, "it has caught up", func() bool { return full.fsm.len() >= 300 })
+				if d := time.Since(freed); d > testMin {
+					t.Errorf("it took %v", d)
+				}
+			})
+		})
+	}
+}
+
 // A peer that came back in a newer term answers every heartbeat with a refusal. It
 // gets the next entries, so that the leader sees that term.
 func TestRefusingPeerIsNotWaitedFor(t *testing.T) {
@@ -417,7 +454,7 @@ func TestRefusingPeerIsNotWaitedFor(t *testing.T) {
 		peer := c.others(leader)[0]
 		peer.shutdownNow()
 		var held sync.WaitGroup
-		held.Go(func() { leader.raft.hold(peer.id, raft.ServerAddress(peer.addr), leader.r.CurrentTerm()) })
+		held.Go(func() { leader.raft.hold(errDropped, peer.id, raft.ServerAddress(peer.addr), leader.r.CurrentTerm()) })
 		start := time.Now()
 		time.Sleep(time.Minute)
 		term := leader.r.CurrentTerm()
@@ -443,7 +480,7 @@ func TestRemovedPeerIsNotWaitedFor(t *testing.T) {
 		}
 		leader.mu.Unlock()
 		var held sync.WaitGroup
-		held.Go(func() { leader.raft.hold(gone.id, raft.ServerAddress(gone.addr), leader.r.CurrentTerm()) })
+		held.Go(func() { leader.raft.hold(errDropped, gone.id, raft.ServerAddress(gone.addr), leader.r.CurrentTerm()) })
 		start := time.Now()
 		time.Sleep(time.Minute)
 		leader.mu.Lock()

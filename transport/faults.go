@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"syscall"
 
 	"github.com/hashicorp/raft"
@@ -78,6 +79,9 @@ func unreachable(err error) bool {
 	var dial *dialError
 	return errors.As(err, &dial) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, errDropped)
 }
+
+// shortOfSpace says that a peer has refused entries for want of disk space.
+func shortOfSpace(err error) bool { return strings.Contains(err.Error(), errNoSpace.Error()) }
 
 // entryBytes is about what entries take on the wire.
 func entryBytes(entries []*raft.Log) int {

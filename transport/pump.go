@@ -2,7 +2,6 @@ package transport
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -169,7 +168,7 @@ func (m incoming) appendEntries(c *raft.AppendEntriesRequest) {
 		return
 	}
 	if len(c.Entries) > 0 && m.r.t.cfg.Gate.ReadOnly() {
-		m.refuse("read_only", errors.New("this node is short of disk space and takes no entries"))
+		m.refuse("read_only", fmt.Errorf("%w and takes no entries", errNoSpace))
 		return
 	}
 	if isHeartbeat(c) {
@@ -270,7 +269,7 @@ func (m incoming) installSnapshot(c *raft.InstallSnapshotRequest) {
 		return
 	}
 	if m.r.t.cfg.Gate.ReadOnly() {
-		m.refuse("read_only", errors.New("this node is short of disk space and takes no snapshot"))
+		m.refuse("read_only", fmt.Errorf("%w and takes no snapshot", errNoSpace))
 		return
 	}
 	if c.LastLogIndex <= m.local.AppliedIndex() {

@@ -80,6 +80,7 @@ var (
 	errNoVotes  = errors.New("no votes are exchanged")
 	errMayNot   = errors.New("this node may not stand for election")
 	errNotTold  = errors.New("not told to stand")
+	errNoSpace  = errors.New("this node is short of disk space")
 )
 
 // noVotes is why two nodes that do not refuse one another exchange no votes.
@@ -168,8 +169,8 @@ func (r *Raft) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *
 	}
 	err := r.call(m, sent, func(out *inner) error { return out.AppendEntries(id, target, args, resp) })
 	if err != nil {
-		if m.Kind == "append" && unreachable(err) {
-			r.hold(m.To, target, term)
+		if m.Kind == "append" {
+			r.hold(err, m.To, target, term)
 		}
 		return err
 	}
@@ -205,46 +206,6 @@ func (r *Raft) mayLead(to cluster.NodeID, target raft.ServerAddress) error {
 	return fmt.Errorf("no entries for node %s: %s", to, noVotes)
 }
 
-// hold waits, after entries or a snapshot could not be sent to an unreachable
-// peer, until that peer answers again, be it with a refusal, is no member at that address any
-// more, or this node leads no more. A peer in a newer term refuses heartbeats, of which
-// the library does not look at the answers: only an append shows it that term. Told of each failure at once, the library would
-// soon wait up to 10 s between two tries, and a peer that came back would get no
-// entries for so long; told of one every now and then, it would so after an hour.
-func (r *Raft) hold(to cluster.NodeID, target raft.ServerAddress, term uint64) {
-	failed := time.Now()
-	self := r.t.cfg.Local().NodeID
-	look := time.NewTicker(r.t.cfg.TimeoutMin / 3)
-	defer look.Stop()
-	for {
-		local := r.local.Load()
-		if local == nil || local.Leader() != self || local.CurrentTerm() != term {
-			return
-		}
-		changed := r.t.acks.Changed()
-		if r.t.acks.Peer(to).LastContact.After(failed) {
-			return
-		}
-		select {
-		case <-changed:
-		case <-look.C:
-			if !r.isServer(to, target) {
-				return
-			}
-		case <-r.closed:
-			return
-		}
-	}
-}
-
-// isServer says whether a node is in Raft's configuration, at that address. Where
-// that is not known, it is.
-func (r *Raft) isServer(id cluster.NodeID, at raft.ServerAddress) bool {
-	servers := r.t.cfg.Servers()
-	s, ok := cluster.FindServer(servers, id)
-	return len(servers) == 0 || ok && s.Address == string(at)
-}
-
 // record keeps what an answer shows. of is what was known of the peer's data
 // directory when it was asked.
 func (r *Raft) record(to cluster.NodeID, of string, term, match, respTerm uint64, success bool, sent time.Time) {
@@ -270,9 +231,7 @@ func (r *Raft) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, args
 	of := r.incarnation(m.To)
 	err := r.call(m, sent, func(out *inner) error { return out.InstallSnapshot(id, target, args, resp, data) })
 	if err != nil {
-		if unreachable(err) {
-			r.hold(m.To, target, term)
-		}
+		r.hold(err, m.To, target, term)
 		return err
 	}
 	r.record(m.To, of, term, match, resp.Term, resp.Success, sent)
