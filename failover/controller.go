@@ -241,7 +241,7 @@ func (c *Controller) dead(l reign) bool {
 }
 
 // silence acts when the leader has been silent for too long; false when it is
-// not.
+// not, or not any more.
 func (c *Controller) silence(ctx context.Context) bool {
 	mine, l := c.deps.Claim(), c.known()
 	if !c.cfg.Fast || mine.LeaderSilence < c.cfg.TimeoutMin {
@@ -253,7 +253,7 @@ func (c *Controller) silence(ctx context.Context) bool {
 	ev := election.Evidence{Leader: l.id, BootID: l.boot, Term: mine.Term, At: c.now()}
 	ev.Stalled = c.deps.Peers.Claims()[l.id].Claim.Disk.Stalled
 	c.pursue(ctx, ev, time.Time{})
-	return true
+	return c.deps.Claim().LeaderSilence >= c.cfg.TimeoutMin // one that was heard meanwhile may fall silent any moment
 }
 
 // crash acts on a connection that broke: when it was the leader's, and dialling

@@ -388,6 +388,34 @@ func TestTheFirstPlaceDoesNotOversleep(t *testing.T) {
 	})
 }
 
+// A leader that was heard again while the others were asked, and then falls silent,
+// is looked at as soon as it has been silent for timeout-min anew.
+func TestALeaderThatIsHeardOnceMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2", "n3")
+		w.edit(func() { w.mine.Priority = 200 })
+		w.start(Config{Fast: true})
+		began := time.Now()
+		w.edit(func() {
+			w.answer = func() map[cluster.NodeID]cluster.Seen {
+				all := w.Claims()
+				n3 := all["n3"]
+				n3.Claim.LeaderSilence = time.Since(began) - 40*time.Millisecond
+				all["n3"] = n3
+				return all
+			}
+		})
+		time.Sleep(timeoutMin + 2*pollWait) // n3 is waited for
+		heard := time.Now()
+		w.edit(func() { w.contact = heard })
+		time.Sleep(timeoutMin + 40*time.Millisecond)
+		due := heard.Add(timeoutMin)
+		if stood := w.standings(); len(stood) != 1 || stood[0].Before(due) || stood[0].Sub(due) > pollWait+2*election.Recheck {
+			t.Errorf("it stood at %v, the leader was last heard at %v", stood, heard)
+		}
+	})
+}
+
 // The leader is asked once whether it lives; places that wait do not wait for it
 // again.
 func TestASilentLeaderIsAskedOnce(t *testing.T) {

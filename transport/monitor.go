@@ -30,7 +30,7 @@ type monitor struct {
 	seen      cluster.Seen
 	boot      string        // of the newest hello
 	canary    canary        // being watched
-	sign      time.Time     // when it last said something, unless with a stalled disk
+	sign      time.Time     // when it last spoke as a leader whose disk works
 	handshake time.Duration // a mean of the last dials, hello included; 0: never dialled
 }
 
@@ -41,7 +41,7 @@ func (m *monitor) record(claim cluster.Claim, rtt time.Duration, now time.Time) 
 	if rtt > 0 {
 		m.seen.RTT = rtt
 	}
-	if !claim.Disk.Stalled {
+	if claim.Role == cluster.Leader && !claim.Disk.Stalled { // one that has stepped down is not waited for
 		m.sign = now
 	}
 	seen := m.seen
@@ -63,7 +63,8 @@ func (m *monitor) shake() time.Duration {
 	return m.handshake
 }
 
-// sense gives the peer's newest process, and when it last gave a sign of life.
+// sense gives the peer's newest process, and when it last gave a sign of life as a
+// leader.
 func (m *monitor) sense() (boot string, sign time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

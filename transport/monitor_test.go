@@ -310,6 +310,7 @@ func TestPoll(t *testing.T) {
 			t.Errorf("%d questions are kept for n3", n)
 		}
 		// An answer that nobody waits for any more is a sign of life all the same.
+		c.claims(func(c *cluster.Claim) { c.Role = cluster.Leader })
 		c.background(func() {
 			rpc := <-c.raft.Consumer()
 			rpc.Respond(nil, errors.New("refused"))
@@ -357,7 +358,9 @@ func TestLeaderSilence(t *testing.T) {
 		a, b := ends[0], ends[1]
 		acquaint(t, a, b)
 		b.claims(func(c *cluster.Claim) { c.LeaderID, c.LeaderContactAge = "n1", time.Hour })
-		if s := b.tr.Claim().LeaderSilence; s > testMin {
+		a.claims(func(c *cluster.Claim) { c.Role = cluster.Leader })
+		time.Sleep(time.Second)
+		if s := b.tr.Claim().LeaderSilence; s > b.tr.params.probeIdle {
 			t.Errorf("silent for %v while it answers probes", s)
 		}
 		if boot := b.tr.Claim().LeaderBootID; boot != "boot-n1" {
@@ -367,6 +370,11 @@ func TestLeaderSilence(t *testing.T) {
 		time.Sleep(time.Second)
 		if s := b.tr.Claim().LeaderSilence; s < 900*time.Millisecond {
 			t.Errorf("silent for %v with a stalled disk", s)
+		}
+		a.claims(func(c *cluster.Claim) { c.Role, c.Disk.Stalled = cluster.Follower, false })
+		time.Sleep(time.Second)
+		if s := b.tr.Claim().LeaderSilence; s < 1900*time.Millisecond {
+			t.Errorf("silent for %v when it has stepped down", s)
 		}
 		b.claims(func(c *cluster.Claim) { c.LeaderContactAge = 20 * time.Millisecond })
 		if s := b.tr.Claim().LeaderSilence; s != 20*time.Millisecond {
