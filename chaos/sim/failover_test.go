@@ -136,11 +136,16 @@ func TestSimFirstElectionIsFast(t *testing.T) {
 	}
 }
 
-// Followers that die, connections with the leader that one follower alone loses,
-// slow probes and lies in them cost no election.
+// Followers that die, hang or are slow, connections with the leader that one
+// follower alone loses, slow probes and lies in them cost no election.
 func TestSimNoNeedlessElection(t *testing.T) {
 	faults := []Fault{
 		{Kind: Kill, A: Following},
+		{Kind: PowerLoss, A: Following},
+		{Kind: SlowDisk, A: Following, Delay: 100 * time.Millisecond},
+		{Kind: StallDisk, A: Following},
+		{Kind: SlowIn, A: Following, Delay: 400 * time.Millisecond},
+		{Kind: Slow, A: Following, B: Leading, Delay: 400 * time.Millisecond},
 		{Kind: Reject, A: Following, B: Leading},
 		{Kind: Reject, A: Leading, B: Following},
 		{Kind: Delay, Chance: 0.5, Delay: 20 * time.Millisecond},
@@ -150,8 +155,8 @@ func TestSimNoNeedlessElection(t *testing.T) {
 	for _, nodes := range []int{3, 5} {
 		for seed := range uint64(3) {
 			cfg := DefaultConfig(seed, nodes)
-			cfg.Length = 32 * time.Second
-			for i, at := 0, 2*time.Second; at < 30*time.Second; i, at = i+1, at+time.Second {
+			cfg.Length = 40 * time.Second
+			for i, at := 0, 2*time.Second; at < 38*time.Second; i, at = i+1, at+time.Second {
 				f := faults[i%len(faults)]
 				f.At, f.For = at, 900*time.Millisecond
 				cfg.Plan = append(cfg.Plan, f)

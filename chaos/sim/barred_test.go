@@ -1,0 +1,77 @@
+package sim
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"northstar/cluster"
+	"northstar/node"
+)
+
+// Nodes that may not lead vote, and refuse those whose log is older than theirs. Do
+// the leader and they make a majority, they can be the only others that hold what
+// was committed: then everybody waits until the leader is back, or one of them is
+// ordered to lead. Otherwise there is a leader within a second, also when a barred
+// node holds the newest entry.
+func TestSimBarredNodeHasTheNewestLog(t *testing.T) {
+	const cutAt, away = 9 * time.Second, 3 * time.Second
+	for _, tt := range []struct {
+		name   string
+		nodes  int
+		barred []cluster.NodeID
+		behind []int         // nodes that the leader does not reach before it dies
+		cut    time.Duration // for so long
+		waits  bool
+		order  time.Duration // that the first barred node shall lead, so long after the loss
+	}{
+		{name: "one of three", nodes: 3, barred: []cluster.NodeID{"n2"}, behind: []int{2}, cut: time.Second, waits: true},
+		{name: "one of three, by order", nodes: 3, barred: []cluster.NodeID{"n2"}, behind: []int{2}, cut: time.Second, order: 1500 * time.Millisecond},
+		{name: "two of five", nodes: 5, barred: []cluster.NodeID{"n2", "n3"}, behind: []int{3, 4}, cut: time.Second, waits: true},
+		{name: "one of five", nodes: 5, barred: []cluster.NodeID{"n2"}, behind: []int{2, 3, 4}, cut: 100 * time.Millisecond},
+	} {
+		for seed := range uint64(4) {
+			cfg := DefaultConfig(seed, tt.nodes)
+			cfg.Length, cfg.Clients, cfg.Think, cfg.Remotes, cfg.Watchers, cfg.Campaigners = 15*time.Second, 3, Spell{0, 5 * time.Millisecond}, 0, 0, 0
+			lost := cutAt + tt.cut
+			for _, n := range tt.behind {
+				cfg.Plan = append(cfg.Plan, Fault{Kind: CutOne, A: 0, B: n, At: cutAt, For: tt.cut + away - time.Second})
+			}
+			cfg.Plan = append(cfg.Plan, Fault{Kind: Kill, A: 0, At: lost, For: away})
+			if tt.order > 0 {
+				cfg.Plan = append(cfg.Plan, Fault{Kind: Emergency, A: 2, B: 1, At: lost + tt.order})
+			}
+			cfg.MaxGap = away + 2*time.Second
+			v := placed(&cfg, func(c *node.Config) { // n1 leads by its priority
+				c.Failover.TakeoverDelay = time.Second
+				if slices.Contains(tt.barred, c.ID) && seed%2 == 0 {
+					c.Priority = 0
+				} else if slices.Contains(tt.barred, c.ID) {
+					c.Eligible = false
+				}
+			})
+			if _, report := Run(t, cfg); report != "" {
+				t.Fatal(report)
+			}
+			before, after, ok := around(v.ordered(), v.start.Add(lost))
+			if !ok || before.leader != "n1" {
+				t.Fatalf("%s, seed %d: %s led, and then %s", tt.name, seed, before.leader, after.leader)
+			}
+			took := after.at.Sub(v.start.Add(lost))
+			t.Logf("%s, seed %d: a leader %v after the loss: %s, with %v", tt.name, seed, took, after.leader, after.logs)
+			if slices.Contains(tt.barred, after.leader) != (tt.order > 0) {
+				t.Errorf("%s, seed %d: %s leads", tt.name, seed, after.leader)
+			}
+			from := tt.order
+			if tt.waits {
+				from = away
+			}
+			if took < from || took > from+time.Second {
+				t.Errorf("%s, seed %d: a leader after %v, want one within 1 s of %v", tt.name, seed, took, from)
+			}
+			if newest := after.logs[tt.barred[0]]; !tt.waits && tt.order == 0 && newest.compare(after.logs[after.leader]) <= 0 {
+				t.Errorf("%s, seed %d: the barred node does not hold the newest entry", tt.name, seed)
+			}
+		}
+	}
+}
