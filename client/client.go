@@ -69,10 +69,11 @@ type Config struct {
 // Client talks to one cluster. It is safe for use by several goroutines.
 // Close ends it.
 type Client struct {
-	cfg    Config
-	pool   *http.Transport
-	nodes  *nodes
-	finder *finder
+	cfg      Config
+	pool     *http.Transport
+	nodes    *nodes
+	finder   *finder
+	renewals *renewals
 
 	ctx  context.Context // ends with Close
 	stop context.CancelCauseFunc
@@ -112,6 +113,7 @@ func New(cfg Config) (*Client, error) {
 	c := &Client{cfg: cfg, nodes: set, pool: newPool(cfg)}
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
 	c.finder = newFinder(c)
+	c.renewals = newRenewals(c)
 	return c, nil
 }
 

@@ -101,6 +101,10 @@ func (f *fakeRoles) serve(n *fakeNode, w http.ResponseWriter, r *http.Request) {
 		answer = f.create(in)
 	case path[0] == "sessions" && len(path) == 3:
 		answer, err = f.renew(path[1])
+	case r.URL.Path == apiv1.PathRenew:
+		var in apiv1.RenewMany
+		_ = json.NewDecoder(r.Body).Decode(&in)
+		answer, err = f.renewMany(in.SessionIDs)
 	case path[0] == "sessions" && r.Method == http.MethodGet:
 		answer, err = f.session(path[1])
 	case path[0] == "sessions":
@@ -155,6 +159,25 @@ func (f *fakeRoles) renew(id string) (apiv1.Renewal, error) {
 	}
 	s.timer.Reset(s.ttl)
 	return apiv1.Renewal{TTLMS: s.ttl.Milliseconds()}, nil
+}
+
+func (f *fakeRoles) renewMany(ids []string) (out apiv1.RenewedMany, err error) {
+	if len(ids) < 1 || len(ids) > apiv1.MaxRenewals {
+		return out, fail(cluster.CodeBadRequest)
+	}
+	for _, id := range ids {
+		switch _, err := f.renew(id); {
+		case err == nil:
+			out.Renewed = append(out.Renewed, id)
+		case cluster.IsCode(err, cluster.CodeSessionEnded):
+			out.Ended = append(out.Ended, id)
+		default:
+			f.mu.Lock()
+			out.Parted = append(out.Parted, f.taken(id)...)
+			f.mu.Unlock()
+		}
+	}
+	return out, nil
 }
 
 // taken gives what an operator has taken from a session.

@@ -206,60 +206,19 @@ func refused(err error) bool {
 	return false
 }
 
-// run is the session's life.
+// run is the session's life: it is renewed as long as its deadline can be extended.
 func (s *Session) run(ctx context.Context, attached chan<- error) {
 	defer close(s.ended)
 	defer s.stop()
-	var tasks sync.WaitGroup
-	tasks.Go(func() { s.deadline.Run(ctx) })
-	tasks.Go(func() { s.renew(ctx) })
+	var attach sync.WaitGroup
 	if s.cfg.Attach {
-		tasks.Go(func() { s.attach(ctx, attached) })
+		attach.Go(func() { s.attach(ctx, attached) })
 	}
-	tasks.Wait()
+	s.c.renewals.add(s)
+	s.deadline.Run(ctx)
+	s.c.renewals.drop(s)
+	attach.Wait()
 	s.deadline.End(ErrClosed) // else it has ended before
-}
-
-// renew keeps the session until it has ended. Each renewal counts from when it was
-// sent.
-func (s *Session) renew(ctx context.Context) {
-	next := s.every()
-	for pause(ctx, next) == nil && s.Err() == nil {
-		sent := s.deadline.Now()
-		limit, cancel := context.WithTimeout(ctx, s.patience())
-		_, err := s.c.RenewSession(limit, s.id)
-		cancel()
-		switch {
-		case err == nil:
-			s.deadline.Extend(sent, s.lifetime())
-			next = max(0, s.every()-(s.deadline.Now()-sent))
-		case errors.Is(err, ErrSessionEnded):
-			s.lost(err)
-		case errors.Is(err, ErrFenced):
-			next = s.heedTaken(ctx)
-		default:
-			next = s.again()
-		}
-	}
-}
-
-// every is the time between two renewals that succeed.
-func (s *Session) every() time.Duration { return jitter(s.granted() / 3) }
-
-// again is the time from one that failed to the next: less, unless it is too late
-// anyway.
-func (s *Session) again() time.Duration {
-	d := min(max(s.granted()/10, 50*time.Millisecond), time.Second)
-	if s.deadline.ValidFor() == 0 {
-		d = time.Second
-	}
-	return jitter(d)
-}
-
-// patience is what one renewal may take: a third of what it would give, so that
-// there is time for a second, but long enough to find another node meanwhile.
-func (s *Session) patience() time.Duration {
-	return min(max(s.granted()/3, min(2*s.c.cfg.HedgeAfter, s.granted()/2)), renewLimit)
 }
 
 // jitter takes up to a tenth off.

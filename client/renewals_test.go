@@ -1,0 +1,533 @@
+package client
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/cluster"
+)
+
+// renewed gives the sessions that a request renews; none: it is another request.
+func renewed(r *http.Request) []string {
+	if id, ok := strings.CutSuffix(r.URL.Path, "/renew"); ok && r.URL.Path != apiv1.PathRenew {
+		return []string{strings.TrimPrefix(id, apiv1.PathSessions+"/")}
+	}
+	if r.URL.Path != apiv1.PathRenew {
+		return nil
+	}
+	body, _ := io.ReadAll(r.Body)
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	var in apiv1.RenewMany
+	_ = json.Unmarshal(body, &in)
+	return in.SessionIDs
+}
+
+// stall lets no request through that renews a session for which is says so. They are
+// answered never.
+func (f *fakeRoles) stall(is func(id string) bool) {
+	f.refuse = func(r *http.Request) error {
+		if slices.ContainsFunc(renewed(r), is) {
+			<-r.Context().Done()
+			return r.Context().Err()
+		}
+		return nil
+	}
+}
+
+// renewRequests counts the requests that renew sessions, those for one and those for
+// many.
+func (fc *fakeCluster) renewRequests() (one, many int) {
+	for name := range fc.nodes {
+		for _, r := range fc.requests(name) {
+			switch {
+			case r.URL.Path == apiv1.PathRenew:
+				many++
+			case strings.HasSuffix(r.URL.Path, "/renew"):
+				one++
+			}
+		}
+	}
+	return one, many
+}
+
+func crowd(t *testing.T, c *Client, n int, ttl, apart time.Duration) []*Session {
+	t.Helper()
+	out := make([]*Session, n)
+	for i := range out {
+		out[i] = mustSession(t, c, SessionConfig{TTL: ttl})
+		time.Sleep(apart)
+	}
+	return out
+}
+
+// Sessions that were begun over some time, and those that were begun at once, are
+// renewed in a few requests, none of more than the server takes, and never late.
+func TestSessionsAreRenewedTogether(t *testing.T) {
+	for _, apart := range []time.Duration{0, 3 * time.Millisecond} {
+		t.Run(fmt.Sprint(apart), func(t *testing.T) {
+			bubble(t, func(t *testing.T, fc *fakeCluster) {
+				f := fc.withRoles()
+				c := fc.client("n1", "n2", "n3")
+				defer c.Close()
+				const n, minute = 1200, 60
+				all := crowd(t, c, n, 9*time.Second, apart)
+				time.Sleep(9 * time.Second)
+				before := f.renewals
+				oneBefore, manyBefore := fc.renewRequests()
+				for range minute {
+					time.Sleep(time.Second)
+					for _, s := range all {
+						if left := s.ValidFor(); left < 5050*time.Millisecond || left > 8100*time.Millisecond {
+							t.Fatalf("%s is valid for %v", s.ID(), left)
+						}
+					}
+				}
+				synctest.Wait()
+				one, many := fc.renewRequests()
+				requests, each := one-oneBefore+many-manyBefore, float64(f.renewals-before)/n
+				if requests > minute*5 {
+					t.Errorf("%d requests in a minute", requests)
+				}
+				if each < 20 || each > 25 {
+					t.Errorf("%.1f renewals of each in a minute, want 20, and a few more for having gone along", each)
+				}
+			}, "n1", "n2", "n3")
+		})
+	}
+}
+
+// A session alone is renewed in its own time, by a request for it.
+func TestASessionAloneIsRenewedAlone(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		fc.withRoles()
+		c := fc.client("n1")
+		defer c.Close()
+		mustSession(t, c, SessionConfig{TTL: 3 * time.Second})
+		begun := time.Now()
+		for n := 1; n <= 30; n++ {
+			for one, _ := fc.renewRequests(); one < n; one, _ = fc.renewRequests() {
+				time.Sleep(10 * time.Millisecond)
+			}
+			within(t, begun, 900*time.Millisecond, 1010*time.Millisecond)
+			begun = time.Now()
+		}
+		if one, many := fc.renewRequests(); one != 30 || many != 0 {
+			t.Errorf("%d requests for one, %d for many", one, many)
+		}
+	}, "n1")
+}
+
+// Each session counts from when the request was sent, by its own clock, however long
+// the answer takes.
+func TestRenewedTogetherCountsFromTheSending(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		f := fc.withRoles()
+		c := fc.client("n1")
+		defer c.Close()
+		all := crowd(t, c, 20, 9*time.Second, 0)
+		ahead := newClock()
+		ahead.jump(time.Hour)
+		all = append(all, mustSession(t, c, SessionConfig{TTL: 9 * time.Second, Clock: ahead.now}))
+		f.refuse = func(r *http.Request) error {
+			if len(renewed(r)) > 0 {
+				_ = pause(r.Context(), 1500*time.Millisecond)
+			}
+			return nil
+		}
+		time.Sleep(9 * time.Second)
+		least, most := time.Hour, time.Duration(0)
+		for range 3000 {
+			time.Sleep(10 * time.Millisecond)
+			for _, s := range all {
+				least, most = min(least, s.ValidFor()), max(most, s.ValidFor())
+			}
+		}
+		if most > 6600*time.Millisecond {
+			t.Errorf("valid for %v after an answer that took 1.5 s, want 8.1 s from its sending", most)
+		}
+		if least < 3500*time.Millisecond {
+			t.Errorf("valid for %v at least: the next renewal is due a third of the TTL after the sending of the last", least)
+		}
+		if _, many := fc.renewRequests(); many == 0 {
+			t.Error("they were not renewed together")
+		}
+	}, "n1")
+}
+
+// Of those that are renewed together only the one ends that the answer names as ended,
+// and only from the one that it names as parted is a role taken.
+func TestOnlyWhoIsNamedIsConcerned(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		f := fc.withRoles()
+		f.refuse = func(r *http.Request) error {
+			if strings.HasSuffix(r.URL.Path, "/watch") {
+				return fail(cluster.CodeInternal) // so that a renewal tells it
+			}
+			return nil
+		}
+		c := fc.client("n1")
+		defer c.Close()
+		all := crowd(t, c, 50, 9*time.Second, 0)
+		tenures := make([]*Leadership, len(all))
+		for i, s := range all {
+			var err error
+			if tenures[i], err = s.campaign(t.Context(), candidacy{Role: fmt.Sprint("r", i)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Second)
+		_ = f.end(all[7].ID(), "expired")
+		f.evict("r8")
+		select {
+		case <-all[7].Done():
+		case <-time.After(3 * time.Second): // its next renewal
+			t.Fatal("not told")
+		}
+		var told *cluster.Error
+		if err := all[7].Err(); !errors.Is(err, ErrSessionEnded) || !errors.As(err, &told) || !strings.Contains(err.Error(), all[7].ID()) {
+			t.Error(err)
+		}
+		<-tenures[8].Done()
+		if !errors.Is(tenures[8].Cause(), ErrRoleLost) {
+			t.Error(tenures[8].Cause())
+		}
+		_, err := all[8].campaign(t.Context(), candidacy{Role: "other"}) // the session goes on
+		if err != nil {
+			t.Error(err)
+		}
+		all[8].returned(t.Context(), "r8")
+		time.Sleep(time.Minute)
+		for i, s := range all {
+			if i == 7 {
+				continue
+			}
+			if s.Err() != nil || s.ValidFor() == 0 || (tenures[i].Cause() != nil) != (i == 8) {
+				t.Errorf("session %d: %v, valid for %v, tenure %v", i, s.Err(), s.ValidFor(), tenures[i].Cause())
+			}
+		}
+	}, "n1")
+}
+
+// A request for many that is answered as a whole with what is meant for one session
+// ends none, and one that leaves a session out has not renewed it.
+func TestAnAnswerForAllEndsNone(t *testing.T) {
+	for name, answer := range map[string]func(w http.ResponseWriter){
+		"ended":  func(w http.ResponseWriter) { problem(w, fail(cluster.CodeSessionEnded)) },
+		"fenced": func(w http.ResponseWriter) { problem(w, fail(cluster.CodeFenced)) },
+		"empty":  func(w http.ResponseWriter) { reply(w, apiv1.RenewedMany{}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, fc *fakeCluster) {
+				fc.withRoles()
+				n := fc.nodes["n1"]
+				usual := n.handle
+				n.handle = func(w http.ResponseWriter, r *http.Request) {
+					if strings.HasSuffix(r.URL.Path, "/renew") {
+						answer(w)
+						return
+					}
+					usual(w, r)
+				}
+				c := fc.client("n1")
+				defer c.Close()
+				all := crowd(t, c, 3, 3*time.Second, 0)
+				n.mustBeAskedForMany(t)
+				n.handle = usual
+				time.Sleep(500 * time.Millisecond)
+				for _, s := range all {
+					if left := s.ValidFor(); s.Err() != nil || left < time.Second {
+						t.Errorf("%v, valid for %v", s.Err(), left)
+					}
+				}
+			}, "n1")
+		})
+	}
+}
+
+func (n *fakeNode) mustBeAskedForMany(t *testing.T) {
+	t.Helper()
+	for range 400 {
+		if _, many := n.fc.renewRequests(); many > 0 {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatal("not asked")
+}
+
+// A request that hangs keeps nobody waiting who is not in it.
+func TestASlowRenewalKeepsNobodyWaiting(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		f := fc.withRoles()
+		c := fc.client("n1", "n2", "n3")
+		defer c.Close()
+		var stuck atomic.Value
+		stuck.Store("")
+		f.stall(func(id string) bool { return id == stuck.Load() })
+		all := crowd(t, c, 100, 9*time.Second, 30*time.Millisecond)
+		time.Sleep(9 * time.Second)
+		stuck.Store(all[0].ID())
+		time.Sleep(20 * time.Second)
+		lapsed := 0
+		for range 300 {
+			time.Sleep(100 * time.Millisecond)
+			n := 0
+			for _, s := range all {
+				if s.ValidFor() == 0 {
+					n++
+				}
+			}
+			lapsed = max(lapsed, n)
+		}
+		if lapsed < 1 || lapsed > 20 {
+			t.Errorf("%d of 100 sessions have lapsed at once, want those that go along with one, about a tenth", lapsed)
+		}
+	}, "n1", "n2", "n3")
+}
+
+// A session with a short TTL is renewed at its own time, and given up at its own time,
+// whatever becomes of those with longer ones.
+func TestAShortSessionIsNotHeldUpByLongOnes(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		f := fc.withRoles()
+		c := fc.client("n1", "n2", "n3")
+		defer c.Close()
+		long := map[string]bool{}
+		var stuck atomic.Bool
+		f.stall(func(id string) bool { return stuck.Load() && long[id] })
+		for _, ttl := range []time.Duration{1010 * time.Millisecond, 5 * time.Second, time.Minute} {
+			for range 5 {
+				long[mustSession(t, c, SessionConfig{TTL: ttl}).ID()] = true
+			}
+		}
+		short := mustSession(t, c, SessionConfig{TTL: 500 * time.Millisecond})
+		time.Sleep(5 * time.Second)
+		stuck.Store(true)
+		for range 6000 {
+			time.Sleep(10 * time.Millisecond)
+			if left := short.ValidFor(); left < 250*time.Millisecond {
+				t.Fatalf("valid for %v", left)
+			}
+		}
+	}, "n1", "n2", "n3")
+}
+
+// When no answer comes each tenure ends by itself, at its own time, and shuts its gate.
+func TestLateRenewalsShutEveryGate(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		fc.withRoles()
+		c := fc.client("n1", "n2")
+		defer c.Close()
+		clocks, gates := make([]*clock, 100), make([]Gate, 100)
+		all := make([]*Session, len(gates))
+		for i := range all {
+			clocks[i] = newClock()
+			all[i] = mustSession(t, c, SessionConfig{TTL: 9 * time.Second, Clock: clocks[i].now})
+			l, err := all[i].campaign(t.Context(), candidacy{Role: fmt.Sprint("r", i)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			gates[i].Follow(l)
+			time.Sleep(20 * time.Millisecond)
+		}
+		time.Sleep(20 * time.Second)
+		clocks[3].jump(8100 * time.Millisecond) // as if this one had been stopped
+		ends := make([]time.Time, len(all))
+		for i, s := range all {
+			if err := gates[i].Require(); (err != nil) != (i == 3) {
+				t.Fatalf("gate %d: %v", i, err)
+			}
+			ends[i] = time.Now().Add(s.ValidFor())
+		}
+		fc.hang("n1")
+		fc.hang("n2")
+		for range 820 {
+			for i := range gates {
+				if err := gates[i].Require(); (err == nil) != time.Now().Before(ends[i]) {
+					t.Fatalf("gate %d, %v after the end of its lease: %v", i, time.Since(ends[i]), err)
+				}
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}, "n1", "n2")
+}
+
+// What renews is there as long as there are sessions, and again when there are.
+func TestRenewalsEndWithTheLastSession(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		f := fc.withRoles()
+		c := fc.client("n1")
+		defer c.Close()
+		runs := func() bool {
+			synctest.Wait()
+			c.renewals.mu.Lock()
+			defer c.renewals.mu.Unlock()
+			return c.renewals.running
+		}
+		for range 3 {
+			if runs() {
+				t.Fatal("runs without a session")
+			}
+			a, b := mustSession(t, c, SessionConfig{}), mustSession(t, c, SessionConfig{})
+			time.Sleep(time.Minute)
+			if err := a.Close(t.Context()); err != nil || !runs() {
+				t.Fatalf("%v; runs: %v", err, runs())
+			}
+			var stuck atomic.Bool
+			f.stall(func(string) bool { stuck.Store(true); return true })
+			for !stuck.Load() {
+				time.Sleep(100 * time.Millisecond)
+			}
+			start := time.Now()
+			if err := b.Close(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if runs() {
+				t.Fatal("runs on")
+			}
+			within(t, start, 0, 10*time.Millisecond) // not for the answer to its renewal
+			f.refuse = nil
+		}
+	}, "n1")
+}
+
+// A session that is closed while it is renewed with others waits for none of them.
+func TestCloseDoesNotWaitForARenewal(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		f := fc.withRoles()
+		c := fc.client("n1")
+		defer c.Close()
+		all := crowd(t, c, 10, 9*time.Second, 0)
+		f.stall(func(string) bool { return true })
+		fc.nodes["n1"].mustBeAskedForMany(t)
+		start := time.Now()
+		if err := all[0].Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		within(t, start, 0, 10*time.Millisecond)
+	}, "n1")
+}
+
+// Where a request for many is refused each session is renewed by a request of its own.
+func TestRefusedTogether(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		f := fc.withRoles()
+		f.refuse = func(r *http.Request) error {
+			if r.URL.Path == apiv1.PathRenew {
+				return notFound()
+			}
+			return nil
+		}
+		c := fc.client("n1", "n2")
+		defer c.Close()
+		all := crowd(t, c, 50, 9*time.Second, 0)
+		for range 60 {
+			time.Sleep(time.Second)
+			for _, s := range all {
+				if s.ValidFor() < 3*time.Second {
+					t.Fatalf("%s is valid for %v", s.ID(), s.ValidFor())
+				}
+			}
+		}
+	}, "n1", "n2")
+}
+
+// However many sessions there are to renew alone, only so many requests are under way.
+func TestRenewalsAtOnceAreBounded(t *testing.T) {
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		f := fc.withRoles()
+		var mu sync.Mutex
+		flying, most := 0, 0
+		f.refuse = func(r *http.Request) error {
+			switch len(renewed(r)) {
+			case 0:
+				return nil
+			case 1:
+			default:
+				return notFound()
+			}
+			mu.Lock()
+			flying++
+			most = max(most, flying)
+			mu.Unlock()
+			time.Sleep(50 * time.Millisecond)
+			mu.Lock()
+			flying--
+			mu.Unlock()
+			return nil
+		}
+		c := fc.client("n1")
+		defer c.Close()
+		all := crowd(t, c, 4*renewAtOnce, 9*time.Second, 0)
+		time.Sleep(30 * time.Second)
+		for _, s := range all {
+			if s.ValidFor() < 3*time.Second {
+				t.Fatalf("%s is valid for %v", s.ID(), s.ValidFor())
+			}
+		}
+		if most != renewAtOnce {
+			t.Errorf("%d requests at the same time, want %d", most, renewAtOnce)
+		}
+	}, "n1")
+}
+
+// Who is renewed when, and with whom.
+func TestTogether(t *testing.T) {
+	now := time.Now()
+	names := map[*Session]string{}
+	at := func(name string, ttl, due time.Duration, last standing) *turn {
+		s := &Session{ttl: ttl}
+		names[s] = name
+		return &turn{s: s, due: now.Add(due), last: last}
+	}
+	const s, ms = time.Second, time.Millisecond
+	for name, tt := range map[string]struct {
+		most int
+		idle []*turn
+		want string
+	}{
+		"nobody is due":          {9, []*turn{at("a", 30*s, ms, 0), at("b", 30*s, ms, 0)}, ""},
+		"those nearly due":       {9, []*turn{at("a", 30*s, 0, 0), at("b", 30*s, s, 0), at("c", 30*s, s+ms, 0)}, "ab"},
+		"the most late first":    {9, []*turn{at("a", 30*s, -ms, 0), at("b", 30*s, -s, 0)}, "ba"},
+		"the shortest first":     {9, []*turn{at("a", 30*s, -s, 0), at("b", 31*s, -s, 0), at("c", 20*s, -ms, 0)}, "cab"},
+		"not with shorter ones":  {9, []*turn{at("a", 30*s, 0, 0), at("b", 29*s, ms, 0)}, "a"},
+		"not with far longer":    {9, []*turn{at("a", 30*s, 0, 0), at("b", 60*s, s, 0), at("c", 61*s, s, 0)}, "ab"},
+		"by standing":            {9, []*turn{at("a", 30*s, 0, healthy), at("b", 30*s, ms, failed), at("c", 30*s, ms, healthy), at("d", 30*s, 2*ms, alone)}, "ac"},
+		"the failed together":    {9, []*turn{at("a", 30*s, 0, failed), at("b", 30*s, ms, failed), at("c", 30*s, ms, healthy)}, "ab"},
+		"each alone":             {9, []*turn{at("a", 30*s, 0, alone), at("b", 30*s, 0, alone)}, "a b"},
+		"no more than there may": {2, []*turn{at("a", 30*s, -3, alone), at("b", 30*s, -2, alone), at("c", 30*s, -1, alone)}, "a b"},
+		"none":                   {0, []*turn{at("a", 30*s, 0, 0)}, ""},
+	} {
+		var got []string
+		for _, batch := range together(tt.idle, now, tt.most) {
+			line := ""
+			for _, x := range batch {
+				line += names[x.s]
+			}
+			got = append(got, line)
+		}
+		if strings.Join(got, " ") != tt.want {
+			t.Errorf("%s: %q, want %q", name, got, tt.want)
+		}
+	}
+	var many []*turn
+	for range 2500 {
+		many = append(many, at("x", 30*s, 0, 0))
+	}
+	batches := together(many, now, 9)
+	if len(batches) != 3 || len(batches[0]) != apiv1.MaxRenewals || len(batches[2]) != 500 {
+		t.Errorf("%d batches", len(batches))
+	}
+}
