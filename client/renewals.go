@@ -197,31 +197,28 @@ func (r *renewals) renew(ctx context.Context, batch []*turn) {
 	errs, last := r.c.renewEach(limit, ids)
 	again := make(map[*turn]time.Duration, len(batch))
 	var heeding sync.WaitGroup
+	defer heeding.Wait()
 	for i, t := range batch {
 		if errors.Is(errs[i], ErrFenced) {
-			heeding.Go(func() { r.back(last, map[*turn]time.Duration{t: t.s.heedTaken(ctx)}) })
+			heeding.Go(func() { r.back(0, last, map[*turn]time.Duration{t: t.s.heedTaken(ctx)}) })
 		} else {
 			again[t] = t.s.renewed(sent[i], errs[i])
 		}
 	}
-	r.back(last, again)
-	heeding.Wait()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.flying--
-	r.stir(time.Time{}) // others may have waited for that
+	r.back(1, last, again)
 }
 
-// back makes sessions due again, each after its time: all at once, so that they stay
-// together.
-func (r *renewals) back(last standing, after map[*turn]time.Duration) {
+// back makes sessions due again, each after its time, all at once, so that they stay
+// together. So many requests have ended.
+func (r *renewals) back(requests int, last standing, after map[*turn]time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.flying -= requests
 	now := time.Now()
 	for t, d := range after {
 		t.flying, t.last, t.due = false, last, now.Add(d)
-		r.stir(t.due)
 	}
+	r.stir(time.Time{})
 }
 
 // renewEach renews sessions in one request and gives for each why it was not. An error

@@ -82,6 +82,11 @@ func TestSessionsAreRenewedTogether(t *testing.T) {
 				c := fc.client("n1", "n2", "n3")
 				defer c.Close()
 				const n, minute = 1200, 60
+				var largest atomic.Int64
+				f.refuse = func(r *http.Request) error {
+					largest.Store(max(largest.Load(), int64(len(renewed(r)))))
+					return nil
+				}
 				all := crowd(t, c, n, 9*time.Second, apart)
 				time.Sleep(9 * time.Second)
 				before := f.renewals
@@ -99,6 +104,9 @@ func TestSessionsAreRenewedTogether(t *testing.T) {
 				requests, each := one-oneBefore+many-manyBefore, float64(f.renewals-before)/n
 				if requests > minute*5 {
 					t.Errorf("%d requests in a minute", requests)
+				}
+				if l := largest.Load(); l > apiv1.MaxRenewals || l < apiv1.MaxRenewals/20 {
+					t.Errorf("%d sessions in one request", l)
 				}
 				if each < 20 || each > 25 {
 					t.Errorf("%.1f renewals of each in a minute, want 20, and a few more for having gone along", each)
@@ -172,7 +180,7 @@ func TestOnlyWhoIsNamedIsConcerned(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		f.refuse = func(r *http.Request) error {
-			if strings.HasSuffix(r.URL.Path, "/watch") {
+			if r.Method == http.MethodGet && strings.HasPrefix(r.URL.Path, apiv1.PathRoles) {
 				return fail(cluster.CodeInternal) // so that a renewal tells it
 			}
 			return nil
@@ -199,7 +207,9 @@ func TestOnlyWhoIsNamedIsConcerned(t *testing.T) {
 		if err := all[7].Err(); !errors.Is(err, ErrSessionEnded) || !errors.As(err, &told) || !strings.Contains(err.Error(), all[7].ID()) {
 			t.Error(err)
 		}
+		start := time.Now()
 		<-tenures[8].Done()
+		within(t, start, 0, 10*time.Millisecond) // they are renewed together
 		if !errors.Is(tenures[8].Cause(), ErrRoleLost) {
 			t.Error(tenures[8].Cause())
 		}
@@ -385,19 +395,24 @@ func TestRenewalsEndWithTheLastSession(t *testing.T) {
 			if err := a.Close(t.Context()); err != nil || !runs() {
 				t.Fatalf("%v; runs: %v", err, runs())
 			}
-			var stuck atomic.Bool
-			f.stall(func(string) bool { stuck.Store(true); return true })
-			for !stuck.Load() {
+			var stuck atomic.Int64
+			f.refuse = func(r *http.Request) error {
+				if len(renewed(r)) > 0 {
+					stuck.Add(1)
+					<-r.Context().Done()
+					stuck.Add(-1)
+				}
+				return r.Context().Err()
+			}
+			for stuck.Load() == 0 {
 				time.Sleep(100 * time.Millisecond)
 			}
-			start := time.Now()
 			if err := b.Close(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if runs() {
-				t.Fatal("runs on")
+			if runs() || stuck.Load() != 0 {
+				t.Fatalf("runs: %v, %d requests go on", runs(), stuck.Load())
 			}
-			within(t, start, 0, 10*time.Millisecond) // not for the answer to its renewal
 			f.refuse = nil
 		}
 	}, "n1")
