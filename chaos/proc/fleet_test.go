@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -25,6 +26,7 @@ type fleet struct {
 	tokens   []uint64 // of roles, at first
 	vacated  atomic.Int64
 	watching atomic.Int64
+	stalls   stalls
 }
 
 // fleetSize is how many sessions TestFleet keeps: some, or as many as NORTHSTAR_FLEET
@@ -55,6 +57,7 @@ func TestFleet(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var watching sync.WaitGroup
 	t.Cleanup(func() { stop(); watching.Wait(); f.watchers.Close() })
+	watching.Go(func() { f.stalls.watch(ctx) })
 
 	began := time.Now()
 	f.each(len(f.sessions), func(i int) (err error) {
@@ -147,9 +150,15 @@ func (f *fleet) watch(ctx context.Context, i int) {
 	}
 }
 
-// idle lets time pass, and says what the nodes used meanwhile.
+// idle lets time pass, and says what the nodes used meanwhile, and this process, whose
+// sessions they are.
 func (f *fleet) idle(when string, d time.Duration) {
 	f.t.Helper()
+	own := func() time.Duration {
+		var u syscall.Rusage
+		_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u) // fails of a bad argument only
+		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
 	use := func() (all []Usage) {
 		for _, n := range f.cluster.Nodes {
 			u, _ := n.Usage() // nothing of one that was killed
@@ -157,8 +166,9 @@ func (f *fleet) idle(when string, d time.Duration) {
 		}
 		return all
 	}
-	before := use()
+	before, ownBefore := use(), own()
 	<-time.After(d)
+	f.t.Logf("%s, the sessions' process: %.0f %% of a core; %s", when, 100*float64(own()-ownBefore)/float64(d), &f.stalls)
 	for i, u := range use() {
 		f.t.Logf("%s, %s: %.0f %% of a core, %d MB", when, f.cluster.Nodes[i].ID, 100*float64(u.CPU-before[i].CPU)/float64(d), u.RSS>>20)
 	}

@@ -370,6 +370,7 @@ func TestExitCodes(t *testing.T) {
 		"failed":           {noRetry, "kv put app/config v", exitFailed},
 		"not found":        {nil, "kv get nothing", exitFailed},
 		"condition":        {cluster.Errorf(cluster.CodeConditionFailed, "x"), "kv put app/config v --if-revision 3", exitFailed},
+		"fenced":           {cluster.Errorf(cluster.CodeFenced, "token 3"), "kv put app/config v --fence job=2", exitFailed},
 		"no leader":        {cluster.Errorf(cluster.CodeNoLeader, "none"), "kv get app/config", exitNoLeader},
 		"unauthenticated":  {cluster.Errorf(cluster.CodeUnauthenticated, "no token"), "kv get app/config", exitRefused},
 		"forbidden":        {cluster.Errorf(cluster.CodeForbidden, "observer"), "members demote n4", exitRefused},
