@@ -43,6 +43,7 @@ type PeerStatus struct {
 	MatchIndex  uint64        // highest log index known to be on its disk
 	LagEntries  uint64        // behind this node's last log index; 0 when not leading
 	Dead        bool          // refused for good, or refuses this node for good
+	NoTransfer  string        // why this leader must not hand leadership to it in this term; "" when it may
 }
 
 // MemberAdd asks for a new member. It starts as a non-voter.

@@ -25,7 +25,8 @@ type instance struct {
 	watchdog *transferWatchdog
 	deposed  atomic.Uint64 // the term that this node must not lead in, whatever the library says; 0: none
 
-	transfers map[cluster.NodeID]*transferAttempt // the last to each peer; belongs to who holds Node.changing
+	transferMu sync.Mutex
+	transfers  map[cluster.NodeID]*transferAttempt // the last to each peer
 }
 
 // openInstance starts Raft. Whatever the library panics with while it starts,

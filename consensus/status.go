@@ -81,7 +81,11 @@ func (n *Node) Peers() []cluster.PeerStatus {
 	var peers []cluster.PeerStatus
 	for _, s := range st.Servers {
 		if s.ID != st.NodeID {
-			peers = append(peers, n.peerStatus(st, s.ID))
+			p := n.peerStatus(st, s.ID)
+			if st.Role == cluster.Leader {
+				p.NoTransfer = inst.stuckTransfer(s.ID, st.Term)
+			}
+			peers = append(peers, p)
 		}
 	}
 	return peers

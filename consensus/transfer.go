@@ -97,15 +97,16 @@ func (a *transferAttempt) answer(err error) {
 	notify(a.news)
 }
 
-// stuckIn says whether this attempt may still be inside the library in term. A
-// second one for the same peer would then hang there, and its flag with it.
+// stuckIn says whether this attempt was given up in term, and may still be inside
+// the library. A second one for the same peer would then hang there, and its flag
+// with it.
 func (a *transferAttempt) stuckIn(term uint64) bool {
 	if a == nil || a.term != term {
 		return false
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return !a.reached
+	return a.revoked && !a.reached
 }
 
 // giveUp makes sure that the target is not told from now on; it says whether it
@@ -164,7 +165,9 @@ func (n *Node) transferHolding(ctx context.Context, inst *instance, h cluster.Ha
 	}
 	n.lease.revokeTerm(term)
 	attempt := &transferAttempt{target: h.To, term: term, news: make(chan struct{}, 1)}
+	inst.transferMu.Lock()
 	inst.transfers[h.To] = attempt
+	inst.transferMu.Unlock()
 	inst.trans.transfer.Store(attempt)
 	// The future is dropped: its nil means only that leadership was lost, and
 	// after a shutdown it is never answered.
@@ -210,11 +213,22 @@ func (n *Node) probeFlag(inst *instance, term uint64) {
 	}
 }
 
+// stuckTransfer says why no transfer to target may begin in term; "" when none is
+// stuck. Another peer may be the target.
+func (inst *instance) stuckTransfer(target cluster.NodeID, term uint64) string {
+	inst.transferMu.Lock()
+	defer inst.transferMu.Unlock()
+	if !inst.transfers[target].stuckIn(term) {
+		return ""
+	}
+	return "a transfer to node " + string(target) + " was given up in this term before it was told: not again in this term"
+}
+
 // transferRisk says why a transfer to target could get stuck in the library; ""
 // when it should not. It waits for a peer that lags, and does not always stop.
 func (n *Node) transferRisk(inst *instance, target cluster.NodeID, term uint64) string {
-	if inst.transfers[target].stuckIn(term) {
-		return "a transfer to node " + string(target) + " was given up in this term before it was told: not again in this term"
+	if why := inst.stuckTransfer(target, term); why != "" {
+		return why
 	}
 	if !n.inContact(target) {
 		return "node " + string(target) + " is not in contact"

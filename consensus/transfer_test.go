@@ -76,6 +76,11 @@ func TestTransferToLaggingPeer(t *testing.T) {
 	leader, target := c.lagging(1)
 	refusedTransfer(t, leader, target.id, "could not be brought up to date")
 	refusedTransfer(t, leader, target.id, "not again in this term")
+	for _, p := range leader.Peers() { // so that another is chosen
+		if (p.NoTransfer != "") != (p.ID == target.id) {
+			t.Errorf("node %s: %q", p.ID, p.NoTransfer)
+		}
+	}
 }
 
 func TestTransferToFarLaggingPeer(t *testing.T) {

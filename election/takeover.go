@@ -20,6 +20,7 @@ type Peer struct {
 	Healthy     bool
 	Reasons     []string // why not
 	LagEntries  uint64
+	NoTransfer  string    // why leadership cannot be handed to it; "": it can
 	FitSince    time.Time // since when it has been fit without a break; zero: it is not
 	Disk        cluster.DiskState
 	DiskKnown   bool // Disk is a recent word of that node
@@ -45,6 +46,8 @@ func (p Peer) Fit() (ok bool, reason string) {
 		return false, "it says that it may not lead"
 	case p.DiskKnown && (p.Disk.Stalled || p.Disk.ReadOnly):
 		return false, "its disk is stalled or full"
+	case p.NoTransfer != "":
+		return false, p.NoTransfer
 	case p.LagEntries > CaughtUp:
 		return false, fmt.Sprintf("%d entries behind", p.LagEntries)
 	}

@@ -19,7 +19,8 @@ const (
 	// fullDiskLook is how often a leader looks whether its disk is full: until it has
 	// handed over, nobody's writes are taken.
 	fullDiskLook = 100 * time.Millisecond
-	// fullDiskEvery is how often a leader without disk space tries to hand over.
+	// fullDiskEvery is how often a leader without disk space tries to hand over to
+	// the same node.
 	fullDiskEvery = 5 * time.Second
 )
 
@@ -33,6 +34,7 @@ func (c *Controller) Lead(ctx context.Context, term uint64) {
 	defer full.Stop()
 	fitSince := map[cluster.NodeID]time.Time{}
 	slowSince, fullTried := time.Time{}, time.Time{}
+	var fullTo cluster.NodeID // tried then
 	for {
 		select {
 		case <-tick.C:
@@ -51,8 +53,8 @@ func (c *Controller) Lead(ctx context.Context, term uint64) {
 		}
 		own.SlowSince = slowSince
 		if to, why := election.FullDisk(in, own.DiskState); to != "" {
-			if in.Now.Sub(fullTried) >= fullDiskEvery {
-				fullTried = in.Now
+			if to != fullTo || in.Now.Sub(fullTried) >= fullDiskEvery {
+				fullTried, fullTo = in.Now, to
 				_ = c.move(ctx, term, cluster.Handover{To: to, Trigger: election.TriggerDiskStall, Reason: why}) // tried again
 			}
 		} else if to, why := election.TakeOver(in); to != "" {
@@ -88,7 +90,7 @@ func (c *Controller) leading(fitSince map[cluster.NodeID]time.Time) (election.Le
 	}
 	for _, ps := range c.deps.Consensus.Peers() {
 		sv, _ := cluster.FindServer(st.Servers, ps.ID)
-		p := election.Peer{Healthy: ps.Healthy, Reasons: ps.Reasons, LagEntries: ps.LagEntries, IsVoter: sv.Suffrage == cluster.Voter}
+		p := election.Peer{Healthy: ps.Healthy, Reasons: ps.Reasons, LagEntries: ps.LagEntries, NoTransfer: ps.NoTransfer, IsVoter: sv.Suffrage == cluster.Voter}
 		member, known := view.Member(ps.ID)
 		if !known {
 			continue

@@ -189,9 +189,21 @@ func TestFullDiskHandsOver(t *testing.T) {
 		if got := w.moveTargets(); len(got) != 2 {
 			t.Errorf("tried %d times in six seconds", len(got))
 		}
-		w.edit(func() { w.status.Disk.ReadOnly = false; w.peers[1] = cluster.PeerStatus{ID: "n3", Healthy: true} })
-		time.Sleep(7 * time.Second) // no cooldown is left behind
+		w.edit(func() {
+			w.peers = []cluster.PeerStatus{{ID: "n1", Healthy: true}, {ID: "n3", Healthy: true, NoTransfer: "given up"}}
+		})
+		time.Sleep(fullDiskLook)
+		if got := w.moveTargets(); len(got) != 2 {
+			t.Errorf("moved to %v, which was given up", got)
+		}
+		w.edit(func() { w.peers[0].NoTransfer, w.peers[1].NoTransfer = "given up", "" })
+		time.Sleep(fullDiskLook)
 		if got := w.moveTargets(); len(got) != 3 || got[2] != "n3" {
+			t.Errorf("moved to %v after the first was given up", got)
+		}
+		w.edit(func() { w.status.Disk.ReadOnly = false })
+		time.Sleep(7 * time.Second) // no cooldown is left behind
+		if got := w.moveTargets(); len(got) != 4 || got[3] != "n3" {
 			t.Errorf("moved to %v", got)
 		}
 	})

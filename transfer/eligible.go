@@ -56,6 +56,8 @@ func judge(id cluster.NodeID, st cluster.NodeStatus, peers []cluster.PeerStatus,
 		return refuse("nothing is known of node %s", id)
 	case !peers[peer].Healthy:
 		return refuse("node %s is not healthy: %s", id, strings.Join(peers[peer].Reasons, "; "))
+	case peers[peer].NoTransfer != "":
+		return refuse("%s", peers[peer].NoTransfer)
 	}
 	return c
 }

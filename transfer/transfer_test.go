@@ -139,6 +139,10 @@ func TestTo(t *testing.T) {
 		{name: "not healthy", target: "n2", change: func(f *fake) {
 			f.peers[0] = cluster.PeerStatus{ID: "n2", Reasons: []string{"silent for 3s"}}
 		}, code: cluster.CodeTransferFailed, status: 409, detail: "silent for 3s"},
+		{name: "the best was given up in this term", change: func(f *fake) { f.peers[0].NoTransfer = "given up" }, leader: "n3", reached: true},
+		{name: "given up in this term", target: "n2", change: func(f *fake) {
+			f.peers[0].NoTransfer = "given up"
+		}, code: cluster.CodeTransferFailed, status: 409, detail: "given up"},
 		{name: "nobody can", change: func(f *fake) { f.peers = nil }, code: cluster.CodeTransferFailed, status: 409, detail: "no node can take over"},
 		{name: "not the leader", target: "n2", change: func(f *fake) { f.lead("n3") }, code: cluster.CodeNoLeader, status: 503},
 		{name: "lags for ever", target: "n2", change: func(f *fake) { f.peers[0].LagEntries = 1e6 }, code: cluster.CodeTransferFailed, status: 409, detail: "1000000 entries behind"},
