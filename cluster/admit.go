@@ -23,8 +23,11 @@ const (
 // and again before each vote.
 type Admission struct {
 	Refusal Refusal // "": may exchange Raft messages
-	Reason  string  // for people, when refused
+	Reason  string  // for people, when refused or Outdated
 	Votes   bool    // may exchange votes and pre-votes
+	// Outdated says that the peer knows its own record better than this node does:
+	// what it sends as leader is taken, until this node has caught up.
+	Outdated bool
 	// Vouch says that the peer has no cluster ID, but its data directory is on
 	// this node's roster: it may adopt this node's cluster ID. Of a node without
 	// one it says that the two have met while both could still bootstrap, or after
@@ -41,6 +44,9 @@ func (a Admission) OK() bool { return a.Refusal == "" }
 type Record struct {
 	Incarnation string `json:"incarnation"` // "" when never recorded, or re-admitted
 	Removed     bool   `json:"removed,omitempty"`
+	// AsOf is the index of the log as of which this is known; 0 in a roster, which
+	// has one for all.
+	AsOf uint64 `json:"-"`
 }
 
 // Roster holds the members' records as of one index of the log.
@@ -80,10 +86,19 @@ func Admit(self, peer Peer, rec Record) Admission {
 	case p.RecoveryID != s.RecoveryID:
 		return refuse(RefusedRecovery, "node %s is of recovery %s and this node of recovery %s of the same generation %d: two recoveries were done apart", peer.NodeID, p.RecoveryID, s.RecoveryID, s.Number)
 	}
-	if a := admitRecorded(peer, rec); !a.OK() {
-		return a
+	a := admitRecorded(peer, rec)
+	if a.OK() {
+		return Admission{Votes: true}
 	}
-	return Admission{Votes: true}
+	// Its data directory came on record after the last that this node knows: while
+	// this node was away it was taken out, and in again. Both are of one history, as
+	// cluster and generation are the same. As leader it must be followed, or this
+	// node would never hear of that; it was elected by nodes that have it on record.
+	// No votes: these depend on records alone.
+	if peer.Recorded > rec.AsOf {
+		return Admission{Outdated: true, Reason: fmt.Sprintf("node %s is on record with data directory %s as of entry %d, and this node's record of it is as of %d", peer.NodeID, peer.Incarnation, peer.Recorded, rec.AsOf)}
+	}
+	return a
 }
 
 func admitWithoutID(self, peer Peer, rec Record) Admission {

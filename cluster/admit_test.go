@@ -22,6 +22,12 @@ func TestAdmit(t *testing.T) {
 		return p
 	}
 	started := at(blank, StartBootstrapped)
+	recorded := func(p Peer, index uint64) Peer {
+		p.Recorded = index
+		return p
+	}
+	known := Record{Incarnation: "i2", AsOf: 7}
+	removed := Record{Incarnation: "i2", Removed: true, AsOf: 7}
 	tests := []struct {
 		name       string
 		self, peer Peer
@@ -29,6 +35,7 @@ func TestAdmit(t *testing.T) {
 		want       Refusal
 		votes      bool
 		vouch      bool
+		outdated   bool
 	}{
 		{name: "same cluster", self: self, peer: peer("n2", "C", "i2"), votes: true},
 		{name: "same cluster, recorded", self: self, peer: peer("n2", "C", "i2"), rec: Record{Incarnation: "i2"}, votes: true},
@@ -53,16 +60,27 @@ func TestAdmit(t *testing.T) {
 		{name: "met, wiped and bootstrapped anew", self: started, peer: at(peer("n2", "", "i3"), StartBootstrapped), rec: Record{Incarnation: "i2"}, want: RefusedIncarnation},
 		{name: "self waits", self: at(blank, StartWaits), peer: at(peer("n2", "", "i2"), StartBootstrapped)},
 		{name: "both without ID, one joins", self: withBootstrap(blank, "x"), peer: peer("n2", "", "i2")},
+		{name: "wiped and taken in again since", self: self, peer: recorded(peer("n2", "C", "i3"), 8), rec: known, outdated: true},
+		{name: "removed and added again since", self: self, peer: recorded(peer("n2", "C", "i3"), 8), rec: removed, outdated: true},
+		{name: "taken in again, this node knows as much", self: self, peer: recorded(peer("n2", "C", "i3"), 7), rec: known, want: RefusedIncarnation},
+		{name: "its old data directory, replaced since", self: self, peer: recorded(peer("n2", "C", "i1"), 6), rec: known, want: RefusedIncarnation},
+		{name: "on record until it was removed", self: self, peer: recorded(peer("n2", "C", "i2"), 6), rec: removed, want: RefusedRemoved},
+		{name: "of an older version, which says nothing of its record", self: self, peer: peer("n2", "C", "i3"), rec: Record{Incarnation: "i2"}, want: RefusedIncarnation},
+		{name: "on record on both sides", self: self, peer: recorded(peer("n2", "C", "i2"), 8), rec: known, votes: true},
+		{name: "taken in again by a foreign cluster", self: self, peer: recorded(peer("n2", "D", "i3"), 8), rec: known, want: RefusedCluster},
+		{name: "taken in again before a recovery", self: withGeneration(self, 2, "r"), peer: recorded(peer("n2", "C", "i3"), 8), rec: known, want: RefusedGeneration},
+		{name: "taken in again after another recovery", self: withGeneration(self, 2, "a"), peer: recorded(withGeneration(peer("n2", "C", "i3"), 2, "b"), 8), rec: known, want: RefusedRecovery},
+		{name: "without ID no record of its own counts", self: self, peer: recorded(peer("n2", "", "i3"), 8), rec: known, want: RefusedIncarnation},
 		{name: "rival bootstraps", self: withBootstrap(blank, "x"), peer: withBootstrap(peer("n2", "", "i2"), "y"), want: RefusedBootstrap},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got := Admit(tt.self, tt.peer, tt.rec)
-			if got.Refusal != tt.want || got.Votes != tt.votes || got.Vouch != tt.vouch {
-				t.Fatalf("got %+v, want refusal %q, votes %v, vouch %v", got, tt.want, tt.votes, tt.vouch)
+			if got.Refusal != tt.want || got.Votes != tt.votes || got.Vouch != tt.vouch || got.Outdated != tt.outdated {
+				t.Fatalf("got %+v, want refusal %q, votes %v, vouch %v, outdated %v", got, tt.want, tt.votes, tt.vouch, tt.outdated)
 			}
-			if got.OK() != (tt.want == "") || (got.Reason == "") != got.OK() {
-				t.Fatalf("a refusal must say why: %+v", got)
+			if got.OK() != (tt.want == "") || (got.Reason == "") != (got.OK() && !got.Outdated) {
+				t.Fatalf("it must say why: %+v", got)
 			}
 		})
 	}

@@ -103,6 +103,10 @@ type Peer struct {
 	Zone        string `json:"zone,omitempty"`
 	Bootstrap   string `json:"bootstrap,omitempty"` // digest of cluster-name and initial-cluster; "" when it has none
 	Start       Start  `json:"start,omitempty"`
+	// Recorded is an index of the log as of which the node has itself on record
+	// with this data directory, by what it has applied; 0 when it has not. A node
+	// whose disk was wiped has not before an operator has had it taken in.
+	Recorded uint64 `json:"recorded,omitempty"`
 	// Roster is what the node knows of the members' data directories. It is not
 	// in its hello: a node without a cluster ID is told it with the verdict. Of one
 	// that has none itself it is whom it started with.

@@ -273,12 +273,22 @@ func (n *Node) LocalPeer() cluster.Peer {
 	} else if ident.Bootstrap != "" {
 		p.Roster = metRoster(ident.Met)
 	}
-	p.Reads = state.CommandVersion
+	p.Reads, p.Recorded = state.CommandVersion, recorded(n.View(), ident.Identity)
 	p.Bootstrap, p.Start = n.digest, ident.start()
 	if ident.Bootstrap != "" {
 		p.Bootstrap = ident.Bootstrap // its configuration may have been taken out since
 	}
 	return p
+}
+
+// recorded is the index as of which the state names self's data directory, 0 when
+// it does not. A restore that is not committed changes neither: it keeps the
+// members, and the index that they are as of.
+func recorded(v *state.View, self cluster.Identity) uint64 {
+	if v.Record(self.NodeID) != (cluster.Record{Incarnation: self.Incarnation}) {
+		return 0
+	}
+	return v.AppliedIndex()
 }
 
 // Record is what this node knows of a member, for admission. The roster on disk
@@ -293,6 +303,7 @@ func (n *Node) Record(id cluster.NodeID) cluster.Record {
 	if rec == (cluster.Record{}) {
 		rec.Incarnation = ident.Met[id]
 	}
+	rec.AsOf = max(v.AppliedIndex(), ident.RosterIndex)
 	return rec
 }
 
@@ -308,7 +319,7 @@ func metRoster(met map[cluster.NodeID]string) *cluster.Roster {
 // when there is none on record and both have bootstrapped. The transport calls it
 // before it judges a hello.
 func (n *Node) Meet(p cluster.Peer) error {
-	if n.Record(p.NodeID) != (cluster.Record{}) || !cluster.Meets(n.LocalPeer(), p) || !n.startedWith(p.NodeID) {
+	if rec := n.Record(p.NodeID); rec.Incarnation != "" || rec.Removed || !cluster.Meets(n.LocalPeer(), p) || !n.startedWith(p.NodeID) {
 		return nil
 	}
 	return n.ident.meet(map[cluster.NodeID]string{p.NodeID: p.Incarnation})

@@ -62,3 +62,57 @@ func TestHelloAcrossARecovery(t *testing.T) {
 		t.Errorf("before there is a generation: hellos of %v", got)
 	}
 }
+
+// What a node says of its own record: the index as of which the state names its
+// data directory, and nothing of one that was wiped, or removed.
+func TestRecorded(t *testing.T) {
+	s := state.New(state.Options{})
+	self := cluster.Identity{NodeID: "n1", Incarnation: "i1"}
+	none, first := "", "i1"
+	for i, tt := range []struct {
+		what string
+		cmd  state.Command
+		want uint64
+	}{
+		{"another member", state.Command{Kind: state.KindMember, Member: &cluster.Member{ID: "n2", Incarnation: "i1"}}, 0},
+		{"added, and not seen yet", state.Command{Kind: state.KindMember, Member: &cluster.Member{ID: "n1"}}, 0},
+		{"seen", state.Command{Kind: state.KindMemberPatch, MemberPatch: &state.MemberPatch{ID: "n1", Incarnation: &first}}, 3},
+		{"re-admitted, and not seen yet", state.Command{Kind: state.KindMemberPatch, MemberPatch: &state.MemberPatch{ID: "n1", Incarnation: &none}}, 0},
+		{"seen again", state.Command{Kind: state.KindMemberPatch, MemberPatch: &state.MemberPatch{ID: "n1", Incarnation: &first}}, 5},
+		{"removed", state.Command{Kind: state.KindMemberRemove, MemberRemove: &state.MemberRemove{ID: "n1"}}, 0},
+		{"added with another data directory", state.Command{Kind: state.KindMember, Member: &cluster.Member{ID: "n1", Incarnation: "i2"}}, 0},
+	} {
+		if r := s.Apply(uint64(i+1), 1, []state.Command{tt.cmd}); r[0].Err != nil {
+			t.Fatal(tt.what, r[0].Err)
+		}
+		if got := recorded(s.View(), self); got != tt.want {
+			t.Errorf("%s: recorded as of %d, want %d", tt.what, got, tt.want)
+		}
+	}
+}
+
+// The record of a member is as of what it is taken from: the roster on disk, until
+// the state has caught up with it.
+func TestRecordAsOf(t *testing.T) {
+	n := &Node{state: state.New(state.Options{}), ident: &identity{}}
+	n.ident.cur.Store(&identityFile{
+		RosterIndex: 2, Roster: map[cluster.NodeID]cluster.Record{"n2": {Incarnation: "of the roster"}},
+		Met: map[cluster.NodeID]string{"n3": "met"},
+	})
+	want := func(id cluster.NodeID, rec cluster.Record) {
+		t.Helper()
+		if got := n.Record(id); got != rec {
+			t.Errorf("%s: %+v, want %+v", id, got, rec)
+		}
+	}
+	want("n2", cluster.Record{Incarnation: "of the roster", AsOf: 2})
+	for i := range uint64(3) {
+		n.state.Apply(i+1, 1, []state.Command{{Kind: state.KindMember, Member: &cluster.Member{ID: "n2", Incarnation: "of the state"}}})
+		if i == 0 {
+			want("n2", cluster.Record{Incarnation: "of the roster", AsOf: 2})
+		}
+	}
+	want("n2", cluster.Record{Incarnation: "of the state", AsOf: 3})
+	want("n3", cluster.Record{Incarnation: "met", AsOf: 3})
+	want("n4", cluster.Record{AsOf: 3})
+}

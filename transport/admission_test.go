@@ -44,6 +44,68 @@ func TestRefusedNodesReachNobody(t *testing.T) {
 	}
 }
 
+// A node that was wiped and taken in again while this one was away leads it by
+// what it says of its own record. Votes are exchanged once this node has caught up.
+func TestLeaderThatWasReadmitted(t *testing.T) {
+	for name, old := range map[string]cluster.Record{
+		"wiped":   {Incarnation: "inc-n2", AsOf: 100},
+		"removed": {Incarnation: "inc-n2", Removed: true, AsOf: 100},
+	} {
+		t.Run(name, func(t *testing.T) {
+			again := newEnd(t, "n2", as(func(p *cluster.Peer) { p.Incarnation, p.Recorded = "new", 100 }))
+			behind := newEnd(t, "n1")
+			behind.leader.Store(cluster.NodeID("n2"))
+			behind.remember("n2", old)
+			got, asked := behind.bind(), again.bind()
+			if _, err := again.append(behind, nil); err == nil {
+				t.Error("it is believed although this node knows as much")
+			}
+			again.set(func(p *cluster.Peer) { p.Recorded = 101 })
+
+			if r, err := again.append(behind, nil); err != nil || !r.Success {
+				t.Errorf("its entries: %+v, %v", r, err)
+			}
+			if r, err := again.heartbeat(behind); err != nil || !r.Success {
+				t.Errorf("its heartbeat: %+v, %v", r, err)
+			}
+			if r, err := again.install(behind, 500, nil); err != nil || !r.Success {
+				t.Errorf("its snapshot: %+v, %v", r, err)
+			}
+			if n := reached(got); n != 3 {
+				t.Errorf("%d messages reached raft, want 3", n)
+			}
+			if v, err := again.vote(behind, 99); err != nil || v.Granted || v.Term != 5 {
+				t.Errorf("its vote: %+v, %v; want a refusal in term 5", v, err)
+			}
+			if v, err := again.preVote(behind, 99); err != nil || v.Granted || v.Term != 5 {
+				t.Errorf("its pre-vote: %+v, %v; want a refusal in term 5", v, err)
+			}
+			if err := again.timeoutNow(behind); !errors.As(err, new(*NotToldError)) {
+				t.Errorf("its TimeoutNow: %v", err)
+			}
+			if n := behind.rejected("vote/outdated") + behind.rejected("prevote/outdated") + behind.rejected("timeout_now/no_votes"); n != 3 {
+				t.Errorf("%d were counted: %v", n, behind.rejects)
+			}
+			if _, err := behind.vote(again, 99); !errors.Is(err, errNoVotes) {
+				t.Errorf("it was asked for its vote: %v", err)
+			}
+			if _, err := behind.preVote(again, 99); !errors.Is(err, errNoVotes) {
+				t.Errorf("it was asked for its pre-vote: %v", err)
+			}
+			if n := reached(got) + reached(asked); n != 0 {
+				t.Errorf("%d more messages reached raft", n)
+			}
+
+			behind.remember("n2", cluster.Record{Incarnation: "new", AsOf: 101})
+			for _, pair := range [][2]*end{{again, behind}, {behind, again}} {
+				if v, err := pair[0].vote(pair[1], 99); err != nil || !v.Granted {
+					t.Errorf("caught up: %s asks %s for its vote: %+v, %v", pair[0].id, pair[1].id, v, err)
+				}
+			}
+		})
+	}
+}
+
 // A node that was admitted and is refused since then, on the same connection.
 func TestAdmissionIsJudgedAtEachMessage(t *testing.T) {
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")

@@ -91,7 +91,7 @@ func (r *Raft) askVote(m Message, target raft.ServerAddress, do func(*inner) err
 		return r.fail(start, err)
 	}
 	if !a.Votes {
-		return r.fail(start, fmt.Errorf("%w with node %s: %s", errNoVotes, m.To, noVotes))
+		return r.fail(start, fmt.Errorf("%w with node %s: %s", errNoVotes, m.To, voteless(a)))
 	}
 	err = r.call(m, start, do)
 	if connectionDied(err) {

@@ -86,6 +86,10 @@ func (r *Raft) handle(p *peer, rpc raft.RPC) {
 		m.refuse("no_cluster_id", fmt.Errorf("node %s has no cluster ID and cannot lead this node, which has one or has not started with it", p.id))
 		return
 	}
+	if _, told := rpc.Command.(*raft.TimeoutNowRequest); told && !a.Votes {
+		m.refuse("no_votes", fmt.Errorf("%w: no votes are exchanged with node %s: %s", errNotTold, p.id, voteless(a)))
+		return
+	}
 	m.dispatch()
 }
 

@@ -83,8 +83,13 @@ var (
 	errNoSpace  = errors.New("this node is short of disk space")
 )
 
-// noVotes is why two nodes that do not refuse one another exchange no votes.
-const noVotes = "one of the two has no cluster ID, or they have not started together"
+// voteless says why two nodes that do not refuse one another exchange no votes.
+func voteless(a cluster.Admission) string {
+	if a.Outdated {
+		return a.Reason
+	}
+	return "one of the two has no cluster ID, or they have not started together"
+}
 
 func newRaft(t *Transport) *Raft {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -200,10 +205,11 @@ func (r *Raft) mayLead(to cluster.NodeID, target raft.ServerAddress) error {
 	if err != nil {
 		return err
 	}
-	if a, err := p.learn(string(target)); err != nil || a.Votes {
+	a, err := p.learn(string(target))
+	if err != nil || a.Votes {
 		return err
 	}
-	return fmt.Errorf("no entries for node %s: %s", to, noVotes)
+	return fmt.Errorf("no entries for node %s: %s", to, voteless(a))
 }
 
 // record keeps what an answer shows. of is what was known of the peer's data

@@ -83,8 +83,10 @@ func (m incoming) refuseVote(b ballot, a cluster.Admission, now time.Time) (kind
 		return "rate", "asks too often"
 	case !a.OK():
 		return string(a.Refusal), a.Reason
+	case a.Outdated:
+		return "outdated", "no votes are exchanged: " + voteless(a)
 	case !a.Votes:
-		return "no_cluster_id", "no votes are exchanged: " + noVotes
+		return "no_cluster_id", "no votes are exchanged: " + voteless(a)
 	case !m.r.t.cfg.Gate.MayVote():
 		return "lease", "a lease may be running that this node has forgotten"
 	case b.pre:
