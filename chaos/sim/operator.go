@@ -46,12 +46,11 @@ type operator struct {
 
 	mu     sync.Mutex
 	gone   []bool // by member: being removed and added again
-	times  []int  // by member: it was removed so often
 	closed bool   // nothing new is begun
 }
 
 func (w *World) newOperator() *operator {
-	return &operator{w: w, remote: w.newRemote("operator"), gone: make([]bool, len(w.members)), times: make([]int, len(w.members))}
+	return &operator{w: w, remote: w.newRemote("operator"), gone: make([]bool, len(w.members))}
 }
 
 // operate starts an operator's fault.
@@ -71,16 +70,7 @@ func (o *operator) operate(f Fault) (undo func()) {
 		})
 	case Demote:
 		o.later(func() { o.took(f, o.suffrage(f.A, nonVoter)) })
-		before := o.removals(f.A)
-		return func() {
-			o.later(func() {
-				// One that was added again meanwhile has nothing yet: made a voter by order, it can
-				// leave a cluster without a quorum that could elect.
-				if o.removals(f.A) == before {
-					_ = o.suffrage(f.A, voter)
-				}
-			})
-		}
+		return func() { o.later(func() { _ = o.suffrage(f.A, voter) }) }
 	case Drain:
 		o.later(func() { o.took(f, o.drain(a, "drain")) })
 		return func() { o.later(func() { _ = o.drain(a, "undrain") }) }
@@ -195,14 +185,7 @@ func (o *operator) claim(i int) bool {
 		return false
 	}
 	o.gone[i] = true
-	o.times[i]++
 	return true
-}
-
-func (o *operator) removals(i int) int {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.times[i]
 }
 
 func (o *operator) release(i int) {
