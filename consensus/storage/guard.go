@@ -77,6 +77,7 @@ type Guarded struct {
 
 	readOnly  atomic.Bool
 	spaceTurn chan struct{} // capacity 1: who holds it may move the reserve
+	releases  atomic.Uint64 // how often the reserve was given up
 
 	progress atomic.Uint64 // bytes of snapshots written and read
 
@@ -277,8 +278,9 @@ func (g *Guarded) write(op string, f func() error) error {
 	if err := g.Err(); err != nil {
 		return err
 	}
+	before := g.releases.Load()
 	err := g.timed(op, f)
-	if err != nil && isNoSpace(err) && g.releaseFor(op) {
+	if err != nil && isNoSpace(err) && g.releaseFor(op, before) {
 		err = g.timed(op, f)
 	}
 	return err

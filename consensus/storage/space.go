@@ -64,10 +64,15 @@ func (g *Guarded) CheckSpace() {
 	g.setReadOnly(v.readOnly, free)
 }
 
-// releaseFor gives up the reserve for an operation that found the disk full.
-func (g *Guarded) releaseFor(op string) bool {
+// releaseFor gives up the reserve for an operation that found the disk full, unless
+// another that found it so has since this one began, at so many releases before.
+// True: it may be tried again.
+func (g *Guarded) releaseFor(op string, before uint64) bool {
 	g.spaceTurn <- struct{}{}
 	defer func() { <-g.spaceTurn }()
+	if g.releases.Load() != before {
+		return true
+	}
 	size, held := g.storage.Reserve()
 	if size == 0 || !held {
 		return false
@@ -77,6 +82,7 @@ func (g *Guarded) releaseFor(op string) bool {
 		g.logger.Error("cannot release the disk reserve", "error", err)
 		return false
 	}
+	g.releases.Add(1)
 	g.logger.Warn("disk full: reserve released", "operation", op, "reserve_bytes", size)
 	return true
 }

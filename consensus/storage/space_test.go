@@ -87,6 +87,36 @@ func TestJudgeSpace(t *testing.T) {
 	}
 }
 
+// Two operations find the disk full at once. One gives up the reserve, and both
+// have its space.
+func TestReserveIsForAllWhoFoundTheDiskFull(t *testing.T) {
+	m := newMemStorage()
+	m.size, m.held = 100, true
+	g, _ := guardOver(m)
+	full := func(tries *int, meanwhile func()) func() error {
+		return func() error {
+			if *tries++; *tries > 1 {
+				return nil
+			}
+			meanwhile()
+			return syscall.ENOSPC
+		}
+	}
+	var saves, appends int
+	err := g.write(OpAppend, full(&appends, func() {
+		if err := g.write(OpSave, full(&saves, func() {})); err != nil {
+			t.Errorf("the one that gave it up: %v", err)
+		}
+	}))
+	if err != nil || appends != 2 || saves != 2 {
+		t.Errorf("the other: %v after %d tries", err, appends)
+	}
+	late := 0
+	if err := g.write(OpAppend, full(&late, func() {})); !errors.Is(err, syscall.ENOSPC) || late != 1 {
+		t.Errorf("once the reserve is gone: %v after %d tries", err, late)
+	}
+}
+
 // TestFullDisk walks through a disk that fills up and empties again.
 func TestFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
