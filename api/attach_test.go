@@ -1,8 +1,10 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -105,6 +107,37 @@ func TestAttachedHolderIsReplacedAtOnce(t *testing.T) {
 			t.Fatalf("%+v", last)
 		}
 		into[apiv1.SessionEnded](t, n.do("DELETE", "/v1/sessions/"+b, ""))
+	}
+}
+
+// A client that hangs up before it has heard anything has been attached all the same:
+// its session ends with the connection, and not only after its TTL.
+func TestAttachThatIsHungUpAtOnce(t *testing.T) {
+	leader, follower := attachedPair(t)
+	for _, n := range []*node{leader, follower} {
+		id := n.sessionOf(60_000)
+		asked, proven := make(chan struct{}, 1), make(chan struct{})
+		leader.fake.set(func() {
+			leader.fake.barrier = func(ctx context.Context) error { asked <- struct{}{}; <-proven; return ctx.Err() }
+		})
+		ctx, hangUp := context.WithCancel(t.Context())
+		r := httptest.NewRequest("GET", "http://127.0.0.1/v1/sessions/"+id+"/attach", nil).WithContext(ctx)
+		r.RemoteAddr = "127.0.0.1:1"
+		w, over := httptest.NewRecorder(), make(chan struct{})
+		go func() {
+			defer close(over)
+			n.ServeHTTP(w, r)
+		}()
+		select {
+		case <-asked:
+		case <-over:
+			t.Fatalf("answered %d %s", w.Code, w.Body)
+		}
+		hangUp()
+		leader.fake.set(func() { leader.fake.barrier = nil })
+		close(proven)
+		<-over
+		eventually(t, func() bool { return !leader.lives(id) })
 	}
 }
 

@@ -81,7 +81,9 @@ func (h *attachments) add(c *call, grace time.Duration, passive bool) *attachmen
 }
 
 // open renews the session for the first time, which shows that it lives, and has
-// it renewed from then on. Without a leader it waits as other requests do.
+// it renewed from then on. Without a leader it waits as other requests do. A client
+// that hangs up meanwhile does not break that off: should the leader have taken the
+// connection for one that stands, it is to be told that it has ended.
 func (h *attachments) open(ctx context.Context, a *attachment) error {
 	hold := holding{s: h.s}
 	for {
@@ -90,7 +92,7 @@ func (h *attachments) open(ctx context.Context, a *attachment) error {
 		}
 		hold.v = h.s.leader.known()
 		began := time.Now()
-		kept, err := h.keep(ctx, []*attachment{a})
+		kept, err := h.keep(context.WithoutCancel(ctx), []*attachment{a})
 		switch {
 		case err == nil && a.holds && kept.parted[a.Session].Role != "":
 			return partedError(kept.parted[a.Session])
