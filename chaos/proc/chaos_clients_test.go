@@ -33,7 +33,7 @@ type chaosClients struct {
 	watchers  []*chaosWatcher
 	watching  sync.WaitGroup
 	roles     tenures
-	operator  *chaosOperator
+	operators []*chaosOperator
 	holders   *chaosHolders
 }
 
@@ -70,7 +70,7 @@ func (s *suite) startClients() *chaosClients {
 		c.watching.Go(func() { c.watch(w, follow) })
 	}
 	c.startCampaigners()
-	c.startOperator()
+	c.startOperators()
 	c.startHolders()
 	return c
 }

@@ -21,16 +21,42 @@ type chaosOperator struct {
 	c     *chaosClients
 	rand  *rand.Rand
 	name  string
+	hasty bool // makes calls that are refused, with hardly a pause
 	calls []check.Call
 }
 
-func (c *chaosClients) startOperator() {
-	c.operator = &chaosOperator{c: c, rand: rand.New(rand.NewPCG(c.s.seed, uint64(3000+c.s.key))), name: fmt.Sprintf("chaos %d", c.s.key)}
-	c.working.Go(func() {
-		for !c.over(time.Duration(c.operator.rand.IntN(500)) * time.Millisecond) {
-			c.operator.call()
+const (
+	hastyOperators = 2
+	hastyCalls     = 50 // of each for each fault: the audit log must keep those of a segment
+)
+
+// startOperators starts one that makes calls of all kinds, and hasty ones: a node brings
+// the records of refused calls to the log by itself, and a leader that dies right
+// between taking some and saying so is rare.
+func (c *chaosClients) startOperators() {
+	first := c.s.key
+	for i := range 1 + hastyOperators {
+		o := &chaosOperator{c: c, rand: rand.New(rand.NewPCG(c.s.seed, uint64(3000+1000*i+first))), name: fmt.Sprintf("chaos %d %d", first, i), hasty: i > 0}
+		c.operators = append(c.operators, o)
+		longest := 500
+		if o.hasty {
+			longest = 40
 		}
-	})
+		c.working.Go(func() {
+			for !c.over(time.Duration(o.rand.IntN(longest)) * time.Millisecond) {
+				if !o.hasty || len(o.calls) < hastyCalls*(c.s.fault()-first+1) {
+					o.call()
+				}
+			}
+		})
+	}
+}
+
+// fault is the number of the present one.
+func (s *suite) fault() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.key
 }
 
 // call makes one call at any node.
@@ -40,7 +66,11 @@ func (o *chaosOperator) call() {
 	reason := fmt.Sprintf("%s-%d", o.name, len(o.calls))
 	method, path := http.MethodPost, apiv1.PathTransfer
 	body := map[string]any{"reason": reason, "target_leader_id": target.ID}
-	switch o.rand.IntN(8) {
+	kind := o.rand.IntN(8)
+	if o.hasty {
+		kind = 7
+	}
+	switch kind {
 	case 0: // leadership moves
 	case 1, 2: // it would
 		body["dry_run"] = true

@@ -215,7 +215,9 @@ func (s *suite) check(c *chaosClients) {
 		violations = append(violations, check.Watched(&w.watch, ops)...)
 	}
 	violations = append(violations, check.Holders(c.roles.tenures, c.roles.writes)...)
-	violations = append(violations, c.operator.check()...)
+	for _, o := range c.operators {
+		violations = append(violations, o.check()...)
+	}
 	violations = append(violations, c.holders.check()...)
 	for _, v := range violations {
 		s.violated(v)
