@@ -156,6 +156,7 @@ func TestTokensGrow(t *testing.T) {
 	if third := b.campaign(e); third.Token != ahead+1 {
 		t.Errorf("token %d after %d", third.Token, ahead)
 	}
+	do(t, `DELETE FROM northstar_roles WHERE role = $1`, role(t)) // should the test run again
 }
 
 // A connection waits for what it writes to be on disk, whatever the server's default.
@@ -191,5 +192,83 @@ func TestTableIsMadeOnce(t *testing.T) {
 			})
 		}
 		all.Wait()
+	}
+}
+
+// A follower goes on waiting until its own role is given back, and tries again at
+// once when it is, and when its lock is free: the first try may come in between.
+func TestWhatWakesAFollower(t *testing.T) {
+	t.Parallel()
+	idle := func(c *Config) { c.TTL = time.Minute } // so that no session ends meanwhile
+	e, conn := connected(t, "a", idle)
+	next, waiting := connected(t, "b", idle)
+	other, third := connected(t, "c", func(c *Config) { idle(c); c.Role = role(t) + ".other" })
+	hears := func(what string, want bool) {
+		t.Helper()
+		limit := patience
+		if !want {
+			limit = 300 * time.Millisecond
+		}
+		began := time.Now()
+		if err := next.await(t.Context(), waiting, limit); err != nil {
+			t.Fatal(err)
+		}
+		if woken := time.Since(began) < limit; woken != want {
+			t.Errorf("%s: woken %v", what, woken)
+		}
+	}
+	l, err := e.follow(t.Context(), conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs, err := other.follow(t.Context(), third)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := third.Exec(t.Context(), other.sql.release, other.cfg.Role, []string{theirs.session}, causeResigned); err != nil {
+		t.Fatal(err)
+	}
+	hears("another role is given back, this one has a holder", false)
+	if _, err := conn.Exec(t.Context(), e.sql.release, e.cfg.Role, []string{l.session}, causeResigned); err != nil {
+		t.Fatal(err)
+	}
+	hears("it is given back", true)
+	var seen sighting
+	if locked, err := next.try(t.Context(), waiting, &seen); locked || err != nil {
+		t.Fatalf("%v, %v", locked, err)
+	}
+	if _, err := conn.Exec(t.Context(), e.sql.unlock, e.cfg.Role, e.cfg.LockKey); err != nil {
+		t.Fatal(err)
+	}
+	hears("its lock is free", true)
+	if locked, err := next.try(t.Context(), waiting, &seen); !locked || err != nil {
+		t.Fatalf("%v, %v", locked, err)
+	}
+}
+
+// An observer is told, and need not look at the row for that.
+func TestObserverIsTold(t *testing.T) {
+	t.Parallel()
+	b := &book{t: t}
+	seldom := candidate(t, "observer", func(c *Config) { c.BackoffMin, c.BackoffMax = patience, patience })
+	began := time.Now()
+	changes := 0
+	for h, err := range seldom.Observe(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch changes++; changes {
+		case 1: // nobody holds it, and the observer listens
+			l := b.campaign(candidate(t, "a", nil))
+			defer func() { _ = l.Resign(t.Context()) }()
+		case 2:
+			if h.Name != "a" {
+				t.Errorf("%+v", h)
+			}
+			if took := time.Since(began); took > patience/2 {
+				t.Errorf("told after %v", took)
+			}
+			return
+		}
 	}
 }

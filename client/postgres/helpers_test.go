@@ -144,6 +144,25 @@ func (b *book) campaign(e *Elector) *client.Leadership {
 	return l
 }
 
+// later campaigns in the background. The channel is closed without a tenure when there
+// is none, which fails the test.
+func (b *book) later(e *Elector) <-chan *client.Leadership {
+	elected := make(chan *client.Leadership, 1)
+	go func() {
+		defer close(elected)
+		ctx, cancel := context.WithTimeout(b.t.Context(), patience)
+		defer cancel()
+		l, err := e.Campaign(ctx)
+		if err != nil {
+			b.t.Error(err)
+			return
+		}
+		b.enter(l)
+		elected <- l
+	}()
+	return elected
+}
+
 // done waits for the end of a tenure.
 func done(t *testing.T, l *client.Leadership, cause error) {
 	t.Helper()

@@ -65,7 +65,6 @@ SELECT epoch, acquired_at, {notify} FROM t`),
 		beat: in(`UPDATE {table} SET beat = beat + 1, last_heartbeat = clock_timestamp()
 WHERE role = $1 AND session = $2 AND EXISTS (
   SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND pid = pg_backend_pid() AND objsubid = 1
-  AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
   AND (classid::bigint << 32 | objid::bigint) = $3)`),
 		release: in(`WITH t AS (
   UPDATE {table} SET session = '', holder = '', value = '', cause = $3, beat = beat + 1 WHERE role = $1 AND session = ANY($2) RETURNING *)
