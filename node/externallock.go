@@ -79,11 +79,11 @@ func (x *externalLock) lead(ctx context.Context, term uint64) {
 		case <-l.Done():
 			x.event(term, "this leader has lost the external lock and serves no writes", map[string]any{"cause": l.Cause().Error()})
 		case <-ctx.Done():
-			l.End(client.ErrResigned) // the gate is shut before the lock is given back
 		}
 	}
 	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveLock)
 	defer cancel()
+	// This shuts the gate before it gives the lock back.
 	if err := e.Close(leave); err != nil {
 		x.log.Warn("the next leader has to wait for the external lock", "error", err)
 	}

@@ -1,11 +1,16 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/jackc/pgx/v5"
 
 	"northstar/chaos/pg"
 )
@@ -28,11 +33,31 @@ func lockServer(t *testing.T) *pg.Server {
 	return s
 }
 
+func connect(t *testing.T, s *pg.Server) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), s.DSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
 // A leader serves writes only while it holds the lock: not when somebody else does,
-// nor when it cannot know. Reads go on. Leadership that moves takes the lock along.
+// nor when it cannot know. Reads go on. It tries again, even when it was refused.
+// Leadership that moves takes the lock along.
 func TestExternalLock(t *testing.T) {
 	s := lockServer(t)
-	nodes := newCluster(t, 3, func(_ int, c *Config) { c.Failover.ExternalLock = s.DSN() })
+	server := func(sql string) {
+		t.Helper()
+		conn := connect(t, s)
+		defer conn.Close(context.Background())
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	server(`CREATE ROLE locker SUPERUSER LOGIN`)
+	dsn := strings.Replace(s.DSN(), "postgres@", "locker@", 1)
+	nodes := newCluster(t, 3, func(_ int, c *Config) { c.Failover.ExternalLock = dsn })
 	for _, n := range nodes {
 		n.start()
 	}
@@ -67,12 +92,15 @@ func TestExternalLock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := other.Campaign(t.Context()); err != nil {
+	soon, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err := other.Campaign(soon); err != nil {
 		t.Errorf("another cluster has a lock of its own: %v", err)
 	}
 	if err := other.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
+	server(`ALTER ROLE locker NOLOGIN`)
 	if err := s.Down(); err != nil {
 		t.Fatal(err)
 	}
@@ -86,15 +114,65 @@ func TestExternalLock(t *testing.T) {
 	if err := s.Up(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	eventually(t, time.Minute, "it is refused", func() bool { return strings.Contains(first.log.String(), "not permitted to log in") })
+	server(`ALTER ROLE locker LOGIN`)
 	serves(first)
 	old := leader(t, nodes)
 	want(t, plain, http.MethodPost, "http://"+old.httpAddr+"/admin/transfer", `{"reason":"test"}`, http.StatusOK, `"success":true`)
 	serves(leader(t, nodes))
 }
 
+// A refusal is not asked for again at once, and holds up no end of a reign.
+func TestExternalLockRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var said lockedBuffer
+		x := &externalLock{log: hclog.New(&hclog.LoggerOptions{Output: &said})}
+		ctx, cancel := context.WithTimeout(t.Context(), 3*lockAgain/2)
+		defer cancel()
+		for _, want := range []time.Duration{lockAgain, lockAgain / 2, 0} {
+			began := time.Now()
+			x.wait(ctx, errors.New("refused"))
+			if took := time.Since(began); took != want {
+				t.Errorf("it waits %v, want %v", took, want)
+			}
+		}
+		if strings.Count(said.String(), "trying again") != 2 {
+			t.Errorf("the end of a reign is no refusal: %s", said.String())
+		}
+	})
+}
+
+// The lock outlasts an election, however short those are.
+func TestExternalLockTTL(t *testing.T) {
+	s := lockServer(t)
+	conn := connect(t, s)
+	defer conn.Close(context.Background())
+	cfg := prepare(t, "n1", nil).cfg
+	cfg.Failover.ExternalLock = s.DSN()
+	for timeout, want := range map[time.Duration]int{time.Second: 4000, 100 * time.Millisecond: 2000} {
+		cfg.Election.TimeoutMax = timeout
+		e, err := newExternalElector(&cfg, timeout.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := e.Campaign(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var ttl int
+		var holder string
+		err = conn.QueryRow(t.Context(), `SELECT ttl_ms, holder FROM northstar_roles WHERE role = 'northstar.leader.' || $1`, timeout.String()).Scan(&ttl, &holder)
+		if err != nil || ttl != want || holder != "n1" {
+			t.Errorf("%v: %d ms, of %s, %v, want %d ms", timeout, ttl, holder, err, want)
+		}
+		if err := e.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestExternalLockIsChecked(t *testing.T) {
 	cfg := prepare(t, "n1", nil).cfg
-	for url, problem := range map[string]string{"postgres://host/db": "", "mysql://x": "begins with postgres://", "postgres://user:hunter2@host:port/db": "DSN"} {
+	for url, problem := range map[string]string{"postgres://host/db": "", "postgresql://host/db": "", "mysql://x": "begins with postgres://", "host=db": "begins with postgres://", "postgres://user:hunter2@host:port/db": "DSN"} {
 		cfg.Failover.ExternalLock = url
 		err := cfg.Validate(time.Now())
 		said := err != nil && strings.Contains(err.Error(), keyExternalLock)

@@ -173,7 +173,7 @@ func (e *Elector) Campaign(ctx context.Context) (*client.Leadership, error) {
 		if ctx.Err() != nil || refused(err) {
 			return nil, e.failed(errors.Join(err, context.Cause(ctx)))
 		}
-		if pause(ctx, min(e.backoff()<<min(n, 10), againMost)) != nil {
+		if pause(ctx, e.again(n)) != nil {
 			return nil, e.failed(errors.Join(err, context.Cause(ctx)))
 		}
 	}
@@ -316,6 +316,9 @@ func refused(err error) bool {
 func (e *Elector) backoff() time.Duration {
 	return e.cfg.BackoffMin + mathrand.N(e.cfg.BackoffMax-e.cfg.BackoffMin+1)
 }
+
+// again is the time until the next connection after n that failed, and one more.
+func (e *Elector) again(n int) time.Duration { return min(e.backoff()<<min(n, 10), againMost) }
 
 func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)

@@ -256,7 +256,7 @@ func TestRolesAreApart(t *testing.T) {
 		t.Errorf("lock %d", got)
 	}
 	b := &book{t: t}
-	first := b.campaign(candidate(t, "a", nil))
+	first := b.campaign(candidate(t, "a", func(c *Config) { c.TTL = time.Minute }))
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if _, err := candidate(t, "b", func(c *Config) { c.Table = "apart" }).Campaign(ctx); err != nil || first.Cause() != nil {

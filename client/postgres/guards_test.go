@@ -159,14 +159,15 @@ func TestTokensGrow(t *testing.T) {
 	do(t, `DELETE FROM northstar_roles WHERE role = $1`, role(t)) // should the test run again
 }
 
-// A connection waits for what it writes to be on disk, whatever the server's default.
+// A connection waits for what it writes to be on disk, whatever the server's default,
+// and for standbys where that says so.
 func TestCommitsAreSynchronous(t *testing.T) {
 	t.Parallel()
-	for _, setting := range []string{"off", "local"} {
+	for setting, want := range map[string]string{"off": "on", "local": "on", "remote_apply": "remote_apply"} {
 		_, conn := connected(t, "a", func(c *Config) { c.DSN += "&options=-csynchronous_commit%3D" + setting })
 		var got string
-		if err := conn.QueryRow(t.Context(), `SELECT current_setting('synchronous_commit')`).Scan(&got); err != nil || got != "on" {
-			t.Errorf("%s: %q, %v", setting, got, err)
+		if err := conn.QueryRow(t.Context(), `SELECT current_setting('synchronous_commit')`).Scan(&got); err != nil || got != want {
+			t.Errorf("%s: %q, %v, want %q", setting, got, err, want)
 		}
 	}
 }

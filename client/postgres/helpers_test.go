@@ -248,6 +248,13 @@ func (p *proxy) silent() bool {
 	return p.cut
 }
 
+// connections is how many there were.
+func (p *proxy) connections() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.all) / 2
+}
+
 // set cuts the network, or lets new connections through again.
 func (p *proxy) set(cut bool) {
 	p.mu.Lock()

@@ -83,7 +83,7 @@ func (e *Elector) Observe(ctx context.Context) iter.Seq2[client.Holder, error] {
 			if stopped {
 				return
 			}
-			if ctx.Err() != nil || refused(err) || pause(ctx, min(e.backoff()<<min(n, 10), againMost)) != nil {
+			if ctx.Err() != nil || refused(err) || pause(ctx, e.again(n)) != nil {
 				yield(client.Holder{}, fmt.Errorf("observe role %s: %w", e.cfg.Role, errors.Join(err, context.Cause(ctx))))
 				return
 			}

@@ -1,0 +1,147 @@
+package postgres
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"northstar/client"
+)
+
+// A candidate knows which of its sessions the row may still name, and of no others.
+func TestSuspects(t *testing.T) {
+	t.Parallel()
+	p := newProxy(t)
+	e, conn := connected(t, "a", func(c *Config) { c.DSN = p.dsn() })
+	knows := func(what string, want ...string) {
+		t.Helper()
+		if got := e.stale; len(got) != len(want) || len(got) == 1 && got[0] != want[0] {
+			t.Errorf("%s: %q, want %q", what, got, want)
+		}
+	}
+	e.suspect("x")
+	e.suspect("y")
+	e.cleared("x")
+	knows("one is cleared", "y")
+	if err := e.clear(t.Context(), conn); err != nil {
+		t.Fatal(err)
+	}
+	knows("the row is")
+	l := (&book{t: t}).campaign(e)
+	knows("elected", l.Session)
+	if err := l.Resign(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	knows("given back")
+	if n := p.connections(); n != 2 {
+		t.Errorf("%d connections, want this test's and the tenure's", n)
+	}
+}
+
+// A follower that tries seldom keeps its connection from one try to the next.
+func TestIdleFollowerKeepsItsConnection(t *testing.T) {
+	t.Parallel()
+	e, conn := connected(t, "a", func(c *Config) { c.BackoffMin, c.BackoffMax = 3*shortTTL, 3*shortTTL })
+	if err := e.await(t.Context(), conn, e.backoff()); err != nil {
+		t.Error(err)
+	}
+}
+
+// Whoever leaves after its session was lost gives back what that held: nobody waits.
+func TestLeavingGivesLostSessionsBack(t *testing.T) {
+	t.Parallel()
+	for how, leave := range map[string]func(*Elector, *client.Leadership) error{
+		"resign": func(_ *Elector, l *client.Leadership) error { return l.Resign(t.Context()) },
+		"close":  func(e *Elector, _ *client.Leadership) error { return e.Close(t.Context()) },
+	} {
+		long := func(c *Config) { c.Role, c.LockKey, c.TTL = role(t)+"."+how, 0, time.Hour }
+		b := &book{t: t}
+		e := candidate(t, "a", long)
+		l := b.campaign(e)
+		do(t, killSession, e.cfg.LockKey)
+		done(t, l, client.ErrRoleLost)
+		if err := leave(e, l); err != nil {
+			t.Errorf("%s: %v", how, err)
+		}
+		b.campaign(candidate(t, "b", long))
+	}
+}
+
+// Close takes no longer than its context, whatever the network does.
+func TestCloseEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	p := newProxy(t)
+	e := candidate(t, "a", func(c *Config) { c.DSN, c.TTL = p.dsn(), time.Hour })
+	l := (&book{t: t}).campaign(e)
+	p.set(true)
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	began := time.Now()
+	if err := e.Close(over); err == nil {
+		t.Error("it says that the role was given back")
+	}
+	if took := time.Since(began); took >= leaveLimit {
+		t.Errorf("it took %v", took)
+	}
+	done(t, l, client.ErrResigned)
+	p.set(false)
+}
+
+// Connections that fail are tried again after a while that doubles, up to a limit.
+func TestFailingConnectionsAreNotHurried(t *testing.T) {
+	t.Parallel()
+	const backoff, tries = 20 * time.Millisecond, 6
+	for name, try := range map[string]func(context.Context, *Elector){
+		"campaign": func(ctx context.Context, e *Elector) { _, _ = e.Campaign(ctx) },
+		"observe": func(ctx context.Context, e *Elector) {
+			for range e.Observe(ctx) {
+			}
+		},
+	} {
+		starting, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer starting.Close()
+		e, err := New(Config{DSN: "postgres://" + starting.Addr().String() + "/x?sslmode=disable", Role: "r", BackoffMin: backoff, BackoffMax: backoff})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ended := make(chan struct{})
+		go func() { defer close(ended); try(ctx, e) }()
+		began := time.Now()
+		for range tries {
+			c, err := starting.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			refuse(t, c)
+		}
+		took := time.Since(began)
+		cancel()
+		<-ended
+		if least := (1<<(tries-1) - 1) * backoff; took < least || ctx.Err() == context.DeadlineExceeded {
+			t.Errorf("%s: %d tries in %v, want %v at least", name, tries, took, least)
+		}
+		for n, want := range map[int]time.Duration{0: backoff, 3: 8 * backoff, 1000: againMost} {
+			if got := e.again(n); got != want {
+				t.Errorf("after %d failures: %v, want %v", n, got, want)
+			}
+		}
+	}
+}
+
+// refuse answers a client as a server does that is not up yet.
+func refuse(t *testing.T, c net.Conn) {
+	t.Helper()
+	defer c.Close()
+	if _, err := c.Read(make([]byte, 1024)); err != nil {
+		t.Fatal(err)
+	}
+	const fields = "SFATAL\x00VFATAL\x00C57P03\x00Mnot yet\x00\x00"
+	if _, err := c.Write(append([]byte{'E', 0, 0, 0, byte(4 + len(fields))}, fields...)); err != nil {
+		t.Fatal(err)
+	}
+}
