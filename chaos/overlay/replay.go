@@ -14,7 +14,8 @@ import "path/filepath"
 // What would draw from it a number of times that depends on what the process
 // did before, as with caches that are made at their first use, gets the same
 // number every time instead: the seeds of maps, and where a range over one
-// begins. Contexts end their children, and HTTP servers their connections, in the
+// begins. A select has its timers draw their places among those of one instant in
+// the order in which it looks at its cases, not of their channels' addresses. Contexts end their children, and HTTP servers their connections, in the
 // order of their making, not of a map of pointers, as the addresses differ from
 // process to process. No time but
 // the bubble's own counts: not for the starvation of a mutex, nor to preempt a
@@ -41,6 +42,14 @@ func Replay(goroot string) Set {
 			File: "runtime/select.go",
 			Old:  "cheaprandn(uint32(norder + 1))",
 			New:  "bubbleRandn(uint32(norder + 1))",
+		}, {
+			File: "runtime/select.go",
+			Old:  "\t// pass 2 - enqueue on all chans\n",
+			New:  blockTimers + "\t// pass 2 - enqueue on all chans\n",
+		}, {
+			File: "runtime/select.go",
+			Old:  "\t\tif c.timer != nil {\n\t\t\tblockTimerChan(c)\n\t\t}\n",
+			New:  "",
 		}, {
 			File: "runtime/time.go",
 			Old:  "\t\t\tt.rand = cheaprand()\n",
@@ -141,6 +150,15 @@ func drawRand() uint64 {
 	}
 	return bubbleRand()
 }
+
+`
+
+// blockTimers is what a select does with its timers before it waits.
+const blockTimers = `	for _, casei := range pollorder {
+		if c := scases[casei].c; c.timer != nil {
+			blockTimerChan(c)
+		}
+	}
 
 `
 
