@@ -30,6 +30,7 @@ func TestSimBarredNodeHasTheNewestLog(t *testing.T) {
 		{name: "two of five", nodes: 5, barred: []cluster.NodeID{"n2", "n3"}, behind: []int{3, 4}, cut: time.Second, waits: true},
 		{name: "one of five", nodes: 5, barred: []cluster.NodeID{"n2"}, behind: []int{2, 3, 4}, cut: 100 * time.Millisecond},
 	} {
+		newer := 0 // worlds in which the barred node holds the newest entry
 		for seed := range uint64(4) {
 			cfg := DefaultConfig(seed, tt.nodes)
 			cfg.Length, cfg.Clients, cfg.Think, cfg.Remotes, cfg.Watchers, cfg.Campaigners = 15*time.Second, 3, Spell{0, 5 * time.Millisecond}, 0, 0, 0
@@ -69,9 +70,13 @@ func TestSimBarredNodeHasTheNewestLog(t *testing.T) {
 			if took < from || took > from+time.Second {
 				t.Errorf("%s, seed %d: a leader after %v, want one within 1 s of %v", tt.name, seed, took, from)
 			}
-			if newest := after.logs[tt.barred[0]]; !tt.waits && tt.order == 0 && newest.compare(after.logs[after.leader]) <= 0 {
-				t.Errorf("%s, seed %d: the barred node does not hold the newest entry", tt.name, seed)
+			if after.logs[tt.barred[0]].compare(after.logs[after.leader]) > 0 {
+				newer++
 			}
+		}
+		// Whether a write is on its way at the blow hangs on the schedule.
+		if !tt.waits && tt.order == 0 && newer == 0 {
+			t.Errorf("%s: in no world does the barred node hold the newest entry", tt.name)
 		}
 	}
 }
