@@ -114,6 +114,9 @@ type Bound struct {
 	// Settle makes durable what waits. Nothing that Raft answers may leave this node
 	// before; an error says that it must not. It blocks for a disk write.
 	Settle func() error
+	// Barred says that this node must not stand, by nobody's order: its log may end
+	// with a configuration that is not about its data directory. Optional.
+	Barred func() bool
 }
 
 // Hooks are told what happens, for metrics and events. A nil one is left out.

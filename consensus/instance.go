@@ -23,6 +23,7 @@ type instance struct {
 	kick     chan struct{} // capacity 1: something about role, term or leader changed
 	verify   chan struct{} // capacity 1: send heartbeats now
 	watchdog *transferWatchdog
+	barred   atomic.Bool   // it must not stand: see behindAdmission
 	deposed  atomic.Uint64 // the term that this node must not lead in, whatever the library says; 0: none
 
 	transferMu sync.Mutex
@@ -58,6 +59,14 @@ func (n *Node) openInstance(rebuilt bool) (inst *instance, err error) {
 		// back to it would show readers the past.
 		conf.NoSnapshotRestoreOnStart = snaps.newestIndex() <= n.fsm.applied.Load()
 	}
+	last, err := n.store.Log().LastIndex()
+	if err != nil {
+		return nil, err
+	}
+	if n.behindAdmission(max(last, snaps.newestIndex())) {
+		inst.barred.Store(true)
+		conf.HeartbeatTimeout, conf.ElectionTimeout = never, never
+	}
 	disk, started := n.newInstanceStore(inst.trans)
 	inst.disk = disk
 	inst.raft, err = raft.NewRaft(conf, n.fsm, inst.disk, inst.disk, snaps, inst.trans)
@@ -74,6 +83,33 @@ func (n *Node) openInstance(rebuilt bool) (inst *instance, err error) {
 	return inst, nil
 }
 
+// never is the election timeout of a node that must not stand.
+const never = 365 * 24 * time.Hour
+
+// behindAdmission says that this data directory was taken into a running cluster,
+// and that its log, which ends with the entry last, does not reach yet to where it
+// was. The configurations in it may be of another data directory that had this
+// node's ID. By one in which that was the only voter this node would elect itself,
+// alone: records are asked between nodes.
+func (n *Node) behindAdmission(last uint64) bool {
+	f := n.ident.get()
+	return f.Waits && (f.Roster[f.NodeID] != cluster.Record{Incarnation: f.Incarnation} || last < f.RosterIndex)
+}
+
+// unbar lets a node stand once its log reaches its own admission.
+func (n *Node) unbar(inst *instance) {
+	if !inst.barred.Load() || n.behindAdmission(inst.raft.LastIndex()) {
+		return
+	}
+	conf := inst.raft.ReloadableConfig()
+	conf.HeartbeatTimeout, conf.ElectionTimeout = n.cfg.TimeoutMin, n.cfg.TimeoutMin
+	if err := inst.raft.ReloadConfig(conf); err != nil {
+		n.log.Error("cannot take part in elections", "error", err)
+		return
+	}
+	inst.barred.Store(false)
+}
+
 // bound is what the transport may ask of inst.
 func (n *Node) bound(inst *instance) Bound {
 	return Bound{
@@ -88,6 +124,7 @@ func (n *Node) bound(inst *instance) Bound {
 		RestoreProgress: func() uint64 { return n.fsm.progress.Load() + n.store.Progress() },
 		Voting:          inst.disk.voting,
 		Settle:          inst.disk.settle,
+		Barred:          inst.barred.Load,
 	}
 }
 

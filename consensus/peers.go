@@ -362,9 +362,11 @@ func (n *Node) Stalled() bool { return n.store.Stalled() }
 
 // MayStand says whether this node may stand for election: not with a stalled or
 // full disk, nor while the others refuse it for good, nor before it has asked
-// them.
+// them, nor before its log reaches to where it was taken in.
 func (n *Node) MayStand() bool {
-	return !n.store.Stalled() && !n.store.ReadOnly() && !n.peers.outcast() && n.mayElect()
+	inst := n.inst.Load()
+	barred := inst != nil && inst.barred.Load()
+	return !barred && !n.store.Stalled() && !n.store.ReadOnly() && !n.peers.outcast() && n.mayElect()
 }
 
 // mayElect says that this node has asked the others since it started, and that

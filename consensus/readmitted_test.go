@@ -2,6 +2,7 @@ package consensus_test
 
 import (
 	"testing"
+	"time"
 
 	"northstar/cluster"
 	"northstar/transport"
@@ -58,6 +59,68 @@ func TestReadmittedLeader(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestOnceTheOnlyVoter takes a node in again that was the only voter once, and
+// lets it have no more of the log than up to then. It must not elect itself.
+func TestOnceTheOnlyVoter(t *testing.T) {
+	c, once := startCluster(t, 3)
+	voter, nonVoter := cluster.Voter, cluster.NonVoter
+	ctx := within(t, 3*patience)
+	suffrage := func(s *cluster.Suffrage) {
+		for _, n := range c.others(once) {
+			eventually(t, "it is a "+string(*s), func() bool {
+				_ = c.leader().PatchMember(ctx, n.id, cluster.MemberPatch{Suffrage: s})
+				return n.Status().Suffrage() == *s
+			})
+		}
+	}
+	suffrage(&nonVoter)
+	before := once.Status().LastLogIndex
+	for range 40 { // more than one message holds
+		c.write("a", "1")
+	}
+	suffrage(&voter)
+	next := c.others(once)[0]
+	eventually(t, "another leads", func() bool {
+		if c.leader() == once {
+			_ = once.TransferTo(ctx, to(next.id))
+		}
+		return c.leader() != once
+	})
+	eventually(t, "it is removed", func() bool {
+		err := c.leader().RemoveMember(ctx, once.id)
+		return err == nil || c.leader().Record(once.id).Removed
+	})
+	once.stop()
+	once.wipe()
+	once.start()
+	for _, n := range c.others(once) {
+		n.drop(func(m transport.Message) bool { return m.To == once.id && once.Status().LastLogIndex > 0 })
+	}
+	eventually(t, "it is added", func() bool {
+		return c.leader().AddMember(ctx, cluster.MemberAdd{ID: once.id, RaftAddress: once.addr, HTTPAddress: "http-" + string(once.id), Promote: true}) == nil
+	})
+	eventually(t, "it has the beginning of the log", func() bool { return once.Status().LastLogIndex > 0 })
+	if last := once.Status().LastLogIndex; last < before || once.Status().Suffrage() != cluster.Voter || len(once.Status().Servers) == 0 {
+		t.Fatalf("it has the log up to %d, and is a %s; want %d at least, and the only voter", last, once.Status().Suffrage(), before)
+	}
+	for end := time.Now().Add(4 * timeoutMax); time.Now().Before(end); time.Sleep(timeoutMin / 10) {
+		if st := once.Status(); st.Role != cluster.Follower {
+			t.Fatalf("it is a %s of term %d", st.Role, st.Term)
+		}
+	}
+	for _, n := range c.others(once) {
+		n.drop(nil)
+	}
+	eventually(t, "it leads, as it has caught up", func() bool {
+		if l := c.leader(); l != once {
+			_ = l.TransferTo(ctx, to(once.id))
+		}
+		return c.leader() == once
+	})
+	c.write("b", "1")
+	c.everywhere("b", "1")
 }
 
 // recordsOnDisk gives what a node knows of the members after a restart.

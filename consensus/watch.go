@@ -37,6 +37,7 @@ func (n *Node) housekeep(inst *instance) {
 	if n.store.Stalled() {
 		n.queue.abandon(errors.New("the leader's disk is stalled"))
 	}
+	n.unbar(inst)
 	if n.caughtUp.Load() {
 		return
 	}

@@ -109,7 +109,7 @@ const standLook = time.Millisecond
 // TimeoutNow into its own queue. It fails when the node leads, may not stand,
 // has moved past term, or when raft does not take the message before ctx ends.
 //
-// Gate.MayStand is asked only with MandateEvidence. With MandateOrder voters are
+// Gate.MayStand is asked only with MandateEvidence, Local.Barred always. With MandateOrder voters are
 // asked to pass over the leader that they know; otherwise a voter grants only
 // what its own evidence allows.
 func (r *Raft) Stand(ctx context.Context, term uint64, by cluster.Mandate) error {
@@ -117,7 +117,7 @@ func (r *Raft) Stand(ctx context.Context, term uint64, by cluster.Mandate) error
 	if local == nil {
 		return errNotReady
 	}
-	if by == cluster.MandateEvidence && !r.t.cfg.Gate.MayStand() {
+	if by == cluster.MandateEvidence && !r.t.cfg.Gate.MayStand() || local.Barred != nil && local.Barred() {
 		return errMayNot
 	}
 	if local.Leader() == "" {

@@ -67,6 +67,8 @@ type Local struct {
 	// Settle makes durable what waits. Nothing that raft answers leaves this node
 	// before; an error says that it must not. It may block for a disk write. Optional.
 	Settle func() error
+	// Barred says that this node must not stand, by nobody's order. Optional.
+	Barred func() bool
 }
 
 // maxPeers bounds the nodes that may be connected at once.
