@@ -93,6 +93,7 @@ func TestRefusedHeartbeatDeposes(t *testing.T) {
 		n := start(t, "a", newDisk(1, "abc"))
 		n.lead(t)
 		n.wire.set(refuse)
+		time.Sleep(100 * time.Millisecond) // no answer of before is on its way any more; a refusal counts as contact
 		if err := n.VerifyLeader().Error(); err != raft.ErrNotLeader || n.State() == raft.Leader {
 			t.Fatalf("%v, %v", n.State(), err)
 		}
