@@ -141,31 +141,7 @@ func removeNode(c *call) error {
 
 // watchNodes serves GET /v1/nodes/watch, on any node, as watchKeys does for keys.
 func watchNodes(c *call) error {
-	since, err := c.watchStart()
-	if err != nil {
-		return err
-	}
-	cursor, err := c.s.cluster.NodeFeed().Cursor("", since)
-	if err != nil {
-		return err
-	}
-	c.Header()["X-Northstar-Revision"] = []string{strconv.FormatUint(since, 10)}
-	e, err := c.startEvents()
-	if err != nil {
-		return c.gone(err)
-	}
-	return e.run(func(ctx context.Context) error {
-		changes, err := cursor.Next(ctx, changesAtOnce)
-		if err != nil {
-			return err
-		}
-		for i := range changes {
-			if err := e.nodeChange(&changes[i]); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	return c.follow(c.s.cluster.NodeFeed(), "", (*events).nodeChange)
 }
 
 // nodeChange encodes one change of a node.

@@ -190,6 +190,9 @@ func (c *call) queryInt(name string, def, lowest, highest int64) (int64, error) 
 	}
 	n, err := strconv.ParseInt(c.query.Get(name), 10, 64)
 	if err != nil || n < lowest || n > highest {
+		if highest == math.MaxInt64 {
+			return 0, badRequest("%s: want an integer of at least %d, got %q", name, lowest, c.query.Get(name))
+		}
 		return 0, badRequest("%s: want an integer from %d to %d, got %q", name, lowest, highest, c.query.Get(name))
 	}
 	return n, nil

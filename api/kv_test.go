@@ -243,6 +243,7 @@ func TestBadParameters(t *testing.T) {
 		{"GET", "/v1/watch?since=", "since"},
 		{"GET", "/v1/watch?since=9007199254740993", "since"},
 		{"GET", "/v1/elections?limit=x", "limit"},
+		{"GET", "/v1/elections?limit=0", "an integer of at least 1, got"},
 		{"GET", "/v1/events?since=garbage", "since"},
 		{"GET", "/v1/events?type=elections", "want election,"},
 		{"GET", "/readyz?verbose=2", "verbose"},

@@ -176,7 +176,7 @@ func (c *call) changeMember(body []byte, done string, change cluster.MemberChang
 		}
 		change.Membership = plan.Membership
 		err = c.s.applyChange(ctx, change)
-		if plan.MovesLeader && cluster.IsCode(err, cluster.CodeNoLeader) {
+		if plan.MovesLeader && !followsRecord(change) && cluster.IsCode(err, cluster.CodeNoLeader) {
 			return cluster.Errorf(cluster.CodeTermStale, "plan_id: node %s has handed leadership over, as planned, which began another term: make a new plan for the rest", plan.Leader)
 		}
 		return err
@@ -222,7 +222,7 @@ func (c *call) planChange(ctx context.Context, change cluster.MemberChange) (clu
 	plan.Candidates, plan.Gap = move.Candidates, move.Gap
 	plan.Warnings = append(plan.Warnings, move.Warnings...)
 	if r := move.Refusal; r != nil {
-		if change.Action() == "drain" {
+		if followsRecord(change) {
 			plan.Warnings = append(plan.Warnings, "leadership stays until another node can take it: "+r.Detail)
 		} else {
 			plan.Refusal = cluster.Errorf(cluster.CodeQuorumAtRisk, "node %s leads, and no other voter could take over: %s", plan.Leader, r.Detail)
@@ -230,6 +230,13 @@ func (c *call) planChange(ctx context.Context, change cluster.MemberChange) (clu
 		}
 	}
 	return plan, nil
+}
+
+// followsRecord says that a change is one of the leader's record alone: leadership
+// moves because of that, and stays for as long as nobody can take it. Any other
+// change has to wait for it.
+func followsRecord(ch cluster.MemberChange) bool {
+	return ch.Patch != nil && ch.Patch.Suffrage == nil && ch.Patch.RaftAddress == nil
 }
 
 func parseSuffrage(s string) (cluster.Suffrage, error) {

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -109,31 +108,7 @@ func watchRole(c *call) error {
 	if err := state.CheckRole(c.param); err != nil {
 		return err
 	}
-	since, err := c.watchStart()
-	if err != nil {
-		return err
-	}
-	cursor, err := c.s.cluster.RoleFeed().Cursor(state.RoleKey(c.param), since)
-	if err != nil {
-		return err
-	}
-	c.Header()["X-Northstar-Revision"] = []string{strconv.FormatUint(since, 10)}
-	e, err := c.startEvents()
-	if err != nil {
-		return c.gone(err)
-	}
-	return e.run(func(ctx context.Context) error {
-		changes, err := cursor.Next(ctx, changesAtOnce)
-		if err != nil {
-			return err
-		}
-		for i := range changes {
-			if err := e.roleChange(&changes[i]); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	return c.follow(c.s.cluster.RoleFeed(), state.RoleKey(c.param), (*events).roleChange)
 }
 
 // roleChange encodes one election or vacancy.

@@ -17,11 +17,17 @@ func watchKeys(c *call) error {
 	if err != nil {
 		return err
 	}
+	return c.follow(c.s.cluster.Feed(), prefix, (*events).change)
+}
+
+// follow streams the changes of feed whose keys begin with prefix, each encoded
+// by encode, from the revision that the client asks for.
+func (c *call) follow(feed *state.Feed, prefix string, encode func(*events, *state.Change) error) error {
 	since, err := c.watchStart()
 	if err != nil {
 		return err
 	}
-	cursor, err := c.s.cluster.Feed().Cursor(prefix, since)
+	cursor, err := feed.Cursor(prefix, since)
 	if err != nil {
 		return err
 	}
@@ -36,7 +42,7 @@ func watchKeys(c *call) error {
 			return err
 		}
 		for i := range changes {
-			if err := e.change(&changes[i]); err != nil {
+			if err := encode(e, &changes[i]); err != nil {
 				return err
 			}
 		}

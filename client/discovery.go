@@ -25,6 +25,8 @@ func (c *Client) Leader(ctx context.Context) (apiv1.Leader, error) {
 	c.finder.sweep(ctx)
 	c.finder.enter()
 	defer c.finder.leave()
+	again := time.NewTicker(pollFirst) // that the same node leads is no change, and may be news
+	defer again.Stop()
 	for {
 		s, known, changed := c.finder.sighted()
 		if known && !s.asked.Before(start) {
@@ -32,6 +34,7 @@ func (c *Client) Leader(ctx context.Context) (apiv1.Leader, error) {
 		}
 		select {
 		case <-changed:
+		case <-again.C:
 		case <-ctx.Done():
 			cause := context.Cause(ctx)
 			if errors.Is(cause, ErrClosed) {

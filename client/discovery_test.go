@@ -40,6 +40,30 @@ func TestLeaderWithHungNode(t *testing.T) {
 	}, "n1", "n2", "n3")
 }
 
+// The leader that is known already answers late: it is the same as before, and said
+// so after the call began.
+func TestLeaderAnswersLate(t *testing.T) {
+	for _, late := range []time.Duration{60 * time.Millisecond, 600 * time.Millisecond} {
+		bubble(t, func(t *testing.T, fc *fakeCluster) {
+			c := fc.client("n1", "n2", "n3")
+			defer c.Close()
+			fc.elect("n2")
+			if _, err := c.Leader(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Millisecond)
+			fc.hang("n2")
+			time.AfterFunc(late, func() { fc.resume("n2") })
+			start := time.Now()
+			got, err := c.Leader(t.Context())
+			if err != nil || got.LeaderID != "n2" {
+				t.Fatalf("Leader = %+v, %v, want n2", got, err)
+			}
+			within(t, start, 0, 320*time.Millisecond) // by then the others' word counts
+		}, "n1", "n2", "n3")
+	}
+}
+
 func TestLeaderIsWaitedFor(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1", "n2", "n3")

@@ -49,9 +49,10 @@ type Record struct {
 	AsOf uint64 `json:"-"`
 }
 
-// Roster holds the members' records as of one index of the log.
+// Roster holds the members' records as of one entry of the log, which is committed.
 type Roster struct {
 	Index   uint64            `json:"index"`
+	Term    uint64            `json:"term,omitempty"` // of that entry; 0: not known
 	Records map[NodeID]Record `json:"records"`
 }
 

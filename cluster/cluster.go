@@ -129,6 +129,20 @@ type Member struct {
 	Removed     bool      `json:"removed,omitempty" codec:"x,omitempty"`
 }
 
+// KeptFromLeading says what in the record keeps this member from leading, "" when
+// nothing does.
+func (m Member) KeptFromLeading() string {
+	switch {
+	case m.Lifecycle == Draining:
+		return "is drained"
+	case !m.Eligible:
+		return "is not eligible"
+	case m.Priority <= 0:
+		return "has priority 0"
+	}
+	return ""
+}
+
 // Server is one line of Raft's configuration.
 type Server struct {
 	ID       NodeID

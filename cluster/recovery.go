@@ -40,7 +40,10 @@ func fresher(a, b Survivor) int {
 type RecoveryInputs struct {
 	Identity Identity // of the node that judges
 	Servers  []Server
-	Answers  map[NodeID]Survivor
+	// Barred: it must not stand, also as the only voter, for Servers are of before it
+	// was taken in; and nobody else of the cluster as it is now has been heard.
+	Barred  bool
+	Answers map[NodeID]Survivor
 }
 
 // RecoveryPlan is what a recovery would do.
@@ -77,7 +80,9 @@ func PlanRecovery(o RecoveryOrder, in RecoveryInputs) (RecoveryPlan, error) {
 			answering++
 		}
 	}
-	if answering >= plan.Needed {
+	me, _ := FindServer(in.Servers, in.Identity.NodeID)
+	alone := in.Barred && plan.Voters == 1 && me.Suffrage == Voter
+	if answering >= plan.Needed && !alone {
 		return plan, Errorf(CodeQuorumExists, "%d of %d voters answer, and %d are a quorum: nothing is lost, the cluster can elect a leader by itself", answering, plan.Voters, plan.Needed)
 	}
 	if err := plan.sort(o.Survivors, in); err != nil {

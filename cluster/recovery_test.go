@@ -38,6 +38,7 @@ func TestPlanRecovery(t *testing.T) {
 		says      string
 		chosen    NodeID
 		lost      string
+		barred    bool
 	}{
 		{name: "one of three", confirm: "C", survivors: "n1", servers: servers(3), answers: answers(at("n1", 2, 10)), chosen: "n1", lost: "n2 n3"},
 		{name: "the freshest of two of five", confirm: "C", survivors: "n1 n2", servers: servers(5), answers: answers(at("n1", 2, 10), at("n2", 2, 11)), chosen: "n2", lost: "n3 n4 n5"},
@@ -51,6 +52,10 @@ func TestPlanRecovery(t *testing.T) {
 		{name: "a quorum answers, though not all are named", confirm: "C", survivors: "n1", servers: servers(3), answers: answers(at("n1", 2, 10), at("n3", 2, 10)), code: CodeQuorumExists},
 		{name: "half is no quorum", confirm: "C", survivors: "n1 n2", servers: servers(4), answers: answers(at("n1", 2, 10), at("n2", 2, 10)), chosen: "n1", lost: "n3 n4"},
 		{name: "non-voters are no quorum", confirm: "C", survivors: "n1 n8 n9", servers: servers(3, "n8", "n9"), answers: answers(at("n1", 2, 10), Survivor{ID: "n8"}, Survivor{ID: "n9"}), chosen: "n1", lost: "n2 n3"},
+		{name: "the only voter, before it was taken in again", confirm: "C", survivors: "n1", servers: servers(1, "n8", "n9"), answers: answers(at("n1", 2, 10)), barred: true, chosen: "n1", lost: "n8 n9"},
+		{name: "taken in just now, beside the only voter", confirm: "C", survivors: "n1 n2", servers: []Server{{ID: "n1", Suffrage: NonVoter}, {ID: "n2", Suffrage: Voter}}, answers: answers(at("n1", 2, 10), at("n2", 2, 10)), barred: true, code: CodeQuorumExists},
+		{name: "the only voter", confirm: "C", survivors: "n1", servers: servers(1, "n8", "n9"), answers: answers(at("n1", 2, 10)), code: CodeQuorumExists},
+		{name: "a quorum answers one that was taken in just now", confirm: "C", survivors: "n1", servers: servers(3), answers: answers(at("n1", 2, 10), at("n3", 2, 10)), barred: true, code: CodeQuorumExists},
 		{name: "the wrong cluster", confirm: "D", survivors: "n1", servers: servers(3), answers: answers(at("n1", 2, 10)), code: CodeBadRequest, says: "confirm"},
 		{name: "nobody named", confirm: "C", servers: servers(3), answers: answers(), code: CodeBadRequest, says: "survivors"},
 		{name: "a stranger", confirm: "C", survivors: "n1 x", servers: servers(3), answers: answers(at("n1", 2, 10)), code: CodeBadRequest, says: "no member"},
@@ -64,7 +69,7 @@ func TestPlanRecovery(t *testing.T) {
 			for _, id := range strings.Fields(tt.survivors) {
 				order.Survivors = append(order.Survivors, NodeID(id))
 			}
-			plan, err := PlanRecovery(order, RecoveryInputs{Identity: identity, Servers: tt.servers, Answers: tt.answers})
+			plan, err := PlanRecovery(order, RecoveryInputs{Identity: identity, Servers: tt.servers, Answers: tt.answers, Barred: tt.barred})
 			if tt.code != 0 {
 				if !IsCode(err, tt.code) || !strings.Contains(err.Error(), tt.says) {
 					t.Fatalf("got %v", err)

@@ -75,6 +75,7 @@ type testNode struct {
 	mayWrite  atomic.Pointer[func() error]                 // nil: it may
 	elections atomic.Int64
 	installs  atomic.Int64
+	snapshots atomic.Int64 // that it took itself
 
 	*consensus.Node // of the current run
 	tr              *transport.Transport
@@ -264,6 +265,8 @@ func (n *testNode) startOn(store storage.Storage) error {
 			Snapshot: func(restored bool) {
 				if restored {
 					n.installs.Add(1)
+				} else {
+					n.snapshots.Add(1)
 				}
 			},
 		},

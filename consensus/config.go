@@ -144,6 +144,7 @@ type Recovered struct {
 // Election is one election that this node stood in.
 type Election struct {
 	Term       uint64
+	FromTerm   uint64 // unless won: it is of no term before this one
 	Candidate  cluster.NodeID
 	Trigger    string // startup, timeout, or what Deps.Facts says
 	Reason     string
@@ -235,7 +236,7 @@ func (c *Config) validate() error {
 	check(c.TimeoutMax == 2*c.TimeoutMin, "election.timeout-max %v: must be twice election.timeout-min, %v", c.TimeoutMax, c.TimeoutMin)
 	check(c.TrailingLogs >= minTrailingLogs, "snapshot.trailing-logs %d: want at least %d", c.TrailingLogs, minTrailingLogs)
 	check(c.SnapshotThreshold > 0, "snapshot.threshold: must not be 0")
-	check(c.SnapshotInterval >= 5*time.Millisecond, "snapshot.interval %v: want at least 5ms", c.SnapshotInterval)
+	check(c.SnapshotInterval >= leastSnapshotInterval, "snapshot.interval %v: want at least %v", c.SnapshotInterval, leastSnapshotInterval)
 	check(c.LeaseDrift >= 0 && c.LeaseDrift < 1, "election.lease-drift %v: want 0 to 1", c.LeaseDrift)
 	return errors.Join(errs...)
 }

@@ -560,6 +560,64 @@ func TestRaftConfig(t *testing.T) {
 }
 
 // A candidacy that brings no leader is told of, less and less often.
+// An election that was won and lost again before it could be told of leaves
+// nothing behind for the next one.
+func TestElectionAfterALostReign(t *testing.T) {
+	at := func(ms int) time.Time { return time.Unix(1000, 0).Add(time.Duration(ms) * time.Millisecond) }
+	n := &Node{now: time.Now, cfg: Config{TimeoutMax: 300 * time.Millisecond}}
+	n.cfg.Self.NodeID = "n1"
+	n.leaderless = at(0)
+	before := sighting{role: cluster.Follower, term: 4}
+	saw := func(ms int, s sighting) *Election {
+		lost := n.trackElection(s, before, at(ms))
+		n.seen, before = s, s
+		return lost
+	}
+	is := func(e Election, started int, trigger, reason string) {
+		t.Helper()
+		if !e.StartedAt.Equal(at(started)) || e.Trigger != trigger || e.Reason != reason {
+			t.Errorf("started %v, want %v; %s, %q", e.StartedAt, at(started), e.Trigger, e.Reason)
+		}
+	}
+	saw(200, sighting{role: cluster.Candidate, term: 4})
+	saw(210, sighting{role: cluster.Leader, term: 5, leader: "n1"})
+	is(n.electionWon(5, at(220)), 200, "startup", "Raft's timer fired: no leader has been heard since this node started")
+	saw(900, sighting{role: cluster.Follower, term: 5})
+	saw(1150, sighting{role: cluster.Candidate, term: 5})
+	if e := n.openElection(at(1500)); e == nil || e.FromTerm != 6 || e.Term != 6 || e.Duration != 350*time.Millisecond {
+		t.Errorf("it stands: %+v", e)
+	}
+	saw(1600, sighting{role: cluster.Leader, term: 6, leader: "n1"})
+	n.wonElection(5) // late: of the reign before
+	is(n.electionWon(6, at(1610)), 1150, "timeout", "Raft's timer fired: this node led before, and lost leadership")
+	n.wonElection(6)
+	saw(2000, sighting{role: cluster.Follower, term: 7, leader: "n2"})
+	saw(2400, sighting{role: cluster.Follower, term: 7})
+	saw(2500, sighting{role: cluster.Candidate, term: 7})
+	lost := saw(2600, sighting{role: cluster.Follower, term: 8, leader: "n3"})
+	if lost == nil {
+		t.Fatal("another won, and nothing is told")
+	}
+	is(*lost, 2500, "timeout", "Raft's timer fired: leader n2 was not heard for 100ms")
+	if lost.FromTerm != 8 || lost.Duration != 100*time.Millisecond || lost.Leaderless != 200*time.Millisecond {
+		t.Errorf("lost: %+v", lost)
+	}
+}
+
+// A candidacy that was begun by order, or on evidence, is as old as that, however
+// long this node's own timer had made it a candidate in vain.
+func TestElectionBeganWithTheOrder(t *testing.T) {
+	began := time.Unix(1000, 0)
+	n := &Node{cfg: Config{TimeoutMax: 300 * time.Millisecond}}
+	n.deps.Facts = func(uint64) ElectionFacts {
+		return ElectionFacts{Trigger: "manual", Reason: "n1 hangs", StartedAt: began.Add(2 * time.Second)}
+	}
+	n.trackElection(sighting{role: cluster.Candidate, term: 7}, sighting{role: cluster.Follower, term: 7, leader: "n2"}, began)
+	if e := n.electionWon(8, began.Add(2010*time.Millisecond)); e.Duration != 10*time.Millisecond || e.Reason != "n1 hangs" || e.Leaderless != 2010*time.Millisecond {
+		t.Errorf("%+v", e)
+	}
+}
+
 func TestOpenElection(t *testing.T) {
 	began := time.Now()
 	n := &Node{cfg: Config{TimeoutMax: 300 * time.Millisecond}}

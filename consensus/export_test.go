@@ -23,6 +23,15 @@ func (n *Node) ProposeRaw(data []byte) error {
 // TakeSnapshot makes Raft take a snapshot.
 func (n *Node) TakeSnapshot() error { return n.inst.Load().raft.Snapshot().Error() }
 
+// SnapshotInterval is how often Raft looks whether a snapshot is due.
+func (n *Node) SnapshotInterval() time.Duration {
+	inst := n.inst.Load()
+	if inst == nil {
+		return 0
+	}
+	return inst.raft.ReloadableConfig().SnapshotInterval
+}
+
 // LibraryTransfer asks the library for a transfer, past all checks.
 func (n *Node) LibraryTransfer(id, addr string) {
 	_ = n.inst.Load().raft.LeadershipTransferToServer(raft.ServerID(id), raft.ServerAddress(addr))

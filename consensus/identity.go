@@ -31,10 +31,11 @@ type identityFile struct {
 	// Waits is set once a cluster with an ID was seen, or join was asked for:
 	// from then on this data directory never bootstraps.
 	Waits bool `json:"waits,omitempty"`
-	// Roster holds the member records that admission needs, as of log index
-	// RosterIndex: after a restart the state lags behind it.
+	// Roster holds the member records that admission needs, as of the entry
+	// RosterIndex of term RosterTerm: after a restart the state lags behind it.
 	Roster      map[cluster.NodeID]cluster.Record `json:"roster,omitempty"`
 	RosterIndex uint64                            `json:"roster_index,omitempty"`
+	RosterTerm  uint64                            `json:"roster_term,omitempty"` // 0: not known
 	// Undone is where a restore ended that the cluster has gone on without.
 	Undone logPoint `json:"undone,omitzero"`
 	// Recovery is how this data directory came to its generation; nil when it was
@@ -183,22 +184,22 @@ func (f *identityFile) meet(met map[cluster.NodeID]string) {
 	f.Met = all
 }
 
-// rosterOf is what admission needs of the members' records as of index.
-func rosterOf(members []cluster.Member, index uint64) *cluster.Roster {
+// rosterOf is what admission needs of the members' records as of an entry.
+func rosterOf(members []cluster.Member, index, term uint64) *cluster.Roster {
 	records := make(map[cluster.NodeID]cluster.Record, len(members))
 	for _, m := range members {
 		if m.Incarnation != "" || m.Removed {
 			records[m.ID] = cluster.Record{Incarnation: m.Incarnation, Removed: m.Removed}
 		}
 	}
-	return &cluster.Roster{Index: index, Records: records}
+	return &cluster.Roster{Index: index, Term: term, Records: records}
 }
 
 // setRoster replaces the roster. Whoever is in it has no need of Met any more;
 // when he is re-admitted later, and so taken off the roster, Met must not bring
 // his old data directory back.
 func (f *identityFile) setRoster(roster *cluster.Roster) {
-	f.Roster, f.RosterIndex = roster.Records, roster.Index
+	f.Roster, f.RosterIndex, f.RosterTerm = roster.Records, roster.Index, roster.Term
 	f.Met = maps.Clone(f.Met)
 	maps.DeleteFunc(f.Met, func(id cluster.NodeID, _ string) bool {
 		_, recorded := roster.Records[id]

@@ -23,6 +23,7 @@ type instance struct {
 	kick     chan struct{} // capacity 1: something about role, term or leader changed
 	verify   chan struct{} // capacity 1: send heartbeats now
 	watchdog *transferWatchdog
+	often    time.Time     // until when the library looks often whether a snapshot is due; zero: no more
 	barred   atomic.Bool   // it must not stand: see behindAdmission
 	deposed  atomic.Uint64 // the term that this node must not lead in, whatever the library says; 0: none
 
@@ -63,11 +64,14 @@ func (n *Node) openInstance(rebuilt bool) (inst *instance, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if n.behindAdmission(max(last, snaps.newestIndex())) {
+	if ident := n.ident.get(); ident.behindAdmission(max(last, snaps.newestIndex())) {
+		n.log.Info("standing for no election before the log reaches this node's admission", "log", max(last, snaps.newestIndex()), "admission", ident.RosterIndex)
 		inst.barred.Store(true)
-		conf.HeartbeatTimeout, conf.ElectionTimeout = never, never
+		conf.HeartbeatTimeout, conf.ElectionTimeout = conf.HeartbeatTimeout+barredLonger, never
 	}
-	disk, started := n.newInstanceStore(inst.trans)
+	conf.SnapshotInterval = max(conf.SnapshotInterval/firstSnapshot, leastSnapshotInterval)
+	inst.often = n.now().Add(conf.SnapshotInterval)
+	disk, started := n.newInstanceStore(inst.trans, inst.barred.Load)
 	inst.disk = disk
 	inst.raft, err = raft.NewRaft(conf, n.fsm, inst.disk, inst.disk, snaps, inst.trans)
 	if err != nil {
@@ -83,31 +87,37 @@ func (n *Node) openInstance(rebuilt bool) (inst *instance, err error) {
 	return inst, nil
 }
 
-// never is the election timeout of a node that must not stand.
-const never = 365 * 24 * time.Hour
+const (
+	// never is how long a node that must not stand waits as a candidate, which it is
+	// once it has lost its leader: it raises its term once, and not again and again.
+	never = 365 * 24 * time.Hour
+	// barredLonger is by how much a follower's timeout is longer until then. The
+	// library looks at a timeout at once only when this one gets shorter.
+	barredLonger = time.Millisecond
+)
 
 // behindAdmission says that this data directory was taken into a running cluster,
 // and that its log, which ends with the entry last, does not reach yet to where it
 // was. The configurations in it may be of another data directory that had this
 // node's ID. By one in which that was the only voter this node would elect itself,
-// alone: records are asked between nodes.
-func (n *Node) behindAdmission(last uint64) bool {
-	f := n.ident.get()
-	return f.Waits && (f.Roster[f.NodeID] != cluster.Record{Incarnation: f.Incarnation} || last < f.RosterIndex)
+// alone: records are asked between nodes. One that was recovered has a configuration
+// of its own at the end of its log.
+func (f *identityFile) behindAdmission(last uint64) bool {
+	return f.Waits && f.Recovery == nil && (f.Roster[f.NodeID] != cluster.Record{Incarnation: f.Incarnation} || last < f.RosterIndex)
 }
 
 // unbar lets a node stand once its log reaches its own admission.
 func (n *Node) unbar(inst *instance) {
-	if !inst.barred.Load() || n.behindAdmission(inst.raft.LastIndex()) {
-		return
-	}
-	conf := inst.raft.ReloadableConfig()
-	conf.HeartbeatTimeout, conf.ElectionTimeout = n.cfg.TimeoutMin, n.cfg.TimeoutMin
-	if err := inst.raft.ReloadConfig(conf); err != nil {
-		n.log.Error("cannot take part in elections", "error", err)
+	if ident := n.ident.get(); !inst.barred.Load() || ident.behindAdmission(inst.raft.LastIndex()) {
 		return
 	}
 	inst.barred.Store(false)
+	conf := inst.raft.ReloadableConfig()
+	conf.HeartbeatTimeout, conf.ElectionTimeout = n.cfg.TimeoutMin, n.cfg.TimeoutMin
+	if err := inst.raft.ReloadConfig(conf); err != nil {
+		n.log.Error("slow to take part in elections", "error", err)
+	}
+	n.log.Info("the log has reached this node's admission: it may stand for election")
 }
 
 // bound is what the transport may ask of inst.

@@ -1,6 +1,7 @@
 package consensus
 
 import (
+	"bytes"
 	"errors"
 	"sync/atomic"
 	"time"
@@ -25,6 +26,11 @@ const firstEntryWait = 10 * time.Millisecond
 // gives up that message without counting a failure, and is told of the next entry.
 var errWaits = errors.New("not durable yet: it waits for the leader-start")
 
+// errBarred is why this node's vote for itself is not recorded. Without it the
+// library does not count that vote, so nobody is elected, and it goes on as a
+// candidate that nobody votes for.
+var errBarred = errors.New("this node must not stand before its log reaches its own admission")
+
 // instanceStore is what one run of the library's node writes term, votes and log
 // to. In an election the library makes two synced writes where one does, as long
 // as nothing leaves this node between the two:
@@ -37,6 +43,8 @@ var errWaits = errors.New("not durable yet: it waits for the leader-start")
 //     waits for the second. Until it is durable it cannot be read, so it is sent to
 //     nobody; and with a second voter nobody counts it before that has it.
 //
+// A node that is barred records no vote for itself, whatever made it stand.
+//
 // Any other write comes after what waits. The library writes from its main loop;
 // all else may be called from any goroutine.
 type instanceStore struct {
@@ -45,6 +53,7 @@ type instanceStore struct {
 	self   []byte                     // as the library names this node in votes
 	state  func() raft.RaftState      // the library's
 	voters func() int                 // in the newest configuration
+	barred func() bool                // this node must not elect itself
 	turn   chan struct{}              // capacity 1: who holds it writes
 	closed chan struct{}              // no more than the library writes any more
 	votes  atomic.Int32               // on their way through the library
@@ -59,10 +68,10 @@ type instanceStore struct {
 
 // newInstanceStore makes the store of a run of the library. started is to be
 // called with that, once there is one.
-func (n *Node) newInstanceStore(trans raft.Transport) (s *instanceStore, started func(*raft.Raft)) {
+func (n *Node) newInstanceStore(trans raft.Transport, barred func() bool) (s *instanceStore, started func(*raft.Raft)) {
 	var running atomic.Pointer[raft.Raft]
 	return &instanceStore{
-		logs: n.store.Log(), stable: n.store.Stable(), turn: make(chan struct{}, 1), closed: make(chan struct{}),
+		barred: barred, logs: n.store.Log(), stable: n.store.Stable(), turn: make(chan struct{}, 1), closed: make(chan struct{}),
 		self: trans.EncodePeer(raft.ServerID(n.cfg.Self.NodeID), trans.LocalAddr()),
 		state: func() raft.RaftState {
 			if r := running.Load(); r != nil {
@@ -154,7 +163,7 @@ func (s *instanceStore) SetUint64(key []byte, val uint64) error {
 	}
 	if string(key) == keyCurrentTerm {
 		switch {
-		case s.state() == raft.Candidate:
+		case s.state() == raft.Candidate && !s.barred():
 			// The library becomes a follower before it takes a term from others: this
 			// one is its own candidacy's, and it votes for itself next.
 			s.waits.Store(false)
@@ -177,6 +186,9 @@ func (s *instanceStore) Set(key, val []byte) error {
 	defer s.unlock()
 	if err := s.settleFirst(); err != nil {
 		return err
+	}
+	if string(key) == keyLastVoteCand && bytes.Equal(val, s.self) && s.barred() {
+		return errBarred
 	}
 	if string(key) != keyLastVoteCand {
 		return s.stable.Set(key, val)

@@ -60,7 +60,8 @@ func (d *diary) DeleteRange(from, to uint64) error { return d.note("delete %d-%d
 func newDiary(state *raft.RaftState, voters *int) (*diary, *instanceStore) {
 	d := &diary{}
 	return d, &instanceStore{
-		logs: d, stable: d, self: []byte("me"), turn: make(chan struct{}, 1), closed: make(chan struct{}),
+		barred: func() bool { return false },
+		logs:   d, stable: d, self: []byte("me"), turn: make(chan struct{}, 1), closed: make(chan struct{}),
 		state: func() raft.RaftState { return *state }, voters: func() int { return *voters },
 	}
 }
@@ -254,5 +255,23 @@ func TestFirstEntryIsWrittenInTheEnd(t *testing.T) {
 				wantWrites(t, d, tt.want...)
 			})
 		})
+	}
+}
+
+// A node that must not stand records the term of a candidacy, and no vote for
+// itself; it votes for others.
+func TestBarredRecordsNoVoteForItself(t *testing.T) {
+	role, voters := raft.Candidate, 1
+	d, s := newDiary(&role, &voters)
+	s.barred = func() bool { return true }
+	vote := func(to []byte) error {
+		return errors.Join(s.SetUint64([]byte(keyCurrentTerm), 7), s.SetUint64([]byte(keyLastVoteTerm), 7), s.Set([]byte(keyLastVoteCand), to))
+	}
+	if err := vote(s.self); !errors.Is(err, errBarred) || !slices.Equal(d.since(0), []string{"CurrentTerm 7"}) {
+		t.Errorf("for itself: %v, %v", err, d.since(0))
+	}
+	role = raft.Follower
+	if err := vote([]byte("another")); err != nil || !slices.Equal(d.since(1), []string{"CurrentTerm 7", "LastVoteCand another"}) {
+		t.Errorf("for another: %v, %v", err, d.since(1))
 	}
 }

@@ -59,7 +59,10 @@ type Node struct {
 	reignTerm   uint64
 	endReign    context.CancelCauseFunc // of the reign of reignTerm; nil: none
 	leaderless  time.Time               // since when no leader is known; zero: one is
+	leadBefore  cluster.NodeID          // who led until then; "": nobody that this process knows
 	candidature time.Time               // since when this node is a candidate; zero: it is none
+	standsFrom  uint64                  // of candidature: the lowest term that it can be for
+	decided     uint64                  // the last term of which this node has known the leader
 	tellAfter   time.Duration           // of candidature: when next to say that nothing comes of it
 	everLed     bool                    // some leader was seen by this process
 	ledAt       time.Time               // when this node was last sighted as a new leader
@@ -345,7 +348,7 @@ func (n *Node) followState() error {
 	if v.ClusterID() == "" {
 		return nil
 	}
-	roster := rosterOf(v.Members(), v.AppliedIndex())
+	roster := rosterOf(v.Members(), v.AppliedIndex(), v.AppliedTerm())
 	adopted, err := n.ident.adopt(v.ClusterID(), v.Generation(), roster)
 	if err != nil {
 		return err

@@ -269,7 +269,7 @@ func (n *Node) LocalPeer() cluster.Peer {
 	p, ident := n.cfg.Self, n.ident.get()
 	p.Identity = ident.Identity
 	if ident.ClusterID != "" {
-		p.Roster = &cluster.Roster{Index: ident.RosterIndex, Records: ident.Roster}
+		p.Roster = &cluster.Roster{Index: ident.RosterIndex, Term: ident.RosterTerm, Records: ident.Roster}
 	} else if ident.Bootstrap != "" {
 		p.Roster = metRoster(ident.Met)
 	}

@@ -139,6 +139,9 @@ func (in changeInputs) planPatch(p *cluster.Plan, rec cluster.Member, server clu
 			p.Summary, p.MovesLeader = fmt.Sprintf("node %s is looked for at %s", rec.ID, *patch.RaftAddress), rec.ID == in.self
 		}
 	}
+	if bars := patch.Eligible != nil && !*patch.Eligible || patch.Priority != nil && *patch.Priority <= 0; bars && len(steps) > 0 {
+		p.MovesLeader = p.MovesLeader || rec.ID == in.self
+	}
 	if patch.Readmit {
 		p.Summary = fmt.Sprintf("node %s may come back with another data directory; it is a non-voter until it has caught up", rec.ID)
 	}

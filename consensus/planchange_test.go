@@ -16,7 +16,7 @@ func TestPlanChange(t *testing.T) {
 	three := []cluster.Server{server("n1", voter), server("n2", voter), server("n3", voter), server("n4", nonVoter), server("behind", nonVoter), server("empty", nonVoter)}
 	var members []cluster.Member
 	for _, id := range []cluster.NodeID{"n1", "n2", "n3", "n4", "behind", "empty"} {
-		members = append(members, cluster.Member{ID: id, Lifecycle: cluster.Active, Priority: 100})
+		members = append(members, cluster.Member{ID: id, Lifecycle: cluster.Active, Priority: 100, Eligible: true})
 	}
 	members = append(members, cluster.Member{ID: "gone", Removed: true}, cluster.Member{ID: "late", Lifecycle: cluster.Active})
 	patch := func(id cluster.NodeID, p cluster.MemberPatch) cluster.MemberChange {
@@ -55,6 +55,9 @@ func TestPlanChange(t *testing.T) {
 		"readmit":                     {patch("n2", cluster.MemberPatch{Readmit: true}), "", "n2 may come back with another", 0, false, cluster.RiskHigh, 1},
 		"address":                     {patch("n2", cluster.MemberPatch{RaftAddress: &addr}), "", "n2 is looked for at h9:1", 0, false, cluster.RiskLow, 0},
 		"priority":                    {patch("n2", cluster.MemberPatch{Priority: &priority}), "", "the record of node n2", 0, false, cluster.RiskLow, 0},
+		"keep the leader from it":     {patch("n1", cluster.MemberPatch{Eligible: &no}), "", "hands leadership over; then the record of node n1", 0, true, cluster.RiskLow, 0},
+		"priority 0 for the leader":   {patch("n1", cluster.MemberPatch{Priority: new(int)}), "", "hands leadership over; then the record of node n1", 0, true, cluster.RiskLow, 0},
+		"priority 0 for another":      {patch("n2", cluster.MemberPatch{Priority: new(int)}), "", "the record of node n2", 0, false, cluster.RiskLow, 0},
 		"drain":                       {patch("n2", cluster.MemberPatch{Drain: &yes}), "", "n2 is set to drain", 0, false, cluster.RiskLow, 0},
 		"drain the leader":            {patch("n1", cluster.MemberPatch{Drain: &yes}), "", "hands leadership over; then node n1 is set to drain", 0, true, cluster.RiskLow, 0},
 		"undrain who is not drained":  {patch("n2", cluster.MemberPatch{Drain: &no}), "", "nothing: node n2 is as asked for", 0, false, cluster.RiskLow, 0},

@@ -1,6 +1,9 @@
 package consensus_test
 
 import (
+	"cmp"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -61,10 +64,12 @@ func TestReadmittedLeader(t *testing.T) {
 	}
 }
 
-// TestOnceTheOnlyVoter takes a node in again that was the only voter once, and
-// lets it have no more of the log than up to then. It must not elect itself.
-func TestOnceTheOnlyVoter(t *testing.T) {
-	c, once := startCluster(t, 3)
+// onceTheOnlyVoter makes a cluster with a node that was the only voter once, is
+// taken in again after its disk was wiped, and gets no more of the log than up to
+// then.
+func onceTheOnlyVoter(t *testing.T) (c *testCluster, once *testNode) {
+	t.Helper()
+	c, once = startCluster(t, 3)
 	voter, nonVoter := cluster.Voter, cluster.NonVoter
 	ctx := within(t, 3*patience)
 	suffrage := func(s *cluster.Suffrage) {
@@ -105,8 +110,19 @@ func TestOnceTheOnlyVoter(t *testing.T) {
 	if last := once.Status().LastLogIndex; last < before || once.Status().Suffrage() != cluster.Voter || len(once.Status().Servers) == 0 {
 		t.Fatalf("it has the log up to %d, and is a %s; want %d at least, and the only voter", last, once.Status().Suffrage(), before)
 	}
+	return c, once
+}
+
+// TestOnceTheOnlyVoter: a node that was the only voter once, and has the log up to
+// then, must not elect itself, whoever tells it to.
+func TestOnceTheOnlyVoter(t *testing.T) {
+	c, once := onceTheOnlyVoter(t)
+	ctx := within(t, 3*patience)
+	if err := once.tr.Raft().Stand(ctx, once.Status().Term, cluster.MandateOrder); err == nil {
+		t.Error("it stands by order")
+	}
 	for end := time.Now().Add(4 * timeoutMax); time.Now().Before(end); time.Sleep(timeoutMin / 10) {
-		if st := once.Status(); st.Role != cluster.Follower {
+		if st := once.Status(); st.Role == cluster.Leader {
 			t.Fatalf("it is a %s of term %d", st.Role, st.Term)
 		}
 	}
@@ -121,6 +137,159 @@ func TestOnceTheOnlyVoter(t *testing.T) {
 	})
 	c.write("b", "1")
 	c.everywhere("b", "1")
+}
+
+// When nobody is left but a node that was being taken in, an operator can have it
+// recovered with what it got: it stands then, and is known with the data directory
+// that it has.
+func TestRecoverWhoWasTakenInJustNow(t *testing.T) {
+	c, once := onceTheOnlyVoter(t)
+	lost := c.others(once)
+	order := c.order(once)
+	if plan, err := once.PlanRecovery(within(t, patience), order); !cluster.IsCode(err, cluster.CodeQuorumExists) {
+		t.Errorf("while the others live: %+v, %v", plan, err)
+	}
+	lose(lost...)
+	eventually(t, "a plan", func() bool {
+		plan, err := once.PlanRecovery(within(t, patience), order)
+		return err == nil && plan.Chosen == once.id
+	})
+	if _, err := once.Recover(within(t, patience), order); err != nil {
+		t.Fatal(err)
+	}
+	if known, last := once.LocalPeer().Roster.Index, once.Status().LastLogIndex; known > last {
+		t.Errorf("it knows the members as of entry %d, and its log ends at %d", known, last)
+	}
+	eventually(t, "its own data directory is on record", func() bool {
+		return once.View().Record(once.id).Incarnation == once.Identity().Incarnation
+	})
+	once.restart()
+	c.leader()
+	c.write("after", "recovery")
+	for _, n := range lost {
+		n.drop(nil)
+		n.wipe()
+		n.start()
+		eventually(t, "readmission", func() bool {
+			return c.leader().PatchMember(within(t, patience), n.id, cluster.MemberPatch{Readmit: true}) == nil
+		})
+	}
+	c.everywhere("after", "recovery")
+}
+
+// A voter from the start comes late, and has nothing of the log yet when its leader
+// is lost. It must not stand, and must not stand in the way: the other survivor
+// needs its vote.
+func TestBarredVoterForgetsItsLeader(t *testing.T) {
+	c := newCluster(t, 3)
+	late := c.nodes["n3"]
+	c.nodes["n1"].start()
+	c.nodes["n2"].start()
+	leader := c.leader()
+	next := c.others(leader)[0]
+	eventually(t, "the cluster is known", func() bool { return recordsOnDisk(next)[leader.id].Incarnation != "" })
+	leader.drop(func(m transport.Message) bool { return m.To == late.id && m.Kind == "append" })
+	late.start()
+	eventually(t, "it knows its leader", func() bool { return late.Identity().ClusterID != "" && late.Status().LeaderID == leader.id })
+	if late.MayStand() {
+		t.Error("it may stand, without a log")
+	}
+	lose(leader)
+	if l := c.leader(); l != next {
+		t.Errorf("%s leads", l.id)
+	}
+	c.write("a", "1")
+	leader.drop(nil)
+	leader.start()
+	c.everywhere("a", "1")
+	eventually(t, "it may stand", late.MayStand)
+}
+
+// A node was a voter from the start and came late, when another had gone. It is
+// wiped, taken in again, and has nothing of the log when those two meet alone. The
+// other's old log is no reason to vote for it: it does not know that there was
+// ever another data directory.
+func TestWipedNodeKnowsWhatIsCommitted(t *testing.T) {
+	c := newCluster(t, 3)
+	late := c.nodes["n3"]
+	c.nodes["n1"].start()
+	c.nodes["n2"].start()
+	leader := c.leader()
+	behind := c.others(leader)[0]
+	behind.idle.Store(true)
+	eventually(t, "the cluster is known", func() bool { return len(recordsOnDisk(behind)) > 1 })
+	var wiped atomic.Bool
+	add := func(id cluster.NodeID) *testNode {
+		n := c.addNode(id)
+		n.join = true
+		return n
+	}
+	ctx := within(t, 3*patience)
+	eventually(t, "who is to be behind does not lead", func() bool { // on a busy machine it may, by now
+		if l := c.leader(); l != leader {
+			_ = l.TransferTo(ctx, to(leader.id))
+		}
+		return c.leader() == leader
+	})
+	others := []*testNode{leader, add("n4"), add("n5")}
+	for _, n := range append(others, late) { // who is behind hears of its leader, and of nothing else
+		n.drop(func(m transport.Message) bool {
+			return m.Kind == "append" && (m.To == behind.id || m.To == late.id && wiped.Load())
+		})
+	}
+	late.idle.Store(true)
+	late.start()
+	eventually(t, "who came late is on record", func() bool { return c.leader().View().Record(late.id).Incarnation == late.Identity().Incarnation })
+	voter := cluster.Voter
+	for _, n := range others[1:] {
+		n.start()
+		eventually(t, string(n.id)+" is added", func() bool {
+			return c.leader().AddMember(ctx, cluster.MemberAdd{ID: n.id, RaftAddress: n.addr, HTTPAddress: "http-" + string(n.id), Promote: true}) == nil
+		})
+		eventually(t, string(n.id)+" is a voter", func() bool {
+			_ = c.leader().PatchMember(ctx, n.id, cluster.MemberPatch{Suffrage: &voter})
+			return n.Status().Suffrage() == cluster.Voter
+		})
+	}
+	behind.stop()
+	if rec := behind.Record(late.id); rec.Incarnation != "" {
+		t.Fatalf("who is behind knows who came late: %+v", rec)
+	}
+	late.stop()
+	late.wipe()
+	wiped.Store(true)
+	eventually(t, "readmission", func() bool {
+		return c.leader().PatchMember(ctx, late.id, cluster.MemberPatch{Readmit: true}) == nil
+	})
+	late.start()
+	eventually(t, "it is of the cluster again", func() bool { return late.Identity().ClusterID != "" })
+	c.write("a", "1")
+	lose(others...)
+	behind.idle.Store(false)
+	behind.start()
+	for end := time.Now().Add(6 * timeoutMax); time.Now().Before(end); time.Sleep(timeoutMin / 10) {
+		if st := behind.Status(); st.Role == cluster.Leader {
+			t.Fatalf("the node with the oldest log leads in term %d, with entries up to %d", st.Term, st.LastLogIndex)
+		}
+	}
+	// Each of them needs the votes of all: together they would keep a starved machine
+	// so busy with new connections that none is elected.
+	behind.idle.Store(true)
+	for _, n := range others {
+		n.idle.Store(true)
+		n.drop(nil)
+		n.start()
+		eventually(t, "its log is there", func() bool { return n.Claim().LastLogIndex > 0 })
+	}
+	newest := slices.MaxFunc(others, func(a, b *testNode) int {
+		x, y := a.Claim(), b.Claim()
+		return cmp.Or(cmp.Compare(x.LastLogTerm, y.LastLogTerm), cmp.Compare(x.LastLogIndex, y.LastLogIndex))
+	})
+	newest.idle.Store(false)
+	c.write("b", "1")
+	for _, key := range []string{"a", "b"} {
+		c.everywhere(key, "1")
+	}
 }
 
 // recordsOnDisk gives what a node knows of the members after a restart.

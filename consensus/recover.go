@@ -2,6 +2,7 @@ package consensus
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/hashicorp/raft"
 
@@ -31,7 +32,8 @@ type recovered struct {
 type recoveryFacts struct {
 	identity    identityFile
 	currentTerm uint64
-	lastTerm    uint64 // of the last entry, in log or snapshot
+	lastIndex   uint64 // of the last entry, in log or snapshot
+	lastTerm    uint64
 	servers     []cluster.Server
 }
 
@@ -49,7 +51,7 @@ func planRecovery(f recoveryFacts, order cluster.RecoveryOrder, recoveryID strin
 		return next, cluster.Errorf(cluster.CodeBadRequest, "node %s was recovered to generation %d and has not been started since: start it", self, next.Generation.Number)
 	case !member:
 		return next, cluster.Errorf(cluster.CodeBadRequest, "node %s is no member by its own log: recover another one", self)
-	case me.Suffrage == cluster.Voter && cluster.Voters(f.servers) == 1:
+	case me.Suffrage == cluster.Voter && cluster.Voters(f.servers) == 1 && !next.behindAdmission(f.lastIndex):
 		return next, cluster.Errorf(cluster.CodeQuorumExists, "node %s is the only voter: it needs nobody else, start it", self)
 	}
 	r := &recovered{Term: max(f.currentTerm, f.lastTerm) + termJump, Reason: order.Reason, Operator: order.Operator}
@@ -71,15 +73,23 @@ func planRecovery(f recoveryFacts, order cluster.RecoveryOrder, recoveryID strin
 	next.Generation = cluster.Generation{Number: next.Generation.Number + 1, RecoveryID: recoveryID}
 	next.Recovery = r
 	next.Met = nil // whom the new generation takes in again, its log says
+	// A node that was taken in just now may have been told more than its log holds.
+	next.RosterIndex, next.RosterTerm = min(next.RosterIndex, f.lastIndex), min(next.RosterTerm, f.lastTerm)
 	return next, nil
 }
 
 // recoveryCommand is the first command of the new generation, of a cluster whose
 // members read commands up to reads. In the middle of an upgrade it is one that older
-// builds read, and roles do not wait.
-func (f *identityFile) recoveryCommand(reads uint32) state.Command {
+// builds read, and roles do not wait. known is what the state has this node on record
+// with: the data directory that it had before, when the log ends before this one was
+// taken in.
+func (f *identityFile) recoveryCommand(reads uint32, known cluster.Record) state.Command {
+	readmit := f.Recovery.Aside
+	if known.Incarnation != f.Incarnation {
+		readmit = append(slices.Clone(readmit), f.NodeID)
+	}
 	cmd := state.Command{Kind: state.KindRecovery, Recovery: &state.Recovery{
-		Generation: f.Generation, Voters: f.Recovery.Voters, Readmit: f.Recovery.Aside, Wait: true,
+		Generation: f.Generation, Voters: f.Recovery.Voters, Readmit: readmit, Wait: true,
 	}}
 	cmd.Recovery.Wait = cmd.MinVersion() <= reads
 	return cmd

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"northstar/cluster"
@@ -26,11 +27,22 @@ func (n *Node) PlanRecovery(ctx context.Context, order cluster.RecoveryOrder) (c
 			others = append(others, s.ID)
 		}
 	}
+	// A node that was taken in just now goes by servers of before that. Its roster
+	// tells who is there now.
+	in.Barred = inst.barred.Load() && n.sight().leader == ""
+	for id, rec := range n.ident.get().Roster {
+		if in.Barred && id != mine.NodeID && !rec.Removed && !slices.Contains(others, id) {
+			others = append(others, id)
+		}
+	}
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.TimeoutMax+probeTimeout)
 	defer cancel()
 	for id, seen := range n.deps.Poll(ctx, others) {
 		if c := seen.Claim; c.ClusterID == in.Identity.ClusterID && c.Generation == in.Identity.Generation {
-			in.Answers[id] = survivorOf(c)
+			in.Barred = false
+			if _, ok := cluster.FindServer(in.Servers, id); ok {
+				in.Answers[id] = survivorOf(c)
+			}
 		}
 	}
 	return cluster.PlanRecovery(order, in)
@@ -127,7 +139,7 @@ func (n *Node) recoveryFacts(servers []cluster.Server) (recoveryFacts, error) {
 		return f, fmt.Errorf("read the term: %w", err)
 	}
 	f.currentTerm = term
-	_, f.lastTerm, err = lastPosition(n.store.Log(), n.store.Snapshots())
+	f.lastIndex, f.lastTerm, err = lastPosition(n.store.Log(), n.store.Snapshots())
 	return f, err
 }
 
@@ -140,7 +152,7 @@ func (n *Node) beginGeneration(ctx context.Context) bool {
 	}
 	begun := n.retry(ctx, "the new generation could not be begun", n.behindGeneration, func() error {
 		f := n.ident.get()
-		return n.write(ctx, f.recoveryCommand(n.ReadsVersion()))
+		return n.write(ctx, f.recoveryCommand(n.ReadsVersion(), n.View().Record(f.NodeID)))
 	})
 	if begun && n.deps.Hooks.Recovered != nil {
 		f := n.ident.get()

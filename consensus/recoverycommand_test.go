@@ -11,11 +11,11 @@ import (
 func TestRecoveryCommandIsRead(t *testing.T) {
 	f := identityFile{Recovery: &recovered{}}
 	f.Generation = cluster.Generation{Number: 2, RecoveryID: "r"}
-	if c := f.recoveryCommand(state.CommandVersion); !c.Recovery.Wait {
+	if c := f.recoveryCommand(state.CommandVersion, cluster.Record{}); !c.Recovery.Wait {
 		t.Error("roles wait for nobody")
 	}
 	for reads := uint32(1); reads < state.CommandVersion; reads++ {
-		if c := f.recoveryCommand(reads); c.MinVersion() > reads {
+		if c := f.recoveryCommand(reads, cluster.Record{}); c.MinVersion() > reads {
 			t.Errorf("version %d where members read %d", c.MinVersion(), reads)
 		}
 	}

@@ -280,7 +280,10 @@ func (n *Node) wonElection(term uint64) Election {
 	e := n.electionWon(term, n.now())
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.candidature, n.leaderless, n.everLed = time.Time{}, time.Time{}, true
+	n.everLed = true
+	if n.seen.role == cluster.Leader && n.seen.term == term {
+		n.candidature, n.leaderless = time.Time{}, time.Time{}
+	}
 	return e
 }
 
@@ -293,11 +296,16 @@ func (n *Node) electionWon(term uint64, now time.Time) Election {
 		Term: term, Candidate: n.cfg.Self.NodeID, Trigger: n.electionTrigger(), Reason: facts.Reason, Operator: facts.Operator, Won: true,
 		Votes: facts.Votes, StartedAt: n.candidature, Leaderless: n.leaderlessFor(now), LedAt: n.ledAt,
 	}
-	if facts.Trigger != "" {
-		e.Trigger = facts.Trigger
-	}
-	if e.StartedAt.IsZero() {
+	switch {
+	case facts.Trigger != "":
+		// It began with that. Until then this node may have been a candidate that asked
+		// nobody, or nobody's pre-vote was to be had.
+		e.Trigger, e.StartedAt = facts.Trigger, facts.StartedAt
+	case e.StartedAt.IsZero():
 		e.StartedAt = facts.StartedAt // it went by too fast to be sighted
+	}
+	if e.Reason == "" && facts.Trigger == "" {
+		e.Reason = n.timerReason()
 	}
 	if !e.StartedAt.IsZero() {
 		e.Duration = now.Sub(e.StartedAt)

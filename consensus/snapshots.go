@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -150,4 +151,28 @@ func (n *Node) checkEntry(snaps *checkedSnapshots, index, term uint64) error {
 	}
 	n.fail(err)
 	return err
+}
+
+const (
+	// firstSnapshot is which part of snapshot.interval passes before the library
+	// looks for the first time, or twice that. It begins to count anew with each
+	// start: of a node that is started again more often than that no log would ever
+	// be compacted, and each start would read more of it, and vote later.
+	firstSnapshot = 24
+
+	leastSnapshotInterval = 5 * time.Millisecond // the library's
+)
+
+// snapshotSeldom lets the library look every snapshot.interval, once it has begun
+// to wait for the first time.
+func (n *Node) snapshotSeldom(inst *instance) {
+	if inst.often.IsZero() || n.now().Before(inst.often) {
+		return
+	}
+	inst.often = time.Time{}
+	conf := inst.raft.ReloadableConfig()
+	conf.SnapshotInterval = n.cfg.SnapshotInterval
+	if err := inst.raft.ReloadConfig(conf); err != nil {
+		n.log.Error("cannot set the interval of snapshots", "error", err)
+	}
 }

@@ -26,7 +26,7 @@ func OpenStopped(dir string) (*Stopped, error) {
 	if err != nil {
 		return nil, errors.Join(err, look.Close())
 	}
-	s.facts.currentTerm, s.facts.lastTerm = look.CurrentTerm, look.LastTerm
+	s.facts.currentTerm, s.facts.lastIndex, s.facts.lastTerm = look.CurrentTerm, look.LastIndex, look.LastTerm
 	s.facts.servers = serversOf(look.Configuration)
 	return s, nil
 }

@@ -259,6 +259,8 @@ func (n *Node) followTransfer(ctx context.Context, inst *instance, attempt *tran
 	reached := stageCatchUp
 	limit := time.NewTimer(n.patience(reached))
 	defer limit.Stop()
+	silent := time.NewTimer(n.cfg.TimeoutMin)
+	defer silent.Stop()
 	for {
 		changed := n.LeaderChanged()
 		s := n.sight()
@@ -279,6 +281,14 @@ func (n *Node) followTransfer(ctx context.Context, inst *instance, attempt *tran
 		select {
 		case <-changed:
 		case <-attempt.news:
+		case <-silent.C: // writes wait; one that lags and answers gets longer
+			left := n.cfg.TimeoutMin - n.now().Sub(n.deps.PeerAck(attempt.target).LastContact)
+			switch {
+			case left > 0:
+				silent.Reset(left)
+			case reached == stageCatchUp:
+				return fail("the target does not answer")
+			}
 		case <-limit.C:
 			if reached == stageCatchUp {
 				return fail("the target could not be brought up to date in time")

@@ -83,6 +83,16 @@ func TestTransferToLaggingPeer(t *testing.T) {
 	}
 }
 
+// TestTransferToSilentPeer: of one that has just fallen silent nobody knows that yet.
+// Writes wait for it no longer than the library does.
+func TestTransferToSilentPeer(t *testing.T) {
+	c, _ := startCluster(t, 3)
+	leader, target := c.lagging(1)
+	target.cut.Store(true)
+	refusedTransfer(t, leader, target.id, "does not answer")
+	c.write("a", "1")
+}
+
 func TestTransferToFarLaggingPeer(t *testing.T) {
 	c, _ := startCluster(t, 3)
 	leader, target := c.lagging(2 * 32)

@@ -3,6 +3,7 @@ package consensus
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -38,6 +39,7 @@ func (n *Node) housekeep(inst *instance) {
 		n.queue.abandon(errors.New("the leader's disk is stalled"))
 	}
 	n.unbar(inst)
+	n.snapshotSeldom(inst)
 	if n.caughtUp.Load() {
 		return
 	}
@@ -106,10 +108,16 @@ func (n *Node) look(s sighting) {
 // this node stood in and another node won. The caller holds mu.
 func (n *Node) trackElection(s, before sighting, now time.Time) (lost *Election) {
 	if s.leader == "" && before.leader != "" {
-		n.leaderless = n.lastHeard(before, now)
+		n.leaderless, n.leadBefore = n.lastHeard(before, now), before.leader
+	}
+	if before.role == cluster.Leader && (s.role != cluster.Leader || s.term != before.term) {
+		n.candidature = time.Time{} // also of an election that was won, and lost again before it could be told of
+	}
+	if s.leader != "" {
+		n.decided = s.term
 	}
 	if s.role == cluster.Candidate && n.candidature.IsZero() {
-		n.candidature, n.tellAfter = now, n.cfg.TimeoutMax
+		n.candidature, n.tellAfter, n.standsFrom = now, n.cfg.TimeoutMax, max(s.term, n.decided+1)
 	}
 	if s.role == cluster.Leader && (before.role != cluster.Leader || before.term != s.term) {
 		n.ledAt = now
@@ -118,10 +126,7 @@ func (n *Node) trackElection(s, before sighting, now time.Time) (lost *Election)
 		return nil // not decided, or won: the reign makes the record
 	}
 	if !n.candidature.IsZero() {
-		lost = &Election{
-			Term: s.term, Candidate: n.cfg.Self.NodeID, Trigger: n.electionTrigger(), Won: false,
-			StartedAt: n.candidature, Duration: now.Sub(n.candidature), Leaderless: n.leaderlessFor(now),
-		}
+		lost = n.candidacy(s.term, now)
 	}
 	n.candidature, n.leaderless, n.everLed = time.Time{}, time.Time{}, true
 	return lost
@@ -137,9 +142,16 @@ func (n *Node) openElection(now time.Time) *Election {
 		return nil
 	}
 	n.tellAfter = 2 * now.Sub(n.candidature)
+	e := n.candidacy(n.seen.term+1, now) // what pre-votes ask for
+	e.Open = true
+	return e
+}
+
+// candidacy is the record of a candidacy that has not been won. The caller holds
+// mu.
+func (n *Node) candidacy(term uint64, now time.Time) *Election {
 	return &Election{
-		Term:      n.seen.term + 1, // what pre-votes ask for
-		Candidate: n.cfg.Self.NodeID, Trigger: n.electionTrigger(), Open: true,
+		Term: term, FromTerm: n.standsFrom, Candidate: n.cfg.Self.NodeID, Trigger: n.electionTrigger(), Reason: n.timerReason(),
 		StartedAt: n.candidature, Duration: now.Sub(n.candidature), Leaderless: n.leaderlessFor(now),
 	}
 }
@@ -164,6 +176,20 @@ func (n *Node) electionTrigger() string {
 		return "startup"
 	}
 	return "timeout"
+}
+
+// timerReason says in words why this node stands when nobody has told it to. The
+// caller holds mu.
+func (n *Node) timerReason() string {
+	switch {
+	case n.leadBefore == "":
+		return "Raft's timer fired: no leader has been heard since this node started"
+	case n.leadBefore == n.cfg.Self.NodeID:
+		return "Raft's timer fired: this node led before, and lost leadership"
+	case n.leaderless.IsZero() || n.candidature.IsZero():
+		return fmt.Sprintf("Raft's timer fired: leader %s was not heard", n.leadBefore)
+	}
+	return fmt.Sprintf("Raft's timer fired: leader %s was not heard for %v", n.leadBefore, max(0, n.candidature.Sub(n.leaderless)).Round(time.Millisecond))
 }
 
 func (n *Node) leaderlessFor(now time.Time) time.Duration {

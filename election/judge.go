@@ -45,8 +45,9 @@ type Input struct {
 	Servers []cluster.Server // Raft's latest configuration
 	Mine    cluster.Claim    // this node's own, as of Now
 	Seen    map[cluster.NodeID]cluster.Seen
-	// Before are the newest claims from before that. They only make a place wait
-	// for a preferred node that is connected and has not answered yet.
+	// Before are the newest claims of all, also from before that. They only make a
+	// place wait for a node that is connected, should stand before this one or has
+	// begun to, and has not answered yet.
 	Before   map[cluster.NodeID]cluster.Seen
 	Evidence Evidence
 	Params   Params
@@ -222,15 +223,23 @@ func (in Input) reports(c cluster.Claim) bool {
 // another has stood: it needs time to be heard of as leader, counted from when
 // that was seen, for its disk may be slow. A candidate ahead of this node that has
 // not raised its term may be about to, or, after a silence, may only have been
-// turned down for its pre-vote.
+// turned down for its pre-vote. Of those who have not answered, the ones that would
+// be ahead with a log as new as this node's have their places, too.
 func (in Input) due(v Verdict, others []cluster.Seen) time.Duration {
 	ahead := v.Ranking[:v.Rank]
-	moved, standing := in.Mine.Term > in.Evidence.Term, false
+	moved, standing, late := in.Mine.Term > in.Evidence.Term, false, 0
 	for _, s := range others {
 		moved = moved || s.Claim.Term > in.Evidence.Term
 		standing = standing || s.Claim.Role == cluster.Candidate && slices.ContainsFunc(ahead, func(r Ranked) bool { return r.ID == s.Claim.NodeID })
 	}
-	wait, since := time.Duration(v.Rank+in.late())*Stagger, in.Evidence.Agreed
+	for _, s := range in.late() {
+		moved = moved || s.Claim.Term > in.Evidence.Term
+		if !in.stands(s.Claim) && unfit(s.Claim) == "" && in.Params.preferred(s.Claim, in.Mine, in.Servers) {
+			standing = standing || s.Claim.Role == cluster.Candidate
+			late++
+		}
+	}
+	wait, since := time.Duration(v.Rank+late)*Stagger, in.Evidence.Agreed
 	if moved || standing {
 		switch {
 		case moved:
@@ -249,25 +258,23 @@ func (in Input) due(v Verdict, others []cluster.Seen) time.Duration {
 	return max(0, wait-in.Now.Sub(since))
 }
 
-// late counts the voters that should stand before this node by their priority,
-// and are connected, but have not answered: their disks may be slow.
-func (in Input) late() (n int) {
+// late are the newest claims of the voters that are connected and have not
+// answered. A disk may be slow; and who begins to stand writes its vote first, and
+// answers nothing meanwhile: whoever then stands beside it splits the votes.
+func (in Input) late() (all []cluster.Seen) {
 	for _, sv := range in.Servers {
 		s, known := in.Before[sv.ID]
 		_, answered := in.Seen[sv.ID]
-		switch {
-		case !known || answered || !s.Connected || sv.Suffrage != cluster.Voter:
-		case sv.ID == in.Mine.NodeID || sv.ID == in.Evidence.Leader:
-		case unfit(s.Claim) == "" && s.Claim.Priority > in.Mine.Priority && s.Claim.Role != cluster.Candidate:
-			n++
+		if known && !answered && s.Connected && sv.Suffrage == cluster.Voter && sv.ID != in.Mine.NodeID && sv.ID != in.Evidence.Leader {
+			all = append(all, s)
 		}
 	}
-	return n
+	return all
 }
 
 func (in Input) progress(others []cluster.Seen) uint64 {
 	term, standing := in.Mine.Term, uint64(0)
-	for _, s := range others {
+	for _, s := range slices.Concat(others, in.late()) {
 		if s.Claim.Term > term {
 			term, standing = s.Claim.Term, 0
 		}

@@ -99,11 +99,23 @@ type Ranked struct {
 	Why string
 }
 
-// rank orders the claims of those who may stand, the best first.
-func (p Params) rank(claims []cluster.Claim, servers []cluster.Server) []Ranked {
-	order := func(id cluster.NodeID) int {
+// preferred says whether a should lead rather than b once its log is as new.
+func (p Params) preferred(a, b cluster.Claim, servers []cluster.Server) bool {
+	if behind(a, b) {
+		a.LastLogTerm, a.LastLogIndex = b.LastLogTerm, b.LastLogIndex
+	}
+	return p.better(a, b, placeIn(servers)) < 0
+}
+
+func placeIn(servers []cluster.Server) (order func(cluster.NodeID) int) {
+	return func(id cluster.NodeID) int {
 		return slices.IndexFunc(servers, func(s cluster.Server) bool { return s.ID == id })
 	}
+}
+
+// rank orders the claims of those who may stand, the best first.
+func (p Params) rank(claims []cluster.Claim, servers []cluster.Server) []Ranked {
+	order := placeIn(servers)
 	fit := slices.DeleteFunc(slices.Clone(claims), func(c cluster.Claim) bool { return unfit(c) != "" })
 	slices.SortFunc(fit, func(a, b cluster.Claim) int { return p.better(a, b, order) })
 	ranking := make([]Ranked, len(fit))

@@ -125,14 +125,22 @@ func (s Survey) Votes(candidate cluster.NodeID) (votes []cluster.Vote, enough, l
 // nobody any more.
 const lastResort = 2 * vetoFor
 
+// longResort is the same where somebody could win by all that is claimed, and has not:
+// a voter that missed a change of the members, for one, refuses whoever was none by
+// the configuration that it goes by.
+const longResort = 4 * lastResort
+
 // LastResort says that this node, a drained voter, is to stand for election all
 // the same: for leaderless nobody has led, and of the others that answer none
-// that may lead could win. Its log is the newest then, as a rule, and the others
+// that may lead could win, or none has for long. Its log is the newest then, as a rule, and the others
 // get what they lack only from a leader. It hands over once one of them has
 // caught up. Seen holds claims that are no older than that.
 func (s Survey) LastResort(leaderless time.Duration) bool {
-	if leaderless < lastResort*s.Params.TimeoutMin {
+	switch {
+	case leaderless < lastResort*s.Params.TimeoutMin:
 		return false
+	case leaderless >= longResort*s.Params.TimeoutMin:
+		return true
 	}
 	for _, sv := range s.Servers {
 		c, answers := s.claim(sv.ID)
@@ -153,10 +161,7 @@ func (s Survey) Choices() []cluster.Choice {
 	for _, c := range s.claims() {
 		end = max(end, c.LastLogIndex)
 	}
-	order := func(id cluster.NodeID) int {
-		return slices.IndexFunc(s.Servers, func(sv cluster.Server) bool { return sv.ID == id })
-	}
-	servers := slices.Clone(s.Servers)
+	order, servers := placeIn(s.Servers), slices.Clone(s.Servers)
 	slices.SortStableFunc(servers, func(a, b cluster.Server) int {
 		ca, okA := s.claim(a.ID)
 		cb, okB := s.claim(b.ID)

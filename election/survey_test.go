@@ -150,6 +150,8 @@ func TestSurveyLastResort(t *testing.T) {
 		{"the other that answers is behind", func(s *Survey) { s.edit("n3", behind) }, long, true},
 		{"too early", func(s *Survey) { s.edit("n3", behind) }, long - 1, false},
 		{"the other can win", func(*Survey) {}, long, false},
+		{"the other could have won by now", func(*Survey) {}, 4*long - 1, false},
+		{"the other could win, and has not", func(*Survey) {}, 4 * long, true},
 		{"the other is ahead", func(s *Survey) { s.edit("n2", behind) }, long, false},
 		{"the other is drained too", func(s *Survey) { s.edit("n3", drained) }, long, true},
 		{"the other may not lead", func(s *Survey) { s.edit("n3", func(c *cluster.Claim) { c.Eligible = false }) }, long, true},

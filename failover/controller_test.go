@@ -59,6 +59,7 @@ func TestASlowVoterIsNotWaitedFor(t *testing.T) {
 	}{
 		"of lower priority":  {priority: 100, majority: true, within: time.Millisecond},
 		"of higher priority": {priority: 250, majority: true, within: 40 * time.Millisecond},
+		"later in the list":  {priority: 200, majority: true, within: 40 * time.Millisecond},
 		"that is needed":     {priority: 100, within: -1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -204,6 +205,30 @@ func TestAgreementIsAnnounced(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		if stood := w.standings(); len(stood) != 1 || stood[0].Sub(began) > 200*time.Microsecond {
 			t.Errorf("it stood at %v, n3 agreed at %v", stood, began)
+		}
+	})
+}
+
+// Four survivors of five, all equal: who comes first is the last to answer, by
+// half a millisecond. Were it not waited for, it and the second would stand at the
+// same moment, and get two votes each.
+func TestTheFirstOfEqualsIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n3", "n4", "n2", "n5") // n5 comes first, then n2
+		w.edit(func() { w.slow, w.slowFor = "n5", 500*time.Microsecond })
+		w.start(Config{Fast: true})
+		for _, id := range []cluster.NodeID{"n3", "n4", "n5"} {
+			w.report(id)
+		}
+		began := time.Now()
+		w.loss()
+		time.Sleep(election.Stagger - time.Millisecond)
+		if stood := w.standings(); len(stood) != 0 {
+			t.Errorf("it stood after %v, with n5", stood[0].Sub(began))
+		}
+		time.Sleep(3 * time.Millisecond) // n5 does not stand
+		if stood := w.standings(); len(stood) != 1 {
+			t.Errorf("it stood %d times", len(stood))
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package failover
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -44,6 +45,7 @@ type world struct {
 	barriers  int
 	awake     bool           // n1 answers when it is asked
 	slow      cluster.NodeID // keeps a poll waiting until its end
+	slowFor   time.Duration  // or for so long
 	news      chan struct{}  // closed at the next claim
 
 	c *Controller
@@ -135,8 +137,11 @@ func (w *world) Poll(ctx context.Context, peers []cluster.NodeID) map[cluster.No
 	got := map[cluster.NodeID]cluster.Seen{}
 	for _, id := range peers {
 		if id == w.slow {
-			<-ctx.Done()
-			continue
+			select {
+			case <-time.After(cmp.Or(w.slowFor, time.Hour)):
+			case <-ctx.Done():
+				continue
+			}
 		}
 		if id == "n1" {
 			if !w.awake {

@@ -1,6 +1,7 @@
 package failover
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -143,6 +144,10 @@ func (in planInput) planEmergency(p *cluster.Plan) {
 // choose completes the target and gives what is known of it; known is false when
 // it is no member.
 func (in planInput) choose(p *cluster.Plan) (chosen cluster.Choice, known bool) {
+	// Who does not answer has the priority of its record.
+	for i, c := range p.Candidates {
+		p.Candidates[i].Priority = cmp.Or(c.Priority, in.member(c.ID).Priority)
+	}
 	if p.Target == "" && len(p.Candidates) > 0 && p.Candidates[0].Eligible {
 		p.Target = p.Candidates[0].ID
 	}
@@ -152,6 +157,16 @@ func (in planInput) choose(p *cluster.Plan) (chosen cluster.Choice, known bool) 
 		}
 	}
 	return cluster.Choice{}, p.Target == ""
+}
+
+// member gives a node's record, an empty one when there is none.
+func (in planInput) member(id cluster.NodeID) cluster.Member {
+	for _, m := range in.Members {
+		if m.ID == id {
+			return m
+		}
+	}
+	return cluster.Member{}
 }
 
 // expect tells how long writes will wait, from the gaps of like cases.
@@ -174,6 +189,10 @@ func (in planInput) warnOfElection(p *cluster.Plan) {
 
 // warnOfTakeOver says that leadership will not stay where it is put.
 func (in planInput) warnOfTakeOver(p *cluster.Plan, chosen cluster.Choice) {
+	if m := in.member(p.Target); m.ID != "" && m.KeptFromLeading() != "" {
+		p.Warnings = append(p.Warnings, fmt.Sprintf("by its record node %s does not lead: it hands leadership over again once another node can take it", p.Target))
+		return
+	}
 	if in.Paused || p.Target == "" {
 		return
 	}

@@ -109,6 +109,10 @@ func TestPlan(t *testing.T) {
 
 		{name: "emergency beside a leader", order: cluster.Order{Action: "emergency", Target: "n3"}, change: func(in *planInput) { in.follower(); in.alive() }, chosen: "n3", actor: "n3", how: "election", says: "node n1 leads and can hand leadership over"},
 		{name: "emergency, not eligible", order: cluster.Order{Action: "emergency", Target: "n2"}, change: func(in *planInput) { in.follower(); in.edit("n2", func(c *cluster.Claim) { c.Eligible = false }) }, chosen: "n2", actor: "n2", how: "election", says: "may not lead: not eligible: that is passed over"},
+		{name: "emergency, kept from leading", order: cluster.Order{Action: "emergency", Target: "n2"}, change: func(in *planInput) {
+			in.follower()
+			in.Members = []cluster.Member{{ID: "n2", Priority: 100}}
+		}, chosen: "n2", actor: "n2", how: "election", says: "by its record node n2 does not lead: it hands leadership over again"},
 		{name: "emergency, it does not answer", order: cluster.Order{Action: "emergency", Target: "n3"}, change: func(in *planInput) { in.follower(); delete(in.Survey.Seen, "n3") }, chosen: "n3", actor: "n3", how: "election", says: "does not answer: that is passed over"},
 		{name: "emergency, behind, and nobody else answers", order: cluster.Order{Action: "emergency", Target: "n2"}, change: func(in *planInput) { behind(in); delete(in.Survey.Seen, "n3") }, chosen: "n2", actor: "n2", how: "election"},
 		{name: "emergency, behind all", order: cluster.Order{Action: "emergency", Target: "n2"}, change: func(in *planInput) { behind(in); in.alive() }, chosen: "n2", actor: "n2", how: "election", code: 4006, status: 409, says: "n1: log behind: 40 < 44; n3: log behind: 40 < 44"},
@@ -135,6 +139,18 @@ func TestPlan(t *testing.T) {
 				t.Errorf("says %q, want %q", said, c.says)
 			}
 		})
+	}
+}
+
+// A node that does not answer has the priority that the cluster has on record.
+func TestPlanShowsPriorities(t *testing.T) {
+	in := planning(cluster.Order{Action: "failover"})
+	in.follower()
+	in.Members = []cluster.Member{{ID: "n1", Priority: 140, Eligible: true}}
+	for _, c := range plan(in).Candidates {
+		if c.ID == "n1" && c.Priority != 140 {
+			t.Errorf("%+v", c)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package health
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -66,6 +67,9 @@ func (in Input) peer(id cluster.NodeID, end uint64) Peer {
 	}
 	if p.Claimed && p.Claim.Refusing {
 		p.Reasons = append(p.Reasons, "is part of a split brain and refuses service")
+	}
+	if p.Claimed && p.Claim.Draining && p.NoTransfer == "" {
+		p.NoTransfer = fmt.Sprintf("node %s is draining", id) // it refuses, and may be about to stop
 	}
 	p.Healthy = len(p.Reasons) == 0
 	return p

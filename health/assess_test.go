@@ -106,6 +106,25 @@ func TestAssess(t *testing.T) {
 	}
 }
 
+// A node that is about to stop refuses to be handed leadership: it is healthy, and
+// not chosen.
+func TestDrainingPeerIsNoTarget(t *testing.T) {
+	in := input(cluster.Leader, "n1")
+	if p := Assess(in).Peers["n2"]; p.NoTransfer != "" {
+		t.Errorf("before: %q", p.NoTransfer)
+	}
+	seen := in.Seen["n2"]
+	seen.Claim.Draining = true
+	in.Seen["n2"] = seen
+	if p := Assess(in).Peers["n2"]; !p.Healthy || p.NoTransfer != "node n2 is draining" {
+		t.Errorf("healthy %v, %q", p.Healthy, p.NoTransfer)
+	}
+	in.Raft[0].NoTransfer = "stuck"
+	if p := Assess(in).Peers["n2"]; p.NoTransfer != "stuck" {
+		t.Errorf("%q", p.NoTransfer)
+	}
+}
+
 func TestReportsStandAlone(t *testing.T) {
 	in := input(cluster.Follower, "n3")
 	in.Raft[0].Reasons = make([]string, 1, 4)

@@ -83,7 +83,7 @@ type SplitBrainConfig struct {
 // SnapshotConfig is how the log is compacted.
 type SnapshotConfig struct {
 	Threshold    uint64        `name:"threshold" default:"8192" help:"Log entries since the last snapshot that make a new one."`
-	Interval     time.Duration `name:"interval" default:"120s" help:"How often that is checked."`
+	Interval     time.Duration `name:"interval" default:"120s" help:"How often that is checked; the first time after a 24th of it, or two."`
 	TrailingLogs uint64        `name:"trailing-logs" default:"10240" help:"Log entries kept after a snapshot, for followers that lag; at least 1000."`
 }
 

@@ -37,25 +37,36 @@ func (n *Node) Drain(ctx context.Context) {
 	n.handOver(ctx) // should another node have handed leadership here meanwhile
 }
 
-// drainLook is how often a leader looks whether it is to be drained.
-const drainLook = 100 * time.Millisecond
+// told says why this node will not stand although the leader tells it to; "" when it
+// will. A leader may not know yet that it is about to stop: it would lead, and take
+// no write, until the requests in flight had ended.
+func (n *Node) told(ctx context.Context, by cluster.NodeID, term uint64) string {
+	if n.draining.Load() {
+		return fmt.Sprintf("node %s is draining", n.cfg.ID)
+	}
+	return n.failover.Told(ctx, by, term)
+}
 
-// leaveWhenDrained is the leader task of a node that an operator has drained: it
-// hands leadership over, again and again until another node leads.
-func (n *Node) leaveWhenDrained(ctx context.Context, _ uint64) {
-	trouble := ""
-	for ; ctx.Err() == nil; sleep(ctx, drainLook) {
+// stepAsideLook is how often a leader looks whether its record lets it lead.
+const stepAsideLook = 100 * time.Millisecond
+
+// stepAside is the leader task of a node that an operator has drained, or keeps
+// from leading: it hands leadership over, again and again until another node leads.
+func (n *Node) stepAside(ctx context.Context, _ uint64) {
+	warned := "" // of what was told already: errors differ at each look
+	for ; ctx.Err() == nil; sleep(ctx, stepAsideLook) {
 		m, ok := n.consensus.View().Member(n.cfg.ID)
-		if !ok || m.Lifecycle != cluster.Draining || n.draining.Load() {
-			trouble = ""
+		why := m.KeptFromLeading()
+		if !ok || why == "" || n.draining.Load() {
+			warned = ""
 			continue
 		}
 		moving, cancel := n.failover.Outlive(ctx)
-		_, err := n.transfer.To(moving, cluster.Handover{Trigger: "transfer", Reason: fmt.Sprintf("node %s is drained", n.cfg.ID)})
+		_, err := n.transfer.To(moving, cluster.Handover{Trigger: "transfer", Reason: fmt.Sprintf("node %s %s", n.cfg.ID, why)})
 		cancel()
-		if err != nil && ctx.Err() == nil && err.Error() != trouble {
-			trouble = err.Error()
-			n.log.Warn("this node is drained and leads: leadership could not be handed over", "error", err)
+		if err != nil && ctx.Err() == nil && warned != why {
+			warned = why
+			n.log.Warn("this node "+why+" and leads: leadership could not be handed over", "error", err)
 		}
 	}
 }
@@ -70,7 +81,7 @@ func (n *Node) handOver(ctx context.Context) {
 		if st.Role != cluster.Leader || cluster.Voters(st.Servers) < 2 {
 			return
 		}
-		outcome, err := n.transfer.To(ctx, cluster.Handover{Trigger: "transfer", Reason: fmt.Sprintf("node %s is draining", n.cfg.ID)})
+		outcome, err := n.transfer.To(ctx, cluster.Handover{Trigger: "transfer", Reason: fmt.Sprintf("node %s is stopping", n.cfg.ID)})
 		if err == nil {
 			n.log.Info("leadership handed over", "to", string(outcome.NewLeader), "term", outcome.Term, "took", outcome.Duration)
 			return

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"northstar/cluster"
+	"northstar/state"
 	"northstar/telemetry"
 )
 
@@ -26,6 +27,14 @@ type observation struct {
 	members map[cluster.NodeID]cluster.Member
 	peers   map[cluster.NodeID]cluster.PeerStatus // once this node has led for settleTime; others do not know enough
 	warned  []string
+	pause   pause
+}
+
+// pause is whether automatic failover is paused, as this node has applied it, by
+// its own clock.
+type pause struct {
+	on  bool
+	set state.Settings
 }
 
 // changes turns the difference between two observations into events. warn is
@@ -35,6 +44,7 @@ func changes(prev, next observation) (events []changeEvent) {
 	events = append(events, healthChanges(prev, next)...)
 	events = append(events, diskChanges(prev.status.Disk, next.status.Disk)...)
 	events = append(events, lifecycleChanges(prev.status, next.status)...)
+	events = append(events, pauseChanges(prev.pause, next.pause)...)
 	for _, w := range next.warned {
 		if !slices.Contains(prev.warned, w) {
 			events = append(events, changeEvent{warn: true, Event: cluster.Event{Type: "node", Message: w}})
@@ -152,6 +162,37 @@ func lifecycleChanges(prev, next cluster.NodeStatus) []changeEvent {
 	if next.Lifecycle == cluster.Dead {
 		e.warn = true
 		e.Message += ": " + next.DeadReason
+	}
+	return []changeEvent{e}
+}
+
+// pauseChanges tells of a pause of automatic failover that begins, is set anew, or
+// ends.
+func pauseChanges(prev, next pause) []changeEvent {
+	if prev == next || !prev.on && !next.on {
+		return nil
+	}
+	e := changeEvent{warn: next.on, Event: cluster.Event{Type: "failover", Fields: map[string]any{"auto_failover": !next.on}}}
+	switch set := next.set; {
+	case !next.on && !set.AutoFailover:
+		e.Message = "automatic failover is on again: the pause has ended"
+		return []changeEvent{e}
+	case !next.on:
+		e.Message = "automatic failover is on again"
+	default:
+		e.Message = "automatic failover is paused"
+		if set.PausedUntil != 0 {
+			until := time.Unix(0, set.PausedUntil).UTC()
+			e.Message += " until " + until.Format(time.RFC3339)
+			e.Fields["paused_until"] = until
+		}
+	}
+	if by := next.set.Operator; by != "" {
+		e.Fields["operator"], e.Fields["reason"] = by, next.set.Reason
+		e.Message += ", by " + by
+		if next.set.Reason != "" {
+			e.Message += ": " + next.set.Reason
+		}
 	}
 	return []changeEvent{e}
 }

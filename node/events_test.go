@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"northstar/cluster"
+	"northstar/state"
 )
 
 func servers(voters ...cluster.NodeID) (all []cluster.Server) {
@@ -56,6 +57,20 @@ func TestChanges(t *testing.T) {
 		{"dead", base(nil), base(func(o *observation) { o.status.Lifecycle, o.status.DeadReason = cluster.Dead, "removed" }), []string{"!node: this node is dead: removed"}},
 		{"warning", base(nil), base(func(o *observation) { o.warned = []string{"priority differs"} }), []string{"!node: priority differs"}},
 		{"old warning", base(func(o *observation) { o.warned = []string{"a"} }), base(func(o *observation) { o.warned = []string{"a"} }), nil},
+		{"paused", base(nil), base(func(o *observation) {
+			o.pause = pause{true, state.Settings{PausedUntil: 3e9, Operator: "anna", Reason: "new switch"}}
+		}), []string{"!failover: automatic failover is paused until 1970-01-01T00:00:03Z, by anna: new switch"}},
+		{"paused for longer", base(func(o *observation) {
+			o.pause = pause{true, state.Settings{PausedUntil: 3e9, Operator: "anna"}}
+		}), base(func(o *observation) { o.pause = pause{true, state.Settings{Operator: "anna"}} }), []string{"!failover: automatic failover is paused, by anna"}},
+		{"paused still", base(func(o *observation) { o.pause.on = true }), base(func(o *observation) { o.pause.on = true }), nil},
+		{"resumed", base(func(o *observation) { o.pause.on = true }), base(func(o *observation) {
+			o.pause.set = state.Settings{AutoFailover: true, Operator: "anna", Reason: "done"}
+		}), []string{"failover: automatic failover is on again, by anna: done"}},
+		{"the pause runs out", base(func(o *observation) { o.pause = pause{true, state.Settings{PausedUntil: 3e9, Operator: "anna"}} }), base(func(o *observation) {
+			o.pause.set = state.Settings{PausedUntil: 3e9, Operator: "anna"}
+		}), []string{"failover: automatic failover is on again: the pause has ended"}},
+		{"set anew as it was", base(nil), base(func(o *observation) { o.pause.set = state.Settings{AutoFailover: true, Operator: "anna"} }), nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var got []string

@@ -21,7 +21,7 @@ func (n *Node) buildFailover() {
 		Consensus: informed{n.consensus, n}, Transfer: n.transfer, Event: n.journal.Append, Logger: n.log,
 	})
 	n.consensus.OnReign("placement", n.failover.Lead)
-	n.consensus.OnReign("drain", n.leaveWhenDrained)
+	n.consensus.OnReign("drain", n.stepAside)
 }
 
 // standAgain is for a transfer that has left the cluster without a leader.
@@ -53,13 +53,8 @@ func (n *Node) election(e consensus.Election) {
 	result := telemetry.ResultLost
 	if e.Won {
 		result = telemetry.ResultWon
-	} else {
-		// What the voters said to a candidacy that has come to nothing.
-		f := n.failover.Facts(e.Term)
-		e.Votes, e.Reason = f.Votes, f.Reason
-		if f.Trigger != "" {
-			e.Trigger = f.Trigger
-		}
+	} else if !explain(&e, n.failover.Facts(e.Term)) && !n.mayStand() {
+		return // Raft's timer made it a candidate, and its questions were held back
 	}
 	if e.Open {
 		n.journal.Warn(openElectionEvent(e))
@@ -74,6 +69,22 @@ func (n *Node) election(e consensus.Election) {
 		n.metrics.Failover(e.Trigger)
 	}
 	n.journal.Append(electionEvent(e, result, steps(how, e.LedAt, time.Now())))
+}
+
+// explain adds to a candidacy that has come to nothing what began it, and what the
+// voters said; false when nothing is known of it, and the facts are of one before.
+func explain(e *consensus.Election, f failover.Facts) bool {
+	if f.Term == 0 || f.Term < e.FromTerm {
+		return false
+	}
+	e.Votes, e.Operator = f.Votes, f.Operator
+	if e.Open {
+		e.Term = f.Term
+	}
+	if f.Trigger != "" {
+		e.Trigger, e.Reason = f.Trigger, f.Reason
+	}
+	return true
 }
 
 // steps says for people and benchmarks where the time of a failover went: how

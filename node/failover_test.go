@@ -4,8 +4,40 @@ import (
 	"testing"
 	"time"
 
+	"northstar/cluster"
+	"northstar/consensus"
 	"northstar/failover"
 )
+
+// What was begun earlier and has long ended does not explain a candidacy.
+func TestExplain(t *testing.T) {
+	votes := []cluster.Vote{{Voter: "n1", Reason: "log behind: 41 < 44"}}
+	timer := consensus.Election{Term: 27, FromTerm: 26, Trigger: "timeout", Reason: "Raft's timer fired"}
+	for name, c := range map[string]struct {
+		e                       consensus.Election
+		facts                   failover.Facts
+		known                   bool
+		term                    uint64
+		trigger, reason, voters string
+	}{
+		"nothing is known":    {e: timer, term: 27, trigger: "timeout", reason: "Raft's timer fired"},
+		"an earlier election": {e: timer, facts: failover.Facts{Term: 25, Trigger: "priority", Reason: "old", Votes: votes}, term: 27, trigger: "timeout", reason: "Raft's timer fired"},
+		"Raft's own":          {e: timer, facts: failover.Facts{Term: 26, Votes: votes}, known: true, term: 27, trigger: "timeout", reason: "Raft's timer fired", voters: "n1"},
+		"by order":            {e: timer, facts: failover.Facts{Term: 27, Trigger: "manual", Reason: "n1 hangs", Votes: votes}, known: true, term: 27, trigger: "manual", reason: "n1 hangs", voters: "n1"},
+		"it goes on":          {e: consensus.Election{Term: 27, FromTerm: 26, Open: true}, facts: failover.Facts{Term: 26, Votes: votes}, known: true, term: 26, voters: "n1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := c.e
+			known, voters := explain(&e, c.facts), ""
+			for _, v := range e.Votes {
+				voters += string(v.Voter)
+			}
+			if known != c.known || e.Term != c.term || e.Trigger != c.trigger || e.Reason != c.reason || voters != c.voters {
+				t.Errorf("known %v, %+v", known, e)
+			}
+		})
+	}
+}
 
 // An event tells only of the steps that a failover went through, each by its
 // time since the first.
@@ -24,5 +56,17 @@ func TestSteps(t *testing.T) {
 		if got[name] != v {
 			t.Errorf("%s is %v, want %v", name, got[name], v)
 		}
+	}
+}
+
+// An election can go by too fast for its beginning to be seen: then none is told.
+func TestElectionWithoutABeginning(t *testing.T) {
+	e := consensus.Election{Candidate: "n1", Trigger: "startup", Won: true}
+	if at, ok := electionFields(e)["started_at"]; ok {
+		t.Errorf("it began at %v", at)
+	}
+	e.StartedAt = time.Now()
+	if at := electionFields(e)["started_at"]; at != e.StartedAt.UTC() {
+		t.Errorf("it began at %v", at)
 	}
 }

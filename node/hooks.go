@@ -81,8 +81,14 @@ func electionFields(e consensus.Election) map[string]any {
 		"trigger": e.Trigger, "candidate_id": string(e.Candidate),
 		"duration_ms": e.Duration.Milliseconds(), "leaderless_ms": e.Leaderless.Milliseconds(),
 	}
+	if !e.StartedAt.IsZero() { // it can go by too fast to be seen
+		fields["started_at"] = e.StartedAt.UTC()
+	}
 	if e.Reason != "" {
 		fields["reason"] = e.Reason
+	}
+	if e.Operator != "" {
+		fields["operator"] = e.Operator
 	}
 	if len(e.Votes) > 0 {
 		fields["votes"] = e.Votes

@@ -301,8 +301,12 @@ func (n *Node) warnings() []string {
 
 // look gathers what the journal's events are derived from.
 func (n *Node) look() observation {
-	o := observation{status: n.consensus.Status(), warned: n.warnings(), members: map[cluster.NodeID]cluster.Member{}}
-	for _, m := range n.consensus.View().Members() {
+	view := n.consensus.View()
+	o := observation{
+		status: n.consensus.Status(), warned: n.warnings(), members: map[cluster.NodeID]cluster.Member{},
+		pause: pause{!view.AutoFailover(time.Now()), view.Settings()},
+	}
+	for _, m := range view.Members() {
 		o.members[m.ID] = m
 	}
 	if since := o.status.LeaderSince; !since.IsZero() && time.Since(since) > settleTime {

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"northstar/cluster"
+	"northstar/state"
+	"northstar/telemetry"
 )
 
 func TestOneNodeFromStartToStop(t *testing.T) {
@@ -66,6 +68,14 @@ func TestDrainMovesLeadership(t *testing.T) {
 	if old.mayStand() {
 		t.Error("a drained node may stand for election")
 	}
+	// Who leads now need not know yet that it goes.
+	eventually(t, 10*time.Second, "a node that is about to stop says so when it is told to stand", func() bool {
+		err := leader(t, nodes).Consensus().TransferTo(t.Context(), cluster.Handover{To: old.cfg.ID, Trigger: "transfer"})
+		if err == nil {
+			t.Fatal("leadership went to a node that is about to stop")
+		}
+		return strings.Contains(err.Error(), fmt.Sprintf("node %s is draining", old.cfg.ID))
+	})
 	old.stop()
 }
 
@@ -115,6 +125,31 @@ func TestOperatorDrains(t *testing.T) {
 	eventually(t, 10*time.Second, "it is active again", func() bool {
 		return old.Consensus().Status().Lifecycle == cluster.Active && old.mayStand()
 	})
+}
+
+// A leader that an operator keeps from leading hands over, like one that is
+// drained.
+func TestLeaderThatMayNotLead(t *testing.T) {
+	nodes := newCluster(t, 3, nil)
+	for _, n := range nodes {
+		n.start()
+	}
+	no, none := false, 0
+	for want, patch := range map[string]cluster.MemberPatch{"is not eligible": {Eligible: &no}, "has priority 0": {Priority: &none}} {
+		old := leader(t, nodes)
+		eventually(t, 10*time.Second, "the record is changed", func() bool {
+			return leader(t, nodes).Consensus().PatchMember(t.Context(), old.cfg.ID, patch) == nil
+		})
+		eventually(t, 10*time.Second, "another node leads", func() bool {
+			st := old.Consensus().Status()
+			return st.LeaderID != "" && st.LeaderID != old.cfg.ID
+		})
+		eventually(t, 10*time.Second, "the record says why", func() bool {
+			return slices.ContainsFunc(old.Consensus().View().Elections(), func(e state.Election) bool {
+				return e.Trigger == "transfer" && e.Reason == fmt.Sprintf("node %s %s", old.cfg.ID, want)
+			})
+		})
+	}
 }
 
 func TestNewLeavesNothingBehind(t *testing.T) {
@@ -234,11 +269,26 @@ func TestPausedFailover(t *testing.T) {
 		return true
 	})
 	want(t, plain, "GET", "http://"+old.HTTPAddr()+"/status", "", 200, `"auto_failover":false`)
+	eventually(t, 5*time.Second, "the journal tells of the pause", func() bool {
+		items, _, _ := rest[0].Journal().Latest("failover", 1)
+		return len(items) == 1 && items[0].Message == "automatic failover is paused"
+	})
+	_, _, before := rest[0].Journal().Latest("", 1)
 	old.stop()
 	deadline := time.After(10 * old.cfg.Election.TimeoutMax)
 	for {
 		select {
 		case <-deadline:
+			// Nobody has stood, and nobody says so.
+			items, _, err := rest[0].Journal().Since(before, "election", 100)
+			for _, e := range items {
+				if result, stood := e.Fields["result"]; stood && result != telemetry.ResultWon {
+					t.Errorf("%s, though failover is paused", e.Message)
+				}
+			}
+			if err != nil || len(items) == 0 {
+				t.Errorf("events since the leader stopped: %v %v", items, err)
+			}
 			return
 		case <-time.After(5 * time.Millisecond):
 		}

@@ -36,10 +36,8 @@ func (n *Node) transportConfig() transport.Config {
 		Consent: func(candidate cluster.NodeID, term uint64, now time.Time) bool {
 			return n.failover.Consent(candidate, term, now)
 		},
-		Voted: func(a cluster.VoteAnswer) { n.failover.Voted(a) },
-		Told: func(ctx context.Context, by cluster.NodeID, term uint64) string {
-			return n.failover.Told(ctx, by, term)
-		},
+		Voted:   func(a cluster.VoteAnswer) { n.failover.Voted(a) },
+		Told:    n.told,
 		Relayed: n.relayedAudit,
 		TLS:     n.tls, ClusterName: n.cfg.ClusterName,
 		TimeoutMin: n.cfg.Election.TimeoutMin, TimeoutMax: n.cfg.Election.TimeoutMax,

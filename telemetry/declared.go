@@ -41,7 +41,7 @@ var declared = []Declaration{
 	{"election_count", Counter, []string{"trigger", "result"}, nil, "Elections that this node stood in."},
 	{"election_duration_ms", Histogram, nil, electionBuckets, "From standing to the end of the election: for a won one, until leader-start is applied."},
 	{"election_success_rate", Gauge, nil, nil, "Share of this node's elections of the last 5 minutes that were won; 1 when there were none."},
-	{"leaderless_duration_ms", Histogram, nil, electionBuckets, "How long the winner of an election had known no leader."},
+	{"leaderless_duration_ms", Histogram, nil, electionBuckets, "For how long the winner of an election had not heard a leader."},
 	{"failover_count", Counter, []string{"trigger"}, nil, "Elections other than the first that this node won without a planned transfer by an operator."},
 	{"leader_transfer_count", Counter, []string{"result"}, nil, "Leadership transfers that this node began as leader."},
 	{"leader_transfer_duration_ms", Histogram, nil, electionBuckets, "Duration of those, until the target was seen leading."},

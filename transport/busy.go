@@ -100,17 +100,24 @@ func isHeartbeat(a *raft.AppendEntriesRequest) bool {
 // TimeoutMin after it, unless it has evidence that the leader is gone.
 type promise struct {
 	leader cluster.NodeID
+	boot   string // of its process
 	at     time.Time
 }
 
-// promised says whether a promise to another than candidate lasts.
-func (r *Raft) promised(now time.Time, candidate cluster.NodeID) bool {
+// promised says whether a promise to another than candidate binds this node. One
+// to a process that is dead does not, also when raft has forgotten that leader
+// because of a candidate: should that one fail, the next is not to wait for it.
+func (r *Raft) promised(now time.Time, candidate cluster.NodeID, term uint64) bool {
 	p := r.promise.Load()
-	return p != nil && p.leader != candidate && now.Sub(p.at) < r.t.cfg.TimeoutMin
+	if p == nil || p.leader == candidate || now.Sub(p.at) >= r.t.cfg.TimeoutMin {
+		return false
+	}
+	c := r.t.Claim()
+	return !c.LeaderLost || c.LeaderBootID != p.boot || !r.t.cfg.Consent(candidate, term, now)
 }
 
-func (r *Raft) setPromise(now time.Time, leader cluster.NodeID) {
-	r.promise.Store(&promise{leader, now})
+func (r *Raft) setPromise(now time.Time, leader cluster.NodeID, boot string) {
+	r.promise.Store(&promise{leader, boot, now})
 }
 
 // mark notes a moment; within says whether it is less than d ago.

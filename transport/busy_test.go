@@ -212,7 +212,7 @@ func TestPromise(t *testing.T) {
 			v, err := n3.vote(n2, 6)
 			return err == nil && v.Granted
 		})
-		n2.raft.setPromise(time.Now(), "n3")
+		n2.raft.setPromise(time.Now(), "n3", "boot-n3")
 		if v, err := n3.vote(n2, 6); err != nil || !v.Granted {
 			t.Errorf("not for the leader itself: %+v, %v", v, err)
 		}

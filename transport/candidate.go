@@ -36,7 +36,7 @@ func (r *Raft) RequestVote(id raft.ServerID, target raft.ServerAddress, args *ra
 
 // RequestPreVote asks whether a vote would be given.
 func (r *Raft) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
-	if !r.t.cfg.Gate.MayStand() || r.promised(time.Now(), r.t.cfg.Local().NodeID) {
+	if !r.t.cfg.Gate.MayStand() || r.promised(time.Now(), r.t.cfg.Local().NodeID, args.Term) {
 		return r.fail(time.Now(), errMayNot)
 	}
 	term := args.Term
@@ -117,7 +117,10 @@ func (r *Raft) Stand(ctx context.Context, term uint64, by cluster.Mandate) error
 	if local == nil {
 		return errNotReady
 	}
-	if by == cluster.MandateEvidence && !r.t.cfg.Gate.MayStand() || local.Barred != nil && local.Barred() {
+	if local.barred() {
+		return fmt.Errorf("%w: %w", errMayNot, errBarred)
+	}
+	if by == cluster.MandateEvidence && !r.t.cfg.Gate.MayStand() {
 		return errMayNot
 	}
 	if local.Leader() == "" {

@@ -133,15 +133,16 @@ func (t *Transport) Announce() {
 	}
 }
 
-// warm makes a Raft connection with a peer ready that has just shown itself.
-func (t *Transport) warm(peer cluster.Peer) {
+// warm makes Raft connections ready with a peer that has just shown itself, in
+// that term.
+func (t *Transport) warm(peer cluster.Peer, term uint64) {
 	target := t.monitors.address(peer.NodeID)
 	if target == "" {
 		return
 	}
 	t.spawn(func(context.Context) {
 		if p, err := t.Raft().peer(peer.NodeID); err == nil {
-			p.warm(target, peer.BootID)
+			p.warm(target, peer.BootID, term)
 		}
 	})
 }

@@ -115,7 +115,7 @@ func (c *conversation) listen() error {
 			return err
 		}
 		if first {
-			c.begin()
+			c.begin(f.Claim.Term)
 		}
 		if err := c.take(f, now); err != nil {
 			return err
@@ -124,13 +124,13 @@ func (c *conversation) listen() error {
 	}
 }
 
-// begin makes this the conversation with the peer.
-func (c *conversation) begin() {
+// begin makes this the conversation with the peer, which is in term.
+func (c *conversation) begin(term uint64) {
 	c.mu.Lock()
 	c.heard = true
 	c.mu.Unlock()
 	c.m.stand(c)
-	c.t.warm(c.x.peer)
+	c.t.warm(c.x.peer, term)
 	c.began()
 }
 

@@ -208,6 +208,59 @@ func TestTimeoutNowOnlyFromTheLeader(t *testing.T) {
 	}
 }
 
+// A node that must not stand does so at nobody's word.
+func TestBarred(t *testing.T) {
+	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
+	got := n2.bind()
+	n2.barred.Store(true)
+	var not *NotToldError
+	if err := n1.timeoutNow(n2); !errors.As(err, &not) || n2.rejected("timeout_now/barred") != 1 {
+		t.Errorf("the leader's word: %v", err)
+	}
+	for _, by := range []cluster.Mandate{cluster.MandateEvidence, cluster.MandateOrder} {
+		if err := n2.raft.Stand(t.Context(), 5, by); !errors.Is(err, errBarred) {
+			t.Errorf("by %v: %v", by, err)
+		}
+	}
+	if reached(got) != 0 {
+		t.Error("it reached raft")
+	}
+	n2.barred.Store(false)
+	if err := n1.timeoutNow(n2); err != nil || reached(got) != 1 {
+		t.Errorf("after: %v", err)
+	}
+}
+
+// Who lacks entries that are committed, as this node was told when it was taken in,
+// does not get its vote, though its log may be newer than what this node has.
+func TestVoteForCommitted(t *testing.T) {
+	n1 := newEnd(t, "n1")
+	n2 := newEnd(t, "n2", as(func(p *cluster.Peer) { p.Roster = &cluster.Roster{Index: 10, Term: 5} }))
+	n1.bindOnly()
+	got := n2.bind()
+	for _, tt := range []struct {
+		index, term uint64
+		want        bool
+	}{
+		{9, 5, false},
+		{1000, 4, false}, // what an earlier leader had written, and nobody else has
+		{9, 6, false},
+		{10, 5, true},
+		{11, 6, true},
+	} {
+		vote, pre := raft.RequestVoteResponse{}, raft.RequestPreVoteResponse{}
+		id, addr := raft.ServerID(n2.id), raft.ServerAddress(n2.addr)
+		err := n1.raft.RequestPreVote(id, addr, &raft.RequestPreVoteRequest{RPCHeader: n1.header(), Term: 7, LastLogIndex: tt.index, LastLogTerm: tt.term}, &pre)
+		err2 := n1.raft.RequestVote(id, addr, &raft.RequestVoteRequest{RPCHeader: n1.header(), Term: 7, LastLogIndex: tt.index, LastLogTerm: tt.term}, &vote)
+		if err != nil || err2 != nil || pre.Granted != tt.want || vote.Granted != tt.want || (reached(got) > 0) != tt.want {
+			t.Errorf("with the log up to %d/%d: %+v, %+v, %v, %v", tt.term, tt.index, pre, vote, err, err2)
+		}
+	}
+	if n2.rejected("vote/behind") != 3 || n2.rejected("prevote/behind") != 3 {
+		t.Error("it is not counted")
+	}
+}
+
 // Pre-votes are no votes; a guard's answer is one as well as raft's.
 func TestVotesAreCounted(t *testing.T) {
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")

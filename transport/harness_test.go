@@ -42,7 +42,8 @@ type end struct {
 
 	term, applied, progress atomic.Uint64
 	leader                  atomic.Value // cluster.NodeID
-	readOnly, muted, idle   atomic.Bool  // idle: may not stand
+	readOnly, muted, idle   atomic.Bool  // idle: may not stand by itself
+	barred                  atomic.Bool  // nor by order
 }
 
 type option func(*Config, *end)
@@ -269,6 +270,7 @@ func (e *end) bindOnly() {
 		Leader:          func() cluster.NodeID { return e.leader.Load().(cluster.NodeID) },
 		AppliedIndex:    e.applied.Load,
 		RestoreProgress: e.progress.Load,
+		Barred:          e.barred.Load,
 	})
 }
 

@@ -265,9 +265,14 @@ func (p *peer) learn(target string) (cluster.Admission, error) {
 	return p.r.t.admit(facts), nil
 }
 
-// warm makes a connection ready for the next RPC, after the peer's process boot
-// has shown itself. Connections with a process before it lead nowhere.
-func (p *peer) warm(target, boot string) {
+// warm makes two connections ready, after the peer's process boot, which was in
+// term by then, has shown itself: a new leader sends heartbeats beside entries.
+// Connections with a process before it lead nowhere.
+//
+// The first is used once. Only then does the library make the buffers for it,
+// 256 KiB on either side, which in an election cost more than the vote itself and
+// set off a garbage collection.
+func (p *peer) warm(target, boot string, term uint64) {
 	if facts, ok := p.known(); ok && facts.BootID != boot {
 		p.forget()
 	}
@@ -276,6 +281,26 @@ func (p *peer) warm(target, boot string) {
 		return
 	}
 	p.keep(c)
+	if term == 0 {
+		return // a peer of an earlier version would take the message for its leader's
+	}
+	out, err := p.outbound()
+	if err == nil {
+		err = out.AppendEntries(raft.ServerID(p.id), raft.ServerAddress(target), &raft.AppendEntriesRequest{RPCHeader: p.r.header()}, new(raft.AppendEntriesResponse))
+	}
+	if err != nil {
+		return
+	}
+	if c, err = p.connect(target, p.r.t.params.rpc); err == nil {
+		p.keep(c)
+	}
+}
+
+// warms says whether a message only makes a connection ready: an append of term
+// 0, which is no leader's.
+func warms(rpc raft.RPC) bool {
+	c, ok := rpc.Command.(*raft.AppendEntriesRequest)
+	return ok && c.Term == 0
 }
 
 // keep holds a connection for the next RPC, in the place of an older one.

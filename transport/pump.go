@@ -39,6 +39,10 @@ type incoming struct {
 
 // handle applies the guards to a message and passes it on to raft.
 func (r *Raft) handle(p *peer, rpc raft.RPC) {
+	if warms(rpc) { // no sign of a leader's life, and nothing for raft
+		rpc.Respond(&raft.AppendEntriesResponse{RPCHeader: r.header()}, nil)
+		return
+	}
 	p.hear(time.Now())
 	defer p.pending.Add(-1)
 	crowded := p.pending.Add(1) > maxPending
@@ -123,6 +127,10 @@ func (m incoming) dispatch() {
 func (m incoming) timeoutNow() {
 	if !m.p.votes.AllowN(time.Now(), 1) {
 		m.refuse("rate", fmt.Errorf("%w: node %s sends TimeoutNow too often", errNotTold, m.p.id))
+		return
+	}
+	if m.local.barred() {
+		m.refuse("barred", fmt.Errorf("%w: %w", errNotTold, errBarred))
 		return
 	}
 	term := m.local.CurrentTerm()
@@ -236,7 +244,7 @@ func (m incoming) heartbeat(term uint64) {
 		now := time.Now()
 		inside, excused, began := r.busy.look(now, m.local.RestoreProgress(), r.t.params)
 		if excused && m.follows(term) {
-			r.setPromise(now, m.p.id)
+			r.setPromise(now, m.p.id, m.facts.BootID)
 			if !m.follows(term) { // raft got free and voted: what it grants from here on is withheld
 				continue
 			}

@@ -71,6 +71,8 @@ type Local struct {
 	Barred func() bool
 }
 
+func (l *Local) barred() bool { return l.Barred != nil && l.Barred() }
+
 // maxPeers bounds the nodes that may be connected at once.
 const maxPeers = 64
 
@@ -82,6 +84,7 @@ var (
 	errNoVotes  = errors.New("no votes are exchanged")
 	errMayNot   = errors.New("this node may not stand for election")
 	errNotTold  = errors.New("not told to stand")
+	errBarred   = errors.New("the log of this node does not reach its own admission yet")
 	errNoSpace  = errors.New("this node is short of disk space")
 )
 

@@ -197,13 +197,55 @@ func TestConsentPassesOverAPromise(t *testing.T) {
 	})
 	n2.leader.Store(cluster.NodeID("n3"))
 	got := n2.bind()
-	n2.raft.setPromise(time.Now().Add(time.Hour), "n3")
+	n2.raft.setPromise(time.Now().Add(time.Hour), "n3", "boot-n3")
 	if v, err := n1.vote(n2, 6); err != nil || v.Granted || reached(got) != 0 {
 		t.Fatalf("without evidence: %+v, %v", v, err)
 	}
 	evidence.Store(true)
 	if v, err := n1.vote(n2, 6); err != nil || !v.Granted || reached(got) != 1 {
 		t.Errorf("with evidence: %+v, %v", v, err)
+	}
+}
+
+// A promise to a process that is known to be dead binds nobody, also when raft has
+// forgotten that leader: the first candidate has failed, and this is the next. Of
+// another process, or with a lease, it holds.
+func TestAPromiseEndsWithItsProcess(t *testing.T) {
+	for _, tt := range []struct {
+		name          string
+		lost, consent bool
+		boot          string
+		free          bool
+	}{
+		{"dead", true, true, "boot-n1", true},
+		{"not known to be dead", false, true, "boot-n1", false},
+		{"another process of it is dead", true, true, "boot-n1-before", false},
+		{"there may be a lease", true, false, "boot-n1", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			inBubble(t, 3, func(t *testing.T, ends []*end) {
+				n1, n2, n3 := ends[0], ends[1], ends[2]
+				n3.bind()
+				release := makeBusy(n1, n2)
+				if _, err := n1.heartbeat(n2); err != nil {
+					t.Fatal(err)
+				}
+				close(release)
+				n2.leader.Store(cluster.NodeID(""))
+				n2.claims(func(c *cluster.Claim) { c.LeaderLost, c.LeaderBootID = tt.lost, tt.boot })
+				if v, err := n3.vote(n2, 7); err != nil || v.Granted != tt.free {
+					t.Errorf("its vote: %+v, %v", v, err)
+				}
+				if v, err := n3.preVote(n2, 8); err != nil || v.Granted != tt.free {
+					t.Errorf("its pre-vote: %+v, %v", v, err)
+				}
+				if _, err := n2.preVote(n3, 8); (err == nil) != tt.free {
+					t.Errorf("it asks for pre-votes itself: %v", err)
+				}
+			}, func(c *Config, _ *end) {
+				c.Consent = func(cluster.NodeID, uint64, time.Time) bool { return tt.consent }
+			})
+		})
 	}
 }
 
@@ -434,35 +476,84 @@ func dials(n *atomic.Int64) option {
 	}
 }
 
-// A vote after the monitor connection was made needs no dial, also when the
-// peer is another process than the last time.
+// Two messages at once after the monitor connection was made need no dial, also
+// when the peer is another process than the last time, and one of the connections
+// was used before.
 func TestPoolIsWarm(t *testing.T) {
+	inTerm5 := func(_ *Config, e *end) { e.claim.Term = 5 }
 	var dialled atomic.Int64
-	n1, n2 := newEnd(t, "n1", dials(&dialled)), newEnd(t, "n2")
+	n1, n2 := newEnd(t, "n1", dials(&dialled)), newEnd(t, "n2", inTerm5)
+	got := n2.bind()
 	acquaint(t, n1, n2)
-	vote := func(to *end) {
+	send := func(to *end) {
 		t.Helper()
 		p, err := n1.raft.peer("n2")
 		if err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "a connection is ready", func() bool {
+		eventually(t, "two connections are ready, and the library has had one of them", func() bool {
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			return p.spare != nil && p.facts != nil && p.facts.BootID == to.peer().BootID
+			return len(p.outs) == 2 && p.spare == p.outs[1] && p.facts.BootID == to.peer().BootID
 		})
-		to.bind()
 		before := dialled.Load()
-		if v, err := n1.vote(to, 6); err != nil || !v.Granted {
-			t.Errorf("%+v, %v", v, err)
+		var both sync.WaitGroup
+		for range 2 {
+			both.Go(func() {
+				if r, err := n1.append(to, nil); err != nil || !r.Success {
+					t.Errorf("%+v, %v", r, err)
+				}
+			})
 		}
+		both.Wait()
 		if n := dialled.Load() - before; n != 0 {
-			t.Errorf("%d dials for a vote", n)
+			t.Errorf("%d dials for two messages", n)
 		}
 	}
-	vote(n2)
-	again := newEndOn(t, "n2", n2.relisten(), as(func(p *cluster.Peer) { p.BootID = "second" }))
-	vote(again)
+	send(n2)
+	again := newEndOn(t, "n2", n2.relisten(), inTerm5, as(func(p *cluster.Peer) { p.BootID = "second" }))
+	again.bind()
+	send(again)
+	for range 2 {
+		if c, ok := (<-got).(*raft.AppendEntriesRequest); !ok || c.Term != 5 {
+			t.Errorf("raft got %+v", c)
+		}
+	}
+}
+
+// An append of term 0, which only makes a connection ready, does not reach raft
+// and is no sign of life; a peer in term 0, which may be of a version that takes it
+// for its leader's, is sent none.
+func TestWarmingIsNoMessage(t *testing.T) {
+	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2") // whose claims say term 0
+	got := n2.bind()
+	acquaint(t, n1, n2)
+	p, err := n1.raft.peer("n2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	spare := func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.spare != nil
+	}
+	eventually(t, "a connection is ready", spare)
+	p.mu.Lock()
+	if len(p.outs) != 1 {
+		t.Errorf("%d connections with a peer in term 0", len(p.outs))
+	}
+	p.mu.Unlock()
+	if r, err := n1.append(n2, func(a *raft.AppendEntriesRequest) { *a = raft.AppendEntriesRequest{RPCHeader: a.RPCHeader} }); err != nil || r.Success {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if at := n2.raft.heardFrom("n1"); !at.IsZero() {
+		t.Error("it counts as a sign of life")
+	}
+	select {
+	case c := <-got:
+		t.Errorf("raft got %+v", c)
+	default:
+	}
 }
 
 // A node that has just voted in a term promises nobody else a vote of that term,

@@ -54,8 +54,8 @@ func (m incoming) vote(b ballot, a cluster.Admission) {
 		c.LeadershipTransfer, b.transfer = true, true
 		m.rpc.Command = &c
 	}
-	if !b.transfer && m.r.promised(time.Now(), m.p.id) {
-		m.decline(b, "busy", fmt.Sprintf("knows leader %s", m.local.Leader()))
+	if !b.transfer && m.r.promised(time.Now(), m.p.id, b.term) {
+		m.decline(b, "busy", "has answered its leader lately")
 		return
 	}
 	m.handVote(b)
@@ -87,6 +87,10 @@ func (m incoming) refuseVote(b ballot, a cluster.Admission, now time.Time) (kind
 		return "outdated", "no votes are exchanged: " + voteless(a)
 	case !a.Votes:
 		return "no_cluster_id", "no votes are exchanged: " + voteless(a)
+	case b.behind(m.committed()) != "":
+		// It lacks what is committed, which this node, wiped and taken in again, need
+		// not hold either. Raft's own comparison is with the log alone.
+		return "behind", b.behind(m.committed()) + ", which is committed"
 	case !m.r.t.cfg.Gate.MayVote():
 		return "lease", "a lease may be running that this node has forgotten"
 	case b.pre:
@@ -98,6 +102,27 @@ func (m incoming) refuseVote(b ballot, a cluster.Admission, now time.Time) (kind
 		}
 	}
 	return "", ""
+}
+
+// committed is an entry of the log that is committed as far as this node knows
+// without its log: it knows the members as of it. Term 0: not known.
+func (m incoming) committed() (index, term uint64) {
+	if self := m.r.t.cfg.Local(); self.Roster != nil {
+		return self.Roster.Index, self.Roster.Term
+	}
+	return 0, 0
+}
+
+// behind says how the candidate's log cannot have an entry that is committed, "" when
+// it can: whoever has that has none of an earlier term behind it, and ends no sooner.
+func (b ballot) behind(index, term uint64) string {
+	switch {
+	case b.lastTerm < term:
+		return fmt.Sprintf("log behind: term %d < %d", b.lastTerm, term)
+	case b.lastIndex < index:
+		return fmt.Sprintf("log behind: %d < %d", b.lastIndex, index)
+	}
+	return ""
 }
 
 // consents says whether this voter has evidence of its own that the leader that
@@ -152,7 +177,7 @@ func (m incoming) handVote(b ballot) {
 	switch {
 	case !granted:
 		reason, why = "raft", explain(b, before)
-	case !b.pre && !b.transfer && m.r.promised(time.Now(), m.p.id):
+	case !b.pre && !b.transfer && m.r.promised(time.Now(), m.p.id, b.term):
 		// It waited while raft was busy, and was let in before the promise. To the
 		// candidate it is as if the vote were lost.
 		granted, reason, why = false, "busy", "has answered its leader meanwhile"

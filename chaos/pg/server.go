@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"syscall"
@@ -32,9 +33,11 @@ type Server struct {
 	port     int
 	as       *syscall.Credential // nil: this process's user
 	cmd      *exec.Cmd
+	ended    chan struct{} // closed when the process of cmd has ended
 }
 
-// Start makes a database and starts its server. Stop ends both.
+// Start makes a database and starts its server. Stop ends both. Where the system
+// can do that (Linux), the server also ends with this process, however that ends.
 func Start(ctx context.Context) (s *Server, err error) {
 	bin, err := binaries()
 	if err != nil {
@@ -126,7 +129,11 @@ func (s *Server) Up(ctx context.Context) error {
 	s.cmd = s.command(context.WithoutCancel(ctx), "postgres", "-D", s.data(), "-p", strconv.Itoa(s.port),
 		"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "fsync=off", "-c", "shared_buffers=16MB", "-c", "max_connections=60")
 	s.cmd.Stdout, s.cmd.Stderr = log, log
-	if err := s.cmd.Start(); err != nil {
+	endWithParent(s.cmd.SysProcAttr)
+	s.ended = make(chan struct{})
+	started := make(chan error, 1)
+	go keep(s.cmd, started, s.ended)
+	if err := <-started; err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
@@ -145,14 +152,27 @@ func (s *Server) Up(ctx context.Context) error {
 	}
 }
 
+// keep starts a command and waits for it, on a thread that lives on until then:
+// what ends with its parent ends with the thread that started it.
+func keep(cmd *exec.Cmd, started chan<- error, ended chan<- struct{}) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	defer close(ended)
+	err := cmd.Start()
+	started <- err
+	if err == nil {
+		_ = cmd.Wait() // how it ends nobody asks
+	}
+}
+
 // Down ends the server as a crash would, but for its files.
 func (s *Server) Down() error {
-	if err := s.cmd.Process.Signal(syscall.SIGQUIT); err != nil {
+	if err := s.cmd.Process.Signal(syscall.SIGQUIT); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
 	late := time.AfterFunc(startLimit, func() { _ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL) })
 	defer late.Stop()
-	_ = s.cmd.Wait() // it was told to
+	<-s.ended
 	return nil
 }
 

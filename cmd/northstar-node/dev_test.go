@@ -142,11 +142,11 @@ func TestDevSecondSignal(t *testing.T) {
 }
 
 // freePair finds a port that is free together with the next one, below the range
-// from which the kernel takes ports of outgoing connections.
+// from which the kernel takes ports of outgoing connections, and that of chaos/proc.
 func freePair(t *testing.T) string {
 	t.Helper()
 	for range 100 {
-		port := 12000 + 2*rand.IntN(10000)
+		port := 10000 + 2*rand.IntN(1000)
 		if portFree(port) && portFree(port+1) {
 			return strconv.Itoa(port)
 		}

@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
 	"strings"
 
 	"northstar/api/apiv1"
@@ -12,13 +14,17 @@ import (
 const timeForm = "2006-01-02 15:04:05.000Z"
 
 type electionsCmd struct {
-	Limit int  `default:"20" help:"At most so many."`
-	Votes bool `help:"Every voter's answer, and why."`
+	Limit  int  `default:"20" help:"At most so many."`
+	Votes  bool `help:"Every voter's answer, and why."`
+	Follow bool `short:"f" help:"Print elections as they end, those that came to nothing too, until Ctrl-C."`
 }
 
 func (e *electionsCmd) Run(a *app) error {
 	if e.Limit < 1 {
 		return usagef("--limit: want 1 or more")
+	}
+	if e.Follow {
+		return e.follow(a)
 	}
 	list, err := ask(a, "asking for elections", func(ctx context.Context, c *client.Client) (apiv1.Elections, error) {
 		return c.Elections(ctx, e.Limit)
@@ -52,15 +58,64 @@ func (a *app) printVotes(elections []apiv1.Election) error {
 	var rows [][]any
 	for _, el := range elections {
 		for _, v := range el.Votes {
-			answer := "refused"
-			if v.Granted {
-				answer = "granted"
-			}
-			rows = append(rows, []any{el.Term, el.CandidateID, v.VoterID, answer, orDash(v.Reason)})
+			rows = append(rows, []any{el.Term, el.CandidateID, v.VoterID, yesNo(v.Granted), orDash(v.Reason)})
 		}
 	}
 	fmt.Fprintln(a.stdout)
-	return a.table([]string{"term", "candidate", "voter", "answer", "why"}, rows)
+	return a.table([]string{"term", "candidate", "voter", "granted", "reason"}, rows)
+}
+
+// candidacy is what an event says of an election that somebody stood in.
+type candidacy struct {
+	Result       string       `json:"result"` // "": it says something else
+	Trigger      string       `json:"trigger"`
+	CandidateID  string       `json:"candidate_id"`
+	DurationMS   int64        `json:"duration_ms"`
+	LeaderlessMS int64        `json:"leaderless_ms"`
+	Reason       string       `json:"reason"`
+	Votes        []apiv1.Vote `json:"votes"`
+}
+
+// follow prints what the candidates' own events say.
+func (e *electionsCmd) follow(a *app) error {
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	for ev, err := range c.FollowEvents(a.ctx, "", "election") {
+		if err != nil {
+			return a.untilInterrupted(err)
+		}
+		var o candidacy
+		text, err := json.Marshal(ev.Fields)
+		if err == nil {
+			err = json.Unmarshal(text, &o)
+		}
+		switch {
+		case err != nil || o.Result == "":
+			continue // a node of another version, or only that somebody leads
+		case a.Output == "json":
+			err = a.emitLine(ev)
+		default:
+			err = e.printCandidacy(a, ev, o)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *electionsCmd) printCandidacy(a *app, ev apiv1.Event, o candidacy) error {
+	lines := fmt.Sprintf("%s  term %-4d %-15s %-8s %-4s  in %d ms, leaderless %d ms: %s\n", ev.At.UTC().Format(timeForm), ev.Term, o.Trigger, o.CandidateID, o.Result, o.DurationMS, o.LeaderlessMS, orDash(o.Reason))
+	for _, v := range o.Votes {
+		if e.Votes {
+			lines += strings.TrimRight(fmt.Sprintf("    %-8s %-3s  %s", v.VoterID, yesNo(v.Granted), v.Reason), " ") + "\n"
+		}
+	}
+	_, err := io.WriteString(a.stdout, lines)
+	return err
 }
 
 type eventsCmd struct {

@@ -187,3 +187,21 @@ func ask[T any](a *app, what string, request func(ctx context.Context, c *client
 	defer a.progress(what)()
 	return request(a.ctx, c)
 }
+
+// askAll gathers a list that comes in pages: each request gives what follows
+// after, and what the next one is to begin after, "" at the end.
+func askAll[T any](a *app, what string, page func(ctx context.Context, c *client.Client, after string) (items []T, next string, err error)) ([]T, error) {
+	return ask(a, what, func(ctx context.Context, c *client.Client) ([]T, error) {
+		all := []T{} // an empty list, for programs, is one, too
+		for after := ""; ; {
+			items, next, err := page(ctx, c, after)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, items...)
+			if after = next; after == "" {
+				return all, nil
+			}
+		}
+	})
+}

@@ -131,6 +131,12 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 			}
 			data, _ := json.Marshal(ev)
 			fmt.Fprintf(w, "id: p1-1\nevent: election\ndata: %s\n\n", data)
+			ev.Seq, ev.At, ev.Message, ev.Fields = "p1-2", started.Add(time.Second), "n2 lost", map[string]any{
+				"result": "lost", "trigger": "timeout", "candidate_id": "n2", "duration_ms": 12, "leaderless_ms": 160, "reason": "Raft's timer fired",
+				"votes": []apiv1.Vote{{VoterID: "n2", Granted: true, Reason: "itself"}, {VoterID: "n3", Reason: "log behind: 41 < 44"}},
+			}
+			data, _ = json.Marshal(ev)
+			fmt.Fprintf(w, "id: p1-2\nevent: election\ndata: %s\n\n", data)
 			return
 		}
 		reply(w, apiv1.Events{Items: []apiv1.Event{ev}, Missing: []string{"n3"}})
@@ -273,6 +279,7 @@ func TestGolden(t *testing.T) {
 		"auto_failover":      {"auto-failover", "status"},
 		"splitbrain":         {"splitbrain", "--check", "--reason", "drill"},
 		"elections":          {"elections", "--votes"},
+		"elections_follow":   {"elections", "--follow", "--votes"},
 		"audit":              {"audit", "--who", "ann", "--class", "operators", "--since", "7", "--limit", "5"},
 		"events":             {"events"},
 		"events_follow":      {"events", "--follow"},

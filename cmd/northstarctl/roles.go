@@ -26,18 +26,9 @@ type roleLsCmd struct {
 }
 
 func (r *roleLsCmd) Run(a *app) error {
-	list, err := ask(a, "listing roles", func(ctx context.Context, c *client.Client) ([]apiv1.Role, error) {
-		items := []apiv1.Role{}
-		for after := ""; ; {
-			page, err := c.Roles(ctx, r.All, after)
-			if err != nil {
-				return nil, err
-			}
-			items = append(items, page.Items...)
-			if after = page.Next; after == "" {
-				return items, nil
-			}
-		}
+	list, err := askAll(a, "listing roles", func(ctx context.Context, c *client.Client, after string) ([]apiv1.Role, string, error) {
+		page, err := c.Roles(ctx, r.All, after)
+		return page.Items, page.Next, err
 	})
 	if err != nil {
 		return err
@@ -273,18 +264,9 @@ type nodesCmd struct {
 }
 
 func (n *nodesCmd) Run(a *app) error {
-	list, err := ask(a, "listing nodes", func(ctx context.Context, c *client.Client) ([]apiv1.Node, error) {
-		items := []apiv1.Node{}
-		for after := ""; ; {
-			page, err := c.Nodes(ctx, client.NodeFilter{Status: n.Status, Role: n.Role, Capability: n.Capability}, after)
-			if err != nil {
-				return nil, err
-			}
-			items = append(items, page.Items...)
-			if after = page.Next; after == "" {
-				return items, nil
-			}
-		}
+	list, err := askAll(a, "listing nodes", func(ctx context.Context, c *client.Client, after string) ([]apiv1.Node, string, error) {
+		page, err := c.Nodes(ctx, client.NodeFilter{Status: n.Status, Role: n.Role, Capability: n.Capability}, after)
+		return page.Items, page.Next, err
 	})
 	if err != nil {
 		return err

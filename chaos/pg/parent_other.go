@@ -1,0 +1,8 @@
+//go:build !linux
+
+package pg
+
+import "syscall"
+
+// endWithParent does nothing: a process that is killed leaves its server here.
+func endWithParent(*syscall.SysProcAttr) {}

@@ -1,0 +1,26 @@
+package consensus_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"northstar/consensus"
+)
+
+// TestRestartedNodeCompactsItsLog: the library first looks whether a snapshot is due
+// when snapshot.interval has passed since the start. A node that is started again
+// more often would read a longer log each time.
+func TestRestartedNodeCompactsItsLog(t *testing.T) {
+	const interval = 40 * time.Second // twice as long as this waits
+	c := newCluster(t, 1)
+	c.tune = func(cfg *consensus.Config) { cfg.SnapshotThreshold, cfg.SnapshotInterval = 20, interval }
+	n := c.nodes["n1"]
+	n.start()
+	for i := range 30 {
+		c.write(fmt.Sprint("k", i), "1")
+	}
+	n.restart()
+	eventually(t, "a snapshot soon after the start", func() bool { return n.snapshots.Load() > 0 })
+	eventually(t, "snapshots as seldom as configured", func() bool { return n.SnapshotInterval() == interval })
+}
