@@ -37,7 +37,7 @@ sim: ## whole nodes in virtual time under faults: SEEDS=1000 worlds of each size
 	$(GO) run ./chaos/run worlds -kinds $(or $(KINDS),faults$(comma)wiped$(comma)operator) -worlds $(or $(SEEDS),1000) -from $(or $(FROM),1)
 
 chaos: ## a few minutes of both: simulated worlds of every kind, then real processes under kill -9, SIGSTOP, full disks and partitions
-	$(GO) run ./chaos/run worlds -kinds faults,wiped,operator,lease,calm,hushed,hang,probes,dense -seconds 90
+	$(GO) run ./chaos/run worlds -kinds faults,wiped,operator,recovery,behind,lease,calm,hushed,hang,probes,dense -seconds 90 -from $(or $(SEED),1)
 	NORTHSTAR_CHAOS_ITERATIONS=$(or $(ITERATIONS),40) NORTHSTAR_CHAOS_SEED=$(SEED) $(GO) test ./chaos/proc -run '^TestChaos$$' -count=1 -v -timeout 30m
 
 chaos-long: ## real processes for SECONDS=3600, on NODES=3; also fails when leaders or writes come later than promised
@@ -47,6 +47,7 @@ mutants: ## every planted bug of chaos/mutants must be found, or those in ONLY=a
 	$(GO) run ./chaos/run mutants -only '$(ONLY)'
 
 chaos-replay: ## one world once more, exactly: SEED=17 NODES=3 KIND=faults, optionally of its faults only KEEP=2,5
+	$(if $(SEED),,$(error SEED=… is missing: make chaos-replay SEED=17 NODES=3 KIND=faults))
 	$(GO) run ./chaos/run replay -kind $(or $(KIND),faults) -nodes $(or $(NODES),3) -seed $(SEED) -keep '$(KEEP)'
 
 fuzz: ## every fuzz target for 30 s each

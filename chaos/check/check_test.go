@@ -65,6 +65,30 @@ func TestSafety(t *testing.T) {
 		"term forward": {func(s *Safety) { s.Term("n1", 1); s.Term("n2", 9); s.Term("n1", 5); s.Term("n1", 5) }, ""},
 		"term back":    {func(s *Safety) { s.Term("n1", 5); s.Term("n1", 4) }, TermGrows},
 		"wiped":        {func(s *Safety) { s.Term("n1", 5); s.Wiped("n1"); s.Term("n1", 1) }, ""},
+		"lost with who had applied it": {func(s *Safety) {
+			s.Leading("n1", 1, log{}.at)
+			commits(s, 1, 1, 1)
+			s.Applied("n2", Entry{Index: 1, Term: 1, Sum: 1})
+			s.State("n1", 3, 3, 3)
+			s.Lost("n2")
+			s.Leading("n2", 9, log{1, 1}.at)
+			s.Applied("n2", Entry{Index: 2, Term: 9, Sum: 9})
+			s.State("n2", 3, 9, 9)
+		}, ""},
+		"lost though one that is left had applied it": {func(s *Safety) {
+			s.Leading("n1", 1, log{}.at)
+			commits(s, 1, 1, 1)
+			s.Applied("n2", Entry{Index: 2, Term: 1, Sum: 1})
+			s.Lost("n2")
+			s.Leading("n2", 9, log{1}.at)
+		}, LeaderCompleteness},
+		"replaced though one that is left had applied it": {func(s *Safety) {
+			s.Leading("n1", 1, log{}.at)
+			commits(s, 1, 1, 1)
+			s.Applied("n2", Entry{Index: 2, Term: 1, Sum: 1})
+			s.Lost("n2")
+			s.Applied("n2", Entry{Index: 2, Term: 9, Sum: 9})
+		}, StateMachineSafety},
 		"logs match": {func(s *Safety) {
 			s.Stored("n1", 0, []Entry{{1, 1, 10}, {2, 1, 20}, {3, 2, 30}})
 			s.Stored("n2", 0, []Entry{{1, 1, 10}})

@@ -7,6 +7,7 @@ package check
 
 import (
 	"fmt"
+	"maps"
 	"sync"
 
 	"northstar/cluster"
@@ -39,13 +40,14 @@ const (
 	VacancyBound       = "a role is taken over within its holder's TTL and a second"
 	AuditOnce          = "an operator's call has one audit record, in order"
 	AttachedEnds       = "a session ends with the connection that holds it"
+	OneGeneration      = "a lost generation takes no part in the one that follows"
 )
 
 // Invariants are all of them.
 var Invariants = []string{
 	OneLeader, TermGrows, LogMatching, LeaderCompleteness, StateMachineSafety, SameState, RevisionsGrow,
 	FreshReads, Linearizability, Convergence, Idempotency, WatchOrder, OneHolder, Fencing, SessionsLive, Arrival,
-	StepsDown, Liveness, Stability, OneLease, VacancyBound, AuditOnce, AttachedEnds, RunOn, KnownErrors,
+	StepsDown, Liveness, Stability, OneLease, VacancyBound, AuditOnce, AttachedEnds, OneGeneration, RunOn, KnownErrors,
 }
 
 // Violation is one broken invariant.
@@ -85,7 +87,8 @@ type Safety struct {
 	written   map[place]written
 	committed map[uint64]commit // by index
 	maxCommit uint64
-	states    map[uint64]stateAt // by applied index
+	applied   map[cluster.NodeID]uint64 // the highest index
+	states    map[uint64]stateAt        // by applied index
 }
 
 type place struct{ index, term uint64 }
@@ -113,7 +116,7 @@ func NewSafety(report func(Violation)) *Safety {
 	return &Safety{
 		report:  report,
 		leaders: map[uint64]cluster.NodeID{}, terms: map[cluster.NodeID]uint64{},
-		written: map[place]written{}, committed: map[uint64]commit{}, states: map[uint64]stateAt{},
+		written: map[place]written{}, committed: map[uint64]commit{}, applied: map[cluster.NodeID]uint64{}, states: map[uint64]stateAt{},
 	}
 }
 
@@ -176,11 +179,26 @@ func (s *Safety) Term(node cluster.NodeID, term uint64) {
 	s.maxTerm = max(s.maxTerm, term)
 }
 
-// Wiped forgets the term of a node that lost its disk.
+// Wiped forgets what was seen of a node that lost its disk.
 func (s *Safety) Wiped(node cluster.NodeID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.terms, node)
+	delete(s.applied, node)
+}
+
+// Lost says that only these nodes are left, for good: what none of them has applied
+// may be gone, and something else in its place. What one of them has must stay.
+func (s *Safety) Lost(left ...cluster.NodeID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var keep uint64
+	for _, id := range left {
+		keep = max(keep, s.applied[id])
+	}
+	maps.DeleteFunc(s.committed, func(i uint64, _ commit) bool { return i > keep })
+	maps.DeleteFunc(s.states, func(i uint64, _ stateAt) bool { return i > keep })
+	s.maxCommit = min(s.maxCommit, keep)
 }
 
 // Stored says that entries, with consecutive indexes, have become durable on a
@@ -212,6 +230,7 @@ func (s *Safety) Stored(node cluster.NodeID, prevTerm uint64, entries []Entry) {
 func (s *Safety) Applied(node cluster.NodeID, e Entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.applied[node] = max(s.applied[node], e.Index)
 	c, known := s.committed[e.Index]
 	if !known {
 		s.committed[e.Index] = commit{index: e.Index, term: e.Term, sum: e.Sum, seenIn: s.maxTerm, by: node}

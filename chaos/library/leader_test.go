@@ -248,6 +248,65 @@ func TestNotifyChBlocksTheMainLoop(t *testing.T) {
 	})
 }
 
+// An observer that waits for its reader blocks the main loop, and one that does not
+// misses what comes while its channel is full.
+func TestObserversBlockOrMiss(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n := start(t, "a", newDisk(1, "abc"))
+		missing := raft.NewObserver(make(chan raft.Observation), false, nil)
+		n.RegisterObserver(missing)
+		waiting := make(chan raft.Observation)
+		blocking := raft.NewObserver(waiting, true, nil)
+		n.RegisterObserver(blocking)
+		n.wire.set(agree)
+		time.Sleep(time.Minute)
+		if n.State() == raft.Leader {
+			t.Fatal("it leads, and nobody reads")
+		}
+		done := make(chan struct{})
+		go func() {
+			for {
+				select {
+				case <-waiting:
+				case <-done:
+					return
+				}
+			}
+		}()
+		await(t, "it leads", func() bool { return n.State() == raft.Leader })
+		synctest.Wait()
+		n.DeregisterObserver(blocking)
+		close(done)
+		if missing.GetNumDropped() == 0 {
+			t.Fatal("it has missed nothing")
+		}
+		t.Log("a minute without a leader, until somebody reads; the other missed some")
+	})
+}
+
+// The timeout of an Apply is that of its queue: what is in the log is waited for as
+// long as it takes.
+func TestApplyTimeoutEndsWithTheQueue(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n := start(t, "a", newDisk(1, "abc"))
+		n.lead(t)
+		var free atomic.Bool
+		n.wire.set(func(to raft.ServerAddress, cmd any, data io.Reader) (any, error) {
+			if m, ok := cmd.(*raft.AppendEntriesRequest); ok && len(m.Entries) > 0 && !free.Load() {
+				return nil, errCut
+			}
+			return agree(to, cmd, data)
+		})
+		begun := time.Now()
+		f := n.Apply([]byte("x"), time.Second)
+		time.AfterFunc(time.Minute, func() { free.Store(true) })
+		if err := f.Error(); err != nil || time.Since(begun) < time.Minute {
+			t.Fatalf("%v after %v", err, time.Since(begun))
+		}
+		t.Logf("timeout 1s, answered after more than %v", time.Minute)
+	})
+}
+
 // LeaderCh keeps the last change only: leadership that was lost and won again
 // reads as one election.
 func TestLeaderChCoalesces(t *testing.T) {

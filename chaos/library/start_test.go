@@ -222,6 +222,35 @@ func TestReloadConfigCopiesZero(t *testing.T) {
 	})
 }
 
+// A candidate takes up a shorter timeout only with a shorter one of followers.
+func TestReloadConfigLeavesACandidateWaiting(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n := start(t, "a", newDisk(1, "abc"), func(c *raft.Config) {
+			c.HeartbeatTimeout, c.ElectionTimeout = time.Second, 365*24*time.Hour
+		})
+		await(t, "it stands", func() bool { return n.State() == raft.Candidate })
+		time.Sleep(time.Second) // it has asked in vain
+		n.wire.set(agree)
+		timeouts := n.ReloadableConfig()
+		timeouts.ElectionTimeout = time.Second
+		if err := n.ReloadConfig(timeouts); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		waiting := n.State()
+		timeouts.HeartbeatTimeout -= time.Millisecond
+		if err := n.ReloadConfig(timeouts); err != nil {
+			t.Fatal(err)
+		}
+		reloaded := time.Now()
+		await(t, "it leads", func() bool { return n.State() == raft.Leader })
+		if took := time.Since(reloaded); waiting != raft.Candidate || took > 2*time.Second {
+			t.Fatalf("%v, then leader after %v", waiting, took)
+		}
+		t.Logf("an hour after it: %v; elected once the other timeout is shorter, too", waiting)
+	})
+}
+
 // A write that is told to be lost with the leadership is committed all the same.
 func TestLeadershipLostHidesAWrite(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -1,6 +1,7 @@
 package mutants
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -26,10 +27,6 @@ func TestPatchesApply(t *testing.T) {
 	if len(all) < 15 {
 		t.Errorf("only %d mutants", len(all))
 	}
-	page, err := os.ReadFile(filepath.Join(root, "docs", "testing.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, m := range all {
 		set, err := m.Edits(root)
 		if err == nil {
@@ -41,15 +38,92 @@ func TestPatchesApply(t *testing.T) {
 		if _, err := sim.NewConfig(m.Kind, 1, m.Nodes); m.Test == "" && (err != nil || m.Nodes < 3) {
 			t.Errorf("%s: %d nodes, %v", m.Name, m.Nodes, err)
 		}
-		if !strings.Contains(string(page), "| `"+m.Name+"` |") {
-			t.Errorf("%s is not in the table of docs/testing.md", m.Name)
-		}
 		for _, b := range m.Breaks {
 			if m.Test == "" && !slices.Contains(check.Invariants, b) {
 				t.Errorf("%s breaks %q, which is no invariant", m.Name, b)
 			}
 		}
 	}
+}
+
+// The table of docs/testing.md has a row for each mutant and no other, with its guard,
+// where it was found, within its budget, and what was broken.
+func TestTable(t *testing.T) {
+	all, err := All()
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "testing.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, wrong := range wrongRows(string(page), all) {
+		t.Error(wrong)
+	}
+	m := Mutant{Name: "m", Guard: "g", Kind: "calm", Nodes: 3, Breaks: []string{"b"}, Budget: 9, Seed: 4}
+	const head = "| mutant | guard |\n|---|---|\n"
+	for row, want := range map[string]int{
+		"| `m` | g | `calm`, 3 nodes, seed 4 (the first of 9) | b | 1 s |":     0,
+		"| `m` | g | `calm`, 3 nodes, seed 12 (number 9 of 9) | b | 1 s |":     0,
+		"| `m` | g | `calm`, 3 nodes, seed 13 (number 10 of 9) | b | 1 s |":    1,
+		"| `m` | g | `calm`, 3 nodes, seed 3 (number 3 of 9) | b | 1 s |":      1,
+		"| `m` | g | `calm`, 3 nodes, seed 4 (the first of 8) | b | 1 s |":     1,
+		"| `m` | g | `calm`, 5 nodes, seed 4 (the first of 9) | b | 1 s |":     1,
+		"| `m` | other | `hang`, 3 nodes, seed 4 (the first of 9) | c | 1 s |": 3,
+		"| `n` | g | `calm`, 3 nodes, seed 4 (the first of 9) | b | 1 s |":     2,
+		"": 1,
+	} {
+		if got := wrongRows(head+row+"\n\n", []Mutant{m}); len(got) != want {
+			t.Errorf("%s: %q", row, got)
+		}
+	}
+}
+
+// wrongRows says what is wrong with the page's table of these mutants.
+func wrongRows(page string, all []Mutant) (wrong []string) {
+	_, table, _ := strings.Cut(page, "| mutant | guard")
+	table, _, _ = strings.Cut(table, "\n\n")
+	seen := map[string]bool{}
+	for line := range strings.Lines(table) {
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), " | ")
+		name := strings.Trim(cells[0], " `")
+		if len(cells) != 5 || !strings.HasPrefix(line, "| `") {
+			continue
+		}
+		seen[name] = true
+		i := slices.IndexFunc(all, func(m Mutant) bool { return m.Name == name })
+		if i < 0 {
+			wrong = append(wrong, name+": there is no such mutant")
+			continue
+		}
+		m := all[i]
+		if cells[1] != m.Guard {
+			wrong = append(wrong, fmt.Sprintf("%s: the guard is %q", name, m.Guard))
+		}
+		if !m.within(cells[2]) {
+			wrong = append(wrong, fmt.Sprintf("%s: %s is not where its patch has it looked for", name, cells[2]))
+		}
+		if !slices.ContainsFunc(m.Breaks, func(b string) bool { return strings.HasPrefix(b, cells[3]) || strings.HasPrefix(cells[3], b) }) {
+			wrong = append(wrong, fmt.Sprintf("%s: %q is none of what it has to break, %q", name, cells[3], m.Breaks))
+		}
+	}
+	for _, m := range all {
+		if !seen[m.Name] {
+			wrong = append(wrong, m.Name+" has no row")
+		}
+	}
+	return wrong
+}
+
+// within says whether a cell names a place where this mutant is looked for.
+func (m Mutant) within(cell string) bool {
+	if m.Test != "" {
+		return strings.HasPrefix(cell, "`"+m.Test+"`")
+	}
+	place, of, _ := strings.Cut(cell, " (")
+	var seed uint64
+	_, err := fmt.Sscanf(strings.TrimPrefix(place, fmt.Sprintf("`%s`, %d nodes, ", m.Kind, m.Nodes)), "seed %d", &seed)
+	return err == nil && seed >= m.Seed && seed < m.Seed+uint64(m.Budget) && strings.Contains(of, fmt.Sprintf(" of %d", m.Budget))
 }
 
 func TestParse(t *testing.T) {

@@ -94,7 +94,9 @@ func (s *suite) others(n *Node) (all []*Node) {
 func (s *suite) begin(n *Node) {
 	if err := s.cluster.StartNode(n); err != nil {
 		s.t.Errorf("start %s: %v", n.ID, err)
+		return
 	}
+	s.waits.follow(n.ID, n.Cmd.Process.Pid)
 }
 
 func (s *suite) freeze(n *Node, d time.Duration) {
@@ -126,10 +128,12 @@ func (s *suite) killAll(d time.Duration) {
 	for _, n := range s.cluster.Nodes {
 		s.begin(n)
 	}
-	for up := 0; up <= len(s.cluster.Nodes)/2 && !s.t.Failed(); pause(5 * time.Millisecond) { // until a majority runs
+	// Until a majority can elect: a node that answers may still read its log, and has
+	// no term before it has read it.
+	for up := 0; up <= len(s.cluster.Nodes)/2 && !s.t.Failed(); pause(5 * time.Millisecond) {
 		up = 0
 		for _, n := range s.cluster.Nodes {
-			if _, err := statusAt(s.t.Context(), "http://"+n.HTTP); err == nil {
+			if st, err := statusAt(s.t.Context(), "http://"+n.HTTP); err == nil && st.Term > 0 {
 				up++
 			}
 		}

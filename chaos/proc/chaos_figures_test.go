@@ -24,8 +24,9 @@ func (s *suite) probe(ctx context.Context, n *Node) {
 		if err == nil && a.Status == http.StatusOK {
 			by := s.at(cmp.Or(a.Leader, n.HTTP))
 			s.mu.Lock()
-			now := s.now()
-			s.probed, s.served = append(s.probed, now), append(s.served, check.Hit{Node: by, From: sent, To: now})
+			if now := s.now(); s.end == 0 {
+				s.probed, s.served = append(s.probed, now), append(s.served, check.Hit{Node: by, From: sent, To: now})
+			}
 			s.mu.Unlock()
 		}
 		pause(20 * time.Millisecond)
@@ -42,10 +43,15 @@ func (s *suite) at(http string) string {
 	return s.cluster.Nodes[i].ID
 }
 
+// measured is the time up to which it is measured. What is reckoned afterwards holds
+// the probes up, which must not look like a time without writes. Called with the lock
+// held.
+func (s *suite) measured() time.Duration { return cmp.Or(s.end, s.now()) }
+
 // figures measures what the probes saw: each fault is one that keeps its node from
 // taking part. Called with the lock held.
 func (s *suite) figures() *check.Figures {
-	run := check.Run{Nodes: len(s.cluster.Nodes), Hits: s.hits(), Acks: s.probed, Served: s.served, End: s.now()}
+	run := check.Run{Nodes: len(s.cluster.Nodes), Hits: s.hits(), Acks: s.probed, Served: s.served, End: s.measured()}
 	for _, r := range s.reigns {
 		run.Reigns = append(run.Reigns, check.Reign(r))
 	}
@@ -64,7 +70,7 @@ func (s *suite) hits() (hits []check.Hit) {
 // gaps gives the longer times without an acknowledged write. Called with the lock
 // held.
 func (s *suite) gaps() []timeline.Gap {
-	return timeline.GapsOf(slices.Concat(s.acks, s.probed), s.now())
+	return timeline.GapsOf(slices.Concat(s.acks, s.probed), s.measured())
 }
 
 // summary says what was done, and for how long no write was acknowledged around
@@ -85,7 +91,7 @@ func (s *suite) summary() string {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "seed %d, %d nodes: %d faults in %v, %d operations, %d acknowledged writes, %d terms with a leader, %d violations; longest time without an acknowledged write (under 300 ms counts as none):\n",
-		s.seed, len(s.cluster.Nodes), len(s.faults), s.now().Round(time.Second), s.ops, len(s.acks), len(s.leaders), len(s.broken))
+		s.seed, len(s.cluster.Nodes), len(s.faults), s.measured().Round(time.Second), s.ops, len(s.acks), len(s.leaders), len(s.broken))
 	for _, kind := range slices.Sorted(maps.Keys(gaps)) {
 		g := gaps[kind]
 		slices.Sort(g)
@@ -93,7 +99,7 @@ func (s *suite) summary() string {
 		fmt.Fprintf(&b, "  %-16s %4d times: p50 %v, p99 %v, max %v\n", kind, len(g), at(0.5), at(0.99), at(1))
 	}
 	f := s.figures()
-	fmt.Fprintf(&b, "  %v; %v\n", f, &s.stalls)
+	fmt.Fprintf(&b, "  %v; %v; %v\n", f, &s.stalls, &s.waits)
 	for _, h := range f.Late {
 		fmt.Fprintf(&b, "  late: no leader after %s for %v\n", h.Node, s.around(h))
 	}
@@ -112,10 +118,11 @@ func (s *suite) around(h check.Hit) string {
 			what += fmt.Sprintf("; %s at %v to %v", f.What, took(f.From), took(f.To))
 		}
 	}
-	if still := s.stalls.within(s.start.Add(h.From), s.start.Add(h.To)); still > 0 {
+	from, to := s.start.Add(h.From), s.start.Add(h.To)
+	if still := s.stalls.within(from, to); still > 0 {
 		what += fmt.Sprintf("; the machine stood still for %v of it", took(still))
 	}
-	return what
+	return what + fmt.Sprintf("; the nodes' threads waited %v for a processor", took(s.waits.within(from, to)))
 }
 
 // logged gives what the nodes logged around some times: of the first few.

@@ -54,6 +54,9 @@ func TestChaos(t *testing.T) {
 		clients.stop()
 		s.check(clients)
 	}
+	s.mu.Lock()
+	s.end = s.now()
+	s.mu.Unlock()
 	t.Log(s.summary())
 	s.mu.Lock()
 	f := s.figures()
@@ -86,9 +89,11 @@ type suite struct {
 	network *Network // nil: links cannot be cut here
 	disks   bool     // the nodes' disks are small file systems
 	stalls  stalls
+	waits   waits
 	start   time.Time
 
 	mu      sync.Mutex
+	end     time.Duration // of what is measured; 0: it goes on
 	faults  []timeline.Fault
 	kinds   []string // of faults
 	reigns  []timeline.Reign
@@ -120,10 +125,14 @@ func newSuite(t *testing.T, nodes int, seed uint64) *suite {
 	}
 	s.disks = s.smallDisks()
 	start(t, s.cluster)
+	for _, n := range s.cluster.Nodes {
+		s.waits.follow(n.ID, n.Cmd.Process.Pid)
+	}
 	s.start = time.Now()
 	ctx, stop := context.WithCancel(context.Background())
 	var looking sync.WaitGroup
 	looking.Go(func() { s.stalls.watch(ctx) })
+	looking.Go(func() { s.waits.watch(ctx) })
 	for _, n := range s.cluster.Nodes {
 		looking.Go(func() { s.look(ctx, n.ID, "http://"+n.HTTP) })
 		looking.Go(func() { s.probe(ctx, n) })
@@ -236,7 +245,7 @@ func (s *suite) report() timeline.Report {
 	r := timeline.Report{
 		Title:  fmt.Sprintf("%d processes, seed %d", len(s.cluster.Nodes), s.seed),
 		Again:  fmt.Sprintf("make chaos SEED=%d (the same faults; processes are never exactly the same)", s.seed),
-		Length: s.now(), Faults: s.faults, Reigns: s.reigns, Gaps: s.gaps(),
+		Length: s.measured(), Faults: s.faults, Reigns: s.reigns, Gaps: s.gaps(),
 	}
 	f := s.figures()
 	r.Figures, r.Details = f.String(), s.logged(slices.Concat(f.Late, f.Silent))+s.cluster.Logs()

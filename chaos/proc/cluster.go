@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -93,17 +94,27 @@ func prepare(kind string, size int, argv func(dir string) func(*Node, string) []
 	return c, nil
 }
 
-// freeAddrs finds free ports below the range that the kernel takes ports of
-// outgoing connections from: one of those could be taken while a node is down.
+// given are the ports that freeAddrs has found in this process.
+var given sync.Map
+
+// freeAddrs finds free ports, none of them twice in this process: a node that is
+// down leaves its own free. They are below the range that the kernel takes ports of
+// outgoing connections from, and tests of different packages look in different
+// parts of it, as a rule.
 func freeAddrs(n int) ([]string, error) {
-	const first, last, tries = 12000, 32000, 1000
+	const first, parts, each, tries = 12000, 8, 2500, 10_000
+	from := first + os.Getpid()%parts*each
 	var addrs []string
 	for range tries {
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", first+rand.IntN(last-first)))
+		port := from + rand.IntN(each)
+		if _, before := given.LoadOrStore(port, true); before {
+			continue
+		}
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err != nil {
 			continue
 		}
-		defer l.Close() // all stay open until all are known, so that they differ
+		defer l.Close() // all stay open until all are known
 		if addrs = append(addrs, l.Addr().String()); len(addrs) == n {
 			return addrs, nil
 		}

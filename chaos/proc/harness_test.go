@@ -309,3 +309,20 @@ func mustStatus(t *testing.T, n *Node) status {
 	})
 	return s
 }
+
+// A node that is down leaves its ports free; another cluster must not get them.
+func TestPortsAreGivenOnce(t *testing.T) {
+	seen := map[string]bool{}
+	for range 40 {
+		addrs, err := freeAddrs(6)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range addrs {
+			if seen[a] {
+				t.Errorf("%s twice", a)
+			}
+			seen[a] = true
+		}
+	}
+}

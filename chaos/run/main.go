@@ -100,12 +100,23 @@ func runReplay(ctx context.Context, args []string, out io.Writer) error {
 	r := worldRun{}
 	fs.StringVar(&r.kind, "kind", sim.DefaultKind, "kind of the world: "+strings.Join(sim.Kinds(), ", "))
 	fs.IntVar(&r.nodes, "nodes", 3, "size of the cluster")
-	fs.Uint64Var(&r.seed, "seed", 1, "seed of the world")
+	fs.Uint64Var(&r.seed, "seed", 0, "seed of the world")
 	fs.StringVar(&r.keep, "keep", "", "only its faults at these places, separated by commas")
 	pages := fs.String("report", defaultPages, "directory for the page of the world; empty: none is written")
 	fs.IntVar(&r.shrink, "shrink", 60, "seconds to look for fewer faults by which it fails; 0: not at all")
 	if err := fs.Parse(args); err != nil {
 		return err
+	}
+	if r.seed == 0 {
+		return errors.New("-seed must say which world, as in make chaos-replay SEED=17")
+	}
+	if err := exists(r.kind, r.nodes); err != nil {
+		return err
+	}
+	if r.keep != "" {
+		if _, err := sim.Places(r.keep); err != nil {
+			return fmt.Errorf("-keep: %w", err)
+		}
 	}
 	dir, err := os.MkdirTemp("", "northstar-chaos-")
 	if err != nil {

@@ -58,16 +58,27 @@ type total struct {
 
 func (w *worlds) choose(kinds, sizes string) error {
 	for kind := range strings.SplitSeq(kinds, ",") {
-		if !slices.Contains(sim.Kinds(), kind) {
-			return fmt.Errorf("-kinds: %q is none of %v", kind, sim.Kinds())
-		}
 		for s := range strings.SplitSeq(sizes, ",") {
 			n, err := strconv.Atoi(s)
-			if err != nil || n < 3 || n > 9 {
-				return fmt.Errorf("-nodes: %q is no size of a cluster from 3 to 9", s)
+			if err != nil {
+				return fmt.Errorf("-nodes: %q is no number", s)
+			}
+			if err := exists(kind, n); err != nil {
+				return err
 			}
 			w.totals = append(w.totals, &total{kind: kind, nodes: n, next: w.from, faults: map[sim.FaultKind]int{}})
 		}
+	}
+	return nil
+}
+
+// exists says when there are no such worlds.
+func exists(kind string, nodes int) error {
+	if !slices.Contains(sim.Kinds(), kind) {
+		return fmt.Errorf("kind of world: %q is none of %s", kind, strings.Join(sim.Kinds(), ", "))
+	}
+	if !slices.Contains(sim.Sizes, nodes) {
+		return fmt.Errorf("-nodes: there are no worlds of %d nodes, but of each of %v", nodes, sim.Sizes)
 	}
 	return nil
 }

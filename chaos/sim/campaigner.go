@@ -47,6 +47,7 @@ func (c *campaigner) run() {
 type session struct {
 	id    string
 	ttl   time.Duration
+	era   uint64        // of the world
 	ended chan struct{} // closed when the cluster has ended it
 	once  sync.Once
 
@@ -93,12 +94,12 @@ func (c *campaigner) ask(limit time.Duration, method, path string, query url.Val
 // ended, or just left.
 func (c *campaigner) live() {
 	ttl := int64(600 + c.rand.IntN(1500))
-	sent := time.Now()
+	sent, era := time.Now(), c.w.era()
 	var made apiv1.SessionCreated
 	if c.ask(time.Second, http.MethodPost, apiv1.PathSessions, nil, apiv1.SessionCreate{Name: fmt.Sprintf("client-%d", c.id), TTLMS: &ttl}, &made) != nil {
 		return
 	}
-	s := &session{id: made.SessionID, ttl: time.Duration(made.TTLMS) * time.Millisecond, ended: make(chan struct{})}
+	s := &session{id: made.SessionID, ttl: time.Duration(made.TTLMS) * time.Millisecond, era: era, ended: make(chan struct{})}
 	s.renewed(sent)
 	quit := make(chan struct{})
 	var renewing sync.WaitGroup
@@ -151,7 +152,7 @@ func (c *campaigner) heard(s *session, sent time.Time, err error) {
 	if !errors.As(err, &e) || e.Code != cluster.CodeSessionEnded {
 		return
 	}
-	if until := s.deadline(); time.Now().Before(until) {
+	if until := s.deadline(); time.Now().Before(until) && c.w.era() == s.era { // a recovery ends all of them
 		c.w.violated(check.Violation{Invariant: check.SessionsLive, Detail: fmt.Sprintf(
 			"session %s of client %d had ended when asked at %v, with its client's deadline at %v", s.id, c.id, sent.Sub(c.w.start), until.Sub(c.w.start))})
 	}

@@ -109,6 +109,7 @@ type client struct {
 	ops    int
 	seen   map[string]seenValue // by key: what it last read or wrote
 	kept   []keptWrite          // idempotent ones, newest last
+	era    uint64               // of the world, at the beginning of its operation
 }
 
 // keptWrite is an idempotent write whose answer is known: repeated, it must get
@@ -164,11 +165,14 @@ func (c *client) run() {
 // operate does one operation and records it.
 func (c *client) operate() {
 	c.ops++
+	if now := c.w.era(); now != c.era {
+		c.era, c.kept = now, nil
+	}
 	if len(c.kept) > 0 && c.rand.Float64() < repeats {
 		c.repeat()
 		return
 	}
-	op := check.Op{Client: c.id, Key: fmt.Sprintf("k%d", c.rand.IntN(c.w.cfg.Keys)), Begin: time.Since(c.w.start)}
+	op := check.Op{Client: c.id, Key: fmt.Sprintf("%s%d", keysOf[c.era], c.rand.IntN(c.w.cfg.Keys)), Begin: time.Since(c.w.start)}
 	switch x := c.rand.Float64(); {
 	case c.reads || x < 0.4:
 		op.Kind = check.Get
@@ -203,7 +207,7 @@ func (c *client) read(op check.Op) {
 		got, err = s.Read(ctx, op.Key, consistency)
 		return err
 	})
-	if err != nil || consistency == apiv1.Stale {
+	if err != nil || consistency == apiv1.Stale || c.w.era() != c.era {
 		return // a read that was not answered says nothing either
 	}
 	op.End, op.Outcome, op.Value, op.Note = time.Since(c.w.start), check.Done, got.value, consistency
@@ -257,8 +261,15 @@ func (c *client) write(op check.Op) {
 	default:
 		return
 	}
+	if c.w.era() != c.era {
+		op.Outcome, op.Revision = check.Unknown, 0 // it may be lost again
+	}
 	c.w.history.Add(op)
 }
+
+// keysOf begins the names of an era's keys: what reads find of those of one before is
+// whatever the survivors had.
+var keysOf = []string{"k", "after"}
 
 // keep remembers an idempotent write and its answer.
 func (c *client) keep(cmd state.Command, res state.Result) {
@@ -280,7 +291,7 @@ func (c *client) repeat() {
 		res, err = s.Propose(ctx, k.cmd)
 		return err
 	})
-	if err != nil {
+	if err != nil || c.w.era() != c.era {
 		return
 	}
 	code := func(r state.Result) cluster.Code {

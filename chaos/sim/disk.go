@@ -98,10 +98,11 @@ func (d *Disk) Attach() (*Store, error) {
 	if !d.held && d.free > d.opt.Reserve {
 		d.free, d.held = d.free-d.opt.Reserve, true
 	}
-	if d.data.next != nil {
+	anew := d.data.next != nil
+	if anew {
 		d.data = d.data.next
 	}
-	d.attached = &Store{disk: d, data: d.data, recentVote: map[string][]byte{}}
+	d.attached = &Store{disk: d, data: d.data, anew: anew, recentVote: map[string][]byte{}}
 	return d.attached, nil
 }
 
@@ -240,6 +241,7 @@ type Store struct {
 	recentVote map[string][]byte
 	detached   bool
 	closed     bool
+	anew       bool // what the process before left was set aside
 }
 
 // do takes the time of a synced write, then makes it.

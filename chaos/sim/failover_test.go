@@ -67,7 +67,7 @@ func TestSimFailoverIsFast(t *testing.T) {
 		limit  time.Duration // with the fast path
 		slower time.Duration // than this, for most, without it
 	}{
-		{Kill, 90, 25 * time.Millisecond, 150 * time.Millisecond},
+		{Kill, 95, 25 * time.Millisecond, 150 * time.Millisecond},
 		{Isolate, 95, 180 * time.Millisecond, 240 * time.Millisecond},
 		{PowerLoss, 95, 180 * time.Millisecond, 240 * time.Millisecond},
 	}

@@ -317,7 +317,7 @@ func (w *World) heal() {
 		}
 	}
 	for _, m := range w.members {
-		for m.isHeld() {
+		for m.isHeld() && !w.isAway(m) {
 			time.Sleep(5 * time.Millisecond)
 		}
 	}

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -27,15 +28,21 @@ var kinds = map[string]func(seed uint64, nodes int) Config{
 		cfg.Mix = OperatorMix()
 		return cfg
 	},
-	"dense":  dense,
-	"brief":  brief,
-	"lease":  lease,
-	"calm":   calm,
-	"hushed": hushed,
-	"hang":   hang,
-	"probes": probes,
-	"single": single,
+	"recovery": recovery,
+	"behind":   behind,
+	"dense":    dense,
+	"brief":    brief,
+	"lease":    lease,
+	"calm":     calm,
+	"hushed":   hushed,
+	"hang":     hang,
+	"probes":   probes,
+	"single":   single,
+	"return":   returning,
 }
+
+// Sizes are the numbers of nodes that worlds have.
+var Sizes = []int{3, 5}
 
 // Kinds are the names of the kinds of worlds.
 func Kinds() []string { return slices.Sorted(maps.Keys(kinds)) }
@@ -167,6 +174,64 @@ func probes(seed uint64, nodes int) Config {
 			cfg.Plan[i].Of = "probe"
 		}
 	}
+	return cfg
+}
+
+// recovery loses a majority for good, in the middle of other faults that go on after,
+// and an operator has one of those that are left begin a new generation. Watches end
+// with the old one.
+func recovery(seed uint64, nodes int) Config {
+	cfg := DefaultConfig(seed, nodes)
+	cfg.Mix = cfg.Mix.Add(Mix{Bridge: 4, Flap: 4})
+	cfg.Length, cfg.Settle, cfg.Watchers = 12*time.Second, time.Minute, 0
+	r := rand.New(rand.NewPCG(seed, 0x7265636f))
+	f := Fault{
+		Kind: Recover, At: Spell{3 * time.Second, 7 * time.Second}.draw(r), For: Spell{0, 2 * time.Second}.draw(r),
+		Delay: Spell{0, 2 * time.Second}.draw(r), Bits: r.Uint64(),
+	}
+	cfg.Plan = append(cfg.faults(), f)
+	slices.SortStableFunc(cfg.Plan, func(a, b Fault) int { return cmp.Compare(a.At, b.At) })
+	return cfg
+}
+
+// behind has nodes that miss more than what the others' logs keep, one at a time: they
+// get snapshots, which are lost, late, or not answered in time, while everything else
+// goes wrong as well. Many clients write without a pause: a watch on such a node would be told
+// that what it missed is gone.
+func behind(seed uint64, nodes int) Config {
+	cfg := DefaultConfig(seed, nodes)
+	cfg.Length, cfg.Gap = 14*time.Second, Spell{50 * time.Millisecond, 1500 * time.Millisecond}
+	cfg.Clients, cfg.Keys, cfg.Think, cfg.Roam = 10, 20, Spell{0, 2 * time.Millisecond}, 0.05
+	cfg.Remotes, cfg.Watchers, cfg.Campaigners, cfg.Evict = 0, 0, 1, Spell{}
+	r := rand.New(rand.NewPCG(seed, 0x62656869))
+	cfg.Plan = cfg.faults()
+	for at := 1500 * time.Millisecond; at < cfg.Length; at += 7 * time.Second {
+		cfg.Plan = append(cfg.Plan, Fault{Kind: Isolate, A: Following, At: at, For: 5 * time.Second})
+		for _, kind := range []FaultKind{Loss, LossReply, Delay, LateReply} {
+			cfg.Plan = append(cfg.Plan, Fault{Kind: kind, At: at + 4900*time.Millisecond, For: time.Second, Of: "snapshot", Chance: 0.1 + 0.5*r.Float64(), Delay: 300 * time.Millisecond})
+		}
+	}
+	slices.SortStableFunc(cfg.Plan, func(a, b Fault) int { return cmp.Compare(a.At, b.At) })
+	return cfg
+}
+
+// returning has a node that was the only voter for a while, and is removed, wiped
+// and added again. It is cut off while it catches up: the log that it has so far may
+// end with the configuration of that time.
+func returning(seed uint64, nodes int) Config {
+	cfg := DefaultConfig(seed, nodes)
+	cfg.Length = 10 * time.Second
+	r := rand.New(rand.NewPCG(seed, 0x72657475))
+	alone := 800*time.Millisecond + time.Duration(r.IntN(1000))*time.Millisecond
+	cfg.Plan = []Fault{{Kind: HandOver, A: 1, B: 0, At: 1200 * time.Millisecond}}
+	for i := 1; i < nodes; i++ {
+		cfg.Plan = append(cfg.Plan, Fault{Kind: Demote, A: i, At: 1500 * time.Millisecond, For: alone})
+	}
+	cfg.Plan = append(cfg.Plan,
+		Fault{Kind: HandOver, A: 1, B: 1, At: 4 * time.Second},
+		Fault{Kind: Remove, A: 0, At: 4500 * time.Millisecond, For: 200 * time.Millisecond},
+		Fault{Kind: SlowIn, A: 0, At: 4600 * time.Millisecond, For: 3 * time.Second, Delay: time.Duration(20+r.IntN(80)) * time.Millisecond},
+		Fault{Kind: Isolate, A: 0, At: 4800*time.Millisecond + time.Duration(r.IntN(1500))*time.Millisecond, For: time.Second})
 	return cfg
 }
 

@@ -81,6 +81,8 @@ func (o *operator) operate(f Fault) (undo func()) {
 		})
 	case Remove:
 		o.later(func() { o.remove(f) })
+	case Recover:
+		o.later(func() { o.recover(f) })
 	}
 	return nil
 }
@@ -198,6 +200,9 @@ func (o *operator) release(i int) {
 // member is a voter and drains no more. It orders no election: with everybody
 // there, somebody leads. It says what is still missing; "" when nothing is.
 func (o *operator) repair(deadline time.Time) (why string) {
+	if why = o.reunite(deadline); why != "" {
+		return why
+	}
 	for ; time.Now().Before(deadline); time.Sleep(repairPause) {
 		last := why
 		if why = o.repairOnce(); why == "" {

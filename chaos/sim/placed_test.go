@@ -27,6 +27,8 @@ func (p position) compare(o position) int {
 type victory struct {
 	leader cluster.NodeID
 	at     time.Time
+	told   time.Time // when somebody was last told to stand before that
+	wrote  time.Time // its first entries were sent
 	logs   map[cluster.NodeID]position
 }
 
@@ -35,6 +37,7 @@ type victories struct {
 	transport.Faults
 	mu     sync.Mutex
 	start  time.Time
+	told   time.Time                 // when somebody was last told to stand
 	stores map[cluster.NodeID]*Store // of the processes that run now
 	terms  map[uint64]victory
 }
@@ -66,18 +69,24 @@ func (v *victories) Claim(_ cluster.NodeID, c cluster.Claim) cluster.Claim { ret
 
 // Outgoing sees who speaks as leader.
 func (v *victories) Outgoing(m transport.Message) transport.Fault {
+	v.mu.Lock()
 	switch m.Kind {
+	case "timeout_now":
+		v.told = time.Now()
 	case "append", "heartbeat", "snapshot":
-		v.mu.Lock()
-		if _, known := v.terms[m.Term]; !known {
-			won := victory{leader: m.From, at: time.Now(), logs: map[cluster.NodeID]position{}}
+		won, known := v.terms[m.Term]
+		if !known {
+			won = victory{leader: m.From, at: time.Now(), told: v.told, logs: map[cluster.NodeID]position{}}
 			for id, s := range v.stores {
 				won.logs[id] = lastBefore(s, m.Term)
 			}
-			v.terms[m.Term] = won
 		}
-		v.mu.Unlock()
+		if m.Kind == "append" && won.wrote.IsZero() {
+			won.wrote = time.Now()
+		}
+		v.terms[m.Term] = won
 	}
+	v.mu.Unlock()
 	return v.Faults.Outgoing(m)
 }
 

@@ -71,8 +71,8 @@ func fewest(n int, fails func(places []int) bool) []int {
 	return left
 }
 
-// places reads numbers separated by commas.
-func places(s string) (all []int, err error) {
+// Places reads numbers separated by commas.
+func Places(s string) (all []int, err error) {
 	for part := range strings.SplitSeq(s, ",") {
 		n, err := strconv.Atoi(part)
 		if err != nil {

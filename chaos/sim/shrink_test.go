@@ -29,14 +29,14 @@ func TestFewest(t *testing.T) {
 
 func TestPlaces(t *testing.T) {
 	plan := []Fault{{Bits: 0}, {Bits: 1}, {Bits: 2}}
-	at, err := places("2,0,7")
+	at, err := Places("2,0,7")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got := Keep(plan, at); len(got) != 2 || got[0].Bits != 2 || got[1].Bits != 0 {
 		t.Errorf("%v", got)
 	}
-	if _, err := places("1,x"); err == nil {
+	if _, err := Places("1,x"); err == nil {
 		t.Error("x is taken for a place")
 	}
 }

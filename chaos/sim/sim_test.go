@@ -89,7 +89,7 @@ func (s *sum) String() string {
 // NORTHSTAR_SIM_SHRINK a failing one's faults are made fewer, for so many
 // seconds: chaos/run asks for these.
 func TestSim(t *testing.T) {
-	for _, nodes := range []int{3, 5} {
+	for _, nodes := range Sizes {
 		t.Run(fmt.Sprintf("%d nodes", nodes), func(t *testing.T) {
 			var total sum
 			start, cpu := time.Now(), cpuTime()
@@ -110,7 +110,7 @@ func TestSim(t *testing.T) {
 func simulate(t *testing.T, cfg Config) Result {
 	t.Helper()
 	if s := os.Getenv("NORTHSTAR_SIM_KEEP"); s != "" {
-		at, err := places(s)
+		at, err := Places(s)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -32,7 +32,7 @@ func newTimeline(start time.Time) *timeline {
 func (t *timeline) fault(f Fault) {
 	node := nodeName(f.A)
 	switch f.Kind {
-	case KillAll, Split, Loss, LossReply, Delay, LateReply, Repeat, Lie, PauseAuto:
+	case KillAll, Split, Loss, LossReply, Delay, LateReply, Repeat, Lie, PauseAuto, Recover:
 		node = ""
 	}
 	t.mu.Lock()

@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -15,6 +16,7 @@ import (
 	"northstar/chaos/check"
 	"northstar/chaos/report"
 	"northstar/cluster"
+	"northstar/node"
 	"northstar/state"
 	"northstar/transport"
 )
@@ -138,7 +140,8 @@ type World struct {
 	faults     map[FaultKind]int // that had an effect
 	hits       []check.Hit       // of nodes that could not take part
 	probed     []time.Duration   // acknowledgements of probes
-	tooFew     bool              // a disk was wiped while another held nothing yet: nobody may be left to elect
+	loss       loss
+	tooFew     bool // a disk was wiped while another held nothing yet: nobody may be left to elect
 }
 
 // maxViolations is how many are kept: the first ones say what went wrong.
@@ -184,10 +187,10 @@ func (w *World) violated(v check.Violation) {
 }
 
 // exited takes note of a node that stopped by itself, which it may only do for
-// its disk.
+// its disk, or to begin anew with its data set aside.
 func (w *World) exited(m *member, err error) {
 	w.mu.Lock()
-	allowed := m.diskFaulty > 0
+	allowed := m.diskFaulty > 0 || errors.Is(err, node.ErrRestart)
 	w.mu.Unlock()
 	w.events.at(w.start, "%s stopped by itself: %v", m.id, err)
 	if !allowed {
@@ -212,6 +215,7 @@ func (w *World) leads(id cluster.NodeID, term uint64) {
 	w.timeline.leads(id, term)
 	if w.safety.Leading(id, term, m.termAt) {
 		w.events.at(w.start, "%s leads term %d", id, term)
+		w.ledBeyond(id, term)
 	}
 }
 
