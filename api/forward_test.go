@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"northstar/chaos/ports"
 	"northstar/cluster"
 	"northstar/state"
 )
@@ -204,12 +205,11 @@ func (n *node) takeOver(t *testing.T) *node {
 // TestLeaderBreaksBeforeTheRequest: nothing was sent, so that any request is
 // held until there is a leader that takes it.
 func TestLeaderBreaksBeforeTheRequest(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	nobody, err := ports.Take(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.Close() // refuses from now on
-	n := followerOf(t, l.Addr().String(), func(d *Deps) { d.TimeoutMax = 5 * time.Second })
+	n := followerOf(t, nobody[0], func(d *Deps) { d.TimeoutMax = 5 * time.Second })
 	answer := make(chan reply)
 	go func() { answer <- n.do("PUT", "/v1/kv/k", "v") }()
 	eventually(t, func() bool { return n.held.Load() == 1 })
@@ -223,12 +223,11 @@ func TestLeaderBreaksBeforeTheRequest(t *testing.T) {
 }
 
 func TestLeaderBreaksBeforeTheRequestAndStaysAway(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	nobody, err := ports.Take(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.Close()
-	n := followerOf(t, l.Addr().String())
+	n := followerOf(t, nobody[0])
 	start := time.Now()
 	r := n.do("PUT", "/v1/kv/k", "v")
 	took := time.Since(start)

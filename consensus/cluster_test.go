@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	mathrand "math/rand/v2"
 	"net"
 	"os"
 	"sync"
@@ -16,6 +15,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"go.uber.org/goleak"
 
+	"northstar/chaos/ports"
 	"northstar/cluster"
 	"northstar/consensus"
 	"northstar/consensus/storage"
@@ -122,26 +122,13 @@ func newCluster(t *testing.T, size int) *testCluster {
 	return c
 }
 
-// given are the addresses that tests of this process were given: none twice, as
-// nobody listens there yet.
-var given sync.Map
-
-// freeAddress finds an address with a free port, below those that the kernel
-// takes for outgoing connections.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	for range 1000 {
-		addr := fmt.Sprintf("127.0.0.1:%d", 12000+mathrand.IntN(20000))
-		if _, taken := given.LoadOrStore(addr, true); taken {
-			continue
-		}
-		if ln, err := net.Listen("tcp", addr); err == nil {
-			_ = ln.Close()
-			return addr
-		}
+	addrs, err := ports.Take(1)
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatal("no free port")
-	return ""
+	return addrs[0]
 }
 
 func (c *testCluster) addNode(id cluster.NodeID) *testNode {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"path/filepath"
 	"slices"
@@ -16,22 +15,18 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"go.uber.org/goleak"
 
+	"northstar/chaos/ports"
 	"northstar/cluster"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// freeAddresses finds ports that are free now.
+// freeAddresses finds addresses that stay free for whoever of the test listens there.
 func freeAddresses(t *testing.T, n int) []string {
 	t.Helper()
-	var addrs []string
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		addrs = append(addrs, l.Addr().String())
+	addrs, err := ports.Take(n)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return addrs
 }

@@ -112,12 +112,8 @@ func run(t *testing.T, j *joiner) {
 
 func TestJoinAsksUntilAccepted(t *testing.T) {
 	m := newMember(t, 503, 409, 200)
-	dead, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dead.Close()
-	j := newJoiner(m, dead.Addr().String(), m.addr())
+	dead := freeAddresses(t, 1)[0]
+	j := newJoiner(m, dead, m.addr())
 	j.token = "secret"
 	run(t, j)
 	if len(m.asked) != 3 || m.asked[2].ID != "n4" || m.asked[2].RaftAddress != "127.0.0.1:1" || m.asked[2].HTTPAddress != "127.0.0.1:2" {

@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"northstar/chaos/ports"
 )
 
 // ErrNone: this machine has no PostgreSQL, or no user that may run it.
@@ -30,7 +32,7 @@ const startLimit = 60 * time.Second
 // Server is one server over one data directory.
 type Server struct {
 	dir, bin string
-	port     int
+	port     string
 	as       *syscall.Credential // nil: this process's user
 	cmd      *exec.Cmd
 	ended    chan struct{} // closed when the process of cmd has ended
@@ -64,12 +66,11 @@ func Start(ctx context.Context) (s *Server, err error) {
 	if out, err := initdb.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("initdb: %w: %s", err, out)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	addrs, err := ports.Take(1)
 	if err != nil {
 		return nil, err
 	}
-	s.port = l.Addr().(*net.TCPAddr).Port
-	l.Close()
+	_, s.port, _ = net.SplitHostPort(addrs[0])
 	return s, s.Up(ctx)
 }
 
@@ -126,7 +127,7 @@ func (s *Server) Up(ctx context.Context) error {
 		return err
 	}
 	defer log.Close() // the server has its own copy
-	s.cmd = s.command(context.WithoutCancel(ctx), "postgres", "-D", s.data(), "-p", strconv.Itoa(s.port),
+	s.cmd = s.command(context.WithoutCancel(ctx), "postgres", "-D", s.data(), "-p", s.port,
 		"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "fsync=off", "-c", "shared_buffers=16MB", "-c", "max_connections=60")
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	endWithParent(s.cmd.SysProcAttr)
@@ -186,7 +187,7 @@ func (s *Server) Stop() error {
 }
 
 // Address is where the server listens.
-func (s *Server) Address() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
+func (s *Server) Address() string { return net.JoinHostPort("127.0.0.1", s.port) }
 
 // DSN is how the superuser connects.
 func (s *Server) DSN() string { return DSN(s.Address()) }

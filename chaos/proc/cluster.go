@@ -9,8 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -18,9 +16,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
+
+	"northstar/chaos/ports"
 )
 
 // Node is one running process of a cluster.
@@ -84,7 +83,7 @@ func prepare(kind string, size int, argv func(dir string) func(*Node, string) []
 		return nil, err
 	}
 	c := &Cluster{Kind: kind, Dir: dir, Extra: map[string][]string{}, Bin: map[string]string{}, argv: argv(dir)}
-	addrs, err := freeAddrs(2 * size)
+	addrs, err := ports.Take(2 * size)
 	if err != nil {
 		return nil, err
 	}
@@ -92,34 +91,6 @@ func prepare(kind string, size int, argv func(dir string) func(*Node, string) []
 		c.Nodes = append(c.Nodes, &Node{ID: fmt.Sprintf("n%d", i+1), Raft: addrs[2*i], HTTP: addrs[2*i+1]})
 	}
 	return c, nil
-}
-
-// given are the ports that freeAddrs has found in this process.
-var given sync.Map
-
-// freeAddrs finds free ports, none of them twice in this process: a node that is
-// down leaves its own free. They are below the range that the kernel takes ports of
-// outgoing connections from, and tests of different packages look in different
-// parts of it, as a rule.
-func freeAddrs(n int) ([]string, error) {
-	const first, parts, each, tries = 12000, 8, 2500, 10_000
-	from := first + os.Getpid()%parts*each
-	var addrs []string
-	for range tries {
-		port := from + rand.IntN(each)
-		if _, before := given.LoadOrStore(port, true); before {
-			continue
-		}
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err != nil {
-			continue
-		}
-		defer l.Close() // all stay open until all are known
-		if addrs = append(addrs, l.Addr().String()); len(addrs) == n {
-			return addrs, nil
-		}
-	}
-	return nil, errors.New("no free ports")
 }
 
 // Start starts every node.

@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"northstar/chaos/ports"
 )
 
 // runNode runs northstar-node to its end, which must come by itself.
@@ -347,7 +349,7 @@ func TestContractFirstStart(t *testing.T) {
 
 // contractJoin takes a fourth node in, and out again.
 func contractJoin(c *contract, cl *Cluster, lead *Node, lifecycle func(*Node, string)) {
-	addrs, err := freeAddrs(2)
+	addrs, err := ports.Take(2)
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"northstar/api/apiv1"
 	"northstar/chaos/mutants"
 	"northstar/chaos/overlay"
+	"northstar/chaos/ports"
 )
 
 var (
@@ -314,7 +315,7 @@ func mustStatus(t *testing.T, n *Node) status {
 func TestPortsAreGivenOnce(t *testing.T) {
 	seen := map[string]bool{}
 	for range 40 {
-		addrs, err := freeAddrs(6)
+		addrs, err := ports.Take(6)
 		if err != nil {
 			t.Fatal(err)
 		}

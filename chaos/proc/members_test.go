@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"northstar/api/apiv1"
+	"northstar/chaos/ports"
 )
 
 // memberList is what northstarctl says of the members.
@@ -82,7 +83,7 @@ func moves(t *testing.T, c *Cluster, n *Node, ctl func(...string) string) {
 	if code := n.Wait(); code != 0 {
 		t.Errorf("%s: exit code %d on SIGTERM", n.ID, code)
 	}
-	addrs, err := freeAddrs(2)
+	addrs, err := ports.Take(2)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +114,7 @@ func replaced(t *testing.T, c *Cluster, gone *Node, do func(...string) string) {
 		t.Errorf("what was refused has changed the members: %+v", list)
 	}
 	do("members", "remove", gone.ID)
-	addrs, err := freeAddrs(2)
+	addrs, err := ports.Take(2)
 	if err != nil {
 		t.Fatal(err)
 	}

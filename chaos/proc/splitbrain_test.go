@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"northstar/chaos/ports"
 )
 
 // report is what a node's detector says, as far as these tests look at it.
@@ -249,7 +251,7 @@ func startTwin(t *testing.T, c *Cluster, of *Node) *Node {
 		t.Fatal(err, err2)
 	}
 	leader(t, c)
-	addrs, err := freeAddrs(2)
+	addrs, err := ports.Take(2)
 	if err != nil {
 		t.Fatal(err)
 	}

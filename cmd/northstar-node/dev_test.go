@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"northstar/api/apiv1"
+	"northstar/chaos/ports"
 )
 
 var (
@@ -141,27 +141,18 @@ func TestDevSecondSignal(t *testing.T) {
 	}
 }
 
-// freePair finds a port that is free together with the next one, below the range
-// from which the kernel takes ports of outgoing connections, and that of chaos/proc.
+// freePair finds a port that is free together with the next one.
 func freePair(t *testing.T) string {
 	t.Helper()
-	for range 100 {
-		port := 10000 + 2*rand.IntN(1000)
-		if portFree(port) && portFree(port+1) {
-			return strconv.Itoa(port)
-		}
-	}
-	t.Fatal("no two free ports in a row")
-	return ""
-}
-
-func portFree(port int) bool {
-	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	addrs, err := ports.Take(2)
 	if err != nil {
-		return false
+		t.Fatal(err)
 	}
-	l.Close()
-	return true
+	_, port, err := net.SplitHostPort(addrs[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
 }
 
 func TestDevKeepsItsData(t *testing.T) {

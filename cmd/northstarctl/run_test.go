@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -21,6 +20,7 @@ import (
 	"time"
 
 	"northstar/chaos/pg"
+	"northstar/chaos/ports"
 	"northstar/client"
 	"northstar/node"
 )
@@ -30,17 +30,9 @@ const patience = 20 * time.Second // for what takes no time on a machine that ha
 // oneNode runs a cluster of one node in this process until the test ends.
 func oneNode(t *testing.T) (endpoint string, c *client.Client) {
 	t.Helper()
-	var free [2]net.Listener
-	var addrs []string
-	for i := range free {
-		var err error
-		if free[i], err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
-			t.Fatal(err)
-		}
-		addrs = append(addrs, free[i].Addr().String())
-	}
-	for _, l := range free {
-		l.Close()
+	addrs, err := ports.Take(2)
+	if err != nil {
+		t.Fatal(err)
 	}
 	cfg := node.Default()
 	cfg.ID, cfg.DataDir, cfg.Disk.Reserve = "n1", t.TempDir(), 1<<20
@@ -59,7 +51,7 @@ func oneNode(t *testing.T) (endpoint string, c *client.Client) {
 		}
 	})
 	endpoint = "http://" + addrs[1]
-	c, err := client.New(client.Config{Endpoints: []string{endpoint}})
+	c, err = client.New(client.Config{Endpoints: []string{endpoint}})
 	if err != nil {
 		t.Fatal(err)
 	}

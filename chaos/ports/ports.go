@@ -1,0 +1,65 @@
+// Package ports finds TCP ports for tests that must know them before anything
+// listens there, or that end and start again who listens.
+package ports
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"sync"
+)
+
+// The range is below the one that the kernel takes ports of outgoing connections
+// and of listeners on port 0 from, which begins at 32768 on Linux.
+const first, end = 10_000, 32_000
+
+var held struct {
+	sync.Mutex
+	all []net.PacketConn
+}
+
+// Take finds n TCP ports in a row of 127.0.0.1 on which nobody listens, and gives
+// their addresses. They are the caller's until its process ends: each is marked by a
+// UDP socket of the same number, so that no other call gets it, in this process or in
+// another, while nobody listens there. It may be called concurrently.
+func Take(n int) ([]string, error) {
+	held.Lock()
+	defer held.Unlock()
+	for range 1000 {
+		if addrs, marks := take(first+rand.IntN(end-first-n), n); addrs != nil {
+			held.all = append(held.all, marks...)
+			return addrs, nil
+		}
+	}
+	return nil, errors.New("no free ports")
+}
+
+// take marks the n ports from port on, or none when one of them is in use.
+func take(port, n int) (addrs []string, marks []net.PacketConn) {
+	for i := range n {
+		addr := fmt.Sprintf("127.0.0.1:%d", port+i)
+		mark, err := net.ListenPacket("udp", addr)
+		if err == nil {
+			marks = append(marks, mark)
+			err = listen(addr)
+		}
+		if err != nil {
+			for _, m := range marks {
+				m.Close()
+			}
+			return nil, nil
+		}
+		addrs = append(addrs, addr)
+	}
+	return addrs, marks
+}
+
+// listen says why nobody can listen on addr.
+func listen(addr string) error {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}
