@@ -2,10 +2,7 @@ package api
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"maps"
-	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -112,12 +109,7 @@ func (c *call) mergedEvents(ctx context.Context, since, typ string, limit int) (
 // askEvents asks every member, this node included. Who is asked from a place
 // that is gone, and is not the owner, is asked from the beginning.
 func (c *call) askEvents(ctx context.Context, from positions, typ string, limit int) []part {
-	ids := []cluster.NodeID{c.s.deps.Facts.ID}
-	for _, m := range c.s.cluster.View().Members() {
-		if !m.Removed && m.ID != ids[0] {
-			ids = append(ids, m.ID)
-		}
-	}
+	ids := append([]cluster.NodeID{c.s.deps.Facts.ID}, c.s.otherMembers()...)
 	parts := make([]part, len(ids))
 	var asking sync.WaitGroup
 	for i, id := range ids {
@@ -139,17 +131,8 @@ func (c *call) askEvents(ctx context.Context, from positions, typ string, limit 
 	return parts
 }
 
-// maxEventsBody bounds another node's answer.
-const maxEventsBody = 8 << 20
-
 // eventsOf asks another node for its own events.
 func (c *call) eventsOf(ctx context.Context, id cluster.NodeID, since, typ string, limit int) (page apiv1.Events, err error) {
-	addr := c.s.httpAddress(id)
-	if addr == "" {
-		return page, fmt.Errorf("no address of node %s is known", id)
-	}
-	ctx, cancel := context.WithTimeout(ctx, c.s.deps.TimeoutMax)
-	defer cancel()
 	query := url.Values{"limit": {strconv.Itoa(limit)}}
 	if since != "" {
 		query.Set("since", since)
@@ -157,17 +140,7 @@ func (c *call) eventsOf(ctx context.Context, id cluster.NodeID, since, typ strin
 	if typ != "" {
 		query.Set("type", typ)
 	}
-	answer, err := c.s.forward.ask(ctx, c, addr, apiv1.PathEvents+"?"+query.Encode(), maxEventsBody)
-	if err != nil {
-		return page, err
-	}
-	switch answer.status {
-	case http.StatusOK:
-		return page, json.Unmarshal(answer.body, &page)
-	case http.StatusGone:
-		return page, cluster.Errorf(cluster.CodeHistoryCompacted, "since: an event of an earlier process of node %s, or one that it no longer keeps", id)
-	}
-	return page, fmt.Errorf("node %s answered %d", id, answer.status)
+	return page, c.askMember(ctx, id, apiv1.PathEvents, query, &page)
 }
 
 // merge puts the pages of nodes into one, in order of time: at most limit items,

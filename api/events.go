@@ -9,7 +9,6 @@ import (
 
 	"northstar/api/apiv1"
 	"northstar/cluster"
-	"northstar/state"
 )
 
 // listEvents serves GET /v1/events: what the journals of all reachable nodes
@@ -137,49 +136,4 @@ func (s *Server) awaitOwn(ctx context.Context, since, typ string) error {
 
 func wireEvent(e cluster.Event) apiv1.Event {
 	return apiv1.Event{Seq: e.Seq, Node: string(e.Node), Type: e.Type, At: e.At, Term: e.Term, Message: e.Message, Fields: e.Fields}
-}
-
-// listElections serves GET /v1/elections from the replicated records, the
-// newest first.
-func listElections(c *call) error {
-	limit, err := c.queryLimit(apiv1.DefaultListLimit)
-	if err != nil {
-		return err
-	}
-	answer := apiv1.Elections{Items: []apiv1.Election{}}
-	for _, e := range slices.Backward(c.s.cluster.View().Elections()) {
-		if len(answer.Items) == limit {
-			break
-		}
-		answer.Items = append(answer.Items, c.s.wireElection(e))
-	}
-	return c.reply(answer)
-}
-
-func (s *Server) wireElection(e state.Election) apiv1.Election {
-	wire := apiv1.Election{
-		Term:        e.Term,
-		Trigger:     e.Trigger,
-		CandidateID: string(e.Node),
-		Result:      "won", // only who won can write it down
-		Votes:       []apiv1.Vote{},
-		StartedAt:   unixNano(e.StartedAt),
-		Reason:      e.Reason,
-		Operator:    e.Operator,
-	}
-	if e.LeaderlessAt != 0 {
-		wire.LeaderlessMS = max(0, (e.LedAt-e.LeaderlessAt)/1e6)
-	}
-	if e.StartedAt == 0 {
-		wire.StartedAt = unixNano(e.LedAt)
-	} else {
-		wire.DurationMS = max(0, (e.LedAt-e.StartedAt)/1e6)
-	}
-	if len(e.Votes) > 0 {
-		if err := json.Unmarshal(e.Votes, &wire.Votes); err != nil {
-			s.logger.Debug("votes of an election record cannot be read", "term", e.Term, "error", err)
-			wire.Votes = []apiv1.Vote{}
-		}
-	}
-	return wire
 }

@@ -270,8 +270,8 @@ var table = []route{
 	},
 	{
 		method: "GET", pattern: apiv1.PathElection, role: token.Observer, handle: listElections,
-		summary: "Elections that gave a leader, newest first", query: []param{limitParam},
-		answers: jsonAnswer(apiv1.Elections{}, "the records"),
+		summary: "Elections, newest first: those that gave a leader, and those that came to nothing as far as the nodes that stood can be reached and still know", query: []param{limitParam},
+		answers: jsonAnswer(apiv1.Elections{}, "the newest first"),
 	},
 
 	// Operating.

@@ -4,13 +4,15 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"northstar/chaos/proc"
 )
 
-// election is one record of GET /v1/elections.
+// election is one item of GET /v1/elections.
 type election struct {
+	Result       string    `json:"result"`
 	Term         uint64    `json:"term"`
 	Trigger      string    `json:"trigger"`
 	CandidateID  string    `json:"candidate_id"`
@@ -27,7 +29,7 @@ type election struct {
 // elections are records, the newest first.
 type elections []election
 
-// electionsOf asks a node for the cluster's newest records.
+// electionsOf asks a node for the newest elections that gave the cluster a leader.
 func electionsOf(ctx context.Context, n *proc.Node) (elections, error) {
 	var page struct {
 		Items elections `json:"items"`
@@ -36,7 +38,7 @@ func electionsOf(ctx context.Context, n *proc.Node) (elections, error) {
 	if err == nil {
 		err = json.Unmarshal(body, &page)
 	}
-	return page.Items, err
+	return slices.DeleteFunc(page.Items, func(e election) bool { return e.Result != "won" }), err
 }
 
 // term is the newest one recorded.

@@ -1,6 +1,9 @@
 package apiv1
 
-import "time"
+import (
+	"encoding/json"
+	"time"
+)
 
 // Event is one thing that happened on one node.
 type Event struct {
@@ -11,6 +14,22 @@ type Event struct {
 	Term    uint64         `json:"term,omitempty"`
 	Message string         `json:"message"`
 	Fields  map[string]any `json:"fields,omitempty"`
+}
+
+// Election is what an event of type election says of one that its node stood in, as
+// GET /v1/elections would; false when it says something else. Result may also be
+// "open": nobody leads yet.
+func (e Event) Election() (Election, bool) {
+	el := Election{Votes: []Vote{}}
+	text, err := json.Marshal(e.Fields)
+	if err != nil || json.Unmarshal(text, &el) != nil || el.Result == "" { // or a node of another version
+		return Election{}, false
+	}
+	el.Term = e.Term
+	if el.StartedAt.IsZero() {
+		el.StartedAt = e.At.Add(-time.Duration(el.DurationMS) * time.Millisecond)
+	}
+	return el, true
 }
 
 // Events answers GET /v1/events.
@@ -33,7 +52,7 @@ type Election struct {
 	Term         uint64    `json:"term"`
 	Trigger      string    `json:"trigger" enum:"startup,timeout,connection_lost,transfer,manual,emergency,priority,disk_stall"`
 	CandidateID  string    `json:"candidate_id"`
-	Result       string    `json:"result"`
+	Result       string    `json:"result" enum:"won,lost"`
 	Votes        []Vote    `json:"votes"`
 	StartedAt    time.Time `json:"started_at"`
 	DurationMS   int64     `json:"duration_ms"`
@@ -42,8 +61,12 @@ type Election struct {
 	Reason       string    `json:"reason"`
 }
 
+// Won says whether the election gave a leader.
+func (e Election) Won() bool { return e.Result == "won" }
+
 // Elections answers GET /v1/elections, the newest first.
 type Elections struct {
-	Items []Election `json:"items"`
-	Next  string     `json:"next"`
+	Items   []Election `json:"items"`
+	Next    string     `json:"next"`
+	Missing []string   `json:"missing" doc:"members whose lost elections are not in this answer"`
 }

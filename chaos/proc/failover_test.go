@@ -1,17 +1,20 @@
 package proc
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 )
 
-// election is one record of GET /v1/elections, as far as these tests look at it.
+// election is one item of GET /v1/elections, as far as these tests look at it.
 type election struct {
+	Result       string `json:"result"`
 	Term         uint64 `json:"term"`
 	Trigger      string `json:"trigger"`
 	CandidateID  string `json:"candidate_id"`
@@ -24,25 +27,32 @@ type election struct {
 	} `json:"votes"`
 }
 
+// elections gives the newest elections that gave a leader, as a node knows them, the
+// newest first.
+func elections(ctx context.Context, n *Node) ([]election, error) {
+	var page struct {
+		Items []election `json:"items"`
+	}
+	body, err := Get(ctx, "http://"+n.HTTP+"/v1/elections?limit=50")
+	if err == nil {
+		err = json.Unmarshal(body, &page)
+	}
+	return slices.DeleteFunc(page.Items, func(e election) bool { return e.Result != "won" }), err
+}
+
 // electionAfter waits until the newest record at a node is of a later term than
 // that one. A leader is known before its record is applied.
 func electionAfter(t *testing.T, n *Node, term uint64) election {
 	t.Helper()
-	var page struct {
-		Items []election `json:"items"`
-	}
-	eventually(t, soon, func() error {
-		page.Items = nil
-		body, err := Get(t.Context(), "http://"+n.HTTP+"/v1/elections?limit=1")
-		if err == nil {
-			err = json.Unmarshal(body, &page)
-		}
-		if err == nil && (len(page.Items) == 0 || page.Items[0].Term <= term) {
-			err = fmt.Errorf("%s has no record after term %d: %s", n.ID, term, body)
+	var all []election
+	eventually(t, soon, func() (err error) {
+		all, err = elections(t.Context(), n)
+		if err == nil && (len(all) == 0 || all[0].Term <= term) {
+			err = fmt.Errorf("%s has no record after term %d: %+v", n.ID, term, all)
 		}
 		return err
 	})
-	return page.Items[0]
+	return all[0]
 }
 
 func priorities(c *Cluster, all map[string]string) {

@@ -346,15 +346,12 @@ func (d *drill) returns() {
 			}
 		}
 	}
-	var elections struct {
-		Items []struct {
-			Term        uint64
-			CandidateID string `json:"candidate_id"`
-		} `json:"items"`
+	var page struct {
+		Items []election `json:"items"`
 	}
-	d.admin(d.leader(), http.MethodGet, "/v1/elections?limit=100", nil, &elections)
-	for _, e := range elections.Items {
-		if e.Term > before.Term && slices.ContainsFunc(d.lost, func(n *Node) bool { return n.ID == e.CandidateID }) {
+	d.admin(d.leader(), http.MethodGet, "/v1/elections?limit=100", nil, &page)
+	for _, e := range page.Items {
+		if e.Result == "won" && e.Term > before.Term && slices.ContainsFunc(d.lost, func(n *Node) bool { return n.ID == e.CandidateID }) {
 			d.t.Errorf("%s was elected in term %d", e.CandidateID, e.Term)
 		}
 	}

@@ -1,7 +1,6 @@
 package proc
 
 import (
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -21,21 +20,15 @@ const moment = 8 * time.Millisecond
 // gives the elections that it knows.
 func recorded(t *testing.T, n *Node, term uint64) []election {
 	t.Helper()
-	var page struct {
-		Items []election `json:"items"`
-	}
-	eventually(t, soon, func() error {
-		page.Items = nil
-		a, err := do(t.Context(), n, http.MethodGet, "/v1/elections?limit=50", nil)
-		if err == nil {
-			err = json.Unmarshal(a.Body, &page)
-		}
-		if err == nil && (len(page.Items) == 0 || page.Items[0].Term < term) {
-			err = fmt.Errorf("%s has no record of term %d: %s", n.ID, term, a.Body)
+	var all []election
+	eventually(t, soon, func() (err error) {
+		all, err = elections(t.Context(), n)
+		if err == nil && (len(all) == 0 || all[0].Term < term) {
+			err = fmt.Errorf("%s has no record of term %d: %+v", n.ID, term, all)
 		}
 		return err
 	})
-	return page.Items
+	return all
 }
 
 // trueAnswer holds an answer to a transfer that began in a term against what the

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -31,6 +30,9 @@ func (e *electionsCmd) Run(a *app) error {
 	})
 	if err != nil {
 		return err
+	}
+	if len(list.Missing) > 0 {
+		fmt.Fprintln(a.stderr, "northstarctl: without what was lost by "+strings.Join(list.Missing, ", "))
 	}
 	return a.emit(list.Items, func() error {
 		rows := make([][]any, 0, len(list.Items))
@@ -65,17 +67,6 @@ func (a *app) printVotes(elections []apiv1.Election) error {
 	return a.table([]string{"term", "candidate", "voter", "granted", "reason"}, rows)
 }
 
-// candidacy is what an event says of an election that somebody stood in.
-type candidacy struct {
-	Result       string       `json:"result"` // "": it says something else
-	Trigger      string       `json:"trigger"`
-	CandidateID  string       `json:"candidate_id"`
-	DurationMS   int64        `json:"duration_ms"`
-	LeaderlessMS int64        `json:"leaderless_ms"`
-	Reason       string       `json:"reason"`
-	Votes        []apiv1.Vote `json:"votes"`
-}
-
 // follow prints what the candidates' own events say.
 func (e *electionsCmd) follow(a *app) error {
 	c, err := a.connect()
@@ -87,18 +78,14 @@ func (e *electionsCmd) follow(a *app) error {
 		if err != nil {
 			return a.untilInterrupted(err)
 		}
-		var o candidacy
-		text, err := json.Marshal(ev.Fields)
-		if err == nil {
-			err = json.Unmarshal(text, &o)
-		}
+		el, ok := ev.Election()
 		switch {
-		case err != nil || o.Result == "":
-			continue // a node of another version, or only that somebody leads
+		case !ok:
+			continue // only that somebody leads
 		case a.Output == "json":
 			err = a.emitLine(ev)
 		default:
-			err = e.printCandidacy(a, ev, o)
+			err = e.printCandidacy(a, ev, el)
 		}
 		if err != nil {
 			return err
@@ -107,9 +94,9 @@ func (e *electionsCmd) follow(a *app) error {
 	return nil
 }
 
-func (e *electionsCmd) printCandidacy(a *app, ev apiv1.Event, o candidacy) error {
-	lines := fmt.Sprintf("%s  term %-4d %-15s %-8s %-4s  in %d ms, leaderless %d ms: %s\n", ev.At.UTC().Format(timeForm), ev.Term, o.Trigger, o.CandidateID, o.Result, o.DurationMS, o.LeaderlessMS, orDash(o.Reason))
-	for _, v := range o.Votes {
+func (e *electionsCmd) printCandidacy(a *app, ev apiv1.Event, el apiv1.Election) error {
+	lines := fmt.Sprintf("%s  term %-4d %-15s %-8s %-4s  in %d ms, leaderless %d ms: %s\n", ev.At.UTC().Format(timeForm), ev.Term, el.Trigger, el.CandidateID, el.Result, el.DurationMS, el.LeaderlessMS, orDash(el.Reason))
+	for _, v := range el.Votes {
 		if e.Votes {
 			lines += strings.TrimRight(fmt.Sprintf("    %-8s %-3s  %s", v.VoterID, yesNo(v.Granted), v.Reason), " ") + "\n"
 		}

@@ -1,0 +1,165 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"sync"
+
+	"northstar/api/apiv1"
+	"northstar/cluster"
+	"northstar/state"
+	"northstar/telemetry"
+)
+
+// listElections serves GET /v1/elections, the newest first: those that gave a leader
+// from the replicated records, and those that came to nothing from the journals of
+// all nodes that can be reached. For another node that asks, only this journal's.
+func listElections(c *call) error {
+	limit, err := c.queryLimit(apiv1.DefaultListLimit)
+	if err != nil {
+		return err
+	}
+	answer := apiv1.Elections{Items: c.s.lostElections(limit), Missing: []string{}}
+	if c.hop {
+		return c.reply(answer)
+	}
+	for _, e := range c.s.cluster.View().Elections() {
+		answer.Items = append(answer.Items, c.s.wireElection(e))
+	}
+	lost, missing := c.lostElsewhere(limit)
+	answer.Items, answer.Missing = append(answer.Items, lost...), missing
+	slices.SortStableFunc(answer.Items, newestElection)
+	answer.Items = answer.Items[:min(limit, len(answer.Items))]
+	return c.reply(answer)
+}
+
+// newestElection orders elections from the newest: by term, as the clocks of their
+// candidates need not agree, and in a term, which has one winner at most, the winner
+// first, as the others end when they hear of it.
+func newestElection(a, b apiv1.Election) int {
+	order := func(won bool) int {
+		if won {
+			return 0
+		}
+		return 1
+	}
+	return cmp.Or(cmp.Compare(b.Term, a.Term), cmp.Compare(order(a.Won()), order(b.Won())), b.StartedAt.Compare(a.StartedAt))
+}
+
+// lostElections are the newest that this node has stood in and not won, as far as its
+// journal goes.
+func (s *Server) lostElections(limit int) []apiv1.Election {
+	events, _, _ := s.deps.Journal.Latest("election", math.MaxInt)
+	lost := []apiv1.Election{}
+	for _, e := range slices.Backward(events) {
+		if len(lost) == limit {
+			break
+		}
+		if e.Fields["result"] != telemetry.ResultLost {
+			continue
+		}
+		if el, ok := wireEvent(e).Election(); ok {
+			lost = append(lost, el)
+		}
+	}
+	return lost
+}
+
+// lostElsewhere asks all other members at once for what they have not won, and names
+// those that do not answer.
+func (c *call) lostElsewhere(limit int) (lost []apiv1.Election, missing []string) {
+	ids := c.s.otherMembers()
+	pages, errs := make([]apiv1.Elections, len(ids)), make([]error, len(ids))
+	var asking sync.WaitGroup
+	for i, id := range ids {
+		asking.Go(func() {
+			errs[i] = c.askMember(c.r.Context(), id, apiv1.PathElection, url.Values{"limit": {strconv.Itoa(limit)}}, &pages[i])
+		})
+	}
+	asking.Wait()
+	missing = []string{}
+	for i, page := range pages {
+		if errs[i] != nil {
+			missing = append(missing, string(ids[i]))
+			continue
+		}
+		for _, e := range page.Items {
+			if !e.Won() { // a node of an earlier version answers with the records
+				lost = append(lost, e)
+			}
+		}
+	}
+	slices.Sort(missing)
+	return lost, missing
+}
+
+// otherMembers are the members but this node.
+func (s *Server) otherMembers() []cluster.NodeID {
+	var ids []cluster.NodeID
+	for _, m := range s.cluster.View().Members() {
+		if !m.Removed && m.ID != s.deps.Facts.ID {
+			ids = append(ids, m.ID)
+		}
+	}
+	return ids
+}
+
+// maxMemberAnswer bounds the answer of another node.
+const maxMemberAnswer = 8 << 20
+
+// askMember asks another node for what it alone knows, for timeout-max at most, and
+// reads its answer into out. 410 is CodeHistoryCompacted.
+func (c *call) askMember(ctx context.Context, id cluster.NodeID, path string, query url.Values, out any) error {
+	addr := c.s.httpAddress(id)
+	if addr == "" {
+		return fmt.Errorf("no address of node %s is known", id)
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.s.deps.TimeoutMax)
+	defer cancel()
+	answer, err := c.s.forward.ask(ctx, c, addr, path+"?"+query.Encode(), maxMemberAnswer)
+	if err != nil {
+		return err
+	}
+	switch answer.status {
+	case http.StatusOK:
+		return json.Unmarshal(answer.body, out)
+	case http.StatusGone:
+		return cluster.Errorf(cluster.CodeHistoryCompacted, "since: an event of an earlier process of node %s, or one that it no longer keeps", id)
+	}
+	return fmt.Errorf("node %s answered %d", id, answer.status)
+}
+
+func (s *Server) wireElection(e state.Election) apiv1.Election {
+	wire := apiv1.Election{
+		Term:        e.Term,
+		Trigger:     e.Trigger,
+		CandidateID: string(e.Node),
+		Result:      telemetry.ResultWon, // only who won can write it down
+		Votes:       []apiv1.Vote{},
+		StartedAt:   unixNano(e.StartedAt),
+		Reason:      e.Reason,
+		Operator:    e.Operator,
+	}
+	if e.LeaderlessAt != 0 {
+		wire.LeaderlessMS = max(0, (e.LedAt-e.LeaderlessAt)/1e6)
+	}
+	if e.StartedAt == 0 {
+		wire.StartedAt = unixNano(e.LedAt)
+	} else {
+		wire.DurationMS = max(0, (e.LedAt-e.StartedAt)/1e6)
+	}
+	if len(e.Votes) > 0 {
+		if err := json.Unmarshal(e.Votes, &wire.Votes); err != nil {
+			s.logger.Debug("votes of an election record cannot be read", "term", e.Term, "error", err)
+			wire.Votes = []apiv1.Vote{}
+		}
+	}
+	return wire
+}
