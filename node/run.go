@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"northstar/cluster"
+	"northstar/transport"
 )
 
 // closeWait bounds how long connections get to notice that they are closed.
@@ -37,6 +38,11 @@ func (n *Node) Run(ctx context.Context) error {
 	serving := newStage(g, ctx, n.serve)
 	n.started()
 	tasks := newStage(g, ctx, n.tasks()...)
+	anchor, err := transport.NewAnchor() // of the threads the last: so it is woken last
+	if err != nil {
+		n.log.Info("when this process is killed, its connections will end a little later", "error", err)
+	}
+	defer anchor.Close()
 	g.Go(func() error {
 		<-ctx.Done()
 		for _, s := range []*stage{serving, tasks, raft, peers} {
@@ -46,7 +52,7 @@ func (n *Node) Run(ctx context.Context) error {
 		n.canary.Close()
 		return nil
 	})
-	err := g.Wait()
+	err = g.Wait()
 	n.journal.Append(cluster.Event{Type: "node", Message: "this node has stopped"})
 	if errors.Is(err, context.Canceled) {
 		return nil

@@ -5,10 +5,6 @@ package transport
 import (
 	"fmt"
 	"net"
-	"os"
-	"runtime"
-	"strconv"
-	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -43,9 +39,12 @@ func NewCanary(beside net.Listener) (*Canary, error) {
 		return nil, fmt.Errorf("canary: %w", err)
 	}
 	c := &Canary{port: port, stop: pipe[1], done: make(chan struct{})}
-	ready := make(chan error)
-	go c.own(int(file.Fd()), pipe[0], ready)
-	err = <-ready
+	listener, stop := int(file.Fd()), pipe[0]
+	err = ownDescriptors(func() {
+		defer close(c.done)
+		hold(listener, stop)
+		_ = unix.Close(listener) // now, and not when the kernel gets to this thread's end
+	}, listener, stop)
 	_ = unix.Close(pipe[0])
 	if err != nil {
 		_ = unix.Close(c.stop)
@@ -69,61 +68,6 @@ func (c *Canary) Close() {
 	}
 	c.once.Do(func() { _ = unix.Close(c.stop) })
 	<-c.done
-}
-
-// own gives this thread descriptors of its own and holds the socket until the
-// pipe is closed. The thread ends with it: nothing else could run there.
-func (c *Canary) own(listener, stop int, ready chan<- error) {
-	runtime.LockOSThread()
-	if unix.Gettid() == os.Getpid() {
-		// The first thread cannot end, and its descriptors are what /proc shows as the
-		// process's. While it is held here, another goroutine is on another thread.
-		defer runtime.UnlockOSThread()
-		other := make(chan error)
-		go c.own(listener, stop, other)
-		ready <- <-other
-		return
-	}
-	if err := unix.Unshare(unix.CLONE_FILES); err != nil {
-		runtime.UnlockOSThread() // nothing has changed
-		ready <- err
-		return
-	}
-	defer close(c.done)
-	err := closeOthers(listener, stop)
-	ready <- err
-	if err == nil {
-		hold(listener, stop)
-	}
-	_ = unix.Close(listener) // now, and not when the kernel gets to this thread's end
-}
-
-// closeOthers closes this thread's copies of all other descriptors, which would
-// keep files and connections open. Those of Go's poller stay: the scheduler may
-// wake it from here.
-func closeOthers(keep ...int) error {
-	const dir = "/proc/thread-self/fd"
-	names, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-next:
-	for _, n := range names {
-		fd, err := strconv.Atoi(n.Name())
-		if err != nil {
-			return err
-		}
-		for _, k := range keep {
-			if fd == k {
-				continue next
-			}
-		}
-		if what, err := os.Readlink(dir + "/" + n.Name()); err != nil || strings.HasPrefix(what, "anon_inode:[event") {
-			continue // it was the directory's own, or is the poller's
-		}
-		_ = unix.Close(fd)
-	}
-	return nil
 }
 
 // hold accepts connections and keeps them until they end, or stop is closed.

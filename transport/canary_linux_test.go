@@ -90,52 +90,48 @@ func TestCanaryHoldsABoundedNumber(t *testing.T) {
 	}
 }
 
-// TestCanaryProcess is no test, but the process that TestCanaryGoesFirst kills.
-func TestCanaryProcess(*testing.T) {
-	if os.Getenv("NORTHSTAR_CANARY") == "" {
+// TestDyingProcess is no test, but the process that killProcess kills.
+func TestDyingProcess(*testing.T) {
+	with := os.Getenv("NORTHSTAR_DYING")
+	if with == "" {
 		return
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		panic(err)
 	}
-	c, err := NewCanary(l)
+	watch := l.Addr().String()
+	if with == "canary" {
+		var c *Canary
+		if c, err = NewCanary(l); err == nil {
+			watch = canaryAddr(c)
+		}
+	}
+	memory := make([]byte, 128<<20)
+	for i := 0; i < len(memory); i += os.Getpagesize() {
+		memory[i] = 1
+	}
+	if with == "anchor" {
+		_, err = NewAnchor()
+	}
 	if err != nil {
 		fmt.Println("skip", err)
 		os.Exit(0)
 	}
-	memory := make([]byte, 256<<20)
-	for i := 0; i < len(memory); i += os.Getpagesize() {
-		memory[i] = 1
-	}
-	fmt.Println("at", l.Addr(), canaryAddr(c))
-	conn, err := l.Accept()
-	if err != nil {
-		panic(err)
-	}
-	_, _ = conn.Read(memory[:1]) // for ever
-}
-
-// The canary of a process that is killed ends before its other connections: the
-// kernel tears the memory down in between. On a busy machine the canary's thread
-// may happen to be the one that does it.
-func TestCanaryGoesFirst(t *testing.T) {
-	const tries = 10
-	for range tries {
-		if before := killCanaryProcess(t); before > time.Millisecond {
-			t.Logf("%v before", before)
-			return
+	fmt.Println("at", l.Addr(), watch)
+	for {
+		if _, err := l.Accept(); err != nil {
+			panic(err)
 		}
 	}
-	t.Errorf("in none of %d processes", tries)
 }
 
-// killCanaryProcess kills a process with much memory, and gives how long its
-// canary ended before its other connection.
-func killCanaryProcess(t *testing.T) time.Duration {
+// killProcess kills a process with much memory, and gives how long after that its
+// connection ended, and the one to its canary, if it has one.
+func killProcess(t *testing.T, with string) (connection, canary time.Duration) {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], "-test.run", "^TestCanaryProcess$")
-	cmd.Env = append(os.Environ(), "NORTHSTAR_CANARY=1")
+	cmd := exec.Command(os.Args[0], "-test.run", "^TestDyingProcess$")
+	cmd.Env = append(os.Environ(), "NORTHSTAR_DYING="+with)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -151,17 +147,32 @@ func killCanaryProcess(t *testing.T) time.Duration {
 	}
 	var at [2]time.Time
 	var watching sync.WaitGroup
-	for i, conn := range []net.Conn{dialCanary(t, watch), dialCanary(t, main)} {
+	for i, conn := range []net.Conn{dialCanary(t, main), dialCanary(t, watch)} {
 		watching.Go(func() {
 			ends(conn, 30*time.Second)
 			at[i] = time.Now()
 		})
 	}
+	killed := time.Now()
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	watching.Wait()
-	return at[1].Sub(at[0])
+	return at[0].Sub(killed), at[1].Sub(killed)
+}
+
+// The canary of a process that is killed ends before its other connections: the
+// kernel tears the memory down in between. On a busy machine the canary's thread
+// may happen to be the one that does it.
+func TestCanaryGoesFirst(t *testing.T) {
+	const tries = 10
+	for range tries {
+		if connection, canary := killProcess(t, "canary"); connection-canary > time.Millisecond {
+			t.Logf("%v before", connection-canary)
+			return
+		}
+	}
+	t.Errorf("in none of %d processes", tries)
 }
 
 // The end of a peer's canary is the end of its process, confirmed by one dial;

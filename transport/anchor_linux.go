@@ -1,0 +1,95 @@
+//go:build linux
+
+package transport
+
+import (
+	"fmt"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Anchor holds this process's memory until its connections have ended, when it is
+// killed: threads that have none of its descriptors and that the kernel runs after
+// the others. A nil Anchor is none.
+type Anchor struct {
+	once sync.Once
+	stop int // writing end of a pipe: closing it ends the threads
+	all  sync.WaitGroup
+}
+
+// NewAnchor starts an anchor, or gives an error where the system does not let a thread
+// have its own descriptors. Close it.
+func NewAnchor() (*Anchor, error) {
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+		return nil, fmt.Errorf("anchor: %w", err)
+	}
+	defer unix.Close(pipe[0]) // the threads have copies
+	a := &Anchor{stop: pipe[1]}
+	cpus, err := anchorProcessors()
+	if err != nil {
+		a.Close()
+		return nil, fmt.Errorf("anchor: %w", err)
+	}
+	for _, cpu := range cpus {
+		a.all.Add(1)
+		err := ownDescriptors(func() {
+			defer a.all.Done()
+			beLast(cpu)
+			rest(pipe[0])
+		}, pipe[0])
+		if err != nil {
+			a.all.Done()
+			a.Close()
+			return nil, fmt.Errorf("anchor: %w", err)
+		}
+	}
+	return a, nil
+}
+
+// Close ends it. It may be called again.
+func (a *Anchor) Close() {
+	if a == nil {
+		return
+	}
+	a.once.Do(func() { _ = unix.Close(a.stop) })
+	a.all.Wait()
+}
+
+// maxAnchors bounds the threads of an Anchor.
+const maxAnchors = 16
+
+// anchorProcessors lists those that this process may run on: on each the thread that
+// is last there may be the last of all.
+func anchorProcessors() (cpus []int, err error) {
+	var may unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &may); err != nil {
+		return nil, err
+	}
+	for cpu := 0; len(cpus) < min(may.Count(), maxAnchors); cpu++ {
+		if may.IsSet(cpu) {
+			cpus = append(cpus, cpu)
+		}
+	}
+	return cpus, nil
+}
+
+// beLast puts this thread behind all others of a processor. Where that is not
+// allowed it is last by chance only.
+func beLast(cpu int) {
+	const nicest = 19
+	_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), nicest)
+	var only unix.CPUSet
+	only.Set(cpu)
+	_ = unix.SchedSetaffinity(0, &only)
+}
+
+// rest waits until stop is closed.
+func rest(stop int) {
+	for fds := []unix.PollFd{{Fd: int32(stop), Events: unix.POLLIN}}; fds[0].Revents == 0; {
+		if _, err := unix.Poll(fds, -1); err != nil { // a signal, or no memory
+			shortPause(pause)
+		}
+	}
+}
