@@ -86,15 +86,11 @@ func (c *call) lostElsewhere(limit int) (lost []apiv1.Election, missing []string
 	asking.Wait()
 	missing = []string{}
 	for i, page := range pages {
-		if errs[i] != nil {
+		if errs[i] != nil || page.Missing == nil { // or a node of an earlier version, which answers with the records
 			missing = append(missing, string(ids[i]))
 			continue
 		}
-		for _, e := range page.Items {
-			if !e.Won() { // a node of an earlier version answers with the records
-				lost = append(lost, e)
-			}
-		}
+		lost = append(lost, page.Items...)
 	}
 	slices.Sort(missing)
 	return lost, missing

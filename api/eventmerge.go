@@ -140,7 +140,8 @@ func (c *call) eventsOf(ctx context.Context, id cluster.NodeID, since, typ strin
 	if typ != "" {
 		query.Set("type", typ)
 	}
-	return page, c.askMember(ctx, id, apiv1.PathEvents, query, &page)
+	err = c.askMember(ctx, id, apiv1.PathEvents, query, &page)
+	return page, err
 }
 
 // merge puts the pages of nodes into one, in order of time: at most limit items,

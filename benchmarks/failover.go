@@ -199,6 +199,9 @@ func (b *bench) subjects(h *host, blow blow, size int) ([]*subject, error) {
 	bare, err := start(subject{name: "bare raft"}, func() (*proc.Cluster, error) {
 		return proc.Bare(b.bare, size, "--timeout-min", failoverTimeout)
 	})
+	if b.alone && err == nil {
+		return []*subject{ns, bare}, nil
+	}
 	if err != nil {
 		return nil, err
 	}

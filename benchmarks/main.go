@@ -59,7 +59,7 @@ func run(args []string) error {
 	fs.IntVar(&b.elections, "elections", 100, "rounds of role elections, for each cluster")
 	fs.IntVar(&b.kept, "kept", 50_000, "sessions that are renewed together; a multiple of 1000, or less")
 	fs.IntVar(&b.attached, "attached", 2000, "sessions that are held by a connection each")
-	fs.BoolVar(&b.alone, "alone", false, "roles and sessions without etcd beside them")
+	fs.BoolVar(&b.alone, "alone", false, "roles and sessions without etcd beside them; failovers beside bare Raft only")
 	fs.IntVar(&b.size, "size", 0, "nodes of the clusters that fail over; 0: first 3, then 5")
 	fs.StringVar(&b.only, "only", "", "only the failovers whose name has this in it: kill, SIGSTOP, cut")
 	fs.StringVar(&b.logs, "logs", "", "a directory to keep the nodes' logs of failovers in, which are then at debug; costs time")

@@ -68,18 +68,18 @@ func (s *subject) strike(ctx context.Context, blow blow) (h hit, err error) {
 	if err := h.writer.ackedAfter(ctx, time.Now()); err != nil {
 		return h, err
 	}
+	if s.ours {
+		before, err := electionsOf(ctx, s.cluster.Nodes[0])
+		if err != nil {
+			return h, err
+		}
+		h.term = before.term()
+	}
 	if err := wait(ctx, warmUp+rand.N(warmUp)); err != nil {
 		return h, err
 	}
 	if h.leader, err = s.cluster.Leader(ctx); err != nil {
 		return h, err
-	}
-	if s.ours {
-		before, err := electionsOf(ctx, h.leader)
-		if err != nil {
-			return h, err
-		}
-		h.term = before.term()
 	}
 	h.at = time.Now()
 	if err := blow.hit(s.network, h.leader); err != nil {

@@ -38,9 +38,12 @@ func (n *Node) Run(ctx context.Context) error {
 	serving := newStage(g, ctx, n.serve)
 	n.started()
 	tasks := newStage(g, ctx, n.tasks()...)
-	anchor, err := transport.NewAnchor() // of the threads the last: so it is woken last
-	if err != nil {
-		n.log.Info("when this process is killed, its connections will end a little later", "error", err)
+	var anchor *transport.Anchor
+	var err error
+	if n.canary != nil { // where there are real sockets, and threads may have their own descriptors
+		if anchor, err = transport.NewAnchor(); err != nil {
+			n.log.Info("when this process is killed, its connections will end a little later", "error", err)
+		}
 	}
 	defer anchor.Close()
 	g.Go(func() error {

@@ -8,10 +8,13 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"northstar/cluster"
 )
@@ -107,6 +110,7 @@ func TestDyingProcess(*testing.T) {
 			watch = canaryAddr(c)
 		}
 	}
+	_ = unix.Prctl(unix.PR_SET_THP_DISABLE, 1, 0, 0, 0) // large pages are torn down in no time
 	memory := make([]byte, 128<<20)
 	for i := 0; i < len(memory); i += os.Getpagesize() {
 		memory[i] = 1
@@ -119,10 +123,15 @@ func TestDyingProcess(*testing.T) {
 		os.Exit(0)
 	}
 	fmt.Println("at", l.Addr(), watch)
+	var conns []net.Conn // kept, like the memory
 	for {
-		if _, err := l.Accept(); err != nil {
+		conn, err := l.Accept()
+		if err != nil {
 			panic(err)
 		}
+		conns = append(conns, conn)
+		runtime.KeepAlive(conns)
+		runtime.KeepAlive(memory)
 	}
 }
 
