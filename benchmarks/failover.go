@@ -199,13 +199,10 @@ func (b *bench) subjects(h *host, blow blow, size int) ([]*subject, error) {
 	bare, err := start(subject{name: "bare raft"}, func() (*proc.Cluster, error) {
 		return proc.Bare(b.bare, size, "--timeout-min", failoverTimeout)
 	})
-	if b.alone && err == nil {
-		return []*subject{ns, bare}, nil
-	}
 	if err != nil {
 		return nil, err
 	}
-	if blow.name != blows[0].name {
+	if b.alone || blow.name != blows[0].name {
 		return []*subject{ns, bare}, nil
 	}
 	off, err := start(subject{name: "northstar, fast failover off", ours: true}, northstar(b.northstar, "--no-failover-fast"))

@@ -163,6 +163,7 @@ func watched(t *testing.T, f func(t *testing.T, w *world, watcher *Watcher)) {
 		done := make(chan error, 1)
 		go func() { done <- watcher.Run(ctx) }()
 		synctest.Wait()
+		time.Sleep(time.Millisecond) // f looks after a check, and not at the moment of one
 		f(t, w, watcher)
 		cancel()
 		if err := <-done; err != nil {
