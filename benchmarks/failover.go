@@ -272,13 +272,31 @@ func turnOf(ctx context.Context, blow blow, of []*subject, floor *floor, from, t
 	return nil
 }
 
+// byQuarters gives the medians of the gaps in four parts of the run, whether it gets
+// slower as the log and the state grow; "" for a short one.
+func byQuarters(gaps []time.Duration) string {
+	size := len(gaps) / 4
+	if size < 5 {
+		return ""
+	}
+	var medians []string
+	for part := range 4 {
+		medians = append(medians, ms(load.Quantile(slices.Sorted(slices.Values(gaps[part*size:(part+1)*size])), 0.5)))
+	}
+	return strings.Join(medians, " ")
+}
+
 func report(blow blow, size int, subjects []*subject, floor *floor) {
 	fmt.Printf("  %-30s %8s %8s %8s %8s   %s\n", "", "p50", "p90", "p99", "max", "longest pause after it, p50 and max")
 	for _, s := range subjects {
+		quarters := byQuarters(s.gaps)
 		slices.Sort(s.gaps)
 		slices.Sort(s.late)
 		q := func(f float64) string { return ms(load.Quantile(s.gaps, f)) }
 		fmt.Printf("  %-30s %8s %8s %8s %8s   %s %s\n", s.name, q(0.5), q(0.9), q(0.99), q(1), ms(load.Quantile(s.late, 0.5)), ms(load.Quantile(s.late, 1)))
+		if quarters != "" {
+			fmt.Printf("  %-30s %s\n", "  p50 by quarters of the rounds", quarters)
+		}
 	}
 	for _, s := range subjects {
 		if len(s.cut) > 0 {
