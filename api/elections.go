@@ -30,7 +30,8 @@ func listElections(c *call) error {
 	if c.hop {
 		return c.reply(answer)
 	}
-	for _, e := range c.s.cluster.View().Elections() {
+	won := c.s.cluster.View().Elections() // the oldest first
+	for _, e := range won[max(0, len(won)-limit):] {
 		answer.Items = append(answer.Items, c.s.wireElection(e))
 	}
 	lost, missing := c.lostElsewhere(limit)
