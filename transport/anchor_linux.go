@@ -75,11 +75,14 @@ func anchorProcessors() (cpus []int, err error) {
 	return cpus, nil
 }
 
-// beLast puts this thread behind all others of a processor. Where that is not
-// allowed it is last by chance only.
+// beLast puts this thread behind all others of a processor. A nice value would not do: a
+// processor that tears memory down at nice 19 still counts as busy to the kernel that
+// looks for a place for a thread that wakes, and keeps it waiting for a slice. Where
+// that is not allowed it is last by chance only.
 func beLast(cpu int) {
 	const nicest = 19
-	_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), nicest)
+	_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), nicest) // where the next is refused
+	_ = unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_IDLE}, 0)
 	var only unix.CPUSet
 	only.Set(cpu)
 	_ = unix.SchedSetaffinity(0, &only)
