@@ -72,6 +72,7 @@ type testNode struct {
 	faults    atomic.Pointer[func(transport.Message) bool] // messages to drop
 	ordered   atomic.Bool                                  // its elections count as ordered
 	idle      atomic.Bool                                  // it may not stand by itself
+	loud      atomic.Bool                                  // its appends leave it though its disk is stalled
 	mayWrite  atomic.Pointer[func() error]                 // nil: it may
 	elections atomic.Int64
 	installs  atomic.Int64
@@ -211,7 +212,7 @@ func (n *testNode) startOn(store storage.Storage) error {
 		Refused:  func(id cluster.NodeID, r cluster.Refusal, reason string) { node.Refused(id, r, reason) },
 		Gate: transport.Gate{
 			ReadOnly: func() bool { return node.ReadOnly() },
-			Muted:    func() bool { return node.Stalled() },
+			Muted:    func() bool { return node.Stalled() && !n.loud.Load() || node.SteppingDown() },
 			MayStand: func() bool { return node.MayStand() && !n.idle.Load() },
 			MayVote:  func() bool { return node.MayVote() },
 		},

@@ -111,8 +111,9 @@ type Bound struct {
 	// Voting hears that a vote is on its way through Raft, and that it is no more:
 	// meanwhile a term may wait for the vote to be recorded with it.
 	Voting func(coming bool)
-	// Settle makes durable what waits. Nothing that Raft answers may leave this node
-	// before; an error says that it must not. It blocks for a disk write.
+	// Settle makes durable what waits, and waits for what is being written. Nothing
+	// that Raft answers may leave this node before; an error says that it must not.
+	// It blocks for a disk write.
 	Settle func() error
 	// Barred says that this node must not stand, by nobody's order: its log may end
 	// with a configuration that is not about its data directory. Optional.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -18,8 +19,9 @@ import (
 // badDisk is a real data directory whose log writes can be made to hang or fail.
 type badDisk struct {
 	storage.Storage
-	hang atomic.Pointer[chan struct{}]
-	fail atomic.Bool
+	hang      atomic.Pointer[chan struct{}]
+	hangVotes atomic.Pointer[chan struct{}] // its own, while it is a candidate
+	fail      atomic.Bool
 
 	failVotes, failReads bool // from the start on
 }
@@ -29,7 +31,19 @@ func (d *badDisk) Stable() raft.StableStore {
 	if d.failVotes {
 		return failingStable{d.Storage.Stable()}
 	}
-	return d.Storage.Stable()
+	return heldStable{d.Storage.Stable(), d}
+}
+
+type heldStable struct {
+	raft.StableStore
+	disk *badDisk
+}
+
+func (s heldStable) RecordVote(term, voteTerm uint64, candidate []byte) error {
+	if ch := s.disk.hangVotes.Load(); ch != nil {
+		<-*ch
+	}
+	return s.StableStore.(storage.VoteStore).RecordVote(term, voteTerm, candidate)
 }
 
 type failingStable struct{ raft.StableStore }
@@ -45,6 +59,22 @@ func (l *badLog) GetLog(index uint64, out *raft.Log) error {
 }
 
 func (d *badDisk) Log() raft.LogStore { return &badLog{d.Storage.Log(), d} }
+
+// hold makes the writes of entries hang until release is called, which may be done
+// more than once.
+func (d *badDisk) hold(t *testing.T) (release func()) { return hold(t, &d.hang) }
+
+func hold(t *testing.T, what *atomic.Pointer[chan struct{}]) (release func()) {
+	t.Helper()
+	held := make(chan struct{})
+	what.Store(&held)
+	release = sync.OnceFunc(func() {
+		what.Store(nil)
+		close(held)
+	})
+	t.Cleanup(release)
+	return release
+}
 
 type badLog struct {
 	raft.LogStore
@@ -63,16 +93,17 @@ func (l *badLog) StoreLogs(logs []*raft.Log) error {
 
 func (l *badLog) StoreLog(log *raft.Log) error { return l.StoreLogs([]*raft.Log{log}) }
 
-func startOnBadDisks(t *testing.T) (*testCluster, map[*testNode]*badDisk, *testNode) {
+// startOnBadDisks starts a cluster on such disks. Its leaders do tasks.
+func startOnBadDisks(t *testing.T, size int, tasks ...func(context.Context, uint64)) (*testCluster, map[*testNode]*badDisk, *testNode) {
 	t.Helper()
-	c := newCluster(t, 3)
+	c := newCluster(t, size)
 	disks := map[*testNode]*badDisk{}
 	for _, n := range c.nodes {
 		dir, err := storage.Open(storage.Options{Dir: n.dir, Logger: testLogger()})
 		if err != nil {
 			t.Fatal(err)
 		}
-		disks[n] = &badDisk{Storage: dir}
+		disks[n], n.tasks = &badDisk{Storage: dir}, tasks
 		if err := n.startOn(disks[n]); err != nil {
 			t.Fatal(err)
 		}
@@ -83,15 +114,10 @@ func startOnBadDisks(t *testing.T) (*testCluster, map[*testNode]*badDisk, *testN
 // TestStalledLeader hangs the leader's disk. The others must take over, a write
 // on its way must be unknown, and it must come back when the disk does.
 func TestStalledLeader(t *testing.T) {
-	c, disks, old := startOnBadDisks(t)
+	c, disks, old := startOnBadDisks(t, 3)
 	c.write("a", "1")
-	release := make(chan struct{})
-	disks[old].hang.Store(&release)
-	t.Cleanup(func() {
-		if disks[old].hang.Swap(nil) != nil {
-			close(release)
-		}
-	})
+	release := disks[old].hold(t)
+	term := old.Status().Term
 	start := time.Now()
 	wantCode(t, old.put("a", "2"), cluster.CodeOutcomeUnknown)
 	if took := time.Since(start); took > 2*time.Second {
@@ -108,8 +134,10 @@ func TestStalledLeader(t *testing.T) {
 	if old.MayStand() {
 		t.Error("a node with a stalled disk may stand")
 	}
-	disks[old].hang.Store(nil)
-	close(release)
+	if now := old.Status().Term; now != term {
+		t.Errorf("it went on to term %d before its own entries were durable", now)
+	}
+	release()
 	eventually(t, "the old leader follows", func() bool { return old.has("b", "1") })
 }
 
@@ -118,7 +146,7 @@ func TestStalledLeader(t *testing.T) {
 func TestFailedWrite(t *testing.T) {
 	for _, tt := range []string{"leader", "follower"} {
 		t.Run(tt, func(t *testing.T) {
-			c, disks, leader := startOnBadDisks(t)
+			c, disks, leader := startOnBadDisks(t, 3)
 			c.write("a", "1")
 			victim := leader
 			if tt == "follower" {

@@ -72,7 +72,7 @@ func (n *Node) openInstance(rebuilt bool) (inst *instance, err error) {
 	conf.SnapshotInterval = max(conf.SnapshotInterval/firstSnapshot, leastSnapshotInterval)
 	inst.often = n.now().Add(conf.SnapshotInterval)
 	disk, started := n.newInstanceStore(inst.trans, inst.barred.Load)
-	inst.disk = disk
+	inst.disk, inst.trans.disk = disk, disk
 	inst.raft, err = raft.NewRaft(conf, n.fsm, inst.disk, inst.disk, snaps, inst.trans)
 	if err != nil {
 		return nil, fmt.Errorf("start raft: %w", err)
@@ -217,9 +217,10 @@ func voterIDs(servers []cluster.Server) []cluster.NodeID {
 }
 
 // instanceTransport watches TimeoutNow, the moment from which a transfer cannot
-// be taken back.
+// be taken back, and holds acknowledgements back (overlap.go).
 type instanceTransport struct {
 	Transport
+	disk     *instanceStore
 	transfer atomic.Pointer[transferAttempt]
 }
 

@@ -3,6 +3,8 @@ package consensus
 import (
 	"bytes"
 	"errors"
+	"math"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -26,6 +28,9 @@ const firstEntryWait = 10 * time.Millisecond
 // gives up that message without counting a failure, and is told of the next entry.
 var errWaits = errors.New("not durable yet: it waits for the leader-start")
 
+// errUnfinished is why nothing is written after a write that has not ended.
+var errUnfinished = errors.New("the write before it has not ended")
+
 // errBarred is why this node's vote for itself is not recorded. Without it the
 // library does not count that vote, so nobody is elected, and it goes on as a
 // candidate that nobody votes for.
@@ -35,18 +40,20 @@ var errBarred = errors.New("this node must not stand before its log reaches its 
 // to. In an election the library makes two synced writes where one does, as long
 // as nothing leaves this node between the two:
 //
-//   - A candidate records its new term, then its vote for itself: one record.
+//   - A candidate records its new term, then its vote for itself: one record, which
+//     is written while the others are asked (see overlapVote).
 //   - A voter records a candidate's term, then its vote. While votes are on their
 //     way through the library (voting), the term waits, and nothing that the
 //     library answers leaves this node before settle.
 //   - A new leader stores an entry of its own, then the leader-start. The first
-//     waits for the second. Until it is durable it cannot be read, so it is sent to
+//     waits for the second. Until then it cannot be read, so it is sent to
 //     nobody; and with a second voter nobody counts it before that has it.
 //
 // A node that is barred records no vote for itself, whatever made it stand.
 //
-// Any other write comes after what waits. The library writes from its main loop;
-// all else may be called from any goroutine.
+// A leader's entries are sent to the followers while they are written here (see
+// overlap). Any other write comes after that, and after what waits. The library
+// writes from its main loop; all else may be called from any goroutine.
 type instanceStore struct {
 	logs   raft.LogStore
 	stable storage.VoteStore
@@ -60,10 +67,13 @@ type instanceStore struct {
 	waits  atomic.Bool                // term is recorded, and not durable
 	first  atomic.Pointer[raft.Log]   // stored, and not durable; changed in turn
 	late   atomic.Pointer[time.Timer] // makes first durable
+	behind atomic.Pointer[overlapped] // stored, and being written; changed in turn
+	own    atomic.Pointer[ownVote]    // for itself, being written; changed in turn
 
 	// Whoever has the turn may use these.
 	term     uint64 // see waits
 	voteTerm uint64 // of the vote whose candidate comes next
+	failed   error  // of a write that others were not kept waiting for: nothing is written after it
 }
 
 // newInstanceStore makes the store of a run of the library. started is to be
@@ -83,8 +93,55 @@ func (n *Node) newInstanceStore(trans raft.Transport, barred func() bool) (s *in
 	}, running.Store
 }
 
-func (s *instanceStore) lock()   { s.turn <- struct{}{} }
+// lock waits for the turn. It fails, without the turn, once entries could not be
+// written.
+func (s *instanceStore) lock() error {
+	s.turn <- struct{}{}
+	err := s.failed
+	if err != nil {
+		s.unlock()
+	}
+	return err
+}
+
 func (s *instanceStore) unlock() { <-s.turn }
+
+// lockOrPark is lock for a call that the library would answer an error of with a
+// panic: its goroutine then ends when this store is closed.
+func (s *instanceStore) lockOrPark() {
+	if s.lock() != nil {
+		s.park()
+	}
+}
+
+// park ends this goroutine when this store is closed.
+func (s *instanceStore) park() {
+	<-s.closed
+	runtime.Goexit()
+}
+
+// lockOpen is lock for what the library does not do itself: it fails once this
+// store is closed.
+func (s *instanceStore) lockOpen() error {
+	select {
+	case s.turn <- struct{}{}:
+	case <-s.closed:
+		return errStopped
+	}
+	err := s.failed
+	select {
+	case <-s.closed:
+		err = errStopped
+	default:
+	}
+	if err != nil {
+		s.unlock()
+	}
+	return err
+}
+
+// retire waits for the write in hand, and lets nobody write any more.
+func (s *instanceStore) retire() { s.turn <- struct{}{} }
 
 // close ends what the library does not do itself. What waits stays unwritten: it
 // is as if it had never come.
@@ -104,17 +161,34 @@ func (s *instanceStore) voting(coming bool) {
 	}
 }
 
-// settle makes a term durable that waits for its vote. It must be called before
-// an answer of the library leaves this node, and fails once that is stopped.
+// settle makes a term durable that waits for its vote, and waits for a vote or
+// entries that are being written. It must be called before an answer of the library
+// leaves this node, and fails once that is stopped.
 func (s *instanceStore) settle() error {
+	// The term first: a vote for itself is kept before its term stops waiting, so that
+	// one of the two shows.
+	if err := s.settleWaiting(); err != nil {
+		return err
+	}
+	if err := s.recorded(); err != nil {
+		return err
+	}
+	return s.written(math.MaxUint64)
+}
+
+// settleWaiting makes a term durable that waits for its vote.
+func (s *instanceStore) settleWaiting() error {
 	if !s.waits.Load() {
 		return nil
 	}
 	done := make(chan error, 1)
 	go func() { // a disk that hangs must not hold up whoever waits
-		s.lock()
-		defer s.unlock()
-		done <- s.settleTerm()
+		err := s.lockOpen()
+		if err == nil {
+			defer s.unlock()
+			err = s.settleTerm()
+		}
+		done <- err
 	}()
 	select {
 	case err := <-done:
@@ -142,30 +216,42 @@ func (s *instanceStore) settleFirst() error {
 	if first == nil {
 		return nil
 	}
-	err := s.logs.StoreLogs([]*raft.Log{first})
+	err := s.store([]*raft.Log{first})
 	if err == nil {
 		s.first.Store(nil)
 	}
 	return err
 }
 
+// store writes entries. The caller has the turn.
+func (s *instanceStore) store(entries []*raft.Log) error {
+	s.failed = errUnfinished // should the storage never come back
+	s.failed = s.logs.StoreLogs(entries)
+	return s.failed
+}
+
 // SetUint64 records the current term, or the term of the vote whose candidate
 // comes next.
 func (s *instanceStore) SetUint64(key []byte, val uint64) error {
-	s.lock()
+	s.lockOrPark()
 	defer s.unlock()
 	if string(key) == keyLastVoteTerm {
 		s.voteTerm = val
 		return nil
 	}
-	if err := s.settleFirst(); err != nil {
-		return err
+	if s.settleFirst() != nil {
+		s.park()
 	}
 	if string(key) == keyCurrentTerm {
 		switch {
 		case s.state() == raft.Candidate && !s.barred():
 			// The library becomes a follower before it takes a term from others: this
 			// one is its own candidacy's, and it votes for itself next.
+			if s.voters() > 1 {
+				s.term = val
+				s.waits.Store(true)
+				return nil
+			}
 			s.waits.Store(false)
 			return s.stable.RecordVote(val, val, s.self)
 		case s.votes.Load() > 0:
@@ -182,8 +268,13 @@ func (s *instanceStore) SetUint64(key []byte, val uint64) error {
 
 // Set records the candidate of a vote, with the term set before it.
 func (s *instanceStore) Set(key, val []byte) error {
-	s.lock()
-	defer s.unlock()
+	s.lockOrPark()
+	overlaps := false
+	defer func() {
+		if !overlaps {
+			s.unlock()
+		}
+	}()
 	if err := s.settleFirst(); err != nil {
 		return err
 	}
@@ -192,6 +283,10 @@ func (s *instanceStore) Set(key, val []byte) error {
 	}
 	if string(key) != keyLastVoteCand {
 		return s.stable.Set(key, val)
+	}
+	if overlaps = s.mayOverlapVote(val); overlaps {
+		s.overlapVote()
+		return nil
 	}
 	if s.waits.Load() {
 		err := s.stable.RecordVote(s.term, s.voteTerm, val)
@@ -207,11 +302,21 @@ func (s *instanceStore) Set(key, val []byte) error {
 }
 
 // Get reads the candidate of the last vote.
-func (s *instanceStore) Get(key []byte) ([]byte, error) { return s.stable.Get(key) }
+func (s *instanceStore) Get(key []byte) ([]byte, error) {
+	if string(key) == keyLastVoteCand && s.own.Load() != nil {
+		return s.self, nil
+	}
+	return s.stable.Get(key)
+}
 
 // GetUint64 reads the current term, or that of the last vote. The library reads
 // the current term only when it starts.
-func (s *instanceStore) GetUint64(key []byte) (uint64, error) { return s.stable.GetUint64(key) }
+func (s *instanceStore) GetUint64(key []byte) (uint64, error) {
+	if own := s.own.Load(); own != nil && string(key) == keyLastVoteTerm {
+		return own.term, nil
+	}
+	return s.stable.GetUint64(key)
+}
 
 // FirstIndex is the first index stored, 0 for an empty log.
 func (s *instanceStore) FirstIndex() (uint64, error) { return s.logs.FirstIndex() }
@@ -221,13 +326,20 @@ func (s *instanceStore) LastIndex() (uint64, error) {
 	if first := s.first.Load(); first != nil {
 		return first.Index, nil
 	}
+	if w := s.behind.Load(); w != nil {
+		return w.last(), nil
+	}
 	return s.logs.LastIndex()
 }
 
-// GetLog reads an entry; errWaits for a first one that is not durable.
+// GetLog reads an entry; errWaits for a first one that waits.
 func (s *instanceStore) GetLog(index uint64, out *raft.Log) error {
 	if first := s.first.Load(); first != nil && first.Index == index {
 		return errWaits
+	}
+	if e := s.behind.Load().entry(index); e != nil {
+		*out = *e
+		return nil
 	}
 	return s.logs.GetLog(index, out)
 }
@@ -236,10 +348,17 @@ func (s *instanceStore) GetLog(index uint64, out *raft.Log) error {
 func (s *instanceStore) StoreLog(e *raft.Log) error { return s.StoreLogs([]*raft.Log{e}) }
 
 // StoreLogs stores entries, behind a first one that waits, and in one transaction
-// with it.
+// with it. Those that may be sent meanwhile are still being written when it returns.
 func (s *instanceStore) StoreLogs(entries []*raft.Log) error {
-	s.lock()
-	defer s.unlock()
+	if err := s.lock(); err != nil {
+		return err
+	}
+	overlaps := false
+	defer func() {
+		if !overlaps {
+			s.unlock()
+		}
+	}()
 	if err := s.settleTerm(); err != nil {
 		return err
 	}
@@ -258,7 +377,11 @@ func (s *instanceStore) StoreLogs(entries []*raft.Log) error {
 			return err
 		}
 	}
-	if err := s.logs.StoreLogs(entries); err != nil {
+	if overlaps = s.mayOverlap(entries); overlaps {
+		s.overlap(entries)
+		return nil
+	}
+	if err := s.store(entries); err != nil {
 		return err
 	}
 	s.first.Store(nil)
@@ -273,22 +396,17 @@ func (s *instanceStore) mayWait(entries []*raft.Log) bool {
 
 // overdue makes a first entry durable that has waited for too long.
 func (s *instanceStore) overdue() {
-	select {
-	case s.turn <- struct{}{}:
+	if s.lockOpen() == nil {
 		defer s.unlock()
-	case <-s.closed:
-		return
-	}
-	select {
-	case <-s.closed:
-	default:
 		_ = s.settleFirst() // the storage tells of its errors, and none is survived
 	}
 }
 
 // DeleteRange deletes entries.
 func (s *instanceStore) DeleteRange(from, to uint64) error {
-	s.lock()
+	if err := s.lock(); err != nil {
+		return err
+	}
 	defer s.unlock()
 	if err := errors.Join(s.settleTerm(), s.settleFirst()); err != nil {
 		return err
@@ -296,13 +414,16 @@ func (s *instanceStore) DeleteRange(from, to uint64) error {
 	return s.logs.DeleteRange(from, to)
 }
 
-// termAt gives the term of a first entry that waits.
+// termAt gives the term of an entry that is stored, and not durable.
 func (s *instanceStore) termAt(index uint64) (term uint64, ok bool) {
-	first := s.first.Load()
-	if first == nil || first.Index != index {
+	e := s.first.Load()
+	if e == nil || e.Index != index {
+		e = s.behind.Load().entry(index)
+	}
+	if e == nil {
 		return 0, false
 	}
-	return first.Term, true
+	return e.Term, true
 }
 
 var (

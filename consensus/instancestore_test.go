@@ -102,6 +102,9 @@ func TestCandidateRecordsOnce(t *testing.T) {
 	setTerm(t, s, 5)
 	state = raft.Candidate
 	setTerm(t, s, 6)
+	wantWrites(t, d, "CurrentTerm 5")
+	vote(t, s, 6, "me")
+	mustSettle(t, s)
 	state = raft.Follower
 	setTerm(t, s, 7)
 	wantWrites(t, d, "CurrentTerm 5", "term 6, vote 6 for me", "CurrentTerm 7")
@@ -141,6 +144,8 @@ func TestTermWaitsForItsVote(t *testing.T) {
 func candidate(t *testing.T, s *instanceStore, term uint64) {
 	s.state = func() raft.RaftState { return raft.Candidate }
 	setTerm(t, s, term)
+	vote(t, s, term, "me")
+	mustSettle(t, s)
 }
 
 func mustSettle(t *testing.T, s *instanceStore) {
@@ -208,11 +213,13 @@ func TestFirstEntryWaitsForTheLeaderStart(t *testing.T) {
 	}
 	wantWrites(t, d)
 	mustStore(t, s, command(5))
+	mustSettle(t, s)
 	wantWrites(t, d, "entries [4 5]")
 	if err := s.GetLog(4, &e); errors.Is(err, errWaits) {
 		t.Error("it still waits")
 	}
 	mustStore(t, s, command(6))
+	mustSettle(t, s)
 	wantWrites(t, d, "entries [4 5]", "entries [6]")
 }
 
@@ -226,6 +233,7 @@ func TestFirstEntryThatMustNotWait(t *testing.T) {
 	}{{raft.Follower, 3, noop(4)}, {raft.Candidate, 3, noop(4)}, {raft.Leader, 1, noop(4)}, {raft.Leader, 3, command(4)}, {raft.Leader, 3, append(noop(4), noop(5)...)}} {
 		d, s := newDiary(&tt.state, &tt.voters)
 		mustStore(t, s, tt.entry)
+		mustSettle(t, s)
 		if got := d.since(0); len(got) != 1 {
 			t.Errorf("%v of %d voters, %v: written %q", tt.state, tt.voters, tt.entry[0].Type, got)
 		}

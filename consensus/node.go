@@ -91,7 +91,7 @@ func New(cfg Config, deps Deps) (*Node, error) {
 		leaderCh: make(chan struct{}), readyCh: make(chan struct{}),
 	}
 	n.store = storage.Guard(deps.Storage, storage.GuardConfig{
-		StallAfter: cfg.TimeoutMax, OnFatal: n.fail, Observe: deps.ObserveDisk, Logger: deps.Logger,
+		StallAfter: cfg.TimeoutMax, OnFatal: n.failDisk, Observe: deps.ObserveDisk, Logger: deps.Logger,
 	})
 	n.fsm = &fsm{state: n.state, hooks: deps.Hooks, halt: n.fail, changed: func() { notify(n.stateKick) }, forget: n.peers.forget}
 	if cfg.Lease {
@@ -130,6 +130,15 @@ func (n *Node) fail(err error) {
 	case n.fatal <- err:
 	default: // the first one counts
 	}
+}
+
+// failDisk ends Run because of the storage. Until then this node leads no more: the
+// library may not know of a write that has failed.
+func (n *Node) failDisk(err error) {
+	if inst := n.inst.Load(); inst != nil {
+		inst.deposed.Store(inst.raft.CurrentTerm())
+	}
+	n.fail(err)
 }
 
 // rebuildNow has the Raft node replaced by another one, which follows. It does
@@ -252,7 +261,7 @@ func (n *Node) begin(what func() error) error {
 //  3. The transport is closed: the library waits for its messages in flight.
 //  4. After a fatal storage error the storage is closed now: the library's
 //     goroutines are parked in it. Otherwise it still needs it.
-//  5. All are waited for, bounded. Whoever waits for an answer that was lost in
+//  5. All are waited for, and the write in hand, bounded. Whoever waits for an answer that was lost in
 //     spite of 1 stays behind, and the error says so.
 func (n *Node) stop(inst *instance, loops, flights *sync.WaitGroup) error {
 	var errs []error
@@ -270,8 +279,8 @@ func (n *Node) stop(inst *instance, loops, flights *sync.WaitGroup) error {
 	if n.store.Err() != nil {
 		errs = append(errs, n.store.Close())
 	}
-	if !waitFor(func() { _ = down.Error() }, stopWait) {
-		errs = append(errs, errors.New("raft did not shut down"))
+	if !waitFor(func() { _ = down.Error(); inst.disk.retire() }, stopWait) {
+		errs = append(errs, errors.New("raft did not shut down, or a write of it does not end"))
 	}
 	if !waitFor(func() { flights.Wait(); n.jobs.Wait() }, stopWait) {
 		errs = append(errs, errors.New("a proposal or change was never answered by raft"))

@@ -1,0 +1,155 @@
+package consensus_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"northstar/cluster"
+)
+
+// ahead holds up the disk of a cluster's leader, and has every follower
+// acknowledge a write of b that is not durable there. The leader is not silent for
+// that. result has the write's outcome.
+func ahead(t *testing.T, size int, tasks ...func(context.Context, uint64)) (c *testCluster, leader *testNode, disk *badDisk, release func(), result <-chan error) {
+	t.Helper()
+	c, disks, _ := startOnBadDisks(t, size, tasks...)
+	c.write("a", "1")
+	leader = c.leader()
+	eventually(t, "all is committed", func() bool { st := leader.Status(); return st.CommitIndex == st.LastLogIndex })
+	leader.loud.Store(true)
+	disk = disks[leader]
+	release = disk.hold(t)
+	outcome := make(chan error, 1)
+	go func() { outcome <- leader.put("b", "1") }()
+	eventually(t, "every follower is ahead of the leader's disk", func() bool {
+		for _, n := range c.others(leader) {
+			if leader.tr.Acks().Peer(n.id).MatchIndex <= disk.last(t) {
+				return false
+			}
+		}
+		return true
+	})
+	return c, leader, disk, release, outcome
+}
+
+// last is the last entry on the disk.
+func (d *badDisk) last(t *testing.T) uint64 {
+	t.Helper()
+	last, err := d.Storage.Log().LastIndex()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return last
+}
+
+// TestCommitWaitsForTheLeadersDisk: what all followers have acknowledged is
+// committed only when the leader has written it, too.
+func TestCommitWaitsForTheLeadersDisk(t *testing.T) {
+	for _, size := range []int{3, 5} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			c, leader, disk, release, result := ahead(t, size)
+			var ids []cluster.NodeID
+			for _, m := range c.first {
+				ids = append(ids, m.ID)
+			}
+			for range 3 { // the library has long had those acknowledgements
+				start := time.Now()
+				eventually(t, "it is acknowledged as the leader", func() bool {
+					return leader.tr.Acks().QuorumSince(leader.Status().Term, leader.id, ids, start)
+				})
+			}
+			for _, n := range c.nodes {
+				if commit := n.Status().CommitIndex; commit > disk.last(t) || n.has("b", "1") {
+					t.Errorf("%s has committed %d, and the leader written %d", n.id, commit, disk.last(t))
+				}
+			}
+			select {
+			case err := <-result:
+				t.Fatalf("the write was answered with %v", err)
+			default:
+			}
+			release()
+			if err := <-result; err != nil {
+				t.Error(err)
+			}
+			c.everywhere("b", "1")
+		})
+	}
+}
+
+// TestWriteThatFailsWhileItIsSent: the write of entries fails that every follower
+// has. Nobody is told that they are committed, and the node leads no more, also
+// while its tasks take their time to end.
+func TestWriteThatFailsWhileItIsSent(t *testing.T) {
+	busy := make(chan struct{})
+	c, old, disk, release, result := ahead(t, 3, func(context.Context, uint64) { <-busy })
+	disk.fail.Store(true)
+	release()
+	eventually(t, "it is silent", old.SteppingDown)
+	close(busy)
+	wantCode(t, <-result, cluster.CodeOutcomeUnknown)
+	if err := old.wait(false); err == nil || !strings.Contains(err.Error(), "input/output error") || strings.Contains(err.Error(), "raft") {
+		t.Errorf("it ended with %v", err)
+	}
+	c.write("c", "1")
+	if err := old.tryStart(); err != nil {
+		t.Fatal(err)
+	}
+	c.everywhere("c", "1")
+	if leader := c.leader(); leader.has("b", "1") != old.has("b", "1") {
+		t.Error("the nodes differ")
+	}
+}
+
+// TestRebuildWhileEntriesAreWritten: the next run of the library begins when the
+// entries that the last one was writing are durable.
+func TestRebuildWhileEntriesAreWritten(t *testing.T) {
+	c, old, _, release, result := ahead(t, 3)
+	before := old.Instance()
+	old.RebuildNow()
+	if err := <-result; err == nil {
+		t.Error("the write was acknowledged")
+	}
+	// Nothing tells that it would have begun by now; an election takes longer.
+	for start := time.Now(); time.Since(start) < 2*time.Second && c.others(old)[0].Status().LeaderID == old.id; {
+		time.Sleep(5 * time.Millisecond)
+	}
+	if old.Instance() != before {
+		t.Error("it has begun before")
+	}
+	release()
+	eventually(t, "it has begun", func() bool { return old.Instance() != before && old.Instance() != nil })
+	c.write("c", "1")
+	c.everywhere("b", "1")
+	c.everywhere("c", "1")
+}
+
+// TestOwnVoteCountsWhenItIsDurable: a candidate that has the votes of all others does
+// not lead before its own is on its disk.
+func TestOwnVoteCountsWhenItIsDurable(t *testing.T) {
+	for _, size := range []int{3, 5} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			c, disks, old := startOnBadDisks(t, size)
+			c.write("a", "1")
+			next, voter := c.others(old)[0], c.others(old)[1]
+			eventually(t, "nobody lags", func() bool { return healthy(old, next.id) })
+			release := hold(t, &disks[next].hangVotes)
+			term := old.Status().Term
+			told := make(chan error, 1)
+			go func() { told <- old.TransferTo(within(t, patience), to(next.id)) }()
+			eventually(t, "the others have voted", func() bool { return voter.Status().Term > term })
+			for start := time.Now(); time.Since(start) < 50*time.Millisecond; time.Sleep(time.Millisecond) {
+				if next.Status().Role == cluster.Leader {
+					t.Fatal("it leads, and its own vote is not durable")
+				}
+			}
+			release()
+			<-told
+			c.write("b", "1")
+			c.everywhere("b", "1")
+		})
+	}
+}
