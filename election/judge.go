@@ -68,7 +68,7 @@ type Verdict struct {
 
 // Judge decides whether this node stands for election, now or later, because of
 // what it and the other voters know of the leader. Seen holds answers to a poll
-// made for this evidence, and nothing older.
+// made for this evidence, or what bears it out unasked, of those behind this node.
 //
 // A majority of all voters, this node included, has to report the same, and no
 // voter may have heard that leader lately: a higher term deposes a living
@@ -227,13 +227,15 @@ func (in Input) reports(c cluster.Claim) bool {
 // be ahead with a log as new as this node's have their places, too.
 func (in Input) due(v Verdict, others []cluster.Seen) time.Duration {
 	ahead := v.Ranking[:v.Rank]
-	moved, standing, late := in.Mine.Term > in.Evidence.Term, false, 0
+	lost := in.lostTerms(others)
+	moves := func(c cluster.Claim) bool { return c.Term > in.Evidence.Term && !slices.Contains(lost, c.Term) }
+	moved, standing, late := moves(in.Mine), false, 0
 	for _, s := range others {
-		moved = moved || s.Claim.Term > in.Evidence.Term
+		moved = moved || moves(s.Claim) || in.stands(s.Claim) && !in.hopeless(s.Claim, others)
 		standing = standing || s.Claim.Role == cluster.Candidate && slices.ContainsFunc(ahead, func(r Ranked) bool { return r.ID == s.Claim.NodeID })
 	}
 	for _, s := range in.late() {
-		moved = moved || s.Claim.Term > in.Evidence.Term
+		moved = moved || moves(s.Claim) || in.stands(s.Claim) && !in.hopeless(s.Claim, others)
 		if !in.stands(s.Claim) && unfit(s.Claim) == "" && in.Params.preferred(s.Claim, in.Mine, in.Servers) {
 			standing = standing || s.Claim.Role == cluster.Candidate
 			late++
@@ -258,9 +260,42 @@ func (in Input) due(v Verdict, others []cluster.Seen) time.Duration {
 	return max(0, wait-in.Now.Sub(since))
 }
 
+// lostTerms are those that a candidate stands in without any chance.
+func (in Input) lostTerms(others []cluster.Seen) (terms []uint64) {
+	for _, s := range others {
+		if in.stands(s.Claim) && in.hopeless(s.Claim, others) {
+			terms = append(terms, s.Claim.Term)
+		}
+	}
+	return terms
+}
+
+// hopeless says that a candidate cannot win: with the dead leader, and all that have
+// more in their logs than it, too few are left. That happens when the last that the
+// leader had sent reached a survivor only after the best placed had asked.
+func (in Input) hopeless(candidate cluster.Claim, others []cluster.Seen) bool {
+	if !in.Evidence.Lost || candidate.Term > in.Mine.Term {
+		return false // a silent leader may vote; and this node would stand in the same term
+	}
+	behind := func(c cluster.Claim) bool { return LogBehind(candidate.LastLogTerm, candidate.LastLogIndex, c) != "" }
+	left := cluster.Voters(in.Servers)
+	if isVoter(in.Servers, in.Evidence.Leader) {
+		left--
+	}
+	if behind(in.Mine) {
+		left--
+	}
+	for _, s := range others {
+		if behind(s.Claim) {
+			left--
+		}
+	}
+	return left < cluster.Quorum(cluster.Voters(in.Servers))
+}
+
 // late are the newest claims of the voters that are connected and have not
-// answered. A disk may be slow; and who begins to stand writes its vote first, and
-// answers nothing meanwhile: whoever then stands beside it splits the votes.
+// answered. A disk may be slow; and who has begun to stand may be late to say so:
+// whoever then stands beside it splits the votes.
 func (in Input) late() (all []cluster.Seen) {
 	for _, sv := range in.Servers {
 		s, known := in.Before[sv.ID]

@@ -107,6 +107,12 @@ func (p Params) preferred(a, b cluster.Claim, servers []cluster.Server) bool {
 	return p.better(a, b, placeIn(servers)) < 0
 }
 
+// Behind says whether a comes behind b whatever becomes of their logs: by the logs as
+// they are, and were they the same.
+func (p Params) Behind(a, b cluster.Claim, servers []cluster.Server) bool {
+	return p.better(b, a, placeIn(servers)) < 0 && !p.preferred(a, b, servers)
+}
+
 func placeIn(servers []cluster.Server) (order func(cluster.NodeID) int) {
 	return func(id cluster.NodeID) int {
 		return slices.IndexFunc(servers, func(s cluster.Server) bool { return s.ID == id })

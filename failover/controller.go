@@ -104,6 +104,7 @@ type Controller struct {
 	mu       sync.Mutex // guards what follows; nothing blocks under it
 	leader   reign      // the last leader that this node knew
 	lost     reign      // the reign whose process is confirmed dead; zero: none
+	lostAt   time.Time  // when that was
 	handover cluster.Handover
 	limits   map[string]*limit // injections by leader process
 	cooldown cooldown
@@ -145,6 +146,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	for {
 		changed := c.deps.Consensus.LeaderChanged()
 		c.note(c.deps.Consensus.Status())
+		c.recant()
 		timer := time.NewTimer(c.nextLook(quiet))
 		select {
 		case <-ctx.Done():
@@ -182,6 +184,20 @@ func (c *Controller) note(st cluster.NodeStatus) {
 	}
 	c.leader = next
 	c.lost = reign{}
+}
+
+// recant takes back that the leader's process is dead when that was heard long enough
+// after: dialling it was refused for a moment, by a firewall for one.
+func (c *Controller) recant() {
+	mine, now := c.deps.Claim(), c.now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.lost.id == "" || mine.LeaderID != c.lost.id || mine.LeaderSilence < 0 {
+		return
+	}
+	if heard := now.Add(-mine.LeaderSilence); heard.Sub(c.lostAt) > c.cfg.TimeoutMin { // not what was on its way
+		c.lost = reign{}
+	}
 }
 
 func (c *Controller) known() reign {
@@ -240,6 +256,14 @@ func (c *Controller) dead(l reign) bool {
 	return c.lost == l
 }
 
+// LeaderDead says whether this node has found the process of the leader of a term
+// dead. It does not block.
+func (c *Controller) LeaderDead(leader cluster.NodeID, term uint64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lost.id == leader && c.lost.term == term && leader != ""
+}
+
 // silence acts when the leader has been silent for too long; false when it is
 // not, or not any more.
 func (c *Controller) silence(ctx context.Context) bool {
@@ -269,7 +293,13 @@ func (c *Controller) crash(ctx context.Context, loss cluster.Loss) bool {
 	case l.boot != "" && loss.BootID != "" && l.boot != loss.BootID:
 		return false // a process before the one that leads
 	}
+	settled := make(chan struct{}) // who is told that the process is dead is told of what it had sent by now, too
+	go func() {
+		defer close(settled)
+		c.barrier(ctx)
+	}()
 	alive := c.deps.Peers.Confirm(ctx, loss.Peer, loss.BootID)
+	<-settled
 	c.log.Debug("the leader's connection broke", "leader", l.id, "process", alive, "cause", loss.Cause)
 	if alive != cluster.LivenessDead && alive != cluster.LivenessRestarted {
 		return false // its silence will be noticed, if there is any
@@ -279,7 +309,7 @@ func (c *Controller) crash(ctx context.Context, loss cluster.Loss) bool {
 		if l.boot == "" {
 			c.leader.boot = loss.BootID
 		}
-		c.lost = c.leader
+		c.lost, c.lostAt = c.leader, c.now()
 	}
 	l = c.leader
 	c.mu.Unlock()

@@ -43,6 +43,7 @@ type world struct {
 	moved     func(ctx context.Context, to cluster.NodeID) error
 	polled    func(peers []cluster.NodeID)
 	barriers  int
+	inside    time.Duration  // for how long Raft is inside an append when it is asked
 	awake     bool           // n1 answers when it is asked
 	slow      cluster.NodeID // keeps a poll waiting until its end
 	slowFor   time.Duration  // or for so long
@@ -169,11 +170,17 @@ func (w *world) Confirm(context.Context, cluster.NodeID, string) cluster.Livenes
 	return w.alive
 }
 
-func (w *world) Barrier(context.Context) error {
+func (w *world) Barrier(ctx context.Context) error {
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.barriers++
-	return nil
+	inside := w.inside
+	w.mu.Unlock()
+	select {
+	case <-time.After(inside):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 func (w *world) Choices() []cluster.Choice {

@@ -51,17 +51,28 @@ func (c *Controller) pursue(ctx context.Context, ev election.Evidence, confirmed
 			recheck = min(max(2*recheck, election.Recheck), maxRecheck)
 			v.After = recheck
 		}
-		if !c.wait(ctx, v.After, changed, ev, max(known, ev.Reporters(seen))) {
+		if !c.wait(ctx, v, changed, ev, max(known, ev.Reporters(seen)), mine) {
 			return
 		}
 	}
 }
 
-// wait ends after d, when the leader changes, or when more than so many peers
-// report that it is lost; false when ctx has ended.
-func (c *Controller) wait(ctx context.Context, d time.Duration, changed <-chan struct{}, ev election.Evidence, agreeing int) bool {
-	timer := time.NewTimer(d)
+// ownLook is how often a node that waits for its place looks at its own log.
+const ownLook = time.Millisecond
+
+// wait ends when it is time to look again, when the leader changes, or when more
+// than so many peers report that it is lost; false when ctx has ended. A node that
+// waits for its place also looks again when its log has grown: the last that the
+// leader has sent may be read only now, and make it the first.
+func (c *Controller) wait(ctx context.Context, v election.Verdict, changed <-chan struct{}, ev election.Evidence, agreeing int, mine cluster.Claim) bool {
+	timer := time.NewTimer(v.After)
 	defer timer.Stop()
+	var look <-chan time.Time
+	if v.Stand {
+		tick := time.NewTicker(ownLook)
+		defer tick.Stop()
+		look = tick.C
+	}
 	for {
 		claims := c.deps.Peers.ClaimsChanged()
 		if ev.Reporters(c.deps.Peers.Claims()) > agreeing {
@@ -70,6 +81,10 @@ func (c *Controller) wait(ctx context.Context, d time.Duration, changed <-chan s
 		select {
 		case <-timer.C:
 			return true
+		case <-look:
+			if now := c.deps.Claim(); now.LastLogIndex != mine.LastLogIndex || now.LastLogTerm != mine.LastLogTerm {
+				return true
+			}
 		case <-changed:
 			return true
 		case <-claims:
@@ -93,7 +108,8 @@ func (c *Controller) look(ctx context.Context, ev election.Evidence, asked bool)
 			ask = append(ask, sv.ID)
 		}
 	}
-	c.gather(ctx, ask, func(answers map[cluster.NodeID]cluster.Seen) (enough bool) {
+	c.barrier(ctx)
+	c.gather(ctx, ev, servers, ask, func(answers map[cluster.NodeID]cluster.Seen) (enough bool) {
 		seen, mine = answers, c.deps.Claim()
 		v = election.Judge(election.Input{
 			Now: c.now(), Servers: servers, Mine: mine, Seen: seen, Before: c.deps.Peers.Claims(), Evidence: ev, Params: c.cfg.params(),
@@ -103,41 +119,70 @@ func (c *Controller) look(ctx context.Context, ev election.Evidence, asked bool)
 	return v, mine, seen
 }
 
-// gather asks peers, and shows what has come to judge: once this node's own Raft
-// has finished its append, at each answer after that, and at the end, which is
-// when that says that it has seen enough. The leader's process is dead then, a
-// majority says so, and this node is the best placed of those who answered, with
-// nobody of a higher priority among the others: whatever these say, it can win,
-// and one slow voter of five is not waited for.
-func (c *Controller) gather(ctx context.Context, ask []cluster.NodeID, judge func(map[cluster.NodeID]cluster.Seen) (enough bool)) {
+// barrier waits until this node's own Raft has finished its append, for a moment.
+func (c *Controller) barrier(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, pollWait)
+	defer cancel()
+	if err := c.deps.Raft().Barrier(ctx); err != nil {
+		c.log.Debug("raft is busy: its log position may be out of date", "error", err)
+	}
+}
+
+// gather asks peers, and shows what has come to judge: at first, at each answer,
+// and at the end, which is when that says that it has seen enough. The leader's
+// process is dead then, a majority says so, and this node is the best placed of
+// those who answered, with nobody of a higher priority among the others: whatever
+// these say, it can win, and one slow voter of five is not waited for. Who has
+// found the same, says so, and comes behind this node need not be asked.
+func (c *Controller) gather(ctx context.Context, ev election.Evidence, servers []cluster.Server, ask []cluster.NodeID, judge func(map[cluster.NodeID]cluster.Seen) (enough bool)) {
+	seen := c.reporting(ev, servers)
+	if judge(seen) {
+		return
+	}
 	ctx, cancel := context.WithTimeout(ctx, c.pollTime())
 	answers := make(chan map[cluster.NodeID]cluster.Seen, len(ask))
-	finished := make(chan struct{})
 	var asking sync.WaitGroup
 	defer asking.Wait()
 	defer cancel()
-	asking.Go(func() {
-		defer close(finished)
-		if err := c.deps.Raft().Barrier(ctx); err != nil {
-			c.log.Debug("raft is busy: its log position may be out of date", "error", err)
-		}
-	})
 	for _, id := range ask {
 		asking.Go(func() { answers <- c.deps.Peers.Poll(ctx, []cluster.NodeID{id}) })
 	}
-	seen, current := map[cluster.NodeID]cluster.Seen{}, false
-	for left := len(ask); left > 0 || !current; {
-		select {
-		case answer := <-answers:
-			left--
-			maps.Copy(seen, answer)
-		case <-finished:
-			current, finished = true, nil
+	for left := len(ask); left > 0; {
+		changed := c.deps.Peers.ClaimsChanged()
+		before := ev.Reporters(seen)
+		maps.Copy(seen, c.reporting(ev, servers))
+		if ev.Reporters(seen) == before {
+			select {
+			case answer := <-answers:
+				left--
+				maps.Copy(seen, answer)
+			case <-changed:
+				continue
+			}
 		}
-		if current && (judge(seen) || left == 0) {
+		if judge(seen) {
 			return
 		}
 	}
+}
+
+// reporting gives the claims of connected peers that have found the process of a lost
+// leader dead, and that come behind this node in any case: whether they have begun to
+// stand since makes no difference to its place. Whoever may come before it has to
+// answer.
+func (c *Controller) reporting(ev election.Evidence, servers []cluster.Server) map[cluster.NodeID]cluster.Seen {
+	seen := map[cluster.NodeID]cluster.Seen{}
+	if !ev.Lost || ev.BootID == "" {
+		return seen
+	}
+	mine := c.deps.Claim()
+	for id, s := range c.deps.Peers.Claims() {
+		reports := s.Connected && s.Claim.LeaderLost && s.Claim.LeaderBootID == ev.BootID && s.Claim.Term >= ev.Term
+		if reports && c.cfg.params().Behind(s.Claim, mine, servers) {
+			seen[id] = s
+		}
+	}
+	return seen
 }
 
 func (c *Controller) pollTime() time.Duration {

@@ -33,11 +33,15 @@ func (t *Transport) Confirm(ctx context.Context, peer cluster.NodeID, bootID str
 	if m := t.monitors.find(peer); m != nil {
 		try = max(try, 3*m.shake())
 		if addr := m.canaryOf(bootID); addr != "" && t.refused(ctx, addr, try) {
+			t.gone(peer, bootID)
 			return cluster.LivenessDead // the rest of the process may take its time to go
 		}
 	}
 	for range confirmTries {
 		if l, clear := t.confirmOnce(ctx, target, try, peer, bootID); clear {
+			if l == cluster.LivenessDead {
+				t.gone(peer, bootID)
+			}
 			return l
 		}
 		if ctx.Err() != nil {
@@ -75,4 +79,37 @@ func (t *Transport) confirmOnce(ctx context.Context, target string, limit time.D
 		return cluster.LivenessAlive, true
 	}
 	return cluster.LivenessRestarted, true
+}
+
+// goneFor is for how long a process that was found dead is not dialled by Raft:
+// while the survivors elect a leader they have better things to do.
+const goneFor = 30 * time.Millisecond
+
+// errGone is why Raft does not dial a peer.
+var errGone = errors.New("its process was found dead a moment ago")
+
+// gone notes that a process of a peer was found dead.
+func (t *Transport) gone(id cluster.NodeID, bootID string) {
+	if p, err := t.Raft().peer(id); err == nil {
+		p.buried.Store(&burial{bootID, time.Now().Add(goneFor)})
+	}
+}
+
+// burial is a process of a peer that is dead, and until when it is not dialled.
+type burial struct {
+	bootID string
+	until  time.Time
+}
+
+// reachable gives a dial error for a peer whose last known process was found dead a
+// moment ago.
+func (p *peer) reachable(now time.Time) error {
+	b := p.buried.Load()
+	if b == nil || !now.Before(b.until) {
+		return nil
+	}
+	if facts, known := p.known(); !known || facts.BootID != b.bootID {
+		return nil // another one has said hello since
+	}
+	return &dialError{errGone}
 }

@@ -36,6 +36,7 @@ type peer struct {
 
 	budget  atomic.Int64 // bytes of unfinished incoming messages
 	pending atomic.Int64 // incoming messages that are not answered
+	buried  atomic.Pointer[burial]
 
 	mu    sync.Mutex
 	facts *cluster.Peer // its newest hello that was admitted

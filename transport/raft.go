@@ -311,6 +311,9 @@ func (r *Raft) call(m Message, start time.Time, do func(*inner) error) error {
 	if err != nil {
 		return r.fail(start, err)
 	}
+	if err := p.reachable(start); err != nil {
+		return r.fail(start, err)
+	}
 	out, err := p.outbound()
 	if err != nil {
 		return r.fail(start, err)

@@ -1,0 +1,192 @@
+package failover
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"northstar/cluster"
+)
+
+// stoodAfter waits for a while, and says after how long it stood, once.
+func (w *world) stoodAfter(began time.Time, limit time.Duration) time.Duration {
+	w.t.Helper()
+	time.Sleep(limit - time.Since(began))
+	stood := w.standings()
+	if len(stood) != 1 {
+		w.t.Fatalf("it stood %d times", len(stood))
+	}
+	return stood[0].Sub(began)
+}
+
+// Who has said that the leader's process is dead has answered, asked or not.
+func TestWhoReportsNeedNotAnswer(t *testing.T) {
+	for name, after := range map[string]time.Duration{"before": 0, "while it is asked": 3 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, "n1", "n2", "n3")
+				w.mine.Priority, w.slow = 200, "n3"
+				w.start(Config{Fast: true})
+				began := time.Now()
+				if after == 0 {
+					w.report("n3")
+				} else {
+					time.AfterFunc(after, func() { w.report("n3") })
+				}
+				w.loss()
+				if took := w.stoodAfter(began, 9*time.Millisecond); took != after {
+					t.Errorf("it stood after %v, and n3 reported after %v", took, after)
+				}
+			})
+		})
+	}
+}
+
+// A report counts as long as the one who made it is connected, and only for the
+// process in question.
+func TestReportsThatDoNotCount(t *testing.T) {
+	for name, spoil := range map[string]func(w *world){
+		"of one that is gone":   func(w *world) { s := w.seen["n3"]; s.Connected = false; w.seen["n3"] = s },
+		"of a process before":   func(w *world) { s := w.seen["n3"]; s.Claim.LeaderBootID = "b0"; w.seen["n3"] = s },
+		"of an unnamed process": func(w *world) { s := w.seen["n3"]; s.Claim.LeaderBootID = ""; w.seen["n3"] = s },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, "n1", "n2", "n3")
+				w.mine.Priority, w.slow = 200, "n3"
+				w.start(Config{Fast: true})
+				w.report("n3")
+				w.edit(func() { spoil(w) })
+				w.loss()
+				time.Sleep(100 * time.Millisecond)
+				if stood := w.standings(); len(stood) != 0 {
+					t.Error("it stood with nobody else's word")
+				}
+			})
+		})
+	}
+}
+
+// A node says that the leader's process is dead when its own log is up to date: the
+// others go by that without asking.
+func TestTheLogIsUpToDateBeforeTheReport(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2", "n3")
+		w.inside = 4 * time.Millisecond
+		c := w.start(Config{Fast: true})
+		w.loss()
+		time.Sleep(3 * time.Millisecond)
+		if w.claim().LeaderLost || c.LeaderDead("n1", 5) {
+			t.Error("it said so with an append unfinished")
+		}
+		time.Sleep(2 * time.Millisecond)
+		if !w.claim().LeaderLost {
+			t.Error("it does not say so")
+		}
+		if !c.LeaderDead("n1", 5) || c.LeaderDead("n1", 6) || c.LeaderDead("n3", 5) || c.LeaderDead("", 0) {
+			t.Error("it does not know which leader is dead")
+		}
+		w.lead("n3", 6)
+		synctest.Wait()
+		if c.LeaderDead("n3", 6) || c.LeaderDead("n1", 7) {
+			t.Error("the next leader is dead")
+		}
+	})
+}
+
+// A Raft that is inside something for long, because its disk is, does not keep a
+// node from saying what it knows.
+func TestABusyRaftIsNotWaitedForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2", "n3")
+		w.inside = time.Hour
+		w.start(Config{Fast: true})
+		w.loss()
+		time.Sleep(pollWait + time.Millisecond)
+		if !w.claim().LeaderLost {
+			t.Error("it does not say that the leader is lost")
+		}
+	})
+}
+
+// The last that the leader has sent may come out of a connection after the places
+// were counted, and make a node the first.
+func TestAPlaceIsLookedAtAgainWhenTheLogGrows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2", "n3")
+		w.report("n3") // the later in the list: first
+		w.start(Config{Fast: true})
+		began := time.Now()
+		w.loss()
+		time.AfterFunc(5*time.Millisecond, func() { w.edit(func() { w.mine.LastLogIndex++ }) })
+		if took := w.stoodAfter(began, 100*time.Millisecond); took < 5*time.Millisecond || took > 8*time.Millisecond {
+			t.Errorf("it stood after %v, and its log grew after 5 ms", took)
+		}
+	})
+}
+
+// The first has said that the leader is lost before it stood: who waits behind it
+// asks again, and hears of that.
+func TestThePlaceBehindAsksAgain(t *testing.T) {
+	for _, role := range []cluster.Role{cluster.Candidate, cluster.Leader} {
+		t.Run(string(role), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, "n1", "n2", "n3")
+				w.report("n3") // the later in the list: first
+				w.start(Config{Fast: true})
+				w.loss()
+				time.Sleep(15 * time.Millisecond)
+				s := w.Claims()["n3"]
+				s.Claim.Role, s.Claim.Term, s.Claim.LeaderID = role, 6, ""
+				w.edit(func() {
+					w.answer = func() map[cluster.NodeID]cluster.Seen { return map[cluster.NodeID]cluster.Seen{"n3": s} }
+				})
+				time.Sleep(20 * time.Millisecond)
+				if stood := w.standings(); len(stood) > 0 {
+					t.Error("it stood beside the first")
+				}
+			})
+		})
+	}
+}
+
+// Who would come before this node were its log as new, has reported and does not
+// answer may be standing: its place is kept.
+func TestAReporterThatMayStandIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2", "n3", "n4", "n5")
+		w.slow, w.mine.LastLogIndex = "n5", 45
+		w.report("n3", "n4", "n5")
+		w.start(Config{Fast: true})
+		began := time.Now()
+		w.loss()
+		if took := w.stoodAfter(began, 100*time.Millisecond); took < 20*time.Millisecond {
+			t.Errorf("it stood after %v, and n5 has a place of 20 ms before it", took)
+		}
+	})
+}
+
+// Dialling was refused for a moment, and the leader is heard again.
+func TestALeaderThatWasNotDead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2", "n3")
+		c := w.start(Config{Fast: true})
+		w.loss()
+		time.Sleep(timeoutMin / 2) // an append that was on its way
+		w.edit(func() { w.contact = time.Now() })
+		time.Sleep(time.Second)
+		if !c.LeaderDead("n1", 5) || !w.claim().LeaderLost {
+			t.Fatal("what a dead process had sent brings it back to life")
+		}
+		for range 20 {
+			w.edit(func() { w.contact = time.Now() })
+			time.Sleep(timeoutMin / 2)
+		}
+		if c.LeaderDead("n1", 5) || w.claim().LeaderLost {
+			t.Error("it is heard all the time, and is still said to be dead")
+		}
+		if stood := w.standings(); len(stood) > 0 {
+			t.Error("it stood")
+		}
+	})
+}

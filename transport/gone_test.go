@@ -1,0 +1,70 @@
+package transport
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"northstar/cluster"
+)
+
+// Raft does not dial a process that was found dead a moment ago. It does so again
+// after that, and at once when another process has said hello.
+func TestProcessFoundDeadIsNotDialled(t *testing.T) {
+	a := newEnd(t, "n1")
+	b := newEnd(t, "n2")
+	acquaint(t, a, b)
+	b.bind()
+	a.bindOnly()
+	if _, err := a.heartbeat(b); err != nil {
+		t.Fatal(err)
+	}
+	b.stop()
+	eventually(t, "it is found dead", func() bool {
+		return a.tr.Confirm(t.Context(), "n2", "boot-n2") == cluster.LivenessDead
+	})
+	p, err := a.raft.peer("n2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.buried.Store(&burial{"boot-n2", time.Now().Add(time.Hour)})
+	for range 3 {
+		if _, err := a.vote(b, 2); !errors.Is(err, errGone) || !unreachable(err) || connectionDied(err) {
+			t.Errorf("a vote of a dead process: %v", err)
+		}
+	}
+	if err := p.reachable(time.Now().Add(time.Hour)); err != nil {
+		t.Errorf("long after: %v", err)
+	}
+	p.mu.Lock()
+	next := *p.facts
+	next.BootID = "boot-next"
+	p.facts = &next
+	p.mu.Unlock()
+	if err := p.reachable(time.Now()); err != nil {
+		t.Errorf("another process has said hello: %v", err)
+	}
+}
+
+// What Confirm finds is for a moment, and of one process.
+func TestConfirmBuries(t *testing.T) {
+	a, b := newEnd(t, "n1"), newEnd(t, "n2")
+	acquaint(t, a, b)
+	buried := func() *burial {
+		p, err := a.raft.peer("n2")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.buried.Load()
+	}
+	if a.tr.Confirm(t.Context(), "n2", "boot-before"); buried() != nil {
+		t.Error("a process that was replaced")
+	}
+	b.stop()
+	eventually(t, "it is found dead", func() bool {
+		return a.tr.Confirm(t.Context(), "n2", "boot-n2") == cluster.LivenessDead
+	})
+	if g := buried(); g == nil || g.bootID != "boot-n2" || time.Until(g.until) > goneFor {
+		t.Errorf("noted: %+v", g)
+	}
+}
