@@ -140,6 +140,9 @@ type Deps struct {
 	// AddressOf gives the HTTP address of a node that has no member record yet
 	// ("" when not known); may be nil.
 	AddressOf func(cluster.NodeID) string
+	// LeaderDead says whether this node has found the process of the leader of a term
+	// dead: nothing is sent there, and nobody. May be nil.
+	LeaderDead func(leader cluster.NodeID, term uint64) bool
 	// Warnings are for /status: where the member record differs from the
 	// configuration. May be nil.
 	Warnings func() []string

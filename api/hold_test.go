@@ -2,6 +2,8 @@ package api
 
 import (
 	"context"
+	"errors"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -102,6 +104,35 @@ func TestHeldRequestGoesOnWithTheLeader(t *testing.T) {
 		start := time.Now()
 		if w := ask("PUT", "/v1/kv/k"); w.Code != 200 || time.Since(start) != 250*time.Millisecond {
 			t.Errorf("%d %s after %v", w.Code, w.Body, time.Since(start))
+		}
+	})
+}
+
+// A request is not sent, and nobody is, to a leader whose process is dead.
+func TestHeldWhileTheLeaderIsDead(t *testing.T) {
+	f := newFakeCluster("n1", false)
+	asked := atomic.Int64{}
+	inBubble(t, f, func(d *Deps) {
+		d.LeaderDead = func(id cluster.NodeID, term uint64) bool { return id == "n2" && term == 2 }
+		d.AddressOf = func(cluster.NodeID) string { return "127.0.0.1:1" }
+		d.Dial = func(context.Context, string) (net.Conn, error) {
+			asked.Add(1)
+			return nil, errors.New("refused")
+		}
+	}, func(_ *Server, ask func(string, string) *httptest.ResponseRecorder) {
+		for term, path := range map[uint64]string{2: "/v1/kv/k", 12: "/v1/kv/k?redirect"} {
+			f.lead("n2", 2)
+			synctest.Wait()
+			start := time.Now()
+			time.AfterFunc(40*time.Millisecond, func() { f.lead("n1", term+1) })
+			if w := ask("PUT", path); w.Code != 200 || time.Since(start) != 40*time.Millisecond || asked.Load() > 0 {
+				t.Errorf("%s: %d %s after %v, %d dials", path, w.Code, w.Body, time.Since(start), asked.Load())
+			}
+		}
+		f.lead("n2", 30)
+		synctest.Wait()
+		if w := ask("PUT", "/v1/kv/k?redirect"); w.Code != http.StatusTemporaryRedirect {
+			t.Errorf("another process: %d %s", w.Code, w.Body)
 		}
 	})
 }

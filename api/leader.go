@@ -119,7 +119,7 @@ func (c *call) atLeader(ctx context.Context, work leaderWork) error {
 		if c.hop || work.stream.begun() { // what was read cannot be sent again
 			return notDone(err, work.maybeDone)
 		}
-		if addr := c.s.httpAddress(h.v.id); h.v.id != "" && h.v.id != c.s.deps.Facts.ID && addr != "" {
+		if addr := c.s.otherLeader(h.v); addr != "" {
 			if redirect {
 				return c.redirectTo(addr)
 			}
@@ -142,6 +142,15 @@ func (c *call) atLeader(ctx context.Context, work leaderWork) error {
 			return held
 		}
 	}
+}
+
+// otherLeader is where a leader is asked that is another node, "" when there is none
+// that is known to live.
+func (s *Server) otherLeader(v *leaderView) (addr string) {
+	if v.id == "" || v.id == s.deps.Facts.ID || s.deps.LeaderDead != nil && s.deps.LeaderDead(v.id, v.term) {
+		return ""
+	}
+	return s.httpAddress(v.id)
 }
 
 // notDone makes of a try's refusal what is known of the request: where an earlier

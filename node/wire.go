@@ -106,7 +106,7 @@ func (n *Node) apiDeps() api.Deps {
 			ID: n.cfg.ID, BootID: n.boot, ClusterName: n.cfg.ClusterName, HTTPAddress: n.httpAddr, RaftAddress: n.raftAddr,
 			Version: Version, StartedAt: time.Now(), Priority: n.cfg.Priority, Eligible: n.cfg.Eligible, Zone: n.cfg.Zone,
 		},
-		Dial: n.env.Dial, AddressOf: n.firstAddress, Warnings: n.warnings, Restart: n.restart,
+		Dial: n.env.Dial, AddressOf: n.firstAddress, LeaderDead: n.failover.LeaderDead, Warnings: n.warnings, Restart: n.restart,
 		Insecure: n.cfg.Insecure, TimeoutMax: n.cfg.Election.TimeoutMax, TransferTimeout: n.cfg.Transfer.Timeout,
 	}
 	if n.tls != nil {
