@@ -88,17 +88,21 @@ func (w *writer) noticed(at time.Time) (time.Duration, bool) {
 	return 0, false
 }
 
-// gap is the longest time between two acknowledgements, the second of them
-// after at; and when that was.
-func (w *writer) gap(at time.Time) (longest time.Duration, resumed time.Time) {
+// inFlight is for how long after a blow the failed leader's answers may still come.
+const inFlight = 2 * time.Millisecond
+
+// gap is the longest time between two acknowledgements, the second of them after at
+// and the first no later than by; and when that was. by is when the old leader's last
+// answer can have come: pauses after the gap are longestAfter.
+func (w *writer) gap(at, by time.Time) (gap time.Duration, resumed time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for i := 1; i < len(w.acks); i++ {
-		if d := w.acks[i].Sub(w.acks[i-1]); w.acks[i].After(at) && d > longest {
-			longest, resumed = d, w.acks[i]
+	for i := 1; i < len(w.acks) && !w.acks[i-1].After(by); i++ {
+		if d := w.acks[i].Sub(w.acks[i-1]); w.acks[i].After(at) && d > gap {
+			gap, resumed = d, w.acks[i]
 		}
 	}
-	return longest, resumed
+	return gap, resumed
 }
 
 // firstAfter is when the first write after at was acknowledged, at itself if none

@@ -27,7 +27,7 @@ func (s *subject) round(ctx context.Context, blow blow) error {
 	if err != nil {
 		return err
 	}
-	gap, resumed := h.writer.gap(h.at)
+	gap, resumed := h.writer.gap(h.at, h.dealt.Add(inFlight))
 	s.gaps = append(s.gaps, gap)
 	s.late = append(s.late, h.writer.longestAfter(resumed))
 	if d, ok := h.writer.noticed(h.at); ok {
@@ -49,6 +49,7 @@ type hit struct {
 	leader *proc.Node // that was hit
 	term   uint64     // in which it led
 	at     time.Time
+	dealt  time.Time // when the last of it had been done
 }
 
 // strike writes, hits the leader, and writes on until the gap is over.
@@ -68,8 +69,12 @@ func (s *subject) strike(ctx context.Context, blow blow) (h hit, err error) {
 	if err := h.writer.ackedAfter(ctx, time.Now()); err != nil {
 		return h, err
 	}
-	if s.ours {
-		before, err := electionsOf(ctx, s.cluster.Nodes[0])
+	if s.ours { // as the leader knows them: another node may still read its log
+		leader, err := s.cluster.Leader(ctx)
+		if err != nil {
+			return h, err
+		}
+		before, err := electionsOf(ctx, leader)
 		if err != nil {
 			return h, err
 		}
@@ -82,8 +87,12 @@ func (s *subject) strike(ctx context.Context, blow blow) (h hit, err error) {
 		return h, err
 	}
 	h.at = time.Now()
+	h.dealt = h.at
 	if err := blow.hit(s.network, h.leader); err != nil {
 		return h, err
+	}
+	if blow.network { // of several commands; the others are one signal
+		h.dealt = time.Now()
 	}
 	if err := h.writer.ackedAfter(ctx, h.at.Add(hungAfter)); err != nil {
 		return h, err

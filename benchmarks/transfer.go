@@ -172,7 +172,7 @@ func (m *mover) round(ctx context.Context) (err error) {
 	}
 	stop()
 	running.Wait()
-	gap, _ := w.gap(at)
+	gap, _ := w.gap(at, time.Now())
 	m.gaps = append(m.gaps, gap)
 	return nil
 }
