@@ -73,7 +73,7 @@ type instanceStore struct {
 	// Whoever has the turn may use these.
 	term     uint64 // see waits
 	voteTerm uint64 // of the vote whose candidate comes next
-	failed   error  // of a write that others were not kept waiting for: nothing is written after it
+	failed   error  // of a write of entries, or of the own vote: nothing is written after it
 }
 
 // newInstanceStore makes the store of a run of the library. started is to be
@@ -93,8 +93,7 @@ func (n *Node) newInstanceStore(trans raft.Transport, barred func() bool) (s *in
 	}, running.Store
 }
 
-// lock waits for the turn. It fails, without the turn, once entries could not be
-// written.
+// lock waits for the turn. It fails, without the turn, once a write has failed.
 func (s *instanceStore) lock() error {
 	s.turn <- struct{}{}
 	err := s.failed

@@ -68,8 +68,13 @@ func (s *instanceStore) written(index uint64) error {
 	if w == nil || w.entries[0].Index > index {
 		return nil
 	}
+	return s.await(w.done)
+}
+
+// await waits for a write to end well. It fails once the library is stopped.
+func (s *instanceStore) await(done <-chan struct{}) error {
 	select {
-	case <-w.done:
+	case <-done:
 		return nil
 	case <-s.closed:
 		return errStopped
@@ -127,12 +132,7 @@ func (s *instanceStore) recorded() error {
 	if own == nil {
 		return nil
 	}
-	select {
-	case <-own.done:
-		return nil
-	case <-s.closed:
-		return errStopped
-	}
+	return s.await(own.done)
 }
 
 // RequestVote asks for a vote, and hands on the answer when this node's own vote is

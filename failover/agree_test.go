@@ -48,6 +48,7 @@ func TestReportsThatDoNotCount(t *testing.T) {
 	for name, spoil := range map[string]func(w *world){
 		"of one that is gone":   func(w *world) { s := w.seen["n3"]; s.Connected = false; w.seen["n3"] = s },
 		"of a process before":   func(w *world) { s := w.seen["n3"]; s.Claim.LeaderBootID = "b0"; w.seen["n3"] = s },
+		"of an earlier reign":   func(w *world) { s := w.seen["n3"]; s.Claim.Term = 4; w.seen["n3"] = s },
 		"of an unnamed process": func(w *world) { s := w.seen["n3"]; s.Claim.LeaderBootID = ""; w.seen["n3"] = s },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -189,13 +189,22 @@ func (c *Controller) note(st cluster.NodeStatus) {
 // recant takes back that the leader's process is dead when that was heard long enough
 // after: dialling it was refused for a moment, by a firewall for one.
 func (c *Controller) recant() {
-	mine, now := c.deps.Claim(), c.now()
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.lost.id == "" || mine.LeaderID != c.lost.id || mine.LeaderSilence < 0 {
+	lost, at := c.lost, c.lostAt
+	c.mu.Unlock()
+	if lost.id == "" {
 		return
 	}
-	if heard := now.Add(-mine.LeaderSilence); heard.Sub(c.lostAt) > c.cfg.TimeoutMin { // not what was on its way
+	mine := c.deps.Claim()
+	if mine.LeaderID != lost.id || mine.LeaderSilence < 0 {
+		return
+	}
+	if heard := c.now().Add(-mine.LeaderSilence); heard.Sub(at) <= c.cfg.TimeoutMin {
+		return // it may have been on its way
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.lost == lost {
 		c.lost = reign{}
 	}
 }
