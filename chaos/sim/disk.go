@@ -206,6 +206,20 @@ func (d *Disk) Entry(index uint64) (entry *raft.Log, compacted bool) {
 	return d.data.logs[index], false
 }
 
+// Last gives the term and index of the last durable entry, or of the snapshot that
+// stands for it.
+func (d *Disk) Last() (term, index uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.data.snapshots) > 0 {
+		term, index = d.data.snapshots[0].meta.Term, d.data.snapshots[0].meta.Index
+	}
+	if e := d.data.logs[d.data.last]; e != nil && e.Index > index {
+		term, index = e.Term, e.Index
+	}
+	return term, index
+}
+
 // CurrentTerm is the newest term on disk.
 func (d *Disk) CurrentTerm() uint64 {
 	d.mu.Lock()

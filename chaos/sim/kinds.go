@@ -127,7 +127,8 @@ func calm(seed uint64, nodes int) Config {
 const calmAfter = 2 * time.Second
 
 // hushed has a node that is preferred as leader and can never win: none of its
-// requests for votes arrives. The others must not wait for it for long.
+// requests for votes arrives. The others must not wait for it for long, but where
+// it has what they lack and they need its vote (excuseGaps).
 func hushed(seed uint64, nodes int) Config {
 	cfg := DefaultConfig(seed, nodes)
 	cfg.Plan = []Fault{{Kind: Hush, A: 0, At: time.Second, For: cfg.Length}}

@@ -234,6 +234,7 @@ func (w *World) Run() Result {
 	}
 	stopSampling := w.every(10*time.Millisecond, w.sample)
 	clients := w.startClients()
+	stopExcusing := clients.excuseGaps()
 	watchers := w.startWatchers()
 
 	for _, f := range w.cfg.Plan {
@@ -242,6 +243,7 @@ func (w *World) Run() Result {
 	}
 	time.Sleep(time.Until(w.start.Add(w.cfg.Length)))
 	w.checkStable()
+	stopExcusing()
 	clients.checkGap()
 	figures := w.figures()
 	w.operator.close()
