@@ -75,7 +75,7 @@ type Verdict struct {
 // leader too.
 func Judge(in Input) Verdict {
 	v := Verdict{Trigger: in.Evidence.Trigger()}
-	if v.Reason = in.objection(); v.Reason != "" {
+	if v.Reason, v.After = in.objection(); v.Reason != "" {
 		return v
 	}
 	others := in.others()
@@ -125,26 +125,31 @@ func (e Evidence) word() string {
 	return "silent"
 }
 
-// objection says why this node does not stand whatever the others say.
-func (in Input) objection() string {
+// objection says why this node does not stand whatever the others say, and when to
+// look again (0: not at all).
+func (in Input) objection() (reason string, again time.Duration) {
 	mine, ev := in.Mine, in.Evidence
 	switch why := unfit(mine); {
 	case !isVoter(in.Servers, mine.NodeID):
-		return "this node is not a voter"
+		return "this node is not a voter", 0
 	case mine.Role == cluster.Leader:
-		return "this node leads"
+		return "this node leads", 0
 	case in.stands(mine):
-		return "this node stands already"
-	case mine.LeaderID != ev.Leader && (mine.LeaderID != "" || mine.Term == ev.Term && mine.Role != cluster.Candidate):
-		return fmt.Sprintf("this node follows %s, not node %s", leaderName(mine.LeaderID), ev.Leader)
+		return "this node stands already", 0
+	case mine.LeaderID == "" && mine.Term == ev.Term && mine.Role != cluster.Candidate:
+		// Raft forgets the leader before it takes a newer term on. Whoever brought that
+		// may have to be turned down, and then it is this node's turn.
+		return "this node takes a newer term on", Recheck
+	case mine.LeaderID != "" && mine.LeaderID != ev.Leader:
+		return fmt.Sprintf("this node follows leader %s, not node %s", mine.LeaderID, ev.Leader), 0
 	case !ev.Lost && !mine.LeaderLost && mine.LeaderSilence < in.Params.TimeoutMin:
-		return fmt.Sprintf("this node heard the leader %s %v ago", ev.Leader, round(mine.LeaderSilence))
+		return fmt.Sprintf("this node heard the leader %s %v ago", ev.Leader, round(mine.LeaderSilence)), 0
 	case mine.Paused:
-		return "automatic failover is paused"
+		return "automatic failover is paused", 0
 	case why != "":
-		return "this node may not lead: " + why
+		return "this node may not lead: " + why, 0
 	}
-	return ""
+	return "", 0
 }
 
 // stands says whether a node has begun an election of its own. One that asks for
@@ -337,13 +342,6 @@ func names(claims []cluster.Claim) string {
 	}
 	slices.Sort(ids)
 	return strings.Join(ids, ", ")
-}
-
-func leaderName(id cluster.NodeID) string {
-	if id == "" {
-		return "no leader"
-	}
-	return "leader " + string(id)
 }
 
 func round(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
