@@ -167,6 +167,40 @@ func TestAReporterThatMayStandIsWaitedFor(t *testing.T) {
 	})
 }
 
+// A peer that was kept from answering in time once is no far network: whoever does not
+// answer now is not waited for any longer because of it.
+func TestOneSlowExchangeIsNoFarNetwork(t *testing.T) {
+	for name, tt := range map[string]struct {
+		rtt, trip time.Duration
+		cut       bool
+		min, max  time.Duration
+	}{
+		"near":                        {200 * time.Microsecond, 200 * time.Microsecond, false, 20 * time.Millisecond, 40 * time.Millisecond},
+		"near, the last one was slow": {90 * time.Millisecond, time.Millisecond, false, 20 * time.Millisecond, 40 * time.Millisecond},
+		"far":                         {30 * time.Millisecond, 30 * time.Millisecond, false, 90 * time.Millisecond, 120 * time.Millisecond},
+		"far, and not connected":      {30 * time.Millisecond, 30 * time.Millisecond, true, 20 * time.Millisecond, 40 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, "n1", "n2", "n3", "n4", "n5")
+				w.slow, w.mine.LastLogIndex = "n5", 45
+				w.report("n3", "n4", "n5")
+				w.edit(func() {
+					s := w.seen["n1"]
+					s.RTT, s.Trip, s.Connected = tt.rtt, tt.trip, !tt.cut
+					w.seen["n1"] = s
+				})
+				w.start(Config{Fast: true})
+				began := time.Now()
+				w.loss()
+				if took := w.stoodAfter(began, 140*time.Millisecond); took < tt.min || took > tt.max {
+					t.Errorf("it stood after %v, want %v to %v", took, tt.min, tt.max)
+				}
+			})
+		})
+	}
+}
+
 // Dialling was refused for a moment, and the leader is heard again.
 func TestALeaderThatWasNotDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -185,10 +185,15 @@ func (c *Controller) reporting(ev election.Evidence, servers []cluster.Server) m
 	return seen
 }
 
+// pollTime is how long answers are waited for. What the last exchange took is no
+// measure: a peer that was kept from answering just before may be so again, and the
+// failover would wait for it three times as long.
 func (c *Controller) pollTime() time.Duration {
 	wait := pollWait
 	for _, s := range c.deps.Peers.Claims() {
-		wait = max(wait, min(pollRTTs*s.RTT, c.cfg.TimeoutMin))
+		if s.Connected {
+			wait = max(wait, min(pollRTTs*s.Trip, c.cfg.TimeoutMin))
+		}
 	}
 	return wait
 }

@@ -153,11 +153,14 @@ func (c *conversation) check(claim cluster.Claim) error {
 // take deals with one frame.
 func (c *conversation) take(f frame, now time.Time) error {
 	switch f.Kind {
-	case frameAsk:
+	case frameAsk, frameTell:
+		if !c.dialled && f.RTT > 0 {
+			c.m.setTrip(f.RTT) // only who has dialled asks at each interval, and knows
+		}
 		c.m.record(f.Claim, f.RTT, now)
-		return c.reply(f)
-	case frameTell:
-		c.m.record(f.Claim, f.RTT, now)
+		if f.Kind == frameAsk {
+			return c.reply(f)
+		}
 	case frameAnswer:
 		c.mu.Lock()
 		q, ok := c.questions[f.Seq]
@@ -166,6 +169,9 @@ func (c *conversation) take(f frame, now time.Time) error {
 		if !ok { // it was given up, and is a sign of life all the same
 			c.m.record(f.Claim, f.RTT, now)
 			return nil
+		}
+		if c.dialled && q.answer == nil {
+			c.m.setTrip(nearer(c.m.trip(), now.Sub(q.at)))
 		}
 		seen := c.m.record(f.Claim, now.Sub(q.at), now)
 		if q.answer != nil {
@@ -244,7 +250,7 @@ func (c *conversation) say(f frame) error {
 		return net.ErrClosed
 	}
 	defer func() { <-c.line }()
-	f.Claim, f.RTT = c.t.Claim(), c.m.rtt() // now, so that claims are sent in order
+	f.Claim, f.RTT = c.t.Claim(), c.m.trip() // now, so that claims are sent in order
 	if !c.disturb(&f) {
 		return nil
 	}

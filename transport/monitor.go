@@ -50,10 +50,27 @@ func (m *monitor) record(claim cluster.Claim, rtt time.Duration, now time.Time) 
 	return seen
 }
 
-func (m *monitor) rtt() time.Duration {
+// trip is the round trip of the network to the peer; 0: not known.
+func (m *monitor) trip() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.seen.RTT
+	return m.seen.Trip
+}
+
+func (m *monitor) setTrip(d time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.seen.Trip = d
+}
+
+// nearer is the round trip of a network after one more exchange. A peer that was kept
+// from answering says nothing of the network: a shorter one counts at once, a longer
+// one by an eighth.
+func nearer(trip, exchange time.Duration) time.Duration {
+	if trip == 0 || exchange < trip {
+		return exchange
+	}
+	return trip + (exchange-trip)/8
 }
 
 // shake is how long a dial with its hello takes; 0 when none was measured.

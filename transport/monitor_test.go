@@ -29,7 +29,7 @@ func TestClaimsAreExchanged(t *testing.T) {
 		if seen.Claim.NodeID != b.id || seen.Claim.BootID != "boot-n2" {
 			t.Errorf("claim of n2 bears %s, %s", seen.Claim.NodeID, seen.Claim.BootID)
 		}
-		eventually(t, "the round trip is known", func() bool { return e.tr.Claims()[b.id].RTT > 0 })
+		eventually(t, "the round trip is known", func() bool { s := e.tr.Claims()[b.id]; return s.RTT > 0 && s.Trip > 0 })
 	}
 	if n := len(c.tr.monitors.dialled); n != 0 {
 		t.Errorf("the node with the highest ID dials %d peers", n)
@@ -405,6 +405,50 @@ func TestHelloOnlyIsNoLoss(t *testing.T) {
 	eventually(t, "the connections have ended", func() bool { return e.tr.half.len() == 0 })
 	if l := e.lost(); len(l) != 0 {
 		t.Errorf("lost %+v", l)
+	}
+}
+
+// One slow exchange moves the round trip of the network by an eighth, a quick one
+// all the way, and a network that has become slower is known as that in a few.
+func TestNearer(t *testing.T) {
+	const ms = time.Millisecond
+	trip := nearer(0, 40*ms)
+	for _, step := range []struct{ exchange, want time.Duration }{{ms, ms}, {81 * ms, 11 * ms}, {ms, ms}, {2 * ms, ms + ms/8}, {0, 0}} {
+		if trip = nearer(trip, step.exchange); trip != step.want {
+			t.Errorf("%v after one of %v, want %v", trip, step.exchange, step.want)
+		}
+	}
+	for range 16 {
+		trip = nearer(trip, 40*ms)
+	}
+	if trip < 34*ms || trip > 40*ms {
+		t.Errorf("%v after 16 of 40 ms", trip)
+	}
+}
+
+// What a question for a fresh claim takes is Raft's time as well: it says nothing of
+// the network, at either end.
+func TestFreshAnswersAreNoMeasure(t *testing.T) {
+	a, b := newEnd(t, "n1"), newEnd(t, "n2")
+	acquaint(t, a, b)
+	for _, e := range []*end{a, b} {
+		id := map[cluster.NodeID]cluster.NodeID{"n1": "n2", "n2": "n1"}[e.id]
+		eventually(t, "the round trip is known", func() bool { return e.tr.Claims()[id].Trip > 0 })
+		m := e.tr.monitors.find(id)
+		unmoved := false
+		for range 5 { // a routine answer may come between
+			m.setTrip(time.Hour)
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			seen, ok := m.askFresh(ctx, time.Second)
+			cancel()
+			if !ok || seen.RTT <= 0 {
+				t.Fatalf("%s: answered %v, after %v", e.id, ok, seen.RTT)
+			}
+			unmoved = unmoved || seen.Trip == time.Hour
+		}
+		if !unmoved {
+			t.Errorf("%s: what fresh answers took counts for the network", e.id)
+		}
 	}
 }
 
