@@ -62,7 +62,7 @@ type Handover struct {
 type Seen struct {
 	Claim     Claim
 	At        time.Time     // when it was received, on this node's monotonic clock
-	RTT       time.Duration // of the newest exchange; 0 when none was measured
+	RTT       time.Duration // of the newest exchange, or what the peer says of the network; 0 when neither is known
 	Trip      time.Duration // of the network, without what a busy peer took now and then; 0: not known
 	Connected bool          // the monitor connection with that peer stands
 }

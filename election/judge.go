@@ -136,10 +136,6 @@ func (in Input) objection() (reason string, again time.Duration) {
 		return "this node leads", 0
 	case in.stands(mine):
 		return "this node stands already", 0
-	case mine.LeaderID == "" && mine.Term == ev.Term && mine.Role != cluster.Candidate:
-		// Raft forgets the leader before it takes a newer term on. Whoever brought that
-		// may have to be turned down, and then it is this node's turn.
-		return "this node takes a newer term on", Recheck
 	case mine.LeaderID != "" && mine.LeaderID != ev.Leader:
 		return fmt.Sprintf("this node follows leader %s, not node %s", mine.LeaderID, ev.Leader), 0
 	case !ev.Lost && !mine.LeaderLost && mine.LeaderSilence < in.Params.TimeoutMin:
@@ -148,6 +144,10 @@ func (in Input) objection() (reason string, again time.Duration) {
 		return "automatic failover is paused", 0
 	case why != "":
 		return "this node may not lead: " + why, 0
+	case mine.LeaderID == "" && mine.Term == ev.Term && mine.Role != cluster.Candidate:
+		// Raft forgets the leader before it takes a newer term on. Whoever brought that
+		// may have to be turned down, and then it is this node's turn.
+		return "this node knows no leader for the moment", Recheck
 	}
 	return "", 0
 }

@@ -1,6 +1,7 @@
 package failover
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -192,7 +193,7 @@ func (c *Controller) pollTime() time.Duration {
 	wait := pollWait
 	for _, s := range c.deps.Peers.Claims() {
 		if s.Connected {
-			wait = max(wait, min(pollRTTs*s.Trip, c.cfg.TimeoutMin))
+			wait = max(wait, min(pollRTTs*cmp.Or(s.Trip, s.RTT), c.cfg.TimeoutMin))
 		}
 	}
 	return wait

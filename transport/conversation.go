@@ -171,7 +171,7 @@ func (c *conversation) take(f frame, now time.Time) error {
 			return nil
 		}
 		if c.dialled && q.answer == nil {
-			c.m.setTrip(nearer(c.m.trip(), now.Sub(q.at)))
+			c.m.exchanged(now.Sub(q.at))
 		}
 		seen := c.m.record(f.Claim, now.Sub(q.at), now)
 		if q.answer != nil {

@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,6 +18,9 @@ const (
 	refusedWait = time.Second // before a peer that has refused is asked again
 )
 
+// maxExchanges is how many the round trip of the network is taken from.
+const maxExchanges = 4
+
 // monitor is what this node knows of one peer by its monitor connection. Of
 // each pair the node with the lower ID dials: one connection shows both that
 // the other's process has died. Safe for concurrent use.
@@ -28,10 +32,11 @@ type monitor struct {
 	mu        sync.Mutex
 	conv      *conversation // nil: none stands
 	seen      cluster.Seen
-	boot      string        // of the newest hello
-	canary    canary        // being watched
-	sign      time.Time     // when it last spoke as a leader whose disk works
-	handshake time.Duration // a mean of the last dials, hello included; 0: never dialled
+	boot      string          // of the newest hello
+	canary    canary          // being watched
+	sign      time.Time       // when it last spoke as a leader whose disk works
+	handshake time.Duration   // a mean of the last dials, hello included; 0: never dialled
+	exchanges []time.Duration // what the last routine ones took, up to maxExchanges
 }
 
 // record keeps a claim of the peer. rtt 0 means that none was measured.
@@ -63,14 +68,16 @@ func (m *monitor) setTrip(d time.Duration) {
 	m.seen.Trip = d
 }
 
-// nearer is the round trip of a network after one more exchange. A peer that was kept
-// from answering says nothing of the network: a shorter one counts at once, a longer
-// one by an eighth.
-func nearer(trip, exchange time.Duration) time.Duration {
-	if trip == 0 || exchange < trip {
-		return exchange
+// exchanged takes note of what a routine exchange took. The least of the last few is
+// the round trip of the network: a peer that was kept from answering says nothing of that.
+func (m *monitor) exchanged(d time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.exchanges = append(m.exchanges, d)
+	if len(m.exchanges) > maxExchanges {
+		m.exchanges = slices.Delete(m.exchanges, 0, 1)
 	}
-	return trip + (exchange-trip)/8
+	m.seen.Trip = slices.Min(m.exchanges)
 }
 
 // shake is how long a dial with its hello takes; 0 when none was measured.

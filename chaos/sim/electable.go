@@ -28,16 +28,27 @@ func electable(voters int, all []survivor) bool {
 	})
 }
 
-// survivors gives the nodes that run now.
-func (w *World) survivors() (all []survivor) {
+// survivors gives the nodes that run now, and whether one of them leads.
+func (w *World) survivors() (all []survivor, led bool) {
 	hushed := w.rpc.hushed()
 	for _, m := range w.members {
-		if m.runs() {
+		if _, node := m.current(); node != nil {
 			term, index := m.disk.Last()
 			all = append(all, survivor{term, index, slices.Contains(hushed, m.id)})
+			led = led || node.Status().Role == cluster.Leader
 		}
 	}
-	return all
+	return all, led
+}
+
+// wanting says whether somebody could be elected, if only those that are hushed could
+// ask for votes.
+func wanting(voters int, all []survivor) bool {
+	heard := slices.Clone(all)
+	for i := range heard {
+		heard[i].hushed = false
+	}
+	return !electable(voters, all) && electable(voters, heard)
 }
 
 // hushed gives the nodes whose requests for votes are lost now.
@@ -53,21 +64,22 @@ func (r *rpcFaults) hushed() (ids []cluster.NodeID) {
 }
 
 // excuseGaps leaves the time out of the gap between acknowledgements in which nobody
-// can be elected for want of a node that cannot ask: it alone has the newest log, and
-// no majority is to be had without it. It does so until the function that it gives is
-// called.
+// leads, and nobody can be elected for want of a node that cannot ask: it alone has the
+// newest log, and no majority is to be had without it. It does so until the function
+// that it gives is called.
 func (cs *clients) excuseGaps() (stop func()) {
 	if !slices.ContainsFunc(cs.w.cfg.Plan, func(f Fault) bool { return f.Kind == Hush }) {
 		return func() {}
 	}
-	return cs.w.every(10*time.Millisecond, func() {
-		if electable(cs.w.cfg.Nodes, cs.w.survivors()) {
+	const each = 10 * time.Millisecond
+	return cs.w.every(each, func() {
+		if all, led := cs.w.survivors(); led || !wanting(cs.w.cfg.Nodes, all) {
 			return
 		}
 		cs.mu.Lock()
 		defer cs.mu.Unlock()
-		if cs.measureGap(); !cs.lastAck.IsZero() {
-			cs.lastAck = time.Now()
+		if !cs.lastAck.IsZero() && time.Since(cs.lastAck) > each {
+			cs.lastAck = cs.lastAck.Add(each)
 		}
 	})
 }
