@@ -98,7 +98,12 @@ func (c *call) awaitHandover(ctx context.Context, r *state.Role) *state.Role {
 	defer cancel()
 	ctx, cancel = endSoonAfter(ctx, c.s.stopping, 0)
 	defer cancel()
-	cursor, err := c.s.cluster.RoleFeed().Cursor(state.RoleKey(r.Name), r.Since)
+	// What has changed before is in the view: how long ago the role last did says nothing
+	// of what the feed still keeps, as after a recovery.
+	cursor, err := c.s.cluster.RoleFeed().Cursor(state.RoleKey(r.Name), c.s.cluster.View().Revision())
+	if now, ok := c.s.cluster.View().Role(r.Name); ok {
+		r = now
+	}
 	for err == nil && ctx.Err() == nil && awaitsHandover(c.s.cluster.View(), r) {
 		turn, done := context.WithTimeout(ctx, aliveEvery) // a candidate that leaves is no event of the role
 		_, err = cursor.Next(turn, 1)

@@ -521,7 +521,14 @@ func TestAwaitedRoleIsTold(t *testing.T) {
 	answer, changed := make(chan reply, 1), make(chan reply, 1)
 	go func() { answer <- leader.campaign("r", a, 60_000) }()
 	eventually(t, leader.waitsFor(a))
+	before := leader.fake.View()
 	go func() { changed <- leader.post("/admin/roles/r/transfer", fmt.Sprintf("{'to_session_id':%q}", a)) }()
+	eventually(t, func() bool { return leader.fake.View() != before })
+	select {
+	case early := <-changed:
+		t.Fatalf("the transfer was answered before anybody was elected: %+v", early)
+	case <-time.After(20 * time.Millisecond): // long enough for an answer that waits for nothing
+	}
 	leader.fake.apply(state.Command{Kind: state.KindRoleElect, RoleElect: &state.RoleElect{Vacancies: []state.Vacancy{{Since: since}}}})
 	won := into[apiv1.Role](t, <-answer)
 	if done := into[apiv1.RoleChange](t, <-changed); done.NewSessionID != a || done.Token != won.Token {
