@@ -100,8 +100,9 @@ func (c *call) awaitHandover(ctx context.Context, r *state.Role) *state.Role {
 	defer cancel()
 	// What has changed before is in the view: how long ago the role last did says nothing
 	// of what the feed still keeps, as after a recovery.
-	cursor, err := c.s.cluster.RoleFeed().Cursor(state.RoleKey(r.Name), c.s.cluster.View().Revision())
-	if now, ok := c.s.cluster.View().Role(r.Name); ok {
+	v := c.s.cluster.View()
+	cursor, err := c.s.cluster.RoleFeed().Cursor(state.RoleKey(r.Name), v.Revision())
+	if now, ok := v.Role(r.Name); ok {
 		r = now
 	}
 	for err == nil && ctx.Err() == nil && awaitsHandover(c.s.cluster.View(), r) {

@@ -46,6 +46,21 @@ func ended(done <-chan struct{}) bool {
 	}
 }
 
+// wantBehind holds that something waits until the disk is free, and what is written then.
+func wantBehind(t *testing.T, d *diary, free chan struct{}, then func(), want ...string) {
+	t.Helper()
+	done := apart(then)
+	if ended(done) {
+		t.Error("it did not wait")
+	}
+	wantWrites(t, d)
+	close(free)
+	if !ended(done) {
+		t.Error("it still waits")
+	}
+	wantWrites(t, d, want...)
+}
+
 func apart(f func()) <-chan struct{} {
 	done := make(chan struct{})
 	go func() {
@@ -81,16 +96,7 @@ func TestEverythingWaitsForEntriesThatAreWritten(t *testing.T) {
 				d, s = newSlowDiary(&state, &voters)
 				mustStore(t, s, command(4))
 				wantReadable(t, s, 4)
-				done := apart(func() { tt.then(t) })
-				if ended(done) {
-					t.Error("it did not wait")
-				}
-				wantWrites(t, d.diary)
-				close(d.free)
-				if !ended(done) {
-					t.Error("it still waits")
-				}
-				wantWrites(t, d.diary, tt.want...)
+				wantBehind(t, d.diary, d.free, func() { tt.then(t) }, tt.want...)
 				if s.behind.Load() != nil {
 					t.Error("the entries are still kept")
 				}

@@ -59,16 +59,7 @@ func TestEverythingWaitsForAVoteThatIsWritten(t *testing.T) {
 				if term != 7 || string(who) != "me" || errors.Join(err, err2) != nil {
 					t.Errorf("the vote reads as %q in term %d: %v, %v", who, term, err, err2)
 				}
-				done := apart(func() { tt.then(t) })
-				if ended(done) {
-					t.Error("it did not wait")
-				}
-				wantWrites(t, d.diary)
-				close(d.free)
-				if !ended(done) {
-					t.Error("it still waits")
-				}
-				wantWrites(t, d.diary, tt.want...)
+				wantBehind(t, d.diary, d.free, func() { tt.then(t) }, tt.want...)
 				if s.own.Load() != nil {
 					t.Error("the vote is still kept")
 				}
