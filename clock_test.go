@@ -25,7 +25,7 @@ var wallClock = map[string]string{
 	"consensus/reign.go leaderStart":        "shown",
 	"consensus/storage/aside.go pruneAside": "times of files, against each other",
 	"consensus/storage/seal.go checksum":    "a checksum over the entry's own field",
-	"failover/lead.go leading":              "rate limit of hand-overs for slow disks; a time in the future is passed over",
+	"failover/leadertask.go leaderView":     "rate limit of hand-overs for slow disks; a time in the future is passed over",
 	"node/events.go pauseChanges":           "shown",
 	"node/failover.go steps":                "shown",
 	"node/hooks.go electionFields":          "shown",

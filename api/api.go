@@ -57,9 +57,9 @@ type Cluster interface {
 	// PlanRecovery asks the other members whether a lost quorum may be recovered
 	// so, and by whom. It needs no leader. Beside an error the plan is as far as
 	// it is known.
-	PlanRecovery(ctx context.Context, o cluster.RecoveryOrder) (cluster.RecoveryPlan, error)
+	PlanRecovery(ctx context.Context, o cluster.RecoveryRequest) (cluster.RecoveryPlan, error)
 	// Recover makes this node the only voter of a new generation.
-	Recover(ctx context.Context, o cluster.RecoveryOrder) (cluster.Generation, error)
+	Recover(ctx context.Context, o cluster.RecoveryRequest) (cluster.Generation, error)
 	// SetAside makes this node begin anew, at its next start, as a member of that
 	// generation, which leader leads.
 	SetAside(ctx context.Context, clusterID string, leader cluster.NodeID, g cluster.Generation) error
@@ -71,10 +71,10 @@ type Cluster interface {
 type Leadership interface {
 	// Plan works out what the order would do, and changes nothing. Its Actor says
 	// who is to carry it out. The error is CodeNoLeader: not this node.
-	Plan(ctx context.Context, o cluster.Order) (cluster.Plan, error)
+	Plan(ctx context.Context, o cluster.LeadershipRequest) (cluster.Plan, error)
 	// Carry carries an order out by the plan that was made for it here just now,
 	// and returns once the target is seen leading. Its errors are *cluster.Error.
-	Carry(ctx context.Context, o cluster.Order, p cluster.Plan) (cluster.TransferOutcome, error)
+	Execute(ctx context.Context, o cluster.LeadershipRequest, p cluster.Plan) (cluster.TransferOutcome, error)
 }
 
 // Facts are what does not change while a node runs.

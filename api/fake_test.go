@@ -195,17 +195,17 @@ func (f *fakeCluster) PlanChange(_ context.Context, ch cluster.MemberChange) (cl
 	return p, nil
 }
 
-func (f *fakeCluster) PlanRecovery(_ context.Context, o cluster.RecoveryOrder) (cluster.RecoveryPlan, error) {
+func (f *fakeCluster) PlanRecovery(_ context.Context, o cluster.RecoveryRequest) (cluster.RecoveryPlan, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	in := cluster.RecoveryInputs{Identity: f.st.Identity, Servers: f.st.Servers, Answers: map[cluster.NodeID]cluster.Survivor{}}
+	in := cluster.RecoveryInputs{Identity: f.st.Identity, Servers: f.st.Servers, Responses: map[cluster.NodeID]cluster.Survivor{}}
 	for _, s := range f.left {
-		in.Answers[s.ID] = s
+		in.Responses[s.ID] = s
 	}
 	return cluster.PlanRecovery(o, in)
 }
 
-func (f *fakeCluster) Recover(_ context.Context, o cluster.RecoveryOrder) (cluster.Generation, error) {
+func (f *fakeCluster) Recover(_ context.Context, o cluster.RecoveryRequest) (cluster.Generation, error) {
 	f.mu.Lock()
 	f.members = append(f.members, "recover "+text(o))
 	f.st.Generation = cluster.Generation{Number: f.st.Generation.Number + 1, RecoveryID: "r"}
@@ -262,15 +262,15 @@ func text(v any) string {
 // fakeTransfer answers as the test says.
 type fakeTransfer func(context.Context, cluster.NodeID) (cluster.TransferOutcome, error)
 
-func (f fakeTransfer) Carry(ctx context.Context, _ cluster.Order, p cluster.Plan) (cluster.TransferOutcome, error) {
+func (f fakeTransfer) Execute(ctx context.Context, _ cluster.LeadershipRequest, p cluster.Plan) (cluster.TransferOutcome, error) {
 	return f(ctx, p.Target)
 }
 
 // Plan is that of a leader n1 of term 2 whose best successor is n2.
-func (f fakeTransfer) Plan(_ context.Context, o cluster.Order) (cluster.Plan, error) {
+func (f fakeTransfer) Plan(_ context.Context, o cluster.LeadershipRequest) (cluster.Plan, error) {
 	p := cluster.Plan{
 		Action: o.Action, Term: 2, Membership: "m", Leader: "n1", Target: o.Target, Summary: "it is moved", Risk: cluster.RiskLow,
-		Candidates: []cluster.Choice{{ID: "n2", Eligible: true, Voter: true, Priority: 100, LagEntries: 3}, {ID: "n3", Reason: "it is draining"}},
+		Candidates: []cluster.TargetOption{{ID: "n2", Eligible: true, Voter: true, Priority: 100, LagEntries: 3}, {ID: "n3", Reason: "it is draining"}},
 		Gap:        cluster.Gap{Expected: 4200 * time.Microsecond, Worst: 9 * time.Millisecond, Samples: 7},
 		Warnings:   []string{"careful"},
 	}

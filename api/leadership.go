@@ -92,21 +92,21 @@ func postEmergency(c *call) error {
 }
 
 // order reads what the calls that move leadership have in common.
-func (c *call) order(action, target, planID, reason string) (cluster.Order, error) {
+func (c *call) order(action, target, planID, reason string) (cluster.LeadershipRequest, error) {
 	if len(reason) > maxReason {
-		return cluster.Order{}, badRequest("reason: want at most %d bytes, got %d", maxReason, len(reason))
+		return cluster.LeadershipRequest{}, badRequest("reason: want at most %d bytes, got %d", maxReason, len(reason))
 	}
 	id, err := plannedTarget("target_leader_id", target, planID)
-	return cluster.Order{Action: action, Target: id, Reason: reason, Operator: c.who.name, Here: c.hop}, err
+	return cluster.LeadershipRequest{Action: action, Target: id, Reason: reason, Operator: c.who.name, Forwarded: c.hop}, err
 }
 
 // carry runs a plan that is for this node, or answers that it would. A nil error
 // means that it was answered.
-func (c *call) carry(ctx context.Context, o cluster.Order, g planning, p cluster.Plan) error {
+func (c *call) carry(ctx context.Context, o cluster.LeadershipRequest, g planning, p cluster.Plan) error {
 	if answered, err := c.settle(g, p); answered || err != nil {
 		return err
 	}
-	out, err := c.s.deps.Leadership.Carry(ctx, o, p)
+	out, err := c.s.deps.Leadership.Execute(ctx, o, p)
 	if err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ const pauseBetween = 10 * time.Millisecond
 
 // lead has an order carried out by whoever its plan says: the leader, or the
 // target. Unlike atLeader it needs nobody to lead.
-func (c *call) lead(o cluster.Order, g planning, raw []byte) error {
+func (c *call) lead(o cluster.LeadershipRequest, g planning, raw []byte) error {
 	ctx, cancel := c.withAftermath(c.s.deps.TransferTimeout)
 	defer cancel()
 	until := time.Now().Add(2 * c.s.deps.TimeoutMax)
@@ -152,14 +152,14 @@ func (c *call) lead(o cluster.Order, g planning, raw []byte) error {
 
 // leadBy has a plan carried out here or at its actor. CodeNoLeader means that
 // nothing was done, and that a new plan may fare better.
-func (c *call) leadBy(ctx context.Context, o cluster.Order, g planning, p cluster.Plan, raw []byte) error {
+func (c *call) leadBy(ctx context.Context, o cluster.LeadershipRequest, g planning, p cluster.Plan, raw []byte) error {
 	self := c.s.deps.Facts.ID
-	if p.Actor == self || p.Refusal != nil {
+	if p.Executor == self || p.Refusal != nil {
 		ctx, cancel := context.WithTimeout(ctx, c.s.deps.TransferTimeout)
 		defer cancel()
 		return c.carry(ctx, o, g, p)
 	}
-	if p.How == cluster.ByElection {
+	if p.Method == cluster.MethodElection {
 		// The target only has to stand: what there is to check is checked here.
 		if answered, err := c.settle(g, p); answered || err != nil {
 			return err
@@ -169,11 +169,11 @@ func (c *call) leadBy(ctx context.Context, o cluster.Order, g planning, p cluste
 			return err
 		}
 	}
-	addr := c.s.httpAddress(p.Actor)
+	addr := c.s.httpAddress(p.Executor)
 	if addr == "" {
-		return noLeader("the HTTP address of node %s is not known", p.Actor)
+		return noLeader("the HTTP address of node %s is not known", p.Executor)
 	}
-	v := newLeaderView(p.Actor, p.Term)
+	v := newLeaderView(p.Executor, p.Term)
 	defer v.end()
 	out, err := c.forwardTo(ctx, v, addr, leaderWork{write: true, body: raw})
 	if out == hopAnswered {
@@ -183,7 +183,7 @@ func (c *call) leadBy(ctx context.Context, o cluster.Order, g planning, p cluste
 }
 
 // orderBody is the call as the target of an election gets it.
-func orderBody(o cluster.Order, p cluster.Plan) ([]byte, error) {
+func orderBody(o cluster.LeadershipRequest, p cluster.Plan) ([]byte, error) {
 	if o.Action == cluster.ActionEmergency {
 		return json.Marshal(apiv1.Emergency{TargetLeaderID: string(p.Target), Force: true, Reason: o.Reason})
 	}

@@ -12,17 +12,17 @@ import (
 
 // leadership answers as the test says, and keeps the orders.
 type leadership struct {
-	plan   func(cluster.Order) (cluster.Plan, error)
-	orders []cluster.Order // that were carried out
+	plan   func(cluster.LeadershipRequest) (cluster.Plan, error)
+	orders []cluster.LeadershipRequest // that were carried out
 	fail   error
 	carry  func(context.Context) error // instead of fail
 }
 
-func (l *leadership) Plan(_ context.Context, o cluster.Order) (cluster.Plan, error) {
+func (l *leadership) Plan(_ context.Context, o cluster.LeadershipRequest) (cluster.Plan, error) {
 	return l.plan(o)
 }
 
-func (l *leadership) Carry(ctx context.Context, o cluster.Order, p cluster.Plan) (cluster.TransferOutcome, error) {
+func (l *leadership) Execute(ctx context.Context, o cluster.LeadershipRequest, p cluster.Plan) (cluster.TransferOutcome, error) {
 	if p.Refusal != nil {
 		return cluster.TransferOutcome{}, p.Refusal
 	}
@@ -34,9 +34,9 @@ func (l *leadership) Carry(ctx context.Context, o cluster.Order, p cluster.Plan)
 }
 
 // electionTo is the plan of an election by order.
-func electionTo(target cluster.NodeID) func(o cluster.Order) (cluster.Plan, error) {
-	return func(o cluster.Order) (cluster.Plan, error) {
-		return cluster.Plan{Action: o.Action, Term: 2, Membership: "m", Target: target, Actor: target, How: cluster.ByElection, Risk: cluster.RiskMedium}, nil
+func electionTo(target cluster.NodeID) func(o cluster.LeadershipRequest) (cluster.Plan, error) {
+	return func(o cluster.LeadershipRequest) (cluster.Plan, error) {
+		return cluster.Plan{Action: o.Action, Term: 2, Membership: "m", Target: target, Executor: target, Method: cluster.MethodElection, Risk: cluster.RiskMedium}, nil
 	}
 }
 
@@ -64,7 +64,7 @@ func TestOrderGoesToTheTarget(t *testing.T) {
 		if r.status != 200 || !strings.Contains(r.body, `"new_leader_id":"n1"`) {
 			t.Fatalf("%+v", r)
 		}
-		want := cluster.Order{Action: "failover", Target: "n1", Operator: "loopback", Here: true}
+		want := cluster.LeadershipRequest{Action: "failover", Target: "n1", Operator: "loopback", Forwarded: true}
 		if body != "" {
 			want.Reason = "n3 hangs"
 		}
@@ -74,11 +74,11 @@ func TestOrderGoesToTheTarget(t *testing.T) {
 	}
 	at1.orders = nil
 	r := n2.do("POST", "/admin/failover/emergency", `{"target_leader_id":"n1","force":true,"reason":"now"}`, "Content-Type", jsonBody)
-	if want := (cluster.Order{Action: "emergency", Target: "n1", Reason: "now", Operator: "loopback", Here: true}); r.status != 200 || len(at1.orders) != 1 || at1.orders[0] != want {
+	if want := (cluster.LeadershipRequest{Action: "emergency", Target: "n1", Reason: "now", Operator: "loopback", Forwarded: true}); r.status != 200 || len(at1.orders) != 1 || at1.orders[0] != want {
 		t.Errorf("%+v: %+v", r, at1.orders)
 	}
 	at2.plan = electionTo("n2")
-	if r := n2.do("POST", "/admin/failover", ""); r.status != 200 || len(at2.orders) != 1 || at2.orders[0].Here {
+	if r := n2.do("POST", "/admin/failover", ""); r.status != 200 || len(at2.orders) != 1 || at2.orders[0].Forwarded {
 		t.Errorf("itself: %+v, %+v", r, at2.orders)
 	}
 }
@@ -87,7 +87,7 @@ func TestOrderGoesToTheTarget(t *testing.T) {
 func TestOrderThatNobodyTakes(t *testing.T) {
 	_, n2, at1, at2 := orderly(t)
 	tries := 0
-	at1.plan = func(o cluster.Order) (cluster.Plan, error) {
+	at1.plan = func(o cluster.LeadershipRequest) (cluster.Plan, error) {
 		if tries++; tries == 1 {
 			return cluster.Plan{}, noLeader("n1 does not lead")
 		}
@@ -125,7 +125,7 @@ func TestOrderIsRefused(t *testing.T) {
 	}
 	check("by the voters")
 	at1.orders, at1.fail = nil, nil
-	at2.plan = func(o cluster.Order) (cluster.Plan, error) {
+	at2.plan = func(o cluster.LeadershipRequest) (cluster.Plan, error) {
 		p, err := electionTo("n1")(o)
 		p.Refusal = refusal
 		return p, err
@@ -144,11 +144,11 @@ func TestOrderIsRefused(t *testing.T) {
 // TestLeadersPlan: a failover that the leader carries out is planned there.
 func TestLeadersPlan(t *testing.T) {
 	_, n2, at1, at2 := orderly(t)
-	at1.plan = func(o cluster.Order) (cluster.Plan, error) {
-		return cluster.Plan{Action: o.Action, Term: 2, Membership: "m", Target: "n2", Actor: "n1", How: cluster.ByTransfer, Summary: "the leader's"}, nil
+	at1.plan = func(o cluster.LeadershipRequest) (cluster.Plan, error) {
+		return cluster.Plan{Action: o.Action, Term: 2, Membership: "m", Target: "n2", Executor: "n1", Method: cluster.MethodTransfer, Summary: "the leader's"}, nil
 	}
-	at2.plan = func(o cluster.Order) (cluster.Plan, error) {
-		return cluster.Plan{Action: o.Action, Term: 2, Membership: "m", Target: o.Target, Actor: "n1", How: cluster.ByTransfer}, nil
+	at2.plan = func(o cluster.LeadershipRequest) (cluster.Plan, error) {
+		return cluster.Plan{Action: o.Action, Term: 2, Membership: "m", Target: o.Target, Executor: "n1", Method: cluster.MethodTransfer}, nil
 	}
 	var p apiv1.Plan
 	r := n2.do("POST", "/admin/failover", `{"dry_run":true}`, "Content-Type", jsonBody)

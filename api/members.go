@@ -215,7 +215,7 @@ func (c *call) planChange(ctx context.Context, change cluster.MemberChange) (clu
 	if err != nil || !plan.MovesLeader || plan.Refusal != nil {
 		return plan, err
 	}
-	move, err := c.s.deps.Leadership.Plan(ctx, cluster.Order{Action: cluster.ActionTransfer, Operator: c.who.name, Here: true})
+	move, err := c.s.deps.Leadership.Plan(ctx, cluster.LeadershipRequest{Action: cluster.ActionTransfer, Operator: c.who.name, Forwarded: true})
 	if err != nil {
 		return plan, err
 	}

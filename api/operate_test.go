@@ -160,8 +160,8 @@ func TestTransferThatFailsLate(t *testing.T) {
 	late := func(d *Deps) {
 		d.TransferTimeout = 300 * time.Millisecond
 		d.Leadership = &leadership{
-			plan: func(o cluster.Order) (cluster.Plan, error) {
-				return cluster.Plan{Action: o.Action, Term: 2, Target: "n2", Actor: "n1", How: cluster.ByTransfer}, nil
+			plan: func(o cluster.LeadershipRequest) (cluster.Plan, error) {
+				return cluster.Plan{Action: o.Action, Term: 2, Target: "n2", Executor: "n1", Method: cluster.MethodTransfer}, nil
 			},
 			carry: func(ctx context.Context) error {
 				<-ctx.Done()

@@ -73,7 +73,7 @@ func plannedTarget(field, value, planID string) (cluster.NodeID, error) {
 // wirePlan is a plan as a dry run answers it.
 func wirePlan(p cluster.Plan) apiv1.Plan {
 	w := apiv1.Plan{
-		DryRun: true, PlanID: p.ID(), Action: p.Action, Term: p.Term, Membership: p.Membership, LeaderID: string(p.Leader), TargetID: string(p.Target), How: string(p.How),
+		DryRun: true, PlanID: p.ID(), Action: p.Action, Term: p.Term, Membership: p.Membership, LeaderID: string(p.Leader), TargetID: string(p.Target), How: string(p.Method),
 		Summary: p.Summary, Possible: p.Refusal == nil, Candidates: make([]apiv1.Candidate, 0, len(p.Candidates)),
 		Affected: apiv1.Affected(p.Affected), Risk: string(p.Risk), Warnings: append([]string{}, p.Warnings...),
 	}

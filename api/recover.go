@@ -54,8 +54,8 @@ func postRecover(c *call) error {
 }
 
 // recoveryOrder checks what can be checked without asking anybody.
-func (c *call) recoveryOrder(in apiv1.Recover) (cluster.RecoveryOrder, error) {
-	order := cluster.RecoveryOrder{Confirm: in.Confirm, Operator: c.who.name, Reason: in.Reason}
+func (c *call) recoveryOrder(in apiv1.Recover) (cluster.RecoveryRequest, error) {
+	order := cluster.RecoveryRequest{Confirm: in.Confirm, Operator: c.who.name, Reason: in.Reason}
 	switch {
 	case in.Reason == "" && !in.DryRun:
 		return order, badRequest("reason: required")

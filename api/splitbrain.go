@@ -59,7 +59,7 @@ func (s *Server) wireReport(r splitbrain.Report) apiv1.SplitBrain {
 		Findings: []apiv1.SplitBrainFinding{}, Claims: []apiv1.SplitBrainClaim{},
 	}
 	for _, f := range r.Findings {
-		wire := apiv1.SplitBrainFinding{Verdict: string(f.Verdict), Detail: f.Detail, Nodes: []string{}, Refusing: f.Refuse}
+		wire := apiv1.SplitBrainFinding{Verdict: string(f.Verdict), Detail: f.Detail, Nodes: []string{}, Refusing: f.RefuseService}
 		for _, id := range f.Nodes {
 			wire.Nodes = append(wire.Nodes, string(id))
 		}

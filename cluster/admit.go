@@ -25,14 +25,14 @@ type Admission struct {
 	Refusal Refusal // "": may exchange Raft messages
 	Reason  string  // for people, when refused or Outdated
 	Votes   bool    // may exchange votes and pre-votes
-	// Outdated says that the peer knows its own record better than this node does:
+	// RecordStale says that the peer knows its own record better than this node does:
 	// what it sends as leader is taken, until this node has caught up.
-	Outdated bool
-	// Vouch says that the peer has no cluster ID, but its data directory is on
+	RecordStale bool
+	// MayAdoptClusterID says that the peer has no cluster ID, but its data directory is on
 	// this node's roster: it may adopt this node's cluster ID. Of a node without
 	// one it says that the two have met while both could still bootstrap, or after
 	// both had.
-	Vouch bool
+	MayAdoptClusterID bool
 }
 
 // OK says whether Raft messages may be exchanged at all.
@@ -44,9 +44,9 @@ func (a Admission) OK() bool { return a.Refusal == "" }
 type Record struct {
 	Incarnation string `json:"incarnation"` // "" when never recorded, or re-admitted
 	Removed     bool   `json:"removed,omitempty"`
-	// AsOf is the index of the log as of which this is known; 0 in a roster, which
+	// AsOfIndex is the index of the log as of which this is known; 0 in a roster, which
 	// has one for all.
-	AsOf uint64 `json:"-"`
+	AsOfIndex uint64 `json:"-"`
 }
 
 // Roster holds the members' records as of one entry of the log, which is committed.
@@ -96,8 +96,8 @@ func Admit(self, peer Peer, rec Record) Admission {
 	// cluster and generation are the same. As leader it must be followed, or this
 	// node would never hear of that; it was elected by nodes that have it on record.
 	// No votes: these depend on records alone.
-	if peer.Recorded > rec.AsOf {
-		return Admission{Outdated: true, Reason: fmt.Sprintf("node %s is on record with data directory %s as of entry %d, and this node's record of it is as of %d", peer.NodeID, peer.Incarnation, peer.Recorded, rec.AsOf)}
+	if peer.RecordedIndex > rec.AsOfIndex {
+		return Admission{RecordStale: true, Reason: fmt.Sprintf("node %s is on record with data directory %s as of entry %d, and this node's record of it is as of %d", peer.NodeID, peer.Incarnation, peer.RecordedIndex, rec.AsOfIndex)}
 	}
 	return a
 }
@@ -111,16 +111,16 @@ func admitWithoutID(self, peer Peer, rec Record) Admission {
 		return Admission{} // its leader's entries are taken, and its ID with them
 	}
 	a := admitRecorded(peer, rec)
-	a.Vouch = a.OK() && rec.Incarnation != "" && rec.Incarnation == peer.Incarnation
-	a.Votes = a.Vouch && starting && self.Start == StartBootstrapped && peer.Start == StartBootstrapped
+	a.MayAdoptClusterID = a.OK() && rec.Incarnation != "" && rec.Incarnation == peer.Incarnation
+	a.Votes = a.MayAdoptClusterID && starting && self.Start == StartBootstrapped && peer.Start == StartBootstrapped
 	return a
 }
 
-// Meets says whether a node may put on record the data directory of a peer of
+// MayRecordIncarnation says whether a node may put on record the data directory of a peer of
 // which it has none: both have bootstrapped from the same list. A peer that has
 // not, when self has, may have taken part before its disk was wiped; after that
 // it would have found nobody to bootstrap with.
-func Meets(self, peer Peer) bool {
+func MayRecordIncarnation(self, peer Peer) bool {
 	return self.NodeID != peer.NodeID && peer.ClusterID == "" &&
 		self.Start == StartBootstrapped && peer.Start == StartBootstrapped && self.Bootstrap == peer.Bootstrap
 }

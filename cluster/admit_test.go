@@ -23,11 +23,11 @@ func TestAdmit(t *testing.T) {
 	}
 	started := at(blank, StartBootstrapped)
 	recorded := func(p Peer, index uint64) Peer {
-		p.Recorded = index
+		p.RecordedIndex = index
 		return p
 	}
-	known := Record{Incarnation: "i2", AsOf: 7}
-	removed := Record{Incarnation: "i2", Removed: true, AsOf: 7}
+	known := Record{Incarnation: "i2", AsOfIndex: 7}
+	removed := Record{Incarnation: "i2", Removed: true, AsOfIndex: 7}
 	tests := []struct {
 		name       string
 		self, peer Peer
@@ -55,10 +55,10 @@ func TestAdmit(t *testing.T) {
 		{name: "both have bootstrapped and met", self: started, peer: at(peer("n2", "", "i2"), StartBootstrapped), rec: Record{Incarnation: "i2"}, votes: true, vouch: true},
 		{name: "both have bootstrapped and not met", self: started, peer: at(peer("n2", "", "i2"), StartBootstrapped)},
 		{name: "met, the peer has not bootstrapped yet", self: started, peer: peer("n2", "", "i2"), rec: Record{Incarnation: "i2"}, vouch: true},
-		{name: "met, the peer waits to be taken in", self: started, peer: at(peer("n2", "", "i2"), StartWaits), rec: Record{Incarnation: "i2"}, vouch: true},
+		{name: "met, the peer waits to be taken in", self: started, peer: at(peer("n2", "", "i2"), StartJoinOnly), rec: Record{Incarnation: "i2"}, vouch: true},
 		{name: "met, wiped since", self: started, peer: peer("n2", "", "i3"), rec: Record{Incarnation: "i2"}, want: RefusedIncarnation},
 		{name: "met, wiped and bootstrapped anew", self: started, peer: at(peer("n2", "", "i3"), StartBootstrapped), rec: Record{Incarnation: "i2"}, want: RefusedIncarnation},
-		{name: "self waits", self: at(blank, StartWaits), peer: at(peer("n2", "", "i2"), StartBootstrapped)},
+		{name: "self waits", self: at(blank, StartJoinOnly), peer: at(peer("n2", "", "i2"), StartBootstrapped)},
 		{name: "both without ID, one joins", self: withBootstrap(blank, "x"), peer: peer("n2", "", "i2")},
 		{name: "wiped and taken in again since", self: self, peer: recorded(peer("n2", "C", "i3"), 8), rec: known, outdated: true},
 		{name: "removed and added again since", self: self, peer: recorded(peer("n2", "C", "i3"), 8), rec: removed, outdated: true},
@@ -76,10 +76,10 @@ func TestAdmit(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got := Admit(tt.self, tt.peer, tt.rec)
-			if got.Refusal != tt.want || got.Votes != tt.votes || got.Vouch != tt.vouch || got.Outdated != tt.outdated {
+			if got.Refusal != tt.want || got.Votes != tt.votes || got.MayAdoptClusterID != tt.vouch || got.RecordStale != tt.outdated {
 				t.Fatalf("got %+v, want refusal %q, votes %v, vouch %v, outdated %v", got, tt.want, tt.votes, tt.vouch, tt.outdated)
 			}
-			if got.OK() != (tt.want == "") || (got.Reason == "") != (got.OK() && !got.Outdated) {
+			if got.OK() != (tt.want == "") || (got.Reason == "") != (got.OK() && !got.RecordStale) {
 				t.Fatalf("it must say why: %+v", got)
 			}
 		})
@@ -93,7 +93,7 @@ func TestAdmitVotesAreMutual(t *testing.T) {
 	for _, id := range []string{"", "C", "D"} {
 		for _, gen := range []Generation{{1, ""}, {2, "a"}, {2, "b"}} {
 			for _, boot := range []string{"", "x", "y"} {
-				for _, start := range []Start{StartOpen, StartBootstrapped, StartWaits} {
+				for _, start := range []Start{StartUndecided, StartBootstrapped, StartJoinOnly} {
 					p := peer("n1", id, "i1")
 					p.Generation, p.Bootstrap, p.Start = gen, boot, start
 					nodes = append(nodes, p)
@@ -104,7 +104,7 @@ func TestAdmitVotesAreMutual(t *testing.T) {
 	for _, a := range nodes {
 		for _, b := range nodes {
 			b.NodeID, b.Incarnation = "n2", "i2"
-			if a.ClusterID == b.ClusterID && Meets(a, b) != Meets(b, a) {
+			if a.ClusterID == b.ClusterID && MayRecordIncarnation(a, b) != MayRecordIncarnation(b, a) {
 				t.Errorf("%+v and %+v: only one puts the other on record", a, b)
 			}
 			ab, ba := Admit(a, b, Record{Incarnation: "i2"}), Admit(b, a, Record{Incarnation: "i1"})
@@ -131,17 +131,17 @@ func TestMeets(t *testing.T) {
 		want bool
 	}{
 		{"both have bootstrapped", self, at("n2", "", StartBootstrapped, "x"), true},
-		{"the peer's directory is empty", self, at("n2", "", StartOpen, "x"), false},
-		{"the peer waits", self, at("n2", "", StartWaits, "x"), false},
-		{"this node's directory is empty", at("n1", "", StartOpen, "x"), at("n2", "", StartBootstrapped, "x"), false},
+		{"the peer's directory is empty", self, at("n2", "", StartUndecided, "x"), false},
+		{"the peer waits", self, at("n2", "", StartJoinOnly, "x"), false},
+		{"this node's directory is empty", at("n1", "", StartUndecided, "x"), at("n2", "", StartBootstrapped, "x"), false},
 		{"another list", self, at("n2", "", StartBootstrapped, "y"), false},
 		{"the peer has a cluster", self, at("n2", "C", StartBootstrapped, "x"), false},
 		{"this node has a cluster", at("n1", "C", StartBootstrapped, "x"), at("n2", "", StartBootstrapped, "x"), true},
-		{"this node has a cluster, the peer's directory is empty", at("n1", "C", StartBootstrapped, "x"), at("n2", "", StartOpen, "x"), false},
-		{"this node has joined a cluster", at("n1", "C", StartWaits, ""), at("n2", "", StartBootstrapped, ""), false},
+		{"this node has a cluster, the peer's directory is empty", at("n1", "C", StartBootstrapped, "x"), at("n2", "", StartUndecided, "x"), false},
+		{"this node has joined a cluster", at("n1", "C", StartJoinOnly, ""), at("n2", "", StartBootstrapped, ""), false},
 		{"itself", self, self, false},
 	} {
-		if got := Meets(tt.self, tt.peer); got != tt.want {
+		if got := MayRecordIncarnation(tt.self, tt.peer); got != tt.want {
 			t.Errorf("%s: %v", tt.name, got)
 		}
 	}

@@ -25,32 +25,32 @@ type Claim struct {
 	// append, or an answer to a probe that did not say that its disk is stalled;
 	// < 0 when it never did.
 	LeaderSilence time.Duration `json:"leader_silence,omitempty"`
-	// LeaderLost says that it has confirmed by itself, by dialling again, that
+	// LeaderProcessDead says that it has confirmed by itself, by dialling again, that
 	// the leader's process LeaderBootID is dead.
-	LeaderLost bool `json:"leader_lost,omitempty"`
+	LeaderProcessDead bool `json:"leader_lost,omitempty"`
 
-	LastLogTerm  uint64    `json:"last_log_term"`
-	LastLogIndex uint64    `json:"last_log_index"`
-	AppliedIndex uint64    `json:"applied_index"`
-	Priority     int       `json:"priority"`
-	Eligible     bool      `json:"eligible"`
-	IsVoter      bool      `json:"is_voter"`
-	Lifecycle    Lifecycle `json:"lifecycle"`
-	Draining     bool      `json:"draining,omitempty"`
-	Paused       bool      `json:"paused,omitempty"` // automatic failover is paused, as this node sees it
-	Disk         DiskState `json:"disk"`
-	Handover     Handover  `json:"handover,omitzero"` // of a leader that is handing leadership over
-	// CanaryPort is a port of its host that is closed before all others when its
+	LastLogTerm  uint64         `json:"last_log_term"`
+	LastLogIndex uint64         `json:"last_log_index"`
+	AppliedIndex uint64         `json:"applied_index"`
+	Priority     int            `json:"priority"`
+	Eligible     bool           `json:"eligible"`
+	IsVoter      bool           `json:"is_voter"`
+	Lifecycle    Lifecycle      `json:"lifecycle"`
+	Draining     bool           `json:"draining,omitempty"`
+	Paused       bool           `json:"paused,omitempty"` // automatic failover is paused, as this node sees it
+	Disk         DiskState      `json:"disk"`
+	Handover     TransferNotice `json:"handover,omitzero"` // of a leader that is handing leadership over
+	// CrashSocketPort is a port of its host that is closed before all others when its
 	// process dies; 0: none.
-	CanaryPort int `json:"canary_port,omitempty"`
+	CrashSocketPort int `json:"canary_port,omitempty"`
 
-	Refusing bool   `json:"refusing,omitempty"` // it is part of a split brain, and serves nobody
-	Doubled  string `json:"doubled,omitempty"`  // IDs that it knows to be borne by two processes each, with blanks between
+	ServiceRefused bool   `json:"refusing,omitempty"` // it is part of a split brain, and serves nobody
+	DuplicateIDs   string `json:"doubled,omitempty"`  // IDs that it knows to be borne by two processes each, with blanks between
 }
 
-// Handover is what a leader is about to do, so that the next leader can say why
+// TransferNotice is what a leader is about to do, so that the next leader can say why
 // it was elected: the message that tells it to stand has no room for that.
-type Handover struct {
+type TransferNotice struct {
 	To      NodeID `json:"to"`      // "": the best placed voter, where that is still to be chosen
 	Trigger string `json:"trigger"` // as in election records
 	Reason  string `json:"reason"`
@@ -58,18 +58,18 @@ type Handover struct {
 	Operator string `json:"operator,omitempty"` // who ordered it; "": nobody
 }
 
-// Seen is the newest claim of a peer, as this node received it.
-type Seen struct {
-	Claim     Claim
-	At        time.Time     // when it was received, on this node's monotonic clock
-	RTT       time.Duration // of the newest exchange, or what the peer says of the network; 0 when neither is known
-	Trip      time.Duration // of the network, without what a busy peer took now and then; 0: not known
-	Connected bool          // the monitor connection with that peer stands
+// ReceivedClaim is the newest claim of a peer, as this node received it.
+type ReceivedClaim struct {
+	Claim        Claim
+	At           time.Time     // when it was received, on this node's monotonic clock
+	LastExchange time.Duration // of the newest exchange, or what the peer says of the network; 0 when neither is known
+	NetworkRTT   time.Duration // of the network, without what a busy peer took now and then; 0: not known
+	Connected    bool          // the monitor connection with that peer stands
 }
 
-// Loss is a monitor connection that the other end has closed or reset, as the
+// ConnectionLoss is a monitor connection that the other end has closed or reset, as the
 // kernel does for a process that has died.
-type Loss struct {
+type ConnectionLoss struct {
 	Peer   NodeID
 	BootID string // of the process at the other end
 	At     time.Time
@@ -87,8 +87,8 @@ const (
 	LivenessUnclear   Liveness = "unclear"   // no answer in time, or no address
 )
 
-// VoteAnswer is one voter's answer to this node's own candidacy.
-type VoteAnswer struct {
+// VoteResponse is one voter's answer to this node's own candidacy.
+type VoteResponse struct {
 	Term    uint64 // that was asked for
 	Voter   NodeID
 	Pre     bool // a pre-vote

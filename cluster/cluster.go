@@ -84,29 +84,29 @@ type Start string
 
 // The stages of a first start. None goes back.
 const (
-	StartOpen         Start = ""             // it may bootstrap; it has voted for nobody and holds nothing
+	StartUndecided    Start = ""             // it may bootstrap; it has voted for nobody and holds nothing
 	StartBootstrapped Start = "bootstrapped" // it has the first configuration, and has fixed whom it started with
-	StartWaits        Start = "waits"        // it never bootstraps: it waits to be taken in
+	StartJoinOnly     Start = "waits"        // it never bootstraps: it waits to be taken in
 )
 
 // Peer is what a node says of itself in a hello: its identity, and the facts
 // that the leader writes into its member record.
 type Peer struct {
 	Identity
-	BootID      string `json:"boot_id"` // random, of this process
-	HTTPAddress string `json:"http_address"`
-	RaftAddress string `json:"raft_address"`
-	Version     string `json:"version"`
-	Reads       uint32 `json:"reads"` // highest command version that it can apply
-	Priority    int    `json:"priority"`
-	Eligible    bool   `json:"eligible"`
-	Zone        string `json:"zone,omitempty"`
-	Bootstrap   string `json:"bootstrap,omitempty"` // digest of cluster-name and initial-cluster; "" when it has none
-	Start       Start  `json:"start,omitempty"`
-	// Recorded is an index of the log as of which the node has itself on record
+	BootID         string `json:"boot_id"` // random, of this process
+	HTTPAddress    string `json:"http_address"`
+	RaftAddress    string `json:"raft_address"`
+	Version        string `json:"version"`
+	CommandVersion uint32 `json:"reads"` // highest command version that it can apply
+	Priority       int    `json:"priority"`
+	Eligible       bool   `json:"eligible"`
+	Zone           string `json:"zone,omitempty"`
+	Bootstrap      string `json:"bootstrap,omitempty"` // digest of cluster-name and initial-cluster; "" when it has none
+	Start          Start  `json:"start,omitempty"`
+	// RecordedIndex is an index of the log as of which the node has itself on record
 	// with this data directory, by what it has applied; 0 when it has not. A node
 	// whose disk was wiped has not before an operator has had it taken in.
-	Recorded uint64 `json:"recorded,omitempty"`
+	RecordedIndex uint64 `json:"recorded,omitempty"`
 	// Roster is what the node knows of the members' data directories. It is not
 	// in its hello: a node without a cluster ID is told it with the verdict. Of one
 	// that has none itself it is whom it started with.
@@ -129,9 +129,9 @@ type Member struct {
 	Removed     bool      `json:"removed,omitempty" codec:"x,omitempty"`
 }
 
-// KeptFromLeading says what in the record keeps this member from leading, "" when
+// IneligibleReason says what in the record keeps this member from leading, "" when
 // nothing does.
-func (m Member) KeptFromLeading() string {
+func (m Member) IneligibleReason() string {
 	switch {
 	case m.Lifecycle == Draining:
 		return "is drained"
@@ -150,8 +150,8 @@ type Server struct {
 	Suffrage Suffrage
 }
 
-// Voters counts the voters in servers.
-func Voters(servers []Server) int {
+// CountVoters counts the voters in servers.
+func CountVoters(servers []Server) int {
 	n := 0
 	for _, s := range servers {
 		if s.Suffrage == Voter {

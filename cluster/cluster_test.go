@@ -65,7 +65,7 @@ func TestQuorum(t *testing.T) {
 		}
 	}
 	servers := []Server{{ID: "a", Suffrage: Voter}, {ID: "b", Suffrage: NonVoter}, {ID: "c", Suffrage: Voter}}
-	if Voters(servers) != 2 {
+	if CountVoters(servers) != 2 {
 		t.Error("non-voters count")
 	}
 	if s, ok := FindServer(servers, "b"); !ok || s.Suffrage != NonVoter {

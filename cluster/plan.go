@@ -19,15 +19,15 @@ type Plan struct {
 	Membership string // MembershipDigest of then
 	Leader     NodeID // of then; "" when none was known
 	Target     NodeID // whom it is about; of a move of leadership, who is to lead; "": nobody
-	Actor      NodeID // of a move of leadership, the node that carries it out: the leader, or the target
-	How        How    // of a move of leadership
+	Executor   NodeID // of a move of leadership, the node that carries it out: the leader, or the target
+	Method     Method // of a move of leadership
 	// MovesLeader: it is about the leader, who hands leadership over first.
 	MovesLeader bool
 	Params      string // what else the call asks for that changes what is done, in one fixed form
 
 	Summary    string // what would be done, in one sentence
 	Refusal    *Error // the error that the call would end with; nil: it would be carried out
-	Candidates []Choice
+	Candidates []TargetOption
 	Affected   Affected
 	Gap        Gap
 	Risk       Risk
@@ -61,8 +61,8 @@ func (c MemberChange) Action() string {
 	return "undrain"
 }
 
-// Choice is one node that the target of a plan was chosen from.
-type Choice struct {
+// TargetOption is one node that the target of a plan was chosen from.
+type TargetOption struct {
 	ID         NodeID
 	Eligible   bool
 	Reason     string // the check that rules it out; "": none does
@@ -85,14 +85,14 @@ type Gap struct {
 	Samples  int           // 0: nothing is recorded, and the rest says nothing
 }
 
-// How says by what leadership is moved.
-type How string
+// Method says by what leadership is moved.
+type Method string
 
 // The ways to move leadership: the leader hands it over, or the target is elected
 // without its help.
 const (
-	ByTransfer How = "transfer"
-	ByElection How = "election"
+	MethodTransfer Method = "transfer"
+	MethodElection Method = "election"
 )
 
 // Risk is how much can go wrong with a plan.

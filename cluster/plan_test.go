@@ -43,7 +43,7 @@ func TestPlanIDNamesThePlan(t *testing.T) {
 		}
 	}
 	shown := examplePlan()
-	shown.Summary, shown.Candidates, shown.Warnings = "s", []Choice{{ID: "n2", LagEntries: 4}}, []string{"w"}
+	shown.Summary, shown.Candidates, shown.Warnings = "s", []TargetOption{{ID: "n2", LagEntries: 4}}, []string{"w"}
 	if shown.ID() != p.ID() {
 		t.Error("what changes by the moment, such as a lag, is in the ID")
 	}

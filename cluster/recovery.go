@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// RecoveryOrder asks for the recovery of a lost quorum.
-type RecoveryOrder struct {
+// RecoveryRequest asks for the recovery of a lost quorum.
+type RecoveryRequest struct {
 	Survivors []NodeID // all nodes that are left, by the operator's word
 	Confirm   string   // must be the cluster's ID
 	Operator  string   // who ordered it
@@ -24,9 +24,9 @@ type Survivor struct {
 	LastIndex uint64
 }
 
-// fresher says whether a's log has more than b's, as Raft compares them; equal
+// compareUpToDate says whether a's log has more than b's, as Raft compares them; equal
 // ones go by suffrage, priority and ID.
-func fresher(a, b Survivor) int {
+func compareUpToDate(a, b Survivor) int {
 	voter := map[bool]int{true: 1}
 	return cmp.Or(
 		cmp.Compare(b.LastTerm, a.LastTerm), cmp.Compare(b.LastIndex, a.LastIndex),
@@ -42,8 +42,8 @@ type RecoveryInputs struct {
 	Servers  []Server
 	// Barred: it must not stand, also as the only voter, for Servers are of before it
 	// was taken in; and nobody else of the cluster as it is now has been heard.
-	Barred  bool
-	Answers map[NodeID]Survivor
+	ElectionBlocked bool
+	Responses       map[NodeID]Survivor
 }
 
 // RecoveryPlan is what a recovery would do.
@@ -63,7 +63,7 @@ type RecoveryPlan struct {
 // A node that answers and is not named would stay behind with data of the old
 // generation, and one that is named and does not answer may hold more than the
 // others: both are refused.
-func PlanRecovery(o RecoveryOrder, in RecoveryInputs) (RecoveryPlan, error) {
+func PlanRecovery(o RecoveryRequest, in RecoveryInputs) (RecoveryPlan, error) {
 	if in.Identity.ClusterID == "" {
 		return RecoveryPlan{}, Errorf(CodeBadRequest, "confirm: this node, %s, belongs to no cluster yet", in.Identity.NodeID)
 	}
@@ -72,30 +72,30 @@ func PlanRecovery(o RecoveryOrder, in RecoveryInputs) (RecoveryPlan, error) {
 	}
 	plan := RecoveryPlan{
 		ClusterID: in.Identity.ClusterID, Generation: in.Identity.Generation.Number + 1,
-		Voters: Voters(in.Servers), Needed: Quorum(Voters(in.Servers)),
+		Voters: CountVoters(in.Servers), Needed: Quorum(CountVoters(in.Servers)),
 	}
 	answering := 0
 	for _, s := range in.Servers {
-		if _, ok := in.Answers[s.ID]; ok && s.Suffrage == Voter {
+		if _, ok := in.Responses[s.ID]; ok && s.Suffrage == Voter {
 			answering++
 		}
 	}
 	me, _ := FindServer(in.Servers, in.Identity.NodeID)
-	alone := in.Barred && plan.Voters == 1 && me.Suffrage == Voter
+	alone := in.ElectionBlocked && plan.Voters == 1 && me.Suffrage == Voter
 	if answering >= plan.Needed && !alone {
 		return plan, Errorf(CodeQuorumExists, "%d of %d voters answer, and %d are a quorum: nothing is lost, the cluster can elect a leader by itself", answering, plan.Voters, plan.Needed)
 	}
-	if err := plan.sort(o.Survivors, in); err != nil {
+	if err := plan.partition(o.Survivors, in); err != nil {
 		return plan, err
 	}
 	plan.Chosen = plan.Survivors[0].ID
 	return plan, nil
 }
 
-// sort divides the members into survivors and lost ones.
-func (p *RecoveryPlan) sort(named []NodeID, in RecoveryInputs) error {
+// partition divides the members into survivors and lost ones.
+func (p *RecoveryPlan) partition(named []NodeID, in RecoveryInputs) error {
 	for i, id := range named {
-		switch s, answers := in.Answers[id]; {
+		switch s, answers := in.Responses[id]; {
 		case slices.Contains(named[:i], id):
 			return Errorf(CodeBadRequest, "survivors: %s is named twice", id)
 		case !answers:
@@ -111,7 +111,7 @@ func (p *RecoveryPlan) sort(named []NodeID, in RecoveryInputs) error {
 		if slices.Contains(named, s.ID) {
 			continue
 		}
-		if _, answers := in.Answers[s.ID]; answers {
+		if _, answers := in.Responses[s.ID]; answers {
 			return Errorf(CodeBadRequest, "survivors: %s answers and is not named: name it, or stop it", s.ID)
 		}
 		p.Lost = append(p.Lost, s.ID)
@@ -119,7 +119,7 @@ func (p *RecoveryPlan) sort(named []NodeID, in RecoveryInputs) error {
 	if len(p.Survivors) == 0 {
 		return Errorf(CodeBadRequest, "survivors: name the nodes that are left")
 	}
-	slices.SortFunc(p.Survivors, fresher)
+	slices.SortFunc(p.Survivors, compareUpToDate)
 	return nil
 }
 
@@ -131,7 +131,7 @@ const ActionRecover = "recover"
 func (p RecoveryPlan) Plan(term uint64, membership string, refusal *Error) Plan {
 	out := Plan{Action: ActionRecover, Term: term, Membership: membership, Target: p.Chosen, Refusal: refusal, Risk: RiskHigh, Survivors: p.Survivors}
 	for _, s := range p.Survivors {
-		c := Choice{ID: s.ID, Eligible: s.ID == p.Chosen, Voter: s.Voter, Priority: s.Priority}
+		c := TargetOption{ID: s.ID, Eligible: s.ID == p.Chosen, Voter: s.Voter, Priority: s.Priority}
 		if best := p.Survivors[0]; !c.Eligible {
 			c.LagEntries = best.LastIndex - min(best.LastIndex, s.LastIndex)
 			c.Reason = fmt.Sprintf("its log ends at term %d, index %d; that of node %s at term %d, index %d", s.LastTerm, s.LastIndex, best.ID, best.LastTerm, best.LastIndex)

@@ -65,11 +65,11 @@ func TestPlanRecovery(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			order := RecoveryOrder{Confirm: tt.confirm}
+			order := RecoveryRequest{Confirm: tt.confirm}
 			for _, id := range strings.Fields(tt.survivors) {
 				order.Survivors = append(order.Survivors, NodeID(id))
 			}
-			plan, err := PlanRecovery(order, RecoveryInputs{Identity: identity, Servers: tt.servers, Answers: tt.answers, Barred: tt.barred})
+			plan, err := PlanRecovery(order, RecoveryInputs{Identity: identity, Servers: tt.servers, Responses: tt.answers, ElectionBlocked: tt.barred})
 			if tt.code != 0 {
 				if !IsCode(err, tt.code) || !strings.Contains(err.Error(), tt.says) {
 					t.Fatalf("got %v", err)
@@ -82,12 +82,12 @@ func TestPlanRecovery(t *testing.T) {
 			if plan.Chosen != tt.chosen || plan.Generation != 5 || strings.ReplaceAll(joinIDs(plan.Lost), ", ", " ") != tt.lost {
 				t.Errorf("%+v", plan)
 			}
-			if len(plan.Survivors) != len(order.Survivors) || !slices.IsSortedFunc(plan.Survivors, fresher) {
+			if len(plan.Survivors) != len(order.Survivors) || !slices.IsSortedFunc(plan.Survivors, compareUpToDate) {
 				t.Errorf("survivors %+v", plan.Survivors)
 			}
 		})
 	}
-	if _, err := PlanRecovery(RecoveryOrder{}, RecoveryInputs{}); !IsCode(err, CodeBadRequest) {
+	if _, err := PlanRecovery(RecoveryRequest{}, RecoveryInputs{}); !IsCode(err, CodeBadRequest) {
 		t.Errorf("a node without a cluster: %v", err)
 	}
 }

@@ -35,15 +35,15 @@ func (s NodeStatus) Suffrage() Suffrage {
 // PeerStatus is what one node, usually the leader, knows of one server of the
 // configuration other than itself.
 type PeerStatus struct {
-	ID          NodeID
-	Healthy     bool
-	Reasons     []string      // for people, why it is not healthy
-	Contacted   bool          // LastContact and MatchIndex say something
-	LastContact time.Duration // since its last answer
-	MatchIndex  uint64        // highest log index known to be on its disk
-	LagEntries  uint64        // behind this node's last log index; 0 when not leading
-	Dead        bool          // refused for good, or refuses this node for good
-	NoTransfer  string        // why this leader must not hand leadership to it in this term; "" when it may
+	ID              NodeID
+	Healthy         bool
+	Reasons         []string      // for people, why it is not healthy
+	Contacted       bool          // LastContact and MatchIndex say something
+	LastContact     time.Duration // since its last answer
+	MatchIndex      uint64        // highest log index known to be on its disk
+	LagEntries      uint64        // behind this node's last log index; 0 when not leading
+	Dead            bool          // refused for good, or refuses this node for good
+	TransferBlocked string        // why this leader must not hand leadership to it in this term; "" when it may
 }
 
 // MemberAdd asks for a new member. It starts as a non-voter.

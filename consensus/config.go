@@ -188,7 +188,7 @@ type Deps struct {
 	// other.
 	Probe func(ctx context.Context, addr string) (cluster.Peer, cluster.Admission, error)
 	// Poll asks peers for their claims, and gives those that answered.
-	Poll   func(ctx context.Context, peers []cluster.NodeID) map[cluster.NodeID]cluster.Seen
+	Poll   func(ctx context.Context, peers []cluster.NodeID) map[cluster.NodeID]cluster.ReceivedClaim
 	Logger hclog.Logger
 
 	Entropy    io.Reader            // of cluster IDs and incarnations
@@ -203,7 +203,7 @@ type Deps struct {
 	// Announce tells a peer, before it is told to stand, that this node hands
 	// leadership to it and why, and says so to whoever asks until retract is
 	// called. It takes a few milliseconds. Optional.
-	Announce func(ctx context.Context, h cluster.Handover) (retract func())
+	Announce func(ctx context.Context, h cluster.TransferNotice) (retract func())
 	// Facts says what is known of the election of that term, which this node has
 	// won. Optional.
 	Facts func(term uint64) ElectionFacts

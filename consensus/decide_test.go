@@ -93,7 +93,7 @@ func answers(pairs ...string) map[cluster.NodeID]startAnswer {
 	words := map[string]startAnswer{
 		"started with":    {start: cluster.StartBootstrapped, knows: true},
 		"started without": {start: cluster.StartBootstrapped},
-		"waits":           {start: cluster.StartWaits, knows: true},
+		"waits":           {start: cluster.StartJoinOnly, knows: true},
 	}
 	m := map[cluster.NodeID]startAnswer{}
 	for i := 0; i < len(pairs); i += 2 {
@@ -153,7 +153,7 @@ func TestPlanMembers(t *testing.T) {
 		return cluster.Member{ID: id, RaftAddress: addr, HTTPAddress: "w", Priority: 7, Incarnation: "i" + string(id), Lifecycle: l, Version: "v1", Reads: 1}
 	}
 	hello := func(id cluster.NodeID) cluster.Peer {
-		return cluster.Peer{Identity: cluster.Identity{NodeID: id, Incarnation: "i" + string(id)}, HTTPAddress: "w", Priority: 9, Eligible: true, Zone: "z", Version: "v1", Reads: 1}
+		return cluster.Peer{Identity: cluster.Identity{NodeID: id, Incarnation: "i" + string(id)}, HTTPAddress: "w", Priority: 9, Eligible: true, Zone: "z", Version: "v1", CommandVersion: 1}
 	}
 	base := func() memberInputs {
 		return memberInputs{
@@ -202,7 +202,7 @@ func TestPlanMembers(t *testing.T) {
 		}, "", "n3:incarnation", ""},
 		{"changed address and version", func(in *memberInputs) {
 			p := hello("n2")
-			p.HTTPAddress, p.Version, p.Reads = "w2", "v2", 2
+			p.HTTPAddress, p.Version, p.CommandVersion = "w2", "v2", 2
 			in.hellos["n2"] = p
 		}, "n3", "n2:http,version,reads", ""},
 		{"another data directory changes nothing", func(in *memberInputs) {

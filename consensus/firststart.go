@@ -52,7 +52,7 @@ type startAnswer struct {
 // mind. One that has started without this node cannot tell a late first start
 // from a wiped disk.
 func (a startAnswer) counts() bool {
-	return a.start == cluster.StartOpen || a.start == cluster.StartBootstrapped && a.knows
+	return a.start == cluster.StartUndecided || a.start == cluster.StartBootstrapped && a.knows
 }
 
 // decideFirstStart tells late first starts, wiped disks and rival bootstraps
@@ -206,7 +206,7 @@ func (in *startInputs) take(a probeAnswer) error {
 	if a.refusal != nil && a.peer.ClusterID == "" {
 		return a.refusal
 	}
-	in.answers[a.listed] = startAnswer{a.peer.ClusterID, a.peer.Incarnation, a.peer.Start, a.verdict.Vouch}
+	in.answers[a.listed] = startAnswer{a.peer.ClusterID, a.peer.Incarnation, a.peer.Start, a.verdict.MayAdoptClusterID}
 	return nil
 }
 
@@ -325,7 +325,7 @@ func (n *Node) probePeer(ctx context.Context, m FirstMember, answers chan<- prob
 func (in *startInputs) met() map[cluster.NodeID]string {
 	met := map[cluster.NodeID]string{}
 	for id, a := range in.answers {
-		if id != in.self && a.clusterID == "" && a.start != cluster.StartWaits {
+		if id != in.self && a.clusterID == "" && a.start != cluster.StartJoinOnly {
 			met[id] = a.incarnation
 		}
 	}

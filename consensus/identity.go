@@ -99,11 +99,11 @@ func (i *identity) get() identityFile { return *i.cur.Load() }
 func (f *identityFile) start() cluster.Start {
 	switch {
 	case f.Waits:
-		return cluster.StartWaits
+		return cluster.StartJoinOnly
 	case f.Bootstrap != "":
 		return cluster.StartBootstrapped
 	}
-	return cluster.StartOpen
+	return cluster.StartUndecided
 }
 
 // update changes the identity durably. change gets a copy whose maps it must

@@ -411,7 +411,7 @@ func (n *Node) notAsLeader(ctx context.Context, inst *instance, id cluster.NodeI
 		if s.Suffrage != cluster.Voter || s.ID == id {
 			continue
 		}
-		err := n.transferHolding(ctx, inst, cluster.Handover{To: s.ID, Trigger: election.TriggerTransfer, Reason: "the membership of node " + string(id) + " is changed"})
+		err := n.transferHolding(ctx, inst, cluster.TransferNotice{To: s.ID, Trigger: election.TriggerTransfer, Reason: "the membership of node " + string(id) + " is changed"})
 		var failed *TransferError
 		if err == nil || errors.As(err, &failed) && failed.Told() {
 			return notLeader("node %s was to hand leadership over first: repeat it on the new leader", id)

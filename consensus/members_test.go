@@ -183,7 +183,7 @@ func TestMembershipRefusals(t *testing.T) {
 	if err := leader.RemoveMember(ctx, down.id); err != nil { // that loses nothing
 		t.Fatal(err)
 	}
-	if n := cluster.Voters(leader.Status().Servers); n != 2 {
+	if n := cluster.CountVoters(leader.Status().Servers); n != 2 {
 		t.Errorf("%d voters", n)
 	}
 }

@@ -109,7 +109,7 @@ func planRemoval(now time.Time, in memberInputs) (silent map[cluster.NodeID]time
 			continue
 		}
 		next := without(in.servers, s.ID)
-		if cluster.Voters(next) >= fewestVoters && quorumAtRisk(next, in.contact) == "" {
+		if cluster.CountVoters(next) >= fewestVoters && quorumAtRisk(next, in.contact) == "" {
 			remove = s.ID
 		}
 	}
@@ -137,7 +137,7 @@ func planRecord(s cluster.Server, rec cluster.Member, recorded bool, hello clust
 		}
 		changed = setIfNew(&p.HTTPAddress, rec.HTTPAddress, hello.HTTPAddress) || changed
 		changed = setIfNew(&p.Version, rec.Version, hello.Version) || changed
-		changed = setIfNew(&p.Reads, rec.Reads, hello.Reads) || changed
+		changed = setIfNew(&p.Reads, rec.Reads, hello.CommandVersion) || changed
 	}
 	if !changed {
 		return nil

@@ -273,7 +273,7 @@ func (n *Node) LocalPeer() cluster.Peer {
 	} else if ident.Bootstrap != "" {
 		p.Roster = metRoster(ident.Met)
 	}
-	p.Reads, p.Recorded = state.CommandVersion, recorded(n.View(), ident.Identity)
+	p.CommandVersion, p.RecordedIndex = state.CommandVersion, recorded(n.View(), ident.Identity)
 	p.Bootstrap, p.Start = n.digest, ident.start()
 	if ident.Bootstrap != "" {
 		p.Bootstrap = ident.Bootstrap // its configuration may have been taken out since
@@ -303,7 +303,7 @@ func (n *Node) Record(id cluster.NodeID) cluster.Record {
 	if rec == (cluster.Record{}) {
 		rec.Incarnation = ident.Met[id]
 	}
-	rec.AsOf = max(v.AppliedIndex(), ident.RosterIndex)
+	rec.AsOfIndex = max(v.AppliedIndex(), ident.RosterIndex)
 	return rec
 }
 
@@ -319,7 +319,7 @@ func metRoster(met map[cluster.NodeID]string) *cluster.Roster {
 // when there is none on record and both have bootstrapped. The transport calls it
 // before it judges a hello.
 func (n *Node) Meet(p cluster.Peer) error {
-	if rec := n.Record(p.NodeID); rec.Incarnation != "" || rec.Removed || !cluster.Meets(n.LocalPeer(), p) || !n.startedWith(p.NodeID) {
+	if rec := n.Record(p.NodeID); rec.Incarnation != "" || rec.Removed || !cluster.MayRecordIncarnation(n.LocalPeer(), p) || !n.startedWith(p.NodeID) {
 		return nil
 	}
 	return n.ident.meet(map[cluster.NodeID]string{p.NodeID: p.Incarnation})

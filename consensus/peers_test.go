@@ -105,14 +105,14 @@ func TestRecordAsOf(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", id, got, rec)
 		}
 	}
-	want("n2", cluster.Record{Incarnation: "of the roster", AsOf: 2})
+	want("n2", cluster.Record{Incarnation: "of the roster", AsOfIndex: 2})
 	for i := range uint64(3) {
 		n.state.Apply(i+1, 1, []state.Command{{Kind: state.KindMember, Member: &cluster.Member{ID: "n2", Incarnation: "of the state"}}})
 		if i == 0 {
-			want("n2", cluster.Record{Incarnation: "of the roster", AsOf: 2})
+			want("n2", cluster.Record{Incarnation: "of the roster", AsOfIndex: 2})
 		}
 	}
-	want("n2", cluster.Record{Incarnation: "of the state", AsOf: 3})
-	want("n3", cluster.Record{Incarnation: "met", AsOf: 3})
-	want("n4", cluster.Record{AsOf: 3})
+	want("n2", cluster.Record{Incarnation: "of the state", AsOfIndex: 3})
+	want("n3", cluster.Record{Incarnation: "met", AsOfIndex: 3})
+	want("n4", cluster.Record{AsOfIndex: 3})
 }

@@ -102,7 +102,7 @@ func (in changeInputs) planAdd(p *cluster.Plan, rec cluster.Member, member bool)
 		p.Summary = fmt.Sprintf("nothing: node %s is a member already", add.ID)
 	case add.Promote:
 		p.Summary += ", and becomes a voter once it is caught up and stable"
-		if voters := cluster.Voters(in.servers); voters%2 == 1 {
+		if voters := cluster.CountVoters(in.servers); voters%2 == 1 {
 			p.Warnings = append(p.Warnings, fmt.Sprintf("%d voters tolerate no more failures than %d", voters+1, voters))
 		}
 	}
@@ -156,7 +156,7 @@ func (in changeInputs) planPatch(p *cluster.Plan, rec cluster.Member, server clu
 
 // planVoters judges the change by the voters that there are after it.
 func (in changeInputs) planVoters(p *cluster.Plan, next []cluster.Server) {
-	before, after := cluster.Voters(in.servers), cluster.Voters(next)
+	before, after := cluster.CountVoters(in.servers), cluster.CountVoters(next)
 	if p.Refusal != nil || before == after {
 		return
 	}

@@ -118,7 +118,7 @@ func onceTheOnlyVoter(t *testing.T) (c *testCluster, once *testNode) {
 func TestOnceTheOnlyVoter(t *testing.T) {
 	c, once := onceTheOnlyVoter(t)
 	ctx := within(t, 3*patience)
-	if err := once.tr.Raft().Stand(ctx, once.Status().Term, cluster.MandateOrder); err == nil {
+	if err := once.tr.Raft().Stand(ctx, once.Status().Term, cluster.CauseOperator); err == nil {
 		t.Error("it stands by order")
 	}
 	for end := time.Now().Add(4 * timeoutMax); time.Now().Before(end); time.Sleep(timeoutMin / 10) {

@@ -39,7 +39,7 @@ type recoveryFacts struct {
 
 // planRecovery gives the identity with which a data directory begins the next
 // generation.
-func planRecovery(f recoveryFacts, order cluster.RecoveryOrder, recoveryID string) (identityFile, error) {
+func planRecovery(f recoveryFacts, order cluster.RecoveryRequest, recoveryID string) (identityFile, error) {
 	next := f.identity
 	self := next.NodeID
 	switch me, member := cluster.FindServer(f.servers, self); {
@@ -51,7 +51,7 @@ func planRecovery(f recoveryFacts, order cluster.RecoveryOrder, recoveryID strin
 		return next, cluster.Errorf(cluster.CodeBadRequest, "node %s was recovered to generation %d and has not been started since: start it", self, next.Generation.Number)
 	case !member:
 		return next, cluster.Errorf(cluster.CodeBadRequest, "node %s is no member by its own log: recover another one", self)
-	case me.Suffrage == cluster.Voter && cluster.Voters(f.servers) == 1 && !next.behindAdmission(f.lastIndex):
+	case me.Suffrage == cluster.Voter && cluster.CountVoters(f.servers) == 1 && !next.behindAdmission(f.lastIndex):
 		return next, cluster.Errorf(cluster.CodeQuorumExists, "node %s is the only voter: it needs nobody else, start it", self)
 	}
 	r := &recovered{Term: max(f.currentTerm, f.lastTerm) + termJump, Reason: order.Reason, Operator: order.Operator}

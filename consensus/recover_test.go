@@ -56,8 +56,8 @@ func lose(nodes ...*testNode) {
 }
 
 // order is a recovery of a cluster in which these are left.
-func (c *testCluster) order(left ...*testNode) cluster.RecoveryOrder {
-	o := cluster.RecoveryOrder{Confirm: left[0].Identity().ClusterID, Operator: "test", Reason: "drill"}
+func (c *testCluster) order(left ...*testNode) cluster.RecoveryRequest {
+	o := cluster.RecoveryRequest{Confirm: left[0].Identity().ClusterID, Operator: "test", Reason: "drill"}
 	for _, n := range left {
 		o.Survivors = append(o.Survivors, n.id)
 	}

@@ -13,14 +13,14 @@ import (
 
 // PlanRecovery asks the other members and judges an order; see
 // cluster.PlanRecovery. It changes nothing.
-func (n *Node) PlanRecovery(ctx context.Context, order cluster.RecoveryOrder) (cluster.RecoveryPlan, error) {
+func (n *Node) PlanRecovery(ctx context.Context, order cluster.RecoveryRequest) (cluster.RecoveryPlan, error) {
 	inst := n.inst.Load()
 	if inst == nil {
 		return cluster.RecoveryPlan{}, n.notLeading()
 	}
-	in := cluster.RecoveryInputs{Identity: n.Identity(), Servers: inst.servers(), Answers: map[cluster.NodeID]cluster.Survivor{}}
+	in := cluster.RecoveryInputs{Identity: n.Identity(), Servers: inst.servers(), Responses: map[cluster.NodeID]cluster.Survivor{}}
 	mine := n.Claim()
-	in.Answers[mine.NodeID] = survivorOf(mine)
+	in.Responses[mine.NodeID] = survivorOf(mine)
 	var others []cluster.NodeID
 	for _, s := range in.Servers {
 		if s.ID != mine.NodeID {
@@ -29,9 +29,9 @@ func (n *Node) PlanRecovery(ctx context.Context, order cluster.RecoveryOrder) (c
 	}
 	// A node that was taken in just now goes by servers of before that. Its roster
 	// tells who is there now.
-	in.Barred = inst.barred.Load() && n.sight().leader == ""
+	in.ElectionBlocked = inst.barred.Load() && n.sight().leader == ""
 	for id, rec := range n.ident.get().Roster {
-		if in.Barred && id != mine.NodeID && !rec.Removed && !slices.Contains(others, id) {
+		if in.ElectionBlocked && id != mine.NodeID && !rec.Removed && !slices.Contains(others, id) {
 			others = append(others, id)
 		}
 	}
@@ -39,9 +39,9 @@ func (n *Node) PlanRecovery(ctx context.Context, order cluster.RecoveryOrder) (c
 	defer cancel()
 	for id, seen := range n.deps.Poll(ctx, others) {
 		if c := seen.Claim; c.ClusterID == in.Identity.ClusterID && c.Generation == in.Identity.Generation {
-			in.Barred = false
+			in.ElectionBlocked = false
 			if _, ok := cluster.FindServer(in.Servers, id); ok {
-				in.Answers[id] = survivorOf(c)
+				in.Responses[id] = survivorOf(c)
 			}
 		}
 	}
@@ -54,7 +54,7 @@ func survivorOf(c cluster.Claim) cluster.Survivor {
 
 // recovering is one recovery on its way to the loop that runs Raft.
 type recovering struct {
-	order cluster.RecoveryOrder
+	order cluster.RecoveryRequest
 	done  chan error // capacity 1
 }
 
@@ -64,7 +64,7 @@ type recovering struct {
 // that may be is for the caller to know (PlanRecovery). Errors: CodeBadRequest,
 // CodeQuorumExists, CodeBusy while the membership is changed or another recovery
 // runs, CodeOutcomeUnknown when ctx ends after it was decided.
-func (n *Node) Recover(ctx context.Context, order cluster.RecoveryOrder) (cluster.Generation, error) {
+func (n *Node) Recover(ctx context.Context, order cluster.RecoveryRequest) (cluster.Generation, error) {
 	select {
 	case n.changing <- struct{}{}:
 		defer func() { <-n.changing }()
@@ -106,7 +106,7 @@ const recoverWait = 6 * stopWait
 
 // decide carries out an order while no Raft runs. servers is the latest
 // configuration.
-func (n *Node) decide(order cluster.RecoveryOrder, servers []cluster.Server) error {
+func (n *Node) decide(order cluster.RecoveryRequest, servers []cluster.Server) error {
 	id, err := randomID(n.deps.Entropy)
 	if err != nil {
 		return err

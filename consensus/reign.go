@@ -259,7 +259,7 @@ func (n *Node) handAway(ctx context.Context, inst *instance) {
 	why := fmt.Sprintf("node %s leads and cannot commit", n.cfg.Self.NodeID)
 	for _, s := range inst.servers() {
 		if s.Suffrage == cluster.Voter && s.ID != n.cfg.Self.NodeID && n.inContact(s.ID) {
-			if err := n.TransferTo(pause, cluster.Handover{To: s.ID, Trigger: election.TriggerDiskStall, Reason: why}); err == nil {
+			if err := n.TransferTo(pause, cluster.TransferNotice{To: s.ID, Trigger: election.TriggerDiskStall, Reason: why}); err == nil {
 				return
 			}
 		}
@@ -380,7 +380,7 @@ func firstRecord(s cluster.Server, p cluster.Peer, met bool, first []FirstMember
 	}
 	if met {
 		m.HTTPAddress, m.Priority, m.Eligible, m.Zone = p.HTTPAddress, p.Priority, p.Eligible, p.Zone
-		m.Incarnation, m.Version, m.Reads = p.Incarnation, p.Version, p.Reads
+		m.Incarnation, m.Version, m.Reads = p.Incarnation, p.Version, p.CommandVersion
 	}
 	return m
 }

@@ -22,15 +22,15 @@ func TestSpreadWaitsForWhoAnswersAppends(t *testing.T) {
 		asked := 0
 		n := &Node{now: time.Now, cfg: Config{TimeoutMax: time.Minute}, deps: Deps{
 			PeerAck: func(cluster.NodeID) PeerAck { return PeerAck{LastContact: tc.contact} },
-			Poll: func(context.Context, []cluster.NodeID) map[cluster.NodeID]cluster.Seen {
+			Poll: func(context.Context, []cluster.NodeID) map[cluster.NodeID]cluster.ReceivedClaim {
 				asked++
 				switch asked {
 				case 1: // no connection yet
 					return nil
 				case 2: // behind
-					return map[cluster.NodeID]cluster.Seen{"n2": {Claim: cluster.Claim{AppliedIndex: index - 1}}}
+					return map[cluster.NodeID]cluster.ReceivedClaim{"n2": {Claim: cluster.Claim{AppliedIndex: index - 1}}}
 				}
-				return map[cluster.NodeID]cluster.Seen{"n2": {Claim: cluster.Claim{AppliedIndex: index}}}
+				return map[cluster.NodeID]cluster.ReceivedClaim{"n2": {Claim: cluster.Claim{AppliedIndex: index}}}
 			},
 		}}
 		n.awaitApplied(t.Context(), "n2", index)

@@ -83,7 +83,7 @@ func (n *Node) Peers() []cluster.PeerStatus {
 		if s.ID != st.NodeID {
 			p := n.peerStatus(st, s.ID)
 			if st.Role == cluster.Leader {
-				p.NoTransfer = inst.stuckTransfer(s.ID, st.Term)
+				p.TransferBlocked = inst.stuckTransfer(s.ID, st.Term)
 			}
 			peers = append(peers, p)
 		}

@@ -48,7 +48,7 @@ func (s *Stopped) Recover(confirm, operator string, entropy io.Reader) (cluster.
 	if err != nil {
 		return cluster.Generation{}, err
 	}
-	next, err := planRecovery(s.facts, cluster.RecoveryOrder{Confirm: confirm, Operator: operator, Reason: "offline"}, id)
+	next, err := planRecovery(s.facts, cluster.RecoveryRequest{Confirm: confirm, Operator: operator, Reason: "offline"}, id)
 	if err != nil {
 		return cluster.Generation{}, err
 	}

@@ -125,7 +125,7 @@ func (a *transferAttempt) giveUp() (told bool) {
 // returns nil when this node has seen the target lead. Errors: CodeNoLeader,
 // CodeBusy while the membership is changed or another transfer runs,
 // CodeBadRequest, or a *TransferError.
-func (n *Node) TransferTo(ctx context.Context, h cluster.Handover) error {
+func (n *Node) TransferTo(ctx context.Context, h cluster.TransferNotice) error {
 	select {
 	case n.changing <- struct{}{}:
 		defer func() { <-n.changing }()
@@ -140,7 +140,7 @@ func (n *Node) TransferTo(ctx context.Context, h cluster.Handover) error {
 }
 
 // transferHolding is TransferTo for a caller that holds the turn.
-func (n *Node) transferHolding(ctx context.Context, inst *instance, h cluster.Handover) error {
+func (n *Node) transferHolding(ctx context.Context, inst *instance, h cluster.TransferNotice) error {
 	server, ok := cluster.FindServer(inst.servers(), h.To)
 	if !ok {
 		return notFound(h.To)

@@ -77,8 +77,8 @@ func TestTransferToLaggingPeer(t *testing.T) {
 	refusedTransfer(t, leader, target.id, "could not be brought up to date")
 	refusedTransfer(t, leader, target.id, "not again in this term")
 	for _, p := range leader.Peers() { // so that another is chosen
-		if (p.NoTransfer != "") != (p.ID == target.id) {
-			t.Errorf("node %s: %q", p.ID, p.NoTransfer)
+		if (p.TransferBlocked != "") != (p.ID == target.id) {
+			t.Errorf("node %s: %q", p.ID, p.TransferBlocked)
 		}
 	}
 }
@@ -171,8 +171,8 @@ func TestLeaseEndsFirst(t *testing.T) {
 	}
 }
 
-func to(id cluster.NodeID) cluster.Handover {
-	return cluster.Handover{To: id, Trigger: "transfer", Reason: "a test"}
+func to(id cluster.NodeID) cluster.TransferNotice {
+	return cluster.TransferNotice{To: id, Trigger: "transfer", Reason: "a test"}
 }
 
 // TestTransferWaitsForWritesInFlight: were the target told to stand before they
@@ -275,7 +275,7 @@ func TestOrderedElectionWaitsForTheLease(t *testing.T) {
 	})
 	old.Store(leader)
 	leader.cut.Store(true)
-	if err := target.tr.Raft().Stand(within(t, patience), target.Status().Term, cluster.MandateOrder); err != nil {
+	if err := target.tr.Raft().Stand(within(t, patience), target.Status().Term, cluster.CauseOperator); err != nil {
 		t.Fatal(err)
 	}
 	refused := ""
@@ -317,7 +317,7 @@ func TestOrderedElectionWaitsForTheLease(t *testing.T) {
 // is a candidate that waits for pre-votes, for good. It can be told to stand all
 // the same.
 func TestOrderToACandidate(t *testing.T) {
-	for _, by := range []cluster.Mandate{cluster.MandateOrder, cluster.MandateReturn} {
+	for _, by := range []cluster.ElectionCause{cluster.CauseOperator, cluster.CauseTransferFailed} {
 		c, old := startCluster(t, 3)
 		c.write("a", "1")
 		c.everywhere("a", "1")

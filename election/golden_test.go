@@ -22,7 +22,7 @@ var start = time.Unix(1_700_000_000, 0)
 // "----" and the verdict; cases are apart by a blank line, # begins a comment.
 func TestGolden(t *testing.T) {
 	for file, judge := range map[string]func(*scene) string{
-		"judge.txt": judgeScene, "prevote.txt": preVoteScene, "takeover.txt": takeOverScene, "slowdisk.txt": slowDiskScene, "fulldisk.txt": fullDiskScene, "consent.txt": consentScene,
+		"judge.txt": decideScene, "prevote.txt": preVoteScene, "takeover.txt": targetScene, "slowdisk.txt": slowDiskScene, "fulldisk.txt": fullDiskScene, "consent.txt": stickinessScene,
 	} {
 		t.Run(file, func(t *testing.T) {
 			path := filepath.Join("testdata", file)
@@ -60,20 +60,20 @@ type scene struct {
 	self      cluster.NodeID
 	servers   []cluster.Server
 	evidence  Evidence
-	seen      map[cluster.NodeID]cluster.Seen
-	before    map[cluster.NodeID]cluster.Seen
+	seen      map[cluster.NodeID]cluster.ReceivedClaim
+	before    map[cluster.NodeID]cluster.ReceivedClaim
 	peers     []Peer
 	params    Params
 	candidate cluster.NodeID
 	contact   time.Time
-	leading   Leading
+	leading   LeaderView
 	disk      OwnDisk
 }
 
 func parse(t *testing.T, facts string) *scene {
 	s := &scene{
-		t: t, now: start, seen: map[cluster.NodeID]cluster.Seen{}, before: map[cluster.NodeID]cluster.Seen{}, params: Params{TimeoutMin: 150 * time.Millisecond},
-		leading: Leading{Delay: 5 * time.Second},
+		t: t, now: start, seen: map[cluster.NodeID]cluster.ReceivedClaim{}, before: map[cluster.NodeID]cluster.ReceivedClaim{}, params: Params{TimeoutMin: 150 * time.Millisecond},
+		leading: LeaderView{Delay: 5 * time.Second},
 	}
 	for line := range strings.Lines(facts) {
 		word := strings.Fields(line)
@@ -110,12 +110,12 @@ func (s *scene) fact(what string, words []string, args map[string]string) {
 	case "evidence":
 		_, lost := args["lost"]
 		_, stalled := args["stalled"]
-		s.evidence = Evidence{Leader: cluster.NodeID(words[0]), BootID: args["boot"], Lost: lost, Stalled: stalled, At: start.Add(s.duration(args["at"])), Term: s.number(args["term"])}
+		s.evidence = Evidence{Leader: cluster.NodeID(words[0]), BootID: args["boot"], ProcessDead: lost, DiskStalled: stalled, At: start.Add(s.duration(args["at"])), Term: s.number(args["term"])}
 		if at, ok := args["active"]; ok {
-			s.evidence.Active, s.evidence.Progress = start.Add(s.duration(at)), s.number(args["progress"])
+			s.evidence.ProgressAt, s.evidence.Progress = start.Add(s.duration(at)), s.number(args["progress"])
 		}
 		if at, ok := args["agreed"]; ok {
-			s.evidence.Agreed = start.Add(s.duration(at))
+			s.evidence.AgreedAt = start.Add(s.duration(at))
 		}
 	case "claim":
 		s.claim(words[0], args)
@@ -132,7 +132,7 @@ func (s *scene) fact(what string, words []string, args map[string]string) {
 	case "cooldown":
 		s.leading.NotBefore = start.Add(s.duration(words[0]))
 	case "disk":
-		s.disk.FsyncP99, s.disk.Syncs = s.duration(args["p99"]), enoughSyncs
+		s.disk.FsyncP99, s.disk.Syncs = s.duration(args["p99"]), minSyncSamples
 		if n, ok := args["syncs"]; ok {
 			s.disk.Syncs = s.number(n)
 		}
@@ -153,7 +153,7 @@ func (s *scene) claim(id string, args map[string]string) {
 		NodeID: cluster.NodeID(id), Term: 5, Role: cluster.Follower, LeaderID: "n1", LeaderBootID: "b1", LeaderSilence: 10 * time.Millisecond,
 		LastLogTerm: 5, LastLogIndex: 44, Priority: 100, Eligible: true, IsVoter: true, Lifecycle: cluster.Active,
 	}
-	seen := cluster.Seen{At: s.now, Connected: true}
+	seen := cluster.ReceivedClaim{At: s.now, Connected: true}
 	late := false // it has not answered the poll
 	for k, v := range args {
 		switch k {
@@ -169,7 +169,7 @@ func (s *scene) claim(id string, args map[string]string) {
 		case "silence":
 			c.LeaderSilence = s.duration(v)
 		case "lost":
-			c.LeaderLost = true
+			c.LeaderProcessDead = true
 		case "log":
 			term, index, _ := strings.Cut(v, "/")
 			c.LastLogTerm, c.LastLogIndex = s.number(term), s.number(index)
@@ -188,7 +188,7 @@ func (s *scene) claim(id string, args map[string]string) {
 		case "full":
 			c.Disk.ReadOnly = true
 		case "p99":
-			c.Disk.FsyncP99, c.Disk.Syncs = s.duration(v), enoughSyncs
+			c.Disk.FsyncP99, c.Disk.Syncs = s.duration(v), minSyncSamples
 		case "at":
 			seen.At = start.Add(s.duration(v))
 		case "cut":
@@ -230,11 +230,11 @@ func (s *scene) peer(id string, args map[string]string) {
 		case "fit":
 			p.FitSince = start.Add(s.duration(v))
 		case "aside":
-			p.StandsAside = true
+			p.SelfIneligible = true
 		case "nonvoter":
 			p.IsVoter = false
 		case "p99":
-			p.Disk.FsyncP99, p.Disk.Syncs = s.duration(v), enoughSyncs
+			p.Disk.FsyncP99, p.Disk.Syncs = s.duration(v), minSyncSamples
 		case "stalled":
 			p.Disk.Stalled = true
 		case "unknowndisk":
@@ -265,13 +265,13 @@ func (s *scene) number(text string) uint64 {
 	return n
 }
 
-func judgeScene(s *scene) string {
-	v := Judge(Input{Now: s.now, Servers: s.servers, Mine: s.seen[s.self].Claim, Seen: s.seen, Before: s.before, Evidence: s.evidence, Params: s.params})
+func decideScene(s *scene) string {
+	v := DecideElection(Input{Now: s.now, Servers: s.servers, Mine: s.seen[s.self].Claim, Responses: s.seen, LatestClaims: s.before, Evidence: s.evidence, Params: s.params})
 	var b strings.Builder
 	switch {
-	case v.Stand && v.After == 0:
+	case v.StartElection && v.After == 0:
 		fmt.Fprintf(&b, "stand now (%s)\n", v.Trigger)
-	case v.Stand:
+	case v.StartElection:
 		fmt.Fprintf(&b, "stand after %v (%s)\n", v.After, v.Trigger)
 	case v.After > 0:
 		fmt.Fprintf(&b, "ask again after %v\n", v.After)
@@ -286,29 +286,31 @@ func judgeScene(s *scene) string {
 }
 
 func preVoteScene(s *scene) string {
-	ok, reason := MayPreVote(PreVote{Now: s.now, Candidate: s.candidate, LastContact: s.contact, Servers: s.servers, Mine: s.seen[s.self].Claim, Seen: s.seen, Params: s.params})
+	ok, reason := MayPreVote(PreVoteInput{Now: s.now, Candidate: s.candidate, LastContact: s.contact, Servers: s.servers, Mine: s.seen[s.self].Claim, Claims: s.seen, Params: s.params})
 	if ok {
 		return "yes" + reason
 	}
 	return "no: " + reason
 }
 
-func takeOverScene(s *scene) string {
-	target, reason := TakeOver(s.leading)
+func targetScene(s *scene) string {
+	target, reason := PriorityTarget(s.leading)
 	return fmt.Sprintf("%s\n%s", orNobody(target), reason)
 }
 
 func slowDiskScene(s *scene) string {
-	target, reason := SlowDisk(s.leading, s.disk)
+	target, reason := SlowDiskTarget(s.leading, s.disk)
 	return fmt.Sprintf("%s\n%s", orNobody(target), reason)
 }
 
 func fullDiskScene(s *scene) string {
-	target, reason := FullDisk(s.leading, s.disk.DiskState)
+	target, reason := FullDiskTarget(s.leading, s.disk.DiskState)
 	return fmt.Sprintf("%s\n%s", orNobody(target), reason)
 }
 
-func consentScene(s *scene) string { return fmt.Sprint(Consents(s.seen[s.self].Claim, s.params)) }
+func stickinessScene(s *scene) string {
+	return fmt.Sprint(MayIgnoreLeader(s.seen[s.self].Claim, s.params))
+}
 
 func orNobody(id cluster.NodeID) string {
 	if id == "" {
@@ -347,7 +349,7 @@ func TestLogBehind(t *testing.T) {
 	}{
 		{5, 41, "log behind: 41 < 44"}, {4, 90, "log behind: term 4 < 5"}, {5, 44, ""}, {5, 45, ""}, {6, 1, ""},
 	} {
-		if got := LogBehind(tt.term, tt.index, mine); got != tt.want {
+		if got := LogReason(tt.term, tt.index, mine); got != tt.want {
 			t.Errorf("%d/%d: %q, want %q", tt.term, tt.index, got, tt.want)
 		}
 	}

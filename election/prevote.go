@@ -8,19 +8,19 @@ import (
 	"northstar/cluster"
 )
 
-// vetoFor is how many timeouts after the last contact with a leader a lower
+// vetoTimeouts is how many timeouts after the last contact with a leader a lower
 // placed candidate is refused: longer, and a preferred node that cannot win
 // would keep the cluster without a leader.
-const vetoFor = 3
+const vetoTimeouts = 3
 
-// PreVote is a question whether a candidate may have this node's pre-vote.
-type PreVote struct {
+// PreVoteInput is a question whether a candidate may have this node's pre-vote.
+type PreVoteInput struct {
 	Now         time.Time
 	Candidate   cluster.NodeID
 	LastContact time.Time // of this node with a leader; zero: never, and nothing is vetoed
 	Servers     []cluster.Server
 	Mine        cluster.Claim
-	Seen        map[cluster.NodeID]cluster.Seen // the newest claims
+	Claims      map[cluster.NodeID]cluster.ReceivedClaim // the newest claims
 	Params      Params
 }
 
@@ -28,20 +28,20 @@ type PreVote struct {
 // placement goes, and why not. It is bounded in time. Of claims, only what was
 // heard on a standing connection within TimeoutMin counts, so that a preferred
 // node that is down costs nothing.
-func MayPreVote(in PreVote) (ok bool, reason string) {
-	if in.LastContact.IsZero() || in.Now.Sub(in.LastContact) >= vetoFor*in.Params.TimeoutMin {
+func MayPreVote(in PreVoteInput) (ok bool, reason string) {
+	if in.LastContact.IsZero() || in.Now.Sub(in.LastContact) >= vetoTimeouts*in.Params.TimeoutMin {
 		return true, ""
 	}
-	candidate, known := in.Seen[in.Candidate]
+	candidate, known := in.Claims[in.Candidate]
 	if !known || !in.fresh(candidate) || candidate.Claim.Paused {
 		return true, ""
 	}
-	if why := unfit(candidate.Claim); why != "" {
+	if why := ineligibleReason(candidate.Claim); why != "" {
 		return false, fmt.Sprintf("node %s may not lead: %s", in.Candidate, why)
 	}
 	rivals := []cluster.Claim{in.Mine}
 	for _, sv := range in.Servers {
-		if s, ok := in.Seen[sv.ID]; ok && sv.Suffrage == cluster.Voter && sv.ID != in.Candidate && in.fresh(s) {
+		if s, ok := in.Claims[sv.ID]; ok && sv.Suffrage == cluster.Voter && sv.ID != in.Candidate && in.fresh(s) {
 			rivals = append(rivals, s.Claim)
 		}
 	}
@@ -55,24 +55,24 @@ func MayPreVote(in PreVote) (ok bool, reason string) {
 	best, cand := rivals[i], candidate.Claim
 	// Only priority is worth a veto: everything else that ranks is a tie-break
 	// for who begins, and both would do.
-	if best.Priority <= cand.Priority || behind(best, cand) {
+	if best.Priority <= cand.Priority || lessUpToDate(best, cand) {
 		return true, ""
 	}
 	return false, fmt.Sprintf("higher priority %s alive: %d > %d", best.NodeID, best.Priority, cand.Priority)
 }
 
-func (in PreVote) fresh(s cluster.Seen) bool {
+func (in PreVoteInput) fresh(s cluster.ReceivedClaim) bool {
 	return s.Connected && in.Now.Sub(s.At) < in.Params.TimeoutMin
 }
 
-// behind says whether the log of a is older than that of b.
-func behind(a, b cluster.Claim) bool {
+// lessUpToDate says whether the log of a is older than that of b.
+func lessUpToDate(a, b cluster.Claim) bool {
 	return a.LastLogTerm < b.LastLogTerm || a.LastLogTerm == b.LastLogTerm && a.LastLogIndex < b.LastLogIndex
 }
 
-// LogBehind is the reason of a voter whose own log is newer than a candidate's,
+// LogReason is the reason of a voter whose own log is newer than a candidate's,
 // "" when it is not.
-func LogBehind(lastTerm, lastIndex uint64, mine cluster.Claim) string {
+func LogReason(lastTerm, lastIndex uint64, mine cluster.Claim) string {
 	switch {
 	case lastTerm < mine.LastLogTerm:
 		return fmt.Sprintf("log behind: term %d < %d", lastTerm, mine.LastLogTerm)

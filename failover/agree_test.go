@@ -8,11 +8,11 @@ import (
 	"northstar/cluster"
 )
 
-// stoodAfter waits for a while, and says after how long it stood, once.
-func (w *world) stoodAfter(began time.Time, limit time.Duration) time.Duration {
+// startedAfter waits for a while, and says after how long it stood, once.
+func (w *testCluster) startedAfter(began time.Time, limit time.Duration) time.Duration {
 	w.t.Helper()
 	time.Sleep(limit - time.Since(began))
-	stood := w.standings()
+	stood := w.elections()
 	if len(stood) != 1 {
 		w.t.Fatalf("it stood %d times", len(stood))
 	}
@@ -24,7 +24,7 @@ func TestWhoReportsNeedNotAnswer(t *testing.T) {
 	for name, after := range map[string]time.Duration{"before": 0, "while it is asked": 3 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, "n1", "n2", "n3")
+				w := newTestCluster(t, "n1", "n2", "n3")
 				w.mine.Priority, w.slow = 200, "n3"
 				w.start(Config{Fast: true})
 				began := time.Now()
@@ -34,7 +34,7 @@ func TestWhoReportsNeedNotAnswer(t *testing.T) {
 					time.AfterFunc(after, func() { w.report("n3") })
 				}
 				w.loss()
-				if took := w.stoodAfter(began, 9*time.Millisecond); took != after {
+				if took := w.startedAfter(began, 9*time.Millisecond); took != after {
 					t.Errorf("it stood after %v, and n3 reported after %v", took, after)
 				}
 			})
@@ -45,22 +45,22 @@ func TestWhoReportsNeedNotAnswer(t *testing.T) {
 // A report counts as long as the one who made it is connected, and only for the
 // process in question.
 func TestReportsThatDoNotCount(t *testing.T) {
-	for name, spoil := range map[string]func(w *world){
-		"of one that is gone":   func(w *world) { s := w.seen["n3"]; s.Connected = false; w.seen["n3"] = s },
-		"of a process before":   func(w *world) { s := w.seen["n3"]; s.Claim.LeaderBootID = "b0"; w.seen["n3"] = s },
-		"of an earlier reign":   func(w *world) { s := w.seen["n3"]; s.Claim.Term = 4; w.seen["n3"] = s },
-		"of an unnamed process": func(w *world) { s := w.seen["n3"]; s.Claim.LeaderBootID = ""; w.seen["n3"] = s },
+	for name, spoil := range map[string]func(w *testCluster){
+		"of one that is gone":   func(w *testCluster) { s := w.claims["n3"]; s.Connected = false; w.claims["n3"] = s },
+		"of a process before":   func(w *testCluster) { s := w.claims["n3"]; s.Claim.LeaderBootID = "b0"; w.claims["n3"] = s },
+		"of an earlier reign":   func(w *testCluster) { s := w.claims["n3"]; s.Claim.Term = 4; w.claims["n3"] = s },
+		"of an unnamed process": func(w *testCluster) { s := w.claims["n3"]; s.Claim.LeaderBootID = ""; w.claims["n3"] = s },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, "n1", "n2", "n3")
+				w := newTestCluster(t, "n1", "n2", "n3")
 				w.mine.Priority, w.slow = 200, "n3"
 				w.start(Config{Fast: true})
 				w.report("n3")
 				w.edit(func() { spoil(w) })
 				w.loss()
 				time.Sleep(100 * time.Millisecond)
-				if stood := w.standings(); len(stood) != 0 {
+				if stood := w.elections(); len(stood) != 0 {
 					t.Error("it stood with nobody else's word")
 				}
 			})
@@ -72,16 +72,16 @@ func TestReportsThatDoNotCount(t *testing.T) {
 // others go by that without asking.
 func TestTheLogIsUpToDateBeforeTheReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, "n1", "n2", "n3")
+		w := newTestCluster(t, "n1", "n2", "n3")
 		w.inside = 4 * time.Millisecond
 		c := w.start(Config{Fast: true})
 		w.loss()
 		time.Sleep(3 * time.Millisecond)
-		if w.claim().LeaderLost || c.LeaderDead("n1", 5) {
+		if w.claim().LeaderProcessDead || c.LeaderDead("n1", 5) {
 			t.Error("it said so with an append unfinished")
 		}
 		time.Sleep(2 * time.Millisecond)
-		if !w.claim().LeaderLost {
+		if !w.claim().LeaderProcessDead {
 			t.Error("it does not say so")
 		}
 		if !c.LeaderDead("n1", 5) || c.LeaderDead("n1", 6) || c.LeaderDead("n3", 5) || c.LeaderDead("", 0) {
@@ -99,12 +99,12 @@ func TestTheLogIsUpToDateBeforeTheReport(t *testing.T) {
 // node from saying what it knows.
 func TestABusyRaftIsNotWaitedForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, "n1", "n2", "n3")
+		w := newTestCluster(t, "n1", "n2", "n3")
 		w.inside = time.Hour
 		w.start(Config{Fast: true})
 		w.loss()
 		time.Sleep(pollWait + time.Millisecond)
-		if !w.claim().LeaderLost {
+		if !w.claim().LeaderProcessDead {
 			t.Error("it does not say that the leader is lost")
 		}
 	})
@@ -114,13 +114,13 @@ func TestABusyRaftIsNotWaitedForLong(t *testing.T) {
 // were counted, and make a node the first.
 func TestAPlaceIsLookedAtAgainWhenTheLogGrows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, "n1", "n2", "n3")
+		w := newTestCluster(t, "n1", "n2", "n3")
 		w.report("n3") // the later in the list: first
 		w.start(Config{Fast: true})
 		began := time.Now()
 		w.loss()
 		time.AfterFunc(5*time.Millisecond, func() { w.edit(func() { w.mine.LastLogIndex++ }) })
-		if took := w.stoodAfter(began, 100*time.Millisecond); took < 5*time.Millisecond || took > 8*time.Millisecond {
+		if took := w.startedAfter(began, 100*time.Millisecond); took < 5*time.Millisecond || took > 8*time.Millisecond {
 			t.Errorf("it stood after %v, and its log grew after 5 ms", took)
 		}
 	})
@@ -128,11 +128,11 @@ func TestAPlaceIsLookedAtAgainWhenTheLogGrows(t *testing.T) {
 
 // The first has said that the leader is lost before it stood: who waits behind it
 // asks again, and hears of that.
-func TestThePlaceBehindAsksAgain(t *testing.T) {
+func TestLowerRank_PollsAgain(t *testing.T) {
 	for _, role := range []cluster.Role{cluster.Candidate, cluster.Leader} {
 		t.Run(string(role), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, "n1", "n2", "n3")
+				w := newTestCluster(t, "n1", "n2", "n3")
 				w.report("n3") // the later in the list: first
 				w.start(Config{Fast: true})
 				w.loss()
@@ -140,10 +140,12 @@ func TestThePlaceBehindAsksAgain(t *testing.T) {
 				s := w.Claims()["n3"]
 				s.Claim.Role, s.Claim.Term, s.Claim.LeaderID = role, 6, ""
 				w.edit(func() {
-					w.answer = func() map[cluster.NodeID]cluster.Seen { return map[cluster.NodeID]cluster.Seen{"n3": s} }
+					w.answer = func() map[cluster.NodeID]cluster.ReceivedClaim {
+						return map[cluster.NodeID]cluster.ReceivedClaim{"n3": s}
+					}
 				})
 				time.Sleep(20 * time.Millisecond)
-				if stood := w.standings(); len(stood) > 0 {
+				if stood := w.elections(); len(stood) > 0 {
 					t.Error("it stood beside the first")
 				}
 			})
@@ -153,15 +155,15 @@ func TestThePlaceBehindAsksAgain(t *testing.T) {
 
 // Who would come before this node were its log as new, has reported and does not
 // answer may be standing: its place is kept.
-func TestAReporterThatMayStandIsWaitedFor(t *testing.T) {
+func TestPoll_WaitsForEligibleReporter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, "n1", "n2", "n3", "n4", "n5")
+		w := newTestCluster(t, "n1", "n2", "n3", "n4", "n5")
 		w.slow, w.mine.LastLogIndex = "n5", 45
 		w.report("n3", "n4", "n5")
 		w.start(Config{Fast: true})
 		began := time.Now()
 		w.loss()
-		if took := w.stoodAfter(began, 100*time.Millisecond); took < 20*time.Millisecond {
+		if took := w.startedAfter(began, 100*time.Millisecond); took < 20*time.Millisecond {
 			t.Errorf("it stood after %v, and n5 has a place of 20 ms before it", took)
 		}
 	})
@@ -182,18 +184,18 @@ func TestOneSlowExchangeIsNoFarNetwork(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, "n1", "n2", "n3", "n4", "n5")
+				w := newTestCluster(t, "n1", "n2", "n3", "n4", "n5")
 				w.slow, w.mine.LastLogIndex = "n5", 45
 				w.report("n3", "n4", "n5")
 				w.edit(func() {
-					s := w.seen["n1"]
-					s.RTT, s.Trip, s.Connected = tt.rtt, tt.trip, !tt.cut
-					w.seen["n1"] = s
+					s := w.claims["n1"]
+					s.LastExchange, s.NetworkRTT, s.Connected = tt.rtt, tt.trip, !tt.cut
+					w.claims["n1"] = s
 				})
 				w.start(Config{Fast: true})
 				began := time.Now()
 				w.loss()
-				if took := w.stoodAfter(began, 140*time.Millisecond); took < tt.min || took > tt.max {
+				if took := w.startedAfter(began, 140*time.Millisecond); took < tt.min || took > tt.max {
 					t.Errorf("it stood after %v, want %v to %v", took, tt.min, tt.max)
 				}
 			})
@@ -204,23 +206,23 @@ func TestOneSlowExchangeIsNoFarNetwork(t *testing.T) {
 // Dialling was refused for a moment, and the leader is heard again.
 func TestALeaderThatWasNotDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, "n1", "n2", "n3")
+		w := newTestCluster(t, "n1", "n2", "n3")
 		c := w.start(Config{Fast: true})
 		w.loss()
 		time.Sleep(timeoutMin / 2) // an append that was on its way
 		w.edit(func() { w.contact = time.Now() })
 		time.Sleep(time.Second)
-		if !c.LeaderDead("n1", 5) || !w.claim().LeaderLost {
+		if !c.LeaderDead("n1", 5) || !w.claim().LeaderProcessDead {
 			t.Fatal("what a dead process had sent brings it back to life")
 		}
 		for range 20 {
 			w.edit(func() { w.contact = time.Now() })
 			time.Sleep(timeoutMin / 2)
 		}
-		if c.LeaderDead("n1", 5) || w.claim().LeaderLost {
+		if c.LeaderDead("n1", 5) || w.claim().LeaderProcessDead {
 			t.Error("it is heard all the time, and is still said to be dead")
 		}
-		if stood := w.standings(); len(stood) > 0 {
+		if stood := w.elections(); len(stood) > 0 {
 			t.Error("it stood")
 		}
 	})

@@ -20,12 +20,12 @@ import (
 // any goroutine.
 type Peers interface {
 	// Claims are the newest claims of all peers. It does not block.
-	Claims() map[cluster.NodeID]cluster.Seen
+	Claims() map[cluster.NodeID]cluster.ReceivedClaim
 	// ClaimsChanged is closed at the next claim of any peer. It does not block.
 	ClaimsChanged() <-chan struct{}
 	// Poll asks peers for fresh claims and gives what came before ctx ended. The
 	// question bears this node's own.
-	Poll(ctx context.Context, peers []cluster.NodeID) map[cluster.NodeID]cluster.Seen
+	Poll(ctx context.Context, peers []cluster.NodeID) map[cluster.NodeID]cluster.ReceivedClaim
 	// Confirm dials a peer again to learn whether that process of it is dead. It
 	// takes at most some 60 ms.
 	Confirm(ctx context.Context, peer cluster.NodeID, bootID string) cluster.Liveness
@@ -37,7 +37,7 @@ type Raft interface {
 	Barrier(ctx context.Context) error
 	// Stand makes this node stand for election now, without pre-vote, unless it has
 	// left that term.
-	Stand(ctx context.Context, term uint64, by cluster.Mandate) error
+	Stand(ctx context.Context, term uint64, by cluster.ElectionCause) error
 }
 
 // Consensus is what failover needs to know of the cluster.
@@ -52,9 +52,9 @@ type Consensus interface {
 // Transfer moves leadership away from this node, which leads.
 type Transfer interface {
 	// Choices shows all other servers as targets, the best first.
-	Choices() []cluster.Choice
+	Choices() []cluster.TargetOption
 	// To returns once the target is seen leading; h.To "" is the best.
-	To(ctx context.Context, h cluster.Handover) (cluster.TransferOutcome, error)
+	Execute(ctx context.Context, h cluster.TransferNotice) (cluster.TransferOutcome, error)
 }
 
 // Config is what a Controller is told once.
@@ -97,21 +97,21 @@ type Controller struct {
 
 	began time.Time // when it was made
 
-	losses  chan cluster.Loss // bounded; what does not fit is left to silence
-	ordered chan struct{}     // capacity 1: who holds it carries an order to stand out
-	book    book
+	losses     chan cluster.ConnectionLoss // bounded; what does not fit is left to silence
+	requestSem chan struct{}               // capacity 1: who holds it carries an order to stand out
+	book       candidacyLog
 
-	mu       sync.Mutex // guards what follows; nothing blocks under it
-	leader   reign      // the last leader that this node knew
-	lost     reign      // the reign whose process is confirmed dead; zero: none
-	lostAt   time.Time  // when that was
-	handover cluster.Handover
-	limits   map[string]*limit // injections by leader process
-	cooldown cooldown
+	mu             sync.Mutex     // guards what follows; nothing blocks under it
+	leader         leaderInstance // the last leader that this node knew
+	deadLeader     leaderInstance // the reign whose process is confirmed dead; zero: none
+	deadLeaderAt   time.Time      // when that was
+	handover       cluster.TransferNotice
+	electionLimits map[string]*tokenBucket // injections by leader process
+	cooldown       cooldown
 }
 
-// reign is a leader in one term.
-type reign struct {
+// leaderInstance is a leader in one term.
+type leaderInstance struct {
 	id   cluster.NodeID
 	boot string // of its process; "" when not known
 	term uint64
@@ -128,12 +128,12 @@ type cooldown struct {
 func New(cfg Config, deps Deps) *Controller {
 	return &Controller{
 		cfg: cfg, deps: deps, log: deps.Logger.Named("failover"), now: time.Now, began: time.Now(),
-		losses: make(chan cluster.Loss, 16), ordered: make(chan struct{}, 1), limits: map[string]*limit{},
+		losses: make(chan cluster.ConnectionLoss, 16), requestSem: make(chan struct{}, 1), electionLimits: map[string]*tokenBucket{},
 	}
 }
 
-// Lost hears that a monitor connection has broken. It does not block.
-func (c *Controller) Lost(l cluster.Loss) {
+// OnConnectionLost hears that a monitor connection has broken. It does not block.
+func (c *Controller) OnConnectionLost(l cluster.ConnectionLoss) {
 	select {
 	case c.losses <- l:
 	default: // its silence will be noticed
@@ -145,20 +145,20 @@ func (c *Controller) Run(ctx context.Context) error {
 	quiet := time.Time{} // silence is not looked at before
 	for {
 		changed := c.deps.Consensus.LeaderChanged()
-		c.note(c.deps.Consensus.Status())
-		c.recant()
-		timer := time.NewTimer(c.nextLook(quiet))
+		c.rememberLeader(c.deps.Consensus.Status())
+		c.clearDeadLeader()
+		timer := time.NewTimer(c.nextSilenceCheck(quiet))
 		select {
 		case <-ctx.Done():
 			timer.Stop()
 			return nil
 		case <-changed:
 		case loss := <-c.losses:
-			if c.crash(ctx, loss) {
+			if c.handleConnectionLoss(ctx, loss) {
 				quiet = c.now().Add(c.cfg.TimeoutMin)
 			}
 		case <-timer.C:
-			if c.silence(ctx) {
+			if c.handleSilence(ctx) {
 				quiet = c.now().Add(c.cfg.TimeoutMin)
 			}
 		}
@@ -166,8 +166,8 @@ func (c *Controller) Run(ctx context.Context) error {
 	}
 }
 
-// note remembers the leader: when it is gone, Raft forgets its name.
-func (c *Controller) note(st cluster.NodeStatus) {
+// rememberLeader remembers the leader: when it is gone, Raft forgets its name.
+func (c *Controller) rememberLeader(st cluster.NodeStatus) {
 	if st.LeaderID == "" {
 		return
 	}
@@ -175,7 +175,7 @@ func (c *Controller) note(st cluster.NodeStatus) {
 	leads := claim.Role == cluster.Leader && claim.Term == st.Term
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	next := reign{st.LeaderID, claim.BootID, st.Term}
+	next := leaderInstance{st.LeaderID, claim.BootID, st.Term}
 	switch before := c.leader; {
 	case before == next:
 		return
@@ -183,14 +183,14 @@ func (c *Controller) note(st cluster.NodeStatus) {
 		return // the process of that reign is known, and this is another one
 	}
 	c.leader = next
-	c.lost = reign{}
+	c.deadLeader = leaderInstance{}
 }
 
-// recant takes back that the leader's process is dead when that was heard long enough
+// clearDeadLeader takes back that the leader's process is dead when that was heard long enough
 // after: dialling it was refused for a moment, by a firewall for one.
-func (c *Controller) recant() {
+func (c *Controller) clearDeadLeader() {
 	c.mu.Lock()
-	lost, at := c.lost, c.lostAt
+	lost, at := c.deadLeader, c.deadLeaderAt
 	c.mu.Unlock()
 	if lost.id == "" {
 		return
@@ -204,21 +204,21 @@ func (c *Controller) recant() {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.lost == lost {
-		c.lost = reign{}
+	if c.deadLeader == lost {
+		c.deadLeader = leaderInstance{}
 	}
 }
 
-func (c *Controller) known() reign {
+func (c *Controller) lastLeader() leaderInstance {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.leader
 }
 
-// Fill adds to this node's claim what failover knows: the leader's process, also
+// AnnotateClaim adds to this node's claim what failover knows: the leader's process, also
 // when Raft has forgotten it, whether that is dead, and what this node is about
 // to hand over.
-func (c *Controller) Fill(claim *cluster.Claim) {
+func (c *Controller) AnnotateClaim(claim *cluster.Claim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if claim.Role == cluster.Leader {
@@ -227,30 +227,30 @@ func (c *Controller) Fill(claim *cluster.Claim) {
 	}
 	if c.leader.id != "" && (claim.LeaderID == c.leader.id || claim.LeaderID == "") {
 		claim.LeaderBootID = c.leader.boot
-		claim.LeaderLost = c.lost.id != "" && c.lost == c.leader
+		claim.LeaderProcessDead = c.deadLeader.id != "" && c.deadLeader == c.leader
 	}
 }
 
 // Bounds of how often silence is looked at. A change of leader is noticed at
 // once whatever they are.
 const (
-	minLook = time.Millisecond
-	maxLook = time.Second
+	minCheckInterval = time.Millisecond
+	maxCheckInterval = time.Second
 )
 
-// nextLook is when the leader will have been silent for too long.
-func (c *Controller) nextLook(quiet time.Time) time.Duration {
+// nextSilenceCheck is when the leader will have been silent for too long.
+func (c *Controller) nextSilenceCheck(quiet time.Time) time.Duration {
 	mine := c.deps.Claim()
 	if !c.cfg.Fast || mine.Role == cluster.Leader {
-		return maxLook
+		return maxCheckInterval
 	}
-	return max(minLook, c.cfg.TimeoutMin-max(0, mine.LeaderSilence), quiet.Sub(c.now()))
+	return max(minCheckInterval, c.cfg.TimeoutMin-max(0, mine.LeaderSilence), quiet.Sub(c.now()))
 }
 
-// concerned says whether a leader is this node's to follow still, or was when its
+// affectedBy says whether a leader is this node's to follow still, or was when its
 // own timer fired: a candidate that has not raised its term asks for pre-votes, and
 // those who still know the leader turn it down.
-func (c *Controller) concerned(mine cluster.Claim, l reign) bool {
+func (c *Controller) affectedBy(mine cluster.Claim, l leaderInstance) bool {
 	if l.id == "" {
 		return false
 	}
@@ -258,11 +258,11 @@ func (c *Controller) concerned(mine cluster.Claim, l reign) bool {
 	return follows || mine.Role == cluster.Candidate && mine.LeaderID == "" && mine.Term == l.term
 }
 
-// dead says whether the process of a reign is confirmed dead.
-func (c *Controller) dead(l reign) bool {
+// isDead says whether the process of a reign is confirmed dead.
+func (c *Controller) isDead(l leaderInstance) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.lost == l
+	return c.deadLeader == l
 }
 
 // LeaderDead says whether this node has found the process of the leader of a term
@@ -270,34 +270,34 @@ func (c *Controller) dead(l reign) bool {
 func (c *Controller) LeaderDead(leader cluster.NodeID, term uint64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.lost.id == leader && c.lost.term == term && leader != ""
+	return c.deadLeader.id == leader && c.deadLeader.term == term && leader != ""
 }
 
-// silence acts when the leader has been silent for too long; false when it is
+// handleSilence acts when the leader has been silent for too long; false when it is
 // not, or not any more.
-func (c *Controller) silence(ctx context.Context) bool {
-	mine, l := c.deps.Claim(), c.known()
+func (c *Controller) handleSilence(ctx context.Context) bool {
+	mine, l := c.deps.Claim(), c.lastLeader()
 	if !c.cfg.Fast || mine.LeaderSilence < c.cfg.TimeoutMin {
 		return false
 	}
-	if !c.concerned(mine, l) {
+	if !c.affectedBy(mine, l) {
 		return true // it leads, stands, or knows no leader: Raft's timers do the rest
 	}
 	ev := election.Evidence{Leader: l.id, BootID: l.boot, Term: mine.Term, At: c.now()}
-	ev.Stalled = c.deps.Peers.Claims()[l.id].Claim.Disk.Stalled
-	c.pursue(ctx, ev, time.Time{})
+	ev.DiskStalled = c.deps.Peers.Claims()[l.id].Claim.Disk.Stalled
+	c.runFailover(ctx, ev, time.Time{})
 	return c.deps.Claim().LeaderSilence >= c.cfg.TimeoutMin // one that was heard meanwhile may fall silent any moment
 }
 
-// crash acts on a connection that broke: when it was the leader's, and dialling
+// handleConnectionLoss acts on a connection that broke: when it was the leader's, and dialling
 // it again shows that the process is dead; false when nothing was done.
-func (c *Controller) crash(ctx context.Context, loss cluster.Loss) bool {
-	c.note(c.deps.Consensus.Status())
-	l, mine := c.known(), c.deps.Claim()
+func (c *Controller) handleConnectionLoss(ctx context.Context, loss cluster.ConnectionLoss) bool {
+	c.rememberLeader(c.deps.Consensus.Status())
+	l, mine := c.lastLeader(), c.deps.Claim()
 	switch {
-	case !c.cfg.Fast, l.id != loss.Peer, !c.concerned(mine, l):
+	case !c.cfg.Fast, l.id != loss.Peer, !c.affectedBy(mine, l):
 		return false
-	case mine.Role == cluster.Candidate && c.dead(l):
+	case mine.Role == cluster.Candidate && c.isDead(l):
 		return false // another connection of the same process: this node has been made to stand
 	case l.boot != "" && loss.BootID != "" && l.boot != loss.BootID:
 		return false // a process before the one that leads
@@ -318,11 +318,11 @@ func (c *Controller) crash(ctx context.Context, loss cluster.Loss) bool {
 		if l.boot == "" {
 			c.leader.boot = loss.BootID
 		}
-		c.lost, c.lostAt = c.leader, c.now()
+		c.deadLeader, c.deadLeaderAt = c.leader, c.now()
 	}
 	l = c.leader
 	c.mu.Unlock()
 	// The first question says so to all: some other may wait for one more that does.
-	c.pursue(ctx, election.Evidence{Leader: l.id, BootID: l.boot, Lost: true, Term: mine.Term, At: loss.At}, c.now())
+	c.runFailover(ctx, election.Evidence{Leader: l.id, BootID: l.boot, ProcessDead: true, Term: mine.Term, At: loss.At}, c.now())
 	return true
 }

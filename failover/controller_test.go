@@ -11,9 +11,9 @@ import (
 	"northstar/election"
 )
 
-func TestCrashIsActedUponAtOnce(t *testing.T) {
+func TestCrash_StartsElectionImmediately(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, "n1", "n2", "n3")
+		w := newTestCluster(t, "n1", "n2", "n3")
 		w.edit(func() { w.mine.Priority = 200 })
 		c := w.start(Config{Fast: true})
 		w.report("n3")
@@ -21,19 +21,19 @@ func TestCrashIsActedUponAtOnce(t *testing.T) {
 		began := time.Now()
 		w.loss()
 		time.Sleep(5 * time.Millisecond)
-		stood := w.standings()
+		stood := w.elections()
 		if len(stood) != 1 || stood[0].Sub(began) > time.Millisecond {
 			t.Fatalf("stood %v after %v", stood, began)
 		}
 		if w.barriers == 0 {
 			t.Error("it told its log position before raft had finished")
 		}
-		c.Voted(cluster.VoteAnswer{Term: 6, Voter: "n3", Granted: true})
+		c.OnVoteResponse(cluster.VoteResponse{Term: 6, Voter: "n3", Granted: true})
 		f := c.Facts(6)
 		if f.Trigger != "connection_lost" || !strings.Contains(f.Reason, "node n1 is lost, as n2, n3 report") || len(f.Votes) != 3 || f.Votes[0].Reason != "no answer yet" {
 			t.Errorf("facts: %+v", f)
 		}
-		if s := f.Steps; s.Noticed.After(s.Confirmed) || s.Confirmed.After(s.Agreed) || s.Agreed.After(s.Stood) || s.Noticed.IsZero() {
+		if s := f.Steps; s.Noticed.After(s.Confirmed) || s.Confirmed.After(s.Agreed) || s.Agreed.After(s.ElectionStarted) || s.Noticed.IsZero() {
 			t.Errorf("steps: %+v", s)
 		}
 		if since := time.Since(f.LeaderlessSince); since < 15*time.Millisecond || since > 30*time.Millisecond {
@@ -43,7 +43,7 @@ func TestCrashIsActedUponAtOnce(t *testing.T) {
 			t.Errorf("events: %+v", w.events)
 		}
 		claim := w.claim()
-		if !claim.LeaderLost || claim.LeaderBootID != "b1" {
+		if !claim.LeaderProcessDead || claim.LeaderBootID != "b1" {
 			t.Errorf("its claim does not say so: %+v", claim)
 		}
 	})
@@ -64,12 +64,12 @@ func TestASlowVoterIsNotWaitedFor(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, "n1", "n2", "n3", "n4", "n5")
+				w := newTestCluster(t, "n1", "n2", "n3", "n4", "n5")
 				w.edit(func() {
 					w.mine.Priority = 200
-					s := w.seen["n5"]
+					s := w.claims["n5"]
 					s.Claim.Priority = tt.priority
-					w.seen["n5"], w.slow = s, "n5"
+					w.claims["n5"], w.slow = s, "n5"
 				})
 				w.start(Config{Fast: true})
 				w.report("n3")
@@ -79,7 +79,7 @@ func TestASlowVoterIsNotWaitedFor(t *testing.T) {
 				began := time.Now()
 				w.loss()
 				time.Sleep(100 * time.Millisecond)
-				switch stood := w.standings(); {
+				switch stood := w.elections(); {
 				case tt.within < 0 && len(stood) > 0:
 					t.Errorf("it stood without a majority")
 				case tt.within < 0:
@@ -97,31 +97,31 @@ func TestNoCrashNoElection(t *testing.T) {
 	tests := []struct {
 		name    string
 		fast    bool
-		prepare func(w *world)
-		loss    cluster.Loss
+		prepare func(w *testCluster)
+		loss    cluster.ConnectionLoss
 		asked   bool // the peer is dialled again
 	}{
-		{name: "the process lives", fast: true, prepare: func(w *world) { w.alive = cluster.LivenessAlive }, loss: cluster.Loss{Peer: "n1", BootID: "b1"}, asked: true},
-		{name: "no answer either way", fast: true, prepare: func(w *world) { w.alive = cluster.LivenessUnclear }, loss: cluster.Loss{Peer: "n1", BootID: "b1"}, asked: true},
-		{name: "another peer", fast: true, loss: cluster.Loss{Peer: "n3", BootID: "b3"}},
-		{name: "an earlier process of the leader", fast: true, loss: cluster.Loss{Peer: "n1", BootID: "b0"}},
-		{name: "switched off", fast: false, loss: cluster.Loss{Peer: "n1", BootID: "b1"}},
-		{name: "this node leads", fast: true, prepare: func(w *world) { w.status.Role = cluster.Leader }, loss: cluster.Loss{Peer: "n1", BootID: "b1"}},
-		{name: "paused", fast: true, prepare: func(w *world) { w.mine.Paused = true }, loss: cluster.Loss{Peer: "n1", BootID: "b1"}, asked: true},
-		{name: "priority 0", fast: true, prepare: func(w *world) { w.mine.Priority = 0 }, loss: cluster.Loss{Peer: "n1", BootID: "b1"}, asked: true},
+		{name: "the process lives", fast: true, prepare: func(w *testCluster) { w.alive = cluster.LivenessAlive }, loss: cluster.ConnectionLoss{Peer: "n1", BootID: "b1"}, asked: true},
+		{name: "no answer either way", fast: true, prepare: func(w *testCluster) { w.alive = cluster.LivenessUnclear }, loss: cluster.ConnectionLoss{Peer: "n1", BootID: "b1"}, asked: true},
+		{name: "another peer", fast: true, loss: cluster.ConnectionLoss{Peer: "n3", BootID: "b3"}},
+		{name: "an earlier process of the leader", fast: true, loss: cluster.ConnectionLoss{Peer: "n1", BootID: "b0"}},
+		{name: "switched off", fast: false, loss: cluster.ConnectionLoss{Peer: "n1", BootID: "b1"}},
+		{name: "this node leads", fast: true, prepare: func(w *testCluster) { w.status.Role = cluster.Leader }, loss: cluster.ConnectionLoss{Peer: "n1", BootID: "b1"}},
+		{name: "paused", fast: true, prepare: func(w *testCluster) { w.mine.Paused = true }, loss: cluster.ConnectionLoss{Peer: "n1", BootID: "b1"}, asked: true},
+		{name: "priority 0", fast: true, prepare: func(w *testCluster) { w.mine.Priority = 0 }, loss: cluster.ConnectionLoss{Peer: "n1", BootID: "b1"}, asked: true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, "n1", "n2", "n3")
+				w := newTestCluster(t, "n1", "n2", "n3")
 				w.report("n3")
 				if tt.prepare != nil {
 					w.edit(func() { tt.prepare(w) })
 				}
 				c := w.start(Config{Fast: tt.fast})
-				c.Lost(tt.loss)
+				c.OnConnectionLost(tt.loss)
 				time.Sleep(timeoutMin / 2)
-				if stood := w.standings(); len(stood) != 0 {
+				if stood := w.elections(); len(stood) != 0 {
 					t.Errorf("it stood at %v", stood)
 				}
 				if (w.confirmed > 0) != tt.asked {
@@ -134,14 +134,14 @@ func TestNoCrashNoElection(t *testing.T) {
 
 // The leader was restarted a moment before it was elected, and its new process
 // had not yet said anything when this node saw it lead.
-func TestTheLeadersProcessIsLearntLate(t *testing.T) {
+func TestLeaderProcess_LearnedLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, "n1", "n2", "n3")
+		w := newTestCluster(t, "n1", "n2", "n3")
 		process := func(boot string, role cluster.Role) {
 			w.edit(func() {
-				s := w.seen["n1"]
+				s := w.claims["n1"]
 				s.Claim.BootID, s.Claim.Role = boot, role
-				w.seen["n1"] = s
+				w.claims["n1"] = s
 			})
 		}
 		process("b0", cluster.Follower)
@@ -151,13 +151,13 @@ func TestTheLeadersProcessIsLearntLate(t *testing.T) {
 		w.report("n3")
 		w.loss()
 		time.Sleep(5 * time.Millisecond)
-		if stood := w.standings(); len(stood) != 1 {
+		if stood := w.elections(); len(stood) != 1 {
 			t.Fatalf("it stood %d times", len(stood))
 		}
 		// It comes back as a follower: what is lost stays lost.
 		process("b2", cluster.Follower)
-		c.note(w.consensus().Status())
-		if claim := w.claim(); !claim.LeaderLost || claim.LeaderBootID != "b1" {
+		c.rememberLeader(w.consensus().Status())
+		if claim := w.claim(); !claim.LeaderProcessDead || claim.LeaderBootID != "b1" {
 			t.Errorf("claim: %+v", claim)
 		}
 	})
@@ -165,16 +165,16 @@ func TestTheLeadersProcessIsLearntLate(t *testing.T) {
 
 func TestAloneItDisturbsNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, "n1", "n2", "n3")
+		w := newTestCluster(t, "n1", "n2", "n3")
 		w.start(Config{Fast: true})
 		w.loss()
 		time.Sleep(6 * time.Millisecond)
-		if stood := w.standings(); len(stood) != 0 {
+		if stood := w.elections(); len(stood) != 0 {
 			t.Fatalf("it stood at %v, alone", stood)
 		}
 		w.report("n3") // which has noticed a little later
 		time.Sleep(10*time.Millisecond + 20*time.Millisecond)
-		if stood := w.standings(); len(stood) != 1 {
+		if stood := w.elections(); len(stood) != 1 {
 			t.Errorf("it stood %d times once a majority agreed", len(stood))
 		}
 	})
@@ -184,12 +184,12 @@ func TestAloneItDisturbsNobody(t *testing.T) {
 // until it would ask again.
 func TestAgreementIsAnnounced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, "n1", "n2", "n3")
+		w := newTestCluster(t, "n1", "n2", "n3")
 		var told []bool
 		w.edit(func() {
 			w.mine.Priority = 200
 			w.polled = func([]cluster.NodeID) {
-				told = append(told, w.claim().LeaderLost)
+				told = append(told, w.claim().LeaderProcessDead)
 				w.edit(func() { w.polled = nil })
 			}
 		})
@@ -203,7 +203,7 @@ func TestAgreementIsAnnounced(t *testing.T) {
 		w.report("n3")
 		began := time.Now()
 		time.Sleep(time.Millisecond)
-		if stood := w.standings(); len(stood) != 1 || stood[0].Sub(began) > 200*time.Microsecond {
+		if stood := w.elections(); len(stood) != 1 || stood[0].Sub(began) > 200*time.Microsecond {
 			t.Errorf("it stood at %v, n3 agreed at %v", stood, began)
 		}
 	})
@@ -214,7 +214,7 @@ func TestAgreementIsAnnounced(t *testing.T) {
 // same moment, and get two votes each.
 func TestTheFirstOfEqualsIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, "n1", "n3", "n4", "n2", "n5") // n5 comes first, then n2
+		w := newTestCluster(t, "n1", "n3", "n4", "n2", "n5") // n5 comes first, then n2
 		w.edit(func() { w.slow, w.slowFor = "n5", 500*time.Microsecond })
 		w.start(Config{Fast: true})
 		for _, id := range []cluster.NodeID{"n3", "n4", "n5"} {
@@ -223,11 +223,11 @@ func TestTheFirstOfEqualsIsWaitedFor(t *testing.T) {
 		began := time.Now()
 		w.loss()
 		time.Sleep(election.Stagger - time.Millisecond)
-		if stood := w.standings(); len(stood) != 0 {
+		if stood := w.elections(); len(stood) != 0 {
 			t.Errorf("it stood after %v, with n5", stood[0].Sub(began))
 		}
 		time.Sleep(3 * time.Millisecond) // n5 does not stand
-		if stood := w.standings(); len(stood) != 1 {
+		if stood := w.elections(); len(stood) != 1 {
 			t.Errorf("it stood %d times", len(stood))
 		}
 	})
@@ -237,14 +237,14 @@ func TestTheFirstOfEqualsIsWaitedFor(t *testing.T) {
 // all places stand at the same moment: the votes would be split.
 func TestPlacesWaitFromTheAgreement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, "n1", "n2", "n3") // n3 is later in the list: first
+		w := newTestCluster(t, "n1", "n2", "n3") // n3 is later in the list: first
 		w.start(Config{Fast: true})
 		w.loss()
 		time.Sleep(45 * time.Millisecond)
 		w.report("n3")
 		began := time.Now()
 		time.Sleep(50 * time.Millisecond)
-		if stood := w.standings(); len(stood) != 1 || stood[0].Sub(began) < election.Stagger {
+		if stood := w.elections(); len(stood) != 1 || stood[0].Sub(began) < election.Stagger {
 			t.Errorf("it stood at %v, the other agreed at %v", stood, began)
 		}
 	})
@@ -253,25 +253,25 @@ func TestPlacesWaitFromTheAgreement(t *testing.T) {
 // Somebody stands and takes its time: nobody stands against it meanwhile.
 func TestASlowCandidateIsGivenTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, "n1", "n2", "n3")
+		w := newTestCluster(t, "n1", "n2", "n3")
 		w.report("n3")
 		w.start(Config{Fast: true})
 		began := time.Now()
 		w.loss()
 		time.Sleep(15 * time.Millisecond)
 		w.edit(func() {
-			s := w.seen["n3"]
+			s := w.claims["n3"]
 			s.Claim.Role, s.Claim.LeaderID = cluster.Candidate, ""
-			w.seen["n3"] = s
+			w.claims["n3"] = s
 		})
 		time.Sleep(20 * time.Millisecond)
 		w.edit(func() { // its term is durable only now
-			s := w.seen["n3"]
+			s := w.claims["n3"]
 			s.Claim.Term = 6
-			w.seen["n3"] = s
+			w.claims["n3"] = s
 		})
 		time.Sleep(100 * time.Millisecond)
-		if stood := w.standings(); len(stood) != 1 || stood[0].Sub(began) < 35*time.Millisecond+2*election.Stagger {
+		if stood := w.elections(); len(stood) != 1 || stood[0].Sub(began) < 35*time.Millisecond+2*election.Stagger {
 			t.Errorf("it stood at %v, the loss was at %v", stood, began)
 		}
 	})
@@ -281,13 +281,13 @@ func TestASlowCandidateIsGivenTime(t *testing.T) {
 // makes nobody ask without end.
 func TestAReporterThatIsGoneIsNotAskedWithoutEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, "n1", "n2", "n3")
+		w := newTestCluster(t, "n1", "n2", "n3")
 		w.start(Config{Fast: true})
 		w.report("n3")
 		polls := 0
 		w.edit(func() {
 			w.polled = func([]cluster.NodeID) { w.edit(func() { polls++ }) }
-			w.answer = func() map[cluster.NodeID]cluster.Seen { return nil }
+			w.answer = func() map[cluster.NodeID]cluster.ReceivedClaim { return nil }
 		})
 		w.loss()
 		time.Sleep(100 * time.Millisecond)
@@ -301,7 +301,7 @@ func TestAReporterThatIsGoneIsNotAskedWithoutEnd(t *testing.T) {
 
 func TestLowerRankLetsTheFirstGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, "n1", "n2", "n3")
+		w := newTestCluster(t, "n1", "n2", "n3")
 		w.report("n3") // the later in the list: first
 		w.start(Config{Fast: true})
 		began := time.Now()
@@ -309,21 +309,21 @@ func TestLowerRankLetsTheFirstGo(t *testing.T) {
 		time.Sleep(12 * time.Millisecond)
 		w.lead("n3", 6)
 		time.Sleep(100 * time.Millisecond)
-		if stood := w.standings(); len(stood) != 0 {
+		if stood := w.elections(); len(stood) != 0 {
 			t.Fatalf("it stood after %v, and the first leads", stood[0].Sub(began))
 		}
 	})
 }
 
-func TestLowerRankStandsWhenTheFirstDoesNot(t *testing.T) {
+func TestLowerRank_StartsElectionWhenFirstDoesNot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, "n1", "n2", "n3")
+		w := newTestCluster(t, "n1", "n2", "n3")
 		w.report("n3")
 		w.start(Config{Fast: true})
 		began := time.Now()
 		w.loss()
 		time.Sleep(50 * time.Millisecond)
-		stood := w.standings()
+		stood := w.elections()
 		if len(stood) != 1 {
 			t.Fatalf("it stood %d times", len(stood))
 		}
@@ -335,17 +335,17 @@ func TestLowerRankStandsWhenTheFirstDoesNot(t *testing.T) {
 
 func TestSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, "n1", "n2", "n3")
+		w := newTestCluster(t, "n1", "n2", "n3")
 		w.edit(func() { w.mine.Priority = 200 })
 		w.start(Config{Fast: true})
 		w.hang("n3")
 		began := time.Now()
 		time.Sleep(timeoutMin - time.Millisecond)
-		if stood := w.standings(); len(stood) != 0 {
+		if stood := w.elections(); len(stood) != 0 {
 			t.Fatal("it stood before timeout-min")
 		}
 		time.Sleep(20 * time.Millisecond)
-		stood := w.standings()
+		stood := w.elections()
 		if len(stood) != 1 || stood[0].Sub(began) > timeoutMin+pollWait+2*time.Millisecond {
 			t.Fatalf("it stood at %v, silence began at %v", stood, began)
 		}
@@ -357,10 +357,10 @@ func TestSilence(t *testing.T) {
 
 // Raft's own timer has made a candidate of this node, whose pre-vote is turned
 // down: the others still knew the leader. Once they agree it stands like any other.
-func TestACandidateWithoutPreVotesIsMadeToStand(t *testing.T) {
+func TestPreVoteCandidate_StartsElection(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, "n1", "n2", "n3")
+			w := newTestCluster(t, "n1", "n2", "n3")
 			w.edit(func() { w.mine.Priority = 200 })
 			w.start(Config{Fast: true})
 			w.hang("n3")
@@ -373,12 +373,12 @@ func TestACandidateWithoutPreVotesIsMadeToStand(t *testing.T) {
 				w.loss()
 			}
 			time.Sleep(25 * time.Millisecond)
-			if stood := w.standings(); len(stood) != 1 || stood[0].Sub(began) > timeoutMin+pollWait+2*time.Millisecond {
+			if stood := w.elections(); len(stood) != 1 || stood[0].Sub(began) > timeoutMin+pollWait+2*time.Millisecond {
 				t.Fatalf("lost %v: it stood at %v, silence began at %v", lost, stood, began)
 			}
 			w.loss() // the other connection of the same process
 			time.Sleep(timeoutMin / 2)
-			if stood := w.standings(); lost && len(stood) != 1 {
+			if stood := w.elections(); lost && len(stood) != 1 {
 				t.Errorf("it stood again, at %v", stood)
 			}
 		})
@@ -390,12 +390,12 @@ func TestACandidateWithoutPreVotesIsMadeToStand(t *testing.T) {
 // not sleep past that.
 func TestTheFirstPlaceDoesNotOversleep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, "n1", "n2", "n3", "n4", "n5")
+		w := newTestCluster(t, "n1", "n2", "n3", "n4", "n5")
 		w.edit(func() { w.mine.Priority = 200 })
 		w.start(Config{Fast: true})
 		began := time.Now()
 		w.edit(func() {
-			w.answer = func() map[cluster.NodeID]cluster.Seen {
+			w.answer = func() map[cluster.NodeID]cluster.ReceivedClaim {
 				all := w.Claims()
 				for id, later := range map[cluster.NodeID]time.Duration{"n3": 16 * time.Millisecond, "n4": 25 * time.Millisecond, "n5": 31 * time.Millisecond} {
 					s := all[id]
@@ -407,7 +407,7 @@ func TestTheFirstPlaceDoesNotOversleep(t *testing.T) {
 		})
 		time.Sleep(2 * timeoutMin)
 		due := began.Add(timeoutMin + 31*time.Millisecond)
-		if stood := w.standings(); len(stood) == 0 || stood[0].Before(due) || stood[0].Sub(due) > 2*election.Recheck {
+		if stood := w.elections(); len(stood) == 0 || stood[0].Before(due) || stood[0].Sub(due) > 2*election.Recheck {
 			t.Errorf("it stood at %v, all agreed at %v", stood, due)
 		}
 	})
@@ -415,14 +415,14 @@ func TestTheFirstPlaceDoesNotOversleep(t *testing.T) {
 
 // A leader that was heard again while the others were asked, and then falls silent,
 // is looked at as soon as it has been silent for timeout-min anew.
-func TestALeaderThatIsHeardOnceMore(t *testing.T) {
+func TestSilence_LeaderHeardAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, "n1", "n2", "n3")
+		w := newTestCluster(t, "n1", "n2", "n3")
 		w.edit(func() { w.mine.Priority = 200 })
 		w.start(Config{Fast: true})
 		began := time.Now()
 		w.edit(func() {
-			w.answer = func() map[cluster.NodeID]cluster.Seen {
+			w.answer = func() map[cluster.NodeID]cluster.ReceivedClaim {
 				all := w.Claims()
 				n3 := all["n3"]
 				n3.Claim.LeaderSilence = time.Since(began) - 40*time.Millisecond
@@ -435,7 +435,7 @@ func TestALeaderThatIsHeardOnceMore(t *testing.T) {
 		w.edit(func() { w.contact = heard })
 		time.Sleep(timeoutMin + 40*time.Millisecond)
 		due := heard.Add(timeoutMin)
-		if stood := w.standings(); len(stood) != 1 || stood[0].Before(due) || stood[0].Sub(due) > pollWait+2*election.Recheck {
+		if stood := w.elections(); len(stood) != 1 || stood[0].Before(due) || stood[0].Sub(due) > pollWait+2*election.Recheck {
 			t.Errorf("it stood at %v, the leader was last heard at %v", stood, heard)
 		}
 	})
@@ -443,9 +443,9 @@ func TestALeaderThatIsHeardOnceMore(t *testing.T) {
 
 // The leader is asked once whether it lives; places that wait do not wait for it
 // again.
-func TestASilentLeaderIsAskedOnce(t *testing.T) {
+func TestSilence_PollsLeaderOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, "n1", "n2", "n3") // n3 is the first in place, and does nothing
+		w := newTestCluster(t, "n1", "n2", "n3") // n3 is the first in place, and does nothing
 		asked := 0
 		w.edit(func() {
 			w.polled = func(peers []cluster.NodeID) {
@@ -458,20 +458,20 @@ func TestASilentLeaderIsAskedOnce(t *testing.T) {
 		w.hang("n3")
 		began := time.Now()
 		time.Sleep(timeoutMin + 50*time.Millisecond)
-		if stood := w.standings(); len(stood) != 1 || stood[0].Sub(began) > timeoutMin+pollWait+election.Stagger+2*time.Millisecond || asked != 1 {
+		if stood := w.elections(); len(stood) != 1 || stood[0].Sub(began) > timeoutMin+pollWait+election.Stagger+2*time.Millisecond || asked != 1 {
 			t.Errorf("it stood at %v, silence began at %v, the leader was asked %d times", stood, began, asked)
 		}
 	})
 }
 
-func TestALeaderThatAnswersIsNotSilent(t *testing.T) {
+func TestSilence_LeaderThatResponds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, "n1", "n2", "n3")
+		w := newTestCluster(t, "n1", "n2", "n3")
 		w.edit(func() { w.mine.Priority = 200; w.awake = true })
 		w.start(Config{Fast: true})
 		w.hang("n3")
 		time.Sleep(5 * timeoutMin)
-		if stood := w.standings(); len(stood) != 0 {
+		if stood := w.elections(); len(stood) != 0 {
 			t.Errorf("it stood at %v against a leader that answers", stood)
 		}
 	})
@@ -479,31 +479,31 @@ func TestALeaderThatAnswersIsNotSilent(t *testing.T) {
 
 func TestSilenceOfAStalledDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, "n1", "n2", "n3")
+		w := newTestCluster(t, "n1", "n2", "n3")
 		w.edit(func() {
 			w.mine.Priority = 200
-			s := w.seen["n1"]
+			s := w.claims["n1"]
 			s.Claim.Disk.Stalled = true
-			w.seen["n1"] = s
+			w.claims["n1"] = s
 		})
 		w.start(Config{Fast: true})
 		w.hang("n3")
 		time.Sleep(timeoutMin + 20*time.Millisecond)
-		w.standings()
+		w.elections()
 		if f := w.c.Facts(6); f.Trigger != "disk_stall" {
 			t.Errorf("facts: %+v", f)
 		}
 	})
 }
 
-func TestOneWhoHeardTheLeaderStopsIt(t *testing.T) {
+func TestVoterThatHeardLeader_StopsElection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, "n1", "n2", "n3", "n4", "n5")
+		w := newTestCluster(t, "n1", "n2", "n3", "n4", "n5")
 		w.edit(func() { w.mine.Priority = 200 })
 		w.start(Config{Fast: true})
 		w.hang("n3", "n4") // n5's claims stay at no silence at all
 		time.Sleep(3 * timeoutMin)
-		if stood := w.standings(); len(stood) != 0 {
+		if stood := w.elections(); len(stood) != 0 {
 			t.Errorf("it stood at %v against a leader that n5 hears", stood)
 		}
 	})
@@ -511,7 +511,7 @@ func TestOneWhoHeardTheLeaderStopsIt(t *testing.T) {
 
 func TestContactIsNoSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, "n1", "n2", "n3")
+		w := newTestCluster(t, "n1", "n2", "n3")
 		polls := 0
 		w.edit(func() { w.polled = func([]cluster.NodeID) { polls++ } })
 		w.start(Config{Fast: true})
@@ -520,7 +520,7 @@ func TestContactIsNoSilence(t *testing.T) {
 			time.Sleep(30 * time.Millisecond)
 			w.edit(func() { w.contact = time.Now() })
 		}
-		if stood := w.standings(); len(stood) != 0 || polls != 0 {
+		if stood := w.elections(); len(stood) != 0 || polls != 0 {
 			t.Errorf("%d elections and %d polls under a leader that is heard", len(stood), polls)
 		}
 	})
@@ -528,7 +528,7 @@ func TestContactIsNoSilence(t *testing.T) {
 
 func TestLeaseIsWaitedOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, "n1", "n2", "n3")
+		w := newTestCluster(t, "n1", "n2", "n3")
 		w.edit(func() { w.mine.Priority = 200 })
 		c := w.start(Config{Fast: true, Lease: true})
 		w.hang("n3")
@@ -536,14 +536,14 @@ func TestLeaseIsWaitedOut(t *testing.T) {
 		w.report("n3")
 		w.loss()
 		time.Sleep(timeoutMin - 2*time.Millisecond)
-		if stood := w.standings(); len(stood) != 0 || c.Consent("n3", 6, time.Now()) {
+		if stood := w.elections(); len(stood) != 0 || c.MayIgnoreLeader("n3", 6, time.Now()) {
 			t.Fatalf("it stood or consented within the lease: %v", stood)
 		}
 		time.Sleep(30 * time.Millisecond)
-		if stood := w.standings(); len(stood) != 1 || stood[0].Sub(began) < timeoutMin {
+		if stood := w.elections(); len(stood) != 1 || stood[0].Sub(began) < timeoutMin {
 			t.Errorf("it stood at %v, the lease began at %v", stood, began)
 		}
-		if !c.Consent("n3", 6, time.Now()) {
+		if !c.MayIgnoreLeader("n3", 6, time.Now()) {
 			t.Error("no consent after the lease")
 		}
 	})
@@ -551,7 +551,7 @@ func TestLeaseIsWaitedOut(t *testing.T) {
 
 func TestInjectionsAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, "n1", "n2", "n3")
+		w := newTestCluster(t, "n1", "n2", "n3")
 		w.edit(func() { w.mine.Priority = 200 })
 		w.start(Config{Fast: true})
 		for term := uint64(6); term < 16; term++ {
@@ -560,39 +560,39 @@ func TestInjectionsAreLimited(t *testing.T) {
 			w.loss()
 			time.Sleep(5 * time.Millisecond)
 			w.lead("n1", term)
-			w.edit(func() { s := w.seen["n3"]; s.Claim.Term = term; w.seen["n3"] = s })
+			w.edit(func() { s := w.claims["n3"]; s.Claim.Term = term; w.claims["n3"] = s })
 			synctest.Wait()
 		}
-		if stood := w.standings(); len(stood) != injections {
-			t.Fatalf("it stood %d times because of one process, the limit is %d", len(stood), injections)
+		if stood := w.elections(); len(stood) != maxElectionBurst {
+			t.Fatalf("it stood %d times because of one process, the limit is %d", len(stood), maxElectionBurst)
 		}
-		time.Sleep(injectionEvery)
+		time.Sleep(electionRefill)
 		w.lead("n1", 16)
-		w.edit(func() { s := w.seen["n3"]; s.Claim.Term = 16; w.seen["n3"] = s })
+		w.edit(func() { s := w.claims["n3"]; s.Claim.Term = 16; w.claims["n3"] = s })
 		synctest.Wait()
 		w.loss()
 		time.Sleep(5 * time.Millisecond)
-		if stood := w.standings(); len(stood) != injections+1 {
+		if stood := w.elections(); len(stood) != maxElectionBurst+1 {
 			t.Errorf("it stood %d times in all after a pause", len(stood))
 		}
 	})
 }
 
-func TestConsent(t *testing.T) {
+func TestMayIgnoreLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, "n1", "n2", "n3")
+		w := newTestCluster(t, "n1", "n2", "n3")
 		c := w.start(Config{Fast: true})
-		if c.Consent("n3", 6, time.Now()) {
+		if c.MayIgnoreLeader("n3", 6, time.Now()) {
 			t.Error("without evidence")
 		}
 		w.loss()
 		synctest.Wait()
-		if !c.Consent("n3", 6, time.Now()) {
+		if !c.MayIgnoreLeader("n3", 6, time.Now()) {
 			t.Error("not with its own confirmation")
 		}
 		w.lead("n3", 6)
 		synctest.Wait()
-		if c.Consent("n1", 7, time.Now()) {
+		if c.MayIgnoreLeader("n1", 7, time.Now()) {
 			t.Error("the evidence was about another leader")
 		}
 	})
@@ -600,15 +600,15 @@ func TestConsent(t *testing.T) {
 
 func TestPreVote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, "n1", "n2", "n3")
+		w := newTestCluster(t, "n1", "n2", "n3")
 		w.edit(func() { w.mine.Priority = 200 })
 		c := w.start(Config{Fast: false})
-		if got := c.PreVote("n3", time.Now()); got != "higher priority n2 alive: 200 > 100" {
+		if got := c.VetoPreVote("n3", time.Now()); got != "higher priority n2 alive: 200 > 100" {
 			t.Errorf("refused with %q", got)
 		}
 		time.Sleep(3 * timeoutMin)
-		w.edit(func() { s := w.seen["n3"]; s.At = time.Now(); w.seen["n3"] = s })
-		if got := c.PreVote("n3", time.Now()); got != "" {
+		w.edit(func() { s := w.claims["n3"]; s.At = time.Now(); w.claims["n3"] = s })
+		if got := c.VetoPreVote("n3", time.Now()); got != "" {
 			t.Errorf("after the bound still refused: %q", got)
 		}
 	})

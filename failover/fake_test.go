@@ -18,55 +18,55 @@ import (
 
 const timeoutMin = 150 * time.Millisecond
 
-// world is all that a Controller of node n2 sees, in virtual time: n1 leads in
+// testCluster is all that a Controller of node n2 sees, in virtual time: n1 leads in
 // term 5, all are voters.
-type world struct {
+type testCluster struct {
 	t *testing.T
 
-	mu        sync.Mutex
-	status    cluster.NodeStatus
-	mine      cluster.Claim
-	contact   time.Time // with the leader
-	seen      map[cluster.NodeID]cluster.Seen
-	answer    func() map[cluster.NodeID]cluster.Seen // to polls; nil: seen
-	alive     cluster.Liveness
-	peers     []cluster.PeerStatus
-	view      *state.View
-	changed   chan struct{}
-	confirmed int
-	stood     []time.Time
-	events    []cluster.Event
-	moves     []cluster.Handover
-	mandate   cluster.Mandate // that an election must have
-	onStand   func(*world)    // what comes of it when n2 stands
-	hangs     bool            // n1 keeps a poll waiting until its end
-	moved     func(ctx context.Context, to cluster.NodeID) error
-	polled    func(peers []cluster.NodeID)
-	barriers  int
-	inside    time.Duration  // for how long Raft is inside an append when it is asked
-	awake     bool           // n1 answers when it is asked
-	slow      cluster.NodeID // keeps a poll waiting until its end
-	slowFor   time.Duration  // or for so long
-	news      chan struct{}  // closed at the next claim
+	mu              sync.Mutex
+	status          cluster.NodeStatus
+	mine            cluster.Claim
+	contact         time.Time // with the leader
+	claims          map[cluster.NodeID]cluster.ReceivedClaim
+	answer          func() map[cluster.NodeID]cluster.ReceivedClaim // to polls; nil: seen
+	alive           cluster.Liveness
+	peers           []cluster.PeerStatus
+	view            *state.View
+	changed         chan struct{}
+	confirmed       int
+	started         []time.Time
+	events          []cluster.Event
+	moves           []cluster.TransferNotice
+	cause           cluster.ElectionCause // that an election must have
+	onStartElection func(*testCluster)    // what comes of it when n2 stands
+	hangs           bool                  // n1 keeps a poll waiting until its end
+	moved           func(ctx context.Context, to cluster.NodeID) error
+	polled          func(peers []cluster.NodeID)
+	barriers        int
+	inside          time.Duration  // for how long Raft is inside an append when it is asked
+	awake           bool           // n1 answers when it is asked
+	slow            cluster.NodeID // keeps a poll waiting until its end
+	slowFor         time.Duration  // or for so long
+	news            chan struct{}  // closed at the next claim
 
 	c *Controller
 }
 
-func newWorld(t *testing.T, voters ...cluster.NodeID) *world {
-	w := &world{
-		t: t, seen: map[cluster.NodeID]cluster.Seen{}, alive: cluster.LivenessDead, changed: make(chan struct{}),
+func newTestCluster(t *testing.T, voters ...cluster.NodeID) *testCluster {
+	w := &testCluster{
+		t: t, claims: map[cluster.NodeID]cluster.ReceivedClaim{}, alive: cluster.LivenessDead, changed: make(chan struct{}),
 		contact: time.Now(), news: make(chan struct{}), view: state.New(state.Options{HistoryRevisions: 10}).View(),
 	}
 	w.status = cluster.NodeStatus{Identity: cluster.Identity{NodeID: "n2"}, Role: cluster.Follower, Term: 5, LeaderID: "n1"}
 	for _, id := range voters {
 		w.status.Servers = append(w.status.Servers, cluster.Server{ID: id, Suffrage: cluster.Voter})
-		w.seen[id] = cluster.Seen{Claim: claimOf(id), At: time.Now(), Connected: true}
+		w.claims[id] = cluster.ReceivedClaim{Claim: claimOf(id), At: time.Now(), Connected: true}
 	}
 	w.mine = claimOf("n2")
-	delete(w.seen, "n2")
-	leader := w.seen["n1"]
+	delete(w.claims, "n2")
+	leader := w.claims["n1"]
 	leader.Claim.Role, leader.Claim.BootID = cluster.Leader, "b1"
-	w.seen["n1"] = leader
+	w.claims["n1"] = leader
 	return w
 }
 
@@ -78,7 +78,7 @@ func claimOf(id cluster.NodeID) cluster.Claim {
 }
 
 // start runs a Controller over the world until the test's bubble ends.
-func (w *world) start(cfg Config) *Controller {
+func (w *testCluster) start(cfg Config) *Controller {
 	cfg.Self, cfg.TimeoutMin, cfg.TimeoutMax = "n2", timeoutMin, 2*timeoutMin
 	w.c = New(cfg, Deps{
 		Claim: w.claim, Peers: w, Raft: func() Raft { return w }, Consensus: w.consensus(), Transfer: w,
@@ -97,7 +97,7 @@ func (w *world) start(cfg Config) *Controller {
 	return w.c
 }
 
-func (w *world) claim() cluster.Claim {
+func (w *testCluster) claim() cluster.Claim {
 	w.mu.Lock()
 	c := w.mine
 	c.Role, c.Term, c.LeaderID = w.status.Role, w.status.Term, w.status.LeaderID
@@ -106,24 +106,24 @@ func (w *world) claim() cluster.Claim {
 	c.LeaderContactAge = c.LeaderSilence
 	w.mu.Unlock()
 	if w.c != nil {
-		w.c.Fill(&c)
+		w.c.AnnotateClaim(&c)
 	}
 	return c
 }
 
-func (w *world) Claims() map[cluster.NodeID]cluster.Seen {
+func (w *testCluster) Claims() map[cluster.NodeID]cluster.ReceivedClaim {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return maps.Clone(w.seen)
+	return maps.Clone(w.claims)
 }
 
-func (w *world) ClaimsChanged() <-chan struct{} {
+func (w *testCluster) ClaimsChanged() <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.news
 }
 
-func (w *world) Poll(ctx context.Context, peers []cluster.NodeID) map[cluster.NodeID]cluster.Seen {
+func (w *testCluster) Poll(ctx context.Context, peers []cluster.NodeID) map[cluster.NodeID]cluster.ReceivedClaim {
 	time.Sleep(100 * time.Microsecond)
 	w.mu.Lock()
 	answer, polled := w.answer, w.polled
@@ -135,7 +135,7 @@ func (w *world) Poll(ctx context.Context, peers []cluster.NodeID) map[cluster.No
 	if answer != nil {
 		all = answer()
 	}
-	got := map[cluster.NodeID]cluster.Seen{}
+	got := map[cluster.NodeID]cluster.ReceivedClaim{}
 	for _, id := range peers {
 		if id == w.slow {
 			select {
@@ -163,14 +163,14 @@ func (w *world) Poll(ctx context.Context, peers []cluster.NodeID) map[cluster.No
 	return got
 }
 
-func (w *world) Confirm(context.Context, cluster.NodeID, string) cluster.Liveness {
+func (w *testCluster) Confirm(context.Context, cluster.NodeID, string) cluster.Liveness {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.confirmed++
 	return w.alive
 }
 
-func (w *world) Barrier(ctx context.Context) error {
+func (w *testCluster) Barrier(ctx context.Context) error {
 	w.mu.Lock()
 	w.barriers++
 	inside := w.inside
@@ -183,27 +183,27 @@ func (w *world) Barrier(ctx context.Context) error {
 	}
 }
 
-func (w *world) Choices() []cluster.Choice {
-	return []cluster.Choice{{ID: "n3", Eligible: true, Voter: true, Priority: 100}, {ID: "n1", Reason: "node n1 is draining", Voter: true}}
+func (w *testCluster) Choices() []cluster.TargetOption {
+	return []cluster.TargetOption{{ID: "n3", Eligible: true, Voter: true, Priority: 100}, {ID: "n1", Reason: "node n1 is draining", Voter: true}}
 }
 
-func (w *world) Stand(_ context.Context, term uint64, by cluster.Mandate) error {
+func (w *testCluster) Stand(_ context.Context, term uint64, by cluster.ElectionCause) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if by != w.mandate {
-		w.t.Errorf("mandate %v, want %v", by, w.mandate)
+	if by != w.cause {
+		w.t.Errorf("mandate %v, want %v", by, w.cause)
 	}
 	if term != w.status.Term {
 		return errors.New("the term has moved")
 	}
-	w.stood = append(w.stood, time.Now())
-	if w.onStand != nil {
-		go w.onStand(w)
+	w.started = append(w.started, time.Now())
+	if w.onStartElection != nil {
+		go w.onStartElection(w)
 	}
 	return nil
 }
 
-func (w *world) To(ctx context.Context, h cluster.Handover) (cluster.TransferOutcome, error) {
+func (w *testCluster) Execute(ctx context.Context, h cluster.TransferNotice) (cluster.TransferOutcome, error) {
 	w.mu.Lock()
 	w.moves = append(w.moves, h)
 	moved := w.moved
@@ -215,9 +215,9 @@ func (w *world) To(ctx context.Context, h cluster.Handover) (cluster.TransferOut
 }
 
 // fakeConsensus keeps Peers apart: the transport's are other ones.
-type fakeConsensus struct{ w *world }
+type fakeConsensus struct{ w *testCluster }
 
-func (w *world) consensus() fakeConsensus { return fakeConsensus{w} }
+func (w *testCluster) consensus() fakeConsensus { return fakeConsensus{w} }
 
 func (f fakeConsensus) Status() cluster.NodeStatus {
 	f.w.mu.Lock()
@@ -240,7 +240,7 @@ func (f fakeConsensus) LeaderChanged() <-chan struct{} {
 }
 
 // lead makes a node the leader that n2 knows.
-func (w *world) lead(id cluster.NodeID, term uint64) {
+func (w *testCluster) lead(id cluster.NodeID, term uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.status.LeaderID, w.status.Term = id, term
@@ -250,24 +250,24 @@ func (w *world) lead(id cluster.NodeID, term uint64) {
 }
 
 // report makes the other voters report the leader as lost.
-func (w *world) report(ids ...cluster.NodeID) {
+func (w *testCluster) report(ids ...cluster.NodeID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, id := range ids {
-		s := w.seen[id]
-		s.Claim.LeaderLost, s.Claim.LeaderSilence = true, 10*time.Millisecond
-		w.seen[id] = s
+		s := w.claims[id]
+		s.Claim.LeaderProcessDead, s.Claim.LeaderSilence = true, 10*time.Millisecond
+		w.claims[id] = s
 	}
 	close(w.news)
 	w.news = make(chan struct{})
 }
 
 // hang makes the other voters hear nothing of the leader since the start.
-func (w *world) hang(ids ...cluster.NodeID) {
+func (w *testCluster) hang(ids ...cluster.NodeID) {
 	began := time.Now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.answer = func() map[cluster.NodeID]cluster.Seen {
+	w.answer = func() map[cluster.NodeID]cluster.ReceivedClaim {
 		all := w.Claims()
 		for _, id := range ids {
 			s := all[id]
@@ -278,16 +278,18 @@ func (w *world) hang(ids ...cluster.NodeID) {
 	}
 }
 
-func (w *world) loss() { w.c.Lost(cluster.Loss{Peer: "n1", BootID: "b1", At: time.Now()}) }
+func (w *testCluster) loss() {
+	w.c.OnConnectionLost(cluster.ConnectionLoss{Peer: "n1", BootID: "b1", At: time.Now()})
+}
 
-func (w *world) standings() []time.Time {
+func (w *testCluster) elections() []time.Time {
 	synctest.Wait()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.stood
+	return w.started
 }
 
-func (w *world) edit(f func()) {
+func (w *testCluster) edit(f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	f()

@@ -13,13 +13,13 @@ import (
 
 // planInput is all that a plan is made from.
 type planInput struct {
-	Order   cluster.Order
+	Order   cluster.LeadershipRequest
 	Status  cluster.NodeStatus
 	Members []cluster.Member
 	// Choices are, while this node leads, the others as targets, the best first.
-	Choices []cluster.Choice
+	Choices []cluster.TargetOption
 	// Survey is what all servers say; not for a transfer.
-	Survey    election.Survey
+	Survey    election.ClusterPoll
 	Transfers []time.Duration // gaps on record of leadership handed over, the shortest first
 	Elections []time.Duration // and of elections without the leader's help
 	LeaseWait time.Duration   // for how long a leader that was passed over may have a lease; 0: it has none
@@ -42,13 +42,13 @@ func plan(in planInput) cluster.Plan {
 		in.planEmergency(&p)
 	case leader == st.NodeID:
 		in.planTransfer(&p)
-	case leader != "" && !in.Order.Here:
-		p.Actor, p.How, p.Risk = leader, cluster.ByTransfer, cluster.RiskLow
+	case leader != "" && !in.Order.Forwarded:
+		p.Executor, p.Method, p.Risk = leader, cluster.MethodTransfer, cluster.RiskLow
 		p.Summary = fmt.Sprintf("node %s, which leads, hands leadership over", leader)
 	default:
 		in.planElection(&p)
 	}
-	p.Params = "by " + string(p.How) // a leader that can take part no more makes it another plan
+	p.Params = "by " + string(p.Method) // a leader that can take part no more makes it another plan
 	if p.Refusal != nil {
 		p.Summary = "nothing: " + p.Refusal.Detail
 	}
@@ -58,7 +58,7 @@ func plan(in planInput) cluster.Plan {
 // planTransfer chooses and checks whom this node hands leadership to.
 func (in planInput) planTransfer(p *cluster.Plan) {
 	st := in.Status
-	p.Actor, p.How, p.Candidates, p.Risk = st.NodeID, cluster.ByTransfer, in.Choices, cluster.RiskLow
+	p.Executor, p.Method, p.Candidates, p.Risk = st.NodeID, cluster.MethodTransfer, in.Choices, cluster.RiskLow
 	in.expect(p, in.Transfers)
 	chosen, known := in.choose(p)
 	switch {
@@ -76,48 +76,48 @@ func (in planInput) planTransfer(p *cluster.Plan) {
 		p.Summary += fmt.Sprintf(", once that has caught up %d entries", chosen.LagEntries)
 		p.Warnings = append(p.Warnings, fmt.Sprintf("node %s is %d entries behind and is waited for", p.Target, chosen.LagEntries))
 	}
-	in.warnOfTakeOver(p, chosen)
+	in.warnPriorityTakeover(p, chosen)
 }
 
 // planElection chooses and checks who is to be elected while no leader can take
 // part.
 func (in planInput) planElection(p *cluster.Plan) {
 	s := in.Survey
-	p.Term, p.How, p.Candidates, p.Risk = s.Term(), cluster.ByElection, s.Choices(), cluster.RiskMedium
+	p.Term, p.Method, p.Candidates, p.Risk = s.Term(), cluster.MethodElection, s.TargetOptions(), cluster.RiskMedium
 	in.expect(p, in.Elections)
 	chosen, known := in.choose(p)
-	p.Actor = p.Target
-	votes, _, _ := s.Votes(p.Target)
+	p.Executor = p.Target
+	votes, _, _ := s.PredictVotes(p.Target)
 	behind := slices.ContainsFunc(votes, func(v cluster.Vote) bool { return strings.HasPrefix(v.Reason, "log behind") })
-	answer, need := s.Answering()
+	answer, need := s.Responding()
 	switch {
 	case !known:
 		p.Refusal = noMember(p.Target)
 	case answer < need:
-		p.Refusal = cluster.Errorf(cluster.CodeElectionFailed, "%d of %d voters answer, and %d are needed to elect a leader", answer, cluster.Voters(s.Servers), need)
+		p.Refusal = cluster.Errorf(cluster.CodeElectionFailed, "%d of %d voters answer, and %d are needed to elect a leader", answer, cluster.CountVoters(s.Servers), need)
 		p.Refusal.NoRetry = true
 	case p.Target == "":
 		p.Refusal = cluster.Errorf(cluster.CodeTransferFailed, "no node can be elected: %s", reasons(p.Candidates))
 	case !chosen.Eligible && chosen.Voter && behind && strings.HasSuffix(chosen.Reason, "a majority"):
-		p.Refusal = denied(p.Target, votes)
+		p.Refusal = voteDeniedError(p.Target, votes)
 	case !chosen.Eligible:
 		p.Refusal = cluster.Errorf(cluster.CodeTransferFailed, "%s", chosen.Reason)
 	}
 	_, why := s.Leader()
 	p.Summary = fmt.Sprintf("node %s stands for election: %s", p.Target, why)
 	in.warnOfElection(p)
-	in.warnOfTakeOver(p, chosen)
+	in.warnPriorityTakeover(p, chosen)
 }
 
 // planEmergency checks nothing but Raft's own rule: the target must be a voter,
 // and have a log with which a majority can vote for it.
 func (in planInput) planEmergency(p *cluster.Plan) {
 	s := in.Survey
-	p.Term, p.Actor, p.How, p.Candidates, p.Risk = s.Term(), p.Target, cluster.ByElection, s.Choices(), cluster.RiskMedium
+	p.Term, p.Executor, p.Method, p.Candidates, p.Risk = s.Term(), p.Target, cluster.MethodElection, s.TargetOptions(), cluster.RiskMedium
 	in.expect(p, in.Elections)
 	chosen, known := in.choose(p)
 	leader, why := s.Leader()
-	votes, _, lost := s.Votes(p.Target)
+	votes, _, lost := s.PredictVotes(p.Target)
 	switch {
 	case !known:
 		p.Refusal = noMember(p.Target)
@@ -126,7 +126,7 @@ func (in planInput) planEmergency(p *cluster.Plan) {
 	case leader == p.Target:
 		p.Refusal = leadsAlready(leader)
 	case lost:
-		p.Refusal = denied(p.Target, votes)
+		p.Refusal = voteDeniedError(p.Target, votes)
 	}
 	p.Summary = fmt.Sprintf("node %s stands for election at once", p.Target)
 	if leader != "" {
@@ -138,12 +138,12 @@ func (in planInput) planEmergency(p *cluster.Plan) {
 		p.Warnings = append(p.Warnings, chosen.Reason+": that is passed over")
 	}
 	in.warnOfElection(p)
-	in.warnOfTakeOver(p, chosen)
+	in.warnPriorityTakeover(p, chosen)
 }
 
 // choose completes the target and gives what is known of it; known is false when
 // it is no member.
-func (in planInput) choose(p *cluster.Plan) (chosen cluster.Choice, known bool) {
+func (in planInput) choose(p *cluster.Plan) (chosen cluster.TargetOption, known bool) {
 	// Who does not answer has the priority of its record.
 	for i, c := range p.Candidates {
 		p.Candidates[i].Priority = cmp.Or(c.Priority, in.member(c.ID).Priority)
@@ -156,7 +156,7 @@ func (in planInput) choose(p *cluster.Plan) (chosen cluster.Choice, known bool) 
 			return c, true
 		}
 	}
-	return cluster.Choice{}, p.Target == ""
+	return cluster.TargetOption{}, p.Target == ""
 }
 
 // member gives a node's record, an empty one when there is none.
@@ -171,7 +171,7 @@ func (in planInput) member(id cluster.NodeID) cluster.Member {
 
 // expect tells how long writes will wait, from the gaps of like cases.
 func (in planInput) expect(p *cluster.Plan, gaps []time.Duration) {
-	if p.Gap = gapOf(gaps); p.Gap.Samples == 0 {
+	if p.Gap = expectedDowntime(gaps); p.Gap.Samples == 0 {
 		p.Warnings = append(p.Warnings, "no such move of leadership is on record in this cluster: how long writes will wait is not known")
 	}
 }
@@ -187,9 +187,9 @@ func (in planInput) warnOfElection(p *cluster.Plan) {
 	}
 }
 
-// warnOfTakeOver says that leadership will not stay where it is put.
-func (in planInput) warnOfTakeOver(p *cluster.Plan, chosen cluster.Choice) {
-	if m := in.member(p.Target); m.ID != "" && m.KeptFromLeading() != "" {
+// warnPriorityTakeover says that leadership will not stay where it is put.
+func (in planInput) warnPriorityTakeover(p *cluster.Plan, chosen cluster.TargetOption) {
+	if m := in.member(p.Target); m.ID != "" && m.IneligibleReason() != "" {
 		p.Warnings = append(p.Warnings, fmt.Sprintf("by its record node %s does not lead: it hands leadership over again once another node can take it", p.Target))
 		return
 	}
@@ -205,8 +205,8 @@ func (in planInput) warnOfTakeOver(p *cluster.Plan, chosen cluster.Choice) {
 	}
 }
 
-// gapOf is what gaps on record, the shortest first, let one expect.
-func gapOf(gaps []time.Duration) cluster.Gap {
+// expectedDowntime is what gaps on record, the shortest first, let one expect.
+func expectedDowntime(gaps []time.Duration) cluster.Gap {
 	n := len(gaps)
 	if n == 0 {
 		return cluster.Gap{}
@@ -224,8 +224,8 @@ func noMember(id cluster.NodeID) *cluster.Error {
 	return err
 }
 
-// denied is the refusal of the voters.
-func denied(target cluster.NodeID, votes []cluster.Vote) *cluster.Error {
+// voteDeniedError is the refusal of the voters.
+func voteDeniedError(target cluster.NodeID, votes []cluster.Vote) *cluster.Error {
 	var why []string
 	for _, v := range votes {
 		if !v.Granted {
@@ -237,7 +237,7 @@ func denied(target cluster.NodeID, votes []cluster.Vote) *cluster.Error {
 	return err
 }
 
-func reasons(choices []cluster.Choice) string {
+func reasons(choices []cluster.TargetOption) string {
 	var why []string
 	for _, c := range choices {
 		if c.Reason != "" {

@@ -15,23 +15,23 @@ const limit = 600 * time.Millisecond
 
 // input is node n1's knowledge of n2 and n3, all well.
 func input(role cluster.Role, leader cluster.NodeID) Input {
-	in := Input{Now: now, Limit: limit, Self: cluster.NodeStatus{
+	in := Input{Now: now, MaxSilence: limit, Self: cluster.NodeStatus{
 		Identity: cluster.Identity{NodeID: "n1"}, Role: role, LeaderID: leader, LastLogIndex: 90,
 		Servers: []cluster.Server{{ID: "n3"}, {ID: "n1"}, {ID: "n2"}},
-	}, Seen: map[cluster.NodeID]cluster.Seen{}}
+	}, Claims: map[cluster.NodeID]cluster.ReceivedClaim{}}
 	for _, id := range []cluster.NodeID{"n2", "n3"} {
-		in.Raft = append(in.Raft, cluster.PeerStatus{ID: id, Healthy: true})
-		in.Seen[id] = cluster.Seen{At: now.Add(-40 * time.Millisecond), Connected: true, RTT: time.Millisecond, Claim: cluster.Claim{NodeID: id, LastLogIndex: 100}}
+		in.RaftPeers = append(in.RaftPeers, cluster.PeerStatus{ID: id, Healthy: true})
+		in.Claims[id] = cluster.ReceivedClaim{At: now.Add(-40 * time.Millisecond), Connected: true, LastExchange: time.Millisecond, Claim: cluster.Claim{NodeID: id, LastLogIndex: 100}}
 	}
-	in.Raft[0].Contacted, in.Raft[0].LastContact, in.Raft[0].LagEntries = true, 20*time.Millisecond, 7
+	in.RaftPeers[0].Contacted, in.RaftPeers[0].LastContact, in.RaftPeers[0].LagEntries = true, 20*time.Millisecond, 7
 	return in
 }
 
 func TestAssess(t *testing.T) {
-	seen := func(in *Input, change func(*cluster.Seen)) {
-		s := in.Seen["n2"]
+	seen := func(in *Input, change func(*cluster.ReceivedClaim)) {
+		s := in.Claims["n2"]
 		change(&s)
-		in.Seen["n2"] = s
+		in.Claims["n2"] = s
 	}
 	tests := []struct {
 		name    string
@@ -47,7 +47,7 @@ func TestAssess(t *testing.T) {
 		{name: "leader by raft", role: cluster.Follower, leader: "n2", contact: 20 * time.Millisecond},
 		{
 			name: "lag behind the furthest log heard of", role: cluster.Follower, leader: "n3",
-			change: func(in *Input) { seen(in, func(s *cluster.Seen) { s.Claim.LastLogIndex = 41 }) }, contact: 40 * time.Millisecond, lag: 59,
+			change: func(in *Input) { seen(in, func(s *cluster.ReceivedClaim) { s.Claim.LastLogIndex = 41 }) }, contact: 40 * time.Millisecond, lag: 59,
 		},
 		{
 			name: "lag behind this node's log", role: cluster.Candidate,
@@ -55,38 +55,38 @@ func TestAssess(t *testing.T) {
 		},
 		{
 			name: "silent", role: cluster.Follower, leader: "n3",
-			change: func(in *Input) { seen(in, func(s *cluster.Seen) { s.At = now.Add(-limit - 1) }) }, reason: "silent for 600ms", contact: limit + 1,
+			change: func(in *Input) { seen(in, func(s *cluster.ReceivedClaim) { s.At = now.Add(-limit - 1) }) }, reason: "silent for 600ms", contact: limit + 1,
 		},
 		{
 			name: "silent for both", role: cluster.Follower,
 			change: func(in *Input) {
-				in.Raft[0].Reasons = []string{"silent for 590ms"}
-				seen(in, func(s *cluster.Seen) { s.At = now.Add(-limit - 1) })
+				in.RaftPeers[0].Reasons = []string{"silent for 590ms"}
+				seen(in, func(s *cluster.ReceivedClaim) { s.At = now.Add(-limit - 1) })
 			}, reason: "silent for 590ms", contact: limit + 1,
 		},
 		{
 			name: "a silent probe does not count on the leader", role: cluster.Leader, leader: "n1",
-			change: func(in *Input) { seen(in, func(s *cluster.Seen) { s.At = now.Add(-time.Hour) }) }, contact: 20 * time.Millisecond, lag: 7,
+			change: func(in *Input) { seen(in, func(s *cluster.ReceivedClaim) { s.At = now.Add(-time.Hour) }) }, contact: 20 * time.Millisecond, lag: 7,
 		},
 		{
 			name: "not heard from yet", role: cluster.Follower, leader: "n3",
-			change: func(in *Input) { delete(in.Seen, "n2") }, reason: "not heard from yet", contact: 20 * time.Millisecond, lag: 7,
+			change: func(in *Input) { delete(in.Claims, "n2") }, reason: "not heard from yet", contact: 20 * time.Millisecond, lag: 7,
 		},
 		{
 			name: "part of a split brain", role: cluster.Follower, leader: "n3",
-			change: func(in *Input) { seen(in, func(s *cluster.Seen) { s.Claim.Refusing = true }) }, reason: "is part of a split brain", contact: 40 * time.Millisecond,
+			change: func(in *Input) { seen(in, func(s *cluster.ReceivedClaim) { s.Claim.ServiceRefused = true }) }, reason: "is part of a split brain", contact: 40 * time.Millisecond,
 		},
 		{
 			name: "stalled disk", role: cluster.Leader, leader: "n1",
-			change: func(in *Input) { seen(in, func(s *cluster.Seen) { s.Claim.Disk.Stalled = true }) }, reason: "disk is stalled", contact: 20 * time.Millisecond, lag: 7,
+			change: func(in *Input) { seen(in, func(s *cluster.ReceivedClaim) { s.Claim.Disk.Stalled = true }) }, reason: "disk is stalled", contact: 20 * time.Millisecond, lag: 7,
 		},
 		{
 			name: "full disk", role: cluster.Follower, leader: "n3",
-			change: func(in *Input) { seen(in, func(s *cluster.Seen) { s.Claim.Disk.ReadOnly = true }) }, reason: "read-only", contact: 40 * time.Millisecond,
+			change: func(in *Input) { seen(in, func(s *cluster.ReceivedClaim) { s.Claim.Disk.ReadOnly = true }) }, reason: "read-only", contact: 40 * time.Millisecond,
 		},
 		{
 			name: "refused", role: cluster.Follower, leader: "n3",
-			change: func(in *Input) { in.Raft[0].Dead, in.Raft[0].Reasons = true, []string{"was removed"} }, reason: "was removed", contact: 40 * time.Millisecond,
+			change: func(in *Input) { in.RaftPeers[0].Dead, in.RaftPeers[0].Reasons = true, []string{"was removed"} }, reason: "was removed", contact: 40 * time.Millisecond,
 		},
 	}
 	for _, tt := range tests {
@@ -110,26 +110,26 @@ func TestAssess(t *testing.T) {
 // not chosen.
 func TestDrainingPeerIsNoTarget(t *testing.T) {
 	in := input(cluster.Leader, "n1")
-	if p := Assess(in).Peers["n2"]; p.NoTransfer != "" {
-		t.Errorf("before: %q", p.NoTransfer)
+	if p := Assess(in).Peers["n2"]; p.TransferBlocked != "" {
+		t.Errorf("before: %q", p.TransferBlocked)
 	}
-	seen := in.Seen["n2"]
+	seen := in.Claims["n2"]
 	seen.Claim.Draining = true
-	in.Seen["n2"] = seen
-	if p := Assess(in).Peers["n2"]; !p.Healthy || p.NoTransfer != "node n2 is draining" {
-		t.Errorf("healthy %v, %q", p.Healthy, p.NoTransfer)
+	in.Claims["n2"] = seen
+	if p := Assess(in).Peers["n2"]; !p.Healthy || p.TransferBlocked != "node n2 is draining" {
+		t.Errorf("healthy %v, %q", p.Healthy, p.TransferBlocked)
 	}
-	in.Raft[0].NoTransfer = "stuck"
-	if p := Assess(in).Peers["n2"]; p.NoTransfer != "stuck" {
-		t.Errorf("%q", p.NoTransfer)
+	in.RaftPeers[0].TransferBlocked = "stuck"
+	if p := Assess(in).Peers["n2"]; p.TransferBlocked != "stuck" {
+		t.Errorf("%q", p.TransferBlocked)
 	}
 }
 
-func TestReportsStandAlone(t *testing.T) {
+func TestReportsAreIndependent(t *testing.T) {
 	in := input(cluster.Follower, "n3")
-	in.Raft[0].Reasons = make([]string, 1, 4)
+	in.RaftPeers[0].Reasons = make([]string, 1, 4)
 	r := Assess(in)
-	in.Raft[0].Reasons[0] = "changed"
+	in.RaftPeers[0].Reasons[0] = "changed"
 	if r.Peers["n2"].Reasons[0] != "" {
 		t.Error("a report shares memory with its input")
 	}

@@ -21,7 +21,7 @@ type Report struct {
 // Peer is what is known of one other server.
 type Peer struct {
 	cluster.PeerStatus
-	Claimed   bool // Claim says something
+	HasClaim  bool // Claim says something
 	Claim     cluster.Claim
 	Connected bool          // the monitor connection with it stands
 	RTT       time.Duration // of the newest exchange; 0 when none was measured

@@ -44,7 +44,7 @@ func (n *Node) told(ctx context.Context, by cluster.NodeID, term uint64) string 
 	if n.draining.Load() {
 		return fmt.Sprintf("node %s is draining", n.cfg.ID)
 	}
-	return n.failover.Told(ctx, by, term)
+	return n.failover.ApproveTimeoutNow(ctx, by, term)
 }
 
 // stepAsideLook is how often a leader looks whether its record lets it lead.
@@ -56,13 +56,13 @@ func (n *Node) stepAside(ctx context.Context, _ uint64) {
 	warned := "" // of what was told already: errors differ at each look
 	for ; ctx.Err() == nil; sleep(ctx, stepAsideLook) {
 		m, ok := n.consensus.View().Member(n.cfg.ID)
-		why := m.KeptFromLeading()
+		why := m.IneligibleReason()
 		if !ok || why == "" || n.draining.Load() {
 			warned = ""
 			continue
 		}
-		moving, cancel := n.failover.Outlive(ctx)
-		_, err := n.transfer.To(moving, cluster.Handover{Trigger: "transfer", Reason: fmt.Sprintf("node %s %s", n.cfg.ID, why)})
+		moving, cancel := n.failover.DetachFromLeadership(ctx)
+		_, err := n.transfer.Execute(moving, cluster.TransferNotice{Trigger: "transfer", Reason: fmt.Sprintf("node %s %s", n.cfg.ID, why)})
 		cancel()
 		if err != nil && ctx.Err() == nil && warned != why {
 			warned = why
@@ -78,10 +78,10 @@ func (n *Node) handOver(ctx context.Context) {
 	var nobody time.Time // since when there is no candidate; zero: there is one
 	for ctx.Err() == nil {
 		st := n.consensus.Status()
-		if st.Role != cluster.Leader || cluster.Voters(st.Servers) < 2 {
+		if st.Role != cluster.Leader || cluster.CountVoters(st.Servers) < 2 {
 			return
 		}
-		outcome, err := n.transfer.To(ctx, cluster.Handover{Trigger: "transfer", Reason: fmt.Sprintf("node %s is stopping", n.cfg.ID)})
+		outcome, err := n.transfer.Execute(ctx, cluster.TransferNotice{Trigger: "transfer", Reason: fmt.Sprintf("node %s is stopping", n.cfg.ID)})
 		if err == nil {
 			n.log.Info("leadership handed over", "to", string(outcome.NewLeader), "term", outcome.Term, "took", outcome.Duration)
 			return

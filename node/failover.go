@@ -20,20 +20,20 @@ func (n *Node) buildFailover() {
 		Claim: n.transport.Claim, Peers: n.transport, Raft: func() failover.Raft { return n.transport.Raft() },
 		Consensus: informed{n.consensus, n}, Transfer: n.transfer, Event: n.journal.Append, Logger: n.log,
 	})
-	n.consensus.OnReign("placement", n.failover.Lead)
+	n.consensus.OnReign("placement", n.failover.MonitorLeadership)
 	n.consensus.OnReign("drain", n.stepAside)
 }
 
 // standAgain is for a transfer that has left the cluster without a leader.
-func (n *Node) standAgain(ctx context.Context, term uint64, h cluster.Handover) error {
-	return n.failover.Return(ctx, term, h)
+func (n *Node) standAgain(ctx context.Context, term uint64, h cluster.TransferNotice) error {
+	return n.failover.ReclaimLeadership(ctx, term, h)
 }
 
 // claim is what this node says of itself to its peers.
 func (n *Node) claim() cluster.Claim {
 	c := n.consensus.Claim()
-	n.failover.Fill(&c)
-	c.Refusing, c.Doubled = n.watcher.Refusing() != "", n.watcher.Doubled()
+	n.failover.AnnotateClaim(&c)
+	c.ServiceRefused, c.DuplicateIDs = n.watcher.Refusing() != "", n.watcher.DuplicateIDs()
 	return c
 }
 
@@ -60,7 +60,7 @@ func (n *Node) election(e consensus.Election) {
 		n.journal.Warn(openElectionEvent(e))
 		return
 	}
-	var how failover.Steps
+	var how failover.Timeline
 	if f := n.failover.Facts(e.Term); f.Term == e.Term && e.Won {
 		how = f.Steps
 	}
@@ -73,7 +73,7 @@ func (n *Node) election(e consensus.Election) {
 
 // explain adds to a candidacy that has come to nothing what began it, and what the
 // voters said; false when nothing is known of it, and the facts are of one before.
-func explain(e *consensus.Election, f failover.Facts) bool {
+func explain(e *consensus.Election, f failover.CandidacyRecord) bool {
 	if f.Term == 0 || f.Term < e.FromTerm {
 		return false
 	}
@@ -89,13 +89,13 @@ func explain(e *consensus.Election, f failover.Facts) bool {
 
 // steps says for people and benchmarks where the time of a failover went: how
 // long after it was noticed each step was reached. Nil when it was no failover.
-func steps(s failover.Steps, led, serving time.Time) map[string]any {
+func steps(s failover.Timeline, led, serving time.Time) map[string]any {
 	if s.Noticed.IsZero() {
 		return nil
 	}
 	fields := map[string]any{"noticed_at": s.Noticed.UTC()}
 	for name, at := range map[string]time.Time{
-		"confirmed_us": s.Confirmed, "agreed_us": s.Agreed, "stood_us": s.Stood, "elected_us": led, "serving_us": serving,
+		"confirmed_us": s.Confirmed, "agreed_us": s.Agreed, "stood_us": s.ElectionStarted, "elected_us": led, "serving_us": serving,
 	} {
 		if !at.IsZero() {
 			fields[name] = at.Sub(s.Noticed).Microseconds()

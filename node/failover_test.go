@@ -15,16 +15,16 @@ func TestExplain(t *testing.T) {
 	timer := consensus.Election{Term: 27, FromTerm: 26, Trigger: "timeout", Reason: "Raft's timer fired"}
 	for name, c := range map[string]struct {
 		e                       consensus.Election
-		facts                   failover.Facts
+		facts                   failover.CandidacyRecord
 		known                   bool
 		term                    uint64
 		trigger, reason, voters string
 	}{
 		"nothing is known":    {e: timer, term: 27, trigger: "timeout", reason: "Raft's timer fired"},
-		"an earlier election": {e: timer, facts: failover.Facts{Term: 25, Trigger: "priority", Reason: "old", Votes: votes}, term: 27, trigger: "timeout", reason: "Raft's timer fired"},
-		"Raft's own":          {e: timer, facts: failover.Facts{Term: 26, Votes: votes}, known: true, term: 27, trigger: "timeout", reason: "Raft's timer fired", voters: "n1"},
-		"by order":            {e: timer, facts: failover.Facts{Term: 27, Trigger: "manual", Reason: "n1 hangs", Votes: votes}, known: true, term: 27, trigger: "manual", reason: "n1 hangs", voters: "n1"},
-		"it goes on":          {e: consensus.Election{Term: 27, FromTerm: 26, Open: true}, facts: failover.Facts{Term: 26, Votes: votes}, known: true, term: 26, voters: "n1"},
+		"an earlier election": {e: timer, facts: failover.CandidacyRecord{Term: 25, Trigger: "priority", Reason: "old", Votes: votes}, term: 27, trigger: "timeout", reason: "Raft's timer fired"},
+		"Raft's own":          {e: timer, facts: failover.CandidacyRecord{Term: 26, Votes: votes}, known: true, term: 27, trigger: "timeout", reason: "Raft's timer fired", voters: "n1"},
+		"by order":            {e: timer, facts: failover.CandidacyRecord{Term: 27, Trigger: "manual", Reason: "n1 hangs", Votes: votes}, known: true, term: 27, trigger: "manual", reason: "n1 hangs", voters: "n1"},
+		"it goes on":          {e: consensus.Election{Term: 27, FromTerm: 26, Open: true}, facts: failover.CandidacyRecord{Term: 26, Votes: votes}, known: true, term: 26, voters: "n1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := c.e
@@ -42,12 +42,12 @@ func TestExplain(t *testing.T) {
 // An event tells only of the steps that a failover went through, each by its
 // time since the first.
 func TestSteps(t *testing.T) {
-	if got := steps(failover.Steps{}, time.Now(), time.Now()); got != nil {
+	if got := steps(failover.Timeline{}, time.Now(), time.Now()); got != nil {
 		t.Errorf("no failover has steps: %v", got)
 	}
 	noticed := time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
 	after := func(us int) time.Time { return noticed.Add(time.Duration(us) * time.Microsecond) }
-	got := steps(failover.Steps{Noticed: noticed, Agreed: after(1500), Stood: after(1700)}, after(4000), after(7000))
+	got := steps(failover.Timeline{Noticed: noticed, Agreed: after(1500), ElectionStarted: after(1700)}, after(4000), after(7000))
 	want := map[string]any{"noticed_at": noticed, "agreed_us": int64(1500), "stood_us": int64(1700), "elected_us": int64(4000), "serving_us": int64(7000)}
 	if len(got) != len(want) {
 		t.Errorf("got %v, want %v", got, want)

@@ -11,8 +11,8 @@ import (
 // health is what this node knows of the cluster's health now.
 func (n *Node) health() health.Report {
 	return health.Assess(health.Input{
-		Now: time.Now(), Self: n.consensus.Status(), Raft: n.consensus.Peers(), Seen: n.transport.Claims(),
-		Limit: 2 * n.cfg.Election.TimeoutMax,
+		Now: time.Now(), Self: n.consensus.Status(), RaftPeers: n.consensus.Peers(), Claims: n.transport.Claims(),
+		MaxSilence: 2 * n.cfg.Election.TimeoutMax,
 	})
 }
 

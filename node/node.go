@@ -53,7 +53,7 @@ type Node struct {
 	failover  *failover.Controller
 	roles     *roles.Keeper
 	audit     *audit.Recorder
-	watcher   *splitbrain.Watcher
+	watcher   *splitbrain.Detector
 	external  *externalLock // nil: no failover.external-lock
 	api       *api.Server
 	http      *http.Server
@@ -120,7 +120,7 @@ func (n *Node) build() error {
 	if err := n.buildConsensus(); err != nil {
 		return err
 	}
-	n.transfer = transfer.New(informed{n.consensus, n}, transfer.Options{Done: n.transferred, Return: n.standAgain, Logger: n.log})
+	n.transfer = transfer.New(informed{n.consensus, n}, transfer.Options{Done: n.transferred, ReclaimLeadership: n.standAgain, Logger: n.log})
 	n.buildFailover()
 	n.roles = roles.New(roles.Deps{Consensus: n.consensus, Clock: n.env.LeaseClock, Event: n.journal.Append, Logger: n.log})
 	n.consensus.OnReign("roles", n.roles.Lead)

@@ -70,7 +70,7 @@ func TestDrainMovesLeadership(t *testing.T) {
 	}
 	// Who leads now need not know yet that it goes.
 	eventually(t, 10*time.Second, "a node that is about to stop says so when it is told to stand", func() bool {
-		err := leader(t, nodes).Consensus().TransferTo(t.Context(), cluster.Handover{To: old.cfg.ID, Trigger: "transfer"})
+		err := leader(t, nodes).Consensus().TransferTo(t.Context(), cluster.TransferNotice{To: old.cfg.ID, Trigger: "transfer"})
 		if err == nil {
 			t.Fatal("leadership went to a node that is about to stop")
 		}

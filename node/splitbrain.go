@@ -16,15 +16,15 @@ func (n *Node) buildWatcher() {
 		TimeoutMin: n.cfg.Election.TimeoutMin, TimeoutMax: n.cfg.Election.TimeoutMax,
 	}, splitbrain.Deps{
 		Self: n.consensus.Claim, Servers: n.consensus.Servers,
-		Claims: n.transport.Claims, Changed: n.transport.ClaimsChanged, Poll: n.transport.Poll, Tell: n.transport.Announce,
-		Ask: func(ctx context.Context, id cluster.NodeID) (splitbrain.Answer, string, error) {
+		Claims: n.transport.Claims, Changed: n.transport.ClaimsChanged, Poll: n.transport.Poll, BroadcastClaim: n.transport.Announce,
+		FetchLeader: func(ctx context.Context, id cluster.NodeID) (splitbrain.Answer, string, error) {
 			return n.api.AskLeader(ctx, id)
 		},
 		Probe: func(ctx context.Context, address string) bool {
 			_, _, err := n.transport.Probe(ctx, address) // what is said comes through Met
 			return err == nil || errors.As(err, new(*transport.RefusedError))
 		},
-		Prove: n.consensus.Barrier, StepDown: n.consensus.StepDown,
+		VerifyLeadership: n.consensus.Barrier, StepDown: n.consensus.StepDown,
 		Event: func(e cluster.Event, alarm bool) {
 			e.Term = n.consensus.Status().Term
 			if alarm {
@@ -40,5 +40,5 @@ func (n *Node) buildWatcher() {
 // known hears of each completed hello. It does not block.
 func (n *Node) known(p cluster.Peer, verdict cluster.Admission) {
 	n.consensus.Known(p, verdict)
-	n.watcher.Met(p)
+	n.watcher.OnHello(p)
 }

@@ -31,12 +31,12 @@ func (n *Node) transportConfig() transport.Config {
 		Rejected: n.metrics.RPCRejected, Answered: n.metrics.Vote,
 		Servers: func() []cluster.Server { return n.consensus.Servers() },
 		Claim:   n.claim,
-		Lost:    func(l cluster.Loss) { n.failover.Lost(l) },
-		PreVote: func(candidate cluster.NodeID, now time.Time) string { return n.failover.PreVote(candidate, now) },
+		Lost:    func(l cluster.ConnectionLoss) { n.failover.OnConnectionLost(l) },
+		PreVote: func(candidate cluster.NodeID, now time.Time) string { return n.failover.VetoPreVote(candidate, now) },
 		Consent: func(candidate cluster.NodeID, term uint64, now time.Time) bool {
-			return n.failover.Consent(candidate, term, now)
+			return n.failover.MayIgnoreLeader(candidate, term, now)
 		},
-		Voted:   func(a cluster.VoteAnswer) { n.failover.Voted(a) },
+		Voted:   func(a cluster.VoteResponse) { n.failover.OnVoteResponse(a) },
 		Told:    n.told,
 		Relayed: n.relayedAudit,
 		TLS:     n.tls, ClusterName: n.cfg.ClusterName,
@@ -83,7 +83,7 @@ func (n *Node) consensusDeps(store storage.Storage) consensus.Deps {
 		Probe:      n.transport.Probe,
 		Poll:       n.transport.Poll,
 		Logger:     n.log, Entropy: n.env.Entropy, LeaseClock: n.env.LeaseClock,
-		Announce:   func(ctx context.Context, h cluster.Handover) func() { return n.failover.Announce(ctx, h) },
+		Announce:   func(ctx context.Context, h cluster.TransferNotice) func() { return n.failover.AnnounceTransfer(ctx, h) },
 		HeldWrites: func() int { return n.api.HeldWrites() },
 		Facts:      n.facts,
 		Hooks:      n.hooks(),

@@ -42,8 +42,8 @@ type Claim struct {
 // trusted says whether the claim counts for more than being shown.
 func (c Claim) trusted() bool { return c.Error == "" && c.Source != FromHTTP }
 
-// Double is one node ID that two processes bear at the same time.
-type Double struct {
+// DuplicateID is one node ID that two processes bear at the same time.
+type DuplicateID struct {
 	Node  cluster.NodeID
 	Boots [2]string // their boot IDs
 }
@@ -60,7 +60,7 @@ const (
 	SplitBrain     Verdict = "split_brain"     // two leaders in a term, two generations, one ID on two hosts
 )
 
-var gravity = map[Verdict]int{OK: 0, Unreachable: 1, StaleLeader: 2, ForeignCluster: 3, SplitBrain: 4}
+var severity = map[Verdict]int{OK: 0, Unreachable: 1, StaleLeader: 2, ForeignCluster: 3, SplitBrain: 4}
 
 // Finding is one thing that is wrong.
 type Finding struct {
@@ -69,19 +69,19 @@ type Finding struct {
 	Nodes   []cluster.NodeID
 	// Refuse: this node is part of the conflict, and has to refuse reads and
 	// writes, and may not lead.
-	Refuse bool
-	// Depose is the term that this node must stop leading in; 0: it does not lead.
-	Depose uint64
+	RefuseService bool
+	// StepDownTerm is the term that this node must stop leading in; 0: it does not lead.
+	StepDownTerm uint64
 	// Doubled: this node's own ID is borne by another process, too. It must not
 	// vote.
-	Doubled bool
+	OwnIDDuplicated bool
 }
 
 // Report is a verdict with what it comes from. It is never changed.
 type Report struct {
-	Verdict   Verdict // the gravest of the findings
-	Findings  []Finding
-	Claims    []Claim
-	Doubles   []Double
-	CheckedAt time.Time // zero: nothing was checked yet
+	Verdict      Verdict // the gravest of the findings
+	Findings     []Finding
+	Claims       []Claim
+	DuplicateIDs []DuplicateID
+	CheckedAt    time.Time // zero: nothing was checked yet
 }

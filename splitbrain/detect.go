@@ -14,7 +14,7 @@ type Input struct {
 	Self    Claim // this node's own
 	Servers []cluster.Server
 	Claims  []Claim // of all other nodes, and of whoever has said hello
-	Doubles []Double
+	Doubles []DuplicateID
 	MaxAge  time.Duration // an older claim says nothing any more
 	// Since is from when on a claim to lead, or to follow, counts; zero: any does.
 	// Leadership moves between one claim and the next, but never back.
@@ -37,7 +37,7 @@ type Input struct {
 // that says so in both ways that it has.
 func Detect(in Input, now time.Time) Report {
 	d := detection{Input: in, now: now}
-	r := Report{Verdict: OK, CheckedAt: now, Claims: append([]Claim{in.Self}, in.Claims...), Doubles: in.Doubles}
+	r := Report{Verdict: OK, CheckedAt: now, Claims: append([]Claim{in.Self}, in.Claims...), DuplicateIDs: in.Doubles}
 	if in.Self.ClusterID != "" { // without one it has nothing to lose, and Raft leads it to one
 		d.foreign()
 		d.generations()
@@ -47,10 +47,10 @@ func Detect(in Input, now time.Time) Report {
 	d.unreachable()
 	r.Findings = d.findings
 	for i, f := range r.Findings {
-		if f.Refuse && in.Self.Leads {
-			r.Findings[i].Depose = in.Self.Term // somebody who may serve shall lead
+		if f.RefuseService && in.Self.Leads {
+			r.Findings[i].StepDownTerm = in.Self.Term // somebody who may serve shall lead
 		}
-		if gravity[f.Verdict] > gravity[r.Verdict] {
+		if severity[f.Verdict] > severity[r.Verdict] {
 			r.Verdict = f.Verdict
 		}
 	}
@@ -84,8 +84,8 @@ func (d *detection) own(c Claim) bool {
 	return c.ClusterID == d.Self.ClusterID && c.Generation == d.Self.Generation
 }
 
-// current says whether a claim is of this cluster and says who leads, now.
-func (d *detection) current(c Claim) bool { return c.Term != 0 && d.own(c) && !c.At.Before(d.Since) }
+// isCurrent says whether a claim is of this cluster and says who leads, now.
+func (d *detection) isCurrent(c Claim) bool { return c.Term != 0 && d.own(c) && !c.At.Before(d.Since) }
 
 // supporters counts the nodes that are sure to be of this cluster and
 // generation, this one included.
@@ -100,13 +100,13 @@ func (d *detection) foreign() {
 		return
 	}
 	f := d.found(ForeignCluster, nodesOf(strangers), "%s of cluster %s among the members of cluster %s",
-		describe(strangers), strings.Join(texts(strangers, func(c Claim) string { return c.ClusterID }), ", "), d.Self.ClusterID)
-	f.Refuse = d.outweighed(strangers)
+		describe(strangers), strings.Join(uniqueTexts(strangers, func(c Claim) string { return c.ClusterID }), ", "), d.Self.ClusterID)
+	f.RefuseService = d.outnumbered(strangers)
 }
 
-// outweighed says whether those who contradict this node are as many as those
+// outnumbered says whether those who contradict this node are as many as those
 // who agree with it.
-func (d *detection) outweighed(others []Claim) bool {
+func (d *detection) outnumbered(others []Claim) bool {
 	trusted := slices.DeleteFunc(slices.Clone(others), func(c Claim) bool { return !c.trusted() })
 	return len(trusted) > 0 && len(nodesOf(trusted)) >= d.supporters()
 }
@@ -131,11 +131,11 @@ func (d *detection) generations() {
 	}
 	if len(newer) > 0 {
 		f := d.found(SplitBrain, append(nodesOf(newer), d.Self.Node), "%s has a newer generation than this node, which has data of generation %d: the cluster was recovered without it", describe(newer), mine.Number)
-		f.Refuse = slices.ContainsFunc(newer, Claim.trusted)
+		f.RefuseService = slices.ContainsFunc(newer, Claim.trusted)
 	}
 	if len(rival) > 0 {
 		f := d.found(SplitBrain, nodesOf(rival), "%s is of another recovery of the same generation %d: two recoveries were done apart", describe(rival), mine.Number)
-		f.Refuse = d.outweighed(rival)
+		f.RefuseService = d.outnumbered(rival)
 	}
 	if len(older) > 0 {
 		d.found(SplitBrain, nodesOf(older), "%s has data of an older generation than this node, which is of generation %d", describe(older), mine.Number)
@@ -147,8 +147,8 @@ func (d *detection) doubles() {
 	for _, x := range d.Doubles {
 		f := d.found(SplitBrain, []cluster.NodeID{x.Node}, "two processes run as node %s (boot IDs %s and %s): its data directory was copied, or two hosts have its ID",
 			x.Node, x.Boots[0], x.Boots[1])
-		f.Refuse = x.Node == d.Self.Node
-		f.Doubled = f.Refuse
+		f.RefuseService = x.Node == d.Self.Node
+		f.OwnIDDuplicated = f.RefuseService
 	}
 }
 
@@ -161,7 +161,7 @@ func (d *detection) leaders() {
 	}
 	for _, c := range leading {
 		if same := byTerm[c.Term]; len(same) > 1 && same[0].Node == c.Node {
-			d.twoInATerm(same)
+			d.duplicateLeaders(same)
 		}
 	}
 	newest, ok := d.confirmed(leading)
@@ -174,7 +174,7 @@ func (d *detection) leaders() {
 		}
 		f := d.found(StaleLeader, []cluster.NodeID{c.Node}, "node %s leads in term %d, but a majority of the voters follows node %s in term %d", c.Node, c.Term, newest.Node, newest.Term)
 		if c.Source == FromSelf {
-			f.Refuse = true
+			f.RefuseService = true
 		}
 	}
 }
@@ -183,7 +183,7 @@ func (d *detection) leaders() {
 // the most trustworthy one that there is of it.
 func (d *detection) leading() []Claim {
 	best := map[cluster.NodeID]Claim{}
-	for _, c := range append(d.fresh(d.current), d.Self) {
+	for _, c := range append(d.fresh(d.isCurrent), d.Self) {
 		if have, ok := best[c.Node]; !ok || !have.trusted() || c.Source == FromSelf {
 			best[c.Node] = c
 		}
@@ -198,18 +198,18 @@ func (d *detection) leading() []Claim {
 	return leading
 }
 
-// twoInATerm reports two leaders of one term. Who is one of them stops leading
+// duplicateLeaders reports two leaders of one term. Who is one of them stops leading
 // when another says so to its peers and at its HTTP address.
-func (d *detection) twoInATerm(same []Claim) {
+func (d *detection) duplicateLeaders(same []Claim) {
 	nodes := nodesOf(same)
 	f := d.found(SplitBrain, nodes, "nodes %s all lead in term %d", join(nodes), same[0].Term)
 	sure := slices.ContainsFunc(same, func(c Claim) bool {
 		return c.Source == FromPeer && len(d.fresh(func(other Claim) bool {
-			return other.Source == FromHTTP && other.Node == c.Node && other.Leads && other.Term == c.Term && d.current(other)
+			return other.Source == FromHTTP && other.Node == c.Node && other.Leads && other.Term == c.Term && d.isCurrent(other)
 		})) > 0
 	})
 	if sure && slices.Contains(nodes, d.Self.Node) {
-		f.Refuse = true
+		f.RefuseService = true
 	}
 }
 
@@ -222,7 +222,7 @@ func (d *detection) confirmed(leading []Claim) (newest Claim, ok bool) {
 	for _, c := range leading {
 		terms[c.Node] = c.Term
 	}
-	said := append(d.fresh(func(c Claim) bool { return c.Source == FromPeer && d.current(c) }), d.Self)
+	said := append(d.fresh(func(c Claim) bool { return c.Source == FromPeer && d.isCurrent(c) }), d.Self)
 	for _, s := range d.Servers {
 		if s.Suffrage != cluster.Voter {
 			continue
@@ -271,7 +271,7 @@ func nodesOf(claims []Claim) []cluster.NodeID {
 
 // describe names the nodes of claims and where they are.
 func describe(claims []Claim) string {
-	return strings.Join(texts(claims, func(c Claim) string {
+	return strings.Join(uniqueTexts(claims, func(c Claim) string {
 		if c.Address == "" {
 			return fmt.Sprintf("node %s", c.Node)
 		}
@@ -279,8 +279,8 @@ func describe(claims []Claim) string {
 	}), ", ")
 }
 
-// texts gives what of says about each claim, sorted, each text once.
-func texts(claims []Claim, of func(Claim) string) []string {
+// uniqueTexts gives what of says about each claim, sorted, each text once.
+func uniqueTexts(claims []Claim, of func(Claim) string) []string {
 	var all []string
 	for _, c := range claims {
 		all = append(all, of(c))

@@ -49,7 +49,7 @@ func TestDetect(t *testing.T) {
 		self    Claim
 		servers []cluster.Server
 		claims  []Claim
-		doubles []Double
+		doubles []DuplicateID
 		since   time.Time
 		proven  bool
 		want    Verdict
@@ -182,11 +182,11 @@ func TestDetect(t *testing.T) {
 		// One ID twice.
 		{
 			name: "another's ID twice", self: said("n1 5 n1"), want: SplitBrain, says: "two processes run as node n3",
-			claims: []Claim{said("n2 5 n1"), said("n3 5 n1")}, doubles: []Double{{Node: "n3", Boots: [2]string{"a", "b"}}},
+			claims: []Claim{said("n2 5 n1"), said("n3 5 n1")}, doubles: []DuplicateID{{Node: "n3", Boots: [2]string{"a", "b"}}},
 		},
 		{
 			name: "this one's ID twice", self: said("n1 5 n1"), want: SplitBrain, refuse: true, depose: 5, says: "boot IDs a and b",
-			claims: []Claim{said("n2 5 n1"), said("n3 5 n1")}, doubles: []Double{{Node: "n1", Boots: [2]string{"a", "b"}}},
+			claims: []Claim{said("n2 5 n1"), said("n3 5 n1")}, doubles: []DuplicateID{{Node: "n1", Boots: [2]string{"a", "b"}}},
 		},
 	}
 	for _, tt := range tests {
@@ -200,8 +200,8 @@ func TestDetect(t *testing.T) {
 			r := Detect(Input{Self: self, Servers: servers, Claims: tt.claims, Doubles: tt.doubles, MaxAge: 3 * time.Second, Since: tt.since, Proven: tt.proven}, now)
 			refuse, depose, says := false, uint64(0), ""
 			for _, f := range r.Findings {
-				refuse = refuse || f.Refuse
-				depose = max(depose, f.Depose)
+				refuse = refuse || f.RefuseService
+				depose = max(depose, f.StepDownTerm)
 				says += f.Detail + "\n"
 			}
 			if r.Verdict != tt.want || refuse != tt.refuse || depose != tt.depose || !strings.Contains(says, tt.says) {
@@ -234,7 +234,7 @@ func TestDetectNeverDeposesTheFollowed(t *testing.T) {
 				Claims: []Claim{said("n2 5 n1"), lies[i], lies[j]},
 			}, now)
 			for _, f := range r.Findings {
-				if f.Refuse || f.Depose != 0 {
+				if f.RefuseService || f.StepDownTerm != 0 {
 					t.Fatalf("%+v and %+v: %+v", lies[i], lies[j], f)
 				}
 			}
@@ -242,7 +242,7 @@ func TestDetectNeverDeposesTheFollowed(t *testing.T) {
 	}
 }
 
-func TestSightings(t *testing.T) {
+func TestProcessLog(t *testing.T) {
 	peer := func(id cluster.NodeID, boot string) cluster.Peer {
 		return cluster.Peer{Identity: cluster.Identity{NodeID: id, ClusterID: "C"}, BootID: boot, RaftAddress: boot + ":7700"}
 	}
@@ -265,12 +265,12 @@ func TestSightings(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			s := sightings{self: "n1", boot: "own", overlap: 2 * time.Second}
+			s := processLog{self: "n1", boot: "own", overlapping: 2 * time.Second}
 			for _, line := range tt.see {
 				var when float64
 				var id, boot string
 				_, _ = fmt.Sscan(line, &when, &id, &boot)
-				s.see(peer(cluster.NodeID(id), boot), at(when))
+				s.record(peer(cluster.NodeID(id), boot), at(when))
 			}
 			got := ""
 			for _, d := range s.doubles("C", at(tt.at), 3*time.Second) {
@@ -279,7 +279,7 @@ func TestSightings(t *testing.T) {
 			if got != tt.double {
 				t.Errorf("doubles %q, want %q", got, tt.double)
 			}
-			if got := strings.Join(s.suspects(), " "); got != tt.suspects {
+			if got := strings.Join(s.duplicateAddresses(), " "); got != tt.suspects {
 				t.Errorf("suspects %q, want %q", got, tt.suspects)
 			}
 			if len(s.doubles("other", at(tt.at), 3*time.Second)) != 0 {
@@ -289,12 +289,12 @@ func TestSightings(t *testing.T) {
 	}
 }
 
-func TestSightingsAreBounded(t *testing.T) {
-	s := sightings{self: "n1", boot: "own", overlap: time.Second}
-	for i := range 3 * maxSightings {
-		s.see(cluster.Peer{Identity: cluster.Identity{NodeID: "n2"}, BootID: fmt.Sprint(i)}, now.Add(time.Duration(i)))
+func TestProcessLogIsBounded(t *testing.T) {
+	s := processLog{self: "n1", boot: "own", overlapping: time.Second}
+	for i := range 3 * maxProcesses {
+		s.record(cluster.Peer{Identity: cluster.Identity{NodeID: "n2"}, BootID: fmt.Sprint(i)}, now.Add(time.Duration(i)))
 	}
-	if len(s.procs) > maxSightings {
+	if len(s.procs) > maxProcesses {
 		t.Errorf("%d are remembered", len(s.procs))
 	}
 	s.doubles("", now.Add(time.Hour), time.Second)

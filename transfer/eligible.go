@@ -9,12 +9,12 @@ import (
 	"northstar/state"
 )
 
-// fitLag is how many entries a target may be behind to count as caught up: the
+// caughtUpLag is how many entries a target may be behind to count as caught up: the
 // leader stops taking writes then, and sends it the rest.
-const fitLag = 16
+const caughtUpLag = 16
 
-// candidate is one node judged as the target of a transfer.
-type candidate struct {
+// targetCheck is one node judged as the target of a transfer.
+type targetCheck struct {
 	id       cluster.NodeID
 	voter    bool
 	priority int
@@ -22,10 +22,10 @@ type candidate struct {
 	err      *cluster.Error // why it cannot be the target; nil: it can, once its lag is gone
 }
 
-// judge says whether id may take over from the node whose status st is. It
+// evaluateTarget says whether id may take over from the node whose status st is. It
 // depends on nothing but its arguments.
-func judge(id cluster.NodeID, st cluster.NodeStatus, peers []cluster.PeerStatus, v *state.View) candidate {
-	c := candidate{id: id}
+func evaluateTarget(id cluster.NodeID, st cluster.NodeStatus, peers []cluster.PeerStatus, v *state.View) targetCheck {
+	c := targetCheck{id: id}
 	m, known := v.Member(id)
 	server, inConfig := cluster.FindServer(st.Servers, id)
 	peer := slices.IndexFunc(peers, func(p cluster.PeerStatus) bool { return p.ID == id })
@@ -33,7 +33,7 @@ func judge(id cluster.NodeID, st cluster.NodeStatus, peers []cluster.PeerStatus,
 	if peer >= 0 {
 		c.lag = peers[peer].LagEntries
 	}
-	refuse := func(format string, args ...any) candidate {
+	refuse := func(format string, args ...any) targetCheck {
 		c.err = cluster.Errorf(cluster.CodeTransferFailed, format, args...)
 		return c
 	}
@@ -56,17 +56,17 @@ func judge(id cluster.NodeID, st cluster.NodeStatus, peers []cluster.PeerStatus,
 		return refuse("nothing is known of node %s", id)
 	case !peers[peer].Healthy:
 		return refuse("node %s is not healthy: %s", id, strings.Join(peers[peer].Reasons, "; "))
-	case peers[peer].NoTransfer != "":
-		return refuse("%s", peers[peer].NoTransfer)
+	case peers[peer].TransferBlocked != "":
+		return refuse("%s", peers[peer].TransferBlocked)
 	}
 	return c
 }
 
 // best is the first of those who can take over.
-func best(candidates []candidate) (candidate, bool) {
-	fit := slices.DeleteFunc(slices.Clone(candidates), func(c candidate) bool { return c.err != nil })
+func best(candidates []targetCheck) (targetCheck, bool) {
+	fit := slices.DeleteFunc(slices.Clone(candidates), func(c targetCheck) bool { return c.err != nil })
 	if len(fit) == 0 {
-		return candidate{}, false
+		return targetCheck{}, false
 	}
 	return slices.MinFunc(fit, rank), true
 }
@@ -74,15 +74,15 @@ func best(candidates []candidate) (candidate, bool) {
 // rank orders candidates: those who can, the highest priority, the least lag,
 // and then the name. A lag that does not count for taking over does not count
 // here: under load it changes from moment to moment, and the choice with it.
-func rank(a, b candidate) int {
-	can := func(c candidate) int {
+func rank(a, b targetCheck) int {
+	can := func(c targetCheck) int {
 		if c.err == nil {
 			return 0
 		}
 		return 1
 	}
-	waits := func(c candidate) uint64 {
-		if c.lag <= fitLag {
+	waits := func(c targetCheck) uint64 {
+		if c.lag <= caughtUpLag {
 			return 0
 		}
 		return c.lag
@@ -93,7 +93,7 @@ func rank(a, b candidate) int {
 // Best is the node that leadership should be handed to when this one goes.
 // CodeTransferFailed, with what rules each out, when there is none.
 func (t *Transfer) Best() (cluster.NodeID, error) {
-	all := t.judgeAll()
+	all := t.evaluateTargets()
 	if c, ok := best(all); ok {
 		return c.id, nil
 	}
@@ -104,13 +104,13 @@ func (t *Transfer) Best() (cluster.NodeID, error) {
 	return "", cluster.Errorf(cluster.CodeTransferFailed, "no node can take over: %s", strings.Join(why, "; "))
 }
 
-// judgeAll judges every server but this node, which leads.
-func (t *Transfer) judgeAll() []candidate {
+// evaluateTargets judges every server but this node, which leads.
+func (t *Transfer) evaluateTargets() []targetCheck {
 	st, peers, v := t.node.Status(), t.node.Peers(), t.node.View()
-	var all []candidate
+	var all []targetCheck
 	for _, s := range st.Servers {
 		if s.ID != st.NodeID {
-			all = append(all, judge(s.ID, st, peers, v))
+			all = append(all, evaluateTarget(s.ID, st, peers, v))
 		}
 	}
 	return all
@@ -118,12 +118,12 @@ func (t *Transfer) judgeAll() []candidate {
 
 // Choices shows every server but this node, which leads, as the target of a
 // transfer, the best first. One that only lags is eligible: it is waited for.
-func (t *Transfer) Choices() []cluster.Choice {
-	all := t.judgeAll()
+func (t *Transfer) Choices() []cluster.TargetOption {
+	all := t.evaluateTargets()
 	slices.SortStableFunc(all, rank)
-	choices := make([]cluster.Choice, len(all))
+	choices := make([]cluster.TargetOption, len(all))
 	for i, c := range all {
-		choices[i] = cluster.Choice{ID: c.id, Eligible: c.err == nil, Voter: c.voter, Priority: c.priority, LagEntries: c.lag}
+		choices[i] = cluster.TargetOption{ID: c.id, Eligible: c.err == nil, Voter: c.voter, Priority: c.priority, LagEntries: c.lag}
 		if c.err != nil {
 			choices[i].Reason = c.err.Detail
 		}

@@ -24,21 +24,21 @@ type Consensus interface {
 	// TransferTo makes one library transfer to h.To. It returns nil when the target
 	// was seen leading. An error with a method Told() bool says by it whether the
 	// target was told to stand; any other error means that it was not.
-	TransferTo(ctx context.Context, h cluster.Handover) error
+	TransferTo(ctx context.Context, h cluster.TransferNotice) error
 }
 
 const (
-	catchUpEvery  = 10 * time.Millisecond
-	afterwardsMax = time.Second // for some leader to be seen after a transfer went wrong
+	catchUpEvery   = 10 * time.Millisecond
+	resolveTimeout = time.Second // for some leader to be seen after a transfer went wrong
 )
 
 // Transfer makes planned transfers of leadership. Safe for concurrent use.
 type Transfer struct {
-	node Consensus
-	opts Options
-	log  hclog.Logger
-	now  func() time.Time
-	turn chan struct{} // capacity 1: one transfer at a time
+	node        Consensus
+	opts        Options
+	log         hclog.Logger
+	now         func() time.Time
+	transferSem chan struct{} // capacity 1: one transfer at a time
 }
 
 // Options are what a Transfer may be given beside the consensus; nil functions
@@ -46,10 +46,10 @@ type Transfer struct {
 type Options struct {
 	// Done hears of each transfer that was begun. It must not block.
 	Done func(Result)
-	// Return makes this node stand for election, in the term that it knows, after
+	// ReclaimLeadership makes this node stand for election, in the term that it knows, after
 	// a transfer that has left the cluster without a leader.
-	Return func(ctx context.Context, term uint64, h cluster.Handover) error
-	Logger hclog.Logger
+	ReclaimLeadership func(ctx context.Context, term uint64, h cluster.TransferNotice) error
+	Logger            hclog.Logger
 }
 
 // Result is how one transfer that was begun ended, for metrics and events.
@@ -66,13 +66,13 @@ func New(node Consensus, opts Options) *Transfer {
 	if opts.Done == nil {
 		opts.Done = func(Result) {}
 	}
-	if opts.Return == nil {
-		opts.Return = func(context.Context, uint64, cluster.Handover) error { return nil }
+	if opts.ReclaimLeadership == nil {
+		opts.ReclaimLeadership = func(context.Context, uint64, cluster.TransferNotice) error { return nil }
 	}
-	return &Transfer{node: node, opts: opts, log: opts.Logger.Named("transfer"), now: time.Now, turn: make(chan struct{}, 1)}
+	return &Transfer{node: node, opts: opts, log: opts.Logger.Named("transfer"), now: time.Now, transferSem: make(chan struct{}, 1)}
 }
 
-// To moves leadership from this node to h.To, "" for the best one, and returns
+// Execute moves leadership from this node to h.To, "" for the best one, and returns
 // when it was seen leading. It waits, within ctx, until the target is caught up.
 // Errors are:
 //
@@ -83,10 +83,10 @@ func New(node Consensus, opts Options) *Transfer {
 //   - CodeTransferFailed with status 409: refused, or failed before the target
 //     was told to stand; this node goes on leading.
 //   - CodeTransferFailed with status 504: failed after that; it names who leads.
-func (t *Transfer) To(ctx context.Context, h cluster.Handover) (cluster.TransferOutcome, error) {
+func (t *Transfer) Execute(ctx context.Context, h cluster.TransferNotice) (cluster.TransferOutcome, error) {
 	select {
-	case t.turn <- struct{}{}:
-		defer func() { <-t.turn }()
+	case t.transferSem <- struct{}{}:
+		defer func() { <-t.transferSem }()
 	default:
 		return cluster.TransferOutcome{}, inProgress("another transfer of leadership is in progress")
 	}
@@ -120,8 +120,8 @@ func inProgress(format string, args ...any) *cluster.Error {
 	return err
 }
 
-func (t *Transfer) run(ctx context.Context, term uint64, h cluster.Handover) error {
-	if err := t.awaitFit(ctx, term, h.To); err != nil {
+func (t *Transfer) run(ctx context.Context, term uint64, h cluster.TransferNotice) error {
+	if err := t.awaitCaughtUp(ctx, term, h.To); err != nil {
 		return err
 	}
 	err := t.node.TransferTo(ctx, h)
@@ -130,7 +130,7 @@ func (t *Transfer) run(ctx context.Context, term uint64, h cluster.Handover) err
 	}
 	var told interface{ Told() bool }
 	if errors.As(err, &told) && told.Told() {
-		return t.explain(ctx, term, h, err)
+		return t.resolveFailed(ctx, term, h, err)
 	}
 	var known *cluster.Error
 	if errors.As(err, &known) {
@@ -142,9 +142,9 @@ func (t *Transfer) run(ctx context.Context, term uint64, h cluster.Handover) err
 	return cluster.Errorf(cluster.CodeTransferFailed, "node %s goes on leading: %w", t.node.Status().NodeID, err)
 }
 
-// awaitFit waits until nothing but its lag speaks against the target, and then
+// awaitCaughtUp waits until nothing but its lag speaks against the target, and then
 // not even that.
-func (t *Transfer) awaitFit(ctx context.Context, term uint64, target cluster.NodeID) error {
+func (t *Transfer) awaitCaughtUp(ctx context.Context, term uint64, target cluster.NodeID) error {
 	tick := time.NewTicker(catchUpEvery)
 	defer tick.Stop()
 	for {
@@ -153,11 +153,11 @@ func (t *Transfer) awaitFit(ctx context.Context, term uint64, target cluster.Nod
 		if st.Role != cluster.Leader || st.Term != term {
 			return cluster.Errorf(cluster.CodeNoLeader, "node %s leads no more", st.NodeID)
 		}
-		c := judge(target, st, t.node.Peers(), t.node.View())
+		c := evaluateTarget(target, st, t.node.Peers(), t.node.View())
 		if c.err != nil {
 			return c.err
 		}
-		if c.lag <= fitLag {
+		if c.lag <= caughtUpLag {
 			return nil
 		}
 		select {
@@ -169,11 +169,11 @@ func (t *Transfer) awaitFit(ctx context.Context, term uint64, target cluster.Nod
 	}
 }
 
-// explain waits a moment for whoever leads after a transfer that went wrong, and
+// resolveFailed waits a moment for whoever leads after a transfer that went wrong, and
 // sees to it that somebody does. It is not cut short by the caller's deadline:
 // that is over, as a rule, and leadership must not stay lost for that.
-func (t *Transfer) explain(ctx context.Context, term uint64, h cluster.Handover, cause error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwardsMax)
+func (t *Transfer) resolveFailed(ctx context.Context, term uint64, h cluster.TransferNotice, cause error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resolveTimeout)
 	defer cancel()
 	returned := false
 	for {
@@ -183,12 +183,12 @@ func (t *Transfer) explain(ctx context.Context, term uint64, h cluster.Handover,
 		case st.LeaderID == h.To && st.Term > term:
 			return nil // late, but it arrived
 		case st.LeaderID != "" && st.Term > term:
-			return failedAfter(st.LeaderID, "node %s was told to stand, but node %s leads (term %d): %w", h.To, st.LeaderID, st.Term, cause)
+			return failedAfterTimeoutNow(st.LeaderID, "node %s was told to stand, but node %s leads (term %d): %w", h.To, st.LeaderID, st.Term, cause)
 		case st.LeaderID == "" && !returned:
 			// The target has had its time. Raft's timers would take theirs, and
 			// while failover is paused nobody else may stand.
 			returned = true
-			if err := t.opts.Return(ctx, st.Term, h); err != nil {
+			if err := t.opts.ReclaimLeadership(ctx, st.Term, h); err != nil {
 				t.log.Warn("leadership did not arrive, and this node cannot stand again", "target", h.To, "error", err)
 			}
 			continue
@@ -197,16 +197,16 @@ func (t *Transfer) explain(ctx context.Context, term uint64, h cluster.Handover,
 		case <-changed:
 		case <-ctx.Done():
 			if st.LeaderID != "" {
-				return failedAfter(st.LeaderID, "node %s was told to stand, but node %s goes on leading (term %d): %w", h.To, st.LeaderID, st.Term, cause)
+				return failedAfterTimeoutNow(st.LeaderID, "node %s was told to stand, but node %s goes on leading (term %d): %w", h.To, st.LeaderID, st.Term, cause)
 			}
-			return failedAfter("", "node %s was told to stand, and no leader is known: %w", h.To, cause)
+			return failedAfterTimeoutNow("", "node %s was told to stand, and no leader is known: %w", h.To, cause)
 		}
 	}
 }
 
-// failedAfter is a transfer that went wrong once the target was told to stand;
+// failedAfterTimeoutNow is a transfer that went wrong once the target was told to stand;
 // leader is who leads then, "" when nobody is known to.
-func failedAfter(leader cluster.NodeID, format string, args ...any) error {
+func failedAfterTimeoutNow(leader cluster.NodeID, format string, args ...any) error {
 	err := cluster.Errorf(cluster.CodeTransferFailed, format, args...)
 	err.Status, err.Leader = 504, leader
 	return err

@@ -26,7 +26,7 @@ type fake struct {
 	peers    []cluster.PeerStatus
 	state    *state.State
 	changed  chan struct{}
-	calls    []cluster.Handover
+	calls    []cluster.TransferNotice
 	returned []uint64
 	back     bool // standing again works
 	move     func(ctx context.Context, f *fake, target cluster.NodeID) error
@@ -78,7 +78,7 @@ func (f *fake) LeaderChanged() <-chan struct{} {
 	return f.changed
 }
 
-func (f *fake) TransferTo(ctx context.Context, h cluster.Handover) error {
+func (f *fake) TransferTo(ctx context.Context, h cluster.TransferNotice) error {
 	f.mu.Lock()
 	f.calls = append(f.calls, h)
 	f.mu.Unlock()
@@ -86,7 +86,7 @@ func (f *fake) TransferTo(ctx context.Context, h cluster.Handover) error {
 }
 
 // again is what a transfer asks for that has left nobody leading.
-func (f *fake) again(_ context.Context, term uint64, h cluster.Handover) error {
+func (f *fake) again(_ context.Context, term uint64, h cluster.TransferNotice) error {
 	f.mu.Lock()
 	f.returned = append(f.returned, term)
 	back := f.back
@@ -97,13 +97,13 @@ func (f *fake) again(_ context.Context, term uint64, h cluster.Handover) error {
 	return nil
 }
 
-type toldError struct{ told bool }
+type sentError struct{ sent bool }
 
-func (toldError) Error() string { return "it went wrong" }
-func (e toldError) Told() bool  { return e.told }
+func (sentError) Error() string { return "it went wrong" }
+func (e sentError) Told() bool  { return e.sent }
 
 func newTransfer(f *fake, results *[]Result) *Transfer {
-	return New(f, Options{Done: func(r Result) { *results = append(*results, r) }, Return: f.again, Logger: hclog.NewNullLogger()})
+	return New(f, Options{Done: func(r Result) { *results = append(*results, r) }, ReclaimLeadership: f.again, Logger: hclog.NewNullLogger()})
 }
 
 func TestTo(t *testing.T) {
@@ -122,8 +122,8 @@ func TestTo(t *testing.T) {
 		{name: "to the best by priority", change: func(f *fake) {
 			f.member(cluster.Member{ID: "n3", Priority: 200, Eligible: true, Lifecycle: cluster.Active})
 		}, leader: "n3", reached: true},
-		{name: "to the best by lag", change: func(f *fake) { f.peers[0].LagEntries = fitLag + 1 }, leader: "n3", reached: true},
-		{name: "what is in flight is no lag", change: func(f *fake) { f.peers[0].LagEntries = fitLag }, leader: "n2", reached: true},
+		{name: "to the best by lag", change: func(f *fake) { f.peers[0].LagEntries = caughtUpLag + 1 }, leader: "n3", reached: true},
+		{name: "what is in flight is no lag", change: func(f *fake) { f.peers[0].LagEntries = caughtUpLag }, leader: "n2", reached: true},
 		{name: "unknown node", target: "n9", code: cluster.CodeBadRequest, status: 404, detail: "n9"},
 		{name: "itself", target: "n1", code: cluster.CodeTransferFailed, status: 409, detail: "leads already"},
 		{name: "non-voter", target: "n4", code: cluster.CodeTransferFailed, status: 409, detail: "not a voter"},
@@ -139,34 +139,34 @@ func TestTo(t *testing.T) {
 		{name: "not healthy", target: "n2", change: func(f *fake) {
 			f.peers[0] = cluster.PeerStatus{ID: "n2", Reasons: []string{"silent for 3s"}}
 		}, code: cluster.CodeTransferFailed, status: 409, detail: "silent for 3s"},
-		{name: "the best was given up in this term", change: func(f *fake) { f.peers[0].NoTransfer = "given up" }, leader: "n3", reached: true},
+		{name: "the best was given up in this term", change: func(f *fake) { f.peers[0].TransferBlocked = "given up" }, leader: "n3", reached: true},
 		{name: "given up in this term", target: "n2", change: func(f *fake) {
-			f.peers[0].NoTransfer = "given up"
+			f.peers[0].TransferBlocked = "given up"
 		}, code: cluster.CodeTransferFailed, status: 409, detail: "given up"},
 		{name: "nobody can", change: func(f *fake) { f.peers = nil }, code: cluster.CodeTransferFailed, status: 409, detail: "no node can take over"},
 		{name: "not the leader", target: "n2", change: func(f *fake) { f.lead("n3") }, code: cluster.CodeNoLeader, status: 503},
 		{name: "lags for ever", target: "n2", change: func(f *fake) { f.peers[0].LagEntries = 1e6 }, code: cluster.CodeTransferFailed, status: 409, detail: "1000000 entries behind"},
 		{name: "failed before the target was told", target: "n2", change: func(f *fake) {
-			f.move = func(context.Context, *fake, cluster.NodeID) error { return toldError{false} }
+			f.move = func(context.Context, *fake, cluster.NodeID) error { return sentError{false} }
 		}, code: cluster.CodeTransferFailed, status: 409, detail: "n1 goes on leading", reached: true},
 		{name: "told, another won", target: "n2", change: func(f *fake) {
-			f.move = func(_ context.Context, f *fake, _ cluster.NodeID) error { f.lead("n3"); return toldError{true} }
+			f.move = func(_ context.Context, f *fake, _ cluster.NodeID) error { f.lead("n3"); return sentError{true} }
 		}, code: cluster.CodeTransferFailed, status: 504, detail: "node n3 leads", reached: true},
 		{name: "told, the old leader goes on", target: "n2", change: func(f *fake) {
-			f.move = func(context.Context, *fake, cluster.NodeID) error { return toldError{true} }
+			f.move = func(context.Context, *fake, cluster.NodeID) error { return sentError{true} }
 		}, code: cluster.CodeTransferFailed, status: 504, detail: "n1 goes on leading", reached: true},
 		{name: "told, nobody leads", target: "n2", change: func(f *fake) {
-			f.move = func(_ context.Context, f *fake, _ cluster.NodeID) error { f.lead(""); return toldError{true} }
+			f.move = func(_ context.Context, f *fake, _ cluster.NodeID) error { f.lead(""); return sentError{true} }
 		}, code: cluster.CodeTransferFailed, status: 504, detail: "no leader is known", reached: true},
 		{name: "told, nobody leads, and this node returns", target: "n2", change: func(f *fake) {
 			f.back = true
-			f.move = func(_ context.Context, f *fake, _ cluster.NodeID) error { f.lead(""); return toldError{true} }
+			f.move = func(_ context.Context, f *fake, _ cluster.NodeID) error { f.lead(""); return sentError{true} }
 		}, code: cluster.CodeTransferFailed, status: 504, detail: "node n1 leads", reached: true},
 		{name: "told, and it arrives late", target: "n2", change: func(f *fake) {
 			f.move = func(_ context.Context, f *fake, _ cluster.NodeID) error {
 				f.lead("")
-				go func() { time.Sleep(afterwardsMax / 2); f.lead("n2") }()
-				return toldError{true}
+				go func() { time.Sleep(resolveTimeout / 2); f.lead("n2") }()
+				return sentError{true}
 			}
 		}, leader: "n2", reached: true},
 		{name: "busy in consensus", target: "n2", change: func(f *fake) {
@@ -182,7 +182,7 @@ func TestTo(t *testing.T) {
 				var results []Result
 				ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 				defer cancel()
-				out, err := newTransfer(f, &results).To(ctx, cluster.Handover{To: tt.target, Trigger: "manual", Reason: "why", Operator: "anna"})
+				out, err := newTransfer(f, &results).Execute(ctx, cluster.TransferNotice{To: tt.target, Trigger: "manual", Reason: "why", Operator: "anna"})
 				if tt.leader != "" {
 					if err != nil || out.NewLeader != tt.leader || out.OldLeader != "n1" || out.Term != f.Status().Term {
 						t.Fatalf("%+v, %v", out, err)
@@ -223,7 +223,7 @@ func TestWaitsUntilCaughtUp(t *testing.T) {
 			f.mu.Unlock()
 		}()
 		var results []Result
-		out, err := newTransfer(f, &results).To(context.Background(), cluster.Handover{To: "n2"})
+		out, err := newTransfer(f, &results).Execute(context.Background(), cluster.TransferNotice{To: "n2"})
 		if err != nil || out.Duration < 3*time.Second || out.Duration > 4*time.Second {
 			t.Errorf("%+v, %v", out, err)
 		}
@@ -243,9 +243,9 @@ func TestOneAtATime(t *testing.T) {
 		var results []Result
 		tr := newTransfer(f, &results)
 		first := make(chan error)
-		go func() { _, err := tr.To(context.Background(), cluster.Handover{To: "n2"}); first <- err }()
+		go func() { _, err := tr.Execute(context.Background(), cluster.TransferNotice{To: "n2"}); first <- err }()
 		<-started
-		_, err := tr.To(context.Background(), cluster.Handover{To: "n3"})
+		_, err := tr.Execute(context.Background(), cluster.TransferNotice{To: "n3"})
 		var e *cluster.Error
 		if !errors.As(err, &e) || e.Code != cluster.CodeBusy || e.Retryable() {
 			t.Errorf("a second transfer: %v", err)

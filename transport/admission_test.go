@@ -48,11 +48,11 @@ func TestRefusedNodesReachNobody(t *testing.T) {
 // what it says of its own record. Votes are exchanged once this node has caught up.
 func TestLeaderThatWasReadmitted(t *testing.T) {
 	for name, old := range map[string]cluster.Record{
-		"wiped":   {Incarnation: "inc-n2", AsOf: 100},
-		"removed": {Incarnation: "inc-n2", Removed: true, AsOf: 100},
+		"wiped":   {Incarnation: "inc-n2", AsOfIndex: 100},
+		"removed": {Incarnation: "inc-n2", Removed: true, AsOfIndex: 100},
 	} {
 		t.Run(name, func(t *testing.T) {
-			again := newEnd(t, "n2", as(func(p *cluster.Peer) { p.Incarnation, p.Recorded = "new", 100 }))
+			again := newEnd(t, "n2", as(func(p *cluster.Peer) { p.Incarnation, p.RecordedIndex = "new", 100 }))
 			behind := newEnd(t, "n1")
 			behind.leader.Store(cluster.NodeID("n2"))
 			behind.remember("n2", old)
@@ -60,7 +60,7 @@ func TestLeaderThatWasReadmitted(t *testing.T) {
 			if _, err := again.append(behind, nil); err == nil {
 				t.Error("it is believed although this node knows as much")
 			}
-			again.set(func(p *cluster.Peer) { p.Recorded = 101 })
+			again.set(func(p *cluster.Peer) { p.RecordedIndex = 101 })
 
 			if r, err := again.append(behind, nil); err != nil || !r.Success {
 				t.Errorf("its entries: %+v, %v", r, err)
@@ -96,7 +96,7 @@ func TestLeaderThatWasReadmitted(t *testing.T) {
 				t.Errorf("%d more messages reached raft", n)
 			}
 
-			behind.remember("n2", cluster.Record{Incarnation: "new", AsOf: 101})
+			behind.remember("n2", cluster.Record{Incarnation: "new", AsOfIndex: 101})
 			for _, pair := range [][2]*end{{again, behind}, {behind, again}} {
 				if v, err := pair[0].vote(pair[1], 99); err != nil || !v.Granted {
 					t.Errorf("caught up: %s asks %s for its vote: %+v, %v", pair[0].id, pair[1].id, v, err)

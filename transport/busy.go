@@ -113,7 +113,7 @@ func (r *Raft) promised(now time.Time, candidate cluster.NodeID, term uint64) bo
 		return false
 	}
 	c := r.t.Claim()
-	return !c.LeaderLost || c.LeaderBootID != p.boot || !r.t.cfg.Consent(candidate, term, now)
+	return !c.LeaderProcessDead || c.LeaderBootID != p.boot || !r.t.cfg.Consent(candidate, term, now)
 }
 
 func (r *Raft) setPromise(now time.Time, leader cluster.NodeID, boot string) {

@@ -49,14 +49,14 @@ type canary struct {
 // findCanary begins to watch the canary of the process that makes this claim,
 // unless that is done already.
 func (m *monitor) findCanary(claim cluster.Claim) {
-	if claim.CanaryPort <= 0 || claim.CanaryPort > 65535 || m.canaryOf(claim.BootID) != "" {
+	if claim.CrashSocketPort <= 0 || claim.CrashSocketPort > 65535 || m.canaryOf(claim.BootID) != "" {
 		return
 	}
 	host, _, err := net.SplitHostPort(m.t.monitors.address(m.id))
 	if err != nil {
 		return // no server any more
 	}
-	watch := canary{claim.BootID, net.JoinHostPort(host, strconv.Itoa(claim.CanaryPort))}
+	watch := canary{claim.BootID, net.JoinHostPort(host, strconv.Itoa(claim.CrashSocketPort))}
 	m.mu.Lock()
 	m.canary = watch
 	m.mu.Unlock()

@@ -30,7 +30,7 @@ func (r *Raft) RequestVote(id raft.ServerID, target raft.ServerAddress, args *ra
 	m := r.message(id, "vote", term, 0)
 	err := r.askVote(m, target, func(out *inner) error { return out.RequestVote(id, target, args, resp) })
 	why := takeReason(&resp.RPCHeader)
-	r.voted(cluster.VoteAnswer{Term: term, Voter: m.To, Granted: resp.Granted, Reason: why}, err)
+	r.voted(cluster.VoteResponse{Term: term, Voter: m.To, Granted: resp.Granted, Reason: why}, err)
 	return err
 }
 
@@ -46,12 +46,12 @@ func (r *Raft) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args 
 		err = errors.New("pre-vote failed at the peer") // the library takes the original text for a grant
 	}
 	why := takeReason(&resp.RPCHeader)
-	r.voted(cluster.VoteAnswer{Term: term, Voter: m.To, Pre: true, Granted: resp.Granted, Reason: why}, err)
+	r.voted(cluster.VoteResponse{Term: term, Voter: m.To, Pre: true, Granted: resp.Granted, Reason: why}, err)
 	return err
 }
 
 // voted passes a voter's answer on to whoever explains elections.
-func (r *Raft) voted(a cluster.VoteAnswer, err error) {
+func (r *Raft) voted(a cluster.VoteResponse, err error) {
 	switch {
 	case err != nil:
 		a.Granted, a.Reason = false, noAnswer(err)
@@ -112,7 +112,7 @@ const standLook = time.Millisecond
 // Gate.MayStand is asked only with MandateEvidence, Local.Barred always. With MandateOrder voters are
 // asked to pass over the leader that they know; otherwise a voter grants only
 // what its own evidence allows.
-func (r *Raft) Stand(ctx context.Context, term uint64, by cluster.Mandate) error {
+func (r *Raft) Stand(ctx context.Context, term uint64, by cluster.ElectionCause) error {
 	local := r.local.Load()
 	if local == nil {
 		return errNotReady
@@ -120,7 +120,7 @@ func (r *Raft) Stand(ctx context.Context, term uint64, by cluster.Mandate) error
 	if local.barred() {
 		return fmt.Errorf("%w: %w", errMayNot, errBarred)
 	}
-	if by == cluster.MandateEvidence && !r.t.cfg.Gate.MayStand() {
+	if by == cluster.CauseLeaderFailed && !r.t.cfg.Gate.MayStand() {
 		return errMayNot
 	}
 	if local.Leader() == "" {
@@ -145,7 +145,7 @@ func (r *Raft) abandonment(term uint64) *raft.AppendEntriesRequest {
 
 // own puts a message of this node's own into its queue and waits for the answer,
 // unless this node leaves the term or leads before raft takes it.
-func (r *Raft) own(ctx context.Context, local *Local, term uint64, by cluster.Mandate, command any) error {
+func (r *Raft) own(ctx context.Context, local *Local, term uint64, by cluster.ElectionCause, command any) error {
 	reply := make(chan raft.RPCResponse, 1)
 	rpc := raft.RPC{Command: command, RespChan: reply}
 	look := time.NewTicker(standLook)
@@ -159,7 +159,7 @@ func (r *Raft) own(ctx context.Context, local *Local, term uint64, by cluster.Ma
 		if local.Leader() == r.t.cfg.Local().NodeID {
 			return errors.New("not standing: this node leads")
 		}
-		if by == cluster.MandateOrder {
+		if by == cluster.CauseOperator {
 			r.mark(&r.warrant, time.Now())
 		}
 		select {

@@ -14,7 +14,7 @@ func (t *Transport) Claim() cluster.Claim {
 	c := t.cfg.Claim()
 	self := t.cfg.Local()
 	c.NodeID, c.ClusterID, c.Generation, c.BootID = self.NodeID, self.ClusterID, self.Generation, self.BootID
-	c.CanaryPort = t.cfg.CanaryPort
+	c.CrashSocketPort = t.cfg.CanaryPort
 	if c.LeaderID == self.NodeID {
 		c.LeaderBootID, c.LeaderContactAge, c.LeaderSilence = self.BootID, 0, 0
 		return c
@@ -52,8 +52,8 @@ func (t *Transport) Claim() cluster.Claim {
 }
 
 // Claims gives the newest claim of each peer that has ever made one.
-func (t *Transport) Claims() map[cluster.NodeID]cluster.Seen {
-	claims := map[cluster.NodeID]cluster.Seen{}
+func (t *Transport) Claims() map[cluster.NodeID]cluster.ReceivedClaim {
+	claims := map[cluster.NodeID]cluster.ReceivedClaim{}
 	for _, m := range t.monitors.all() {
 		if seen, ok := m.sight(); ok {
 			claims[m.id] = seen
@@ -78,13 +78,13 @@ func (t *Transport) ClaimsChanged() <-chan struct{} {
 // before ctx ended: at once when none is connected. A peer answers after its
 // Raft has finished any append that it was inside of, so that its log position
 // is its newest.
-func (t *Transport) Poll(ctx context.Context, peers []cluster.NodeID) map[cluster.NodeID]cluster.Seen {
+func (t *Transport) Poll(ctx context.Context, peers []cluster.NodeID) map[cluster.NodeID]cluster.ReceivedClaim {
 	wait := t.cfg.TimeoutMax
 	if deadline, ok := ctx.Deadline(); ok {
 		wait = min(wait, time.Until(deadline))
 	}
 	var mu sync.Mutex
-	got := map[cluster.NodeID]cluster.Seen{}
+	got := map[cluster.NodeID]cluster.ReceivedClaim{}
 	var asking sync.WaitGroup
 	for _, id := range peers {
 		m := t.monitors.find(id)
@@ -104,15 +104,15 @@ func (t *Transport) Poll(ctx context.Context, peers []cluster.NodeID) map[cluste
 }
 
 // askFresh asks one peer for a fresh claim.
-func (m *monitor) askFresh(ctx context.Context, wait time.Duration) (cluster.Seen, bool) {
+func (m *monitor) askFresh(ctx context.Context, wait time.Duration) (cluster.ReceivedClaim, bool) {
 	c := m.current()
 	if c == nil {
-		return cluster.Seen{}, false
+		return cluster.ReceivedClaim{}, false
 	}
-	answer := make(chan cluster.Seen, 1)
+	answer := make(chan cluster.ReceivedClaim, 1)
 	seq, err := c.ask(frame{Fresh: true, Wait: wait}, answer)
 	if err != nil {
-		return cluster.Seen{}, false
+		return cluster.ReceivedClaim{}, false
 	}
 	defer c.forget(seq)
 	select {
@@ -121,7 +121,7 @@ func (m *monitor) askFresh(ctx context.Context, wait time.Duration) (cluster.See
 	case <-c.gone:
 	case <-ctx.Done():
 	}
-	return cluster.Seen{}, false
+	return cluster.ReceivedClaim{}, false
 }
 
 // Announce tells this node's claim to every peer now. It does not wait.

@@ -57,7 +57,7 @@ type conversation struct {
 // question is something asked that waits for its answer.
 type question struct {
 	at     time.Time
-	answer chan<- cluster.Seen // capacity 1; nil: nobody waits
+	answer chan<- cluster.ReceivedClaim // capacity 1; nil: nobody waits
 }
 
 func newConversation(m *monitor, conn net.Conn, x exchange) *conversation {
@@ -207,7 +207,7 @@ func (c *conversation) reply(f frame) error {
 }
 
 // ask puts a question, and gives its number. answer, if any, has capacity 1.
-func (c *conversation) ask(f frame, answer chan<- cluster.Seen) (seq uint64, err error) {
+func (c *conversation) ask(f frame, answer chan<- cluster.ReceivedClaim) (seq uint64, err error) {
 	c.mu.Lock()
 	if len(c.questions) >= maxQuestions {
 		c.mu.Unlock()

@@ -217,7 +217,7 @@ func TestBarred(t *testing.T) {
 	if err := n1.timeoutNow(n2); !errors.As(err, &not) || n2.rejected("timeout_now/barred") != 1 {
 		t.Errorf("the leader's word: %v", err)
 	}
-	for _, by := range []cluster.Mandate{cluster.MandateEvidence, cluster.MandateOrder} {
+	for _, by := range []cluster.ElectionCause{cluster.CauseLeaderFailed, cluster.CauseOperator} {
 		if err := n2.raft.Stand(t.Context(), 5, by); !errors.Is(err, errBarred) {
 			t.Errorf("by %v: %v", by, err)
 		}

@@ -38,7 +38,7 @@ type end struct {
 	meetErr  error
 	servers  []cluster.Server
 	claim    cluster.Claim
-	losses   []cluster.Loss
+	losses   []cluster.ConnectionLoss
 
 	term, applied, progress atomic.Uint64
 	leader                  atomic.Value // cluster.NodeID
@@ -107,7 +107,7 @@ func newEndOn(t testing.TB, id cluster.NodeID, ln net.Listener, opts ...option) 
 			defer e.mu.Unlock()
 			return e.claim
 		},
-		Lost: func(l cluster.Loss) {
+		Lost: func(l cluster.ConnectionLoss) {
 			e.mu.Lock()
 			defer e.mu.Unlock()
 			e.losses = append(e.losses, l)
@@ -160,7 +160,7 @@ func (e *end) meet(p cluster.Peer) error {
 	if e.meetErr != nil {
 		return e.meetErr
 	}
-	if cluster.Meets(e.self, p) && e.records[p.NodeID].Incarnation == "" {
+	if cluster.MayRecordIncarnation(e.self, p) && e.records[p.NodeID].Incarnation == "" {
 		e.records[p.NodeID] = cluster.Record{Incarnation: p.Incarnation}
 	}
 	return nil
@@ -200,10 +200,10 @@ func (e *end) refusals() []cluster.Refusal {
 	return append([]cluster.Refusal(nil), e.refused...)
 }
 
-func (e *end) lost() []cluster.Loss {
+func (e *end) lost() []cluster.ConnectionLoss {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return append([]cluster.Loss(nil), e.losses...)
+	return append([]cluster.ConnectionLoss(nil), e.losses...)
 }
 
 // claims changes what the end claims.

@@ -67,7 +67,7 @@ type verdict struct {
 }
 
 func (v verdict) admission() cluster.Admission {
-	return cluster.Admission{Refusal: v.Refusal, Reason: v.Reason, Votes: v.Votes, Vouch: v.Vouched}
+	return cluster.Admission{Refusal: v.Refusal, Reason: v.Reason, Votes: v.Votes, MayAdoptClusterID: v.Vouched}
 }
 
 // errNotPeer: the other end does not speak this protocol at all.
@@ -232,7 +232,7 @@ func (t *Transport) judge(h hello) (cluster.Admission, verdict) {
 		}
 	}
 	v := verdict{
-		Refusal: a.Refusal, Reason: a.Reason, Votes: a.Votes, Vouched: a.Vouch,
+		Refusal: a.Refusal, Reason: a.Reason, Votes: a.Votes, Vouched: a.MayAdoptClusterID,
 		ClusterID: self.ClusterID, Generation: self.Generation, Nonce: h.nonce,
 	}
 	if a.OK() && h.peer.ClusterID == "" {

@@ -94,7 +94,7 @@ func TestVouchedNodeAdopts(t *testing.T) {
 
 func TestNotVouchedForDoesNotAdopt(t *testing.T) {
 	member, newcomer := newEnd(t, "n1"), newEnd(t, "n2", noID)
-	if _, v, err := newcomer.tr.Probe(context.Background(), member.addr); err != nil || v.Vouch {
+	if _, v, err := newcomer.tr.Probe(context.Background(), member.addr); err != nil || v.MayAdoptClusterID {
 		t.Fatalf("%+v, %v", v, err)
 	}
 	if id := newcomer.peer().ClusterID; id != "" {

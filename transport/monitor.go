@@ -31,7 +31,7 @@ type monitor struct {
 
 	mu        sync.Mutex
 	conv      *conversation // nil: none stands
-	seen      cluster.Seen
+	seen      cluster.ReceivedClaim
 	boot      string          // of the newest hello
 	canary    canary          // being watched
 	sign      time.Time       // when it last spoke as a leader whose disk works
@@ -40,11 +40,11 @@ type monitor struct {
 }
 
 // record keeps a claim of the peer. rtt 0 means that none was measured.
-func (m *monitor) record(claim cluster.Claim, rtt time.Duration, now time.Time) cluster.Seen {
+func (m *monitor) record(claim cluster.Claim, rtt time.Duration, now time.Time) cluster.ReceivedClaim {
 	m.mu.Lock()
 	m.seen.Claim, m.seen.At = claim, now
 	if rtt > 0 {
-		m.seen.RTT = rtt
+		m.seen.LastExchange = rtt
 	}
 	if claim.Role == cluster.Leader && !claim.Disk.Stalled { // one that has stepped down is not waited for
 		m.sign = now
@@ -59,13 +59,13 @@ func (m *monitor) record(claim cluster.Claim, rtt time.Duration, now time.Time) 
 func (m *monitor) trip() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.seen.Trip
+	return m.seen.NetworkRTT
 }
 
 func (m *monitor) setTrip(d time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.seen.Trip = d
+	m.seen.NetworkRTT = d
 }
 
 // exchanged takes note of what a routine exchange took. The least of the last few is
@@ -77,7 +77,7 @@ func (m *monitor) exchanged(d time.Duration) {
 	if len(m.exchanges) > maxExchanges {
 		m.exchanges = slices.Delete(m.exchanges, 0, 1)
 	}
-	m.seen.Trip = slices.Min(m.exchanges)
+	m.seen.NetworkRTT = slices.Min(m.exchanges)
 }
 
 // shake is how long a dial with its hello takes; 0 when none was measured.
@@ -102,7 +102,7 @@ func (m *monitor) current() *conversation {
 }
 
 // sight is the newest claim; false when there never was one.
-func (m *monitor) sight() (cluster.Seen, bool) {
+func (m *monitor) sight() (cluster.ReceivedClaim, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.seen, !m.seen.At.IsZero()
@@ -157,7 +157,7 @@ func (m *monitor) fallen(c *conversation, cause error) {
 }
 
 func (m *monitor) lost(c *conversation, cause error) {
-	m.t.cfg.Lost(cluster.Loss{Peer: m.id, BootID: c.x.peer.BootID, At: time.Now(), Cause: cause})
+	m.t.cfg.Lost(cluster.ConnectionLoss{Peer: m.id, BootID: c.x.peer.BootID, At: time.Now(), Cause: cause})
 }
 
 // hold holds a conversation until it ends. The error is why it ended; heard

@@ -29,7 +29,7 @@ func TestClaimsAreExchanged(t *testing.T) {
 		if seen.Claim.NodeID != b.id || seen.Claim.BootID != "boot-n2" {
 			t.Errorf("claim of n2 bears %s, %s", seen.Claim.NodeID, seen.Claim.BootID)
 		}
-		eventually(t, "the round trip is known", func() bool { s := e.tr.Claims()[b.id]; return s.RTT > 0 && s.Trip > 0 })
+		eventually(t, "the round trip is known", func() bool { s := e.tr.Claims()[b.id]; return s.LastExchange > 0 && s.NetworkRTT > 0 })
 	}
 	if n := len(c.tr.monitors.dialled); n != 0 {
 		t.Errorf("the node with the highest ID dials %d peers", n)
@@ -340,12 +340,12 @@ func TestAnnounce(t *testing.T) {
 		a, b := ends[0], ends[2]
 		acquaint(t, ends...)
 		time.Sleep(10 * time.Millisecond) // off the beat of the questions
-		b.claims(func(c *cluster.Claim) { c.LeaderLost = true })
+		b.claims(func(c *cluster.Claim) { c.LeaderProcessDead = true })
 		changed := a.tr.ClaimsChanged()
 		start := time.Now()
 		b.tr.Announce()
 		<-changed
-		if d := time.Since(start); d > time.Millisecond || !a.tr.Claims()[b.id].Claim.LeaderLost {
+		if d := time.Since(start); d > time.Millisecond || !a.tr.Claims()[b.id].Claim.LeaderProcessDead {
 			t.Errorf("after %v: %+v", d, a.tr.Claims()[b.id].Claim)
 		}
 	})
@@ -434,7 +434,7 @@ func TestFreshAnswersAreNoMeasure(t *testing.T) {
 		if e == b {
 			mark *= 2 // what a has said is no word of its own
 		}
-		eventually(t, "the round trip is known", func() bool { return e.tr.Claims()[id].Trip > 0 })
+		eventually(t, "the round trip is known", func() bool { return e.tr.Claims()[id].NetworkRTT > 0 })
 		m := e.tr.monitors.find(id)
 		unmoved := false
 		for range 5 { // a routine answer may come between
@@ -442,10 +442,10 @@ func TestFreshAnswersAreNoMeasure(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 			seen, ok := m.askFresh(ctx, time.Second)
 			cancel()
-			if !ok || seen.RTT <= 0 {
-				t.Fatalf("%s: answered %v, after %v", e.id, ok, seen.RTT)
+			if !ok || seen.LastExchange <= 0 {
+				t.Fatalf("%s: answered %v, after %v", e.id, ok, seen.LastExchange)
 			}
-			unmoved = unmoved || seen.Trip == mark
+			unmoved = unmoved || seen.NetworkRTT == mark
 		}
 		if !unmoved {
 			t.Errorf("%s: what fresh answers took counts for the network", e.id)

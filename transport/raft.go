@@ -90,7 +90,7 @@ var (
 
 // voteless says why two nodes that do not refuse one another exchange no votes.
 func voteless(a cluster.Admission) string {
-	if a.Outdated {
+	if a.RecordStale {
 		return a.Reason
 	}
 	return "one of the two has no cluster ID, or they have not started together"

@@ -75,7 +75,7 @@ type Config struct {
 	Claim func() cluster.Claim
 	// Lost hears that a peer's process has ended its monitor connection, or that
 	// the kernel did it for a process that died. Optional.
-	Lost func(cluster.Loss)
+	Lost func(cluster.ConnectionLoss)
 	// PreVote says why a candidate must not have this node's pre-vote, "" when
 	// raft is to decide. Whoever sets it bounds it in time. Optional.
 	PreVote func(candidate cluster.NodeID, now time.Time) (refuse string)
@@ -85,7 +85,7 @@ type Config struct {
 	Consent func(candidate cluster.NodeID, term uint64, now time.Time) bool
 	// Voted hears each voter's answer to this node's candidacies, but for its
 	// own vote. Optional.
-	Voted func(cluster.VoteAnswer)
+	Voted func(cluster.VoteResponse)
 	// Told hears that the leader of that term tells this node to stand, and says
 	// why it will not, "" when it will. Unlike the others it may block, until ctx
 	// ends. Optional.
@@ -272,7 +272,7 @@ func fillDefaults(cfg *Config) {
 		cfg.Claim = func() cluster.Claim { return cluster.Claim{} }
 	}
 	if cfg.Lost == nil {
-		cfg.Lost = func(cluster.Loss) {}
+		cfg.Lost = func(cluster.ConnectionLoss) {}
 	}
 	if cfg.PreVote == nil {
 		cfg.PreVote = func(cluster.NodeID, time.Time) string { return "" }
@@ -281,7 +281,7 @@ func fillDefaults(cfg *Config) {
 		cfg.Consent = func(cluster.NodeID, uint64, time.Time) bool { return false }
 	}
 	if cfg.Voted == nil {
-		cfg.Voted = func(cluster.VoteAnswer) {}
+		cfg.Voted = func(cluster.VoteResponse) {}
 	}
 	if cfg.Told == nil {
 		cfg.Told = func(context.Context, cluster.NodeID, uint64) string { return "" }

@@ -19,22 +19,22 @@ import (
 // answers collects what the end's candidacies are told.
 type answers struct {
 	mu  sync.Mutex
-	all []cluster.VoteAnswer
+	all []cluster.VoteResponse
 }
 
 func (a *answers) install(cfg *Config, _ *end) {
-	cfg.Voted = func(v cluster.VoteAnswer) {
+	cfg.Voted = func(v cluster.VoteResponse) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.all = append(a.all, v)
 	}
 }
 
-func (a *answers) last() cluster.VoteAnswer {
+func (a *answers) last() cluster.VoteResponse {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(a.all) == 0 {
-		return cluster.VoteAnswer{}
+		return cluster.VoteResponse{}
 	}
 	return a.all[len(a.all)-1]
 }
@@ -68,7 +68,7 @@ func TestTransferFlagNeedsAWarrant(t *testing.T) {
 		if flagged(t, candidate, voter, got) {
 			t.Error("sent without a warrant")
 		}
-		for _, by := range []cluster.Mandate{cluster.MandateEvidence, cluster.MandateReturn} {
+		for _, by := range []cluster.ElectionCause{cluster.CauseLeaderFailed, cluster.CauseTransferFailed} {
 			if err := candidate.raft.Stand(t.Context(), 5, by); err != nil {
 				t.Fatal(err)
 			}
@@ -92,7 +92,7 @@ func TestTransferFlagNeedsAWarrant(t *testing.T) {
 		if flagged(t, candidate, voter, got) {
 			t.Error("sent an election timeout later")
 		}
-		if err := candidate.raft.Stand(t.Context(), 5, cluster.MandateOrder); err != nil {
+		if err := candidate.raft.Stand(t.Context(), 5, cluster.CauseOperator); err != nil {
 			t.Fatal(err)
 		}
 		if !flagged(t, candidate, voter, got) {
@@ -232,7 +232,7 @@ func TestAPromiseEndsWithItsProcess(t *testing.T) {
 				}
 				close(release)
 				n2.leader.Store(cluster.NodeID(""))
-				n2.claims(func(c *cluster.Claim) { c.LeaderLost, c.LeaderBootID = tt.lost, tt.boot })
+				n2.claims(func(c *cluster.Claim) { c.LeaderProcessDead, c.LeaderBootID = tt.lost, tt.boot })
 				if v, err := n3.vote(n2, 7); err != nil || v.Granted != tt.free {
 					t.Errorf("its vote: %+v, %v", v, err)
 				}
@@ -262,13 +262,13 @@ func TestStandEndsACandidacy(t *testing.T) {
 		})
 		for _, tt := range []struct {
 			leader cluster.NodeID
-			by     cluster.Mandate
+			by     cluster.ElectionCause
 			want   int
 		}{
-			{"", cluster.MandateOrder, 2},
-			{"", cluster.MandateReturn, 2},
-			{"", cluster.MandateEvidence, 2},
-			{"n2", cluster.MandateOrder, 1},
+			{"", cluster.CauseOperator, 2},
+			{"", cluster.CauseTransferFailed, 2},
+			{"", cluster.CauseLeaderFailed, 2},
+			{"n2", cluster.CauseOperator, 1},
 		} {
 			e.leader.Store(tt.leader)
 			got = nil
@@ -292,7 +292,7 @@ func TestStandEndsACandidacy(t *testing.T) {
 func TestStand(t *testing.T) {
 	inBubble(t, 1, func(t *testing.T, ends []*end) {
 		e := ends[0]
-		if err := e.raft.Stand(t.Context(), 5, cluster.MandateOrder); !errors.Is(err, errNotReady) {
+		if err := e.raft.Stand(t.Context(), 5, cluster.CauseOperator); !errors.Is(err, errNotReady) {
 			t.Errorf("before raft runs: %v", err)
 		}
 		e.bindOnly()
@@ -306,7 +306,7 @@ func TestStand(t *testing.T) {
 				return nil
 			}
 		}
-		stand := func(during func(), by cluster.Mandate) (any, error) {
+		stand := func(during func(), by cluster.ElectionCause) (any, error) {
 			done := make(chan error, 1)
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
@@ -317,30 +317,30 @@ func TestStand(t *testing.T) {
 			got := take()
 			return got, <-done
 		}
-		if got, err := stand(func() {}, cluster.MandateEvidence); err != nil || got == nil {
+		if got, err := stand(func() {}, cluster.CauseLeaderFailed); err != nil || got == nil {
 			t.Errorf("raft got %v: %v", got, err)
 		}
 		// What comes too late would depose whoever was elected meanwhile.
-		if got, err := stand(func() { e.term.Store(6) }, cluster.MandateEvidence); err == nil || got != nil {
+		if got, err := stand(func() { e.term.Store(6) }, cluster.CauseLeaderFailed); err == nil || got != nil {
 			t.Errorf("in a later term raft got %v: %v", got, err)
 		}
 		e.term.Store(5)
-		if got, err := stand(func() { e.leader.Store(e.id) }, cluster.MandateOrder); err == nil || got != nil {
+		if got, err := stand(func() { e.leader.Store(e.id) }, cluster.CauseOperator); err == nil || got != nil {
 			t.Errorf("as the leader raft got %v: %v", got, err)
 		}
 		e.leader.Store(cluster.NodeID("n2"))
 		e.idle.Store(true)
-		if got, err := stand(func() {}, cluster.MandateEvidence); !errors.Is(err, errMayNot) || got != nil {
+		if got, err := stand(func() {}, cluster.CauseLeaderFailed); !errors.Is(err, errMayNot) || got != nil {
 			t.Errorf("a node that may not stand: raft got %v: %v", got, err)
 		}
-		for _, by := range []cluster.Mandate{cluster.MandateOrder, cluster.MandateReturn} {
+		for _, by := range []cluster.ElectionCause{cluster.CauseOperator, cluster.CauseTransferFailed} {
 			if got, err := stand(func() {}, by); err != nil || got == nil {
 				t.Errorf("by mandate %d, raft got %v: %v", by, got, err)
 			}
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancel()
-		if err := e.raft.Stand(ctx, 5, cluster.MandateOrder); !errors.Is(err, context.DeadlineExceeded) {
+		if err := e.raft.Stand(ctx, 5, cluster.CauseOperator); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("with a busy raft: %v", err)
 		}
 	})
@@ -363,14 +363,14 @@ func TestPreVoteVeto(t *testing.T) {
 	if reached(got) != 0 || n2.rejected("prevote/priority") != 1 {
 		t.Error("it reached raft, or was not counted")
 	}
-	want := cluster.VoteAnswer{Term: 6, Voter: "n2", Pre: true, Reason: "n1 is worse placed than n2"}
+	want := cluster.VoteResponse{Term: 6, Voter: "n2", Pre: true, Reason: "n1 is worse placed than n2"}
 	if a := told.last(); a != want {
 		t.Errorf("the candidate was told %+v", a)
 	}
 	if v, err := n1.vote(n2, 6); err != nil || !v.Granted {
 		t.Errorf("vote: %+v, %v", v, err)
 	}
-	if a := told.last(); a != (cluster.VoteAnswer{Term: 6, Voter: "n2", Granted: true}) {
+	if a := told.last(); a != (cluster.VoteResponse{Term: 6, Voter: "n2", Granted: true}) {
 		t.Errorf("of a grant the candidate was told %+v", a)
 	}
 }
@@ -416,14 +416,14 @@ func TestCandidateHearsWhy(t *testing.T) {
 	if err != nil || v.Granted || string(v.Addr) != n2.addr {
 		t.Fatalf("%+v, %v", v, err)
 	}
-	if a := told.last(); a != (cluster.VoteAnswer{Term: 6, Voter: "n2", Reason: "knows leader n3"}) {
+	if a := told.last(); a != (cluster.VoteResponse{Term: 6, Voter: "n2", Reason: "knows leader n3"}) {
 		t.Errorf("told %+v", a)
 	}
 	n2.stop()
 	if _, err := n1.vote(n2, 7); err == nil {
 		t.Fatal("answered")
 	}
-	if a := told.last(); a != (cluster.VoteAnswer{Term: 7, Voter: "n2", Reason: "not reached"}) {
+	if a := told.last(); a != (cluster.VoteResponse{Term: 7, Voter: "n2", Reason: "not reached"}) {
 		t.Errorf("told %+v", a)
 	}
 }
@@ -608,7 +608,7 @@ func TestStandAfterACrash(t *testing.T) {
 			}
 			gone.Store(leader.id)
 			start, term := time.Now(), rest[0].r.CurrentTerm()
-			if err := rest[0].raft.Stand(t.Context(), term, cluster.MandateEvidence); err != nil {
+			if err := rest[0].raft.Stand(t.Context(), term, cluster.CauseLeaderFailed); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(consentHold + 2*time.Millisecond)

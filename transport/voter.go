@@ -83,7 +83,7 @@ func (m incoming) refuseVote(b ballot, a cluster.Admission, now time.Time) (kind
 		return "rate", "asks too often"
 	case !a.OK():
 		return string(a.Refusal), a.Reason
-	case a.Outdated:
+	case a.RecordStale:
 		return "outdated", "no votes are exchanged: " + voteless(a)
 	case !a.Votes:
 		return "no_cluster_id", "no votes are exchanged: " + voteless(a)

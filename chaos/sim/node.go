@@ -72,5 +72,5 @@ func (n whole) LeaseBarrier(ctx context.Context) error { return n.Consensus().Le
 func (n whole) View() *state.View                      { return n.Consensus().View() }
 func (n whole) Status() cluster.NodeStatus             { return n.Consensus().Status() }
 func (n whole) TransferTo(ctx context.Context, target cluster.NodeID) error {
-	return n.Consensus().TransferTo(ctx, cluster.Handover{To: target, Trigger: "transfer", Reason: "the simulation"})
+	return n.Consensus().TransferTo(ctx, cluster.TransferNotice{To: target, Trigger: "transfer", Reason: "the simulation"})
 }

@@ -172,7 +172,7 @@ func lie(c cluster.Claim, h uint64, nodes int) cluster.Claim {
 		c.LeaderContactAge, c.LeaderSilence = time.Duration(draw(2e9)), time.Duration(draw(2e9))
 	}
 	if draw(2) == 0 {
-		c.LeaderLost = !c.LeaderLost
+		c.LeaderProcessDead = !c.LeaderProcessDead
 	}
 	if draw(2) == 0 {
 		c.LastLogTerm, c.LastLogIndex = draw(c.LastLogTerm+2), draw(2*c.LastLogIndex+2)

@@ -7,24 +7,24 @@ import (
 	"northstar/election"
 )
 
-// Consent says whether this voter has evidence of its own that its leader is
+// MayIgnoreLeader says whether this voter has evidence of its own that its leader is
 // gone, so that a candidate's vote need not wait for the leader to be forgotten.
 // It does not block.
-func (c *Controller) Consent(_ cluster.NodeID, _ uint64, _ time.Time) bool {
-	return c.cfg.Fast && election.Consents(c.deps.Claim(), c.cfg.params())
+func (c *Controller) MayIgnoreLeader(_ cluster.NodeID, _ uint64, _ time.Time) bool {
+	return c.cfg.Fast && election.MayIgnoreLeader(c.deps.Claim(), c.cfg.params())
 }
 
-// PreVote says why a candidate must not have this node's pre-vote, "" when Raft
+// VetoPreVote says why a candidate must not have this node's pre-vote, "" when Raft
 // is to decide. It does not block.
-func (c *Controller) PreVote(candidate cluster.NodeID, now time.Time) (refuse string) {
+func (c *Controller) VetoPreVote(candidate cluster.NodeID, now time.Time) (refuse string) {
 	mine := c.deps.Claim()
 	var contact time.Time
 	if mine.LeaderContactAge >= 0 {
 		contact = now.Add(-mine.LeaderContactAge)
 	}
-	_, reason := election.MayPreVote(election.PreVote{
+	_, reason := election.MayPreVote(election.PreVoteInput{
 		Now: now, Candidate: candidate, LastContact: contact, Servers: c.deps.Consensus.Status().Servers,
-		Mine: mine, Seen: c.deps.Peers.Claims(), Params: c.cfg.params(),
+		Mine: mine, Claims: c.deps.Peers.Claims(), Params: c.cfg.params(),
 	})
 	return reason
 }
@@ -43,12 +43,12 @@ func (c *Controller) LastResort() bool {
 			leaderless = min(leaderless, heard)
 		}
 	}
-	s := election.Survey{
-		Now: now, Servers: c.deps.Consensus.Status().Servers, Mine: mine, Seen: map[cluster.NodeID]cluster.Seen{}, Params: c.cfg.params(),
+	s := election.ClusterPoll{
+		Now: now, Servers: c.deps.Consensus.Status().Servers, Mine: mine, Responses: map[cluster.NodeID]cluster.ReceivedClaim{}, Params: c.cfg.params(),
 	}
 	for id, seen := range c.deps.Peers.Claims() {
 		if seen.Connected && now.Sub(seen.At) < leaderless {
-			s.Seen[id] = seen
+			s.Responses[id] = seen
 		}
 	}
 	return s.LastResort(leaderless)

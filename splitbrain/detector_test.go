@@ -19,8 +19,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// world is what a Watcher of n1 in a cluster of three sees; the test changes it.
-type world struct {
+// testCluster is what a Watcher of n1 in a cluster of three sees; the test changes it.
+type testCluster struct {
 	mu       sync.Mutex
 	self     cluster.Claim
 	servers  []cluster.Server
@@ -30,9 +30,9 @@ type world struct {
 	changed  chan struct{}
 	probed   []string
 	hung     map[string]bool // addresses at which a hello is not answered
-	asked    int
+	fetched  int
 	polls    int
-	told     int
+	notified int
 	stepped  []uint64
 	events   []string
 	detected int
@@ -40,8 +40,8 @@ type world struct {
 	proves   bool
 }
 
-func newWorld() *world {
-	w := &world{
+func newTestCluster() *testCluster {
+	w := &testCluster{
 		servers: voters("n1", "n2", "n3"), claims: map[cluster.NodeID]cluster.Claim{}, silent: map[cluster.NodeID]time.Time{},
 		http: map[cluster.NodeID]Answer{}, changed: make(chan struct{}),
 	}
@@ -53,7 +53,7 @@ func newWorld() *world {
 	return w
 }
 
-func (w *world) claim(id cluster.NodeID, term uint64, leader cluster.NodeID) cluster.Claim {
+func (w *testCluster) claim(id cluster.NodeID, term uint64, leader cluster.NodeID) cluster.Claim {
 	c := cluster.Claim{
 		NodeID: id, ClusterID: "C", Generation: cluster.Generation{Number: 1}, BootID: "boot-" + string(id),
 		Term: term, LeaderID: leader, Role: cluster.Follower,
@@ -65,7 +65,7 @@ func (w *world) claim(id cluster.NodeID, term uint64, leader cluster.NodeID) clu
 }
 
 // change changes the world, and lets the watcher know of new claims.
-func (w *world) change(f func()) {
+func (w *testCluster) change(f func()) {
 	w.mu.Lock()
 	f()
 	close(w.changed)
@@ -73,30 +73,30 @@ func (w *world) change(f func()) {
 	w.mu.Unlock()
 }
 
-func get[T any](w *world, f func() T) T {
+func get[T any](w *testCluster, f func() T) T {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return f()
 }
 
-func (w *world) deps() Deps {
+func (w *testCluster) deps() Deps {
 	return Deps{
 		Self:    func() cluster.Claim { return get(w, func() cluster.Claim { return w.self }) },
 		Servers: func() []cluster.Server { return get(w, func() []cluster.Server { return w.servers }) },
 		Changed: func() <-chan struct{} { return get(w, func() <-chan struct{} { return w.changed }) },
-		Claims: func() map[cluster.NodeID]cluster.Seen {
-			return get(w, func() map[cluster.NodeID]cluster.Seen {
-				seen := map[cluster.NodeID]cluster.Seen{}
+		Claims: func() map[cluster.NodeID]cluster.ReceivedClaim {
+			return get(w, func() map[cluster.NodeID]cluster.ReceivedClaim {
+				seen := map[cluster.NodeID]cluster.ReceivedClaim{}
 				for id, c := range w.claims {
-					seen[id] = cluster.Seen{Claim: c, At: time.Now(), Connected: true}
+					seen[id] = cluster.ReceivedClaim{Claim: c, At: time.Now(), Connected: true}
 					if at := w.silent[id]; !at.IsZero() {
-						seen[id] = cluster.Seen{Claim: c, At: at, Connected: true}
+						seen[id] = cluster.ReceivedClaim{Claim: c, At: at, Connected: true}
 					}
 				}
 				return seen
 			})
 		},
-		Poll: func(context.Context, []cluster.NodeID) map[cluster.NodeID]cluster.Seen {
+		Poll: func(context.Context, []cluster.NodeID) map[cluster.NodeID]cluster.ReceivedClaim {
 			w.change(func() {
 				w.polls++
 				if w.onPoll != nil {
@@ -105,10 +105,10 @@ func (w *world) deps() Deps {
 			})
 			return nil
 		},
-		Ask: func(ctx context.Context, id cluster.NodeID) (Answer, string, error) {
+		FetchLeader: func(ctx context.Context, id cluster.NodeID) (Answer, string, error) {
 			w.mu.Lock()
 			a, ok := w.http[id]
-			w.asked++
+			w.fetched++
 			w.mu.Unlock()
 			if !ok {
 				<-ctx.Done() // a node that hangs
@@ -124,14 +124,14 @@ func (w *world) deps() Deps {
 			}
 			return true
 		},
-		Prove: func(context.Context) error {
+		VerifyLeadership: func(context.Context) error {
 			if get(w, func() bool { return w.proves }) {
 				return nil
 			}
 			return errors.New("does not lead")
 		},
-		Tell:     func() { w.change(func() { w.told++ }) },
-		Detected: func() { w.change(func() { w.detected++ }) },
+		BroadcastClaim: func() { w.change(func() { w.notified++ }) },
+		Detected:       func() { w.change(func() { w.detected++ }) },
 		StepDown: func(term uint64, _ string) {
 			w.change(func() {
 				w.stepped = append(w.stepped, term)
@@ -152,9 +152,9 @@ func (w *world) deps() Deps {
 }
 
 // watched runs a Watcher in a bubble until f returns.
-func watched(t *testing.T, f func(t *testing.T, w *world, watcher *Watcher)) {
+func watched(t *testing.T, f func(t *testing.T, w *testCluster, watcher *Detector)) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newTestCluster()
 		watcher := New(Config{
 			Self: "n1", BootID: "boot-n1", RaftAddress: "n1:7700", Interval: time.Second,
 			TimeoutMin: 150 * time.Millisecond, TimeoutMax: 300 * time.Millisecond,
@@ -172,7 +172,7 @@ func watched(t *testing.T, f func(t *testing.T, w *world, watcher *Watcher)) {
 	})
 }
 
-func verdict(t *testing.T, watcher *Watcher) Verdict {
+func verdict(t *testing.T, watcher *Detector) Verdict {
 	t.Helper()
 	r, err := watcher.Report(t.Context())
 	if err != nil {
@@ -182,21 +182,21 @@ func verdict(t *testing.T, watcher *Watcher) Verdict {
 }
 
 func TestWatcherHealthy(t *testing.T) {
-	watched(t, func(t *testing.T, w *world, watcher *Watcher) {
+	watched(t, func(t *testing.T, w *testCluster, watcher *Detector) {
 		time.Sleep(10 * time.Second)
 		if verdict(t, watcher) != OK || watcher.Refusing() != "" || !watcher.MayVote() {
 			t.Errorf("%s, refusing %q", verdict(t, watcher), watcher.Refusing())
 		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if w.asked > 2*11 || len(w.events) != 0 || w.polls != 0 || len(w.probed) != 0 {
-			t.Errorf("%d questions, %d polls, probes %v, events %v", w.asked, w.polls, w.probed, w.events)
+		if w.fetched > 2*11 || len(w.events) != 0 || w.polls != 0 || len(w.probed) != 0 {
+			t.Errorf("%d questions, %d polls, probes %v, events %v", w.fetched, w.polls, w.probed, w.events)
 		}
 	})
 }
 
 func TestCheckNow(t *testing.T) {
-	watched(t, func(t *testing.T, w *world, watcher *Watcher) {
+	watched(t, func(t *testing.T, w *testCluster, watcher *Detector) {
 		first, _ := watcher.Report(t.Context())
 		time.Sleep(10 * time.Millisecond)
 		var asking sync.WaitGroup
@@ -210,7 +210,7 @@ func TestCheckNow(t *testing.T) {
 		}
 		asking.Wait()
 	})
-	watcher := New(Config{Interval: time.Second}, newWorld().deps())
+	watcher := New(Config{Interval: time.Second}, newTestCluster().deps())
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	if _, err := watcher.Report(ctx); err == nil {
@@ -221,7 +221,7 @@ func TestCheckNow(t *testing.T) {
 // TestHungPeerHoldsUpNoCheck: who does not answer a hello is not waited for again,
 // and is asked all the same: one that comes back is seen.
 func TestHungPeerHoldsUpNoCheck(t *testing.T) {
-	watched(t, func(t *testing.T, w *world, watcher *Watcher) {
+	watched(t, func(t *testing.T, w *testCluster, watcher *Detector) {
 		w.change(func() {
 			delete(w.claims, "n3")
 			w.http["n3"] = Answer{By: "n2"} // at once, and no word of n3
@@ -234,7 +234,7 @@ func TestHungPeerHoldsUpNoCheck(t *testing.T) {
 			}
 			return time.Since(start)
 		}
-		if took := check(); took > watcher.patience() {
+		if took := check(); took > watcher.probeTimeout() {
 			t.Errorf("the first check took %v", took)
 		}
 		asked := func() int { return len(get(w, func() []string { return slices.Clone(w.probed) })) }
@@ -243,7 +243,7 @@ func TestHungPeerHoldsUpNoCheck(t *testing.T) {
 			if took := check(); took > 0 {
 				t.Errorf("a check took %v, held up by a hello", took)
 			}
-			time.Sleep(2 * watcher.patience())
+			time.Sleep(2 * watcher.probeTimeout())
 		}
 		if n := asked() - before; n < 10 || n > 40 {
 			t.Errorf("said hello %d times more", n)
@@ -261,7 +261,7 @@ func TestHungPeerHoldsUpNoCheck(t *testing.T) {
 // TestStaleSelf: a leader learns from the claims of its peers, at once, that it
 // leads no more; no single one can make it believe that.
 func TestStaleSelf(t *testing.T) {
-	watched(t, func(t *testing.T, w *world, watcher *Watcher) {
+	watched(t, func(t *testing.T, w *testCluster, watcher *Detector) {
 		time.Sleep(300 * time.Millisecond)
 		w.change(func() {
 			w.proves = true
@@ -292,7 +292,7 @@ func TestStaleSelf(t *testing.T) {
 			t.Errorf("refusing %q, deposed of term %v", watcher.Refusing(), w.stepped)
 		}
 		w.change(func() { w.self = w.claim("n1", 6, "n2") })
-		time.Sleep(urgent + time.Millisecond)
+		time.Sleep(conflictInterval + time.Millisecond)
 		if watcher.Refusing() != "" {
 			t.Errorf("goes on refusing: %s", watcher.Refusing())
 		}
@@ -306,8 +306,8 @@ func TestStaleSelf(t *testing.T) {
 // TestLiarIsNotBelieved: claims of a later term by one peer that go on and on
 // depose nobody, and cost no more than a check each moment.
 func TestLiarIsNotBelieved(t *testing.T) {
-	watched(t, func(t *testing.T, w *world, _ *Watcher) {
-		start := get(w, func() int { return w.asked })
+	watched(t, func(t *testing.T, w *testCluster, _ *Detector) {
+		start := get(w, func() int { return w.fetched })
 		for i := range 1000 {
 			w.change(func() {
 				w.claims["n2"] = w.claim("n2", uint64(6+i), "n2")
@@ -320,7 +320,7 @@ func TestLiarIsNotBelieved(t *testing.T) {
 		if len(w.stepped) != 0 || len(w.events) != 0 {
 			t.Errorf("deposed of %v, events %v", w.stepped, w.events)
 		}
-		if checks := (w.asked - start) / 2; checks > 7+int(5*time.Second/urgent) {
+		if checks := (w.fetched - start) / 2; checks > 7+int(5*time.Second/conflictInterval) {
 			t.Errorf("%d checks in 5 s", checks)
 		}
 	})
@@ -329,7 +329,7 @@ func TestLiarIsNotBelieved(t *testing.T) {
 // TestStaleOther: another leader of an earlier term is told, once it has said
 // again that it leads; one that has merely fallen silent is not counted.
 func TestStaleOther(t *testing.T) {
-	watched(t, func(t *testing.T, w *world, watcher *Watcher) {
+	watched(t, func(t *testing.T, w *testCluster, watcher *Detector) {
 		w.change(func() {
 			w.self = w.claim("n1", 6, "n1")
 			w.claims["n2"] = w.claim("n2", 6, "n1")
@@ -343,8 +343,8 @@ func TestStaleOther(t *testing.T) {
 		}
 		w.change(func() { delete(w.silent, "n3") })
 		time.Sleep(3 * time.Second)
-		if v := verdict(t, watcher); v != StaleLeader || get(w, func() int { return w.told }) != 1 || watcher.Refusing() != "" {
-			t.Errorf("%s, told %d times", v, w.told)
+		if v := verdict(t, watcher); v != StaleLeader || get(w, func() int { return w.notified }) != 1 || watcher.Refusing() != "" {
+			t.Errorf("%s, told %d times", v, w.notified)
 		}
 		// It was on its way out: what it says when asked again is what counts.
 		w.change(func() { w.claims["n3"] = w.claim("n3", 6, "n1") })
@@ -363,7 +363,7 @@ func TestStaleOther(t *testing.T) {
 // TestStrangers: processes of another cluster at the members' addresses are
 // seen by their hellos.
 func TestStrangers(t *testing.T) {
-	watched(t, func(t *testing.T, w *world, watcher *Watcher) {
+	watched(t, func(t *testing.T, w *testCluster, watcher *Detector) {
 		w.change(func() {
 			clear(w.claims)
 			clear(w.http)
@@ -380,8 +380,8 @@ func TestStrangers(t *testing.T) {
 			t.Errorf("said hello at %v", probed)
 		}
 		for range 5 {
-			watcher.Met(stranger("n2"))
-			watcher.Met(stranger("n3"))
+			watcher.OnHello(stranger("n2"))
+			watcher.OnHello(stranger("n3"))
 			time.Sleep(time.Second)
 		}
 		if v := verdict(t, watcher); v != ForeignCluster || watcher.Refusing() == "" || !watcher.MayVote() {
@@ -394,15 +394,15 @@ func TestStrangers(t *testing.T) {
 	})
 }
 
-// TestDoubled: the two processes of an ID are told by a peer, or find each other
+// TestDuplicateIDs: the two processes of an ID are told by a peer, or find each other
 // where the configuration says that they are. They do not vote meanwhile.
-func TestDoubled(t *testing.T) {
+func TestDuplicateIDs(t *testing.T) {
 	double := cluster.Peer{Identity: cluster.Identity{NodeID: "n1", ClusterID: "C", Generation: cluster.Generation{Number: 1}}, BootID: "second", RaftAddress: "elsewhere:7700"}
 	t.Run("told", func(t *testing.T) {
-		watched(t, func(t *testing.T, w *world, watcher *Watcher) {
+		watched(t, func(t *testing.T, w *testCluster, watcher *Detector) {
 			w.change(func() {
 				c := w.claims["n3"]
-				c.Doubled = "n9 n1"
+				c.DuplicateIDs = "n9 n1"
 				w.claims["n3"] = c
 			})
 			time.Sleep(2 * time.Second)
@@ -412,31 +412,31 @@ func TestDoubled(t *testing.T) {
 		})
 	})
 	t.Run("met", func(t *testing.T) {
-		watched(t, func(t *testing.T, w *world, watcher *Watcher) {
+		watched(t, func(t *testing.T, w *testCluster, watcher *Detector) {
 			w.change(func() { w.servers = slices.Clone(w.servers); w.servers[0].Address = "elsewhere:7700" })
 			time.Sleep(2 * time.Second)
 			if !slices.Contains(get(w, func() []string { return w.probed }), "elsewhere:7700") {
 				t.Error("did not look where the configuration has it")
 			}
-			watcher.Met(double)
+			watcher.OnHello(double)
 			time.Sleep(time.Second)
-			if watcher.Refusing() == "" || watcher.MayVote() || watcher.Doubled() != "n1" {
-				t.Errorf("refusing %q, may vote %v, tells %q", watcher.Refusing(), watcher.MayVote(), watcher.Doubled())
+			if watcher.Refusing() == "" || watcher.MayVote() || watcher.DuplicateIDs() != "n1" {
+				t.Errorf("refusing %q, may vote %v, tells %q", watcher.Refusing(), watcher.MayVote(), watcher.DuplicateIDs())
 			}
 		})
 	})
 	t.Run("of another node", func(t *testing.T) {
-		watched(t, func(t *testing.T, w *world, watcher *Watcher) {
+		watched(t, func(t *testing.T, w *testCluster, watcher *Detector) {
 			first, second := double, double
 			first.NodeID, first.BootID, first.RaftAddress = "n3", "boot-n3", "n3:7700"
 			second.NodeID = "n3"
 			for range 6 {
-				watcher.Met(first)
-				watcher.Met(second)
+				watcher.OnHello(first)
+				watcher.OnHello(second)
 				time.Sleep(time.Second)
 			}
-			if v := verdict(t, watcher); v != SplitBrain || watcher.Refusing() != "" || watcher.Doubled() != "n3" {
-				t.Errorf("%s, refusing %q, tells %q", v, watcher.Refusing(), watcher.Doubled())
+			if v := verdict(t, watcher); v != SplitBrain || watcher.Refusing() != "" || watcher.DuplicateIDs() != "n3" {
+				t.Errorf("%s, refusing %q, tells %q", v, watcher.Refusing(), watcher.DuplicateIDs())
 			}
 			probed := maps.Collect(func(yield func(string, bool) bool) {
 				for _, a := range get(w, func() []string { return w.probed }) {

@@ -42,19 +42,19 @@ type Params struct {
 	Lease bool
 }
 
-// enoughSyncs is from how many operations on a percentile says something: of
+// minSyncSamples is from how many operations on a percentile says something: of
 // fewer, p99 is the slowest of them, and one bad moment of a node that has just
 // started would make it slow for a minute.
-const enoughSyncs = 200
+const minSyncSamples = 200
 
 // Slow says whether a disk works and is too slow for a leader.
 func (p Params) Slow(d cluster.DiskState) bool {
-	return d.FsyncP99 > p.TimeoutMin/3 && d.Syncs >= enoughSyncs
+	return d.FsyncP99 > p.TimeoutMin/3 && d.Syncs >= minSyncSamples
 }
 
-// unfit says why the node that makes this claim must not be chosen as leader,
+// ineligibleReason says why the node that makes this claim must not be chosen as leader,
 // "" when it may.
-func unfit(c cluster.Claim) string {
+func ineligibleReason(c cluster.Claim) string {
 	switch {
 	case !c.IsVoter:
 		return "not a voter"
@@ -74,10 +74,10 @@ func unfit(c cluster.Claim) string {
 	return ""
 }
 
-// better orders two claims by who should lead: < 0 when a should. order is the
+// compare orders two claims by who should lead: < 0 when a should. order is the
 // place in the server list, where the later comes first: the library asks for
 // votes in that order and writes its own vote in its turn.
-func (p Params) better(a, b cluster.Claim, order func(cluster.NodeID) int) int {
+func (p Params) compare(a, b cluster.Claim, order func(cluster.NodeID) int) int {
 	slow := func(c cluster.Claim) int {
 		if p.Slow(c.Disk) {
 			return 1
@@ -99,21 +99,21 @@ type Ranked struct {
 	Why string
 }
 
-// preferred says whether a should lead rather than b once its log is as new.
-func (p Params) preferred(a, b cluster.Claim, servers []cluster.Server) bool {
-	if behind(a, b) {
+// ranksAbove says whether a should lead rather than b once its log is as new.
+func (p Params) ranksAbove(a, b cluster.Claim, servers []cluster.Server) bool {
+	if lessUpToDate(a, b) {
 		a.LastLogTerm, a.LastLogIndex = b.LastLogTerm, b.LastLogIndex
 	}
-	return p.better(a, b, placeIn(servers)) < 0
+	return p.compare(a, b, serverIndex(servers)) < 0
 }
 
-// Behind says whether a comes behind b whatever becomes of their logs: by the logs as
+// RanksBelow says whether a comes behind b whatever becomes of their logs: by the logs as
 // they are, and were they the same.
-func (p Params) Behind(a, b cluster.Claim, servers []cluster.Server) bool {
-	return p.better(b, a, placeIn(servers)) < 0 && !p.preferred(a, b, servers)
+func (p Params) RanksBelow(a, b cluster.Claim, servers []cluster.Server) bool {
+	return p.compare(b, a, serverIndex(servers)) < 0 && !p.ranksAbove(a, b, servers)
 }
 
-func placeIn(servers []cluster.Server) (order func(cluster.NodeID) int) {
+func serverIndex(servers []cluster.Server) (order func(cluster.NodeID) int) {
 	return func(id cluster.NodeID) int {
 		return slices.IndexFunc(servers, func(s cluster.Server) bool { return s.ID == id })
 	}
@@ -121,9 +121,9 @@ func placeIn(servers []cluster.Server) (order func(cluster.NodeID) int) {
 
 // rank orders the claims of those who may stand, the best first.
 func (p Params) rank(claims []cluster.Claim, servers []cluster.Server) []Ranked {
-	order := placeIn(servers)
-	fit := slices.DeleteFunc(slices.Clone(claims), func(c cluster.Claim) bool { return unfit(c) != "" })
-	slices.SortFunc(fit, func(a, b cluster.Claim) int { return p.better(a, b, order) })
+	order := serverIndex(servers)
+	fit := slices.DeleteFunc(slices.Clone(claims), func(c cluster.Claim) bool { return ineligibleReason(c) != "" })
+	slices.SortFunc(fit, func(a, b cluster.Claim) int { return p.compare(a, b, order) })
 	ranking := make([]Ranked, len(fit))
 	for i, c := range fit {
 		ranking[i] = Ranked{c.NodeID, p.describe(c)}

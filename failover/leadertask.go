@@ -16,21 +16,21 @@ const (
 	freshClaim = 3 * time.Second
 	// moveTime bounds one attempt to move leadership.
 	moveTime = 10 * time.Second
-	// fullDiskLook is how often a leader looks whether its disk is full: until it has
+	// fullDiskInterval is how often a leader looks whether its disk is full: until it has
 	// handed over, nobody's writes are taken.
-	fullDiskLook = 100 * time.Millisecond
-	// fullDiskEvery is how often a leader without disk space tries to hand over to
+	fullDiskInterval = 100 * time.Millisecond
+	// fullDiskRetry is how often a leader without disk space tries to hand over to
 	// the same node.
-	fullDiskEvery = 5 * time.Second
+	fullDiskRetry = 5 * time.Second
 )
 
-// Lead looks after the leader's own place while it leads: it moves leadership to
+// MonitorLeadership looks after the leader's own place while it leads: it moves leadership to
 // a better placed node, or away from a full or slow disk. It returns when ctx
 // ends.
-func (c *Controller) Lead(ctx context.Context, term uint64) {
+func (c *Controller) MonitorLeadership(ctx context.Context, term uint64) {
 	tick := time.NewTicker(min(max(c.cfg.TakeoverDelay/5, leadMin), leadMax))
 	defer tick.Stop()
-	full := time.NewTicker(fullDiskLook)
+	full := time.NewTicker(fullDiskInterval)
 	defer full.Stop()
 	fitSince := map[cluster.NodeID]time.Time{}
 	slowSince, fullTried := time.Time{}, time.Time{}
@@ -52,27 +52,27 @@ func (c *Controller) Lead(ctx context.Context, term uint64) {
 			slowSince = in.Now
 		}
 		own.SlowSince = slowSince
-		if to, why := election.FullDisk(in, own.DiskState); to != "" {
-			if to != fullTo || in.Now.Sub(fullTried) >= fullDiskEvery {
+		if to, why := election.FullDiskTarget(in, own.DiskState); to != "" {
+			if to != fullTo || in.Now.Sub(fullTried) >= fullDiskRetry {
 				fullTried, fullTo = in.Now, to
-				_ = c.move(ctx, term, cluster.Handover{To: to, Trigger: election.TriggerDiskStall, Reason: why}) // tried again
+				_ = c.transferWithEvent(ctx, term, cluster.TransferNotice{To: to, Trigger: election.TriggerDiskStall, Reason: why}) // tried again
 			}
-		} else if to, why := election.TakeOver(in); to != "" {
-			h := cluster.Handover{To: to, Trigger: election.TriggerPriority, Reason: why}
-			c.cool(h, c.move(ctx, term, h))
-		} else if to, why := election.SlowDisk(in, own); to != "" {
-			h := cluster.Handover{To: to, Trigger: election.TriggerDiskStall, Reason: why}
-			c.cool(h, c.move(ctx, term, h))
+		} else if to, why := election.PriorityTarget(in); to != "" {
+			h := cluster.TransferNotice{To: to, Trigger: election.TriggerPriority, Reason: why}
+			c.startCooldown(h, c.transferWithEvent(ctx, term, h))
+		} else if to, why := election.SlowDiskTarget(in, own); to != "" {
+			h := cluster.TransferNotice{To: to, Trigger: election.TriggerDiskStall, Reason: why}
+			c.startCooldown(h, c.transferWithEvent(ctx, term, h))
 		}
 	}
 }
 
-// leading gathers what the policy looks at, and keeps since when each peer has
+// leaderView gathers what the policy looks at, and keeps since when each peer has
 // been fit.
-func (c *Controller) leading(fitSince map[cluster.NodeID]time.Time) (election.Leading, election.OwnDisk) {
+func (c *Controller) leading(fitSince map[cluster.NodeID]time.Time) (election.LeaderView, election.OwnDisk) {
 	now := c.now()
 	st, view, claims := c.deps.Consensus.Status(), c.deps.Consensus.View(), c.deps.Peers.Claims()
-	in := election.Leading{
+	in := election.LeaderView{
 		Now: now, Delay: c.cfg.TakeoverDelay, Paused: !view.AutoFailover(now), Params: c.cfg.params(),
 	}
 	var known bool
@@ -90,7 +90,7 @@ func (c *Controller) leading(fitSince map[cluster.NodeID]time.Time) (election.Le
 	}
 	for _, ps := range c.deps.Consensus.Peers() {
 		sv, _ := cluster.FindServer(st.Servers, ps.ID)
-		p := election.Peer{Healthy: ps.Healthy, Reasons: ps.Reasons, LagEntries: ps.LagEntries, NoTransfer: ps.NoTransfer, IsVoter: sv.Suffrage == cluster.Voter}
+		p := election.Peer{Healthy: ps.Healthy, Reasons: ps.Reasons, LagEntries: ps.LagEntries, NoTransfer: ps.TransferBlocked, IsVoter: sv.Suffrage == cluster.Voter}
 		member, known := view.Member(ps.ID)
 		if !known {
 			continue
@@ -98,7 +98,7 @@ func (c *Controller) leading(fitSince map[cluster.NodeID]time.Time) (election.Le
 		p.Member = member
 		if s, ok := claims[ps.ID]; ok && s.Connected && now.Sub(s.At) < freshClaim {
 			p.Disk, p.DiskKnown = s.Claim.Disk, true
-			p.StandsAside = s.Claim.Draining || s.Claim.Lifecycle == cluster.Draining || !s.Claim.Eligible
+			p.SelfIneligible = s.Claim.Draining || s.Claim.Lifecycle == cluster.Draining || !s.Claim.Eligible
 		}
 		if fit, _ := p.Fit(); !fit {
 			delete(fitSince, ps.ID)
@@ -111,23 +111,23 @@ func (c *Controller) leading(fitSince map[cluster.NodeID]time.Time) (election.Le
 	return in, own
 }
 
-// move hands leadership over, and says so first.
-func (c *Controller) move(ctx context.Context, term uint64, h cluster.Handover) error {
+// transferWithEvent hands leadership over, and says so first.
+func (c *Controller) transferWithEvent(ctx context.Context, term uint64, h cluster.TransferNotice) error {
 	c.deps.Event(cluster.Event{
 		Type: "failover", Term: term, Message: fmt.Sprintf("leadership is moved from node %s to node %s: %s", c.cfg.Self, h.To, h.Reason),
 		Fields: map[string]any{"trigger": h.Trigger, "target_leader_id": string(h.To)},
 	})
-	ctx, cancel := c.Outlive(ctx)
+	ctx, cancel := c.DetachFromLeadership(ctx)
 	defer cancel()
-	_, err := c.deps.Transfer.To(ctx, h)
+	_, err := c.deps.Transfer.Execute(ctx, h)
 	return err
 }
 
-// Outlive gives a context for a transfer that a leader task begins. The reign
+// DetachFromLeadership gives a context for a transfer that a leader task begins. The reign
 // ends with a transfer that works, just before the new leader is seen: were the
 // transfer over then, too, it would count as failed, and this node stand against
 // the leader that it has just made.
-func (c *Controller) Outlive(reign context.Context) (context.Context, context.CancelFunc) {
+func (c *Controller) DetachFromLeadership(reign context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(reign), moveTime)
 	stop := context.AfterFunc(reign, func() {
 		late := time.AfterFunc(2*c.cfg.TimeoutMax, cancel)
@@ -136,8 +136,8 @@ func (c *Controller) Outlive(reign context.Context) (context.Context, context.Ca
 	return ctx, func() { stop(); cancel() }
 }
 
-// cool begins the pause after an attempt to move leadership.
-func (c *Controller) cool(h cluster.Handover, err error) {
+// startCooldown begins the pause after an attempt to move leadership.
+func (c *Controller) startCooldown(h cluster.TransferNotice, err error) {
 	now := c.now()
 	c.mu.Lock()
 	defer c.mu.Unlock()

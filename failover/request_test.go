@@ -10,17 +10,17 @@ import (
 	"northstar/cluster"
 )
 
-// ordered is node n2 of three voters, whose leader n1 hangs. stands is what
+// overLiveLeader is node n2 of three voters, whose leader n1 hangs. stands is what
 // comes of it when it stands.
-func ordered(t *testing.T, stands func(w *world)) *world {
-	w := newWorld(t, "n1", "n2", "n3")
-	w.mandate, w.onStand = cluster.MandateOrder, stands
+func ordered(t *testing.T, stands func(w *testCluster)) *testCluster {
+	w := newTestCluster(t, "n1", "n2", "n3")
+	w.cause, w.onStartElection = cluster.CauseOperator, stands
 	w.start(Config{LeaseWait: 0})
 	return w
 }
 
 // wins makes n2 lead the next term, and commit its first entry a little later.
-func (w *world) wins() {
+func (w *testCluster) wins() {
 	w.edit(func() {
 		w.status.Role, w.status.LeaderID = cluster.Leader, "n2"
 		w.status.Term++
@@ -29,17 +29,17 @@ func (w *world) wins() {
 	w.edit(func() { w.status.LeaderSince = time.Now() })
 }
 
-func manual(target cluster.NodeID) cluster.Order {
-	return cluster.Order{Action: cluster.ActionFailover, Target: target, Reason: "n1 hangs", Operator: "anna"}
+func manual(target cluster.NodeID) cluster.LeadershipRequest {
+	return cluster.LeadershipRequest{Action: cluster.ActionFailover, Target: target, Reason: "n1 hangs", Operator: "anna"}
 }
 
 // obey plans and carries out.
-func (w *world) obey(o cluster.Order) (cluster.TransferOutcome, error) {
+func (w *testCluster) obey(o cluster.LeadershipRequest) (cluster.TransferOutcome, error) {
 	p, err := w.c.Plan(w.t.Context(), o)
 	if err != nil {
 		return cluster.TransferOutcome{}, err
 	}
-	return w.c.Carry(w.t.Context(), o, p)
+	return w.c.Execute(w.t.Context(), o, p)
 }
 
 func wantError(t *testing.T, err error, code cluster.Code, says string) *cluster.Error {
@@ -53,7 +53,7 @@ func wantError(t *testing.T, err error, code cluster.Code, says string) *cluster
 
 func TestOrderedElection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := ordered(t, (*world).wins)
+		w := ordered(t, (*testCluster).wins)
 		out, err := w.obey(manual("n2"))
 		if err != nil || out.NewLeader != "n2" || out.OldLeader != "n1" || out.Term != 6 || out.Duration < 3*time.Millisecond {
 			t.Fatalf("%+v, %v", out, err)
@@ -69,9 +69,9 @@ func TestOrderedElection(t *testing.T) {
 
 func TestEmergencyElection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := ordered(t, (*world).wins)
+		w := ordered(t, (*testCluster).wins)
 		w.awake = true
-		if _, err := w.obey(cluster.Order{Action: cluster.ActionEmergency, Target: "n2", Reason: "now"}); err != nil {
+		if _, err := w.obey(cluster.LeadershipRequest{Action: cluster.ActionEmergency, Target: "n2", Reason: "now"}); err != nil {
 			t.Fatal(err)
 		}
 		if f := w.c.Facts(6); f.Trigger != "emergency" || !f.Ordered {
@@ -83,11 +83,11 @@ func TestEmergencyElection(t *testing.T) {
 // The voters' refusals end it at once, and are shown.
 func TestOrderIsDenied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := ordered(t, func(w *world) {
+		w := ordered(t, func(w *testCluster) {
 			w.edit(func() { w.status.Role, w.status.LeaderID, w.status.Term = cluster.Candidate, "", 6 })
-			w.c.Voted(cluster.VoteAnswer{Term: 6, Voter: "n3", Reason: "log behind: 44 < 46"})
+			w.c.OnVoteResponse(cluster.VoteResponse{Term: 6, Voter: "n3", Reason: "log behind: 44 < 46"})
 			time.Sleep(5 * time.Millisecond)
-			w.c.Voted(cluster.VoteAnswer{Term: 6, Voter: "n1", Reason: "not reached"})
+			w.c.OnVoteResponse(cluster.VoteResponse{Term: 6, Voter: "n1", Reason: "not reached"})
 		})
 		began := time.Now()
 		_, err := w.obey(manual("n2"))
@@ -103,7 +103,7 @@ func TestOrderIsDenied(t *testing.T) {
 
 func TestOrderLosesToAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := ordered(t, func(w *world) {
+		w := ordered(t, func(w *testCluster) {
 			w.edit(func() { w.status.LeaderID, w.status.Term = "n3", 7 })
 		})
 		_, err := w.obey(manual("n2"))
@@ -115,7 +115,7 @@ func TestOrderLosesToAnother(t *testing.T) {
 
 func TestOrderEndsWithoutAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := ordered(t, func(w *world) {
+		w := ordered(t, func(w *testCluster) {
 			w.edit(func() { w.status.Role, w.status.LeaderID, w.status.Term = cluster.Candidate, "", 6 })
 		})
 		began := time.Now()
@@ -128,10 +128,10 @@ func TestOrderEndsWithoutAnAnswer(t *testing.T) {
 }
 
 // The others were in a later term: it stands again, knowing theirs.
-func TestOrderStandsAgainInALaterTerm(t *testing.T) {
+func TestRequest_StartsElectionAgainInLaterTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tries := 0
-		w := ordered(t, func(w *world) {
+		w := ordered(t, func(w *testCluster) {
 			if tries++; tries == 1 {
 				w.edit(func() { w.status.Role, w.status.LeaderID, w.status.Term = cluster.Follower, "", 9 })
 				return
@@ -147,15 +147,15 @@ func TestOrderStandsAgainInALaterTerm(t *testing.T) {
 func TestOneOrderAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
-		w := ordered(t, func(w *world) { <-release; w.wins() })
+		w := ordered(t, func(w *testCluster) { <-release; w.wins() })
 		p, err := w.c.Plan(t.Context(), manual("n2"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		done := make(chan error)
-		go func() { _, err := w.c.Carry(t.Context(), manual("n2"), p); done <- err }()
+		go func() { _, err := w.c.Execute(t.Context(), manual("n2"), p); done <- err }()
 		synctest.Wait()
-		_, err = w.c.Carry(t.Context(), manual("n2"), p)
+		_, err = w.c.Execute(t.Context(), manual("n2"), p)
 		if e := wantError(t, err, cluster.CodeBusy, ""); e.Retryable() {
 			t.Error("a second order invites a retry")
 		}
@@ -169,24 +169,24 @@ func TestOneOrderAtATime(t *testing.T) {
 // A plan changes nothing; what is not for this node is left to the one it is for.
 func TestPlanChangesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := ordered(t, func(w *world) { w.t.Error("it stands") })
-		for _, o := range []cluster.Order{manual("n2"), manual(""), {Action: cluster.ActionEmergency, Target: "n2"}} {
+		w := ordered(t, func(w *testCluster) { w.t.Error("it stands") })
+		for _, o := range []cluster.LeadershipRequest{manual("n2"), manual(""), {Action: cluster.ActionEmergency, Target: "n2"}} {
 			p, err := w.c.Plan(t.Context(), o)
-			if err != nil || p.Refusal != nil || p.How != cluster.ByElection {
+			if err != nil || p.Refusal != nil || p.Method != cluster.MethodElection {
 				t.Errorf("%+v: %+v, %v", o, p, err)
 			}
 		}
 		p, err := w.c.Plan(t.Context(), manual("n3"))
-		if err != nil || p.Actor != "n3" {
+		if err != nil || p.Executor != "n3" {
 			t.Errorf("%+v, %v", p, err)
 		}
-		_, err = w.c.Carry(t.Context(), manual("n3"), p)
+		_, err = w.c.Execute(t.Context(), manual("n3"), p)
 		wantError(t, err, cluster.CodeNoLeader, "")
 		o := manual("n3")
-		o.Here = true
+		o.Forwarded = true
 		_, err = w.c.Plan(t.Context(), o)
 		wantError(t, err, cluster.CodeNoLeader, "")
-		_, err = w.c.Plan(t.Context(), cluster.Order{Action: cluster.ActionTransfer})
+		_, err = w.c.Plan(t.Context(), cluster.LeadershipRequest{Action: cluster.ActionTransfer})
 		wantError(t, err, cluster.CodeNoLeader, "")
 		if len(w.events) != 0 || len(w.moves) != 0 {
 			t.Errorf("events %+v, moves %+v", w.events, w.moves)
@@ -200,7 +200,7 @@ func TestPlanWaitsForAHungLeaderOnly(t *testing.T) {
 		w := ordered(t, nil)
 		w.hangs = true
 		began := time.Now()
-		if p, err := w.c.Plan(t.Context(), manual("")); err != nil || p.How != cluster.ByElection {
+		if p, err := w.c.Plan(t.Context(), manual("")); err != nil || p.Method != cluster.MethodElection {
 			t.Errorf("%+v, %v", p, err)
 		}
 		if took := time.Since(began); took < timeoutMin || took > timeoutMin+20*time.Millisecond {
@@ -208,7 +208,7 @@ func TestPlanWaitsForAHungLeaderOnly(t *testing.T) {
 		}
 		w.awake = true
 		began = time.Now()
-		if p, err := w.c.Plan(t.Context(), manual("")); err != nil || p.Actor != "n1" || p.How != cluster.ByTransfer {
+		if p, err := w.c.Plan(t.Context(), manual("")); err != nil || p.Executor != "n1" || p.Method != cluster.MethodTransfer {
 			t.Errorf("%+v, %v", p, err)
 		}
 		if took := time.Since(began); took > 5*time.Millisecond {
@@ -222,7 +222,7 @@ func TestPlanWaitsForAQuorumToAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := ordered(t, nil)
 		polls := 0
-		w.answer = func() map[cluster.NodeID]cluster.Seen {
+		w.answer = func() map[cluster.NodeID]cluster.ReceivedClaim {
 			if polls++; polls < 5 {
 				return nil
 			}
@@ -249,7 +249,7 @@ func TestEmergencyLooksAgainForWhatIsInFlight(t *testing.T) {
 		w := ordered(t, nil)
 		w.awake = true
 		polls := 0
-		w.answer = func() map[cluster.NodeID]cluster.Seen {
+		w.answer = func() map[cluster.NodeID]cluster.ReceivedClaim {
 			polls++
 			seen := w.Claims()
 			for id, s := range seen {
@@ -260,7 +260,7 @@ func TestEmergencyLooksAgainForWhatIsInFlight(t *testing.T) {
 			}
 			return seen
 		}
-		o := cluster.Order{Action: cluster.ActionEmergency, Target: "n2"}
+		o := cluster.LeadershipRequest{Action: cluster.ActionEmergency, Target: "n2"}
 		if p, err := w.c.Plan(t.Context(), o); err != nil || p.Refusal != nil {
 			t.Errorf("%+v, %v", p, err)
 		}

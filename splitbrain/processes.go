@@ -9,46 +9,46 @@ import (
 )
 
 const (
-	maxSightings = 256 // processes remembered; the one that was seen least lately makes room
-	// remember is for how long, at least, a process is remembered that bore an ID.
-	remember = 30 * time.Second
+	maxProcesses = 256 // processes remembered; the one that was seen least lately makes room
+	// processRetention is for how long, at least, a process is remembered that bore an ID.
+	processRetention = 30 * time.Second
 )
 
-// sightings holds the processes that have said hello. A hello is proof of life:
+// processLog holds the processes that have said hello. A hello is proof of life:
 // both sides answer a number that the other has just drawn.
-type sightings struct {
+type processLog struct {
 	self cluster.NodeID
 	boot string // of this process
-	// overlap is longer than a hello takes: a process whose hello ended that much
+	// overlapping is longer than a hello takes: a process whose hello ended that much
 	// later than another one's was alive after that.
-	overlap time.Duration
-	procs   []sighting // in the order in which they came
+	overlapping time.Duration
+	procs       []processRecord // in the order in which they came
 }
 
-type sighting struct {
+type processRecord struct {
 	peer        cluster.Peer
 	first, last time.Time
 }
 
-// see takes note of a hello that was completed now.
-func (s *sightings) see(p cluster.Peer, now time.Time) {
-	i := slices.IndexFunc(s.procs, func(have sighting) bool {
+// record takes note of a hello that was completed now.
+func (s *processLog) record(p cluster.Peer, now time.Time) {
+	i := slices.IndexFunc(s.procs, func(have processRecord) bool {
 		return have.peer.NodeID == p.NodeID && have.peer.BootID == p.BootID
 	})
 	switch {
 	case i >= 0:
 		s.procs[i].peer, s.procs[i].last = p, now
 		return
-	case len(s.procs) >= maxSightings:
-		oldest := slices.MinFunc(s.procs, func(a, b sighting) int { return a.last.Compare(b.last) }).last
-		i = slices.IndexFunc(s.procs, func(have sighting) bool { return have.last.Equal(oldest) })
+	case len(s.procs) >= maxProcesses:
+		oldest := slices.MinFunc(s.procs, func(a, b processRecord) int { return a.last.Compare(b.last) }).last
+		i = slices.IndexFunc(s.procs, func(have processRecord) bool { return have.last.Equal(oldest) })
 		s.procs = slices.Delete(s.procs, i, i+1)
 	}
-	s.procs = append(s.procs, sighting{peer: p, first: now, last: now})
+	s.procs = append(s.procs, processRecord{peer: p, first: now, last: now})
 }
 
 // claims gives what the processes have said of themselves, not older than maxAge.
-func (s *sightings) claims(now time.Time, maxAge time.Duration) (all []Claim) {
+func (s *processLog) claims(now time.Time, maxAge time.Duration) (all []Claim) {
 	for _, p := range s.procs {
 		if now.Sub(p.last) <= maxAge && p.peer.BootID != s.boot {
 			all = append(all, Claim{
@@ -64,9 +64,9 @@ func (s *sightings) claims(now time.Time, maxAge time.Duration) (all []Claim) {
 // time, and both within maxAge: the one that came first was seen alive after the
 // other had been. This node's own process is alive now. Processes of other clusters are another
 // matter.
-func (s *sightings) doubles(clusterID string, now time.Time, maxAge time.Duration) (all []Double) {
-	s.procs = slices.DeleteFunc(s.procs, func(p sighting) bool { return now.Sub(p.last) > max(remember, 4*s.overlap) })
-	lately := func(p sighting) bool { return p.peer.ClusterID == clusterID && now.Sub(p.last) <= maxAge }
+func (s *processLog) doubles(clusterID string, now time.Time, maxAge time.Duration) (all []DuplicateID) {
+	s.procs = slices.DeleteFunc(s.procs, func(p processRecord) bool { return now.Sub(p.last) > max(processRetention, 4*s.overlapping) })
+	lately := func(p processRecord) bool { return p.peer.ClusterID == clusterID && now.Sub(p.last) <= maxAge }
 	for i, a := range s.procs {
 		if a.peer.BootID == s.boot || !lately(a) {
 			continue
@@ -76,24 +76,24 @@ func (s *sightings) doubles(clusterID string, now time.Time, maxAge time.Duratio
 			continue
 		}
 		for _, b := range s.procs[i+1:] {
-			if b.peer.NodeID == a.peer.NodeID && lately(b) && a.last.Sub(b.first) > s.overlap {
+			if b.peer.NodeID == a.peer.NodeID && lately(b) && a.last.Sub(b.first) > s.overlapping {
 				all = append(all, doubleOf(a.peer.NodeID, a.peer.BootID, b.peer.BootID))
 			}
 		}
 	}
-	slices.SortFunc(all, func(x, y Double) int {
+	slices.SortFunc(all, func(x, y DuplicateID) int {
 		return strings.Compare(string(x.Node)+x.Boots[0]+x.Boots[1], string(y.Node)+y.Boots[0]+y.Boots[1])
 	})
 	return all
 }
 
-func doubleOf(id cluster.NodeID, a, b string) Double {
-	return Double{Node: id, Boots: [2]string{min(a, b), max(a, b)}}
+func doubleOf(id cluster.NodeID, a, b string) DuplicateID {
+	return DuplicateID{Node: id, Boots: [2]string{min(a, b), max(a, b)}}
 }
 
-// suspects gives the addresses of processes that share their ID with another
+// duplicateAddresses gives the addresses of processes that share their ID with another
 // one: seen again at both, they are two.
-func (s *sightings) suspects() (addresses []string) {
+func (s *processLog) duplicateAddresses() (addresses []string) {
 	count := map[cluster.NodeID]int{}
 	for _, p := range s.procs {
 		count[p.peer.NodeID]++

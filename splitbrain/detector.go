@@ -39,20 +39,20 @@ type Answer struct {
 type Deps struct {
 	Self    func() cluster.Claim    // this node, now
 	Servers func() []cluster.Server // Raft's configuration; nil while there is none
-	Claims  func() map[cluster.NodeID]cluster.Seen
+	Claims  func() map[cluster.NodeID]cluster.ReceivedClaim
 	Changed func() <-chan struct{} // closed at the next claim of a peer
 	// Poll asks peers for fresh claims, and gives those that came before ctx ended.
-	Poll func(ctx context.Context, peers []cluster.NodeID) map[cluster.NodeID]cluster.Seen
-	// Ask asks a node's HTTP address, which it also names.
-	Ask func(ctx context.Context, id cluster.NodeID) (a Answer, address string, err error)
+	Poll func(ctx context.Context, peers []cluster.NodeID) map[cluster.NodeID]cluster.ReceivedClaim
+	// FetchLeader asks a node's HTTP address, which it also names.
+	FetchLeader func(ctx context.Context, id cluster.NodeID) (a Answer, address string, err error)
 	// Probe says hello to whoever listens for peers at an address; what it says
 	// comes through Met. False: nobody has answered.
 	Probe func(ctx context.Context, address string) bool
-	// Prove proves that this node leads: that a majority of the voters acknowledges
+	// VerifyLeadership proves that this node leads: that a majority of the voters acknowledges
 	// it after the call.
-	Prove func(ctx context.Context) error
-	// Tell makes this node's claim known to all peers.
-	Tell func()
+	VerifyLeadership func(ctx context.Context) error
+	// BroadcastClaim makes this node's claim known to all peers.
+	BroadcastClaim func()
 	// StepDown ends this node's leadership of a term, at once and without another
 	// leader.
 	StepDown func(term uint64, why string)
@@ -65,29 +65,29 @@ type Deps struct {
 
 const (
 	maxAsk = time.Second // of one question
-	// urgent is the pause between checks while this node refuses service.
-	urgent = 200 * time.Millisecond
-	// A conflict is over when it has not been seen for calmAfter checks.
-	calmAfter = 3
+	// conflictInterval is the pause between checks while this node refuses service.
+	conflictInterval = 200 * time.Millisecond
+	// A conflict is over when it has not been seen for clearAfter checks.
+	clearAfter = 3
 )
 
-// Watcher compares what the members say of themselves. Its methods may be called
+// Detector compares what the members say of themselves. Its methods may be called
 // from any goroutine.
-type Watcher struct {
-	cfg    Config
-	deps   Deps
-	log    hclog.Logger
-	maxAge time.Duration
-	hurry  *rate.Limiter // checks because of what peers claim: they may lie
+type Detector struct {
+	cfg            Config
+	deps           Deps
+	log            hclog.Logger
+	maxAge         time.Duration
+	recheckLimiter *rate.Limiter // checks because of what peers claim: they may lie
 
-	report   atomic.Pointer[Report]
-	refusing atomic.Pointer[string] // why this node must not serve; nil: it may
-	doubled  atomic.Pointer[string]
-	checks   chan chan<- Report
+	report       atomic.Pointer[Report]
+	refuseReason atomic.Pointer[string] // why this node must not serve; nil: it may
+	duplicateIDs atomic.Pointer[string]
+	checks       chan chan<- Report
 
-	mu     sync.Mutex // guards what follows; nothing blocks under it
-	seen   sightings
-	hellos map[string]greeting // the last one said at each address
+	mu        sync.Mutex // guards what follows; nothing blocks under it
+	processes processLog
+	hellos    map[string]probeState // the last one said at each address
 
 	background sync.WaitGroup // hellos that nobody waits for; Run waits for them
 
@@ -101,39 +101,39 @@ type conflict struct {
 }
 
 // New makes a Watcher and starts nothing.
-func New(cfg Config, deps Deps) *Watcher {
+func New(cfg Config, deps Deps) *Detector {
 	overlap := max(2*time.Second, 3*cfg.TimeoutMax)
-	return &Watcher{
+	return &Detector{
 		cfg: cfg, deps: deps, log: deps.Logger.Named("splitbrain"),
 		// Idle peers say something each 10/3 timeout-min, and processes are asked
 		// at each check.
-		maxAge: max(3*cfg.Interval, 8*cfg.TimeoutMin, 2*time.Second),
-		hurry:  rate.NewLimiter(rate.Every(urgent), 5),
-		checks: make(chan chan<- Report),
-		seen:   sightings{self: cfg.Self, boot: cfg.BootID, overlap: overlap},
-		active: map[string]*conflict{}, hellos: map[string]greeting{},
+		maxAge:         max(3*cfg.Interval, 8*cfg.TimeoutMin, 2*time.Second),
+		recheckLimiter: rate.NewLimiter(rate.Every(conflictInterval), 5),
+		checks:         make(chan chan<- Report),
+		processes:      processLog{self: cfg.Self, boot: cfg.BootID, overlapping: overlap},
+		active:         map[string]*conflict{}, hellos: map[string]probeState{},
 	}
 }
 
-// Met hears of each completed hello. It does not block.
-func (w *Watcher) Met(p cluster.Peer) {
+// OnHello hears of each completed hello. It does not block.
+func (w *Detector) OnHello(p cluster.Peer) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.seen.see(p, time.Now())
+	w.processes.record(p, time.Now())
 }
 
 // Refusing says why this node must not serve, "" when it may. It is cheap.
-func (w *Watcher) Refusing() string {
-	if why := w.refusing.Load(); why != nil {
+func (w *Detector) Refusing() string {
+	if why := w.refuseReason.Load(); why != nil {
 		return *why
 	}
 	return ""
 }
 
-// Doubled gives the IDs that this node knows to be borne by two processes each,
+// OwnIDDuplicated gives the IDs that this node knows to be borne by two processes each,
 // for its claims: the two may reach nobody but peers. It is cheap.
-func (w *Watcher) Doubled() string {
-	if ids := w.doubled.Load(); ids != nil {
+func (w *Detector) DuplicateIDs() string {
+	if ids := w.duplicateIDs.Load(); ids != nil {
 		return *ids
 	}
 	return ""
@@ -141,13 +141,13 @@ func (w *Watcher) Doubled() string {
 
 // MayVote says whether this node may vote: not while another process bears its
 // ID, which could give the same vote to somebody else.
-func (w *Watcher) MayVote() bool {
+func (w *Detector) MayVote() bool {
 	r := w.report.Load()
-	return r == nil || !slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Doubled })
+	return r == nil || !slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.OwnIDDuplicated })
 }
 
 // Report is the newest report. It is that of a first check when there was none.
-func (w *Watcher) Report(ctx context.Context) (Report, error) {
+func (w *Detector) Report(ctx context.Context) (Report, error) {
 	if r := w.report.Load(); r != nil {
 		return *r, nil
 	}
@@ -158,7 +158,7 @@ func (w *Watcher) Report(ctx context.Context) (Report, error) {
 var errNotRunning = errors.New("the split-brain detector did not check in time")
 
 // Check checks now.
-func (w *Watcher) Check(ctx context.Context) (Report, error) {
+func (w *Detector) Check(ctx context.Context) (Report, error) {
 	answer := make(chan Report, 1)
 	select {
 	case w.checks <- answer:
@@ -175,7 +175,7 @@ func (w *Watcher) Check(ctx context.Context) (Report, error) {
 
 // Run checks at each interval, when asked to, and as soon as a peer claims a
 // later term than the one that this node leads in, until ctx ends.
-func (w *Watcher) Run(ctx context.Context) error {
+func (w *Detector) Run(ctx context.Context) error {
 	defer w.background.Wait()
 	for ctx.Err() == nil {
 		r := w.check(ctx)
@@ -188,17 +188,17 @@ func (w *Watcher) Run(ctx context.Context) error {
 }
 
 // wait waits until there is something to check.
-func (w *Watcher) wait(ctx context.Context) error {
+func (w *Detector) wait(ctx context.Context) error {
 	pause := w.cfg.Interval
-	known := w.outdone() // when the last check was made: only more of them are worth another one at once
+	known := w.peersWithNewerLeader() // when the last check was made: only more of them are worth another one at once
 	if known > 0 || w.Refusing() != "" {
-		pause = min(pause, urgent)
+		pause = min(pause, conflictInterval)
 	}
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	for {
 		changed := w.deps.Changed()
-		if w.outdone() > known && w.hurry.Allow() {
+		if w.peersWithNewerLeader() > known && w.recheckLimiter.Allow() {
 			return nil
 		}
 		select {
@@ -215,7 +215,7 @@ func (w *Watcher) wait(ctx context.Context) error {
 }
 
 // answer checks for whoever has asked, and for those who ask meanwhile.
-func (w *Watcher) answer(ctx context.Context, asked chan<- Report) {
+func (w *Detector) answer(ctx context.Context, asked chan<- Report) {
 	waiting := []chan<- Report{asked}
 	for more := true; more; {
 		select {
@@ -232,9 +232,9 @@ func (w *Watcher) answer(ctx context.Context, asked chan<- Report) {
 	}
 }
 
-// outdone counts the peers that know a leader of a later term while this node
+// peersWithNewerLeader counts the peers that know a leader of a later term while this node
 // leads.
-func (w *Watcher) outdone() (count int) {
+func (w *Detector) peersWithNewerLeader() (count int) {
 	self := w.deps.Self()
 	if self.Role != cluster.Leader {
 		return 0
@@ -248,35 +248,35 @@ func (w *Watcher) outdone() (count int) {
 }
 
 // publish makes a report known, and does what it asks for.
-func (w *Watcher) publish(r Report) {
+func (w *Detector) publish(r Report) {
 	w.report.Store(&r)
 	var why []string
 	var doubled []string
 	for _, f := range r.Findings {
-		if f.Refuse {
+		if f.RefuseService {
 			why = append(why, f.Detail)
 		}
 	}
-	for _, x := range r.Doubles {
+	for _, x := range r.DuplicateIDs {
 		doubled = append(doubled, string(x.Node))
 	}
 	ids := strings.Join(slices.Compact(doubled), " ")
-	w.doubled.Store(&ids)
-	w.refusing.Store(nil)
+	w.duplicateIDs.Store(&ids)
+	w.refuseReason.Store(nil)
 	if len(why) > 0 {
 		text := strings.Join(why, "; ")
-		w.refusing.Store(&text)
+		w.refuseReason.Store(&text)
 	}
 	for _, f := range r.Findings {
-		if f.Depose != 0 {
-			w.deps.StepDown(f.Depose, f.Detail)
+		if f.StepDownTerm != 0 {
+			w.deps.StepDown(f.StepDownTerm, f.Detail)
 		}
 	}
 	w.announce(r)
 }
 
 // announce turns what has begun and what is over into events, once each.
-func (w *Watcher) announce(r Report) {
+func (w *Detector) announce(r Report) {
 	for _, c := range w.active {
 		c.missed++
 	}
@@ -293,11 +293,11 @@ func (w *Watcher) announce(r Report) {
 		w.deps.Detected()
 		w.deps.Event(f.event(f.Detail), true)
 		if f.Verdict == StaleLeader {
-			w.deps.Tell()
+			w.deps.BroadcastClaim()
 		}
 	}
 	for key, c := range w.active {
-		if c.missed >= calmAfter {
+		if c.missed >= clearAfter {
 			delete(w.active, key)
 			w.deps.Event(c.event("it is over: "+c.Detail), false)
 		}
@@ -313,6 +313,6 @@ func (f Finding) event(message string) cluster.Event {
 		nodes[i] = string(id)
 	}
 	return cluster.Event{Type: "splitbrain", Message: message, Fields: map[string]any{
-		"verdict": string(f.Verdict), "severity": "critical", "nodes": nodes, "refusing": f.Refuse,
+		"verdict": string(f.Verdict), "severity": "critical", "nodes": nodes, "refusing": f.RefuseService,
 	}}
 }

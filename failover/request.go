@@ -11,23 +11,23 @@ import (
 )
 
 const (
-	// shortLook bounds how long answers are waited for in an emergency, and where it
+	// emergencyPollTimeout bounds how long answers are waited for in an emergency, and where it
 	// is known that somebody hangs.
-	shortLook = 50 * time.Millisecond
-	// inFlightLook is how soon a target that lags by what is in flight is looked
+	emergencyPollTimeout = 50 * time.Millisecond
+	// inFlightPollInterval is how soon a target that lags by what is in flight is looked
 	// at again.
-	inFlightLook = 2 * time.Millisecond
-	standTries   = 3 // elections that one order may begin, should the term move on
-	orderedLook  = time.Millisecond
+	inFlightPollInterval = 2 * time.Millisecond
+	maxElectionAttempts  = 3 // elections that one order may begin, should the term move on
+	requestPollInterval  = time.Millisecond
 )
 
 // Plan works out what an order would do, and changes nothing: it only asks the
 // other nodes. Actor says who is to carry it out. CodeNoLeader: this node is not
 // the one for it.
-func (c *Controller) Plan(ctx context.Context, o cluster.Order) (cluster.Plan, error) {
+func (c *Controller) Plan(ctx context.Context, o cluster.LeadershipRequest) (cluster.Plan, error) {
 	in := planInput{Order: o, LeaseWait: c.cfg.LeaseWait}
 	if o.Action != cluster.ActionTransfer {
-		in.Survey = c.surveyFor(ctx, o)
+		in.Survey = c.pollForRequest(ctx, o)
 	}
 	view := c.deps.Consensus.View()
 	in.Status, in.Members, in.Paused = c.deps.Consensus.Status(), view.Members(), !view.AutoFailover(c.now())
@@ -36,35 +36,35 @@ func (c *Controller) Plan(ctx context.Context, o cluster.Order) (cluster.Plan, e
 	if in.Status.Role == cluster.Leader {
 		in.Choices = c.deps.Transfer.Choices()
 	} else if o.Action == cluster.ActionTransfer {
-		return cluster.Plan{}, c.notForThis()
+		return cluster.Plan{}, c.notLeaderError()
 	}
 	p := plan(in)
-	if o.Here && p.Refusal == nil && p.Actor != c.cfg.Self {
-		return cluster.Plan{}, c.notForThis()
+	if o.Forwarded && p.Refusal == nil && p.Executor != c.cfg.Self {
+		return cluster.Plan{}, c.notLeaderError()
 	}
 	return p, nil
 }
 
-func (c *Controller) notForThis() error {
+func (c *Controller) notLeaderError() error {
 	return cluster.Errorf(cluster.CodeNoLeader, "node %s does not lead", c.cfg.Self)
 }
 
-// surveyFor asks all servers. It asks again for a while when so few answer that
+// pollForRequest asks all servers. It asks again for a while when so few answer that
 // no leader could be elected, since connections may be about to stand, and when a
 // target would lose only for what is in flight at this moment.
-func (c *Controller) surveyFor(ctx context.Context, o cluster.Order) election.Survey {
+func (c *Controller) pollForRequest(ctx context.Context, o cluster.LeadershipRequest) election.ClusterPoll {
 	wait := c.cfg.TimeoutMin // a leader that has just begun to hang costs that, and nothing else does
-	if o.Action == cluster.ActionEmergency || o.Here || c.deps.Claim().LeaderSilence >= c.cfg.TimeoutMin {
-		wait = shortLook
+	if o.Action == cluster.ActionEmergency || o.Forwarded || c.deps.Claim().LeaderSilence >= c.cfg.TimeoutMin {
+		wait = emergencyPollTimeout
 	}
 	began := c.now()
-	look := time.NewTicker(inFlightLook)
+	look := time.NewTicker(inFlightPollInterval)
 	defer look.Stop()
 	for {
 		s := c.survey(ctx, wait)
-		_, _, lost := s.Votes(o.Target)
+		_, _, lost := s.PredictVotes(o.Target)
 		patience := time.Duration(0)
-		switch answer, need := s.Answering(); {
+		switch answer, need := s.Responding(); {
 		case answer < need:
 			patience = c.cfg.TimeoutMax
 		case o.Target != "" && lost && inFlight(s, o.Target):
@@ -83,8 +83,8 @@ func (c *Controller) surveyFor(ctx context.Context, o cluster.Order) election.Su
 
 // inFlight says whether a node lags by no more than a leader may be about to send
 // it.
-func inFlight(s election.Survey, id cluster.NodeID) bool {
-	for _, ch := range s.Choices() {
+func inFlight(s election.ClusterPoll, id cluster.NodeID) bool {
+	for _, ch := range s.TargetOptions() {
 		if ch.ID == id {
 			return ch.LagEntries <= election.CaughtUp
 		}
@@ -93,7 +93,7 @@ func inFlight(s election.Survey, id cluster.NodeID) bool {
 }
 
 // survey asks all servers, within wait, and this node's own Raft.
-func (c *Controller) survey(ctx context.Context, wait time.Duration) election.Survey {
+func (c *Controller) survey(ctx context.Context, wait time.Duration) election.ClusterPoll {
 	servers := c.deps.Consensus.Status().Servers
 	var ask []cluster.NodeID
 	for _, sv := range servers {
@@ -111,32 +111,32 @@ func (c *Controller) survey(ctx context.Context, wait time.Duration) election.Su
 	})
 	seen := c.deps.Peers.Poll(ctx, ask)
 	barrier.Wait()
-	return election.Survey{Now: c.now(), Servers: servers, Mine: c.deps.Claim(), Seen: seen, Params: c.cfg.params()}
+	return election.ClusterPoll{Now: c.now(), Servers: servers, Mine: c.deps.Claim(), Responses: seen, Params: c.cfg.params()}
 }
 
-// Carry carries an order out by the plan that was made for it here just now, and
+// Execute carries an order out by the plan that was made for it here just now, and
 // returns once the target is seen leading. Errors are those of Transfer.To and,
 // of an election, CodeVoteDenied with the votes, CodeElectionFailed, and
 // CodeBusy while another order is carried out here.
-func (c *Controller) Carry(ctx context.Context, o cluster.Order, p cluster.Plan) (cluster.TransferOutcome, error) {
+func (c *Controller) Execute(ctx context.Context, o cluster.LeadershipRequest, p cluster.Plan) (cluster.TransferOutcome, error) {
 	trigger := triggerOf(o.Action)
 	switch {
 	case p.Refusal != nil:
 		return cluster.TransferOutcome{}, p.Refusal
-	case p.Actor != c.cfg.Self:
-		return cluster.TransferOutcome{}, c.notForThis()
-	case p.How == cluster.ByTransfer:
-		return c.deps.Transfer.To(ctx, cluster.Handover{To: p.Target, Trigger: trigger, Reason: o.Reason, Operator: o.Operator})
+	case p.Executor != c.cfg.Self:
+		return cluster.TransferOutcome{}, c.notLeaderError()
+	case p.Method == cluster.MethodTransfer:
+		return c.deps.Transfer.Execute(ctx, cluster.TransferNotice{To: p.Target, Trigger: trigger, Reason: o.Reason, Operator: o.Operator})
 	}
 	select {
-	case c.ordered <- struct{}{}:
-		defer func() { <-c.ordered }()
+	case c.requestSem <- struct{}{}:
+		defer func() { <-c.requestSem }()
 	default:
 		err := cluster.Errorf(cluster.CodeBusy, "another order to stand for election is carried out on node %s", c.cfg.Self)
 		err.NoRetry = true
 		return cluster.TransferOutcome{}, err
 	}
-	return c.elect(ctx, o, p)
+	return c.runRequestedElection(ctx, o, p)
 }
 
 func triggerOf(action string) string {
@@ -149,13 +149,13 @@ func triggerOf(action string) string {
 	return election.TriggerTransfer
 }
 
-// elect makes this node stand by order, and waits for what comes of it. When the
+// runRequestedElection makes this node stand by order, and waits for what comes of it. When the
 // others turn out to be in a later term it stands again, with theirs known.
-func (c *Controller) elect(ctx context.Context, o cluster.Order, p cluster.Plan) (cluster.TransferOutcome, error) {
-	began, old := c.now(), c.known().id
-	for try := range standTries {
+func (c *Controller) runRequestedElection(ctx context.Context, o cluster.LeadershipRequest, p cluster.Plan) (cluster.TransferOutcome, error) {
+	began, old := c.now(), c.lastLeader().id
+	for try := range maxElectionAttempts {
 		if try > 0 {
-			if leader, _ := c.survey(ctx, shortLook).Leader(); leader != "" {
+			if leader, _ := c.survey(ctx, emergencyPollTimeout).Leader(); leader != "" {
 				return cluster.TransferOutcome{}, electionFailed("node %s was elected instead", leader)
 			}
 		}
@@ -163,20 +163,20 @@ func (c *Controller) elect(ctx context.Context, o cluster.Order, p cluster.Plan)
 		term := mine.Term
 		why := fmt.Sprintf("%s ordered by %s: %s", o.Action, o.Operator, o.Reason)
 		c.book.begin(candidacy{
-			term: term + 1, trigger: triggerOf(o.Action), reason: o.Reason, operator: o.Operator, ordered: true,
-			began: c.now(), leaderlessSince: leaderlessSince(mine, c.now(), c.cfg.TimeoutMin),
+			term: term + 1, trigger: triggerOf(o.Action), reason: o.Reason, operator: o.Operator, overLiveLeader: true,
+			startedAt: c.now(), leaderlessSince: leaderlessSince(mine, c.now(), c.cfg.TimeoutMin),
 		})
 		c.deps.Event(cluster.Event{
 			Type: "failover", Term: term, Message: fmt.Sprintf("node %s stands for election: %s", c.cfg.Self, why),
 			Fields: map[string]any{"trigger": triggerOf(o.Action), "operator": o.Operator, "leader_id": string(p.Leader)},
 		})
-		if err := c.deps.Raft().Stand(ctx, term, cluster.MandateOrder); err != nil {
+		if err := c.deps.Raft().Stand(ctx, term, cluster.CauseOperator); err != nil {
 			if c.deps.Claim().Term != term {
 				continue
 			}
 			return cluster.TransferOutcome{}, electionFailed("node %s could not stand: %w", c.cfg.Self, err)
 		}
-		again, err := c.awaitOrdered(ctx, term)
+		again, err := c.awaitRequestedElection(ctx, term)
 		if again {
 			continue
 		}
@@ -186,7 +186,7 @@ func (c *Controller) elect(ctx context.Context, o cluster.Order, p cluster.Plan)
 		st := c.deps.Consensus.Status()
 		return cluster.TransferOutcome{OldLeader: old, NewLeader: c.cfg.Self, Term: st.Term, Duration: c.now().Sub(began)}, nil
 	}
-	return cluster.TransferOutcome{}, electionFailed("node %s has stood %d times, and the others were in a later term each time", c.cfg.Self, standTries)
+	return cluster.TransferOutcome{}, electionFailed("node %s has stood %d times, and the others were in a later term each time", c.cfg.Self, maxElectionAttempts)
 }
 
 // leaderlessSince is when the leader was last heard, or now where it still is.
@@ -197,14 +197,14 @@ func leaderlessSince(mine cluster.Claim, now time.Time, silent time.Duration) ti
 	return now
 }
 
-// awaitOrdered waits for the end of the election after term: nil when this node
+// awaitRequestedElection waits for the end of the election after term: nil when this node
 // leads and has committed an entry of its own, again when another election is
 // worth it.
-func (c *Controller) awaitOrdered(ctx context.Context, term uint64) (again bool, err error) {
+func (c *Controller) awaitRequestedElection(ctx context.Context, term uint64) (again bool, err error) {
 	// A candidacy lasts up to timeout-max; then comes the first entry.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*c.cfg.TimeoutMax+c.cfg.LeaseWait)
 	defer cancel()
-	look := time.NewTicker(orderedLook)
+	look := time.NewTicker(requestPollInterval)
 	defer look.Stop()
 	for {
 		changed := c.deps.Consensus.LeaderChanged()
@@ -216,8 +216,8 @@ func (c *Controller) awaitOrdered(ctx context.Context, term uint64) (again bool,
 			return false, electionFailed("node %s was elected instead (term %d)", mine.LeaderID, mine.Term)
 		case mine.Role != cluster.Leader && mine.Term > term+1:
 			return true, nil
-		case mine.Role != cluster.Leader && c.book.lost(term+1, cluster.Voters(st.Servers)):
-			return false, denied(c.cfg.Self, c.Facts(term+1).Votes)
+		case mine.Role != cluster.Leader && c.book.unwinnable(term+1, cluster.CountVoters(st.Servers)):
+			return false, voteDeniedError(c.cfg.Self, c.Facts(term+1).Votes)
 		}
 		select {
 		case <-changed:

@@ -16,31 +16,31 @@ import (
 // is looked at again with claims that are newer than the suspicion: leadership
 // moves between one claim and the next. What deposes this node is no matter of
 // timing, and done at once.
-func (w *Watcher) check(ctx context.Context) Report {
-	w.askAll(ctx)
-	answers := w.ask(ctx, w.peers())
+func (w *Detector) check(ctx context.Context) Report {
+	w.fetchLeaders(ctx)
+	answers := w.fetchLeader(ctx, w.peers())
 	since := time.Now()
 	in := w.input(answers, time.Time{})
 	r := Detect(in, since)
-	if gravity[r.Verdict] < gravity[StaleLeader] {
+	if severity[r.Verdict] < severity[StaleLeader] {
 		return r
 	}
-	if slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Depose != 0 }) {
-		in.Proven = w.proves(ctx)
+	if slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.StepDownTerm != 0 }) {
+		in.Proven = w.verifyLeadership(ctx)
 		return Detect(in, time.Now())
 	}
-	poll, cancel := context.WithTimeout(ctx, w.patience())
+	poll, cancel := context.WithTimeout(ctx, w.probeTimeout())
 	w.deps.Poll(poll, w.peers())
 	cancel()
-	maps.Copy(answers, w.ask(ctx, leading(answers)))
+	maps.Copy(answers, w.fetchLeader(ctx, leading(answers)))
 	return Detect(w.input(answers, since), time.Now())
 }
 
-// proves says whether this node can prove that it leads.
-func (w *Watcher) proves(ctx context.Context) bool {
+// verifyLeadership says whether this node can prove that it leads.
+func (w *Detector) verifyLeadership(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, min(w.cfg.TimeoutMax, maxAsk))
 	defer cancel()
-	return w.deps.Prove(ctx) == nil
+	return w.deps.VerifyLeadership(ctx) == nil
 }
 
 // leading gives the nodes whose HTTP address says that they lead.
@@ -53,13 +53,13 @@ func leading(answers map[cluster.NodeID]Claim) (ids []cluster.NodeID) {
 	return ids
 }
 
-// patience bounds one question.
-func (w *Watcher) patience() time.Duration {
+// probeTimeout bounds one question.
+func (w *Detector) probeTimeout() time.Duration {
 	return min(max(2*w.cfg.TimeoutMax, 200*time.Millisecond), maxAsk)
 }
 
 // peers gives the other servers.
-func (w *Watcher) peers() []cluster.NodeID {
+func (w *Detector) peers() []cluster.NodeID {
 	var ids []cluster.NodeID
 	for _, s := range w.deps.Servers() {
 		if s.ID != w.cfg.Self {
@@ -69,14 +69,14 @@ func (w *Watcher) peers() []cluster.NodeID {
 	return ids
 }
 
-// askAll says hello to who has not claimed anything lately, to processes that
+// fetchLeaders says hello to who has not claimed anything lately, to processes that
 // share an ID, to the address at which the configuration has this node, when that
 // is another, and to its own when a peer has seen its ID twice: all that they
 // say comes through Met.
-func (w *Watcher) askAll(ctx context.Context) {
+func (w *Detector) fetchLeaders(ctx context.Context) {
 	now := time.Now()
 	w.mu.Lock()
-	addresses := w.seen.suspects()
+	addresses := w.processes.duplicateAddresses()
 	w.mu.Unlock()
 	claims := w.deps.Claims()
 	for _, s := range w.deps.Servers() {
@@ -85,33 +85,33 @@ func (w *Watcher) askAll(ctx context.Context) {
 		case s.ID == w.cfg.Self && s.Address != w.cfg.RaftAddress,
 			s.ID != w.cfg.Self && (!seen.Connected || now.Sub(seen.At) > w.maxAge/2):
 			addresses = append(addresses, s.Address)
-		case slices.Contains(strings.Fields(seen.Claim.Doubled), string(w.cfg.Self)):
+		case slices.Contains(strings.Fields(seen.Claim.DuplicateIDs), string(w.cfg.Self)):
 			addresses = append(addresses, w.cfg.RaftAddress)
 		}
 	}
 	slices.Sort(addresses)
-	w.greet(ctx, slices.Compact(slices.DeleteFunc(addresses, func(a string) bool { return a == "" })))
+	w.probeAddresses(ctx, slices.Compact(slices.DeleteFunc(addresses, func(a string) bool { return a == "" })))
 }
 
-// greeting is the last hello said at an address.
-type greeting int
+// probeState is the last hello said at an address.
+type probeState int
 
 const (
-	answered  greeting = iota
-	ignored            // nobody has answered
-	following          // nobody has answered, and another one is under way
+	answered          probeState = iota
+	probeUnanswered              // nobody has answered
+	probeInBackground            // nobody has answered, and another one is under way
 )
 
-// greet says hello at addresses and waits for the answers, but not for that of
+// probeAddresses says hello at addresses and waits for the answers, but not for that of
 // whoever gave none to the last one: a process that hangs must not hold up what is
 // to be known of the others. What it says some day is looked at by the next check.
-func (w *Watcher) greet(ctx context.Context, addresses []string) {
+func (w *Detector) probeAddresses(ctx context.Context, addresses []string) {
 	w.mu.Lock()
 	last := maps.Clone(w.hellos)
-	maps.DeleteFunc(w.hellos, func(a string, g greeting) bool { return g != following && !slices.Contains(addresses, a) })
+	maps.DeleteFunc(w.hellos, func(a string, g probeState) bool { return g != probeInBackground && !slices.Contains(addresses, a) })
 	for _, a := range addresses {
-		if last[a] == ignored {
-			w.hellos[a] = following
+		if last[a] == probeUnanswered {
+			w.hellos[a] = probeInBackground
 		}
 	}
 	w.mu.Unlock()
@@ -121,16 +121,16 @@ func (w *Watcher) greet(ctx context.Context, addresses []string) {
 		switch last[a] {
 		case answered:
 			asking.Go(func() { w.hello(ctx, a) })
-		case ignored:
+		case probeUnanswered:
 			w.background.Go(func() { w.hello(ctx, a) })
 		}
 	}
 }
 
-func (w *Watcher) hello(ctx context.Context, address string) {
-	ctx, cancel := context.WithTimeout(ctx, w.patience())
+func (w *Detector) hello(ctx context.Context, address string) {
+	ctx, cancel := context.WithTimeout(ctx, w.probeTimeout())
 	defer cancel()
-	g := ignored
+	g := probeUnanswered
 	if w.deps.Probe(ctx, address) {
 		g = answered
 	}
@@ -139,16 +139,16 @@ func (w *Watcher) hello(ctx context.Context, address string) {
 	w.hellos[address] = g
 }
 
-// ask asks nodes at their HTTP addresses, all at once.
-func (w *Watcher) ask(ctx context.Context, ids []cluster.NodeID) map[cluster.NodeID]Claim {
-	ctx, cancel := context.WithTimeout(ctx, w.patience())
+// fetchLeader asks nodes at their HTTP addresses, all at once.
+func (w *Detector) fetchLeader(ctx context.Context, ids []cluster.NodeID) map[cluster.NodeID]Claim {
+	ctx, cancel := context.WithTimeout(ctx, w.probeTimeout())
 	defer cancel()
 	var mu sync.Mutex
 	var asking sync.WaitGroup
 	answers := map[cluster.NodeID]Claim{}
 	for _, id := range ids {
 		asking.Go(func() {
-			a, address, err := w.deps.Ask(ctx, id)
+			a, address, err := w.deps.FetchLeader(ctx, id)
 			c := claimOf(id, address, a, err)
 			mu.Lock()
 			defer mu.Unlock()
@@ -175,22 +175,22 @@ func claimOf(id cluster.NodeID, address string, a Answer, err error) Claim {
 }
 
 // input is what is known now.
-func (w *Watcher) input(answers map[cluster.NodeID]Claim, since time.Time) Input {
+func (w *Detector) input(answers map[cluster.NodeID]Claim, since time.Time) Input {
 	self, now := w.deps.Self(), time.Now()
-	in := Input{Self: spoken(self, w.cfg.RaftAddress, now), Servers: w.deps.Servers(), MaxAge: w.maxAge, Since: since}
+	in := Input{Self: fromPeerClaim(self, w.cfg.RaftAddress, now), Servers: w.deps.Servers(), MaxAge: w.maxAge, Since: since}
 	in.Self.Source = FromSelf
 	claims := w.deps.Claims()
 	for id, s := range claims {
 		if s.Connected {
-			in.Claims = append(in.Claims, spoken(s.Claim, addressOf(in.Servers, id), s.At))
+			in.Claims = append(in.Claims, fromPeerClaim(s.Claim, addressOf(in.Servers, id), s.At))
 		}
 	}
 	for _, a := range answers {
 		in.Claims = append(in.Claims, a)
 	}
 	w.mu.Lock()
-	hellos := w.seen.claims(now, w.maxAge)
-	in.Doubles = w.seen.doubles(self.ClusterID, now, w.maxAge)
+	hellos := w.processes.claims(now, w.maxAge)
+	in.Doubles = w.processes.doubles(self.ClusterID, now, w.maxAge)
 	w.mu.Unlock()
 	for _, c := range hellos {
 		if s := claims[c.Node]; !s.Connected || s.Claim.BootID != c.BootID {
@@ -203,8 +203,8 @@ func (w *Watcher) input(answers map[cluster.NodeID]Claim, since time.Time) Input
 	return in
 }
 
-// spoken is what a node has said on the connection between peers.
-func spoken(c cluster.Claim, address string, at time.Time) Claim {
+// fromPeerClaim is what a node has said on the connection between peers.
+func fromPeerClaim(c cluster.Claim, address string, at time.Time) Claim {
 	return Claim{
 		Node: c.NodeID, Source: FromPeer, Address: address, At: at, BootID: c.BootID,
 		ClusterID: c.ClusterID, Generation: c.Generation, Term: c.Term, Leads: c.Role == cluster.Leader, LeaderID: c.LeaderID,

@@ -16,17 +16,17 @@ const CaughtUp = 16
 
 // Peer is what a leader knows of one voter other than itself.
 type Peer struct {
-	Member      cluster.Member
-	Healthy     bool
-	Reasons     []string // why not
-	LagEntries  uint64
-	NoTransfer  string    // why leadership cannot be handed to it; "": it can
-	FitSince    time.Time // since when it has been fit without a break; zero: it is not
-	Disk        cluster.DiskState
-	DiskKnown   bool // Disk is a recent word of that node
-	Connected   bool
-	IsVoter     bool
-	StandsAside bool // it says that it may not stand: it drains, or its disk is sick
+	Member         cluster.Member
+	Healthy        bool
+	Reasons        []string // why not
+	LagEntries     uint64
+	NoTransfer     string    // why leadership cannot be handed to it; "": it can
+	FitSince       time.Time // since when it has been fit without a break; zero: it is not
+	Disk           cluster.DiskState
+	DiskKnown      bool // Disk is a recent word of that node
+	Connected      bool
+	IsVoter        bool
+	SelfIneligible bool // it says that it may not stand: it drains, or its disk is sick
 }
 
 // Fit says whether a peer could lead now, and why not.
@@ -42,7 +42,7 @@ func (p Peer) Fit() (ok bool, reason string) {
 		return false, string(p.Member.Lifecycle)
 	case !p.Healthy:
 		return false, "not healthy: " + strings.Join(p.Reasons, "; ")
-	case p.StandsAside:
+	case p.SelfIneligible:
 		return false, "it says that it may not lead"
 	case p.DiskKnown && (p.Disk.Stalled || p.Disk.ReadOnly):
 		return false, "its disk is stalled or full"
@@ -54,9 +54,9 @@ func (p Peer) Fit() (ok bool, reason string) {
 	return true, ""
 }
 
-// Leading is what a leader looks at when it asks itself whether another node
+// LeaderView is what a leader looks at when it asks itself whether another node
 // should lead.
-type Leading struct {
+type LeaderView struct {
 	Now   time.Time
 	Self  cluster.Member
 	Peers []Peer // in any order
@@ -68,9 +68,9 @@ type Leading struct {
 	Params    Params
 }
 
-// TakeOver gives the node that leadership should be moved to because it has a
+// PriorityTarget gives the node that leadership should be moved to because it has a
 // higher priority than this leader, "" when there is none, and the reason.
-func TakeOver(in Leading) (target cluster.NodeID, reason string) {
+func PriorityTarget(in LeaderView) (target cluster.NodeID, reason string) {
 	var better []Peer
 	var why []string
 	for _, p := range in.Peers {
@@ -104,17 +104,17 @@ func TakeOver(in Leading) (target cluster.NodeID, reason string) {
 	return best.Member.ID, fmt.Sprintf("node %s has priority %d, the leader %s %d; fit for %v", best.Member.ID, best.Member.Priority, in.Self.ID, in.Self.Priority, round(in.Now.Sub(best.FitSince)))
 }
 
-// preferred is the one of the highest priority, and of those the least behind.
+// ranksAbove is the one of the highest priority, and of those the least behind.
 func preferred(peers []Peer) Peer {
 	return slices.MinFunc(peers, func(a, b Peer) int {
 		return cmp.Or(cmp.Compare(b.Member.Priority, a.Member.Priority), cmp.Compare(a.LagEntries, b.LagEntries), cmp.Compare(a.Member.ID, b.Member.ID))
 	})
 }
 
-// FullDisk gives the node that leadership should be moved to because this
+// FullDiskTarget gives the node that leadership should be moved to because this
 // leader's disk has too little space left to take writes, "" when there is none,
 // and the reason.
-func FullDisk(in Leading, disk cluster.DiskState) (target cluster.NodeID, reason string) {
+func FullDiskTarget(in LeaderView, disk cluster.DiskState) (target cluster.NodeID, reason string) {
 	if !disk.ReadOnly {
 		return "", "there is space on the disk"
 	}
@@ -147,9 +147,9 @@ func Cooldown(last, delay time.Duration, worked bool) time.Duration {
 
 // Slow disks: when a leader with a slow one hands over.
 const (
-	slowFor    = 90 * time.Second // longer than one bad moment stays in the p99 of a minute
-	slowPause  = 10 * time.Minute // between two such hand-overs in the cluster
-	slowFactor = 4                // the other disk has to be so much faster
+	slowFor          = 90 * time.Second // longer than one bad moment stays in the p99 of a minute
+	slowDiskInterval = 10 * time.Minute // between two such hand-overs in the cluster
+	slowFactor       = 4                // the other disk has to be so much faster
 )
 
 // OwnDisk is what a leader knows of its own disk.
@@ -159,10 +159,10 @@ type OwnDisk struct {
 	Moved     time.Time // when leadership was last moved for a slow disk, anywhere; zero: never
 }
 
-// SlowDisk gives the node that leadership should be moved to because this
+// SlowDiskTarget gives the node that leadership should be moved to because this
 // leader's disk is slow and that node's is not, "" when there is none, and the
 // reason.
-func SlowDisk(in Leading, own OwnDisk) (target cluster.NodeID, reason string) {
+func SlowDiskTarget(in LeaderView, own OwnDisk) (target cluster.NodeID, reason string) {
 	disk := own.DiskState
 	if !in.Params.Slow(disk) || own.SlowSince.IsZero() {
 		return "", "the disk is not slow"
@@ -182,7 +182,7 @@ func SlowDisk(in Leading, own OwnDisk) (target cluster.NodeID, reason string) {
 		return "", fmt.Sprintf("the disk is slow (%v), and no other fit voter has one that is much faster", round(disk.FsyncP99))
 	case in.Paused:
 		return "", "automatic failover is paused"
-	case !own.Moved.IsZero() && in.Now.Sub(own.Moved) < slowPause:
+	case !own.Moved.IsZero() && in.Now.Sub(own.Moved) < slowDiskInterval:
 		return "", fmt.Sprintf("leadership was moved for a slow disk %v ago", round(in.Now.Sub(own.Moved)))
 	case in.Now.Before(in.NotBefore):
 		return "", fmt.Sprintf("cooling down for %v", round(in.NotBefore.Sub(in.Now)))

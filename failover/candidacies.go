@@ -10,8 +10,8 @@ import (
 	"northstar/cluster"
 )
 
-// book keeps what is known of this node's last candidacies.
-type book struct {
+// candidacyLog keeps what is known of this node's last candidacies.
+type candidacyLog struct {
 	mu   sync.Mutex
 	last []candidacy // by order of beginning; at most maxCandidacies
 }
@@ -23,24 +23,24 @@ type candidacy struct {
 	term            uint64
 	trigger, reason string // "": Raft's own timer
 	operator        string // who ordered it; "": nobody
-	ordered         bool   // it passes over a leader that may live
-	began           time.Time
+	overLiveLeader  bool   // it passes over a leader that may live
+	startedAt       time.Time
 	leaderlessSince time.Time // when the leader was last heard; zero: not known
-	steps           Steps
+	steps           Timeline
 	votes, pre      map[cluster.NodeID]cluster.Vote
 }
 
-// Steps are the times at which one failover got on. What is zero is not known, or
+// Timeline are the times at which one failover got on. What is zero is not known, or
 // was not gone through.
-type Steps struct {
-	Noticed   time.Time // the leader's connection broke, or it was found silent
-	Confirmed time.Time // the leader's process is dead
-	Agreed    time.Time // a majority of voters reports the same, and it is this node's turn
-	Stood     time.Time // Raft has taken the order to stand
+type Timeline struct {
+	Noticed         time.Time // the leader's connection broke, or it was found silent
+	Confirmed       time.Time // the leader's process is dead
+	Agreed          time.Time // a majority of voters reports the same, and it is this node's turn
+	ElectionStarted time.Time // Raft has taken the order to stand
 }
 
 // begin notes a candidacy that failover wants.
-func (b *book) begin(c candidacy) {
+func (b *candidacyLog) begin(c candidacy) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	c.votes, c.pre = map[cluster.NodeID]cluster.Vote{}, map[cluster.NodeID]cluster.Vote{}
@@ -52,7 +52,7 @@ func (b *book) begin(c candidacy) {
 }
 
 // add appends. The lock is held.
-func (b *book) add(c candidacy) {
+func (b *candidacyLog) add(c candidacy) {
 	if len(b.last) == maxCandidacies {
 		b.last = slices.Delete(b.last, 0, 1)
 	}
@@ -60,26 +60,26 @@ func (b *book) add(c candidacy) {
 }
 
 // find gives the candidacy for a term, -1 when there is none. The lock is held.
-func (b *book) find(term uint64) int {
+func (b *candidacyLog) find(term uint64) int {
 	return slices.IndexFunc(b.last, func(c candidacy) bool { return c.term == term })
 }
 
-// stood notes when Raft began to stand for a term.
-func (b *book) stood(term uint64, now time.Time) {
+// markStarted notes when Raft began to stand for a term.
+func (b *candidacyLog) markStarted(term uint64, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if i := b.find(term); i >= 0 {
-		b.last[i].steps.Stood = now
+		b.last[i].steps.ElectionStarted = now
 	}
 }
 
 // vote notes a voter's answer.
-func (b *book) vote(a cluster.VoteAnswer, now time.Time) {
+func (b *candidacyLog) vote(a cluster.VoteResponse, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	i := b.find(a.Term)
 	if i < 0 {
-		b.add(candidacy{term: a.Term, began: now, votes: map[cluster.NodeID]cluster.Vote{}, pre: map[cluster.NodeID]cluster.Vote{}})
+		b.add(candidacy{term: a.Term, startedAt: now, votes: map[cluster.NodeID]cluster.Vote{}, pre: map[cluster.NodeID]cluster.Vote{}})
 		i = len(b.last) - 1
 	}
 	answers := b.last[i].votes
@@ -89,9 +89,9 @@ func (b *book) vote(a cluster.VoteAnswer, now time.Time) {
 	answers[a.Voter] = cluster.Vote{Voter: a.Voter, Granted: a.Granted, Reason: a.Reason}
 }
 
-// lost says whether so many of that many voters have refused, or could not be
+// unwinnable says whether so many of that many voters have refused, or could not be
 // asked, that the candidacy for a term cannot be won.
-func (b *book) lost(term uint64, voters int) bool {
+func (b *candidacyLog) unwinnable(term uint64, voters int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	i := b.find(term)
@@ -107,8 +107,8 @@ func (b *book) lost(term uint64, voters int) bool {
 	return refused > voters-cluster.Quorum(voters)
 }
 
-// Facts are what is known of a candidacy of this node.
-type Facts struct {
+// CandidacyRecord are what is known of a candidacy of this node.
+type CandidacyRecord struct {
 	Term            uint64
 	Trigger, Reason string // "": it was Raft's timer, or is not known
 	Operator        string
@@ -116,12 +116,12 @@ type Facts struct {
 	Began           time.Time
 	LeaderlessSince time.Time
 	Votes           []cluster.Vote // by voter, its own included
-	Steps           Steps
+	Steps           Timeline
 }
 
 // facts gives the newest candidacy for a term up to that one; of a candidacy
 // that got no further than pre-votes, those.
-func (b *book) facts(self cluster.NodeID, term uint64) (Facts, bool) {
+func (b *candidacyLog) facts(self cluster.NodeID, term uint64) (CandidacyRecord, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, c := range slices.Backward(b.last) {
@@ -136,17 +136,17 @@ func (b *book) facts(self cluster.NodeID, term uint64) (Facts, bool) {
 		if _, ok := answers[self]; !ok && len(votes) > 0 {
 			votes = append(votes, cluster.Vote{Voter: self, Granted: true, Reason: "itself"})
 		}
-		return Facts{Term: c.term, Trigger: c.trigger, Reason: c.reason, Operator: c.operator, Ordered: c.ordered, Began: c.began, LeaderlessSince: c.leaderlessSince, Votes: votes, Steps: c.steps}, true
+		return CandidacyRecord{Term: c.term, Trigger: c.trigger, Reason: c.reason, Operator: c.operator, Ordered: c.overLiveLeader, Began: c.startedAt, LeaderlessSince: c.leaderlessSince, Votes: votes, Steps: c.steps}, true
 	}
-	return Facts{}, false
+	return CandidacyRecord{}, false
 }
 
-// Voted hears a voter's answer to this node. It does not block.
-func (c *Controller) Voted(a cluster.VoteAnswer) { c.book.vote(a, c.now()) }
+// OnVoteResponse hears a voter's answer to this node. It does not block.
+func (c *Controller) OnVoteResponse(a cluster.VoteResponse) { c.book.vote(a, c.now()) }
 
-// Facts are what is known of this node's candidacy that ended with the election
+// CandidacyRecord are what is known of this node's candidacy that ended with the election
 // of that term. For a lost election the candidacy may be of an earlier term.
-func (c *Controller) Facts(term uint64) Facts {
+func (c *Controller) Facts(term uint64) CandidacyRecord {
 	f, known := c.book.facts(c.cfg.Self, term)
 	if !known || len(f.Votes) == 0 {
 		return f

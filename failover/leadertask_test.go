@@ -13,9 +13,9 @@ import (
 	"northstar/state"
 )
 
-// leading makes a world where n2 leads, and n3 has priority 200.
-func leading(t *testing.T) *world {
-	w := newWorld(t, "n1", "n2", "n3")
+// leaderView makes a world where n2 leads, and n3 has priority 200.
+func leaderView(t *testing.T) *testCluster {
+	w := newTestCluster(t, "n1", "n2", "n3")
 	s := state.New(state.Options{HistoryRevisions: 10})
 	s.Apply(1, 1, []state.Command{{Kind: state.KindClusterInit, Now: 1, ClusterInit: &state.ClusterInit{
 		ClusterID: "c", Generation: cluster.Generation{Number: 1}, AutoFailover: true, Members: []cluster.Member{
@@ -30,14 +30,14 @@ func leading(t *testing.T) *world {
 	return w
 }
 
-func (w *world) reign() {
+func (w *testCluster) leadTerm() {
 	ctx, stop := context.WithCancel(w.t.Context())
 	done := make(chan struct{})
-	go func() { defer close(done); w.c.Lead(ctx, 5) }()
+	go func() { defer close(done); w.c.MonitorLeadership(ctx, 5) }()
 	w.t.Cleanup(func() { stop(); <-done })
 }
 
-func (w *world) moveTargets() []cluster.NodeID {
+func (w *testCluster) moveTargets() []cluster.NodeID {
 	synctest.Wait()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -48,11 +48,11 @@ func (w *world) moveTargets() []cluster.NodeID {
 	return to
 }
 
-func TestTakeOver(t *testing.T) {
+func TestPriorityTakeover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := leading(t)
+		w := leaderView(t)
 		w.start(Config{Fast: true, TakeoverDelay: 5 * time.Second})
-		w.reign()
+		w.leadTerm()
 		time.Sleep(5 * time.Second)
 		if got := w.moveTargets(); len(got) != 0 {
 			t.Fatalf("moved to %v before it was stable", got)
@@ -68,9 +68,9 @@ func TestTakeOver(t *testing.T) {
 }
 
 // The reign ends before the new leader is seen. That does not end the transfer.
-func TestTakeOverOutlivesTheReign(t *testing.T) {
+func TestPriorityTakeover_OutlivesLeadership(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := leading(t)
+		w := leaderView(t)
 		ctx, lose := context.WithCancel(t.Context())
 		var ended time.Duration
 		w.moved = func(move context.Context, _ cluster.NodeID) error {
@@ -82,7 +82,7 @@ func TestTakeOverOutlivesTheReign(t *testing.T) {
 		}
 		w.start(Config{Fast: true, TakeoverDelay: 5 * time.Second})
 		done := make(chan struct{})
-		go func() { defer close(done); w.c.Lead(ctx, 5) }()
+		go func() { defer close(done); w.c.MonitorLeadership(ctx, 5) }()
 		<-done
 		if ended != 4*timeoutMin {
 			t.Errorf("it got %v to see the new leader", ended)
@@ -90,11 +90,11 @@ func TestTakeOverOutlivesTheReign(t *testing.T) {
 	})
 }
 
-func TestTakeOverWaitsForStability(t *testing.T) {
+func TestPriorityTakeover_WaitsForStability(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := leading(t)
+		w := leaderView(t)
 		w.start(Config{Fast: true, TakeoverDelay: 5 * time.Second})
-		w.reign()
+		w.leadTerm()
 		for range 5 { // it comes and goes
 			time.Sleep(4 * time.Second)
 			w.edit(func() {
@@ -109,9 +109,9 @@ func TestTakeOverWaitsForStability(t *testing.T) {
 	})
 }
 
-func TestFailedTakeOverCoolsDown(t *testing.T) {
+func TestPriorityTakeover_CooldownAfterFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := leading(t)
+		w := leaderView(t)
 		var at []time.Duration
 		began := time.Now()
 		w.moved = func(context.Context, cluster.NodeID) error {
@@ -119,7 +119,7 @@ func TestFailedTakeOverCoolsDown(t *testing.T) {
 			return errors.New("no")
 		}
 		w.start(Config{Fast: true, TakeoverDelay: 5 * time.Second})
-		w.reign()
+		w.leadTerm()
 		time.Sleep(2 * time.Minute)
 		w.moveTargets()
 		if len(at) < 4 || len(at) > 6 {
@@ -133,18 +133,18 @@ func TestFailedTakeOverCoolsDown(t *testing.T) {
 	})
 }
 
-func TestSlowDiskHandsOverOnce(t *testing.T) {
+func TestSlowDisk_TransfersOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := leading(t)
+		w := leaderView(t)
 		w.status.Disk = cluster.DiskState{FsyncP99: 400 * time.Millisecond, Syncs: 1000}
 		w.moved = func(context.Context, cluster.NodeID) error { return errors.New("no") }
 		w.peers = []cluster.PeerStatus{{ID: "n1", Healthy: true}}
 		w.start(Config{Fast: true, TakeoverDelay: 5 * time.Second})
-		w.reign()
+		w.leadTerm()
 		fresh := func(d time.Duration) {
 			for range d / time.Second {
 				time.Sleep(time.Second)
-				w.edit(func() { s := w.seen["n1"]; s.At = time.Now(); w.seen["n1"] = s })
+				w.edit(func() { s := w.claims["n1"]; s.At = time.Now(); w.claims["n1"] = s })
 			}
 		}
 		fresh(80 * time.Second)
@@ -166,17 +166,17 @@ func TestSlowDiskHandsOverOnce(t *testing.T) {
 // tries again when that fails.
 func TestFullDiskHandsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := leading(t)
+		w := leaderView(t)
 		w.moved = func(context.Context, cluster.NodeID) error { return errors.New("no") }
 		w.peers = []cluster.PeerStatus{{ID: "n1", Healthy: true}, {ID: "n3", Reasons: []string{"silent"}}}
 		w.start(Config{Fast: true, TakeoverDelay: 5 * time.Second})
-		w.reign()
+		w.leadTerm()
 		time.Sleep(1100 * time.Millisecond)
 		if got := w.moveTargets(); len(got) != 0 {
 			t.Fatalf("moved to %v with space on the disk", got)
 		}
 		w.edit(func() { w.status.Disk.ReadOnly = true })
-		time.Sleep(fullDiskLook) // there are no writes until then
+		time.Sleep(fullDiskInterval) // there are no writes until then
 		if got := w.moveTargets(); !slices.Equal(got, []cluster.NodeID{"n1"}) {
 			t.Fatalf("moved to %v", got)
 		}
@@ -190,14 +190,14 @@ func TestFullDiskHandsOver(t *testing.T) {
 			t.Errorf("tried %d times in six seconds", len(got))
 		}
 		w.edit(func() {
-			w.peers = []cluster.PeerStatus{{ID: "n1", Healthy: true}, {ID: "n3", Healthy: true, NoTransfer: "given up"}}
+			w.peers = []cluster.PeerStatus{{ID: "n1", Healthy: true}, {ID: "n3", Healthy: true, TransferBlocked: "given up"}}
 		})
-		time.Sleep(fullDiskLook)
+		time.Sleep(fullDiskInterval)
 		if got := w.moveTargets(); len(got) != 2 {
 			t.Errorf("moved to %v, which was given up", got)
 		}
-		w.edit(func() { w.peers[0].NoTransfer, w.peers[1].NoTransfer = "given up", "" })
-		time.Sleep(fullDiskLook)
+		w.edit(func() { w.peers[0].TransferBlocked, w.peers[1].TransferBlocked = "given up", "" })
+		time.Sleep(fullDiskInterval)
 		if got := w.moveTargets(); len(got) != 3 || got[2] != "n3" {
 			t.Errorf("moved to %v after the first was given up", got)
 		}
@@ -210,9 +210,9 @@ func TestFullDiskHandsOver(t *testing.T) {
 }
 
 func TestBookIsBounded(t *testing.T) {
-	var b book
+	var b candidacyLog
 	for term := range uint64(100) {
-		b.vote(cluster.VoteAnswer{Term: term, Voter: "n3", Reason: "log behind: 41 < 44"}, time.Unix(int64(term), 0))
+		b.vote(cluster.VoteResponse{Term: term, Voter: "n3", Reason: "log behind: 41 < 44"}, time.Unix(int64(term), 0))
 	}
 	if len(b.last) != maxCandidacies {
 		t.Errorf("%d candidacies are kept", len(b.last))
@@ -224,7 +224,7 @@ func TestBookIsBounded(t *testing.T) {
 		t.Error("of a candidacy that is long forgotten")
 	}
 	// A candidacy that ended with pre-votes.
-	b.vote(cluster.VoteAnswer{Term: 200, Voter: "n3", Pre: true, Reason: "knows leader n1"}, time.Unix(200, 0))
+	b.vote(cluster.VoteResponse{Term: 200, Voter: "n3", Pre: true, Reason: "knows leader n1"}, time.Unix(200, 0))
 	if f, _ := b.facts("n2", 203); f.Term != 200 || len(f.Votes) != 2 || f.Votes[0].Reason != "knows leader n1" {
 		t.Errorf("facts: %+v", f)
 	}

@@ -11,22 +11,22 @@ import (
 )
 
 // handsOver makes leader n1 say to whom it hands leadership.
-func (w *world) handsOver(h cluster.Handover) {
+func (w *testCluster) handsOver(h cluster.TransferNotice) {
 	w.edit(func() {
-		s := w.seen["n1"]
+		s := w.claims["n1"]
 		s.Claim.Handover, s.At = h, time.Now()
-		w.seen["n1"] = s
+		w.claims["n1"] = s
 	})
 }
 
-var toN2 = cluster.Handover{To: "n2", Trigger: "priority", Reason: "node n2 has priority 200", Operator: "anna"}
+var toN2 = cluster.TransferNotice{To: "n2", Trigger: "priority", Reason: "node n2 has priority 200", Operator: "anna"}
 
-func TestToldBecauseOf(t *testing.T) {
+func TestApproveTimeoutNow_Cause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, "n1", "n2", "n3")
+		w := newTestCluster(t, "n1", "n2", "n3")
 		c := w.start(Config{Fast: true})
 		w.handsOver(toN2)
-		if why := c.Told(t.Context(), "n1", 5); why != "" {
+		if why := c.ApproveTimeoutNow(t.Context(), "n1", 5); why != "" {
 			t.Errorf("refused: %s", why)
 		}
 		if f := c.Facts(6); f.Trigger != "priority" || f.Reason != "node n2 has priority 200" || f.Operator != "anna" {
@@ -37,14 +37,14 @@ func TestToldBecauseOf(t *testing.T) {
 
 // The message that tells a node to stand may have lain in a socket for as long
 // as this process was stopped: what counts is what the leader says now.
-func TestToldByALeaderThatHasGivenUp(t *testing.T) {
+func TestApproveTimeoutNow_RevokedTransfer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, "n1", "n2", "n3")
+		w := newTestCluster(t, "n1", "n2", "n3")
 		c := w.start(Config{Fast: true})
 		refused := func(name string, term uint64) {
 			t.Helper()
 			began := time.Now()
-			if why := c.Told(t.Context(), "n1", term); !strings.Contains(why, "does not say that it hands leadership") {
+			if why := c.ApproveTimeoutNow(t.Context(), "n1", term); !strings.Contains(why, "does not say that it hands leadership") {
 				t.Errorf("%s: %q", name, why)
 			}
 			if took := time.Since(began); took > timeoutMin {
@@ -53,20 +53,22 @@ func TestToldByALeaderThatHasGivenUp(t *testing.T) {
 		}
 		w.edit(func() { w.awake = true })
 		refused("it never said so", 5)
-		w.handsOver(cluster.Handover{To: "n3", Trigger: "transfer"})
+		w.handsOver(cluster.TransferNotice{To: "n3", Trigger: "transfer"})
 		refused("it hands over to another", 5)
 		w.handsOver(toN2)
 		refused("in another term", 4)
 		time.Sleep(timeoutMin)
-		if why := c.Told(t.Context(), "n1", 5); why != "" {
+		if why := c.ApproveTimeoutNow(t.Context(), "n1", 5); why != "" {
 			t.Errorf("it says so still: %s", why)
 		}
 		w.handsOver(toN2)
 		time.Sleep(timeoutMin)
 		w.edit(func() {
-			given := w.seen["n1"]
-			given.Claim.Handover = cluster.Handover{}
-			w.answer = func() map[cluster.NodeID]cluster.Seen { return map[cluster.NodeID]cluster.Seen{"n1": given} }
+			given := w.claims["n1"]
+			given.Claim.Handover = cluster.TransferNotice{}
+			w.answer = func() map[cluster.NodeID]cluster.ReceivedClaim {
+				return map[cluster.NodeID]cluster.ReceivedClaim{"n1": given}
+			}
 		})
 		refused("it has given up since", 5)
 		w.edit(func() { w.awake = false })
@@ -76,9 +78,9 @@ func TestToldByALeaderThatHasGivenUp(t *testing.T) {
 
 func TestAnnounce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := leading(t)
+		w := leaderView(t)
 		c := w.start(Config{Fast: true})
-		var told cluster.Handover
+		var told cluster.TransferNotice
 		w.edit(func() {
 			w.polled = func(peers []cluster.NodeID) {
 				if slices.Equal(peers, []cluster.NodeID{"n3"}) {
@@ -86,31 +88,31 @@ func TestAnnounce(t *testing.T) {
 				}
 			}
 		})
-		h := cluster.Handover{To: "n3", Trigger: "transfer", Reason: "why"}
-		retract := c.Announce(t.Context(), h)
+		h := cluster.TransferNotice{To: "n3", Trigger: "transfer", Reason: "why"}
+		retract := c.AnnounceTransfer(t.Context(), h)
 		if told != h || w.claim().Handover != h {
 			t.Errorf("the target was told %+v", told)
 		}
 		retract()
-		if h := w.claim().Handover; h != (cluster.Handover{}) {
+		if h := w.claim().Handover; h != (cluster.TransferNotice{}) {
 			t.Errorf("it still says that it hands over: %+v", h)
 		}
 	})
 }
 
-func TestReturn(t *testing.T) {
+func TestReclaimLeadership(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, "n1", "n2", "n3")
+		w := newTestCluster(t, "n1", "n2", "n3")
 		c := w.start(Config{})
-		w.mandate = cluster.MandateReturn
-		if err := c.Return(t.Context(), 5, cluster.Handover{To: "n3", Trigger: "transfer", Reason: "upgrade", Operator: "anna"}); err != nil || len(w.stood) != 1 {
-			t.Fatalf("%v, stood at %v", err, w.stood)
+		w.cause = cluster.CauseTransferFailed
+		if err := c.ReclaimLeadership(t.Context(), 5, cluster.TransferNotice{To: "n3", Trigger: "transfer", Reason: "upgrade", Operator: "anna"}); err != nil || len(w.started) != 1 {
+			t.Fatalf("%v, stood at %v", err, w.started)
 		}
 		if f := c.Facts(6); f.Trigger != "transfer" || !strings.Contains(f.Reason, "node n3 was told to lead and does not") || f.Operator != "anna" {
 			t.Errorf("facts: %+v", f)
 		}
 		w.edit(func() { w.status.Term = 7 })
-		if err := c.Return(t.Context(), 7, cluster.Handover{To: "n3", Trigger: "transfer"}); err != nil || c.Facts(8).Reason != "node n3 was told to lead and does not; node n2 stands again" {
+		if err := c.ReclaimLeadership(t.Context(), 7, cluster.TransferNotice{To: "n3", Trigger: "transfer"}); err != nil || c.Facts(8).Reason != "node n3 was told to lead and does not; node n2 stands again" {
 			t.Errorf("without a reason: %v, %q", err, c.Facts(8).Reason)
 		}
 	})
@@ -120,17 +122,17 @@ func TestReturn(t *testing.T) {
 // since then show nobody who could be elected.
 func TestLastResort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, "n1", "n2", "n3")
+		w := newTestCluster(t, "n1", "n2", "n3")
 		c := w.start(Config{})
 		w.edit(func() {
 			w.mine.Lifecycle, w.mine.Draining = cluster.Draining, true
 			w.status.LeaderID = ""
-			delete(w.seen, "n1")
+			delete(w.claims, "n1")
 		})
-		n3 := func(change func(*cluster.Seen)) {
-			w.edit(func() { s := w.seen["n3"]; s.At = time.Now(); change(&s); w.seen["n3"] = s })
+		n3 := func(change func(*cluster.ReceivedClaim)) {
+			w.edit(func() { s := w.claims["n3"]; s.At = time.Now(); change(&s); w.claims["n3"] = s })
 		}
-		behind := func(s *cluster.Seen) { s.Claim.LastLogIndex-- }
+		behind := func(s *cluster.ReceivedClaim) { s.Claim.LastLogIndex-- }
 		const long = 6 * timeoutMin
 		time.Sleep(long - time.Millisecond)
 		if n3(behind); c.LastResort() {
@@ -140,13 +142,13 @@ func TestLastResort(t *testing.T) {
 		if !c.LastResort() {
 			t.Error("it does not stand though nobody else can win")
 		}
-		if n3(func(s *cluster.Seen) { s.Claim.LastLogIndex++ }); c.LastResort() {
+		if n3(func(s *cluster.ReceivedClaim) { s.Claim.LastLogIndex++ }); c.LastResort() {
 			t.Error("it stands though n3 can win")
 		}
-		if n3(func(s *cluster.Seen) { s.Connected = false }); !c.LastResort() {
+		if n3(func(s *cluster.ReceivedClaim) { s.Connected = false }); !c.LastResort() {
 			t.Error("it waits for one that it has no connection with")
 		}
-		n3(func(*cluster.Seen) {})
+		n3(func(*cluster.ReceivedClaim) {})
 		time.Sleep(long)
 		w.edit(func() { w.contact = time.Now().Add(-long) })
 		if !c.LastResort() {
