@@ -34,9 +34,9 @@ type Cluster interface {
 	// Propose returns once the command is applied here, or is known not to be.
 	Propose(ctx context.Context, c state.Command) (state.Result, error)
 	// Barrier returns once View holds every write acknowledged before the call.
-	Barrier(ctx context.Context) error
+	ReadBarrier(ctx context.Context) error
 	// LeaseBarrier is Barrier, without a round while a lease is valid.
-	LeaseBarrier(ctx context.Context) error
+	LeaseReadBarrier(ctx context.Context) error
 	View() *state.View
 	Feed() *state.Feed
 	RoleFeed() *state.Feed
@@ -49,7 +49,7 @@ type Cluster interface {
 	LeaderChanged() <-chan struct{}
 
 	// Spread returns once every node that answers has applied what this one has.
-	Spread(ctx context.Context)
+	AwaitAppliedEverywhere(ctx context.Context)
 
 	// ChangeMember changes the membership, PlanChange says what that would do.
 	ChangeMember(ctx context.Context, change cluster.MemberChange) error

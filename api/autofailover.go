@@ -45,7 +45,7 @@ func postAutoFailover(c *call) error {
 	ctx, cancel := c.bounded(apiv1.DefaultTimeoutMS * time.Millisecond)
 	defer cancel()
 	err = c.atLeader(ctx, leaderWork{write: true, body: raw, local: func(ctx context.Context) error {
-		if err := c.s.cluster.Barrier(ctx); err != nil {
+		if err := c.s.cluster.ReadBarrier(ctx); err != nil {
 			return err
 		}
 		if answered, err := c.settle(planning{in.DryRun, in.PlanID}, c.planAutoFailover(*in.Enabled, ttl)); err != nil {
@@ -62,7 +62,7 @@ func postAutoFailover(c *call) error {
 			return result.Err
 		}
 		if err == nil {
-			c.s.cluster.Spread(ctx)
+			c.s.cluster.AwaitAppliedEverywhere(ctx)
 		}
 		return err
 	}})

@@ -118,7 +118,7 @@ func (f *fakeCluster) Propose(ctx context.Context, c state.Command) (state.Resul
 	return f.apply(c), nil
 }
 
-func (f *fakeCluster) Barrier(ctx context.Context) error {
+func (f *fakeCluster) ReadBarrier(ctx context.Context) error {
 	f.mu.Lock()
 	hook := f.barrier
 	f.mu.Unlock()
@@ -128,9 +128,9 @@ func (f *fakeCluster) Barrier(ctx context.Context) error {
 	return f.notLeading()
 }
 
-func (f *fakeCluster) LeaseBarrier(ctx context.Context) error { return f.Barrier(ctx) }
-func (f *fakeCluster) View() *state.View                      { return f.state.View() }
-func (f *fakeCluster) Feed() *state.Feed                      { return f.state.Feed() }
+func (f *fakeCluster) LeaseReadBarrier(ctx context.Context) error { return f.ReadBarrier(ctx) }
+func (f *fakeCluster) View() *state.View                          { return f.state.View() }
+func (f *fakeCluster) Feed() *state.Feed                          { return f.state.Feed() }
 
 func (f *fakeCluster) RoleFeed() *state.Feed { return f.state.RoleFeed() }
 func (f *fakeCluster) NodeFeed() *state.Feed { return f.state.NodeFeed() }
@@ -163,7 +163,7 @@ func (f *fakeCluster) admin(call string) error {
 	return f.fail
 }
 
-func (f *fakeCluster) Spread(context.Context) {
+func (f *fakeCluster) AwaitAppliedEverywhere(context.Context) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.spread++

@@ -125,7 +125,7 @@ func getLeaderHealth(c *call) error {
 	if why := c.s.deps.SplitBrain.Refusing(); why != "" {
 		return noLeader("node %s does not serve: %s", c.s.deps.Facts.ID, why)
 	}
-	if err := c.s.cluster.Barrier(ctx); err != nil {
+	if err := c.s.cluster.ReadBarrier(ctx); err != nil {
 		return noLeader("node %s cannot prove that it leads: %w", c.s.deps.Facts.ID, err)
 	}
 	return c.text("ok\n")

@@ -49,11 +49,11 @@ func (c *call) read(answer func(*state.View) error) error {
 		return err
 	}
 	defer cancel()
-	barrier := c.s.cluster.Barrier
+	barrier := c.s.cluster.ReadBarrier
 	switch level := c.query.Get("consistency"); {
 	case !c.query.Has("consistency"), level == apiv1.Linearizable:
 	case level == apiv1.Lease:
-		barrier = c.s.cluster.LeaseBarrier
+		barrier = c.s.cluster.LeaseReadBarrier
 	case level == apiv1.Stale:
 		c.setStaleness()
 		return answer(c.s.cluster.View())

@@ -196,7 +196,7 @@ func (c *call) changeMember(body []byte, done string, change cluster.MemberChang
 func (s *Server) applyChange(ctx context.Context, change cluster.MemberChange) error {
 	err := s.cluster.ChangeMember(ctx, change)
 	if err == nil && change.Patch != nil {
-		s.cluster.Spread(ctx)
+		s.cluster.AwaitAppliedEverywhere(ctx)
 	}
 	return err
 }

@@ -19,7 +19,7 @@ func getSnapshot(c *call) error {
 	err := c.atLeader(ctx, leaderWork{resend: true, local: func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, apiv1.DefaultTimeoutMS*time.Millisecond)
 		defer cancel()
-		return c.s.cluster.Barrier(ctx)
+		return c.s.cluster.ReadBarrier(ctx)
 	}})
 	if err == errAnswered {
 		return nil

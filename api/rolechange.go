@@ -55,7 +55,7 @@ func (c *call) changeRole(raw []byte, ch roleChange) error {
 	var out apiv1.RoleChange
 	err := c.atLeader(ctx, leaderWork{write: true, body: raw, local: func(ctx context.Context) error {
 		// The plan names the holder: nothing older may stand for it.
-		if err := c.s.cluster.Barrier(ctx); err != nil {
+		if err := c.s.cluster.ReadBarrier(ctx); err != nil {
 			return err
 		}
 		before, ok := c.s.cluster.View().Role(c.param)

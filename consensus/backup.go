@@ -15,7 +15,7 @@ import (
 // Backup writes a snapshot of the state that holds every write acknowledged
 // before the call. Errors are Barrier's, or w's.
 func (n *Node) Backup(ctx context.Context, w io.Writer) error {
-	if err := n.Barrier(ctx); err != nil {
+	if err := n.ReadBarrier(ctx); err != nil {
 		return err
 	}
 	_, err := n.state.Capture().WriteTo(&boundWriter{ctx, w})
@@ -36,7 +36,7 @@ func (n *Node) Restore(ctx context.Context, backup io.Reader) error {
 	if err != nil {
 		return cluster.Errorf(cluster.CodeBadRequest, "the backup cannot be restored: %w", err)
 	}
-	inst, release, err := n.membershipTurn(ctx)
+	inst, release, err := n.acquireChangeLock(ctx)
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func (n *Node) Restore(ctx context.Context, backup io.Reader) error {
 	// The library has committed an entry that the state machine is not shown:
 	// one more makes its index reachable for read barriers.
 	settings := state.SettingsChange(n.View().Settings())
-	if err := n.write(ctx, state.Command{Kind: state.KindSettings, Settings: &settings}); err != nil {
+	if err := n.proposeInternal(ctx, state.Command{Kind: state.KindSettings, Settings: &settings}); err != nil {
 		return unknownOutcome(err) // whatever became of this: the restore has happened
 	}
 	return nil
@@ -69,7 +69,7 @@ func (n *Node) Restore(ctx context.Context, backup io.Reader) error {
 // restoring is one restore on its way.
 type restoring struct {
 	n     *Node
-	inst  *instance
+	inst  *raftInstance
 	from  *state.Backup
 	begun atomic.Bool // the library was given the new state
 }
@@ -82,7 +82,7 @@ func (r *restoring) run(ctx context.Context) error {
 	if err := n.queue.idle(ctx); err != nil {
 		return cluster.Errorf(cluster.CodeBusy, "writes in flight did not end: %w", err)
 	}
-	if err := n.Barrier(ctx); err != nil {
+	if err := n.ReadBarrier(ctx); err != nil {
 		return err
 	}
 	merged, err := state.MergeBackup(n.state.Capture(), r.from)

@@ -48,7 +48,7 @@ func TestThroughput(t *testing.T) {
 		load("read", clients, func(int) error {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 			defer cancel()
-			return leader.Barrier(ctx)
+			return leader.ReadBarrier(ctx)
 		})
 	}
 	before := cpu()

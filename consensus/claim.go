@@ -36,7 +36,7 @@ func (n *Node) Claim() cluster.Claim {
 	c.Paused = !view.AutoFailover(n.now())
 	if inst := n.inst.Load(); inst != nil {
 		// Newer than what was sighted: an election is about now.
-		s := inst.sight(st.NodeID)
+		s := inst.sampleSoftState(st.NodeID)
 		c.Term, c.Role, c.LeaderID = s.term, s.role, s.leader
 		c.LastLogIndex, c.LastLogTerm = n.lastEntry(inst)
 	}
@@ -45,7 +45,7 @@ func (n *Node) Claim() cluster.Claim {
 
 // lastEntry is the position of the last entry that this node holds, in its log
 // or its snapshot.
-func (n *Node) lastEntry(inst *instance) (index, term uint64) {
+func (n *Node) lastEntry(inst *raftInstance) (index, term uint64) {
 	index = inst.raft.LastIndex()
 	if term, ok := inst.disk.termAt(index); ok {
 		return index, term

@@ -32,9 +32,9 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	timeoutMin = 300 * time.Millisecond // generous: the machine that runs tests is busy
-	timeoutMax = 600 * time.Millisecond
-	patience   = 20 * time.Second // how long a condition may take on a busy machine
+	timeoutMin  = 300 * time.Millisecond // generous: the machine that runs tests is busy
+	timeoutMax  = 600 * time.Millisecond
+	testTimeout = 20 * time.Second // how long a condition may take on a busy machine
 )
 
 // testCluster is a cluster of whole nodes in this process, on loopback sockets
@@ -203,18 +203,18 @@ func (n *testNode) startOn(store storage.Storage) error {
 	}
 	tr, err := transport.New(transport.Config{
 		Listener: ln, Advertise: n.addr, ClusterName: "test", TimeoutMin: timeoutMin, TimeoutMax: timeoutMax, Logger: logger,
-		Local:    func() cluster.Peer { return node.LocalPeer() },
-		Record:   func(id cluster.NodeID) cluster.Record { return node.Record(id) },
-		Meet:     func(p cluster.Peer) error { return node.Meet(p) },
-		Adopt:    func(p cluster.Peer) error { return node.Adopt(p) },
-		Known:    func(p cluster.Peer, a cluster.Admission) { node.Known(p, a) },
-		Admitted: func(id cluster.NodeID) { node.Admitted(id) },
-		Refused:  func(id cluster.NodeID, r cluster.Refusal, reason string) { node.Refused(id, r, reason) },
+		Local:             func() cluster.Peer { return node.LocalPeer() },
+		Record:            func(id cluster.NodeID) cluster.Record { return node.Record(id) },
+		RecordIncarnation: func(p cluster.Peer) error { return node.RecordIncarnation(p) },
+		Adopt:             func(p cluster.Peer) error { return node.Adopt(p) },
+		Known:             func(p cluster.Peer, a cluster.Admission) { node.OnHello(p, a) },
+		Admitted:          func(id cluster.NodeID) { node.OnAdmitted(id) },
+		Refused:           func(id cluster.NodeID, r cluster.Refusal, reason string) { node.OnRefused(id, r, reason) },
 		Gate: transport.Gate{
-			ReadOnly: func() bool { return node.ReadOnly() },
-			Muted:    func() bool { return node.Stalled() && !n.loud.Load() || node.SteppingDown() },
-			MayStand: func() bool { return node.MayStand() && !n.idle.Load() },
-			MayVote:  func() bool { return node.MayVote() },
+			ReadOnly:          func() bool { return node.ReadOnly() },
+			ReplicationPaused: func() bool { return node.Stalled() && !n.loud.Load() || node.StepDownPending() },
+			MayStartElection:  func() bool { return node.MayStartElection() && !n.idle.Load() },
+			MayVote:           func() bool { return node.MayVote() },
 		},
 		Servers: func() []cluster.Server { return node.Servers() },
 		Claim:   func() cluster.Claim { return node.Claim() },
@@ -227,14 +227,14 @@ func (n *testNode) startOn(store storage.Storage) error {
 	node, err = consensus.New(cfg, consensus.Deps{
 		Storage: store, Logger: logger, Entropy: rand.Reader, LeaseClock: func() time.Duration { return time.Since(start) },
 		Transport: func() consensus.Transport { return tr.Raft() },
-		Bind:      func(b consensus.Bound) { tr.Raft().Bind(transport.Local(b)) },
+		Bind:      func(b consensus.RaftCallbacks) { tr.Raft().Bind(transport.RaftCallbacks(b)) },
 		Acks:      tr.Acks(),
 		PeerAck: func(id cluster.NodeID) consensus.PeerAck {
 			a := tr.Acks().Peer(id)
 			return consensus.PeerAck{Incarnation: a.Incarnation, Term: a.Term, MatchIndex: a.MatchIndex, LastContact: a.LastContact}
 		},
 		ResetPeers: tr.ResetPeers,
-		Facts:      func(uint64) consensus.ElectionFacts { return consensus.ElectionFacts{Ordered: n.ordered.Load()} },
+		Facts:      func(uint64) consensus.ElectionFacts { return consensus.ElectionFacts{OverLiveLeader: n.ordered.Load()} },
 		Probe: func(ctx context.Context, addr string) (cluster.Peer, cluster.Admission, error) {
 			if n.heldProbes != nil {
 				<-n.heldProbes
@@ -263,7 +263,7 @@ func (n *testNode) startOn(store storage.Storage) error {
 		return errors.Join(err, ln.Close())
 	}
 	for i, task := range n.tasks {
-		node.OnReign(fmt.Sprint("task", i), task)
+		node.AddLeaderTask(fmt.Sprint("task", i), task)
 	}
 	n.run(node, tr)
 	return nil
@@ -309,7 +309,7 @@ func (n *testNode) wait(end bool) error {
 		n.cancel()
 		n.cancel = nil
 		return err
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		n.t.Fatalf("node %s does not end", n.id)
 		return nil
 	}
@@ -325,7 +325,7 @@ func (n *testNode) restart() {
 func (n *testNode) wipe() { n.dir = n.t.TempDir() }
 
 func listen(addr string) (net.Listener, error) {
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(testTimeout)
 	for {
 		ln, err := net.Listen("tcp", addr)
 		if err == nil || time.Now().After(deadline) {
@@ -338,7 +338,7 @@ func listen(addr string) (net.Listener, error) {
 // eventually waits for a condition.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(testTimeout)
 	for !ok() {
 		if time.Now().After(deadline) {
 			t.Fatalf("never: %s", what)
@@ -417,7 +417,7 @@ func (n *testNode) put(key, value string) error {
 	return err
 }
 
-// write writes through whoever leads, as a client would.
+// proposeInternal writes through whoever leads, as a client would.
 func (c *testCluster) write(key, value string) {
 	c.t.Helper()
 	eventually(c.t, "a write of "+key, func() bool { return c.leader().put(key, value) == nil })

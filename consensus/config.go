@@ -95,9 +95,9 @@ type Acks interface {
 	Changed() <-chan struct{}
 }
 
-// Bound is what the transport may ask of the running Raft node. The functions
+// RaftCallbacks is what the transport may ask of the running Raft node. The functions
 // may be called from any goroutine and do not block.
-type Bound struct {
+type RaftCallbacks struct {
 	CurrentTerm  func() uint64
 	Leader       func() cluster.NodeID
 	AppliedIndex func() uint64
@@ -108,27 +108,27 @@ type Bound struct {
 	CheckEntry func(index, term uint64) error
 	// RestoreProgress grows while a snapshot is being restored.
 	RestoreProgress func() uint64
-	// Voting hears that a vote is on its way through Raft, and that it is no more:
+	// TrackVote hears that a vote is on its way through Raft, and that it is no more:
 	// meanwhile a term may wait for the vote to be recorded with it.
-	Voting func(coming bool)
-	// Settle makes durable what waits, and waits for what is being written. Nothing
+	TrackVote func(coming bool)
+	// FlushBeforeReply makes durable what waits, and waits for what is being written. Nothing
 	// that Raft answers may leave this node before; an error says that it must not.
 	// It blocks for a disk write.
-	Settle func() error
-	// Barred says that this node must not stand, by nobody's order: its log may end
+	FlushBeforeReply func() error
+	// ElectionBlocked says that this node must not stand, by nobody's order: its log may end
 	// with a configuration that is not about its data directory. Optional.
-	Barred func() bool
+	ElectionBlocked func() bool
 }
 
 // Hooks are told what happens, for metrics and events. A nil one is left out.
 // They must not block; they are called from many goroutines.
 type Hooks struct {
-	Proposal func(result string)                  // ok, refused, not_proposed, unknown, busy, read_only
-	Applied  func(took time.Duration)             // one batch of log entries was applied
-	Leader   func(id cluster.NodeID, term uint64) // the (leader, term) that this node sees changed; "" is none
-	Election func(Election)                       // this node won an election, or stood and another leads, or stands and nobody does
-	Reign    func(term uint64, leading bool)      // this node has begun to lead (its leader-start is applied), or stopped
-	Snapshot func(restored bool)                  // a snapshot was restored, or written
+	Proposal          func(result string)                  // ok, refused, not_proposed, unknown, busy, read_only
+	Applied           func(took time.Duration)             // one batch of log entries was applied
+	Leader            func(id cluster.NodeID, term uint64) // the (leader, term) that this node sees changed; "" is none
+	Election          func(Election)                       // this node won an election, or stood and another leads, or stands and nobody does
+	LeadershipChanged func(term uint64, leading bool)      // this node has begun to lead (its leader-start is applied), or stopped
+	Snapshot          func(restored bool)                  // a snapshot was restored, or written
 	// Recovered: this node has begun a new generation, after a quorum was lost for good.
 	Recovered func(Recovered)
 
@@ -165,7 +165,7 @@ type ElectionFacts struct {
 	Trigger, Reason, Operator string
 	// Ordered: voters passed over a leader that they knew, and that may have a
 	// lease. This node serves nothing until it has run out.
-	Ordered         bool
+	OverLiveLeader  bool
 	StartedAt       time.Time
 	LeaderlessSince time.Time // when the leader before was last heard
 	Votes           []cluster.Vote
@@ -179,7 +179,7 @@ type Deps struct {
 	// Transport gives a transport for one run of Raft, which closes it when it
 	// stops; the next call gives a new one.
 	Transport  func() Transport
-	Bind       func(Bound) // called when Raft runs on the last transport given
+	Bind       func(RaftCallbacks) // called when Raft runs on the last transport given
 	Acks       Acks
 	PeerAck    func(cluster.NodeID) PeerAck
 	ResetPeers func() // say hello again on every connection
@@ -237,7 +237,7 @@ func (c *Config) validate() error {
 	check(c.TimeoutMax == 2*c.TimeoutMin, "election.timeout-max %v: must be twice election.timeout-min, %v", c.TimeoutMax, c.TimeoutMin)
 	check(c.TrailingLogs >= minTrailingLogs, "snapshot.trailing-logs %d: want at least %d", c.TrailingLogs, minTrailingLogs)
 	check(c.SnapshotThreshold > 0, "snapshot.threshold: must not be 0")
-	check(c.SnapshotInterval >= leastSnapshotInterval, "snapshot.interval %v: want at least %v", c.SnapshotInterval, leastSnapshotInterval)
+	check(c.SnapshotInterval >= minSnapshotInterval, "snapshot.interval %v: want at least %v", c.SnapshotInterval, minSnapshotInterval)
 	check(c.LeaseDrift >= 0 && c.LeaseDrift < 1, "election.lease-drift %v: want 0 to 1", c.LeaseDrift)
 	return errors.Join(errs...)
 }

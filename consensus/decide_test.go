@@ -35,44 +35,44 @@ func TestDecideFirstStart(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		in   startInputs
-		want startAction
+		want bootstrapDecision
 		err  string
 	}{
 		{"alone", startInputs{first: three[:1]}, bootstrap, ""},
-		{"nobody answers", startInputs{first: three}, askAgain, ""},
+		{"nobody answers", startInputs{first: three}, keepProbing, ""},
 		{"one of three without an ID", startInputs{first: three, answers: answers("n2", "")}, bootstrap, ""},
-		{"one of five without an ID", startInputs{first: five, answers: answers("n2", "")}, askAgain, ""},
+		{"one of five without an ID", startInputs{first: five, answers: answers("n2", "")}, keepProbing, ""},
 		{"two of five without an ID", startInputs{first: five, answers: answers("n2", "", "n5", "")}, bootstrap, ""},
-		{"one has an ID", startInputs{first: three, answers: answers("n2", "c1")}, takeIn, ""},
-		{"an ID beats a majority without", startInputs{first: five, answers: answers("n2", "", "n3", "", "n4", "c1")}, takeIn, ""},
-		{"its own answer does not count twice", startInputs{first: three, answers: answers("n1", "")}, askAgain, ""},
+		{"one has an ID", startInputs{first: three, answers: answers("n2", "c1")}, joinOnly, ""},
+		{"an ID beats a majority without", startInputs{first: five, answers: answers("n2", "", "n3", "", "n4", "c1")}, joinOnly, ""},
+		{"its own answer does not count twice", startInputs{first: three, answers: answers("n1", "")}, keepProbing, ""},
 		{"one has started with this one", startInputs{first: three, answers: answers("n2", "started with")}, bootstrap, ""},
-		{"one has started without this one", startInputs{first: three, answers: answers("n2", "started without")}, askAgain, ""},
+		{"one has started without this one", startInputs{first: three, answers: answers("n2", "started without")}, keepProbing, ""},
 		{"one has started without this one, one is new", startInputs{first: three, answers: answers("n2", "started without", "n3", "")}, bootstrap, ""},
 		{"all others have started without this one", startInputs{first: three, answers: answers("n2", "started without", "n3", "started without")}, bootstrap, ""},
 		{"all others of five, and nobody objects", startInputs{first: five, answers: answers("n2", "started without", "n3", "started without", "n4", "started without", "n5", "waits")}, bootstrap, ""},
-		{"three of five have started, one knows this one", startInputs{first: five, answers: answers("n2", "started without", "n3", "started without", "n4", "started with")}, askAgain, ""},
-		{"one that others have started with", startInputs{first: three, identity: identityFile{Met: map[cluster.NodeID]string{"n2": "i"}}, answers: answers("n2", "")}, bootstrap, ""},
-		{"one that others have started with, wiped since", startInputs{first: three, identity: identityFile{Met: map[cluster.NodeID]string{"n2": "i0"}}, answers: answers("n2", "", "n3", "started without")}, askAgain, ""}, // two of two others, and one does not count
-		{"one waits", startInputs{first: three, answers: answers("n2", "waits")}, askAgain, ""},
-		{"join", startInputs{join: true}, takeIn, ""},
-		{"waits since an earlier start", startInputs{first: three, identity: identityFile{Waits: true}, answers: answers("n2", "", "n3", "")}, runAsIs, ""},
-		{"has data", startInputs{hasData: true, first: three}, runAsIs, ""},
-		{"has data and a cluster ID, other list", startInputs{hasData: true, identity: named, first: three}, runAsIs, ""},
-		{"has data, list of the first start", startInputs{hasData: true, identity: met("n1", "n2", "n4"), first: three}, runAsIs, ""},
-		{"has data, nobody met yet", startInputs{hasData: true, identity: met("n1"), first: three}, runAsIs, ""},
-		{"has data, list of another cluster", startInputs{hasData: true, identity: met("n1", "n8", "n9"), first: three}, askAgain, "belongs to cluster c1 (n1, n8, n9)"},
-		{"cluster of one, longer list", startInputs{hasData: true, identity: one(7), first: three}, askAgain, "cluster c1 of this data directory has no member but this one"},
-		{"cluster of one, its own list", startInputs{hasData: true, identity: one(7), first: three[:1]}, runAsIs, ""},
-		{"cluster of one, no list", startInputs{hasData: true, identity: one(7)}, runAsIs, ""},
-		{"an ID adopted, and no roster yet", startInputs{hasData: true, identity: one(0), first: three}, runAsIs, ""},
+		{"three of five have started, one knows this one", startInputs{first: five, answers: answers("n2", "started without", "n3", "started without", "n4", "started with")}, keepProbing, ""},
+		{"one that others have started with", startInputs{first: three, identity: identityFile{BootstrapIncarnations: map[cluster.NodeID]string{"n2": "i"}}, answers: answers("n2", "")}, bootstrap, ""},
+		{"one that others have started with, wiped since", startInputs{first: three, identity: identityFile{BootstrapIncarnations: map[cluster.NodeID]string{"n2": "i0"}}, answers: answers("n2", "", "n3", "started without")}, keepProbing, ""}, // two of two others, and one does not count
+		{"one waits", startInputs{first: three, answers: answers("n2", "waits")}, keepProbing, ""},
+		{"join", startInputs{join: true}, joinOnly, ""},
+		{"waits since an earlier start", startInputs{first: three, identity: identityFile{JoinOnly: true}, answers: answers("n2", "", "n3", "")}, startExisting, ""},
+		{"has data", startInputs{hasData: true, first: three}, startExisting, ""},
+		{"has data and a cluster ID, other list", startInputs{hasData: true, identity: named, first: three}, startExisting, ""},
+		{"has data, list of the first start", startInputs{hasData: true, identity: met("n1", "n2", "n4"), first: three}, startExisting, ""},
+		{"has data, nobody met yet", startInputs{hasData: true, identity: met("n1"), first: three}, startExisting, ""},
+		{"has data, list of another cluster", startInputs{hasData: true, identity: met("n1", "n8", "n9"), first: three}, keepProbing, "belongs to cluster c1 (n1, n8, n9)"},
+		{"cluster of one, longer list", startInputs{hasData: true, identity: one(7), first: three}, keepProbing, "cluster c1 of this data directory has no member but this one"},
+		{"cluster of one, its own list", startInputs{hasData: true, identity: one(7), first: three[:1]}, startExisting, ""},
+		{"cluster of one, no list", startInputs{hasData: true, identity: one(7)}, startExisting, ""},
+		{"an ID adopted, and no roster yet", startInputs{hasData: true, identity: one(0), first: three}, startExisting, ""},
 		{"crashed while bootstrapping", startInputs{identity: bootstrapped, first: three}, bootstrap, ""},
-		{"crashed while bootstrapping, another list since", startInputs{identity: bootstrapped, first: five}, askAgain, "is not what this data directory was bootstrapped with"},
-		{"bootstrapped with another list", startInputs{hasData: true, identity: bootstrapped, first: five}, askAgain, "is not what this data directory was bootstrapped with"},
-		{"nothing configured", startInputs{}, askAgain, "set initial-cluster"},
-		{"not in the list", startInputs{self: "n9", first: three}, askAgain, "n9, is not in the list"},
-		{"listed twice", startInputs{first: append(three[:2:2], three[0])}, askAgain, "n1 is listed twice"},
-		{"same address", startInputs{first: []FirstMember{three[0], {"n2", "h1:1", ""}}}, askAgain, "same raft address h1:1"},
+		{"crashed while bootstrapping, another list since", startInputs{identity: bootstrapped, first: five}, keepProbing, "is not what this data directory was bootstrapped with"},
+		{"bootstrapped with another list", startInputs{hasData: true, identity: bootstrapped, first: five}, keepProbing, "is not what this data directory was bootstrapped with"},
+		{"nothing configured", startInputs{}, keepProbing, "set initial-cluster"},
+		{"not in the list", startInputs{self: "n9", first: three}, keepProbing, "n9, is not in the list"},
+		{"listed twice", startInputs{first: append(three[:2:2], three[0])}, keepProbing, "n1 is listed twice"},
+		{"same address", startInputs{first: []FirstMember{three[0], {"n2", "h1:1", ""}}}, keepProbing, "same raft address h1:1"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if tt.in.self == "" {
@@ -91,9 +91,9 @@ func TestDecideFirstStart(t *testing.T) {
 // of the words below.
 func answers(pairs ...string) map[cluster.NodeID]startAnswer {
 	words := map[string]startAnswer{
-		"started with":    {start: cluster.StartBootstrapped, knows: true},
+		"started with":    {start: cluster.StartBootstrapped, recordsSelf: true},
 		"started without": {start: cluster.StartBootstrapped},
-		"waits":           {start: cluster.StartJoinOnly, knows: true},
+		"waits":           {start: cluster.StartJoinOnly, recordsSelf: true},
 	}
 	m := map[cluster.NodeID]startAnswer{}
 	for i := 0; i < len(pairs); i += 2 {
@@ -124,7 +124,7 @@ func TestProbeAnswers(t *testing.T) {
 		{"another node at that address", probeAnswer{listed: "n2", peer: peer("n7", "c1")}, false},
 	} {
 		in := startInputs{answers: answers()}
-		err := in.take(tt.a)
+		err := in.addResponse(tt.a)
 		if got, counted := in.answers["n2"]; counted != tt.counts || counted && got.clusterID != tt.a.peer.ClusterID || (err == nil) != tt.counts {
 			t.Errorf("%s: counted %v as %+v, %v", tt.name, counted, got, err)
 		}
@@ -157,12 +157,12 @@ func TestPlanMembers(t *testing.T) {
 	}
 	base := func() memberInputs {
 		return memberInputs{
-			servers: joining,
-			records: map[cluster.NodeID]cluster.Member{"n1": record("n1", "h1", cluster.Active), "n2": record("n2", "h2", cluster.Active), "n3": record("n3", "h3", cluster.Joining)},
-			hellos:  map[cluster.NodeID]cluster.Peer{"n1": hello("n1"), "n2": hello("n2"), "n3": hello("n3")},
-			contact: map[cluster.NodeID]bool{"n1": true, "n2": true, "n3": true},
-			lag:     map[cluster.NodeID]uint64{},
-			stable:  map[cluster.NodeID]time.Time{"n3": now.Add(-promoteAfter)},
+			servers:       joining,
+			records:       map[cluster.NodeID]cluster.Member{"n1": record("n1", "h1", cluster.Active), "n2": record("n2", "h2", cluster.Active), "n3": record("n3", "h3", cluster.Joining)},
+			hellos:        map[cluster.NodeID]cluster.Peer{"n1": hello("n1"), "n2": hello("n2"), "n3": hello("n3")},
+			contact:       map[cluster.NodeID]bool{"n1": true, "n2": true, "n3": true},
+			lag:           map[cluster.NodeID]uint64{},
+			caughtUpSince: map[cluster.NodeID]time.Time{"n3": now.Add(-promoteAfter)},
 		}
 	}
 	for _, tt := range []struct {
@@ -173,11 +173,11 @@ func TestPlanMembers(t *testing.T) {
 		complete cluster.NodeID
 	}{
 		{"caught up and stable", func(*memberInputs) {}, "n3", "", ""},
-		{"caught up just now", func(in *memberInputs) { in.stable = nil }, "", "", ""},
+		{"caught up just now", func(in *memberInputs) { in.caughtUpSince = nil }, "", "", ""},
 		{"lags", func(in *memberInputs) { in.lag["n3"] = promoteLag + 1 }, "", "", ""},
 		{"silent", func(in *memberInputs) { in.contact["n3"] = false }, "", "", ""},
 		{"not to be promoted", func(in *memberInputs) { in.records["n3"] = record("n3", "h3", cluster.Active) }, "", "", ""},
-		{"another change is in progress", func(in *memberInputs) { in.settling = true }, "", "", ""},
+		{"another change is in progress", func(in *memberInputs) { in.changeInProgress = true }, "", "", ""},
 		{"never met", func(in *memberInputs) {
 			m := record("n3", "h3", cluster.Joining)
 			m.Incarnation = ""
@@ -189,7 +189,7 @@ func TestPlanMembers(t *testing.T) {
 		}, "", "n3:incarnation,priority,version,reads,zone", ""},
 		{"started with, and not back yet", func(in *memberInputs) {
 			in.records["n3"] = cluster.Member{ID: "n3", RaftAddress: "h3", HTTPAddress: "w", Priority: 100, Lifecycle: cluster.Joining}
-			in.met = map[cluster.NodeID]string{"n3": "in3", "n2": "in2"}
+			in.bootstrapIncarnations = map[cluster.NodeID]string{"n3": "in3", "n2": "in2"}
 			delete(in.hellos, "n3")
 		}, "", "n3:incarnation", ""},
 		{"on record without having been met: first values still count", func(in *memberInputs) {
@@ -219,7 +219,7 @@ func TestPlanMembers(t *testing.T) {
 			in.servers = voters
 			in.records["n4"] = record("n4", "h4", cluster.Joining)
 		}, "", "", "n3"},
-		{"an addition that is under way", func(in *memberInputs) { in.servers, in.settling = voters, true }, "", "", ""},
+		{"an addition that is under way", func(in *memberInputs) { in.servers, in.changeInProgress = voters, true }, "", "", ""},
 		{"a removal that broke off", func(in *memberInputs) {
 			in.servers = voters
 			in.records["n3"] = record("n3", "h3", cluster.Active)
@@ -237,7 +237,7 @@ func TestPlanMembers(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			in := base()
 			tt.change(&in)
-			plan := planMembers(now, in)
+			plan := decideMemberChanges(now, in)
 			if plan.promote != tt.promote {
 				t.Errorf("promotes %q, want %q", plan.promote, tt.promote)
 			}
@@ -364,7 +364,7 @@ func TestDeadReason(t *testing.T) {
 		return map[cluster.NodeID]refusal{"n2": {why: cluster.RefusedRemoved, reason: "removed", at: now.Add(-ago)}}
 	}
 	outdated := func(ago time.Duration) map[cluster.NodeID]refusal {
-		all := refused(deadWithin)
+		all := refused(refusalFreshness)
 		all["n3"] = refusal{why: cluster.RefusedGeneration, reason: "generation", at: now.Add(-ago)}
 		return all
 	}
@@ -372,19 +372,19 @@ func TestDeadReason(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		refusing map[cluster.NodeID]refusal
-		good     goodWord
+		good     acceptance
 		dead     bool
 	}{
-		{"never refused", nil, goodWord{}, false},
-		{"refused", refused(time.Second), goodWord{}, true},
-		{"admitted by another", refused(time.Second), goodWord{admitted: ago(2 * time.Second)}, false},
-		{"admitted by another long ago", refused(time.Second), goodWord{admitted: ago(deadWithin + 1)}, true},
-		{"has a leader", refused(time.Second), goodWord{led: now}, false},
-		{"refused long ago", refused(deadWithin + 1), goodWord{}, false},
-		{"of an old generation", outdated(time.Second), goodWord{}, true},
-		{"of an old generation, as others are", outdated(time.Second), goodWord{admitted: now}, true},
-		{"of an old generation that has a leader", outdated(time.Second), goodWord{led: now}, false},
-		{"of an old generation long ago", outdated(deadWithin + 1), goodWord{}, false},
+		{"never refused", nil, acceptance{}, false},
+		{"refused", refused(time.Second), acceptance{}, true},
+		{"admitted by another", refused(time.Second), acceptance{admitted: ago(2 * time.Second)}, false},
+		{"admitted by another long ago", refused(time.Second), acceptance{admitted: ago(refusalFreshness + 1)}, true},
+		{"has a leader", refused(time.Second), acceptance{led: now}, false},
+		{"refused long ago", refused(refusalFreshness + 1), acceptance{}, false},
+		{"of an old generation", outdated(time.Second), acceptance{}, true},
+		{"of an old generation, as others are", outdated(time.Second), acceptance{admitted: now}, true},
+		{"of an old generation that has a leader", outdated(time.Second), acceptance{led: now}, false},
+		{"of an old generation long ago", outdated(refusalFreshness + 1), acceptance{}, false},
 	} {
 		if got := deadReason(now, tt.refusing, tt.good); (got != "") != tt.dead {
 			t.Errorf("%s: %q", tt.name, got)
@@ -418,11 +418,11 @@ func TestLease(t *testing.T) {
 	mono, boot := time.Unix(1000, 0), time.Duration(0)
 	advance := func(d time.Duration) { mono, boot = mono.Add(d), boot+d }
 	l := newLease(135*time.Millisecond, func() time.Duration { return boot }, func() time.Time { return mono })
-	if l.aged(300 * time.Millisecond) {
+	if l.runningFor(300 * time.Millisecond) {
 		t.Error("may vote at once")
 	}
 	advance(300 * time.Millisecond)
-	if !l.aged(300 * time.Millisecond) {
+	if !l.runningFor(300 * time.Millisecond) {
 		t.Error("may still not vote")
 	}
 	sent := mono
@@ -503,31 +503,31 @@ func TestTransferAttempt(t *testing.T) {
 	if none.stuckIn(5) {
 		t.Error("no attempt is stuck")
 	}
-	a := &transferAttempt{target: "n2", term: 5, news: make(chan struct{}, 1)}
-	if a.giveUp() {
+	a := &transferAttempt{target: "n2", term: 5, updated: make(chan struct{}, 1)}
+	if a.revoke() {
 		t.Error("told without being asked")
 	}
 	if !a.stuckIn(5) || a.stuckIn(6) {
 		t.Error("given up before it came to the point of telling: may be stuck, in that term only")
 	}
-	if a.tell() {
+	if a.allowTimeoutNow() {
 		t.Error("told although given up")
 	}
 	if a.stuckIn(5) {
 		t.Error("the library is through with it")
 	}
-	b := &transferAttempt{target: "n2", term: 5, news: make(chan struct{}, 1)}
-	if !b.tell() || !b.giveUp() {
+	b := &transferAttempt{target: "n2", term: 5, updated: make(chan struct{}, 1)}
+	if !b.allowTimeoutNow() || !b.revoke() {
 		t.Error("told, and the one who gives up must know")
 	}
 }
 
 // A transfer that was given up must not fire when the library comes to it late.
 func TestRevokedTransferIsNotSent(t *testing.T) {
-	trans := &instanceTransport{} // sends nothing: it would panic
-	a := &transferAttempt{target: "n2", term: 5, news: make(chan struct{}, 1)}
+	trans := &raftTransport{} // sends nothing: it would panic
+	a := &transferAttempt{target: "n2", term: 5, updated: make(chan struct{}, 1)}
 	trans.transfer.Store(a)
-	a.giveUp()
+	a.revoke()
 	for _, target := range []raft.ServerID{"n2", "n3"} {
 		if err := trans.TimeoutNow(target, "", &raft.TimeoutNowRequest{}, &raft.TimeoutNowResponse{}); err == nil {
 			t.Errorf("%s was told", target)
@@ -562,15 +562,15 @@ func TestRaftConfig(t *testing.T) {
 // A candidacy that brings no leader is told of, less and less often.
 // An election that was won and lost again before it could be told of leaves
 // nothing behind for the next one.
-func TestElectionAfterALostReign(t *testing.T) {
+func TestElectionAfterLostLeadership(t *testing.T) {
 	at := func(ms int) time.Time { return time.Unix(1000, 0).Add(time.Duration(ms) * time.Millisecond) }
 	n := &Node{now: time.Now, cfg: Config{TimeoutMax: 300 * time.Millisecond}}
 	n.cfg.Self.NodeID = "n1"
-	n.leaderless = at(0)
-	before := sighting{role: cluster.Follower, term: 4}
-	saw := func(ms int, s sighting) *Election {
-		lost := n.trackElection(s, before, at(ms))
-		n.seen, before = s, s
+	n.leaderlessSince = at(0)
+	before := softState{role: cluster.Follower, term: 4}
+	saw := func(ms int, s softState) *Election {
+		lost := n.updateElectionTimes(s, before, at(ms))
+		n.lastSoftState, before = s, s
 		return lost
 	}
 	is := func(e Election, started int, trigger, reason string) {
@@ -579,22 +579,22 @@ func TestElectionAfterALostReign(t *testing.T) {
 			t.Errorf("started %v, want %v; %s, %q", e.StartedAt, at(started), e.Trigger, e.Reason)
 		}
 	}
-	saw(200, sighting{role: cluster.Candidate, term: 4})
-	saw(210, sighting{role: cluster.Leader, term: 5, leader: "n1"})
-	is(n.electionWon(5, at(220)), 200, "startup", "Raft's timer fired: no leader has been heard since this node started")
-	saw(900, sighting{role: cluster.Follower, term: 5})
-	saw(1150, sighting{role: cluster.Candidate, term: 5})
-	if e := n.openElection(at(1500)); e == nil || e.FromTerm != 6 || e.Term != 6 || e.Duration != 350*time.Millisecond {
+	saw(200, softState{role: cluster.Candidate, term: 4})
+	saw(210, softState{role: cluster.Leader, term: 5, leader: "n1"})
+	is(n.wonElectionRecord(5, at(220)), 200, "startup", "Raft's timer fired: no leader has been heard since this node started")
+	saw(900, softState{role: cluster.Follower, term: 5})
+	saw(1150, softState{role: cluster.Candidate, term: 5})
+	if e := n.unresolvedElection(at(1500)); e == nil || e.FromTerm != 6 || e.Term != 6 || e.Duration != 350*time.Millisecond {
 		t.Errorf("it stands: %+v", e)
 	}
-	saw(1600, sighting{role: cluster.Leader, term: 6, leader: "n1"})
-	n.wonElection(5) // late: of the reign before
-	is(n.electionWon(6, at(1610)), 1150, "timeout", "Raft's timer fired: this node led before, and lost leadership")
-	n.wonElection(6)
-	saw(2000, sighting{role: cluster.Follower, term: 7, leader: "n2"})
-	saw(2400, sighting{role: cluster.Follower, term: 7})
-	saw(2500, sighting{role: cluster.Candidate, term: 7})
-	lost := saw(2600, sighting{role: cluster.Follower, term: 8, leader: "n3"})
+	saw(1600, softState{role: cluster.Leader, term: 6, leader: "n1"})
+	n.finishWonElection(5) // late: of the reign before
+	is(n.wonElectionRecord(6, at(1610)), 1150, "timeout", "Raft's timer fired: this node led before, and lost leadership")
+	n.finishWonElection(6)
+	saw(2000, softState{role: cluster.Follower, term: 7, leader: "n2"})
+	saw(2400, softState{role: cluster.Follower, term: 7})
+	saw(2500, softState{role: cluster.Candidate, term: 7})
+	lost := saw(2600, softState{role: cluster.Follower, term: 8, leader: "n3"})
 	if lost == nil {
 		t.Fatal("another won, and nothing is told")
 	}
@@ -612,8 +612,8 @@ func TestElectionBeganWithTheOrder(t *testing.T) {
 	n.deps.Facts = func(uint64) ElectionFacts {
 		return ElectionFacts{Trigger: "manual", Reason: "n1 hangs", StartedAt: began.Add(2 * time.Second)}
 	}
-	n.trackElection(sighting{role: cluster.Candidate, term: 7}, sighting{role: cluster.Follower, term: 7, leader: "n2"}, began)
-	if e := n.electionWon(8, began.Add(2010*time.Millisecond)); e.Duration != 10*time.Millisecond || e.Reason != "n1 hangs" || e.Leaderless != 2010*time.Millisecond {
+	n.updateElectionTimes(softState{role: cluster.Candidate, term: 7}, softState{role: cluster.Follower, term: 7, leader: "n2"}, began)
+	if e := n.wonElectionRecord(8, began.Add(2010*time.Millisecond)); e.Duration != 10*time.Millisecond || e.Reason != "n1 hangs" || e.Leaderless != 2010*time.Millisecond {
 		t.Errorf("%+v", e)
 	}
 }
@@ -622,13 +622,13 @@ func TestOpenElection(t *testing.T) {
 	began := time.Now()
 	n := &Node{cfg: Config{TimeoutMax: 300 * time.Millisecond}}
 	n.cfg.Self.NodeID = "n1"
-	if e := n.openElection(began); e != nil {
+	if e := n.unresolvedElection(began); e != nil {
 		t.Fatalf("it does not stand: %+v", e)
 	}
-	n.trackElection(sighting{role: cluster.Candidate, term: 7}, sighting{role: cluster.Follower, term: 7, leader: "n2"}, began)
+	n.updateElectionTimes(softState{role: cluster.Candidate, term: 7}, softState{role: cluster.Follower, term: 7, leader: "n2"}, began)
 	var told []time.Duration
 	for d := time.Duration(0); d < 5*time.Second; d += 10 * time.Millisecond {
-		if e := n.openElection(began.Add(d)); e != nil {
+		if e := n.unresolvedElection(began.Add(d)); e != nil {
 			told = append(told, d)
 			if !e.Open || e.Won || e.Term != 1 || e.Candidate != "n1" || e.Duration != d {
 				t.Errorf("after %v: %+v", d, e)
@@ -639,8 +639,8 @@ func TestOpenElection(t *testing.T) {
 	if want := []time.Duration{300 * ms, 600 * ms, 1200 * ms, 2400 * ms, 4800 * ms}; !slices.Equal(told, want) {
 		t.Errorf("told after %v, want %v", told, want)
 	}
-	n.trackElection(sighting{role: cluster.Follower, term: 9, leader: "n3"}, sighting{role: cluster.Candidate, term: 8}, began.Add(5*time.Second))
-	if e := n.openElection(began.Add(time.Hour)); e != nil {
+	n.updateElectionTimes(softState{role: cluster.Follower, term: 9, leader: "n3"}, softState{role: cluster.Candidate, term: 8}, began.Add(5*time.Second))
+	if e := n.unresolvedElection(began.Add(time.Hour)); e != nil {
 		t.Errorf("another leads: %+v", e)
 	}
 }

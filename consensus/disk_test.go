@@ -131,7 +131,7 @@ func TestStalledLeader(t *testing.T) {
 		}
 		return false
 	})
-	if old.MayStand() {
+	if old.MayStartElection() {
 		t.Error("a node with a stalled disk may stand")
 	}
 	if now := old.Status().Term; now != term {
@@ -224,9 +224,9 @@ func TestLeaseBarrier(t *testing.T) {
 		if n.Status().LeaseRemaining != 0 {
 			t.Error("a follower has a lease")
 		}
-		wantCode(t, n.LeaseBarrier(within(t, patience)), cluster.CodeNoLeader)
+		wantCode(t, n.LeaseReadBarrier(within(t, testTimeout)), cluster.CodeNoLeader)
 	}
-	if err := leader.LeaseBarrier(context.Background()); err != nil {
+	if err := leader.LeaseReadBarrier(context.Background()); err != nil {
 		t.Error(err)
 	}
 	leader.cut.Store(true)
@@ -237,7 +237,7 @@ func TestLeaseBarrier(t *testing.T) {
 		return leader.Status().LeaseRemaining > 0 && healthy(leader, c.others(leader)[0].id)
 	})
 	target := c.others(leader)[0]
-	if err := leader.TransferTo(within(t, patience), to(target.id)); err != nil {
+	if err := leader.TransferTo(within(t, testTimeout), to(target.id)); err != nil {
 		t.Fatal(err)
 	}
 	if leader.Status().LeaseRemaining != 0 {

@@ -92,7 +92,7 @@ func TestElectionWritesOnce(t *testing.T) {
 		next := c.others(old)[0]
 		eventually(t, "nobody lags", func() bool { return healthy(old, next.id) && healthy(old, c.others(old)[1].id) })
 		term := old.Status().Term + 1
-		if err := old.TransferTo(within(t, patience), to(next.id)); err != nil {
+		if err := old.TransferTo(within(t, testTimeout), to(next.id)); err != nil {
 			t.Log(err)
 			continue
 		}

@@ -10,7 +10,7 @@ import (
 )
 
 // RebuildNow rebuilds the Raft node, as its watchdog would.
-func (n *Node) RebuildNow() { n.rebuildNow("a test") }
+func (n *Node) RebuildNow() { n.requestRestart("a test") }
 
 // Instance tells one run of the Raft node from another.
 func (n *Node) Instance() any { return n.inst.Load() }
@@ -41,15 +41,15 @@ func (n *Node) LibraryTransfer(id, addr string) {
 // that did not arrive. The channel is closed when that is known.
 func (n *Node) ProbeFlag() <-chan struct{} {
 	inst, done := n.inst.Load(), make(chan struct{})
-	n.jobs.Go(func() { defer close(done); n.probeFlag(inst, inst.raft.CurrentTerm()) })
+	n.jobs.Go(func() { defer close(done); n.probeTransferFlag(inst, inst.raft.CurrentTerm()) })
 	return done
 }
 
-// HasGoodWordOf says whether a peer's last word was to admit this node.
-func (n *Node) HasGoodWordOf(id cluster.NodeID) bool {
+// AcceptedBy says whether a peer's last word was to admit this node.
+func (n *Node) AcceptedBy(id cluster.NodeID) bool {
 	n.peers.mu.Lock()
 	defer n.peers.mu.Unlock()
-	_, ok := n.peers.admit[id]
+	_, ok := n.peers.admittedBy[id]
 	return ok
 }
 
@@ -57,24 +57,24 @@ func (n *Node) HasGoodWordOf(id cluster.NodeID) bool {
 func (n *Node) Riding() bool {
 	n.queue.mu.Lock()
 	defer n.queue.mu.Unlock()
-	return !n.queue.open && slices.ContainsFunc(n.queue.flying, func(p *proposal) bool { return !p.own })
+	return !n.queue.open && slices.ContainsFunc(n.queue.inFlight, func(p *proposal) bool { return !p.own })
 }
 
-// RidersVersion is which writes could go with a leader-start now.
-func (n *Node) RidersVersion() uint32 {
-	return n.ridersVersion(n.inst.Load(), n.inst.Load().raft.CurrentTerm())
+// PiggybackCommandVersion is which writes could go with a leader-start now.
+func (n *Node) PiggybackCommandVersion() uint32 {
+	return n.piggybackCommandVersion(n.inst.Load(), n.inst.Load().raft.CurrentTerm())
 }
 
 // HasWrites says whether a user's write waits, or Raft has it.
 func (n *Node) HasWrites() bool {
 	n.queue.mu.Lock()
 	defer n.queue.mu.Unlock()
-	return len(n.queue.users) > 0 || slices.ContainsFunc(n.queue.flying, func(p *proposal) bool { return !p.own })
+	return len(n.queue.users) > 0 || slices.ContainsFunc(n.queue.inFlight, func(p *proposal) bool { return !p.own })
 }
 
 // LeaseFloor is since when sends count for the lease.
 func (n *Node) LeaseFloor() time.Time {
 	n.lease.mu.Lock()
 	defer n.lease.mu.Unlock()
-	return n.lease.floor
+	return n.lease.notBefore
 }

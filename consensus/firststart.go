@@ -18,14 +18,14 @@ const (
 	probeTimeout = 500 * time.Millisecond
 )
 
-// startAction is what a node does with its data directory at start.
-type startAction int
+// bootstrapDecision is what a node does with its data directory at start.
+type bootstrapDecision int
 
 const (
-	runAsIs   startAction = iota // Raft has a configuration, or waits for one
-	bootstrap                    // write the first configuration
-	takeIn                       // never bootstrap: wait to be taken in
-	askAgain                     // not enough is known
+	startExisting bootstrapDecision = iota // Raft has a configuration, or waits for one
+	bootstrap                              // write the first configuration
+	joinOnly                               // never bootstrap: wait to be taken in
+	keepProbing                            // not enough is known
 )
 
 // startInputs is all that the decision depends on.
@@ -44,15 +44,15 @@ type startAnswer struct {
 	clusterID   string
 	incarnation string
 	start       cluster.Start
-	knows       bool // it has this node's data directory on record
+	recordsSelf bool // it has this node's data directory on record
 }
 
-// counts says whether a peer without a cluster ID speaks for a bootstrap: it may
+// supportsBootstrap says whether a peer without a cluster ID speaks for a bootstrap: it may
 // still bootstrap itself, or has bootstrapped with this very data directory in
 // mind. One that has started without this node cannot tell a late first start
 // from a wiped disk.
-func (a startAnswer) counts() bool {
-	return a.start == cluster.StartUndecided || a.start == cluster.StartBootstrapped && a.knows
+func (a startAnswer) supportsBootstrap() bool {
+	return a.start == cluster.StartUndecided || a.start == cluster.StartBootstrapped && a.recordsSelf
 }
 
 // decideFirstStart tells late first starts, wiped disks and rival bootstraps
@@ -63,15 +63,15 @@ func (a startAnswer) counts() bool {
 // taken part in an election before its disk was wiped finds no majority. Or all
 // others must be heard: whoever that node took part with would refuse it
 // (docs/decisions/005).
-func decideFirstStart(in startInputs) (startAction, error) {
+func decideFirstStart(in startInputs) (bootstrapDecision, error) {
 	if err := checkStart(in); err != nil {
-		return askAgain, err
+		return keepProbing, err
 	}
-	if in.hasData || in.identity.Waits {
-		return runAsIs, nil
+	if in.hasData || in.identity.JoinOnly {
+		return startExisting, nil
 	}
 	if len(in.first) == 0 {
-		return takeIn, nil
+		return joinOnly, nil
 	}
 	if in.identity.Bootstrap != "" {
 		return bootstrap, nil // was decided, and broke off
@@ -79,24 +79,24 @@ func decideFirstStart(in startInputs) (startAction, error) {
 	others, with := 0, 1
 	for _, m := range in.first {
 		a, answered := in.answers[m.ID]
-		known := in.identity.Met[m.ID]
+		known := in.identity.BootstrapIncarnations[m.ID]
 		switch {
 		case !answered || m.ID == in.self:
 			continue
 		case a.clusterID != "":
-			return takeIn, nil
+			return joinOnly, nil
 		case known != "" && known != a.incarnation:
 			continue // others have started with it, before its disk was wiped
 		}
 		others++
-		if a.counts() {
+		if a.supportsBootstrap() {
 			with++
 		}
 	}
 	if with >= cluster.Quorum(len(in.first)) || others == len(in.first)-1 {
 		return bootstrap, nil
 	}
-	return askAgain, nil
+	return keepProbing, nil
 }
 
 // checkStart finds an initial-cluster that cannot be right.
@@ -105,13 +105,13 @@ func checkStart(in startInputs) error {
 	if started && in.identity.ClusterID == "" && in.identity.Bootstrap != "" && in.digest != "" && in.digest != in.identity.Bootstrap {
 		return configError("initial-cluster or cluster-name is not what this data directory was bootstrapped with, and its cluster never came up: set them back, or clear the data directory")
 	}
-	if in.identity.ClusterID != "" && namesStrangers(in) {
+	if in.identity.ClusterID != "" && initialClusterForeign(in) {
 		return configError("initial-cluster names none of the members that this data directory knows: it belongs to cluster %s (%s)", in.identity.ClusterID, rosterNames(in.identity.Roster))
 	}
-	if grownList(in) {
+	if initialClusterGrown(in) {
 		return configError("initial-cluster names other nodes, but the cluster %s of this data directory has no member but this one: set it back; new members come in with join, or by POST /admin/members", in.identity.ClusterID)
 	}
-	if in.hasData || in.identity.Waits {
+	if in.hasData || in.identity.JoinOnly {
 		return nil
 	}
 	if len(in.first) == 0 {
@@ -123,10 +123,10 @@ func checkStart(in startInputs) error {
 	return checkFirstMembers(in.self, in.first)
 }
 
-// namesStrangers says whether initial-cluster is of another cluster than the
+// initialClusterForeign says whether initial-cluster is of another cluster than the
 // data: no other node in it was ever a member. Some may well be new or gone, as
 // the list is that of the first start.
-func namesStrangers(in startInputs) bool {
+func initialClusterForeign(in startInputs) bool {
 	others, known, met := 0, 0, 0
 	for id := range in.identity.Roster {
 		if id != in.self {
@@ -145,11 +145,11 @@ func namesStrangers(in startInputs) bool {
 	return others > 0 && known > 0 && met == 0
 }
 
-// grownList says whether initial-cluster names others where the data is of a
+// initialClusterGrown says whether initial-cluster names others where the data is of a
 // cluster of one that never had another member: another cluster's data, or a
 // list that was made longer in the hope that the cluster grows by it. Such a
 // node would go on by itself, beside the cluster that is meant.
-func grownList(in startInputs) bool {
+func initialClusterGrown(in startInputs) bool {
 	f := in.identity
 	if f.ClusterID == "" || f.RosterIndex == 0 || f.Bootstrap == "" || f.Bootstrap == in.digest || len(in.first) < 2 {
 		return false
@@ -192,12 +192,12 @@ func checkFirstMembers(self cluster.NodeID, first []FirstMember) error {
 type probeAnswer struct {
 	listed  cluster.NodeID // as initial-cluster has it
 	peer    cluster.Peer
-	verdict cluster.Admission // the peer's on this node
+	reply   cluster.Admission // the peer's on this node
 	refusal error             // why one side refuses the other; nil: neither does
 }
 
-// take notes an answer; it gives why the answer does not count.
-func (in *startInputs) take(a probeAnswer) error {
+// nextBatch notes an answer; it gives why the answer does not count.
+func (in *startInputs) addResponse(a probeAnswer) error {
 	if a.peer.NodeID != a.listed {
 		return fmt.Errorf("initial-cluster has %s where node %s is", a.listed, a.peer.NodeID)
 	}
@@ -206,13 +206,13 @@ func (in *startInputs) take(a probeAnswer) error {
 	if a.refusal != nil && a.peer.ClusterID == "" {
 		return a.refusal
 	}
-	in.answers[a.listed] = startAnswer{a.peer.ClusterID, a.peer.Incarnation, a.peer.Start, a.verdict.MayAdoptClusterID}
+	in.answers[a.listed] = startAnswer{a.peer.ClusterID, a.peer.Incarnation, a.peer.Start, a.reply.MayAdoptClusterID}
 	return nil
 }
 
-// hear puts on record whom a peer without a cluster ID has started with: a node
+// mergeIncarnations puts on record whom a peer without a cluster ID has started with: a node
 // that they have lost since must not be taken for new.
-func (n *Node) hear(in *startInputs, peer cluster.Peer) error {
+func (n *Node) mergeIncarnations(in *startInputs, peer cluster.Peer) error {
 	if peer.ClusterID != "" || peer.Start != cluster.StartBootstrapped || peer.Roster == nil {
 		return nil
 	}
@@ -222,7 +222,7 @@ func (n *Node) hear(in *startInputs, peer cluster.Peer) error {
 			met[m.ID] = rec.Incarnation
 		}
 	}
-	if err := n.ident.meet(met); err != nil {
+	if err := n.ident.addIncarnations(met); err != nil {
 		return err
 	}
 	in.identity = n.ident.get()
@@ -246,25 +246,25 @@ func (n *Node) firstStart(ctx context.Context) error {
 		return err
 	}
 	action, err := decideFirstStart(in)
-	if action == askAgain && err == nil {
-		action, err = n.askPeers(ctx, &in)
+	if action == keepProbing && err == nil {
+		action, err = n.probeUntilDecided(ctx, &in)
 	}
 	if err != nil {
 		return err
 	}
 	switch action {
 	case bootstrap:
-		return n.bootstrap(in.met())
-	case takeIn:
+		return n.bootstrap(in.bootstrapIncarnations())
+	case joinOnly:
 		n.log.Info("waiting to be taken into the running cluster")
-		return n.ident.update(func(f *identityFile) (bool, error) { f.Waits = true; return true, nil })
+		return n.ident.update(func(f *identityFile) (bool, error) { f.JoinOnly = true; return true, nil })
 	}
 	return nil
 }
 
-// askPeers probes every other node of the list until the answers allow a
+// probeUntilDecided probes every other node of the list until the answers allow a
 // decision.
-func (n *Node) askPeers(ctx context.Context, in *startInputs) (startAction, error) {
+func (n *Node) probeUntilDecided(ctx context.Context, in *startInputs) (bootstrapDecision, error) {
 	n.log.Info("first start: asking the peers of initial-cluster", "peers", len(in.first)-1)
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -280,20 +280,20 @@ func (n *Node) askPeers(ctx context.Context, in *startInputs) (startAction, erro
 	for {
 		select {
 		case <-ctx.Done():
-			return runAsIs, nil // Run ends
+			return startExisting, nil // Run ends
 		case a := <-answers:
-			misfit := in.take(a)
+			misfit := in.addResponse(a)
 			if misfit != nil && !warned[a.listed] {
 				n.log.Warn("first start: a peer does not fit", "peer", a.listed, "reason", misfit)
 				warned[a.listed] = true
 			}
 			if misfit == nil {
-				if err := n.hear(in, a.peer); err != nil {
-					return askAgain, err
+				if err := n.mergeIncarnations(in, a.peer); err != nil {
+					return keepProbing, err
 				}
 			}
 		}
-		if action, err := decideFirstStart(*in); action != askAgain || err != nil {
+		if action, err := decideFirstStart(*in); action != keepProbing || err != nil {
 			return action, err
 		}
 	}
@@ -320,9 +320,9 @@ func (n *Node) probePeer(ctx context.Context, m FirstMember, answers chan<- prob
 	}
 }
 
-// met is whom a bootstrap puts on record: the peers that this node met while it
+// lastHellos is whom a bootstrap puts on record: the peers that this node met while it
 // could still bootstrap.
-func (in *startInputs) met() map[cluster.NodeID]string {
+func (in *startInputs) bootstrapIncarnations() map[cluster.NodeID]string {
 	met := map[cluster.NodeID]string{}
 	for id, a := range in.answers {
 		if id != in.self && a.clusterID == "" && a.start != cluster.StartJoinOnly {
@@ -344,7 +344,7 @@ func (n *Node) bootstrap(met map[cluster.NodeID]string) error {
 			return false, nil
 		}
 		f.Bootstrap = n.digest
-		f.meet(met)
+		f.addIncarnations(met)
 		return true, nil
 	})
 	if err != nil {

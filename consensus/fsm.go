@@ -34,20 +34,20 @@ type fsm struct {
 	hooks Hooks
 	halt  func(error) // ends the node; called once
 
-	applied  atomic.Uint64 // newest index that the state reflects
-	config   atomic.Uint64 // index of the newest applied configuration entry
-	seen     atomic.Uint64 // newest index handed over by the current Raft node
-	progress atomic.Uint64 // grows while a snapshot is restored
-	halted   atomic.Bool
+	applied        atomic.Uint64 // newest index that the state reflects
+	config         atomic.Uint64 // index of the newest applied configuration entry
+	deliveredIndex atomic.Uint64 // newest index handed over by the current Raft node
+	progress       atomic.Uint64 // grows while a snapshot is restored
+	halted         atomic.Bool
 
-	mu      sync.Mutex
-	waiting chan struct{}        // closed at the next apply; nil when nobody waits
-	changed func()               // told when more than keys has changed; must not block
-	forget  func(cluster.NodeID) // told before a member's data directory is forgotten; must not block
+	mu                   sync.Mutex
+	waiting              chan struct{}        // closed at the next apply; nil when nobody waits
+	changed              func()               // told when more than keys has changed; must not block
+	onIncarnationCleared func(cluster.NodeID) // told before a member's data directory is forgotten; must not block
 }
 
-// answer is the response to one log entry.
-type answer struct {
+// applyResult is the response to one log entry.
+type applyResult struct {
 	results []state.Result
 	err     error
 }
@@ -61,7 +61,7 @@ func (f *fsm) ApplyBatch(logs []*raft.Log) []any {
 	answers := make([]any, len(logs))
 	for i, l := range logs {
 		answers[i] = f.applyOne(l)
-		f.seen.Store(l.Index)
+		f.deliveredIndex.Store(l.Index)
 	}
 	f.wake()
 	if f.hooks.Applied != nil {
@@ -72,22 +72,22 @@ func (f *fsm) ApplyBatch(logs []*raft.Log) []any {
 
 func (f *fsm) applyOne(l *raft.Log) any {
 	if f.halted.Load() {
-		return answer{err: errHalted}
+		return applyResult{err: errHalted}
 	}
 	if l.Type == raft.LogConfiguration {
 		f.config.Store(max(f.config.Load(), l.Index))
 	}
 	if l.Index <= f.applied.Load() {
-		return answer{err: errors.New("applied before")}
+		return applyResult{err: errors.New("applied before")}
 	}
 	if l.Type != raft.LogCommand {
 		f.applied.Store(l.Index)
-		return answer{}
+		return applyResult{}
 	}
 	cmds, err := state.DecodeBatch(l.Data)
 	if err != nil {
 		f.stop(fmt.Errorf("cannot apply log entry %d: %w", l.Index, err))
-		return answer{err: errHalted}
+		return applyResult{err: errHalted}
 	}
 	members := false
 	for i := range cmds {
@@ -101,7 +101,7 @@ func (f *fsm) applyOne(l *raft.Log) any {
 	if members {
 		f.changed()
 	}
-	return answer{results: results}
+	return applyResult{results: results}
 }
 
 // forgetFor announces that a command makes the data directory of a member
@@ -109,9 +109,9 @@ func (f *fsm) applyOne(l *raft.Log) any {
 func (f *fsm) forgetFor(c *state.Command) {
 	switch {
 	case c.Kind == state.KindMemberPatch && c.MemberPatch != nil && c.MemberPatch.Incarnation != nil && *c.MemberPatch.Incarnation == "":
-		f.forget(c.MemberPatch.ID)
+		f.onIncarnationCleared(c.MemberPatch.ID)
 	case c.Kind == state.KindMember && c.Member != nil && c.Member.Incarnation == "":
-		f.forget(c.Member.ID)
+		f.onIncarnationCleared(c.Member.ID)
 	}
 }
 
@@ -128,7 +128,7 @@ func (f *fsm) Snapshot() (raft.FSMSnapshot, error) {
 	}
 	// The library names the snapshot by the newest index that it has handed
 	// over; a replay is still behind what the state holds.
-	if f.seen.Load() < f.applied.Load() {
+	if f.deliveredIndex.Load() < f.applied.Load() {
 		return nil, errReplaying
 	}
 	return &snapshot{captured: f.state.Capture(), hooks: f.hooks}, nil
@@ -150,12 +150,12 @@ func (f *fsm) Restore(r io.ReadCloser) error {
 	}
 	for _, m := range f.state.View().Members() {
 		if m.Incarnation == "" && before.Record(m.ID).Incarnation != "" {
-			f.forget(m.ID)
+			f.onIncarnationCleared(m.ID)
 		}
 	}
 	index := f.state.View().AppliedIndex()
 	f.applied.Store(index)
-	f.seen.Store(index)
+	f.deliveredIndex.Store(index)
 	f.wake()
 	f.changed()
 	if f.hooks.Snapshot != nil {

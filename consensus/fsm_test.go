@@ -28,7 +28,7 @@ func newTestFSM() *testFSM {
 		halt:    func(err error) { f.halted = append(f.halted, err) },
 		changed: func() { f.changes++ },
 	}
-	f.fsm.forget = func(id cluster.NodeID) { f.forgot = append(f.forgot, id) }
+	f.fsm.onIncarnationCleared = func(id cluster.NodeID) { f.forgot = append(f.forgot, id) }
 	return f
 }
 
@@ -51,7 +51,7 @@ func TestFSMAppliesOnce(t *testing.T) {
 	logs := []*raft.Log{f.entry(t, putCommand("a")), f.entry(t, putCommand("a"))}
 	f.ApplyBatch(logs)
 	before := f.state.View().Fingerprint()
-	f.seen.Store(0) // a new Raft node replays
+	f.deliveredIndex.Store(0) // a new Raft node replays
 	if _, err := f.Snapshot(); !errors.Is(err, errReplaying) {
 		t.Errorf("a snapshot at the start of a replay: %v", err)
 	}
@@ -71,11 +71,11 @@ func TestFSMStopsAtWhatItCannotRead(t *testing.T) {
 	f.index++
 	after := f.entry(t, putCommand("b"))
 	answers := f.ApplyBatch([]*raft.Log{good, bad, after})
-	if a := answers[0].(answer); a.err != nil || len(a.results) != 1 {
+	if a := answers[0].(applyResult); a.err != nil || len(a.results) != 1 {
 		t.Errorf("before it: %+v", a)
 	}
 	for _, i := range []int{1, 2} {
-		if a := answers[i].(answer); !errors.Is(a.err, errHalted) {
+		if a := answers[i].(applyResult); !errors.Is(a.err, errHalted) {
 			t.Errorf("entry %d: %+v", i, a)
 		}
 	}
@@ -103,7 +103,7 @@ func TestFSMForgets(t *testing.T) {
 	if len(f.forgot) != 0 || f.changes != 1 {
 		t.Fatalf("forgot %v, %d changes", f.forgot, f.changes)
 	}
-	f.fsm.forget = func(id cluster.NodeID) {
+	f.fsm.onIncarnationCleared = func(id cluster.NodeID) {
 		f.forgot = append(f.forgot, id)
 		if f.state.View().Record(id).Incarnation != known {
 			t.Error("the state shows it before what was said is dropped")

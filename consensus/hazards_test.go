@@ -60,7 +60,7 @@ func TestStuckTransfer(t *testing.T) {
 		old.cut.Store(false)
 		eventually(t, "it leads again, or was rebuilt", func() bool {
 			if healthy(next, old.id) {
-				_ = next.TransferTo(within(t, patience), to(old.id))
+				_ = next.TransferTo(within(t, testTimeout), to(old.id))
 			}
 			return old.Status().Role == cluster.Leader || old.Instance() != before
 		})

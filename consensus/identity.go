@@ -24,27 +24,27 @@ type identityFile struct {
 	// Bootstrap is the digest of cluster-name and initial-cluster that this data
 	// directory was bootstrapped with; "" when it was not.
 	Bootstrap string `json:"bootstrap,omitempty"`
-	// Met holds the incarnations of the peers that this data directory started
+	// BootstrapIncarnations holds the incarnations of the peers that this data directory started
 	// with, or heard that others have started with. Each counts until the roster
 	// has one for that node.
-	Met map[cluster.NodeID]string `json:"met,omitempty"`
-	// Waits is set once a cluster with an ID was seen, or join was asked for:
+	BootstrapIncarnations map[cluster.NodeID]string `json:"met,omitempty"`
+	// JoinOnly is set once a cluster with an ID was seen, or join was asked for:
 	// from then on this data directory never bootstraps.
-	Waits bool `json:"waits,omitempty"`
+	JoinOnly bool `json:"waits,omitempty"`
 	// Roster holds the member records that admission needs, as of the entry
 	// RosterIndex of term RosterTerm: after a restart the state lags behind it.
 	Roster      map[cluster.NodeID]cluster.Record `json:"roster,omitempty"`
 	RosterIndex uint64                            `json:"roster_index,omitempty"`
 	RosterTerm  uint64                            `json:"roster_term,omitempty"` // 0: not known
-	// Undone is where a restore ended that the cluster has gone on without.
-	Undone logPoint `json:"undone,omitzero"`
+	// AbandonedRestore is where a restore ended that the cluster has gone on without.
+	AbandonedRestore logPoint `json:"undone,omitzero"`
 	// Recovery is how this data directory came to its generation; nil when it was
 	// not the one that was recovered.
-	Recovery *recovered `json:"recovery,omitempty"`
+	Recovery *recoveryRecord `json:"recovery,omitempty"`
 }
 
-// smallFiles is the part of a storage that identities need.
-type smallFiles interface {
+// fileStore is the part of a storage that identities need.
+type fileStore interface {
 	Load(name string) ([]byte, error)
 	Save(name string, data []byte) error
 }
@@ -52,14 +52,14 @@ type smallFiles interface {
 // identity is the durable identity. get may be called from any goroutine and
 // does not block; what it gives is on disk and never changed afterwards.
 type identity struct {
-	files smallFiles
-	cur   atomic.Pointer[identityFile]
-	turn  chan struct{} // capacity 1: who holds it may write; no mutex, because writing blocks
+	files    fileStore
+	cur      atomic.Pointer[identityFile]
+	writeSem chan struct{} // capacity 1: who holds it may write; no mutex, because writing blocks
 }
 
 // openIdentity loads the identity of a data directory, or makes a new one.
-func openIdentity(files smallFiles, self cluster.NodeID, entropy io.Reader) (*identity, error) {
-	i := &identity{files: files, turn: make(chan struct{}, 1)}
+func openIdentity(files fileStore, self cluster.NodeID, entropy io.Reader) (*identity, error) {
+	i := &identity{files: files, writeSem: make(chan struct{}, 1)}
 	f, err := readIdentity(files)
 	if errors.Is(err, fs.ErrNotExist) {
 		incarnation, err := randomID(entropy)
@@ -79,7 +79,7 @@ func openIdentity(files smallFiles, self cluster.NodeID, entropy io.Reader) (*id
 	return i, nil
 }
 
-func readIdentity(files smallFiles) (f identityFile, err error) {
+func readIdentity(files fileStore) (f identityFile, err error) {
 	data, err := files.Load(identityName)
 	if err != nil {
 		return f, fmt.Errorf("load identity: %w", err)
@@ -98,7 +98,7 @@ func (i *identity) get() identityFile { return *i.cur.Load() }
 // start is the data directory's stage in the first start of its cluster.
 func (f *identityFile) start() cluster.Start {
 	switch {
-	case f.Waits:
+	case f.JoinOnly:
 		return cluster.StartJoinOnly
 	case f.Bootstrap != "":
 		return cluster.StartBootstrapped
@@ -109,8 +109,8 @@ func (f *identityFile) start() cluster.Start {
 // update changes the identity durably. change gets a copy whose maps it must
 // replace, not edit, and says whether there is something to save.
 func (i *identity) update(change func(*identityFile) (bool, error)) error {
-	i.turn <- struct{}{}
-	defer func() { <-i.turn }()
+	i.writeSem <- struct{}{}
+	defer func() { <-i.writeSem }()
 	next := i.get()
 	if changed, err := change(&next); err != nil || !changed {
 		return err
@@ -155,33 +155,33 @@ func (i *identity) adopt(clusterID string, generation cluster.Generation, roster
 	return adopted && err == nil, err
 }
 
-// meet puts data directories on record. The first one of a node counts.
-func (i *identity) meet(met map[cluster.NodeID]string) error {
-	if have := i.get(); !have.lacks(met) {
+// addIncarnations puts data directories on record. The first one of a node counts.
+func (i *identity) addIncarnations(met map[cluster.NodeID]string) error {
+	if have := i.get(); !have.missesAny(met) {
 		return nil // the usual case, without waiting for a writer
 	}
 	return i.update(func(f *identityFile) (bool, error) {
-		if !f.lacks(met) {
+		if !f.missesAny(met) {
 			return false, nil
 		}
-		f.meet(met)
+		f.addIncarnations(met)
 		return true, nil
 	})
 }
 
-func (f *identityFile) lacks(met map[cluster.NodeID]string) bool {
+func (f *identityFile) missesAny(met map[cluster.NodeID]string) bool {
 	for id := range met {
-		if f.Met[id] == "" {
+		if f.BootstrapIncarnations[id] == "" {
 			return true
 		}
 	}
 	return false
 }
 
-func (f *identityFile) meet(met map[cluster.NodeID]string) {
+func (f *identityFile) addIncarnations(met map[cluster.NodeID]string) {
 	all := maps.Clone(met)
-	maps.Copy(all, f.Met)
-	f.Met = all
+	maps.Copy(all, f.BootstrapIncarnations)
+	f.BootstrapIncarnations = all
 }
 
 // rosterOf is what admission needs of the members' records as of an entry.
@@ -200,8 +200,8 @@ func rosterOf(members []cluster.Member, index, term uint64) *cluster.Roster {
 // his old data directory back.
 func (f *identityFile) setRoster(roster *cluster.Roster) {
 	f.Roster, f.RosterIndex, f.RosterTerm = roster.Records, roster.Index, roster.Term
-	f.Met = maps.Clone(f.Met)
-	maps.DeleteFunc(f.Met, func(id cluster.NodeID, _ string) bool {
+	f.BootstrapIncarnations = maps.Clone(f.BootstrapIncarnations)
+	maps.DeleteFunc(f.BootstrapIncarnations, func(id cluster.NodeID, _ string) bool {
 		_, recorded := roster.Records[id]
 		return recorded
 	})

@@ -18,12 +18,12 @@ type lease struct {
 	clock  func() time.Duration
 	now    func() time.Time
 
-	mu      sync.Mutex
-	started time.Duration // lease clock at process start
-	offset  time.Duration // lease clock minus monotonic clock, when last looked at
-	epoch   time.Time
-	floor   time.Time // only sends after it count
-	offTerm uint64    // no lease in this term any more
+	mu        sync.Mutex
+	started   time.Duration // lease clock at process start
+	offset    time.Duration // lease clock minus monotonic clock, when last looked at
+	epoch     time.Time
+	notBefore time.Time // only sends after it count
+	offTerm   uint64    // no lease in this term any more
 }
 
 // suspendSlack is what the two clocks may differ by between two looks without a
@@ -52,13 +52,13 @@ func (l *lease) left(term uint64, quorumSent time.Time) time.Duration {
 	now := l.now()
 	offset := l.clock() - now.Sub(l.epoch)
 	if offset-l.offset > suspendSlack {
-		l.floor = now
+		l.notBefore = now
 	}
 	l.offset = offset
 	if term == l.offTerm {
 		return 0
 	}
-	return max(0, leaseLeft(now, quorumSent, l.floor, l.length))
+	return max(0, leaseLeft(now, quorumSent, l.notBefore, l.length))
 }
 
 // revoke ends the lease; it comes back with sends after this moment.
@@ -67,7 +67,7 @@ func (l *lease) revoke() {
 		return
 	}
 	l.mu.Lock()
-	l.floor = l.now()
+	l.notBefore = l.now()
 	l.mu.Unlock()
 }
 
@@ -82,14 +82,14 @@ func (l *lease) revokeTerm(term uint64) {
 	l.mu.Unlock()
 }
 
-// aged says whether the process has run for d of the lease clock.
-func (l *lease) aged(d time.Duration) bool { return l.clock()-l.started >= d }
+// runningFor says whether the process has run for d of the lease clock.
+func (l *lease) runningFor(d time.Duration) bool { return l.clock()-l.started >= d }
 
-// LeaseBarrier is Barrier without a round while the lease is valid. With
+// LeaseReadBarrier is Barrier without a round while the lease is valid. With
 // election.lease off it is Barrier.
-func (n *Node) LeaseBarrier(ctx context.Context) error {
+func (n *Node) LeaseReadBarrier(ctx context.Context) error {
 	if n.lease == nil {
-		return n.Barrier(ctx)
+		return n.ReadBarrier(ctx)
 	}
 	inst := n.inst.Load()
 	if inst == nil {
@@ -97,7 +97,7 @@ func (n *Node) LeaseBarrier(ctx context.Context) error {
 	}
 	commit := inst.raft.CommitIndex()
 	if n.leaseRemaining() <= 0 || n.replacing.Load() != 0 {
-		return n.Barrier(ctx)
+		return n.ReadBarrier(ctx)
 	}
 	if err := n.fsm.wait(ctx, commit); err != nil {
 		return notLeader("the leader did not apply its log in time: %w", err)
@@ -123,5 +123,5 @@ func (n *Node) leaseRemaining() time.Duration {
 // append, and with it a lease, that it does not remember. The transport asks
 // before each vote that comes in. Nor may a node of an old generation.
 func (n *Node) MayVote() bool {
-	return n.mayElect() && (n.lease == nil || n.lease.aged(2*n.cfg.TimeoutMin))
+	return n.mayTakePartInElections() && (n.lease == nil || n.lease.runningFor(2*n.cfg.TimeoutMin))
 }

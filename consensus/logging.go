@@ -7,8 +7,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// quietFor is how long a complaint of the library is not repeated.
-const quietFor = 10 * time.Second
+// logRepeatInterval is how long a complaint of the library is not repeated.
+const logRepeatInterval = 10 * time.Second
 
 // libraryLogger is the Raft library's logger. The library tells each of its
 // steps at info and repeats a complaint at every retry; here the steps are for
@@ -35,7 +35,7 @@ func (l *libraryLogger) Warn(msg string, args ...any) { l.Logger.Debug(msg, args
 // Error logs a warning, and repetitions at debug level.
 func (l *libraryLogger) Error(msg string, args ...any) {
 	for _, a := range args {
-		if a == errWaits {
+		if a == errNoopPending {
 			return // as it is meant to be
 		}
 	}
@@ -55,7 +55,7 @@ func (l *libraryLogger) fresh(msg string) bool {
 	now := l.now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if last, known := l.last[msg]; known && now.Sub(last) < quietFor {
+	if last, known := l.last[msg]; known && now.Sub(last) < logRepeatInterval {
 		return false
 	}
 	l.last[msg] = now

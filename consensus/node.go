@@ -24,48 +24,48 @@ type Node struct {
 	now    func() time.Time
 	digest string // of cluster-name and initial-cluster
 
-	store  *storage.Guarded
-	ident  *identity
-	state  *state.State
-	fsm    *fsm
-	queue  *queue
-	rounds *rounds
-	lease  *lease // nil: election.lease is off
-	peers  *peerBook
+	store      *storage.Guarded
+	ident      *identity
+	state      *state.State
+	fsm        *fsm
+	queue      *queue
+	readRounds *rounds
+	lease      *lease // nil: election.lease is off
+	peers      *peerRegistry
 
-	inst      atomic.Pointer[instance] // nil while Raft does not run
-	readyTerm atomic.Uint64            // the term whose reign has begun here; 0: none
-	draining  atomic.Bool
-	caughtUp  atomic.Bool
-	asked     atomic.Bool   // every member was asked since this process started
-	replacing atomic.Uint64 // the term of a restore whose new state is not known to be committed; 0: none
-	changing  chan struct{} // capacity 1: who holds it may change the membership, transfer or restore
-	stateKick chan struct{} // capacity 1: the state has changed
-	fatal     chan error    // capacity 1: ends Run
-	rebuild   chan string   // capacity 1: why the Raft node has to be replaced
-	orders    chan *recovering
-	running   chan struct{} // closed when Raft runs for the first time
-	opened    sync.Once     // of running
+	inst             atomic.Pointer[raftInstance] // nil while Raft does not run
+	readyTerm        atomic.Uint64                // the term whose reign has begun here; 0: none
+	draining         atomic.Bool
+	caughtUp         atomic.Bool
+	peersProbed      atomic.Bool   // every member was asked since this process started
+	replacing        atomic.Uint64 // the term of a restore whose new state is not known to be committed; 0: none
+	changeSem        chan struct{} // capacity 1: who holds it may change the membership, transfer or restore
+	stateKick        chan struct{} // capacity 1: the state has changed
+	fatal            chan error    // capacity 1: ends Run
+	rebuild          chan string   // capacity 1: why the Raft node has to be replaced
+	recoveryRequests chan *pendingRecovery
+	running          chan struct{} // closed when Raft runs for the first time
+	opened           sync.Once     // of running
 
 	jobs        sync.WaitGroup // what waits for the library on behalf of a caller that may be gone
 	tasks       []task         // set before Run
 	startCommit uint64         // first commit index that a leader told; the watch loop's own
 
-	mu          sync.Mutex // guards what follows; nothing blocks under it
-	seen        sighting
-	leaderCh    chan struct{} // closed at the next change of (leader, term)
-	readyCh     chan struct{} // closed at the next change of readyTerm
-	reignSince  time.Time     // when the reign of readyTerm began
-	reignTerm   uint64
-	endReign    context.CancelCauseFunc // of the reign of reignTerm; nil: none
-	leaderless  time.Time               // since when no leader is known; zero: one is
-	leadBefore  cluster.NodeID          // who led until then; "": nobody that this process knows
-	candidature time.Time               // since when this node is a candidate; zero: it is none
-	standsFrom  uint64                  // of candidature: the lowest term that it can be for
-	decided     uint64                  // the last term of which this node has known the leader
-	tellAfter   time.Duration           // of candidature: when next to say that nothing comes of it
-	everLed     bool                    // some leader was seen by this process
-	ledAt       time.Time               // when this node was last sighted as a new leader
+	mu                  sync.Mutex // guards what follows; nothing blocks under it
+	lastSoftState       softState
+	leaderCh            chan struct{} // closed at the next change of (leader, term)
+	readyCh             chan struct{} // closed at the next change of readyTerm
+	leadershipSince     time.Time     // when the reign of readyTerm began
+	leadershipTerm      uint64
+	cancelLeadership    context.CancelCauseFunc // of the reign of leadershipTerm; nil: none
+	leaderlessSince     time.Time               // since when no leader is known; zero: one is
+	previousLeader      cluster.NodeID          // who led until then; "": nobody that this process knows
+	candidateSince      time.Time               // since when this node is a candidate; zero: it is none
+	candidacyMinTerm    uint64                  // of candidature: the lowest term that it can be for
+	lastLeaderTerm      uint64                  // the last term of which this node has known the leader
+	reportElectionAfter time.Duration           // of candidature: when next to say that nothing comes of it
+	leaderSeen          bool                    // some leader was seen by this process
+	electedAt           time.Time               // when this node was last sighted as a new leader
 }
 
 type task struct {
@@ -84,16 +84,16 @@ func New(cfg Config, deps Deps) (*Node, error) {
 		cfg: cfg, deps: deps, log: deps.Logger.Named("consensus"), now: time.Now,
 		digest: BootstrapDigest(cfg.ClusterName, cfg.InitialCluster),
 		state:  state.New(cfg.stateOptions()),
-		queue:  newQueue(), rounds: newRounds(), peers: newPeerBook(),
-		changing: make(chan struct{}, 1), stateKick: make(chan struct{}, 1),
-		fatal: make(chan error, 1), rebuild: make(chan string, 1), orders: make(chan *recovering), running: make(chan struct{}),
-		seen:     sighting{role: cluster.Follower},
-		leaderCh: make(chan struct{}), readyCh: make(chan struct{}),
+		queue:  newQueue(), readRounds: newRounds(), peers: newPeerBook(),
+		changeSem: make(chan struct{}, 1), stateKick: make(chan struct{}, 1),
+		fatal: make(chan error, 1), rebuild: make(chan string, 1), recoveryRequests: make(chan *pendingRecovery), running: make(chan struct{}),
+		lastSoftState: softState{role: cluster.Follower},
+		leaderCh:      make(chan struct{}), readyCh: make(chan struct{}),
 	}
 	n.store = storage.Guard(deps.Storage, storage.GuardConfig{
 		StallAfter: cfg.TimeoutMax, OnFatal: n.failDisk, Observe: deps.ObserveDisk, Logger: deps.Logger,
 	})
-	n.fsm = &fsm{state: n.state, hooks: deps.Hooks, halt: n.fail, changed: func() { notify(n.stateKick) }, forget: n.peers.forget}
+	n.fsm = &fsm{state: n.state, hooks: deps.Hooks, halt: n.fail, changed: func() { notify(n.stateKick) }, onIncarnationCleared: n.peers.forget}
 	if cfg.Lease {
 		length := time.Duration(float64(cfg.TimeoutMin) * (1 - cfg.LeaseDrift))
 		n.lease = newLease(length, deps.LeaseClock, n.now)
@@ -116,11 +116,11 @@ func New(cfg Config, deps Deps) (*Node, error) {
 // Close closes the storage of a Node whose Run was never called.
 func (n *Node) Close() error { return n.store.Close() }
 
-// OnReign registers a task that runs while this node leads: from when its
+// AddLeaderTask registers a task that runs while this node leads: from when its
 // leader-start is applied until ctx ends, the cause of which is
 // ErrLeadershipLost, or that of Run's end. The next reign begins only after every task
 // has returned. Call it before Run.
-func (n *Node) OnReign(name string, run func(ctx context.Context, term uint64)) {
+func (n *Node) AddLeaderTask(name string, run func(ctx context.Context, term uint64)) {
 	n.tasks = append(n.tasks, task{name, run})
 }
 
@@ -136,14 +136,14 @@ func (n *Node) fail(err error) {
 // library may not know of a write that has failed.
 func (n *Node) failDisk(err error) {
 	if inst := n.inst.Load(); inst != nil {
-		inst.deposed.Store(inst.raft.CurrentTerm())
+		inst.steppedDownTerm.Store(inst.raft.CurrentTerm())
 	}
 	n.fail(err)
 }
 
-// rebuildNow has the Raft node replaced by another one, which follows. It does
+// requestRestart has the Raft node replaced by another one, which follows. It does
 // not wait.
-func (n *Node) rebuildNow(why string) {
+func (n *Node) requestRestart(why string) {
 	select {
 	case n.rebuild <- why:
 	default: // it is about to be
@@ -156,12 +156,12 @@ func (n *Node) rebuildNow(why string) {
 func (n *Node) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	n.mu.Lock()
-	n.leaderless = n.now()
+	n.leaderlessSince = n.now()
 	n.mu.Unlock()
 	var keepers sync.WaitGroup
 	keepers.Go(func() { _ = n.store.Run(ctx) }) // its error comes through fail too
-	keepers.Go(func() { n.keepIdentity(ctx) })
-	keepers.Go(func() { n.askAround(ctx) })
+	keepers.Go(func() { n.persistIdentityLoop(ctx) })
+	keepers.Go(func() { n.probePeersLoop(ctx) })
 	keepers.Go(func() {
 		select {
 		case err := <-n.fatal:
@@ -169,7 +169,7 @@ func (n *Node) Run(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 	})
-	err := n.begin(func() error { return n.firstStart(ctx) })
+	err := n.runUnlessStorageFails(func() error { return n.firstStart(ctx) })
 	for rebuilt := false; err == nil && ctx.Err() == nil; rebuilt = true {
 		err = n.serve(ctx, rebuilt)
 	}
@@ -188,9 +188,9 @@ func (n *Node) Run(ctx context.Context) error {
 // serve runs one Raft node until ctx ends or it has to be rebuilt. The error is
 // that it could not be started or stopped.
 func (n *Node) serve(ctx context.Context, rebuilt bool) error {
-	var inst *instance
-	err := n.begin(func() (err error) {
-		inst, err = n.openInstance(rebuilt)
+	var inst *raftInstance
+	err := n.runUnlessStorageFails(func() (err error) {
+		inst, err = n.startRaft(rebuilt)
 		return err
 	})
 	if err != nil {
@@ -198,18 +198,18 @@ func (n *Node) serve(ctx context.Context, rebuilt bool) error {
 	}
 	n.inst.Store(inst)
 	n.opened.Do(func() { close(n.running) })
-	n.deps.Bind(n.bound(inst)) // the transport may ask for the servers at once
+	n.deps.Bind(n.transportCallbacks(inst)) // the transport may ask for the servers at once
 	ctx, cancel := context.WithCancelCause(ctx)
 	var loops, flights sync.WaitGroup
-	loops.Go(func() { n.watch(ctx, inst) })
-	loops.Go(func() { n.reigns(ctx, inst) })
+	loops.Go(func() { n.watchLeadership(ctx, inst) })
+	loops.Go(func() { n.leadershipLoop(ctx, inst) })
 	loops.Go(func() { n.readLoop(ctx, inst) })
 	flights.Go(func() { inst.verifier(ctx) })
 	flights.Go(func() { n.proposeLoop(ctx, inst) })
-	var order *recovering
+	var order *pendingRecovery
 	select {
 	case <-ctx.Done():
-	case order = <-n.orders:
+	case order = <-n.recoveryRequests:
 	case why := <-n.rebuild:
 		n.log.Warn("replacing the Raft node", "reason", why)
 		cancel(ErrLeadershipLost) // for leader tasks; the node itself goes on
@@ -219,17 +219,17 @@ func (n *Node) serve(ctx context.Context, rebuilt bool) error {
 	if order != nil {
 		result := err
 		if result == nil {
-			result = n.decide(order.order, inst.servers())
+			result = n.commitRecovery(order.order, inst.servers())
 		}
 		order.done <- result
 	}
 	return err
 }
 
-// begin runs what uses the storage before Raft's own goroutines do. The storage
+// discardAbandonedRestore runs what uses the storage before Raft's own goroutines do. The storage
 // holds up a call that it has failed, because the library would panic, until it
 // is closed; here that is done at once, and ends the call with its goroutine.
-func (n *Node) begin(what func() error) error {
+func (n *Node) runUnlessStorageFails(what func() error) error {
 	ended := make(chan struct{})
 	err := error(nil)
 	returned := false
@@ -263,13 +263,13 @@ func (n *Node) begin(what func() error) error {
 //     goroutines are parked in it. Otherwise it still needs it.
 //  5. All are waited for, and the write in hand, bounded. Whoever waits for an answer that was lost in
 //     spite of 1 stays behind, and the error says so.
-func (n *Node) stop(inst *instance, loops, flights *sync.WaitGroup) error {
+func (n *Node) stop(inst *raftInstance, loops, flights *sync.WaitGroup) error {
 	var errs []error
 	n.queue.refuse(n.notLeading())
 	if !waitFor(loops.Wait, stopWait) {
 		errs = append(errs, errors.New("leader tasks did not end"))
 	}
-	n.awaitFlight()
+	n.awaitInFlight()
 	n.awaitRestore()
 	inst.disk.close()
 	down := inst.raft.Shutdown()
@@ -279,20 +279,20 @@ func (n *Node) stop(inst *instance, loops, flights *sync.WaitGroup) error {
 	if n.store.Err() != nil {
 		errs = append(errs, n.store.Close())
 	}
-	if !waitFor(func() { _ = down.Error(); inst.disk.retire() }, stopWait) {
+	if !waitFor(func() { _ = down.Error(); inst.disk.stopWrites() }, stopWait) {
 		errs = append(errs, errors.New("raft did not shut down, or a write of it does not end"))
 	}
 	if !waitFor(func() { flights.Wait(); n.jobs.Wait() }, stopWait) {
 		errs = append(errs, errors.New("a proposal or change was never answered by raft"))
 	}
 	n.inst.CompareAndSwap(inst, nil)
-	n.look(sighting{role: cluster.Follower, term: n.sight().term})
+	n.updateSoftState(softState{role: cluster.Follower, term: n.currentSoftState().term})
 	return errors.Join(errs...)
 }
 
-// awaitFlight gives a batch in flight the time that a leader without a quorum
+// awaitInFlight gives a batch in flight the time that a leader without a quorum
 // needs to step down, which answers it.
-func (n *Node) awaitFlight() {
+func (n *Node) awaitInFlight() {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*n.cfg.TimeoutMax)
 	defer cancel()
 	if err := n.queue.idle(ctx); err != nil {
@@ -312,8 +312,8 @@ func (n *Node) awaitRestore() {
 	t := time.NewTimer(restoreWait)
 	defer t.Stop()
 	select {
-	case n.changing <- struct{}{}: // a restore holds the turn to its end
-		<-n.changing
+	case n.changeSem <- struct{}{}: // a restore holds the turn to its end
+		<-n.changeSem
 	case <-t.C:
 		n.log.Warn("stopping in the middle of a restore")
 	}
@@ -336,23 +336,23 @@ func waitFor(wait func(), d time.Duration) bool {
 	}
 }
 
-// keepIdentity makes durable what the applied state says of this cluster: its
+// persistIdentityLoop makes durable what the applied state says of this cluster: its
 // ID, and the roster that admission needs after a restart.
-func (n *Node) keepIdentity(ctx context.Context) {
+func (n *Node) persistIdentityLoop(ctx context.Context) {
 	for {
 		select {
 		case <-n.stateKick:
 		case <-ctx.Done():
 			return
 		}
-		if err := n.followState(); err != nil {
+		if err := n.persistIdentity(); err != nil {
 			n.fail(err)
 			return
 		}
 	}
 }
 
-func (n *Node) followState() error {
+func (n *Node) persistIdentity() error {
 	v := n.state.View()
 	if v.ClusterID() == "" {
 		return nil
@@ -372,7 +372,7 @@ func (n *Node) followState() error {
 // notLeading is the refusal of what only a leader can do. It names the leader
 // that this node knows.
 func (n *Node) notLeading() *cluster.Error {
-	s := n.sight()
+	s := n.currentSoftState()
 	if s.leader == "" || s.leader == n.cfg.Self.NodeID {
 		return notLeader("node %s does not lead and knows no leader", n.cfg.Self.NodeID)
 	}

@@ -21,7 +21,7 @@ func TestProposeAndRead(t *testing.T) {
 	if err := leader.put("a", "1"); err != nil {
 		t.Fatal(err)
 	}
-	if err := leader.Barrier(within(t, patience)); err != nil {
+	if err := leader.ReadBarrier(within(t, testTimeout)); err != nil {
 		t.Fatal(err)
 	}
 	if !leader.has("a", "1") {
@@ -30,7 +30,7 @@ func TestProposeAndRead(t *testing.T) {
 	c.everywhere("a", "1")
 	for _, n := range c.others(leader) {
 		wantCode(t, n.put("b", "1"), cluster.CodeNoLeader)
-		wantCode(t, n.Barrier(within(t, patience)), cluster.CodeNoLeader)
+		wantCode(t, n.ReadBarrier(within(t, testTimeout)), cluster.CodeNoLeader)
 		if st := n.Status(); st.LeaderID != leader.id || st.LeaderRaftAddress != leader.addr {
 			t.Errorf("%s sees leader %s at %s", n.id, st.LeaderID, st.LeaderRaftAddress)
 		}
@@ -41,7 +41,7 @@ func TestProposeAndRead(t *testing.T) {
 		eventually(t, string(n.id)+" has caught up", func() bool { return n.Status().CaughtUp })
 		eventually(t, string(n.id)+" is active", func() bool { return n.Status().Lifecycle == cluster.Active })
 	}
-	_, err := leader.Propose(within(t, patience), state.Command{Kind: state.KindPut})
+	_, err := leader.Propose(within(t, testTimeout), state.Command{Kind: state.KindPut})
 	wantCode(t, err, cluster.CodeBadRequest)
 }
 
@@ -58,7 +58,7 @@ func TestReadsSeeAcknowledgedWrites(t *testing.T) {
 		readers.Go(func() {
 			for ctx.Err() == nil {
 				before := acked.Load()
-				if n.Barrier(ctx) != nil {
+				if n.ReadBarrier(ctx) != nil {
 					select {
 					case <-n.LeaderChanged():
 					case <-ctx.Done():
@@ -179,7 +179,7 @@ func TestStaleLeader(t *testing.T) {
 	// The others go on; while the old one still believes, its reads must fail.
 	results := make(chan error, 2)
 	go func() { results <- old.put("a", "stale") }()
-	go func() { results <- old.Barrier(context.Background()) }()
+	go func() { results <- old.ReadBarrier(context.Background()) }()
 	eventually(t, "the old leader steps down", func() bool { return old.Status().Role != cluster.Leader })
 	if took := time.Since(cutAt); took > 2*timeoutMax {
 		t.Errorf("it took %v to stop leading", took)
@@ -198,7 +198,7 @@ func TestStaleLeader(t *testing.T) {
 		t.Errorf("%d answers are unknown, want that of the write", unknown)
 	}
 	c.write("a", "2")
-	wantCode(t, old.Barrier(within(t, patience)), cluster.CodeNoLeader)
+	wantCode(t, old.ReadBarrier(within(t, testTimeout)), cluster.CodeNoLeader)
 	old.cut.Store(false)
 	eventually(t, "the old leader follows", func() bool { return old.has("a", "2") })
 	c.everywhere("a", "2")
@@ -218,9 +218,9 @@ func TestDeadlineAfterHandOver(t *testing.T) {
 	}
 }
 
-// TestReignTasks follows leader tasks over a change of leader: the context ends
+// TestLeaderTasks follows leader tasks over a change of leader: the context ends
 // with the cause, and no two reigns of a node overlap.
-func TestReignTasks(t *testing.T) {
+func TestLeaderTasks(t *testing.T) {
 	c := newCluster(t, 3)
 	var mu sync.Mutex
 	running := map[cluster.NodeID]int{}
@@ -246,7 +246,7 @@ func TestReignTasks(t *testing.T) {
 		eventually(t, "the task runs", func() bool { mu.Lock(); defer mu.Unlock(); return running[old.id] == 1 })
 		target := c.others(old)[0]
 		eventually(t, "leadership moves", func() bool {
-			if old.TransferTo(within(t, patience), to(target.id)) == nil {
+			if old.TransferTo(within(t, testTimeout), to(target.id)) == nil {
 				return true
 			}
 			return old.Status().Role != cluster.Leader
@@ -265,7 +265,7 @@ func TestReignTasks(t *testing.T) {
 func TestTransferTo(t *testing.T) {
 	c, leader := startCluster(t, 3)
 	c.write("a", "1")
-	ctx := within(t, patience)
+	ctx := within(t, testTimeout)
 	wantCode(t, leader.TransferTo(ctx, to("n9")), cluster.CodeBadRequest)
 	wantCode(t, leader.TransferTo(ctx, to(leader.id)), cluster.CodeBadRequest)
 	target, other := c.others(leader)[0], c.others(leader)[1]
@@ -275,7 +275,7 @@ func TestTransferTo(t *testing.T) {
 	eventually(t, "the target is out of contact", func() bool { return !inContact(leader, target.id) })
 	term := leader.Status().Term
 	var failed *consensus.TransferError
-	if err := leader.TransferTo(ctx, to(target.id)); !errors.As(err, &failed) || failed.Told() {
+	if err := leader.TransferTo(ctx, to(target.id)); !errors.As(err, &failed) || failed.TimeoutNowSent() {
 		t.Fatalf("to a node out of contact: %v", err)
 	}
 	if st := leader.Status(); st.Role != cluster.Leader || st.Term != term {
@@ -317,7 +317,7 @@ func TestBackupAndRestore(t *testing.T) {
 	c, leader := startCluster(t, 3)
 	c.write("kept", "old")
 	var backup bytes.Buffer
-	if err := leader.Backup(within(t, patience), &backup); err != nil {
+	if err := leader.Backup(within(t, testTimeout), &backup); err != nil {
 		t.Fatal(err)
 	}
 	c.write("kept", "new")
@@ -326,21 +326,21 @@ func TestBackupAndRestore(t *testing.T) {
 
 	damaged := bytes.Clone(backup.Bytes())
 	damaged[len(damaged)/2] ^= 1
-	wantCode(t, leader.Restore(within(t, patience), bytes.NewReader(damaged)), cluster.CodeBadRequest)
+	wantCode(t, leader.Restore(within(t, testTimeout), bytes.NewReader(damaged)), cluster.CodeBadRequest)
 	if !leader.has("kept", "new") {
 		t.Fatal("a damaged backup changed something")
 	}
 	for _, n := range c.nodes {
 		n.elections.Store(0)
 	}
-	if err := leader.Restore(within(t, patience), bytes.NewReader(backup.Bytes())); err != nil {
+	if err := leader.Restore(within(t, testTimeout), bytes.NewReader(backup.Bytes())); err != nil {
 		t.Fatal(err)
 	}
 	c.everywhere("kept", "old")
 	if _, ok := leader.View().Get("later"); ok {
 		t.Error("a key that the backup does not have")
 	}
-	if err := leader.Barrier(within(t, patience)); err != nil {
+	if err := leader.ReadBarrier(within(t, testTimeout)); err != nil {
 		t.Error(err)
 	}
 	c.write("after", "1")

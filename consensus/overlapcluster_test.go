@@ -88,7 +88,7 @@ func TestWriteThatFailsWhileItIsSent(t *testing.T) {
 	c, old, disk, release, result := ahead(t, 3, func(context.Context, uint64) { <-busy })
 	disk.fail.Store(true)
 	release()
-	eventually(t, "it is silent", old.SteppingDown)
+	eventually(t, "it is silent", old.StepDownPending)
 	close(busy)
 	wantCode(t, <-result, cluster.CodeOutcomeUnknown)
 	if err := old.wait(false); err == nil || !strings.Contains(err.Error(), "input/output error") || strings.Contains(err.Error(), "raft") {
@@ -139,7 +139,7 @@ func TestOwnVoteCountsWhenItIsDurable(t *testing.T) {
 			release := hold(t, &disks[next].hangVotes)
 			term := old.Status().Term
 			told := make(chan error, 1)
-			go func() { told <- old.TransferTo(within(t, patience), to(next.id)) }()
+			go func() { told <- old.TransferTo(within(t, testTimeout), to(next.id)) }()
 			eventually(t, "the others have voted", func() bool { return voter.Status().Term > term })
 			for start := time.Now(); time.Since(start) < 50*time.Millisecond; time.Sleep(time.Millisecond) {
 				if next.Status().Role == cluster.Leader {

@@ -21,7 +21,7 @@ func (d *slowVotes) RecordVote(term, voteTerm uint64, c []byte) error {
 }
 
 // newCandidate has voted for itself in term 7, and that is being written.
-func newCandidate(t *testing.T) (*slowVotes, *instanceStore, *raft.RaftState) {
+func newCandidate(t *testing.T) (*slowVotes, *raftStore, *raft.RaftState) {
 	t.Helper()
 	state, voters := raft.Candidate, 3
 	d, s := newDiary(&state, &voters)
@@ -35,20 +35,20 @@ func newCandidate(t *testing.T) (*slowVotes, *instanceStore, *raft.RaftState) {
 // A candidate's own vote can be read while it is written, and all else waits for
 // that: what is written after it, answers, and the votes of others.
 func TestEverythingWaitsForAVoteThatIsWritten(t *testing.T) {
-	var s *instanceStore
+	var s *raftStore
 	mine := "term 7, vote 7 for me"
 	for name, tt := range map[string]struct {
 		then func(*testing.T)
 		want []string
 	}{
 		"the votes of others": {func(t *testing.T) { mustRecord(t, s) }, []string{mine}},
-		"an answer":           {func(t *testing.T) { mustSettle(t, s) }, []string{mine}},
+		"an answer":           {func(t *testing.T) { mustFlush(t, s) }, []string{mine}},
 		"entries":             {func(t *testing.T) { mustStore(t, s, command(4)) }, []string{mine, "entries [4]"}},
 		"a truncation":        {func(t *testing.T) { mustDelete(t, s) }, []string{mine, "delete 1-2"}},
 		"a term":              {func(t *testing.T) { s.state = follower; setTerm(t, s, 8) }, []string{mine, "CurrentTerm 8"}},
-		"a term for a vote":   {func(t *testing.T) { s.state = follower; s.voting(true); setTerm(t, s, 8) }, []string{mine}},
+		"a term for a vote":   {func(t *testing.T) { s.state = follower; s.trackVote(true); setTerm(t, s, 8) }, []string{mine}},
 		"its next candidacy":  {func(t *testing.T) { candidate(t, s, 8) }, []string{mine, "term 8, vote 8 for me"}},
-		"the end":             {func(*testing.T) { s.retire() }, []string{mine}},
+		"the end":             {func(*testing.T) { s.stopWrites() }, []string{mine}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -60,7 +60,7 @@ func TestEverythingWaitsForAVoteThatIsWritten(t *testing.T) {
 					t.Errorf("the vote reads as %q in term %d: %v, %v", who, term, err, err2)
 				}
 				wantBehind(t, d.diary, d.free, func() { tt.then(t) }, tt.want...)
-				if s.own.Load() != nil {
+				if s.inFlightSelfVote.Load() != nil {
 					t.Error("the vote is still kept")
 				}
 			})
@@ -70,9 +70,9 @@ func TestEverythingWaitsForAVoteThatIsWritten(t *testing.T) {
 
 func follower() raft.RaftState { return raft.Follower }
 
-func mustRecord(t *testing.T, s *instanceStore) {
+func mustRecord(t *testing.T, s *raftStore) {
 	t.Helper()
-	if err := s.recorded(); err != nil {
+	if err := s.waitSelfVote(); err != nil {
 		t.Error(err)
 	}
 }
@@ -87,7 +87,7 @@ func TestAnAnswerBeforeItsOwnVote(t *testing.T) {
 		slow := &slowVotes{d, make(chan struct{})}
 		s.stable = slow
 		setTerm(t, s, 7)
-		quick := &instanceTransport{Transport: grants{}, disk: s}
+		quick := &raftTransport{Transport: grants{}, disk: s}
 		ask := func() {
 			if err := quick.RequestVote("n2", "n2", &raft.RequestVoteRequest{Term: 7}, new(raft.RequestVoteResponse)); err != nil {
 				t.Error(err)
@@ -151,7 +151,7 @@ func TestFailedVoteHoldsBackForGood(t *testing.T) {
 		d, s, state := newCandidate(t)
 		d.fail = errors.New("input/output error")
 		held := apart(func() {
-			if s.recorded() == nil || s.settle() == nil {
+			if s.waitSelfVote() == nil || s.flushBeforeReply() == nil {
 				t.Error("an answer was handed on")
 			}
 		})

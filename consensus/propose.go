@@ -136,9 +136,9 @@ func (n *Node) mayWrite(own bool) *cluster.Error {
 	return nil
 }
 
-// writable settles what may not be written any more, and what some member cannot
+// filterWritable settles what may not be written any more, and what some member cannot
 // read, and gives the rest.
-func (n *Node) writable(batch []*proposal) (rest []*proposal) {
+func (n *Node) filterWritable(batch []*proposal) (rest []*proposal) {
 	if len(batch) == 0 {
 		return nil
 	}
@@ -151,7 +151,7 @@ func (n *Node) writable(batch []*proposal) (rest []*proposal) {
 		if p.own || err == nil {
 			rest = append(rest, p)
 		} else {
-			p.settle(outcome{err: err})
+			p.finish(outcome{err: err})
 		}
 	}
 	return rest
@@ -182,10 +182,10 @@ func (n *Node) countProposal(r state.Result, err *cluster.Error) {
 // while a batch was on its way makes the next one, and a lone command goes at
 // once. A second batch in flight would save waiting for the disk now and then,
 // and make all batches smaller: measured, it costs a tenth of the throughput.
-func (n *Node) proposeLoop(ctx context.Context, inst *instance) {
+func (n *Node) proposeLoop(ctx context.Context, inst *raftInstance) {
 	for ctx.Err() == nil {
-		if batch := n.queue.take(); batch != nil {
-			if batch = n.writable(batch); len(batch) > 0 {
+		if batch := n.queue.nextBatch(); batch != nil {
+			if batch = n.filterWritable(batch); len(batch) > 0 {
 				n.proposeBatch(inst, batch)
 			}
 			n.queue.done()
@@ -202,36 +202,36 @@ func (n *Node) proposeLoop(ctx context.Context, inst *instance) {
 // proposeBatch makes one log entry of a batch and settles every proposal in it.
 // It waits for the library's future: that is answered at the latest when this
 // node stops leading or Raft shuts down (see stop for the exception).
-func (n *Node) proposeBatch(inst *instance, batch []*proposal) {
-	start := leadsRiders(batch)
+func (n *Node) proposeBatch(inst *raftInstance, batch []*proposal) {
+	start := piggybackStart(batch)
 	if start != nil {
-		batch = append(batch, n.awaitRiders(start, len(batch)-1)...)
+		batch = append(batch, n.awaitHeldWrites(start, len(batch)-1)...)
 	}
-	f := n.hand(inst, batch)
+	f := n.submit(inst, batch)
 	switch {
 	case f == nil:
 	case start == nil:
-		n.settle(inst, batch, f, nil)
+		n.completeBatch(inst, batch, f, nil)
 	default:
-		n.proposeStart(inst, start, batch, f)
+		n.proposeLeaderStart(inst, start, batch, f)
 	}
 }
 
-// ridersWait bounds how long a leader-start waits for the writes that were held until
+// heldWritesWait bounds how long a leader-start waits for the writes that were held until
 // this node leads.
-const ridersWait = time.Millisecond
+const heldWritesWait = time.Millisecond
 
-// awaitRiders gives the writes that were held until this node leads the moment it
+// awaitHeldWrites gives the writes that were held until this node leads the moment it
 // takes them to get in line: they and the leader-start come of one event. In one
 // entry with that they cost nothing, behind it a whole append. So many are there.
-func (n *Node) awaitRiders(start *proposal, there int) (riders []*proposal) {
+func (n *Node) awaitHeldWrites(start *proposal, there int) (riders []*proposal) {
 	if n.deps.HeldWrites == nil {
 		return nil
 	}
-	enough := time.NewTimer(ridersWait)
+	enough := time.NewTimer(heldWritesWait)
 	defer enough.Stop()
 	for {
-		riders = append(riders, n.writable(n.queue.takeRiders(start))...)
+		riders = append(riders, n.filterWritable(n.queue.dequeuePiggybacked(start))...)
 		if there+len(riders)+n.queue.waiting() >= n.deps.HeldWrites() {
 			return riders
 		}
@@ -243,55 +243,55 @@ func (n *Node) awaitRiders(start *proposal, there int) (riders []*proposal) {
 	}
 }
 
-// proposeStart is proposeBatch for a leader-start that Raft has: writes that come
+// proposeLeaderStart is proposeBatch for a leader-start that Raft has: writes that come
 // while it is on its way go directly behind it, in an entry of their own. They pass
 // the gate before that opens, and none is acknowledged before the leader-start is
 // applied, as entries are applied in their order.
-func (n *Node) proposeStart(inst *instance, start *proposal, batch []*proposal, f raft.ApplyFuture) {
+func (n *Node) proposeLeaderStart(inst *raftInstance, start *proposal, batch []*proposal, f raft.ApplyFuture) {
 	landed := make(chan struct{})
 	go func() {
 		_ = f.Error() // which settle looks at
 		close(landed)
 	}()
-	riders := n.writable(n.queue.takeRiders(start))
+	riders := n.filterWritable(n.queue.dequeuePiggybacked(start))
 	for waiting := true; waiting && riders == nil; {
 		select {
 		case <-n.queue.wake:
-			riders = n.writable(n.queue.takeRiders(start))
+			riders = n.filterWritable(n.queue.dequeuePiggybacked(start))
 		case <-landed:
 			waiting = false
 		}
 	}
 	var behind raft.ApplyFuture
 	if riders != nil {
-		behind = n.hand(inst, riders)
+		behind = n.submit(inst, riders)
 	}
 	<-landed
-	refused := n.settle(inst, batch, f, start)
+	refused := n.completeBatch(inst, batch, f, start)
 	switch {
 	case behind == nil:
 	case refused != nil && behind.Error() == nil:
-		settleAll(riders, unknownOutcome(fmt.Errorf("the leader-start before it failed: %w", refused)))
+		failAll(riders, unknownOutcome(fmt.Errorf("the leader-start before it failed: %w", refused)))
 	default:
-		n.settle(inst, riders, behind, nil)
+		n.completeBatch(inst, riders, behind, nil)
 	}
 }
 
-// settle waits for a batch that Raft has and answers its proposals. When that
+// finish waits for a batch that Raft has and answers its proposals. When that
 // holds a leader-start which is refused, what became of the writes that went with
 // it, or behind it, is not told: they are of no reign. That is the error.
-func (n *Node) settle(inst *instance, batch []*proposal, f raft.ApplyFuture, start *proposal) (refused *cluster.Error) {
+func (n *Node) completeBatch(inst *raftInstance, batch []*proposal, f raft.ApplyFuture, start *proposal) (refused *cluster.Error) {
 	err := f.Error()
 	inst.watchdog.note(n.now(), err)
 	if err != nil {
 		refused = proposalError(err, f)
-		settleAll(batch, refused)
+		failAll(batch, refused)
 		return refused
 	}
-	a, ok := f.Response().(answer)
+	a, ok := f.Response().(applyResult)
 	if !ok || a.err != nil || len(a.results) != len(batch) {
 		refused = unknownOutcome(fmt.Errorf("the state machine gave no result: %w", a.err))
-		settleAll(batch, refused)
+		failAll(batch, refused)
 		return refused
 	}
 	for i, p := range batch {
@@ -301,17 +301,17 @@ func (n *Node) settle(inst *instance, batch []*proposal, f raft.ApplyFuture, sta
 	}
 	for i, p := range batch {
 		if refused != nil && !p.own {
-			p.settle(outcome{err: refused})
+			p.finish(outcome{err: refused})
 			continue
 		}
-		p.settle(outcome{result: a.results[i]})
+		p.finish(outcome{result: a.results[i]})
 	}
 	return refused
 }
 
-// hand makes a log entry of a batch and gives it to Raft. When that cannot be
+// submit makes a log entry of a batch and gives it to Raft. When that cannot be
 // encoded it is settled, and there is no future.
-func (n *Node) hand(inst *instance, batch []*proposal) raft.ApplyFuture {
+func (n *Node) submit(inst *raftInstance, batch []*proposal) raft.ApplyFuture {
 	cmds := make([]state.Command, len(batch))
 	now := n.now().UnixNano()
 	for i, p := range batch {
@@ -320,7 +320,7 @@ func (n *Node) hand(inst *instance, batch []*proposal) raft.ApplyFuture {
 	}
 	data, err := state.EncodeBatch(cmds)
 	if err != nil {
-		settleAll(batch, cluster.Errorf(cluster.CodeBadRequest, "cannot be encoded: %w", err))
+		failAll(batch, cluster.Errorf(cluster.CodeBadRequest, "cannot be encoded: %w", err))
 		return nil
 	}
 	// The timeout covers only the hand-over to the library's main loop, which a
@@ -328,8 +328,8 @@ func (n *Node) hand(inst *instance, batch []*proposal) raft.ApplyFuture {
 	return inst.raft.ApplyLog(raft.Log{Data: data}, 2*n.cfg.TimeoutMax)
 }
 
-func settleAll(batch []*proposal, err *cluster.Error) {
+func failAll(batch []*proposal, err *cluster.Error) {
 	for _, p := range batch {
-		p.settle(outcome{err: err})
+		p.finish(outcome{err: err})
 	}
 }

@@ -22,24 +22,24 @@ const (
 
 // A proposal's stages. It leaves the queue either way exactly once.
 const (
-	queued  int32 = iota
-	handed        // belongs to a batch: from here on its outcome may be unknown
-	settled       // answered, or withdrawn by its caller
+	queued    int32 = iota
+	submitted       // belongs to a batch: from here on its outcome may be unknown
+	finished        // answered, or withdrawn by its caller
 )
 
 type proposal struct {
-	cmd   state.Command
-	size  int
-	own   bool   // this package's own command: not held back by the gate
-	leads uint32 // of a leader-start: the highest command version of users' writes that may go with it, and directly behind; 0: none
-	stage atomic.Int32
-	done  chan outcome // capacity 1: settle never blocks
+	cmd              state.Command
+	size             int
+	own              bool   // this package's own command: not held back by the gate
+	piggybackVersion uint32 // of a leader-start: the highest command version of users' writes that may go with it, and directly behind; 0: none
+	stage            atomic.Int32
+	done             chan outcome // capacity 1: settle never blocks
 }
 
-// rides says whether a user's proposal may go with start, ahead of the gate. What
+// mayPiggyback says whether a user's proposal may go with start, ahead of the gate. What
 // a write of a key does depends on nothing but the state that it is applied to.
-func (p *proposal) rides(start *proposal) bool {
-	return (p.cmd.Kind == state.KindPut || p.cmd.Kind == state.KindDelete) && p.cmd.MinVersion() <= start.leads
+func (p *proposal) mayPiggyback(start *proposal) bool {
+	return (p.cmd.Kind == state.KindPut || p.cmd.Kind == state.KindDelete) && p.cmd.MinVersion() <= start.piggybackVersion
 }
 
 type outcome struct {
@@ -47,32 +47,32 @@ type outcome struct {
 	err    *cluster.Error
 }
 
-// settle answers the caller, if nobody has.
-func (p *proposal) settle(o outcome) {
-	if p.stage.Swap(settled) != settled {
+// finish answers the caller, if nobody has.
+func (p *proposal) finish(o outcome) {
+	if p.stage.Swap(finished) != finished {
 		p.done <- o
 	}
 }
 
 // withdraw takes a proposal back that was not handed over yet. The caller gets
 // no answer then.
-func (p *proposal) withdraw() bool { return p.stage.CompareAndSwap(queued, settled) }
+func (p *proposal) withdraw() bool { return p.stage.CompareAndSwap(queued, finished) }
 
 // queue holds proposals until the proposer takes them, one batch after the
 // other. Users' proposals wait behind a gate, which is open while this node leads
 // and is ready; this package's own pass it. Methods may be called from any
 // goroutine, take and done from one; only idle blocks.
 type queue struct {
-	mu      sync.Mutex
-	own     []*proposal
-	users   []*proposal
-	bytes   int
-	open    bool          // the gate
-	frozen  bool          // nothing passes: the state is being replaced
-	stopped bool          // nothing is taken in any more
-	flying  []*proposal   // the batches that Raft has; nil: none
-	drained chan struct{} // closed when there is none; nil when nobody waits
-	wake    chan struct{} // capacity 1
+	mu       sync.Mutex
+	own      []*proposal
+	users    []*proposal
+	bytes    int
+	open     bool          // the gate
+	frozen   bool          // nothing passes: the state is being replaced
+	stopped  bool          // nothing is taken in any more
+	inFlight []*proposal   // the batches that Raft has; nil: none
+	idleCh   chan struct{} // closed when there is none; nil when nobody waits
+	wake     chan struct{} // capacity 1
 }
 
 func newQueue() *queue { return &queue{wake: make(chan struct{}, 1)} }
@@ -107,7 +107,7 @@ func (q *queue) room(size int) bool {
 // dropWithdrawn takes out what its callers have given up waiting for.
 func (q *queue) dropWithdrawn() {
 	q.users = slices.DeleteFunc(q.users, func(p *proposal) bool {
-		gone := p.stage.Load() == settled
+		gone := p.stage.Load() == finished
 		if gone {
 			q.bytes -= p.size
 		}
@@ -115,36 +115,36 @@ func (q *queue) dropWithdrawn() {
 	})
 }
 
-// take gives the next batch, nil when there is nothing to propose. done must be
+// nextBatch gives the next batch, nil when there is nothing to propose. done must be
 // called before the next. Behind a leader-start that leads stand the writes that
 // ride with it.
-func (q *queue) take() []*proposal {
+func (q *queue) nextBatch() []*proposal {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.frozen {
 		return nil
 	}
-	batch, size := q.takeFrom(&q.own, nil, 0, anything)
-	switch start := leadsRiders(batch); {
+	batch, size := q.dequeue(&q.own, nil, 0, anything)
+	switch start := piggybackStart(batch); {
 	case start != nil:
-		batch, _ = q.takeFrom(&q.users, batch, size, func(p *proposal) bool { return p.rides(start) })
+		batch, _ = q.dequeue(&q.users, batch, size, func(p *proposal) bool { return p.mayPiggyback(start) })
 	case batch == nil && q.open:
-		batch, _ = q.takeFrom(&q.users, nil, 0, anything)
+		batch, _ = q.dequeue(&q.users, nil, 0, anything)
 	}
-	q.flying = batch
+	q.inFlight = batch
 	return batch
 }
 
-// takeRiders gives the writes that may go directly behind start, which is in
+// dequeuePiggybacked gives the writes that may go directly behind start, which is in
 // flight; nil when there are none. done is for both.
-func (q *queue) takeRiders(start *proposal) []*proposal {
+func (q *queue) dequeuePiggybacked(start *proposal) []*proposal {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.frozen || q.stopped {
 		return nil
 	}
-	batch, _ := q.takeFrom(&q.users, nil, 0, func(p *proposal) bool { return p.rides(start) })
-	q.flying = append(slices.Clip(q.flying), batch...)
+	batch, _ := q.dequeue(&q.users, nil, 0, func(p *proposal) bool { return p.mayPiggyback(start) })
+	q.inFlight = append(slices.Clip(q.inFlight), batch...)
 	return batch
 }
 
@@ -157,21 +157,21 @@ func (q *queue) waiting() int {
 
 func anything(*proposal) bool { return true }
 
-// leadsRiders gives the leader-start of a batch that users' writes may go with,
+// piggybackStart gives the leader-start of a batch that users' writes may go with,
 // nil when there is none.
-func leadsRiders(batch []*proposal) *proposal {
-	if i := slices.IndexFunc(batch, func(p *proposal) bool { return p.leads > 0 }); i >= 0 {
+func piggybackStart(batch []*proposal) *proposal {
+	if i := slices.IndexFunc(batch, func(p *proposal) bool { return p.piggybackVersion > 0 }); i >= 0 {
 		return batch[i]
 	}
 	return nil
 }
 
-// takeFrom adds to a batch of so many bytes what of a list may go and fits, and
+// dequeue adds to a batch of so many bytes what of a list may go and fits, and
 // takes it out of the list with what was withdrawn. mu is held.
-func (q *queue) takeFrom(list *[]*proposal, batch []*proposal, size int, may func(*proposal) bool) ([]*proposal, int) {
+func (q *queue) dequeue(list *[]*proposal, batch []*proposal, size int, may func(*proposal) bool) ([]*proposal, int) {
 	full := false
 	rest := slices.DeleteFunc(*list, func(p *proposal) bool {
-		if p.stage.Load() != settled {
+		if p.stage.Load() != finished {
 			full = full || len(batch) > 0 && size+p.size > maxBatchBytes
 			if full || !may(p) {
 				return false
@@ -180,7 +180,7 @@ func (q *queue) takeFrom(list *[]*proposal, batch []*proposal, size int, may fun
 		if !p.own {
 			q.bytes -= p.size
 		}
-		if p.stage.CompareAndSwap(queued, handed) {
+		if p.stage.CompareAndSwap(queued, submitted) {
 			batch = append(batch, p)
 			size += p.size
 		}
@@ -197,10 +197,10 @@ func (q *queue) takeFrom(list *[]*proposal, batch []*proposal, size int, may fun
 func (q *queue) done() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.flying = nil
-	if q.drained != nil {
-		close(q.drained)
-		q.drained = nil
+	q.inFlight = nil
+	if q.idleCh != nil {
+		close(q.idleCh)
+		q.idleCh = nil
 	}
 }
 
@@ -233,8 +233,8 @@ func (q *queue) refuse(err *cluster.Error) {
 	q.own, q.users, q.bytes, q.open = nil, nil, 0, false
 	q.mu.Unlock()
 	for _, p := range waiting {
-		if p.stage.CompareAndSwap(queued, handed) {
-			p.settle(outcome{err: err})
+		if p.stage.CompareAndSwap(queued, submitted) {
+			p.finish(outcome{err: err})
 		}
 	}
 }
@@ -251,24 +251,24 @@ func (q *queue) stop() {
 // disk under it hangs.
 func (q *queue) abandon(cause error) {
 	q.mu.Lock()
-	flying := q.flying
+	flying := q.inFlight
 	q.mu.Unlock()
 	for _, p := range flying {
-		p.settle(outcome{err: unknownOutcome(cause)})
+		p.finish(outcome{err: unknownOutcome(cause)})
 	}
 }
 
 // idle returns once no batch is in flight.
 func (q *queue) idle(ctx context.Context) error {
 	q.mu.Lock()
-	if q.flying == nil {
+	if q.inFlight == nil {
 		q.mu.Unlock()
 		return nil
 	}
-	if q.drained == nil {
-		q.drained = make(chan struct{})
+	if q.idleCh == nil {
+		q.idleCh = make(chan struct{})
 	}
-	ch := q.drained
+	ch := q.idleCh
 	q.mu.Unlock()
 	select {
 	case <-ch:

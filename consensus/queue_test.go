@@ -29,20 +29,20 @@ func mustAdd(t *testing.T, q *queue, p *proposal) *proposal {
 func TestQueueGate(t *testing.T) {
 	q := newQueue()
 	user, own := mustAdd(t, q, newProposal(10, false)), mustAdd(t, q, newProposal(10, true))
-	if b := q.take(); len(b) != 1 || b[0] != own {
+	if b := q.nextBatch(); len(b) != 1 || b[0] != own {
 		t.Fatalf("took %v before the gate opened, want this package's own", b)
 	}
 	q.done()
-	if b := q.take(); b != nil {
+	if b := q.nextBatch(); b != nil {
 		t.Fatal("took a user's proposal before the gate opened")
 	}
 	q.setGate(true)
 	q.freeze(true)
-	if q.take() != nil {
+	if q.nextBatch() != nil {
 		t.Fatal("took from a frozen queue")
 	}
 	q.freeze(false)
-	if b := q.take(); len(b) != 1 || b[0] != user {
+	if b := q.nextBatch(); len(b) != 1 || b[0] != user {
 		t.Fatalf("took %v", b)
 	}
 }
@@ -59,7 +59,7 @@ func TestQueueBatches(t *testing.T) {
 		t.Fatal("not withdrawn from the queue")
 	}
 	var sizes []int
-	for b := q.take(); b != nil; b = q.take() {
+	for b := q.nextBatch(); b != nil; b = q.nextBatch() {
 		sizes = append(sizes, len(b))
 		q.done()
 	}
@@ -73,7 +73,7 @@ func TestQueueBatches(t *testing.T) {
 
 // Writes of keys go with a leader-start that leads them, and directly behind it;
 // everything else waits for the gate.
-func TestQueueRiders(t *testing.T) {
+func TestQueue_PiggybackedWrites(t *testing.T) {
 	command := func(p *proposal, kind state.Kind) *proposal { p.cmd.Kind = kind; return p }
 	session := command(newProposal(10, false), state.KindSessionCreate)
 	member := command(newProposal(10, false), state.KindMemberPatch)
@@ -94,38 +94,38 @@ func TestQueueRiders(t *testing.T) {
 			p.stage.Store(queued)
 			mustAdd(t, q, p)
 		}
-		start.leads = tt.leads
-		if got := q.take(); !slices.Equal(got, tt.want) {
+		start.piggybackVersion = tt.leads
+		if got := q.nextBatch(); !slices.Equal(got, tt.want) {
 			t.Errorf("leads %v: took %d, want %d", tt.leads, len(got), len(tt.want))
 		}
 		if tt.leads < state.CommandVersion {
 			continue
 		}
-		if got := q.takeRiders(start); got != nil {
+		if got := q.dequeuePiggybacked(start); got != nil {
 			t.Errorf("behind it went %d, want none", len(got))
 		}
 		late := mustAdd(t, q, command(newProposal(10, false), state.KindPut))
-		if got := q.takeRiders(start); len(got) != 1 || got[0] != late || len(q.flying) != 5 {
-			t.Errorf("behind it went %d, and %d are in flight", len(got), len(q.flying))
+		if got := q.dequeuePiggybacked(start); len(got) != 1 || got[0] != late || len(q.inFlight) != 5 {
+			t.Errorf("behind it went %d, and %d are in flight", len(got), len(q.inFlight))
 		}
 		q.done()
-		if q.flying != nil || q.take() != nil || q.bytes != 20 {
-			t.Errorf("%d in flight, %d bytes wait", len(q.flying), q.bytes)
+		if q.inFlight != nil || q.nextBatch() != nil || q.bytes != 20 {
+			t.Errorf("%d in flight, %d bytes wait", len(q.inFlight), q.bytes)
 		}
 		q.setGate(true)
-		if got := q.take(); !slices.Equal(got, []*proposal{session, member}) {
+		if got := q.nextBatch(); !slices.Equal(got, []*proposal{session, member}) {
 			t.Errorf("behind the gate: %d", len(got))
 		}
 		mustAdd(t, q, write)
 		q.freeze(true)
-		if q.takeRiders(start) != nil {
+		if q.dequeuePiggybacked(start) != nil {
 			t.Error("taken from a frozen queue")
 		}
 	}
 }
 
 // A leader-start waits for as many writes as were held, and not for longer than it may.
-func TestAwaitRiders(t *testing.T) {
+func TestAwaitHeldWrites(t *testing.T) {
 	write := func() *proposal { p := newProposal(10, false); p.cmd.Kind = state.KindPut; return p }
 	other := func() *proposal { p := newProposal(10, false); p.cmd.Kind = state.KindSessionCreate; return p }
 	for _, tt := range []struct {
@@ -140,12 +140,12 @@ func TestAwaitRiders(t *testing.T) {
 		{"it is in the batch", 1, 1, nil, 0, 0},
 		{"two come", 2, 0, []*proposal{write(), write()}, 2, 200 * time.Microsecond},
 		{"one that does not ride is counted, too", 2, 0, []*proposal{other(), write()}, 1, 200 * time.Microsecond},
-		{"one does not come", 2, 0, []*proposal{write()}, 1, ridersWait},
+		{"one does not come", 2, 0, []*proposal{write()}, 1, heldWritesWait},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := &Node{queue: newQueue(), deps: Deps{HeldWrites: func() int { return tt.held }}}
-				start := &proposal{leads: 1}
+				start := &proposal{piggybackVersion: 1}
 				go func() {
 					for _, p := range tt.come {
 						time.Sleep(100 * time.Microsecond)
@@ -153,7 +153,7 @@ func TestAwaitRiders(t *testing.T) {
 					}
 				}()
 				began := time.Now()
-				if got := n.awaitRiders(start, tt.there); len(got) != tt.want || time.Since(began) != tt.took {
+				if got := n.awaitHeldWrites(start, tt.there); len(got) != tt.want || time.Since(began) != tt.took {
 					t.Errorf("%d after %v, want %d after %v", len(got), time.Since(began), tt.want, tt.took)
 				}
 			})
@@ -189,7 +189,7 @@ func TestLeavesMembers(t *testing.T) {
 		{"a member's record among writes", raft.Log{Type: raft.LogCommand, Data: batch(state.KindPut, state.KindMemberPatch)}, false},
 		{"nothing that can be read", raft.Log{Type: raft.LogCommand, Data: []byte{0xff}}, false},
 	} {
-		if got := leavesMembers(&tt.entry); got != tt.want {
+		if got := keepsMembership(&tt.entry); got != tt.want {
 			t.Errorf("%s: %v", tt.name, got)
 		}
 	}
@@ -221,7 +221,7 @@ func TestQueueRefuse(t *testing.T) {
 	q := newQueue()
 	q.setGate(true)
 	flying := mustAdd(t, q, newProposal(1, false))
-	q.take()
+	q.nextBatch()
 	waiting := mustAdd(t, q, newProposal(1, false))
 	q.refuse(notLeader("lost"))
 	if o := <-waiting.done; o.err == nil || o.err.Code != cluster.CodeNoLeader {
@@ -236,10 +236,10 @@ func TestQueueRefuse(t *testing.T) {
 	if o := <-flying.done; o.err == nil || o.err.Code != cluster.CodeOutcomeUnknown {
 		t.Errorf("abandoned: %v", o.err)
 	}
-	flying.settle(outcome{}) // the late answer of Raft goes nowhere
+	flying.finish(outcome{}) // the late answer of Raft goes nowhere
 	q.done()
 	mustAdd(t, q, newProposal(1, false))
-	if q.take() != nil {
+	if q.nextBatch() != nil {
 		t.Error("the gate is open after a refusal")
 	}
 	q.stop()
@@ -254,7 +254,7 @@ func TestQueueIdle(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustAdd(t, q, newProposal(1, true))
-	q.take()
+	q.nextBatch()
 	gone, cancel := context.WithCancel(context.Background())
 	cancel()
 	if q.idle(gone) == nil {

@@ -26,7 +26,7 @@ func TestReadmittedLeader(t *testing.T) {
 			if !seesTheRemoval {
 				down.stop()
 			}
-			ctx := within(t, 3*patience)
+			ctx := within(t, 3*testTimeout)
 			eventually(t, "it is removed", func() bool {
 				err := c.leader().RemoveMember(ctx, again.id)
 				return err == nil || c.leader().Record(again.id).Removed
@@ -71,7 +71,7 @@ func onceTheOnlyVoter(t *testing.T) (c *testCluster, once *testNode) {
 	t.Helper()
 	c, once = startCluster(t, 3)
 	voter, nonVoter := cluster.Voter, cluster.NonVoter
-	ctx := within(t, 3*patience)
+	ctx := within(t, 3*testTimeout)
 	suffrage := func(s *cluster.Suffrage) {
 		for _, n := range c.others(once) {
 			eventually(t, "it is a "+string(*s), func() bool {
@@ -117,8 +117,8 @@ func onceTheOnlyVoter(t *testing.T) (c *testCluster, once *testNode) {
 // then, must not elect itself, whoever tells it to.
 func TestOnceTheOnlyVoter(t *testing.T) {
 	c, once := onceTheOnlyVoter(t)
-	ctx := within(t, 3*patience)
-	if err := once.tr.Raft().Stand(ctx, once.Status().Term, cluster.CauseOperator); err == nil {
+	ctx := within(t, 3*testTimeout)
+	if err := once.tr.Raft().StartElection(ctx, once.Status().Term, cluster.CauseOperator); err == nil {
 		t.Error("it stands by order")
 	}
 	for end := time.Now().Add(4 * timeoutMax); time.Now().Before(end); time.Sleep(timeoutMin / 10) {
@@ -142,19 +142,19 @@ func TestOnceTheOnlyVoter(t *testing.T) {
 // When nobody is left but a node that was being taken in, an operator can have it
 // recovered with what it got: it stands then, and is known with the data directory
 // that it has.
-func TestRecoverWhoWasTakenInJustNow(t *testing.T) {
+func TestRecover_JustReadmittedNode(t *testing.T) {
 	c, once := onceTheOnlyVoter(t)
 	lost := c.others(once)
 	order := c.order(once)
-	if plan, err := once.PlanRecovery(within(t, patience), order); !cluster.IsCode(err, cluster.CodeQuorumExists) {
+	if plan, err := once.PlanRecovery(within(t, testTimeout), order); !cluster.IsCode(err, cluster.CodeQuorumExists) {
 		t.Errorf("while the others live: %+v, %v", plan, err)
 	}
 	lose(lost...)
 	eventually(t, "a plan", func() bool {
-		plan, err := once.PlanRecovery(within(t, patience), order)
+		plan, err := once.PlanRecovery(within(t, testTimeout), order)
 		return err == nil && plan.Chosen == once.id
 	})
-	if _, err := once.Recover(within(t, patience), order); err != nil {
+	if _, err := once.Recover(within(t, testTimeout), order); err != nil {
 		t.Fatal(err)
 	}
 	if known, last := once.LocalPeer().Roster.Index, once.Status().LastLogIndex; known > last {
@@ -171,7 +171,7 @@ func TestRecoverWhoWasTakenInJustNow(t *testing.T) {
 		n.wipe()
 		n.start()
 		eventually(t, "readmission", func() bool {
-			return c.leader().PatchMember(within(t, patience), n.id, cluster.MemberPatch{Readmit: true}) == nil
+			return c.leader().PatchMember(within(t, testTimeout), n.id, cluster.MemberPatch{Readmit: true}) == nil
 		})
 	}
 	c.everywhere("after", "recovery")
@@ -180,7 +180,7 @@ func TestRecoverWhoWasTakenInJustNow(t *testing.T) {
 // A voter from the start comes late, and has nothing of the log yet when its leader
 // is lost. It must not stand, and must not stand in the way: the other survivor
 // needs its vote.
-func TestBarredVoterForgetsItsLeader(t *testing.T) {
+func TestElectionBlocked_ForgetsLeader(t *testing.T) {
 	c := newCluster(t, 3)
 	late := c.nodes["n3"]
 	c.nodes["n1"].start()
@@ -191,7 +191,7 @@ func TestBarredVoterForgetsItsLeader(t *testing.T) {
 	leader.drop(func(m transport.Message) bool { return m.To == late.id && m.Kind == "append" })
 	late.start()
 	eventually(t, "it knows its leader", func() bool { return late.Identity().ClusterID != "" && late.Status().LeaderID == leader.id })
-	if late.MayStand() {
+	if late.MayStartElection() {
 		t.Error("it may stand, without a log")
 	}
 	lose(leader)
@@ -202,7 +202,7 @@ func TestBarredVoterForgetsItsLeader(t *testing.T) {
 	leader.drop(nil)
 	leader.start()
 	c.everywhere("a", "1")
-	eventually(t, "it may stand", late.MayStand)
+	eventually(t, "it may stand", late.MayStartElection)
 }
 
 // A node was a voter from the start and came late, when another had gone. It is
@@ -224,7 +224,7 @@ func TestWipedNodeKnowsWhatIsCommitted(t *testing.T) {
 		n.join = true
 		return n
 	}
-	ctx := within(t, 3*patience)
+	ctx := within(t, 3*testTimeout)
 	eventually(t, "who is to be behind does not lead", func() bool { // on a busy machine it may, by now
 		if l := c.leader(); l != leader {
 			_ = l.TransferTo(ctx, to(leader.id))

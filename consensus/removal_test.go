@@ -29,11 +29,11 @@ func TestPlanRemoval(t *testing.T) {
 		"three and a non-voter":     {3, 1, map[cluster.NodeID]time.Duration{"n3": 9 * limit}, nil, ""},
 		"no majority in contact":    {5, 0, map[cluster.NodeID]time.Duration{"n2": limit, "n3": limit, "n4": limit}, nil, ""},
 		"a non-voter is no voter":   {4, 1, map[cluster.NodeID]time.Duration{"n5": 9 * limit}, nil, ""},
-		"a change is in progress":   {5, 0, map[cluster.NodeID]time.Duration{"n3": limit}, func(in *memberInputs) { in.settling = true }, ""},
-		"silent for the first time": {5, 0, map[cluster.NodeID]time.Duration{"n3": limit}, func(in *memberInputs) { in.silent = nil }, ""},
-		"the leader stood still":    {5, 0, map[cluster.NodeID]time.Duration{"n3": limit}, func(in *memberInputs) { in.looked = now.Add(-longestLook - 1) }, ""},
+		"a change is in progress":   {5, 0, map[cluster.NodeID]time.Duration{"n3": limit}, func(in *memberInputs) { in.changeInProgress = true }, ""},
+		"silent for the first time": {5, 0, map[cluster.NodeID]time.Duration{"n3": limit}, func(in *memberInputs) { in.unresponsive = nil }, ""},
+		"the leader stood still":    {5, 0, map[cluster.NodeID]time.Duration{"n3": limit}, func(in *memberInputs) { in.evaluatedAt = now.Add(-maxPlanGap - 1) }, ""},
 	} {
-		in := memberInputs{contact: map[cluster.NodeID]bool{}, silent: map[cluster.NodeID]time.Time{}, deadAfter: limit, looked: now.Add(-membersEvery)}
+		in := memberInputs{contact: map[cluster.NodeID]bool{}, unresponsive: map[cluster.NodeID]time.Time{}, deadAfter: limit, evaluatedAt: now.Add(-membersEvery)}
 		for i := range tc.voters + tc.nonVoters {
 			id := cluster.NodeID("n" + string(rune('1'+i)))
 			s := cluster.Server{ID: id, Suffrage: cluster.Voter}
@@ -44,7 +44,7 @@ func TestPlanRemoval(t *testing.T) {
 			d, out := tc.silent[id]
 			in.contact[id] = !out
 			if out {
-				in.silent[id] = now.Add(-d)
+				in.unresponsive[id] = now.Add(-d)
 			}
 		}
 		if tc.change != nil {

@@ -28,14 +28,14 @@ func startRestore(t *testing.T) (c *testCluster, leader *testNode, done chan err
 	leader = c.leader()
 	c.write("a", "backup")
 	var backup bytes.Buffer
-	if err := leader.Backup(within(t, patience), &backup); err != nil {
+	if err := leader.Backup(within(t, testTimeout), &backup); err != nil {
 		t.Fatal(err)
 	}
 	c.write("a", "new")
 	c.everywhere("a", "new")
 	leader.drop(func(m transport.Message) bool { return m.Kind != "heartbeat" })
 	done = make(chan error, 1)
-	go func() { done <- leader.Restore(within(t, patience), &backup) }()
+	go func() { done <- leader.Restore(within(t, testTimeout), &backup) }()
 	eventually(t, "the state is replaced", func() bool { return leader.has("a", "backup") })
 	return c, leader, done
 }
@@ -47,8 +47,8 @@ func TestUncommittedRestore(t *testing.T) {
 	for _, how := range []string{"crash", "deposed"} {
 		t.Run(how, func(t *testing.T) {
 			c, old, done := startRestore(t)
-			wantCode(t, old.Barrier(within(t, patience)), cluster.CodeNoLeader)
-			wantCode(t, old.LeaseBarrier(within(t, patience)), cluster.CodeNoLeader)
+			wantCode(t, old.ReadBarrier(within(t, testTimeout)), cluster.CodeNoLeader)
+			wantCode(t, old.LeaseReadBarrier(within(t, testTimeout)), cluster.CodeNoLeader)
 			old.cut.Store(true)
 			wantCode(t, <-done, cluster.CodeOutcomeUnknown)
 			c.write("b", "1")
@@ -117,13 +117,13 @@ func TestStopInARestore(t *testing.T) {
 	}
 	c.write("a", "1")
 	var backup bytes.Buffer
-	if err := n.Backup(within(t, patience), &backup); err != nil {
+	if err := n.Backup(within(t, testTimeout), &backup); err != nil {
 		t.Fatal(err)
 	}
 	release := make(chan struct{})
 	disk.release.Store(&release)
 	done := make(chan error, 1)
-	go func() { done <- n.Restore(within(t, patience), &backup) }()
+	go func() { done <- n.Restore(within(t, testTimeout), &backup) }()
 	<-disk.opening
 	time.AfterFunc(timeoutMax, func() { close(release) })
 	n.stop()

@@ -24,7 +24,7 @@ func TestWritesGoWithTheLeaderStart(t *testing.T) {
 	acked := make(chan error, 1)
 	go func() { // as the API does it: with its audit record
 		put := &state.Put{Key: "b", Value: []byte("2")}
-		result, err := next.Propose(within(t, patience), state.Command{Kind: state.KindPut, Put: put, Audit: &state.AuditRecord{What: "PUT"}})
+		result, err := next.Propose(within(t, testTimeout), state.Command{Kind: state.KindPut, Put: put, Audit: &state.AuditRecord{What: "PUT"}})
 		if err == nil && result.Err != nil {
 			err = result.Err
 		}
@@ -49,9 +49,9 @@ func TestWritesGoWithTheLeaderStart(t *testing.T) {
 	c.write("c", "3")
 }
 
-// TestRidersVersion has a follower with entries that it does not know to be
+// TestPiggybackCommandVersion has a follower with entries that it does not know to be
 // committed: only those that are about members make it careful.
-func TestRidersVersion(t *testing.T) {
+func TestPiggybackCommandVersion(t *testing.T) {
 	c, leader := startCluster(t, 3)
 	f := c.others(leader)[0]
 	eventually(t, "the records say what members read", func() bool { return f.ReadsVersion() == state.CommandVersion })
@@ -66,7 +66,7 @@ func TestRidersVersion(t *testing.T) {
 				t.Fatal(err)
 			}
 			eventually(t, what+" is in its log", func() bool { return f.Status().LastLogIndex > before })
-			got := f.RidersVersion()
+			got := f.PiggybackCommandVersion()
 			if st := f.Status(); st.LastLogIndex == st.AppliedIndex {
 				continue
 			}
@@ -80,7 +80,7 @@ func TestRidersVersion(t *testing.T) {
 	ahead("a write of a key", func() error { return leader.put("a", "2") }, state.CommandVersion)
 	ahead("a member's record", func() error {
 		zone := "z"
-		_, err := leader.Propose(within(t, patience), state.Command{Kind: state.KindMemberPatch, MemberPatch: &state.MemberPatch{ID: f.id, Zone: &zone}})
+		_, err := leader.Propose(within(t, testTimeout), state.Command{Kind: state.KindMemberPatch, MemberPatch: &state.MemberPatch{ID: f.id, Zone: &zone}})
 		return err
 	}, 1)
 }

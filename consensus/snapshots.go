@@ -28,9 +28,9 @@ type checkedSnapshots struct {
 	newest atomic.Pointer[logPoint] // nil: none
 }
 
-// begin removes what is left of a restore that the cluster has gone on without,
+// discardAbandonedRestore removes what is left of a restore that the cluster has gone on without,
 // and looks where the newest snapshot ends. To be called before Raft starts.
-func (s *checkedSnapshots) begin(undone logPoint) error {
+func (s *checkedSnapshots) discardAbandonedRestore(undone logPoint) error {
 	list, err := s.List()
 	if err != nil {
 		return fmt.Errorf("list snapshots: %w", err)
@@ -76,16 +76,16 @@ func (s *checkedSnapshots) Create(version raft.SnapshotVersion, index, term uint
 	if err != nil {
 		return nil, err
 	}
-	return &notedSink{sink, func() { s.newest.Store(&logPoint{index, term}) }}, nil
+	return &recordingSink{sink, func() { s.newest.Store(&logPoint{index, term}) }}, nil
 }
 
-type notedSink struct {
+type recordingSink struct {
 	raft.SnapshotSink
 	done func()
 }
 
 // Close ends the snapshot.
-func (s *notedSink) Close() error {
+func (s *recordingSink) Close() error {
 	err := s.SnapshotSink.Close()
 	if err == nil {
 		s.done()
@@ -117,9 +117,9 @@ func (s *checkedSnapshots) newestIndex() uint64 {
 	return 0
 }
 
-// contradicts says that an entry is not of the log that the newest snapshot,
+// conflictsWithNewest says that an entry is not of the log that the newest snapshot,
 // which ends at p, is of. Terms only grow along a log.
-func (s *checkedSnapshots) contradicts(index, term uint64) (p logPoint, yes bool) {
+func (s *checkedSnapshots) conflictsWithNewest(index, term uint64) (p logPoint, yes bool) {
 	newest := s.newest.Load()
 	if newest == nil {
 		return p, false
@@ -135,13 +135,13 @@ func (s *checkedSnapshots) contradicts(index, term uint64) (p logPoint, yes bool
 // When the cluster goes on without it, whoever took it would keep a state that
 // never was, and skip the entries that were committed in its place.
 func (n *Node) checkEntry(snaps *checkedSnapshots, index, term uint64) error {
-	p, yes := snaps.contradicts(index, term)
+	p, yes := snaps.conflictsWithNewest(index, term)
 	if !yes {
 		return nil
 	}
 	err := n.ident.update(func(f *identityFile) (bool, error) {
-		changed := f.Undone != p
-		f.Undone = p
+		changed := f.AbandonedRestore != p
+		f.AbandonedRestore = p
 		return changed, nil
 	})
 	if err != nil {
@@ -154,22 +154,22 @@ func (n *Node) checkEntry(snaps *checkedSnapshots, index, term uint64) error {
 }
 
 const (
-	// firstSnapshot is which part of snapshot.interval passes before the library
+	// firstSnapshotDivisor is which part of snapshot.interval passes before the library
 	// looks for the first time, or twice that. It begins to count anew with each
 	// start: of a node that is started again more often than that no log would ever
 	// be compacted, and each start would read more of it, and vote later.
-	firstSnapshot = 24
+	firstSnapshotDivisor = 24
 
-	leastSnapshotInterval = 5 * time.Millisecond // the library's
+	minSnapshotInterval = 5 * time.Millisecond // the library's
 )
 
-// snapshotSeldom lets the library look every snapshot.interval, once it has begun
+// resetSnapshotInterval lets the library look every snapshot.interval, once it has begun
 // to wait for the first time.
-func (n *Node) snapshotSeldom(inst *instance) {
-	if inst.often.IsZero() || n.now().Before(inst.often) {
+func (n *Node) resetSnapshotInterval(inst *raftInstance) {
+	if inst.shortSnapshotIntervalUntil.IsZero() || n.now().Before(inst.shortSnapshotIntervalUntil) {
 		return
 	}
-	inst.often = time.Time{}
+	inst.shortSnapshotIntervalUntil = time.Time{}
 	conf := inst.raft.ReloadableConfig()
 	conf.SnapshotInterval = n.cfg.SnapshotInterval
 	if err := inst.raft.ReloadConfig(conf); err != nil {

@@ -67,7 +67,7 @@ func TestMayVoteAfterStart(t *testing.T) {
 	if n.MayVote() {
 		t.Error("before it has asked the others")
 	}
-	n.asked.Store(true)
+	n.peersProbed.Store(true)
 	if !n.MayVote() {
 		t.Error("without a lease")
 	}

@@ -28,7 +28,7 @@ func (n *Node) SetDraining(draining bool) { n.draining.Store(draining) }
 // Status is what this node knows of itself and of the cluster now. It takes no
 // lock for longer than a copy, and asks nobody.
 func (n *Node) Status() cluster.NodeStatus {
-	s := n.sight()
+	s := n.currentSoftState()
 	st := cluster.NodeStatus{
 		Identity: n.Identity(), Role: s.role, Term: s.term, LeaderID: s.leader, LeaderRaftAddress: s.addr,
 		LeaderContactAge: -1, AppliedIndex: n.fsm.applied.Load(), CaughtUp: n.caughtUp.Load(),
@@ -47,7 +47,7 @@ func (n *Node) Status() cluster.NodeStatus {
 		}
 	}
 	n.mu.Lock()
-	st.LeaderSince = n.reignSince
+	st.LeaderSince = n.leadershipSince
 	n.mu.Unlock()
 	st.DeadReason = n.deadReason()
 	st.Lifecycle = n.lifecycle(st)
@@ -94,10 +94,10 @@ func (n *Node) Peers() []cluster.PeerStatus {
 func (n *Node) peerStatus(st cluster.NodeStatus, id cluster.NodeID) cluster.PeerStatus {
 	p := cluster.PeerStatus{ID: id}
 	n.peers.mu.Lock()
-	refused, isRefused := n.peers.refused[id]
-	refusing, isRefusing := n.peers.refusing[id]
-	hello, met := n.peers.met[id]
-	answered := n.peers.admit[id]
+	refused, isRefused := n.peers.refusedPeers[id]
+	refusing, isRefusing := n.peers.refusedBy[id]
+	hello, met := n.peers.lastHellos[id]
+	answered := n.peers.admittedBy[id]
 	n.peers.mu.Unlock()
 	if isRefused {
 		p.Dead, p.Reasons = true, append(p.Reasons, refused.reason)
@@ -145,8 +145,8 @@ func (n *Node) peerStatus(st cluster.NodeStatus, id cluster.NodeID) cluster.Peer
 }
 
 // answerLimit is how long a peer may owe an answer to a node without a leader,
-// which asks each of them every askEvery.
-const answerLimit = 3 * askEvery
+// which asks each of them every probeInterval.
+const answerLimit = 3 * probeInterval
 
 // unanswered is for how long a peer has left a node without a leader without an
 // answer; 0 while that says nothing. Followers do not talk to each other while

@@ -8,18 +8,18 @@ package consensus
 // does nothing when this node does not lead in that term.
 func (n *Node) StepDown(term uint64, why string) {
 	inst := n.inst.Load()
-	if inst == nil || !inst.leads(term) || !inst.deposed.CompareAndSwap(0, term) {
+	if inst == nil || !inst.leads(term) || !inst.steppedDownTerm.CompareAndSwap(0, term) {
 		return
 	}
 	n.log.Error("this node stops leading", "term", term, "reason", why)
-	n.shutGate()
-	notify(inst.kick)
-	n.rebuildNow("it must not lead any more")
+	n.closeGate()
+	notify(inst.stateChanged)
+	n.requestRestart("it must not lead any more")
 }
 
-// SteppingDown says that this node was told to step down and its Raft node has
+// StepDownPending says that this node was told to step down and its Raft node has
 // not been replaced yet: its appends are to fail until then.
-func (n *Node) SteppingDown() bool {
+func (n *Node) StepDownPending() bool {
 	inst := n.inst.Load()
-	return inst != nil && inst.deposed.Load() != 0
+	return inst != nil && inst.steppedDownTerm.Load() != 0
 }

@@ -56,7 +56,7 @@ func TestStepDown(t *testing.T) {
 	if err := leader.put("refused", "1"); !cluster.IsCode(err, cluster.CodeNoLeader) {
 		t.Errorf("a write after it: %v", err)
 	}
-	if err := leader.Barrier(context.Background()); !cluster.IsCode(err, cluster.CodeNoLeader) {
+	if err := leader.ReadBarrier(context.Background()); !cluster.IsCode(err, cluster.CodeNoLeader) {
 		t.Errorf("a read after it: %v", err)
 	}
 	if st := leader.Status(); st.Term != term {
@@ -81,13 +81,13 @@ func TestStepDown(t *testing.T) {
 	if told.Load() {
 		t.Error("it told another node to stand")
 	}
-	if leader.SteppingDown() {
+	if leader.StepDownPending() {
 		t.Error("its Raft node was not replaced")
 	}
 }
 
-// TestStepDownEndsTheReign: leader tasks end, with the reason that they know.
-func TestStepDownEndsTheReign(t *testing.T) {
+// TestStepDownEndsLeadership: leader tasks end, with the reason that they know.
+func TestStepDownEndsLeadership(t *testing.T) {
 	c := newCluster(t, 1)
 	n := c.nodes["n1"]
 	ended := make(chan error, 10)

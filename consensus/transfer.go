@@ -17,16 +17,16 @@ const transferLag = maxAppendEntries
 
 // TransferError is a transfer that did not arrive.
 type TransferError struct {
-	Reason string
-	told   bool
+	Reason         string
+	timeoutNowSent bool
 }
 
 // Error gives the reason.
 func (e *TransferError) Error() string { return e.Reason }
 
-// Told says that the target was, or may have been, told to stand: some election
+// TimeoutNowSent says that the target was, or may have been, told to stand: some election
 // follows. Otherwise this node goes on leading.
-func (e *TransferError) Told() bool { return e.told }
+func (e *TransferError) TimeoutNowSent() bool { return e.timeoutNowSent }
 
 // transferAttempt is one library transfer. The library's future says only that
 // leadership was lost, so it is not looked at: what counts is whether
@@ -35,24 +35,24 @@ type transferAttempt struct {
 	target cluster.NodeID
 	term   uint64
 
-	mu       sync.Mutex
-	revoked  bool // must not be told any more
-	reached  bool // the library has come to the point of telling
-	told     bool // it was told, or may have been
-	answered bool // it has answered that it will stand
-	failed   error
-	news     chan struct{} // capacity 1: one of the above has changed
+	mu                  sync.Mutex
+	revoked             bool // must not be told any more
+	timeoutNowAttempted bool // the library has come to the point of telling
+	timeoutNowSent      bool // it was told, or may have been
+	timeoutNowAccepted  bool // it has answered that it will stand
+	failed              error
+	updated             chan struct{} // capacity 1: one of the above has changed
 }
 
 // transferStage is how far an attempt has come.
 type transferStage int
 
 const (
-	stageCatchUp  transferStage = iota // the library brings the target up to date
-	stageTelling                       // TimeoutNow is on its way
-	stageStanding                      // the target has taken it
-	stageLost                          // this node leads no more
-	stageFailed                        // the target could not be told, or was not heard to take it
+	stageCatchUp        transferStage = iota // the library brings the target up to date
+	stageTimeoutNow                          // TimeoutNow is on its way
+	stageTargetElecting                      // the target has taken it
+	stageLeadershipLost                      // this node leads no more
+	stageFailed                              // the target could not be told, or was not heard to take it
 )
 
 // stage is how far the attempt has come, and why it has failed.
@@ -61,40 +61,40 @@ func (a *transferAttempt) stage(leads bool) (transferStage, error) {
 	defer a.mu.Unlock()
 	switch {
 	case !leads:
-		return stageLost, nil
+		return stageLeadershipLost, nil
 	case a.failed != nil:
 		return stageFailed, a.failed
-	case a.answered:
-		return stageStanding, nil
-	case a.told:
-		return stageTelling, nil
+	case a.timeoutNowAccepted:
+		return stageTargetElecting, nil
+	case a.timeoutNowSent:
+		return stageTimeoutNow, nil
 	}
 	return stageCatchUp, nil
 }
 
-// tell asks whether the target may still be told to stand.
-func (a *transferAttempt) tell() bool {
+// allowTimeoutNow asks whether the target may still be told to stand.
+func (a *transferAttempt) allowTimeoutNow() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.reached = true
+	a.timeoutNowAttempted = true
 	if a.revoked {
 		return false
 	}
-	a.told = true
-	notify(a.news)
+	a.timeoutNowSent = true
+	notify(a.updated)
 	return true
 }
 
-// answer takes the end of the TimeoutNow message.
+// applyResult takes the end of the TimeoutNow message.
 func (a *transferAttempt) answer(err error) {
 	var not interface{ NotTold() bool }
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.answered, a.failed = err == nil, err
+	a.timeoutNowAccepted, a.failed = err == nil, err
 	if errors.As(err, &not) && not.NotTold() {
-		a.told = false
+		a.timeoutNowSent = false
 	}
-	notify(a.news)
+	notify(a.updated)
 }
 
 // stuckIn says whether this attempt was given up in term, and may still be inside
@@ -106,16 +106,16 @@ func (a *transferAttempt) stuckIn(term uint64) bool {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.revoked && !a.reached
+	return a.revoked && !a.timeoutNowAttempted
 }
 
-// giveUp makes sure that the target is not told from now on; it says whether it
+// revoke makes sure that the target is not told from now on; it says whether it
 // was before.
-func (a *transferAttempt) giveUp() (told bool) {
+func (a *transferAttempt) revoke() (told bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.revoked = true
-	return a.told
+	return a.timeoutNowSent
 }
 
 // TransferTo makes one library transfer of leadership to h.To, which must be a
@@ -127,8 +127,8 @@ func (a *transferAttempt) giveUp() (told bool) {
 // CodeBadRequest, or a *TransferError.
 func (n *Node) TransferTo(ctx context.Context, h cluster.TransferNotice) error {
 	select {
-	case n.changing <- struct{}{}:
-		defer func() { <-n.changing }()
+	case n.changeSem <- struct{}{}:
+		defer func() { <-n.changeSem }()
 	default:
 		return cluster.Errorf(cluster.CodeBusy, "another change of membership or leadership is in progress")
 	}
@@ -136,11 +136,11 @@ func (n *Node) TransferTo(ctx context.Context, h cluster.TransferNotice) error {
 	if inst == nil || !n.leads() {
 		return n.notLeading()
 	}
-	return n.transferHolding(ctx, inst, h)
+	return n.transferLocked(ctx, inst, h)
 }
 
-// transferHolding is TransferTo for a caller that holds the turn.
-func (n *Node) transferHolding(ctx context.Context, inst *instance, h cluster.TransferNotice) error {
+// transferLocked is TransferTo for a caller that holds the turn.
+func (n *Node) transferLocked(ctx context.Context, inst *raftInstance, h cluster.TransferNotice) error {
 	server, ok := cluster.FindServer(inst.servers(), h.To)
 	if !ok {
 		return notFound(h.To)
@@ -149,7 +149,7 @@ func (n *Node) transferHolding(ctx context.Context, inst *instance, h cluster.Tr
 		return badField("target", h.To, "must be a voter other than the leader")
 	}
 	term := inst.raft.CurrentTerm()
-	if n.passesOver(term) {
+	if n.electedOverLiveLeader(term) {
 		return &TransferError{Reason: "this node waits until the lease of the leader before has run out"}
 	}
 	if why := n.transferRisk(inst, h.To, term); why != "" {
@@ -158,13 +158,13 @@ func (n *Node) transferHolding(ctx context.Context, inst *instance, h cluster.Tr
 	if n.deps.Announce != nil {
 		defer n.deps.Announce(ctx, h)()
 	}
-	release, err := n.holdWrites(ctx, term)
+	release, err := n.pauseWrites(ctx, term)
 	defer release()
 	if err != nil {
 		return &TransferError{Reason: "the writes in flight did not end in time: " + err.Error()}
 	}
 	n.lease.revokeTerm(term)
-	attempt := &transferAttempt{target: h.To, term: term, news: make(chan struct{}, 1)}
+	attempt := &transferAttempt{target: h.To, term: term, updated: make(chan struct{}, 1)}
 	inst.transferMu.Lock()
 	inst.transfers[h.To] = attempt
 	inst.transferMu.Unlock()
@@ -172,17 +172,17 @@ func (n *Node) transferHolding(ctx context.Context, inst *instance, h cluster.Tr
 	// The future is dropped: its nil means only that leadership was lost, and
 	// after a shutdown it is never answered.
 	_ = inst.raft.LeadershipTransferToServer(raft.ServerID(h.To), raft.ServerAddress(server.Address))
-	err = n.followTransfer(ctx, inst, attempt, term)
+	err = n.awaitTransfer(ctx, inst, attempt, term)
 	if err != nil && inst.leads(term) {
-		n.jobs.Go(func() { n.probeFlag(inst, term) })
+		n.jobs.Go(func() { n.probeTransferFlag(inst, term) })
 	}
 	return err
 }
 
-// holdWrites closes the gate and waits for the batch in flight: told to stand
+// pauseWrites closes the gate and waits for the batch in flight: told to stand
 // before that is committed, the target would make its outcome unknown. release
 // opens the gate again where it was open and this reign goes on.
-func (n *Node) holdWrites(ctx context.Context, term uint64) (release func(), err error) {
+func (n *Node) pauseWrites(ctx context.Context, term uint64) (release func(), err error) {
 	if term == 0 || n.readyTerm.Load() != term {
 		return func() {}, nil // nothing of users is in flight
 	}
@@ -197,10 +197,10 @@ func (n *Node) holdWrites(ctx context.Context, term uint64) (release func(), err
 	return release, n.queue.idle(ctx)
 }
 
-// probeFlag asks the library, after a transfer that did not arrive, whether it
+// probeTransferFlag asks the library, after a transfer that did not arrive, whether it
 // takes entries again. Should it never, the watchdog rebuilds it, also when
 // nobody writes.
-func (n *Node) probeFlag(inst *instance, term uint64) {
+func (n *Node) probeTransferFlag(inst *raftInstance, term uint64) {
 	tick := time.NewTicker(n.cfg.TimeoutMin)
 	defer tick.Stop()
 	for inst.leads(term) {
@@ -215,7 +215,7 @@ func (n *Node) probeFlag(inst *instance, term uint64) {
 
 // stuckTransfer says why no transfer to target may begin in term; "" when none is
 // stuck. Another peer may be the target.
-func (inst *instance) stuckTransfer(target cluster.NodeID, term uint64) string {
+func (inst *raftInstance) stuckTransfer(target cluster.NodeID, term uint64) string {
 	inst.transferMu.Lock()
 	defer inst.transferMu.Unlock()
 	if !inst.transfers[target].stuckIn(term) {
@@ -226,7 +226,7 @@ func (inst *instance) stuckTransfer(target cluster.NodeID, term uint64) string {
 
 // transferRisk says why a transfer to target could get stuck in the library; ""
 // when it should not. It waits for a peer that lags, and does not always stop.
-func (n *Node) transferRisk(inst *instance, target cluster.NodeID, term uint64) string {
+func (n *Node) transferRisk(inst *raftInstance, target cluster.NodeID, term uint64) string {
 	if why := inst.stuckTransfer(target, term); why != "" {
 		return why
 	}
@@ -240,30 +240,30 @@ func (n *Node) transferRisk(inst *instance, target cluster.NodeID, term uint64) 
 	return ""
 }
 
-// patience is how long a stage of an attempt may last. The library gives the
+// stageTimeout is how long a stage of an attempt may last. The library gives the
 // target timeout-min to catch up, and the message that tells it has timeout-max.
 // Standing takes the target a few milliseconds.
-func (n *Node) patience(stage transferStage) time.Duration {
+func (n *Node) stageTimeout(stage transferStage) time.Duration {
 	switch stage {
 	case stageCatchUp:
 		return n.cfg.TimeoutMax
-	case stageTelling:
+	case stageTimeoutNow:
 		return n.cfg.TimeoutMax + n.cfg.TimeoutMin
 	}
 	return n.cfg.TimeoutMin
 }
 
-// followTransfer waits for the end of an attempt.
-func (n *Node) followTransfer(ctx context.Context, inst *instance, attempt *transferAttempt, term uint64) error {
-	fail := func(why string) error { return &TransferError{told: attempt.giveUp(), Reason: why} }
+// awaitTransfer waits for the end of an attempt.
+func (n *Node) awaitTransfer(ctx context.Context, inst *raftInstance, attempt *transferAttempt, term uint64) error {
+	fail := func(why string) error { return &TransferError{timeoutNowSent: attempt.revoke(), Reason: why} }
 	reached := stageCatchUp
-	limit := time.NewTimer(n.patience(reached))
+	limit := time.NewTimer(n.stageTimeout(reached))
 	defer limit.Stop()
 	silent := time.NewTimer(n.cfg.TimeoutMin)
 	defer silent.Stop()
 	for {
 		changed := n.LeaderChanged()
-		s := n.sight()
+		s := n.currentSoftState()
 		switch {
 		case s.leader == attempt.target && s.term > term:
 			return nil
@@ -276,11 +276,11 @@ func (n *Node) followTransfer(ctx context.Context, inst *instance, attempt *tran
 		}
 		if stage != reached {
 			reached = stage
-			limit.Reset(n.patience(stage))
+			limit.Reset(n.stageTimeout(stage))
 		}
 		select {
 		case <-changed:
-		case <-attempt.news:
+		case <-attempt.updated:
 		case <-silent.C: // writes wait; one that lags and answers gets longer
 			left := n.cfg.TimeoutMin - n.now().Sub(n.deps.PeerAck(attempt.target).LastContact)
 			switch {

@@ -21,8 +21,8 @@ func refusedTransfer(t *testing.T, leader *testNode, target cluster.NodeID, why 
 	t.Helper()
 	term := leader.Status().Term
 	var failed *consensus.TransferError
-	err := leader.TransferTo(within(t, patience), to(target))
-	if !errors.As(err, &failed) || failed.Told() || !strings.Contains(err.Error(), why) {
+	err := leader.TransferTo(within(t, testTimeout), to(target))
+	if !errors.As(err, &failed) || failed.TimeoutNowSent() || !strings.Contains(err.Error(), why) {
 		t.Errorf("got %v, want: %s", err, why)
 	}
 	if st := leader.Status(); st.Role != cluster.Leader || st.Term != term {
@@ -58,12 +58,12 @@ func TestTransferToNonVoter(t *testing.T) {
 	other := c.addNode("n4")
 	other.join = true
 	other.start()
-	if err := leader.AddMember(within(t, patience), cluster.MemberAdd{ID: "n4", RaftAddress: other.addr, HTTPAddress: "http-n4"}); err != nil {
+	if err := leader.AddMember(within(t, testTimeout), cluster.MemberAdd{ID: "n4", RaftAddress: other.addr, HTTPAddress: "http-n4"}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "n4 is healthy", func() bool { return healthy(leader, "n4") })
 	term := leader.Status().Term
-	wantCode(t, leader.TransferTo(within(t, patience), to("n4")), cluster.CodeBadRequest)
+	wantCode(t, leader.TransferTo(within(t, testTimeout), to("n4")), cluster.CodeBadRequest)
 	if st := leader.Status(); st.Role != cluster.Leader || st.Term != term {
 		t.Errorf("it disturbed the leader: %+v", st)
 	}
@@ -83,9 +83,9 @@ func TestTransferToLaggingPeer(t *testing.T) {
 	}
 }
 
-// TestTransferToSilentPeer: of one that has just fallen silent nobody knows that yet.
+// TestTransferToUnresponsivePeer: of one that has just fallen silent nobody knows that yet.
 // Writes wait for it no longer than the library does.
-func TestTransferToSilentPeer(t *testing.T) {
+func TestTransferToUnresponsivePeer(t *testing.T) {
 	c, _ := startCluster(t, 3)
 	leader, target := c.lagging(1)
 	target.cut.Store(true)
@@ -107,7 +107,7 @@ func TestTransferArrivesWhenTheTargetLeads(t *testing.T) {
 	eventually(t, "nobody lags", func() bool { return healthy(leader, target.id) && healthy(leader, c.others(leader)[1].id) })
 	target.drop(func(m transport.Message) bool { return true })
 	var failed *consensus.TransferError
-	if err := leader.TransferTo(within(t, patience), to(target.id)); !errors.As(err, &failed) || !failed.Told() {
+	if err := leader.TransferTo(within(t, testTimeout), to(target.id)); !errors.As(err, &failed) || !failed.TimeoutNowSent() {
 		t.Errorf("got %v, want a failure of a target that was told", err)
 	}
 	if target.Status().Role == cluster.Leader {
@@ -126,7 +126,7 @@ func TestReadBeforeLeaderStart(t *testing.T) {
 	leader := c.leaderThatCommitsNothing()
 	ctx, cancel := context.WithTimeout(context.Background(), timeoutMin)
 	defer cancel()
-	if err := leader.Barrier(ctx); err == nil && !leader.has("a", "1") {
+	if err := leader.ReadBarrier(ctx); err == nil && !leader.has("a", "1") {
 		t.Error("a read that misses an acknowledged write")
 	}
 	for _, n := range c.nodes {
@@ -149,7 +149,7 @@ func TestLeaseEndsFirst(t *testing.T) {
 		return leader.Status().LeaseRemaining > 0 && healthy(leader, target.id)
 	})
 	before := leader.LeaseFloor()
-	if err := leader.AddMember(within(t, patience), cluster.MemberAdd{ID: "n4", RaftAddress: "127.0.0.1:1"}); err != nil {
+	if err := leader.AddMember(within(t, testTimeout), cluster.MemberAdd{ID: "n4", RaftAddress: "127.0.0.1:1"}); err != nil {
 		t.Fatal(err)
 	}
 	if !leader.LeaseFloor().After(before) {
@@ -163,7 +163,7 @@ func TestLeaseEndsFirst(t *testing.T) {
 		}
 		return false
 	})
-	if err := leader.TransferTo(within(t, patience), to(target.id)); err != nil {
+	if err := leader.TransferTo(within(t, testTimeout), to(target.id)); err != nil {
 		t.Fatal(err)
 	}
 	if left := <-told; left != 0 {
@@ -219,7 +219,7 @@ func TestTransferToANodeThatIsGone(t *testing.T) {
 	term := leader.Status().Term
 	target.stop()
 	var failed *consensus.TransferError
-	if err := leader.TransferTo(within(t, patience), to(target.id)); !errors.As(err, &failed) { // it is in contact still
+	if err := leader.TransferTo(within(t, testTimeout), to(target.id)); !errors.As(err, &failed) { // it is in contact still
 		t.Errorf("got %v", err)
 	}
 	eventually(t, "a write", func() bool { return leader.put("a", "1") == nil })
@@ -275,7 +275,7 @@ func TestOrderedElectionWaitsForTheLease(t *testing.T) {
 	})
 	old.Store(leader)
 	leader.cut.Store(true)
-	if err := target.tr.Raft().Stand(within(t, patience), target.Status().Term, cluster.CauseOperator); err != nil {
+	if err := target.tr.Raft().StartElection(within(t, testTimeout), target.Status().Term, cluster.CauseOperator); err != nil {
 		t.Fatal(err)
 	}
 	refused := ""
@@ -294,7 +294,7 @@ func TestOrderedElectionWaitsForTheLease(t *testing.T) {
 		}
 		if target.Status().Role == cluster.Leader && refused == "" {
 			var failed *consensus.TransferError
-			if err := target.TransferTo(within(t, patience), to(other.id)); errors.As(err, &failed) {
+			if err := target.TransferTo(within(t, testTimeout), to(other.id)); errors.As(err, &failed) {
 				refused = failed.Reason
 			}
 		}
@@ -330,7 +330,7 @@ func TestOrderToACandidate(t *testing.T) {
 			return target.Status().Role == cluster.Candidate && other.Status().Role == cluster.Candidate
 		})
 		term := target.Status().Term
-		if err := target.tr.Raft().Stand(within(t, patience), term, by); err != nil {
+		if err := target.tr.Raft().StartElection(within(t, testTimeout), term, by); err != nil {
 			t.Fatal(err)
 		}
 		eventually(t, "it leads", func() bool { return target.Status().Role == cluster.Leader })

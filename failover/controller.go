@@ -34,10 +34,10 @@ type Peers interface {
 // Raft is this node's end of the running Raft node.
 type Raft interface {
 	// Barrier returns when Raft has finished the append that it was working on.
-	Barrier(ctx context.Context) error
+	WaitMainLoop(ctx context.Context) error
 	// Stand makes this node stand for election now, without pre-vote, unless it has
 	// left that term.
-	Stand(ctx context.Context, term uint64, by cluster.ElectionCause) error
+	StartElection(ctx context.Context, term uint64, by cluster.ElectionCause) error
 }
 
 // Consensus is what failover needs to know of the cluster.

@@ -170,7 +170,7 @@ func (w *testCluster) Confirm(context.Context, cluster.NodeID, string) cluster.L
 	return w.alive
 }
 
-func (w *testCluster) Barrier(ctx context.Context) error {
+func (w *testCluster) WaitMainLoop(ctx context.Context) error {
 	w.mu.Lock()
 	w.barriers++
 	inside := w.inside
@@ -187,7 +187,7 @@ func (w *testCluster) Choices() []cluster.TargetOption {
 	return []cluster.TargetOption{{ID: "n3", Eligible: true, Voter: true, Priority: 100}, {ID: "n1", Reason: "node n1 is draining", Voter: true}}
 }
 
-func (w *testCluster) Stand(_ context.Context, term uint64, by cluster.ElectionCause) error {
+func (w *testCluster) StartElection(_ context.Context, term uint64, by cluster.ElectionCause) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if by != w.cause {

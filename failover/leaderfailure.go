@@ -124,7 +124,7 @@ func (c *Controller) evaluate(ctx context.Context, ev election.Evidence, asked b
 func (c *Controller) barrier(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, pollWait)
 	defer cancel()
-	if err := c.deps.Raft().Barrier(ctx); err != nil {
+	if err := c.deps.Raft().WaitMainLoop(ctx); err != nil {
 		c.log.Debug("raft is busy: its log position may be out of date", "error", err)
 	}
 }
@@ -216,7 +216,7 @@ func (c *Controller) startElection(ctx context.Context, ev election.Evidence, co
 		Type: "failover", Term: mine.Term, Message: fmt.Sprintf("node %s stands for election: %s", c.cfg.Self, v.Reason),
 		Fields: map[string]any{"trigger": v.Trigger, "leader_id": string(ev.Leader), "rank": v.Rank + 1, "ranking": describe(v.Ranking)},
 	})
-	if err := c.deps.Raft().Stand(ctx, mine.Term, cluster.CauseLeaderFailed); err != nil {
+	if err := c.deps.Raft().StartElection(ctx, mine.Term, cluster.CauseLeaderFailed); err != nil {
 		c.log.Warn("could not stand for election", "error", err)
 		return
 	}

@@ -105,7 +105,7 @@ func (c *Controller) survey(ctx context.Context, wait time.Duration) election.Cl
 	defer cancel()
 	var barrier sync.WaitGroup
 	barrier.Go(func() {
-		if err := c.deps.Raft().Barrier(ctx); err != nil {
+		if err := c.deps.Raft().WaitMainLoop(ctx); err != nil {
 			c.log.Debug("raft is busy: its log position may be out of date", "error", err)
 		}
 	})
@@ -170,7 +170,7 @@ func (c *Controller) runRequestedElection(ctx context.Context, o cluster.Leaders
 			Type: "failover", Term: term, Message: fmt.Sprintf("node %s stands for election: %s", c.cfg.Self, why),
 			Fields: map[string]any{"trigger": triggerOf(o.Action), "operator": o.Operator, "leader_id": string(p.Leader)},
 		})
-		if err := c.deps.Raft().Stand(ctx, term, cluster.CauseOperator); err != nil {
+		if err := c.deps.Raft().StartElection(ctx, term, cluster.CauseOperator); err != nil {
 			if c.deps.Claim().Term != term {
 				continue
 			}

@@ -61,5 +61,5 @@ func (c *Controller) ReclaimLeadership(ctx context.Context, term uint64, h clust
 		reason += " (" + h.Reason + ")"
 	}
 	c.book.begin(candidacy{term: term + 1, trigger: h.Trigger, operator: h.Operator, startedAt: now, leaderlessSince: now, reason: reason})
-	return c.deps.Raft().Stand(ctx, term, cluster.CauseTransferFailed)
+	return c.deps.Raft().StartElection(ctx, term, cluster.CauseTransferFailed)
 }

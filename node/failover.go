@@ -20,8 +20,8 @@ func (n *Node) buildFailover() {
 		Claim: n.transport.Claim, Peers: n.transport, Raft: func() failover.Raft { return n.transport.Raft() },
 		Consensus: informed{n.consensus, n}, Transfer: n.transfer, Event: n.journal.Append, Logger: n.log,
 	})
-	n.consensus.OnReign("placement", n.failover.MonitorLeadership)
-	n.consensus.OnReign("drain", n.stepAside)
+	n.consensus.AddLeaderTask("placement", n.failover.MonitorLeadership)
+	n.consensus.AddLeaderTask("drain", n.stepAside)
 }
 
 // standAgain is for a transfer that has left the cluster without a leader.
@@ -44,7 +44,7 @@ func (n *Node) facts(term uint64) consensus.ElectionFacts {
 		return consensus.ElectionFacts{} // of an earlier candidacy
 	}
 	return consensus.ElectionFacts{
-		Trigger: f.Trigger, Reason: f.Reason, Operator: f.Operator, Ordered: f.Ordered, StartedAt: f.Began, LeaderlessSince: f.LeaderlessSince, Votes: f.Votes,
+		Trigger: f.Trigger, Reason: f.Reason, Operator: f.Operator, OverLiveLeader: f.Ordered, StartedAt: f.Began, LeaderlessSince: f.LeaderlessSince, Votes: f.Votes,
 	}
 }
 

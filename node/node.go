@@ -43,7 +43,7 @@ type Node struct {
 
 	raftListener, httpListener net.Listener
 	raftAddr, httpAddr         string // advertised
-	canary                     *transport.Canary
+	canary                     *transport.CrashSocket
 
 	journal   *telemetry.Journal
 	metrics   *telemetry.Metrics
@@ -123,11 +123,11 @@ func (n *Node) build() error {
 	n.transfer = transfer.New(informed{n.consensus, n}, transfer.Options{Done: n.transferred, ReclaimLeadership: n.standAgain, Logger: n.log})
 	n.buildFailover()
 	n.roles = roles.New(roles.Deps{Consensus: n.consensus, Clock: n.env.LeaseClock, Event: n.journal.Append, Logger: n.log})
-	n.consensus.OnReign("roles", n.roles.Lead)
+	n.consensus.AddLeaderTask("roles", n.roles.Lead)
 	n.buildWatcher()
 	n.buildAudit()
 	if n.external != nil {
-		n.consensus.OnReign("external lock", n.external.lead)
+		n.consensus.AddLeaderTask("external lock", n.external.lead)
 	}
 	var err error
 	if n.api, err = api.New(n.apiDeps()); err != nil {
@@ -149,7 +149,7 @@ func (n *Node) bind() (err error) {
 	if n.httpListener, err = n.env.Listen(n.cfg.HTTPAddr); err != nil {
 		return fmt.Errorf("http-addr: %w", err)
 	}
-	if n.canary, err = transport.NewCanary(n.raftListener); err != nil {
+	if n.canary, err = transport.NewCrashSocket(n.raftListener); err != nil {
 		n.log.Info("a sudden death of this process will be noticed a little later", "error", err)
 	}
 	n.raftAddr = advertised(n.cfg.AdvertisedRaft(), n.raftListener)
@@ -228,7 +228,7 @@ func (n *Node) Handler() http.Handler { return n.api }
 // is paused; the cluster's first leader is elected all the same. A node that an
 // operator has drained stands when nobody else could lead, and hands over then.
 func (n *Node) mayStand() bool {
-	if n.draining.Load() || !n.consensus.MayStand() || n.watcher.Refusing() != "" {
+	if n.draining.Load() || !n.consensus.MayStartElection() || n.watcher.Refusing() != "" {
 		return false
 	}
 	view := n.consensus.View()
@@ -246,7 +246,7 @@ func (n *Node) electsByItself() bool { return n.consensus.View().AutoFailover(ti
 // muted says whether this node's appends are to fail, so that the others elect
 // another leader: its disk is stalled, or it must not lead any more.
 func (n *Node) muted() bool {
-	return n.consensus.Stalled() && n.electsByItself() || n.consensus.SteppingDown()
+	return n.consensus.Stalled() && n.electsByItself() || n.consensus.StepDownPending()
 }
 
 // Names of the files that are re-read, as metrics have them.

@@ -38,7 +38,7 @@ func (n *Node) Run(ctx context.Context) error {
 	serving := newStage(g, ctx, n.serve)
 	n.started()
 	tasks := newStage(g, ctx, n.tasks()...)
-	var anchor *transport.Anchor
+	var anchor *transport.TeardownThreads
 	var err error
 	if n.canary != nil { // where there are real sockets, and threads may have their own descriptors
 		if anchor, err = transport.NewAnchor(); err != nil {
@@ -171,7 +171,7 @@ func (n *Node) watchdog(ctx context.Context) error {
 	defer tick.Stop()
 	for {
 		alive, cancel := context.WithTimeout(ctx, n.env.WatchdogEvery)
-		if err := n.transport.Raft().Alive(alive); err == nil {
+		if err := n.transport.Raft().CheckMainLoop(alive); err == nil {
 			n.env.Notify("WATCHDOG=1")
 		} else if ctx.Err() == nil {
 			n.log.Warn("the consensus loop makes no progress", "error", err)

@@ -24,7 +24,7 @@ func (n *Node) buildWatcher() {
 			_, _, err := n.transport.Probe(ctx, address) // what is said comes through Met
 			return err == nil || errors.As(err, new(*transport.RefusedError))
 		},
-		VerifyLeadership: n.consensus.Barrier, StepDown: n.consensus.StepDown,
+		VerifyLeadership: n.consensus.ReadBarrier, StepDown: n.consensus.StepDown,
 		Event: func(e cluster.Event, alarm bool) {
 			e.Term = n.consensus.Status().Term
 			if alarm {
@@ -39,6 +39,6 @@ func (n *Node) buildWatcher() {
 
 // known hears of each completed hello. It does not block.
 func (n *Node) known(p cluster.Peer, verdict cluster.Admission) {
-	n.consensus.Known(p, verdict)
+	n.consensus.OnHello(p, verdict)
 	n.watcher.OnHello(p)
 }

@@ -18,34 +18,34 @@ import (
 
 func (n *Node) transportConfig() transport.Config {
 	return transport.Config{
-		Listener: n.raftListener, CanaryPort: n.canary.Port(), Dial: n.env.Dial, Advertise: n.raftAddr,
-		Local:    func() cluster.Peer { return n.consensus.LocalPeer() },
-		Record:   func(id cluster.NodeID) cluster.Record { return n.consensus.Record(id) },
-		Meet:     func(p cluster.Peer) error { return n.consensus.Meet(p) },
-		Adopt:    func(from cluster.Peer) error { return n.consensus.Adopt(from) },
-		Known:    n.known,
-		Admitted: func(by cluster.NodeID) { n.consensus.Admitted(by) },
+		Listener: n.raftListener, CrashSocketPort: n.canary.Port(), Dial: n.env.Dial, Advertise: n.raftAddr,
+		Local:             func() cluster.Peer { return n.consensus.LocalPeer() },
+		Record:            func(id cluster.NodeID) cluster.Record { return n.consensus.Record(id) },
+		RecordIncarnation: func(p cluster.Peer) error { return n.consensus.RecordIncarnation(p) },
+		Adopt:             func(from cluster.Peer) error { return n.consensus.Adopt(from) },
+		Known:             n.known,
+		Admitted:          func(by cluster.NodeID) { n.consensus.OnAdmitted(by) },
 		Refused: func(by cluster.NodeID, r cluster.Refusal, reason string) {
-			n.consensus.Refused(by, r, reason)
+			n.consensus.OnRefused(by, r, reason)
 		},
-		Rejected: n.metrics.RPCRejected, Answered: n.metrics.Vote,
-		Servers: func() []cluster.Server { return n.consensus.Servers() },
-		Claim:   n.claim,
-		Lost:    func(l cluster.ConnectionLoss) { n.failover.OnConnectionLost(l) },
-		PreVote: func(candidate cluster.NodeID, now time.Time) string { return n.failover.VetoPreVote(candidate, now) },
-		Consent: func(candidate cluster.NodeID, term uint64, now time.Time) bool {
+		Rejected: n.metrics.RPCRejected, VoteAnswered: n.metrics.Vote,
+		Servers:        func() []cluster.Server { return n.consensus.Servers() },
+		Claim:          n.claim,
+		ConnectionLost: func(l cluster.ConnectionLoss) { n.failover.OnConnectionLost(l) },
+		VetoPreVote:    func(candidate cluster.NodeID, now time.Time) string { return n.failover.VetoPreVote(candidate, now) },
+		MayIgnoreLeader: func(candidate cluster.NodeID, term uint64, now time.Time) bool {
 			return n.failover.MayIgnoreLeader(candidate, term, now)
 		},
-		Voted:   func(a cluster.VoteResponse) { n.failover.OnVoteResponse(a) },
-		Told:    n.told,
-		Relayed: n.relayedAudit,
-		TLS:     n.tls, ClusterName: n.cfg.ClusterName,
+		VoteReceived:      func(a cluster.VoteResponse) { n.failover.OnVoteResponse(a) },
+		ApproveTimeoutNow: n.told,
+		Relayed:           n.relayedAudit,
+		TLS:               n.tls, ClusterName: n.cfg.ClusterName,
 		TimeoutMin: n.cfg.Election.TimeoutMin, TimeoutMax: n.cfg.Election.TimeoutMax,
 		Gate: transport.Gate{
-			ReadOnly: func() bool { return n.consensus.ReadOnly() },
-			Muted:    n.muted,
-			MayStand: n.mayStand,
-			MayVote:  func() bool { return n.consensus.MayVote() && n.watcher.MayVote() },
+			ReadOnly:          func() bool { return n.consensus.ReadOnly() },
+			ReplicationPaused: n.muted,
+			MayStartElection:  n.mayStand,
+			MayVote:           func() bool { return n.consensus.MayVote() && n.watcher.MayVote() },
 		},
 		Faults: n.env.Faults, Logger: n.log,
 	}
@@ -73,7 +73,7 @@ func (n *Node) consensusDeps(store storage.Storage) consensus.Deps {
 	deps := consensus.Deps{
 		Storage:   store,
 		Transport: func() consensus.Transport { return n.transport.Raft() },
-		Bind:      func(b consensus.Bound) { n.transport.Raft().Bind(transport.Local(b)) },
+		Bind:      func(b consensus.RaftCallbacks) { n.transport.Raft().Bind(transport.RaftCallbacks(b)) },
 		Acks:      n.transport.Acks(),
 		PeerAck: func(id cluster.NodeID) consensus.PeerAck {
 			p := n.transport.Acks().Peer(id)

@@ -20,7 +20,7 @@ type Consensus interface {
 	Propose(ctx context.Context, c state.Command) (state.Result, error)
 	// Barrier proves that this node leads, by appends sent after the call, and
 	// that View holds all that was acknowledged before it.
-	Barrier(ctx context.Context) error
+	ReadBarrier(ctx context.Context) error
 	View() *state.View
 	RoleFeed() *state.Feed
 }

@@ -67,7 +67,7 @@ func (f *fake) apply(c state.Command) state.Result {
 	return r
 }
 
-func (f *fake) Barrier(ctx context.Context) error {
+func (f *fake) ReadBarrier(ctx context.Context) error {
 	f.mu.Lock()
 	hook, leads := f.barrier, f.leads
 	f.mu.Unlock()

@@ -30,7 +30,7 @@ func (k *Keeper) Renew(ctx context.Context, ids []string) (state.Renewed, error)
 // passive, which is no renewal. Both functions must not block.
 func (k *Keeper) prove(ctx context.Context, ids []string, touch func(i int, e *entry, at time.Duration), passive func(i int) bool) (out state.Renewed, err error) {
 	a := k.arrive(ids)
-	if err := k.deps.Consensus.Barrier(ctx); err != nil {
+	if err := k.deps.Consensus.ReadBarrier(ctx); err != nil {
 		k.release(a)
 		return state.Renewed{}, err
 	}

@@ -80,7 +80,7 @@ func TestLeaderThatWasReadmitted(t *testing.T) {
 			if v, err := again.preVote(behind, 99); err != nil || v.Granted || v.Term != 5 {
 				t.Errorf("its pre-vote: %+v, %v; want a refusal in term 5", v, err)
 			}
-			if err := again.timeoutNow(behind); !errors.As(err, new(*NotToldError)) {
+			if err := again.timeoutNow(behind); !errors.As(err, new(*TimeoutNowUndelivered)) {
 				t.Errorf("its TimeoutNow: %v", err)
 			}
 			if n := behind.rejected("vote/outdated") + behind.rejected("prevote/outdated") + behind.rejected("timeout_now/no_votes"); n != 3 {
@@ -107,7 +107,7 @@ func TestLeaderThatWasReadmitted(t *testing.T) {
 }
 
 // A node that was admitted and is refused since then, on the same connection.
-func TestAdmissionIsJudgedAtEachMessage(t *testing.T) {
+func TestAdmissionIsCheckedForEachMessage(t *testing.T) {
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
 	got := n1.bind()
 	if v, err := n2.vote(n1, 6); err != nil || !v.Granted {
@@ -162,7 +162,7 @@ func TestNoVotesWithoutClusterID(t *testing.T) {
 
 // A node whose data directory is empty takes no part in a cluster without an ID:
 // it may have voted, and stored entries, before its disk was wiped.
-func TestEmptyDataDirectoryTakesNoPart(t *testing.T) {
+func TestEmptyDataDirectoryExchangesNoVotes(t *testing.T) {
 	n1, n2 := newEnd(t, "n1", noID), newEnd(t, "n2", empty)
 	n1.bind()
 	got := n2.bind()
@@ -197,7 +197,7 @@ func TestNoVotesWithoutARecord(t *testing.T) {
 	n1, n2 := newEnd(t, "n1", noID), newEnd(t, "n2", noID)
 	n1.bind()
 	n2.bind()
-	n1.meetErr = errors.New("disk full")
+	n1.recordErr = errors.New("disk full")
 	if v, err := n1.vote(n2, 6); err == nil {
 		t.Errorf("it asked: %+v", v)
 	}
@@ -212,7 +212,7 @@ func TestNoEntriesWithoutARecord(t *testing.T) {
 	n1, n2 := newEnd(t, "n1", noID), newEnd(t, "n2", noID)
 	n1.bind()
 	got := n2.bind()
-	n1.meetErr = errors.New("disk full")
+	n1.recordErr = errors.New("disk full")
 	if _, err := n1.append(n2, nil); err == nil {
 		t.Error("entries were sent")
 	}
@@ -226,7 +226,7 @@ func TestNoEntriesWithoutARecord(t *testing.T) {
 		t.Errorf("%d messages reached raft", n)
 	}
 	n1.mu.Lock()
-	n1.meetErr = nil
+	n1.recordErr = nil
 	n1.mu.Unlock()
 	if _, err := n1.append(n2, nil); err != nil {
 		t.Errorf("once it is on record: %v", err)
@@ -275,7 +275,7 @@ func TestLeaderLeadsOnceItHasAdopted(t *testing.T) {
 // A connection whose hello was said just before this node adopted, and which
 // was taken over just after, does not live on: the peer would go on to take
 // this node for one without a cluster ID.
-func TestHelloSaidBeforeAdoptionIsSaidAgain(t *testing.T) {
+func TestHelloRepeatedAfterAdoption(t *testing.T) {
 	hellos := make(chan struct{}, 10)
 	n2 := newEnd(t, "n2")
 	n1 := newEnd(t, "n1", noID, func(cfg *Config, e *end) {
@@ -390,7 +390,7 @@ func TestDialExpectsThePeer(t *testing.T) {
 }
 
 // After ResetPeers both directions say hello again, and lose no message.
-func TestResetPeersSaysHelloAgain(t *testing.T) {
+func TestResetPeersRepeatsHello(t *testing.T) {
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
 	n1.bind()
 	n2.bind()

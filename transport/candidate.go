@@ -21,37 +21,37 @@ import (
 // warrant; otherwise each voter goes by evidence of its own.
 func (r *Raft) RequestVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
 	r.ballots.cast(args.Term, r.t.cfg.Local().NodeID, time.Now())
-	if args.LeadershipTransfer && !r.warranted(time.Now()) {
+	if args.LeadershipTransfer && !r.mayUseTransferFlag(time.Now()) {
 		bare := *args // the library gives the same one to all its goroutines
 		bare.LeadershipTransfer = false
 		args = &bare
 	}
 	term := args.Term
 	m := r.message(id, "vote", term, 0)
-	err := r.askVote(m, target, func(out *inner) error { return out.RequestVote(id, target, args, resp) })
-	why := takeReason(&resp.RPCHeader)
-	r.voted(cluster.VoteResponse{Term: term, Voter: m.To, Granted: resp.Granted, Reason: why}, err)
+	err := r.sendVoteRequest(m, target, func(out *libTransport) error { return out.RequestVote(id, target, args, resp) })
+	why := popReason(&resp.RPCHeader)
+	r.reportVote(cluster.VoteResponse{Term: term, Voter: m.To, Granted: resp.Granted, Reason: why}, err)
 	return err
 }
 
 // RequestPreVote asks whether a vote would be given.
 func (r *Raft) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
-	if !r.t.cfg.Gate.MayStand() || r.promised(time.Now(), r.t.cfg.Local().NodeID, args.Term) {
-		return r.fail(time.Now(), errMayNot)
+	if !r.t.cfg.Gate.MayStartElection() || r.boundByProxyAck(time.Now(), r.t.cfg.Local().NodeID, args.Term) {
+		return r.fail(time.Now(), errElectionNotAllowed)
 	}
 	term := args.Term
 	m := r.message(id, "prevote", term, 0)
-	err := r.askVote(m, target, func(out *inner) error { return out.RequestPreVote(id, target, args, resp) })
+	err := r.sendVoteRequest(m, target, func(out *libTransport) error { return out.RequestPreVote(id, target, args, resp) })
 	if err != nil && strings.Contains(err.Error(), "unexpected command") {
 		err = errors.New("pre-vote failed at the peer") // the library takes the original text for a grant
 	}
-	why := takeReason(&resp.RPCHeader)
-	r.voted(cluster.VoteResponse{Term: term, Voter: m.To, Pre: true, Granted: resp.Granted, Reason: why}, err)
+	why := popReason(&resp.RPCHeader)
+	r.reportVote(cluster.VoteResponse{Term: term, Voter: m.To, Pre: true, Granted: resp.Granted, Reason: why}, err)
 	return err
 }
 
-// voted passes a voter's answer on to whoever explains elections.
-func (r *Raft) voted(a cluster.VoteResponse, err error) {
+// reportVote passes a voter's answer on to whoever explains elections.
+func (r *Raft) reportVote(a cluster.VoteResponse, err error) {
 	switch {
 	case err != nil:
 		a.Granted, a.Reason = false, noAnswer(err)
@@ -60,7 +60,7 @@ func (r *Raft) voted(a cluster.VoteResponse, err error) {
 	case a.Reason == "":
 		a.Reason = "refused"
 	}
-	r.t.cfg.Voted(a)
+	r.t.cfg.VoteReceived(a)
 }
 
 // noAnswer says why a voter did not answer, in a few words.
@@ -77,21 +77,21 @@ func noAnswer(err error) string {
 	return "no answer: " + cutReason(err.Error())
 }
 
-// askVote makes a vote RPC. When it fails because a pooled connection was dead
+// sendVoteRequest makes a vote RPC. When it fails because a pooled connection was dead
 // it is sent once more, on a new one: a lost vote costs an election timeout.
-func (r *Raft) askVote(m Message, target raft.ServerAddress, do func(*inner) error) error {
+func (r *Raft) sendVoteRequest(m Message, target raft.ServerAddress, do func(*libTransport) error) error {
 	start := time.Now()
-	wake(r.t.monitors.hurry)
+	wake(r.t.monitors.fastPoll)
 	p, err := r.peer(m.To)
 	if err != nil {
 		return r.fail(start, err)
 	}
-	a, err := p.learn(string(target))
+	a, err := p.ensureHello(string(target))
 	if err != nil {
 		return r.fail(start, err)
 	}
 	if !a.Votes {
-		return r.fail(start, fmt.Errorf("%w with node %s: %s", errNoVotes, m.To, voteless(a)))
+		return r.fail(start, fmt.Errorf("%w with node %s: %s", errNoVotes, m.To, noVotesReason(a)))
 	}
 	err = r.call(m, start, do)
 	if connectionDied(err) {
@@ -101,54 +101,54 @@ func (r *Raft) askVote(m Message, target raft.ServerAddress, do func(*inner) err
 	return err
 }
 
-// standLook is how often a node that is to stand looks again whether it still
+// busyPollInterval is how often a node that is to stand looks again whether it still
 // should, while raft is inside something.
-const standLook = time.Millisecond
+const busyPollInterval = time.Millisecond
 
-// Stand makes this node stand for election now, without pre-vote: it puts a
+// StartElection makes this node stand for election now, without pre-vote: it puts a
 // TimeoutNow into its own queue. It fails when the node leads, may not stand,
 // has moved past term, or when raft does not take the message before ctx ends.
 //
-// Gate.MayStand is asked only with MandateEvidence, Local.Barred always. With MandateOrder voters are
+// Gate.MayStartElection is asked only with MandateEvidence, Local.Barred always. With MandateOrder voters are
 // asked to pass over the leader that they know; otherwise a voter grants only
 // what its own evidence allows.
-func (r *Raft) Stand(ctx context.Context, term uint64, by cluster.ElectionCause) error {
+func (r *Raft) StartElection(ctx context.Context, term uint64, by cluster.ElectionCause) error {
 	local := r.local.Load()
 	if local == nil {
 		return errNotReady
 	}
-	if local.barred() {
-		return fmt.Errorf("%w: %w", errMayNot, errBarred)
+	if local.electionBlocked() {
+		return fmt.Errorf("%w: %w", errElectionNotAllowed, errElectionBlocked)
 	}
-	if by == cluster.CauseLeaderFailed && !r.t.cfg.Gate.MayStand() {
-		return errMayNot
+	if by == cluster.CauseLeaderFailed && !r.t.cfg.Gate.MayStartElection() {
+		return errElectionNotAllowed
 	}
 	if local.Leader() == "" {
-		if err := r.own(ctx, local, term, by, r.abandonment(term)); err != nil {
+		if err := r.injectLocal(ctx, local, term, by, r.endPreVoteAppend(term)); err != nil {
 			return err
 		}
 	}
-	return r.own(ctx, local, term, by, &raft.TimeoutNowRequest{RPCHeader: r.header()})
+	return r.injectLocal(ctx, local, term, by, &raft.TimeoutNowRequest{RPCHeader: r.header()})
 }
 
-// abandonment ends a candidacy that waits for pre-votes, without any other
+// endPreVoteAppend ends a candidacy that waits for pre-votes, without any other
 // effect: a candidate takes any append of its own term for the end of it, before
 // it finds that it does not have the entry that the append builds on. One cannot
 // be told to stand: it would go on waiting. Raft's own timer makes such a
 // candidate of a node that voters turn down, because they still know the leader;
 // and while failover is paused a node without a leader is one for good.
-func (r *Raft) abandonment(term uint64) *raft.AppendEntriesRequest {
+func (r *Raft) endPreVoteAppend(term uint64) *raft.AppendEntriesRequest {
 	return &raft.AppendEntriesRequest{
 		RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax}, Term: term, PrevLogEntry: math.MaxUint64, PrevLogTerm: math.MaxUint64,
 	}
 }
 
-// own puts a message of this node's own into its queue and waits for the answer,
+// injectLocal puts a message of this node's own into its queue and waits for the answer,
 // unless this node leaves the term or leads before raft takes it.
-func (r *Raft) own(ctx context.Context, local *Local, term uint64, by cluster.ElectionCause, command any) error {
+func (r *Raft) injectLocal(ctx context.Context, local *RaftCallbacks, term uint64, by cluster.ElectionCause, command any) error {
 	reply := make(chan raft.RPCResponse, 1)
 	rpc := raft.RPC{Command: command, RespChan: reply}
-	look := time.NewTicker(standLook)
+	look := time.NewTicker(busyPollInterval)
 	defer look.Stop()
 	for {
 		// Whatever raft is inside of may end the reason to stand: told later, it
@@ -160,7 +160,7 @@ func (r *Raft) own(ctx context.Context, local *Local, term uint64, by cluster.El
 			return errors.New("not standing: this node leads")
 		}
 		if by == cluster.CauseOperator {
-			r.mark(&r.warrant, time.Now())
+			r.mark(&r.transferFlagAllowedAt, time.Now())
 		}
 		select {
 		case r.consumer <- rpc:
@@ -186,7 +186,9 @@ func waitAnswer(ctx context.Context, closed <-chan struct{}, reply <-chan raft.R
 	}
 }
 
-// warranted says whether this node was told to stand less than an election
+// mayUseTransferFlag says whether this node was told to stand less than an election
 // timeout ago, by the leader or by an operator. The library's own mark of that
 // can outlive its election.
-func (r *Raft) warranted(now time.Time) bool { return r.within(&r.warrant, now, r.t.cfg.TimeoutMax) }
+func (r *Raft) mayUseTransferFlag(now time.Time) bool {
+	return r.within(&r.transferFlagAllowedAt, now, r.t.cfg.TimeoutMax)
+}

@@ -14,7 +14,7 @@ func (t *Transport) Claim() cluster.Claim {
 	c := t.cfg.Claim()
 	self := t.cfg.Local()
 	c.NodeID, c.ClusterID, c.Generation, c.BootID = self.NodeID, self.ClusterID, self.Generation, self.BootID
-	c.CrashSocketPort = t.cfg.CanaryPort
+	c.CrashSocketPort = t.cfg.CrashSocketPort
 	if c.LeaderID == self.NodeID {
 		c.LeaderBootID, c.LeaderContactAge, c.LeaderSilence = self.BootID, 0, 0
 		return c
@@ -36,11 +36,11 @@ func (t *Transport) Claim() cluster.Claim {
 	if c.LeaderContactAge >= 0 && c.LeaderID != "" { // Raft's own notes a vote that it gives as contact, too
 		hear(c.LeaderContactAge)
 	}
-	if at := t.Raft().heardFrom(leader); !at.IsZero() {
+	if at := t.Raft().contactFrom(leader); !at.IsZero() {
 		hear(now.Sub(at))
 	}
 	if m := t.monitors.find(leader); m != nil {
-		boot, sign := m.sense()
+		boot, sign := m.leaderSign()
 		if c.LeaderBootID == "" {
 			c.LeaderBootID = boot
 		}
@@ -55,7 +55,7 @@ func (t *Transport) Claim() cluster.Claim {
 func (t *Transport) Claims() map[cluster.NodeID]cluster.ReceivedClaim {
 	claims := map[cluster.NodeID]cluster.ReceivedClaim{}
 	for _, m := range t.monitors.all() {
-		if seen, ok := m.sight(); ok {
+		if seen, ok := m.latestClaim(); ok {
 			claims[m.id] = seen
 		}
 	}
@@ -92,7 +92,7 @@ func (t *Transport) Poll(ctx context.Context, peers []cluster.NodeID) map[cluste
 			continue
 		}
 		asking.Go(func() {
-			if seen, ok := m.askFresh(ctx, wait); ok {
+			if seen, ok := m.requestFresh(ctx, wait); ok {
 				mu.Lock()
 				defer mu.Unlock()
 				got[id] = seen
@@ -103,14 +103,14 @@ func (t *Transport) Poll(ctx context.Context, peers []cluster.NodeID) map[cluste
 	return got
 }
 
-// askFresh asks one peer for a fresh claim.
-func (m *monitor) askFresh(ctx context.Context, wait time.Duration) (cluster.ReceivedClaim, bool) {
+// requestFresh asks one peer for a fresh claim.
+func (m *monitor) requestFresh(ctx context.Context, wait time.Duration) (cluster.ReceivedClaim, bool) {
 	c := m.current()
 	if c == nil {
 		return cluster.ReceivedClaim{}, false
 	}
 	answer := make(chan cluster.ReceivedClaim, 1)
-	seq, err := c.ask(frame{Fresh: true, Wait: wait}, answer)
+	seq, err := c.request(frame{Fresh: true, Wait: wait}, answer)
 	if err != nil {
 		return cluster.ReceivedClaim{}, false
 	}
@@ -118,7 +118,7 @@ func (m *monitor) askFresh(ctx context.Context, wait time.Duration) (cluster.Rec
 	select {
 	case seen := <-answer:
 		return seen, true
-	case <-c.gone:
+	case <-c.processDead:
 	case <-ctx.Done():
 	}
 	return cluster.ReceivedClaim{}, false
@@ -128,12 +128,12 @@ func (m *monitor) askFresh(ctx context.Context, wait time.Duration) (cluster.Rec
 func (t *Transport) Announce() {
 	for _, m := range t.monitors.all() {
 		if c := m.current(); c != nil {
-			t.spawn(func(context.Context) { _ = c.say(frame{Kind: frameTell}) })
+			t.spawn(func(context.Context) { _ = c.sendFrame(frame{Kind: frameNotify}) })
 		}
 	}
 }
 
-// warm makes Raft connections ready with a peer that has just shown itself, in
+// prewarm makes Raft connections ready with a peer that has just shown itself, in
 // that term.
 func (t *Transport) warm(peer cluster.Peer, term uint64) {
 	target := t.monitors.address(peer.NodeID)
@@ -142,7 +142,7 @@ func (t *Transport) warm(peer cluster.Peer, term uint64) {
 	}
 	t.spawn(func(context.Context) {
 		if p, err := t.Raft().peer(peer.NodeID); err == nil {
-			p.warm(target, peer.BootID, term)
+			p.prewarm(target, peer.BootID, term)
 		}
 	})
 }

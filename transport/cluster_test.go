@@ -126,7 +126,7 @@ func (n *node) start(bootstrap *raft.Configuration) {
 		n.t.Fatal(err)
 	}
 	n.r = r
-	n.raft.Bind(Local{
+	n.raft.Bind(RaftCallbacks{
 		CurrentTerm:     r.CurrentTerm,
 		Leader:          func() cluster.NodeID { _, id := r.LeaderWithID(); return cluster.NodeID(id) },
 		AppliedIndex:    r.AppliedIndex,
@@ -454,7 +454,9 @@ func TestRefusingPeerIsNotWaitedFor(t *testing.T) {
 		peer := c.others(leader)[0]
 		peer.shutdownNow()
 		var held sync.WaitGroup
-		held.Go(func() { leader.raft.hold(errDropped, peer.id, raft.ServerAddress(peer.addr), leader.r.CurrentTerm()) })
+		held.Go(func() {
+			leader.raft.awaitRetryable(errDropped, peer.id, raft.ServerAddress(peer.addr), leader.r.CurrentTerm())
+		})
 		start := time.Now()
 		time.Sleep(time.Minute)
 		term := leader.r.CurrentTerm()
@@ -480,7 +482,9 @@ func TestRemovedPeerIsNotWaitedFor(t *testing.T) {
 		}
 		leader.mu.Unlock()
 		var held sync.WaitGroup
-		held.Go(func() { leader.raft.hold(errDropped, gone.id, raft.ServerAddress(gone.addr), leader.r.CurrentTerm()) })
+		held.Go(func() {
+			leader.raft.awaitRetryable(errDropped, gone.id, raft.ServerAddress(gone.addr), leader.r.CurrentTerm())
+		})
 		start := time.Now()
 		time.Sleep(time.Minute)
 		leader.mu.Lock()

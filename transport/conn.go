@@ -14,25 +14,25 @@ import (
 
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 3 * time.Second, Interval: time.Second, Count: 3}
 
-// hangUp closes a connection without a word: closing a TLS connection in order
+// closeNow closes a connection without a word: closing a TLS connection in order
 // may block, and a Raft message that is cut off is noticed anyway.
-func hangUp(conn net.Conn) error {
+func closeNow(conn net.Conn) error {
 	if s, ok := conn.(*tls.Conn); ok {
 		return s.NetConn().Close()
 	}
 	return conn.Close()
 }
 
-// patience is how long a connection waits for bytes in the middle of a message:
+// readDeadline is how long a connection waits for bytes in the middle of a message:
 // step, and again as long as the peer is known to be alive by other means, up
 // to limit (0: without limit).
-type patience struct {
-	step, limit time.Duration
-	heard       func() time.Time // when the peer last gave a sign of life
+type readDeadline struct {
+	step, limit  time.Duration
+	lastReceived func() time.Time // when the peer last gave a sign of life
 }
 
 // read reads from conn with that patience.
-func (w patience) read(conn net.Conn, p []byte) (int, error) {
+func (w readDeadline) read(conn net.Conn, p []byte) (int, error) {
 	start := time.Now()
 	for {
 		if err := conn.SetReadDeadline(time.Now().Add(w.step)); err != nil {
@@ -46,7 +46,7 @@ func (w patience) read(conn net.Conn, p []byte) (int, error) {
 		if w.limit > 0 && now.Sub(start) >= w.limit {
 			return 0, err
 		}
-		if w.heard == nil || now.Sub(w.heard()) >= w.step {
+		if w.lastReceived == nil || now.Sub(w.lastReceived()) >= w.step {
 			return 0, err
 		}
 	}
@@ -57,10 +57,10 @@ func (w patience) read(conn net.Conn, p []byte) (int, error) {
 // called from any.
 type inConn struct {
 	net.Conn
-	patience patience
-	budget   *atomic.Int64 // bytes of unfinished messages of this peer
-	reject   func(reason string)
-	released func() // called once, when the library has let go of it
+	readDeadline readDeadline
+	budget       *atomic.Int64 // bytes of unfinished messages of this peer
+	reject       func(reason string)
+	released     func() // called once, when the library has let go of it
 
 	scan  scanner
 	held  int64 // this connection's part of budget
@@ -99,7 +99,7 @@ func (c *inConn) Read(p []byte) (int, error) {
 func (c *inConn) readSome(p []byte) (int, error) {
 	if c.scan.midMessage() {
 		c.armed = true
-		return c.patience.read(c.Conn, p)
+		return c.readDeadline.read(c.Conn, p)
 	}
 	if c.armed {
 		c.armed = false
@@ -112,26 +112,26 @@ func (c *inConn) readSome(p []byte) (int, error) {
 
 func (c *inConn) malformed(err error) error {
 	c.reject("malformed")
-	_ = hangUp(c.Conn)
+	_ = closeNow(c.Conn)
 	return err
 }
 
 // Write sends an answer.
 func (c *inConn) Write(p []byte) (int, error) {
-	if err := c.Conn.SetWriteDeadline(time.Now().Add(c.patience.step)); err != nil {
+	if err := c.Conn.SetWriteDeadline(time.Now().Add(c.readDeadline.step)); err != nil {
 		return 0, err
 	}
 	n, err := c.Conn.Write(p)
 	c.final = c.final || c.scan.data
-	c.settle()
+	c.releaseBudget()
 	if c.setIdle() {
-		_ = hangUp(c.Conn)
+		_ = closeNow(c.Conn)
 	}
 	return n, err
 }
 
-// settle gives the budget back.
-func (c *inConn) settle() {
+// releaseBudget gives the budget back.
+func (c *inConn) releaseBudget() {
 	c.budget.Add(-c.held)
 	c.held = 0
 }
@@ -156,18 +156,18 @@ func (c *inConn) retire() {
 	busy := c.busy
 	c.mu.Unlock()
 	if !busy {
-		_ = hangUp(c.Conn)
+		_ = closeNow(c.Conn)
 	}
 }
 
 // abort closes the connection at once; the library notices, and calls Close.
-func (c *inConn) abort() { _ = hangUp(c.Conn) }
+func (c *inConn) abort() { _ = closeNow(c.Conn) }
 
 // Close is the library letting go of the connection.
 func (c *inConn) Close() error {
-	err := hangUp(c.Conn)
+	err := closeNow(c.Conn)
 	c.once.Do(func() {
-		c.settle()
+		c.releaseBudget()
 		c.released()
 	})
 	return err
@@ -183,10 +183,10 @@ const writeChunk = 128 << 10
 // may be called from any.
 type outConn struct {
 	net.Conn
-	rpc      time.Duration
-	heard    func() time.Time // when the peer last answered anything
-	stale    func() bool      // this node's hello on it is not true any more
-	released func()
+	rpc          time.Duration
+	lastReceived func() time.Time // when the peer last answered anything
+	stale        func() bool      // this node's hello on it is not true any more
+	released     func()
 
 	scan    scanner
 	sent    int64
@@ -206,7 +206,7 @@ func (c *outConn) SetDeadline(time.Time) error {
 // when the others were closed for that.
 func (c *outConn) Write(p []byte) (int, error) {
 	if c.sent == 0 && c.stale() {
-		_ = hangUp(c.Conn)
+		_ = closeNow(c.Conn)
 		return 0, io.EOF // as of any connection that died in the pool
 	}
 	written := 0
@@ -216,7 +216,7 @@ func (c *outConn) Write(p []byte) (int, error) {
 		}
 		wait := c.rpc
 		if c.kind == wireInstallSnapshot {
-			wait = max(wait, slowest)
+			wait = max(wait, maxStall)
 		}
 		if err := c.Conn.SetWriteDeadline(time.Now().Add(wait)); err != nil {
 			return written, err
@@ -236,11 +236,11 @@ func (c *outConn) Write(p []byte) (int, error) {
 // request. For a snapshot it lasts while the peer answers heartbeats, which it
 // does as long as its restore makes progress.
 func (c *outConn) Read(p []byte) (int, error) {
-	wait := patience{step: c.rpc}
+	wait := readDeadline{step: c.rpc}
 	if !c.answers {
 		wait.step += c.rpc * time.Duration(c.sent>>20)
 		if c.kind == wireInstallSnapshot {
-			wait = patience{step: max(c.rpc, slowest/5), heard: c.heard}
+			wait = readDeadline{step: max(c.rpc, maxStall/5), lastReceived: c.lastReceived}
 		}
 	}
 	n, err := wait.read(c.Conn, p)
@@ -249,17 +249,17 @@ func (c *outConn) Read(p []byte) (int, error) {
 	}
 	c.answers = true
 	if bad := c.scan.feed(p[:n]); bad != nil {
-		_ = hangUp(c.Conn)
+		_ = closeNow(c.Conn)
 		return 0, bad
 	}
 	return n, err
 }
 
-func (c *outConn) abort() { _ = hangUp(c.Conn) }
+func (c *outConn) abort() { _ = closeNow(c.Conn) }
 
 // Close is the library letting go of the connection.
 func (c *outConn) Close() error {
-	err := hangUp(c.Conn)
+	err := closeNow(c.Conn)
 	c.once.Do(c.released)
 	return err
 }

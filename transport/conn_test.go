@@ -23,7 +23,7 @@ func (c *slowConn) Write(p []byte) (int, error) {
 }
 
 func outOver(conn net.Conn, heard func() time.Time) *outConn {
-	return &outConn{Conn: conn, rpc: 2 * testMin, heard: heard, stale: func() bool { return false }, released: func() {}, scan: scanner{limit: maxResponse}}
+	return &outConn{Conn: conn, rpc: 2 * testMin, lastReceived: heard, stale: func() bool { return false }, released: func() {}, scan: scanner{limit: maxResponse}}
 }
 
 // A large message may take long as long as it moves; the RPC timeout is for
@@ -101,7 +101,7 @@ func TestSnapshotAnswerWaitsForALivingPeer(t *testing.T) {
 		if _, err := c.Read(make([]byte, 10)); err == nil {
 			t.Fatal("read")
 		}
-		if now := time.Now(); now.Before(died) || now.Sub(died) > slowest {
+		if now := time.Now(); now.Before(died) || now.Sub(died) > maxStall {
 			t.Errorf("gave up %v after the peer's death", now.Sub(died))
 		}
 	})

@@ -27,7 +27,7 @@ type frameKind string
 const (
 	frameAsk    frameKind = "ask"    // wants an answer
 	frameAnswer frameKind = "answer" // to the ask with its Seq
-	frameTell   frameKind = "tell"   // wants none
+	frameNotify frameKind = "tell"   // wants none
 	frameBye    frameKind = "bye"    // the connection ends, the process does not
 )
 

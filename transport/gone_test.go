@@ -27,21 +27,21 @@ func TestProcessFoundDeadIsNotDialled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.buried.Store(&burial{"boot-n2", time.Now().Add(time.Hour)})
+	p.backoff.Store(&dialBackoff{"boot-n2", time.Now().Add(time.Hour)})
 	for range 3 {
 		if _, err := a.vote(b, 2); !errors.Is(err, errGone) || !unreachable(err) || connectionDied(err) {
 			t.Errorf("a vote of a dead process: %v", err)
 		}
 	}
-	if err := p.reachable(time.Now().Add(time.Hour)); err != nil {
+	if err := p.checkBackoff(time.Now().Add(time.Hour)); err != nil {
 		t.Errorf("long after: %v", err)
 	}
 	p.mu.Lock()
-	next := *p.facts
+	next := *p.lastHello
 	next.BootID = "boot-next"
-	p.facts = &next
+	p.lastHello = &next
 	p.mu.Unlock()
-	if err := p.reachable(time.Now()); err != nil {
+	if err := p.checkBackoff(time.Now()); err != nil {
 		t.Errorf("another process has said hello: %v", err)
 	}
 }
@@ -50,12 +50,12 @@ func TestProcessFoundDeadIsNotDialled(t *testing.T) {
 func TestConfirmBuries(t *testing.T) {
 	a, b := newEnd(t, "n1"), newEnd(t, "n2")
 	acquaint(t, a, b)
-	buried := func() *burial {
+	buried := func() *dialBackoff {
 		p, err := a.raft.peer("n2")
 		if err != nil {
 			t.Fatal(err)
 		}
-		return p.buried.Load()
+		return p.backoff.Load()
 	}
 	if a.tr.Confirm(t.Context(), "n2", "boot-before"); buried() != nil {
 		t.Error("a process that was replaced")
@@ -64,7 +64,7 @@ func TestConfirmBuries(t *testing.T) {
 	eventually(t, "it is found dead", func() bool {
 		return a.tr.Confirm(t.Context(), "n2", "boot-n2") == cluster.LivenessDead
 	})
-	if g := buried(); g == nil || g.bootID != "boot-n2" || time.Until(g.until) > goneFor {
+	if g := buried(); g == nil || g.bootID != "boot-n2" || time.Until(g.until) > deadDialBackoff {
 		t.Errorf("noted: %+v", g)
 	}
 }

@@ -84,7 +84,7 @@ func TestReadOnlyDropsEntriesNotHeartbeats(t *testing.T) {
 	if _, err := n1.append(n2, nil); err == nil {
 		t.Error("entries were accepted")
 	}
-	if d := time.Since(start); d < pause {
+	if d := time.Since(start); d < minFailureDelay {
 		t.Errorf("failed after %v: the library would spin", d)
 	}
 	// Its data is read all the same: else the answer would never be heard.
@@ -103,19 +103,19 @@ func TestReadOnlyDropsEntriesNotHeartbeats(t *testing.T) {
 	}
 }
 
-func TestMutedLeaderIsSilent(t *testing.T) {
+func TestReplicationPaused_LeaderSendsNothing(t *testing.T) {
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
 	got := n2.bind()
-	n1.muted.Store(true)
+	n1.replicationPaused.Store(true)
 	start := time.Now()
 	_, err := n1.heartbeat(n2)
-	if !errors.Is(err, errMuted) || time.Since(start) < pause {
+	if !errors.Is(err, errReplicationPaused) || time.Since(start) < minFailureDelay {
 		t.Errorf("heartbeat: %v after %v", err, time.Since(start))
 	}
-	if _, err := n1.append(n2, nil); !errors.Is(err, errMuted) {
+	if _, err := n1.append(n2, nil); !errors.Is(err, errReplicationPaused) {
 		t.Errorf("append: %v", err)
 	}
-	if _, err := n1.install(n2, 200, nil); !errors.Is(err, errMuted) {
+	if _, err := n1.install(n2, 200, nil); !errors.Is(err, errReplicationPaused) {
 		t.Errorf("snapshot: %v", err)
 	}
 	if _, err := n1.vote(n2, 6); err != nil {
@@ -126,11 +126,11 @@ func TestMutedLeaderIsSilent(t *testing.T) {
 	}
 }
 
-func TestMayStand(t *testing.T) {
+func TestMayStartElection(t *testing.T) {
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
 	got := n2.bind()
 	n1.idle.Store(true)
-	if _, err := n1.preVote(n2, 6); !errors.Is(err, errMayNot) {
+	if _, err := n1.preVote(n2, 6); !errors.Is(err, errElectionNotAllowed) {
 		t.Errorf("pre-vote: %v", err)
 	}
 	if reached(got) != 0 {
@@ -166,7 +166,7 @@ func TestTimeoutNowOnlyFromTheLeader(t *testing.T) {
 	withdrawn.Store("")
 	n1, n3 := newEnd(t, "n1"), newEnd(t, "n3")
 	n2 := newEnd(t, "n2", func(c *Config, e *end) {
-		c.Told = func(_ context.Context, by cluster.NodeID, term uint64) string {
+		c.ApproveTimeoutNow = func(_ context.Context, by cluster.NodeID, term uint64) string {
 			if by != "n1" || term != 5 {
 				t.Errorf("told by %s in term %d", by, term)
 			}
@@ -197,35 +197,35 @@ func TestTimeoutNowOnlyFromTheLeader(t *testing.T) {
 	}
 	for _, why := range []string{"given up", "late"} {
 		withdrawn.Store(why)
-		var not *NotToldError
+		var not *TimeoutNowUndelivered
 		if err := n1.timeoutNow(n2); !errors.As(err, &not) || reached(got) != 0 {
 			t.Errorf("%s: %v", why, err)
 		}
 	}
-	var not *NotToldError
+	var not *TimeoutNowUndelivered
 	if err := n1.timeoutNow(&end{id: "n4", addr: "127.0.0.1:1"}); !errors.As(err, &not) {
 		t.Errorf("to a node that does not run: %v", err)
 	}
 }
 
 // A node that must not stand does so at nobody's word.
-func TestBarred(t *testing.T) {
+func TestElectionBlocked(t *testing.T) {
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
 	got := n2.bind()
-	n2.barred.Store(true)
-	var not *NotToldError
+	n2.electionBlocked.Store(true)
+	var not *TimeoutNowUndelivered
 	if err := n1.timeoutNow(n2); !errors.As(err, &not) || n2.rejected("timeout_now/barred") != 1 {
 		t.Errorf("the leader's word: %v", err)
 	}
 	for _, by := range []cluster.ElectionCause{cluster.CauseLeaderFailed, cluster.CauseOperator} {
-		if err := n2.raft.Stand(t.Context(), 5, by); !errors.Is(err, errBarred) {
+		if err := n2.raft.StartElection(t.Context(), 5, by); !errors.Is(err, errElectionBlocked) {
 			t.Errorf("by %v: %v", by, err)
 		}
 	}
 	if reached(got) != 0 {
 		t.Error("it reached raft")
 	}
-	n2.barred.Store(false)
+	n2.electionBlocked.Store(false)
 	if err := n1.timeoutNow(n2); err != nil || reached(got) != 1 {
 		t.Errorf("after: %v", err)
 	}
@@ -303,7 +303,7 @@ func TestTimeoutNowDoesNotWaitForRaft(t *testing.T) {
 		n1, n2 := ends[0], ends[1]
 		n2.bindOnly() // nobody takes what is for raft
 		start := time.Now()
-		var not *NotToldError
+		var not *TimeoutNowUndelivered
 		if err := n1.timeoutNow(n2); !errors.As(err, &not) || n2.rejected("timeout_now/busy") != 1 {
 			t.Errorf("raft is busy: %v", err)
 		}
@@ -441,7 +441,7 @@ func TestVoteIsNotRetriedOnARefusedDial(t *testing.T) {
 	if _, err := n1.vote(n2, 6); err == nil || connectionDied(err) {
 		t.Errorf("vote: %v", err)
 	}
-	if d := time.Since(start); d < pause {
+	if d := time.Since(start); d < minFailureDelay {
 		t.Errorf("failed after %v", d)
 	}
 }

@@ -27,23 +27,23 @@ type end struct {
 	raft *Raft
 	stop func()
 
-	mu       sync.Mutex
-	self     cluster.Peer
-	records  map[cluster.NodeID]cluster.Record
-	known    []cluster.Peer
-	admitted []cluster.NodeID
-	refused  []cluster.Refusal
-	rejects  map[string]int
-	adoptErr error
-	meetErr  error
-	servers  []cluster.Server
-	claim    cluster.Claim
-	losses   []cluster.ConnectionLoss
+	mu        sync.Mutex
+	self      cluster.Peer
+	records   map[cluster.NodeID]cluster.Record
+	known     []cluster.Peer
+	admitted  []cluster.NodeID
+	refused   []cluster.Refusal
+	rejects   map[string]int
+	adoptErr  error
+	recordErr error
+	servers   []cluster.Server
+	claim     cluster.Claim
+	losses    []cluster.ConnectionLoss
 
-	term, applied, progress atomic.Uint64
-	leader                  atomic.Value // cluster.NodeID
-	readOnly, muted, idle   atomic.Bool  // idle: may not stand by itself
-	barred                  atomic.Bool  // nor by order
+	term, applied, progress           atomic.Uint64
+	leader                            atomic.Value // cluster.NodeID
+	readOnly, replicationPaused, idle atomic.Bool  // idle: may not stand by itself
+	electionBlocked                   atomic.Bool  // nor by order
 }
 
 type option func(*Config, *end)
@@ -76,7 +76,7 @@ func newEndOn(t testing.TB, id cluster.NodeID, ln net.Listener, opts ...option) 
 	e.applied.Store(100)
 	e.leader.Store(cluster.NodeID("n1"))
 	cfg := Config{
-		Listener: ln, Advertise: e.addr, Local: e.peer, Record: e.record, Meet: e.meet, Adopt: e.adopt,
+		Listener: ln, Advertise: e.addr, Local: e.peer, Record: e.record, RecordIncarnation: e.recordIncarnation, Adopt: e.adopt,
 		Known: func(p cluster.Peer, _ cluster.Admission) {
 			e.mu.Lock()
 			defer e.mu.Unlock()
@@ -107,18 +107,18 @@ func newEndOn(t testing.TB, id cluster.NodeID, ln net.Listener, opts ...option) 
 			defer e.mu.Unlock()
 			return e.claim
 		},
-		Lost: func(l cluster.ConnectionLoss) {
+		ConnectionLost: func(l cluster.ConnectionLoss) {
 			e.mu.Lock()
 			defer e.mu.Unlock()
 			e.losses = append(e.losses, l)
 		},
-		Answered: func(granted bool, reason string) {
+		VoteAnswered: func(granted bool, reason string) {
 			e.mu.Lock()
 			defer e.mu.Unlock()
 			e.rejects[fmt.Sprintf("voted/%v/%s", granted, reason)]++
 		},
 		ClusterName: "test", TimeoutMin: testMin, TimeoutMax: testMax,
-		Gate:   Gate{ReadOnly: e.readOnly.Load, Muted: e.muted.Load, MayStand: func() bool { return !e.idle.Load() }},
+		Gate:   Gate{ReadOnly: e.readOnly.Load, ReplicationPaused: e.replicationPaused.Load, MayStartElection: func() bool { return !e.idle.Load() }},
 		Logger: hclog.NewNullLogger(),
 	}
 	for _, o := range opts {
@@ -154,11 +154,11 @@ func (e *end) record(id cluster.NodeID) cluster.Record {
 	return e.records[id]
 }
 
-func (e *end) meet(p cluster.Peer) error {
+func (e *end) recordIncarnation(p cluster.Peer) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.meetErr != nil {
-		return e.meetErr
+	if e.recordErr != nil {
+		return e.recordErr
 	}
 	if cluster.MayRecordIncarnation(e.self, p) && e.records[p.NodeID].Incarnation == "" {
 		e.records[p.NodeID] = cluster.Record{Incarnation: p.Incarnation}
@@ -265,12 +265,12 @@ func (e *end) bind() <-chan any {
 }
 
 func (e *end) bindOnly() {
-	e.raft.Bind(Local{
+	e.raft.Bind(RaftCallbacks{
 		CurrentTerm:     e.term.Load,
 		Leader:          func() cluster.NodeID { return e.leader.Load().(cluster.NodeID) },
 		AppliedIndex:    e.applied.Load,
 		RestoreProgress: e.progress.Load,
-		Barred:          e.barred.Load,
+		ElectionBlocked: e.electionBlocked.Load,
 	})
 }
 
@@ -375,7 +375,7 @@ func (e *end) timeoutNow(to *end) error {
 }
 
 // to gives the library's own transport, past the guards of the sender.
-func (e *end) to(peer *end) *inner {
+func (e *end) to(peer *end) *libTransport {
 	e.t.Helper()
 	p, err := e.raft.peer(peer.id)
 	if err != nil {

@@ -49,16 +49,16 @@ type hello struct {
 	peer    cluster.Peer
 }
 
-// verdict is what one side thinks of the other's hello. ClusterID and
+// helloReply is what one side thinks of the other's hello. ClusterID and
 // Generation are those that it judged by.
-type verdict struct {
-	Refusal    cluster.Refusal    `json:"refusal,omitempty"`
-	Reason     string             `json:"reason,omitempty"`
-	Votes      bool               `json:"votes,omitempty"`
-	Vouched    bool               `json:"vouched,omitempty"`
-	ClusterID  string             `json:"cluster_id,omitempty"`
-	Generation cluster.Generation `json:"generation"`
-	Nonce      nonce              `json:"nonce"` // of the hello that this answers
+type helloReply struct {
+	Refusal           cluster.Refusal    `json:"refusal,omitempty"`
+	Reason            string             `json:"reason,omitempty"`
+	Votes             bool               `json:"votes,omitempty"`
+	MayAdoptClusterID bool               `json:"vouched,omitempty"`
+	ClusterID         string             `json:"cluster_id,omitempty"`
+	Generation        cluster.Generation `json:"generation"`
+	Nonce             nonce              `json:"nonce"` // of the hello that this answers
 	// Roster is for a node without a cluster ID that is admitted: when it adopts
 	// this one's, it can vouch for others at once. It may not have heard of any
 	// member otherwise, and who could tell it may be gone. From a node without an
@@ -66,8 +66,8 @@ type verdict struct {
 	Roster *cluster.Roster `json:"roster,omitempty"`
 }
 
-func (v verdict) admission() cluster.Admission {
-	return cluster.Admission{Refusal: v.Refusal, Reason: v.Reason, Votes: v.Votes, MayAdoptClusterID: v.Vouched}
+func (v helloReply) admission() cluster.Admission {
+	return cluster.Admission{Refusal: v.Refusal, Reason: v.Reason, Votes: v.Votes, MayAdoptClusterID: v.MayAdoptClusterID}
 }
 
 // errNotPeer: the other end does not speak this protocol at all.
@@ -131,7 +131,7 @@ func readHello(r io.Reader) (hello, error) {
 	return h, nil
 }
 
-func (v verdict) encode() ([]byte, error) {
+func (v helloReply) encode() ([]byte, error) {
 	v.Reason = v.Reason[:min(len(v.Reason), 1024)]
 	body, err := json.Marshal(v)
 	if err == nil && len(body) > maxHello && v.Roster != nil {
@@ -144,22 +144,22 @@ func (v verdict) encode() ([]byte, error) {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...), nil
 }
 
-// readVerdict reads the verdict on the hello with nonce n.
-func readVerdict(r io.Reader, n nonce) (verdict, error) {
+// readHelloReply reads the verdict on the hello with nonce n.
+func readHelloReply(r io.Reader, n nonce) (helloReply, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
-		return verdict{}, fmt.Errorf("read verdict: %w", err)
+		return helloReply{}, fmt.Errorf("read verdict: %w", err)
 	}
 	body, err := readFrame(r, binary.BigEndian.Uint32(head[:]))
 	if err != nil {
-		return verdict{}, fmt.Errorf("read verdict: %w", err)
+		return helloReply{}, fmt.Errorf("read verdict: %w", err)
 	}
-	var v verdict
+	var v helloReply
 	if err := json.Unmarshal(body, &v); err != nil {
-		return verdict{}, fmt.Errorf("read verdict: %w: %w", errNotPeer, err)
+		return helloReply{}, fmt.Errorf("read verdict: %w: %w", errNotPeer, err)
 	}
 	if v.Nonce != n {
-		return verdict{}, fmt.Errorf("read verdict: %w: it answers another hello", errNotPeer)
+		return helloReply{}, fmt.Errorf("read verdict: %w: it answers another hello", errNotPeer)
 	}
 	return v, nil
 }
@@ -173,17 +173,17 @@ func readFrame(r io.Reader, size uint32) ([]byte, error) {
 	return body, err
 }
 
-// exchange is a completed hello.
-type exchange struct {
-	peer    cluster.Peer
-	said    cluster.Identity // this node's identity, as its own hello had it
-	purpose purpose
-	mine    cluster.Admission // this node's verdict on the peer
-	theirs  verdict           // the peer's verdict on this node
+// completedHello is a completed hello.
+type completedHello struct {
+	peer         cluster.Peer
+	sentIdentity cluster.Identity // this node's identity, as its own hello had it
+	purpose      purpose
+	mine         cluster.Admission // this node's verdict on the peer
+	theirs       helloReply        // the peer's verdict on this node
 }
 
 // refused is the error of a hello that either side refused, nil otherwise.
-func (x exchange) refused() error {
+func (x completedHello) refused() error {
 	switch {
 	case !x.mine.OK():
 		return &RefusedError{Node: x.peer.NodeID, Refusal: x.mine.Refusal, Reason: x.mine.Reason}
@@ -216,11 +216,11 @@ func (t *Transport) self() cluster.Peer {
 	return p
 }
 
-// judge makes this node's verdict on a hello.
-func (t *Transport) judge(h hello) (cluster.Admission, verdict) {
+// evaluateHello makes this node's verdict on a hello.
+func (t *Transport) evaluateHello(h hello) (cluster.Admission, helloReply) {
 	self := t.cfg.Local()
 	if h.version == protocolVersion {
-		if err := t.cfg.Meet(h.peer); err != nil {
+		if err := t.cfg.RecordIncarnation(h.peer); err != nil {
 			t.quiet.warn("meet", "exchanging no votes with a peer", "peer", h.peer.NodeID, "error", err)
 		}
 	}
@@ -231,8 +231,8 @@ func (t *Transport) judge(h hello) (cluster.Admission, verdict) {
 			Reason:  fmt.Sprintf("node %q speaks protocol version %d, this node %d", h.peer.NodeID, h.version, protocolVersion),
 		}
 	}
-	v := verdict{
-		Refusal: a.Refusal, Reason: a.Reason, Votes: a.Votes, Vouched: a.MayAdoptClusterID,
+	v := helloReply{
+		Refusal: a.Refusal, Reason: a.Reason, Votes: a.Votes, MayAdoptClusterID: a.MayAdoptClusterID,
 		ClusterID: self.ClusterID, Generation: self.Generation, Nonce: h.nonce,
 	}
 	if a.OK() && h.peer.ClusterID == "" {
@@ -244,67 +244,67 @@ func (t *Transport) judge(h hello) (cluster.Admission, verdict) {
 // dialHello says hello on a connection that this node dialled. want is the
 // node expected there, "" for any. identity is the node ID in the peer's
 // certificate, "" without TLS.
-func (t *Transport) dialHello(conn net.Conn, p purpose, want, identity cluster.NodeID) (exchange, error) {
+func (t *Transport) dialHello(conn net.Conn, p purpose, want, identity cluster.NodeID) (completedHello, error) {
 	mine := hello{version: protocolVersion, purpose: p, nonce: newNonce(), peer: t.self()}
 	b, err := mine.encode()
 	if err != nil {
-		return exchange{}, err
+		return completedHello{}, err
 	}
 	if _, err := conn.Write(b); err != nil {
-		return exchange{}, fmt.Errorf("send hello: %w", err)
+		return completedHello{}, fmt.Errorf("send hello: %w", err)
 	}
 	theirs, err := readHello(conn)
 	if err != nil {
-		return exchange{}, err
+		return completedHello{}, err
 	}
-	v, err := readVerdict(conn, mine.nonce)
+	v, err := readHelloReply(conn, mine.nonce)
 	if err != nil {
-		return exchange{}, err
+		return completedHello{}, err
 	}
 	if theirs.version == protocolVersion {
 		if err := checkIdentity(theirs.peer.NodeID, want, identity); err != nil {
-			return exchange{}, err
+			return completedHello{}, err
 		}
 	}
-	a, answer := t.judge(theirs)
+	a, answer := t.evaluateHello(theirs)
 	if b, err = answer.encode(); err != nil {
-		return exchange{}, err
+		return completedHello{}, err
 	}
 	if _, err := conn.Write(b); err != nil {
-		return exchange{}, fmt.Errorf("send verdict: %w", err)
+		return completedHello{}, fmt.Errorf("send verdict: %w", err)
 	}
-	return t.complete(exchange{peer: theirs.peer, said: mine.peer.Identity, purpose: p, mine: a, theirs: v})
+	return t.complete(completedHello{peer: theirs.peer, sentIdentity: mine.peer.Identity, purpose: p, mine: a, theirs: v})
 }
 
 // acceptHello answers the hello on an accepted connection.
-func (t *Transport) acceptHello(conn net.Conn, identity cluster.NodeID) (exchange, error) {
+func (t *Transport) acceptHello(conn net.Conn, identity cluster.NodeID) (completedHello, error) {
 	theirs, err := readHello(conn)
 	if err != nil {
-		return exchange{}, err
+		return completedHello{}, err
 	}
 	if theirs.version == protocolVersion {
 		if err := checkIdentity(theirs.peer.NodeID, "", identity); err != nil {
-			return exchange{}, err
+			return completedHello{}, err
 		}
 	}
 	mine := hello{version: protocolVersion, purpose: theirs.purpose, nonce: newNonce(), peer: t.self()}
 	b, err := mine.encode()
 	if err != nil {
-		return exchange{}, err
+		return completedHello{}, err
 	}
-	a, answer := t.judge(theirs)
+	a, answer := t.evaluateHello(theirs)
 	vb, err := answer.encode()
 	if err != nil {
-		return exchange{}, err
+		return completedHello{}, err
 	}
 	if _, err := conn.Write(append(b, vb...)); err != nil {
-		return exchange{}, fmt.Errorf("send hello: %w", err)
+		return completedHello{}, fmt.Errorf("send hello: %w", err)
 	}
-	v, err := readVerdict(conn, mine.nonce)
+	v, err := readHelloReply(conn, mine.nonce)
 	if err != nil {
-		return exchange{}, err
+		return completedHello{}, err
 	}
-	return t.complete(exchange{peer: theirs.peer, said: mine.peer.Identity, purpose: theirs.purpose, mine: a, theirs: v})
+	return t.complete(completedHello{peer: theirs.peer, sentIdentity: mine.peer.Identity, purpose: theirs.purpose, mine: a, theirs: v})
 }
 
 // errIdentity: a connection leads to, or comes from, another node than it says
@@ -323,7 +323,7 @@ func checkIdentity(said, want, certificate cluster.NodeID) error {
 
 // complete tells the callbacks of a completed hello, and adopts the cluster ID
 // of a peer that vouches for this node.
-func (t *Transport) complete(x exchange) (exchange, error) {
+func (t *Transport) complete(x completedHello) (completedHello, error) {
 	if self := t.cfg.Local(); x.peer.NodeID == self.NodeID && x.peer.BootID == self.BootID && self.BootID != "" {
 		return x, fmt.Errorf("%w: this node has dialled itself", errIdentity)
 	}
@@ -343,7 +343,7 @@ func (t *Transport) complete(x exchange) (exchange, error) {
 	if x.peer.ClusterID == x.theirs.ClusterID {
 		x.peer.Roster = x.theirs.Roster
 	}
-	vouched := x.theirs.Vouched && x.mine.OK() && x.peer.ClusterID != "" && x.peer.ClusterID == x.theirs.ClusterID
+	vouched := x.theirs.MayAdoptClusterID && x.mine.OK() && x.peer.ClusterID != "" && x.peer.ClusterID == x.theirs.ClusterID
 	if vouched {
 		if err := t.adopt(x.peer); err != nil {
 			return x, err

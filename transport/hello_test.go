@@ -33,7 +33,7 @@ func TestProbe(t *testing.T) {
 	})
 }
 
-func TestProbeTellsFactsAlsoWhenRefused(t *testing.T) {
+func TestProbeReportsIdentityWhenRefused(t *testing.T) {
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2", as(func(p *cluster.Peer) { p.ClusterID = "other" }))
 	peer, verdict, err := n1.tr.Probe(context.Background(), n2.addr)
 	var refused *RefusedError
@@ -75,7 +75,7 @@ func TestProbeOfNobody(t *testing.T) {
 
 // A member that has an ID vouches for a node without one whose data directory
 // is on its roster, whoever dials.
-func TestVouchedNodeAdopts(t *testing.T) {
+func TestRecordedNodeAdoptsClusterID(t *testing.T) {
 	for _, dials := range []string{"member", "newcomer"} {
 		t.Run(dials, func(t *testing.T) {
 			member, newcomer := newEnd(t, "n1"), newEnd(t, "n2", noID)
@@ -92,7 +92,7 @@ func TestVouchedNodeAdopts(t *testing.T) {
 	}
 }
 
-func TestNotVouchedForDoesNotAdopt(t *testing.T) {
+func TestUnrecordedNodeDoesNotAdoptClusterID(t *testing.T) {
 	member, newcomer := newEnd(t, "n1"), newEnd(t, "n2", noID)
 	if _, v, err := newcomer.tr.Probe(context.Background(), member.addr); err != nil || v.MayAdoptClusterID {
 		t.Fatalf("%+v, %v", v, err)
@@ -159,7 +159,7 @@ func otherVersion(t *testing.T) []byte {
 }
 
 // A node of another protocol version is told so, by the version's own rules.
-func TestOtherProtocolVersionIsTold(t *testing.T) {
+func TestOtherProtocolVersionIsReported(t *testing.T) {
 	n1 := newEnd(t, "n1")
 	conn, err := net.Dial("tcp", n1.addr)
 	if err != nil {
@@ -173,7 +173,7 @@ func TestOtherProtocolVersionIsTold(t *testing.T) {
 	if err != nil || theirs.peer.NodeID != "n1" {
 		t.Fatalf("%+v, %v", theirs, err)
 	}
-	v, err := readVerdict(conn, nonce{})
+	v, err := readHelloReply(conn, nonce{})
 	if err != nil || v.Refusal != cluster.RefusedProtocol || !strings.Contains(v.Reason, "version 2") {
 		t.Errorf("%+v, %v", v, err)
 	}
@@ -288,15 +288,15 @@ func FuzzHello(f *testing.F) {
 	})
 }
 
-func FuzzVerdict(f *testing.F) {
-	b, err := verdict{Refusal: cluster.RefusedCluster, Reason: "why"}.encode()
+func FuzzHelloReply(f *testing.F) {
+	b, err := helloReply{Refusal: cluster.RefusedCluster, Reason: "why"}.encode()
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Add(b)
 	f.Add([]byte{255, 255, 255, 255})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if v, err := readVerdict(bytes.NewReader(data), nonce{}); err == nil && v.Nonce != (nonce{}) {
+		if v, err := readHelloReply(bytes.NewReader(data), nonce{}); err == nil && v.Nonce != (nonce{}) {
 			t.Error("took a verdict on another hello")
 		}
 	})

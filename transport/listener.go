@@ -77,7 +77,7 @@ func (t *Transport) serve(ctx context.Context, raw net.Conn) {
 	leave := sync.OnceFunc(out)
 	defer leave()
 	_ = raw.SetDeadline(time.Now().Add(t.params.hello))
-	tune(raw)
+	setTCPOptions(raw)
 	conn, identity, err := t.secureServer(ctx, raw)
 	if err != nil {
 		_ = raw.Close()
@@ -115,11 +115,11 @@ func (t *Transport) serve(ctx context.Context, raw net.Conn) {
 
 // probed goes on with a probe after its hello. Most hang up here; a monitor
 // connection lasts, and is no longer half open once the peer has said something.
-func (t *Transport) probed(ctx context.Context, x exchange, conn net.Conn, leave func()) {
+func (t *Transport) probed(ctx context.Context, x completedHello, conn net.Conn, leave func()) {
 	err := t.monitors.accept(ctx, x, conn, leave)
 	switch {
 	case err == nil, processGone(err), ctx.Err() != nil:
-	case errors.Is(err, errCrowded):
+	case errors.Is(err, errTooManyPending):
 		t.rejectConn(conn, "too_many", err)
 	default:
 		t.rejectConn(conn, helloReason(err), err)

@@ -29,14 +29,14 @@ type monitor struct {
 	id   cluster.NodeID
 	kick chan struct{} // capacity 1: the peer has shown itself, dial now
 
-	mu        sync.Mutex
-	conv      *conversation // nil: none stands
-	seen      cluster.ReceivedClaim
-	boot      string          // of the newest hello
-	canary    canary          // being watched
-	sign      time.Time       // when it last spoke as a leader whose disk works
-	handshake time.Duration   // a mean of the last dials, hello included; 0: never dialled
-	exchanges []time.Duration // what the last routine ones took, up to maxExchanges
+	mu             sync.Mutex
+	conv           *monitorConn // nil: none stands
+	seen           cluster.ReceivedClaim
+	boot           string          // of the newest hello
+	crashSocket    crashSocketRef  // being watched
+	lastLeaderSign time.Time       // when it last spoke as a leader whose disk works
+	handshake      time.Duration   // a mean of the last dials, hello included; 0: never dialled
+	exchanges      []time.Duration // what the last routine ones took, up to maxExchanges
 }
 
 // record keeps a claim of the peer. rtt 0 means that none was measured.
@@ -47,7 +47,7 @@ func (m *monitor) record(claim cluster.Claim, rtt time.Duration, now time.Time) 
 		m.seen.LastExchange = rtt
 	}
 	if claim.Role == cluster.Leader && !claim.Disk.Stalled { // one that has stepped down is not waited for
-		m.sign = now
+		m.lastLeaderSign = now
 	}
 	seen := m.seen
 	m.mu.Unlock()
@@ -55,8 +55,8 @@ func (m *monitor) record(claim cluster.Claim, rtt time.Duration, now time.Time) 
 	return seen
 }
 
-// trip is the round trip of the network to the peer; 0: not known.
-func (m *monitor) trip() time.Duration {
+// networkRTT is the round trip of the network to the peer; 0: not known.
+func (m *monitor) networkRTT() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.seen.NetworkRTT
@@ -68,9 +68,9 @@ func (m *monitor) setTrip(d time.Duration) {
 	m.seen.NetworkRTT = d
 }
 
-// exchanged takes note of what a routine exchange took. The least of the last few is
+// recordExchange takes note of what a routine exchange took. The least of the last few is
 // the round trip of the network: a peer that was kept from answering says nothing of that.
-func (m *monitor) exchanged(d time.Duration) {
+func (m *monitor) recordExchange(d time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.exchanges = append(m.exchanges, d)
@@ -80,37 +80,37 @@ func (m *monitor) exchanged(d time.Duration) {
 	m.seen.NetworkRTT = slices.Min(m.exchanges)
 }
 
-// shake is how long a dial with its hello takes; 0 when none was measured.
-func (m *monitor) shake() time.Duration {
+// handshakeTime is how long a dial with its hello takes; 0 when none was measured.
+func (m *monitor) handshakeTime() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.handshake
 }
 
-// sense gives the peer's newest process, and when it last gave a sign of life as a
+// leaderSign gives the peer's newest process, and when it last gave a sign of life as a
 // leader.
-func (m *monitor) sense() (boot string, sign time.Time) {
+func (m *monitor) leaderSign() (boot string, sign time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.boot, m.sign
+	return m.boot, m.lastLeaderSign
 }
 
-func (m *monitor) current() *conversation {
+func (m *monitor) current() *monitorConn {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.conv
 }
 
-// sight is the newest claim; false when there never was one.
-func (m *monitor) sight() (cluster.ReceivedClaim, bool) {
+// latestClaim is the newest claim; false when there never was one.
+func (m *monitor) latestClaim() (cluster.ReceivedClaim, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.seen, !m.seen.At.IsZero()
 }
 
-// shaken takes note of how long a dial with its hello took. The mean follows a
+// recordHandshake takes note of how long a dial with its hello took. The mean follows a
 // change within a few dials, and no single slow one moves it far.
-func (m *monitor) shaken(d time.Duration) {
+func (m *monitor) recordHandshake(d time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.handshake == 0 {
@@ -119,9 +119,9 @@ func (m *monitor) shaken(d time.Duration) {
 	m.handshake += (d - m.handshake) / 4
 }
 
-// stand makes c the conversation with the peer, in the place of an older one.
+// setCurrent makes c the conversation with the peer, in the place of an older one.
 // When that was with another process, that process has died.
-func (m *monitor) stand(c *conversation) {
+func (m *monitor) setCurrent(c *monitorConn) {
 	m.mu.Lock()
 	old := m.conv
 	m.conv, m.boot = c, c.x.peer.BootID
@@ -136,8 +136,8 @@ func (m *monitor) stand(c *conversation) {
 	}
 }
 
-// fallen takes c out again, and reports it when the peer's process seems gone.
-func (m *monitor) fallen(c *conversation, cause error) {
+// disconnected takes c out again, and reports it when the peer's process seems gone.
+func (m *monitor) disconnected(c *monitorConn, cause error) {
 	m.mu.Lock()
 	was := m.conv == c
 	if was {
@@ -149,22 +149,22 @@ func (m *monitor) fallen(c *conversation, cause error) {
 		return
 	}
 	m.t.monitors.notify()
-	wake(m.t.monitors.hurry)
+	wake(m.t.monitors.fastPoll)
 	if processGone(cause) {
 		m.lost(c, cause)
 	}
 	m.t.log.Debug("monitor connection ended", "peer", m.id, "cause", cause)
 }
 
-func (m *monitor) lost(c *conversation, cause error) {
-	m.t.cfg.Lost(cluster.ConnectionLoss{Peer: m.id, BootID: c.x.peer.BootID, At: time.Now(), Cause: cause})
+func (m *monitor) lost(c *monitorConn, cause error) {
+	m.t.cfg.ConnectionLost(cluster.ConnectionLoss{Peer: m.id, BootID: c.x.peer.BootID, At: time.Now(), Cause: cause})
 }
 
-// hold holds a conversation until it ends. The error is why it ended; heard
+// awaitRetryable holds a conversation until it ends. The error is why it ended; heard
 // tells whether the peer ever said anything.
-func (m *monitor) hold(ctx context.Context, c *conversation) (heard bool, cause error) {
+func (m *monitor) serveConn(ctx context.Context, c *monitorConn) (heard bool, cause error) {
 	heard, cause = c.run(ctx)
-	m.fallen(c, cause)
+	m.disconnected(c, cause)
 	return heard, cause
 }
 
@@ -206,18 +206,18 @@ func (m *monitor) dialOnce(ctx context.Context) (heard bool, err error) {
 		return false, err
 	}
 	if err := x.refused(); err != nil {
-		_ = hangUp(conn)
+		_ = closeNow(conn)
 		return false, err
 	}
 	// The first answer is due as a hello is.
 	if err := conn.SetReadDeadline(time.Now().Add(m.t.params.hello)); err != nil {
-		_ = hangUp(conn)
+		_ = closeNow(conn)
 		return false, err
 	}
 	c := newConversation(m, conn, x)
 	c.dialled = true
-	c.askAgain()
-	return m.hold(ctx, c)
+	c.poll()
+	return m.serveConn(ctx, c)
 }
 
 var errNoAddress = errors.New("no address is known")

@@ -66,7 +66,7 @@ func TestLost(t *testing.T) {
 
 // A node that comes back is monitored again, also when it is not the one that
 // dials.
-func TestMonitorsReturn(t *testing.T) {
+func TestMonitorsEnd(t *testing.T) {
 	a, b := newEnd(t, "n1"), newEnd(t, "n2")
 	acquaint(t, a, b)
 	again := newEndOn(t, "n2", b.relisten(), as(func(p *cluster.Peer) { p.BootID = "second" }))
@@ -90,7 +90,7 @@ func TestNewProcessMeansLoss(t *testing.T) {
 	a := newEnd(t, "n2")
 	for i, boot := range []string{"first", "second", "second"} {
 		conn := dialProbe(t, a, as(func(p *cluster.Peer) { p.NodeID, p.BootID = "n1", boot }))
-		say(t, conn, frame{Kind: frameTell, Claim: cluster.Claim{NodeID: "n1", ClusterID: "c1", BootID: boot}})
+		say(t, conn, frame{Kind: frameNotify, Claim: cluster.Claim{NodeID: "n1", ClusterID: "c1", BootID: boot}})
 		eventually(t, "it stands", func() bool {
 			return a.tr.Claims()["n1"].Claim.BootID == boot && a.tr.monitors.find("n1").current() != nil
 		})
@@ -137,7 +137,7 @@ func TestBadFramesEndTheConversation(t *testing.T) {
 	with := func(change func(*cluster.Claim)) []byte {
 		c := good
 		change(&c)
-		b, _ := frame{Kind: frameTell, Claim: c}.encode()
+		b, _ := frame{Kind: frameNotify, Claim: c}.encode()
 		return b
 	}
 	flood := []byte{}
@@ -159,14 +159,14 @@ func TestBadFramesEndTheConversation(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			e := newEnd(t, "n2")
 			conn := dialProbe(t, e)
-			say(t, conn, frame{Kind: frameTell, Claim: good})
+			say(t, conn, frame{Kind: frameNotify, Claim: good})
 			eventually(t, "it stands", func() bool { return e.tr.Claims()["n1"].Connected })
 			start := time.Now()
 			if _, err := conn.Write(tt.send); err != nil {
 				t.Fatal(err)
 			}
 			eventually(t, "it ends", func() bool { return !e.tr.Claims()["n1"].Connected })
-			if d := time.Since(start); d > slowest/2 {
+			if d := time.Since(start); d > maxStall/2 {
 				t.Errorf("it went on for %v", d)
 			}
 			if l := e.lost(); len(l) != 0 {
@@ -186,7 +186,7 @@ func TestRemovedNodeIsNotMonitored(t *testing.T) {
 }
 
 // Identities that change while a connection stands make it say hello again.
-func TestMonitorsSayHelloAgain(t *testing.T) {
+func TestMonitorsRepeatHello(t *testing.T) {
 	a, b := newEnd(t, "n1", noID), newEnd(t, "n2", noID)
 	acquaint(t, a, b)
 	for _, e := range []*end{a, b} {
@@ -196,7 +196,7 @@ func TestMonitorsSayHelloAgain(t *testing.T) {
 		eventually(t, "claims and hellos bear the ID", func() bool {
 			for _, m := range e.tr.monitors.all() {
 				c := m.current()
-				s, _ := m.sight()
+				s, _ := m.latestClaim()
 				return c != nil && c.x.peer.ClusterID == "c9" && s.Claim.ClusterID == "c9"
 			}
 			return false
@@ -316,7 +316,7 @@ func TestPoll(t *testing.T) {
 			rpc.Respond(nil, errors.New("refused"))
 		})
 		time.Sleep(time.Millisecond)
-		if _, sign := a.tr.monitors.find("n3").sense(); time.Since(sign) > 2*time.Millisecond {
+		if _, sign := a.tr.monitors.find("n3").leaderSign(); time.Since(sign) > 2*time.Millisecond {
 			t.Errorf("n3 answered late, and was last heard %v ago", time.Since(sign))
 		}
 	})
@@ -415,8 +415,8 @@ func TestTheNetworkIsTheLeastOfAFew(t *testing.T) {
 	for i, step := range []struct{ exchange, want time.Duration }{
 		{60 * ms, 60 * ms}, {ms, ms}, {90 * ms, ms}, {250 * ms, ms}, {90 * ms, ms}, {40 * ms, 40 * ms}, {2 * ms, 2 * ms},
 	} {
-		if m.exchanged(step.exchange); m.trip() != step.want {
-			t.Errorf("%d: %v after one of %v, want %v", i, m.trip(), step.exchange, step.want)
+		if m.recordExchange(step.exchange); m.networkRTT() != step.want {
+			t.Errorf("%d: %v after one of %v, want %v", i, m.networkRTT(), step.exchange, step.want)
 		}
 	}
 	if len(m.exchanges) != maxExchanges {
@@ -440,7 +440,7 @@ func TestFreshAnswersAreNoMeasure(t *testing.T) {
 		for range 5 { // a routine answer may come between
 			m.setTrip(mark)
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-			seen, ok := m.askFresh(ctx, time.Second)
+			seen, ok := m.requestFresh(ctx, time.Second)
 			cancel()
 			if !ok || seen.LastExchange <= 0 {
 				t.Fatalf("%s: answered %v, after %v", e.id, ok, seen.LastExchange)
@@ -477,13 +477,13 @@ func TestFrames(t *testing.T) {
 
 func TestBarrier(t *testing.T) {
 	e := newEnd(t, "n1")
-	if err := e.raft.Barrier(t.Context()); err != nil {
+	if err := e.raft.WaitMainLoop(t.Context()); err != nil {
 		t.Errorf("before raft runs: %v", err)
 	}
 	e.bindOnly()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if err := e.raft.Barrier(ctx); !errors.Is(err, context.DeadlineExceeded) {
+	if err := e.raft.WaitMainLoop(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("while raft is inside something: %v", err)
 	}
 	e.serve(func(rpc raft.RPC) {
@@ -492,14 +492,14 @@ func TestBarrier(t *testing.T) {
 		}
 		rpc.Respond(&raft.AppendEntriesResponse{}, nil)
 	})
-	if err := e.raft.Barrier(t.Context()); err != nil {
+	if err := e.raft.WaitMainLoop(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
 
 // Two nodes that refuse each other ask again once a second, and not as fast as
 // they can: their own hello is no sign that the other would have them now.
-func TestRefusedPeerIsNotDialledAgainAtOnce(t *testing.T) {
+func TestRefusedPeer_DialBackoff(t *testing.T) {
 	inBubble(t, 2, func(t *testing.T, ends []*end) {
 		a, b := ends[0], ends[1]
 		b.remember(a.id, cluster.Record{Incarnation: "another"})
@@ -548,7 +548,7 @@ func TestUnansweredQuestionEndsTheConnection(t *testing.T) {
 }
 
 // However long the timeouts, a monitor connection stands.
-func TestQuietMonitorConnectionsStand(t *testing.T) {
+func TestIdleMonitorConnectionsStay(t *testing.T) {
 	inBubble(t, 2, func(t *testing.T, ends []*end) {
 		a, b := ends[0], ends[1]
 		acquaint(t, a, b)

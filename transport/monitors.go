@@ -9,30 +9,30 @@ import (
 	"northstar/cluster"
 )
 
-// followEvery is how often the configuration is looked at for new peers. The
+// reconcileInterval is how often the configuration is looked at for new peers. The
 // hello of one that is not monitored yet makes it happen at once.
-const followEvery = time.Second
+const reconcileInterval = time.Second
 
 // monitors holds one monitor for each peer. Safe for concurrent use.
 type monitors struct {
 	t *Transport
 
-	mu      sync.Mutex
-	byID    map[cluster.NodeID]*monitor
-	dialled map[cluster.NodeID]context.CancelFunc // those that this node dials
-	changed chan struct{}                         // closed at the next claim; nil while nobody waits
-	look    chan struct{}                         // capacity 1: look at the configuration now
-	hurry   chan struct{}                         // capacity 1: claims matter now
+	mu       sync.Mutex
+	byID     map[cluster.NodeID]*monitor
+	dialled  map[cluster.NodeID]context.CancelFunc // those that this node dials
+	changed  chan struct{}                         // closed at the next claim; nil while nobody waits
+	update   chan struct{}                         // capacity 1: look at the configuration now
+	fastPoll chan struct{}                         // capacity 1: claims matter now
 }
 
 func newMonitors(t *Transport) *monitors {
 	return &monitors{
 		t: t, byID: map[cluster.NodeID]*monitor{}, dialled: map[cluster.NodeID]context.CancelFunc{},
-		look: make(chan struct{}, 1), hurry: make(chan struct{}, 1),
+		update: make(chan struct{}, 1), fastPoll: make(chan struct{}, 1),
 	}
 }
 
-// of gives the peer's monitor, made at first use; nil when there are too many.
+// voteIn gives the peer's monitor, made at first use; nil when there are too many.
 func (ms *monitors) of(id cluster.NodeID) *monitor {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
@@ -69,7 +69,7 @@ func (ms *monitors) find(id cluster.NodeID) *monitor {
 // with, "" when it is not known.
 func (ms *monitors) process(bootID string) cluster.NodeID {
 	for _, m := range ms.all() {
-		if boot, _ := m.sense(); boot == bootID {
+		if boot, _ := m.leaderSign(); boot == bootID {
 			return m.id
 		}
 	}
@@ -101,7 +101,7 @@ func (ms *monitors) notify() {
 func (ms *monitors) kick(id cluster.NodeID) {
 	m := ms.find(id)
 	if m == nil {
-		wake(ms.look)
+		wake(ms.update)
 		return
 	}
 	if m.current() == nil {
@@ -123,12 +123,12 @@ func (ms *monitors) address(id cluster.NodeID) string {
 	return s.Address
 }
 
-// Claims are exchanged often for hurryFor after something has happened, but not
+// Claims are exchanged often for fastPollDuration after something has happened, but not
 // in the first moment of it: a failover asks for itself what it must know, and
 // whatever else is said then delays it on a busy machine.
 const (
-	hurryFor   = time.Second
-	hurryAfter = 25 * time.Millisecond
+	fastPollDuration = time.Second
+	fastPollAfter    = 25 * time.Millisecond
 )
 
 // run dials the peers that are this node's to dial, as the configuration names
@@ -141,20 +141,20 @@ func (ms *monitors) run(ctx context.Context) {
 	var followed, hurried time.Time
 	for {
 		now := time.Now()
-		if now.Sub(followed) >= followEvery {
-			ms.follow(ctx, &dialling)
+		if now.Sub(followed) >= reconcileInterval {
+			ms.reconcile(ctx, &dialling)
 			followed = now
 		}
 		beat := time.NewTimer(ms.interval(now, hurried))
 		select {
 		case <-beat.C:
-			ms.ask()
-		case <-ms.hurry:
-			if now := time.Now(); now.Sub(hurried) >= hurryFor {
+			ms.request()
+		case <-ms.fastPoll:
+			if now := time.Now(); now.Sub(hurried) >= fastPollDuration {
 				hurried = now
 			}
-		case <-ms.look:
-			sleep(pause, ctx.Done()) // so that hellos never make it spin
+		case <-ms.update:
+			sleep(minFailureDelay, ctx.Done()) // so that hellos never make it spin
 			followed = time.Time{}
 		case <-ctx.Done():
 		}
@@ -169,13 +169,13 @@ func (ms *monitors) run(ctx context.Context) {
 // last said to matter.
 func (ms *monitors) interval(now, hurried time.Time) time.Duration {
 	if !ms.dials() {
-		return followEvery
+		return reconcileInterval
 	}
-	if since := now.Sub(hurried); since < hurryAfter {
-		return hurryAfter - since
+	if since := now.Sub(hurried); since < fastPollAfter {
+		return fastPollAfter - since
 	}
 	silence := ms.t.Claim().LeaderSilence
-	if silence < 0 || silence >= ms.t.cfg.TimeoutMin || now.Sub(hurried) < hurryFor {
+	if silence < 0 || silence >= ms.t.cfg.TimeoutMin || now.Sub(hurried) < fastPollDuration {
 		return ms.t.params.probe
 	}
 	return ms.t.params.probeIdle
@@ -188,19 +188,19 @@ func (ms *monitors) dials() bool {
 	return len(ms.dialled) > 0
 }
 
-// ask asks the dialled peers for their claims, but none twice before it has
+// request asks the dialled peers for their claims, but none twice before it has
 // answered. That keeps the answering sides up to date as well: a question bears
 // a claim.
-func (ms *monitors) ask() {
+func (ms *monitors) request() {
 	for _, m := range ms.all() {
 		if c := m.current(); c != nil && c.dialled {
-			c.askAgain()
+			c.poll()
 		}
 	}
 }
 
-// follow starts and stops dialling as the configuration says.
-func (ms *monitors) follow(ctx context.Context, dialling *sync.WaitGroup) {
+// reconcile starts and stops dialling as the configuration says.
+func (ms *monitors) reconcile(ctx context.Context, dialling *sync.WaitGroup) {
 	self := ms.t.cfg.Local().NodeID
 	servers := ms.t.cfg.Servers()
 	for _, s := range servers {
@@ -214,7 +214,7 @@ func (ms *monitors) follow(ctx context.Context, dialling *sync.WaitGroup) {
 	}
 	for _, m := range ms.all() {
 		if _, ok := cluster.FindServer(servers, m.id); !ok {
-			ms.cease(m)
+			ms.stopDialing(m)
 		}
 	}
 }
@@ -231,8 +231,8 @@ func (ms *monitors) begin(ctx context.Context, m *monitor) context.Context {
 	return own
 }
 
-// cease ends dialling a peer that is no server any more.
-func (ms *monitors) cease(m *monitor) {
+// stopDialing ends dialling a peer that is no server any more.
+func (ms *monitors) stopDialing(m *monitor) {
 	ms.mu.Lock()
 	cancel := ms.dialled[m.id]
 	delete(ms.dialled, m.id)
@@ -241,7 +241,7 @@ func (ms *monitors) cease(m *monitor) {
 		return
 	}
 	if c := m.current(); c != nil {
-		c.leave(errNoServer)
+		c.goodbye(errNoServer)
 	}
 	cancel()
 }
@@ -249,14 +249,14 @@ func (ms *monitors) cease(m *monitor) {
 // accept converses on an accepted probe connection until it ends. began is
 // called once the peer has said something: until then it may only have wanted
 // the hello.
-func (ms *monitors) accept(ctx context.Context, x exchange, conn net.Conn, began func()) error {
+func (ms *monitors) accept(ctx context.Context, x completedHello, conn net.Conn, began func()) error {
 	m := ms.of(x.peer.NodeID)
 	if m == nil {
-		_ = hangUp(conn)
-		return errCrowded
+		_ = closeNow(conn)
+		return errTooManyPending
 	}
 	c := newConversation(m, conn, x)
-	c.began = began
-	_, err := m.hold(ctx, c)
+	c.onFirstFrame = began
+	_, err := m.serveConn(ctx, c)
 	return err
 }

@@ -36,23 +36,23 @@ type peer struct {
 
 	budget  atomic.Int64 // bytes of unfinished incoming messages
 	pending atomic.Int64 // incoming messages that are not answered
-	buried  atomic.Pointer[burial]
+	backoff atomic.Pointer[dialBackoff]
 
-	mu    sync.Mutex
-	facts *cluster.Peer // its newest hello that was admitted
-	heard time.Time     // its last message
-	conns []*inConn     // accepted, oldest first
-	outs  []*outConn    // in the order of dialling
-	in    *inner        // nil until it first connects
-	out   *inner        // nil until first dialled
-	spare *outConn
-	gone  bool
+	mu          sync.Mutex
+	lastHello   *cluster.Peer // its newest hello that was admitted
+	contact     time.Time     // its last message
+	conns       []*inConn     // accepted, oldest first
+	outs        []*outConn    // in the order of dialling
+	in          *libTransport // nil until it first connects
+	out         *libTransport // nil until first dialled
+	spareConn   *outConn
+	processDead bool
 }
 
-// inner is one unmodified NetworkTransport of the library with its stream.
-type inner struct {
+// libTransport is one unmodified NetworkTransport of the library with its stream.
+type libTransport struct {
 	*raft.NetworkTransport
-	stream *stream
+	stream *streamLayer
 }
 
 func newPeer(r *Raft, id cluster.NodeID) *peer {
@@ -63,8 +63,8 @@ func newPeer(r *Raft, id cluster.NodeID) *peer {
 	}
 }
 
-// stream is the library's view of where connections come from.
-type stream struct {
+// streamLayer is the library's view of where connections come from.
+type streamLayer struct {
 	addr     addr
 	accepted chan net.Conn
 	dial     func(target string, timeout time.Duration) (net.Conn, error)
@@ -78,7 +78,7 @@ func (addr) Network() string  { return "tcp" }
 func (a addr) String() string { return string(a) }
 
 // Accept waits for a connection of this peer.
-func (s *stream) Accept() (net.Conn, error) {
+func (s *streamLayer) Accept() (net.Conn, error) {
 	select {
 	case c := <-s.accepted:
 		return c, nil
@@ -88,23 +88,23 @@ func (s *stream) Accept() (net.Conn, error) {
 }
 
 // Close ends Accept.
-func (s *stream) Close() error {
+func (s *streamLayer) Close() error {
 	s.once.Do(func() { close(s.closed) })
 	return nil
 }
 
 // Addr is this node's advertised address.
-func (s *stream) Addr() net.Addr { return s.addr }
+func (s *streamLayer) Addr() net.Addr { return s.addr }
 
 // Dial opens a connection to this peer.
-func (s *stream) Dial(target raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+func (s *streamLayer) Dial(target raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	return s.dial(string(target), timeout)
 }
 
 // newInner makes one of the library's transports. It starts a goroutine, which
 // ends when it is closed.
-func (p *peer) newInner() *inner {
-	s := &stream{
+func (p *peer) newInner() *libTransport {
+	s := &streamLayer{
 		addr:     addr(p.r.t.cfg.Advertise),
 		accepted: make(chan net.Conn, maxPeerConns),
 		dial:     p.dial,
@@ -117,14 +117,14 @@ func (p *peer) newInner() *inner {
 		MaxRPCsInFlight: 1, // no pipelining: a refusal wedges it for good
 		Timeout:         p.r.t.params.rpc,
 	})
-	return &inner{NetworkTransport: n, stream: s}
+	return &libTransport{NetworkTransport: n, stream: s}
 }
 
 // outbound gives the library's transport for RPCs to this peer.
-func (p *peer) outbound() (*inner, error) {
+func (p *peer) outbound() (*libTransport, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.gone {
+	if p.processDead {
 		return nil, errClosed
 	}
 	if p.out == nil {
@@ -134,25 +134,25 @@ func (p *peer) outbound() (*inner, error) {
 }
 
 // accept takes over a connection that has been admitted.
-func (p *peer) accept(x exchange, conn net.Conn) error {
+func (p *peer) accept(x completedHello, conn net.Conn) error {
 	t := p.r.t
 	c := &inConn{
-		Conn:     conn,
-		patience: patience{step: t.params.stall, limit: slowest, heard: p.lastHeard},
-		budget:   &p.budget,
-		reject:   func(reason string) { t.reject("message", reason) },
-		scan:     scanner{requests: true, limit: MaxMessage},
+		Conn:         conn,
+		readDeadline: readDeadline{step: t.params.stall, limit: maxStall, lastReceived: p.lastContact},
+		budget:       &p.budget,
+		reject:       func(reason string) { t.reject("message", reason) },
+		scan:         scanner{requests: true, limit: MaxMessage},
 	}
 	c.released = func() { p.dropIn(c) }
 	p.mu.Lock()
-	if p.gone || !p.r.track() {
+	if p.processDead || !p.r.track() {
 		p.mu.Unlock()
 		return errClosed
 	}
-	p.facts = &x.peer
+	p.lastHello = &x.peer
 	if p.in == nil {
 		p.in = p.newInner()
-		p.r.pump(p, p.in)
+		p.r.receiveLoop(p, p.in)
 	}
 	var oldest *inConn
 	if len(p.conns) >= maxPeerConns {
@@ -169,7 +169,7 @@ func (p *peer) accept(x exchange, conn net.Conn) error {
 	switch {
 	case !taken:
 		_ = c.Close()
-	case t.outdated(x):
+	case t.identityChanged(x):
 		c.retire() // this node has adopted meanwhile, and reset what it knew of then
 	}
 	return nil
@@ -197,8 +197,8 @@ func (e *dialError) Unwrap() error { return e.err }
 // it is, or a new one.
 func (p *peer) dial(target string, timeout time.Duration) (net.Conn, error) {
 	p.mu.Lock()
-	c := p.spare
-	p.spare = nil
+	c := p.spareConn
+	p.spareConn = nil
 	p.mu.Unlock()
 	if c != nil {
 		return c, nil
@@ -219,24 +219,24 @@ func (p *peer) connect(target string, timeout time.Duration) (*outConn, error) {
 		return nil, err
 	}
 	if err := x.refused(); err != nil {
-		_ = hangUp(conn)
+		_ = closeNow(conn)
 		p.r.t.quiet.warn("dial/"+refusalReason(err), "no Raft connection with peer", "peer", p.id, "address", target, "error", err)
 		return nil, err
 	}
 	c := &outConn{
 		Conn: conn, rpc: p.r.t.params.rpc,
-		heard: func() time.Time { return p.r.t.acks.Peer(p.id).LastContact },
-		stale: func() bool { return p.r.t.outdated(x) },
-		scan:  scanner{limit: maxResponse},
+		lastReceived: func() time.Time { return p.r.t.acks.Peer(p.id).LastContact },
+		stale:        func() bool { return p.r.t.identityChanged(x) },
+		scan:         scanner{limit: maxResponse},
 	}
 	c.released = func() { p.dropOut(c) }
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.gone || !p.r.track() {
-		_ = hangUp(conn)
+	if p.processDead || !p.r.track() {
+		_ = closeNow(conn)
 		return nil, errClosed
 	}
-	p.facts = &x.peer
+	p.lastHello = &x.peer
 	p.outs = append(p.outs, c)
 	return c, nil
 }
@@ -248,10 +248,10 @@ func (p *peer) dropOut(c *outConn) {
 	p.r.untrack()
 }
 
-// learn says hello to the peer when it is not known yet, or not known to
+// ensureHello says hello to the peer when it is not known yet, or not known to
 // exchange votes, and gives the present verdict on it. The connection is kept
 // for the next RPC.
-func (p *peer) learn(target string) (cluster.Admission, error) {
+func (p *peer) ensureHello(target string) (cluster.Admission, error) {
 	if facts, ok := p.known(); ok {
 		if a := p.r.t.admit(facts); a.Votes {
 			return a, nil
@@ -266,14 +266,14 @@ func (p *peer) learn(target string) (cluster.Admission, error) {
 	return p.r.t.admit(facts), nil
 }
 
-// warm makes two connections ready, after the peer's process boot, which was in
+// prewarm makes two connections ready, after the peer's process boot, which was in
 // term by then, has shown itself: a new leader sends heartbeats beside entries.
 // Connections with a process before it lead nowhere.
 //
 // The first is used once. Only then does the library make the buffers for it,
 // 256 KiB on either side, which in an election cost more than the vote itself and
 // set off a garbage collection.
-func (p *peer) warm(target, boot string, term uint64) {
+func (p *peer) prewarm(target, boot string, term uint64) {
 	if facts, ok := p.known(); ok && facts.BootID != boot {
 		p.forget()
 	}
@@ -297,9 +297,9 @@ func (p *peer) warm(target, boot string, term uint64) {
 	}
 }
 
-// warms says whether a message only makes a connection ready: an append of term
+// isPrewarm says whether a message only makes a connection ready: an append of term
 // 0, which is no leader's.
-func warms(rpc raft.RPC) bool {
+func isPrewarm(rpc raft.RPC) bool {
 	c, ok := rpc.Command.(*raft.AppendEntriesRequest)
 	return ok && c.Term == 0
 }
@@ -307,8 +307,8 @@ func warms(rpc raft.RPC) bool {
 // keep holds a connection for the next RPC, in the place of an older one.
 func (p *peer) keep(c *outConn) {
 	p.mu.Lock()
-	if !p.gone {
-		p.spare, c = c, p.spare
+	if !p.processDead {
+		p.spareConn, c = c, p.spareConn
 	}
 	p.mu.Unlock()
 	if c != nil {
@@ -320,22 +320,22 @@ func (p *peer) keep(c *outConn) {
 func (p *peer) known() (cluster.Peer, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.facts == nil {
+	if p.lastHello == nil {
 		return cluster.Peer{}, false
 	}
-	return *p.facts, true
+	return *p.lastHello, true
 }
 
-func (p *peer) hear(now time.Time) {
+func (p *peer) recordContact(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.heard = now
+	p.contact = now
 }
 
-func (p *peer) lastHeard() time.Time {
+func (p *peer) lastContact() time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.heard
+	return p.contact
 }
 
 // reset makes the next message in each direction say hello again.
@@ -352,8 +352,8 @@ func (p *peer) reset() {
 // forget closes the idle dialled connections.
 func (p *peer) forget() {
 	p.mu.Lock()
-	out, spare := p.out, p.spare
-	p.spare = nil
+	out, spare := p.out, p.spareConn
+	p.spareConn = nil
 	p.mu.Unlock()
 	if spare != nil {
 		_ = spare.Close()
@@ -375,12 +375,12 @@ func (p *peer) idle() bool {
 // not wait for their goroutines.
 func (p *peer) shut() {
 	p.mu.Lock()
-	p.gone = true
-	in, out, spare := p.in, p.out, p.spare
-	p.spare = nil
+	p.processDead = true
+	in, out, spare := p.in, p.out, p.spareConn
+	p.spareConn = nil
 	conns, outs := slices.Clone(p.conns), slices.Clone(p.outs)
 	p.mu.Unlock()
-	for _, i := range []*inner{in, out} {
+	for _, i := range []*libTransport{in, out} {
 		if i != nil {
 			_ = i.Close()
 			i.drain()
@@ -402,7 +402,7 @@ func (p *peer) shut() {
 
 // offer hands a connection to the library. It fails when the library is behind
 // with accepting as many as may be open.
-func (i *inner) offer(c net.Conn) bool {
+func (i *libTransport) offer(c net.Conn) bool {
 	select {
 	case i.stream.accepted <- c:
 		return true
@@ -412,7 +412,7 @@ func (i *inner) offer(c net.Conn) bool {
 }
 
 // drain closes connections that the library has not accepted.
-func (i *inner) drain() {
+func (i *libTransport) drain() {
 	for {
 		select {
 		case c := <-i.stream.accepted:
@@ -424,17 +424,17 @@ func (i *inner) drain() {
 }
 
 // open dials, secures the connection and says hello, within ctx.
-func (t *Transport) open(ctx context.Context, target string, p purpose, want cluster.NodeID) (net.Conn, exchange, error) {
+func (t *Transport) open(ctx context.Context, target string, p purpose, want cluster.NodeID) (net.Conn, completedHello, error) {
 	start := time.Now()
 	raw, err := t.cfg.Dial(ctx, target)
 	if err != nil {
-		return nil, exchange{}, err
+		return nil, completedHello{}, err
 	}
 	stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
 	defer stop()
-	tune(raw)
+	setTCPOptions(raw)
 	conn, identity, err := t.secureClient(ctx, raw)
-	var x exchange
+	var x completedHello
 	if err == nil {
 		x, err = t.dialHello(conn, p, want, identity)
 	}
@@ -443,10 +443,10 @@ func (t *Transport) open(ctx context.Context, target string, p purpose, want clu
 		if ctx.Err() != nil {
 			err = errors.Join(context.Cause(ctx), err)
 		}
-		return nil, exchange{}, fmt.Errorf("hello with %s: %w", target, err)
+		return nil, completedHello{}, fmt.Errorf("hello with %s: %w", target, err)
 	}
 	if m := t.monitors.find(want); m != nil {
-		m.shaken(time.Since(start))
+		m.recordHandshake(time.Since(start))
 	}
 	return conn, x, nil
 }

@@ -19,6 +19,6 @@ func (t *Transport) Probe(ctx context.Context, addr string) (cluster.Peer, clust
 	if err != nil {
 		return cluster.Peer{}, cluster.Admission{}, err
 	}
-	_ = hangUp(conn)
+	_ = closeNow(conn)
 	return x.peer, x.theirs.admission(), x.refused()
 }

@@ -20,16 +20,16 @@ import (
 // that the library needs; DESIGN.md lists them. Closing it ends every goroutine
 // that it started.
 type Raft struct {
-	t        *Transport
-	consumer chan raft.RPC
-	busy     *busy
-	ctx      context.Context // ends at Close; for dials
-	cancel   context.CancelFunc
-	closed   chan struct{}
-	local    atomic.Pointer[Local]
-	promise  atomic.Pointer[promise] // nil: none yet
-	warrant  atomic.Int64            // when this node was last told to stand by someone who may, see warranted
-	ballots  ballots
+	t                     *Transport
+	consumer              chan raft.RPC
+	busy                  *inFlightOps
+	ctx                   context.Context // ends at Close; for dials
+	cancel                context.CancelFunc
+	closed                chan struct{}
+	local                 atomic.Pointer[RaftCallbacks]
+	proxyAck              atomic.Pointer[proxyAck] // nil: none yet
+	transferFlagAllowedAt atomic.Int64             // when this node was last told to stand by someone who may, see warranted
+	ballots               recentVotes
 
 	epoch time.Time // what warrant counts from
 
@@ -47,9 +47,9 @@ var (
 	_ raft.WithClose   = (*Raft)(nil)
 )
 
-// Local is what the guards ask the raft.Raft that uses this transport. The
+// RaftCallbacks is what the guards ask the raft.Raft that uses this transport. The
 // functions must not block and are called from many goroutines.
-type Local struct {
+type RaftCallbacks struct {
 	CurrentTerm  func() uint64
 	Leader       func() cluster.NodeID // "" when it knows none
 	AppliedIndex func() uint64
@@ -61,35 +61,37 @@ type Local struct {
 	// RestoreProgress counts something that moves while the state machine
 	// restores a snapshot, such as bytes read. Optional.
 	RestoreProgress func() uint64
-	// Voting hears that a vote is on its way through raft, and that it is no more:
+	// TrackVote hears that a vote is on its way through raft, and that it is no more:
 	// meanwhile a term may wait for the vote to be recorded with it. Optional.
-	Voting func(coming bool)
-	// Settle makes durable what waits. Nothing that raft answers leaves this node
+	TrackVote func(coming bool)
+	// FlushBeforeReply makes durable what waits. Nothing that raft answers leaves this node
 	// before; an error says that it must not. It may block for a disk write. Optional.
-	Settle func() error
-	// Barred says that this node must not stand, by nobody's order. Optional.
-	Barred func() bool
+	FlushBeforeReply func() error
+	// ElectionBlocked says that this node must not stand, by nobody's order. Optional.
+	ElectionBlocked func() bool
 }
 
-func (l *Local) barred() bool { return l.Barred != nil && l.Barred() }
+func (l *RaftCallbacks) electionBlocked() bool {
+	return l.ElectionBlocked != nil && l.ElectionBlocked()
+}
 
 // maxPeers bounds the nodes that may be connected at once.
 const maxPeers = 64
 
 var (
-	errClosed   = errors.New("transport closed")
-	errNotReady = errors.New("raft is not ready")
-	errCrowded  = errors.New("too many messages of this node wait for an answer")
-	errMuted    = errors.New("muted: the disk of this node is stalled")
-	errNoVotes  = errors.New("no votes are exchanged")
-	errMayNot   = errors.New("this node may not stand for election")
-	errNotTold  = errors.New("not told to stand")
-	errBarred   = errors.New("the log of this node does not reach its own admission yet")
-	errNoSpace  = errors.New("this node is short of disk space")
+	errClosed             = errors.New("transport closed")
+	errNotReady           = errors.New("raft is not ready")
+	errTooManyPending     = errors.New("too many messages of this node wait for an answer")
+	errReplicationPaused  = errors.New("muted: the disk of this node is stalled")
+	errNoVotes            = errors.New("no votes are exchanged")
+	errElectionNotAllowed = errors.New("this node may not stand for election")
+	errTimeoutNowRejected = errors.New("not told to stand")
+	errElectionBlocked    = errors.New("the log of this node does not reach its own admission yet")
+	errNoSpace            = errors.New("this node is short of disk space")
 )
 
-// voteless says why two nodes that do not refuse one another exchange no votes.
-func voteless(a cluster.Admission) string {
+// noVotesReason says why two nodes that do not refuse one another exchange no votes.
+func noVotesReason(a cluster.Admission) string {
 	if a.RecordStale {
 		return a.Reason
 	}
@@ -112,24 +114,24 @@ func newRaft(t *Transport) *Raft {
 
 // Bind tells the guards which raft.Raft they guard. To be called right after
 // raft.NewRaft; until then every incoming message fails.
-func (r *Raft) Bind(l Local) {
+func (r *Raft) Bind(l RaftCallbacks) {
 	if l.LastEntry == nil {
 		l.LastEntry = func() (index, term uint64) { return 0, 0 }
 	}
 	if l.RestoreProgress == nil {
 		l.RestoreProgress = func() uint64 { return 0 }
 	}
-	if l.Voting == nil {
-		l.Voting = func(bool) {}
+	if l.TrackVote == nil {
+		l.TrackVote = func(bool) {}
 	}
-	if l.Settle == nil {
-		l.Settle = func() error { return nil }
+	if l.FlushBeforeReply == nil {
+		l.FlushBeforeReply = func() error { return nil }
 	}
 	if l.CheckEntry == nil {
 		l.CheckEntry = func(uint64, uint64) error { return nil }
 	}
 	r.local.Store(&l)
-	wake(r.t.monitors.look) // from now on there may be a configuration
+	wake(r.t.monitors.update) // from now on there may be a configuration
 }
 
 // Consumer gives the messages for raft. There is no other way to it: heartbeats
@@ -166,10 +168,10 @@ func (r *Raft) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *
 	}
 	// What is kept is copied: the library uses args again.
 	of, term, match := r.incarnation(m.To), args.Term, args.PrevLogEntry+uint64(len(args.Entries))
-	if r.t.cfg.Gate.Muted() {
-		return r.fail(sent, errMuted)
+	if r.t.cfg.Gate.ReplicationPaused() {
+		return r.fail(sent, errReplicationPaused)
 	}
-	if err := r.mayLead(m.To, target); err != nil {
+	if err := r.mayReplicateTo(m.To, target); err != nil {
 		return r.fail(sent, err)
 	}
 	if m.Size > MaxMessage {
@@ -177,10 +179,10 @@ func (r *Raft) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *
 		r.t.quiet.warn("append_size", "cannot replicate", "peer", id, "error", err)
 		return r.fail(sent, err)
 	}
-	err := r.call(m, sent, func(out *inner) error { return out.AppendEntries(id, target, args, resp) })
+	err := r.call(m, sent, func(out *libTransport) error { return out.AppendEntries(id, target, args, resp) })
 	if err != nil {
 		if m.Kind == "append" {
-			r.hold(err, m.To, target, term)
+			r.awaitRetryable(err, m.To, target, term)
 		}
 		return err
 	}
@@ -199,10 +201,10 @@ func (r *Raft) incarnation(id cluster.NodeID) string {
 	return facts.Incarnation
 }
 
-// mayLead says why this node must not lead a peer: it has no cluster ID, and has
+// mayReplicateTo says why this node must not lead a peer: it has no cluster ID, and has
 // not put that peer's data directory on record. Should that be lost, nobody would
 // know that its acknowledgements have counted.
-func (r *Raft) mayLead(to cluster.NodeID, target raft.ServerAddress) error {
+func (r *Raft) mayReplicateTo(to cluster.NodeID, target raft.ServerAddress) error {
 	if r.t.cfg.Local().ClusterID != "" {
 		return nil
 	}
@@ -210,11 +212,11 @@ func (r *Raft) mayLead(to cluster.NodeID, target raft.ServerAddress) error {
 	if err != nil {
 		return err
 	}
-	a, err := p.learn(string(target))
+	a, err := p.ensureHello(string(target))
 	if err != nil || a.Votes {
 		return err
 	}
-	return fmt.Errorf("no entries for node %s: %s", to, voteless(a))
+	return fmt.Errorf("no entries for node %s: %s", to, noVotesReason(a))
 }
 
 // record keeps what an answer shows. of is what was known of the peer's data
@@ -232,35 +234,35 @@ func (r *Raft) record(to cluster.NodeID, of string, term, match, respTerm uint64
 func (r *Raft) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
 	sent := time.Now()
 	term, match := args.Term, args.LastLogIndex
-	if r.t.cfg.Gate.Muted() {
-		return r.fail(sent, errMuted)
+	if r.t.cfg.Gate.ReplicationPaused() {
+		return r.fail(sent, errReplicationPaused)
 	}
 	m := r.message(id, "snapshot", args.Term, int(args.Size))
-	if err := r.mayLead(m.To, target); err != nil {
+	if err := r.mayReplicateTo(m.To, target); err != nil {
 		return r.fail(sent, err)
 	}
 	of := r.incarnation(m.To)
-	err := r.call(m, sent, func(out *inner) error { return out.InstallSnapshot(id, target, args, resp, data) })
+	err := r.call(m, sent, func(out *libTransport) error { return out.InstallSnapshot(id, target, args, resp, data) })
 	if err != nil {
-		r.hold(err, m.To, target, term)
+		r.awaitRetryable(err, m.To, target, term)
 		return err
 	}
 	r.record(m.To, of, term, match, resp.Term, resp.Success, sent)
 	return nil
 }
 
-// NotToldError is a TimeoutNow that has certainly not reached the peer's Raft,
+// TimeoutNowUndelivered is a TimeoutNow that has certainly not reached the peer's Raft,
 // and never will.
-type NotToldError struct{ err error }
+type TimeoutNowUndelivered struct{ err error }
 
-func (e *NotToldError) Error() string { return e.err.Error() }
-func (e *NotToldError) Unwrap() error { return e.err }
+func (e *TimeoutNowUndelivered) Error() string { return e.err.Error() }
+func (e *TimeoutNowUndelivered) Unwrap() error { return e.err }
 
-// NotTold marks the error for whoever cannot import this package.
-func (e *NotToldError) NotTold() bool { return true }
+// Undelivered marks the error for whoever cannot import this package.
+func (e *TimeoutNowUndelivered) Undelivered() bool { return true }
 
 // TimeoutNow tells a peer to stand at once. Its time is bounded: while it
-// lasts, the library refuses all proposals. The error is a *NotToldError where
+// lasts, the library refuses all proposals. The error is a *TimeoutNowUndelivered where
 // it is known that the peer will not stand.
 func (r *Raft) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
 	start := time.Now()
@@ -273,7 +275,7 @@ func (r *Raft) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args *raf
 	done := make(chan error, 1)
 	go func() {
 		defer r.untrack()
-		done <- r.tell(r.message(id, "timeout_now", 0, 0), start, func(out *inner) error { return out.TimeoutNow(id, target, &req, &answer) })
+		done <- r.sendTimeoutNow(r.message(id, "timeout_now", 0, 0), start, func(out *libTransport) error { return out.TimeoutNow(id, target, &req, &answer) })
 	}()
 	timer := time.NewTimer(r.t.cfg.TimeoutMax)
 	defer timer.Stop()
@@ -288,9 +290,9 @@ func (r *Raft) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args *raf
 	}
 }
 
-// tell sends a TimeoutNow. When it fails because a pooled connection was dead it
+// sendTimeoutNow sends a TimeoutNow. When it fails because a pooled connection was dead it
 // is sent once more, on a new one; what became of the first is not known then.
-func (r *Raft) tell(m Message, start time.Time, do func(*inner) error) error {
+func (r *Raft) sendTimeoutNow(m Message, start time.Time, do func(*libTransport) error) error {
 	err := r.call(m, start, do)
 	if connectionDied(err) {
 		if p, perr := r.peer(m.To); perr == nil {
@@ -299,19 +301,19 @@ func (r *Raft) tell(m Message, start time.Time, do func(*inner) error) error {
 		return r.call(m, start, do)
 	}
 	var dial *dialError
-	if err != nil && (errors.As(err, &dial) || strings.Contains(err.Error(), errNotTold.Error())) {
-		return &NotToldError{err}
+	if err != nil && (errors.As(err, &dial) || strings.Contains(err.Error(), errTimeoutNowRejected.Error())) {
+		return &TimeoutNowUndelivered{err}
 	}
 	return err
 }
 
 // call makes one RPC, with the faults that are asked for.
-func (r *Raft) call(m Message, start time.Time, do func(*inner) error) error {
+func (r *Raft) call(m Message, start time.Time, do func(*libTransport) error) error {
 	p, err := r.peer(m.To)
 	if err != nil {
 		return r.fail(start, err)
 	}
-	if err := p.reachable(start); err != nil {
+	if err := p.checkBackoff(start); err != nil {
 		return r.fail(start, err)
 	}
 	out, err := p.outbound()
@@ -320,10 +322,10 @@ func (r *Raft) call(m Message, start time.Time, do func(*inner) error) error {
 	}
 	fault := r.fault(m)
 	if !fault.Drop {
-		err = exposed(do(out))
+		err = unwrapCodecError(do(out))
 	}
 	if fault.Twice && err == nil {
-		err = exposed(do(out))
+		err = unwrapCodecError(do(out))
 	}
 	if fault.Late != nil {
 		fault.Late(r.closed)
@@ -343,7 +345,7 @@ func (r *Raft) call(m Message, start time.Time, do func(*inner) error) error {
 
 // fail gives err back, at least a pause after start.
 func (r *Raft) fail(start time.Time, err error) error {
-	if d := pause - time.Since(start); d > 0 {
+	if d := minFailureDelay - time.Since(start); d > 0 {
 		time.Sleep(d)
 	}
 	return err
@@ -383,15 +385,15 @@ func (r *Raft) evict() bool {
 	return false
 }
 
-// heardFrom says when a node last sent a Raft message; zero: never.
-func (r *Raft) heardFrom(id cluster.NodeID) time.Time {
+// contactFrom says when a node last sent a Raft message; zero: never.
+func (r *Raft) contactFrom(id cluster.NodeID) time.Time {
 	r.mu.Lock()
 	p := r.peers[id]
 	r.mu.Unlock()
 	if p == nil {
 		return time.Time{}
 	}
-	return p.lastHeard()
+	return p.lastContact()
 }
 
 func (r *Raft) allPeers() []*peer {
@@ -405,7 +407,7 @@ func (r *Raft) allPeers() []*peer {
 }
 
 // accept takes over a connection after its hello.
-func (r *Raft) accept(x exchange, conn net.Conn) error {
+func (r *Raft) accept(x completedHello, conn net.Conn) error {
 	p, err := r.peer(x.peer.NodeID)
 	if err != nil {
 		return err

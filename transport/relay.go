@@ -33,11 +33,11 @@ func (t *Transport) Relay(ctx context.Context, to cluster.NodeID, message []byte
 	if err != nil {
 		return err
 	}
-	defer func() { _ = hangUp(conn) }()
+	defer func() { _ = closeNow(conn) }()
 	if err := x.refused(); err != nil {
 		return err
 	}
-	stop := context.AfterFunc(ctx, func() { _ = hangUp(conn) })
+	stop := context.AfterFunc(ctx, func() { _ = closeNow(conn) })
 	defer stop()
 	if _, err := conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(message))), message...)); err != nil {
 		return fmt.Errorf("relay to node %s: %w", to, err)
@@ -54,8 +54,8 @@ func (t *Transport) Relay(ctx context.Context, to cluster.NodeID, message []byte
 
 // relayed takes one message on an accepted connection. It is no longer half open
 // once the message has come.
-func (t *Transport) relayed(ctx context.Context, x exchange, conn net.Conn, leave func()) {
-	defer func() { _ = hangUp(conn) }()
+func (t *Transport) relayed(ctx context.Context, x completedHello, conn net.Conn, leave func()) {
+	defer func() { _ = closeNow(conn) }()
 	message, err := readMessage(conn, maxRelay)
 	if err != nil {
 		t.rejectConn(conn, helloReason(err), err)
@@ -63,7 +63,7 @@ func (t *Transport) relayed(ctx context.Context, x exchange, conn net.Conn, leav
 	}
 	if t.relaying.Add(1) > maxRelaying {
 		t.relaying.Add(-1)
-		t.rejectConn(conn, "too_many", errCrowded)
+		t.rejectConn(conn, "too_many", errTooManyPending)
 		return
 	}
 	defer t.relaying.Add(-1)

@@ -15,14 +15,14 @@ import (
 func (e *end) settling(took time.Duration, fail *atomic.Bool) (voting *atomic.Int64) {
 	voting = &atomic.Int64{}
 	l := *e.raft.local.Load()
-	l.Voting = func(coming bool) {
+	l.TrackVote = func(coming bool) {
 		if coming {
 			voting.Add(1)
 		} else {
 			voting.Add(-1)
 		}
 	}
-	l.Settle = func() error {
+	l.FlushBeforeReply = func() error {
 		time.Sleep(took)
 		if fail.Load() {
 			return errors.New("input/output error")
@@ -35,7 +35,7 @@ func (e *end) settling(took time.Duration, fail *atomic.Bool) (voting *atomic.In
 
 // Nothing that raft answers leaves a node before what its storage holds back is
 // durable, nor when that fails.
-func TestNothingLeavesBeforeItIsSettled(t *testing.T) {
+func TestFlushBeforeReply(t *testing.T) {
 	const takes = 20 * time.Millisecond
 	asks := map[string]func(from, to *end) (ok bool, err error){
 		"vote":      func(a, b *end) (bool, error) { r, err := a.vote(b, 6); return r.Granted, err },
@@ -64,7 +64,7 @@ func TestNothingLeavesBeforeItIsSettled(t *testing.T) {
 }
 
 // The same for a heartbeat that is answered while raft is busy.
-func TestBusyAnswerIsSettled(t *testing.T) {
+func TestProxyAck_IsFlushed(t *testing.T) {
 	inBubble(t, 2, func(t *testing.T, ends []*end) {
 		n1, n2 := ends[0], ends[1]
 		release := makeBusy(n1, n2)

@@ -11,20 +11,20 @@ import (
 type snapshotReader struct {
 	r        io.Reader
 	received *atomic.Uint64
-	turn     chan struct{} // holds a token while nobody reads
+	readSem  chan struct{} // holds a token while nobody reads
 	closed   bool          // guarded by turn
 }
 
 func newSnapshotReader(r io.Reader, received *atomic.Uint64) *snapshotReader {
-	s := &snapshotReader{r: r, received: received, turn: make(chan struct{}, 1)}
-	s.turn <- struct{}{}
+	s := &snapshotReader{r: r, received: received, readSem: make(chan struct{}, 1)}
+	s.readSem <- struct{}{}
 	return s
 }
 
 // Read reads the data until cut.
 func (s *snapshotReader) Read(p []byte) (int, error) {
-	<-s.turn
-	defer func() { s.turn <- struct{}{} }()
+	<-s.readSem
+	defer func() { s.readSem <- struct{}{} }()
 	if s.closed {
 		return 0, errClosed
 	}
@@ -36,7 +36,7 @@ func (s *snapshotReader) Read(p []byte) (int, error) {
 // cut waits for a Read in progress, which must be made to end by closing the
 // connection, and fails all later ones.
 func (s *snapshotReader) cut() {
-	<-s.turn
+	<-s.readSem
 	s.closed = true
-	s.turn <- struct{}{}
+	s.readSem <- struct{}{}
 }

@@ -30,10 +30,10 @@ type TLS struct {
 	files TLSFiles
 	log   hclog.Logger
 
-	mu     sync.Mutex
-	now    tlsMaterial
-	looked time.Time
-	failed string // the last complaint, so that it is logged once
+	mu        sync.Mutex
+	now       tlsMaterial
+	checkedAt time.Time
+	failed    string // the last complaint, so that it is logged once
 }
 
 type tlsMaterial struct {
@@ -60,7 +60,7 @@ func LoadTLS(files TLSFiles, logger hclog.Logger) (*TLS, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &TLS{files: files, log: logger.Named("tls"), now: m, looked: time.Now()}, nil
+	return &TLS{files: files, log: logger.Named("tls"), now: m, checkedAt: time.Now()}, nil
 }
 
 func readMaterial(files TLSFiles) (tlsMaterial, error) {
@@ -89,9 +89,9 @@ func readMaterial(files TLSFiles) (tlsMaterial, error) {
 func (t *TLS) current() tlsMaterial {
 	now := time.Now()
 	t.mu.Lock()
-	m, due := t.now, now.Sub(t.looked) >= tlsReread
+	m, due := t.now, now.Sub(t.checkedAt) >= tlsReread
 	if due {
-		t.looked = now
+		t.checkedAt = now
 	}
 	t.mu.Unlock()
 	if !due {

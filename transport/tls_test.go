@@ -238,7 +238,7 @@ func TestTLSFilesAreReread(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.mu.Lock()
-	m.looked = time.Time{}
+	m.checkedAt = time.Time{}
 	m.mu.Unlock()
 	if n := serial(); n != 101 {
 		t.Errorf("serial %d", n)

@@ -34,22 +34,22 @@ const MaxField = 16 << 20
 type Config struct {
 	// Listener takes the connections of peers. Run closes it.
 	Listener net.Listener
-	// CanaryPort is that of this process's Canary; 0: it has none.
-	CanaryPort int
+	// CrashSocketPort is that of this process's Canary; 0: it has none.
+	CrashSocketPort int
 	// Dial opens a connection to a peer. It resolves host names each time. Nil
 	// means TCP.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 	// Advertise is the address that the other nodes dial: Raft's LocalAddr.
 	Advertise string
-	// Local is this node as its hellos say it. It is asked for each hello, and
+	// RaftCallbacks is this node as its hellos say it. It is asked for each hello, and
 	// for each message that is judged.
 	Local func() cluster.Peer
 	// Record is what is known of a member, for admission. Nil: nothing.
 	Record func(cluster.NodeID) cluster.Record
-	// Meet puts the data directory of a peer on record, durably, where Record is
+	// RecordIncarnation puts the data directory of a peer on record, durably, where Record is
 	// to have it from then on. It is called for each hello, before that is judged.
 	// It may block for a disk write. Optional.
-	Meet func(cluster.Peer) error
+	RecordIncarnation func(cluster.Peer) error
 	// Adopt makes the cluster ID, generation and roster of from durable, as this
 	// node's own. It is called only while this node has no cluster ID: before
 	// the first message of a leader that has one reaches Raft, or when a peer
@@ -73,30 +73,30 @@ type Config struct {
 	// Claim is what this node says to its peers of itself and of the leader,
 	// but for what Transport.Claim fills in. Asked often. Nil: nothing.
 	Claim func() cluster.Claim
-	// Lost hears that a peer's process has ended its monitor connection, or that
+	// ConnectionLost hears that a peer's process has ended its monitor connection, or that
 	// the kernel did it for a process that died. Optional.
-	Lost func(cluster.ConnectionLoss)
-	// PreVote says why a candidate must not have this node's pre-vote, "" when
+	ConnectionLost func(cluster.ConnectionLoss)
+	// VetoPreVote says why a candidate must not have this node's pre-vote, "" when
 	// raft is to decide. Whoever sets it bounds it in time. Optional.
-	PreVote func(candidate cluster.NodeID, now time.Time) (refuse string)
-	// Consent says whether this node has evidence of its own that its leader is
+	VetoPreVote func(candidate cluster.NodeID, now time.Time) (refuse string)
+	// MayIgnoreLeader says whether this node has evidence of its own that its leader is
 	// dead or silent, and may vote although it knows that leader. Must be false
 	// while a lease may run. Nil: never.
-	Consent func(candidate cluster.NodeID, term uint64, now time.Time) bool
-	// Voted hears each voter's answer to this node's candidacies, but for its
+	MayIgnoreLeader func(candidate cluster.NodeID, term uint64, now time.Time) bool
+	// VoteReceived hears each voter's answer to this node's candidacies, but for its
 	// own vote. Optional.
-	Voted func(cluster.VoteResponse)
-	// Told hears that the leader of that term tells this node to stand, and says
+	VoteReceived func(cluster.VoteResponse)
+	// ApproveTimeoutNow hears that the leader of that term tells this node to stand, and says
 	// why it will not, "" when it will. Unlike the others it may block, until ctx
 	// ends. Optional.
-	Told func(ctx context.Context, by cluster.NodeID, term uint64) (refuse string)
+	ApproveTimeoutNow func(ctx context.Context, by cluster.NodeID, term uint64) (refuse string)
 	// Relayed takes a message that another member has sent with Relay; it may block,
 	// until ctx ends. An error is told to that member. Nil: none is taken.
 	Relayed func(ctx context.Context, from cluster.NodeID, message []byte) error
-	// Answered counts this node's answers to candidates, pre-votes apart. reason is
+	// VoteAnswered counts this node's answers to candidates, pre-votes apart. reason is
 	// "granted", "raft" (its log is behind, or the vote is given), or a guard's.
 	// Optional.
-	Answered func(granted bool, reason string)
+	VoteAnswered func(granted bool, reason string)
 	// TLS authenticates both sides of every connection. Nil: plain TCP.
 	TLS *TLS
 	// ClusterName is the cluster's name in the certificates of nodes.
@@ -117,9 +117,9 @@ type Gate struct {
 	ReadOnly func() bool
 	// Muted: fail this node's own AppendEntries and snapshots, so that the
 	// followers elect another leader (the disk is stalled).
-	Muted func() bool
-	// MayStand: when it says false, this node's own pre-votes fail.
-	MayStand func() bool
+	ReplicationPaused func() bool
+	// MayStartElection: when it says false, this node's own pre-votes fail.
+	MayStartElection func() bool
 	// MayVote: when it says false, this node grants nobody a vote or pre-vote
 	// (a lease that it has forgotten may be running). Bounded in time by
 	// whoever sets it.
@@ -161,7 +161,7 @@ type ClaimFaults interface {
 type Transport struct {
 	cfg    Config
 	log    hclog.Logger
-	quiet  *limitedLog
+	quiet  *rateLimitedLog
 	acks   *Acks
 	half   *halfOpen
 	params timing
@@ -180,32 +180,32 @@ type Transport struct {
 
 // timing holds the durations that follow from the election timeouts.
 type timing struct {
-	rpc   time.Duration // one small RPC, or dialling including the hello
-	hello time.Duration // an accepted connection's handshake and hello
-	stall time.Duration // silence in the middle of a message
-	store time.Duration // the longest store operation that heartbeats do not feel
-	probe time.Duration // between two questions on a monitor connection
+	rpc          time.Duration // one small RPC, or dialling including the hello
+	hello        time.Duration // an accepted connection's handshake and hello
+	stall        time.Duration // silence in the middle of a message
+	storeTimeout time.Duration // the longest store operation that heartbeats do not feel
+	probe        time.Duration // between two questions on a monitor connection
 	// The same while there is a leader: whoever needs claims then asks for them.
 	probeIdle time.Duration
 }
 
-// slowest is how long a connection may make no progress in the middle of a
+// maxStall is how long a connection may make no progress in the middle of a
 // message although its peer is known to be alive.
-const slowest = 10 * time.Second
+const maxStall = 10 * time.Second
 
-// pause is what passes at least before a message fails: the library retries
+// minFailureDelay is what passes at least before a message fails: the library retries
 // some failures at once, for ever.
-const pause = time.Millisecond
+const minFailureDelay = time.Millisecond
 
 func timingOf(timeoutMin, timeoutMax time.Duration) timing {
 	return timing{
-		rpc:   2 * timeoutMin,
-		hello: max(2*timeoutMax, time.Second),
-		stall: max(2*timeoutMax, time.Second),
-		store: timeoutMax,
-		probe: min(timeoutMin*2/3, slowest/4), // whoever is asked ends a connection on which nothing comes for slowest
+		rpc:          2 * timeoutMin,
+		hello:        max(2*timeoutMax, time.Second),
+		stall:        max(2*timeoutMax, time.Second),
+		storeTimeout: timeoutMax,
+		probe:        min(timeoutMin*2/3, maxStall/4), // whoever is asked ends a connection on which nothing comes for slowest
 
-		probeIdle: min(timeoutMin*10/3, slowest/4),
+		probeIdle: min(timeoutMin*10/3, maxStall/4),
 	}
 }
 
@@ -250,8 +250,8 @@ func fillDefaults(cfg *Config) {
 	if cfg.Record == nil {
 		cfg.Record = func(cluster.NodeID) cluster.Record { return cluster.Record{} }
 	}
-	if cfg.Meet == nil {
-		cfg.Meet = func(cluster.Peer) error { return nil }
+	if cfg.RecordIncarnation == nil {
+		cfg.RecordIncarnation = func(cluster.Peer) error { return nil }
 	}
 	if cfg.Known == nil {
 		cfg.Known = func(cluster.Peer, cluster.Admission) {}
@@ -271,23 +271,23 @@ func fillDefaults(cfg *Config) {
 	if cfg.Claim == nil {
 		cfg.Claim = func() cluster.Claim { return cluster.Claim{} }
 	}
-	if cfg.Lost == nil {
-		cfg.Lost = func(cluster.ConnectionLoss) {}
+	if cfg.ConnectionLost == nil {
+		cfg.ConnectionLost = func(cluster.ConnectionLoss) {}
 	}
-	if cfg.PreVote == nil {
-		cfg.PreVote = func(cluster.NodeID, time.Time) string { return "" }
+	if cfg.VetoPreVote == nil {
+		cfg.VetoPreVote = func(cluster.NodeID, time.Time) string { return "" }
 	}
-	if cfg.Consent == nil {
-		cfg.Consent = func(cluster.NodeID, uint64, time.Time) bool { return false }
+	if cfg.MayIgnoreLeader == nil {
+		cfg.MayIgnoreLeader = func(cluster.NodeID, uint64, time.Time) bool { return false }
 	}
-	if cfg.Voted == nil {
-		cfg.Voted = func(cluster.VoteResponse) {}
+	if cfg.VoteReceived == nil {
+		cfg.VoteReceived = func(cluster.VoteResponse) {}
 	}
-	if cfg.Told == nil {
-		cfg.Told = func(context.Context, cluster.NodeID, uint64) string { return "" }
+	if cfg.ApproveTimeoutNow == nil {
+		cfg.ApproveTimeoutNow = func(context.Context, cluster.NodeID, uint64) string { return "" }
 	}
-	if cfg.Answered == nil {
-		cfg.Answered = func(bool, string) {}
+	if cfg.VoteAnswered == nil {
+		cfg.VoteAnswered = func(bool, string) {}
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
@@ -296,12 +296,12 @@ func fillDefaults(cfg *Config) {
 	if cfg.Gate.ReadOnly == nil {
 		cfg.Gate.ReadOnly = never
 	}
-	if cfg.Gate.Muted == nil {
-		cfg.Gate.Muted = never
+	if cfg.Gate.ReplicationPaused == nil {
+		cfg.Gate.ReplicationPaused = never
 	}
 	always := func() bool { return true }
-	if cfg.Gate.MayStand == nil {
-		cfg.Gate.MayStand = always
+	if cfg.Gate.MayStartElection == nil {
+		cfg.Gate.MayStartElection = always
 	}
 	if cfg.Gate.MayVote == nil {
 		cfg.Gate.MayVote = always
@@ -381,9 +381,11 @@ func (t *Transport) awaitJobs() {
 	t.jobs.Wait()
 }
 
-// outdated says that this node's cluster ID or generation is another than its
+// identityChanged says that this node's cluster ID or generation is another than its
 // hello said.
-func (t *Transport) outdated(x exchange) bool { return t.cfg.Local().Identity != x.said }
+func (t *Transport) identityChanged(x completedHello) bool {
+	return t.cfg.Local().Identity != x.sentIdentity
+}
 
 // reject counts something that was turned away.
 func (t *Transport) reject(kind, reason string) { t.cfg.Rejected(kind, reason) }

@@ -23,7 +23,7 @@ type answers struct {
 }
 
 func (a *answers) install(cfg *Config, _ *end) {
-	cfg.Voted = func(v cluster.VoteResponse) {
+	cfg.VoteReceived = func(v cluster.VoteResponse) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.all = append(a.all, v)
@@ -60,7 +60,7 @@ func flagged(t *testing.T, e, voter *end, got <-chan any) bool {
 
 // The flag that passes over a known leader goes out only shortly after the
 // leader, or an operator, told this node to stand.
-func TestTransferFlagNeedsAWarrant(t *testing.T) {
+func TestTransferFlag_NeedsPermission(t *testing.T) {
 	inBubble(t, 3, func(t *testing.T, ends []*end) {
 		leader, candidate, voter := ends[0], ends[1], ends[2]
 		candidate.bind()
@@ -69,7 +69,7 @@ func TestTransferFlagNeedsAWarrant(t *testing.T) {
 			t.Error("sent without a warrant")
 		}
 		for _, by := range []cluster.ElectionCause{cluster.CauseLeaderFailed, cluster.CauseTransferFailed} {
-			if err := candidate.raft.Stand(t.Context(), 5, by); err != nil {
+			if err := candidate.raft.StartElection(t.Context(), 5, by); err != nil {
 				t.Fatal(err)
 			}
 			if flagged(t, candidate, voter, got) {
@@ -92,7 +92,7 @@ func TestTransferFlagNeedsAWarrant(t *testing.T) {
 		if flagged(t, candidate, voter, got) {
 			t.Error("sent an election timeout later")
 		}
-		if err := candidate.raft.Stand(t.Context(), 5, cluster.CauseOperator); err != nil {
+		if err := candidate.raft.StartElection(t.Context(), 5, cluster.CauseOperator); err != nil {
 			t.Fatal(err)
 		}
 		if !flagged(t, candidate, voter, got) {
@@ -103,7 +103,7 @@ func TestTransferFlagNeedsAWarrant(t *testing.T) {
 
 // A voter that knows a leader passes over it only by its own evidence, for which
 // it waits a moment.
-func TestConsent(t *testing.T) {
+func TestMayIgnoreLeader(t *testing.T) {
 	const never = time.Hour
 	tests := []struct {
 		name     string
@@ -130,7 +130,7 @@ func TestConsent(t *testing.T) {
 				var ends []*end
 				for _, nd := range newSimNet().newCluster(t, 3, func(c *Config, e *end) {
 					if e.id == "n3" {
-						c.Consent = func(who cluster.NodeID, term uint64, now time.Time) bool {
+						c.MayIgnoreLeader = func(who cluster.NodeID, term uint64, now time.Time) bool {
 							candidate = who
 							return term == 6 && now.Sub(asked) >= tt.evidence
 						}
@@ -183,21 +183,21 @@ func TestHeldVoteHoldsUpNothing(t *testing.T) {
 		if _, err := a.append(b, nil); err != nil || time.Since(start) != 0 {
 			t.Errorf("an append took %v: %v", time.Since(start), err)
 		}
-		if d := <-done; d != consentHold {
+		if d := <-done; d != evidenceWait {
 			t.Errorf("the vote took %v", d)
 		}
 	})
 }
 
 // Evidence counts for more than a heartbeat answered in raft's place.
-func TestConsentPassesOverAPromise(t *testing.T) {
+func TestMayIgnoreLeader_OverridesProxyAck(t *testing.T) {
 	var evidence atomic.Bool
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2", func(c *Config, _ *end) {
-		c.Consent = func(cluster.NodeID, uint64, time.Time) bool { return evidence.Load() }
+		c.MayIgnoreLeader = func(cluster.NodeID, uint64, time.Time) bool { return evidence.Load() }
 	})
 	n2.leader.Store(cluster.NodeID("n3"))
 	got := n2.bind()
-	n2.raft.setPromise(time.Now().Add(time.Hour), "n3", "boot-n3")
+	n2.raft.recordProxyAck(time.Now().Add(time.Hour), "n3", "boot-n3")
 	if v, err := n1.vote(n2, 6); err != nil || v.Granted || reached(got) != 0 {
 		t.Fatalf("without evidence: %+v, %v", v, err)
 	}
@@ -210,7 +210,7 @@ func TestConsentPassesOverAPromise(t *testing.T) {
 // A promise to a process that is known to be dead binds nobody, also when raft has
 // forgotten that leader: the first candidate has failed, and this is the next. Of
 // another process, or with a lease, it holds.
-func TestAPromiseEndsWithItsProcess(t *testing.T) {
+func TestProxyAck_EndsWithProcess(t *testing.T) {
 	for _, tt := range []struct {
 		name          string
 		lost, consent bool
@@ -243,7 +243,7 @@ func TestAPromiseEndsWithItsProcess(t *testing.T) {
 					t.Errorf("it asks for pre-votes itself: %v", err)
 				}
 			}, func(c *Config, _ *end) {
-				c.Consent = func(cluster.NodeID, uint64, time.Time) bool { return tt.consent }
+				c.MayIgnoreLeader = func(cluster.NodeID, uint64, time.Time) bool { return tt.consent }
 			})
 		})
 	}
@@ -251,7 +251,7 @@ func TestAPromiseEndsWithItsProcess(t *testing.T) {
 
 // A node that knows no leader may be a candidate that waits for pre-votes: it is
 // made to give that up before it is told to stand.
-func TestStandEndsACandidacy(t *testing.T) {
+func TestStartElection_EndsCandidacy(t *testing.T) {
 	inBubble(t, 1, func(t *testing.T, ends []*end) {
 		e := ends[0]
 		var got []any
@@ -272,7 +272,7 @@ func TestStandEndsACandidacy(t *testing.T) {
 		} {
 			e.leader.Store(tt.leader)
 			got = nil
-			if err := e.raft.Stand(t.Context(), 5, tt.by); err != nil || len(got) != tt.want {
+			if err := e.raft.StartElection(t.Context(), 5, tt.by); err != nil || len(got) != tt.want {
 				t.Fatalf("%+v: %v, raft got %v", tt, err, got)
 			}
 			if _, ok := got[len(got)-1].(*raft.TimeoutNowRequest); !ok {
@@ -289,10 +289,10 @@ func TestStandEndsACandidacy(t *testing.T) {
 	})
 }
 
-func TestStand(t *testing.T) {
+func TestStartElection(t *testing.T) {
 	inBubble(t, 1, func(t *testing.T, ends []*end) {
 		e := ends[0]
-		if err := e.raft.Stand(t.Context(), 5, cluster.CauseOperator); !errors.Is(err, errNotReady) {
+		if err := e.raft.StartElection(t.Context(), 5, cluster.CauseOperator); !errors.Is(err, errNotReady) {
 			t.Errorf("before raft runs: %v", err)
 		}
 		e.bindOnly()
@@ -310,10 +310,10 @@ func TestStand(t *testing.T) {
 			done := make(chan error, 1)
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
-			go func() { done <- e.raft.Stand(ctx, 5, by) }()
+			go func() { done <- e.raft.StartElection(ctx, 5, by) }()
 			synctest.Wait()
 			during()
-			time.Sleep(2 * standLook)
+			time.Sleep(2 * busyPollInterval)
 			got := take()
 			return got, <-done
 		}
@@ -330,7 +330,7 @@ func TestStand(t *testing.T) {
 		}
 		e.leader.Store(cluster.NodeID("n2"))
 		e.idle.Store(true)
-		if got, err := stand(func() {}, cluster.CauseLeaderFailed); !errors.Is(err, errMayNot) || got != nil {
+		if got, err := stand(func() {}, cluster.CauseLeaderFailed); !errors.Is(err, errElectionNotAllowed) || got != nil {
 			t.Errorf("a node that may not stand: raft got %v: %v", got, err)
 		}
 		for _, by := range []cluster.ElectionCause{cluster.CauseOperator, cluster.CauseTransferFailed} {
@@ -340,7 +340,7 @@ func TestStand(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancel()
-		if err := e.raft.Stand(ctx, 5, cluster.CauseOperator); !errors.Is(err, context.DeadlineExceeded) {
+		if err := e.raft.StartElection(ctx, 5, cluster.CauseOperator); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("with a busy raft: %v", err)
 		}
 	})
@@ -352,7 +352,7 @@ func TestPreVoteVeto(t *testing.T) {
 	var told answers
 	n1 := newEnd(t, "n1", told.install)
 	n2 := newEnd(t, "n2", func(c *Config, _ *end) {
-		c.PreVote = func(candidate cluster.NodeID, _ time.Time) string {
+		c.VetoPreVote = func(candidate cluster.NodeID, _ time.Time) string {
 			return string(candidate) + " is worse placed\nthan n2"
 		}
 	})
@@ -375,24 +375,24 @@ func TestPreVoteVeto(t *testing.T) {
 	}
 }
 
-func TestVotersTellWhy(t *testing.T) {
-	view := voterView{term: 5, leader: "", lastIndex: 44, lastTerm: 4, member: true, voter: true}
-	ask := ballot{candidate: "n3", term: 6, lastIndex: 44, lastTerm: 4}
+func TestVotersReportReason(t *testing.T) {
+	view := voterState{term: 5, leader: "", lastIndex: 44, lastTerm: 4, member: true, voter: true}
+	ask := voteRequest{candidate: "n3", term: 6, lastIndex: 44, lastTerm: 4}
 	tests := []struct {
 		want   string
-		change func(*ballot, *voterView)
+		change func(*voteRequest, *voterState)
 	}{
-		{"refused", func(*ballot, *voterView) {}},
-		{"knows leader n2", func(_ *ballot, v *voterView) { v.leader = "n2" }},
-		{"refused", func(b *ballot, v *voterView) { v.leader, b.transfer = "n2", true }},
-		{"refused", func(_ *ballot, v *voterView) { v.leader = "n3" }},
-		{"old term: 6 < 7", func(_ *ballot, v *voterView) { v.term, v.votedFor = 7, "n1" }},
-		{"already voted for n1", func(b *ballot, v *voterView) { v.votedFor, b.lastIndex = "n1", 2 }},
-		{"log behind: 41 < 44", func(b *ballot, _ *voterView) { b.lastIndex = 41 }},
-		{"log behind: term 3 < 4", func(b *ballot, _ *voterView) { b.lastIndex, b.lastTerm = 99, 3 }},
-		{"log behind: 41 < 44", func(b *ballot, v *voterView) { b.pre, v.votedFor, b.lastIndex = true, "n1", 41 }},
-		{"n3 is not in the configuration", func(_ *ballot, v *voterView) { v.member, v.voter = false, false }},
-		{"n3 is not a voter", func(_ *ballot, v *voterView) { v.voter = false }},
+		{"refused", func(*voteRequest, *voterState) {}},
+		{"knows leader n2", func(_ *voteRequest, v *voterState) { v.leader = "n2" }},
+		{"refused", func(b *voteRequest, v *voterState) { v.leader, b.transfer = "n2", true }},
+		{"refused", func(_ *voteRequest, v *voterState) { v.leader = "n3" }},
+		{"old term: 6 < 7", func(_ *voteRequest, v *voterState) { v.term, v.votedFor = 7, "n1" }},
+		{"already voted for n1", func(b *voteRequest, v *voterState) { v.votedFor, b.lastIndex = "n1", 2 }},
+		{"log behind: 41 < 44", func(b *voteRequest, _ *voterState) { b.lastIndex = 41 }},
+		{"log behind: term 3 < 4", func(b *voteRequest, _ *voterState) { b.lastIndex, b.lastTerm = 99, 3 }},
+		{"log behind: 41 < 44", func(b *voteRequest, v *voterState) { b.pre, v.votedFor, b.lastIndex = true, "n1", 41 }},
+		{"n3 is not in the configuration", func(_ *voteRequest, v *voterState) { v.member, v.voter = false, false }},
+		{"n3 is not a voter", func(_ *voteRequest, v *voterState) { v.voter = false }},
 	}
 	for _, tt := range tests {
 		b, v := ask, view
@@ -430,25 +430,25 @@ func TestCandidateHearsWhy(t *testing.T) {
 
 func TestReasonsAreShortAndOnOneLine(t *testing.T) {
 	h := raft.RPCHeader{Addr: []byte("n1:7700")}
-	putReason(&h, "a\x00b\nc"+strings.Repeat("é", 2*maxReason))
-	got := takeReason(&h)
+	setReason(&h, "a\x00b\nc"+strings.Repeat("é", 2*maxReason))
+	got := popReason(&h)
 	if !strings.HasPrefix(got, "a b c") || len([]rune(got)) != maxReason || string(h.Addr) != "n1:7700" {
 		t.Errorf("%q from %q", got, h.Addr)
 	}
-	if why := takeReason(&h); why != "" || string(h.Addr) != "n1:7700" {
+	if why := popReason(&h); why != "" || string(h.Addr) != "n1:7700" {
 		t.Errorf("%q without one", why)
 	}
 }
 
 func TestBallots(t *testing.T) {
-	var b ballots
+	var b recentVotes
 	now := time.Now()
 	b.cast(3, "n1", now)
 	b.cast(11, "n2", now) // takes the place of 3
-	if b.of(3) != "" || b.of(11) != "n2" || b.of(0) != "" {
+	if b.voteIn(3) != "" || b.voteIn(11) != "n2" || b.voteIn(0) != "" {
 		t.Errorf("%+v", b.votes)
 	}
-	if b.lately(11, now) != "n2" || b.lately(11, now.Add(time.Nanosecond)) != "" {
+	if b.votedSince(11, now) != "n2" || b.votedSince(11, now.Add(time.Nanosecond)) != "" {
 		t.Errorf("lately: %+v", b.votes)
 	}
 }
@@ -494,7 +494,7 @@ func TestPoolIsWarm(t *testing.T) {
 		eventually(t, "two connections are ready, and the library has had one of them", func() bool {
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			return len(p.outs) == 2 && p.spare == p.outs[1] && p.facts.BootID == to.peer().BootID
+			return len(p.outs) == 2 && p.spareConn == p.outs[1] && p.lastHello.BootID == to.peer().BootID
 		})
 		before := dialled.Load()
 		var both sync.WaitGroup
@@ -535,7 +535,7 @@ func TestWarmingIsNoMessage(t *testing.T) {
 	spare := func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		return p.spare != nil
+		return p.spareConn != nil
 	}
 	eventually(t, "a connection is ready", spare)
 	p.mu.Lock()
@@ -546,7 +546,7 @@ func TestWarmingIsNoMessage(t *testing.T) {
 	if r, err := n1.append(n2, func(a *raft.AppendEntriesRequest) { *a = raft.AppendEntriesRequest{RPCHeader: a.RPCHeader} }); err != nil || r.Success {
 		t.Errorf("%+v, %v", r, err)
 	}
-	if at := n2.raft.heardFrom("n1"); !at.IsZero() {
+	if at := n2.raft.contactFrom("n1"); !at.IsZero() {
 		t.Error("it counts as a sign of life")
 	}
 	select {
@@ -589,14 +589,14 @@ func TestNoPreVoteBehindAVote(t *testing.T) {
 // Real rafts in virtual time: the leader dies, one survivor is made to stand,
 // and leads after two round trips if the other has evidence; otherwise nobody is
 // deposed and no term moves.
-func TestStandAfterACrash(t *testing.T) {
+func TestStartElection_AfterCrash(t *testing.T) {
 	for _, evidence := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			var gone atomic.Value
 			gone.Store(cluster.NodeID(""))
 			cut := &links{}
 			c := newSimNet().newCluster(t, 3, cut.install, func(c *Config, _ *end) {
-				c.Consent = func(cluster.NodeID, uint64, time.Time) bool { return evidence && gone.Load() != cluster.NodeID("") }
+				c.MayIgnoreLeader = func(cluster.NodeID, uint64, time.Time) bool { return evidence && gone.Load() != cluster.NodeID("") }
 			})
 			c.bootstrap()
 			leader := c.leader()
@@ -608,10 +608,10 @@ func TestStandAfterACrash(t *testing.T) {
 			}
 			gone.Store(leader.id)
 			start, term := time.Now(), rest[0].r.CurrentTerm()
-			if err := rest[0].raft.Stand(t.Context(), term, cluster.CauseLeaderFailed); err != nil {
+			if err := rest[0].raft.StartElection(t.Context(), term, cluster.CauseLeaderFailed); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(consentHold + 2*time.Millisecond)
+			time.Sleep(evidenceWait + 2*time.Millisecond)
 			if leads := rest[0].r.State() == raft.Leader; leads != evidence {
 				t.Errorf("with evidence %v: %v after %v", evidence, rest[0].r.State(), time.Since(start))
 			}

@@ -16,88 +16,88 @@ import (
 
 // Limits of holding a vote for evidence.
 const (
-	consentHold = 10 * time.Millisecond
-	consentLook = time.Millisecond
+	evidenceWait         = 10 * time.Millisecond
+	evidencePollInterval = time.Millisecond
 )
 
-// ballot is what a vote or a pre-vote asks.
-type ballot struct {
+// voteRequest is what a vote or a pre-vote asks.
+type voteRequest struct {
 	candidate           cluster.NodeID
 	pre, transfer       bool
 	term                uint64
 	lastIndex, lastTerm uint64
 }
 
-// ballot gives what the message asks; false when it is neither vote nor
+// voteRequest gives what the message asks; false when it is neither vote nor
 // pre-vote.
-func (m incoming) ballot() (ballot, bool) {
+func (m incoming) ballot() (voteRequest, bool) {
 	switch c := m.rpc.Command.(type) {
 	case *raft.RequestVoteRequest:
-		return ballot{candidate: m.p.id, transfer: c.LeadershipTransfer, term: c.Term, lastIndex: c.LastLogIndex, lastTerm: c.LastLogTerm}, true
+		return voteRequest{candidate: m.p.id, transfer: c.LeadershipTransfer, term: c.Term, lastIndex: c.LastLogIndex, lastTerm: c.LastLogTerm}, true
 	case *raft.RequestPreVoteRequest:
-		return ballot{candidate: m.p.id, pre: true, term: c.Term, lastIndex: c.LastLogIndex, lastTerm: c.LastLogTerm}, true
+		return voteRequest{candidate: m.p.id, pre: true, term: c.Term, lastIndex: c.LastLogIndex, lastTerm: c.LastLogTerm}, true
 	}
-	return ballot{}, false
+	return voteRequest{}, false
 }
 
 // vote deals with a vote or pre-vote: it refuses one that must not reach raft,
 // as it could raise the term, and hands over the others. A refusal is always a
 // response: the library takes some errors for a grant.
-func (m incoming) vote(b ballot, a cluster.Admission) {
-	wake(m.r.t.monitors.hurry)
+func (m incoming) vote(b voteRequest, a cluster.Admission) {
+	wake(m.r.t.monitors.fastPoll)
 	if kind, why := m.refuseVote(b, a, time.Now()); why != "" {
-		m.decline(b, kind, why)
+		m.rejectVote(b, kind, why)
 		return
 	}
-	if !b.pre && !b.transfer && m.consents(b) {
+	if !b.pre && !b.transfer && m.ignoresLeader(b) {
 		c := *m.rpc.Command.(*raft.RequestVoteRequest)
 		c.LeadershipTransfer, b.transfer = true, true
 		m.rpc.Command = &c
 	}
-	if !b.transfer && m.r.promised(time.Now(), m.p.id, b.term) {
-		m.decline(b, "busy", "has answered its leader lately")
+	if !b.transfer && m.r.boundByProxyAck(time.Now(), m.p.id, b.term) {
+		m.rejectVote(b, "busy", "has answered its leader lately")
 		return
 	}
-	m.handVote(b)
+	m.deliverVote(b)
 }
 
-// decline refuses a ballot before raft.
-func (m incoming) decline(b ballot, kind, why string) {
+// rejectVote refuses a ballot before raft.
+func (m incoming) rejectVote(b voteRequest, kind, why string) {
 	m.r.t.reject(m.kind, kind)
 	m.count(b, false, kind)
 	m.answerVote(b, false, m.local.CurrentTerm(), why)
 }
 
 // count counts this node's answer to a candidate.
-func (m incoming) count(b ballot, granted bool, reason string) {
+func (m incoming) count(b voteRequest, granted bool, reason string) {
 	if !b.pre {
-		m.r.t.cfg.Answered(granted, reason)
+		m.r.t.cfg.VoteAnswered(granted, reason)
 	}
 }
 
 // refuseVote says why a vote is refused, for the metric and for people; "" if it
 // is not.
-func (m incoming) refuseVote(b ballot, a cluster.Admission, now time.Time) (kind, why string) {
+func (m incoming) refuseVote(b voteRequest, a cluster.Admission, now time.Time) (kind, why string) {
 	switch {
 	case !m.p.votes.AllowN(now, 1):
 		return "rate", "asks too often"
 	case !a.OK():
 		return string(a.Refusal), a.Reason
 	case a.RecordStale:
-		return "outdated", "no votes are exchanged: " + voteless(a)
+		return "outdated", "no votes are exchanged: " + noVotesReason(a)
 	case !a.Votes:
-		return "no_cluster_id", "no votes are exchanged: " + voteless(a)
-	case b.behind(m.committed()) != "":
+		return "no_cluster_id", "no votes are exchanged: " + noVotesReason(a)
+	case b.missesCommitted(m.committed()) != "":
 		// It lacks what is committed, which this node, wiped and taken in again, need
 		// not hold either. Raft's own comparison is with the log alone.
-		return "behind", b.behind(m.committed()) + ", which is committed"
+		return "behind", b.missesCommitted(m.committed()) + ", which is committed"
 	case !m.r.t.cfg.Gate.MayVote():
 		return "lease", "a lease may be running that this node has forgotten"
 	case b.pre:
-		if rival := m.r.ballots.lately(b.term, now.Add(-m.r.t.cfg.TimeoutMin)); rival != "" && rival != m.p.id {
+		if rival := m.r.ballots.votedSince(b.term, now.Add(-m.r.t.cfg.TimeoutMin)); rival != "" && rival != m.p.id {
 			return "voted", fmt.Sprintf("already voted for %s", rival)
 		}
-		if why := m.r.t.cfg.PreVote(m.p.id, now); why != "" {
+		if why := m.r.t.cfg.VetoPreVote(m.p.id, now); why != "" {
 			return "priority", why
 		}
 	}
@@ -113,9 +113,9 @@ func (m incoming) committed() (index, term uint64) {
 	return 0, 0
 }
 
-// behind says how the candidate's log cannot have an entry that is committed, "" when
+// missesCommitted says how the candidate's log cannot have an entry that is committed, "" when
 // it can: whoever has that has none of an earlier term behind it, and ends no sooner.
-func (b ballot) behind(index, term uint64) string {
+func (b voteRequest) missesCommitted(index, term uint64) string {
 	switch {
 	case b.lastTerm < term:
 		return fmt.Sprintf("log behind: term %d < %d", b.lastTerm, term)
@@ -125,10 +125,10 @@ func (b ballot) behind(index, term uint64) string {
 	return ""
 }
 
-// consents says whether this voter has evidence of its own that the leader that
+// ignoresLeader says whether this voter has evidence of its own that the leader that
 // it knows is gone. A candidate that is ahead of this node in finding out is
 // given a moment.
-func (m incoming) consents(b ballot) bool {
+func (m incoming) ignoresLeader(b voteRequest) bool {
 	stuck := func() bool {
 		leader := m.local.Leader()
 		return leader != "" && leader != m.p.id && leader != m.r.t.cfg.Local().NodeID && b.term > m.local.CurrentTerm()
@@ -136,36 +136,36 @@ func (m incoming) consents(b ballot) bool {
 	if !stuck() {
 		return false // raft does not pass the vote over for its leader
 	}
-	if m.r.t.cfg.Consent(m.p.id, b.term, time.Now()) {
+	if m.r.t.cfg.MayIgnoreLeader(m.p.id, b.term, time.Now()) {
 		return true
 	}
-	look := time.NewTicker(consentLook)
+	look := time.NewTicker(evidencePollInterval)
 	defer look.Stop()
-	for until := time.Now().Add(consentHold); time.Now().Before(until) && stuck(); {
+	for until := time.Now().Add(evidenceWait); time.Now().Before(until) && stuck(); {
 		select {
 		case <-look.C:
 		case <-m.r.closed:
 			return false
 		}
-		if m.r.t.cfg.Consent(m.p.id, b.term, time.Now()) {
+		if m.r.t.cfg.MayIgnoreLeader(m.p.id, b.term, time.Now()) {
 			return stuck()
 		}
 	}
 	return false
 }
 
-// handVote gives a vote to raft, and passes the answer on with its reason.
-func (m incoming) handVote(b ballot) {
+// deliverVote gives a vote to raft, and passes the answer on with its reason.
+func (m incoming) deliverVote(b voteRequest) {
 	before := m.view(b)
-	answer, err := m.ask(b)
+	answer, err := m.requestVote(b)
 	if err == nil {
-		err = m.local.Settle()
+		err = m.local.FlushBeforeReply()
 	}
 	if err != nil {
 		m.rpc.Respond(nil, err)
 		return
 	}
-	granted, term, ok := verdictOf(answer)
+	granted, term, ok := decodeVoteResponse(answer)
 	if !ok {
 		m.rpc.RespChan <- answer
 		return
@@ -177,7 +177,7 @@ func (m incoming) handVote(b ballot) {
 	switch {
 	case !granted:
 		reason, why = "raft", explain(b, before)
-	case !b.pre && !b.transfer && m.r.promised(time.Now(), m.p.id, b.term):
+	case !b.pre && !b.transfer && m.r.boundByProxyAck(time.Now(), m.p.id, b.term):
 		// It waited while raft was busy, and was let in before the promise. To the
 		// candidate it is as if the vote were lost.
 		granted, reason, why = false, "busy", "has answered its leader meanwhile"
@@ -186,11 +186,11 @@ func (m incoming) handVote(b ballot) {
 	m.answerVote(b, granted, term, why)
 }
 
-// ask puts a vote to raft, and waits for the answer.
-func (m incoming) ask(b ballot) (answer raft.RPCResponse, err error) {
+// request puts a vote to raft, and waits for the answer.
+func (m incoming) requestVote(b voteRequest) (answer raft.RPCResponse, err error) {
 	if !b.pre {
-		m.local.Voting(true)
-		defer m.local.Voting(false)
+		m.local.TrackVote(true)
+		defer m.local.TrackVote(false)
 	}
 	reply := make(chan raft.RPCResponse, 1)
 	select {
@@ -206,8 +206,8 @@ func (m incoming) ask(b ballot) (answer raft.RPCResponse, err error) {
 	}
 }
 
-// verdictOf reads raft's answer; not ok when that is an error.
-func verdictOf(answer raft.RPCResponse) (granted bool, term uint64, ok bool) {
+// decodeVoteResponse reads raft's answer; not ok when that is an error.
+func decodeVoteResponse(answer raft.RPCResponse) (granted bool, term uint64, ok bool) {
 	switch c := answer.Response.(type) {
 	case *raft.RequestVoteResponse:
 		return c.Granted, c.Term, answer.Error == nil
@@ -218,9 +218,9 @@ func verdictOf(answer raft.RPCResponse) (granted bool, term uint64, ok bool) {
 }
 
 // answerVote answers a vote or pre-vote.
-func (m incoming) answerVote(b ballot, granted bool, term uint64, why string) {
+func (m incoming) answerVote(b voteRequest, granted bool, term uint64, why string) {
 	header := m.r.header()
-	putReason(&header, why)
+	setReason(&header, why)
 	if b.pre {
 		m.rpc.Respond(&raft.RequestPreVoteResponse{RPCHeader: header, Term: term, Granted: granted}, nil)
 	} else {
@@ -228,9 +228,9 @@ func (m incoming) answerVote(b ballot, granted bool, term uint64, why string) {
 	}
 }
 
-// voterView is what a voter's answer depends on, as it was just before raft
+// voterState is what a voter's answer depends on, as it was just before raft
 // judged.
-type voterView struct {
+type voterState struct {
 	term                uint64
 	leader              cluster.NodeID
 	votedFor            cluster.NodeID // in the ballot's term; "" when not known
@@ -238,8 +238,8 @@ type voterView struct {
 	member, voter       bool // the candidate is, in this node's configuration
 }
 
-func (m incoming) view(b ballot) voterView {
-	v := voterView{term: m.local.CurrentTerm(), leader: m.local.Leader(), votedFor: m.r.ballots.of(b.term)}
+func (m incoming) view(b voteRequest) voterState {
+	v := voterState{term: m.local.CurrentTerm(), leader: m.local.Leader(), votedFor: m.r.ballots.voteIn(b.term)}
 	v.lastIndex, v.lastTerm = m.local.LastEntry()
 	servers := m.r.t.cfg.Servers()
 	s, known := cluster.FindServer(servers, b.candidate)
@@ -248,7 +248,7 @@ func (m incoming) view(b ballot) voterView {
 }
 
 // explain says why raft refused a ballot, in the order in which it judges.
-func explain(b ballot, v voterView) string {
+func explain(b voteRequest, v voterState) string {
 	switch {
 	case !v.member:
 		return fmt.Sprintf("%s is not in the configuration", b.candidate)
@@ -268,35 +268,35 @@ func explain(b ballot, v voterView) string {
 	return "refused"
 }
 
-// ballots remembers whom this process has voted for lately, itself included.
+// recentVotes remembers whom this process has voted for lately, itself included.
 // Explanations depend on it, and pre-votes for a term whose vote is given away.
 // Safe for concurrent use.
-type ballots struct {
+type recentVotes struct {
 	mu    sync.Mutex
-	votes [8]cast
+	votes [8]grantedVote
 }
 
-// cast is one vote.
-type cast struct {
+// grantedVote is one vote.
+type grantedVote struct {
 	term uint64
 	to   cluster.NodeID
 	at   time.Time
 }
 
-func (b *ballots) cast(term uint64, candidate cluster.NodeID, now time.Time) {
+func (b *recentVotes) cast(term uint64, candidate cluster.NodeID, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.votes[term%uint64(len(b.votes))] = cast{term, candidate, now}
+	b.votes[term%uint64(len(b.votes))] = grantedVote{term, candidate, now}
 }
 
-// of gives who has this process's vote of a term, "" when that is not known.
-func (b *ballots) of(term uint64) cluster.NodeID { return b.lately(term, time.Time{}) }
+// voteIn gives who has this process's vote of a term, "" when that is not known.
+func (b *recentVotes) voteIn(term uint64) cluster.NodeID { return b.votedSince(term, time.Time{}) }
 
-// lately is of, for a vote that was given no longer ago than since. A pre-vote for
+// votedSince is of, for a vote that was given no longer ago than since. A pre-vote for
 // that term would promise another what cannot be given; two candidates with half
 // of the votes each come of that. It is not refused for good: when nobody has won
 // the term, the candidate must get on to the next.
-func (b *ballots) lately(term uint64, since time.Time) cluster.NodeID {
+func (b *recentVotes) votedSince(term uint64, since time.Time) cluster.NodeID {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if v := b.votes[term%uint64(len(b.votes))]; v.term == term && !v.at.Before(since) {
@@ -309,14 +309,14 @@ func (b *ballots) lately(term uint64, since time.Time) cluster.NodeID {
 // nobody reads there.
 const maxReason = 200
 
-func putReason(h *raft.RPCHeader, why string) {
+func setReason(h *raft.RPCHeader, why string) {
 	if why != "" {
 		h.Addr = append(append(bytes.Clone(h.Addr), 0), cutReason(why)...)
 	}
 }
 
-// takeReason takes the reason out of an answer's header; "" when there is none.
-func takeReason(h *raft.RPCHeader) string {
+// popReason takes the reason out of an answer's header; "" when there is none.
+func popReason(h *raft.RPCHeader) string {
 	addr, why, found := bytes.Cut(h.Addr, []byte{0})
 	if !found {
 		return ""

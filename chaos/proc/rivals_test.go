@@ -31,7 +31,7 @@ type forged struct {
 // forge takes the place of a node, which must have ended, until the test does.
 func forge(t *testing.T, c *Cluster, n *Node, claim func(*cluster.Claim)) *forged {
 	t.Helper()
-	dir, err := consensus.OpenStopped(c.DataDir(n))
+	dir, err := consensus.OpenOffline(c.DataDir(n))
 	if err != nil {
 		t.Fatal(err)
 	}

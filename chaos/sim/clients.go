@@ -142,9 +142,9 @@ func (d direct) Read(ctx context.Context, key, consistency string) (reading, err
 	var err error
 	switch consistency {
 	case apiv1.Linearizable:
-		err = d.Barrier(ctx)
+		err = d.ReadBarrier(ctx)
 	case apiv1.Lease:
-		err = d.LeaseBarrier(ctx)
+		err = d.LeaseReadBarrier(ctx)
 	}
 	view := d.View()
 	item, _ := view.Get(key)

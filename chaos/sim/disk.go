@@ -351,7 +351,7 @@ func (s *Store) Reserve() (size uint64, held bool) {
 }
 
 // HoldReserve takes the reserve's space.
-func (s *Store) HoldReserve() error {
+func (s *Store) EnsureReserve() error {
 	d := s.disk
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -22,8 +22,8 @@ type Node interface {
 	// ended it just gives back what the node holds.
 	Run(ctx context.Context) error
 	Propose(ctx context.Context, c state.Command) (state.Result, error)
-	Barrier(ctx context.Context) error
-	LeaseBarrier(ctx context.Context) error
+	ReadBarrier(ctx context.Context) error
+	LeaseReadBarrier(ctx context.Context) error
 	View() *state.View
 	Status() cluster.NodeStatus
 	TransferTo(ctx context.Context, target cluster.NodeID) error

@@ -67,10 +67,12 @@ type whole struct{ *node.Node }
 func (n whole) Propose(ctx context.Context, c state.Command) (state.Result, error) {
 	return n.Consensus().Propose(ctx, c)
 }
-func (n whole) Barrier(ctx context.Context) error      { return n.Consensus().Barrier(ctx) }
-func (n whole) LeaseBarrier(ctx context.Context) error { return n.Consensus().LeaseBarrier(ctx) }
-func (n whole) View() *state.View                      { return n.Consensus().View() }
-func (n whole) Status() cluster.NodeStatus             { return n.Consensus().Status() }
+func (n whole) ReadBarrier(ctx context.Context) error { return n.Consensus().ReadBarrier(ctx) }
+func (n whole) LeaseReadBarrier(ctx context.Context) error {
+	return n.Consensus().LeaseReadBarrier(ctx)
+}
+func (n whole) View() *state.View          { return n.Consensus().View() }
+func (n whole) Status() cluster.NodeStatus { return n.Consensus().Status() }
 func (n whole) TransferTo(ctx context.Context, target cluster.NodeID) error {
 	return n.Consensus().TransferTo(ctx, cluster.TransferNotice{To: target, Trigger: "transfer", Reason: "the simulation"})
 }

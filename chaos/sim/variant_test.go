@@ -30,18 +30,18 @@ func (v variant) build(env Env) (Node, error) {
 	n := &composed{}
 	n.transport, err = transport.New(transport.Config{
 		Listener: listener, Dial: env.Proc.Dial, Advertise: addr,
-		Local:       func() cluster.Peer { return n.LocalPeer() },
-		Record:      func(id cluster.NodeID) cluster.Record { return n.Record(id) },
-		Meet:        func(p cluster.Peer) error { return n.Meet(p) },
-		Adopt:       func(from cluster.Peer) error { return n.Adopt(from) },
-		Known:       func(p cluster.Peer, a cluster.Admission) { n.Known(p, a) },
-		Admitted:    func(by cluster.NodeID) { n.Admitted(by) },
-		Refused:     func(by cluster.NodeID, r cluster.Refusal, reason string) { n.Refused(by, r, reason) },
-		ClusterName: "sim", TimeoutMin: timeoutMin, TimeoutMax: timeoutMax,
+		Local:             func() cluster.Peer { return n.LocalPeer() },
+		Record:            func(id cluster.NodeID) cluster.Record { return n.Record(id) },
+		RecordIncarnation: func(p cluster.Peer) error { return n.RecordIncarnation(p) },
+		Adopt:             func(from cluster.Peer) error { return n.Adopt(from) },
+		Known:             func(p cluster.Peer, a cluster.Admission) { n.OnHello(p, a) },
+		Admitted:          func(by cluster.NodeID) { n.OnAdmitted(by) },
+		Refused:           func(by cluster.NodeID, r cluster.Refusal, reason string) { n.OnRefused(by, r, reason) },
+		ClusterName:       "sim", TimeoutMin: timeoutMin, TimeoutMax: timeoutMax,
 		Gate: transport.Gate{
-			ReadOnly: func() bool { return n.ReadOnly() },
-			Muted:    func() bool { return n.Stalled() },
-			MayStand: func() bool { return n.MayStand() },
+			ReadOnly:          func() bool { return n.ReadOnly() },
+			ReplicationPaused: func() bool { return n.Stalled() },
+			MayStartElection:  func() bool { return n.MayStartElection() },
 		},
 		Faults: env.Faults, Logger: env.Logger,
 	})
@@ -77,7 +77,7 @@ func (v variant) deps(env Env, t *transport.Transport) consensus.Deps {
 			return trans
 		},
 		Acks: t.Acks(),
-		Bind: func(b consensus.Bound) { t.Raft().Bind(transport.Local(b)) },
+		Bind: func(b consensus.RaftCallbacks) { t.Raft().Bind(transport.RaftCallbacks(b)) },
 		PeerAck: func(id cluster.NodeID) consensus.PeerAck {
 			i := t.Acks().Peer(id)
 			return consensus.PeerAck{Incarnation: i.Incarnation, Term: i.Term, MatchIndex: i.MatchIndex, LastContact: i.LastContact}

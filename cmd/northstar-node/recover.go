@@ -18,7 +18,7 @@ type recoverCommand struct {
 }
 
 func (c *recoverCommand) run(p *process) error {
-	dir, err := consensus.OpenStopped(c.DataDir)
+	dir, err := consensus.OpenOffline(c.DataDir)
 	if err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ Wipe the other nodes (%s), start them, and re-admit each:
 }
 
 // warning is what no recovery can prevent.
-func warning(dir *consensus.Stopped, g cluster.Generation) string {
+func warning(dir *consensus.OfflineNode, g cluster.Generation) string {
 	voters := 0
 	for _, s := range dir.Servers() {
 		if s.Suffrage == cluster.Voter {
@@ -58,7 +58,7 @@ func warning(dir *consensus.Stopped, g cluster.Generation) string {
 		g.Number-1, g.Number, cluster.Quorum(voters), voters)
 }
 
-func others(dir *consensus.Stopped) []string {
+func others(dir *consensus.OfflineNode) []string {
 	var ids []string
 	for _, s := range dir.Servers() {
 		if s.ID != dir.Identity().NodeID {
@@ -69,8 +69,8 @@ func others(dir *consensus.Stopped) []string {
 }
 
 // show says what the directory holds.
-func (c *recoverCommand) show(w io.Writer, dir *consensus.Stopped) error {
-	id, l := dir.Identity(), dir.Look()
+func (c *recoverCommand) show(w io.Writer, dir *consensus.OfflineNode) error {
+	id, l := dir.Identity(), dir.Inspection()
 	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
 	line := func(name, format string, args ...any) { fmt.Fprintf(t, name+"\t"+format+"\n", args...) }
 	line("data directory", "%s", c.DataDir)

@@ -39,11 +39,11 @@ const (
 	maxPageSize  = 1 << 16
 )
 
-// boltContent is what a sound file holds.
-type boltContent struct {
+// boltSummary is what a sound file holds.
+type boltSummary struct {
 	txid  uint64
-	spans spans  // the entries' indexes
-	tail  []byte // the value of the tail record
+	spans indexRanges // the entries' indexes
+	tail  []byte      // the value of the tail record
 }
 
 // visitor judges one entry's value as bbolt holds it; value reads it.
@@ -54,29 +54,29 @@ type boltChecker struct {
 	meta    boltMeta
 	visit   visitor
 	lastKey uint64
-	seen    bool // lastKey is set
-	content boltContent
+	visited bool // lastKey is set
+	content boltSummary
 }
 
 // checkBolt checks a raft-boltdb file of size bytes and shows its entries, in
 // order, to visit.
-func checkBolt(r io.ReaderAt, size int64, visit visitor) (boltContent, error) {
+func checkBolt(r io.ReaderAt, size int64, visit visitor) (boltSummary, error) {
 	meta, err := newestMeta(r)
 	if err != nil {
-		return boltContent{}, err
+		return boltSummary{}, err
 	}
 	if need := int64(meta.pages) * meta.pageSize; meta.pages > math.MaxInt64/maxPageSize || size < need {
-		return boltContent{}, fmt.Errorf("it is truncated: %d bytes of at least %d", size, need)
+		return boltSummary{}, fmt.Errorf("it is truncated: %d bytes of at least %d", size, need)
 	}
 	if meta.freelist != boltNoFreelist {
-		return boltContent{}, errors.New("it was written by other means: it holds a list of free pages")
+		return boltSummary{}, errors.New("it was written by other means: it holds a list of free pages")
 	}
-	c := &boltChecker{r: r, meta: meta, visit: visit, content: boltContent{txid: meta.txid}}
+	c := &boltChecker{r: r, meta: meta, visit: visit, content: boltSummary{txid: meta.txid}}
 	if err := c.root(); err != nil {
-		return boltContent{}, err
+		return boltSummary{}, err
 	}
 	if c.content.tail == nil {
-		return boltContent{}, errors.New("its last record is missing")
+		return boltSummary{}, errors.New("its last record is missing")
 	}
 	return c.content, nil
 }
@@ -208,10 +208,10 @@ func (c *boltChecker) leaf(p page, low, high uint64) error {
 		if err != nil {
 			return err
 		}
-		if e.bucket || key < low || key > high || c.seen && key <= c.lastKey {
+		if e.bucket || key < low || key > high || c.visited && key <= c.lastKey {
 			return fmt.Errorf("page %d has a key out of order", p.id)
 		}
-		c.lastKey, c.seen = key, true
+		c.lastKey, c.visited = key, true
 		value := func() ([]byte, error) { return c.value(e) }
 		if key != tailKey {
 			c.content.spans.add(key)

@@ -26,14 +26,14 @@ type boltLog struct {
 	txid    uint64     // of the last transaction; guarded by writing
 
 	mu     sync.RWMutex
-	spans  spans // guarded by mu
-	broken atomic.Pointer[DamagedError]
+	spans  indexRanges // guarded by mu
+	damage atomic.Pointer[DamagedError]
 }
 
 // createLog makes an empty log that either exists completely or not at all.
 func createLog(path string) error {
 	temp := path + tempSuffix
-	if err := announceOpening(temp, tail{}); err != nil {
+	if err := writeOpeningTail(temp, tail{}); err != nil {
 		return errors.Join(fmt.Errorf("create %s: %w", path, err), os.Remove(temp))
 	}
 	if err := os.Rename(temp, path); err != nil {
@@ -45,8 +45,8 @@ func createLog(path string) error {
 // openLog opens a log that checkLog has found sound.
 func openLog(path string, c checkedLog) (*boltLog, error) {
 	l := &boltLog{path: path, spans: c.spans}
-	err := l.protect(func() (err error) {
-		if err = announceOpening(path, c.tail); err == nil {
+	err := l.recoverBolt(func() (err error) {
+		if err = writeOpeningTail(path, c.tail); err == nil {
 			l.store, err = raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: boltOptions()})
 		}
 		return err
@@ -93,7 +93,7 @@ func (l *boltLog) has(index uint64) bool {
 	return l.spans.has(index)
 }
 
-func (l *boltLog) setSpans(s spans) {
+func (l *boltLog) setSpans(s indexRanges) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.spans = s
@@ -105,7 +105,7 @@ func (l *boltLog) GetLog(index uint64, out *raft.Log) error {
 		return raft.ErrLogNotFound
 	}
 	*out = raft.Log{}
-	err := l.protect(func() error { return l.store.GetLog(index, out) })
+	err := l.recoverBolt(func() error { return l.store.GetLog(index, out) })
 	if !errors.Is(err, raft.ErrLogNotFound) || !l.has(index) {
 		return err
 	}
@@ -131,7 +131,7 @@ func (l *boltLog) StoreLogs(entries []*raft.Log) error {
 		last = max(last, e.Index)
 	}
 	batch = append(batch, tail{txid: l.txid + 1, last: last}.entry())
-	if err := l.transact(func() error { return l.store.StoreLogs(batch) }); err != nil {
+	if err := l.update(func() error { return l.store.StoreLogs(batch) }); err != nil {
 		return err
 	}
 	l.mu.Lock()
@@ -156,10 +156,10 @@ func (l *boltLog) DeleteRange(from, to uint64) error {
 	}
 	after := before.without(from, to)
 	l.setSpans(after) // before the deletion: see GetLog
-	mark := tail{txid: l.txid + 1, last: after.last(), extra: 1, from: from, to: to}
-	err := l.transact(func() error { return l.store.StoreLog(mark.entry()) })
+	mark := tail{txid: l.txid + 1, last: after.last(), untaggedTx: 1, from: from, to: to}
+	err := l.update(func() error { return l.store.StoreLog(mark.entry()) })
 	if err == nil {
-		err = l.transact(func() error { return l.store.DeleteRange(from, to) })
+		err = l.update(func() error { return l.store.DeleteRange(from, to) })
 	}
 	if err != nil {
 		l.setSpans(before)
@@ -167,27 +167,27 @@ func (l *boltLog) DeleteRange(from, to uint64) error {
 	return err
 }
 
-// transact runs one bbolt transaction, counting it when it is committed.
-func (l *boltLog) transact(f func() error) error {
-	if err := l.protect(f); err != nil {
+// update runs one bbolt transaction, counting it when it is committed.
+func (l *boltLog) update(f func() error) error {
+	if err := l.recoverBolt(f); err != nil {
 		return err
 	}
 	l.txid++
 	return nil
 }
 
-// protect runs f, which enters bbolt, and answers a panic in it or a fault on
+// recoverBolt runs f, which enters bbolt, and answers a panic in it or a fault on
 // the memory map with an error.
-func (l *boltLog) protect(f func() error) (err error) {
-	if b := l.broken.Load(); b != nil {
+func (l *boltLog) recoverBolt(f func() error) (err error) {
+	if b := l.damage.Load(); b != nil {
 		return b
 	}
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if r := recover(); r != nil {
 			d := &DamagedError{Path: l.path, What: fmt.Sprint("bbolt: ", r)}
-			l.broken.CompareAndSwap(nil, d)
-			err = l.broken.Load()
+			l.damage.CompareAndSwap(nil, d)
+			err = l.damage.Load()
 		}
 	}()
 	return f()
@@ -196,8 +196,8 @@ func (l *boltLog) protect(f func() error) (err error) {
 // close closes the file. A store that bbolt panicked in is left as it is: its
 // locks may be held for ever, and the process is about to end.
 func (l *boltLog) close() error {
-	if l.broken.Load() != nil || l.store == nil {
+	if l.damage.Load() != nil || l.store == nil {
 		return nil
 	}
-	return l.protect(l.store.Close)
+	return l.recoverBolt(l.store.Close)
 }

@@ -23,7 +23,7 @@ func TestUnfinishedDeletion(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := g.storage.(*Dir).log
-	mark := tail{txid: l.txid + 1, last: 12, extra: 1, from: 13, to: 20}
+	mark := tail{txid: l.txid + 1, last: 12, untaggedTx: 1, from: 13, to: 20}
 	if err := l.store.StoreLog(mark.entry()); err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ func TestUnfinishedDeletion(t *testing.T) {
 	for _, path := range []string{crashed, deleted} {
 		for range 3 { // each opening ends without a write
 			checkLogHolds(t, guardDir(t, copyDir(t, path)).Log(), terms(1, 12, 1))
-			if err := announceOpening(filepath.Join(path, logName), tail{last: 12, from: 13, to: 20}); err != nil {
+			if err := writeOpeningTail(filepath.Join(path, logName), tail{last: 12, from: 13, to: 20}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -124,12 +124,12 @@ func waitFor(t testing.TB, done func() bool) {
 // TestTailNamesLast: a log whose last entry is not the one that was written
 // last does not pass.
 func TestTailNamesLast(t *testing.T) {
-	content := func(last uint64) boltContent {
+	content := func(last uint64) boltSummary {
 		var value []byte
 		if err := codec.NewEncoderBytes(&value, &msgpack).Encode(tail{txid: 7, last: 10}.entry()); err != nil {
 			t.Fatal(err)
 		}
-		return boltContent{txid: 7, spans: spans{{1, last}}, tail: value}
+		return boltSummary{txid: 7, spans: indexRanges{{1, last}}, tail: value}
 	}
 	if _, _, err := checkTail(content(10)); err != nil {
 		t.Error(err)

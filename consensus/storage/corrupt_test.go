@@ -42,7 +42,7 @@ func readContents(path string) (c contents, err error) {
 		if err := d.Log().GetLog(i, &e); err != nil {
 			return c, err
 		}
-		if err := unseal(i, &e); err != nil {
+		if err := verifyChecksum(i, &e); err != nil {
 			return c, err
 		}
 		e.AppendedAt = instant(e.AppendedAt)
@@ -322,7 +322,7 @@ func decodeFile(file sizedReader) (map[uint64]raft.Log, error) {
 		}
 		e, err := decodeEntry(b)
 		if err == nil {
-			err = unseal(index, &e)
+			err = verifyChecksum(index, &e)
 		}
 		e.AppendedAt = instant(e.AppendedAt)
 		all[index] = e

@@ -88,7 +88,7 @@ func (d *Dir) openStores(logger hclog.Logger) error {
 	if err := checkWritable(d.path); err != nil {
 		return fmt.Errorf("data directory %s is not writable: %w", d.path, err)
 	}
-	found, err := surveySnapshots(d.file(snapshotsName))
+	found, err := scanSnapshots(d.file(snapshotsName))
 	if err != nil {
 		return fmt.Errorf("look through the snapshots: %w", err)
 	}
@@ -102,7 +102,7 @@ func (d *Dir) openStores(logger hclog.Logger) error {
 	if err != nil {
 		return err
 	}
-	if err := checkHistory(d.file(logName), log.spans, found); err != nil {
+	if err := checkContinuity(d.file(logName), log.spans, found); err != nil {
 		return err
 	}
 	if term := d.vote.durable.currentTerm; term < log.term {
@@ -111,7 +111,7 @@ func (d *Dir) openStores(logger hclog.Logger) error {
 	if d.log, err = openLog(d.file(logName), log); err != nil {
 		return err
 	}
-	if err := found.clear(d.path, logger); err != nil {
+	if err := found.removeUnusable(d.path, logger); err != nil {
 		return fmt.Errorf("clear the snapshots: %w", err)
 	}
 	if d.snapshots, err = openSnapshots(d.path, logger); err != nil {
@@ -122,7 +122,7 @@ func (d *Dir) openStores(logger hclog.Logger) error {
 
 // create makes the files of a new data directory. The vote file comes last: a
 // directory that has it has had the others.
-func (d *Dir) create(found survey) error {
+func (d *Dir) create(found snapshotScan) error {
 	haveVote, err := exists(d.file(voteName))
 	if err != nil {
 		return err
@@ -166,7 +166,7 @@ func (d *Dir) Stable() raft.StableStore { return d.vote }
 func (d *Dir) Snapshots() raft.SnapshotStore { return d.snapshots }
 
 // ownNames are the files of the directory that are not small files.
-var ownNames = []string{lockName, reserveName, logName, voteName, snapshotsName, damagedName, nextName, asideName}
+var ownNames = []string{lockName, reserveName, logName, voteName, snapshotsName, damagedName, pendingResetName, asideName}
 
 func checkName(name string) error {
 	if name == "" || name != filepath.Base(name) || name[0] == '.' || filepath.Ext(name) == tempSuffix || slices.Contains(ownNames, name) {
@@ -188,11 +188,11 @@ func (d *Dir) Save(name string, data []byte) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
-	return saveSmall(d.path, name, data)
+	return saveChecksummed(d.path, name, data)
 }
 
-func saveSmall(dir, name string, data []byte) error {
-	content := frame(data)
+func saveChecksummed(dir, name string, data []byte) error {
+	content := addHeader(data)
 	if len(content) > maxSmallFile {
 		return fmt.Errorf("save %s: %d bytes are more than %d", name, len(content), maxSmallFile)
 	}
@@ -208,8 +208,8 @@ func (d *Dir) Free() (uint64, error) { return freeSpace(d.path) }
 // Reserve is the size of the disk reserve and whether it is held.
 func (d *Dir) Reserve() (size uint64, held bool) { return d.reserve.state() }
 
-// HoldReserve takes the reserve's space.
-func (d *Dir) HoldReserve() error { return d.reserve.hold() }
+// EnsureReserve takes the reserve's space.
+func (d *Dir) EnsureReserve() error { return d.reserve.ensure() }
 
 // ReleaseReserve gives the reserve's space back.
 func (d *Dir) ReleaseReserve() error { return d.reserve.release() }

@@ -17,21 +17,21 @@ const tempSuffix = ".tmp"
 // maxSmallFile bounds what Load reads and Save takes.
 const maxSmallFile = 16 << 20
 
-// fileHead is the first line of a small file; the data follows as it is.
-const fileHead = "northstar-file 1 crc32c=%08x size=%d\n"
+// fileHeader is the first line of a small file; the data follows as it is.
+const fileHeader = "northstar-file 1 crc32c=%08x size=%d\n"
 
-// frame puts the line with the checksum in front of the data.
-func frame(data []byte) []byte {
-	return append(fmt.Appendf(nil, fileHead, crc32.Checksum(data, castagnoli), len(data)), data...)
+// addHeader puts the line with the checksum in front of the data.
+func addHeader(data []byte) []byte {
+	return append(fmt.Appendf(nil, fileHeader, crc32.Checksum(data, castagnoli), len(data)), data...)
 }
 
-// unframe checks and removes that line.
-func unframe(content []byte) ([]byte, error) {
+// stripHeader checks and removes that line.
+func stripHeader(content []byte) ([]byte, error) {
 	head, data, ok := bytes.Cut(content, []byte("\n"))
 	if !ok {
 		return nil, errors.New("it has no first line with a checksum")
 	}
-	if want := fmt.Appendf(nil, fileHead, crc32.Checksum(data, castagnoli), len(data)); !bytes.Equal(append(head, '\n'), want) {
+	if want := fmt.Appendf(nil, fileHeader, crc32.Checksum(data, castagnoli), len(data)); !bytes.Equal(append(head, '\n'), want) {
 		return nil, errors.New("its checksum does not match")
 	}
 	return data, nil
@@ -51,7 +51,7 @@ func loadFile(path string) ([]byte, error) {
 	if len(content) > maxSmallFile {
 		return nil, &DamagedError{Path: path, What: "it is too large"}
 	}
-	data, err := unframe(content)
+	data, err := stripHeader(content)
 	if err != nil {
 		return nil, &DamagedError{Path: path, What: err.Error()}
 	}

@@ -30,10 +30,10 @@ const (
 )
 
 const (
-	spaceEvery = 200 * time.Millisecond
-	hangChecks = 20 // a hung operation is noticed within ExitAfter/hangChecks
-	parkAtMost = 10 * time.Second
-	joinAtMost = time.Second
+	spaceEvery           = 200 * time.Millisecond
+	hangChecksPerTimeout = 20 // a hung operation is noticed within ExitAfter/hangChecksPerTimeout
+	maxBlock             = 10 * time.Second
+	joinTimeout          = time.Second
 )
 
 // GuardConfig is what a Guarded needs beside the storage.
@@ -69,15 +69,15 @@ type Guarded struct {
 	cfg     GuardConfig
 	logger  hclog.Logger
 
-	watch     *watch
+	watch     *latencyTracker
 	cache     *cache
 	log       *guardedLog
 	stable    *guardedStable
 	snapshots *guardedSnapshots
 
-	readOnly  atomic.Bool
-	spaceTurn chan struct{} // capacity 1: who holds it may move the reserve
-	releases  atomic.Uint64 // how often the reserve was given up
+	readOnly   atomic.Bool
+	reserveSem chan struct{} // capacity 1: who holds it may move the reserve
+	releases   atomic.Uint64 // how often the reserve was given up
 
 	progress atomic.Uint64 // bytes of snapshots written and read
 
@@ -101,14 +101,14 @@ func Guard(s Storage, cfg GuardConfig) *Guarded {
 		cfg.CacheEntries = DefaultCacheEntries
 	}
 	g := &Guarded{
-		storage:   s,
-		cfg:       cfg,
-		logger:    cfg.Logger.Named("storage"),
-		watch:     newWatch(),
-		cache:     newCache(cfg.CacheBytes, cfg.CacheEntries),
-		spaceTurn: make(chan struct{}, 1),
-		closed:    make(chan struct{}),
-		failed:    make(chan struct{}),
+		storage:    s,
+		cfg:        cfg,
+		logger:     cfg.Logger.Named("storage"),
+		watch:      newWatch(),
+		cache:      newCache(cfg.CacheBytes, cfg.CacheEntries),
+		reserveSem: make(chan struct{}, 1),
+		closed:     make(chan struct{}),
+		failed:     make(chan struct{}),
 	}
 	g.log = &guardedLog{guard: g, store: s.Log()}
 	g.stable = &guardedStable{guard: g, store: s.Stable()}
@@ -124,12 +124,12 @@ func (g *Guarded) Run(ctx context.Context) error {
 	spaceDone := make(chan struct{})
 	go func() {
 		defer close(spaceDone)
-		g.every(ctx, spaceEvery, g.CheckSpace)
+		g.runPeriodically(ctx, spaceEvery, g.CheckSpace)
 	}()
-	g.every(ctx, g.cfg.ExitAfter/hangChecks, g.checkHung)
+	g.runPeriodically(ctx, g.cfg.ExitAfter/hangChecksPerTimeout, g.checkHung)
 
 	// On a hung disk a check of the space may never return; the process ends.
-	t := time.NewTimer(joinAtMost)
+	t := time.NewTimer(joinTimeout)
 	defer t.Stop()
 	select {
 	case <-spaceDone:
@@ -138,7 +138,7 @@ func (g *Guarded) Run(ctx context.Context) error {
 	return g.Err()
 }
 
-func (g *Guarded) every(ctx context.Context, d time.Duration, check func()) {
+func (g *Guarded) runPeriodically(ctx context.Context, d time.Duration, check func()) {
 	t := time.NewTicker(d)
 	defer t.Stop()
 	for {
@@ -223,9 +223,9 @@ func (g *Guarded) Close() error {
 		close(g.closed)
 		done := make(chan error, 1)
 		go func() { done <- g.storage.Close() }()
-		limit := parkAtMost
+		limit := maxBlock
 		if g.Err() != nil {
-			limit = joinAtMost
+			limit = joinTimeout
 		}
 		t := time.NewTimer(limit)
 		defer t.Stop()
@@ -255,12 +255,12 @@ func (g *Guarded) fail(err error) {
 	}
 }
 
-// park holds up a goroutine whose caller would answer a storage error with a
+// blockUntilClosed holds up a goroutine whose caller would answer a storage error with a
 // panic: the Raft library does when a term cannot be stored or an entry not
 // be read. It lasts until Close, which ends the goroutine (its deferred calls
 // run), or until the process has had plenty of time to end.
-func (g *Guarded) park() {
-	t := time.NewTimer(parkAtMost)
+func (g *Guarded) blockUntilClosed() {
+	t := time.NewTimer(maxBlock)
 	defer t.Stop()
 	select {
 	case <-g.closed:
@@ -280,7 +280,7 @@ func (g *Guarded) write(op string, f func() error) error {
 	}
 	before := g.releases.Load()
 	err := g.timed(op, f)
-	if err != nil && isNoSpace(err) && g.releaseFor(op, before) {
+	if err != nil && isNoSpace(err) && g.releaseReserveFor(op, before) {
 		err = g.timed(op, f)
 	}
 	return err

@@ -125,7 +125,7 @@ func TestAfterClose(t *testing.T) {
 
 // TestCloseOfAHungStorage: a process whose disk hangs comes to its end.
 func TestCloseOfAHungStorage(t *testing.T) {
-	for fatal, limit := range map[bool]time.Duration{true: joinAtMost, false: parkAtMost} {
+	for fatal, limit := range map[bool]time.Duration{true: joinTimeout, false: maxBlock} {
 		synctest.Test(t, func(t *testing.T) {
 			m := newMemStorage()
 			g, _ := guardOver(m)

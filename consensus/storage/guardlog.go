@@ -7,10 +7,10 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// callBytes bounds what one call of the store's StoreLogs takes, unless a
+// maxStoreBatch bounds what one call of the store's StoreLogs takes, unless a
 // single entry is larger: a call is one operation of the disk, and a long one
 // holds up Raft's main loop.
-const callBytes = 1 << 20
+const maxStoreBatch = 1 << 20
 
 // guardedLog is a raft.LogStore. It is deliberately no raft.MonotonicLogStore:
 // after an installed snapshot the Raft library may leave a gap in the log.
@@ -36,12 +36,12 @@ func (l *guardedLog) GetLog(index uint64, out *raft.Log) error {
 		return raft.ErrLogNotFound // compared by ==
 	}
 	if err == nil {
-		err = unseal(index, &e)
+		err = verifyChecksum(index, &e)
 	}
 	if err != nil {
 		err = fmt.Errorf("read log entry %d: %w", index, err)
 		l.guard.fail(err)
-		l.guard.park()
+		l.guard.blockUntilClosed()
 		return err
 	}
 	*out = e
@@ -55,7 +55,7 @@ func (l *guardedLog) StoreLog(e *raft.Log) error { return l.StoreLogs([]*raft.Lo
 // bounded size. On an error, which is fatal, a prefix may have been stored.
 func (l *guardedLog) StoreLogs(entries []*raft.Log) error {
 	for len(entries) > 0 {
-		n := callLen(entries)
+		n := batchLen(entries)
 		if err := l.storeCall(entries[:n]); err != nil {
 			return err
 		}
@@ -65,7 +65,7 @@ func (l *guardedLog) StoreLogs(entries []*raft.Log) error {
 }
 
 func (l *guardedLog) storeCall(entries []*raft.Log) error {
-	sealed := seal(entries)
+	sealed := addChecksums(entries)
 	err := l.guard.write(OpAppend, func() error { return l.store.StoreLogs(sealed) })
 	if err != nil {
 		l.guard.cache.clear()
@@ -89,12 +89,12 @@ func (l *guardedLog) failed(err error) error {
 	return err
 }
 
-// callLen is how many of the entries go into one call.
-func callLen(entries []*raft.Log) int {
+// batchLen is how many of the entries go into one call.
+func batchLen(entries []*raft.Log) int {
 	size := 0
 	for i, e := range entries {
 		size += entrySize(e)
-		if size > callBytes && i > 0 {
+		if size > maxStoreBatch && i > 0 {
 			return i
 		}
 	}

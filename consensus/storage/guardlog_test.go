@@ -13,7 +13,7 @@ import (
 
 // TestWrongEntry stores entries past the guard that it must not accept.
 func TestWrongEntry(t *testing.T) {
-	good := seal(entries(1, 1, 1, 10))[0]
+	good := addChecksums(entries(1, 1, 1, 10))[0]
 	for name, change := range map[string]func(e *raft.Log){
 		"no checksum":       func(e *raft.Log) { e.Extensions = nil },
 		"cut checksum":      func(e *raft.Log) { e.Extensions = e.Extensions[:4] },
@@ -22,7 +22,7 @@ func TestWrongEntry(t *testing.T) {
 		"other type":        func(e *raft.Log) { e.Type = raft.LogNoop },
 		"other extensions":  func(e *raft.Log) { e.Extensions = append([]byte{1}, e.Extensions...) },
 		"other time":        func(e *raft.Log) { e.AppendedAt = e.AppendedAt.Add(1) },
-		"extensions or not": func(e *raft.Log) { e.Extensions = append([]byte{sealBytes}, e.Extensions[1:]...) },
+		"extensions or not": func(e *raft.Log) { e.Extensions = append([]byte{extensionsSet}, e.Extensions[1:]...) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -40,7 +40,7 @@ func TestWrongEntry(t *testing.T) {
 		})
 	}
 	e := *good
-	if err := unseal(2, &e); err == nil {
+	if err := verifyChecksum(2, &e); err == nil {
 		t.Error("the entry of another index passes")
 	}
 }
@@ -74,7 +74,7 @@ func TestFailedOverwriteCachesNothing(t *testing.T) {
 	g, _ := guardOver(m)
 	mustStore(t, g.Log(), entries(1, 4, 1, 10))
 	m.setHook(func(string) error {
-		_ = m.log.InmemStore.StoreLogs(seal(entries(3, 2, 2, 10)))
+		_ = m.log.InmemStore.StoreLogs(addChecksums(entries(3, 2, 2, 10)))
 		m.setHook(nil)
 		return io.ErrUnexpectedEOF
 	})

@@ -50,7 +50,7 @@ func (s *guardedStable) write(key []byte, f func() error) error {
 	if err != nil {
 		err = fmt.Errorf("store %s: %w", key, err)
 		s.guard.fail(err)
-		s.guard.park()
+		s.guard.blockUntilClosed()
 	}
 	return err
 }

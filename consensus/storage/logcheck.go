@@ -11,8 +11,8 @@ import (
 // checkedLog is what a sound log file holds.
 type checkedLog struct {
 	tail  tail
-	spans spans  // the entries' indexes, an unfinished deletion being done
-	term  uint64 // of the last entry, or of the snapshot before it
+	spans indexRanges // the entries' indexes, an unfinished deletion being done
+	term  uint64      // of the last entry, or of the snapshot before it
 }
 
 // checkLog checks a log file, reading all of the entries after a snapshot's
@@ -38,7 +38,7 @@ func checkLogWith(path string, index, term uint64, see func(raft.Log) error) (ch
 	if err != nil {
 		return checkedLog{}, err
 	}
-	c := entryCheck{after: index, term: term, see: see}
+	c := entryVerifier{after: index, term: term, see: see}
 	content, err := checkBolt(f, st.Size(), c.visit)
 	if err == nil {
 		c.log.tail, c.log.spans, err = checkTail(content)
@@ -50,14 +50,14 @@ func checkLogWith(path string, index, term uint64, see func(raft.Log) error) (ch
 	return c.log, nil
 }
 
-// entryCheck checks the entries after an index.
-type entryCheck struct {
+// entryVerifier checks the entries after an index.
+type entryVerifier struct {
 	after, term uint64
 	see         func(raft.Log) error
 	log         checkedLog
 }
 
-func (c *entryCheck) visit(index uint64, value func() ([]byte, error)) error {
+func (c *entryVerifier) visit(index uint64, value func() ([]byte, error)) error {
 	if index <= c.after {
 		return nil
 	}
@@ -67,7 +67,7 @@ func (c *entryCheck) visit(index uint64, value func() ([]byte, error)) error {
 	}
 	e, err := decodeEntry(b)
 	if err == nil {
-		err = unseal(index, &e)
+		err = verifyChecksum(index, &e)
 	}
 	if err == nil {
 		err = c.see(e)
@@ -82,9 +82,9 @@ func (c *entryCheck) visit(index uint64, value func() ([]byte, error)) error {
 	return nil
 }
 
-// checkHistory holds log and snapshots against each other: what the newest
+// checkContinuity holds log and snapshots against each other: what the newest
 // good snapshot lacks has to be in the log, without a gap.
-func checkHistory(logPath string, s spans, found survey) error {
+func checkContinuity(logPath string, s indexRanges, found snapshotScan) error {
 	base, last := found.best().Index, s.last()
 	var what string
 	switch {

@@ -177,7 +177,7 @@ func TestLogKeepsBytes(t *testing.T) {
 			g := open()
 			var given []*raft.Log
 			for _, data := range [][]byte{nil, {}, {0}, []byte("data")} {
-				for _, ext := range [][]byte{nil, {}, {sealNil, 0, 0, 0, 0}, []byte("extensions")} {
+				for _, ext := range [][]byte{nil, {}, {extensionsNil, 0, 0, 0, 0}, []byte("extensions")} {
 					for _, kind := range []raft.LogType{raft.LogCommand, raft.LogNoop, raft.LogConfiguration} {
 						given = append(given, &raft.Log{Index: uint64(len(given)) + 1, Term: 2, Type: kind, Data: data, Extensions: ext})
 					}

@@ -99,7 +99,7 @@ func (m *memStorage) Reserve() (uint64, bool) {
 	return m.size, m.held
 }
 
-func (m *memStorage) HoldReserve() error {
+func (m *memStorage) EnsureReserve() error {
 	if err := m.before("HoldReserve"); err != nil {
 		return err
 	}

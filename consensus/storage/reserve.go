@@ -35,7 +35,7 @@ func openReserve(path string, size uint64) (*reserveFile, error) {
 		r.held = true
 		return r, nil
 	}
-	if err := r.hold(); err != nil && !isNoSpace(err) {
+	if err := r.ensure(); err != nil && !isNoSpace(err) {
 		return nil, err
 	}
 	return r, nil
@@ -53,8 +53,8 @@ func (r *reserveFile) setHeld(held bool) {
 	r.held = held
 }
 
-// hold takes the space, all of it or none.
-func (r *reserveFile) hold() error {
+// ensure takes the space, all of it or none.
+func (r *reserveFile) ensure() error {
 	f, err := os.OpenFile(r.path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return fmt.Errorf("take the disk reserve: %w", err)

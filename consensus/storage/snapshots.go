@@ -50,7 +50,7 @@ func (s *snapshots) Create(version raft.SnapshotVersion, index, term uint64, con
 	if err != nil {
 		return nil, err
 	}
-	sealed := &sealedSink{SnapshotSink: sink, path: filepath.Join(s.path, sink.ID())}
+	sealed := &checksummedSink{SnapshotSink: sink, path: filepath.Join(s.path, sink.ID())}
 	if sealed.file, err = os.Open(filepath.Join(sealed.path+tempSuffix, snapshotState)); err != nil {
 		return nil, errors.Join(err, sink.Cancel())
 	}
@@ -96,31 +96,31 @@ func (s *snapshots) Remove(id string) error {
 // syncStep is how much of a snapshot is written between two syncs.
 const syncStep = 4 << 20
 
-// sealedSink writes meta.sum when the snapshot is complete otherwise. It syncs
+// checksummedSink writes meta.sum when the snapshot is complete otherwise. It syncs
 // as it goes: hundreds of megabytes that go to the disk at once would hold up
 // the log's syncs for so long that the disk may count as stalled (500 MB beside
 // single appends, three runs each: the longest append 15–38 ms so, else 92–172).
-type sealedSink struct {
+type checksummedSink struct {
 	raft.SnapshotSink
-	path    string
-	file    *os.File // the content, to sync it
-	unsaved int      // bytes written since the last sync
-	done    bool
+	path     string
+	file     *os.File // the content, to sync it
+	unsynced int      // bytes written since the last sync
+	done     bool
 }
 
 // Write takes a part of the content.
-func (s *sealedSink) Write(p []byte) (int, error) {
+func (s *checksummedSink) Write(p []byte) (int, error) {
 	n, err := s.SnapshotSink.Write(p)
-	s.unsaved += n
-	if err == nil && s.unsaved >= syncStep {
-		s.unsaved = 0
+	s.unsynced += n
+	if err == nil && s.unsynced >= syncStep {
+		s.unsynced = 0
 		err = fdatasync(s.file)
 	}
 	return n, err
 }
 
 // Close makes the snapshot exist. Calling it again does nothing.
-func (s *sealedSink) Close() error {
+func (s *checksummedSink) Close() error {
 	if s.done {
 		return nil
 	}
@@ -137,7 +137,7 @@ func (s *sealedSink) Close() error {
 	return err
 }
 
-func (s *sealedSink) seal() error {
+func (s *checksummedSink) seal() error {
 	meta, err := readBounded(filepath.Join(s.path, snapshotMeta), maxSnapshotMeta)
 	if err != nil {
 		return err
@@ -147,7 +147,7 @@ func (s *sealedSink) seal() error {
 }
 
 // Cancel gives the snapshot up. Calling it after Close does nothing.
-func (s *sealedSink) Cancel() error {
+func (s *checksummedSink) Cancel() error {
 	if s.done {
 		return nil
 	}
@@ -215,8 +215,8 @@ func verifySnapshot(path string) (fileMeta, error) {
 	return m, nil
 }
 
-// survey is what Open finds among the snapshots.
-type survey struct {
+// snapshotScan is what Open finds among the snapshots.
+type snapshotScan struct {
 	good       []raft.SnapshotMeta // newest first
 	unfinished []string            // paths of those that were never completed
 	damaged    []string            // paths
@@ -225,16 +225,16 @@ type survey struct {
 }
 
 // best is the newest good snapshot, or a zero one when there is none.
-func (s survey) best() raft.SnapshotMeta {
+func (s snapshotScan) best() raft.SnapshotMeta {
 	if len(s.good) == 0 {
 		return raft.SnapshotMeta{}
 	}
 	return s.good[0]
 }
 
-// surveySnapshots verifies all snapshots.
-func surveySnapshots(path string) (survey, error) {
-	var s survey
+// scanSnapshots verifies all snapshots.
+func scanSnapshots(path string) (snapshotScan, error) {
+	var s snapshotScan
 	entries, err := os.ReadDir(path)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return s, err
@@ -276,9 +276,9 @@ func indexOfName(name string) (uint64, bool) {
 	return index, err == nil && n == 3
 }
 
-// clear removes unfinished snapshots, for which the log was never compacted,
+// removeUnusable removes unfinished snapshots, for which the log was never compacted,
 // and moves damaged ones, which are not needed, out of the way.
-func (s survey) clear(dir string, logger hclog.Logger) error {
+func (s snapshotScan) removeUnusable(dir string, logger hclog.Logger) error {
 	for _, path := range s.unfinished {
 		if err := os.RemoveAll(path); err != nil {
 			return err

@@ -6,48 +6,48 @@ import (
 	"syscall"
 )
 
-// spaceView is what is known of the disk when space is judged.
-type spaceView struct {
+// diskSpace is what is known of the disk when space is judged.
+type diskSpace struct {
 	free     uint64 // bytes left, without the reserve
 	reserve  uint64 // size of the reserve in bytes; 0: none is kept
 	held     bool   // the reserve's space is taken by its file
 	readOnly bool   // as judged last
 }
 
-// spaceVerdict is what to do about it.
-type spaceVerdict struct {
-	readOnly bool
-	hold     bool // take the reserve's space again
+// spaceDecision is what to do about it.
+type spaceDecision struct {
+	readOnly      bool
+	ensureReserve bool // take the reserve's space again
 }
 
 // The node stops taking entries when less than a quarter of the reserve is
 // left beside it, and starts again at half: what has been accepted by then
 // still fits. The reserve itself is only given up by a write that fails.
 const (
-	lowPart  = 4
-	highPart = 2
+	readOnlyDivisor = 4
+	writableDivisor = 2
 )
 
-// judgeSpace decides whether the node is read-only.
-func judgeSpace(v spaceView) spaceVerdict {
+// decideSpace decides whether the node is read-only.
+func decideSpace(v diskSpace) spaceDecision {
 	if v.reserve == 0 {
-		return spaceVerdict{}
+		return spaceDecision{}
 	}
-	low, high := v.reserve/lowPart, v.reserve/highPart
+	low, high := v.reserve/readOnlyDivisor, v.reserve/writableDivisor
 	if !v.held {
-		return spaceVerdict{readOnly: true, hold: v.free >= v.reserve+high}
+		return spaceDecision{readOnly: true, ensureReserve: v.free >= v.reserve+high}
 	}
 	if v.readOnly {
-		return spaceVerdict{readOnly: v.free < high}
+		return spaceDecision{readOnly: v.free < high}
 	}
-	return spaceVerdict{readOnly: v.free < low}
+	return spaceDecision{readOnly: v.free < low}
 }
 
 // CheckSpace looks at the free space and moves the node in or out of
 // read-only. Run calls it; a test may.
 func (g *Guarded) CheckSpace() {
-	g.spaceTurn <- struct{}{}
-	defer func() { <-g.spaceTurn }()
+	g.reserveSem <- struct{}{}
+	defer func() { <-g.reserveSem }()
 	size, held := g.storage.Reserve()
 	if size == 0 {
 		return
@@ -57,19 +57,19 @@ func (g *Guarded) CheckSpace() {
 		g.logger.Debug("free space unknown", "error", err)
 		return
 	}
-	v := judgeSpace(spaceView{free, size, held, g.readOnly.Load()})
-	if v.hold { // should the space have gone again, the next check looks anew
-		v.readOnly = g.storage.HoldReserve() != nil
+	v := decideSpace(diskSpace{free, size, held, g.readOnly.Load()})
+	if v.ensureReserve { // should the space have gone again, the next check looks anew
+		v.readOnly = g.storage.EnsureReserve() != nil
 	}
 	g.setReadOnly(v.readOnly, free)
 }
 
-// releaseFor gives up the reserve for an operation that found the disk full, unless
+// releaseReserveFor gives up the reserve for an operation that found the disk full, unless
 // another that found it so has since this one began, at so many releases before.
 // True: it may be tried again.
-func (g *Guarded) releaseFor(op string, before uint64) bool {
-	g.spaceTurn <- struct{}{}
-	defer func() { <-g.spaceTurn }()
+func (g *Guarded) releaseReserveFor(op string, before uint64) bool {
+	g.reserveSem <- struct{}{}
+	defer func() { <-g.reserveSem }()
 	if g.releases.Load() != before {
 		return true
 	}

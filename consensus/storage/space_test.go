@@ -34,7 +34,7 @@ func TestReserveFile(t *testing.T) {
 	if err := r.release(); err != nil || occupied() != 0 {
 		t.Errorf("released: %d bytes, %v", occupied(), err)
 	}
-	if err := r.hold(); err != nil || occupied() < 1<<20 {
+	if err := r.ensure(); err != nil || occupied() < 1<<20 {
 		t.Errorf("held again: %d bytes, %v", occupied(), err)
 	}
 	if _, err = openReserve(path, 2<<20); err != nil || occupied() < 2<<20 {
@@ -62,26 +62,26 @@ func TestWriteZeros(t *testing.T) {
 	}
 }
 
-func TestJudgeSpace(t *testing.T) {
+func TestDecideSpace(t *testing.T) {
 	const r = 64 << 20
 	for _, test := range []struct {
 		name string
-		in   spaceView
-		want spaceVerdict
+		in   diskSpace
+		want spaceDecision
 	}{
-		{"no reserve", spaceView{free: 0}, spaceVerdict{}},
-		{"plenty", spaceView{free: 10 * r, reserve: r, held: true}, spaceVerdict{}},
-		{"at the mark", spaceView{free: r / 4, reserve: r, held: true}, spaceVerdict{}},
-		{"below the mark", spaceView{free: r/4 - 1, reserve: r, held: true}, spaceVerdict{readOnly: true}},
-		{"nothing left", spaceView{free: 0, reserve: r, held: true}, spaceVerdict{readOnly: true}},
-		{"back, not enough", spaceView{free: r/2 - 1, reserve: r, held: true, readOnly: true}, spaceVerdict{readOnly: true}},
-		{"back", spaceView{free: r / 2, reserve: r, held: true, readOnly: true}, spaceVerdict{}},
-		{"released", spaceView{free: r, reserve: r, readOnly: true}, spaceVerdict{readOnly: true}},
-		{"released, not enough", spaceView{free: r + r/2 - 1, reserve: r, readOnly: true}, spaceVerdict{readOnly: true}},
-		{"released, enough", spaceView{free: r + r/2, reserve: r, readOnly: true}, spaceVerdict{readOnly: true, hold: true}},
-		{"not held at start", spaceView{free: 10 * r, reserve: r}, spaceVerdict{readOnly: true, hold: true}},
+		{"no reserve", diskSpace{free: 0}, spaceDecision{}},
+		{"plenty", diskSpace{free: 10 * r, reserve: r, held: true}, spaceDecision{}},
+		{"at the mark", diskSpace{free: r / 4, reserve: r, held: true}, spaceDecision{}},
+		{"below the mark", diskSpace{free: r/4 - 1, reserve: r, held: true}, spaceDecision{readOnly: true}},
+		{"nothing left", diskSpace{free: 0, reserve: r, held: true}, spaceDecision{readOnly: true}},
+		{"back, not enough", diskSpace{free: r/2 - 1, reserve: r, held: true, readOnly: true}, spaceDecision{readOnly: true}},
+		{"back", diskSpace{free: r / 2, reserve: r, held: true, readOnly: true}, spaceDecision{}},
+		{"released", diskSpace{free: r, reserve: r, readOnly: true}, spaceDecision{readOnly: true}},
+		{"released, not enough", diskSpace{free: r + r/2 - 1, reserve: r, readOnly: true}, spaceDecision{readOnly: true}},
+		{"released, enough", diskSpace{free: r + r/2, reserve: r, readOnly: true}, spaceDecision{readOnly: true, ensureReserve: true}},
+		{"not held at start", diskSpace{free: 10 * r, reserve: r}, spaceDecision{readOnly: true, ensureReserve: true}},
 	} {
-		if got := judgeSpace(test.in); got != test.want {
+		if got := decideSpace(test.in); got != test.want {
 			t.Errorf("%s: %+v, want %+v", test.name, got, test.want)
 		}
 	}

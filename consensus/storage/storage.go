@@ -41,9 +41,9 @@ type Storage interface {
 	// Reserve is the size in bytes of the disk reserve, 0 for none, and
 	// whether it is held now.
 	Reserve() (size uint64, held bool)
-	// HoldReserve takes the reserve's space; without enough space it fails
+	// EnsureReserve takes the reserve's space; without enough space it fails
 	// and takes nothing.
-	HoldReserve() error
+	EnsureReserve() error
 	// ReleaseReserve gives the reserve's space back to the file system.
 	ReleaseReserve() error
 	// Close ends the use of the storage. Nothing may be in use by then.

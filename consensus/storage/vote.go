@@ -139,12 +139,12 @@ func newVoteFile() []byte {
 // between the two, it would later take the new term for the old candidate's.
 // So the term is held back and both become durable in one record.
 type voteFile struct {
-	mu        sync.Mutex
-	file      *os.File
-	durable   voteRecord
-	heldTerm  uint64
-	hasHeld   bool
-	brokenErr error
+	mu              sync.Mutex
+	file            *os.File
+	durable         voteRecord
+	pendingVoteTerm uint64
+	hasHeld         bool
+	writeErr        error
 }
 
 // openVote opens an existing vote file.
@@ -221,8 +221,8 @@ func (v *voteFile) SetUint64(key []byte, val uint64) error {
 		next.hasTerm, next.currentTerm = true, val
 		return v.record(next)
 	case keyLastVoteTerm:
-		v.heldTerm, v.hasHeld = val, true
-		return v.brokenErr
+		v.pendingVoteTerm, v.hasHeld = val, true
+		return v.writeErr
 	default:
 		return unknownKey(key)
 	}
@@ -242,7 +242,7 @@ func (v *voteFile) Set(key, val []byte) error {
 		return errors.New("LastVoteCand set without LastVoteTerm before it")
 	}
 	next := v.durable
-	next.hasVote, next.voteTerm, next.candidate = true, v.heldTerm, bytes.Clone(val)
+	next.hasVote, next.voteTerm, next.candidate = true, v.pendingVoteTerm, bytes.Clone(val)
 	if err := v.record(next); err != nil {
 		return err
 	}
@@ -271,8 +271,8 @@ func (v *voteFile) RecordVote(term, voteTerm uint64, candidate []byte) error {
 // written again: what v.durable says has been synced, by record or by
 // loadVote.
 func (v *voteFile) record(next voteRecord) error {
-	if v.brokenErr != nil {
-		return v.brokenErr
+	if v.writeErr != nil {
+		return v.writeErr
 	}
 	if next.same(v.durable) {
 		return nil
@@ -285,7 +285,7 @@ func (v *voteFile) record(next voteRecord) error {
 	if err != nil {
 		err = fmt.Errorf("write %s: %w", v.file.Name(), err)
 		if !isNoSpace(err) {
-			v.brokenErr = err // a sync that failed once may succeed without effect
+			v.writeErr = err // a sync that failed once may succeed without effect
 		}
 		return err
 	}
@@ -296,8 +296,8 @@ func (v *voteFile) record(next voteRecord) error {
 func (v *voteFile) close() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.brokenErr == nil {
-		v.brokenErr = ErrClosed
+	if v.writeErr == nil {
+		v.writeErr = ErrClosed
 	}
 	return v.file.Close()
 }

@@ -1,0 +1,386 @@
+package consensus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"northstar/cluster"
+	"northstar/election"
+	"northstar/state"
+)
+
+// leadershipLoop runs one reign after the other. The next begins only when every task
+// of the one before has returned.
+func (n *Node) leadershipLoop(ctx context.Context, inst *raftInstance) {
+	for {
+		changed := n.LeaderChanged()
+		s := n.currentSoftState()
+		if s.role == cluster.Leader && inst.leads(s.term) {
+			n.runLeadership(ctx, inst, s.term)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// runLeadership leads for one term: prove that this node can commit, make the cluster
+// known if it is new, open the gate for writes, run the leader's tasks.
+func (n *Node) runLeadership(ctx context.Context, inst *raftInstance, term uint64) {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(ErrLeadershipLost)
+	if !n.registerLeadership(term, end) {
+		return
+	}
+	defer n.unregisterLeadership(term)
+	if !n.commitLeaderStart(ctx, inst, term) {
+		return
+	}
+	if !n.initCluster(ctx, inst) || !n.proposeGeneration(ctx) || !n.awaitPreviousLease(ctx, term) {
+		return
+	}
+	n.setReady(term)
+	n.queue.setGate(true)
+	won := n.finishWonElection(term)
+	n.log.Info("leading", "term", term, "trigger", won.Trigger, "election", won.Duration, "leaderless", won.Leaderless)
+	if n.deps.Hooks.Election != nil {
+		n.deps.Hooks.Election(won)
+	}
+	if n.deps.Hooks.LeadershipChanged != nil {
+		n.deps.Hooks.LeadershipChanged(term, true)
+		defer n.deps.Hooks.LeadershipChanged(term, false)
+	}
+	var tasks sync.WaitGroup
+	tasks.Go(func() { n.reconcileMembers(ctx, inst, term) })
+	for _, t := range n.tasks {
+		tasks.Go(func() { t.run(ctx, term) })
+	}
+	<-ctx.Done()
+	n.closeGate()
+	if !waitFor(tasks.Wait, stopWait) {
+		n.log.Warn("leader tasks are slow to end: the next reign waits for them", "term", term)
+	}
+	tasks.Wait()
+}
+
+// registerLeadership registers the reign for look to end; false when it is over.
+func (n *Node) registerLeadership(term uint64, end context.CancelCauseFunc) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.lastSoftState.role != cluster.Leader || n.lastSoftState.term != term {
+		return false
+	}
+	n.leadershipTerm, n.cancelLeadership = term, end
+	return true
+}
+
+func (n *Node) unregisterLeadership(term uint64) {
+	n.mu.Lock()
+	n.cancelLeadership = nil
+	n.mu.Unlock()
+	n.closeGate()
+	n.log.Info("not leading any more", "term", term)
+}
+
+// closeGate refuses what this node has not proposed. It may be called twice.
+func (n *Node) closeGate() {
+	if n.readyTerm.Load() != 0 {
+		n.setReady(0)
+	}
+	n.queue.refuse(n.notLeading())
+}
+
+// commitLeaderStart puts this term's leader-start through the log. It does not give
+// up while commit or apply move on: a long log is being replayed. When they do
+// not for four times timeout-max, this leader cannot lead, and another should.
+func (n *Node) commitLeaderStart(ctx context.Context, inst *raftInstance, term uint64) bool {
+	start := n.leaderStart(term)
+	for ctx.Err() == nil {
+		result, err := n.proposeWhileProgressing(ctx, inst, state.Command{Kind: state.KindLeaderStart, LeaderStart: start}, n.piggybackCommandVersion(inst, term))
+		switch {
+		case err == nil && result.Err == nil:
+			return inst.leads(term)
+		case err == nil:
+			n.log.Warn("leader-start refused", "term", term, "error", result.Err)
+			return false // of another term: the next sighting begins that reign
+		case ctx.Err() != nil:
+			return false
+		case errors.Is(err, raft.ErrLeadershipTransferInProgress):
+			// Left over from an earlier reign: gone in a moment, or for the
+			// watchdog, which sees the refusals of these attempts.
+			select {
+			case <-time.After(n.cfg.TimeoutMin / 2):
+			case <-ctx.Done():
+			}
+			continue
+		}
+		n.log.Warn("this leader cannot commit its leader-start: handing leadership away", "term", term, "error", err)
+		n.transferToAny(ctx, inst)
+	}
+	return false
+}
+
+// maxUnappliedScan bounds how many entries are looked into before a leader-start.
+const maxUnappliedScan = 16
+
+// piggybackCommandVersion is the highest command version of users' writes that may go with
+// this term's leader-start. It is 0 when something else has to be done before the
+// gate opens, and the oldest when the log may hold records of members that this
+// node has not applied yet.
+func (n *Node) piggybackCommandVersion(inst *raftInstance, term uint64) uint32 {
+	known := n.membersUpToDate(inst)
+	switch v := n.View(); {
+	case v.ClusterID() == "" || n.generationPending() || n.electedOverLiveLeader(term):
+		return 0
+	case !known:
+		return 1
+	default:
+		return v.ReadsVersion(n.serverIDs())
+	}
+}
+
+// membersUpToDate says that no entry of the log which this node has yet to apply is
+// about members: their records are then as they will be after the leader-start.
+func (n *Node) membersUpToDate(inst *raftInstance) bool {
+	applied, last := n.fsm.applied.Load(), inst.raft.LastIndex()
+	if last > applied+maxUnappliedScan {
+		return false
+	}
+	for i := applied + 1; i <= last; i++ {
+		var e raft.Log
+		switch err := inst.disk.GetLog(i, &e); {
+		case errors.Is(err, errNoopPending): // the library's own
+		case err != nil || !keepsMembership(&e):
+			return false
+		}
+	}
+	return true
+}
+
+// keepsMembership says that an entry cannot change a member's record, nor who is one.
+func keepsMembership(e *raft.Log) bool {
+	if e.Type != raft.LogCommand {
+		return e.Type == raft.LogNoop || e.Type == raft.LogBarrier
+	}
+	cmds, err := state.DecodeBatch(e.Data)
+	return err == nil && !slices.ContainsFunc(cmds, func(c state.Command) bool { return c.Kind.Administrative() })
+}
+
+// electedOverLiveLeader says that this node was elected over the head of a leader that may
+// have a lease.
+func (n *Node) electedOverLiveLeader(term uint64) bool {
+	return n.lease != nil && n.readyTerm.Load() != term && n.facts(term).OverLiveLeader
+}
+
+// awaitPreviousLease waits until a leader that the voters passed over cannot have a lease
+// any more: what it answers by that is older than what this one does. The votes
+// are in by now, and voters acknowledge nothing of an older term. False when the
+// reign ended before that.
+func (n *Node) awaitPreviousLease(ctx context.Context, term uint64) bool {
+	if !n.electedOverLiveLeader(term) {
+		return true
+	}
+	n.log.Info("elected by order: waiting until the lease of the leader before has run out", "term", term, "wait", n.cfg.LeaseWait())
+	select {
+	case <-time.After(n.cfg.LeaseWait()):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// leaderStart is the command that begins the reign of term, and the record of
+// its election.
+func (n *Node) leaderStart(term uint64) *state.LeaderStart {
+	now := n.now()
+	e := n.wonElectionRecord(term, now)
+	start := &state.LeaderStart{Term: term, Node: e.Candidate, Trigger: e.Trigger, Reason: e.Reason, Operator: e.Operator}
+	if !e.StartedAt.IsZero() {
+		start.StartedAt = e.StartedAt.UnixNano()
+	}
+	if e.Leaderless > 0 {
+		start.LeaderlessAt = now.Add(-e.Leaderless).UnixNano()
+	}
+	if len(e.Votes) > 0 {
+		start.Votes, _ = json.Marshal(e.Votes) // strings and a bool: cannot fail
+	}
+	return start
+}
+
+// proposeWhileProgressing proposes, and gives up when neither commit nor apply has
+// moved for four times timeout-max. Writes of up to the version leads may go with it.
+func (n *Node) proposeWhileProgressing(ctx context.Context, inst *raftInstance, cmd state.Command, leads uint32) (state.Result, error) {
+	type reply struct {
+		result state.Result
+		err    error
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done := make(chan reply, 1)
+	go func() {
+		result, err := n.propose(ctx, &proposal{cmd: cmd, own: true, piggybackVersion: leads})
+		if err != nil { // not as an error that holds a nil *cluster.Error
+			done <- reply{err: err}
+			return
+		}
+		done <- reply{result: result}
+	}()
+	tick := time.NewTicker(4 * n.cfg.TimeoutMax)
+	defer tick.Stop()
+	commit, applied := inst.raft.CommitIndex(), n.fsm.applied.Load()
+	for {
+		select {
+		case r := <-done:
+			return r.result, r.err
+		case <-tick.C:
+			c, a := inst.raft.CommitIndex(), n.fsm.applied.Load()
+			if c == commit && a == applied {
+				cancel()
+			}
+			commit, applied = c, a
+		}
+	}
+}
+
+// transferToAny moves leadership to whoever can take it, and otherwise waits: without
+// a quorum the library steps down by itself.
+func (n *Node) transferToAny(ctx context.Context, inst *raftInstance) {
+	pause, cancel := context.WithTimeout(ctx, 2*n.cfg.TimeoutMax)
+	defer cancel()
+	why := fmt.Sprintf("node %s leads and cannot commit", n.cfg.Self.NodeID)
+	for _, s := range inst.servers() {
+		if s.Suffrage == cluster.Voter && s.ID != n.cfg.Self.NodeID && n.inContact(s.ID) {
+			if err := n.TransferTo(pause, cluster.TransferNotice{To: s.ID, Trigger: election.TriggerDiskStall, Reason: why}); err == nil {
+				return
+			}
+		}
+	}
+	<-pause.Done()
+}
+
+func (n *Node) facts(term uint64) ElectionFacts {
+	if n.deps.Facts == nil {
+		return ElectionFacts{}
+	}
+	return n.deps.Facts(term)
+}
+
+// finishWonElection makes the record of the election that this reign comes from, and
+// forgets what it was made of.
+func (n *Node) finishWonElection(term uint64) Election {
+	e := n.wonElectionRecord(term, n.now())
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.leaderSeen = true
+	if n.lastSoftState.role == cluster.Leader && n.lastSoftState.term == term {
+		n.candidateSince, n.leaderlessSince = time.Time{}, time.Time{}
+	}
+	return e
+}
+
+// wonElectionRecord is what is known by now of the election that this node has won.
+func (n *Node) wonElectionRecord(term uint64, now time.Time) Election {
+	facts := n.facts(term)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	e := Election{
+		Term: term, Candidate: n.cfg.Self.NodeID, Trigger: n.electionTrigger(), Reason: facts.Reason, Operator: facts.Operator, Won: true,
+		Votes: facts.Votes, StartedAt: n.candidateSince, Leaderless: n.leaderlessFor(now), LedAt: n.electedAt,
+	}
+	switch {
+	case facts.Trigger != "":
+		// It began with that. Until then this node may have been a candidate that asked
+		// nobody, or nobody's pre-vote was to be had.
+		e.Trigger, e.StartedAt = facts.Trigger, facts.StartedAt
+	case e.StartedAt.IsZero():
+		e.StartedAt = facts.StartedAt // it went by too fast to be sighted
+	}
+	if e.Reason == "" && facts.Trigger == "" {
+		e.Reason = n.timerReason()
+	}
+	if !e.StartedAt.IsZero() {
+		e.Duration = now.Sub(e.StartedAt)
+	}
+	if !facts.LeaderlessSince.IsZero() {
+		e.Leaderless = max(e.Leaderless, now.Sub(facts.LeaderlessSince))
+	}
+	return e
+}
+
+// initCluster gives a cluster without an ID its identity; false when the reign
+// ended before that.
+func (n *Node) initCluster(ctx context.Context, inst *raftInstance) bool {
+	missing := func() bool { return n.View().ClusterID() == "" }
+	return n.retry(ctx, "the new cluster could not be given its ID", missing, func() error { return n.proposeInit(ctx, inst) })
+}
+
+// retry proposes something that a reign cannot begin without, until it is there;
+// false when the reign ended before that.
+func (n *Node) retry(ctx context.Context, trouble string, missing func() bool, propose func() error) bool {
+	for missing() {
+		err := propose()
+		if err == nil {
+			continue
+		}
+		if ctx.Err() != nil {
+			return false
+		}
+		n.log.Warn(trouble+": trying again", "error", err)
+		select {
+		case <-time.After(n.cfg.TimeoutMax):
+		case <-ctx.Done():
+		}
+	}
+	return true
+}
+
+// proposeInit proposes the cluster's identity. The roster holds every data
+// directory that this node has met or has on record, so that none of them can be
+// taken for a wiped one, or a wiped one for them.
+func (n *Node) proposeInit(ctx context.Context, inst *raftInstance) error {
+	id, err := randomID(n.deps.Entropy)
+	if err != nil {
+		return err
+	}
+	init := &state.ClusterInit{ClusterID: id, Generation: cluster.Generation{Number: 1}, AutoFailover: n.cfg.AutoFailover}
+	hellos := n.peers.hellos(n.Identity().Generation)
+	hellos[n.cfg.Self.NodeID] = n.LocalPeer()
+	recorded := n.ident.get().BootstrapIncarnations
+	for _, s := range inst.servers() {
+		p, met := hellos[s.ID]
+		m := newMemberRecord(s, p, met, n.cfg.InitialCluster)
+		if recorded[s.ID] != "" {
+			m.Incarnation = recorded[s.ID] // also of one that has not been heard since this node restarted
+		}
+		init.Members = append(init.Members, m)
+	}
+	result, err := n.proposeOwn(ctx, state.Command{Kind: state.KindClusterInit, ClusterInit: init})
+	if err == nil && result.Err != nil {
+		err = result.Err
+	}
+	return err
+}
+
+// newMemberRecord is the member record of a server that has none.
+func newMemberRecord(s cluster.Server, p cluster.Peer, met bool, first []FirstMember) cluster.Member {
+	m := cluster.Member{ID: s.ID, RaftAddress: s.Address, Priority: cluster.DefaultPriority, Eligible: true, Lifecycle: cluster.Active}
+	for _, f := range first {
+		if f.ID == s.ID {
+			m.HTTPAddress = f.HTTPAddress
+		}
+	}
+	if met {
+		m.HTTPAddress, m.Priority, m.Eligible, m.Zone = p.HTTPAddress, p.Priority, p.Eligible, p.Zone
+		m.Incarnation, m.Version, m.Reads = p.Incarnation, p.Version, p.CommandVersion
+	}
+	return m
+}

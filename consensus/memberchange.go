@@ -1,0 +1,465 @@
+package consensus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"northstar/cluster"
+	"northstar/election"
+	"northstar/state"
+)
+
+func describeRisk(voters, need, reachable int, silent string) string {
+	return fmt.Sprintf("of the %d voters there would be, %d are needed and %d are in contact (silent:%s)", voters, need, reachable, silent)
+}
+
+// acquireChangeLock waits for the turn to change the membership: one change at a
+// time, and none beside a transfer or a restore. release gives it back.
+func (n *Node) acquireChangeLock(ctx context.Context) (inst *raftInstance, release func(), err error) {
+	inst = n.inst.Load()
+	if inst == nil || !n.leads() {
+		return nil, nil, n.notLeading()
+	}
+	select {
+	case n.changeSem <- struct{}{}:
+	case <-ctx.Done():
+		return nil, nil, cluster.Errorf(cluster.CodeBusy, "another change of membership or leadership is in progress: %w", ctx.Err())
+	}
+	release = func() { <-n.changeSem }
+	if _, rerr := n.awaitReady(ctx, inst); rerr != nil {
+		release()
+		return nil, nil, rerr
+	}
+	return inst, release, nil
+}
+
+// ChangeMember makes one change of the membership; see AddMember, PatchMember and
+// RemoveMember. It is CodeTermStale when the change was planned for another
+// membership.
+func (n *Node) ChangeMember(ctx context.Context, change cluster.MemberChange) error {
+	inst, release, err := n.acquireChangeLock(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if m := change.Membership; m != "" && m != cluster.MembershipDigest(inst.servers(), n.View().Members()) {
+		return cluster.Errorf(cluster.CodeTermStale, "plan_id: the membership has changed since the plan was made: make a new one")
+	}
+	switch {
+	case change.Add != nil:
+		return n.addMember(ctx, inst, *change.Add)
+	case change.Patch != nil:
+		return n.patchMember(ctx, inst, change.ID, *change.Patch)
+	}
+	return n.removeMember(ctx, inst, change.ID)
+}
+
+// AddMember takes a node into the cluster as a non-voter; with Promote it
+// becomes a voter by itself once it is caught up and stable. Adding the same
+// node twice changes nothing. Errors: CodeNoLeader, CodeBusy, CodeBadRequest
+// naming the field, CodeOutcomeUnknown.
+func (n *Node) AddMember(ctx context.Context, add cluster.MemberAdd) error {
+	return n.ChangeMember(ctx, cluster.MemberChange{ID: add.ID, Add: &add})
+}
+
+func (n *Node) addMember(ctx context.Context, inst *raftInstance, add cluster.MemberAdd) error {
+	servers := inst.servers()
+	rec, known := n.View().Member(add.ID)
+	if err := checkAdd(add, servers, rec); err != nil {
+		return err
+	}
+	if _, member := cluster.FindServer(servers, add.ID); member && known && !rec.Removed {
+		return nil
+	}
+	m := cluster.Member{
+		ID: add.ID, RaftAddress: add.RaftAddress, HTTPAddress: add.HTTPAddress,
+		Priority: cluster.DefaultPriority, Eligible: true, Lifecycle: cluster.Active,
+	}
+	if add.Promote {
+		m.Lifecycle = cluster.Joining
+	}
+	if known && !rec.Removed {
+		m.Incarnation = rec.Incarnation // an AddMember that did not get to its end
+	}
+	if err := n.proposeInternal(ctx, state.Command{Kind: state.KindMember, Member: &m}); err != nil {
+		return err
+	}
+	if err := n.addNonvoter(ctx, inst, m); err != nil {
+		if add.Promote { // the leader does the rest by itself: it is not as if nothing had happened
+			return cluster.Errorf(cluster.CodeOutcomeUnknown, "node %s is on record, and not a member yet: %w", add.ID, err)
+		}
+		return err
+	}
+	return nil
+}
+
+// addNonvoter makes a non-voter of a node that has its record.
+func (n *Node) addNonvoter(ctx context.Context, inst *raftInstance, m cluster.Member) error {
+	return n.changeConfiguration(ctx, inst, func(prev uint64) raft.IndexFuture {
+		return inst.raft.AddNonvoter(raft.ServerID(m.ID), raft.ServerAddress(m.RaftAddress), prev, n.enqueueWait())
+	})
+}
+
+// resumeAdd brings an addition to its end that broke off after the record, with
+// the leader of then as a rule.
+func (n *Node) resumeAdd(ctx context.Context, id cluster.NodeID) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	inst, release, err := n.acquireChangeLock(ctx)
+	if err == nil {
+		defer release()
+		rec, _ := n.View().Member(id)
+		if !addIncomplete(rec, inst.servers()) {
+			return // somebody was quicker
+		}
+		err = n.addNonvoter(ctx, inst, rec)
+	}
+	if err != nil {
+		n.log.Warn("a node is on record and not a member yet", "node", id, "error", err)
+		return
+	}
+	n.log.Info("a node on record was made a member", "node", id)
+}
+
+// addIncomplete says whether a record is that of a node whose addition broke off. A
+// removal leaves none that is joining.
+func addIncomplete(rec cluster.Member, servers []cluster.Server) bool {
+	if rec.ID == "" || rec.Removed || rec.Lifecycle != cluster.Joining {
+		return false
+	}
+	_, member := cluster.FindServer(servers, rec.ID)
+	return !member && checkAdd(cluster.MemberAdd{ID: rec.ID, RaftAddress: rec.RaftAddress}, servers, cluster.Member{}) == nil
+}
+
+// checkAdd refuses an addition that cannot be: among others, that of a member
+// with other addresses than rec, its record, has.
+func checkAdd(add cluster.MemberAdd, servers []cluster.Server, rec cluster.Member) *cluster.Error {
+	if _, err := cluster.ParseNodeID(string(add.ID)); err != nil {
+		return cluster.Errorf(cluster.CodeBadRequest, "id: %w", err)
+	}
+	if add.RaftAddress == "" {
+		return cluster.Errorf(cluster.CodeBadRequest, "raft_address: must not be empty")
+	}
+	for _, s := range servers {
+		if s.ID != add.ID && s.Address == add.RaftAddress {
+			return cluster.Errorf(cluster.CodeBadRequest, "raft_address: %s is that of member %s", add.RaftAddress, s.ID)
+		}
+		if s.ID == add.ID && s.Address != add.RaftAddress {
+			return cluster.Errorf(cluster.CodeBadRequest, "raft_address: member %s exists with %s; change it by PATCH", s.ID, s.Address)
+		}
+		if s.ID == add.ID && rec.ID == add.ID && !rec.Removed && add.HTTPAddress != rec.HTTPAddress {
+			return cluster.Errorf(cluster.CodeBadRequest, "http_address: member %s exists with %s; change it by PATCH", s.ID, rec.HTTPAddress)
+		}
+	}
+	return nil
+}
+
+// RemoveMember takes a node out for good: its data directory is refused from
+// then on. Errors as PatchMember's. A leader that is to remove itself moves
+// leadership first and answers CodeNoLeader: repeat it on the new leader.
+func (n *Node) RemoveMember(ctx context.Context, id cluster.NodeID) error {
+	return n.ChangeMember(ctx, cluster.MemberChange{ID: id})
+}
+
+func (n *Node) removeMember(ctx context.Context, inst *raftInstance, id cluster.NodeID) error {
+	rec, known := n.View().Member(id)
+	if !known || rec.Removed {
+		return notFound(id)
+	}
+	servers := inst.servers()
+	if _, member := cluster.FindServer(servers, id); member {
+		if err := n.checkQuorum(without(servers, id)); err != nil {
+			return err
+		}
+		if err := n.transferIfSelf(ctx, inst, id); err != nil {
+			return err
+		}
+		if rec.Lifecycle == cluster.Joining { // should this break off here, nobody is to take it for an addition that did
+			active := cluster.Active
+			if err := n.proposeInternal(ctx, state.Command{Kind: state.KindMemberPatch, MemberPatch: &state.MemberPatch{ID: id, Lifecycle: &active}}); err != nil {
+				return err
+			}
+		}
+		err := n.changeConfiguration(ctx, inst, func(prev uint64) raft.IndexFuture {
+			return inst.raft.RemoveServer(raft.ServerID(id), prev, n.enqueueWait())
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return n.proposeInternal(ctx, state.Command{Kind: state.KindMemberRemove, MemberRemove: &state.MemberRemove{ID: id}})
+}
+
+// PatchMember changes a member. Errors: CodeNoLeader, CodeBusy, CodeQuorumAtRisk
+// when the change would lose the quorum or make a voter of a node that is too far
+// behind, CodeBadRequest naming the field (status
+// 404 for an unknown member), CodeOutcomeUnknown.
+//
+// Readmit forgets the data directory that the member was known with. A voter
+// becomes a non-voter first and is promoted again when it has caught up: the
+// votes and entries that it has lost must count no more.
+func (n *Node) PatchMember(ctx context.Context, id cluster.NodeID, patch cluster.MemberPatch) error {
+	return n.ChangeMember(ctx, cluster.MemberChange{ID: id, Patch: &patch})
+}
+
+func (n *Node) patchMember(ctx context.Context, inst *raftInstance, id cluster.NodeID, patch cluster.MemberPatch) error {
+	rec, known := n.View().Member(id)
+	server, member := cluster.FindServer(inst.servers(), id)
+	if !known || rec.Removed || !member {
+		return notFound(id)
+	}
+	if err := checkDrain(patch, rec); err != nil {
+		return err
+	}
+	if err := checkPatch(patch, server, inst.servers()); err != nil {
+		return err
+	}
+	for _, step := range planPatch(rec, server, patch) {
+		if err := n.patchStep(ctx, inst, server, patch, step); err != nil {
+			return err
+		}
+	}
+	if patch.Readmit {
+		n.deps.ResetPeers() // so that a node whose disk was there all along says hello again
+	}
+	return nil
+}
+
+func checkPatch(p cluster.MemberPatch, server cluster.Server, servers []cluster.Server) *cluster.Error {
+	if p.Priority != nil && (*p.Priority < 0 || *p.Priority > cluster.MaxPriority) {
+		return badField("priority", *p.Priority, fmt.Sprintf("want 0 to %d", cluster.MaxPriority))
+	}
+	if p.Suffrage != nil && *p.Suffrage != cluster.Voter && *p.Suffrage != cluster.NonVoter {
+		return badField("suffrage", *p.Suffrage, "want voter or nonvoter")
+	}
+	if p.Suffrage != nil && p.Readmit {
+		return badField("suffrage", *p.Suffrage, "cannot be set together with readmit, which sets it")
+	}
+	if p.RaftAddress == nil {
+		return nil
+	}
+	if *p.RaftAddress == "" {
+		return cluster.Errorf(cluster.CodeBadRequest, "raft_address: must not be empty")
+	}
+	for _, s := range servers {
+		if s.ID != server.ID && s.Address == *p.RaftAddress {
+			return badField("raft_address", *p.RaftAddress, "is that of member "+string(s.ID))
+		}
+	}
+	return nil
+}
+
+// checkDrain refuses to drain a node on its way in: ending that would not bring
+// it back to where it was.
+func checkDrain(p cluster.MemberPatch, rec cluster.Member) *cluster.Error {
+	if p.Drain == nil || !*p.Drain || rec.Lifecycle != cluster.Joining {
+		return nil
+	}
+	err := cluster.Errorf(cluster.CodeBadRequest, "id: node %s is joining: drain it when it is active", rec.ID)
+	err.Status = 409
+	return err
+}
+
+// patchStep is one of the things that a patch does, in the order of planPatch.
+type patchAction int
+
+const (
+	demote patchAction = iota
+	promote
+	moveAddress
+	writeRecord
+)
+
+type patchStep struct {
+	action patchAction
+	record *state.MemberPatch // for writeRecord
+}
+
+// planPatch orders the steps so that stopping after any of them leaves a state
+// that is safe, and that the same patch completes.
+func planPatch(rec cluster.Member, server cluster.Server, p cluster.MemberPatch) []patchStep {
+	r := &state.MemberPatch{ID: rec.ID, Priority: p.Priority, Eligible: p.Eligible, Zone: p.Zone, HTTPAddress: p.HTTPAddress}
+	var steps []patchStep
+	lifecycle := func(l cluster.Lifecycle) { r.Lifecycle = &l }
+	voter := server.Suffrage == cluster.Voter
+	switch {
+	case p.Readmit:
+		none := ""
+		r.Incarnation = &none
+		if voter {
+			steps = append(steps, patchStep{action: demote})
+		}
+		if voter || rec.Lifecycle == cluster.Joining {
+			lifecycle(cluster.Joining)
+		}
+	case p.Suffrage != nil && *p.Suffrage == cluster.NonVoter:
+		lifecycle(cluster.Active) // or it would be promoted again
+		if voter {
+			steps = append(steps, patchStep{action: demote})
+		}
+	case p.Suffrage != nil && !voter:
+		steps = append(steps, patchStep{action: promote})
+		lifecycle(cluster.Active)
+	}
+	if p.Drain != nil && (rec.Lifecycle == cluster.Draining) != *p.Drain {
+		lifecycle(map[bool]cluster.Lifecycle{true: cluster.Draining, false: cluster.Active}[*p.Drain])
+	}
+	if p.RaftAddress != nil && *p.RaftAddress != server.Address {
+		steps = append(steps, patchStep{action: moveAddress})
+		r.RaftAddress = p.RaftAddress
+	}
+	if *r != (state.MemberPatch{ID: rec.ID}) {
+		steps = append(steps, patchStep{action: writeRecord, record: r})
+	}
+	return steps
+}
+
+func (n *Node) patchStep(ctx context.Context, inst *raftInstance, server cluster.Server, p cluster.MemberPatch, step patchStep) error {
+	id := raft.ServerID(server.ID)
+	switch step.action {
+	case writeRecord:
+		return n.proposeInternal(ctx, state.Command{Kind: state.KindMemberPatch, MemberPatch: step.record})
+	case demote:
+		if err := n.checkQuorum(withNonVoter(inst.servers(), server.ID)); err != nil {
+			return err
+		}
+		if err := n.transferIfSelf(ctx, inst, server.ID); err != nil {
+			return err
+		}
+		return n.changeConfiguration(ctx, inst, func(prev uint64) raft.IndexFuture {
+			return inst.raft.DemoteVoter(id, prev, n.enqueueWait())
+		})
+	case promote:
+		term, err := n.awaitReady(ctx, inst)
+		if err != nil {
+			return err
+		}
+		if err := checkLag(server.ID, n.lags(inst, term)[server.ID]); err != nil {
+			return err
+		}
+		if err := n.checkQuorum(withVoter(inst.servers(), server.ID)); err != nil {
+			return err
+		}
+		return n.changeConfiguration(ctx, inst, func(prev uint64) raft.IndexFuture {
+			return inst.raft.AddVoter(id, raft.ServerAddress(server.Address), prev, n.enqueueWait())
+		})
+	case moveAddress:
+		if err := n.transferIfSelf(ctx, inst, server.ID); err != nil {
+			return err
+		}
+		return n.moveAddress(ctx, inst, server.ID, *p.RaftAddress)
+	}
+	return nil
+}
+
+func (n *Node) moveAddress(ctx context.Context, inst *raftInstance, id cluster.NodeID, address string) error {
+	server, _ := cluster.FindServer(inst.servers(), id) // an earlier step may have demoted it
+	return n.changeConfiguration(ctx, inst, func(prev uint64) raft.IndexFuture {
+		if server.Suffrage == cluster.Voter {
+			return inst.raft.AddVoter(raft.ServerID(id), raft.ServerAddress(address), prev, n.enqueueWait())
+		}
+		return inst.raft.AddNonvoter(raft.ServerID(id), raft.ServerAddress(address), prev, n.enqueueWait())
+	})
+}
+
+// promoteJoined makes a voter of a non-voter that has joined, unless something
+// else is being changed.
+func (n *Node) promoteJoined(ctx context.Context, id cluster.NodeID) {
+	voter := cluster.Voter
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if err := n.PatchMember(ctx, id, cluster.MemberPatch{Suffrage: &voter}); err != nil {
+		n.log.Warn("joined member not promoted yet", "node", id, "error", err)
+		return
+	}
+	n.log.Info("member promoted to voter", "node", id)
+}
+
+// removeDead removes a voter that has been silent for too long, unless something
+// else is being changed.
+func (n *Node) removeDead(ctx context.Context, id cluster.NodeID, silent time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if err := n.RemoveMember(ctx, id); err != nil {
+		n.log.Warn("dead voter not removed yet", "node", id, "silent", silent, "error", err)
+		return
+	}
+	n.log.Warn("dead voter removed: its data directory is refused from now on", "node", id, "silent", silent, "members.dead-after", n.cfg.DeadAfter)
+}
+
+// checkQuorum refuses a configuration whose voters in contact are too few.
+func (n *Node) checkQuorum(next []cluster.Server) error {
+	if why := quorumAtRisk(next, n.contacts(next)); why != "" {
+		return cluster.Errorf(cluster.CodeQuorumAtRisk, "%s", why)
+	}
+	return nil
+}
+
+// transferIfSelf moves leadership away when the change is about this node itself.
+// The caller holds the turn.
+func (n *Node) transferIfSelf(ctx context.Context, inst *raftInstance, id cluster.NodeID) error {
+	if id != n.cfg.Self.NodeID {
+		return nil
+	}
+	var why []error
+	for _, s := range inst.servers() {
+		if s.Suffrage != cluster.Voter || s.ID == id {
+			continue
+		}
+		err := n.transferLocked(ctx, inst, cluster.TransferNotice{To: s.ID, Trigger: election.TriggerTransfer, Reason: "the membership of node " + string(id) + " is changed"})
+		var failed *TransferError
+		if err == nil || errors.As(err, &failed) && failed.TimeoutNowSent() {
+			return notLeader("node %s was to hand leadership over first: repeat it on the new leader", id)
+		}
+		why = append(why, err)
+	}
+	return cluster.Errorf(cluster.CodeQuorumAtRisk, "node %s leads, and no other voter could take over: %w", id, errors.Join(why...))
+}
+
+// changeConfiguration makes one configuration change and waits until it is committed. It
+// is given the index of the configuration that it was decided on, so that a
+// change in between makes it fail.
+func (n *Node) changeConfiguration(ctx context.Context, inst *raftInstance, change func(prev uint64) raft.IndexFuture) error {
+	n.lease.revoke()
+	defer n.lease.revoke() // sends before the new configuration was agreed count no more
+	f := change(n.fsm.config.Load())
+	done := make(chan error, 1)
+	n.jobs.Go(func() { done <- f.Error() })
+	select {
+	case err := <-done:
+		inst.watchdog.note(n.now(), err)
+		if err == nil {
+			return n.fsm.wait(ctx, f.Index())
+		}
+		if strings.HasPrefix(err.Error(), "configuration changed since") {
+			return cluster.Errorf(cluster.CodeBusy, "the membership was changed meanwhile: %w", err)
+		}
+		if perr := proposalError(err, f); perr.Code != cluster.CodeOutcomeUnknown || f.Index() != 0 {
+			return perr
+		}
+		return cluster.Errorf(cluster.CodeBadRequest, "refused by Raft: %w", err) // checked before it is appended
+	case <-ctx.Done():
+		return unknownOutcome(ctx.Err())
+	}
+}
+
+// enqueueWait is how long the library's main loop may be busy before a change
+// is given up without effect. It takes no change while another is uncommitted.
+func (n *Node) enqueueWait() time.Duration { return 4 * n.cfg.TimeoutMax }
+
+// proposeInternal puts one of this package's own commands through the log.
+func (n *Node) proposeInternal(ctx context.Context, cmd state.Command) error {
+	result, err := n.proposeOwn(ctx, cmd)
+	if err != nil {
+		return err
+	}
+	if result.Err != nil {
+		return result.Err
+	}
+	return nil
+}

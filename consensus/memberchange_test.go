@@ -1,0 +1,285 @@
+package consensus_test
+
+import (
+	"errors"
+	"testing"
+
+	"northstar/cluster"
+	"northstar/state"
+)
+
+// TestWipedNode loses a disk. The node must not vote as if it never had, must
+// not come back by itself, and must come back when an operator says so.
+func TestWipedNode(t *testing.T) {
+	c, leader := startCluster(t, 3)
+	c.write("a", "1")
+	wiped := c.others(leader)[0]
+	// Until its record is known, it may come with any data directory.
+	eventually(t, "its data directory is on the roster", func() bool {
+		m, _ := leader.View().Member(wiped.id)
+		return m.Incarnation != ""
+	})
+	wiped.stop()
+	wiped.wipe()
+	term := leader.Status().Term
+	wiped.start()
+	eventually(t, "the wiped node is refused", func() bool {
+		st := wiped.Status()
+		return st.Lifecycle == cluster.Dead && st.DeadReason != ""
+	})
+	eventually(t, "it may not stand", func() bool { return !wiped.MayStartElection() })
+	if st := leader.Status(); st.Term != term || st.Role != cluster.Leader {
+		t.Errorf("it disturbed the leader: %+v", st)
+	}
+	if _, ok := wiped.View().Get("a"); ok {
+		t.Error("it was taken in")
+	}
+	if err := leader.PatchMember(within(t, testTimeout), wiped.id, cluster.MemberPatch{Readmit: true}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the wiped node is taken in", func() bool { return wiped.has("a", "1") })
+	eventually(t, "it is a voter again", func() bool { return wiped.Status().Suffrage() == cluster.Voter })
+	eventually(t, "it is active", func() bool { return wiped.Status().Lifecycle == cluster.Active })
+}
+
+func TestJoinAndPromotion(t *testing.T) {
+	c, leader := startCluster(t, 3)
+	c.write("a", "1")
+	joiner := c.addNode("n4")
+	joiner.join = true
+	joiner.start()
+	ctx := within(t, testTimeout)
+	add := cluster.MemberAdd{ID: "n4", RaftAddress: joiner.addr, HTTPAddress: "http-n4", Promote: true}
+	for range 2 { // the second changes nothing
+		if err := leader.AddMember(ctx, add); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "n4 has the data", func() bool { return joiner.has("a", "1") })
+	eventually(t, "n4 is a voter", func() bool { return joiner.Status().Suffrage() == cluster.Voter })
+	eventually(t, "n4 is active", func() bool { return joiner.Status().Lifecycle == cluster.Active })
+	if joiner.Identity().ClusterID != leader.Identity().ClusterID {
+		t.Error("n4 has not adopted the cluster ID")
+	}
+	joiner.restart()
+	eventually(t, "n4 follows again", func() bool { return joiner.Status().LeaderID == leader.id })
+
+	if err := leader.RemoveMember(ctx, "n4"); err != nil {
+		t.Fatal(err)
+	}
+	wantStatus(t, leader.RemoveMember(ctx, "n4"), 404)
+	joiner.restart()
+	eventually(t, "the removed node is refused", func() bool { return joiner.Status().Lifecycle == cluster.Dead })
+	if len(leader.Status().Servers) != 3 {
+		t.Errorf("servers %v", leader.Status().Servers)
+	}
+}
+
+// TestAddThatBrokeOff: of an addition only the record got into the log. The next
+// leader does the rest; what a removal leaves behind it does not take for one.
+func TestAddThatBrokeOff(t *testing.T) {
+	c, leader := startCluster(t, 3)
+	joiner := c.addNode("n4")
+	joiner.join = true
+	joiner.start()
+	half := cluster.Member{ID: "n4", RaftAddress: joiner.addr, HTTPAddress: "http-n4", Priority: cluster.DefaultPriority, Eligible: true, Lifecycle: cluster.Joining}
+	if r, err := leader.Propose(within(t, testTimeout), state.Command{Kind: state.KindMember, Member: &half}); err != nil || r.Err != nil {
+		t.Fatal(err, r.Err)
+	}
+	eventually(t, "n4 is a voter", func() bool { return joiner.Status().Suffrage() == cluster.Voter })
+
+	ctx := within(t, testTimeout)
+	if err := leader.AddMember(ctx, cluster.MemberAdd{ID: "n5", RaftAddress: freeAddress(t), HTTPAddress: "http-n5", Promote: true}); err != nil {
+		t.Fatal(err)
+	}
+	if err := leader.RemoveMember(ctx, "n5"); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range leader.View().Members() {
+		if m.ID == "n5" && (!m.Removed || m.Lifecycle != cluster.Active) {
+			t.Errorf("record %+v: without its last step the removal would have been undone", m)
+		}
+	}
+}
+
+// TestPromotionByHand: a voter that has nothing of the log could leave a majority
+// that cannot commit. What a node acknowledged before it was wiped counts no more.
+func TestPromotionByHand(t *testing.T) {
+	c, leader := startCluster(t, 3)
+	c.write("a", "1")
+	ctx := within(t, testTimeout)
+	voter, nonVoter := cluster.Voter, cluster.NonVoter
+	promote := func(n *testNode) error {
+		return leader.PatchMember(ctx, n.id, cluster.MemberPatch{Suffrage: &voter})
+	}
+	refused := func(n *testNode) {
+		t.Helper()
+		wantCode(t, promote(n), cluster.CodeQuorumAtRisk)
+		plan, err := leader.PlanChange(ctx, cluster.MemberChange{ID: n.id, Patch: &cluster.MemberPatch{Suffrage: &voter}})
+		if err != nil || plan.Refusal == nil || plan.Refusal.Code != cluster.CodeQuorumAtRisk {
+			t.Errorf("plan %+v, %v", plan, err)
+		}
+	}
+	late := c.addNode("n4")
+	late.join = true
+	if err := leader.AddMember(ctx, cluster.MemberAdd{ID: late.id, RaftAddress: late.addr, HTTPAddress: "http-n4"}); err != nil {
+		t.Fatal(err)
+	}
+	refused(late)
+	late.start()
+	eventually(t, "n4 is made a voter once it has the log", func() bool { return promote(late) == nil })
+
+	again := c.others(leader)[0]
+	eventually(t, "all are in contact", func() bool { return healthy(leader, again.id) && healthy(leader, late.id) })
+	if err := leader.PatchMember(ctx, again.id, cluster.MemberPatch{Suffrage: &nonVoter}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "one that was a voter just now is made one again", func() bool { return promote(again) == nil })
+	again.stop()
+	if err := leader.RemoveMember(ctx, again.id); err != nil {
+		t.Fatal(err)
+	}
+	if err := leader.AddMember(ctx, cluster.MemberAdd{ID: again.id, RaftAddress: again.addr, HTTPAddress: "http-" + string(again.id)}); err != nil {
+		t.Fatal(err)
+	}
+	refused(again)
+}
+
+func wantStatus(t *testing.T, err error, status int) {
+	t.Helper()
+	var e *cluster.Error
+	if !errors.As(err, &e) || e.HTTPStatus() != status {
+		t.Fatalf("got %v, want status %d", err, status)
+	}
+}
+
+func TestMembershipRefusals(t *testing.T) {
+	c, leader := startCluster(t, 3)
+	ctx := within(t, testTimeout)
+	prio, bad := 300, cluster.Suffrage("maybe")
+	wantStatus(t, leader.PatchMember(ctx, "n9", cluster.MemberPatch{}), 404)
+	wantStatus(t, leader.PatchMember(ctx, "n1", cluster.MemberPatch{Priority: &prio}), 400)
+	wantStatus(t, leader.PatchMember(ctx, "n1", cluster.MemberPatch{Suffrage: &bad}), 400)
+	wantStatus(t, leader.AddMember(ctx, cluster.MemberAdd{ID: "N!", RaftAddress: "x"}), 400)
+	wantStatus(t, leader.AddMember(ctx, cluster.MemberAdd{ID: "n5", RaftAddress: leader.addr}), 400)
+	wantStatus(t, leader.AddMember(ctx, cluster.MemberAdd{ID: "n1", RaftAddress: "x:1", HTTPAddress: "http-n1"}), 400)
+	wantStatus(t, leader.AddMember(ctx, cluster.MemberAdd{ID: "n1", RaftAddress: c.nodes["n1"].addr, HTTPAddress: "elsewhere"}), 400)
+	wantCode(t, c.others(leader)[0].AddMember(ctx, cluster.MemberAdd{ID: "n5", RaftAddress: "x:1"}), cluster.CodeNoLeader)
+
+	prio = 7
+	if err := leader.PatchMember(ctx, "n1", cluster.MemberPatch{Priority: &prio}); err != nil {
+		t.Fatal(err)
+	}
+	if m, _ := leader.View().Member("n1"); m.Priority != 7 {
+		t.Errorf("priority %d", m.Priority)
+	}
+	down, up := c.others(leader)[0], c.others(leader)[1]
+	down.stop()
+	eventually(t, "the stopped node is missed", func() bool { return !inContact(leader, down.id) })
+	wantCode(t, leader.RemoveMember(ctx, up.id), cluster.CodeQuorumAtRisk)
+	if len(leader.Status().Servers) != 3 {
+		t.Error("the configuration changed")
+	}
+	if err := leader.RemoveMember(ctx, down.id); err != nil { // that loses nothing
+		t.Fatal(err)
+	}
+	if n := cluster.CountVoters(leader.Status().Servers); n != 2 {
+		t.Errorf("%d voters", n)
+	}
+}
+
+// TestRemovedPeerSpeaksForNobody: of two nodes that were removed the one must not
+// count what the other says of it.
+func TestRemovedPeerSpeaksForNobody(t *testing.T) {
+	c, leader := startCluster(t, 3)
+	gone, stays := c.others(leader)[0], c.others(leader)[1]
+	admitted := func(by cluster.NodeID) bool {
+		leader.OnAdmitted(by)
+		return leader.AcceptedBy(by)
+	}
+	if !admitted(gone.id) {
+		t.Error("a member's word does not count")
+	}
+	eventually(t, "all are in contact", func() bool { return healthy(leader, gone.id) && healthy(leader, stays.id) })
+	if err := leader.RemoveMember(within(t, testTimeout), gone.id); err != nil {
+		t.Fatal(err)
+	}
+	if admitted(gone.id) || !admitted(stays.id) {
+		t.Error("a removed node's word counts, or a member's does not")
+	}
+}
+
+// TestRemoveLeader removes the leader through itself: leadership moves first.
+func TestRemoveLeader(t *testing.T) {
+	c, old := startCluster(t, 3)
+	c.write("a", "1")
+	eventually(t, "both followers can take over", func() bool {
+		return healthy(old, c.others(old)[0].id) && healthy(old, c.others(old)[1].id)
+	})
+	wantCode(t, old.RemoveMember(within(t, testTimeout), old.id), cluster.CodeNoLeader)
+	eventually(t, "repeating it does it", func() bool { return c.leader().RemoveMember(within(t, testTimeout), old.id) == nil })
+	if c.leader() == old {
+		t.Error("it removed itself while it led")
+	}
+	old.stop()
+	c.write("b", "1")
+}
+
+// TestOldMemberVersion_DoesNotBlockWrites adds a member that reads only what the
+// oldest build does: calls go on without their audit records, and what needs a
+// newer build is refused.
+func TestOldMemberVersion_DoesNotBlockWrites(t *testing.T) {
+	c, leader := startCluster(t, 1)
+	c.write("a", "1")
+	write := func() {
+		t.Helper()
+		r, err := leader.Propose(within(t, testTimeout), state.Command{
+			Kind: state.KindPut, Put: &state.Put{Key: "k", Value: []byte("v")}, Audit: &state.AuditRecord{Who: "ann", What: "PUT /v1/kv/k"},
+		})
+		if err != nil || r.Err != nil {
+			t.Fatal(err, r.Err)
+		}
+	}
+	batch := state.Command{Kind: state.KindAudit, AuditBatch: &state.AuditBatch{Source: "b", First: 1, Records: []state.AuditRecord{{Who: "bob"}}}}
+	eventually(t, "the leader's own record says what it reads", func() bool { return leader.ReadsVersion() == state.CommandVersion })
+	write()
+	if _, err := leader.Propose(within(t, testTimeout), batch); err != nil {
+		t.Fatal(err)
+	}
+	if err := leader.AddMember(within(t, testTimeout), cluster.MemberAdd{ID: "n9", RaftAddress: "127.0.0.1:1", HTTPAddress: "h"}); err != nil {
+		t.Fatal(err)
+	}
+	write()
+	_, err := leader.Propose(within(t, testTimeout), batch)
+	wantStatus(t, err, 409)
+	if n := leader.View().AuditCounts().Records; n != [2]uint64{2, 0} {
+		t.Errorf("records %v", n)
+	}
+}
+
+// The record of a call that comes before a new process has read its log is in the
+// command all the same: only then does it know what every member reads.
+func TestAuditRecordOfACallBeforeTheLeaderStart(t *testing.T) {
+	c, leader := startCluster(t, 3)
+	eventually(t, "the records say what members read", func() bool { return leader.ReadsVersion() == state.CommandVersion })
+	c.write("a", "1")
+	c.everywhere("a", "1")
+	leader = c.leaderThatCommitsNothing()
+	proposed := make(chan error, 1)
+	go func() {
+		_, err := leader.Propose(within(t, testTimeout), state.Command{
+			Kind: state.KindPut, Put: &state.Put{Key: "k", Value: []byte("v")}, Audit: &state.AuditRecord{Who: "ann", What: "PUT /v1/kv/k"},
+		})
+		proposed <- err
+	}()
+	eventually(t, "it waits, or is in the log already", leader.HasWrites)
+	for _, n := range c.nodes {
+		n.drop(nil)
+	}
+	if err := <-proposed; err != nil {
+		t.Fatal(err)
+	}
+	if n := leader.View().AuditCounts().Records; n != [2]uint64{1, 0} {
+		t.Errorf("records %v", n)
+	}
+}

@@ -1,0 +1,297 @@
+package consensus
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"northstar/cluster"
+	"northstar/state"
+)
+
+const (
+	// A non-voter is promoted when it has been at most promoteLag entries behind
+	// and in contact for promoteAfter. An operator may do it sooner, but not of one
+	// that is further behind.
+	promoteLag   = 64
+	promoteAfter = 2 * time.Second
+
+	membersEvery = 250 * time.Millisecond
+)
+
+// memberInputs is all that decideMemberChanges depends on.
+type memberInputs struct {
+	servers               []cluster.Server
+	records               map[cluster.NodeID]cluster.Member
+	hellos                map[cluster.NodeID]cluster.Peer // the last admitted one of each, this node's own included
+	bootstrapIncarnations map[cluster.NodeID]string       // incarnations that this node started with
+	first                 []FirstMember
+	contact               map[cluster.NodeID]bool   // has answered lately; this node included
+	lag                   map[cluster.NodeID]uint64 // entries behind
+	caughtUpSince         map[cluster.NodeID]time.Time
+	changeInProgress      bool // a membership change is in progress
+
+	deadAfter    time.Duration                // 0: nobody is removed
+	unresponsive map[cluster.NodeID]time.Time // since when each voter is out of contact, as the last plan had it
+	evaluatedAt  time.Time                    // when that was made
+}
+
+// memberPlan is what the leader should do about its members.
+type memberPlan struct {
+	commands     []state.Command              // records to write
+	promote      cluster.NodeID               // "": nobody
+	complete     cluster.NodeID               // whose addition broke off half-way; "": nobody's
+	stable       map[cluster.NodeID]time.Time // since when each joining non-voter is caught up
+	remove       cluster.NodeID               // "": nobody
+	unresponsive map[cluster.NodeID]time.Time // since when each voter is out of contact
+}
+
+// decideMemberChanges compares what the members say of themselves with their records,
+// and finds the non-voter whose time to become a voter has come.
+func decideMemberChanges(now time.Time, in memberInputs) memberPlan {
+	plan := memberPlan{stable: map[cluster.NodeID]time.Time{}}
+	for _, s := range in.servers {
+		rec, recorded := in.records[s.ID]
+		hello, met := in.hellos[s.ID]
+		if cmd := planRecord(s, rec, recorded, hello, met, in.first); cmd != nil {
+			plan.commands = append(plan.commands, *cmd)
+		} else if known := in.bootstrapIncarnations[s.ID]; recorded && rec.Incarnation == "" && !rec.Removed && known != "" {
+			// It has not come back yet, and with another data directory it must not.
+			plan.commands = append(plan.commands, state.Command{Kind: state.KindMemberPatch, MemberPatch: &state.MemberPatch{ID: s.ID, Incarnation: &known}})
+		}
+		if s.Suffrage == cluster.Voter || rec.Lifecycle != cluster.Joining || rec.Removed {
+			continue
+		}
+		if rec.Incarnation == "" || !in.contact[s.ID] || checkLag(s.ID, in.lag[s.ID]) != nil {
+			continue
+		}
+		since, known := in.caughtUpSince[s.ID]
+		if !known {
+			since = now
+		}
+		plan.stable[s.ID] = since
+		if now.Sub(since) >= promoteAfter && !in.changeInProgress && plan.promote == "" && quorumAtRisk(withVoter(in.servers, s.ID), in.contact) == "" {
+			plan.promote = s.ID
+		}
+	}
+	for id, rec := range in.records {
+		if !in.changeInProgress && addIncomplete(rec, in.servers) && (plan.complete == "" || id < plan.complete) {
+			plan.complete = id
+		}
+	}
+	plan.unresponsive, plan.remove = planRemoval(now, in)
+	return plan
+}
+
+const (
+	// minVoters is how many voters there are, at least, after an automatic removal.
+	minVoters = 3
+	// maxPlanGap is how long there may be between two plans: a leader that has
+	// stood still for longer counts everybody's silence anew.
+	maxPlanGap = 2 * time.Second
+)
+
+// planRemoval finds the voter that has been silent for longest, and for at least
+// deadAfter, if the others can do without it: at least three voters are left, and
+// those in contact are a majority of them.
+func planRemoval(now time.Time, in memberInputs) (silent map[cluster.NodeID]time.Time, remove cluster.NodeID) {
+	silent = map[cluster.NodeID]time.Time{}
+	for _, s := range in.servers {
+		if s.Suffrage != cluster.Voter || in.contact[s.ID] {
+			continue
+		}
+		since, known := in.unresponsive[s.ID]
+		if !known || now.Sub(in.evaluatedAt) > maxPlanGap {
+			since = now
+		}
+		silent[s.ID] = since
+		if in.deadAfter <= 0 || in.changeInProgress || now.Sub(since) < in.deadAfter || remove != "" && !since.Before(silent[remove]) {
+			continue
+		}
+		next := without(in.servers, s.ID)
+		if cluster.CountVoters(next) >= minVoters && quorumAtRisk(next, in.contact) == "" {
+			remove = s.ID
+		}
+	}
+	return silent, remove
+}
+
+// planRecord is the change that a member's record needs; nil: none.
+func planRecord(s cluster.Server, rec cluster.Member, recorded bool, hello cluster.Peer, met bool, first []FirstMember) *state.Command {
+	if !recorded {
+		m := newMemberRecord(s, hello, met, first)
+		return &state.Command{Kind: state.KindMember, Member: &m}
+	}
+	p := &state.MemberPatch{ID: s.ID}
+	changed := setIfNew(&p.RaftAddress, rec.RaftAddress, s.Address)
+	if s.Suffrage == cluster.Voter && rec.Lifecycle == cluster.Joining {
+		changed = setIfNew(&p.Lifecycle, rec.Lifecycle, cluster.Active) || changed
+	}
+	if met && (rec.Incarnation == "" || rec.Incarnation == hello.Incarnation) {
+		changed = setIfNew(&p.Incarnation, rec.Incarnation, hello.Incarnation) || changed
+		if rec.Version == "" {
+			// First contact ever: what its configuration says are first values.
+			changed = setIfNew(&p.Priority, rec.Priority, hello.Priority) || changed
+			changed = setIfNew(&p.Eligible, rec.Eligible, hello.Eligible) || changed
+			changed = setIfNew(&p.Zone, rec.Zone, hello.Zone) || changed
+		}
+		changed = setIfNew(&p.HTTPAddress, rec.HTTPAddress, hello.HTTPAddress) || changed
+		changed = setIfNew(&p.Version, rec.Version, hello.Version) || changed
+		changed = setIfNew(&p.Reads, rec.Reads, hello.CommandVersion) || changed
+	}
+	if !changed {
+		return nil
+	}
+	return &state.Command{Kind: state.KindMemberPatch, MemberPatch: p}
+}
+
+func setIfNew[T comparable](field **T, have, want T) bool {
+	if have == want {
+		return false
+	}
+	*field = &want
+	return true
+}
+
+// quorumAtRisk says why the voters among servers could not form a quorum with
+// those in contact; "" when they can.
+func quorumAtRisk(servers []cluster.Server, contact map[cluster.NodeID]bool) string {
+	voters, reachable := 0, 0
+	silent := ""
+	for _, s := range servers {
+		if s.Suffrage != cluster.Voter {
+			continue
+		}
+		voters++
+		if contact[s.ID] {
+			reachable++
+		} else {
+			silent += " " + string(s.ID)
+		}
+	}
+	need := cluster.Quorum(voters)
+	if reachable >= need && voters > 0 {
+		return ""
+	}
+	return describeRisk(voters, need, reachable, silent)
+}
+
+func withVoter(servers []cluster.Server, id cluster.NodeID) []cluster.Server {
+	return changeServers(servers, id, func(s *cluster.Server) bool { s.Suffrage = cluster.Voter; return true })
+}
+
+func withNonVoter(servers []cluster.Server, id cluster.NodeID) []cluster.Server {
+	return changeServers(servers, id, func(s *cluster.Server) bool { s.Suffrage = cluster.NonVoter; return true })
+}
+
+func without(servers []cluster.Server, id cluster.NodeID) []cluster.Server {
+	return changeServers(servers, id, func(*cluster.Server) bool { return false })
+}
+
+// changeServers gives a copy in which the server with that ID is changed, or
+// left out when keep says false.
+func changeServers(servers []cluster.Server, id cluster.NodeID, keep func(*cluster.Server) bool) []cluster.Server {
+	next := make([]cluster.Server, 0, len(servers))
+	for _, s := range servers {
+		if s.ID == id && !keep(&s) {
+			continue
+		}
+		next = append(next, s)
+	}
+	return next
+}
+
+// reconcileMembers is the leader task that keeps the member records true and
+// promotes who has joined.
+func (n *Node) reconcileMembers(ctx context.Context, inst *raftInstance, term uint64) {
+	tick := time.NewTicker(membersEvery)
+	defer tick.Stop()
+	var last memberPlan
+	var looked time.Time
+	for {
+		now := n.now()
+		in := n.gatherMembers(inst, term, last.stable)
+		in.deadAfter, in.unresponsive, in.evaluatedAt = n.cfg.DeadAfter, last.unresponsive, looked
+		plan := decideMemberChanges(now, in)
+		last, looked = plan, now
+		for _, cmd := range plan.commands {
+			if result, err := n.proposeOwn(ctx, cmd); err != nil || result.Err != nil {
+				n.log.Debug("member record not written", "error", err, "refused", result.Err)
+				break
+			}
+		}
+		if plan.complete != "" {
+			n.resumeAdd(ctx, plan.complete)
+		}
+		if plan.promote != "" {
+			n.promoteJoined(ctx, plan.promote)
+		}
+		if plan.remove != "" {
+			n.removeDead(ctx, plan.remove, now.Sub(plan.unresponsive[plan.remove]))
+		}
+		select {
+		case <-tick.C:
+		case <-n.peers.kick:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (n *Node) gatherMembers(inst *raftInstance, term uint64, stable map[cluster.NodeID]time.Time) memberInputs {
+	in := memberInputs{
+		servers: inst.servers(), hellos: n.peers.hellos(n.Identity().Generation), bootstrapIncarnations: n.ident.get().BootstrapIncarnations, first: n.cfg.InitialCluster, caughtUpSince: stable,
+		records: map[cluster.NodeID]cluster.Member{}, contact: map[cluster.NodeID]bool{}, lag: n.lags(inst, term),
+		changeInProgress: len(n.changeSem) > 0,
+	}
+	in.hellos[n.cfg.Self.NodeID] = n.LocalPeer()
+	for _, m := range n.View().Members() {
+		in.records[m.ID] = m
+	}
+	for _, s := range in.servers {
+		if s.ID == n.cfg.Self.NodeID {
+			in.contact[s.ID] = true
+			continue
+		}
+		in.contact[s.ID] = n.inContact(s.ID)
+	}
+	return in
+}
+
+// lagUnknown is the lag of a node that has acknowledged nothing of the log in
+// this term with the data directory that it is on record with: it may hold no
+// entry at all.
+const lagUnknown = math.MaxUint64
+
+// lags gives how many entries each server is behind this leader, as far as they
+// have acknowledged them in its term. What one held that was wiped, or removed and
+// added again, counts no more.
+func (n *Node) lags(inst *raftInstance, term uint64) map[cluster.NodeID]uint64 {
+	last, view := inst.raft.LastIndex(), n.View()
+	lags := map[cluster.NodeID]uint64{}
+	for _, s := range inst.servers() {
+		ack := n.deps.PeerAck(s.ID)
+		rec, _ := view.Member(s.ID)
+		switch {
+		case s.ID == n.cfg.Self.NodeID:
+			lags[s.ID] = 0
+		case ack.Term != term || ack.MatchIndex == 0 || rec.Incarnation == "" || ack.Incarnation != rec.Incarnation:
+			lags[s.ID] = lagUnknown
+		default:
+			lags[s.ID] = last - min(last, ack.MatchIndex)
+		}
+	}
+	return lags
+}
+
+// checkLag refuses to make a voter of a node that is too far behind: a majority
+// that it is part of could commit nothing until it has caught up.
+func checkLag(id cluster.NodeID, lag uint64) *cluster.Error {
+	switch {
+	case lag <= promoteLag:
+		return nil
+	case lag == lagUnknown:
+		return cluster.Errorf(cluster.CodeQuorumAtRisk, "node %s has acknowledged nothing of the log to this leader: it can become a voter when it is at most %d entries behind", id, promoteLag)
+	}
+	return cluster.Errorf(cluster.CodeQuorumAtRisk, "node %s is %d entries behind: it can become a voter when it is at most %d behind", id, lag, promoteLag)
+}

@@ -1,0 +1,118 @@
+package consensus
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"northstar/cluster"
+	"northstar/state"
+)
+
+// TestRefusalIsLoggedOnce: all peers refuse a wiped node, each at every try.
+func TestRefusalIsLoggedOnce(t *testing.T) {
+	var out bytes.Buffer
+	n := &Node{
+		peers: newPeerBook(), state: state.New(state.Options{}), ident: &identity{},
+		log: hclog.New(&hclog.LoggerOptions{Output: &out}), now: time.Now,
+	}
+	n.ident.cur.Store(&identityFile{})
+	lines := func() int { return strings.Count(out.String(), "\n") }
+	for range 3 {
+		for _, by := range []cluster.NodeID{"n2", "n3", "n4"} {
+			n.OnRefused(by, cluster.RefusedIncarnation, "wiped")
+		}
+	}
+	if lines() != 1 {
+		t.Errorf("%d lines:\n%s", lines(), &out)
+	}
+	n.OnRefused("n2", cluster.RefusedRemoved, "removed")
+	if lines() != 2 {
+		t.Errorf("%d lines after another refusal:\n%s", lines(), &out)
+	}
+	for _, by := range []cluster.NodeID{"n2", "n3", "n4"} {
+		n.OnAdmitted(by)
+	}
+	n.OnRefused("n3", cluster.RefusedIncarnation, "wiped again")
+	if lines() != 3 {
+		t.Errorf("%d lines after it was let in between:\n%s", lines(), &out)
+	}
+}
+
+// A hello that was under way while this node was recovered arrives after it has
+// forgotten all others: the data directory that it names must not go on record.
+func TestHelloAcrossARecovery(t *testing.T) {
+	b := newPeerBook()
+	n := &Node{peers: b, log: hclog.NewNullLogger(), now: time.Now}
+	hello := func(id cluster.NodeID, clusterID string, g uint64) {
+		n.OnHello(cluster.Peer{Identity: cluster.Identity{NodeID: id, ClusterID: clusterID, Generation: cluster.Generation{Number: g}, Incarnation: "of " + string(id)}}, cluster.Admission{})
+	}
+	b.clear()
+	hello("n2", "c", 1) // judged by what this node was
+	hello("n3", "c", 2)
+	hello("n4", "", 0) // an empty data directory, as a member comes back with
+	got := b.hellos(cluster.Generation{Number: 2})
+	if _, old := got["n2"]; old || len(got) != 2 {
+		t.Errorf("hellos of %v", got)
+	}
+	if got := b.hellos(cluster.Generation{}); len(got) != 3 {
+		t.Errorf("before there is a generation: hellos of %v", got)
+	}
+}
+
+// What a node says of its own record: the index as of which the state names its
+// data directory, and nothing of one that was wiped, or removed.
+func TestRecorded(t *testing.T) {
+	s := state.New(state.Options{})
+	self := cluster.Identity{NodeID: "n1", Incarnation: "i1"}
+	none, first := "", "i1"
+	for i, tt := range []struct {
+		what string
+		cmd  state.Command
+		want uint64
+	}{
+		{"another member", state.Command{Kind: state.KindMember, Member: &cluster.Member{ID: "n2", Incarnation: "i1"}}, 0},
+		{"added, and not seen yet", state.Command{Kind: state.KindMember, Member: &cluster.Member{ID: "n1"}}, 0},
+		{"seen", state.Command{Kind: state.KindMemberPatch, MemberPatch: &state.MemberPatch{ID: "n1", Incarnation: &first}}, 3},
+		{"re-admitted, and not seen yet", state.Command{Kind: state.KindMemberPatch, MemberPatch: &state.MemberPatch{ID: "n1", Incarnation: &none}}, 0},
+		{"seen again", state.Command{Kind: state.KindMemberPatch, MemberPatch: &state.MemberPatch{ID: "n1", Incarnation: &first}}, 5},
+		{"removed", state.Command{Kind: state.KindMemberRemove, MemberRemove: &state.MemberRemove{ID: "n1"}}, 0},
+		{"added with another data directory", state.Command{Kind: state.KindMember, Member: &cluster.Member{ID: "n1", Incarnation: "i2"}}, 0},
+	} {
+		if r := s.Apply(uint64(i+1), 1, []state.Command{tt.cmd}); r[0].Err != nil {
+			t.Fatal(tt.what, r[0].Err)
+		}
+		if got := ownRecordIndex(s.View(), self); got != tt.want {
+			t.Errorf("%s: recorded as of %d, want %d", tt.what, got, tt.want)
+		}
+	}
+}
+
+// The record of a member is as of what it is taken from: the roster on disk, until
+// the state has caught up with it.
+func TestRecordAsOf(t *testing.T) {
+	n := &Node{state: state.New(state.Options{}), ident: &identity{}}
+	n.ident.cur.Store(&identityFile{
+		RosterIndex: 2, Roster: map[cluster.NodeID]cluster.Record{"n2": {Incarnation: "of the roster"}},
+		BootstrapIncarnations: map[cluster.NodeID]string{"n3": "met"},
+	})
+	want := func(id cluster.NodeID, rec cluster.Record) {
+		t.Helper()
+		if got := n.Record(id); got != rec {
+			t.Errorf("%s: %+v, want %+v", id, got, rec)
+		}
+	}
+	want("n2", cluster.Record{Incarnation: "of the roster", AsOfIndex: 2})
+	for i := range uint64(3) {
+		n.state.Apply(i+1, 1, []state.Command{{Kind: state.KindMember, Member: &cluster.Member{ID: "n2", Incarnation: "of the state"}}})
+		if i == 0 {
+			want("n2", cluster.Record{Incarnation: "of the roster", AsOfIndex: 2})
+		}
+	}
+	want("n2", cluster.Record{Incarnation: "of the state", AsOfIndex: 3})
+	want("n3", cluster.Record{Incarnation: "met", AsOfIndex: 3})
+	want("n4", cluster.Record{AsOfIndex: 3})
+}

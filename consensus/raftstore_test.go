@@ -1,0 +1,285 @@
+package consensus
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// diary is a store that notes each synced write.
+type diary struct {
+	raft.InmemStore
+	mu     sync.Mutex
+	writes []string
+	fail   error
+}
+
+func (d *diary) note(format string, args ...any) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.fail == nil {
+		d.writes = append(d.writes, fmt.Sprintf(format, args...))
+	}
+	return d.fail
+}
+
+func (d *diary) since(n int) []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.writes[n:])
+}
+
+func (d *diary) SetUint64(key []byte, v uint64) error {
+	if string(key) == keyLastVoteTerm { // held back for the candidate, like the vote file does
+		return d.fail
+	}
+	return d.note("%s %d", key, v)
+}
+func (d *diary) Set(key, v []byte) error { return d.note("%s %s", key, v) }
+func (d *diary) RecordVote(term, voteTerm uint64, c []byte) error {
+	return d.note("term %d, vote %d for %s", term, voteTerm, c)
+}
+
+func (d *diary) StoreLogs(entries []*raft.Log) error {
+	var at []uint64
+	for _, e := range entries {
+		at = append(at, e.Index)
+	}
+	return d.note("entries %v", at)
+}
+func (d *diary) DeleteRange(from, to uint64) error { return d.note("delete %d-%d", from, to) }
+
+// newDiary gives a store of a run of the library whose state and number of voters
+// the test sets.
+func newDiary(state *raft.RaftState, voters *int) (*diary, *raftStore) {
+	d := &diary{}
+	return d, &raftStore{
+		electionBlocked: func() bool { return false },
+		logs:            d, stable: d, self: []byte("me"), writeSem: make(chan struct{}, 1), closed: make(chan struct{}),
+		state: func() raft.RaftState { return *state }, voters: func() int { return *voters },
+	}
+}
+
+func vote(t *testing.T, s *raftStore, term uint64, candidate string) {
+	t.Helper()
+	if err := errors.Join(s.SetUint64([]byte(keyLastVoteTerm), term), s.Set([]byte(keyLastVoteCand), []byte(candidate))); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func setTerm(t *testing.T, s *raftStore, term uint64) {
+	t.Helper()
+	if err := s.SetUint64([]byte(keyCurrentTerm), term); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantWrites(t *testing.T, d *diary, want ...string) {
+	t.Helper()
+	if got := d.since(0); !slices.Equal(got, want) {
+		t.Errorf("%s: written %q, want %q", t.Name(), got, want)
+	}
+}
+
+func noop(index uint64) []*raft.Log {
+	return []*raft.Log{{Index: index, Term: 6, Type: raft.LogNoop}}
+}
+
+func command(index uint64) []*raft.Log {
+	return []*raft.Log{{Index: index, Term: 6, Type: raft.LogCommand}}
+}
+
+// A candidate's term goes with its vote for itself; nobody else's does.
+func TestCandidateRecordsOnce(t *testing.T) {
+	state, voters := raft.Follower, 3
+	d, s := newDiary(&state, &voters)
+	setTerm(t, s, 5)
+	state = raft.Candidate
+	setTerm(t, s, 6)
+	wantWrites(t, d, "CurrentTerm 5")
+	vote(t, s, 6, "me")
+	mustFlush(t, s)
+	state = raft.Follower
+	setTerm(t, s, 7)
+	wantWrites(t, d, "CurrentTerm 5", "term 6, vote 6 for me", "CurrentTerm 7")
+}
+
+// A term waits for its vote only while votes are on their way, and whatever comes
+// first makes it durable.
+func TestTermWaitsForItsVote(t *testing.T) {
+	for name, tt := range map[string]struct {
+		then func(*testing.T, *raftStore)
+		want []string
+	}{
+		"the vote":       {func(t *testing.T, s *raftStore) { vote(t, s, 6, "n2") }, []string{"term 6, vote 6 for n2"}},
+		"an answer":      {func(t *testing.T, s *raftStore) { mustFlush(t, s) }, []string{"CurrentTerm 6"}},
+		"entries":        {func(t *testing.T, s *raftStore) { mustStore(t, s, command(1)) }, []string{"CurrentTerm 6", "entries [1]"}},
+		"a truncation":   {func(t *testing.T, s *raftStore) { mustDelete(t, s) }, []string{"CurrentTerm 6", "delete 1-2"}},
+		"a newer term":   {func(t *testing.T, s *raftStore) { setTerm(t, s, 7); mustFlush(t, s) }, []string{"CurrentTerm 7"}},
+		"its candidacy":  {func(t *testing.T, s *raftStore) { candidate(t, s, 7) }, []string{"term 7, vote 7 for me"}},
+		"answers, twice": {func(t *testing.T, s *raftStore) { mustFlush(t, s); mustFlush(t, s) }, []string{"CurrentTerm 6"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			state, voters := raft.Follower, 3
+			d, s := newDiary(&state, &voters)
+			s.state = func() raft.RaftState { return state }
+			s.trackVote(true)
+			setTerm(t, s, 6)
+			wantWrites(t, d)
+			tt.then(t, s)
+			wantWrites(t, d, tt.want...)
+			s.trackVote(false)
+			mustFlush(t, s)
+			wantWrites(t, d, tt.want...)
+		})
+	}
+}
+
+func candidate(t *testing.T, s *raftStore, term uint64) {
+	s.state = func() raft.RaftState { return raft.Candidate }
+	setTerm(t, s, term)
+	vote(t, s, term, "me")
+	mustFlush(t, s)
+}
+
+func mustFlush(t *testing.T, s *raftStore) {
+	t.Helper()
+	if err := s.flushBeforeReply(); err != nil {
+		t.Error(err)
+	}
+}
+
+func mustStore(t *testing.T, s *raftStore, entries []*raft.Log) {
+	t.Helper()
+	if err := s.StoreLogs(entries); err != nil {
+		t.Error(err)
+	}
+}
+
+func mustDelete(t *testing.T, s *raftStore) {
+	t.Helper()
+	if err := s.DeleteRange(1, 2); err != nil {
+		t.Error(err)
+	}
+}
+
+// A term that could not be made durable is not answered for, then or later.
+func TestNoAnswerWithoutTheTerm(t *testing.T) {
+	state, voters := raft.Follower, 3
+	d, s := newDiary(&state, &voters)
+	s.trackVote(true)
+	setTerm(t, s, 6)
+	d.fail = errors.New("input/output error")
+	for range 2 {
+		if s.flushBeforeReply() == nil {
+			t.Error("an answer may leave")
+		}
+	}
+}
+
+// The last vote ends just while its term is recorded: nobody would settle it any
+// more.
+func TestTermDoesNotWaitForNobody(t *testing.T) {
+	state, voters := raft.Follower, 3
+	d, s := newDiary(&state, &voters)
+	s.trackVote(true)
+	var once sync.Once
+	s.state = func() raft.RaftState { // called in the middle
+		once.Do(func() { s.trackVote(false) })
+		return state
+	}
+	setTerm(t, s, 6)
+	wantWrites(t, d, "CurrentTerm 6")
+}
+
+// A new leader's first entry is written with the leader-start, and can be read
+// by nobody before.
+func TestFirstEntryWaitsForTheLeaderStart(t *testing.T) {
+	state, voters := raft.Leader, 3
+	d, s := newDiary(&state, &voters)
+	mustStore(t, s, noop(4))
+	var e raft.Log
+	if err := s.GetLog(4, &e); err != errNoopPending {
+		t.Errorf("read before it is durable: %v", err)
+	}
+	if last, err := s.LastIndex(); last != 4 || err != nil {
+		t.Errorf("last index %d, %v", last, err)
+	}
+	wantWrites(t, d)
+	mustStore(t, s, command(5))
+	mustFlush(t, s)
+	wantWrites(t, d, "entries [4 5]")
+	if err := s.GetLog(4, &e); errors.Is(err, errNoopPending) {
+		t.Error("it still waits")
+	}
+	mustStore(t, s, command(6))
+	mustFlush(t, s)
+	wantWrites(t, d, "entries [4 5]", "entries [6]")
+}
+
+// What a follower stores it acknowledges next, and a leader that is a majority by
+// itself commits at once: neither may wait.
+func TestFirstEntryThatMustNotWait(t *testing.T) {
+	for _, tt := range []struct {
+		state  raft.RaftState
+		voters int
+		entry  []*raft.Log
+	}{{raft.Follower, 3, noop(4)}, {raft.Candidate, 3, noop(4)}, {raft.Leader, 1, noop(4)}, {raft.Leader, 3, command(4)}, {raft.Leader, 3, append(noop(4), noop(5)...)}} {
+		d, s := newDiary(&tt.state, &tt.voters)
+		mustStore(t, s, tt.entry)
+		mustFlush(t, s)
+		if got := d.since(0); len(got) != 1 {
+			t.Errorf("%v of %d voters, %v: written %q", tt.state, tt.voters, tt.entry[0].Type, got)
+		}
+	}
+}
+
+// Other writes come after a first entry that waits, and time does it, too.
+func TestFirstEntryIsWrittenInTheEnd(t *testing.T) {
+	for name, tt := range map[string]struct {
+		then func(*testing.T, *raftStore)
+		want []string
+	}{
+		"a term":        {func(t *testing.T, s *raftStore) { setTerm(t, s, 7) }, []string{"entries [4]", "CurrentTerm 7"}},
+		"a vote":        {func(t *testing.T, s *raftStore) { vote(t, s, 7, "n2") }, []string{"entries [4]", "LastVoteCand n2"}},
+		"a truncation":  {func(t *testing.T, s *raftStore) { mustDelete(t, s) }, []string{"entries [4]", "delete 1-2"}},
+		"other entries": {func(t *testing.T, s *raftStore) { mustStore(t, s, command(9)) }, []string{"entries [4]", "entries [9]"}},
+		"time":          {func(*testing.T, *raftStore) { time.Sleep(noopMaxDelay) }, []string{"entries [4]"}},
+		"no more time":  {func(_ *testing.T, s *raftStore) { s.close(); time.Sleep(noopMaxDelay) }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				state, voters := raft.Leader, 3
+				d, s := newDiary(&state, &voters)
+				mustStore(t, s, noop(4))
+				tt.then(t, s)
+				synctest.Wait()
+				wantWrites(t, d, tt.want...)
+			})
+		})
+	}
+}
+
+// A node that must not stand records the term of a candidacy, and no vote for
+// itself; it votes for others.
+func TestElectionBlocked_WritesNoSelfVote(t *testing.T) {
+	role, voters := raft.Candidate, 1
+	d, s := newDiary(&role, &voters)
+	s.electionBlocked = func() bool { return true }
+	vote := func(to []byte) error {
+		return errors.Join(s.SetUint64([]byte(keyCurrentTerm), 7), s.SetUint64([]byte(keyLastVoteTerm), 7), s.Set([]byte(keyLastVoteCand), to))
+	}
+	if err := vote(s.self); !errors.Is(err, errElectionBlocked) || !slices.Equal(d.since(0), []string{"CurrentTerm 7"}) {
+		t.Errorf("for itself: %v, %v", err, d.since(0))
+	}
+	role = raft.Follower
+	if err := vote([]byte("another")); err != nil || !slices.Equal(d.since(1), []string{"CurrentTerm 7", "LastVoteCand another"}) {
+		t.Errorf("for another: %v, %v", err, d.since(1))
+	}
+}

@@ -1,0 +1,167 @@
+package consensus
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/hashicorp/raft"
+
+	"northstar/cluster"
+	"northstar/state"
+)
+
+// termJump is how far a recovery raises the term: nobody who has seen a term of
+// the lost nodes may take the new leader for an old one.
+const termJump = 1_000_000
+
+// recoveryRecord is what a data directory must not forget between the decision to
+// recover it, which is one write of the identity, and the moment when log and
+// state show it.
+type recoveryRecord struct {
+	Term      uint64           `json:"term"`             // of the entry with the new configuration
+	Servers   []cluster.Server `json:"servers"`          // that configuration: this node is its only voter
+	Voters    []cluster.NodeID `json:"voters"`           // the others that were voters before
+	Rejoining []cluster.NodeID `json:"aside,omitempty"`  // the others whose data is set aside
+	Reason    string           `json:"reason,omitempty"` // as the operator gave it
+	Operator  string           `json:"operator,omitempty"`
+	Logged    bool             `json:"logged"` // term and entry are on disk
+}
+
+// recoveryFacts is what a data directory says of itself, as far as its recovery
+// depends on it.
+type recoveryFacts struct {
+	identity    identityFile
+	currentTerm uint64
+	lastIndex   uint64 // of the last entry, in log or snapshot
+	lastTerm    uint64
+	servers     []cluster.Server
+}
+
+// planRecovery gives the identity with which a data directory begins the next
+// generation.
+func planRecovery(f recoveryFacts, order cluster.RecoveryRequest, recoveryID string) (identityFile, error) {
+	next := f.identity
+	self := next.NodeID
+	switch me, member := cluster.FindServer(f.servers, self); {
+	case next.ClusterID == "":
+		return next, cluster.Errorf(cluster.CodeBadRequest, "confirm: node %s belongs to no cluster yet: there is nothing to recover", self)
+	case order.Confirm != next.ClusterID:
+		return next, cluster.Errorf(cluster.CodeBadRequest, "confirm: want the cluster's ID %s, got %q", next.ClusterID, order.Confirm)
+	case next.Recovery != nil && !next.Recovery.Logged:
+		return next, cluster.Errorf(cluster.CodeBadRequest, "node %s was recovered to generation %d and has not been started since: start it", self, next.Generation.Number)
+	case !member:
+		return next, cluster.Errorf(cluster.CodeBadRequest, "node %s is no member by its own log: recover another one", self)
+	case me.Suffrage == cluster.Voter && cluster.CountVoters(f.servers) == 1 && !next.beforeOwnAdmission(f.lastIndex):
+		return next, cluster.Errorf(cluster.CodeQuorumExists, "node %s is the only voter: it needs nobody else, start it", self)
+	}
+	r := &recoveryRecord{Term: max(f.currentTerm, f.lastTerm) + termJump, Reason: order.Reason, Operator: order.Operator}
+	for _, s := range f.servers {
+		if s.Suffrage == cluster.Voter && s.ID != self {
+			r.Voters = append(r.Voters, s.ID)
+		}
+		s.Suffrage = cluster.NonVoter
+		if s.ID == self {
+			s.Suffrage = cluster.Voter
+		}
+		r.Servers = append(r.Servers, s)
+	}
+	for _, id := range order.Survivors {
+		if id != self {
+			r.Rejoining = append(r.Rejoining, id)
+		}
+	}
+	next.Generation = cluster.Generation{Number: next.Generation.Number + 1, RecoveryID: recoveryID}
+	next.Recovery = r
+	next.BootstrapIncarnations = nil // whom the new generation takes in again, its log says
+	// A node that was taken in just now may have been told more than its log holds.
+	next.RosterIndex, next.RosterTerm = min(next.RosterIndex, f.lastIndex), min(next.RosterTerm, f.lastTerm)
+	return next, nil
+}
+
+// recoveryCommand is the first command of the new generation, of a cluster whose
+// members read commands up to reads. In the middle of an upgrade it is one that older
+// builds read, and roles do not wait. known is what the state has this node on record
+// with: the data directory that it had before, when the log ends before this one was
+// taken in.
+func (f *identityFile) recoveryCommand(reads uint32, known cluster.Record) state.Command {
+	readmit := f.Recovery.Rejoining
+	if known.Incarnation != f.Incarnation {
+		readmit = append(slices.Clone(readmit), f.NodeID)
+	}
+	cmd := state.Command{Kind: state.KindRecovery, Recovery: &state.Recovery{
+		Generation: f.Generation, Voters: f.Recovery.Voters, Readmit: readmit, Wait: true,
+	}}
+	cmd.Recovery.Wait = cmd.MinVersion() <= reads
+	return cmd
+}
+
+// logRecovery does what a recovery that was decided on lacks in the log: a term
+// above all, and one entry with the new configuration. As this node is its only
+// voter, the next election commits that, and everything before it. It can be
+// repeated: until all of it is done, Raft does not run.
+func (n *Node) logRecovery() error {
+	r := n.ident.get().Recovery
+	if r == nil || r.Logged {
+		return nil
+	}
+	term, err := n.store.Stable().GetUint64([]byte("CurrentTerm"))
+	if err != nil && err.Error() != "not found" { // the text that the library compares, too
+		return fmt.Errorf("recover: read the term: %w", err)
+	}
+	if term < r.Term {
+		if err := n.store.Stable().SetUint64([]byte("CurrentTerm"), r.Term); err != nil {
+			return fmt.Errorf("recover: raise the term: %w", err)
+		}
+	}
+	index, last, err := lastPosition(n.store.Log(), n.store.Snapshots())
+	if err != nil {
+		return fmt.Errorf("recover: %w", err)
+	}
+	if last < r.Term { // nobody else can have written one of that term
+		entry := &raft.Log{Index: index + 1, Term: r.Term, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(configurationOf(r.Servers))}
+		if err := n.store.Log().StoreLog(entry); err != nil {
+			return fmt.Errorf("recover: store the new configuration: %w", err)
+		}
+	}
+	n.log.Warn("this node is the only voter of a new generation", "generation", n.ident.get().Generation.Number, "after_index", index, "of_term", last)
+	return n.ident.update(func(f *identityFile) (bool, error) {
+		done := *f.Recovery
+		done.Logged = true
+		f.Recovery = &done
+		return true, nil
+	})
+}
+
+// lastPosition is where log and snapshots end.
+func lastPosition(log raft.LogStore, snaps raft.SnapshotStore) (index, term uint64, err error) {
+	list, err := snaps.List()
+	if err != nil {
+		return 0, 0, fmt.Errorf("list snapshots: %w", err)
+	}
+	for _, m := range list {
+		if m.Index >= index {
+			index, term = m.Index, m.Term
+		}
+	}
+	last, err := log.LastIndex()
+	if err != nil || last <= index {
+		return index, term, err
+	}
+	var e raft.Log
+	if err := log.GetLog(last, &e); err != nil {
+		return 0, 0, fmt.Errorf("read log entry %d: %w", last, err)
+	}
+	return last, e.Term, nil
+}
+
+func configurationOf(servers []cluster.Server) raft.Configuration {
+	var conf raft.Configuration
+	for _, s := range servers {
+		suffrage := raft.Nonvoter
+		if s.Suffrage == cluster.Voter {
+			suffrage = raft.Voter
+		}
+		conf.Servers = append(conf.Servers, raft.Server{ID: raft.ServerID(s.ID), Address: raft.ServerAddress(s.Address), Suffrage: suffrage})
+	}
+	return conf
+}

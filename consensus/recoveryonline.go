@@ -1,0 +1,211 @@
+package consensus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"northstar/cluster"
+)
+
+// PlanRecovery asks the other members and judges an order; see
+// cluster.PlanRecovery. It changes nothing.
+func (n *Node) PlanRecovery(ctx context.Context, order cluster.RecoveryRequest) (cluster.RecoveryPlan, error) {
+	inst := n.inst.Load()
+	if inst == nil {
+		return cluster.RecoveryPlan{}, n.notLeading()
+	}
+	in := cluster.RecoveryInputs{Identity: n.Identity(), Servers: inst.servers(), Responses: map[cluster.NodeID]cluster.Survivor{}}
+	mine := n.Claim()
+	in.Responses[mine.NodeID] = survivorOf(mine)
+	var others []cluster.NodeID
+	for _, s := range in.Servers {
+		if s.ID != mine.NodeID {
+			others = append(others, s.ID)
+		}
+	}
+	// A node that was taken in just now goes by servers of before that. Its roster
+	// tells who is there now.
+	in.ElectionBlocked = inst.electionBlocked.Load() && n.currentSoftState().leader == ""
+	for id, rec := range n.ident.get().Roster {
+		if in.ElectionBlocked && id != mine.NodeID && !rec.Removed && !slices.Contains(others, id) {
+			others = append(others, id)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.TimeoutMax+probeTimeout)
+	defer cancel()
+	for id, seen := range n.deps.Poll(ctx, others) {
+		if c := seen.Claim; c.ClusterID == in.Identity.ClusterID && c.Generation == in.Identity.Generation {
+			in.ElectionBlocked = false
+			if _, ok := cluster.FindServer(in.Servers, id); ok {
+				in.Responses[id] = survivorOf(c)
+			}
+		}
+	}
+	return cluster.PlanRecovery(order, in)
+}
+
+func survivorOf(c cluster.Claim) cluster.Survivor {
+	return cluster.Survivor{ID: c.NodeID, Voter: c.IsVoter, Priority: c.Priority, LastTerm: c.LastLogTerm, LastIndex: c.LastLogIndex}
+}
+
+// pendingRecovery is one recovery on its way to the loop that runs Raft.
+type pendingRecovery struct {
+	order cluster.RecoveryRequest
+	done  chan error // capacity 1
+}
+
+// Recover makes this node the only voter of a new generation, in place: Raft is
+// stopped, one write of the identity decides it, and Raft starts again. It
+// returns when this node leads and the state shows the new generation. Whether
+// that may be is for the caller to know (PlanRecovery). Errors: CodeBadRequest,
+// CodeQuorumExists, CodeBusy while the membership is changed or another recovery
+// runs, CodeOutcomeUnknown when ctx ends after it was decided.
+func (n *Node) Recover(ctx context.Context, order cluster.RecoveryRequest) (cluster.Generation, error) {
+	select {
+	case n.changeSem <- struct{}{}:
+		defer func() { <-n.changeSem }()
+	default:
+		return cluster.Generation{}, cluster.Errorf(cluster.CodeBusy, "another change of membership or leadership is in progress")
+	}
+	r := &pendingRecovery{order: order, done: make(chan error, 1)}
+	select {
+	case n.recoveryRequests <- r:
+	case <-ctx.Done():
+		return cluster.Generation{}, cluster.Errorf(cluster.CodeBusy, "this node could not stop its Raft in time: %w", ctx.Err())
+	}
+	select { // not until ctx ends: from here on it happens, unless it fails
+	case err := <-r.done:
+		if err != nil {
+			return cluster.Generation{}, err
+		}
+	case <-time.After(recoverWait):
+		return cluster.Generation{}, unknownOutcome(errors.New("this node did not stop its Raft in time"))
+	}
+	generation := n.Identity().Generation
+	for n.View().Generation() != generation || n.readyTerm.Load() == 0 {
+		changed := n.readyChanged()
+		if n.View().Generation() == generation && n.readyTerm.Load() != 0 {
+			break
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return generation, cluster.Errorf(cluster.CodeOutcomeUnknown, "node %s is recovered to generation %d and does not lead yet: %w", n.cfg.Self.NodeID, generation.Number, ctx.Err())
+		}
+	}
+	return generation, nil
+}
+
+// recoverWait bounds how long stopping Raft may take: each of its steps is
+// bounded, too.
+const recoverWait = 6 * stopWait
+
+// commitRecovery carries out an order while no Raft runs. servers is the latest
+// configuration.
+func (n *Node) commitRecovery(order cluster.RecoveryRequest, servers []cluster.Server) error {
+	id, err := randomID(n.deps.Entropy)
+	if err != nil {
+		return err
+	}
+	facts, err := n.recoveryFacts(servers)
+	if err != nil {
+		return err
+	}
+	err = n.ident.update(func(f *identityFile) (bool, error) {
+		facts.identity = *f
+		next, err := planRecovery(facts, order, id)
+		if err == nil {
+			*f = next
+		}
+		return err == nil, err
+	})
+	if err != nil {
+		return err
+	}
+	n.log.Warn("recovering from a lost quorum", "generation", n.Identity().Generation.Number, "operator", order.Operator, "reason", order.Reason)
+	n.peers.clear() // all of it was said by, or to, a node of the old generation
+	n.deps.ResetPeers()
+	return nil
+}
+
+func (n *Node) recoveryFacts(servers []cluster.Server) (recoveryFacts, error) {
+	f := recoveryFacts{servers: servers}
+	term, err := n.store.Stable().GetUint64([]byte("CurrentTerm"))
+	if err != nil && err.Error() != "not found" {
+		return f, fmt.Errorf("read the term: %w", err)
+	}
+	f.currentTerm = term
+	f.lastIndex, f.lastTerm, err = lastPosition(n.store.Log(), n.store.Snapshots())
+	return f, err
+}
+
+// proposeGeneration puts the recovery that this node's log begins with into the
+// state, before anything is written in the new generation; false when the reign
+// ended before that.
+func (n *Node) proposeGeneration(ctx context.Context) bool {
+	if !n.generationPending() {
+		return true
+	}
+	begun := n.retry(ctx, "the new generation could not be begun", n.generationPending, func() error {
+		f := n.ident.get()
+		return n.proposeInternal(ctx, f.recoveryCommand(n.ReadsVersion(), n.View().Record(f.NodeID)))
+	})
+	if begun && n.deps.Hooks.Recovered != nil {
+		f := n.ident.get()
+		n.deps.Hooks.Recovered(Recovered{Generation: f.Generation, Voters: f.Recovery.Voters, Reason: f.Recovery.Reason, Operator: f.Recovery.Operator})
+	}
+	return begun
+}
+
+// generationPending says that this node was recovered, and its state does not know
+// the new generation yet.
+func (n *Node) generationPending() bool {
+	f := n.ident.get()
+	return f.Recovery != nil && n.View().Generation().Number < f.Generation.Number
+}
+
+// SetAside makes this node begin anew at its next start, as a member without
+// data that waits to be taken in by generation, which leader leads: what it has
+// now is kept apart. The leader is asked first whether that is so. The caller
+// restarts the node. Errors: CodeBadRequest; anything else is the disk's.
+func (n *Node) SetAside(ctx context.Context, confirm string, leader cluster.NodeID, generation cluster.Generation) error {
+	mine := n.Identity()
+	switch {
+	case mine.ClusterID == "" || confirm != mine.ClusterID:
+		return cluster.Errorf(cluster.CodeBadRequest, "confirm: want the cluster's ID %s, got %q", mine.ClusterID, confirm)
+	case mine.Generation == generation:
+		return nil // done before
+	case mine.Generation.Number >= generation.Number:
+		return cluster.Errorf(cluster.CodeBadRequest, "follow: generation %d is not newer than this node's, %d", generation.Number, mine.Generation.Number)
+	}
+	server, ok := cluster.FindServer(n.Servers(), leader)
+	if !ok || leader == mine.NodeID {
+		return cluster.Errorf(cluster.CodeBadRequest, "follow: node %s is no other member of this cluster", leader)
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	peer, _, err := n.deps.Probe(ctx, server.Address)
+	if peer.NodeID != leader || peer.ClusterID != mine.ClusterID || peer.Generation != generation {
+		return cluster.Errorf(cluster.CodeBadRequest, "follow: node %s at %s does not say that it is of generation %d, recovery %s: %w",
+			leader, server.Address, generation.Number, generation.RecoveryID, err)
+	}
+	incarnation, err := randomID(n.deps.Entropy)
+	if err != nil {
+		return err
+	}
+	fresh := identityFile{Identity: cluster.Identity{NodeID: mine.NodeID, Incarnation: incarnation}, JoinOnly: true}
+	data, err := json.MarshalIndent(&fresh, "", "  ")
+	if err != nil {
+		return err
+	}
+	name := fmt.Sprintf("generation-%d-%.8s", mine.Generation.Number, mine.Incarnation)
+	if err := n.store.SetAside(name, identityName, append(data, '\n')); err != nil {
+		return err
+	}
+	n.log.Warn("this node's data will be set aside: it begins anew as a member of the new generation", "generation", generation.Number, "kept_as", name)
+	return nil
+}

@@ -1,0 +1,89 @@
+package storage
+
+import "slices"
+
+// indexRange is the indexes first to last, both included.
+type indexRange struct{ first, last uint64 }
+
+// indexRanges is the indexes of a log, as few ascending spans: one, or two when a
+// snapshot that was installed lies between them.
+type indexRanges []indexRange
+
+func (s indexRanges) first() uint64 {
+	if len(s) == 0 {
+		return 0
+	}
+	return s[0].first
+}
+
+func (s indexRanges) last() uint64 {
+	if len(s) == 0 {
+		return 0
+	}
+	return s[len(s)-1].last
+}
+
+func (s indexRanges) has(index uint64) bool {
+	for i := len(s) - 1; i >= 0; i-- {
+		if index >= s[i].first {
+			return index <= s[i].last
+		}
+	}
+	return false
+}
+
+// covers says whether the indexes first to last are all there; it is true of
+// none at all.
+func (s indexRanges) covers(first, last uint64) bool {
+	for _, sp := range s {
+		if sp.first <= first && last <= sp.last {
+			return true
+		}
+	}
+	return first > last
+}
+
+// add takes one index in.
+func (s *indexRanges) add(index uint64) {
+	n := len(*s)
+	if n > 0 && index == (*s)[n-1].last+1 {
+		(*s)[n-1].last = index
+		return
+	}
+	if s.has(index) {
+		return
+	}
+	i, _ := slices.BinarySearchFunc(*s, index, func(sp indexRange, index uint64) int {
+		if sp.first < index {
+			return -1
+		}
+		return 1
+	})
+	*s = slices.Insert(*s, i, indexRange{index, index})
+	if i+1 < len(*s) && (*s)[i].last+1 == (*s)[i+1].first {
+		(*s)[i].last = (*s)[i+1].last
+		*s = slices.Delete(*s, i+1, i+2)
+	}
+	if i > 0 && (*s)[i-1].last+1 == (*s)[i].first {
+		(*s)[i-1].last = (*s)[i].last
+		*s = slices.Delete(*s, i, i+1)
+	}
+}
+
+// without is the spans without the indexes min to max.
+func (s indexRanges) without(min, max uint64) indexRanges {
+	var out indexRanges
+	for _, sp := range s {
+		if sp.last < min || sp.first > max {
+			out = append(out, sp)
+			continue
+		}
+		if sp.first < min {
+			out = append(out, indexRange{sp.first, min - 1})
+		}
+		if sp.last > max {
+			out = append(out, indexRange{max + 1, sp.last})
+		}
+	}
+	return out
+}

@@ -1,0 +1,113 @@
+package storage
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/hashicorp/raft"
+)
+
+// Inspection is what a stopped node's data directory holds, read without changing
+// anything. It keeps the directory's lock until Close.
+type Inspection struct {
+	CurrentTerm uint64
+	VotedTerm   uint64 // 0: it never voted
+	VotedFor    string // address of the candidate
+
+	SnapshotIndex, SnapshotTerm uint64 // of the newest good snapshot; 0: none
+	LastIndex, LastTerm         uint64 // of the last entry, in log or snapshot
+
+	Configuration raft.Configuration // the latest, committed or not
+
+	dir  string
+	lock *os.File
+}
+
+// Inspect reads a data directory. It fails with a *LockedError when a process
+// uses it, with a *DamagedError when its content is not what was written, and
+// with os.ErrNotExist when there is no node's data in it.
+func Inspect(dir string) (*Inspection, error) {
+	for _, name := range []string{voteName, logName} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			return nil, fmt.Errorf("%s holds no node's data: %w", dir, err)
+		}
+	}
+	lock, err := lockDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	l := &Inspection{dir: dir, lock: lock}
+	if err := l.read(); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+func (l *Inspection) read() error {
+	if pending, err := exists(l.file(pendingResetName)); err != nil || pending {
+		return errors.Join(err, fmt.Errorf("the data in %s is being set aside: start the node once", l.dir))
+	}
+	content, err := readBounded(l.file(voteName), 2*slotSize)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", l.file(voteName), err)
+	}
+	vote, err := readVote(content)
+	if err != nil {
+		return &DamagedError{Path: l.file(voteName), What: err.Error()}
+	}
+	l.CurrentTerm = vote.currentTerm
+	if vote.hasVote {
+		l.VotedTerm, l.VotedFor = vote.voteTerm, string(vote.candidate)
+	}
+	found, err := scanSnapshots(l.file(snapshotsName))
+	if err != nil {
+		return fmt.Errorf("look through the snapshots: %w", err)
+	}
+	best := found.best()
+	l.SnapshotIndex, l.SnapshotTerm, l.Configuration = best.Index, best.Term, best.Configuration
+	log, err := checkLogWith(l.file(logName), best.Index, best.Term, l.onEntry)
+	if err != nil {
+		return err
+	}
+	if err := checkContinuity(l.file(logName), log.spans, found); err != nil {
+		return err
+	}
+	if l.CurrentTerm < log.term {
+		return &DamagedError{Path: l.file(voteName), What: fmt.Sprintf("its term is %d, the log's is %d", l.CurrentTerm, log.term)}
+	}
+	l.LastIndex, l.LastTerm = max(best.Index, log.spans.last()), log.term
+	return nil
+}
+
+// onEntry notes the configurations among the entries after the snapshot.
+func (l *Inspection) onEntry(e raft.Log) error {
+	if e.Type != raft.LogConfiguration {
+		return nil
+	}
+	conf, err := decodeConfiguration(e.Data)
+	l.Configuration = conf
+	return err
+}
+
+// decodeConfiguration is raft.DecodeConfiguration without its panic.
+func decodeConfiguration(data []byte) (conf raft.Configuration, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("its configuration does not decode: %v", p)
+		}
+	}()
+	return raft.DecodeConfiguration(data), nil
+}
+
+func (l *Inspection) file(name string) string { return filepath.Join(l.dir, name) }
+
+// Load reads a small file; see Storage.
+func (l *Inspection) Load(name string) ([]byte, error) { return loadFile(l.file(name)) }
+
+// Save replaces a small file; see Storage.
+func (l *Inspection) Save(name string, data []byte) error { return saveChecksummed(l.dir, name, data) }
+
+// Close releases the directory.
+func (l *Inspection) Close() error { return l.lock.Close() }

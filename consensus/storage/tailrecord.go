@@ -1,0 +1,145 @@
+package storage
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"math"
+	"time"
+
+	"github.com/hashicorp/go-msgpack/v2/codec"
+	"github.com/hashicorp/raft"
+	"go.etcd.io/bbolt"
+)
+
+// The tail record is an entry of its own behind the last one. It names the
+// bbolt transaction that wrote it and the last entry of the log, and every
+// transaction on the log writes it anew, so that a file whose newest pages
+// have been lost or replaced by older ones cannot pass for a shorter log.
+const (
+	tailKey   = math.MaxUint64
+	tailMagic = 0x4e535431 // "NST1"
+	tailSize  = 4 + 5*8 + 4
+)
+
+// tail is that record. Two transactions cannot write it themselves: the one
+// in which raft-boltdb deletes entries, and the one of its opening. The tail
+// before them says so (extra) and names the range to be deleted, which may
+// have been left half done.
+type tail struct {
+	txid       uint64 // the transaction that wrote this
+	last       uint64 // last index of the log when all is done, 0 for none
+	untaggedTx uint64 // 1 when one transaction without a tail may have followed
+	from, to   uint64 // range being deleted; to is 0 for none
+}
+
+func (t tail) encode() []byte {
+	b := binary.BigEndian.AppendUint32(nil, tailMagic)
+	for _, v := range []uint64{t.txid, t.last, t.untaggedTx, t.from, t.to} {
+		b = binary.BigEndian.AppendUint64(b, v)
+	}
+	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+}
+
+func (t tail) entry() *raft.Log { return &raft.Log{Index: tailKey, Data: t.encode()} }
+
+func decodeTail(b []byte) (tail, error) {
+	if len(b) != tailSize || binary.BigEndian.Uint32(b) != tailMagic ||
+		binary.BigEndian.Uint32(b[tailSize-4:]) != crc32.Checksum(b[:tailSize-4], castagnoli) {
+		return tail{}, errors.New("its last record does not verify")
+	}
+	u := func(i int) uint64 { return binary.BigEndian.Uint64(b[4+8*i:]) }
+	return tail{txid: u(0), last: u(1), untaggedTx: u(2), from: u(3), to: u(4)}, nil
+}
+
+// decodeStoredTail decodes the tail record from the value that bbolt holds: a
+// raft.Log as raft-boltdb encodes it.
+func decodeStoredTail(value []byte) (tail, error) {
+	e, err := decodeEntry(value)
+	if err != nil || e.Index != tailKey {
+		return tail{}, errors.New("its last record does not decode")
+	}
+	return decodeTail(e.Data)
+}
+
+// msgpack is safe for concurrent use; a new one a call would be slow.
+var msgpack codec.MsgpackHandle
+
+// decodeEntry decodes a raft.Log as raft-boltdb encodes it.
+func decodeEntry(value []byte) (raft.Log, error) {
+	var e raft.Log
+	err := codec.NewDecoderBytes(value, &msgpack).Decode(&e)
+	return e, err
+}
+
+// checkTail holds the tail against the file it was found in and returns the
+// log's indexes once an unfinished deletion is done.
+func checkTail(c boltSummary) (tail, indexRanges, error) {
+	t, err := decodeStoredTail(c.tail)
+	if err != nil {
+		return tail{}, nil, err
+	}
+	if t.txid != c.txid && (t.untaggedTx == 0 || t.txid+1 != c.txid) {
+		return tail{}, nil, fmt.Errorf("its last record is of transaction %d, its pages are of %d", t.txid, c.txid)
+	}
+	left := c.spans
+	if t.to > 0 {
+		left = left.without(t.from, t.to)
+	}
+	if left.last() != t.last {
+		return tail{}, nil, fmt.Errorf("its last entry is %d, but %d was the last one written", left.last(), t.last)
+	}
+	return t, left, nil
+}
+
+// boltOptions are those of every opening. The list of free pages is rebuilt
+// at open rather than written with each transaction.
+func boltOptions() *bbolt.Options {
+	return &bbolt.Options{Timeout: 5 * time.Second, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType}
+}
+
+// writeOpeningTail writes a tail record, in bbolt itself, that lets
+// raft-boltdb's opening transaction follow the one that wrote t; it finishes
+// the deletion that t names. A new file gets its buckets here.
+func writeOpeningTail(path string, t tail) (err error) {
+	db, err := bbolt.Open(path, 0o600, boltOptions())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	return db.Update(func(tx *bbolt.Tx) error {
+		if _, err := tx.CreateBucketIfNotExists([]byte("conf")); err != nil {
+			return err
+		}
+		logs, err := tx.CreateBucketIfNotExists([]byte("logs"))
+		if err != nil {
+			return err
+		}
+		if err := deleteKeys(logs, t.from, t.to); err != nil {
+			return err
+		}
+		var value []byte
+		e := tail{txid: uint64(tx.ID()), last: t.last, untaggedTx: 1}.entry()
+		if err := codec.NewEncoderBytes(&value, &msgpack).Encode(e); err != nil {
+			return err
+		}
+		return logs.Put(indexKey(tailKey), value)
+	})
+}
+
+// deleteKeys deletes the entries from to to; none when to is 0.
+func deleteKeys(logs *bbolt.Bucket, from, to uint64) error {
+	for to > 0 {
+		key, _ := logs.Cursor().Seek(indexKey(from))
+		if key == nil || binary.BigEndian.Uint64(key) > to {
+			return nil
+		}
+		if err := logs.Delete(key); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func indexKey(index uint64) []byte { return binary.BigEndian.AppendUint64(nil, index) }

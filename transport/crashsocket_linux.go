@@ -1,0 +1,114 @@
+//go:build linux
+
+package transport
+
+import (
+	"fmt"
+	"net"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// CrashSocket is a listening socket that the kernel closes before all others when
+// this process dies. A nil Canary is none.
+type CrashSocket struct {
+	port      int
+	closeOnce sync.Once
+	stop      int           // writing end of a pipe: closing it ends the thread
+	done      chan struct{} // closed when the socket is
+}
+
+// NewCrashSocket opens a canary at the address of a listener, on a port that the
+// kernel chooses. It gives nil when that is no TCP listener, and an error where
+// the system does not let a thread have its own descriptors. Close it.
+func NewCrashSocket(beside net.Listener) (*CrashSocket, error) {
+	l, ok, err := listenBeside(beside)
+	if !ok || err != nil {
+		return nil, err
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	file, err := l.File() // another descriptor of the same socket, in blocking mode
+	_ = l.Close()
+	if err != nil {
+		return nil, fmt.Errorf("canary: %w", err)
+	}
+	defer file.Close() // the thread has a copy by then
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+		return nil, fmt.Errorf("canary: %w", err)
+	}
+	c := &CrashSocket{port: port, stop: pipe[1], done: make(chan struct{})}
+	listener, stop := int(file.Fd()), pipe[0]
+	err = runWithPrivateFDs(func() {
+		defer close(c.done)
+		serveCrashSocket(listener, stop)
+		_ = unix.Close(listener) // now, and not when the kernel gets to this thread's end
+	}, listener, stop)
+	_ = unix.Close(pipe[0])
+	if err != nil {
+		_ = unix.Close(c.stop)
+		return nil, fmt.Errorf("canary: %w", err)
+	}
+	return c, nil
+}
+
+// Port is where it listens; 0 when there is none.
+func (c *CrashSocket) Port() int {
+	if c == nil {
+		return 0
+	}
+	return c.port
+}
+
+// Close ends it. It may be called again.
+func (c *CrashSocket) Close() {
+	if c == nil {
+		return
+	}
+	c.closeOnce.Do(func() { _ = unix.Close(c.stop) })
+	<-c.done
+}
+
+// awaitRetryable accepts connections and keeps them until they end, or stop is closed.
+func serveCrashSocket(listener, stop int) {
+	fds := []unix.PollFd{{Fd: int32(stop), Events: unix.POLLIN}, {Fd: int32(listener), Events: unix.POLLIN}}
+	const first = 2 // of the connections
+	defer func() {
+		for _, f := range fds[first:] {
+			_ = unix.Close(int(f.Fd))
+		}
+	}()
+	for {
+		if _, err := unix.Poll(fds, -1); err != nil { // a signal, or no memory
+			preciseSleep(minFailureDelay)
+			continue
+		}
+		if fds[0].Revents != 0 {
+			return
+		}
+		accept := fds[1].Revents != 0
+		live := fds[:first]
+		for _, f := range fds[first:] {
+			if f.Revents != 0 { // it has ended, or says something, which nobody should
+				_ = unix.Close(int(f.Fd))
+				continue
+			}
+			live = append(live, f)
+		}
+		fds = live
+		if !accept {
+			continue
+		}
+		conn, _, err := unix.Accept4(listener, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+		if err != nil {
+			preciseSleep(minFailureDelay) // such as too many open files
+			continue
+		}
+		if len(fds) == first+maxCanaries {
+			_ = unix.Close(int(fds[first].Fd))
+			fds = append(fds[:first], fds[first+1:]...)
+		}
+		fds = append(fds, unix.PollFd{Fd: int32(conn), Events: unix.POLLIN | unix.POLLRDHUP})
+	}
+}

@@ -1,0 +1,390 @@
+package transport
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"northstar/cluster"
+)
+
+// receiveLoop takes the messages of one peer. Each is handled in its own goroutine, so
+// that none waits behind another; there are never more than the peer has
+// connections. Called while something else is tracked.
+func (r *Raft) receiveLoop(p *peer, in *libTransport) {
+	r.wg.Go(func() {
+		for {
+			select {
+			case rpc := <-in.Consumer():
+				r.wg.Go(func() { r.handle(p, rpc) })
+			case <-in.stream.closed:
+				return
+			}
+		}
+	})
+}
+
+// incoming is one message of a peer that must be answered exactly once.
+type incoming struct {
+	r     *Raft
+	p     *peer
+	rpc   raft.RPC
+	kind  string
+	facts cluster.Peer
+	local *RaftCallbacks
+}
+
+// handle applies the guards to a message and passes it on to raft.
+func (r *Raft) handle(p *peer, rpc raft.RPC) {
+	if isPrewarm(rpc) { // no sign of a leader's life, and nothing for raft
+		rpc.Respond(&raft.AppendEntriesResponse{RPCHeader: r.header()}, nil)
+		return
+	}
+	p.recordContact(time.Now())
+	defer p.pending.Add(-1)
+	crowded := p.pending.Add(1) > maxPending
+	m := incoming{r: r, p: p, rpc: rpc, local: r.local.Load()}
+	m.facts, _ = p.known()
+	var header raft.RPCHeader
+	switch c := rpc.Command.(type) {
+	case *raft.AppendEntriesRequest:
+		m.kind, header = "append", c.RPCHeader
+	case *raft.RequestVoteRequest:
+		m.kind, header = "vote", c.RPCHeader
+	case *raft.RequestPreVoteRequest:
+		m.kind, header = "prevote", c.RPCHeader
+	case *raft.InstallSnapshotRequest:
+		m.kind, header = "snapshot", c.RPCHeader
+	case *raft.TimeoutNowRequest:
+		m.kind, header = "timeout_now", c.RPCHeader
+	}
+	switch {
+	case m.local == nil:
+		m.refuse("not_ready", errNotReady)
+		return
+	case crowded:
+		m.refuse("crowded", errTooManyPending)
+		return
+	}
+	if err := m.checkHeader(header); err != nil {
+		r.t.quiet.warn("identity", "turned away a Raft message", "peer", p.id, "kind", m.kind, "error", err)
+		m.refuse("identity", err)
+		return
+	}
+	a := r.t.admit(m.facts)
+	if b, ok := m.ballot(); ok {
+		m.vote(b, a)
+		return
+	}
+	if !a.OK() {
+		m.refuse(string(a.Refusal), &RefusedError{Node: p.id, Refusal: a.Refusal, Reason: a.Reason})
+		p.reset() // the next hello tells it why
+		return
+	}
+	// A new cluster of wiped nodes would overwrite the log of one that was not, and
+	// entries that a wiped node takes must not count for what it took before.
+	if !a.Votes && m.facts.ClusterID == "" {
+		m.refuse("no_cluster_id", fmt.Errorf("node %s has no cluster ID and cannot lead this node, which has one or has not started with it", p.id))
+		return
+	}
+	if _, told := rpc.Command.(*raft.TimeoutNowRequest); told && !a.Votes {
+		m.refuse("no_votes", fmt.Errorf("%w: no votes are exchanged with node %s: %s", errTimeoutNowRejected, p.id, noVotesReason(a)))
+		return
+	}
+	m.dispatch()
+}
+
+// checkHeader holds the sender that a message names against the connection's.
+func (m incoming) checkHeader(h raft.RPCHeader) error {
+	if string(h.ID) != string(m.p.id) {
+		return fmt.Errorf("%w: message of node %q on a connection of node %s", errIdentity, h.ID, m.p.id)
+	}
+	if len(h.Addr) == 0 || (m.facts.RaftAddress != "" && string(h.Addr) != m.facts.RaftAddress) {
+		return fmt.Errorf("%w: message from address %q, node %s said %q", errIdentity, h.Addr, m.p.id, m.facts.RaftAddress)
+	}
+	return nil
+}
+
+// dispatch passes on an admitted message, as its kind demands.
+func (m incoming) dispatch() {
+	switch c := m.rpc.Command.(type) {
+	case *raft.AppendEntriesRequest:
+		m.appendEntries(c)
+	case *raft.InstallSnapshotRequest:
+		m.installSnapshot(c)
+	case *raft.TimeoutNowRequest:
+		m.timeoutNow()
+	default:
+		m.forward(nil)
+	}
+}
+
+// timeoutNow lets only the leader tell this node to stand. The votes that follow
+// may ask voters to pass over it.
+func (m incoming) timeoutNow() {
+	if !m.p.votes.AllowN(time.Now(), 1) {
+		m.refuse("rate", fmt.Errorf("%w: node %s sends TimeoutNow too often", errTimeoutNowRejected, m.p.id))
+		return
+	}
+	if m.local.electionBlocked() {
+		m.refuse("barred", fmt.Errorf("%w: %w", errTimeoutNowRejected, errElectionBlocked))
+		return
+	}
+	term := m.local.CurrentTerm()
+	if m.senderIsLeader(term) {
+		if why := m.r.t.cfg.ApproveTimeoutNow(m.r.ctx, m.p.id, term); why != "" {
+			m.refuse("withdrawn", fmt.Errorf("%w: %s", errTimeoutNowRejected, why))
+			return
+		}
+	}
+	m.deliverTimeoutNow(term)
+}
+
+// deliverTimeoutNow gives the leader's TimeoutNow of that term to raft. Should raft be
+// inside of something, the leader may give up meanwhile: then it must not get
+// there any more.
+func (m incoming) deliverTimeoutNow(term uint64) {
+	reply := make(chan raft.RPCResponse, 1)
+	fwd := raft.RPC{Command: m.rpc.Command, RespChan: reply}
+	look := time.NewTicker(busyPollInterval)
+	defer look.Stop()
+	limit := time.NewTimer(m.r.t.cfg.TimeoutMin)
+	defer limit.Stop()
+	for m.senderIsLeader(term) {
+		m.r.mark(&m.r.transferFlagAllowedAt, time.Now())
+		select {
+		case m.r.consumer <- fwd:
+			m.pass(reply, nil)
+			return
+		case <-look.C:
+		case <-limit.C:
+			m.refuse("busy", fmt.Errorf("%w: raft is busy", errTimeoutNowRejected))
+			return
+		case <-m.r.closed:
+			m.rpc.Respond(nil, errClosed)
+			return
+		}
+	}
+	m.refuse("not_leader", fmt.Errorf("%w: TimeoutNow from node %s, the leader is %q", errTimeoutNowRejected, m.p.id, m.local.Leader()))
+}
+
+func (m incoming) appendEntries(c *raft.AppendEntriesRequest) {
+	if err := checkEntries(c); err != nil {
+		m.refuse("malformed", err)
+		return
+	}
+	if !m.adopted(c.Term) {
+		return
+	}
+	if len(c.Entries) > 0 && m.r.t.cfg.Gate.ReadOnly() {
+		m.refuse("read_only", fmt.Errorf("%w and takes no entries", errNoSpace))
+		return
+	}
+	if isHeartbeat(c) {
+		m.heartbeat(c.Term)
+		return
+	}
+	if err := m.conflictingEntry(c); err != nil {
+		m.refuse("contradiction", err)
+		return
+	}
+	// Raft's rule is to commit up to the last entry that this message has matched.
+	// The library goes up to the end of its own log instead, which may hold entries
+	// of a leader before that nobody else has.
+	c.LeaderCommitIndex = min(c.LeaderCommitIndex, c.PrevLogEntry+uint64(len(c.Entries)))
+	m.forward(&operation{})
+}
+
+// conflictingEntry says why the log of the current term's leader cannot be the one
+// that this node has applied. The library would keep both.
+func (m incoming) conflictingEntry(c *raft.AppendEntriesRequest) error {
+	if c.Term < m.local.CurrentTerm() {
+		return nil
+	}
+	for _, e := range c.Entries {
+		if err := m.local.CheckEntry(e.Index, e.Term); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// adopted makes a leader's cluster this node's own before its first message
+// reaches raft. When that fails, the message is refused.
+func (m incoming) adopted(term uint64) bool {
+	if m.facts.ClusterID == "" || term < m.local.CurrentTerm() {
+		return true
+	}
+	if err := m.r.t.adopt(m.facts); err != nil {
+		m.r.t.quiet.warn("adopt", "turned away a leader's message", "peer", m.p.id, "error", err)
+		m.refuse("adopt", err)
+		return false
+	}
+	return true
+}
+
+// recheck is how often a heartbeat that waits behind an operation looks again
+// whether it may be answered.
+const recheck = 5 * time.Millisecond
+
+// senderIsLeader says that raft is in term and knows the sender as its leader.
+func (m incoming) senderIsLeader(term uint64) bool {
+	return m.local.CurrentTerm() == term && m.local.Leader() == m.p.id
+}
+
+// heartbeat passes a heartbeat on, or answers it while raft is busy.
+func (m incoming) heartbeat(term uint64) {
+	r := m.r
+	reply := make(chan raft.RPCResponse, 1)
+	fwd := raft.RPC{Command: m.rpc.Command, RespChan: reply}
+	for {
+		now := time.Now()
+		inside, excused, began := r.busy.status(now, m.local.RestoreProgress(), r.t.params)
+		if excused && m.senderIsLeader(term) {
+			r.recordProxyAck(now, m.p.id, m.facts.BootID)
+			if !m.senderIsLeader(term) { // raft got free and voted: what it grants from here on is withheld
+				continue
+			}
+			if err := m.local.FlushBeforeReply(); err != nil {
+				m.rpc.Respond(nil, err)
+				return
+			}
+			m.rpc.Respond(&raft.AppendEntriesResponse{RPCHeader: r.header(), Term: term, Success: true}, nil)
+			return
+		}
+		var again <-chan time.Time
+		if inside {
+			again = time.After(recheck)
+		}
+		select {
+		case r.consumer <- fwd:
+			m.pass(reply, nil)
+			return
+		case <-began:
+		case <-again:
+		case <-r.closed:
+			m.rpc.Respond(nil, errClosed)
+			return
+		}
+	}
+}
+
+func (m incoming) installSnapshot(c *raft.InstallSnapshotRequest) {
+	if err := checkConfiguration(c.Configuration); c.SnapshotVersion > 0 && err != nil {
+		m.refuse("malformed", err)
+		return
+	}
+	if !m.adopted(c.Term) {
+		return
+	}
+	if m.r.t.cfg.Gate.ReadOnly() {
+		m.refuse("read_only", fmt.Errorf("%w and takes no snapshot", errNoSpace))
+		return
+	}
+	if c.LastLogIndex <= m.local.AppliedIndex() {
+		m.staleSnapshot(c)
+		return
+	}
+	op := &operation{snapshot: true, size: c.Size}
+	m.rpc.Reader = newSnapshotReader(m.rpc.Reader, &op.received)
+	m.forward(op)
+}
+
+// staleSnapshot turns away a snapshot that is not ahead of what is applied:
+// raft would install it, and roll the state machine back. To the leader of the
+// current term it is answered as done, which it is: all that the snapshot holds
+// is applied here. Refused, that leader would send it again for ever.
+func (m incoming) staleSnapshot(c *raft.InstallSnapshotRequest) {
+	m.r.t.reject(m.kind, "stale")
+	_, _ = io.Copy(io.Discard, m.rpc.Reader)
+	term := m.local.CurrentTerm()
+	done := term == c.Term && m.local.Leader() == m.p.id
+	m.rpc.Respond(&raft.InstallSnapshotResponse{RPCHeader: m.r.header(), Term: term, Success: done}, nil)
+}
+
+// refuse answers with an error, after a pause.
+func (m incoming) refuse(reason string, err error) {
+	m.r.t.reject(m.kind, reason)
+	if m.rpc.Reader != nil {
+		_, _ = io.Copy(io.Discard, m.rpc.Reader)
+	}
+	sleep(minFailureDelay, m.r.closed)
+	m.rpc.Respond(nil, err)
+}
+
+// forward gives the message to raft and passes the answer back. op, if any,
+// marks raft as busy from when it takes the message until it answers.
+func (m incoming) forward(op *operation) {
+	reply := make(chan raft.RPCResponse, 1)
+	fwd := raft.RPC{Command: m.rpc.Command, Reader: m.rpc.Reader, RespChan: reply}
+	select {
+	case m.r.consumer <- fwd:
+		m.pass(reply, op)
+	case <-m.r.closed:
+		m.rpc.Respond(nil, errClosed)
+	}
+}
+
+// pass waits for raft's answer and passes it on.
+func (m incoming) pass(reply <-chan raft.RPCResponse, op *operation) {
+	if op != nil {
+		m.r.busy.enter(op, time.Now())
+		defer m.r.busy.leave(op)
+	}
+	select {
+	case answer := <-reply:
+		if err := m.local.FlushBeforeReply(); err != nil {
+			m.rpc.Respond(nil, err)
+			return
+		}
+		m.rpc.RespChan <- answer
+	case <-m.r.closed:
+		if s, ok := m.rpc.Reader.(*snapshotReader); ok {
+			s.cut() // raft may go on reading; what it reads from is no longer ours
+		}
+		m.rpc.Respond(nil, errClosed)
+	}
+}
+
+// header is what this node's own answers bear.
+func (r *Raft) header() raft.RPCHeader {
+	return raft.RPCHeader{
+		ProtocolVersion: raft.ProtocolVersionMax,
+		ID:              []byte(r.t.cfg.Local().NodeID),
+		Addr:            []byte(r.t.cfg.Advertise),
+	}
+}
+
+// checkEntries holds what raft takes for granted of an append, and would panic
+// without.
+func checkEntries(c *raft.AppendEntriesRequest) error {
+	for i, e := range c.Entries {
+		switch {
+		case e == nil:
+			return fmt.Errorf("%w: entry %d is missing", errMalformed, i)
+		case e.Index != c.PrevLogEntry+1+uint64(i):
+			return fmt.Errorf("%w: entry %d has index %d after %d", errMalformed, i, e.Index, c.PrevLogEntry)
+		case e.Type > raft.LogConfiguration:
+			return fmt.Errorf("%w: entry of type %d", errMalformed, e.Type)
+		case e.Type == raft.LogConfiguration:
+			if err := checkConfiguration(e.Data); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// checkConfiguration says whether raft can decode a configuration.
+func checkConfiguration(data []byte) (err error) {
+	defer func() {
+		if recover() != nil { // the library panics
+			err = fmt.Errorf("%w: undecodable configuration", errMalformed)
+		}
+	}()
+	raft.DecodeConfiguration(bytes.Clone(data))
+	return nil
+}
