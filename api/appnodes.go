@@ -41,7 +41,7 @@ func putNode(c *call) error {
 	defer cancel()
 	var result state.Result
 	err = c.atLeader(ctx, leaderWork{write: true, resend: true, body: raw, local: func(ctx context.Context) error {
-		if n, ok := c.s.cluster.View().AppNode(c.param); ok && n.Says(&put.Node) {
+		if n, ok := c.s.cluster.View().AppNode(c.param); ok && n.SameRegistration(&put.Node) {
 			c.settled = true                    // it says that it is there, as often as it likes
 			return c.s.cluster.ReadBarrier(ctx) // its session lives, or the node would be dead
 		}

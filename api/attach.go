@@ -60,9 +60,9 @@ func (e *events) attached(a *attachment) error {
 type beat struct {
 	renewed time.Time // the session lives for its TTL from here on; zero: not renewed
 	ended   bool
-	parted  state.Parting // a role was taken from it: it is not renewed
-	moving  bool          // this node is about to stop, or drained
-	silent  bool          // nothing, but that the connection stands
+	parted  state.Revocation // a role was taken from it: it is not renewed
+	moving  bool             // this node is about to stop, or drained
+	silent  bool             // nothing, but that the connection stands
 }
 
 // end says whether it is the last one.
@@ -119,7 +119,7 @@ func keepAttached(c *call) error {
 			out.Kept = append(out.Kept, apiv1.SessionCreated{SessionID: s.ID, TTLMS: s.TTL.Milliseconds()})
 		}
 		out.Ended = append(out.Ended, got.Ended...)
-		out.Parted = wirePartings(got.Parted)
+		out.Parted = wirePartings(got.Revoked)
 	}
 	if len(drop) > 0 {
 		if err := c.s.deps.Sessions.Drop(ctx, drop); err != nil {

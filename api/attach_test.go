@@ -103,7 +103,7 @@ func TestAttachedHolderIsReplacedAtOnce(t *testing.T) {
 			t.Fatalf("%+v", won)
 		}
 		r, _ := leader.fake.View().Role("r")
-		if last := r.Past[len(r.Past)-1]; last.Cause != state.CauseDisconnected {
+		if last := r.History[len(r.History)-1]; last.Cause != state.CauseDisconnected {
 			t.Fatalf("%+v", last)
 		}
 		into[apiv1.SessionEnded](t, n.do("DELETE", "/v1/sessions/"+b, ""))

@@ -291,8 +291,8 @@ func (h *attachments) settle(batch []*attachment, began time.Time, kept keptSess
 
 // keptSessions is what became of the renewal of a batch.
 type keptSessions struct {
-	ttl    map[string]time.Duration // of those that live, but for parted ones
-	parted map[string]state.Parting // a role was taken from it: connections that hold it did not renew it
+	ttl    map[string]time.Duration    // of those that live, but for parted ones
+	parted map[string]state.Revocation // a role was taken from it: connections that hold it did not renew it
 }
 
 // keep renews the sessions of connections, here or at the leader.
@@ -308,7 +308,7 @@ func (h *attachments) keep(ctx context.Context, batch []*attachment) (keptSessio
 	leader := h.s.leader.known()
 	ctx, cancel := h.bound(ctx, leader)
 	defer cancel()
-	kept := keptSessions{ttl: make(map[string]time.Duration, len(batch)), parted: map[string]state.Parting{}}
+	kept := keptSessions{ttl: make(map[string]time.Duration, len(batch)), parted: map[string]state.Revocation{}}
 	var err error
 	if leader.id == h.s.deps.Facts.ID {
 		var got state.Renewed
@@ -316,7 +316,7 @@ func (h *attachments) keep(ctx context.Context, batch []*attachment) (keptSessio
 		for _, s := range got.Alive {
 			kept.ttl[s.ID] = s.TTL
 		}
-		for _, p := range got.Parted {
+		for _, p := range got.Revoked {
 			kept.parted[p.Session] = p
 		}
 	} else {
@@ -326,7 +326,7 @@ func (h *attachments) keep(ctx context.Context, batch []*attachment) (keptSessio
 			kept.ttl[s.SessionID] = time.Duration(s.TTLMS) * time.Millisecond
 		}
 		for _, p := range out.Parted {
-			kept.parted[p.SessionID] = state.Parting{Session: p.SessionID, Role: p.Role, Token: p.Token}
+			kept.parted[p.SessionID] = state.Revocation{Session: p.SessionID, Role: p.Role, Token: p.Token}
 		}
 	}
 	return kept, err

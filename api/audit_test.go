@@ -158,7 +158,7 @@ func TestAuditPages(t *testing.T) {
 	for i := range 5 {
 		n.do("PUT", fmt.Sprintf("/v1/kv/k%d", i), "v")
 	}
-	n.fake.apply(state.Command{Kind: state.KindAudit, Now: 9, AuditBatch: &state.AuditBatch{Source: "b", First: 1, Lost: 2, Records: []state.AuditRecord{{
+	n.fake.apply(state.Command{Kind: state.KindAudit, Now: 9, AuditBatch: &state.AuditBatch{Producer: "b", First: 1, Lost: 2, Records: []state.AuditRecord{{
 		Class: state.AuditOperators, At: 8e9, Node: "n2", Who: "ann", Role: "operator", From: "h:1", What: "POST /admin/transfer",
 		Request: `{"reason":"x"}`, Reason: "x", Status: 409, Code: cluster.CodeTransferFailed, Detail: "no", DryRun: true, Delayed: true,
 	}}}})

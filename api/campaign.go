@@ -186,10 +186,10 @@ const awaitText = "since the state was replaced it waits, %v in all, for who may
 
 // notElected is the refusal of a candidate that does not hold the role.
 func notElected(v *state.View, r *state.Role) *cluster.Error {
-	if r.Parted != "" {
-		return cluster.Errorf(cluster.CodeRoleHeld, "nobody holds role %q: it was taken from session %q, which has not resigned from it yet, nor ended", r.Name, r.Parted)
+	if r.RevokedFrom != "" {
+		return cluster.Errorf(cluster.CodeRoleHeld, "nobody holds role %q: it was taken from session %q, which has not resigned from it yet, nor ended", r.Name, r.RevokedFrom)
 	}
-	if d := v.AwaitOf(r); d > 0 && !r.Held() {
+	if d := v.LockDelay(r); d > 0 && !r.Held() {
 		return cluster.Errorf(cluster.CodeRoleHeld, "nobody holds role %q: "+awaitText, r.Name, d)
 	}
 	if !r.Held() {

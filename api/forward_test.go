@@ -83,7 +83,7 @@ func TestForwardPassesIdentityOn(t *testing.T) {
 	seen := make(chan string, 1)
 	leader.fake.set(func() {
 		leader.fake.propose = func(_ context.Context, c state.Command) (state.Result, error) {
-			seen <- c.Idem.Key
+			seen <- c.Idempotency.Key
 			return state.Result{Revision: 7}, nil
 		}
 	})

@@ -179,13 +179,13 @@ func (c *call) keyWrite() (keyWrite, error) {
 // here.
 func (c *call) write(ctx context.Context, w keyWrite, answer func(state.Result) error) error {
 	var err error
-	if w.command.Idem, err = c.idempotency(w); err != nil {
+	if w.command.Idempotency, err = c.idempotency(w); err != nil {
 		return err
 	}
 	var result state.Result
 	err = c.atLeader(ctx, leaderWork{
 		write:  true,
-		resend: w.command.Idem != nil,
+		resend: w.command.Idempotency != nil,
 		body:   w.body,
 		local: func(ctx context.Context) error {
 			w.command.Now = time.Now().UnixNano()

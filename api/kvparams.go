@@ -67,7 +67,7 @@ func parseETag(s string) (uint64, error) {
 }
 
 // parseFence reads X-Northstar-Fence: ROLE=TOKEN; nil when there is none.
-func parseFence(h http.Header) (*state.Fence, error) {
+func parseFence(h http.Header) (*state.FencingToken, error) {
 	values := h.Values(apiv1.HeaderFence)
 	if len(values) == 0 {
 		return nil, nil
@@ -80,12 +80,12 @@ func parseFence(h http.Header) (*state.Fence, error) {
 	if err != nil {
 		return nil, badRequest("%s: want an integer as token, got %q", apiv1.HeaderFence, values[0])
 	}
-	return &state.Fence{Role: values[0][:at], Token: tok}, nil
+	return &state.FencingToken{Role: values[0][:at], Token: tok}, nil
 }
 
 // idempotency reads Idempotency-Key; nil when there is none. Keys are the
 // caller's own: two callers may use the same.
-func (c *call) idempotency(w keyWrite) (*state.Idem, error) {
+func (c *call) idempotency(w keyWrite) (*state.Idempotency, error) {
 	values := c.r.Header.Values(apiv1.HeaderIdempotencyKey)
 	if len(values) == 0 {
 		return nil, nil
@@ -94,7 +94,7 @@ func (c *call) idempotency(w keyWrite) (*state.Idem, error) {
 		return nil, badRequest("%s: want one string of 1 to %d bytes", apiv1.HeaderIdempotencyKey, apiv1.MaxIdempotencyKeyBytes)
 	}
 	print := w.fingerprint(c.r.Method, c.param, c.query.Get("ttl_session"))
-	return &state.Idem{Key: c.who.name + "\n" + values[0], Fingerprint: print[:]}, nil
+	return &state.Idempotency{Key: c.who.name + "\n" + values[0], RequestHash: print[:]}, nil
 }
 
 // fingerprint tells one request from another under the same key: everything

@@ -46,7 +46,7 @@ func (c *call) changeRole(raw []byte, ch roleChange) error {
 	if len(ch.reason) > maxReason {
 		return badRequest("reason: want at most %d bytes, got %d", maxReason, len(ch.reason))
 	}
-	cmd := state.Command{Kind: state.KindRoleHandover, RoleHandover: &state.RoleHandover{Role: c.param, To: ch.to, Part: true}}
+	cmd := state.Command{Kind: state.KindRoleTransfer, RoleTransfer: &state.RoleTransfer{Role: c.param, ToSession: ch.to, AwaitPreviousHolder: true}}
 	if err := cmd.Validate(); err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func (c *call) changeRole(raw []byte, ch roleChange) error {
 			return errAnswered
 		}
 		if ch.plans.id != "" {
-			cmd.RoleHandover.IfSince = before.Since
+			cmd.RoleTransfer.IfStateRevision = before.StateRevision
 		}
 		result, err := c.proposeHere(ctx, cmd)
 		if err != nil {
@@ -126,7 +126,7 @@ const handoverWait = 20 * time.Second
 // awaitsHandover says whether the next candidate waits for who held the role before.
 func awaitsHandover(v *state.View, r *state.Role) bool {
 	_, any := r.Next()
-	return any && !r.Held() && (r.Parted != "" || v.AwaitOf(r) > 0)
+	return any && !r.Held() && (r.RevokedFrom != "" || v.LockDelay(r) > 0)
 }
 
 // planRole says what a change of a role would do now.
@@ -134,7 +134,7 @@ func (c *call) planRole(ch roleChange, r *state.Role) cluster.Plan {
 	st := c.s.cluster.Status()
 	p := cluster.Plan{
 		Action: ch.action, Term: st.Term, Membership: cluster.MembershipDigest(st.Servers, c.s.cluster.View().Members()), Leader: st.LeaderID,
-		Params: fmt.Sprintf("%s %d %s", r.Name, r.Since, ch.to), Risk: cluster.RiskLow,
+		Params: fmt.Sprintf("%s %d %s", r.Name, r.StateRevision, ch.to), Risk: cluster.RiskLow,
 	}
 	next, _ := r.Next()
 	if ch.to != "" {
@@ -177,8 +177,8 @@ func (c *call) roleChanged(before, after *state.Role) apiv1.RoleChange {
 	}
 	switch next, _ := after.Next(); {
 	case !awaitsHandover(c.s.cluster.View(), after):
-	case after.Parted == "":
-		out.Message = fmt.Sprintf("role %s goes to %s; "+awaitText, after.Name, holderName(next.Name), c.s.cluster.View().AwaitOf(after))
+	case after.RevokedFrom == "":
+		out.Message = fmt.Sprintf("role %s goes to %s; "+awaitText, after.Name, holderName(next.Name), c.s.cluster.View().LockDelay(after))
 	default:
 		out.Message = fmt.Sprintf("role %s was taken from %s; %s is elected when that has resigned from it or its session has ended", after.Name, holderName(old.Holder), holderName(next.Name))
 	}

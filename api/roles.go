@@ -67,10 +67,10 @@ func vacantError(v *state.View, r *state.Role) *cluster.Error {
 	if len(r.Queue) > 0 {
 		e.Detail += fmt.Sprintf(", %d candidates wait for it", len(r.Queue))
 	}
-	if r.Parted != "" {
-		e.Detail += fmt.Sprintf("; it was taken from session %q, which has not resigned from it yet", r.Parted)
+	if r.RevokedFrom != "" {
+		e.Detail += fmt.Sprintf("; it was taken from session %q, which has not resigned from it yet", r.RevokedFrom)
 	}
-	if d := v.AwaitOf(r); d > 0 {
+	if d := v.LockDelay(r); d > 0 {
 		e.Detail += fmt.Sprintf("; "+awaitText, d)
 	}
 	return e
@@ -95,7 +95,7 @@ func getRoleHistory(c *call) error {
 		if r.Held() {
 			out.Items = append(out.Items, wireTenure(r.Current))
 		}
-		for _, t := range slices.Backward(r.Past) {
+		for _, t := range slices.Backward(r.History) {
 			out.Items = append(out.Items, wireTenure(t))
 		}
 		return c.reply(out)
@@ -147,7 +147,7 @@ func resignRole(c *call) error {
 	if err != nil {
 		return err
 	}
-	cmd := state.Command{Kind: state.KindRoleResign, RoleResign: &state.RoleResign{Role: c.param, Session: session, Token: uint64(token)}}
+	cmd := state.Command{Kind: state.KindRoleRelease, RoleRelease: &state.RoleRelease{Role: c.param, Session: session, Token: uint64(token)}}
 	if err := cmd.Validate(); err != nil {
 		return err
 	}

@@ -397,7 +397,7 @@ func TestRoleTransferAndEviction(t *testing.T) {
 // parted is who a role was taken from and is waited for.
 func (n *node) parted(role string) string {
 	r, _ := n.fake.View().Role(role)
-	return r.Parted
+	return r.RevokedFrom
 }
 
 // A session that a role was taken from is refused what it would take for an
@@ -495,7 +495,7 @@ func TestExpiryElectsTheNext(t *testing.T) {
 		t.Fatalf("%+v", won)
 	}
 	r, _ := n.fake.View().Role("r")
-	if last := r.Past[len(r.Past)-1]; last.Cause != state.CauseExpired {
+	if last := r.History[len(r.History)-1]; last.Cause != state.CauseExpired {
 		t.Fatalf("%+v", last)
 	}
 }
@@ -507,8 +507,8 @@ func TestAwaitedRoleIsTold(t *testing.T) {
 	leader.lead()
 	next := leader.fake.View().Generation().Number + 1
 	leader.fake.apply(state.Command{Kind: state.KindClusterInit, ClusterInit: &state.ClusterInit{ClusterID: "c", Generation: cluster.Generation{Number: 1}}})
-	leader.fake.apply(state.Command{Kind: state.KindRecovery, Recovery: &state.Recovery{Generation: cluster.Generation{Number: next + 1, RecoveryID: "r"}, Wait: true}})
-	since, d := leader.fake.View().Awaits()
+	leader.fake.apply(state.Command{Kind: state.KindRecovery, Recovery: &state.Recovery{Generation: cluster.Generation{Number: next + 1, RecoveryID: "r"}, LockDelay: true}})
+	since, d := leader.fake.View().ClusterLockDelay()
 	if d == 0 {
 		t.Fatal("not recovered")
 	}
@@ -529,7 +529,7 @@ func TestAwaitedRoleIsTold(t *testing.T) {
 		t.Fatalf("the transfer was answered before anybody was elected: %+v", early)
 	case <-time.After(20 * time.Millisecond): // long enough for an answer that waits for nothing
 	}
-	leader.fake.apply(state.Command{Kind: state.KindRoleElect, RoleElect: &state.RoleElect{Vacancies: []state.Vacancy{{Since: since}}}})
+	leader.fake.apply(state.Command{Kind: state.KindRoleElect, RoleElect: &state.RoleElect{Roles: []state.ElectableRole{{StateRevision: since}}}})
 	won := into[apiv1.Role](t, <-answer)
 	if done := into[apiv1.RoleChange](t, <-changed); done.NewSessionID != a || done.Token != won.Token {
 		t.Fatalf("%+v, and %+v was elected", done, won)

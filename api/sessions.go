@@ -119,8 +119,8 @@ func renewSession(c *call) error {
 		return nil
 	case err != nil:
 		return err
-	case len(out.Parted) > 0:
-		return partedError(out.Parted[0])
+	case len(out.Revoked) > 0:
+		return partedError(out.Revoked[0])
 	case len(out.Alive) == 0:
 		return sessionGone(c.param)
 	}
@@ -150,7 +150,7 @@ func renewSessions(c *call) error {
 	case err != nil:
 		return err
 	}
-	out := apiv1.RenewedMany{Renewed: make([]string, len(got.Alive)), Ended: append([]string{}, got.Ended...), Parted: wirePartings(got.Parted)}
+	out := apiv1.RenewedMany{Renewed: make([]string, len(got.Alive)), Ended: append([]string{}, got.Ended...), Parted: wirePartings(got.Revoked)}
 	for i, s := range got.Alive {
 		out.Renewed[i] = s.ID
 	}
@@ -174,12 +174,12 @@ func (c *call) renew(body []byte, ids []string) (out state.Renewed, err error) {
 }
 
 // partedError refuses to renew a session that a role was taken from.
-func partedError(p state.Parting) *cluster.Error {
+func partedError(p state.Revocation) *cluster.Error {
 	return cluster.Errorf(cluster.CodeFenced, "session %q is not renewed: role %q was taken from it. Stop what it does for that role and resign from it: DELETE %s/%s?session_id=%s&token=%d",
 		p.Session, p.Role, apiv1.PathRoles, p.Role, p.Session, p.Token)
 }
 
-func wirePartings(list []state.Parting) (out []apiv1.Parting) {
+func wirePartings(list []state.Revocation) (out []apiv1.Parting) {
 	for _, p := range list {
 		out = append(out, apiv1.Parting{SessionID: p.Session, Role: p.Role, Token: p.Token})
 	}
@@ -237,10 +237,10 @@ func (c *call) page() (limit int, after string, err error) {
 }
 
 func (c *call) wireSession(v *state.View, s *state.Session) apiv1.Session {
-	roles, keys, _ := v.Held(s.ID)
+	roles, keys, _ := v.OwnedBy(s.ID)
 	out := apiv1.Session{
 		SessionID: s.ID, Name: s.Name, TTLMS: s.TTL.Milliseconds(), CreatedAt: unixNano(s.CreatedAt),
-		Meta: s.Meta, Roles: append([]string{}, roles...), RolesTaken: wirePartings(v.Parted(s.ID)), Keys: len(keys),
+		Meta: s.Meta, Roles: append([]string{}, roles...), RolesTaken: wirePartings(v.Revocations(s.ID)), Keys: len(keys),
 	}
 	if !c.stale() {
 		out.RemainingMS = c.s.deps.Sessions.Remaining(s).Milliseconds()

@@ -112,12 +112,12 @@ func (r *Recorder) takeOver(data []byte) error {
 	r.inFile = true
 	for i := range batches {
 		b := batches[i].AuditBatch
-		if b == nil || b.Source == r.deps.Source {
+		if b == nil || b.Producer == r.deps.Source {
 			return fmt.Errorf("it holds a command of kind %d", batches[i].Kind)
 		}
-		r.lost[b.Source] = b.Lost
+		r.lost[b.Producer] = b.Lost
 		for j := range b.Records {
-			r.add(entry{source: b.Source, place: b.First + uint64(j), record: b.Records[j]})
+			r.add(entry{source: b.Producer, place: b.First + uint64(j), record: b.Records[j]})
 		}
 	}
 	r.poke(false)
@@ -262,7 +262,7 @@ func (r *Recorder) head() *state.AuditBatch {
 // batchAt is a batch of what begins at a place of the queue. The caller holds mu.
 func (r *Recorder) batchAt(i int) *state.AuditBatch {
 	first := &r.queue[i]
-	b := &state.AuditBatch{Source: first.source, First: first.place, Lost: r.lost[first.source]}
+	b := &state.AuditBatch{Producer: first.source, First: first.place, Lost: r.lost[first.source]}
 	total := 0
 	for ; i < len(r.queue); i++ {
 		e := &r.queue[i]

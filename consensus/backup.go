@@ -18,7 +18,7 @@ func (n *Node) Backup(ctx context.Context, w io.Writer) error {
 	if err := n.ReadBarrier(ctx); err != nil {
 		return err
 	}
-	_, err := n.state.Capture().WriteTo(&boundWriter{ctx, w})
+	_, err := n.state.Snapshot().WriteTo(&boundWriter{ctx, w})
 	return err
 }
 
@@ -85,7 +85,7 @@ func (r *restoring) run(ctx context.Context) error {
 	if err := n.ReadBarrier(ctx); err != nil {
 		return err
 	}
-	merged, err := state.MergeBackup(n.state.Capture(), r.from)
+	merged, err := state.MergeBackup(n.state.Snapshot(), r.from)
 	if err != nil {
 		return cluster.Errorf(cluster.CodeBadRequest, "the backup cannot be restored: %w", err)
 	}
@@ -95,7 +95,7 @@ func (r *restoring) run(ctx context.Context) error {
 // install makes merged the cluster's state through the library. It is not bound
 // by time: the library's own timeout would run out during a long restore, and
 // its error then reads as if nothing had been done.
-func (r *restoring) install(merged *state.Captured) error {
+func (r *restoring) install(merged *state.Snapshot) error {
 	size, err := merged.WriteTo(io.Discard) // the library must be told before
 	if err != nil {
 		return cluster.Errorf(cluster.CodeInternal, "the merged state cannot be written: %w", err)

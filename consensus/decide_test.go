@@ -272,7 +272,7 @@ func describe(cmds []state.Command) string {
 		add("priority", p.Priority != nil)
 		add("eligible", p.Eligible != nil)
 		add("version", p.Version != nil)
-		add("reads", p.Reads != nil)
+		add("reads", p.SupportedVersion != nil)
 		add("zone", p.Zone != nil)
 		all = append(all, string(p.ID)+":"+strings.Join(fields, ","))
 	}

@@ -131,7 +131,7 @@ func (f *fsm) Snapshot() (raft.FSMSnapshot, error) {
 	if f.deliveredIndex.Load() < f.applied.Load() {
 		return nil, errReplaying
 	}
-	return &snapshot{captured: f.state.Capture(), hooks: f.hooks}, nil
+	return &snapshot{captured: f.state.Snapshot(), hooks: f.hooks}, nil
 }
 
 // Restore replaces the state by a snapshot. On an error nothing has changed.
@@ -195,7 +195,7 @@ func (f *fsm) wait(ctx context.Context, index uint64) error {
 }
 
 type snapshot struct {
-	captured *state.Captured
+	captured *state.Snapshot
 	hooks    Hooks
 }
 

@@ -144,7 +144,7 @@ func (n *Node) piggybackCommandVersion(inst *raftInstance, term uint64) uint32 {
 	case !known:
 		return 1
 	default:
-		return v.ReadsVersion(n.serverIDs())
+		return v.MinSupportedVersion(n.serverIDs())
 	}
 }
 

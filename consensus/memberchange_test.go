@@ -240,7 +240,7 @@ func TestOldMemberVersion_DoesNotBlockWrites(t *testing.T) {
 			t.Fatal(err, r.Err)
 		}
 	}
-	batch := state.Command{Kind: state.KindAudit, AuditBatch: &state.AuditBatch{Source: "b", First: 1, Records: []state.AuditRecord{{Who: "bob"}}}}
+	batch := state.Command{Kind: state.KindAudit, AuditBatch: &state.AuditBatch{Producer: "b", First: 1, Records: []state.AuditRecord{{Who: "bob"}}}}
 	eventually(t, "the leader's own record says what it reads", func() bool { return leader.ReadsVersion() == state.CommandVersion })
 	write()
 	if _, err := leader.Propose(within(t, testTimeout), batch); err != nil {

@@ -137,7 +137,7 @@ func planRecord(s cluster.Server, rec cluster.Member, recorded bool, hello clust
 		}
 		changed = setIfNew(&p.HTTPAddress, rec.HTTPAddress, hello.HTTPAddress) || changed
 		changed = setIfNew(&p.Version, rec.Version, hello.Version) || changed
-		changed = setIfNew(&p.Reads, rec.Reads, hello.CommandVersion) || changed
+		changed = setIfNew(&p.SupportedVersion, rec.Reads, hello.CommandVersion) || changed
 	}
 	if !changed {
 		return nil

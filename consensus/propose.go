@@ -108,7 +108,7 @@ func (n *Node) admitVersion(cmd *state.Command) *cluster.Error {
 	if need <= 1 {
 		return nil
 	}
-	reads := n.View().ReadsVersion(n.serverIDs())
+	reads := n.View().MinSupportedVersion(n.serverIDs())
 	if need > reads && cmd.Audit != nil {
 		cmd.Audit = nil
 		if n.deps.Hooks.Unaudited != nil {

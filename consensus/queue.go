@@ -287,8 +287,8 @@ func queuedBytes(c *state.Command) int {
 	if c.Delete != nil {
 		n += len(c.Delete.Key)
 	}
-	if c.Idem != nil {
-		n += len(c.Idem.Key) + len(c.Idem.Fingerprint)
+	if c.Idempotency != nil {
+		n += len(c.Idempotency.Key) + len(c.Idempotency.RequestHash)
 	}
 	return n
 }

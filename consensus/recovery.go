@@ -89,9 +89,9 @@ func (f *identityFile) recoveryCommand(reads uint32, known cluster.Record) state
 		readmit = append(slices.Clone(readmit), f.NodeID)
 	}
 	cmd := state.Command{Kind: state.KindRecovery, Recovery: &state.Recovery{
-		Generation: f.Generation, Voters: f.Recovery.Voters, Readmit: readmit, Wait: true,
+		Generation: f.Generation, Voters: f.Recovery.Voters, Readmit: readmit, LockDelay: true,
 	}}
-	cmd.Recovery.Wait = cmd.MinVersion() <= reads
+	cmd.Recovery.LockDelay = cmd.MinVersion() <= reads
 	return cmd
 }
 

@@ -77,7 +77,7 @@ func checkRecovered(t *testing.T, n *testNode, acked uint64) {
 			t.Errorf("%s has revision %d, %d was acknowledged before", it.Key, it.Revision, acked)
 		}
 	}
-	if _, d := v.Awaits(); d < 10*time.Second {
+	if _, d := v.ClusterLockDelay(); d < 10*time.Second {
 		t.Errorf("roles wait %v for who may believe to hold them", d)
 	}
 	r, err := n.Propose(within(t, testTimeout), put("after", "recovery"))

@@ -11,7 +11,7 @@ import (
 func TestRecoveryCommandIsRead(t *testing.T) {
 	f := identityFile{Recovery: &recoveryRecord{}}
 	f.Generation = cluster.Generation{Number: 2, RecoveryID: "r"}
-	if c := f.recoveryCommand(state.CommandVersion, cluster.Record{}); !c.Recovery.Wait {
+	if c := f.recoveryCommand(state.CommandVersion, cluster.Record{}); !c.Recovery.LockDelay {
 		t.Error("roles wait for nobody")
 	}
 	for reads := uint32(1); reads < state.CommandVersion; reads++ {

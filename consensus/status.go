@@ -185,7 +185,7 @@ func (n *Node) serverIDs() []cluster.NodeID {
 }
 
 // ReadsVersion is the highest command version that all servers can apply.
-func (n *Node) ReadsVersion() uint32 { return n.View().ReadsVersion(n.serverIDs()) }
+func (n *Node) ReadsVersion() uint32 { return n.View().MinSupportedVersion(n.serverIDs()) }
 
 // LoadFile and SaveFile keep a small file of another package in the data
 // directory, as storage.Storage does.

@@ -26,8 +26,8 @@ func (n *Node) shownRoles(limit int) (roles []telemetry.Role, sessions int) {
 }
 
 func shown(r *state.Role, now time.Time) bool {
-	if r.Held() || len(r.Queue) > 0 || len(r.Past) == 0 {
+	if r.Held() || len(r.Queue) > 0 || len(r.History) == 0 {
 		return true
 	}
-	return now.Sub(time.Unix(0, r.Past[len(r.Past)-1].EndedAt)) < roleShownFor
+	return now.Sub(time.Unix(0, r.History[len(r.History)-1].EndedAt)) < roleShownFor
 }

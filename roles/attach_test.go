@@ -41,7 +41,7 @@ func TestAttachedSession(t *testing.T) {
 			t.Fatalf("it lives: %v, after %v", b.lives(id), time.Since(began))
 		}
 		r, _ := b.View().Role("r")
-		if r.Held() || r.Past[0].Cause != state.CauseDisconnected {
+		if r.Held() || r.History[0].Cause != state.CauseDisconnected {
 			t.Fatalf("%+v", r)
 		}
 		b.drop(held(id, "1")) // said again

@@ -12,7 +12,7 @@ import (
 func (b *bench) restoreHeld(ttl time.Duration) {
 	b.t.Helper()
 	b.campaign(b.t, "r", b.session(b.t, "old", ttl), 0)
-	b.restore(b.t, b.state.Capture())
+	b.restore(b.t, b.state.Snapshot())
 }
 
 // stand has a new session campaign for roles, whose requests wait here.
@@ -86,7 +86,7 @@ func TestRecoveryIsWaitedFor(t *testing.T) {
 	inReign(t, func(b *bench) {
 		b.apply(state.Command{Kind: state.KindClusterInit, ClusterInit: &state.ClusterInit{ClusterID: "c", Generation: cluster.Generation{Number: 1}}})
 		b.campaign(t, "long", b.session(t, "old", 15*time.Second), 0)
-		b.apply(state.Command{Kind: state.KindRecovery, Recovery: &state.Recovery{Generation: cluster.Generation{Number: 2, RecoveryID: "r"}, Wait: true}})
+		b.apply(state.Command{Kind: state.KindRecovery, Recovery: &state.Recovery{Generation: cluster.Generation{Number: 2, RecoveryID: "r"}, LockDelay: true}})
 		b.stand("new", "long", "unknown")
 		b.end()
 		b.lead()

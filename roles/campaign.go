@@ -39,15 +39,15 @@ type vacancy struct {
 // names that wait; it is 0 when there is none.
 func awaited(view *state.View, name string) (since uint64, d time.Duration) {
 	if name == "" {
-		return view.Awaits()
+		return view.ClusterLockDelay()
 	}
 	role, ok := view.Role(name)
 	switch {
-	case ok && role.Await > 0:
-		return role.Since, role.Await
-	case ok && role.Delayed:
+	case ok && role.LockDelay > 0:
+		return role.StateRevision, role.LockDelay
+	case ok && role.TakeoverPending:
 		next, _ := role.Next()
-		return role.Since, next.TakeoverDelay
+		return role.StateRevision, next.TakeoverDelay
 	}
 	return 0, 0
 }
@@ -147,16 +147,16 @@ func (k *Keeper) electDue(ctx context.Context, r *reign) {
 			delete(r.vacant, name)
 			continue
 		}
-		if now-v.at >= wait && len(elect.Vacancies) < state.MaxVacancies {
-			elect.Vacancies = append(elect.Vacancies, state.Vacancy{Role: name, Since: v.since})
+		if now-v.at >= wait && len(elect.Roles) < state.MaxElectableRoles {
+			elect.Roles = append(elect.Roles, state.ElectableRole{Role: name, StateRevision: v.since})
 		}
 	}
 	k.mu.Unlock()
-	if len(elect.Vacancies) == 0 {
+	if len(elect.Roles) == 0 {
 		return
 	}
 	if _, err := k.deps.Consensus.Propose(ctx, state.Command{Kind: state.KindRoleElect, RoleElect: elect}); err != nil {
-		k.logger.Debug("elections that are due are tried again", "roles", len(elect.Vacancies), "error", err)
+		k.logger.Debug("elections that are due are tried again", "roles", len(elect.Roles), "error", err)
 	}
 }
 

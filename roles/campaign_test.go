@@ -175,7 +175,7 @@ func TestFollowsAfterARestore(t *testing.T) {
 	inReign(t, func(b *bench) {
 		a := b.session(t, "a", time.Hour)
 		b.campaign(t, "r", a, 0)
-		backup := b.state.Capture()
+		backup := b.state.Snapshot()
 		synctest.Wait()
 		b.restore(t, backup)
 		synctest.Wait()

@@ -75,7 +75,7 @@ func (r *reign) expire(now time.Duration, view *state.View) {
 			delete(r.sessions, e.id)
 		case e.deadline > now:
 			r.due.move(e, e.deadline)
-		case e.pending > 0 && len(view.Parted(e.id)) == 0: // else they will not renew it
+		case e.pending > 0 && len(view.Revocations(e.id)) == 0: // else they will not renew it
 			r.due.move(e, now+turnEvery)
 		default:
 			r.endNow(e)

@@ -127,7 +127,7 @@ func (f *fake) campaign(t *testing.T, role, session string, delay time.Duration)
 }
 
 // restore puts a backup in the place of the state.
-func (f *fake) restore(t *testing.T, backup *state.Captured) {
+func (f *fake) restore(t *testing.T, backup *state.Snapshot) {
 	t.Helper()
 	var raw bytes.Buffer
 	if _, err := backup.WriteTo(&raw); err != nil {
@@ -137,7 +137,7 @@ func (f *fake) restore(t *testing.T, backup *state.Captured) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	merged, err := state.MergeBackup(f.state.Capture(), from)
+	merged, err := state.MergeBackup(f.state.Snapshot(), from)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +220,7 @@ func (b *bench) renew(id string) error {
 	switch {
 	case err != nil:
 		return err
-	case len(out.Parted) == 1:
+	case len(out.Revoked) == 1:
 		return cluster.Errorf(cluster.CodeFenced, "parted")
 	case len(out.Alive) == 0:
 		return cluster.Errorf(cluster.CodeSessionEnded, "ended")

@@ -19,7 +19,7 @@ func (b *bench) taken(id string) {
 
 func (b *bench) evict() {
 	b.t.Helper()
-	if r := b.apply(state.Command{Kind: state.KindRoleHandover, RoleHandover: &state.RoleHandover{Role: "r", Part: true}}); r.Err != nil {
+	if r := b.apply(state.Command{Kind: state.KindRoleTransfer, RoleTransfer: &state.RoleTransfer{Role: "r", AwaitPreviousHolder: true}}); r.Err != nil {
 		b.t.Fatal(r.Err)
 	}
 }
@@ -88,7 +88,7 @@ func TestPartedSessionResigns(t *testing.T) {
 		if b.holder("r") != "" {
 			t.Fatal("nobody was waited for")
 		}
-		if r := b.apply(state.Command{Kind: state.KindRoleResign, RoleResign: &state.RoleResign{Role: "r", Session: a}}); r.Err != nil || b.holder("r") != "b" {
+		if r := b.apply(state.Command{Kind: state.KindRoleRelease, RoleRelease: &state.RoleRelease{Role: "r", Session: a}}); r.Err != nil || b.holder("r") != "b" {
 			t.Fatalf("%v, held by %q", r.Err, b.holder("r"))
 		}
 		for range 10 {

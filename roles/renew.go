@@ -43,7 +43,7 @@ func (k *Keeper) prove(ctx context.Context, ids []string, touch func(i int, e *e
 		case s == nil:
 			out.Ended = append(out.Ended, id)
 		case parted.Role != "":
-			out.Parted = append(out.Parted, parted)
+			out.Revoked = append(out.Revoked, parted)
 		default:
 			out.Alive = append(out.Alive, s)
 		}
@@ -119,7 +119,7 @@ func (k *Keeper) release(a arrival) {
 // Should the reign have changed since the renewal came, its sessions are counted
 // from now. Should there be none any more, the next one, here or elsewhere, will
 // begin every TTL later than the renewal came.
-func (k *Keeper) settle(a arrival, i int, id string, touch func(int, *entry, time.Duration), passive func(int) bool) (s *state.Session, parted state.Parting, end *ending) {
+func (k *Keeper) settle(a arrival, i int, id string, touch func(int, *entry, time.Duration), passive func(int) bool) (s *state.Session, parted state.Revocation, end *ending) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	r, at := k.reign, a.at
@@ -133,7 +133,7 @@ func (k *Keeper) settle(a arrival, i int, id string, touch func(int, *entry, tim
 	if !lives {
 		return nil, parted, nil
 	}
-	if list := view.Parted(id); len(list) > 0 && !passive(i) {
+	if list := view.Revocations(id); len(list) > 0 && !passive(i) {
 		parted = list[0]
 	}
 	if r == nil {

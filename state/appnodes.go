@@ -142,59 +142,59 @@ func (p *AppNodeRemove) check() *cluster.Error {
 	return nil
 }
 
-func (p *AppNodePut) apply(w *work) Result {
-	if _, err := w.livingSession(p.Node.Session); err != nil {
+func (p *AppNodePut) apply(w *txn) Result {
+	if _, err := w.liveSession(p.Node.Session); err != nil {
 		return Result{Err: err}
 	}
 	n := p.Node
 	n.RegisteredAt = w.now
 	old, known := w.writeAppNodes().Get([]byte(n.ID))
 	switch {
-	case known && old.Says(&n):
+	case known && old.SameRegistration(&n):
 		return Result{}
 	case known:
 		n.RegisteredAt = old.RegisteredAt
 		if old.Session != "" {
-			w.letGo(old.Session, holdsNode, n.ID)
+			w.unlink(old.Session, ownedNode, n.ID)
 		}
 	case w.appNodes.Len()+w.newAppNodes >= MaxAppNodes:
 		return Result{Err: cluster.Errorf(cluster.CodeBusy, "there are %d nodes already", MaxAppNodes)}
 	default:
 		w.newAppNodes++
 	}
-	w.hold(n.Session, holdsNode, n.ID)
+	w.link(n.Session, ownedNode, n.ID)
 	w.setAppNode(&n)
 	return Result{Revision: w.revision, Created: !known}
 }
 
-// Says says whether a registered node is what it says of itself again.
-func (n *AppNode) Says(again *AppNode) bool {
+// SameRegistration says whether a registered node is what it says of itself again.
+func (n *AppNode) SameRegistration(again *AppNode) bool {
 	return n.Session == again.Session && n.Hostname == again.Hostname && n.Address == again.Address && n.HTTPPort == again.HTTPPort &&
 		n.GRPCPort == again.GRPCPort && n.Version == again.Version && n.Status == again.Status &&
 		slices.Equal(n.Roles, again.Roles) && slices.Equal(n.Capabilities, again.Capabilities)
 }
 
 // setAppNode puts a node's record in its place, and into the history.
-func (w *work) setAppNode(n *AppNode) {
+func (w *txn) setAppNode(n *AppNode) {
 	w.revision++
 	n.Revision, n.ChangedAt = w.revision, w.now
 	w.writeAppNodes().Insert([]byte(n.ID), n)
 	var e encoder
 	n.encode(&e)
-	w.nodeChanges.push(change{item: &Item{Key: n.ID, Value: e.buf, Revision: w.revision}}, w.keep)
+	w.nodeChanges.push(change{item: &Item{Key: n.ID, Value: e.buf, Revision: w.revision}}, w.options)
 }
 
-// bury marks a node as dead: its session has ended.
-func (w *work) bury(id string) {
+// markNodeDead marks a node as dead: its session has ended.
+func (w *txn) markNodeDead(id string) {
 	if n, ok := w.writeAppNodes().Get([]byte(id)); ok {
 		dead := *n
-		w.letGo(dead.Session, holdsNode, id)
+		w.unlink(dead.Session, ownedNode, id)
 		dead.Session, dead.Status = "", AppDead
 		w.setAppNode(&dead)
 	}
 }
 
-func (p *AppNodeRemove) apply(w *work) Result {
+func (p *AppNodeRemove) apply(w *txn) Result {
 	removed := false
 	for _, id := range p.IDs {
 		n, ok := w.writeAppNodes().Get([]byte(id))
@@ -205,10 +205,10 @@ func (p *AppNodeRemove) apply(w *work) Result {
 		w.appNodesTxn.Delete([]byte(id))
 		w.newAppNodes--
 		if n.Session != "" {
-			w.letGo(n.Session, holdsNode, id)
+			w.unlink(n.Session, ownedNode, id)
 		}
 		w.revision++
-		w.nodeChanges.push(change{item: &Item{Key: id, Revision: w.revision}, deleted: true}, w.keep)
+		w.nodeChanges.push(change{item: &Item{Key: id, Revision: w.revision}, deleted: true}, w.options)
 	}
 	if !removed && p.DeadSince == 0 {
 		return Result{Err: notFound("id: node %q is not registered", p.IDs[0])}
@@ -216,7 +216,7 @@ func (p *AppNodeRemove) apply(w *work) Result {
 	return Result{Revision: w.revision}
 }
 
-func (w *work) writeAppNodes() *iradix.Txn[*AppNode] {
+func (w *txn) writeAppNodes() *iradix.Txn[*AppNode] {
 	if w.appNodesTxn == nil {
 		w.appNodesTxn = w.appNodes.Txn()
 	}

@@ -77,7 +77,7 @@ func TestAppNodes(t *testing.T) {
 			t.Fatalf("%q", got)
 		}
 	}
-	if s.View().holdings.Len() != 0 {
+	if s.View().ownership.Len() != 0 {
 		t.Fatal("something is still held")
 	}
 	for name, bad := range map[string]Command{
@@ -95,7 +95,7 @@ func TestAppNodes(t *testing.T) {
 }
 
 // After a restore every node is dead until it registers again.
-func TestRestoreBuriesAppNodes(t *testing.T) {
+func TestRestore_MarksAppNodesDead(t *testing.T) {
 	s := richState(t)
 	upgraded(t, s)
 	from, err := ReadBackup(bytes.NewReader(snapshotOf(t, s)))
@@ -111,7 +111,7 @@ func TestRestoreBuriesAppNodes(t *testing.T) {
 		_, err := waiting.Next(t.Context(), 1)
 		done <- err
 	}()
-	merged, err := MergeBackup(s.Capture(), from)
+	merged, err := MergeBackup(s.Snapshot(), from)
 	if err != nil {
 		t.Fatal(err)
 	}

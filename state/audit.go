@@ -18,8 +18,8 @@ const (
 	MaxAuditBatch   = 256                 // records of one AuditBatch
 	MaxAuditText    = 2 << 10             // bytes of a field of an AuditRecord
 
-	maxAuditSources = 256 // processes whose place is remembered
-	auditOverhead   = 256 // bytes that a record takes beside its texts, about
+	maxAuditProducers = 256 // processes whose place is remembered
+	auditOverhead     = 256 // bytes that a record takes beside its texts, about
 )
 
 // AuditClass says which of the two logs a record is kept in, so that the many
@@ -55,18 +55,18 @@ type AuditRecord struct {
 // AuditBatch brings the records of calls that proposed nothing themselves. Those
 // of one process come in order; a batch that comes again adds nothing.
 type AuditBatch struct {
-	Source  string // of one process
-	First   uint64 // place of the first record among those of the process, from 1
-	Lost    uint64 // records that the process could not keep, so far
-	Records []AuditRecord
+	Producer string // of one process
+	First    uint64 // place of the first record among those of the process, from 1
+	Lost     uint64 // records that the process could not keep, so far
+	Records  []AuditRecord
 }
 
 // auditLog is the audit log as a part of a View. Its copies are snapshots.
 type auditLog struct {
-	seq     uint64
-	rings   [auditClasses]auditRing
-	lost    uint64        // that never came, as their nodes say
-	sources []auditSource // by name; copied when changed
+	seq       uint64
+	rings     [auditClasses]auditRing
+	lost      uint64          // that never came, as their nodes say
+	producers []auditProducer // by name; copied when changed
 }
 
 type auditRing struct {
@@ -75,8 +75,8 @@ type auditRing struct {
 	dropped uint64
 }
 
-// auditSource is how far the records of one process have come.
-type auditSource struct {
+// auditProducer is how far the records of one process have come.
+type auditProducer struct {
 	name       string
 	last, lost uint64
 	at         int64 // when it last brought some
@@ -175,7 +175,7 @@ func (l *auditLog) push(r *AuditRecord) {
 }
 
 // record adds what came of a command to the audit log.
-func (w *work) record(c *Command, result Result) {
+func (w *txn) record(c *Command, result Result) {
 	r := *c.Audit
 	r.At, r.Status = c.Now, 200
 	if err := result.Err; err != nil {
@@ -186,11 +186,11 @@ func (w *work) record(c *Command, result Result) {
 	w.audit.push(&r)
 }
 
-func (b *AuditBatch) apply(w *work) Result {
-	i, known := slices.BinarySearchFunc(w.audit.sources, b.Source, func(s auditSource, name string) int { return cmp.Compare(s.name, name) })
-	sources := slices.Clone(w.audit.sources) // older Views share it
+func (b *AuditBatch) apply(w *txn) Result {
+	i, known := slices.BinarySearchFunc(w.audit.producers, b.Producer, func(s auditProducer, name string) int { return cmp.Compare(s.name, name) })
+	sources := slices.Clone(w.audit.producers) // older Views share it
 	if !known {
-		sources = slices.Insert(sources, i, auditSource{name: b.Source})
+		sources = slices.Insert(sources, i, auditProducer{name: b.Producer})
 	}
 	from := &sources[i]
 	from.at = w.now
@@ -209,14 +209,14 @@ func (b *AuditBatch) apply(w *work) Result {
 		r.Seq = w.audit.seq
 		w.audit.push(&r)
 	}
-	w.audit.sources = forgetSource(sources, i)
+	w.audit.producers = evictAuditProducer(sources, i)
 	return Result{}
 }
 
-// forgetSource drops the source that has been silent for longest when there is
+// evictAuditProducer drops the source that has been silent for longest when there is
 // one too many; not that at keep, which has just spoken.
-func forgetSource(sources []auditSource, keep int) []auditSource {
-	if len(sources) <= maxAuditSources {
+func evictAuditProducer(sources []auditProducer, keep int) []auditProducer {
+	if len(sources) <= maxAuditProducers {
 		return sources
 	}
 	oldest := -1
@@ -230,8 +230,8 @@ func forgetSource(sources []auditSource, keep int) []auditSource {
 
 func (b *AuditBatch) check() *cluster.Error {
 	switch {
-	case b.Source == "" || len(b.Source) > MaxKey:
-		return cluster.Errorf(cluster.CodeBadRequest, "source: want 1 to %d bytes, got %d", MaxKey, len(b.Source))
+	case b.Producer == "" || len(b.Producer) > MaxKey:
+		return cluster.Errorf(cluster.CodeBadRequest, "source: want 1 to %d bytes, got %d", MaxKey, len(b.Producer))
 	case len(b.Records) > MaxAuditBatch:
 		return cluster.Errorf(cluster.CodeBadRequest, "records: want at most %d, got %d", MaxAuditBatch, len(b.Records))
 	case b.First == 0 && len(b.Records) > 0 || b.First >= maxRevision || b.Lost >= maxRevision:
@@ -258,7 +258,7 @@ func (r *AuditRecord) check() *cluster.Error {
 }
 
 func (b *AuditBatch) encode(e *encoder) {
-	e.string(16, b.Source)
+	e.string(16, b.Producer)
 	e.uintOpt(17, b.First)
 	e.uintOpt(18, b.Lost)
 	for i := range b.Records {
@@ -269,7 +269,7 @@ func (b *AuditBatch) encode(e *encoder) {
 func (b *AuditBatch) decode(f field) error {
 	switch f.num {
 	case 16:
-		return setString(f, &b.Source)
+		return setString(f, &b.Producer)
 	case 17:
 		return setUint(f, &b.First)
 	case 18:
@@ -338,14 +338,14 @@ func (r *AuditRecord) decode(f field) error {
 	return nil
 }
 
-func (s *auditSource) encode(e *encoder) {
+func (s *auditProducer) encode(e *encoder) {
 	e.string(1, s.name)
 	e.uintOpt(2, s.last)
 	e.uintOpt(3, s.lost)
 	e.uintOpt(4, uint64(s.at))
 }
 
-func (s *auditSource) decode(f field) error {
+func (s *auditProducer) decode(f field) error {
 	switch f.num {
 	case 1:
 		return setString(f, &s.name)

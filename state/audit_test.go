@@ -20,7 +20,7 @@ func audited(c Command, who string, at int64) Command {
 
 // calls makes a batch of records as one process sends it.
 func calls(source string, first uint64, whos ...string) Command {
-	b := &AuditBatch{Source: source, First: first}
+	b := &AuditBatch{Producer: source, First: first}
 	for _, who := range whos {
 		b.Records = append(b.Records, AuditRecord{Class: AuditOperators, At: 5, Node: "n2", Who: who, What: "POST /admin/transfer", Request: `{"reason":"x"}`, Reason: "x", Status: 403, Code: 4403, Detail: "no", DryRun: true, Delayed: true})
 	}
@@ -42,7 +42,7 @@ func TestCommandsAreAudited(t *testing.T) {
 	refused := audited(put("k", "2"), "b", 11)
 	refused.Put.IfAbsent = true
 	once := audited(put("k", "3"), "c", 12)
-	once.Idem = &Idem{Key: "x"}
+	once.Idempotency = &Idempotency{Key: "x"}
 	apply(s, audited(put("k", "1"), "a", 10), refused, once, once, put("k", "4"))
 	if got := auditOf(s.View()); got != "1:a:200 2:b:412 3:c:200 4:c:200" {
 		t.Fatal(got)
@@ -137,7 +137,7 @@ func TestAuditIsBounded(t *testing.T) {
 
 // A clock that jumps must not make a node that was restarted keep another log
 // than one that was not.
-func TestAuditAgesAlikeAfterRestart(t *testing.T) {
+func TestAudit_EvictionIsDeterministicAfterRestart(t *testing.T) {
 	s := New(Options{})
 	year := int64(365 * 24 * time.Hour)
 	mustApply(t, s, audited(put("k", "1"), "future", 9*year), audited(put("k", "2"), "old", 1), audited(put("k", "3"), "new", 2*year))
@@ -151,17 +151,17 @@ func TestAuditAgesAlikeAfterRestart(t *testing.T) {
 	}
 }
 
-func TestAuditSourcesAreBounded(t *testing.T) {
+func TestAuditProducersAreBounded(t *testing.T) {
 	s := New(Options{})
-	for i := range maxAuditSources + 10 {
+	for i := range maxAuditProducers + 10 {
 		c := calls(fmt.Sprintf("boot%04d", (i*7919)%9973), 1, "x")
 		c.Now = int64(i + 1)
 		mustApply(t, s, c)
 	}
-	if n := len(s.View().audit.sources); n != maxAuditSources {
+	if n := len(s.View().audit.producers); n != maxAuditProducers {
 		t.Errorf("%d sources", n)
 	}
-	if !slices.IsSortedFunc(s.View().audit.sources, func(a, b auditSource) int { return strings.Compare(a.name, b.name) }) {
+	if !slices.IsSortedFunc(s.View().audit.producers, func(a, b auditProducer) int { return strings.Compare(a.name, b.name) }) {
 		t.Error("sources are out of order")
 	}
 	restore(t, New(Options{}), snapshotOf(t, s))
@@ -174,7 +174,7 @@ func TestAuditOutlivesRestoreAndRecovery(t *testing.T) {
 	s := richState(t)
 	upgraded(t, s)
 	mustApply(t, s, calls("boot1", 1, "a"))
-	merged, err := mergeBackup(s.Capture(), snapshotOf(t, other))
+	merged, err := mergeBackup(s.Snapshot(), snapshotOf(t, other))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,10 +205,10 @@ func TestAuditCodec(t *testing.T) {
 	}
 	for name, bad := range map[string]AuditBatch{
 		"no source": {First: 1, Records: make([]AuditRecord, 1)},
-		"no place":  {Source: "b", Records: make([]AuditRecord, 1)},
-		"too many":  {Source: "b", First: 1, Records: make([]AuditRecord, MaxAuditBatch+1)},
-		"class":     {Source: "b", First: 1, Records: []AuditRecord{{Class: 2}}},
-		"not UTF-8": {Source: "b", First: 1, Records: []AuditRecord{{Who: "\xff"}}},
+		"no place":  {Producer: "b", Records: make([]AuditRecord, 1)},
+		"too many":  {Producer: "b", First: 1, Records: make([]AuditRecord, MaxAuditBatch+1)},
+		"class":     {Producer: "b", First: 1, Records: []AuditRecord{{Class: 2}}},
+		"not UTF-8": {Producer: "b", First: 1, Records: []AuditRecord{{Who: "\xff"}}},
 	} {
 		if (Command{Kind: KindAudit, AuditBatch: &bad}).Validate() == nil {
 			t.Errorf("%s is accepted", name)

@@ -93,7 +93,7 @@ func BenchmarkSnapshotWrite(b *testing.B) {
 	s := filled(b, 100_000)
 	b.ReportAllocs()
 	for b.Loop() {
-		n, err := s.Capture().WriteTo(io.Discard)
+		n, err := s.Snapshot().WriteTo(io.Discard)
 		if err != nil {
 			b.Fatal(err)
 		}

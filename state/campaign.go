@@ -28,10 +28,10 @@ type RoleWithdraw struct {
 	Session string
 }
 
-// RoleResign gives a role back, or, when it was taken from the session, says that
+// RoleRelease gives a role back, or, when it was taken from the session, says that
 // this is known, or, when the session only waits for it, gives back the place in
 // the queue.
-type RoleResign struct {
+type RoleRelease struct {
 	Role    string
 	Session string
 	// Token, when not 0, is that of the only tenure that is given back, or known to be
@@ -39,31 +39,31 @@ type RoleResign struct {
 	Token uint64
 }
 
-// RoleHandover takes a role from its holder. To names the candidate that gets
+// RoleTransfer takes a role from its holder. To names the candidate that gets
 // it, "" the next one.
-type RoleHandover struct {
-	Role string
-	To   string
-	// IfSince, when not 0, must be the role's Since: CodeTermStale otherwise.
-	IfSince uint64
-	// Part makes the next holder wait for the last one (Role.Parted). Without it, as
+type RoleTransfer struct {
+	Role      string
+	ToSession string
+	// IfStateRevision, when not 0, must be the role's Since: CodeTermStale otherwise.
+	IfStateRevision uint64
+	// AwaitPreviousHolder makes the next holder wait for the last one (Role.Parted). Without it, as
 	// in logs of older builds, it is elected at once.
-	Part bool
+	AwaitPreviousHolder bool
 }
 
 // RoleElect elects the next candidates of vacant roles whose takeover delay is
 // over, or that have waited for long enough for who may believe to hold them. It has
 // no effect on a role that has changed since.
 type RoleElect struct {
-	Vacancies []Vacancy // 1 to MaxVacancies
+	Roles []ElectableRole // 1 to MaxElectableRoles
 }
 
-// Vacancy is the time without a holder after a change of a role. Without a role it
-// is that of all after a recovery: logs that have such a one need awaitVersion for
+// ElectableRole is the time without a holder after a change of a role. Without a role it
+// is that of all after a recovery: logs that have such a one need lockDelayVersion for
 // that.
-type Vacancy struct {
-	Role  string
-	Since uint64 // Role.Since, or what View.Awaits gave
+type ElectableRole struct {
+	Role          string
+	StateRevision uint64 // Role.Since, or what View.Awaits gave
 }
 
 func (p *RoleCampaign) check() *cluster.Error {
@@ -78,20 +78,20 @@ func (p *RoleCampaign) check() *cluster.Error {
 
 func (p *RoleWithdraw) check() *cluster.Error { return checkRoleSession(p.Role, p.Session) }
 
-func (p *RoleResign) check() *cluster.Error { return checkRoleSession(p.Role, p.Session) }
+func (p *RoleRelease) check() *cluster.Error { return checkRoleSession(p.Role, p.Session) }
 
-func (p *RoleHandover) check() *cluster.Error {
-	if p.To == "" {
+func (p *RoleTransfer) check() *cluster.Error {
+	if p.ToSession == "" {
 		return CheckRole(p.Role)
 	}
-	return firstError(CheckRole(p.Role), CheckSession("to_session_id", p.To))
+	return firstError(CheckRole(p.Role), CheckSession("to_session_id", p.ToSession))
 }
 
 func (p *RoleElect) check() *cluster.Error {
-	if n := len(p.Vacancies); n < 1 || n > MaxVacancies {
-		return cluster.Errorf(cluster.CodeBadRequest, "vacancies: want 1 to %d, got %d", MaxVacancies, n)
+	if n := len(p.Roles); n < 1 || n > MaxElectableRoles {
+		return cluster.Errorf(cluster.CodeBadRequest, "vacancies: want 1 to %d, got %d", MaxElectableRoles, n)
 	}
-	for _, v := range p.Vacancies {
+	for _, v := range p.Roles {
 		if v.Role == "" {
 			continue
 		}
@@ -106,8 +106,8 @@ func checkRoleSession(role, session string) *cluster.Error {
 	return firstError(CheckRole(role), CheckSession("session_id", session))
 }
 
-func (p *RoleCampaign) apply(w *work) Result {
-	s, err := w.livingSession(p.Session)
+func (p *RoleCampaign) apply(w *txn) Result {
+	s, err := w.liveSession(p.Session)
 	if err != nil {
 		return Result{Err: err}
 	}
@@ -126,7 +126,7 @@ func (p *RoleCampaign) apply(w *work) Result {
 		r.Queue[at] = c
 	} else {
 		r.Queue = append(slices.Clip(r.Queue), c)
-		w.hold(s.ID, holdsCandidacy, r.Name)
+		w.link(s.ID, ownedCandidacy, r.Name)
 	}
 	r = w.setRole(r, false)
 	if at < 0 && !p.Wait && r.Waits(p.Session) {
@@ -136,27 +136,27 @@ func (p *RoleCampaign) apply(w *work) Result {
 }
 
 // admit refuses a candidate that there is no room for.
-func (p *RoleCampaign) admit(w *work, r *Role, waits bool) *cluster.Error {
+func (p *RoleCampaign) admit(w *txn, r *Role, waits bool) *cluster.Error {
 	if !waits && len(r.Queue) >= MaxCandidates {
 		return cluster.Errorf(cluster.CodeBusy, "%d candidates wait for role %q already", len(r.Queue), p.Role)
 	}
-	if _, known := w.writeRoles().Get([]byte(p.Role)); !known && !w.makeRoom() {
+	if _, known := w.writeRoles().Get([]byte(p.Role)); !known && !w.evictVacantRoles() {
 		return cluster.Errorf(cluster.CodeBusy, "there are %d roles already", MaxRoles)
 	}
 	return nil
 }
 
-func (p *RoleWithdraw) apply(w *work) Result { return Result{Role: w.withdraw(p.Role, p.Session)} }
+func (p *RoleWithdraw) apply(w *txn) Result { return Result{Role: w.withdraw(p.Role, p.Session)} }
 
-func (p *RoleResign) apply(w *work) Result {
+func (p *RoleRelease) apply(w *txn) Result {
 	r := w.role(p.Role)
 	switch {
 	case p.Token != 0 && p.Token != r.tokenOf(p.Session):
 		return Result{Err: cluster.Errorf(cluster.CodeFenced, "session %q has no tenure of role %q with token %d to give back", p.Session, p.Role, p.Token), Role: r}
 	case r.Current.Session == p.Session:
 		return Result{Role: w.vacate(p.Role, CauseResigned)}
-	case r.Parted == p.Session:
-		return Result{Role: w.letParted(p.Role)}
+	case r.RevokedFrom == p.Session:
+		return Result{Role: w.acknowledgeRevocation(p.Role)}
 	case r.Waits(p.Session):
 		return Result{Role: w.withdraw(p.Role, p.Session)}
 	case r.Held():
@@ -165,52 +165,52 @@ func (p *RoleResign) apply(w *work) Result {
 	return Result{Err: vacantRole(p.Role)}
 }
 
-func (p *RoleHandover) apply(w *work) Result {
+func (p *RoleTransfer) apply(w *txn) Result {
 	r := w.role(p.Role)
-	if p.IfSince != 0 && p.IfSince != r.Since {
+	if p.IfStateRevision != 0 && p.IfStateRevision != r.StateRevision {
 		return Result{Err: cluster.Errorf(cluster.CodeTermStale, "role %q has changed since the plan was made", p.Role)}
 	}
-	if p.To == "" {
+	if p.ToSession == "" {
 		if !r.Held() {
 			return Result{Err: vacantRole(p.Role)}
 		}
-		p.take(w, r, CauseEvicted)
+		p.endHolder(w, r, CauseEvicted)
 		return Result{Role: w.setRole(r, false)}
 	}
-	if r.Current.Session == p.To {
+	if r.Current.Session == p.ToSession {
 		return Result{Role: r}
 	}
-	at := r.find(p.To)
+	at := r.find(p.ToSession)
 	if at < 0 {
-		return Result{Err: notFound("to_session_id: session %q is not a candidate for role %q", p.To, p.Role)}
+		return Result{Err: notFound("to_session_id: session %q is not a candidate for role %q", p.ToSession, p.Role)}
 	}
 	to := r.Queue[at]
 	if to.Ineligible {
 		return Result{Err: cluster.Errorf(cluster.CodeTransferFailed, "to_session_id: candidate %q of role %q is not eligible", to.Name, p.Role)}
 	}
 	if r.Held() {
-		p.take(w, r, CauseTransferred)
+		p.endHolder(w, r, CauseTransferred)
 	}
 	r.Queue = slices.Insert(slices.Delete(slices.Clone(r.Queue), at, at+1), 0, to)
-	r.Delayed = false // it is to have the role now
+	r.TakeoverPending = false // it is to have the role now
 	return Result{Role: w.setRole(r, false)}
 }
 
-// take ends the holder's tenure, and with it what its token is good for. The
+// endHolder ends the holder's tenure, and with it what its token is good for. The
 // caller puts the role back.
-func (p *RoleHandover) take(w *work, r *Role, cause Cause) {
-	if p.Part {
-		w.part(r)
+func (p *RoleTransfer) endHolder(w *txn, r *Role, cause Cause) {
+	if p.AwaitPreviousHolder {
+		w.revoke(r)
 	}
 	w.endTenure(r, cause)
 }
 
-func (p *RoleElect) apply(w *work) Result {
-	for _, v := range p.Vacancies {
+func (p *RoleElect) apply(w *txn) Result {
+	for _, v := range p.Roles {
 		if v.Role == "" {
-			w.endAwait(v.Since)
-		} else if r := w.role(v.Role); !r.Held() && r.Since == v.Since {
-			r.Await = 0
+			w.endLockDelay(v.StateRevision)
+		} else if r := w.role(v.Role); !r.Held() && r.StateRevision == v.StateRevision {
+			r.LockDelay = 0
 			w.setRole(r, true)
 		}
 	}

@@ -22,7 +22,7 @@ func (p *ClusterInit) check() *cluster.Error {
 	return firstError(checkText("cluster_id", p.ClusterID), checkGeneration(p.Generation))
 }
 
-func (p *ClusterInit) apply(w *work) Result {
+func (p *ClusterInit) apply(w *txn) Result {
 	if w.clusterID != "" {
 		return Result{}
 	}
@@ -47,7 +47,7 @@ func (p *SettingsChange) check() *cluster.Error {
 	return firstError(checkText("reason", p.Reason), checkText("operator", p.Operator))
 }
 
-func (p *SettingsChange) apply(w *work) Result {
+func (p *SettingsChange) apply(w *txn) Result {
 	w.settings = Settings(*p)
 	return Result{}
 }

@@ -13,14 +13,14 @@ const batchFormat = 1
 
 // Fields that every kind has. Those of a kind's payload start at 16.
 const (
-	fieldNow         = 1
-	fieldIdemKey     = 2
-	fieldIdemPrint   = 3
-	fieldFenceRole   = 4
-	fieldFenceToken  = 5
-	fieldAudit       = 6
-	firstOwnField    = 16
-	commandHeaderMin = 1 + 1 + 4 // kind, version, length of the body
+	fieldNow            = 1
+	fieldIdempotencyKey = 2
+	fieldRequestHash    = 3
+	fieldFenceRole      = 4
+	fieldFenceToken     = 5
+	fieldAudit          = 6
+	firstOwnField       = 16
+	commandHeaderMin    = 1 + 1 + 4 // kind, version, length of the body
 )
 
 // EncodeBatch encodes commands for one log entry. It fails for a command whose
@@ -48,8 +48,8 @@ func EncodeBatch(cmds []Command) ([]byte, error) {
 // sizeHint is the space that a command takes, exact enough to allocate once.
 func sizeHint(c *Command) int {
 	n := 48
-	if c.Idem != nil {
-		n += len(c.Idem.Key) + len(c.Idem.Fingerprint) + 8
+	if c.Idempotency != nil {
+		n += len(c.Idempotency.Key) + len(c.Idempotency.RequestHash) + 8
 	}
 	if c.Kind == KindPut && c.Put != nil {
 		n += len(c.Put.Key) + len(c.Put.Value) + len(c.Put.Session) + 16
@@ -73,9 +73,9 @@ func encodeCommand(e *encoder, c *Command) error {
 	at := len(e.buf)
 	e.buf = append(e.buf, 0, 0, 0, 0)
 	e.uintOpt(fieldNow, uint64(c.Now))
-	if c.Idem != nil {
-		e.string(fieldIdemKey, c.Idem.Key)
-		e.bytesOpt(fieldIdemPrint, c.Idem.Fingerprint)
+	if c.Idempotency != nil {
+		e.string(fieldIdempotencyKey, c.Idempotency.Key)
+		e.bytesOpt(fieldRequestHash, c.Idempotency.RequestHash)
 	}
 	if c.Fence != nil {
 		e.string(fieldFenceRole, c.Fence.Role)
@@ -152,17 +152,17 @@ func (c *Command) decodeCommon(f field) error {
 	switch f.num {
 	case fieldNow:
 		return setUint(f, &c.Now)
-	case fieldIdemKey, fieldIdemPrint:
-		if c.Idem == nil {
-			c.Idem = new(Idem)
+	case fieldIdempotencyKey, fieldRequestHash:
+		if c.Idempotency == nil {
+			c.Idempotency = new(Idempotency)
 		}
-		if f.num == fieldIdemKey {
-			return setString(f, &c.Idem.Key)
+		if f.num == fieldIdempotencyKey {
+			return setString(f, &c.Idempotency.Key)
 		}
-		return setBytes(f, &c.Idem.Fingerprint)
+		return setBytes(f, &c.Idempotency.RequestHash)
 	case fieldFenceRole, fieldFenceToken:
 		if c.Fence == nil {
-			c.Fence = new(Fence)
+			c.Fence = new(FencingToken)
 		}
 		if f.num == fieldFenceRole {
 			return setString(f, &c.Fence.Role)

@@ -28,8 +28,8 @@ const (
 	KindSessionEnd    Kind = 21 // SessionEnd
 	KindRoleCampaign  Kind = 25 // RoleCampaign
 	KindRoleWithdraw  Kind = 26 // RoleWithdraw
-	KindRoleResign    Kind = 27 // RoleResign
-	KindRoleHandover  Kind = 28 // RoleHandover
+	KindRoleRelease   Kind = 27 // RoleRelease
+	KindRoleTransfer  Kind = 28 // RoleTransfer
 	KindRoleElect     Kind = 29 // RoleElect
 	KindAppNodePut    Kind = 30 // AppNodePut
 	KindAppNodeRemove Kind = 31 // AppNodeRemove
@@ -41,9 +41,9 @@ type Command struct {
 	Kind Kind
 	// Now is the proposing leader's wall clock in Unix nanoseconds. It is the
 	// only clock that the state has: its time is the highest Now applied.
-	Now   int64
-	Idem  *Idem  // nil: not idempotent
-	Fence *Fence // nil: not fenced
+	Now         int64
+	Idempotency *Idempotency  // nil: not idempotent
+	Fence       *FencingToken // nil: not fenced
 	// Audit is of the call that the command carries out; nil: it is none that is
 	// recorded. What came of it is filled in when it is applied.
 	Audit *AuditRecord
@@ -63,25 +63,25 @@ type Command struct {
 	SessionEnd    *SessionEnd
 	RoleCampaign  *RoleCampaign
 	RoleWithdraw  *RoleWithdraw
-	RoleResign    *RoleResign
-	RoleHandover  *RoleHandover
+	RoleRelease   *RoleRelease
+	RoleTransfer  *RoleTransfer
 	RoleElect     *RoleElect
 	AppNodePut    *AppNodePut
 	AppNodeRemove *AppNodeRemove
 	extension
 }
 
-// Idem makes a retried command happen once. The first result under Key is kept
+// Idempotencypotency makes a retried command happen once. The first result under Key is kept
 // and repeated to every later command with the same Key and Fingerprint; the
 // same Key with another Fingerprint is CodeBadRequest with status 422.
-type Idem struct {
-	Key         string // 1 to MaxIdemKey bytes; the caller puts its identity into it
-	Fingerprint []byte // of the request; at most MaxFingerprint bytes
+type Idempotency struct {
+	Key         string // 1 to MaxIdempotencyKey bytes; the caller puts its identity into it
+	RequestHash []byte // of the request; at most MaxRequestHash bytes
 }
 
-// Fence makes a command succeed only while Token is the current token of Role:
+// FencingToken makes a command succeed only while Token is the current token of Role:
 // CodeFenced otherwise.
-type Fence struct {
+type FencingToken struct {
 	Role  string
 	Token uint64
 }
@@ -140,10 +140,10 @@ type MemberPatch struct {
 	// Incarnation "" re-admits: the next data directory seen is recorded. A
 	// recorded incarnation is never replaced by another one directly, so that of
 	// two data directories that claim one ID the first stays: CodeConditionFailed.
-	Incarnation *string
-	Lifecycle   *cluster.Lifecycle
-	Version     *string
-	Reads       *uint32
+	Incarnation      *string
+	Lifecycle        *cluster.Lifecycle
+	Version          *string
+	SupportedVersion *uint32
 }
 
 // MemberRemove marks a member as removed. The record stays, as a tombstone.
@@ -168,9 +168,9 @@ type Recovery struct {
 	Generation cluster.Generation
 	Voters     []cluster.NodeID // taken back as voters, once they have caught up
 	Readmit    []cluster.NodeID // whose data was set aside: the next data directory seen is recorded
-	// Wait makes every role wait for who may still believe to hold it (View.Awaits).
+	// LockDelay makes every role wait for who may still believe to hold it (View.Awaits).
 	// Without it, as in logs of older builds, the next who campaigns is elected.
-	Wait bool
+	LockDelay bool
 }
 
 // payload is what every kind's payload does. An implementation is a value of
@@ -181,7 +181,7 @@ type payload interface {
 	decode(f field) error
 	// check validates without looking at the state.
 	check() *cluster.Error
-	apply(w *work) Result
+	apply(w *txn) Result
 }
 
 // payload gives the payload that belongs to the kind, nil when there is none.
@@ -222,10 +222,10 @@ func (c *Command) sessionPayload() payload {
 		return c.RoleCampaign
 	case c.Kind == KindRoleWithdraw && c.RoleWithdraw != nil:
 		return c.RoleWithdraw
-	case c.Kind == KindRoleResign && c.RoleResign != nil:
-		return c.RoleResign
-	case c.Kind == KindRoleHandover && c.RoleHandover != nil:
-		return c.RoleHandover
+	case c.Kind == KindRoleRelease && c.RoleRelease != nil:
+		return c.RoleRelease
+	case c.Kind == KindRoleTransfer && c.RoleTransfer != nil:
+		return c.RoleTransfer
 	case c.Kind == KindRoleElect && c.RoleElect != nil:
 		return c.RoleElect
 	case c.Kind == KindAppNodePut && c.AppNodePut != nil:
@@ -267,10 +267,10 @@ func (c *Command) newPayload() payload {
 		c.RoleCampaign = new(RoleCampaign)
 	case KindRoleWithdraw:
 		c.RoleWithdraw = new(RoleWithdraw)
-	case KindRoleResign:
-		c.RoleResign = new(RoleResign)
-	case KindRoleHandover:
-		c.RoleHandover = new(RoleHandover)
+	case KindRoleRelease:
+		c.RoleRelease = new(RoleRelease)
+	case KindRoleTransfer:
+		c.RoleTransfer = new(RoleTransfer)
 	case KindRoleElect:
 		c.RoleElect = new(RoleElect)
 	case KindAppNodePut:
@@ -298,7 +298,7 @@ func (k Kind) version() uint32 {
 // ofSessions says whether the kind is about what clients' sessions do.
 func (k Kind) ofSessions() bool {
 	switch k {
-	case KindSessionCreate, KindSessionEnd, KindRoleCampaign, KindRoleWithdraw, KindRoleResign, KindRoleHandover, KindRoleElect,
+	case KindSessionCreate, KindSessionEnd, KindRoleCampaign, KindRoleWithdraw, KindRoleRelease, KindRoleTransfer, KindRoleElect,
 		KindAppNodePut, KindAppNodeRemove:
 		return true
 	}
@@ -317,20 +317,20 @@ func (c Command) MinVersion() uint32 {
 	if c.Audit != nil {
 		version = max(version, auditVersion)
 	}
-	if c.Kind == KindRecovery && c.Recovery != nil && c.Recovery.Wait {
-		version = max(version, awaitVersion)
+	if c.Kind == KindRecovery && c.Recovery != nil && c.Recovery.LockDelay {
+		version = max(version, lockDelayVersion)
 	}
-	if c.Kind == KindRoleHandover && c.RoleHandover != nil && c.RoleHandover.Part || c.Kind == KindRoleResign && c.RoleResign != nil && c.RoleResign.Token != 0 {
-		version = max(version, partVersion)
+	if c.Kind == KindRoleTransfer && c.RoleTransfer != nil && c.RoleTransfer.AwaitPreviousHolder || c.Kind == KindRoleRelease && c.RoleRelease != nil && c.RoleRelease.Token != 0 {
+		version = max(version, revocationVersion)
 	}
 	return version
 }
 
 // Command versions with which something came.
 const (
-	auditVersion = 2 // the audit log
-	partVersion  = 3 // RoleHandover.Part, RoleResign.Token
-	awaitVersion = 4 // Recovery.Wait, Role.Await, View.Awaits
+	auditVersion      = 2 // the audit log
+	revocationVersion = 3 // RoleTransfer.Part, RoleRelease.Token
+	lockDelayVersion  = 4 // Recovery.Wait, Role.Await, View.Awaits
 )
 
 // Validate checks everything about c that does not depend on the state: the
@@ -341,15 +341,15 @@ func (c Command) Validate() *cluster.Error {
 	if p == nil {
 		return cluster.Errorf(cluster.CodeBadRequest, "command kind %d has no payload or is not known", c.Kind)
 	}
-	if c.Idem != nil {
+	if c.Idempotency != nil {
 		if c.Kind.ofSessions() { // their results are more than what is remembered
 			return cluster.Errorf(cluster.CodeBadRequest, "idempotency key: only writes of keys take one")
 		}
-		if n := len(c.Idem.Key); n < 1 || n > MaxIdemKey {
-			return cluster.Errorf(cluster.CodeBadRequest, "idempotency key: want 1 to %d bytes, got %d", MaxIdemKey, n)
+		if n := len(c.Idempotency.Key); n < 1 || n > MaxIdempotencyKey {
+			return cluster.Errorf(cluster.CodeBadRequest, "idempotency key: want 1 to %d bytes, got %d", MaxIdempotencyKey, n)
 		}
-		if n := len(c.Idem.Fingerprint); n > MaxFingerprint {
-			return cluster.Errorf(cluster.CodeBadRequest, "idempotency fingerprint: want at most %d bytes, got %d", MaxFingerprint, n)
+		if n := len(c.Idempotency.RequestHash); n > MaxRequestHash {
+			return cluster.Errorf(cluster.CodeBadRequest, "idempotency fingerprint: want at most %d bytes, got %d", MaxRequestHash, n)
 		}
 	}
 	if c.Fence != nil && (c.Fence.Role == "" || len(c.Fence.Role) > MaxKey) {

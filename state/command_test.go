@@ -22,7 +22,7 @@ func everyCommand() []Command {
 	return []Command{
 		{
 			Kind: KindPut, Now: 1_700_000_000_000_000_000,
-			Idem: &Idem{Key: "k", Fingerprint: []byte{1, 2, 3}}, Fence: &Fence{Role: "r", Token: 9},
+			Idempotency: &Idempotency{Key: "k", RequestHash: []byte{1, 2, 3}}, Fence: &FencingToken{Role: "r", Token: 9},
 			Put: &Put{Key: "key/ä", Value: []byte("value"), IfRevision: ptr(uint64(7)), IfAbsent: true, Session: "s"},
 		},
 		{Kind: KindPut, Put: &Put{Key: "zero", IfRevision: ptr(uint64(0))}},
@@ -41,7 +41,7 @@ func everyCommand() []Command {
 		}},
 		{Kind: KindMemberPatch, Now: 6, MemberPatch: &MemberPatch{
 			ID: "n3", RaftAddress: ptr("ra"), HTTPAddress: ptr("ha"), Priority: ptr(0), Eligible: ptr(false), Zone: ptr(""),
-			Incarnation: ptr(""), Lifecycle: ptr(cluster.Draining), Version: ptr("v"), Reads: ptr(uint32(2)),
+			Incarnation: ptr(""), Lifecycle: ptr(cluster.Draining), Version: ptr("v"), SupportedVersion: ptr(uint32(2)),
 		}},
 		{Kind: KindMemberPatch, Now: 7, MemberPatch: &MemberPatch{ID: "n3"}},
 		{Kind: KindMemberRemove, Now: 8, MemberRemove: &MemberRemove{ID: "n3"}},
@@ -53,9 +53,9 @@ func everyCommand() []Command {
 		{Kind: KindSessionEnd, Now: 11, SessionEnd: &SessionEnd{IDs: []string{"s1", "s2"}, Cause: CauseExpired}},
 		{Kind: KindRoleCampaign, Now: 12, RoleCampaign: &RoleCampaign{Role: "r", Session: "s", Value: "v", Wait: true, TakeoverDelay: 1_000_000, Ineligible: true}},
 		{Kind: KindRoleWithdraw, Now: 13, RoleWithdraw: &RoleWithdraw{Role: "r", Session: "s"}},
-		{Kind: KindRoleResign, Now: 14, RoleResign: &RoleResign{Role: "r", Session: "s"}},
-		{Kind: KindRoleHandover, Now: 15, RoleHandover: &RoleHandover{Role: "r", To: "s", IfSince: 9}},
-		{Kind: KindRoleElect, Now: 16, RoleElect: &RoleElect{Vacancies: []Vacancy{{"r", 9}, {"s", 0}}}},
+		{Kind: KindRoleRelease, Now: 14, RoleRelease: &RoleRelease{Role: "r", Session: "s"}},
+		{Kind: KindRoleTransfer, Now: 15, RoleTransfer: &RoleTransfer{Role: "r", ToSession: "s", IfStateRevision: 9}},
+		{Kind: KindRoleElect, Now: 16, RoleElect: &RoleElect{Roles: []ElectableRole{{"r", 9}, {"s", 0}}}},
 		{Kind: KindAppNodePut, Now: 17, AppNodePut: &AppNodePut{Node: AppNode{
 			ID: "w1", Session: "s", Hostname: "h", Address: "a", HTTPPort: 80, GRPCPort: 81, Roles: []string{"r"}, Capabilities: []string{"c", "d"}, Version: "v", Status: AppActive,
 		}}},

@@ -33,7 +33,7 @@ func clip(text string) string { return strings.ToValidUTF8(text[:min(len(text), 
 // apply begins a reign. An entry of another term than the record says was
 // proposed in an earlier reign of the same node: it must not pass for the
 // beginning of this one.
-func (p *LeaderStart) apply(w *work) Result {
+func (p *LeaderStart) apply(w *txn) Result {
 	if p.Term != w.term {
 		return Result{Err: cluster.Errorf(cluster.CodeTermStale, "leader-start of term %d in term %d", p.Term, w.term)}
 	}

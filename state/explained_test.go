@@ -10,7 +10,7 @@ import (
 
 // What was added to records since the golden files were written: who ordered
 // something, why, and since when there was no leader.
-func TestExplanationsAreKept(t *testing.T) {
+func TestElections_KeepReasons(t *testing.T) {
 	cmds := []Command{
 		{Kind: KindLeaderStart, Now: 9, LeaderStart: &LeaderStart{Term: 1, Node: "n1", Trigger: "manual", Reason: "why", StartedAt: 5, Operator: "anna", LeaderlessAt: 3}},
 		{Kind: KindSettings, Now: 10, Settings: &SettingsChange{PausedUntil: 99, Reason: "upgrade", Operator: "anna"}},
@@ -30,7 +30,7 @@ func TestExplanationsAreKept(t *testing.T) {
 		}
 	}
 	var b bytes.Buffer
-	if _, err := s.Capture().WriteTo(&b); err != nil {
+	if _, err := s.Snapshot().WriteTo(&b); err != nil {
 		t.Fatal(err)
 	}
 	restored := New(Options{})

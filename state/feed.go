@@ -38,9 +38,9 @@ type Feed struct {
 // waiters are the cursors that wait for a change under one prefix. Once fired
 // they are no longer in Feed.waiting.
 type waiters struct {
-	fired chan struct{} // closed under Feed.mu
-	count int           // under Feed.mu
-	seen  uint64        // set before fired closes: there was no matching change up to here
+	notified chan struct{} // closed under Feed.mu
+	count    int           // under Feed.mu
+	revision uint64        // set before fired closes: there was no matching change up to here
 }
 
 func newFeed(s *State, of func(*View) *history) *Feed {
@@ -122,8 +122,8 @@ func (c *Cursor) wait(ctx context.Context) error {
 		return nil
 	}
 	select {
-	case <-w.fired:
-		c.seen = max(c.seen, w.seen)
+	case <-w.notified:
+		c.seen = max(c.seen, w.revision)
 		return nil
 	case <-ctx.Done():
 		c.seen = max(c.seen, c.feed.leave(c.prefix, w))
@@ -141,7 +141,7 @@ func (f *Feed) join(prefix string, seen uint64) *waiters {
 	}
 	w, ok := f.waiting.Get([]byte(prefix))
 	if !ok {
-		w = &waiters{fired: make(chan struct{})}
+		w = &waiters{notified: make(chan struct{})}
 		f.waiting, _, _ = f.waiting.Insert([]byte(prefix), w)
 	}
 	w.count++
@@ -154,8 +154,8 @@ func (f *Feed) leave(prefix string, w *waiters) uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	select {
-	case <-w.fired:
-		return w.seen
+	case <-w.notified:
+		return w.revision
 	default:
 	}
 	w.count--
@@ -175,17 +175,17 @@ func (f *Feed) changed(v *View, from uint64) {
 	for pos := max(from, h.first); pos < h.end && f.waiting.Len() > 0; pos++ {
 		item := h.at(pos).item
 		f.scratch = append(f.scratch[:0], item.Key...)
-		f.fireAbove(f.scratch, item.Revision-1)
+		f.notifyPrefixes(f.scratch, item.Revision-1)
 	}
 }
 
-// fireAbove wakes the groups whose prefix key starts with.
-func (f *Feed) fireAbove(key []byte, seen uint64) {
+// notifyPrefixes wakes the groups whose prefix key starts with.
+func (f *Feed) notifyPrefixes(key []byte, seen uint64) {
 	var fired [][]byte
 	f.waiting.Root().WalkPath(key, func(prefix []byte, w *waiters) bool {
 		fired = append(fired, prefix)
-		w.seen = seen
-		close(w.fired)
+		w.revision = seen
+		close(w.notified)
 		return false
 	})
 	for _, prefix := range fired {
@@ -198,8 +198,8 @@ func (f *Feed) replaced(v *View) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.waiting.Root().Walk(func(_ []byte, w *waiters) bool {
-		w.seen = f.revision
-		close(w.fired)
+		w.revision = f.revision
+		close(w.notified)
 		return false
 	})
 	f.waiting = iradix.New[*waiters]()

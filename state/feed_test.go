@@ -176,7 +176,7 @@ func TestFeedCompacted(t *testing.T) {
 	wantNext(t, cursor(t, s, "", 2), 10, "3:a 4:a 5:a")
 }
 
-func TestHistoryHoldsTheLesserBound(t *testing.T) {
+func TestHistory_SmallerLimitApplies(t *testing.T) {
 	s := New(Options{HistoryRevisions: 100, HistoryBytes: 1000})
 	for range 10 {
 		mustApply(t, s, put("a", strings.Repeat("x", 300)))

@@ -29,20 +29,20 @@ const (
 type section byte
 
 const (
-	sectionMeta      section = 1 // one record
-	sectionMembers   section = 2
-	sectionElections section = 3
-	sectionKeys      section = 4
-	sectionHistory   section = 5
-	sectionIdem      section = 6
-	sectionSessions  section = 7
-	sectionRoles     section = 8
-	sectionRoleLog   section = 9 // history of the roles
-	sectionAppNodes  section = 10
-	sectionNodeLog   section = 11 // history of the application nodes
-	sectionAudit     section = 12
-	sectionSources   section = 13  // of audit records
-	sectionEnd       section = 255 // one empty record
+	sectionMeta        section = 1 // one record
+	sectionMembers     section = 2
+	sectionElections   section = 3
+	sectionKeys        section = 4
+	sectionHistory     section = 5
+	sectionIdempotency section = 6
+	sectionSessions    section = 7
+	sectionRoles       section = 8
+	sectionRoleLog     section = 9 // history of the roles
+	sectionAppNodes    section = 10
+	sectionNodeLog     section = 11 // history of the application nodes
+	sectionAudit       section = 12
+	sectionProducers   section = 13  // of audit records
+	sectionEnd         section = 255 // one empty record
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)

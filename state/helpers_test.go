@@ -36,7 +36,7 @@ func mustApply(t testing.TB, s *State, cmds ...Command) {
 func snapshotOf(t testing.TB, s *State) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	if _, err := s.Capture().WriteTo(&b); err != nil {
+	if _, err := s.Snapshot().WriteTo(&b); err != nil {
 		t.Fatal(err)
 	}
 	return b.Bytes()
@@ -76,11 +76,11 @@ func richState(t testing.TB) *State {
 	mustApply(t, s, put("a", "1"), put("b", "2"), put("a", "3"), put("c/ä", ""), del("b"))
 	failing := put("a", "4")
 	failing.Put.IfAbsent = true
-	failing.Idem = &Idem{Key: "client/1", Fingerprint: []byte{1, 2}}
+	failing.Idempotency = &Idempotency{Key: "client/1", RequestHash: []byte{1, 2}}
 	apply(s, failing)
 	done := put("d", "5")
 	done.Now = 13
-	done.Idem = &Idem{Key: "client/2"}
+	done.Idempotency = &Idempotency{Key: "client/2"}
 	mustApply(t, s, done)
 	holder, candidate := newSession(t, s, "holder"), newSession(t, s, "candidate")
 	campaign(t, s, "primary", holder)
@@ -99,7 +99,7 @@ func richState(t testing.TB) *State {
 func upgraded(t testing.TB, s *State) {
 	t.Helper()
 	for _, id := range []cluster.NodeID{"n1", "n2"} {
-		mustApply(t, s, Command{Kind: KindMemberPatch, MemberPatch: &MemberPatch{ID: id, Reads: ptr(CommandVersion)}})
+		mustApply(t, s, Command{Kind: KindMemberPatch, MemberPatch: &MemberPatch{ID: id, SupportedVersion: ptr(CommandVersion)}})
 	}
 }
 
@@ -118,7 +118,7 @@ func end(cause Cause, ids ...string) Command {
 }
 
 func resign(role, session string) Command {
-	return Command{Kind: KindRoleResign, RoleResign: &RoleResign{Role: role, Session: session}}
+	return Command{Kind: KindRoleRelease, RoleRelease: &RoleRelease{Role: role, Session: session}}
 }
 
 // newSession starts a session and gives its ID.

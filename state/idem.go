@@ -12,57 +12,57 @@ import (
 
 // How long and how many results of idempotent commands are kept.
 const (
-	idemKeep = 24 * time.Hour // of the state's time
-	idemMax  = 100_000
+	idempotencyTTL     = 24 * time.Hour // of the state's time
+	maxIdempotencyKeys = 100_000
 )
 
-// idemTable remembers the results of commands that carry an idempotency key. It
+// idempotencyTable remembers the results of commands that carry an idempotency key. It
 // is a value: see queue for what may be done with copies.
 //
 // Invariants: byKey and order hold the same entries, each key once; order is in
 // the order of first application, which is also that of time.
-type idemTable struct {
-	byKey *iradix.Tree[*idemEntry]
-	order queue[*idemEntry]
+type idempotencyTable struct {
+	byKey *iradix.Tree[*idempotencyEntry]
+	order queue[*idempotencyEntry]
 }
 
-type idemEntry struct {
+type idempotencyEntry struct {
 	key         string
-	fingerprint []byte
+	requestHash []byte
 	at          int64
 	result      Result
 }
 
-// once runs execute unless the key is known, and remembers its result. Every
+// applyOnce runs execute unless the key is known, and remembers its result. Every
 // answer of a valid command is remembered, failed conditions included: the
 // client whose first answer was lost must get that one, not the outcome of a
 // second try.
-func (w *work) once(id *Idem, execute func() Result) Result {
-	if w.idemTxn == nil {
-		w.idemTxn = w.idem.byKey.Txn()
+func (w *txn) applyOnce(id *Idempotency, execute func() Result) Result {
+	if w.idempotencyTxn == nil {
+		w.idempotencyTxn = w.idempotency.byKey.Txn()
 	}
-	w.forgetIdem(idemMax, w.now-int64(idemKeep))
+	w.expireIdempotency(maxIdempotencyKeys, w.now-int64(idempotencyTTL))
 	key := []byte(id.Key)
-	if e, ok := w.idemTxn.Get(key); ok {
-		if bytes.Equal(e.fingerprint, id.Fingerprint) {
+	if e, ok := w.idempotencyTxn.Get(key); ok {
+		if bytes.Equal(e.requestHash, id.RequestHash) {
 			return e.result
 		}
 		err := cluster.Errorf(cluster.CodeBadRequest, "idempotency key: was used with another request")
 		err.Status = http.StatusUnprocessableEntity
 		return Result{Err: err}
 	}
-	e := &idemEntry{key: id.Key, fingerprint: id.Fingerprint, at: w.now, result: execute()}
-	w.idemTxn.Insert(key, e)
-	w.idem.order.push(e, false)
-	w.forgetIdem(idemMax, w.now-int64(idemKeep))
+	e := &idempotencyEntry{key: id.Key, requestHash: id.RequestHash, at: w.now, result: execute()}
+	w.idempotencyTxn.Insert(key, e)
+	w.idempotency.order.push(e, false)
+	w.expireIdempotency(maxIdempotencyKeys, w.now-int64(idempotencyTTL))
 	return e.result
 }
 
-// forgetIdem drops the oldest entries until at most keep are left, all of them
+// expireIdempotency drops the oldest entries until at most keep are left, all of them
 // newer than since.
-func (w *work) forgetIdem(keep int, since int64) {
-	order := &w.idem.order
+func (w *txn) expireIdempotency(keep int, since int64) {
+	order := &w.idempotency.order
 	for order.len() > 0 && (order.len() > keep || order.at(order.first).at <= since) {
-		w.idemTxn.Delete([]byte(order.pop().key))
+		w.idempotencyTxn.Delete([]byte(order.pop().key))
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"northstar/cluster"
 )
 
-func withIdem(c Command, key, print string) Command {
-	c.Idem = &Idem{Key: key, Fingerprint: []byte(print)}
+func withIdempotency(c Command, key, print string) Command {
+	c.Idempotency = &Idempotency{Key: key, RequestHash: []byte(print)}
 	return c
 }
 
@@ -19,12 +19,12 @@ func TestIdempotency(t *testing.T) {
 	s := New(Options{})
 	cond := func() Command { c := put("a", "x"); c.Put.IfAbsent = true; return c }
 	r := apply(s,
-		withIdem(put("a", "1"), "k1", "f"),
-		withIdem(put("a", "1"), "k1", "f"), // in the same batch
-		withIdem(cond(), "k2", "f"),
-		withIdem(del("zz"), "k3", "f"),
-		withIdem(put("a", "2"), "k1", "g"),
-		withIdem(put("", ""), "k4", "f"),
+		withIdempotency(put("a", "1"), "k1", "f"),
+		withIdempotency(put("a", "1"), "k1", "f"), // in the same batch
+		withIdempotency(cond(), "k2", "f"),
+		withIdempotency(del("zz"), "k3", "f"),
+		withIdempotency(put("a", "2"), "k1", "g"),
+		withIdempotency(put("", ""), "k4", "f"),
 	)
 	if r[0].Err != nil || !reflect.DeepEqual(r[0], r[1]) {
 		t.Fatalf("first %+v, repeated %+v", r[0], r[1])
@@ -41,7 +41,7 @@ func TestIdempotency(t *testing.T) {
 	restore(t, again, snapshotOf(t, s)) // the memory survives a restart
 	for name, s := range map[string]*State{"same": s, "restored": again} {
 		rev := s.View().Revision()
-		r2 := apply(s, withIdem(put("a", "1"), "k1", "f"), withIdem(cond(), "k2", "f"), withIdem(del("zz"), "k3", "f"))
+		r2 := apply(s, withIdempotency(put("a", "1"), "k1", "f"), withIdempotency(cond(), "k2", "f"), withIdempotency(del("zz"), "k3", "f"))
 		want := []Result{r[0], r[2], r[3]}
 		for i := range want {
 			if !sameResult(r2[i], want[i]) {
@@ -53,7 +53,7 @@ func TestIdempotency(t *testing.T) {
 		}
 	}
 	// A command that was never valid is not remembered.
-	mustApply(t, s, withIdem(put("b", "1"), "k4", "other"))
+	mustApply(t, s, withIdempotency(put("b", "1"), "k4", "other"))
 }
 
 // sameResult compares results as far as they are replicated.
@@ -70,19 +70,19 @@ func sameResult(a, b Result) bool {
 func TestIdempotencyExpires(t *testing.T) {
 	s := New(Options{})
 	at := func(c Command, d time.Duration) Command { c.Now = int64(time.Hour + d); return c }
-	first := at(withIdem(put("a", "1"), "k", "f"), 0)
+	first := at(withIdempotency(put("a", "1"), "k", "f"), 0)
 	mustApply(t, s, first)
-	if r := apply(s, at(first, idemKeep-1))[0]; r.Revision != 1 {
+	if r := apply(s, at(first, idempotencyTTL-1))[0]; r.Revision != 1 {
 		t.Fatalf("forgotten early: %+v", r)
 	}
-	if r := apply(s, at(first, idemKeep))[0]; r.Revision != 2 {
+	if r := apply(s, at(first, idempotencyTTL))[0]; r.Revision != 2 {
 		t.Fatalf("kept too long: %+v", r)
 	}
 	// A clock that goes back does not bring the state's time back.
 	if r := apply(s, at(first, 0))[0]; r.Revision != 2 {
 		t.Fatalf("time went back: %+v", r)
 	}
-	if got := s.View().Time(); !got.Equal(time.Unix(0, int64(time.Hour+idemKeep))) {
+	if got := s.View().Time(); !got.Equal(time.Unix(0, int64(time.Hour+idempotencyTTL))) {
 		t.Fatalf("state time %v", got)
 	}
 }
@@ -90,19 +90,19 @@ func TestIdempotencyExpires(t *testing.T) {
 func TestIdempotencyIsBounded(t *testing.T) {
 	s := New(Options{HistoryRevisions: 1})
 	batch := make([]Command, 0, 1000)
-	for i := range idemMax + 1 {
-		batch = append(batch, withIdem(put("a", ""), fmt.Sprint("k", i), "f"))
-		if len(batch) == cap(batch) || i == idemMax {
+	for i := range maxIdempotencyKeys + 1 {
+		batch = append(batch, withIdempotency(put("a", ""), fmt.Sprint("k", i), "f"))
+		if len(batch) == cap(batch) || i == maxIdempotencyKeys {
 			mustApply(t, s, batch...)
 			batch = batch[:0]
 		}
 	}
 	v := s.View()
-	if n := v.idem.order.len(); n != idemMax || v.idem.byKey.Len() != n {
-		t.Fatalf("%d kept, %d by key", n, v.idem.byKey.Len())
+	if n := v.idempotency.order.len(); n != maxIdempotencyKeys || v.idempotency.byKey.Len() != n {
+		t.Fatalf("%d kept, %d by key", n, v.idempotency.byKey.Len())
 	}
 	rev := v.Revision()
-	r := apply(s, withIdem(put("a", ""), "k1", "f"), withIdem(put("a", ""), "k0", "f"))
+	r := apply(s, withIdempotency(put("a", ""), "k1", "f"), withIdempotency(put("a", ""), "k0", "f"))
 	if r[0].Revision != 2 || r[1].Revision != rev+1 {
 		t.Fatalf("second oldest %+v, oldest %+v", r[0], r[1])
 	}

@@ -11,11 +11,11 @@ import (
 
 // Limits of what a command may carry.
 const (
-	MaxKey         = 1024    // bytes of a key
-	MaxValue       = 1 << 20 // bytes of a value
-	MaxSession     = 128     // bytes of a session ID
-	MaxIdemKey     = 192     // bytes: the 128 that a client may send and the caller's identity
-	MaxFingerprint = 64      // bytes
+	MaxKey            = 1024    // bytes of a key
+	MaxValue          = 1 << 20 // bytes of a value
+	MaxSession        = 128     // bytes of a session ID
+	MaxIdempotencyKey = 192     // bytes: the 128 that a client may send and the caller's identity
+	MaxRequestHash    = 64      // bytes
 )
 
 // revisionBits is the width of the counter in a revision; the generation stands
@@ -63,7 +63,7 @@ func (p *Put) check() *cluster.Error {
 
 func (p *Delete) check() *cluster.Error { return CheckKey(p.Key) }
 
-func (p *Put) apply(w *work) Result {
+func (p *Put) apply(w *txn) Result {
 	key := []byte(p.Key)
 	old, exists := w.writeKeys().Get(key)
 	if p.IfAbsent && exists || p.IfPresent && !exists {
@@ -73,7 +73,7 @@ func (p *Put) apply(w *work) Result {
 		return conditionFailed(p.Key, old)
 	}
 	if p.Session != "" {
-		if _, err := w.livingSession(p.Session); err != nil {
+		if _, err := w.liveSession(p.Session); err != nil {
 			return Result{Err: err}
 		}
 	}
@@ -83,14 +83,14 @@ func (p *Put) apply(w *work) Result {
 		item.CreateRevision, item.Version = old.CreateRevision, old.Version+1
 		w.bytes -= old.size()
 	}
-	w.tie(old, item)
+	w.linkKey(old, item)
 	w.bytes += item.size()
 	w.keysTxn.Insert(key, item)
-	w.history.push(change{item: item}, w.keep)
+	w.history.push(change{item: item}, w.options)
 	return Result{Revision: w.revision, Created: !exists}
 }
 
-func (p *Delete) apply(w *work) Result {
+func (p *Delete) apply(w *txn) Result {
 	key := []byte(p.Key)
 	old, exists := w.writeKeys().Get(key)
 	if p.IfPresent && !exists || p.IfRevision != nil && *p.IfRevision != revisionOf(old) {
@@ -106,30 +106,30 @@ func (p *Delete) apply(w *work) Result {
 }
 
 // deleteKey deletes a key that may exist.
-func (w *work) deleteKey(key []byte) {
+func (w *txn) deleteKey(key []byte) {
 	old, exists := w.writeKeys().Delete(key)
 	if !exists {
 		return
 	}
-	w.tie(old, nil)
+	w.linkKey(old, nil)
 	w.revision++
 	w.bytes -= old.size()
-	w.history.push(change{item: &Item{Key: old.Key, Revision: w.revision}, deleted: true}, w.keep)
+	w.history.push(change{item: &Item{Key: old.Key, Revision: w.revision}, deleted: true}, w.options)
 }
 
-// tie notes which session a key goes with, when now takes the place of old; nil
+// linkKey notes which session a key goes with, when now takes the place of old; nil
 // is no key.
-func (w *work) tie(old, now *Item) {
+func (w *txn) linkKey(old, now *Item) {
 	if old != nil && old.Session != "" {
-		w.letGo(old.Session, holdsKey, old.Key)
+		w.unlink(old.Session, ownedKey, old.Key)
 	}
 	if now != nil && now.Session != "" {
-		w.hold(now.Session, holdsKey, now.Key)
+		w.link(now.Session, ownedKey, now.Key)
 	}
 }
 
 // writeKeys opens the batch's transaction on the keys.
-func (w *work) writeKeys() *iradix.Txn[*Item] {
+func (w *txn) writeKeys() *iradix.Txn[*Item] {
 	if w.keysTxn == nil {
 		w.keysTxn = w.keys.Txn()
 	}

@@ -97,7 +97,7 @@ func TestConditions(t *testing.T) {
 
 func TestLimits(t *testing.T) {
 	big := strings.Repeat("x", MaxValue)
-	withIdem := func(i Idem) Command { c := put("a", ""); c.Idem = &i; return c }
+	withIdem := func(i Idempotency) Command { c := put("a", ""); c.Idempotency = &i; return c }
 	for name, c := range map[string]struct {
 		cmd    Command
 		status int // 0: valid
@@ -111,10 +111,10 @@ func TestLimits(t *testing.T) {
 		"largest value":    {put("a", big), 0, ""},
 		"value too large":  {put("a", big+"x"), http.StatusRequestEntityTooLarge, "value"},
 		"empty delete":     {del(""), http.StatusBadRequest, "key"},
-		"empty idem key":   {withIdem(Idem{}), http.StatusBadRequest, "idempotency key"},
-		"idem key long":    {withIdem(Idem{Key: strings.Repeat("k", MaxIdemKey+1)}), http.StatusBadRequest, "idempotency key"},
-		"fingerprint long": {withIdem(Idem{Key: "k", Fingerprint: make([]byte, MaxFingerprint+1)}), http.StatusBadRequest, "fingerprint"},
-		"fence of no role": {Command{Kind: KindPut, Fence: &Fence{}, Put: &Put{Key: "a"}}, http.StatusBadRequest, "fence"},
+		"empty idem key":   {withIdem(Idempotency{}), http.StatusBadRequest, "idempotency key"},
+		"idem key long":    {withIdem(Idempotency{Key: strings.Repeat("k", MaxIdempotencyKey+1)}), http.StatusBadRequest, "idempotency key"},
+		"fingerprint long": {withIdem(Idempotency{Key: "k", RequestHash: make([]byte, MaxRequestHash+1)}), http.StatusBadRequest, "fingerprint"},
+		"fence of no role": {Command{Kind: KindPut, Fence: &FencingToken{}, Put: &Put{Key: "a"}}, http.StatusBadRequest, "fence"},
 		"session too long": {Command{Kind: KindPut, Put: &Put{Key: "a", Session: big}}, http.StatusBadRequest, "ttl_session"},
 	} {
 		err := c.cmd.Validate()
@@ -140,7 +140,7 @@ func TestSessionAndFence(t *testing.T) {
 	tied := put("a", "1")
 	tied.Put.Session = "s1"
 	fenced := put("b", "1")
-	fenced.Fence = &Fence{Role: "primary", Token: 5}
+	fenced.Fence = &FencingToken{Role: "primary", Token: 5}
 	r := apply(s, tied, fenced)
 	wantCode(t, r[0].Err, cluster.CodeSessionEnded)
 	wantCode(t, r[1].Err, cluster.CodeFenced)

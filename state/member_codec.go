@@ -58,7 +58,7 @@ func (p *MemberPatch) encode(e *encoder) {
 	encodePtr(22, p.Incarnation, e.string)
 	encodePtr(23, p.Lifecycle, func(n int, v cluster.Lifecycle) { e.string(n, string(v)) })
 	encodePtr(24, p.Version, e.string)
-	encodePtr(25, p.Reads, func(n int, v uint32) { e.uint(n, uint64(v)) })
+	encodePtr(25, p.SupportedVersion, func(n int, v uint32) { e.uint(n, uint64(v)) })
 }
 
 // encodePtr writes a field whose presence matters, also when it is zero.
@@ -89,7 +89,7 @@ func (p *MemberPatch) decode(f field) error {
 	case 24:
 		return setNew(f, &p.Version, setString)
 	case 25:
-		return setNew(f, &p.Reads, setUint)
+		return setNew(f, &p.SupportedVersion, setUint)
 	}
 	return nil
 }

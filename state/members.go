@@ -36,7 +36,7 @@ func (p *MemberPatch) check() *cluster.Error {
 func (p *MemberRemove) check() *cluster.Error { return checkNode("id", p.ID) }
 
 // apply writes the whole record; it also takes a removed member back in.
-func (m *memberRecord) apply(w *work) Result {
+func (m *memberRecord) apply(w *txn) Result {
 	i, found := w.findMember(m.ID)
 	if found {
 		return w.setMember(i, cluster.Member(*m))
@@ -49,13 +49,13 @@ func (m *memberRecord) apply(w *work) Result {
 }
 
 // setMember replaces one record. The list is copied: older Views share it.
-func (w *work) setMember(i int, m cluster.Member) Result {
+func (w *txn) setMember(i int, m cluster.Member) Result {
 	w.members = slices.Clone(w.members)
 	w.members[i] = m
 	return Result{}
 }
 
-func (p *MemberPatch) apply(w *work) Result {
+func (p *MemberPatch) apply(w *txn) Result {
 	i, ok := w.findMember(p.ID)
 	if !ok || w.members[i].Removed {
 		return noMember(p.ID)
@@ -77,7 +77,7 @@ func (p *MemberPatch) patch(m *cluster.Member) {
 	setIf(&m.Incarnation, p.Incarnation)
 	setIf(&m.Lifecycle, p.Lifecycle)
 	setIf(&m.Version, p.Version)
-	setIf(&m.Reads, p.Reads)
+	setIf(&m.Reads, p.SupportedVersion)
 }
 
 func setIf[T any](to, from *T) {
@@ -86,7 +86,7 @@ func setIf[T any](to, from *T) {
 	}
 }
 
-func (p *MemberRemove) apply(w *work) Result {
+func (p *MemberRemove) apply(w *txn) Result {
 	i, ok := w.findMember(p.ID)
 	if !ok || w.members[i].Removed {
 		return noMember(p.ID)

@@ -23,7 +23,7 @@ func remove(id cluster.NodeID) Command {
 
 func TestMembers(t *testing.T) {
 	s := New(Options{})
-	mustApply(t, s, member("n2"), member("n1"), patch(MemberPatch{ID: "n1", Reads: ptr(uint32(3)), Priority: ptr(0), Zone: ptr("z")}))
+	mustApply(t, s, member("n2"), member("n1"), patch(MemberPatch{ID: "n1", SupportedVersion: ptr(uint32(3)), Priority: ptr(0), Zone: ptr("z")}))
 	old := s.View()
 	want := cluster.Member{ID: "n1", RaftAddress: "h:1", Lifecycle: cluster.Joining, Reads: 3, Zone: "z"}
 	if m, ok := old.Member("n1"); !ok || m != want {
@@ -116,10 +116,10 @@ func TestMemberLimits(t *testing.T) {
 	mustApply(t, s, member("n0"))
 }
 
-func TestReadsVersion(t *testing.T) {
+func TestMinSupportedVersion(t *testing.T) {
 	s := New(Options{})
 	mustApply(t, s, member("n1"), member("n2"), member("n3"),
-		patch(MemberPatch{ID: "n1", Reads: ptr(CommandVersion)}), patch(MemberPatch{ID: "n2", Reads: ptr(CommandVersion + 7)}))
+		patch(MemberPatch{ID: "n1", SupportedVersion: ptr(CommandVersion)}), patch(MemberPatch{ID: "n2", SupportedVersion: ptr(CommandVersion + 7)}))
 	v := s.View()
 	for _, c := range []struct {
 		ids  []cluster.NodeID
@@ -131,7 +131,7 @@ func TestReadsVersion(t *testing.T) {
 		{[]cluster.NodeID{"n1", "n3"}, 1},
 		{[]cluster.NodeID{"n1", "unknown"}, 1},
 	} {
-		if got := v.ReadsVersion(c.ids); got != c.want {
+		if got := v.MinSupportedVersion(c.ids); got != c.want {
 			t.Errorf("%v: %d", c.ids, got)
 		}
 	}

@@ -18,28 +18,30 @@ import (
 
 // model is the simplest thing that answers like the keys of a State.
 type model struct {
-	keys     map[string]Item
-	revision uint64
-	now      int64
-	idem     map[string]idemEntry
-	changes  []string
+	keys        map[string]Item
+	revision    uint64
+	now         int64
+	idempotency map[string]idempotencyEntry
+	changes     []string
 }
 
-func newModel() *model { return &model{keys: map[string]Item{}, idem: map[string]idemEntry{}} }
+func newModel() *model {
+	return &model{keys: map[string]Item{}, idempotency: map[string]idempotencyEntry{}}
+}
 
 func (m *model) apply(c Command) Result {
 	m.now = max(m.now, c.Now)
-	if c.Idem == nil {
+	if c.Idempotency == nil {
 		return m.execute(c)
 	}
-	if e, ok := m.idem[c.Idem.Key]; ok && e.at > m.now-int64(idemKeep) {
-		if bytes.Equal(e.fingerprint, c.Idem.Fingerprint) {
+	if e, ok := m.idempotency[c.Idempotency.Key]; ok && e.at > m.now-int64(idempotencyTTL) {
+		if bytes.Equal(e.requestHash, c.Idempotency.RequestHash) {
 			return e.result
 		}
 		return Result{Err: &cluster.Error{Code: cluster.CodeBadRequest, Status: http.StatusUnprocessableEntity}}
 	}
-	e := idemEntry{fingerprint: c.Idem.Fingerprint, at: m.now, result: m.execute(c)}
-	m.idem[c.Idem.Key] = e
+	e := idempotencyEntry{requestHash: c.Idempotency.RequestHash, at: m.now, result: m.execute(c)}
+	m.idempotency[c.Idempotency.Key] = e
 	return e.result
 }
 
@@ -99,7 +101,7 @@ func drawCommand(t *rapid.T, m *model) Command {
 	case 1:
 		ifRevision = ptr(rapid.Uint64Range(0, m.revision+1).Draw(t, "revision"))
 	}
-	c := Command{Now: m.now + rapid.SampledFrom([]int64{0, 1, -5, int64(idemKeep) / 3, int64(idemKeep)}).Draw(t, "clock")}
+	c := Command{Now: m.now + rapid.SampledFrom([]int64{0, 1, -5, int64(idempotencyTTL) / 3, int64(idempotencyTTL)}).Draw(t, "clock")}
 	if rapid.IntRange(0, 3).Draw(t, "kind") == 0 {
 		c.Kind, c.Delete = KindDelete, &Delete{Key: key, IfRevision: ifRevision, IfPresent: rapid.IntRange(0, 5).Draw(t, "present") == 0}
 	} else {
@@ -112,9 +114,9 @@ func drawCommand(t *rapid.T, m *model) Command {
 		}
 	}
 	if rapid.IntRange(0, 2).Draw(t, "idempotent") == 0 {
-		c.Idem = &Idem{
+		c.Idempotency = &Idempotency{
 			Key:         rapid.SampledFrom([]string{"x", "y", "z"}).Draw(t, "idem"),
-			Fingerprint: rapid.SliceOfN(rapid.ByteRange(0, 1), 1, 1).Draw(t, "print"),
+			RequestHash: rapid.SliceOfN(rapid.ByteRange(0, 1), 1, 1).Draw(t, "print"),
 		}
 	}
 	return c
@@ -190,7 +192,7 @@ func TestAgainstModel(t *testing.T) {
 
 func snapshot(t *rapid.T, s *State) []byte {
 	var b bytes.Buffer
-	if _, err := s.Capture().WriteTo(&b); err != nil {
+	if _, err := s.Snapshot().WriteTo(&b); err != nil {
 		t.Fatal(err)
 	}
 	return b.Bytes()

@@ -30,22 +30,22 @@ func (p *Recovery) check() *cluster.Error {
 	return checkGeneration(p.Generation)
 }
 
-func (p *Recovery) apply(w *work) Result {
+func (p *Recovery) apply(w *txn) Result {
 	if w.clusterID == "" || p.Generation.Number <= w.generation.Number {
 		return Result{}
 	}
 	w.commit()
-	*w = work{View: w.View, keep: w.keep}
+	*w = txn{View: w.View, options: w.options}
 	w.generation = p.Generation
 	w.revision = max(w.revision, firstRevision(p.Generation.Number))
-	w.keys, w.bytes = withoutTied(&w.View)
-	if p.Wait {
-		w.await = max(w.await, w.recoveryAwait())
+	w.keys, w.bytes = withoutSessionKeys(&w.View)
+	if p.LockDelay {
+		w.clusterLockDelay = max(w.clusterLockDelay, w.recoveryLockDelay())
 		w.endSessions(CauseRecovered, w.candidatesTTL)
 	} else {
-		w.endSessions(CauseRecovered, func(r *Role) time.Duration { return r.Await })
+		w.endSessions(CauseRecovered, func(r *Role) time.Duration { return r.LockDelay })
 	}
-	w.restamp()
+	w.reassignRevisions()
 	w.history = history{floor: w.revision}
 	w.roleChanges, w.nodeChanges = history{floor: w.revision}, history{floor: w.revision}
 	w.epoch++
@@ -63,11 +63,11 @@ func (p *Recovery) apply(w *work) Result {
 	return Result{Created: true}
 }
 
-// restamp gives every key a revision of its own again, above the present one, in
+// reassignRevisions gives every key a revision of its own again, above the present one, in
 // the order of those that they have. A write that was lost may have had the same
 // revision as one that is kept here: whoever saw it must not take the one for the
 // other.
-func (w *work) restamp() {
+func (w *txn) reassignRevisions() {
 	var items []*Item
 	it := w.writeKeys().Root().Iterator()
 	for _, item, ok := it.Next(); ok; _, item, ok = it.Next() {
@@ -91,7 +91,7 @@ func (p *Recovery) encode(e *encoder) {
 	for _, id := range p.Readmit {
 		e.string(19, string(id))
 	}
-	e.boolOpt(20, p.Wait)
+	e.boolOpt(20, p.LockDelay)
 }
 
 func (p *Recovery) decode(f field) error {
@@ -105,7 +105,7 @@ func (p *Recovery) decode(f field) error {
 	case 19:
 		return appendString(f, &p.Readmit)
 	case 20:
-		return setBool(f, &p.Wait)
+		return setBool(f, &p.LockDelay)
 	}
 	return nil
 }

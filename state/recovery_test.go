@@ -71,7 +71,7 @@ func TestRecoveryLeavesNoOldRevision(t *testing.T) {
 		t.Errorf("%d sessions, before %d", v.Sessions(), before.Sessions())
 	}
 	for r := range v.RolesAfter("") {
-		if old, _ := before.Role(r.Name); r.Held() || len(r.Queue) > 0 || old.Held() && r.Past[len(r.Past)-1].Cause != CauseRecovered {
+		if old, _ := before.Role(r.Name); r.Held() || len(r.Queue) > 0 || old.Held() && r.History[len(r.History)-1].Cause != CauseRecovered {
 			t.Errorf("%+v, before %+v", r, old)
 		}
 	}

@@ -12,18 +12,18 @@ import (
 	"northstar/cluster"
 )
 
-// restoreGap is how far a restore moves the revision on. It is far more than the
+// restoreRevisionGap is how far a restore moves the revision on. It is far more than the
 // number of writes that can be on their way: on some node one of those may still
 // be applied, and seen, just before the restored state replaces its effect, and
 // no watcher may take up from such a revision as if nothing had happened.
-const restoreGap = 1 << 20
+const restoreRevisionGap = 1 << 20
 
 // ReadFrom replaces the state by a snapshot, of which it returns the size. On
 // any error nothing has changed. A snapshot that is cut short, altered or
 // followed by more bytes wraps ErrDamaged; one that needs a newer build is an
 // *UnknownCommandError. Until the end both states are in memory.
 func (s *State) ReadFrom(r io.Reader) (int64, error) {
-	v, n, err := load(r, s.keep)
+	v, n, err := load(r, s.options)
 	if err != nil {
 		return n, fmt.Errorf("read snapshot: %w", err)
 	}
@@ -36,20 +36,20 @@ func (s *State) ReadFrom(r io.Reader) (int64, error) {
 
 // Info describes a snapshot.
 type Info struct {
-	ClusterID      string             `json:"cluster_id"`
-	Generation     cluster.Generation `json:"generation"`
-	CommandVersion uint32             `json:"command_version"` // that a build must read to use it
-	Revision       uint64             `json:"revision"`
-	AppliedIndex   uint64             `json:"applied_index"`
-	AppliedTerm    uint64             `json:"applied_term"`
-	RestoreEpoch   uint64             `json:"restore_epoch"`
-	Keys           int                `json:"keys"`
-	Bytes          int64              `json:"bytes"`            // of keys and values
-	Changes        int                `json:"history_changes"`  // that watchers can still get
-	IdemKeys       int                `json:"idempotency_keys"` // that are remembered
-	Members        []cluster.Member   `json:"members"`
-	Size           int64              `json:"size_bytes"` // of the snapshot
-	SHA256         string             `json:"sha256"`     // of the snapshot, as sha256sum prints it
+	ClusterID       string             `json:"cluster_id"`
+	Generation      cluster.Generation `json:"generation"`
+	CommandVersion  uint32             `json:"command_version"` // that a build must read to use it
+	Revision        uint64             `json:"revision"`
+	AppliedIndex    uint64             `json:"applied_index"`
+	AppliedTerm     uint64             `json:"applied_term"`
+	RestoreEpoch    uint64             `json:"restore_epoch"`
+	Keys            int                `json:"keys"`
+	Bytes           int64              `json:"bytes"`            // of keys and values
+	Changes         int                `json:"history_changes"`  // that watchers can still get
+	IdempotencyKeys int                `json:"idempotency_keys"` // that are remembered
+	Members         []cluster.Member   `json:"members"`
+	Size            int64              `json:"size_bytes"` // of the snapshot
+	SHA256          string             `json:"sha256"`     // of the snapshot, as sha256sum prints it
 }
 
 // Inspect reads and checks a whole snapshot without keeping it in memory. Its
@@ -67,7 +67,7 @@ func Inspect(r io.Reader) (Info, error) {
 	return Info{
 		ClusterID: v.clusterID, Generation: v.generation, CommandVersion: v.version, Revision: v.revision,
 		AppliedIndex: v.index, AppliedTerm: v.term, RestoreEpoch: v.epoch,
-		Keys: int(l.meta.keys), Bytes: int64(l.meta.keyBytes), Changes: int(l.meta.changes), IdemKeys: int(l.meta.idem),
+		Keys: int(l.meta.keys), Bytes: int64(l.meta.keyBytes), Changes: int(l.meta.changes), IdempotencyKeys: int(l.meta.idempotencyKeys),
 		Members: slices.Clone(v.members), Size: n, SHA256: hex.EncodeToString(h.Sum(nil)),
 	}, nil
 }
@@ -99,25 +99,25 @@ func ReadBackup(r io.Reader) (*Backup, error) {
 // lost: the caller holds writes back. Roles wait for who may still believe to hold
 // them (Role.Await). It fails for a backup, or a result, that some member of current
 // could not read.
-func MergeBackup(current *Captured, backup *Backup) (*Captured, error) {
+func MergeBackup(current *Snapshot, backup *Backup) (*Snapshot, error) {
 	v, from := *current.view, backup.view
-	if from.version > v.ReadsVersion(v.present()) {
+	if from.version > v.MinSupportedVersion(v.present()) {
 		return nil, fmt.Errorf("the backup needs command version %d, which not every member reads yet", from.version)
 	}
-	v.keys, v.bytes = withoutTied(from)
+	v.keys, v.bytes = withoutSessionKeys(from)
 	v.settings = from.settings
-	v.revision = max(v.revision, from.revision) + restoreGap
+	v.revision = max(v.revision, from.revision) + restoreRevisionGap
 	v.version = max(v.version, from.version)
 	v.history = history{floor: v.revision}
 	v.endSessions(CauseRestored, v.holderTTL)
 	if from.clusterID != v.clusterID || from.revision > current.view.revision {
-		v.awaitHoldersOf(from)
+		v.delayRolesOf(from)
 	}
-	if err := v.checkAwaits(); err != nil {
+	if err := v.checkLockDelays(); err != nil {
 		return nil, err
 	}
 	v.epoch++
-	return &Captured{view: &v}, nil
+	return &Snapshot{view: &v}, nil
 }
 
 func load(r io.Reader, keep Options) (*View, int64, error) {
@@ -128,9 +128,9 @@ func load(r io.Reader, keep Options) (*View, int64, error) {
 	}
 	v := l.meta.view
 	v.keys = l.keys.CommitOnly()
-	v.idem.byKey = l.idem.CommitOnly()
+	v.idempotency.byKey = l.idempotency.CommitOnly()
 	v.sessions, v.roles, v.appNodes = l.sessions.CommitOnly(), l.roles.CommitOnly(), l.appNodes.CommitOnly()
-	if v.holdings, err = holdingsOf(&v); err != nil {
+	if v.ownership, err = ownershipOf(&v); err != nil {
 		return nil, n, err
 	}
 	return &v, n, nil
@@ -138,18 +138,18 @@ func load(r io.Reader, keep Options) (*View, int64, error) {
 
 // loader builds a View from the records of a snapshot.
 type loader struct {
-	keep     Options
-	discard  bool // check only: keys, history and idempotency keys are not kept
-	meta     meta
-	metaRead bool
-	keys     *iradix.Txn[*Item]
-	idem     *iradix.Txn[*idemEntry]
-	sessions *iradix.Txn[*Session]
-	roles    *iradix.Txn[*Role]
-	appNodes *iradix.Txn[*AppNode]
-	counts   meta // what was read so far
-	lastKey  string
-	lastRev  uint64
+	options     Options
+	discard     bool // check only: keys, history and idempotency keys are not kept
+	meta        meta
+	metaRead    bool
+	keys        *iradix.Txn[*Item]
+	idempotency *iradix.Txn[*idempotencyEntry]
+	sessions    *iradix.Txn[*Session]
+	roles       *iradix.Txn[*Role]
+	appNodes    *iradix.Txn[*AppNode]
+	counts      meta // what was read so far
+	lastKey     string
+	lastRev     uint64
 
 	lastSession, lastRole string
 	lastRoleRev           uint64
@@ -160,7 +160,7 @@ type loader struct {
 
 func newLoader(keep Options) *loader {
 	return &loader{
-		keep: keep, keys: iradix.New[*Item]().Txn(), idem: iradix.New[*idemEntry]().Txn(),
+		options: keep, keys: iradix.New[*Item]().Txn(), idempotency: iradix.New[*idempotencyEntry]().Txn(),
 		sessions: iradix.New[*Session]().Txn(), roles: iradix.New[*Role]().Txn(), appNodes: iradix.New[*AppNode]().Txn(),
 	}
 }
@@ -174,7 +174,7 @@ func (l *loader) read(r io.Reader) (int64, error) {
 		if err := f.next(); err != nil {
 			return f.n, err
 		}
-		if err := f.records(l.take); err != nil {
+		if err := f.records(l.add); err != nil {
 			return f.n, err
 		}
 	}
@@ -190,57 +190,57 @@ func (l *loader) complete() error {
 	switch {
 	case !l.metaRead:
 		return damaged("snapshot has no first section")
-	case got.keys != want.keys || got.keyBytes != want.keyBytes || got.changes != want.changes || got.idem != want.idem || got.members != want.members:
+	case got.keys != want.keys || got.keyBytes != want.keyBytes || got.changes != want.changes || got.idempotencyKeys != want.idempotencyKeys || got.members != want.members:
 		return damaged("snapshot does not hold what it says: %d keys of %d, %d changes of %d", got.keys, want.keys, got.changes, want.changes)
 	case got.sessions != want.sessions || got.roles != want.roles || got.roleChanges != want.roleChanges:
 		return damaged("snapshot does not hold what it says: %d sessions of %d, %d roles of %d", got.sessions, want.sessions, got.roles, want.roles)
 	case got.appNodes != want.appNodes || got.nodeChanges != want.nodeChanges:
 		return damaged("snapshot does not hold what it says: %d application nodes of %d", got.appNodes, want.appNodes)
-	case got.audit != want.audit || got.sources != want.sources:
+	case got.audit != want.audit || got.producers != want.producers:
 		return damaged("snapshot does not hold what it says: %d audit records of %d", got.audit, want.audit)
 	}
 	return nil
 }
 
-func (l *loader) take(s section, rec []byte) error {
+func (l *loader) add(s section, rec []byte) error {
 	if s == sectionMeta {
-		return l.takeMeta(rec)
+		return l.addMeta(rec)
 	}
 	if !l.metaRead {
 		return damaged("section %d comes first", s)
 	}
 	switch s {
 	case sectionMembers:
-		return l.takeMember(rec)
+		return l.addMember(rec)
 	case sectionElections:
-		return l.takeElection(rec)
+		return l.addElection(rec)
 	case sectionKeys:
-		return l.takeKey(rec)
+		return l.addKey(rec)
 	case sectionHistory:
-		return l.takeChange(rec)
-	case sectionIdem:
-		return l.takeIdem(rec)
+		return l.addChange(rec)
+	case sectionIdempotency:
+		return l.addIdempotency(rec)
 	case sectionSessions:
-		return l.takeSession(rec)
+		return l.addSession(rec)
 	case sectionRoles:
-		return l.takeRole(rec)
+		return l.addRole(rec)
 	case sectionRoleLog:
-		return l.takeRoleChange(rec)
+		return l.addRoleChange(rec)
 	case sectionAppNodes:
-		return l.takeAppNode(rec)
+		return l.addAppNode(rec)
 	case sectionNodeLog:
-		return l.takeNodeChange(rec)
+		return l.addNodeChange(rec)
 	case sectionAudit:
-		return l.takeAudit(rec)
-	case sectionSources:
-		return l.takeSource(rec)
+		return l.addAudit(rec)
+	case sectionProducers:
+		return l.addProducer(rec)
 	case sectionEnd:
 		return nil
 	}
 	return damaged("section %d is not known", s)
 }
 
-func (l *loader) takeMeta(rec []byte) error {
+func (l *loader) addMeta(rec []byte) error {
 	if l.metaRead {
 		return damaged("two first sections")
 	}
@@ -252,8 +252,8 @@ func (l *loader) takeMeta(rec []byte) error {
 	if v.version > CommandVersion {
 		return &UnknownCommandError{Version: v.version}
 	}
-	if v.await < 0 || v.await > MaxSessionTTL {
-		return damaged("roles wait for %v", v.await)
+	if v.clusterLockDelay < 0 || v.clusterLockDelay > MaxSessionTTL {
+		return damaged("roles wait for %v", v.clusterLockDelay)
 	}
 	if v.history.floor > v.revision || v.roleChanges.floor > v.revision || v.nodeChanges.floor > v.revision || v.revision >= maxRevision {
 		return damaged("revision %d is out of bounds", v.revision)
@@ -263,7 +263,7 @@ func (l *loader) takeMeta(rec []byte) error {
 	return nil
 }
 
-func (l *loader) takeAudit(rec []byte) error {
+func (l *loader) addAudit(rec []byte) error {
 	r := new(AuditRecord)
 	if err := eachField(rec, r.decode); err != nil {
 		return err
@@ -282,21 +282,21 @@ func (l *loader) takeAudit(rec []byte) error {
 	return nil
 }
 
-func (l *loader) takeSource(rec []byte) error {
-	var s auditSource
+func (l *loader) addProducer(rec []byte) error {
+	var s auditProducer
 	if err := eachField(rec, s.decode); err != nil {
 		return err
 	}
 	v := &l.meta.view
-	if n := len(v.audit.sources); n >= maxAuditSources || n > 0 && v.audit.sources[n-1].name >= s.name {
+	if n := len(v.audit.producers); n >= maxAuditProducers || n > 0 && v.audit.producers[n-1].name >= s.name {
 		return damaged("audit source %q is out of order, or one too many", s.name)
 	}
-	v.audit.sources = append(v.audit.sources, s)
-	l.counts.sources++
+	v.audit.producers = append(v.audit.producers, s)
+	l.counts.producers++
 	return nil
 }
 
-func (l *loader) takeMember(rec []byte) error {
+func (l *loader) addMember(rec []byte) error {
 	var m cluster.Member
 	if err := eachField(rec, (*memberRecord)(&m).decode); err != nil {
 		return err
@@ -310,7 +310,7 @@ func (l *loader) takeMember(rec []byte) error {
 	return nil
 }
 
-func (l *loader) takeElection(rec []byte) error {
+func (l *loader) addElection(rec []byte) error {
 	var e Election
 	if err := eachField(rec, e.decode); err != nil {
 		return err
@@ -323,7 +323,7 @@ func (l *loader) takeElection(rec []byte) error {
 	return nil
 }
 
-func (l *loader) takeKey(rec []byte) error {
+func (l *loader) addKey(rec []byte) error {
 	it := new(Item)
 	if err := eachField(rec, it.decode); err != nil {
 		return err
@@ -343,7 +343,7 @@ func (l *loader) takeKey(rec []byte) error {
 	return nil
 }
 
-func (l *loader) takeChange(rec []byte) error {
+func (l *loader) addChange(rec []byte) error {
 	c := change{item: new(Item)}
 	current := false
 	err := eachField(rec, func(f field) error {
@@ -376,25 +376,25 @@ func (l *loader) takeChange(rec []byte) error {
 		}
 		c.item = it
 	}
-	l.meta.view.history.push(c, l.keep)
+	l.meta.view.history.push(c, l.options)
 	return nil
 }
 
-func (l *loader) takeIdem(rec []byte) error {
-	e := new(idemEntry)
+func (l *loader) addIdempotency(rec []byte) error {
+	e := new(idempotencyEntry)
 	if err := eachField(rec, e.decode); err != nil {
 		return err
 	}
-	l.counts.idem++
-	if l.counts.idem > idemMax {
-		return damaged("more than %d idempotency keys", idemMax)
+	l.counts.idempotencyKeys++
+	if l.counts.idempotencyKeys > maxIdempotencyKeys {
+		return damaged("more than %d idempotency keys", maxIdempotencyKeys)
 	}
 	if l.discard {
 		return nil
 	}
-	if _, known := l.idem.Insert([]byte(e.key), e); known {
+	if _, known := l.idempotency.Insert([]byte(e.key), e); known {
 		return damaged("idempotency key %q comes twice", e.key)
 	}
-	l.meta.view.idem.order.push(e, false)
+	l.meta.view.idempotency.order.push(e, false)
 	return nil
 }

@@ -7,11 +7,11 @@ import (
 	iradix "github.com/hashicorp/go-immutable-radix/v2"
 )
 
-// withoutTied gives a state's keys that go with no session, and their bytes.
-func withoutTied(v *View) (*iradix.Tree[*Item], int64) {
+// withoutSessionKeys gives a state's keys that go with no session, and their bytes.
+func withoutSessionKeys(v *View) (*iradix.Tree[*Item], int64) {
 	txn, bytes := v.keys.Txn(), v.bytes
-	v.holdings.Root().Walk(func(k []byte, _ struct{}) bool {
-		if _, h, key := splitHolding(k); h == holdsKey {
+	v.ownership.Root().Walk(func(k []byte, _ struct{}) bool {
+		if _, h, key := splitOwnershipKey(k); h == ownedKey {
 			if it, ok := txn.Delete([]byte(key)); ok {
 				bytes -= it.size()
 			}
@@ -27,20 +27,20 @@ func withoutTied(v *View) (*iradix.Tree[*Item], int64) {
 func (v *View) endSessions(cause Cause, await func(*Role) time.Duration) {
 	roles := v.roles.Txn()
 	for r := range v.RolesAfter("") {
-		vacant := &Role{Name: r.Name, Past: r.Past, Since: v.revision, Elections: r.Elections, Await: await(r)}
+		vacant := &Role{Name: r.Name, History: r.History, StateRevision: v.revision, Elections: r.Elections, LockDelay: await(r)}
 		if r.Held() {
 			ended := r.Current
 			ended.Value, ended.EndedAt, ended.Cause = "", v.now, cause
-			vacant.Past = append(slices.Clone(r.Past[max(0, len(r.Past)+1-MaxTenures):]), ended)
+			vacant.History = append(slices.Clone(r.History[max(0, len(r.History)+1-MaxTenures):]), ended)
 		}
-		if len(vacant.Past) == 0 && vacant.Await == 0 {
+		if len(vacant.History) == 0 && vacant.LockDelay == 0 {
 			roles.Delete([]byte(r.Name))
 		} else {
 			roles.Insert([]byte(r.Name), vacant)
 		}
 	}
 	v.roles = roles.CommitOnly()
-	v.sessions, v.holdings = iradix.New[*Session](), iradix.New[struct{}]()
+	v.sessions, v.ownership = iradix.New[*Session](), iradix.New[struct{}]()
 	nodes := v.appNodes.Txn()
 	for n := range v.AppNodesAfter("") {
 		if n.Status != AppDead {
@@ -53,15 +53,15 @@ func (v *View) endSessions(cause Cause, await func(*Role) time.Duration) {
 	v.roleChanges, v.nodeChanges = history{floor: v.revision}, history{floor: v.revision}
 }
 
-// holdingsOf makes the index of what sessions hold. It is damage when something
+// ownershipOf makes the index of what sessions hold. It is damage when something
 // is held by a session that does not live.
-func holdingsOf(v *View) (*iradix.Tree[struct{}], error) {
+func ownershipOf(v *View) (*iradix.Tree[struct{}], error) {
 	txn := iradix.New[struct{}]().Txn()
-	hold := func(session string, h holding, name string) error {
+	hold := func(session string, h ownedKind, name string) error {
 		if _, lives := v.Session(session); !lives {
 			return damaged("%q is held by session %q, which does not live", name, session)
 		}
-		if _, twice := txn.Insert(holdingKey(session, h, name), struct{}{}); twice {
+		if _, twice := txn.Insert(ownershipKey(session, h, name), struct{}{}); twice {
 			return damaged("%q is held by session %q twice", name, session)
 		}
 		return nil
@@ -71,23 +71,23 @@ func holdingsOf(v *View) (*iradix.Tree[struct{}], error) {
 		if item.Session == "" {
 			continue
 		}
-		if err := hold(item.Session, holdsKey, item.Key); err != nil {
+		if err := hold(item.Session, ownedKey, item.Key); err != nil {
 			return nil, err
 		}
 	}
 	for r := range v.RolesAfter("") {
 		if r.Held() {
-			if err := hold(r.Current.Session, holdsRole, r.Name); err != nil {
+			if err := hold(r.Current.Session, ownedRole, r.Name); err != nil {
 				return nil, err
 			}
 		}
-		if r.Parted != "" {
-			if err := hold(r.Parted, holdsParting, r.Name); err != nil {
+		if r.RevokedFrom != "" {
+			if err := hold(r.RevokedFrom, ownedRevocation, r.Name); err != nil {
 				return nil, err
 			}
 		}
 		for _, c := range r.Queue {
-			if err := hold(c.Session, holdsCandidacy, r.Name); err != nil {
+			if err := hold(c.Session, ownedCandidacy, r.Name); err != nil {
 				return nil, err
 			}
 		}
@@ -96,14 +96,14 @@ func holdingsOf(v *View) (*iradix.Tree[struct{}], error) {
 		if n.Session == "" {
 			continue
 		}
-		if err := hold(n.Session, holdsNode, n.ID); err != nil {
+		if err := hold(n.Session, ownedNode, n.ID); err != nil {
 			return nil, err
 		}
 	}
 	return txn.CommitOnly(), nil
 }
 
-func (l *loader) takeSession(rec []byte) error {
+func (l *loader) addSession(rec []byte) error {
 	s := new(Session)
 	if err := eachField(rec, s.decode); err != nil {
 		return err
@@ -121,26 +121,26 @@ func (l *loader) takeSession(rec []byte) error {
 	return nil
 }
 
-func (l *loader) takeRole(rec []byte) error {
+func (l *loader) addRole(rec []byte) error {
 	r := new(Role)
 	if err := eachField(rec, r.decode); err != nil {
 		return err
 	}
 	last := uint64(0)
 	grows := true
-	for _, t := range append(slices.Clone(r.Past), r.Current) {
+	for _, t := range append(slices.Clone(r.History), r.Current) {
 		grows = grows && (t.Token > last || t.Token == 0 && t.Session == "")
 		last = max(last, t.Token)
 	}
 	switch {
-	case CheckRole(r.Name) != nil, r.Name <= l.lastRole, len(r.Queue) > MaxCandidates, len(r.Past) > MaxTenures:
+	case CheckRole(r.Name) != nil, r.Name <= l.lastRole, len(r.Queue) > MaxCandidates, len(r.History) > MaxTenures:
 		return damaged("role %q is out of order or out of bounds", r.Name)
-	case !grows, r.Since < last, r.Since > l.meta.view.revision:
+	case !grows, r.StateRevision < last, r.StateRevision > l.meta.view.revision:
 		return damaged("role %q has tokens out of order or out of bounds", r.Name)
-	case r.Parted != "" && (r.Held() || len(r.Past) == 0):
+	case r.RevokedFrom != "" && (r.Held() || len(r.History) == 0):
 		return damaged("role %q is held, or was never, and waits for who held it before", r.Name)
-	case r.Await < 0 || r.Await > MaxSessionTTL || r.Await > 0 && (r.Held() || r.Parted != "" || r.Delayed):
-		return damaged("role %q is held, or waits for somebody else, and waits %v for who may hold it", r.Name, r.Await)
+	case r.LockDelay < 0 || r.LockDelay > MaxSessionTTL || r.LockDelay > 0 && (r.Held() || r.RevokedFrom != "" || r.TakeoverPending):
+		return damaged("role %q is held, or waits for somebody else, and waits %v for who may hold it", r.Name, r.LockDelay)
 	}
 	l.lastRole = r.Name
 	if l.counts.roles++; l.counts.roles > MaxRoles {
@@ -152,7 +152,7 @@ func (l *loader) takeRole(rec []byte) error {
 	return nil
 }
 
-func (l *loader) takeRoleChange(rec []byte) error {
+func (l *loader) addRoleChange(rec []byte) error {
 	it := new(Item)
 	if err := eachField(rec, it.decode); err != nil {
 		return err
@@ -166,12 +166,12 @@ func (l *loader) takeRoleChange(rec []byte) error {
 	l.lastRoleRev = it.Revision
 	l.counts.roleChanges++
 	if !l.discard {
-		l.meta.view.roleChanges.push(change{item: it}, l.keep)
+		l.meta.view.roleChanges.push(change{item: it}, l.options)
 	}
 	return nil
 }
 
-func (l *loader) takeAppNode(rec []byte) error {
+func (l *loader) addAppNode(rec []byte) error {
 	n := new(AppNode)
 	if err := eachField(rec, n.decode); err != nil {
 		return err
@@ -189,7 +189,7 @@ func (l *loader) takeAppNode(rec []byte) error {
 	return nil
 }
 
-func (l *loader) takeNodeChange(rec []byte) error {
+func (l *loader) addNodeChange(rec []byte) error {
 	c := change{item: new(Item)}
 	err := eachField(rec, func(f field) error {
 		if f.num == fieldDeleted {
@@ -209,7 +209,7 @@ func (l *loader) takeNodeChange(rec []byte) error {
 	l.lastNodeRev = c.item.Revision
 	l.counts.nodeChanges++
 	if !l.discard {
-		l.meta.view.nodeChanges.push(c, l.keep)
+		l.meta.view.nodeChanges.push(c, l.options)
 	}
 	return nil
 }

@@ -31,12 +31,12 @@ func (p *RoleWithdraw) encode(e *encoder) { encodeRoleSession(e, p.Role, p.Sessi
 
 func (p *RoleWithdraw) decode(f field) error { return decodeRoleSession(f, &p.Role, &p.Session) }
 
-func (p *RoleResign) encode(e *encoder) {
+func (p *RoleRelease) encode(e *encoder) {
 	encodeRoleSession(e, p.Role, p.Session)
 	e.uintOpt(18, p.Token)
 }
 
-func (p *RoleResign) decode(f field) error {
+func (p *RoleRelease) decode(f field) error {
 	if f.num == 18 {
 		return setUint(f, &p.Token)
 	}
@@ -58,32 +58,32 @@ func decodeRoleSession(f field, role, session *string) error {
 	return nil
 }
 
-func (p *RoleHandover) encode(e *encoder) {
+func (p *RoleTransfer) encode(e *encoder) {
 	e.string(16, p.Role)
-	e.stringOpt(17, p.To)
-	e.uintOpt(18, p.IfSince)
-	e.boolOpt(19, p.Part)
+	e.stringOpt(17, p.ToSession)
+	e.uintOpt(18, p.IfStateRevision)
+	e.boolOpt(19, p.AwaitPreviousHolder)
 }
 
-func (p *RoleHandover) decode(f field) error {
+func (p *RoleTransfer) decode(f field) error {
 	switch f.num {
 	case 16:
 		return setString(f, &p.Role)
 	case 17:
-		return setString(f, &p.To)
+		return setString(f, &p.ToSession)
 	case 18:
-		return setUint(f, &p.IfSince)
+		return setUint(f, &p.IfStateRevision)
 	case 19:
-		return setBool(f, &p.Part)
+		return setBool(f, &p.AwaitPreviousHolder)
 	}
 	return nil
 }
 
 func (p *RoleElect) encode(e *encoder) {
-	for _, v := range p.Vacancies {
+	for _, v := range p.Roles {
 		e.record(16, func(e *encoder) {
 			e.string(1, v.Role)
-			e.uintOpt(2, v.Since)
+			e.uintOpt(2, v.StateRevision)
 		})
 	}
 }
@@ -92,17 +92,17 @@ func (p *RoleElect) decode(f field) error {
 	if f.num != 16 {
 		return nil
 	}
-	var v Vacancy
+	var v ElectableRole
 	err := eachField(f.raw, func(f field) error {
 		switch f.num {
 		case 1:
 			return setString(f, &v.Role)
 		case 2:
-			return setUint(f, &v.Since)
+			return setUint(f, &v.StateRevision)
 		}
 		return nil
 	})
-	p.Vacancies = append(p.Vacancies, v)
+	p.Roles = append(p.Roles, v)
 	return err
 }
 
@@ -171,14 +171,14 @@ func (r *Role) encode(e *encoder) {
 	for i := range r.Queue {
 		e.record(3, r.Queue[i].encode)
 	}
-	for i := range r.Past {
-		e.record(4, r.Past[i].encode)
+	for i := range r.History {
+		e.record(4, r.History[i].encode)
 	}
-	e.uintOpt(5, r.Since)
+	e.uintOpt(5, r.StateRevision)
 	e.uintOpt(6, r.Elections)
-	e.boolOpt(7, r.Delayed)
-	e.stringOpt(8, r.Parted)
-	e.uintOpt(9, uint64(r.Await))
+	e.boolOpt(7, r.TakeoverPending)
+	e.stringOpt(8, r.RevokedFrom)
+	e.uintOpt(9, uint64(r.LockDelay))
 }
 
 func (r *Role) decode(f field) error {
@@ -195,18 +195,18 @@ func (r *Role) decode(f field) error {
 	case 4:
 		var t Tenure
 		err := eachField(f.raw, t.decode)
-		r.Past = append(r.Past, t)
+		r.History = append(r.History, t)
 		return err
 	case 5:
-		return setUint(f, &r.Since)
+		return setUint(f, &r.StateRevision)
 	case 6:
 		return setUint(f, &r.Elections)
 	case 7:
-		return setBool(f, &r.Delayed)
+		return setBool(f, &r.TakeoverPending)
 	case 8:
-		return setString(f, &r.Parted)
+		return setString(f, &r.RevokedFrom)
 	case 9:
-		return setUint(f, &r.Await)
+		return setUint(f, &r.LockDelay)
 	}
 	return nil
 }

@@ -13,14 +13,14 @@ import (
 
 // Limits of roles.
 const (
-	MaxRoles         = 10_000 // records, of vacant roles too
-	MaxRoleValue     = 4096   // bytes of a candidate's value
-	MaxCandidates    = 1000   // that wait for one role
-	MaxTenures       = 32     // ended ones that a role remembers
-	MaxTakeoverDelay = time.Hour
-	MaxVacancies     = 1000 // that one RoleElect ends
+	MaxRoles          = 10_000 // records, of vacant roles too
+	MaxRoleValue      = 4096   // bytes of a candidate's value
+	MaxCandidates     = 1000   // that wait for one role
+	MaxTenures        = 32     // ended ones that a role remembers
+	MaxTakeoverDelay  = time.Hour
+	MaxElectableRoles = 1000 // that one RoleElect ends
 
-	forgetRoles = 100 // forgotten at once when there are MaxRoles
+	roleEvictionBatch = 100 // forgotten at once when there are MaxRoles
 )
 
 // Role is a named leadership, held by at most one session. It is immutable; what
@@ -32,29 +32,29 @@ const (
 // tokens in Past grow and are less than Token; Since ≥ Token; every session in it
 // lives.
 type Role struct {
-	Name      string
-	Current   Tenure      // the zero Tenure while nobody holds it
-	Queue     []Candidate // first come first
-	Past      []Tenure    // the last MaxTenures that have ended, oldest first, without their values
-	Since     uint64      // revision of the last election or vacancy
-	Elections uint64      // that there were
+	Name          string
+	Current       Tenure      // the zero Tenure while nobody holds it
+	Queue         []Candidate // first come first
+	History       []Tenure    // the last MaxTenures that have ended, oldest first, without their values
+	StateRevision uint64      // revision of the last election or vacancy
+	Elections     uint64      // that there were
 	// Delayed: the last holder was lost involuntarily, and the first eligible
 	// candidate wants to wait. RoleElect ends that.
-	Delayed bool
-	// Parted is the session that the role was taken from, "" while none was: it may
+	TakeoverPending bool
+	// RevokedFrom is the session that the role was taken from, "" while none was: it may
 	// not know yet and go on until its own deadline. Nobody else is elected until it
-	// has said that it knows (RoleResign) or has ended; until then it is not to be
+	// has said that it knows (RoleRelease) or has ended; until then it is not to be
 	// renewed, so that its deadline comes first. Never set while the role is held.
-	Parted string
-	// Await is the TTL of who held the role in a state that was replaced, by a backup
+	RevokedFrom string
+	// LockDelay is the TTL of who held the role in a state that was replaced, by a backup
 	// or by that of a recovery: it may not know yet, and its session is no more, so that
 	// nobody can say that it knows. Nobody is elected until the leader has seen the role
 	// wait for so long (RoleElect). Never set while the role is held or Parted or
 	// Delayed; see View.Awaits too.
-	Await time.Duration
+	LockDelay time.Duration
 }
 
-// Held says whether somebody holds the role.
+// OwnedBy says whether somebody holds the role.
 func (r *Role) Held() bool { return r.Current.Token != 0 }
 
 // Next gives the candidate that is to be elected next, the first that is eligible.
@@ -72,8 +72,8 @@ func (r *Role) tokenOf(session string) uint64 {
 	switch session {
 	case r.Current.Session:
 		return r.Current.Token
-	case r.Parted:
-		return r.Past[len(r.Past)-1].Token
+	case r.RevokedFrom:
+		return r.History[len(r.History)-1].Token
 	}
 	return 0
 }
@@ -139,7 +139,7 @@ func (v *View) RolesAfter(after string) func(yield func(*Role) bool) {
 	}
 }
 
-func (w *work) writeRoles() *iradix.Txn[*Role] {
+func (w *txn) writeRoles() *iradix.Txn[*Role] {
 	if w.rolesTxn == nil {
 		w.rolesTxn = w.roles.Txn()
 	}
@@ -148,7 +148,7 @@ func (w *work) writeRoles() *iradix.Txn[*Role] {
 
 // role gives a copy of a role's record to be changed and put back by setRole, an
 // empty one when there is none. Its slices are shared.
-func (w *work) role(name string) *Role {
+func (w *txn) role(name string) *Role {
 	if r, ok := w.writeRoles().Get([]byte(name)); ok {
 		changed := *r
 		return &changed
@@ -158,127 +158,127 @@ func (w *work) role(name string) *Role {
 
 // setRole settles who holds a role and puts its record back; a record without
 // holder, queue and past is none. It gives the record as it is then.
-func (w *work) setRole(r *Role, delayOver bool) *Role {
-	w.settle(r, delayOver)
-	if !r.Held() && len(r.Queue) == 0 && len(r.Past) == 0 && r.Await == 0 { // none that was taken has no past
-		w.forgetRole(r.Name)
+func (w *txn) setRole(r *Role, delayOver bool) *Role {
+	w.electNext(r, delayOver)
+	if !r.Held() && len(r.Queue) == 0 && len(r.History) == 0 && r.LockDelay == 0 { // none that was taken has no past
+		w.deleteRole(r.Name)
 	} else if _, known := w.writeRoles().Insert([]byte(r.Name), r); !known {
 		w.newRoles++
 	}
 	return r
 }
 
-func (w *work) forgetRole(name string) {
+func (w *txn) deleteRole(name string) {
 	if _, known := w.writeRoles().Delete([]byte(name)); known {
 		w.newRoles--
 	}
 }
 
-// settle elects the next candidate of a vacant role, unless its takeover delay,
+// electNext elects the next candidate of a vacant role, unless its takeover delay,
 // or who was parted from the role or may believe to hold it, has to be waited for.
-func (w *work) settle(r *Role, delayOver bool) {
+func (w *txn) electNext(r *Role, delayOver bool) {
 	if r.Held() {
 		return
 	}
 	next, ok := r.Next()
 	switch {
 	case !ok:
-		r.Delayed = false // who comes now has nobody to wait for
-	case w.AwaitOf(r) > 0:
-	case r.Parted != "" && r.Parted != next.Session:
-	case r.Delayed && !delayOver && next.TakeoverDelay > 0:
+		r.TakeoverPending = false // who comes now has nobody to wait for
+	case w.LockDelay(r) > 0:
+	case r.RevokedFrom != "" && r.RevokedFrom != next.Session:
+	case r.TakeoverPending && !delayOver && next.TakeoverDelay > 0:
 	default:
 		w.elect(r, next)
 	}
 }
 
 // elect makes a candidate in the queue of a vacant role its holder.
-func (w *work) elect(r *Role, c Candidate) {
+func (w *txn) elect(r *Role, c Candidate) {
 	r.Queue = slices.DeleteFunc(slices.Clone(r.Queue), func(q Candidate) bool { return q.Session == c.Session })
-	w.letGo(c.Session, holdsCandidacy, r.Name)
-	w.rejoin(r)
-	w.hold(c.Session, holdsRole, r.Name)
+	w.unlink(c.Session, ownedCandidacy, r.Name)
+	w.clearRevocation(r)
+	w.link(c.Session, ownedRole, r.Name)
 	w.revision++
-	r.Since, r.Elections, r.Delayed = w.revision, r.Elections+1, false
+	r.StateRevision, r.Elections, r.TakeoverPending = w.revision, r.Elections+1, false
 	r.Current = Tenure{Token: w.revision, Session: c.Session, Holder: c.Name, Value: c.Value, AcquiredAt: w.now}
-	w.roleChanged(r.Name, RoleEvent{Role: r.Name, Elected: true, Tenure: r.Current})
+	w.appendRoleEvent(r.Name, RoleEvent{Role: r.Name, Elected: true, Tenure: r.Current})
 }
 
 // endTenure makes a role vacant. The caller puts it back.
-func (w *work) endTenure(r *Role, cause Cause) {
+func (w *txn) endTenure(r *Role, cause Cause) {
 	ended := r.Current
 	ended.EndedAt, ended.Cause = w.now, cause
-	w.letGo(ended.Session, holdsRole, r.Name)
+	w.unlink(ended.Session, ownedRole, r.Name)
 	w.revision++
-	r.Since, r.Delayed = w.revision, cause.involuntary()
+	r.StateRevision, r.TakeoverPending = w.revision, cause.involuntary()
 	r.Current = Tenure{}
-	w.roleChanged(r.Name, RoleEvent{Role: r.Name, Tenure: ended})
+	w.appendRoleEvent(r.Name, RoleEvent{Role: r.Name, Tenure: ended})
 	ended.Value = ""
-	r.Past = append(slices.Clone(r.Past[max(0, len(r.Past)+1-MaxTenures):]), ended)
+	r.History = append(slices.Clone(r.History[max(0, len(r.History)+1-MaxTenures):]), ended)
 }
 
-// part makes the session that a role is taken from one that is waited for. The
+// revoke makes the session that a role is taken from one that is waited for. The
 // caller ends its tenure and puts the role back.
-func (w *work) part(r *Role) {
-	r.Parted = r.Current.Session
-	w.hold(r.Parted, holdsParting, r.Name)
+func (w *txn) revoke(r *Role) {
+	r.RevokedFrom = r.Current.Session
+	w.link(r.RevokedFrom, ownedRevocation, r.Name)
 }
 
-// rejoin is the end of that. The caller puts the role back.
-func (w *work) rejoin(r *Role) {
-	if r.Parted != "" {
-		w.letGo(r.Parted, holdsParting, r.Name)
-		r.Parted = ""
+// clearRevocation is the end of that. The caller puts the role back.
+func (w *txn) clearRevocation(r *Role) {
+	if r.RevokedFrom != "" {
+		w.unlink(r.RevokedFrom, ownedRevocation, r.Name)
+		r.RevokedFrom = ""
 	}
 }
 
-// letParted is rejoin for a role that is then settled.
-func (w *work) letParted(name string) *Role {
+// acknowledgeRevocation is rejoin for a role that is then settled.
+func (w *txn) acknowledgeRevocation(name string) *Role {
 	r := w.role(name)
-	w.rejoin(r)
+	w.clearRevocation(r)
 	return w.setRole(r, false)
 }
 
-// roleChanged puts an event into the history of the roles.
-func (w *work) roleChanged(role string, ev RoleEvent) {
+// appendRoleEvent puts an event into the history of the roles.
+func (w *txn) appendRoleEvent(role string, ev RoleEvent) {
 	var e encoder
 	ev.encode(&e)
-	w.roleChanges.push(change{item: &Item{Key: RoleKey(role), Value: e.buf, Revision: w.revision}}, w.keep)
+	w.roleChanges.push(change{item: &Item{Key: RoleKey(role), Value: e.buf, Revision: w.revision}}, w.options)
 }
 
 // vacate ends the tenure of a role that is held.
-func (w *work) vacate(name string, cause Cause) *Role {
+func (w *txn) vacate(name string, cause Cause) *Role {
 	r := w.role(name)
 	w.endTenure(r, cause)
 	return w.setRole(r, false)
 }
 
 // withdraw takes a session out of a role's queue.
-func (w *work) withdraw(name, session string) *Role {
+func (w *txn) withdraw(name, session string) *Role {
 	r := w.role(name)
 	if i := r.find(session); i >= 0 {
 		r.Queue = slices.Delete(slices.Clone(r.Queue), i, i+1)
-		w.letGo(session, holdsCandidacy, name)
+		w.unlink(session, ownedCandidacy, name)
 	}
 	return w.setRole(r, false)
 }
 
-// makeRoom forgets the roles that have been vacant for longest when there is no
+// evictVacantRoles forgets the roles that have been vacant for longest when there is no
 // room for another; false when all of them are in use.
-func (w *work) makeRoom() bool {
+func (w *txn) evictVacantRoles() bool {
 	if w.roles.Len()+w.newRoles < MaxRoles {
 		return true
 	}
 	var vacant []*Role
 	it := w.writeRoles().Root().Iterator()
 	for _, r, ok := it.Next(); ok; _, r, ok = it.Next() {
-		if !r.Held() && len(r.Queue) == 0 && r.Parted == "" && r.Await == 0 {
+		if !r.Held() && len(r.Queue) == 0 && r.RevokedFrom == "" && r.LockDelay == 0 {
 			vacant = append(vacant, r)
 		}
 	}
-	slices.SortFunc(vacant, func(a, b *Role) int { return cmp.Compare(a.Since, b.Since) })
-	for _, r := range vacant[:min(len(vacant), forgetRoles)] {
-		w.forgetRole(r.Name)
+	slices.SortFunc(vacant, func(a, b *Role) int { return cmp.Compare(a.StateRevision, b.StateRevision) })
+	for _, r := range vacant[:min(len(vacant), roleEvictionBatch)] {
+		w.deleteRole(r.Name)
 	}
 	return len(vacant) > 0
 }

@@ -15,22 +15,22 @@ import (
 // roleModel is the simplest thing that answers like sessions and roles: names
 // of sessions in the order in which they ask.
 type roleModel struct {
-	living map[string]bool
-	holder map[string]string
-	queue  map[string][]string
-	slow   map[string]bool // role/session: wants a takeover delay
-	barred map[string]bool // role/session: ineligible
-	waits  map[string]bool // role: waits for a takeover delay
-	parted map[string]string
-	await  map[string]bool // role: waits for who held it before a restore
-	keys   map[string]string
-	events []string
+	living    map[string]bool
+	holder    map[string]string
+	queue     map[string][]string
+	slow      map[string]bool // role/session: wants a takeover delay
+	barred    map[string]bool // role/session: ineligible
+	waits     map[string]bool // role: waits for a takeover delay
+	revoked   map[string]string
+	lockDelay map[string]bool // role: waits for who held it before a restore
+	keys      map[string]string
+	events    []string
 }
 
 func newRoleModel() *roleModel {
 	return &roleModel{
 		living: map[string]bool{}, holder: map[string]string{}, queue: map[string][]string{}, slow: map[string]bool{},
-		barred: map[string]bool{}, waits: map[string]bool{}, parted: map[string]string{}, await: map[string]bool{}, keys: map[string]string{},
+		barred: map[string]bool{}, waits: map[string]bool{}, revoked: map[string]string{}, lockDelay: map[string]bool{}, keys: map[string]string{},
 	}
 }
 
@@ -43,7 +43,7 @@ func (m *roleModel) campaign(role, s string, wait, slow, barred bool) {
 	if !queued {
 		m.queue[role] = append(m.queue[role], s)
 	}
-	m.settle(role, false)
+	m.electNext(role, false)
 	if !wait && !queued {
 		m.withdraw(role, s)
 	}
@@ -51,10 +51,10 @@ func (m *roleModel) campaign(role, s string, wait, slow, barred bool) {
 
 func (m *roleModel) withdraw(role, s string) {
 	m.queue[role] = slices.DeleteFunc(m.queue[role], func(q string) bool { return q == s })
-	m.settle(role, false)
+	m.electNext(role, false)
 }
 
-func (m *roleModel) settle(role string, over bool) {
+func (m *roleModel) electNext(role string, over bool) {
 	if m.holder[role] != "" {
 		return
 	}
@@ -62,7 +62,7 @@ func (m *roleModel) settle(role string, over bool) {
 		if m.barred[role+"/"+s] {
 			continue
 		}
-		if m.await[role] || m.parted[role] != "" && m.parted[role] != s {
+		if m.lockDelay[role] || m.revoked[role] != "" && m.revoked[role] != s {
 			return
 		}
 		if m.waits[role] && !over && m.slow[role+"/"+s] {
@@ -76,21 +76,21 @@ func (m *roleModel) settle(role string, over bool) {
 
 func (m *roleModel) elect(role, s string) {
 	m.queue[role] = slices.DeleteFunc(m.queue[role], func(q string) bool { return q == s })
-	m.holder[role], m.waits[role], m.parted[role] = s, false, ""
+	m.holder[role], m.waits[role], m.revoked[role] = s, false, ""
 	m.events = append(m.events, "+"+role+"/"+s)
 }
 
-// take is what an operator does to the holder, who is waited for with part.
-func (m *roleModel) take(role string, cause Cause, part bool) {
+// endHolder is what an operator does to the holder, who is waited for with part.
+func (m *roleModel) endHolder(role string, cause Cause, part bool) {
 	if part {
-		m.parted[role] = m.holder[role]
+		m.revoked[role] = m.holder[role]
 	}
 	m.vacate(role, cause)
 }
 
-func (m *roleModel) rejoin(role string) {
-	m.parted[role] = ""
-	m.settle(role, false)
+func (m *roleModel) clearRevocation(role string) {
+	m.revoked[role] = ""
+	m.electNext(role, false)
 }
 
 func (m *roleModel) vacate(role string, cause Cause) {
@@ -114,12 +114,12 @@ func (m *roleModel) end(cause Cause, sessions ...string) {
 		for _, role := range roles {
 			if m.holder[role] == s {
 				m.vacate(role, cause)
-				m.settle(role, false)
+				m.electNext(role, false)
 			}
 		}
 		for _, role := range roles {
-			if m.parted[role] == s {
-				m.rejoin(role)
+			if m.revoked[role] == s {
+				m.clearRevocation(role)
 			}
 		}
 		for key, owner := range m.keys {
@@ -186,9 +186,9 @@ func (r *roleRun) step(t *rapid.T) {
 		switch session {
 		case r.m.holder[role]:
 			r.m.vacate(role, CauseResigned)
-			r.m.settle(role, false)
-		case r.m.parted[role]:
-			r.m.rejoin(role)
+			r.m.electNext(role, false)
+		case r.m.revoked[role]:
+			r.m.clearRevocation(role)
 		default:
 			r.m.withdraw(role, session)
 		}
@@ -206,12 +206,12 @@ func (r *roleRun) step(t *rapid.T) {
 			r.apply(end(cause, ids...))
 		}
 	case 7:
-		r.handover(role, session, id)
+		r.transfer(role, session, id)
 	case 8:
-		if rec, ok := r.steady.View().Role(role); ok && (r.m.waits[role] || r.m.await[role]) {
-			r.m.await[role] = false
-			r.m.settle(role, true)
-			r.apply(Command{Kind: KindRoleElect, RoleElect: &RoleElect{Vacancies: []Vacancy{{role, rec.Since}}}})
+		if rec, ok := r.steady.View().Role(role); ok && (r.m.waits[role] || r.m.lockDelay[role]) {
+			r.m.lockDelay[role] = false
+			r.m.electNext(role, true)
+			r.apply(Command{Kind: KindRoleElect, RoleElect: &RoleElect{Roles: []ElectableRole{{role, rec.StateRevision}}}})
 		}
 	case 9:
 		key := rapid.SampledFrom([]string{"k1", "k2", "k3"}).Draw(t, "key")
@@ -231,26 +231,26 @@ func (r *roleRun) step(t *rapid.T) {
 	}
 }
 
-func (r *roleRun) handover(role, session, id string) {
+func (r *roleRun) transfer(role, session, id string) {
 	part := rapid.IntRange(0, 3).Draw(r.t, "part") > 0
 	switch {
 	case rapid.Bool().Draw(r.t, "evict"):
 		if r.m.holder[role] != "" {
-			r.m.take(role, CauseEvicted, part)
-			r.m.settle(role, false)
+			r.m.endHolder(role, CauseEvicted, part)
+			r.m.electNext(role, false)
 		}
 		id = ""
 	case slices.Contains(r.m.queue[role], session) && !r.m.barred[role+"/"+session]:
 		if r.m.holder[role] != "" {
-			r.m.take(role, CauseTransferred, part)
+			r.m.endHolder(role, CauseTransferred, part)
 		}
 		r.m.queue[role] = slices.DeleteFunc(r.m.queue[role], func(q string) bool { return q == session })
 		r.m.queue[role] = slices.Insert(r.m.queue[role], 0, session)
 		r.m.waits[role] = false
-		r.m.settle(role, false)
+		r.m.electNext(role, false)
 	}
-	cmd := handover(role, id)
-	cmd.RoleHandover.Part = part
+	cmd := transferRole(role, id)
+	cmd.RoleTransfer.AwaitPreviousHolder = part
 	r.apply(cmd)
 }
 
@@ -267,14 +267,14 @@ func (r *roleRun) check() {
 		for _, c := range rec.Queue {
 			queue = append(queue, c.Name)
 		}
-		if rec.Current.Holder != r.m.holder[role] || !slices.Equal(queue, r.m.queue[role]) || rec.Delayed != r.m.waits[role] {
-			r.t.Fatalf("%s: holder %q, queue %q, delayed %v; model %q, %q, %v", role, rec.Current.Holder, queue, rec.Delayed, r.m.holder[role], r.m.queue[role], r.m.waits[role])
+		if rec.Current.Holder != r.m.holder[role] || !slices.Equal(queue, r.m.queue[role]) || rec.TakeoverPending != r.m.waits[role] {
+			r.t.Fatalf("%s: holder %q, queue %q, delayed %v; model %q, %q, %v", role, rec.Current.Holder, queue, rec.TakeoverPending, r.m.holder[role], r.m.queue[role], r.m.waits[role])
 		}
-		if r.nameOf(rec.Parted) != r.m.parted[role] || rec.Parted != "" && !slices.Contains(v.Parted(rec.Parted), Parting{rec.Parted, role, rec.Past[len(rec.Past)-1].Token}) {
-			r.t.Fatalf("%s: %q is waited for, model %q", role, rec.Parted, r.m.parted[role])
+		if r.nameOf(rec.RevokedFrom) != r.m.revoked[role] || rec.RevokedFrom != "" && !slices.Contains(v.Revocations(rec.RevokedFrom), Revocation{rec.RevokedFrom, role, rec.History[len(rec.History)-1].Token}) {
+			r.t.Fatalf("%s: %q is waited for, model %q", role, rec.RevokedFrom, r.m.revoked[role])
 		}
-		if rec.Await > 0 != r.m.await[role] {
-			r.t.Fatalf("%s waits %v, model %v", role, rec.Await, r.m.await[role])
+		if rec.LockDelay > 0 != r.m.lockDelay[role] {
+			r.t.Fatalf("%s waits %v, model %v", role, rec.LockDelay, r.m.lockDelay[role])
 		}
 		if rec.Held() && rec.Current.Token < r.tokens[role] {
 			r.t.Fatalf("%s: token %d after %d", role, rec.Current.Token, r.tokens[role])
@@ -309,7 +309,7 @@ func (r *roleRun) nameOf(id string) string {
 
 // checkIndex compares what the sessions are said to hold with what they hold.
 func (r *roleRun) checkIndex(v *View) {
-	want, err := holdingsOf(v)
+	want, err := ownershipOf(v)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -320,7 +320,7 @@ func (r *roleRun) checkIndex(v *View) {
 		})
 		return names
 	}
-	if got, want := list(r.steady.View().holdings), list(want); !slices.Equal(got, want) {
+	if got, want := list(r.steady.View().ownership), list(want); !slices.Equal(got, want) {
 		r.t.Fatalf("held %q, index says %q", want, got)
 	}
 }
@@ -328,7 +328,7 @@ func (r *roleRun) checkIndex(v *View) {
 // watch takes what the watch has to tell, and looks at the order of tokens.
 func (r *roleRun) watch() {
 	for _, ev := range roleEventsSince(r.t, r.cursor) {
-		r.got = append(r.got, told([]RoleEvent{ev}))
+		r.got = append(r.got, describeEvents([]RoleEvent{ev}))
 		if ev.Elected {
 			if ev.Tenure.Token <= r.tokens[ev.Role] {
 				r.t.Fatalf("%s: elected with token %d after %d", ev.Role, ev.Tenure.Token, r.tokens[ev.Role])
@@ -359,7 +359,7 @@ func (r *roleRun) restore() {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	merged, err := MergeBackup(r.steady.Capture(), from)
+	merged, err := MergeBackup(r.steady.Snapshot(), from)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -372,7 +372,7 @@ func (r *roleRun) restore() {
 	before := r.m
 	r.m = newRoleModel()
 	for _, role := range modelRoles {
-		r.m.await[role] = before.await[role] || before.holder[role] != "" || before.parted[role] != ""
+		r.m.lockDelay[role] = before.lockDelay[role] || before.holder[role] != "" || before.revoked[role] != ""
 	}
 	r.got = nil
 	r.follow()

@@ -44,7 +44,7 @@ func roleEvents(t testing.TB, s *State, role string) []RoleEvent {
 	}
 }
 
-func told(events []RoleEvent) string {
+func describeEvents(events []RoleEvent) string {
 	var b strings.Builder
 	for _, e := range events {
 		what := "+"
@@ -82,11 +82,11 @@ func TestRoleGoesDownTheQueue(t *testing.T) {
 	mustApply(t, s, resign("r", a))
 	mustApply(t, s, end(CauseSessionEnded, b))
 	mustApply(t, s, resign("r", c))
-	if got, want := told(roleEvents(t, s, "r")), "+r/a -resigned:r/a +r/b -session_ended:r/b +r/c -resigned:r/c"; got != want {
+	if got, want := describeEvents(roleEvents(t, s, "r")), "+r/a -resigned:r/a +r/b -session_ended:r/b +r/c -resigned:r/c"; got != want {
 		t.Fatalf("got  %s\nwant %s", got, want)
 	}
 	r, _ := s.View().Role("r")
-	if r.Held() || r.Elections != 3 || len(r.Past) != 3 || r.Past[0].Value != "" || r.Past[2].Cause != CauseResigned {
+	if r.Held() || r.Elections != 3 || len(r.History) != 3 || r.History[0].Value != "" || r.History[2].Cause != CauseResigned {
 		t.Fatalf("%+v", r)
 	}
 	wantCode(t, apply(s, resign("r", c))[0].Err, cluster.CodeBadRequest)
@@ -102,7 +102,7 @@ func TestSessionsThatEndTogether(t *testing.T) {
 	tied := put("k", "v")
 	tied.Put.Session = b
 	mustApply(t, s, tied, end(CauseExpired, a, b))
-	if got := told(roleEvents(t, s, "")); got != "+r/a -expired:r/a +r/c" {
+	if got := describeEvents(roleEvents(t, s, "")); got != "+r/a -expired:r/a +r/c" {
 		t.Fatal(got)
 	}
 	if _, ok := s.View().Get("k"); ok {
@@ -116,7 +116,7 @@ func TestSessionsThatEndTogether(t *testing.T) {
 }
 
 // A key belongs to the session that wrote it last.
-func TestTiedKeys(t *testing.T) {
+func TestSessionKeys(t *testing.T) {
 	s := New(Options{})
 	a, b := newSession(t, s, "a"), newSession(t, s, "b")
 	tied := func(key, session string) Command {
@@ -134,7 +134,7 @@ func TestTiedKeys(t *testing.T) {
 	if got, want := strings.Join(left, " "), "2: 4:"+b+" 5:"+b; got != want {
 		t.Fatalf("got %s, want %s", got, want)
 	}
-	if _, keys, _ := s.View().Held(b); len(keys) != 2 {
+	if _, keys, _ := s.View().OwnedBy(b); len(keys) != 2 {
 		t.Fatal(keys)
 	}
 }
@@ -174,13 +174,13 @@ func TestTakeoverDelay(t *testing.T) {
 	mustApply(t, s, campaignWith("r", a, slow), campaignWith("r", c, slow))
 	mustApply(t, s, end(CauseExpired, b))
 	r, _ := s.View().Role("r")
-	if r.Held() || !r.Delayed {
+	if r.Held() || !r.TakeoverPending {
 		t.Fatalf("elected without the delay: %+v", r)
 	}
 	elect := func(since uint64) Command {
-		return Command{Kind: KindRoleElect, RoleElect: &RoleElect{Vacancies: []Vacancy{{"r", since}}}}
+		return Command{Kind: KindRoleElect, RoleElect: &RoleElect{Roles: []ElectableRole{{"r", since}}}}
 	}
-	mustApply(t, s, elect(r.Since-1))
+	mustApply(t, s, elect(r.StateRevision-1))
 	if holderOf(s, "r") != "" {
 		t.Fatal("elected for another vacancy")
 	}
@@ -189,11 +189,11 @@ func TestTakeoverDelay(t *testing.T) {
 	if holderOf(s, "r") != "" {
 		t.Fatal("the queue was passed over")
 	}
-	mustApply(t, s, elect(r.Since))
+	mustApply(t, s, elect(r.StateRevision))
 	if holderOf(s, "r") != "c" {
 		t.Fatal(holderOf(s, "r"))
 	}
-	mustApply(t, s, elect(r.Since)) // late: it is held
+	mustApply(t, s, elect(r.StateRevision)) // late: it is held
 	mustApply(t, s, end(CauseDisconnected, c))
 	if holderOf(s, "r") != "" {
 		t.Fatal("no delay after a lost connection")
@@ -220,7 +220,7 @@ func TestIneligibleCandidates(t *testing.T) {
 	}
 	campaign(t, s, "r", b)
 	mustApply(t, s, campaignWith("r", c, not))
-	wantCode(t, apply(s, handover("r", a))[0].Err, cluster.CodeTransferFailed)
+	wantCode(t, apply(s, transferRole("r", a))[0].Err, cluster.CodeTransferFailed)
 	mustApply(t, s, resign("r", b))
 	if holderOf(s, "r") != "" {
 		t.Fatal("elected")
@@ -231,39 +231,39 @@ func TestIneligibleCandidates(t *testing.T) {
 	}
 }
 
-func handover(role, to string) Command {
-	return Command{Kind: KindRoleHandover, RoleHandover: &RoleHandover{Role: role, To: to}}
+func transferRole(role, to string) Command {
+	return Command{Kind: KindRoleTransfer, RoleTransfer: &RoleTransfer{Role: role, ToSession: to}}
 }
 
-func TestHandover(t *testing.T) {
+func TestTransferRole(t *testing.T) {
 	s := New(Options{})
 	a, b, c := newSession(t, s, "a"), newSession(t, s, "b"), newSession(t, s, "c")
-	wantCode(t, apply(s, handover("r", ""))[0].Err, cluster.CodeBadRequest)
-	wantCode(t, apply(s, handover("r", a))[0].Err, cluster.CodeBadRequest)
+	wantCode(t, apply(s, transferRole("r", ""))[0].Err, cluster.CodeBadRequest)
+	wantCode(t, apply(s, transferRole("r", a))[0].Err, cluster.CodeBadRequest)
 	for _, id := range []string{a, b, c} {
 		campaign(t, s, "r", id)
 	}
-	mustApply(t, s, handover("r", c), handover("r", c), handover("r", ""))
-	if got := told(roleEvents(t, s, "")); got != "+r/a -transferred:r/a +r/c -evicted:r/c +r/b" {
+	mustApply(t, s, transferRole("r", c), transferRole("r", c), transferRole("r", ""))
+	if got := describeEvents(roleEvents(t, s, "")); got != "+r/a -transferred:r/a +r/c -evicted:r/c +r/b" {
 		t.Fatal(got)
 	}
-	planned := handover("r", "")
-	planned.RoleHandover.IfSince = 1
+	planned := transferRole("r", "")
+	planned.RoleTransfer.IfStateRevision = 1
 	wantCode(t, apply(s, planned)[0].Err, cluster.CodeTermStale)
 	r, _ := s.View().Role("r")
-	planned.RoleHandover.IfSince = r.Since
+	planned.RoleTransfer.IfStateRevision = r.StateRevision
 	mustApply(t, s, planned)
 }
 
 func taking(role, to string) Command {
-	c := handover(role, to)
-	c.RoleHandover.Part = true
+	c := transferRole(role, to)
+	c.RoleTransfer.AwaitPreviousHolder = true
 	return c
 }
 
 // Who a role was taken from holds it no more at once; the next one is elected when
 // that session has said that it knows, or has ended, and never before.
-func TestHandoverWaitsForTheHolder(t *testing.T) {
+func TestTransfer_WaitsForPreviousHolder(t *testing.T) {
 	for name, tt := range map[string]struct {
 		take   Command
 		over   func(a string) Command
@@ -280,11 +280,11 @@ func TestHandoverWaitsForTheHolder(t *testing.T) {
 			token := campaign(t, s, "r", a).Current.Token
 			campaign(t, s, "r", b)
 			mustApply(t, s, campaignWith("r", c, func(p *RoleCampaign) { p.TakeoverDelay = time.Hour }))
-			if tt.take.RoleHandover.To != "" {
-				tt.take.RoleHandover.To = c
+			if tt.take.RoleTransfer.ToSession != "" {
+				tt.take.RoleTransfer.ToSession = c
 			}
 			fenced := put("k", "v")
-			fenced.Fence = &Fence{Role: "r", Token: token}
+			fenced.Fence = &FencingToken{Role: "r", Token: token}
 			mustApply(t, s, fenced, tt.take)
 			wantCode(t, apply(s, fenced)[0].Err, cluster.CodeFenced)
 			// What others do meanwhile elects nobody.
@@ -294,17 +294,17 @@ func TestHandoverWaitsForTheHolder(t *testing.T) {
 			campaign(t, s, "r", a)
 			mustApply(t, s, Command{Kind: KindRoleWithdraw, RoleWithdraw: &RoleWithdraw{Role: "r", Session: a}})
 			r, _ := s.View().Role("r")
-			mustApply(t, s, Command{Kind: KindRoleElect, RoleElect: &RoleElect{Vacancies: []Vacancy{{"r", r.Since}}}})
+			mustApply(t, s, Command{Kind: KindRoleElect, RoleElect: &RoleElect{Roles: []ElectableRole{{"r", r.StateRevision}}}})
 			r, _ = s.View().Role("r")
-			if r.Held() || r.Parted != a || len(s.View().Parted(a)) != 1 {
+			if r.Held() || r.RevokedFrom != a || len(s.View().Revocations(a)) != 1 {
 				t.Fatalf("%+v", r)
 			}
 			restore(t, s, snapshotOf(t, s))
 			mustApply(t, s, tt.over(a))
-			if got := told(roleEvents(t, s, "r")); got != tt.events {
+			if got := describeEvents(roleEvents(t, s, "r")); got != tt.events {
 				t.Fatalf("got  %s\nwant %s", got, tt.events)
 			}
-			if len(s.View().Parted(a)) != 0 {
+			if len(s.View().Revocations(a)) != 0 {
 				t.Fatal("still waited for")
 			}
 		})
@@ -312,12 +312,12 @@ func TestHandoverWaitsForTheHolder(t *testing.T) {
 }
 
 // A word that comes late ends no later tenure.
-func TestResignOfOneTenure(t *testing.T) {
+func TestRelease_OfOneTenure(t *testing.T) {
 	s := New(Options{})
 	a, b := newSession(t, s, "a"), newSession(t, s, "b")
 	of := func(token uint64) Command {
 		c := resign("r", a)
-		c.RoleResign.Token = token
+		c.RoleRelease.Token = token
 		return c
 	}
 	first := campaign(t, s, "r", a).Current.Token
@@ -335,10 +335,10 @@ func TestResignOfOneTenure(t *testing.T) {
 		t.Fatalf("%+v", r)
 	}
 	mustApply(t, s, of(r.Current.Token))
-	if got := told(roleEvents(t, s, "r")); got != "+r/a -evicted:r/a +r/b -resigned:r/b +r/a -resigned:r/a" {
+	if got := describeEvents(roleEvents(t, s, "r")); got != "+r/a -evicted:r/a +r/b -resigned:r/b +r/a -resigned:r/a" {
 		t.Fatal(got)
 	}
-	for c, want := range map[*Command]uint32{ptr(of(0)): 1, ptr(of(1)): 3, ptr(handover("r", "")): 1, ptr(taking("r", "")): 3} {
+	for c, want := range map[*Command]uint32{ptr(of(0)): 1, ptr(of(1)): 3, ptr(transferRole("r", "")): 1, ptr(taking("r", "")): 3} {
 		if got := c.MinVersion(); got != want {
 			t.Errorf("%+v needs version %d, want %d", c.payload(), got, want)
 		}
@@ -346,12 +346,12 @@ func TestResignOfOneTenure(t *testing.T) {
 }
 
 // The one who lost a role may have it again without a word: there are no two.
-func TestPartedSessionIsElectedAgain(t *testing.T) {
+func TestRevokedSessionCanBeElectedAgain(t *testing.T) {
 	s := New(Options{})
 	a := newSession(t, s, "a")
 	token := campaign(t, s, "r", a).Current.Token
 	mustApply(t, s, taking("r", ""))
-	if r := campaign(t, s, "r", a); r.Current.Token <= token || r.Parted != "" || len(s.View().Parted(a)) != 0 {
+	if r := campaign(t, s, "r", a); r.Current.Token <= token || r.RevokedFrom != "" || len(s.View().Revocations(a)) != 0 {
 		t.Fatalf("%+v", r)
 	}
 	mustApply(t, s, end(CauseExpired, a))
@@ -378,7 +378,7 @@ func TestRestoreEndsSessions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	merged, err := MergeBackup(s.Capture(), from)
+	merged, err := MergeBackup(s.Snapshot(), from)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -388,12 +388,12 @@ func TestRestoreEndsSessions(t *testing.T) {
 	}
 	restore(t, s, raw.Bytes())
 	v := s.View()
-	if v.Sessions() != 0 || v.Keys() != 1 || v.Bytes() != 5 || v.holdings.Len() != 0 {
-		t.Fatalf("%d sessions, %d keys, %d bytes, %d holdings", v.Sessions(), v.Keys(), v.Bytes(), v.holdings.Len())
+	if v.Sessions() != 0 || v.Keys() != 1 || v.Bytes() != 5 || v.ownership.Len() != 0 {
+		t.Fatalf("%d sessions, %d keys, %d bytes, %d holdings", v.Sessions(), v.Keys(), v.Bytes(), v.ownership.Len())
 	}
 	for _, name := range []string{"r", "other"} {
 		r, _ := v.Role(name)
-		if r == nil || r.Held() || len(r.Queue) != 0 || r.Past[len(r.Past)-1].Cause != CauseRestored {
+		if r == nil || r.Held() || len(r.Queue) != 0 || r.History[len(r.History)-1].Cause != CauseRestored {
 			t.Fatalf("%s: %+v", name, r)
 		}
 	}
@@ -401,7 +401,7 @@ func TestRestoreEndsSessions(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := newSession(t, s, "c")
-	since := campaign(t, s, "r", c).Since
+	since := campaign(t, s, "r", c).StateRevision
 	mustApply(t, s, elect("r", since))
 	if r, _ := s.View().Role("r"); r.Current.Session != c || r.Current.Token <= token {
 		t.Fatalf("%+v after token %d", r, token)
@@ -422,8 +422,8 @@ func TestRoleLimits(t *testing.T) {
 		"session_id":        campaignWith("r", "", func(*RoleCampaign) {}),
 		"value":             campaignWith("r", "s", func(c *RoleCampaign) { c.Value = long }),
 		"takeover_delay_ms": campaignWith("r", "s", func(c *RoleCampaign) { c.TakeoverDelay = -1 }),
-		"to_session_id":     handover("r", long),
-		"idempotency key":   {Kind: KindSessionCreate, Idem: &Idem{Key: "k"}, SessionCreate: &SessionCreate{Nonce: "abcdefgh", TTL: MinSessionTTL}},
+		"to_session_id":     transferRole("r", long),
+		"idempotency key":   {Kind: KindSessionCreate, Idempotency: &Idempotency{Key: "k"}, SessionCreate: &SessionCreate{Nonce: "abcdefgh", TTL: MinSessionTTL}},
 	} {
 		err := c.Validate()
 		wantCode(t, err, cluster.CodeBadRequest)
@@ -435,7 +435,7 @@ func TestRoleLimits(t *testing.T) {
 
 // There is always room for another role, as long as some are not in use, and a
 // role that is forgotten does not give a token twice.
-func TestVacantRolesAreForgotten(t *testing.T) {
+func TestVacantRolesAreEvicted(t *testing.T) {
 	s := New(Options{HistoryRevisions: 100})
 	a := newSession(t, s, "a")
 	var cmds []Command
@@ -450,7 +450,7 @@ func TestVacantRolesAreForgotten(t *testing.T) {
 	if _, known := s.View().Role("role7"); known || s.View().Roles() != MaxRoles-1 {
 		t.Fatalf("%d roles", s.View().Roles())
 	}
-	if r, known := s.View().Role("role9"); !known || r.Parted != a {
+	if r, known := s.View().Role("role9"); !known || r.RevokedFrom != a {
 		t.Fatal("a role whose holder is waited for was forgotten")
 	}
 	mustApply(t, s, campaignWith("role7", a, func(*RoleCampaign) {}))

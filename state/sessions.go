@@ -38,13 +38,13 @@ type Session struct {
 
 // Renewed is what became of renewals of sessions.
 type Renewed struct {
-	Alive  []*Session // renewed
-	Ended  []string   // IDs of those that do not live
-	Parted []Parting  // live, and were not renewed: see View.Parted
+	Alive   []*Session   // renewed
+	Ended   []string     // IDs of those that do not live
+	Revoked []Revocation // live, and were not renewed: see View.Parted
 }
 
-// Parting is a tenure that was taken from a session by an operator.
-type Parting struct {
+// Revocation is a tenure that was taken from a session by an operator.
+type Revocation struct {
 	Session, Role string
 	Token         uint64
 }
@@ -158,7 +158,7 @@ func CheckSession(field, id string) *cluster.Error {
 	return nil
 }
 
-func (p *SessionCreate) apply(w *work) Result {
+func (p *SessionCreate) apply(w *txn) Result {
 	if w.sessions.Len()+w.newSessions >= MaxSessions {
 		return Result{Err: cluster.Errorf(cluster.CodeBusy, "there are %d sessions already", MaxSessions)}
 	}
@@ -174,7 +174,7 @@ func (p *SessionCreate) apply(w *work) Result {
 
 // apply ends all sessions of the command before it frees anything, so that none
 // of them is elected in the place of another.
-func (p *SessionEnd) apply(w *work) Result {
+func (p *SessionEnd) apply(w *txn) Result {
 	var ended []*Session
 	for _, id := range p.IDs {
 		if s, lived := w.writeSessions().Delete([]byte(id)); lived {
@@ -186,34 +186,34 @@ func (p *SessionEnd) apply(w *work) Result {
 		return Result{Err: sessionEnded(p.IDs[0])}
 	}
 	for _, s := range ended {
-		w.withdrawAll(s.ID)
+		w.leaveQueues(s.ID)
 	}
 	for _, s := range ended {
-		w.freeAll(s.ID, p.Cause)
+		w.releaseAll(s.ID, p.Cause)
 	}
 	return Result{Revision: w.revision}
 }
 
-// withdrawAll takes a session out of every queue that it stands in.
-func (w *work) withdrawAll(id string) {
-	for _, role := range w.held(id, holdsCandidacy) {
+// leaveQueues takes a session out of every queue that it stands in.
+func (w *txn) leaveQueues(id string) {
+	for _, role := range w.ownedBy(id, ownedCandidacy) {
 		w.withdraw(role, id)
 	}
 }
 
-// freeAll frees what an ended session holds.
-func (w *work) freeAll(id string, cause Cause) {
-	for _, role := range w.held(id, holdsRole) {
+// releaseAll frees what an ended session holds.
+func (w *txn) releaseAll(id string, cause Cause) {
+	for _, role := range w.ownedBy(id, ownedRole) {
 		w.vacate(role, cause)
 	}
-	for _, role := range w.held(id, holdsParting) {
-		w.letParted(role)
+	for _, role := range w.ownedBy(id, ownedRevocation) {
+		w.acknowledgeRevocation(role)
 	}
-	for _, key := range w.held(id, holdsKey) {
+	for _, key := range w.ownedBy(id, ownedKey) {
 		w.deleteKey([]byte(key))
 	}
-	for _, node := range w.held(id, holdsNode) {
-		w.bury(node)
+	for _, node := range w.ownedBy(id, ownedNode) {
+		w.markNodeDead(node)
 	}
 }
 
@@ -221,8 +221,8 @@ func sessionEnded(id string) *cluster.Error {
 	return cluster.Errorf(cluster.CodeSessionEnded, "session %q does not exist: it has ended, or never began", id)
 }
 
-// livingSession refuses a session that does not live.
-func (w *work) livingSession(id string) (*Session, *cluster.Error) {
+// liveSession refuses a session that does not live.
+func (w *txn) liveSession(id string) (*Session, *cluster.Error) {
 	s, ok := w.writeSessions().Get([]byte(id))
 	if !ok {
 		return nil, sessionEnded(id)
@@ -231,7 +231,7 @@ func (w *work) livingSession(id string) (*Session, *cluster.Error) {
 }
 
 // writeSessions opens the batch's transaction on the sessions.
-func (w *work) writeSessions() *iradix.Txn[*Session] {
+func (w *txn) writeSessions() *iradix.Txn[*Session] {
 	if w.sessionsTxn == nil {
 		w.sessionsTxn = w.sessions.Txn()
 	}
@@ -242,67 +242,67 @@ func (w *work) writeSessions() *iradix.Txn[*Session] {
 // its name. Nothing else says what a session holds, so that a session may hold
 // any number of keys, and it is never written to a snapshot: it follows from
 // keys and roles.
-type holding byte
+type ownedKind byte
 
 const (
-	holdsCandidacy holding = 'c'
-	holdsKey       holding = 'k'
-	holdsNode      holding = 'n'
-	holdsParting   holding = 'p' // a role that was taken from it
-	holdsRole      holding = 'r'
+	ownedCandidacy  ownedKind = 'c'
+	ownedKey        ownedKind = 'k'
+	ownedNode       ownedKind = 'n'
+	ownedRevocation ownedKind = 'p' // a role that was taken from it
+	ownedRole       ownedKind = 'r'
 )
 
-func holdingKey(session string, h holding, name string) []byte {
+func ownershipKey(session string, h ownedKind, name string) []byte {
 	b := make([]byte, 0, len(session)+2+len(name))
 	b = append(b, session...)
 	return append(append(b, 0, byte(h)), name...)
 }
 
-func splitHolding(k []byte) (session string, h holding, name string) {
+func splitOwnershipKey(k []byte) (session string, h ownedKind, name string) {
 	at := bytes.IndexByte(k, 0)
-	return string(k[:at]), holding(k[at+1]), string(k[at+2:])
+	return string(k[:at]), ownedKind(k[at+1]), string(k[at+2:])
 }
 
-func (w *work) writeHoldings() *iradix.Txn[struct{}] {
-	if w.holdingsTxn == nil {
-		w.holdingsTxn = w.holdings.Txn()
+func (w *txn) writeOwnership() *iradix.Txn[struct{}] {
+	if w.ownershipTxn == nil {
+		w.ownershipTxn = w.ownership.Txn()
 	}
-	return w.holdingsTxn
+	return w.ownershipTxn
 }
 
-func (w *work) hold(session string, h holding, name string) {
-	w.writeHoldings().Insert(holdingKey(session, h, name), struct{}{})
+func (w *txn) link(session string, h ownedKind, name string) {
+	w.writeOwnership().Insert(ownershipKey(session, h, name), struct{}{})
 }
 
-func (w *work) letGo(session string, h holding, name string) {
-	w.writeHoldings().Delete(holdingKey(session, h, name))
+func (w *txn) unlink(session string, h ownedKind, name string) {
+	w.writeOwnership().Delete(ownershipKey(session, h, name))
 }
 
-// held lists what a session holds, in order of names.
-func (w *work) held(session string, h holding) []string {
-	return holdingNames(w.writeHoldings().Root(), session, h)
+// ownedBy lists what a session holds, in order of names.
+func (w *txn) ownedBy(session string, h ownedKind) []string {
+	return ownedNames(w.writeOwnership().Root(), session, h)
 }
 
-// Held lists the names of the roles, keys and nodes that a session holds.
-func (v *View) Held(session string) (roles, keys, nodes []string) {
-	root := v.holdings.Root()
-	return holdingNames(root, session, holdsRole), holdingNames(root, session, holdsKey), holdingNames(root, session, holdsNode)
+// OwnedBy lists the names of the roles, keys and nodes that a session holds.
+func (v *View) OwnedBy(session string) (roles, keys, nodes []string) {
+	root := v.ownership.Root()
+	return ownedNames(root, session, ownedRole), ownedNames(root, session, ownedKey), ownedNames(root, session, ownedNode)
 }
 
-// Parted lists the tenures that were taken from a session and that it has not said
+// RevokedFrom lists the tenures that were taken from a session and that it has not said
 // to know of: until it has it must not be renewed.
-func (v *View) Parted(session string) []Parting {
-	var list []Parting
-	for _, name := range holdingNames(v.holdings.Root(), session, holdsParting) {
+func (v *View) Revocations(session string) []Revocation {
+	var list []Revocation
+	for _, name := range ownedNames(v.ownership.Root(), session, ownedRevocation) {
 		if r, ok := v.Role(name); ok {
-			list = append(list, Parting{Session: session, Role: name, Token: r.tokenOf(session)})
+			list = append(list, Revocation{Session: session, Role: name, Token: r.tokenOf(session)})
 		}
 	}
 	return list
 }
 
-func holdingNames(root *iradix.Node[struct{}], session string, h holding) []string {
-	prefix := holdingKey(session, h, "")
+func ownedNames(root *iradix.Node[struct{}], session string, h ownedKind) []string {
+	prefix := ownershipKey(session, h, "")
 	var names []string
 	root.WalkPrefix(prefix, func(k []byte, _ struct{}) bool {
 		names = append(names, string(k[len(prefix):]))

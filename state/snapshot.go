@@ -8,21 +8,21 @@ import (
 	"northstar/cluster"
 )
 
-// Captured is the state at one moment, to be written out while the State goes
+// Snapshot is the state at one moment, to be written out while the State goes
 // on. It may be used by any goroutine.
-type Captured struct {
+type Snapshot struct {
 	view *View
 }
 
-// Capture takes a snapshot of what has been applied. It costs nothing.
-func (s *State) Capture() *Captured { return &Captured{view: s.view.Load()} }
+// Snapshot takes a snapshot of what has been applied. It costs nothing.
+func (s *State) Snapshot() *Snapshot { return &Snapshot{view: s.view.Load()} }
 
 // View is the captured state.
-func (c *Captured) View() *View { return c.view }
+func (c *Snapshot) View() *View { return c.view }
 
 // WriteTo writes the snapshot. Beside the state itself it needs little more than
 // one value's memory. Equal states give equal bytes.
-func (c *Captured) WriteTo(w io.Writer) (int64, error) {
+func (c *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	f := newFrameWriter(w)
 	if err := writeSections(f, c.view); err != nil {
 		return f.n, fmt.Errorf("write snapshot: %w", err)
@@ -30,12 +30,12 @@ func (c *Captured) WriteTo(w io.Writer) (int64, error) {
 	return f.n, nil
 }
 
-// Fingerprint is a digest of the whole state: views of nodes that applied the
+// RequestHash is a digest of the whole state: views of nodes that applied the
 // same log up to the same index, with the same Options, have the same. It takes
 // as long as writing a snapshot.
 func (v *View) Fingerprint() [sha256.Size]byte {
 	h := sha256.New()
-	_, _ = (&Captured{view: v}).WriteTo(h) // a hash does not fail
+	_, _ = (&Snapshot{view: v}).WriteTo(h) // a hash does not fail
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
@@ -64,8 +64,8 @@ func writeSections(f *frameWriter, v *View) error {
 			return err
 		}
 	}
-	for entry := range v.idem.order.all {
-		if err := f.record(sectionIdem, entry.encode); err != nil {
+	for entry := range v.idempotency.order.all {
+		if err := f.record(sectionIdempotency, entry.encode); err != nil {
 			return err
 		}
 	}
@@ -126,8 +126,8 @@ func writeAuditSections(f *frameWriter, v *View) error {
 			return err
 		}
 	}
-	for i := range v.audit.sources {
-		if err := f.record(sectionSources, v.audit.sources[i].encode); err != nil {
+	for i := range v.audit.producers {
+		if err := f.record(sectionProducers, v.audit.producers[i].encode); err != nil {
 			return err
 		}
 	}
@@ -136,16 +136,16 @@ func writeAuditSections(f *frameWriter, v *View) error {
 
 // meta is what the first section says of the others.
 type meta struct {
-	view     View // without keys, history, members, elections
-	keys     uint64
-	keyBytes uint64
-	changes  uint64
-	idem     uint64
-	members  uint64
+	view            View // without keys, history, members, elections
+	keys            uint64
+	keyBytes        uint64
+	changes         uint64
+	idempotencyKeys uint64
+	members         uint64
 
 	sessions, roles, roleChanges uint64
 	appNodes, nodeChanges        uint64
-	audit, sources               uint64
+	audit, producers             uint64
 }
 
 func encodeMeta(e *encoder, v *View) {
@@ -164,7 +164,7 @@ func encodeMeta(e *encoder, v *View) {
 	e.uintOpt(13, uint64(v.keys.Len()))
 	e.uintOpt(14, uint64(v.bytes))
 	e.uintOpt(15, uint64(v.history.changes.len()))
-	e.uintOpt(16, uint64(v.idem.order.len()))
+	e.uintOpt(16, uint64(v.idempotency.order.len()))
 	e.uintOpt(17, uint64(len(v.members)))
 	e.stringOpt(18, v.settings.Reason)
 	e.stringOpt(19, v.settings.Operator)
@@ -180,8 +180,8 @@ func encodeMeta(e *encoder, v *View) {
 	e.uintOpt(39, v.audit.rings[AuditClients].dropped)
 	e.uintOpt(40, v.audit.rings[AuditOperators].dropped)
 	e.uintOpt(41, uint64(v.audit.rings[AuditClients].records.len()+v.audit.rings[AuditOperators].records.len()))
-	e.uintOpt(42, uint64(len(v.audit.sources)))
-	e.uintOpt(43, uint64(v.await))
+	e.uintOpt(42, uint64(len(v.audit.producers)))
+	e.uintOpt(43, uint64(v.clusterLockDelay))
 }
 
 func (m *meta) decode(f field) error {
@@ -218,7 +218,7 @@ func (m *meta) decode(f field) error {
 	case 15:
 		return setUint(f, &m.changes)
 	case 16:
-		return setUint(f, &m.idem)
+		return setUint(f, &m.idempotencyKeys)
 	case 17:
 		return setUint(f, &m.members)
 	case 18:
@@ -257,9 +257,9 @@ func (m *meta) decodeAudit(f field) error {
 	case 41:
 		return setUint(f, &m.audit)
 	case 42:
-		return setUint(f, &m.sources)
+		return setUint(f, &m.producers)
 	case 43:
-		return setUint(f, &v.await)
+		return setUint(f, &v.clusterLockDelay)
 	}
 	return nil
 }
@@ -311,9 +311,9 @@ func (c change) encode(e *encoder, v *View) {
 	e.boolOpt(fieldDeleted, c.deleted)
 }
 
-func (en *idemEntry) encode(e *encoder) {
+func (en *idempotencyEntry) encode(e *encoder) {
 	e.string(1, en.key)
-	e.bytesOpt(2, en.fingerprint)
+	e.bytesOpt(2, en.requestHash)
 	e.uintOpt(3, uint64(en.at))
 	e.uintOpt(4, en.result.Revision)
 	e.boolOpt(5, en.result.Created)
@@ -322,12 +322,12 @@ func (en *idemEntry) encode(e *encoder) {
 	}
 }
 
-func (en *idemEntry) decode(f field) error {
+func (en *idempotencyEntry) decode(f field) error {
 	switch f.num {
 	case 1:
 		return setString(f, &en.key)
 	case 2:
-		return setBytes(f, &en.fingerprint)
+		return setBytes(f, &en.requestHash)
 	case 3:
 		return setUint(f, &en.at)
 	case 4:

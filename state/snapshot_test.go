@@ -108,7 +108,7 @@ func TestSnapshotWriteError(t *testing.T) {
 	size := len(snapshotOf(t, s))
 	for _, room := range []int{0, 11, size / 2, size - 1} {
 		w := &fullWriter{room: room}
-		if n, err := s.Capture().WriteTo(w); !errors.Is(err, errFull) || n > int64(room) {
+		if n, err := s.Snapshot().WriteTo(w); !errors.Is(err, errFull) || n > int64(room) {
 			t.Errorf("room for %d: wrote %d, %v", room, n, err)
 		}
 	}
@@ -188,7 +188,7 @@ func TestSnapshotContentIsChecked(t *testing.T) {
 		"change of no key":     {1: head(View{revision: 9}, 0, 0, 1), 5: {change("a", 5, true)}, 255: end},
 		"change missing":       {1: head(View{revision: 9}, 0, 0, 1), 255: end},
 		"unknown section":      {1: head(View{}, 0, 0, 0), 77: end, 255: end},
-		"idem twice":           {1: {func(e *encoder) { e.uint(16, 2) }}, 6: {(&idemEntry{key: "k"}).encode, (&idemEntry{key: "k"}).encode}, 255: end},
+		"idem twice":           {1: {func(e *encoder) { e.uint(16, 2) }}, 6: {(&idempotencyEntry{key: "k"}).encode, (&idempotencyEntry{key: "k"}).encode}, 255: end},
 		"members out of order": {1: {func(e *encoder) { e.uint(17, 2) }}, 2: {(&memberRecord{ID: "b"}).encode, (&memberRecord{ID: "a"}).encode}, 255: end},
 	} {
 		if _, err := New(Options{}).ReadFrom(bytes.NewReader(reframe(c))); !errors.Is(err, ErrDamaged) {
@@ -205,7 +205,7 @@ func TestSnapshotContentIsChecked(t *testing.T) {
 	}
 	b.Reset()
 	f := newFrameWriter(&b)
-	for _, s := range []section{sectionMeta, sectionIdem, sectionMembers, sectionEnd} {
+	for _, s := range []section{sectionMeta, sectionIdempotency, sectionMembers, sectionEnd} {
 		_ = f.record(s, func(e *encoder) {
 			if s == sectionMeta {
 				e.uint(16, 1)
@@ -272,7 +272,7 @@ func TestSnapshotMemory(t *testing.T) {
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	if n, err := s.Capture().WriteTo(io.Discard); err != nil || n < 64*MaxValue {
+	if n, err := s.Snapshot().WriteTo(io.Discard); err != nil || n < 64*MaxValue {
 		t.Fatal(n, err)
 	}
 	runtime.ReadMemStats(&after)
@@ -306,12 +306,12 @@ func TestInspect(t *testing.T) {
 	v := s.View()
 	if info.ClusterID != "c-1" || info.Generation.RecoveryID != "r" || info.CommandVersion != 1 ||
 		info.Revision != 15 || info.AppliedIndex != v.AppliedIndex() || info.AppliedTerm != 1 || info.Keys != 4 || info.Bytes != v.Bytes() ||
-		info.Changes != 7 || info.IdemKeys != 2 || len(info.Members) != 2 || info.Size != int64(len(raw)) || len(info.SHA256) != 64 {
+		info.Changes != 7 || info.IdempotencyKeys != 2 || len(info.Members) != 2 || info.Size != int64(len(raw)) || len(info.SHA256) != 64 {
 		t.Fatalf("got %+v", info)
 	}
 }
 
-func mergeBackup(current *Captured, backup []byte) (*Captured, error) {
+func mergeBackup(current *Snapshot, backup []byte) (*Snapshot, error) {
 	b, err := ReadBackup(bytes.NewReader(backup))
 	if err != nil {
 		return nil, err
@@ -325,15 +325,15 @@ func TestMergeBackup(t *testing.T) {
 	for range 50 {
 		mustApply(t, old, put("kept", "from backup"))
 	}
-	mustApply(t, old, withIdem(put("other", ""), "old-idem", "f"), Command{Kind: KindSettings, Settings: &SettingsChange{PausedUntil: 7}})
+	mustApply(t, old, withIdempotency(put("other", ""), "old-idem", "f"), Command{Kind: KindSettings, Settings: &SettingsChange{PausedUntil: 7}})
 	backup := snapshotOf(t, old)
 
 	s := richState(t)
 	upgraded(t, s)
-	done := withIdem(put("e", ""), "e", "f")
+	done := withIdempotency(put("e", ""), "e", "f")
 	mustApply(t, s, done)
 	watching, ahead := cursor(t, s, "", 0), cursor(t, s, "", 1<<50)
-	merged, err := mergeBackup(s.Capture(), backup)
+	merged, err := mergeBackup(s.Snapshot(), backup)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -357,7 +357,7 @@ func TestMergeBackup(t *testing.T) {
 	if v.Revision() <= 51 || v.Revision() <= before.Revision() || v.CompactedRevision() != v.Revision() {
 		t.Errorf("revision %d, compacted %d", v.Revision(), v.CompactedRevision())
 	}
-	if r := apply(s, done, withIdem(put("f", ""), "old-idem", "f")); r[0].Revision != before.Revision() || r[1].Revision != v.Revision()+1 {
+	if r := apply(s, done, withIdempotency(put("f", ""), "old-idem", "f")); r[0].Revision != before.Revision() || r[1].Revision != v.Revision()+1 {
 		t.Errorf("idempotency: %+v", r)
 	}
 
@@ -370,16 +370,16 @@ func TestMergeBackup(t *testing.T) {
 	wantCode(t, err, cluster.CodeHistoryCompacted)
 	wantNext(t, cursor(t, s, "", v.Revision()), 1, fmt.Sprintf("%d:f", v.Revision()+1))
 
-	if merged, err = mergeBackup(New(Options{}).Capture(), backup); err != nil || merged.View().MaxVersion() != 1 {
+	if merged, err = mergeBackup(New(Options{}).Snapshot(), backup); err != nil || merged.View().MaxVersion() != 1 {
 		t.Errorf("version %d, %v", merged.View().MaxVersion(), err)
 	}
 	highest := reframe(map[section][]func(*encoder){1: {func(e *encoder) { e.uint(4, maxRevision-1) }}, 255: {func(*encoder) {}}})
 	restore(t, New(Options{}), highest)
-	if _, err := mergeBackup(s.Capture(), highest); !errors.Is(err, ErrDamaged) {
+	if _, err := mergeBackup(s.Snapshot(), highest); !errors.Is(err, ErrDamaged) {
 		t.Errorf("a revision that cannot be gone on from: %v", err)
 	}
 	for n := range backup {
-		if _, err := mergeBackup(s.Capture(), backup[:n]); !errors.Is(err, ErrDamaged) {
+		if _, err := mergeBackup(s.Snapshot(), backup[:n]); !errors.Is(err, ErrDamaged) {
 			t.Fatalf("cut after %d bytes: %v", n, err)
 		}
 	}

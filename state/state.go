@@ -23,11 +23,11 @@ const (
 // State is the replicated state. Apply and ReadFrom belong to one goroutine, the
 // one that applies the log; everything else may be called from any.
 type State struct {
-	keep  Options
-	view  atomic.Pointer[View]
-	feed  *Feed // of keys
-	roles *Feed
-	nodes *Feed
+	options Options
+	view    atomic.Pointer[View]
+	feed    *Feed // of keys
+	roles   *Feed
+	nodes   *Feed
 }
 
 // Result is the outcome of one command.
@@ -47,7 +47,7 @@ func New(o Options) *State {
 	if o.HistoryBytes <= 0 {
 		o.HistoryBytes = DefaultHistoryBytes
 	}
-	s := &State{keep: o}
+	s := &State{options: o}
 	s.feed = newFeed(s, func(v *View) *history { return &v.history })
 	s.roles = newFeed(s, func(v *View) *history { return &v.roleChanges })
 	s.nodes = newFeed(s, func(v *View) *history { return &v.nodeChanges })
@@ -75,12 +75,12 @@ func (s *State) NodeFeed() *Feed { return s.nodes }
 // and its arguments, and never panics: a command that is not valid has a result
 // with CodeBadRequest. The commands' values must not be changed afterwards.
 func (s *State) Apply(index, term uint64, cmds []Command) []Result {
-	w := &work{View: *s.view.Load(), keep: s.keep}
+	w := &txn{View: *s.view.Load(), options: s.options}
 	w.index, w.term = index, term
 	before, rolesBefore, nodesBefore, epoch := w.history.changes.end, w.roleChanges.changes.end, w.nodeChanges.changes.end, w.epoch
 	results := make([]Result, len(cmds))
 	for i := range cmds {
-		results[i] = w.applyOne(&cmds[i])
+		results[i] = w.apply(&cmds[i])
 	}
 	w.commit()
 	s.view.Store(&w.View)
@@ -96,28 +96,28 @@ func (s *State) Apply(index, term uint64, cmds []Command) []Result {
 	return results
 }
 
-// work is a View in the making: one batch being applied.
-type work struct {
+// txn is a View in the making: one batch being applied.
+type txn struct {
 	View
-	keep    Options
-	keysTxn *iradix.Txn[*Item]
-	idemTxn *iradix.Txn[*idemEntry]
+	options        Options
+	keysTxn        *iradix.Txn[*Item]
+	idempotencyTxn *iradix.Txn[*idempotencyEntry]
 
-	sessionsTxn *iradix.Txn[*Session]
-	rolesTxn    *iradix.Txn[*Role]
-	holdingsTxn *iradix.Txn[struct{}]
-	appNodesTxn *iradix.Txn[*AppNode]
-	newAppNodes int // in appNodesTxn, beyond those of appNodes
-	newSessions int // in sessionsTxn, beyond those of sessions
-	newRoles    int // the same of roles
+	sessionsTxn  *iradix.Txn[*Session]
+	rolesTxn     *iradix.Txn[*Role]
+	ownershipTxn *iradix.Txn[struct{}]
+	appNodesTxn  *iradix.Txn[*AppNode]
+	newAppNodes  int // in appNodesTxn, beyond those of appNodes
+	newSessions  int // in sessionsTxn, beyond those of sessions
+	newRoles     int // the same of roles
 }
 
-func (w *work) commit() {
+func (w *txn) commit() {
 	commit(&w.keys, w.keysTxn)
-	commit(&w.idem.byKey, w.idemTxn)
+	commit(&w.idempotency.byKey, w.idempotencyTxn)
 	commit(&w.sessions, w.sessionsTxn)
 	commit(&w.roles, w.rolesTxn)
-	commit(&w.holdings, w.holdingsTxn)
+	commit(&w.ownership, w.ownershipTxn)
 	commit(&w.appNodes, w.appNodesTxn)
 }
 
@@ -129,27 +129,27 @@ func commit[T any](tree **iradix.Tree[T], txn *iradix.Txn[T]) {
 	}
 }
 
-func (w *work) applyOne(c *Command) Result {
+func (w *txn) apply(c *Command) Result {
 	w.now = max(w.now, c.Now)
 	w.version = max(w.version, c.MinVersion())
 	if err := c.Validate(); err != nil {
 		return Result{Err: err}
 	}
-	result := w.carryOut(c)
+	result := w.applyIdempotent(c)
 	if c.Audit != nil {
 		w.record(c, result)
 	}
 	return result
 }
 
-func (w *work) carryOut(c *Command) Result {
-	if c.Idem == nil {
-		return w.execute(c)
+func (w *txn) applyIdempotent(c *Command) Result {
+	if c.Idempotency == nil {
+		return w.applyFenced(c)
 	}
-	return w.once(c.Idem, func() Result { return w.execute(c) })
+	return w.applyOnce(c.Idempotency, func() Result { return w.applyFenced(c) })
 }
 
-func (w *work) execute(c *Command) Result {
+func (w *txn) applyFenced(c *Command) Result {
 	if f := c.Fence; f != nil {
 		if r, ok := w.writeRoles().Get([]byte(f.Role)); !ok || !r.Held() || r.Current.Token != f.Token {
 			return Result{Err: cluster.Errorf(cluster.CodeFenced, "token %d is not the current token of role %q", f.Token, f.Role)}

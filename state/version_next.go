@@ -53,4 +53,4 @@ func (n *Note) decode(f field) error {
 
 func (n *Note) check() *cluster.Error { return checkText("text", n.Text) }
 
-func (n *Note) apply(*work) Result { return Result{} }
+func (n *Note) apply(*txn) Result { return Result{} }

@@ -19,12 +19,12 @@ func TestMergeBackupOfNewerVersion(t *testing.T) {
 
 	s := New(Options{})
 	mustApply(t, s, member("n1"), member("n2"), member("n3"), remove("n3"),
-		patch(MemberPatch{ID: "n1", Reads: ptr(CommandVersion)}), patch(MemberPatch{ID: "n2", Reads: ptr(CommandVersion - 1)}))
-	if _, err := mergeBackup(s.Capture(), backup); err == nil {
+		patch(MemberPatch{ID: "n1", SupportedVersion: ptr(CommandVersion)}), patch(MemberPatch{ID: "n2", SupportedVersion: ptr(CommandVersion - 1)}))
+	if _, err := mergeBackup(s.Snapshot(), backup); err == nil {
 		t.Fatal("merged")
 	}
-	mustApply(t, s, patch(MemberPatch{ID: "n2", Reads: ptr(CommandVersion)}))
-	if _, err := mergeBackup(s.Capture(), backup); err != nil {
+	mustApply(t, s, patch(MemberPatch{ID: "n2", SupportedVersion: ptr(CommandVersion)}))
+	if _, err := mergeBackup(s.Snapshot(), backup); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -29,22 +29,22 @@ type View struct {
 	epoch      uint64 // number of restores from a backup, and of recoveries
 	version    uint32 // highest command version ever applied
 
-	keys      *iradix.Tree[*Item]
-	bytes     int64 // of keys and values in keys
-	history   history
-	idem      idemTable
-	members   []cluster.Member
-	elections []Election
-	settings  Settings
-	audit     auditLog
+	keys        *iradix.Tree[*Item]
+	bytes       int64 // of keys and values in keys
+	history     history
+	idempotency idempotencyTable
+	members     []cluster.Member
+	elections   []Election
+	settings    Settings
+	audit       auditLog
 
-	sessions    *iradix.Tree[*Session] // those that live, by ID
-	roles       *iradix.Tree[*Role]    // by name
-	roleChanges history                // elections and vacancies; an item's key is the role's name and a NUL
-	appNodes    *iradix.Tree[*AppNode] // by ID
-	nodeChanges history                // of the application nodes; an item's key is the node's ID
-	holdings    *iradix.Tree[struct{}] // what each session holds; follows from keys, roles and nodes
-	await       time.Duration          // that every role waits for at least, since a recovery; 0: that is over
+	sessions         *iradix.Tree[*Session] // those that live, by ID
+	roles            *iradix.Tree[*Role]    // by name
+	roleChanges      history                // elections and vacancies; an item's key is the role's name and a NUL
+	appNodes         *iradix.Tree[*AppNode] // by ID
+	nodeChanges      history                // of the application nodes; an item's key is the node's ID
+	ownership        *iradix.Tree[struct{}] // what each session holds; follows from keys, roles and nodes
+	clusterLockDelay time.Duration          // that every role waits for at least, since a recovery; 0: that is over
 }
 
 // Item is one key. Revisions are of the whole cluster.
@@ -67,8 +67,8 @@ type Settings struct {
 
 func emptyView() *View {
 	return &View{
-		keys: iradix.New[*Item](), idem: idemTable{byKey: iradix.New[*idemEntry]()}, settings: Settings{AutoFailover: true},
-		sessions: iradix.New[*Session](), roles: iradix.New[*Role](), holdings: iradix.New[struct{}](),
+		keys: iradix.New[*Item](), idempotency: idempotencyTable{byKey: iradix.New[*idempotencyEntry]()}, settings: Settings{AutoFailover: true},
+		sessions: iradix.New[*Session](), roles: iradix.New[*Role](), ownership: iradix.New[struct{}](),
 		appNodes: iradix.New[*AppNode](),
 	}
 }
@@ -176,10 +176,10 @@ func (v *View) findMember(id cluster.NodeID) (int, bool) {
 	return sort.Find(len(v.members), func(i int) int { return strings.Compare(string(id), string(v.members[i].ID)) })
 }
 
-// ReadsVersion is the highest command version that all of ids can apply, by
+// MinSupportedVersion is the highest command version that all of ids can apply, by
 // their records. A node that was never in contact counts as the oldest build
 // there is, which reads version 1. Without ids it is CommandVersion.
-func (v *View) ReadsVersion(ids []cluster.NodeID) uint32 {
+func (v *View) MinSupportedVersion(ids []cluster.NodeID) uint32 {
 	lowest := CommandVersion
 	for _, id := range ids {
 		m, _ := v.Member(id)

@@ -250,7 +250,7 @@ func (c *campaigner) fenced(token uint64) {
 	defer cancel()
 	res, err := remoteNode{c.remote, m.id}.Propose(ctx, state.Command{
 		Kind: state.KindPut, Put: &state.Put{Key: fencedKey, Value: fmt.Appendf(nil, "f%d-%d", c.id, c.writes)},
-		Fence: &state.Fence{Role: campaignRole, Token: token},
+		Fence: &state.FencingToken{Role: campaignRole, Token: token},
 	})
 	if err == nil && res.Err == nil {
 		c.w.roles.wrote(check.FencedWrite{Client: c.id, Token: token, Begin: begin, End: time.Since(c.w.start)})

@@ -236,7 +236,7 @@ func (c *client) write(op check.Op) {
 			op.Note += fmt.Sprintf("[%v, %s: %v] ", time.Since(c.w.start), op.Node, err)
 		}
 		mayHaveHappened = mayHaveHappened || err != nil && !notProposed(err)
-		if err == nil || mayHaveHappened && cmd.Idem == nil {
+		if err == nil || mayHaveHappened && cmd.Idempotency == nil {
 			break
 		}
 		time.Sleep(retryPause)
@@ -273,7 +273,7 @@ var keysOf = []string{"k", "after"}
 
 // keep remembers an idempotent write and its answer.
 func (c *client) keep(cmd state.Command, res state.Result) {
-	if cmd.Idem == nil {
+	if cmd.Idempotency == nil {
 		return
 	}
 	c.kept = append(c.kept, keptWrite{cmd, res})
@@ -303,7 +303,7 @@ func (c *client) repeat() {
 	if res.Revision != k.result.Revision && code(res) == 0 || code(res) != code(k.result) {
 		c.w.violated(check.Violation{Invariant: check.Idempotency, Detail: fmt.Sprintf(
 			"%v, %s: client %d repeated %s on %s and got revision %d, code %d; it had got revision %d, code %d",
-			op.Begin, op.Key, c.id, k.cmd.Idem.Key, op.Node, res.Revision, code(res), k.result.Revision, code(k.result))})
+			op.Begin, op.Key, c.id, k.cmd.Idempotency.Key, op.Node, res.Revision, code(res), k.result.Revision, code(k.result))})
 	}
 }
 
@@ -357,7 +357,7 @@ func (c *client) command(op *check.Op) state.Command {
 		}
 	}
 	if c.rand.Float64() < idempotent {
-		cmd.Idem = &state.Idem{Key: fmt.Sprintf("c%d-%d", c.id, c.ops), Fingerprint: []byte(op.Value)}
+		cmd.Idempotency = &state.Idempotency{Key: fmt.Sprintf("c%d-%d", c.id, c.ops), RequestHash: []byte(op.Value)}
 	}
 	return cmd
 }

@@ -136,8 +136,8 @@ func (n remoteNode) Propose(ctx context.Context, c state.Command) (state.Result,
 	if revision != nil {
 		q.header["If-Match"] = fmt.Sprintf("%q", strconv.FormatUint(*revision, 10))
 	}
-	if c.Idem != nil {
-		q.header[apiv1.HeaderIdempotencyKey] = c.Idem.Key
+	if c.Idempotency != nil {
+		q.header[apiv1.HeaderIdempotencyKey] = c.Idempotency.Key
 	}
 	if c.Fence != nil {
 		q.header[apiv1.HeaderFence] = fmt.Sprintf("%s=%d", c.Fence.Role, c.Fence.Token)

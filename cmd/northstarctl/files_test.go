@@ -146,7 +146,7 @@ func backup(t *testing.T) []byte {
 	s := state.New(state.Options{})
 	s.Apply(1, 1, []state.Command{{Kind: state.KindPut, Now: 1, Put: &state.Put{Key: "k", Value: []byte("v")}}})
 	var b strings.Builder
-	if _, err := s.Capture().WriteTo(&b); err != nil {
+	if _, err := s.Snapshot().WriteTo(&b); err != nil {
 		t.Fatal(err)
 	}
 	return []byte(b.String())

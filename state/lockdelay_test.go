@@ -11,7 +11,7 @@ import (
 )
 
 func elect(role string, since uint64) Command {
-	return Command{Kind: KindRoleElect, RoleElect: &RoleElect{Vacancies: []Vacancy{{role, since}}}}
+	return Command{Kind: KindRoleElect, RoleElect: &RoleElect{Roles: []ElectableRole{{role, since}}}}
 }
 
 // sessionOf starts a session with a TTL and gives its ID.
@@ -39,7 +39,7 @@ func clusterOf(t *testing.T, id string) *State {
 // restored puts a backup in the place of a state.
 func restored(t *testing.T, s *State, backup []byte) {
 	t.Helper()
-	merged, err := mergeBackup(s.Capture(), backup)
+	merged, err := mergeBackup(s.Snapshot(), backup)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func restored(t *testing.T, s *State, backup []byte) {
 	restore(t, s, raw.Bytes())
 }
 
-func wantAwaits(t *testing.T, s *State, want map[string]time.Duration) {
+func wantLockDelays(t *testing.T, s *State, want map[string]time.Duration) {
 	t.Helper()
 	v := s.View()
 	for name, d := range want {
@@ -58,8 +58,8 @@ func wantAwaits(t *testing.T, s *State, want map[string]time.Duration) {
 		if !ok {
 			r = &Role{Name: name}
 		}
-		if r.Await != d || r.Held() || r.Parted != "" {
-			t.Errorf("%s waits %v, want %v: %+v", name, r.Await, d, r)
+		if r.LockDelay != d || r.Held() || r.RevokedFrom != "" {
+			t.Errorf("%s waits %v, want %v: %+v", name, r.LockDelay, d, r)
 		}
 	}
 }
@@ -73,22 +73,22 @@ func wantElected(t *testing.T, s *State, role string, least uint64) {
 	if r.Held() {
 		t.Fatalf("%s was not waited for: %+v", role, r)
 	}
-	wantCode(t, apply(s, Command{Kind: KindPut, Put: &Put{Key: "k"}, Fence: &Fence{Role: role, Token: least}})[0].Err, cluster.CodeFenced)
-	mustApply(t, s, elect(role, r.Since+1), elect(role, r.Since-1))
+	wantCode(t, apply(s, Command{Kind: KindPut, Put: &Put{Key: "k"}, Fence: &FencingToken{Role: role, Token: least}})[0].Err, cluster.CodeFenced)
+	mustApply(t, s, elect(role, r.StateRevision+1), elect(role, r.StateRevision-1))
 	if now, _ := s.View().Role(role); now.Held() {
 		t.Fatalf("%s: an election of another vacancy counts", role)
 	}
 	restore(t, s, snapshotOf(t, s))
-	mustApply(t, s, elect(role, r.Since))
-	if now, _ := s.View().Role(role); now.Current.Session != id || now.Current.Token <= least || now.Await != 0 {
+	mustApply(t, s, elect(role, r.StateRevision))
+	if now, _ := s.View().Role(role); now.Current.Session != id || now.Current.Token <= least || now.LockDelay != 0 {
 		t.Fatalf("%s after token %d: %+v", role, least, now)
 	}
-	wantCode(t, apply(s, Command{Kind: KindPut, Put: &Put{Key: "k"}, Fence: &Fence{Role: role, Token: least}})[0].Err, cluster.CodeFenced)
+	wantCode(t, apply(s, Command{Kind: KindPut, Put: &Put{Key: "k"}, Fence: &FencingToken{Role: role, Token: least}})[0].Err, cluster.CodeFenced)
 }
 
 // A restore makes a role wait for its holder, or for whom it was taken from, and
 // for nobody else.
-func TestRestoreAwaitsHolders(t *testing.T) {
+func TestRestore_SetsLockDelay(t *testing.T) {
 	s := clusterOf(t, "c")
 	past := sessionOf(t, s, time.Hour)
 	campaign(t, s, "past", past)
@@ -103,19 +103,19 @@ func TestRestoreAwaitsHolders(t *testing.T) {
 	mustApply(t, s, campaignWith("barred", c, func(p *RoleCampaign) { p.Wait, p.Ineligible = true, true }))
 	restored(t, s, backup)
 	want := map[string]time.Duration{"held": time.Minute, "taken": 2 * time.Second, "past": 0, "barred": 0}
-	wantAwaits(t, s, want)
-	if v := s.View(); v.MaxVersion() < awaitVersion || v.Sessions() != 0 || v.await != 0 {
-		t.Fatalf("version %d, %d sessions, %v", v.MaxVersion(), v.Sessions(), v.await)
+	wantLockDelays(t, s, want)
+	if v := s.View(); v.MaxVersion() < lockDelayVersion || v.Sessions() != 0 || v.clusterLockDelay != 0 {
+		t.Fatalf("version %d, %d sessions, %v", v.MaxVersion(), v.Sessions(), v.clusterLockDelay)
 	}
 	restored(t, s, backup) // once more, while they wait
-	wantAwaits(t, s, want)
+	wantLockDelays(t, s, want)
 	wantElected(t, s, "held", token)
-	wantAwaits(t, s, map[string]time.Duration{"taken": 2 * time.Second})
+	wantLockDelays(t, s, map[string]time.Duration{"taken": 2 * time.Second})
 }
 
 // A backup of another cluster, or of what this one never saw, tells of holders that
 // may still act: that cluster may have been lost a moment ago.
-func TestRestoreAwaitsTheBackupsHolders(t *testing.T) {
+func TestRestore_LockDelayOfBackupHolders(t *testing.T) {
 	lost, s := clusterOf(t, "lost"), clusterOf(t, "c")
 	for range 20 {
 		mustApply(t, lost, put("k", "v"))
@@ -129,28 +129,28 @@ func TestRestoreAwaitsTheBackupsHolders(t *testing.T) {
 	mustApply(t, lost, resign("candidates-only", a))
 	campaign(t, s, "both", sessionOf(t, s, 5*time.Second))
 	restored(t, s, snapshotOf(t, lost))
-	wantAwaits(t, s, map[string]time.Duration{"only-there": time.Minute, "both": 5 * time.Second, "taken": time.Minute, "candidates-only": 0})
+	wantLockDelays(t, s, map[string]time.Duration{"only-there": time.Minute, "both": 5 * time.Second, "taken": time.Minute, "candidates-only": 0})
 	wantElected(t, s, "only-there", token)
 
 	older := clusterOf(t, "lost") // than the backup, and of the same cluster
 	restored(t, older, snapshotOf(t, lost))
-	wantAwaits(t, older, map[string]time.Duration{"only-there": time.Minute, "both": 2 * time.Second})
+	wantLockDelays(t, older, map[string]time.Duration{"only-there": time.Minute, "both": 2 * time.Second})
 }
 
 // What some member cannot read is not made: that member would have to stop.
-func TestRestoreAwaitsOnlyWhereAllReadIt(t *testing.T) {
+func TestRestore_LockDelayNeedsCommandVersion(t *testing.T) {
 	s := clusterOf(t, "c")
-	mustApply(t, s, member("n2"), patch(MemberPatch{ID: "n2", Reads: ptr(uint32(awaitVersion - 1))}))
+	mustApply(t, s, member("n2"), patch(MemberPatch{ID: "n2", SupportedVersion: ptr(uint32(lockDelayVersion - 1))}))
 	backup := snapshotOf(t, s)
 	restored(t, s, backup)
 	a := sessionOf(t, s, time.Minute)
 	campaign(t, s, "r", a)
-	if _, err := mergeBackup(s.Capture(), backup); err == nil || !strings.Contains(err.Error(), "upgrade") {
+	if _, err := mergeBackup(s.Snapshot(), backup); err == nil || !strings.Contains(err.Error(), "upgrade") {
 		t.Fatalf("merged: %v", err)
 	}
-	mustApply(t, s, patch(MemberPatch{ID: "n2", Reads: ptr(uint32(awaitVersion))}))
+	mustApply(t, s, patch(MemberPatch{ID: "n2", SupportedVersion: ptr(uint32(lockDelayVersion))}))
 	restored(t, s, backup)
-	wantAwaits(t, s, map[string]time.Duration{"r": time.Minute})
+	wantLockDelays(t, s, map[string]time.Duration{"r": time.Minute})
 }
 
 // There may be no more roles than a snapshot may have.
@@ -166,7 +166,7 @@ func TestRestoreOfTooManyRoles(t *testing.T) {
 		return s
 	}
 	s := full("a")
-	if _, err := mergeBackup(s.Capture(), snapshotOf(t, full("b"))); err == nil {
+	if _, err := mergeBackup(s.Snapshot(), snapshotOf(t, full("b"))); err == nil {
 		t.Fatal("merged")
 	}
 	restored(t, s, snapshotOf(t, s))
@@ -174,13 +174,13 @@ func TestRestoreOfTooManyRoles(t *testing.T) {
 
 func waiting(number uint64) Command {
 	c := recovery(number, "n1")
-	c.Recovery.Wait = true
+	c.Recovery.LockDelay = true
 	return c
 }
 
 // After a recovery every role waits, known or not, and each for whoever may have been
 // elected to it by the nodes that are lost.
-func TestRecoveryAwaits(t *testing.T) {
+func TestRecovery_SetsLockDelay(t *testing.T) {
 	s := clusterOf(t, "c")
 	a, b, c := sessionOf(t, s, time.Hour), sessionOf(t, s, 20*time.Second), sessionOf(t, s, 40*time.Second)
 	campaign(t, s, "short", b)
@@ -191,25 +191,25 @@ func TestRecoveryAwaits(t *testing.T) {
 	mustApply(t, s, campaignWith("barred", c, func(p *RoleCampaign) { p.Wait, p.Ineligible = true, true }), put("k", "v"))
 	mustApply(t, s, end(CauseSessionEnded, a)) // takes part in no election
 	mustApply(t, s, waiting(2))
-	wantAwaits(t, s, map[string]time.Duration{"short": 20 * time.Second, "queued": 40 * time.Second, "vacant": 0, "barred": 40 * time.Second})
-	since, all := s.View().Awaits()
+	wantLockDelays(t, s, map[string]time.Duration{"short": 20 * time.Second, "queued": 40 * time.Second, "vacant": 0, "barred": 40 * time.Second})
+	since, all := s.View().ClusterLockDelay()
 	if all != 40*time.Second || since != s.View().RestoreEpoch() {
 		t.Fatalf("all wait %v since %d", all, since)
 	}
 
 	d := sessionOf(t, s, MinSessionTTL)
 	for _, role := range []string{"unknown", "vacant", "queued"} {
-		if r := campaign(t, s, role, d); r.Held() || s.View().AwaitOf(r) < all {
+		if r := campaign(t, s, role, d); r.Held() || s.View().LockDelay(r) < all {
 			t.Fatalf("%s was not waited for: %+v", role, r)
 		}
 	}
 	for _, role := range []string{"unknown", "vacant", "short"} { // not before that of all is over
 		r, _ := s.View().Role(role)
-		mustApply(t, s, elect(role, r.Since))
+		mustApply(t, s, elect(role, r.StateRevision))
 	}
 	mustApply(t, s, elect("", since-1), elect("", since+1))
 	restore(t, s, snapshotOf(t, s))
-	if _, d := s.View().Awaits(); d != all {
+	if _, d := s.View().ClusterLockDelay(); d != all {
 		t.Fatalf("all wait %v", d)
 	}
 	mustApply(t, s, elect("", since))
@@ -218,7 +218,7 @@ func TestRecoveryAwaits(t *testing.T) {
 			t.Errorf("%s: %+v", role, r)
 		}
 	}
-	if since, d := s.View().Awaits(); since != 0 || d != 0 {
+	if since, d := s.View().ClusterLockDelay(); since != 0 || d != 0 {
 		t.Fatalf("all wait %v since %d", d, since)
 	}
 	if r := campaign(t, s, "another", d); !r.Held() {
@@ -228,43 +228,43 @@ func TestRecoveryAwaits(t *testing.T) {
 }
 
 // All roles wait for 10 s at least, and for a minute at most.
-func TestRecoveryAwaitsWithinBounds(t *testing.T) {
+func TestRecovery_LockDelayIsBounded(t *testing.T) {
 	for ttl, want := range map[time.Duration]time.Duration{
 		MinSessionTTL: 10 * time.Second, 30 * time.Second: 30 * time.Second, MaxSessionTTL: time.Minute,
 	} {
 		s := clusterOf(t, "c")
 		campaign(t, s, "r", sessionOf(t, s, ttl))
 		mustApply(t, s, waiting(2))
-		if _, d := s.View().Awaits(); d != want {
+		if _, d := s.View().ClusterLockDelay(); d != want {
 			t.Errorf("TTL %v: all wait %v, want %v", ttl, d, want)
 		}
-		wantAwaits(t, s, map[string]time.Duration{"r": ttl})
+		wantLockDelays(t, s, map[string]time.Duration{"r": ttl})
 	}
 }
 
 // A log of an older build is applied as that did, and what it lacks needs a version
 // of its own.
-func TestRecoveryWithoutWaiting(t *testing.T) {
+func TestRecovery_WithoutLockDelay(t *testing.T) {
 	s := clusterOf(t, "c")
 	campaign(t, s, "r", sessionOf(t, s, time.Minute))
 	mustApply(t, s, recovery(2, "n1"))
 	if r := campaign(t, s, "r", sessionOf(t, s, time.Minute)); !r.Held() || s.View().MaxVersion() != 1 {
 		t.Fatalf("%+v, version %d", r, s.View().MaxVersion())
 	}
-	if a, b := recovery(2, "n1").MinVersion(), waiting(2).MinVersion(); a != 1 || b != awaitVersion {
+	if a, b := recovery(2, "n1").MinVersion(), waiting(2).MinVersion(); a != 1 || b != lockDelayVersion {
 		t.Fatalf("versions %d and %d", a, b)
 	}
 	raw, err := EncodeBatch([]Command{waiting(2)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cmds, err := DecodeBatch(raw); err != nil || !cmds[0].Recovery.Wait {
+	if cmds, err := DecodeBatch(raw); err != nil || !cmds[0].Recovery.LockDelay {
 		t.Fatalf("%+v, %v", cmds, err)
 	}
 }
 
 // A role that waits is not forgotten for others.
-func TestAwaitedRolesAreNotForgotten(t *testing.T) {
+func TestLockDelayedRolesAreNotEvicted(t *testing.T) {
 	s := clusterOf(t, "c")
 	campaign(t, s, "held", sessionOf(t, s, time.Minute))
 	restored(t, s, snapshotOf(t, s))
@@ -277,5 +277,5 @@ func TestAwaitedRolesAreNotForgotten(t *testing.T) {
 	if _, known := s.View().Role("first"); known || s.View().Roles() != MaxRoles {
 		t.Fatalf("%d roles", s.View().Roles())
 	}
-	wantAwaits(t, s, map[string]time.Duration{"held": time.Minute})
+	wantLockDelays(t, s, map[string]time.Duration{"held": time.Minute})
 }

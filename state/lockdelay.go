@@ -16,27 +16,27 @@ import (
 // else, and for the longest TTL with which anybody here takes part in elections, up to
 // a minute: one session of a day must not keep all roles vacant for a day.
 const (
-	leastRecoveryAwait = 10 * time.Second
-	mostRecoveryAwait  = time.Minute
+	minRecoveryLockDelay = 10 * time.Second
+	maxRecoveryLockDelay = time.Minute
 )
 
-// Awaits gives for how long every role waits since a recovery, and what names that
+// ClusterLockDelay gives for how long every role waits since a recovery, and what names that
 // wait (Vacancy.Since); 0 and 0 when it is over.
-func (v *View) Awaits() (since uint64, d time.Duration) {
-	if v.await == 0 {
+func (v *View) ClusterLockDelay() (since uint64, d time.Duration) {
+	if v.clusterLockDelay == 0 {
 		return 0, 0
 	}
-	return v.epoch, v.await
+	return v.epoch, v.clusterLockDelay
 }
 
-// AwaitOf is how long a role, which there need be no record of, waits in all for who
+// LockDelay is how long a role, which there need be no record of, waits in all for who
 // may still believe to hold it; 0: for nobody, or that is over.
-func (v *View) AwaitOf(r *Role) time.Duration { return max(r.Await, v.await) }
+func (v *View) LockDelay(r *Role) time.Duration { return max(r.LockDelay, v.clusterLockDelay) }
 
 // holderTTL is the TTL of who may act for a role: its holder, or whom it was taken
 // from; 0: nobody.
 func (v *View) holderTTL(r *Role) time.Duration {
-	return max(r.Await, v.ttlOf(r.Current.Session), v.ttlOf(r.Parted))
+	return max(r.LockDelay, v.ttlOf(r.Current.Session), v.ttlOf(r.RevokedFrom))
 }
 
 // candidatesTTL is that of whoever may have been elected, too, by somebody else.
@@ -55,59 +55,59 @@ func (v *View) ttlOf(session string) time.Duration {
 	return 0
 }
 
-// recoveryAwait is what every role waits for after a recovery.
-func (v *View) recoveryAwait() time.Duration {
-	longest := leastRecoveryAwait
+// recoveryLockDelay is what every role waits for after a recovery.
+func (v *View) recoveryLockDelay() time.Duration {
+	longest := minRecoveryLockDelay
 	for r := range v.RolesAfter("") {
 		longest = max(longest, v.candidatesTTL(r))
 	}
-	return min(longest, mostRecoveryAwait)
+	return min(longest, maxRecoveryLockDelay)
 }
 
-// awaitHoldersOf makes roles wait for their holders in a backup that is not of this
+// delayRolesOf makes roles wait for their holders in a backup that is not of this
 // cluster's past: the cluster that it is of may have been lost a moment ago. The
 // caller's roles have ended, and its revision is the final one.
-func (v *View) awaitHoldersOf(backup *View) {
+func (v *View) delayRolesOf(backup *View) {
 	roles := v.roles.Txn()
 	for held := range backup.RolesAfter("") {
 		r, known := roles.Get([]byte(held.Name))
 		if !known {
-			r = &Role{Name: held.Name, Since: v.revision}
+			r = &Role{Name: held.Name, StateRevision: v.revision}
 		}
-		if d := backup.holderTTL(held); d > r.Await {
+		if d := backup.holderTTL(held); d > r.LockDelay {
 			waiting := *r
-			waiting.Await = d
+			waiting.LockDelay = d
 			roles.Insert([]byte(r.Name), &waiting)
 		}
 	}
 	v.roles = roles.CommitOnly()
-	v.await = max(v.await, backup.await)
+	v.clusterLockDelay = max(v.clusterLockDelay, backup.clusterLockDelay)
 }
 
-// checkAwaits refuses a state in the making whose roles wait when a member cannot
+// checkLockDelays refuses a state in the making whose roles wait when a member cannot
 // read that, or when there are too many of them.
-func (v *View) checkAwaits() error {
-	waits := v.await > 0
+func (v *View) checkLockDelays() error {
+	waits := v.clusterLockDelay > 0
 	for r := range v.RolesAfter("") {
-		waits = waits || r.Await > 0
+		waits = waits || r.LockDelay > 0
 	}
 	switch {
 	case v.roles.Len() > MaxRoles:
 		return fmt.Errorf("the roles of the backup and those of this cluster are more than %d", MaxRoles)
-	case waits && v.ReadsVersion(v.present()) < awaitVersion:
-		return fmt.Errorf("somebody holds a role, and not every member reads command version %d, which makes the next one wait: upgrade every member first", awaitVersion)
+	case waits && v.MinSupportedVersion(v.present()) < lockDelayVersion:
+		return fmt.Errorf("somebody holds a role, and not every member reads command version %d, which makes the next one wait: upgrade every member first", lockDelayVersion)
 	case waits:
-		v.version = max(v.version, awaitVersion)
+		v.version = max(v.version, lockDelayVersion)
 	}
 	return nil
 }
 
-// endAwait is the end of what every role waited for since a recovery.
-func (w *work) endAwait(since uint64) {
-	if now, _ := w.Awaits(); now != since || w.await == 0 {
+// endLockDelay is the end of what every role waited for since a recovery.
+func (w *txn) endLockDelay(since uint64) {
+	if now, _ := w.ClusterLockDelay(); now != since || w.clusterLockDelay == 0 {
 		return
 	}
-	w.await = 0
+	w.clusterLockDelay = 0
 	var waiting []string
 	it := w.writeRoles().Root().Iterator()
 	for _, r, ok := it.Next(); ok; _, r, ok = it.Next() {
