@@ -67,8 +67,8 @@ type Cluster interface {
 	Restore(ctx context.Context, r io.Reader) error
 }
 
-// Leadership moves leadership by an operator's order.
-type Leadership interface {
+// LeadershipMover moves leadership by an operator's order.
+type LeadershipMover interface {
 	// Plan works out what the order would do, and changes nothing. Its Actor says
 	// who is to carry it out. The error is CodeNoLeader: not this node.
 	Plan(ctx context.Context, o cluster.LeadershipRequest) (cluster.Plan, error)
@@ -77,8 +77,8 @@ type Leadership interface {
 	Execute(ctx context.Context, o cluster.LeadershipRequest, p cluster.Plan) (cluster.TransferOutcome, error)
 }
 
-// Facts are what does not change while a node runs.
-type Facts struct {
+// NodeInfo are what does not change while a node runs.
+type NodeInfo struct {
 	ID          cluster.NodeID
 	BootID      string
 	ClusterName string
@@ -93,13 +93,13 @@ type Facts struct {
 
 // Limits bound what clients can make a node hold. Zero means the default.
 type Limits struct {
-	Connections  int   // 16384
-	Requests     int   // in flight, streams and health checks apart: 2048
-	Streams      int   // 4096
-	Attached     int   // sessions held by a connection: 12288
-	Waiting      int   // campaigns, that wait for their election: 4096
-	Held         int   // waiting for a leader: 1024
-	RequestBytes int64 // of all request bodies together: 128 MiB
+	Connections      int   // 16384
+	Requests         int   // in flight, streams and health checks apart: 2048
+	Streams          int   // 4096
+	Attached         int   // sessions held by a connection: 12288
+	WaitingCampaigns int   // campaigns, that wait for their election: 4096
+	QueuedForLeader  int   // waiting for a leader: 1024
+	RequestBytes     int64 // of all request bodies together: 128 MiB
 }
 
 func (l Limits) withDefaults() Limits {
@@ -112,8 +112,8 @@ func (l Limits) withDefaults() Limits {
 	fill(&l.Requests, 2048)
 	fill(&l.Streams, 4096)
 	fill(&l.Attached, 12288)
-	fill(&l.Waiting, 4096)
-	fill(&l.Held, 1024)
+	fill(&l.WaitingCampaigns, 4096)
+	fill(&l.QueuedForLeader, 1024)
 	if l.RequestBytes <= 0 {
 		l.RequestBytes = 128 << 20
 	}
@@ -123,14 +123,14 @@ func (l Limits) withDefaults() Limits {
 // Deps is what a Server is made of.
 type Deps struct {
 	Cluster    Cluster
-	Leadership Leadership
+	Leadership LeadershipMover
 	Sessions   Sessions
 	SplitBrain SplitBrain
 	Audit      Auditor // nil: nothing is recorded
 	Journal    *telemetry.Journal
 	Metrics    *telemetry.Metrics // nil: none
 	Logger     hclog.Logger
-	Facts      Facts
+	Node       NodeInfo
 
 	// Dial connects to another node's HTTP address; nil dials TCP.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
@@ -140,9 +140,9 @@ type Deps struct {
 	// AddressOf gives the HTTP address of a node that has no member record yet
 	// ("" when not known); may be nil.
 	AddressOf func(cluster.NodeID) string
-	// LeaderDead says whether this node has found the process of the leader of a term
+	// LeaderProcessDead says whether this node has found the process of the leader of a term
 	// dead: nothing is sent there, and nobody. May be nil.
-	LeaderDead func(leader cluster.NodeID, term uint64) bool
+	LeaderProcessDead func(leader cluster.NodeID, term uint64) bool
 	// Warnings are for /status: where the member record differs from the
 	// configuration. May be nil.
 	Warnings func() []string
@@ -170,7 +170,7 @@ type Server struct {
 	cluster Cluster
 	routes  *router
 	auth    *authenticator
-	leader  *leaderWatch
+	leader  *leaderTracker
 	forward *forwarder
 
 	attached *attachments
@@ -184,13 +184,13 @@ type Server struct {
 
 	entropy sync.Mutex // of Deps.Entropy, which need not be safe for concurrent use
 
-	requests  atomic.Int64
-	streams   atomic.Int64
-	attaching atomic.Int64
-	waiting   atomic.Int64
-	held      atomic.Int64
-	writes    atomic.Int64 // that were held, and are not answered yet
-	bodyBytes atomic.Int64
+	requests         atomic.Int64
+	streams          atomic.Int64
+	attaching        atomic.Int64
+	waitingCampaigns atomic.Int64
+	queuedForLeader  atomic.Int64
+	writes           atomic.Int64 // that were held, and are not answered yet
+	bodyBytes        atomic.Int64
 }
 
 // New makes a Server and starts nothing. It fails when a dependency is missing
@@ -220,10 +220,10 @@ func New(d Deps) (*Server, error) {
 		return nil, err
 	}
 	s.routes = newRouter(table)
-	s.leader = newLeaderWatch(d.Cluster)
+	s.leader = newLeaderTracker(d.Cluster)
 	s.forward = newForwarder(d)
 	s.attached = newAttachments(s)
-	s.openAPI = sync.OnceValues(func() ([]byte, error) { return openAPI(s.routes, d.Facts.Version) })
+	s.openAPI = sync.OnceValues(func() ([]byte, error) { return openAPI(s.routes, d.Node.Version) })
 	return s, nil
 }
 

@@ -14,9 +14,9 @@ import (
 
 // putNode serves PUT /v1/nodes/{id}. A node that says again what is known writes
 // nothing: so that it may tell its load as often as it likes.
-func putNode(c *call) error {
+func putNode(c *request) error {
 	var in apiv1.NodePut
-	raw, err := c.decodeKeep(&in)
+	raw, err := c.decodeBody(&in)
 	if err != nil {
 		return err
 	}
@@ -34,15 +34,15 @@ func putNode(c *call) error {
 	if err := cmd.Validate(); err != nil {
 		return err
 	}
-	ctx, cancel, err := c.timed()
+	ctx, cancel, err := c.contextWithTimeoutParam()
 	if err != nil {
 		return err
 	}
 	defer cancel()
 	var result state.Result
-	err = c.atLeader(ctx, leaderWork{write: true, resend: true, body: raw, local: func(ctx context.Context) error {
+	err = c.serveOnLeader(ctx, leaderRequest{write: true, idempotent: true, body: raw, local: func(ctx context.Context) error {
 		if n, ok := c.s.cluster.View().AppNode(c.param); ok && n.SameRegistration(&put.Node) {
-			c.settled = true                    // it says that it is there, as often as it likes
+			c.audited = true                    // it says that it is there, as often as it likes
 			return c.s.cluster.ReadBarrier(ctx) // its session lives, or the node would be dead
 		}
 		var err error
@@ -50,7 +50,7 @@ func putNode(c *call) error {
 		return err
 	}})
 	switch {
-	case err == errAnswered:
+	case err == errResponseWritten:
 		return nil
 	case err != nil:
 		return err
@@ -59,14 +59,14 @@ func putNode(c *call) error {
 	}
 	n, ok := c.s.cluster.View().AppNode(c.param)
 	if !ok || n.Session != in.SessionID {
-		return sessionGone(in.SessionID) // it ended just now
+		return sessionNotFound(in.SessionID) // it ended just now
 	}
-	c.s.loads.put(c.s.leader.known(), n.ID, in.Load)
+	c.s.loads.put(c.s.leader.snapshot(), n.ID, in.Load)
 	return c.reply(c.wireNode(n))
 }
 
 // getNode serves GET /v1/nodes/{id}.
-func getNode(c *call) error {
+func getNode(c *request) error {
 	return c.read(func(v *state.View) error {
 		n, ok := v.AppNode(c.param)
 		if !ok {
@@ -77,7 +77,7 @@ func getNode(c *call) error {
 }
 
 // listNodes serves GET /v1/nodes.
-func listNodes(c *call) error {
+func listNodes(c *request) error {
 	limit, after, err := c.page()
 	if err != nil {
 		return err
@@ -105,7 +105,7 @@ func listNodes(c *call) error {
 }
 
 // countNodes serves GET /v1/nodes/counts.
-func countNodes(c *call) error {
+func countNodes(c *request) error {
 	return c.read(func(v *state.View) error {
 		var out apiv1.Counts
 		for n := range v.AppNodesAfter("") {
@@ -126,8 +126,8 @@ func countNodes(c *call) error {
 }
 
 // removeNode serves DELETE /v1/nodes/{id}.
-func removeNode(c *call) error {
-	if _, err := c.decodeKeep(&struct{}{}); err != nil {
+func removeNode(c *request) error {
+	if _, err := c.decodeBody(&struct{}{}); err != nil {
 		return err
 	}
 	cmd := state.Command{Kind: state.KindAppNodeRemove, AppNodeRemove: &state.AppNodeRemove{IDs: []string{c.param}}}
@@ -140,12 +140,12 @@ func removeNode(c *call) error {
 }
 
 // watchNodes serves GET /v1/nodes/watch, on any node, as watchKeys does for keys.
-func watchNodes(c *call) error {
-	return c.follow(c.s.cluster.NodeFeed(), "", (*events).nodeChange)
+func watchNodes(c *request) error {
+	return c.follow(c.s.cluster.NodeFeed(), "", (*sseWriter).nodeChange)
 }
 
 // nodeChange encodes one change of a node.
-func (e *events) nodeChange(ch *state.Change) error {
+func (e *sseWriter) nodeChange(ch *state.Change) error {
 	n, err := state.DecodeAppNode(ch.Value)
 	if err != nil {
 		return err
@@ -166,10 +166,10 @@ func (e *events) nodeChange(ch *state.Change) error {
 		e.field("event", apiv1.EventPut)
 	}
 	e.field("data", string(data))
-	return e.end()
+	return e.endEvent()
 }
 
-func (c *call) wireNode(n *state.AppNode) apiv1.Node {
+func (c *request) wireNode(n *state.AppNode) apiv1.Node {
 	out := apiv1.Node{
 		ID: n.ID, SessionID: n.Session, Hostname: n.Hostname, Address: n.Address, HTTPPort: n.HTTPPort, GRPCPort: n.GRPCPort,
 		Roles: append([]string{}, n.Roles...), Capabilities: append([]string{}, n.Capabilities...), Version: n.Version,
@@ -177,7 +177,7 @@ func (c *call) wireNode(n *state.AppNode) apiv1.Node {
 		RegisteredAt: unixNano(n.RegisteredAt), ChangedAt: unixNano(n.ChangedAt), Revision: n.Revision,
 	}
 	if n.Status != state.AppDead && !c.stale() {
-		out.Load = c.s.loads.get(c.s.leader.known(), n.ID)
+		out.Load = c.s.loads.get(c.s.leader.snapshot(), n.ID)
 	}
 	return out
 }
@@ -185,28 +185,28 @@ func (c *call) wireNode(n *state.AppNode) apiv1.Node {
 // loads is what application nodes have told this node of their load since it
 // leads.
 type loads struct {
-	mu   sync.Mutex
-	term uint64
-	of   map[string]apiv1.Load
+	mu     sync.Mutex
+	term   uint64
+	byNode map[string]apiv1.Load
 }
 
 // put notes a node's load; nil leaves the last one.
-func (l *loads) put(leader *leaderView, id string, load *apiv1.Load) {
+func (l *loads) put(leader *leaderSnapshot, id string, load *apiv1.Load) {
 	if load == nil {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.of == nil || l.term != leader.term || len(l.of) >= 2*state.MaxAppNodes { // bounded, whatever comes and goes
-		l.of, l.term = map[string]apiv1.Load{}, leader.term
+	if l.byNode == nil || l.term != leader.term || len(l.byNode) >= 2*state.MaxAppNodes { // bounded, whatever comes and goes
+		l.byNode, l.term = map[string]apiv1.Load{}, leader.term
 	}
-	l.of[id] = *load
+	l.byNode[id] = *load
 }
 
-func (l *loads) get(leader *leaderView, id string) *apiv1.Load {
+func (l *loads) get(leader *leaderSnapshot, id string) *apiv1.Load {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	load, ok := l.of[id]
+	load, ok := l.byNode[id]
 	if !ok || l.term != leader.term {
 		return nil
 	}

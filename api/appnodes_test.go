@@ -66,13 +66,13 @@ func TestNodes(t *testing.T) {
 }
 
 // What a node told an earlier leader of its load is not shown as if it were new.
-func TestLoadIsOfThisLeader(t *testing.T) {
+func TestAppNodeLoad_IsPerLeader(t *testing.T) {
 	f := newFakeCluster("n1", true)
 	n := startServer(t, f)
 	a := n.session("a")
 	into[apiv1.Node](t, n.register("w1", a, ",'load':{'connections':4}"))
 	f.lead("n1", 9)
-	n.settle()
+	n.waitForLeaderView()
 	if w := into[apiv1.Node](t, n.do("GET", "/v1/nodes/w1", "")); w.Load != nil {
 		t.Fatalf("%+v", w)
 	}

@@ -20,11 +20,11 @@ func (n *node) sessionOf(ttlMS int) string {
 }
 
 // alive reads the next event, which must be a keep-alive.
-func (s *eventStream) alive() apiv1.Alive {
+func (s *eventStream) alive() apiv1.KeepAlive {
 	s.t.Helper()
 	m, ok := s.next()
-	var a apiv1.Alive
-	if err := json.Unmarshal([]byte(m.data), &a); !ok || m.event != apiv1.EventAlive || err != nil {
+	var a apiv1.KeepAlive
+	if err := json.Unmarshal([]byte(m.data), &a); !ok || m.event != apiv1.EventKeepAlive || err != nil {
 		s.t.Fatalf("%+v, %v, %v", m, ok, err)
 	}
 	return a
@@ -43,7 +43,7 @@ func attachedPair(t *testing.T) (leader, follower *node) {
 }
 
 // A connection that renews its session ends with the word that a role was taken.
-func TestAttachedHolderIsTold(t *testing.T) {
+func TestAttach_NotifiesHolderOfRevocation(t *testing.T) {
 	leader, follower := attachedPair(t)
 	for _, n := range []*node{leader, follower} {
 		id := n.sessionOf(6000)
@@ -88,7 +88,7 @@ func TestAttach(t *testing.T) {
 }
 
 // The role of a client that is gone goes to the next one at once.
-func TestAttachedHolderIsReplacedAtOnce(t *testing.T) {
+func TestAttach_HolderIsReplacedOnDisconnect(t *testing.T) {
 	leader, follower := attachedPair(t)
 	for _, n := range []*node{leader, follower} {
 		a, b := n.sessionOf(60_000), n.sessionOf(60_000)
@@ -112,7 +112,7 @@ func TestAttachedHolderIsReplacedAtOnce(t *testing.T) {
 
 // A client that hangs up before it has heard anything has been attached all the same:
 // its session ends with the connection, and not only after its TTL.
-func TestAttachThatIsHungUpAtOnce(t *testing.T) {
+func TestAttach_ClientDisconnectsImmediately(t *testing.T) {
 	leader, follower := attachedPair(t)
 	for _, n := range []*node{leader, follower} {
 		id := n.sessionOf(60_000)
@@ -156,14 +156,14 @@ func TestAttachWithGrace(t *testing.T) {
 
 // A leader that learns late of the end of a connection gives the whole grace from
 // then on: its client may have renewed the session since, and counts on it.
-func TestGraceCountsFromWhenTheLeaderLearns(t *testing.T) {
+func TestAttach_GraceStartsAtLeaderReport(t *testing.T) {
 	const grace = 400 * time.Millisecond
 	leader, follower := attachedPair(t)
 	id := follower.sessionOf(60_000)
 	s := follower.stream("/v1/sessions/" + id + "/attach?hold=false&grace_ms=400")
 	eventually(t, func() bool { return follower.attaching.Load() == 1 })
 	follower.fake.lead("", 3)
-	follower.settle()
+	follower.waitForLeaderView()
 	s.resp.Body.Close()
 	eventually(t, func() bool { return follower.attaching.Load() == 0 })
 	time.Sleep(grace) // of the time after which it would be over
@@ -206,7 +206,7 @@ func TestAttachedSessionEnds(t *testing.T) {
 
 // A node that stops, or is drained, sends its clients elsewhere, and their
 // sessions live on.
-func TestAttachedClientsAreMoved(t *testing.T) {
+func TestAttach_DrainSendsMoving(t *testing.T) {
 	for name, leave := range map[string]func(n *node){
 		"stops":      func(n *node) { n.Drain() },
 		"is drained": func(n *node) { n.fake.addRecord(cluster.Member{ID: "n2", Lifecycle: cluster.Draining}) },
@@ -217,7 +217,7 @@ func TestAttachedClientsAreMoved(t *testing.T) {
 			s := follower.stream("/v1/sessions/" + id + "/attach")
 			s.alive()
 			leave(follower)
-			if m, ok := s.next(); !ok || m.event != apiv1.EventMoving {
+			if m, ok := s.next(); !ok || m.event != apiv1.EventDraining {
 				t.Fatalf("%+v, %v", m, ok)
 			}
 			s.resp.Body.Close()
@@ -234,7 +234,7 @@ func TestAttachedClientsAreMoved(t *testing.T) {
 }
 
 // A new leader learns at once of the connections that stand.
-func TestAttachmentsAreToldToANewLeader(t *testing.T) {
+func TestAttach_ReportedToNewLeader(t *testing.T) {
 	leader, follower := attachedPair(t)
 	id := follower.sessionOf(60_000)
 	s := follower.stream("/v1/sessions/" + id + "/attach")
@@ -254,7 +254,7 @@ func TestAttachmentsAreToldToANewLeader(t *testing.T) {
 
 // A leader that hangs, or breaks off, is told again of the end of a connection, or
 // the next one is.
-func TestEndOfAConnectionIsToldUntilItIsHeard(t *testing.T) {
+func TestAttach_RetriesDisconnectReport(t *testing.T) {
 	for _, hang := range []bool{false, true} {
 		for _, next := range []bool{false, true} {
 			t.Run(fmt.Sprintf("hangs %v, another leads %v", hang, next), func(t *testing.T) {
@@ -294,7 +294,7 @@ func TestAttachWithoutALeader(t *testing.T) {
 	s := follower.stream("/v1/sessions/" + id + "/attach")
 	s.alive()
 	follower.fake.lead("", 3)
-	follower.settle()
+	follower.waitForLeaderView()
 	start := time.Now()
 	follower.do("GET", "/v1/sessions/"+id+"/attach", "").is(t, 503, cluster.CodeNoLeader)
 	if took := time.Since(start); took < 500*time.Millisecond {
@@ -304,7 +304,7 @@ func TestAttachWithoutALeader(t *testing.T) {
 }
 
 // With hold=false the client renews its session itself.
-func TestAttachWithoutHolding(t *testing.T) {
+func TestAttach_NoRenew(t *testing.T) {
 	leader, _ := attachedPair(t)
 	id := leader.sessionOf(500)
 	leader.stream("/v1/sessions/" + id + "/attach?hold=false")
@@ -336,7 +336,7 @@ func TestAttachIsChecked(t *testing.T) {
 }
 
 // Where only tokens are believed, the client's own goes to the leader.
-func TestAttachPassesTheTokenOn(t *testing.T) {
+func TestAttach_ForwardsToken(t *testing.T) {
 	data, tokens := tokenFile()
 	leader, follower := pair(t, withTokens(data))
 	leader.lead()

@@ -18,11 +18,11 @@ import (
 )
 
 const (
-	keepAtOnce   = 400                    // sessions that one message to the leader renews
-	keepTogether = 50 * time.Millisecond  // what is due within this is due now
-	keepRetry    = 100 * time.Millisecond // when the leader did not answer, unless it changes
-	keepLook     = 500 * time.Millisecond // between two looks at whether this node is drained
-	silentMost   = 10 * time.Second       // a connection is told nothing
+	maxRenewBatch        = 400                    // sessions that one message to the leader renews
+	renewCoalesceWindow  = 50 * time.Millisecond  // what is due within this is due now
+	renewRetryDelay      = 100 * time.Millisecond // when the leader did not answer, unless it changes
+	drainPollInterval    = 500 * time.Millisecond // between two looks at whether this node is drained
+	maxKeepAliveInterval = 10 * time.Second       // a connection is told nothing
 )
 
 // attachments are the connections of this node that hold sessions. One goroutine
@@ -31,50 +31,50 @@ const (
 type attachments struct {
 	s *Server
 
-	mu    sync.Mutex
-	due   dueStreams // all that are open and not in flight
-	ended []*attachment
-	next  uint64
-	boot  string
+	mu          sync.Mutex
+	due         dueStreams // all that are open and not in flight
+	detachQueue []*attachment
+	next        uint64
+	bootID      string
 
-	wake chan struct{} // capacity 1: due has changed
-	drop chan struct{} // capacity 1: ended has changed
+	wakeRenew  chan struct{} // capacity 1: due has changed
+	wakeDetach chan struct{} // capacity 1: ended has changed
 }
 
 // attachment is one connection.
 type attachment struct {
 	cluster.Attachment
-	ttl    time.Duration
-	since  time.Time // when the request came
-	socket net.Conn  // nil: not known
-	auth   string    // what the leader believes, where it believes tokens only
-	news   chan beat // capacity 1
-	holds  bool      // the renewal on its way renews the session; of the goroutine that makes it
+	ttl           time.Duration
+	requestedAt   time.Time           // when the request came
+	socket        net.Conn            // nil: not known
+	auth          string              // what the leader believes, where it believes tokens only
+	events        chan keepAliveEvent // capacity 1
+	renewsSession bool                // the renewal on its way renews the session; of the goroutine that makes it
 
 	// attachments.mu guards the rest.
-	at     time.Time // due
-	index  int       // in the heap; -1: not in it
-	flying bool      // being renewed
-	gone   bool      // the connection has ended
-	told   time.Time // when it was last told anything
-	lost   time.Time // when it ended
+	dueAt          time.Time // due
+	index          int       // in the heap; -1: not in it
+	renewing       bool      // being renewed
+	closed         bool      // the connection has ended
+	lastEventAt    time.Time // when it was last told anything
+	disconnectedAt time.Time // when it ended
 }
 
 func newAttachments(s *Server) *attachments {
-	return &attachments{s: s, boot: s.deps.Facts.BootID, wake: make(chan struct{}, 1), drop: make(chan struct{}, 1)}
+	return &attachments{s: s, bootID: s.deps.Node.BootID, wakeRenew: make(chan struct{}, 1), wakeDetach: make(chan struct{}, 1)}
 }
 
 // add makes a connection, which is not renewed yet.
-func (h *attachments) add(c *call, grace time.Duration, passive bool) *attachment {
+func (h *attachments) add(c *request, grace time.Duration, passive bool) *attachment {
 	h.mu.Lock()
 	h.next++
 	n := h.next
 	h.mu.Unlock()
 	a := &attachment{
-		Attachment: cluster.Attachment{Session: c.param, Stream: streamID(h.boot, n), Grace: grace, Passive: passive},
-		since:      time.Now(), socket: socketOf(c.r.Context()), news: make(chan beat, 1), index: -1,
+		Attachment:  cluster.Attachment{Session: c.param, Stream: streamID(h.bootID, n), Grace: grace, Passive: passive},
+		requestedAt: time.Now(), socket: socketOf(c.r.Context()), events: make(chan keepAliveEvent, 1), index: -1,
 	}
-	if h.s.forward.passToken {
+	if h.s.forward.forwardToken {
 		a.auth = c.r.Header.Get("Authorization")
 	}
 	return a
@@ -85,28 +85,28 @@ func (h *attachments) add(c *call, grace time.Duration, passive bool) *attachmen
 // that hangs up meanwhile does not break that off: should the leader have taken the
 // connection for one that stands, it is to be told that it has ended.
 func (h *attachments) open(ctx context.Context, a *attachment) error {
-	hold := holding{s: h.s}
+	hold := leaderWait{s: h.s}
 	for {
-		if h.moving() {
-			return errMoving(h.s.deps.Facts.ID)
+		if h.draining() {
+			return errNodeDraining(h.s.deps.Node.ID)
 		}
-		hold.v = h.s.leader.known()
+		hold.v = h.s.leader.snapshot()
 		began := time.Now()
-		kept, err := h.keep(context.WithoutCancel(ctx), []*attachment{a})
+		kept, err := h.renewBatch(context.WithoutCancel(ctx), []*attachment{a})
 		switch {
-		case err == nil && a.holds && kept.parted[a.Session].Role != "":
-			return partedError(kept.parted[a.Session])
+		case err == nil && a.renewsSession && kept.revoked[a.Session].Role != "":
+			return roleRevokedError(kept.revoked[a.Session])
 		case err == nil && kept.ttl[a.Session] == 0:
-			return sessionGone(a.Session)
+			return sessionNotFound(a.Session)
 		case err == nil:
 			a.ttl = kept.ttl[a.Session]
-			a.news <- beat{renewed: began, silent: a.Passive}
-			limitSilence(a.socket, a.ttl)
+			a.events <- keepAliveEvent{renewed: began, commentOnly: a.Passive}
+			setTCPUserTimeout(a.socket, a.ttl)
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			a.told = began
+			a.lastEventAt = began
 			due := began.Add(cluster.KeepEvery(a.ttl))
-			if h.s.leader.known() != hold.v { // and the new leader was told of others only
+			if h.s.leader.snapshot() != hold.v { // and the new leader was told of others only
 				due = began
 			}
 			h.schedule(a, due)
@@ -127,70 +127,70 @@ func (h *attachments) close(a *attachment, lost bool) {
 	if a.index >= 0 {
 		heap.Remove(&h.due, a.index)
 	}
-	a.gone = true
+	a.closed = true
 	if !lost {
 		return
 	}
-	a.lost = time.Now()
-	if !a.flying { // else when the renewal on its way is answered: it must not come after the end
-		h.tell(a)
+	a.disconnectedAt = time.Now()
+	if !a.renewing { // else when the renewal on its way is answered: it must not come after the end
+		h.queueDetach(a)
 	}
 }
 
-// tell has the leader told of the end of a connection. The caller holds mu.
-func (h *attachments) tell(a *attachment) {
-	h.ended = append(h.ended, a)
-	notify(h.drop)
+// queueDetach has the leader told of the end of a connection. The caller holds mu.
+func (h *attachments) queueDetach(a *attachment) {
+	h.detachQueue = append(h.detachQueue, a)
+	notify(h.wakeDetach)
 }
 
 func (h *attachments) schedule(a *attachment, at time.Time) {
-	a.at = at
+	a.dueAt = at
 	heap.Push(&h.due, a)
-	notify(h.wake)
+	notify(h.wakeRenew)
 }
 
-// moving says whether clients are to attach to another node.
-func (h *attachments) moving() bool {
+// draining says whether clients are to attach to another node.
+func (h *attachments) draining() bool {
 	if h.s.draining.Load() {
 		return true
 	}
-	m, ok := h.s.cluster.View().Member(h.s.deps.Facts.ID)
+	m, ok := h.s.cluster.View().Member(h.s.deps.Node.ID)
 	return ok && m.Lifecycle == cluster.Draining
 }
 
-// run renews and ends sessions until ctx ends.
+// stream renews and ends sessions until ctx ends.
 func (h *attachments) run(ctx context.Context) {
 	var loops sync.WaitGroup
-	loops.Go(func() { h.keepAll(ctx) })
-	loops.Go(func() { h.dropAll(ctx) })
+	loops.Go(func() { h.renewLoop(ctx) })
+	loops.Go(func() { h.detachLoop(ctx) })
 	loops.Wait()
 }
 
-// keepAll renews what is due. When the leader changes, everything is: the new one
+// renewLoop renews what is due. When the leader changes, everything is: the new one
 // knows of no connection.
-func (h *attachments) keepAll(ctx context.Context) {
-	leader := h.s.leader.known()
+func (h *attachments) renewLoop(ctx context.Context) {
+	leader := h.s.leader.snapshot()
 	for ctx.Err() == nil {
-		if v := h.s.leader.known(); v != leader {
+		if v := h.s.leader.snapshot(); v != leader {
 			leader = v
 			h.allDue()
 		}
-		batch, wait := h.takeDue(time.Now())
+		batch, wait := h.nextRenewBatch(time.Now())
 		if batch == nil {
-			h.pause(ctx, leader, h.wake, wait)
+			h.wait(ctx, leader, h.wakeRenew, wait)
 			continue
 		}
 		began := time.Now()
-		kept, err := h.keep(ctx, batch)
-		h.settle(batch, began, kept, err)
+		kept, err := h.renewBatch(ctx, batch)
+		h.finishRenewal(batch, began, kept, err)
 		if err != nil {
-			h.pause(ctx, leader, nil, keepRetry)
+			h.wait(ctx, leader, nil, renewRetryDelay)
 		}
 	}
 }
 
-// pause waits for d, or for news.
-func (h *attachments) pause(ctx context.Context, leader *leaderView, wake <-chan struct{}, d time.Duration) {
+// wait waits for d, or for news.
+func (h *attachments) wait(ctx context.Context, leader *leaderSnapshot, wake <-chan struct{}, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -206,51 +206,51 @@ func (h *attachments) allDue() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, a := range h.due {
-		a.at = now // all alike: it stays a heap
+		a.dueAt = now // all alike: it stays a heap
 	}
 }
 
-// takeDue takes connections whose sessions are to be renewed now, all with the
+// nextRenewBatch takes connections whose sessions are to be renewed now, all with the
 // same credentials; nil when there are none for the time that it gives.
-func (h *attachments) takeDue(now time.Time) (batch []*attachment, wait time.Duration) {
-	moving := h.moving()
+func (h *attachments) nextRenewBatch(now time.Time) (batch []*attachment, wait time.Duration) {
+	moving := h.draining()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for len(h.due) > 0 && len(batch) < keepAtOnce {
+	for len(h.due) > 0 && len(batch) < maxRenewBatch {
 		a := h.due[0]
 		if moving {
 			heap.Pop(&h.due)
-			a.say(beat{moving: true})
+			a.notify(keepAliveEvent{draining: true})
 			continue
 		}
-		if a.at.After(now.Add(keepTogether)) || len(batch) > 0 && a.auth != batch[0].auth {
+		if a.dueAt.After(now.Add(renewCoalesceWindow)) || len(batch) > 0 && a.auth != batch[0].auth {
 			break
 		}
 		heap.Pop(&h.due)
-		a.flying = true
+		a.renewing = true
 		batch = append(batch, a)
 	}
-	wait = keepLook
+	wait = drainPollInterval
 	if len(h.due) == 0 {
 		wait = time.Hour // until one comes
 	} else if batch == nil {
-		wait = min(wait, max(0, h.due[0].at.Sub(now)))
+		wait = min(wait, max(0, h.due[0].dueAt.Sub(now)))
 	}
 	return batch, wait
 }
 
-// say tells a connection something, in the place of what it has not read yet: the
+// notify tells a connection something, in the place of what it has not read yet: the
 // newest counts, and the last one is the last.
-func (a *attachment) say(b beat) {
+func (a *attachment) notify(b keepAliveEvent) {
 	for {
 		select {
-		case a.news <- b:
+		case a.events <- b:
 			return
 		default:
 		}
 		select {
-		case old := <-a.news:
-			if old.end() {
+		case old := <-a.events:
+			if old.isFinal() {
 				b = old
 			}
 		default:
@@ -258,151 +258,151 @@ func (a *attachment) say(b beat) {
 	}
 }
 
-// settle tells the connections what came of a renewal, and plans the next.
-func (h *attachments) settle(batch []*attachment, began time.Time, kept keptSessions, err error) {
+// verifyPlan tells the connections what came of a renewal, and plans the next.
+func (h *attachments) finishRenewal(batch []*attachment, began time.Time, kept renewResult, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, a := range batch {
-		a.flying = false
+		a.renewing = false
 		switch {
-		case a.gone:
-			if !a.lost.IsZero() {
-				h.tell(a)
+		case a.closed:
+			if !a.disconnectedAt.IsZero() {
+				h.queueDetach(a)
 			}
 		case err != nil:
-			if began.Sub(a.told) > silentMost {
-				a.told = began
-				a.say(beat{silent: true})
+			if began.Sub(a.lastEventAt) > maxKeepAliveInterval {
+				a.lastEventAt = began
+				a.notify(keepAliveEvent{commentOnly: true})
 			}
 			h.schedule(a, began)
-		case a.holds && kept.parted[a.Session].Role != "":
-			a.say(beat{parted: kept.parted[a.Session]})
+		case a.renewsSession && kept.revoked[a.Session].Role != "":
+			a.notify(keepAliveEvent{revoked: kept.revoked[a.Session]})
 		case kept.ttl[a.Session] == 0:
-			a.say(beat{ended: true})
+			a.notify(keepAliveEvent{ended: true})
 		default:
-			if a.holds || a.Passive {
-				a.told = began
-				a.say(beat{renewed: began, silent: a.Passive})
+			if a.renewsSession || a.Passive {
+				a.lastEventAt = began
+				a.notify(keepAliveEvent{renewed: began, commentOnly: a.Passive})
 			}
 			h.schedule(a, began.Add(cluster.KeepEvery(a.ttl)))
 		}
 	}
 }
 
-// keptSessions is what became of the renewal of a batch.
-type keptSessions struct {
-	ttl    map[string]time.Duration    // of those that live, but for parted ones
-	parted map[string]state.Revocation // a role was taken from it: connections that hold it did not renew it
+// renewResult is what became of the renewal of a batch.
+type renewResult struct {
+	ttl     map[string]time.Duration    // of those that live, but for parted ones
+	revoked map[string]state.Revocation // a role was taken from it: connections that hold it did not renew it
 }
 
-// keep renews the sessions of connections, here or at the leader.
-func (h *attachments) keep(ctx context.Context, batch []*attachment) (keptSessions, error) {
+// renewBatch renews the sessions of connections, here or at the leader.
+func (h *attachments) renewBatch(ctx context.Context, batch []*attachment) (renewResult, error) {
 	list := make([]cluster.Attachment, len(batch))
 	for i, a := range batch {
 		list[i] = a.Attachment
 		// A client that has not acknowledged the last keep-alive may be gone: its
 		// session gets no more time until it has.
-		a.holds = !a.Passive && !unacknowledged(a.socket)
-		list[i].Passive = !a.holds
+		a.renewsSession = !a.Passive && !hasUnacknowledgedData(a.socket)
+		list[i].Passive = !a.renewsSession
 	}
-	leader := h.s.leader.known()
-	ctx, cancel := h.bound(ctx, leader)
+	leader := h.s.leader.snapshot()
+	ctx, cancel := h.leaderContext(ctx, leader)
 	defer cancel()
-	kept := keptSessions{ttl: make(map[string]time.Duration, len(batch)), parted: map[string]state.Revocation{}}
+	kept := renewResult{ttl: make(map[string]time.Duration, len(batch)), revoked: map[string]state.Revocation{}}
 	var err error
-	if leader.id == h.s.deps.Facts.ID {
+	if leader.id == h.s.deps.Node.ID {
 		var got state.Renewed
-		got, err = h.s.deps.Sessions.Keep(ctx, list)
+		got, err = h.s.deps.Sessions.RenewAttached(ctx, list)
 		for _, s := range got.Alive {
 			kept.ttl[s.ID] = s.TTL
 		}
 		for _, p := range got.Revoked {
-			kept.parted[p.Session] = p
+			kept.revoked[p.Session] = p
 		}
 	} else {
-		var out apiv1.AttachedResult
-		out, err = h.ask(ctx, leader, batch[0].auth, apiv1.Attached{Keep: wireAttachments(list)})
-		for _, s := range out.Kept {
+		var out apiv1.AttachReportResult
+		out, err = h.callLeader(ctx, leader, batch[0].auth, apiv1.AttachReport{Live: wireAttachments(list)})
+		for _, s := range out.Renewed {
 			kept.ttl[s.SessionID] = time.Duration(s.TTLMS) * time.Millisecond
 		}
-		for _, p := range out.Parted {
-			kept.parted[p.SessionID] = state.Revocation{Session: p.SessionID, Role: p.Role, Token: p.Token}
+		for _, p := range out.Revoked {
+			kept.revoked[p.SessionID] = state.Revocation{Session: p.SessionID, Role: p.Role, Token: p.Token}
 		}
 	}
 	return kept, err
 }
 
-// bound gives a call to the leader as long as a leader that is cut off leads on,
+// leaderContext gives a call to the leader as long as a leader that is cut off leads on,
 // and ends it when the leader changes.
-func (h *attachments) bound(ctx context.Context, leader *leaderView) (context.Context, context.CancelFunc) {
+func (h *attachments) leaderContext(ctx context.Context, leader *leaderSnapshot) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, 2*h.s.deps.TimeoutMax+time.Second)
-	ctx, cancel2 := endSoonAfter(ctx, leader.changed, 0)
+	ctx, cancel2 := withGraceAfter(ctx, leader.changed, 0)
 	return ctx, func() { cancel2(); cancel() }
 }
 
-// dropAll tells the leader of connections that have ended. It gives up on those
+// detachLoop tells the leader of connections that have ended. It gives up on those
 // whose TTL has passed meanwhile: their sessions have ended by that.
-func (h *attachments) dropAll(ctx context.Context) {
+func (h *attachments) detachLoop(ctx context.Context) {
 	for ctx.Err() == nil {
-		leader := h.s.leader.known()
-		batch := h.takeEnded()
+		leader := h.s.leader.snapshot()
+		batch := h.nextDetachBatch()
 		if batch == nil {
-			h.pause(ctx, leader, h.drop, time.Hour)
+			h.wait(ctx, leader, h.wakeDetach, time.Hour)
 			continue
 		}
-		if err := h.dropSome(ctx, leader, batch); err != nil {
-			h.again(batch)
-			h.pause(ctx, leader, nil, keepRetry)
+		if err := h.detachBatch(ctx, leader, batch); err != nil {
+			h.requeueDetach(batch)
+			h.wait(ctx, leader, nil, renewRetryDelay)
 		}
 	}
 }
 
-func (h *attachments) takeEnded() (batch []*attachment) {
+func (h *attachments) nextDetachBatch() (batch []*attachment) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for len(h.ended) > 0 && len(batch) < keepAtOnce {
-		a := h.ended[0]
+	for len(h.detachQueue) > 0 && len(batch) < maxRenewBatch {
+		a := h.detachQueue[0]
 		if len(batch) > 0 && a.auth != batch[0].auth {
 			break
 		}
-		h.ended = h.ended[1:]
-		if time.Since(a.lost) <= a.ttl {
+		h.detachQueue = h.detachQueue[1:]
+		if time.Since(a.disconnectedAt) <= a.ttl {
 			batch = append(batch, a)
 		}
 	}
-	if len(h.ended) == 0 {
-		h.ended = nil
+	if len(h.detachQueue) == 0 {
+		h.detachQueue = nil
 	}
 	return batch
 }
 
-func (h *attachments) again(batch []*attachment) {
+func (h *attachments) requeueDetach(batch []*attachment) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.ended = append(h.ended, batch...)
+	h.detachQueue = append(h.detachQueue, batch...)
 }
 
-func (h *attachments) dropSome(ctx context.Context, leader *leaderView, batch []*attachment) error {
+func (h *attachments) detachBatch(ctx context.Context, leader *leaderSnapshot, batch []*attachment) error {
 	list := make([]cluster.Attachment, len(batch))
 	for i, a := range batch {
 		// The whole grace, however late the leader learns of it: the client counts
 		// on it from its last renewal, which may have come since.
 		list[i] = a.Attachment
 	}
-	ctx, cancel := h.bound(ctx, leader)
+	ctx, cancel := h.leaderContext(ctx, leader)
 	defer cancel()
-	if leader.id == h.s.deps.Facts.ID {
-		return h.s.deps.Sessions.Drop(ctx, list)
+	if leader.id == h.s.deps.Node.ID {
+		return h.s.deps.Sessions.Detach(ctx, list)
 	}
-	_, err := h.ask(ctx, leader, batch[0].auth, apiv1.Attached{Drop: wireAttachments(list)})
+	_, err := h.callLeader(ctx, leader, batch[0].auth, apiv1.AttachReport{Closed: wireAttachments(list)})
 	return err
 }
 
-// ask sends a message about connections to the leader.
-func (h *attachments) ask(ctx context.Context, leader *leaderView, auth string, in apiv1.Attached) (out apiv1.AttachedResult, err error) {
+// callLeader sends a message about connections to the leader.
+func (h *attachments) callLeader(ctx context.Context, leader *leaderSnapshot, auth string, in apiv1.AttachReport) (out apiv1.AttachReportResult, err error) {
 	addr := h.s.httpAddress(leader.id)
 	if leader.id == "" || addr == "" {
-		return out, noLeader("node %s knows no leader", h.s.deps.Facts.ID)
+		return out, noLeader("node %s knows no leader", h.s.deps.Node.ID)
 	}
 	body, err := json.Marshal(in)
 	if err != nil {
@@ -422,7 +422,7 @@ func (h *attachments) ask(ctx context.Context, leader *leaderView, auth string, 
 	if err != nil {
 		return out, noLeader("leader %s at %s did not answer: %w", leader.id, addr, err)
 	}
-	defer drain(resp.Body)
+	defer discardBody(resp.Body)
 	data, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	switch {
 	case err != nil:
@@ -440,7 +440,7 @@ func (h *attachments) ask(ctx context.Context, leader *leaderView, auth string, 
 type dueStreams []*attachment
 
 func (h dueStreams) Len() int           { return len(h) }
-func (h dueStreams) Less(i, j int) bool { return h[i].at.Before(h[j].at) }
+func (h dueStreams) Less(i, j int) bool { return h[i].dueAt.Before(h[j].dueAt) }
 func (h dueStreams) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
 	h[i].index, h[j].index = i, j

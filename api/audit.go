@@ -18,66 +18,66 @@ import (
 type Auditor interface {
 	// Record keeps a record some time soon.
 	Record(state.AuditRecord)
-	// Secure returns once the record is durable, or after a few seconds.
-	Secure(context.Context, state.AuditRecord)
+	// RecordDurable returns once the record is durable, or after a few seconds.
+	RecordDurable(context.Context, state.AuditRecord)
 }
 
-// noted is what the audit record of a call has from its body.
-type noted struct {
+// auditFields is what the audit record of a call has from its body.
+type auditFields struct {
 	request string // the body itself, of a call to /admin
 	Reason  string `json:"reason"`
 	DryRun  bool   `json:"dry_run"`
 }
 
-// note keeps what an operator asks for.
-func (c *call) note(body []byte) {
+// captureAuditFields keeps what an operator asks for.
+func (c *request) captureAuditFields(body []byte) {
 	if !c.administrative() {
 		return
 	}
-	var n noted
+	var n auditFields
 	if json.Unmarshal(body, &n) == nil { // else it is answered with what is wrong with it
 		n.request = string(body)
-		c.noted = n
+		c.auditFields = n
 	}
 }
 
-func (c *call) administrative() bool { return strings.HasPrefix(c.route.pattern, "/admin/") }
+func (c *request) administrative() bool { return strings.HasPrefix(c.route.pattern, "/admin/") }
 
 // proposeHere puts a command through the log here, and with it the record of this
 // call.
-func (c *call) proposeHere(ctx context.Context, cmd state.Command) (state.Result, error) {
+func (c *request) proposeHere(ctx context.Context, cmd state.Command) (state.Result, error) {
 	if c.isAudited(http.StatusOK, 0) {
 		r := c.record()
 		cmd.Audit = &r
 	}
 	result, err := c.s.cluster.Propose(ctx, cmd)
 	if err == nil && cmd.Audit != nil {
-		c.settled = true
+		c.audited = true
 	}
 	return result, err
 }
 
 // isAudited says whether the call is recorded by this node, when it is answered
 // so.
-func (c *call) isAudited(status int, code cluster.Code) bool {
+func (c *request) isAudited(status int, code cluster.Code) bool {
 	switch {
-	case c.s.deps.Audit == nil, c.route == nil, c.route.keepAlive, c.settled:
+	case c.s.deps.Audit == nil, c.route == nil, c.route.skipAudit, c.audited:
 		return false
 	case status == http.StatusTemporaryRedirect: // the call itself comes to another node
 		return false
-	case c.hop && code == cluster.CodeNoLeader: // who sent it here goes on, and records how it ended
+	case c.forwarded && code == cluster.CodeNoLeader: // who sent it here goes on, and records how it ended
 		return false
 	}
-	return c.who.name != "" && c.mutates() || status == http.StatusForbidden
+	return c.caller.name != "" && c.mutates() || status == http.StatusForbidden
 }
 
 // record is what is known of the call before its answer.
-func (c *call) record() state.AuditRecord {
+func (c *request) record() state.AuditRecord {
 	r := state.AuditRecord{
-		Class: state.AuditClients, Node: c.s.deps.Facts.ID, Who: c.who.name, Role: string(c.who.role), From: c.from,
-		What: c.r.Method + " " + c.r.URL.EscapedPath(), Request: c.noted.request, Reason: c.noted.Reason, DryRun: c.noted.DryRun,
+		Class: state.AuditClients, Node: c.s.deps.Node.ID, Who: c.caller.name, Role: string(c.caller.role), From: c.from,
+		What: c.r.Method + " " + c.r.URL.EscapedPath(), Request: c.auditFields.request, Reason: c.auditFields.Reason, DryRun: c.auditFields.DryRun,
 	}
-	if c.who.node != "" {
+	if c.caller.node != "" {
 		r.Role = "node"
 	} else if c.administrative() {
 		r.Class = state.AuditOperators
@@ -88,7 +88,7 @@ func (c *call) record() state.AuditRecord {
 
 // audit records the call as it is about to be answered. Operators' calls are
 // answered only when their record is safe.
-func (c *call) audit(status int) {
+func (c *request) audit(status int) {
 	var code cluster.Code
 	if c.failed != nil {
 		code = c.failed.Code
@@ -96,7 +96,7 @@ func (c *call) audit(status int) {
 	if !c.isAudited(status, code) {
 		return
 	}
-	c.settled = true
+	c.audited = true
 	r := c.record()
 	r.At, r.Status, r.Code = time.Now().UnixNano(), status, code
 	if c.failed != nil {
@@ -106,7 +106,7 @@ func (c *call) audit(status int) {
 		r.Class = state.AuditClients // so that nobody pushes out the records of operators
 	}
 	if r.Class == state.AuditOperators {
-		c.s.deps.Audit.Secure(context.WithoutCancel(c.r.Context()), r)
+		c.s.deps.Audit.RecordDurable(context.WithoutCancel(c.r.Context()), r)
 	} else {
 		c.s.deps.Audit.Record(r)
 	}
@@ -128,7 +128,7 @@ var auditClasses = map[string]state.AuditClass{"clients": state.AuditClients, "o
 
 // listAudit serves GET /admin/audit: the newest records, or those after since,
 // in either case oldest first.
-func listAudit(c *call) error {
+func listAudit(c *request) error {
 	limit, err := c.queryLimit(apiv1.DefaultListLimit)
 	if err != nil {
 		return err

@@ -28,8 +28,8 @@ func (f *fakeAuditor) add(how string, r state.AuditRecord) {
 	f.records = append(f.records, fmt.Sprintf("%s %s %s: %d %d", how, r.Who, r.What, r.Status, r.Code))
 }
 
-func (f *fakeAuditor) Record(r state.AuditRecord)                    { f.add("record", r) }
-func (f *fakeAuditor) Secure(_ context.Context, r state.AuditRecord) { f.add("secure", r) }
+func (f *fakeAuditor) Record(r state.AuditRecord)                           { f.add("record", r) }
+func (f *fakeAuditor) RecordDurable(_ context.Context, r state.AuditRecord) { f.add("secure", r) }
 
 // take gives what was recorded since the last call.
 func (f *fakeAuditor) take() string {
@@ -139,14 +139,14 @@ func TestAuditOfForwardedCalls(t *testing.T) {
 		t.Errorf("follower refused: %s", got)
 	}
 	follower.fake.lead("", 3)
-	follower.settle()
+	follower.waitForLeaderView()
 	follower.do("DELETE", "/admin/members/n3", "")
 	if got := atFollower.take(); got != "secure loopback DELETE /admin/members/n3: 503 4002" {
 		t.Errorf("no leader: %s", got)
 	}
 	// What a node sends on is not recorded where nobody leads: it goes elsewhere.
 	leader.fake.lead("", 3)
-	leader.settle()
+	leader.waitForLeaderView()
 	leader.do("DELETE", "/admin/members/n3", "", "X-Northstar-Forwarded-By", "n2")
 	if got := atLeader.take(); got != "" {
 		t.Errorf("at a node that was taken for the leader: %s", got)

@@ -27,8 +27,8 @@ type identity struct {
 	node cluster.NodeID // of a node certificate, which has no role of its own
 }
 
-// tokenReload is how often the token file is looked at; it counts within 5 s.
-const tokenReload = 2 * time.Second
+// tokenReloadInterval is how often the token file is looked at; it counts within 5 s.
+const tokenReloadInterval = 2 * time.Second
 
 // authenticator finds out who asks. Its methods may be called by any
 // goroutine.
@@ -40,22 +40,22 @@ type authenticator struct {
 	metrics  *telemetry.Metrics
 	logger   hclog.Logger
 
-	tokens  atomic.Pointer[token.Set] // nil: there is no token file
-	current []byte                    // content of tokens; only New and run touch it
-	wrong   atomic.Pointer[string]    // what is wrong with the file as it is now; nil: nothing
-	failed  *failures
+	tokens       atomic.Pointer[token.Set] // nil: there is no token file
+	current      []byte                    // content of tokens; only New and run touch it
+	tokenFileErr atomic.Pointer[string]    // what is wrong with the file as it is now; nil: nothing
+	authFailures *authFailureLimiter
 }
 
 func newAuthenticator(d Deps, logger hclog.Logger) (*authenticator, error) {
 	a := &authenticator{
-		read:     d.Tokens,
-		insecure: d.Insecure,
-		cluster:  d.Facts.ClusterName,
-		metrics:  d.Metrics,
-		logger:   logger,
-		failed:   newFailures(),
+		read:         d.Tokens,
+		insecure:     d.Insecure,
+		cluster:      d.Node.ClusterName,
+		metrics:      d.Metrics,
+		logger:       logger,
+		authFailures: newAuthFailureLimiter(),
 	}
-	if host, _, err := net.SplitHostPort(d.Facts.HTTPAddress); err == nil {
+	if host, _, err := net.SplitHostPort(d.Node.HTTPAddress); err == nil {
 		a.hosts = append(a.hosts, host)
 	}
 	if d.Tokens == nil {
@@ -74,12 +74,12 @@ func newAuthenticator(d Deps, logger hclog.Logger) (*authenticator, error) {
 	return a, nil
 }
 
-// run re-reads the token file until ctx ends.
+// stream re-reads the token file until ctx ends.
 func (a *authenticator) run(ctx context.Context) {
 	if a.read == nil {
 		return
 	}
-	tick := time.NewTicker(tokenReload)
+	tick := time.NewTicker(tokenReloadInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -97,7 +97,7 @@ func (a *authenticator) run(ctx context.Context) {
 func (a *authenticator) reload() {
 	data, err := a.read()
 	if err == nil && bytes.Equal(data, a.current) {
-		a.wrong.Store(nil)
+		a.tokenFileErr.Store(nil)
 		return
 	}
 	var set *token.Set
@@ -106,13 +106,13 @@ func (a *authenticator) reload() {
 	}
 	if err != nil {
 		what := err.Error()
-		if before := a.wrong.Swap(&what); before == nil || *before != what {
+		if before := a.tokenFileErr.Swap(&what); before == nil || *before != what {
 			a.logger.Error("token file cannot be used: the tokens read before stay in force", "error", err)
 		}
 		return
 	}
 	a.current = data
-	a.wrong.Store(nil)
+	a.tokenFileErr.Store(nil)
 	a.tokens.Store(set)
 	a.logger.Info("token file was read again", "tokens", set.Len())
 }
@@ -121,16 +121,16 @@ func (a *authenticator) reload() {
 // tokens read before are in force; "" when it can, or there is none. It may be
 // called by any goroutine.
 func (s *Server) TokenProblem() string {
-	if what := s.auth.wrong.Load(); what != nil {
+	if what := s.auth.tokenFileErr.Load(); what != nil {
 		return *what
 	}
 	return ""
 }
 
 // authorize finds out who asks and whether they may.
-func (c *call) authorize() error {
+func (c *request) authorize() error {
 	a := c.s.auth
-	c.hop = c.r.Header.Get(apiv1.HeaderForwardedBy) != ""
+	c.forwarded = c.r.Header.Get(apiv1.HeaderForwardedBy) != ""
 	c.from = c.r.RemoteAddr
 	if c.mutates() {
 		// The one way in which a page in somebody's browser could use that
@@ -139,7 +139,7 @@ func (c *call) authorize() error {
 			return cluster.Errorf(cluster.CodeForbidden, "request comes from a page of another origin: %w", err)
 		}
 	}
-	if c.needs() == token.None {
+	if c.requiredRole() == token.None {
 		return nil
 	}
 	who, passed, err := a.identify(c.r)
@@ -147,14 +147,14 @@ func (c *call) authorize() error {
 		a.metrics.AuthFailure()
 		return err
 	}
-	c.who, c.from = who, callerAddress(c.r, passed)
+	c.caller, c.from = who, callerAddress(c.r, passed)
 	switch {
-	case who.role.Includes(c.needs()):
+	case who.role.Allows(c.requiredRole()):
 		return nil
-	case who.node != "" && c.route.nodes:
+	case who.node != "" && c.route.allowNodeCert:
 		return nil
 	}
-	return cluster.Errorf(cluster.CodeForbidden, "%s may not: %s %s needs role %s", who.describe(), c.r.Method, c.route.pattern, c.needs())
+	return cluster.Errorf(cluster.CodeForbidden, "%s may not: %s %s needs role %s", who.describe(), c.r.Method, c.route.pattern, c.requiredRole())
 }
 
 func (i identity) describe() string {
@@ -170,18 +170,18 @@ func (i identity) describe() string {
 func (a *authenticator) identify(r *http.Request) (who identity, passed bool, err error) {
 	direct, err := a.identifyDirect(r)
 	said := r.Header.Get(apiv1.HeaderIdentity)
-	if said == "" || r.Header.Get(apiv1.HeaderForwardedBy) == "" || !a.believes(r, direct) {
+	if said == "" || r.Header.Get(apiv1.HeaderForwardedBy) == "" || !a.trustsForwardedIdentity(r, direct) {
 		return direct, false, err
 	}
 	who, err = parseIdentity(said)
 	return who, err == nil, err
 }
 
-// believes says whether the caller may speak for others: as a node, because
+// trustsForwardedIdentity says whether the caller may speak for others: as a node, because
 // everybody may do everything, or from this machine without TLS where that is
 // as good as being operator. Where tokens tell the users of one machine apart,
 // none of them may: nodes then pass the token on (forwarder.request).
-func (a *authenticator) believes(r *http.Request, direct identity) bool {
+func (a *authenticator) trustsForwardedIdentity(r *http.Request, direct identity) bool {
 	return a.insecure || direct.node != "" || a.trustsLoopback(r)
 }
 
@@ -211,7 +211,7 @@ func (a *authenticator) identifyDirect(r *http.Request) (identity, error) {
 			a.metrics.AuthFailure()
 			return identity{name: "insecure", role: token.Operator}, nil
 		}
-		if !a.failed.allow(r.RemoteAddr, time.Now()) {
+		if !a.authFailures.allow(r.RemoteAddr, time.Now()) {
 			err := cluster.Errorf(cluster.CodeBusy, "too many bad tokens from this address")
 			err.Status, err.RetryAfter = http.StatusTooManyRequests, 10*time.Second
 			return identity{}, err

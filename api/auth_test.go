@@ -51,7 +51,7 @@ func TestRoleMatrix(t *testing.T) {
 			w := serveBriefly(s, r)
 			want := http.StatusOK
 			switch {
-			case role.Includes(row.role):
+			case role.Allows(row.role):
 			case role == token.None:
 				want = http.StatusUnauthorized
 			default:
@@ -76,7 +76,7 @@ func TestRolesOfTheContract(t *testing.T) {
 		want := token.None
 		switch {
 		case open[row.pattern]:
-		case row.stream == attaches: // it renews, and ends, what it looks at
+		case row.responseKind == attachStream: // it renews, and ends, what it looks at
 			want = token.Client
 		case strings.HasPrefix(row.pattern, "/admin"):
 			want = token.Operator
@@ -88,8 +88,8 @@ func TestRolesOfTheContract(t *testing.T) {
 		if row.role != want {
 			t.Errorf("%s %s needs %s, want %s", row.method, row.pattern, row.role, want)
 		}
-		if row.nodes != (row.method == http.MethodPost && ofNodes[row.pattern]) {
-			t.Errorf("%s %s: node certificates %v", row.method, row.pattern, row.nodes)
+		if row.allowNodeCert != (row.method == http.MethodPost && ofNodes[row.pattern]) {
+			t.Errorf("%s %s: node certificates %v", row.method, row.pattern, row.allowNodeCert)
 		}
 	}
 }
@@ -136,7 +136,7 @@ func clientCertificate(r *http.Request, uri string, verified bool) {
 	}
 }
 
-func TestWhoAsks(t *testing.T) {
+func TestIdentify(t *testing.T) {
 	data, tokens := tokenFile()
 	good := "Bearer " + tokens[token.Operator]
 	for name, tc := range map[string]struct {
@@ -191,7 +191,7 @@ func TestWhoAsks(t *testing.T) {
 	} {
 		s := bareServer(t, func(d *Deps) {
 			d.Insecure = tc.insecure
-			d.Facts.HTTPAddress = "node1.example:7701"
+			d.Node.HTTPAddress = "node1.example:7701"
 			if tc.tokens {
 				withTokens(data)(d)
 			}
@@ -301,7 +301,7 @@ func TestUnauthenticatedIsCounted(t *testing.T) {
 }
 
 func TestFailureTableIsBounded(t *testing.T) {
-	f := newFailures()
+	f := newAuthFailureLimiter()
 	now := time.Unix(1000, 0)
 	for i := range 3 * maxAddresses {
 		f.allow(fmt.Sprintf("10.%d.%d.%d:1", i>>16, i>>8&255, i&255), now)
@@ -318,7 +318,7 @@ func TestFailureTableIsBounded(t *testing.T) {
 	}
 }
 
-func TestTokenFileIsReadAgain(t *testing.T) {
+func TestTokenFile_Reload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first, old := tokenFile()
 		second, current := tokenFile()

@@ -13,16 +13,18 @@ const (
 	maxAddresses  = 4096 // remembered; beyond, the one that is best off is forgotten
 )
 
-// failures limits bad tokens by address. A valid token never gets here.
-type failures struct {
+// authFailureLimiter limits bad tokens by address. A valid token never gets here.
+type authFailureLimiter struct {
 	mu   sync.Mutex
 	seen map[netip.Prefix]time.Time // when the address has its whole burst back
 }
 
-func newFailures() *failures { return &failures{seen: make(map[netip.Prefix]time.Time)} }
+func newAuthFailureLimiter() *authFailureLimiter {
+	return &authFailureLimiter{seen: make(map[netip.Prefix]time.Time)}
+}
 
 // allow counts one bad token and says whether it is to be answered as such.
-func (f *failures) allow(remote string, now time.Time) bool {
+func (f *authFailureLimiter) allow(remote string, now time.Time) bool {
 	key := addressGroup(remote)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -35,15 +37,15 @@ func (f *failures) allow(remote string, now time.Time) bool {
 		return false
 	}
 	if !known && len(f.seen) >= maxAddresses {
-		f.forget(now)
+		f.evict(now)
 	}
 	f.seen[key] = full
 	return true
 }
 
-// forget makes room: all addresses that have their burst back, else the one
+// evict makes room: all addresses that have their burst back, else the one
 // that is closest to it.
-func (f *failures) forget(now time.Time) {
+func (f *authFailureLimiter) evict(now time.Time) {
 	var best netip.Prefix
 	var at time.Time
 	for k, full := range f.seen {

@@ -16,7 +16,7 @@ const (
 )
 
 // getAutoFailover serves GET /admin/auto-failover.
-func getAutoFailover(c *call) error { return c.reply(c.s.autoFailover(time.Now())) }
+func getAutoFailover(c *request) error { return c.reply(c.s.autoFailover(time.Now())) }
 
 // autoFailover is the setting as this node has applied it, judged by its own
 // clock.
@@ -32,9 +32,9 @@ func (s *Server) autoFailover(now time.Time) apiv1.AutoFailoverState {
 }
 
 // postAutoFailover serves POST /admin/auto-failover.
-func postAutoFailover(c *call) error {
+func postAutoFailover(c *request) error {
 	var in apiv1.AutoFailover
-	raw, err := c.decodeKeep(&in)
+	raw, err := c.decodeBody(&in)
 	if err != nil {
 		return err
 	}
@@ -42,18 +42,18 @@ func postAutoFailover(c *call) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := c.bounded(apiv1.DefaultTimeoutMS * time.Millisecond)
+	ctx, cancel := c.contextWithLimit(apiv1.DefaultTimeoutMS * time.Millisecond)
 	defer cancel()
-	err = c.atLeader(ctx, leaderWork{write: true, body: raw, local: func(ctx context.Context) error {
+	err = c.serveOnLeader(ctx, leaderRequest{write: true, body: raw, local: func(ctx context.Context) error {
 		if err := c.s.cluster.ReadBarrier(ctx); err != nil {
 			return err
 		}
-		if answered, err := c.settle(planning{in.DryRun, in.PlanID}, c.planAutoFailover(*in.Enabled, ttl)); err != nil {
+		if answered, err := c.verifyPlan(planParams{in.DryRun, in.PlanID}, c.planAutoFailover(*in.Enabled, ttl)); err != nil {
 			return err
 		} else if answered {
-			return errAnswered
+			return errResponseWritten
 		}
-		change := &state.SettingsChange{AutoFailover: *in.Enabled, Reason: in.Reason, Operator: c.who.name}
+		change := &state.SettingsChange{AutoFailover: *in.Enabled, Reason: in.Reason, Operator: c.caller.name}
 		if ttl > 0 {
 			change.PausedUntil = time.Now().Add(ttl).UnixNano()
 		}
@@ -67,7 +67,7 @@ func postAutoFailover(c *call) error {
 		return err
 	}})
 	switch {
-	case err == errAnswered:
+	case err == errResponseWritten:
 		return nil
 	case err != nil:
 		return err
@@ -76,7 +76,7 @@ func postAutoFailover(c *call) error {
 }
 
 // planAutoFailover says what a change of the setting would do now.
-func (c *call) planAutoFailover(enabled bool, ttl time.Duration) cluster.Plan {
+func (c *request) planAutoFailover(enabled bool, ttl time.Duration) cluster.Plan {
 	st, view := c.s.cluster.Status(), c.s.cluster.View()
 	p := cluster.Plan{
 		Action: "auto_failover", Term: st.Term, Membership: cluster.MembershipDigest(st.Servers, view.Members()), Leader: st.LeaderID,

@@ -19,8 +19,8 @@ func TestAutoFailover(t *testing.T) {
 	if r.status != 200 || !strings.Contains(r.body, `"enabled":false`) || !strings.Contains(r.body, `"paused_until"`) || !strings.Contains(r.body, `"operator":"loopback"`) {
 		t.Fatalf("%+v", r)
 	}
-	if leader.fake.spread != 1 {
-		t.Errorf("the setting was spread %d times before the answer", leader.fake.spread)
+	if leader.fake.awaitApplied != 1 {
+		t.Errorf("the setting was spread %d times before the answer", leader.fake.awaitApplied)
 	}
 	set := leader.fake.state.View().Settings()
 	if left := time.Until(time.Unix(0, set.PausedUntil)); set.AutoFailover || set.Reason != "upgrade" || left < 50*time.Second || left > time.Minute {
@@ -51,7 +51,7 @@ func TestAutoFailoverDryRun(t *testing.T) {
 		t.Fatalf("%+v", r)
 	}
 	leader.fake.lead("n1", 3)
-	leader.settle()
+	leader.waitForLeaderView()
 	post(`{"enabled":false,"ttl_ms":60000,"plan_id":"`+plan.PlanID+`"}`).is(t, 409, cluster.CodeTermStale)
 }
 

@@ -11,18 +11,18 @@ import (
 )
 
 const (
-	// campaignTime is what a campaign may take beside its wait in the queue.
-	campaignTime = apiv1.DefaultTimeoutMS * time.Millisecond
-	// aliveEvery is how often a waiting candidate's session is looked at: its end
+	// campaignGrace is what a campaign may take beside its wait in the queue.
+	campaignGrace = apiv1.DefaultTimeoutMS * time.Millisecond
+	// sessionCheckInterval is how often a waiting candidate's session is looked at: its end
 	// alone is no event of the role.
-	aliveEvery = time.Second
+	sessionCheckInterval = time.Second
 )
 
 // campaign serves POST /v1/roles/{role}/campaign. It may be repeated: a holder
 // gets its tenure again, a candidate keeps its place.
-func campaign(c *call) error {
+func campaign(c *request) error {
 	var in apiv1.Campaign
-	raw, err := c.decodeKeep(&in)
+	raw, err := c.decodeBody(&in)
 	if err != nil {
 		return err
 	}
@@ -31,35 +31,35 @@ func campaign(c *call) error {
 		return err
 	}
 	wait := time.Duration(in.WaitMS) * time.Millisecond
-	ctx, cancel := context.WithTimeout(c.r.Context(), min(wait+campaignTime, c.left(maxCampaign)))
+	ctx, cancel := context.WithTimeout(c.r.Context(), min(wait+campaignGrace, c.remainingBudget(maxCampaignDuration)))
 	defer cancel()
-	c.extendDeadlines(wait + 2*campaignTime)
+	c.extendDeadlines(wait + 2*campaignGrace)
 	var role *state.Role
 	// A candidate is known by its session: a later leader knows whether an earlier
 	// try was elected, and when the wait is over it takes the candidate back.
-	work := leaderWork{write: true, resend: true, body: raw, settles: cluster.CodeRoleHeld, local: func(ctx context.Context) error {
+	work := leaderRequest{write: true, idempotent: true, body: raw, finalCode: cluster.CodeRoleHeld, local: func(ctx context.Context) error {
 		var err error
 		role, err = c.campaignHere(ctx, cmd)
 		return err
 	}}
-	err = c.atLeader(ctx, work)
-	for ; c.mayGoOn(ctx, err, wait); err = c.atLeader(ctx, work) {
+	err = c.serveOnLeader(ctx, work)
+	for ; c.canRetry(ctx, err, wait); err = c.serveOnLeader(ctx, work) {
 	}
 	switch {
-	case err == errAnswered:
+	case err == errResponseWritten:
 		return nil
 	case err != nil:
 		return err
 	case role.Current.Session != in.SessionID:
-		return c.heldError(notElected(c.s.cluster.View(), role), role)
+		return c.heldError(notElectedError(c.s.cluster.View(), role), role)
 	}
 	return c.reply(c.wireRole(c.s.cluster.View(), role))
 }
 
-// maxCampaign bounds a campaign as a whole.
-const maxCampaign = apiv1.MaxWaitMS*time.Millisecond + campaignTime
+// maxCampaignDuration bounds a campaign as a whole.
+const maxCampaignDuration = apiv1.MaxWaitMS*time.Millisecond + campaignGrace
 
-func (c *call) campaignCommand(in apiv1.Campaign) (state.Command, error) {
+func (c *request) campaignCommand(in apiv1.Campaign) (state.Command, error) {
 	if in.WaitMS < 0 || in.WaitMS > apiv1.MaxWaitMS {
 		return state.Command{}, badRequest("wait_ms: want 0 to %d, got %d", apiv1.MaxWaitMS, in.WaitMS)
 	}
@@ -77,28 +77,30 @@ func (c *call) campaignCommand(in apiv1.Campaign) (state.Command, error) {
 	return cmd, nil
 }
 
-// mayGoOn says whether a campaign that found no leader for as long as requests
+// canRetry says whether a campaign that found no leader for as long as requests
 // are held goes on: its client has said that it waits.
-func (c *call) mayGoOn(ctx context.Context, err error, wait time.Duration) bool {
-	return cluster.IsCode(err, cluster.CodeNoLeader) && wait > 0 && !c.hop && ctx.Err() == nil && !c.timeIsUp(ctx) && c.s.stopping.Err() == nil
+func (c *request) canRetry(ctx context.Context, err error, wait time.Duration) bool {
+	return cluster.IsCode(err, cluster.CodeNoLeader) && wait > 0 && !c.forwarded && ctx.Err() == nil && !c.waitExpired(ctx) && c.s.stopping.Err() == nil
 }
 
-// timeIsUp says whether the wait of a campaign is over: what is left of its time
+// waitExpired says whether the wait of a campaign is over: what is left of its time
 // is for the answer.
-func (c *call) timeIsUp(ctx context.Context) bool { return !time.Now().Before(c.waitsUntil(ctx)) }
+func (c *request) waitExpired(ctx context.Context) bool {
+	return !time.Now().Before(c.waitDeadline(ctx))
+}
 
-// waitsUntil is when the wait in the queue ends: what a forwarding node has kept
+// waitDeadline is when the wait in the queue ends: what a forwarding node has kept
 // of the time for itself does not shorten it.
-func (c *call) waitsUntil(ctx context.Context) time.Time {
+func (c *request) waitDeadline(ctx context.Context) time.Time {
 	deadline, _ := ctx.Deadline()
-	if c.hop {
-		deadline = deadline.Add(hopReserve)
+	if c.forwarded {
+		deadline = deadline.Add(forwardOverhead)
 	}
-	return deadline.Add(-campaignTime)
+	return deadline.Add(-campaignGrace)
 }
 
 // extendDeadlines lets a connection be silent for longer than requests may be.
-func (c *call) extendDeadlines(d time.Duration) {
+func (c *request) extendDeadlines(d time.Duration) {
 	rc := http.NewResponseController(c.ResponseWriter)
 	until := time.Now().Add(d)
 	_ = rc.SetReadDeadline(until) // where it is not supported, nothing is limited
@@ -108,10 +110,10 @@ func (c *call) extendDeadlines(d time.Duration) {
 // campaignHere makes a session a candidate, and waits until it holds the role,
 // the wait is over, its client is gone, or this node leads no more: then another
 // leader is asked, and the candidate keeps its place.
-func (c *call) campaignHere(ctx context.Context, cmd state.Command) (*state.Role, error) {
+func (c *request) campaignHere(ctx context.Context, cmd state.Command) (*state.Role, error) {
 	p := cmd.RoleCampaign
-	left := c.s.deps.Sessions.Attend(p.Role, p.Session)
-	leader := c.s.leader.known() // before it is proposed, so that no change is missed
+	left := c.s.deps.Sessions.TrackWaiter(p.Role, p.Session)
+	leader := c.s.leader.snapshot() // before it is proposed, so that no change is missed
 	result, err := c.s.cluster.Propose(ctx, cmd)
 	switch {
 	case err != nil:
@@ -124,13 +126,13 @@ func (c *call) campaignHere(ctx context.Context, cmd state.Command) (*state.Role
 		left()
 		return result.Role, nil
 	}
-	role, err := c.awaitElection(ctx, p, leader)
+	role, err := c.waitForElection(ctx, p, leader)
 	left()
 	if err != nil || role.Current.Session == p.Session {
 		return role, err
 	}
 	// Time is up, or the client is gone.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), campaignTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), campaignGrace)
 	defer cancel()
 	now, err := c.s.deps.Sessions.Withdraw(ctx, p.Role, p.Session)
 	if err != nil || now == nil {
@@ -139,14 +141,14 @@ func (c *call) campaignHere(ctx context.Context, cmd state.Command) (*state.Role
 	return now, nil
 }
 
-// awaitElection returns when a candidate was elected, waits no more, or its time
+// waitForElection returns when a candidate was elected, waits no more, or its time
 // is up or its client gone; the role is as it is then. The error is that its
 // session has ended, or that this node cannot tell any more.
-func (c *call) awaitElection(ctx context.Context, p *state.RoleCampaign, leader *leaderView) (*state.Role, error) {
-	until := c.waitsUntil(ctx)
-	ctx, cancel := endSoonAfter(ctx, leader.changed, 0)
+func (c *request) waitForElection(ctx context.Context, p *state.RoleCampaign, leader *leaderSnapshot) (*state.Role, error) {
+	until := c.waitDeadline(ctx)
+	ctx, cancel := withGraceAfter(ctx, leader.changed, 0)
 	defer cancel()
-	ctx, cancel = endSoonAfter(ctx, c.s.stopping, 0)
+	ctx, cancel = withGraceAfter(ctx, c.s.stopping, 0)
 	defer cancel()
 	cursor, err := c.s.cluster.RoleFeed().Cursor(state.RoleKey(p.Role), c.s.cluster.View().Revision())
 	if err != nil {
@@ -165,7 +167,7 @@ func (c *call) awaitElection(ctx context.Context, p *state.RoleCampaign, leader 
 		if !role.Waits(p.Session) || left <= 0 {
 			return role, nil
 		}
-		turn, done := context.WithTimeout(ctx, min(left, aliveEvery))
+		turn, done := context.WithTimeout(ctx, min(left, sessionCheckInterval))
 		_, err := cursor.Next(turn, 1)
 		done()
 		switch {
@@ -176,21 +178,21 @@ func (c *call) awaitElection(ctx context.Context, p *state.RoleCampaign, leader 
 		case c.r.Context().Err() != nil:
 			return role, nil
 		case ctx.Err() != nil:
-			return nil, noLeader("node %s leads no more, or is about to stop", c.s.deps.Facts.ID)
+			return nil, noLeader("node %s leads no more, or is about to stop", c.s.deps.Node.ID)
 		}
 	}
 }
 
-// awaitText is why a role waits since a backup was restored or a quorum recovered.
-const awaitText = "since the state was replaced it waits, %v in all, for who may still believe to hold it"
+// lockDelayText is why a role waits since a backup was restored or a quorum recovered.
+const lockDelayText = "since the state was replaced it waits, %v in all, for who may still believe to hold it"
 
-// notElected is the refusal of a candidate that does not hold the role.
-func notElected(v *state.View, r *state.Role) *cluster.Error {
+// notElectedError is the refusal of a candidate that does not hold the role.
+func notElectedError(v *state.View, r *state.Role) *cluster.Error {
 	if r.RevokedFrom != "" {
 		return cluster.Errorf(cluster.CodeRoleHeld, "nobody holds role %q: it was taken from session %q, which has not resigned from it yet, nor ended", r.Name, r.RevokedFrom)
 	}
 	if d := v.LockDelay(r); d > 0 && !r.Held() {
-		return cluster.Errorf(cluster.CodeRoleHeld, "nobody holds role %q: "+awaitText, r.Name, d)
+		return cluster.Errorf(cluster.CodeRoleHeld, "nobody holds role %q: "+lockDelayText, r.Name, d)
 	}
 	if !r.Held() {
 		return cluster.Errorf(cluster.CodeRoleHeld, "nobody holds role %q, but this candidate may not yet: it is not eligible, or others and their takeover delay come first", r.Name)

@@ -18,9 +18,9 @@ const deadAfter = 10 * time.Second
 
 // getCluster serves GET /v1/cluster: the leader's view, which any other node
 // asks for; its own when the leader does not answer.
-func getCluster(c *call) error {
+func getCluster(c *request) error {
 	st := c.s.cluster.Status()
-	if st.Role != cluster.Leader && st.LeaderID != "" && !c.hop {
+	if st.Role != cluster.Leader && st.LeaderID != "" && !c.forwarded {
 		body, err := c.s.leadersView(c.r.Context(), st.LeaderID)
 		if err == nil {
 			return c.replyJSON(body)
@@ -34,7 +34,7 @@ func getCluster(c *call) error {
 // one is under way share its answer.
 func (s *Server) leadersView(ctx context.Context, leader cluster.NodeID) ([]byte, error) {
 	addr := s.httpAddress(leader)
-	if addr == "" || leader == s.deps.Facts.ID {
+	if addr == "" || leader == s.deps.Node.ID {
 		return nil, errors.New("address of the leader is not known")
 	}
 	body, err, _ := s.views.Do(addr, func() (any, error) {
@@ -59,22 +59,22 @@ func (s *Server) clusterView(now time.Time) apiv1.Cluster {
 	in := viewInput{
 		self:      st,
 		lifecycle: s.lifecycle(st),
-		version:   s.deps.Facts.Version,
+		version:   s.deps.Node.Version,
 		peers:     s.cluster.Peers(),
 		records:   view.Members(),
 		addressOf: s.httpAddress,
-		uptime:    now.Sub(s.deps.Facts.StartedAt),
+		uptime:    now.Sub(s.deps.Node.StartedAt),
 	}
 	members := in.members()
 	return apiv1.Cluster{
 		ClusterID:    st.ClusterID,
-		ClusterName:  s.deps.Facts.ClusterName,
+		ClusterName:  s.deps.Node.ClusterName,
 		Generation:   st.Generation.Number,
 		Term:         st.Term,
 		LeaderID:     string(st.LeaderID),
 		Revision:     view.Revision(),
 		AutoFailover: view.AutoFailover(now),
-		ObservedBy:   string(s.deps.Facts.ID),
+		ObservedBy:   string(s.deps.Node.ID),
 		Quorum:       quorumOf(members),
 		Counts:       countsOf(members),
 		Members:      members,

@@ -19,12 +19,12 @@ var dashboardTypes = map[string]string{
 }
 
 // getDashboard serves GET /.
-func getDashboard(c *call) error { return c.dashboardFile("index.html") }
+func getDashboard(c *request) error { return c.dashboardFile("index.html") }
 
 // getDashboardFile serves GET /dashboard/{file}.
-func getDashboardFile(c *call) error { return c.dashboardFile(c.param) }
+func getDashboardFile(c *request) error { return c.dashboardFile(c.param) }
 
-func (c *call) dashboardFile(name string) error {
+func (c *request) dashboardFile(name string) error {
 	media, ok := dashboardTypes[name]
 	if !ok {
 		return statusError(http.StatusNotFound, "path: the dashboard has no %q", name)
@@ -40,5 +40,5 @@ func (c *call) dashboardFile(name string) error {
 	h.Set("Referrer-Policy", "no-referrer")
 	c.WriteHeader(http.StatusOK)
 	_, err = c.Write(data)
-	return c.gone(err)
+	return c.ignoreWriteError(err)
 }

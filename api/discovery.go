@@ -9,10 +9,10 @@ import (
 )
 
 // getLeader serves GET /leader.
-func getLeader(c *call) error {
+func getLeader(c *request) error {
 	st := c.s.cluster.Status()
 	if st.LeaderID == "" {
-		return noLeader("node %s knows no leader", c.s.deps.Facts.ID)
+		return noLeader("node %s knows no leader", c.s.deps.Node.ID)
 	}
 	c.Header().Set(apiv1.HeaderCluster, st.ClusterID)
 	c.Header().Set(apiv1.HeaderGeneration, formatGeneration(st.Generation))
@@ -21,15 +21,15 @@ func getLeader(c *call) error {
 		LeaderAddress: c.s.httpAddress(st.LeaderID),
 		RaftAddress:   st.LeaderRaftAddress,
 		Term:          st.Term,
-		ObservedBy:    string(c.s.deps.Facts.ID),
+		ObservedBy:    string(c.s.deps.Node.ID),
 	})
 }
 
 // getStatus serves GET /status.
-func getStatus(c *call) error { return c.reply(c.s.status(time.Now())) }
+func getStatus(c *request) error { return c.reply(c.s.status(time.Now())) }
 
 func (s *Server) status(now time.Time) apiv1.Status {
-	st, view, facts := s.cluster.Status(), s.cluster.View(), s.deps.Facts
+	st, view, facts := s.cluster.Status(), s.cluster.View(), s.deps.Node
 	place := cluster.Member{Priority: facts.Priority, Eligible: facts.Eligible, Zone: facts.Zone}
 	if m, ok := view.Member(facts.ID); ok {
 		place = m
@@ -105,7 +105,7 @@ func ceilMS(d time.Duration) int64 { return int64(math.Ceil(float64(d) / float64
 func unixNano(ns int64) time.Time { return time.Unix(0, ns).UTC() }
 
 // getMetrics serves GET /metrics.
-func getMetrics(c *call) error {
+func getMetrics(c *request) error {
 	if c.s.deps.Metrics == nil {
 		return statusError(404, "path: this node keeps no metrics")
 	}
@@ -114,7 +114,7 @@ func getMetrics(c *call) error {
 }
 
 // getOpenAPI serves GET /openapi.json.
-func getOpenAPI(c *call) error {
+func getOpenAPI(c *request) error {
 	doc, err := c.s.openAPI()
 	if err != nil {
 		return err

@@ -61,7 +61,7 @@ func goldenCluster() *fakeCluster {
 	return f
 }
 
-func TestAnswersAreAsWritten(t *testing.T) {
+func TestResponses_MatchGoldenFiles(t *testing.T) {
 	f := goldenCluster()
 	f.apply(state.Command{Kind: state.KindLeaderStart, Now: 2e18 + 42e6, LeaderStart: &state.LeaderStart{
 		Term: 2, Node: "n1", Trigger: "timeout", Reason: "leader was silent", StartedAt: 2e18,
@@ -69,7 +69,7 @@ func TestAnswersAreAsWritten(t *testing.T) {
 	}})
 	s := bareServer(t, func(d *Deps) {
 		d.Cluster = f
-		d.Facts.HTTPAddress, d.Facts.RaftAddress = "h1:7701", "h1:7700"
+		d.Node.HTTPAddress, d.Node.RaftAddress = "h1:7701", "h1:7700"
 		d.Warnings = func() []string { return []string{"zone: the file says c, the member record a"} }
 	})
 	for _, name := range []string{"/leader", "/status", "/v1/cluster", "/v1/elections", "/nowhere"} {

@@ -21,20 +21,20 @@ import (
 // listElections serves GET /v1/elections, the newest first: those that gave a leader
 // from the replicated records, and those that came to nothing from the journals of
 // all nodes that can be reached. For another node that asks, only this journal's.
-func listElections(c *call) error {
+func listElections(c *request) error {
 	limit, err := c.queryLimit(apiv1.DefaultListLimit)
 	if err != nil {
 		return err
 	}
 	answer := apiv1.Elections{Items: c.s.lostElections(limit), Missing: []string{}}
-	if c.hop {
+	if c.forwarded {
 		return c.reply(answer)
 	}
 	won := c.s.cluster.View().Elections() // the oldest first
 	for _, e := range won[max(0, len(won)-limit):] {
 		answer.Items = append(answer.Items, c.s.wireElection(e))
 	}
-	lost, missing := c.lostElsewhere(limit)
+	lost, missing := c.lostElectionsOfMembers(limit)
 	answer.Items, answer.Missing = append(answer.Items, lost...), missing
 	slices.SortStableFunc(answer.Items, newestElection)
 	answer.Items = answer.Items[:min(limit, len(answer.Items))]
@@ -73,9 +73,9 @@ func (s *Server) lostElections(limit int) []apiv1.Election {
 	return lost
 }
 
-// lostElsewhere asks all other members at once for what they have not won, and names
+// lostElectionsOfMembers asks all other members at once for what they have not won, and names
 // those that do not answer.
-func (c *call) lostElsewhere(limit int) (lost []apiv1.Election, missing []string) {
+func (c *request) lostElectionsOfMembers(limit int) (lost []apiv1.Election, missing []string) {
 	ids := c.s.otherMembers()
 	pages, errs := make([]apiv1.Elections, len(ids)), make([]error, len(ids))
 	var asking sync.WaitGroup
@@ -101,26 +101,26 @@ func (c *call) lostElsewhere(limit int) (lost []apiv1.Election, missing []string
 func (s *Server) otherMembers() []cluster.NodeID {
 	var ids []cluster.NodeID
 	for _, m := range s.cluster.View().Members() {
-		if !m.Removed && m.ID != s.deps.Facts.ID {
+		if !m.Removed && m.ID != s.deps.Node.ID {
 			ids = append(ids, m.ID)
 		}
 	}
 	return ids
 }
 
-// maxMemberAnswer bounds the answer of another node.
-const maxMemberAnswer = 8 << 20
+// maxMemberResponse bounds the answer of another node.
+const maxMemberResponse = 8 << 20
 
 // askMember asks another node for what it alone knows, for timeout-max at most, and
 // reads its answer into out. 410 is CodeHistoryCompacted.
-func (c *call) askMember(ctx context.Context, id cluster.NodeID, path string, query url.Values, out any) error {
+func (c *request) askMember(ctx context.Context, id cluster.NodeID, path string, query url.Values, out any) error {
 	addr := c.s.httpAddress(id)
 	if addr == "" {
 		return fmt.Errorf("no address of node %s is known", id)
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.s.deps.TimeoutMax)
 	defer cancel()
-	answer, err := c.s.forward.ask(ctx, c, addr, path+"?"+query.Encode(), maxMemberAnswer)
+	answer, err := c.s.forward.ask(ctx, c, addr, path+"?"+query.Encode(), maxMemberResponse)
 	if err != nil {
 		return err
 	}

@@ -15,8 +15,8 @@ import (
 	"northstar/state"
 )
 
-// stood is the event of an election that a node stood in.
-func stood(id cluster.NodeID, term uint64, result string) cluster.Event {
+// electionEvent is the event of an election that a node stood in.
+func electionEvent(id cluster.NodeID, term uint64, result string) cluster.Event {
 	return cluster.Event{Type: "election", Term: term, At: time.Unix(int64(term), 0), Message: result, Fields: map[string]any{
 		"result": result, "trigger": "timeout", "candidate_id": string(id), "duration_ms": int64(12), "leaderless_ms": int64(160),
 		"votes": []cluster.Vote{{Voter: id, Granted: true, Reason: "itself"}, {Voter: "n9", Reason: "log behind: 41 < 44"}},
@@ -53,12 +53,12 @@ func TestElectionsOfAllNodes(t *testing.T) {
 			n.fake.apply(state.Command{Kind: state.KindLeaderStart, Now: 1, LeaderStart: &state.LeaderStart{Term: uint64(term - 1 + i), Node: id}})
 		}
 	}
-	n1.deps.Journal.Append(stood("n1", term-1, "lost"))
-	n1.deps.Journal.Append(stood("n1", term, "won")) // is on record
+	n1.deps.Journal.Append(electionEvent("n1", term-1, "lost"))
+	n1.deps.Journal.Append(electionEvent("n1", term, "won")) // is on record
 	n1.deps.Journal.Append(cluster.Event{Type: "election", Term: term, Message: "n1 leads", Fields: map[string]any{"leader_id": "n1"}})
-	n2.deps.Journal.Append(stood("n2", term, "lost"))
-	n2.deps.Journal.Append(stood("n2", term+1, "open"))
-	n2.deps.Journal.Append(stood("n2", term+2, "lost"))
+	n2.deps.Journal.Append(electionEvent("n2", term, "lost"))
+	n2.deps.Journal.Append(electionEvent("n2", term+1, "open"))
+	n2.deps.Journal.Append(electionEvent("n2", term+2, "lost"))
 	want := fmt.Sprintf("%d n2 lost, %d n1 won, %d n2 lost, %d n2 won, %d n1 lost", term+2, term, term, term-1, term-1)
 	all, got := n1.elections("")
 	if got != want || fmt.Sprint(all.Missing) != "[n3 n4]" {

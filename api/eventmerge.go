@@ -17,55 +17,55 @@ import (
 // reached; the seq of an item then holds the position in every node's journal,
 // that of its own node first, so that one can go on from it anywhere.
 
-// positions are a reader's places in the journals of nodes.
-type positions struct {
-	owner cluster.NodeID // whose place comes first
-	at    map[cluster.NodeID]string
+// eventOffsets are a reader's places in the journals of nodes.
+type eventOffsets struct {
+	owner   cluster.NodeID // whose place comes first
+	offsets map[cluster.NodeID]string
 }
 
-func (p positions) of(id cluster.NodeID) string { return p.at[id] }
+func (p eventOffsets) offset(id cluster.NodeID) string { return p.offsets[id] }
 
-// with is p with another place for one node, which becomes the first.
-func (p positions) with(id cluster.NodeID, seq string) positions {
-	at := maps.Clone(p.at)
+// withOffset is p with another place for one node, which becomes the first.
+func (p eventOffsets) withOffset(id cluster.NodeID, seq string) eventOffsets {
+	at := maps.Clone(p.offsets)
 	if at == nil {
 		at = map[cluster.NodeID]string{}
 	}
 	at[id] = seq
-	return positions{owner: id, at: at}
+	return eventOffsets{owner: id, offsets: at}
 }
 
-// String writes the places as parsePositions reads them.
-func (p positions) String() string {
-	ids := slices.DeleteFunc(slices.Sorted(maps.Keys(p.at)), func(id cluster.NodeID) bool { return id == p.owner })
-	parts := []string{string(p.owner) + "=" + p.at[p.owner]}
+// String writes the places as parseEventOffsets reads them.
+func (p eventOffsets) String() string {
+	ids := slices.DeleteFunc(slices.Sorted(maps.Keys(p.offsets)), func(id cluster.NodeID) bool { return id == p.owner })
+	parts := []string{string(p.owner) + "=" + p.offsets[p.owner]}
 	for _, id := range ids {
-		parts = append(parts, string(id)+"="+p.at[id])
+		parts = append(parts, string(id)+"="+p.offsets[id])
 	}
 	return strings.Join(parts, ",")
 }
 
-// maxPlaces bounds the nodes that one seq may name.
-const maxPlaces = 1000
+// maxEventOffsets bounds the nodes that one seq may name.
+const maxEventOffsets = 1000
 
-func parsePositions(seq string) (positions, error) {
-	p := positions{at: map[cluster.NodeID]string{}}
+func parseEventOffsets(seq string) (eventOffsets, error) {
+	p := eventOffsets{offsets: map[cluster.NodeID]string{}}
 	for part := range strings.SplitSeq(seq, ",") {
 		name, place, ok := strings.Cut(part, "=")
 		id, err := cluster.ParseNodeID(name)
-		if !ok || err != nil || place == "" || len(p.at) >= maxPlaces {
+		if !ok || err != nil || place == "" || len(p.offsets) >= maxEventOffsets {
 			return p, badRequest("since: %q is not the seq of an event", seq)
 		}
 		if p.owner == "" {
 			p.owner = id
 		}
-		p.at[id] = place
+		p.offsets[id] = place
 	}
 	return p, nil
 }
 
-// part is one node's answer.
-type part struct {
+// nodePage is one node's answer.
+type nodePage struct {
 	id   cluster.NodeID
 	page apiv1.Events
 	err  error
@@ -73,20 +73,20 @@ type part struct {
 
 // mergedEvents asks all nodes at once for what comes after since, or, when that
 // is "", for the newest, at most limit in all.
-func (c *call) mergedEvents(ctx context.Context, since, typ string, limit int) (apiv1.Events, error) {
-	var from positions
-	self := c.s.deps.Facts.ID
+func (c *request) mergedEvents(ctx context.Context, since, typ string, limit int) (apiv1.Events, error) {
+	var from eventOffsets
+	self := c.s.deps.Node.ID
 	switch {
 	case strings.Contains(since, "="):
 		var err error
-		if from, err = parsePositions(since); err != nil {
+		if from, err = parseEventOffsets(since); err != nil {
 			return apiv1.Events{}, err
 		}
 	case since != "": // as this node's log shows it
-		from = from.with(self, since)
+		from = from.withOffset(self, since)
 	}
 	parts := c.askEvents(ctx, from, typ, limit)
-	var good []part
+	var good []nodePage
 	missing := []string{}
 	for _, p := range parts {
 		if p.err == nil {
@@ -101,16 +101,16 @@ func (c *call) mergedEvents(ctx context.Context, since, typ string, limit int) (
 		missing = append(missing, string(p.id))
 	}
 	slices.Sort(missing)
-	answer := merge(good, from, self, limit, since == "")
+	answer := mergePages(good, from, self, limit, since == "")
 	answer.Missing = missing
 	return answer, nil
 }
 
 // askEvents asks every member, this node included. Who is asked from a place
 // that is gone, and is not the owner, is asked from the beginning.
-func (c *call) askEvents(ctx context.Context, from positions, typ string, limit int) []part {
-	ids := append([]cluster.NodeID{c.s.deps.Facts.ID}, c.s.otherMembers()...)
-	parts := make([]part, len(ids))
+func (c *request) askEvents(ctx context.Context, from eventOffsets, typ string, limit int) []nodePage {
+	ids := append([]cluster.NodeID{c.s.deps.Node.ID}, c.s.otherMembers()...)
+	parts := make([]nodePage, len(ids))
 	var asking sync.WaitGroup
 	for i, id := range ids {
 		ask := func(since string) (apiv1.Events, error) {
@@ -120,11 +120,11 @@ func (c *call) askEvents(ctx context.Context, from positions, typ string, limit 
 			return c.eventsOf(ctx, id, since, typ, limit)
 		}
 		asking.Go(func() {
-			page, err := ask(from.of(id))
+			page, err := ask(from.offset(id))
 			if cluster.IsCode(err, cluster.CodeHistoryCompacted) && id != from.owner {
 				page, err = ask("")
 			}
-			parts[i] = part{id, page, err}
+			parts[i] = nodePage{id, page, err}
 		})
 	}
 	asking.Wait()
@@ -132,7 +132,7 @@ func (c *call) askEvents(ctx context.Context, from positions, typ string, limit 
 }
 
 // eventsOf asks another node for its own events.
-func (c *call) eventsOf(ctx context.Context, id cluster.NodeID, since, typ string, limit int) (page apiv1.Events, err error) {
+func (c *request) eventsOf(ctx context.Context, id cluster.NodeID, since, typ string, limit int) (page apiv1.Events, err error) {
 	query := url.Values{"limit": {strconv.Itoa(limit)}}
 	if since != "" {
 		query.Set("since", since)
@@ -144,15 +144,15 @@ func (c *call) eventsOf(ctx context.Context, id cluster.NodeID, since, typ strin
 	return page, err
 }
 
-// merge puts the pages of nodes into one, in order of time: at most limit items,
+// mergePages puts the pages of nodes into one, in order of time: at most limit items,
 // the newest of them when latest. Each node's own order is kept whatever its
 // clock says.
-func merge(parts []part, from positions, self cluster.NodeID, limit int, latest bool) apiv1.Events {
-	at := positions{owner: self, at: map[cluster.NodeID]string{}}
-	maps.Copy(at.at, from.at)
+func mergePages(parts []nodePage, from eventOffsets, self cluster.NodeID, limit int, latest bool) apiv1.Events {
+	at := eventOffsets{owner: self, offsets: map[cluster.NodeID]string{}}
+	maps.Copy(at.offsets, from.offsets)
 	total := 0
 	for _, p := range parts {
-		at.at[p.id] = p.page.Prev
+		at.offsets[p.id] = p.page.Prev
 		total += len(p.page.Items)
 	}
 	skip := 0
@@ -164,10 +164,10 @@ func merge(parts []part, from positions, self cluster.NodeID, limit int, latest 
 		if n == skip {
 			out.Prev = at.String()
 		}
-		i := earliest(parts)
+		i := earliestPage(parts)
 		item := parts[i].page.Items[0]
 		parts[i].page.Items = parts[i].page.Items[1:]
-		at = at.with(parts[i].id, item.Seq)
+		at = at.withOffset(parts[i].id, item.Seq)
 		if n >= skip {
 			item.Seq = at.String()
 			out.Items = append(out.Items, item)
@@ -175,7 +175,7 @@ func merge(parts []part, from positions, self cluster.NodeID, limit int, latest 
 	}
 	for _, p := range parts {
 		if len(p.page.Items) == 0 {
-			at.at[p.id] = p.page.Next // past what was of another type too
+			at.offsets[p.id] = p.page.Next // past what was of another type too
 		}
 	}
 	at.owner = self
@@ -186,8 +186,8 @@ func merge(parts []part, from positions, self cluster.NodeID, limit int, latest 
 	return out
 }
 
-// earliest gives the page whose next item is the oldest; there is one.
-func earliest(parts []part) int {
+// earliestPage gives the page whose next item is the oldest; there is one.
+func earliestPage(parts []nodePage) int {
 	first := -1
 	for i, p := range parts {
 		if len(p.page.Items) == 0 {

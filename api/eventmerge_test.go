@@ -21,8 +21,8 @@ func three(t *testing.T) (n1, n2 *node) {
 	t.Helper()
 	journal := func(id cluster.NodeID) func(*Deps) {
 		return func(d *Deps) {
-			d.Facts.ID, d.Facts.BootID = id, "boot-"+string(id)
-			d.Journal = telemetry.NewJournal(id, d.Facts.BootID, 64, hclog.NewNullLogger())
+			d.Node.ID, d.Node.BootID = id, "boot-"+string(id)
+			d.Journal = telemetry.NewJournal(id, d.Node.BootID, 64, hclog.NewNullLogger())
 		}
 	}
 	n2 = startServer(t, newFakeCluster("n2", false), journal("n2"))
@@ -92,7 +92,7 @@ func TestEventsOfAllNodes(t *testing.T) {
 	}
 }
 
-func TestEventsOfAProcessThatIsGone(t *testing.T) {
+func TestEvents_OfStoppedProcess(t *testing.T) {
 	n1, n2 := three(t)
 	all := n1.events("")
 	ofN1, ofN2 := all.Items[2].Seq, all.Items[3].Seq
@@ -129,22 +129,22 @@ func FuzzPositions(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, seq string) {
-		p, err := parsePositions(seq)
+		p, err := parseEventOffsets(seq)
 		if err != nil {
 			return
 		}
-		again, err := parsePositions(p.String())
+		again, err := parseEventOffsets(p.String())
 		if err != nil || again.String() != p.String() || again.owner != p.owner {
 			t.Errorf("%q is read as %q", seq, p.String())
 		}
 	})
 }
 
-// TestEventsPassTheTokenOn: without TLS, nodes with tokens know each other's
+// TestEvents_ForwardToken: without TLS, nodes with tokens know each other's
 // callers by nothing else.
-func TestEventsPassTheTokenOn(t *testing.T) {
+func TestEvents_ForwardToken(t *testing.T) {
 	data, tokens := tokenFile()
-	n2 := startServer(t, newFakeCluster("n2", false), withTokens(data), func(d *Deps) { d.Facts.ID = "n2" })
+	n2 := startServer(t, newFakeCluster("n2", false), withTokens(data), func(d *Deps) { d.Node.ID = "n2" })
 	f := newFakeCluster("n1", true)
 	f.addRecord(cluster.Member{ID: "n1"})
 	f.addRecord(cluster.Member{ID: "n2", HTTPAddress: n2.addr})

@@ -13,7 +13,7 @@ import (
 
 // listEvents serves GET /v1/events: what the journals of all reachable nodes
 // hold, as JSON or as a stream. For another node that asks, only this one's.
-func listEvents(c *call) error {
+func listEvents(c *request) error {
 	limit, err := c.queryLimit(apiv1.DefaultListLimit)
 	if err != nil {
 		return err
@@ -24,13 +24,13 @@ func listEvents(c *call) error {
 	}
 	since, typ := c.query.Get("since"), c.query.Get("type")
 	// A node that asks may know of types that this one does not.
-	if typ != "" && !c.hop && !slices.Contains(cluster.EventTypes, typ) {
+	if typ != "" && !c.forwarded && !slices.Contains(cluster.EventTypes, typ) {
 		return badRequest("type: want %s, got %q", strings.Join(cluster.EventTypes, ", "), typ)
 	}
 	if c.wantsStream() {
 		return streamEvents(c)
 	}
-	if c.hop {
+	if c.forwarded {
 		own, err := c.s.ownEvents(since, typ, limit)
 		if err != nil {
 			return err
@@ -61,10 +61,10 @@ func (s *Server) ownEvents(since, typ string, limit int) (apiv1.Events, error) {
 	return own, nil
 }
 
-// mergeEvery is how often a stream asks the other nodes for their events.
-const mergeEvery = 250 * time.Millisecond
+// mergeInterval is how often a stream asks the other nodes for their events.
+const mergeInterval = 250 * time.Millisecond
 
-func streamEvents(c *call) error {
+func streamEvents(c *request) error {
 	since := c.r.Header.Get("Last-Event-ID")
 	if since == "" {
 		since = c.query.Get("since")
@@ -77,22 +77,22 @@ func streamEvents(c *call) error {
 		}
 		since = now.Next
 	}
-	first, err := c.mergedEvents(c.r.Context(), since, typ, changesAtOnce)
+	first, err := c.mergedEvents(c.r.Context(), since, typ, watchBatchSize)
 	if err != nil {
 		return err
 	}
-	e, err := c.startEvents()
+	e, err := c.startSSE()
 	if err != nil {
-		return c.gone(err)
+		return c.ignoreWriteError(err)
 	}
 	pending := first
-	return e.run(func(ctx context.Context) error {
+	return e.stream(func(ctx context.Context) error {
 		for len(pending.Items) == 0 {
 			// This node's own events come at once, the others' with the next turn.
-			if err := c.s.awaitOwn(ctx, pending.Next, typ); err != nil {
+			if err := c.s.waitOwnEvents(ctx, pending.Next, typ); err != nil {
 				return err
 			}
-			if pending, err = c.mergedEvents(ctx, pending.Next, typ, changesAtOnce); err != nil {
+			if pending, err = c.mergedEvents(ctx, pending.Next, typ, watchBatchSize); err != nil {
 				return err
 			}
 		}
@@ -104,7 +104,7 @@ func streamEvents(c *call) error {
 			e.field("id", it.Seq)
 			e.field("event", it.Type)
 			e.field("data", string(data))
-			if err := e.end(); err != nil {
+			if err := e.endEvent(); err != nil {
 				return err
 			}
 		}
@@ -113,15 +113,15 @@ func streamEvents(c *call) error {
 	})
 }
 
-// awaitOwn waits for an event of this node after since, or for mergeEvery.
-func (s *Server) awaitOwn(ctx context.Context, since, typ string) error {
-	turn, cancel := context.WithTimeout(ctx, mergeEvery)
+// waitOwnEvents waits for an event of this node after since, or for mergeInterval.
+func (s *Server) waitOwnEvents(ctx context.Context, since, typ string) error {
+	turn, cancel := context.WithTimeout(ctx, mergeInterval)
 	defer cancel()
-	own, err := parsePositions(since)
+	own, err := parseEventOffsets(since)
 	if err != nil {
 		return err
 	}
-	cursor, err := s.deps.Journal.Cursor(own.of(s.deps.Facts.ID), typ)
+	cursor, err := s.deps.Journal.Cursor(own.offset(s.deps.Node.ID), typ)
 	if err == nil {
 		_, err = cursor.Next(turn, 1)
 	}

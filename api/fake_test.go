@@ -31,13 +31,13 @@ type fakeCluster struct {
 	index   uint64
 	changed chan struct{}
 
-	propose func(context.Context, state.Command) (state.Result, error) // instead of the real thing
-	barrier func(context.Context) error
-	members []string // calls, as text
-	spread  int      // calls
-	backup  string
-	fail    error              // of membership, backup and restore
-	left    []cluster.Survivor // that answer this node
+	propose      func(context.Context, state.Command) (state.Result, error) // instead of the real thing
+	barrier      func(context.Context) error
+	members      []string // calls, as text
+	awaitApplied int      // calls
+	backup       string
+	fail         error              // of membership, backup and restore
+	left         []cluster.Survivor // that answer this node
 }
 
 func newFakeCluster(id string, leads bool) *fakeCluster {
@@ -57,7 +57,7 @@ func newFakeCluster(id string, leads bool) *fakeCluster {
 	return f
 }
 
-// lead makes a node the leader, "" nobody.
+// runLeadershipRequest makes a node the leader, "" nobody.
 func (f *fakeCluster) lead(id cluster.NodeID, term uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -166,7 +166,7 @@ func (f *fakeCluster) admin(call string) error {
 func (f *fakeCluster) AwaitAppliedEverywhere(context.Context) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.spread++
+	f.awaitApplied++
 }
 
 func (f *fakeCluster) ChangeMember(_ context.Context, ch cluster.MemberChange) error {
@@ -289,8 +289,8 @@ func noTransfer(context.Context, cluster.NodeID) (cluster.TransferOutcome, error
 	return cluster.TransferOutcome{}, errors.New("no transfer is expected")
 }
 
-// newKeeper keeps the clocks of a fake cluster's sessions, once Lead is called.
-func newKeeper(f *fakeCluster) *roles.Keeper {
+// newSessionManager keeps the clocks of a fake cluster's sessions, once Lead is called.
+func newSessionManager(f *fakeCluster) *roles.Keeper {
 	start := time.Now()
 	return roles.New(roles.Deps{
 		Consensus: f, Clock: func() time.Duration { return time.Since(start) },
@@ -303,12 +303,12 @@ func testDeps(f *fakeCluster) Deps {
 	return Deps{
 		Cluster:    f,
 		Leadership: fakeTransfer(noTransfer),
-		Sessions:   newKeeper(f),
+		Sessions:   newSessionManager(f),
 		SplitBrain: &fakeSplitBrain{},
 		Journal:    telemetry.NewJournal(f.st.NodeID, "boot1", 64, hclog.NewNullLogger()),
 		Metrics:    telemetry.New(),
 		Logger:     hclog.NewNullLogger(),
-		Facts: Facts{
+		Node: NodeInfo{
 			ID: f.st.NodeID, BootID: "boot1", ClusterName: "test", HTTPAddress: "127.0.0.1:7701", RaftAddress: "127.0.0.1:7700",
 			Version: "v0", StartedAt: time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC), Priority: 100, Eligible: true,
 		},
@@ -333,7 +333,7 @@ func startServer(t *testing.T, f *fakeCluster, change ...func(*Deps)) *node {
 		t.Fatal(err)
 	}
 	d := testDeps(f)
-	d.Facts.HTTPAddress = l.Addr().String()
+	d.Node.HTTPAddress = l.Addr().String()
 	for _, c := range change {
 		c(&d)
 	}
@@ -357,15 +357,15 @@ func startServer(t *testing.T, f *fakeCluster, change ...func(*Deps)) *node {
 		_ = hs.Close()
 		wg.Wait()
 	})
-	n.settle()
+	n.waitForLeaderView()
 	return n
 }
 
-// settle waits until the server knows of the leader what the cluster knows.
-func (n *node) settle() {
+// verifyPlan waits until the server knows of the leader what the cluster knows.
+func (n *node) waitForLeaderView() {
 	n.t.Helper()
 	eventually(n.t, func() bool {
-		v, st := n.leader.known(), n.fake.Status()
+		v, st := n.leader.snapshot(), n.fake.Status()
 		return v.id == st.LeaderID && (v.term == st.Term)
 	})
 }

@@ -21,13 +21,13 @@ import (
 
 // forwarder is the HTTP client towards other nodes.
 type forwarder struct {
-	scheme    string
-	transport *http.Transport
-	self      cluster.NodeID
-	passToken bool // the other nodes believe tokens only: there is no TLS to know this node by
+	scheme       string
+	transport    *http.Transport
+	self         cluster.NodeID
+	forwardToken bool // the other nodes believe tokens only: there is no TLS to know this node by
 
-	breakers *breakers
-	patience time.Duration // with a node that is tried again
+	breakers    *circuitBreakers
+	retryBudget time.Duration // with a node that is tried again
 }
 
 // dialError marks an error from before there was a connection: whatever the
@@ -54,7 +54,7 @@ func newForwarder(d Deps) *forwarder {
 		}
 		return conn, nil
 	}
-	f := &forwarder{scheme: "http", self: d.Facts.ID, passToken: d.Tokens != nil && d.ClientTLS == nil && !d.Insecure, breakers: newBreakers(), patience: limit}
+	f := &forwarder{scheme: "http", self: d.Node.ID, forwardToken: d.Tokens != nil && d.ClientTLS == nil && !d.Insecure, breakers: newCircuitBreakers(), retryBudget: limit}
 	f.transport = &http.Transport{
 		DialContext:            connect,
 		MaxIdleConns:           1024,
@@ -90,17 +90,17 @@ func (f *forwarder) close() {
 	f.transport.CloseIdleConnections()
 }
 
-// introduce says in a request's header who asks: this node, for the caller of c
+// setIdentityHeaders says in a request's header who asks: this node, for the caller of c
 // if there is one. Who that is goes as identity, as token only where that is
 // not believed.
-func (f *forwarder) introduce(h http.Header, c *call) {
+func (f *forwarder) setIdentityHeaders(h http.Header, c *request) {
 	h.Set(apiv1.HeaderForwardedBy, string(f.self))
 	switch {
 	case c == nil:
-	case f.passToken:
+	case f.forwardToken:
 		h["Authorization"] = c.r.Header["Authorization"]
-	case c.who.name != "":
-		h.Set(apiv1.HeaderIdentity, c.who.header())
+	case c.caller.name != "":
+		h.Set(apiv1.HeaderIdentity, c.caller.header())
 		h.Set(apiv1.HeaderCaller, c.from)
 	}
 }
@@ -111,26 +111,26 @@ var forwardedHeaders = []string{
 	apiv1.HeaderIdempotencyKey, apiv1.HeaderFence,
 }
 
-// hopReserve is what a forwarding node keeps of a request's time for itself.
-const hopReserve = 100 * time.Millisecond
+// forwardOverhead is what a forwarding node keeps of a request's time for itself.
+const forwardOverhead = 100 * time.Millisecond
 
 // request makes the request as another node will see it: the same path, byte by
 // byte, and query.
-func (f *forwarder) request(ctx context.Context, c *call, addr string, work leaderWork) *http.Request {
+func (f *forwarder) request(ctx context.Context, c *request, addr string, work leaderRequest) *http.Request {
 	u := *c.r.URL
 	u.Scheme, u.Host = f.scheme, addr
 	req := &http.Request{Method: c.r.Method, URL: &u, Host: addr, Header: make(http.Header, 8)}
 	for _, name := range forwardedHeaders {
 		if v := c.r.Header.Values(name); len(v) > 0 {
-			req.Header[apiv1.Unrepeated(name)] = v
+			req.Header[apiv1.HeaderKeyNoAutoRetry(name)] = v
 		}
 	}
-	f.introduce(req.Header, c)
+	f.setIdentityHeaders(req.Header, c)
 	if deadline, ok := ctx.Deadline(); ok {
 		// The other side's answer, also that it ran out of time, must get back
 		// before this side gives up.
 		left := time.Until(deadline)
-		left -= min(left/10, hopReserve)
+		left -= min(left/10, forwardOverhead)
 		req.Header.Set(apiv1.HeaderTimeout, strconv.FormatInt(max(1, (left+time.Millisecond-1).Milliseconds()), 10))
 	}
 	switch {
@@ -148,25 +148,25 @@ func (f *forwarder) request(ctx context.Context, c *call, addr string, work lead
 	return req.WithContext(ctx)
 }
 
-// hopOutcome is how one try at another node ended.
-type hopOutcome int
+// forwardResult is how one try at another node ended.
+type forwardResult int
 
 const (
-	hopAnswered hopOutcome = iota // its answer was passed on
-	hopRefused                    // nothing happened there
-	hopUnknown                    // the request was sent, and no answer came
+	forwardAnswered forwardResult = iota // its answer was passed on
+	forwardRefused                       // nothing happened there
+	forwardUnknown                       // the request was sent, and no answer came
 )
 
 // forwardTo sends the call to the leader of v and passes its answer on. A read
 // is given up as soon as v is no longer true; a write that cannot be sent again
 // gets some time for the old leader to answer what it still can. The error
 // says why there is no answer.
-func (c *call) forwardTo(ctx context.Context, v *leaderView, addr string, work leaderWork) (hopOutcome, error) {
+func (c *request) forwardTo(ctx context.Context, v *leaderSnapshot, addr string, work leaderRequest) (forwardResult, error) {
 	patience := time.Duration(0)
-	if !work.resend {
-		patience = 2*c.s.deps.TimeoutMax + work.late
+	if !work.idempotent {
+		patience = 2*c.s.deps.TimeoutMax + work.oldLeaderGrace
 	}
-	ctx, cancel := endSoonAfter(ctx, v.changed, patience)
+	ctx, cancel := withGraceAfter(ctx, v.changed, patience)
 	defer cancel()
 	sent := false
 	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent = true }}
@@ -177,25 +177,25 @@ func (c *call) forwardTo(ctx context.Context, v *leaderView, addr string, work l
 		// (apiv1.Unrepeated). So for one that may not be sent twice an error from
 		// before the connection is the truth about all its tries.
 		var dial *dialError
-		if !sent || !work.resend && errors.As(err, &dial) {
-			return hopRefused, noLeader("node %s at %s cannot be reached: %w", v.id, addr, err)
+		if !sent || !work.idempotent && errors.As(err, &dial) {
+			return forwardRefused, noLeader("node %s at %s cannot be reached: %w", v.id, addr, err)
 		}
-		return hopUnknown, c.lost(work, "node %s at %s did not answer: %w", v.id, addr, err)
+		return forwardUnknown, c.noResponseError(work, "node %s at %s did not answer: %w", v.id, addr, err)
 	}
-	defer drain(resp.Body)
-	return c.passOn(resp, v, addr, work)
+	defer discardBody(resp.Body)
+	return c.copyResponse(resp, v, addr, work)
 }
 
-// lost is the error for a request that was sent and not answered.
-func (c *call) lost(work leaderWork, format string, args ...any) error {
+// noResponseError is the error for a request that was sent and not answered.
+func (c *request) noResponseError(work leaderRequest, format string, args ...any) error {
 	if work.write {
 		return cluster.Errorf(cluster.CodeOutcomeUnknown, format, args...)
 	}
 	return noLeader(format, args...)
 }
 
-// endSoonAfter derives a context that also ends some time after other has.
-func endSoonAfter(ctx, other context.Context, patience time.Duration) (context.Context, context.CancelFunc) {
+// withGraceAfter derives a context that also ends some time after other has.
+func withGraceAfter(ctx, other context.Context, patience time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(other, func() {
 		if patience == 0 {
@@ -208,27 +208,27 @@ func endSoonAfter(ctx, other context.Context, patience time.Duration) (context.C
 	return ctx, func() { stop(); cancel() }
 }
 
-// smallAnswer is read whole before a byte is passed on, so that a leader that
+// maxSmallResponse is read whole before a byte is passed on, so that a leader that
 // dies while it answers costs a try and not the request.
-const smallAnswer = 64 << 10
+const maxSmallResponse = 64 << 10
 
-var copyBuffers = sync.Pool{New: func() any { return new([smallAnswer]byte) }}
+var copyBuffers = sync.Pool{New: func() any { return new([maxSmallResponse]byte) }}
 
-// passOn copies the leader's answer to the client, unless it is that it does
+// copyResponse copies the leader's answer to the client, unless it is that it does
 // not lead, and says where the leader is: a client may go there next time.
-func (c *call) passOn(resp *http.Response, v *leaderView, addr string, work leaderWork) (hopOutcome, error) {
-	buf := copyBuffers.Get().(*[smallAnswer]byte)
+func (c *request) copyResponse(resp *http.Response, v *leaderSnapshot, addr string, work leaderRequest) (forwardResult, error) {
+	buf := copyBuffers.Get().(*[maxSmallResponse]byte)
 	defer copyBuffers.Put(buf)
-	n, whole, err := fill(resp.Body, buf[:])
+	n, whole, err := readUpTo(resp.Body, buf[:])
 	if err != nil {
-		return hopUnknown, c.lost(work, "node %s broke off its answer: %w", v.id, err)
+		return forwardUnknown, c.noResponseError(work, "node %s broke off its answer: %w", v.id, err)
 	}
-	if p, ok := problemIn(resp, buf[:n]); ok && p.Code == int(cluster.CodeNoLeader) {
-		return hopRefused, noLeader("node %s, which was taken for the leader, answered: %s", v.id, p.Detail)
-	} else if work.maybeDone && resp.StatusCode >= 400 {
+	if p, ok := parseProblem(resp, buf[:n]); ok && p.Code == int(cluster.CodeNoLeader) {
+		return forwardRefused, noLeader("node %s, which was taken for the leader, answered: %s", v.id, p.Detail)
+	} else if work.mayHaveApplied && resp.StatusCode >= 400 {
 		refusal := &cluster.Error{Code: cluster.Code(p.Code), Status: resp.StatusCode, Detail: p.Detail}
-		if !refusal.DecidedByState() && refusal.Code != work.settles {
-			return hopUnknown, cluster.Errorf(cluster.CodeOutcomeUnknown, "leader %s answered %d: %s", v.id, resp.StatusCode, p.Detail)
+		if !refusal.DecidedByState() && refusal.Code != work.finalCode {
+			return forwardUnknown, cluster.Errorf(cluster.CodeOutcomeUnknown, "leader %s answered %d: %s", v.id, resp.StatusCode, p.Detail)
 		}
 	}
 	h := c.Header()
@@ -240,13 +240,13 @@ func (c *call) passOn(resp *http.Response, v *leaderView, addr string, work lead
 		}
 	}
 	h[apiv1.HeaderLeader] = []string{addr}
-	c.settled = true // by that node
+	c.audited = true // by that node
 	for name := range resp.Trailer {
 		h.Add("Trailer", name)
 	}
 	c.WriteHeader(resp.StatusCode)
 	if _, err := c.Write(buf[:n]); err != nil {
-		return hopAnswered, c.gone(err)
+		return forwardAnswered, c.ignoreWriteError(err)
 	}
 	if !whole {
 		if _, err := io.CopyBuffer(c.slowWriter(), resp.Body, buf[:]); err != nil {
@@ -258,12 +258,12 @@ func (c *call) passOn(resp *http.Response, v *leaderView, addr string, work lead
 	for name, values := range resp.Trailer {
 		h[name] = values
 	}
-	return hopAnswered, nil
+	return forwardAnswered, nil
 }
 
-// fill reads until buf is full or r ends; whole says that it ended. io.ReadFull
+// readUpTo reads until buf is full or r ends; whole says that it ended. io.ReadFull
 // would not tell an end from a broken connection.
-func fill(r io.Reader, buf []byte) (n int, whole bool, err error) {
+func readUpTo(r io.Reader, buf []byte) (n int, whole bool, err error) {
 	for n < len(buf) {
 		m, err := r.Read(buf[n:])
 		n += m
@@ -277,8 +277,8 @@ func fill(r io.Reader, buf []byte) (n int, whole bool, err error) {
 	return n, false, nil
 }
 
-// problemIn is the problem in an answer. ok is false when there is none.
-func problemIn(resp *http.Response, body []byte) (p apiv1.Problem, ok bool) {
+// parseProblem is the problem in an answer. ok is false when there is none.
+func parseProblem(resp *http.Response, body []byte) (p apiv1.Problem, ok bool) {
 	if resp.StatusCode < 400 {
 		return p, false
 	}
@@ -286,9 +286,9 @@ func problemIn(resp *http.Response, body []byte) (p apiv1.Problem, ok bool) {
 	return p, err == nil && media == apiv1.TypeProblem && json.Unmarshal(body, &p) == nil
 }
 
-// drain reads what little may be left, so that the connection can be used
+// discardBody reads what little may be left, so that the connection can be used
 // again.
-func drain(body io.ReadCloser) {
-	_, _ = io.CopyN(io.Discard, body, smallAnswer)
+func discardBody(body io.ReadCloser) {
+	_, _ = io.CopyN(io.Discard, body, maxSmallResponse)
 	_ = body.Close() // nothing to do about it
 }

@@ -66,7 +66,7 @@ func TestForwardToLeader(t *testing.T) {
 	}
 }
 
-func TestForwardLargeAnswer(t *testing.T) {
+func TestForward_LargeResponse(t *testing.T) {
 	leader, follower := pair(t)
 	big := strings.Repeat("0123456789", 100_000)
 	leader.fake.put("big", big)
@@ -75,9 +75,9 @@ func TestForwardLargeAnswer(t *testing.T) {
 	}
 }
 
-// TestForwardPassesIdentityOn: idempotency keys are the caller's own, also
+// TestForward_PropagatesIdentity: idempotency keys are the caller's own, also
 // when another node asks for it.
-func TestForwardPassesIdentityOn(t *testing.T) {
+func TestForward_PropagatesIdentity(t *testing.T) {
 	data, tokens := tokenFile()
 	leader, follower := pair(t, withTokens(data))
 	seen := make(chan string, 1)
@@ -97,15 +97,15 @@ func TestForwardPassesIdentityOn(t *testing.T) {
 	follower.do("PUT", "/v1/kv/k", "v", "Authorization", "Bearer "+tokens["observer"]).is(t, 403, cluster.CodeForbidden)
 }
 
-func TestForwardIsOneHopOnly(t *testing.T) {
+func TestForward_OnlyOnce(t *testing.T) {
 	a := startServer(t, newFakeCluster("n1", false))
 	b := startServer(t, newFakeCluster("n2", false))
 	a.fake.addRecord(cluster.Member{ID: "n2", HTTPAddress: b.addr})
 	b.fake.addRecord(cluster.Member{ID: "n1", HTTPAddress: a.addr})
 	a.fake.lead("n2", 5)
 	b.fake.lead("n1", 5)
-	a.settle()
-	b.settle()
+	a.waitForLeaderView()
+	b.waitForLeaderView()
 	start := time.Now()
 	p := a.do("PUT", "/v1/kv/k", "v").is(t, 503, cluster.CodeNoLeader)
 	if !p.Retryable {
@@ -133,7 +133,7 @@ func TestRedirect(t *testing.T) {
 	}
 }
 
-func TestForwardTellsHowLongIsLeft(t *testing.T) {
+func TestForward_SendsRemainingBudget(t *testing.T) {
 	leader, follower := pair(t)
 	left := make(chan time.Duration, 1)
 	leader.fake.set(func() {
@@ -193,8 +193,8 @@ func followerOf(t *testing.T, addr string, change ...func(*Deps)) *node {
 	return startServer(t, f, change...)
 }
 
-// takeOver lets a healthy leader n3 appear.
-func (n *node) takeOver(t *testing.T) *node {
+// becomeLeader lets a healthy leader n3 appear.
+func (n *node) becomeLeader(t *testing.T) *node {
 	t.Helper()
 	leader := startServer(t, newFakeCluster("n3", true))
 	n.fake.addRecord(cluster.Member{ID: "n3", HTTPAddress: leader.addr, Lifecycle: cluster.Active})
@@ -202,9 +202,9 @@ func (n *node) takeOver(t *testing.T) *node {
 	return leader
 }
 
-// TestLeaderBreaksBeforeTheRequest: nothing was sent, so that any request is
+// TestForward_LeaderFailsOnceBeforeRequest: nothing was sent, so that any request is
 // held until there is a leader that takes it.
-func TestLeaderBreaksBeforeTheRequest(t *testing.T) {
+func TestForward_LeaderFailsOnceBeforeRequest(t *testing.T) {
 	nobody, err := ports.Take(1)
 	if err != nil {
 		t.Fatal(err)
@@ -212,8 +212,8 @@ func TestLeaderBreaksBeforeTheRequest(t *testing.T) {
 	n := followerOf(t, nobody[0], func(d *Deps) { d.TimeoutMax = 5 * time.Second })
 	answer := make(chan reply)
 	go func() { answer <- n.do("PUT", "/v1/kv/k", "v") }()
-	eventually(t, func() bool { return n.held.Load() == 1 })
-	leader := n.takeOver(t)
+	eventually(t, func() bool { return n.queuedForLeader.Load() == 1 })
+	leader := n.becomeLeader(t)
 	if r := <-answer; r.status != 200 {
 		t.Fatalf("%+v", r)
 	}
@@ -222,7 +222,7 @@ func TestLeaderBreaksBeforeTheRequest(t *testing.T) {
 	}
 }
 
-func TestLeaderBreaksBeforeTheRequestAndStaysAway(t *testing.T) {
+func TestForward_LeaderFailsBeforeRequest(t *testing.T) {
 	nobody, err := ports.Take(1)
 	if err != nil {
 		t.Fatal(err)
@@ -240,8 +240,8 @@ func TestLeaderBreaksBeforeTheRequestAndStaysAway(t *testing.T) {
 	}
 }
 
-// TestLeaderBreaksAfterTheRequest: a write that was sent on may have happened.
-func TestLeaderBreaksAfterTheRequest(t *testing.T) {
+// TestForward_LeaderFailsAfterRequest: a write that was sent on may have happened.
+func TestForward_LeaderFailsAfterRequest(t *testing.T) {
 	addr, requests := brokenLeader(t, false)
 	n := followerOf(t, addr)
 	for _, method := range []string{"PUT", "DELETE"} {
@@ -263,16 +263,16 @@ func TestLeaderBreaksAfterTheRequest(t *testing.T) {
 	n.do("PUT", "/v1/kv/k", "v", "Idempotency-Key", "i").is(t, 504, cluster.CodeOutcomeUnknown)
 }
 
-// TestReadsMoveOnWhenTheLeaderHangs: as soon as there is another leader, a
+// TestForward_ReadRetriedWhenLeaderHangs: as soon as there is another leader, a
 // read, and a write that may be repeated, go there.
-func TestReadsMoveOnWhenTheLeaderHangs(t *testing.T) {
+func TestForward_ReadRetriedWhenLeaderHangs(t *testing.T) {
 	addr, requests := brokenLeader(t, true)
 	n := followerOf(t, addr, func(d *Deps) { d.TimeoutMax = 5 * time.Second })
 	answers := make(chan reply, 2)
 	go func() { answers <- n.do("GET", "/v1/kv?prefix=k", "") }()
 	go func() { answers <- n.do("PUT", "/v1/kv/k", "v", "Idempotency-Key", "i") }()
 	eventually(t, func() bool { return requests.Load() == 2 })
-	n.takeOver(t)
+	n.becomeLeader(t)
 	for range 2 {
 		if r := <-answers; r.status != 200 {
 			t.Errorf("%+v", r)
@@ -280,25 +280,25 @@ func TestReadsMoveOnWhenTheLeaderHangs(t *testing.T) {
 	}
 }
 
-// TestWriteIsUnknownSoonAfterTheLeaderHangs: it need not wait for its whole
+// TestForward_WriteUnknownWhenLeaderHangs: it need not wait for its whole
 // timeout once another node leads.
-func TestWriteIsUnknownSoonAfterTheLeaderHangs(t *testing.T) {
+func TestForward_WriteUnknownWhenLeaderHangs(t *testing.T) {
 	addr, requests := brokenLeader(t, true)
 	n := followerOf(t, addr)
 	answer := make(chan reply)
 	go func() { answer <- n.do("PUT", "/v1/kv/k?timeout_ms=30000", "v") }()
 	eventually(t, func() bool { return requests.Load() == 1 })
 	start := time.Now()
-	n.takeOver(t)
+	n.becomeLeader(t)
 	(<-answer).is(t, 504, cluster.CodeOutcomeUnknown)
 	if took := time.Since(start); took > 10*time.Second {
 		t.Errorf("took %v", took)
 	}
 }
 
-// TestWriteGetsTheAnswerOfADeposedLeader: leadership has moved, as in a planned
+// TestForward_ReturnsResponseOfDeposedLeader: leadership has moved, as in a planned
 // transfer, but the one who led still answers what it was sent.
-func TestWriteGetsTheAnswerOfADeposedLeader(t *testing.T) {
+func TestForward_ReturnsResponseOfDeposedLeader(t *testing.T) {
 	leader, follower := pair(t, func(d *Deps) { d.TimeoutMax = 5 * time.Second })
 	proposed, finish := make(chan struct{}), make(chan struct{})
 	leader.fake.set(func() {
@@ -311,8 +311,8 @@ func TestWriteGetsTheAnswerOfADeposedLeader(t *testing.T) {
 	answer := make(chan reply)
 	go func() { answer <- follower.do("PUT", "/v1/kv/k", "v") }()
 	<-proposed
-	follower.takeOver(t)
-	follower.settle()
+	follower.becomeLeader(t)
+	follower.waitForLeaderView()
 	close(finish)
 	if r := <-answer; r.status != 200 || !strings.Contains(r.body, `"revision":7`) {
 		t.Errorf("%+v", r)
@@ -326,9 +326,9 @@ func TestForwardEndsWithTheTimeout(t *testing.T) {
 	n.do("GET", "/v1/kv/k?timeout_ms=50", "").is(t, 503, cluster.CodeNoLeader)
 }
 
-// TestManyForwardedAtOnce: 256 clients of a follower share a bounded pool of
+// TestForward_ManyConcurrentRequests: 256 clients of a follower share a bounded pool of
 // connections, and none gets an error.
-func TestManyForwardedAtOnce(t *testing.T) {
+func TestForward_ManyConcurrentRequests(t *testing.T) {
 	_, follower := pair(t)
 	var failed atomic.Int64
 	var wg sync.WaitGroup

@@ -15,7 +15,7 @@ import (
 
 // getLive serves GET /livez. That it answers is all that there is to say; ?verbose
 // says it as /readyz does.
-func getLive(c *call) error {
+func getLive(c *request) error {
 	verbose, err := c.queryBool("verbose")
 	switch {
 	case err != nil:
@@ -27,7 +27,7 @@ func getLive(c *call) error {
 }
 
 // getReady serves GET /readyz.
-func getReady(c *call) error {
+func getReady(c *request) error {
 	verbose, err := c.queryBool("verbose")
 	if err != nil {
 		return err
@@ -90,10 +90,10 @@ type notReadyProblem struct {
 	Checks []string `json:"checks"`
 }
 
-func (c *call) notReady(checks []apiv1.Check) error {
-	e := cluster.Errorf(cluster.CodeBusy, "node %s is not ready", c.s.deps.Facts.ID)
+func (c *request) notReady(checks []apiv1.Check) error {
+	e := cluster.Errorf(cluster.CodeBusy, "node %s is not ready", c.s.deps.Node.ID)
 	if !checks[0].OK {
-		e = noLeader("node %s knows no leader", c.s.deps.Facts.ID)
+		e = noLeader("node %s knows no leader", c.s.deps.Node.ID)
 	}
 	body, err := json.MarshalIndent(notReadyProblem{c.s.problem(e), checkLines(checks)}, "", " ")
 	if err != nil {
@@ -103,41 +103,41 @@ func (c *call) notReady(checks []apiv1.Check) error {
 	c.Header()["Retry-After"] = []string{"1"}
 	c.WriteHeader(http.StatusServiceUnavailable)
 	_, err = c.Write(append(body, '\n'))
-	return c.gone(err)
+	return c.ignoreWriteError(err)
 }
 
-func (c *call) text(s string) error {
+func (c *request) text(s string) error {
 	c.setHeaders(typeText, len(s))
 	c.WriteHeader(http.StatusOK)
 	_, err := c.Write([]byte(s))
-	return c.gone(err)
+	return c.ignoreWriteError(err)
 }
 
 // getLeaderHealth serves GET, HEAD and OPTIONS /health/leader: 200 only once a
 // majority has confirmed, after the question came, that this node leads. The
 // rounds of many questions are shared by consensus.
-func getLeaderHealth(c *call) error {
+func getLeaderHealth(c *request) error {
 	ctx, cancel := context.WithTimeout(c.r.Context(), c.s.deps.TimeoutMax)
 	defer cancel()
 	if c.s.draining.Load() {
-		return noLeader("node %s is draining", c.s.deps.Facts.ID)
+		return noLeader("node %s is draining", c.s.deps.Node.ID)
 	}
 	if why := c.s.deps.SplitBrain.Refusing(); why != "" {
-		return noLeader("node %s does not serve: %s", c.s.deps.Facts.ID, why)
+		return noLeader("node %s does not serve: %s", c.s.deps.Node.ID, why)
 	}
 	if err := c.s.cluster.ReadBarrier(ctx); err != nil {
-		return noLeader("node %s cannot prove that it leads: %w", c.s.deps.Facts.ID, err)
+		return noLeader("node %s cannot prove that it leads: %w", c.s.deps.Node.ID, err)
 	}
 	return c.text("ok\n")
 }
 
 // getFollowerHealth serves GET /health/follower.
-func getFollowerHealth(c *call) error {
+func getFollowerHealth(c *request) error {
 	maxLag, err := c.queryInt("max_lag", -1, 0, math.MaxInt64)
 	if err != nil {
 		return err
 	}
-	st, id := c.s.cluster.Status(), c.s.deps.Facts.ID
+	st, id := c.s.cluster.Status(), c.s.deps.Node.ID
 	notNow := func(format string, args ...any) error {
 		return busy("node %s: %s", id, fmt.Sprintf(format, args...))
 	}
@@ -180,7 +180,7 @@ func (s *Server) lag(ctx context.Context, st cluster.NodeStatus) (uint64, error)
 		lag = st.CommitIndex - st.AppliedIndex
 	}
 	for _, m := range view.Members {
-		if m.ID == string(s.deps.Facts.ID) {
+		if m.ID == string(s.deps.Node.ID) {
 			return max(lag, m.LagEntries), nil
 		}
 	}

@@ -45,7 +45,7 @@ func inBubble(t *testing.T, f *fakeCluster, change func(*Deps), test func(s *Ser
 	})
 }
 
-func TestHoldEndsAfterTwiceTheTimeout(t *testing.T) {
+func TestQueue_EndsAfterTwiceTheTimeout(t *testing.T) {
 	inBubble(t, newFakeCluster("n1", false), nil, func(s *Server, ask func(string, string) *httptest.ResponseRecorder) {
 		for _, tc := range []struct {
 			method, path string
@@ -58,10 +58,10 @@ func TestHoldEndsAfterTwiceTheTimeout(t *testing.T) {
 		} {
 			start := time.Now()
 			var counted atomic.Int64
-			time.AfterFunc(50*time.Millisecond, func() { counted.Store(int64(s.HeldWrites())) })
+			time.AfterFunc(50*time.Millisecond, func() { counted.Store(int64(s.QueuedWrites())) })
 			w := ask(tc.method, tc.path)
-			if held := counted.Load(); held == 1 != (tc.method == "PUT") || s.HeldWrites() != 0 {
-				t.Errorf("%s %s: counted as %d held writes, and %d after", tc.method, tc.path, held, s.HeldWrites())
+			if held := counted.Load(); held == 1 != (tc.method == "PUT") || s.QueuedWrites() != 0 {
+				t.Errorf("%s %s: counted as %d held writes, and %d after", tc.method, tc.path, held, s.QueuedWrites())
 			}
 			if took := time.Since(start); w.Code != 503 || took != tc.want {
 				t.Errorf("%s %s: %d after %v, want %v", tc.method, tc.path, w.Code, took, tc.want)
@@ -75,7 +75,7 @@ func TestHoldEndsAfterTwiceTheTimeout(t *testing.T) {
 
 // What keeps a leader from serving may be for somebody to mend: whoever gives up
 // waiting says it, also where it was another node that was asked.
-func TestHeldRequestSaysWhatTheLeaderLacks(t *testing.T) {
+func TestQueue_TimeoutNamesLeaderProblem(t *testing.T) {
 	leader, follower := pair(t)
 	leader.fake.set(func() {
 		leader.fake.propose = func(context.Context, state.Command) (state.Result, error) {
@@ -94,7 +94,7 @@ func TestHeldRequestSaysWhatTheLeaderLacks(t *testing.T) {
 	says(follower, "/v1/kv/k")
 }
 
-func TestHeldRequestGoesOnWithTheLeader(t *testing.T) {
+func TestQueue_RequestContinuesWithLeader(t *testing.T) {
 	f := newFakeCluster("n1", false)
 	inBubble(t, f, nil, func(_ *Server, ask func(string, string) *httptest.ResponseRecorder) {
 		go func() {
@@ -109,11 +109,11 @@ func TestHeldRequestGoesOnWithTheLeader(t *testing.T) {
 }
 
 // A request is not sent, and nobody is, to a leader whose process is dead.
-func TestHeldWhileTheLeaderIsDead(t *testing.T) {
+func TestQueue_WhileLeaderIsDead(t *testing.T) {
 	f := newFakeCluster("n1", false)
 	asked := atomic.Int64{}
 	inBubble(t, f, func(d *Deps) {
-		d.LeaderDead = func(id cluster.NodeID, term uint64) bool { return id == "n2" && term == 2 }
+		d.LeaderProcessDead = func(id cluster.NodeID, term uint64) bool { return id == "n2" && term == 2 }
 		d.AddressOf = func(cluster.NodeID) string { return "127.0.0.1:1" }
 		d.Dial = func(context.Context, string) (net.Conn, error) {
 			asked.Add(1)
@@ -137,9 +137,9 @@ func TestHeldWhileTheLeaderIsDead(t *testing.T) {
 	})
 }
 
-// TestHeldWhileTheLeaderStarts: raft says leader before the first entry of the
+// TestQueue_WhileLeaderStarts: raft says leader before the first entry of the
 // term is applied.
-func TestHeldWhileTheLeaderStarts(t *testing.T) {
+func TestQueue_WhileLeaderStarts(t *testing.T) {
 	f := newFakeCluster("n1", true)
 	inBubble(t, f, nil, func(_ *Server, ask func(string, string) *httptest.ResponseRecorder) {
 		start := time.Now()
@@ -157,9 +157,9 @@ func TestHeldWhileTheLeaderStarts(t *testing.T) {
 	})
 }
 
-func TestHoldQueueIsBounded(t *testing.T) {
+func TestQueue_IsBounded(t *testing.T) {
 	f := newFakeCluster("n1", false)
-	inBubble(t, f, func(d *Deps) { d.Limits.Held = 2 }, func(s *Server, ask func(string, string) *httptest.ResponseRecorder) {
+	inBubble(t, f, func(d *Deps) { d.Limits.QueuedForLeader = 2 }, func(s *Server, ask func(string, string) *httptest.ResponseRecorder) {
 		answers := make(chan int, 2)
 		for range 2 {
 			go func() { answers <- ask("PUT", "/v1/kv/k").Code }()
@@ -174,8 +174,8 @@ func TestHoldQueueIsBounded(t *testing.T) {
 				t.Errorf("held: %d", got)
 			}
 		}
-		if s.held.Load() != 0 {
-			t.Errorf("%d are still held", s.held.Load())
+		if s.queuedForLeader.Load() != 0 {
+			t.Errorf("%d are still held", s.queuedForLeader.Load())
 		}
 	})
 }
@@ -214,7 +214,7 @@ func TestUnknownOutcomes(t *testing.T) {
 
 // A write with a key that may have taken effect stays unknown, though a later try
 // was turned away: what turned that away says nothing of the first.
-func TestUnknownIsNotForgotten(t *testing.T) {
+func TestForward_KeepsUnknownOutcome(t *testing.T) {
 	for _, later := range []cluster.Code{cluster.CodeReadOnly, cluster.CodeBusy, cluster.CodeNoLeader} {
 		f := newFakeCluster("n1", true)
 		tries := 0
@@ -235,7 +235,7 @@ func TestUnknownIsNotForgotten(t *testing.T) {
 }
 
 // The same where the tries are made at the leader for another node.
-func TestUnknownIsNotForgottenByWhoForwards(t *testing.T) {
+func TestForward_KeepsUnknownOutcomeAfterLaterRefusal(t *testing.T) {
 	leader := newFakeCluster("n2", true)
 	tries := 0
 	leader.propose = func(context.Context, state.Command) (state.Result, error) {
@@ -272,7 +272,7 @@ func TestErrorsOfProposals(t *testing.T) {
 	}
 }
 
-func TestDrainingNodeLeadsNoWrite(t *testing.T) {
+func TestDraining_RejectsWrites(t *testing.T) {
 	leader, follower := pair(t)
 	leader.Drain()
 	leader.Drain() // does nothing more
@@ -286,7 +286,7 @@ func TestDrainingNodeLeadsNoWrite(t *testing.T) {
 	// Once leadership has moved, the same request goes there.
 	answer := make(chan reply)
 	go func() { answer <- leader.do("PUT", "/v1/kv/k", "v") }()
-	eventually(t, func() bool { return leader.held.Load() == 1 })
+	eventually(t, func() bool { return leader.queuedForLeader.Load() == 1 })
 	leader.fake.addRecord(cluster.Member{ID: "n2", HTTPAddress: follower.addr})
 	follower.fake.lead("n2", 3)
 	leader.fake.lead("n2", 3)

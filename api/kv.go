@@ -16,7 +16,7 @@ import (
 )
 
 // getKey serves GET /v1/kv/{key}.
-func getKey(c *call) error {
+func getKey(c *request) error {
 	if err := state.CheckKey(c.param); err != nil {
 		return err
 	}
@@ -37,14 +37,14 @@ func getKey(c *call) error {
 		c.setHeaders(typeBinary, len(item.Value))
 		c.WriteHeader(http.StatusOK)
 		_, err := c.Write(item.Value)
-		return c.gone(err)
+		return c.ignoreWriteError(err)
 	})
 }
 
 // read runs answer on a view that is as fresh as ?consistency= asks for, here
 // or at the leader.
-func (c *call) read(answer func(*state.View) error) error {
-	ctx, cancel, err := c.timed()
+func (c *request) read(answer func(*state.View) error) error {
+	ctx, cancel, err := c.contextWithTimeoutParam()
 	if err != nil {
 		return err
 	}
@@ -60,8 +60,8 @@ func (c *call) read(answer func(*state.View) error) error {
 	default:
 		return badRequest("consistency: want %s, %s or %s, got %q", apiv1.Linearizable, apiv1.Lease, apiv1.Stale, level)
 	}
-	err = c.atLeader(ctx, leaderWork{resend: true, local: barrier})
-	if err == errAnswered {
+	err = c.serveOnLeader(ctx, leaderRequest{idempotent: true, local: barrier})
+	if err == errResponseWritten {
 		return nil
 	}
 	if err != nil {
@@ -72,14 +72,14 @@ func (c *call) read(answer func(*state.View) error) error {
 
 // setStaleness says how old a stale answer may be: the age of the last word
 // from the leader, or, where there was none, of the process.
-func (c *call) setStaleness() {
+func (c *request) setStaleness() {
 	st := c.s.cluster.Status()
 	age := st.LeaderContactAge
 	switch {
 	case st.Role == cluster.Leader:
 		age = 0
 	case age < 0:
-		age = time.Since(c.s.deps.Facts.StartedAt)
+		age = time.Since(c.s.deps.Node.StartedAt)
 	}
 	c.Header()[canonicalLastContact] = []string{strconv.FormatInt(age.Milliseconds(), 10)}
 }
@@ -87,8 +87,8 @@ func (c *call) setStaleness() {
 var canonicalLastContact = http.CanonicalHeaderKey(apiv1.HeaderLastContact)
 
 // putKey serves PUT /v1/kv/{key}.
-func putKey(c *call) error {
-	ctx, cancel, err := c.timed()
+func putKey(c *request) error {
+	ctx, cancel, err := c.contextWithTimeoutParam()
 	if err != nil {
 		return err
 	}
@@ -120,8 +120,8 @@ func putKey(c *call) error {
 }
 
 // deleteKey serves DELETE /v1/kv/{key}.
-func deleteKey(c *call) error {
-	ctx, cancel, err := c.timed()
+func deleteKey(c *request) error {
+	ctx, cancel, err := c.contextWithTimeoutParam()
 	if err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ func deleteKey(c *call) error {
 	})
 }
 
-func (c *call) replyRevision(body []byte, revision uint64) error {
+func (c *request) replyRevision(body []byte, revision uint64) error {
 	tag := etag(revision)
 	h := c.Header()
 	h["Etag"] = []string{tag}
@@ -159,11 +159,11 @@ type keyWrite struct {
 }
 
 // keyWrite reads everything of a write but its body.
-func (c *call) keyWrite() (keyWrite, error) {
+func (c *request) keyWrite() (keyWrite, error) {
 	if err := state.CheckKey(c.param); err != nil {
 		return keyWrite{}, err
 	}
-	if err := c.plainEncoding(); err != nil {
+	if err := c.checkContentEncoding(); err != nil {
 		return keyWrite{}, err
 	}
 	cond, err := parseConditions(c.r.Header)
@@ -177,16 +177,16 @@ func (c *call) keyWrite() (keyWrite, error) {
 
 // write proposes w at the leader, and hands the result to answer if that is
 // here.
-func (c *call) write(ctx context.Context, w keyWrite, answer func(state.Result) error) error {
+func (c *request) write(ctx context.Context, w keyWrite, answer func(state.Result) error) error {
 	var err error
 	if w.command.Idempotency, err = c.idempotency(w); err != nil {
 		return err
 	}
 	var result state.Result
-	err = c.atLeader(ctx, leaderWork{
-		write:  true,
-		resend: w.command.Idempotency != nil,
-		body:   w.body,
+	err = c.serveOnLeader(ctx, leaderRequest{
+		write:      true,
+		idempotent: w.command.Idempotency != nil,
+		body:       w.body,
 		local: func(ctx context.Context) error {
 			w.command.Now = time.Now().UnixNano()
 			var err error
@@ -194,7 +194,7 @@ func (c *call) write(ctx context.Context, w keyWrite, answer func(state.Result) 
 			return err
 		},
 	})
-	if err == errAnswered {
+	if err == errResponseWritten {
 		return nil
 	}
 	if err != nil {
@@ -208,7 +208,7 @@ func (c *call) write(ctx context.Context, w keyWrite, answer func(state.Result) 
 
 // value reads the body of a put, within the bounds of one value, of all bodies
 // together, and of the request's time.
-func (c *call) value(ctx context.Context) ([]byte, error) {
+func (c *request) value(ctx context.Context) ([]byte, error) {
 	tooLarge := statusError(http.StatusRequestEntityTooLarge, "value: want at most %d bytes", apiv1.MaxValueBytes)
 	length := c.r.ContentLength
 	switch {
@@ -240,7 +240,7 @@ func (c *call) value(ctx context.Context) ([]byte, error) {
 	}
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		c.late = true
+		c.bodyTimedOut = true
 		err = badRequest("body: did not arrive within timeout_ms")
 	case err != nil:
 		err = badRequest("body: cannot be read: %w", err)

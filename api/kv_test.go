@@ -13,7 +13,7 @@ import (
 	"northstar/cluster"
 )
 
-func TestKeyIsTakenFromThePathAsItIs(t *testing.T) {
+func TestKey_IsReadVerbatimFromPath(t *testing.T) {
 	n := startServer(t, newFakeCluster("n1", true))
 	for path, key := range map[string]string{
 		"a":                "a",

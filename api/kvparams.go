@@ -85,7 +85,7 @@ func parseFence(h http.Header) (*state.FencingToken, error) {
 
 // idempotency reads Idempotency-Key; nil when there is none. Keys are the
 // caller's own: two callers may use the same.
-func (c *call) idempotency(w keyWrite) (*state.Idempotency, error) {
+func (c *request) idempotency(w keyWrite) (*state.Idempotency, error) {
 	values := c.r.Header.Values(apiv1.HeaderIdempotencyKey)
 	if len(values) == 0 {
 		return nil, nil
@@ -94,7 +94,7 @@ func (c *call) idempotency(w keyWrite) (*state.Idempotency, error) {
 		return nil, badRequest("%s: want one string of 1 to %d bytes", apiv1.HeaderIdempotencyKey, apiv1.MaxIdempotencyKeyBytes)
 	}
 	print := w.fingerprint(c.r.Method, c.param, c.query.Get("ttl_session"))
-	return &state.Idempotency{Key: c.who.name + "\n" + values[0], RequestHash: print[:]}, nil
+	return &state.Idempotency{Key: c.caller.name + "\n" + values[0], RequestHash: print[:]}, nil
 }
 
 // fingerprint tells one request from another under the same key: everything

@@ -10,45 +10,45 @@ import (
 	"northstar/cluster"
 )
 
-// leaderView is what this node knows of the leader until that changes.
-type leaderView struct {
+// leaderSnapshot is what this node knows of the leader until that changes.
+type leaderSnapshot struct {
 	id      cluster.NodeID // "" when it knows none
 	term    uint64
 	changed context.Context // ends when this view is no longer true
-	end     context.CancelFunc
+	cancel  context.CancelFunc
 }
 
-func newLeaderView(id cluster.NodeID, term uint64) *leaderView {
-	v := &leaderView{id: id, term: term}
-	v.changed, v.end = context.WithCancel(context.Background())
+func newLeaderSnapshot(id cluster.NodeID, term uint64) *leaderSnapshot {
+	v := &leaderSnapshot{id: id, term: term}
+	v.changed, v.cancel = context.WithCancel(context.Background())
 	return v
 }
 
-// leaderWatch follows the leader, so that a request need not ask consensus.
-type leaderWatch struct {
+// leaderTracker follows the leader, so that a request need not ask consensus.
+type leaderTracker struct {
 	cluster Cluster
-	current atomic.Pointer[leaderView]
+	current atomic.Pointer[leaderSnapshot]
 }
 
-func newLeaderWatch(c Cluster) *leaderWatch {
-	w := &leaderWatch{cluster: c}
-	w.current.Store(newLeaderView("", 0))
+func newLeaderTracker(c Cluster) *leaderTracker {
+	w := &leaderTracker{cluster: c}
+	w.current.Store(newLeaderSnapshot("", 0))
 	return w
 }
 
-// known is the leader as of now.
-func (w *leaderWatch) known() *leaderView { return w.current.Load() }
+// snapshot is the leader as of now.
+func (w *leaderTracker) snapshot() *leaderSnapshot { return w.current.Load() }
 
-// run keeps the view current until ctx ends; from then on there is no leader.
-func (w *leaderWatch) run(ctx context.Context) {
+// stream keeps the view current until ctx ends; from then on there is no leader.
+func (w *leaderTracker) run(ctx context.Context) {
 	replace := func(id cluster.NodeID, term uint64) {
-		w.current.Swap(newLeaderView(id, term)).end()
+		w.current.Swap(newLeaderSnapshot(id, term)).cancel()
 	}
 	defer replace("", 0)
 	for ctx.Err() == nil {
 		wake := w.cluster.LeaderChanged() // before Status, so that no change is missed
 		st := w.cluster.Status()
-		if v := w.known(); v.id != st.LeaderID || v.term != st.Term {
+		if v := w.snapshot(); v.id != st.LeaderID || v.term != st.Term {
 			replace(st.LeaderID, st.Term)
 		}
 		select {
@@ -60,8 +60,8 @@ func (w *leaderWatch) run(ctx context.Context) {
 
 // httpAddress is where a node's API is, "" when this node does not know.
 func (s *Server) httpAddress(id cluster.NodeID) string {
-	if id == s.deps.Facts.ID {
-		return s.deps.Facts.HTTPAddress
+	if id == s.deps.Node.ID {
+		return s.deps.Node.HTTPAddress
 	}
 	if m, ok := s.cluster.View().Member(id); ok && m.HTTPAddress != "" {
 		return m.HTTPAddress
@@ -72,91 +72,91 @@ func (s *Server) httpAddress(id cluster.NodeID) string {
 	return ""
 }
 
-// leaderWork is a request that only the leader can serve.
-type leaderWork struct {
-	write  bool
-	resend bool                            // may be sent twice: a read, or a write with an idempotency key
-	body   []byte                          // of the request, for the leader
-	stream *bodyStream                     // instead of body, when that is too large to keep
-	late   time.Duration                   // how much longer than others the old leader may take to answer, once there is another
-	local  func(ctx context.Context) error // serves it here; CodeNoLeader when this node does not lead
+// leaderRequest is a request that only the leader can serve.
+type leaderRequest struct {
+	write          bool
+	idempotent     bool                            // may be sent twice: a read, or a write with an idempotency key
+	body           []byte                          // of the request, for the leader
+	stream         *bodyStream                     // instead of body, when that is too large to keep
+	oldLeaderGrace time.Duration                   // how much longer than others the old leader may take to answer, once there is another
+	local          func(ctx context.Context) error // serves it here; CodeNoLeader when this node does not lead
 
-	// settles is a refusal that is the truth about earlier tries too; 0: none beside
+	// finalCode is a refusal that is the truth about earlier tries too; 0: none beside
 	// those of the state.
-	settles cluster.Code
-	// maybeDone says that an earlier try may have taken effect. A later one that is
+	finalCode cluster.Code
+	// mayHaveApplied says that an earlier try may have taken effect. A later one that is
 	// turned away proves nothing then: the call is tried on, and ends as unknown.
-	maybeDone bool
+	mayHaveApplied bool
 }
 
-// errAnswered says that the answer was written already.
-var errAnswered = errors.New("answered")
+// errResponseWritten says that the answer was written already.
+var errResponseWritten = errors.New("answered")
 
-// atLeader serves work here while this node leads, else at the leader, one hop
+// serveOnLeader serves work here while this node leads, else at the leader, one hop
 // away. While there is none, or it cannot be reached, the request is held, so
 // that a failover is a pause and not an error. A nil error means that local
-// succeeded, errAnswered that the leader's answer was passed on.
-func (c *call) atLeader(ctx context.Context, work leaderWork) error {
+// succeeded, errResponseWritten that the leader's answer was passed on.
+func (c *request) serveOnLeader(ctx context.Context, work leaderRequest) error {
 	redirect, err := c.queryBool("redirect")
 	if err != nil {
 		return err
 	}
-	h := holding{s: c.s, write: work.write}
-	defer h.end()
+	h := leaderWait{s: c.s, write: work.write}
+	defer h.release()
 	for {
 		if err := c.s.mayServe(); err != nil {
-			return notDone(err, work.maybeDone)
+			return withUnknownOutcome(err, work.mayHaveApplied)
 		}
-		h.v = c.s.leader.known() // before local, so that no change is missed
-		err := c.s.tryHere(ctx, work)
+		h.v = c.s.leader.snapshot() // before local, so that no change is missed
+		err := c.s.serveLocally(ctx, work)
 		switch {
-		case work.resend && work.write && cluster.IsCode(err, cluster.CodeOutcomeUnknown):
-			work.maybeDone = true
-		case cluster.IsCode(err, cluster.CodeNoLeader), work.maybeDone && unavailable(err):
+		case work.idempotent && work.write && cluster.IsCode(err, cluster.CodeOutcomeUnknown):
+			work.mayHaveApplied = true
+		case cluster.IsCode(err, cluster.CodeNoLeader), work.mayHaveApplied && isNodeUnavailable(err):
 		default:
-			return notDone(err, work.maybeDone)
+			return withUnknownOutcome(err, work.mayHaveApplied)
 		}
-		if c.hop || work.stream.begun() { // what was read cannot be sent again
-			return notDone(err, work.maybeDone)
+		if c.forwarded || work.stream.consumed() { // what was read cannot be sent again
+			return withUnknownOutcome(err, work.mayHaveApplied)
 		}
-		if addr := c.s.otherLeader(h.v); addr != "" {
+		if addr := c.s.remoteLeaderAddr(h.v); addr != "" {
 			if redirect {
 				return c.redirectTo(addr)
 			}
-			var out hopOutcome
+			var out forwardResult
 			out, err = c.forwardTo(ctx, h.v, addr, work)
 			switch {
-			case out == hopAnswered:
-				return errAnswered
-			case out == hopUnknown && work.write:
-				work.maybeDone = true
+			case out == forwardAnswered:
+				return errResponseWritten
+			case out == forwardUnknown && work.write:
+				work.mayHaveApplied = true
 			}
-			if work.maybeDone && !work.resend || work.stream.begun() {
+			if work.mayHaveApplied && !work.idempotent || work.stream.consumed() {
 				return err
 			}
 		}
 		if held := h.wait(ctx, err); held != nil {
-			if work.maybeDone {
-				return notDone(err, true)
+			if work.mayHaveApplied {
+				return withUnknownOutcome(err, true)
 			}
 			return held
 		}
 	}
 }
 
-// otherLeader is where a leader is asked that is another node, "" when there is none
+// remoteLeaderAddr is where a leader is asked that is another node, "" when there is none
 // that is known to live.
-func (s *Server) otherLeader(v *leaderView) (addr string) {
-	if v.id == "" || v.id == s.deps.Facts.ID || s.deps.LeaderDead != nil && s.deps.LeaderDead(v.id, v.term) {
+func (s *Server) remoteLeaderAddr(v *leaderSnapshot) (addr string) {
+	if v.id == "" || v.id == s.deps.Node.ID || s.deps.LeaderProcessDead != nil && s.deps.LeaderProcessDead(v.id, v.term) {
 		return ""
 	}
 	return s.httpAddress(v.id)
 }
 
-// notDone makes of a try's refusal what is known of the request: where an earlier
+// withUnknownOutcome makes of a try's refusal what is known of the request: where an earlier
 // try may have taken effect, that this one did not says nothing, unless the
 // state itself refused.
-func notDone(err error, maybeDone bool) error {
+func withUnknownOutcome(err error, maybeDone bool) error {
 	var e *cluster.Error
 	if err == nil || !maybeDone || errors.As(err, &e) && (e.Code == cluster.CodeOutcomeUnknown || e.DecidedByState()) {
 		return err
@@ -164,46 +164,46 @@ func notDone(err error, maybeDone bool) error {
 	return cluster.Errorf(cluster.CodeOutcomeUnknown, "it was sent to a leader that did not answer, and since: %w", err)
 }
 
-// unavailable says that a node turned a request away for its own state, whatever
+// isNodeUnavailable says that a node turned a request away for its own state, whatever
 // the request was.
-func unavailable(err error) bool {
+func isNodeUnavailable(err error) bool {
 	var e *cluster.Error
 	return errors.As(err, &e) && e.HTTPStatus() == http.StatusServiceUnavailable
 }
 
-// tryHere runs local unless this node is about to leave.
-func (s *Server) tryHere(ctx context.Context, work leaderWork) error {
+// serveLocally runs local unless this node is about to leave.
+func (s *Server) serveLocally(ctx context.Context, work leaderRequest) error {
 	if work.write && s.draining.Load() {
-		return noLeader("node %s is draining and leads no further write", s.deps.Facts.ID)
+		return noLeader("node %s is draining and leads no further write", s.deps.Node.ID)
 	}
 	return work.local(ctx)
 }
 
 // redirectTo answers 307 to the same request at another node.
-func (c *call) redirectTo(addr string) error {
+func (c *request) redirectTo(addr string) error {
 	u := *c.r.URL
 	u.Scheme, u.Host = c.s.forward.scheme, addr
 	h := c.Header()
 	h["Location"] = []string{u.String()}
 	h["Cache-Control"] = noStore
 	c.WriteHeader(http.StatusTemporaryRedirect)
-	return errAnswered
+	return errResponseWritten
 }
 
-// holding is one request's wait for a leader.
-type holding struct {
+// leaderWait is one request's wait for a leader.
+type leaderWait struct {
 	s       *Server
-	v       *leaderView // as it was before the last try
+	v       *leaderSnapshot // as it was before the last try
 	write   bool
 	until   time.Time // zero: it has not waited yet
 	backoff time.Duration
 }
 
-// HeldWrites is how many writes have waited for a leader and are not answered yet.
-func (s *Server) HeldWrites() int { return int(s.writes.Load()) }
+// QueuedWrites is how many writes have waited for a leader and are not answered yet.
+func (s *Server) QueuedWrites() int { return int(s.writes.Load()) }
 
-// end must be called when the request is not held any more.
-func (h *holding) end() {
+// release must be called when the request is not held any more.
+func (h *leaderWait) release() {
 	if h.write && !h.until.IsZero() {
 		h.s.writes.Add(-1)
 	}
@@ -211,14 +211,14 @@ func (h *holding) end() {
 
 // Waits between tries while the leader is known but does not serve (yet).
 const (
-	firstBackoff = 2 * time.Millisecond
-	maxBackoff   = 50 * time.Millisecond
+	minBackoff = 2 * time.Millisecond
+	maxBackoff = 50 * time.Millisecond
 )
 
 // wait returns nil when another try is worth it, and else the error to answer
 // with: the hold or the request's time is over, or too many are held. last is how
 // the last try ended.
-func (h *holding) wait(ctx context.Context, last error) error {
+func (h *leaderWait) wait(ctx context.Context, last error) error {
 	now := time.Now()
 	if h.until.IsZero() {
 		h.until = now.Add(2 * h.s.deps.TimeoutMax)
@@ -228,15 +228,15 @@ func (h *holding) wait(ctx context.Context, last error) error {
 	}
 	left := h.until.Sub(now)
 	if left <= 0 {
-		return h.giveUp(last, "it was held for %v", 2*h.s.deps.TimeoutMax)
+		return h.timeoutError(last, "it was held for %v", 2*h.s.deps.TimeoutMax)
 	}
-	if h.s.held.Add(1) > int64(h.s.limits.Held) {
-		h.s.held.Add(-1)
-		return busy("%d requests wait for a leader already", h.s.limits.Held)
+	if h.s.queuedForLeader.Add(1) > int64(h.s.limits.QueuedForLeader) {
+		h.s.queuedForLeader.Add(-1)
+		return busy("%d requests wait for a leader already", h.s.limits.QueuedForLeader)
 	}
-	defer h.s.held.Add(-1)
+	defer h.s.queuedForLeader.Add(-1)
 	if h.v.id != "" {
-		h.backoff = min(max(2*h.backoff, firstBackoff), maxBackoff)
+		h.backoff = min(max(2*h.backoff, minBackoff), maxBackoff)
 		left = min(left, h.backoff)
 	}
 	timer := time.NewTimer(left)
@@ -245,17 +245,17 @@ func (h *holding) wait(ctx context.Context, last error) error {
 	case <-h.v.changed.Done():
 	case <-timer.C:
 	case <-ctx.Done():
-		return h.giveUp(last, "the request's time is over")
+		return h.timeoutError(last, "the request's time is over")
 	}
 	return nil
 }
 
-// giveUp names the leader that does not serve, and what it said last: its reason may
+// timeoutError names the leader that does not serve, and what it said last: its reason may
 // be one that waiting does not mend.
-func (h *holding) giveUp(last error, format string, args ...any) error {
-	v := h.s.leader.known()
+func (h *leaderWait) timeoutError(last error, format string, args ...any) error {
+	v := h.s.leader.snapshot()
 	if v.id == "" {
-		return noLeader("node %s knows no leader; "+format, append([]any{h.s.deps.Facts.ID}, args...)...)
+		return noLeader("node %s knows no leader; "+format, append([]any{h.s.deps.Node.ID}, args...)...)
 	}
 	why := ""
 	if e := (*cluster.Error)(nil); errors.As(last, &e) {

@@ -14,7 +14,7 @@ import (
 const maxListBytes = 4 << 20
 
 // listKeys serves GET /v1/kv.
-func listKeys(c *call) error {
+func listKeys(c *request) error {
 	limit, err := c.queryLimit(apiv1.MaxListLimit)
 	if err != nil {
 		return err
@@ -34,7 +34,7 @@ func listKeys(c *call) error {
 }
 
 // keyParam reads a parameter that is a key, or the beginning of one.
-func (c *call) keyParam(name string) (string, error) {
+func (c *request) keyParam(name string) (string, error) {
 	v := c.query.Get(name)
 	if len(v) > apiv1.MaxKeyBytes {
 		return "", badRequest("%s: want at most %d bytes, got %d", name, apiv1.MaxKeyBytes, len(v))

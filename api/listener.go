@@ -63,9 +63,9 @@ type conn struct {
 // Phases of a connection. Only while no request is being served can what is
 // written be net/http's own: an answer may look just the same in the middle.
 const (
-	reading  int32 = iota // a request, or waiting for one
-	serving               // the handler runs
-	flushing              // it has returned, and the rest of its answer goes out
+	connReading  int32 = iota // a request, or waiting for one
+	connServing               // the handler runs
+	connFlushing              // it has returned, and the rest of its answer goes out
 )
 
 type (
@@ -101,13 +101,13 @@ func served(ctx context.Context) (done func()) {
 	if !ok {
 		return func() {}
 	}
-	own.phase.Store(serving)
-	return func() { own.phase.Store(flushing) }
+	own.phase.Store(connServing)
+	return func() { own.phase.Store(connFlushing) }
 }
 
 // SetReadDeadline is also how net/http begins to wait for the next request.
 func (c *conn) SetReadDeadline(t time.Time) error {
-	c.phase.CompareAndSwap(flushing, reading)
+	c.phase.CompareAndSwap(connFlushing, connReading)
 	return c.Conn.SetReadDeadline(t)
 }
 
@@ -136,7 +136,7 @@ var (
 
 // Write puts a problem in the place of an error of net/http's own.
 func (c *conn) Write(p []byte) (int, error) {
-	if c.phase.Load() != reading {
+	if c.phase.Load() != connReading {
 		return c.Conn.Write(p)
 	}
 	problem := asProblem(p)
@@ -154,20 +154,20 @@ func (c *conn) Write(p []byte) (int, error) {
 func asProblem(p []byte) []byte {
 	switch {
 	case bytes.HasPrefix(p, notTLS):
-		return unreadable("400", "this is an HTTPS port, and the client spoke plain HTTP")
+		return malformedRequestResponse("400", "this is an HTTPS port, and the client spoke plain HTTP")
 	case !bytes.HasPrefix(p, plainPrefix):
 		return nil
 	case bytes.HasPrefix(p, noExpectation):
-		return unreadable("417", "Expect: want 100-continue")
+		return malformedRequestResponse("417", "Expect: want 100-continue")
 	}
 	if head, detail, ok := bytes.Cut(p, plainHeaders); ok {
-		return unreadable(string(head[len(plainPrefix):]), string(detail))
+		return malformedRequestResponse(string(head[len(plainPrefix):]), string(detail))
 	}
 	return nil
 }
 
-// unreadable is the whole answer to a request that net/http could not read.
-func unreadable(status, detail string) []byte {
+// malformedRequestResponse is the whole answer to a request that net/http could not read.
+func malformedRequestResponse(status, detail string) []byte {
 	e := badRequest("request: %s", detail)
 	if n, err := strconv.Atoi(status[:3]); err == nil {
 		e.Status = n

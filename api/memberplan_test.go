@@ -51,19 +51,19 @@ func TestMemberPlans(t *testing.T) {
 }
 
 // Only a change of the leader's record is made also where nobody could take over.
-func TestFollowsRecord(t *testing.T) {
+func TestChangesRecordOnly(t *testing.T) {
 	yes, no, none, voter, addr := true, false, 0, cluster.NonVoter, "h1:1"
 	for want, patches := range map[bool][]cluster.MemberPatch{
 		true:  {{Drain: &yes}, {Eligible: &no}, {Priority: &none}},
 		false: {{Suffrage: &voter, Eligible: &no}, {RaftAddress: &addr}},
 	} {
 		for _, p := range patches {
-			if got := followsRecord(cluster.MemberChange{ID: "n1", Patch: &p}); got != want {
+			if got := changesRecordOnly(cluster.MemberChange{ID: "n1", Patch: &p}); got != want {
 				t.Errorf("%+v: %v", p, got)
 			}
 		}
 	}
-	if followsRecord(cluster.MemberChange{ID: "n1"}) {
+	if changesRecordOnly(cluster.MemberChange{ID: "n1"}) {
 		t.Error("a removal")
 	}
 }

@@ -17,9 +17,9 @@ import (
 const adminTimeout = 30 * time.Second
 
 // addMember serves POST /admin/members.
-func addMember(c *call) error {
+func addMember(c *request) error {
 	var in apiv1.MemberAdd
-	raw, err := c.decodeKeep(&in)
+	raw, err := c.decodeBody(&in)
 	if err != nil {
 		return err
 	}
@@ -27,10 +27,10 @@ func addMember(c *call) error {
 	if err != nil {
 		return err
 	}
-	if c.who.node != "" && c.who.node != add.ID {
-		return cluster.Errorf(cluster.CodeForbidden, "id: node %s may add itself only", c.who.node)
+	if c.caller.node != "" && c.caller.node != add.ID {
+		return cluster.Errorf(cluster.CodeForbidden, "id: node %s may add itself only", c.caller.node)
 	}
-	return c.changeMember(raw, "added as non-voter", cluster.MemberChange{ID: add.ID, Add: &add}, planning{in.DryRun, in.PlanID})
+	return c.changeMember(raw, "added as non-voter", cluster.MemberChange{ID: add.ID, Add: &add}, planParams{in.DryRun, in.PlanID})
 }
 
 func parseAdd(in apiv1.MemberAdd) (cluster.MemberAdd, error) {
@@ -56,9 +56,9 @@ func parseAdd(in apiv1.MemberAdd) (cluster.MemberAdd, error) {
 }
 
 // patchMember serves PATCH /admin/members/{id}.
-func patchMember(c *call) error {
+func patchMember(c *request) error {
 	var in apiv1.MemberPatch
-	raw, err := c.decodeKeep(&in)
+	raw, err := c.decodeBody(&in)
 	if err != nil {
 		return err
 	}
@@ -70,7 +70,7 @@ func patchMember(c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.changeMember(raw, "changed", cluster.MemberChange{ID: id, Patch: &patch}, planning{in.DryRun, in.PlanID})
+	return c.changeMember(raw, "changed", cluster.MemberChange{ID: id, Patch: &patch}, planParams{in.DryRun, in.PlanID})
 }
 
 func parsePatch(in apiv1.MemberPatch) (cluster.MemberPatch, error) {
@@ -110,9 +110,9 @@ func parsePatch(in apiv1.MemberPatch) (cluster.MemberPatch, error) {
 }
 
 // removeMember serves DELETE /admin/members/{id}.
-func removeMember(c *call) error {
+func removeMember(c *request) error {
 	var in apiv1.MemberRemove
-	raw, err := c.decodeKeep(&in)
+	raw, err := c.decodeBody(&in)
 	if err != nil {
 		return err
 	}
@@ -120,18 +120,18 @@ func removeMember(c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.changeMember(raw, "removed", cluster.MemberChange{ID: id}, planning{in.DryRun, in.PlanID})
+	return c.changeMember(raw, "removed", cluster.MemberChange{ID: id}, planParams{in.DryRun, in.PlanID})
 }
 
 // drainNode serves POST /admin/nodes/{id}/drain.
-func drainNode(c *call) error { return c.setDrain(true, "set to drain") }
+func drainNode(c *request) error { return c.setDrain(true, "set to drain") }
 
 // undrainNode serves POST /admin/nodes/{id}/undrain.
-func undrainNode(c *call) error { return c.setDrain(false, "set to active") }
+func undrainNode(c *request) error { return c.setDrain(false, "set to active") }
 
-func (c *call) setDrain(drain bool, done string) error {
+func (c *request) setDrain(drain bool, done string) error {
 	var in apiv1.Drain
-	raw, err := c.decodeKeep(&in)
+	raw, err := c.decodeBody(&in)
 	if err != nil {
 		return err
 	}
@@ -139,12 +139,12 @@ func (c *call) setDrain(drain bool, done string) error {
 	if err != nil {
 		return err
 	}
-	return c.changeMember(raw, done, cluster.MemberChange{ID: id, Patch: &cluster.MemberPatch{Drain: &drain}}, planning{in.DryRun, in.PlanID})
+	return c.changeMember(raw, done, cluster.MemberChange{ID: id, Patch: &cluster.MemberPatch{Drain: &drain}}, planParams{in.DryRun, in.PlanID})
 }
 
 // memberID is the member in the path. Whether there is such a member is known
 // to the leader.
-func (c *call) memberID() (cluster.NodeID, error) {
+func (c *request) memberID() (cluster.NodeID, error) {
 	id, err := cluster.ParseNodeID(c.param)
 	if err != nil {
 		e := badRequest("id: %w", err)
@@ -155,10 +155,10 @@ func (c *call) memberID() (cluster.NodeID, error) {
 }
 
 // changeMember makes a change at the leader, or says what it would do.
-func (c *call) changeMember(body []byte, done string, change cluster.MemberChange, plans planning) error {
-	ctx, cancel := c.bounded(adminTimeout)
+func (c *request) changeMember(body []byte, done string, change cluster.MemberChange, plans planParams) error {
+	ctx, cancel := c.contextWithLimit(adminTimeout)
 	defer cancel()
-	err := c.atLeader(ctx, leaderWork{write: true, body: body, local: func(ctx context.Context) error {
+	err := c.serveOnLeader(ctx, leaderRequest{write: true, body: body, local: func(ctx context.Context) error {
 		if change.Add != nil && c.isMember(change.ID) {
 			done = "a member already"
 		}
@@ -169,20 +169,20 @@ func (c *call) changeMember(body []byte, done string, change cluster.MemberChang
 		if err != nil {
 			return err
 		}
-		if answered, err := c.settle(plans, plan); err != nil {
+		if answered, err := c.verifyPlan(plans, plan); err != nil {
 			return err
 		} else if answered {
-			return errAnswered
+			return errResponseWritten
 		}
 		change.Membership = plan.Membership
 		err = c.s.applyChange(ctx, change)
-		if plan.MovesLeader && !followsRecord(change) && cluster.IsCode(err, cluster.CodeNoLeader) {
+		if plan.MovesLeader && !changesRecordOnly(change) && cluster.IsCode(err, cluster.CodeNoLeader) {
 			return cluster.Errorf(cluster.CodeTermStale, "plan_id: node %s has handed leadership over, as planned, which began another term: make a new plan for the rest", plan.Leader)
 		}
 		return err
 	}})
 	switch {
-	case err == errAnswered:
+	case err == errResponseWritten:
 		return nil
 	case err != nil:
 		return err
@@ -202,7 +202,7 @@ func (s *Server) applyChange(ctx context.Context, change cluster.MemberChange) e
 }
 
 // isMember says whether a node is on record and part of the configuration.
-func (c *call) isMember(id cluster.NodeID) bool {
+func (c *request) isMember(id cluster.NodeID) bool {
 	m, known := c.s.cluster.View().Member(id)
 	_, member := cluster.FindServer(c.s.cluster.Status().Servers, id)
 	return known && !m.Removed && member
@@ -210,19 +210,19 @@ func (c *call) isMember(id cluster.NodeID) bool {
 
 // planChange is what a change would do; when that moves leadership, also who
 // could take over, and how long that takes.
-func (c *call) planChange(ctx context.Context, change cluster.MemberChange) (cluster.Plan, error) {
+func (c *request) planChange(ctx context.Context, change cluster.MemberChange) (cluster.Plan, error) {
 	plan, err := c.s.cluster.PlanChange(ctx, change)
 	if err != nil || !plan.MovesLeader || plan.Refusal != nil {
 		return plan, err
 	}
-	move, err := c.s.deps.Leadership.Plan(ctx, cluster.LeadershipRequest{Action: cluster.ActionTransfer, Operator: c.who.name, Forwarded: true})
+	move, err := c.s.deps.Leadership.Plan(ctx, cluster.LeadershipRequest{Action: cluster.ActionTransfer, Operator: c.caller.name, Forwarded: true})
 	if err != nil {
 		return plan, err
 	}
 	plan.Candidates, plan.Gap = move.Candidates, move.Gap
 	plan.Warnings = append(plan.Warnings, move.Warnings...)
 	if r := move.Refusal; r != nil {
-		if followsRecord(change) {
+		if changesRecordOnly(change) {
 			plan.Warnings = append(plan.Warnings, "leadership stays until another node can take it: "+r.Detail)
 		} else {
 			plan.Refusal = cluster.Errorf(cluster.CodeQuorumAtRisk, "node %s leads, and no other voter could take over: %s", plan.Leader, r.Detail)
@@ -232,10 +232,10 @@ func (c *call) planChange(ctx context.Context, change cluster.MemberChange) (clu
 	return plan, nil
 }
 
-// followsRecord says that a change is one of the leader's record alone: leadership
+// changesRecordOnly says that a change is one of the leader's record alone: leadership
 // moves because of that, and stays for as long as nobody can take it. Any other
 // change has to wait for it.
-func followsRecord(ch cluster.MemberChange) bool {
+func changesRecordOnly(ch cluster.MemberChange) bool {
 	return ch.Patch != nil && ch.Patch.Suffrage == nil && ch.Patch.RaftAddress == nil
 }
 

@@ -64,7 +64,7 @@ func (res *resource) paramName() string {
 }
 
 func pathParamDoc(res *resource) string {
-	if res.deep {
+	if res.catchAll {
 		return "the rest of the path, decoded once and taken as it is, slashes included"
 	}
 	return "one segment of the path"
@@ -80,7 +80,7 @@ func operation(row *route, method string, schemas object) object {
 	if row.role != token.None {
 		op["security"] = []any{object{"bearer": []any{}}, object{"certificate": []any{}}}
 	}
-	if row.nodes {
+	if row.allowNodeCert {
 		op["x-northstar-node-certificate"] = true
 	}
 	var params []any
@@ -139,12 +139,12 @@ func requestBody(row *route, schemas object) object {
 	return object{"content": object{apiv1.TypeJSON: object{"schema": schemaOf(reflect.TypeOf(row.body), schemas)}}}
 }
 
-// everywhere are the failures of every route; authenticated ones have more.
-var everywhere = []int{400, 405, 500}
+// commonErrorStatuses are the failures of every route; authenticated ones have more.
+var commonErrorStatuses = []int{400, 405, 500}
 
 func responses(row *route, method string, schemas object) object {
 	out := make(object)
-	for _, a := range row.answers {
+	for _, a := range row.responses {
 		r, _ := out[strconv.Itoa(a.status)].(object)
 		if r == nil {
 			r = object{"description": a.doc}
@@ -173,11 +173,11 @@ func responses(row *route, method string, schemas object) object {
 			r["headers"] = headers
 		}
 	}
-	fails := slices.Concat(everywhere, row.fails)
+	fails := slices.Concat(commonErrorStatuses, row.errorStatuses)
 	if row.role != token.None {
 		fails = append(fails, 401, 403, 429)
 	}
-	if !row.vital {
+	if !row.limitExempt {
 		fails = append(fails, 503) // too many requests, or streams, at a time
 	}
 	if row.forwarded() {
@@ -199,7 +199,7 @@ func responses(row *route, method string, schemas object) object {
 
 // forwarded says whether the route is served by the leader alone.
 func (rt *route) forwarded() bool {
-	return slices.ContainsFunc(rt.answers, func(a answer) bool { return slices.Contains(a.header, leaderHeader) })
+	return slices.ContainsFunc(rt.responses, func(a responseDoc) bool { return slices.Contains(a.header, leaderHeader) })
 }
 
 // either is the schema of what may have one of two forms: before is nil when

@@ -139,9 +139,9 @@ func TestDocumentIsWhole(t *testing.T) {
 	}
 }
 
-// TestAnswersAgreeWithTheirSchemas: a key that a JSON answer has is in its
+// TestOpenAPI_ResponsesMatchSchemas: a key that a JSON answer has is in its
 // schema, and the other way round for those that are always there.
-func TestAnswersAgreeWithTheirSchemas(t *testing.T) {
+func TestOpenAPI_ResponsesMatchSchemas(t *testing.T) {
 	schemas := document(t)["components"].(map[string]any)["schemas"].(map[string]any)
 	s := bareServer(t)
 	for path, v := range map[string]any{

@@ -14,14 +14,14 @@ import (
 
 // getSnapshot serves GET /admin/snapshot: a backup of what the leader has
 // applied, with everything acknowledged before the request.
-func getSnapshot(c *call) error {
+func getSnapshot(c *request) error {
 	ctx := c.r.Context()
-	err := c.atLeader(ctx, leaderWork{resend: true, local: func(ctx context.Context) error {
+	err := c.serveOnLeader(ctx, leaderRequest{idempotent: true, local: func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, apiv1.DefaultTimeoutMS*time.Millisecond)
 		defer cancel()
 		return c.s.cluster.ReadBarrier(ctx)
 	}})
-	if err == errAnswered {
+	if err == errResponseWritten {
 		return nil
 	}
 	if err != nil {
@@ -31,7 +31,7 @@ func getSnapshot(c *call) error {
 	h["Content-Type"] = typeBinary
 	h["Cache-Control"] = noStore
 	h["X-Content-Type-Options"] = noSniff
-	h.Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", c.s.deps.Facts.ClusterName+".snapshot"))
+	h.Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", c.s.deps.Node.ClusterName+".snapshot"))
 	h.Set("Trailer", apiv1.HeaderChecksum)
 	sum := sha256.New()
 	if err := c.s.cluster.Backup(ctx, io.MultiWriter(c.slowWriter(), sum)); err != nil {
@@ -48,18 +48,18 @@ func getSnapshot(c *call) error {
 }
 
 // postRestore serves POST /admin/snapshot/restore.
-func postRestore(c *call) error {
-	if err := c.plainEncoding(); err != nil {
+func postRestore(c *request) error {
+	if err := c.checkContentEncoding(); err != nil {
 		return err
 	}
 	if err := c.checkMedia(apiv1.TypeBinary); err != nil {
 		return err
 	}
 	body := c.bodyStream()
-	err := c.atLeader(c.r.Context(), leaderWork{write: true, stream: body, local: func(ctx context.Context) error {
+	err := c.serveOnLeader(c.r.Context(), leaderRequest{write: true, stream: body, local: func(ctx context.Context) error {
 		return c.s.cluster.Restore(ctx, body)
 	}})
-	if err == errAnswered {
+	if err == errResponseWritten {
 		return nil
 	}
 	if err != nil {

@@ -54,8 +54,8 @@ func TestMembers(t *testing.T) {
 	if got := leader.fake.calls(); strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("calls:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	if leader.fake.spread != 3 {
-		t.Errorf("of the changes of records %d were spread before the answer, want 3", leader.fake.spread)
+	if leader.fake.awaitApplied != 3 {
+		t.Errorf("of the changes of records %d were spread before the answer, want 3", leader.fake.awaitApplied)
 	}
 	leader.fake.set(func() { leader.fake.fail = cluster.Errorf(cluster.CodeQuorumAtRisk, "no quorum would be left") })
 	follower.do("DELETE", "/admin/members/n2", "").is(t, 409, cluster.CodeQuorumAtRisk)
@@ -154,16 +154,16 @@ func TestTransfer(t *testing.T) {
 	}
 }
 
-// TestTransferThatFailsLate: what came of it is known when its time is over, and
+// TestTransfer_FailsLate: what came of it is known when its time is over, and
 // reaches the client through another node too.
-func TestTransferThatFailsLate(t *testing.T) {
+func TestTransfer_FailsLate(t *testing.T) {
 	late := func(d *Deps) {
 		d.TransferTimeout = 300 * time.Millisecond
 		d.Leadership = &leadership{
 			plan: func(o cluster.LeadershipRequest) (cluster.Plan, error) {
 				return cluster.Plan{Action: o.Action, Term: 2, Target: "n2", Executor: "n1", Method: cluster.MethodTransfer}, nil
 			},
-			carry: func(ctx context.Context) error {
+			execute: func(ctx context.Context) error {
 				<-ctx.Done()
 				time.Sleep(50 * time.Millisecond) // to see who leads
 				return &cluster.Error{Code: cluster.CodeTransferFailed, Status: 504, Detail: "told, and n3 leads", Leader: "n3"}
@@ -233,7 +233,7 @@ func TestBrokenSnapshot(t *testing.T) {
 	}
 }
 
-func TestRestoreIsNotSentTwice(t *testing.T) {
+func TestRestore_IsNotRetried(t *testing.T) {
 	addr, requests := brokenLeader(t, false)
 	n := followerOf(t, addr)
 	n.do("POST", "/admin/snapshot/restore", "backup", "Content-Type", "application/octet-stream").is(t, 504, cluster.CodeOutcomeUnknown)
@@ -246,7 +246,7 @@ func TestRestoreIsNotSentTwice(t *testing.T) {
 	n.do("POST", "/admin/snapshot/restore", "backup", "Content-Type", "application/octet-stream").is(t, 503, cluster.CodeNoLeader)
 }
 
-func TestPanicIsAnsweredAndLogged(t *testing.T) {
+func TestPanic_RespondsAndLogs(t *testing.T) {
 	f := newFakeCluster("n1", true)
 	f.barrier = func(context.Context) error { panic("a mistake") }
 	n := startServer(t, f)

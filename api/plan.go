@@ -6,17 +6,17 @@ import (
 	"northstar/state"
 )
 
-// planning is what every operator's call can say about plans.
-type planning struct {
+// planParams is what every operator's call can say about plans.
+type planParams struct {
 	dryRun bool
 	id     string // of the plan to run; "": none
 }
 
-// settle holds a call against the plan that was made for it just now. It
+// verifyPlan holds a call against the plan that was made for it just now. It
 // answers a dry run, also of what would be refused; only a call that makes no
 // sense is an error then too. Otherwise the error, if any, is that the plan is
 // refused, or is not the one that the call names.
-func (c *call) settle(p planning, plan cluster.Plan) (answered bool, err error) {
+func (c *request) verifyPlan(p planParams, plan cluster.Plan) (answered bool, err error) {
 	if p.id != "" {
 		if err := plan.Check(p.id); err != nil {
 			return false, err
@@ -28,10 +28,10 @@ func (c *call) settle(p planning, plan cluster.Plan) (answered bool, err error) 
 	if p.dryRun {
 		switch plan.Action {
 		case cluster.ActionTransfer, cluster.ActionFailover, cluster.ActionEmergency, cluster.ActionRecover:
-			plan.Affected = affected(c.s.cluster.View())
+			plan.Affected = countAffected(c.s.cluster.View())
 		default:
 			if plan.MovesLeader {
-				plan.Affected = affected(c.s.cluster.View())
+				plan.Affected = countAffected(c.s.cluster.View())
 			}
 		}
 		return true, c.reply(wirePlan(plan))
@@ -39,8 +39,8 @@ func (c *call) settle(p planning, plan cluster.Plan) (answered bool, err error) 
 	return false, nil
 }
 
-// affected counts what there is to feel a move of leadership.
-func affected(v *state.View) cluster.Affected {
+// countAffected counts what there is to feel a move of leadership.
+func countAffected(v *state.View) cluster.Affected {
 	a := cluster.Affected{Sessions: v.Sessions()}
 	for r := range v.RolesAfter("") {
 		if r.Held() {
@@ -74,14 +74,14 @@ func plannedTarget(field, value, planID string) (cluster.NodeID, error) {
 func wirePlan(p cluster.Plan) apiv1.Plan {
 	w := apiv1.Plan{
 		DryRun: true, PlanID: p.ID(), Action: p.Action, Term: p.Term, Membership: p.Membership, LeaderID: string(p.Leader), TargetID: string(p.Target), How: string(p.Method),
-		Summary: p.Summary, Possible: p.Refusal == nil, Candidates: make([]apiv1.Candidate, 0, len(p.Candidates)),
+		Summary: p.Summary, Possible: p.Refusal == nil, Candidates: make([]apiv1.TargetCandidate, 0, len(p.Candidates)),
 		Affected: apiv1.Affected(p.Affected), Risk: string(p.Risk), Warnings: append([]string{}, p.Warnings...),
 	}
 	if r := p.Refusal; r != nil {
-		w.Refusal = &apiv1.Refusal{Code: int(r.Code), Name: r.Code.Name(), Status: r.HTTPStatus(), Detail: r.Detail, Votes: wireVotes(r.Votes)}
+		w.Refusal = &apiv1.PlannedError{Code: int(r.Code), Name: r.Code.Name(), Status: r.HTTPStatus(), Detail: r.Detail, Votes: wireVotes(r.Votes)}
 	}
 	for _, c := range p.Candidates {
-		w.Candidates = append(w.Candidates, apiv1.Candidate{ID: string(c.ID), Eligible: c.Eligible, Reason: c.Reason, Voter: c.Voter, Priority: c.Priority, LagEntries: c.LagEntries})
+		w.Candidates = append(w.Candidates, apiv1.TargetCandidate{ID: string(c.ID), Eligible: c.Eligible, Reason: c.Reason, Voter: c.Voter, Priority: c.Priority, LagEntries: c.LagEntries})
 	}
 	for _, s := range p.Survivors {
 		w.Survivors = append(w.Survivors, apiv1.Survivor{ID: string(s.ID), Voter: s.Voter, LastTerm: s.LastTerm, LastIndex: s.LastIndex})

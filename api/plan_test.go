@@ -31,7 +31,7 @@ func TestDryRun(t *testing.T) {
 			t.Fatalf("%d %s: %v", r.status, r.body, err)
 		}
 		if !p.DryRun || !p.Possible || p.TargetID != "n2" || p.LeaderID != "n1" || p.Term != 2 || p.ExpectedGapMS == nil || *p.ExpectedGapMS != 5 || p.GapSamples != 7 ||
-			len(p.Candidates) != 2 || p.Candidates[0] != (apiv1.Candidate{ID: "n2", Eligible: true, Voter: true, Priority: 100, LagEntries: 3}) || p.Candidates[1].Reason != "it is draining" {
+			len(p.Candidates) != 2 || p.Candidates[0] != (apiv1.TargetCandidate{ID: "n2", Eligible: true, Voter: true, Priority: 100, LagEntries: 3}) || p.Candidates[1].Reason != "it is draining" {
 			t.Errorf("%s", r.body)
 		}
 		if id == "" {

@@ -66,7 +66,7 @@ func (s *Server) problem(e *cluster.Error) apiv1.Problem {
 	p.Votes = wireVotes(e.Votes)
 	leader := e.Leader // what this node follows may be a moment older
 	if leader == "" {
-		leader = s.leader.known().id
+		leader = s.leader.snapshot().id
 	}
 	if leader != "" {
 		p.LeaderID, p.LeaderAddress = string(leader), s.httpAddress(leader)
@@ -81,7 +81,7 @@ type conditionProblem struct {
 }
 
 // writeError answers with the problem of err, unless the answer has begun.
-func (c *call) writeError(err error) {
+func (c *request) writeError(err error) {
 	e := asError(err, c.mutates())
 	if e.Code == cluster.CodeInternal {
 		c.s.logger.Error("request failed", "route", c.routePattern(), "error", err)

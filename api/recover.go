@@ -15,17 +15,17 @@ import (
 
 // postRecover serves POST /admin/recover, at any node that is left: it asks the
 // others, and has the freshest do it.
-func postRecover(c *call) error {
+func postRecover(c *request) error {
 	var in apiv1.Recover
-	raw, err := c.decodeKeep(&in)
+	raw, err := c.decodeBody(&in)
 	if err != nil {
 		return err
 	}
-	order, err := c.recoveryOrder(in)
+	order, err := c.recoveryRequest(in)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := c.bounded(apiv1.MaxTimeoutMS * time.Millisecond)
+	ctx, cancel := c.contextWithLimit(apiv1.MaxTimeoutMS * time.Millisecond)
 	defer cancel()
 	if in.Follow != nil {
 		return c.followRecovery(ctx, in)
@@ -35,15 +35,15 @@ func postRecover(c *call) error {
 	if err != nil && !errors.As(err, &refusal) {
 		return err
 	}
-	plans := planning{in.DryRun, in.PlanID}
-	if c.hop {
+	plans := planParams{in.DryRun, in.PlanID}
+	if c.forwarded {
 		plans.id = "" // the node that was asked has held the call against it
 	}
 	st := c.s.cluster.Status()
-	if answered, err := c.settle(plans, plan.Plan(st.Term, cluster.MembershipDigest(st.Servers, c.s.cluster.View().Members()), refusal)); answered || err != nil {
+	if answered, err := c.verifyPlan(plans, plan.Plan(st.Term, cluster.MembershipDigest(st.Servers, c.s.cluster.View().Members()), refusal)); answered || err != nil {
 		return err
 	}
-	if plan.Chosen != c.s.deps.Facts.ID {
+	if plan.Chosen != c.s.deps.Node.ID {
 		return c.recoverAt(ctx, plan.Chosen, raw)
 	}
 	generation, err := c.s.cluster.Recover(ctx, order)
@@ -53,9 +53,9 @@ func postRecover(c *call) error {
 	return c.reply(c.recovered(ctx, in, plan, generation))
 }
 
-// recoveryOrder checks what can be checked without asking anybody.
-func (c *call) recoveryOrder(in apiv1.Recover) (cluster.RecoveryRequest, error) {
-	order := cluster.RecoveryRequest{Confirm: in.Confirm, Operator: c.who.name, Reason: in.Reason}
+// recoveryRequest checks what can be checked without asking anybody.
+func (c *request) recoveryRequest(in apiv1.Recover) (cluster.RecoveryRequest, error) {
+	order := cluster.RecoveryRequest{Confirm: in.Confirm, Operator: c.caller.name, Reason: in.Reason}
 	switch {
 	case in.Reason == "" && !in.DryRun:
 		return order, badRequest("reason: required")
@@ -77,22 +77,22 @@ func (c *call) recoveryOrder(in apiv1.Recover) (cluster.RecoveryRequest, error) 
 }
 
 // recoverAt has another node do it, and passes its answer on.
-func (c *call) recoverAt(ctx context.Context, id cluster.NodeID, body []byte) error {
+func (c *request) recoverAt(ctx context.Context, id cluster.NodeID, body []byte) error {
 	addr := c.s.httpAddress(id)
 	switch {
-	case c.hop:
-		return cluster.Errorf(cluster.CodeTermStale, "node %s finds that node %s has the freshest log, the node that was asked did not: ask again", c.s.deps.Facts.ID, id)
+	case c.forwarded:
+		return cluster.Errorf(cluster.CodeTermStale, "node %s finds that node %s has the freshest log, the node that was asked did not: ask again", c.s.deps.Node.ID, id)
 	case addr == "":
 		return badRequest("survivors: node %s has the freshest log, and its HTTP address is not known here: ask it directly", id)
 	}
-	v := newLeaderView(id, 0)
-	defer v.end()
-	_, err := c.forwardTo(ctx, v, addr, leaderWork{write: true, body: body})
+	v := newLeaderSnapshot(id, 0)
+	defer v.cancel()
+	_, err := c.forwardTo(ctx, v, addr, leaderRequest{write: true, body: body})
 	return err
 }
 
 // followRecovery sets this node's data aside.
-func (c *call) followRecovery(ctx context.Context, in apiv1.Recover) error {
+func (c *request) followRecovery(ctx context.Context, in apiv1.Recover) error {
 	leader, err := cluster.ParseNodeID(in.Follow.LeaderID)
 	if err != nil {
 		return badRequest("follow: leader_id: %w", err)
@@ -111,13 +111,13 @@ func (c *call) followRecovery(ctx context.Context, in apiv1.Recover) error {
 	return c.reply(apiv1.RecoverResult{
 		RecoveredID: string(leader), ClusterID: in.Confirm, Generation: g.Number, RecoveryID: g.RecoveryID, Term: before.Term,
 		Survivors: []apiv1.Survivor{}, LostIDs: []string{}, Warnings: []string{},
-		Message: "node " + string(c.s.deps.Facts.ID) + " sets its data aside and begins anew",
+		Message: "node " + string(c.s.deps.Node.ID) + " sets its data aside and begins anew",
 	})
 }
 
 // recovered is the answer of the node that was recovered, once it has told the
 // other survivors.
-func (c *call) recovered(ctx context.Context, in apiv1.Recover, plan cluster.RecoveryPlan, g cluster.Generation) apiv1.RecoverResult {
+func (c *request) recovered(ctx context.Context, in apiv1.Recover, plan cluster.RecoveryPlan, g cluster.Generation) apiv1.RecoverResult {
 	in.Follow = &apiv1.RecoverFollow{LeaderID: string(plan.Chosen), Generation: g.Number, RecoveryID: g.RecoveryID}
 	in.PlanID = ""
 	st := c.s.cluster.Status()
@@ -134,18 +134,18 @@ func (c *call) recovered(ctx context.Context, in apiv1.Recover, plan cluster.Rec
 	for i, s := range plan.Survivors {
 		out.Survivors[i] = apiv1.Survivor{ID: string(s.ID), Voter: s.Voter, LastTerm: s.LastTerm, LastIndex: s.LastIndex, Outcome: "recovered"}
 		if s.ID != plan.Chosen {
-			telling.Go(func() { out.Survivors[i].Outcome = c.tellSurvivor(ctx, s.ID, in) })
+			telling.Go(func() { out.Survivors[i].Outcome = c.notifySurvivor(ctx, s.ID, in) })
 		}
 	}
 	telling.Wait()
 	return out
 }
 
-// tellBound is how long one survivor may take to set its data aside.
-const tellBound = 10 * time.Second
+// notifyTimeout is how long one survivor may take to set its data aside.
+const notifyTimeout = 10 * time.Second
 
-// tellSurvivor has another survivor set its data aside, and says what came of it.
-func (c *call) tellSurvivor(ctx context.Context, id cluster.NodeID, in apiv1.Recover) string {
+// notifySurvivor has another survivor set its data aside, and says what came of it.
+func (c *request) notifySurvivor(ctx context.Context, id cluster.NodeID, in apiv1.Recover) string {
 	const meant = "its data is not set aside: wipe it and re-admit it: "
 	addr := c.s.httpAddress(id)
 	if addr == "" {
@@ -155,18 +155,18 @@ func (c *call) tellSurvivor(ctx context.Context, id cluster.NodeID, in apiv1.Rec
 	if err != nil {
 		return meant + err.Error()
 	}
-	ctx, cancel := context.WithTimeout(ctx, tellBound)
+	ctx, cancel := context.WithTimeout(ctx, notifyTimeout)
 	defer cancel()
-	resp, err := c.s.forward.transport.RoundTrip(c.s.forward.request(ctx, c, addr, leaderWork{write: true, body: body}))
+	resp, err := c.s.forward.transport.RoundTrip(c.s.forward.request(ctx, c, addr, leaderRequest{write: true, body: body}))
 	if err != nil {
 		return meant + err.Error()
 	}
-	defer drain(resp.Body)
+	defer discardBody(resp.Body)
 	if resp.StatusCode == http.StatusOK {
 		return "set aside"
 	}
 	var p apiv1.Problem
-	answer, _ := io.ReadAll(io.LimitReader(resp.Body, smallAnswer))
+	answer, _ := io.ReadAll(io.LimitReader(resp.Body, maxSmallResponse))
 	if json.Unmarshal(answer, &p) != nil || p.Detail == "" {
 		return meant + resp.Status
 	}

@@ -76,7 +76,7 @@ func TestRecoverThroughAnySurvivor(t *testing.T) {
 }
 
 // What the other survivor could not do is in the answer: the recovery stands.
-func TestRecoverTellsWhoWasNotSetAside(t *testing.T) {
+func TestRecover_ReportsSurvivorsNotArchived(t *testing.T) {
 	s := twoOfFive(t)
 	s.n1.fake.set(func() { s.n1.fake.fail = cluster.Errorf(cluster.CodeReadOnly, "the disk is full") })
 	r := recover2(s.n2, `{"survivors":["n1","n2"],"confirm":"c1","force":true,"reason":"drill"}`)

@@ -12,37 +12,37 @@ import (
 )
 
 // transferRole serves POST /admin/roles/{role}/transfer.
-func transferRole(c *call) error {
+func transferRole(c *request) error {
 	var in apiv1.RoleTransfer
-	raw, err := c.decodeKeep(&in)
+	raw, err := c.decodeBody(&in)
 	if err != nil {
 		return err
 	}
 	if in.ToSessionID == "" {
 		return badRequest("to_session_id: must be given")
 	}
-	return c.changeRole(raw, roleChange{action: "role_transfer", to: in.ToSessionID, reason: in.Reason, plans: planning{in.DryRun, in.PlanID}})
+	return c.changeRole(raw, roleMoveParams{action: "role_transfer", to: in.ToSessionID, reason: in.Reason, plan: planParams{in.DryRun, in.PlanID}})
 }
 
 // evictRole serves DELETE /admin/roles/{role}.
-func evictRole(c *call) error {
+func evictRole(c *request) error {
 	var in apiv1.RoleEvict
-	raw, err := c.decodeKeep(&in)
+	raw, err := c.decodeBody(&in)
 	if err != nil {
 		return err
 	}
-	return c.changeRole(raw, roleChange{action: "role_evict", reason: in.Reason, plans: planning{in.DryRun, in.PlanID}})
+	return c.changeRole(raw, roleMoveParams{action: "role_evict", reason: in.Reason, plan: planParams{in.DryRun, in.PlanID}})
 }
 
-// roleChange takes a role from its holder and gives it to a candidate.
-type roleChange struct {
+// roleMoveParams takes a role from its holder and gives it to a candidate.
+type roleMoveParams struct {
 	action string
 	to     string // session; "": the next candidate
 	reason string
-	plans  planning
+	plan   planParams
 }
 
-func (c *call) changeRole(raw []byte, ch roleChange) error {
+func (c *request) changeRole(raw []byte, ch roleMoveParams) error {
 	if len(ch.reason) > maxReason {
 		return badRequest("reason: want at most %d bytes, got %d", maxReason, len(ch.reason))
 	}
@@ -50,10 +50,10 @@ func (c *call) changeRole(raw []byte, ch roleChange) error {
 	if err := cmd.Validate(); err != nil {
 		return err
 	}
-	ctx, cancel := c.bounded(adminTimeout)
+	ctx, cancel := c.contextWithLimit(adminTimeout)
 	defer cancel()
 	var out apiv1.RoleChange
-	err := c.atLeader(ctx, leaderWork{write: true, body: raw, local: func(ctx context.Context) error {
+	err := c.serveOnLeader(ctx, leaderRequest{write: true, body: raw, local: func(ctx context.Context) error {
 		// The plan names the holder: nothing older may stand for it.
 		if err := c.s.cluster.ReadBarrier(ctx); err != nil {
 			return err
@@ -62,12 +62,12 @@ func (c *call) changeRole(raw []byte, ch roleChange) error {
 		if !ok {
 			before = &state.Role{Name: c.param}
 		}
-		if answered, err := c.settle(ch.plans, c.planRole(ch, before)); err != nil {
+		if answered, err := c.verifyPlan(ch.plan, c.planRole(ch, before)); err != nil {
 			return err
 		} else if answered {
-			return errAnswered
+			return errResponseWritten
 		}
-		if ch.plans.id != "" {
+		if ch.plan.id != "" {
 			cmd.RoleTransfer.IfStateRevision = before.StateRevision
 		}
 		result, err := c.proposeHere(ctx, cmd)
@@ -77,11 +77,11 @@ func (c *call) changeRole(raw []byte, ch roleChange) error {
 		if result.Err != nil {
 			return result.Err
 		}
-		out = c.roleChanged(before, c.awaitHandover(ctx, result.Role))
+		out = c.roleMoveResult(before, c.waitForNextHolder(ctx, result.Role))
 		return nil
 	}})
 	switch {
-	case err == errAnswered:
+	case err == errResponseWritten:
 		return nil
 	case err != nil:
 		return err
@@ -89,14 +89,14 @@ func (c *call) changeRole(raw []byte, ch roleChange) error {
 	return c.reply(out)
 }
 
-// awaitHandover returns when the next candidate holds a role that was taken from
+// waitForNextHolder returns when the next candidate holds a role that was taken from
 // another, when none can be elected, or when there is no time left to wait for the
 // holder before: what was asked for has happened all the same. The role is as it is
 // then, as far as this node knows.
-func (c *call) awaitHandover(ctx context.Context, r *state.Role) *state.Role {
-	ctx, cancel := context.WithTimeout(ctx, handoverWait)
+func (c *request) waitForNextHolder(ctx context.Context, r *state.Role) *state.Role {
+	ctx, cancel := context.WithTimeout(ctx, handoverTimeout)
 	defer cancel()
-	ctx, cancel = endSoonAfter(ctx, c.s.stopping, 0)
+	ctx, cancel = withGraceAfter(ctx, c.s.stopping, 0)
 	defer cancel()
 	// What has changed before is in the view: how long ago the role last did says nothing
 	// of what the feed still keeps, as after a recovery.
@@ -105,8 +105,8 @@ func (c *call) awaitHandover(ctx context.Context, r *state.Role) *state.Role {
 	if now, ok := v.Role(r.Name); ok {
 		r = now
 	}
-	for err == nil && ctx.Err() == nil && awaitsHandover(c.s.cluster.View(), r) {
-		turn, done := context.WithTimeout(ctx, aliveEvery) // a candidate that leaves is no event of the role
+	for err == nil && ctx.Err() == nil && waitsForPreviousHolder(c.s.cluster.View(), r) {
+		turn, done := context.WithTimeout(ctx, sessionCheckInterval) // a candidate that leaves is no event of the role
 		_, err = cursor.Next(turn, 1)
 		if turn.Err() != nil {
 			err = nil
@@ -119,18 +119,18 @@ func (c *call) awaitHandover(ctx context.Context, r *state.Role) *state.Role {
 	return r
 }
 
-// handoverWait is how long the answer to a change of a role waits for who held it:
+// handoverTimeout is how long the answer to a change of a role waits for who held it:
 // a holder that listens takes milliseconds, one that does not a TTL.
-const handoverWait = 20 * time.Second
+const handoverTimeout = 20 * time.Second
 
-// awaitsHandover says whether the next candidate waits for who held the role before.
-func awaitsHandover(v *state.View, r *state.Role) bool {
+// waitsForPreviousHolder says whether the next candidate waits for who held the role before.
+func waitsForPreviousHolder(v *state.View, r *state.Role) bool {
 	_, any := r.Next()
 	return any && !r.Held() && (r.RevokedFrom != "" || v.LockDelay(r) > 0)
 }
 
 // planRole says what a change of a role would do now.
-func (c *call) planRole(ch roleChange, r *state.Role) cluster.Plan {
+func (c *request) planRole(ch roleMoveParams, r *state.Role) cluster.Plan {
 	st := c.s.cluster.Status()
 	p := cluster.Plan{
 		Action: ch.action, Term: st.Term, Membership: cluster.MembershipDigest(st.Servers, c.s.cluster.View().Members()), Leader: st.LeaderID,
@@ -168,7 +168,7 @@ func candidate(r *state.Role, session string) (state.Candidate, bool) {
 	return state.Candidate{}, false
 }
 
-func (c *call) roleChanged(before, after *state.Role) apiv1.RoleChange {
+func (c *request) roleMoveResult(before, after *state.Role) apiv1.RoleChange {
 	old, now := before.Current, after.Current
 	out := apiv1.RoleChange{
 		Role: after.Name, OldHolder: old.Holder, OldSessionID: old.Session,
@@ -176,9 +176,9 @@ func (c *call) roleChanged(before, after *state.Role) apiv1.RoleChange {
 		Message: fmt.Sprintf("role %s went from %s to %s", after.Name, holderName(old.Holder), holderName(now.Holder)),
 	}
 	switch next, _ := after.Next(); {
-	case !awaitsHandover(c.s.cluster.View(), after):
+	case !waitsForPreviousHolder(c.s.cluster.View(), after):
 	case after.RevokedFrom == "":
-		out.Message = fmt.Sprintf("role %s goes to %s; "+awaitText, after.Name, holderName(next.Name), c.s.cluster.View().LockDelay(after))
+		out.Message = fmt.Sprintf("role %s goes to %s; "+lockDelayText, after.Name, holderName(next.Name), c.s.cluster.View().LockDelay(after))
 	default:
 		out.Message = fmt.Sprintf("role %s was taken from %s; %s is elected when that has resigned from it or its session has ended", after.Name, holderName(old.Holder), holderName(next.Name))
 	}

@@ -15,7 +15,7 @@ import (
 
 // listRoles serves GET /v1/roles: the roles that somebody holds, or with ?all
 // also those that nobody does.
-func listRoles(c *call) error {
+func listRoles(c *request) error {
 	limit, after, err := c.page()
 	if err != nil {
 		return err
@@ -42,7 +42,7 @@ func listRoles(c *call) error {
 
 // getRole serves GET /v1/roles/{role}. Also where nobody holds it, the answer
 // says from which revision a watch sees what follows.
-func getRole(c *call) error {
+func getRole(c *request) error {
 	if err := state.CheckRole(c.param); err != nil {
 		return err
 	}
@@ -71,18 +71,18 @@ func vacantError(v *state.View, r *state.Role) *cluster.Error {
 		e.Detail += fmt.Sprintf("; it was taken from session %q, which has not resigned from it yet", r.RevokedFrom)
 	}
 	if d := v.LockDelay(r); d > 0 {
-		e.Detail += fmt.Sprintf("; "+awaitText, d)
+		e.Detail += fmt.Sprintf("; "+lockDelayText, d)
 	}
 	return e
 }
 
-func (c *call) setRevision(v *state.View) {
+func (c *request) setRevision(v *state.View) {
 	c.Header()["X-Northstar-Revision"] = []string{strconv.FormatUint(v.Revision(), 10)}
 }
 
 // getRoleHistory serves GET /v1/roles/{role}/history, the newest first, the
 // present tenure included.
-func getRoleHistory(c *call) error {
+func getRoleHistory(c *request) error {
 	if err := state.CheckRole(c.param); err != nil {
 		return err
 	}
@@ -104,15 +104,15 @@ func getRoleHistory(c *call) error {
 
 // watchRole serves GET /v1/roles/{role}/watch, on any node, as watchKeys does
 // for keys.
-func watchRole(c *call) error {
+func watchRole(c *request) error {
 	if err := state.CheckRole(c.param); err != nil {
 		return err
 	}
-	return c.follow(c.s.cluster.RoleFeed(), state.RoleKey(c.param), (*events).roleChange)
+	return c.follow(c.s.cluster.RoleFeed(), state.RoleKey(c.param), (*sseWriter).encodeRoleEvent)
 }
 
-// roleChange encodes one election or vacancy.
-func (e *events) roleChange(ch *state.Change) error {
+// roleMoveParams encodes one election or vacancy.
+func (e *sseWriter) encodeRoleEvent(ch *state.Change) error {
 	ev, err := state.DecodeRoleEvent(ch.Value)
 	if err != nil {
 		return cluster.Errorf(cluster.CodeInternal, "an event of role %s cannot be read: %w", e.c.param, err)
@@ -133,12 +133,12 @@ func (e *events) roleChange(ch *state.Change) error {
 		e.field("event", apiv1.EventVacated)
 	}
 	e.field("data", string(data))
-	return e.end()
+	return e.endEvent()
 }
 
 // resignRole serves DELETE /v1/roles/{role}?session_id=, with &token= for just that
 // tenure.
-func resignRole(c *call) error {
+func resignRole(c *request) error {
 	if !c.query.Has("session_id") {
 		return badRequest("session_id: must be given")
 	}
@@ -178,11 +178,11 @@ type roleProblem struct {
 	apiv1.Role
 }
 
-func (c *call) heldError(err *cluster.Error, r *state.Role) error {
+func (c *request) heldError(err *cluster.Error, r *state.Role) error {
 	return &roleError{err, c.wireRole(c.s.cluster.View(), r)}
 }
 
-func (c *call) wireRole(v *state.View, r *state.Role) apiv1.Role {
+func (c *request) wireRole(v *state.View, r *state.Role) apiv1.Role {
 	t := r.Current
 	out := apiv1.Role{Role: r.Name, Holder: t.Holder, SessionID: t.Session, Token: t.Token, Value: t.Value, AcquiredAt: timePtr(t.AcquiredAt)}
 	if s, lives := v.Session(t.Session); lives && !c.stale() {

@@ -18,7 +18,7 @@ import (
 
 const asJSON = "Content-Type"
 
-// lead runs the clocks of a node's sessions until the test ends.
+// runLeadershipRequest runs the clocks of a node's sessions until the test ends.
 func (n *node) lead() {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -193,7 +193,7 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-// waits says that a session stands in the queue of role r.
+// longPoll says that a session stands in the queue of role r.
 func (n *node) waitsFor(session string) func() bool {
 	return func() bool {
 		r, ok := n.fake.View().Role("r")
@@ -201,7 +201,7 @@ func (n *node) waitsFor(session string) func() bool {
 	}
 }
 
-func TestCampaignWaitsForItsTurn(t *testing.T) {
+func TestCampaign_WaitsInQueue(t *testing.T) {
 	leader, follower := pair(t)
 	for _, n := range []*node{leader, follower} {
 		a, b := n.session("a"), n.session("b")
@@ -244,7 +244,7 @@ func campaignTimesOut(t *testing.T, leader, n *node) {
 }
 
 // Whoever hangs up leaves the queue, also through another node.
-func TestCandidateHangsUp(t *testing.T) {
+func TestCampaign_ClientDisconnects(t *testing.T) {
 	leader, follower := pair(t)
 	for _, n := range []*node{leader, follower} {
 		a, b := n.session("a"), n.session("b")
@@ -298,7 +298,7 @@ func TestCampaignSurvivesALeaderChange(t *testing.T) {
 	leader.fake.addRecord(cluster.Member{ID: "n3", HTTPAddress: n3.addr, Lifecycle: cluster.Active})
 	leader.fake.lead("n3", 3)
 	follower.fake.lead("n3", 3)
-	eventually(t, func() bool { return n3.waiting.Load() == 2 })
+	eventually(t, func() bool { return n3.waitingCampaigns.Load() == 2 })
 	into[apiv1.RoleResult](t, n3.do("DELETE", "/v1/roles/r?session_id="+a, ""))
 	if won := into[apiv1.Role](t, <-first); won.SessionID != b {
 		t.Fatalf("%+v", won)
@@ -371,7 +371,7 @@ func TestRoleTransferAndEviction(t *testing.T) {
 		go func() {
 			changed <- n.post("/admin/roles/r/transfer", fmt.Sprintf("{'to_session_id':%q,'plan_id':%q,'reason':'x'}", b, plan.PlanID))
 		}()
-		eventually(t, func() bool { return leader.parted("r") == a })
+		eventually(t, func() bool { return leader.revokedFrom("r") == a })
 		into[apiv1.RoleResult](t, n.do("DELETE", "/v1/roles/r?session_id="+a, ""))
 		done := into[apiv1.RoleChange](t, <-changed)
 		if done.NewSessionID != b || done.Token <= won.Token || done.OldSessionID != a {
@@ -394,15 +394,15 @@ func TestRoleTransferAndEviction(t *testing.T) {
 	}
 }
 
-// parted is who a role was taken from and is waited for.
-func (n *node) parted(role string) string {
+// revoked is who a role was taken from and is waited for.
+func (n *node) revokedFrom(role string) string {
 	r, _ := n.fake.View().Role(role)
 	return r.RevokedFrom
 }
 
 // A session that a role was taken from is refused what it would take for an
 // assurance that it still holds it, until it has resigned.
-func TestTakenRoleIsTold(t *testing.T) {
+func TestRevocation_IsReported(t *testing.T) {
 	leader, follower := pair(t)
 	leader.lead()
 	for _, n := range []*node{leader, follower} {
@@ -415,10 +415,10 @@ func TestTakenRoleIsTold(t *testing.T) {
 		if p := n.do("POST", "/v1/sessions/"+a+"/renew", "").is(t, 409, cluster.CodeFenced); p.Retryable || !strings.Contains(p.Detail, "DELETE /v1/roles/r?session_id="+a) {
 			t.Fatalf("%+v", p)
 		}
-		if many := into[apiv1.RenewedMany](t, n.post("/v1/sessions/renew", fmt.Sprintf("{'session_ids':[%q]}", a))); len(many.Renewed)+len(many.Ended) != 0 || len(many.Parted) != 1 {
+		if many := into[apiv1.RenewedMany](t, n.post("/v1/sessions/renew", fmt.Sprintf("{'session_ids':[%q]}", a))); len(many.Renewed)+len(many.Ended) != 0 || len(many.Revoked) != 1 {
 			t.Fatalf("%+v", many)
 		}
-		if s := into[apiv1.Session](t, n.do("GET", "/v1/sessions/"+a, "")); len(s.Roles) != 0 || len(s.RolesTaken) != 1 {
+		if s := into[apiv1.Session](t, n.do("GET", "/v1/sessions/"+a, "")); len(s.Roles) != 0 || len(s.RevokedRoles) != 1 {
 			t.Fatalf("%+v", s)
 		}
 		n.do("GET", "/v1/sessions/"+a+"/attach", "").is(t, 409, cluster.CodeFenced)
@@ -443,7 +443,7 @@ func TestTakenRoleIsTold(t *testing.T) {
 
 // An eviction is answered also when the next candidate has to wait for longer than
 // the answer may.
-func TestEvictionOfAHolderThatDoesNotListen(t *testing.T) {
+func TestEviction_OfUnresponsiveHolder(t *testing.T) {
 	n := startServer(t, newFakeCluster("n1", true))
 	a, b := n.session("a"), n.session("b")
 	into[apiv1.Role](t, n.campaign("r", a, 0))
@@ -461,7 +461,7 @@ func TestEvictionOfAHolderThatDoesNotListen(t *testing.T) {
 	eventually(t, n.waitsFor(b))
 	changed := make(chan reply, 1)
 	go func() { changed <- n.do("DELETE", "/admin/roles/r", "") }()
-	eventually(t, func() bool { return n.parted("r") == a })
+	eventually(t, func() bool { return n.revokedFrom("r") == a })
 	n.Drain() // it waits no longer then
 	if out := into[apiv1.RoleChange](t, <-changed); out.NewHolder != "" || !strings.Contains(out.Message, `"b" is elected when`) {
 		t.Fatalf("%+v", out)
@@ -502,7 +502,7 @@ func TestExpiryElectsTheNext(t *testing.T) {
 
 // Why nobody is elected after a recovery is said to whoever asks, campaigns or hands
 // the role over.
-func TestAwaitedRoleIsTold(t *testing.T) {
+func TestRole_ReportsLockDelay(t *testing.T) {
 	leader, _ := pair(t)
 	leader.lead()
 	next := leader.fake.View().Generation().Number + 1

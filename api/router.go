@@ -11,35 +11,35 @@ import (
 // route is one row of the table: how a request is served, and everything that
 // the OpenAPI document says about it.
 type route struct {
-	method    string
-	pattern   string // /a/b, /a/{name}/b, or /a/{name} whose name is the rest of the path; one segment unless deep
-	deep      bool   // the parameter may hold slashes and is taken as it is
-	role      token.Role
-	nodes     bool // a node certificate will do too
-	keepAlive bool // leaves no audit record
-	vital     bool // served also when the node has too many requests
-	stream    streaming
-	handle    func(*call) error
+	method        string
+	pattern       string // /a/b, /a/{name}/b, or /a/{name} whose name is the rest of the path; one segment unless deep
+	catchAll      bool   // the parameter may hold slashes and is taken as it is
+	role          token.Role
+	allowNodeCert bool // a node certificate will do too
+	skipAudit     bool // leaves no audit record
+	limitExempt   bool // served also when the node has too many requests
+	responseKind  responseKind
+	handle        func(*request) error
 
-	summary string
-	query   []param
-	headers []param
-	body    any      // zero value of the JSON body, or raw
-	bodyDoc string   // of a raw body
-	answers []answer // the successful ones
-	fails   []int    // statuses beyond those of every route
+	summary       string
+	query         []param
+	headers       []param
+	body          any           // zero value of the JSON body, or raw
+	bodyDoc       string        // of a raw body
+	responses     []responseDoc // the successful ones
+	errorStatuses []int         // statuses beyond those of every route
 }
 
-// streaming says whether a route's answer is a stream, or comes late: it may last
+// responseKind says whether a route's answer is a stream, or comes late: it may last
 // and is counted apart.
-type streaming int
+type responseKind int
 
 const (
-	never     streaming = iota
-	always              // whoever asks
-	onRequest           // with Accept: text/event-stream
-	waits               // no stream, but its answer may take as long
-	attaches            // a stream that holds a session
+	unary          responseKind = iota
+	stream                      // whoever asks
+	streamOnAccept              // with Accept: text/event-stream
+	longPoll                    // no stream, but its answer may take as long
+	attachStream                // a stream that holds a session
 )
 
 // param is a query parameter or header.
@@ -49,8 +49,8 @@ type param struct {
 	doc  string
 }
 
-// answer is one successful answer.
-type answer struct {
+// responseDoc is one successful answer.
+type responseDoc struct {
 	status int
 	media  string // "": no body
 	value  any    // zero value of the JSON, nil for other media
@@ -63,12 +63,12 @@ type raw struct{}
 
 // resource is all methods of one path.
 type resource struct {
-	pattern string
-	prefix  string // of a path with a parameter: what comes before it …
-	suffix  string // … and after it
-	deep    bool
-	methods map[string]*route
-	allow   string
+	pattern  string
+	prefix   string // of a path with a parameter: what comes before it …
+	suffix   string // … and after it
+	catchAll bool
+	methods  map[string]*route
+	allow    string
 }
 
 type router struct {
@@ -84,7 +84,7 @@ func newRouter(rows []route) *router {
 		row := &rows[i]
 		res := byPattern[row.pattern]
 		if res == nil {
-			res = &resource{pattern: row.pattern, methods: make(map[string]*route), deep: row.deep}
+			res = &resource{pattern: row.pattern, methods: make(map[string]*route), catchAll: row.catchAll}
 			byPattern[row.pattern] = res
 			rt.resources = append(rt.resources, res)
 			if before, rest, ok := strings.Cut(row.pattern, "{"); ok {
@@ -97,7 +97,7 @@ func newRouter(rows []route) *router {
 		}
 		res.methods[row.method] = row
 		// As everywhere on the web, HEAD is GET without the body.
-		if row.method == http.MethodGet && row.stream == never && res.methods[http.MethodHead] == nil {
+		if row.method == http.MethodGet && row.responseKind == unary && res.methods[http.MethodHead] == nil {
 			res.methods[http.MethodHead] = row
 		}
 	}
@@ -124,7 +124,7 @@ func (rt *router) find(escaped, decoded string) (*resource, string) {
 		if len(decoded) < fixed || !strings.HasPrefix(escaped, res.prefix) || !strings.HasSuffix(escaped, res.suffix) {
 			continue
 		}
-		if !res.deep && strings.IndexByte(escaped[len(res.prefix):len(escaped)-len(res.suffix)], '/') >= 0 {
+		if !res.catchAll && strings.IndexByte(escaped[len(res.prefix):len(escaped)-len(res.suffix)], '/') >= 0 {
 			continue
 		}
 		// Prefix and suffix have no escapes, so that they are as long in both forms.

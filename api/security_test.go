@@ -75,7 +75,7 @@ func TestRoleMatrixOfTheDocument(t *testing.T) {
 				}
 				want := 0 // past the door, whatever comes then
 				switch {
-				case who.role.Includes(token.Role(op.Role)), who.node && op.Nodes:
+				case who.role.Allows(token.Role(op.Role)), who.node && op.Nodes:
 				case who.known:
 					want = http.StatusForbidden
 				default:

@@ -17,16 +17,16 @@ type Sessions interface {
 	// Renew renews sessions for their TTL, counted from the call. CodeNoLeader:
 	// nothing was renewed.
 	Renew(ctx context.Context, ids []string) (state.Renewed, error)
-	// Keep is Renew for sessions that are held by connections; those that are passive
+	// RenewAttached is Renew for sessions that are held by connections; those that are passive
 	// are alive as long as the session lives.
-	Keep(ctx context.Context, list []cluster.Attachment) (state.Renewed, error)
-	// Drop ends the sessions of connections that have ended. With an error it is to
+	RenewAttached(ctx context.Context, list []cluster.Attachment) (state.Renewed, error)
+	// Detach ends the sessions of connections that have ended. With an error it is to
 	// be repeated.
-	Drop(ctx context.Context, list []cluster.Attachment) error
+	Detach(ctx context.Context, list []cluster.Attachment) error
 	// Remaining is how long a session has left, as far as this node knows.
 	Remaining(s *state.Session) time.Duration
-	// Attend keeps a candidate in its queue until left is called.
-	Attend(role, session string) (left func())
+	// TrackWaiter keeps a candidate in its queue until left is called.
+	TrackWaiter(role, session string) (left func())
 	// Withdraw takes a candidate out of its queue, unless another request attends
 	// it: the role is nil then.
 	Withdraw(ctx context.Context, role, session string) (*state.Role, error)
@@ -34,9 +34,9 @@ type Sessions interface {
 
 // createSession serves POST /v1/sessions. A session that nobody was told of
 // holds nothing, and is gone after its TTL: so the request may be repeated.
-func createSession(c *call) error {
+func createSession(c *request) error {
 	var in apiv1.SessionCreate
-	raw, err := c.decodeKeep(&in)
+	raw, err := c.decodeBody(&in)
 	if err != nil {
 		return err
 	}
@@ -80,20 +80,20 @@ func (s *Server) nonce() (string, error) {
 
 // propose puts a command of a session through the log, here or at the leader,
 // and hands what it gave to answer. resend: it may be carried out twice.
-func (c *call) propose(body []byte, cmd state.Command, resend bool, answer func(state.Result) error) error {
-	ctx, cancel, err := c.timed()
+func (c *request) propose(body []byte, cmd state.Command, resend bool, answer func(state.Result) error) error {
+	ctx, cancel, err := c.contextWithTimeoutParam()
 	if err != nil {
 		return err
 	}
 	defer cancel()
 	var result state.Result
-	err = c.atLeader(ctx, leaderWork{write: true, resend: resend, body: body, local: func(ctx context.Context) error {
+	err = c.serveOnLeader(ctx, leaderRequest{write: true, idempotent: resend, body: body, local: func(ctx context.Context) error {
 		var err error
 		result, err = c.proposeHere(ctx, cmd)
 		return err
 	}})
 	switch {
-	case err == errAnswered:
+	case err == errResponseWritten:
 		return nil
 	case err != nil:
 		return err
@@ -106,8 +106,8 @@ func (c *call) propose(body []byte, cmd state.Command, resend bool, answer func(
 }
 
 // renewSession serves POST /v1/sessions/{id}/renew.
-func renewSession(c *call) error {
-	if _, err := c.decodeKeep(&struct{}{}); err != nil {
+func renewSession(c *request) error {
+	if _, err := c.decodeBody(&struct{}{}); err != nil {
 		return err
 	}
 	if err := state.CheckSession("id", c.param); err != nil {
@@ -115,23 +115,23 @@ func renewSession(c *call) error {
 	}
 	out, err := c.renew(nil, []string{c.param})
 	switch {
-	case err == errAnswered:
+	case err == errResponseWritten:
 		return nil
 	case err != nil:
 		return err
 	case len(out.Revoked) > 0:
-		return partedError(out.Revoked[0])
+		return roleRevokedError(out.Revoked[0])
 	case len(out.Alive) == 0:
-		return sessionGone(c.param)
+		return sessionNotFound(c.param)
 	}
 	body := strconv.AppendInt([]byte(`{"ttl_ms":`), out.Alive[0].TTL.Milliseconds(), 10)
 	return c.replyJSON(append(body, "}\n"...))
 }
 
 // renewSessions serves POST /v1/sessions/renew.
-func renewSessions(c *call) error {
+func renewSessions(c *request) error {
 	var in apiv1.RenewMany
-	raw, err := c.decodeKeep(&in)
+	raw, err := c.decodeBody(&in)
 	if err != nil {
 		return err
 	}
@@ -145,12 +145,12 @@ func renewSessions(c *call) error {
 	}
 	got, err := c.renew(raw, in.SessionIDs)
 	switch {
-	case err == errAnswered:
+	case err == errResponseWritten:
 		return nil
 	case err != nil:
 		return err
 	}
-	out := apiv1.RenewedMany{Renewed: make([]string, len(got.Alive)), Ended: append([]string{}, got.Ended...), Parted: wirePartings(got.Revoked)}
+	out := apiv1.RenewedMany{Renewed: make([]string, len(got.Alive)), Ended: append([]string{}, got.Ended...), Revoked: encodeRevocations(got.Revoked)}
 	for i, s := range got.Alive {
 		out.Renewed[i] = s.ID
 	}
@@ -159,13 +159,13 @@ func renewSessions(c *call) error {
 
 // renew renews sessions at the leader. It writes nothing: a lost answer means
 // that nobody knows of a renewal that may have been, which harms nobody.
-func (c *call) renew(body []byte, ids []string) (out state.Renewed, err error) {
-	ctx, cancel, err := c.timed()
+func (c *request) renew(body []byte, ids []string) (out state.Renewed, err error) {
+	ctx, cancel, err := c.contextWithTimeoutParam()
 	if err != nil {
 		return out, err
 	}
 	defer cancel()
-	err = c.atLeader(ctx, leaderWork{resend: true, body: body, local: func(ctx context.Context) error {
+	err = c.serveOnLeader(ctx, leaderRequest{idempotent: true, body: body, local: func(ctx context.Context) error {
 		var err error
 		out, err = c.s.deps.Sessions.Renew(ctx, ids)
 		return err
@@ -173,22 +173,22 @@ func (c *call) renew(body []byte, ids []string) (out state.Renewed, err error) {
 	return out, err
 }
 
-// partedError refuses to renew a session that a role was taken from.
-func partedError(p state.Revocation) *cluster.Error {
+// roleRevokedError refuses to renew a session that a role was taken from.
+func roleRevokedError(p state.Revocation) *cluster.Error {
 	return cluster.Errorf(cluster.CodeFenced, "session %q is not renewed: role %q was taken from it. Stop what it does for that role and resign from it: DELETE %s/%s?session_id=%s&token=%d",
 		p.Session, p.Role, apiv1.PathRoles, p.Role, p.Session, p.Token)
 }
 
-func wirePartings(list []state.Revocation) (out []apiv1.Parting) {
+func encodeRevocations(list []state.Revocation) (out []apiv1.Revocation) {
 	for _, p := range list {
-		out = append(out, apiv1.Parting{SessionID: p.Session, Role: p.Role, Token: p.Token})
+		out = append(out, apiv1.Revocation{SessionID: p.Session, Role: p.Role, Token: p.Token})
 	}
 	return out
 }
 
 // endSession serves DELETE /v1/sessions/{id}.
-func endSession(c *call) error {
-	if _, err := c.decodeKeep(&struct{}{}); err != nil {
+func endSession(c *request) error {
+	if _, err := c.decodeBody(&struct{}{}); err != nil {
 		return err
 	}
 	cmd := state.Command{Kind: state.KindSessionEnd, SessionEnd: &state.SessionEnd{IDs: []string{c.param}, Cause: state.CauseSessionEnded}}
@@ -201,18 +201,18 @@ func endSession(c *call) error {
 }
 
 // getSession serves GET /v1/sessions/{id}.
-func getSession(c *call) error {
+func getSession(c *request) error {
 	return c.read(func(v *state.View) error {
 		s, ok := v.Session(c.param)
 		if !ok {
-			return sessionGone(c.param)
+			return sessionNotFound(c.param)
 		}
 		return c.reply(c.wireSession(v, s))
 	})
 }
 
 // listSessions serves GET /v1/sessions, the oldest first.
-func listSessions(c *call) error {
+func listSessions(c *request) error {
 	limit, after, err := c.page()
 	if err != nil {
 		return err
@@ -231,16 +231,16 @@ func listSessions(c *call) error {
 }
 
 // page reads ?limit= and ?after=.
-func (c *call) page() (limit int, after string, err error) {
+func (c *request) page() (limit int, after string, err error) {
 	limit, err = c.queryLimit(apiv1.MaxListLimit)
 	return limit, c.query.Get("after"), err
 }
 
-func (c *call) wireSession(v *state.View, s *state.Session) apiv1.Session {
+func (c *request) wireSession(v *state.View, s *state.Session) apiv1.Session {
 	roles, keys, _ := v.OwnedBy(s.ID)
 	out := apiv1.Session{
 		SessionID: s.ID, Name: s.Name, TTLMS: s.TTL.Milliseconds(), CreatedAt: unixNano(s.CreatedAt),
-		Meta: s.Meta, Roles: append([]string{}, roles...), RolesTaken: wirePartings(v.Revocations(s.ID)), Keys: len(keys),
+		Meta: s.Meta, Roles: append([]string{}, roles...), RevokedRoles: encodeRevocations(v.Revocations(s.ID)), Keys: len(keys),
 	}
 	if !c.stale() {
 		out.RemainingMS = c.s.deps.Sessions.Remaining(s).Milliseconds()
@@ -253,4 +253,4 @@ func (c *call) wireSession(v *state.View, s *state.Session) apiv1.Session {
 
 // stale says whether the answer may be of a node that does not lead, which
 // knows no clocks.
-func (c *call) stale() bool { return c.query.Get("consistency") == apiv1.Stale }
+func (c *request) stale() bool { return c.query.Get("consistency") == apiv1.Stale }

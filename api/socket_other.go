@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// limitSilence leaves it to the system when it gives a connection up.
-func limitSilence(net.Conn, time.Duration) {}
+// setTCPUserTimeout leaves it to the system when it gives a connection up.
+func setTCPUserTimeout(net.Conn, time.Duration) {}
 
-// unacknowledged is not known on this system.
-func unacknowledged(net.Conn) bool { return false }
+// hasUnacknowledgedData is not known on this system.
+func hasUnacknowledgedData(net.Conn) bool { return false }

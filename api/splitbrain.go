@@ -29,12 +29,12 @@ type SplitBrain interface {
 const checkTimeout = 5 * time.Second
 
 // getSplitBrain serves GET /admin/splitbrain.
-func getSplitBrain(c *call) error { return c.replyReport(c.s.deps.SplitBrain.Report) }
+func getSplitBrain(c *request) error { return c.replyReport(c.s.deps.SplitBrain.Report) }
 
 // postSplitBrain serves POST /admin/splitbrain/check.
-func postSplitBrain(c *call) error {
+func postSplitBrain(c *request) error {
 	var in apiv1.SplitBrainCheck
-	if _, err := c.decodeKeep(&in); err != nil {
+	if _, err := c.decodeBody(&in); err != nil {
 		return err
 	}
 	if len(in.Reason) > maxReason {
@@ -43,8 +43,8 @@ func postSplitBrain(c *call) error {
 	return c.replyReport(c.s.deps.SplitBrain.Check)
 }
 
-func (c *call) replyReport(get func(context.Context) (splitbrain.Report, error)) error {
-	ctx, cancel := c.bounded(checkTimeout)
+func (c *request) replyReport(get func(context.Context) (splitbrain.Report, error)) error {
+	ctx, cancel := c.contextWithLimit(checkTimeout)
 	defer cancel()
 	r, err := get(ctx)
 	if err != nil {
@@ -55,7 +55,7 @@ func (c *call) replyReport(get func(context.Context) (splitbrain.Report, error))
 
 func (s *Server) wireReport(r splitbrain.Report) apiv1.SplitBrain {
 	out := apiv1.SplitBrain{
-		Verdict: string(r.Verdict), CheckedAt: r.CheckedAt.UTC(), CheckedBy: string(s.deps.Facts.ID), Refusing: s.deps.SplitBrain.Refusing() != "",
+		Verdict: string(r.Verdict), CheckedAt: r.CheckedAt.UTC(), CheckedBy: string(s.deps.Node.ID), Refusing: s.deps.SplitBrain.Refusing() != "",
 		Findings: []apiv1.SplitBrainFinding{}, Claims: []apiv1.SplitBrainClaim{},
 	}
 	for _, f := range r.Findings {
@@ -78,7 +78,7 @@ func (s *Server) wireReport(r splitbrain.Report) apiv1.SplitBrain {
 // mayServe fails on a node that must not serve, as long as it must not.
 func (s *Server) mayServe() error {
 	if why := s.deps.SplitBrain.Refusing(); why != "" {
-		return cluster.Errorf(cluster.CodeSplitBrain, "node %s refuses reads and writes: %s", s.deps.Facts.ID, why)
+		return cluster.Errorf(cluster.CodeSplitBrain, "node %s refuses reads and writes: %s", s.deps.Node.ID, why)
 	}
 	return nil
 }
@@ -100,7 +100,7 @@ func (s *Server) AskLeader(ctx context.Context, id cluster.NodeID) (a splitbrain
 	return a, address, err
 }
 
-func readLeader(id cluster.NodeID, answer peerAnswer) (splitbrain.Answer, error) {
+func readLeader(id cluster.NodeID, answer peerResponse) (splitbrain.Answer, error) {
 	var p apiv1.Problem
 	var l apiv1.Leader
 	switch answer.status {

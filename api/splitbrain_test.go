@@ -136,7 +136,7 @@ func FuzzReadLeader(f *testing.F) {
 	f.Add(500, "", "", ``)
 	f.Fuzz(func(t *testing.T, status int, clusterID, generation, body string) {
 		header := http.Header{apiv1.HeaderCluster: {clusterID}, apiv1.HeaderGeneration: {generation}}
-		a, err := readLeader("n1", peerAnswer{status, header, []byte(body)})
+		a, err := readLeader("n1", peerResponse{status, header, []byte(body)})
 		switch {
 		case err != nil:
 		case a.LeaderID == "" && a != (splitbrain.Answer{By: "n1"}):

@@ -14,29 +14,29 @@ import (
 )
 
 const (
-	keepAlive     = 10 * time.Second // between signs of life on a silent stream
-	stallLimit    = 30 * time.Second // that a client may take for one piece of a stream
-	flushBytes    = 32 << 10         // of a stream, at which what is encoded is sent
-	changesAtOnce = 16               // taken from a cursor: what a slow client can keep alive
+	keepAliveInterval = 10 * time.Second // between signs of life on a silent stream
+	writeTimeout      = 30 * time.Second // that a client may take for one piece of a stream
+	flushBytes        = 32 << 10         // of a stream, at which what is encoded is sent
+	watchBatchSize    = 16               // taken from a cursor: what a slow client can keep alive
 )
 
 // wantsStream says whether the client asked for server-sent events.
-func (c *call) wantsStream() bool {
+func (c *request) wantsStream() bool {
 	return strings.Contains(c.r.Header.Get("Accept"), apiv1.TypeEventStream)
 }
 
-// events writes one stream of server-sent events. Whatever the client does, it
-// costs one buffer, and at most stallLimit after the client stops reading.
-type events struct {
-	c   *call
+// sseWriter writes one stream of server-sent events. Whatever the client does, it
+// costs one buffer, and at most writeTimeout after the client stops reading.
+type sseWriter struct {
+	c   *request
 	rc  *http.ResponseController
 	buf []byte
 }
 
-// startEvents begins the answer. The first bytes are sent at once, so that the
+// startSSE begins the answer. The first bytes are sent at once, so that the
 // client knows that from here on it misses nothing.
-func (c *call) startEvents() (*events, error) {
-	e := &events{c: c, rc: http.NewResponseController(c.ResponseWriter)}
+func (c *request) startSSE() (*sseWriter, error) {
+	e := &sseWriter{c: c, rc: http.NewResponseController(c.ResponseWriter)}
 	h := c.Header()
 	h["Content-Type"] = []string{apiv1.TypeEventStream}
 	h["Cache-Control"] = noStore
@@ -48,15 +48,15 @@ func (c *call) startEvents() (*events, error) {
 }
 
 // field begins an event, or goes on with it: one line.
-func (e *events) field(name, value string) {
+func (e *sseWriter) field(name, value string) {
 	e.buf = append(e.buf, name...)
 	e.buf = append(e.buf, ": "...)
 	e.buf = append(e.buf, value...)
 	e.buf = append(e.buf, '\n')
 }
 
-// end ends an event, and sends when enough has come together.
-func (e *events) end() error {
+// release ends an event, and sends when enough has come together.
+func (e *sseWriter) endEvent() error {
 	e.buf = append(e.buf, '\n')
 	if len(e.buf) < flushBytes {
 		return nil
@@ -64,11 +64,11 @@ func (e *events) end() error {
 	return e.flush()
 }
 
-func (e *events) flush() error {
+func (e *sseWriter) flush() error {
 	if len(e.buf) == 0 {
 		return nil
 	}
-	if err := e.rc.SetWriteDeadline(time.Now().Add(stallLimit)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+	if err := e.rc.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return err
 	}
 	_, err := e.c.Write(e.buf)
@@ -82,25 +82,25 @@ func (e *events) flush() error {
 	return e.rc.Flush()
 }
 
-// run sends what next gives until the client hangs up, the node drains, or next
+// stream sends what next gives until the client hangs up, the node drains, or next
 // fails, which the client is told. next encodes at least one event, or returns
 // the cause of its context.
-func (e *events) run(next func(ctx context.Context) error) error {
-	ctx, cancel := endSoonAfter(e.c.r.Context(), e.c.s.stopping, 0)
+func (e *sseWriter) stream(next func(ctx context.Context) error) error {
+	ctx, cancel := withGraceAfter(e.c.r.Context(), e.c.s.stopping, 0)
 	defer cancel()
 	for {
-		turn, done := context.WithTimeout(ctx, keepAlive)
+		turn, done := context.WithTimeout(ctx, keepAliveInterval)
 		err := next(turn)
 		done()
 		var problem *cluster.Error
 		switch {
 		case err == nil:
 		case errors.As(err, &problem):
-			return e.fail(problem)
+			return e.sendProblem(problem)
 		case e.c.s.stopping.Err() != nil:
-			e.field("event", apiv1.EventMoving)
+			e.field("event", apiv1.EventDraining)
 			e.field("data", "{}")
-			return e.last()
+			return e.finish()
 		case ctx.Err() != nil:
 			return nil
 		case turn.Err() != nil:
@@ -109,18 +109,18 @@ func (e *events) run(next func(ctx context.Context) error) error {
 			return nil // the client does not read: gone, or as good as
 		}
 		if err := e.flush(); err != nil {
-			return e.c.gone(err)
+			return e.c.ignoreWriteError(err)
 		}
 	}
 }
 
-// fail tells the client why the stream ends.
-func (e *events) fail(problem *cluster.Error) error {
-	return e.c.gone(e.failWith(problem))
+// sendProblem tells the client why the stream ends.
+func (e *sseWriter) sendProblem(problem *cluster.Error) error {
+	return e.c.ignoreWriteError(e.writeProblem(problem))
 }
 
-// failWith is fail that says when the client cannot be told any more.
-func (e *events) failWith(problem *cluster.Error) error {
+// writeProblem is fail that says when the client cannot be told any more.
+func (e *sseWriter) writeProblem(problem *cluster.Error) error {
 	data, err := json.Marshal(e.c.s.problem(problem))
 	if err != nil {
 		return err
@@ -131,24 +131,24 @@ func (e *events) failWith(problem *cluster.Error) error {
 	return e.flush()
 }
 
-func (e *events) last() error {
+func (e *sseWriter) finish() error {
 	e.buf = append(e.buf, '\n')
-	return e.c.gone(e.flush())
+	return e.c.ignoreWriteError(e.flush())
 }
 
 // slowWriter writes a long answer: not bounded as a whole, but each piece is.
-func (c *call) slowWriter() io.Writer {
+func (c *request) slowWriter() io.Writer {
 	return &slowWriter{c: c, rc: http.NewResponseController(c.ResponseWriter)}
 }
 
 type slowWriter struct {
-	c  *call
+	c  *request
 	rc *http.ResponseController
 }
 
 // Write implements io.Writer.
 func (w *slowWriter) Write(p []byte) (int, error) {
-	if err := w.rc.SetWriteDeadline(time.Now().Add(stallLimit)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+	if err := w.rc.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return 0, err
 	}
 	return w.c.Write(p)
@@ -157,20 +157,20 @@ func (w *slowWriter) Write(p []byte) (int, error) {
 // bodyStream reads a long request body: not bounded as a whole, but each piece
 // is. A nil bodyStream has not begun.
 type bodyStream struct {
-	body  io.Reader
-	rc    *http.ResponseController
-	asked bool
+	body        io.Reader
+	rc          *http.ResponseController
+	readStarted bool
 }
 
-func (c *call) bodyStream() *bodyStream {
+func (c *request) bodyStream() *bodyStream {
 	return &bodyStream{body: c.r.Body, rc: http.NewResponseController(c.ResponseWriter)}
 }
 
 // Read implements io.Reader.
 func (b *bodyStream) Read(p []byte) (int, error) {
-	b.asked = true
+	b.readStarted = true
 	// The answer comes after the last byte, so that its time starts afresh too.
-	deadline := time.Now().Add(stallLimit)
+	deadline := time.Now().Add(writeTimeout)
 	if err := b.rc.SetReadDeadline(deadline); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return 0, err
 	}
@@ -180,5 +180,5 @@ func (b *bodyStream) Read(p []byte) (int, error) {
 	return b.body.Read(p)
 }
 
-// begun says whether bytes may have been read: the body cannot be sent again.
-func (b *bodyStream) begun() bool { return b != nil && b.asked }
+// consumed says whether bytes may have been read: the body cannot be sent again.
+func (b *bodyStream) consumed() bool { return b != nil && b.readStarted }

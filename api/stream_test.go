@@ -185,7 +185,7 @@ func TestStreamsEndWithDrain(t *testing.T) {
 	events := n.stream("/v1/events", "Accept", apiv1.TypeEventStream)
 	n.Drain()
 	for _, s := range []*eventStream{watch, events} {
-		s.must(apiv1.EventMoving, "")
+		s.must(apiv1.EventDraining, "")
 		if _, ok := s.next(); ok {
 			t.Error("the stream goes on")
 		}
@@ -264,7 +264,7 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestClientThatNeverReads is dropped after stallLimit: net.Pipe has no buffer,
+// TestClientThatNeverReads is dropped after writeTimeout: net.Pipe has no buffer,
 // so that the first byte that nobody reads blocks.
 func TestClientThatNeverReads(t *testing.T) {
 	piped(t, func(s *Server, client net.Conn) {
@@ -273,7 +273,7 @@ func TestClientThatNeverReads(t *testing.T) {
 		if got := s.streams.Load(); got != 1 {
 			t.Fatalf("%d streams", got)
 		}
-		time.Sleep(stallLimit - time.Second)
+		time.Sleep(writeTimeout - time.Second)
 		synctest.Wait()
 		if got := s.streams.Load(); got != 1 {
 			t.Errorf("dropped before its time")
@@ -301,7 +301,7 @@ func TestKeepAlives(t *testing.T) {
 				comments++
 			}
 		}
-		if want := int(time.Hour / keepAlive); comments < want-1 || comments > want+1 {
+		if want := int(time.Hour / keepAliveInterval); comments < want-1 || comments > want+1 {
 			t.Errorf("%d keep-alives in an hour, want %d", comments, want)
 		}
 	})
@@ -339,14 +339,14 @@ func send(t *testing.T, client net.Conn, path string) {
 
 // oneConn is a listener of one connection.
 type oneConn struct {
-	conn  net.Conn
-	taken bool
-	done  chan struct{}
+	conn     net.Conn
+	accepted bool
+	done     chan struct{}
 }
 
 func (l *oneConn) Accept() (net.Conn, error) {
-	if !l.taken {
-		l.taken = true
+	if !l.accepted {
+		l.accepted = true
 		return l.conn, nil
 	}
 	<-l.done

@@ -18,10 +18,10 @@ import (
 	"northstar/state"
 )
 
-// TestRefusalAfterASentTry: a write that was sent to a leader and not answered may
+// TestForward_RefusalAfterUnknownAttempt: a write that was sent to a leader and not answered may
 // have happened, whatever a later leader refuses by itself. What the state refuses
 // is the answer.
-func TestRefusalAfterASentTry(t *testing.T) {
+func TestForward_RefusalAfterUnknownAttempt(t *testing.T) {
 	for name, tc := range map[string]struct {
 		refusal *cluster.Error
 		status  int
@@ -58,8 +58,8 @@ func TestRefusalAfterASentTry(t *testing.T) {
 	}
 }
 
-// TestCampaignSentToALostLeader: the next one knows how it ended.
-func TestCampaignSentToALostLeader(t *testing.T) {
+// TestCampaign_ForwardedToLostLeader: the next one knows how it ended.
+func TestCampaign_ForwardedToLostLeader(t *testing.T) {
 	addr, requests := brokenLeader(t, true)
 	n := followerOf(t, addr)
 	next := startServer(t, newFakeCluster("n3", true))
@@ -80,10 +80,10 @@ func TestCampaignSentToALostLeader(t *testing.T) {
 	}
 }
 
-// TestNoHiddenRepetition: a write with an idempotency key that was lost with a
+// TestForward_TransportDoesNotRetryWrites: a write with an idempotency key that was lost with a
 // connection in use is not repeated behind this program's back: the second
 // try's "no leader" would be taken for the truth about both.
-func TestNoHiddenRepetition(t *testing.T) {
+func TestForward_TransportDoesNotRetryWrites(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -12,17 +12,17 @@ import (
 
 // watchKeys serves GET /v1/watch, on any node, from the history that this node
 // keeps for all watchers.
-func watchKeys(c *call) error {
+func watchKeys(c *request) error {
 	prefix, err := c.keyParam("prefix")
 	if err != nil {
 		return err
 	}
-	return c.follow(c.s.cluster.Feed(), prefix, (*events).change)
+	return c.follow(c.s.cluster.Feed(), prefix, (*sseWriter).change)
 }
 
 // follow streams the changes of feed whose keys begin with prefix, each encoded
 // by encode, from the revision that the client asks for.
-func (c *call) follow(feed *state.Feed, prefix string, encode func(*events, *state.Change) error) error {
+func (c *request) follow(feed *state.Feed, prefix string, encode func(*sseWriter, *state.Change) error) error {
 	since, err := c.watchStart()
 	if err != nil {
 		return err
@@ -32,12 +32,12 @@ func (c *call) follow(feed *state.Feed, prefix string, encode func(*events, *sta
 		return err
 	}
 	c.Header()["X-Northstar-Revision"] = []string{strconv.FormatUint(since, 10)}
-	e, err := c.startEvents()
+	e, err := c.startSSE()
 	if err != nil {
-		return c.gone(err)
+		return c.ignoreWriteError(err)
 	}
-	return e.run(func(ctx context.Context) error {
-		changes, err := cursor.Next(ctx, changesAtOnce)
+	return e.stream(func(ctx context.Context) error {
+		changes, err := cursor.Next(ctx, watchBatchSize)
 		if err != nil {
 			return err
 		}
@@ -52,7 +52,7 @@ func (c *call) follow(feed *state.Feed, prefix string, encode func(*events, *sta
 
 // watchStart is the revision after which to watch: what the client saw last,
 // what it asks for, or now.
-func (c *call) watchStart() (uint64, error) {
+func (c *request) watchStart() (uint64, error) {
 	name, value := "Last-Event-ID", c.r.Header.Get("Last-Event-ID")
 	if value == "" {
 		name, value = "since", c.query.Get("since")
@@ -92,7 +92,7 @@ func (s *Server) newestRevision(ctx context.Context) uint64 {
 }
 
 // change encodes one change.
-func (e *events) change(ch *state.Change) error {
+func (e *sseWriter) change(ch *state.Change) error {
 	id := strconv.FormatUint(ch.Revision, 10)
 	e.field("id", id)
 	if ch.Deleted {
@@ -106,5 +106,5 @@ func (e *events) change(ch *state.Change) error {
 	e.buf = append(e.buf, `,"revision":`...)
 	e.buf = append(e.buf, id...)
 	e.buf = append(e.buf, "}\n"...)
-	return e.end()
+	return e.endEvent()
 }

@@ -129,7 +129,7 @@ func (r *Recorder) Record(rec state.AuditRecord) { r.enqueue(rec, nil) }
 
 // Secure is Record, and returns once the record is replicated, or durable here
 // until it can be. It waits a few seconds at most.
-func (r *Recorder) Secure(ctx context.Context, rec state.AuditRecord) {
+func (r *Recorder) RecordDurable(ctx context.Context, rec state.AuditRecord) {
 	safe := make(chan struct{})
 	if !r.enqueue(rec, safe) {
 		return

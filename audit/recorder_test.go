@@ -128,7 +128,7 @@ func TestRecordsReachTheLog(t *testing.T) {
 		r := w.recorder("b1")
 		defer run(r)()
 		start := time.Now()
-		r.Secure(t.Context(), admin("a"))
+		r.RecordDurable(t.Context(), admin("a"))
 		if got := w.logged(); got != "a" || time.Since(start) > gather {
 			t.Fatalf("after %v: %q", time.Since(start), got)
 		}
@@ -156,7 +156,7 @@ func TestRecordsOutliveTheProcess(t *testing.T) {
 		stop()
 		first := w.recorder("b1")
 		stop = run(first)
-		first.Secure(t.Context(), admin("a"))
+		first.RecordDurable(t.Context(), admin("a"))
 		first.Record(admin("b"))
 		time.Sleep(2 * again)
 		synctest.Wait()
@@ -174,7 +174,7 @@ func TestRecordsOutliveTheProcess(t *testing.T) {
 		w.set(func() { w.broken = false })
 		last := w.recorder("b3")
 		defer run(last)()
-		last.Secure(t.Context(), admin("c"))
+		last.RecordDurable(t.Context(), admin("c"))
 		if got := w.logged(); got != "a! b! c" {
 			t.Errorf("log %q", got)
 		}
@@ -195,8 +195,8 @@ func TestRecordsGoOutWithTheNextLeader(t *testing.T) {
 		w.set(func() { w.leads = false })
 		r := w.recorder("b1")
 		defer run(r)()
-		r.Secure(t.Context(), admin("a"))
-		r.Secure(t.Context(), admin("b"))
+		r.RecordDurable(t.Context(), admin("a"))
+		r.RecordDurable(t.Context(), admin("b"))
 		start := time.Now()
 		w.set(func() { w.leads = true })
 		synctest.Wait()
@@ -216,7 +216,7 @@ func TestWhatDoesNotFitIsCounted(t *testing.T) {
 		for range maxWaiting + 7 {
 			r.Record(state.AuditRecord{Who: "flood"})
 		}
-		r.Secure(t.Context(), admin("a"))
+		r.RecordDurable(t.Context(), admin("a"))
 		w.set(func() { w.leads = true })
 		time.Sleep(2 * again)
 		synctest.Wait()
@@ -242,7 +242,7 @@ func TestAnswersDoNotWaitForEver(t *testing.T) {
 		r := w.recorder("b1")
 		defer run(r)()
 		start := time.Now()
-		r.Secure(t.Context(), admin("a"))
+		r.RecordDurable(t.Context(), admin("a"))
 		if took := time.Since(start); took != secureAt {
 			t.Errorf("answered after %v", took)
 		}
@@ -261,7 +261,7 @@ func TestDamagedFileIsLeftBehind(t *testing.T) {
 		w.disk = []byte("garbage")
 		r := w.recorder("b1")
 		defer run(r)()
-		r.Secure(t.Context(), admin("a"))
+		r.RecordDurable(t.Context(), admin("a"))
 		if got := w.logged(); got != "a" {
 			t.Errorf("log %q", got)
 		}

@@ -116,7 +116,7 @@ func (s *Session) readAttached(st *stream, from io.Reader) error {
 				s.c.nodes.failed(st.node, time.Now())
 			}
 			return err
-		case e.name == apiv1.EventMoving:
+		case e.name == apiv1.EventDraining:
 			return nil
 		case e.name == apiv1.EventError:
 			err, _ := streamError("attach session "+s.id, st.node, e.data)

@@ -91,7 +91,7 @@ func (c *Client) send(ctx context.Context, q *call, node string, body io.Reader,
 	}
 	req.URL.RawQuery = q.encodeQuery(ctx)
 	for k, v := range q.header {
-		req.Header[apiv1.Unrepeated(k)] = v
+		req.Header[apiv1.HeaderKeyNoAutoRetry(k)] = v
 	}
 	if c.cfg.Token != "" {
 		req.Header.Set("Authorization", "Bearer "+c.cfg.Token)

@@ -237,7 +237,7 @@ func (c *Client) renewEach(ctx context.Context, ids []string) (errs []error, las
 	for _, id := range got.Ended {
 		named[id] = notRenewed(id, cluster.CodeSessionEnded, "it does not live")
 	}
-	for _, p := range got.Parted {
+	for _, p := range got.Revoked {
 		named[p.SessionID] = notRenewed(p.SessionID, cluster.CodeFenced, "role "+p.Role+" was taken from it")
 	}
 	for i, id := range ids {

@@ -24,7 +24,7 @@ type fakeRoles struct {
 	mu        sync.Mutex
 	sessions  map[string]*fakeSession
 	holders   map[string]apiv1.Role
-	parted    map[string]apiv1.Parting // by role
+	parted    map[string]apiv1.Revocation // by role
 	queues    map[string][]string
 	attending map[string]int // by role and session
 	changes   []fakeChange
@@ -51,7 +51,7 @@ type fakeChange struct {
 
 func (fc *fakeCluster) withRoles() *fakeRoles {
 	f := &fakeRoles{
-		fc: fc, sessions: map[string]*fakeSession{}, holders: map[string]apiv1.Role{}, parted: map[string]apiv1.Parting{}, queues: map[string][]string{},
+		fc: fc, sessions: map[string]*fakeSession{}, holders: map[string]apiv1.Role{}, parted: map[string]apiv1.Revocation{}, queues: map[string][]string{},
 		attending: map[string]int{}, changed: make(chan struct{}), ended: func(string, string) {},
 	}
 	for _, n := range fc.nodes {
@@ -173,7 +173,7 @@ func (f *fakeRoles) renewMany(ids []string) (out apiv1.RenewedMany, err error) {
 			out.Ended = append(out.Ended, id)
 		default:
 			f.mu.Lock()
-			out.Parted = append(out.Parted, f.taken(id)...)
+			out.Revoked = append(out.Revoked, f.taken(id)...)
 			f.mu.Unlock()
 		}
 	}
@@ -181,7 +181,7 @@ func (f *fakeRoles) renewMany(ids []string) (out apiv1.RenewedMany, err error) {
 }
 
 // taken gives what an operator has taken from a session.
-func (f *fakeRoles) taken(id string) (list []apiv1.Parting) {
+func (f *fakeRoles) taken(id string) (list []apiv1.Revocation) {
 	for _, p := range f.parted {
 		if p.SessionID == id {
 			list = append(list, p)
@@ -196,7 +196,7 @@ func (f *fakeRoles) session(id string) (apiv1.Session, error) {
 	if f.sessions[id] == nil {
 		return apiv1.Session{}, fail(cluster.CodeSessionEnded)
 	}
-	return apiv1.Session{SessionID: id, RolesTaken: f.taken(id)}, nil
+	return apiv1.Session{SessionID: id, RevokedRoles: f.taken(id)}, nil
 }
 
 // end ends a session and all it holds and waits for.
@@ -263,7 +263,7 @@ func (f *fakeRoles) evict(role string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if h, held := f.holders[role]; held {
-		f.parted[role] = apiv1.Parting{SessionID: h.SessionID, Role: role, Token: h.Token}
+		f.parted[role] = apiv1.Revocation{SessionID: h.SessionID, Role: role, Token: h.Token}
 		f.vacate(role, "evicted")
 	}
 }

@@ -167,7 +167,7 @@ func (c *Client) readEvents(s *stream, q *call, take func(event) (bool, error)) 
 		}
 		heard.set(time.Now())
 		switch e.name {
-		case apiv1.EventMoving:
+		case apiv1.EventDraining:
 			return took, false, nil
 		case apiv1.EventError:
 			err, again := streamError(q.op, s.node, e.data)

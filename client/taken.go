@@ -78,7 +78,7 @@ func (s *Session) heedTaken(ctx context.Context) time.Duration {
 		return s.again()
 	}
 	waits := false
-	for _, taken := range got.RolesTaken {
+	for _, taken := range got.RevokedRoles {
 		if !s.over(taken) {
 			waits = true
 			continue
@@ -92,7 +92,7 @@ func (s *Session) heedTaken(ctx context.Context) time.Duration {
 }
 
 // over ends a tenure that was taken, and says whether nobody acts for it any more.
-func (s *Session) over(taken apiv1.Parting) bool {
+func (s *Session) over(taken apiv1.Revocation) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.roles[taken.Role]

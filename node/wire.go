@@ -84,7 +84,7 @@ func (n *Node) consensusDeps(store storage.Storage) consensus.Deps {
 		Poll:       n.transport.Poll,
 		Logger:     n.log, Entropy: n.env.Entropy, LeaseClock: n.env.LeaseClock,
 		Announce:   func(ctx context.Context, h cluster.TransferNotice) func() { return n.failover.AnnounceTransfer(ctx, h) },
-		HeldWrites: func() int { return n.api.HeldWrites() },
+		HeldWrites: func() int { return n.api.QueuedWrites() },
 		Facts:      n.facts,
 		Hooks:      n.hooks(),
 		ObserveDisk: func(op string, took time.Duration) {
@@ -102,11 +102,11 @@ func (n *Node) consensusDeps(store storage.Storage) consensus.Deps {
 func (n *Node) apiDeps() api.Deps {
 	deps := api.Deps{
 		Cluster: informed{n.consensus, n}, Leadership: n.failover, Sessions: n.roles, SplitBrain: n.watcher, Audit: n.audit, Entropy: n.env.Entropy, Journal: n.journal, Metrics: n.metrics, Logger: n.log,
-		Facts: api.Facts{
+		Node: api.NodeInfo{
 			ID: n.cfg.ID, BootID: n.boot, ClusterName: n.cfg.ClusterName, HTTPAddress: n.httpAddr, RaftAddress: n.raftAddr,
 			Version: Version, StartedAt: time.Now(), Priority: n.cfg.Priority, Eligible: n.cfg.Eligible, Zone: n.cfg.Zone,
 		},
-		Dial: n.env.Dial, AddressOf: n.firstAddress, LeaderDead: n.failover.LeaderDead, Warnings: n.warnings, Restart: n.restart,
+		Dial: n.env.Dial, AddressOf: n.firstAddress, LeaderProcessDead: n.failover.LeaderDead, Warnings: n.warnings, Restart: n.restart,
 		Insecure: n.cfg.Insecure, TimeoutMax: n.cfg.Election.TimeoutMax, TransferTimeout: n.cfg.Transfer.Timeout,
 	}
 	if n.tls != nil {

@@ -27,7 +27,7 @@ type stream struct {
 // an error, this reign knows of the connections. A new leader is told of them while
 // it still takes the sessions in: it has to be told again then, as it ends those
 // whose connections it does not know.
-func (k *Keeper) Keep(ctx context.Context, list []cluster.Attachment) (state.Renewed, error) {
+func (k *Keeper) RenewAttached(ctx context.Context, list []cluster.Attachment) (state.Renewed, error) {
 	ids := make([]string, len(list))
 	for i, a := range list {
 		ids[i] = a.Session
@@ -64,7 +64,7 @@ func (s stream) fresh(e *entry, now time.Duration) bool {
 // Drop ends the sessions of connections that have ended, unless they are attached
 // by another: at once, or after their grace. It returns when they have, or are
 // known to live on. With an error, CodeNoLeader as a rule, it is to be repeated.
-func (k *Keeper) Drop(ctx context.Context, list []cluster.Attachment) error {
+func (k *Keeper) Detach(ctx context.Context, list []cluster.Attachment) error {
 	ends, unsure, err := k.dropAll(list)
 	if err != nil {
 		return err

@@ -14,7 +14,7 @@ func held(session, stream string) cluster.Attachment {
 
 func (b *bench) keep(a cluster.Attachment) {
 	b.t.Helper()
-	out, err := b.Keep(b.t.Context(), []cluster.Attachment{a})
+	out, err := b.RenewAttached(b.t.Context(), []cluster.Attachment{a})
 	if err != nil || len(out.Alive) != 1 {
 		b.t.Fatalf("%+v, %v", out, err)
 	}
@@ -22,7 +22,7 @@ func (b *bench) keep(a cluster.Attachment) {
 
 func (b *bench) drop(a cluster.Attachment) {
 	b.t.Helper()
-	if err := b.Drop(b.t.Context(), []cluster.Attachment{a}); err != nil {
+	if err := b.Detach(b.t.Context(), []cluster.Attachment{a}); err != nil {
 		b.t.Fatal(err)
 	}
 }
@@ -140,7 +140,7 @@ func TestUnknownConnectionInAYoungReign(t *testing.T) {
 		b.end()
 		b.lead()
 		for _, s := range []string{id, other} {
-			if err := b.Drop(b.t.Context(), []cluster.Attachment{held(s, "1")}); !cluster.IsCode(err, cluster.CodeNoLeader) {
+			if err := b.Detach(b.t.Context(), []cluster.Attachment{held(s, "1")}); !cluster.IsCode(err, cluster.CodeNoLeader) {
 				t.Fatalf("as if it was known what becomes of the session: %v", err)
 			}
 		}
@@ -166,7 +166,7 @@ func TestConnectionThatNoReignNotedIsToldAgain(t *testing.T) {
 		b.keep(held(id, "1"))
 		b.end()
 		two := []cluster.Attachment{held(id, "2")}
-		_, early := b.Keep(b.t.Context(), two)
+		_, early := b.RenewAttached(b.t.Context(), two)
 		b.lead()
 		if early != nil {
 			b.keep(two[0]) // its node tells again what was refused
@@ -189,11 +189,11 @@ func TestEndOfAConnectionOutlivesAReign(t *testing.T) {
 		for range 3 {
 			b.end()
 			b.lead()
-			told = told || b.Drop(b.t.Context(), []cluster.Attachment{a}) == nil
+			told = told || b.Detach(b.t.Context(), []cluster.Attachment{a}) == nil
 			time.Sleep(unknownGrace / 2)
 		}
 		for deadline := time.Now().Add(learnStreams + unknownGrace); !told && time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
-			told = b.Drop(b.t.Context(), []cluster.Attachment{a}) == nil
+			told = b.Detach(b.t.Context(), []cluster.Attachment{a}) == nil
 		}
 		if !told || b.lives(a.Session) {
 			t.Errorf("told: %v; the session lives on: %v", told, b.lives(a.Session))
@@ -206,7 +206,7 @@ func TestPassiveConnectionDoesNotRenew(t *testing.T) {
 		a := cluster.Attachment{Session: b.session(t, "s", time.Second), Stream: "1", Passive: true}
 		began := time.Now()
 		for b.lives(a.Session) && time.Since(began) < time.Minute {
-			if _, err := b.Keep(b.t.Context(), []cluster.Attachment{a}); err != nil {
+			if _, err := b.RenewAttached(b.t.Context(), []cluster.Attachment{a}); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(200 * time.Millisecond)
@@ -223,7 +223,7 @@ func TestDropIsRepeated(t *testing.T) {
 		id := b.session(t, "s", 10*time.Second)
 		b.keep(held(id, "1"))
 		b.set(func() { b.propose = func(state.Command) error { return cluster.Errorf(cluster.CodeBusy, "busy") } })
-		if err := b.Drop(b.t.Context(), []cluster.Attachment{held(id, "1")}); !cluster.IsCode(err, cluster.CodeNoLeader) || !b.lives(id) {
+		if err := b.Detach(b.t.Context(), []cluster.Attachment{held(id, "1")}); !cluster.IsCode(err, cluster.CodeNoLeader) || !b.lives(id) {
 			t.Fatalf("%v", err)
 		}
 		b.set(func() { b.propose = nil })
@@ -233,7 +233,7 @@ func TestDropIsRepeated(t *testing.T) {
 			t.Fatal("still there")
 		}
 		b.end()
-		if err := b.Drop(b.t.Context(), []cluster.Attachment{held(id, "1")}); !cluster.IsCode(err, cluster.CodeNoLeader) {
+		if err := b.Detach(b.t.Context(), []cluster.Attachment{held(id, "1")}); !cluster.IsCode(err, cluster.CodeNoLeader) {
 			t.Fatal(err)
 		}
 	})

@@ -21,7 +21,7 @@ func (b *bench) stand(name string, roles ...string) {
 	id := b.session(b.t, name, time.Hour)
 	for _, role := range roles {
 		b.campaign(b.t, role, id, 0)
-		b.t.Cleanup(b.Attend(role, id))
+		b.t.Cleanup(b.TrackWaiter(role, id))
 	}
 }
 

@@ -55,7 +55,7 @@ func awaited(view *state.View, name string) (since uint64, d time.Duration) {
 // Attend notes that a request waits here until the session is elected: the
 // candidate keeps its place. Call left when it does no longer; should the
 // candidate still stand in the queue then, it is taken out in the end.
-func (k *Keeper) Attend(role, session string) (left func()) {
+func (k *Keeper) TrackWaiter(role, session string) (left func()) {
 	c := candidacy{role, session}
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -31,7 +31,7 @@ func TestTakeoverDelay(t *testing.T) {
 		a, c := b.session(t, "a", time.Hour), b.session(t, "c", time.Hour)
 		b.campaign(t, "r", a, 0)
 		b.campaign(t, "r", c, time.Second)
-		left := b.Attend("r", c)
+		left := b.TrackWaiter("r", c)
 		defer left()
 		b.lose(a)
 		time.Sleep(990 * time.Millisecond)
@@ -51,7 +51,7 @@ func TestTakeoverDelayAcrossReigns(t *testing.T) {
 		a, c := b.session(t, "a", time.Hour), b.session(t, "c", time.Hour)
 		b.campaign(t, "r", a, 0)
 		b.campaign(t, "r", c, time.Second)
-		defer b.Attend("r", c)()
+		defer b.TrackWaiter("r", c)()
 		b.lose(a)
 		time.Sleep(900 * time.Millisecond)
 		b.end()
@@ -74,7 +74,7 @@ func TestDelayedElectionIsRetried(t *testing.T) {
 		a, c := b.session(t, "a", time.Hour), b.session(t, "c", time.Hour)
 		b.campaign(t, "r", a, 0)
 		b.campaign(t, "r", c, time.Second)
-		defer b.Attend("r", c)()
+		defer b.TrackWaiter("r", c)()
 		failures := 3
 		b.set(func() {
 			b.propose = func(cmd state.Command) error {
@@ -107,7 +107,7 @@ func TestUnattendedCandidatesLeave(t *testing.T) {
 		}
 		b.end()
 		b.lead()
-		kept := b.Attend("r", ids[7])
+		kept := b.TrackWaiter("r", ids[7])
 		time.Sleep(suspectAfter + time.Second)
 		r, _ := b.View().Role("r")
 		if len(r.Queue) != 1 || r.Queue[0].Session != ids[7] {
@@ -131,7 +131,7 @@ func TestAbandonedCandidateLeaves(t *testing.T) {
 	inReign(t, func(b *bench) {
 		a, c := b.session(t, "a", time.Hour), b.session(t, "c", time.Hour)
 		b.campaign(t, "r", a, 0)
-		left := b.Attend("r", c)
+		left := b.TrackWaiter("r", c)
 		b.campaign(t, "r", c, 0)
 		left()
 		time.Sleep(suspectAfter + time.Second)
@@ -185,7 +185,7 @@ func TestFollowsAfterARestore(t *testing.T) {
 		c, d := b.session(t, "c", time.Hour), b.session(t, "d", time.Hour)
 		b.campaign(t, "other", c, 0)
 		b.campaign(t, "other", d, time.Second)
-		defer b.Attend("other", d)()
+		defer b.TrackWaiter("other", d)()
 		b.lose(c)
 		time.Sleep(1200 * time.Millisecond)
 		if b.holder("other") != "d" {

@@ -43,10 +43,10 @@ func TestPartedSessionIsNotRenewed(t *testing.T) {
 					t.Error("renewed")
 				}
 			})
-			if out, err := b.Keep(b.t.Context(), []cluster.Attachment{held(a, "1")}); err != nil || len(out.Alive) != 0 {
+			if out, err := b.RenewAttached(b.t.Context(), []cluster.Attachment{held(a, "1")}); err != nil || len(out.Alive) != 0 {
 				t.Fatalf("%+v, %v", out, err)
 			}
-			if out, err := b.Keep(b.t.Context(), []cluster.Attachment{{Session: a, Stream: "2", Passive: true}}); err != nil || b.lives(a) && len(out.Alive) != 1 {
+			if out, err := b.RenewAttached(b.t.Context(), []cluster.Attachment{{Session: a, Stream: "2", Passive: true}}); err != nil || b.lives(a) && len(out.Alive) != 1 {
 				t.Fatalf("%+v, %v", out, err)
 			}
 			if !b.lives(a) {

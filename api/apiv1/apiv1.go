@@ -51,12 +51,12 @@ const (
 	HeaderTimeout     = "X-Northstar-Timeout-Ms"
 )
 
-// Unrepeated is the key of a header in a request's map. That of the idempotency
+// HeaderKeyNoAutoRetry is the key of a header in a request's map. That of the idempotency
 // key is not its canonical form: net/http's Transport repeats by itself a request in whose
 // map it finds that, also after it was sent, and then only the last try's answer is
 // seen. "Nothing happened" would be said of a write that an earlier try has done.
 // Names of headers are the same in any case to who receives them.
-func Unrepeated(name string) string {
+func HeaderKeyNoAutoRetry(name string) string {
 	if name == HeaderIdempotencyKey {
 		return "idempotency-key"
 	}

@@ -40,8 +40,8 @@ type Change struct {
 
 // Names of the events on a watch and an event stream.
 const (
-	EventPut    = "put"
-	EventDelete = "delete"
-	EventError  = "error"  // data is a Problem; the stream ends
-	EventMoving = "moving" // the node stops serving: resume elsewhere
+	EventPut      = "put"
+	EventDelete   = "delete"
+	EventError    = "error"  // data is a Problem; the stream ends
+	EventDraining = "moving" // the node stops serving: resume elsewhere
 )

@@ -4,29 +4,29 @@ package apiv1
 // same call with plan_id does exactly that, or is refused with 4005 when the
 // term or the membership has changed since.
 type Plan struct {
-	DryRun        bool        `json:"dry_run" doc:"always true: nothing was done"`
-	PlanID        string      `json:"plan_id"`
-	Action        string      `json:"action"`
-	Term          uint64      `json:"term"`
-	Membership    string      `json:"membership" doc:"stands for everything about the members that the plan depends on"`
-	LeaderID      string      `json:"leader_id" doc:"empty: no leader is known"`
-	TargetID      string      `json:"target_id" doc:"whom the call is about: of a move of leadership, the node that would lead; empty: nobody"`
-	How           string      `json:"how,omitempty" enum:"transfer,election" doc:"of a move of leadership: the leader hands it over, or the target is elected without its help"`
-	Summary       string      `json:"summary" doc:"what would be done, in one sentence"`
-	Possible      bool        `json:"possible" doc:"false: the call would be refused, as refusal says"`
-	Refusal       *Refusal    `json:"refusal,omitempty"`
-	Candidates    []Candidate `json:"candidates"`
-	Affected      Affected    `json:"affected"`
-	ExpectedGapMS *int64      `json:"expected_gap_ms" doc:"how long writes would wait: the median of like cases in this cluster's own history; null: there were none"`
-	WorstGapMS    *int64      `json:"worst_gap_ms" doc:"the longest of them"`
-	GapSamples    int         `json:"gap_samples" doc:"how many there were"`
-	Risk          string      `json:"risk" enum:"low,medium,high" doc:"low: a pause of writes; medium: an election that may take several rounds; high: the quorum, or data, may be lost"`
-	Warnings      []string    `json:"warnings"`
-	Survivors     []Survivor  `json:"survivors,omitempty" doc:"of a recovery: the nodes that are left, freshest first"`
+	DryRun        bool              `json:"dry_run" doc:"always true: nothing was done"`
+	PlanID        string            `json:"plan_id"`
+	Action        string            `json:"action"`
+	Term          uint64            `json:"term"`
+	Membership    string            `json:"membership" doc:"stands for everything about the members that the plan depends on"`
+	LeaderID      string            `json:"leader_id" doc:"empty: no leader is known"`
+	TargetID      string            `json:"target_id" doc:"whom the call is about: of a move of leadership, the node that would lead; empty: nobody"`
+	How           string            `json:"how,omitempty" enum:"transfer,election" doc:"of a move of leadership: the leader hands it over, or the target is elected without its help"`
+	Summary       string            `json:"summary" doc:"what would be done, in one sentence"`
+	Possible      bool              `json:"possible" doc:"false: the call would be refused, as refusal says"`
+	Refusal       *PlannedError     `json:"refusal,omitempty"`
+	Candidates    []TargetCandidate `json:"candidates"`
+	Affected      Affected          `json:"affected"`
+	ExpectedGapMS *int64            `json:"expected_gap_ms" doc:"how long writes would wait: the median of like cases in this cluster's own history; null: there were none"`
+	WorstGapMS    *int64            `json:"worst_gap_ms" doc:"the longest of them"`
+	GapSamples    int               `json:"gap_samples" doc:"how many there were"`
+	Risk          string            `json:"risk" enum:"low,medium,high" doc:"low: a pause of writes; medium: an election that may take several rounds; high: the quorum, or data, may be lost"`
+	Warnings      []string          `json:"warnings"`
+	Survivors     []Survivor        `json:"survivors,omitempty" doc:"of a recovery: the nodes that are left, freshest first"`
 }
 
-// Refusal is the error that the call would end with.
-type Refusal struct {
+// PlannedError is the error that the call would end with.
+type PlannedError struct {
 	Code   int    `json:"code"`
 	Name   string `json:"name"`
 	Status int    `json:"status"`
@@ -34,8 +34,8 @@ type Refusal struct {
 	Votes  []Vote `json:"votes,omitempty" doc:"with code 4006: what each voter would answer"`
 }
 
-// Candidate is one node that the target was chosen from.
-type Candidate struct {
+// TargetCandidate is one node that the target was chosen from.
+type TargetCandidate struct {
 	ID         string `json:"id"`
 	Eligible   bool   `json:"eligible"`
 	Reason     string `json:"reason" doc:"the check that rules it out; empty: none does"`

@@ -24,15 +24,15 @@ type SessionCreated struct {
 
 // Session answers GET /v1/sessions/{id}, and is an item of GET /v1/sessions.
 type Session struct {
-	SessionID   string            `json:"session_id"`
-	Name        string            `json:"name"`
-	TTLMS       int64             `json:"ttl_ms"`
-	RemainingMS int64             `json:"remaining_ms" doc:"before it ends, should it not be renewed; not of a stale answer"`
-	CreatedAt   time.Time         `json:"created_at"`
-	Meta        map[string]string `json:"meta"`
-	Roles       []string          `json:"roles" doc:"that it holds"`
-	RolesTaken  []Parting         `json:"roles_taken,omitempty" doc:"that were taken from it by an operator: it is not renewed until it has resigned from them too, and nobody else is elected"`
-	Keys        int               `json:"keys" doc:"that end with it"`
+	SessionID    string            `json:"session_id"`
+	Name         string            `json:"name"`
+	TTLMS        int64             `json:"ttl_ms"`
+	RemainingMS  int64             `json:"remaining_ms" doc:"before it ends, should it not be renewed; not of a stale answer"`
+	CreatedAt    time.Time         `json:"created_at"`
+	Meta         map[string]string `json:"meta"`
+	Roles        []string          `json:"roles" doc:"that it holds"`
+	RevokedRoles []Revocation      `json:"roles_taken,omitempty" doc:"that were taken from it by an operator: it is not renewed until it has resigned from them too, and nobody else is elected"`
+	Keys         int               `json:"keys" doc:"that end with it"`
 }
 
 // Sessions answers GET /v1/sessions.
@@ -53,13 +53,13 @@ type RenewMany struct {
 
 // RenewedMany answers it.
 type RenewedMany struct {
-	Renewed []string  `json:"renewed"`
-	Ended   []string  `json:"ended"`
-	Parted  []Parting `json:"parted,omitempty" doc:"live, and were not renewed: a role was taken from each, as 4011 tells where one is renewed alone"`
+	Renewed []string     `json:"renewed"`
+	Ended   []string     `json:"ended"`
+	Revoked []Revocation `json:"parted,omitempty" doc:"live, and were not renewed: a role was taken from each, as 4011 tells where one is renewed alone"`
 }
 
-// Parting is a tenure that was taken from a session by an operator.
-type Parting struct {
+// Revocation is a tenure that was taken from a session by an operator.
+type Revocation struct {
 	SessionID string `json:"session_id"`
 	Role      string `json:"role"`
 	Token     uint64 `json:"token"`
@@ -70,20 +70,20 @@ type SessionEnded struct {
 	SessionID string `json:"session_id"`
 }
 
-// Alive is the data of an event named alive of GET /v1/sessions/{id}/attach.
-type Alive struct {
+// KeepAlive is the data of an event named alive of GET /v1/sessions/{id}/attach.
+type KeepAlive struct {
 	TTLMS     int64 `json:"ttl_ms"`
 	ElapsedMS int64 `json:"elapsed_ms" doc:"from when the node received the request to this renewal: a client that adds it to when it sent the request has a time not after the renewal"`
 }
 
-// EventAlive names the keep-alives of an attached session, beside error and moving.
-const EventAlive = "alive"
+// EventKeepAlive names the keep-alives of an attached session, beside error and moving.
+const EventKeepAlive = "alive"
 
-// Attached is what nodes tell the leader of the connections that they serve:
+// AttachReport is what nodes tell the leader of the connections that they serve:
 // the body of POST /v1/sessions/attached.
-type Attached struct {
-	Keep []Attachment `json:"keep,omitempty" doc:"connections that stand, at most 400"`
-	Drop []Attachment `json:"drop,omitempty" doc:"connections that have ended, at most 400"`
+type AttachReport struct {
+	Live   []Attachment `json:"keep,omitempty" doc:"connections that stand, at most 400"`
+	Closed []Attachment `json:"drop,omitempty" doc:"connections that have ended, at most 400"`
 }
 
 // Attachment is one such connection.
@@ -91,12 +91,12 @@ type Attachment struct {
 	SessionID string `json:"session_id"`
 	StreamID  string `json:"stream_id"`
 	GraceMS   int64  `json:"grace_ms,omitempty"`
-	Passive   bool   `json:"passive,omitempty" doc:"it does not renew the session"`
+	NoRenew   bool   `json:"passive,omitempty" doc:"it does not renew the session"`
 }
 
-// AttachedResult answers it.
-type AttachedResult struct {
-	Kept   []SessionCreated `json:"kept"`
-	Ended  []string         `json:"ended"`
-	Parted []Parting        `json:"parted,omitempty"`
+// AttachReportResult answers it.
+type AttachReportResult struct {
+	Renewed []SessionCreated `json:"kept"`
+	Ended   []string         `json:"ended"`
+	Revoked []Revocation     `json:"parted,omitempty"`
 }

@@ -29,19 +29,19 @@ const (
 	Operator Role = "operator" // all of /admin
 )
 
-var ranks = map[Role]int{None: 0, Observer: 1, Client: 2, Operator: 3}
+var roleRank = map[Role]int{None: 0, Observer: 1, Client: 2, Operator: 3}
 
 // ParseRole checks s, which must be observer, client or operator.
 func ParseRole(s string) (Role, error) {
-	if r := Role(s); ranks[r] > 0 {
+	if r := Role(s); roleRank[r] > 0 {
 		return r, nil
 	}
 	return "", fmt.Errorf("role %q: want observer, client or operator", s)
 }
 
-// Includes says whether r may do what need may. An unknown r may do nothing
+// Allows says whether r may do what need may. An unknown r may do nothing
 // but what needs None.
-func (r Role) Includes(need Role) bool { return ranks[r] >= ranks[need] }
+func (r Role) Allows(need Role) bool { return roleRank[r] >= roleRank[need] }
 
 const (
 	prefix     = "ns_" // so that a leaked token can be recognised

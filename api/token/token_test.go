@@ -53,12 +53,12 @@ func TestRolesInclude(t *testing.T) {
 	order := []Role{None, Observer, Client, Operator}
 	for i, r := range order {
 		for j, need := range order {
-			if got := r.Includes(need); got != (i >= j) {
+			if got := r.Allows(need); got != (i >= j) {
 				t.Errorf("%s includes %s = %v", r, need, got)
 			}
 		}
 	}
-	if Role("admin").Includes(Observer) {
+	if Role("admin").Allows(Observer) {
 		t.Error("an unknown role may observe")
 	}
 }

@@ -168,8 +168,8 @@ func (h *holder) attach(n *Node, session string) (how, detail string) {
 		switch {
 		case name == "event":
 			event = value
-			alive = alive || event == apiv1.EventAlive
-		case name == "data" && event == apiv1.EventMoving:
+			alive = alive || event == apiv1.EventKeepAlive
+		case name == "data" && event == apiv1.EventDraining:
 			return broken, event
 		case name == "data" && event == apiv1.EventError:
 			return h.refused([]byte(value))

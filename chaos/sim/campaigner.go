@@ -173,7 +173,7 @@ func (c *campaigner) learn(s *session) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, p := range now.RolesTaken {
+	for _, p := range now.RevokedRoles {
 		s.taken = max(s.taken, p.Token)
 	}
 }

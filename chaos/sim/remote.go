@@ -66,7 +66,7 @@ func (r *remote) do(ctx context.Context, node cluster.NodeID, q request) (*http.
 		return nil, nil, err
 	}
 	for k, v := range q.header {
-		req.Header[apiv1.Unrepeated(k)] = []string{v}
+		req.Header[apiv1.HeaderKeyNoAutoRetry(k)] = []string{v}
 	}
 	res, err := r.http.Do(req)
 	if err != nil {

@@ -196,14 +196,14 @@ func examplePlan(path string) apiv1.Plan {
 		DryRun: true, PlanID: "transfer.4.n2.0123456789abcdef", Action: "transfer", Term: 4, LeaderID: "n1", TargetID: "n2", How: "transfer",
 		Summary: "node n1 hands leadership to node n2", Possible: true, ExpectedGapMS: &gap, WorstGapMS: &worst, GapSamples: 9, Risk: "low",
 		Warnings: []string{"node n3 has priority 200, node n2 100: it takes leadership over again"},
-		Candidates: []apiv1.Candidate{
+		Candidates: []apiv1.TargetCandidate{
 			{ID: "n2", Eligible: true, Voter: true, Priority: 100, LagEntries: 3},
 			{ID: "n3", Voter: true, Priority: 200, Reason: "node n3 is not healthy: silent for 3s"},
 		},
 	}
 	if path == apiv1.PathEmergency {
 		p.Possible, p.Summary, p.How, p.ExpectedGapMS, p.WorstGapMS, p.GapSamples = false, "nothing: node n2 gets no majority", "election", nil, nil, 0
-		p.Refusal = &apiv1.Refusal{Code: 4006, Name: "ERR_VOTE_DENIED", Status: 409, Detail: "node n2 gets no majority", Votes: []apiv1.Vote{
+		p.Refusal = &apiv1.PlannedError{Code: 4006, Name: "ERR_VOTE_DENIED", Status: 409, Detail: "node n2 gets no majority", Votes: []apiv1.Vote{
 			{VoterID: "n1", Reason: "log behind: 41 < 44"}, {VoterID: "n2", Granted: true, Reason: "itself"}, {VoterID: "n3", Reason: "log behind: 41 < 44"},
 		}}
 	}
@@ -218,7 +218,7 @@ func memberPlan(method, id, body string) apiv1.Plan {
 	}
 	if strings.Contains(body, "nonvoter") {
 		p.Possible, p.Risk, p.Summary = false, "high", "nothing: too few voters"
-		p.Refusal = &apiv1.Refusal{Code: 4016, Name: "ERR_QUORUM_AT_RISK", Status: 409, Detail: "of the 2 voters there would be, 2 are needed and 1 are in contact (silent: n3)"}
+		p.Refusal = &apiv1.PlannedError{Code: 4016, Name: "ERR_QUORUM_AT_RISK", Status: 409, Detail: "of the 2 voters there would be, 2 are needed and 1 are in contact (silent: n3)"}
 	}
 	return p
 }
@@ -227,7 +227,7 @@ func recoveryPlan() apiv1.Plan {
 	return apiv1.Plan{
 		DryRun: true, PlanID: "recover.4.n2.0123456789abcdef", Action: "recover", Term: 4, TargetID: "n2", Possible: true, Risk: "high",
 		Summary: "node n2 becomes the only voter of generation 2", Warnings: []string{"lost: much"},
-		Candidates: []apiv1.Candidate{{ID: "n2", Eligible: true, Voter: true, Priority: 100}, {ID: "n1", Voter: true, Priority: 100, LagEntries: 2, Reason: "its log ends earlier"}},
+		Candidates: []apiv1.TargetCandidate{{ID: "n2", Eligible: true, Voter: true, Priority: 100}, {ID: "n1", Voter: true, Priority: 100, LagEntries: 2, Reason: "its log ends earlier"}},
 		Survivors:  []apiv1.Survivor{{ID: "n2", Voter: true, LastTerm: 4, LastIndex: 90}, {ID: "n1", Voter: true, LastTerm: 4, LastIndex: 88}},
 	}
 }

@@ -15,9 +15,9 @@ import (
 	"northstar/api/token"
 )
 
-// TestRefusedBodyIsTaken: a client that sends all of its body before it reads,
+// TestRejectedBodyIsDrained: a client that sends all of its body before it reads,
 // and wants the connection closed, gets the refusal and not a broken pipe.
-func TestRefusedBodyIsTaken(t *testing.T) {
+func TestRejectedBodyIsDrained(t *testing.T) {
 	file, tokens := tokenFile()
 	n := startServer(t, newFakeCluster("n1", true), func(d *Deps) {
 		d.Tokens = func() ([]byte, error) { return file, nil }
@@ -59,9 +59,9 @@ func TestRefusedBodyIsTaken(t *testing.T) {
 	}
 }
 
-// TestRefusalComesBeforeTheBody: it is sent at once, however slowly the body comes,
+// TestRejection_BeforeBodyIsRead: it is sent at once, however slowly the body comes,
 // and a body that never ends is given up.
-func TestRefusalComesBeforeTheBody(t *testing.T) {
+func TestRejection_BeforeBodyIsRead(t *testing.T) {
 	n := startServer(t, newFakeCluster("n1", true))
 	c, err := net.Dial("tcp", n.addr)
 	if err != nil {

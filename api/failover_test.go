@@ -12,10 +12,10 @@ import (
 
 // leadership answers as the test says, and keeps the orders.
 type leadership struct {
-	plan   func(cluster.LeadershipRequest) (cluster.Plan, error)
-	orders []cluster.LeadershipRequest // that were carried out
-	fail   error
-	carry  func(context.Context) error // instead of fail
+	plan     func(cluster.LeadershipRequest) (cluster.Plan, error)
+	requests []cluster.LeadershipRequest // that were carried out
+	fail     error
+	execute  func(context.Context) error // instead of fail
 }
 
 func (l *leadership) Plan(_ context.Context, o cluster.LeadershipRequest) (cluster.Plan, error) {
@@ -26,9 +26,9 @@ func (l *leadership) Execute(ctx context.Context, o cluster.LeadershipRequest, p
 	if p.Refusal != nil {
 		return cluster.TransferOutcome{}, p.Refusal
 	}
-	l.orders = append(l.orders, o)
-	if l.carry != nil {
-		return cluster.TransferOutcome{}, l.carry(ctx)
+	l.requests = append(l.requests, o)
+	if l.execute != nil {
+		return cluster.TransferOutcome{}, l.execute(ctx)
 	}
 	return cluster.TransferOutcome{NewLeader: p.Target, Term: 3}, l.fail
 }
@@ -50,11 +50,11 @@ func orderly(t *testing.T) (n1, n2 *node, at1, at2 *leadership) {
 	return n1, startServer(t, f, func(d *Deps) { d.Leadership = at2 }), at1, at2
 }
 
-// TestOrderGoesToTheTarget: without a leader any node has the target stand.
-func TestOrderGoesToTheTarget(t *testing.T) {
+// TestFailover_ForwardedToTarget: without a leader any node has the target stand.
+func TestFailover_ForwardedToTarget(t *testing.T) {
 	_, n2, at1, at2 := orderly(t)
 	for _, body := range []string{"", `{"target_leader_id":"n1","reason":"n3 hangs"}`} {
-		at1.orders = nil
+		at1.requests = nil
 		var r reply
 		if body == "" {
 			r = n2.do("POST", "/admin/failover", "")
@@ -68,23 +68,23 @@ func TestOrderGoesToTheTarget(t *testing.T) {
 		if body != "" {
 			want.Reason = "n3 hangs"
 		}
-		if len(at1.orders) != 1 || at1.orders[0] != want || len(at2.orders) != 0 {
-			t.Errorf("%q: n1 carries out %+v, n2 %+v", body, at1.orders, at2.orders)
+		if len(at1.requests) != 1 || at1.requests[0] != want || len(at2.requests) != 0 {
+			t.Errorf("%q: n1 carries out %+v, n2 %+v", body, at1.requests, at2.requests)
 		}
 	}
-	at1.orders = nil
+	at1.requests = nil
 	r := n2.do("POST", "/admin/failover/emergency", `{"target_leader_id":"n1","force":true,"reason":"now"}`, "Content-Type", jsonBody)
-	if want := (cluster.LeadershipRequest{Action: "emergency", Target: "n1", Reason: "now", Operator: "loopback", Forwarded: true}); r.status != 200 || len(at1.orders) != 1 || at1.orders[0] != want {
-		t.Errorf("%+v: %+v", r, at1.orders)
+	if want := (cluster.LeadershipRequest{Action: "emergency", Target: "n1", Reason: "now", Operator: "loopback", Forwarded: true}); r.status != 200 || len(at1.requests) != 1 || at1.requests[0] != want {
+		t.Errorf("%+v: %+v", r, at1.requests)
 	}
 	at2.plan = electionTo("n2")
-	if r := n2.do("POST", "/admin/failover", ""); r.status != 200 || len(at2.orders) != 1 || at2.orders[0].Forwarded {
-		t.Errorf("itself: %+v, %+v", r, at2.orders)
+	if r := n2.do("POST", "/admin/failover", ""); r.status != 200 || len(at2.requests) != 1 || at2.requests[0].Forwarded {
+		t.Errorf("itself: %+v, %+v", r, at2.requests)
 	}
 }
 
-// TestOrderThatNobodyTakes: the plan was out of date, or its actor is gone.
-func TestOrderThatNobodyTakes(t *testing.T) {
+// TestFailover_NoNodeExecutes: the plan was out of date, or its actor is gone.
+func TestFailover_NoNodeExecutes(t *testing.T) {
 	_, n2, at1, at2 := orderly(t)
 	tries := 0
 	at1.plan = func(o cluster.LeadershipRequest) (cluster.Plan, error) {
@@ -109,9 +109,9 @@ func TestOrderThatNobodyTakes(t *testing.T) {
 	}
 }
 
-// TestOrderIsRefused: what speaks against it is said before anybody is asked, and
+// TestFailover_Refused: what speaks against it is said before anybody is asked, and
 // what the voters have said comes through another node unchanged.
-func TestOrderIsRefused(t *testing.T) {
+func TestFailover_Refused(t *testing.T) {
 	_, n2, at1, at2 := orderly(t)
 	refusal := cluster.Errorf(cluster.CodeVoteDenied, "node n1 gets no majority")
 	refusal.Votes = []cluster.Vote{{Voter: "n1", Granted: true, Reason: "itself"}, {Voter: "n3", Reason: "log behind: 41 < 44"}}
@@ -124,15 +124,15 @@ func TestOrderIsRefused(t *testing.T) {
 		}
 	}
 	check("by the voters")
-	at1.orders, at1.fail = nil, nil
+	at1.requests, at1.fail = nil, nil
 	at2.plan = func(o cluster.LeadershipRequest) (cluster.Plan, error) {
 		p, err := electionTo("n1")(o)
 		p.Refusal = refusal
 		return p, err
 	}
 	check("by the plan")
-	if len(at1.orders) != 0 {
-		t.Errorf("n1 was asked: %+v", at1.orders)
+	if len(at1.requests) != 0 {
+		t.Errorf("n1 was asked: %+v", at1.requests)
 	}
 	r := n2.do("POST", "/admin/failover", `{"dry_run":true}`, "Content-Type", jsonBody)
 	var p apiv1.Plan
@@ -152,18 +152,18 @@ func TestLeadersPlan(t *testing.T) {
 	}
 	var p apiv1.Plan
 	r := n2.do("POST", "/admin/failover", `{"dry_run":true}`, "Content-Type", jsonBody)
-	if err := json.Unmarshal([]byte(r.body), &p); err != nil || p.Summary != "the leader's" || len(at1.orders) != 0 {
+	if err := json.Unmarshal([]byte(r.body), &p); err != nil || p.Summary != "the leader's" || len(at1.requests) != 0 {
 		t.Fatalf("%+v", r)
 	}
 	r = n2.do("POST", "/admin/failover", `{"plan_id":"`+p.PlanID+`"}`, "Content-Type", jsonBody)
-	if r.status != 200 || len(at1.orders) != 1 || at1.orders[0].Target != "n2" {
-		t.Errorf("%+v: %+v", r, at1.orders)
+	if r.status != 200 || len(at1.requests) != 1 || at1.requests[0].Target != "n2" {
+		t.Errorf("%+v: %+v", r, at1.requests)
 	}
 	at1.fail = &cluster.Error{Code: cluster.CodeTransferFailed, Status: 504, Detail: "told, and it does not lead"}
 	n2.do("POST", "/admin/failover", "").is(t, 504, cluster.CodeTransferFailed)
 }
 
-func TestBadOrders(t *testing.T) {
+func TestFailover_InvalidRequests(t *testing.T) {
 	_, n2, at1, at2 := orderly(t)
 	for _, tc := range []struct{ path, body, field string }{
 		{"/admin/failover", `{"target_leader_id":"N1"}`, "target_leader_id"},
@@ -188,8 +188,8 @@ func TestBadOrders(t *testing.T) {
 			t.Errorf("%s %s: detail %q does not name %s", tc.path, tc.body, p.Detail, tc.field)
 		}
 	}
-	if len(at1.orders)+len(at2.orders) != 0 {
-		t.Errorf("bad orders are carried out: %+v %+v", at1.orders, at2.orders)
+	if len(at1.requests)+len(at2.requests) != 0 {
+		t.Errorf("bad orders are carried out: %+v %+v", at1.requests, at2.requests)
 	}
 	// A dry run needs neither force nor reason.
 	if r := n2.do("POST", "/admin/failover/emergency", `{"target_leader_id":"n1","dry_run":true}`, "Content-Type", jsonBody); r.status != 200 {

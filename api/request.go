@@ -32,30 +32,30 @@ var (
 // maxJSONBody bounds the bodies that are not values or backups.
 const maxJSONBody = 64 << 10
 
-// call is one request being served. It is the handler's ResponseWriter too, so
+// request is one request being served. It is the handler's ResponseWriter too, so
 // that the status is known for metrics and errors.
-type call struct {
+type request struct {
 	http.ResponseWriter
-	s     *Server
-	r     *http.Request
-	route *route
-	param string     // what stands for {…} in the pattern, decoded
-	query url.Values // checked against the route; nil when there are none
-	who   identity   // who asks; the zero identity on routes that are open to all
-	hop   bool       // another node forwarded it: it is not forwarded again
-	from  string     // address that it comes from
+	s         *Server
+	r         *http.Request
+	route     *route
+	param     string     // what stands for {…} in the pattern, decoded
+	query     url.Values // checked against the route; nil when there are none
+	caller    identity   // who asks; the zero identity on routes that are open to all
+	forwarded bool       // another node forwarded it: it is not forwarded again
+	from      string     // address that it comes from
 
 	status int
 	wrote  bool
 
-	noted   noted          // for its audit record
-	failed  *cluster.Error // that it is answered with
-	late    bool           // its body did not come in time
-	settled bool           // its audit record is made, here or by the node that answered
+	auditFields  auditFields    // for its audit record
+	failed       *cluster.Error // that it is answered with
+	bodyTimedOut bool           // its body did not come in time
+	audited      bool           // its audit record is made, here or by the node that answered
 }
 
 // WriteHeader implements http.ResponseWriter.
-func (c *call) WriteHeader(status int) {
+func (c *request) WriteHeader(status int) {
 	if !c.wrote {
 		c.wrote, c.status = true, status
 		c.audit(status)
@@ -64,7 +64,7 @@ func (c *call) WriteHeader(status int) {
 }
 
 // Write implements http.ResponseWriter.
-func (c *call) Write(p []byte) (int, error) {
+func (c *request) Write(p []byte) (int, error) {
 	if !c.wrote {
 		c.WriteHeader(http.StatusOK)
 	}
@@ -72,9 +72,9 @@ func (c *call) Write(p []byte) (int, error) {
 }
 
 // Unwrap is for http.ResponseController.
-func (c *call) Unwrap() http.ResponseWriter { return c.ResponseWriter }
+func (c *request) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 
-func (c *call) routePattern() string {
+func (c *request) routePattern() string {
 	if c.route == nil {
 		return "unmatched"
 	}
@@ -82,7 +82,7 @@ func (c *call) routePattern() string {
 }
 
 // mutates says whether a lost answer leaves the outcome unknown.
-func (c *call) mutates() bool {
+func (c *request) mutates() bool {
 	switch c.r.Method {
 	case http.MethodGet, http.MethodHead, http.MethodOptions:
 		return false
@@ -93,9 +93,9 @@ func (c *call) mutates() bool {
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
-	c := &call{ResponseWriter: w, s: s, r: r, status: http.StatusOK}
+	c := &request{ResponseWriter: w, s: s, r: r, status: http.StatusOK}
 	defer served(r.Context())()
-	defer c.takeUnread()
+	defer c.drainRejectedBody()
 	s.deps.Metrics.HTTPStarted()
 	defer func() {
 		if p := recover(); p != nil {
@@ -115,7 +115,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // serve finds the route and checks, in this order, the limits, who asks, and
 // the query; then it calls the handler.
-func (c *call) serve() error {
+func (c *request) serve() error {
 	res, value := c.s.routes.find(c.r.URL.EscapedPath(), c.r.URL.Path)
 	if res == nil {
 		return statusError(http.StatusNotFound, "path: there is nothing at %q", c.r.URL.Path)
@@ -141,17 +141,17 @@ func (c *call) serve() error {
 }
 
 // admit takes a place among the requests or streams in flight.
-func (s *Server) admit(c *call) (release func(), err error) {
+func (s *Server) admit(c *request) (release func(), err error) {
 	count, limit, what := &s.requests, s.limits.Requests, "requests"
 	switch {
-	case c.route.vital:
+	case c.route.limitExempt:
 		return func() {}, nil
-	case c.route.stream == always, c.route.stream == onRequest && c.wantsStream():
+	case c.route.responseKind == stream, c.route.responseKind == streamOnAccept && c.wantsStream():
 		count, limit, what = &s.streams, s.limits.Streams, "streams"
-	case c.route.stream == attaches:
+	case c.route.responseKind == attachStream:
 		count, limit, what = &s.attaching, s.limits.Attached, "attached sessions"
-	case c.route.stream == waits:
-		count, limit, what = &s.waiting, s.limits.Waiting, "campaigns"
+	case c.route.responseKind == longPoll:
+		count, limit, what = &s.waitingCampaigns, s.limits.WaitingCampaigns, "campaigns"
 	}
 	if count.Add(1) > int64(limit) {
 		count.Add(-1)
@@ -162,7 +162,7 @@ func (s *Server) admit(c *call) (release func(), err error) {
 
 // parseQuery refuses parameters that the route does not know, or that come
 // twice: a misspelt timeout or condition must not be ignored.
-func (c *call) parseQuery() error {
+func (c *request) parseQuery() error {
 	if c.r.URL.RawQuery == "" {
 		return nil
 	}
@@ -184,7 +184,7 @@ func (c *call) parseQuery() error {
 }
 
 // queryInt reads an integer parameter within bounds.
-func (c *call) queryInt(name string, def, lowest, highest int64) (int64, error) {
+func (c *request) queryInt(name string, def, lowest, highest int64) (int64, error) {
 	if !c.query.Has(name) {
 		return def, nil
 	}
@@ -201,7 +201,7 @@ func (c *call) queryInt(name string, def, lowest, highest int64) (int64, error) 
 // queryLimit reads ?limit=; an empty one, as in ?prefix=&limit=&after=, is none. More
 // than the most is no mistake: a page may always be shorter than was asked for, and
 // says where to go on.
-func (c *call) queryLimit(def int64) (int, error) {
+func (c *request) queryLimit(def int64) (int, error) {
 	if c.query.Get("limit") == "" {
 		return int(def), nil
 	}
@@ -210,7 +210,7 @@ func (c *call) queryLimit(def int64) (int, error) {
 }
 
 // queryBool reads a parameter that may stand alone: ?verbose.
-func (c *call) queryBool(name string) (bool, error) {
+func (c *request) queryBool(name string) (bool, error) {
 	if !c.query.Has(name) {
 		return false, nil
 	}
@@ -224,25 +224,25 @@ func (c *call) queryBool(name string) (bool, error) {
 	}
 }
 
-// timed gives the context that bounds the whole request: ?timeout_ms, and what
+// contextWithTimeoutParam gives the context that bounds the whole request: ?timeout_ms, and what
 // a forwarding node says is left.
-func (c *call) timed() (context.Context, context.CancelFunc, error) {
+func (c *request) contextWithTimeoutParam() (context.Context, context.CancelFunc, error) {
 	limit, err := c.queryInt("timeout_ms", apiv1.DefaultTimeoutMS, 1, apiv1.MaxTimeoutMS)
 	if err != nil {
 		return nil, nil, err
 	}
-	ctx, cancel := c.bounded(time.Duration(limit) * time.Millisecond)
+	ctx, cancel := c.contextWithLimit(time.Duration(limit) * time.Millisecond)
 	return ctx, cancel, nil
 }
 
-// bounded gives the context of a call that takes no ?timeout_ms.
-func (c *call) bounded(limit time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(c.r.Context(), min(limit, c.left(apiv1.MaxTimeoutMS*time.Millisecond)))
+// contextWithLimit gives the context of a call that takes no ?timeout_ms.
+func (c *request) contextWithLimit(limit time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(c.r.Context(), min(limit, c.remainingBudget(apiv1.MaxTimeoutMS*time.Millisecond)))
 }
 
-// left is what a forwarding node says is left of the request's time, of most.
-func (c *call) left(most time.Duration) time.Duration {
-	if c.hop {
+// remainingBudget is what a forwarding node says is left of the request's time, of most.
+func (c *request) remainingBudget(most time.Duration) time.Duration {
+	if c.forwarded {
 		left, err := strconv.ParseInt(c.r.Header.Get(apiv1.HeaderTimeout), 10, 64)
 		if err == nil && left > 0 && left <= most.Milliseconds() {
 			return time.Duration(left) * time.Millisecond
@@ -251,10 +251,10 @@ func (c *call) left(most time.Duration) time.Duration {
 	return most
 }
 
-// decodeKeep reads a JSON body into v, and gives its text too: one object,
+// decodeBody reads a JSON body into v, and gives its text too: one object,
 // nothing unknown, nothing after it. No body at all counts as {}.
-func (c *call) decodeKeep(v any) ([]byte, error) {
-	if err := c.plainEncoding(); err != nil {
+func (c *request) decodeBody(v any) ([]byte, error) {
+	if err := c.checkContentEncoding(); err != nil {
 		return nil, err
 	}
 	if c.r.ContentLength == 0 {
@@ -270,7 +270,7 @@ func (c *call) decodeKeep(v any) ([]byte, error) {
 	if len(body) > maxJSONBody {
 		return nil, statusError(http.StatusRequestEntityTooLarge, "body: want at most %d bytes", maxJSONBody)
 	}
-	c.note(body)
+	c.captureAuditFields(body)
 	return body, decodeJSON(body, v)
 }
 
@@ -278,7 +278,7 @@ func (c *call) decodeKeep(v any) ([]byte, error) {
 // what curl says of every body unless told otherwise, is taken for what it should
 // be: pages of other origins, which could send such a request, are refused by
 // authorize.
-func (c *call) checkMedia(want string) error {
+func (c *request) checkMedia(want string) error {
 	said := c.r.Header.Get("Content-Type")
 	if said == "" {
 		return nil
@@ -289,8 +289,8 @@ func (c *call) checkMedia(want string) error {
 	return statusError(http.StatusUnsupportedMediaType, "Content-Type: want %s, got %q", want, said)
 }
 
-// plainEncoding refuses compressed bodies, which this API does not read.
-func (c *call) plainEncoding() error {
+// checkContentEncoding refuses compressed bodies, which this API does not read.
+func (c *request) checkContentEncoding() error {
 	if enc := c.r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
 		return statusError(http.StatusUnsupportedMediaType, "Content-Encoding: want none, got %q", enc)
 	}
@@ -298,7 +298,7 @@ func (c *call) plainEncoding() error {
 }
 
 // reply answers 200 with v as JSON.
-func (c *call) reply(v any) error {
+func (c *request) reply(v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
 		return err
@@ -307,16 +307,16 @@ func (c *call) reply(v any) error {
 }
 
 // replyJSON answers 200 with a JSON text.
-func (c *call) replyJSON(body []byte) error {
+func (c *request) replyJSON(body []byte) error {
 	c.setHeaders(typeJSON, len(body))
 	c.WriteHeader(http.StatusOK)
 	_, err := c.Write(body)
-	return c.gone(err)
+	return c.ignoreWriteError(err)
 }
 
 // setHeaders sets what every answer bears. Values come from clients: nobody may
 // take them for a page of this origin, and no cache may keep them.
-func (c *call) setHeaders(contentType []string, length int) {
+func (c *request) setHeaders(contentType []string, length int) {
 	h := c.Header()
 	h["Content-Type"] = contentType
 	h["Content-Length"] = []string{strconv.Itoa(length)}
@@ -324,14 +324,14 @@ func (c *call) setHeaders(contentType []string, length int) {
 	h["X-Content-Type-Options"] = noSniff
 }
 
-// gone drops the error of a write to the client: it hung up, and there is
+// ignoreWriteError drops the error of a write to the client: it hung up, and there is
 // nobody to tell.
-func (c *call) gone(err error) error {
+func (c *request) ignoreWriteError(err error) error {
 	if err != nil && !errors.Is(err, http.ErrBodyNotAllowed) {
 		c.s.logger.Trace("client went away", "route", c.routePattern(), "error", err)
 	}
 	return nil
 }
 
-// needs is the role that the call needs.
-func (c *call) needs() token.Role { return c.route.role }
+// requiredRole is the role that the call needs.
+func (c *request) requiredRole() token.Role { return c.route.role }

@@ -37,15 +37,15 @@ func hungPeer(t *testing.T) (addr string, asked *atomic.Int64, release func()) {
 	return l.Addr().String(), asked, release
 }
 
-// TestHungPeerIsNotWaitedFor: what takes all nodes to answer does not wait for
+// TestPeerClient_SkipsHungPeer: what takes all nodes to answer does not wait for
 // one that hangs, once that is known, and hears it again when it answers.
-func TestHungPeerIsNotWaitedFor(t *testing.T) {
+func TestPeerClient_SkipsHungPeer(t *testing.T) {
 	addr, asked, release := hungPeer(t)
 	f := newFakeCluster("n1", true)
 	f.addRecord(cluster.Member{ID: "n1"})
 	f.addRecord(cluster.Member{ID: "n3", HTTPAddress: addr})
 	n := startServer(t, f, func(d *Deps) { d.TimeoutMax = 20 * time.Millisecond })
-	for range failuresToBreak {
+	for range breakerThreshold {
 		if e := n.events(""); fmt.Sprint(e.Missing) != "[n3]" {
 			t.Fatalf("missing %v", e.Missing)
 		}
@@ -56,16 +56,16 @@ func TestHungPeerIsNotWaitedFor(t *testing.T) {
 		n.events("")
 	}
 	// One question may have been put meanwhile to see whether it answers again.
-	if n := asked.Load() - before; n > 1+int64(time.Since(start)/breakFor) {
+	if n := asked.Load() - before; n > 1+int64(time.Since(start)/breakerOpenDuration) {
 		t.Errorf("it was asked %d times more", n)
 	}
 	release()
 	eventually(t, func() bool { return len(n.events("").Missing) == 0 })
 }
 
-// TestHungLeaderShowsOwnView: a follower's view of the cluster stands in for
+// TestClusterView_LocalWhenLeaderHangs: a follower's view of the cluster stands in for
 // that of a leader that hangs, and is not held up by it.
-func TestHungLeaderShowsOwnView(t *testing.T) {
+func TestClusterView_LocalWhenLeaderHangs(t *testing.T) {
 	addr, asked, _ := hungPeer(t)
 	n := followerOf(t, addr, func(d *Deps) { d.TimeoutMax = 20 * time.Millisecond })
 	for range 20 {
@@ -73,17 +73,17 @@ func TestHungLeaderShowsOwnView(t *testing.T) {
 			t.Fatalf("%+v", r)
 		}
 	}
-	if n := asked.Load(); n > failuresToBreak+1 {
+	if n := asked.Load(); n > breakerThreshold+1 {
 		t.Errorf("the leader was asked %d times", n)
 	}
 }
 
-// TestAskingGoneCallerBreaksNothing: a caller that hangs up says nothing about
+// TestPeerClient_CancelledCallerDoesNotTripBreaker: a caller that hangs up says nothing about
 // the node that was asked for it.
-func TestAskingGoneCallerBreaksNothing(t *testing.T) {
+func TestPeerClient_CancelledCallerDoesNotTripBreaker(t *testing.T) {
 	addr, asked, _ := hungPeer(t)
 	n := startServer(t, newFakeCluster("n1", true))
-	for range 2 * failuresToBreak {
+	for range 2 * breakerThreshold {
 		ctx, cancel := context.WithCancel(t.Context())
 		before := asked.Load()
 		done := make(chan error, 1)

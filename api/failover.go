@@ -1,0 +1,191 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/cluster"
+)
+
+// postTransferWait is how long a leader may look on, after a hand-over that went wrong,
+// until it can say who leads.
+const postTransferWait = 2 * time.Second
+
+// postTransfer serves POST /admin/transfer.
+func postTransfer(c *request) error {
+	var in apiv1.Transfer
+	raw, err := c.decodeBody(&in)
+	if err != nil {
+		return err
+	}
+	timeout := c.s.deps.TransferTimeout.Milliseconds()
+	if in.TimeoutMS != nil {
+		timeout = *in.TimeoutMS
+	}
+	if timeout < 1 || timeout > apiv1.MaxTimeoutMS {
+		return badRequest("timeout_ms: want 1 to %d, got %d", apiv1.MaxTimeoutMS, timeout)
+	}
+	order, err := c.leadershipRequest(cluster.ActionTransfer, in.TargetLeaderID, in.PlanID, in.Reason)
+	if err != nil {
+		return err
+	}
+	limit := time.Duration(timeout) * time.Millisecond
+	ctx, cancel := c.withPostTransferWait(limit)
+	defer cancel()
+	err = c.serveOnLeader(ctx, leaderRequest{write: true, body: raw, oldLeaderGrace: postTransferWait, local: func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		plan, err := c.s.deps.Leadership.Plan(ctx, order)
+		if err != nil {
+			return err
+		}
+		return c.execute(ctx, order, planParams{in.DryRun, in.PlanID}, plan)
+	}})
+	if err == errResponseWritten {
+		return nil
+	}
+	return err
+}
+
+// withPostTransferWait bounds a call that moves leadership. A node that has sent it on
+// waits for longer than the work may take: what came of it is known only then.
+func (c *request) withPostTransferWait(limit time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(c.r.Context(), c.remainingBudget(limit+postTransferWait))
+}
+
+// postFailover serves POST /admin/failover.
+func postFailover(c *request) error {
+	var in apiv1.Failover
+	raw, err := c.decodeBody(&in)
+	if err != nil {
+		return err
+	}
+	order, err := c.leadershipRequest(cluster.ActionFailover, in.TargetLeaderID, in.PlanID, in.Reason)
+	if err != nil {
+		return err
+	}
+	return c.runLeadershipRequest(order, planParams{in.DryRun, in.PlanID}, raw)
+}
+
+// postEmergency serves POST /admin/failover/emergency.
+func postEmergency(c *request) error {
+	var in apiv1.Emergency
+	raw, err := c.decodeBody(&in)
+	if err != nil {
+		return err
+	}
+	order, err := c.leadershipRequest(cluster.ActionEmergency, in.TargetLeaderID, in.PlanID, in.Reason)
+	switch {
+	case err != nil:
+		return err
+	case order.Target == "":
+		return badRequest("target_leader_id: required")
+	case !in.DryRun && !in.Force:
+		return badRequest("force: must be true: an emergency passes over a leader that may live")
+	case !in.DryRun && in.Reason == "":
+		return badRequest("reason: required")
+	}
+	return c.runLeadershipRequest(order, planParams{in.DryRun, in.PlanID}, raw)
+}
+
+// leadershipRequest reads what the calls that move leadership have in common.
+func (c *request) leadershipRequest(action, target, planID, reason string) (cluster.LeadershipRequest, error) {
+	if len(reason) > maxReason {
+		return cluster.LeadershipRequest{}, badRequest("reason: want at most %d bytes, got %d", maxReason, len(reason))
+	}
+	id, err := plannedTarget("target_leader_id", target, planID)
+	return cluster.LeadershipRequest{Action: action, Target: id, Reason: reason, Operator: c.caller.name, Forwarded: c.forwarded}, err
+}
+
+// execute runs a plan that is for this node, or answers that it would. A nil error
+// means that it was answered.
+func (c *request) execute(ctx context.Context, o cluster.LeadershipRequest, g planParams, p cluster.Plan) error {
+	if answered, err := c.verifyPlan(g, p); answered || err != nil {
+		return err
+	}
+	out, err := c.s.deps.Leadership.Execute(ctx, o, p)
+	if err != nil {
+		return err
+	}
+	return c.reply(apiv1.TransferResult{
+		Success:     true,
+		Message:     fmt.Sprintf("node %s leads in term %d", out.NewLeader, out.Term),
+		OldLeaderID: string(out.OldLeader),
+		NewLeaderID: string(out.NewLeader),
+		Term:        out.Term,
+		DurationMS:  ceilMS(out.Duration),
+	})
+}
+
+// planRetryDelay is how long a node waits that was sent on to another which turned
+// out not to be the one.
+const planRetryDelay = 10 * time.Millisecond
+
+// runLeadershipRequest has an order carried out by whoever its plan says: the leader, or the
+// target. Unlike serveOnLeader it needs nobody to lead.
+func (c *request) runLeadershipRequest(o cluster.LeadershipRequest, g planParams, raw []byte) error {
+	ctx, cancel := c.withPostTransferWait(c.s.deps.TransferTimeout)
+	defer cancel()
+	until := time.Now().Add(2 * c.s.deps.TimeoutMax)
+	for {
+		plan, err := c.s.deps.Leadership.Plan(ctx, o)
+		if err == nil {
+			err = c.sendLeadershipRequest(ctx, o, g, plan, raw)
+		}
+		if !cluster.IsCode(err, cluster.CodeNoLeader) || c.forwarded {
+			return err
+		}
+		if time.Now().After(until) {
+			failed := cluster.Errorf(cluster.CodeTransferFailed, "nothing was done: %w", err)
+			return failed
+		}
+		select {
+		case <-time.After(planRetryDelay):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// sendLeadershipRequest has a plan carried out here or at its actor. CodeNoLeader means that
+// nothing was done, and that a new plan may fare better.
+func (c *request) sendLeadershipRequest(ctx context.Context, o cluster.LeadershipRequest, g planParams, p cluster.Plan, raw []byte) error {
+	self := c.s.deps.Node.ID
+	if p.Executor == self || p.Refusal != nil {
+		ctx, cancel := context.WithTimeout(ctx, c.s.deps.TransferTimeout)
+		defer cancel()
+		return c.execute(ctx, o, g, p)
+	}
+	if p.Method == cluster.MethodElection {
+		// The target only has to stand: what there is to check is checked here.
+		if answered, err := c.verifyPlan(g, p); answered || err != nil {
+			return err
+		}
+		var err error
+		if raw, err = leadershipRequestBody(o, p); err != nil {
+			return err
+		}
+	}
+	addr := c.s.httpAddress(p.Executor)
+	if addr == "" {
+		return noLeader("the HTTP address of node %s is not known", p.Executor)
+	}
+	v := newLeaderSnapshot(p.Executor, p.Term)
+	defer v.cancel()
+	out, err := c.forwardTo(ctx, v, addr, leaderRequest{write: true, body: raw})
+	if out == forwardAnswered {
+		return nil
+	}
+	return err
+}
+
+// leadershipRequestBody is the call as the target of an election gets it.
+func leadershipRequestBody(o cluster.LeadershipRequest, p cluster.Plan) ([]byte, error) {
+	if o.Action == cluster.ActionEmergency {
+		return json.Marshal(apiv1.Emergency{TargetLeaderID: string(p.Target), Force: true, Reason: o.Reason})
+	}
+	return json.Marshal(apiv1.Failover{TargetLeaderID: string(p.Target), Reason: o.Reason})
+}
