@@ -30,7 +30,7 @@ var wallClock = map[string]string{
 	"node/failover.go steps":                      "shown",
 	"node/hooks.go electionFields":                "shown",
 	"node/roles.go shown":                         "which roles the metrics show",
-	"roles/nodes.go forgetDead":                   "when the record of a dead application node is removed",
+	"roles/nodes.go purgeDeadNodes":               "when the record of a dead application node is removed",
 	"state/view.go AutoFailover":                  "see api/autofailover.go",
 	"state/view.go Time":                          "shown",
 	"telemetry/journal.go append":                 "shown",

@@ -290,7 +290,7 @@ func noTransfer(context.Context, cluster.NodeID) (cluster.TransferOutcome, error
 }
 
 // newSessionManager keeps the clocks of a fake cluster's sessions, once Lead is called.
-func newSessionManager(f *fakeCluster) *roles.Keeper {
+func newSessionManager(f *fakeCluster) *roles.SessionManager {
 	start := time.Now()
 	return roles.New(roles.Deps{
 		Consensus: f, Clock: func() time.Duration { return time.Since(start) },

@@ -22,7 +22,7 @@ const asJSON = "Content-Type"
 func (n *node) lead() {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	wg.Go(func() { n.deps.Sessions.(*roles.Keeper).Lead(ctx, 2) })
+	wg.Go(func() { n.deps.Sessions.(*roles.SessionManager).Lead(ctx, 2) })
 	n.t.Cleanup(func() { cancel(); wg.Wait() })
 }
 

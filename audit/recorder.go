@@ -25,17 +25,17 @@ import (
 )
 
 const (
-	gather     = 50 * time.Millisecond  // records that nobody waits for, into one batch
-	again      = 500 * time.Millisecond // between tries, unless the leader changes
-	secureAt   = 3 * time.Second        // an answer waits no longer for its record
-	batchBytes = 256 << 10
+	flushInterval  = 50 * time.Millisecond  // records that nobody waits for, into one batch
+	retryInterval  = 500 * time.Millisecond // between tries, unless the leader changes
+	durableTimeout = 3 * time.Second        // an answer waits no longer for its record
+	batchBytes     = 256 << 10
 )
 
 // Bounds of what waits. Operators' calls have room of their own, which refused
 // clients cannot take.
 const (
-	maxWaiting = 1024
-	maxBytes   = 1 << 20
+	maxQueued = 1024
+	maxBytes  = 1 << 20
 )
 
 // Deps is what a Recorder works with.
@@ -59,28 +59,28 @@ type Deps struct {
 
 // entry is one record on its way.
 type entry struct {
-	source string
-	place  uint64
-	record state.AuditRecord
-	safe   chan struct{} // closed when it is replicated or in the file; nil: nobody waits
+	source  string
+	seq     uint64
+	record  state.AuditRecord
+	durable chan struct{} // closed when it is replicated or in the file; nil: nobody waits
 }
 
 // Recorder brings records to the log. Its methods may be called by any goroutine.
 type Recorder struct {
-	deps Deps
-	log  hclog.Logger
-	wake chan struct{} // capacity 1
-	rush chan struct{} // capacity 1: somebody waits
-	say  *rate.Limiter // lines about lost records
+	deps       Deps
+	log        hclog.Logger
+	wake       chan struct{} // capacity 1
+	urgent     chan struct{} // capacity 1: somebody waits
+	logLimiter *rate.Limiter // lines about lost records
 
 	mu      sync.Mutex
 	queue   []entry
-	held    [2]int // records of each class in the queue
+	queued  [2]int // records of each class in the queue
 	bytes   [2]int
-	place   uint64            // of the last record of this process
+	seq     uint64            // of the last record of this process
 	lost    map[string]uint64 // by source, so far
-	inFile  bool              // the file is not empty
-	unsaved bool              // the queue holds what the file does not
+	spooled bool              // the file is not empty
+	dirty   bool              // the queue holds what the file does not
 }
 
 // New reads what an earlier process has left. A file that cannot be read is
@@ -89,13 +89,13 @@ func New(d Deps) *Recorder {
 	if d.Count == nil {
 		d.Count = func(string, int) {}
 	}
-	r := &Recorder{deps: d, log: d.Logger.Named("audit"), wake: make(chan struct{}, 1), rush: make(chan struct{}, 1), say: rate.NewLimiter(rate.Every(time.Second), 5), lost: map[string]uint64{}}
+	r := &Recorder{deps: d, log: d.Logger.Named("audit"), wake: make(chan struct{}, 1), urgent: make(chan struct{}, 1), logLimiter: rate.NewLimiter(rate.Every(time.Second), 5), lost: map[string]uint64{}}
 	data, err := d.Load()
 	switch {
 	case errors.Is(err, fs.ErrNotExist), err == nil && len(data) == 0:
 		return r
 	case err == nil:
-		err = r.takeOver(data)
+		err = r.loadSpool(data)
 	}
 	if err != nil {
 		r.log.Error("audit records that waited for a leader cannot be read and are lost", "error", err)
@@ -103,13 +103,13 @@ func New(d Deps) *Recorder {
 	return r
 }
 
-// takeOver queues what another process has left.
-func (r *Recorder) takeOver(data []byte) error {
+// loadSpool queues what another process has left.
+func (r *Recorder) loadSpool(data []byte) error {
 	batches, err := state.DecodeBatch(data)
 	if err != nil {
 		return err
 	}
-	r.inFile = true
+	r.spooled = true
 	for i := range batches {
 		b := batches[i].AuditBatch
 		if b == nil || b.Producer == r.deps.Source {
@@ -117,10 +117,10 @@ func (r *Recorder) takeOver(data []byte) error {
 		}
 		r.lost[b.Producer] = b.Lost
 		for j := range b.Records {
-			r.add(entry{source: b.Producer, place: b.First + uint64(j), record: b.Records[j]})
+			r.add(entry{source: b.Producer, seq: b.First + uint64(j), record: b.Records[j]})
 		}
 	}
-	r.poke(false)
+	r.signal(false)
 	return nil
 }
 
@@ -134,7 +134,7 @@ func (r *Recorder) RecordDurable(ctx context.Context, rec state.AuditRecord) {
 	if !r.enqueue(rec, safe) {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, secureAt)
+	ctx, cancel := context.WithTimeout(ctx, durableTimeout)
 	defer cancel()
 	select {
 	case <-safe:
@@ -144,12 +144,12 @@ func (r *Recorder) RecordDurable(ctx context.Context, rec state.AuditRecord) {
 }
 
 func (r *Recorder) enqueue(rec state.AuditRecord, safe chan struct{}) bool {
-	tidy(&rec)
+	sanitize(&rec)
 	if r.tryEnqueue(rec, safe) {
 		return true
 	}
 	r.deps.Count("lost", 1)
-	if r.say.Allow() {
+	if r.logLimiter.Allow() {
 		r.log.Warn("audit record lost: as many as are kept already wait to be replicated", "what", rec.What, "who", rec.Who, "from", rec.From, "status", rec.Status)
 	}
 	return false
@@ -158,27 +158,27 @@ func (r *Recorder) enqueue(rec state.AuditRecord, safe chan struct{}) bool {
 func (r *Recorder) tryEnqueue(rec state.AuditRecord, safe chan struct{}) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.held[rec.Class] >= maxWaiting || r.bytes[rec.Class]+size(&rec) > maxBytes {
+	if r.queued[rec.Class] >= maxQueued || r.bytes[rec.Class]+size(&rec) > maxBytes {
 		r.lost[r.deps.Source]++
 		return false
 	}
-	r.place++
-	r.add(entry{source: r.deps.Source, place: r.place, record: rec, safe: safe})
-	r.unsaved = true
-	r.poke(safe != nil)
+	r.seq++
+	r.add(entry{source: r.deps.Source, seq: r.seq, record: rec, durable: safe})
+	r.dirty = true
+	r.signal(safe != nil)
 	return true
 }
 
 func (r *Recorder) add(e entry) {
 	r.queue = append(r.queue, e)
-	r.held[e.record.Class]++
+	r.queued[e.record.Class]++
 	r.bytes[e.record.Class] += size(&e.record)
 }
 
-func (r *Recorder) poke(urgent bool) {
+func (r *Recorder) signal(urgent bool) {
 	notify(r.wake)
 	if urgent {
-		notify(r.rush)
+		notify(r.urgent)
 	}
 }
 
@@ -189,8 +189,8 @@ func notify(ch chan struct{}) {
 	}
 }
 
-// Waiting is how many records have not been replicated yet.
-func (r *Recorder) Waiting() int {
+// QueueLength is how many records have not been replicated yet.
+func (r *Recorder) QueueLength() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.queue)
@@ -205,7 +205,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 			r.spool()
 			return nil
 		}
-		pause(ctx, gather, r.rush, nil)
+		pause(ctx, flushInterval, r.urgent, nil)
 		for ctx.Err() == nil {
 			changed := r.deps.Changed() // before the try, so that no change is missed
 			err := r.sendAll(ctx)
@@ -213,8 +213,8 @@ func (r *Recorder) Run(ctx context.Context) error {
 				break
 			}
 			r.spool()
-			r.log.Debug("audit records wait for a leader", "records", r.Waiting(), "error", err)
-			pause(ctx, again, r.rush, changed)
+			r.log.Debug("audit records wait for a leader", "records", r.QueueLength(), "error", err)
+			pause(ctx, retryInterval, r.urgent, changed)
 		}
 	}
 }
@@ -234,9 +234,9 @@ func pause(ctx context.Context, d time.Duration, rush, changed <-chan struct{}) 
 // sendAll sends batch after batch until nothing waits.
 func (r *Recorder) sendAll(ctx context.Context) error {
 	for {
-		batch := r.head()
+		batch := r.nextBatch()
 		if batch == nil {
-			return r.emptyFile()
+			return r.truncateSpool()
 		}
 		within, cancel := context.WithTimeout(ctx, r.deps.SendWithin)
 		err := r.deps.Send(within, state.Command{Kind: state.KindAudit, AuditBatch: batch})
@@ -245,12 +245,12 @@ func (r *Recorder) sendAll(ctx context.Context) error {
 			return err
 		}
 		r.deps.Count("replicated", len(batch.Records))
-		r.drop(len(batch.Records))
+		r.ack(len(batch.Records))
 	}
 }
 
-// head is the next batch: records of one process. nil: there is none.
-func (r *Recorder) head() *state.AuditBatch {
+// nextBatch is the next batch: records of one process. nil: there is none.
+func (r *Recorder) nextBatch() *state.AuditBatch {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.queue) == 0 {
@@ -262,7 +262,7 @@ func (r *Recorder) head() *state.AuditBatch {
 // batchAt is a batch of what begins at a place of the queue. The caller holds mu.
 func (r *Recorder) batchAt(i int) *state.AuditBatch {
 	first := &r.queue[i]
-	b := &state.AuditBatch{Producer: first.source, First: first.place, Lost: r.lost[first.source]}
+	b := &state.AuditBatch{Producer: first.source, First: first.seq, Lost: r.lost[first.source]}
 	total := 0
 	for ; i < len(r.queue); i++ {
 		e := &r.queue[i]
@@ -275,16 +275,16 @@ func (r *Recorder) batchAt(i int) *state.AuditBatch {
 	return b
 }
 
-// drop takes the first n records out: they are replicated.
-func (r *Recorder) drop(n int) {
+// ack takes the first n records out: they are replicated.
+func (r *Recorder) ack(n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range r.queue[:n] {
 		e := &r.queue[i]
-		r.held[e.record.Class]--
+		r.queued[e.record.Class]--
 		r.bytes[e.record.Class] -= size(&e.record)
-		if e.safe != nil {
-			close(e.safe)
+		if e.durable != nil {
+			close(e.durable)
 		}
 	}
 	clear(r.queue[:n])
@@ -297,11 +297,11 @@ func (r *Recorder) drop(n int) {
 // spool writes all that waits to the file.
 func (r *Recorder) spool() {
 	r.mu.Lock()
-	if !r.unsaved {
+	if !r.dirty {
 		r.mu.Unlock()
 		return
 	}
-	r.unsaved = false
+	r.dirty = false
 	fresh := 0
 	for i := range r.queue {
 		if e := &r.queue[i]; !e.record.Delayed {
@@ -324,26 +324,26 @@ func (r *Recorder) spool() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err != nil {
-		r.unsaved = true
+		r.dirty = true
 		r.log.Error("audit records that wait for a leader cannot be kept on disk", "records", n, "error", err)
 		return
 	}
-	r.inFile = true
+	r.spooled = true
 	r.deps.Count("spooled", fresh)
 	for i := range r.queue[:n] { // only Run takes records out, and Run is here
-		if e := &r.queue[i]; e.safe != nil {
-			close(e.safe)
-			e.safe = nil
+		if e := &r.queue[i]; e.durable != nil {
+			close(e.durable)
+			e.durable = nil
 		}
 	}
 }
 
-// emptyFile removes from the file what has been replicated.
-func (r *Recorder) emptyFile() error {
+// truncateSpool removes from the file what has been replicated.
+func (r *Recorder) truncateSpool() error {
 	r.mu.Lock()
-	need := r.inFile && len(r.queue) == 0
+	need := r.spooled && len(r.queue) == 0
 	if need {
-		r.unsaved = false
+		r.dirty = false
 	}
 	r.mu.Unlock()
 	if !need {
@@ -354,7 +354,7 @@ func (r *Recorder) emptyFile() error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.inFile = false
+	r.spooled = false
 	return nil
 }
 
@@ -363,8 +363,8 @@ func size(r *state.AuditRecord) int {
 	return 64 + len(r.Who) + len(r.From) + len(r.What) + len(r.Request) + len(r.Reason) + len(r.Detail)
 }
 
-// tidy makes every text of a record fit for the log.
-func tidy(r *state.AuditRecord) {
+// sanitize makes every text of a record fit for the log.
+func sanitize(r *state.AuditRecord) {
 	for _, text := range []*string{&r.Who, &r.Role, &r.From, &r.What, &r.Reason, &r.Detail} {
 		*text = strings.ToValidUTF8((*text)[:min(len(*text), state.MaxAuditText)], "")
 	}

@@ -16,8 +16,8 @@ import (
 	"northstar/state"
 )
 
-// world is a log and a disk.
-type world struct {
+// testEnv is a log and a disk.
+type testEnv struct {
 	mu      sync.Mutex
 	log     *state.State
 	index   uint64
@@ -30,11 +30,11 @@ type world struct {
 	counts  map[string]int
 }
 
-func newWorld() *world {
-	return &world{log: state.New(state.Options{}), leads: true, changed: make(chan struct{}), counts: map[string]int{}}
+func newTestEnv() *testEnv {
+	return &testEnv{log: state.New(state.Options{}), leads: true, changed: make(chan struct{}), counts: map[string]int{}}
 }
 
-func (w *world) set(change func()) {
+func (w *testEnv) set(change func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	change()
@@ -42,7 +42,7 @@ func (w *world) set(change func()) {
 	w.changed = make(chan struct{})
 }
 
-func (w *world) send(_ context.Context, c state.Command) error {
+func (w *testEnv) send(_ context.Context, c state.Command) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.leads {
@@ -61,7 +61,7 @@ func (w *world) send(_ context.Context, c state.Command) error {
 	return nil
 }
 
-func (w *world) recorder(boot string) *Recorder {
+func (w *testEnv) recorder(boot string) *Recorder {
 	return New(Deps{
 		Source: boot, Send: w.send, SendWithin: time.Second, Logger: hclog.NewNullLogger(),
 		Changed: func() <-chan struct{} {
@@ -95,7 +95,7 @@ func (w *world) recorder(boot string) *Recorder {
 	})
 }
 
-func (w *world) logged() string {
+func (w *testEnv) logged() string {
 	var all []string
 	for r := range w.log.View().AuditAfter(0) {
 		late := ""
@@ -124,18 +124,18 @@ func run(r *Recorder) (stop func()) {
 
 func TestRecordsReachTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newTestEnv()
 		r := w.recorder("b1")
 		defer run(r)()
 		start := time.Now()
 		r.RecordDurable(t.Context(), admin("a"))
-		if got := w.logged(); got != "a" || time.Since(start) > gather {
+		if got := w.logged(); got != "a" || time.Since(start) > flushInterval {
 			t.Fatalf("after %v: %q", time.Since(start), got)
 		}
 		for i := range 300 {
 			r.Record(state.AuditRecord{Who: fmt.Sprint(i)})
 		}
-		time.Sleep(2 * gather)
+		time.Sleep(2 * flushInterval)
 		synctest.Wait()
 		if c := w.log.View().AuditCounts(); c.Records != [2]uint64{300, 1} || w.index != 3 {
 			t.Errorf("%+v in %d batches", c, w.index)
@@ -150,7 +150,7 @@ func TestRecordsReachTheLog(t *testing.T) {
 // the log once, whoever comes and goes.
 func TestRecordsOutliveTheProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newTestEnv()
 		w.set(func() { w.leads = false })
 		stop := run(w.recorder("b0"))
 		stop()
@@ -158,7 +158,7 @@ func TestRecordsOutliveTheProcess(t *testing.T) {
 		stop = run(first)
 		first.RecordDurable(t.Context(), admin("a"))
 		first.Record(admin("b"))
-		time.Sleep(2 * again)
+		time.Sleep(2 * retryInterval)
 		synctest.Wait()
 		disk := w.disk
 		stop()
@@ -168,7 +168,7 @@ func TestRecordsOutliveTheProcess(t *testing.T) {
 		// The next process delivers; the answer gets lost, and it dies.
 		w.set(func() { w.leads, w.broken = true, true })
 		stop = run(w.recorder("b2"))
-		time.Sleep(2 * again)
+		time.Sleep(2 * retryInterval)
 		synctest.Wait()
 		stop()
 		w.set(func() { w.broken = false })
@@ -178,10 +178,10 @@ func TestRecordsOutliveTheProcess(t *testing.T) {
 		if got := w.logged(); got != "a! b! c" {
 			t.Errorf("log %q", got)
 		}
-		time.Sleep(again)
+		time.Sleep(retryInterval)
 		synctest.Wait()
-		if len(w.disk) != 0 || last.Waiting() != 0 {
-			t.Errorf("%d bytes are left on disk, %d records wait", len(w.disk), last.Waiting())
+		if len(w.disk) != 0 || last.QueueLength() != 0 {
+			t.Errorf("%d bytes are left on disk, %d records wait", len(w.disk), last.QueueLength())
 		}
 		if w.counts["spooled"] != 2 || w.counts["replicated"] < 3 {
 			t.Errorf("counts %v", w.counts)
@@ -189,9 +189,9 @@ func TestRecordsOutliveTheProcess(t *testing.T) {
 	})
 }
 
-func TestRecordsGoOutWithTheNextLeader(t *testing.T) {
+func TestRecorder_SendsWithNextLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newTestEnv()
 		w.set(func() { w.leads = false })
 		r := w.recorder("b1")
 		defer run(r)()
@@ -207,27 +207,27 @@ func TestRecordsGoOutWithTheNextLeader(t *testing.T) {
 }
 
 // What does not fit is counted, and clients take no room from operators.
-func TestWhatDoesNotFitIsCounted(t *testing.T) {
+func TestRecorder_CountsDroppedRecords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newTestEnv()
 		w.set(func() { w.leads = false })
 		r := w.recorder("b1")
 		defer run(r)()
-		for range maxWaiting + 7 {
+		for range maxQueued + 7 {
 			r.Record(state.AuditRecord{Who: "flood"})
 		}
 		r.RecordDurable(t.Context(), admin("a"))
 		w.set(func() { w.leads = true })
-		time.Sleep(2 * again)
+		time.Sleep(2 * retryInterval)
 		synctest.Wait()
-		if c := w.log.View().AuditCounts(); c.Lost != 7 || c.Records != [2]uint64{maxWaiting, 1} || w.counts["lost"] != 7 {
+		if c := w.log.View().AuditCounts(); c.Lost != 7 || c.Records != [2]uint64{maxQueued, 1} || w.counts["lost"] != 7 {
 			t.Errorf("%+v, %v", c, w.counts)
 		}
 		big := state.AuditRecord{What: strings.Repeat("x", 3*state.MaxAuditText), Request: strings.Repeat("x", 3*state.MaxAuditText), Detail: "\xff"}
 		r.Record(big)
-		time.Sleep(2 * again)
+		time.Sleep(2 * retryInterval)
 		synctest.Wait()
-		if r.Waiting() != 0 {
+		if r.QueueLength() != 0 {
 			t.Error("a record that is too large is never taken")
 		}
 	})
@@ -235,19 +235,19 @@ func TestWhatDoesNotFitIsCounted(t *testing.T) {
 
 // A call is answered some time, also when neither the log nor the disk takes its
 // record.
-func TestAnswersDoNotWaitForEver(t *testing.T) {
+func TestRecordDurable_IsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newTestEnv()
 		w.set(func() { w.leads, w.noDisk = false, true })
 		r := w.recorder("b1")
 		defer run(r)()
 		start := time.Now()
 		r.RecordDurable(t.Context(), admin("a"))
-		if took := time.Since(start); took != secureAt {
+		if took := time.Since(start); took != durableTimeout {
 			t.Errorf("answered after %v", took)
 		}
 		w.set(func() { w.leads, w.noDisk = true, false })
-		time.Sleep(2 * again)
+		time.Sleep(2 * retryInterval)
 		synctest.Wait()
 		if got := w.logged(); got != "a!" {
 			t.Errorf("log %q", got)
@@ -255,9 +255,9 @@ func TestAnswersDoNotWaitForEver(t *testing.T) {
 	})
 }
 
-func TestDamagedFileIsLeftBehind(t *testing.T) {
+func TestRecorder_IgnoresDamagedSpool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newTestEnv()
 		w.disk = []byte("garbage")
 		r := w.recorder("b1")
 		defer run(r)()

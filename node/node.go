@@ -51,7 +51,7 @@ type Node struct {
 	consensus *consensus.Node
 	transfer  *transfer.Transfer
 	failover  *failover.Controller
-	roles     *roles.Keeper
+	roles     *roles.SessionManager
 	audit     *audit.Recorder
 	watcher   *splitbrain.Detector
 	external  *externalLock // nil: no failover.external-lock

@@ -13,27 +13,27 @@ import (
 // once. Until it has, the end of one that it has not heard of may be that of a
 // client which is attached elsewhere by now.
 const (
-	learnStreams = time.Second
-	unknownGrace = 500 * time.Millisecond
+	attachReportWindow = time.Second
+	unknownStreamGrace = 500 * time.Millisecond
 )
 
 // stream is a connection that holds a session.
 type stream struct {
-	id   string
-	seen time.Duration // of the reign's clock: when it was last kept
+	id            string
+	lastRenewedAt time.Duration // of the reign's clock: when it was last kept
 }
 
 // Keep renews sessions that are attached: what Renew says holds for it too. Without
 // an error, this reign knows of the connections. A new leader is told of them while
 // it still takes the sessions in: it has to be told again then, as it ends those
 // whose connections it does not know.
-func (k *Keeper) RenewAttached(ctx context.Context, list []cluster.Attachment) (state.Renewed, error) {
+func (k *SessionManager) RenewAttached(ctx context.Context, list []cluster.Attachment) (state.Renewed, error) {
 	ids := make([]string, len(list))
 	for i, a := range list {
 		ids[i] = a.Session
 	}
 	noted := true
-	out, err := k.prove(ctx, ids, func(i int, e *entry, at time.Duration) {
+	out, err := k.renewAfterBarrier(ctx, ids, func(i int, e *sessionTimer, at time.Duration) {
 		if e == nil {
 			noted = false
 			return
@@ -51,21 +51,21 @@ func (k *Keeper) RenewAttached(ctx context.Context, list []cluster.Attachment) (
 
 // attach notes that a connection stands. Those of nodes that have died without a
 // word are forgotten then.
-func (e *entry) attach(id string, at time.Duration) {
-	e.streams = slices.DeleteFunc(e.streams, func(s stream) bool { return s.id == id || !s.fresh(e, at) })
+func (e *sessionTimer) attach(id string, at time.Duration) {
+	e.streams = slices.DeleteFunc(e.streams, func(s stream) bool { return s.id == id || !s.isLive(e, at) })
 	e.streams = append(e.streams, stream{id, at})
 }
 
-// fresh says whether the connection was kept lately enough to still stand.
-func (s stream) fresh(e *entry, now time.Duration) bool {
-	return now-s.seen <= 2*cluster.KeepEvery(e.ttl)+pauseSlack
+// isLive says whether the connection was kept lately enough to still stand.
+func (s stream) isLive(e *sessionTimer, now time.Duration) bool {
+	return now-s.lastRenewedAt <= 2*cluster.KeepEvery(e.ttl)+pauseSlack
 }
 
 // Drop ends the sessions of connections that have ended, unless they are attached
 // by another: at once, or after their grace. It returns when they have, or are
 // known to live on. With an error, CodeNoLeader as a rule, it is to be repeated.
-func (k *Keeper) Detach(ctx context.Context, list []cluster.Attachment) error {
-	ends, unsure, err := k.dropAll(list)
+func (k *SessionManager) Detach(ctx context.Context, list []cluster.Attachment) error {
+	ends, unsure, err := k.detachAll(list)
 	if err != nil {
 		return err
 	}
@@ -83,12 +83,12 @@ func (k *Keeper) Detach(ctx context.Context, list []cluster.Attachment) error {
 	return nil
 }
 
-func (k *Keeper) dropAll(list []cluster.Attachment) (ends []*ending, unsure bool, err error) {
+func (k *SessionManager) detachAll(list []cluster.Attachment) (ends []*pendingExpiry, unsure bool, err error) {
 	view := k.deps.Consensus.View()
 	raw := k.deps.Clock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	r := k.reign
+	r := k.leaderState
 	if r == nil {
 		return nil, false, noLeader("this node does not lead")
 	}
@@ -100,32 +100,32 @@ func (k *Keeper) dropAll(list []cluster.Attachment) (ends []*ending, unsure bool
 			if !lives {
 				continue
 			}
-			e = r.add(s, now)
+			e = r.addSession(s, now)
 		}
-		if e.end == nil {
-			unsure = r.drop(e, a, now) || unsure
+		if e.expiry == nil {
+			unsure = r.detach(e, a, now) || unsure
 		}
-		if e.end != nil {
-			ends = append(ends, e.end)
+		if e.expiry != nil {
+			ends = append(ends, e.expiry)
 		}
 	}
-	notify(r.reap)
+	notify(r.wakeExpiry)
 	return ends, unsure, nil
 }
 
-// drop takes one connection from a session. It is unsure when another one may hold
+// detach takes one connection from a session. It is unsure when another one may hold
 // the session, of which this leader has not heard yet.
-func (r *reign) drop(e *entry, a cluster.Attachment, now time.Duration) (unsure bool) {
+func (r *leaderState) detach(e *sessionTimer, a cluster.Attachment, now time.Duration) (unsure bool) {
 	known, others := false, false
 	e.streams = slices.DeleteFunc(e.streams, func(s stream) bool {
 		known = known || s.id == a.Stream
-		others = others || s.id != a.Stream && s.fresh(e, now)
+		others = others || s.id != a.Stream && s.isLive(e, now)
 		return s.id == a.Stream
 	})
 	grace := a.Grace
-	if !known && now < learnStreams {
-		unsure = !others && grace < unknownGrace
-		grace = max(grace, unknownGrace)
+	if !known && now < attachReportWindow {
+		unsure = !others && grace < unknownStreamGrace
+		grace = max(grace, unknownStreamGrace)
 	}
 	switch {
 	case others:
@@ -133,11 +133,11 @@ func (r *reign) drop(e *entry, a cluster.Attachment, now time.Duration) (unsure 
 		if at := now + grace; at < e.deadline {
 			e.deadline, e.cause = at, state.CauseDisconnected
 			r.due.move(e, at)
-			notify(r.early)
+			notify(r.wakeTimer)
 		}
 	default:
 		e.cause = state.CauseDisconnected
-		r.endNow(e)
+		r.expireNow(e)
 	}
 	return unsure
 }

@@ -12,7 +12,7 @@ func held(session, stream string) cluster.Attachment {
 	return cluster.Attachment{Session: session, Stream: stream}
 }
 
-func (b *bench) keep(a cluster.Attachment) {
+func (b *bench) renewAttached(a cluster.Attachment) {
 	b.t.Helper()
 	out, err := b.RenewAttached(b.t.Context(), []cluster.Attachment{a})
 	if err != nil || len(out.Alive) != 1 {
@@ -20,7 +20,7 @@ func (b *bench) keep(a cluster.Attachment) {
 	}
 }
 
-func (b *bench) drop(a cluster.Attachment) {
+func (b *bench) detach(a cluster.Attachment) {
 	b.t.Helper()
 	if err := b.Detach(b.t.Context(), []cluster.Attachment{a}); err != nil {
 		b.t.Fatal(err)
@@ -28,15 +28,15 @@ func (b *bench) drop(a cluster.Attachment) {
 }
 
 func TestAttachedSession(t *testing.T) {
-	inReign(t, func(b *bench) {
+	withLeader(t, func(b *bench) {
 		id := b.session(t, "s", time.Second)
 		b.campaign(t, "r", id, 0)
 		for range 30 {
-			b.keep(held(id, "1"))
+			b.renewAttached(held(id, "1"))
 			time.Sleep(cluster.KeepEvery(time.Second))
 		}
 		began := time.Now()
-		b.drop(held(id, "1"))
+		b.detach(held(id, "1"))
 		if b.lives(id) || time.Since(began) > 10*time.Millisecond {
 			t.Fatalf("it lives: %v, after %v", b.lives(id), time.Since(began))
 		}
@@ -44,15 +44,15 @@ func TestAttachedSession(t *testing.T) {
 		if r.Held() || r.History[0].Cause != state.CauseDisconnected {
 			t.Fatalf("%+v", r)
 		}
-		b.drop(held(id, "1")) // said again
+		b.detach(held(id, "1")) // said again
 	})
 }
 
 // The node that serves a connection dies without a word.
 func TestAttachedSessionFallsBackToItsTTL(t *testing.T) {
-	inReign(t, func(b *bench) {
+	withLeader(t, func(b *bench) {
 		id := b.session(t, "s", 2*time.Second)
-		b.keep(held(id, "1"))
+		b.renewAttached(held(id, "1"))
 		last := time.Now()
 		time.Sleep(5 * time.Second)
 		if took := b.endedAt(id).Sub(last); took < 2*time.Second || took > 2*time.Second+late {
@@ -62,20 +62,20 @@ func TestAttachedSessionFallsBackToItsTTL(t *testing.T) {
 }
 
 func TestGrace(t *testing.T) {
-	inReign(t, func(b *bench) {
+	withLeader(t, func(b *bench) {
 		a := cluster.Attachment{Session: b.session(t, "s", 10*time.Second), Stream: "1", Grace: 2 * time.Second}
-		b.keep(a)
+		b.renewAttached(a)
 		time.Sleep(time.Second)
-		b.drop(a)
+		b.detach(a)
 		time.Sleep(1900 * time.Millisecond)
 		if !b.lives(a.Session) {
 			t.Fatal("ended within the grace")
 		}
 		a.Stream = "2"
-		b.keep(a) // it is back in time
+		b.renewAttached(a) // it is back in time
 		time.Sleep(3 * time.Second)
-		b.keep(a)
-		b.drop(a)
+		b.renewAttached(a)
+		b.detach(a)
 		dropped := time.Now()
 		time.Sleep(4 * time.Second)
 		if took := b.endedAt(a.Session).Sub(dropped); took < 2*time.Second || took > 2*time.Second+late {
@@ -86,11 +86,11 @@ func TestGrace(t *testing.T) {
 
 // A grace never makes a session outlive its TTL.
 func TestGraceLongerThanTheTTL(t *testing.T) {
-	inReign(t, func(b *bench) {
+	withLeader(t, func(b *bench) {
 		a := cluster.Attachment{Session: b.session(t, "s", time.Second), Stream: "1", Grace: time.Hour}
-		b.keep(a)
+		b.renewAttached(a)
 		last := time.Now()
-		b.drop(a)
+		b.detach(a)
 		time.Sleep(3 * time.Second)
 		if took := b.endedAt(a.Session).Sub(last); took < time.Second || took > time.Second+late {
 			t.Fatalf("ended after %v", took)
@@ -99,16 +99,16 @@ func TestGraceLongerThanTheTTL(t *testing.T) {
 }
 
 // The end of a connection is not that of a client which is attached elsewhere.
-func TestSecondConnectionHolds(t *testing.T) {
-	inReign(t, func(b *bench) {
+func TestAttach_SecondConnectionKeepsSession(t *testing.T) {
+	withLeader(t, func(b *bench) {
 		id := b.session(t, "s", time.Second)
-		b.keep(held(id, "1"))
-		b.keep(held(id, "2"))
-		b.drop(held(id, "1"))
+		b.renewAttached(held(id, "1"))
+		b.renewAttached(held(id, "2"))
+		b.detach(held(id, "1"))
 		if !b.lives(id) {
 			t.Fatal("ended")
 		}
-		b.drop(held(id, "2"))
+		b.detach(held(id, "2"))
 		if b.lives(id) {
 			t.Fatal("still there")
 		}
@@ -116,15 +116,15 @@ func TestSecondConnectionHolds(t *testing.T) {
 }
 
 // A connection whose node died counts no more after a while.
-func TestStaleConnectionDoesNotHold(t *testing.T) {
-	inReign(t, func(b *bench) {
+func TestAttach_StaleConnectionDoesNotKeepSession(t *testing.T) {
+	withLeader(t, func(b *bench) {
 		id := b.session(t, "s", time.Second)
-		b.keep(held(id, "of a dead node"))
+		b.renewAttached(held(id, "of a dead node"))
 		for range 5 {
 			time.Sleep(cluster.KeepEvery(time.Second))
-			b.keep(held(id, "2"))
+			b.renewAttached(held(id, "2"))
 		}
-		b.drop(held(id, "2"))
+		b.detach(held(id, "2"))
 		if b.lives(id) {
 			t.Fatal("still there")
 		}
@@ -133,10 +133,10 @@ func TestStaleConnectionDoesNotHold(t *testing.T) {
 
 // A new leader that has not heard of a connection does not end its session at
 // once: another may stand.
-func TestUnknownConnectionInAYoungReign(t *testing.T) {
-	inReign(t, func(b *bench) {
+func TestDetach_UnknownStreamOnNewLeaderGetsGrace(t *testing.T) {
+	withLeader(t, func(b *bench) {
 		id, other := b.session(t, "s", 10*time.Second), b.session(t, "other", 10*time.Second)
-		b.keep(held(id, "1"))
+		b.renewAttached(held(id, "1"))
 		b.end()
 		b.lead()
 		for _, s := range []string{id, other} {
@@ -145,13 +145,13 @@ func TestUnknownConnectionInAYoungReign(t *testing.T) {
 			}
 		}
 		time.Sleep(100 * time.Millisecond)
-		b.keep(held(id, "2")) // its node tells the new leader
+		b.renewAttached(held(id, "2")) // its node tells the new leader
 		time.Sleep(time.Second)
 		if !b.lives(id) || b.lives(other) {
 			t.Fatalf("attached elsewhere: %v; not attached: %v", b.lives(id), b.lives(other))
 		}
-		b.drop(held(id, "3"))
-		b.drop(held(other, "1")) // again, as its node was told to
+		b.detach(held(id, "3"))
+		b.detach(held(other, "1")) // again, as its node was told to
 		if !b.lives(id) {
 			t.Fatal("ended although connection 2 stands")
 		}
@@ -160,19 +160,19 @@ func TestUnknownConnectionInAYoungReign(t *testing.T) {
 
 // A leader can prove that it leads before it has taken all sessions in: what it is
 // told of connections then, it does not know later.
-func TestConnectionThatNoReignNotedIsToldAgain(t *testing.T) {
-	inReign(t, func(b *bench) {
+func TestAttach_UnrecordedStreamIsReportedAgain(t *testing.T) {
+	withLeader(t, func(b *bench) {
 		id := b.session(t, "s", time.Minute)
-		b.keep(held(id, "1"))
+		b.renewAttached(held(id, "1"))
 		b.end()
 		two := []cluster.Attachment{held(id, "2")}
 		_, early := b.RenewAttached(b.t.Context(), two)
 		b.lead()
 		if early != nil {
-			b.keep(two[0]) // its node tells again what was refused
+			b.renewAttached(two[0]) // its node tells again what was refused
 		}
-		time.Sleep(learnStreams)
-		b.drop(held(id, "1"))
+		time.Sleep(attachReportWindow)
+		b.detach(held(id, "1"))
 		if !b.lives(id) || !cluster.IsCode(early, cluster.CodeNoLeader) {
 			t.Fatalf("lives: %v; the connection that holds it was told of between two reigns: %v", b.lives(id), early)
 		}
@@ -181,18 +181,18 @@ func TestConnectionThatNoReignNotedIsToldAgain(t *testing.T) {
 
 // The reign that heard of the end of a connection may be over before the session
 // is: the next one must be told.
-func TestEndOfAConnectionOutlivesAReign(t *testing.T) {
-	inReign(t, func(b *bench) {
+func TestDetach_SurvivesLeaderChange(t *testing.T) {
+	withLeader(t, func(b *bench) {
 		a := held(b.session(t, "s", time.Hour), "1")
-		b.keep(a)
+		b.renewAttached(a)
 		told := false
 		for range 3 {
 			b.end()
 			b.lead()
 			told = told || b.Detach(b.t.Context(), []cluster.Attachment{a}) == nil
-			time.Sleep(unknownGrace / 2)
+			time.Sleep(unknownStreamGrace / 2)
 		}
-		for deadline := time.Now().Add(learnStreams + unknownGrace); !told && time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+		for deadline := time.Now().Add(attachReportWindow + unknownStreamGrace); !told && time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 			told = b.Detach(b.t.Context(), []cluster.Attachment{a}) == nil
 		}
 		if !told || b.lives(a.Session) {
@@ -202,7 +202,7 @@ func TestEndOfAConnectionOutlivesAReign(t *testing.T) {
 }
 
 func TestPassiveConnectionDoesNotRenew(t *testing.T) {
-	inReign(t, func(b *bench) {
+	withLeader(t, func(b *bench) {
 		a := cluster.Attachment{Session: b.session(t, "s", time.Second), Stream: "1", Passive: true}
 		began := time.Now()
 		for b.lives(a.Session) && time.Since(began) < time.Minute {
@@ -218,17 +218,17 @@ func TestPassiveConnectionDoesNotRenew(t *testing.T) {
 }
 
 // What could not be proposed is to be said again.
-func TestDropIsRepeated(t *testing.T) {
-	inReign(t, func(b *bench) {
+func TestDetach_IsRepeated(t *testing.T) {
+	withLeader(t, func(b *bench) {
 		id := b.session(t, "s", 10*time.Second)
-		b.keep(held(id, "1"))
+		b.renewAttached(held(id, "1"))
 		b.set(func() { b.propose = func(state.Command) error { return cluster.Errorf(cluster.CodeBusy, "busy") } })
 		if err := b.Detach(b.t.Context(), []cluster.Attachment{held(id, "1")}); !cluster.IsCode(err, cluster.CodeNoLeader) || !b.lives(id) {
 			t.Fatalf("%v", err)
 		}
 		b.set(func() { b.propose = nil })
-		time.Sleep(learnStreams)
-		b.drop(held(id, "1"))
+		time.Sleep(attachReportWindow)
+		b.detach(held(id, "1"))
 		if b.lives(id) {
 			t.Fatal("still there")
 		}

@@ -13,31 +13,31 @@ import (
 
 // How long a candidate that nobody waits for keeps its place after a change of
 // the leader: its client, or the node in between, asks again.
-const suspectAfter = 10 * time.Second
+const orphanTimeout = 10 * time.Second
 
-// withdrawnAtOnce bounds the withdrawals between two looks at the elections.
-const withdrawnAtOnce = 20
+// maxWithdrawalsPerPass bounds the withdrawals between two looks at the elections.
+const maxWithdrawalsPerPass = 20
 
 // Role events that the journal takes: it has room for other things too. The
 // history of each role, and its watch, hold all of them.
 const (
 	eventsPerSecond = 20
-	eventsAtOnce    = 200
+	maxEventBurst   = 200
 )
 
 // candidacy is one session's wish to hold one role.
 type candidacy struct{ role, session string }
 
-// vacancy is a role that waits for time to pass, or, without a name, all of them.
-type vacancy struct {
-	since uint64        // of the role; see awaited
-	at    time.Duration // of the reign's clock, when it was seen
+// pendingRole is a role that waits for time to pass, or, without a name, all of them.
+type pendingRole struct {
+	stateRevision uint64        // of the role; see awaited
+	startedAt     time.Duration // of the reign's clock, when it was seen
 }
 
-// awaited gives how long a role that nobody holds waits, "" for all of them: for a
+// pendingDelay gives how long a role that nobody holds waits, "" for all of them: for a
 // takeover delay, or for the deadline of who may still believe to hold it. The number
 // names that wait; it is 0 when there is none.
-func awaited(view *state.View, name string) (since uint64, d time.Duration) {
+func pendingDelay(view *state.View, name string) (since uint64, d time.Duration) {
 	if name == "" {
 		return view.ClusterLockDelay()
 	}
@@ -55,31 +55,31 @@ func awaited(view *state.View, name string) (since uint64, d time.Duration) {
 // Attend notes that a request waits here until the session is elected: the
 // candidate keeps its place. Call left when it does no longer; should the
 // candidate still stand in the queue then, it is taken out in the end.
-func (k *Keeper) TrackWaiter(role, session string) (left func()) {
+func (k *SessionManager) TrackWaiter(role, session string) (left func()) {
 	c := candidacy{role, session}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.attended[c]++
-	return func() { k.leave(c) }
+	k.waiters[c]++
+	return func() { k.releaseWaiter(c) }
 }
 
-func (k *Keeper) leave(c candidacy) {
+func (k *SessionManager) releaseWaiter(c candidacy) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.attended[c]--; k.attended[c] > 0 {
+	if k.waiters[c]--; k.waiters[c] > 0 {
 		return
 	}
-	delete(k.attended, c)
-	if r := k.reign; r != nil {
-		r.suspects[c] = r.clock.read(k.deps.Clock())
+	delete(k.waiters, c)
+	if r := k.leaderState; r != nil {
+		r.orphans[c] = r.clock.read(k.deps.Clock())
 	}
 }
 
 // Withdraw takes a candidate out of its queue at once, unless another request
 // attends it. It gives the role as it is then, nil when it did not look.
-func (k *Keeper) Withdraw(ctx context.Context, role, session string) (*state.Role, error) {
+func (k *SessionManager) Withdraw(ctx context.Context, role, session string) (*state.Role, error) {
 	k.mu.Lock()
-	attended := k.attended[candidacy{role, session}] > 0
+	attended := k.waiters[candidacy{role, session}] > 0
 	k.mu.Unlock()
 	if attended {
 		return nil, nil
@@ -88,41 +88,41 @@ func (k *Keeper) Withdraw(ctx context.Context, role, session string) (*state.Rol
 	return result.Role, err
 }
 
-// suspectAll suspects every candidate: no request waits here yet for any.
-func (r *reign) suspectAll(view *state.View) {
+// markAllOrphaned suspects every candidate: no request waits here yet for any.
+func (r *leaderState) markAllOrphaned(view *state.View) {
 	for role := range view.RolesAfter("") {
 		for _, c := range role.Queue {
-			r.suspects[candidacy{role.Name, c.Session}] = 0
+			r.orphans[candidacy{role.Name, c.Session}] = 0
 		}
 	}
 }
 
-// tendRoles proposes elections and withdrawals that are due until ctx ends.
-func (k *Keeper) tendRoles(ctx context.Context, r *reign) {
+// electionLoop proposes elections and withdrawals that are due until ctx ends.
+func (k *SessionManager) electionLoop(ctx context.Context, r *leaderState) {
 	for {
 		select {
-		case <-r.tend:
+		case <-r.wakeElections:
 		case <-ctx.Done():
 			return
 		}
-		k.electDue(ctx, r)
-		k.withdrawSuspects(ctx, r)
+		k.electReadyRoles(ctx, r)
+		k.withdrawOrphans(ctx, r)
 	}
 }
 
-// withdrawSuspects takes candidates out of their queues for which no request has
+// withdrawOrphans takes candidates out of their queues for which no request has
 // come for a while.
-func (k *Keeper) withdrawSuspects(ctx context.Context, r *reign) {
+func (k *SessionManager) withdrawOrphans(ctx context.Context, r *leaderState) {
 	view := k.deps.Consensus.View()
 	var gone []candidacy
 	k.mu.Lock()
 	now := r.clock.read(k.deps.Clock())
-	for c, since := range r.suspects {
+	for c, since := range r.orphans {
 		role, ok := view.Role(c.role)
 		switch {
-		case !ok || !role.Waits(c.session) || k.attended[c] > 0:
-			delete(r.suspects, c)
-		case now-since >= suspectAfter && len(gone) < withdrawnAtOnce:
+		case !ok || !role.Waits(c.session) || k.waiters[c] > 0:
+			delete(r.orphans, c)
+		case now-since >= orphanTimeout && len(gone) < maxWithdrawalsPerPass:
 			gone = append(gone, c) // and out of the map when it has left the queue
 		}
 	}
@@ -135,20 +135,20 @@ func (k *Keeper) withdrawSuspects(ctx context.Context, r *reign) {
 	}
 }
 
-// electDue elects the next candidates of roles that have waited for long enough.
-func (k *Keeper) electDue(ctx context.Context, r *reign) {
+// electReadyRoles elects the next candidates of roles that have waited for long enough.
+func (k *SessionManager) electReadyRoles(ctx context.Context, r *leaderState) {
 	view := k.deps.Consensus.View()
 	elect := &state.RoleElect{}
 	k.mu.Lock()
 	now := r.clock.read(k.deps.Clock())
-	for name, v := range r.vacant {
-		since, wait := awaited(view, name)
-		if since != v.since {
-			delete(r.vacant, name)
+	for name, v := range r.pendingRoles {
+		since, wait := pendingDelay(view, name)
+		if since != v.stateRevision {
+			delete(r.pendingRoles, name)
 			continue
 		}
-		if now-v.at >= wait && len(elect.Roles) < state.MaxElectableRoles {
-			elect.Roles = append(elect.Roles, state.ElectableRole{Role: name, StateRevision: v.since})
+		if now-v.startedAt >= wait && len(elect.Roles) < state.MaxElectableRoles {
+			elect.Roles = append(elect.Roles, state.ElectableRole{Role: name, StateRevision: v.stateRevision})
 		}
 	}
 	k.mu.Unlock()
@@ -160,12 +160,12 @@ func (k *Keeper) electDue(ctx context.Context, r *reign) {
 	}
 }
 
-// followRoles notes vacancies that a takeover delay follows, or a state that was
+// watchRoles notes vacancies that a takeover delay follows, or a state that was
 // replaced, and tells of what happens to the roles, until ctx ends.
-func (k *Keeper) followRoles(ctx context.Context, r *reign) {
-	told := teller{limit: rate.NewLimiter(eventsPerSecond, eventsAtOnce), event: k.deps.Event}
+func (k *SessionManager) watchRoles(ctx context.Context, r *leaderState) {
+	told := roleEventEmitter{limit: rate.NewLimiter(eventsPerSecond, maxEventBurst), event: k.deps.Event}
 	for ctx.Err() == nil {
-		cursor, err := k.deps.Consensus.RoleFeed().Cursor("", k.noteVacancies(r))
+		cursor, err := k.deps.Consensus.RoleFeed().Cursor("", k.startRoleTimers(r))
 		for err == nil {
 			var changes []state.Change
 			changes, err = cursor.Next(ctx, 100)
@@ -176,51 +176,51 @@ func (k *Keeper) followRoles(ctx context.Context, r *reign) {
 					continue
 				}
 				if !ev.Elected {
-					k.noteVacancy(r, ev.Role)
+					k.startRoleTimer(r, ev.Role)
 				}
-				told.tell(ev)
+				told.emit(ev)
 			}
 		}
 		// The feed was left behind, or a backup was restored; or ctx has ended.
 	}
 }
 
-// noteVacancies starts the time of all roles that wait for it to pass. It gives the
+// startRoleTimers starts the time of all roles that wait for it to pass. It gives the
 // revision as of which that is so.
-func (k *Keeper) noteVacancies(r *reign) uint64 {
+func (k *SessionManager) startRoleTimers(r *leaderState) uint64 {
 	view := k.deps.Consensus.View()
-	k.noteVacancy(r, "")
+	k.startRoleTimer(r, "")
 	for role := range view.RolesAfter("") {
-		k.noteVacancy(r, role.Name)
+		k.startRoleTimer(r, role.Name)
 	}
 	return view.Revision()
 }
 
-// noteVacancy starts the time of a role, if it waits for it to pass and that has not
+// startRoleTimer starts the time of a role, if it waits for it to pass and that has not
 // begun.
-func (k *Keeper) noteVacancy(r *reign, name string) {
-	since, _ := awaited(k.deps.Consensus.View(), name)
+func (k *SessionManager) startRoleTimer(r *leaderState, name string) {
+	since, _ := pendingDelay(k.deps.Consensus.View(), name)
 	if since == 0 {
 		return
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if r.vacant[name].since != since {
-		r.vacant[name] = vacancy{since: since, at: r.clock.read(k.deps.Clock())}
-		notify(r.early)
+	if r.pendingRoles[name].stateRevision != since {
+		r.pendingRoles[name] = pendingRole{stateRevision: since, startedAt: r.clock.read(k.deps.Clock())}
+		notify(r.wakeTimer)
 	}
 }
 
-// teller puts what happens to the roles into the journal.
-type teller struct {
-	limit *rate.Limiter
-	event func(cluster.Event)
-	left  int // out since the last one
+// roleEventEmitter puts what happens to the roles into the journal.
+type roleEventEmitter struct {
+	limit      *rate.Limiter
+	event      func(cluster.Event)
+	suppressed int // out since the last one
 }
 
-func (t *teller) tell(ev state.RoleEvent) {
+func (t *roleEventEmitter) emit(ev state.RoleEvent) {
 	if !t.limit.Allow() {
-		t.left++
+		t.suppressed++
 		return
 	}
 	ten := ev.Tenure
@@ -231,9 +231,9 @@ func (t *teller) tell(ev state.RoleEvent) {
 		e.Message = fmt.Sprintf("%s holds role %s no more: %s", ten.Holder, ev.Role, ten.Cause)
 		e.Fields["cause"] = string(ten.Cause)
 	}
-	if t.left > 0 {
-		e.Fields["left_out"] = t.left
-		t.left = 0
+	if t.suppressed > 0 {
+		e.Fields["left_out"] = t.suppressed
+		t.suppressed = 0
 	}
 	t.event(e)
 }

@@ -27,7 +27,7 @@ func (b *bench) lose(id string) {
 }
 
 func TestTakeoverDelay(t *testing.T) {
-	inReign(t, func(b *bench) {
+	withLeader(t, func(b *bench) {
 		a, c := b.session(t, "a", time.Hour), b.session(t, "c", time.Hour)
 		b.campaign(t, "r", a, 0)
 		b.campaign(t, "r", c, time.Second)
@@ -46,8 +46,8 @@ func TestTakeoverDelay(t *testing.T) {
 }
 
 // A takeover delay begins afresh with each leader, and is not lost.
-func TestTakeoverDelayAcrossReigns(t *testing.T) {
-	inReign(t, func(b *bench) {
+func TestTakeoverDelay_AcrossLeaderChange(t *testing.T) {
+	withLeader(t, func(b *bench) {
 		a, c := b.session(t, "a", time.Hour), b.session(t, "c", time.Hour)
 		b.campaign(t, "r", a, 0)
 		b.campaign(t, "r", c, time.Second)
@@ -70,7 +70,7 @@ func TestTakeoverDelayAcrossReigns(t *testing.T) {
 
 // An election that could not be proposed is tried again.
 func TestDelayedElectionIsRetried(t *testing.T) {
-	inReign(t, func(b *bench) {
+	withLeader(t, func(b *bench) {
 		a, c := b.session(t, "a", time.Hour), b.session(t, "c", time.Hour)
 		b.campaign(t, "r", a, 0)
 		b.campaign(t, "r", c, time.Second)
@@ -96,8 +96,8 @@ func TestDelayedElectionIsRetried(t *testing.T) {
 
 // A candidate whose request is gone leaves the queue; one that asks again at the
 // next leader keeps its place.
-func TestUnattendedCandidatesLeave(t *testing.T) {
-	inReign(t, func(b *bench) {
+func TestOrphanedCandidates_AreWithdrawn(t *testing.T) {
+	withLeader(t, func(b *bench) {
 		holder := b.session(t, "holder", time.Hour)
 		b.campaign(t, "r", holder, 0)
 		ids := []string{}
@@ -108,7 +108,7 @@ func TestUnattendedCandidatesLeave(t *testing.T) {
 		b.end()
 		b.lead()
 		kept := b.TrackWaiter("r", ids[7])
-		time.Sleep(suspectAfter + time.Second)
+		time.Sleep(orphanTimeout + time.Second)
 		r, _ := b.View().Role("r")
 		if len(r.Queue) != 1 || r.Queue[0].Session != ids[7] {
 			t.Fatalf("%d candidates are left", len(r.Queue))
@@ -120,21 +120,21 @@ func TestUnattendedCandidatesLeave(t *testing.T) {
 		if role, err := b.Withdraw(b.t.Context(), "r", ids[7]); err != nil || len(role.Queue) != 0 {
 			t.Fatalf("%+v, %v", role, err)
 		}
-		if len(b.attended) != 0 {
+		if len(b.waiters) != 0 {
 			t.Fatal("who attends is not forgotten")
 		}
 	})
 }
 
 // Also where nobody comes back to withdraw it.
-func TestAbandonedCandidateLeaves(t *testing.T) {
-	inReign(t, func(b *bench) {
+func TestAbandonedCandidate_IsWithdrawn(t *testing.T) {
+	withLeader(t, func(b *bench) {
 		a, c := b.session(t, "a", time.Hour), b.session(t, "c", time.Hour)
 		b.campaign(t, "r", a, 0)
 		left := b.TrackWaiter("r", c)
 		b.campaign(t, "r", c, 0)
 		left()
-		time.Sleep(suspectAfter + time.Second)
+		time.Sleep(orphanTimeout + time.Second)
 		if r, _ := b.View().Role("r"); r.Waits(c) {
 			t.Fatal("still in the queue")
 		}
@@ -143,7 +143,7 @@ func TestAbandonedCandidateLeaves(t *testing.T) {
 
 // The journal is told what happens, and is not flooded.
 func TestRoleEvents(t *testing.T) {
-	inReign(t, func(b *bench) {
+	withLeader(t, func(b *bench) {
 		a := b.session(t, "a", time.Hour)
 		b.campaign(t, "r", a, 0)
 		synctest.Wait()
@@ -158,7 +158,7 @@ func TestRoleEvents(t *testing.T) {
 			b.campaign(t, fmt.Sprint("role", i), c, 0)
 			synctest.Wait()
 		}
-		if n := len(b.events); n > 2+eventsAtOnce+5 {
+		if n := len(b.events); n > 2+maxEventBurst+5 {
 			t.Fatalf("%d events", n)
 		}
 		time.Sleep(time.Second)
@@ -172,14 +172,14 @@ func TestRoleEvents(t *testing.T) {
 
 // However often the feed is left behind, a takeover delay is never missed.
 func TestFollowsAfterARestore(t *testing.T) {
-	inReign(t, func(b *bench) {
+	withLeader(t, func(b *bench) {
 		a := b.session(t, "a", time.Hour)
 		b.campaign(t, "r", a, 0)
 		backup := b.state.Snapshot()
 		synctest.Wait()
 		b.restore(t, backup)
 		synctest.Wait()
-		if b.Keeper.reign == nil || b.View().Sessions() != 0 {
+		if b.SessionManager.leaderState == nil || b.View().Sessions() != 0 {
 			t.Fatal("not restored")
 		}
 		c, d := b.session(t, "c", time.Hour), b.session(t, "d", time.Hour)
@@ -198,9 +198,9 @@ func TestFollowsAfterARestore(t *testing.T) {
 }
 
 func TestRemaining(t *testing.T) {
-	inReign(t, func(b *bench) {
+	withLeader(t, func(b *bench) {
 		id := b.session(t, "s", 10*time.Second)
-		time.Sleep(turnAtMost)
+		time.Sleep(maxTick)
 		b.mustRenew(id)
 		time.Sleep(3 * time.Second)
 		s, _ := b.View().Session(id)

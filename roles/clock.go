@@ -31,9 +31,9 @@ func (c *pauseClock) read(raw time.Duration) time.Duration {
 	return c.counted
 }
 
-// turn counts up to raw and expects the next turn within next. It gives the
+// tick counts up to raw and expects the next turn within next. It gives the
 // length of a pause, which was not counted, or 0.
-func (c *pauseClock) turn(raw, next time.Duration) (pause time.Duration) {
+func (c *pauseClock) tick(raw, next time.Duration) (pause time.Duration) {
 	if raw-c.at > c.allowed {
 		pause = raw - c.at
 	}

@@ -10,24 +10,24 @@ import (
 )
 
 const (
-	turnEvery  = 50 * time.Millisecond  // between two looks at what is due, at the least
-	turnAtMost = 250 * time.Millisecond // and at the most: new sessions are taken in then
-	endAtOnce  = 500                    // sessions that one command ends
-	retryEnd   = 100 * time.Millisecond // after an end of which it is not known whether it was proposed
+	minTick          = 50 * time.Millisecond  // between two looks at what is due, at the least
+	maxTick          = 250 * time.Millisecond // and at the most: new sessions are taken in then
+	maxExpireBatch   = 500                    // sessions that one command ends
+	expireRetryDelay = 100 * time.Millisecond // after an end of which it is not known whether it was proposed
 )
 
-// keepTime looks again and again at what is due until ctx ends.
-func (k *Keeper) keepTime(ctx context.Context, r *reign) {
+// timerLoop looks again and again at what is due until ctx ends.
+func (k *SessionManager) timerLoop(ctx context.Context, r *leaderState) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
 		case <-timer.C:
-		case <-r.early:
+		case <-r.wakeTimer:
 		case <-ctx.Done():
 			return
 		}
-		wait, pause := k.turn(r)
+		wait, pause := k.tick(r)
 		if pause > time.Second {
 			k.logger.Warn("this leader was paused: sessions get that time on top", "pause", pause)
 		}
@@ -35,39 +35,39 @@ func (k *Keeper) keepTime(ctx context.Context, r *reign) {
 	}
 }
 
-// turn moves the clock on, and hands over what is due. It gives the time until
+// tick moves the clock on, and hands over what is due. It gives the time until
 // the next turn, and the length of a pause that has just ended.
-func (k *Keeper) turn(r *reign) (wait, pause time.Duration) {
+func (k *SessionManager) tick(r *leaderState) (wait, pause time.Duration) {
 	view := k.deps.Consensus.View()
 	raw := k.deps.Clock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := r.clock.read(raw)
-	r.expire(now, view)
-	wait = turnAtMost
+	r.collectExpired(now, view)
+	wait = maxTick
 	if len(r.due) > 0 {
-		wait = min(wait, r.due[0].key-now)
+		wait = min(wait, r.due[0].heapKey-now)
 	}
-	if len(r.vacant) > 0 {
-		wait = turnEvery
+	if len(r.pendingRoles) > 0 {
+		wait = minTick
 	}
-	wait = max(wait, turnEvery)
-	pause = r.clock.turn(raw, wait)
-	r.takeIn(view, now)
-	if len(r.ending) > 0 {
-		notify(r.reap)
+	wait = max(wait, minTick)
+	pause = r.clock.tick(raw, wait)
+	r.addNewSessions(view, now)
+	if len(r.expiring) > 0 {
+		notify(r.wakeExpiry)
 	}
-	if len(r.vacant) > 0 || len(r.suspects) > 0 {
-		notify(r.tend)
+	if len(r.pendingRoles) > 0 || len(r.orphans) > 0 {
+		notify(r.wakeElections)
 	}
 	return wait, pause
 }
 
-// expire moves the sessions whose time is over to ending. The heap is ordered by
+// collectExpired moves the sessions whose time is over to ending. The heap is ordered by
 // what the deadlines were when it was last looked at: renewals only make them
 // later, and do not touch it.
-func (r *reign) expire(now time.Duration, view *state.View) {
-	for len(r.due) > 0 && r.due[0].key <= now {
+func (r *leaderState) collectExpired(now time.Duration, view *state.View) {
+	for len(r.due) > 0 && r.due[0].heapKey <= now {
 		e := r.due[0]
 		switch _, lives := view.Session(e.id); {
 		case !lives:
@@ -75,31 +75,31 @@ func (r *reign) expire(now time.Duration, view *state.View) {
 			delete(r.sessions, e.id)
 		case e.deadline > now:
 			r.due.move(e, e.deadline)
-		case e.pending > 0 && len(view.Revocations(e.id)) == 0: // else they will not renew it
-			r.due.move(e, now+turnEvery)
+		case e.pendingRenewals > 0 && len(view.Revocations(e.id)) == 0: // else they will not renew it
+			r.due.move(e, now+minTick)
 		default:
-			r.endNow(e)
+			r.expireNow(e)
 		}
 	}
 }
 
-// endNow begins to end a session.
-func (r *reign) endNow(e *entry) {
+// expireNow begins to end a session.
+func (r *leaderState) expireNow(e *sessionTimer) {
 	r.due.remove(e)
-	e.end = &ending{done: make(chan struct{})}
-	r.ending = append(r.ending, e)
+	e.expiry = &pendingExpiry{done: make(chan struct{})}
+	r.expiring = append(r.expiring, e)
 }
 
-// reapAll proposes the ends of sessions until ctx ends.
-func (k *Keeper) reapAll(ctx context.Context, r *reign) {
+// expireLoop proposes the ends of sessions until ctx ends.
+func (k *SessionManager) expireLoop(ctx context.Context, r *leaderState) {
 	for {
 		select {
-		case <-r.reap:
+		case <-r.wakeExpiry:
 		case <-ctx.Done():
 			return
 		}
 		for ctx.Err() == nil {
-			batch, cause := k.nextEnding(r)
+			batch, cause := k.nextExpireBatch(r)
 			if batch == nil {
 				break
 			}
@@ -108,30 +108,30 @@ func (k *Keeper) reapAll(ctx context.Context, r *reign) {
 	}
 }
 
-// nextEnding takes sessions to be ended by one command.
-func (k *Keeper) nextEnding(r *reign) (batch []*entry, cause state.Cause) {
+// nextExpireBatch takes sessions to be ended by one command.
+func (k *SessionManager) nextExpireBatch(r *leaderState) (batch []*sessionTimer, cause state.Cause) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	rest := r.ending[:0]
-	for _, e := range r.ending {
+	rest := r.expiring[:0]
+	for _, e := range r.expiring {
 		if len(batch) == 0 {
 			cause = e.cause
 		}
-		if e.cause == cause && len(batch) < endAtOnce {
+		if e.cause == cause && len(batch) < maxExpireBatch {
 			batch = append(batch, e)
 		} else {
 			rest = append(rest, e)
 		}
 	}
-	clear(r.ending[len(rest):])
-	r.ending = rest
+	clear(r.expiring[len(rest):])
+	r.expiring = rest
 	return batch, cause
 }
 
 // endSessions ends sessions through the log. While it is not known whether the
 // command takes effect, they neither live on nor have ended: it is proposed until
 // that is known, or the reign is over.
-func (k *Keeper) endSessions(ctx context.Context, r *reign, batch []*entry, cause state.Cause) {
+func (k *SessionManager) endSessions(ctx context.Context, r *leaderState, batch []*sessionTimer, cause state.Cause) {
 	cmd := state.Command{Kind: state.KindSessionEnd, SessionEnd: &state.SessionEnd{Cause: cause}}
 	for _, e := range batch {
 		cmd.SessionEnd.IDs = append(cmd.SessionEnd.IDs, e.id)
@@ -141,36 +141,36 @@ func (k *Keeper) endSessions(ctx context.Context, r *reign, batch []*entry, caus
 		_, err := k.deps.Consensus.Propose(ctx, cmd)
 		if err == nil {
 			// Refused only when none of them lives any more.
-			k.settleEnd(r, batch, true)
+			k.finishExpiry(r, batch, true)
 			k.logger.Debug("sessions ended", "cause", cause, "sessions", len(batch))
 			return
 		}
 		unknown = unknown || cluster.IsCode(err, cluster.CodeOutcomeUnknown)
 		if !unknown {
-			k.settleEnd(r, batch, false)
+			k.finishExpiry(r, batch, false)
 			return
 		}
-		if !sleep(ctx, retryEnd) {
+		if !sleep(ctx, expireRetryDelay) {
 			return // finish tells who waits
 		}
 	}
 }
 
-// settleEnd tells what became of the end of sessions. Those that live on are
+// finishExpiry tells what became of the end of sessions. Those that live on are
 // looked at again soon.
-func (k *Keeper) settleEnd(r *reign, batch []*entry, ended bool) {
+func (k *SessionManager) finishExpiry(r *leaderState, batch []*sessionTimer, ended bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := r.clock.read(k.deps.Clock())
 	for _, e := range batch {
-		e.end.ended = ended
-		close(e.end.done)
-		e.end = nil
+		e.expiry.ended = ended
+		close(e.expiry.done)
+		e.expiry = nil
 		if ended {
 			delete(r.sessions, e.id)
 			continue
 		}
-		e.key = now + turnEvery
+		e.heapKey = now + minTick
 		r.due.push(e)
 	}
 }
@@ -188,10 +188,10 @@ func sleep(ctx context.Context, d time.Duration) bool {
 }
 
 // dueHeap orders entries by key.
-type dueHeap []*entry
+type dueHeap []*sessionTimer
 
 func (h dueHeap) Len() int           { return len(h) }
-func (h dueHeap) Less(i, j int) bool { return h[i].key < h[j].key }
+func (h dueHeap) Less(i, j int) bool { return h[i].heapKey < h[j].heapKey }
 func (h dueHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
 	h[i].index, h[j].index = i, j
@@ -199,7 +199,7 @@ func (h dueHeap) Swap(i, j int) {
 
 // Push is for container/heap.
 func (h *dueHeap) Push(x any) {
-	e := x.(*entry)
+	e := x.(*sessionTimer)
 	e.index = len(*h)
 	*h = append(*h, e)
 }
@@ -214,11 +214,11 @@ func (h *dueHeap) Pop() any {
 	return e
 }
 
-func (h *dueHeap) push(e *entry) { heap.Push(h, e) }
+func (h *dueHeap) push(e *sessionTimer) { heap.Push(h, e) }
 
-func (h *dueHeap) remove(e *entry) { heap.Remove(h, e.index) }
+func (h *dueHeap) remove(e *sessionTimer) { heap.Remove(h, e.index) }
 
-func (h *dueHeap) move(e *entry, key time.Duration) {
-	e.key = key
+func (h *dueHeap) move(e *sessionTimer, key time.Duration) {
+	e.heapKey = key
 	heap.Fix(h, e.index)
 }

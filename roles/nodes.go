@@ -10,18 +10,18 @@ import (
 // How long a dead application node stays in the registry, and how often it is
 // looked for those that have stayed long enough.
 const (
-	keepDead    = time.Hour
-	lookForDead = time.Minute
+	deadNodeRetention     = time.Hour
+	deadNodeSweepInterval = time.Minute
 )
 
-// forgetDead removes application nodes that have been dead for long, until ctx
+// purgeDeadNodes removes application nodes that have been dead for long, until ctx
 // ends.
-func (k *Keeper) forgetDead(ctx context.Context) {
-	for sleep(ctx, lookForDead) {
-		before := time.Now().Add(-keepDead).UnixNano()
+func (k *SessionManager) purgeDeadNodes(ctx context.Context) {
+	for sleep(ctx, deadNodeSweepInterval) {
+		before := time.Now().Add(-deadNodeRetention).UnixNano()
 		var ids []string
 		for n := range k.deps.Consensus.View().AppNodesAfter("") {
-			if n.Status == state.AppDead && n.ChangedAt < before && len(ids) < endAtOnce {
+			if n.Status == state.AppDead && n.ChangedAt < before && len(ids) < maxExpireBatch {
 				ids = append(ids, n.ID)
 			}
 		}

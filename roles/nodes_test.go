@@ -7,8 +7,8 @@ import (
 	"northstar/state"
 )
 
-func TestDeadNodesAreForgotten(t *testing.T) {
-	inReign(t, func(b *bench) {
+func TestDeadNodesArePurged(t *testing.T) {
+	withLeader(t, func(b *bench) {
 		a, c := b.session(t, "a", time.Second), b.session(t, "c", 24*time.Hour)
 		for id, session := range map[string]string{"w1": a, "w2": c} {
 			node := state.AppNode{ID: id, Session: session, Status: state.AppActive}
@@ -16,11 +16,11 @@ func TestDeadNodesAreForgotten(t *testing.T) {
 				t.Fatal(r.Err)
 			}
 		}
-		time.Sleep(keepDead)
+		time.Sleep(deadNodeRetention)
 		if n, _ := b.View().AppNode("w1"); n == nil || n.Status != state.AppDead {
 			t.Fatalf("%+v", n)
 		}
-		time.Sleep(2 * lookForDead)
+		time.Sleep(2 * deadNodeSweepInterval)
 		if _, ok := b.View().AppNode("w1"); ok {
 			t.Fatal("still there")
 		}

@@ -17,26 +17,26 @@ import (
 // when the renewal came is waited for, and counts as renewed only when it lives on.
 // A session that a role was taken from is not renewed until it has said that it
 // knows: its own deadline ends before it does then, and the role goes on after that.
-func (k *Keeper) Renew(ctx context.Context, ids []string) (state.Renewed, error) {
-	return k.prove(ctx, ids, func(_ int, e *entry, at time.Duration) {
+func (k *SessionManager) Renew(ctx context.Context, ids []string) (state.Renewed, error) {
+	return k.renewAfterBarrier(ctx, ids, func(_ int, e *sessionTimer, at time.Duration) {
 		if e != nil {
 			e.renew(at)
 		}
 	}, func(int) bool { return false })
 }
 
-// prove finds out which sessions live, and lets touch renew the clock of each as
+// renewAfterBarrier finds out which sessions live, and lets touch renew the clock of each as
 // of the time at which it was called, unless it is parted from a role and not
 // passive, which is no renewal. Both functions must not block.
-func (k *Keeper) prove(ctx context.Context, ids []string, touch func(i int, e *entry, at time.Duration), passive func(i int) bool) (out state.Renewed, err error) {
-	a := k.arrive(ids)
+func (k *SessionManager) renewAfterBarrier(ctx context.Context, ids []string, touch func(i int, e *sessionTimer, at time.Duration), passive func(i int) bool) (out state.Renewed, err error) {
+	a := k.beginRenewal(ids)
 	if err := k.deps.Consensus.ReadBarrier(ctx); err != nil {
-		k.release(a)
+		k.abortRenewal(a)
 		return state.Renewed{}, err
 	}
-	var late []*ending
+	var late []*pendingExpiry
 	for i, id := range ids {
-		s, parted, end := k.settle(a, i, id, touch, passive)
+		s, parted, end := k.finishRenewal(a, i, id, touch, passive)
 		switch {
 		case end != nil:
 			late = append(late, end)
@@ -58,60 +58,60 @@ func (k *Keeper) prove(ctx context.Context, ids []string, touch func(i int, e *e
 	}
 	// What was on its way is known now. Sessions that live on are renewed like any
 	// other, from the beginning.
-	return k.prove(ctx, ids, touch, passive)
+	return k.renewAfterBarrier(ctx, ids, touch, passive)
 }
 
 // wait returns once it is known what became of the end.
-func (e *ending) wait(ctx context.Context) error {
+func (e *pendingExpiry) wait(ctx context.Context) error {
 	select {
 	case <-e.done:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if e.lost {
-		return errReignOver
+	if e.leadershipLost {
+		return errLeadershipLost
 	}
 	return nil
 }
 
-// arrival is what a renewal has touched when it came.
-type arrival struct {
-	reign   *reign // nil: this node did not lead
-	at      time.Duration
-	entries []*entry // one for each ID; nil: not known then
+// pendingRenewal is what a renewal has touched when it came.
+type pendingRenewal struct {
+	leaderState *leaderState // nil: this node did not lead
+	arrivedAt   time.Duration
+	timers      []*sessionTimer // one for each ID; nil: not known then
 }
 
-// arrive notes that renewals have come, which holds back the expiry of theirs.
-func (k *Keeper) arrive(ids []string) arrival {
+// beginRenewal notes that renewals have come, which holds back the expiry of theirs.
+func (k *SessionManager) beginRenewal(ids []string) pendingRenewal {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	a := arrival{reign: k.reign}
-	if a.reign == nil {
+	a := pendingRenewal{leaderState: k.leaderState}
+	if a.leaderState == nil {
 		return a
 	}
-	a.at = a.reign.clock.read(k.deps.Clock())
-	a.entries = make([]*entry, len(ids))
+	a.arrivedAt = a.leaderState.clock.read(k.deps.Clock())
+	a.timers = make([]*sessionTimer, len(ids))
 	for i, id := range ids {
-		if e := a.reign.sessions[id]; e != nil {
-			e.pending++
-			a.entries[i] = e
+		if e := a.leaderState.sessions[id]; e != nil {
+			e.pendingRenewals++
+			a.timers[i] = e
 		}
 	}
 	return a
 }
 
-// release takes back what arrive has held back.
-func (k *Keeper) release(a arrival) {
+// abortRenewal takes back what arrive has held back.
+func (k *SessionManager) abortRenewal(a pendingRenewal) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for _, e := range a.entries {
+	for _, e := range a.timers {
 		if e != nil {
-			e.pending--
+			e.pendingRenewals--
 		}
 	}
 }
 
-// settle renews session i of a proven arrival. It gives the session, nil when it
+// finishRenewal renews session i of a proven arrival. It gives the session, nil when it
 // does not live, and the tenure, none as a rule, that was taken from it and for which
 // it was not renewed; or its end that is on its way, which has to be waited for. Both are looked up under the lock: what expire
 // has seen, a renewal that comes after it sees too.
@@ -119,13 +119,13 @@ func (k *Keeper) release(a arrival) {
 // Should the reign have changed since the renewal came, its sessions are counted
 // from now. Should there be none any more, the next one, here or elsewhere, will
 // begin every TTL later than the renewal came.
-func (k *Keeper) settle(a arrival, i int, id string, touch func(int, *entry, time.Duration), passive func(int) bool) (s *state.Session, parted state.Revocation, end *ending) {
+func (k *SessionManager) finishRenewal(a pendingRenewal, i int, id string, touch func(int, *sessionTimer, time.Duration), passive func(int) bool) (s *state.Session, parted state.Revocation, end *pendingExpiry) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	r, at := k.reign, a.at
-	if a.reign != nil {
-		if e := a.entries[i]; e != nil {
-			e.pending--
+	r, at := k.leaderState, a.arrivedAt
+	if a.leaderState != nil {
+		if e := a.timers[i]; e != nil {
+			e.pendingRenewals--
 		}
 	}
 	view := k.deps.Consensus.View()
@@ -140,21 +140,21 @@ func (k *Keeper) settle(a arrival, i int, id string, touch func(int, *entry, tim
 		touch(i, nil, 0)
 		return s, parted, nil
 	}
-	if r != a.reign {
+	if r != a.leaderState {
 		at = r.clock.read(k.deps.Clock())
 	}
 	e := r.sessions[id]
 	if e == nil { // not taken in yet
-		e = r.add(s, at)
+		e = r.addSession(s, at)
 	}
-	if e.end == nil && parted.Role == "" {
+	if e.expiry == nil && parted.Role == "" {
 		touch(i, e, at)
 	}
-	return s, parted, e.end
+	return s, parted, e.expiry
 }
 
 // renew counts the TTL from at on.
-func (e *entry) renew(at time.Duration) {
+func (e *sessionTimer) renew(at time.Duration) {
 	if d := at + e.ttl + pauseSlack; d > e.deadline {
 		e.deadline, e.cause = d, state.CauseExpired
 	}
@@ -162,14 +162,14 @@ func (e *entry) renew(at time.Duration) {
 
 // Remaining is how long a session has left if it is not renewed; its TTL where
 // this node does not know.
-func (k *Keeper) Remaining(s *state.Session) time.Duration {
+func (k *SessionManager) Remaining(s *state.Session) time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.reign == nil || k.reign.sessions[s.ID] == nil {
+	if k.leaderState == nil || k.leaderState.sessions[s.ID] == nil {
 		return s.TTL
 	}
-	e := k.reign.sessions[s.ID]
-	return max(0, e.deadline-pauseSlack-k.reign.clock.read(k.deps.Clock()))
+	e := k.leaderState.sessions[s.ID]
+	return max(0, e.deadline-pauseSlack-k.leaderState.clock.read(k.deps.Clock()))
 }
 
 func noLeader(format string, args ...any) *cluster.Error {

@@ -15,8 +15,8 @@ func (b *bench) restoreHeld(ttl time.Duration) {
 	b.restore(b.t, b.state.Snapshot())
 }
 
-// stand has a new session campaign for roles, whose requests wait here.
-func (b *bench) stand(name string, roles ...string) {
+// campaignSession has a new session campaign for roles, whose requests wait here.
+func (b *bench) campaignSession(name string, roles ...string) {
 	b.t.Helper()
 	id := b.session(b.t, name, time.Hour)
 	for _, role := range roles {
@@ -37,12 +37,12 @@ func (b *bench) vacantUntil(role string, began time.Time, d time.Duration) {
 	}
 }
 
-func TestHolderBeforeARestoreIsWaitedFor(t *testing.T) {
-	inReign(t, func(b *bench) {
+func TestLockDelay_AfterRestore(t *testing.T) {
+	withLeader(t, func(b *bench) {
 		time.Sleep(time.Second)
 		b.restoreHeld(5 * time.Second)
 		began := time.Now()
-		b.stand("new", "r", "other")
+		b.campaignSession("new", "r", "other")
 		if b.holder("other") != "new" {
 			t.Fatal("a role that nobody held waits")
 		}
@@ -52,13 +52,13 @@ func TestHolderBeforeARestoreIsWaitedFor(t *testing.T) {
 
 // Once it is over, it is over, also where nobody stood for the role meanwhile and
 // for the next leader.
-func TestRestoreIsWaitedForOnce(t *testing.T) {
-	inReign(t, func(b *bench) {
+func TestLockDelay_RestoreOnce(t *testing.T) {
+	withLeader(t, func(b *bench) {
 		b.restoreHeld(2 * time.Second)
 		time.Sleep(2*time.Second + late)
 		b.end()
 		b.lead()
-		b.stand("new", "r")
+		b.campaignSession("new", "r")
 		if b.holder("r") != "new" {
 			t.Fatal("still waited for")
 		}
@@ -67,10 +67,10 @@ func TestRestoreIsWaitedForOnce(t *testing.T) {
 
 // A new leader does not know since when it is waited: it begins afresh. A pause of
 // the leader's process counts for nothing.
-func TestRestoreIsWaitedForByALaterLeader(t *testing.T) {
-	inReign(t, func(b *bench) {
+func TestLockDelay_RestoreLaterLeader(t *testing.T) {
+	withLeader(t, func(b *bench) {
 		b.restoreHeld(5 * time.Second)
-		b.stand("new", "r")
+		b.campaignSession("new", "r")
 		time.Sleep(4 * time.Second)
 		b.end()
 		b.lead()
@@ -82,18 +82,18 @@ func TestRestoreIsWaitedForByALaterLeader(t *testing.T) {
 }
 
 // After a recovery every role waits, of which there need be no record.
-func TestRecoveryIsWaitedFor(t *testing.T) {
-	inReign(t, func(b *bench) {
+func TestLockDelay_Recovery(t *testing.T) {
+	withLeader(t, func(b *bench) {
 		b.apply(state.Command{Kind: state.KindClusterInit, ClusterInit: &state.ClusterInit{ClusterID: "c", Generation: cluster.Generation{Number: 1}}})
 		b.campaign(t, "long", b.session(t, "old", 15*time.Second), 0)
 		b.apply(state.Command{Kind: state.KindRecovery, Recovery: &state.Recovery{Generation: cluster.Generation{Number: 2, RecoveryID: "r"}, LockDelay: true}})
-		b.stand("new", "long", "unknown")
+		b.campaignSession("new", "long", "unknown")
 		b.end()
 		b.lead()
 		began := time.Now()
 		b.vacantUntil("unknown", began, 15*time.Second)
 		b.vacantUntil("long", began, 15*time.Second)
-		b.stand("later", "another")
+		b.campaignSession("later", "another")
 		if b.holder("another") != "later" {
 			t.Fatal("a role waits after that")
 		}

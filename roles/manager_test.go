@@ -185,18 +185,18 @@ func (c *clocked) jump(d time.Duration) {
 
 type bench struct {
 	*fake
-	*Keeper
+	*SessionManager
 	clock *clocked
 	t     *testing.T
 	end   func() // of the reign
 }
 
-// inReign runs a test in virtual time, with a keeper whose node leads.
-func inReign(t *testing.T, test func(b *bench)) {
+// withLeader runs a test in virtual time, with a keeper whose node leads.
+func withLeader(t *testing.T, test func(b *bench)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		b := &bench{fake: newFake(), clock: &clocked{start: time.Now()}, t: t}
-		b.Keeper = New(Deps{Consensus: b.fake, Clock: b.clock.now, Event: b.event, Logger: hclog.NewNullLogger()})
+		b.SessionManager = New(Deps{Consensus: b.fake, Clock: b.clock.now, Event: b.event, Logger: hclog.NewNullLogger()})
 		b.lead()
 		defer func() { b.end() }()
 		test(b)
@@ -239,7 +239,7 @@ func (b *bench) mustRenew(id string) {
 const late = 600 * time.Millisecond
 
 func TestSessionsExpire(t *testing.T) {
-	inReign(t, func(b *bench) {
+	withLeader(t, func(b *bench) {
 		short, long := b.session(t, "short", time.Second), b.session(t, "long", 10*time.Second)
 		began := time.Now()
 		for range 20 {
@@ -265,8 +265,8 @@ func TestSessionsExpire(t *testing.T) {
 
 // Who was proven to lead only after the time of a session had passed must not
 // have ended it in the meantime.
-func TestRenewalOnItsWayHoldsExpiryBack(t *testing.T) {
-	inReign(t, func(b *bench) {
+func TestRenew_PendingRenewalDefersExpiry(t *testing.T) {
+	withLeader(t, func(b *bench) {
 		id := b.session(t, "s", time.Second)
 		time.Sleep(900 * time.Millisecond)
 		b.set(func() {
@@ -294,7 +294,7 @@ func TestRenewalOnItsWayHoldsExpiryBack(t *testing.T) {
 
 // A renewal that comes while the end of its session is on its way through the
 // log is not answered before that is known.
-func TestRenewalWaitsForAnEnd(t *testing.T) {
+func TestRenew_WaitsForPendingExpiry(t *testing.T) {
 	for name, c := range map[string]struct {
 		err   error // of the proposal, once
 		alive bool
@@ -304,7 +304,7 @@ func TestRenewalWaitsForAnEnd(t *testing.T) {
 		"unknown at once": {cluster.Errorf(cluster.CodeOutcomeUnknown, "lost"), false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inReign(t, func(b *bench) {
+			withLeader(t, func(b *bench) {
 				id := b.session(t, "s", time.Second)
 				begun, tries := make(chan struct{}), 0
 				b.set(func() {
@@ -333,8 +333,8 @@ func TestRenewalWaitsForAnEnd(t *testing.T) {
 
 // The end that is on its way when a renewal comes takes effect just after the
 // renewal has looked whether its session lives.
-func TestRenewalSeesAnEndInItsMiddle(t *testing.T) {
-	inReign(t, func(b *bench) {
+func TestRenew_SessionExpiresDuringBarrier(t *testing.T) {
+	withLeader(t, func(b *bench) {
 		id := b.session(t, "s", time.Second)
 		begun, release := make(chan struct{}), make(chan struct{})
 		b.set(func() {
@@ -365,8 +365,8 @@ func TestRenewalSeesAnEndInItsMiddle(t *testing.T) {
 
 // What was not known when the reign ended is not claimed: neither that the
 // session ended, nor that it was renewed.
-func TestReignEndsBeforeAnEndIsKnown(t *testing.T) {
-	inReign(t, func(b *bench) {
+func TestLeadershipLost_WhileExpiryPending(t *testing.T) {
+	withLeader(t, func(b *bench) {
 		id := b.session(t, "s", time.Second)
 		begun, once := make(chan struct{}), sync.Once{}
 		b.set(func() {
@@ -386,8 +386,8 @@ func TestReignEndsBeforeAnEndIsKnown(t *testing.T) {
 	})
 }
 
-func TestDeposedLeaderRenewsNothing(t *testing.T) {
-	inReign(t, func(b *bench) {
+func TestRenew_DeposedLeaderFails(t *testing.T) {
+	withLeader(t, func(b *bench) {
 		id := b.session(t, "s", time.Second)
 		b.set(func() { b.leads = false })
 		if err := b.renew(id); !cluster.IsCode(err, cluster.CodeNoLeader) {
@@ -403,7 +403,7 @@ func TestDeposedLeaderRenewsNothing(t *testing.T) {
 // A leader that was stopped gives every session its time again before it ends
 // any: renewals that came meanwhile have not been read.
 func TestPausedLeader(t *testing.T) {
-	inReign(t, func(b *bench) {
+	withLeader(t, func(b *bench) {
 		const ttl = 2 * time.Second
 		ids := []string{}
 		for i := range 10 {
@@ -414,7 +414,7 @@ func TestPausedLeader(t *testing.T) {
 			time.Sleep(150 * time.Millisecond)
 		}
 		b.clock.jump(time.Minute)
-		time.Sleep(turnAtMost) // it wakes, and looks at what is due before it reads a renewal
+		time.Sleep(maxTick) // it wakes, and looks at what is due before it reads a renewal
 		for _, id := range ids {
 			b.mustRenew(id)
 		}
@@ -434,8 +434,8 @@ func TestPausedLeader(t *testing.T) {
 }
 
 // A leader change never shortens a session.
-func TestNewReignBeginsAfresh(t *testing.T) {
-	inReign(t, func(b *bench) {
+func TestNewLeader_ResetsSessionTTLs(t *testing.T) {
+	withLeader(t, func(b *bench) {
 		id := b.session(t, "s", time.Second)
 		for range 3 {
 			time.Sleep(950 * time.Millisecond)
@@ -452,8 +452,8 @@ func TestNewReignBeginsAfresh(t *testing.T) {
 }
 
 // A renewal may come in one reign and be proven in the next.
-func TestRenewalAcrossReigns(t *testing.T) {
-	inReign(t, func(b *bench) {
+func TestRenew_AcrossLeaderChange(t *testing.T) {
+	withLeader(t, func(b *bench) {
 		id := b.session(t, "s", time.Second)
 		b.set(func() {
 			b.barrier = func(context.Context) error { time.Sleep(1500 * time.Millisecond); return nil }
@@ -480,8 +480,8 @@ func TestRenewalAcrossReigns(t *testing.T) {
 }
 
 func TestManySessionsEndTogether(t *testing.T) {
-	inReign(t, func(b *bench) {
-		const n = 3*endAtOnce + 7
+	withLeader(t, func(b *bench) {
+		const n = 3*maxExpireBatch + 7
 		commands := 0
 		b.set(func() {
 			b.propose = func(c state.Command) error {
@@ -502,10 +502,10 @@ func TestManySessionsEndTogether(t *testing.T) {
 		if commands > 10 {
 			t.Fatalf("%d commands for %d sessions", commands, n)
 		}
-		b.Keeper.mu.Lock()
-		defer b.Keeper.mu.Unlock()
-		if r := b.reign; len(r.sessions) != 0 || len(r.due) != 0 || len(r.ending) != 0 {
-			t.Fatalf("%d entries, %d due, %d ending", len(r.sessions), len(r.due), len(r.ending))
+		b.SessionManager.mu.Lock()
+		defer b.SessionManager.mu.Unlock()
+		if r := b.leaderState; len(r.sessions) != 0 || len(r.due) != 0 || len(r.expiring) != 0 {
+			t.Fatalf("%d entries, %d due, %d ending", len(r.sessions), len(r.due), len(r.expiring))
 		}
 	})
 }

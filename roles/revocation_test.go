@@ -10,8 +10,8 @@ import (
 	"northstar/state"
 )
 
-// taken makes a session hold a role, which an operator then takes from it.
-func (b *bench) taken(id string) {
+// evictAfterElection makes a session hold a role, which an operator then takes from it.
+func (b *bench) evictAfterElection(id string) {
 	b.t.Helper()
 	b.campaign(b.t, "r", id, 0)
 	b.evict()
@@ -26,8 +26,8 @@ func (b *bench) evict() {
 
 // A session that a role was taken from is not renewed, whoever asks and however
 // often, and ends a TTL after it last was: then the next one is elected.
-func TestPartedSessionIsNotRenewed(t *testing.T) {
-	inReign(t, func(b *bench) {
+func TestRevokedSession_IsNotRenewed(t *testing.T) {
+	withLeader(t, func(b *bench) {
 		a, next := b.session(t, "a", 2*time.Second), b.session(t, "b", time.Hour)
 		b.campaign(t, "r", a, 0)
 		b.campaign(t, "r", next, 0)
@@ -63,13 +63,13 @@ func TestPartedSessionIsNotRenewed(t *testing.T) {
 }
 
 // The role is taken while a renewal of its holder is on its way.
-func TestRenewalOnItsWayWhenTheRoleIsTaken(t *testing.T) {
-	inReign(t, func(b *bench) {
+func TestRenew_PendingDuringRevocation(t *testing.T) {
+	withLeader(t, func(b *bench) {
 		a := b.session(t, "a", time.Second)
 		b.set(func() {
 			b.barrier = func(context.Context) error {
 				b.set(func() { b.barrier = nil })
-				b.taken(a)
+				b.evictAfterElection(a)
 				return nil
 			}
 		})
@@ -80,10 +80,10 @@ func TestRenewalOnItsWayWhenTheRoleIsTaken(t *testing.T) {
 }
 
 // Who says that it knows is renewed as any other.
-func TestPartedSessionResigns(t *testing.T) {
-	inReign(t, func(b *bench) {
+func TestRevokedSession_Resigns(t *testing.T) {
+	withLeader(t, func(b *bench) {
 		a, next := b.session(t, "a", time.Second), b.session(t, "b", time.Hour)
-		b.taken(a)
+		b.evictAfterElection(a)
 		b.campaign(t, "r", next, 0)
 		if b.holder("r") != "" {
 			t.Fatal("nobody was waited for")
@@ -99,10 +99,10 @@ func TestPartedSessionResigns(t *testing.T) {
 }
 
 // A new leader does not know when a session was last renewed: it counts afresh.
-func TestPartedSessionAfterALeaderChange(t *testing.T) {
-	inReign(t, func(b *bench) {
+func TestRevokedSession_AfterLeaderChange(t *testing.T) {
+	withLeader(t, func(b *bench) {
 		a := b.session(t, "a", 2*time.Second)
-		b.taken(a)
+		b.evictAfterElection(a)
 		time.Sleep(time.Second)
 		b.end()
 		b.lead()
