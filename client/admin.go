@@ -16,7 +16,7 @@ import (
 )
 
 // A backup or a restore that makes no progress for this long is given up.
-const stallLimit = 30 * time.Second
+const stallTimeout = 30 * time.Second
 
 // AddMember takes a node into the cluster: as a non-voter, which becomes a
 // voter once it is caught up, unless the request says otherwise.
@@ -93,7 +93,7 @@ func memberPath(id cluster.NodeID) string {
 // AutoFailover says whether the cluster replaces a failed leader by itself, as
 // the node asked has applied it.
 func (c *Client) AutoFailover(ctx context.Context) (apiv1.AutoFailoverState, error) {
-	return decode[apiv1.AutoFailoverState](c.do(ctx, &call{op: "auto-failover", kind: anyRead, method: http.MethodGet, path: apiv1.PathAuto}))
+	return decode[apiv1.AutoFailoverState](c.do(ctx, &call{op: "auto-failover", retryClass: localRead, method: http.MethodGet, path: apiv1.PathAuto}))
 }
 
 // SetAutoFailover pauses or resumes automatic failover for the whole cluster.
@@ -110,7 +110,7 @@ func admin[T any](ctx context.Context, c *Client, op, method, path string, body 
 		return none, fmt.Errorf("%s: encode: %w", op, err)
 	}
 	return decode[T](c.do(ctx, &call{
-		op: op, kind: bareWrite, method: method, path: path, body: data,
+		op: op, retryClass: nonIdempotentWrite, method: method, path: path, body: data,
 		header: http.Header{"Content-Type": {apiv1.TypeJSON}},
 	}))
 }
@@ -119,7 +119,7 @@ func admin[T any](ctx context.Context, c *Client, op, method, path string, body 
 // in bytes. What was written is whole, and agrees with the node's checksum,
 // only when there is no error.
 func (c *Client) SnapshotSave(ctx context.Context, w io.Writer) (int64, error) {
-	q := &call{op: "snapshot save", kind: leaderRead, method: http.MethodGet, path: apiv1.PathSnapshot}
+	q := &call{op: "snapshot save", retryClass: leaderRead, method: http.MethodGet, path: apiv1.PathSnapshot}
 	if _, err := c.Leader(ctx); err != nil { // so that it comes straight from there
 		return 0, err
 	}
@@ -129,10 +129,10 @@ func (c *Client) SnapshotSave(ctx context.Context, w io.Writer) (int64, error) {
 	}
 	defer s.cancel(nil)
 	defer s.res.Body.Close()
-	idle := time.AfterFunc(stallLimit, func() { s.cancel(errNodeLost) })
+	idle := time.AfterFunc(stallTimeout, func() { s.cancel(errNodeUnresponsive) })
 	defer idle.Stop()
 	sum := sha256.New()
-	n, err := io.Copy(io.MultiWriter(w, sum), &progress{r: s.res.Body, idle: idle})
+	n, err := io.Copy(io.MultiWriter(w, sum), &progressReader{r: s.res.Body, idle: idle})
 	if err != nil {
 		return n, fmt.Errorf("%s: %s: %w", q.op, s.node, firstError(context.Cause(s.ctx), err))
 	}
@@ -148,7 +148,7 @@ func (c *Client) SnapshotSave(ctx context.Context, w io.Writer) (int64, error) {
 // way is ErrOutcomeUnknown. A damaged backup is refused and changes nothing.
 func (c *Client) SnapshotRestore(ctx context.Context, r io.Reader) (apiv1.RestoreResult, error) {
 	q := &call{
-		op: "snapshot restore", kind: bareWrite, method: http.MethodPost, path: apiv1.PathRestore,
+		op: "snapshot restore", retryClass: nonIdempotentWrite, method: http.MethodPost, path: apiv1.PathRestore,
 		header: http.Header{"Content-Type": {apiv1.TypeBinary}},
 	}
 	if _, err := c.Leader(ctx); err != nil {
@@ -159,21 +159,21 @@ func (c *Client) SnapshotRestore(ctx context.Context, r io.Reader) (apiv1.Restor
 	defer cancel()
 	ctx, stall := context.WithCancelCause(ctx)
 	defer stall(nil)
-	idle := time.AfterFunc(stallLimit, func() { stall(errNodeLost) })
+	idle := time.AfterFunc(stallTimeout, func() { stall(errNodeUnresponsive) })
 	defer idle.Stop()
-	body := &progress{r: r, idle: idle}
-	a := &answer{node: node}
+	body := &progressReader{r: r, idle: idle}
+	a := &response{node: node}
 	res, err := c.send(ctx, q, node, body, -1)
 	if err == nil {
 		a.status, a.header = res.StatusCode, res.Header
 		a.body, err = readAll(res, 0)
 	}
 	a.err, a.sent = err, body.read.Load()
-	v := judge(q, a)
+	v := classify(q, a)
 	switch {
 	case v.err == nil:
 		return decode[apiv1.RestoreResult](a, nil)
-	case v.maybe:
+	case v.mayHaveApplied:
 		return apiv1.RestoreResult{}, q.unknown(v.err)
 	}
 	return apiv1.RestoreResult{}, q.failed(a, v.err)

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	attachHedge = 250 * time.Millisecond // how long an opening may be silent before another node is tried besides
-	attachTries = 3                      // openings under way
-	steady      = time.Second            // a connection that stood for this long was none of a series that fails
+	attachHedge       = 250 * time.Millisecond // how long an opening may be silent before another node is tried besides
+	maxAttachAttempts = 3                      // openings under way
+	stableAfter       = time.Second            // a connection that stood for this long was none of a series that fails
 )
 
 // attach keeps a connection on which the session depends, until ctx ends or the
@@ -43,17 +43,17 @@ func (s *Session) attach(ctx context.Context, first chan<- error) {
 		}
 		opened, err := s.openAttached(ctx, avoid)
 		if errors.Is(err, ErrSessionEnded) {
-			s.lost(err)
+			s.markEnded(err)
 		}
-		if err == nil || refused(err) {
-			tell(first, err)
+		if err == nil || isPermanent(err) {
+			trySend(first, err)
 		}
 		if err == nil {
 			drop(old)
 			old = opened
 			began := time.Now()
-			s.heed(ctx, opened)
-			if time.Since(began) > steady {
+			s.waitDisconnect(ctx, opened)
+			if time.Since(began) > stableAfter {
 				n = 0
 			}
 		}
@@ -63,21 +63,21 @@ func (s *Session) attach(ctx context.Context, first chan<- error) {
 	}
 }
 
-// tell sends the first error only.
-func tell(c chan<- error, err error) {
+// trySend sends the first error only.
+func trySend(c chan<- error, err error) {
 	select {
 	case c <- err:
 	default:
 	}
 }
 
-// heed returns when the connection stands no more, or is silent for longer than
+// waitDisconnect returns when the connection stands no more, or is silent for longer than
 // nodes are while they can assure the leader of it. It ends the session when the
 // node says that it has ended.
-func (s *Session) heed(ctx context.Context, st *stream) {
+func (s *Session) waitDisconnect(ctx context.Context, st *stream) {
 	over := make(chan error, 1)
-	heard := &hearing{r: st.res.Body}
-	heard.at.set(time.Now())
+	heard := &activityReader{r: st.res.Body}
+	heard.lastRead.set(time.Now())
 	if !s.c.spawn(func() { over <- s.readAttached(st, heard) }) {
 		return
 	}
@@ -88,13 +88,13 @@ func (s *Session) heed(ctx context.Context, st *stream) {
 		select {
 		case err := <-over:
 			if errors.Is(err, ErrSessionEnded) {
-				s.lost(err)
+				s.markEnded(err)
 			}
 			return
 		case <-timer.C:
-			left := quiet - heard.at.since(time.Now())
+			left := quiet - heard.lastRead.since(time.Now())
 			if left <= 0 {
-				s.c.nodes.failed(st.node, time.Now())
+				s.c.nodes.markDown(st.node, time.Now())
 				return
 			}
 			timer.Reset(left)
@@ -113,7 +113,7 @@ func (s *Session) readAttached(st *stream, from io.Reader) error {
 		switch {
 		case err != nil:
 			if !errors.Is(err, io.EOF) && st.ctx.Err() == nil {
-				s.c.nodes.failed(st.node, time.Now())
+				s.c.nodes.markDown(st.node, time.Now())
 			}
 			return err
 		case e.name == apiv1.EventDraining:
@@ -125,46 +125,46 @@ func (s *Session) readAttached(st *stream, from io.Reader) error {
 	}
 }
 
-// hearing notes when something was last read, comments too: a node tells them to an
+// activityReader notes when something was last read, comments too: a node tells them to an
 // attached client as often as it assures the leader that the connection stands.
-type hearing struct {
-	r  io.Reader
-	at moment
+type activityReader struct {
+	r        io.Reader
+	lastRead atomicTime
 }
 
-func (h *hearing) Read(b []byte) (int, error) {
+func (h *activityReader) Read(b []byte) (int, error) {
 	n, err := h.r.Read(b)
-	h.at.set(time.Now())
+	h.lastRead.set(time.Now())
 	return n, err
 }
 
-type opening struct {
-	node string
-	s    *stream
-	v    verdict
+type attachAttempt struct {
+	node   string
+	stream *stream
+	v      classification
 }
 
 // openAttached opens the connection at some node, a second and a third one besides
 // when the first are silent. Those that are not needed are ended when one stands.
 func (s *Session) openAttached(ctx context.Context, avoid string) (*stream, error) {
 	q := &call{
-		op: "attach session " + s.id, kind: anyRead, method: http.MethodGet, path: sessionPath(s.id) + "/attach",
+		op: "attach session " + s.id, retryClass: localRead, method: http.MethodGet, path: sessionPath(s.id) + "/attach",
 		query:  url.Values{"hold": {"false"}, "grace_ms": {strconv.FormatInt(s.cfg.Grace.Milliseconds(), 10)}},
 		header: http.Header{"Accept": {apiv1.TypeEventStream}},
 	}
-	results := make(chan opening, attachTries)
+	results := make(chan attachAttempt, maxAttachAttempts)
 	flying, tried, busy := 0, map[string]int{}, map[string]bool{}
 	if avoid != "" {
 		tried[avoid] = 1
 	}
 	launch := func() {
 		node := s.c.nodes.pick(time.Now(), "", tried, func(n string) bool { return busy[n] })
-		if node == "" || flying == attachTries {
+		if node == "" || flying == maxAttachAttempts {
 			return
 		}
 		ok := s.c.spawn(func() {
 			st, v := s.c.openAt(ctx, q, node, s.ttl)
-			results <- opening{node, st, v}
+			results <- attachAttempt{node, st, v}
 		})
 		if ok {
 			tried[node]++
@@ -172,7 +172,7 @@ func (s *Session) openAttached(ctx context.Context, avoid string) (*stream, erro
 			flying++
 		}
 	}
-	defer func() { s.c.spawn(func() { endOthers(results, flying) }) }()
+	defer func() { s.c.spawn(func() { cancelOthers(results, flying) }) }()
 	hedge := time.NewTicker(attachHedge)
 	defer hedge.Stop()
 	launch()
@@ -183,12 +183,12 @@ func (s *Session) openAttached(ctx context.Context, avoid string) (*stream, erro
 			flying--
 			busy[o.node] = false
 			if o.v.err == nil {
-				return o.s, nil
+				return o.stream, nil
 			}
-			if last = o.v.err; !o.v.again {
+			if last = o.v.err; !o.v.retryable {
 				return nil, last
 			}
-			if flying == 0 && s.c.nodes.fresh(time.Now(), tried, func(n string) bool { return busy[n] }) {
+			if flying == 0 && s.c.nodes.hasUntried(time.Now(), tried, func(n string) bool { return busy[n] }) {
 				launch()
 			}
 		case <-hedge.C:
@@ -200,12 +200,12 @@ func (s *Session) openAttached(ctx context.Context, avoid string) (*stream, erro
 	return nil, last
 }
 
-// endOthers ends the connections that n openings still give.
-func endOthers(results <-chan opening, n int) {
+// cancelOthers ends the connections that n openings still give.
+func cancelOthers(results <-chan attachAttempt, n int) {
 	for range n {
 		if o := <-results; o.v.err == nil {
-			o.s.cancel(nil)
-			o.s.res.Body.Close()
+			o.stream.cancel(nil)
+			o.stream.res.Body.Close()
 		}
 	}
 }

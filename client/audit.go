@@ -33,7 +33,7 @@ func (c *Client) Audit(ctx context.Context, q AuditQuery) (apiv1.Audit, error) {
 	kind := leaderRead
 	if q.Stale {
 		query.Set("consistency", apiv1.Stale)
-		kind = anyRead
+		kind = localRead
 	}
-	return decode[apiv1.Audit](c.do(ctx, &call{op: "audit", kind: kind, method: http.MethodGet, path: apiv1.PathAudit, query: query}))
+	return decode[apiv1.Audit](c.do(ctx, &call{op: "audit", retryClass: kind, method: http.MethodGet, path: apiv1.PathAudit, query: query}))
 }

@@ -16,43 +16,43 @@ import (
 	"northstar/api/apiv1"
 )
 
-// kind says where a call may go and when it may be sent again.
-type kind int
+// retryClass says where a call may go and when it may be sent again.
+type retryClass int
 
 const (
-	leaderRead kind = iota // any node takes it, the leader answers it
-	anyRead                // any node answers it by itself
-	keyedWrite             // bears an idempotency key: may be sent again at any time
-	bareWrite              // may be sent again only when it is known not to have happened
+	leaderRead         retryClass = iota // any node takes it, the leader answers it
+	localRead                            // any node answers it by itself
+	idempotentWrite                      // bears an idempotency key: may be sent again at any time
+	nonIdempotentWrite                   // may be sent again only when it is known not to have happened
 )
 
-func (k kind) write() bool { return k == keyedWrite || k == bareWrite }
+func (k retryClass) write() bool { return k == idempotentWrite || k == nonIdempotentWrite }
 
 // call is one request to the cluster; each of its tries sends the same.
 type call struct {
-	op           string // for errors: "put app/config"
-	kind         kind
-	method, path string // path is escaped
-	query        url.Values
-	header       http.Header
-	body         []byte
-	limit        int64         // most bytes of an answer; 0: smallAnswer
-	bounded      bool          // the server takes ?timeout_ms
-	patience     time.Duration // how long one try may take; 0: as for other calls
-	background   bool          // the client's own: starts no other
+	op              string // for errors: "put app/config"
+	retryClass      retryClass
+	method, path    string // path is escaped
+	query           url.Values
+	header          http.Header
+	body            []byte
+	limit           int64         // most bytes of an answer; 0: maxSmallResponse
+	hasTimeoutParam bool          // the server takes ?timeout_ms
+	attemptTimeout  time.Duration // how long one try may take; 0: as for other calls
+	internal        bool          // the client's own: starts no other
 }
 
 // Most bytes of an answer that are read.
 const (
-	smallAnswer = 4 << 20
-	listAnswer  = 64 << 20
+	maxSmallResponse = 4 << 20
+	maxListResponse  = 64 << 20
 )
 
 var errTooLarge = errors.New("answer is too large")
 
-// answer is what came of one try. err is set when no whole answer came; sent
+// response is what came of one try. err is set when no whole answer came; sent
 // then says whether the request may have reached the node.
-type answer struct {
+type response struct {
 	node   string
 	status int
 	header http.Header
@@ -61,11 +61,11 @@ type answer struct {
 	sent   bool
 }
 
-// attempt sends one try to one node and reads the whole answer. It returns
+// doAttempt sends one try to one node and reads the whole answer. It returns
 // when ctx ends, whatever the node does. sent, when not nil, is set before the
 // first byte can leave: what it says after attempt has returned is final.
-func (c *Client) attempt(ctx context.Context, q *call, node string, sent *atomic.Bool) *answer {
-	a := &answer{node: node}
+func (c *Client) doAttempt(ctx context.Context, q *call, node string, sent *atomic.Bool) *response {
+	a := &response{node: node}
 	if sent != nil {
 		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent.Store(true) }})
 	}
@@ -103,7 +103,7 @@ func (c *Client) send(ctx context.Context, q *call, node string, body io.Reader,
 // encodeQuery adds how long the server may take: a little less than this side
 // waits, so that the server's own verdict arrives before the deadline.
 func (q *call) encodeQuery(ctx context.Context) string {
-	if !q.bounded {
+	if !q.hasTimeoutParam {
 		return q.query.Encode()
 	}
 	left := apiv1.MaxTimeoutMS * time.Millisecond
@@ -121,7 +121,7 @@ func (q *call) encodeQuery(ctx context.Context) string {
 func readAll(res *http.Response, limit int64) ([]byte, error) {
 	defer res.Body.Close()
 	if limit == 0 {
-		limit = smallAnswer
+		limit = maxSmallResponse
 	}
 	body, err := io.ReadAll(io.LimitReader(res.Body, limit+1))
 	switch {

@@ -9,15 +9,15 @@ import (
 	"northstar/api/apiv1"
 )
 
-// candidacy is what a session campaigns for.
-type candidacy struct {
+// campaignParams is what a session campaigns for.
+type campaignParams struct {
 	Role, Value   string
 	TakeoverDelay time.Duration
 }
 
 const (
-	campaignWait  = apiv1.MaxWaitMS * time.Millisecond // of one request
-	campaignAgain = campaignWait - 30*time.Second      // the next one is under way before the last gives up the place in the queue
+	campaignPollTime   = apiv1.MaxWaitMS * time.Millisecond // of one request
+	campaignRenewAfter = campaignPollTime - 30*time.Second  // the next one is under way before the last gives up the place in the queue
 )
 
 // campaign waits in the queue for a role until this session holds it, with a lease
@@ -27,8 +27,8 @@ const (
 //
 // Who gives up must end the session: a request that is still on its way may make it
 // a candidate, or a holder, later. The same holds for who resigns.
-func (s *Session) campaign(ctx context.Context, c candidacy) (*Leadership, error) {
-	s.stands(c.Role)
+func (s *Session) campaign(ctx context.Context, c campaignParams) (*Leadership, error) {
+	s.trackCampaign(c.Role)
 	for n := 0; ; n++ {
 		role, err := s.poll(ctx, c)
 		if err == nil {
@@ -39,13 +39,13 @@ func (s *Session) campaign(ctx context.Context, c candidacy) (*Leadership, error
 		}
 		switch {
 		case errors.Is(err, ErrSessionEnded):
-			s.lost(err)
+			s.markEnded(err)
 			return nil, err
 		case s.Err() != nil:
 			return nil, s.Err()
 		case ctx.Err() != nil:
 			return nil, fmt.Errorf("campaign for role %s: %w", c.Role, context.Cause(ctx))
-		case refused(err):
+		case isPermanent(err):
 			return nil, err
 		}
 		if err := pause(ctx, backoff(n, 0)); err != nil {
@@ -54,29 +54,29 @@ func (s *Session) campaign(ctx context.Context, c candidacy) (*Leadership, error
 	}
 }
 
-type polled struct {
+type pollResult struct {
 	role apiv1.Role
 	err  error
 }
 
 // poll is one wait in the queue, through requests of which each begins before the
 // last has ended, so that the place is kept.
-func (s *Session) poll(ctx context.Context, c candidacy) (apiv1.Role, error) {
+func (s *Session) poll(ctx context.Context, c campaignParams) (apiv1.Role, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	results := make(chan polled, 2) // a third request begins when the first has ended long ago
+	results := make(chan pollResult, 2) // a third request begins when the first has ended long ago
 	ask := func() bool {
 		return s.c.spawn(func() {
 			role, err := s.c.CampaignRole(ctx, c.Role, apiv1.Campaign{
-				SessionID: s.id, Value: c.Value, WaitMS: campaignWait.Milliseconds(), TakeoverDelayMS: c.TakeoverDelay.Milliseconds(),
+				SessionID: s.id, Value: c.Value, WaitMS: campaignPollTime.Milliseconds(), TakeoverDelayMS: c.TakeoverDelay.Milliseconds(),
 			})
-			results <- polled{role, err}
+			results <- pollResult{role, err}
 		})
 	}
 	if !ask() {
 		return apiv1.Role{}, ErrClosed
 	}
-	next := time.NewTicker(campaignAgain)
+	next := time.NewTicker(campaignRenewAfter)
 	defer next.Stop()
 	for flying := 1; ; {
 		select {
@@ -100,7 +100,7 @@ func (s *Session) poll(ctx context.Context, c candidacy) (apiv1.Role, error) {
 func (s *Session) begin(ctx context.Context, r apiv1.Role) (*Leadership, error) {
 	h := holderOf(r)
 	for {
-		if err := s.deadline.fresh(ctx); err != nil {
+		if err := s.deadline.waitHalfLease(ctx); err != nil {
 			return nil, fmt.Errorf("campaign for role %s: %w", r.Role, err)
 		}
 		l, err := s.beginTenure(h)

@@ -21,17 +21,17 @@ func TestCampaign(t *testing.T) {
 		c := fc.client("n1", "n2")
 		defer c.Close()
 		a, b := mustSession(t, c, SessionConfig{Name: "a"}), mustSession(t, c, SessionConfig{Name: "b"})
-		first, err := a.campaign(t.Context(), candidacy{Role: "r"})
+		first, err := a.campaign(t.Context(), campaignParams{Role: "r"})
 		if err != nil || first.Token == 0 || first.Session != a.ID() || first.ValidFor() < 8*time.Second || first.ValidFor() > 9*time.Second {
 			t.Fatalf("%+v, %v", first, err)
 		}
-		again, err := a.campaign(t.Context(), candidacy{Role: "r"})
+		again, err := a.campaign(t.Context(), campaignParams{Role: "r"})
 		if err != nil || again.Token != first.Token || first.Cause() != nil {
 			t.Fatalf("%+v, %v: want the tenure again", again, err)
 		}
 		elected := make(chan *Leadership)
 		go func() {
-			l, err := b.campaign(t.Context(), candidacy{Role: "r"})
+			l, err := b.campaign(t.Context(), campaignParams{Role: "r"})
 			if err != nil {
 				t.Error(err)
 			}
@@ -62,7 +62,7 @@ func TestCampaignKeepsItsPlace(t *testing.T) {
 		c := fc.client("n1", "n2", "n3")
 		defer c.Close()
 		holder := mustSession(t, c, SessionConfig{})
-		l, err := holder.campaign(t.Context(), candidacy{Role: "r"})
+		l, err := holder.campaign(t.Context(), campaignParams{Role: "r"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,7 +72,7 @@ func TestCampaignKeepsItsPlace(t *testing.T) {
 			s := mustSession(t, c, SessionConfig{})
 			waiting = append(waiting, s)
 			go func() {
-				if _, err := s.campaign(t.Context(), candidacy{Role: "r"}); err != nil {
+				if _, err := s.campaign(t.Context(), campaignParams{Role: "r"}); err != nil {
 					t.Error(err)
 				}
 				order <- s.ID()
@@ -127,16 +127,16 @@ func TestCampaignLeavesAHungNode(t *testing.T) {
 		defer other.Close()
 		holder, waiter := mustSession(t, other, SessionConfig{}), mustSession(t, c, SessionConfig{})
 		synctest.Wait() // both know who leads
-		l, err := holder.campaign(t.Context(), candidacy{Role: "r"})
+		l, err := holder.campaign(t.Context(), campaignParams{Role: "r"})
 		if err != nil {
 			t.Fatal(err)
 		}
 		elected := make(chan error, 1)
-		go func() { _, err := waiter.campaign(t.Context(), candidacy{Role: "r"}); elected <- err }()
+		go func() { _, err := waiter.campaign(t.Context(), campaignParams{Role: "r"}); elected <- err }()
 		time.Sleep(time.Second)
 		at := slices.ContainsFunc(fc.requests("n2"), func(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, "/campaign") })
 		synctest.Wait()
-		if f.attending["r "+waiter.ID()] != 1 || at {
+		if f.waiters["r "+waiter.ID()] != 1 || at {
 			t.Fatal("the candidate does not wait at n1")
 		}
 		fc.hang("n1")
@@ -155,13 +155,13 @@ func TestCampaignLeavesAHungNode(t *testing.T) {
 
 // Who gives up is not elected for nobody, also when that has happened already, or
 // its requests are still on their way.
-func TestCampaignGivenUp(t *testing.T) {
+func TestCampaign_Cancelled(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1")
 		defer c.Close()
 		a := mustSession(t, c, SessionConfig{})
-		if _, err := a.campaign(t.Context(), candidacy{Role: "r"}); err != nil {
+		if _, err := a.campaign(t.Context(), campaignParams{Role: "r"}); err != nil {
 			t.Fatal(err)
 		}
 		b := candidate(t, c, 10*time.Second)
@@ -233,13 +233,13 @@ func TestCampaignRefused(t *testing.T) {
 
 // The role is taken away by an operator: the holder learns of it at once, not only
 // by its next campaign.
-func TestEvictedHolderIsTold(t *testing.T) {
+func TestEviction_NotifiesHolder(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1")
 		defer c.Close()
 		s := mustSession(t, c, SessionConfig{})
-		l, err := s.campaign(t.Context(), candidacy{Role: "r"})
+		l, err := s.campaign(t.Context(), campaignParams{Role: "r"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -278,7 +278,7 @@ func TestObserve(t *testing.T) {
 				fc.elect("n3")
 			}
 			s := mustSession(t, c, SessionConfig{})
-			if _, err := s.campaign(t.Context(), candidacy{Role: "r"}); err != nil {
+			if _, err := s.campaign(t.Context(), campaignParams{Role: "r"}); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Second)

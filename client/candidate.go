@@ -28,7 +28,7 @@ type Candidate struct {
 	c   *Client
 	cfg CandidateConfig
 
-	turn chan struct{} // capacity 1: campaigning, or closing
+	campaigning chan struct{} // capacity 1: campaigning, or closing
 
 	mu      sync.Mutex
 	session *Session // nil: none yet
@@ -46,7 +46,7 @@ func (c *Client) NewCandidate(cfg CandidateConfig) (*Candidate, error) {
 	if cfg.Role == "" {
 		return nil, errors.New("candidate configuration: Role: empty")
 	}
-	return &Candidate{c: c, cfg: cfg, turn: make(chan struct{}, 1)}, nil
+	return &Candidate{c: c, cfg: cfg, campaigning: make(chan struct{}, 1)}, nil
 }
 
 // Session gives the session that stands for the role at present; nil when there is
@@ -61,19 +61,19 @@ func (k *Candidate) Session() *Session {
 // the session is ended, in the background, and with it the place in the queue.
 func (k *Candidate) Campaign(ctx context.Context) (*Leadership, error) {
 	select {
-	case k.turn <- struct{}{}:
+	case k.campaigning <- struct{}{}:
 	case <-ctx.Done():
 		return nil, fmt.Errorf("campaign for role %s: %w", k.cfg.Role, context.Cause(ctx))
 	}
-	defer func() { <-k.turn }()
+	defer func() { <-k.campaigning }()
 	for n := 0; ; n++ {
-		l, err := k.stand(ctx)
+		l, err := k.campaignOnce(ctx)
 		if err == nil {
 			return l, nil
 		}
-		if ctx.Err() != nil || refused(err) {
+		if ctx.Err() != nil || isPermanent(err) {
 			if s := k.Session(); s != nil {
-				s.abandon()
+				s.closeAsync()
 			}
 			return nil, err
 		}
@@ -83,8 +83,8 @@ func (k *Candidate) Campaign(ctx context.Context) (*Leadership, error) {
 	}
 }
 
-// stand campaigns with the present session, or a new one.
-func (k *Candidate) stand(ctx context.Context) (*Leadership, error) {
+// campaignOnce campaigns with the present session, or a new one.
+func (k *Candidate) campaignOnce(ctx context.Context) (*Leadership, error) {
 	s := k.Session()
 	if s == nil || s.Err() != nil {
 		var err error
@@ -95,8 +95,8 @@ func (k *Candidate) stand(ctx context.Context) (*Leadership, error) {
 		k.session = s
 		k.mu.Unlock()
 	}
-	s.returned(ctx, k.cfg.Role)
-	return s.campaign(ctx, candidacy{k.cfg.Role, k.cfg.Value, k.cfg.TakeoverDelay})
+	s.markReleased(ctx, k.cfg.Role)
+	return s.campaign(ctx, campaignParams{k.cfg.Role, k.cfg.Value, k.cfg.TakeoverDelay})
 }
 
 // Observe is of Elector.

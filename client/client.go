@@ -35,11 +35,11 @@ const (
 )
 
 const (
-	dialTimeout     = 2 * time.Second
-	idleTimeout     = 90 * time.Second
-	refreshInterval = 10 * time.Second
-	lookOutEvery    = time.Second // at most, because an answer was forwarded
-	refreshTimeout  = 2 * time.Second
+	dialTimeout         = 2 * time.Second
+	idleTimeout         = 90 * time.Second
+	refreshInterval     = 10 * time.Second
+	leaderCheckInterval = time.Second // at most, because an answer was forwarded
+	refreshTimeout      = 2 * time.Second
 )
 
 // Config says how to reach a cluster. Only Endpoints is required.
@@ -69,11 +69,11 @@ type Config struct {
 // Client talks to one cluster. It is safe for use by several goroutines.
 // Close ends it.
 type Client struct {
-	cfg      Config
-	pool     *http.Transport
-	nodes    *nodes
-	finder   *finder
-	renewals *renewals
+	cfg     Config
+	pool    *http.Transport
+	nodes   *nodes
+	finder  *leaderFinder
+	renewer *renewer
 
 	ctx  context.Context // ends with Close
 	stop context.CancelCauseFunc
@@ -82,9 +82,9 @@ type Client struct {
 	closed  bool
 	running sync.WaitGroup
 
-	refreshing atomic.Bool
-	refreshed  moment // of the last refresh
-	lookedOut  moment // of the last look-out for the leader because an answer was forwarded
+	refreshing      atomic.Bool
+	refreshedAt     atomicTime // of the last refresh
+	leaderCheckedAt atomicTime // of the last look-out for the leader because an answer was forwarded
 }
 
 // New checks the configuration. It sends nothing: the first call does.
@@ -112,8 +112,8 @@ func New(cfg Config) (*Client, error) {
 	cfg = cfg.withDefaults()
 	c := &Client{cfg: cfg, nodes: set, pool: newPool(cfg)}
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
-	c.finder = newFinder(c)
-	c.renewals = newRenewals(c)
+	c.finder = newLeaderFinder(c)
+	c.renewer = newRenewer(c)
 	return c, nil
 }
 
@@ -195,29 +195,29 @@ func (c *Client) closeContext(ctx context.Context) (context.Context, context.Can
 	return ctx, func() { unhook(); cancel(nil) }
 }
 
-// succeeded keeps the client's picture of the cluster fresh, in the
+// refreshIfStale keeps the client's picture of the cluster fresh, in the
 // background and at most once at a time: the members' addresses, and who
 // leads, when that is unknown, was last looked at some time ago, or is wrong:
 // the node that was taken for the leader has passed the call on to another.
-func (c *Client) succeeded(q *call, a *answer) {
+func (c *Client) refreshIfStale(q *call, a *response) {
 	now := time.Now()
-	due := c.refreshed.since(now) >= refreshInterval
+	due := c.refreshedAt.since(now) >= refreshInterval
 	leader, _ := c.finder.leader()
 	// A load balancer is never the leader for long: hence the limit.
-	wrong := leader == a.node && a.header.Get(apiv1.HeaderLeader) != "" && c.lookedOut.since(now) >= lookOutEvery
-	if q.background || (leader != "" && !wrong && !due) || c.refreshing.Swap(true) {
+	wrong := leader == a.node && a.header.Get(apiv1.HeaderLeader) != "" && c.leaderCheckedAt.since(now) >= leaderCheckInterval
+	if q.internal || (leader != "" && !wrong && !due) || c.refreshing.Swap(true) {
 		return
 	}
 	if wrong {
-		c.lookedOut.set(now)
+		c.leaderCheckedAt.set(now)
 	}
 	ok := c.spawn(func() {
 		defer c.refreshing.Store(false)
 		if due {
-			c.refreshed.set(now)
+			c.refreshedAt.set(now)
 			c.refreshNodes()
 		}
-		c.finder.sweep(c.ctx)
+		c.finder.pollAll(c.ctx)
 	})
 	if !ok {
 		c.refreshing.Store(false)

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// clockLook is how long a timer may be trusted: it does not run while the machine
+// suspendPollInterval is how long a timer may be trusted: it does not run while the machine
 // is suspended, and the lease does.
-const clockLook = 250 * time.Millisecond
+const suspendPollInterval = 250 * time.Millisecond
 
 // Deadline is the end of a holder's lease as the holder counts it: until when it may
 // act without hearing from whoever grants the role. It counts on a clock that runs on
@@ -22,12 +22,12 @@ type Deadline struct {
 	clock func() time.Duration
 	done  chan struct{} // closed by End
 
-	mu    sync.Mutex
-	until time.Duration // of the clock; the lease has lapsed from there on
-	valid time.Duration // from the sending, as last granted
-	cause error         // of its end; nil: it may be extended
-	held  map[*Leadership]struct{}
-	moved chan struct{} // closed when until or held has changed
+	mu       sync.Mutex
+	until    time.Duration // of the clock; the lease has lapsed from there on
+	validity time.Duration // from the sending, as last granted
+	cause    error         // of its end; nil: it may be extended
+	tenures  map[*Leadership]struct{}
+	changed  chan struct{} // closed when until or held has changed
 }
 
 // NewDeadline makes one that has passed. clock tells the time since any fixed
@@ -36,7 +36,7 @@ func NewDeadline(clock func() time.Duration) *Deadline {
 	if clock == nil {
 		clock = sinceBoot
 	}
-	return &Deadline{clock: clock, done: make(chan struct{}), held: map[*Leadership]struct{}{}, moved: make(chan struct{})}
+	return &Deadline{clock: clock, done: make(chan struct{}), tenures: map[*Leadership]struct{}{}, changed: make(chan struct{})}
 }
 
 // Now reads the lease's clock.
@@ -49,12 +49,12 @@ func (d *Deadline) Now() time.Duration { return d.clock() }
 func (d *Deadline) Extend(sent, valid time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.lapse()
+	d.expire()
 	if d.cause != nil || sent+valid <= d.until {
 		return
 	}
-	d.until, d.valid = sent+valid, valid
-	d.stir()
+	d.until, d.validity = sent+valid, valid
+	d.wake()
 }
 
 // End ends the lease for good, and with it all tenures. The first cause counts.
@@ -65,11 +65,11 @@ func (d *Deadline) End(cause error) {
 		return
 	}
 	d.cause = cause
-	for t := range d.held {
-		d.drop(t, fmt.Errorf("%w: %w", ErrNotLeader, cause))
+	for t := range d.tenures {
+		d.endTenure(t, fmt.Errorf("%w: %w", ErrNotLeader, cause))
 	}
 	close(d.done)
-	d.stir()
+	d.wake()
 }
 
 // Done is closed when the lease has ended for good.
@@ -86,7 +86,7 @@ func (d *Deadline) Err() error {
 func (d *Deadline) ValidFor() time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.left()
+	return d.remaining()
 }
 
 // Begin starts a tenure under the lease. resign gives the role back; it is called at
@@ -98,21 +98,21 @@ func (d *Deadline) Begin(h Holder, resign func(ctx context.Context) error) (*Lea
 	switch {
 	case d.cause != nil:
 		return nil, fmt.Errorf("%w: %w", ErrNotLeader, d.cause)
-	case d.left() == 0:
+	case d.remaining() == 0:
 		return nil, ErrLeaseLapsed
 	}
 	t := &Leadership{Holder: h, deadline: d, resign: resign, done: make(chan struct{})}
-	d.held[t] = struct{}{}
-	d.stir()
+	d.tenures[t] = struct{}{}
+	d.wake()
 	return t, nil
 }
 
-// fresh waits until at least half of the lease is left. The error is why it will
+// hasUntried waits until at least half of the lease is left. The error is why it will
 // not be, or that ctx ended.
-func (d *Deadline) fresh(ctx context.Context) error {
+func (d *Deadline) waitHalfLease(ctx context.Context) error {
 	for {
 		d.mu.Lock()
-		left, valid, cause, moved := d.left(), d.valid, d.cause, d.moved
+		left, valid, cause, moved := d.remaining(), d.validity, d.cause, d.changed
 		d.mu.Unlock()
 		switch {
 		case cause != nil:
@@ -136,8 +136,8 @@ func (d *Deadline) Run(ctx context.Context) {
 	defer timer.Stop()
 	for {
 		d.mu.Lock()
-		next, moved := min(d.left(), clockLook), d.moved
-		if len(d.held) == 0 {
+		next, moved := min(d.remaining(), suspendPollInterval), d.changed
+		if len(d.tenures) == 0 {
 			next = time.Hour // until there is something to end
 		}
 		d.mu.Unlock()
@@ -153,38 +153,38 @@ func (d *Deadline) Run(ctx context.Context) {
 	}
 }
 
-// left is what is left of the lease. When that is nothing its tenures are over. The
+// remaining is what is left of the lease. When that is nothing its tenures are over. The
 // caller holds mu.
-func (d *Deadline) left() time.Duration {
-	d.lapse()
+func (d *Deadline) remaining() time.Duration {
+	d.expire()
 	if d.cause != nil {
 		return 0
 	}
 	return max(0, d.until-d.clock())
 }
 
-// lapse ends the tenures of a lease that was not extended in time. The caller
+// expire ends the tenures of a lease that was not extended in time. The caller
 // holds mu.
-func (d *Deadline) lapse() {
+func (d *Deadline) expire() {
 	if d.clock() < d.until {
 		return
 	}
-	for t := range d.held {
-		d.drop(t, ErrLeaseLapsed)
+	for t := range d.tenures {
+		d.endTenure(t, ErrLeaseLapsed)
 	}
 }
 
-// drop ends one tenure. The caller holds mu.
-func (d *Deadline) drop(t *Leadership, cause error) {
+// endTenure ends one tenure. The caller holds mu.
+func (d *Deadline) endTenure(t *Leadership, cause error) {
 	if t.cause == nil {
 		t.cause = cause
 		close(t.done)
-		delete(d.held, t)
+		delete(d.tenures, t)
 	}
 }
 
-// stir wakes Run. The caller holds mu.
-func (d *Deadline) stir() {
-	close(d.moved)
-	d.moved = make(chan struct{})
+// wake wakes Run. The caller holds mu.
+func (d *Deadline) wake() {
+	close(d.changed)
+	d.changed = make(chan struct{})
 }

@@ -22,14 +22,14 @@ func (c *Client) Leader(ctx context.Context) (apiv1.Leader, error) {
 	ctx, cancel := c.callContext(ctx)
 	defer cancel()
 	start := time.Now()
-	c.finder.sweep(ctx)
-	c.finder.enter()
-	defer c.finder.leave()
-	again := time.NewTicker(pollFirst) // that the same node leads is no change, and may be news
+	c.finder.pollAll(ctx)
+	c.finder.acquire()
+	defer c.finder.release()
+	again := time.NewTicker(minPollInterval) // that the same node leads is no change, and may be news
 	defer again.Stop()
 	for {
-		s, known, changed := c.finder.sighted()
-		if known && !s.asked.Before(start) {
+		s, known, changed := c.finder.report()
+		if known && !s.askedAt.Before(start) {
 			return s.info, nil
 		}
 		select {
@@ -40,14 +40,14 @@ func (c *Client) Leader(ctx context.Context) (apiv1.Leader, error) {
 			if errors.Is(cause, ErrClosed) {
 				return apiv1.Leader{}, cause
 			}
-			return apiv1.Leader{}, &Error{Op: "leader", Retry: true, Problem: cluster.Errorf(cluster.CodeNoLeader, "%s: %w", c.finder.complaint(), cause)}
+			return apiv1.Leader{}, &Error{Op: "leader", Retry: true, Problem: cluster.Errorf(cluster.CodeNoLeader, "%s: %w", c.finder.unreachableReason(), cause)}
 		}
 	}
 }
 
-// lookAround bounds the search for a leader that the node asked first does not
+// searchTimeout bounds the search for a leader that the node asked first does not
 // know.
-const lookAround = time.Second
+const searchTimeout = time.Second
 
 // Cluster gives the members and their health, as the leader sees them, or any
 // node when there is no leader.
@@ -57,7 +57,7 @@ func (c *Client) Cluster(ctx context.Context) (apiv1.Cluster, error) {
 		return view, err
 	}
 	// A node that is cut off, or that its cluster refuses, knows nobody.
-	search, cancel := context.WithTimeout(ctx, lookAround)
+	search, cancel := context.WithTimeout(ctx, searchTimeout)
 	defer cancel()
 	leader, err := c.Leader(search)
 	if err != nil {
@@ -67,15 +67,15 @@ func (c *Client) Cluster(ctx context.Context) (apiv1.Cluster, error) {
 	if err != nil {
 		return view, nil
 	}
-	q := &call{op: "cluster", kind: anyRead, method: http.MethodGet, path: apiv1.PathCluster}
-	if a := c.attempt(search, q, node, nil); judge(q, a).err == nil {
+	q := &call{op: "cluster", retryClass: localRead, method: http.MethodGet, path: apiv1.PathCluster}
+	if a := c.doAttempt(search, q, node, nil); classify(q, a).err == nil {
 		return decode[apiv1.Cluster](a, nil)
 	}
 	return view, nil
 }
 
 func (c *Client) cluster(ctx context.Context, background bool) (apiv1.Cluster, error) {
-	return decode[apiv1.Cluster](c.do(ctx, &call{op: "cluster", kind: anyRead, method: http.MethodGet, path: apiv1.PathCluster, background: background}))
+	return decode[apiv1.Cluster](c.do(ctx, &call{op: "cluster", retryClass: localRead, method: http.MethodGet, path: apiv1.PathCluster, internal: background}))
 }
 
 // Endpoints lists the nodes that this client knows by now, as base URLs: those
@@ -85,13 +85,13 @@ func (c *Client) Endpoints() []string { return c.nodes.urls() }
 // Status gives one node's view of itself. endpoint is host:port or URL, of any
 // node; it is asked once and no other is.
 func (c *Client) Status(ctx context.Context, endpoint string) (apiv1.Status, error) {
-	return fromNode[apiv1.Status](ctx, c, endpoint, &call{op: "status of " + endpoint, kind: anyRead, method: http.MethodGet, path: apiv1.PathStatus})
+	return fromNode[apiv1.Status](ctx, c, endpoint, &call{op: "status of " + endpoint, retryClass: localRead, method: http.MethodGet, path: apiv1.PathStatus})
 }
 
 // SplitBrain gives what one node makes of what the members say of themselves:
 // its last report. endpoint is as for Status; "" asks any node.
 func (c *Client) SplitBrain(ctx context.Context, endpoint string) (apiv1.SplitBrain, error) {
-	q := &call{op: "splitbrain", kind: anyRead, method: http.MethodGet, path: apiv1.PathSplit}
+	q := &call{op: "splitbrain", retryClass: localRead, method: http.MethodGet, path: apiv1.PathSplit}
 	if endpoint == "" {
 		return decode[apiv1.SplitBrain](c.do(ctx, q))
 	}
@@ -108,7 +108,7 @@ func (c *Client) CheckSplitBrain(ctx context.Context, endpoint string, check api
 		return apiv1.SplitBrain{}, fmt.Errorf("splitbrain: encode: %w", err)
 	}
 	return fromNode[apiv1.SplitBrain](ctx, c, endpoint, &call{
-		op: "splitbrain", kind: bareWrite, method: http.MethodPost, path: apiv1.PathCheck, body: body,
+		op: "splitbrain", retryClass: nonIdempotentWrite, method: http.MethodPost, path: apiv1.PathCheck, body: body,
 		header: http.Header{"Content-Type": {apiv1.TypeJSON}},
 	})
 }
@@ -121,8 +121,8 @@ func fromNode[T any](ctx context.Context, c *Client, endpoint string, q *call) (
 	if err != nil {
 		return none, err
 	}
-	a := c.attempt(ctx, q, node, nil)
-	if v := judge(q, a); v.err != nil {
+	a := c.doAttempt(ctx, q, node, nil)
+	if v := classify(q, a); v.err != nil {
 		if a.err != nil {
 			return none, fmt.Errorf("%s: %w", q.op, a.err)
 		}
@@ -138,14 +138,14 @@ func (c *Client) Elections(ctx context.Context, limit int) (apiv1.Elections, err
 	if limit > 0 {
 		query.Set("limit", strconv.Itoa(limit))
 	}
-	return decode[apiv1.Elections](c.do(ctx, &call{op: "elections", kind: leaderRead, method: http.MethodGet, path: apiv1.PathElection, query: query}))
+	return decode[apiv1.Elections](c.do(ctx, &call{op: "elections", retryClass: leaderRead, method: http.MethodGet, path: apiv1.PathElection, query: query}))
 }
 
 // Events gives what happened on the nodes after since, the Seq of an event or
 // an answer's Next; "" asks for what is kept. kind, when not empty, asks for
 // events of that type only.
 func (c *Client) Events(ctx context.Context, since, kind string) (apiv1.Events, error) {
-	return decode[apiv1.Events](c.do(ctx, &call{op: "events", kind: anyRead, method: http.MethodGet, path: apiv1.PathEvents, query: eventsQuery(since, kind)}))
+	return decode[apiv1.Events](c.do(ctx, &call{op: "events", retryClass: localRead, method: http.MethodGet, path: apiv1.PathEvents, query: eventsQuery(since, kind)}))
 }
 
 func eventsQuery(since, kind string) url.Values {
@@ -160,7 +160,7 @@ func eventsQuery(since, kind string) url.Values {
 }
 
 // decode reads the JSON of a successful answer.
-func decode[T any](a *answer, err error) (T, error) {
+func decode[T any](a *response, err error) (T, error) {
 	var v T
 	if err != nil {
 		return v, err

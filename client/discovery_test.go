@@ -42,7 +42,7 @@ func TestLeaderWithHungNode(t *testing.T) {
 
 // The leader that is known already answers late: it is the same as before, and said
 // so after the call began.
-func TestLeaderAnswersLate(t *testing.T) {
+func TestLeader_SlowResponse(t *testing.T) {
 	for _, late := range []time.Duration{60 * time.Millisecond, 600 * time.Millisecond} {
 		bubble(t, func(t *testing.T, fc *fakeCluster) {
 			c := fc.client("n1", "n2", "n3")
@@ -87,7 +87,7 @@ func TestLeaderIsWaitedFor(t *testing.T) {
 }
 
 // Nobody there is something else than nobody leading: a wrong address or CA.
-func TestLeaderSaysWhyNobodyAnswers(t *testing.T) {
+func TestLeader_ErrorNamesUnreachableReason(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		for endpoint, want := range map[string]string{"gone": "connection refused", "n1": "no node names a leader"} {
 			c := fc.client(endpoint)
@@ -106,7 +106,7 @@ func TestLeaderSaysWhyNobodyAnswers(t *testing.T) {
 // made afresh begins with low terms again.
 // A node that its cluster refuses sees no leader and no members: the others are
 // asked then.
-func TestClusterBeyondANodeThatKnowsNobody(t *testing.T) {
+func TestCluster_SkipsNodeWithoutLeader(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1", "n2", "n3")
 		defer c.Close()
@@ -122,29 +122,29 @@ func TestClusterBeyondANodeThatKnowsNobody(t *testing.T) {
 	}, "n1", "n2", "n3")
 }
 
-func TestFinderForgets(t *testing.T) {
+func TestLeaderFinder_DropsRemovedNodes(t *testing.T) {
 	c, err := New(Config{Endpoints: []string{"n1:1"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	at := func(name string, term uint64) sighting {
-		return sighting{endpoint: "http://" + name + ":1", info: apiv1.Leader{LeaderID: name, ObservedBy: name, Term: term}}
+	at := func(name string, term uint64) leaderReport {
+		return leaderReport{endpoint: "http://" + name + ":1", info: apiv1.Leader{LeaderID: name, ObservedBy: name, Term: term}}
 	}
-	c.finder.note(at("old", 50), true)
-	c.finder.note(at("n1", 3), true)
+	c.finder.record(at("old", 50), true)
+	c.finder.record(at("n1", 3), true)
 	if leader, _ := c.finder.leader(); leader != "http://old:1" {
 		t.Fatalf("leader %q", leader)
 	}
 	c.finder.forget(c.nodes.urls())
-	c.finder.note(at("n1", 3), true)
+	c.finder.record(at("n1", 3), true)
 	if leader, _ := c.finder.leader(); leader != "http://n1:1" {
 		t.Errorf("leader %q, want n1: the other one is no endpoint any more", leader)
 	}
 }
 
 // Who speaks plain HTTP to a cluster with TLS, or to something else, is told so.
-func TestEndpointsThatAreNoNodes(t *testing.T) {
+func TestLeaderFinder_EndpointsNotNorthStar(t *testing.T) {
 	for want, answer := range map[string]http.HandlerFunc{
 		"this is an HTTPS port": func(w http.ResponseWriter, _ *http.Request) {
 			problem(w, cluster.Errorf(cluster.CodeBadRequest, "request: this is an HTTPS port"))

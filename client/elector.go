@@ -42,8 +42,8 @@ type Elector interface {
 	Close(ctx context.Context) error
 }
 
-// leaveTime is how long giving a role back may take once its holder has stopped.
-const leaveTime = 5 * time.Second
+// releaseTimeout is how long giving a role back may take once its holder has stopped.
+const releaseTimeout = 5 * time.Second
 
 // RunAsLeader campaigns, runs lead while this process holds the role, and campaigns
 // again when it was lost, until ctx ends, lead returns by itself, or the campaign
@@ -81,7 +81,7 @@ func tenure(ctx context.Context, l *Leadership, early time.Duration, lead func(c
 	if stopped && ctx.Err() == nil && err == nil {
 		return false, nil
 	}
-	leave, done := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
+	leave, done := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer done()
 	if e := l.Resign(leave); e != nil && err == nil && ctx.Err() == nil {
 		return true, fmt.Errorf("give role %s back: %w", l.Role, e)

@@ -44,7 +44,7 @@ func TestRunAsLeaderReturnsWhatItsFunctionDoes(t *testing.T) {
 
 // It stops before the lease could lapse, waits, and stands again, with the same
 // session as long as that lives.
-func TestRunAsLeaderStopsAndStandsAgain(t *testing.T) {
+func TestRunAsLeader_StopsAndCampaignsAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1")
@@ -115,7 +115,7 @@ func TestLeave(t *testing.T) {
 			t.Fatal(err)
 		}
 		var g Gate
-		g.Follow(l)
+		g.Bind(l)
 		if err := g.Do(t.Context(), func(context.Context, uint64) error { return nil }); err != nil {
 			t.Fatal(err)
 		}

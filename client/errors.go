@@ -76,7 +76,7 @@ func (e *Error) Is(target error) bool {
 // problemOf reads an answer that is not a success. ok is false when the body
 // is no problem of NorthStar's: then something else answered, a proxy perhaps,
 // and the error is made from the status alone.
-func problemOf(op string, a *answer) (e *Error, ok bool) {
+func problemOf(op string, a *response) (e *Error, ok bool) {
 	e = &Error{Op: op, Endpoint: a.node}
 	var p apiv1.Problem
 	if strings.HasPrefix(a.header.Get("Content-Type"), apiv1.TypeProblem) && json.Unmarshal(a.body, &p) == nil && p.Code != 0 {
@@ -97,7 +97,7 @@ func problemOf(op string, a *answer) (e *Error, ok bool) {
 	return e, false
 }
 
-func problemError(p apiv1.Problem, a *answer) *cluster.Error {
+func problemError(p apiv1.Problem, a *response) *cluster.Error {
 	detail := p.Detail
 	if detail == "" {
 		detail = p.Title
@@ -112,8 +112,8 @@ func problemError(p apiv1.Problem, a *answer) *cluster.Error {
 	return e
 }
 
-// failed gives the failure of a try the form that callers see.
-func (q *call) failed(a *answer, err error) error {
+// renewFailed gives the failure of a try the form that callers see.
+func (q *call) failed(a *response, err error) error {
 	var e *Error
 	if errors.As(err, &e) {
 		e.IdempotencyKey = q.header.Get(apiv1.HeaderIdempotencyKey)
@@ -138,22 +138,22 @@ func retryAfter(h http.Header) time.Duration {
 	return time.Duration(min(s, 3600)) * time.Second
 }
 
-// interrupted is a call that its context ended before an answer settled it,
+// interruptedError is a call that its context ended before an answer settled it,
 // and that is known to have changed nothing. errors.Is finds both the
 // context's error and what the last try ran into.
-type interrupted struct {
+type interruptedError struct {
 	op        string
 	ctx, last error // last may be nil
 }
 
-func (e *interrupted) Error() string {
+func (e *interruptedError) Error() string {
 	if e.last == nil {
 		return fmt.Sprintf("%s: %v", e.op, e.ctx)
 	}
 	return fmt.Sprintf("%v (%v)", e.last, e.ctx)
 }
 
-func (e *interrupted) Unwrap() []error {
+func (e *interruptedError) Unwrap() []error {
 	if e.last == nil {
 		return []error{e.ctx}
 	}

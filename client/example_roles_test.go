@@ -46,7 +46,7 @@ func ExampleLeave() {
 	ctx, stop := context.WithCancel(context.Background())
 	go func() {
 		_ = client.RunAsLeader(ctx, candidate, 2*time.Second, func(ctx context.Context, l *client.Leadership) error {
-			gate.Follow(l)
+			gate.Bind(l)
 			<-ctx.Done()
 			return gate.Drain(context.WithoutCancel(ctx)) // what is in flight has ended when it campaigns again
 		})

@@ -24,13 +24,13 @@ type Gate struct {
 	mu       sync.Mutex
 	current  *Leadership // nil: none yet
 	draining bool
-	flying   int           // calls of Do
+	inFlight int           // calls of Do
 	idle     chan struct{} // closed when flying becomes 0; nil unless somebody waits
 }
 
-// Follow makes the gate open as long as this tenure lasts, in the place of any it
+// Bind makes the gate open as long as this tenure lasts, in the place of any it
 // followed before, and ends a Drain.
-func (g *Gate) Follow(l *Leadership) {
+func (g *Gate) Bind(l *Leadership) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.current, g.draining = l, false
@@ -78,14 +78,14 @@ func (g *Gate) Drain(ctx context.Context) error {
 	for {
 		g.mu.Lock()
 		g.draining = true
-		if g.flying == 0 {
+		if g.inFlight == 0 {
 			g.mu.Unlock()
 			return nil
 		}
 		if g.idle == nil {
 			g.idle = make(chan struct{})
 		}
-		idle, flying := g.idle, g.flying
+		idle, flying := g.idle, g.inFlight
 		g.mu.Unlock()
 		select {
 		case <-idle:
@@ -99,10 +99,10 @@ func (g *Gate) Drain(ctx context.Context) error {
 func (g *Gate) InFlight() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.flying
+	return g.inFlight
 }
 
-// enter counts n calls in if the gate is open.
+// acquire counts n calls in if the gate is open.
 func (g *Gate) enter(n int) (*Leadership, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -115,15 +115,15 @@ func (g *Gate) enter(n int) (*Leadership, error) {
 	if err := g.current.Cause(); err != nil {
 		return nil, err
 	}
-	g.flying += n
+	g.inFlight += n
 	return g.current, nil
 }
 
 func (g *Gate) leave() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.flying--
-	if g.flying == 0 && g.idle != nil {
+	g.inFlight--
+	if g.inFlight == 0 && g.idle != nil {
 		close(g.idle)
 		g.idle = nil
 	}

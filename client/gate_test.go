@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// held gives a deadline of ten seconds, a tenure under it, and its clock.
+// maxQueueTime gives a deadline of ten seconds, a tenure under it, and its clock.
 func held(t *testing.T) (*Deadline, *Leadership, *clock) {
 	t.Helper()
 	clock := newClock()
@@ -31,7 +31,7 @@ func TestGate(t *testing.T) {
 			t.Errorf("the gate is open before anything: %v", err)
 		}
 		d, l, _ := held(t)
-		g.Follow(l)
+		g.Bind(l)
 		time.Sleep(10*time.Second - 1)
 		if g.Require() != nil || g.Check(7) != nil || !errors.Is(g.Check(6), ErrNotLeader) || l.ValidFor() != 1 {
 			t.Errorf("%v, %v, %v, %v", g.Require(), g.Check(7), g.Check(6), l.ValidFor())
@@ -53,7 +53,7 @@ func TestGate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		g.Follow(again)
+		g.Bind(again)
 		if err := g.Require(); err != nil {
 			t.Errorf("proven again, and shut: %v", err)
 		}
@@ -78,7 +78,7 @@ func TestGateAfterAPause(t *testing.T) {
 		defer cancel()
 		go d.Run(ctx)
 		var g Gate
-		g.Follow(l)
+		g.Bind(l)
 		within, end := l.Context(ctx, 0)
 		defer end()
 		synctest.Wait()
@@ -94,7 +94,7 @@ func TestGateAfterAPause(t *testing.T) {
 		if err := g.Do(ctx, func(context.Context, uint64) error { t.Error("work was done"); return nil }); !errors.Is(err, ErrLeaseLapsed) {
 			t.Error(err)
 		}
-		time.Sleep(clockLook) // timers have lost the time; they are not trusted for longer
+		time.Sleep(suspendPollInterval) // timers have lost the time; they are not trusted for longer
 		synctest.Wait()
 		if !errors.Is(context.Cause(within), ErrLeaseLapsed) {
 			t.Errorf("the context goes on: %v", context.Cause(within))
@@ -143,7 +143,7 @@ func TestGateDoAndDrain(t *testing.T) {
 		d, l, _ := held(t)
 		go d.Run(t.Context())
 		var g Gate
-		g.Follow(l)
+		g.Bind(l)
 		finish, results := make(chan struct{}), make(chan error, 2)
 		work := func(_ context.Context, token uint64) error {
 			if token != 7 {
@@ -172,7 +172,7 @@ func TestGateDoAndDrain(t *testing.T) {
 		if err := <-drained; err != nil || g.InFlight() != 0 {
 			t.Error(err)
 		}
-		g.Follow(l)
+		g.Bind(l)
 		err := g.Do(t.Context(), func(ctx context.Context, _ uint64) error { <-ctx.Done(); return nil })
 		if !errors.Is(err, ErrLeaseLapsed) {
 			t.Errorf("work that outlasted the tenure is a success: %v", err)

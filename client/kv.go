@@ -36,9 +36,9 @@ func (c Consistency) query() url.Values {
 	return url.Values{"consistency": {string(c)}}
 }
 
-func (c Consistency) kind() kind {
+func (c Consistency) retryClass() retryClass {
 	if c == Stale {
-		return anyRead
+		return localRead
 	}
 	return leaderRead
 }
@@ -91,7 +91,7 @@ func (c *Client) Get(ctx context.Context, key string, consistency Consistency) (
 	if err != nil {
 		return Entry{}, err
 	}
-	q.kind, q.query = consistency.kind(), consistency.query()
+	q.retryClass, q.query = consistency.retryClass(), consistency.query()
 	a, err := c.do(ctx, q)
 	if err != nil {
 		return Entry{}, err
@@ -151,7 +151,7 @@ func (o WriteOptions) apply(q *call) error {
 	case len(o.IdempotencyKey) > apiv1.MaxIdempotencyKeyBytes:
 		return invalid(q.op, 0, "idempotency key of %d bytes: at most %d", len(o.IdempotencyKey), apiv1.MaxIdempotencyKeyBytes)
 	}
-	q.kind, q.query, q.header = bareWrite, url.Values{}, http.Header{}
+	q.retryClass, q.query, q.header = nonIdempotentWrite, url.Values{}, http.Header{}
 	if o.IfRevision != 0 {
 		q.header.Set("If-Match", `"`+strconv.FormatUint(o.IfRevision, 10)+`"`)
 	}
@@ -165,7 +165,7 @@ func (o WriteOptions) apply(q *call) error {
 		q.header.Set(apiv1.HeaderFence, o.Fence.Role+"="+strconv.FormatUint(o.Fence.Token, 10))
 	}
 	if !o.NoIdempotencyKey {
-		q.kind = keyedWrite
+		q.retryClass = idempotentWrite
 		key := o.IdempotencyKey
 		if key == "" {
 			key = rand.Text()
@@ -185,7 +185,7 @@ func keyCall(method, verb, key string) (*call, error) {
 	case !utf8.ValidString(key):
 		return &call{op: op}, invalid(op, 0, "key is not UTF-8")
 	}
-	return &call{op: op, method: method, path: apiv1.PathKVPrefix + url.PathEscape(key), bounded: true}, nil
+	return &call{op: op, method: method, path: apiv1.PathKVPrefix + url.PathEscape(key), hasTimeoutParam: true}, nil
 }
 
 // invalid is a request that this client refuses as the server would.
@@ -195,7 +195,7 @@ func invalid(op string, status int, format string, args ...any) error {
 	return &Error{Op: op, Problem: e}
 }
 
-func malformed(q *call, a *answer, what string) error {
+func malformed(q *call, a *response, what string) error {
 	return &Error{Op: q.op, Endpoint: a.node, Problem: cluster.Errorf(cluster.CodeBadRequest, "answer of %s has no valid %s: is it a NorthStar node?", a.node, what)}
 }
 
@@ -220,8 +220,8 @@ func (c *Client) ListPage(ctx context.Context, prefix string, opts ListOptions) 
 		query.Set("after", opts.After)
 	}
 	return decode[apiv1.List](c.do(ctx, &call{
-		op: strings.TrimSpace("list " + prefix), kind: opts.Consistency.kind(), method: http.MethodGet, path: apiv1.PathKV,
-		query: query, limit: listAnswer, bounded: true,
+		op: strings.TrimSpace("list " + prefix), retryClass: opts.Consistency.retryClass(), method: http.MethodGet, path: apiv1.PathKV,
+		query: query, limit: maxListResponse, hasTimeoutParam: true,
 	}))
 }
 

@@ -2,128 +2,119 @@ package client
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
-	"net/http"
-	"sync/atomic"
-
-	"northstar/api/apiv1"
-	"northstar/cluster"
+	"time"
 )
 
-// Transfer moves leadership, and returns once the target is seen leading. The
-// context should last longer than the transfer's own timeout (30 s unless the
-// request says otherwise).
-func (c *Client) Transfer(ctx context.Context, t apiv1.Transfer) (apiv1.TransferResult, error) {
-	t.DryRun = false
-	return admin[apiv1.TransferResult](ctx, c, "transfer", http.MethodPost, apiv1.PathTransfer, t)
+// Why a tenure is over, to test for with errors.Is: the causes of a Leadership,
+// and what a Gate answers.
+var (
+	// ErrNotLeader: this process may not act: it does not hold the role, or cannot
+	// prove that it does. The other errors here are of this kind.
+	ErrNotLeader = errors.New("not the leader")
+	// ErrLeaseLapsed: renewals were late. The role may still be held: campaigning
+	// again tells, and gives the same tenure then.
+	ErrLeaseLapsed = fmt.Errorf("%w: the lease was not renewed in time", ErrNotLeader)
+	// ErrRoleLost: the role was taken away, or handed to another.
+	ErrRoleLost = fmt.Errorf("%w: the role was lost", ErrNotLeader)
+	// ErrResigned: this process gave the role back.
+	ErrResigned = fmt.Errorf("%w: resigned", ErrNotLeader)
+)
+
+// Leadership is one tenure as its holder knows it: it lasts as long as the holder
+// can prove it, and never begins again. Methods may be called by any goroutine.
+type Leadership struct {
+	Holder // this process
+
+	deadline *Deadline
+	resign   func(ctx context.Context) error
+	done     chan struct{}
+	cause    error // guarded by deadline.mu; set before done is closed
 }
 
-// PlanTransfer says what Transfer would do, and does nothing. The same request
-// with the plan's ID does exactly that.
-func (c *Client) PlanTransfer(ctx context.Context, t apiv1.Transfer) (apiv1.Plan, error) {
-	t.DryRun = true
-	return admin[apiv1.Plan](ctx, c, "plan a transfer", http.MethodPost, apiv1.PathTransfer, t)
-}
+// Done is closed when the tenure is over, as Cause then says.
+func (t *Leadership) Done() <-chan struct{} { return t.done }
 
-// Failover moves leadership through any node that answers: by the leader where
-// that can take part, else by an election.
-func (c *Client) Failover(ctx context.Context, f apiv1.Failover) (apiv1.TransferResult, error) {
-	f.DryRun = false
-	return order[apiv1.TransferResult](ctx, c, "failover", apiv1.PathFailover, f)
-}
-
-// PlanFailover says what Failover would do, and does nothing.
-func (c *Client) PlanFailover(ctx context.Context, f apiv1.Failover) (apiv1.Plan, error) {
-	f.DryRun = true
-	return order[apiv1.Plan](ctx, c, "plan a failover", apiv1.PathFailover, f)
-}
-
-// EmergencyFailover makes a node stand for election at once, through any node
-// that answers. When the voters refuse, the *cluster.Error in the error has
-// their votes.
-func (c *Client) EmergencyFailover(ctx context.Context, e apiv1.Emergency) (apiv1.TransferResult, error) {
-	e.DryRun = false
-	return order[apiv1.TransferResult](ctx, c, "emergency failover", apiv1.PathEmergency, e)
-}
-
-// PlanEmergency says what EmergencyFailover would do, and does nothing.
-func (c *Client) PlanEmergency(ctx context.Context, e apiv1.Emergency) (apiv1.Plan, error) {
-	e.DryRun = true
-	return order[apiv1.Plan](ctx, c, "plan an emergency failover", apiv1.PathEmergency, e)
-}
-
-// Recover recovers a quorum that is lost for good, through any survivor. The
-// context should last for a minute.
-func (c *Client) Recover(ctx context.Context, r apiv1.Recover) (apiv1.RecoverResult, error) {
-	r.DryRun = false
-	return order[apiv1.RecoverResult](ctx, c, "recover", apiv1.PathRecover, r)
-}
-
-// PlanRecover says what Recover would do, and does nothing.
-func (c *Client) PlanRecover(ctx context.Context, r apiv1.Recover) (apiv1.Plan, error) {
-	r.DryRun = true
-	return order[apiv1.Plan](ctx, c, "plan a recovery", apiv1.PathRecover, r)
-}
-
-// order sends a call that any node takes, leader or not, to a node that has just
-// shown that it answers: the leader, which may hang, is the last to be relied on
-// here. It is sent again only where it never left.
-func order[T any](ctx context.Context, c *Client, op, path string, body any) (T, error) {
-	var none T
-	ctx, cancel := c.callContext(ctx)
-	defer cancel()
-	data, err := json.Marshal(body)
-	if err != nil {
-		return none, fmt.Errorf("%s: encode: %w", op, err)
+// ValidFor is for how long this process may act as holder from now on, should it
+// hear nothing more. 0: no more. It looks at the clock itself, so that it tells
+// the truth also to a process that was stopped until a moment ago.
+func (t *Leadership) ValidFor() time.Duration {
+	t.deadline.mu.Lock()
+	defer t.deadline.mu.Unlock()
+	left := t.deadline.remaining()
+	if t.cause != nil {
+		return 0
 	}
-	q := &call{op: op, kind: bareWrite, method: http.MethodPost, path: path, body: data, header: http.Header{"Content-Type": {apiv1.TypeJSON}}}
-	last := fmt.Errorf("%s", c.finder.complaint())
-	for node := range c.answering(ctx) {
-		var sent atomic.Bool
-		a := c.attempt(ctx, q, node, &sent)
-		switch v := judge(q, a); {
-		case v.err == nil:
-			return decode[T](a, nil)
-		case v.lost && !a.sent:
-			last = a.err
-		case v.maybe:
-			return none, q.unknown(v.err)
-		default:
-			return none, q.failed(a, v.err)
-		}
-	}
-	return none, &Error{Op: op, Retry: true, Problem: cluster.Errorf(cluster.CodeNoLeader, "no node answers: %w", firstError(context.Cause(ctx), last))}
+	return left
 }
 
-// answering asks all nodes whether they are there, and gives them in the order of
-// their answers, for as long as a probe may take.
-func (c *Client) answering(ctx context.Context) func(yield func(node string) bool) {
-	return func(yield func(string) bool) {
-		ctx, cancel := context.WithTimeout(ctx, probeLimit)
-		defer cancel()
-		urls := c.nodes.urls()
-		answers := make(chan string, len(urls))
-		for _, url := range urls {
-			if !c.spawn(func() {
-				if a := c.attempt(ctx, &call{op: "leader", method: http.MethodGet, path: apiv1.PathLeader}, url, nil); a.err == nil {
-					answers <- url
-				} else {
-					answers <- ""
-				}
-			}) {
-				return
-			}
-		}
-		for range urls {
+// Cause is why the tenure is over, ErrNotLeader or one of its kind; nil while it
+// lasts.
+func (t *Leadership) Cause() error {
+	t.deadline.mu.Lock()
+	defer t.deadline.mu.Unlock()
+	t.deadline.expire()
+	return t.cause
+}
+
+// End ends the tenure here, without telling anybody. The first cause counts.
+func (t *Leadership) End(cause error) {
+	t.deadline.mu.Lock()
+	defer t.deadline.mu.Unlock()
+	t.deadline.endTenure(t, cause)
+}
+
+// Resign gives the role back. From the call on this process counts as holder no
+// more, whatever the error: which says that the role may be free only when the
+// session ends.
+func (t *Leadership) Resign(ctx context.Context) error {
+	t.End(ErrResigned)
+	return t.resign(ctx)
+}
+
+// Context gives a context that ends with ctx, with the tenure, or when early is left
+// of its lease, so that there is time to stop; its cause says which. At most a third
+// of the lease can be asked for. The caller must call the cancel function.
+func (t *Leadership) Context(ctx context.Context, early time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	if left := t.timeUntilEarlyStop(early); left <= 0 {
+		cancel(t.causeOrDefault(ErrLeaseLapsed))
+	}
+	go func() {
+		timer := time.NewTimer(0)
+		defer timer.Stop()
+		for {
 			select {
-			case node := <-answers:
-				if node != "" && !yield(node) {
-					return
-				}
 			case <-ctx.Done():
 				return
+			case <-t.done:
+				cancel(t.Cause())
+				return
+			case <-timer.C:
 			}
+			left := t.timeUntilEarlyStop(early)
+			if left <= 0 {
+				cancel(t.causeOrDefault(ErrLeaseLapsed))
+				return
+			}
+			timer.Reset(min(left, suspendPollInterval))
 		}
+	}()
+	return ctx, func() { cancel(context.Canceled) }
+}
+
+// timeUntilEarlyStop is what is left before early before the end of the lease.
+func (t *Leadership) timeUntilEarlyStop(early time.Duration) time.Duration {
+	t.deadline.mu.Lock()
+	valid := t.deadline.validity
+	t.deadline.mu.Unlock()
+	return t.ValidFor() - max(0, min(early, valid/3))
+}
+
+func (t *Leadership) causeOrDefault(otherwise error) error {
+	if err := t.Cause(); err != nil {
+		return err
 	}
+	return otherwise
 }

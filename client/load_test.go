@@ -75,7 +75,7 @@ func TestWritesUnderFaults(t *testing.T) {
 }
 
 // What a node said tells more than that another one was not there.
-func TestMostTellingError(t *testing.T) {
+func TestReturnsMostSpecificError(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		for range 10 {
 			c := fc.client("n1", "gone1", "gone2")

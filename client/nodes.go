@@ -13,17 +13,17 @@ import (
 // How long a node that failed is passed over: the first time, and at most.
 // Passed over means asked last, not never.
 const (
-	downFirst = 250 * time.Millisecond
-	downMost  = 5 * time.Second
-	maxNodes  = 64 // endpoints given and learnt
+	minDownTime = 250 * time.Millisecond
+	maxDownTime = 5 * time.Second
+	maxNodes    = 64 // endpoints given and learnt
 )
 
 // node is one endpoint, by its base URL ("http://10.0.0.1:7701").
 type node struct {
-	url   string
-	given bool // named in Config: never forgotten
-	fails int  // in a row
-	down  time.Time
+	url        string
+	configured bool // named in Config: never forgotten
+	fails      int  // in a row
+	down       time.Time
 }
 
 // nodes is the set of endpoints, those given and those learnt from the
@@ -83,10 +83,10 @@ func (n *nodes) find(u string) *node {
 
 func (n *nodes) addLocked(u string, given bool) {
 	if x := n.find(u); x != nil {
-		x.given = x.given || given
+		x.configured = x.configured || given
 		return
 	}
-	n.all = append(n.all, &node{url: u, given: given})
+	n.all = append(n.all, &node{url: u, configured: given})
 }
 
 // add takes a node that the cluster named, and gives its URL.
@@ -114,7 +114,7 @@ func (n *nodes) refresh(addresses []string) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.all = slices.DeleteFunc(n.all, func(x *node) bool { return !x.given && !keep[x.url] })
+	n.all = slices.DeleteFunc(n.all, func(x *node) bool { return !x.configured && !keep[x.url] })
 }
 
 // urls lists every endpoint.
@@ -128,8 +128,8 @@ func (n *nodes) urls() []string {
 	return out
 }
 
-// answered notes that a node is there.
-func (n *nodes) answered(u string) {
+// markUp notes that a node is there.
+func (n *nodes) markUp(u string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if x := n.find(u); x != nil {
@@ -137,15 +137,15 @@ func (n *nodes) answered(u string) {
 	}
 }
 
-// failed notes that a node could not be reached, or was silent.
-func (n *nodes) failed(u string, now time.Time) {
+// renewFailed notes that a node could not be reached, or was silent.
+func (n *nodes) markDown(u string, now time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	x := n.find(u)
 	if x == nil || now.Before(x.down) {
 		return // many calls notice one failure: it counts once
 	}
-	x.down = now.Add(min(downFirst<<min(x.fails, 8), downMost))
+	x.down = now.Add(min(minDownTime<<min(x.fails, 8), maxDownTime))
 	x.fails++
 }
 
@@ -155,13 +155,13 @@ func (n *nodes) failed(u string, now time.Time) {
 func (n *nodes) pick(now time.Time, leader string, tried map[string]int, busy func(string) bool) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return choose(n.all, now, leader, tried, busy, rand.Perm(len(n.all)))
+	return selectNode(n.all, now, leader, tried, busy, rand.Perm(len(n.all)))
 }
 
-// choose is pick as a pure function; order breaks ties. The leader comes first
+// selectNode is pick as a pure function; order breaks ties. The leader comes first
 // unless this call has tried it already; then the nodes that are up, the least
 // tried of them first.
-func choose(all []*node, now time.Time, leader string, tried map[string]int, busy func(string) bool, order []int) string {
+func selectNode(all []*node, now time.Time, leader string, tried map[string]int, busy func(string) bool, order []int) string {
 	best, bestRank := "", 0
 	for _, i := range order {
 		x := all[i]
@@ -182,8 +182,8 @@ func choose(all []*node, now time.Time, leader string, tried map[string]int, bus
 	return best
 }
 
-// fresh says whether some node that is up and not busy has not been tried yet.
-func (n *nodes) fresh(now time.Time, tried map[string]int, busy func(string) bool) bool {
+// hasUntried says whether some node that is up and not busy has not been tried yet.
+func (n *nodes) hasUntried(now time.Time, tried map[string]int, busy func(string) bool) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.ContainsFunc(n.all, func(x *node) bool {

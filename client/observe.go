@@ -34,12 +34,12 @@ func (c *Client) Observe(ctx context.Context, role string) iter.Seq2[Holder, err
 					return
 				}
 			}
-			if ctx.Err() != nil || c.ctx.Err() != nil || refused(err) {
+			if ctx.Err() != nil || c.ctx.Err() != nil || isPermanent(err) {
 				yield(Holder{}, err)
 				return
 			}
 			if e := pause(ctx, backoff(n, 0)); e != nil {
-				yield(Holder{}, &interrupted{op: "observe role " + role, ctx: e, last: err})
+				yield(Holder{}, &interruptedError{op: "observe role " + role, ctx: e, last: err})
 				return
 			}
 		}
@@ -65,7 +65,7 @@ func (c *Client) observeFrom(ctx context.Context, role string, since uint64, eac
 
 // holder reads who holds a role, and the revision at which that was so.
 func (c *Client) holder(ctx context.Context, role string) (Holder, uint64, error) {
-	a, err := c.do(ctx, &call{op: "role " + role, kind: leaderRead, method: http.MethodGet, path: rolePath(role), bounded: true})
+	a, err := c.do(ctx, &call{op: "role " + role, retryClass: leaderRead, method: http.MethodGet, path: rolePath(role), hasTimeoutParam: true})
 	vacant := errors.Is(err, ErrNotFound) && a != nil
 	if err != nil && !vacant {
 		return Holder{}, 0, err

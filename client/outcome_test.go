@@ -77,7 +77,7 @@ func TestOutcomeAtTheDeadline(t *testing.T) {
 
 // One try may have arrived and the next is refused by a node on its own: that
 // refusal must not pass for the outcome. A refusal out of the log may.
-func TestRefusalAfterDoubt(t *testing.T) {
+func TestRetry_RefusalAfterUncertainAttempt(t *testing.T) {
 	for code, want := range map[cluster.Code]error{
 		cluster.CodeForbidden:       ErrOutcomeUnknown,
 		cluster.CodeConditionFailed: ErrConditionFailed,

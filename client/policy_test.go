@@ -10,35 +10,35 @@ import (
 	"northstar/api/apiv1"
 )
 
-func TestElect(t *testing.T) {
+func TestPickLeader(t *testing.T) {
 	at := time.Now()
-	claim := func(endpoint, id, by string, term uint64) sighting {
-		return sighting{endpoint: endpoint, leader: "http://" + id, info: apiv1.Leader{LeaderID: id, ObservedBy: by, Term: term}, asked: at}
+	claim := func(endpoint, id, by string, term uint64) leaderReport {
+		return leaderReport{endpoint: endpoint, leader: "http://" + id, info: apiv1.Leader{LeaderID: id, ObservedBy: by, Term: term}, askedAt: at}
 	}
 	later := claim("http://n1", "n1", "n1", 4)
-	later.asked = at.Add(2)
+	later.askedAt = at.Add(2)
 	for name, tc := range map[string]struct {
-		seen []sighting
+		seen []leaderReport
 		bad  map[string]time.Time
 		want string
 	}{
 		"nobody knows":                  {nil, nil, ""},
-		"one claims itself":             {[]sighting{claim("http://n1", "n1", "n1", 4)}, nil, "http://n1"},
-		"highest term wins":             {[]sighting{claim("http://n1", "n1", "n1", 4), claim("http://n2", "n3", "n2", 5)}, nil, "http://n3"},
-		"own claim by another name":     {[]sighting{claim("http://n2", "n1", "n2", 4), claim("http://gateway:1", "n1", "n1", 4)}, nil, "http://gateway:1"},
-		"failed, still named":           {[]sighting{claim("http://n2", "n1", "n2", 4)}, map[string]time.Time{"http://n1": at}, ""},
-		"failed, an older claim":        {[]sighting{claim("http://n1", "n1", "n1", 4)}, map[string]time.Time{"http://n1": at.Add(1)}, ""},
-		"failed, no lower term instead": {[]sighting{claim("http://n2", "n1", "n2", 4), claim("http://n3", "n3", "n3", 3)}, map[string]time.Time{"http://n1": at}, ""},
-		"failed, and back":              {[]sighting{later}, map[string]time.Time{"http://n1": at.Add(1)}, "http://n1"},
+		"one claims itself":             {[]leaderReport{claim("http://n1", "n1", "n1", 4)}, nil, "http://n1"},
+		"highest term wins":             {[]leaderReport{claim("http://n1", "n1", "n1", 4), claim("http://n2", "n3", "n2", 5)}, nil, "http://n3"},
+		"own claim by another name":     {[]leaderReport{claim("http://n2", "n1", "n2", 4), claim("http://gateway:1", "n1", "n1", 4)}, nil, "http://gateway:1"},
+		"failed, still named":           {[]leaderReport{claim("http://n2", "n1", "n2", 4)}, map[string]time.Time{"http://n1": at}, ""},
+		"failed, an older claim":        {[]leaderReport{claim("http://n1", "n1", "n1", 4)}, map[string]time.Time{"http://n1": at.Add(1)}, ""},
+		"failed, no lower term instead": {[]leaderReport{claim("http://n2", "n1", "n2", 4), claim("http://n3", "n3", "n3", 3)}, map[string]time.Time{"http://n1": at}, ""},
+		"failed, and back":              {[]leaderReport{later}, map[string]time.Time{"http://n1": at.Add(1)}, "http://n1"},
 	} {
-		got, ok := elect(tc.seen, tc.bad)
+		got, ok := pickLeader(tc.seen, tc.bad)
 		if ok != (tc.want != "") || (ok && got.leader != tc.want) {
 			t.Errorf("%s: %q, %v, want %q", name, got.leader, ok, tc.want)
 		}
 	}
 }
 
-func TestChoose(t *testing.T) {
+func TestSelectNode(t *testing.T) {
 	now := time.Now()
 	all := []*node{{url: "a"}, {url: "b"}, {url: "c", down: now.Add(time.Second)}}
 	for name, tc := range map[string]struct {
@@ -55,40 +55,40 @@ func TestChoose(t *testing.T) {
 		"up, a second time":      {"", map[string]int{"a": 1, "b": 1}, "", "b"},
 		"down, before a third":   {"", map[string]int{"a": 2, "b": 2}, "", "c"},
 	} {
-		got := choose(all, now, tc.leader, tc.tried, func(u string) bool { return u == tc.busy }, []int{1, 0, 2})
+		got := selectNode(all, now, tc.leader, tc.tried, func(u string) bool { return u == tc.busy }, []int{1, 0, 2})
 		if got != tc.want {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
 	}
-	if got := choose(all, now, "a", nil, func(string) bool { return true }, []int{0, 1, 2}); got != "" {
+	if got := selectNode(all, now, "a", nil, func(string) bool { return true }, []int{0, 1, 2}); got != "" {
 		t.Errorf("all busy: %q, want none", got)
 	}
 }
 
-func TestJudge(t *testing.T) {
+func TestClassify(t *testing.T) {
 	broken := errors.New("connection reset")
 	body := func(code string) []byte { return []byte(`{"code":` + code + `,"status":503,"retryable":true}`) }
 	type facts struct{ ok, again, maybe bool }
 	for name, tc := range map[string]struct {
-		kind kind
-		a    answer
+		kind retryClass
+		a    response
 		want facts
 	}{
-		"success":               {bareWrite, answer{status: 200}, facts{ok: true}},
-		"read broken":           {leaderRead, answer{err: broken}, facts{again: true}},
-		"bare write not sent":   {bareWrite, answer{err: broken}, facts{again: true}},
-		"bare write sent":       {bareWrite, answer{err: broken, sent: true}, facts{maybe: true}},
-		"keyed write sent":      {keyedWrite, answer{err: broken, sent: true}, facts{again: true, maybe: true}},
-		"bare write, gateway":   {bareWrite, answer{status: 502}, facts{maybe: true}},
-		"keyed write, gateway":  {keyedWrite, answer{status: 502}, facts{again: true, maybe: true}},
-		"bare write, retryable": {bareWrite, answer{status: 503, body: body("4002")}, facts{again: true}},
-		"bare write, unknown":   {bareWrite, answer{status: 504, body: body("4010")}, facts{maybe: true}},
-		"held role is no retry": {bareWrite, answer{status: 409, body: body("4013")}, facts{}},
-		"write, internal error": {keyedWrite, answer{status: 500, body: []byte(`{"code":4500,"status":500}`)}, facts{maybe: true}},
-		"not found":             {leaderRead, answer{status: 404}, facts{}},
-		"redirect":              {bareWrite, answer{status: 307, header: http.Header{"Location": {"http://n2:1/v1/kv/a"}}}, facts{again: true}},
-		"redirect to nowhere":   {bareWrite, answer{status: 307}, facts{}},
-		"answer too large":      {leaderRead, answer{err: errTooLarge}, facts{maybe: true}},
+		"success":               {nonIdempotentWrite, response{status: 200}, facts{ok: true}},
+		"read broken":           {leaderRead, response{err: broken}, facts{again: true}},
+		"bare write not sent":   {nonIdempotentWrite, response{err: broken}, facts{again: true}},
+		"bare write sent":       {nonIdempotentWrite, response{err: broken, sent: true}, facts{maybe: true}},
+		"keyed write sent":      {idempotentWrite, response{err: broken, sent: true}, facts{again: true, maybe: true}},
+		"bare write, gateway":   {nonIdempotentWrite, response{status: 502}, facts{maybe: true}},
+		"keyed write, gateway":  {idempotentWrite, response{status: 502}, facts{again: true, maybe: true}},
+		"bare write, retryable": {nonIdempotentWrite, response{status: 503, body: body("4002")}, facts{again: true}},
+		"bare write, unknown":   {nonIdempotentWrite, response{status: 504, body: body("4010")}, facts{maybe: true}},
+		"held role is no retry": {nonIdempotentWrite, response{status: 409, body: body("4013")}, facts{}},
+		"write, internal error": {idempotentWrite, response{status: 500, body: []byte(`{"code":4500,"status":500}`)}, facts{maybe: true}},
+		"not found":             {leaderRead, response{status: 404}, facts{}},
+		"redirect":              {nonIdempotentWrite, response{status: 307, header: http.Header{"Location": {"http://n2:1/v1/kv/a"}}}, facts{again: true}},
+		"redirect to nowhere":   {nonIdempotentWrite, response{status: 307}, facts{}},
+		"answer too large":      {leaderRead, response{err: errTooLarge}, facts{maybe: true}},
 	} {
 		if tc.a.header == nil {
 			tc.a.header = http.Header{}
@@ -96,8 +96,8 @@ func TestJudge(t *testing.T) {
 		if tc.a.body != nil {
 			tc.a.header.Set("Content-Type", apiv1.TypeProblem)
 		}
-		v := judge(&call{op: "test", kind: tc.kind}, &tc.a)
-		if got := (facts{v.err == nil, v.again, v.maybe}); got != tc.want {
+		v := classify(&call{op: "test", retryClass: tc.kind}, &tc.a)
+		if got := (facts{v.err == nil, v.retryable, v.mayHaveApplied}); got != tc.want {
 			t.Errorf("%s: %+v, want %+v", name, got, tc.want)
 		}
 	}
@@ -105,10 +105,10 @@ func TestJudge(t *testing.T) {
 
 func TestBackoffIsBounded(t *testing.T) {
 	for n := range 50 {
-		if d := backoff(n, 0); d < backoffFirst/2 || d > backoffMost {
+		if d := backoff(n, 0); d < minBackoff/2 || d > maxBackoff {
 			t.Errorf("pause %d is %v", n, d)
 		}
-		if d := backoff(n, time.Hour); d < patience || d > patience+backoffMost {
+		if d := backoff(n, time.Hour); d < maxRetryAfter || d > maxRetryAfter+maxBackoff {
 			t.Errorf("pause %d with a Retry-After of an hour is %v", n, d)
 		}
 	}
@@ -126,9 +126,9 @@ func TestNodesForgetAndBackOff(t *testing.T) {
 	}
 	now := time.Now()
 	for i := range 100 {
-		n.failed("http://b:1", now)
+		n.markDown("http://b:1", now)
 		down := n.find("http://b:1").down.Sub(now)
-		if down < downFirst || down > downMost {
+		if down < minDownTime || down > maxDownTime {
 			t.Fatalf("failure %d: passed over for %v", i, down)
 		}
 		now = now.Add(down)

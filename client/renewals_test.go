@@ -74,7 +74,7 @@ func crowd(t *testing.T, c *Client, n int, ttl, apart time.Duration) []*Session 
 
 // Sessions that were begun over some time, and those that were begun at once, are
 // renewed in a few requests, none of more than the server takes, and never late.
-func TestSessionsAreRenewedTogether(t *testing.T) {
+func TestRenewBatch_GroupsSessions(t *testing.T) {
 	for apart, n := range map[time.Duration]int{0: 1100, 10 * time.Millisecond: 300} {
 		t.Run(fmt.Sprint(apart), func(t *testing.T) {
 			bubble(t, func(t *testing.T, fc *fakeCluster) {
@@ -118,7 +118,7 @@ func TestSessionsAreRenewedTogether(t *testing.T) {
 }
 
 // A session alone is renewed in its own time, by a request for it.
-func TestASessionAloneIsRenewedAlone(t *testing.T) {
+func TestRenewBatch_SingleSession(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		fc.withRoles()
 		c := fc.client("n1")
@@ -140,7 +140,7 @@ func TestASessionAloneIsRenewedAlone(t *testing.T) {
 
 // Each session counts from when the request was sent, by its own clock, however long
 // the answer takes.
-func TestRenewedTogetherCountsFromTheSending(t *testing.T) {
+func TestRenewBatch_CountsFromSendTime(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1")
@@ -177,7 +177,7 @@ func TestRenewedTogetherCountsFromTheSending(t *testing.T) {
 
 // Of those that are renewed together only the one ends that the answer names as ended,
 // and only from the one that it names as parted is a role taken.
-func TestOnlyWhoIsNamedIsConcerned(t *testing.T) {
+func TestRenewBatch_AffectsOnlyNamedSessions(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		f.refuse = func(r *http.Request) error {
@@ -192,7 +192,7 @@ func TestOnlyWhoIsNamedIsConcerned(t *testing.T) {
 		tenures := make([]*Leadership, len(all))
 		for i, s := range all {
 			var err error
-			if tenures[i], err = s.campaign(t.Context(), candidacy{Role: fmt.Sprint("r", i)}); err != nil {
+			if tenures[i], err = s.campaign(t.Context(), campaignParams{Role: fmt.Sprint("r", i)}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -214,11 +214,11 @@ func TestOnlyWhoIsNamedIsConcerned(t *testing.T) {
 		if !errors.Is(tenures[8].Cause(), ErrRoleLost) {
 			t.Error(tenures[8].Cause())
 		}
-		_, err := all[8].campaign(t.Context(), candidacy{Role: "other"}) // the session goes on
+		_, err := all[8].campaign(t.Context(), campaignParams{Role: "other"}) // the session goes on
 		if err != nil {
 			t.Error(err)
 		}
-		all[8].returned(t.Context(), "r8")
+		all[8].markReleased(t.Context(), "r8")
 		time.Sleep(20 * time.Second)
 		for i, s := range all {
 			if i == 7 {
@@ -233,7 +233,7 @@ func TestOnlyWhoIsNamedIsConcerned(t *testing.T) {
 
 // A request for many that is answered as a whole with what is meant for one session
 // ends none, and one that leaves a session out has not renewed it.
-func TestAnAnswerForAllEndsNone(t *testing.T) {
+func TestRenewBatch_RequestErrorEndsNoSession(t *testing.T) {
 	for name, answer := range map[string]func(w http.ResponseWriter){
 		"ended":  func(w http.ResponseWriter) { problem(w, fail(cluster.CodeSessionEnded)) },
 		"fenced": func(w http.ResponseWriter) { problem(w, fail(cluster.CodeFenced)) },
@@ -279,7 +279,7 @@ func (n *fakeNode) mustBeAskedForMany(t *testing.T) {
 }
 
 // A request that hangs keeps nobody waiting who is not in it.
-func TestASlowRenewalKeepsNobodyWaiting(t *testing.T) {
+func TestRenew_SlowBatchDoesNotDelayOthers(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1", "n2", "n3")
@@ -310,7 +310,7 @@ func TestASlowRenewalKeepsNobodyWaiting(t *testing.T) {
 
 // A session with a short TTL is renewed at its own time, and given up at its own time,
 // whatever becomes of those with longer ones.
-func TestAShortSessionIsNotHeldUpByLongOnes(t *testing.T) {
+func TestRenewBatch_ShortTTLNotDelayed(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1", "n2", "n3")
@@ -336,7 +336,7 @@ func TestAShortSessionIsNotHeldUpByLongOnes(t *testing.T) {
 }
 
 // When no answer comes each tenure ends by itself, at its own time, and shuts its gate.
-func TestLateRenewalsShutEveryGate(t *testing.T) {
+func TestRenew_LateRenewalsCloseGates(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		fc.withRoles()
 		c := fc.client("n1", "n2")
@@ -346,11 +346,11 @@ func TestLateRenewalsShutEveryGate(t *testing.T) {
 		for i := range all {
 			clocks[i] = newClock()
 			all[i] = mustSession(t, c, SessionConfig{TTL: 9 * time.Second, Clock: clocks[i].now})
-			l, err := all[i].campaign(t.Context(), candidacy{Role: fmt.Sprint("r", i)})
+			l, err := all[i].campaign(t.Context(), campaignParams{Role: fmt.Sprint("r", i)})
 			if err != nil {
 				t.Fatal(err)
 			}
-			gates[i].Follow(l)
+			gates[i].Bind(l)
 			time.Sleep(20 * time.Millisecond)
 		}
 		time.Sleep(20 * time.Second)
@@ -394,9 +394,9 @@ func TestRenewalsEndWithTheLastSession(t *testing.T) {
 		}
 		runs := func() bool {
 			synctest.Wait()
-			c.renewals.mu.Lock()
-			defer c.renewals.mu.Unlock()
-			return c.renewals.running
+			c.renewer.mu.Lock()
+			defer c.renewer.mu.Unlock()
+			return c.renewer.running
 		}
 		for range 3 {
 			if runs() {
@@ -440,7 +440,7 @@ func TestCloseDoesNotWaitForARenewal(t *testing.T) {
 }
 
 // Where a request for many is refused each session is renewed by a request of its own.
-func TestRefusedTogether(t *testing.T) {
+func TestRenewBatch_Refused(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		f.refuse = func(r *http.Request) error {
@@ -464,7 +464,7 @@ func TestRefusedTogether(t *testing.T) {
 }
 
 // However many sessions there are to renew alone, only so many requests are under way.
-func TestRenewalsAtOnceAreBounded(t *testing.T) {
+func TestRenew_ConcurrencyIsBounded(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		var mu sync.Mutex
@@ -489,48 +489,48 @@ func TestRenewalsAtOnceAreBounded(t *testing.T) {
 		}
 		c := fc.client("n1")
 		defer c.Close()
-		all := crowd(t, c, 3*renewAtOnce, 9*time.Second, 0)
+		all := crowd(t, c, 3*maxRenewRequests, 9*time.Second, 0)
 		time.Sleep(15 * time.Second)
 		for _, s := range all {
 			if s.ValidFor() < 3*time.Second {
 				t.Fatalf("%s is valid for %v", s.ID(), s.ValidFor())
 			}
 		}
-		if most != renewAtOnce {
-			t.Errorf("%d requests at the same time, want %d", most, renewAtOnce)
+		if most != maxRenewRequests {
+			t.Errorf("%d requests at the same time, want %d", most, maxRenewRequests)
 		}
 	}, "n1")
 }
 
 // Who is renewed when, and with whom.
-func TestTogether(t *testing.T) {
+func TestPlanBatches(t *testing.T) {
 	now := time.Now()
 	names := map[*Session]string{}
-	at := func(name string, ttl, due time.Duration, last standing) *turn {
+	at := func(name string, ttl, due time.Duration, last renewResult) *renewalEntry {
 		s := &Session{ttl: ttl}
 		names[s] = name
-		return &turn{s: s, due: now.Add(due), last: last}
+		return &renewalEntry{s: s, due: now.Add(due), lastResult: last}
 	}
 	const s, ms = time.Second, time.Millisecond
 	for name, tt := range map[string]struct {
 		most int
-		idle []*turn
+		idle []*renewalEntry
 		want string
 	}{
-		"nobody is due":          {9, []*turn{at("a", 30*s, ms, 0), at("b", 30*s, ms, 0)}, ""},
-		"those nearly due":       {9, []*turn{at("a", 30*s, 0, 0), at("b", 30*s, s, 0), at("c", 30*s, s+ms, 0)}, "ab"},
-		"the most late first":    {9, []*turn{at("a", 30*s, -ms, 0), at("b", 30*s, -s, 0)}, "ba"},
-		"the shortest first":     {9, []*turn{at("a", 30*s, -s, 0), at("b", 31*s, -s, 0), at("c", 20*s, -ms, 0)}, "cab"},
-		"not with shorter ones":  {9, []*turn{at("a", 30*s, 0, 0), at("b", 29*s, ms, 0)}, "a"},
-		"not with far longer":    {9, []*turn{at("a", 30*s, 0, 0), at("b", 60*s, s, 0), at("c", 61*s, s, 0)}, "ab"},
-		"by standing":            {9, []*turn{at("a", 30*s, 0, healthy), at("b", 30*s, ms, failed), at("c", 30*s, ms, healthy), at("d", 30*s, 2*ms, alone)}, "ac"},
-		"the failed together":    {9, []*turn{at("a", 30*s, 0, failed), at("b", 30*s, ms, failed), at("c", 30*s, ms, healthy)}, "ab"},
-		"each alone":             {9, []*turn{at("a", 30*s, 0, alone), at("b", 30*s, 0, alone)}, "a b"},
-		"no more than there may": {2, []*turn{at("a", 30*s, -3, alone), at("b", 30*s, -2, alone), at("c", 30*s, -1, alone)}, "a b"},
-		"none":                   {0, []*turn{at("a", 30*s, 0, 0)}, ""},
+		"nobody is due":          {9, []*renewalEntry{at("a", 30*s, ms, 0), at("b", 30*s, ms, 0)}, ""},
+		"those nearly due":       {9, []*renewalEntry{at("a", 30*s, 0, 0), at("b", 30*s, s, 0), at("c", 30*s, s+ms, 0)}, "ab"},
+		"the most late first":    {9, []*renewalEntry{at("a", 30*s, -ms, 0), at("b", 30*s, -s, 0)}, "ba"},
+		"the shortest first":     {9, []*renewalEntry{at("a", 30*s, -s, 0), at("b", 31*s, -s, 0), at("c", 20*s, -ms, 0)}, "cab"},
+		"not with shorter ones":  {9, []*renewalEntry{at("a", 30*s, 0, 0), at("b", 29*s, ms, 0)}, "a"},
+		"not with far longer":    {9, []*renewalEntry{at("a", 30*s, 0, 0), at("b", 60*s, s, 0), at("c", 61*s, s, 0)}, "ab"},
+		"by standing":            {9, []*renewalEntry{at("a", 30*s, 0, renewSucceeded), at("b", 30*s, ms, renewFailed), at("c", 30*s, ms, renewSucceeded), at("d", 30*s, 2*ms, renewAlone)}, "ac"},
+		"the failed together":    {9, []*renewalEntry{at("a", 30*s, 0, renewFailed), at("b", 30*s, ms, renewFailed), at("c", 30*s, ms, renewSucceeded)}, "ab"},
+		"each alone":             {9, []*renewalEntry{at("a", 30*s, 0, renewAlone), at("b", 30*s, 0, renewAlone)}, "a b"},
+		"no more than there may": {2, []*renewalEntry{at("a", 30*s, -3, renewAlone), at("b", 30*s, -2, renewAlone), at("c", 30*s, -1, renewAlone)}, "a b"},
+		"none":                   {0, []*renewalEntry{at("a", 30*s, 0, 0)}, ""},
 	} {
 		var got []string
-		for _, batch := range together(tt.idle, now, tt.most) {
+		for _, batch := range planBatches(tt.idle, now, tt.most) {
 			line := ""
 			for _, x := range batch {
 				line += names[x.s]
@@ -541,11 +541,11 @@ func TestTogether(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, tt.want)
 		}
 	}
-	var many []*turn
+	var many []*renewalEntry
 	for range 2500 {
 		many = append(many, at("x", 30*s, 0, 0))
 	}
-	batches := together(many, now, 9)
+	batches := planBatches(many, now, 9)
 	if len(batches) != 3 || len(batches[0]) != apiv1.MaxRenewals || len(batches[2]) != 500 {
 		t.Errorf("%d batches", len(batches))
 	}

@@ -20,29 +20,29 @@ func (c *Client) CampaignRole(ctx context.Context, role string, r apiv1.Campaign
 	patience := time.Duration(r.WaitMS)*time.Millisecond + campaignSlack
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	q := &call{op: "campaign for role " + role, kind: keyedWrite, method: http.MethodPost, path: rolePath(role) + "/campaign", patience: patience}
+	q := &call{op: "campaign for role " + role, retryClass: idempotentWrite, method: http.MethodPost, path: rolePath(role) + "/campaign", attemptTimeout: patience}
 	return sendJSON[apiv1.Role](ctx, c, q, r)
 }
 
 // ResignRole gives a role back, or a session's place in its queue.
 func (c *Client) ResignRole(ctx context.Context, role, session string) (apiv1.RoleResult, error) {
-	q := &call{op: "resign from role " + role, kind: bareWrite, method: http.MethodDelete, path: rolePath(role), query: url.Values{"session_id": {session}}, bounded: true}
+	q := &call{op: "resign from role " + role, retryClass: nonIdempotentWrite, method: http.MethodDelete, path: rolePath(role), query: url.Values{"session_id": {session}}, hasTimeoutParam: true}
 	return decode[apiv1.RoleResult](c.do(ctx, q))
 }
 
-// AcknowledgeRole says that this client knows that a tenure was taken from its
+// AcknowledgeRevocation says that this client knows that a tenure was taken from its
 // session, and acts for it no more: from then on others may be elected. A tenure
 // with another token is not touched. ErrFenced: there is nothing to acknowledge.
-func (c *Client) AcknowledgeRole(ctx context.Context, role, session string, token uint64) error {
+func (c *Client) AcknowledgeRevocation(ctx context.Context, role, session string, token uint64) error {
 	query := url.Values{"session_id": {session}, "token": {strconv.FormatUint(token, 10)}}
-	_, err := c.do(ctx, &call{op: "acknowledge the loss of role " + role, kind: keyedWrite, method: http.MethodDelete, path: rolePath(role), query: query, bounded: true})
+	_, err := c.do(ctx, &call{op: "acknowledge the loss of role " + role, retryClass: idempotentWrite, method: http.MethodDelete, path: rolePath(role), query: query, hasTimeoutParam: true})
 	return err
 }
 
 // GetRole reads who holds a role and who waits for it. ErrNotFound when nobody
 // holds it.
 func (c *Client) GetRole(ctx context.Context, role string) (apiv1.Role, error) {
-	return decode[apiv1.Role](c.do(ctx, &call{op: "role " + role, kind: leaderRead, method: http.MethodGet, path: rolePath(role), bounded: true}))
+	return decode[apiv1.Role](c.do(ctx, &call{op: "role " + role, retryClass: leaderRead, method: http.MethodGet, path: rolePath(role), hasTimeoutParam: true}))
 }
 
 // Roles lists the roles that somebody holds, with all also the others, after the
@@ -55,12 +55,12 @@ func (c *Client) Roles(ctx context.Context, all bool, after string) (apiv1.Roles
 	if after != "" {
 		query.Set("after", after)
 	}
-	return decode[apiv1.Roles](c.do(ctx, &call{op: "list roles", kind: leaderRead, method: http.MethodGet, path: apiv1.PathRoles, query: query, bounded: true, limit: listAnswer}))
+	return decode[apiv1.Roles](c.do(ctx, &call{op: "list roles", retryClass: leaderRead, method: http.MethodGet, path: apiv1.PathRoles, query: query, hasTimeoutParam: true, limit: maxListResponse}))
 }
 
 // RoleHistory reads who has held a role, the newest first.
 func (c *Client) RoleHistory(ctx context.Context, role string) (apiv1.RoleHistory, error) {
-	return decode[apiv1.RoleHistory](c.do(ctx, &call{op: "history of role " + role, kind: leaderRead, method: http.MethodGet, path: rolePath(role) + "/history", bounded: true}))
+	return decode[apiv1.RoleHistory](c.do(ctx, &call{op: "history of role " + role, retryClass: leaderRead, method: http.MethodGet, path: rolePath(role) + "/history", hasTimeoutParam: true}))
 }
 
 func rolePath(role string) string { return apiv1.PathRoles + "/" + url.PathEscape(role) }
@@ -84,7 +84,7 @@ func (c *Client) WatchRole(ctx context.Context, role string, opts WatchOptions) 
 			}
 			since = page.Revision
 		}
-		q := &call{op: "watch role " + role, kind: anyRead, method: http.MethodGet, path: rolePath(role) + "/watch", query: url.Values{}}
+		q := &call{op: "watch role " + role, retryClass: localRead, method: http.MethodGet, path: rolePath(role) + "/watch", query: url.Values{}}
 		resume := func(q *call) { q.query.Set("since", strconv.FormatUint(since, 10)) }
 		err := c.follow(ctx, q, resume, func(e event) (bool, error) {
 			ch := RoleChange{Elected: e.name == apiv1.EventElected}

@@ -21,20 +21,20 @@ import (
 type fakeRoles struct {
 	fc *fakeCluster
 
-	mu        sync.Mutex
-	sessions  map[string]*fakeSession
-	holders   map[string]apiv1.Role
-	parted    map[string]apiv1.Revocation // by role
-	queues    map[string][]string
-	attending map[string]int // by role and session
-	changes   []fakeChange
-	changed   chan struct{}
-	revision  uint64
-	made      int
-	renewals  int
-	slow      time.Duration             // most that a request or an answer takes
-	ended     func(session, why string) // called when a session ends or a tenure does
-	refuse    func(*http.Request) error // not nil error: the answer
+	mu       sync.Mutex
+	sessions map[string]*fakeSession
+	holders  map[string]apiv1.Role
+	revoked  map[string]apiv1.Revocation // by role
+	queues   map[string][]string
+	waiters  map[string]int // by role and session
+	changes  []fakeChange
+	changed  chan struct{}
+	revision uint64
+	made     int
+	renewals int
+	slow     time.Duration             // most that a request or an answer takes
+	ended    func(session, why string) // called when a session ends or a tenure does
+	refuse   func(*http.Request) error // not nil error: the answer
 }
 
 type fakeSession struct {
@@ -51,8 +51,8 @@ type fakeChange struct {
 
 func (fc *fakeCluster) withRoles() *fakeRoles {
 	f := &fakeRoles{
-		fc: fc, sessions: map[string]*fakeSession{}, holders: map[string]apiv1.Role{}, parted: map[string]apiv1.Revocation{}, queues: map[string][]string{},
-		attending: map[string]int{}, changed: make(chan struct{}), ended: func(string, string) {},
+		fc: fc, sessions: map[string]*fakeSession{}, holders: map[string]apiv1.Role{}, revoked: map[string]apiv1.Revocation{}, queues: map[string][]string{},
+		waiters: map[string]int{}, changed: make(chan struct{}), ended: func(string, string) {},
 	}
 	for _, n := range fc.nodes {
 		n.handle = func(w http.ResponseWriter, r *http.Request) { f.serve(n, w, r) }
@@ -154,7 +154,7 @@ func (f *fakeRoles) renew(id string) (apiv1.Renewal, error) {
 	if s == nil {
 		return apiv1.Renewal{}, fail(cluster.CodeSessionEnded)
 	}
-	if len(f.taken(id)) > 0 {
+	if len(f.revokedRoles(id)) > 0 {
 		return apiv1.Renewal{}, fail(cluster.CodeFenced)
 	}
 	s.timer.Reset(s.ttl)
@@ -173,16 +173,16 @@ func (f *fakeRoles) renewMany(ids []string) (out apiv1.RenewedMany, err error) {
 			out.Ended = append(out.Ended, id)
 		default:
 			f.mu.Lock()
-			out.Revoked = append(out.Revoked, f.taken(id)...)
+			out.Revoked = append(out.Revoked, f.revokedRoles(id)...)
 			f.mu.Unlock()
 		}
 	}
 	return out, nil
 }
 
-// taken gives what an operator has taken from a session.
-func (f *fakeRoles) taken(id string) (list []apiv1.Revocation) {
-	for _, p := range f.parted {
+// revokedRoles gives what an operator has taken from a session.
+func (f *fakeRoles) revokedRoles(id string) (list []apiv1.Revocation) {
+	for _, p := range f.revoked {
 		if p.SessionID == id {
 			list = append(list, p)
 		}
@@ -196,7 +196,7 @@ func (f *fakeRoles) session(id string) (apiv1.Session, error) {
 	if f.sessions[id] == nil {
 		return apiv1.Session{}, fail(cluster.CodeSessionEnded)
 	}
-	return apiv1.Session{SessionID: id, RevokedRoles: f.taken(id)}, nil
+	return apiv1.Session{SessionID: id, RevokedRoles: f.revokedRoles(id)}, nil
 }
 
 // end ends a session and all it holds and waits for.
@@ -217,41 +217,41 @@ func (f *fakeRoles) end(id, why string) error {
 			f.vacate(role, why)
 		}
 	}
-	for _, p := range f.taken(id) {
-		delete(f.parted, p.Role)
-		f.settle(p.Role)
+	for _, p := range f.revokedRoles(id) {
+		delete(f.revoked, p.Role)
+		f.electNext(p.Role)
 	}
 	f.ended(id, why)
-	f.stir()
+	f.notifyChanged()
 	return nil
 }
 
-func (f *fakeRoles) stir() {
+func (f *fakeRoles) notifyChanged() {
 	close(f.changed)
 	f.changed = make(chan struct{})
 }
 
 func (f *fakeRoles) change(name string, r apiv1.Role, why string) {
 	f.changes = append(f.changes, fakeChange{name, apiv1.RoleEvent{Role: r.Role, Holder: r.Holder, SessionID: r.SessionID, Token: r.Token, Cause: why, Revision: f.revision}})
-	f.stir()
+	f.notifyChanged()
 }
 
 func (f *fakeRoles) vacate(role, why string) {
 	f.revision++
 	f.change("vacated", f.holders[role], why)
 	delete(f.holders, role)
-	f.settle(role)
+	f.electNext(role)
 }
 
-func (f *fakeRoles) settle(role string) {
+func (f *fakeRoles) electNext(role string) {
 	if _, held := f.holders[role]; held || len(f.queues[role]) == 0 {
 		return
 	}
 	id := f.queues[role][0]
-	if p, parted := f.parted[role]; parted && p.SessionID != id {
+	if p, parted := f.revoked[role]; parted && p.SessionID != id {
 		return
 	}
-	delete(f.parted, role)
+	delete(f.revoked, role)
 	f.revision++
 	f.queues[role] = f.queues[role][1:]
 	f.holders[role] = apiv1.Role{Role: role, Holder: "name of " + id, SessionID: id, Token: f.revision}
@@ -263,7 +263,7 @@ func (f *fakeRoles) evict(role string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if h, held := f.holders[role]; held {
-		f.parted[role] = apiv1.Revocation{SessionID: h.SessionID, Role: role, Token: h.Token}
+		f.revoked[role] = apiv1.Revocation{SessionID: h.SessionID, Role: role, Token: h.Token}
 		f.vacate(role, "evicted")
 	}
 }
@@ -277,24 +277,24 @@ func (f *fakeRoles) campaign(n *fakeNode, r *http.Request, role string, in apiv1
 	}
 	if f.holders[role].SessionID != id && !slices.Contains(f.queues[role], id) {
 		f.queues[role] = append(f.queues[role], id)
-		f.settle(role)
+		f.electNext(role)
 	}
-	f.attending[key]++
+	f.waiters[key]++
 	timer := time.NewTimer(time.Duration(in.WaitMS) * time.Millisecond)
 	defer timer.Stop()
 	for over := false; ; {
 		switch {
 		case f.holders[role].SessionID == id:
-			f.attending[key]--
+			f.waiters[key]--
 			return f.holders[role], nil
 		case f.sessions[id] == nil:
-			f.attending[key]--
+			f.waiters[key]--
 			return apiv1.Role{}, fail(cluster.CodeSessionEnded)
 		case over:
 			f.fc.mu.Lock()
 			dead := n.dead // who cannot withdraw anybody
 			f.fc.mu.Unlock()
-			if f.attending[key]--; f.attending[key] == 0 && !dead {
+			if f.waiters[key]--; f.waiters[key] == 0 && !dead {
 				f.queues[role] = slices.DeleteFunc(f.queues[role], func(q string) bool { return q == id })
 			}
 			return apiv1.Role{}, fail(cluster.CodeRoleHeld)
@@ -318,15 +318,15 @@ func (f *fakeRoles) resign(role, id string, token uint64) error {
 	of := uint64(0)
 	if h := f.holders[role]; h.SessionID == id {
 		of = h.Token
-	} else if p := f.parted[role]; p.SessionID == id {
+	} else if p := f.revoked[role]; p.SessionID == id {
 		of = p.Token
 	}
 	switch h, held := f.holders[role]; {
 	case token != 0 && token != of:
 		return fail(cluster.CodeFenced)
-	case f.parted[role].SessionID == id:
-		delete(f.parted, role)
-		f.settle(role)
+	case f.revoked[role].SessionID == id:
+		delete(f.revoked, role)
+		f.electNext(role)
 	case h.SessionID == id && held:
 		f.vacate(role, "resigned")
 	case slices.Contains(f.queues[role], id):

@@ -16,8 +16,8 @@ import (
 const DefaultSessionTTL = apiv1.DefaultSessionTTLMS * time.Millisecond
 
 const (
-	minSessionTTL = 500 * time.Millisecond
-	renewLimit    = 5 * time.Second // of one renewal
+	minSessionTTL   = 500 * time.Millisecond
+	maxRenewTimeout = 5 * time.Second // of one renewal
 )
 
 // errSessionClosed is why a session ends that Close has ended.
@@ -76,11 +76,11 @@ type Session struct {
 	ended chan struct{} // closed when all goroutines have returned
 
 	mu    sync.Mutex
-	roles map[string]*roleState // that it has campaigned for
+	roles map[string]*roleStatus // that it has campaigned for
 }
 
-// granted is for how long after a renewal the session lives for certain.
-func (s *Session) granted() time.Duration {
+// confirmedTTL is for how long after a renewal the session lives for certain.
+func (s *Session) confirmedTTL() time.Duration {
 	if s.cfg.Grace > 0 {
 		return min(s.ttl, s.cfg.Grace)
 	}
@@ -88,7 +88,7 @@ func (s *Session) granted() time.Duration {
 }
 
 // lifetime is what of that the session counts on: clocks drift by up to a tenth.
-func (s *Session) lifetime() time.Duration { return s.granted() - s.granted()/10 }
+func (s *Session) lifetime() time.Duration { return s.confirmedTTL() - s.confirmedTTL()/10 }
 
 // NewSession starts a session and keeps it until Close. With Attach, it is attached
 // when this returns.
@@ -99,7 +99,7 @@ func (c *Client) NewSession(ctx context.Context, cfg SessionConfig) (*Session, e
 	}
 	ctx, cancel := c.callContext(ctx)
 	defer cancel()
-	s := &Session{c: c, cfg: cfg, deadline: NewDeadline(cfg.Clock), ended: make(chan struct{}), roles: map[string]*roleState{}}
+	s := &Session{c: c, cfg: cfg, deadline: NewDeadline(cfg.Clock), ended: make(chan struct{}), roles: map[string]*roleStatus{}}
 	sent, ttl := s.deadline.Now(), cfg.TTL.Milliseconds()
 	made, err := c.CreateSession(ctx, apiv1.SessionCreate{Name: cfg.Name, TTLMS: &ttl, Meta: cfg.Meta})
 	if err != nil {
@@ -123,7 +123,7 @@ func (c *Client) NewSession(ctx context.Context, cfg SessionConfig) (*Session, e
 		err = fmt.Errorf("attach session %s: %w", s.id, context.Cause(ctx))
 	}
 	if err != nil {
-		s.abandon()
+		s.closeAsync()
 		return nil, err
 	}
 	return s, nil
@@ -151,37 +151,37 @@ func (s *Session) ValidFor() time.Duration { return s.deadline.ValidFor() }
 // after its TTL at the latest.
 func (s *Session) Close(ctx context.Context) error {
 	s.deadline.End(errSessionClosed)
-	err := s.endIt(ctx)
+	err := s.endWithRetry(ctx)
 	s.stop()
 	<-s.ended
 	return err
 }
 
-// lost ends what is left of a session that the cluster has ended.
-func (s *Session) lost(err error) {
+// noResponseAttempts ends what is left of a session that the cluster has ended.
+func (s *Session) markEnded(err error) {
 	s.deadline.End(err)
 	s.stop()
 }
 
-// abandon ends the session without waiting for that.
-func (s *Session) abandon() {
+// closeAsync ends the session without waiting for that.
+func (s *Session) closeAsync() {
 	s.deadline.End(errSessionClosed)
 	s.c.spawn(func() {
 		ctx, cancel := context.WithTimeout(s.c.ctx, s.ttl)
 		defer cancel()
-		_ = s.endIt(ctx) // it ends by itself then
+		_ = s.endWithRetry(ctx) // it ends by itself then
 		s.stop()
 	})
 }
 
-// endIt repeats the end of the session until that is known to be so.
-func (s *Session) endIt(ctx context.Context) error {
+// endWithRetry repeats the end of the session until that is known to be so.
+func (s *Session) endWithRetry(ctx context.Context) error {
 	for n := 0; ; n++ {
 		err := s.c.EndSession(ctx, s.id)
 		switch {
 		case err == nil, errors.Is(err, ErrSessionEnded):
 			return nil
-		case ctx.Err() != nil, refused(err):
+		case ctx.Err() != nil, isPermanent(err):
 			return err
 		}
 		if pause(ctx, backoff(n, 0)) != nil {
@@ -190,8 +190,8 @@ func (s *Session) endIt(ctx context.Context) error {
 	}
 }
 
-// refused says whether an error will not pass by itself.
-func refused(err error) bool {
+// isPermanent says whether an error will not pass by itself.
+func isPermanent(err error) bool {
 	var e *Error
 	if errors.Is(err, ErrClosed) {
 		return true
@@ -214,9 +214,9 @@ func (s *Session) run(ctx context.Context, attached chan<- error) {
 	if s.cfg.Attach {
 		attach.Go(func() { s.attach(ctx, attached) })
 	}
-	s.c.renewals.add(s)
+	s.c.renewer.add(s)
 	s.deadline.Run(ctx)
-	s.c.renewals.drop(s)
+	s.c.renewer.drop(s)
 	attach.Wait()
 	s.deadline.End(ErrClosed) // else it has ended before
 }

@@ -62,7 +62,7 @@ func TestSessionSurvivesNodes(t *testing.T) {
 					c := fc.client("n1", "n2", "n3")
 					defer c.Close()
 					s := mustSession(t, c, SessionConfig{TTL: 2 * time.Second, Attach: attach})
-					l, err := s.campaign(t.Context(), candidacy{Role: "r"})
+					l, err := s.campaign(t.Context(), campaignParams{Role: "r"})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -93,7 +93,7 @@ func TestSessionSurvivesSilence(t *testing.T) {
 		c := fc.client(names...)
 		defer c.Close()
 		s := mustSession(t, c, SessionConfig{TTL: 2 * time.Second})
-		l, err := s.campaign(t.Context(), candidacy{Role: "r"})
+		l, err := s.campaign(t.Context(), campaignParams{Role: "r"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -134,13 +134,13 @@ func TestShortSessionSurvivesAHang(t *testing.T) {
 	}
 }
 
-func TestSessionTellsWhenItIsLost(t *testing.T) {
+func TestSession_DoneWhenLost(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1")
 		defer c.Close()
 		s := mustSession(t, c, SessionConfig{TTL: 3 * time.Second})
-		l, err := s.campaign(t.Context(), candidacy{Role: "r"})
+		l, err := s.campaign(t.Context(), campaignParams{Role: "r"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -154,7 +154,7 @@ func TestSessionTellsWhenItIsLost(t *testing.T) {
 		if !errors.Is(s.Err(), ErrSessionEnded) || !errors.Is(l.Cause(), ErrNotLeader) || s.ValidFor() != 0 || l.ValidFor() != 0 {
 			t.Errorf("%v, %v", s.Err(), l.Cause())
 		}
-		if _, err := s.campaign(t.Context(), candidacy{Role: "r"}); !errors.Is(err, ErrSessionEnded) {
+		if _, err := s.campaign(t.Context(), campaignParams{Role: "r"}); !errors.Is(err, ErrSessionEnded) {
 			t.Error(err)
 		}
 	}, "n1")
@@ -168,7 +168,7 @@ func TestSessionOutOfReach(t *testing.T) {
 		c := fc.client("n1")
 		defer c.Close()
 		s := mustSession(t, c, SessionConfig{TTL: 2 * time.Second})
-		l, err := s.campaign(t.Context(), candidacy{Role: "r"})
+		l, err := s.campaign(t.Context(), campaignParams{Role: "r"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -182,7 +182,7 @@ func TestSessionOutOfReach(t *testing.T) {
 			t.Errorf("%v, %v", l.Cause(), s.Err())
 		}
 		fc.elect("n1")
-		again, err := s.campaign(t.Context(), candidacy{Role: "r"})
+		again, err := s.campaign(t.Context(), campaignParams{Role: "r"})
 		if err != nil || again.Token != l.Token || again.ValidFor() == 0 || l.ValidFor() != 0 {
 			t.Fatalf("%+v, %v: want the same tenure, proven again", again, err)
 		}

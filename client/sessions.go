@@ -14,31 +14,31 @@ import (
 // CreateSession starts a session. One that is lost on the way is gone after its
 // TTL, so that the request may be sent again.
 func (c *Client) CreateSession(ctx context.Context, s apiv1.SessionCreate) (apiv1.SessionCreated, error) {
-	return sendJSON[apiv1.SessionCreated](ctx, c, &call{op: "create session", kind: keyedWrite, method: http.MethodPost, path: apiv1.PathSessions, bounded: true}, s)
+	return sendJSON[apiv1.SessionCreated](ctx, c, &call{op: "create session", retryClass: idempotentWrite, method: http.MethodPost, path: apiv1.PathSessions, hasTimeoutParam: true}, s)
 }
 
 // RenewSession renews a session: it lives for its TTL, counted from when this call
 // was made at the earliest. ErrSessionEnded when it does not live any more.
 func (c *Client) RenewSession(ctx context.Context, id string) (apiv1.Renewal, error) {
-	return decode[apiv1.Renewal](c.do(ctx, &call{op: "renew session " + id, kind: leaderRead, method: http.MethodPost, path: sessionPath(id) + "/renew", bounded: true}))
+	return decode[apiv1.Renewal](c.do(ctx, &call{op: "renew session " + id, retryClass: leaderRead, method: http.MethodPost, path: sessionPath(id) + "/renew", hasTimeoutParam: true}))
 }
 
 // RenewSessions renews up to 1000 sessions at once.
 func (c *Client) RenewSessions(ctx context.Context, ids []string) (apiv1.RenewedMany, error) {
-	q := &call{op: fmt.Sprintf("renew %d sessions", len(ids)), kind: leaderRead, method: http.MethodPost, path: apiv1.PathRenew, bounded: true}
+	q := &call{op: fmt.Sprintf("renew %d sessions", len(ids)), retryClass: leaderRead, method: http.MethodPost, path: apiv1.PathRenew, hasTimeoutParam: true}
 	return sendJSON[apiv1.RenewedMany](ctx, c, q, apiv1.RenewMany{SessionIDs: ids})
 }
 
 // EndSession ends a session and frees what it holds. ErrSessionEnded when it does
 // not live any more.
 func (c *Client) EndSession(ctx context.Context, id string) error {
-	_, err := c.do(ctx, &call{op: "end session " + id, kind: bareWrite, method: http.MethodDelete, path: sessionPath(id), bounded: true})
+	_, err := c.do(ctx, &call{op: "end session " + id, retryClass: nonIdempotentWrite, method: http.MethodDelete, path: sessionPath(id), hasTimeoutParam: true})
 	return err
 }
 
 // GetSession reads a session and what it holds.
 func (c *Client) GetSession(ctx context.Context, id string) (apiv1.Session, error) {
-	return decode[apiv1.Session](c.do(ctx, &call{op: "session " + id, kind: leaderRead, method: http.MethodGet, path: sessionPath(id), bounded: true}))
+	return decode[apiv1.Session](c.do(ctx, &call{op: "session " + id, retryClass: leaderRead, method: http.MethodGet, path: sessionPath(id), hasTimeoutParam: true}))
 }
 
 func sessionPath(id string) string { return apiv1.PathSessions + "/" + url.PathEscape(id) }
@@ -57,7 +57,7 @@ func sendJSON[T any](ctx context.Context, c *Client, q *call, body any) (T, erro
 
 // PutNode registers an application node, or says what it is now.
 func (c *Client) PutNode(ctx context.Context, id string, n apiv1.NodePut) (apiv1.Node, error) {
-	q := &call{op: "register node " + id, kind: keyedWrite, method: http.MethodPut, path: apiv1.PathNodes + "/" + url.PathEscape(id), bounded: true}
+	q := &call{op: "register node " + id, retryClass: idempotentWrite, method: http.MethodPut, path: apiv1.PathNodes + "/" + url.PathEscape(id), hasTimeoutParam: true}
 	return sendJSON[apiv1.Node](ctx, c, q, n)
 }
 
@@ -77,12 +77,12 @@ func (c *Client) Nodes(ctx context.Context, f NodeFilter, after string) (apiv1.N
 			query.Set(name, v)
 		}
 	}
-	return decode[apiv1.Nodes](c.do(ctx, &call{op: "list nodes", kind: leaderRead, method: http.MethodGet, path: apiv1.PathNodes, query: query, bounded: true, limit: listAnswer}))
+	return decode[apiv1.Nodes](c.do(ctx, &call{op: "list nodes", retryClass: leaderRead, method: http.MethodGet, path: apiv1.PathNodes, query: query, hasTimeoutParam: true, limit: maxListResponse}))
 }
 
 // RemoveNode takes an application node out of the registry.
 func (c *Client) RemoveNode(ctx context.Context, id string) error {
-	_, err := c.do(ctx, &call{op: "remove node " + id, kind: bareWrite, method: http.MethodDelete, path: apiv1.PathNodes + "/" + url.PathEscape(id), bounded: true})
+	_, err := c.do(ctx, &call{op: "remove node " + id, retryClass: nonIdempotentWrite, method: http.MethodDelete, path: apiv1.PathNodes + "/" + url.PathEscape(id), hasTimeoutParam: true})
 	return err
 }
 

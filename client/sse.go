@@ -29,7 +29,7 @@ func newEventReader(r io.Reader) *eventReader {
 	return &eventReader{r: bufio.NewReaderSize(r, 32<<10)}
 }
 
-// next gives the next event that has data. Comments and empty events are
+// nextWake gives the next event that has data. Comments and empty events are
 // skipped. What a broken stream left half written is dropped.
 func (s *eventReader) next() (event, error) {
 	e := event{}

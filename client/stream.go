@@ -17,14 +17,14 @@ import (
 )
 
 const (
-	openFirst  = 500 * time.Millisecond // for a node to begin its answer; doubled as it runs out
-	openMost   = 10 * time.Second
-	checkEvery = 2 * time.Second // how often the node of a silent stream is looked after
-	checkLimit = time.Second     // for its answer
-	checkFails = 2               // in a row: resume elsewhere
+	minOpenTimeout  = 500 * time.Millisecond // for a node to begin its answer; doubled as it runs out
+	maxOpenTimeout  = 10 * time.Second
+	checkInterval   = 2 * time.Second // how often the node of a silent stream is looked after
+	checkTimeout    = time.Second     // for its answer
+	maxFailedChecks = 2               // in a row: resume elsewhere
 )
 
-var errNodeLost = errors.New("the node is silent or has lost the cluster")
+var errNodeUnresponsive = errors.New("the node is silent or has lost the cluster")
 
 // stream is an answer that is read as it comes. Cancel ends it, and must be
 // called.
@@ -35,7 +35,7 @@ type stream struct {
 	cancel context.CancelCauseFunc
 }
 
-// open sends a read whose answer is streamed, to one node after the other,
+// outstanding sends a read whose answer is streamed, to one node after the other,
 // until one begins to answer or ctx ends. The stream lasts until ctx ends, the
 // client is closed or its cancel is called. avoid, when not "", is a node to
 // ask last. establish bounds the opening alone; the error then is that of the
@@ -46,11 +46,11 @@ func (c *Client) open(ctx context.Context, q *call, avoid string, establish time
 	if avoid != "" {
 		tried[avoid] = 1
 	}
-	limit := openFirst
+	limit := minOpenTimeout
 	none := func(string) bool { return false }
 	for round := 0; ; {
 		leader := ""
-		if q.kind != anyRead {
+		if q.retryClass != localRead {
 			leader, _ = c.finder.leader()
 		}
 		node := c.nodes.pick(time.Now(), leader, tried, none)
@@ -60,52 +60,52 @@ func (c *Client) open(ctx context.Context, q *call, avoid string, establish time
 			return s, nil
 		}
 		if ctx.Err() != nil {
-			return nil, &interrupted{op: q.op, ctx: context.Cause(ctx), last: v.err}
+			return nil, &interruptedError{op: q.op, ctx: context.Cause(ctx), last: v.err}
 		}
-		elsewhere := v.foreign && c.nodes.fresh(time.Now(), tried, none)
-		if (!v.again && !elsewhere) || time.Now().After(deadline) {
+		elsewhere := v.notNorthStar && c.nodes.hasUntried(time.Now(), tried, none)
+		if (!v.retryable && !elsewhere) || time.Now().After(deadline) {
 			return nil, v.err
 		}
-		if v.lost {
-			limit = min(2*limit, openMost)
+		if v.noResponse {
+			limit = min(2*limit, maxOpenTimeout)
 		}
-		if v.wait == 0 && c.nodes.fresh(time.Now(), tried, none) {
+		if v.wait == 0 && c.nodes.hasUntried(time.Now(), tried, none) {
 			continue
 		}
 		if err := pause(ctx, backoff(round, v.wait)); err != nil {
-			return nil, &interrupted{op: q.op, ctx: err, last: v.err}
+			return nil, &interruptedError{op: q.op, ctx: err, last: v.err}
 		}
 		round++
 	}
 }
 
 // openAt opens the stream at one node, which must begin to answer within limit.
-func (c *Client) openAt(ctx context.Context, q *call, node string, limit time.Duration) (*stream, verdict) {
+func (c *Client) openAt(ctx context.Context, q *call, node string, limit time.Duration) (*stream, classification) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	unhook := context.AfterFunc(c.ctx, func() { cancel(ErrClosed) })
 	end := func(err error) { unhook(); cancel(err) }
 	slow := time.AfterFunc(limit, func() { cancel(context.DeadlineExceeded) })
 	res, err := c.send(ctx, q, node, nil, 0)
 	if err == nil && slow.Stop() && res.StatusCode == http.StatusOK {
-		c.nodes.answered(node)
-		return &stream{res: res, node: node, ctx: ctx, cancel: end}, verdict{}
+		c.nodes.markUp(node)
+		return &stream{res: res, node: node, ctx: ctx, cancel: end}, classification{}
 	}
 	defer end(nil)
 	slow.Stop()
-	a := &answer{node: node, err: err}
+	a := &response{node: node, err: err}
 	if err == nil {
 		a.status, a.header = res.StatusCode, res.Header
 		a.body, a.err = readAll(res, 0)
 	}
-	v := judge(q, a)
+	v := classify(q, a)
 	if v.err == nil { // an answer that is no stream, or came just too late
-		v = verdict{err: context.DeadlineExceeded, again: true, lost: true}
+		v = classification{err: context.DeadlineExceeded, retryable: true, noResponse: true}
 	}
 	if c.ctx.Err() != nil {
-		return nil, verdict{err: ErrClosed}
+		return nil, classification{err: ErrClosed}
 	}
-	if v.lost {
-		c.nodes.failed(node, time.Now())
+	if v.noResponse {
+		c.nodes.markDown(node, time.Now())
 		v.err = fmt.Errorf("%s: %s: %w", q.op, node, v.err)
 	}
 	return nil, v
@@ -134,13 +134,13 @@ func (c *Client) follow(ctx context.Context, q *call, resume func(*call), take f
 			return err
 		}
 		if ctx.Err() != nil || c.ctx.Err() != nil {
-			return &interrupted{op: q.op, ctx: firstCause(ctx, c.ctx), last: err}
+			return &interruptedError{op: q.op, ctx: firstCause(ctx, c.ctx), last: err}
 		}
 		if took {
 			failures = 0
 		}
 		if err := pause(ctx, backoff(failures, 0)); err != nil {
-			return &interrupted{op: q.op, ctx: err}
+			return &interruptedError{op: q.op, ctx: err}
 		}
 		failures++
 	}
@@ -149,11 +149,11 @@ func (c *Client) follow(ctx context.Context, q *call, resume func(*call), take f
 // readEvents hands the events of one stream to take. done says that there is
 // nothing to resume; took, that at least one event came.
 func (c *Client) readEvents(s *stream, q *call, take func(event) (bool, error)) (took, done bool, err error) {
-	var heard moment
+	var heard atomicTime
 	heard.set(time.Now())
 	defer s.res.Body.Close()
 	defer s.cancel(nil)
-	if !c.spawn(func() { c.guard(s, &heard) }) {
+	if !c.spawn(func() { c.monitorStream(s, &heard) }) {
 		return false, true, ErrClosed
 	}
 	events := newEventReader(s.res.Body)
@@ -161,7 +161,7 @@ func (c *Client) readEvents(s *stream, q *call, take func(event) (bool, error)) 
 		e, err := events.next()
 		if err != nil {
 			if !errors.Is(err, io.EOF) && s.ctx.Err() == nil {
-				c.nodes.failed(s.node, time.Now())
+				c.nodes.markDown(s.node, time.Now())
 			}
 			return took, errors.Is(err, errEventTooLarge), fmt.Errorf("%s: %s: %w", q.op, s.node, err)
 		}
@@ -186,37 +186,37 @@ func streamError(op, node string, data []byte) (err error, again bool) {
 	if json.Unmarshal(data, &p) != nil || p.Code == 0 {
 		return fmt.Errorf("%s: %s ended the stream with an error that is no problem document", op, node), true
 	}
-	e := &Error{Op: op, Endpoint: node, Retry: p.Retryable, Problem: problemError(p, &answer{})}
+	e := &Error{Op: op, Endpoint: node, Retry: p.Retryable, Problem: problemError(p, &response{})}
 	return e, p.Retryable && e.Problem.Code != cluster.CodeHistoryCompacted
 }
 
-// guard ends a stream whose node is hung, or has lost its leader, which an
+// monitorNode ends a stream whose node is hung, or has lost its leader, which an
 // open connection does not show: it asks the node now and then while no event
 // comes.
-func (c *Client) guard(s *stream, heard *moment) {
-	if !c.vigil(s.ctx, s.node, heard) {
+func (c *Client) monitorStream(s *stream, heard *atomicTime) {
+	if !c.pollNode(s.ctx, s.node, heard) {
 		return
 	}
 	if s.ctx.Err() == nil {
-		c.nodes.failed(s.node, time.Now())
+		c.nodes.markDown(s.node, time.Now())
 	}
-	s.cancel(errNodeLost)
+	s.cancel(errNodeUnresponsive)
 }
 
-// vigil asks a node now and then whether it knows a leader, unless it was heard
+// pollNode asks a node now and then whether it knows a leader, unless it was heard
 // lately, and returns true when it has said no, or nothing, several
 // times in a row; false when ctx ends.
-func (c *Client) vigil(ctx context.Context, node string, heard *moment) bool {
-	for fails := 0; fails < checkFails; {
-		if pause(ctx, checkEvery*3/4+rand.N(checkEvery/2)) != nil {
+func (c *Client) pollNode(ctx context.Context, node string, heard *atomicTime) bool {
+	for fails := 0; fails < maxFailedChecks; {
+		if pause(ctx, checkInterval*3/4+rand.N(checkInterval/2)) != nil {
 			return false
 		}
-		if heard.since(time.Now()) < checkEvery {
+		if heard.since(time.Now()) < checkInterval {
 			fails = 0
 			continue
 		}
-		limit, cancel := context.WithTimeout(ctx, checkLimit)
-		a := c.attempt(limit, &call{op: "leader", method: http.MethodGet, path: apiv1.PathLeader}, node, nil)
+		limit, cancel := context.WithTimeout(ctx, checkTimeout)
+		a := c.doAttempt(limit, &call{op: "leader", method: http.MethodGet, path: apiv1.PathLeader}, node, nil)
 		cancel()
 		if a.err == nil && a.status == http.StatusOK {
 			fails = 0
@@ -248,18 +248,18 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// progress passes a stream on and puts its stall timer off at each read.
-type progress struct {
+// progressReader passes a stream on and puts its stall timer off at each read.
+type progressReader struct {
 	r    io.Reader
 	idle *time.Timer
 	read atomic.Bool // something was read
 }
 
-func (p *progress) Read(b []byte) (int, error) {
+func (p *progressReader) Read(b []byte) (int, error) {
 	p.read.Store(true)
 	n, err := p.r.Read(b)
 	if n > 0 {
-		p.idle.Reset(stallLimit)
+		p.idle.Reset(stallTimeout)
 	}
 	return n, err
 }

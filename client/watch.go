@@ -56,7 +56,7 @@ func (c *Client) watch(ctx context.Context, prefix string, opts WatchOptions, ea
 		}
 		since = page.Revision
 	}
-	q := &call{op: strings.TrimSpace("watch " + prefix), kind: anyRead, method: http.MethodGet, path: apiv1.PathWatch, query: url.Values{"prefix": {prefix}}}
+	q := &call{op: strings.TrimSpace("watch " + prefix), retryClass: localRead, method: http.MethodGet, path: apiv1.PathWatch, query: url.Values{"prefix": {prefix}}}
 	resume := func(q *call) { q.query.Set("since", strconv.FormatUint(since, 10)) }
 	return c.follow(ctx, q, resume, func(e event) (bool, error) {
 		ch, err := changeOf(e)
@@ -92,7 +92,7 @@ func changeOf(e event) (Change, error) {
 // asked dies, this goes on with what happens from then on. ErrCompacted says
 // that since itself is of a process that is gone, or is no longer kept.
 func (c *Client) FollowEvents(ctx context.Context, since, kind string) iter.Seq2[apiv1.Event, error] {
-	q := &call{op: "events", kind: anyRead, method: http.MethodGet, path: apiv1.PathEvents, query: eventsQuery("", kind)}
+	q := &call{op: "events", retryClass: localRead, method: http.MethodGet, path: apiv1.PathEvents, query: eventsQuery("", kind)}
 	resume := func(q *call) {
 		if since != "" {
 			q.header.Set("Last-Event-ID", since)

@@ -92,7 +92,7 @@ func TestWatchResumesElsewhere(t *testing.T) {
 				second := &streamer{revisions: []uint64{11, 12, 13, 14}} // serves what was seen before, too
 				fc.nodes["n1"].handle, fc.nodes["n2"].handle = first.serve, second.serve
 				breakIt(fc, first)
-				c.refreshed.set(time.Now())
+				c.refreshedAt.set(time.Now())
 				go func() { // the second node is learnt only later, so that the first is asked first
 					time.Sleep(100 * time.Millisecond)
 					c.nodes.add("n2:1")
@@ -179,7 +179,7 @@ func TestWatchEndsWithItsContext(t *testing.T) {
 	}, "n1")
 }
 
-func TestWatchNobodyThere(t *testing.T) {
+func TestWatch_NoNodeReachable(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("gone")
 		defer c.Close()

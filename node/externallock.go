@@ -73,7 +73,7 @@ func (x *externalLock) lead(ctx context.Context, term uint64) {
 			x.wait(ctx, err)
 			continue
 		}
-		x.gate.Follow(l)
+		x.gate.Bind(l)
 		x.event(term, "this leader holds the external lock", map[string]any{"token": l.Token})
 		select {
 		case <-l.Done():

@@ -59,15 +59,15 @@ type Config struct {
 }
 
 const (
-	defaultTTL   = 10 * time.Second
-	minTTL       = 500 * time.Millisecond
-	maxTTL       = time.Hour
-	defaultTable = "northstar_roles"
-	maxName      = 128
-	maxValue     = 1024 // with the name and all of it escaped it fits into a notification
-	connectLimit = 5 * time.Second
-	againMost    = 5 * time.Second // between two connections that fail
-	leaveLimit   = 5 * time.Second // for what nobody waits for
+	defaultTTL        = 10 * time.Second
+	minTTL            = 500 * time.Millisecond
+	maxTTL            = time.Hour
+	defaultTable      = "northstar_roles"
+	maxName           = 128
+	maxValue          = 1024 // with the name and all of it escaped it fits into a notification
+	connectTimeout    = 5 * time.Second
+	maxReconnectDelay = 5 * time.Second // between two connections that fail
+	releaseTimeout    = 5 * time.Second // for what nobody waits for
 )
 
 var (
@@ -125,11 +125,11 @@ type Elector struct {
 	dial *pgx.ConnConfig
 	sql  statements
 
-	turn chan struct{} // capacity 1: campaigning
+	campaigning chan struct{} // capacity 1: campaigning
 
-	mu    sync.Mutex
-	lease *lease   // the latest; nil: none yet
-	stale []string // sessions of this candidate that the row may still name
+	mu            sync.Mutex
+	lease         *lease   // the latest; nil: none yet
+	staleSessions []string // sessions of this candidate that the row may still name
 }
 
 var _ client.Elector = (*Elector)(nil)
@@ -144,42 +144,42 @@ func New(cfg Config) (*Elector, error) {
 	if err != nil {
 		return nil, fmt.Errorf("postgres elector: DSN: %w", err) // says no password
 	}
-	dial.ConnectTimeout = connectLimit
+	dial.ConnectTimeout = connectTimeout
 	dial.DefaultQueryExecMode = pgx.QueryExecModeExec // nothing is prepared: a pooler may be between
 	dial.RuntimeParams["application_name"] = "northstar role " + cfg.Role
-	return &Elector{cfg: cfg, dial: dial, sql: newStatements(cfg.Table), turn: make(chan struct{}, 1)}, nil
+	return &Elector{cfg: cfg, dial: dial, sql: newStatements(cfg.Table), campaigning: make(chan struct{}, 1)}, nil
 }
 
 // Campaign is of client.Elector. Several calls wait for one another. Followers are
 // not served in the order in which they came.
 func (e *Elector) Campaign(ctx context.Context) (*client.Leadership, error) {
 	select {
-	case e.turn <- struct{}{}:
+	case e.campaigning <- struct{}{}:
 	case <-ctx.Done():
-		return nil, e.failed(context.Cause(ctx))
+		return nil, e.campaignError(context.Cause(ctx))
 	}
-	defer func() { <-e.turn }()
+	defer func() { <-e.campaigning }()
 	if l := e.current(); l != nil {
-		if t, err := l.again(ctx); err == nil || ctx.Err() != nil {
+		if t, err := l.resume(ctx); err == nil || ctx.Err() != nil {
 			return t, err
 		}
-		l.end(errLost) // whatever was wrong, a new session stands for election
+		l.end(errConnClosed) // whatever was wrong, a new session stands for election
 	}
 	for n := 0; ; n++ {
-		t, err := e.stand(ctx)
+		t, err := e.campaign(ctx)
 		if err == nil {
 			return t, nil
 		}
-		if ctx.Err() != nil || refused(err) {
-			return nil, e.failed(errors.Join(err, context.Cause(ctx)))
+		if ctx.Err() != nil || isPermanent(err) {
+			return nil, e.campaignError(errors.Join(err, context.Cause(ctx)))
 		}
-		if pause(ctx, e.again(n)) != nil {
-			return nil, e.failed(errors.Join(err, context.Cause(ctx)))
+		if pause(ctx, e.reconnectDelay(n)) != nil {
+			return nil, e.campaignError(errors.Join(err, context.Cause(ctx)))
 		}
 	}
 }
 
-func (e *Elector) failed(err error) error {
+func (e *Elector) campaignError(err error) error {
 	return fmt.Errorf("campaign for role %s: %w", e.cfg.Role, err)
 }
 
@@ -198,18 +198,18 @@ func (e *Elector) Close(ctx context.Context) error {
 		select {
 		case <-l.ended:
 		case <-ctx.Done():
-			l.kill()
+			l.cancel()
 			<-l.ended
 		}
 	}
-	return e.giveBack(ctx)
+	return e.clearStale(ctx)
 }
 
-// giveBack clears the row of this candidate's old sessions, through a connection of
+// clearStale clears the row of this candidate's old sessions, through a connection of
 // its own, where their own could not. All of their tenures are over.
-func (e *Elector) giveBack(ctx context.Context) error {
+func (e *Elector) clearStale(ctx context.Context) error {
 	e.mu.Lock()
-	none := len(e.stale) == 0
+	none := len(e.staleSessions) == 0
 	e.mu.Unlock()
 	if none {
 		return nil
@@ -218,14 +218,14 @@ func (e *Elector) giveBack(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("give role %s back: %w", e.cfg.Role, err)
 	}
-	defer hangUp(conn)
+	defer closeConn(conn)
 	return e.clear(ctx, conn)
 }
 
 // clear clears the row of this candidate's old sessions.
 func (e *Elector) clear(ctx context.Context, conn *pgx.Conn) error {
 	e.mu.Lock()
-	stale := e.stale
+	stale := e.staleSessions
 	e.mu.Unlock()
 	if len(stale) == 0 {
 		return nil
@@ -235,28 +235,28 @@ func (e *Elector) clear(ctx context.Context, conn *pgx.Conn) error {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.stale = e.stale[len(stale):]
+	e.staleSessions = e.staleSessions[len(stale):]
 	return nil
 }
 
-// suspect notes a session that the row may name.
-func (e *Elector) suspect(session string) {
+// addStale notes a session that the row may name.
+func (e *Elector) addStale(session string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.stale = append(e.stale, session)
+	e.staleSessions = append(e.staleSessions, session)
 }
 
-// cleared notes that the row does not name a session any more.
-func (e *Elector) cleared(session string) {
+// removeStale notes that the row does not name a session any more.
+func (e *Elector) removeStale(session string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var left []string
-	for _, s := range e.stale {
+	for _, s := range e.staleSessions {
 		if s != session {
 			left = append(left, s)
 		}
 	}
-	e.stale = left
+	e.staleSessions = left
 }
 
 // Release gives back the role of another process that is known to act no more: one
@@ -267,8 +267,8 @@ func Release(ctx context.Context, cfg Config, session string) error {
 	if err != nil {
 		return err
 	}
-	e.suspect(session)
-	return e.giveBack(ctx)
+	e.addStale(session)
+	return e.clearStale(ctx)
 }
 
 // connect opens a session that ends by itself when nothing is heard of this process:
@@ -279,8 +279,8 @@ func (e *Elector) connect(ctx context.Context) (*pgx.Conn, error) {
 		return nil, err
 	}
 	idle := max(e.cfg.TTL, 2*e.cfg.BackoffMax).Milliseconds()
-	if _, err := conn.Exec(ctx, setUp, fmt.Sprint(idle)); err != nil {
-		hangUp(conn)
+	if _, err := conn.Exec(ctx, sessionSetupSQL, fmt.Sprint(idle)); err != nil {
+		closeConn(conn)
 		if code(err) == "42704" {
 			err = fmt.Errorf("want PostgreSQL 14 or later: %w", err)
 		}
@@ -289,9 +289,9 @@ func (e *Elector) connect(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// hangUp closes a connection, whose session and locks end with it.
-func hangUp(conn *pgx.Conn) {
-	ctx, cancel := context.WithTimeout(context.Background(), leaveLimit)
+// closeConn closes a connection, whose session and locks end with it.
+func closeConn(conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
 	_ = conn.Close(ctx) // it may be broken already
 }
@@ -305,9 +305,9 @@ func code(err error) string {
 	return ""
 }
 
-// refused says whether an error will not pass by itself: authentication, a database
+// isPermanent says whether an error will not pass by itself: authentication, a database
 // that does not exist, a right or a setting that is missing.
-func refused(err error) bool {
+func isPermanent(err error) bool {
 	c := code(err)
 	return strings.HasPrefix(c, "28") || strings.HasPrefix(c, "42") || c == "3D000"
 }
@@ -317,8 +317,10 @@ func (e *Elector) backoff() time.Duration {
 	return e.cfg.BackoffMin + mathrand.N(e.cfg.BackoffMax-e.cfg.BackoffMin+1)
 }
 
-// again is the time until the next connection after n that failed, and one more.
-func (e *Elector) again(n int) time.Duration { return min(e.backoff()<<min(n, 10), againMost) }
+// resume is the time until the next connection after n that failed, and one more.
+func (e *Elector) reconnectDelay(n int) time.Duration {
+	return min(e.backoff()<<min(n, 10), maxReconnectDelay)
+}
 
 func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)

@@ -120,7 +120,7 @@ func TestLateHeartbeat(t *testing.T) {
 	})
 	first := b.campaign(e)
 	var g client.Gate
-	g.Follow(first)
+	g.Bind(first)
 	if err := g.Require(); err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestLateHeartbeat(t *testing.T) {
 	if second.Token != first.Token || second == first {
 		t.Errorf("token %d after %d", second.Token, first.Token)
 	}
-	g.Follow(second)
+	g.Bind(second)
 	if err := g.Check(first.Token); err != nil {
 		t.Error(err)
 	}
@@ -142,7 +142,7 @@ func TestLateHeartbeat(t *testing.T) {
 // and says when it last could act.
 const asHolder = "NORTHSTAR_TEST_HOLDER"
 
-func hold(dsn string) error {
+func holdRole(dsn string) error {
 	e, err := New(Config{DSN: dsn, Role: os.Getenv(asHolder + "_ROLE"), TTL: shortTTL})
 	if err != nil {
 		return err
@@ -152,7 +152,7 @@ func hold(dsn string) error {
 		return err
 	}
 	var g client.Gate
-	g.Follow(l)
+	g.Bind(l)
 	clock := client.NewDeadline(nil)
 	last := clock.Now() // before the token is told: the process may be stopped as soon as it is
 	fmt.Println(l.Token)
@@ -209,7 +209,7 @@ func TestStoppedProcess(t *testing.T) {
 
 // The lock and the row must be this session's at every heartbeat, and the lock this
 // very one.
-func TestHeartbeatLooksAtLockAndRow(t *testing.T) {
+func TestHeartbeat_ChecksLockAndRow(t *testing.T) {
 	t.Parallel()
 	const none = `SELECT pg_advisory_unlock_all(), `
 	for name, sql := range map[string]string{
@@ -224,12 +224,12 @@ func TestHeartbeatLooksAtLockAndRow(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer hangUp(conn)
-		l, err := e.follow(t.Context(), conn)
+		defer closeConn(conn)
+		l, err := e.waitForLock(t.Context(), conn)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := l.beat(); err != nil {
+		if err := l.heartbeat(); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := conn.Exec(t.Context(), sql, l.e.cfg.LockKey); err != nil {
@@ -241,10 +241,10 @@ func TestHeartbeatLooksAtLockAndRow(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := l.beat(); !errors.Is(err, client.ErrRoleLost) {
+		if err := l.heartbeat(); !errors.Is(err, client.ErrRoleLost) {
 			t.Errorf("%s: %v", name, err)
 		}
-		l.kill()
+		l.cancel()
 		do(t, `DELETE FROM northstar_roles WHERE role = $1`, l.e.cfg.Role) // should the test run again
 	}
 }
@@ -257,7 +257,7 @@ func TestRolesAreApart(t *testing.T) {
 	}
 	b := &book{t: t}
 	first := b.campaign(candidate(t, "a", func(c *Config) { c.TTL = time.Minute }))
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	if _, err := candidate(t, "b", func(c *Config) { c.Table = "apart" }).Campaign(ctx); err != nil || first.Cause() != nil {
 		t.Errorf("%v, %v", err, first.Cause())
@@ -294,7 +294,7 @@ func TestObserve(t *testing.T) {
 	b := &book{t: t}
 	a := candidate(t, "a", func(c *Config) { c.Value = "10.0.0.1" })
 	first := b.campaign(a)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	type seen struct {
 		client.Holder
@@ -345,7 +345,7 @@ func TestRefusals(t *testing.T) {
 		"postgres://nobody@" + s.Address() + "/postgres?sslmode=disable": `role "nobody" does not exist`,
 	} {
 		e := candidate(t, "a", func(c *Config) { c.DSN, c.Table = dsn, "other_roles" })
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 		defer cancel()
 		if _, err := e.Campaign(ctx); err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
@@ -424,7 +424,7 @@ func TestAnyFaults(t *testing.T) {
 
 // A restart of the server ends every tenure; the next has a greater token. It is
 // the last test, since it ends the sessions of all.
-func TestZServerRestart(t *testing.T) {
+func TestServerRestart(t *testing.T) {
 	b := &book{t: t}
 	first := b.campaign(candidate(t, "a", nil))
 	elected := b.later(candidate(t, "b", nil))
@@ -441,7 +441,7 @@ func TestZServerRestart(t *testing.T) {
 }
 
 // When a candidate that has the lock may begin.
-func TestFree(t *testing.T) {
+func TestLeaseEnd(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	for name, tc := range map[string]struct {
@@ -455,18 +455,18 @@ func TestFree(t *testing.T) {
 		"delay is longer":  {"s", 5, 5, 20, 10, 25},
 		"delay is shorter": {"s", 5, 5, 3, 10, 15},
 	} {
-		s := sighting{record{session: tc.session, ttl: tc.ttl}, now.Add(tc.seen)}
-		if got := s.free(now.Add(tc.locked), tc.delay).Sub(now); got != tc.start {
+		s := heartbeatSeen{heartbeatRow{session: tc.session, ttl: tc.ttl}, now.Add(tc.seen)}
+		if got := s.leaseEnd(now.Add(tc.locked), tc.delay).Sub(now); got != tc.start {
 			t.Errorf("%s: %d, want %d", name, got, tc.start)
 		}
 	}
-	var s sighting
-	s.see(record{beat: 1}, now)
-	s.see(record{beat: 1}, now.Add(5))
+	var s heartbeatSeen
+	s.observe(heartbeatRow{heartbeatSeq: 1}, now)
+	s.observe(heartbeatRow{heartbeatSeq: 1}, now.Add(5))
 	if !s.at.Equal(now) {
 		t.Error("the same record counts from when it was first seen")
 	}
-	s.see(record{beat: 2}, now.Add(6))
+	s.observe(heartbeatRow{heartbeatSeq: 2}, now.Add(6))
 	if !s.at.Equal(now.Add(6)) {
 		t.Error("another record counts anew")
 	}
@@ -475,7 +475,7 @@ func TestFree(t *testing.T) {
 // What was told is not told again, whatever order the row and notifications come in.
 func TestWatcher(t *testing.T) {
 	t.Parallel()
-	now, live := time.Now(), record{epoch: 5, beat: 1, session: "s", ttl: time.Second}
+	now, live := time.Now(), heartbeatRow{epoch: 5, heartbeatSeq: 1, session: "s", ttl: time.Second}
 	held := func(n int64) change { return change{Epoch: n, Session: "s"} }
 	var w watcher
 	told := func(what string, want bool, _ client.Holder, ok bool) {
@@ -505,7 +505,7 @@ func TestWatcher(t *testing.T) {
 	told("expired", true, h, ok)
 	h, ok = w.check(live, held(8), now.Add(2*time.Second))
 	told("still expired", false, h, ok)
-	live.beat++
+	live.heartbeatSeq++
 	h, ok = w.check(live, held(8), now.Add(3*time.Second))
 	told("it lives after all", true, h, ok)
 	if h.Token != 8 {

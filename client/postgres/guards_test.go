@@ -19,7 +19,7 @@ func connected(t *testing.T, name string, change func(*Config)) (*Elector, *pgx.
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { hangUp(conn) })
+	t.Cleanup(func() { closeConn(conn) })
 	if err := e.prepare(t.Context(), conn); err != nil {
 		t.Fatal(err)
 	}
@@ -28,27 +28,27 @@ func connected(t *testing.T, name string, change func(*Config)) (*Elector, *pgx.
 
 // The row that was read together with the lock may be older than the holder's last
 // heartbeat: it is read again, and that heartbeat waited out.
-func TestLastHeartbeatIsWaitedOut(t *testing.T) {
+func TestLease_WaitsOutLastHeartbeat(t *testing.T) {
 	t.Parallel()
 	e, conn := connected(t, "a", nil)
-	l, err := e.follow(t.Context(), conn)
+	l, err := e.waitForLock(t.Context(), conn)
 	if err != nil {
 		t.Fatal(err)
 	}
 	next, waiting := connected(t, "b", nil)
-	var seen sighting
-	if locked, err := next.try(t.Context(), waiting, &seen); err != nil || locked {
+	var seen heartbeatSeen
+	if locked, err := next.tryLock(t.Context(), waiting, &seen); err != nil || locked {
 		t.Fatalf("%v, %v", locked, err)
 	}
 	seen.at = seen.at.Add(-time.Hour)
-	if err := l.beat(); err != nil {
+	if err := l.heartbeat(); err != nil {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	hangUp(conn)
-	var old sighting
+	closeConn(conn)
+	var old heartbeatSeen
 	eventuallyLocked(t, next, waiting, &old)
-	if _, err := next.inherit(t.Context(), waiting, &seen); err != nil {
+	if _, err := next.waitOutLease(t.Context(), waiting, &seen); err != nil {
 		t.Fatal(err)
 	}
 	if took := time.Since(began); took < shortTTL {
@@ -56,17 +56,17 @@ func TestLastHeartbeatIsWaitedOut(t *testing.T) {
 	}
 }
 
-func eventuallyLocked(t *testing.T, e *Elector, conn *pgx.Conn, seen *sighting) {
+func eventuallyLocked(t *testing.T, e *Elector, conn *pgx.Conn, seen *heartbeatSeen) {
 	t.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); {
-		locked, err := e.try(t.Context(), conn, seen)
+	for end := time.Now().Add(testTimeout); time.Now().Before(end); {
+		locked, err := e.tryLock(t.Context(), conn, seen)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if locked {
 			return
 		}
-		if err := e.await(t.Context(), conn, 5*time.Millisecond); err != nil {
+		if err := e.waitBackoff(t.Context(), conn, 5*time.Millisecond); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -87,13 +87,13 @@ func TestDeadlineCountsFromSending(t *testing.T) {
 	}
 	const late = 10 * time.Minute
 	var l *lease
-	slowly(t, conn, func() { skip.Add(int64(late)) }, func() (err error) { l, err = e.take(t.Context(), conn); return err })
+	slowly(t, conn, func() { skip.Add(int64(late)) }, func() (err error) { l, err = e.writeTenure(t.Context(), conn); return err })
 	if got, want := l.deadline.ValidFor(), e.lifetime()-late; got != want {
 		t.Errorf("election: valid for %v, want %v", got, want)
 	}
-	eventuallyLocked(t, e, conn, new(sighting)) // a heartbeat looks at that too
+	eventuallyLocked(t, e, conn, new(heartbeatSeen)) // a heartbeat looks at that too
 	skip.Add(int64(time.Minute))
-	slowly(t, conn, func() { skip.Add(int64(late)) }, l.beat)
+	slowly(t, conn, func() { skip.Add(int64(late)) }, l.heartbeat)
 	if got, want := l.deadline.ValidFor(), e.lifetime()-late; got != want {
 		t.Errorf("heartbeat: valid for %v, want %v", got, want)
 	}
@@ -119,7 +119,7 @@ func slowly(t *testing.T, conn *pgx.Conn, meanwhile func(), send func() error) {
 	pid := conn.PgConn().PID()
 	go func() { sent <- send() }()
 	blocked := false
-	for end := time.Now().Add(patience); !blocked && time.Now().Before(end); {
+	for end := time.Now().Add(testTimeout); !blocked && time.Now().Before(end); {
 		if err := other.QueryRow(t.Context(), `SELECT cardinality(pg_blocking_pids($1::int)) > 0`, int(pid)).Scan(&blocked); err != nil {
 			t.Fatal(err)
 		}
@@ -186,7 +186,7 @@ func TestTableIsMadeOnce(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				defer hangUp(conn)
+				defer closeConn(conn)
 				if err := e.makeTable(t.Context(), conn); err != nil {
 					t.Error(err)
 				}
@@ -198,7 +198,7 @@ func TestTableIsMadeOnce(t *testing.T) {
 
 // A follower goes on waiting until its own role is given back, and tries again at
 // once when it is, and when its lock is free: the first try may come in between.
-func TestWhatWakesAFollower(t *testing.T) {
+func TestFollower_WakesOnNotify(t *testing.T) {
 	t.Parallel()
 	idle := func(c *Config) { c.TTL = time.Minute } // so that no session ends meanwhile
 	e, conn := connected(t, "a", idle)
@@ -206,23 +206,23 @@ func TestWhatWakesAFollower(t *testing.T) {
 	other, third := connected(t, "c", func(c *Config) { idle(c); c.Role = role(t) + ".other" })
 	hears := func(what string, want bool) {
 		t.Helper()
-		limit := patience
+		limit := testTimeout
 		if !want {
 			limit = 300 * time.Millisecond
 		}
 		began := time.Now()
-		if err := next.await(t.Context(), waiting, limit); err != nil {
+		if err := next.waitBackoff(t.Context(), waiting, limit); err != nil {
 			t.Fatal(err)
 		}
 		if woken := time.Since(began) < limit; woken != want {
 			t.Errorf("%s: woken %v", what, woken)
 		}
 	}
-	l, err := e.follow(t.Context(), conn)
+	l, err := e.waitForLock(t.Context(), conn)
 	if err != nil {
 		t.Fatal(err)
 	}
-	theirs, err := other.follow(t.Context(), third)
+	theirs, err := other.waitForLock(t.Context(), third)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,24 +234,24 @@ func TestWhatWakesAFollower(t *testing.T) {
 		t.Fatal(err)
 	}
 	hears("it is given back", true)
-	var seen sighting
-	if locked, err := next.try(t.Context(), waiting, &seen); locked || err != nil {
+	var seen heartbeatSeen
+	if locked, err := next.tryLock(t.Context(), waiting, &seen); locked || err != nil {
 		t.Fatalf("%v, %v", locked, err)
 	}
 	if _, err := conn.Exec(t.Context(), e.sql.unlock, e.cfg.Role, e.cfg.LockKey); err != nil {
 		t.Fatal(err)
 	}
 	hears("its lock is free", true)
-	if locked, err := next.try(t.Context(), waiting, &seen); !locked || err != nil {
+	if locked, err := next.tryLock(t.Context(), waiting, &seen); !locked || err != nil {
 		t.Fatalf("%v, %v", locked, err)
 	}
 }
 
 // An observer is told, and need not look at the row for that.
-func TestObserverIsTold(t *testing.T) {
+func TestObserver_ReceivesChanges(t *testing.T) {
 	t.Parallel()
 	b := &book{t: t}
-	seldom := candidate(t, "observer", func(c *Config) { c.BackoffMin, c.BackoffMax = patience, patience })
+	seldom := candidate(t, "observer", func(c *Config) { c.BackoffMin, c.BackoffMax = testTimeout, testTimeout })
 	began := time.Now()
 	changes := 0
 	for h, err := range seldom.Observe(t.Context()) {
@@ -266,7 +266,7 @@ func TestObserverIsTold(t *testing.T) {
 			if h.Name != "a" {
 				t.Errorf("%+v", h)
 			}
-			if took := time.Since(began); took > patience/2 {
+			if took := time.Since(began); took > testTimeout/2 {
 				t.Errorf("told after %v", took)
 			}
 			return

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	shortTTL = minTTL
-	patience = 20 * time.Second // for what takes no time on a machine that has any
+	shortTTL    = minTTL
+	testTimeout = 20 * time.Second // for what takes no time on a machine that has any
 )
 
 var (
@@ -31,7 +31,7 @@ var (
 
 func TestMain(m *testing.M) {
 	if dsn := os.Getenv(asHolder); dsn != "" {
-		if err := hold(dsn); err != nil {
+		if err := holdRole(dsn); err != nil {
 			fmt.Println(err)
 		}
 		return
@@ -88,7 +88,7 @@ func candidate(t *testing.T, name string, change func(*Config)) *Elector {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 		defer cancel()
 		_ = e.Close(ctx) // the server may be out of reach for it
 	})
@@ -134,7 +134,7 @@ func (b *book) enter(l *client.Leadership) {
 
 func (b *book) campaign(e *Elector) *client.Leadership {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(b.t.Context(), testTimeout)
 	defer cancel()
 	l, err := e.Campaign(ctx)
 	if err != nil {
@@ -150,7 +150,7 @@ func (b *book) later(e *Elector) <-chan *client.Leadership {
 	elected := make(chan *client.Leadership, 1)
 	go func() {
 		defer close(elected)
-		ctx, cancel := context.WithTimeout(b.t.Context(), patience)
+		ctx, cancel := context.WithTimeout(b.t.Context(), testTimeout)
 		defer cancel()
 		l, err := e.Campaign(ctx)
 		if err != nil {
@@ -168,7 +168,7 @@ func done(t *testing.T, l *client.Leadership, cause error) {
 	t.Helper()
 	select {
 	case <-l.Done():
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatalf("the tenure of %s does not end", l.Name)
 	}
 	if err := l.Cause(); !errors.Is(err, cause) {

@@ -13,9 +13,9 @@ import (
 )
 
 var (
-	errLost    = fmt.Errorf("%w: its connection ended", client.ErrRoleLost)
-	errRow     = fmt.Errorf("%w: the row or the lock is another's", client.ErrRoleLost)
-	errUnheard = fmt.Errorf("%w: the server does not answer", client.ErrRoleLost)
+	errConnClosed    = fmt.Errorf("%w: its connection ended", client.ErrRoleLost)
+	errLockLost      = fmt.Errorf("%w: the row or the lock is another's", client.ErrRoleLost)
+	errServerTimeout = fmt.Errorf("%w: the server does not answer", client.ErrRoleLost)
 )
 
 // lease is what one connection holds, from the election to the end of the session.
@@ -27,29 +27,29 @@ type lease struct {
 	deadline *client.Deadline
 	holder   client.Holder
 
-	ctx    context.Context // ends with kill
-	kill   context.CancelFunc
-	proofs chan chan error // wishes for a heartbeat now
-	ended  chan struct{}   // closed when run has returned, and the session has ended if that is known
+	ctx               context.Context // ends with kill
+	cancel            context.CancelFunc
+	heartbeatRequests chan chan error // wishes for a heartbeat now
+	ended             chan struct{}   // closed when run has returned, and the session has ended if that is known
 }
 
 func newLease(e *Elector, conn *pgx.Conn) *lease {
 	ctx, kill := context.WithCancel(context.Background())
 	return &lease{
 		e: e, conn: conn, session: newSession(), deadline: client.NewDeadline(e.cfg.Clock),
-		ctx: ctx, kill: kill, proofs: make(chan chan error), ended: make(chan struct{}),
+		ctx: ctx, cancel: kill, heartbeatRequests: make(chan chan error), ended: make(chan struct{}),
 	}
 }
 
-// again gives the tenure of a lease that stands, after a heartbeat.
-func (l *lease) again(ctx context.Context) (*client.Leadership, error) {
+// resume gives the tenure of a lease that stands, after a heartbeat.
+func (l *lease) resume(ctx context.Context) (*client.Leadership, error) {
 	proven := make(chan error, 1)
 	select {
-	case l.proofs <- proven:
+	case l.heartbeatRequests <- proven:
 	case <-l.ended:
-		return nil, errLost
+		return nil, errConnClosed
 	case <-ctx.Done():
-		return nil, l.e.failed(context.Cause(ctx))
+		return nil, l.e.campaignError(context.Cause(ctx))
 	}
 	select {
 	case err := <-proven:
@@ -58,7 +58,7 @@ func (l *lease) again(ctx context.Context) (*client.Leadership, error) {
 		}
 		return l.deadline.Begin(l.holder, l.resign)
 	case <-ctx.Done():
-		return nil, l.e.failed(context.Cause(ctx))
+		return nil, l.e.campaignError(context.Cause(ctx))
 	}
 }
 
@@ -70,7 +70,7 @@ func (l *lease) resign(ctx context.Context) error {
 	l.end(client.ErrResigned)
 	select {
 	case <-l.ended:
-		return l.e.giveBack(ctx)
+		return l.e.clearStale(ctx)
 	case <-ctx.Done():
 		return fmt.Errorf("give role %s back: %w", l.e.cfg.Role, context.Cause(ctx))
 	}
@@ -80,23 +80,23 @@ func (l *lease) resign(ctx context.Context) error {
 // ends, or the row names another. Then it gives the role back, if it can.
 func (l *lease) run() {
 	defer close(l.ended)
-	defer l.kill()
+	defer l.cancel()
 	lapses := make(chan struct{})
 	go func() { defer close(lapses); l.deadline.Run(l.ctx) }()
 	defer func() { <-lapses }()
-	defer l.kill()
-	defer hangUp(l.conn)
+	defer l.cancel()
+	defer closeConn(l.conn)
 	for {
-		proof, err := l.idle(l.every())
+		proof, err := l.waitNext(l.heartbeatInterval())
 		if l.deadline.Err() != nil {
-			answer(proof, l.deadline.Err())
-			l.leave()
+			reply(proof, l.deadline.Err())
+			l.release()
 			return
 		}
 		if err == nil {
-			err = l.beat()
+			err = l.heartbeat()
 		}
-		answer(proof, err)
+		reply(proof, err)
 		if err != nil {
 			l.end(err)
 			return
@@ -104,22 +104,22 @@ func (l *lease) run() {
 	}
 }
 
-func answer(proof chan<- error, err error) {
+func reply(proof chan<- error, err error) {
 	if proof != nil {
 		proof <- err
 	}
 }
 
-// every is the time between two heartbeats.
-func (l *lease) every() time.Duration {
+// heartbeatInterval is the time between two heartbeats.
+func (l *lease) heartbeatInterval() time.Duration {
 	d := l.e.cfg.TTL / 3
 	return d - rand.N(d/5)
 }
 
-// idle waits for the time of the next heartbeat, for somebody who wants one now, or
+// waitNext waits for the time of the next heartbeat, for somebody who wants one now, or
 // for the end of the lease. Waiting for a notification it hears of the end of the
 // connection at once: that is the error.
-func (l *lease) idle(d time.Duration) (proof chan<- error, err error) {
+func (l *lease) waitNext(d time.Duration) (proof chan<- error, err error) {
 	ctx, cancel := context.WithTimeout(l.ctx, d)
 	defer cancel()
 	woken := make(chan struct{})
@@ -127,7 +127,7 @@ func (l *lease) idle(d time.Duration) (proof chan<- error, err error) {
 		defer close(woken)
 		defer cancel()
 		select {
-		case proof = <-l.proofs:
+		case proof = <-l.heartbeatRequests:
 		case <-l.deadline.Done():
 		case <-ctx.Done():
 		}
@@ -138,37 +138,37 @@ func (l *lease) idle(d time.Duration) (proof chan<- error, err error) {
 	cancel()
 	<-woken
 	if l.conn.IsClosed() {
-		return proof, errors.Join(errLost, err)
+		return proof, errors.Join(errConnClosed, err)
 	}
 	return proof, nil
 }
 
-// beat proves that the role is held. What it takes longer than the TTL for, the
+// heartbeatSeq proves that the role is held. What it takes longer than the TTL for, the
 // server has ended the session meanwhile.
-func (l *lease) beat() error {
+func (l *lease) heartbeat() error {
 	ctx, cancel := context.WithTimeout(l.ctx, l.e.cfg.TTL)
 	defer cancel()
 	sent := l.deadline.Now()
-	done, err := l.conn.Exec(ctx, l.e.sql.beat, l.e.cfg.Role, l.session, l.e.cfg.LockKey)
+	done, err := l.conn.Exec(ctx, l.e.sql.heartbeat, l.e.cfg.Role, l.session, l.e.cfg.LockKey)
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return errors.Join(errUnheard, err)
+		return errors.Join(errServerTimeout, err)
 	case err != nil:
-		return errors.Join(errLost, err)
+		return errors.Join(errConnClosed, err)
 	case done.RowsAffected() != 1:
-		return errRow
+		return errLockLost
 	}
 	l.deadline.Extend(sent, l.e.lifetime())
 	return nil
 }
 
-// leave clears the row and then frees the lock, so that the next one need not wait.
-func (l *lease) leave() {
-	ctx, cancel := context.WithTimeout(l.ctx, min(leaveLimit, l.e.cfg.TTL))
+// release clears the row and then frees the lock, so that the next one need not wait.
+func (l *lease) release() {
+	ctx, cancel := context.WithTimeout(l.ctx, min(releaseTimeout, l.e.cfg.TTL))
 	defer cancel()
 	if _, err := l.conn.Exec(ctx, l.e.sql.release, l.e.cfg.Role, []string{l.session}, causeResigned); err != nil {
 		return // another connection may do it
 	}
-	l.e.cleared(l.session)
+	l.e.removeStale(l.session)
 	_, _ = l.conn.Exec(ctx, l.e.sql.unlock, l.e.cfg.Role, l.e.cfg.LockKey) // the end of the session does the same
 }

@@ -32,23 +32,23 @@ func decode(payload string) (change, error) {
 
 // watcher knows what an observer was told last.
 type watcher struct {
-	told  bool
-	epoch int64 // of the latest tenure that was told
-	held  bool
-	since sighting
+	delivered bool
+	epoch     int64 // of the latest tenure that was told
+	hasHolder bool
+	since     heartbeatSeen
 }
 
 // next gives what a change means for who knows what was told before.
 func (w *watcher) next(c change) (client.Holder, bool) {
 	held := c.Session != ""
-	if w.told && (c.Epoch < w.epoch || c.Epoch == w.epoch && (held || !w.held)) {
+	if w.delivered && (c.Epoch < w.epoch || c.Epoch == w.epoch && (held || !w.hasHolder)) {
 		return client.Holder{}, false
 	}
-	return w.tell(c, held)
+	return w.deliver(c, held)
 }
 
-func (w *watcher) tell(c change, held bool) (client.Holder, bool) {
-	w.told, w.epoch, w.held = true, c.Epoch, held
+func (w *watcher) deliver(c change, held bool) (client.Holder, bool) {
+	w.delivered, w.epoch, w.hasHolder = true, c.Epoch, held
 	if !held {
 		return client.Holder{Role: c.Role, Cause: c.Cause}, true
 	}
@@ -57,17 +57,17 @@ func (w *watcher) tell(c change, held bool) (client.Holder, bool) {
 
 // check is next for the row, which besides tells whether its holder lives: one of
 // which nothing was heard for its TTL does not, until something is.
-func (w *watcher) check(r record, c change, now time.Time) (client.Holder, bool) {
-	w.since.see(r, now)
+func (w *watcher) check(r heartbeatRow, c change, now time.Time) (client.Holder, bool) {
+	w.since.observe(r, now)
 	dead := r.session != "" && now.Sub(w.since.at) >= r.ttl
 	switch {
-	case dead && w.told && w.epoch == c.Epoch && w.held:
+	case dead && w.delivered && w.epoch == c.Epoch && w.hasHolder:
 		c.Cause = causeExpired
-		return w.tell(c, false)
+		return w.deliver(c, false)
 	case dead:
 		return client.Holder{}, false
-	case r.session != "" && w.told && w.epoch == c.Epoch && !w.held && r == w.since.record && w.since.at.Equal(now):
-		return w.tell(c, true) // it lives after all
+	case r.session != "" && w.delivered && w.epoch == c.Epoch && !w.hasHolder && r == w.since.heartbeatRow && w.since.at.Equal(now):
+		return w.deliver(c, true) // it lives after all
 	}
 	return w.next(c)
 }
@@ -83,7 +83,7 @@ func (e *Elector) Observe(ctx context.Context) iter.Seq2[client.Holder, error] {
 			if stopped {
 				return
 			}
-			if ctx.Err() != nil || refused(err) || pause(ctx, e.again(n)) != nil {
+			if ctx.Err() != nil || isPermanent(err) || pause(ctx, e.reconnectDelay(n)) != nil {
 				yield(client.Holder{}, fmt.Errorf("observe role %s: %w", e.cfg.Role, errors.Join(err, context.Cause(ctx))))
 				return
 			}
@@ -97,11 +97,11 @@ func (e *Elector) observe(ctx context.Context, w *watcher, each func(client.Hold
 	if err != nil {
 		return false, err
 	}
-	defer hangUp(conn)
+	defer closeConn(conn)
 	if err := e.prepare(ctx, conn); err != nil {
 		return false, err
 	}
-	w.since = sighting{}
+	w.since = heartbeatSeen{}
 	for {
 		r, c, err := e.read(ctx, conn)
 		if err != nil {
@@ -110,14 +110,14 @@ func (e *Elector) observe(ctx context.Context, w *watcher, each func(client.Hold
 		if h, ok := w.check(r, c, time.Now()); ok && !each(h) {
 			return true, nil
 		}
-		if stopped, err := e.hear(ctx, conn, w, each); stopped || err != nil {
+		if stopped, err := e.receiveNotifications(ctx, conn, w, each); stopped || err != nil {
 			return stopped, err
 		}
 	}
 }
 
-// hear takes notifications for a while.
-func (e *Elector) hear(ctx context.Context, conn *pgx.Conn, w *watcher, each func(client.Holder) bool) (stopped bool, err error) {
+// receiveNotifications takes notifications for a while.
+func (e *Elector) receiveNotifications(ctx context.Context, conn *pgx.Conn, w *watcher, each func(client.Holder) bool) (stopped bool, err error) {
 	within, cancel := context.WithTimeout(ctx, e.backoff())
 	defer cancel()
 	for {

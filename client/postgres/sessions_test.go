@@ -10,19 +10,19 @@ import (
 )
 
 // A candidate knows which of its sessions the row may still name, and of no others.
-func TestSuspects(t *testing.T) {
+func TestStaleSessionsAreCleared(t *testing.T) {
 	t.Parallel()
 	p := newProxy(t)
 	e, conn := connected(t, "a", func(c *Config) { c.DSN = p.dsn() })
 	knows := func(what string, want ...string) {
 		t.Helper()
-		if got := e.stale; len(got) != len(want) || len(got) == 1 && got[0] != want[0] {
+		if got := e.staleSessions; len(got) != len(want) || len(got) == 1 && got[0] != want[0] {
 			t.Errorf("%s: %q, want %q", what, got, want)
 		}
 	}
-	e.suspect("x")
-	e.suspect("y")
-	e.cleared("x")
+	e.addStale("x")
+	e.addStale("y")
+	e.removeStale("x")
 	knows("one is cleared", "y")
 	if err := e.clear(t.Context(), conn); err != nil {
 		t.Fatal(err)
@@ -43,13 +43,13 @@ func TestSuspects(t *testing.T) {
 func TestIdleFollowerKeepsItsConnection(t *testing.T) {
 	t.Parallel()
 	e, conn := connected(t, "a", func(c *Config) { c.BackoffMin, c.BackoffMax = 3*shortTTL, 3*shortTTL })
-	if err := e.await(t.Context(), conn, e.backoff()); err != nil {
+	if err := e.waitBackoff(t.Context(), conn, e.backoff()); err != nil {
 		t.Error(err)
 	}
 }
 
 // Whoever leaves after its session was lost gives back what that held: nobody waits.
-func TestLeavingGivesLostSessionsBack(t *testing.T) {
+func TestClose_ClearsStaleSessions(t *testing.T) {
 	t.Parallel()
 	for how, leave := range map[string]func(*Elector, *client.Leadership) error{
 		"resign": func(_ *Elector, l *client.Leadership) error { return l.Resign(t.Context()) },
@@ -81,7 +81,7 @@ func TestCloseEndsWithItsContext(t *testing.T) {
 	if err := e.Close(over); err == nil {
 		t.Error("it says that the role was given back")
 	}
-	if took := time.Since(began); took >= leaveLimit {
+	if took := time.Since(began); took >= releaseTimeout {
 		t.Errorf("it took %v", took)
 	}
 	done(t, l, client.ErrResigned)
@@ -89,7 +89,7 @@ func TestCloseEndsWithItsContext(t *testing.T) {
 }
 
 // Connections that fail are tried again after a while that doubles, up to a limit.
-func TestFailingConnectionsAreNotHurried(t *testing.T) {
+func TestConnect_BacksOff(t *testing.T) {
 	t.Parallel()
 	const backoff, tries = 20 * time.Millisecond, 6
 	for name, try := range map[string]func(context.Context, *Elector){
@@ -108,7 +108,7 @@ func TestFailingConnectionsAreNotHurried(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 		ended := make(chan struct{})
 		go func() { defer close(ended); try(ctx, e) }()
 		began := time.Now()
@@ -125,8 +125,8 @@ func TestFailingConnectionsAreNotHurried(t *testing.T) {
 		if least := (1<<(tries-1) - 1) * backoff; took < least || ctx.Err() == context.DeadlineExceeded {
 			t.Errorf("%s: %d tries in %v, want %v at least", name, tries, took, least)
 		}
-		for n, want := range map[int]time.Duration{0: backoff, 3: 8 * backoff, 1000: againMost} {
-			if got := e.again(n); got != want {
+		for n, want := range map[int]time.Duration{0: backoff, 3: 8 * backoff, 1000: maxReconnectDelay} {
+			if got := e.reconnectDelay(n); got != want {
 				t.Errorf("after %d failures: %v, want %v", n, got, want)
 			}
 		}

@@ -13,9 +13,9 @@ const (
 	causeExpired  = "expired"      // seen by observers: nobody writes it
 )
 
-// setUp prepares a session. A server that forgets what it has acknowledged would
+// sessionSetupSQL prepares a session. A server that forgets what it has acknowledged would
 // give a token twice.
-const setUp = `
+const sessionSetupSQL = `
 SELECT set_config('idle_session_timeout', $1, false),
        set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN ('off', 'local') THEN 'on' ELSE current_setting('synchronous_commit') END, false)`
 
@@ -25,7 +25,7 @@ func Schema(table string) string { return newStatements(table).schema }
 
 // statements are the SQL of one table.
 type statements struct {
-	channel, schema, exists, listen, row, tryLock, read, elect, beat, release, unlock string
+	channel, schema, exists, listen, row, tryLock, read, elect, heartbeat, release, unlock string
 }
 
 func newStatements(table string) statements {
@@ -62,7 +62,7 @@ FROM {table} WHERE role = $1`),
   WHERE role = $1 RETURNING *)
 SELECT epoch, acquired_at, {notify} FROM t`),
 		// The lock is looked at as well: a pooler may have taken it from the session.
-		beat: in(`UPDATE {table} SET beat = beat + 1, last_heartbeat = clock_timestamp()
+		heartbeat: in(`UPDATE {table} SET beat = beat + 1, last_heartbeat = clock_timestamp()
 WHERE role = $1 AND session = $2 AND EXISTS (
   SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND pid = pg_backend_pid() AND objsubid = 1
   AND (classid::bigint << 32 | objid::bigint) = $3)`),

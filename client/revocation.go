@@ -15,24 +15,24 @@ import (
 // known when its owner campaigns again, or closes the session, and at the latest
 // when the lease has lapsed, which no tenure outlasts.
 
-// roleState is what a session knows of a role that it campaigns for.
-type roleState struct {
-	last     *Leadership // nil: none yet
-	returned bool        // whoever acted for it has said that it does no more
-	given    uint64      // tokens up to this one were acknowledged as lost: they begin no tenure
+// roleStatus is what a session knows of a role that it campaigns for.
+type roleStatus struct {
+	last       *Leadership // nil: none yet
+	released   bool        // whoever acted for it has said that it does no more
+	ackedToken uint64      // tokens up to this one were acknowledged as lost: they begin no tenure
 }
 
-// stands notes that the session campaigns for a role.
-func (s *Session) stands(role string) {
+// trackCampaign notes that the session campaigns for a role.
+func (s *Session) trackCampaign(role string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.roles[role] == nil {
-		s.roles[role] = &roleState{}
+		s.roles[role] = &roleStatus{}
 	}
 }
 
-// errOverBefore is why a tenure does not begin.
-var errOverBefore = fmt.Errorf("%w before it began here", ErrRoleLost)
+// errRevokedBeforeStart is why a tenure does not begin.
+var errRevokedBeforeStart = fmt.Errorf("%w before it began here", ErrRoleLost)
 
 // beginTenure starts the tenure of an elected session, unless the session has given
 // it back meanwhile.
@@ -40,59 +40,59 @@ func (s *Session) beginTenure(h Holder) (*Leadership, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.roles[h.Role]
-	if h.Token <= r.given {
-		return nil, errOverBefore
+	if h.Token <= r.ackedToken {
+		return nil, errRevokedBeforeStart
 	}
 	l, err := s.deadline.Begin(h, s.Close)
 	if err == nil {
-		r.last, r.returned = l, false
+		r.last, r.released = l, false
 	}
 	return l, err
 }
 
-// returned notes that the owner of a tenure that is over campaigns again: what it
+// released notes that the owner of a tenure that is over campaigns again: what it
 // did as holder has ended. Where the role was taken, the next one waits for that.
-func (s *Session) returned(ctx context.Context, role string) {
+func (s *Session) markReleased(ctx context.Context, role string) {
 	s.mu.Lock()
 	r := s.roles[role]
 	if r == nil || r.last == nil || r.last.Cause() == nil {
 		s.mu.Unlock()
 		return
 	}
-	r.returned = true
+	r.released = true
 	lost := r.last
 	s.mu.Unlock()
 	if errors.Is(lost.Cause(), ErrRoleLost) {
-		s.acknowledge(ctx, role, lost.Token) // else the next renewal says that it is waited for
+		s.ackRevocation(ctx, role, lost.Token) // else the next renewal says that it is waited for
 	}
 }
 
-// heedTaken is what follows a renewal that was refused because a role was taken from
+// handleRevocation is what follows a renewal that was refused because a role was taken from
 // the session: the tenure ends here, and that is acknowledged once nobody acts for
 // it any more. It gives the time until the next renewal.
-func (s *Session) heedTaken(ctx context.Context) time.Duration {
-	limit, cancel := context.WithTimeout(ctx, s.patience())
+func (s *Session) handleRevocation(ctx context.Context) time.Duration {
+	limit, cancel := context.WithTimeout(ctx, s.renewTimeout())
 	defer cancel()
 	got, err := s.c.GetSession(limit, s.id)
 	if err != nil {
-		return s.again()
+		return s.retryDelay()
 	}
 	waits := false
 	for _, taken := range got.RevokedRoles {
-		if !s.over(taken) {
+		if !s.endRevokedTenure(taken) {
 			waits = true
 			continue
 		}
-		s.acknowledge(limit, taken.Role, taken.Token)
+		s.ackRevocation(limit, taken.Role, taken.Token)
 	}
 	if left := s.deadline.ValidFor(); waits && left > 0 {
-		return min(s.again(), left)
+		return min(s.retryDelay(), left)
 	}
-	return min(s.again(), 10*time.Millisecond)
+	return min(s.retryDelay(), 10*time.Millisecond)
 }
 
-// over ends a tenure that was taken, and says whether nobody acts for it any more.
-func (s *Session) over(taken apiv1.Revocation) bool {
+// endRevokedTenure ends a tenure that was taken, and says whether nobody acts for it any more.
+func (s *Session) endRevokedTenure(taken apiv1.Revocation) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.roles[taken.Role]
@@ -102,18 +102,18 @@ func (s *Session) over(taken apiv1.Revocation) bool {
 	case r.last == nil || r.last.Token < taken.Token: // it has not begun here, and will not
 	default:
 		r.last.End(fmt.Errorf("%w: an operator has taken it", ErrRoleLost))
-		if !r.returned && s.deadline.ValidFor() > 0 {
+		if !r.released && s.deadline.ValidFor() > 0 {
 			return false
 		}
 	}
-	r.given = max(r.given, taken.Token)
+	r.ackedToken = max(r.ackedToken, taken.Token)
 	return true
 }
 
-// acknowledge tells the cluster that the session knows of the loss of a tenure and
+// ackRevocation tells the cluster that the session knows of the loss of a tenure and
 // acts for it no more. Should that fail, the next renewal is refused again.
-func (s *Session) acknowledge(ctx context.Context, role string, token uint64) {
-	ctx, cancel := context.WithTimeout(ctx, s.patience())
+func (s *Session) ackRevocation(ctx context.Context, role string, token uint64) {
+	ctx, cancel := context.WithTimeout(ctx, s.renewTimeout())
 	defer cancel()
-	_ = s.c.AcknowledgeRole(ctx, role, s.id, token)
+	_ = s.c.AcknowledgeRevocation(ctx, role, s.id, token)
 }

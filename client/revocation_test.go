@@ -14,7 +14,7 @@ import (
 	"northstar/cluster"
 )
 
-// next campaigns with a session of its own and says when it is elected.
+// nextWake campaigns with a session of its own and says when it is elected.
 func (fc *fakeCluster) next(t *testing.T) (elected <-chan time.Time, done func()) {
 	t.Helper()
 	c := fc.client("n1")
@@ -23,7 +23,7 @@ func (fc *fakeCluster) next(t *testing.T) (elected <-chan time.Time, done func()
 	var waiting sync.WaitGroup
 	ctx, cancel := context.WithCancel(t.Context())
 	waiting.Go(func() {
-		if _, err := s.campaign(ctx, candidacy{Role: "r"}); err == nil {
+		if _, err := s.campaign(ctx, campaignParams{Role: "r"}); err == nil {
 			at <- time.Now()
 		}
 	})
@@ -32,7 +32,7 @@ func (fc *fakeCluster) next(t *testing.T) (elected <-chan time.Time, done func()
 
 // Whoever a role is taken from is given the time to stop, and the next one is
 // elected as soon as it has: also where only a renewal tells it.
-func TestTheNextWaitsForWhoStops(t *testing.T) {
+func TestRevocation_NextHolderWaitsForRelease(t *testing.T) {
 	var asked atomic.Bool
 	once := func() bool { return !asked.Swap(true) }
 	for name, tt := range map[string]struct {
@@ -96,7 +96,7 @@ func TestTheNextWaitsForWhoStops(t *testing.T) {
 
 // Whoever does not stop is waited for until the end of its lease, and no longer; its
 // session lives on.
-func TestTheNextWaitsForTheLease(t *testing.T) {
+func TestSession_NextHolderWaitsForLease(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1")
@@ -127,7 +127,7 @@ func TestTheNextWaitsForTheLease(t *testing.T) {
 
 // The role is taken between the word that it was won and the first renewal that
 // would let the tenure begin: it never does.
-func TestTakenBeforeItBegins(t *testing.T) {
+func TestRevocation_BeforeTenureStarts(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		var mu sync.Mutex
@@ -163,7 +163,7 @@ func TestTakenBeforeItBegins(t *testing.T) {
 		cut = false
 		mu.Unlock()
 		s := mustSession(t, c, SessionConfig{})
-		next, err := s.campaign(t.Context(), candidacy{Role: "r"})
+		next, err := s.campaign(t.Context(), campaignParams{Role: "r"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -182,7 +182,7 @@ func TestTakenBeforeItBegins(t *testing.T) {
 
 // What was won without the session's own Campaign is not given up by it: it cannot
 // know whether it is still used.
-func TestTakenFromAStranger(t *testing.T) {
+func TestRevocation_OfUnknownTenure(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1")
@@ -190,7 +190,7 @@ func TestTakenFromAStranger(t *testing.T) {
 		s := mustSession(t, c, SessionConfig{})
 		f.mu.Lock()
 		f.queues["r"] = []string{s.ID()}
-		f.settle("r")
+		f.electNext("r")
 		f.mu.Unlock()
 		elected, done := fc.next(t)
 		defer done()

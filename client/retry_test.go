@@ -176,13 +176,13 @@ func TestSlowLeaderGetsNoCopies(t *testing.T) {
 }
 
 // A bare write is never cut short: that would only make its outcome unknown.
-func TestSlowBareWriteIsWaitedFor(t *testing.T) {
+func TestRetry_SlowNonIdempotentWriteWaits(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1", "n2")
 		defer c.Close()
 		learnt(t, c)
 		fc.nodes["n1"].handle = func(w http.ResponseWriter, _ *http.Request) {
-			time.Sleep(2 * tryFirst)
+			time.Sleep(2 * firstAttemptTimeout)
 			reply(w, apiv1.PutResult{Revision: 9})
 		}
 		if res, err := c.Put(t.Context(), "k", nil, WriteOptions{NoIdempotencyKey: true}); err != nil || res.Revision != 9 {
@@ -192,7 +192,7 @@ func TestSlowBareWriteIsWaitedFor(t *testing.T) {
 }
 
 // The look-out for the leader ends with the calls that need it.
-func TestLookOutEnds(t *testing.T) {
+func TestLeaderPolling_StopsWhenIdle(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1", "n2", "n3")
 		defer c.Close()
@@ -232,7 +232,7 @@ func TestRedirectIsFollowed(t *testing.T) {
 // A leader that has handed over passes calls on: the next one goes straight to
 // the new leader. Where that never helps, behind a load balancer for instance,
 // the client looks only now and then.
-func TestForwardedAnswerTellsOfTheNewLeader(t *testing.T) {
+func TestRetry_ForwardedResponseUpdatesLeader(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1", "n2")
 		defer c.Close()
@@ -260,7 +260,7 @@ func TestForwardedAnswerTellsOfTheNewLeader(t *testing.T) {
 
 // Another service at a member's address, as seen from here, is passed over; as
 // the only endpoint it is an error at once.
-func TestForeignServer(t *testing.T) {
+func TestRetry_NotNorthStarServer(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		fc.nodes["web"].handle = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) }
 		for range 10 {
@@ -272,7 +272,7 @@ func TestForeignServer(t *testing.T) {
 		}
 		c := fc.client("web")
 		defer c.Close()
-		c.refreshed.set(time.Now())
+		c.refreshedAt.set(time.Now())
 		start := time.Now()
 		if _, err := c.Put(t.Context(), "k", nil, WriteOptions{}); !errors.Is(err, ErrNotFound) {
 			t.Errorf("error %v, want the 404", err)

@@ -84,9 +84,9 @@ func TestPlansAreDryRuns(t *testing.T) {
 	})
 }
 
-// TestOrderOutcomes: what was sent and not answered is unknown, what was not sent
+// TestFailover_Outcomes: what was sent and not answered is unknown, what was not sent
 // has not happened, and votes come with their error.
-func TestOrderOutcomes(t *testing.T) {
+func TestFailover_Outcomes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fc := newFakeCluster(t, "n1", "n2")
 		defer fc.close()

@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// moment is a point in time that several goroutines note and look at. It keeps
+// atomicTime is a point in time that several goroutines note and look at. It keeps
 // the monotonic reading: a wall clock that is set changes nothing.
-type moment struct{ at atomic.Pointer[time.Time] }
+type atomicTime struct{ at atomic.Pointer[time.Time] }
 
-func (m *moment) set(t time.Time) { m.at.Store(&t) }
+func (m *atomicTime) set(t time.Time) { m.at.Store(&t) }
 
 // since is how long before t the moment was; for ever when it was never set.
-func (m *moment) since(t time.Time) time.Duration {
+func (m *atomicTime) since(t time.Time) time.Duration {
 	if at := m.at.Load(); at != nil {
 		return t.Sub(*at)
 	}

@@ -10,31 +10,31 @@ import (
 	"northstar/client"
 )
 
-// record is the part of the row that says whether its holder lives.
-type record struct {
-	epoch, beat int64
-	session     string
-	ttl         time.Duration
+// heartbeatRow is the part of the row that says whether its holder lives.
+type heartbeatRow struct {
+	epoch, heartbeatSeq int64
+	session             string
+	ttl                 time.Duration
 }
 
-// sighting is a record and when it was first seen by this connection. What another
+// heartbeatSeen is a record and when it was first seen by this connection. What another
 // connection has seen does not count: the server may have lost heartbeats since.
-type sighting struct {
-	record
+type heartbeatSeen struct {
+	heartbeatRow
 	at time.Time
 }
 
-// see notes a record that was read before now.
-func (s *sighting) see(r record, now time.Time) {
-	if s.at.IsZero() || r != s.record {
-		s.record, s.at = r, now
+// observe notes a record that was read before now.
+func (s *heartbeatSeen) observe(r heartbeatRow, now time.Time) {
+	if s.at.IsZero() || r != s.heartbeatRow {
+		s.heartbeatRow, s.at = r, now
 	}
 }
 
-// free is when the holder's deadline must have passed, for a candidate that has had
+// leaseEnd is when the holder's deadline must have passed, for a candidate that has had
 // the lock since then. The last heartbeat was sent before it was first seen, and
 // none can follow. After an involuntary loss a candidate may want to wait besides.
-func (s *sighting) free(locked time.Time, delay time.Duration) time.Time {
+func (s *heartbeatSeen) leaseEnd(locked time.Time, delay time.Duration) time.Time {
 	if s.session == "" {
 		return locked
 	}
@@ -45,16 +45,16 @@ func (s *sighting) free(locked time.Time, delay time.Duration) time.Time {
 	return at
 }
 
-// stand campaigns by one connection until it is elected. The error is that of the
+// campaign campaigns by one connection until it is elected. The error is that of the
 // connection, or that ctx ended.
-func (e *Elector) stand(ctx context.Context) (*client.Leadership, error) {
+func (e *Elector) campaign(ctx context.Context) (*client.Leadership, error) {
 	conn, err := e.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
-	l, err := e.follow(ctx, conn)
+	l, err := e.waitForLock(ctx, conn)
 	if err != nil {
-		hangUp(conn)
+		closeConn(conn)
 		return nil, err
 	}
 	e.mu.Lock()
@@ -63,26 +63,26 @@ func (e *Elector) stand(ctx context.Context) (*client.Leadership, error) {
 	t, err := l.deadline.Begin(l.holder, l.resign) // before the lease can be lost
 	go l.run()
 	if err != nil {
-		l.end(errLost)
+		l.end(errConnClosed)
 	}
 	return t, err
 }
 
-// follow waits for the role, and takes it.
-func (e *Elector) follow(ctx context.Context, conn *pgx.Conn) (*lease, error) {
+// waitForLock waits for the role, and takes it.
+func (e *Elector) waitForLock(ctx context.Context, conn *pgx.Conn) (*lease, error) {
 	if err := e.prepare(ctx, conn); err != nil {
 		return nil, err
 	}
-	var seen sighting
+	var seen heartbeatSeen
 	for {
-		locked, err := e.try(ctx, conn, &seen)
+		locked, err := e.tryLock(ctx, conn, &seen)
 		if err != nil {
 			return nil, err
 		}
 		if locked {
-			return e.inherit(ctx, conn, &seen)
+			return e.waitOutLease(ctx, conn, &seen)
 		}
-		if err := e.await(ctx, conn, e.backoff()); err != nil {
+		if err := e.waitBackoff(ctx, conn, e.backoff()); err != nil {
 			return nil, err
 		}
 	}
@@ -119,20 +119,20 @@ func (e *Elector) makeTable(ctx context.Context, conn *pgx.Conn) error {
 	})
 }
 
-// try tries to get the lock, and looks whether the holder lives.
-func (e *Elector) try(ctx context.Context, conn *pgx.Conn, seen *sighting) (locked bool, err error) {
-	var r record
+// tryLock tries to get the lock, and looks whether the holder lives.
+func (e *Elector) tryLock(ctx context.Context, conn *pgx.Conn, seen *heartbeatSeen) (locked bool, err error) {
+	var r heartbeatRow
 	var ttl int64
-	if err := conn.QueryRow(ctx, e.sql.tryLock, e.cfg.Role, e.cfg.LockKey).Scan(&locked, &r.epoch, &r.beat, &r.session, &ttl); err != nil {
+	if err := conn.QueryRow(ctx, e.sql.tryLock, e.cfg.Role, e.cfg.LockKey).Scan(&locked, &r.epoch, &r.heartbeatSeq, &r.session, &ttl); err != nil {
 		return false, err
 	}
 	r.ttl = time.Duration(ttl) * time.Millisecond
-	seen.see(r, time.Now())
+	seen.observe(r, time.Now())
 	return locked, nil
 }
 
-// await waits for as long as a follower waits, or until the role is given back.
-func (e *Elector) await(ctx context.Context, conn *pgx.Conn, d time.Duration) error {
+// waitBackoff waits for as long as a follower waits, or until the role is given back.
+func (e *Elector) waitBackoff(ctx context.Context, conn *pgx.Conn, d time.Duration) error {
 	within, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	for {
@@ -151,9 +151,9 @@ func (e *Elector) await(ctx context.Context, conn *pgx.Conn, d time.Duration) er
 	}
 }
 
-// inherit has the lock, waits until the last holder acts no more, and begins a
+// waitOutLease has the lock, waits until the last holder acts no more, and begins a
 // tenure.
-func (e *Elector) inherit(ctx context.Context, conn *pgx.Conn, seen *sighting) (*lease, error) {
+func (e *Elector) waitOutLease(ctx context.Context, conn *pgx.Conn, seen *heartbeatSeen) (*lease, error) {
 	locked := time.Now()
 	for {
 		// Once more: what was read together with the lock may be older than that.
@@ -161,21 +161,21 @@ func (e *Elector) inherit(ctx context.Context, conn *pgx.Conn, seen *sighting) (
 		if err != nil {
 			return nil, err
 		}
-		seen.see(r, time.Now())
-		wait := time.Until(seen.free(locked, e.cfg.TakeoverDelay))
+		seen.observe(r, time.Now())
+		wait := time.Until(seen.leaseEnd(locked, e.cfg.TakeoverDelay))
 		if wait <= 0 {
-			return e.take(ctx, conn)
+			return e.writeTenure(ctx, conn)
 		}
-		if err := e.await(ctx, conn, min(wait, e.backoff())); err != nil {
+		if err := e.waitBackoff(ctx, conn, min(wait, e.backoff())); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// take writes the new tenure into the row.
-func (e *Elector) take(ctx context.Context, conn *pgx.Conn) (*lease, error) {
+// writeTenure writes the new tenure into the row.
+func (e *Elector) writeTenure(ctx context.Context, conn *pgx.Conn) (*lease, error) {
 	l := newLease(e, conn)
-	e.suspect(l.session) // whatever becomes of it
+	e.addStale(l.session) // whatever becomes of it
 	sent := l.deadline.Now()
 	var epoch int64
 	var acquired time.Time
@@ -193,11 +193,11 @@ func (e *Elector) take(ctx context.Context, conn *pgx.Conn) (*lease, error) {
 func (e *Elector) lifetime() time.Duration { return e.cfg.TTL - e.cfg.TTL/10 }
 
 // read reads the row.
-func (e *Elector) read(ctx context.Context, conn *pgx.Conn) (record, change, error) {
-	var r record
+func (e *Elector) read(ctx context.Context, conn *pgx.Conn) (heartbeatRow, change, error) {
+	var r heartbeatRow
 	var ttl int64
 	c := change{Role: e.cfg.Role}
-	err := conn.QueryRow(ctx, e.sql.read, e.cfg.Role).Scan(&r.epoch, &r.beat, &r.session, &c.Holder, &c.Value, &c.Cause, &ttl, &c.AcquiredAt)
+	err := conn.QueryRow(ctx, e.sql.read, e.cfg.Role).Scan(&r.epoch, &r.heartbeatSeq, &r.session, &c.Holder, &c.Value, &c.Cause, &ttl, &c.AcquiredAt)
 	r.ttl, c.Epoch, c.Session = time.Duration(ttl)*time.Millisecond, r.epoch, r.session
 	return r, c, err
 }

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// TestMoment: what is counted since then is counted on the monotonic clock.
-func TestMoment(t *testing.T) {
-	var m moment
+// TestAtomicTime: what is counted since then is counted on the monotonic clock.
+func TestAtomicTime(t *testing.T) {
+	var m atomicTime
 	now := time.Now()
 	if d := m.since(now); d < 1000*time.Hour {
 		t.Errorf("never was %v ago", d)
