@@ -69,7 +69,7 @@ func TestAlerts(t *testing.T) {
 
 // checkAlerts holds the alerts against the contract's names, the declared
 // metrics and the headings of the runbook.
-func checkAlerts(alerts []alert, runbook string, declared map[string]telemetry.Declaration) (problems []string) {
+func checkAlerts(alerts []alert, runbook string, declared map[string]telemetry.MetricDef) (problems []string) {
 	headings := anchors(runbook)
 	seen := map[string]bool{}
 	for _, a := range alerts {
@@ -120,7 +120,7 @@ var promQL = strings.Fields("sum max min avg count count_values floor rate incre
 
 // checkExpression finds metrics that are not declared, and labels that a metric
 // does not have.
-func checkExpression(expr string, declared map[string]telemetry.Declaration) (problems []string) {
+func checkExpression(expr string, declared map[string]telemetry.MetricDef) (problems []string) {
 	if strings.TrimSpace(expr) == "" {
 		return []string{"the expression is empty"}
 	}

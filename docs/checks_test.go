@@ -87,7 +87,7 @@ func TestChecksCanFail(t *testing.T) {
 
 // alertProblems checks a rule file and a runbook that are right but for the one
 // line left out or, of the alert's name, changed.
-func alertProblems(change string, declared map[string]telemetry.Declaration) []string {
+func alertProblems(change string, declared map[string]telemetry.MetricDef) []string {
 	rules := "- alert: follower_lagging\n  expr: |\n    northstar_peer_lag_entries > 1\n  annotations:\n    runbook: docs/operations.md#follower_lagging\n"
 	runbook := "### follower_lagging\n"
 	switch {
@@ -99,6 +99,6 @@ func alertProblems(change string, declared map[string]telemetry.Declaration) []s
 		rules = strings.Replace(rules, change, "", 1)
 		runbook = strings.Replace(runbook, change, "", 1)
 	}
-	only := map[string]telemetry.Declaration{"northstar_peer_lag_entries": declared["northstar_peer_lag_entries"]}
+	only := map[string]telemetry.MetricDef{"northstar_peer_lag_entries": declared["northstar_peer_lag_entries"]}
 	return checkAlerts(parseAlerts(rules), runbook, only)
 }

@@ -21,9 +21,9 @@ import (
 	"northstar/telemetry"
 )
 
-func declaredMetrics() map[string]telemetry.Declaration {
-	m := map[string]telemetry.Declaration{}
-	for _, d := range telemetry.Declared() {
+func declaredMetrics() map[string]telemetry.MetricDef {
+	m := map[string]telemetry.MetricDef{}
+	for _, d := range telemetry.MetricDefs() {
 		m[telemetry.Prefix+d.Name] = d
 	}
 	return m
@@ -33,7 +33,7 @@ var metricName = regexp.MustCompile(`\bnorthstar_[a-z0-9_]+`)
 
 // findMetric finds the declaration of a name, which for a histogram may be that
 // of one of its series.
-func findMetric(name string, declared map[string]telemetry.Declaration) (telemetry.Declaration, bool) {
+func findMetric(name string, declared map[string]telemetry.MetricDef) (telemetry.MetricDef, bool) {
 	if d, ok := declared[name]; ok {
 		return d, true
 	}
@@ -42,7 +42,7 @@ func findMetric(name string, declared map[string]telemetry.Declaration) (telemet
 			return declared[base], true
 		}
 	}
-	return telemetry.Declaration{}, false
+	return telemetry.MetricDef{}, false
 }
 
 func TestMetricsExist(t *testing.T) {
@@ -53,7 +53,7 @@ func TestMetricsExist(t *testing.T) {
 
 // checkMetrics finds names of metrics that are not declared. The raft library's
 // own are its own.
-func checkMetrics(d document, declared map[string]telemetry.Declaration) (problems []string) {
+func checkMetrics(d document, declared map[string]telemetry.MetricDef) (problems []string) {
 	for _, name := range metricName.FindAllString(d.text, -1) {
 		if strings.HasPrefix(name, telemetry.Prefix+"raft_") || name == "northstar_next" { // a build tag
 			continue

@@ -47,8 +47,8 @@ func (n *Node) auditDropped() map[string]uint64 {
 	return map[string]uint64{"clients": dropped[state.AuditClients], "operators": dropped[state.AuditOperators]}
 }
 
-// relayedAudit takes a batch of another member.
-func (n *Node) relayedAudit(ctx context.Context, from cluster.NodeID, data []byte) error {
+// receiveAuditBatch takes a batch of another member.
+func (n *Node) receiveAuditBatch(ctx context.Context, from cluster.NodeID, data []byte) error {
 	batch, err := state.DecodeBatch(data)
 	if err != nil {
 		return err

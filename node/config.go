@@ -44,8 +44,8 @@ type Config struct {
 	DrainTimeout time.Duration `name:"drain-timeout" default:"30s" help:"On SIGTERM, how long to wait for leadership to move and for requests in flight."`
 	Log          LogConfig     `embed:"" prefix:"log-"`
 
-	sources map[string]string // key → where its value was set; no entry: default
-	unread  map[string]bool   // keys whose value could not be read: Validate is silent about them
+	sources     map[string]string // key → where its value was set; no entry: default
+	invalidKeys map[string]bool   // keys whose value could not be read: Validate is silent about them
 }
 
 // ElectionConfig is when elections happen.

@@ -126,9 +126,9 @@ func TestExampleFile(t *testing.T) {
 	golden(t, "../deploy/northstar.toml", exampleFile())
 }
 
-// TestExampleFileHoldsTheDefaults reads the example with every key that has a
+// TestExampleFile_MatchesDefaults reads the example with every key that has a
 // default switched on: nothing may change.
-func TestExampleFileHoldsTheDefaults(t *testing.T) {
+func TestExampleFile_MatchesDefaults(t *testing.T) {
 	data, err := os.ReadFile("../deploy/northstar.toml")
 	if err != nil {
 		t.Fatal(err)
@@ -163,7 +163,7 @@ func TestExampleFileHoldsTheDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	untouched.sources, untouched.unread = nil, nil
+	untouched.sources, untouched.invalidKeys = nil, nil
 	if !reflect.DeepEqual(*untouched, defaults) {
 		t.Errorf("the example as it is changes the defaults: %+v", untouched)
 	}

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	drainRetry  = 100 * time.Millisecond // until leadership is offered again
-	drainNobody = 2 * time.Second        // how long no node at all may be fit to take it
+	drainRetryDelay      = 100 * time.Millisecond // until leadership is offered again
+	drainNoTargetTimeout = 2 * time.Second        // how long no node at all may be fit to take it
 )
 
 // Drain makes the node ready to be stopped, within drain-timeout or the end of
@@ -37,24 +37,24 @@ func (n *Node) Drain(ctx context.Context) {
 	n.handOver(ctx) // should another node have handed leadership here meanwhile
 }
 
-// told says why this node will not stand although the leader tells it to; "" when it
+// approveTimeoutNow says why this node will not stand although the leader tells it to; "" when it
 // will. A leader may not know yet that it is about to stop: it would lead, and take
 // no write, until the requests in flight had ended.
-func (n *Node) told(ctx context.Context, by cluster.NodeID, term uint64) string {
+func (n *Node) approveTimeoutNow(ctx context.Context, by cluster.NodeID, term uint64) string {
 	if n.draining.Load() {
 		return fmt.Sprintf("node %s is draining", n.cfg.ID)
 	}
 	return n.failover.ApproveTimeoutNow(ctx, by, term)
 }
 
-// stepAsideLook is how often a leader looks whether its record lets it lead.
-const stepAsideLook = 100 * time.Millisecond
+// eligibilityPollInterval is how often a leader looks whether its record lets it lead.
+const eligibilityPollInterval = 100 * time.Millisecond
 
-// stepAside is the leader task of a node that an operator has drained, or keeps
+// handOverIfIneligible is the leader task of a node that an operator has drained, or keeps
 // from leading: it hands leadership over, again and again until another node leads.
-func (n *Node) stepAside(ctx context.Context, _ uint64) {
+func (n *Node) handOverIfIneligible(ctx context.Context, _ uint64) {
 	warned := "" // of what was told already: errors differ at each look
-	for ; ctx.Err() == nil; sleep(ctx, stepAsideLook) {
+	for ; ctx.Err() == nil; sleep(ctx, eligibilityPollInterval) {
 		m, ok := n.consensus.View().Member(n.cfg.ID)
 		why := m.IneligibleReason()
 		if !ok || why == "" || n.draining.Load() {
@@ -94,9 +94,9 @@ func (n *Node) handOver(ctx context.Context) {
 			nobody = time.Time{}
 		} else if now := time.Now(); nobody.IsZero() {
 			nobody = now
-		} else if now.Sub(nobody) > drainNobody {
+		} else if now.Sub(nobody) > drainNoTargetTimeout {
 			return
 		}
-		sleep(ctx, drainRetry)
+		sleep(ctx, drainRetryDelay)
 	}
 }

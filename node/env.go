@@ -34,9 +34,9 @@ type Env struct {
 	// Notify tells the service manager about the state of this process, as
 	// sd_notify does.
 	Notify func(state string)
-	// WatchdogEvery is how often the service manager wants WATCHDOG=1; 0 asks it,
+	// WatchdogInterval is how often the service manager wants WATCHDOG=1; 0 asks it,
 	// less than 0 means never.
-	WatchdogEvery time.Duration
+	WatchdogInterval time.Duration
 	// Faults is the hook of chaos tests into peer traffic.
 	Faults transport.Faults
 	// RaftMetrics is where the Raft library reports to, if it does: one for the
@@ -71,10 +71,10 @@ func (e Env) withDefaults() Env {
 	if e.Notify == nil {
 		e.Notify = func(state string) { _, _ = daemon.SdNotify(false, state) } // no service manager: nothing to tell
 	}
-	if e.WatchdogEvery == 0 {
-		e.WatchdogEvery = -1
+	if e.WatchdogInterval == 0 {
+		e.WatchdogInterval = -1
 		if every, err := daemon.SdWatchdogEnabled(false); err == nil && every > 0 {
-			e.WatchdogEvery = every / 3
+			e.WatchdogInterval = every / 3
 		}
 	}
 	if e.Logger == nil {

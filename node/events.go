@@ -14,57 +14,57 @@ import (
 )
 
 const (
-	// observeEvery is how often the node looks for changes that nobody announces.
-	observeEvery = 250 * time.Millisecond
-	// settleTime is how long a new leader gets to hear from everybody before it
+	// pollInterval is how often the node looks for changes that nobody announces.
+	pollInterval = 250 * time.Millisecond
+	// healthWarmup is how long a new leader gets to hear from everybody before it
 	// is believed that somebody is not healthy.
-	settleTime = time.Second
+	healthWarmup = time.Second
 )
 
-// observation is what the journal's events are derived from, at one moment.
-type observation struct {
-	status  cluster.NodeStatus
-	members map[cluster.NodeID]cluster.Member
-	peers   map[cluster.NodeID]cluster.PeerStatus // once this node has led for settleTime; others do not know enough
-	warned  []string
-	pause   pause
+// stateSnapshot is what the journal's events are derived from, at one moment.
+type stateSnapshot struct {
+	status   cluster.NodeStatus
+	members  map[cluster.NodeID]cluster.Member
+	peers    map[cluster.NodeID]cluster.PeerStatus // once this node has led for healthWarmup; others do not know enough
+	warnings []string
+	pause    pause
 }
 
 // pause is whether automatic failover is paused, as this node has applied it, by
 // its own clock.
 type pause struct {
-	on  bool
-	set state.Settings
+	paused bool
+	set    state.Settings
 }
 
-// changes turns the difference between two observations into events. warn is
+// diffEvents turns the difference between two observations into events. warn is
 // set for those that need attention.
-func changes(prev, next observation) (events []changeEvent) {
+func diffEvents(prev, next stateSnapshot) (events []journalEvent) {
 	events = append(events, memberChanges(prev, next)...)
 	events = append(events, healthChanges(prev, next)...)
 	events = append(events, diskChanges(prev.status.Disk, next.status.Disk)...)
 	events = append(events, lifecycleChanges(prev.status, next.status)...)
 	events = append(events, pauseChanges(prev.pause, next.pause)...)
-	for _, w := range next.warned {
-		if !slices.Contains(prev.warned, w) {
-			events = append(events, changeEvent{warn: true, Event: cluster.Event{Type: "node", Message: w}})
+	for _, w := range next.warnings {
+		if !slices.Contains(prev.warnings, w) {
+			events = append(events, journalEvent{warn: true, Event: cluster.Event{Type: "node", Message: w}})
 		}
 	}
 	return events
 }
 
-type changeEvent struct {
+type journalEvent struct {
 	cluster.Event
 	warn bool
 }
 
-func memberEvent(id cluster.NodeID, format string, args ...any) changeEvent {
-	return changeEvent{Event: cluster.Event{
+func memberEvent(id cluster.NodeID, format string, args ...any) journalEvent {
+	return journalEvent{Event: cluster.Event{
 		Type: "member", Message: fmt.Sprintf("member %s ", id) + fmt.Sprintf(format, args...), Fields: map[string]any{"member": string(id)},
 	}}
 }
 
-func memberChanges(prev, next observation) (events []changeEvent) {
+func memberChanges(prev, next stateSnapshot) (events []journalEvent) {
 	before, after := suffrages(prev.status), suffrages(next.status)
 	if len(before) == 0 {
 		return nil // the first configuration: nothing has changed yet
@@ -119,7 +119,7 @@ func recordChange(old, now cluster.Member) string {
 	return strings.Join(what, ", ")
 }
 
-func healthChanges(prev, next observation) (events []changeEvent) {
+func healthChanges(prev, next stateSnapshot) (events []journalEvent) {
 	for _, id := range sortedKeys(next.peers) {
 		old, known := prev.peers[id]
 		now := next.peers[id]
@@ -129,7 +129,7 @@ func healthChanges(prev, next observation) (events []changeEvent) {
 		if old.Healthy == now.Healthy {
 			continue
 		}
-		e := changeEvent{warn: !now.Healthy, Event: cluster.Event{
+		e := journalEvent{warn: !now.Healthy, Event: cluster.Event{
 			Type: "health", Message: fmt.Sprintf("member %s is healthy again", id), Fields: map[string]any{"member": string(id)},
 		}}
 		if !now.Healthy {
@@ -140,13 +140,13 @@ func healthChanges(prev, next observation) (events []changeEvent) {
 	return events
 }
 
-func diskChanges(prev, next cluster.DiskState) (events []changeEvent) {
+func diskChanges(prev, next cluster.DiskState) (events []journalEvent) {
 	note := func(was, is bool, bad, good string) {
 		switch {
 		case is && !was:
-			events = append(events, changeEvent{warn: true, Event: cluster.Event{Type: "disk", Message: bad}})
+			events = append(events, journalEvent{warn: true, Event: cluster.Event{Type: "disk", Message: bad}})
 		case was && !is:
-			events = append(events, changeEvent{Event: cluster.Event{Type: "disk", Message: good}})
+			events = append(events, journalEvent{Event: cluster.Event{Type: "disk", Message: good}})
 		}
 	}
 	note(prev.Stalled, next.Stalled, "the disk is stalled: an operation does not end", "the disk is working again")
@@ -154,30 +154,30 @@ func diskChanges(prev, next cluster.DiskState) (events []changeEvent) {
 	return events
 }
 
-func lifecycleChanges(prev, next cluster.NodeStatus) []changeEvent {
+func lifecycleChanges(prev, next cluster.NodeStatus) []journalEvent {
 	if next.Lifecycle == prev.Lifecycle || prev.Lifecycle == "" {
 		return nil
 	}
-	e := changeEvent{Event: cluster.Event{Type: "node", Message: fmt.Sprintf("this node is %s", next.Lifecycle)}}
+	e := journalEvent{Event: cluster.Event{Type: "node", Message: fmt.Sprintf("this node is %s", next.Lifecycle)}}
 	if next.Lifecycle == cluster.Dead {
 		e.warn = true
 		e.Message += ": " + next.DeadReason
 	}
-	return []changeEvent{e}
+	return []journalEvent{e}
 }
 
 // pauseChanges tells of a pause of automatic failover that begins, is set anew, or
 // ends.
-func pauseChanges(prev, next pause) []changeEvent {
-	if prev == next || !prev.on && !next.on {
+func pauseChanges(prev, next pause) []journalEvent {
+	if prev == next || !prev.paused && !next.paused {
 		return nil
 	}
-	e := changeEvent{warn: next.on, Event: cluster.Event{Type: "failover", Fields: map[string]any{"auto_failover": !next.on}}}
+	e := journalEvent{warn: next.paused, Event: cluster.Event{Type: "failover", Fields: map[string]any{"auto_failover": !next.paused}}}
 	switch set := next.set; {
-	case !next.on && !set.AutoFailover:
+	case !next.paused && !set.AutoFailover:
 		e.Message = "automatic failover is on again: the pause has ended"
-		return []changeEvent{e}
-	case !next.on:
+		return []journalEvent{e}
+	case !next.paused:
 		e.Message = "automatic failover is on again"
 	default:
 		e.Message = "automatic failover is paused"
@@ -194,16 +194,16 @@ func pauseChanges(prev, next pause) []changeEvent {
 			e.Message += ": " + next.set.Reason
 		}
 	}
-	return []changeEvent{e}
+	return []journalEvent{e}
 }
 
 func sortedKeys[V any](m map[cluster.NodeID]V) []cluster.NodeID {
 	return slices.Sorted(maps.Keys(m))
 }
 
-// observe writes what changes into the journal until ctx ends.
-func observe(ctx context.Context, journal *telemetry.Journal, look func() observation) error {
-	tick := time.NewTicker(observeEvery)
+// recordEvents writes what changes into the journal until ctx ends.
+func recordEvents(ctx context.Context, journal *telemetry.Journal, look func() stateSnapshot) error {
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	prev := look()
 	for {
@@ -213,7 +213,7 @@ func observe(ctx context.Context, journal *telemetry.Journal, look func() observ
 		case <-tick.C:
 		}
 		next := look()
-		for _, e := range changes(prev, next) {
+		for _, e := range diffEvents(prev, next) {
 			e.Term = next.status.Term
 			if e.warn {
 				journal.Warn(e.Event)

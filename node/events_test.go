@@ -15,9 +15,9 @@ func servers(voters ...cluster.NodeID) (all []cluster.Server) {
 	return all
 }
 
-func TestChanges(t *testing.T) {
-	base := func(change func(*observation)) observation {
-		o := observation{
+func TestDiffEvents(t *testing.T) {
+	base := func(change func(*stateSnapshot)) stateSnapshot {
+		o := stateSnapshot{
 			status:  cluster.NodeStatus{Lifecycle: cluster.Active, Servers: servers("n1", "n2")},
 			members: map[cluster.NodeID]cluster.Member{"n1": {ID: "n1", Priority: 100, Eligible: true}, "n2": {ID: "n2", Priority: 100, Eligible: true, HTTPAddress: "a:1"}},
 			peers:   map[cluster.NodeID]cluster.PeerStatus{"n2": {ID: "n2", Healthy: true}},
@@ -29,52 +29,52 @@ func TestChanges(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name       string
-		prev, next observation
+		prev, next stateSnapshot
 		want       []string // "!" in front of those that need attention
 	}{
 		{"nothing", base(nil), base(nil), nil},
-		{"first configuration", observation{}, base(nil), nil},
-		{"joins", base(nil), base(func(o *observation) {
+		{"first configuration", stateSnapshot{}, base(nil), nil},
+		{"joins", base(nil), base(func(o *stateSnapshot) {
 			o.status.Servers = append(o.status.Servers, cluster.Server{ID: "n3", Suffrage: cluster.NonVoter})
 		}), []string{"member: member n3 joined as nonvoter"}},
-		{"promoted", base(func(o *observation) { o.status.Servers[1].Suffrage = cluster.NonVoter }), base(nil), []string{"member: member n2 is now a voter"}},
-		{"leaves", base(nil), base(func(o *observation) { o.status.Servers = o.status.Servers[:1] }), []string{"member: member n2 left the configuration"}},
-		{"record", base(nil), base(func(o *observation) {
+		{"promoted", base(func(o *stateSnapshot) { o.status.Servers[1].Suffrage = cluster.NonVoter }), base(nil), []string{"member: member n2 is now a voter"}},
+		{"leaves", base(nil), base(func(o *stateSnapshot) { o.status.Servers = o.status.Servers[:1] }), []string{"member: member n2 left the configuration"}},
+		{"record", base(nil), base(func(o *stateSnapshot) {
 			o.members["n2"] = cluster.Member{ID: "n2", Priority: 5, Zone: "eu", HTTPAddress: "b:1"}
 		}), []string{`member: member n2 has priority 5 (was 100), has eligible false, is in zone "eu", has HTTP address b:1`}},
-		{"sick", base(nil), base(func(o *observation) {
+		{"sick", base(nil), base(func(o *stateSnapshot) {
 			o.peers["n2"] = cluster.PeerStatus{ID: "n2", Reasons: []string{"no contact for 2s"}}
 		}), []string{"!health: member n2 is not healthy: no contact for 2s"}},
-		{"well", base(func(o *observation) { o.peers["n2"] = cluster.PeerStatus{ID: "n2"} }), base(nil), []string{"health: member n2 is healthy again"}},
-		{"new leader looks for the first time", base(func(o *observation) { o.peers = nil }), base(func(o *observation) {
+		{"well", base(func(o *stateSnapshot) { o.peers["n2"] = cluster.PeerStatus{ID: "n2"} }), base(nil), []string{"health: member n2 is healthy again"}},
+		{"new leader looks for the first time", base(func(o *stateSnapshot) { o.peers = nil }), base(func(o *stateSnapshot) {
 			o.peers["n2"] = cluster.PeerStatus{ID: "n2", Reasons: []string{"x"}}
 		}), []string{"!health: member n2 is not healthy: x"}},
-		{"a new leader, and all are well", base(func(o *observation) { o.peers = nil }), base(nil), nil},
-		{"disk", base(nil), base(func(o *observation) { o.status.Disk.Stalled, o.status.Disk.ReadOnly = true, true }), []string{
+		{"a new leader, and all are well", base(func(o *stateSnapshot) { o.peers = nil }), base(nil), nil},
+		{"disk", base(nil), base(func(o *stateSnapshot) { o.status.Disk.Stalled, o.status.Disk.ReadOnly = true, true }), []string{
 			"!disk: the disk is stalled: an operation does not end", "!disk: the disk has less space left than the reserve: this node is read-only",
 		}},
-		{"disk recovers", base(func(o *observation) { o.status.Disk.ReadOnly = true }), base(nil), []string{"disk: there is space on the disk again: this node takes writes"}},
-		{"dead", base(nil), base(func(o *observation) { o.status.Lifecycle, o.status.DeadReason = cluster.Dead, "removed" }), []string{"!node: this node is dead: removed"}},
-		{"warning", base(nil), base(func(o *observation) { o.warned = []string{"priority differs"} }), []string{"!node: priority differs"}},
-		{"old warning", base(func(o *observation) { o.warned = []string{"a"} }), base(func(o *observation) { o.warned = []string{"a"} }), nil},
-		{"paused", base(nil), base(func(o *observation) {
+		{"disk recovers", base(func(o *stateSnapshot) { o.status.Disk.ReadOnly = true }), base(nil), []string{"disk: there is space on the disk again: this node takes writes"}},
+		{"dead", base(nil), base(func(o *stateSnapshot) { o.status.Lifecycle, o.status.DeadReason = cluster.Dead, "removed" }), []string{"!node: this node is dead: removed"}},
+		{"warning", base(nil), base(func(o *stateSnapshot) { o.warnings = []string{"priority differs"} }), []string{"!node: priority differs"}},
+		{"old warning", base(func(o *stateSnapshot) { o.warnings = []string{"a"} }), base(func(o *stateSnapshot) { o.warnings = []string{"a"} }), nil},
+		{"paused", base(nil), base(func(o *stateSnapshot) {
 			o.pause = pause{true, state.Settings{PausedUntil: 3e9, Operator: "anna", Reason: "new switch"}}
 		}), []string{"!failover: automatic failover is paused until 1970-01-01T00:00:03Z, by anna: new switch"}},
-		{"paused for longer", base(func(o *observation) {
+		{"paused for longer", base(func(o *stateSnapshot) {
 			o.pause = pause{true, state.Settings{PausedUntil: 3e9, Operator: "anna"}}
-		}), base(func(o *observation) { o.pause = pause{true, state.Settings{Operator: "anna"}} }), []string{"!failover: automatic failover is paused, by anna"}},
-		{"paused still", base(func(o *observation) { o.pause.on = true }), base(func(o *observation) { o.pause.on = true }), nil},
-		{"resumed", base(func(o *observation) { o.pause.on = true }), base(func(o *observation) {
+		}), base(func(o *stateSnapshot) { o.pause = pause{true, state.Settings{Operator: "anna"}} }), []string{"!failover: automatic failover is paused, by anna"}},
+		{"paused still", base(func(o *stateSnapshot) { o.pause.paused = true }), base(func(o *stateSnapshot) { o.pause.paused = true }), nil},
+		{"resumed", base(func(o *stateSnapshot) { o.pause.paused = true }), base(func(o *stateSnapshot) {
 			o.pause.set = state.Settings{AutoFailover: true, Operator: "anna", Reason: "done"}
 		}), []string{"failover: automatic failover is on again, by anna: done"}},
-		{"the pause runs out", base(func(o *observation) { o.pause = pause{true, state.Settings{PausedUntil: 3e9, Operator: "anna"}} }), base(func(o *observation) {
+		{"the pause runs out", base(func(o *stateSnapshot) { o.pause = pause{true, state.Settings{PausedUntil: 3e9, Operator: "anna"}} }), base(func(o *stateSnapshot) {
 			o.pause.set = state.Settings{PausedUntil: 3e9, Operator: "anna"}
 		}), []string{"failover: automatic failover is on again: the pause has ended"}},
-		{"set anew as it was", base(nil), base(func(o *observation) { o.pause.set = state.Settings{AutoFailover: true, Operator: "anna"} }), nil},
+		{"set anew as it was", base(nil), base(func(o *stateSnapshot) { o.pause.set = state.Settings{AutoFailover: true, Operator: "anna"} }), nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var got []string
-			for _, e := range changes(c.prev, c.next) {
+			for _, e := range diffEvents(c.prev, c.next) {
 				line := e.Type + ": " + e.Message
 				if e.warn {
 					line = "!" + line

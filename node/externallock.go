@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	keyExternalLock = "failover.external-lock"
-	minExternalTTL  = 2 * time.Second // of the lock, without a heartbeat
-	leaveLock       = time.Second     // for giving it back
-	lockAgain       = time.Second     // after an error that does not pass by itself
+	keyExternalLock    = "failover.external-lock"
+	minExternalTTL     = 2 * time.Second // of the lock, without a heartbeat
+	lockReleaseTimeout = time.Second     // for giving it back
+	lockRetryDelay     = time.Second     // after an error that does not pass by itself
 )
 
 // externalLock is the lock outside the cluster that a leader needs besides to serve
@@ -60,8 +60,8 @@ func (x *externalLock) mayWrite() error {
 	return nil
 }
 
-// lead holds the lock, or campaigns for it, for one reign.
-func (x *externalLock) lead(ctx context.Context, term uint64) {
+// runWhileLeader holds the lock, or campaigns for it, for one reign.
+func (x *externalLock) runWhileLeader(ctx context.Context, term uint64) {
 	e, err := newExternalElector(x.cfg, x.clusterID())
 	if err != nil { // it was good when the node started
 		x.log.Error("no external lock", "error", err)
@@ -81,7 +81,7 @@ func (x *externalLock) lead(ctx context.Context, term uint64) {
 		case <-ctx.Done():
 		}
 	}
-	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveLock)
+	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), lockReleaseTimeout)
 	defer cancel()
 	// This shuts the gate before it gives the lock back.
 	if err := e.Close(leave); err != nil {
@@ -96,7 +96,7 @@ func (x *externalLock) wait(ctx context.Context, err error) {
 	}
 	x.log.Error("no external lock: trying again", "error", err)
 	select {
-	case <-time.After(lockAgain):
+	case <-time.After(lockRetryDelay):
 	case <-ctx.Done():
 	}
 }

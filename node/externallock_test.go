@@ -127,9 +127,9 @@ func TestExternalLockRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said lockedBuffer
 		x := &externalLock{log: hclog.New(&hclog.LoggerOptions{Output: &said})}
-		ctx, cancel := context.WithTimeout(t.Context(), 3*lockAgain/2)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*lockRetryDelay/2)
 		defer cancel()
-		for _, want := range []time.Duration{lockAgain, lockAgain / 2, 0} {
+		for _, want := range []time.Duration{lockRetryDelay, lockRetryDelay / 2, 0} {
 			began := time.Now()
 			x.wait(ctx, errors.New("refused"))
 			if took := time.Since(began); took != want {

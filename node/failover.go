@@ -18,14 +18,14 @@ func (n *Node) buildFailover() {
 		TimeoutMin: c.Election.TimeoutMin, TimeoutMax: c.Election.TimeoutMax, Lease: c.Election.Lease, LeaseWait: lease.LeaseWait(),
 	}, failover.Deps{
 		Claim: n.transport.Claim, Peers: n.transport, Raft: func() failover.Raft { return n.transport.Raft() },
-		Consensus: informed{n.consensus, n}, Transfer: n.transfer, Event: n.journal.Append, Logger: n.log,
+		Consensus: nodeWithHealth{n.consensus, n}, Transfer: n.transfer, Event: n.journal.Append, Logger: n.log,
 	})
 	n.consensus.AddLeaderTask("placement", n.failover.MonitorLeadership)
-	n.consensus.AddLeaderTask("drain", n.stepAside)
+	n.consensus.AddLeaderTask("drain", n.handOverIfIneligible)
 }
 
-// standAgain is for a transfer that has left the cluster without a leader.
-func (n *Node) standAgain(ctx context.Context, term uint64, h cluster.TransferNotice) error {
+// campaignAgain is for a transfer that has left the cluster without a leader.
+func (n *Node) campaignAgain(ctx context.Context, term uint64, h cluster.TransferNotice) error {
 	return n.failover.ReclaimLeadership(ctx, term, h)
 }
 
@@ -33,12 +33,12 @@ func (n *Node) standAgain(ctx context.Context, term uint64, h cluster.TransferNo
 func (n *Node) claim() cluster.Claim {
 	c := n.consensus.Claim()
 	n.failover.AnnotateClaim(&c)
-	c.ServiceRefused, c.DuplicateIDs = n.watcher.Refusing() != "", n.watcher.DuplicateIDs()
+	c.ServiceRefused, c.DuplicateIDs = n.splitBrain.Refusing() != "", n.splitBrain.DuplicateIDs()
 	return c
 }
 
-// facts is what failover knows of the election of a term that this node has won.
-func (n *Node) facts(term uint64) consensus.ElectionFacts {
+// electionFacts is what failover knows of the election of a term that this node has won.
+func (n *Node) electionFacts(term uint64) consensus.ElectionFacts {
 	f := n.failover.Facts(term)
 	if f.Term != term {
 		return consensus.ElectionFacts{} // of an earlier candidacy
@@ -53,7 +53,7 @@ func (n *Node) election(e consensus.Election) {
 	result := telemetry.ResultLost
 	if e.Won {
 		result = telemetry.ResultWon
-	} else if !explain(&e, n.failover.Facts(e.Term)) && !n.mayStand() {
+	} else if !addElectionCause(&e, n.failover.Facts(e.Term)) && !n.mayCampaign() {
 		return // Raft's timer made it a candidate, and its questions were held back
 	}
 	if e.Open {
@@ -68,12 +68,12 @@ func (n *Node) election(e consensus.Election) {
 	if e.Won && e.Trigger != "startup" && e.Trigger != "transfer" {
 		n.metrics.Failover(e.Trigger)
 	}
-	n.journal.Append(electionEvent(e, result, steps(how, e.LedAt, time.Now())))
+	n.journal.Append(electionEvent(e, result, failoverPhases(how, e.LedAt, time.Now())))
 }
 
-// explain adds to a candidacy that has come to nothing what began it, and what the
+// addElectionCause adds to a candidacy that has come to nothing what began it, and what the
 // voters said; false when nothing is known of it, and the facts are of one before.
-func explain(e *consensus.Election, f failover.CandidacyRecord) bool {
+func addElectionCause(e *consensus.Election, f failover.CandidacyRecord) bool {
 	if f.Term == 0 || f.Term < e.FromTerm {
 		return false
 	}
@@ -87,9 +87,9 @@ func explain(e *consensus.Election, f failover.CandidacyRecord) bool {
 	return true
 }
 
-// steps says for people and benchmarks where the time of a failover went: how
+// failoverPhases says for people and benchmarks where the time of a failover went: how
 // long after it was noticed each step was reached. Nil when it was no failover.
-func steps(s failover.Timeline, led, serving time.Time) map[string]any {
+func failoverPhases(s failover.Timeline, led, serving time.Time) map[string]any {
 	if s.Noticed.IsZero() {
 		return nil
 	}

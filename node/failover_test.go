@@ -10,7 +10,7 @@ import (
 )
 
 // What was begun earlier and has long ended does not explain a candidacy.
-func TestExplain(t *testing.T) {
+func TestAddElectionCause(t *testing.T) {
 	votes := []cluster.Vote{{Voter: "n1", Reason: "log behind: 41 < 44"}}
 	timer := consensus.Election{Term: 27, FromTerm: 26, Trigger: "timeout", Reason: "Raft's timer fired"}
 	for name, c := range map[string]struct {
@@ -28,7 +28,7 @@ func TestExplain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := c.e
-			known, voters := explain(&e, c.facts), ""
+			known, voters := addElectionCause(&e, c.facts), ""
 			for _, v := range e.Votes {
 				voters += string(v.Voter)
 			}
@@ -41,13 +41,13 @@ func TestExplain(t *testing.T) {
 
 // An event tells only of the steps that a failover went through, each by its
 // time since the first.
-func TestSteps(t *testing.T) {
-	if got := steps(failover.Timeline{}, time.Now(), time.Now()); got != nil {
+func TestFailoverPhases(t *testing.T) {
+	if got := failoverPhases(failover.Timeline{}, time.Now(), time.Now()); got != nil {
 		t.Errorf("no failover has steps: %v", got)
 	}
 	noticed := time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
 	after := func(us int) time.Time { return noticed.Add(time.Duration(us) * time.Microsecond) }
-	got := steps(failover.Timeline{Noticed: noticed, Agreed: after(1500), ElectionStarted: after(1700)}, after(4000), after(7000))
+	got := failoverPhases(failover.Timeline{Noticed: noticed, Agreed: after(1500), ElectionStarted: after(1700)}, after(4000), after(7000))
 	want := map[string]any{"noticed_at": noticed, "agreed_us": int64(1500), "stood_us": int64(1700), "elected_us": int64(4000), "serving_us": int64(7000)}
 	if len(got) != len(want) {
 		t.Errorf("got %v, want %v", got, want)

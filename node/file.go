@@ -86,7 +86,7 @@ func (r *fileReader) take(tree map[string]any, section string) {
 		default:
 			text, ok := key.text(value)
 			if !ok {
-				r.problem(full, key.show(fmt.Sprint(value)), "want "+key.wants())
+				r.problem(full, key.show(fmt.Sprint(value)), "want "+key.expectedValues())
 				continue
 			}
 			r.file.values[full] = fileValue{text: text, line: r.lines[full]}
@@ -125,7 +125,7 @@ func (k Key) text(value any) (string, bool) {
 	return "", false
 }
 
-func (k Key) wants() string {
+func (k Key) expectedValues() string {
 	switch k.kind {
 	case reflect.Bool:
 		return "true or false"

@@ -16,12 +16,12 @@ func (n *Node) health() health.Report {
 	})
 }
 
-// informed is consensus with what the peers say of themselves beside what Raft
+// nodeWithHealth is consensus with what the peers say of themselves beside what Raft
 // shows of them.
-type informed struct {
+type nodeWithHealth struct {
 	*consensus.Node
 	of *Node
 }
 
 // Peers is what this node knows of the other servers of the configuration.
-func (i informed) Peers() []cluster.PeerStatus { return i.of.health().Statuses() }
+func (i nodeWithHealth) Peers() []cluster.PeerStatus { return i.of.health().Statuses() }

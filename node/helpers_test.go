@@ -87,7 +87,7 @@ func prepare(t *testing.T, id cluster.NodeID, change func(*Config)) *testNode {
 	if change != nil {
 		change(&n.cfg)
 	}
-	n.env = Env{Notify: n.notices.add, WatchdogEvery: 20 * time.Millisecond, Logger: hclog.New(&hclog.LoggerOptions{Output: n.log, Level: hclog.Debug})}
+	n.env = Env{Notify: n.notices.add, WatchdogInterval: 20 * time.Millisecond, Logger: hclog.New(&hclog.LoggerOptions{Output: n.log, Level: hclog.Debug})}
 	return n
 }
 

@@ -96,8 +96,8 @@ func electionFields(e consensus.Election) map[string]any {
 	return fields
 }
 
-// transferred counts and records a planned transfer that this node began.
-func (n *Node) transferred(r transfer.Result) {
+// onTransfer counts and records a planned transfer that this node began.
+func (n *Node) onTransfer(r transfer.Result) {
 	result, message := telemetry.ResultOK, fmt.Sprintf("leadership moved from node %s to node %s", r.OldLeader, r.NewLeader)
 	e := cluster.Event{Type: "transfer", Term: r.Term, Fields: map[string]any{
 		"old_leader_id": string(r.OldLeader), "target_leader_id": string(r.Target), "new_leader_id": string(r.NewLeader), "duration_ms": r.Duration.Milliseconds(),

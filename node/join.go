@@ -19,11 +19,11 @@ import (
 
 // How a node asks to be taken in.
 const (
-	joinTry   = 10 * time.Second // one address
-	joinFirst = 200 * time.Millisecond
-	joinMost  = 5 * time.Second
-	joinWait  = 10 * time.Second // from an accepted request until it is repeated
-	joinLook  = 50 * time.Millisecond
+	joinAttemptTimeout = 10 * time.Second // one address
+	minJoinBackoff     = 200 * time.Millisecond
+	maxJoinBackoff     = 5 * time.Second
+	joinRepeatInterval = 10 * time.Second // from an accepted request until it is repeated
+	joinPollInterval   = 50 * time.Millisecond
 )
 
 // joiner asks a running cluster to take this node in.
@@ -38,24 +38,24 @@ type joiner struct {
 	joined    func() bool // this node belongs to a cluster
 	log       hclog.Logger
 
-	lastTrouble string // what was logged last: a trouble is logged when it changes
+	lastError string // what was logged last: a trouble is logged when it changes
 }
 
 // run asks every address in turn, until this node belongs to a cluster or ctx
 // ends. It never gives up: the cluster may come up later than this node.
 func (j *joiner) run(ctx context.Context) error {
-	wait := joinFirst
+	wait := minJoinBackoff
 	for ctx.Err() == nil && !j.joined() {
 		if j.ask(ctx) {
-			wait = joinFirst
-			if j.await(ctx) {
+			wait = minJoinBackoff
+			if j.waitJoined(ctx) {
 				break
 			}
 			continue
 		}
 		// Jitter keeps many new nodes from asking in step.
 		sleep(ctx, wait/2+rand.N(wait))
-		wait = min(2*wait, joinMost)
+		wait = min(2*wait, maxJoinBackoff)
 	}
 	return nil
 }
@@ -68,13 +68,13 @@ func (j *joiner) ask(ctx context.Context) bool {
 		err := j.post(ctx, addr)
 		if err == nil {
 			j.log.Info("the cluster has accepted this node", "asked", addr)
-			j.lastTrouble = ""
+			j.lastError = ""
 			return true
 		}
 		troubles = append(troubles, fmt.Errorf("%s: %w", addr, err))
 	}
-	if err := errors.Join(troubles...); err != nil && ctx.Err() == nil && err.Error() != j.lastTrouble {
-		j.lastTrouble = err.Error()
+	if err := errors.Join(troubles...); err != nil && ctx.Err() == nil && err.Error() != j.lastError {
+		j.lastError = err.Error()
 		j.log.Warn("cannot join yet, asking again", "error", err)
 	}
 	return false
@@ -103,7 +103,7 @@ func (j *joiner) find(ctx context.Context) ([]string, error) {
 
 // post asks one address.
 func (j *joiner) post(ctx context.Context, addr string) error {
-	ctx, cancel := context.WithTimeout(ctx, joinTry)
+	ctx, cancel := context.WithTimeout(ctx, joinAttemptTimeout)
 	defer cancel()
 	body, err := json.Marshal(j.self)
 	if err != nil {
@@ -133,9 +133,9 @@ func (j *joiner) post(ctx context.Context, addr string) error {
 	return fmt.Errorf("%s: %s", resp.Status, p.Detail)
 }
 
-// await gives the leader time to reach this node.
-func (j *joiner) await(ctx context.Context) bool {
-	for deadline := time.Now().Add(joinWait); time.Now().Before(deadline) && ctx.Err() == nil; sleep(ctx, joinLook) {
+// waitJoined gives the leader time to reach this node.
+func (j *joiner) waitJoined(ctx context.Context) bool {
+	for deadline := time.Now().Add(joinRepeatInterval); time.Now().Before(deadline) && ctx.Err() == nil; sleep(ctx, joinPollInterval) {
 		if j.joined() {
 			return true
 		}

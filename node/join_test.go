@@ -21,18 +21,18 @@ import (
 
 // fakeResolver answers look-ups in the order of its script; the last one stays.
 type fakeResolver struct {
-	mu      sync.Mutex
-	answers []func() ([]string, []*net.SRV, error)
-	asked   []string
+	mu        sync.Mutex
+	responses []func() ([]string, []*net.SRV, error)
+	asked     []string
 }
 
 func (r *fakeResolver) next(name string) ([]string, []*net.SRV, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.asked = append(r.asked, name)
-	answer := r.answers[0]
-	if len(r.answers) > 1 {
-		r.answers = r.answers[1:]
+	answer := r.responses[0]
+	if len(r.responses) > 1 {
+		r.responses = r.responses[1:]
 	}
 	return answer()
 }
@@ -58,7 +58,7 @@ type member struct {
 	asked    []apiv1.MemberAdd
 	tokens   []string
 	seen     chan struct{} // one for each request
-	taken    atomic.Bool
+	accepted atomic.Bool
 }
 
 func newMember(t *testing.T, statuses ...int) *member {
@@ -86,7 +86,7 @@ func newMember(t *testing.T, statuses ...int) *member {
 			_ = json.NewEncoder(w).Encode(apiv1.Problem{Detail: "not now"})
 			return
 		}
-		m.taken.Store(true)
+		m.accepted.Store(true)
 	}))
 	t.Cleanup(m.Close)
 	return m
@@ -97,7 +97,7 @@ func (m *member) addr() string { return m.Listener.Addr().String() }
 func newJoiner(m *member, addresses ...string) *joiner {
 	return &joiner{
 		self:      apiv1.MemberAdd{ID: "n4", RaftAddress: "127.0.0.1:1", HTTPAddress: "127.0.0.1:2"},
-		addresses: addresses, client: &http.Client{}, scheme: "http", joined: m.taken.Load, log: hclog.NewNullLogger(),
+		addresses: addresses, client: &http.Client{}, scheme: "http", joined: m.accepted.Load, log: hclog.NewNullLogger(),
 	}
 }
 
@@ -110,7 +110,7 @@ func run(t *testing.T, j *joiner) {
 	}
 }
 
-func TestJoinAsksUntilAccepted(t *testing.T) {
+func TestJoin_RetriesUntilAccepted(t *testing.T) {
 	m := newMember(t, 503, 409, 200)
 	dead := freeAddresses(t, 1)[0]
 	j := newJoiner(m, dead, m.addr())
@@ -124,7 +124,7 @@ func TestJoinAsksUntilAccepted(t *testing.T) {
 	}
 }
 
-func TestJoinTellsWhyOnce(t *testing.T) {
+func TestJoin_LogsReasonOnce(t *testing.T) {
 	m := newMember(t, 403)
 	var log strings.Builder
 	j := newJoiner(m, m.addr())
@@ -146,7 +146,7 @@ func TestJoinTellsWhyOnce(t *testing.T) {
 
 func TestJoinNotWhenInACluster(t *testing.T) {
 	m := newMember(t, 200)
-	m.taken.Store(true)
+	m.accepted.Store(true)
 	run(t, newJoiner(m, m.addr()))
 	if len(m.asked) != 0 {
 		t.Errorf("asked %v", m.asked)
@@ -166,8 +166,8 @@ func TestDiscover(t *testing.T) {
 		},
 	} {
 		t.Run(url, func(t *testing.T) {
-			m.taken.Store(false)
-			r := &fakeResolver{answers: []func() ([]string, []*net.SRV, error){fail, none, found}}
+			m.accepted.Store(false)
+			r := &fakeResolver{responses: []func() ([]string, []*net.SRV, error){fail, none, found}}
 			d, err := parseDiscover(url, "127.0.0.1:7701")
 			if err != nil {
 				t.Fatal(err)
@@ -187,7 +187,7 @@ func TestDiscoverTakesTheOwnPort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := d.lookUp(t.Context(), &fakeResolver{answers: []func() ([]string, []*net.SRV, error){
+	got, err := d.lookUp(t.Context(), &fakeResolver{responses: []func() ([]string, []*net.SRV, error){
 		func() ([]string, []*net.SRV, error) { return []string{"10.0.0.2", "fd00::1"}, nil, nil },
 	}})
 	if want := []string{"10.0.0.2:8001", "[fd00::1]:8001"}; err != nil || !slices.Equal(got, want) {
@@ -200,7 +200,7 @@ func TestDiscoverLeavesOutThisNode(t *testing.T) {
 	d, _ := parseDiscover("dns://peers:2", "")
 	j := newJoiner(m)
 	j.discovery = &d
-	j.resolver = &fakeResolver{answers: []func() ([]string, []*net.SRV, error){
+	j.resolver = &fakeResolver{responses: []func() ([]string, []*net.SRV, error){
 		func() ([]string, []*net.SRV, error) { return []string{"127.0.0.1"}, nil, nil },
 	}}
 	if got, err := j.find(t.Context()); len(got) != 0 || err == nil || !strings.Contains(err.Error(), "names no node but this one") {

@@ -48,16 +48,16 @@ func (p *Problem) Error() string {
 // line: a flag counts before the environment, that before the file, that before
 // the default. It serves one parse.
 type Loader struct {
-	lookupEnv func(string) (string, bool)
-	file      *file
-	sources   map[string]string
-	unread    map[string]bool
-	problems  []error
+	lookupEnv   func(string) (string, bool)
+	file        *file
+	sources     map[string]string
+	invalidKeys map[string]bool
+	problems    []error
 }
 
 // NewLoader makes a Loader; lookupEnv is os.LookupEnv outside of tests.
 func NewLoader(lookupEnv func(string) (string, bool)) *Loader {
-	return &Loader{lookupEnv: lookupEnv, sources: map[string]string{}, unread: map[string]bool{}}
+	return &Loader{lookupEnv: lookupEnv, sources: map[string]string{}, invalidKeys: map[string]bool{}}
 }
 
 // Options are what the parser needs for the flags of Config.
@@ -94,7 +94,7 @@ func (l *Loader) finish(ctx *kong.Context, flags *Flags) error {
 			l.sources[key.Name] = "--" + p.Flag.Name
 		}
 	}
-	flags.sources, flags.unread = l.sources, l.unread
+	flags.sources, flags.invalidKeys = l.sources, l.invalidKeys
 	return errors.Join(l.problems...)
 }
 
@@ -112,7 +112,7 @@ func (l *Loader) resolve(ctx *kong.Context, parent *kong.Path, flag *kong.Flag) 
 	l.sources[key.Name] = source
 	scratch := reflect.New(flag.Target.Type()).Elem()
 	if err := flag.Mapper.Decode(&kong.DecodeContext{Value: flag.Value, Scan: scan(value)}, scratch); err != nil {
-		l.unread[key.Name] = true
+		l.invalidKeys[key.Name] = true
 		l.problems = append(l.problems, &Problem{Key: key.Name, Value: key.show(value), Source: source, Message: err.Error()})
 		return nil, nil
 	}
@@ -152,7 +152,7 @@ func (l *Loader) open(ctx *kong.Context, parent *kong.Path) bool {
 		for _, err := range errs {
 			var p *Problem
 			if errors.As(err, &p) {
-				l.unread[p.Key] = true
+				l.invalidKeys[p.Key] = true
 			}
 		}
 		return true
@@ -186,7 +186,7 @@ func Default() Config {
 	if err != nil {
 		panic(fmt.Sprintf("the defaults of Config cannot be read: %v", err)) // a wrong tag in this package
 	}
-	cfg.sources, cfg.unread = nil, nil
+	cfg.sources, cfg.invalidKeys = nil, nil
 	return *cfg
 }
 

@@ -43,25 +43,25 @@ type Node struct {
 
 	raftListener, httpListener net.Listener
 	raftAddr, httpAddr         string // advertised
-	canary                     *transport.CrashSocket
+	crashSocket                *transport.CrashSocket
 
-	journal   *telemetry.Journal
-	metrics   *telemetry.Metrics
-	transport *transport.Transport
-	consensus *consensus.Node
-	transfer  *transfer.Transfer
-	failover  *failover.Controller
-	roles     *roles.SessionManager
-	audit     *audit.Recorder
-	watcher   *splitbrain.Detector
-	external  *externalLock // nil: no failover.external-lock
-	api       *api.Server
-	http      *http.Server
-	conns     connCount
-	joiner    *joiner // nil: neither join nor discover
+	journal    *telemetry.Journal
+	metrics    *telemetry.Metrics
+	transport  *transport.Transport
+	consensus  *consensus.Node
+	transfer   *transfer.Transfer
+	failover   *failover.Controller
+	roles      *roles.SessionManager
+	audit      *audit.Recorder
+	splitBrain *splitbrain.Detector
+	external   *externalLock // nil: no failover.external-lock
+	api        *api.Server
+	http       *http.Server
+	conns      connCount
+	joiner     *joiner // nil: neither join nor discover
 
-	draining atomic.Bool
-	anew     chan struct{} // capacity 1: the node is to begin anew
+	draining         atomic.Bool
+	restartRequested chan struct{} // capacity 1: the node is to begin anew
 }
 
 // New checks the configuration, binds the listeners, opens the data directory
@@ -71,7 +71,7 @@ func New(cfg Config, env Env) (*Node, error) {
 	if err := cfg.Validate(time.Now()); err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, env: env.withDefaults(), anew: make(chan struct{}, 1)}
+	n := &Node{cfg: cfg, env: env.withDefaults(), restartRequested: make(chan struct{}, 1)}
 	n.log = n.env.Logger.With("node_id", string(cfg.ID))
 	var err error
 	if n.boot, err = newBootID(n.env.Entropy); err != nil {
@@ -91,7 +91,7 @@ func (n *Node) Close() error {
 			errs = append(errs, l.Close())
 		}
 	}
-	n.canary.Close()
+	n.crashSocket.Close()
 	if n.consensus != nil {
 		errs = append(errs, n.consensus.Close())
 	}
@@ -120,14 +120,14 @@ func (n *Node) build() error {
 	if err := n.buildConsensus(); err != nil {
 		return err
 	}
-	n.transfer = transfer.New(informed{n.consensus, n}, transfer.Options{Done: n.transferred, ReclaimLeadership: n.standAgain, Logger: n.log})
+	n.transfer = transfer.New(nodeWithHealth{n.consensus, n}, transfer.Options{Done: n.onTransfer, ReclaimLeadership: n.campaignAgain, Logger: n.log})
 	n.buildFailover()
 	n.roles = roles.New(roles.Deps{Consensus: n.consensus, Clock: n.env.LeaseClock, Event: n.journal.Append, Logger: n.log})
 	n.consensus.AddLeaderTask("roles", n.roles.Lead)
-	n.buildWatcher()
+	n.buildSplitBrainDetector()
 	n.buildAudit()
 	if n.external != nil {
-		n.consensus.AddLeaderTask("external lock", n.external.lead)
+		n.consensus.AddLeaderTask("external lock", n.external.runWhileLeader)
 	}
 	var err error
 	if n.api, err = api.New(n.apiDeps()); err != nil {
@@ -135,7 +135,7 @@ func (n *Node) build() error {
 	}
 	n.http = n.api.HTTPServer()
 	n.http.ConnState = n.conns.track
-	n.metrics.Bind(telemetry.Source{Status: n.consensus.Status, Peers: informed{n.consensus, n}.Peers, Roles: n.shownRoles, AuditDropped: n.auditDropped, Reloads: n.reloads})
+	n.metrics.SetSource(telemetry.StateSource{Status: n.consensus.Status, Peers: nodeWithHealth{n.consensus, n}.Peers, Roles: n.metricRoles, AuditDropped: n.auditDropped, Reloads: n.reloadProblems})
 	n.joiner, err = n.newJoiner()
 	return err
 }
@@ -149,7 +149,7 @@ func (n *Node) bind() (err error) {
 	if n.httpListener, err = n.env.Listen(n.cfg.HTTPAddr); err != nil {
 		return fmt.Errorf("http-addr: %w", err)
 	}
-	if n.canary, err = transport.NewCrashSocket(n.raftListener); err != nil {
+	if n.crashSocket, err = transport.NewCrashSocket(n.raftListener); err != nil {
 		n.log.Info("a sudden death of this process will be noticed a little later", "error", err)
 	}
 	n.raftAddr = advertised(n.cfg.AdvertisedRaft(), n.raftListener)
@@ -180,12 +180,12 @@ func (n *Node) buildConsensus() error {
 		return err
 	}
 	n.consensus, err = consensus.New(n.consensusConfig(), n.consensusDeps(store))
-	return asProblem(err)
+	return configProblem(err)
 }
 
-// asProblem makes a configuration that does not fit the data directory what it
+// configProblem makes a configuration that does not fit the data directory what it
 // is to whoever starts the node: a problem of the configuration.
-func asProblem(err error) error {
+func configProblem(err error) error {
 	var bad *consensus.ConfigError
 	if errors.As(err, &bad) {
 		return &Problem{Message: bad.Error()}
@@ -222,13 +222,13 @@ func (n *Node) Journal() *telemetry.Journal { return n.journal }
 // Handler answers the API's requests, for tests that need no connection.
 func (n *Node) Handler() http.Handler { return n.api }
 
-// mayStand says whether this node may stand for election by itself. It never
+// mayCampaign says whether this node may stand for election by itself. It never
 // does while it is about to stop, when its record (or, before there is one, its
 // configuration) forbids it, while it is part of a conflict, and while failover
 // is paused; the cluster's first leader is elected all the same. A node that an
 // operator has drained stands when nobody else could lead, and hands over then.
-func (n *Node) mayStand() bool {
-	if n.draining.Load() || !n.consensus.MayStartElection() || n.watcher.Refusing() != "" {
+func (n *Node) mayCampaign() bool {
+	if n.draining.Load() || !n.consensus.MayStartElection() || n.splitBrain.Refusing() != "" {
 		return false
 	}
 	view := n.consensus.View()
@@ -236,17 +236,17 @@ func (n *Node) mayStand() bool {
 	if m, ok := view.Member(n.cfg.ID); ok {
 		priority, eligible = m.Priority, m.Eligible && (m.Lifecycle != cluster.Draining || n.failover.LastResort())
 	}
-	return priority > 0 && eligible && n.electsByItself()
+	return priority > 0 && eligible && n.autoFailoverEnabled()
 }
 
-// electsByItself says whether the cluster may depose a leader, and elect the
+// autoFailoverEnabled says whether the cluster may depose a leader, and elect the
 // next, without being told to. Before there is a first leader, it may.
-func (n *Node) electsByItself() bool { return n.consensus.View().AutoFailover(time.Now()) }
+func (n *Node) autoFailoverEnabled() bool { return n.consensus.View().AutoFailover(time.Now()) }
 
-// muted says whether this node's appends are to fail, so that the others elect
+// replicationPaused says whether this node's appends are to fail, so that the others elect
 // another leader: its disk is stalled, or it must not lead any more.
-func (n *Node) muted() bool {
-	return n.consensus.Stalled() && n.electsByItself() || n.consensus.StepDownPending()
+func (n *Node) replicationPaused() bool {
+	return n.consensus.Stalled() && n.autoFailoverEnabled() || n.consensus.StepDownPending()
 }
 
 // Names of the files that are re-read, as metrics have them.
@@ -255,9 +255,9 @@ const (
 	fileTLS    = "tls"
 )
 
-// reloads says of the files that are re-read why they cannot be used as they are
+// reloadProblems says of the files that are re-read why they cannot be used as they are
 // now, so that what was read before is in force; "" when they can.
-func (n *Node) reloads() map[string]string {
+func (n *Node) reloadProblems() map[string]string {
 	problems := map[string]string{}
 	if n.cfg.Auth.Tokens != "" {
 		problems[fileTokens] = n.api.TokenProblem()
@@ -272,7 +272,7 @@ func (n *Node) reloads() map[string]string {
 // files cannot be used as they are now.
 func (n *Node) warnings() []string {
 	var all []string
-	reloads := n.reloads()
+	reloads := n.reloadProblems()
 	if what := reloads[fileTokens]; what != "" {
 		all = append(all, "auth.tokens: the changed file cannot be used, the tokens read before stay in force: "+what)
 	}
@@ -299,17 +299,17 @@ func (n *Node) warnings() []string {
 	return all
 }
 
-// look gathers what the journal's events are derived from.
-func (n *Node) look() observation {
+// snapshotState gathers what the journal's events are derived from.
+func (n *Node) snapshotState() stateSnapshot {
 	view := n.consensus.View()
-	o := observation{
-		status: n.consensus.Status(), warned: n.warnings(), members: map[cluster.NodeID]cluster.Member{},
+	o := stateSnapshot{
+		status: n.consensus.Status(), warnings: n.warnings(), members: map[cluster.NodeID]cluster.Member{},
 		pause: pause{!view.AutoFailover(time.Now()), view.Settings()},
 	}
 	for _, m := range view.Members() {
 		o.members[m.ID] = m
 	}
-	if since := o.status.LeaderSince; !since.IsZero() && time.Since(since) > settleTime {
+	if since := o.status.LeaderSince; !since.IsZero() && time.Since(since) > healthWarmup {
 		o.peers = map[cluster.NodeID]cluster.PeerStatus{}
 		for _, p := range n.health().Statuses() {
 			o.peers[p.ID] = p

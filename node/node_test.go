@@ -65,7 +65,7 @@ func TestDrainMovesLeadership(t *testing.T) {
 	if st.LeaderID == old.cfg.ID || st.LeaderID == "" || st.Term <= term || st.Lifecycle != cluster.Draining {
 		t.Errorf("after Drain: leader %q, term %d (was %d), lifecycle %s", st.LeaderID, st.Term, term, st.Lifecycle)
 	}
-	if old.mayStand() {
+	if old.mayCampaign() {
 		t.Error("a drained node may stand for election")
 	}
 	// Who leads now need not know yet that it goes.
@@ -81,7 +81,7 @@ func TestDrainMovesLeadership(t *testing.T) {
 
 // An operator drains the leader through any node: another leads, the drained one
 // is not ready and does not stand, and comes back when that ends.
-func TestOperatorDrains(t *testing.T) {
+func TestDrain_ByOperator(t *testing.T) {
 	nodes := newCluster(t, 3, nil)
 	for _, n := range nodes {
 		n.start()
@@ -115,7 +115,7 @@ func TestOperatorDrains(t *testing.T) {
 	if failed > 2 { // a busy machine may have some, of other causes
 		t.Errorf("%d of the hand-overs failed: the drained node stood against the leader that it had made", failed)
 	}
-	if old.mayStand() {
+	if old.mayCampaign() {
 		t.Error("a drained node may stand for election")
 	}
 	if st := old.Consensus().Status(); st.Suffrage() != cluster.Voter {
@@ -123,13 +123,13 @@ func TestOperatorDrains(t *testing.T) {
 	}
 	patch(cluster.MemberPatch{Drain: &no})
 	eventually(t, 10*time.Second, "it is active again", func() bool {
-		return old.Consensus().Status().Lifecycle == cluster.Active && old.mayStand()
+		return old.Consensus().Status().Lifecycle == cluster.Active && old.mayCampaign()
 	})
 }
 
 // A leader that an operator keeps from leading hands over, like one that is
 // drained.
-func TestLeaderThatMayNotLead(t *testing.T) {
+func TestHandOver_IneligibleLeader(t *testing.T) {
 	nodes := newCluster(t, 3, nil)
 	for _, n := range nodes {
 		n.start()
@@ -152,7 +152,7 @@ func TestLeaderThatMayNotLead(t *testing.T) {
 	}
 }
 
-func TestNewLeavesNothingBehind(t *testing.T) {
+func TestNew_FailureReleasesResources(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -200,7 +200,7 @@ func TestCloseWithoutRun(t *testing.T) {
 	}
 }
 
-func TestEmptyDataDirNeedsAWayIn(t *testing.T) {
+func TestStart_EmptyDataDirNeedsStartMode(t *testing.T) {
 	n := prepare(t, "n1", nil)
 	node, err := New(n.cfg, n.env)
 	if err == nil {
@@ -262,7 +262,7 @@ func TestPausedFailover(t *testing.T) {
 	}
 	eventually(t, 5*time.Second, "the pause is known everywhere", func() bool {
 		for _, n := range rest {
-			if n.Consensus().View().ClusterID() == "" || n.electsByItself() {
+			if n.Consensus().View().ClusterID() == "" || n.autoFailoverEnabled() {
 				return false
 			}
 		}
@@ -310,7 +310,7 @@ func TestJoinWithFreePorts(t *testing.T) {
 	if _, err := fmt.Sscan(port, &number); err != nil {
 		t.Fatal(err)
 	}
-	second.env.Resolver = &fakeResolver{answers: []func() ([]string, []*net.SRV, error){
+	second.env.Resolver = &fakeResolver{responses: []func() ([]string, []*net.SRV, error){
 		func() ([]string, []*net.SRV, error) { return nil, nil, errors.New("no such host") },
 		func() ([]string, []*net.SRV, error) { return nil, []*net.SRV{{Target: "127.0.0.1", Port: number}}, nil },
 	}}

@@ -7,27 +7,27 @@ import (
 	"northstar/telemetry"
 )
 
-// roleShownFor is how long a vacant role that nobody waits for stays among the
+// vacantRoleMetricTTL is how long a vacant role that nobody waits for stays among the
 // metrics: long enough for an alert, and not for ever.
-const roleShownFor = 24 * time.Hour
+const vacantRoleMetricTTL = 24 * time.Hour
 
-// shownRoles is what the metrics show of roles and sessions.
-func (n *Node) shownRoles(limit int) (roles []telemetry.Role, sessions int) {
+// metricRoles is what the metrics show of roles and sessions.
+func (n *Node) metricRoles(limit int) (roles []telemetry.Role, sessions int) {
 	v := n.consensus.View()
 	for r := range v.RolesAfter("") {
 		if len(roles) == limit {
 			break
 		}
-		if shown(r, v.Time()) {
+		if exportRole(r, v.Time()) {
 			roles = append(roles, telemetry.Role{Name: r.Name, Token: r.Current.Token, Elections: r.Elections})
 		}
 	}
 	return roles, v.Sessions()
 }
 
-func shown(r *state.Role, now time.Time) bool {
+func exportRole(r *state.Role, now time.Time) bool {
 	if r.Held() || len(r.Queue) > 0 || len(r.History) == 0 {
 		return true
 	}
-	return now.Sub(time.Unix(0, r.History[len(r.History)-1].EndedAt)) < roleShownFor
+	return now.Sub(time.Unix(0, r.History[len(r.History)-1].EndedAt)) < vacantRoleMetricTTL
 }

@@ -16,8 +16,8 @@ import (
 	"northstar/transport"
 )
 
-// closeWait bounds how long connections get to notice that they are closed.
-const closeWait = 2 * time.Second
+// closeTimeout bounds how long connections get to notice that they are closed.
+const closeTimeout = 2 * time.Second
 
 // Run takes part in the cluster until ctx ends, which is no error, or until the
 // node cannot go on; a *Problem is a configuration that does not fit the data
@@ -33,14 +33,14 @@ const closeWait = 2 * time.Second
 //  4. peer traffic: Raft needs it until the end.
 func (n *Node) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	peers := newStage(g, ctx, n.transport.Run)
-	raft := newStage(g, ctx, n.consensus.Run)
-	serving := newStage(g, ctx, n.serve)
-	n.started()
-	tasks := newStage(g, ctx, n.tasks()...)
+	peers := newTaskGroup(g, ctx, n.transport.Run)
+	raft := newTaskGroup(g, ctx, n.consensus.Run)
+	serving := newTaskGroup(g, ctx, n.serve)
+	n.logStart()
+	tasks := newTaskGroup(g, ctx, n.tasks()...)
 	var anchor *transport.TeardownThreads
 	var err error
-	if n.canary != nil { // where there are real sockets, and threads may have their own descriptors
+	if n.crashSocket != nil { // where there are real sockets, and threads may have their own descriptors
 		if anchor, err = transport.NewAnchor(); err != nil {
 			n.log.Info("when this process is killed, its connections will end a little later", "error", err)
 		}
@@ -48,11 +48,11 @@ func (n *Node) Run(ctx context.Context) error {
 	defer anchor.Close()
 	g.Go(func() error {
 		<-ctx.Done()
-		for _, s := range []*stage{serving, tasks, raft, peers} {
+		for _, s := range []*taskGroup{serving, tasks, raft, peers} {
 			s.cancel()
 			<-s.done
 		}
-		n.canary.Close()
+		n.crashSocket.Close()
 		return nil
 	})
 	err = g.Wait()
@@ -60,10 +60,10 @@ func (n *Node) Run(ctx context.Context) error {
 	if errors.Is(err, context.Canceled) {
 		return nil
 	}
-	return asProblem(err)
+	return configProblem(err)
 }
 
-func (n *Node) started() {
+func (n *Node) logStart() {
 	b := ReadBuild()
 	n.log.Info("node is running", "version", b.Version, "http", n.httpAddr, "raft", n.raftAddr, "data_dir", n.cfg.DataDir, "boot_id", n.boot)
 	n.journal.Append(cluster.Event{Type: "node", Message: "this node has started", Fields: map[string]any{
@@ -76,35 +76,35 @@ func (n *Node) started() {
 func (n *Node) tasks() []func(context.Context) error {
 	tasks := []func(context.Context) error{
 		n.api.Run,
-		n.failover.Run, n.beginAnew,
-		n.watcher.Run,
+		n.failover.Run, n.restartWhenRequested,
+		n.splitBrain.Run,
 		n.audit.Run,
-		func(ctx context.Context) error { return observe(ctx, n.journal, n.look) },
+		func(ctx context.Context) error { return recordEvents(ctx, n.journal, n.snapshotState) },
 	}
 	if n.joiner != nil {
 		tasks = append(tasks, n.joiner.run)
 	}
-	if n.env.WatchdogEvery > 0 {
+	if n.env.WatchdogInterval > 0 {
 		tasks = append(tasks, n.watchdog)
 	}
 	return tasks
 }
 
-// finishRequests bounds how long requests in flight may take when the node begins
+// restartDrainTimeout bounds how long requests in flight may take when the node begins
 // anew. That of the recovery which wants it is one of them.
-const finishRequests = 10 * time.Second
+const restartDrainTimeout = 10 * time.Second
 
-// beginAnew ends Run when the node's data has been set aside, once requests in
+// restartWhenRequested ends Run when the node's data has been set aside, once requests in
 // flight have been answered.
-func (n *Node) beginAnew(ctx context.Context) error {
+func (n *Node) restartWhenRequested(ctx context.Context) error {
 	select {
-	case <-n.anew:
+	case <-n.restartRequested:
 	case <-ctx.Done():
 		return nil
 	}
 	n.journal.Append(cluster.Event{Type: "node", Message: "this node sets its data aside and begins anew"})
 	n.api.Drain()
-	ctx, cancel := context.WithTimeout(ctx, finishRequests)
+	ctx, cancel := context.WithTimeout(ctx, restartDrainTimeout)
 	defer cancel()
 	if err := n.http.Shutdown(ctx); err != nil {
 		n.log.Warn("requests in flight are cut off", "error", err)
@@ -112,23 +112,23 @@ func (n *Node) beginAnew(ctx context.Context) error {
 	return ErrRestart
 }
 
-// restart makes the node begin anew, soon.
-func (n *Node) restart() {
+// requestRestart makes the node begin anew, soon.
+func (n *Node) requestRestart() {
 	select {
-	case n.anew <- struct{}{}:
+	case n.restartRequested <- struct{}{}:
 	default:
 	}
 }
 
-// stage is a part of a node that ends on its own turn, not with the context of
+// taskGroup is a part of a node that ends on its own turn, not with the context of
 // the whole.
-type stage struct {
+type taskGroup struct {
 	cancel context.CancelFunc
 	done   chan struct{} // closed when all of it has ended
 }
 
-func newStage(g *errgroup.Group, ctx context.Context, parts ...func(context.Context) error) *stage {
-	s := &stage{done: make(chan struct{})}
+func newTaskGroup(g *errgroup.Group, ctx context.Context, parts ...func(context.Context) error) *taskGroup {
+	s := &taskGroup{done: make(chan struct{})}
 	ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	var all sync.WaitGroup
 	for _, part := range parts {
@@ -160,17 +160,17 @@ func (n *Node) serve(ctx context.Context) error {
 	}
 	<-ctx.Done()
 	_ = n.http.Close()
-	n.conns.wait(closeWait)
+	n.conns.wait(closeTimeout)
 	return nil
 }
 
 // watchdog tells the service manager that consensus makes progress, as long as
 // it does.
 func (n *Node) watchdog(ctx context.Context) error {
-	tick := time.NewTicker(n.env.WatchdogEvery)
+	tick := time.NewTicker(n.env.WatchdogInterval)
 	defer tick.Stop()
 	for {
-		alive, cancel := context.WithTimeout(ctx, n.env.WatchdogEvery)
+		alive, cancel := context.WithTimeout(ctx, n.env.WatchdogInterval)
 		if err := n.transport.Raft().CheckMainLoop(alive); err == nil {
 			n.env.Notify("WATCHDOG=1")
 		} else if ctx.Err() == nil {

@@ -9,9 +9,9 @@ import (
 	"northstar/transport"
 )
 
-// buildWatcher makes what looks for a second leader or another cluster.
-func (n *Node) buildWatcher() {
-	n.watcher = splitbrain.New(splitbrain.Config{
+// buildSplitBrainDetector makes what looks for a second leader or another cluster.
+func (n *Node) buildSplitBrainDetector() {
+	n.splitBrain = splitbrain.New(splitbrain.Config{
 		Self: n.cfg.ID, BootID: n.boot, RaftAddress: n.raftAddr, Interval: n.cfg.SplitBrain.Interval,
 		TimeoutMin: n.cfg.Election.TimeoutMin, TimeoutMax: n.cfg.Election.TimeoutMax,
 	}, splitbrain.Deps{
@@ -37,8 +37,8 @@ func (n *Node) buildWatcher() {
 	})
 }
 
-// known hears of each completed hello. It does not block.
-func (n *Node) known(p cluster.Peer, verdict cluster.Admission) {
+// onPeerHello hears of each completed hello. It does not block.
+func (n *Node) onPeerHello(p cluster.Peer, verdict cluster.Admission) {
 	n.consensus.OnHello(p, verdict)
-	n.watcher.OnHello(p)
+	n.splitBrain.OnHello(p)
 }

@@ -54,7 +54,7 @@ type validator struct {
 }
 
 func (v *validator) problem(key string, value any, format string, args ...any) {
-	if v.cfg.unread[key] {
+	if v.cfg.invalidKeys[key] {
 		return // the default stands in its place
 	}
 	text := ""
@@ -69,8 +69,8 @@ func (v *validator) problem(key string, value any, format string, args ...any) {
 	v.problems = append(v.problems, &Problem{Key: key, Value: text, Source: v.cfg.sources[key], Message: fmt.Sprintf(format, args...)})
 }
 
-// want notes a problem unless ok.
-func (v *validator) want(ok bool, key string, value any, format string, args ...any) {
+// require notes a problem unless ok.
+func (v *validator) require(ok bool, key string, value any, format string, args ...any) {
 	if !ok {
 		v.problem(key, value, format, args...)
 	}
@@ -81,10 +81,10 @@ func (v *validator) identity() {
 	if _, err := cluster.ParseNodeID(string(c.ID)); err != nil {
 		v.problem("id", c.ID, "want 1 to 63 of a-z, 0-9, '.', '_' and '-', starting with a letter or digit")
 	}
-	v.want(c.DataDir != "", "data-dir", nil, "required")
+	v.require(c.DataDir != "", "data-dir", nil, "required")
 	// The name is a part of the URI in certificates.
 	ok := c.ClusterName != "" && len(c.ClusterName) <= maxClusterName && url.PathEscape(c.ClusterName) == c.ClusterName
-	v.want(ok, "cluster-name", c.ClusterName, "want 1 to %d characters that need no escaping in a URL", maxClusterName)
+	v.require(ok, "cluster-name", c.ClusterName, "want 1 to %d characters that need no escaping in a URL", maxClusterName)
 }
 
 func (v *validator) addresses() {
@@ -119,8 +119,8 @@ func (v *validator) startWays() {
 	c := v.cfg
 	if len(c.InitialCluster) > 0 {
 		v.initialCluster()
-		v.want(len(c.Join) == 0, "join", strings.Join(c.Join, ","), "cannot be combined with initial-cluster: a first node does not join")
-		v.want(c.Discover == "", "discover", c.Discover, "cannot be combined with initial-cluster: a first node does not join")
+		v.require(len(c.Join) == 0, "join", strings.Join(c.Join, ","), "cannot be combined with initial-cluster: a first node does not join")
+		v.require(c.Discover == "", "discover", c.Discover, "cannot be combined with initial-cluster: a first node does not join")
 	}
 	for _, addr := range c.Join {
 		if err := checkAdvertise(addr); err != nil {
@@ -132,7 +132,7 @@ func (v *validator) startWays() {
 			v.problem("discover", c.Discover, "%v", err)
 		}
 	}
-	v.want(c.JoinToken == "" || len(c.Join) > 0 || c.Discover != "", "join-token", c.JoinToken, "has no use without join or discover")
+	v.require(c.JoinToken == "" || len(c.Join) > 0 || c.Discover != "", "join-token", c.JoinToken, "has no use without join or discover")
 }
 
 func (v *validator) initialCluster() {
@@ -145,46 +145,46 @@ func (v *validator) initialCluster() {
 		v.problem("initial-cluster", c.InitialCluster, "does not name this node: its id is %q", c.ID)
 		return
 	}
-	v.want(self.RaftAddress == c.AdvertisedRaft(), "initial-cluster", c.InitialCluster,
+	v.require(self.RaftAddress == c.AdvertisedRaft(), "initial-cluster", c.InitialCluster,
 		"says that this node's raft address is %s, but it advertises %s", self.RaftAddress, c.AdvertisedRaft())
-	v.want(self.HTTPAddress == c.AdvertisedHTTP(), "initial-cluster", c.InitialCluster,
+	v.require(self.HTTPAddress == c.AdvertisedHTTP(), "initial-cluster", c.InitialCluster,
 		"says that this node's HTTP address is %s, but it advertises %s", self.HTTPAddress, c.AdvertisedHTTP())
 }
 
 func (v *validator) placement() {
 	p := v.cfg.Priority
-	v.want(p >= 0 && p <= cluster.MaxPriority, "priority", p, "want 0 to %d", cluster.MaxPriority)
-	v.want(len(v.cfg.Zone) <= 256, "zone", v.cfg.Zone, "want at most 256 bytes")
+	v.require(p >= 0 && p <= cluster.MaxPriority, "priority", p, "want 0 to %d", cluster.MaxPriority)
+	v.require(len(v.cfg.Zone) <= 256, "zone", v.cfg.Zone, "want at most 256 bytes")
 }
 
 func (v *validator) timing() {
 	e := v.cfg.Election
-	v.want(e.TimeoutMin >= minTimeout && e.TimeoutMin <= maxTimeout, "election.timeout-min", e.TimeoutMin, "want %v to %v", minTimeout, maxTimeout)
-	v.want(e.TimeoutMax == 2*e.TimeoutMin, "election.timeout-max", e.TimeoutMax, "must be twice election.timeout-min, which is %v", e.TimeoutMin)
-	v.want(!e.Lease || hasBootClock, "election.lease", e.Lease, "needs a clock that runs on while the machine is suspended, which this operating system does not offer")
-	v.want(e.LeaseDrift >= 0 && e.LeaseDrift <= maxLeaseDrift, "election.lease-drift", e.LeaseDrift, "want 0%% to %v", maxLeaseDrift)
+	v.require(e.TimeoutMin >= minTimeout && e.TimeoutMin <= maxTimeout, "election.timeout-min", e.TimeoutMin, "want %v to %v", minTimeout, maxTimeout)
+	v.require(e.TimeoutMax == 2*e.TimeoutMin, "election.timeout-max", e.TimeoutMax, "must be twice election.timeout-min, which is %v", e.TimeoutMin)
+	v.require(!e.Lease || hasBootClock, "election.lease", e.Lease, "needs a clock that runs on while the machine is suspended, which this operating system does not offer")
+	v.require(e.LeaseDrift >= 0 && e.LeaseDrift <= maxLeaseDrift, "election.lease-drift", e.LeaseDrift, "want 0%% to %v", maxLeaseDrift)
 	f := v.cfg.Failover.TakeoverDelay
-	v.want(f >= minTakeover && f <= maxTakeover, "failover.takeover-delay", f, "want %v to %v", minTakeover, maxTakeover)
+	v.require(f >= minTakeover && f <= maxTakeover, "failover.takeover-delay", f, "want %v to %v", minTakeover, maxTakeover)
 	d := v.cfg.Members.DeadAfter
-	v.want(d == 0 || d >= minDead && d <= maxDead, "members.dead-after", d, "want 0s, or %v to %v", minDead, maxDead)
+	v.require(d == 0 || d >= minDead && d <= maxDead, "members.dead-after", d, "want 0s, or %v to %v", minDead, maxDead)
 	if lock := v.cfg.Failover.ExternalLock; lock != "" {
 		if _, err := newExternalElector(v.cfg, "check"); err != nil {
 			v.problem(keyExternalLock, lock, "%v", err)
 		}
 	}
 	t := v.cfg.Transfer.Timeout
-	v.want(t >= time.Millisecond && t <= maxTransfer, "transfer.timeout", t, "want 1ms to %v", maxTransfer)
+	v.require(t >= time.Millisecond && t <= maxTransfer, "transfer.timeout", t, "want 1ms to %v", maxTransfer)
 	w := v.cfg.SplitBrain.Interval
-	v.want(w >= minWatch && w <= maxWatch, "splitbrain.interval", w, "want %v to %v", minWatch, maxWatch)
-	v.want(v.cfg.DrainTimeout >= 0, "drain-timeout", v.cfg.DrainTimeout, "must not be negative")
+	v.require(w >= minWatch && w <= maxWatch, "splitbrain.interval", w, "want %v to %v", minWatch, maxWatch)
+	v.require(v.cfg.DrainTimeout >= 0, "drain-timeout", v.cfg.DrainTimeout, "must not be negative")
 }
 
 func (v *validator) storage() {
 	s := v.cfg.Snapshot
-	v.want(s.Threshold > 0, "snapshot.threshold", s.Threshold, "must be more than 0")
-	v.want(s.Interval >= 5*time.Millisecond, "snapshot.interval", s.Interval, "must be at least 5ms")
-	v.want(s.TrailingLogs >= minTrailingLogs, "snapshot.trailing-logs", s.TrailingLogs, "must be at least %d", minTrailingLogs)
-	v.want(v.cfg.Disk.Reserve >= minReserve, "disk.reserve", v.cfg.Disk.Reserve, "must be at least %v", minReserve)
+	v.require(s.Threshold > 0, "snapshot.threshold", s.Threshold, "must be more than 0")
+	v.require(s.Interval >= 5*time.Millisecond, "snapshot.interval", s.Interval, "must be at least 5ms")
+	v.require(s.TrailingLogs >= minTrailingLogs, "snapshot.trailing-logs", s.TrailingLogs, "must be at least %d", minTrailingLogs)
+	v.require(v.cfg.Disk.Reserve >= minReserve, "disk.reserve", v.cfg.Disk.Reserve, "must be at least %v", minReserve)
 }
 
 func (v *validator) security() {
@@ -192,7 +192,7 @@ func (v *validator) security() {
 	set, readable := 0, 0
 	for _, f := range []struct{ key, file string }{{"tls.cert", c.TLS.Cert}, {"tls.key", c.TLS.Key}, {"tls.ca", c.TLS.CA}} {
 		if f.file == "" {
-			v.want(c.TLS == (TLSConfig{}), f.key, nil, "required, since other tls keys are set: a node needs tls.cert, tls.key and tls.ca")
+			v.require(c.TLS == (TLSConfig{}), f.key, nil, "required, since other tls keys are set: a node needs tls.cert, tls.key and tls.ca")
 			continue
 		}
 		set++
@@ -214,7 +214,7 @@ func (v *validator) security() {
 		return // with a CA, client certificates are accepted beside tokens
 	}
 	for _, a := range []struct{ key, addr string }{{"http-addr", c.HTTPAddr}, {"raft-addr", c.RaftAddr}} {
-		v.want(checkListen(a.addr) != nil || loopback(a.addr), a.key, a.addr,
+		v.require(checkListen(a.addr) != nil || loopback(a.addr), a.key, a.addr,
 			"is not a loopback address: set tls.cert, tls.key and tls.ca, or insecure, which lets everybody in")
 	}
 }
@@ -229,6 +229,6 @@ func (v *validator) certificate() {
 
 func (v *validator) logging() {
 	l := v.cfg.Log
-	v.want(hclog.LevelFromString(l.Level) != hclog.NoLevel, "log.level", l.Level, "want trace, debug, info, warn, error or off")
-	v.want(l.Format == "text" || l.Format == "json", "log.format", l.Format, "want text or json")
+	v.require(hclog.LevelFromString(l.Level) != hclog.NoLevel, "log.level", l.Level, "want trace, debug, info, warn, error or off")
+	v.require(l.Format == "text" || l.Format == "json", "log.format", l.Format, "want text or json")
 }

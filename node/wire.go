@@ -18,12 +18,12 @@ import (
 
 func (n *Node) transportConfig() transport.Config {
 	return transport.Config{
-		Listener: n.raftListener, CrashSocketPort: n.canary.Port(), Dial: n.env.Dial, Advertise: n.raftAddr,
+		Listener: n.raftListener, CrashSocketPort: n.crashSocket.Port(), Dial: n.env.Dial, Advertise: n.raftAddr,
 		Local:             func() cluster.Peer { return n.consensus.LocalPeer() },
 		Record:            func(id cluster.NodeID) cluster.Record { return n.consensus.Record(id) },
 		RecordIncarnation: func(p cluster.Peer) error { return n.consensus.RecordIncarnation(p) },
 		Adopt:             func(from cluster.Peer) error { return n.consensus.Adopt(from) },
-		Known:             n.known,
+		Known:             n.onPeerHello,
 		Admitted:          func(by cluster.NodeID) { n.consensus.OnAdmitted(by) },
 		Refused: func(by cluster.NodeID, r cluster.Refusal, reason string) {
 			n.consensus.OnRefused(by, r, reason)
@@ -37,15 +37,15 @@ func (n *Node) transportConfig() transport.Config {
 			return n.failover.MayIgnoreLeader(candidate, term, now)
 		},
 		VoteReceived:      func(a cluster.VoteResponse) { n.failover.OnVoteResponse(a) },
-		ApproveTimeoutNow: n.told,
-		Relayed:           n.relayedAudit,
+		ApproveTimeoutNow: n.approveTimeoutNow,
+		Relayed:           n.receiveAuditBatch,
 		TLS:               n.tls, ClusterName: n.cfg.ClusterName,
 		TimeoutMin: n.cfg.Election.TimeoutMin, TimeoutMax: n.cfg.Election.TimeoutMax,
 		Gate: transport.Gate{
 			ReadOnly:          func() bool { return n.consensus.ReadOnly() },
-			ReplicationPaused: n.muted,
-			MayStartElection:  n.mayStand,
-			MayVote:           func() bool { return n.consensus.MayVote() && n.watcher.MayVote() },
+			ReplicationPaused: n.replicationPaused,
+			MayStartElection:  n.mayCampaign,
+			MayVote:           func() bool { return n.consensus.MayVote() && n.splitBrain.MayVote() },
 		},
 		Faults: n.env.Faults, Logger: n.log,
 	}
@@ -85,7 +85,7 @@ func (n *Node) consensusDeps(store storage.Storage) consensus.Deps {
 		Logger:     n.log, Entropy: n.env.Entropy, LeaseClock: n.env.LeaseClock,
 		Announce:   func(ctx context.Context, h cluster.TransferNotice) func() { return n.failover.AnnounceTransfer(ctx, h) },
 		HeldWrites: func() int { return n.api.QueuedWrites() },
-		Facts:      n.facts,
+		Facts:      n.electionFacts,
 		Hooks:      n.hooks(),
 		ObserveDisk: func(op string, took time.Duration) {
 			if op != storage.OpRead {
@@ -101,12 +101,12 @@ func (n *Node) consensusDeps(store storage.Storage) consensus.Deps {
 
 func (n *Node) apiDeps() api.Deps {
 	deps := api.Deps{
-		Cluster: informed{n.consensus, n}, Leadership: n.failover, Sessions: n.roles, SplitBrain: n.watcher, Audit: n.audit, Entropy: n.env.Entropy, Journal: n.journal, Metrics: n.metrics, Logger: n.log,
+		Cluster: nodeWithHealth{n.consensus, n}, Leadership: n.failover, Sessions: n.roles, SplitBrain: n.splitBrain, Audit: n.audit, Entropy: n.env.Entropy, Journal: n.journal, Metrics: n.metrics, Logger: n.log,
 		Node: api.NodeInfo{
 			ID: n.cfg.ID, BootID: n.boot, ClusterName: n.cfg.ClusterName, HTTPAddress: n.httpAddr, RaftAddress: n.raftAddr,
 			Version: Version, StartedAt: time.Now(), Priority: n.cfg.Priority, Eligible: n.cfg.Eligible, Zone: n.cfg.Zone,
 		},
-		Dial: n.env.Dial, AddressOf: n.firstAddress, LeaderProcessDead: n.failover.LeaderDead, Warnings: n.warnings, Restart: n.restart,
+		Dial: n.env.Dial, AddressOf: n.firstAddress, LeaderProcessDead: n.failover.LeaderDead, Warnings: n.warnings, Restart: n.requestRestart,
 		Insecure: n.cfg.Insecure, TimeoutMax: n.cfg.Election.TimeoutMax, TransferTimeout: n.cfg.Transfer.Timeout,
 	}
 	if n.tls != nil {

@@ -11,9 +11,9 @@ import (
 	"northstar/cluster"
 )
 
-// Source is where gauges come from at each scrape. Both functions are cheap,
+// StateSource is where gauges come from at each scrape. Both functions are cheap,
 // do not block, and may be called by any goroutine.
-type Source struct {
+type StateSource struct {
 	Status func() cluster.NodeStatus
 	Peers  func() []cluster.PeerStatus
 	// Roles gives what is to be shown of roles, at most limit of them, and counts
@@ -33,18 +33,18 @@ type Role struct {
 	Elections uint64
 }
 
-type source struct{ p atomic.Pointer[Source] }
+type source struct{ p atomic.Pointer[StateSource] }
 
-// Bind names the source of the gauges. Before it, a scrape shows none of them.
-func (m *Metrics) Bind(s Source) { m.source.p.Store(&s) }
+// SetSource names the source of the gauges. Before it, a scrape shows none of them.
+func (m *Metrics) SetSource(s StateSource) { m.source.p.Store(&s) }
 
-// scraped computes gauges when they are asked for, which is cheaper than
+// stateCollector computes gauges when they are asked for, which is cheaper than
 // keeping them, and never shows an old value.
-type scraped struct{ m *Metrics }
+type stateCollector struct{ m *Metrics }
 
-var scrapedDescs = func() map[string]*prometheus.Desc {
+var stateDescs = func() map[string]*prometheus.Desc {
 	descs := make(map[string]*prometheus.Desc)
-	for _, d := range declared {
+	for _, d := range metricDefs {
 		if d.Kind == Gauge && d.Name != "http_in_flight" || d.Name == "role_elections_total" || d.Name == "audit_dropped_total" {
 			descs[d.Name] = prometheus.NewDesc(Prefix+d.Name, d.Help, d.Labels, nil)
 		}
@@ -53,17 +53,17 @@ var scrapedDescs = func() map[string]*prometheus.Desc {
 }()
 
 // Describe implements prometheus.Collector.
-func (c *scraped) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range scrapedDescs {
+func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range stateDescs {
 		ch <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
-func (c *scraped) Collect(ch chan<- prometheus.Metric) {
+func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	now := time.Now()
 	set := func(name string, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(scrapedDescs[name], prometheus.GaugeValue, v, labels...)
+		ch <- prometheus.MustNewConstMetric(stateDescs[name], prometheus.GaugeValue, v, labels...)
 	}
 	set("election_success_rate", c.m.outcomes.rate(now))
 	src := c.m.source.p.Load()
@@ -73,22 +73,22 @@ func (c *scraped) Collect(ch chan<- prometheus.Metric) {
 	c.collectRoles(ch, src)
 	if src.AuditDropped != nil {
 		for class, n := range src.AuditDropped() {
-			ch <- prometheus.MustNewConstMetric(scrapedDescs["audit_dropped_total"], prometheus.CounterValue, float64(n), class)
+			ch <- prometheus.MustNewConstMetric(stateDescs["audit_dropped_total"], prometheus.CounterValue, float64(n), class)
 		}
 	}
 	if src.Reloads != nil {
 		for file, problem := range src.Reloads() {
-			set("reload_failed", truth(problem != ""), file)
+			set("reload_failed", boolToFloat(problem != ""), file)
 		}
 	}
 	st := src.Status()
 	leading := st.Role == cluster.Leader
 	set("current_term", float64(st.Term))
-	set("is_leader", truth(leading))
+	set("is_leader", boolToFloat(leading))
 	set("commit_index", float64(st.CommitIndex))
 	set("applied_index", float64(st.AppliedIndex))
-	set("disk_stalled", truth(st.Disk.Stalled))
-	set("disk_read_only", truth(st.Disk.ReadOnly))
+	set("disk_stalled", boolToFloat(st.Disk.Stalled))
+	set("disk_read_only", boolToFloat(st.Disk.ReadOnly))
 	if st.LeaderID != "" {
 		set("current_leader_id", 1, string(st.LeaderID))
 	}
@@ -104,7 +104,7 @@ func (c *scraped) Collect(ch chan<- prometheus.Metric) {
 		set("heartbeat_age_ms", ms(st.LeaderContactAge))
 	}
 	for _, p := range src.Peers() {
-		set("peer_healthy", truth(p.Healthy), string(p.ID))
+		set("peer_healthy", boolToFloat(p.Healthy), string(p.ID))
 		if p.Contacted {
 			set("peer_last_contact_ms", ms(p.LastContact), string(p.ID))
 		}
@@ -115,20 +115,20 @@ func (c *scraped) Collect(ch chan<- prometheus.Metric) {
 }
 
 // collectRoles shows the roles, which every node knows from the replicated state.
-func (c *scraped) collectRoles(ch chan<- prometheus.Metric, src *Source) {
+func (c *stateCollector) collectRoles(ch chan<- prometheus.Metric, src *StateSource) {
 	if src.Roles == nil {
 		return
 	}
 	roles, sessions := src.Roles(maxSeries)
-	ch <- prometheus.MustNewConstMetric(scrapedDescs["sessions"], prometheus.GaugeValue, float64(sessions))
+	ch <- prometheus.MustNewConstMetric(stateDescs["sessions"], prometheus.GaugeValue, float64(sessions))
 	for _, r := range roles {
-		ch <- prometheus.MustNewConstMetric(scrapedDescs["role_held"], prometheus.GaugeValue, truth(r.Token != 0), r.Name)
-		ch <- prometheus.MustNewConstMetric(scrapedDescs["role_token"], prometheus.GaugeValue, float64(r.Token), r.Name)
-		ch <- prometheus.MustNewConstMetric(scrapedDescs["role_elections_total"], prometheus.CounterValue, float64(r.Elections), r.Name)
+		ch <- prometheus.MustNewConstMetric(stateDescs["role_held"], prometheus.GaugeValue, boolToFloat(r.Token != 0), r.Name)
+		ch <- prometheus.MustNewConstMetric(stateDescs["role_token"], prometheus.GaugeValue, float64(r.Token), r.Name)
+		ch <- prometheus.MustNewConstMetric(stateDescs["role_elections_total"], prometheus.CounterValue, float64(r.Elections), r.Name)
 	}
 }
 
-func truth(b bool) float64 {
+func boolToFloat(b bool) float64 {
 	if b {
 		return 1
 	}
@@ -142,8 +142,8 @@ func processCollectors() []prometheus.Collector {
 	}
 }
 
-// outcomes remembers how the latest elections ended, for the success rate.
-type outcomes struct {
+// electionWindow remembers how the latest elections ended, for the success rate.
+type electionWindow struct {
 	mu   sync.Mutex
 	ring [256]outcome
 	next int
@@ -154,7 +154,7 @@ type outcome struct {
 	won bool
 }
 
-func (o *outcomes) add(now time.Time, won bool) {
+func (o *electionWindow) add(now time.Time, won bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.ring[o.next%len(o.ring)] = outcome{now, won}
@@ -163,7 +163,7 @@ func (o *outcomes) add(now time.Time, won bool) {
 
 // rate is the share of won elections within successWindow before now, 1 when
 // there were none.
-func (o *outcomes) rate(now time.Time) float64 {
+func (o *electionWindow) rate(now time.Time) float64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	all, won := 0, 0

@@ -125,7 +125,7 @@ func TestCursorWaits(t *testing.T) {
 	})
 }
 
-func TestSlowCursorIsTold(t *testing.T) {
+func TestCursor_SlowReaderGetsError(t *testing.T) {
 	j := newJournal(4)
 	c, err := j.Cursor("", "")
 	if err != nil {

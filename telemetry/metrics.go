@@ -40,24 +40,24 @@ type Metrics struct {
 	registry *prometheus.Registry
 	handler  http.Handler
 
-	elections          *bounded[prometheus.Counter]
+	elections          *limitedVec[prometheus.Counter]
 	electionDuration   prometheus.Histogram
 	leaderlessDuration prometheus.Histogram
-	failovers          *bounded[prometheus.Counter]
-	transfers          *bounded[prometheus.Counter]
+	failovers          *limitedVec[prometheus.Counter]
+	transfers          *limitedVec[prometheus.Counter]
 	transferDuration   prometheus.Histogram
-	votes              *bounded[prometheus.Counter]
+	votes              *limitedVec[prometheus.Counter]
 	fsync              prometheus.Histogram
 	apply              prometheus.Histogram
-	proposals          *bounded[prometheus.Counter]
-	httpDuration       *bounded[prometheus.Observer]
+	proposals          *limitedVec[prometheus.Counter]
+	httpDuration       *limitedVec[prometheus.Observer]
 	httpInFlight       prometheus.Gauge
-	rpcRejected        *bounded[prometheus.Counter]
+	rpcRejected        *limitedVec[prometheus.Counter]
 	authFailures       prometheus.Counter
 	splitBrains        prometheus.Counter
-	audit              *bounded[prometheus.Counter]
+	audit              *limitedVec[prometheus.Counter]
 
-	outcomes outcomes
+	outcomes electionWindow
 	source   source
 }
 
@@ -97,7 +97,7 @@ func New(more ...prometheus.Collector) *Metrics {
 	for _, result := range auditResults {
 		m.audit.with(result)
 	}
-	m.registry.MustRegister(&scraped{m: m})
+	m.registry.MustRegister(&stateCollector{m: m})
 	m.registry.MustRegister(processCollectors()...)
 	m.registry.MustRegister(more...)
 	m.handler = promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{

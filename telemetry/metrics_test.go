@@ -34,7 +34,7 @@ func exercised() *Metrics {
 	m.HTTPDone("/leader", "GET", 200, time.Millisecond)
 	m.RPCRejected("hello", "foreign_cluster")
 	m.AuthFailure()
-	m.Bind(Source{
+	m.SetSource(StateSource{
 		Status: func() cluster.NodeStatus {
 			return cluster.NodeStatus{
 				Identity: cluster.Identity{NodeID: "n1"}, Role: cluster.Leader, Term: 3, LeaderID: "n1", LeaderSince: time.Now().Add(-time.Minute),
@@ -73,7 +73,7 @@ func gather(t *testing.T, m *Metrics) map[string]*dto.MetricFamily {
 func TestNamesAgree(t *testing.T) {
 	shown := gather(t, exercised())
 	kinds := map[Kind]dto.MetricType{Counter: dto.MetricType_COUNTER, Gauge: dto.MetricType_GAUGE, Histogram: dto.MetricType_HISTOGRAM}
-	for _, d := range Declared() {
+	for _, d := range MetricDefs() {
 		f := shown[d.Name]
 		if f == nil {
 			t.Errorf("%s is declared and not shown", d.Name)
@@ -183,7 +183,7 @@ func TestGauges(t *testing.T) {
 
 func TestFollowerShowsNoLeaderWhenThereIsNone(t *testing.T) {
 	m := New()
-	m.Bind(Source{
+	m.SetSource(StateSource{
 		Status: func() cluster.NodeStatus { return cluster.NodeStatus{Role: cluster.Follower, LeaderContactAge: -1} },
 		Peers:  func() []cluster.PeerStatus { return []cluster.PeerStatus{{ID: "n2", LagEntries: 3}} },
 	})
@@ -195,9 +195,9 @@ func TestFollowerShowsNoLeaderWhenThereIsNone(t *testing.T) {
 	}
 }
 
-func TestSuccessRateLooksBackFiveMinutes(t *testing.T) {
+func TestSuccessRate_FiveMinuteWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var o outcomes
+		var o electionWindow
 		if got := o.rate(time.Now()); got != 1 {
 			t.Errorf("without elections: %v", got)
 		}
@@ -243,7 +243,7 @@ func TestSeriesAreBounded(t *testing.T) {
 	}
 }
 
-func TestNilMetricsDropEverything(t *testing.T) {
+func TestNilMetrics_DiscardEverything(t *testing.T) {
 	var m *Metrics
 	m.Election("a", ResultWon, 0, 0)
 	m.Transfer(ResultOK, 0)
@@ -304,7 +304,7 @@ func TestRaftSink(t *testing.T) {
 	}
 }
 
-func TestInstalledSinkHearsTheLibrary(t *testing.T) {
+func TestRaftSink_Installed(t *testing.T) {
 	s := NewRaftSink()
 	if err := InstallRaftSink(s); err != nil {
 		t.Fatal(err)

@@ -43,7 +43,7 @@ func buildNode(env Env, change func(*node.Config)) (Node, error) {
 		Listen: env.Proc.Listen, Dial: env.Proc.Dial,
 		OpenStorage: func(storage.Options) (storage.Storage, error) { return env.Store, nil },
 		LeaseClock:  env.Clock, Entropy: env.Entropy,
-		Notify: func(string) {}, WatchdogEvery: -1,
+		Notify: func(string) {}, WatchdogInterval: -1,
 		Faults: env.Faults, Logger: env.Logger,
 	})
 	if err != nil {

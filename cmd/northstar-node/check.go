@@ -12,7 +12,7 @@ type checkCommand struct {
 	problems error
 }
 
-func (c *checkCommand) run(p *process) error {
+func (c *checkCommand) run(p *commandEnv) error {
 	if c.problems == nil {
 		_, err := fmt.Fprintln(p.stdout, "the configuration is good")
 		return err

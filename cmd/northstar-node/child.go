@@ -28,14 +28,14 @@ type child struct {
 	exited                 func(id string, at time.Time)
 
 	ctx     context.Context
-	stop    context.CancelFunc // ends the process with SIGTERM, for good
-	ended   chan struct{}      // closed when it has ended for good
+	cancel  context.CancelFunc // ends the process with SIGTERM, for good
+	done    chan struct{}      // closed when it has ended for good
 	process atomic.Pointer[os.Process]
 }
 
 // kill ends the process at once, for good.
 func (c *child) kill() {
-	c.stop()
+	c.cancel()
 	if p := c.process.Load(); p != nil {
 		_ = p.Kill() // it may be gone already
 	}
@@ -54,21 +54,21 @@ func (c *child) pid() int {
 func (c *child) supervise(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	defer close(c.ended)
-	cmd, err := c.launch()
+	defer close(c.done)
+	cmd, err := c.start()
 	started <- err
 	if err != nil {
 		return
 	}
 	for {
-		c.await(cmd)
+		c.wait(cmd)
 		for cmd = nil; cmd == nil; {
 			select {
 			case <-c.ctx.Done():
 				return
 			case <-time.After(restartDelay):
 			}
-			if cmd, err = c.launch(); err != nil {
+			if cmd, err = c.start(); err != nil {
 				c.print.line("%s cannot be started: %v", c.id, err)
 			} else {
 				c.print.line("%s started again, pid %d", c.id, c.pid())
@@ -77,7 +77,7 @@ func (c *child) supervise(started chan<- error) {
 	}
 }
 
-func (c *child) launch() (*exec.Cmd, error) {
+func (c *child) start() (*exec.Cmd, error) {
 	log, err := os.OpenFile(c.logFile, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
@@ -96,9 +96,9 @@ func (c *child) launch() (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// await waits for the end of the process and says how it came, unless it was
+// wait waits for the end of the process and says how it came, unless it was
 // asked for.
-func (c *child) await(cmd *exec.Cmd) {
+func (c *child) wait(cmd *exec.Cmd) {
 	err := cmd.Wait()
 	at := time.Now()
 	if c.ctx.Err() != nil {

@@ -86,7 +86,7 @@ func TestCheckConfig(t *testing.T) {
 	}
 }
 
-func TestDevNamesTheTakenPort(t *testing.T) {
+func TestDev_ReportsPortInUse(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

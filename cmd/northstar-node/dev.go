@@ -35,7 +35,7 @@ type devCommand struct {
 
 // run starts the nodes, shows what happens to them until the first signal, and
 // ends them.
-func (d *devCommand) run(p *process) error {
+func (d *devCommand) run(p *commandEnv) error {
 	if err := d.check(); err != nil {
 		return &usageError{err}
 	}
@@ -53,19 +53,19 @@ func (d *devCommand) run(p *process) error {
 			return err
 		}
 		defer os.RemoveAll(dir)
-	} else if err := keepMembers(dir, members); err != nil {
+	} else if err := checkMembersFile(dir, members); err != nil {
 		return err
 	}
 	c := newDevCluster(self, dir, members, &printer{w: p.stdout})
 	if err := c.start(); err != nil {
 		c.kill()
-		c.shutdown(p.now)
+		c.shutdown(p.immediate)
 		return err
 	}
-	c.show(dir, temporary)
-	c.watch(p.stop)
+	c.printMembers(dir, temporary)
+	c.watch(p.graceful)
 	c.print.line("stopping")
-	c.shutdown(p.now)
+	c.shutdown(p.immediate)
 	return nil
 }
 
@@ -120,9 +120,9 @@ func (d *devCommand) members() (node.InitialCluster, error) {
 // its nodes.
 const membersFile = "members"
 
-// keepMembers makes sure that a data directory is used with the addresses that
+// checkMembersFile makes sure that a data directory is used with the addresses that
 // its nodes know each other by.
-func keepMembers(dir string, members node.InitialCluster) error {
+func checkMembersFile(dir string, members node.InitialCluster) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
@@ -158,9 +158,9 @@ func newDevCluster(self, dir string, members node.InitialCluster, print *printer
 				"run", "--id", id, "--data-dir", filepath.Join(dir, id), "--raft-addr", m.RaftAddress, "--http-addr", m.HTTPAddress,
 				"--initial-cluster", members.String(), "--disk-reserve", devReserve, "--drain-timeout", (stopTimeout / 2).String(),
 			},
-			ended: make(chan struct{}),
+			done: make(chan struct{}),
 		}
-		ch.ctx, ch.stop = context.WithCancel(context.Background())
+		ch.ctx, ch.cancel = context.WithCancel(context.Background())
 		c.children = append(c.children, ch)
 	}
 	return c
@@ -168,7 +168,7 @@ func newDevCluster(self, dir string, members node.InitialCluster, print *printer
 
 // start starts every node, or says which could not be.
 func (c *devCluster) start() error {
-	c.leader.began = time.Now()
+	c.leader.startedAt = time.Now()
 	var errs []error
 	for _, ch := range c.children {
 		started := make(chan error, 1)
@@ -180,7 +180,7 @@ func (c *devCluster) start() error {
 	return errors.Join(errs...)
 }
 
-func (c *devCluster) show(dir string, temporary bool) {
+func (c *devCluster) printMembers(dir string, temporary bool) {
 	t := table.NewWriter()
 	t.SetStyle(table.StyleLight)
 	t.Style().Format.Header = text.FormatDefault
@@ -214,17 +214,17 @@ func (c *devCluster) shutdown(now context.Context) {
 	leader := c.leader.current()
 	for _, ch := range c.children {
 		if ch.id != leader {
-			ch.stop()
+			ch.cancel()
 		}
 	}
 	for _, ch := range c.children {
 		if ch.id != leader {
-			<-ch.ended
+			<-ch.done
 		}
 	}
 	for _, ch := range c.children {
-		ch.stop()
-		<-ch.ended
+		ch.cancel()
+		<-ch.done
 	}
 }
 

@@ -26,9 +26,9 @@ const (
 	exitUsage  = 2
 )
 
-// sameSignal is for how long another signal counts as the first one: timeout(1)
+// signalDebounce is for how long another signal counts as the first one: timeout(1)
 // and shells signal a process and its group, so that it comes twice.
-const sameSignal = 100 * time.Millisecond
+const signalDebounce = 100 * time.Millisecond
 
 func main() {
 	// The first signal asks for a clean stop, the second for one at once.
@@ -39,7 +39,7 @@ func main() {
 	go func() {
 		<-signals
 		cancelStop()
-		for same := time.Now().Add(sameSignal); ; {
+		for same := time.Now().Add(signalDebounce); ; {
 			<-signals
 			if time.Now().After(same) {
 				cancelNow()
@@ -49,14 +49,14 @@ func main() {
 	os.Exit(run(stop, now, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// process is what a command may use of the world.
-type process struct {
-	stop, now      context.Context // ended by the first and the second signal
-	stdout, stderr io.Writer
+// commandEnv is what a command may use of the world.
+type commandEnv struct {
+	graceful, immediate context.Context // ended by the first and the second signal
+	stdout, stderr      io.Writer
 }
 
 type command interface {
-	run(p *process) error
+	run(p *commandEnv) error
 }
 
 type commands struct {
@@ -114,7 +114,7 @@ func run(stop, now context.Context, args []string, stdout, stderr io.Writer) (co
 	default:
 		cmd = &cli.Version
 	}
-	return report(stderr, cmd.run(&process{stop: stop, now: now, stdout: stdout, stderr: stderr}))
+	return report(stderr, cmd.run(&commandEnv{graceful: stop, immediate: now, stdout: stdout, stderr: stderr}))
 }
 
 // report prints an error, one line for each of its parts, and gives the exit

@@ -17,7 +17,7 @@ type recoverCommand struct {
 	Confirm string `placeholder:"CLUSTER_ID" help:"Recover it: the ID of its cluster, as the command shows it without this flag."`
 }
 
-func (c *recoverCommand) run(p *process) error {
+func (c *recoverCommand) run(p *commandEnv) error {
 	dir, err := consensus.OpenOffline(c.DataDir)
 	if err != nil {
 		return err
@@ -42,7 +42,7 @@ Start it as usual; it leads within a second. Do not recover another node.
 %s
 Wipe the other nodes (%s), start them, and re-admit each:
   northstarctl members set ID --readmit
-`, before.NodeID, g.Number, before.ClusterID, g.RecoveryID, warning(dir, g), strings.Join(others(dir), ", "))
+`, before.NodeID, g.Number, before.ClusterID, g.RecoveryID, warning(dir, g), strings.Join(otherServerIDs(dir), ", "))
 	return err
 }
 
@@ -58,7 +58,7 @@ func warning(dir *consensus.OfflineNode, g cluster.Generation) string {
 		g.Number-1, g.Number, cluster.Quorum(voters), voters)
 }
 
-func others(dir *consensus.OfflineNode) []string {
+func otherServerIDs(dir *consensus.OfflineNode) []string {
 	var ids []string
 	for _, s := range dir.Servers() {
 		if s.ID != dir.Identity().NodeID {
@@ -68,7 +68,7 @@ func others(dir *consensus.OfflineNode) []string {
 	return ids
 }
 
-// show says what the directory holds.
+// printMembers says what the directory holds.
 func (c *recoverCommand) show(w io.Writer, dir *consensus.OfflineNode) error {
 	id, l := dir.Identity(), dir.Inspection()
 	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)

@@ -19,7 +19,7 @@ type runCommand struct {
 
 // run runs the node. The first signal drains it and then ends it; the second
 // leaves it where it is: a node's data is always fit for a crash.
-func (c *runCommand) run(p *process) error {
+func (c *runCommand) run(p *commandEnv) error {
 	if c.problems != nil {
 		return &usageError{c.problems}
 	}
@@ -28,15 +28,15 @@ func (c *runCommand) run(p *process) error {
 		return fmt.Errorf("collect the Raft library's metrics: %w", err)
 	}
 	env := node.Env{Logger: newLogger(c.Log, p.stderr), RaftMetrics: sink}
-	err := c.once(p, env)
-	for errors.Is(err, node.ErrRestart) && p.stop.Err() == nil {
-		err = c.once(p, env)
+	err := c.runNode(p, env)
+	for errors.Is(err, node.ErrRestart) && p.graceful.Err() == nil {
+		err = c.runNode(p, env)
 	}
 	return err
 }
 
-// once runs the node until it ends, or wants to begin anew.
-func (c *runCommand) once(p *process, env node.Env) error {
+// runNode runs the node until it ends, or wants to begin anew.
+func (c *runCommand) runNode(p *commandEnv, env node.Env) error {
 	n, err := node.New(c.Config, env)
 	if err != nil {
 		return err
@@ -47,7 +47,7 @@ func (c *runCommand) once(p *process, env node.Env) error {
 	go func() { ended <- n.Run(ctx) }()
 	go func() {
 		select {
-		case <-p.stop.Done():
+		case <-p.graceful.Done():
 			n.Drain(ctx)
 			cancel()
 		case <-ctx.Done():
@@ -56,7 +56,7 @@ func (c *runCommand) once(p *process, env node.Env) error {
 	select {
 	case err := <-ended:
 		return err
-	case <-p.now.Done():
+	case <-p.immediate.Done():
 		return errors.New("stopped at once by a second signal")
 	}
 }

@@ -8,7 +8,7 @@ import (
 
 type versionCommand struct{}
 
-func (versionCommand) run(p *process) error {
+func (versionCommand) run(p *commandEnv) error {
 	b := node.ReadBuild()
 	commit := b.Commit
 	if commit == "" {

@@ -17,11 +17,11 @@ import (
 
 // How the demo looks at its nodes.
 const (
-	pollStable   = 100 * time.Millisecond
-	pollUnsure   = 5 * time.Millisecond // while there is no leader: its gap is to be measured
-	pollTimeout  = 500 * time.Millisecond
-	eventRetry   = 500 * time.Millisecond
-	maxEventLine = 1 << 20
+	pollWithLeader  = 100 * time.Millisecond
+	pollNoLeader    = 5 * time.Millisecond // while there is no leader: its gap is to be measured
+	pollTimeout     = 500 * time.Millisecond
+	eventRetryDelay = 500 * time.Millisecond
+	maxEventLine    = 1 << 20
 )
 
 // printer writes whole lines, from any goroutine.
@@ -42,17 +42,17 @@ func (p *printer) line(format string, args ...any) {
 
 // leaderTracker asks all nodes who leads, and tells every change.
 type leaderTracker struct {
-	members node.InitialCluster
-	print   *printer
-	began   time.Time
-	http    *http.Client
-	wake    chan struct{} // capacity 1: a process has ended
+	members   node.InitialCluster
+	print     *printer
+	startedAt time.Time
+	http      *http.Client
+	wake      chan struct{} // capacity 1: a process has ended
 
-	mu       sync.Mutex
-	id       string    // "" while there is none
-	term     uint64    // of the newest leader seen
-	exitedIn uint64    // the term whose leader's process has ended: what others still say of it is old news
-	lost     time.Time // since when there is none; zero before the first
+	mu             sync.Mutex
+	id             string    // "" while there is none
+	term           uint64    // of the newest leader seen
+	deadLeaderTerm uint64    // the term whose leader's process has ended: what others still say of it is old news
+	lost           time.Time // since when there is none; zero before the first
 }
 
 func newLeaderTracker(members node.InitialCluster, print *printer) *leaderTracker {
@@ -72,7 +72,7 @@ func (t *leaderTracker) current() string {
 func (t *leaderTracker) exited(id string, at time.Time) {
 	t.mu.Lock()
 	if t.id == id {
-		t.id, t.lost, t.exitedIn = "", at, t.term
+		t.id, t.lost, t.deadLeaderTerm = "", at, t.term
 	}
 	t.mu.Unlock()
 	select {
@@ -86,9 +86,9 @@ func (t *leaderTracker) run(ctx context.Context) {
 	defer t.http.CloseIdleConnections()
 	for {
 		t.observe(t.ask(ctx), time.Now())
-		wait := pollStable
+		wait := pollWithLeader
 		if t.current() == "" {
-			wait = pollUnsure
+			wait = pollNoLeader
 		}
 		select {
 		case <-ctx.Done():
@@ -110,10 +110,10 @@ func (t *leaderTracker) observe(l apiv1.Leader, now time.Time) {
 			t.id, t.lost = "", now
 		}
 		return
-	case l.Term < t.term, l.Term == t.term && (t.id == l.LeaderID || t.exitedIn == l.Term):
+	case l.Term < t.term, l.Term == t.term && (t.id == l.LeaderID || t.deadLeaderTerm == l.Term):
 		return
 	case t.term == 0:
-		t.print.line("leader elected: %s in %d ms (term %d)", l.LeaderID, now.Sub(t.began).Milliseconds(), l.Term)
+		t.print.line("leader elected: %s in %d ms (term %d)", l.LeaderID, now.Sub(t.startedAt).Milliseconds(), l.Term)
 	case t.id == "":
 		t.print.line("leader elected: %s after %d ms without a leader (term %d)", l.LeaderID, now.Sub(t.lost).Milliseconds(), l.Term)
 	case t.id == l.LeaderID:
@@ -175,7 +175,7 @@ func followEvents(ctx context.Context, id, addr string, print *printer) {
 		}) // it ends with the node's process, which is told elsewhere
 		select {
 		case <-ctx.Done():
-		case <-time.After(eventRetry):
+		case <-time.After(eventRetryDelay):
 		}
 	}
 }

@@ -17,7 +17,7 @@ func TestLeaderTracker(t *testing.T) {
 	var out strings.Builder
 	tr := newLeaderTracker(nil, &printer{w: &out})
 	start := time.Now()
-	tr.began = start
+	tr.startedAt = start
 	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
 	leads := func(id string, term uint64) apiv1.Leader { return apiv1.Leader{LeaderID: id, Term: term} }
 

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// endTime is how long processes may take to die of SIGKILL: longer only in the hands
+// killWait is how long processes may take to die of SIGKILL: longer only in the hands
 // of a broken disk or driver.
-const endTime = 2 * time.Second
+const killWait = 2 * time.Second
 
 // commandAttributes puts a command into a process group of its own and lets the
 // kernel end it should its keeper be killed.
@@ -22,20 +22,20 @@ func commandAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// awaitEnd returns when a child has ended. Its number stays taken until it is
+// waitChildExit returns when a child has ended. Its number stays taken until it is
 // waited for.
-func awaitEnd(pid int) {
+func waitChildExit(pid int) {
 	for unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
 	}
 }
 
-// inheritOrphans makes this process the parent of all of its descendants whose own
+// becomeSubreaper makes this process the parent of all of its descendants whose own
 // parents are gone.
-func inheritOrphans() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) } // there since Linux 3.4
+func becomeSubreaper() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) } // there since Linux 3.4
 
-// endChildren ends every child of this process, and theirs, which become its own.
-func endChildren() {
-	for deadline := time.Now().Add(endTime); time.Now().Before(deadline); {
+// killChildren ends every child of this process, and theirs, which become its own.
+func killChildren() {
+	for deadline := time.Now().Add(killWait); time.Now().Before(deadline); {
 		all := children()
 		if len(all) == 0 {
 			return

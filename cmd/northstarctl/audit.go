@@ -23,13 +23,13 @@ func (c *auditCmd) Run(a *app) error {
 		return usagef("--class: want operators or clients, got %q", c.Class)
 	}
 	q := client.AuditQuery{Since: c.Since, Limit: c.Limit, Class: c.Class, Who: c.Who, Stale: c.Stale}
-	log, err := ask(a, "asking for the audit log", func(ctx context.Context, cl *client.Client) (apiv1.Audit, error) {
+	log, err := request(a, "asking for the audit log", func(ctx context.Context, cl *client.Client) (apiv1.Audit, error) {
 		return cl.Audit(ctx, q)
 	})
 	if err != nil {
 		return err
 	}
-	return a.emit(log, func() error {
+	return a.printResult(log, func() error {
 		rows := make([][]any, 0, len(log.Items))
 		for _, r := range log.Items {
 			what := r.What

@@ -45,7 +45,7 @@ func (r *autoResumeCmd) Run(a *app) error {
 }
 
 func (a *app) setAutoFailover(what string, body apiv1.AutoFailover) error {
-	set, err := ask(a, what, func(ctx context.Context, c *client.Client) (apiv1.AutoFailoverState, error) {
+	set, err := request(a, what, func(ctx context.Context, c *client.Client) (apiv1.AutoFailoverState, error) {
 		return c.SetAutoFailover(ctx, body)
 	})
 	if err != nil {
@@ -57,7 +57,7 @@ func (a *app) setAutoFailover(what string, body apiv1.AutoFailover) error {
 type autoStatusCmd struct{}
 
 func (*autoStatusCmd) Run(a *app) error {
-	set, err := ask(a, "asking about automatic failover", func(ctx context.Context, c *client.Client) (apiv1.AutoFailoverState, error) {
+	set, err := request(a, "asking about automatic failover", func(ctx context.Context, c *client.Client) (apiv1.AutoFailoverState, error) {
 		return c.AutoFailover(ctx)
 	})
 	if err != nil {
@@ -67,7 +67,7 @@ func (*autoStatusCmd) Run(a *app) error {
 }
 
 func (a *app) printAutoFailover(set apiv1.AutoFailoverState) error {
-	return a.emit(set, func() error {
+	return a.printResult(set, func() error {
 		line := a.colour(text.FgGreen, "automatic failover is on")
 		if !set.Enabled {
 			line = a.colour(text.FgYellow, "automatic failover is paused")

@@ -20,11 +20,11 @@ func (s *statusCmd) Run(a *app) error {
 	if s.Node != "" {
 		return s.node(a)
 	}
-	cl, err := ask(a, "asking for the cluster", func(ctx context.Context, c *client.Client) (apiv1.Cluster, error) { return c.Cluster(ctx) })
+	cl, err := request(a, "asking for the cluster", func(ctx context.Context, c *client.Client) (apiv1.Cluster, error) { return c.Cluster(ctx) })
 	if err != nil {
 		return err
 	}
-	if err := a.emit(cl, func() error { return a.printCluster(cl) }); err != nil {
+	if err := a.printResult(cl, func() error { return a.printCluster(cl) }); err != nil {
 		return err
 	}
 	if cl.LeaderID == "" {
@@ -67,11 +67,11 @@ func (a *app) health(m apiv1.Member) string {
 }
 
 func (s *statusCmd) node(a *app) error {
-	st, err := ask(a, "asking "+s.Node, func(ctx context.Context, c *client.Client) (apiv1.Status, error) { return c.Status(ctx, s.Node) })
+	st, err := request(a, "asking "+s.Node, func(ctx context.Context, c *client.Client) (apiv1.Status, error) { return c.Status(ctx, s.Node) })
 	if err != nil {
 		return err
 	}
-	return a.emit(st, func() error {
+	return a.printResult(st, func() error {
 		rows := [][]any{
 			{"node", st.NodeID},
 			{"cluster", fmt.Sprintf("%s (%s), generation %d", st.ClusterName, orDash(st.ClusterID), st.Generation)},
@@ -96,11 +96,11 @@ func (s *statusCmd) node(a *app) error {
 type leaderCmd struct{}
 
 func (*leaderCmd) Run(a *app) error {
-	l, err := ask(a, "looking for the leader", func(ctx context.Context, c *client.Client) (apiv1.Leader, error) { return c.Leader(ctx) })
+	l, err := request(a, "looking for the leader", func(ctx context.Context, c *client.Client) (apiv1.Leader, error) { return c.Leader(ctx) })
 	if err != nil {
 		return err
 	}
-	return a.emit(l, func() error {
+	return a.printResult(l, func() error {
 		return a.table([]string{"leader", "http", "raft", "term"}, [][]any{{l.LeaderID, l.LeaderAddress, l.RaftAddress, l.Term}})
 	})
 }

@@ -33,55 +33,55 @@ func (c *completionCmd) Run(a *app) error {
 	return t.ExecuteTemplate(a.stdout, c.Shell+".tmpl", describe(a.model))
 }
 
-// grammar is the command line as the scripts need it.
-type grammar struct {
-	Places []place
-	Flags  []valueFlag // every flag that takes a value, once for each name
+// completionSpec is the command line as the scripts need it.
+type completionSpec struct {
+	Places []completionNode
+	Flags  []flagSpec // every flag that takes a value, once for each name
 }
 
-// place is a point in the command line: after these commands, these words may
+// completionNode is a point in the command line: after these commands, these words may
 // follow.
-type place struct {
-	Path  string // "", " kv", " kv get"
-	Words []word // commands and fixed arguments
-	Flags []word
+type completionNode struct {
+	Path  string           // "", " kv", " kv get"
+	Words []completionWord // commands and fixed arguments
+	Flags []completionWord
 }
 
-type word struct{ Text, Help string }
+type completionWord struct{ Text, Help string }
 
-// valueFlag takes a value.
-type valueFlag struct {
+// flagSpec takes a value.
+type flagSpec struct {
 	Names  []string // with their dashes
 	Values []string // that it may have; none: any, such as a file
 }
 
-func describe(app *kong.Application) grammar {
-	g := grammar{}
-	var walk func(n *kong.Node, path string, inherited []word)
-	walk = func(n *kong.Node, path string, inherited []word) {
-		p := place{Path: path, Flags: slices.Clone(inherited)}
+func describe(app *kong.Application) completionSpec {
+	g := completionSpec{}
+	var walk func(n *kong.Node, path string, inherited []completionWord)
+	walk = func(n *kong.Node, path string, inherited []completionWord) {
+		p := completionNode{Path: path, Flags: slices.Clone(inherited)}
 		for _, f := range n.Flags {
 			names := []string{"--" + f.Name}
 			if f.Short != 0 {
 				names = append(names, "-"+string(f.Short))
 			}
-			p.Flags = append(p.Flags, word{names[0], summary(f.Help)})
+			p.Flags = append(p.Flags, completionWord{names[0], summary(f.Help)})
 			if !f.IsBool() {
 				g.add(names, f.EnumSlice())
 			} else if f.Tag.Negatable != "" {
-				p.Flags = append(p.Flags, word{"--no-" + f.Name, summary(f.Help)})
+				p.Flags = append(p.Flags, completionWord{"--no-" + f.Name, summary(f.Help)})
 			}
 		}
 		for _, arg := range n.Positional {
 			for _, v := range arg.EnumSlice() {
-				p.Words = append(p.Words, word{Text: v})
+				p.Words = append(p.Words, completionWord{Text: v})
 			}
 		}
 		for _, child := range n.Children {
 			if child.Hidden {
 				continue
 			}
-			p.Words = append(p.Words, word{child.Name, summary(child.Help)})
+			p.Words = append(p.Words, completionWord{child.Name, summary(child.Help)})
 		}
 		g.Places = append(g.Places, p)
 		for _, child := range n.Children {
@@ -96,10 +96,10 @@ func describe(app *kong.Application) grammar {
 }
 
 // add notes a flag that takes a value, once however many commands have it.
-func (g *grammar) add(names, values []string) {
+func (g *completionSpec) add(names, values []string) {
 	values = slices.DeleteFunc(values, func(v string) bool { return v == "" })
-	if !slices.ContainsFunc(g.Flags, func(f valueFlag) bool { return f.Names[0] == names[0] }) {
-		g.Flags = append(g.Flags, valueFlag{names, values})
+	if !slices.ContainsFunc(g.Flags, func(f flagSpec) bool { return f.Names[0] == names[0] }) {
+		g.Flags = append(g.Flags, flagSpec{names, values})
 	}
 }
 

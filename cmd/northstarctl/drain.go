@@ -27,7 +27,7 @@ func (d *drainCmd) Run(a *app) error {
 	if d.DryRun {
 		return a.plan(func(ctx context.Context, c *client.Client) (apiv1.Plan, error) { return c.PlanDrain(ctx, id, body) })
 	}
-	res, err := ask(a, "draining "+d.ID, func(ctx context.Context, c *client.Client) (apiv1.MemberResult, error) {
+	res, err := request(a, "draining "+d.ID, func(ctx context.Context, c *client.Client) (apiv1.MemberResult, error) {
 		res, err := c.Drain(ctx, id, body)
 		if err != nil || !d.Wait {
 			return res, err
@@ -39,14 +39,14 @@ func (d *drainCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	return a.emit(res, func() error {
+	return a.printResult(res, func() error {
 		_, err := fmt.Fprintf(a.stdout, "%s: %s\n", res.ID, res.Message)
 		return err
 	})
 }
 
-// drainPoll is how often the cluster is asked whether a node is drained.
-const drainPoll = 100 * time.Millisecond
+// drainPollInterval is how often the cluster is asked whether a node is drained.
+const drainPollInterval = 100 * time.Millisecond
 
 // awaitDrained waits until another node leads, and says that id is draining.
 func awaitDrained(ctx context.Context, c *client.Client, id string) error {
@@ -59,7 +59,7 @@ func awaitDrained(ctx context.Context, c *client.Client, id string) error {
 			}
 		}
 		select {
-		case <-time.After(drainPoll):
+		case <-time.After(drainPollInterval):
 		case <-ctx.Done():
 			return fmt.Errorf("node %s is set to drain, and still leads or does not show it: %w", id, ctx.Err())
 		}

@@ -25,7 +25,7 @@ func (e *electionsCmd) Run(a *app) error {
 	if e.Follow {
 		return e.follow(a)
 	}
-	list, err := ask(a, "asking for elections", func(ctx context.Context, c *client.Client) (apiv1.Elections, error) {
+	list, err := request(a, "asking for elections", func(ctx context.Context, c *client.Client) (apiv1.Elections, error) {
 		return c.Elections(ctx, e.Limit)
 	})
 	if err != nil {
@@ -34,7 +34,7 @@ func (e *electionsCmd) Run(a *app) error {
 	if len(list.Missing) > 0 {
 		fmt.Fprintln(a.stderr, "northstarctl: without what was lost by "+strings.Join(list.Missing, ", "))
 	}
-	return a.emit(list.Items, func() error {
+	return a.printResult(list.Items, func() error {
 		rows := make([][]any, 0, len(list.Items))
 		for _, el := range list.Items {
 			granted := 0
@@ -83,9 +83,9 @@ func (e *electionsCmd) follow(a *app) error {
 		case !ok:
 			continue // only that somebody leads
 		case a.Output == "json":
-			err = a.emitLine(ev)
+			err = a.printJSONLine(ev)
 		default:
-			err = e.printCandidacy(a, ev, el)
+			err = e.printElection(a, ev, el)
 		}
 		if err != nil {
 			return err
@@ -94,7 +94,7 @@ func (e *electionsCmd) follow(a *app) error {
 	return nil
 }
 
-func (e *electionsCmd) printCandidacy(a *app, ev apiv1.Event, el apiv1.Election) error {
+func (e *electionsCmd) printElection(a *app, ev apiv1.Event, el apiv1.Election) error {
 	lines := fmt.Sprintf("%s  term %-4d %-15s %-8s %-4s  in %d ms, leaderless %d ms: %s\n", ev.At.UTC().Format(timeForm), ev.Term, el.Trigger, el.CandidateID, el.Result, el.DurationMS, el.LeaderlessMS, orDash(el.Reason))
 	for _, v := range el.Votes {
 		if e.Votes {
@@ -115,7 +115,7 @@ func (e *eventsCmd) Run(a *app) error {
 	if e.Follow {
 		return e.follow(a)
 	}
-	list, err := ask(a, "asking for events", func(ctx context.Context, c *client.Client) (apiv1.Events, error) {
+	list, err := request(a, "asking for events", func(ctx context.Context, c *client.Client) (apiv1.Events, error) {
 		return c.Events(ctx, e.Since, e.Type)
 	})
 	if err != nil {
@@ -124,7 +124,7 @@ func (e *eventsCmd) Run(a *app) error {
 	if len(list.Missing) > 0 {
 		fmt.Fprintln(a.stderr, "northstarctl: without the events of "+strings.Join(list.Missing, ", "))
 	}
-	return a.emit(list, func() error {
+	return a.printResult(list, func() error {
 		rows := make([][]any, 0, len(list.Items))
 		for _, ev := range list.Items {
 			rows = append(rows, []any{ev.At.UTC().Format(timeForm), ev.Node, ev.Type, ev.Term, ev.Message})
@@ -144,7 +144,7 @@ func (e *eventsCmd) follow(a *app) error {
 			return a.untilInterrupted(err)
 		}
 		if a.Output == "json" {
-			err = a.emitLine(ev)
+			err = a.printJSONLine(ev)
 		} else {
 			_, err = fmt.Fprintf(a.stdout, "%s  %-8s %-10s %s\n", ev.At.UTC().Format(timeForm), ev.Node, ev.Type, ev.Message)
 		}

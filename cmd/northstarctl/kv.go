@@ -35,13 +35,13 @@ type kvGetCmd struct {
 }
 
 func (k *kvGetCmd) Run(a *app) error {
-	e, err := ask(a, "reading "+k.Key, func(ctx context.Context, c *client.Client) (client.Entry, error) {
+	e, err := request(a, "reading "+k.Key, func(ctx context.Context, c *client.Client) (client.Entry, error) {
 		return c.Get(ctx, k.Key, client.Consistency(k.Consistency))
 	})
 	if err != nil {
 		return err
 	}
-	return a.emit(keyValue{e.Key, e.Value, e.Revision}, func() error {
+	return a.printResult(keyValue{e.Key, e.Value, e.Revision}, func() error {
 		_, err := a.stdout.Write(e.Value)
 		return err
 	})
@@ -83,24 +83,24 @@ func (k *kvPutCmd) Run(a *app) error {
 		return err
 	}
 	opts.IfAbsent, opts.Session = k.IfAbsent, k.Session
-	value, err := k.read(a.stdin)
+	value, err := k.readValue(a.stdin)
 	if err != nil {
 		return err
 	}
-	res, err := ask(a, "writing "+k.Key, func(ctx context.Context, c *client.Client) (apiv1.PutResult, error) {
+	res, err := request(a, "writing "+k.Key, func(ctx context.Context, c *client.Client) (apiv1.PutResult, error) {
 		return c.Put(ctx, k.Key, value, opts)
 	})
 	if err != nil {
 		return err
 	}
-	return a.emit(res, func() error {
+	return a.printResult(res, func() error {
 		_, err := fmt.Fprintf(a.stdout, "revision %d\n", res.Revision)
 		return err
 	})
 }
 
-// read gives the value, one byte more than the largest allowed at most.
-func (k *kvPutCmd) read(stdin io.Reader) ([]byte, error) {
+// readValue gives the value, one byte more than the largest allowed at most.
+func (k *kvPutCmd) readValue(stdin io.Reader) ([]byte, error) {
 	if name, ok := strings.CutPrefix(k.Value, "@"); ok {
 		f, err := os.Open(name)
 		if err != nil {
@@ -128,13 +128,13 @@ func (k *kvDelCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	res, err := ask(a, "deleting "+k.Key, func(ctx context.Context, c *client.Client) (apiv1.DeleteResult, error) {
+	res, err := request(a, "deleting "+k.Key, func(ctx context.Context, c *client.Client) (apiv1.DeleteResult, error) {
 		return c.Delete(ctx, k.Key, opts)
 	})
 	if err != nil {
 		return err
 	}
-	return a.emit(res, func() error {
+	return a.printResult(res, func() error {
 		_, err := fmt.Fprintf(a.stdout, "revision %d\n", res.Revision)
 		return err
 	})
@@ -169,7 +169,7 @@ func (k *kvLsCmd) Run(a *app) error {
 		}
 		if a.Output != "json" {
 			rows = append(rows, []any{printable([]byte(item.Key)), item.Revision, item.Version, len(item.Value), printable(item.Value)})
-		} else if err := a.emitItem(n, item); err != nil {
+		} else if err := a.printItem(n, item); err != nil {
 			return err
 		}
 		if n++; n == k.Limit {
@@ -178,7 +178,7 @@ func (k *kvLsCmd) Run(a *app) error {
 	}
 	done()
 	if a.Output == "json" {
-		return a.endItems(n)
+		return a.closeArray(n)
 	}
 	return a.table([]string{"key", "revision", "version", "bytes", "value"}, rows)
 }
@@ -213,7 +213,7 @@ func (k *kvWatchCmd) Run(a *app) error {
 			event = apiv1.EventDelete
 		}
 		if a.Output == "json" {
-			err = a.emitLine(changeLine{event, keyValue{ch.Key, ch.Value, ch.Revision}})
+			err = a.printJSONLine(changeLine{event, keyValue{ch.Key, ch.Value, ch.Revision}})
 		} else {
 			_, err = fmt.Fprintln(a.stdout, strings.TrimRight(fmt.Sprintf("%d %-6s %s %s", ch.Revision, event, printable([]byte(ch.Key)), printable(ch.Value)), " "))
 		}

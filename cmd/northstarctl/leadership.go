@@ -11,15 +11,15 @@ import (
 	"northstar/cluster"
 )
 
-// moveFlags are what every command that moves leadership takes.
-type moveFlags struct {
+// leadershipFlags are what every command that moves leadership takes.
+type leadershipFlags struct {
 	To     string `placeholder:"ID" help:"The node to lead; without it the best placed voter."`
 	Reason string `help:"Why, for the record."`
 	DryRun bool   `name:"dry-run" help:"Show what would be done, and do nothing."`
 	Plan   string `placeholder:"PLAN-ID" help:"Do exactly what a dry run has shown, or nothing should the cluster have changed since."`
 }
 
-func (m *moveFlags) check() error {
+func (m *leadershipFlags) check() error {
 	if m.To == "" {
 		return nil
 	}
@@ -30,7 +30,7 @@ func (m *moveFlags) check() error {
 }
 
 type transferCmd struct {
-	moveFlags
+	leadershipFlags
 	Wait time.Duration `default:"30s" help:"Give up after this long, at most 60s."`
 }
 
@@ -46,7 +46,7 @@ func (t *transferCmd) Run(a *app) error {
 	if t.DryRun {
 		return a.plan(func(ctx context.Context, c *client.Client) (apiv1.Plan, error) { return c.PlanTransfer(ctx, body) })
 	}
-	return a.move(t.Wait, func(ctx context.Context, c *client.Client) (apiv1.TransferResult, error) {
+	return a.moveLeadership(t.Wait, func(ctx context.Context, c *client.Client) (apiv1.TransferResult, error) {
 		// That there is nobody to hand leadership over is known sooner than after --wait.
 		looking, cancel := context.WithTimeout(ctx, a.Timeout)
 		defer cancel()
@@ -58,12 +58,12 @@ func (t *transferCmd) Run(a *app) error {
 }
 
 type failoverCmd struct {
-	moveFlags
+	leadershipFlags
 	Emergency bool `help:"Have --to elected at once, without any check but the voters' own; needs --to and --reason."`
 }
 
-// moveTime is how long a node may take to carry a failover out.
-const moveTime = 30 * time.Second
+// failoverTimeout is how long a node may take to carry a failover out.
+const failoverTimeout = 30 * time.Second
 
 func (f *failoverCmd) Run(a *app) error {
 	if err := f.check(); err != nil {
@@ -76,7 +76,7 @@ func (f *failoverCmd) Run(a *app) error {
 	if f.DryRun {
 		return a.plan(func(ctx context.Context, c *client.Client) (apiv1.Plan, error) { return c.PlanFailover(ctx, body) })
 	}
-	return a.move(moveTime, func(ctx context.Context, c *client.Client) (apiv1.TransferResult, error) {
+	return a.moveLeadership(failoverTimeout, func(ctx context.Context, c *client.Client) (apiv1.TransferResult, error) {
 		return c.Failover(ctx, body)
 	})
 }
@@ -94,15 +94,15 @@ func (f *failoverCmd) emergency(a *app) error {
 	if err := a.confirm("Node %s will stand for election at once, over the head of any leader: writes in flight there may end with an unknown outcome.", orDash(f.To)); err != nil {
 		return err
 	}
-	return a.move(moveTime, func(ctx context.Context, c *client.Client) (apiv1.TransferResult, error) {
+	return a.moveLeadership(failoverTimeout, func(ctx context.Context, c *client.Client) (apiv1.TransferResult, error) {
 		return c.EmergencyFailover(ctx, body)
 	})
 }
 
-// move makes one call that moves leadership. The server may take limit: its own
+// moveLeadership makes one call that moves leadership. The server may take limit: its own
 // verdict is to come first.
-func (a *app) move(limit time.Duration, call func(context.Context, *client.Client) (apiv1.TransferResult, error)) error {
-	res, err := ask(a, "moving leadership", func(ctx context.Context, c *client.Client) (apiv1.TransferResult, error) {
+func (a *app) moveLeadership(limit time.Duration, call func(context.Context, *client.Client) (apiv1.TransferResult, error)) error {
+	res, err := request(a, "moving leadership", func(ctx context.Context, c *client.Client) (apiv1.TransferResult, error) {
 		ctx, cancel := context.WithTimeout(ctx, limit+a.Timeout)
 		defer cancel()
 		return call(ctx, c)
@@ -110,7 +110,7 @@ func (a *app) move(limit time.Duration, call func(context.Context, *client.Clien
 	if err != nil {
 		return errors.Join(err, a.showVotes(err))
 	}
-	return a.emit(res, func() error {
+	return a.printResult(res, func() error {
 		_, err := fmt.Fprintf(a.stdout, "leadership moved from %s to %s in %d ms, term %d\n", orDash(res.OldLeaderID), res.NewLeaderID, res.DurationMS, res.Term)
 		return err
 	})
@@ -128,5 +128,5 @@ func (a *app) showVotes(err error) error {
 		votes[i] = apiv1.Vote{VoterID: string(v.Voter), Granted: v.Granted, Reason: v.Reason}
 		rows[i] = []any{v.Voter, yesNo(v.Granted), orDash(v.Reason)}
 	}
-	return a.emit(map[string]any{"votes": votes}, func() error { return a.table([]string{"voter", "granted", "reason"}, rows) })
+	return a.printResult(map[string]any{"votes": votes}, func() error { return a.table([]string{"voter", "granted", "reason"}, rows) })
 }

@@ -64,7 +64,7 @@ type commands struct {
 	KV         kvCmd         `cmd:"" name:"kv" help:"Read, write and watch keys."`
 	Role       roleCmd       `cmd:"" help:"Show, take and watch named roles."`
 	Run        runCmd        `cmd:"" help:"Run a command while this process holds a role."`
-	Keep       keepCmd       `cmd:"" hidden:"" help:"Of run: the process between it and its command."`
+	Keep       shimCmd       `cmd:"" hidden:"" help:"Of run: the process between it and its command."`
 	Nodes      nodesCmd      `cmd:"" help:"Show the registered application nodes."`
 	Snapshot   snapshotCmd   `cmd:"" help:"Back up and restore the cluster's state."`
 	TLS        tlsCmd        `cmd:"" name:"tls" help:"Make certificates."`
@@ -115,7 +115,7 @@ func (e *usageError) Unwrap() error { return e.err }
 
 func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
 
-// report prints an error as one line and gives the exit code.
+// exitReport prints an error as one line and gives the exit code.
 func (a *app) report(err error) int {
 	var ended *commandError
 	if err == nil || (errors.As(err, &ended) && ended.text == "") {
@@ -175,9 +175,9 @@ func (a *app) connect() (*client.Client, error) {
 	return c, nil
 }
 
-// ask makes one request to the cluster, with a progress line should it take
+// request makes one request to the cluster, with a progress line should it take
 // long.
-func ask[T any](a *app, what string, request func(ctx context.Context, c *client.Client) (T, error)) (T, error) {
+func request[T any](a *app, what string, request func(ctx context.Context, c *client.Client) (T, error)) (T, error) {
 	c, err := a.connect()
 	if err != nil {
 		var none T
@@ -188,10 +188,10 @@ func ask[T any](a *app, what string, request func(ctx context.Context, c *client
 	return request(a.ctx, c)
 }
 
-// askAll gathers a list that comes in pages: each request gives what follows
+// requestAll gathers a list that comes in pages: each request gives what follows
 // after, and what the next one is to begin after, "" at the end.
-func askAll[T any](a *app, what string, page func(ctx context.Context, c *client.Client, after string) (items []T, next string, err error)) ([]T, error) {
-	return ask(a, what, func(ctx context.Context, c *client.Client) ([]T, error) {
+func requestAll[T any](a *app, what string, page func(ctx context.Context, c *client.Client, after string) (items []T, next string, err error)) ([]T, error) {
+	return request(a, what, func(ctx context.Context, c *client.Client) ([]T, error) {
 		all := []T{} // an empty list, for programs, is one, too
 		for after := ""; ; {
 			items, next, err := page(ctx, c, after)

@@ -341,11 +341,11 @@ func TestItemsAreOneDocument(t *testing.T) {
 		var out bytes.Buffer
 		a := &app{stdout: &out}
 		for i := range n {
-			if err := a.emitItem(i, keyValue{Key: fmt.Sprint(i)}); err != nil {
+			if err := a.printItem(i, keyValue{Key: fmt.Sprint(i)}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := a.endItems(n); err != nil {
+		if err := a.closeArray(n); err != nil {
 			t.Fatal(err)
 		}
 		var items []keyValue
@@ -464,7 +464,7 @@ func TestVotesAreShown(t *testing.T) {
 }
 
 // What can lose data is asked for, and not done without an answer.
-func TestQuestions(t *testing.T) {
+func TestConfirmation(t *testing.T) {
 	for _, args := range [][]string{{"members", "remove", "n4"}, {"members", "set", "n4", "--readmit"}, {"failover", "--emergency", "--to", "n2", "--reason", "why"}} {
 		for answer, want := range map[string]int{"": exitFailed, "n\n": exitFailed, "\n": exitFailed, "y\n": exitDone, "YES": exitDone} {
 			s := newServer(t)
@@ -525,7 +525,7 @@ func TestMembersOnTheWire(t *testing.T) {
 	}
 }
 
-func TestInterruptEndsAWatchWell(t *testing.T) {
+func TestWatch_InterruptExitsCleanly(t *testing.T) {
 	s := newServer(t)
 	block := make(chan struct{})
 	s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -545,7 +545,7 @@ func TestInterruptEndsAWatchWell(t *testing.T) {
 	}
 }
 
-func TestProgressSpeaksAfterASecond(t *testing.T) {
+func TestProgress_AppearsAfterOneSecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for took, want := range map[time.Duration]string{900 * time.Millisecond: "", 5 * time.Second: "saving …\n"} {
 			var stderr bytes.Buffer

@@ -21,11 +21,11 @@ type membersCmd struct {
 type membersListCmd struct{}
 
 func (*membersListCmd) Run(a *app) error {
-	cl, err := ask(a, "asking for the members", func(ctx context.Context, c *client.Client) (apiv1.Cluster, error) { return c.Cluster(ctx) })
+	cl, err := request(a, "asking for the members", func(ctx context.Context, c *client.Client) (apiv1.Cluster, error) { return c.Cluster(ctx) })
 	if err != nil {
 		return err
 	}
-	return a.emit(cl.Members, func() error {
+	return a.printResult(cl.Members, func() error {
 		rows := make([][]any, 0, len(cl.Members))
 		for _, m := range cl.Members {
 			rows = append(rows, []any{m.ID, m.Suffrage, m.State, a.health(m), m.RaftAddress, m.HTTPAddress, m.Priority, yesNo(m.Eligible), orDash(m.Zone), m.Lifecycle})
@@ -162,11 +162,11 @@ func (a *app) patchMember(id cluster.NodeID, body apiv1.MemberPatch, f changeFla
 }
 
 func (a *app) changeMembers(what string, change func(context.Context, *client.Client) (apiv1.MemberResult, error)) error {
-	res, err := ask(a, what, change)
+	res, err := request(a, what, change)
 	if err != nil {
 		return err
 	}
-	return a.emit(res, func() error {
+	return a.printResult(res, func() error {
 		_, err := fmt.Fprintf(a.stdout, "%s: %s\n", res.ID, res.Message)
 		return err
 	})

@@ -16,8 +16,8 @@ import (
 	"github.com/mattn/go-isatty"
 )
 
-// emit prints a result: as JSON for programs, else with people's own form.
-func (a *app) emit(v any, people func() error) error {
+// printResult prints a result: as JSON for programs, else with people's own form.
+func (a *app) printResult(v any, people func() error) error {
 	if a.Output != "json" {
 		return people()
 	}
@@ -27,8 +27,8 @@ func (a *app) emit(v any, people func() error) error {
 	return enc.Encode(v)
 }
 
-// emitItem prints item i, from 0, of an array that is too long to keep.
-func (a *app) emitItem(i int, v any) error {
+// printItem prints item i, from 0, of an array that is too long to keep.
+func (a *app) printItem(i int, v any) error {
 	before := ",\n"
 	if i == 0 {
 		before = "[\n"
@@ -41,8 +41,8 @@ func (a *app) emitItem(i int, v any) error {
 	return err
 }
 
-// endItems ends the array of n items that emitItem has printed.
-func (a *app) endItems(n int) error {
+// closeArray ends the array of n items that printItem has printed.
+func (a *app) closeArray(n int) error {
 	end := "\n]\n"
 	if n == 0 {
 		end = "[]\n"
@@ -51,8 +51,8 @@ func (a *app) endItems(n int) error {
 	return err
 }
 
-// emitLine prints one result of many that come over time, as one line of JSON.
-func (a *app) emitLine(v any) error { return json.NewEncoder(a.stdout).Encode(v) }
+// printJSONLine prints one result of many that come over time, as one line of JSON.
+func (a *app) printJSONLine(v any) error { return json.NewEncoder(a.stdout).Encode(v) }
 
 // table prints rows under a header, without lines around them.
 func (a *app) table(header []string, rows [][]any) error {
@@ -91,8 +91,8 @@ func terminal(w any) bool {
 	return ok && isatty.IsTerminal(f.Fd())
 }
 
-// progressAfter is how long something may take without a word.
-const progressAfter = time.Second
+// progressDelay is how long something may take without a word.
+const progressDelay = time.Second
 
 // progress says on stderr what is going on, once that has taken a second: on a
 // terminal as a line that counts and goes again, else once. The returned
@@ -102,7 +102,7 @@ func (a *app) progress(what string) func() {
 	stop := make(chan struct{})
 	var ended sync.WaitGroup
 	ended.Go(func() {
-		tick := time.NewTicker(progressAfter)
+		tick := time.NewTicker(progressDelay)
 		defer tick.Stop()
 		for shown := false; ; {
 			select {

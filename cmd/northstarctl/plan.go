@@ -13,11 +13,11 @@ import (
 // plan asks for a plan and shows it. What would be refused is an error then, so
 // that a script can ask.
 func (a *app) plan(call func(context.Context, *client.Client) (apiv1.Plan, error)) error {
-	p, err := ask(a, "asking for a plan", call)
+	p, err := request(a, "asking for a plan", call)
 	if err != nil {
 		return err
 	}
-	if err := a.emit(p, func() error { return a.showPlan(p) }); err != nil {
+	if err := a.printResult(p, func() error { return a.showPlan(p) }); err != nil {
 		return err
 	}
 	if r := p.Refusal; r != nil {

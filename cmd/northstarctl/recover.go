@@ -20,8 +20,8 @@ type recoverCmd struct {
 	Plan      string   `placeholder:"PLAN-ID" help:"Do exactly what a dry run has shown, or nothing should the survivors have changed since."`
 }
 
-// recoverTime is how long the survivors may take.
-const recoverTime = 60 * time.Second
+// recoverTimeout is how long the survivors may take.
+const recoverTimeout = 60 * time.Second
 
 func (r *recoverCmd) Run(a *app) error {
 	body := apiv1.Recover{Survivors: r.Survivors, Confirm: r.Confirm, Reason: r.Reason, PlanID: r.Plan}
@@ -32,7 +32,7 @@ func (r *recoverCmd) Run(a *app) error {
 	if body.Reason == "" { // the API wants one; whoever confirms by hand need not
 		body.Reason = "northstarctl recover, without --reason"
 	}
-	p, err := ask(a, "asking the survivors", plan)
+	p, err := request(a, "asking the survivors", plan)
 	switch {
 	case err != nil:
 		return err
@@ -43,15 +43,15 @@ func (r *recoverCmd) Run(a *app) error {
 		return err
 	}
 	body.PlanID, body.Force = p.PlanID, true
-	res, err := ask(a, "recovering", func(ctx context.Context, c *client.Client) (apiv1.RecoverResult, error) {
-		ctx, cancel := context.WithTimeout(ctx, recoverTime+a.Timeout)
+	res, err := request(a, "recovering", func(ctx context.Context, c *client.Client) (apiv1.RecoverResult, error) {
+		ctx, cancel := context.WithTimeout(ctx, recoverTimeout+a.Timeout)
 		defer cancel()
 		return c.Recover(ctx, body)
 	})
 	if err != nil {
 		return err
 	}
-	return a.emit(res, func() error { return a.showRecovered(res) })
+	return a.printResult(res, func() error { return a.showRecovered(res) })
 }
 
 func (a *app) showRecovered(res apiv1.RecoverResult) error {

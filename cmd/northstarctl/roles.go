@@ -26,23 +26,23 @@ type roleLsCmd struct {
 }
 
 func (r *roleLsCmd) Run(a *app) error {
-	list, err := askAll(a, "listing roles", func(ctx context.Context, c *client.Client, after string) ([]apiv1.Role, string, error) {
+	list, err := requestAll(a, "listing roles", func(ctx context.Context, c *client.Client, after string) ([]apiv1.Role, string, error) {
 		page, err := c.Roles(ctx, r.All, after)
 		return page.Items, page.Next, err
 	})
 	if err != nil {
 		return err
 	}
-	return a.emit(list, func() error {
+	return a.printResult(list, func() error {
 		rows := make([][]any, 0, len(list))
 		for _, r := range list {
-			rows = append(rows, []any{r.Role, orDash(r.Holder), r.Token, moment(r.AcquiredAt), moment(r.LeaseUntil), printable([]byte(r.Value))})
+			rows = append(rows, []any{r.Role, orDash(r.Holder), r.Token, formatTime(r.AcquiredAt), formatTime(r.LeaseUntil), printable([]byte(r.Value))})
 		}
 		return a.table([]string{"role", "holder", "token", "acquired", "lease until", "value"}, rows)
 	})
 }
 
-func moment(t *time.Time) string {
+func formatTime(t *time.Time) string {
 	if t == nil {
 		return "-"
 	}
@@ -54,13 +54,13 @@ type roleShowCmd struct {
 }
 
 func (r *roleShowCmd) Run(a *app) error {
-	role, err := ask(a, "asking for role "+r.Role, func(ctx context.Context, c *client.Client) (apiv1.Role, error) {
+	role, err := request(a, "asking for role "+r.Role, func(ctx context.Context, c *client.Client) (apiv1.Role, error) {
 		return c.GetRole(ctx, r.Role)
 	})
 	if err != nil {
 		return err
 	}
-	return a.emit(role, func() error {
+	return a.printResult(role, func() error {
 		if err := a.printRole(role); err != nil || len(role.Candidates) == 0 {
 			return err
 		}
@@ -74,7 +74,7 @@ func (r *roleShowCmd) Run(a *app) error {
 
 func (a *app) printRole(r apiv1.Role) error {
 	return a.table([]string{"role", "holder", "session", "token", "acquired", "lease until", "value"},
-		[][]any{{r.Role, r.Holder, r.SessionID, r.Token, moment(r.AcquiredAt), moment(r.LeaseUntil), printable([]byte(r.Value))}})
+		[][]any{{r.Role, r.Holder, r.SessionID, r.Token, formatTime(r.AcquiredAt), formatTime(r.LeaseUntil), printable([]byte(r.Value))}})
 }
 
 type roleCampaignCmd struct {
@@ -97,7 +97,7 @@ func (r *roleCampaignCmd) Run(a *app) error {
 		_, err := r.campaign(a, a.ctx, c, r.Session)
 		return err
 	}
-	return r.hold(a, c)
+	return r.holdRole(a, c)
 }
 
 func (r *roleCampaignCmd) campaign(a *app, ctx context.Context, c *client.Client, session string) (apiv1.Role, error) {
@@ -109,12 +109,12 @@ func (r *roleCampaignCmd) campaign(a *app, ctx context.Context, c *client.Client
 	if err != nil {
 		return role, err
 	}
-	return role, a.emit(role, func() error { return a.printRole(role) })
+	return role, a.printResult(role, func() error { return a.printRole(role) })
 }
 
-// hold campaigns with a session of its own and keeps that until Ctrl-C, or until
+// holdRole campaigns with a session of its own and keeps that until Ctrl-C, or until
 // it is lost, which is an error.
-func (r *roleCampaignCmd) hold(a *app, c *client.Client) error {
+func (r *roleCampaignCmd) holdRole(a *app, c *client.Client) error {
 	name := r.Name
 	if name == "" {
 		host, _ := os.Hostname() // the process alone names it then
@@ -137,7 +137,7 @@ func (r *roleCampaignCmd) hold(a *app, c *client.Client) error {
 	renewed := make(chan struct{})
 	go func() {
 		defer close(renewed)
-		lost(keepRenewing(ctx, c, made.SessionID, r.TTL))
+		lost(renewLoop(ctx, c, made.SessionID, r.TTL))
 	}()
 	_, err = r.campaign(a, ctx, c, made.SessionID)
 	if err == nil {
@@ -149,9 +149,9 @@ func (r *roleCampaignCmd) hold(a *app, c *client.Client) error {
 	return a.untilInterrupted(err)
 }
 
-// keepRenewing renews a session until ctx ends, whose error it gives, or it is
+// renewLoop renews a session until ctx ends, whose error it gives, or it is
 // lost: it has ended, or was not renewed for its TTL.
-func keepRenewing(ctx context.Context, c *client.Client, session string, ttl time.Duration) error {
+func renewLoop(ctx context.Context, c *client.Client, session string, ttl time.Duration) error {
 	last := time.Now()
 	for {
 		timer := time.NewTimer(ttl / 3)
@@ -184,13 +184,13 @@ type roleResignCmd struct {
 }
 
 func (r *roleResignCmd) Run(a *app) error {
-	res, err := ask(a, "resigning from role "+r.Role, func(ctx context.Context, c *client.Client) (apiv1.RoleResult, error) {
+	res, err := request(a, "resigning from role "+r.Role, func(ctx context.Context, c *client.Client) (apiv1.RoleResult, error) {
 		return c.ResignRole(ctx, r.Role, r.Session)
 	})
 	if err != nil {
 		return err
 	}
-	return a.emit(res, func() error {
+	return a.printResult(res, func() error {
 		_, err := fmt.Fprintf(a.stdout, "%s; held by: %s\n", res.Message, orDash(res.Holder))
 		return err
 	})
@@ -226,7 +226,7 @@ func (r *roleWatchCmd) Run(a *app) error {
 			event = apiv1.EventElected
 		}
 		if a.Output == "json" {
-			err = a.emitLine(roleLine{event, ch.RoleEvent})
+			err = a.printJSONLine(roleLine{event, ch.RoleEvent})
 		} else {
 			_, err = fmt.Fprintln(a.stdout, strings.TrimRight(fmt.Sprintf("%d %s %s token %d %s", ch.Revision, event, ch.Holder, ch.Token, ch.Cause), " "))
 		}
@@ -242,16 +242,16 @@ type roleHistoryCmd struct {
 }
 
 func (r *roleHistoryCmd) Run(a *app) error {
-	h, err := ask(a, "asking for the history of role "+r.Role, func(ctx context.Context, c *client.Client) (apiv1.RoleHistory, error) {
+	h, err := request(a, "asking for the history of role "+r.Role, func(ctx context.Context, c *client.Client) (apiv1.RoleHistory, error) {
 		return c.RoleHistory(ctx, r.Role)
 	})
 	if err != nil {
 		return err
 	}
-	return a.emit(h.Items, func() error {
+	return a.printResult(h.Items, func() error {
 		rows := make([][]any, 0, len(h.Items))
 		for _, t := range h.Items {
-			rows = append(rows, []any{t.Token, t.Holder, t.AcquiredAt.UTC().Format(timeForm), moment(t.EndedAt), orDash(t.Cause)})
+			rows = append(rows, []any{t.Token, t.Holder, t.AcquiredAt.UTC().Format(timeForm), formatTime(t.EndedAt), orDash(t.Cause)})
 		}
 		return a.table([]string{"token", "holder", "acquired", "ended", "cause"}, rows)
 	})
@@ -264,14 +264,14 @@ type nodesCmd struct {
 }
 
 func (n *nodesCmd) Run(a *app) error {
-	list, err := askAll(a, "listing nodes", func(ctx context.Context, c *client.Client, after string) ([]apiv1.Node, string, error) {
+	list, err := requestAll(a, "listing nodes", func(ctx context.Context, c *client.Client, after string) ([]apiv1.Node, string, error) {
 		page, err := c.Nodes(ctx, client.NodeFilter{Status: n.Status, Role: n.Role, Capability: n.Capability}, after)
 		return page.Items, page.Next, err
 	})
 	if err != nil {
 		return err
 	}
-	return a.emit(list, func() error {
+	return a.printResult(list, func() error {
 		rows := make([][]any, 0, len(list))
 		for _, n := range list {
 			load := "-"

@@ -31,7 +31,7 @@ func TestCampaignThatIsEvicted(t *testing.T) {
 	var code int
 	select {
 	case code = <-exit:
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatal("it goes on")
 	}
 	want := fmt.Sprintf("northstarctl: the role was taken away: renew session %s: ERR_FENCED: ", held.SessionID)

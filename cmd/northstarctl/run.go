@@ -18,16 +18,16 @@ import (
 )
 
 const (
-	defaultStop = 2 * time.Second
-	restartMin  = time.Second
-	restartMost = 30 * time.Second
+	defaultStopTimeout = 2 * time.Second
+	minRestartDelay    = time.Second
+	maxRestartDelay    = 30 * time.Second
 )
 
-// passedOn are the signals that a command gets that run does; ending are those of
+// forwardedSignals are the signals that a command gets that run does; ending are those of
 // them that ask for the end.
 var (
-	passedOn = []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH}
-	ending   = map[os.Signal]bool{syscall.SIGHUP: true, syscall.SIGINT: true, syscall.SIGQUIT: true, syscall.SIGTERM: true}
+	forwardedSignals   = []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH}
+	terminatingSignals = map[os.Signal]bool{syscall.SIGHUP: true, syscall.SIGINT: true, syscall.SIGQUIT: true, syscall.SIGTERM: true}
 )
 
 type runCmd struct {
@@ -68,7 +68,7 @@ func (r *runCmd) check() error {
 	case r.TakeoverDelay < 0:
 		return usagef("--takeover-delay: want 0 or more, got %v", r.TakeoverDelay)
 	case r.StopTimeout == 0:
-		r.StopTimeout = min(defaultStop, most)
+		r.StopTimeout = min(defaultStopTimeout, most)
 	}
 	if r.Name == "" {
 		r.Name = client.ProcessName()
@@ -84,10 +84,10 @@ func (r *runCmd) Run(a *app) error {
 	if err != nil {
 		return &commandError{startCode(err), err.Error()}
 	}
-	inheritOrphans()
+	becomeSubreaper()
 	// They are this function's alone: the context of the others ends with the first.
 	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, passedOn...)
+	signal.Notify(signals, forwardedSignals...)
 	defer signal.Stop(signals)
 	elector, hangUp, err := r.elector(a)
 	if err != nil {
@@ -96,7 +96,7 @@ func (r *runCmd) Run(a *app) error {
 	defer hangUp()
 	s := &supervisor{runCmd: r, a: a, path: path, elector: elector, signals: signals, clock: client.NewDeadline(nil).Now}
 	err = s.run(context.WithoutCancel(a.ctx))
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), releaseTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), releaseTimeout)
 	defer cancel()
 	if e := elector.Close(ctx); e != nil {
 		fmt.Fprintf(a.stderr, "northstarctl: role %s is given back when its lease ends: %v\n", r.Role, e)
@@ -131,23 +131,23 @@ func (r *runCmd) postgres() postgres.Config {
 	return postgres.Config{DSN: r.Postgres, Role: r.Role, Name: r.Name, Value: r.Value, TTL: r.TTL, TakeoverDelay: r.TakeoverDelay}
 }
 
-// release is how a tenure is given back without this process.
-func (s *supervisor) release(l *client.Leadership) release {
+// roleRelease is how a tenure is given back without this process.
+func (s *supervisor) release(l *client.Leadership) roleRelease {
 	if s.Postgres != "" {
-		return release{Postgres: s.Postgres, Role: s.Role, Session: l.Session}
+		return roleRelease{Postgres: s.Postgres, Role: s.Role, Session: l.Session}
 	}
-	return release{Endpoints: s.a.Endpoints, Token: s.a.Token, CA: s.a.CA, Cert: s.a.Cert, Key: s.a.Key, Timeout: s.a.Timeout, Session: l.Session}
+	return roleRelease{Endpoints: s.a.Endpoints, Token: s.a.Token, CA: s.a.CA, Cert: s.a.Cert, Key: s.a.Key, Timeout: s.a.Timeout, Session: l.Session}
 }
 
 // supervisor campaigns, and runs the command while this process leads.
 type supervisor struct {
 	*runCmd
-	a       *app
-	path    string
-	elector client.Elector
-	signals <-chan os.Signal
-	clock   func() time.Duration // of leases
-	ended   bool                 // a signal has asked for the end
+	a           *app
+	path        string
+	elector     client.Elector
+	signals     <-chan os.Signal
+	clock       func() time.Duration // of leases
+	terminating bool                 // a signal has asked for the end
 }
 
 // run returns when the command has ended by itself, or a signal came while it did
@@ -159,8 +159,8 @@ func (s *supervisor) run(ctx context.Context) error {
 			return err
 		}
 		fmt.Fprintf(s.a.stderr, "northstarctl: elected for role %s, token %d\n", s.Role, l.Token)
-		over, err := s.lead(l)
-		if over || s.ended {
+		over, err := s.runTenure(l)
+		if over || s.terminating {
 			return err
 		}
 		fmt.Fprintf(s.a.stderr, "northstarctl: role %s with token %d is lost: %v\n", s.Role, l.Token, l.Cause())
@@ -186,7 +186,7 @@ func (s *supervisor) campaign(ctx context.Context) (*client.Leadership, error) {
 		case r := <-elected:
 			return r.l, r.err
 		case sig := <-s.signals:
-			if ending[sig] {
+			if terminatingSignals[sig] {
 				cancel()
 				<-elected
 				return nil, nil
@@ -195,45 +195,45 @@ func (s *supervisor) campaign(ctx context.Context) (*client.Leadership, error) {
 	}
 }
 
-// lead runs the command for one tenure, as often as is wanted. over says that it
+// runTenure runs the command for one tenure, as often as is wanted. over says that it
 // has ended by itself for good.
-func (s *supervisor) lead(l *client.Leadership) (over bool, err error) {
-	for pause := restartMin; ; pause = min(2*pause, restartMost) {
+func (s *supervisor) runTenure(l *client.Leadership) (over bool, err error) {
+	for pause := minRestartDelay; ; pause = min(2*pause, maxRestartDelay) {
 		began := time.Now()
-		rep, err := s.once(l)
+		rep, err := s.runOnce(l)
 		switch {
 		case err != nil:
 			return true, err
 		case rep.Stopped:
 			l.End(client.ErrLeaseLapsed) // the keeper may have been first to see it
 			return false, nil
-		case s.ended || !s.again(rep):
+		case s.terminating || !s.shouldRestart(rep):
 			return true, outcome(rep)
 		}
-		if time.Since(began) > restartMost {
-			pause = restartMin
+		if time.Since(began) > maxRestartDelay {
+			pause = minRestartDelay
 		}
 		wait := pause - rand.N(pause/10)
 		fmt.Fprintf(s.a.stderr, "northstarctl: %s ended with %d, starts again in %v\n", s.Cmd[0], rep.Code, wait.Round(time.Millisecond))
-		if !s.pause(l, wait) {
-			return s.ended, outcome(rep)
+		if !s.backoff(l, wait) {
+			return s.terminating, outcome(rep)
 		}
 	}
 }
 
-func (s *supervisor) again(rep report) bool {
+func (s *supervisor) shouldRestart(rep exitReport) bool {
 	return rep.Error == "" && (s.Restart == "always" || (s.Restart == "on-failure" && rep.Code != 0))
 }
 
-func outcome(rep report) error {
+func outcome(rep exitReport) error {
 	if rep.Code == 0 {
 		return nil
 	}
 	return &commandError{rep.Code, rep.Error}
 }
 
-// pause says whether time has passed without the end of the tenure or of run.
-func (s *supervisor) pause(l *client.Leadership, d time.Duration) bool {
+// backoff says whether time has passed without the end of the tenure or of run.
+func (s *supervisor) backoff(l *client.Leadership, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	for {
@@ -243,8 +243,8 @@ func (s *supervisor) pause(l *client.Leadership, d time.Duration) bool {
 		case <-l.Done():
 			return false
 		case sig := <-s.signals:
-			if ending[sig] {
-				s.ended = true
+			if terminatingSignals[sig] {
+				s.terminating = true
 				return false
 			}
 		}

@@ -25,7 +25,7 @@ import (
 	"northstar/node"
 )
 
-const patience = 20 * time.Second // for what takes no time on a machine that has any
+const testTimeout = 20 * time.Second // for what takes no time on a machine that has any
 
 // oneNode runs a cluster of one node in this process until the test ends.
 func oneNode(t *testing.T) (endpoint string, c *client.Client) {
@@ -38,7 +38,7 @@ func oneNode(t *testing.T) (endpoint string, c *client.Client) {
 	cfg.ID, cfg.DataDir, cfg.Disk.Reserve = "n1", t.TempDir(), 1<<20
 	cfg.RaftAddr, cfg.HTTPAddr = addrs[0], addrs[1]
 	cfg.InitialCluster = node.InitialCluster{{ID: "n1", RaftAddress: addrs[0], HTTPAddress: addrs[1]}}
-	env := node.Env{WatchdogEvery: -1, Notify: func(string) {}}
+	env := node.Env{WatchdogInterval: -1, Notify: func(string) {}}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() {
@@ -65,7 +65,7 @@ func oneNode(t *testing.T) (endpoint string, c *client.Client) {
 
 // eventually repeats f until it succeeds.
 func eventually(f func() error) error {
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(testTimeout)
 	for {
 		err := f()
 		if err == nil || time.Now().After(deadline) {
@@ -131,7 +131,7 @@ func (r *runner) line(prefix string) string {
 			r.t.Fatalf("the command says %q (%v), want %q", l, ok, prefix)
 		}
 		return strings.TrimSpace(rest)
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		r.t.Fatalf("the command does not say %q", prefix)
 	}
 	return ""
@@ -156,7 +156,7 @@ func (r *runner) signal(sig syscall.Signal) {
 // exit waits for the end of the program.
 func (r *runner) exit(want int) {
 	r.t.Helper()
-	late := time.AfterFunc(patience, func() { _ = r.cmd.Process.Kill() })
+	late := time.AfterFunc(testTimeout, func() { _ = r.cmd.Process.Kill() })
 	_ = r.cmd.Wait()
 	if !late.Stop() {
 		r.t.Fatal("it does not end")
@@ -251,8 +251,8 @@ func TestRun(t *testing.T) {
 		"evicted":                   testRunEvicted,
 		"killed":                    testRunKilled,
 		"paused":                    testRunPaused,
-		"keeper killed":             testRunKeeperKilled,
-		"keeper paused":             testRunKeeperPaused,
+		"keeper killed":             testRunShimKilled,
+		"keeper paused":             testRunShimPaused,
 		"restart":                   testRunRestart,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -427,7 +427,7 @@ func TestRunPostgres(t *testing.T) {
 	startRun(t, "", `true`, "--role", "job", "--postgres", "postgres://host:port").exit(exitUsage)
 }
 
-func testRunKeeperKilled(t *testing.T, endpoint string, c *client.Client) {
+func testRunShimKilled(t *testing.T, endpoint string, c *client.Client) {
 	r := startRun(t, endpoint, stubborn, "--role", "keeper", "--ttl", "5m")
 	pid := r.pid("pid")
 	if err := syscall.Kill(parentOf(t, pid), syscall.SIGKILL); err != nil {
@@ -439,7 +439,7 @@ func testRunKeeperKilled(t *testing.T, endpoint string, c *client.Client) {
 }
 
 // run does the work of a keeper that does not.
-func testRunKeeperPaused(t *testing.T, endpoint string, c *client.Client) {
+func testRunShimPaused(t *testing.T, endpoint string, c *client.Client) {
 	r := startRun(t, endpoint, stubborn, "--role", "asleep", "--ttl", "1500ms")
 	pid := r.pid("pid")
 	if err := syscall.Kill(parentOf(t, pid), syscall.SIGSTOP); err != nil {
@@ -463,10 +463,10 @@ func testRunRestart(t *testing.T, endpoint string, c *client.Client) {
 }
 
 // The end of a lease, and the words of the parent, make the end of the command.
-func TestWard(t *testing.T) {
+func TestManagedProcess(t *testing.T) {
 	now := time.Duration(0)
-	w := &ward{keeping: keeping{Until: 1000, Stop: 200, Kill: 50}, now: func() time.Duration { return now }}
-	if at, kill := w.next(); at != 750 || kill {
+	w := &managedProcess{shimConfig: shimConfig{Deadline: 1000, Stop: 200, Kill: 50}, now: func() time.Duration { return now }}
+	if at, kill := w.nextAction(); at != 750 || kill {
 		t.Errorf("next: %d, %v", at, kill)
 	}
 	for name, tc := range map[string]struct {
@@ -476,8 +476,8 @@ func TestWard(t *testing.T) {
 		"role lost late":  {1000, 900, 950},
 		"lease over":      {1000, 2000, 950},
 	} {
-		w := &ward{keeping: keeping{Until: tc.until, Stop: 200, Kill: 50}, stopping: true, killAt: tc.since + 200}
-		if at, kill := w.next(); at != tc.killAt || !kill {
+		w := &managedProcess{shimConfig: shimConfig{Deadline: tc.until, Stop: 200, Kill: 50}, stopping: true, killAt: tc.since + 200}
+		if at, kill := w.nextAction(); at != tc.killAt || !kill {
 			t.Errorf("%s: %d, %v; want %d", name, at, kill, tc.killAt)
 		}
 	}

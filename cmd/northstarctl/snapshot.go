@@ -76,7 +76,7 @@ func inspect(name string) (state.Info, error) {
 }
 
 func (a *app) printBackup(info state.Info) error {
-	return a.emit(info, func() error {
+	return a.printResult(info, func() error {
 		members := ""
 		for i, m := range info.Members {
 			if i > 0 {
@@ -115,13 +115,13 @@ func (s *snapshotRestoreCmd) Run(a *app) error {
 		return err
 	}
 	defer f.Close()
-	res, err := ask(a, "restoring", func(ctx context.Context, c *client.Client) (apiv1.RestoreResult, error) {
+	res, err := request(a, "restoring", func(ctx context.Context, c *client.Client) (apiv1.RestoreResult, error) {
 		return c.SnapshotRestore(ctx, f)
 	})
 	if err != nil {
 		return err
 	}
-	return a.emit(res, func() error {
+	return a.printResult(res, func() error {
 		_, err := fmt.Fprintf(a.stdout, "restored, the cluster is at revision %d\n", res.Revision)
 		return err
 	})

@@ -21,7 +21,7 @@ func (s *splitBrainCmd) Run(a *app) error {
 	if s.Reason != "" && !s.Check {
 		return usagef("--reason: only a check has one: add --check")
 	}
-	r, err := ask(a, "comparing what the members say", func(ctx context.Context, c *client.Client) (apiv1.SplitBrain, error) {
+	r, err := request(a, "comparing what the members say", func(ctx context.Context, c *client.Client) (apiv1.SplitBrain, error) {
 		if s.Check {
 			return c.CheckSplitBrain(ctx, s.Node, apiv1.SplitBrainCheck{Reason: s.Reason})
 		}
@@ -30,7 +30,7 @@ func (s *splitBrainCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	if err := a.emit(r, func() error { return a.printSplitBrain(r) }); err != nil {
+	if err := a.printResult(r, func() error { return a.printSplitBrain(r) }); err != nil {
 		return err
 	}
 	switch r.Verdict {

@@ -225,7 +225,7 @@ func (a *app) savePair(dir, name string, der []byte, key *ecdsa.PrivateKey, unti
 		Key         string    `json:"key"`
 		NotAfter    time.Time `json:"not_after"`
 	}{certFile, keyFile, until.UTC()}
-	return a.emit(out, func() error {
+	return a.printResult(out, func() error {
 		_, err := fmt.Fprintf(a.stdout, "%s and %s, valid until %s\n", certFile, keyFile, until.UTC().Format(time.DateOnly))
 		return err
 	})

@@ -29,7 +29,7 @@ func (t *tokenNewCmd) Run(a *app) error {
 	if terminal(a.stderr) {
 		fmt.Fprintf(a.stderr, "Give the token to its bearer, and add to the file of auth.tokens on each node:\n\n[[token]]\nname = %q\nrole = %q\nhash = %q\n\n", t.Name, role, hash)
 	}
-	return a.emitLine(struct {
+	return a.printJSONLine(struct {
 		Token string `json:"token"`
 		Hash  string `json:"hash"`
 	}{tok, hash})

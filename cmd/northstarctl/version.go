@@ -25,7 +25,7 @@ func (*versionCmd) Run(a *app) error {
 			}
 		}
 	}
-	return a.emit(v, func() error {
+	return a.printResult(v, func() error {
 		_, err := fmt.Fprintf(a.stdout, "northstarctl %s\ncommit %s\n%s\n", v.Version, v.Commit, v.Go)
 		return err
 	})

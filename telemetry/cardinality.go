@@ -6,30 +6,30 @@ import (
 )
 
 const (
-	maxLabels = 3   // of one metric
-	maxSeries = 512 // of one metric; what comes later counts as "other"
-	overflow  = "other"
+	maxLabels     = 3   // of one metric
+	maxSeries     = 512 // of one metric; what comes later counts as "other"
+	overflowLabel = "other"
 )
 
-// bounded keeps the children of one labelled metric: a lookup without
+// limitedVec keeps the children of one labelled metric: a lookup without
 // allocation, and an end to the number of series, whatever a peer sends.
-type bounded[T any] struct {
+type limitedVec[T any] struct {
 	labels int
 	make   func(values ...string) T
 	known  sync.Map // [maxLabels]string → T
 	count  atomic.Int64
 }
 
-func newBounded[T any](labels int, child func(values ...string) T) *bounded[T] {
+func newLimitedVec[T any](labels int, child func(values ...string) T) *limitedVec[T] {
 	if labels > maxLabels {
 		panic("telemetry: more labels than maxLabels")
 	}
-	return &bounded[T]{labels: labels, make: child}
+	return &limitedVec[T]{labels: labels, make: child}
 }
 
 // with returns the child for those values, of which there must be as many as
 // the metric has labels.
-func (b *bounded[T]) with(values ...string) T {
+func (b *limitedVec[T]) with(values ...string) T {
 	var key [maxLabels]string
 	copy(key[:], values)
 	if c, ok := b.known.Load(key); ok {
@@ -38,7 +38,7 @@ func (b *bounded[T]) with(values ...string) T {
 	if b.count.Add(1) > maxSeries {
 		b.count.Add(-1)
 		for i := range b.labels {
-			key[i] = overflow
+			key[i] = overflowLabel
 		}
 		return b.make(key[:b.labels]...)
 	}

@@ -19,9 +19,9 @@ const (
 	Histogram Kind = "histogram"
 )
 
-// Declaration is one metric as data: documents, tests and the registry are
+// MetricDef is one metric as data: documents, tests and the registry are
 // made from it.
-type Declaration struct {
+type MetricDef struct {
 	Name    string // without Prefix
 	Kind    Kind
 	Labels  []string
@@ -36,8 +36,8 @@ var (
 	httpBuckets     = []float64{0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 60000}
 )
 
-// declared is the only list of metrics. Names are part of the contract.
-var declared = []Declaration{
+// metricDefs is the only list of metrics. Names are part of the contract.
+var metricDefs = []MetricDef{
 	{"election_count", Counter, []string{"trigger", "result"}, nil, "Elections that this node stood in."},
 	{"election_duration_ms", Histogram, nil, electionBuckets, "From standing to the end of the election: for a won one, until leader-start is applied."},
 	{"election_success_rate", Gauge, nil, nil, "Share of this node's elections of the last 5 minutes that were won; 1 when there were none."},
@@ -75,13 +75,13 @@ var declared = []Declaration{
 	{"auth_failures_total", Counter, nil, nil, "Requests that were refused because it is not known who asks: without a token or certificate, or with a bad one."},
 }
 
-// Declared lists every metric of NorthStar itself, for documents and tests.
-func Declared() []Declaration { return slices.Clone(declared) }
+// MetricDefs lists every metric of NorthStar itself, for documents and tests.
+func MetricDefs() []MetricDef { return slices.Clone(metricDefs) }
 
-// find panics for a name that is not declared: a mistake of this package, that
+// mustFind panics for a name that is not declared: a mistake of this package, that
 // any test of it shows.
-func find(name string, kind Kind) Declaration {
-	for _, d := range declared {
+func mustFind(name string, kind Kind) MetricDef {
+	for _, d := range metricDefs {
 		if d.Name == name && d.Kind == kind {
 			return d
 		}
@@ -90,36 +90,36 @@ func find(name string, kind Kind) Declaration {
 }
 
 func counter(r prometheus.Registerer, name string) prometheus.Counter {
-	d := find(name, Counter)
+	d := mustFind(name, Counter)
 	c := prometheus.NewCounter(prometheus.CounterOpts{Name: Prefix + d.Name, Help: d.Help})
 	r.MustRegister(c)
 	return c
 }
 
 func gauge(r prometheus.Registerer, name string) prometheus.Gauge {
-	d := find(name, Gauge)
+	d := mustFind(name, Gauge)
 	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: Prefix + d.Name, Help: d.Help})
 	r.MustRegister(g)
 	return g
 }
 
 func histogram(r prometheus.Registerer, name string) prometheus.Histogram {
-	d := find(name, Histogram)
+	d := mustFind(name, Histogram)
 	h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: Prefix + d.Name, Help: d.Help, Buckets: d.Buckets})
 	r.MustRegister(h)
 	return h
 }
 
-func counters(r prometheus.Registerer, name string) *bounded[prometheus.Counter] {
-	d := find(name, Counter)
+func counters(r prometheus.Registerer, name string) *limitedVec[prometheus.Counter] {
+	d := mustFind(name, Counter)
 	v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: Prefix + d.Name, Help: d.Help}, d.Labels)
 	r.MustRegister(v)
-	return newBounded(len(d.Labels), v.WithLabelValues)
+	return newLimitedVec(len(d.Labels), v.WithLabelValues)
 }
 
-func histograms(r prometheus.Registerer, name string) *bounded[prometheus.Observer] {
-	d := find(name, Histogram)
+func histograms(r prometheus.Registerer, name string) *limitedVec[prometheus.Observer] {
+	d := mustFind(name, Histogram)
 	v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: Prefix + d.Name, Help: d.Help, Buckets: d.Buckets}, d.Labels)
 	r.MustRegister(v)
-	return newBounded(len(d.Labels), v.WithLabelValues)
+	return newLimitedVec(len(d.Labels), v.WithLabelValues)
 }

@@ -19,41 +19,41 @@ import (
 )
 
 const (
-	clockLook   = 250 * time.Millisecond // how long a timer may be trusted: it does not run while the machine is suspended
-	killAfter   = 200 * time.Millisecond // between SIGKILL and the end of the lease, at most
-	releaseTime = 5 * time.Second        // for giving the role back on behalf of a dead parent
+	suspendPollInterval = 250 * time.Millisecond // how long a timer may be trusted: it does not run while the machine is suspended
+	killMargin          = 200 * time.Millisecond // between SIGKILL and the end of the lease, at most
+	releaseTimeout      = 5 * time.Second        // for giving the role back on behalf of a dead parent
 
 	exitNotExecutable = 126 // as env, nice and timeout have it
 	exitNotFound      = 127
 )
 
-// keeping is what a keeper is told to begin with.
-type keeping struct {
-	Path    string        `json:"path"`
-	Args    []string      `json:"args"` // with the name
-	Env     []string      `json:"env"`
-	Until   time.Duration `json:"until"`   // end of the lease, of the clock of leases
-	Stop    time.Duration `json:"stop"`    // between SIGTERM and SIGKILL
-	Kill    time.Duration `json:"kill"`    // between SIGKILL and the end of the lease
-	Release release       `json:"release"` // what to give back should the parent die
+// shimConfig is what a keeper is told to begin with.
+type shimConfig struct {
+	Path     string        `json:"path"`
+	Args     []string      `json:"args"` // with the name
+	Env      []string      `json:"env"`
+	Deadline time.Duration `json:"until"`   // end of the lease, of the clock of leases
+	Stop     time.Duration `json:"stop"`    // between SIGTERM and SIGKILL
+	Kill     time.Duration `json:"kill"`    // between SIGKILL and the end of the lease
+	Release  roleRelease   `json:"release"` // what to give back should the parent die
 }
 
-// order is what it is told later. The end of the orders is the end of the parent.
-type order struct {
-	Until  time.Duration  `json:"until,omitempty"`
-	Signal syscall.Signal `json:"signal,omitempty"`
-	Stop   bool           `json:"stop,omitempty"` // the role is lost
+// shimCommand is what it is told later. The end of the orders is the end of the parent.
+type shimCommand struct {
+	Deadline time.Duration  `json:"until,omitempty"`
+	Signal   syscall.Signal `json:"signal,omitempty"`
+	Stop     bool           `json:"stop,omitempty"` // the role is lost
 }
 
-// report is what it tells in the end.
-type report struct {
+// exitReport is what it tells in the end.
+type exitReport struct {
 	Code    int    `json:"code,omitempty"`
 	Stopped bool   `json:"stopped,omitempty"` // for the lease's sake, not by itself
 	Error   string `json:"error,omitempty"`   // it could not be started
 }
 
-// release says how to give a role back.
-type release struct {
+// roleRelease says how to give a role back.
+type roleRelease struct {
 	Endpoints     []string      `json:"endpoints,omitempty"`
 	Token         string        `json:"token,omitempty"`
 	CA, Cert, Key string        `json:",omitempty"`
@@ -63,21 +63,21 @@ type release struct {
 	Role          string        `json:"role,omitempty"`     // with it
 }
 
-// keepCmd is the keeper: a process between run and its command, so that the
+// shimCmd is the keeper: a process between run and its command, so that the
 // command ends before the lease does also when run itself is stopped or killed.
 // Both watch the same clock; each ends the command should the other be gone.
-type keepCmd struct{}
+type shimCmd struct{}
 
 // The keeper's descriptors.
 const (
-	ordersFD  = 3
-	reportsFD = 4
+	commandFD = 3
+	reportFD  = 4
 )
 
-func (*keepCmd) Run(a *app) error {
-	syscall.CloseOnExec(ordersFD)
-	syscall.CloseOnExec(reportsFD)
-	code, err := keep(a, os.NewFile(ordersFD, "orders"), os.NewFile(reportsFD, "reports"))
+func (*shimCmd) Run(a *app) error {
+	syscall.CloseOnExec(commandFD)
+	syscall.CloseOnExec(reportFD)
+	code, err := runShim(a, os.NewFile(commandFD, "orders"), os.NewFile(reportFD, "reports"))
 	if err != nil {
 		return fmt.Errorf("keep: this command is only for northstarctl run: %w", err)
 	}
@@ -95,58 +95,58 @@ type commandError struct {
 
 func (e *commandError) Error() string { return e.text }
 
-// keep runs one command until it ends and gives its exit code.
-func keep(a *app, in io.Reader, out io.Writer) (int, error) {
+// runShim runs one command until it ends and gives its exit code.
+func runShim(a *app, in io.Reader, out io.Writer) (int, error) {
 	// Signals of the terminal and of a service manager that tells every process are
 	// run's to pass on.
 	ignored := make(chan os.Signal, 1)
-	signal.Notify(ignored, passedOn...)
+	signal.Notify(ignored, forwardedSignals...)
 	defer signal.Stop(ignored)
 	runtime.LockOSThread() // the kernel ends the command when the thread that started it is gone
 	defer runtime.UnlockOSThread()
-	inheritOrphans()
+	becomeSubreaper()
 	decoder := json.NewDecoder(in)
-	var k keeping
+	var k shimConfig
 	if err := decoder.Decode(&k); err != nil {
 		return 0, fmt.Errorf("read what to keep: %w", err)
 	}
 	tell := json.NewEncoder(out) // nobody may be there any more to hear it
-	w := &ward{keeping: k, now: client.NewDeadline(nil).Now}
-	if at, _ := w.next(); at <= w.now() {
-		_ = tell.Encode(report{Stopped: true})
+	w := &managedProcess{shimConfig: k, now: client.NewDeadline(nil).Now}
+	if at, _ := w.nextAction(); at <= w.now() {
+		_ = tell.Encode(exitReport{Stopped: true})
 		return 0, nil
 	}
 	cmd := exec.Cmd{Path: k.Path, Args: k.Args, Env: k.Env, Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr, SysProcAttr: commandAttributes()}
 	if err := cmd.Start(); err != nil {
-		_ = tell.Encode(report{Code: startCode(err), Error: err.Error()})
+		_ = tell.Encode(exitReport{Code: startCode(err), Error: err.Error()})
 		return startCode(err), nil
 	}
-	w.group = cmd.Process.Pid
+	w.pgid = cmd.Process.Pid
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		awaitEnd(w.group)
+		waitChildExit(w.pgid)
 	}()
-	orphan := w.watch(ended, orders(decoder))
-	signalGroup(w.group, syscall.SIGKILL) // what it has left behind, while its number is still taken
-	_ = cmd.Wait()                        // the state says it
-	endChildren()                         // and what of that has left the group
+	orphan := w.wait(ended, readCommands(decoder))
+	signalGroup(w.pgid, syscall.SIGKILL) // what it has left behind, while its number is still taken
+	_ = cmd.Wait()                       // the state says it
+	killChildren()                       // and what of that has left the group
 	code := exitStatus(cmd.ProcessState)
-	_ = tell.Encode(report{Code: code, Stopped: w.stopping})
+	_ = tell.Encode(exitReport{Code: code, Stopped: w.stopping})
 	if orphan {
-		k.Release.do(a)
+		k.Release.run(a)
 	}
 	return code, nil
 }
 
-// orders gives what comes until the parent's end, and that as the end of the
+// readCommands gives what comes until the parent's end, and that as the end of the
 // channel. It reads for as long as the process lives.
-func orders(d *json.Decoder) <-chan order {
-	c := make(chan order)
+func readCommands(d *json.Decoder) <-chan shimCommand {
+	c := make(chan shimCommand)
 	go func() {
 		defer close(c)
 		for {
-			var o order
+			var o shimCommand
 			if d.Decode(&o) != nil {
 				return
 			}
@@ -156,19 +156,19 @@ func orders(d *json.Decoder) <-chan order {
 	return c
 }
 
-// ward is a command that runs, and when it must end.
-type ward struct {
-	keeping
+// managedProcess is a command that runs, and when it must end.
+type managedProcess struct {
+	shimConfig
 	now      func() time.Duration
-	group    int
+	pgid     int
 	stopping bool          // SIGTERM was sent for the lease's sake
 	killAt   time.Duration // while stopping
 	killed   bool
 }
 
-// next is when to act, and whether with SIGKILL.
-func (w *ward) next() (at time.Duration, kill bool) {
-	last := w.Until - w.Kill
+// nextAction is when to act, and whether with SIGKILL.
+func (w *managedProcess) nextAction() (at time.Duration, kill bool) {
+	last := w.Deadline - w.Kill
 	if w.stopping {
 		return min(w.killAt, last), true
 	}
@@ -176,17 +176,17 @@ func (w *ward) next() (at time.Duration, kill bool) {
 }
 
 // stop asks the command to end for the lease's sake.
-func (w *ward) stop() {
+func (w *managedProcess) stop() {
 	if w.stopping {
 		return
 	}
 	w.stopping, w.killAt = true, w.now()+w.Stop
-	signalGroup(w.group, syscall.SIGTERM)
-	signalGroup(w.group, syscall.SIGCONT) // one that is stopped could not end
+	signalGroup(w.pgid, syscall.SIGTERM)
+	signalGroup(w.pgid, syscall.SIGCONT) // one that is stopped could not end
 }
 
-// watch returns when the command has ended. orphan says that the parent went first.
-func (w *ward) watch(ended <-chan struct{}, orders <-chan order) (orphan bool) {
+// wait returns when the command has ended. orphan says that the parent went first.
+func (w *managedProcess) wait(ended <-chan struct{}, orders <-chan shimCommand) (orphan bool) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -201,27 +201,27 @@ func (w *ward) watch(ended <-chan struct{}, orders <-chan order) (orphan bool) {
 			case o.Stop:
 				w.stop()
 			case o.Signal != 0:
-				signalGroup(w.group, o.Signal)
+				signalGroup(w.pgid, o.Signal)
 			default:
-				w.Until = max(w.Until, o.Until)
+				w.Deadline = max(w.Deadline, o.Deadline)
 			}
 		case <-timer.C:
 		}
-		timer.Reset(w.due())
+		timer.Reset(w.runDueAction())
 	}
 }
 
-// due does what is due and gives the time until it should look again.
-func (w *ward) due() time.Duration {
-	at, kill := w.next()
+// runDueAction does what is due and gives the time until it should look again.
+func (w *managedProcess) runDueAction() time.Duration {
+	at, kill := w.nextAction()
 	switch {
 	case w.killed:
 		return time.Hour
 	case w.now() < at:
-		return min(at-w.now(), clockLook)
+		return min(at-w.now(), suspendPollInterval)
 	case kill:
 		w.killed = true
-		signalGroup(w.group, syscall.SIGKILL)
+		signalGroup(w.pgid, syscall.SIGKILL)
 		return time.Hour
 	}
 	w.stop()
@@ -247,16 +247,16 @@ func exitStatus(s *os.ProcessState) int {
 	return s.ExitCode()
 }
 
-// do gives the role back, so that the next candidate need not wait for the TTL.
-func (r release) do(a *app) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), releaseTime)
+// run gives the role back, so that the next candidate need not wait for the TTL.
+func (r roleRelease) run(a *app) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), releaseTimeout)
 	defer cancel()
-	if err := r.give(ctx); err != nil && !errors.Is(err, client.ErrSessionEnded) {
+	if err := r.release(ctx); err != nil && !errors.Is(err, client.ErrSessionEnded) {
 		fmt.Fprintf(a.stderr, "northstarctl: session %s ends by itself: %v\n", r.Session, err)
 	}
 }
 
-func (r release) give(ctx context.Context) error {
+func (r roleRelease) release(ctx context.Context) error {
 	if r.Postgres != "" {
 		return postgres.Release(ctx, postgres.Config{DSN: r.Postgres, Role: r.Role}, r.Session)
 	}
