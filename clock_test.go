@@ -25,7 +25,7 @@ var wallClock = map[string]string{
 	"consensus/leadership.go leaderStart":         "shown",
 	"consensus/storage/setaside.go pruneArchives": "times of files, against each other",
 	"consensus/storage/checksum.go checksum":      "a checksum over the entry's own field",
-	"failover/leadertask.go leaderView":           "rate limit of hand-overs for slow disks; a time in the future is passed over",
+	"failover/leadertask.go leading":              "rate limit of hand-overs for slow disks; a time in the future is passed over",
 	"node/events.go pauseChanges":                 "shown",
 	"node/failover.go failoverPhases":             "shown",
 	"node/hooks.go electionFields":                "shown",

@@ -22,7 +22,7 @@ var start = time.Unix(1_700_000_000, 0)
 // "----" and the verdict; cases are apart by a blank line, # begins a comment.
 func TestGolden(t *testing.T) {
 	for file, judge := range map[string]func(*scene) string{
-		"judge.txt": decideScene, "prevote.txt": preVoteScene, "takeover.txt": targetScene, "slowdisk.txt": slowDiskScene, "fulldisk.txt": fullDiskScene, "consent.txt": stickinessScene,
+		"decide.txt": decideScene, "prevote.txt": preVoteScene, "target.txt": targetScene, "slowdisk.txt": slowDiskScene, "fulldisk.txt": fullDiskScene, "stickiness.txt": stickinessScene,
 	} {
 		t.Run(file, func(t *testing.T) {
 			path := filepath.Join("testdata", file)
