@@ -65,7 +65,7 @@ func TestChecksCanFail(t *testing.T) {
 			"", "sum(northstar_nothing)", "northstar_is_leader + other", `northstar_is_leader{peer="a"}`, "max by (peer) (northstar_is_leader)",
 		}},
 		{"alerts", alerts, "", []string{
-			"- alert: follower_lagging", "- alert: leader_lost", "expr: northstar_peer_lag_entries > 1", "runbook: docs/operations.md#follower_lagging", "### follower_lagging",
+			"- alert: follower_lagging", "- alert: leader_lost", "expr: northstar_peer_lag_entries > 1", "runbook: docs/runbook.md#follower_lagging", "### follower_lagging",
 		}},
 		{"refusals", refused, "`removed`", []string{"removed"}},
 		{"log lines", logged, "```text\n2026 [INFO]  northstar: node is running: node_id=n1\n```", []string{"```text\n2026 [INFO]  northstar.api: node runs: node_id=n1\n```"}},
@@ -88,7 +88,7 @@ func TestChecksCanFail(t *testing.T) {
 // alertProblems checks a rule file and a runbook that are right but for the one
 // line left out or, of the alert's name, changed.
 func alertProblems(change string, declared map[string]telemetry.Declaration) []string {
-	rules := "- alert: follower_lagging\n  expr: |\n    northstar_peer_lag_entries > 1\n  annotations:\n    runbook: docs/operations.md#follower_lagging\n"
+	rules := "- alert: follower_lagging\n  expr: |\n    northstar_peer_lag_entries > 1\n  annotations:\n    runbook: docs/runbook.md#follower_lagging\n"
 	runbook := "### follower_lagging\n"
 	switch {
 	case change == "- alert: leader_lost":
