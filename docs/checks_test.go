@@ -32,6 +32,13 @@ func TestChecksCanFail(t *testing.T) {
 	references := func(text string) []string {
 		return checkReferences(document{"x.md", text}, map[string]bool{"TestThis": true})
 	}
+	prose := func(text string) []string { return checkProse(document{"x.md", text}) }
+	reachable := func(text string) []string {
+		return checkReachable([]document{{"README.md", text}, {"docs/a.md", "[b](b.md#c)"}, {"docs/b.md", ""}, {"docs/why/001.md", ""}})
+	}
+	calls := func(text string) []string {
+		return checkCalls(document{"x.md", text}, []string{"GET /leader", "PUT /v1/kv/{key}"})
+	}
 	packages := func(text string) []string {
 		return checkPackages(text, []string{"northstar", "northstar/state", "northstar/chaos/proc/nextnode"})
 	}
@@ -72,6 +79,14 @@ func TestChecksCanFail(t *testing.T) {
 		{"modules", modules, "| `example.com/a v1.0.0` | b | c |", []string{"", "| `example.com/a v1.1.0` | b | c |", "| `example.com/a`, `example.com/b` | b | c |"}},
 		{"references", references, "`TestThis` `api/table.go` `table.go`", []string{"`TestThat`", "`api/tables.go`"}},
 		{"packages", packages, "| 1 | `state` | x |\n| 4 | `chaos/proc` | x |", []string{"| 1 | `state` | `chaos` |", "| 4 | `chaos` | x |\n`state`"}},
+		{"prose", prose, strings.Repeat("A short sentence. ", 3) + "`" + strings.Repeat("x ", 30) + "`\n| " + strings.Repeat("x", 130) + " |", []string{
+			strings.Repeat("word ", 26) + "end.", strings.Repeat("x", 121), strings.Repeat("Few words.\n\n", 20) + strings.Repeat(strings.Repeat("word ", 26)+"end.\n\n", 4), "A reign ends.",
+		}},
+		{"reachable pages", reachable, "[a](docs/a.md) [why](docs/why)", []string{"[a](docs/a.md)", "[b](docs/b.md) [why](docs/why)", ""}},
+		{"calls", calls, "`GET /leader` `PUT /v1/kv/{key}`", []string{"`GET /leader`", "GET /leader `PUT /v1/kv/{key}`"}},
+		{"parts of the runbook", checkRunbookParts, "# A\n## b\n- **Symptom.** x\n- **Meaning.** x\n- **Check.** x\n- **Act.** x\n- **Verify.** x\n", []string{
+			"", "\n## b\n- **Symptom.** x\n", "\n## b\n- **Meaning.** x\n- **Symptom.** x\n- **Check.** x\n- **Act.** x\n- **Verify.** x\n",
+		}},
 		{"decisions", decision, "# 001: why\n", []string{"# 002: why\n", "# 001: why\n" + strings.Repeat("\n", 40)}},
 	} {
 		if p := c.check(c.right); len(p) > 0 {
