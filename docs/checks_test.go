@@ -83,7 +83,11 @@ func TestChecksCanFail(t *testing.T) {
 			strings.Repeat("word ", 26) + "end.", strings.Repeat("x", 121), strings.Repeat("Few words.\n\n", 20) + strings.Repeat(strings.Repeat("word ", 26)+"end.\n\n", 4), "A reign ends.",
 		}},
 		{"reachable pages", reachable, "[a](docs/a.md) [why](docs/why)", []string{"[a](docs/a.md)", "[b](docs/b.md) [why](docs/why)", ""}},
-		{"calls", calls, "`GET /leader` `PUT /v1/kv/{key}`", []string{"`GET /leader`", "GET /leader `PUT /v1/kv/{key}`"}},
+		{"calls", calls, "`GET /leader` `PUT /v1/kv/{key}`\n```console\n$ curl -s $N/leader\n$ curl -s -X PUT -d x $N/v1/kv/a/b\n```", []string{
+			"`GET /leader` `PUT /v1/kv/{key}`",
+			"GET /leader `PUT /v1/kv/{key}`\n```console\n$ curl -s $N/leader\n$ curl -s -X PUT -d x $N/v1/kv/a/b\n```",
+			"`GET /leader` `PUT /v1/kv/{key}`\n```console\n$ curl -s $N/leader\n$ curl -s -X POST -d x $N/v1/kv/a/b\n```",
+		}},
 		{"parts of the runbook", checkRunbookParts, "# A\n## b\n- **Symptom.** x\n- **Meaning.** x\n- **Check.** x\n- **Act.** x\n- **Verify.** x\n", []string{
 			"", "\n## b\n- **Symptom.** x\n", "\n## b\n- **Meaning.** x\n- **Symptom.** x\n- **Check.** x\n- **Act.** x\n- **Verify.** x\n",
 		}},

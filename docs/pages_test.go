@@ -68,15 +68,41 @@ func TestAPIPageHasEveryCall(t *testing.T) {
 	report(t, apiPage, checkCalls(document{apiPage, read(t, apiPage)}, calls))
 }
 
-// checkCalls finds calls that a page does not have as inline code.
+// withoutExample are calls of browsers, of other nodes, and variants of a GET.
+var withoutExample = []string{
+	"GET /", "GET /dashboard/{file}", "POST /v1/sessions/attached", "OPTIONS /health/leader", "OPTIONS /health/follower",
+}
+
+// checkCalls finds calls that a page does not have as inline code, or has no
+// example with curl for.
 func checkCalls(d document, calls []string) (problems []string) {
-	_, inline := d.code()
+	blocks, inline := d.code()
+	var examples []string
+	for _, b := range blocks {
+		examples = append(examples, b.commandLines()...)
+	}
 	for _, call := range calls {
 		if !slices.Contains(inline, call) {
 			problems = append(problems, "says nothing of "+call)
 		}
+		if !slices.Contains(withoutExample, call) && !slices.ContainsFunc(examples, exampleOf(call).MatchString) {
+			problems = append(problems, "has no example with curl of "+call)
+		}
 	}
 	return problems
+}
+
+var pathWildcard = regexp.MustCompile(`\\{\w+\\}`)
+
+// exampleOf returns a pattern of the command lines that make a call.
+func exampleOf(call string) *regexp.Regexp {
+	method, path, _ := strings.Cut(call, " ")
+	options := `[^$]*-X ` + method + ` .*`
+	if method == "GET" {
+		options = `(?:-[a-zA-Z]+ (?:'[^']*' |/dev/null |[a-z]+\.backup )?)*"?`
+	}
+	target := pathWildcard.ReplaceAllString(regexp.QuoteMeta(path), `[^?" ]+`)
+	return regexp.MustCompile(`^curl ` + options + `(?:\$N|127\.0\.0\.1:\d+)` + target + `(?:[?" ].*)?$`)
 }
 
 var (
