@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	operations = "docs/operations.md"
+	runbook    = "docs/runbook.md"
 	alertsFile = "deploy/prometheus/alerts.yml"
 	dashboard  = "deploy/grafana/northstar.json"
 )
@@ -63,14 +63,14 @@ func parseAlerts(text string) (alerts []alert) {
 }
 
 func TestAlerts(t *testing.T) {
-	text := read(t, operations)
+	text := read(t, runbook)
 	report(t, alertsFile, checkAlerts(parseAlerts(read(t, alertsFile)), text, declaredMetrics()))
 }
 
 // checkAlerts holds the alerts against the contract's names, the declared
 // metrics and the headings of the runbook.
-func checkAlerts(alerts []alert, runbook string, declared map[string]telemetry.MetricDef) (problems []string) {
-	headings := anchors(runbook)
+func checkAlerts(alerts []alert, page string, declared map[string]telemetry.MetricDef) (problems []string) {
+	headings := anchors(page)
 	seen := map[string]bool{}
 	for _, a := range alerts {
 		seen[a.name] = true
@@ -78,9 +78,9 @@ func checkAlerts(alerts []alert, runbook string, declared map[string]telemetry.M
 			problems = append(problems, "the contract has no alert "+a.name)
 		}
 		if !slices.Contains(headings, a.name) {
-			problems = append(problems, operations+" has no runbook for "+a.name)
+			problems = append(problems, runbook+" has no section for "+a.name)
 		}
-		if want := operations + "#" + a.name; a.runbook != want {
+		if want := runbook + "#" + a.name; a.runbook != want {
 			problems = append(problems, fmt.Sprintf("%s: runbook is %q, want %s", a.name, a.runbook, want))
 		}
 		for _, p := range checkExpression(a.expr, declared) {

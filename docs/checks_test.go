@@ -32,6 +32,13 @@ func TestChecksCanFail(t *testing.T) {
 	references := func(text string) []string {
 		return checkReferences(document{"x.md", text}, map[string]bool{"TestThis": true})
 	}
+	prose := func(text string) []string { return checkProse(document{"x.md", text}) }
+	reachable := func(text string) []string {
+		return checkReachable([]document{{"README.md", text}, {"docs/a.md", "[b](b.md#c)"}, {"docs/b.md", ""}, {"docs/why/001.md", ""}})
+	}
+	calls := func(text string) []string {
+		return checkCalls(document{"x.md", text}, []string{"GET /leader", "PUT /v1/kv/{key}"})
+	}
 	packages := func(text string) []string {
 		return checkPackages(text, []string{"northstar", "northstar/state", "northstar/chaos/proc/nextnode"})
 	}
@@ -65,13 +72,25 @@ func TestChecksCanFail(t *testing.T) {
 			"", "sum(northstar_nothing)", "northstar_is_leader + other", `northstar_is_leader{peer="a"}`, "max by (peer) (northstar_is_leader)",
 		}},
 		{"alerts", alerts, "", []string{
-			"- alert: follower_lagging", "- alert: leader_lost", "expr: northstar_peer_lag_entries > 1", "runbook: docs/operations.md#follower_lagging", "### follower_lagging",
+			"- alert: follower_lagging", "- alert: leader_lost", "expr: northstar_peer_lag_entries > 1", "runbook: docs/runbook.md#follower_lagging", "### follower_lagging",
 		}},
 		{"refusals", refused, "`removed`", []string{"removed"}},
 		{"log lines", logged, "```text\n2026 [INFO]  northstar: node is running: node_id=n1\n```", []string{"```text\n2026 [INFO]  northstar.api: node runs: node_id=n1\n```"}},
 		{"modules", modules, "| `example.com/a v1.0.0` | b | c |", []string{"", "| `example.com/a v1.1.0` | b | c |", "| `example.com/a`, `example.com/b` | b | c |"}},
 		{"references", references, "`TestThis` `api/table.go` `table.go`", []string{"`TestThat`", "`api/tables.go`"}},
 		{"packages", packages, "| 1 | `state` | x |\n| 4 | `chaos/proc` | x |", []string{"| 1 | `state` | `chaos` |", "| 4 | `chaos` | x |\n`state`"}},
+		{"prose", prose, strings.Repeat("A short sentence. ", 3) + "`" + strings.Repeat("x ", 30) + "`\n| " + strings.Repeat("x", 130) + " |", []string{
+			strings.Repeat("word ", 26) + "end.", strings.Repeat("x", 121), strings.Repeat("Few words.\n\n", 20) + strings.Repeat(strings.Repeat("word ", 26)+"end.\n\n", 4), "A reign ends.",
+		}},
+		{"reachable pages", reachable, "[a](docs/a.md) [why](docs/why)", []string{"[a](docs/a.md)", "[b](docs/b.md) [why](docs/why)", ""}},
+		{"calls", calls, "`GET /leader` `PUT /v1/kv/{key}`\n```console\n$ curl -s $N/leader\n$ curl -s -X PUT -d x $N/v1/kv/a/b\n```", []string{
+			"`GET /leader` `PUT /v1/kv/{key}`",
+			"GET /leader `PUT /v1/kv/{key}`\n```console\n$ curl -s $N/leader\n$ curl -s -X PUT -d x $N/v1/kv/a/b\n```",
+			"`GET /leader` `PUT /v1/kv/{key}`\n```console\n$ curl -s $N/leader\n$ curl -s -X POST -d x $N/v1/kv/a/b\n```",
+		}},
+		{"parts of the runbook", checkRunbookParts, "# A\n## b\n- **Symptom.** x\n- **Meaning.** x\n- **Check.** x\n- **Act.** x\n- **Verify.** x\n", []string{
+			"", "\n## b\n- **Symptom.** x\n", "\n## b\n- **Meaning.** x\n- **Symptom.** x\n- **Check.** x\n- **Act.** x\n- **Verify.** x\n",
+		}},
 		{"decisions", decision, "# 001: why\n", []string{"# 002: why\n", "# 001: why\n" + strings.Repeat("\n", 40)}},
 	} {
 		if p := c.check(c.right); len(p) > 0 {
@@ -88,7 +107,7 @@ func TestChecksCanFail(t *testing.T) {
 // alertProblems checks a rule file and a runbook that are right but for the one
 // line left out or, of the alert's name, changed.
 func alertProblems(change string, declared map[string]telemetry.MetricDef) []string {
-	rules := "- alert: follower_lagging\n  expr: |\n    northstar_peer_lag_entries > 1\n  annotations:\n    runbook: docs/operations.md#follower_lagging\n"
+	rules := "- alert: follower_lagging\n  expr: |\n    northstar_peer_lag_entries > 1\n  annotations:\n    runbook: docs/runbook.md#follower_lagging\n"
 	runbook := "### follower_lagging\n"
 	switch {
 	case change == "- alert: leader_lost":

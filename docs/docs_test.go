@@ -21,10 +21,10 @@ type document struct {
 	text string
 }
 
-// documents are the README, the changelog and all of docs/.
+// documents are the README, the changelog, the security policy and all of docs/.
 func documents(t *testing.T) []document {
 	t.Helper()
-	paths := []string{"README.md", "CHANGELOG.md"}
+	paths := []string{"README.md", "CHANGELOG.md", "SECURITY.md"}
 	for _, pattern := range []string{"docs/*.md", "docs/*/*.md"} {
 		found, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil {

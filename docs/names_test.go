@@ -141,13 +141,13 @@ func checkTOML(text string, keys []string) (problems []string) {
 	return problems
 }
 
-// TestRefusalsAreInTheRunbook: whoever finds a reason in a log finds it there.
+// TestRefusalsAreInTheRunbook holds that every reason in a log has its row there.
 func TestRefusalsAreInTheRunbook(t *testing.T) {
 	reasons := refusals(t)
 	if len(reasons) < 8 {
 		t.Fatalf("found only the refusals %q", reasons)
 	}
-	report(t, operations, checkRefusals(read(t, operations), reasons))
+	report(t, runbook, checkRefusals(read(t, runbook), reasons))
 }
 
 func checkRefusals(text string, reasons []string) (problems []string) {
@@ -188,9 +188,12 @@ func refusals(t *testing.T) (reasons []string) {
 	return reasons
 }
 
-// TestLogLinesAreTheProgramsOwn: the runbook quotes log lines to search for.
+// TestLogLinesAreTheProgramsOwn checks the log lines that pages quote.
 func TestLogLinesAreTheProgramsOwn(t *testing.T) {
-	report(t, operations, checkLogLines(document{operations, read(t, operations)}, source(t)))
+	text := source(t)
+	for _, d := range documents(t) {
+		report(t, d.path, checkLogLines(d, text))
+	}
 }
 
 var logLine = regexp.MustCompile(`^\S+ \[[A-Z]+\] +northstar([a-z.]*): (.+?)(: node_id=|$)`)

@@ -176,7 +176,7 @@ func (r *restarter) restart(line string) error {
 // restartScript is the rolling restart of the documentation.
 func restartScript(t *testing.T) string {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/operations.md")
+	page, err := os.ReadFile("../../docs/maintenance.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +185,7 @@ func restartScript(t *testing.T) string {
 			return block[1]
 		}
 	}
-	t.Fatal("docs/operations.md has no rolling restart")
+	t.Fatal("docs/maintenance.md has no rolling restart")
 	return ""
 }
 
