@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
-	"flag"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -14,8 +13,6 @@ import (
 
 	"northstar/cluster"
 )
-
-var update = flag.Bool("update", false, "rewrite golden files")
 
 // everyCommand has one command of each kind of version 1, with every field set.
 func everyCommand() []Command {
