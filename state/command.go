@@ -176,9 +176,7 @@ type Recovery struct {
 // payload is what every kind's payload does. An implementation is a value of
 // one command and is used by one goroutine at a time.
 type payload interface {
-	encode(e *encoder)
-	// decode takes one field; fields that it does not know it ignores.
-	decode(f field) error
+	record
 	// check validates without looking at the state.
 	check() *cluster.Error
 	apply(w *txn) Result

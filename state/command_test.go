@@ -134,8 +134,8 @@ func rawBatch(kind Kind, version uint32, body []byte) []byte {
 }
 
 func TestDecodeUnknownCommand(t *testing.T) {
-	body := encoder{}
-	body.string(16, "key")
+	body := codec{}
+	body.putText(16, "key")
 	for name, c := range map[string]struct {
 		kind    Kind
 		version uint32
@@ -155,12 +155,12 @@ func TestDecodeUnknownCommand(t *testing.T) {
 }
 
 func TestDecodeSkipsUnknownFields(t *testing.T) {
-	body := encoder{}
-	body.uint(15, 3)
-	body.string(16, "key")
-	body.string(77, "of a later build")
-	body.uint(78, 1)
-	body.string(17, "value")
+	body := codec{}
+	body.putNumber(15, 3)
+	body.putText(16, "key")
+	body.putText(77, "of a later build")
+	body.putNumber(78, 1)
+	body.putText(17, "value")
 	cmds, err := DecodeBatch(rawBatch(KindPut, 1, body.buf))
 	if err != nil {
 		t.Fatal(err)

@@ -127,12 +127,12 @@ func (w *fullWriter) Write(b []byte) (int, error) {
 }
 
 // reframe writes sections with correct checksums but any content.
-func reframe(records map[section][]func(*encoder)) []byte {
+func reframe(records map[section][]record) []byte {
 	var b bytes.Buffer
 	f := newFrameWriter(&b)
 	for s := sectionMeta; ; s++ {
 		for _, rec := range records[s] {
-			_ = f.record(s, rec)
+			f.record(s, rec)
 		}
 		if s == sectionEnd {
 			f.flush()
@@ -144,29 +144,27 @@ func reframe(records map[section][]func(*encoder)) []byte {
 // Checksums only prove that the bytes are those that were written. A snapshot
 // may come from anybody: its content is checked as well.
 func TestSnapshotContentIsChecked(t *testing.T) {
-	end := []func(*encoder){func(*encoder) {}}
-	head := func(v View, keys, bytes, changes uint64) []func(*encoder) {
-		return []func(*encoder){func(e *encoder) {
-			e.uint(4, v.revision)
-			e.uint(9, uint64(v.version))
-			e.uint(10, v.history.floor)
-			e.uint(13, keys)
-			e.uint(14, bytes)
-			e.uint(15, changes)
-		}}
+	end := []record{endRecord{}}
+	head := func(v View, keys, bytes, changes uint64) []record {
+		return []record{rawRecord(func(e *codec) {
+			e.putNumber(4, v.revision)
+			e.putNumber(9, uint64(v.version))
+			e.putNumber(10, v.history.floor)
+			e.putNumber(13, keys)
+			e.putNumber(14, bytes)
+			e.putNumber(15, changes)
+		})}
 	}
-	key := func(k string, rev uint64) func(*encoder) {
-		return (&Item{Key: k, Revision: rev, CreateRevision: rev, Version: 1}).encode
+	key := func(k string, rev uint64) *Item {
+		return &Item{Key: k, Revision: rev, CreateRevision: rev, Version: 1}
 	}
-	change := func(k string, rev uint64, current bool) func(*encoder) {
-		return func(e *encoder) {
-			key(k, rev)(e)
-			if current {
-				e.uint(fieldCurrent, 1)
-			}
-		}
+	change := func(k string, rev uint64, current bool) record {
+		return rawRecord(func(e *codec) {
+			key(k, rev).fields(e)
+			boolean(e, 17, &current)
+		})
 	}
-	type sections = map[section][]func(*encoder)
+	type sections = map[section][]record
 	good := sections{1: head(View{revision: 9}, 2, 2, 1), 4: {key("a", 3), key("b", 4)}, 5: {change("b", 4, true)}, 255: end}
 	restore(t, New(Options{}), reframe(good))
 	for name, c := range map[string]sections{
@@ -188,8 +186,8 @@ func TestSnapshotContentIsChecked(t *testing.T) {
 		"change of no key":     {1: head(View{revision: 9}, 0, 0, 1), 5: {change("a", 5, true)}, 255: end},
 		"change missing":       {1: head(View{revision: 9}, 0, 0, 1), 255: end},
 		"unknown section":      {1: head(View{}, 0, 0, 0), 77: end, 255: end},
-		"idem twice":           {1: {func(e *encoder) { e.uint(16, 2) }}, 6: {(&idempotencyEntry{key: "k"}).encode, (&idempotencyEntry{key: "k"}).encode}, 255: end},
-		"members out of order": {1: {func(e *encoder) { e.uint(17, 2) }}, 2: {(&memberRecord{ID: "b"}).encode, (&memberRecord{ID: "a"}).encode}, 255: end},
+		"idem twice":           {1: {rawRecord(func(e *codec) { e.putNumber(16, 2) })}, 6: {&idempotencyEntry{key: "k"}, &idempotencyEntry{key: "k"}}, 255: end},
+		"members out of order": {1: {rawRecord(func(e *codec) { e.putNumber(17, 2) })}, 2: {&memberRecord{ID: "b"}, &memberRecord{ID: "a"}}, 255: end},
 	} {
 		if _, err := New(Options{}).ReadFrom(bytes.NewReader(reframe(c))); !errors.Is(err, ErrDamaged) {
 			t.Errorf("%s: %v", name, err)
@@ -206,12 +204,12 @@ func TestSnapshotContentIsChecked(t *testing.T) {
 	b.Reset()
 	f := newFrameWriter(&b)
 	for _, s := range []section{sectionMeta, sectionIdempotency, sectionMembers, sectionEnd} {
-		_ = f.record(s, func(e *encoder) {
+		f.record(s, rawRecord(func(e *codec) {
 			if s == sectionMeta {
-				e.uint(16, 1)
-				e.uint(17, 1)
+				e.putNumber(16, 1)
+				e.putNumber(17, 1)
 			}
-		})
+		}))
 	}
 	f.flush()
 	if _, err := New(Options{}).ReadFrom(&b); !errors.Is(err, ErrDamaged) {
@@ -373,7 +371,7 @@ func TestMergeBackup(t *testing.T) {
 	if merged, err = mergeBackup(New(Options{}).Snapshot(), backup); err != nil || merged.View().MaxVersion() != 1 {
 		t.Errorf("version %d, %v", merged.View().MaxVersion(), err)
 	}
-	highest := reframe(map[section][]func(*encoder){1: {func(e *encoder) { e.uint(4, maxRevision-1) }}, 255: {func(*encoder) {}}})
+	highest := reframe(map[section][]record{1: {rawRecord(func(e *codec) { e.putNumber(4, maxRevision-1) })}, 255: {endRecord{}}})
 	restore(t, New(Options{}), highest)
 	if _, err := mergeBackup(s.Snapshot(), highest); !errors.Is(err, ErrDamaged) {
 		t.Errorf("a revision that cannot be gone on from: %v", err)

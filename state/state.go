@@ -121,14 +121,6 @@ func (w *txn) commit() {
 	commit(&w.appNodes, w.appNodesTxn)
 }
 
-// commit puts what a transaction made in the place of its tree; nil changed
-// nothing.
-func commit[T any](tree **iradix.Tree[T], txn *iradix.Txn[T]) {
-	if txn != nil {
-		*tree = txn.CommitOnly()
-	}
-}
-
 func (w *txn) apply(c *Command) Result {
 	w.now = max(w.now, c.Now)
 	w.version = max(w.version, c.MinVersion())

@@ -42,14 +42,7 @@ func extensionVersion(k Kind) uint32 {
 	return 0
 }
 
-func (n *Note) encode(e *encoder) { e.stringOpt(16, n.Text) }
-
-func (n *Note) decode(f field) error {
-	if f.num == 16 {
-		return setString(f, &n.Text)
-	}
-	return nil
-}
+func (n *Note) fields(c *codec) { text(c, 16, &n.Text) }
 
 func (n *Note) check() *cluster.Error { return checkText("text", n.Text) }
 
