@@ -2,6 +2,7 @@ package state
 
 import (
 	"cmp"
+	"iter"
 	"slices"
 	"time"
 	"unicode/utf8"
@@ -99,56 +100,51 @@ func (v *View) AuditCounts() AuditCounts {
 }
 
 // AuditAfter yields the records with a greater Seq than since, oldest first.
-func (v *View) AuditAfter(since uint64) func(yield func(*AuditRecord) bool) {
+func (v *View) AuditAfter(since uint64) iter.Seq[*AuditRecord] {
 	return func(yield func(*AuditRecord) bool) {
-		a, b := &v.audit.rings[0].records, &v.audit.rings[1].records
-		i, j := auditFrom(a, since), auditFrom(b, since)
-		for i < a.end || j < b.end {
-			var r *AuditRecord
-			if j == b.end || i < a.end && a.at(i).Seq < b.at(j).Seq {
-				r = a.at(i)
-				i++
-			} else {
-				r = b.at(j)
-				j++
-			}
-			if !yield(r) {
-				return
-			}
+		var at [auditClasses]uint64 // position of the next record of each class
+		for i := range at {
+			at[i] = v.audit.rings[i].records.search(func(r *AuditRecord) bool { return r.Seq > since })
 		}
+		v.audit.merge(at, false, yield)
 	}
 }
 
 // AuditBackward yields all records, newest first.
 func (v *View) AuditBackward(yield func(*AuditRecord) bool) {
-	a, b := &v.audit.rings[0].records, &v.audit.rings[1].records
-	i, j := a.end, b.end
-	for i > a.first || j > b.first {
-		var r *AuditRecord
-		if j == b.first || i > a.first && a.at(i-1).Seq > b.at(j-1).Seq {
-			i--
-			r = a.at(i)
-		} else {
-			j--
-			r = b.at(j)
-		}
-		if !yield(r) {
-			return
-		}
+	var at [auditClasses]uint64 // position after the next record of each class
+	for i := range at {
+		at[i] = v.audit.rings[i].records.end
 	}
+	v.audit.merge(at, true, yield)
 }
 
-// auditFrom is the position of the first record after since.
-func auditFrom(q *queue[*AuditRecord], since uint64) uint64 {
-	lo, hi := q.first, q.end
-	for lo < hi {
-		if mid := lo + (hi-lo)/2; q.at(mid).Seq > since {
-			hi = mid
+// merge yields the records of both classes in order of Seq, from the positions at on.
+func (l *auditLog) merge(at [auditClasses]uint64, backward bool, yield func(*AuditRecord) bool) {
+	for {
+		var next *AuditRecord
+		from := 0
+		for i := range l.rings {
+			q, pos := &l.rings[i].records, at[i]
+			if backward {
+				pos--
+			}
+			if pos < q.first || pos >= q.end || at[i] == 0 && backward {
+				continue
+			}
+			if r := q.at(pos); next == nil || (r.Seq < next.Seq) != backward {
+				next, from = r, i
+			}
+		}
+		if next == nil || !yield(next) {
+			return
+		}
+		if backward {
+			at[from]--
 		} else {
-			lo = mid + 1
+			at[from]++
 		}
 	}
-	return lo
 }
 
 func (r *AuditRecord) size() int {

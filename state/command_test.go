@@ -61,6 +61,7 @@ func everyCommand() []Command {
 }
 
 func TestBatchRoundTrip(t *testing.T) {
+	t.Parallel()
 	want := everyCommand()
 	raw, err := EncodeBatch(want)
 	if err != nil {
@@ -81,6 +82,7 @@ func TestBatchRoundTrip(t *testing.T) {
 
 // The log outlives the build: bytes written by any earlier build must be read.
 func TestBatchGolden(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join("testdata", "batch_v1.hex")
 	raw, err := EncodeBatch(everyCommand())
 	if err != nil {
@@ -134,6 +136,7 @@ func rawBatch(kind Kind, version uint32, body []byte) []byte {
 }
 
 func TestDecodeUnknownCommand(t *testing.T) {
+	t.Parallel()
 	body := codec{}
 	body.putText(16, "key")
 	for name, c := range map[string]struct {
@@ -155,6 +158,7 @@ func TestDecodeUnknownCommand(t *testing.T) {
 }
 
 func TestDecodeSkipsUnknownFields(t *testing.T) {
+	t.Parallel()
 	body := codec{}
 	body.putNumber(15, 3)
 	body.putText(16, "key")
@@ -172,6 +176,7 @@ func TestDecodeSkipsUnknownFields(t *testing.T) {
 }
 
 func TestDecodeDamaged(t *testing.T) {
+	t.Parallel()
 	raw, err := EncodeBatch(everyCommand())
 	if err != nil {
 		t.Fatal(err)
@@ -197,6 +202,7 @@ func TestDecodeDamaged(t *testing.T) {
 }
 
 func TestEncodeRefuses(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]Command{
 		"no payload":    {Kind: KindPut},
 		"other payload": {Kind: KindPut, Delete: &Delete{Key: "a"}},
@@ -213,6 +219,7 @@ func TestEncodeRefuses(t *testing.T) {
 }
 
 func TestEveryKindHasAVersion(t *testing.T) {
+	t.Parallel()
 	for _, c := range everyCommand() {
 		if v := c.MinVersion(); v != 1 {
 			t.Errorf("kind %d: version %d", c.Kind, v)

@@ -140,6 +140,7 @@ func goldenCommands() (names []string, cmds []Command) {
 
 // The log outlives the build: each command is encoded as it ever was, and read back.
 func TestCommandsGolden(t *testing.T) {
+	t.Parallel()
 	var text bytes.Buffer
 	names, cmds := goldenCommands()
 	for i, c := range cmds {
@@ -196,6 +197,7 @@ var goldenRecords = []goldenRecord{
 
 // Snapshots outlive the build: each record is encoded as it ever was, and read back.
 func TestRecordsGolden(t *testing.T) {
+	t.Parallel()
 	var text bytes.Buffer
 	for _, r := range goldenRecords {
 		for name, raw := range map[string][]byte{"zero": r.zero(), "filled": r.filled()} {
@@ -257,6 +259,7 @@ func recoveredState(t *testing.T) *State {
 
 // Snapshots and backups of the present version are written as they ever were, and read.
 func TestSnapshotsGolden(t *testing.T) {
+	t.Parallel()
 	busy, recovered := busyState(t), recoveredState(t)
 	merged, err := mergeBackup(recovered.Snapshot(), snapshotOf(t, busy))
 	if err != nil {

@@ -80,52 +80,45 @@ func (l *loader) read(r io.Reader) (int64, error) {
 // add takes one record of a snapshot.
 func (l *loader) add(s section, raw []byte) error {
 	if s == sectionMeta {
-		if l.metaRead {
-			return damaged("two first sections")
-		}
-		return addRecord(l, raw, l.addMeta)
+		return l.addMeta(raw)
 	}
 	if !l.metaRead {
 		return damaged("section %d comes first", s)
 	}
-	switch s {
-	case sectionMembers:
-		return addRecord(l, raw, l.addMember)
-	case sectionElections:
-		return addRecord(l, raw, l.addElection)
-	case sectionKeys:
-		return addRecord(l, raw, l.addKey)
-	case sectionHistory:
-		return addRecord(l, raw, l.addChange)
-	case sectionIdempotency:
-		return addRecord(l, raw, l.addIdempotency)
-	case sectionSessions:
-		return addRecord(l, raw, l.addSession)
-	case sectionRoles:
-		return addRecord(l, raw, l.addRole)
-	case sectionRoleLog:
-		return addRecord(l, raw, l.addRoleChange)
-	case sectionAppNodes:
-		return addRecord(l, raw, l.addAppNode)
-	case sectionNodeLog:
-		return addRecord(l, raw, l.addNodeChange)
-	case sectionAudit:
-		return addRecord(l, raw, l.addAudit)
-	case sectionProducers:
-		return addRecord(l, raw, l.addSource)
-	case sectionEnd:
+	if int(s) < len(adders) && adders[s] != nil {
+		return adders[s](l, raw)
+	}
+	if s == sectionEnd {
 		return nil
 	}
 	return damaged("section %d is not known", s)
 }
 
-// addRecord decodes a record and calls add with it.
-func addRecord[T any, P recordPointer[T]](l *loader, raw []byte, add func(P) error) error {
-	v := P(new(T))
-	if err := l.codec.decode(raw, v); err != nil {
-		return err
+// adders take the records of each section but the first and the last.
+var adders = [...]func(*loader, []byte) error{
+	sectionMembers:     adder((*loader).addMember),
+	sectionElections:   adder((*loader).addElection),
+	sectionKeys:        adder((*loader).addKey),
+	sectionHistory:     adder((*loader).addChange),
+	sectionIdempotency: adder((*loader).addIdempotency),
+	sectionSessions:    adder((*loader).addSession),
+	sectionRoles:       adder((*loader).addRole),
+	sectionRoleLog:     adder((*loader).addRoleChange),
+	sectionAppNodes:    adder((*loader).addAppNode),
+	sectionNodeLog:     adder((*loader).addNodeChange),
+	sectionAudit:       adder((*loader).addAudit),
+	sectionProducers:   adder((*loader).addSource),
+}
+
+// adder decodes a record and calls add with it.
+func adder[T any, P recordPointer[T]](add func(*loader, P) error) func(*loader, []byte) error {
+	return func(l *loader, raw []byte) error {
+		v := P(new(T))
+		if err := l.codec.decode(raw, v); err != nil {
+			return err
+		}
+		return add(l, v)
 	}
-	return add(v)
 }
 
 // named reports whether a name is greater than that of the record before.
@@ -154,8 +147,14 @@ func insert[T any](l *loader, to *iradix.Txn[T], key string, v T, count *uint64,
 	return nil
 }
 
-func (l *loader) addMeta(m *meta) error {
-	l.meta, l.metaRead = *m, true
+func (l *loader) addMeta(raw []byte) error {
+	if l.metaRead {
+		return damaged("two first sections")
+	}
+	l.metaRead = true
+	if err := l.codec.decode(raw, &l.meta); err != nil {
+		return err
+	}
 	v := &l.meta.view
 	switch {
 	case v.version > CommandVersion:

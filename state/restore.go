@@ -26,9 +26,9 @@ func (s *State) ReadFrom(r io.Reader) (int64, error) {
 		return n, fmt.Errorf("read snapshot: %w", err)
 	}
 	s.view.Store(v)
-	s.feed.replaced(v)
-	s.roles.replaced(v)
-	s.nodes.replaced(v)
+	for _, f := range s.feeds {
+		f.replaced(v)
+	}
 	return n, nil
 }
 

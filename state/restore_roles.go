@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -57,47 +58,34 @@ func (v *View) endSessions(cause Cause, await func(*Role) time.Duration) {
 // is held by a session that does not live.
 func ownershipOf(v *View) (*iradix.Tree[struct{}], error) {
 	txn := iradix.New[struct{}]().Txn()
-	hold := func(session string, h ownedKind, name string) error {
+	var err error
+	hold := func(session string, h ownedKind, name string) {
 		if _, lives := v.Session(session); !lives {
-			return damaged("%q is held by session %q, which does not live", name, session)
+			err = cmp.Or(err, damaged("%q is held by session %q, which does not live", name, session))
+		} else if _, twice := txn.Insert(ownershipKey(session, h, name), struct{}{}); twice {
+			err = cmp.Or(err, damaged("%q is held by session %q twice", name, session))
 		}
-		if _, twice := txn.Insert(ownershipKey(session, h, name), struct{}{}); twice {
-			return damaged("%q is held by session %q twice", name, session)
-		}
-		return nil
 	}
 	for item := range values(v.keys.Root()) {
-		if item.Session == "" {
-			continue
-		}
-		if err := hold(item.Session, ownedKey, item.Key); err != nil {
-			return nil, err
+		if item.Session != "" {
+			hold(item.Session, ownedKey, item.Key)
 		}
 	}
 	for r := range v.RolesAfter("") {
 		if r.Held() {
-			if err := hold(r.Current.Session, ownedRole, r.Name); err != nil {
-				return nil, err
-			}
+			hold(r.Current.Session, ownedRole, r.Name)
 		}
 		if r.RevokedFrom != "" {
-			if err := hold(r.RevokedFrom, ownedRevocation, r.Name); err != nil {
-				return nil, err
-			}
+			hold(r.RevokedFrom, ownedRevocation, r.Name)
 		}
 		for _, c := range r.Queue {
-			if err := hold(c.Session, ownedCandidacy, r.Name); err != nil {
-				return nil, err
-			}
+			hold(c.Session, ownedCandidacy, r.Name)
 		}
 	}
 	for n := range v.AppNodesAfter("") {
-		if n.Session == "" {
-			continue
-		}
-		if err := hold(n.Session, ownedNode, n.ID); err != nil {
-			return nil, err
+		if n.Session != "" {
+			hold(n.Session, ownedNode, n.ID)
 		}
 	}
-	return txn.CommitOnly(), nil
+	return txn.CommitOnly(), err
 }

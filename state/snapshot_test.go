@@ -17,6 +17,7 @@ import (
 )
 
 func TestSnapshotRoundTrip(t *testing.T) {
+	t.Parallel()
 	s := richState(t)
 	raw := snapshotOf(t, s)
 	back := New(Options{})
@@ -40,6 +41,7 @@ func TestSnapshotRoundTrip(t *testing.T) {
 
 // Snapshots outlive the build: one written by any earlier build must be read.
 func TestSnapshotGolden(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join("testdata", "snapshot_v1.bin")
 	if *update {
 		if err := os.WriteFile(path, snapshotOf(t, richState(t)), 0o600); err != nil {
@@ -59,6 +61,7 @@ func TestSnapshotGolden(t *testing.T) {
 
 // Whatever is wrong with a snapshot, reading it fails and changes nothing.
 func TestSnapshotDamage(t *testing.T) {
+	t.Parallel()
 	raw := snapshotOf(t, richState(t))
 	s := New(Options{})
 	mustApply(t, s, put("old", "state"))
@@ -86,6 +89,7 @@ func TestSnapshotDamage(t *testing.T) {
 }
 
 func TestSnapshotReadError(t *testing.T) {
+	t.Parallel()
 	raw := snapshotOf(t, richState(t))
 	broken := errors.New("broken pipe")
 	for _, n := range []int{0, 5, len(raw) / 2, len(raw)} {
@@ -101,6 +105,7 @@ type errReader struct{ err error }
 func (r errReader) Read([]byte) (int, error) { return 0, r.err }
 
 func TestSnapshotWriteError(t *testing.T) {
+	t.Parallel()
 	s := New(Options{})
 	for i := range 100 {
 		mustApply(t, s, put(fmt.Sprint(i), strings.Repeat("x", 10_000)))
@@ -144,6 +149,7 @@ func reframe(records map[section][]record) []byte {
 // Checksums only prove that the bytes are those that were written. A snapshot
 // may come from anybody: its content is checked as well.
 func TestSnapshotContentIsChecked(t *testing.T) {
+	t.Parallel()
 	end := []record{endRecord{}}
 	head := func(v View, keys, bytes, changes uint64) []record {
 		return []record{rawRecord(func(e *codec) {
@@ -224,6 +230,7 @@ func TestSnapshotContentIsChecked(t *testing.T) {
 
 // Frames of one snapshot do not fit into another, or into another place.
 func TestSnapshotFramesAreChained(t *testing.T) {
+	t.Parallel()
 	s := New(Options{})
 	for i := range 40 {
 		mustApply(t, s, put(fmt.Sprintf("%03d", i), strings.Repeat("x", 10_000)))
@@ -295,6 +302,7 @@ func TestSnapshotFrameIsBounded(t *testing.T) {
 }
 
 func TestInspect(t *testing.T) {
+	t.Parallel()
 	s := richState(t)
 	raw := snapshotOf(t, s)
 	info, err := Inspect(bytes.NewReader(raw))
@@ -318,6 +326,7 @@ func mergeBackup(current *Snapshot, backup []byte) (*Snapshot, error) {
 }
 
 func TestMergeBackup(t *testing.T) {
+	t.Parallel()
 	old := New(Options{})
 	mustApply(t, old, Command{Kind: KindClusterInit, ClusterInit: &ClusterInit{ClusterID: "old", Roster: map[cluster.NodeID]string{"x": "ix"}}})
 	for range 50 {
