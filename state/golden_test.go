@@ -95,7 +95,7 @@ var payloadFields = map[Kind]string{
 	KindPut: "Put", KindDelete: "Delete", KindLeaderStart: "LeaderStart", KindClusterInit: "ClusterInit", KindMember: "Member",
 	KindMemberPatch: "MemberPatch", KindMemberRemove: "MemberRemove", KindSettings: "Settings", KindAudit: "AuditBatch",
 	KindRecovery: "Recovery", KindSessionCreate: "SessionCreate", KindSessionEnd: "SessionEnd", KindRoleCampaign: "RoleCampaign",
-	KindRoleWithdraw: "RoleWithdraw", KindRoleRelease: "RoleResign", KindRoleTransfer: "RoleHandover", KindRoleElect: "RoleElect",
+	KindRoleWithdraw: "RoleWithdraw", KindRoleRelease: "RoleRelease", KindRoleTransfer: "RoleTransfer", KindRoleElect: "RoleElect",
 	KindAppNodePut: "AppNodePut", KindAppNodeRemove: "AppNodeRemove",
 }
 
@@ -103,7 +103,7 @@ var payloadFields = map[Kind]string{
 func filledCommand(kind Kind, version uint32) Command {
 	c := Command{Kind: kind}
 	v, n := reflect.ValueOf(&c).Elem(), 0
-	for _, name := range []string{"Now", "Idem", "Fence", "Audit", payloadFields[kind]} {
+	for _, name := range []string{"Now", "Idempotency", "Fence", "Audit", payloadFields[kind]} {
 		fill(v.FieldByName(name), &n)
 	}
 	if version < auditVersion {
