@@ -46,6 +46,7 @@ func connect(t *testing.T, s *pg.Server) *pgx.Conn {
 // nor when it cannot know. Reads go on. It tries again, even when it was refused.
 // Leadership that moves takes the lock along.
 func TestExternalLock(t *testing.T) {
+	t.Parallel()
 	s := lockServer(t)
 	server := func(sql string) {
 		t.Helper()
@@ -144,6 +145,7 @@ func TestExternalLockRefused(t *testing.T) {
 
 // The lock outlasts an election, however short those are.
 func TestExternalLockTTL(t *testing.T) {
+	t.Parallel()
 	s := lockServer(t)
 	conn := connect(t, s)
 	defer conn.Close(context.Background())

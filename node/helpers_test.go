@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -19,7 +20,19 @@ import (
 	"northstar/cluster"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// The tests of this package wait much and compute little: more of them run at
+// once than the machine has processors, unless -parallel says otherwise.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		if err := flag.Set("test.parallel", "8"); err != nil {
+			panic(err)
+		}
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // freeAddresses finds addresses that stay free for whoever of the test listens there.
 func freeAddresses(t *testing.T, n int) []string {

@@ -19,6 +19,7 @@ import (
 )
 
 func TestOneNodeFromStartToStop(t *testing.T) {
+	t.Parallel()
 	n := newCluster(t, 1, nil)[0]
 	n.start()
 	leader(t, []*testNode{n})
@@ -51,6 +52,7 @@ func TestOneNodeFromStartToStop(t *testing.T) {
 }
 
 func TestDrainMovesLeadership(t *testing.T) {
+	t.Parallel()
 	nodes := newCluster(t, 3, nil)
 	for _, n := range nodes {
 		n.start()
@@ -82,6 +84,7 @@ func TestDrainMovesLeadership(t *testing.T) {
 // An operator drains the leader through any node: another leads, the drained one
 // is not ready and does not stand, and comes back when that ends.
 func TestDrain_ByOperator(t *testing.T) {
+	t.Parallel()
 	nodes := newCluster(t, 3, nil)
 	for _, n := range nodes {
 		n.start()
@@ -130,6 +133,7 @@ func TestDrain_ByOperator(t *testing.T) {
 // A leader that an operator keeps from leading hands over, like one that is
 // drained.
 func TestHandOver_IneligibleLeader(t *testing.T) {
+	t.Parallel()
 	nodes := newCluster(t, 3, nil)
 	for _, n := range nodes {
 		n.start()
@@ -153,6 +157,7 @@ func TestHandOver_IneligibleLeader(t *testing.T) {
 }
 
 func TestNew_FailureReleasesResources(t *testing.T) {
+	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -188,6 +193,7 @@ func TestNew_FailureReleasesResources(t *testing.T) {
 }
 
 func TestCloseWithoutRun(t *testing.T) {
+	t.Parallel()
 	n := newCluster(t, 1, nil)[0]
 	for range 2 { // the second one finds neither ports nor lock in use
 		node, err := New(n.cfg, n.env)
@@ -201,6 +207,7 @@ func TestCloseWithoutRun(t *testing.T) {
 }
 
 func TestStart_EmptyDataDirNeedsStartMode(t *testing.T) {
+	t.Parallel()
 	n := prepare(t, "n1", nil)
 	node, err := New(n.cfg, n.env)
 	if err == nil {
@@ -212,6 +219,7 @@ func TestStart_EmptyDataDirNeedsStartMode(t *testing.T) {
 }
 
 func TestPriorityZeroAndIneligibleNeverLead(t *testing.T) {
+	t.Parallel()
 	nodes := newCluster(t, 3, func(i int, c *Config) {
 		switch i {
 		case 0:
@@ -249,6 +257,7 @@ func TestPriorityZeroAndIneligibleNeverLead(t *testing.T) {
 }
 
 func TestPausedFailover(t *testing.T) {
+	t.Parallel()
 	nodes := newCluster(t, 3, func(_ int, c *Config) { c.Failover.Auto = false })
 	for _, n := range nodes {
 		n.start()
@@ -301,6 +310,7 @@ func TestPausedFailover(t *testing.T) {
 }
 
 func TestJoinWithFreePorts(t *testing.T) {
+	t.Parallel()
 	first := newCluster(t, 1, nil)[0]
 	first.start()
 	leader(t, []*testNode{first})
@@ -335,6 +345,7 @@ func TestJoinWithFreePorts(t *testing.T) {
 }
 
 func TestWarnsWhereTheRecordDiffers(t *testing.T) {
+	t.Parallel()
 	n := newCluster(t, 1, nil)[0]
 	n.start()
 	leader(t, []*testNode{n})
@@ -387,6 +398,7 @@ func TestConnCountWaitsForConnections(t *testing.T) {
 // TestRunWaitsForRequests: a request that is being served when Run's context
 // ends has ended when Run has.
 func TestRunWaitsForRequests(t *testing.T) {
+	t.Parallel()
 	prepared := newCluster(t, 1, nil)[0]
 	n, err := New(prepared.cfg, prepared.env)
 	if err != nil {

@@ -65,6 +65,7 @@ func replaceProgram(t *testing.T, c *Cluster, n *Node, bin string) {
 // replaced in turn while writes go on. The first one goes back to the old build
 // once among old nodes, and once more when all run the present build.
 func TestUpgradeFromTheBuildBefore(t *testing.T) {
+	t.Parallel()
 	old, err := oldBin()
 	if errors.Is(err, errNoOldCommit) {
 		t.Skip(err)
