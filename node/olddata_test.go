@@ -98,7 +98,7 @@ func TestDataOfTheBuildBefore(t *testing.T) {
 	}
 	leader(t, nodes)
 	for _, n := range nodes {
-		eventually(t, 15*time.Second, "the old log is applied", func() bool {
+		eventually(t, "the old log is applied", func() bool {
 			return !n.Consensus().View().AutoFailover(time.Now())
 		})
 		get := func(path, answer string) {
@@ -164,7 +164,7 @@ func TestBackupOfTheBuildBefore(t *testing.T) {
 	if err = errors.Join(err, resp.Body.Close()); err != nil || resp.StatusCode != http.StatusOK {
 		t.Fatalf("restore: %s %s, %v", resp.Status, body, err)
 	}
-	eventually(t, 10*time.Second, "the settings are there", func() bool {
+	eventually(t, "the settings are there", func() bool {
 		return !n.Consensus().View().AutoFailover(time.Now())
 	})
 	want(t, plain, "GET", url+"/v1/kv/old/key-7", "", http.StatusOK, "value 7")
