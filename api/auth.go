@@ -74,7 +74,7 @@ func newAuthenticator(d Deps, logger hclog.Logger) (*authenticator, error) {
 	return a, nil
 }
 
-// stream re-reads the token file until ctx ends.
+// run re-reads the token file until ctx ends.
 func (a *authenticator) run(ctx context.Context) {
 	if a.read == nil {
 		return
@@ -130,16 +130,14 @@ func (s *Server) TokenProblem() string {
 // authorize finds out who asks and whether they may.
 func (c *request) authorize() error {
 	a := c.s.auth
-	c.forwarded = c.r.Header.Get(apiv1.HeaderForwardedBy) != ""
-	c.from = c.r.RemoteAddr
-	if c.mutates() {
+	if c.write {
 		// The one way in which a page in somebody's browser could use that
 		// somebody's place on the loopback.
 		if err := crossOrigin.Check(c.r); err != nil {
 			return cluster.Errorf(cluster.CodeForbidden, "request comes from a page of another origin: %w", err)
 		}
 	}
-	if c.requiredRole() == token.None {
+	if c.route.Role == token.None {
 		return nil
 	}
 	who, passed, err := a.identify(c.r)
@@ -149,12 +147,12 @@ func (c *request) authorize() error {
 	}
 	c.caller, c.from = who, callerAddress(c.r, passed)
 	switch {
-	case who.role.Allows(c.requiredRole()):
+	case who.role.Allows(c.route.Role):
 		return nil
-	case who.node != "" && c.route.allowNodeCert:
+	case who.node != "" && c.route.AllowNode:
 		return nil
 	}
-	return cluster.Errorf(cluster.CodeForbidden, "%s may not: %s %s needs role %s", who.describe(), c.r.Method, c.route.pattern, c.requiredRole())
+	return cluster.Errorf(cluster.CodeForbidden, "%s may not: %s %s needs role %s", who.describe(), c.r.Method, c.route.Pattern, c.route.Role)
 }
 
 func (i identity) describe() string {
@@ -315,4 +313,15 @@ func parseIdentity(s string) (identity, error) {
 func fromLoopback(r *http.Request) bool {
 	addr, err := netip.ParseAddrPort(r.RemoteAddr)
 	return err == nil && addr.Addr().Unmap().IsLoopback()
+}
+
+// callerAddress is where a call comes from: what a forwarding node says, when
+// that is believed.
+func callerAddress(r *http.Request, believed bool) string {
+	if said := r.Header.Get(apiv1.HeaderCaller); said != "" && believed {
+		if addr, err := netip.ParseAddrPort(said); err == nil {
+			return addr.String()
+		}
+	}
+	return r.RemoteAddr
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"northstar/api/openapi"
 	"northstar/api/token"
 	"northstar/cluster"
 )
@@ -43,7 +44,7 @@ func TestRoleMatrix(t *testing.T) {
 	for _, row := range table {
 		for _, role := range []token.Role{token.None, token.Observer, token.Client, token.Operator} {
 			s := bareServer(t, withTokens(data))
-			r := httptest.NewRequest(row.method, "http://127.0.0.1"+concrete(row.pattern), strings.NewReader("{}"))
+			r := httptest.NewRequest(row.Method, "http://127.0.0.1"+concrete(row.Pattern), strings.NewReader("{}"))
 			r.RemoteAddr = "192.0.2.7:1234"
 			if role != token.None {
 				r.Header.Set("Authorization", "Bearer "+tokens[role])
@@ -51,7 +52,7 @@ func TestRoleMatrix(t *testing.T) {
 			w := serveBriefly(s, r)
 			want := http.StatusOK
 			switch {
-			case role.Allows(row.role):
+			case role.Allows(row.Role):
 			case role == token.None:
 				want = http.StatusUnauthorized
 			default:
@@ -62,7 +63,7 @@ func TestRoleMatrix(t *testing.T) {
 				got = http.StatusOK // it got past the door
 			}
 			if got != want {
-				t.Errorf("%s %s as %s: %d, want %d", row.method, row.pattern, role, w.Code, want)
+				t.Errorf("%s %s as %s: %d, want %d", row.Method, row.Pattern, role, w.Code, want)
 			}
 		}
 	}
@@ -75,21 +76,21 @@ func TestRolesOfTheContract(t *testing.T) {
 	for _, row := range table {
 		want := token.None
 		switch {
-		case open[row.pattern]:
-		case row.responseKind == attachStream: // it renews, and ends, what it looks at
+		case open[row.Pattern]:
+		case row.Kind == openapi.AttachStream: // it renews, and ends, what it looks at
 			want = token.Client
-		case strings.HasPrefix(row.pattern, "/admin"):
+		case strings.HasPrefix(row.Pattern, "/admin"):
 			want = token.Operator
-		case strings.HasPrefix(row.pattern, "/v1") && row.method == http.MethodGet:
+		case strings.HasPrefix(row.Pattern, "/v1") && row.Method == http.MethodGet:
 			want = token.Observer
-		case strings.HasPrefix(row.pattern, "/v1"):
+		case strings.HasPrefix(row.Pattern, "/v1"):
 			want = token.Client
 		}
-		if row.role != want {
-			t.Errorf("%s %s needs %s, want %s", row.method, row.pattern, row.role, want)
+		if row.Role != want {
+			t.Errorf("%s %s needs %s, want %s", row.Method, row.Pattern, row.Role, want)
 		}
-		if row.allowNodeCert != (row.method == http.MethodPost && ofNodes[row.pattern]) {
-			t.Errorf("%s %s: node certificates %v", row.method, row.pattern, row.allowNodeCert)
+		if row.AllowNode != (row.Method == http.MethodPost && ofNodes[row.Pattern]) {
+			t.Errorf("%s %s: node certificates %v", row.Method, row.Pattern, row.AllowNode)
 		}
 	}
 }

@@ -68,7 +68,7 @@ func TestResponses_MatchGoldenFiles(t *testing.T) {
 		Votes: []byte(`[{"voter_id":"n2","granted":true,"reason":"granted"}]`),
 	}})
 	s := bareServer(t, func(d *Deps) {
-		d.Cluster = f
+		d.Reads = f
 		d.Node.HTTPAddress, d.Node.RaftAddress = "h1:7701", "h1:7700"
 		d.Warnings = func() []string { return []string{"zone: the file says c, the member record a"} }
 	})

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"northstar/api/apiv1"
+	"northstar/api/forward"
+	"northstar/api/problem"
 	"northstar/cluster"
 )
 
@@ -26,7 +28,7 @@ func postTransfer(c *request) error {
 		timeout = *in.TimeoutMS
 	}
 	if timeout < 1 || timeout > apiv1.MaxTimeoutMS {
-		return badRequest("timeout_ms: want 1 to %d, got %d", apiv1.MaxTimeoutMS, timeout)
+		return problem.BadRequest("timeout_ms: want 1 to %d, got %d", apiv1.MaxTimeoutMS, timeout)
 	}
 	order, err := c.leadershipRequest(cluster.ActionTransfer, in.TargetLeaderID, in.PlanID, in.Reason)
 	if err != nil {
@@ -35,7 +37,7 @@ func postTransfer(c *request) error {
 	limit := time.Duration(timeout) * time.Millisecond
 	ctx, cancel := c.withPostTransferWait(limit)
 	defer cancel()
-	err = c.serveOnLeader(ctx, leaderRequest{write: true, body: raw, oldLeaderGrace: postTransferWait, local: func(ctx context.Context) error {
+	return c.onLeader(ctx, forward.Request{Write: true, Body: raw, OldLeaderGrace: postTransferWait, Local: func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
 		plan, err := c.s.deps.Leadership.Plan(ctx, order)
@@ -44,10 +46,6 @@ func postTransfer(c *request) error {
 		}
 		return c.execute(ctx, order, planParams{in.DryRun, in.PlanID}, plan)
 	}})
-	if err == errResponseWritten {
-		return nil
-	}
-	return err
 }
 
 // withPostTransferWait bounds a call that moves leadership. A node that has sent it on
@@ -82,11 +80,11 @@ func postEmergency(c *request) error {
 	case err != nil:
 		return err
 	case order.Target == "":
-		return badRequest("target_leader_id: required")
+		return problem.BadRequest("target_leader_id: required")
 	case !in.DryRun && !in.Force:
-		return badRequest("force: must be true: an emergency passes over a leader that may live")
+		return problem.BadRequest("force: must be true: an emergency passes over a leader that may live")
 	case !in.DryRun && in.Reason == "":
-		return badRequest("reason: required")
+		return problem.BadRequest("reason: required")
 	}
 	return c.runLeadershipRequest(order, planParams{in.DryRun, in.PlanID}, raw)
 }
@@ -94,7 +92,7 @@ func postEmergency(c *request) error {
 // leadershipRequest reads what the calls that move leadership have in common.
 func (c *request) leadershipRequest(action, target, planID, reason string) (cluster.LeadershipRequest, error) {
 	if len(reason) > maxReason {
-		return cluster.LeadershipRequest{}, badRequest("reason: want at most %d bytes, got %d", maxReason, len(reason))
+		return cluster.LeadershipRequest{}, problem.BadRequest("reason: want at most %d bytes, got %d", maxReason, len(reason))
 	}
 	id, err := plannedTarget("target_leader_id", target, planID)
 	return cluster.LeadershipRequest{Action: action, Target: id, Reason: reason, Operator: c.caller.name, Forwarded: c.forwarded}, err
@@ -125,7 +123,7 @@ func (c *request) execute(ctx context.Context, o cluster.LeadershipRequest, g pl
 const planRetryDelay = 10 * time.Millisecond
 
 // runLeadershipRequest has an order carried out by whoever its plan says: the leader, or the
-// target. Unlike serveOnLeader it needs nobody to lead.
+// target. Unlike atLeader it needs nobody to lead.
 func (c *request) runLeadershipRequest(o cluster.LeadershipRequest, g planParams, raw []byte) error {
 	ctx, cancel := c.withPostTransferWait(c.s.deps.TransferTimeout)
 	defer cancel()
@@ -171,15 +169,9 @@ func (c *request) sendLeadershipRequest(ctx context.Context, o cluster.Leadershi
 	}
 	addr := c.s.httpAddress(p.Executor)
 	if addr == "" {
-		return noLeader("the HTTP address of node %s is not known", p.Executor)
+		return problem.NoLeader("the HTTP address of node %s is not known", p.Executor)
 	}
-	v := newLeaderSnapshot(p.Executor, p.Term)
-	defer v.cancel()
-	out, err := c.forwardTo(ctx, v, addr, leaderRequest{write: true, body: raw})
-	if out == forwardAnswered {
-		return nil
-	}
-	return err
+	return c.sendTo(ctx, p.Executor, addr, raw)
 }
 
 // leadershipRequestBody is the call as the target of an election gets it.

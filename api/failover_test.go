@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"northstar/api/apiv1"
+	"northstar/api/problem"
 	"northstar/cluster"
 )
 
@@ -89,7 +90,7 @@ func TestFailover_NoNodeExecutes(t *testing.T) {
 	tries := 0
 	at1.plan = func(o cluster.LeadershipRequest) (cluster.Plan, error) {
 		if tries++; tries == 1 {
-			return cluster.Plan{}, noLeader("n1 does not lead")
+			return cluster.Plan{}, problem.NoLeader("n1 does not lead")
 		}
 		return electionTo("n1")(o)
 	}

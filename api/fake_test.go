@@ -15,6 +15,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"northstar/api/apiv1"
+	"northstar/api/attach"
+	"northstar/api/problem"
 	"northstar/cluster"
 	"northstar/roles"
 	"northstar/state"
@@ -240,7 +242,7 @@ func (f *fakeCluster) Restore(_ context.Context, r io.Reader) error {
 		return err
 	}
 	if !strings.HasPrefix(string(data), "backup") {
-		return badRequest("backup: damaged")
+		return problem.BadRequest("backup: damaged")
 	}
 	return f.admin("restore " + string(data[:min(len(data), 20)]))
 }
@@ -278,7 +280,7 @@ func (f fakeTransfer) Plan(_ context.Context, o cluster.LeadershipRequest) (clus
 	case "":
 		p.Target = "n2"
 	case "n7":
-		p.Refusal = statusError(404, "target_leader_id: n7 is no member")
+		p.Refusal = problem.Status(404, "target_leader_id: n7 is no member")
 	case "n3":
 		p.Refusal = cluster.Errorf(cluster.CodeTransferFailed, "node n3 is draining")
 	}
@@ -301,7 +303,13 @@ func newSessionManager(f *fakeCluster) *roles.SessionManager {
 // testDeps are dependencies of a node that everybody may operate.
 func testDeps(f *fakeCluster) Deps {
 	return Deps{
-		Cluster:    f,
+		Reads:      f,
+		Proposals:  f,
+		Membership: f,
+		Recovery:   f,
+		Backups:    f,
+		Leader:     f,
+		Renewals:   func(r attach.Reporter) attach.Renewals { return roles.NewAttachments(r, 300*time.Millisecond) },
 		Leadership: fakeTransfer(noTransfer),
 		Sessions:   newSessionManager(f),
 		SplitBrain: &fakeSplitBrain{},
@@ -365,8 +373,8 @@ func startServer(t *testing.T, f *fakeCluster, change ...func(*Deps)) *node {
 func (n *node) waitForLeaderView() {
 	n.t.Helper()
 	eventually(n.t, func() bool {
-		v, st := n.leader.snapshot(), n.fake.Status()
-		return v.id == st.LeaderID && (v.term == st.Term)
+		v, st := n.leader.Current(), n.fake.Status()
+		return v.ID == st.LeaderID && v.Term == st.Term
 	})
 }
 

@@ -174,8 +174,8 @@ func TestQueue_IsBounded(t *testing.T) {
 				t.Errorf("held: %d", got)
 			}
 		}
-		if s.queuedForLeader.Load() != 0 {
-			t.Errorf("%d are still held", s.queuedForLeader.Load())
+		if s.forward.Queued() != 0 {
+			t.Errorf("%d are still held", s.forward.Queued())
 		}
 	})
 }
@@ -286,7 +286,7 @@ func TestDraining_RejectsWrites(t *testing.T) {
 	// Once leadership has moved, the same request goes there.
 	answer := make(chan reply)
 	go func() { answer <- leader.do("PUT", "/v1/kv/k", "v") }()
-	eventually(t, func() bool { return leader.queuedForLeader.Load() == 1 })
+	eventually(t, func() bool { return leader.forward.Queued() == 1 })
 	leader.fake.addRecord(cluster.Member{ID: "n2", HTTPAddress: follower.addr})
 	follower.fake.lead("n2", 3)
 	leader.fake.lead("n2", 3)

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"northstar/api/apiv1"
+	"northstar/api/openapi"
 	"northstar/cluster"
 )
 
@@ -331,15 +332,15 @@ func FuzzKeyPath(f *testing.F) {
 	for _, s := range []string{"/v1/kv/a", "/v1/kv/a//b/../c%2Fd", "/v1/kv/", "/v1/kv", "/v1%2fkv/a", "/v1/kv/%zz", "/v1/kv/%ff", "//v1/kv/a", "/v1/kv/é", "/admin/members/a%2Fb"} {
 		f.Add(s)
 	}
-	rt := newRouter(table)
+	rt := openapi.NewRouter(table)
 	f.Fuzz(func(t *testing.T, path string) {
 		u, err := url.ParseRequestURI(path)
 		if err != nil || !strings.HasPrefix(path, "/") {
 			return
 		}
-		res, value := rt.find(u.EscapedPath(), u.Path)
+		res, value := rt.Find(u.EscapedPath(), u.Path)
 		rest, isKey := strings.CutPrefix(u.EscapedPath(), "/v1/kv/")
-		if isKey != (res != nil && res.pattern == "/v1/kv/{key}") {
+		if isKey != (res != nil && res.Pattern == "/v1/kv/{key}") {
 			t.Fatalf("%q was routed to %+v", path, res)
 		}
 		if !isKey {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"northstar/api/apiv1"
+	"northstar/api/problem"
 	"northstar/cluster"
 	"northstar/state"
 )
@@ -87,6 +88,6 @@ func TestMemberPlanOfTheLeader(t *testing.T) {
 		t.Errorf("of a transfer: %s", r.body)
 	}
 	// The leader hands leadership over, and another term begins: the plan ends there.
-	f.set(func() { f.fail = noLeader("node n1 was to hand leadership over first") })
+	f.set(func() { f.fail = problem.NoLeader("node n1 was to hand leadership over first") })
 	n.do("DELETE", "/admin/members/n1", fmt.Sprintf(`{"plan_id":%q}`, plan.PlanID), "Content-Type", jsonBody).is(t, 409, cluster.CodeTermStale)
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"northstar/api/apiv1"
+	"northstar/api/openapi"
 	"northstar/cluster"
 )
 
@@ -28,21 +29,21 @@ func document(t *testing.T) map[string]any {
 func TestDocumentAndRoutesAgree(t *testing.T) {
 	doc := document(t)
 	paths := doc["paths"].(map[string]any)
-	served := newRouter(table)
-	for _, res := range served.resources {
-		item, ok := paths[res.pattern].(map[string]any)
+	served := openapi.NewRouter(table)
+	for _, res := range served.Resources {
+		item, ok := paths[res.Pattern].(map[string]any)
 		if !ok {
-			t.Errorf("%s is not documented", res.pattern)
+			t.Errorf("%s is not documented", res.Pattern)
 			continue
 		}
-		for method, row := range res.methods {
+		for method, row := range res.Methods {
 			op, ok := item[strings.ToLower(method)].(map[string]any)
 			if !ok {
-				t.Errorf("%s %s is not documented", method, res.pattern)
+				t.Errorf("%s %s is not documented", method, res.Pattern)
 				continue
 			}
-			if op["x-northstar-role"] != string(row.role) {
-				t.Errorf("%s %s: role %v, want %s", method, res.pattern, op["x-northstar-role"], row.role)
+			if op["x-northstar-role"] != string(row.Role) {
+				t.Errorf("%s %s: role %v, want %s", method, res.Pattern, op["x-northstar-role"], row.Role)
 			}
 		}
 	}

@@ -9,7 +9,14 @@ import (
 	"testing"
 	"time"
 
+	"northstar/api/forward"
 	"northstar/cluster"
+)
+
+// A peer that failed so often is not asked for so long (package forward).
+const (
+	breakerThreshold    = 2
+	breakerOpenDuration = time.Second
 )
 
 // hungPeer takes connections and requests and answers none until it is released,
@@ -88,7 +95,7 @@ func TestPeerClient_CancelledCallerDoesNotTripBreaker(t *testing.T) {
 		before := asked.Load()
 		done := make(chan error, 1)
 		go func() {
-			_, err := n.forward.ask(ctx, nil, addr, "/livez", 10)
+			_, err := n.forward.Get(ctx, forward.Caller{}, addr, "/livez", 10)
 			done <- err
 		}()
 		eventually(t, func() bool { return asked.Load() > before })

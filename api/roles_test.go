@@ -193,7 +193,7 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-// longPoll says that a session stands in the queue of role r.
+// waits says that a session stands in the queue of role r.
 func (n *node) waitsFor(session string) func() bool {
 	return func() bool {
 		r, ok := n.fake.View().Role("r")
@@ -394,7 +394,7 @@ func TestRoleTransferAndEviction(t *testing.T) {
 	}
 }
 
-// revoked is who a role was taken from and is waited for.
+// revokedFrom is who a role was taken from and is waited for.
 func (n *node) revokedFrom(role string) string {
 	r, _ := n.fake.View().Role(role)
 	return r.RevokedFrom

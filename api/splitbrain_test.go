@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"northstar/api/apiv1"
+	"northstar/api/forward"
 	"northstar/cluster"
 	"northstar/splitbrain"
 )
@@ -136,7 +137,7 @@ func FuzzReadLeader(f *testing.F) {
 	f.Add(500, "", "", ``)
 	f.Fuzz(func(t *testing.T, status int, clusterID, generation, body string) {
 		header := http.Header{apiv1.HeaderCluster: {clusterID}, apiv1.HeaderGeneration: {generation}}
-		a, err := readLeader("n1", peerResponse{status, header, []byte(body)})
+		a, err := readLeader("n1", forward.PeerResponse{Status: status, Header: header, Body: []byte(body)})
 		switch {
 		case err != nil:
 		case a.LeaderID == "" && a != (splitbrain.Answer{By: "n1"}):

@@ -127,7 +127,7 @@ func TestForward_TransportDoesNotRetryWrites(t *testing.T) {
 	if lost.Load() == 0 {
 		t.Error("no write was lost with its connection")
 	}
-	n.forward.close()
+	n.forward.Close()
 	l.Close()
 	wg.Wait()
 }

@@ -1,0 +1,145 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"time"
+
+	"northstar/api/forward"
+	"northstar/cluster"
+	"northstar/state"
+)
+
+// Auditor keeps the records of calls that put nothing through the log.
+type Auditor interface {
+	// Record keeps a record some time soon.
+	Record(state.AuditRecord)
+	// RecordDurable returns once the record is durable, or after a few seconds.
+	RecordDurable(context.Context, state.AuditRecord)
+}
+
+// auditFields is what the audit record of a call has from its body.
+type auditFields struct {
+	request string // the body itself, of a call to /admin
+	Reason  string `json:"reason"`
+	DryRun  bool   `json:"dry_run"`
+}
+
+// captureAuditFields keeps what an operator asks for.
+func (c *request) captureAuditFields(body []byte) {
+	if !c.administrative() {
+		return
+	}
+	var n auditFields
+	if json.Unmarshal(body, &n) == nil { // else it is answered with what is wrong with it
+		n.request = string(body)
+		c.auditFields = n
+	}
+}
+
+func (c *request) administrative() bool { return strings.HasPrefix(c.route.Pattern, "/admin/") }
+
+// Proposals puts commands through the log. Methods may be called by any goroutine; their
+// errors are *cluster.Error.
+type Proposals interface {
+	// Propose returns once the command is applied here, or is known not to be.
+	// CodeNoLeader means that it is not applied, CodeOutcomeUnknown that it may be.
+	Propose(ctx context.Context, c state.Command) (state.Result, error)
+	// AwaitAppliedEverywhere returns once every node that answers has applied what this one has.
+	AwaitAppliedEverywhere(ctx context.Context)
+}
+
+// propose puts a command through the log, here or at the leader. body is what the leader
+// receives as this request. idempotent: the command may be applied twice.
+func (c *request) propose(body []byte, cmd state.Command, idempotent bool) (result state.Result, err error) {
+	err = c.onLeader(c.ctx, forward.Request{
+		Write: true, Idempotent: idempotent, Body: body,
+		Local: func(ctx context.Context) (err error) {
+			result, err = c.proposeHere(ctx, cmd)
+			return err
+		},
+	})
+	switch {
+	case err != nil:
+		return result, err
+	case result.Err != nil && result.Role != nil:
+		return result, c.heldError(result.Err, result.Role)
+	case result.Err != nil:
+		return result, result.Err
+	}
+	return result, nil
+}
+
+// proposeHere puts a command through the log here, and with it the record of this
+// call.
+func (c *request) proposeHere(ctx context.Context, cmd state.Command) (state.Result, error) {
+	if c.isAudited(http.StatusOK, 0) {
+		r := c.record()
+		cmd.Audit = &r
+	}
+	result, err := c.s.deps.Proposals.Propose(ctx, cmd)
+	if err == nil && cmd.Audit != nil {
+		c.audited = true
+	}
+	return result, err
+}
+
+// recordedElsewhere notes that the node which answered has recorded the call.
+func (c *request) recordedElsewhere() { c.audited = true }
+
+// isAudited says whether the call is recorded by this node, when it is answered
+// so.
+func (c *request) isAudited(status int, code cluster.Code) bool {
+	switch {
+	case c.s.deps.Audit == nil, c.route == nil, c.route.SkipAudit, c.audited:
+		return false
+	case status == http.StatusTemporaryRedirect: // the call itself comes to another node
+		return false
+	case c.forwarded && code == cluster.CodeNoLeader: // who sent it here goes on, and records how it ended
+		return false
+	}
+	return c.caller.name != "" && c.write || status == http.StatusForbidden
+}
+
+// record is what is known of the call before its answer.
+func (c *request) record() state.AuditRecord {
+	r := state.AuditRecord{
+		Class: state.AuditClients, Node: c.s.deps.Node.ID, Who: c.caller.name, Role: string(c.caller.role), From: c.from,
+		What: c.r.Method + " " + c.r.URL.EscapedPath(), Request: c.auditFields.request, Reason: c.auditFields.Reason, DryRun: c.auditFields.DryRun,
+	}
+	if c.caller.node != "" {
+		r.Role = "node"
+	} else if c.administrative() {
+		r.Class = state.AuditOperators
+	}
+	r.What = r.What[:min(len(r.What), state.MaxAuditText)]
+	return r
+}
+
+// audit records the call as it is about to be answered. Operators' calls are
+// answered only when their record is safe.
+func (c *request) audit(status int) {
+	var code cluster.Code
+	if c.failed != nil {
+		code = c.failed.Code
+	}
+	if !c.isAudited(status, code) {
+		return
+	}
+	c.audited = true
+	r := c.record()
+	r.At, r.Status, r.Code = time.Now().UnixNano(), status, code
+	if c.failed != nil {
+		r.Detail = c.failed.Detail
+	}
+	if status == http.StatusForbidden {
+		r.Class = state.AuditClients // so that nobody pushes out the records of operators
+	}
+	if r.Class == state.AuditOperators {
+		c.s.deps.Audit.RecordDurable(context.WithoutCancel(c.r.Context()), r)
+	} else {
+		c.s.deps.Audit.Record(r)
+	}
+}
