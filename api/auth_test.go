@@ -40,6 +40,7 @@ func withTokens(data []byte) func(*Deps) {
 
 // TestRoleMatrix asks for every route with every role, by token.
 func TestRoleMatrix(t *testing.T) {
+	t.Parallel()
 	data, tokens := tokenFile()
 	for _, row := range table {
 		for _, role := range []token.Role{token.None, token.Observer, token.Client, token.Operator} {
@@ -71,6 +72,7 @@ func TestRoleMatrix(t *testing.T) {
 
 // TestRolesOfTheContract holds the table against section 7.
 func TestRolesOfTheContract(t *testing.T) {
+	t.Parallel()
 	open := map[string]bool{"/v1/cluster": true}
 	ofNodes := map[string]bool{"/admin/members": true, "/v1/sessions/attached": true}
 	for _, row := range table {
@@ -138,6 +140,7 @@ func clientCertificate(r *http.Request, uri string, verified bool) {
 }
 
 func TestIdentify(t *testing.T) {
+	t.Parallel()
 	data, tokens := tokenFile()
 	good := "Bearer " + tokens[token.Operator]
 	for name, tc := range map[string]struct {
@@ -230,6 +233,7 @@ func forwardedAs(identity string) []string {
 }
 
 func TestNodeCertificateAddsItselfOnly(t *testing.T) {
+	t.Parallel()
 	for id, want := range map[string]int{"n4": 200, "n5": 403} {
 		s := bareServer(t)
 		r := httptest.NewRequest("POST", "https://127.0.0.1/admin/members", strings.NewReader(`{"id":"`+id+`","raft_address":"h:1","http_address":"h:2"}`))
@@ -245,13 +249,15 @@ func TestNodeCertificateAddsItselfOnly(t *testing.T) {
 }
 
 func TestPageOfAnotherOriginChangesNothing(t *testing.T) {
-	n := startServer(t, newFakeCluster("n1", true))
-	for _, h := range [][]string{{"Origin", "http://evil.example"}, {"Sec-Fetch-Site", "cross-site"}} {
-		n.do("PUT", "/v1/kv/k", "v", h...).is(t, 403, cluster.CodeForbidden)
-	}
-	if r := n.do("PUT", "/v1/kv/k", "v", "Origin", "http://"+n.addr); r.status != 200 {
-		t.Errorf("same origin: %+v", r)
-	}
+	virtual(t, func(t *testing.T) {
+		n := startServer(t, newFakeCluster("n1", true))
+		for _, h := range [][]string{{"Origin", "http://evil.example"}, {"Sec-Fetch-Site", "cross-site"}} {
+			n.do("PUT", "/v1/kv/k", "v", h...).is(t, 403, cluster.CodeForbidden)
+		}
+		if r := n.do("PUT", "/v1/kv/k", "v", "Origin", "http://"+n.addr); r.status != 200 {
+			t.Errorf("same origin: %+v", r)
+		}
+	})
 }
 
 func TestTooManyBadTokens(t *testing.T) {
@@ -290,18 +296,21 @@ func TestTooManyBadTokens(t *testing.T) {
 // TestUnauthenticatedIsCounted: they leave no audit record, so that this is all
 // there is of them.
 func TestUnauthenticatedIsCounted(t *testing.T) {
-	data, tokens := tokenFile()
-	n := startServer(t, newFakeCluster("n1", true), withTokens(data))
-	for i, authorization := range []string{"", "Bearer wrong", "Basic " + tokens[token.Operator], "Bearer " + tokens[token.Observer]} {
-		n.do("GET", "/v1/kv", "", "Authorization", authorization)
-		want := fmt.Sprintf("northstar_auth_failures_total %d\n", min(i+1, 3))
-		if r := n.do("GET", "/metrics", ""); !strings.Contains(r.body, want) {
-			t.Errorf("after %q there is no %s", authorization, want)
+	virtual(t, func(t *testing.T) {
+		data, tokens := tokenFile()
+		n := startServer(t, newFakeCluster("n1", true), withTokens(data))
+		for i, authorization := range []string{"", "Bearer wrong", "Basic " + tokens[token.Operator], "Bearer " + tokens[token.Observer]} {
+			n.do("GET", "/v1/kv", "", "Authorization", authorization)
+			want := fmt.Sprintf("northstar_auth_failures_total %d\n", min(i+1, 3))
+			if r := n.do("GET", "/metrics", ""); !strings.Contains(r.body, want) {
+				t.Errorf("after %q there is no %s", authorization, want)
+			}
 		}
-	}
+	})
 }
 
 func TestFailureTableIsBounded(t *testing.T) {
+	t.Parallel()
 	f := newAuthFailureLimiter()
 	now := time.Unix(1000, 0)
 	for i := range 3 * maxAddresses {
@@ -378,6 +387,7 @@ func TestTokenFile_Reload(t *testing.T) {
 }
 
 func TestNewRefusesBadTokenFile(t *testing.T) {
+	t.Parallel()
 	d := testDeps(newFakeCluster("n1", true))
 	withTokens([]byte("colour = 1"))(&d)
 	if _, err := New(d); err == nil || !strings.Contains(err.Error(), "auth.tokens") {

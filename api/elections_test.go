@@ -40,6 +40,7 @@ func (n *node) elections(query string, headers ...string) (all apiv1.Elections, 
 // none, in order; it says whose are missing. For another node it has its own lost
 // ones only, and a node that answers with records, as earlier versions do, is missing.
 func TestElectionsOfAllNodes(t *testing.T) {
+	t.Parallel()
 	n1, n2 := three(t)
 	earlier := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, `{"items":[{"term":4,"candidate_id":"n1","result":"won"}],"next":""}`)

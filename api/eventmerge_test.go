@@ -55,6 +55,7 @@ func texts(e apiv1.Events) string {
 }
 
 func TestEventsOfAllNodes(t *testing.T) {
+	t.Parallel()
 	n1, n2 := three(t)
 	all := n1.events("")
 	if texts(all) != "abcd" || all.Items[1].Node != "n2" || fmt.Sprint(all.Missing) != "[n3]" {
@@ -93,6 +94,7 @@ func TestEventsOfAllNodes(t *testing.T) {
 }
 
 func TestEvents_OfStoppedProcess(t *testing.T) {
+	t.Parallel()
 	n1, n2 := three(t)
 	all := n1.events("")
 	ofN1, ofN2 := all.Items[2].Seq, all.Items[3].Seq
@@ -110,6 +112,7 @@ func TestEvents_OfStoppedProcess(t *testing.T) {
 }
 
 func TestEventStreamOfAllNodes(t *testing.T) {
+	t.Parallel()
 	n1, n2 := three(t)
 	all := n1.events("")
 	s := n1.stream("/v1/events?since="+url.QueryEscape(all.Items[1].Seq), "Accept", apiv1.TypeEventStream)
@@ -143,14 +146,16 @@ func FuzzPositions(f *testing.F) {
 // TestEvents_ForwardToken: without TLS, nodes with tokens know each other's
 // callers by nothing else.
 func TestEvents_ForwardToken(t *testing.T) {
-	data, tokens := tokenFile()
-	n2 := startServer(t, newFakeCluster("n2", false), withTokens(data), func(d *Deps) { d.Node.ID = "n2" })
-	f := newFakeCluster("n1", true)
-	f.addRecord(cluster.Member{ID: "n1"})
-	f.addRecord(cluster.Member{ID: "n2", HTTPAddress: n2.addr})
-	n1 := startServer(t, f, withTokens(data))
-	r := n1.do("GET", "/v1/events", "", "Authorization", "Bearer "+tokens["observer"])
-	if r.status != 200 || !strings.Contains(r.body, `"missing":[]`) {
-		t.Errorf("%d %s", r.status, r.body)
-	}
+	virtual(t, func(t *testing.T) {
+		data, tokens := tokenFile()
+		n2 := startServer(t, newFakeCluster("n2", false), withTokens(data), func(d *Deps) { d.Node.ID = "n2" })
+		f := newFakeCluster("n1", true)
+		f.addRecord(cluster.Member{ID: "n1"})
+		f.addRecord(cluster.Member{ID: "n2", HTTPAddress: n2.addr})
+		n1 := startServer(t, f, withTokens(data))
+		r := n1.do("GET", "/v1/events", "", "Authorization", "Bearer "+tokens["observer"])
+		if r.status != 200 || !strings.Contains(r.body, `"missing":[]`) {
+			t.Errorf("%d %s", r.status, r.body)
+		}
+	})
 }
