@@ -14,8 +14,8 @@ import (
 // does no harm there. Whatever else waits, expires or is compared goes by Go's
 // monotonic readings, or by the lease clock (CLOCK_BOOTTIME).
 var wallClock = map[string]string{
-	"api/propose.go audit":                        "shown: records are ordered by the log",
-	"api/autofailover.go postAutoFailover":        "a pause with a ttl is replicated and outlives every process; docs/runbook.md says what a jump does to it",
+	"api/leader.go audit":                         "shown: records are ordered by the log",
+	"api/autofailover.go postAutoFailover":        "a pause with a ttl is replicated and outlives every process; docs/operations.md says what a jump does to it",
 	"api/discovery.go status":                     "shown",
 	"api/discovery.go unixNano":                   "shown",
 	"api/roles.go wireRole":                       "shown: what is left is counted on the lease clock",

@@ -25,7 +25,6 @@ import (
 	"northstar/api/attach"
 	"northstar/api/forward"
 	"northstar/api/openapi"
-	"northstar/api/problem"
 	"northstar/cluster"
 	"northstar/telemetry"
 )
@@ -198,7 +197,8 @@ func New(d Deps) (*Server, error) {
 		Self: d.Node.ID, Leader: s.leader, Dial: d.Dial, ClientTLS: d.ClientTLS,
 		ForwardToken: d.Tokens != nil && d.ClientTLS == nil && !d.Insecure,
 		TimeoutMax:   d.TimeoutMax, MaxQueued: s.limits.QueuedForLeader,
-		AddressOf: s.httpAddress, LeaderProcessDead: d.LeaderProcessDead, MayServe: s.mayServe,
+		AddressOf: s.httpAddress, LeaderProcessDead: d.LeaderProcessDead, Refusing: d.SplitBrain.Refusing,
+		Stopping: s.stopping,
 	})
 	s.attached = attach.New(attach.Config{
 		BootID: d.Node.BootID, Renewals: d.Renewals, Sessions: d.Sessions, Forward: s.forward,
@@ -217,18 +217,6 @@ func (s *Server) Run(ctx context.Context) error {
 	s.leader.Run(ctx)
 	loops.Wait()
 	s.forward.Close()
-	return nil
-}
-
-// mayServe fails on a node that must not serve. CodeNoLeader: this node is about to stop
-// and leads no further write, but another one may.
-func (s *Server) mayServe(write bool) error {
-	if why := s.deps.SplitBrain.Refusing(); why != "" {
-		return cluster.Errorf(cluster.CodeSplitBrain, "node %s refuses reads and writes: %s", s.deps.Node.ID, why)
-	}
-	if write && s.draining.Load() {
-		return problem.NoLeader("node %s is draining and leads no further write", s.deps.Node.ID)
-	}
 	return nil
 }
 

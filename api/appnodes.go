@@ -17,12 +17,7 @@ import (
 
 // putNode serves PUT /v1/nodes/{id}. A node that says again what is known writes
 // nothing: so that it may tell its load as often as it likes.
-func putNode(c *request) error {
-	var in apiv1.NodePut
-	raw, err := c.decodeBody(&in)
-	if err != nil {
-		return err
-	}
+func putNode(c *request, in apiv1.NodePut) error {
 	if in.Status == "" {
 		in.Status = string(state.AppActive)
 	}
@@ -38,7 +33,7 @@ func putNode(c *request) error {
 		return err
 	}
 	var result state.Result
-	err = c.onLeader(c.ctx, forward.Request{Write: true, Idempotent: true, Body: raw, Local: func(ctx context.Context) (err error) {
+	err := c.onLeader(c.ctx, forward.Request{Write: true, Idempotent: true, Local: func(ctx context.Context) (err error) {
 		if n, ok := c.s.reads.View().AppNode(c.param); ok && n.SameRegistration(&put.Node) {
 			c.audited = true                  // it says that it is there, as often as it likes
 			return c.s.reads.ReadBarrier(ctx) // its session lives, or the node would be dead
@@ -121,15 +116,12 @@ func countNodes(c *request) error {
 }
 
 // removeNode serves DELETE /v1/nodes/{id}.
-func removeNode(c *request) error {
-	if _, err := c.decodeBody(&struct{}{}); err != nil {
-		return err
-	}
+func removeNode(c *request, _ struct{}) error {
 	cmd := state.Command{Kind: state.KindAppNodeRemove, AppNodeRemove: &state.AppNodeRemove{IDs: []string{c.param}}}
 	if err := cmd.Validate(); err != nil {
 		return err
 	}
-	if _, err := c.propose(nil, cmd, false); err != nil {
+	if _, err := c.propose(cmd, false); err != nil {
 		return err
 	}
 	return c.reply(apiv1.NodeRemoved{ID: c.param})

@@ -31,11 +31,7 @@ func attachSession(c *request) error {
 
 // postAttachReport serves POST /v1/sessions/attached, by which nodes report the connections
 // that they serve to the leader.
-func postAttachReport(c *request) error {
-	var in apiv1.AttachReport
-	if _, err := c.decodeBody(&in); err != nil {
-		return err
-	}
+func postAttachReport(c *request, in apiv1.AttachReport) error {
 	ctx, cancel := c.contextWithLimit(apiv1.DefaultTimeoutMS * time.Millisecond)
 	defer cancel()
 	out, err := c.s.attached.Receive(ctx, in)

@@ -267,19 +267,7 @@ func certificateIdentity(uri *url.URL, clusterName string) (identity, bool) {
 	if uri.Scheme != "northstar" || uri.Host != clusterName {
 		return identity{}, false
 	}
-	role, name, ok := strings.Cut(strings.TrimPrefix(uri.Path, "/"), "/")
-	if !ok {
-		return identity{}, false
-	}
-	if role == "node" {
-		id, err := cluster.ParseNodeID(name)
-		return identity{name: name, role: token.None, node: id}, err == nil
-	}
-	r, err := token.ParseRole(role)
-	if err != nil || token.CheckName(name) != nil {
-		return identity{}, false
-	}
-	return identity{name: name, role: r}, true
+	return makeIdentity(strings.Cut(strings.TrimPrefix(uri.Path, "/"), "/"))
 }
 
 // header is how an identity travels between nodes.
@@ -290,24 +278,23 @@ func (i identity) header() string {
 	return string(i.role) + " " + i.name
 }
 
+// parseIdentity reads header.
 func parseIdentity(s string) (identity, error) {
-	bad := cluster.Errorf(cluster.CodeUnauthenticated, "%s: cannot be read", apiv1.HeaderIdentity)
-	kind, name, ok := strings.Cut(s, " ")
+	who, ok := makeIdentity(strings.Cut(s, " "))
 	if !ok {
-		return identity{}, bad
+		return identity{}, cluster.Errorf(cluster.CodeUnauthenticated, "%s: cannot be read", apiv1.HeaderIdentity)
 	}
+	return who, nil
+}
+
+// makeIdentity takes what strings.Cut returned: a role or "node", and a name.
+func makeIdentity(kind, name string, found bool) (identity, bool) {
 	if kind == "node" {
 		id, err := cluster.ParseNodeID(name)
-		if err != nil {
-			return identity{}, bad
-		}
-		return identity{name: name, role: token.None, node: id}, nil
+		return identity{name: name, role: token.None, node: id}, found && err == nil
 	}
 	role, err := token.ParseRole(kind)
-	if err != nil || token.CheckName(name) != nil {
-		return identity{}, bad
-	}
-	return identity{name: name, role: role}, nil
+	return identity{name: name, role: role}, found && err == nil && token.CheckName(name) == nil
 }
 
 func fromLoopback(r *http.Request) bool {

@@ -313,7 +313,7 @@ func TestFailureTableIsBounded(t *testing.T) {
 	t.Parallel()
 	f := newAuthFailureLimiter()
 	now := time.Unix(1000, 0)
-	for i := range 3 * maxAddresses {
+	for i := range maxAddresses + 500 {
 		f.allow(fmt.Sprintf("10.%d.%d.%d:1", i>>16, i>>8&255, i&255), now)
 	}
 	if len(f.seen) > maxAddresses {

@@ -34,19 +34,14 @@ func (s *Server) autoFailover(now time.Time) apiv1.AutoFailoverState {
 }
 
 // postAutoFailover serves POST /admin/auto-failover.
-func postAutoFailover(c *request) error {
-	var in apiv1.AutoFailover
-	raw, err := c.decodeBody(&in)
-	if err != nil {
-		return err
-	}
+func postAutoFailover(c *request, in apiv1.AutoFailover) error {
 	ttl, err := checkAutoFailover(in)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := c.contextWithLimit(apiv1.DefaultTimeoutMS * time.Millisecond)
 	defer cancel()
-	err = c.onLeader(ctx, forward.Request{Write: true, Body: raw, Local: func(ctx context.Context) error {
+	err = c.onLeader(ctx, forward.Request{Write: true, Local: func(ctx context.Context) error {
 		if err := c.s.reads.ReadBarrier(ctx); err != nil {
 			return err
 		}

@@ -23,12 +23,7 @@ const (
 
 // campaign serves POST /v1/roles/{role}/campaign. It may be repeated: a holder
 // gets its tenure again, a candidate keeps its place.
-func campaign(c *request) error {
-	var in apiv1.Campaign
-	raw, err := c.decodeBody(&in)
-	if err != nil {
-		return err
-	}
+func campaign(c *request, in apiv1.Campaign) error {
 	cmd, err := c.campaignCommand(in)
 	if err != nil {
 		return err
@@ -40,7 +35,7 @@ func campaign(c *request) error {
 	var role *state.Role
 	// A candidate is known by its session: a later leader knows whether an earlier
 	// try was elected, and when the wait is over it takes the candidate back.
-	work := forward.Request{Write: true, Idempotent: true, Body: raw, FinalCode: cluster.CodeRoleHeld, Local: func(ctx context.Context) (err error) {
+	work := forward.Request{Write: true, Idempotent: true, FinalCode: cluster.CodeRoleHeld, Local: func(ctx context.Context) (err error) {
 		role, err = c.campaignHere(ctx, cmd)
 		return err
 	}}

@@ -120,7 +120,7 @@ func (c *request) askMember(ctx context.Context, id cluster.NodeID, path string,
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.s.deps.TimeoutMax)
 	defer cancel()
-	answer, err := c.s.forward.Get(ctx, c.caller(), addr, path+"?"+query.Encode(), maxMemberResponse)
+	answer, err := c.s.forward.Get(ctx, c.Caller(), addr, path+"?"+query.Encode(), maxMemberResponse)
 	if err != nil {
 		return err
 	}

@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"encoding/base64"
-	"encoding/json"
 	"net/http"
 	"strconv"
 	"strings"
@@ -174,28 +173,5 @@ func appendList(b []byte, revision uint64, items []state.Item, next string) []by
 func appendBase64(b, value []byte) []byte {
 	b = append(b, '"')
 	b = base64.StdEncoding.AppendEncode(b, value)
-	return append(b, '"')
-}
-
-func etag(revision uint64) string {
-	b := make([]byte, 0, 24)
-	b = append(b, '"')
-	b = strconv.AppendUint(b, revision, 10)
-	return string(append(b, '"'))
-}
-
-// appendJSONString appends s, which is valid UTF-8, as a JSON string.
-func appendJSONString(b []byte, s string) []byte {
-	for i := range len(s) {
-		if ch := s[i]; ch < ' ' || ch == '"' || ch == '\\' || ch >= 0x7f {
-			quoted, err := json.Marshal(s)
-			if err != nil {
-				panic(err) // a string always can be
-			}
-			return append(b, quoted...)
-		}
-	}
-	b = append(b, '"')
-	b = append(b, s...)
 	return append(b, '"')
 }

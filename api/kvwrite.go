@@ -3,6 +3,7 @@ package api
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -25,12 +26,12 @@ func putKey(c *request) error {
 	if session == "" && c.query.Has("ttl_session") { // a variable that was never set: not a key without a session
 		return problem.BadRequest("ttl_session: want the ID of a session, got nothing")
 	}
-	if w.body, err = c.value(); err != nil {
+	if c.body, err = c.value(); err != nil {
 		return err
 	}
-	defer c.s.bodyBytes.Add(-int64(len(w.body)))
+	defer c.s.bodyBytes.Add(-int64(len(c.body)))
 	w.command.Put = &state.Put{
-		Key: c.param, Value: w.body, IfRevision: w.ifRevision, IfAbsent: w.ifAbsent, IfPresent: w.ifPresent,
+		Key: c.param, Value: c.body, IfRevision: w.ifRevision, IfAbsent: w.ifAbsent, IfPresent: w.ifPresent,
 		Session: session,
 	}
 	return c.writeKey(w)
@@ -53,7 +54,6 @@ func deleteKey(c *request) error {
 type keyWrite struct {
 	conditions
 	command state.Command
-	body    []byte
 }
 
 // keyWrite reads everything of a write but its body.
@@ -78,7 +78,7 @@ func (c *request) writeKey(w keyWrite) error {
 	if w.command.Idempotency, err = c.idempotency(w); err != nil {
 		return err
 	}
-	r, err := c.propose(w.body, w.command, w.command.Idempotency != nil)
+	r, err := c.propose(w.command, w.command.Idempotency != nil)
 	if err != nil {
 		return err
 	}
@@ -142,6 +142,37 @@ func (c *request) value() ([]byte, error) {
 	}
 	c.s.bodyBytes.Add(int64(len(body)) - reserve) // the rest is given back by the caller
 	return body, nil
+}
+
+// checkContentEncoding refuses compressed bodies, which this API does not read.
+func (c *request) checkContentEncoding() error {
+	if enc := c.r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
+		return problem.Status(http.StatusUnsupportedMediaType, "Content-Encoding: want none, got %q", enc)
+	}
+	return nil
+}
+
+func etag(revision uint64) string {
+	b := make([]byte, 0, 24)
+	b = append(b, '"')
+	b = strconv.AppendUint(b, revision, 10)
+	return string(append(b, '"'))
+}
+
+// appendJSONString appends s, which is valid UTF-8, as a JSON string.
+func appendJSONString(b []byte, s string) []byte {
+	for i := range len(s) {
+		if ch := s[i]; ch < ' ' || ch == '"' || ch == '\\' || ch >= 0x7f {
+			quoted, err := json.Marshal(s)
+			if err != nil {
+				panic(err) // a string always can be
+			}
+			return append(b, quoted...)
+		}
+	}
+	b = append(b, '"')
+	b = append(b, s...)
+	return append(b, '"')
 }
 
 // conditions are what must hold for a write to take effect.
@@ -212,14 +243,14 @@ func (c *request) idempotency(w keyWrite) (*state.Idempotency, error) {
 	if n := len(values[0]); len(values) > 1 || n == 0 || n > apiv1.MaxIdempotencyKeyBytes {
 		return nil, problem.BadRequest("%s: want one string of 1 to %d bytes", apiv1.HeaderIdempotencyKey, apiv1.MaxIdempotencyKeyBytes)
 	}
-	print := w.fingerprint(c.r.Method, c.param, c.query.Get("ttl_session"))
+	print := w.fingerprint(c.r.Method, c.param, c.query.Get("ttl_session"), c.body)
 	return &state.Idempotency{Key: c.caller.name + "\n" + values[0], RequestHash: print[:]}, nil
 }
 
 // fingerprint tells one request from another under the same key: everything
 // that decides what a write does, and nothing that a retry may change, such as
 // its timeout.
-func (w keyWrite) fingerprint(method, key, session string) [sha256.Size]byte {
+func (w keyWrite) fingerprint(method, key, session string, body []byte) [sha256.Size]byte {
 	var buf [256]byte
 	b := buf[:0]
 	add := func(part string) {
@@ -240,7 +271,7 @@ func (w keyWrite) fingerprint(method, key, session string) [sha256.Size]byte {
 	}
 	sum := sha256.New()
 	sum.Write(b)
-	sum.Write(w.body)
+	sum.Write(body)
 	var out [sha256.Size]byte
 	sum.Sum(out[:0])
 	return out

@@ -19,12 +19,7 @@ import (
 const adminTimeout = 30 * time.Second
 
 // addMember serves POST /admin/members.
-func addMember(c *request) error {
-	var in apiv1.MemberAdd
-	raw, err := c.decodeBody(&in)
-	if err != nil {
-		return err
-	}
+func addMember(c *request, in apiv1.MemberAdd) error {
 	add, err := parseAdd(in)
 	if err != nil {
 		return err
@@ -32,7 +27,7 @@ func addMember(c *request) error {
 	if c.caller.node != "" && c.caller.node != add.ID {
 		return cluster.Errorf(cluster.CodeForbidden, "id: node %s may add itself only", c.caller.node)
 	}
-	return c.changeMember(raw, "added as non-voter", cluster.MemberChange{ID: add.ID, Add: &add}, planParams{in.DryRun, in.PlanID})
+	return c.changeMember("added as non-voter", cluster.MemberChange{ID: add.ID, Add: &add}, planParams{in.DryRun, in.PlanID})
 }
 
 func parseAdd(in apiv1.MemberAdd) (cluster.MemberAdd, error) {
@@ -58,12 +53,7 @@ func parseAdd(in apiv1.MemberAdd) (cluster.MemberAdd, error) {
 }
 
 // patchMember serves PATCH /admin/members/{id}.
-func patchMember(c *request) error {
-	var in apiv1.MemberPatch
-	raw, err := c.decodeBody(&in)
-	if err != nil {
-		return err
-	}
+func patchMember(c *request, in apiv1.MemberPatch) error {
 	patch, err := parsePatch(in)
 	if err != nil {
 		return err
@@ -72,7 +62,7 @@ func patchMember(c *request) error {
 	if err != nil {
 		return err
 	}
-	return c.changeMember(raw, "changed", cluster.MemberChange{ID: id, Patch: &patch}, planParams{in.DryRun, in.PlanID})
+	return c.changeMember("changed", cluster.MemberChange{ID: id, Patch: &patch}, planParams{in.DryRun, in.PlanID})
 }
 
 func parsePatch(in apiv1.MemberPatch) (cluster.MemberPatch, error) {
@@ -112,36 +102,26 @@ func parsePatch(in apiv1.MemberPatch) (cluster.MemberPatch, error) {
 }
 
 // removeMember serves DELETE /admin/members/{id}.
-func removeMember(c *request) error {
-	var in apiv1.MemberRemove
-	raw, err := c.decodeBody(&in)
-	if err != nil {
-		return err
-	}
+func removeMember(c *request, in apiv1.MemberRemove) error {
 	id, err := c.memberID()
 	if err != nil {
 		return err
 	}
-	return c.changeMember(raw, "removed", cluster.MemberChange{ID: id}, planParams{in.DryRun, in.PlanID})
+	return c.changeMember("removed", cluster.MemberChange{ID: id}, planParams{in.DryRun, in.PlanID})
 }
 
 // drainNode serves POST /admin/nodes/{id}/drain.
-func drainNode(c *request) error { return c.setDrain(true, "set to drain") }
+func drainNode(c *request, in apiv1.Drain) error { return c.setDrain(in, true, "set to drain") }
 
 // undrainNode serves POST /admin/nodes/{id}/undrain.
-func undrainNode(c *request) error { return c.setDrain(false, "set to active") }
+func undrainNode(c *request, in apiv1.Drain) error { return c.setDrain(in, false, "set to active") }
 
-func (c *request) setDrain(drain bool, done string) error {
-	var in apiv1.Drain
-	raw, err := c.decodeBody(&in)
-	if err != nil {
-		return err
-	}
+func (c *request) setDrain(in apiv1.Drain, drain bool, done string) error {
 	id, err := c.memberID()
 	if err != nil {
 		return err
 	}
-	return c.changeMember(raw, done, cluster.MemberChange{ID: id, Patch: &cluster.MemberPatch{Drain: &drain}}, planParams{in.DryRun, in.PlanID})
+	return c.changeMember(done, cluster.MemberChange{ID: id, Patch: &cluster.MemberPatch{Drain: &drain}}, planParams{in.DryRun, in.PlanID})
 }
 
 // memberID is the member in the path. Whether there is such a member is known
@@ -165,10 +145,10 @@ type Membership interface {
 }
 
 // changeMember makes a change at the leader, or says what it would do.
-func (c *request) changeMember(body []byte, done string, change cluster.MemberChange, plans planParams) error {
+func (c *request) changeMember(done string, change cluster.MemberChange, plans planParams) error {
 	ctx, cancel := c.contextWithLimit(adminTimeout)
 	defer cancel()
-	err := c.onLeader(ctx, forward.Request{Write: true, Body: body, Local: func(ctx context.Context) error {
+	err := c.onLeader(ctx, forward.Request{Write: true, Local: func(ctx context.Context) error {
 		if change.Add != nil && c.isMember(change.ID) {
 			done = "a member already"
 		}

@@ -30,12 +30,7 @@ type Recovery interface {
 
 // postRecover serves POST /admin/recover, at any node that is left: it asks the
 // others, and has the freshest do it.
-func postRecover(c *request) error {
-	var in apiv1.Recover
-	raw, err := c.decodeBody(&in)
-	if err != nil {
-		return err
-	}
+func postRecover(c *request, in apiv1.Recover) error {
 	order, err := c.recoveryRequest(in)
 	if err != nil {
 		return err
@@ -59,7 +54,7 @@ func postRecover(c *request) error {
 		return err
 	}
 	if plan.Chosen != c.s.deps.Node.ID {
-		return c.recoverAt(ctx, plan.Chosen, raw)
+		return c.recoverAt(ctx, plan.Chosen)
 	}
 	generation, err := c.s.deps.Recovery.Recover(ctx, order)
 	if err != nil {
@@ -92,7 +87,7 @@ func (c *request) recoveryRequest(in apiv1.Recover) (cluster.RecoveryRequest, er
 }
 
 // recoverAt has another node do it, and passes its answer on.
-func (c *request) recoverAt(ctx context.Context, id cluster.NodeID, body []byte) error {
+func (c *request) recoverAt(ctx context.Context, id cluster.NodeID) error {
 	addr := c.s.httpAddress(id)
 	switch {
 	case c.forwarded:
@@ -100,7 +95,7 @@ func (c *request) recoverAt(ctx context.Context, id cluster.NodeID, body []byte)
 	case addr == "":
 		return problem.BadRequest("survivors: node %s has the freshest log, and its HTTP address is not known here: ask it directly", id)
 	}
-	return c.sendTo(ctx, id, addr, body)
+	return c.sendTo(ctx, id, addr, c.body)
 }
 
 // followRecovery sets this node's data aside.
@@ -165,7 +160,7 @@ func (c *request) notifySurvivor(ctx context.Context, id cluster.NodeID, in apiv
 	}
 	ctx, cancel := context.WithTimeout(ctx, notifyTimeout)
 	defer cancel()
-	resp, err := c.s.forward.Post(ctx, c.caller(), addr, apiv1.PathRecover, in)
+	resp, err := c.s.forward.Post(ctx, c.Caller(), addr, apiv1.PathRecover, in)
 	if err != nil {
 		return meant + err.Error()
 	}

@@ -44,7 +44,9 @@ type request struct {
 	ctx       context.Context // on routes that take ?timeout_ms it bounds the whole request
 	route     *openapi.Route[handler]
 	param     string     // the parameter in the path, decoded
+	body      []byte     // read by the handler, as the leader gets it
 	query     url.Values // checked against the route; nil when there are none
+	redirect  bool       // to the leader, instead of forwarding
 	write     bool       // a lost answer leaves the outcome unknown
 	caller    identity   // who asks; the zero identity on routes that are open to all
 	forwarded bool       // another node forwarded it: it is not forwarded again
@@ -63,7 +65,9 @@ type request struct {
 func (c *request) WriteHeader(status int) {
 	if !c.wrote {
 		c.wrote, c.status = true, status
-		c.audit(status)
+		if !c.audited {
+			c.audit(status)
+		}
 	}
 	c.ResponseWriter.WriteHeader(status)
 }
@@ -102,8 +106,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer func() {
 		p := recover()
 		if p != nil && p != http.ErrAbortHandler {
-			s.logger.Error("panic while serving a request", "route", c.routePattern(), "panic", p, "stack", string(debug.Stack()))
-			c.writeError(cluster.Errorf(cluster.CodeInternal, "the request met a mistake in this program; it is in the node's log"))
+			s.logger.Error("panic while serving a request", "route", c.routePattern(), "panic", p,
+				"stack", string(debug.Stack()))
+			c.writeError(cluster.Errorf(cluster.CodeInternal,
+				"the request met a mistake in this program; it is in the node's log"))
 		}
 		s.deps.Metrics.HTTPDone(c.routePattern(), r.Method, c.status, time.Since(start))
 		if p == http.ErrAbortHandler {
@@ -196,7 +202,8 @@ func (c *request) parseQuery() error {
 		}
 	}
 	c.query = q
-	return nil
+	c.redirect, err = c.queryBool("redirect")
+	return err
 }
 
 // queryInt reads an integer parameter within bounds.
@@ -257,27 +264,34 @@ func (c *request) remainingBudget(most time.Duration) time.Duration {
 	return most
 }
 
-// decodeBody reads a JSON body into v, and gives its text too: one object,
-// nothing unknown, nothing after it. No body at all counts as {}.
-func (c *request) decodeBody(v any) ([]byte, error) {
-	if err := c.checkContentEncoding(); err != nil {
-		return nil, err
+// withBody returns a handler that reads a JSON body first: one object, nothing unknown,
+// nothing after it. No body at all counts as {}.
+func withBody[T any](handle func(c *request, in T) error) handler {
+	return func(c *request) error {
+		var in T
+		if err := c.decodeBody(&in); err != nil {
+			return err
+		}
+		return handle(c, in)
 	}
-	if c.r.ContentLength == 0 {
-		return nil, nil
+}
+
+func (c *request) decodeBody(v any) (err error) {
+	if err := c.checkContentEncoding(); err != nil || c.r.ContentLength == 0 {
+		return err
 	}
 	if err := c.checkMedia(apiv1.TypeJSON); err != nil {
-		return nil, err
+		return err
 	}
-	body, err := io.ReadAll(io.LimitReader(c.r.Body, maxJSONBody+1))
-	if err != nil {
-		return nil, problem.BadRequest("body: cannot be read: %w", err)
+	c.body, err = io.ReadAll(io.LimitReader(c.r.Body, maxJSONBody+1))
+	switch {
+	case err != nil:
+		return problem.BadRequest("body: cannot be read: %w", err)
+	case len(c.body) > maxJSONBody:
+		return problem.Status(http.StatusRequestEntityTooLarge, "body: want at most %d bytes", maxJSONBody)
 	}
-	if len(body) > maxJSONBody {
-		return nil, problem.Status(http.StatusRequestEntityTooLarge, "body: want at most %d bytes", maxJSONBody)
-	}
-	c.captureAuditFields(body)
-	return body, decodeJSON(body, v)
+	c.captureAuditFields(c.body)
+	return decodeJSON(c.body, v)
 }
 
 // checkMedia refuses a body of another type than want. One that says nothing, or
@@ -293,14 +307,6 @@ func (c *request) checkMedia(want string) error {
 		return nil
 	}
 	return problem.Status(http.StatusUnsupportedMediaType, "Content-Type: want %s, got %q", want, said)
-}
-
-// checkContentEncoding refuses compressed bodies, which this API does not read.
-func (c *request) checkContentEncoding() error {
-	if enc := c.r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
-		return problem.Status(http.StatusUnsupportedMediaType, "Content-Encoding: want none, got %q", enc)
-	}
-	return nil
 }
 
 // reply answers 200 with v as JSON.
@@ -336,33 +342,4 @@ func (c *request) ignoreWriteError(err error) error {
 		c.s.logger.Trace("client went away", "route", c.routePattern(), "error", err)
 	}
 	return nil
-}
-
-// onLeader has the request served by the leader, which may be this node. A nil error means
-// that work.Local succeeded here.
-func (c *request) onLeader(ctx context.Context, work forward.Request) error {
-	redirect, err := c.queryBool("redirect")
-	if err != nil {
-		return err
-	}
-	work.Writer, work.HTTP, work.Caller = c, c.r, c.caller()
-	work.Redirect, work.Forwarded, work.OnForward = redirect, c.forwarded, c.recordedElsewhere
-	return c.s.forward.Serve(ctx, work)
-}
-
-// caller returns the client on whose behalf another node is asked.
-func (c *request) caller() forward.Caller {
-	out := forward.Caller{Address: c.from, Authorization: c.r.Header.Get("Authorization")}
-	if c.caller.name != "" {
-		out.Identity = c.caller.header()
-	}
-	return out
-}
-
-// sendTo has another node serve the request, and passes its response on.
-func (c *request) sendTo(ctx context.Context, id cluster.NodeID, addr string, body []byte) error {
-	node := &forward.Leader{ID: id, Changed: context.Background()}
-	return c.s.forward.Send(ctx, node, addr, &forward.Request{
-		Writer: c, HTTP: c.r, Caller: c.caller(), OnForward: c.recordedElsewhere, Write: true, Body: body,
-	})
 }

@@ -15,26 +15,16 @@ import (
 )
 
 // transferRole serves POST /admin/roles/{role}/transfer.
-func transferRole(c *request) error {
-	var in apiv1.RoleTransfer
-	raw, err := c.decodeBody(&in)
-	if err != nil {
-		return err
-	}
+func transferRole(c *request, in apiv1.RoleTransfer) error {
 	if in.ToSessionID == "" {
 		return problem.BadRequest("to_session_id: must be given")
 	}
-	return c.changeRole(raw, roleMoveParams{action: "role_transfer", to: in.ToSessionID, reason: in.Reason, plan: planParams{in.DryRun, in.PlanID}})
+	return c.changeRole(roleMoveParams{action: "role_transfer", to: in.ToSessionID, reason: in.Reason, plan: planParams{in.DryRun, in.PlanID}})
 }
 
 // evictRole serves DELETE /admin/roles/{role}.
-func evictRole(c *request) error {
-	var in apiv1.RoleEvict
-	raw, err := c.decodeBody(&in)
-	if err != nil {
-		return err
-	}
-	return c.changeRole(raw, roleMoveParams{action: "role_evict", reason: in.Reason, plan: planParams{in.DryRun, in.PlanID}})
+func evictRole(c *request, in apiv1.RoleEvict) error {
+	return c.changeRole(roleMoveParams{action: "role_evict", reason: in.Reason, plan: planParams{in.DryRun, in.PlanID}})
 }
 
 // roleMoveParams takes a role from its holder and gives it to a candidate.
@@ -45,7 +35,7 @@ type roleMoveParams struct {
 	plan   planParams
 }
 
-func (c *request) changeRole(raw []byte, ch roleMoveParams) error {
+func (c *request) changeRole(ch roleMoveParams) error {
 	if len(ch.reason) > maxReason {
 		return problem.BadRequest("reason: want at most %d bytes, got %d", maxReason, len(ch.reason))
 	}
@@ -56,7 +46,7 @@ func (c *request) changeRole(raw []byte, ch roleMoveParams) error {
 	ctx, cancel := c.contextWithLimit(adminTimeout)
 	defer cancel()
 	var out apiv1.RoleChange
-	err := c.onLeader(ctx, forward.Request{Write: true, Body: raw, Local: func(ctx context.Context) error {
+	err := c.onLeader(ctx, forward.Request{Write: true, Local: func(ctx context.Context) error {
 		// The plan names the holder: nothing older may stand for it.
 		if err := c.s.reads.ReadBarrier(ctx); err != nil {
 			return err

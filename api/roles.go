@@ -150,7 +150,7 @@ func resignRole(c *request) error {
 	if err := cmd.Validate(); err != nil {
 		return err
 	}
-	r, err := c.propose(nil, cmd, false)
+	r, err := c.propose(cmd, false)
 	if err != nil {
 		return err
 	}

@@ -31,12 +31,7 @@ type Sessions interface {
 
 // createSession serves POST /v1/sessions. A session that nobody was told of
 // holds nothing, and is gone after its TTL: so the request may be repeated.
-func createSession(c *request) error {
-	var in apiv1.SessionCreate
-	raw, err := c.decodeBody(&in)
-	if err != nil {
-		return err
-	}
+func createSession(c *request, in apiv1.SessionCreate) error {
 	ttl, most := int64(apiv1.DefaultSessionTTLMS), state.MaxSessionTTL.Milliseconds()
 	if in.TTLMS != nil {
 		ttl = *in.TTLMS
@@ -54,7 +49,7 @@ func createSession(c *request) error {
 	if err := cmd.Validate(); err != nil {
 		return err
 	}
-	r, err := c.propose(raw, cmd, true)
+	r, err := c.propose(cmd, true)
 	if err != nil {
 		return err
 	}
@@ -78,14 +73,11 @@ func (s *Server) nonce() (string, error) {
 }
 
 // renewSession serves POST /v1/sessions/{id}/renew.
-func renewSession(c *request) error {
-	if _, err := c.decodeBody(&struct{}{}); err != nil {
-		return err
-	}
+func renewSession(c *request, _ struct{}) error {
 	if err := state.CheckSession("id", c.param); err != nil {
 		return err
 	}
-	out, err := c.renew(nil, []string{c.param})
+	out, err := c.renew([]string{c.param})
 	switch {
 	case err != nil:
 		return err
@@ -100,12 +92,7 @@ func renewSession(c *request) error {
 }
 
 // renewSessions serves POST /v1/sessions/renew.
-func renewSessions(c *request) error {
-	var in apiv1.RenewMany
-	raw, err := c.decodeBody(&in)
-	if err != nil {
-		return err
-	}
+func renewSessions(c *request, in apiv1.RenewMany) error {
 	if n := len(in.SessionIDs); n < 1 || n > apiv1.MaxRenewals {
 		return problem.BadRequest("session_ids: want 1 to %d, got %d", apiv1.MaxRenewals, n)
 	}
@@ -114,7 +101,7 @@ func renewSessions(c *request) error {
 			return err
 		}
 	}
-	got, err := c.renew(raw, in.SessionIDs)
+	got, err := c.renew(in.SessionIDs)
 	if err != nil {
 		return err
 	}
@@ -127,8 +114,8 @@ func renewSessions(c *request) error {
 
 // renew renews sessions at the leader. It writes nothing: a lost answer means
 // that nobody knows of a renewal that may have been, which harms nobody.
-func (c *request) renew(body []byte, ids []string) (out state.Renewed, err error) {
-	err = c.onLeader(c.ctx, forward.Request{Idempotent: true, Body: body, Local: func(ctx context.Context) (err error) {
+func (c *request) renew(ids []string) (out state.Renewed, err error) {
+	err = c.onLeader(c.ctx, forward.Request{Idempotent: true, Local: func(ctx context.Context) (err error) {
 		out, err = c.s.deps.Sessions.Renew(ctx, ids)
 		return err
 	}})
@@ -136,15 +123,12 @@ func (c *request) renew(body []byte, ids []string) (out state.Renewed, err error
 }
 
 // endSession serves DELETE /v1/sessions/{id}.
-func endSession(c *request) error {
-	if _, err := c.decodeBody(&struct{}{}); err != nil {
-		return err
-	}
+func endSession(c *request, _ struct{}) error {
 	cmd := state.Command{Kind: state.KindSessionEnd, SessionEnd: &state.SessionEnd{IDs: []string{c.param}, Cause: state.CauseSessionEnded}}
 	if err := cmd.Validate(); err != nil {
 		return err
 	}
-	if _, err := c.propose(nil, cmd, false); err != nil {
+	if _, err := c.propose(cmd, false); err != nil {
 		return err
 	}
 	return c.reply(apiv1.SessionEnded{SessionID: c.param})

@@ -34,11 +34,7 @@ const checkTimeout = 5 * time.Second
 func getSplitBrain(c *request) error { return c.replyReport(c.s.deps.SplitBrain.Report) }
 
 // postSplitBrain serves POST /admin/splitbrain/check.
-func postSplitBrain(c *request) error {
-	var in apiv1.SplitBrainCheck
-	if _, err := c.decodeBody(&in); err != nil {
-		return err
-	}
+func postSplitBrain(c *request, in apiv1.SplitBrainCheck) error {
 	if len(in.Reason) > maxReason {
 		return problem.BadRequest("reason: want at most %d bytes, got %d", maxReason, len(in.Reason))
 	}

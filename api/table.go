@@ -46,6 +46,31 @@ func textResponse(doc string) []openapi.Response {
 	return []openapi.Response{{Status: 200, Media: "text/plain", Doc: doc}}
 }
 
+// list returns a route that lists what the leader or, with ?consistency=stale, this node
+// has applied.
+func list(pattern string, h handler, summary string, value any, doc string, query ...openapi.Param) openapi.Route[handler] {
+	return openapi.Route[handler]{
+		Method: "GET", Pattern: pattern, Role: token.Observer, Handle: h, Summary: summary,
+		Query:     append(query, consistencyParam, timeoutParam, redirectParam),
+		Responses: jsonResponse(value, doc, contactHeader, leaderHeader), ErrorStatuses: []int{307, 503},
+	}
+}
+
+// item is list for one item, which may not be there.
+func item(pattern string, h handler, summary string, value any, doc string) openapi.Route[handler] {
+	route := list(pattern, h, summary, value, doc)
+	route.ErrorStatuses = []int{307, 404, 503}
+	return route
+}
+
+// planned returns an operator's route whose request may be a dry run or name a plan.
+func planned(method, pattern string, h handler, summary string, body, value any, doc string) openapi.Route[handler] {
+	return openapi.Route[handler]{
+		Method: method, Pattern: pattern, Role: token.Operator, Handle: h, Summary: summary, Body: body,
+		Responses: planResponse(value, doc, leaderHeader), ErrorStatuses: []int{404, 409, 413, 415, 503, 504},
+	}
+}
+
 // table is every route there is.
 var table = []openapi.Route[handler]{
 	// Discovery and health: open to all, and served also when the node is busy.
@@ -127,11 +152,11 @@ var table = []openapi.Route[handler]{
 		Headers:   []openapi.Param{ifMatch, idempotencyKey, fenceHeader},
 		Responses: jsonResponse(apiv1.DeleteResult{}, "deleted", etagHeader, revisionHeader, leaderHeader), ErrorStatuses: []int{307, 404, 409, 412, 415, 422, 503, 504},
 	},
-	{
-		Method: "GET", Pattern: apiv1.PathKV, Role: token.Observer, Handle: listKeys,
-		Summary: "List keys in order", Query: []openapi.Param{prefixParam, pageParam, openapi.String("after", "only keys greater than this: next of the page before"), consistencyParam, timeoutParam, redirectParam},
-		Responses: jsonResponse(apiv1.List{}, "a page, of at most 4 MiB of values", contactHeader, leaderHeader), ErrorStatuses: []int{307, 503},
-	},
+	list(apiv1.PathKV, listKeys, "List keys in order",
+		apiv1.List{}, "a page, of at most 4 MiB of values",
+		prefixParam,
+		pageParam,
+		openapi.String("after", "only keys greater than this: next of the page before")),
 	{
 		Method: "GET", Pattern: apiv1.PathWatch, Role: token.Observer, Kind: openapi.Stream, Handle: watchKeys,
 		Summary: "Follow the changes of keys as server-sent events", Query: []openapi.Param{prefixParam, openapi.Integer("since", "changes with a greater revision than this; absent: from now")},
@@ -142,32 +167,28 @@ var table = []openapi.Route[handler]{
 
 	// Sessions and roles.
 	{
-		Method: "POST", Pattern: apiv1.PathSessions, Role: token.Client, Handle: createSession,
+		Method: "POST", Pattern: apiv1.PathSessions, Role: token.Client, Handle: withBody(createSession),
 		Summary: "Start a session", Query: []openapi.Param{timeoutParam, redirectParam}, Body: apiv1.SessionCreate{},
 		Responses: jsonResponse(apiv1.SessionCreated{}, "started", leaderHeader), ErrorStatuses: []int{307, 413, 415, 503, 504},
 	},
+	list(apiv1.PathSessions, listSessions, "List the sessions that live, the oldest first",
+		apiv1.Sessions{}, "a page",
+		pageParam,
+		openapi.String("after", "only sessions younger than this: next of the page before")),
 	{
-		Method: "GET", Pattern: apiv1.PathSessions, Role: token.Observer, Handle: listSessions,
-		Summary: "List the sessions that live, the oldest first", Query: []openapi.Param{pageParam, openapi.String("after", "only sessions younger than this: next of the page before"), consistencyParam, timeoutParam, redirectParam},
-		Responses: jsonResponse(apiv1.Sessions{}, "a page", contactHeader, leaderHeader), ErrorStatuses: []int{307, 503},
-	},
-	{
-		Method: "POST", SkipAudit: true, Pattern: apiv1.PathRenew, Role: token.Client, Handle: renewSessions,
+		Method: "POST", SkipAudit: true, Pattern: apiv1.PathRenew, Role: token.Client, Handle: withBody(renewSessions),
 		Summary: "Renew many sessions at once", Query: []openapi.Param{timeoutParam, redirectParam}, Body: apiv1.RenewMany{},
 		Responses: jsonResponse(apiv1.RenewedMany{}, "which live, for their TTL from the request on", leaderHeader), ErrorStatuses: []int{307, 413, 415, 503},
 	},
+	item("/v1/sessions/{id}", getSession, "A session and what it holds",
+		apiv1.Session{}, "it lives"),
 	{
-		Method: "GET", Pattern: "/v1/sessions/{id}", Role: token.Observer, Handle: getSession,
-		Summary: "A session and what it holds", Query: []openapi.Param{consistencyParam, timeoutParam, redirectParam},
-		Responses: jsonResponse(apiv1.Session{}, "it lives", contactHeader, leaderHeader), ErrorStatuses: []int{307, 404, 503},
-	},
-	{
-		Method: "DELETE", Pattern: "/v1/sessions/{id}", Role: token.Client, Handle: endSession,
+		Method: "DELETE", Pattern: "/v1/sessions/{id}", Role: token.Client, Handle: withBody(endSession),
 		Summary: "End a session, freeing all that it holds", Query: []openapi.Param{timeoutParam, redirectParam},
 		Responses: jsonResponse(apiv1.SessionEnded{}, "ended", leaderHeader), ErrorStatuses: []int{307, 404, 415, 503, 504},
 	},
 	{
-		Method: "POST", SkipAudit: true, Pattern: "/v1/sessions/{id}/renew", Role: token.Client, Handle: renewSession,
+		Method: "POST", SkipAudit: true, Pattern: "/v1/sessions/{id}/renew", Role: token.Client, Handle: withBody(renewSession),
 		Summary: "Renew a session", Query: []openapi.Param{timeoutParam, redirectParam},
 		Responses: jsonResponse(apiv1.Renewal{}, "it lives for its TTL from the request on", leaderHeader), ErrorStatuses: []int{307, 404, 409, 415, 503},
 	},
@@ -182,15 +203,15 @@ var table = []openapi.Route[handler]{
 		ErrorStatuses: []int{404, 409},
 	},
 	{
-		Method: "POST", SkipAudit: true, Pattern: apiv1.PathAttached, Role: token.Client, AllowNode: true, Handle: postAttachReport,
+		Method: "POST", SkipAudit: true, Pattern: apiv1.PathAttached, Role: token.Client, AllowNode: true, Handle: withBody(postAttachReport),
 		Summary: "Between nodes: renew and end the sessions of attached connections", Body: apiv1.AttachReport{},
 		Responses: jsonResponse(apiv1.AttachReportResult{}, "which live"), ErrorStatuses: []int{413, 415, 503},
 	},
-	{
-		Method: "GET", Pattern: apiv1.PathRoles, Role: token.Observer, Handle: listRoles,
-		Summary: "List the roles that somebody holds", Query: []openapi.Param{pageParam, openapi.String("after", "only roles with a name greater than this: next of the page before"), openapi.Boolean("all", "also those that nobody holds"), consistencyParam, timeoutParam, redirectParam},
-		Responses: jsonResponse(apiv1.Roles{}, "a page", contactHeader, leaderHeader), ErrorStatuses: []int{307, 503},
-	},
+	list(apiv1.PathRoles, listRoles, "List the roles that somebody holds",
+		apiv1.Roles{}, "a page",
+		pageParam,
+		openapi.String("after", "only roles with a name greater than this: next of the page before"),
+		openapi.Boolean("all", "also those that nobody holds")),
 	{
 		Method: "GET", Pattern: "/v1/roles/{role}", Role: token.Observer, Handle: getRole,
 		Summary: "Who holds a role, and who waits for it", Query: []openapi.Param{consistencyParam, timeoutParam, redirectParam},
@@ -207,15 +228,12 @@ var table = []openapi.Route[handler]{
 		Responses: jsonResponse(apiv1.RoleResult{}, "resigned", leaderHeader), ErrorStatuses: []int{307, 404, 409, 503, 504},
 	},
 	{
-		Method: "POST", Pattern: "/v1/roles/{role}/campaign", Role: token.Client, Kind: openapi.LongPoll, Handle: campaign,
+		Method: "POST", Pattern: "/v1/roles/{role}/campaign", Role: token.Client, Kind: openapi.LongPoll, Handle: withBody(campaign),
 		Summary: "Campaign for a role: at once, or in the queue until elected", Query: []openapi.Param{redirectParam}, Body: apiv1.Campaign{},
 		Responses: jsonResponse(apiv1.Role{}, "this session holds it", leaderHeader), ErrorStatuses: []int{307, 404, 409, 413, 415, 503, 504},
 	},
-	{
-		Method: "GET", Pattern: "/v1/roles/{role}/history", Role: token.Observer, Handle: getRoleHistory,
-		Summary: "Who has held a role, the newest first", Query: []openapi.Param{consistencyParam, timeoutParam, redirectParam},
-		Responses: jsonResponse(apiv1.RoleHistory{}, "the present tenure and the last 32 before it", contactHeader, leaderHeader), ErrorStatuses: []int{307, 404, 503},
-	},
+	item("/v1/roles/{role}/history", getRoleHistory, "Who has held a role, the newest first",
+		apiv1.RoleHistory{}, "the present tenure and the last 32 before it"),
 	{
 		Method: "GET", Pattern: "/v1/roles/{role}/watch", Role: token.Observer, Kind: openapi.Stream, Handle: watchRole,
 		Summary: "Follow elections and vacancies of a role as server-sent events", Query: []openapi.Param{openapi.Integer("since", "events with a greater revision than this; absent: from now")},
@@ -225,23 +243,15 @@ var table = []openapi.Route[handler]{
 	},
 
 	// The registry of application nodes.
-	{
-		Method: "GET", Pattern: apiv1.PathNodes, Role: token.Observer, Handle: listNodes,
-		Summary: "List application nodes", Query: []openapi.Param{
-			openapi.String("status", "only those that are joining, active, draining or dead"),
-			openapi.String("role", "only those with this role"),
-			openapi.String("capability", "only those with this capability"),
-			pageParam,
-			openapi.String("after", "only nodes with an ID greater than this: next of the page before"),
-			consistencyParam, timeoutParam, redirectParam,
-		},
-		Responses: jsonResponse(apiv1.Nodes{}, "a page", contactHeader, leaderHeader), ErrorStatuses: []int{307, 503},
-	},
-	{
-		Method: "GET", Pattern: "/v1/nodes/counts", Role: token.Observer, Handle: countNodes,
-		Summary: "Count application nodes by status", Query: []openapi.Param{consistencyParam, timeoutParam, redirectParam},
-		Responses: jsonResponse(apiv1.Counts{}, "how many there are", contactHeader, leaderHeader), ErrorStatuses: []int{307, 503},
-	},
+	list(apiv1.PathNodes, listNodes, "List application nodes",
+		apiv1.Nodes{}, "a page",
+		openapi.String("status", "only those that are joining, active, draining or dead"),
+		openapi.String("role", "only those with this role"),
+		openapi.String("capability", "only those with this capability"),
+		pageParam,
+		openapi.String("after", "only nodes with an ID greater than this: next of the page before")),
+	list("/v1/nodes/counts", countNodes, "Count application nodes by status",
+		apiv1.Counts{}, "how many there are"),
 	{
 		Method: "GET", Pattern: "/v1/nodes/watch", Role: token.Observer, Kind: openapi.Stream, Handle: watchNodes,
 		Summary: "Follow the changes of application nodes as server-sent events", Query: []openapi.Param{openapi.Integer("since", "changes with a greater revision than this; absent: from now")},
@@ -249,18 +259,15 @@ var table = []openapi.Route[handler]{
 		Responses:     []openapi.Response{{Status: 200, Media: apiv1.TypeEventStream, Value: apiv1.Node{}, Doc: "id: the revision, event: put or delete, data as below; event: error with a problem, or moving, ends the stream", Headers: []openapi.Param{openapi.Integer(apiv1.HeaderRevision, "the revision after which the stream starts")}}},
 		ErrorStatuses: []int{410},
 	},
+	item("/v1/nodes/{id}", getNode, "An application node",
+		apiv1.Node{}, "it is registered"),
 	{
-		Method: "GET", Pattern: "/v1/nodes/{id}", Role: token.Observer, Handle: getNode,
-		Summary: "An application node", Query: []openapi.Param{consistencyParam, timeoutParam, redirectParam},
-		Responses: jsonResponse(apiv1.Node{}, "it is registered", contactHeader, leaderHeader), ErrorStatuses: []int{307, 404, 503},
-	},
-	{
-		Method: "PUT", Pattern: "/v1/nodes/{id}", Role: token.Client, Handle: putNode,
+		Method: "PUT", Pattern: "/v1/nodes/{id}", Role: token.Client, Handle: withBody(putNode),
 		Summary: "Register an application node, or say what it is now", Query: []openapi.Param{timeoutParam, redirectParam}, Body: apiv1.NodePut{},
 		Responses: jsonResponse(apiv1.Node{}, "registered", leaderHeader), ErrorStatuses: []int{307, 404, 413, 415, 503, 504},
 	},
 	{
-		Method: "DELETE", Pattern: "/v1/nodes/{id}", Role: token.Client, Handle: removeNode,
+		Method: "DELETE", Pattern: "/v1/nodes/{id}", Role: token.Client, Handle: withBody(removeNode),
 		Summary: "Remove an application node from the registry", Query: []openapi.Param{timeoutParam, redirectParam},
 		Responses: jsonResponse(apiv1.NodeRemoved{}, "removed", leaderHeader), ErrorStatuses: []int{307, 404, 415, 503, 504},
 	},
@@ -280,77 +287,50 @@ var table = []openapi.Route[handler]{
 
 	// Operating.
 	{
-		Method: "POST", Pattern: apiv1.PathMembers, Role: token.Operator, AllowNode: true, Handle: addMember,
+		Method: "POST", Pattern: apiv1.PathMembers, Role: token.Operator, AllowNode: true, Handle: withBody(addMember),
 		Summary: "Add a member as non-voter", Body: apiv1.MemberAdd{},
 		Responses: planResponse(apiv1.MemberResult{}, "added", leaderHeader), ErrorStatuses: []int{409, 413, 415, 503, 504},
 	},
+	planned("PATCH", "/admin/members/{id}", withBody(patchMember), "Change a member",
+		apiv1.MemberPatch{}, apiv1.MemberResult{}, "changed"),
+	planned("DELETE", "/admin/members/{id}", withBody(removeMember), "Remove a member",
+		apiv1.MemberRemove{}, apiv1.MemberResult{}, "removed"),
+	planned("POST", "/admin/nodes/{id}/drain", withBody(drainNode), "Take a node out of the way: it does not lead, is not ready, and moves attached clients; it goes on voting",
+		apiv1.Drain{}, apiv1.MemberResult{}, "set"),
+	planned("POST", "/admin/nodes/{id}/undrain", withBody(undrainNode), "End a drain",
+		apiv1.Drain{}, apiv1.MemberResult{}, "set"),
 	{
-		Method: "PATCH", Pattern: "/admin/members/{id}", Role: token.Operator, Handle: patchMember,
-		Summary: "Change a member", Body: apiv1.MemberPatch{},
-		Responses: planResponse(apiv1.MemberResult{}, "changed", leaderHeader), ErrorStatuses: []int{404, 409, 413, 415, 503, 504},
-	},
-	{
-		Method: "DELETE", Pattern: "/admin/members/{id}", Role: token.Operator, Handle: removeMember,
-		Summary: "Remove a member", Body: apiv1.MemberRemove{},
-		Responses: planResponse(apiv1.MemberResult{}, "removed", leaderHeader), ErrorStatuses: []int{404, 409, 413, 415, 503, 504},
-	},
-	{
-		Method: "POST", Pattern: "/admin/nodes/{id}/drain", Role: token.Operator, Handle: drainNode,
-		Summary: "Take a node out of the way: it does not lead, is not ready, and moves attached clients; it goes on voting", Body: apiv1.Drain{},
-		Responses: planResponse(apiv1.MemberResult{}, "set", leaderHeader), ErrorStatuses: []int{404, 409, 413, 415, 503, 504},
-	},
-	{
-		Method: "POST", Pattern: "/admin/nodes/{id}/undrain", Role: token.Operator, Handle: undrainNode,
-		Summary: "End a drain", Body: apiv1.Drain{},
-		Responses: planResponse(apiv1.MemberResult{}, "set", leaderHeader), ErrorStatuses: []int{404, 409, 413, 415, 503, 504},
-	},
-	{
-		Method: "POST", Pattern: apiv1.PathRecover, Role: token.Operator, Handle: postRecover,
+		Method: "POST", Pattern: apiv1.PathRecover, Role: token.Operator, Handle: withBody(postRecover),
 		Summary: "Recover a lost quorum: one survivor becomes the only voter of a new generation", Body: apiv1.Recover{},
 		Responses: planResponse(apiv1.RecoverResult{}, "the recovered node leads", leaderHeader), ErrorStatuses: []int{409, 413, 415, 503, 504},
 	},
-	{
-		Method: "POST", Pattern: apiv1.PathTransfer, Role: token.Operator, Handle: postTransfer,
-		Summary: "Planned transfer of leadership", Body: apiv1.Transfer{},
-		Responses: planResponse(apiv1.TransferResult{}, "the target is seen leading", leaderHeader), ErrorStatuses: []int{404, 409, 413, 415, 503, 504},
-	},
-	{
-		Method: "POST", Pattern: apiv1.PathFailover, Role: token.Operator, Handle: postFailover,
-		Summary: "Manual failover: by the leader when it can take part, else by an election", Body: apiv1.Failover{},
-		Responses: planResponse(apiv1.TransferResult{}, "the target leads", leaderHeader), ErrorStatuses: []int{404, 409, 413, 415, 503, 504},
-	},
-	{
-		Method: "POST", Pattern: apiv1.PathEmergency, Role: token.Operator, Handle: postEmergency,
-		Summary: "Emergency failover: the target stands at once, without any check but the voters' own", Body: apiv1.Emergency{},
-		Responses: planResponse(apiv1.TransferResult{}, "the target leads", leaderHeader), ErrorStatuses: []int{404, 409, 413, 415, 503, 504},
-	},
+	planned("POST", apiv1.PathTransfer, withBody(postTransfer), "Planned transfer of leadership",
+		apiv1.Transfer{}, apiv1.TransferResult{}, "the target is seen leading"),
+	planned("POST", apiv1.PathFailover, withBody(postFailover), "Manual failover: by the leader when it can take part, else by an election",
+		apiv1.Failover{}, apiv1.TransferResult{}, "the target leads"),
+	planned("POST", apiv1.PathEmergency, withBody(postEmergency), "Emergency failover: the target stands at once, without any check but the voters' own",
+		apiv1.Emergency{}, apiv1.TransferResult{}, "the target leads"),
 	{
 		Method: "GET", Pattern: apiv1.PathAuto, Role: token.Operator, Handle: getAutoFailover,
 		Summary:   "Does the cluster replace a failed leader by itself?",
 		Responses: jsonResponse(apiv1.AutoFailoverState{}, "as this node has applied it"),
 	},
 	{
-		Method: "POST", Pattern: apiv1.PathAuto, Role: token.Operator, Handle: postAutoFailover,
+		Method: "POST", Pattern: apiv1.PathAuto, Role: token.Operator, Handle: withBody(postAutoFailover),
 		Summary: "Pause or resume automatic failover for the whole cluster", Body: apiv1.AutoFailover{},
 		Responses: planResponse(apiv1.AutoFailoverState{}, "set, and known to every node that answers"), ErrorStatuses: []int{409, 413, 415, 503, 504},
 	},
-	{
-		Method: "POST", Pattern: "/admin/roles/{role}/transfer", Role: token.Operator, Handle: transferRole,
-		Summary: "Hand a role over to a candidate", Body: apiv1.RoleTransfer{},
-		Responses: planResponse(apiv1.RoleChange{}, "handed over, or taken from its holder, who is waited for: message says which", leaderHeader), ErrorStatuses: []int{404, 409, 413, 415, 503, 504},
-	},
-	{
-		Method: "DELETE", Pattern: "/admin/roles/{role}", Role: token.Operator, Handle: evictRole,
-		Summary: "Take a role from its holder", Body: apiv1.RoleEvict{},
-		Responses: planResponse(apiv1.RoleChange{}, "the next candidate holds it, or nobody, or the holder is waited for: message says which", leaderHeader), ErrorStatuses: []int{404, 409, 413, 415, 503, 504},
-	},
+	planned("POST", "/admin/roles/{role}/transfer", withBody(transferRole), "Hand a role over to a candidate",
+		apiv1.RoleTransfer{}, apiv1.RoleChange{}, "handed over, or taken from its holder, who is waited for: message says which"),
+	planned("DELETE", "/admin/roles/{role}", withBody(evictRole), "Take a role from its holder",
+		apiv1.RoleEvict{}, apiv1.RoleChange{}, "the next candidate holds it, or nobody, or the holder is waited for: message says which"),
 	{
 		Method: "GET", Pattern: apiv1.PathSplit, Role: token.Operator, LimitExempt: true, Handle: getSplitBrain,
 		Summary:   "Is there another leader, or another cluster? What this node makes of what the members say",
 		Responses: jsonResponse(apiv1.SplitBrain{}, "of the last check"), ErrorStatuses: []int{503},
 	},
 	{
-		Method: "POST", Pattern: apiv1.PathCheck, Role: token.Operator, Handle: postSplitBrain,
+		Method: "POST", Pattern: apiv1.PathCheck, Role: token.Operator, Handle: withBody(postSplitBrain),
 		Summary: "Check now", Body: apiv1.SplitBrainCheck{},
 		Responses: jsonResponse(apiv1.SplitBrain{}, "of this check"), ErrorStatuses: []int{413, 415, 503},
 	},

@@ -20,6 +20,15 @@ type Connection struct {
 	Unacknowledged func() bool
 }
 
+// AttachedSession is a session that a Connection holds.
+type AttachedSession struct {
+	TTL    time.Duration
+	Events <-chan KeepAlive // newest news only; the last one stays
+	// Detach ends it and is called once. lost: the client is gone, and the leader has to
+	// know.
+	Detach func(lost bool)
+}
+
 // AttachResult is what became of the renewal of an attached session.
 type AttachResult struct {
 	TTL time.Duration // the session lives, for this time from when the renewal was sent

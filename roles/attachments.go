@@ -71,18 +71,18 @@ func NewAttachments(r Reporter, timeoutMax time.Duration) *Attachments {
 }
 
 // Attach renews the session of c for the first time. Without an error it is renewed from
-// then on, and each renewal is an event, until detach is called. The first renewal
-// goes on when ctx ends: the leader may count on a connection, and then its end has to
-// be reported. lost says that the client is gone. CodeNoLeader: nothing happened.
-func (h *Attachments) Attach(ctx context.Context, c cluster.Connection) (ttl time.Duration, events <-chan cluster.KeepAlive, detach func(lost bool), err error) {
+// then on, and each renewal is an event, until it is detached. The first renewal goes on
+// when ctx ends: the leader may count on a connection, and then its end has to be
+// reported. CodeNoLeader: nothing happened.
+func (h *Attachments) Attach(ctx context.Context, c cluster.Connection) (cluster.AttachedSession, error) {
 	a := &connection{Connection: c, slot: slot{index: -1}, events: make(chan cluster.KeepAlive, 1)}
 	leader, began := h.leader.Leader(), time.Now()
 	results, err := h.renew(context.WithoutCancel(ctx), []*connection{a})
 	if err != nil {
-		return 0, nil, nil, err
+		return cluster.AttachedSession{}, err
 	}
 	if r := results[0]; r.Err != nil {
-		return 0, nil, nil, r.Err
+		return cluster.AttachedSession{}, r.Err
 	}
 	a.ttl = results[0].TTL
 	a.events <- cluster.KeepAlive{RenewedAt: began, CommentOnly: a.Passive}
@@ -94,7 +94,7 @@ func (h *Attachments) Attach(ctx context.Context, c cluster.Connection) (ttl tim
 		due = began
 	}
 	h.schedule(a, due)
-	return a.ttl, a.events, func(lost bool) { h.remove(a, lost) }, nil
+	return cluster.AttachedSession{TTL: a.ttl, Events: a.events, Detach: func(lost bool) { h.remove(a, lost) }}, nil
 }
 
 // remove ends a connection. The end of one whose client is gone is reported.

@@ -22,11 +22,9 @@ import (
 // Renewals renews the sessions of this node's connections. Its methods may be called by
 // any goroutine.
 type Renewals interface {
-	// Attach renews the session for the first time. From then on until detach it is
-	// renewed in time, and events tells what became of that. detach is called once;
-	// lost: the client is gone, and the leader is told. CodeNoLeader: nothing happened.
-	// The first renewal goes on when ctx ends.
-	Attach(ctx context.Context, c cluster.Connection) (ttl time.Duration, events <-chan cluster.KeepAlive, detach func(lost bool), err error)
+	// Attach renews the session for the first time, and from then on in time, until it is
+	// detached. CodeNoLeader: nothing happened. The first renewal goes on when ctx ends.
+	Attach(ctx context.Context, c cluster.Connection) (cluster.AttachedSession, error)
 	// Run renews and ends sessions until ctx ends.
 	Run(ctx context.Context) error
 }
@@ -83,16 +81,16 @@ func (s *Server) Serve(w http.ResponseWriter, r *http.Request, c cluster.Connect
 	if s.Forward.ForwardToken {
 		c.Credential = r.Header.Get("Authorization")
 	}
-	ttl, events, detach, err := s.attach(r.Context(), c)
+	session, err := s.attach(r.Context(), c)
 	if err != nil {
 		return err
 	}
-	limitSilence(socket, ttl)
+	limitSilence(socket, session.TTL)
 	e, err := stream.Start(w, s.Problem)
 	for last := false; err == nil && !last; {
 		select {
-		case k := <-events:
-			err, last = s.write(e, c, k, ttl, since), k.Last()
+		case k := <-session.Events:
+			err, last = write(e, c.Session, session.TTL, k, since), k.Last()
 		case <-s.Stopping.Done():
 			err, last = e.Draining(), true
 		case <-r.Context().Done():
@@ -100,35 +98,35 @@ func (s *Server) Serve(w http.ResponseWriter, r *http.Request, c cluster.Connect
 		}
 	}
 	// A client that got the last event may hang up.
-	detach(err != nil)
+	session.Detach(err != nil)
 	return nil
 }
 
 // attach makes the first renewal, which shows that the session lives.
-func (s *Server) attach(ctx context.Context, c cluster.Connection) (time.Duration, <-chan cluster.KeepAlive, func(bool), error) {
+func (s *Server) attach(ctx context.Context, c cluster.Connection) (session cluster.AttachedSession, err error) {
 	wait := s.Forward.NewWait(false)
 	defer wait.Release()
 	for {
 		if s.Leave() {
-			return 0, nil, nil, problem.Busy("node %s is about to stop or drained: attach to another node", s.Forward.Self)
+			return session, problem.Busy("node %s is about to stop or drained: attach to another node", s.Forward.Self)
 		}
 		wait.Leader()
-		ttl, events, detach, err := s.renewals.Attach(ctx, c)
+		session, err = s.renewals.Attach(ctx, c)
 		if cluster.IsCode(err, cluster.CodeNoLeader) {
 			if err = wait.Next(ctx, err); err == nil {
 				continue
 			}
 		}
-		return ttl, events, detach, err
+		return session, err
 	}
 }
 
 // write sends one event. elapsed_ms counts on this node's clock from when it received the
 // request: a client adds it to its time of sending, and the sum is not after the renewal.
-func (s *Server) write(e *stream.Events, c cluster.Connection, k cluster.KeepAlive, ttl time.Duration, since time.Time) error {
+func write(e *stream.Events, session string, ttl time.Duration, k cluster.KeepAlive, since time.Time) error {
 	switch {
 	case k.Err != nil && k.Err.Code == cluster.CodeSessionEnded:
-		return e.Fail(cluster.Errorf(cluster.CodeSessionEnded, "session %q has ended", c.Session))
+		return e.Fail(cluster.Errorf(cluster.CodeSessionEnded, "session %q has ended", session))
 	case k.Err != nil:
 		return e.Fail(k.Err)
 	case k.Draining:

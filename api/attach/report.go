@@ -32,7 +32,9 @@ func (s *Server) Leader() context.Context { return s.Forward.Leader.Current().Ch
 func (s *Server) LeaveThisNode() bool { return s.Leave() }
 
 // Renew reports connections that stand to the leader, which may be this node.
-func (s *Server) Renew(ctx context.Context, credential string, list []cluster.Attachment) ([]cluster.AttachResult, error) {
+func (s *Server) Renew(
+	ctx context.Context, credential string, list []cluster.Attachment,
+) ([]cluster.AttachResult, error) {
 	got, err := s.report(ctx, credential, list, nil)
 	if err != nil {
 		return nil, err
@@ -63,7 +65,9 @@ func (s *Server) Detach(ctx context.Context, credential string, list []cluster.A
 	return err
 }
 
-func (s *Server) report(ctx context.Context, credential string, live, closed []cluster.Attachment) (out apiv1.AttachReportResult, err error) {
+func (s *Server) report(
+	ctx context.Context, credential string, live, closed []cluster.Attachment,
+) (out apiv1.AttachReportResult, err error) {
 	leader := s.Forward.Leader.Current()
 	if leader.ID == s.Forward.Self {
 		return s.apply(ctx, live, closed)
@@ -141,17 +145,20 @@ func decode(field string, list []apiv1.Attachment) ([]cluster.Attachment, error)
 		if err := state.CheckSession(field, a.SessionID); err != nil {
 			return nil, err
 		}
-		if a.StreamID == "" || len(a.StreamID) > maxStreamID || a.GraceMS < 0 || a.GraceMS > state.MaxSessionTTL.Milliseconds() {
+		grace := time.Duration(a.GraceMS) * time.Millisecond
+		if a.StreamID == "" || len(a.StreamID) > maxStreamID || grace < 0 || grace > state.MaxSessionTTL {
 			return nil, problem.BadRequest("%s: stream_id or grace_ms of session %q is out of bounds", field, a.SessionID)
 		}
-		out[i] = cluster.Attachment{Session: a.SessionID, Stream: a.StreamID, Grace: time.Duration(a.GraceMS) * time.Millisecond, Passive: a.NoRenew}
+		out[i] = cluster.Attachment{Session: a.SessionID, Stream: a.StreamID, Grace: grace, Passive: a.NoRenew}
 	}
 	return out, nil
 }
 
 func encode(list []cluster.Attachment) (out []apiv1.Attachment) {
 	for _, a := range list {
-		out = append(out, apiv1.Attachment{SessionID: a.Session, StreamID: a.Stream, GraceMS: a.Grace.Milliseconds(), NoRenew: a.Passive})
+		out = append(out, apiv1.Attachment{
+			SessionID: a.Session, StreamID: a.Stream, GraceMS: a.Grace.Milliseconds(), NoRenew: a.Passive,
+		})
 	}
 	return out
 }

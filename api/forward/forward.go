@@ -40,8 +40,10 @@ type Config struct {
 	// LeaderProcessDead reports whether the process of the leader of a term was found
 	// dead: nothing is sent there.
 	LeaderProcessDead func(leader cluster.NodeID, term uint64) bool
-	// MayServe fails on a node that must not serve. CodeNoLeader: another one may.
-	MayServe func(write bool) error
+	// Refusing returns why this node must not serve, "" when it may. It is cheap.
+	Refusing func() string
+	// Stopping ends when this node is about to stop: it leads no further write.
+	Stopping context.Context
 }
 
 // Forwarder brings requests to the leader. Its methods may be called by any goroutine.
@@ -73,14 +75,22 @@ func (f *Forwarder) Scheme() string {
 	return "http"
 }
 
+// Client is the client of a Request.
+type Client interface {
+	http.ResponseWriter
+	// Caller returns the client as other nodes are told of it.
+	Caller() Caller
+	// RecordedElsewhere is called before the response of another node is passed on. That
+	// node has recorded the request for the audit.
+	RecordedElsewhere()
+}
+
 // Request is a client's request that the leader has to serve.
 type Request struct {
-	Writer    http.ResponseWriter
+	Client    Client
 	HTTP      *http.Request
-	Caller    Caller
-	Redirect  bool   // answer 307 instead of forwarding
-	Forwarded bool   // another node forwarded it: it is not forwarded again
-	OnForward func() // called before the response of another node is passed on
+	Redirect  bool // answer 307 instead of forwarding
+	Forwarded bool // another node forwarded it: it is not forwarded again
 
 	Write          bool
 	Idempotent     bool                            // may be sent twice: a read, or a write with an idempotency key
@@ -117,7 +127,7 @@ func (f *Forwarder) outgoing(ctx context.Context, addr string, r *Request) *http
 			req.Header[apiv1.HeaderKeyNoAutoRetry(name)] = v
 		}
 	}
-	f.setIdentityHeaders(req.Header, r.Caller)
+	f.setIdentityHeaders(req.Header, r.Client.Caller())
 	setTimeoutHeader(ctx, req.Header)
 	switch {
 	case r.Stream != nil:
@@ -194,8 +204,8 @@ func (r *Request) copyResponse(resp *http.Response, leader *Leader, addr string)
 			return cluster.Errorf(cluster.CodeOutcomeUnknown, "leader %s answered %d: %s", leader.ID, resp.StatusCode, p.Detail)
 		}
 	}
-	r.OnForward()
-	h := r.Writer.Header()
+	r.Client.RecordedElsewhere()
+	h := r.Client.Header()
 	for name, values := range resp.Header {
 		switch name {
 		case "Connection", "Keep-Alive", "Transfer-Encoding", "Date":
@@ -207,12 +217,12 @@ func (r *Request) copyResponse(resp *http.Response, leader *Leader, addr string)
 	for name := range resp.Trailer {
 		h.Add("Trailer", name)
 	}
-	r.Writer.WriteHeader(resp.StatusCode)
-	if _, err := r.Writer.Write(buf[:n]); err != nil {
+	r.Client.WriteHeader(resp.StatusCode)
+	if _, err := r.Client.Write(buf[:n]); err != nil {
 		return nil // the client is gone
 	}
 	if !whole {
-		if _, err := io.CopyBuffer(stream.Writer(r.Writer), resp.Body, buf[:]); err != nil {
+		if _, err := io.CopyBuffer(stream.Writer(r.Client), resp.Body, buf[:]); err != nil {
 			// The status has been sent: only a broken connection shows the client that
 			// this is not all.
 			panic(http.ErrAbortHandler)

@@ -18,10 +18,7 @@ func (f *Forwarder) Serve(ctx context.Context, r Request) error {
 	defer w.Release()
 	for {
 		w.leader = f.Leader.current.Load() // before Local, so that no change is missed
-		err := f.MayServe(r.Write)
-		if err == nil {
-			err = r.Local(ctx)
-		}
+		err := f.serveLocally(ctx, &r)
 		switch {
 		case r.Idempotent && r.Write && cluster.IsCode(err, cluster.CodeOutcomeUnknown):
 			r.mayHaveApplied = true
@@ -52,6 +49,17 @@ func (f *Forwarder) Serve(ctx context.Context, r Request) error {
 	}
 }
 
+// serveLocally runs r.Local on a node that may serve.
+func (f *Forwarder) serveLocally(ctx context.Context, r *Request) error {
+	if why := f.Refusing(); why != "" {
+		return cluster.Errorf(cluster.CodeSplitBrain, "node %s refuses reads and writes: %s", f.Self, why)
+	}
+	if r.Write && f.Stopping.Err() != nil {
+		return problem.NoLeader("node %s is draining and leads no further write", f.Self)
+	}
+	return r.Local(ctx)
+}
+
 // remoteLeaderAddr returns the address of a leader that is another node, "" when none is
 // known to live.
 func (f *Forwarder) remoteLeaderAddr(l *Leader) string {
@@ -65,7 +73,8 @@ func (f *Forwarder) remoteLeaderAddr(l *Leader) string {
 // earlier attempt may have taken effect it says nothing, unless the state itself refused.
 func (r *Request) withUnknownOutcome(err error) error {
 	var e *cluster.Error
-	if err == nil || !r.mayHaveApplied || errors.As(err, &e) && (e.Code == cluster.CodeOutcomeUnknown || e.DecidedByState()) {
+	if err == nil || !r.mayHaveApplied ||
+		errors.As(err, &e) && (e.Code == cluster.CodeOutcomeUnknown || e.DecidedByState()) {
 		return err
 	}
 	return cluster.Errorf(cluster.CodeOutcomeUnknown, "it was sent to a leader that did not answer, and since: %w", err)
@@ -82,10 +91,10 @@ func isNodeUnavailable(err error) bool {
 func (f *Forwarder) redirect(r *Request, addr string) error {
 	u := *r.HTTP.URL
 	u.Scheme, u.Host = f.Scheme(), addr
-	h := r.Writer.Header()
+	h := r.Client.Header()
 	h["Location"] = []string{u.String()}
 	h["Cache-Control"] = []string{"no-store"}
-	r.Writer.WriteHeader(http.StatusTemporaryRedirect)
+	r.Client.WriteHeader(http.StatusTemporaryRedirect)
 	return ErrResponseWritten
 }
 

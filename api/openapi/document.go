@@ -185,7 +185,8 @@ func (row *Route[H]) responses(method string, schemas object) object {
 	}
 	for _, status := range fails {
 		if status == 307 {
-			out["307"] = object{"description": "with ?redirect: to the leader", "headers": object{"Location": object{"schema": object{"type": "string"}}}}
+			location := object{"schema": object{"type": "string"}}
+			out["307"] = object{"description": "with ?redirect: to the leader", "headers": object{"Location": location}}
 			continue
 		}
 		r := object{"description": "problem"}

@@ -97,6 +97,7 @@ func SessionEnded(id string) *cluster.Error {
 
 // RoleRevoked refuses to renew a session that an operator has taken a role from.
 func RoleRevoked(session, role string, token uint64) *cluster.Error {
-	return cluster.Errorf(cluster.CodeFenced, "session %q is not renewed: role %q was taken from it. Stop what it does for that role and resign from it: DELETE %s/%s?session_id=%s&token=%d",
+	return cluster.Errorf(cluster.CodeFenced, "session %q is not renewed: role %q was taken from it. "+
+		"Stop what it does for that role and resign from it: DELETE %s/%s?session_id=%s&token=%d",
 		session, role, apiv1.PathRoles, role, session, token)
 }

@@ -41,6 +41,31 @@ func (c *request) captureAuditFields(body []byte) {
 
 func (c *request) administrative() bool { return strings.HasPrefix(c.route.Pattern, "/admin/") }
 
+// onLeader has the request served by the leader, which may be this node. A nil error means
+// that work.Local succeeded here.
+func (c *request) onLeader(ctx context.Context, work forward.Request) error {
+	work.Client, work.HTTP, work.Body = c, c.r, c.body
+	work.Redirect, work.Forwarded = c.redirect, c.forwarded
+	return c.s.forward.Serve(ctx, work)
+}
+
+// Caller implements forward.Client.
+func (c *request) Caller() forward.Caller {
+	out := forward.Caller{Address: c.from, Authorization: c.r.Header.Get("Authorization")}
+	if c.caller.name != "" {
+		out.Identity = c.caller.header()
+	}
+	return out
+}
+
+// sendTo has another node serve the request, and passes its response on.
+func (c *request) sendTo(ctx context.Context, id cluster.NodeID, addr string, body []byte) error {
+	node := &forward.Leader{ID: id, Changed: context.Background()}
+	return c.s.forward.Send(ctx, node, addr, &forward.Request{
+		Client: c, HTTP: c.r, Write: true, Body: body,
+	})
+}
+
 // Proposals puts commands through the log. Methods may be called by any goroutine; their
 // errors are *cluster.Error.
 type Proposals interface {
@@ -51,11 +76,11 @@ type Proposals interface {
 	AwaitAppliedEverywhere(ctx context.Context)
 }
 
-// propose puts a command through the log, here or at the leader. body is what the leader
-// receives as this request. idempotent: the command may be applied twice.
-func (c *request) propose(body []byte, cmd state.Command, idempotent bool) (result state.Result, err error) {
+// propose puts a command through the log, here or at the leader. idempotent: it may be
+// applied twice.
+func (c *request) propose(cmd state.Command, idempotent bool) (result state.Result, err error) {
 	err = c.onLeader(c.ctx, forward.Request{
-		Write: true, Idempotent: idempotent, Body: body,
+		Write: true, Idempotent: idempotent,
 		Local: func(ctx context.Context) (err error) {
 			result, err = c.proposeHere(ctx, cmd)
 			return err
@@ -86,8 +111,8 @@ func (c *request) proposeHere(ctx context.Context, cmd state.Command) (state.Res
 	return result, err
 }
 
-// recordedElsewhere notes that the node which answered has recorded the call.
-func (c *request) recordedElsewhere() { c.audited = true }
+// RecordedElsewhere implements forward.Client.
+func (c *request) RecordedElsewhere() { c.audited = true }
 
 // isAudited says whether the call is recorded by this node, when it is answered
 // so.
@@ -107,7 +132,8 @@ func (c *request) isAudited(status int, code cluster.Code) bool {
 func (c *request) record() state.AuditRecord {
 	r := state.AuditRecord{
 		Class: state.AuditClients, Node: c.s.deps.Node.ID, Who: c.caller.name, Role: string(c.caller.role), From: c.from,
-		What: c.r.Method + " " + c.r.URL.EscapedPath(), Request: c.auditFields.request, Reason: c.auditFields.Reason, DryRun: c.auditFields.DryRun,
+		What:    c.r.Method + " " + c.r.URL.EscapedPath(),
+		Request: c.auditFields.request, Reason: c.auditFields.Reason, DryRun: c.auditFields.DryRun,
 	}
 	if c.caller.node != "" {
 		r.Role = "node"
