@@ -15,7 +15,7 @@ import (
 // monotonic readings, or by the lease clock (CLOCK_BOOTTIME).
 var wallClock = map[string]string{
 	"api/leader.go audit":                         "shown: records are ordered by the log",
-	"api/autofailover.go postAutoFailover":        "a pause with a ttl is replicated and outlives every process; docs/operations.md says what a jump does to it",
+	"api/autofailover.go postAutoFailover":        "a pause with a ttl is replicated and outlives every process; docs/runbook.md says what a jump does to it",
 	"api/discovery.go status":                     "shown",
 	"api/discovery.go unixNano":                   "shown",
 	"api/roles.go wireRole":                       "shown: what is left is counted on the lease clock",
