@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"northstar/cluster"
-	"northstar/transport"
 )
 
 // closeTimeout bounds how long connections get to notice that they are closed.
@@ -38,14 +37,6 @@ func (n *Node) Run(ctx context.Context) error {
 	serving := newTaskGroup(g, ctx, n.serve)
 	n.logStart()
 	tasks := newTaskGroup(g, ctx, n.tasks()...)
-	var anchor *transport.TeardownThreads
-	var err error
-	if n.crashSocket != nil { // where there are real sockets, and threads may have their own descriptors
-		if anchor, err = transport.NewAnchor(); err != nil {
-			n.log.Info("when this process is killed, its connections will end a little later", "error", err)
-		}
-	}
-	defer anchor.Close()
 	g.Go(func() error {
 		<-ctx.Done()
 		for _, s := range []*taskGroup{serving, tasks, raft, peers} {
@@ -55,7 +46,7 @@ func (n *Node) Run(ctx context.Context) error {
 		n.crashSocket.Close()
 		return nil
 	})
-	err = g.Wait()
+	err := g.Wait()
 	n.journal.Append(cluster.Event{Type: "node", Message: "this node has stopped"})
 	if errors.Is(err, context.Canceled) {
 		return nil

@@ -95,7 +95,7 @@ func TestCrashSocket_BoundedConnections(t *testing.T) {
 	}
 }
 
-// TestDyingProcess is no test, but the process that killProcess kills.
+// TestDyingProcess is no test, but the process that startDying starts.
 func TestDyingProcess(*testing.T) {
 	with := os.Getenv("NORTHSTAR_DYING")
 	if with == "" {
@@ -106,7 +106,7 @@ func TestDyingProcess(*testing.T) {
 		panic(err)
 	}
 	watch := l.Addr().String()
-	if with == "canary" {
+	if with == "crash socket" {
 		var c *CrashSocket
 		if c, err = NewCrashSocket(l); err == nil {
 			watch = crashSocketAddr(c)
@@ -117,14 +117,13 @@ func TestDyingProcess(*testing.T) {
 	for i := 0; i < len(memory); i += os.Getpagesize() {
 		memory[i] = 1
 	}
-	if with == "anchor" {
-		_, err = NewAnchor()
-	}
 	if err != nil {
 		fmt.Println("skip", err)
 		os.Exit(0)
 	}
 	fmt.Println("at", l.Addr(), watch)
+	for with == "a busy loop" {
+	}
 	var conns []net.Conn // kept, like the memory
 	for {
 		conn, err := l.Accept()
@@ -137,11 +136,11 @@ func TestDyingProcess(*testing.T) {
 	}
 }
 
-// killProcess kills a process with much memory, and gives how long after that its
-// connection ended, and the one to its canary, if it has one.
-func killProcess(t *testing.T, with string) (connection, canary time.Duration) {
+// startDying starts a process with much memory. It returns the addresses of its
+// listener and of its crash socket; without one both are the same.
+func startDying(t *testing.T, with string) (cmd *exec.Cmd, listener, crashSocket string) {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], "-test.run", "^TestDyingProcess$")
+	cmd = exec.Command(os.Args[0], "-test.run", "^TestDyingProcess$")
 	cmd.Env = append(os.Environ(), "NORTHSTAR_DYING="+with)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -150,12 +149,19 @@ func killProcess(t *testing.T, with string) (connection, canary time.Duration) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	line, err := bufio.NewReader(out).ReadString('\n')
-	var main, watch string
-	if _, scanErr := fmt.Sscanf(line, "at %s %s", &main, &watch); scanErr != nil {
+	if _, scanErr := fmt.Sscanf(line, "at %s %s", &listener, &crashSocket); scanErr != nil {
 		t.Skip(line, err)
 	}
+	return cmd, listener, crashSocket
+}
+
+// killProcess kills a process that has a crash socket. It returns how long its
+// connection and the one to its crash socket lasted after that.
+func killProcess(t *testing.T) (connection, crashSocket time.Duration) {
+	t.Helper()
+	cmd, main, watch := startDying(t, "crash socket")
 	var at [2]time.Time
 	var watching sync.WaitGroup
 	for i, conn := range []net.Conn{dialCrashSocket(t, main), dialCrashSocket(t, watch)} {
@@ -172,13 +178,41 @@ func killProcess(t *testing.T, with string) (connection, canary time.Duration) {
 	return at[0].Sub(killed), at[1].Sub(killed)
 }
 
+// A killed process that has a crash socket is reaped as soon as any other, also on a
+// machine that has no processor time to spare. A process with a thread that the
+// kernel runs only after all others is not: tearing its memory down takes many times as long.
+func TestKilledProcessIsReapedSoon(t *testing.T) {
+	for range 2 * runtime.NumCPU() {
+		startDying(t, "a busy loop")
+	}
+	reaped := func(with string) time.Duration {
+		cmd, _, _ := startDying(t, with)
+		killed := time.Now()
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait() // it was killed
+		return time.Since(killed)
+	}
+	const tries, margin = 5, 3
+	var plain, took time.Duration
+	for range tries {
+		plain = max(plain, reaped("nothing"))
+		if took = reaped("crash socket"); took < margin*plain {
+			t.Logf("%v, without a crash socket %v", took, plain)
+			return
+		}
+	}
+	t.Errorf("in none of %d tries: the last took %v, without a crash socket %v at most", tries, took, plain)
+}
+
 // The canary of a process that is killed ends before its other connections: the
 // kernel tears the memory down in between. On a busy machine the canary's thread
 // may happen to be the one that does it.
 func TestCrashSocket_ClosesFirst(t *testing.T) {
 	const tries = 10
 	for range tries {
-		if connection, canary := killProcess(t, "canary"); connection-canary > time.Millisecond {
+		if connection, canary := killProcess(t); connection-canary > time.Millisecond {
 			t.Logf("%v before", connection-canary)
 			return
 		}
