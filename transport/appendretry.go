@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"errors"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -22,7 +23,7 @@ func (r *Raft) awaitRetryable(err error, to cluster.NodeID, target raft.ServerAd
 		// heartbeats, of which the library does not look at the answers: only an
 		// append shows it that term.
 		over = func() bool { return r.t.acks.Peer(to).LastContact.After(failed) }
-	case isNoSpaceError(err):
+	case errors.Is(err, errNoSpace):
 		over = func() bool { return r.hasSpace(to, failed) }
 	default:
 		return

@@ -37,7 +37,7 @@ func (r *Raft) RequestVote(id raft.ServerID, target raft.ServerAddress, args *ra
 // RequestPreVote asks whether a vote would be given.
 func (r *Raft) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
 	if !r.t.cfg.Gate.MayStartElection() || r.boundByProxyAck(time.Now(), r.t.cfg.Local().NodeID, args.Term) {
-		return r.fail(time.Now(), errElectionNotAllowed)
+		return r.fail(time.Now(), errMayNot)
 	}
 	term := args.Term
 	m := r.message(id, "prevote", term, 0)
@@ -118,10 +118,10 @@ func (r *Raft) StartElection(ctx context.Context, term uint64, by cluster.Electi
 		return errNotReady
 	}
 	if local.electionBlocked() {
-		return fmt.Errorf("%w: %w", errElectionNotAllowed, errElectionBlocked)
+		return fmt.Errorf("%w: %w", errMayNot, errBarred)
 	}
 	if by == cluster.CauseLeaderFailed && !r.t.cfg.Gate.MayStartElection() {
-		return errElectionNotAllowed
+		return errMayNot
 	}
 	if local.Leader() == "" {
 		if err := r.injectLocal(ctx, local, term, by, r.endPreVoteAppend(term)); err != nil {

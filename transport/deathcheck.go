@@ -85,9 +85,6 @@ func (t *Transport) confirmOnce(ctx context.Context, target string, limit time.D
 // while the survivors elect a leader they have better things to do.
 const deadDialBackoff = 30 * time.Millisecond
 
-// errGone is why Raft does not dial a peer.
-var errGone = errors.New("its process was found dead a moment ago")
-
 // markProcessDead notes that a process of a peer was found dead.
 func (t *Transport) markProcessDead(id cluster.NodeID, bootID string) {
 	if p, err := t.Raft().peer(id); err == nil {
@@ -111,5 +108,5 @@ func (p *peer) checkBackoff(now time.Time) error {
 	if facts, known := p.known(); !known || facts.BootID != b.bootID {
 		return nil // another one has said hello since
 	}
-	return &dialError{errGone}
+	return &dialError{errProcessDead}
 }

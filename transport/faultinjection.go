@@ -1,18 +1,6 @@
 package transport
 
-import (
-	"errors"
-	"fmt"
-	"io"
-	"net"
-	"os"
-	"strings"
-	"syscall"
-
-	"github.com/hashicorp/raft"
-)
-
-var errDropped = errors.New("message lost (injected fault)")
+import "github.com/hashicorp/raft"
 
 func (f Fault) lost() bool { return f.Drop || f.DropReply }
 
@@ -43,45 +31,6 @@ func (c *monitorConn) applyFaults(f *frame) bool {
 	}
 	return !fault.lost()
 }
-
-// unwrapCodecError makes errors.Is see why an answer could not be read: the codec's errors
-// have a Cause, and no Unwrap.
-func unwrapCodecError(err error) error {
-	var hidden interface{ Cause() error }
-	if errors.As(err, &hidden) && hidden.Cause() != nil {
-		return fmt.Errorf("read the answer: %w", hidden.Cause())
-	}
-	return err
-}
-
-// connectionDied says that an established connection was found dead, as a
-// pooled one is after a restart of the peer.
-func connectionDied(err error) bool {
-	var dial *dialError
-	if err == nil || errors.As(err, &dial) {
-		return false
-	}
-	for _, dead := range []error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, syscall.EPIPE, syscall.ECONNRESET, syscall.ETIMEDOUT} {
-		if errors.Is(err, dead) {
-			return true
-		}
-	}
-	return false
-}
-
-func isTimeout(err error) bool {
-	var dial *dialError
-	return errors.Is(err, os.ErrDeadlineExceeded) && !errors.As(err, &dial)
-}
-
-// unreachable says that nothing was heard of the peer.
-func unreachable(err error) bool {
-	var dial *dialError
-	return errors.As(err, &dial) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, errDropped)
-}
-
-// isNoSpaceError says that a peer has refused entries for want of disk space.
-func isNoSpaceError(err error) bool { return strings.Contains(err.Error(), errNoSpace.Error()) }
 
 // entryBytes is about what entries take on the wire.
 func entryBytes(entries []*raft.Log) int {

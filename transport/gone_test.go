@@ -29,7 +29,7 @@ func TestProcessFoundDeadIsNotDialled(t *testing.T) {
 	}
 	p.backoff.Store(&dialBackoff{"boot-n2", time.Now().Add(time.Hour)})
 	for range 3 {
-		if _, err := a.vote(b, 2); !errors.Is(err, errGone) || !unreachable(err) || connectionDied(err) {
+		if _, err := a.vote(b, 2); !errors.Is(err, errProcessDead) || !unreachable(err) || connectionDied(err) {
 			t.Errorf("a vote of a dead process: %v", err)
 		}
 	}

@@ -109,13 +109,13 @@ func TestReplicationPaused_LeaderSendsNothing(t *testing.T) {
 	n1.replicationPaused.Store(true)
 	start := time.Now()
 	_, err := n1.heartbeat(n2)
-	if !errors.Is(err, errReplicationPaused) || time.Since(start) < minFailureDelay {
+	if !errors.Is(err, errMuted) || time.Since(start) < minFailureDelay {
 		t.Errorf("heartbeat: %v after %v", err, time.Since(start))
 	}
-	if _, err := n1.append(n2, nil); !errors.Is(err, errReplicationPaused) {
+	if _, err := n1.append(n2, nil); !errors.Is(err, errMuted) {
 		t.Errorf("append: %v", err)
 	}
-	if _, err := n1.install(n2, 200, nil); !errors.Is(err, errReplicationPaused) {
+	if _, err := n1.install(n2, 200, nil); !errors.Is(err, errMuted) {
 		t.Errorf("snapshot: %v", err)
 	}
 	if _, err := n1.vote(n2, 6); err != nil {
@@ -130,7 +130,7 @@ func TestMayStartElection(t *testing.T) {
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
 	got := n2.bind()
 	n1.idle.Store(true)
-	if _, err := n1.preVote(n2, 6); !errors.Is(err, errElectionNotAllowed) {
+	if _, err := n1.preVote(n2, 6); !errors.Is(err, errMayNot) {
 		t.Errorf("pre-vote: %v", err)
 	}
 	if reached(got) != 0 {
@@ -197,12 +197,12 @@ func TestTimeoutNowOnlyFromTheLeader(t *testing.T) {
 	}
 	for _, why := range []string{"given up", "late"} {
 		withdrawn.Store(why)
-		var not *TimeoutNowUndelivered
+		var not *NotToldError
 		if err := n1.timeoutNow(n2); !errors.As(err, &not) || reached(got) != 0 {
 			t.Errorf("%s: %v", why, err)
 		}
 	}
-	var not *TimeoutNowUndelivered
+	var not *NotToldError
 	if err := n1.timeoutNow(&end{id: "n4", addr: "127.0.0.1:1"}); !errors.As(err, &not) {
 		t.Errorf("to a node that does not run: %v", err)
 	}
@@ -213,12 +213,12 @@ func TestElectionBlocked(t *testing.T) {
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
 	got := n2.bind()
 	n2.electionBlocked.Store(true)
-	var not *TimeoutNowUndelivered
+	var not *NotToldError
 	if err := n1.timeoutNow(n2); !errors.As(err, &not) || n2.rejected("timeout_now/barred") != 1 {
 		t.Errorf("the leader's word: %v", err)
 	}
 	for _, by := range []cluster.ElectionCause{cluster.CauseLeaderFailed, cluster.CauseOperator} {
-		if err := n2.raft.StartElection(t.Context(), 5, by); !errors.Is(err, errElectionBlocked) {
+		if err := n2.raft.StartElection(t.Context(), 5, by); !errors.Is(err, errBarred) {
 			t.Errorf("by %v: %v", by, err)
 		}
 	}
@@ -303,7 +303,7 @@ func TestTimeoutNowDoesNotWaitForRaft(t *testing.T) {
 		n1, n2 := ends[0], ends[1]
 		n2.bindOnly() // nobody takes what is for raft
 		start := time.Now()
-		var not *TimeoutNowUndelivered
+		var not *NotToldError
 		if err := n1.timeoutNow(n2); !errors.As(err, &not) || n2.rejected("timeout_now/busy") != 1 {
 			t.Errorf("raft is busy: %v", err)
 		}

@@ -119,7 +119,7 @@ func (t *Transport) probed(ctx context.Context, x completedHello, conn net.Conn,
 	err := t.monitors.accept(ctx, x, conn, leave)
 	switch {
 	case err == nil, processGone(err), ctx.Err() != nil:
-	case errors.Is(err, errTooManyPending):
+	case errors.Is(err, errTooMany):
 		t.rejectConn(conn, "too_many", err)
 	default:
 		t.rejectConn(conn, helloReason(err), err)

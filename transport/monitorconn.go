@@ -211,7 +211,7 @@ func (c *monitorConn) request(f frame, answer chan<- cluster.ReceivedClaim) (seq
 	c.mu.Lock()
 	if len(c.questions) >= maxQuestions {
 		c.mu.Unlock()
-		return 0, errTooManyPending
+		return 0, errTooMany
 	}
 	c.seq++
 	f.Kind, f.Seq = frameAsk, c.seq

@@ -253,7 +253,7 @@ func (ms *monitors) accept(ctx context.Context, x completedHello, conn net.Conn,
 	m := ms.of(x.peer.NodeID)
 	if m == nil {
 		_ = closeNow(conn)
-		return errTooManyPending
+		return errTooMany
 	}
 	c := newConversation(m, conn, x)
 	c.onFirstFrame = began

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -77,18 +76,6 @@ func (l *RaftCallbacks) electionBlocked() bool {
 
 // maxPeers bounds the nodes that may be connected at once.
 const maxPeers = 64
-
-var (
-	errClosed             = errors.New("transport closed")
-	errNotReady           = errors.New("raft is not ready")
-	errTooManyPending     = errors.New("too many messages of this node wait for an answer")
-	errReplicationPaused  = errors.New("muted: the disk of this node is stalled")
-	errNoVotes            = errors.New("no votes are exchanged")
-	errElectionNotAllowed = errors.New("this node may not stand for election")
-	errTimeoutNowRejected = errors.New("not told to stand")
-	errElectionBlocked    = errors.New("the log of this node does not reach its own admission yet")
-	errNoSpace            = errors.New("this node is short of disk space")
-)
 
 // noVotesReason says why two nodes that do not refuse one another exchange no votes.
 func noVotesReason(a cluster.Admission) string {
@@ -169,7 +156,7 @@ func (r *Raft) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *
 	// What is kept is copied: the library uses args again.
 	of, term, match := r.incarnation(m.To), args.Term, args.PrevLogEntry+uint64(len(args.Entries))
 	if r.t.cfg.Gate.ReplicationPaused() {
-		return r.fail(sent, errReplicationPaused)
+		return r.fail(sent, errMuted)
 	}
 	if err := r.mayReplicateTo(m.To, target); err != nil {
 		return r.fail(sent, err)
@@ -235,7 +222,7 @@ func (r *Raft) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, args
 	sent := time.Now()
 	term, match := args.Term, args.LastLogIndex
 	if r.t.cfg.Gate.ReplicationPaused() {
-		return r.fail(sent, errReplicationPaused)
+		return r.fail(sent, errMuted)
 	}
 	m := r.message(id, "snapshot", args.Term, int(args.Size))
 	if err := r.mayReplicateTo(m.To, target); err != nil {
@@ -251,18 +238,8 @@ func (r *Raft) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, args
 	return nil
 }
 
-// TimeoutNowUndelivered is a TimeoutNow that has certainly not reached the peer's Raft,
-// and never will.
-type TimeoutNowUndelivered struct{ err error }
-
-func (e *TimeoutNowUndelivered) Error() string { return e.err.Error() }
-func (e *TimeoutNowUndelivered) Unwrap() error { return e.err }
-
-// Undelivered marks the error for whoever cannot import this package.
-func (e *TimeoutNowUndelivered) Undelivered() bool { return true }
-
 // TimeoutNow tells a peer to stand at once. Its time is bounded: while it
-// lasts, the library refuses all proposals. The error is a *TimeoutNowUndelivered where
+// lasts, the library refuses all proposals. The error is a *NotToldError where
 // it is known that the peer will not stand.
 func (r *Raft) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
 	start := time.Now()
@@ -301,8 +278,8 @@ func (r *Raft) sendTimeoutNow(m Message, start time.Time, do func(*libTransport)
 		return r.call(m, start, do)
 	}
 	var dial *dialError
-	if err != nil && (errors.As(err, &dial) || strings.Contains(err.Error(), errTimeoutNowRejected.Error())) {
-		return &TimeoutNowUndelivered{err}
+	if err != nil && (errors.As(err, &dial) || errors.Is(err, errTimeoutNowRejected)) {
+		return &NotToldError{err}
 	}
 	return err
 }
@@ -322,10 +299,10 @@ func (r *Raft) call(m Message, start time.Time, do func(*libTransport) error) er
 	}
 	fault := r.fault(m)
 	if !fault.Drop {
-		err = unwrapCodecError(do(out))
+		err = fromWire(unwrapCodecError(do(out)))
 	}
 	if fault.Twice && err == nil {
-		err = unwrapCodecError(do(out))
+		err = fromWire(unwrapCodecError(do(out)))
 	}
 	if fault.Late != nil {
 		fault.Late(r.closed)

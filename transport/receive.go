@@ -66,7 +66,7 @@ func (r *Raft) handle(p *peer, rpc raft.RPC) {
 		m.refuse("not_ready", errNotReady)
 		return
 	case crowded:
-		m.refuse("crowded", errTooManyPending)
+		m.refuse("crowded", errTooMany)
 		return
 	}
 	if err := m.checkHeader(header); err != nil {
@@ -130,7 +130,7 @@ func (m incoming) timeoutNow() {
 		return
 	}
 	if m.local.electionBlocked() {
-		m.refuse("barred", fmt.Errorf("%w: %w", errTimeoutNowRejected, errElectionBlocked))
+		m.refuse("barred", fmt.Errorf("%w: %w", errTimeoutNowRejected, errBarred))
 		return
 	}
 	term := m.local.CurrentTerm()
@@ -312,7 +312,7 @@ func (m incoming) refuse(reason string, err error) {
 		_, _ = io.Copy(io.Discard, m.rpc.Reader)
 	}
 	sleep(minFailureDelay, m.r.closed)
-	m.rpc.Respond(nil, err)
+	m.rpc.Respond(nil, toWire(err))
 }
 
 // forward gives the message to raft and passes the answer back. op, if any,

@@ -63,7 +63,7 @@ func (t *Transport) relayed(ctx context.Context, x completedHello, conn net.Conn
 	}
 	if t.relaying.Add(1) > maxRelaying {
 		t.relaying.Add(-1)
-		t.rejectConn(conn, "too_many", errTooManyPending)
+		t.rejectConn(conn, "too_many", errTooMany)
 		return
 	}
 	defer t.relaying.Add(-1)

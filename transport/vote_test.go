@@ -330,7 +330,7 @@ func TestStartElection(t *testing.T) {
 		}
 		e.leader.Store(cluster.NodeID("n2"))
 		e.idle.Store(true)
-		if got, err := stand(func() {}, cluster.CauseLeaderFailed); !errors.Is(err, errElectionNotAllowed) || got != nil {
+		if got, err := stand(func() {}, cluster.CauseLeaderFailed); !errors.Is(err, errMayNot) || got != nil {
 			t.Errorf("a node that may not stand: raft got %v: %v", got, err)
 		}
 		for _, by := range []cluster.ElectionCause{cluster.CauseOperator, cluster.CauseTransferFailed} {

@@ -1,0 +1,102 @@
+package transport
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+)
+
+var (
+	errClosed      = errors.New("transport closed")
+	errNotReady    = errors.New("raft is not ready")
+	errTooMany     = errors.New("too many messages of this node wait for an answer")
+	errMuted       = errors.New("muted: the disk of this node is stalled")
+	errNoVotes     = errors.New("no votes are exchanged")
+	errMayNot      = errors.New("this node may not stand for election")
+	errBarred      = errors.New("the log of this node does not reach its own admission yet")
+	errDropped     = errors.New("message lost (injected fault)")
+	errProcessDead = errors.New("its process was found dead a moment ago")
+)
+
+// rejection is an error that a node answers a Raft message with and that the
+// sender acts on. An answer carries nothing but the error's text. All builds
+// of NorthStar send the text in wire and look for it, so it never changes.
+type rejection struct{ text, wire string }
+
+func (r *rejection) Error() string { return r.text }
+
+var (
+	errTimeoutNowRejected = &rejection{text: "TimeoutNow rejected", wire: "not told to stand"}
+	errNoSpace            = &rejection{text: "short of disk space", wire: "this node is short of disk space"}
+)
+
+// toWire returns the error to answer with: a rejection in its text of the wire.
+func toWire(err error) error {
+	if r := (*rejection)(nil); errors.As(err, &r) {
+		return errors.New(strings.Replace(err.Error(), r.text, r.wire, 1))
+	}
+	return err
+}
+
+// fromWire is the inverse of toWire: it returns an answer's error with its type.
+func fromWire(err error) error {
+	if err == nil {
+		return nil
+	}
+	for _, r := range []*rejection{errTimeoutNowRejected, errNoSpace} {
+		if before, after, found := strings.Cut(err.Error(), r.wire); found {
+			return fmt.Errorf("%s%w%s", before, r, after)
+		}
+	}
+	return err
+}
+
+// NotToldError is a TimeoutNow that has certainly not reached the peer's Raft,
+// and never will.
+type NotToldError struct{ err error }
+
+func (e *NotToldError) Error() string { return e.err.Error() }
+func (e *NotToldError) Unwrap() error { return e.err }
+
+// NotTold marks the error for whoever cannot import this package.
+func (e *NotToldError) NotTold() bool { return true }
+
+// unwrapCodecError makes errors.Is see why an answer could not be read: the codec's errors
+// have a Cause, and no Unwrap.
+func unwrapCodecError(err error) error {
+	var hidden interface{ Cause() error }
+	if errors.As(err, &hidden) && hidden.Cause() != nil {
+		return fmt.Errorf("read the answer: %w", hidden.Cause())
+	}
+	return err
+}
+
+// connectionDied says that an established connection was found dead, as a
+// pooled one is after a restart of the peer.
+func connectionDied(err error) bool {
+	var dial *dialError
+	if err == nil || errors.As(err, &dial) {
+		return false
+	}
+	for _, dead := range []error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, syscall.EPIPE, syscall.ECONNRESET, syscall.ETIMEDOUT} {
+		if errors.Is(err, dead) {
+			return true
+		}
+	}
+	return false
+}
+
+func isTimeout(err error) bool {
+	var dial *dialError
+	return errors.Is(err, os.ErrDeadlineExceeded) && !errors.As(err, &dial)
+}
+
+// unreachable says that nothing was heard of the peer.
+func unreachable(err error) bool {
+	var dial *dialError
+	return errors.As(err, &dial) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, errDropped)
+}
