@@ -25,7 +25,8 @@ var layers = map[string]int{
 	"cluster": 0, "api/apiv1": 0, "api/token": 0,
 	"state": 1, "election": 1, "health": 1, "splitbrain": 1, "telemetry": 1,
 	"api/problem": 1, "api/openapi": 1, "api/stream": 1, "api/forward": 1,
-	"transport": 2, "consensus": 2, "transfer": 2, "failover": 2, "roles": 2, "audit": 2, "api": 2, "client": 2,
+	"transport": 2, "transport/crashdetect": 2, "transport/monitor": 2,
+	"consensus": 2, "transfer": 2, "failover": 2, "roles": 2, "audit": 2, "api": 2, "client": 2,
 	"node": 3,
 	"cmd":  4, "chaos": 4, "benchmarks": 4, "docs": 4, // docs: the tests of the documents
 }
@@ -33,9 +34,10 @@ var layers = map[string]int{
 // sideways lists the imports within a layer that the table allows: chaos/proc
 // starts real processes for tests and measurements alike.
 var sideways = map[string][]string{
-	"election":    {"health"},
-	"api/forward": {"api/problem", "api/stream"},
-	"benchmarks":  {"chaos/proc"},
+	"election":          {"health"},
+	"api/forward":       {"api/problem", "api/stream"},
+	"transport/monitor": {"transport/crashdetect"},
+	"benchmarks":        {"chaos/proc"},
 }
 
 var (

@@ -54,6 +54,17 @@ func (c *testCluster) isCut(id cluster.NodeID) bool {
 	return n != nil && n.cut.Load()
 }
 
+// deferredNode is a node that the transport gets before there is one. Nothing vetoes
+// a vote, and Raft's timers elect.
+type deferredNode struct {
+	transport.RaftDecides
+	*consensus.Node
+	n *testNode
+}
+
+func (d *deferredNode) MayVote() bool          { return d.Node.MayVote() }
+func (d *deferredNode) MayStartElection() bool { return d.MayStartElection() && !d.n.idle.Load() }
+
 // testNode is one node over its restarts.
 type testNode struct {
 	t     *testing.T
@@ -201,24 +212,14 @@ func (n *testNode) startOn(store storage.Storage) error {
 	if err != nil {
 		return errors.Join(err, store.Close())
 	}
+	members := &deferredNode{n: n}
 	tr, err := transport.New(transport.Config{
 		Listener: ln, Advertise: n.addr, ClusterName: "test", TimeoutMin: timeoutMin, TimeoutMax: timeoutMax, Logger: logger,
-		Local:             func() cluster.Peer { return node.LocalPeer() },
-		Record:            func(id cluster.NodeID) cluster.Record { return node.Record(id) },
-		RecordIncarnation: func(p cluster.Peer) error { return node.RecordIncarnation(p) },
-		Adopt:             func(p cluster.Peer) error { return node.Adopt(p) },
-		Known:             func(p cluster.Peer, a cluster.Admission) { node.OnHello(p, a) },
-		Admitted:          func(id cluster.NodeID) { node.OnAdmitted(id) },
-		Refused:           func(id cluster.NodeID, r cluster.Refusal, reason string) { node.OnRefused(id, r, reason) },
-		Gate: transport.Gate{
-			ReadOnly:          func() bool { return node.ReadOnly() },
-			ReplicationPaused: func() bool { return node.Stalled() && !n.loud.Load() || node.StepDownPending() },
-			MayStartElection:  func() bool { return node.MayStartElection() && !n.idle.Load() },
-			MayVote:           func() bool { return node.MayVote() },
-		},
-		Servers: func() []cluster.Server { return node.Servers() },
-		Claim:   func() cluster.Claim { return node.Claim() },
-		Faults:  n,
+		Membership: members, Elections: members,
+		ReadOnly:          func() bool { return node.ReadOnly() },
+		ReplicationPaused: func() bool { return node.Stalled() && !n.loud.Load() || node.StepDownPending() },
+		Claim:             func() cluster.Claim { return node.Claim() },
+		Faults:            n,
 	})
 	if err != nil {
 		return errors.Join(err, store.Close(), ln.Close())
@@ -227,7 +228,7 @@ func (n *testNode) startOn(store storage.Storage) error {
 	node, err = consensus.New(cfg, consensus.Deps{
 		Storage: store, Logger: logger, Entropy: rand.Reader, LeaseClock: func() time.Duration { return time.Since(start) },
 		Transport: func() consensus.Transport { return tr.Raft() },
-		Bind:      func(b consensus.RaftCallbacks) { tr.Raft().Bind(transport.RaftCallbacks(b)) },
+		Bind:      func(c consensus.RaftCallbacks) { tr.Raft().Bind(c) },
 		Acks:      tr.Acks(),
 		PeerAck: func(id cluster.NodeID) consensus.PeerAck {
 			a := tr.Acks().Peer(id)
@@ -259,6 +260,7 @@ func (n *testNode) startOn(store storage.Storage) error {
 			},
 		},
 	})
+	members.Node = node
 	if err != nil {
 		return errors.Join(err, ln.Close())
 	}

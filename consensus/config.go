@@ -95,31 +95,6 @@ type Acks interface {
 	Changed() <-chan struct{}
 }
 
-// RaftCallbacks is what the transport may ask of the running Raft node. The functions
-// may be called from any goroutine and do not block.
-type RaftCallbacks struct {
-	CurrentTerm  func() uint64
-	Leader       func() cluster.NodeID
-	AppliedIndex func() uint64
-	// LastEntry is the position of the last entry, in log or snapshot.
-	LastEntry func() (index, term uint64)
-	// CheckEntry says why an entry of the current term's leader cannot be taken.
-	// It may block for a disk write then.
-	CheckEntry func(index, term uint64) error
-	// RestoreProgress grows while a snapshot is being restored.
-	RestoreProgress func() uint64
-	// TrackVote hears that a vote is on its way through Raft, and that it is no more:
-	// meanwhile a term may wait for the vote to be recorded with it.
-	TrackVote func(coming bool)
-	// FlushBeforeReply makes durable what waits, and waits for what is being written. Nothing
-	// that Raft answers may leave this node before; an error says that it must not.
-	// It blocks for a disk write.
-	FlushBeforeReply func() error
-	// ElectionBlocked says that this node must not stand, by nobody's order: its log may end
-	// with a configuration that is not about its data directory. Optional.
-	ElectionBlocked func() bool
-}
-
 // Hooks are told what happens, for metrics and events. A nil one is left out.
 // They must not block; they are called from many goroutines.
 type Hooks struct {

@@ -198,7 +198,7 @@ func (n *Node) serve(ctx context.Context, rebuilt bool) error {
 	}
 	n.inst.Store(inst)
 	n.opened.Do(func() { close(n.running) })
-	n.deps.Bind(n.transportCallbacks(inst)) // the transport may ask for the servers at once
+	n.deps.Bind(RaftCallbacks{n, inst}) // the transport may ask for the servers at once
 	ctx, cancel := context.WithCancelCause(ctx)
 	var loops, flights sync.WaitGroup
 	loops.Go(func() { n.watchLeadership(ctx, inst) })

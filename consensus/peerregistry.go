@@ -180,8 +180,8 @@ func (n *Node) probePeersLoop(ctx context.Context) {
 	}
 }
 
-// probePeers says hello to every other node. What is answered comes in by Known,
-// Admitted and Refused. It takes probeTimeout at most.
+// probePeers says hello to every other node. What is answered comes in by OnHello,
+// OnAdmitted and OnRefused. It takes probeTimeout at most.
 func (n *Node) probePeers(ctx context.Context, inst *raftInstance) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -315,8 +315,8 @@ func bootstrapRoster(met map[cluster.NodeID]string) *cluster.Roster {
 	return r
 }
 
-// RecordIncarnation puts the data directory of a peer without a cluster ID on record, durably,
-// when there is none on record and both have bootstrapped. The transport calls it
+// RecordIncarnation puts the data directory of a peer without a cluster ID on record
+// durably, when there is none and both have bootstrapped. The transport calls it
 // before it judges a hello.
 func (n *Node) RecordIncarnation(p cluster.Peer) error {
 	if rec := n.Record(p.NodeID); rec.Incarnation != "" || rec.Removed || !cluster.MayRecordIncarnation(n.LocalPeer(), p) || !n.inFirstConfiguration(p.NodeID) {

@@ -120,24 +120,6 @@ func (n *Node) unblockElections(inst *raftInstance) {
 	n.log.Info("the log has reached this node's admission: it may stand for election")
 }
 
-// transportCallbacks is what the transport may ask of inst.
-func (n *Node) transportCallbacks(inst *raftInstance) RaftCallbacks {
-	return RaftCallbacks{
-		CurrentTerm:  inst.raft.CurrentTerm,
-		AppliedIndex: inst.raft.AppliedIndex,
-		CheckEntry:   func(index, term uint64) error { return n.checkEntry(inst.snaps, index, term) },
-		Leader: func() cluster.NodeID {
-			_, id := inst.raft.LeaderWithID()
-			return cluster.NodeID(id)
-		},
-		LastEntry:        func() (index, term uint64) { return n.lastEntry(inst) },
-		RestoreProgress:  func() uint64 { return n.fsm.progress.Load() + n.store.Progress() },
-		TrackVote:        inst.disk.trackVote,
-		FlushBeforeReply: inst.disk.flushBeforeReply,
-		ElectionBlocked:  inst.electionBlocked.Load,
-	}
-}
-
 // verifier makes the library send heartbeats on demand. The library's answer is
 // ignored: it counts non-voters and acknowledgements of older sends, and it may
 // never come. The call itself blocks while the main loop does, which is why it

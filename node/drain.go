@@ -37,16 +37,6 @@ func (n *Node) Drain(ctx context.Context) {
 	n.handOver(ctx) // should another node have handed leadership here meanwhile
 }
 
-// approveTimeoutNow says why this node will not stand although the leader tells it to; "" when it
-// will. A leader may not know yet that it is about to stop: it would lead, and take
-// no write, until the requests in flight had ended.
-func (n *Node) approveTimeoutNow(ctx context.Context, by cluster.NodeID, term uint64) string {
-	if n.draining.Load() {
-		return fmt.Sprintf("node %s is draining", n.cfg.ID)
-	}
-	return n.failover.ApproveTimeoutNow(ctx, by, term)
-}
-
 // eligibilityPollInterval is how often a leader looks whether its record lets it lead.
 const eligibilityPollInterval = 100 * time.Millisecond
 

@@ -53,7 +53,7 @@ func (n *Node) election(e consensus.Election) {
 	result := telemetry.ResultLost
 	if e.Won {
 		result = telemetry.ResultWon
-	} else if !addElectionCause(&e, n.failover.Facts(e.Term)) && !n.mayCampaign() {
+	} else if !addElectionCause(&e, n.failover.Facts(e.Term)) && !(elections{n}).MayStartElection() {
 		return // Raft's timer made it a candidate, and its questions were held back
 	}
 	if e.Open {

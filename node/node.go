@@ -26,6 +26,7 @@ import (
 	"northstar/telemetry"
 	"northstar/transfer"
 	"northstar/transport"
+	"northstar/transport/crashdetect"
 )
 
 // ErrRestart ends Run when the node is to be built anew, over the same data
@@ -43,7 +44,7 @@ type Node struct {
 
 	raftListener, httpListener net.Listener
 	raftAddr, httpAddr         string // advertised
-	crashSocket                *transport.CrashSocket
+	crashSocket                *crashdetect.CrashSocket
 
 	journal    *telemetry.Journal
 	metrics    *telemetry.Metrics
@@ -149,7 +150,7 @@ func (n *Node) bind() (err error) {
 	if n.httpListener, err = n.env.Listen(n.cfg.HTTPAddr); err != nil {
 		return fmt.Errorf("http-addr: %w", err)
 	}
-	if n.crashSocket, err = transport.NewCrashSocket(n.raftListener); err != nil {
+	if n.crashSocket, err = crashdetect.NewCrashSocket(n.raftListener); err != nil {
 		n.log.Info("a sudden death of this process will be noticed a little later", "error", err)
 	}
 	n.raftAddr = advertised(n.cfg.AdvertisedRaft(), n.raftListener)
@@ -172,7 +173,8 @@ func advertised(configured string, l net.Listener) string {
 // other: the transport's questions go through n, and none is asked before Run.
 func (n *Node) buildConsensus() error {
 	var err error
-	if n.transport, err = transport.New(n.transportConfig()); err != nil {
+	members := &membership{n: n}
+	if n.transport, err = transport.New(n.transportConfig(members)); err != nil {
 		return err
 	}
 	store, err := n.env.OpenStorage(storage.Options{Dir: n.cfg.DataDir, Reserve: uint64(n.cfg.Disk.Reserve), Logger: n.log})
@@ -180,6 +182,7 @@ func (n *Node) buildConsensus() error {
 		return err
 	}
 	n.consensus, err = consensus.New(n.consensusConfig(), n.consensusDeps(store))
+	members.Node = n.consensus
 	return configProblem(err)
 }
 
@@ -222,29 +225,12 @@ func (n *Node) Journal() *telemetry.Journal { return n.journal }
 // Handler answers the API's requests, for tests that need no connection.
 func (n *Node) Handler() http.Handler { return n.api }
 
-// mayCampaign says whether this node may stand for election by itself. It never
-// does while it is about to stop, when its record (or, before there is one, its
-// configuration) forbids it, while it is part of a conflict, and while failover
-// is paused; the cluster's first leader is elected all the same. A node that an
-// operator has drained stands when nobody else could lead, and hands over then.
-func (n *Node) mayCampaign() bool {
-	if n.draining.Load() || !n.consensus.MayStartElection() || n.splitBrain.Refusing() != "" {
-		return false
-	}
-	view := n.consensus.View()
-	priority, eligible := n.cfg.Priority, n.cfg.Eligible
-	if m, ok := view.Member(n.cfg.ID); ok {
-		priority, eligible = m.Priority, m.Eligible && (m.Lifecycle != cluster.Draining || n.failover.LastResort())
-	}
-	return priority > 0 && eligible && n.autoFailoverEnabled()
-}
-
 // autoFailoverEnabled says whether the cluster may depose a leader, and elect the
 // next, without being told to. Before there is a first leader, it may.
 func (n *Node) autoFailoverEnabled() bool { return n.consensus.View().AutoFailover(time.Now()) }
 
-// replicationPaused says whether this node's appends are to fail, so that the others elect
-// another leader: its disk is stalled, or it must not lead any more.
+// replicationPaused reports whether this node's appends are to fail, so that the
+// others elect another leader: its disk is stalled, or it must not lead any more.
 func (n *Node) replicationPaused() bool {
 	return n.consensus.Stalled() && n.autoFailoverEnabled() || n.consensus.StepDownPending()
 }

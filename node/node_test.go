@@ -67,7 +67,7 @@ func TestDrainMovesLeadership(t *testing.T) {
 	if st.LeaderID == old.cfg.ID || st.LeaderID == "" || st.Term <= term || st.Lifecycle != cluster.Draining {
 		t.Errorf("after Drain: leader %q, term %d (was %d), lifecycle %s", st.LeaderID, st.Term, term, st.Lifecycle)
 	}
-	if old.mayCampaign() {
+	if (elections{old.Node}).MayStartElection() {
 		t.Error("a drained node may stand for election")
 	}
 	// Who leads now need not know yet that it goes.
@@ -118,7 +118,7 @@ func TestDrain_ByOperator(t *testing.T) {
 	if failed > 2 { // a busy machine may have some, of other causes
 		t.Errorf("%d of the hand-overs failed: the drained node stood against the leader that it had made", failed)
 	}
-	if old.mayCampaign() {
+	if (elections{old.Node}).MayStartElection() {
 		t.Error("a drained node may stand for election")
 	}
 	if st := old.Consensus().Status(); st.Suffrage() != cluster.Voter {
@@ -126,7 +126,7 @@ func TestDrain_ByOperator(t *testing.T) {
 	}
 	patch(cluster.MemberPatch{Drain: &no})
 	eventually(t, "it is active again", func() bool {
-		return old.Consensus().Status().Lifecycle == cluster.Active && old.mayCampaign()
+		return old.Consensus().Status().Lifecycle == cluster.Active && (elections{old.Node}).MayStartElection()
 	})
 }
 

@@ -36,9 +36,3 @@ func (n *Node) buildSplitBrainDetector() {
 		Detected: n.metrics.SplitBrain, Logger: n.log,
 	})
 }
-
-// onPeerHello hears of each completed hello. It does not block.
-func (n *Node) onPeerHello(p cluster.Peer, verdict cluster.Admission) {
-	n.consensus.OnHello(p, verdict)
-	n.splitBrain.OnHello(p)
-}

@@ -18,37 +18,15 @@ import (
 	"northstar/transport"
 )
 
-func (n *Node) transportConfig() transport.Config {
+func (n *Node) transportConfig(members transport.Membership) transport.Config {
 	return transport.Config{
 		Listener: n.raftListener, CrashSocketPort: n.crashSocket.Port(), Dial: n.env.Dial, Advertise: n.raftAddr,
-		Local:             func() cluster.Peer { return n.consensus.LocalPeer() },
-		Record:            func(id cluster.NodeID) cluster.Record { return n.consensus.Record(id) },
-		RecordIncarnation: func(p cluster.Peer) error { return n.consensus.RecordIncarnation(p) },
-		Adopt:             func(from cluster.Peer) error { return n.consensus.Adopt(from) },
-		Known:             n.onPeerHello,
-		Admitted:          func(by cluster.NodeID) { n.consensus.OnAdmitted(by) },
-		Refused: func(by cluster.NodeID, r cluster.Refusal, reason string) {
-			n.consensus.OnRefused(by, r, reason)
-		},
-		Rejected: n.metrics.RPCRejected, VoteAnswered: n.metrics.Vote,
-		Servers:        func() []cluster.Server { return n.consensus.Servers() },
-		Claim:          n.claim,
-		ConnectionLost: func(l cluster.ConnectionLoss) { n.failover.OnConnectionLost(l) },
-		VetoPreVote:    func(candidate cluster.NodeID, now time.Time) string { return n.failover.VetoPreVote(candidate, now) },
-		MayIgnoreLeader: func(candidate cluster.NodeID, term uint64, now time.Time) bool {
-			return n.failover.MayIgnoreLeader(candidate, term, now)
-		},
-		VoteReceived:      func(a cluster.VoteResponse) { n.failover.OnVoteResponse(a) },
-		ApproveTimeoutNow: n.approveTimeoutNow,
-		Relayed:           n.receiveAuditBatch,
-		TLS:               n.tls, ClusterName: n.cfg.ClusterName,
+		Membership: members, Elections: elections{n},
+		Claim: n.claim, ConnectionLost: func(l cluster.ConnectionLoss) { n.failover.OnConnectionLost(l) },
+		Relayed: n.receiveAuditBatch, Rejected: n.metrics.RPCRejected,
+		ReadOnly: func() bool { return n.consensus.ReadOnly() }, ReplicationPaused: n.replicationPaused,
+		TLS: n.tls, ClusterName: n.cfg.ClusterName,
 		TimeoutMin: n.cfg.Election.TimeoutMin, TimeoutMax: n.cfg.Election.TimeoutMax,
-		Gate: transport.Gate{
-			ReadOnly:          func() bool { return n.consensus.ReadOnly() },
-			ReplicationPaused: n.replicationPaused,
-			MayStartElection:  n.mayCampaign,
-			MayVote:           func() bool { return n.consensus.MayVote() && n.splitBrain.MayVote() },
-		},
 		Faults: n.env.Faults, Logger: n.log,
 	}
 }
@@ -75,7 +53,7 @@ func (n *Node) consensusDeps(store storage.Storage) consensus.Deps {
 	deps := consensus.Deps{
 		Storage:   store,
 		Transport: func() consensus.Transport { return n.transport.Raft() },
-		Bind:      func(b consensus.RaftCallbacks) { n.transport.Raft().Bind(transport.RaftCallbacks(b)) },
+		Bind:      func(c consensus.RaftCallbacks) { n.transport.Raft().Bind(c) },
 		Acks:      n.transport.Acks(),
 		PeerAck: func(id cluster.NodeID) consensus.PeerAck {
 			p := n.transport.Acks().Peer(id)

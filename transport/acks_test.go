@@ -8,6 +8,7 @@ import (
 )
 
 func TestAcksCountVotersSendTimesAndTerms(t *testing.T) {
+	t.Parallel()
 	base := time.Now()
 	at := func(ms int) time.Time { return base.Add(time.Duration(ms) * time.Millisecond) }
 	voters := []cluster.NodeID{"n1", "n2", "n3"}
@@ -56,6 +57,7 @@ func TestAcksCountVotersSendTimesAndTerms(t *testing.T) {
 }
 
 func TestAcksMatchAndContact(t *testing.T) {
+	t.Parallel()
 	a, now := newAcks(), time.Now()
 	a.ack("n2", "i", 5, 70, now, now)
 	a.ack("n2", "i", 5, 0, now, now) // a heartbeat
@@ -78,6 +80,7 @@ func TestAcksMatchAndContact(t *testing.T) {
 }
 
 func TestAcksWakeTheirWaiters(t *testing.T) {
+	t.Parallel()
 	a := newAcks()
 	ch := a.Changed()
 	if a.Changed() != ch {
@@ -98,6 +101,7 @@ func TestAcksWakeTheirWaiters(t *testing.T) {
 
 // The send time counts, not the answer's; a refusal is contact, and no more.
 func TestAppendEntriesIsStamped(t *testing.T) {
+	t.Parallel()
 	inBubble(t, 2, func(t *testing.T, ends []*end) {
 		n1, n2 := ends[0], ends[1]
 		n2.bindOnly()

@@ -13,6 +13,7 @@ import (
 // Nodes that the hello refuses get no Raft message through at all, so they
 // cannot raise the victim's term.
 func TestRefusedNodesReachNobody(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]func(*cluster.Peer){
 		"foreign cluster": func(p *cluster.Peer) { p.ClusterID = "other" },
 		"old generation":  func(p *cluster.Peer) { p.Generation.Number = 0 },
@@ -47,6 +48,7 @@ func TestRefusedNodesReachNobody(t *testing.T) {
 // A node that was wiped and taken in again while this one was away leads it by
 // what it says of its own record. Votes are exchanged once this node has caught up.
 func TestLeaderThatWasReadmitted(t *testing.T) {
+	t.Parallel()
 	for name, old := range map[string]cluster.Record{
 		"wiped":   {Incarnation: "inc-n2", AsOfIndex: 100},
 		"removed": {Incarnation: "inc-n2", Removed: true, AsOfIndex: 100},
@@ -108,6 +110,7 @@ func TestLeaderThatWasReadmitted(t *testing.T) {
 
 // A node that was admitted and is refused since then, on the same connection.
 func TestAdmissionIsCheckedForEachMessage(t *testing.T) {
+	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
 	got := n1.bind()
 	if v, err := n2.vote(n1, 6); err != nil || !v.Granted {
@@ -135,6 +138,7 @@ func TestAdmissionIsCheckedForEachMessage(t *testing.T) {
 // Between a node with a cluster ID and one without there are no votes, in
 // either direction, whoever asks.
 func TestNoVotesWithoutClusterID(t *testing.T) {
+	t.Parallel()
 	with, without := newEnd(t, "n1"), newEnd(t, "n2", noID)
 	gotWith, gotWithout := with.bind(), without.bind()
 	if v, err := without.vote(with, 99); err == nil {
@@ -163,6 +167,7 @@ func TestNoVotesWithoutClusterID(t *testing.T) {
 // A node whose data directory is empty takes no part in a cluster without an ID:
 // it may have voted, and stored entries, before its disk was wiped.
 func TestEmptyDataDirectoryExchangesNoVotes(t *testing.T) {
+	t.Parallel()
 	n1, n2 := newEnd(t, "n1", noID), newEnd(t, "n2", empty)
 	n1.bind()
 	got := n2.bind()
@@ -194,6 +199,7 @@ func TestEmptyDataDirectoryExchangesNoVotes(t *testing.T) {
 
 // A peer that could not be put on record is given no vote, nor asked for one.
 func TestNoVotesWithoutARecord(t *testing.T) {
+	t.Parallel()
 	n1, n2 := newEnd(t, "n1", noID), newEnd(t, "n2", noID)
 	n1.bind()
 	n2.bind()
@@ -209,6 +215,7 @@ func TestNoVotesWithoutARecord(t *testing.T) {
 // A leader without a cluster ID counts nobody whom it has not on record, however
 // ready that one is to follow.
 func TestNoEntriesWithoutARecord(t *testing.T) {
+	t.Parallel()
 	n1, n2 := newEnd(t, "n1", noID), newEnd(t, "n2", noID)
 	n1.bind()
 	got := n2.bind()
@@ -236,6 +243,7 @@ func TestNoEntriesWithoutARecord(t *testing.T) {
 // A leader without a cluster ID cannot lead a node that has one: its log would
 // replace the other's.
 func TestLeaderWithoutClusterIDLeadsNobodyWithOne(t *testing.T) {
+	t.Parallel()
 	with, without := newEnd(t, "n1"), newEnd(t, "n2", noID)
 	with.leader.Store(cluster.NodeID("n2"))
 	got := with.bind()
@@ -259,6 +267,7 @@ func TestLeaderWithoutClusterIDLeadsNobodyWithOne(t *testing.T) {
 // A leader that has adopted leads on, also over a connection whose hello said
 // otherwise: one that was in use when its connections were closed for that.
 func TestLeaderLeadsOnceItHasAdopted(t *testing.T) {
+	t.Parallel()
 	with, without := newEnd(t, "n1"), newEnd(t, "n2", noID)
 	with.leader.Store(cluster.NodeID("n2"))
 	with.bind()
@@ -276,10 +285,11 @@ func TestLeaderLeadsOnceItHasAdopted(t *testing.T) {
 // was taken over just after, does not live on: the peer would go on to take
 // this node for one without a cluster ID.
 func TestHelloRepeatedAfterAdoption(t *testing.T) {
+	t.Parallel()
 	hellos := make(chan struct{}, 10)
 	n2 := newEnd(t, "n2")
-	n1 := newEnd(t, "n1", noID, func(cfg *Config, e *end) {
-		cfg.Known = func(cluster.Peer, cluster.Admission) {
+	n1 := newEnd(t, "n1", noID, func(_ *Config, e *end) {
+		e.onHello = func() {
 			hellos <- struct{}{}
 			e.set(func(p *cluster.Peer) { p.ClusterID = n2.peer().ClusterID })
 		}
@@ -298,6 +308,7 @@ func TestHelloRepeatedAfterAdoption(t *testing.T) {
 // After both have adopted, votes flow again although both remember the other's
 // old hello.
 func TestVotesFlowAfterAdoption(t *testing.T) {
+	t.Parallel()
 	n1, n2 := newEnd(t, "n1", noID), newEnd(t, "n2", noID)
 	n1.bind()
 	n2.bind()
@@ -318,6 +329,7 @@ func TestVotesFlowAfterAdoption(t *testing.T) {
 }
 
 func TestAdoptBeforeTheFirstEntry(t *testing.T) {
+	t.Parallel()
 	leader, n2 := newEnd(t, "n1"), newEnd(t, "n2", noID)
 	var before string
 	n2.bindOnly()
@@ -334,6 +346,7 @@ func TestAdoptBeforeTheFirstEntry(t *testing.T) {
 }
 
 func TestFailedAdoptionKeepsEntriesOut(t *testing.T) {
+	t.Parallel()
 	leader, n2 := newEnd(t, "n1"), newEnd(t, "n2", noID)
 	n2.adoptErr = errors.New("disk full")
 	got := n2.bind()
@@ -350,6 +363,7 @@ func TestFailedAdoptionKeepsEntriesOut(t *testing.T) {
 
 // A leader of an older term is not adopted: raft will refuse it.
 func TestStaleLeaderIsNotAdopted(t *testing.T) {
+	t.Parallel()
 	leader, n2 := newEnd(t, "n1"), newEnd(t, "n2", noID)
 	n2.bind()
 	_, _ = leader.append(n2, func(r *raft.AppendEntriesRequest) { r.Term = 4 })
@@ -360,6 +374,7 @@ func TestStaleLeaderIsNotAdopted(t *testing.T) {
 
 // A client that ignores the verdict gets no further.
 func TestRefusedConnectionIsClosed(t *testing.T) {
+	t.Parallel()
 	n1, n3 := newEnd(t, "n1"), newEnd(t, "n3", as(func(p *cluster.Peer) { p.ClusterID = "other" }))
 	got := n1.bind()
 	conn, x, err := n3.tr.open(t.Context(), n1.addr, purposeRaft, "n1")
@@ -377,6 +392,7 @@ func TestRefusedConnectionIsClosed(t *testing.T) {
 }
 
 func TestDialExpectsThePeer(t *testing.T) {
+	t.Parallel()
 	n1, n3 := newEnd(t, "n1"), newEnd(t, "n3")
 	got := n3.bind()
 	var resp raft.AppendEntriesResponse
@@ -391,6 +407,7 @@ func TestDialExpectsThePeer(t *testing.T) {
 
 // After ResetPeers both directions say hello again, and lose no message.
 func TestResetPeersRepeatsHello(t *testing.T) {
+	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
 	n1.bind()
 	n2.bind()
@@ -417,6 +434,7 @@ func TestResetPeersRepeatsHello(t *testing.T) {
 }
 
 func TestMessagesBearTheConnectionsIdentity(t *testing.T) {
+	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
 	got := n2.bind()
 	for name, change := range map[string]func(*raft.AppendEntriesRequest){

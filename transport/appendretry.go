@@ -28,11 +28,11 @@ func (r *Raft) awaitRetryable(err error, to cluster.NodeID, target raft.ServerAd
 	default:
 		return
 	}
-	self := r.t.cfg.Local().NodeID
+	self := r.t.cfg.Membership.LocalPeer().NodeID
 	look := time.NewTicker(r.t.cfg.TimeoutMin / 3)
 	defer look.Stop()
 	for {
-		local := r.local.Load()
+		local := r.node()
 		if local == nil || local.Leader() != self || local.CurrentTerm() != term {
 			return
 		}
@@ -56,19 +56,12 @@ func (r *Raft) awaitRetryable(err error, to cluster.NodeID, target raft.ServerAd
 // claims to have some since, and asks it when it does not. Of a peer that says
 // nothing nobody knows.
 func (r *Raft) hasSpace(id cluster.NodeID, refused time.Time) bool {
-	m := r.t.monitors.find(id)
-	if m == nil {
+	seen, ok := r.t.monitors.Latest(id)
+	if !ok || !seen.Connected || seen.At.After(refused) && !seen.Claim.Disk.ReadOnly {
 		return true
 	}
-	seen, ok := m.latestClaim()
-	if !ok || !seen.Connected {
-		return true
-	}
-	if seen.At.After(refused) && !seen.Claim.Disk.ReadOnly {
-		return true
-	}
-	if c := m.current(); c != nil && time.Since(seen.At) >= r.t.cfg.TimeoutMin/3 {
-		c.poll()
+	if time.Since(seen.At) >= r.t.cfg.TimeoutMin/3 {
+		r.t.monitors.Ask(id)
 	}
 	return false
 }
@@ -76,7 +69,7 @@ func (r *Raft) hasSpace(id cluster.NodeID, refused time.Time) bool {
 // isServer says whether a node is in Raft's configuration, at that address. Where
 // that is not known, it is.
 func (r *Raft) isServer(id cluster.NodeID, at raft.ServerAddress) bool {
-	servers := r.t.cfg.Servers()
+	servers := r.t.cfg.Membership.Servers()
 	s, ok := cluster.FindServer(servers, id)
 	return len(servers) == 0 || ok && s.Address == string(at)
 }

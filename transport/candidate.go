@@ -19,8 +19,10 @@ import (
 // RequestVote asks for a vote, from nodes that exchange votes with this one. The
 // flag that lets voters pass over a leader that they know goes out only with a
 // warrant; otherwise each voter goes by evidence of its own.
-func (r *Raft) RequestVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
-	r.ballots.cast(args.Term, r.t.cfg.Local().NodeID, time.Now())
+func (r *Raft) RequestVote(
+	id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse,
+) error {
+	r.ballots.cast(args.Term, r.t.cfg.Membership.LocalPeer().NodeID, time.Now())
 	if args.LeadershipTransfer && !r.mayUseTransferFlag(time.Now()) {
 		bare := *args // the library gives the same one to all its goroutines
 		bare.LeadershipTransfer = false
@@ -35,8 +37,10 @@ func (r *Raft) RequestVote(id raft.ServerID, target raft.ServerAddress, args *ra
 }
 
 // RequestPreVote asks whether a vote would be given.
-func (r *Raft) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
-	if !r.t.cfg.Gate.MayStartElection() || r.boundByProxyAck(time.Now(), r.t.cfg.Local().NodeID, args.Term) {
+func (r *Raft) RequestPreVote(
+	id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse,
+) error {
+	if !r.t.cfg.Elections.MayStartElection() || r.boundByProxyAck(time.Now(), r.t.cfg.Membership.LocalPeer().NodeID, args.Term) {
 		return r.fail(time.Now(), errMayNot)
 	}
 	term := args.Term
@@ -60,7 +64,7 @@ func (r *Raft) reportVote(a cluster.VoteResponse, err error) {
 	case a.Reason == "":
 		a.Reason = "refused"
 	}
-	r.t.cfg.VoteReceived(a)
+	r.t.cfg.Elections.VoteReceived(a)
 }
 
 // noAnswer says why a voter did not answer, in a few words.
@@ -81,7 +85,7 @@ func noAnswer(err error) string {
 // it is sent once more, on a new one: a lost vote costs an election timeout.
 func (r *Raft) sendVoteRequest(m Message, target raft.ServerAddress, do func(*libTransport) error) error {
 	start := time.Now()
-	wake(r.t.monitors.fastPoll)
+	r.t.monitors.FastPoll()
 	p, err := r.peer(m.To)
 	if err != nil {
 		return r.fail(start, err)
@@ -109,18 +113,19 @@ const busyPollInterval = time.Millisecond
 // TimeoutNow into its own queue. It fails when the node leads, may not stand,
 // has moved past term, or when raft does not take the message before ctx ends.
 //
-// Gate.MayStartElection is asked only with MandateEvidence, Local.Barred always. With MandateOrder voters are
-// asked to pass over the leader that they know; otherwise a voter grants only
-// what its own evidence allows.
+// Elections.MayStartElection counts only with MandateEvidence, and
+// RaftNode.ElectionBlocked always. With MandateOrder voters are asked to pass over
+// the leader that they know; otherwise a voter grants only what its own evidence
+// allows.
 func (r *Raft) StartElection(ctx context.Context, term uint64, by cluster.ElectionCause) error {
-	local := r.local.Load()
+	local := r.node()
 	if local == nil {
 		return errNotReady
 	}
-	if local.electionBlocked() {
+	if local.ElectionBlocked() {
 		return fmt.Errorf("%w: %w", errMayNot, errBarred)
 	}
-	if by == cluster.CauseLeaderFailed && !r.t.cfg.Gate.MayStartElection() {
+	if by == cluster.CauseLeaderFailed && !r.t.cfg.Elections.MayStartElection() {
 		return errMayNot
 	}
 	if local.Leader() == "" {
@@ -139,13 +144,14 @@ func (r *Raft) StartElection(ctx context.Context, term uint64, by cluster.Electi
 // and while failover is paused a node without a leader is one for good.
 func (r *Raft) endPreVoteAppend(term uint64) *raft.AppendEntriesRequest {
 	return &raft.AppendEntriesRequest{
-		RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax}, Term: term, PrevLogEntry: math.MaxUint64, PrevLogTerm: math.MaxUint64,
+		RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax}, Term: term,
+		PrevLogEntry: math.MaxUint64, PrevLogTerm: math.MaxUint64,
 	}
 }
 
 // injectLocal puts a message of this node's own into its queue and waits for the answer,
 // unless this node leaves the term or leads before raft takes it.
-func (r *Raft) injectLocal(ctx context.Context, local *RaftCallbacks, term uint64, by cluster.ElectionCause, command any) error {
+func (r *Raft) injectLocal(ctx context.Context, local RaftNode, term uint64, by cluster.ElectionCause, command any) error {
 	reply := make(chan raft.RPCResponse, 1)
 	rpc := raft.RPC{Command: command, RespChan: reply}
 	look := time.NewTicker(busyPollInterval)
@@ -156,7 +162,7 @@ func (r *Raft) injectLocal(ctx context.Context, local *RaftCallbacks, term uint6
 		if now := local.CurrentTerm(); now != term {
 			return fmt.Errorf("not standing: the term is %d, not %d", now, term)
 		}
-		if local.Leader() == r.t.cfg.Local().NodeID {
+		if local.Leader() == r.t.cfg.Membership.LocalPeer().NodeID {
 			return errors.New("not standing: this node leads")
 		}
 		if by == cluster.CauseOperator {

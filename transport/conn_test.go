@@ -29,6 +29,7 @@ func outOver(conn net.Conn, heard func() time.Time) *outConn {
 // A large message may take long as long as it moves; the RPC timeout is for
 // each part.
 func TestLargeMessageOutlivesTheTimeout(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		here, there := net.Pipe()
 		defer there.Close()
@@ -52,6 +53,7 @@ func TestLargeMessageOutlivesTheTimeout(t *testing.T) {
 // A connection that leads nowhere is given up after the RPC timeout, whatever
 // the size.
 func TestBlackholeIsGivenUp(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		here, there := net.Pipe()
 		defer there.Close()
@@ -82,6 +84,7 @@ func TestBlackholeIsGivenUp(t *testing.T) {
 
 // The answer to a snapshot may take as long as the peer answers heartbeats.
 func TestSnapshotAnswerWaitsForALivingPeer(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		here, there := net.Pipe()
 		defer there.Close()
@@ -110,6 +113,7 @@ func TestSnapshotAnswerWaitsForALivingPeer(t *testing.T) {
 // A leader that vanishes in the middle of a snapshot does not hold raft's main
 // loop up for long.
 func TestSnapshotFromAVanishedLeaderEnds(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		network := newSimNet()
 

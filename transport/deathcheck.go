@@ -2,111 +2,63 @@ package transport
 
 import (
 	"context"
-	"errors"
-	"syscall"
 	"time"
 
 	"northstar/cluster"
+	"northstar/transport/crashdetect"
 )
 
-// Limits of a confirmation. One long deadline could land in the backlog of a
-// listener that is about to die, so it is many short ones.
-const (
-	confirmTry   = 3 * time.Millisecond // of one try, or three times the measured handshake
-	confirmPause = 50 * time.Microsecond
-	confirmAll   = 60 * time.Millisecond
-	confirmTries = 256
-)
+// deadDialBackoff is for how long Raft does not dial a process that was found
+// dead: while the survivors elect a leader they have better things to do.
+const deadDialBackoff = 30 * time.Millisecond
+
+// dialBackoff is a dead process of a peer, and until when it is not dialled.
+type dialBackoff struct {
+	bootID string
+	until  time.Time
+}
 
 // Confirm finds out, by dialling again, whether the process bootID of a peer
-// still runs. It takes as long as ctx allows, and at most about 60 ms. Nobody
-// listens, at that process's canary or at the node's address: dead. A hello with that boot ID: alive; with another: restarted.
-// Nothing clear in time: unclear.
+// still runs. It takes as long as ctx allows, and at most about 60 ms.
 func (t *Transport) Confirm(ctx context.Context, peer cluster.NodeID, bootID string) cluster.Liveness {
-	target := t.monitors.address(peer)
+	target := t.monitors.Address(peer)
 	if target == "" {
 		return cluster.LivenessUnclear
 	}
-	ctx, cancel := context.WithTimeout(ctx, confirmAll)
-	defer cancel()
-	try := confirmTry
-	if m := t.monitors.find(peer); m != nil {
-		try = max(try, 3*m.handshakeTime())
-		if addr := m.crashSocketOf(bootID); addr != "" && t.refused(ctx, addr, try) {
-			t.markProcessDead(peer, bootID)
-			return cluster.LivenessDead // the rest of the process may take its time to go
-		}
-	}
-	for range confirmTries {
-		if l, clear := t.confirmOnce(ctx, target, try, peer, bootID); clear {
-			if l == cluster.LivenessDead {
-				t.markProcessDead(peer, bootID)
+	found := crashdetect.DeathCheck{
+		BootID: bootID, CrashSocket: t.monitors.CrashSocketOf(peer, bootID), Dial: t.cfg.Dial,
+		Handshake: t.monitors.Handshake(peer),
+		Hello: func(ctx context.Context) (string, error) {
+			conn, x, err := t.open(ctx, target, purposeProbe, peer)
+			if err != nil {
+				return "", err
 			}
-			return l
-		}
-		if ctx.Err() != nil {
-			break
-		}
-		preciseSleep(confirmPause)
+			_ = closeNow(conn)
+			return x.peer.BootID, nil
+		},
+	}.Run(ctx)
+	if found == cluster.LivenessDead {
+		t.markProcessDead(peer, bootID)
 	}
-	return cluster.LivenessUnclear
+	return found
 }
 
-// refused says whether nobody listens at addr.
-func (t *Transport) refused(ctx context.Context, addr string, limit time.Duration) bool {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	conn, err := t.cfg.Dial(ctx, addr)
-	if err == nil {
-		_ = closeNow(conn)
-	}
-	return errors.Is(err, syscall.ECONNREFUSED)
-}
-
-// confirmOnce makes one try.
-func (t *Transport) confirmOnce(ctx context.Context, target string, limit time.Duration, peer cluster.NodeID, bootID string) (l cluster.Liveness, clear bool) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	conn, x, err := t.open(ctx, target, purposeProbe, peer)
-	switch {
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return cluster.LivenessDead, true
-	case err != nil:
-		return cluster.LivenessUnclear, false
-	}
-	_ = closeNow(conn)
-	if x.peer.BootID == bootID {
-		return cluster.LivenessAlive, true
-	}
-	return cluster.LivenessRestarted, true
-}
-
-// deadDialBackoff is for how long a process that was found dead is not dialled by Raft:
-// while the survivors elect a leader they have better things to do.
-const deadDialBackoff = 30 * time.Millisecond
-
-// markProcessDead notes that a process of a peer was found dead.
+// markProcessDead keeps Raft from dialling a process for a moment.
 func (t *Transport) markProcessDead(id cluster.NodeID, bootID string) {
 	if p, err := t.Raft().peer(id); err == nil {
 		p.backoff.Store(&dialBackoff{bootID, time.Now().Add(deadDialBackoff)})
 	}
 }
 
-// dialBackoff is a process of a peer that is dead, and until when it is not dialled.
-type dialBackoff struct {
-	bootID string
-	until  time.Time
-}
-
-// checkBackoff gives a dial error for a peer whose last known process was found dead a
-// moment ago.
+// checkBackoff returns a dial error for a peer whose last known process was found
+// dead a moment ago.
 func (p *peer) checkBackoff(now time.Time) error {
 	b := p.backoff.Load()
 	if b == nil || !now.Before(b.until) {
 		return nil
 	}
 	if facts, known := p.known(); !known || facts.BootID != b.bootID {
-		return nil // another one has said hello since
+		return nil // another process has said hello since
 	}
 	return &dialError{errProcessDead}
 }

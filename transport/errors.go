@@ -3,11 +3,12 @@ package transport
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"strings"
 	"syscall"
+
+	"northstar/transport/crashdetect"
 )
 
 var (
@@ -55,16 +56,6 @@ func fromWire(err error) error {
 	return err
 }
 
-// NotToldError is a TimeoutNow that has certainly not reached the peer's Raft,
-// and never will.
-type NotToldError struct{ err error }
-
-func (e *NotToldError) Error() string { return e.err.Error() }
-func (e *NotToldError) Unwrap() error { return e.err }
-
-// NotTold marks the error for whoever cannot import this package.
-func (e *NotToldError) NotTold() bool { return true }
-
 // unwrapCodecError makes errors.Is see why an answer could not be read: the codec's errors
 // have a Cause, and no Unwrap.
 func unwrapCodecError(err error) error {
@@ -82,12 +73,7 @@ func connectionDied(err error) bool {
 	if err == nil || errors.As(err, &dial) {
 		return false
 	}
-	for _, dead := range []error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, syscall.EPIPE, syscall.ECONNRESET, syscall.ETIMEDOUT} {
-		if errors.Is(err, dead) {
-			return true
-		}
-	}
-	return false
+	return crashdetect.ProcessEnded(err) || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ETIMEDOUT)
 }
 
 func isTimeout(err error) bool {

@@ -17,6 +17,7 @@ const (
 
 // A node of an earlier build looks for these texts in what this build answers.
 func TestRejectionsKeepTheirTextOnTheWire(t *testing.T) {
+	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
 	n2.bind()
 	n2.electionBlocked.Store(true)
@@ -37,6 +38,7 @@ func TestRejectionsKeepTheirTextOnTheWire(t *testing.T) {
 
 // This build knows the rejections of a node of an earlier build by their texts.
 func TestRejectionsOfAnEarlierBuild(t *testing.T) {
+	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
 	n2.bindOnly()
 	n2.serve(func(rpc raft.RPC) {

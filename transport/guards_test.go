@@ -23,6 +23,7 @@ import (
 // through the consumer like everything else, where only the main loop can act
 // on them.
 func TestHeartbeatsGoThroughTheMainLoop(t *testing.T) {
+	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
 	n2.raft.SetHeartbeatHandler(func(rpc raft.RPC) {
 		t.Error("the heartbeat handler was called")
@@ -48,6 +49,7 @@ func (e *end) install(to *end, last uint64, data []byte) (raft.InstallSnapshotRe
 }
 
 func TestStaleSnapshotIsNotInstalled(t *testing.T) {
+	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
 	got := n2.bind()
 	data := make([]byte, 40<<20) // more than the sockets' buffers hold: it must be drained
@@ -77,6 +79,7 @@ func TestStaleSnapshotIsNotInstalled(t *testing.T) {
 }
 
 func TestReadOnlyDropsEntriesNotHeartbeats(t *testing.T) {
+	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
 	got := n2.bind()
 	n2.readOnly.Store(true)
@@ -104,6 +107,7 @@ func TestReadOnlyDropsEntriesNotHeartbeats(t *testing.T) {
 }
 
 func TestReplicationPaused_LeaderSendsNothing(t *testing.T) {
+	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
 	got := n2.bind()
 	n1.replicationPaused.Store(true)
@@ -127,6 +131,7 @@ func TestReplicationPaused_LeaderSendsNothing(t *testing.T) {
 }
 
 func TestMayStartElection(t *testing.T) {
+	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
 	got := n2.bind()
 	n1.idle.Store(true)
@@ -145,9 +150,10 @@ func TestMayStartElection(t *testing.T) {
 // TestMayVote has a node that may still be bound by a lease: it grants nothing,
 // and raft does not see the question.
 func TestMayVote(t *testing.T) {
+	t.Parallel()
 	var free atomic.Bool
 	a := newEnd(t, "n1")
-	b := newEnd(t, "n2", func(c *Config, _ *end) { c.Gate.MayVote = free.Load })
+	b := newEnd(t, "n2", func(_ *Config, e *end) { e.mayVote = free.Load })
 	a.bindOnly()
 	b.bind()
 	vote, err := a.vote(b, 9)
@@ -162,11 +168,12 @@ func TestMayVote(t *testing.T) {
 }
 
 func TestTimeoutNowOnlyFromTheLeader(t *testing.T) {
+	t.Parallel()
 	var withdrawn atomic.Value // string
 	withdrawn.Store("")
 	n1, n3 := newEnd(t, "n1"), newEnd(t, "n3")
-	n2 := newEnd(t, "n2", func(c *Config, e *end) {
-		c.ApproveTimeoutNow = func(_ context.Context, by cluster.NodeID, term uint64) string {
+	n2 := newEnd(t, "n2", func(_ *Config, e *end) {
+		e.approve = func(by cluster.NodeID, term uint64) string {
 			if by != "n1" || term != 5 {
 				t.Errorf("told by %s in term %d", by, term)
 			}
@@ -210,6 +217,7 @@ func TestTimeoutNowOnlyFromTheLeader(t *testing.T) {
 
 // A node that must not stand does so at nobody's word.
 func TestElectionBlocked(t *testing.T) {
+	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
 	got := n2.bind()
 	n2.electionBlocked.Store(true)
@@ -234,6 +242,7 @@ func TestElectionBlocked(t *testing.T) {
 // Who lacks entries that are committed, as this node was told when it was taken in,
 // does not get its vote, though its log may be newer than what this node has.
 func TestVoteForCommitted(t *testing.T) {
+	t.Parallel()
 	n1 := newEnd(t, "n1")
 	n2 := newEnd(t, "n2", as(func(p *cluster.Peer) { p.Roster = &cluster.Roster{Index: 10, Term: 5} }))
 	n1.bindOnly()
@@ -263,6 +272,7 @@ func TestVoteForCommitted(t *testing.T) {
 
 // Pre-votes are no votes; a guard's answer is one as well as raft's.
 func TestVotesAreCounted(t *testing.T) {
+	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
 	n2.bind()
 	if _, err := n1.vote(n2, 6); err != nil {
@@ -284,6 +294,7 @@ func TestVotesAreCounted(t *testing.T) {
 }
 
 func TestTimeoutNowIsBounded(t *testing.T) {
+	t.Parallel()
 	inBubble(t, 2, func(t *testing.T, ends []*end) {
 		n1, n2 := ends[0], ends[1]
 		n2.bind()
@@ -299,6 +310,7 @@ func TestTimeoutNowIsBounded(t *testing.T) {
 
 // A leader gives up while raft is busy at the target: that must not stand later.
 func TestTimeoutNowDoesNotWaitForRaft(t *testing.T) {
+	t.Parallel()
 	inBubble(t, 2, func(t *testing.T, ends []*end) {
 		n1, n2 := ends[0], ends[1]
 		n2.bindOnly() // nobody takes what is for raft
@@ -321,6 +333,7 @@ func TestTimeoutNowDoesNotWaitForRaft(t *testing.T) {
 }
 
 func TestVoteRateLimit(t *testing.T) {
+	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
 	got := n2.bind()
 	var granted, refused int
@@ -345,6 +358,7 @@ func TestVoteRateLimit(t *testing.T) {
 
 // The library takes a pre-vote error with this text for a grant.
 func TestPreVoteErrorIsNoGrant(t *testing.T) {
+	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
 	n2.bindOnly()
 	n2.serve(func(rpc raft.RPC) { rpc.Respond(nil, errors.New("unexpected command")) })
@@ -356,6 +370,7 @@ func TestPreVoteErrorIsNoGrant(t *testing.T) {
 
 // What raft would panic on does not reach it.
 func TestMalformedMessagesDoNotReachRaft(t *testing.T) {
+	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
 	got := n2.bind()
 	for name, entry := range map[string]*raft.Log{
@@ -377,6 +392,7 @@ func TestMalformedMessagesDoNotReachRaft(t *testing.T) {
 
 // A pooled connection that died with the peer's process costs no vote.
 func TestVoteIsRetriedOnADeadConnection(t *testing.T) {
+	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
 	n2.bind()
 	// Fill the pool with several connections.
@@ -414,6 +430,7 @@ func (c brokenConn) SetDeadline(t time.Time) error {
 
 // A pooled connection that died of a cut costs a dial, and no vote.
 func TestVoteIsRetriedAfterACut(t *testing.T) {
+	t.Parallel()
 	var cut atomic.Pointer[atomic.Bool]
 	cut.Store(new(atomic.Bool))
 	n1 := newEnd(t, "n1", func(c *Config, _ *end) {
@@ -435,6 +452,7 @@ func TestVoteIsRetriedAfterACut(t *testing.T) {
 }
 
 func TestVoteIsNotRetriedOnARefusedDial(t *testing.T) {
+	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
 	n2.stop()
 	start := time.Now()
@@ -453,6 +471,7 @@ func (f faultFunc) Outgoing(m Message) Fault { return f(m) }
 func slowMessages(Message) Fault { return Fault{Delay: time.Hour} }
 
 func TestMessagesBeforeBindFail(t *testing.T) {
+	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
 	if _, err := n1.heartbeat(n2); err == nil {
 		t.Error("answered before Bind")
@@ -462,6 +481,7 @@ func TestMessagesBeforeBindFail(t *testing.T) {
 // Whatever waits for raft when the transport closes ends: messages that raft
 // has not taken, and those that it has taken and not answered.
 func TestNothingStaysUnanswered(t *testing.T) {
+	t.Parallel()
 	for name, send := range map[string]func(n1, n2 *end) error{
 		"append":    func(n1, n2 *end) error { _, err := n1.append(n2, nil); return err },
 		"heartbeat": func(n1, n2 *end) error { _, err := n1.heartbeat(n2); return err },
@@ -497,6 +517,7 @@ func TestNothingStaysUnanswered(t *testing.T) {
 // A peer whose messages pile up behind a raft that hangs is turned away: the
 // messages outlive their connections.
 func TestUnansweredMessagesAreBounded(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimNet().newCluster(t, 2)
 		n1, n2 := c.nodes[0].end, c.nodes[1].end
@@ -522,6 +543,7 @@ func TestUnansweredMessagesAreBounded(t *testing.T) {
 
 // A fault takes the time that it takes in a network.
 func TestFaults(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var fault Fault
 		c := newSimNet().newCluster(t, 2, func(c *Config, _ *end) { c.Faults = faultFunc(func(Message) Fault { return fault }) })
@@ -557,6 +579,7 @@ func TestFaults(t *testing.T) {
 
 // One refused append in a pipeline stops that follower's replication for good.
 func TestNoPipeline(t *testing.T) {
+	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
 	n1.bind()
 	n2.bind()
@@ -566,14 +589,18 @@ func TestNoPipeline(t *testing.T) {
 	}
 }
 
+// otherHistory has applied other entries than any leader sends.
+type otherHistory struct{ *end }
+
+func (otherHistory) CheckEntry(uint64, uint64) error { return errors.New("another history") }
+
 // An entry that contradicts what was applied must not reach raft, unless it is
 // of a leader that was deposed.
 func TestContradictionIsTurnedAway(t *testing.T) {
+	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
 	got := n2.bind()
-	l := *n2.raft.local.Load()
-	l.CheckEntry = func(uint64, uint64) error { return errors.New("another history") }
-	n2.raft.Bind(l)
+	n2.raft.Bind(otherHistory{n2})
 	if _, err := n1.append(n2, nil); err == nil || !strings.Contains(err.Error(), "another history") {
 		t.Errorf("got %v", err)
 	}
@@ -585,6 +612,7 @@ func TestContradictionIsTurnedAway(t *testing.T) {
 // What is committed beyond the entries of an append says nothing of the entries
 // that this node has there.
 func TestCommitIndexEndsWithTheEntries(t *testing.T) {
+	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
 	got := n2.bind()
 	for _, tt := range []struct {
@@ -609,6 +637,7 @@ func TestCommitIndexEndsWithTheEntries(t *testing.T) {
 // When a message gets no answer in time, the other pooled connections lead
 // nowhere either: each would cost a timeout of its own.
 func TestTimeoutEmptiesThePool(t *testing.T) {
+	t.Parallel()
 	inBubble(t, 2, func(t *testing.T, ends []*end) {
 		n1, n2 := ends[0], ends[1]
 		n2.bindOnly()

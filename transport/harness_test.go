@@ -44,6 +44,14 @@ type end struct {
 	leader                            atomic.Value // cluster.NodeID
 	readOnly, replicationPaused, idle atomic.Bool  // idle: may not stand by itself
 	electionBlocked                   atomic.Bool  // nor by order
+
+	// What a test decides; nil: nothing.
+	onHello         func()
+	vetoPreVote     func(candidate cluster.NodeID) string
+	mayIgnoreLeader func(candidate cluster.NodeID, term uint64, now time.Time) bool
+	approve         func(by cluster.NodeID, term uint64) string
+	mayVote         func() bool
+	onVote          func(cluster.VoteResponse)
 }
 
 type option func(*Config, *end)
@@ -76,31 +84,11 @@ func newEndOn(t testing.TB, id cluster.NodeID, ln net.Listener, opts ...option) 
 	e.applied.Store(100)
 	e.leader.Store(cluster.NodeID("n1"))
 	cfg := Config{
-		Listener: ln, Advertise: e.addr, Local: e.peer, Record: e.record, RecordIncarnation: e.recordIncarnation, Adopt: e.adopt,
-		Known: func(p cluster.Peer, _ cluster.Admission) {
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			e.known = append(e.known, p)
-		},
-		Admitted: func(by cluster.NodeID) {
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			e.admitted = append(e.admitted, by)
-		},
-		Refused: func(_ cluster.NodeID, r cluster.Refusal, _ string) {
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			e.refused = append(e.refused, r)
-		},
+		Listener: ln, Advertise: e.addr, Membership: e, Elections: testElections{e: e},
 		Rejected: func(kind, reason string) {
 			e.mu.Lock()
 			defer e.mu.Unlock()
 			e.rejects[kind+"/"+reason]++
-		},
-		Servers: func() []cluster.Server {
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			return e.servers
 		},
 		Claim: func() cluster.Claim {
 			e.mu.Lock()
@@ -112,14 +100,8 @@ func newEndOn(t testing.TB, id cluster.NodeID, ln net.Listener, opts ...option) 
 			defer e.mu.Unlock()
 			e.losses = append(e.losses, l)
 		},
-		VoteAnswered: func(granted bool, reason string) {
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			e.rejects[fmt.Sprintf("voted/%v/%s", granted, reason)]++
-		},
 		ClusterName: "test", TimeoutMin: testMin, TimeoutMax: testMax,
-		Gate:   Gate{ReadOnly: e.readOnly.Load, ReplicationPaused: e.replicationPaused.Load, MayStartElection: func() bool { return !e.idle.Load() }},
-		Logger: hclog.NewNullLogger(),
+		ReadOnly: e.readOnly.Load, ReplicationPaused: e.replicationPaused.Load, Logger: hclog.NewNullLogger(),
 	}
 	for _, o := range opts {
 		o(&cfg, e)
@@ -148,13 +130,17 @@ func (e *end) peer() cluster.Peer {
 	return e.self
 }
 
-func (e *end) record(id cluster.NodeID) cluster.Record {
+// An end is its own Membership.
+
+func (e *end) LocalPeer() cluster.Peer { return e.peer() }
+
+func (e *end) Record(id cluster.NodeID) cluster.Record {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.records[id]
 }
 
-func (e *end) recordIncarnation(p cluster.Peer) error {
+func (e *end) RecordIncarnation(p cluster.Peer) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.recordErr != nil {
@@ -166,13 +152,90 @@ func (e *end) recordIncarnation(p cluster.Peer) error {
 	return nil
 }
 
-func (e *end) adopt(from cluster.Peer) error {
+func (e *end) Adopt(from cluster.Peer) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.adoptErr == nil {
 		e.self.ClusterID, e.self.Generation = from.ClusterID, from.Generation
 	}
 	return e.adoptErr
+}
+
+func (e *end) OnHello(p cluster.Peer, _ cluster.Admission) {
+	e.mu.Lock()
+	e.known = append(e.known, p)
+	e.mu.Unlock()
+	if e.onHello != nil {
+		e.onHello()
+	}
+}
+
+func (e *end) OnAdmitted(by cluster.NodeID) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.admitted = append(e.admitted, by)
+}
+
+func (e *end) OnRefused(_ cluster.NodeID, r cluster.Refusal, _ string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.refused = append(e.refused, r)
+}
+
+func (e *end) Servers() []cluster.Server {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.servers
+}
+
+// An end is its own RaftNode.
+
+func (e *end) CurrentTerm() uint64                  { return e.term.Load() }
+func (e *end) Leader() cluster.NodeID               { return e.leader.Load().(cluster.NodeID) }
+func (e *end) Progress() (applied, restored uint64) { return e.applied.Load(), e.progress.Load() }
+func (e *end) LastEntry() (index, term uint64)      { return 0, 0 }
+func (e *end) CheckEntry(uint64, uint64) error      { return nil }
+func (e *end) TrackVote(bool)                       {}
+func (e *end) FlushBeforeReply() error              { return nil }
+func (e *end) ElectionBlocked() bool                { return e.electionBlocked.Load() }
+
+// testElections asks the functions of its end.
+type testElections struct {
+	RaftDecides
+	e *end
+}
+
+func (x testElections) VetoPreVote(candidate cluster.NodeID, _ time.Time) string {
+	if x.e.vetoPreVote == nil {
+		return ""
+	}
+	return x.e.vetoPreVote(candidate)
+}
+
+func (x testElections) MayIgnoreLeader(candidate cluster.NodeID, term uint64, now time.Time) bool {
+	return x.e.mayIgnoreLeader != nil && x.e.mayIgnoreLeader(candidate, term, now)
+}
+
+func (x testElections) ApproveTimeoutNow(_ context.Context, by cluster.NodeID, term uint64) string {
+	if x.e.approve == nil {
+		return ""
+	}
+	return x.e.approve(by, term)
+}
+
+func (x testElections) MayStartElection() bool { return !x.e.idle.Load() }
+func (x testElections) MayVote() bool          { return x.e.mayVote == nil || x.e.mayVote() }
+
+func (x testElections) VoteReceived(v cluster.VoteResponse) {
+	if x.e.onVote != nil {
+		x.e.onVote(v)
+	}
+}
+
+func (x testElections) VoteAnswered(granted bool, reason string) {
+	x.e.mu.Lock()
+	defer x.e.mu.Unlock()
+	x.e.rejects[fmt.Sprintf("voted/%v/%s", granted, reason)]++
 }
 
 // set changes what the end says of itself.
@@ -204,6 +267,24 @@ func (e *end) lost() []cluster.ConnectionLoss {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return append([]cluster.ConnectionLoss(nil), e.losses...)
+}
+
+// confirm asks for a peer's process until the answer is clear: on a busy machine the
+// 60 ms of a check may be too short for a hello.
+func (e *end) confirm(id cluster.NodeID, boot string) (l cluster.Liveness) {
+	e.t.Helper()
+	eventually(e.t, "it is clear whether "+boot+" runs", func() bool {
+		l = e.tr.Confirm(e.t.Context(), id, boot)
+		return l != cluster.LivenessUnclear
+	})
+	return l
+}
+
+// hellos counts the completed hellos.
+func (e *end) hellos() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.known)
 }
 
 // claims changes what the end claims.
@@ -264,15 +345,7 @@ func (e *end) bind() <-chan any {
 	return got
 }
 
-func (e *end) bindOnly() {
-	e.raft.Bind(RaftCallbacks{
-		CurrentTerm:     e.term.Load,
-		Leader:          func() cluster.NodeID { return e.leader.Load().(cluster.NodeID) },
-		AppliedIndex:    e.applied.Load,
-		RestoreProgress: e.progress.Load,
-		ElectionBlocked: e.electionBlocked.Load,
-	})
-}
+func (e *end) bindOnly() { e.raft.Bind(e) }
 
 // background runs f, which must end when the end has stopped.
 func (e *end) background(f func()) {
@@ -403,10 +476,10 @@ func reached(got <-chan any) int {
 
 func eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(60 * time.Second)
 	for !cond() {
 		if time.Now().After(deadline) {
-			t.Fatalf("not within 10 s: %s", what)
+			t.Fatalf("not within a minute: %s", what)
 		}
 		time.Sleep(2 * time.Millisecond)
 	}

@@ -211,20 +211,20 @@ func (e *RefusedError) Error() string {
 
 // self is this node as its hellos say it.
 func (t *Transport) self() cluster.Peer {
-	p := t.cfg.Local()
+	p := t.cfg.Membership.LocalPeer()
 	p.RaftAddress = t.cfg.Advertise // which its Raft messages bear
 	return p
 }
 
 // evaluateHello makes this node's verdict on a hello.
 func (t *Transport) evaluateHello(h hello) (cluster.Admission, helloReply) {
-	self := t.cfg.Local()
+	self := t.cfg.Membership.LocalPeer()
 	if h.version == protocolVersion {
-		if err := t.cfg.RecordIncarnation(h.peer); err != nil {
+		if err := t.cfg.Membership.RecordIncarnation(h.peer); err != nil {
 			t.quiet.warn("meet", "exchanging no votes with a peer", "peer", h.peer.NodeID, "error", err)
 		}
 	}
-	a := cluster.Admit(self, h.peer, t.cfg.Record(h.peer.NodeID))
+	a := cluster.Admit(self, h.peer, t.cfg.Membership.Record(h.peer.NodeID))
 	if h.version != protocolVersion {
 		a = cluster.Admission{
 			Refusal: cluster.RefusedProtocol,
@@ -324,21 +324,22 @@ func checkIdentity(said, want, certificate cluster.NodeID) error {
 // complete tells the callbacks of a completed hello, and adopts the cluster ID
 // of a peer that vouches for this node.
 func (t *Transport) complete(x completedHello) (completedHello, error) {
-	if self := t.cfg.Local(); x.peer.NodeID == self.NodeID && x.peer.BootID == self.BootID && self.BootID != "" {
+	self := t.cfg.Membership.LocalPeer()
+	if x.peer.NodeID == self.NodeID && x.peer.BootID == self.BootID && self.BootID != "" {
 		return x, fmt.Errorf("%w: this node has dialled itself", errIdentity)
 	}
 	if x.mine.Refusal == cluster.RefusedProtocol {
-		t.cfg.Refused(x.peer.NodeID, x.mine.Refusal, x.mine.Reason)
+		t.cfg.Membership.OnRefused(x.peer.NodeID, x.mine.Refusal, x.mine.Reason)
 		return x, nil
 	}
-	t.cfg.Known(x.peer, x.mine)
+	t.cfg.Membership.OnHello(x.peer, x.mine)
 	if x.theirs.Refusal != "" {
-		t.cfg.Refused(x.peer.NodeID, x.theirs.Refusal, x.theirs.Reason)
+		t.cfg.Membership.OnRefused(x.peer.NodeID, x.theirs.Refusal, x.theirs.Reason)
 		return x, nil
 	}
-	t.cfg.Admitted(x.peer.NodeID)
+	t.cfg.Membership.OnAdmitted(x.peer.NodeID)
 	if x.mine.OK() {
-		t.monitors.kick(x.peer.NodeID) // one that is refused would be dialled again and again
+		t.monitors.Kick(x.peer.NodeID) // one that is refused would be dialled again and again
 	}
 	if x.peer.ClusterID == x.theirs.ClusterID {
 		x.peer.Roster = x.theirs.Roster

@@ -15,6 +15,7 @@ import (
 )
 
 func TestProbe(t *testing.T) {
+	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
 	peer, verdict, err := n1.tr.Probe(context.Background(), n2.addr)
 	if err != nil || !verdict.OK() || !verdict.Votes {
@@ -34,6 +35,7 @@ func TestProbe(t *testing.T) {
 }
 
 func TestProbeReportsIdentityWhenRefused(t *testing.T) {
+	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2", as(func(p *cluster.Peer) { p.ClusterID = "other" }))
 	peer, verdict, err := n1.tr.Probe(context.Background(), n2.addr)
 	var refused *RefusedError
@@ -52,6 +54,7 @@ func TestProbeReportsIdentityWhenRefused(t *testing.T) {
 }
 
 func TestProbeOfNobody(t *testing.T) {
+	t.Parallel()
 	n1 := newEnd(t, "n1")
 	if _, _, err := n1.tr.Probe(context.Background(), n1.addr); !errors.Is(err, errIdentity) {
 		t.Errorf("itself: %v", err)
@@ -68,7 +71,7 @@ func TestProbeOfNobody(t *testing.T) {
 	if _, _, err := n1.tr.Probe(context.Background(), ln.Addr().String()); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a mute server: %v", err)
 	}
-	if d := time.Since(start); d > 3*time.Second {
+	if d := time.Since(start); d > 30*time.Second {
 		t.Errorf("took %v", d)
 	}
 }
@@ -76,6 +79,7 @@ func TestProbeOfNobody(t *testing.T) {
 // A member that has an ID vouches for a node without one whose data directory
 // is on its roster, whoever dials.
 func TestRecordedNodeAdoptsClusterID(t *testing.T) {
+	t.Parallel()
 	for _, dials := range []string{"member", "newcomer"} {
 		t.Run(dials, func(t *testing.T) {
 			member, newcomer := newEnd(t, "n1"), newEnd(t, "n2", noID)
@@ -93,6 +97,7 @@ func TestRecordedNodeAdoptsClusterID(t *testing.T) {
 }
 
 func TestUnrecordedNodeDoesNotAdoptClusterID(t *testing.T) {
+	t.Parallel()
 	member, newcomer := newEnd(t, "n1"), newEnd(t, "n2", noID)
 	if _, v, err := newcomer.tr.Probe(context.Background(), member.addr); err != nil || v.MayAdoptClusterID {
 		t.Fatalf("%+v, %v", v, err)
@@ -103,6 +108,7 @@ func TestUnrecordedNodeDoesNotAdoptClusterID(t *testing.T) {
 }
 
 func TestGarbageIsTurnedAway(t *testing.T) {
+	t.Parallel()
 	good, err := hello{version: protocolVersion, purpose: purposeRaft, peer: peerOf("n9")}.encode()
 	if err != nil {
 		t.Fatal(err)
@@ -160,6 +166,7 @@ func otherVersion(t *testing.T) []byte {
 
 // A node of another protocol version is told so, by the version's own rules.
 func TestOtherProtocolVersionIsReported(t *testing.T) {
+	t.Parallel()
 	n1 := newEnd(t, "n1")
 	conn, err := net.Dial("tcp", n1.addr)
 	if err != nil {
@@ -181,6 +188,7 @@ func TestOtherProtocolVersionIsReported(t *testing.T) {
 
 // Connections that never say hello neither keep others out nor stay.
 func TestHalfOpenFlood(t *testing.T) {
+	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
 	n1.bind()
 	var flood []net.Conn
@@ -208,6 +216,7 @@ func TestHalfOpenFlood(t *testing.T) {
 }
 
 func TestHalfOpenList(t *testing.T) {
+	t.Parallel()
 	h := newHalfOpen(2)
 	pipe := func() (net.Conn, func() bool) {
 		a, b := net.Pipe()
@@ -242,6 +251,7 @@ func TestHalfOpenList(t *testing.T) {
 }
 
 func TestLimitedLog(t *testing.T) {
+	t.Parallel()
 	l := newLimitedLog(nil)
 	now := time.Now()
 	if n, ok := l.due("a", now); !ok || n != 0 {

@@ -9,6 +9,9 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"northstar/transport/crashdetect"
+	"northstar/transport/monitor"
 )
 
 // maxHalfOpen bounds the connections that have not said hello yet. When it is
@@ -26,7 +29,7 @@ func (t *Transport) Run(ctx context.Context) error {
 	defer stop()
 	t.openJobs(ctx)
 	var wg sync.WaitGroup
-	wg.Go(func() { t.monitors.run(ctx) })
+	wg.Go(func() { t.monitors.Run(ctx) })
 	err := t.acceptLoop(ctx, &wg)
 	_ = t.cfg.Listener.Close() // before the monitor connections: who dials again is refused
 	cancel()
@@ -116,10 +119,10 @@ func (t *Transport) serve(ctx context.Context, raw net.Conn) {
 // probed goes on with a probe after its hello. Most hang up here; a monitor
 // connection lasts, and is no longer half open once the peer has said something.
 func (t *Transport) probed(ctx context.Context, x completedHello, conn net.Conn, leave func()) {
-	err := t.monitors.accept(ctx, x, conn, leave)
+	err := t.monitors.Accept(ctx, x.peer, abruptConn{conn}, leave)
 	switch {
-	case err == nil, processGone(err), ctx.Err() != nil:
-	case errors.Is(err, errTooMany):
+	case err == nil, crashdetect.ProcessEnded(err), ctx.Err() != nil:
+	case errors.Is(err, monitor.ErrTooMany):
 		t.rejectConn(conn, "too_many", err)
 	default:
 		t.rejectConn(conn, helloReason(err), err)
@@ -130,9 +133,10 @@ func (t *Transport) probed(ctx context.Context, x completedHello, conn net.Conn,
 func (t *Transport) rejectConn(conn net.Conn, reason string, err error) {
 	t.reject("connection", reason)
 	if reason == refusedByPeer {
-		return // Config.Refused has heard of it, and says it once for all peers
+		return // Membership.OnRefused has heard of it, and logs it once for all peers
 	}
-	t.quiet.warn("connection/"+reason, "turned away a peer connection", "reason", reason, "remote", conn.RemoteAddr(), "error", err)
+	t.quiet.warn("connection/"+reason, "rejected peer connection",
+		"reason", reason, "remote", conn.RemoteAddr(), "error", err)
 }
 
 // helloReason gives the metric's reason for a failed hello.
@@ -141,7 +145,7 @@ func helloReason(err error) string {
 	switch {
 	case errors.Is(err, errNotPeer):
 		return "garbage"
-	case errors.Is(err, errIdentity):
+	case errors.Is(err, errIdentity), errors.Is(err, monitor.ErrIdentity):
 		return "identity"
 	case errors.As(err, &ne) && ne.Timeout():
 		return "hello_timeout"

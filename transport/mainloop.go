@@ -16,7 +16,7 @@ const aliveRecheck = 50 * time.Millisecond
 // unread. A raft that does not run yet, or waits to be taken in, counts as
 // alive.
 func (r *Raft) CheckMainLoop(ctx context.Context) error {
-	local := r.local.Load()
+	local := r.node()
 	// At term 0 raft would take the message for its leader's.
 	if local == nil || local.CurrentTerm() == 0 {
 		return nil
@@ -27,7 +27,8 @@ func (r *Raft) CheckMainLoop(ctx context.Context) error {
 	tick := time.NewTicker(aliveRecheck)
 	defer tick.Stop()
 	for {
-		if inside, excused, _ := r.busy.status(time.Now(), local.RestoreProgress(), r.t.params); inside && excused {
+		_, restored := local.Progress()
+		if inside, excused, _ := r.busy.status(time.Now(), restored, r.t.params); inside && excused {
 			return nil
 		}
 		select {
@@ -48,7 +49,7 @@ func (r *Raft) CheckMainLoop(ctx context.Context) error {
 // of: what this node says of its log afterwards is no older than the call. Like
 // Alive, it has no effect on raft.
 func (r *Raft) WaitMainLoop(ctx context.Context) error {
-	local := r.local.Load()
+	local := r.node()
 	if local == nil || local.CurrentTerm() == 0 {
 		return nil
 	}

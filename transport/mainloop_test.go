@@ -10,6 +10,7 @@ import (
 )
 
 func TestAlive(t *testing.T) {
+	t.Parallel()
 	inBubble(t, 1, func(t *testing.T, ends []*end) {
 		n1 := ends[0]
 		alive := func() error {

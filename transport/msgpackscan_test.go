@@ -39,6 +39,7 @@ func someEntries(n, size int) *raft.AppendEntriesRequest {
 
 // What the library writes passes, however it is cut into pieces.
 func TestScannerFollowsTheLibrary(t *testing.T) {
+	t.Parallel()
 	header := raft.RPCHeader{ProtocolVersion: 3, ID: []byte("n1"), Addr: []byte("a")}
 	var stream []byte
 	for _, m := range [][]byte{
@@ -82,6 +83,7 @@ func TestScannerFollowsTheLibrary(t *testing.T) {
 }
 
 func TestScannerRejectsOversizedMessages(t *testing.T) {
+	t.Parallel()
 	field := func(name string, value ...byte) []byte { // a request that is a map of one field
 		b := []byte{wireAppendEntries, 0x81, 0xa0 | byte(len(name))}
 		return append(append(b, name...), value...)
@@ -159,6 +161,7 @@ func heap() int64 {
 
 // All unfinished messages of a peer share one bound.
 func TestUnfinishedMessagesShareABudget(t *testing.T) {
+	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
 	n1.bind()
 	if _, err := n2.heartbeat(n1); err != nil {
@@ -183,6 +186,7 @@ func TestUnfinishedMessagesShareABudget(t *testing.T) {
 // After a snapshot's answer a connection carries nothing more: the scanner
 // cannot tell where the data ends.
 func TestNothingFollowsASnapshot(t *testing.T) {
+	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
 	got := n1.bind()
 	conn, _, err := n2.tr.open(t.Context(), n1.addr, purposeRaft, "n1")

@@ -2,15 +2,12 @@ package transport
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 	"golang.org/x/time/rate"
 
@@ -38,21 +35,15 @@ type peer struct {
 	pending atomic.Int64 // incoming messages that are not answered
 	backoff atomic.Pointer[dialBackoff]
 
-	mu          sync.Mutex
-	lastHello   *cluster.Peer // its newest hello that was admitted
-	contact     time.Time     // its last message
-	conns       []*inConn     // accepted, oldest first
-	outs        []*outConn    // in the order of dialling
-	in          *libTransport // nil until it first connects
-	out         *libTransport // nil until first dialled
-	spareConn   *outConn
-	processDead bool
-}
-
-// libTransport is one unmodified NetworkTransport of the library with its stream.
-type libTransport struct {
-	*raft.NetworkTransport
-	stream *streamLayer
+	mu        sync.Mutex
+	lastHello *cluster.Peer // its newest hello that was admitted
+	contact   time.Time     // its last message
+	conns     []*inConn     // accepted, oldest first
+	outs      []*outConn    // in the order of dialling
+	in        *libTransport // nil until it first connects
+	out       *libTransport // nil until first dialled
+	spareConn *outConn
+	closed    bool
 }
 
 func newPeer(r *Raft, id cluster.NodeID) *peer {
@@ -63,72 +54,15 @@ func newPeer(r *Raft, id cluster.NodeID) *peer {
 	}
 }
 
-// streamLayer is the library's view of where connections come from.
-type streamLayer struct {
-	addr     addr
-	accepted chan net.Conn
-	dial     func(target string, timeout time.Duration) (net.Conn, error)
-	closed   chan struct{}
-	once     sync.Once
-}
-
-type addr string
-
-func (addr) Network() string  { return "tcp" }
-func (a addr) String() string { return string(a) }
-
-// Accept waits for a connection of this peer.
-func (s *streamLayer) Accept() (net.Conn, error) {
-	select {
-	case c := <-s.accepted:
-		return c, nil
-	case <-s.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-// Close ends Accept.
-func (s *streamLayer) Close() error {
-	s.once.Do(func() { close(s.closed) })
-	return nil
-}
-
-// Addr is this node's advertised address.
-func (s *streamLayer) Addr() net.Addr { return s.addr }
-
-// Dial opens a connection to this peer.
-func (s *streamLayer) Dial(target raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
-	return s.dial(string(target), timeout)
-}
-
-// newInner makes one of the library's transports. It starts a goroutine, which
-// ends when it is closed.
-func (p *peer) newInner() *libTransport {
-	s := &streamLayer{
-		addr:     addr(p.r.t.cfg.Advertise),
-		accepted: make(chan net.Conn, maxPeerConns),
-		dial:     p.dial,
-		closed:   make(chan struct{}),
-	}
-	n := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		Logger:          hclog.NewNullLogger(), // what it would say, the connections and the pump say
-		Stream:          s,
-		MaxPool:         maxPool,
-		MaxRPCsInFlight: 1, // no pipelining: a refusal wedges it for good
-		Timeout:         p.r.t.params.rpc,
-	})
-	return &libTransport{NetworkTransport: n, stream: s}
-}
-
 // outbound gives the library's transport for RPCs to this peer.
 func (p *peer) outbound() (*libTransport, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.processDead {
+	if p.closed {
 		return nil, errClosed
 	}
 	if p.out == nil {
-		p.out = p.newInner()
+		p.out = p.newLibTransport()
 	}
 	return p.out, nil
 }
@@ -145,13 +79,13 @@ func (p *peer) accept(x completedHello, conn net.Conn) error {
 	}
 	c.released = func() { p.dropIn(c) }
 	p.mu.Lock()
-	if p.processDead || !p.r.track() {
+	if p.closed || !p.r.track() {
 		p.mu.Unlock()
 		return errClosed
 	}
 	p.lastHello = &x.peer
 	if p.in == nil {
-		p.in = p.newInner()
+		p.in = p.newLibTransport()
 		p.r.receiveLoop(p, p.in)
 	}
 	var oldest *inConn
@@ -220,7 +154,8 @@ func (p *peer) connect(target string, timeout time.Duration) (*outConn, error) {
 	}
 	if err := x.refused(); err != nil {
 		_ = closeNow(conn)
-		p.r.t.quiet.warn("dial/"+refusalReason(err), "no Raft connection with peer", "peer", p.id, "address", target, "error", err)
+		p.r.t.quiet.warn("dial/"+refusalReason(err), "no Raft connection with peer",
+			"peer", p.id, "address", target, "error", err)
 		return nil, err
 	}
 	c := &outConn{
@@ -232,7 +167,7 @@ func (p *peer) connect(target string, timeout time.Duration) (*outConn, error) {
 	c.released = func() { p.dropOut(c) }
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.processDead || !p.r.track() {
+	if p.closed || !p.r.track() {
 		_ = closeNow(conn)
 		return nil, errClosed
 	}
@@ -287,7 +222,8 @@ func (p *peer) prewarm(target, boot string, term uint64) {
 	}
 	out, err := p.outbound()
 	if err == nil {
-		err = out.AppendEntries(raft.ServerID(p.id), raft.ServerAddress(target), &raft.AppendEntriesRequest{RPCHeader: p.r.header()}, new(raft.AppendEntriesResponse))
+		err = out.AppendEntries(raft.ServerID(p.id), raft.ServerAddress(target),
+			&raft.AppendEntriesRequest{RPCHeader: p.r.header()}, new(raft.AppendEntriesResponse))
 	}
 	if err != nil {
 		return
@@ -307,7 +243,7 @@ func isPrewarm(rpc raft.RPC) bool {
 // keep holds a connection for the next RPC, in the place of an older one.
 func (p *peer) keep(c *outConn) {
 	p.mu.Lock()
-	if !p.processDead {
+	if !p.closed {
 		p.spareConn, c = c, p.spareConn
 	}
 	p.mu.Unlock()
@@ -375,7 +311,7 @@ func (p *peer) idle() bool {
 // not wait for their goroutines.
 func (p *peer) shut() {
 	p.mu.Lock()
-	p.processDead = true
+	p.closed = true
 	in, out, spare := p.in, p.out, p.spareConn
 	p.spareConn = nil
 	conns, outs := slices.Clone(p.conns), slices.Clone(p.outs)
@@ -398,55 +334,4 @@ func (p *peer) shut() {
 	if out != nil {
 		out.CloseStreams() // gives up the pool
 	}
-}
-
-// offer hands a connection to the library. It fails when the library is behind
-// with accepting as many as may be open.
-func (i *libTransport) offer(c net.Conn) bool {
-	select {
-	case i.stream.accepted <- c:
-		return true
-	default:
-		return false
-	}
-}
-
-// drain closes connections that the library has not accepted.
-func (i *libTransport) drain() {
-	for {
-		select {
-		case c := <-i.stream.accepted:
-			_ = c.Close()
-		default:
-			return
-		}
-	}
-}
-
-// open dials, secures the connection and says hello, within ctx.
-func (t *Transport) open(ctx context.Context, target string, p purpose, want cluster.NodeID) (net.Conn, completedHello, error) {
-	start := time.Now()
-	raw, err := t.cfg.Dial(ctx, target)
-	if err != nil {
-		return nil, completedHello{}, err
-	}
-	stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
-	defer stop()
-	setTCPOptions(raw)
-	conn, identity, err := t.secureClient(ctx, raw)
-	var x completedHello
-	if err == nil {
-		x, err = t.dialHello(conn, p, want, identity)
-	}
-	if err != nil {
-		_ = raw.Close()
-		if ctx.Err() != nil {
-			err = errors.Join(context.Cause(ctx), err)
-		}
-		return nil, completedHello{}, fmt.Errorf("hello with %s: %w", target, err)
-	}
-	if m := t.monitors.find(want); m != nil {
-		m.recordHandshake(time.Since(start))
-	}
-	return conn, x, nil
 }

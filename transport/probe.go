@@ -2,6 +2,10 @@ package transport
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
 
 	"northstar/cluster"
 )
@@ -21,4 +25,32 @@ func (t *Transport) Probe(ctx context.Context, addr string) (cluster.Peer, clust
 	}
 	_ = closeNow(conn)
 	return x.peer, x.theirs.admission(), x.refused()
+}
+
+// open dials, secures the connection and says hello, within ctx.
+func (t *Transport) open(
+	ctx context.Context, target string, p purpose, want cluster.NodeID,
+) (net.Conn, completedHello, error) {
+	start := time.Now()
+	raw, err := t.cfg.Dial(ctx, target)
+	if err != nil {
+		return nil, completedHello{}, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
+	defer stop()
+	setTCPOptions(raw)
+	conn, identity, err := t.secureClient(ctx, raw)
+	var x completedHello
+	if err == nil {
+		x, err = t.dialHello(conn, p, want, identity)
+	}
+	if err != nil {
+		_ = raw.Close()
+		if ctx.Err() != nil {
+			err = errors.Join(context.Cause(ctx), err)
+		}
+		return nil, completedHello{}, fmt.Errorf("hello with %s: %w", target, err)
+	}
+	t.monitors.RecordHandshake(want, time.Since(start))
+	return conn, x, nil
 }

@@ -113,7 +113,7 @@ func (r *Raft) boundByProxyAck(now time.Time, candidate cluster.NodeID, term uin
 		return false
 	}
 	c := r.t.Claim()
-	return !c.LeaderProcessDead || c.LeaderBootID != p.boot || !r.t.cfg.MayIgnoreLeader(candidate, term, now)
+	return !c.LeaderProcessDead || c.LeaderBootID != p.boot || !r.t.cfg.Elections.MayIgnoreLeader(candidate, term, now)
 }
 
 func (r *Raft) recordProxyAck(now time.Time, leader cluster.NodeID, boot string) {

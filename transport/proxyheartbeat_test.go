@@ -17,6 +17,7 @@ func answerAppend(success *bool, term *uint64, after time.Duration) func(raft.RP
 }
 
 func TestOperationExcuses(t *testing.T) {
+	t.Parallel()
 	tm := timingOf(testMin, testMax)
 	base := time.Now()
 	at := func(d time.Duration) time.Time { return base.Add(d) }
@@ -70,6 +71,7 @@ func (b *inFlightOps) shift(d time.Duration) {
 }
 
 func TestHeartbeatIsAnsweredWhileRaftStores(t *testing.T) {
+	t.Parallel()
 	inBubble(t, 3, func(t *testing.T, ends []*end) {
 		n1, n2, n3 := ends[0], ends[1], ends[2]
 		release := makeBusy(n1, n2)
@@ -108,6 +110,7 @@ func TestHeartbeatIsAnsweredWhileRaftStores(t *testing.T) {
 
 // A heartbeat that waits when raft begins an operation is answered too.
 func TestWaitingHeartbeatIsAnsweredWhenRaftGetsBusy(t *testing.T) {
+	t.Parallel()
 	inBubble(t, 2, func(t *testing.T, ends []*end) {
 		n1, n2 := ends[0], ends[1]
 		n2.bindOnly()
@@ -141,6 +144,7 @@ func TestWaitingHeartbeatIsAnsweredWhenRaftGetsBusy(t *testing.T) {
 }
 
 func TestHeartbeatIsAnsweredWhileASnapshotMoves(t *testing.T) {
+	t.Parallel()
 	inBubble(t, 2, func(t *testing.T, ends []*end) {
 		n1, n2 := ends[0], ends[1]
 		n2.bindOnly()
@@ -176,6 +180,7 @@ func TestHeartbeatIsAnsweredWhileASnapshotMoves(t *testing.T) {
 
 // A restore that does not move is not covered for ever.
 func TestStuckRestore_StopsProxyAcks(t *testing.T) {
+	t.Parallel()
 	inBubble(t, 2, func(t *testing.T, ends []*end) {
 		n1, n2 := ends[0], ends[1]
 		n2.bindOnly()
@@ -193,6 +198,7 @@ func TestStuckRestore_StopsProxyAcks(t *testing.T) {
 // What was promised for a busy raft holds: for timeout-min after it, this node
 // votes for nobody else and does not stand.
 func TestProxyAck(t *testing.T) {
+	t.Parallel()
 	inBubble(t, 3, func(t *testing.T, ends []*end) {
 		n1, n2, n3 := ends[0], ends[1], ends[2]
 		n3.bind()
@@ -222,6 +228,7 @@ func TestProxyAck(t *testing.T) {
 // A vote that came before the promise and waited behind the operation is not
 // told, but to the leader itself.
 func TestProxyAck_DelaysWaitingVotes(t *testing.T) {
+	t.Parallel()
 	for _, candidate := range []int{0, 2} {
 		inBubble(t, 3, func(t *testing.T, ends []*end) {
 			n1, n2, n3 := ends[0], ends[1], ends[candidate]
@@ -247,6 +254,7 @@ func TestProxyAck_DelaysWaitingVotes(t *testing.T) {
 }
 
 func TestOnlyHeartbeatsAreHeartbeats(t *testing.T) {
+	t.Parallel()
 	if !isHeartbeat(&raft.AppendEntriesRequest{Term: 5}) {
 		t.Error("a heartbeat is none")
 	}

@@ -2,7 +2,6 @@ package transport
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -13,6 +12,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"northstar/cluster"
+	"northstar/transport/monitor"
 )
 
 // Raft is the transport that one raft.Raft is made with. It adds the guards
@@ -25,7 +25,7 @@ type Raft struct {
 	ctx                   context.Context // ends at Close; for dials
 	cancel                context.CancelFunc
 	closed                chan struct{}
-	local                 atomic.Pointer[RaftCallbacks]
+	local                 atomic.Pointer[RaftNode]
 	proxyAck              atomic.Pointer[proxyAck] // nil: none yet
 	transferFlagAllowedAt atomic.Int64             // when this node was last told to stand by someone who may, see warranted
 	ballots               recentVotes
@@ -46,36 +46,8 @@ var (
 	_ raft.WithClose   = (*Raft)(nil)
 )
 
-// RaftCallbacks is what the guards ask the raft.Raft that uses this transport. The
-// functions must not block and are called from many goroutines.
-type RaftCallbacks struct {
-	CurrentTerm  func() uint64
-	Leader       func() cluster.NodeID // "" when it knows none
-	AppliedIndex func() uint64
-	// LastEntry is the position of the last entry in log or snapshot. Optional.
-	LastEntry func() (index, term uint64)
-	// CheckEntry says why an entry of the current term's leader cannot belong to
-	// what this node has applied. It may block for a disk write then. Optional.
-	CheckEntry func(index, term uint64) error
-	// RestoreProgress counts something that moves while the state machine
-	// restores a snapshot, such as bytes read. Optional.
-	RestoreProgress func() uint64
-	// TrackVote hears that a vote is on its way through raft, and that it is no more:
-	// meanwhile a term may wait for the vote to be recorded with it. Optional.
-	TrackVote func(coming bool)
-	// FlushBeforeReply makes durable what waits. Nothing that raft answers leaves this node
-	// before; an error says that it must not. It may block for a disk write. Optional.
-	FlushBeforeReply func() error
-	// ElectionBlocked says that this node must not stand, by nobody's order. Optional.
-	ElectionBlocked func() bool
-}
-
-func (l *RaftCallbacks) electionBlocked() bool {
-	return l.ElectionBlocked != nil && l.ElectionBlocked()
-}
-
 // maxPeers bounds the nodes that may be connected at once.
-const maxPeers = 64
+const maxPeers = monitor.MaxPeers
 
 // noVotesReason says why two nodes that do not refuse one another exchange no votes.
 func noVotesReason(a cluster.Admission) string {
@@ -101,24 +73,17 @@ func newRaft(t *Transport) *Raft {
 
 // Bind tells the guards which raft.Raft they guard. To be called right after
 // raft.NewRaft; until then every incoming message fails.
-func (r *Raft) Bind(l RaftCallbacks) {
-	if l.LastEntry == nil {
-		l.LastEntry = func() (index, term uint64) { return 0, 0 }
+func (r *Raft) Bind(n RaftNode) {
+	r.local.Store(&n)
+	r.t.monitors.Look() // from now on there may be a configuration
+}
+
+// node returns the raft.Raft that uses this transport, nil before Bind.
+func (r *Raft) node() RaftNode {
+	if n := r.local.Load(); n != nil {
+		return *n
 	}
-	if l.RestoreProgress == nil {
-		l.RestoreProgress = func() uint64 { return 0 }
-	}
-	if l.TrackVote == nil {
-		l.TrackVote = func(bool) {}
-	}
-	if l.FlushBeforeReply == nil {
-		l.FlushBeforeReply = func() error { return nil }
-	}
-	if l.CheckEntry == nil {
-		l.CheckEntry = func(uint64, uint64) error { return nil }
-	}
-	r.local.Store(&l)
-	wake(r.t.monitors.update) // from now on there may be a configuration
+	return nil
 }
 
 // Consumer gives the messages for raft. There is no other way to it: heartbeats
@@ -147,52 +112,71 @@ func (r *Raft) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (raft.Ap
 
 // AppendEntries sends entries or a heartbeat, and records the acknowledgement
 // under the time of sending.
-func (r *Raft) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
-	sent := time.Now()
+func (r *Raft) AppendEntries(
+	id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse,
+) error {
+	start := time.Now()
 	m := r.message(id, "append", args.Term, entryBytes(args.Entries))
 	if isHeartbeat(args) {
 		m.Kind = "heartbeat"
 	}
-	// What is kept is copied: the library uses args again.
-	of, term, match := r.incarnation(m.To), args.Term, args.PrevLogEntry+uint64(len(args.Entries))
-	if r.t.cfg.Gate.ReplicationPaused() {
-		return r.fail(sent, errMuted)
+	s := r.sending(m.To, args.Term, args.PrevLogEntry+uint64(len(args.Entries)), start)
+	if r.t.cfg.ReplicationPaused() {
+		return r.fail(start, errMuted)
 	}
 	if err := r.mayReplicateTo(m.To, target); err != nil {
-		return r.fail(sent, err)
+		return r.fail(start, err)
 	}
 	if m.Size > MaxMessage {
-		err := fmt.Errorf("append of %d bytes is over %d: MaxAppendEntries is too large for these entries", m.Size, MaxMessage)
+		err := fmt.Errorf("append of %d bytes is over %d: MaxAppendEntries is too large for these entries",
+			m.Size, MaxMessage)
 		r.t.quiet.warn("append_size", "cannot replicate", "peer", id, "error", err)
-		return r.fail(sent, err)
+		return r.fail(start, err)
 	}
-	err := r.call(m, sent, func(out *libTransport) error { return out.AppendEntries(id, target, args, resp) })
+	err := r.call(m, start, func(out *libTransport) error { return out.AppendEntries(id, target, args, resp) })
 	if err != nil {
 		if m.Kind == "append" {
-			r.awaitRetryable(err, m.To, target, term)
+			r.awaitRetryable(err, m.To, target, s.term)
 		}
 		return err
 	}
-	r.record(m.To, of, term, match, resp.Term, resp.Success, sent)
+	r.record(s, resp.Term, resp.Success)
 	return nil
 }
 
-// incarnation is the data directory of a peer's newest admitted hello, "" before
-// the first one.
-func (r *Raft) incarnation(id cluster.NodeID) string {
-	p, err := r.peer(id)
-	if err != nil {
-		return ""
+// sentAppend is an append or a snapshot that was sent to a peer.
+type sentAppend struct {
+	to          cluster.NodeID
+	incarnation string // of the peer's newest admitted hello at the time of sending; "": none
+	term, match uint64 // match: the last index that the peer holds when it succeeds
+	at          time.Time
+}
+
+// sending notes what is about to be sent. It keeps copies only, as the library uses
+// its arguments again.
+func (r *Raft) sending(to cluster.NodeID, term, match uint64, at time.Time) sentAppend {
+	s := sentAppend{to: to, term: term, match: match, at: at}
+	if p, err := r.peer(to); err == nil {
+		hello, _ := p.known()
+		s.incarnation = hello.Incarnation
 	}
-	facts, _ := p.known()
-	return facts.Incarnation
+	return s
+}
+
+// record keeps what the response to s shows.
+func (r *Raft) record(s sentAppend, respTerm uint64, success bool) {
+	if success && respTerm == s.term {
+		r.t.acks.ack(s.to, s.incarnation, s.term, s.match, s.at, time.Now())
+	} else {
+		r.t.acks.contact(s.to, time.Now())
+	}
 }
 
 // mayReplicateTo says why this node must not lead a peer: it has no cluster ID, and has
 // not put that peer's data directory on record. Should that be lost, nobody would
 // know that its acknowledgements have counted.
 func (r *Raft) mayReplicateTo(to cluster.NodeID, target raft.ServerAddress) error {
-	if r.t.cfg.Local().ClusterID != "" {
+	if r.t.cfg.Membership.LocalPeer().ClusterID != "" {
 		return nil
 	}
 	p, err := r.peer(to)
@@ -206,82 +190,28 @@ func (r *Raft) mayReplicateTo(to cluster.NodeID, target raft.ServerAddress) erro
 	return fmt.Errorf("no entries for node %s: %s", to, noVotesReason(a))
 }
 
-// record keeps what an answer shows. of is what was known of the peer's data
-// directory when it was asked.
-func (r *Raft) record(to cluster.NodeID, of string, term, match, respTerm uint64, success bool, sent time.Time) {
-	if success && respTerm == term {
-		r.t.acks.ack(to, of, term, match, sent, time.Now())
-	} else {
-		r.t.acks.contact(to, time.Now())
-	}
-}
-
 // InstallSnapshot sends a snapshot. It lasts as long as bytes move, and then
 // as long as the peer answers heartbeats.
-func (r *Raft) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
-	sent := time.Now()
-	term, match := args.Term, args.LastLogIndex
-	if r.t.cfg.Gate.ReplicationPaused() {
-		return r.fail(sent, errMuted)
-	}
-	m := r.message(id, "snapshot", args.Term, int(args.Size))
-	if err := r.mayReplicateTo(m.To, target); err != nil {
-		return r.fail(sent, err)
-	}
-	of := r.incarnation(m.To)
-	err := r.call(m, sent, func(out *libTransport) error { return out.InstallSnapshot(id, target, args, resp, data) })
-	if err != nil {
-		r.awaitRetryable(err, m.To, target, term)
-		return err
-	}
-	r.record(m.To, of, term, match, resp.Term, resp.Success, sent)
-	return nil
-}
-
-// TimeoutNow tells a peer to stand at once. Its time is bounded: while it
-// lasts, the library refuses all proposals. The error is a *NotToldError where
-// it is known that the peer will not stand.
-func (r *Raft) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
+func (r *Raft) InstallSnapshot(
+	id raft.ServerID, target raft.ServerAddress,
+	args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader,
+) error {
 	start := time.Now()
-	if !r.track() {
-		return r.fail(start, errClosed)
+	m := r.message(id, "snapshot", args.Term, int(args.Size))
+	if r.t.cfg.ReplicationPaused() {
+		return r.fail(start, errMuted)
 	}
-	// The call works on copies, as it may outlast this function.
-	req := *args
-	var answer raft.TimeoutNowResponse
-	done := make(chan error, 1)
-	go func() {
-		defer r.untrack()
-		done <- r.sendTimeoutNow(r.message(id, "timeout_now", 0, 0), start, func(out *libTransport) error { return out.TimeoutNow(id, target, &req, &answer) })
-	}()
-	timer := time.NewTimer(r.t.cfg.TimeoutMax)
-	defer timer.Stop()
-	select {
-	case err := <-done:
-		if err == nil {
-			*resp = answer
-		}
+	if err := r.mayReplicateTo(m.To, target); err != nil {
+		return r.fail(start, err)
+	}
+	s := r.sending(m.To, args.Term, args.LastLogIndex, start)
+	err := r.call(m, start, func(out *libTransport) error { return out.InstallSnapshot(id, target, args, resp, data) })
+	if err != nil {
+		r.awaitRetryable(err, m.To, target, s.term)
 		return err
-	case <-timer.C:
-		return fmt.Errorf("no answer to TimeoutNow from node %s within %v", id, r.t.cfg.TimeoutMax)
 	}
-}
-
-// sendTimeoutNow sends a TimeoutNow. When it fails because a pooled connection was dead it
-// is sent once more, on a new one; what became of the first is not known then.
-func (r *Raft) sendTimeoutNow(m Message, start time.Time, do func(*libTransport) error) error {
-	err := r.call(m, start, do)
-	if connectionDied(err) {
-		if p, perr := r.peer(m.To); perr == nil {
-			p.forget()
-		}
-		return r.call(m, start, do)
-	}
-	var dial *dialError
-	if err != nil && (errors.As(err, &dial) || errors.Is(err, errTimeoutNowRejected)) {
-		return &NotToldError{err}
-	}
-	return err
+	r.record(s, resp.Term, resp.Success)
+	return nil
 }
 
 // call makes one RPC, with the faults that are asked for.
@@ -329,7 +259,7 @@ func (r *Raft) fail(start time.Time, err error) error {
 }
 
 func (r *Raft) message(to raft.ServerID, kind string, term uint64, size int) Message {
-	return Message{From: r.t.cfg.Local().NodeID, To: cluster.NodeID(to), Kind: kind, Term: term, Size: size}
+	return Message{From: r.t.cfg.Membership.LocalPeer().NodeID, To: cluster.NodeID(to), Kind: kind, Term: term, Size: size}
 }
 
 // peer gives the traffic with a node, made at first use.

@@ -34,7 +34,7 @@ type incoming struct {
 	rpc   raft.RPC
 	kind  string
 	facts cluster.Peer
-	local *RaftCallbacks
+	local RaftNode
 }
 
 // handle applies the guards to a message and passes it on to raft.
@@ -46,7 +46,7 @@ func (r *Raft) handle(p *peer, rpc raft.RPC) {
 	p.recordContact(time.Now())
 	defer p.pending.Add(-1)
 	crowded := p.pending.Add(1) > maxPending
-	m := incoming{r: r, p: p, rpc: rpc, local: r.local.Load()}
+	m := incoming{r: r, p: p, rpc: rpc, local: r.node()}
 	m.facts, _ = p.known()
 	var header raft.RPCHeader
 	switch c := rpc.Command.(type) {
@@ -87,11 +87,13 @@ func (r *Raft) handle(p *peer, rpc raft.RPC) {
 	// A new cluster of wiped nodes would overwrite the log of one that was not, and
 	// entries that a wiped node takes must not count for what it took before.
 	if !a.Votes && m.facts.ClusterID == "" {
-		m.refuse("no_cluster_id", fmt.Errorf("node %s has no cluster ID and cannot lead this node, which has one or has not started with it", p.id))
+		m.refuse("no_cluster_id", fmt.Errorf(
+			"node %s has no cluster ID and cannot lead this node, which has one or has not started with it", p.id))
 		return
 	}
 	if _, told := rpc.Command.(*raft.TimeoutNowRequest); told && !a.Votes {
-		m.refuse("no_votes", fmt.Errorf("%w: no votes are exchanged with node %s: %s", errTimeoutNowRejected, p.id, noVotesReason(a)))
+		m.refuse("no_votes", fmt.Errorf("%w: no votes are exchanged with node %s: %s",
+			errTimeoutNowRejected, p.id, noVotesReason(a)))
 		return
 	}
 	m.dispatch()
@@ -129,13 +131,13 @@ func (m incoming) timeoutNow() {
 		m.refuse("rate", fmt.Errorf("%w: node %s sends TimeoutNow too often", errTimeoutNowRejected, m.p.id))
 		return
 	}
-	if m.local.electionBlocked() {
+	if m.local.ElectionBlocked() {
 		m.refuse("barred", fmt.Errorf("%w: %w", errTimeoutNowRejected, errBarred))
 		return
 	}
 	term := m.local.CurrentTerm()
 	if m.senderIsLeader(term) {
-		if why := m.r.t.cfg.ApproveTimeoutNow(m.r.ctx, m.p.id, term); why != "" {
+		if why := m.r.t.cfg.Elections.ApproveTimeoutNow(m.r.ctx, m.p.id, term); why != "" {
 			m.refuse("withdrawn", fmt.Errorf("%w: %s", errTimeoutNowRejected, why))
 			return
 		}
@@ -168,7 +170,8 @@ func (m incoming) deliverTimeoutNow(term uint64) {
 			return
 		}
 	}
-	m.refuse("not_leader", fmt.Errorf("%w: TimeoutNow from node %s, the leader is %q", errTimeoutNowRejected, m.p.id, m.local.Leader()))
+	m.refuse("not_leader", fmt.Errorf("%w: it comes from node %s, the leader is %q",
+		errTimeoutNowRejected, m.p.id, m.local.Leader()))
 }
 
 func (m incoming) appendEntries(c *raft.AppendEntriesRequest) {
@@ -179,7 +182,7 @@ func (m incoming) appendEntries(c *raft.AppendEntriesRequest) {
 	if !m.adopted(c.Term) {
 		return
 	}
-	if len(c.Entries) > 0 && m.r.t.cfg.Gate.ReadOnly() {
+	if len(c.Entries) > 0 && m.r.t.cfg.ReadOnly() {
 		m.refuse("read_only", fmt.Errorf("%w and takes no entries", errNoSpace))
 		return
 	}
@@ -242,7 +245,8 @@ func (m incoming) heartbeat(term uint64) {
 	fwd := raft.RPC{Command: m.rpc.Command, RespChan: reply}
 	for {
 		now := time.Now()
-		inside, excused, began := r.busy.status(now, m.local.RestoreProgress(), r.t.params)
+		_, restored := m.local.Progress()
+		inside, excused, began := r.busy.status(now, restored, r.t.params)
 		if excused && m.senderIsLeader(term) {
 			r.recordProxyAck(now, m.p.id, m.facts.BootID)
 			if !m.senderIsLeader(term) { // raft got free and voted: what it grants from here on is withheld
@@ -280,11 +284,11 @@ func (m incoming) installSnapshot(c *raft.InstallSnapshotRequest) {
 	if !m.adopted(c.Term) {
 		return
 	}
-	if m.r.t.cfg.Gate.ReadOnly() {
+	if m.r.t.cfg.ReadOnly() {
 		m.refuse("read_only", fmt.Errorf("%w and takes no snapshot", errNoSpace))
 		return
 	}
-	if c.LastLogIndex <= m.local.AppliedIndex() {
+	if applied, _ := m.local.Progress(); c.LastLogIndex <= applied {
 		m.staleSnapshot(c)
 		return
 	}
@@ -353,7 +357,7 @@ func (m incoming) pass(reply <-chan raft.RPCResponse, op *operation) {
 func (r *Raft) header() raft.RPCHeader {
 	return raft.RPCHeader{
 		ProtocolVersion: raft.ProtocolVersionMax,
-		ID:              []byte(r.t.cfg.Local().NodeID),
+		ID:              []byte(r.t.cfg.Membership.LocalPeer().NodeID),
 		Addr:            []byte(r.t.cfg.Advertise),
 	}
 }

@@ -22,7 +22,7 @@ const maxRelay = 2 << 20
 // Relay hands a message to another node, whose Config.Relayed takes it. Without
 // an error it has; with one it may have.
 func (t *Transport) Relay(ctx context.Context, to cluster.NodeID, message []byte) error {
-	server, ok := cluster.FindServer(t.cfg.Servers(), to)
+	server, ok := cluster.FindServer(t.cfg.Membership.Servers(), to)
 	if !ok {
 		return fmt.Errorf("node %s is no member", to)
 	}

@@ -12,6 +12,7 @@ import (
 )
 
 func TestRelay(t *testing.T) {
+	t.Parallel()
 	type got struct {
 		from    cluster.NodeID
 		message []byte

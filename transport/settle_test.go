@@ -10,32 +10,41 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// settling makes an end's storage take so long to settle, and fail when told to,
-// and counts the votes on their way through its raft.
-func (e *end) settling(took time.Duration, fail *atomic.Bool) (voting *atomic.Int64) {
-	voting = &atomic.Int64{}
-	l := *e.raft.local.Load()
-	l.TrackVote = func(coming bool) {
-		if coming {
-			voting.Add(1)
-		} else {
-			voting.Add(-1)
-		}
+// slowStorage is an end whose storage takes so long to flush, and fails when told
+// to. It counts the votes inside its raft.
+type slowStorage struct {
+	*end
+	took   time.Duration
+	fail   atomic.Bool
+	voting atomic.Int64
+}
+
+func (e *end) withSlowStorage(took time.Duration) *slowStorage {
+	s := &slowStorage{end: e, took: took}
+	e.raft.Bind(s)
+	return s
+}
+
+func (s *slowStorage) TrackVote(inside bool) {
+	if inside {
+		s.voting.Add(1)
+	} else {
+		s.voting.Add(-1)
 	}
-	l.FlushBeforeReply = func() error {
-		time.Sleep(took)
-		if fail.Load() {
-			return errors.New("input/output error")
-		}
-		return nil
+}
+
+func (s *slowStorage) FlushBeforeReply() error {
+	time.Sleep(s.took)
+	if s.fail.Load() {
+		return errors.New("input/output error")
 	}
-	e.raft.Bind(l)
-	return voting
+	return nil
 }
 
 // Nothing that raft answers leaves a node before what its storage holds back is
 // durable, nor when that fails.
 func TestFlushBeforeReply(t *testing.T) {
+	t.Parallel()
 	const takes = 20 * time.Millisecond
 	asks := map[string]func(from, to *end) (ok bool, err error){
 		"vote":      func(a, b *end) (bool, error) { r, err := a.vote(b, 6); return r.Granted, err },
@@ -48,13 +57,12 @@ func TestFlushBeforeReply(t *testing.T) {
 			inBubble(t, 2, func(t *testing.T, ends []*end) {
 				n1, n2 := ends[0], ends[1]
 				n2.bind()
-				fail := &atomic.Bool{}
-				n2.settling(takes, fail)
+				storage := n2.withSlowStorage(takes)
 				start := time.Now()
 				if ok, err := ask(n1, n2); !ok || err != nil || time.Since(start) < takes {
 					t.Errorf("%v, %v after %v", ok, err, time.Since(start))
 				}
-				fail.Store(true)
+				storage.fail.Store(true)
 				if ok, err := ask(n1, n2); ok || err == nil || !strings.Contains(err.Error(), "input/output") {
 					t.Errorf("%v, %v though it could not be made durable", ok, err)
 				}
@@ -65,16 +73,16 @@ func TestFlushBeforeReply(t *testing.T) {
 
 // The same for a heartbeat that is answered while raft is busy.
 func TestProxyAck_IsFlushed(t *testing.T) {
+	t.Parallel()
 	inBubble(t, 2, func(t *testing.T, ends []*end) {
 		n1, n2 := ends[0], ends[1]
 		release := makeBusy(n1, n2)
 		defer close(release)
-		fail := &atomic.Bool{}
-		n2.settling(0, fail)
+		storage := n2.withSlowStorage(0)
 		if r, err := n1.heartbeat(n2); err != nil || !r.Success {
 			t.Fatalf("%+v, %v", r, err)
 		}
-		fail.Store(true)
+		storage.fail.Store(true)
 		if r, err := n1.heartbeat(n2); err == nil {
 			t.Errorf("%+v though it could not be made durable", r)
 		}
@@ -84,10 +92,11 @@ func TestProxyAck_IsFlushed(t *testing.T) {
 // A term may wait for its vote while that is on its way through raft, and no
 // longer; pre-votes record nothing.
 func TestVotesAreCountedWhileRaftHasThem(t *testing.T) {
+	t.Parallel()
 	inBubble(t, 2, func(t *testing.T, ends []*end) {
 		n1, n2 := ends[0], ends[1]
 		n2.bindOnly()
-		voting := n2.settling(0, &atomic.Bool{})
+		voting := &n2.withSlowStorage(0).voting
 		inside := map[string]int64{}
 		n2.serve(func(rpc raft.RPC) {
 			switch rpc.Command.(type) {

@@ -26,10 +26,3 @@ func setTCPOptions(conn net.Conn) {
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(maxStall/time.Millisecond))
 	})
 }
-
-// preciseSleep sleeps for less than a millisecond, for which time.Sleep takes one
-// or more when the process is idle.
-func preciseSleep(d time.Duration) {
-	ts := unix.NsecToTimespec(int64(d))
-	_ = unix.Nanosleep(&ts, nil) // cut short by a signal, at the worst
-}

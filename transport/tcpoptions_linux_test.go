@@ -11,6 +11,7 @@ import (
 )
 
 func TestTune(t *testing.T) {
+	t.Parallel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

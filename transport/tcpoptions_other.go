@@ -2,10 +2,7 @@
 
 package transport
 
-import (
-	"net"
-	"time"
-)
+import "net"
 
 // setTCPOptions makes the kernel find out about a dead peer by keep-alives. It does
 // nothing to connections that are not TCP.
@@ -14,6 +11,3 @@ func setTCPOptions(conn net.Conn) {
 		_ = tcp.SetKeepAliveConfig(keepAlive)
 	}
 }
-
-// preciseSleep sleeps for d, or as long as the timer takes.
-func preciseSleep(d time.Duration) { time.Sleep(d) }

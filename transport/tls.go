@@ -176,7 +176,9 @@ func (t *TLS) ClientConfig() *tls.Config {
 // Dial opens a TLS connection to addr over what dial gives, presents this
 // node's certificate and checks the server's against the host in addr. It fits
 // http.Transport.DialTLSContext.
-func (t *TLS) Dial(ctx context.Context, dial func(ctx context.Context, addr string) (net.Conn, error), addr string) (net.Conn, error) {
+func (t *TLS) Dial(
+	ctx context.Context, dial func(ctx context.Context, addr string) (net.Conn, error), addr string,
+) (net.Conn, error) {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
 		return nil, err
@@ -199,7 +201,8 @@ func (t *TLS) Dial(ctx context.Context, dial func(ctx context.Context, addr stri
 // ParseIdentity reads the name in a certificate, northstar://CLUSTER/ROLE/NAME.
 // Role is node for the nodes of a cluster.
 func ParseIdentity(uri *url.URL) (clusterName, role, name string, err error) {
-	if uri.Scheme != "northstar" || uri.Host == "" || uri.RawQuery != "" || uri.Fragment != "" || uri.User != nil || uri.Opaque != "" {
+	if uri.Scheme != "northstar" || uri.Host == "" || uri.RawQuery != "" || uri.Fragment != "" ||
+		uri.User != nil || uri.Opaque != "" {
 		return "", "", "", fmt.Errorf("%q is no northstar://CLUSTER/ROLE/NAME", uri)
 	}
 	role, name, ok := strings.Cut(strings.TrimPrefix(uri.Path, "/"), "/")
@@ -254,7 +257,9 @@ func (t *Transport) secureClient(ctx context.Context, raw net.Conn) (net.Conn, c
 		if len(s.PeerCertificates) == 0 {
 			return errors.New("no certificate")
 		}
-		opts := x509.VerifyOptions{Roots: roots, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+		opts := x509.VerifyOptions{
+			Roots: roots, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		}
 		for _, c := range s.PeerCertificates[1:] {
 			opts.Intermediates.AddCert(c)
 		}

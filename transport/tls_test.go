@@ -109,6 +109,7 @@ func (a *authority) load(t *testing.T, uris ...string) *TLS {
 func withTLS(m *TLS) option { return func(c *Config, _ *end) { c.TLS = m } }
 
 func TestPeersOverTLS(t *testing.T) {
+	t.Parallel()
 	ca := newAuthority(t)
 	n1 := newEnd(t, "n1", withTLS(ca.load(t, "northstar://test/node/n1")))
 	n2 := newEnd(t, "n2", withTLS(ca.load(t, "northstar://test/node/n2", "https://else.where/")))
@@ -130,6 +131,7 @@ func TestPeersOverTLS(t *testing.T) {
 // Whoever has no certificate of this cluster for the ID it claims reaches
 // nobody, in either role.
 func TestTLSIdentity(t *testing.T) {
+	t.Parallel()
 	ca, otherCA := newAuthority(t), newAuthority(t)
 	n1 := newEnd(t, "n1", withTLS(ca.load(t, "northstar://test/node/n1")))
 	got := n1.bind()
@@ -166,6 +168,7 @@ func TestTLSIdentity(t *testing.T) {
 }
 
 func TestTLSIsNotOlderThan13(t *testing.T) {
+	t.Parallel()
 	ca := newAuthority(t)
 	n1 := newEnd(t, "n1", withTLS(ca.load(t, "northstar://test/node/n1")))
 	cfg := ca.load(t, "northstar://test/node/n2").ClientConfig()
@@ -181,6 +184,7 @@ func TestTLSIsNotOlderThan13(t *testing.T) {
 // Changed files count for new connections within 10 s, also when they change
 // by a symbolic link as in Kubernetes; a connection that is open lives on.
 func TestTLSFilesAreReread(t *testing.T) {
+	t.Parallel()
 	ca := newAuthority(t)
 	root := t.TempDir()
 	for i, d := range []string{"v1", "v2"} {
@@ -250,6 +254,7 @@ func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
 }
 
 func TestServerConfigClientCertificates(t *testing.T) {
+	t.Parallel()
 	ca := newAuthority(t)
 	m := ca.load(t, "northstar://test/node/n1")
 	for _, require := range []bool{true, false} {
@@ -282,6 +287,7 @@ func TestServerConfigClientCertificates(t *testing.T) {
 }
 
 func TestLoadTLSErrors(t *testing.T) {
+	t.Parallel()
 	ca := newAuthority(t)
 	a, b := ca.issue(t, t.TempDir(), 1), ca.issue(t, t.TempDir(), 2)
 	for name, f := range map[string]TLSFiles{
@@ -296,6 +302,7 @@ func TestLoadTLSErrors(t *testing.T) {
 }
 
 func TestParseIdentity(t *testing.T) {
+	t.Parallel()
 	for s, want := range map[string][3]string{
 		"northstar://prod/node/n1":       {"prod", "node", "n1"},
 		"northstar://prod/operator/ann":  {"prod", "operator", "ann"},
@@ -321,6 +328,7 @@ func TestParseIdentity(t *testing.T) {
 }
 
 func TestNodeIdentityNeedsAValidID(t *testing.T) {
+	t.Parallel()
 	u, _ := url.Parse("northstar://test/node/N%201")
 	if id, err := nodeIdentity(&x509.Certificate{URIs: []*url.URL{u}}, "test"); err == nil {
 		t.Errorf("took %q", id)

@@ -22,8 +22,8 @@ type answers struct {
 	all []cluster.VoteResponse
 }
 
-func (a *answers) install(cfg *Config, _ *end) {
-	cfg.VoteReceived = func(v cluster.VoteResponse) {
+func (a *answers) install(_ *Config, e *end) {
+	e.onVote = func(v cluster.VoteResponse) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.all = append(a.all, v)
@@ -61,6 +61,7 @@ func flagged(t *testing.T, e, voter *end, got <-chan any) bool {
 // The flag that passes over a known leader goes out only shortly after the
 // leader, or an operator, told this node to stand.
 func TestTransferFlag_NeedsPermission(t *testing.T) {
+	t.Parallel()
 	inBubble(t, 3, func(t *testing.T, ends []*end) {
 		leader, candidate, voter := ends[0], ends[1], ends[2]
 		candidate.bind()
@@ -104,6 +105,7 @@ func TestTransferFlag_NeedsPermission(t *testing.T) {
 // A voter that knows a leader passes over it only by its own evidence, for which
 // it waits a moment.
 func TestMayIgnoreLeader(t *testing.T) {
+	t.Parallel()
 	const never = time.Hour
 	tests := []struct {
 		name     string
@@ -128,9 +130,9 @@ func TestMayIgnoreLeader(t *testing.T) {
 				var asked time.Time
 				var candidate cluster.NodeID
 				var ends []*end
-				for _, nd := range newSimNet().newCluster(t, 3, func(c *Config, e *end) {
+				for _, nd := range newSimNet().newCluster(t, 3, func(_ *Config, e *end) {
 					if e.id == "n3" {
-						c.MayIgnoreLeader = func(who cluster.NodeID, term uint64, now time.Time) bool {
+						e.mayIgnoreLeader = func(who cluster.NodeID, term uint64, now time.Time) bool {
 							candidate = who
 							return term == 6 && now.Sub(asked) >= tt.evidence
 						}
@@ -166,6 +168,7 @@ func TestMayIgnoreLeader(t *testing.T) {
 
 // A vote that is held for evidence holds up nothing else.
 func TestHeldVoteHoldsUpNothing(t *testing.T) {
+	t.Parallel()
 	inBubble(t, 2, func(t *testing.T, ends []*end) {
 		a, b := ends[0], ends[1]
 		b.bind()
@@ -191,9 +194,10 @@ func TestHeldVoteHoldsUpNothing(t *testing.T) {
 
 // Evidence counts for more than a heartbeat answered in raft's place.
 func TestMayIgnoreLeader_OverridesProxyAck(t *testing.T) {
+	t.Parallel()
 	var evidence atomic.Bool
-	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2", func(c *Config, _ *end) {
-		c.MayIgnoreLeader = func(cluster.NodeID, uint64, time.Time) bool { return evidence.Load() }
+	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2", func(_ *Config, e *end) {
+		e.mayIgnoreLeader = func(cluster.NodeID, uint64, time.Time) bool { return evidence.Load() }
 	})
 	n2.leader.Store(cluster.NodeID("n3"))
 	got := n2.bind()
@@ -211,6 +215,7 @@ func TestMayIgnoreLeader_OverridesProxyAck(t *testing.T) {
 // forgotten that leader: the first candidate has failed, and this is the next. Of
 // another process, or with a lease, it holds.
 func TestProxyAck_EndsWithProcess(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name          string
 		lost, consent bool
@@ -242,8 +247,8 @@ func TestProxyAck_EndsWithProcess(t *testing.T) {
 				if _, err := n2.preVote(n3, 8); (err == nil) != tt.free {
 					t.Errorf("it asks for pre-votes itself: %v", err)
 				}
-			}, func(c *Config, _ *end) {
-				c.MayIgnoreLeader = func(cluster.NodeID, uint64, time.Time) bool { return tt.consent }
+			}, func(_ *Config, e *end) {
+				e.mayIgnoreLeader = func(cluster.NodeID, uint64, time.Time) bool { return tt.consent }
 			})
 		})
 	}
@@ -252,6 +257,7 @@ func TestProxyAck_EndsWithProcess(t *testing.T) {
 // A node that knows no leader may be a candidate that waits for pre-votes: it is
 // made to give that up before it is told to stand.
 func TestStartElection_EndsCandidacy(t *testing.T) {
+	t.Parallel()
 	inBubble(t, 1, func(t *testing.T, ends []*end) {
 		e := ends[0]
 		var got []any
@@ -290,6 +296,7 @@ func TestStartElection_EndsCandidacy(t *testing.T) {
 }
 
 func TestStartElection(t *testing.T) {
+	t.Parallel()
 	inBubble(t, 1, func(t *testing.T, ends []*end) {
 		e := ends[0]
 		if err := e.raft.StartElection(t.Context(), 5, cluster.CauseOperator); !errors.Is(err, errNotReady) {
@@ -349,10 +356,11 @@ func TestStartElection(t *testing.T) {
 // A vetoed pre-vote does not reach raft, and its reason reaches the candidate.
 // Votes are not vetoed.
 func TestPreVoteVeto(t *testing.T) {
+	t.Parallel()
 	var told answers
 	n1 := newEnd(t, "n1", told.install)
-	n2 := newEnd(t, "n2", func(c *Config, _ *end) {
-		c.VetoPreVote = func(candidate cluster.NodeID, _ time.Time) string {
+	n2 := newEnd(t, "n2", func(_ *Config, e *end) {
+		e.vetoPreVote = func(candidate cluster.NodeID) string {
 			return string(candidate) + " is worse placed\nthan n2"
 		}
 	})
@@ -376,6 +384,7 @@ func TestPreVoteVeto(t *testing.T) {
 }
 
 func TestVotersReportReason(t *testing.T) {
+	t.Parallel()
 	view := voterState{term: 5, leader: "", lastIndex: 44, lastTerm: 4, member: true, voter: true}
 	ask := voteRequest{candidate: "n3", term: 6, lastIndex: 44, lastTerm: 4}
 	tests := []struct {
@@ -405,6 +414,7 @@ func TestVotersReportReason(t *testing.T) {
 
 // Reasons travel from a real raft's refusals, and from what never reached one.
 func TestCandidateHearsWhy(t *testing.T) {
+	t.Parallel()
 	var told answers
 	n1, n2 := newEnd(t, "n1", told.install), newEnd(t, "n2")
 	n2.leader.Store(cluster.NodeID("n3"))
@@ -429,6 +439,7 @@ func TestCandidateHearsWhy(t *testing.T) {
 }
 
 func TestReasonsAreShortAndOnOneLine(t *testing.T) {
+	t.Parallel()
 	h := raft.RPCHeader{Addr: []byte("n1:7700")}
 	setReason(&h, "a\x00b\nc"+strings.Repeat("é", 2*maxReason))
 	got := popReason(&h)
@@ -441,6 +452,7 @@ func TestReasonsAreShortAndOnOneLine(t *testing.T) {
 }
 
 func TestBallots(t *testing.T) {
+	t.Parallel()
 	var b recentVotes
 	now := time.Now()
 	b.cast(3, "n1", now)
@@ -455,6 +467,7 @@ func TestBallots(t *testing.T) {
 
 // The leader's word to stand is limited like votes.
 func TestTimeoutNowRateLimit(t *testing.T) {
+	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
 	got := n2.bind()
 	for range 2 * voteBurst {
@@ -480,6 +493,7 @@ func dials(n *atomic.Int64) option {
 // when the peer is another process than the last time, and one of the connections
 // was used before.
 func TestPoolIsWarm(t *testing.T) {
+	t.Parallel()
 	inTerm5 := func(_ *Config, e *end) { e.claim.Term = 5 }
 	var dialled atomic.Int64
 	n1, n2 := newEnd(t, "n1", dials(&dialled)), newEnd(t, "n2", inTerm5)
@@ -525,6 +539,7 @@ func TestPoolIsWarm(t *testing.T) {
 // and is no sign of life; a peer in term 0, which may be of a version that takes it
 // for its leader's, is sent none.
 func TestWarmingIsNoMessage(t *testing.T) {
+	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2") // whose claims say term 0
 	got := n2.bind()
 	acquaint(t, n1, n2)
@@ -559,6 +574,7 @@ func TestWarmingIsNoMessage(t *testing.T) {
 // A node that has just voted in a term promises nobody else a vote of that term,
 // and goes on to do so when nobody has come of it.
 func TestNoPreVoteBehindAVote(t *testing.T) {
+	t.Parallel()
 	n1, n2, n3 := newEnd(t, "n1"), newEnd(t, "n2"), newEnd(t, "n3")
 	n2.leader.Store(cluster.NodeID(""))
 	got := n2.bind()
@@ -590,13 +606,14 @@ func TestNoPreVoteBehindAVote(t *testing.T) {
 // and leads after two round trips if the other has evidence; otherwise nobody is
 // deposed and no term moves.
 func TestStartElection_AfterCrash(t *testing.T) {
+	t.Parallel()
 	for _, evidence := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			var gone atomic.Value
 			gone.Store(cluster.NodeID(""))
 			cut := &links{}
-			c := newSimNet().newCluster(t, 3, cut.install, func(c *Config, _ *end) {
-				c.MayIgnoreLeader = func(cluster.NodeID, uint64, time.Time) bool { return evidence && gone.Load() != cluster.NodeID("") }
+			c := newSimNet().newCluster(t, 3, cut.install, func(_ *Config, e *end) {
+				e.mayIgnoreLeader = func(cluster.NodeID, uint64, time.Time) bool { return evidence && gone.Load() != cluster.NodeID("") }
 			})
 			c.bootstrap()
 			leader := c.leader()

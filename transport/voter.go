@@ -33,7 +33,10 @@ type voteRequest struct {
 func (m incoming) ballot() (voteRequest, bool) {
 	switch c := m.rpc.Command.(type) {
 	case *raft.RequestVoteRequest:
-		return voteRequest{candidate: m.p.id, transfer: c.LeadershipTransfer, term: c.Term, lastIndex: c.LastLogIndex, lastTerm: c.LastLogTerm}, true
+		return voteRequest{
+			candidate: m.p.id, transfer: c.LeadershipTransfer, term: c.Term,
+			lastIndex: c.LastLogIndex, lastTerm: c.LastLogTerm,
+		}, true
 	case *raft.RequestPreVoteRequest:
 		return voteRequest{candidate: m.p.id, pre: true, term: c.Term, lastIndex: c.LastLogIndex, lastTerm: c.LastLogTerm}, true
 	}
@@ -44,7 +47,7 @@ func (m incoming) ballot() (voteRequest, bool) {
 // as it could raise the term, and hands over the others. A refusal is always a
 // response: the library takes some errors for a grant.
 func (m incoming) vote(b voteRequest, a cluster.Admission) {
-	wake(m.r.t.monitors.fastPoll)
+	m.r.t.monitors.FastPoll()
 	if kind, why := m.refuseVote(b, a, time.Now()); why != "" {
 		m.rejectVote(b, kind, why)
 		return
@@ -71,7 +74,7 @@ func (m incoming) rejectVote(b voteRequest, kind, why string) {
 // count counts this node's answer to a candidate.
 func (m incoming) count(b voteRequest, granted bool, reason string) {
 	if !b.pre {
-		m.r.t.cfg.VoteAnswered(granted, reason)
+		m.r.t.cfg.Elections.VoteAnswered(granted, reason)
 	}
 }
 
@@ -91,13 +94,13 @@ func (m incoming) refuseVote(b voteRequest, a cluster.Admission, now time.Time) 
 		// It lacks what is committed, which this node, wiped and taken in again, need
 		// not hold either. Raft's own comparison is with the log alone.
 		return "behind", b.missesCommitted(m.committed()) + ", which is committed"
-	case !m.r.t.cfg.Gate.MayVote():
+	case !m.r.t.cfg.Elections.MayVote():
 		return "lease", "a lease may be running that this node has forgotten"
 	case b.pre:
 		if rival := m.r.ballots.votedSince(b.term, now.Add(-m.r.t.cfg.TimeoutMin)); rival != "" && rival != m.p.id {
 			return "voted", fmt.Sprintf("already voted for %s", rival)
 		}
-		if why := m.r.t.cfg.VetoPreVote(m.p.id, now); why != "" {
+		if why := m.r.t.cfg.Elections.VetoPreVote(m.p.id, now); why != "" {
 			return "priority", why
 		}
 	}
@@ -107,7 +110,7 @@ func (m incoming) refuseVote(b voteRequest, a cluster.Admission, now time.Time) 
 // committed is an entry of the log that is committed as far as this node knows
 // without its log: it knows the members as of it. Term 0: not known.
 func (m incoming) committed() (index, term uint64) {
-	if self := m.r.t.cfg.Local(); self.Roster != nil {
+	if self := m.r.t.cfg.Membership.LocalPeer(); self.Roster != nil {
 		return self.Roster.Index, self.Roster.Term
 	}
 	return 0, 0
@@ -131,12 +134,13 @@ func (b voteRequest) missesCommitted(index, term uint64) string {
 func (m incoming) ignoresLeader(b voteRequest) bool {
 	stuck := func() bool {
 		leader := m.local.Leader()
-		return leader != "" && leader != m.p.id && leader != m.r.t.cfg.Local().NodeID && b.term > m.local.CurrentTerm()
+		self := m.r.t.cfg.Membership.LocalPeer().NodeID
+		return leader != "" && leader != m.p.id && leader != self && b.term > m.local.CurrentTerm()
 	}
 	if !stuck() {
 		return false // raft does not pass the vote over for its leader
 	}
-	if m.r.t.cfg.MayIgnoreLeader(m.p.id, b.term, time.Now()) {
+	if m.r.t.cfg.Elections.MayIgnoreLeader(m.p.id, b.term, time.Now()) {
 		return true
 	}
 	look := time.NewTicker(evidencePollInterval)
@@ -147,7 +151,7 @@ func (m incoming) ignoresLeader(b voteRequest) bool {
 		case <-m.r.closed:
 			return false
 		}
-		if m.r.t.cfg.MayIgnoreLeader(m.p.id, b.term, time.Now()) {
+		if m.r.t.cfg.Elections.MayIgnoreLeader(m.p.id, b.term, time.Now()) {
 			return stuck()
 		}
 	}
@@ -186,7 +190,7 @@ func (m incoming) deliverVote(b voteRequest) {
 	m.answerVote(b, granted, term, why)
 }
 
-// request puts a vote to raft, and waits for the answer.
+// requestVote puts a vote to raft, and waits for the answer.
 func (m incoming) requestVote(b voteRequest) (answer raft.RPCResponse, err error) {
 	if !b.pre {
 		m.local.TrackVote(true)
@@ -241,7 +245,7 @@ type voterState struct {
 func (m incoming) view(b voteRequest) voterState {
 	v := voterState{term: m.local.CurrentTerm(), leader: m.local.Leader(), votedFor: m.r.ballots.voteIn(b.term)}
 	v.lastIndex, v.lastTerm = m.local.LastEntry()
-	servers := m.r.t.cfg.Servers()
+	servers := m.r.t.cfg.Membership.Servers()
 	s, known := cluster.FindServer(servers, b.candidate)
 	v.member, v.voter = known || len(servers) == 0, s.Suffrage == cluster.Voter || len(servers) == 0
 	return v

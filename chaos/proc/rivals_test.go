@@ -57,8 +57,7 @@ func forge(t *testing.T, c *Cluster, n *Node, claim func(*cluster.Claim)) *forge
 	}
 	tr, err := transport.New(transport.Config{
 		Listener: peers, Advertise: n.Raft, ClusterName: "northstar", TimeoutMin: patientMax / 2, TimeoutMax: patientMax,
-		Local: func() cluster.Peer { return f.self }, Claim: f.said, Servers: func() []cluster.Server { return servers },
-		Adopt: func(cluster.Peer) error { return errors.New("a forged peer adopts nothing") },
+		Membership: forgedMembership{self: f.self, servers: servers}, Claim: f.said,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -76,6 +75,21 @@ func forge(t *testing.T, c *Cluster, n *Node, claim func(*cluster.Claim)) *forge
 	t.Cleanup(f.end)
 	return f
 }
+
+// forgedMembership knows the servers of its configuration, and nothing of them.
+type forgedMembership struct {
+	self    cluster.Peer
+	servers []cluster.Server
+}
+
+func (m forgedMembership) LocalPeer() cluster.Peer                         { return m.self }
+func (m forgedMembership) Servers() []cluster.Server                       { return m.servers }
+func (forgedMembership) Record(cluster.NodeID) cluster.Record              { return cluster.Record{} }
+func (forgedMembership) RecordIncarnation(cluster.Peer) error              { return nil }
+func (forgedMembership) Adopt(cluster.Peer) error                          { return errors.New("a forged peer adopts nothing") }
+func (forgedMembership) OnHello(cluster.Peer, cluster.Admission)           {}
+func (forgedMembership) OnAdmitted(cluster.NodeID)                         {}
+func (forgedMembership) OnRefused(cluster.NodeID, cluster.Refusal, string) {}
 
 // say changes what it claims.
 func (f *forged) say(change func(*cluster.Claim)) {

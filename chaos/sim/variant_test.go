@@ -30,19 +30,9 @@ func (v variant) build(env Env) (Node, error) {
 	n := &composed{}
 	n.transport, err = transport.New(transport.Config{
 		Listener: listener, Dial: env.Proc.Dial, Advertise: addr,
-		Local:             func() cluster.Peer { return n.LocalPeer() },
-		Record:            func(id cluster.NodeID) cluster.Record { return n.Record(id) },
-		RecordIncarnation: func(p cluster.Peer) error { return n.RecordIncarnation(p) },
-		Adopt:             func(from cluster.Peer) error { return n.Adopt(from) },
-		Known:             func(p cluster.Peer, a cluster.Admission) { n.OnHello(p, a) },
-		Admitted:          func(by cluster.NodeID) { n.OnAdmitted(by) },
-		Refused:           func(by cluster.NodeID, r cluster.Refusal, reason string) { n.OnRefused(by, r, reason) },
-		ClusterName:       "sim", TimeoutMin: timeoutMin, TimeoutMax: timeoutMax,
-		Gate: transport.Gate{
-			ReadOnly:          func() bool { return n.ReadOnly() },
-			ReplicationPaused: func() bool { return n.Stalled() },
-			MayStartElection:  func() bool { return n.MayStartElection() },
-		},
+		Membership: n, Elections: timersDecide{n: n},
+		ClusterName: "sim", TimeoutMin: timeoutMin, TimeoutMax: timeoutMax,
+		ReadOnly: func() bool { return n.ReadOnly() }, ReplicationPaused: func() bool { return n.Stalled() },
 		Faults: env.Faults, Logger: env.Logger,
 	})
 	if err != nil {
@@ -77,7 +67,7 @@ func (v variant) deps(env Env, t *transport.Transport) consensus.Deps {
 			return trans
 		},
 		Acks: t.Acks(),
-		Bind: func(b consensus.RaftCallbacks) { t.Raft().Bind(transport.RaftCallbacks(b)) },
+		Bind: func(c consensus.RaftCallbacks) { t.Raft().Bind(c) },
 		PeerAck: func(id cluster.NodeID) consensus.PeerAck {
 			i := t.Acks().Peer(id)
 			return consensus.PeerAck{Incarnation: i.Incarnation, Term: i.Term, MatchIndex: i.MatchIndex, LastContact: i.LastContact}
@@ -96,6 +86,14 @@ type composed struct {
 	*consensus.Node
 	transport *transport.Transport
 }
+
+// timersDecide is a node without failover: Raft's timers elect.
+type timersDecide struct {
+	transport.RaftDecides
+	n *composed
+}
+
+func (t timersDecide) MayStartElection() bool { return t.n.MayStartElection() }
 
 // Run runs both. The transport ends last: the node still needs it to stop.
 func (n *composed) Run(ctx context.Context) error {

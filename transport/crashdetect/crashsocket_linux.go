@@ -1,27 +1,28 @@
 //go:build linux
 
-package transport
+package crashdetect
 
 import (
 	"fmt"
 	"net"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// CrashSocket is a listening socket that the kernel closes before all others when
-// this process dies. A nil Canary is none.
+// CrashSocket is a listening socket that the kernel closes before all others
+// when this process dies. A nil CrashSocket is none.
 type CrashSocket struct {
-	port      int
-	closeOnce sync.Once
-	stop      int           // writing end of a pipe: closing it ends the thread
-	done      chan struct{} // closed when the socket is
+	port int
+	once sync.Once
+	stop int           // writing end of a pipe: closing it ends the thread
+	done chan struct{} // closed when the socket is
 }
 
-// NewCrashSocket opens a canary at the address of a listener, on a port that the
-// kernel chooses. It gives nil when that is no TCP listener, and an error where
-// the system does not let a thread have its own descriptors. Close it.
+// NewCrashSocket opens a crash socket at the address of a listener, on a port that
+// the kernel chooses. It returns nil when that is no TCP listener, and an error
+// where the system does not let a thread have its own descriptors.
 func NewCrashSocket(beside net.Listener) (*CrashSocket, error) {
 	l, ok, err := listenBeside(beside)
 	if !ok || err != nil {
@@ -31,29 +32,29 @@ func NewCrashSocket(beside net.Listener) (*CrashSocket, error) {
 	file, err := l.File() // another descriptor of the same socket, in blocking mode
 	_ = l.Close()
 	if err != nil {
-		return nil, fmt.Errorf("canary: %w", err)
+		return nil, fmt.Errorf("crash socket: %w", err)
 	}
 	defer file.Close() // the thread has a copy by then
 	var pipe [2]int
 	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
-		return nil, fmt.Errorf("canary: %w", err)
+		return nil, fmt.Errorf("crash socket: %w", err)
 	}
 	c := &CrashSocket{port: port, stop: pipe[1], done: make(chan struct{})}
 	listener, stop := int(file.Fd()), pipe[0]
 	err = runWithPrivateFDs(func() {
 		defer close(c.done)
-		serveCrashSocket(listener, stop)
+		serve(listener, stop)
 		_ = unix.Close(listener) // now, and not when the kernel gets to this thread's end
 	}, listener, stop)
 	_ = unix.Close(pipe[0])
 	if err != nil {
 		_ = unix.Close(c.stop)
-		return nil, fmt.Errorf("canary: %w", err)
+		return nil, fmt.Errorf("crash socket: %w", err)
 	}
 	return c, nil
 }
 
-// Port is where it listens; 0 when there is none.
+// Port returns the port on which it listens; 0 when there is none.
 func (c *CrashSocket) Port() int {
 	if c == nil {
 		return 0
@@ -61,17 +62,20 @@ func (c *CrashSocket) Port() int {
 	return c.port
 }
 
-// Close ends it. It may be called again.
+// Close closes the socket. It may be called again.
 func (c *CrashSocket) Close() {
 	if c == nil {
 		return
 	}
-	c.closeOnce.Do(func() { _ = unix.Close(c.stop) })
+	c.once.Do(func() { _ = unix.Close(c.stop) })
 	<-c.done
 }
 
-// awaitRetryable accepts connections and keeps them until they end, or stop is closed.
-func serveCrashSocket(listener, stop int) {
+// retryPause is what passes after a failed system call, so that the thread never spins.
+const retryPause = time.Millisecond
+
+// serve accepts connections and keeps them until they end, or stop is closed.
+func serve(listener, stop int) {
 	fds := []unix.PollFd{{Fd: int32(stop), Events: unix.POLLIN}, {Fd: int32(listener), Events: unix.POLLIN}}
 	const first = 2 // of the connections
 	defer func() {
@@ -81,7 +85,7 @@ func serveCrashSocket(listener, stop int) {
 	}()
 	for {
 		if _, err := unix.Poll(fds, -1); err != nil { // a signal, or no memory
-			preciseSleep(minFailureDelay)
+			PreciseSleep(retryPause)
 			continue
 		}
 		if fds[0].Revents != 0 {
@@ -102,10 +106,10 @@ func serveCrashSocket(listener, stop int) {
 		}
 		conn, _, err := unix.Accept4(listener, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
 		if err != nil {
-			preciseSleep(minFailureDelay) // such as too many open files
+			PreciseSleep(retryPause) // such as too many open files
 			continue
 		}
-		if len(fds) == first+maxCanaries {
+		if len(fds) == first+maxHeld {
 			_ = unix.Close(int(fds[first].Fd))
 			fds = append(fds[:first], fds[first+1:]...)
 		}

@@ -1,9 +1,10 @@
-package transport
+package monitor
 
 import (
 	"bufio"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -11,13 +12,12 @@ import (
 	"northstar/cluster"
 )
 
-// After a probe's hello either side may say frames, in both directions, for as
-// long as the connection stands:
+// After a hello both sides send frames, for as long as the connection lasts:
 //
 //	frame: length [4] · frame as JSON
 //
 // A node that hangs up after the hello instead has only asked who is there.
-// Unknown kinds and fields are passed over.
+// Unknown kinds and fields are ignored.
 
 // maxFrame bounds one frame's JSON text.
 const maxFrame = 8 << 10
@@ -31,7 +31,10 @@ const (
 	frameBye    frameKind = "bye"    // the connection ends, the process does not
 )
 
-// frame is one thing said on a monitor connection.
+// errMalformed means that what came is no frame.
+var errMalformed = errors.New("malformed frame")
+
+// frame is one message on a monitor connection.
 type frame struct {
 	Kind frameKind `json:"kind"`
 	Seq  uint64    `json:"seq,omitempty"`

@@ -1,17 +1,23 @@
 //go:build !linux
 
-package transport
+package crashdetect
 
-import "net"
+import (
+	"net"
+	"time"
+)
 
 // CrashSocket is for Linux only: elsewhere there is none.
 type CrashSocket struct{}
 
-// NewCrashSocket gives nil.
+// NewCrashSocket returns nil.
 func NewCrashSocket(net.Listener) (*CrashSocket, error) { return nil, nil }
 
-// Port is 0.
+// Port returns 0.
 func (c *CrashSocket) Port() int { return 0 }
 
 // Close does nothing.
 func (c *CrashSocket) Close() {}
+
+// PreciseSleep sleeps for d, or as long as the timer takes.
+func PreciseSleep(d time.Duration) { time.Sleep(d) }

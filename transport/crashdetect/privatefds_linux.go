@@ -1,20 +1,21 @@
 //go:build linux
 
-package transport
+package crashdetect
 
 import (
 	"os"
 	"runtime"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// runWithPrivateFDs starts do on a thread with a descriptor table of its own, which has
-// keep and nothing else of this process's. The thread ends with do: nothing else could
-// run there. An error says that do was not started. The thread has copies of keep
-// once it returns.
+// runWithPrivateFDs starts do on a thread with a file descriptor table of its own,
+// which holds keep and no other descriptor of this process. The thread ends with
+// do, as nothing else could run there. An error means that do was not started.
+// Once runWithPrivateFDs returns, the thread has copies of keep.
 func runWithPrivateFDs(do func(), keep ...int) error {
 	ready := make(chan error)
 	go privateFDThread(do, keep, ready)
@@ -68,4 +69,11 @@ next:
 		_ = unix.Close(fd)
 	}
 	return nil
+}
+
+// PreciseSleep sleeps for less than a millisecond, for which time.Sleep takes one
+// or more when the process is idle.
+func PreciseSleep(d time.Duration) {
+	ts := unix.NsecToTimespec(int64(d))
+	_ = unix.Nanosleep(&ts, nil) // cut short by a signal, at the worst
 }

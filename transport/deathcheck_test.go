@@ -11,6 +11,7 @@ import (
 // Raft does not dial a process that was found dead a moment ago. It does so again
 // after that, and at once when another process has said hello.
 func TestProcessFoundDeadIsNotDialled(t *testing.T) {
+	t.Parallel()
 	a := newEnd(t, "n1")
 	b := newEnd(t, "n2")
 	acquaint(t, a, b)
@@ -47,24 +48,25 @@ func TestProcessFoundDeadIsNotDialled(t *testing.T) {
 }
 
 // What Confirm finds is for a moment, and of one process.
-func TestConfirmBuries(t *testing.T) {
+func TestDeadProcessIsNotedForAMoment(t *testing.T) {
+	t.Parallel()
 	a, b := newEnd(t, "n1"), newEnd(t, "n2")
 	acquaint(t, a, b)
-	buried := func() *dialBackoff {
+	backoff := func() *dialBackoff {
 		p, err := a.raft.peer("n2")
 		if err != nil {
 			t.Fatal(err)
 		}
 		return p.backoff.Load()
 	}
-	if a.tr.Confirm(t.Context(), "n2", "boot-before"); buried() != nil {
+	if l := a.confirm("n2", "boot-before"); l != cluster.LivenessRestarted || backoff() != nil {
 		t.Error("a process that was replaced")
 	}
 	b.stop()
 	eventually(t, "it is found dead", func() bool {
 		return a.tr.Confirm(t.Context(), "n2", "boot-n2") == cluster.LivenessDead
 	})
-	if g := buried(); g == nil || g.bootID != "boot-n2" || time.Until(g.until) > deadDialBackoff {
+	if g := backoff(); g == nil || g.bootID != "boot-n2" || time.Until(g.until) > deadDialBackoff {
 		t.Errorf("noted: %+v", g)
 	}
 }

@@ -1,0 +1,151 @@
+package monitor
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"northstar/cluster"
+)
+
+// Claim returns what this node claims now: what Config.Claim returns, with its
+// identity and what its connections know of the leader.
+func (ms *Monitors) Claim() cluster.Claim {
+	c := ms.cfg.Claim()
+	self := ms.cfg.Local()
+	c.NodeID, c.ClusterID, c.Generation, c.BootID = self.NodeID, self.ClusterID, self.Generation, self.BootID
+	c.CrashSocketPort = ms.cfg.CrashSocketPort
+	if c.LeaderID == self.NodeID {
+		c.LeaderBootID, c.LeaderContactAge, c.LeaderSilence = self.BootID, 0, 0
+		return c
+	}
+	c.LeaderSilence = -1
+	leader := c.LeaderID
+	if leader == "" && c.LeaderBootID != "" {
+		leader = ms.nodeOf(c.LeaderBootID) // Raft has forgotten it
+	}
+	if leader == "" {
+		return c
+	}
+	now := time.Now()
+	heard := func(age time.Duration) {
+		if c.LeaderSilence < 0 || age < c.LeaderSilence {
+			c.LeaderSilence = age
+		}
+	}
+	if c.LeaderContactAge >= 0 && c.LeaderID != "" { // Raft's own counts a vote that it gives as contact, too
+		heard(c.LeaderContactAge)
+	}
+	if at := ms.cfg.Host.LastMessage(leader); !at.IsZero() {
+		heard(now.Sub(at))
+	}
+	if m := ms.find(leader); m != nil {
+		boot, sign := m.leaderSign()
+		if c.LeaderBootID == "" {
+			c.LeaderBootID = boot
+		}
+		if !sign.IsZero() {
+			heard(now.Sub(sign))
+		}
+	}
+	return c
+}
+
+// Claims returns the newest claim of each peer that has ever made one.
+func (ms *Monitors) Claims() map[cluster.NodeID]cluster.ReceivedClaim {
+	claims := map[cluster.NodeID]cluster.ReceivedClaim{}
+	for _, m := range ms.all() {
+		if seen, ok := m.latestClaim(); ok {
+			claims[m.id] = seen
+		}
+	}
+	return claims
+}
+
+// Latest returns the newest claim of a peer; false when it never made one.
+func (ms *Monitors) Latest(id cluster.NodeID) (cluster.ReceivedClaim, bool) {
+	m := ms.find(id)
+	if m == nil {
+		return cluster.ReceivedClaim{}, false
+	}
+	return m.latestClaim()
+}
+
+// Ask asks a connected peer for its claim, and does not wait for it.
+func (ms *Monitors) Ask(id cluster.NodeID) {
+	if m := ms.find(id); m != nil {
+		if c := m.current(); c != nil {
+			c.poll()
+		}
+	}
+}
+
+// Changed returns a channel that is closed at the next claim of any peer, and when
+// a connection ends. First take the channel, then look at Claims, then wait.
+func (ms *Monitors) Changed() <-chan struct{} {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	if ms.changed == nil {
+		ms.changed = make(chan struct{})
+	}
+	return ms.changed
+}
+
+// Poll asks the peers for fresh claims, all at once, and returns those that came
+// before ctx ended: at once when none is connected. A peer answers after its Raft
+// has finished any append that it was inside of, so that its log position is its
+// newest.
+func (ms *Monitors) Poll(ctx context.Context, peers []cluster.NodeID) map[cluster.NodeID]cluster.ReceivedClaim {
+	wait := ms.cfg.TimeoutMax
+	if deadline, ok := ctx.Deadline(); ok {
+		wait = min(wait, time.Until(deadline))
+	}
+	var mu sync.Mutex
+	got := map[cluster.NodeID]cluster.ReceivedClaim{}
+	var asking sync.WaitGroup
+	for _, id := range peers {
+		m := ms.find(id)
+		if m == nil || m.current() == nil {
+			continue
+		}
+		asking.Go(func() {
+			if seen, ok := m.requestFresh(ctx, wait); ok {
+				mu.Lock()
+				defer mu.Unlock()
+				got[id] = seen
+			}
+		})
+	}
+	asking.Wait()
+	return got
+}
+
+// requestFresh asks one peer for a fresh claim, and waits for it.
+func (m *monitor) requestFresh(ctx context.Context, wait time.Duration) (cluster.ReceivedClaim, bool) {
+	c := m.current()
+	if c == nil {
+		return cluster.ReceivedClaim{}, false
+	}
+	response := make(chan cluster.ReceivedClaim, 1)
+	seq, err := c.request(frame{Fresh: true, Wait: wait}, response)
+	if err != nil {
+		return cluster.ReceivedClaim{}, false
+	}
+	defer c.forget(seq)
+	select {
+	case seen := <-response:
+		return seen, true
+	case <-c.gone:
+	case <-ctx.Done():
+	}
+	return cluster.ReceivedClaim{}, false
+}
+
+// Announce sends this node's claim to every peer now. It does not wait.
+func (ms *Monitors) Announce() {
+	for _, m := range ms.all() {
+		if c := m.current(); c != nil {
+			ms.cfg.Host.Spawn(func(context.Context) { _ = c.sendFrame(frame{Kind: frameNotify}) })
+		}
+	}
+}

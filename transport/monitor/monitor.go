@@ -1,0 +1,226 @@
+package monitor
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"northstar/cluster"
+	"northstar/transport/crashdetect"
+)
+
+// Delays between two attempts to connect with a peer. The first one follows an
+// end at once, so that a cut connection leaves no gap.
+const (
+	minRedial    = 5 * time.Millisecond
+	maxRedial    = 250 * time.Millisecond
+	refusedDelay = time.Second // before a peer that has refused is dialled again
+)
+
+// maxExchanges is how many exchanges the round trip of the network is taken from.
+const maxExchanges = 4
+
+// monitor is what this node knows of one peer by its monitor connection. Safe for
+// concurrent use.
+type monitor struct {
+	*Monitors
+	id   cluster.NodeID
+	kick chan struct{} // capacity 1: dial now
+
+	mu             sync.Mutex
+	conn           *monitorConn // nil: none is current
+	seen           cluster.ReceivedClaim
+	boot           string         // of the newest hello
+	crashSocket    crashSocketRef // being watched
+	lastLeaderSign time.Time      // when it last spoke as a leader whose disk works
+	handshakeTime  time.Duration  // a mean of the last dials, hello included; 0: never dialled
+	exchanges      []time.Duration
+}
+
+// record keeps a claim of the peer. rtt 0 means that none was measured.
+func (m *monitor) record(claim cluster.Claim, rtt time.Duration, now time.Time) cluster.ReceivedClaim {
+	m.mu.Lock()
+	m.seen.Claim, m.seen.At = claim, now
+	if rtt > 0 {
+		m.seen.LastExchange = rtt
+	}
+	if claim.Role == cluster.Leader && !claim.Disk.Stalled { // nobody waits for one that has stepped down
+		m.lastLeaderSign = now
+	}
+	seen := m.seen
+	m.mu.Unlock()
+	m.notify()
+	return seen
+}
+
+// networkRTT is the round trip of the network to the peer; 0: not known.
+func (m *monitor) networkRTT() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.seen.NetworkRTT
+}
+
+func (m *monitor) setNetworkRTT(d time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.seen.NetworkRTT = d
+}
+
+// recordExchange notes what a routine exchange took. The least of the last few is
+// the round trip of the network: a peer that was kept from answering says nothing
+// of that.
+func (m *monitor) recordExchange(d time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.exchanges = append(m.exchanges, d)
+	if len(m.exchanges) > maxExchanges {
+		m.exchanges = slices.Delete(m.exchanges, 0, 1)
+	}
+	m.seen.NetworkRTT = slices.Min(m.exchanges)
+}
+
+// leaderSign returns the peer's newest process, and when it last gave a sign of
+// life as a leader.
+func (m *monitor) leaderSign() (boot string, at time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.boot, m.lastLeaderSign
+}
+
+func (m *monitor) current() *monitorConn {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.conn
+}
+
+// latestClaim returns the newest claim; false when there never was one.
+func (m *monitor) latestClaim() (cluster.ReceivedClaim, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.seen, !m.seen.At.IsZero()
+}
+
+// RecordHandshake notes how long a dial of a peer took, with its hello. The mean
+// follows a change within a few dials, and no single slow one moves it far.
+func (ms *Monitors) RecordHandshake(id cluster.NodeID, d time.Duration) {
+	m := ms.find(id)
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.handshakeTime == 0 {
+		m.handshakeTime = d
+	}
+	m.handshakeTime += (d - m.handshakeTime) / 4
+}
+
+// Handshake returns how long a dial of a peer takes, with its hello; 0 when none
+// was measured.
+func (ms *Monitors) Handshake(id cluster.NodeID) time.Duration {
+	m := ms.find(id)
+	if m == nil {
+		return 0
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.handshakeTime
+}
+
+// setCurrent makes c the connection with the peer, in the place of an older one.
+// When that was with another process, that process has died.
+func (m *monitor) setCurrent(c *monitorConn) {
+	m.mu.Lock()
+	old := m.conn
+	m.conn, m.boot = c, c.peer.BootID
+	m.seen.Connected = true
+	m.mu.Unlock()
+	if old == nil {
+		return
+	}
+	old.end(errReplaced)
+	if old.peer.BootID != c.peer.BootID {
+		m.reportLoss(old, errReplaced)
+	}
+}
+
+// disconnected removes c, and reports it when the peer's process seems dead.
+func (m *monitor) disconnected(c *monitorConn, cause error) {
+	m.mu.Lock()
+	was := m.conn == c
+	if was {
+		m.conn = nil
+		m.seen.Connected = false
+	}
+	m.mu.Unlock()
+	if !was {
+		return
+	}
+	m.notify()
+	m.FastPoll()
+	if crashdetect.ProcessEnded(cause) {
+		m.reportLoss(c, cause)
+	}
+	m.cfg.Logger.Debug("monitor connection ended", "peer", m.id, "cause", cause)
+}
+
+func (m *monitor) reportLoss(c *monitorConn, cause error) {
+	m.cfg.Lost(cluster.ConnectionLoss{Peer: m.id, BootID: c.peer.BootID, At: time.Now(), Cause: cause})
+}
+
+// serveConn serves a connection until it ends. The error is why it ended; heard
+// reports whether the peer ever sent a frame.
+func (m *monitor) serveConn(ctx context.Context, c *monitorConn) (heard bool, cause error) {
+	heard, cause = c.run(ctx)
+	m.disconnected(c, cause)
+	return heard, cause
+}
+
+// dial keeps a connection with the peer until ctx ends.
+func (m *monitor) dial(ctx context.Context) {
+	wait := minRedial
+	for ctx.Err() == nil {
+		heard, err := m.dialOnce(ctx)
+		switch {
+		case heard:
+			wait = minRedial
+		case errors.Is(err, ErrRefused):
+			wait = refusedDelay
+		default:
+			wait = min(2*wait, maxRedial)
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-m.kick:
+			sleep(minRedial, ctx.Done()) // so that kicks never make it spin
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// dialOnce makes one connection and serves it.
+func (m *monitor) dialOnce(ctx context.Context) (heard bool, err error) {
+	addr := m.Address(m.id)
+	if addr == "" {
+		return false, errNoServer
+	}
+	hello, cancel := context.WithTimeout(ctx, m.cfg.RPCTimeout)
+	conn, peer, err := m.cfg.Host.Open(hello, addr, m.id)
+	cancel()
+	if err != nil {
+		return false, err
+	}
+	// The first answer is due as a hello is.
+	if err := conn.SetReadDeadline(time.Now().Add(m.cfg.HelloTimeout)); err != nil {
+		_ = conn.Close()
+		return false, err
+	}
+	c := newMonitorConn(m, conn, peer)
+	c.dialled = true
+	c.poll()
+	return m.serveConn(ctx, c)
+}

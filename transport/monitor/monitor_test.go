@@ -1,0 +1,215 @@
+package monitor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"go.uber.org/goleak"
+
+	"northstar/cluster"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const testMin = 150 * time.Millisecond
+
+// host is a node of a network of pipes.
+type host struct {
+	id    cluster.NodeID
+	nodes map[cluster.NodeID]*host // by address, which is the ID
+	ms    *Monitors
+	ctx   context.Context
+	jobs  sync.WaitGroup
+}
+
+func (h *host) peer() cluster.Peer {
+	return cluster.Peer{Identity: cluster.Identity{NodeID: h.id, ClusterID: "c1"}, BootID: "boot-" + string(h.id)}
+}
+
+func (h *host) Open(_ context.Context, addr string, _ cluster.NodeID) (net.Conn, cluster.Peer, error) {
+	other := h.nodes[cluster.NodeID(addr)]
+	if other == nil {
+		return nil, cluster.Peer{}, errors.New("nobody there")
+	}
+	here, there := net.Pipe()
+	if !other.Spawn(func(ctx context.Context) { _ = other.ms.Accept(ctx, h.peer(), there, func() {}) }) {
+		return nil, cluster.Peer{}, errors.New("it has stopped")
+	}
+	return here, other.peer(), nil
+}
+
+func (h *host) Dial(context.Context, string) (net.Conn, error) {
+	return nil, errors.New("no crash socket")
+}
+func (h *host) Admit(cluster.Peer) error             { return nil }
+func (h *host) Connected(cluster.Peer, uint64)       {}
+func (h *host) LastMessage(cluster.NodeID) time.Time { return time.Time{} }
+
+// WaitMainLoop takes 20 ms.
+func (h *host) WaitMainLoop(ctx context.Context) error {
+	sleep(20*time.Millisecond, ctx.Done())
+	return ctx.Err()
+}
+
+func (h *host) Spawn(f func(context.Context)) bool {
+	if h.ctx.Err() != nil {
+		return false
+	}
+	h.jobs.Go(func() { f(h.ctx) })
+	return true
+}
+
+func (h *host) ApplyFaults(cluster.NodeID, *cluster.Claim, <-chan struct{}) bool { return true }
+
+// newHosts makes nodes that are servers of one configuration. Nothing runs.
+func newHosts(ctx context.Context, n int) (hosts []*host) {
+	nodes := map[cluster.NodeID]*host{}
+	var servers []cluster.Server
+	for i := range n {
+		h := &host{id: cluster.NodeID(fmt.Sprintf("n%d", i+1)), nodes: nodes, ctx: ctx}
+		h.ms = New(Config{
+			Host: h, Local: h.peer, Servers: func() []cluster.Server { return servers },
+			Claim: func() cluster.Claim { return cluster.Claim{} }, Lost: func(cluster.ConnectionLoss) {},
+			TimeoutMin: testMin, TimeoutMax: 2 * testMin, RPCTimeout: 2 * testMin, HelloTimeout: time.Second,
+			Logger: hclog.NewNullLogger(),
+		})
+		nodes[h.id] = h
+		servers = append(servers, cluster.Server{ID: h.id, Address: string(h.id)})
+		hosts = append(hosts, h)
+	}
+	return hosts
+}
+
+// inBubble runs f with n connected nodes in virtual time.
+func inBubble(t *testing.T, n int, f func(t *testing.T, hosts []*host)) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		hosts := newHosts(ctx, n)
+		var running sync.WaitGroup
+		for _, h := range hosts {
+			running.Go(func() { h.ms.Run(ctx) })
+		}
+		time.Sleep(time.Second)
+		f(t, hosts)
+		cancel()
+		running.Wait()
+		for _, h := range hosts {
+			h.jobs.Wait()
+		}
+	})
+}
+
+// Of each two nodes the one with the lower ID dials.
+func TestTheLowerIDDials(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 3, func(t *testing.T, hosts []*host) {
+		for i, h := range hosts {
+			for j, other := range hosts {
+				if h == other {
+					continue
+				}
+				c := h.ms.of(other.id).current()
+				if c == nil || c.dialled != (i < j) {
+					t.Errorf("%s and %s: %+v", h.id, other.id, c)
+				}
+			}
+		}
+	})
+}
+
+// One slow exchange, or three, are a busy peer; four are the network.
+func TestTheNetworkIsTheLeastOfAFew(t *testing.T) {
+	t.Parallel()
+	const ms = time.Millisecond
+	var m monitor
+	for i, step := range []struct{ exchange, want time.Duration }{
+		{60 * ms, 60 * ms}, {ms, ms}, {90 * ms, ms}, {250 * ms, ms}, {90 * ms, ms}, {40 * ms, 40 * ms}, {2 * ms, 2 * ms},
+	} {
+		if m.recordExchange(step.exchange); m.networkRTT() != step.want {
+			t.Errorf("%d: %v after one of %v, want %v", i, m.networkRTT(), step.exchange, step.want)
+		}
+	}
+	if len(m.exchanges) != maxExchanges {
+		t.Errorf("%d are kept", len(m.exchanges))
+	}
+}
+
+// What a request for a fresh claim takes is Raft's time as well: it says nothing of
+// the network, at either end.
+func TestFreshAnswersAreNoMeasure(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 2, func(t *testing.T, hosts []*host) {
+		for i, h := range hosts {
+			m := h.ms.find(hosts[1-i].id)
+			unchanged := false
+			for range 5 { // they take less time than the interval of routine exchanges
+				m.setNetworkRTT(time.Hour)
+				seen, ok := m.requestFresh(t.Context(), time.Second)
+				if !ok || seen.LastExchange != 20*time.Millisecond {
+					t.Errorf("%s: answered %v, after %v", h.id, ok, seen.LastExchange)
+				}
+				unchanged = unchanged || seen.NetworkRTT == time.Hour
+			}
+			if !unchanged {
+				t.Errorf("%s: what fresh answers took counts for the network", h.id)
+			}
+			time.Sleep(2 * time.Second) // routine exchanges, which take no time here
+			if i == 0 && m.networkRTT() != 0 {
+				t.Errorf("routine exchanges have measured %v", m.networkRTT())
+			}
+		}
+	})
+}
+
+// A request that nobody waits for any more does not count against the limit.
+func TestGivenUpRequestsAreForgotten(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 2, func(t *testing.T, hosts []*host) {
+		m := hosts[0].ms.find("n2")
+		for range 2 * maxRequests {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			if _, ok := m.requestFresh(ctx, time.Millisecond); ok {
+				t.Error("answered before Raft's main loop was free")
+			}
+			cancel()
+		}
+		time.Sleep(time.Second)
+		if _, ok := m.requestFresh(t.Context(), time.Second); !ok {
+			t.Error("no request is answered any more")
+		}
+		if n := len(m.current().requests); n != 0 {
+			t.Errorf("%d requests are kept", n)
+		}
+	})
+}
+
+func TestFrames(t *testing.T) {
+	t.Parallel()
+	want := frame{Kind: frameAsk, Seq: 9, Fresh: true, Wait: time.Millisecond, RTT: 3, Claim: cluster.Claim{
+		NodeID: "n1", Term: 4, Role: cluster.Leader, LeaderSilence: -1, Disk: cluster.DiskState{Stalled: true},
+	}}
+	b, err := want.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	here, there := net.Pipe()
+	go func() {
+		_, _ = there.Write(append(b, b[:7]...))
+		_ = there.Close()
+	}()
+	r := newFrameReader(here)
+	if got, err := r.next(); err != nil || got != want {
+		t.Errorf("read %+v, %v", got, err)
+	}
+	if _, err := r.next(); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("of half a frame: %v", err)
+	}
+}

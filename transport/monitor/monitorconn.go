@@ -1,0 +1,290 @@
+package monitor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"northstar/cluster"
+	"northstar/transport/crashdetect"
+)
+
+const (
+	maxRequests = 16  // of this node that a peer has not answered
+	maxFresh    = 4   // of a peer that wait for this node's Raft
+	frameRate   = 200 // frames a second from one peer
+	frameBurst  = 400
+)
+
+var (
+	errReplaced = errors.New("replaced by a newer connection")
+	errGoodbye  = errors.New("the peer said goodbye")
+	errStale    = errors.New("the peer's identity has changed since its hello")
+	errNoServer = errors.New("the peer is not in the configuration")
+	errFlood    = errors.New("too many frames")
+	errRequests = errors.New("too many unanswered requests")
+)
+
+// monitorConn is one monitor connection after its hello. One goroutine reads it;
+// any may write, one at a time.
+type monitorConn struct {
+	m            *monitor
+	conn         net.Conn
+	peer         cluster.Peer  // as its hello had it
+	dialled      bool          // by this node, which polls
+	onFirstFrame func()        // called with the first frame
+	writeSem     chan struct{} // capacity 1: held while a frame is written
+	gone         chan struct{} // closed when it has ended
+	frames       *rate.Limiter
+	fresh        atomic.Int32
+
+	mu       sync.Mutex
+	cause    error // why it ends; the first counts
+	ended    bool
+	heard    bool // at least one frame has come
+	seq      uint64
+	lastPoll uint64 // the last request of poll
+	requests map[uint64]pendingRequest
+}
+
+// pendingRequest is a request that waits for its response.
+type pendingRequest struct {
+	at       time.Time
+	response chan<- cluster.ReceivedClaim // capacity 1; nil: nobody waits
+}
+
+func newMonitorConn(m *monitor, conn net.Conn, peer cluster.Peer) *monitorConn {
+	return &monitorConn{
+		m: m, conn: conn, peer: peer, onFirstFrame: func() {},
+		writeSem: make(chan struct{}, 1), gone: make(chan struct{}),
+		frames:   rate.NewLimiter(frameRate, frameBurst),
+		requests: map[uint64]pendingRequest{},
+	}
+}
+
+// run reads what the peer sends until the connection ends, and returns why it did.
+// heard reports whether the peer ever sent a frame.
+func (c *monitorConn) run(ctx context.Context) (heard bool, cause error) {
+	stop := context.AfterFunc(ctx, func() { c.end(context.Cause(ctx)) })
+	defer stop()
+	err := c.read()
+	if ctx.Err() == nil && !crashdetect.ProcessEnded(err) && !errors.Is(err, errGoodbye) {
+		c.goodbye(err)
+	}
+	c.end(err)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.heard, c.cause
+}
+
+// read reads frames until something is wrong. The first one has what is left of
+// the hello's deadline. The side that polls is answered at each interval, so it
+// need not wait for long: a cut, or a firewall that has forgotten the connection,
+// can end it at the other end alone, and nobody will answer then.
+func (c *monitorConn) read() error {
+	r := newFrameReader(c.conn)
+	limit := maxSilence
+	if c.dialled {
+		limit = min(maxSilence, c.m.idleInterval()+c.m.cfg.HelloTimeout)
+	}
+	for first := true; ; first = false {
+		if !first {
+			if err := c.conn.SetReadDeadline(time.Now().Add(limit)); err != nil {
+				return err
+			}
+		}
+		f, err := r.next()
+		now := time.Now()
+		if err != nil {
+			return err
+		}
+		if !c.frames.AllowN(now, 1) {
+			return errFlood
+		}
+		if f.Kind == frameBye {
+			return errGoodbye
+		}
+		if err := c.check(f.Claim); err != nil {
+			return err
+		}
+		if first {
+			c.begin(f.Claim.Term)
+		}
+		if err := c.handleFrame(f, now); err != nil {
+			return err
+		}
+		c.m.watchNewCrashSocket(f.Claim)
+	}
+}
+
+// begin makes this the connection with the peer, which is in term.
+func (c *monitorConn) begin(term uint64) {
+	c.mu.Lock()
+	c.heard = true
+	c.mu.Unlock()
+	c.m.setCurrent(c)
+	c.m.cfg.Host.Connected(c.peer, term)
+	c.onFirstFrame()
+}
+
+// check compares a claim with the hello of the connection that it came on, and
+// returns an error when the peer is not admitted any more.
+func (c *monitorConn) check(claim cluster.Claim) error {
+	p := c.peer
+	switch {
+	case claim.NodeID != p.NodeID || claim.BootID != p.BootID:
+		return fmt.Errorf("%w: claim of node %q, process %q", ErrIdentity, claim.NodeID, claim.BootID)
+	case claim.ClusterID != p.ClusterID || claim.Generation != p.Generation:
+		return errStale
+	}
+	return c.m.cfg.Host.Admit(p)
+}
+
+// handleFrame handles one frame.
+func (c *monitorConn) handleFrame(f frame, now time.Time) error {
+	switch f.Kind {
+	case frameAsk, frameNotify:
+		if !c.dialled && f.RTT > 0 {
+			c.m.setNetworkRTT(f.RTT) // only the side that has dialled polls, and knows
+		}
+		c.m.record(f.Claim, f.RTT, now)
+		if f.Kind == frameAsk {
+			return c.respond(f)
+		}
+	case frameAnswer:
+		c.mu.Lock()
+		q, ok := c.requests[f.Seq]
+		delete(c.requests, f.Seq)
+		c.mu.Unlock()
+		if !ok { // nobody waits for it any more; it is a sign of life all the same
+			c.m.record(f.Claim, f.RTT, now)
+			return nil
+		}
+		if c.dialled && q.response == nil {
+			c.m.recordExchange(now.Sub(q.at))
+		}
+		seen := c.m.record(f.Claim, now.Sub(q.at), now)
+		if q.response != nil {
+			q.response <- seen
+		}
+	}
+	return nil
+}
+
+// respond answers a request: at once, or, when a fresh claim is wanted, after what
+// Raft is inside of.
+func (c *monitorConn) respond(f frame) error {
+	if !f.Fresh {
+		return c.sendFrame(frame{Kind: frameAnswer, Seq: f.Seq})
+	}
+	if c.fresh.Add(1) > maxFresh {
+		c.fresh.Add(-1)
+		return nil // unanswered: a peer asks again
+	}
+	wait := min(f.Wait, c.m.cfg.TimeoutMax)
+	started := c.m.cfg.Host.Spawn(func(ctx context.Context) {
+		defer c.fresh.Add(-1)
+		ctx, cancel := context.WithTimeout(ctx, wait)
+		defer cancel()
+		if c.m.cfg.Host.WaitMainLoop(ctx) == nil {
+			_ = c.sendFrame(frame{Kind: frameAnswer, Seq: f.Seq})
+		}
+	})
+	if !started {
+		c.fresh.Add(-1)
+	}
+	return nil
+}
+
+// request sends a request, and returns its number. response, if any, has capacity 1.
+func (c *monitorConn) request(f frame, response chan<- cluster.ReceivedClaim) (seq uint64, err error) {
+	c.mu.Lock()
+	if len(c.requests) >= maxRequests {
+		c.mu.Unlock()
+		return 0, errRequests
+	}
+	c.seq++
+	f.Kind, f.Seq = frameAsk, c.seq
+	c.requests[f.Seq] = pendingRequest{at: time.Now(), response: response}
+	c.mu.Unlock()
+	return f.Seq, c.sendFrame(f)
+}
+
+// poll asks for a claim, unless the last request like it has no response yet.
+func (c *monitorConn) poll() {
+	c.mu.Lock()
+	_, waits := c.requests[c.lastPoll]
+	c.mu.Unlock()
+	if waits {
+		return
+	}
+	seq, _ := c.request(frame{}, nil) // a failure has ended the connection
+	c.mu.Lock()
+	c.lastPoll = seq
+	c.mu.Unlock()
+}
+
+// forget gives up a request.
+func (c *monitorConn) forget(seq uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.requests, seq)
+}
+
+// sendFrame sends a frame with this node's claim. When that fails, the connection
+// has ended.
+func (c *monitorConn) sendFrame(f frame) error {
+	select {
+	case c.writeSem <- struct{}{}:
+	case <-c.gone:
+		return net.ErrClosed
+	}
+	defer func() { <-c.writeSem }()
+	f.Claim, f.RTT = c.m.Claim(), c.m.networkRTT() // now, so that claims are sent in order
+	if !c.m.cfg.Host.ApplyFaults(c.m.id, &f.Claim, c.gone) {
+		return nil
+	}
+	b, err := f.encode()
+	if err == nil {
+		err = c.conn.SetWriteDeadline(time.Now().Add(c.m.cfg.RPCTimeout))
+	}
+	if err == nil {
+		_, err = c.conn.Write(b)
+	}
+	if err != nil {
+		c.end(err)
+	}
+	return err
+}
+
+// goodbye tells the peer that the connection ends and this process does not, and
+// keeps why. What is left to do is end.
+func (c *monitorConn) goodbye(cause error) {
+	c.mu.Lock()
+	if c.cause == nil {
+		c.cause = cause
+	}
+	c.mu.Unlock()
+	_ = c.sendFrame(frame{Kind: frameBye})
+}
+
+// end closes the connection. The first cause counts.
+func (c *monitorConn) end(cause error) {
+	c.mu.Lock()
+	first := !c.ended
+	c.ended = true
+	if c.cause == nil {
+		c.cause = cause
+	}
+	c.mu.Unlock()
+	if first {
+		close(c.gone)
+		_ = c.conn.Close()
+	}
+}

@@ -1,0 +1,350 @@
+// Package monitor keeps one connection between each two nodes, on which they
+// exchange claims: what each says of itself and of the leader. The end of such a
+// connection, or of the one to a peer's crash socket, shows that the peer's
+// process has died.
+package monitor
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"northstar/cluster"
+)
+
+// MaxPeers bounds the nodes that are monitored at once.
+const MaxPeers = 64
+
+// maxSilence is how long a connection may be silent although its peer is known
+// to be alive.
+const maxSilence = 10 * time.Second
+
+// reconcileInterval is the time between two looks for new peers in the
+// configuration. The hello of one that is not monitored yet makes it look at once.
+const reconcileInterval = time.Second
+
+// lookDelay is what passes at least before it looks because of a hello.
+const lookDelay = time.Millisecond
+
+var (
+	// ErrRefused is what Host.Open wraps when either side refuses the other.
+	ErrRefused = errors.New("refused")
+	// ErrTooMany is returned by Accept for a peer above MaxPeers.
+	ErrTooMany = errors.New("too many peers")
+	// ErrIdentity is returned by Accept when a claim is not of the hello's process.
+	ErrIdentity = errors.New("wrong node identity")
+)
+
+// Host is what the monitor connections need of the transport.
+type Host interface {
+	// Open dials a node and completes the hello within ctx. It returns the
+	// connection and what the peer says of itself.
+	Open(ctx context.Context, addr string, want cluster.NodeID) (net.Conn, cluster.Peer, error)
+	// Dial opens a connection without a hello.
+	Dial(ctx context.Context, addr string) (net.Conn, error)
+	// Admit returns an error when a peer is not admitted as things are now.
+	Admit(cluster.Peer) error
+	// Connected is called at the first frame of a connection. The peer's process was
+	// in that term when it sent it.
+	Connected(peer cluster.Peer, term uint64)
+	// WaitMainLoop returns nil once Raft has finished the message that it is inside of.
+	WaitMainLoop(ctx context.Context) error
+	// LastMessage returns when a node last sent a Raft message; zero: never.
+	LastMessage(cluster.NodeID) time.Time
+	// Spawn runs f in a goroutine that ends before the transport does; false: the
+	// transport does not run.
+	Spawn(f func(context.Context)) bool
+	// ApplyFaults lets injected faults happen to a frame, and reports whether the frame
+	// is to be sent. gone is closed when the connection has ended.
+	ApplyFaults(to cluster.NodeID, c *cluster.Claim, gone <-chan struct{}) (send bool)
+}
+
+// Config is what New needs. The functions are called often, from many goroutines,
+// and must not block.
+type Config struct {
+	Host    Host
+	Local   func() cluster.Peer          // this node, as its hellos say it
+	Servers func() []cluster.Server      // Raft's latest configuration
+	Claim   func() cluster.Claim         // this node's claim, but for what Monitors.Claim fills in
+	Lost    func(cluster.ConnectionLoss) // a peer's process has ended its connection, or the kernel has done it
+	// CrashSocketPort is that of this process's crash socket; 0: it has none.
+	CrashSocketPort        int
+	TimeoutMin, TimeoutMax time.Duration // the election timeouts
+	RPCTimeout             time.Duration // of a dial with its hello, and of a write
+	HelloTimeout           time.Duration // until the first frame after a hello
+	Logger                 hclog.Logger
+}
+
+// Monitors holds one monitor for each peer. Of each two nodes the one with the
+// lower ID dials. Safe for concurrent use.
+type Monitors struct {
+	cfg Config
+
+	mu      sync.Mutex
+	byID    map[cluster.NodeID]*monitor
+	dialled map[cluster.NodeID]context.CancelFunc // the peers that this node dials
+	changed chan struct{}                         // closed at the next claim; nil while nobody waits
+
+	look     chan struct{} // capacity 1: look at the configuration now
+	fastPoll chan struct{} // capacity 1: poll fast for a while
+}
+
+// New makes the monitors. It starts nothing.
+func New(cfg Config) *Monitors {
+	return &Monitors{
+		cfg: cfg, byID: map[cluster.NodeID]*monitor{}, dialled: map[cluster.NodeID]context.CancelFunc{},
+		look: make(chan struct{}, 1), fastPoll: make(chan struct{}, 1),
+	}
+}
+
+// of returns the peer's monitor, made at first use; nil when there are too many.
+func (ms *Monitors) of(id cluster.NodeID) *monitor {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	m := ms.byID[id]
+	if m == nil {
+		if len(ms.byID) >= MaxPeers && !ms.evict() {
+			return nil
+		}
+		m = &monitor{Monitors: ms, id: id, kick: make(chan struct{}, 1)}
+		ms.byID[id] = m
+	}
+	return m
+}
+
+// evict removes a monitor that is neither connected nor dialled. mu is held.
+func (ms *Monitors) evict() bool {
+	for id, m := range ms.byID {
+		if ms.dialled[id] == nil && m.current() == nil {
+			delete(ms.byID, id)
+			return true
+		}
+	}
+	return false
+}
+
+// find returns the peer's monitor, nil when there is none.
+func (ms *Monitors) find(id cluster.NodeID) *monitor {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	return ms.byID[id]
+}
+
+func (ms *Monitors) all() []*monitor {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	all := make([]*monitor, 0, len(ms.byID))
+	for _, m := range ms.byID {
+		all = append(all, m)
+	}
+	return all
+}
+
+// nodeOf returns the node that a process belonged to when it was last connected,
+// "" when that is not known.
+func (ms *Monitors) nodeOf(bootID string) cluster.NodeID {
+	for _, m := range ms.all() {
+		if boot, _ := m.leaderSign(); boot == bootID {
+			return m.id
+		}
+	}
+	return ""
+}
+
+// notify wakes whoever waits for claims.
+func (ms *Monitors) notify() {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	if ms.changed != nil {
+		close(ms.changed)
+		ms.changed = nil
+	}
+}
+
+// Kick makes a monitor dial now: the peer has completed a hello with this node.
+func (ms *Monitors) Kick(id cluster.NodeID) {
+	m := ms.find(id)
+	if m == nil {
+		ms.Look()
+		return
+	}
+	if m.current() == nil {
+		wake(m.kick)
+	}
+}
+
+// Look makes Run look at the configuration now.
+func (ms *Monitors) Look() { wake(ms.look) }
+
+// FastPoll makes Run ask for claims often for a while.
+func (ms *Monitors) FastPoll() { wake(ms.fastPoll) }
+
+// wake wakes whoever waits on a channel of capacity 1.
+func wake(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
+
+// Address returns where a peer is dialled, "" when it is not a server.
+func (ms *Monitors) Address(id cluster.NodeID) string {
+	s, _ := cluster.FindServer(ms.cfg.Servers(), id)
+	return s.Address
+}
+
+// Claims are polled fast for fastPollFor after something has happened, but not in
+// the first moment of it: a failover asks for itself what it must know, and
+// whatever else is said then delays it on a busy machine.
+const (
+	fastPollFor   = time.Second
+	fastPollDelay = 25 * time.Millisecond
+)
+
+// Run dials the peers that are this node's to dial, as the configuration names
+// them, and asks them for their claims at each interval, until ctx ends. All that
+// it has started has ended when it returns. It has one timer for all peers, slow
+// while there is a leader, so that an idle cluster stays asleep.
+func (ms *Monitors) Run(ctx context.Context) {
+	var dialling sync.WaitGroup
+	defer dialling.Wait()
+	var reconciled, fastSince time.Time
+	for {
+		now := time.Now()
+		if now.Sub(reconciled) >= reconcileInterval {
+			ms.reconcile(ctx, &dialling)
+			reconciled = now
+		}
+		timer := time.NewTimer(ms.pollInterval(now, fastSince))
+		select {
+		case <-timer.C:
+			ms.pollAll()
+		case <-ms.fastPoll:
+			if now := time.Now(); now.Sub(fastSince) >= fastPollFor {
+				fastSince = now
+			}
+		case <-ms.look:
+			sleep(lookDelay, ctx.Done()) // so that hellos never make it spin
+			reconciled = time.Time{}
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// pollInterval is the time until the next questions. fastSince is when the last
+// fast polling began.
+func (ms *Monitors) pollInterval(now, fastSince time.Time) time.Duration {
+	if !ms.dials() {
+		return reconcileInterval
+	}
+	if since := now.Sub(fastSince); since < fastPollDelay {
+		return fastPollDelay - since
+	}
+	silence := ms.Claim().LeaderSilence
+	if silence < 0 || silence >= ms.cfg.TimeoutMin || now.Sub(fastSince) < fastPollFor {
+		return min(ms.cfg.TimeoutMin*2/3, maxSilence/4)
+	}
+	return ms.idleInterval()
+}
+
+// idleInterval is the time between two questions while there is a leader: whoever
+// needs claims then asks for them. It is short enough for the side that is asked,
+// which ends a connection on which nothing comes for maxSilence.
+func (ms *Monitors) idleInterval() time.Duration { return min(ms.cfg.TimeoutMin*10/3, maxSilence/4) }
+
+// dials reports whether this node dials any peer.
+func (ms *Monitors) dials() bool {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	return len(ms.dialled) > 0
+}
+
+// pollAll asks the dialled peers for their claims, but none twice before it has
+// answered. A question carries a claim, and so keeps the answering side up to date.
+func (ms *Monitors) pollAll() {
+	for _, m := range ms.all() {
+		if c := m.current(); c != nil && c.dialled {
+			c.poll()
+		}
+	}
+}
+
+// reconcile starts and stops dialling as the configuration says.
+func (ms *Monitors) reconcile(ctx context.Context, dialling *sync.WaitGroup) {
+	self := ms.cfg.Local().NodeID
+	servers := ms.cfg.Servers()
+	for _, s := range servers {
+		if s.ID <= self {
+			continue
+		}
+		m := ms.of(s.ID)
+		if own := ms.startDialing(ctx, m); own != nil {
+			dialling.Go(func() { m.dial(own) })
+		}
+	}
+	for _, m := range ms.all() {
+		if _, ok := cluster.FindServer(servers, m.id); !ok {
+			ms.stopDialing(m)
+		}
+	}
+}
+
+// startDialing returns the context to dial a peer in, nil when it is dialled already.
+func (ms *Monitors) startDialing(ctx context.Context, m *monitor) context.Context {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	if m == nil || ms.dialled[m.id] != nil {
+		return nil
+	}
+	own, cancel := context.WithCancel(ctx)
+	ms.dialled[m.id] = cancel
+	return own
+}
+
+// stopDialing ends dialling a peer that is no server any more.
+func (ms *Monitors) stopDialing(m *monitor) {
+	ms.mu.Lock()
+	cancel := ms.dialled[m.id]
+	delete(ms.dialled, m.id)
+	ms.mu.Unlock()
+	if cancel == nil {
+		return
+	}
+	if c := m.current(); c != nil {
+		c.goodbye(errNoServer)
+	}
+	cancel()
+}
+
+// Accept serves an accepted connection with a peer until it ends, and returns why.
+// onFirstFrame is called once the peer has sent something: until then it may only
+// have wanted the hello.
+func (ms *Monitors) Accept(ctx context.Context, peer cluster.Peer, conn net.Conn, onFirstFrame func()) error {
+	m := ms.of(peer.NodeID)
+	if m == nil {
+		_ = conn.Close()
+		return ErrTooMany
+	}
+	c := newMonitorConn(m, conn, peer)
+	c.onFirstFrame = onFirstFrame
+	_, err := m.serveConn(ctx, c)
+	return err
+}
+
+// sleep waits for d, or until done is closed.
+func sleep(d time.Duration, done <-chan struct{}) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-done:
+	}
+}

@@ -1,0 +1,111 @@
+package transport
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"time"
+
+	"northstar/cluster"
+	"northstar/transport/monitor"
+)
+
+// monitorHost is what the monitor connections see of the transport.
+type monitorHost struct{ *Transport }
+
+var _ monitor.Host = monitorHost{}
+
+func (t *Transport) newMonitors() *monitor.Monitors {
+	return monitor.New(monitor.Config{
+		Host: monitorHost{t}, Local: t.cfg.Membership.LocalPeer, Servers: t.cfg.Membership.Servers,
+		Claim: t.cfg.Claim, Lost: t.cfg.ConnectionLost,
+		CrashSocketPort: t.cfg.CrashSocketPort, TimeoutMin: t.cfg.TimeoutMin, TimeoutMax: t.cfg.TimeoutMax,
+		RPCTimeout: t.params.rpc, HelloTimeout: t.params.hello, Logger: t.log,
+	})
+}
+
+// abruptConn closes without the shutdown of TLS, which can block.
+type abruptConn struct{ net.Conn }
+
+func (c abruptConn) Close() error { return closeNow(c.Conn) }
+
+func (h monitorHost) Open(ctx context.Context, addr string, want cluster.NodeID) (net.Conn, cluster.Peer, error) {
+	conn, x, err := h.open(ctx, addr, purposeProbe, want)
+	if err != nil {
+		return nil, cluster.Peer{}, err
+	}
+	if err := x.refused(); err != nil {
+		_ = closeNow(conn)
+		return nil, cluster.Peer{}, fmt.Errorf("%w: %w", monitor.ErrRefused, err)
+	}
+	return abruptConn{conn}, x.peer, nil
+}
+
+func (h monitorHost) Dial(ctx context.Context, addr string) (net.Conn, error) {
+	conn, err := h.cfg.Dial(ctx, addr)
+	if err == nil {
+		setTCPOptions(conn)
+	}
+	return conn, err
+}
+
+func (h monitorHost) Admit(p cluster.Peer) error {
+	if a := h.admit(p); !a.OK() {
+		return &RefusedError{Node: p.NodeID, Refusal: a.Refusal, Reason: a.Reason}
+	}
+	return nil
+}
+
+// Connected makes Raft connections ready with a peer that has just shown itself.
+func (h monitorHost) Connected(peer cluster.Peer, term uint64) {
+	target := h.monitors.Address(peer.NodeID)
+	if target == "" {
+		return
+	}
+	h.spawn(func(context.Context) {
+		if p, err := h.Raft().peer(peer.NodeID); err == nil {
+			p.prewarm(target, peer.BootID, term)
+		}
+	})
+}
+
+func (h monitorHost) WaitMainLoop(ctx context.Context) error { return h.Raft().WaitMainLoop(ctx) }
+
+func (h monitorHost) LastMessage(id cluster.NodeID) time.Time { return h.Raft().contactFrom(id) }
+
+func (h monitorHost) Spawn(f func(context.Context)) bool { return h.spawn(f) }
+
+func (h monitorHost) ApplyFaults(to cluster.NodeID, c *cluster.Claim, gone <-chan struct{}) bool {
+	hook := h.cfg.Faults
+	if hook == nil {
+		return true
+	}
+	if changing, ok := hook.(ClaimFaults); ok {
+		*c = changing.Claim(to, *c)
+	}
+	fault := hook.Outgoing(Message{From: h.cfg.Membership.LocalPeer().NodeID, To: to, Kind: "probe", Term: c.Term})
+	if fault.Delay > 0 {
+		sleep(fault.Delay, gone)
+	}
+	return !fault.lost()
+}
+
+// Claim returns what this node claims now: what Config.Claim returns, with its
+// identity and what its connections know of the leader.
+func (t *Transport) Claim() cluster.Claim { return t.monitors.Claim() }
+
+// Claims returns the newest claim of each peer that has ever made one.
+func (t *Transport) Claims() map[cluster.NodeID]cluster.ReceivedClaim { return t.monitors.Claims() }
+
+// ClaimsChanged returns a channel that is closed at the next claim of any peer, and
+// when a monitor connection ends. First take the channel, then look at Claims, then
+// wait.
+func (t *Transport) ClaimsChanged() <-chan struct{} { return t.monitors.Changed() }
+
+// Poll asks the peers for fresh claims; see monitor.Monitors.Poll.
+func (t *Transport) Poll(ctx context.Context, peers []cluster.NodeID) map[cluster.NodeID]cluster.ReceivedClaim {
+	return t.monitors.Poll(ctx, peers)
+}
+
+// Announce sends this node's claim to every peer now. It does not wait.
+func (t *Transport) Announce() { t.monitors.Announce() }
