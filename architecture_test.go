@@ -142,6 +142,7 @@ func TestTheRuleItself(t *testing.T) {
 		{"client", "api/apiv1", true},
 		{"client", "api", false},
 		{"consensus", "consensus/storage", true},
+		{"consensus/raftnode", "consensus/storage", false},
 		{"consensus/storage", "consensus", true},
 		{"consensus/storage", "transport", false},
 		{"state", "node", false},

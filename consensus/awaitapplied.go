@@ -21,7 +21,7 @@ const appliedPollInterval = 10 * time.Millisecond
 func (n *Node) AwaitAppliedEverywhere(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*n.cfg.TimeoutMax)
 	defer cancel()
-	index := n.fsm.applied.Load()
+	index := n.fsm.Applied()
 	var asking sync.WaitGroup
 	for _, id := range n.serverIDs() {
 		if id != n.cfg.Self.NodeID {

@@ -6,9 +6,8 @@ import (
 	"io"
 	"sync/atomic"
 
-	"github.com/hashicorp/raft"
-
 	"northstar/cluster"
+	"northstar/consensus/raftnode"
 	"northstar/state"
 )
 
@@ -69,7 +68,7 @@ func (n *Node) Restore(ctx context.Context, backup io.Reader) error {
 // restoring is one restore on its way.
 type restoring struct {
 	n     *Node
-	inst  *raftInstance
+	inst  *raftnode.Instance
 	from  *state.Backup
 	begun atomic.Bool // the library was given the new state
 }
@@ -100,18 +99,17 @@ func (r *restoring) install(merged *state.Snapshot) error {
 	if err != nil {
 		return cluster.Errorf(cluster.CodeInternal, "the merged state cannot be written: %w", err)
 	}
-	lib := r.inst.raft
-	meta := &raft.SnapshotMeta{Version: 1, Index: lib.LastIndex(), Term: lib.CurrentTerm(), Size: size}
+	term := r.inst.CurrentTerm()
 	pr, pw := io.Pipe()
 	go func() {
 		_, err := merged.WriteTo(pw)
 		_ = pw.CloseWithError(err)
 	}()
-	read := r.n.fsm.progress.Load()
-	r.n.replacing.Store(meta.Term)
+	read := r.n.fsm.Progress()
+	r.n.replacing.Store(term)
 	r.begun.Store(true)
-	err = lib.Restore(meta, pr, 0)
-	if err == nil || r.n.fsm.progress.Load() == read { // committed, or never begun
+	err = r.inst.Restore(term, size, pr)
+	if err == nil || r.n.fsm.Progress() == read { // committed, or never begun
 		r.n.replacing.Store(0)
 	}
 	_ = pr.CloseWithError(errors.New("restore ended")) // ends the writer in any case

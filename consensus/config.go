@@ -12,26 +12,15 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/hashicorp/raft"
 
 	"northstar/cluster"
+	"northstar/consensus/raftnode"
 	"northstar/consensus/storage"
 	"northstar/state"
 )
 
 // Limits that are not worth a configuration key.
 const (
-	// commitTimeout is how long an idle leader waits before it tells its
-	// followers the newest commit index; the library takes up to twice that.
-	// Followers' stale reads and watches lag by it after the last write of a
-	// burst. The library's own default; half of it costs an idle cluster about a
-	// percent of a core.
-	commitTimeout = 50 * time.Millisecond
-	// maxAppendEntries bounds one AppendEntries to maxAppendEntries batches.
-	maxAppendEntries = 32
-	// minTrailingLogs is where the library's rollback by an old snapshot was
-	// never seen in 50,000 faults, with a wide margin.
-	minTrailingLogs = 1000
 	// stopWait bounds each step of stopping.
 	stopWait = 5 * time.Second
 )
@@ -66,13 +55,8 @@ type Config struct {
 	HistoryBytes      int // of values kept for watches; 0: 64 MiB
 }
 
-// Transport carries Raft's messages. RequestPreVote must be there: without it
-// the library silently does without pre-vote.
-type Transport interface {
-	raft.Transport
-	raft.WithPreVote
-	raft.WithClose
-}
+// Transport carries Raft's messages.
+type Transport = raftnode.Transport
 
 // PeerAck is what this node's transport knows of a peer from its answers.
 type PeerAck struct {
@@ -210,9 +194,9 @@ func (c *Config) validate() error {
 	check(c.Self.BootID != "", "boot ID: must not be empty")
 	check(c.TimeoutMin >= 10*time.Millisecond, "election.timeout-min %v: want at least 10ms", c.TimeoutMin)
 	check(c.TimeoutMax == 2*c.TimeoutMin, "election.timeout-max %v: must be twice election.timeout-min, %v", c.TimeoutMax, c.TimeoutMin)
-	check(c.TrailingLogs >= minTrailingLogs, "snapshot.trailing-logs %d: want at least %d", c.TrailingLogs, minTrailingLogs)
+	check(c.TrailingLogs >= raftnode.MinTrailingLogs, "snapshot.trailing-logs %d: want at least %d", c.TrailingLogs, raftnode.MinTrailingLogs)
 	check(c.SnapshotThreshold > 0, "snapshot.threshold: must not be 0")
-	check(c.SnapshotInterval >= minSnapshotInterval, "snapshot.interval %v: want at least %v", c.SnapshotInterval, minSnapshotInterval)
+	check(c.SnapshotInterval >= raftnode.MinSnapshotInterval, "snapshot.interval %v: want at least %v", c.SnapshotInterval, raftnode.MinSnapshotInterval)
 	check(c.LeaseDrift >= 0 && c.LeaseDrift < 1, "election.lease-drift %v: want 0 to 1", c.LeaseDrift)
 	return errors.Join(errs...)
 }
@@ -236,30 +220,12 @@ func (d *Deps) validate(c *Config) error {
 	return fmt.Errorf("consensus: dependencies missing: %v", names)
 }
 
-// raftConfig is the library's configuration. Each value that is not its default
-// has its reason in the table of hazards.
-func (c *Config) raftConfig(logger hclog.Logger) *raft.Config {
-	rc := raft.DefaultConfig()
-	rc.LocalID = raft.ServerID(c.Self.NodeID)
-	rc.Logger = logger
-	rc.HeartbeatTimeout = c.TimeoutMin
-	rc.ElectionTimeout = c.TimeoutMin
-	// As long as a follower's shortest timeout: a leader without a quorum is
-	// gone when the next one is elected (0 % overlap measured), and a busy disk
-	// or processor does not depose one that has its quorum.
-	rc.LeaderLeaseTimeout = c.TimeoutMin
-	rc.CommitTimeout = commitTimeout
-	rc.MaxAppendEntries = maxAppendEntries
-	rc.BatchApplyCh = false // futures are lost at shutdown with it; the proposer batches
-	rc.ShutdownOnRemove = false
-	rc.TrailingLogs = c.TrailingLogs
-	rc.SnapshotInterval = c.SnapshotInterval
-	rc.SnapshotThreshold = c.SnapshotThreshold
-	rc.PreVoteDisabled = false
-	rc.NoLegacyTelemetry = true
-	rc.RestoreCommittedLogs = false // skips configuration entries, and can hang
-	rc.NotifyCh = nil               // it blocks the main loop; an observer's filter tells at once (watch.go)
-	return rc
+// raft returns the part of the configuration that is Raft's.
+func (c *Config) raft() raftnode.Config {
+	return raftnode.Config{
+		Self: c.Self.NodeID, TimeoutMin: c.TimeoutMin, TimeoutMax: c.TimeoutMax,
+		SnapshotThreshold: c.SnapshotThreshold, SnapshotInterval: c.SnapshotInterval, TrailingLogs: c.TrailingLogs,
+	}
 }
 
 func (c *Config) stateOptions() state.Options {

@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 
 	"northstar/cluster"
+	"northstar/consensus/raftnode"
 	"northstar/state"
 )
 
@@ -478,82 +478,9 @@ func TestProposalError(t *testing.T) {
 	}
 }
 
-func TestTransferWatchdog(t *testing.T) {
-	now := time.Unix(1000, 0)
-	trips := 0
-	w := &transferWatchdog{after: time.Second, trip: func() { trips++ }}
-	note := func(ms int, err error) { w.note(now.Add(time.Duration(ms)*time.Millisecond), err) }
-	note(0, raft.ErrLeadershipTransferInProgress)
-	note(900, raft.ErrLeadershipTransferInProgress)
-	note(950, nil) // a transfer that failed
-	note(1000, raft.ErrLeadershipTransferInProgress)
-	note(1500, raft.ErrNotLeader) // says nothing about the flag
-	note(2000, raft.ErrLeadershipTransferInProgress)
-	if trips != 0 {
-		t.Fatal("tripped by a transfer that ended")
-	}
-	note(2001, raft.ErrLeadershipTransferInProgress)
-	if trips != 1 {
-		t.Error("not tripped by a flag that outlives every transfer")
-	}
-}
-
-func TestTransferAttempt(t *testing.T) {
-	var none *transferAttempt
-	if none.stuckIn(5) {
-		t.Error("no attempt is stuck")
-	}
-	a := &transferAttempt{target: "n2", term: 5, updated: make(chan struct{}, 1)}
-	if a.revoke() {
-		t.Error("told without being asked")
-	}
-	if !a.stuckIn(5) || a.stuckIn(6) {
-		t.Error("given up before it came to the point of telling: may be stuck, in that term only")
-	}
-	if a.allowTimeoutNow() {
-		t.Error("told although given up")
-	}
-	if a.stuckIn(5) {
-		t.Error("the library is through with it")
-	}
-	b := &transferAttempt{target: "n2", term: 5, updated: make(chan struct{}, 1)}
-	if !b.allowTimeoutNow() || !b.revoke() {
-		t.Error("told, and the one who gives up must know")
-	}
-}
-
-// A transfer that was given up must not fire when the library comes to it late.
-func TestRevokedTransferIsNotSent(t *testing.T) {
-	trans := &raftTransport{} // sends nothing: it would panic
-	a := &transferAttempt{target: "n2", term: 5, updated: make(chan struct{}, 1)}
-	trans.transfer.Store(a)
-	a.revoke()
-	for _, target := range []raft.ServerID{"n2", "n3"} {
-		if err := trans.TimeoutNow(target, "", &raft.TimeoutNowRequest{}, &raft.TimeoutNowResponse{}); err == nil {
-			t.Errorf("%s was told", target)
-		}
-	}
-}
-
-// What the table of hazards asks of the library's configuration. Each value has
-// gone wrong as the other.
-func TestRaftConfig(t *testing.T) {
-	c := Config{TimeoutMin: 150 * time.Millisecond, TimeoutMax: 300 * time.Millisecond, TrailingLogs: 1000, SnapshotThreshold: 100, SnapshotInterval: time.Second}
-	c.Self.NodeID = "n1"
-	rc := c.raftConfig(hclog.NewNullLogger())
-	if rc.RestoreCommittedLogs || rc.BatchApplyCh || rc.PreVoteDisabled || rc.NotifyCh != nil || rc.ShutdownOnRemove {
-		t.Errorf("%+v", rc)
-	}
-	if rc.LeaderLeaseTimeout < rc.HeartbeatTimeout/2 || rc.LeaderLeaseTimeout > rc.HeartbeatTimeout {
-		t.Errorf("leader lease %v of heartbeats %v", rc.LeaderLeaseTimeout, rc.HeartbeatTimeout)
-	}
-	if rc.TrailingLogs < minTrailingLogs {
-		t.Errorf("%d trailing logs", rc.TrailingLogs)
-	}
-	if err := raft.ValidateConfig(rc); err != nil {
-		t.Error(err)
-	}
-	c.TrailingLogs = minTrailingLogs - 1
+// The library rolls back to an old snapshot with fewer trailing entries.
+func TestTrailingLogs(t *testing.T) {
+	c := Config{TrailingLogs: raftnode.MinTrailingLogs - 1}
 	if err := c.validate(); err == nil || !strings.Contains(err.Error(), "trailing-logs") {
 		t.Errorf("too few trailing logs: %v", err)
 	}
@@ -567,8 +494,8 @@ func TestElectionAfterLostLeadership(t *testing.T) {
 	n := &Node{now: time.Now, cfg: Config{TimeoutMax: 300 * time.Millisecond}}
 	n.cfg.Self.NodeID = "n1"
 	n.leaderlessSince = at(0)
-	before := softState{role: cluster.Follower, term: 4}
-	saw := func(ms int, s softState) *Election {
+	before := raftnode.SoftState{Role: cluster.Follower, Term: 4}
+	saw := func(ms int, s raftnode.SoftState) *Election {
 		lost := n.updateElectionTimes(s, before, at(ms))
 		n.lastSoftState, before = s, s
 		return lost
@@ -579,22 +506,22 @@ func TestElectionAfterLostLeadership(t *testing.T) {
 			t.Errorf("started %v, want %v; %s, %q", e.StartedAt, at(started), e.Trigger, e.Reason)
 		}
 	}
-	saw(200, softState{role: cluster.Candidate, term: 4})
-	saw(210, softState{role: cluster.Leader, term: 5, leader: "n1"})
+	saw(200, raftnode.SoftState{Role: cluster.Candidate, Term: 4})
+	saw(210, raftnode.SoftState{Role: cluster.Leader, Term: 5, Leader: "n1"})
 	is(n.wonElectionRecord(5, at(220)), 200, "startup", "Raft's timer fired: no leader has been heard since this node started")
-	saw(900, softState{role: cluster.Follower, term: 5})
-	saw(1150, softState{role: cluster.Candidate, term: 5})
+	saw(900, raftnode.SoftState{Role: cluster.Follower, Term: 5})
+	saw(1150, raftnode.SoftState{Role: cluster.Candidate, Term: 5})
 	if e := n.unresolvedElection(at(1500)); e == nil || e.FromTerm != 6 || e.Term != 6 || e.Duration != 350*time.Millisecond {
 		t.Errorf("it stands: %+v", e)
 	}
-	saw(1600, softState{role: cluster.Leader, term: 6, leader: "n1"})
+	saw(1600, raftnode.SoftState{Role: cluster.Leader, Term: 6, Leader: "n1"})
 	n.finishWonElection(5) // late: of the reign before
 	is(n.wonElectionRecord(6, at(1610)), 1150, "timeout", "Raft's timer fired: this node led before, and lost leadership")
 	n.finishWonElection(6)
-	saw(2000, softState{role: cluster.Follower, term: 7, leader: "n2"})
-	saw(2400, softState{role: cluster.Follower, term: 7})
-	saw(2500, softState{role: cluster.Candidate, term: 7})
-	lost := saw(2600, softState{role: cluster.Follower, term: 8, leader: "n3"})
+	saw(2000, raftnode.SoftState{Role: cluster.Follower, Term: 7, Leader: "n2"})
+	saw(2400, raftnode.SoftState{Role: cluster.Follower, Term: 7})
+	saw(2500, raftnode.SoftState{Role: cluster.Candidate, Term: 7})
+	lost := saw(2600, raftnode.SoftState{Role: cluster.Follower, Term: 8, Leader: "n3"})
 	if lost == nil {
 		t.Fatal("another won, and nothing is told")
 	}
@@ -612,7 +539,7 @@ func TestElectionBeganWithTheOrder(t *testing.T) {
 	n.deps.Facts = func(uint64) ElectionFacts {
 		return ElectionFacts{Trigger: "manual", Reason: "n1 hangs", StartedAt: began.Add(2 * time.Second)}
 	}
-	n.updateElectionTimes(softState{role: cluster.Candidate, term: 7}, softState{role: cluster.Follower, term: 7, leader: "n2"}, began)
+	n.updateElectionTimes(raftnode.SoftState{Role: cluster.Candidate, Term: 7}, raftnode.SoftState{Role: cluster.Follower, Term: 7, Leader: "n2"}, began)
 	if e := n.wonElectionRecord(8, began.Add(2010*time.Millisecond)); e.Duration != 10*time.Millisecond || e.Reason != "n1 hangs" || e.Leaderless != 2010*time.Millisecond {
 		t.Errorf("%+v", e)
 	}
@@ -625,7 +552,7 @@ func TestOpenElection(t *testing.T) {
 	if e := n.unresolvedElection(began); e != nil {
 		t.Fatalf("it does not stand: %+v", e)
 	}
-	n.updateElectionTimes(softState{role: cluster.Candidate, term: 7}, softState{role: cluster.Follower, term: 7, leader: "n2"}, began)
+	n.updateElectionTimes(raftnode.SoftState{Role: cluster.Candidate, Term: 7}, raftnode.SoftState{Role: cluster.Follower, Term: 7, Leader: "n2"}, began)
 	var told []time.Duration
 	for d := time.Duration(0); d < 5*time.Second; d += 10 * time.Millisecond {
 		if e := n.unresolvedElection(began.Add(d)); e != nil {
@@ -639,7 +566,7 @@ func TestOpenElection(t *testing.T) {
 	if want := []time.Duration{300 * ms, 600 * ms, 1200 * ms, 2400 * ms, 4800 * ms}; !slices.Equal(told, want) {
 		t.Errorf("told after %v, want %v", told, want)
 	}
-	n.updateElectionTimes(softState{role: cluster.Follower, term: 9, leader: "n3"}, softState{role: cluster.Candidate, term: 8}, began.Add(5*time.Second))
+	n.updateElectionTimes(raftnode.SoftState{Role: cluster.Follower, Term: 9, Leader: "n3"}, raftnode.SoftState{Role: cluster.Candidate, Term: 8}, began.Add(5*time.Second))
 	if e := n.unresolvedElection(began.Add(time.Hour)); e != nil {
 		t.Errorf("another leads: %+v", e)
 	}

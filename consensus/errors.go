@@ -58,14 +58,6 @@ func notFound(id cluster.NodeID) *cluster.Error {
 	return err
 }
 
-// recoverTo turns a panic of the Raft library on this goroutine, which is how
-// it answers a disk error while it starts, into an error.
-func recoverTo(err *error) {
-	if p := recover(); p != nil {
-		*err = fmt.Errorf("start raft: %v", p)
-	}
-}
-
 // ConfigError says that the configuration does not fit the data directory: to
 // be set right by whoever starts the node.
 type ConfigError struct{ msg string }

@@ -17,11 +17,11 @@ func (n *Node) Instance() any { return n.inst.Load() }
 
 // ProposeRaw puts bytes through the log as they are.
 func (n *Node) ProposeRaw(data []byte) error {
-	return n.inst.Load().raft.ApplyLog(raft.Log{Data: data}, time.Second).Error()
+	return n.inst.Load().Raft().ApplyLog(raft.Log{Data: data}, time.Second).Error()
 }
 
 // TakeSnapshot makes Raft take a snapshot.
-func (n *Node) TakeSnapshot() error { return n.inst.Load().raft.Snapshot().Error() }
+func (n *Node) TakeSnapshot() error { return n.inst.Load().Raft().Snapshot().Error() }
 
 // SnapshotInterval is how often Raft looks whether a snapshot is due.
 func (n *Node) SnapshotInterval() time.Duration {
@@ -29,19 +29,19 @@ func (n *Node) SnapshotInterval() time.Duration {
 	if inst == nil {
 		return 0
 	}
-	return inst.raft.ReloadableConfig().SnapshotInterval
+	return inst.Raft().ReloadableConfig().SnapshotInterval
 }
 
 // LibraryTransfer asks the library for a transfer, past all checks.
 func (n *Node) LibraryTransfer(id, addr string) {
-	_ = n.inst.Load().raft.LeadershipTransferToServer(raft.ServerID(id), raft.ServerAddress(addr))
+	_ = n.inst.Load().Raft().LeadershipTransferToServer(raft.ServerID(id), raft.ServerAddress(addr))
 }
 
 // ProbeFlag asks the library whether it takes entries again, as after a transfer
 // that did not arrive. The channel is closed when that is known.
 func (n *Node) ProbeFlag() <-chan struct{} {
 	inst, done := n.inst.Load(), make(chan struct{})
-	n.jobs.Go(func() { defer close(done); n.probeTransferFlag(inst, inst.raft.CurrentTerm()) })
+	n.jobs.Go(func() { defer close(done); inst.ProbeTransferFlag(inst.CurrentTerm()) })
 	return done
 }
 
@@ -62,7 +62,7 @@ func (n *Node) Riding() bool {
 
 // PiggybackCommandVersion is which writes could go with a leader-start now.
 func (n *Node) PiggybackCommandVersion() uint32 {
-	return n.piggybackCommandVersion(n.inst.Load(), n.inst.Load().raft.CurrentTerm())
+	return n.piggybackCommandVersion(n.inst.Load(), n.inst.Load().Raft().CurrentTerm())
 }
 
 // HasWrites says whether a user's write waits, or Raft has it.

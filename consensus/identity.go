@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 
 	"northstar/cluster"
+	"northstar/consensus/raftnode"
 )
 
 const identityName = "identity.json"
@@ -37,7 +38,7 @@ type identityFile struct {
 	RosterIndex uint64                            `json:"roster_index,omitempty"`
 	RosterTerm  uint64                            `json:"roster_term,omitempty"` // 0: not known
 	// AbandonedRestore is where a restore ended that the cluster has gone on without.
-	AbandonedRestore logPoint `json:"undone,omitzero"`
+	AbandonedRestore raftnode.LogPosition `json:"undone,omitzero"`
 	// Recovery is how this data directory came to its generation; nil when it was
 	// not the one that was recovered.
 	Recovery *recoveryRecord `json:"recovery,omitempty"`

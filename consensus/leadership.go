@@ -12,18 +12,19 @@ import (
 	"github.com/hashicorp/raft"
 
 	"northstar/cluster"
+	"northstar/consensus/raftnode"
 	"northstar/election"
 	"northstar/state"
 )
 
 // leadershipLoop runs one reign after the other. The next begins only when every task
 // of the one before has returned.
-func (n *Node) leadershipLoop(ctx context.Context, inst *raftInstance) {
+func (n *Node) leadershipLoop(ctx context.Context, inst *raftnode.Instance) {
 	for {
 		changed := n.LeaderChanged()
 		s := n.currentSoftState()
-		if s.role == cluster.Leader && inst.leads(s.term) {
-			n.runLeadership(ctx, inst, s.term)
+		if s.Role == cluster.Leader && inst.Leads(s.Term) {
+			n.runLeadership(ctx, inst, s.Term)
 		}
 		select {
 		case <-changed:
@@ -35,7 +36,7 @@ func (n *Node) leadershipLoop(ctx context.Context, inst *raftInstance) {
 
 // runLeadership leads for one term: prove that this node can commit, make the cluster
 // known if it is new, open the gate for writes, run the leader's tasks.
-func (n *Node) runLeadership(ctx context.Context, inst *raftInstance, term uint64) {
+func (n *Node) runLeadership(ctx context.Context, inst *raftnode.Instance, term uint64) {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(ErrLeadershipLost)
 	if !n.registerLeadership(term, end) {
@@ -76,7 +77,7 @@ func (n *Node) runLeadership(ctx context.Context, inst *raftInstance, term uint6
 func (n *Node) registerLeadership(term uint64, end context.CancelCauseFunc) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.lastSoftState.role != cluster.Leader || n.lastSoftState.term != term {
+	if n.lastSoftState.Role != cluster.Leader || n.lastSoftState.Term != term {
 		return false
 	}
 	n.leadershipTerm, n.cancelLeadership = term, end
@@ -102,16 +103,16 @@ func (n *Node) closeGate() {
 // commitLeaderStart puts this term's leader-start through the log. It does not give
 // up while commit or apply move on: a long log is being replayed. When they do
 // not for four times timeout-max, this leader cannot lead, and another should.
-func (n *Node) commitLeaderStart(ctx context.Context, inst *raftInstance, term uint64) bool {
+func (n *Node) commitLeaderStart(ctx context.Context, inst *raftnode.Instance, term uint64) bool {
 	start := n.leaderStart(term)
 	for ctx.Err() == nil {
 		result, err := n.proposeWhileProgressing(ctx, inst, state.Command{Kind: state.KindLeaderStart, LeaderStart: start}, n.piggybackCommandVersion(inst, term))
 		switch {
 		case err == nil && result.Err == nil:
-			return inst.leads(term)
+			return inst.Leads(term)
 		case err == nil:
 			n.log.Warn("leader-start refused", "term", term, "error", result.Err)
-			return false // of another term: the next sighting begins that reign
+			return false // of another term: the next raftnode.SoftState begins that reign
 		case ctx.Err() != nil:
 			return false
 		case errors.Is(err, raft.ErrLeadershipTransferInProgress):
@@ -136,7 +137,7 @@ const maxUnappliedScan = 16
 // this term's leader-start. It is 0 when something else has to be done before the
 // gate opens, and the oldest when the log may hold records of members that this
 // node has not applied yet.
-func (n *Node) piggybackCommandVersion(inst *raftInstance, term uint64) uint32 {
+func (n *Node) piggybackCommandVersion(inst *raftnode.Instance, term uint64) uint32 {
 	known := n.membersUpToDate(inst)
 	switch v := n.View(); {
 	case v.ClusterID() == "" || n.generationPending() || n.electedOverLiveLeader(term):
@@ -150,15 +151,15 @@ func (n *Node) piggybackCommandVersion(inst *raftInstance, term uint64) uint32 {
 
 // membersUpToDate says that no entry of the log which this node has yet to apply is
 // about members: their records are then as they will be after the leader-start.
-func (n *Node) membersUpToDate(inst *raftInstance) bool {
-	applied, last := n.fsm.applied.Load(), inst.raft.LastIndex()
+func (n *Node) membersUpToDate(inst *raftnode.Instance) bool {
+	applied, last := n.fsm.Applied(), inst.LastIndex()
 	if last > applied+maxUnappliedScan {
 		return false
 	}
 	for i := applied + 1; i <= last; i++ {
 		var e raft.Log
-		switch err := inst.disk.GetLog(i, &e); {
-		case errors.Is(err, errNoopPending): // the library's own
+		switch err := inst.GetLog(i, &e); {
+		case errors.Is(err, raftnode.ErrNoopPending): // the library's own
 		case err != nil || !keepsMembership(&e):
 			return false
 		}
@@ -218,7 +219,7 @@ func (n *Node) leaderStart(term uint64) *state.LeaderStart {
 
 // proposeWhileProgressing proposes, and gives up when neither commit nor apply has
 // moved for four times timeout-max. Writes of up to the version leads may go with it.
-func (n *Node) proposeWhileProgressing(ctx context.Context, inst *raftInstance, cmd state.Command, leads uint32) (state.Result, error) {
+func (n *Node) proposeWhileProgressing(ctx context.Context, inst *raftnode.Instance, cmd state.Command, leads uint32) (state.Result, error) {
 	type reply struct {
 		result state.Result
 		err    error
@@ -236,13 +237,13 @@ func (n *Node) proposeWhileProgressing(ctx context.Context, inst *raftInstance, 
 	}()
 	tick := time.NewTicker(4 * n.cfg.TimeoutMax)
 	defer tick.Stop()
-	commit, applied := inst.raft.CommitIndex(), n.fsm.applied.Load()
+	commit, applied := inst.CommitIndex(), n.fsm.Applied()
 	for {
 		select {
 		case r := <-done:
 			return r.result, r.err
 		case <-tick.C:
-			c, a := inst.raft.CommitIndex(), n.fsm.applied.Load()
+			c, a := inst.CommitIndex(), n.fsm.Applied()
 			if c == commit && a == applied {
 				cancel()
 			}
@@ -253,11 +254,11 @@ func (n *Node) proposeWhileProgressing(ctx context.Context, inst *raftInstance, 
 
 // transferToAny moves leadership to whoever can take it, and otherwise waits: without
 // a quorum the library steps down by itself.
-func (n *Node) transferToAny(ctx context.Context, inst *raftInstance) {
+func (n *Node) transferToAny(ctx context.Context, inst *raftnode.Instance) {
 	pause, cancel := context.WithTimeout(ctx, 2*n.cfg.TimeoutMax)
 	defer cancel()
 	why := fmt.Sprintf("node %s leads and cannot commit", n.cfg.Self.NodeID)
-	for _, s := range inst.servers() {
+	for _, s := range inst.Servers() {
 		if s.Suffrage == cluster.Voter && s.ID != n.cfg.Self.NodeID && n.inContact(s.ID) {
 			if err := n.TransferTo(pause, cluster.TransferNotice{To: s.ID, Trigger: election.TriggerDiskStall, Reason: why}); err == nil {
 				return
@@ -281,7 +282,7 @@ func (n *Node) finishWonElection(term uint64) Election {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.leaderSeen = true
-	if n.lastSoftState.role == cluster.Leader && n.lastSoftState.term == term {
+	if n.lastSoftState.Role == cluster.Leader && n.lastSoftState.Term == term {
 		n.candidateSince, n.leaderlessSince = time.Time{}, time.Time{}
 	}
 	return e
@@ -318,7 +319,7 @@ func (n *Node) wonElectionRecord(term uint64, now time.Time) Election {
 
 // initCluster gives a cluster without an ID its identity; false when the reign
 // ended before that.
-func (n *Node) initCluster(ctx context.Context, inst *raftInstance) bool {
+func (n *Node) initCluster(ctx context.Context, inst *raftnode.Instance) bool {
 	missing := func() bool { return n.View().ClusterID() == "" }
 	return n.retry(ctx, "the new cluster could not be given its ID", missing, func() error { return n.proposeInit(ctx, inst) })
 }
@@ -346,7 +347,7 @@ func (n *Node) retry(ctx context.Context, trouble string, missing func() bool, p
 // proposeInit proposes the cluster's identity. The roster holds every data
 // directory that this node has met or has on record, so that none of them can be
 // taken for a wiped one, or a wiped one for them.
-func (n *Node) proposeInit(ctx context.Context, inst *raftInstance) error {
+func (n *Node) proposeInit(ctx context.Context, inst *raftnode.Instance) error {
 	id, err := randomID(n.deps.Entropy)
 	if err != nil {
 		return err
@@ -355,7 +356,7 @@ func (n *Node) proposeInit(ctx context.Context, inst *raftInstance) error {
 	hellos := n.peers.hellos(n.Identity().Generation)
 	hellos[n.cfg.Self.NodeID] = n.LocalPeer()
 	recorded := n.ident.get().BootstrapIncarnations
-	for _, s := range inst.servers() {
+	for _, s := range inst.Servers() {
 		p, met := hellos[s.ID]
 		m := newMemberRecord(s, p, met, n.cfg.InitialCluster)
 		if recorded[s.ID] != "" {

@@ -95,11 +95,11 @@ func (n *Node) LeaseReadBarrier(ctx context.Context) error {
 	if inst == nil {
 		return n.notLeading()
 	}
-	commit := inst.raft.CommitIndex()
+	commit := inst.CommitIndex()
 	if n.leaseRemaining() <= 0 || n.replacing.Load() != 0 {
 		return n.ReadBarrier(ctx)
 	}
-	if err := n.fsm.wait(ctx, commit); err != nil {
+	if err := n.fsm.Wait(ctx, commit); err != nil {
 		return notLeader("the leader did not apply its log in time: %w", err)
 	}
 	return nil
@@ -112,10 +112,10 @@ func (n *Node) leaseRemaining() time.Duration {
 		return 0
 	}
 	term := n.readyTerm.Load()
-	if term == 0 || !inst.leads(term) {
+	if term == 0 || !inst.Leads(term) {
 		return 0
 	}
-	return n.lease.left(term, n.deps.Acks.QuorumTime(term, n.cfg.Self.NodeID, voterIDs(inst.servers())))
+	return n.lease.left(term, n.deps.Acks.QuorumTime(term, n.cfg.Self.NodeID, voterIDs(inst.Servers())))
 }
 
 // MayVote says whether this node may grant votes. With the lease on it must not

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"northstar/cluster"
+	"northstar/consensus/raftnode"
 	"northstar/election"
 	"northstar/state"
 )
@@ -20,7 +21,7 @@ func describeRisk(voters, need, reachable int, silent string) string {
 
 // acquireChangeLock waits for the turn to change the membership: one change at a
 // time, and none beside a transfer or a restore. release gives it back.
-func (n *Node) acquireChangeLock(ctx context.Context) (inst *raftInstance, release func(), err error) {
+func (n *Node) acquireChangeLock(ctx context.Context) (inst *raftnode.Instance, release func(), err error) {
 	inst = n.inst.Load()
 	if inst == nil || !n.leads() {
 		return nil, nil, n.notLeading()
@@ -47,7 +48,7 @@ func (n *Node) ChangeMember(ctx context.Context, change cluster.MemberChange) er
 		return err
 	}
 	defer release()
-	if m := change.Membership; m != "" && m != cluster.MembershipDigest(inst.servers(), n.View().Members()) {
+	if m := change.Membership; m != "" && m != cluster.MembershipDigest(inst.Servers(), n.View().Members()) {
 		return cluster.Errorf(cluster.CodeTermStale, "plan_id: the membership has changed since the plan was made: make a new one")
 	}
 	switch {
@@ -67,8 +68,8 @@ func (n *Node) AddMember(ctx context.Context, add cluster.MemberAdd) error {
 	return n.ChangeMember(ctx, cluster.MemberChange{ID: add.ID, Add: &add})
 }
 
-func (n *Node) addMember(ctx context.Context, inst *raftInstance, add cluster.MemberAdd) error {
-	servers := inst.servers()
+func (n *Node) addMember(ctx context.Context, inst *raftnode.Instance, add cluster.MemberAdd) error {
+	servers := inst.Servers()
 	rec, known := n.View().Member(add.ID)
 	if err := checkAdd(add, servers, rec); err != nil {
 		return err
@@ -99,9 +100,9 @@ func (n *Node) addMember(ctx context.Context, inst *raftInstance, add cluster.Me
 }
 
 // addNonvoter makes a non-voter of a node that has its record.
-func (n *Node) addNonvoter(ctx context.Context, inst *raftInstance, m cluster.Member) error {
+func (n *Node) addNonvoter(ctx context.Context, inst *raftnode.Instance, m cluster.Member) error {
 	return n.changeConfiguration(ctx, inst, func(prev uint64) raft.IndexFuture {
-		return inst.raft.AddNonvoter(raft.ServerID(m.ID), raft.ServerAddress(m.RaftAddress), prev, n.enqueueWait())
+		return inst.AddNonvoter(m.ID, m.RaftAddress, prev, n.enqueueWait())
 	})
 }
 
@@ -114,7 +115,7 @@ func (n *Node) resumeAdd(ctx context.Context, id cluster.NodeID) {
 	if err == nil {
 		defer release()
 		rec, _ := n.View().Member(id)
-		if !addIncomplete(rec, inst.servers()) {
+		if !addIncomplete(rec, inst.Servers()) {
 			return // somebody was quicker
 		}
 		err = n.addNonvoter(ctx, inst, rec)
@@ -166,12 +167,12 @@ func (n *Node) RemoveMember(ctx context.Context, id cluster.NodeID) error {
 	return n.ChangeMember(ctx, cluster.MemberChange{ID: id})
 }
 
-func (n *Node) removeMember(ctx context.Context, inst *raftInstance, id cluster.NodeID) error {
+func (n *Node) removeMember(ctx context.Context, inst *raftnode.Instance, id cluster.NodeID) error {
 	rec, known := n.View().Member(id)
 	if !known || rec.Removed {
 		return notFound(id)
 	}
-	servers := inst.servers()
+	servers := inst.Servers()
 	if _, member := cluster.FindServer(servers, id); member {
 		if err := n.checkQuorum(without(servers, id)); err != nil {
 			return err
@@ -186,7 +187,7 @@ func (n *Node) removeMember(ctx context.Context, inst *raftInstance, id cluster.
 			}
 		}
 		err := n.changeConfiguration(ctx, inst, func(prev uint64) raft.IndexFuture {
-			return inst.raft.RemoveServer(raft.ServerID(id), prev, n.enqueueWait())
+			return inst.RemoveServer(id, prev, n.enqueueWait())
 		})
 		if err != nil {
 			return err
@@ -207,16 +208,16 @@ func (n *Node) PatchMember(ctx context.Context, id cluster.NodeID, patch cluster
 	return n.ChangeMember(ctx, cluster.MemberChange{ID: id, Patch: &patch})
 }
 
-func (n *Node) patchMember(ctx context.Context, inst *raftInstance, id cluster.NodeID, patch cluster.MemberPatch) error {
+func (n *Node) patchMember(ctx context.Context, inst *raftnode.Instance, id cluster.NodeID, patch cluster.MemberPatch) error {
 	rec, known := n.View().Member(id)
-	server, member := cluster.FindServer(inst.servers(), id)
+	server, member := cluster.FindServer(inst.Servers(), id)
 	if !known || rec.Removed || !member {
 		return notFound(id)
 	}
 	if err := checkDrain(patch, rec); err != nil {
 		return err
 	}
-	if err := checkPatch(patch, server, inst.servers()); err != nil {
+	if err := checkPatch(patch, server, inst.Servers()); err != nil {
 		return err
 	}
 	for _, step := range planPatch(rec, server, patch) {
@@ -319,20 +320,19 @@ func planPatch(rec cluster.Member, server cluster.Server, p cluster.MemberPatch)
 	return steps
 }
 
-func (n *Node) patchStep(ctx context.Context, inst *raftInstance, server cluster.Server, p cluster.MemberPatch, step patchStep) error {
-	id := raft.ServerID(server.ID)
+func (n *Node) patchStep(ctx context.Context, inst *raftnode.Instance, server cluster.Server, p cluster.MemberPatch, step patchStep) error {
 	switch step.action {
 	case writeRecord:
 		return n.proposeInternal(ctx, state.Command{Kind: state.KindMemberPatch, MemberPatch: step.record})
 	case demote:
-		if err := n.checkQuorum(withNonVoter(inst.servers(), server.ID)); err != nil {
+		if err := n.checkQuorum(withNonVoter(inst.Servers(), server.ID)); err != nil {
 			return err
 		}
 		if err := n.transferIfSelf(ctx, inst, server.ID); err != nil {
 			return err
 		}
 		return n.changeConfiguration(ctx, inst, func(prev uint64) raft.IndexFuture {
-			return inst.raft.DemoteVoter(id, prev, n.enqueueWait())
+			return inst.DemoteVoter(server.ID, prev, n.enqueueWait())
 		})
 	case promote:
 		term, err := n.awaitReady(ctx, inst)
@@ -342,11 +342,11 @@ func (n *Node) patchStep(ctx context.Context, inst *raftInstance, server cluster
 		if err := checkLag(server.ID, n.lags(inst, term)[server.ID]); err != nil {
 			return err
 		}
-		if err := n.checkQuorum(withVoter(inst.servers(), server.ID)); err != nil {
+		if err := n.checkQuorum(withVoter(inst.Servers(), server.ID)); err != nil {
 			return err
 		}
 		return n.changeConfiguration(ctx, inst, func(prev uint64) raft.IndexFuture {
-			return inst.raft.AddVoter(id, raft.ServerAddress(server.Address), prev, n.enqueueWait())
+			return inst.AddVoter(server.ID, server.Address, prev, n.enqueueWait())
 		})
 	case moveAddress:
 		if err := n.transferIfSelf(ctx, inst, server.ID); err != nil {
@@ -357,13 +357,13 @@ func (n *Node) patchStep(ctx context.Context, inst *raftInstance, server cluster
 	return nil
 }
 
-func (n *Node) moveAddress(ctx context.Context, inst *raftInstance, id cluster.NodeID, address string) error {
-	server, _ := cluster.FindServer(inst.servers(), id) // an earlier step may have demoted it
+func (n *Node) moveAddress(ctx context.Context, inst *raftnode.Instance, id cluster.NodeID, address string) error {
+	server, _ := cluster.FindServer(inst.Servers(), id) // an earlier step may have demoted it
 	return n.changeConfiguration(ctx, inst, func(prev uint64) raft.IndexFuture {
 		if server.Suffrage == cluster.Voter {
-			return inst.raft.AddVoter(raft.ServerID(id), raft.ServerAddress(address), prev, n.enqueueWait())
+			return inst.AddVoter(id, address, prev, n.enqueueWait())
 		}
-		return inst.raft.AddNonvoter(raft.ServerID(id), raft.ServerAddress(address), prev, n.enqueueWait())
+		return inst.AddNonvoter(id, address, prev, n.enqueueWait())
 	})
 }
 
@@ -402,12 +402,12 @@ func (n *Node) checkQuorum(next []cluster.Server) error {
 
 // transferIfSelf moves leadership away when the change is about this node itself.
 // The caller holds the turn.
-func (n *Node) transferIfSelf(ctx context.Context, inst *raftInstance, id cluster.NodeID) error {
+func (n *Node) transferIfSelf(ctx context.Context, inst *raftnode.Instance, id cluster.NodeID) error {
 	if id != n.cfg.Self.NodeID {
 		return nil
 	}
 	var why []error
-	for _, s := range inst.servers() {
+	for _, s := range inst.Servers() {
 		if s.Suffrage != cluster.Voter || s.ID == id {
 			continue
 		}
@@ -424,17 +424,17 @@ func (n *Node) transferIfSelf(ctx context.Context, inst *raftInstance, id cluste
 // changeConfiguration makes one configuration change and waits until it is committed. It
 // is given the index of the configuration that it was decided on, so that a
 // change in between makes it fail.
-func (n *Node) changeConfiguration(ctx context.Context, inst *raftInstance, change func(prev uint64) raft.IndexFuture) error {
+func (n *Node) changeConfiguration(ctx context.Context, inst *raftnode.Instance, change func(prev uint64) raft.IndexFuture) error {
 	n.lease.revoke()
 	defer n.lease.revoke() // sends before the new configuration was agreed count no more
-	f := change(n.fsm.config.Load())
+	f := change(n.fsm.LastConfiguration())
 	done := make(chan error, 1)
 	n.jobs.Go(func() { done <- f.Error() })
 	select {
 	case err := <-done:
-		inst.watchdog.note(n.now(), err)
+		inst.NoteResult(err)
 		if err == nil {
-			return n.fsm.wait(ctx, f.Index())
+			return n.fsm.Wait(ctx, f.Index())
 		}
 		if strings.HasPrefix(err.Error(), "configuration changed since") {
 			return cluster.Errorf(cluster.CodeBusy, "the membership was changed meanwhile: %w", err)

@@ -30,7 +30,7 @@ func (n *Node) PlanChange(ctx context.Context, change cluster.MemberChange) (clu
 	if err != nil {
 		return cluster.Plan{}, err
 	}
-	in := changeInputs{change: change, self: n.cfg.Self.NodeID, term: term, servers: inst.servers(), members: n.View().Members()}
+	in := changeInputs{change: change, self: n.cfg.Self.NodeID, term: term, servers: inst.Servers(), members: n.View().Members()}
 	in.contact, in.lag = n.contacts(in.servers), n.lags(inst, term)
 	return planChange(in), nil
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"northstar/cluster"
+	"northstar/consensus/raftnode"
 	"northstar/state"
 )
 
@@ -203,7 +204,7 @@ func changeServers(servers []cluster.Server, id cluster.NodeID, keep func(*clust
 
 // reconcileMembers is the leader task that keeps the member records true and
 // promotes who has joined.
-func (n *Node) reconcileMembers(ctx context.Context, inst *raftInstance, term uint64) {
+func (n *Node) reconcileMembers(ctx context.Context, inst *raftnode.Instance, term uint64) {
 	tick := time.NewTicker(membersEvery)
 	defer tick.Stop()
 	var last memberPlan
@@ -238,9 +239,9 @@ func (n *Node) reconcileMembers(ctx context.Context, inst *raftInstance, term ui
 	}
 }
 
-func (n *Node) gatherMembers(inst *raftInstance, term uint64, stable map[cluster.NodeID]time.Time) memberInputs {
+func (n *Node) gatherMembers(inst *raftnode.Instance, term uint64, stable map[cluster.NodeID]time.Time) memberInputs {
 	in := memberInputs{
-		servers: inst.servers(), hellos: n.peers.hellos(n.Identity().Generation), bootstrapIncarnations: n.ident.get().BootstrapIncarnations, first: n.cfg.InitialCluster, caughtUpSince: stable,
+		servers: inst.Servers(), hellos: n.peers.hellos(n.Identity().Generation), bootstrapIncarnations: n.ident.get().BootstrapIncarnations, first: n.cfg.InitialCluster, caughtUpSince: stable,
 		records: map[cluster.NodeID]cluster.Member{}, contact: map[cluster.NodeID]bool{}, lag: n.lags(inst, term),
 		changeInProgress: len(n.changeSem) > 0,
 	}
@@ -266,10 +267,10 @@ const lagUnknown = math.MaxUint64
 // lags gives how many entries each server is behind this leader, as far as they
 // have acknowledged them in its term. What one held that was wiped, or removed and
 // added again, counts no more.
-func (n *Node) lags(inst *raftInstance, term uint64) map[cluster.NodeID]uint64 {
-	last, view := inst.raft.LastIndex(), n.View()
+func (n *Node) lags(inst *raftnode.Instance, term uint64) map[cluster.NodeID]uint64 {
+	last, view := inst.LastIndex(), n.View()
 	lags := map[cluster.NodeID]uint64{}
-	for _, s := range inst.servers() {
+	for _, s := range inst.Servers() {
 		ack := n.deps.PeerAck(s.ID)
 		rec, _ := view.Member(s.ID)
 		switch {

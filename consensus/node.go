@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"northstar/cluster"
+	"northstar/consensus/raftnode"
 	"northstar/consensus/storage"
 	"northstar/state"
 )
@@ -27,14 +28,14 @@ type Node struct {
 	store      *storage.Guarded
 	ident      *identity
 	state      *state.State
-	fsm        *fsm
+	fsm        *raftnode.FSM
 	queue      *queue
 	readRounds *rounds
 	lease      *lease // nil: election.lease is off
 	peers      *peerRegistry
 
-	inst             atomic.Pointer[raftInstance] // nil while Raft does not run
-	readyTerm        atomic.Uint64                // the term whose reign has begun here; 0: none
+	inst             atomic.Pointer[raftnode.Instance] // nil while Raft does not run
+	readyTerm        atomic.Uint64                     // the term whose reign has begun here; 0: none
 	draining         atomic.Bool
 	caughtUp         atomic.Bool
 	peersProbed      atomic.Bool   // every member was asked since this process started
@@ -52,7 +53,7 @@ type Node struct {
 	startCommit uint64         // first commit index that a leader told; the watch loop's own
 
 	mu                  sync.Mutex // guards what follows; nothing blocks under it
-	lastSoftState       softState
+	lastSoftState       raftnode.SoftState
 	leaderCh            chan struct{} // closed at the next change of (leader, term)
 	readyCh             chan struct{} // closed at the next change of readyTerm
 	leadershipSince     time.Time     // when the reign of readyTerm began
@@ -87,13 +88,16 @@ func New(cfg Config, deps Deps) (*Node, error) {
 		queue:  newQueue(), readRounds: newRounds(), peers: newPeerBook(),
 		changeSem: make(chan struct{}, 1), stateKick: make(chan struct{}, 1),
 		fatal: make(chan error, 1), rebuild: make(chan string, 1), recoveryRequests: make(chan *pendingRecovery), running: make(chan struct{}),
-		lastSoftState: softState{role: cluster.Follower},
+		lastSoftState: raftnode.SoftState{Role: cluster.Follower},
 		leaderCh:      make(chan struct{}), readyCh: make(chan struct{}),
 	}
 	n.store = storage.Guard(deps.Storage, storage.GuardConfig{
 		StallAfter: cfg.TimeoutMax, OnFatal: n.failDisk, Observe: deps.ObserveDisk, Logger: deps.Logger,
 	})
-	n.fsm = &fsm{state: n.state, hooks: deps.Hooks, halt: n.fail, changed: func() { notify(n.stateKick) }, onIncarnationCleared: n.peers.forget}
+	n.fsm = raftnode.NewFSM(raftnode.FSMConfig{
+		State: n.state, Halt: n.fail, MembersChanged: func() { notify(n.stateKick) }, IncarnationCleared: n.peers.forget,
+		BatchApplied: deps.Hooks.Applied, SnapshotDone: deps.Hooks.Snapshot,
+	})
 	if cfg.Lease {
 		length := time.Duration(float64(cfg.TimeoutMin) * (1 - cfg.LeaseDrift))
 		n.lease = newLease(length, deps.LeaseClock, n.now)
@@ -136,7 +140,7 @@ func (n *Node) fail(err error) {
 // library may not know of a write that has failed.
 func (n *Node) failDisk(err error) {
 	if inst := n.inst.Load(); inst != nil {
-		inst.steppedDownTerm.Store(inst.raft.CurrentTerm())
+		inst.StepDownNow()
 	}
 	n.fail(err)
 }
@@ -188,7 +192,7 @@ func (n *Node) Run(ctx context.Context) error {
 // serve runs one Raft node until ctx ends or it has to be rebuilt. The error is
 // that it could not be started or stopped.
 func (n *Node) serve(ctx context.Context, rebuilt bool) error {
-	var inst *raftInstance
+	var inst *raftnode.Instance
 	err := n.runUnlessStorageFails(func() (err error) {
 		inst, err = n.startRaft(rebuilt)
 		return err
@@ -198,20 +202,20 @@ func (n *Node) serve(ctx context.Context, rebuilt bool) error {
 	}
 	n.inst.Store(inst)
 	n.opened.Do(func() { close(n.running) })
-	n.deps.Bind(RaftCallbacks{n, inst}) // the transport may ask for the servers at once
+	n.deps.Bind(RaftCallbacks{inst, n}) // the transport may ask for the servers at once
 	ctx, cancel := context.WithCancelCause(ctx)
 	var loops, flights sync.WaitGroup
 	loops.Go(func() { n.watchLeadership(ctx, inst) })
 	loops.Go(func() { n.leadershipLoop(ctx, inst) })
 	loops.Go(func() { n.readLoop(ctx, inst) })
-	flights.Go(func() { inst.verifier(ctx) })
+	flights.Go(func() { inst.Run(ctx) })
 	flights.Go(func() { n.proposeLoop(ctx, inst) })
 	var order *pendingRecovery
 	select {
 	case <-ctx.Done():
 	case order = <-n.recoveryRequests:
 	case why := <-n.rebuild:
-		n.log.Warn("replacing the Raft node", "reason", why)
+		n.log.Warn("restarting raft", "reason", why)
 		cancel(ErrLeadershipLost) // for leader tasks; the node itself goes on
 	}
 	cancel(context.Cause(ctx))
@@ -219,14 +223,14 @@ func (n *Node) serve(ctx context.Context, rebuilt bool) error {
 	if order != nil {
 		result := err
 		if result == nil {
-			result = n.commitRecovery(order.order, inst.servers())
+			result = n.commitRecovery(order.order, inst.Servers())
 		}
 		order.done <- result
 	}
 	return err
 }
 
-// discardAbandonedRestore runs what uses the storage before Raft's own goroutines do. The storage
+// runUnlessStorageFails runs what uses the storage before Raft's own goroutines do. The storage
 // holds up a call that it has failed, because the library would panic, until it
 // is closed; here that is done at once, and ends the call with its goroutine.
 func (n *Node) runUnlessStorageFails(what func() error) error {
@@ -263,7 +267,7 @@ func (n *Node) runUnlessStorageFails(what func() error) error {
 //     goroutines are parked in it. Otherwise it still needs it.
 //  5. All are waited for, and the write in hand, bounded. Whoever waits for an answer that was lost in
 //     spite of 1 stays behind, and the error says so.
-func (n *Node) stop(inst *raftInstance, loops, flights *sync.WaitGroup) error {
+func (n *Node) stop(inst *raftnode.Instance, loops, flights *sync.WaitGroup) error {
 	var errs []error
 	n.queue.refuse(n.notLeading())
 	if !waitFor(loops.Wait, stopWait) {
@@ -271,22 +275,18 @@ func (n *Node) stop(inst *raftInstance, loops, flights *sync.WaitGroup) error {
 	}
 	n.awaitInFlight()
 	n.awaitRestore()
-	inst.disk.close()
-	down := inst.raft.Shutdown()
-	if err := inst.trans.Close(); err != nil {
-		n.log.Debug("closing the transport", "error", err)
-	}
+	ended := inst.Shutdown()
 	if n.store.Err() != nil {
 		errs = append(errs, n.store.Close())
 	}
-	if !waitFor(func() { _ = down.Error(); inst.disk.stopWrites() }, stopWait) {
+	if !waitFor(ended, stopWait) {
 		errs = append(errs, errors.New("raft did not shut down, or a write of it does not end"))
 	}
 	if !waitFor(func() { flights.Wait(); n.jobs.Wait() }, stopWait) {
 		errs = append(errs, errors.New("a proposal or change was never answered by raft"))
 	}
 	n.inst.CompareAndSwap(inst, nil)
-	n.updateSoftState(softState{role: cluster.Follower, term: n.currentSoftState().term})
+	n.updateSoftState(raftnode.SoftState{Role: cluster.Follower, Term: n.currentSoftState().Term})
 	return errors.Join(errs...)
 }
 
@@ -373,8 +373,8 @@ func (n *Node) persistIdentity() error {
 // that this node knows.
 func (n *Node) notLeading() *cluster.Error {
 	s := n.currentSoftState()
-	if s.leader == "" || s.leader == n.cfg.Self.NodeID {
+	if s.Leader == "" || s.Leader == n.cfg.Self.NodeID {
 		return notLeader("node %s does not lead and knows no leader", n.cfg.Self.NodeID)
 	}
-	return notLeader("node %s does not lead, node %s does (term %d)", n.cfg.Self.NodeID, s.leader, s.term)
+	return notLeader("node %s does not lead, node %s does (term %d)", n.cfg.Self.NodeID, s.Leader, s.Term)
 }

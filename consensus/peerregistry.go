@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"northstar/cluster"
+	"northstar/consensus/raftnode"
 	"northstar/state"
 )
 
@@ -64,7 +65,7 @@ func (b *peerRegistry) hellos(to cluster.Generation) map[cluster.NodeID]cluster.
 	return all
 }
 
-// onIncarnationCleared drops what a peer has said.
+// forget drops what a peer has said.
 func (b *peerRegistry) forget(id cluster.NodeID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -118,7 +119,7 @@ func (n *Node) deadReason() string {
 	now := n.now()
 	var good acceptance
 	if inst := n.inst.Load(); inst != nil {
-		good.led = inst.raft.LastContact()
+		good.led = inst.LastContact()
 		if n.leads() {
 			good.led = now
 		}
@@ -174,7 +175,7 @@ func (n *Node) probePeersLoop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		if inst := n.inst.Load(); inst != nil && n.currentSoftState().leader == "" {
+		if inst := n.inst.Load(); inst != nil && n.currentSoftState().Leader == "" {
 			n.probePeers(ctx, inst)
 		}
 	}
@@ -182,7 +183,7 @@ func (n *Node) probePeersLoop(ctx context.Context) {
 
 // probePeers says hello to every other node. What is answered comes in by OnHello,
 // OnAdmitted and OnRefused. It takes probeTimeout at most.
-func (n *Node) probePeers(ctx context.Context, inst *raftInstance) {
+func (n *Node) probePeers(ctx context.Context, inst *raftnode.Instance) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	var asking sync.WaitGroup
@@ -194,9 +195,9 @@ func (n *Node) probePeers(ctx context.Context, inst *raftInstance) {
 
 // addressesToAsk gives the other servers of the configuration; while there is
 // none, those of initial-cluster.
-func (n *Node) addressesToAsk(inst *raftInstance) []string {
+func (n *Node) addressesToAsk(inst *raftnode.Instance) []string {
 	var all []string
-	servers := inst.servers()
+	servers := inst.Servers()
 	for _, s := range servers {
 		if s.ID != n.cfg.Self.NodeID {
 			all = append(all, s.Address)
@@ -281,7 +282,7 @@ func (n *Node) LocalPeer() cluster.Peer {
 	return p
 }
 
-// waitSelfVote is the index as of which the state names self's data directory, 0 when
+// ownRecordIndex is the index as of which the state names self's data directory, 0 when
 // it does not. A restore that is not committed changes neither: it keeps the
 // members, and the index that they are as of.
 func ownRecordIndex(v *state.View, self cluster.Identity) uint64 {
@@ -365,7 +366,7 @@ func (n *Node) Stalled() bool { return n.store.Stalled() }
 // them, nor before its log reaches to where it was taken in.
 func (n *Node) MayStartElection() bool {
 	inst := n.inst.Load()
-	barred := inst != nil && inst.electionBlocked.Load()
+	barred := inst != nil && inst.ElectionBlocked()
 	return !barred && !n.store.Stalled() && !n.store.ReadOnly() && !n.peers.onlyRefused() && n.mayTakePartInElections()
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"northstar/cluster"
+	"northstar/consensus/raftnode"
 	"northstar/state"
 )
 
@@ -182,7 +183,7 @@ func (n *Node) countProposal(r state.Result, err *cluster.Error) {
 // while a batch was on its way makes the next one, and a lone command goes at
 // once. A second batch in flight would save waiting for the disk now and then,
 // and make all batches smaller: measured, it costs a tenth of the throughput.
-func (n *Node) proposeLoop(ctx context.Context, inst *raftInstance) {
+func (n *Node) proposeLoop(ctx context.Context, inst *raftnode.Instance) {
 	for ctx.Err() == nil {
 		if batch := n.queue.nextBatch(); batch != nil {
 			if batch = n.filterWritable(batch); len(batch) > 0 {
@@ -202,7 +203,7 @@ func (n *Node) proposeLoop(ctx context.Context, inst *raftInstance) {
 // proposeBatch makes one log entry of a batch and settles every proposal in it.
 // It waits for the library's future: that is answered at the latest when this
 // node stops leading or Raft shuts down (see stop for the exception).
-func (n *Node) proposeBatch(inst *raftInstance, batch []*proposal) {
+func (n *Node) proposeBatch(inst *raftnode.Instance, batch []*proposal) {
 	start := piggybackStart(batch)
 	if start != nil {
 		batch = append(batch, n.awaitHeldWrites(start, len(batch)-1)...)
@@ -247,7 +248,7 @@ func (n *Node) awaitHeldWrites(start *proposal, there int) (riders []*proposal) 
 // while it is on its way go directly behind it, in an entry of their own. They pass
 // the gate before that opens, and none is acknowledged before the leader-start is
 // applied, as entries are applied in their order.
-func (n *Node) proposeLeaderStart(inst *raftInstance, start *proposal, batch []*proposal, f raft.ApplyFuture) {
+func (n *Node) proposeLeaderStart(inst *raftnode.Instance, start *proposal, batch []*proposal, f raft.ApplyFuture) {
 	landed := make(chan struct{})
 	go func() {
 		_ = f.Error() // which settle looks at
@@ -280,23 +281,23 @@ func (n *Node) proposeLeaderStart(inst *raftInstance, start *proposal, batch []*
 // finish waits for a batch that Raft has and answers its proposals. When that
 // holds a leader-start which is refused, what became of the writes that went with
 // it, or behind it, is not told: they are of no reign. That is the error.
-func (n *Node) completeBatch(inst *raftInstance, batch []*proposal, f raft.ApplyFuture, start *proposal) (refused *cluster.Error) {
+func (n *Node) completeBatch(inst *raftnode.Instance, batch []*proposal, f raft.ApplyFuture, start *proposal) (refused *cluster.Error) {
 	err := f.Error()
-	inst.watchdog.note(n.now(), err)
+	inst.NoteResult(err)
 	if err != nil {
 		refused = proposalError(err, f)
 		failAll(batch, refused)
 		return refused
 	}
-	a, ok := f.Response().(applyResult)
-	if !ok || a.err != nil || len(a.results) != len(batch) {
-		refused = unknownOutcome(fmt.Errorf("the state machine gave no result: %w", a.err))
+	a, ok := f.Response().(raftnode.ApplyResult)
+	if !ok || a.Err != nil || len(a.Results) != len(batch) {
+		refused = unknownOutcome(fmt.Errorf("the state machine gave no result: %w", a.Err))
 		failAll(batch, refused)
 		return refused
 	}
 	for i, p := range batch {
-		if p == start && a.results[i].Err != nil {
-			refused = unknownOutcome(fmt.Errorf("the leader-start that it went with was refused: %w", a.results[i].Err))
+		if p == start && a.Results[i].Err != nil {
+			refused = unknownOutcome(fmt.Errorf("the leader-start that it went with was refused: %w", a.Results[i].Err))
 		}
 	}
 	for i, p := range batch {
@@ -304,14 +305,14 @@ func (n *Node) completeBatch(inst *raftInstance, batch []*proposal, f raft.Apply
 			p.finish(outcome{err: refused})
 			continue
 		}
-		p.finish(outcome{result: a.results[i]})
+		p.finish(outcome{result: a.Results[i]})
 	}
 	return refused
 }
 
 // submit makes a log entry of a batch and gives it to Raft. When that cannot be
 // encoded it is settled, and there is no future.
-func (n *Node) submit(inst *raftInstance, batch []*proposal) raft.ApplyFuture {
+func (n *Node) submit(inst *raftnode.Instance, batch []*proposal) raft.ApplyFuture {
 	cmds := make([]state.Command, len(batch))
 	now := n.now().UnixNano()
 	for i, p := range batch {
@@ -323,9 +324,7 @@ func (n *Node) submit(inst *raftInstance, batch []*proposal) raft.ApplyFuture {
 		failAll(batch, cluster.Errorf(cluster.CodeBadRequest, "cannot be encoded: %w", err))
 		return nil
 	}
-	// The timeout covers only the hand-over to the library's main loop, which a
-	// slow disk may hold up: nothing is appended when it passes.
-	return inst.raft.ApplyLog(raft.Log{Data: data}, 2*n.cfg.TimeoutMax)
+	return inst.Apply(data, 2*n.cfg.TimeoutMax)
 }
 
 func failAll(batch []*proposal, err *cluster.Error) {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"northstar/cluster"
+	"northstar/consensus/raftnode"
 )
 
 // readRounds collects readers. All that wait when a round begins share it; those
@@ -80,7 +81,7 @@ func (n *Node) ReadBarrier(ctx context.Context) error {
 }
 
 // readLoop runs one round after the other until ctx ends.
-func (n *Node) readLoop(ctx context.Context, inst *raftInstance) {
+func (n *Node) readLoop(ctx context.Context, inst *raftnode.Instance) {
 	defer func() { n.readRounds.refuse(n.notLeading()) }()
 	for {
 		select {
@@ -96,7 +97,7 @@ func (n *Node) readLoop(ctx context.Context, inst *raftInstance) {
 
 // runRound proves leadership once. It is bounded by twice timeout-max, after
 // which a leader that is cut off leads no more.
-func (n *Node) runRound(ctx context.Context, inst *raftInstance) *cluster.Error {
+func (n *Node) runRound(ctx context.Context, inst *raftnode.Instance) *cluster.Error {
 	start := n.now()
 	ctx, cancel := context.WithTimeout(ctx, 2*n.cfg.TimeoutMax)
 	defer cancel()
@@ -104,12 +105,12 @@ func (n *Node) runRound(ctx context.Context, inst *raftInstance) *cluster.Error 
 	if err != nil {
 		return err
 	}
-	commit := inst.raft.CommitIndex()
-	notify(inst.verify)
+	commit := inst.CommitIndex()
+	inst.SendHeartbeats()
 	if err := n.awaitQuorum(ctx, inst, term, start); err != nil {
 		return err
 	}
-	if err := n.fsm.wait(ctx, commit); err != nil {
+	if err := n.fsm.Wait(ctx, commit); err != nil {
 		return notLeader("the leader did not apply its log in time: %w", err)
 	}
 	return n.awaitRestoreCommit(ctx, term)
@@ -139,14 +140,14 @@ func (n *Node) awaitRestoreCommit(ctx context.Context, term uint64) *cluster.Err
 
 // awaitReady waits until this term's leader-start is applied: before that the
 // commit index may lack writes that earlier leaders have acknowledged.
-func (n *Node) awaitReady(ctx context.Context, inst *raftInstance) (term uint64, err *cluster.Error) {
+func (n *Node) awaitReady(ctx context.Context, inst *raftnode.Instance) (term uint64, err *cluster.Error) {
 	for {
 		changed := n.LeaderChanged()
 		ready := n.readyChanged()
 		if !n.leads() {
 			return 0, n.notLeading()
 		}
-		if term := n.readyTerm.Load(); term != 0 && inst.leads(term) {
+		if term := n.readyTerm.Load(); term != 0 && inst.Leads(term) {
 			return term, nil
 		}
 		select {
@@ -160,14 +161,14 @@ func (n *Node) awaitReady(ctx context.Context, inst *raftInstance) (term uint64,
 
 // awaitQuorum waits until a majority of voters has acknowledged an append sent
 // since start. The configuration is looked at anew each time: it may change.
-func (n *Node) awaitQuorum(ctx context.Context, inst *raftInstance, term uint64, start time.Time) *cluster.Error {
+func (n *Node) awaitQuorum(ctx context.Context, inst *raftnode.Instance, term uint64, start time.Time) *cluster.Error {
 	for {
 		acked, changed := n.deps.Acks.Changed(), n.LeaderChanged()
-		voters := voterIDs(inst.servers())
-		if n.deps.Acks.QuorumSince(term, n.cfg.Self.NodeID, voters, start) && inst.leads(term) {
+		voters := voterIDs(inst.Servers())
+		if n.deps.Acks.QuorumSince(term, n.cfg.Self.NodeID, voters, start) && inst.Leads(term) {
 			return nil
 		}
-		if !inst.leads(term) {
+		if !inst.Leads(term) {
 			return n.notLeading()
 		}
 		select {

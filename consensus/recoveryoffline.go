@@ -5,6 +5,7 @@ import (
 	"io"
 
 	"northstar/cluster"
+	"northstar/consensus/raftnode"
 	"northstar/consensus/storage"
 )
 
@@ -27,7 +28,7 @@ func OpenOffline(dir string) (*OfflineNode, error) {
 		return nil, errors.Join(err, look.Close())
 	}
 	s.facts.currentTerm, s.facts.lastIndex, s.facts.lastTerm = look.CurrentTerm, look.LastIndex, look.LastTerm
-	s.facts.servers = serversOf(look.Configuration)
+	s.facts.servers = raftnode.Servers(look.Configuration)
 	return s, nil
 }
 

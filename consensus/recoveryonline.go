@@ -18,7 +18,7 @@ func (n *Node) PlanRecovery(ctx context.Context, order cluster.RecoveryRequest) 
 	if inst == nil {
 		return cluster.RecoveryPlan{}, n.notLeading()
 	}
-	in := cluster.RecoveryInputs{Identity: n.Identity(), Servers: inst.servers(), Responses: map[cluster.NodeID]cluster.Survivor{}}
+	in := cluster.RecoveryInputs{Identity: n.Identity(), Servers: inst.Servers(), Responses: map[cluster.NodeID]cluster.Survivor{}}
 	mine := n.Claim()
 	in.Responses[mine.NodeID] = survivorOf(mine)
 	var others []cluster.NodeID
@@ -29,7 +29,7 @@ func (n *Node) PlanRecovery(ctx context.Context, order cluster.RecoveryRequest) 
 	}
 	// A node that was taken in just now goes by servers of before that. Its roster
 	// tells who is there now.
-	in.ElectionBlocked = inst.electionBlocked.Load() && n.currentSoftState().leader == ""
+	in.ElectionBlocked = inst.ElectionBlocked() && n.currentSoftState().Leader == ""
 	for id, rec := range n.ident.get().Roster {
 		if in.ElectionBlocked && id != mine.NodeID && !rec.Removed && !slices.Contains(others, id) {
 			others = append(others, id)

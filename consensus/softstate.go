@@ -9,19 +9,20 @@ import (
 	"github.com/hashicorp/raft"
 
 	"northstar/cluster"
+	"northstar/consensus/raftnode"
 )
 
 // watchLeadership follows role, term and leader. The library's observer hook wakes it at
 // every transition; it also looks by itself, because the term can change without
 // one. It reads the state and not a stream of events, so that nothing can be
 // lost: a reign is known by its term, and a second one is never the first again.
-func (n *Node) watchLeadership(ctx context.Context, inst *raftInstance) {
+func (n *Node) watchLeadership(ctx context.Context, inst *raftnode.Instance) {
 	tick := time.NewTicker(n.cfg.TimeoutMin)
 	defer tick.Stop()
 	for {
-		n.updateSoftState(inst.sampleSoftState(n.cfg.Self.NodeID))
+		n.updateSoftState(inst.SoftState())
 		select {
-		case <-inst.stateChanged:
+		case <-inst.Changed():
 		case <-tick.C:
 			n.periodicChecks(inst)
 			if e := n.unresolvedElection(n.now()); e != nil && n.deps.Hooks.Election != nil {
@@ -34,19 +35,18 @@ func (n *Node) watchLeadership(ctx context.Context, inst *raftInstance) {
 }
 
 // periodicChecks is what has to be looked at from time to time.
-func (n *Node) periodicChecks(inst *raftInstance) {
+func (n *Node) periodicChecks(inst *raftnode.Instance) {
 	if n.store.Stalled() {
 		n.queue.abandon(errors.New("the leader's disk is stalled"))
 	}
-	n.unblockElections(inst)
-	n.resetSnapshotInterval(inst)
+	inst.Maintain()
 	if n.caughtUp.Load() {
 		return
 	}
 	// What was committed when this node started is known once a leader has told
 	// it a commit index.
-	commit := inst.raft.CommitIndex()
-	if n.currentSoftState().leader == "" || commit == 0 {
+	commit := inst.CommitIndex()
+	if n.currentSoftState().Leader == "" || commit == 0 {
 		return
 	}
 	if n.startCommit == 0 {
@@ -60,7 +60,7 @@ func (n *Node) periodicChecks(inst *raftInstance) {
 // appliedThrough says whether the state holds all up to index. The library does not
 // show the state machine every entry: those at the end are passed over here.
 func (n *Node) appliedThrough(index uint64) bool {
-	for applied := n.fsm.applied.Load(); index > applied; index-- {
+	for applied := n.fsm.Applied(); index > applied; index-- {
 		var l raft.Log
 		if err := n.store.Log().GetLog(index, &l); err != nil || l.Type == raft.LogCommand || l.Type == raft.LogConfiguration {
 			return false
@@ -70,7 +70,7 @@ func (n *Node) appliedThrough(index uint64) bool {
 }
 
 // updateSoftState takes in what was sighted.
-func (n *Node) updateSoftState(s softState) {
+func (n *Node) updateSoftState(s raftnode.SoftState) {
 	now := n.now()
 	n.mu.Lock()
 	before := n.lastSoftState
@@ -79,12 +79,12 @@ func (n *Node) updateSoftState(s softState) {
 		n.mu.Unlock()
 		return
 	}
-	leaderChanged := s.leader != before.leader || s.leader != "" && s.term != before.term
+	leaderChanged := s.Leader != before.Leader || s.Leader != "" && s.Term != before.Term
 	if leaderChanged {
 		close(n.leaderCh)
 		n.leaderCh = make(chan struct{})
 	}
-	lost := n.cancelLeadership != nil && (s.role != cluster.Leader || s.term != n.leadershipTerm)
+	lost := n.cancelLeadership != nil && (s.Role != cluster.Leader || s.Term != n.leadershipTerm)
 	end := n.cancelLeadership
 	lostElection := n.updateElectionTimes(s, before, now)
 	n.mu.Unlock()
@@ -96,9 +96,9 @@ func (n *Node) updateSoftState(s softState) {
 		n.deps.Hooks.Election(*lostElection)
 	}
 	if leaderChanged {
-		n.log.Info("leader", "leader_id", s.leader, "term", s.term)
+		n.log.Info("leader", "leader_id", s.Leader, "term", s.Term)
 		if n.deps.Hooks.Leader != nil {
-			n.deps.Hooks.Leader(s.leader, s.term)
+			n.deps.Hooks.Leader(s.Leader, s.Term)
 		}
 	}
 }
@@ -106,27 +106,27 @@ func (n *Node) updateSoftState(s softState) {
 // updateElectionTimes keeps what an election's record needs: since when there is no
 // leader, since when this node stands. It gives the record of an election that
 // this node stood in and another node won. The caller holds mu.
-func (n *Node) updateElectionTimes(s, before softState, now time.Time) (lost *Election) {
-	if s.leader == "" && before.leader != "" {
-		n.leaderlessSince, n.previousLeader = n.lastLeaderContact(before, now), before.leader
+func (n *Node) updateElectionTimes(s, before raftnode.SoftState, now time.Time) (lost *Election) {
+	if s.Leader == "" && before.Leader != "" {
+		n.leaderlessSince, n.previousLeader = n.lastLeaderContact(before, now), before.Leader
 	}
-	if before.role == cluster.Leader && (s.role != cluster.Leader || s.term != before.term) {
+	if before.Role == cluster.Leader && (s.Role != cluster.Leader || s.Term != before.Term) {
 		n.candidateSince = time.Time{} // also of an election that was won, and lost again before it could be told of
 	}
-	if s.leader != "" {
-		n.lastLeaderTerm = s.term
+	if s.Leader != "" {
+		n.lastLeaderTerm = s.Term
 	}
-	if s.role == cluster.Candidate && n.candidateSince.IsZero() {
-		n.candidateSince, n.reportElectionAfter, n.candidacyMinTerm = now, n.cfg.TimeoutMax, max(s.term, n.lastLeaderTerm+1)
+	if s.Role == cluster.Candidate && n.candidateSince.IsZero() {
+		n.candidateSince, n.reportElectionAfter, n.candidacyMinTerm = now, n.cfg.TimeoutMax, max(s.Term, n.lastLeaderTerm+1)
 	}
-	if s.role == cluster.Leader && (before.role != cluster.Leader || before.term != s.term) {
+	if s.Role == cluster.Leader && (before.Role != cluster.Leader || before.Term != s.Term) {
 		n.electedAt = now
 	}
-	if s.leader == "" || s.role == cluster.Leader {
+	if s.Leader == "" || s.Role == cluster.Leader {
 		return nil // not decided, or won: the reign makes the record
 	}
 	if !n.candidateSince.IsZero() {
-		lost = n.candidacy(s.term, now)
+		lost = n.candidacy(s.Term, now)
 	}
 	n.candidateSince, n.leaderlessSince, n.leaderSeen = time.Time{}, time.Time{}, true
 	return lost
@@ -138,11 +138,11 @@ func (n *Node) updateElectionTimes(s, before softState, now time.Time) (lost *El
 func (n *Node) unresolvedElection(now time.Time) *Election {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.candidateSince.IsZero() || n.lastSoftState.leader != "" || now.Sub(n.candidateSince) < n.reportElectionAfter {
+	if n.candidateSince.IsZero() || n.lastSoftState.Leader != "" || now.Sub(n.candidateSince) < n.reportElectionAfter {
 		return nil
 	}
 	n.reportElectionAfter = 2 * now.Sub(n.candidateSince)
-	e := n.candidacy(n.lastSoftState.term+1, now) // what pre-votes ask for
+	e := n.candidacy(n.lastSoftState.Term+1, now) // what pre-votes ask for
 	e.Open = true
 	return e
 }
@@ -158,12 +158,12 @@ func (n *Node) candidacy(term uint64, now time.Time) *Election {
 
 // lastLeaderContact is when the leader that was sighted before gave its last sign: its
 // followers lose it only some time after. It takes no lock of this package.
-func (n *Node) lastLeaderContact(before softState, now time.Time) time.Time {
+func (n *Node) lastLeaderContact(before raftnode.SoftState, now time.Time) time.Time {
 	inst := n.inst.Load()
-	if inst == nil || before.role == cluster.Leader {
+	if inst == nil || before.Role == cluster.Leader {
 		return now
 	}
-	if last := inst.raft.LastContact(); !last.IsZero() && last.Before(now) {
+	if last := inst.LastContact(); !last.IsZero() && last.Before(now) {
 		return last
 	}
 	return now
@@ -199,8 +199,8 @@ func (n *Node) leaderlessFor(now time.Time) time.Duration {
 	return now.Sub(n.leaderlessSince)
 }
 
-// sampleSoftState is the last sighting.
-func (n *Node) currentSoftState() softState {
+// currentSoftState is the last raftnode.SoftState.
+func (n *Node) currentSoftState() raftnode.SoftState {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.lastSoftState
@@ -237,5 +237,5 @@ func (n *Node) setReady(term uint64) {
 // piggybackVersion says whether Raft says that this node leads, now.
 func (n *Node) leads() bool {
 	inst := n.inst.Load()
-	return inst != nil && inst.leads(inst.raft.CurrentTerm())
+	return inst != nil && inst.Leads(inst.CurrentTerm())
 }

@@ -30,19 +30,19 @@ func (n *Node) SetDraining(draining bool) { n.draining.Store(draining) }
 func (n *Node) Status() cluster.NodeStatus {
 	s := n.currentSoftState()
 	st := cluster.NodeStatus{
-		Identity: n.Identity(), Role: s.role, Term: s.term, LeaderID: s.leader, LeaderRaftAddress: s.addr,
-		LeaderContactAge: -1, AppliedIndex: n.fsm.applied.Load(), CaughtUp: n.caughtUp.Load(),
+		Identity: n.Identity(), Role: s.Role, Term: s.Term, LeaderID: s.Leader, LeaderRaftAddress: s.Addr,
+		LeaderContactAge: -1, AppliedIndex: n.fsm.Applied(), CaughtUp: n.caughtUp.Load(),
 		Disk: cluster.DiskState{Stalled: n.store.Stalled(), ReadOnly: n.store.ReadOnly()},
 	}
 	st.Disk.FsyncP99, st.Disk.Syncs = n.store.SyncP99()
 	if inst := n.inst.Load(); inst != nil {
-		st.CommitIndex, st.LastLogIndex = inst.raft.CommitIndex(), inst.raft.LastIndex()
-		st.Servers = inst.servers()
+		st.CommitIndex, st.LastLogIndex = inst.CommitIndex(), inst.LastIndex()
+		st.Servers = inst.Servers()
 		st.LeaseRemaining = n.leaseRemaining()
-		if last := inst.raft.LastContact(); !last.IsZero() {
+		if last := inst.LastContact(); !last.IsZero() {
 			st.LeaderContactAge = n.now().Sub(last)
 		}
-		if s.role == cluster.Leader {
+		if s.Role == cluster.Leader {
 			st.LeaderContactAge = 0
 		}
 	}
@@ -83,7 +83,7 @@ func (n *Node) Peers() []cluster.PeerStatus {
 		if s.ID != st.NodeID {
 			p := n.peerStatus(st, s.ID)
 			if st.Role == cluster.Leader {
-				p.TransferBlocked = inst.stuckTransfer(s.ID, st.Term)
+				p.TransferBlocked = stuckTransfer(inst, s.ID, st.Term)
 			}
 			peers = append(peers, p)
 		}
@@ -176,7 +176,7 @@ func (n *Node) serverIDs() []cluster.NodeID {
 	if inst == nil {
 		return nil
 	}
-	servers := inst.servers()
+	servers := inst.Servers()
 	ids := make([]cluster.NodeID, len(servers))
 	for i, s := range servers {
 		ids[i] = s.ID

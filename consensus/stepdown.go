@@ -8,12 +8,11 @@ package consensus
 // does nothing when this node does not lead in that term.
 func (n *Node) StepDown(term uint64, why string) {
 	inst := n.inst.Load()
-	if inst == nil || !inst.leads(term) || !inst.steppedDownTerm.CompareAndSwap(0, term) {
+	if inst == nil || !inst.StepDown(term) {
 		return
 	}
 	n.log.Error("this node stops leading", "term", term, "reason", why)
 	n.closeGate()
-	notify(inst.stateChanged)
 	n.requestRestart("it must not lead any more")
 }
 
@@ -21,5 +20,5 @@ func (n *Node) StepDown(term uint64, why string) {
 // not been replaced yet: its appends are to fail until then.
 func (n *Node) StepDownPending() bool {
 	inst := n.inst.Load()
-	return inst != nil && inst.steppedDownTerm.Load() != 0
+	return inst != nil && inst.SteppedDown()
 }

@@ -1,4 +1,4 @@
-package consensus
+package raftnode
 
 import (
 	"errors"
@@ -84,7 +84,7 @@ func TestEverythingWaitsForEntriesThatAreWritten(t *testing.T) {
 		"its candidacy":      {func(t *testing.T) { candidate(t, s, 7) }, []string{"entries [4]", "term 7, vote 7 for me"}},
 		"a vote":             {func(t *testing.T) { vote(t, s, 7, "n2") }, []string{"entries [4]", "LastVoteCand n2"}},
 		"a term for a vote":  {func(t *testing.T) { s.trackVote(true); setTerm(t, s, 7) }, []string{"entries [4]"}},
-		"an answer":          {func(t *testing.T) { mustFlush(t, s) }, []string{"entries [4]"}},
+		"an answer":          {func(t *testing.T) { mustSettle(t, s) }, []string{"entries [4]"}},
 		"an acknowledgement": {func(t *testing.T) { mustBeWritten(t, s, 4) }, []string{"entries [4]"}},
 		"a snapshot's end":   {func(t *testing.T) { mustBeWritten(t, s, 9) }, []string{"entries [4]"}},
 		"the end":            {func(*testing.T) { s.stopWrites() }, []string{"entries [4]"}},
@@ -97,7 +97,7 @@ func TestEverythingWaitsForEntriesThatAreWritten(t *testing.T) {
 				mustStore(t, s, command(4))
 				wantReadable(t, s, 4)
 				wantBehind(t, d.diary, d.free, func() { tt.then(t) }, tt.want...)
-				if s.inFlightAppend.Load() != nil {
+				if s.appending != nil {
 					t.Error("the entries are still kept")
 				}
 			})
@@ -180,7 +180,7 @@ func TestFirstEntryIsSentWithTheLeaderStart(t *testing.T) {
 		d, s := newSlowDiary(&state, &voters)
 		mustStore(t, s, noop(4))
 		var e raft.Log
-		if err := s.GetLog(4, &e); err != errNoopPending {
+		if err := s.GetLog(4, &e); err != ErrNoopPending {
 			t.Errorf("read before the leader-start: %v", err)
 		}
 		mustStore(t, s, command(5))
@@ -286,7 +286,9 @@ func TestNoTermAfterTheEnd(t *testing.T) {
 		d, s := newSlowDiary(&state, &voters)
 		s.trackVote(true)
 		setTerm(t, s, 7)
-		s.writeSem <- struct{}{} // somebody writes
+		if err := s.acquire(); err != nil { // somebody writes
+			t.Fatal(err)
+		}
 		done := apart(func() {
 			if s.flushBeforeReply() == nil {
 				t.Error("an answer may leave")
@@ -294,7 +296,7 @@ func TestNoTermAfterTheEnd(t *testing.T) {
 		})
 		synctest.Wait()
 		s.close()
-		<-s.writeSem
+		s.release()
 		if !ended(done) {
 			t.Error("it still waits")
 		}

@@ -1,4 +1,4 @@
-package consensus
+package raftnode
 
 import (
 	"errors"
@@ -42,7 +42,7 @@ func TestEverythingWaitsForAVoteThatIsWritten(t *testing.T) {
 		want []string
 	}{
 		"the votes of others": {func(t *testing.T) { mustRecord(t, s) }, []string{mine}},
-		"an answer":           {func(t *testing.T) { mustFlush(t, s) }, []string{mine}},
+		"an answer":           {func(t *testing.T) { mustSettle(t, s) }, []string{mine}},
 		"entries":             {func(t *testing.T) { mustStore(t, s, command(4)) }, []string{mine, "entries [4]"}},
 		"a truncation":        {func(t *testing.T) { mustDelete(t, s) }, []string{mine, "delete 1-2"}},
 		"a term":              {func(t *testing.T) { s.state = follower; setTerm(t, s, 8) }, []string{mine, "CurrentTerm 8"}},
@@ -60,7 +60,7 @@ func TestEverythingWaitsForAVoteThatIsWritten(t *testing.T) {
 					t.Errorf("the vote reads as %q in term %d: %v, %v", who, term, err, err2)
 				}
 				wantBehind(t, d.diary, d.free, func() { tt.then(t) }, tt.want...)
-				if s.inFlightSelfVote.Load() != nil {
+				if s.selfVote != nil {
 					t.Error("the vote is still kept")
 				}
 			})
@@ -70,9 +70,15 @@ func TestEverythingWaitsForAVoteThatIsWritten(t *testing.T) {
 
 func follower() raft.RaftState { return raft.Follower }
 
+func waitSelfVote(s *raftStore) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.waitSelfVote()
+}
+
 func mustRecord(t *testing.T, s *raftStore) {
 	t.Helper()
-	if err := s.waitSelfVote(); err != nil {
+	if err := waitSelfVote(s); err != nil {
 		t.Error(err)
 	}
 }
@@ -87,7 +93,7 @@ func TestAnAnswerBeforeItsOwnVote(t *testing.T) {
 		slow := &slowVotes{d, make(chan struct{})}
 		s.stable = slow
 		setTerm(t, s, 7)
-		quick := &raftTransport{Transport: grants{}, disk: s}
+		quick := &raftTransport{Transport: grants{}, store: s}
 		ask := func() {
 			if err := quick.RequestVote("n2", "n2", &raft.RequestVoteRequest{Term: 7}, new(raft.RequestVoteResponse)); err != nil {
 				t.Error(err)
@@ -151,7 +157,7 @@ func TestFailedVoteHoldsBackForGood(t *testing.T) {
 		d, s, state := newCandidate(t)
 		d.fail = errors.New("input/output error")
 		held := apart(func() {
-			if s.waitSelfVote() == nil || s.flushBeforeReply() == nil {
+			if waitSelfVote(s) == nil || s.flushBeforeReply() == nil {
 				t.Error("an answer was handed on")
 			}
 		})

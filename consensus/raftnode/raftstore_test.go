@@ -1,4 +1,4 @@
-package consensus
+package raftnode
 
 import (
 	"errors"
@@ -59,11 +59,10 @@ func (d *diary) DeleteRange(from, to uint64) error { return d.note("delete %d-%d
 // the test sets.
 func newDiary(state *raft.RaftState, voters *int) (*diary, *raftStore) {
 	d := &diary{}
-	return d, &raftStore{
-		electionBlocked: func() bool { return false },
-		logs:            d, stable: d, self: []byte("me"), writeSem: make(chan struct{}, 1), closed: make(chan struct{}),
-		state: func() raft.RaftState { return *state }, voters: func() int { return *voters },
-	}
+	s := newRaftStore(d, d, []byte("me"))
+	s.electionBlocked = func() bool { return false }
+	s.state, s.voters = func() raft.RaftState { return *state }, func() int { return *voters }
+	return d, s
 }
 
 func vote(t *testing.T, s *raftStore, term uint64, candidate string) {
@@ -104,7 +103,7 @@ func TestCandidateRecordsOnce(t *testing.T) {
 	setTerm(t, s, 6)
 	wantWrites(t, d, "CurrentTerm 5")
 	vote(t, s, 6, "me")
-	mustFlush(t, s)
+	mustSettle(t, s)
 	state = raft.Follower
 	setTerm(t, s, 7)
 	wantWrites(t, d, "CurrentTerm 5", "term 6, vote 6 for me", "CurrentTerm 7")
@@ -118,12 +117,12 @@ func TestTermWaitsForItsVote(t *testing.T) {
 		want []string
 	}{
 		"the vote":       {func(t *testing.T, s *raftStore) { vote(t, s, 6, "n2") }, []string{"term 6, vote 6 for n2"}},
-		"an answer":      {func(t *testing.T, s *raftStore) { mustFlush(t, s) }, []string{"CurrentTerm 6"}},
+		"an answer":      {func(t *testing.T, s *raftStore) { mustSettle(t, s) }, []string{"CurrentTerm 6"}},
 		"entries":        {func(t *testing.T, s *raftStore) { mustStore(t, s, command(1)) }, []string{"CurrentTerm 6", "entries [1]"}},
 		"a truncation":   {func(t *testing.T, s *raftStore) { mustDelete(t, s) }, []string{"CurrentTerm 6", "delete 1-2"}},
-		"a newer term":   {func(t *testing.T, s *raftStore) { setTerm(t, s, 7); mustFlush(t, s) }, []string{"CurrentTerm 7"}},
+		"a newer term":   {func(t *testing.T, s *raftStore) { setTerm(t, s, 7); mustSettle(t, s) }, []string{"CurrentTerm 7"}},
 		"its candidacy":  {func(t *testing.T, s *raftStore) { candidate(t, s, 7) }, []string{"term 7, vote 7 for me"}},
-		"answers, twice": {func(t *testing.T, s *raftStore) { mustFlush(t, s); mustFlush(t, s) }, []string{"CurrentTerm 6"}},
+		"answers, twice": {func(t *testing.T, s *raftStore) { mustSettle(t, s); mustSettle(t, s) }, []string{"CurrentTerm 6"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			state, voters := raft.Follower, 3
@@ -135,7 +134,7 @@ func TestTermWaitsForItsVote(t *testing.T) {
 			tt.then(t, s)
 			wantWrites(t, d, tt.want...)
 			s.trackVote(false)
-			mustFlush(t, s)
+			mustSettle(t, s)
 			wantWrites(t, d, tt.want...)
 		})
 	}
@@ -145,10 +144,10 @@ func candidate(t *testing.T, s *raftStore, term uint64) {
 	s.state = func() raft.RaftState { return raft.Candidate }
 	setTerm(t, s, term)
 	vote(t, s, term, "me")
-	mustFlush(t, s)
+	mustSettle(t, s)
 }
 
-func mustFlush(t *testing.T, s *raftStore) {
+func mustSettle(t *testing.T, s *raftStore) {
 	t.Helper()
 	if err := s.flushBeforeReply(); err != nil {
 		t.Error(err)
@@ -205,7 +204,7 @@ func TestFirstEntryWaitsForTheLeaderStart(t *testing.T) {
 	d, s := newDiary(&state, &voters)
 	mustStore(t, s, noop(4))
 	var e raft.Log
-	if err := s.GetLog(4, &e); err != errNoopPending {
+	if err := s.GetLog(4, &e); err != ErrNoopPending {
 		t.Errorf("read before it is durable: %v", err)
 	}
 	if last, err := s.LastIndex(); last != 4 || err != nil {
@@ -213,13 +212,13 @@ func TestFirstEntryWaitsForTheLeaderStart(t *testing.T) {
 	}
 	wantWrites(t, d)
 	mustStore(t, s, command(5))
-	mustFlush(t, s)
+	mustSettle(t, s)
 	wantWrites(t, d, "entries [4 5]")
-	if err := s.GetLog(4, &e); errors.Is(err, errNoopPending) {
+	if err := s.GetLog(4, &e); errors.Is(err, ErrNoopPending) {
 		t.Error("it still waits")
 	}
 	mustStore(t, s, command(6))
-	mustFlush(t, s)
+	mustSettle(t, s)
 	wantWrites(t, d, "entries [4 5]", "entries [6]")
 }
 
@@ -233,7 +232,7 @@ func TestFirstEntryThatMustNotWait(t *testing.T) {
 	}{{raft.Follower, 3, noop(4)}, {raft.Candidate, 3, noop(4)}, {raft.Leader, 1, noop(4)}, {raft.Leader, 3, command(4)}, {raft.Leader, 3, append(noop(4), noop(5)...)}} {
 		d, s := newDiary(&tt.state, &tt.voters)
 		mustStore(t, s, tt.entry)
-		mustFlush(t, s)
+		mustSettle(t, s)
 		if got := d.since(0); len(got) != 1 {
 			t.Errorf("%v of %d voters, %v: written %q", tt.state, tt.voters, tt.entry[0].Type, got)
 		}
@@ -268,7 +267,7 @@ func TestFirstEntryIsWrittenInTheEnd(t *testing.T) {
 
 // A node that must not stand records the term of a candidacy, and no vote for
 // itself; it votes for others.
-func TestElectionBlocked_WritesNoSelfVote(t *testing.T) {
+func TestBarredRecordsNoVoteForItself(t *testing.T) {
 	role, voters := raft.Candidate, 1
 	d, s := newDiary(&role, &voters)
 	s.electionBlocked = func() bool { return true }

@@ -1,4 +1,4 @@
-package consensus
+package raftnode
 
 import (
 	"sync"
@@ -7,12 +7,12 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// logRepeatInterval is how long a complaint of the library is not repeated.
+// logRepeatInterval is how long an error message of the library is not repeated.
 const logRepeatInterval = 10 * time.Second
 
-// libraryLogger is the Raft library's logger. The library tells each of its
-// steps at info and repeats a complaint at every retry; here the steps are for
-// debugging, and of a complaint that goes on the log has one line now and then.
+// libraryLogger is the Raft library's logger. The library logs each of its steps at
+// info and repeats an error at every retry. Here the steps are for debugging, and a
+// repeated error is logged every logRepeatInterval.
 type libraryLogger struct {
 	hclog.Logger
 	now func() time.Time
@@ -28,15 +28,15 @@ func newLibraryLogger(l hclog.Logger, now func() time.Time) *libraryLogger {
 // Info logs at debug level.
 func (l *libraryLogger) Info(msg string, args ...any) { l.Logger.Debug(msg, args...) }
 
-// Warn logs at debug level: what the library warns of is how elections go, and
-// this package logs how they end.
+// Warn logs at debug level: the library warns about the steps of elections, and
+// package consensus logs their results.
 func (l *libraryLogger) Warn(msg string, args ...any) { l.Logger.Debug(msg, args...) }
 
 // Error logs a warning, and repetitions at debug level.
 func (l *libraryLogger) Error(msg string, args ...any) {
 	for _, a := range args {
-		if a == errNoopPending {
-			return // as it is meant to be
+		if a == ErrNoopPending {
+			return // this is intended, and no error
 		}
 	}
 	if l.fresh(msg) {

@@ -1,4 +1,4 @@
-package consensus
+package raftnode
 
 import (
 	"bytes"
@@ -14,7 +14,7 @@ import (
 )
 
 type testFSM struct {
-	*fsm
+	*FSM
 	halted  []error
 	forgot  []cluster.NodeID
 	changes int
@@ -23,12 +23,12 @@ type testFSM struct {
 
 func newTestFSM() *testFSM {
 	f := &testFSM{}
-	f.fsm = &fsm{
-		state:   state.New(state.Options{}),
-		halt:    func(err error) { f.halted = append(f.halted, err) },
-		changed: func() { f.changes++ },
-	}
-	f.fsm.onIncarnationCleared = func(id cluster.NodeID) { f.forgot = append(f.forgot, id) }
+	f.FSM = NewFSM(FSMConfig{
+		State:              state.New(state.Options{}),
+		Halt:               func(err error) { f.halted = append(f.halted, err) },
+		MembersChanged:     func() { f.changes++ },
+		IncarnationCleared: func(id cluster.NodeID) { f.forgot = append(f.forgot, id) },
+	})
 	return f
 }
 
@@ -50,13 +50,13 @@ func TestFSMAppliesOnce(t *testing.T) {
 	f := newTestFSM()
 	logs := []*raft.Log{f.entry(t, putCommand("a")), f.entry(t, putCommand("a"))}
 	f.ApplyBatch(logs)
-	before := f.state.View().Fingerprint()
-	f.deliveredIndex.Store(0) // a new Raft node replays
+	before := f.cfg.State.View().Fingerprint()
+	f.restarted() // a new Raft node replays
 	if _, err := f.Snapshot(); !errors.Is(err, errReplaying) {
 		t.Errorf("a snapshot at the start of a replay: %v", err)
 	}
 	f.ApplyBatch(logs)
-	if f.state.View().Fingerprint() != before {
+	if f.cfg.State.View().Fingerprint() != before {
 		t.Error("a replay was applied again")
 	}
 	if _, err := f.Snapshot(); err != nil {
@@ -71,15 +71,15 @@ func TestFSMStopsAtWhatItCannotRead(t *testing.T) {
 	f.index++
 	after := f.entry(t, putCommand("b"))
 	answers := f.ApplyBatch([]*raft.Log{good, bad, after})
-	if a := answers[0].(applyResult); a.err != nil || len(a.results) != 1 {
+	if a := answers[0].(ApplyResult); a.Err != nil || len(a.Results) != 1 {
 		t.Errorf("before it: %+v", a)
 	}
 	for _, i := range []int{1, 2} {
-		if a := answers[i].(applyResult); !errors.Is(a.err, errHalted) {
+		if a := answers[i].(ApplyResult); !errors.Is(a.Err, errHalted) {
 			t.Errorf("entry %d: %+v", i, a)
 		}
 	}
-	if _, ok := f.state.View().Get("b"); ok || f.applied.Load() != 1 {
+	if _, ok := f.cfg.State.View().Get("b"); ok || f.Applied() != 1 {
 		t.Error("it went on")
 	}
 	if len(f.halted) != 1 {
@@ -103,15 +103,15 @@ func TestFSMForgets(t *testing.T) {
 	if len(f.forgot) != 0 || f.changes != 1 {
 		t.Fatalf("forgot %v, %d changes", f.forgot, f.changes)
 	}
-	f.fsm.onIncarnationCleared = func(id cluster.NodeID) {
+	f.cfg.IncarnationCleared = func(id cluster.NodeID) {
 		f.forgot = append(f.forgot, id)
-		if f.state.View().Record(id).Incarnation != known {
+		if f.cfg.State.View().Record(id).Incarnation != known {
 			t.Error("the state shows it before what was said is dropped")
 		}
 	}
 	readmit := state.Command{Kind: state.KindMemberPatch, MemberPatch: &state.MemberPatch{ID: "n2", Incarnation: &none}}
 	f.ApplyBatch([]*raft.Log{f.entry(t, readmit)})
-	if len(f.forgot) != 1 || f.state.View().Record("n2").Incarnation != "" {
+	if len(f.forgot) != 1 || f.cfg.State.View().Record("n2").Incarnation != "" {
 		t.Errorf("forgot %v", f.forgot)
 	}
 	f.ApplyBatch([]*raft.Log{f.entry(t, putCommand("a"))})
@@ -124,14 +124,14 @@ func TestFSMWait(t *testing.T) {
 	f := newTestFSM()
 	gone, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := f.wait(gone, 1); !errors.Is(err, context.Canceled) {
+	if err := f.Wait(gone, 1); !errors.Is(err, context.Canceled) {
 		t.Errorf("ended without the entry: %v", err)
 	}
 	done := make(chan error, 1)
-	go func() { done <- f.wait(context.Background(), 2) }()
+	go func() { done <- f.Wait(context.Background(), 2) }()
 	f.ApplyBatch([]*raft.Log{f.entry(t, putCommand("a"))})
 	f.ApplyBatch([]*raft.Log{{Index: 2, Term: 2, Type: raft.LogConfiguration}})
-	if err := <-done; err != nil || f.config.Load() != 2 {
-		t.Errorf("%v, configuration %d", err, f.config.Load())
+	if err := <-done; err != nil || f.LastConfiguration() != 2 {
+		t.Errorf("%v, configuration %d", err, f.LastConfiguration())
 	}
 }

@@ -1,0 +1,204 @@
+// Package raftnode holds one run of raft.Raft: the library's node with its stores,
+// its transport and the state machine that it feeds. Package consensus makes one
+// Instance after the other when a stuck one has to be replaced.
+package raftnode
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"northstar/cluster"
+)
+
+const (
+	// blockedElectionTimeout is how long a node that must not become candidate waits
+	// as one, once it has lost its leader: it raises its term once, and not repeatedly.
+	blockedElectionTimeout = 365 * 24 * time.Hour
+	// blockedTimeoutExtra makes a blocked follower's timeout longer. raft.Raft looks
+	// at a timeout at once only when it gets shorter.
+	blockedTimeoutExtra = time.Millisecond
+)
+
+// Instance is one run of raft.Raft. Its methods may be called from any goroutine.
+type Instance struct {
+	cfg             Config
+	raft            *raft.Raft
+	trans           *raftTransport
+	store           *raftStore
+	changed         chan struct{} // capacity 1: role, term or leader may have changed
+	heartbeat       chan struct{} // capacity 1: send heartbeats now
+	watchdog        transferWatchdog
+	electionBlocked atomic.Bool
+	steppedDownTerm atomic.Uint64 // this node must not lead in it, whatever raft.Raft says; 0: none
+
+	shortSnapshotIntervalUntil time.Time // zero: the configured interval is set; Maintain's own
+
+	transferMu sync.Mutex
+	transfers  map[cluster.NodeID]*TransferAttempt // the last one to each peer
+}
+
+// Start starts raft.Raft. A panic of the library on this goroutine, which is how it
+// answers a disk error while it starts, is returned as an error.
+func Start(cfg Config) (i *Instance, err error) {
+	defer recoverTo(&err)
+	i = &Instance{
+		cfg:     cfg,
+		changed: make(chan struct{}, 1), heartbeat: make(chan struct{}, 1),
+		watchdog:  transferWatchdog{after: cfg.TimeoutMax + 2*cfg.TimeoutMin, trip: cfg.OnStuckTransfer},
+		transfers: map[cluster.NodeID]*TransferAttempt{},
+	}
+	conf := cfg.raftConfig(newLibraryLogger(cfg.Logger.Named("raft"), cfg.Now))
+	cfg.FSM.restarted()
+	// The state already holds what the newest snapshot does, and more. A restore
+	// would show readers the past.
+	conf.NoSnapshotRestoreOnStart = cfg.KeepState && cfg.Snapshots.newestIndex() <= cfg.FSM.Applied()
+	last, err := cfg.Log.LastIndex()
+	if err != nil {
+		return nil, err
+	}
+	if last = max(last, cfg.Snapshots.newestIndex()); cfg.ElectionBlocked(last) {
+		i.electionBlocked.Store(true)
+		conf.HeartbeatTimeout, conf.ElectionTimeout = conf.HeartbeatTimeout+blockedTimeoutExtra, blockedElectionTimeout
+	}
+	conf.SnapshotInterval = max(conf.SnapshotInterval/firstSnapshotDivisor, MinSnapshotInterval)
+	i.shortSnapshotIntervalUntil = cfg.Now().Add(conf.SnapshotInterval)
+	var running atomic.Pointer[raft.Raft]
+	i.store = newRaftStore(cfg.Log, cfg.Stable, cfg.Transport.EncodePeer(raft.ServerID(cfg.Self), cfg.Transport.LocalAddr()))
+	i.store.electionBlocked = i.electionBlocked.Load
+	i.store.state = func() raft.RaftState {
+		if r := running.Load(); r != nil {
+			return r.State()
+		}
+		return raft.Shutdown
+	}
+	i.store.voters = func() int { return cluster.CountVoters(Servers(running.Load().GetConfiguration().Configuration())) }
+	i.trans = &raftTransport{Transport: cfg.Transport, store: i.store}
+	i.raft, err = raft.NewRaft(conf, cfg.FSM, i.store, i.store, cfg.Snapshots, i.trans)
+	if err != nil {
+		return nil, fmt.Errorf("start raft: %w", err)
+	}
+	running.Store(i.raft)
+	// The filter runs at every transition, on the library's own goroutine. It queues
+	// nothing, so it cannot stall or drop events as a channel would.
+	i.raft.RegisterObserver(raft.NewObserver(nil, false, func(*raft.Observation) bool {
+		notify(i.changed)
+		return false
+	}))
+	return i, nil
+}
+
+// recoverTo turns a panic of raft.Raft on this goroutine into an error.
+func recoverTo(err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("start raft: %v", p)
+	}
+}
+
+// Run sends heartbeats on demand until ctx ends and Shutdown was called. The result
+// of VerifyLeader is ignored: it counts non-voters and acknowledgements of older
+// messages, and it may never come. The call blocks while the library's main loop
+// does, so it has this goroutine; Shutdown ends it.
+func (i *Instance) Run(ctx context.Context) {
+	for {
+		select {
+		case <-i.heartbeat:
+			i.raft.VerifyLeader()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// SendHeartbeats makes the leader send heartbeats now. It does not wait.
+func (i *Instance) SendHeartbeats() { notify(i.heartbeat) }
+
+// Shutdown starts to end this run: whoever waits to hand raft.Raft something is
+// freed, and the transport is closed, because the library waits for its messages in
+// flight. The returned function waits until raft.Raft has ended and the last write
+// with it.
+func (i *Instance) Shutdown() (wait func()) {
+	i.store.close()
+	down := i.raft.Shutdown()
+	if err := i.trans.Close(); err != nil {
+		i.cfg.Logger.Debug("closing the transport", "error", err)
+	}
+	return func() {
+		_ = down.Error()
+		i.store.stopWrites()
+	}
+}
+
+// Maintain makes the periodic changes of the library's configuration. It is called
+// from one goroutine, about every TimeoutMin.
+func (i *Instance) Maintain() {
+	conf := i.raft.ReloadableConfig()
+	before := conf
+	if i.electionBlocked.Load() && !i.cfg.ElectionBlocked(i.raft.LastIndex()) {
+		i.electionBlocked.Store(false)
+		conf.HeartbeatTimeout, conf.ElectionTimeout = i.cfg.TimeoutMin, i.cfg.TimeoutMin
+		i.cfg.Logger.Info("elections unblocked: log reached this node's admission entry")
+	}
+	if until := i.shortSnapshotIntervalUntil; !until.IsZero() && !i.cfg.Now().Before(until) {
+		i.shortSnapshotIntervalUntil = time.Time{}
+		conf.SnapshotInterval = i.cfg.SnapshotInterval
+	}
+	if conf == before {
+		return
+	}
+	if err := i.raft.ReloadConfig(conf); err != nil {
+		i.cfg.Logger.Error("cannot change the configuration of raft", "error", err)
+	}
+}
+
+// ElectionBlocked reports whether this node must not become candidate before its log
+// reaches its own admission entry.
+func (i *Instance) ElectionBlocked() bool { return i.electionBlocked.Load() }
+
+// TrackVote counts a RequestVote that enters or leaves raft.Raft.
+func (i *Instance) TrackVote(enters bool) { i.store.trackVote(enters) }
+
+// FlushBeforeReply makes durable what is pending, and waits for asynchronous writes.
+// No response of raft.Raft may leave this node before that. An error means that the
+// response must not leave it at all.
+func (i *Instance) FlushBeforeReply() error { return i.store.flushBeforeReply() }
+
+// NoteResult records the result of a proposal for the watchdog over stuck transfers.
+func (i *Instance) NoteResult(err error) { i.watchdog.note(i.cfg.Now(), err) }
+
+// LastEntry returns the position of the last entry that this node holds, in its log
+// or its snapshot.
+func (i *Instance) LastEntry() (index, term uint64) {
+	index = i.raft.LastIndex()
+	if term, ok := i.store.termAt(index); ok {
+		return index, term
+	}
+	var l raft.Log
+	if index != 0 && i.cfg.Log.GetLog(index, &l) == nil {
+		return index, l.Term
+	}
+	// A snapshot has replaced the log. The library reports its position nowhere else.
+	stats := i.raft.Stats()
+	for _, of := range []string{"last_log", "last_snapshot"} {
+		at, _ := strconv.ParseUint(stats[of+"_index"], 10, 64)
+		t, _ := strconv.ParseUint(stats[of+"_term"], 10, 64)
+		if at >= index {
+			index, term = at, t
+		}
+	}
+	return index, term
+}
+
+// GetLog reads an entry of the log; ErrNoopPending for a pending no-op.
+func (i *Instance) GetLog(index uint64, out *raft.Log) error { return i.store.GetLog(index, out) }
+
+// ConflictingSnapshot reports whether an entry of the current term's leader conflicts
+// with the newest snapshot, and where that ends.
+func (i *Instance) ConflictingSnapshot(index, term uint64) (LogPosition, bool) {
+	return i.cfg.Snapshots.conflictsWithNewest(index, term)
+}

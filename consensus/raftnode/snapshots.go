@@ -1,0 +1,127 @@
+package raftnode
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"sync/atomic"
+
+	"github.com/hashicorp/raft"
+)
+
+// LogPosition is an index of the log with its term.
+type LogPosition struct {
+	Index uint64 `json:"index"`
+	Term  uint64 `json:"term"`
+}
+
+// Snapshots refuses to fall back, at start, to a snapshot that the log does not
+// continue: raft.Raft would panic at the next commit. It tells the FSM the index of the
+// snapshot's configuration, and keeps where the newest snapshot ends.
+type Snapshots struct {
+	raft.SnapshotStore
+	log    raft.LogStore
+	fsm    *FSM
+	newest atomic.Pointer[LogPosition] // nil: none
+}
+
+// OpenSnapshots removes what is left of the restore that ended at undone, and without
+// which the cluster has gone on. It is called before Start.
+func OpenSnapshots(store raft.SnapshotStore, log raft.LogStore, fsm *FSM, undone LogPosition) (*Snapshots, error) {
+	s := &Snapshots{SnapshotStore: store, log: log, fsm: fsm}
+	list, err := s.List()
+	if err != nil {
+		return nil, fmt.Errorf("list snapshots: %w", err)
+	}
+	for _, m := range list {
+		if p := (LogPosition{m.Index, m.Term}); p != undone {
+			s.newest.CompareAndSwap(nil, &p)
+			continue
+		}
+		store, ok := s.SnapshotStore.(interface{ Remove(id string) error })
+		if !ok {
+			return nil, fmt.Errorf("snapshot %s was undone and this storage cannot remove it", m.ID)
+		}
+		if err := store.Remove(m.ID); err != nil {
+			return nil, fmt.Errorf("remove the snapshot of an undone restore: %w", err)
+		}
+	}
+	return s, s.truncate(undone)
+}
+
+// truncate takes the entries that followed an undone restore out of the log.
+func (s *Snapshots) truncate(undone LogPosition) error {
+	last, err := s.log.LastIndex()
+	if err != nil {
+		return fmt.Errorf("read the log: %w", err)
+	}
+	if undone.Index == 0 || last < undone.Index {
+		return nil
+	}
+	var e raft.Log
+	if err := s.log.GetLog(last, &e); err != nil {
+		return fmt.Errorf("read log entry %d: %w", last, err)
+	}
+	if e.Term > undone.Term {
+		return nil // done before; these are of the leader that the cluster went on with
+	}
+	return s.log.DeleteRange(undone.Index, last)
+}
+
+// Create starts a snapshot.
+func (s *Snapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, cIndex uint64, t raft.Transport) (raft.SnapshotSink, error) {
+	sink, err := s.SnapshotStore.Create(version, index, term, c, cIndex, t)
+	if err != nil {
+		return nil, err
+	}
+	return &recordingSink{sink, func() { s.newest.Store(&LogPosition{index, term}) }}, nil
+}
+
+type recordingSink struct {
+	raft.SnapshotSink
+	done func()
+}
+
+// Close ends the snapshot.
+func (s *recordingSink) Close() error {
+	err := s.SnapshotSink.Close()
+	if err == nil {
+		s.done()
+	}
+	return err
+}
+
+// Open opens a snapshot that the log reaches back to.
+func (s *Snapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
+	meta, r, err := s.SnapshotStore.Open(id)
+	if err != nil {
+		return nil, nil, err
+	}
+	first, err := s.log.FirstIndex()
+	if err == nil && first > meta.Index+1 {
+		err = fmt.Errorf("snapshot %s ends at %d and the log begins at %d: a newer snapshot is missing or damaged; clear the data directory and have the node re-admitted", id, meta.Index, first)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, r.Close())
+	}
+	s.fsm.sawConfiguration(meta.ConfigurationIndex)
+	return meta, r, nil
+}
+
+func (s *Snapshots) newestIndex() uint64 {
+	if p := s.newest.Load(); p != nil {
+		return p.Index
+	}
+	return 0
+}
+
+// conflictsWithNewest reports whether an entry is not of the log that the newest
+// snapshot, which ends at p, is of. Terms only grow along a log.
+func (s *Snapshots) conflictsWithNewest(index, term uint64) (p LogPosition, yes bool) {
+	newest := s.newest.Load()
+	if newest == nil {
+		return p, false
+	}
+	p = *newest
+	return p, index == p.Index && term != p.Term || index < p.Index && term > p.Term
+}

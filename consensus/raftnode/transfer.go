@@ -1,0 +1,177 @@
+package raftnode
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"northstar/cluster"
+)
+
+// TransferAttempt is one leadership transfer of raft.Raft. Its future reports only
+// that leadership was lost, so nobody waits for it. What counts is whether
+// TimeoutNow was sent, and who leads then.
+type TransferAttempt struct {
+	target  cluster.NodeID
+	term    uint64
+	updated chan struct{} // capacity 1: a field below changed
+
+	mu                  sync.Mutex
+	revoked             bool // TimeoutNow must not be sent from now on
+	timeoutNowAttempted bool // raft.Raft has come to the point of sending it
+	timeoutNowSent      bool // it was sent, or may have been
+	timeoutNowAccepted  bool // the target has accepted it
+	err                 error
+}
+
+// TransferStage is how far an attempt has come.
+type TransferStage int
+
+// The stages of a transfer, in their order.
+const (
+	StageCatchUp        TransferStage = iota // raft.Raft sends the target the missing entries
+	StageTimeoutNow                          // TimeoutNow is on its way
+	StageTargetElecting                      // the target has accepted it
+	StageLeadershipLost                      // this node does not lead any longer
+	StageFailed                              // TimeoutNow was rejected, or no response came
+)
+
+func newTransferAttempt(target cluster.NodeID, term uint64) *TransferAttempt {
+	return &TransferAttempt{target: target, term: term, updated: make(chan struct{}, 1)}
+}
+
+// Target returns the node that is to lead.
+func (a *TransferAttempt) Target() cluster.NodeID { return a.target }
+
+// Updated receives a value when the stage may have changed.
+func (a *TransferAttempt) Updated() <-chan struct{} { return a.updated }
+
+// Stage returns how far the attempt has come, and why it has failed.
+func (a *TransferAttempt) Stage(leads bool) (TransferStage, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case !leads:
+		return StageLeadershipLost, nil
+	case a.err != nil:
+		return StageFailed, a.err
+	case a.timeoutNowAccepted:
+		return StageTargetElecting, nil
+	case a.timeoutNowSent:
+		return StageTimeoutNow, nil
+	}
+	return StageCatchUp, nil
+}
+
+// Revoke forbids TimeoutNow from now on. It reports whether it was sent before.
+func (a *TransferAttempt) Revoke() (timeoutNowSent bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.revoked = true
+	return a.timeoutNowSent
+}
+
+// allowTimeoutNow reports whether TimeoutNow may still be sent.
+func (a *TransferAttempt) allowTimeoutNow() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.timeoutNowAttempted = true
+	if a.revoked {
+		return false
+	}
+	a.timeoutNowSent = true
+	notify(a.updated)
+	return true
+}
+
+// finishTimeoutNow records the result of the TimeoutNow message.
+func (a *TransferAttempt) finishTimeoutNow(err error) {
+	var not interface{ NotTold() bool }
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.timeoutNowAccepted, a.err = err == nil, err
+	if errors.As(err, &not) && not.NotTold() {
+		a.timeoutNowSent = false
+	}
+	notify(a.updated)
+}
+
+// stuckIn reports whether this attempt was revoked in term, and may still be inside
+// raft.Raft. A second one for the same peer would hang there, and the library's
+// in-progress flag with it.
+func (a *TransferAttempt) stuckIn(term uint64) bool {
+	if a == nil || a.term != term {
+		return false
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.revoked && !a.timeoutNowAttempted
+}
+
+// StartTransfer starts a transfer to target in term. The library's future is
+// dropped: its nil means only that leadership was lost, and after a shutdown it is
+// never answered.
+func (i *Instance) StartTransfer(target cluster.Server, term uint64) *TransferAttempt {
+	a := newTransferAttempt(target.ID, term)
+	i.transferMu.Lock()
+	i.transfers[target.ID] = a
+	i.transferMu.Unlock()
+	i.trans.transfer.Store(a)
+	_ = i.raft.LeadershipTransferToServer(raft.ServerID(target.ID), raft.ServerAddress(target.Address))
+	return a
+}
+
+// TransferStuck reports whether a transfer to target was revoked in term, and may
+// still be inside raft.Raft.
+func (i *Instance) TransferStuck(target cluster.NodeID, term uint64) bool {
+	i.transferMu.Lock()
+	defer i.transferMu.Unlock()
+	return i.transfers[target].stuckIn(term)
+}
+
+// ProbeTransferFlag asks raft.Raft, after a failed transfer, whether it accepts
+// entries again, until it does or this node leads term no longer. If it never does,
+// the watchdog replaces the instance, also when nobody writes.
+func (i *Instance) ProbeTransferFlag(term uint64) {
+	tick := time.NewTicker(i.cfg.TimeoutMin)
+	defer tick.Stop()
+	for i.Leads(term) {
+		err := i.raft.Barrier(2 * i.cfg.TimeoutMax).Error()
+		i.NoteResult(err)
+		if !errors.Is(err, raft.ErrLeadershipTransferInProgress) {
+			return
+		}
+		<-tick.C
+	}
+}
+
+// transferWatchdog finds a leadership transfer that raft.Raft never ends: its flag
+// then rejects every write, also when this node leads again later.
+type transferWatchdog struct {
+	after time.Duration // how long rejections may go on
+	trip  func()
+
+	mu    sync.Mutex
+	since time.Time // of the first rejection in a row; zero: none
+}
+
+// note records the result of a proposal.
+func (w *transferWatchdog) note(now time.Time, err error) {
+	w.mu.Lock()
+	tripped := false
+	switch {
+	case err == nil:
+		w.since = time.Time{}
+	case errors.Is(err, raft.ErrLeadershipTransferInProgress):
+		if w.since.IsZero() {
+			w.since = now
+		}
+		tripped = now.Sub(w.since) > w.after
+	}
+	w.mu.Unlock()
+	if tripped {
+		w.trip()
+	}
+}
