@@ -3,7 +3,6 @@ package consensus
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -483,91 +482,5 @@ func TestTrailingLogs(t *testing.T) {
 	c := Config{TrailingLogs: raftnode.MinTrailingLogs - 1}
 	if err := c.validate(); err == nil || !strings.Contains(err.Error(), "trailing-logs") {
 		t.Errorf("too few trailing logs: %v", err)
-	}
-}
-
-// A candidacy that brings no leader is told of, less and less often.
-// An election that was won and lost again before it could be told of leaves
-// nothing behind for the next one.
-func TestElectionAfterLostLeadership(t *testing.T) {
-	at := func(ms int) time.Time { return time.Unix(1000, 0).Add(time.Duration(ms) * time.Millisecond) }
-	n := &Node{now: time.Now, cfg: Config{TimeoutMax: 300 * time.Millisecond}}
-	n.cfg.Self.NodeID = "n1"
-	n.leaderlessSince = at(0)
-	before := raftnode.SoftState{Role: cluster.Follower, Term: 4}
-	saw := func(ms int, s raftnode.SoftState) *Election {
-		lost := n.updateElectionTimes(s, before, at(ms))
-		n.lastSoftState, before = s, s
-		return lost
-	}
-	is := func(e Election, started int, trigger, reason string) {
-		t.Helper()
-		if !e.StartedAt.Equal(at(started)) || e.Trigger != trigger || e.Reason != reason {
-			t.Errorf("started %v, want %v; %s, %q", e.StartedAt, at(started), e.Trigger, e.Reason)
-		}
-	}
-	saw(200, raftnode.SoftState{Role: cluster.Candidate, Term: 4})
-	saw(210, raftnode.SoftState{Role: cluster.Leader, Term: 5, Leader: "n1"})
-	is(n.wonElectionRecord(5, at(220)), 200, "startup", "Raft's timer fired: no leader has been heard since this node started")
-	saw(900, raftnode.SoftState{Role: cluster.Follower, Term: 5})
-	saw(1150, raftnode.SoftState{Role: cluster.Candidate, Term: 5})
-	if e := n.unresolvedElection(at(1500)); e == nil || e.FromTerm != 6 || e.Term != 6 || e.Duration != 350*time.Millisecond {
-		t.Errorf("it stands: %+v", e)
-	}
-	saw(1600, raftnode.SoftState{Role: cluster.Leader, Term: 6, Leader: "n1"})
-	n.finishWonElection(5) // late: of the reign before
-	is(n.wonElectionRecord(6, at(1610)), 1150, "timeout", "Raft's timer fired: this node led before, and lost leadership")
-	n.finishWonElection(6)
-	saw(2000, raftnode.SoftState{Role: cluster.Follower, Term: 7, Leader: "n2"})
-	saw(2400, raftnode.SoftState{Role: cluster.Follower, Term: 7})
-	saw(2500, raftnode.SoftState{Role: cluster.Candidate, Term: 7})
-	lost := saw(2600, raftnode.SoftState{Role: cluster.Follower, Term: 8, Leader: "n3"})
-	if lost == nil {
-		t.Fatal("another won, and nothing is told")
-	}
-	is(*lost, 2500, "timeout", "Raft's timer fired: leader n2 was not heard for 100ms")
-	if lost.FromTerm != 8 || lost.Duration != 100*time.Millisecond || lost.Leaderless != 200*time.Millisecond {
-		t.Errorf("lost: %+v", lost)
-	}
-}
-
-// A candidacy that was begun by order, or on evidence, is as old as that, however
-// long this node's own timer had made it a candidate in vain.
-func TestElectionBeganWithTheOrder(t *testing.T) {
-	began := time.Unix(1000, 0)
-	n := &Node{cfg: Config{TimeoutMax: 300 * time.Millisecond}}
-	n.deps.Facts = func(uint64) ElectionFacts {
-		return ElectionFacts{Trigger: "manual", Reason: "n1 hangs", StartedAt: began.Add(2 * time.Second)}
-	}
-	n.updateElectionTimes(raftnode.SoftState{Role: cluster.Candidate, Term: 7}, raftnode.SoftState{Role: cluster.Follower, Term: 7, Leader: "n2"}, began)
-	if e := n.wonElectionRecord(8, began.Add(2010*time.Millisecond)); e.Duration != 10*time.Millisecond || e.Reason != "n1 hangs" || e.Leaderless != 2010*time.Millisecond {
-		t.Errorf("%+v", e)
-	}
-}
-
-func TestOpenElection(t *testing.T) {
-	began := time.Now()
-	n := &Node{cfg: Config{TimeoutMax: 300 * time.Millisecond}}
-	n.cfg.Self.NodeID = "n1"
-	if e := n.unresolvedElection(began); e != nil {
-		t.Fatalf("it does not stand: %+v", e)
-	}
-	n.updateElectionTimes(raftnode.SoftState{Role: cluster.Candidate, Term: 7}, raftnode.SoftState{Role: cluster.Follower, Term: 7, Leader: "n2"}, began)
-	var told []time.Duration
-	for d := time.Duration(0); d < 5*time.Second; d += 10 * time.Millisecond {
-		if e := n.unresolvedElection(began.Add(d)); e != nil {
-			told = append(told, d)
-			if !e.Open || e.Won || e.Term != 1 || e.Candidate != "n1" || e.Duration != d {
-				t.Errorf("after %v: %+v", d, e)
-			}
-		}
-	}
-	const ms = time.Millisecond
-	if want := []time.Duration{300 * ms, 600 * ms, 1200 * ms, 2400 * ms, 4800 * ms}; !slices.Equal(told, want) {
-		t.Errorf("told after %v, want %v", told, want)
-	}
-	n.updateElectionTimes(raftnode.SoftState{Role: cluster.Follower, Term: 9, Leader: "n3"}, raftnode.SoftState{Role: cluster.Candidate, Term: 8}, began.Add(5*time.Second))
-	if e := n.unresolvedElection(began.Add(time.Hour)); e != nil {
-		t.Errorf("another leads: %+v", e)
 	}
 }

@@ -77,7 +77,7 @@ func (n *Node) runLeadership(ctx context.Context, inst *raftnode.Instance, term 
 func (n *Node) registerLeadership(term uint64, end context.CancelCauseFunc) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.lastSoftState.Role != cluster.Leader || n.lastSoftState.Term != term {
+	if s := n.elections.softState; s.Role != cluster.Leader || s.Term != term {
 		return false
 	}
 	n.leadershipTerm, n.cancelLeadership = term, end
@@ -112,7 +112,7 @@ func (n *Node) commitLeaderStart(ctx context.Context, inst *raftnode.Instance, t
 			return inst.Leads(term)
 		case err == nil:
 			n.log.Warn("leader-start refused", "term", term, "error", result.Err)
-			return false // of another term: the next raftnode.SoftState begins that reign
+			return false // of another term: the next sample begins that leadership
 		case ctx.Err() != nil:
 			return false
 		case errors.Is(err, raft.ErrLeadershipTransferInProgress):
@@ -281,40 +281,16 @@ func (n *Node) finishWonElection(term uint64) Election {
 	e := n.wonElectionRecord(term, n.now())
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.leaderSeen = true
-	if n.lastSoftState.Role == cluster.Leader && n.lastSoftState.Term == term {
-		n.candidateSince, n.leaderlessSince = time.Time{}, time.Time{}
-	}
+	n.elections.finish(term)
 	return e
 }
 
-// wonElectionRecord is what is known by now of the election that this node has won.
+// wonElectionRecord returns what is known by now of the election that this node has won.
 func (n *Node) wonElectionRecord(term uint64, now time.Time) Election {
 	facts := n.facts(term)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	e := Election{
-		Term: term, Candidate: n.cfg.Self.NodeID, Trigger: n.electionTrigger(), Reason: facts.Reason, Operator: facts.Operator, Won: true,
-		Votes: facts.Votes, StartedAt: n.candidateSince, Leaderless: n.leaderlessFor(now), LedAt: n.electedAt,
-	}
-	switch {
-	case facts.Trigger != "":
-		// It began with that. Until then this node may have been a candidate that asked
-		// nobody, or nobody's pre-vote was to be had.
-		e.Trigger, e.StartedAt = facts.Trigger, facts.StartedAt
-	case e.StartedAt.IsZero():
-		e.StartedAt = facts.StartedAt // it went by too fast to be sighted
-	}
-	if e.Reason == "" && facts.Trigger == "" {
-		e.Reason = n.timerReason()
-	}
-	if !e.StartedAt.IsZero() {
-		e.Duration = now.Sub(e.StartedAt)
-	}
-	if !facts.LeaderlessSince.IsZero() {
-		e.Leaderless = max(e.Leaderless, now.Sub(facts.LeaderlessSince))
-	}
-	return e
+	return n.elections.won(term, facts, now)
 }
 
 // initCluster gives a cluster without an ID its identity; false when the reign

@@ -52,21 +52,13 @@ type Node struct {
 	tasks       []task         // set before Run
 	startCommit uint64         // first commit index that a leader told; the watch loop's own
 
-	mu                  sync.Mutex // guards what follows; nothing blocks under it
-	lastSoftState       raftnode.SoftState
-	leaderCh            chan struct{} // closed at the next change of (leader, term)
-	readyCh             chan struct{} // closed at the next change of readyTerm
-	leadershipSince     time.Time     // when the reign of readyTerm began
-	leadershipTerm      uint64
-	cancelLeadership    context.CancelCauseFunc // of the reign of leadershipTerm; nil: none
-	leaderlessSince     time.Time               // since when no leader is known; zero: one is
-	previousLeader      cluster.NodeID          // who led until then; "": nobody that this process knows
-	candidateSince      time.Time               // since when this node is a candidate; zero: it is none
-	candidacyMinTerm    uint64                  // of candidature: the lowest term that it can be for
-	lastLeaderTerm      uint64                  // the last term of which this node has known the leader
-	reportElectionAfter time.Duration           // of candidature: when next to say that nothing comes of it
-	leaderSeen          bool                    // some leader was seen by this process
-	electedAt           time.Time               // when this node was last sighted as a new leader
+	mu               sync.Mutex // guards what follows; nothing blocks under it
+	elections        electionTracker
+	leaderCh         chan struct{} // closed at the next change of (leader, term)
+	readyCh          chan struct{} // closed at the next change of readyTerm
+	leadershipSince  time.Time     // when the reign of readyTerm began
+	leadershipTerm   uint64
+	cancelLeadership context.CancelCauseFunc // of the reign of leadershipTerm; nil: none
 }
 
 type task struct {
@@ -88,8 +80,8 @@ func New(cfg Config, deps Deps) (*Node, error) {
 		queue:  newQueue(), readRounds: newRounds(), peers: newPeerBook(),
 		changeSem: make(chan struct{}, 1), stateKick: make(chan struct{}, 1),
 		fatal: make(chan error, 1), rebuild: make(chan string, 1), recoveryRequests: make(chan *pendingRecovery), running: make(chan struct{}),
-		lastSoftState: raftnode.SoftState{Role: cluster.Follower},
-		leaderCh:      make(chan struct{}), readyCh: make(chan struct{}),
+		elections: newElectionTracker(cfg.Self.NodeID, cfg.TimeoutMax),
+		leaderCh:  make(chan struct{}), readyCh: make(chan struct{}),
 	}
 	n.store = storage.Guard(deps.Storage, storage.GuardConfig{
 		StallAfter: cfg.TimeoutMax, OnFatal: n.failDisk, Observe: deps.ObserveDisk, Logger: deps.Logger,
@@ -160,7 +152,7 @@ func (n *Node) requestRestart(why string) {
 func (n *Node) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	n.mu.Lock()
-	n.leaderlessSince = n.now()
+	n.elections.leaderlessSince = n.now()
 	n.mu.Unlock()
 	var keepers sync.WaitGroup
 	keepers.Go(func() { _ = n.store.Run(ctx) }) // its error comes through fail too
@@ -286,7 +278,7 @@ func (n *Node) stop(inst *raftnode.Instance, loops, flights *sync.WaitGroup) err
 		errs = append(errs, errors.New("a proposal or change was never answered by raft"))
 	}
 	n.inst.CompareAndSwap(inst, nil)
-	n.updateSoftState(raftnode.SoftState{Role: cluster.Follower, Term: n.currentSoftState().Term})
+	n.updateSoftState(softStateSample{SoftState: raftnode.SoftState{Role: cluster.Follower, Term: n.currentSoftState().Term}})
 	return errors.Join(errs...)
 }
 

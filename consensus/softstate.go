@@ -3,7 +3,6 @@ package consensus
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -20,14 +19,12 @@ func (n *Node) watchLeadership(ctx context.Context, inst *raftnode.Instance) {
 	tick := time.NewTicker(n.cfg.TimeoutMin)
 	defer tick.Stop()
 	for {
-		n.updateSoftState(inst.SoftState())
+		n.updateSoftState(softStateSample{inst.SoftState(), inst.LastContact()})
 		select {
 		case <-inst.Changed():
 		case <-tick.C:
 			n.periodicChecks(inst)
-			if e := n.unresolvedElection(n.now()); e != nil && n.deps.Hooks.Election != nil {
-				n.deps.Hooks.Election(*e)
-			}
+			n.reportUnresolvedElection()
 		case <-ctx.Done():
 			return
 		}
@@ -69,24 +66,17 @@ func (n *Node) appliedThrough(index uint64) bool {
 	return true
 }
 
-// updateSoftState takes in what was sighted.
-func (n *Node) updateSoftState(s raftnode.SoftState) {
+// updateSoftState takes in a sample of the soft state.
+func (n *Node) updateSoftState(s softStateSample) {
 	now := n.now()
 	n.mu.Lock()
-	before := n.lastSoftState
-	n.lastSoftState = s
-	if s == before {
-		n.mu.Unlock()
-		return
-	}
-	leaderChanged := s.Leader != before.Leader || s.Leader != "" && s.Term != before.Term
+	leaderChanged, lostElection := n.elections.observe(s, now)
 	if leaderChanged {
 		close(n.leaderCh)
 		n.leaderCh = make(chan struct{})
 	}
 	lost := n.cancelLeadership != nil && (s.Role != cluster.Leader || s.Term != n.leadershipTerm)
 	end := n.cancelLeadership
-	lostElection := n.updateElectionTimes(s, before, now)
 	n.mu.Unlock()
 
 	if lost {
@@ -103,107 +93,21 @@ func (n *Node) updateSoftState(s raftnode.SoftState) {
 	}
 }
 
-// updateElectionTimes keeps what an election's record needs: since when there is no
-// leader, since when this node stands. It gives the record of an election that
-// this node stood in and another node won. The caller holds mu.
-func (n *Node) updateElectionTimes(s, before raftnode.SoftState, now time.Time) (lost *Election) {
-	if s.Leader == "" && before.Leader != "" {
-		n.leaderlessSince, n.previousLeader = n.lastLeaderContact(before, now), before.Leader
-	}
-	if before.Role == cluster.Leader && (s.Role != cluster.Leader || s.Term != before.Term) {
-		n.candidateSince = time.Time{} // also of an election that was won, and lost again before it could be told of
-	}
-	if s.Leader != "" {
-		n.lastLeaderTerm = s.Term
-	}
-	if s.Role == cluster.Candidate && n.candidateSince.IsZero() {
-		n.candidateSince, n.reportElectionAfter, n.candidacyMinTerm = now, n.cfg.TimeoutMax, max(s.Term, n.lastLeaderTerm+1)
-	}
-	if s.Role == cluster.Leader && (before.Role != cluster.Leader || before.Term != s.Term) {
-		n.electedAt = now
-	}
-	if s.Leader == "" || s.Role == cluster.Leader {
-		return nil // not decided, or won: the reign makes the record
-	}
-	if !n.candidateSince.IsZero() {
-		lost = n.candidacy(s.Term, now)
-	}
-	n.candidateSince, n.leaderlessSince, n.leaderSeen = time.Time{}, time.Time{}, true
-	return lost
-}
-
-// unresolvedElection is the record so far of an election that this node stands in and
-// that has brought no leader: after timeout-max, and then each time that it has
-// lasted twice as long. Nil when there is nothing to say.
-func (n *Node) unresolvedElection(now time.Time) *Election {
+// reportUnresolvedElection reports a candidacy that has brought no leader for a while.
+func (n *Node) reportUnresolvedElection() {
 	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.candidateSince.IsZero() || n.lastSoftState.Leader != "" || now.Sub(n.candidateSince) < n.reportElectionAfter {
-		return nil
-	}
-	n.reportElectionAfter = 2 * now.Sub(n.candidateSince)
-	e := n.candidacy(n.lastSoftState.Term+1, now) // what pre-votes ask for
-	e.Open = true
-	return e
-}
-
-// candidacy is the record of a candidacy that has not been won. The caller holds
-// mu.
-func (n *Node) candidacy(term uint64, now time.Time) *Election {
-	return &Election{
-		Term: term, FromTerm: n.candidacyMinTerm, Candidate: n.cfg.Self.NodeID, Trigger: n.electionTrigger(), Reason: n.timerReason(),
-		StartedAt: n.candidateSince, Duration: now.Sub(n.candidateSince), Leaderless: n.leaderlessFor(now),
+	e := n.elections.unresolved(n.now())
+	n.mu.Unlock()
+	if e != nil && n.deps.Hooks.Election != nil {
+		n.deps.Hooks.Election(*e)
 	}
 }
 
-// lastLeaderContact is when the leader that was sighted before gave its last sign: its
-// followers lose it only some time after. It takes no lock of this package.
-func (n *Node) lastLeaderContact(before raftnode.SoftState, now time.Time) time.Time {
-	inst := n.inst.Load()
-	if inst == nil || before.Role == cluster.Leader {
-		return now
-	}
-	if last := inst.LastContact(); !last.IsZero() && last.Before(now) {
-		return last
-	}
-	return now
-}
-
-// electionTrigger is why this node stands as far as it knows by itself. The
-// caller holds mu.
-func (n *Node) electionTrigger() string {
-	if !n.leaderSeen {
-		return "startup"
-	}
-	return "timeout"
-}
-
-// timerReason says in words why this node stands when nobody has told it to. The
-// caller holds mu.
-func (n *Node) timerReason() string {
-	switch {
-	case n.previousLeader == "":
-		return "Raft's timer fired: no leader has been heard since this node started"
-	case n.previousLeader == n.cfg.Self.NodeID:
-		return "Raft's timer fired: this node led before, and lost leadership"
-	case n.leaderlessSince.IsZero() || n.candidateSince.IsZero():
-		return fmt.Sprintf("Raft's timer fired: leader %s was not heard", n.previousLeader)
-	}
-	return fmt.Sprintf("Raft's timer fired: leader %s was not heard for %v", n.previousLeader, max(0, n.candidateSince.Sub(n.leaderlessSince)).Round(time.Millisecond))
-}
-
-func (n *Node) leaderlessFor(now time.Time) time.Duration {
-	if n.leaderlessSince.IsZero() {
-		return 0
-	}
-	return now.Sub(n.leaderlessSince)
-}
-
-// currentSoftState is the last raftnode.SoftState.
+// currentSoftState returns the last sample of the soft state.
 func (n *Node) currentSoftState() raftnode.SoftState {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.lastSoftState
+	return n.elections.softState
 }
 
 // LeaderChanged is closed at the next change of the leader, or of its term, as

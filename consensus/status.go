@@ -127,7 +127,7 @@ func (n *Node) peerStatus(st cluster.NodeStatus, id cluster.NodeID) cluster.Peer
 			p.LastContact = now.Sub(answered)
 		}
 		n.mu.Lock()
-		leaderless := n.leaderlessFor(now)
+		leaderless := n.elections.leaderlessFor(now)
 		n.mu.Unlock()
 		if silent := unanswered(leaderless, p); silent > 0 {
 			p.AddSilence(silent)
