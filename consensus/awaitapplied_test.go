@@ -10,6 +10,7 @@ import (
 // TestSpread: an operator who is told that failover is paused may count on it
 // that those know who would replace the leader a moment later.
 func TestSpread(t *testing.T) {
+	t.Parallel()
 	c, leader := startCluster(t, 3)
 	set := func(auto bool) {
 		t.Helper()

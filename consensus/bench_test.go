@@ -13,6 +13,7 @@ import (
 // TestThroughput prints what three nodes in one process carry; it measures and
 // asserts nothing, so it runs only when asked for.
 func TestThroughput(t *testing.T) {
+	t.Parallel()
 	if os.Getenv("NORTHSTAR_MEASURE") == "" {
 		t.Skip("set NORTHSTAR_MEASURE=1")
 	}

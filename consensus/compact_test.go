@@ -3,7 +3,6 @@ package consensus_test
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	"northstar/consensus"
 )
@@ -12,7 +11,8 @@ import (
 // when snapshot.interval has passed since the start. A node that is started again
 // more often would read a longer log each time.
 func TestRestartedNodeCompactsItsLog(t *testing.T) {
-	const interval = 40 * time.Second // twice as long as this waits
+	t.Parallel()
+	const interval = 2 * testTimeout // twice as long as this waits
 	c := newCluster(t, 1)
 	c.tune = func(cfg *consensus.Config) { cfg.SnapshotThreshold, cfg.SnapshotInterval = 20, interval }
 	n := c.nodes["n1"]

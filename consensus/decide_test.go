@@ -15,6 +15,7 @@ import (
 )
 
 func TestDecideFirstStart(t *testing.T) {
+	t.Parallel()
 	three := []FirstMember{{"n1", "h1:1", "w1"}, {"n2", "h2:1", "w2"}, {"n3", "h3:1", "w3"}}
 	five := append(three[:3:3], FirstMember{"n4", "h4:1", "w4"}, FirstMember{"n5", "h5:1", "w5"})
 	bootstrapped := identityFile{Bootstrap: BootstrapDigest("c", three)}
@@ -107,6 +108,7 @@ func answers(pairs ...string) map[cluster.NodeID]startAnswer {
 }
 
 func TestProbeAnswers(t *testing.T) {
+	t.Parallel()
 	peer := func(id cluster.NodeID, clusterID string) cluster.Peer {
 		return cluster.Peer{Identity: cluster.Identity{NodeID: id, ClusterID: clusterID}}
 	}
@@ -131,6 +133,7 @@ func TestProbeAnswers(t *testing.T) {
 }
 
 func TestBootstrapDigest(t *testing.T) {
+	t.Parallel()
 	a := []FirstMember{{"n1", "h1", "w1"}, {"n2", "h2", "w2"}}
 	b := []FirstMember{a[1], a[0]}
 	if BootstrapDigest("c", a) != BootstrapDigest("c", b) {
@@ -145,6 +148,7 @@ func TestBootstrapDigest(t *testing.T) {
 }
 
 func TestPlanMembers(t *testing.T) {
+	t.Parallel()
 	now := time.Unix(1000, 0)
 	voters := []cluster.Server{{ID: "n1", Address: "h1", Suffrage: cluster.Voter}, {ID: "n2", Address: "h2", Suffrage: cluster.Voter}}
 	joining := append(voters[:2:2], cluster.Server{ID: "n3", Address: "h3", Suffrage: cluster.NonVoter})
@@ -279,6 +283,7 @@ func describe(cmds []state.Command) string {
 }
 
 func TestQuorumAtRisk(t *testing.T) {
+	t.Parallel()
 	servers := func(spec string) (all []cluster.Server) {
 		for i, c := range spec {
 			s := cluster.Server{ID: cluster.NodeID(fmt.Sprint("n", i+1)), Suffrage: cluster.Voter}
@@ -315,6 +320,7 @@ func TestQuorumAtRisk(t *testing.T) {
 }
 
 func TestPlanPatch(t *testing.T) {
+	t.Parallel()
 	voter, nonVoter := cluster.Server{ID: "n2", Address: "h2", Suffrage: cluster.Voter}, cluster.Server{ID: "n2", Address: "h2", Suffrage: cluster.NonVoter}
 	rec := cluster.Member{ID: "n2", Lifecycle: cluster.Active}
 	asVoter, asNonVoter, addr, prio := cluster.Voter, cluster.NonVoter, "h9", 3
@@ -358,6 +364,7 @@ func TestPlanPatch(t *testing.T) {
 }
 
 func TestDeadReason(t *testing.T) {
+	t.Parallel()
 	now := time.Unix(1000, 0)
 	refused := func(ago time.Duration) map[cluster.NodeID]refusal {
 		return map[cluster.NodeID]refusal{"n2": {why: cluster.RefusedRemoved, reason: "removed", at: now.Add(-ago)}}
@@ -392,6 +399,7 @@ func TestDeadReason(t *testing.T) {
 }
 
 func TestLeaseLeft(t *testing.T) {
+	t.Parallel()
 	at := func(ms int) time.Time { return time.Unix(1000, 0).Add(time.Duration(ms) * time.Millisecond) }
 	const length = 135 * time.Millisecond
 	for _, tt := range []struct {
@@ -414,6 +422,7 @@ func TestLeaseLeft(t *testing.T) {
 }
 
 func TestLease(t *testing.T) {
+	t.Parallel()
 	mono, boot := time.Unix(1000, 0), time.Duration(0)
 	advance := func(d time.Duration) { mono, boot = mono.Add(d), boot+d }
 	l := newLease(135*time.Millisecond, func() time.Duration { return boot }, func() time.Time { return mono })
@@ -456,6 +465,7 @@ type index uint64
 func (i index) Index() uint64 { return uint64(i) }
 
 func TestProposalError(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		err   error
 		index index
@@ -479,6 +489,7 @@ func TestProposalError(t *testing.T) {
 
 // The library rolls back to an old snapshot with fewer trailing entries.
 func TestTrailingLogs(t *testing.T) {
+	t.Parallel()
 	c := Config{TrailingLogs: raftnode.MinTrailingLogs - 1}
 	if err := c.validate(); err == nil || !strings.Contains(err.Error(), "trailing-logs") {
 		t.Errorf("too few trailing logs: %v", err)

@@ -7,6 +7,7 @@ import (
 )
 
 func TestPlanDrain(t *testing.T) {
+	t.Parallel()
 	yes, no := true, false
 	server := cluster.Server{ID: "n2", Address: "h2", Suffrage: cluster.Voter}
 	for _, tt := range []struct {

@@ -28,6 +28,7 @@ var trackerStart = time.Unix(1_700_000_000, 0)
 //	won TERM [trigger=] [reason=] [started=MS] [led=MS]    the record of an election that was won, with facts
 //	finish TERM                                            that record was made
 func TestElectionTracker(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join("testdata", "elections.txt")
 	raw, err := os.ReadFile(path)
 	if err != nil {

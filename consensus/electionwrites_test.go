@@ -72,6 +72,7 @@ func (l *writtenLog) StoreLogs(entries []*raft.Log) error {
 // candidate's term and vote, one for a voter's, and one transaction on each node for
 // the new leader's first entry and its leader-start.
 func TestElectionWritesOnce(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 3)
 	disks := map[cluster.NodeID]*writtenDisk{}
 	for _, n := range c.nodes {

@@ -12,6 +12,7 @@ import (
 // with the roster is committed. The two that are left were never wiped, and must
 // elect a leader.
 func TestFirstLeaderDiesWhileTheIDSpreads(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 3)
 	for i, n := range c.first {
 		node, hears := c.nodes[n.ID], c.first[(i+1)%3].ID

@@ -16,14 +16,21 @@ const stuckTransfers = 5
 // library of a cluster's leader.
 func beginStuckTransfer(t *testing.T) (c *testCluster, old *testNode) {
 	t.Helper()
-	c, old = startCluster(t, 3)
-	lagging := c.others(old)[0]
-	eventually(t, "nobody lags", func() bool { return healthy(old, lagging.id) && healthy(old, c.others(old)[1].id) })
-	// The peer answers no append in time, so that its replication is busy.
-	old.slowTo.Store(lagging.id)
-	if err := old.put("b", "1"); err != nil {
-		t.Fatal(err)
-	}
+	c, _ = startCluster(t, 3)
+	var lagging *testNode
+	old = c.onLeader("a write that one peer does not get", func(n *testNode) error {
+		lagging = c.others(n)[0]
+		eventually(t, "nobody lags", func() bool {
+			return n.Status().Role != cluster.Leader || healthy(n, lagging.id) && healthy(n, c.others(n)[1].id)
+		})
+		// The peer answers no append in time, so that its replication is busy.
+		n.slowTo.Store(lagging.id)
+		err := n.put("b", "1")
+		if err != nil {
+			n.slowTo.Store(cluster.NodeID(""))
+		}
+		return err
+	})
 	for range 3 { // each after the library has given the one before up
 		old.LibraryTransfer(string(lagging.id), lagging.addr)
 		time.Sleep(timeoutMin + timeoutMin/4) // nothing tells that it has
@@ -50,6 +57,7 @@ func untilStuck(t *testing.T, test func(t *testing.T) (rebuilt bool)) {
 // meanwhile, and from then on it refuses every write of that process, also when
 // it leads again. The watchdog must notice and rebuild the Raft node.
 func TestStuckTransfer(t *testing.T) {
+	t.Parallel()
 	untilStuck(t, func(t *testing.T) bool {
 		c, old := beginStuckTransfer(t)
 		before := old.Instance()
@@ -73,12 +81,13 @@ func TestStuckTransfer(t *testing.T) {
 // TestStopWhileAMessageHangs stops a leader one of whose messages gets no answer.
 // The library closes its transport only after it has waited for that.
 func TestStopWhileAMessageHangs(t *testing.T) {
-	c, leader := startCluster(t, 3)
+	t.Parallel()
+	c, _ := startCluster(t, 3)
 	c.write("a", "1")
-	leader.slowTo.Store(c.others(leader)[0].id)
-	if err := leader.put("b", "1"); err != nil {
-		t.Fatal(err)
-	}
+	leader := c.onLeader("a write that one peer does not get", func(n *testNode) error {
+		n.slowTo.Store(c.others(n)[0].id)
+		return n.put("b", "1")
+	})
 	start := time.Now()
 	leader.stop()
 	if took := time.Since(start); took > 2*timeoutMax {

@@ -12,6 +12,7 @@ import (
 // What a leader needs besides to serve writes is asked for when a write comes, and
 // again when it goes to Raft: it may have been lost in between. Its own commands pass.
 func TestMayWrite(t *testing.T) {
+	t.Parallel()
 	c, l := startCluster(t, 3)
 	c.write("a", "1")
 	var asked atomic.Int64

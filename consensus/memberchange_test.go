@@ -11,6 +11,7 @@ import (
 // TestWipedNode loses a disk. The node must not vote as if it never had, must
 // not come back by itself, and must come back when an operator says so.
 func TestWipedNode(t *testing.T) {
+	t.Parallel()
 	c, leader := startCluster(t, 3)
 	c.write("a", "1")
 	wiped := c.others(leader)[0]
@@ -34,15 +35,16 @@ func TestWipedNode(t *testing.T) {
 	if _, ok := wiped.View().Get("a"); ok {
 		t.Error("it was taken in")
 	}
-	if err := leader.PatchMember(within(t, testTimeout), wiped.id, cluster.MemberPatch{Readmit: true}); err != nil {
-		t.Fatal(err)
-	}
+	leader = c.onLeader("a patch", func(n *testNode) error {
+		return n.PatchMember(within(t, testTimeout), wiped.id, cluster.MemberPatch{Readmit: true})
+	})
 	eventually(t, "the wiped node is taken in", func() bool { return wiped.has("a", "1") })
 	eventually(t, "it is a voter again", func() bool { return wiped.Status().Suffrage() == cluster.Voter })
 	eventually(t, "it is active", func() bool { return wiped.Status().Lifecycle == cluster.Active })
 }
 
 func TestJoinAndPromotion(t *testing.T) {
+	t.Parallel()
 	c, leader := startCluster(t, 3)
 	c.write("a", "1")
 	joiner := c.addNode("n4")
@@ -51,9 +53,7 @@ func TestJoinAndPromotion(t *testing.T) {
 	ctx := within(t, testTimeout)
 	add := cluster.MemberAdd{ID: "n4", RaftAddress: joiner.addr, HTTPAddress: "http-n4", Promote: true}
 	for range 2 { // the second changes nothing
-		if err := leader.AddMember(ctx, add); err != nil {
-			t.Fatal(err)
-		}
+		leader = c.onLeader("an addition", func(n *testNode) error { return n.AddMember(ctx, add) })
 	}
 	eventually(t, "n4 has the data", func() bool { return joiner.has("a", "1") })
 	eventually(t, "n4 is a voter", func() bool { return joiner.Status().Suffrage() == cluster.Voter })
@@ -64,9 +64,7 @@ func TestJoinAndPromotion(t *testing.T) {
 	joiner.restart()
 	eventually(t, "n4 follows again", func() bool { return joiner.Status().LeaderID == leader.id })
 
-	if err := leader.RemoveMember(ctx, "n4"); err != nil {
-		t.Fatal(err)
-	}
+	leader = c.remove("n4")
 	wantStatus(t, leader.RemoveMember(ctx, "n4"), 404)
 	joiner.restart()
 	eventually(t, "the removed node is refused", func() bool { return joiner.Status().Lifecycle == cluster.Dead })
@@ -78,23 +76,24 @@ func TestJoinAndPromotion(t *testing.T) {
 // TestAddThatBrokeOff: of an addition only the record got into the log. The next
 // leader does the rest; what a removal leaves behind it does not take for one.
 func TestAddThatBrokeOff(t *testing.T) {
-	c, leader := startCluster(t, 3)
+	t.Parallel()
+	c, _ := startCluster(t, 3)
 	joiner := c.addNode("n4")
 	joiner.join = true
 	joiner.start()
 	half := cluster.Member{ID: "n4", RaftAddress: joiner.addr, HTTPAddress: "http-n4", Priority: cluster.DefaultPriority, Eligible: true, Lifecycle: cluster.Joining}
-	if r, err := leader.Propose(within(t, testTimeout), state.Command{Kind: state.KindMember, Member: &half}); err != nil || r.Err != nil {
-		t.Fatal(err, r.Err)
-	}
+	c.onLeader("half of an addition", func(n *testNode) error {
+		_, err := n.Propose(within(t, testTimeout), state.Command{Kind: state.KindMember, Member: &half})
+		return err
+	})
 	eventually(t, "n4 is a voter", func() bool { return joiner.Status().Suffrage() == cluster.Voter })
 
 	ctx := within(t, testTimeout)
-	if err := leader.AddMember(ctx, cluster.MemberAdd{ID: "n5", RaftAddress: freeAddress(t), HTTPAddress: "http-n5", Promote: true}); err != nil {
-		t.Fatal(err)
-	}
-	if err := leader.RemoveMember(ctx, "n5"); err != nil {
-		t.Fatal(err)
-	}
+	addr := freeAddress(t)
+	c.onLeader("an addition", func(n *testNode) error {
+		return n.AddMember(ctx, cluster.MemberAdd{ID: "n5", RaftAddress: addr, HTTPAddress: "http-n5", Promote: true})
+	})
+	leader := c.remove("n5")
 	for _, m := range leader.View().Members() {
 		if m.ID == "n5" && (!m.Removed || m.Lifecycle != cluster.Active) {
 			t.Errorf("record %+v: without its last step the removal would have been undone", m)
@@ -105,6 +104,7 @@ func TestAddThatBrokeOff(t *testing.T) {
 // TestPromotionByHand: a voter that has nothing of the log could leave a majority
 // that cannot commit. What a node acknowledged before it was wiped counts no more.
 func TestPromotionByHand(t *testing.T) {
+	t.Parallel()
 	c, leader := startCluster(t, 3)
 	c.write("a", "1")
 	ctx := within(t, testTimeout)
@@ -122,26 +122,22 @@ func TestPromotionByHand(t *testing.T) {
 	}
 	late := c.addNode("n4")
 	late.join = true
-	if err := leader.AddMember(ctx, cluster.MemberAdd{ID: late.id, RaftAddress: late.addr, HTTPAddress: "http-n4"}); err != nil {
-		t.Fatal(err)
-	}
+	leader = c.onLeader("an addition", func(n *testNode) error {
+		return n.AddMember(ctx, cluster.MemberAdd{ID: late.id, RaftAddress: late.addr, HTTPAddress: "http-n4"})
+	})
 	refused(late)
 	late.start()
 	eventually(t, "n4 is made a voter once it has the log", func() bool { return promote(late) == nil })
 
 	again := c.others(leader)[0]
 	eventually(t, "all are in contact", func() bool { return healthy(leader, again.id) && healthy(leader, late.id) })
-	if err := leader.PatchMember(ctx, again.id, cluster.MemberPatch{Suffrage: &nonVoter}); err != nil {
-		t.Fatal(err)
-	}
+	leader = c.onLeader("a patch", func(n *testNode) error { return n.PatchMember(ctx, again.id, cluster.MemberPatch{Suffrage: &nonVoter}) })
 	eventually(t, "one that was a voter just now is made one again", func() bool { return promote(again) == nil })
 	again.stop()
-	if err := leader.RemoveMember(ctx, again.id); err != nil {
-		t.Fatal(err)
-	}
-	if err := leader.AddMember(ctx, cluster.MemberAdd{ID: again.id, RaftAddress: again.addr, HTTPAddress: "http-" + string(again.id)}); err != nil {
-		t.Fatal(err)
-	}
+	leader = c.remove(again.id)
+	leader = c.onLeader("an addition", func(n *testNode) error {
+		return n.AddMember(ctx, cluster.MemberAdd{ID: again.id, RaftAddress: again.addr, HTTPAddress: "http-" + string(again.id)})
+	})
 	refused(again)
 }
 
@@ -154,6 +150,7 @@ func wantStatus(t *testing.T, err error, status int) {
 }
 
 func TestMembershipRefusals(t *testing.T) {
+	t.Parallel()
 	c, leader := startCluster(t, 3)
 	ctx := within(t, testTimeout)
 	prio, bad := 300, cluster.Suffrage("maybe")
@@ -167,9 +164,7 @@ func TestMembershipRefusals(t *testing.T) {
 	wantCode(t, c.others(leader)[0].AddMember(ctx, cluster.MemberAdd{ID: "n5", RaftAddress: "x:1"}), cluster.CodeNoLeader)
 
 	prio = 7
-	if err := leader.PatchMember(ctx, "n1", cluster.MemberPatch{Priority: &prio}); err != nil {
-		t.Fatal(err)
-	}
+	leader = c.onLeader("a patch", func(n *testNode) error { return n.PatchMember(ctx, "n1", cluster.MemberPatch{Priority: &prio}) })
 	if m, _ := leader.View().Member("n1"); m.Priority != 7 {
 		t.Errorf("priority %d", m.Priority)
 	}
@@ -180,9 +175,7 @@ func TestMembershipRefusals(t *testing.T) {
 	if len(leader.Status().Servers) != 3 {
 		t.Error("the configuration changed")
 	}
-	if err := leader.RemoveMember(ctx, down.id); err != nil { // that loses nothing
-		t.Fatal(err)
-	}
+	leader = c.remove(down.id)
 	if n := cluster.CountVoters(leader.Status().Servers); n != 2 {
 		t.Errorf("%d voters", n)
 	}
@@ -191,6 +184,7 @@ func TestMembershipRefusals(t *testing.T) {
 // TestRemovedPeerSpeaksForNobody: of two nodes that were removed the one must not
 // count what the other says of it.
 func TestRemovedPeerSpeaksForNobody(t *testing.T) {
+	t.Parallel()
 	c, leader := startCluster(t, 3)
 	gone, stays := c.others(leader)[0], c.others(leader)[1]
 	admitted := func(by cluster.NodeID) bool {
@@ -201,9 +195,7 @@ func TestRemovedPeerSpeaksForNobody(t *testing.T) {
 		t.Error("a member's word does not count")
 	}
 	eventually(t, "all are in contact", func() bool { return healthy(leader, gone.id) && healthy(leader, stays.id) })
-	if err := leader.RemoveMember(within(t, testTimeout), gone.id); err != nil {
-		t.Fatal(err)
-	}
+	leader = c.remove(gone.id)
 	if admitted(gone.id) || !admitted(stays.id) {
 		t.Error("a removed node's word counts, or a member's does not")
 	}
@@ -211,6 +203,7 @@ func TestRemovedPeerSpeaksForNobody(t *testing.T) {
 
 // TestRemoveLeader removes the leader through itself: leadership moves first.
 func TestRemoveLeader(t *testing.T) {
+	t.Parallel()
 	c, old := startCluster(t, 3)
 	c.write("a", "1")
 	eventually(t, "both followers can take over", func() bool {
@@ -229,6 +222,7 @@ func TestRemoveLeader(t *testing.T) {
 // oldest build does: calls go on without their audit records, and what needs a
 // newer build is refused.
 func TestOldMemberVersion_DoesNotBlockWrites(t *testing.T) {
+	t.Parallel()
 	c, leader := startCluster(t, 1)
 	c.write("a", "1")
 	write := func() {
@@ -246,9 +240,9 @@ func TestOldMemberVersion_DoesNotBlockWrites(t *testing.T) {
 	if _, err := leader.Propose(within(t, testTimeout), batch); err != nil {
 		t.Fatal(err)
 	}
-	if err := leader.AddMember(within(t, testTimeout), cluster.MemberAdd{ID: "n9", RaftAddress: "127.0.0.1:1", HTTPAddress: "h"}); err != nil {
-		t.Fatal(err)
-	}
+	leader = c.onLeader("an addition", func(n *testNode) error {
+		return n.AddMember(within(t, testTimeout), cluster.MemberAdd{ID: "n9", RaftAddress: "127.0.0.1:1", HTTPAddress: "h"})
+	})
 	write()
 	_, err := leader.Propose(within(t, testTimeout), batch)
 	wantStatus(t, err, 409)
@@ -260,6 +254,7 @@ func TestOldMemberVersion_DoesNotBlockWrites(t *testing.T) {
 // The record of a call that comes before a new process has read its log is in the
 // command all the same: only then does it know what every member reads.
 func TestAuditRecordOfACallBeforeTheLeaderStart(t *testing.T) {
+	t.Parallel()
 	c, leader := startCluster(t, 3)
 	eventually(t, "the records say what members read", func() bool { return leader.ReadsVersion() == state.CommandVersion })
 	c.write("a", "1")

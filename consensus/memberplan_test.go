@@ -8,6 +8,7 @@ import (
 )
 
 func TestPlanChange(t *testing.T) {
+	t.Parallel()
 	voter, nonVoter := cluster.Voter, cluster.NonVoter
 	yes, no, addr, priority := true, false, "h9:1", 7
 	server := func(id cluster.NodeID, s cluster.Suffrage) cluster.Server {

@@ -17,10 +17,9 @@ import (
 )
 
 func TestProposeAndRead(t *testing.T) {
-	c, leader := startCluster(t, 3)
-	if err := leader.put("a", "1"); err != nil {
-		t.Fatal(err)
-	}
+	t.Parallel()
+	c, _ := startCluster(t, 3)
+	leader := c.onLeader("a write", func(n *testNode) error { return n.put("a", "1") })
 	if err := leader.ReadBarrier(within(t, testTimeout)); err != nil {
 		t.Fatal(err)
 	}
@@ -49,6 +48,7 @@ func TestProposeAndRead(t *testing.T) {
 // begins after a write was acknowledged must show it, also when a busy machine
 // makes leadership move.
 func TestReadsSeeAcknowledgedWrites(t *testing.T) {
+	t.Parallel()
 	c, _ := startCluster(t, 3)
 	var acked atomic.Int64
 	var reads atomic.Int64
@@ -87,10 +87,10 @@ func TestReadsSeeAcknowledgedWrites(t *testing.T) {
 }
 
 func TestRestartOfAll(t *testing.T) {
+	t.Parallel()
 	c, leader := startCluster(t, 3)
-	if err := leader.put("a", "1"); err != nil {
-		t.Fatal(err)
-	}
+	leader = c.onLeader("a write", func(n *testNode) error { return n.put("a", "1") })
+	eventually(t, "the cluster ID is durable", func() bool { return leader.Identity().ClusterID != "" })
 	revision, id := leader.View().Revision(), leader.Identity()
 	for _, n := range c.nodes {
 		n.stop()
@@ -100,9 +100,7 @@ func TestRestartOfAll(t *testing.T) {
 	}
 	leader = c.leader()
 	c.everywhere("a", "1")
-	if err := leader.put("b", "2"); err != nil {
-		t.Fatal(err)
-	}
+	leader = c.onLeader("a write", func(n *testNode) error { return n.put("b", "2") })
 	if got := leader.View().Revision(); got <= revision {
 		t.Errorf("revision %d after %d", got, revision)
 	}
@@ -114,6 +112,7 @@ func TestRestartOfAll(t *testing.T) {
 }
 
 func TestLateThirdNode(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 3)
 	c.nodes["n1"].start()
 	c.nodes["n2"].start()
@@ -136,6 +135,7 @@ func TestLateThirdNode(t *testing.T) {
 
 // TestRivalBootstrap starts a node with another initial-cluster than the rest.
 func TestRivalBootstrap(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 3)
 	rival := c.nodes["n3"]
 	rival.first = append([]consensus.FirstMember{{ID: "n4", RaftAddress: "127.0.0.1:1"}}, c.first...)
@@ -149,6 +149,7 @@ func TestRivalBootstrap(t *testing.T) {
 }
 
 func TestStartErrors(t *testing.T) {
+	t.Parallel()
 	c, leader := startCluster(t, 1)
 	c.write("a", "1")
 	dir := leader.dir
@@ -172,6 +173,7 @@ func TestStartErrors(t *testing.T) {
 // TestStaleLeader cuts a leader off. It must neither acknowledge a write nor
 // answer a read, and stop leading in time.
 func TestStaleLeader(t *testing.T) {
+	t.Parallel()
 	c, old := startCluster(t, 3)
 	c.write("a", "1")
 	old.cut.Store(true)
@@ -206,6 +208,7 @@ func TestStaleLeader(t *testing.T) {
 
 // TestDeadlineAfterHandOver has a write whose deadline passes on its way.
 func TestDeadlineAfterHandOver(t *testing.T) {
+	t.Parallel()
 	_, leader := startCluster(t, 3)
 	leader.cut.Store(true)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
@@ -221,6 +224,7 @@ func TestDeadlineAfterHandOver(t *testing.T) {
 // TestLeaderTasks follows leader tasks over a change of leader: the context ends
 // with the cause, and no two reigns of a node overlap.
 func TestLeaderTasks(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 3)
 	var mu sync.Mutex
 	running := map[cluster.NodeID]int{}
@@ -263,6 +267,7 @@ func TestLeaderTasks(t *testing.T) {
 }
 
 func TestTransferTo(t *testing.T) {
+	t.Parallel()
 	c, leader := startCluster(t, 3)
 	c.write("a", "1")
 	ctx := within(t, testTimeout)
@@ -314,6 +319,7 @@ func healthy(n *testNode, id cluster.NodeID) bool {
 }
 
 func TestBackupAndRestore(t *testing.T) {
+	t.Parallel()
 	c, leader := startCluster(t, 3)
 	c.write("kept", "old")
 	var backup bytes.Buffer
@@ -361,6 +367,7 @@ func TestBackupAndRestore(t *testing.T) {
 // TestRebuild rebuilds the leader's Raft node under load: nothing acknowledged is
 // lost, nothing is applied twice, no reader sees the past.
 func TestRebuild(t *testing.T) {
+	t.Parallel()
 	c, leader := startCluster(t, 3)
 	for i := range 20 {
 		c.write(fmt.Sprint("k", i), "1")
@@ -397,6 +404,7 @@ func TestRebuild(t *testing.T) {
 // that it is committed stops before it applies it, and applies nothing after it.
 // At least a majority does; the last node may never learn.
 func TestUnknownCommand(t *testing.T) {
+	t.Parallel()
 	c, leader := startCluster(t, 3)
 	c.write("a", "1")
 	_ = leader.ProposeRaw([]byte("\xff\xff\xff\xff what is this"))
@@ -433,6 +441,7 @@ func TestUnknownCommand(t *testing.T) {
 }
 
 func TestRestartFromSnapshot(t *testing.T) {
+	t.Parallel()
 	c, leader := startCluster(t, 3)
 	for i := range 50 {
 		c.write(fmt.Sprint("k", i), "1")

@@ -48,8 +48,10 @@ func (d *badDisk) last(t *testing.T) uint64 {
 // TestCommitWaitsForTheLeadersDisk: what all followers have acknowledged is
 // committed only when the leader has written it, too.
 func TestCommitWaitsForTheLeadersDisk(t *testing.T) {
+	t.Parallel()
 	for _, size := range []int{3, 5} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			t.Parallel()
 			c, leader, disk, release, result := ahead(t, size)
 			var ids []cluster.NodeID
 			for _, m := range c.first {
@@ -84,6 +86,7 @@ func TestCommitWaitsForTheLeadersDisk(t *testing.T) {
 // has. Nobody is told that they are committed, and the node leads no more, also
 // while its tasks take their time to end.
 func TestWriteThatFailsWhileItIsSent(t *testing.T) {
+	t.Parallel()
 	busy := make(chan struct{})
 	c, old, disk, release, result := ahead(t, 3, func(context.Context, uint64) { <-busy })
 	disk.fail.Store(true)
@@ -107,6 +110,7 @@ func TestWriteThatFailsWhileItIsSent(t *testing.T) {
 // TestRebuildWhileEntriesAreWritten: the next run of the library begins when the
 // entries that the last one was writing are durable.
 func TestRebuildWhileEntriesAreWritten(t *testing.T) {
+	t.Parallel()
 	c, old, _, release, result := ahead(t, 3)
 	before := old.Instance()
 	old.RebuildNow()
@@ -130,8 +134,10 @@ func TestRebuildWhileEntriesAreWritten(t *testing.T) {
 // TestOwnVoteCountsWhenItIsDurable: a candidate that has the votes of all others does
 // not lead before its own is on its disk.
 func TestOwnVoteCountsWhenItIsDurable(t *testing.T) {
+	t.Parallel()
 	for _, size := range []int{3, 5} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			t.Parallel()
 			c, disks, old := startOnBadDisks(t, size)
 			c.write("a", "1")
 			next, voter := c.others(old)[0], c.others(old)[1]

@@ -14,6 +14,7 @@ import (
 
 // TestRefusalIsLoggedOnce: all peers refuse a wiped node, each at every try.
 func TestRefusalIsLoggedOnce(t *testing.T) {
+	t.Parallel()
 	var out bytes.Buffer
 	n := &Node{
 		peers: newPeerBook(), state: state.New(state.Options{}), ident: &identity{},
@@ -45,6 +46,7 @@ func TestRefusalIsLoggedOnce(t *testing.T) {
 // A hello that was under way while this node was recovered arrives after it has
 // forgotten all others: the data directory that it names must not go on record.
 func TestHelloAcrossARecovery(t *testing.T) {
+	t.Parallel()
 	b := newPeerBook()
 	n := &Node{peers: b, log: hclog.NewNullLogger(), now: time.Now}
 	hello := func(id cluster.NodeID, clusterID string, g uint64) {
@@ -66,6 +68,7 @@ func TestHelloAcrossARecovery(t *testing.T) {
 // What a node says of its own record: the index as of which the state names its
 // data directory, and nothing of one that was wiped, or removed.
 func TestRecorded(t *testing.T) {
+	t.Parallel()
 	s := state.New(state.Options{})
 	self := cluster.Identity{NodeID: "n1", Incarnation: "i1"}
 	none, first := "", "i1"
@@ -94,6 +97,7 @@ func TestRecorded(t *testing.T) {
 // The record of a member is as of what it is taken from: the roster on disk, until
 // the state has caught up with it.
 func TestRecordAsOf(t *testing.T) {
+	t.Parallel()
 	n := &Node{state: state.New(state.Options{}), ident: &identity{}}
 	n.ident.cur.Store(&identityFile{
 		RosterIndex: 2, Roster: map[cluster.NodeID]cluster.Record{"n2": {Incarnation: "of the roster"}},

@@ -27,6 +27,7 @@ func mustAdd(t *testing.T, q *queue, p *proposal) *proposal {
 }
 
 func TestQueueGate(t *testing.T) {
+	t.Parallel()
 	q := newQueue()
 	user, own := mustAdd(t, q, newProposal(10, false)), mustAdd(t, q, newProposal(10, true))
 	if b := q.nextBatch(); len(b) != 1 || b[0] != own {
@@ -48,6 +49,7 @@ func TestQueueGate(t *testing.T) {
 }
 
 func TestQueueBatches(t *testing.T) {
+	t.Parallel()
 	q := newQueue()
 	q.setGate(true)
 	for range 3 {
@@ -74,6 +76,7 @@ func TestQueueBatches(t *testing.T) {
 // Writes of keys go with a leader-start that leads them, and directly behind it;
 // everything else waits for the gate.
 func TestQueue_PiggybackedWrites(t *testing.T) {
+	t.Parallel()
 	command := func(p *proposal, kind state.Kind) *proposal { p.cmd.Kind = kind; return p }
 	session := command(newProposal(10, false), state.KindSessionCreate)
 	member := command(newProposal(10, false), state.KindMemberPatch)
@@ -126,6 +129,7 @@ func TestQueue_PiggybackedWrites(t *testing.T) {
 
 // A leader-start waits for as many writes as were held, and not for longer than it may.
 func TestAwaitHeldWrites(t *testing.T) {
+	t.Parallel()
 	write := func() *proposal { p := newProposal(10, false); p.cmd.Kind = state.KindPut; return p }
 	other := func() *proposal { p := newProposal(10, false); p.cmd.Kind = state.KindSessionCreate; return p }
 	for _, tt := range []struct {
@@ -162,6 +166,7 @@ func TestAwaitHeldWrites(t *testing.T) {
 }
 
 func TestLeavesMembers(t *testing.T) {
+	t.Parallel()
 	batch := func(kinds ...state.Kind) []byte {
 		commands := map[state.Kind]state.Command{
 			state.KindPut:         {Kind: state.KindPut, Put: &state.Put{Key: "k"}},
@@ -196,6 +201,7 @@ func TestLeavesMembers(t *testing.T) {
 }
 
 func TestQueueIsBounded(t *testing.T) {
+	t.Parallel()
 	q := newQueue()
 	for range maxQueued {
 		mustAdd(t, q, newProposal(1, false))
@@ -218,6 +224,7 @@ func TestQueueIsBounded(t *testing.T) {
 }
 
 func TestQueueRefuse(t *testing.T) {
+	t.Parallel()
 	q := newQueue()
 	q.setGate(true)
 	flying := mustAdd(t, q, newProposal(1, false))
@@ -249,6 +256,7 @@ func TestQueueRefuse(t *testing.T) {
 }
 
 func TestQueueIdle(t *testing.T) {
+	t.Parallel()
 	q := newQueue()
 	if err := q.idle(context.Background()); err != nil {
 		t.Fatal(err)

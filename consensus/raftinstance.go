@@ -25,7 +25,8 @@ func (n *Node) startRaft(rebuilt bool) (*raftnode.Instance, error) {
 	cfg.OnStuckTransfer = func() { n.requestRestart("leadership transfer stuck in raft library") }
 	inst, err := raftnode.Start(cfg)
 	if err == nil && inst.ElectionBlocked() {
-		n.log.Info("elections blocked until the log reaches this node's admission entry", "log", inst.LastIndex(), "admission", n.ident.get().RosterIndex)
+		n.log.Info("elections blocked until the log reaches this node's admission entry",
+			"log", inst.LastIndex(), "admission", n.ident.get().RosterIndex)
 	}
 	return inst, err
 }
@@ -48,7 +49,8 @@ func (n *Node) checkEntry(inst *raftnode.Instance, index, term uint64) error {
 	if err != nil {
 		err = fmt.Errorf("note an undone restore: %w", err)
 	} else {
-		err = fmt.Errorf("the cluster has gone on without the restored backup that this node holds (index %d of term %d): it is undone at the next start", p.Index, p.Term)
+		err = fmt.Errorf("the cluster has gone on without the restored backup that this node holds (index %d of term %d): "+
+			"it is undone at the next start", p.Index, p.Term)
 	}
 	n.fail(err)
 	return err
@@ -60,7 +62,8 @@ func (n *Node) checkEntry(inst *raftnode.Instance, index, term uint64) error {
 // this node's ID. By one in which that was the only voter this node would elect itself.
 // A recovered data directory has a configuration of its own at the end of its log.
 func (f *identityFile) beforeOwnAdmission(last uint64) bool {
-	return f.JoinOnly && f.Recovery == nil && (f.Roster[f.NodeID] != cluster.Record{Incarnation: f.Incarnation} || last < f.RosterIndex)
+	return f.JoinOnly && f.Recovery == nil &&
+		(f.Roster[f.NodeID] != cluster.Record{Incarnation: f.Incarnation} || last < f.RosterIndex)
 }
 
 func voterIDs(servers []cluster.Server) []cluster.NodeID {

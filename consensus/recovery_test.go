@@ -144,15 +144,17 @@ func readmit(t *testing.T, c *testCluster, nodes ...*testNode) {
 // Two of three are lost under load; the third goes on alone. The lost ones come
 // back with their old data, then without it.
 func TestRecoverLastOfThree(t *testing.T) {
+	t.Parallel()
 	c, leader := startCluster(t, 3)
 	stop := c.flood()
 	eventually(t, "writes", func() bool { return leader.View().Revision() > 200 })
 	left := c.others(leader)[0]
 	eventually(t, "the survivor has most of them", func() bool { return left.View().Revision() > 100 })
 	lost := c.others(left)
-	if _, err := left.PlanRecovery(within(t, testTimeout), c.order(left)); !cluster.IsCode(err, cluster.CodeQuorumExists) {
-		t.Errorf("with all of them: %v", err)
-	}
+	eventually(t, "no plan with all of them", func() bool {
+		_, err := left.PlanRecovery(within(t, testTimeout), c.order(left))
+		return cluster.IsCode(err, cluster.CodeQuorumExists)
+	})
 	lose(lost...)
 	acked, writes := stop()
 	order := c.order(left)
@@ -193,6 +195,7 @@ func TestRecoverLastOfThree(t *testing.T) {
 // Of five, three are lost. The fresher of the two survivors is recovered, the
 // other's data set aside; it comes back by itself.
 func TestRecoverTwoOfFive(t *testing.T) {
+	t.Parallel()
 	c, leader := startCluster(t, 5)
 	c.write("a", "1")
 	c.everywhere("a", "1")
@@ -223,9 +226,7 @@ func TestRecoverTwoOfFive(t *testing.T) {
 	}
 	checkRecovered(t, fresh, acked)
 	old := behind.Identity()
-	if err := behind.SetAside(within(t, testTimeout), order.Confirm, fresh.id, g); err != nil {
-		t.Fatal(err)
-	}
+	eventually(t, "its data is set aside", func() bool { return behind.SetAside(within(t, testTimeout), order.Confirm, fresh.id, g) == nil })
 	behind.restart()
 	eventually(t, "the other survivor is a voter again", func() bool { return behind.Status().Suffrage() == cluster.Voter && behind.has("after", "recovery") })
 	if id := behind.Identity(); id.Generation != g || id.Incarnation == old.Incarnation {
@@ -241,6 +242,7 @@ func TestRecoverTwoOfFive(t *testing.T) {
 
 // A directory that was recovered while its node was stopped.
 func TestRecoverOffline(t *testing.T) {
+	t.Parallel()
 	c, leader := startCluster(t, 3)
 	c.write("a", "1")
 	c.everywhere("a", "1")
@@ -327,6 +329,7 @@ func (s *brokenStable) Set(k, v []byte) error {
 // A recovery whose disk fails at any of its writes leaves a directory that is
 // either of the old generation or becomes one of the new one at its next start.
 func TestRecoverFailsAtEachWrite(t *testing.T) {
+	t.Parallel()
 	c, leader := startCluster(t, 3)
 	c.write("a", "1")
 	c.everywhere("a", "1")
@@ -390,6 +393,7 @@ func (n *testNode) recoverFailing(c *testCluster, fail int64) (recovered bool) {
 // Members that start together are a quorum; before they have asked the others,
 // they must elect nobody: there may be a newer generation.
 func TestNoElectionBeforeAllWereAsked(t *testing.T) {
+	t.Parallel()
 	c, leader := startCluster(t, 3)
 	c.write("a", "1")
 	c.everywhere("a", "1")

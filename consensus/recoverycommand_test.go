@@ -9,6 +9,7 @@ import (
 
 // In the middle of an upgrade, a recovery is one that every member reads.
 func TestRecoveryCommandIsRead(t *testing.T) {
+	t.Parallel()
 	f := identityFile{Recovery: &recoveryRecord{}}
 	f.Generation = cluster.Generation{Number: 2, RecoveryID: "r"}
 	if c := f.recoveryCommand(state.CommandVersion, cluster.Record{}); !c.Recovery.LockDelay {

@@ -44,8 +44,10 @@ func startRestore(t *testing.T) (c *testCluster, leader *testNode, done chan err
 // had begun, and ends that leader by a crash or by a new leader. In between no
 // reader may see what is not committed; in the end all must hold the same.
 func TestUncommittedRestore(t *testing.T) {
+	t.Parallel()
 	for _, how := range []string{"crash", "deposed"} {
 		t.Run(how, func(t *testing.T) {
+			t.Parallel()
 			c, old, done := startRestore(t)
 			wantCode(t, old.ReadBarrier(within(t, testTimeout)), cluster.CodeNoLeader)
 			wantCode(t, old.LeaseReadBarrier(within(t, testTimeout)), cluster.CodeNoLeader)
@@ -105,6 +107,7 @@ func (s *slowStore) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 // TestStopInARestore stops a node while its state machine takes a backup. The
 // library panics when it is shut down there.
 func TestStopInARestore(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 1)
 	n := c.nodes["n1"]
 	dir, err := storage.Open(storage.Options{Dir: n.dir, Logger: testLogger()})

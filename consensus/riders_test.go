@@ -12,6 +12,7 @@ import (
 // writes that wait for it are in its log already, and none is acknowledged before
 // its leader-start is applied.
 func TestWritesGoWithTheLeaderStart(t *testing.T) {
+	t.Parallel()
 	c, old := startCluster(t, 3)
 	eventually(t, "the records say what members read", func() bool { return old.ReadsVersion() == state.CommandVersion })
 	c.write("a", "1")
@@ -52,6 +53,7 @@ func TestWritesGoWithTheLeaderStart(t *testing.T) {
 // TestPiggybackCommandVersion has a follower with entries that it does not know to be
 // committed: only those that are about members make it careful.
 func TestPiggybackCommandVersion(t *testing.T) {
+	t.Parallel()
 	c, leader := startCluster(t, 3)
 	f := c.others(leader)[0]
 	eventually(t, "the records say what members read", func() bool { return f.ReadsVersion() == state.CommandVersion })

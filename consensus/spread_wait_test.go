@@ -11,6 +11,7 @@ import (
 // TestSpreadWaitsForWhoAnswersAppends: in its first moments a process answers
 // appends, and questions only a moment later.
 func TestSpreadWaitsForWhoAnswersAppends(t *testing.T) {
+	t.Parallel()
 	const index = 7
 	for name, tc := range map[string]struct {
 		contact time.Time

@@ -8,6 +8,7 @@ import (
 // With the lease on, a node that may have acknowledged one before it started
 // votes for nobody until that has run out on every clock.
 func TestMayVoteAfterStart(t *testing.T) {
+	t.Parallel()
 	var clock time.Duration
 	n := &Node{cfg: Config{TimeoutMin: 150 * time.Millisecond}, peers: newPeerBook(), now: time.Now}
 	if n.MayVote() {

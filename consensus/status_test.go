@@ -8,6 +8,7 @@ import (
 )
 
 func TestUnansweredPeers(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		leaderless time.Duration
 		contacted  bool

@@ -17,6 +17,7 @@ import (
 // what only a leader does, raises no term, tells nobody to stand, and nothing
 // that it acknowledged is lost.
 func TestStepDown(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 3)
 	// Nobody may lose leadership for another reason than this test.
 	c.tune = func(cfg *consensus.Config) { cfg.TimeoutMin, cfg.TimeoutMax = 5*timeoutMin, 5*timeoutMax }
@@ -88,6 +89,7 @@ func TestStepDown(t *testing.T) {
 
 // TestStepDownEndsLeadership: leader tasks end, with the reason that they know.
 func TestStepDownEndsLeadership(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 1)
 	n := c.nodes["n1"]
 	ended := make(chan error, 10)

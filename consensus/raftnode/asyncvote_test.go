@@ -60,7 +60,7 @@ func TestEverythingWaitsForAVoteThatIsWritten(t *testing.T) {
 					t.Errorf("the vote reads as %q in term %d: %v, %v", who, term, err, err2)
 				}
 				wantBehind(t, d.diary, d.free, func() { tt.then(t) }, tt.want...)
-				if s.selfVote != nil {
+				if s.inFlightSelfVote != nil {
 					t.Error("the vote is still kept")
 				}
 			})

@@ -55,7 +55,7 @@ func (s *raftStore) mayAppendAsync(entries []*raft.Log) bool {
 // then entries from before it.
 func (s *raftStore) startAsyncAppend(entries []*raft.Log) {
 	s.mu.Lock()
-	s.appending, s.pendingNoop = &asyncAppend{entries}, nil
+	s.inFlightAppend, s.pendingNoop = &asyncAppend{entries}, nil
 	s.move(appendStarted)
 	s.mu.Unlock()
 	s.writeAsync(func() error { return s.logs.StoreLogs(entries) })
@@ -66,7 +66,7 @@ func (s *raftStore) startAsyncAppend(entries []*raft.Log) {
 // the storage ends this node.
 func (s *raftStore) startAsyncSelfVote(term uint64) {
 	s.mu.Lock()
-	s.selfVote, s.termPending = &asyncSelfVote{term}, false
+	s.inFlightSelfVote, s.termPending = &asyncSelfVote{term}, false
 	s.move(selfVoteStarted)
 	s.mu.Unlock()
 	s.writeAsync(func() error { return s.stable.RecordVote(term, term, s.self) })
@@ -84,7 +84,7 @@ func (s *raftStore) writeAsync(write func() error) {
 				s.move(writeFailed)
 				return
 			}
-			s.appending, s.selfVote = nil, nil
+			s.inFlightAppend, s.inFlightSelfVote = nil, nil
 			s.move(written)
 		}()
 		err = write()
@@ -100,21 +100,21 @@ func (s *raftStore) waitAppended(index uint64) error {
 }
 
 func (s *raftStore) waitAppendedLocked(index uint64) error {
-	w := s.appending
+	w := s.inFlightAppend
 	if w == nil || w.entries[0].Index > index {
 		return nil
 	}
-	return s.waitWhile(func() bool { return s.appending == w })
+	return s.waitWhile(func() bool { return s.inFlightAppend == w })
 }
 
 // waitSelfVote waits until a vote for itself that is being written is durable. The
 // caller holds mu. It fails when the store is closed.
 func (s *raftStore) waitSelfVote() error {
-	v := s.selfVote
+	v := s.inFlightSelfVote
 	if v == nil {
 		return nil
 	}
-	return s.waitWhile(func() bool { return s.selfVote == v })
+	return s.waitWhile(func() bool { return s.inFlightSelfVote == v })
 }
 
 // waitWhile waits until unfinished is false. The caller holds mu. It fails when the

@@ -97,7 +97,7 @@ func TestEverythingWaitsForEntriesThatAreWritten(t *testing.T) {
 				mustStore(t, s, command(4))
 				wantReadable(t, s, 4)
 				wantBehind(t, d.diary, d.free, func() { tt.then(t) }, tt.want...)
-				if s.appending != nil {
+				if s.inFlightAppend != nil {
 					t.Error("the entries are still kept")
 				}
 			})

@@ -140,7 +140,8 @@ func (f *FSM) applyOne(l *raft.Log) any {
 // earlier hellos must not be recorded again after it.
 func (f *FSM) announceCleared(c *state.Command) {
 	switch {
-	case c.Kind == state.KindMemberPatch && c.MemberPatch != nil && c.MemberPatch.Incarnation != nil && *c.MemberPatch.Incarnation == "":
+	case c.Kind == state.KindMemberPatch && c.MemberPatch != nil &&
+		c.MemberPatch.Incarnation != nil && *c.MemberPatch.Incarnation == "":
 		f.cfg.IncarnationCleared(c.MemberPatch.ID)
 	case c.Kind == state.KindMember && c.Member != nil && c.Member.Incarnation == "":
 		f.cfg.IncarnationCleared(c.Member.ID)

@@ -69,7 +69,8 @@ func Start(cfg Config) (i *Instance, err error) {
 	conf.SnapshotInterval = max(conf.SnapshotInterval/firstSnapshotDivisor, MinSnapshotInterval)
 	i.shortSnapshotIntervalUntil = cfg.Now().Add(conf.SnapshotInterval)
 	var running atomic.Pointer[raft.Raft]
-	i.store = newRaftStore(cfg.Log, cfg.Stable, cfg.Transport.EncodePeer(raft.ServerID(cfg.Self), cfg.Transport.LocalAddr()))
+	self := cfg.Transport.EncodePeer(raft.ServerID(cfg.Self), cfg.Transport.LocalAddr())
+	i.store = newRaftStore(cfg.Log, cfg.Stable, self)
 	i.store.electionBlocked = i.electionBlocked.Load
 	i.store.state = func() raft.RaftState {
 		if r := running.Load(); r != nil {

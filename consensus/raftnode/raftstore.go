@@ -69,19 +69,19 @@ type raftStore struct {
 
 	jobs sync.WaitGroup // asynchronous writes, and the armed noopTimer
 
-	mu            sync.Mutex
-	changed       sync.Cond // of mu: phase or closed changed
-	phase         phase
-	closed        bool  // only raft.Raft itself may still write
-	writeErr      error // why the phase is failed
-	votesInFlight int   // RequestVotes inside raft.Raft
-	termPending   bool  // pendingTerm is set and not durable
-	pendingTerm   uint64
-	voteTerm      uint64         // term of the vote whose candidate comes next
-	pendingNoop   *raft.Log      // stored and not durable
-	noopTimer     *time.Timer    // flushes pendingNoop; nil: not armed
-	appending     *asyncAppend   // entries being written, or whose write failed
-	selfVote      *asyncSelfVote // vote for itself being written, or whose write failed
+	mu               sync.Mutex
+	changed          sync.Cond // of mu: phase or closed changed
+	phase            phase
+	closed           bool  // only raft.Raft itself may still write
+	writeErr         error // why the phase is failed
+	votesInFlight    int   // RequestVotes inside raft.Raft
+	termPending      bool  // pendingTerm is set and not durable
+	pendingTerm      uint64
+	voteTerm         uint64         // term of the vote whose candidate comes next
+	pendingNoop      *raft.Log      // stored and not durable
+	noopTimer        *time.Timer    // flushes pendingNoop; nil: not armed
+	inFlightAppend   *asyncAppend   // entries being written, or whose write failed
+	inFlightSelfVote *asyncSelfVote // vote for itself being written, or whose write failed
 }
 
 func newRaftStore(logs raft.LogStore, stable VoteStore, self []byte) *raftStore {
@@ -191,7 +191,7 @@ func (s *raftStore) GetUint64(key []byte) (uint64, error) {
 func (s *raftStore) currentSelfVote() *asyncSelfVote {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.selfVote
+	return s.inFlightSelfVote
 }
 
 // FirstIndex returns the first index stored, 0 for an empty log.
@@ -200,7 +200,7 @@ func (s *raftStore) FirstIndex() (uint64, error) { return s.logs.FirstIndex() }
 // LastIndex returns the last index stored, 0 for an empty log.
 func (s *raftStore) LastIndex() (uint64, error) {
 	s.mu.Lock()
-	noop, w := s.pendingNoop, s.appending
+	noop, w := s.pendingNoop, s.inFlightAppend
 	s.mu.Unlock()
 	switch {
 	case noop != nil:
@@ -240,7 +240,7 @@ func (s *raftStore) inMemory(index uint64) (e *raft.Log, noopPending bool) {
 	if s.pendingNoop != nil && s.pendingNoop.Index == index {
 		return s.pendingNoop, true
 	}
-	return s.appending.entry(index), false
+	return s.inFlightAppend.entry(index), false
 }
 
 // StoreLog stores one entry.

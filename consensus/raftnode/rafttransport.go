@@ -33,7 +33,9 @@ var (
 
 // AppendEntries sends entries. It returns a success only when they are durable
 // here, too: then the majority that raft.Raft counts is a real one.
-func (t *raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+func (t *raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress,
+	args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse,
+) error {
 	last := args.PrevLogEntry + uint64(len(args.Entries))
 	if err := t.Transport.AppendEntries(id, target, args, resp); err != nil || !resp.Success {
 		return err
@@ -45,7 +47,9 @@ func (t *raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddres
 // vote is durable: then the majority that raft.Raft counts is a real one. The
 // response may come before raft.Raft votes for this node: the term is durable
 // then, and that vote is written before it counts.
-func (t *raftTransport) RequestVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
+func (t *raftTransport) RequestVote(id raft.ServerID, target raft.ServerAddress,
+	args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse,
+) error {
 	if err := t.Transport.RequestVote(id, target, args, resp); err != nil {
 		return err
 	}
@@ -53,7 +57,9 @@ func (t *raftTransport) RequestVote(id raft.ServerID, target raft.ServerAddress,
 }
 
 // TimeoutNow sends TimeoutNow to the target of a transfer that is not revoked.
-func (t *raftTransport) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
+func (t *raftTransport) TimeoutNow(id raft.ServerID, target raft.ServerAddress,
+	args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse,
+) error {
 	attempt := t.transfer.Load()
 	if attempt == nil || attempt.target != cluster.NodeID(id) || !attempt.allowTimeoutNow() {
 		return errors.New("the transfer was given up")

@@ -69,7 +69,9 @@ func (s *Snapshots) truncate(undone LogPosition) error {
 }
 
 // Create starts a snapshot.
-func (s *Snapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, cIndex uint64, t raft.Transport) (raft.SnapshotSink, error) {
+func (s *Snapshots) Create(version raft.SnapshotVersion, index, term uint64,
+	c raft.Configuration, cIndex uint64, t raft.Transport,
+) (raft.SnapshotSink, error) {
 	sink, err := s.SnapshotStore.Create(version, index, term, c, cIndex, t)
 	if err != nil {
 		return nil, err
@@ -99,7 +101,8 @@ func (s *Snapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	}
 	first, err := s.log.FirstIndex()
 	if err == nil && first > meta.Index+1 {
-		err = fmt.Errorf("snapshot %s ends at %d and the log begins at %d: a newer snapshot is missing or damaged; clear the data directory and have the node re-admitted", id, meta.Index, first)
+		err = fmt.Errorf("snapshot %s ends at %d and the log begins at %d: a newer snapshot is missing or damaged; "+
+			"clear the data directory and have the node re-admitted", id, meta.Index, first)
 	}
 	if err != nil {
 		return nil, nil, errors.Join(err, r.Close())

@@ -1,0 +1,183 @@
+package consensus
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/hashicorp/raft"
+
+	"northstar/cluster"
+	"northstar/consensus/raftnode"
+	"northstar/state"
+)
+
+// PatchMember changes a member. Errors: CodeNoLeader, CodeBusy, CodeQuorumAtRisk
+// when the change would lose the quorum or make a voter of a node that is too far
+// behind, CodeBadRequest naming the field (status
+// 404 for an unknown member), CodeOutcomeUnknown.
+//
+// Readmit forgets the data directory that the member was known with. A voter
+// becomes a non-voter first and is promoted again when it has caught up: the
+// votes and entries that it has lost must count no more.
+func (n *Node) PatchMember(ctx context.Context, id cluster.NodeID, patch cluster.MemberPatch) error {
+	return n.ChangeMember(ctx, cluster.MemberChange{ID: id, Patch: &patch})
+}
+
+func (n *Node) patchMember(ctx context.Context, inst *raftnode.Instance, id cluster.NodeID, patch cluster.MemberPatch) error {
+	rec, known := n.View().Member(id)
+	server, member := cluster.FindServer(inst.Servers(), id)
+	if !known || rec.Removed || !member {
+		return notFound(id)
+	}
+	if err := checkDrain(patch, rec); err != nil {
+		return err
+	}
+	if err := checkPatch(patch, server, inst.Servers()); err != nil {
+		return err
+	}
+	for _, step := range planPatch(rec, server, patch) {
+		if err := n.patchStep(ctx, inst, server, patch, step); err != nil {
+			return err
+		}
+	}
+	if patch.Readmit {
+		n.deps.ResetPeers() // so that a node whose disk was there all along says hello again
+	}
+	return nil
+}
+
+func checkPatch(p cluster.MemberPatch, server cluster.Server, servers []cluster.Server) *cluster.Error {
+	if p.Priority != nil && (*p.Priority < 0 || *p.Priority > cluster.MaxPriority) {
+		return badField("priority", *p.Priority, fmt.Sprintf("want 0 to %d", cluster.MaxPriority))
+	}
+	if p.Suffrage != nil && *p.Suffrage != cluster.Voter && *p.Suffrage != cluster.NonVoter {
+		return badField("suffrage", *p.Suffrage, "want voter or nonvoter")
+	}
+	if p.Suffrage != nil && p.Readmit {
+		return badField("suffrage", *p.Suffrage, "cannot be set together with readmit, which sets it")
+	}
+	if p.RaftAddress == nil {
+		return nil
+	}
+	if *p.RaftAddress == "" {
+		return cluster.Errorf(cluster.CodeBadRequest, "raft_address: must not be empty")
+	}
+	for _, s := range servers {
+		if s.ID != server.ID && s.Address == *p.RaftAddress {
+			return badField("raft_address", *p.RaftAddress, "is that of member "+string(s.ID))
+		}
+	}
+	return nil
+}
+
+// checkDrain refuses to drain a node on its way in: ending that would not bring
+// it back to where it was.
+func checkDrain(p cluster.MemberPatch, rec cluster.Member) *cluster.Error {
+	if p.Drain == nil || !*p.Drain || rec.Lifecycle != cluster.Joining {
+		return nil
+	}
+	err := cluster.Errorf(cluster.CodeBadRequest, "id: node %s is joining: drain it when it is active", rec.ID)
+	err.Status = 409
+	return err
+}
+
+// patchStep is one of the things that a patch does, in the order of planPatch.
+type patchAction int
+
+const (
+	demote patchAction = iota
+	promote
+	moveAddress
+	writeRecord
+)
+
+type patchStep struct {
+	action patchAction
+	record *state.MemberPatch // for writeRecord
+}
+
+// planPatch orders the steps so that stopping after any of them leaves a state
+// that is safe, and that the same patch completes.
+func planPatch(rec cluster.Member, server cluster.Server, p cluster.MemberPatch) []patchStep {
+	r := &state.MemberPatch{ID: rec.ID, Priority: p.Priority, Eligible: p.Eligible, Zone: p.Zone, HTTPAddress: p.HTTPAddress}
+	var steps []patchStep
+	lifecycle := func(l cluster.Lifecycle) { r.Lifecycle = &l }
+	voter := server.Suffrage == cluster.Voter
+	switch {
+	case p.Readmit:
+		none := ""
+		r.Incarnation = &none
+		if voter {
+			steps = append(steps, patchStep{action: demote})
+		}
+		if voter || rec.Lifecycle == cluster.Joining {
+			lifecycle(cluster.Joining)
+		}
+	case p.Suffrage != nil && *p.Suffrage == cluster.NonVoter:
+		lifecycle(cluster.Active) // or it would be promoted again
+		if voter {
+			steps = append(steps, patchStep{action: demote})
+		}
+	case p.Suffrage != nil && !voter:
+		steps = append(steps, patchStep{action: promote})
+		lifecycle(cluster.Active)
+	}
+	if p.Drain != nil && (rec.Lifecycle == cluster.Draining) != *p.Drain {
+		lifecycle(map[bool]cluster.Lifecycle{true: cluster.Draining, false: cluster.Active}[*p.Drain])
+	}
+	if p.RaftAddress != nil && *p.RaftAddress != server.Address {
+		steps = append(steps, patchStep{action: moveAddress})
+		r.RaftAddress = p.RaftAddress
+	}
+	if *r != (state.MemberPatch{ID: rec.ID}) {
+		steps = append(steps, patchStep{action: writeRecord, record: r})
+	}
+	return steps
+}
+
+func (n *Node) patchStep(ctx context.Context, inst *raftnode.Instance, server cluster.Server, p cluster.MemberPatch, step patchStep) error {
+	switch step.action {
+	case writeRecord:
+		return n.proposeInternal(ctx, state.Command{Kind: state.KindMemberPatch, MemberPatch: step.record})
+	case demote:
+		if err := n.checkQuorum(withNonVoter(inst.Servers(), server.ID)); err != nil {
+			return err
+		}
+		if err := n.transferIfSelf(ctx, inst, server.ID); err != nil {
+			return err
+		}
+		return n.changeConfiguration(ctx, inst, func(prev uint64) raft.IndexFuture {
+			return inst.DemoteVoter(server.ID, prev, n.enqueueWait())
+		})
+	case promote:
+		term, err := n.awaitReady(ctx, inst)
+		if err != nil {
+			return err
+		}
+		if err := checkLag(server.ID, n.lags(inst, term)[server.ID]); err != nil {
+			return err
+		}
+		if err := n.checkQuorum(withVoter(inst.Servers(), server.ID)); err != nil {
+			return err
+		}
+		return n.changeConfiguration(ctx, inst, func(prev uint64) raft.IndexFuture {
+			return inst.AddVoter(server.ID, server.Address, prev, n.enqueueWait())
+		})
+	case moveAddress:
+		if err := n.transferIfSelf(ctx, inst, server.ID); err != nil {
+			return err
+		}
+		return n.moveAddress(ctx, inst, server.ID, *p.RaftAddress)
+	}
+	return nil
+}
+
+func (n *Node) moveAddress(ctx context.Context, inst *raftnode.Instance, id cluster.NodeID, address string) error {
+	server, _ := cluster.FindServer(inst.Servers(), id) // an earlier step may have demoted it
+	return n.changeConfiguration(ctx, inst, func(prev uint64) raft.IndexFuture {
+		if server.Suffrage == cluster.Voter {
+			return inst.AddVoter(id, address, prev, n.enqueueWait())
+		}
+		return inst.AddNonvoter(id, address, prev, n.enqueueWait())
+	})
+}

@@ -1,0 +1,8 @@
+//go:build !race
+
+package consensus_test
+
+const (
+	slowdown = 1
+	parallel = "16"
+)
