@@ -267,7 +267,7 @@ func TestFirstEntryIsWrittenInTheEnd(t *testing.T) {
 
 // A node that must not stand records the term of a candidacy, and no vote for
 // itself; it votes for others.
-func TestBarredRecordsNoVoteForItself(t *testing.T) {
+func TestElectionBlocked_WritesNoSelfVote(t *testing.T) {
 	role, voters := raft.Candidate, 1
 	d, s := newDiary(&role, &voters)
 	s.electionBlocked = func() bool { return true }
