@@ -33,11 +33,11 @@ bench: build ## throughput, idle cost and start-up beside a bare raft cluster, a
 peers: ## vet and build what benchmarks measure beside: etcd, a module of its own
 	cd benchmarks/peers && $(GO) vet ./... && $(GO) build -o /dev/null . && $(GO) mod tidy -diff
 
-sim: ## whole nodes in virtual time under faults: SEEDS=1000 worlds of each size from FROM=1 on, of each kind in KINDS=faults,wiped,operator
-	$(GO) run ./chaos/run worlds -kinds $(or $(KINDS),faults$(comma)wiped$(comma)operator) -worlds $(or $(SEEDS),1000) -from $(or $(FROM),1)
+sim: ## whole nodes in virtual time under faults: SEEDS=1000 runs of each size from FROM=1 on, of each of SCENARIOS=mixed,disk-wipe,admin-ops
+	$(GO) run ./chaos/run simulate -scenarios $(or $(SCENARIOS),mixed$(comma)disk-wipe$(comma)admin-ops) -runs $(or $(SEEDS),1000) -from $(or $(FROM),1)
 
-chaos: ## a few minutes of both: simulated worlds of every kind, then real processes under kill -9, SIGSTOP, full disks and partitions
-	$(GO) run ./chaos/run worlds -kinds faults,wiped,operator,recovery,behind,lease,calm,hushed,hang,probes,dense -seconds 90 -from $(or $(SEED),1)
+chaos: ## a few minutes of both: simulation runs of every scenario, then real processes under kill -9, SIGSTOP, full disks and partitions
+	$(GO) run ./chaos/run simulate -scenarios mixed,disk-wipe,admin-ops,quorum-loss,snapshot-catchup,leader-lease,no-failover,unelectable-preferred,leader-disk-hang,unreliable-detector,high-fault-rate -seconds 90 -from $(or $(SEED),1)
 	NORTHSTAR_CHAOS_ITERATIONS=$(or $(ITERATIONS),40) NORTHSTAR_CHAOS_SEED=$(SEED) $(GO) test ./chaos/proc -run '^TestChaos$$' -count=1 -v -timeout 30m
 
 chaos-long: ## real processes for SECONDS=3600, on NODES=3; also fails when leaders or writes come later than promised
@@ -46,9 +46,9 @@ chaos-long: ## real processes for SECONDS=3600, on NODES=3; also fails when lead
 mutants: ## every planted bug of chaos/mutants must be found, or those in ONLY=a,b
 	$(GO) run ./chaos/run mutants -only '$(ONLY)'
 
-chaos-replay: ## one world once more, exactly: SEED=17 NODES=3 KIND=faults, optionally of its faults only KEEP=2,5
-	$(if $(SEED),,$(error SEED=… is missing: make chaos-replay SEED=17 NODES=3 KIND=faults))
-	$(GO) run ./chaos/run replay -kind $(or $(KIND),faults) -nodes $(or $(NODES),3) -seed $(SEED) -keep '$(KEEP)'
+chaos-replay: ## one simulation run again, exactly: SEED=17 NODES=3 SCENARIO=mixed, optionally with FAULTS=2,5 alone
+	$(if $(SEED),,$(error SEED=… is missing: make chaos-replay SEED=17 NODES=3 SCENARIO=mixed))
+	$(GO) run ./chaos/run replay -scenario $(or $(SCENARIO),mixed) -nodes $(or $(NODES),3) -seed $(SEED) -faults '$(FAULTS)'
 
 fuzz: ## every fuzz target for 30 s each
 	@for p in $$($(GO) list ./...); do \

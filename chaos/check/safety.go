@@ -22,25 +22,25 @@ const (
 	StateMachineSafety = "state machine safety"
 	SameState          = "equal states at equal index"
 	RevisionsGrow      = "revisions only grow"
-	FreshReads         = "reads see every write acknowledged before"
+	FreshReads         = "no stale reads"
 	Linearizability    = "linearizability"
 	Convergence        = "convergence after healing"
 	Idempotency        = "an idempotent write happens once"
 	WatchOrder         = "a watch shows each change once, in order"
-	OneHolder          = "a role has one holder, with a greater token each time"
-	Fencing            = "no write with an old token"
-	SessionsLive       = "no session that is renewed ends"
-	Arrival            = "a transfer that succeeds has arrived"
-	StepsDown          = "a leader that is cut off stops leading"
-	Liveness           = "a majority that can elect does"
-	RunOn              = "nodes run on"
-	KnownErrors        = "known errors"
-	Stability          = "a leader that nothing is wrong with goes on leading"
+	OneHolder          = "mutual exclusion and increasing fencing tokens"
+	Fencing            = "stale fencing tokens are rejected"
+	SessionsLive       = "renewed sessions stay alive"
+	Arrival            = "successful transfer reaches its target"
+	StepsDown          = "partitioned leader steps down"
+	Liveness           = "liveness: an electable majority elects a leader"
+	RunOn              = "no unexpected node exit"
+	KnownErrors        = "only documented errors"
+	Stability          = "no needless election"
 	OneLease           = "no two leases at once"
-	VacancyBound       = "a role is taken over within its holder's TTL and a second"
-	AuditOnce          = "an operator's call has one audit record, in order"
-	AttachedEnds       = "a session ends with the connection that holds it"
-	OneGeneration      = "a lost generation takes no part in the one that follows"
+	VacancyBound       = "role takeover within TTL + 1 s"
+	AuditOnce          = "exactly one audit record per admin call, in order"
+	AttachedEnds       = "attached session ends on disconnect"
+	OneGeneration      = "old generation is excluded after recovery"
 )
 
 // Invariants are all of them.
@@ -50,7 +50,7 @@ var Invariants = []string{
 	StepsDown, Liveness, Stability, OneLease, VacancyBound, AuditOnce, AttachedEnds, OneGeneration, RunOn, KnownErrors,
 }
 
-// Violation is one broken invariant.
+// Violation is one violated invariant.
 type Violation struct {
 	Invariant string // one of the constants above
 	Detail    string // who, which term and index
@@ -58,7 +58,7 @@ type Violation struct {
 }
 
 // Error names the invariant and the detail.
-func (v Violation) Error() string { return v.Invariant + " broken: " + v.Detail }
+func (v Violation) Error() string { return v.Invariant + " violated: " + v.Detail }
 
 // Entry is a log entry, as far as the invariants look at it.
 type Entry struct {

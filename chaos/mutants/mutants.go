@@ -139,15 +139,15 @@ func parse(name, text string) (Mutant, error) {
 
 func (m *Mutant) set(key, value string) (err error) {
 	switch key {
-	case "Guard":
+	case "Mitigation":
 		m.Guard = value
-	case "World":
+	case "Scenario":
 		_, err = fmt.Sscanf(value, "%s %d", &m.Kind, &m.Nodes)
 	case "Test":
 		m.Test = value
-	case "Breaks":
+	case "Invariants":
 		m.Breaks = strings.Split(value, "; ")
-	case "Budget":
+	case "MaxSeeds":
 		m.Budget, err = strconv.Atoi(value)
 	case "Seed":
 		m.Seed, err = strconv.ParseUint(value, 10, 64)

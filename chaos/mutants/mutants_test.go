@@ -61,7 +61,7 @@ func TestTable(t *testing.T) {
 		t.Error(wrong)
 	}
 	m := Mutant{Name: "m", Guard: "g", Kind: "calm", Nodes: 3, Breaks: []string{"b"}, Budget: 9, Seed: 4}
-	const head = "| mutant | guard |\n|---|---|\n"
+	const head = "| mutant | mitigation |\n|---|---|\n"
 	for row, want := range map[string]int{
 		"| `m` | g | `calm`, 3 nodes, seed 4 (the first of 9) | b | 1 s |":     0,
 		"| `m` | g | `calm`, 3 nodes, seed 12 (number 9 of 9) | b | 1 s |":     0,
@@ -81,7 +81,7 @@ func TestTable(t *testing.T) {
 
 // wrongRows says what is wrong with the page's table of these mutants.
 func wrongRows(page string, all []Mutant) (wrong []string) {
-	_, table, _ := strings.Cut(page, "| mutant | guard")
+	_, table, _ := strings.Cut(page, "| mutant | mitigation")
 	table, _, _ = strings.Cut(table, "\n\n")
 	seen := map[string]bool{}
 	for line := range strings.Lines(table) {
@@ -127,7 +127,7 @@ func (m Mutant) within(cell string) bool {
 }
 
 func TestParse(t *testing.T) {
-	const head = "Guard: g\nWorld: faults 3\nBreaks: a; b\nBudget: 7\nSeed: 9\n\n"
+	const head = "Mitigation: g\nScenario: faults 3\nInvariants: a; b\nMaxSeeds: 7\nSeed: 9\n\n"
 	m, err := parse("m", head+"--- a/x.go\n+++ b/x.go\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n@@ -9,1 +9,2 @@\n nine\n+ten\n")
 	if err != nil {
 		t.Fatal(err)
@@ -144,7 +144,7 @@ func TestParse(t *testing.T) {
 	if m.Kind != "faults" || m.Nodes != 3 || m.Budget != 7 || m.Seed != 9 || !slices.Equal(m.Breaks, []string{"a", "b"}) {
 		t.Errorf("%+v", m)
 	}
-	for _, bad := range []string{"Guard: g\n", head, strings.Replace(head, "Seed", "Seat", 1), strings.Replace(head, "7", "x", 1), "Test: ./p T\n" + head} {
+	for _, bad := range []string{"Mitigation: g\n", head, strings.Replace(head, "Seed", "Seat", 1), strings.Replace(head, "7", "x", 1), "Test: ./p T\n" + head} {
 		if _, err := parse("m", bad); err == nil {
 			t.Errorf("taken: %q", bad)
 		}

@@ -34,14 +34,14 @@ func (s *suite) draw() fault {
 		weight int
 		run    func()
 	}{
-		{"kill -9", 6, func() { n.Kill(); pause(d); s.begin(n) }},
-		{"SIGSTOP", 5, func() { s.freeze(n, d) }},
-		{"SIGTERM", 4, func() { s.terminate(n); pause(d / 4); s.begin(n) }},
-		{"kill -9 all", 1, func() { s.killAll(d) }},
-		{"isolate", s.where(s.network != nil, 5), func() { s.cut(d, func() error { return s.network.Isolate(n) }) }},
-		{"cut one way", s.where(s.network != nil, 3), func() { s.cut(d, func() error { return s.network.Cut(n, s.others(n)[:1]...) }) }},
-		{"mute", s.where(s.network != nil, 3), func() { s.cut(d, func() error { return s.network.Cut(n, s.others(n)...) }) }},
-		{"full disk", s.where(s.disks, 2), func() { s.fill(n, d) }},
+		{"process-kill", 6, func() { n.Kill(); pause(d); s.begin(n) }},
+		{"process-pause", 5, func() { s.freeze(n, d) }},
+		{"process-terminate", 4, func() { s.terminate(n); pause(d / 4); s.begin(n) }},
+		{"process-kill-all", 1, func() { s.killAll(d) }},
+		{"partition-node", s.where(s.network != nil, 5), func() { s.cut(d, func() error { return s.network.Isolate(n) }) }},
+		{"partition-one-way", s.where(s.network != nil, 3), func() { s.cut(d, func() error { return s.network.Cut(n, s.others(n)[:1]...) }) }},
+		{"partition-outbound", s.where(s.network != nil, 3), func() { s.cut(d, func() error { return s.network.Cut(n, s.others(n)...) }) }},
+		{"disk-full", s.where(s.disks, 2), func() { s.fill(n, d) }},
 	}
 	total := 0
 	for _, k := range kinds {
@@ -51,7 +51,7 @@ func (s *suite) draw() fault {
 	for _, k := range kinds {
 		if pick -= k.weight; pick < 0 {
 			node := n.ID
-			if k.name == "kill -9 all" {
+			if k.name == "process-kill-all" {
 				node = ""
 			}
 			return fault{kind: k.name, run: k.run, Fault: timeline.Fault{Node: node, What: fmt.Sprintf("%s %s for %v", k.name, node, d)}}

@@ -105,7 +105,7 @@ func (r Report) draw() drawing {
 		y += thin + 2
 	}
 	if len(r.Ops) > 0 {
-		d.Lanes = append(d.Lanes, lane{Name: "broken by", Y: top, End: y + space/2})
+		d.Lanes = append(d.Lanes, lane{Name: "violated by", Y: top, End: y + space/2})
 	}
 	d.Height = y + space
 	for _, at := range ticks(end) {

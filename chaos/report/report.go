@@ -99,7 +99,7 @@ func (r Report) Text(w io.Writer) error {
 	p := &printer{w: w}
 	p.printf("%s\n", r.Title)
 	for _, b := range r.Broken {
-		p.printf("  BROKEN: %s\n", b)
+		p.printf("  VIOLATED: %s\n", b)
 	}
 	if r.Figures != "" {
 		p.printf("  %s\n", r.Figures)

@@ -13,7 +13,7 @@ func example() Report {
 	s := time.Second
 	return Report{
 		Title: "seed 7, 3 nodes", Again: "make chaos-replay SEED=7", Length: 20 * s, Nodes: []string{"n1", "n2", "n3"},
-		Broken: []string{"linearizability broken: <k1>"},
+		Broken: []string{"linearizability violated: <k1>"},
 		Faults: []Fault{{"n1", "kill n1", 2 * s, 3 * s}, {"n1", "slow disk n1", 2 * s, 4 * s}, {"", "split 101", 5 * s, 6 * s}},
 		Reigns: []Reign{{"n1", 1, s, 2 * s}, {"n2", 2, 2*s + s/2, 20 * s}},
 		Gaps:   []Gap{{2 * s, 3 * s}}, Ops: []Op{{"get k1 = \"x\"", 8 * s, 9 * s}}, Details: "one\ntwo",
@@ -31,7 +31,7 @@ func TestHTML(t *testing.T) {
 	}
 	for text, times := range map[string]int{
 		`class="reign"`: 2, `class="fault"`: 3, `class="gap"`: 1, `class="op"`: 1,
-		"linearizability broken: &lt;k1&gt;": 1, "make chaos-replay SEED=7": 1, "n2 leads term 2, 2.5s to 20s": 1,
+		"linearizability violated: &lt;k1&gt;": 1, "make chaos-replay SEED=7": 1, "n2 leads term 2, 2.5s to 20s": 1,
 	} {
 		if got := strings.Count(string(b), text); got != times {
 			t.Errorf("%q is there %d times, not %d", text, got, times)
@@ -61,7 +61,7 @@ func TestText(t *testing.T) {
 		t.Fatal(err)
 	}
 	var order []int
-	for _, want := range []string{"BROKEN: linearizability", "leader   n1, term 1, for 1s", "fault    kill n1", "gap      no write acknowledged for 1s", "leader   n2", "op       get k1", "again:"} {
+	for _, want := range []string{"VIOLATED: linearizability", "leader   n1, term 1, for 1s", "fault    kill n1", "gap      no write acknowledged for 1s", "leader   n2", "op       get k1", "again:"} {
 		order = append(order, strings.Index(out.String(), want))
 	}
 	if order[0] < 0 || !slices.IsSorted(order) {

@@ -1,6 +1,6 @@
 // Command run drives the chaos suite from its source tree:
 //
-//	go run ./chaos/run worlds -worlds 1000    # simulated clusters of 3 and 5 nodes, a process for each core
+//	go run ./chaos/run simulate -runs 1000    # simulated clusters of 3 and 5 nodes, a process for each core
 //	go run ./chaos/run replay -nodes 3 -seed 17
 //	go run ./chaos/run mutants                # each planted bug must be found
 //
@@ -36,7 +36,7 @@ func main() {
 	}
 }
 
-const usage = "usage: run worlds|replay|mutants [flags]; -h names the flags"
+const usage = "usage: run simulate|replay|mutants [flags]; -h names the flags"
 
 // defaultPages is where the pages of worlds go.
 const defaultPages = "out/chaos"
@@ -46,7 +46,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return errors.New(usage)
 	}
 	switch args[0] {
-	case "worlds":
+	case "simulate":
 		return runWorlds(ctx, args[1:], out)
 	case "replay":
 		return runReplay(ctx, args[1:], out)
@@ -59,21 +59,21 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 // runWorlds runs worlds of each size until there were enough of them, or of
 // their faults, or time is up.
 func runWorlds(ctx context.Context, args []string, out io.Writer) error {
-	fs := flag.NewFlagSet("worlds", flag.ContinueOnError)
+	fs := flag.NewFlagSet("simulate", flag.ContinueOnError)
 	w := worlds{out: out}
 	sizes := fs.String("nodes", "3,5", "sizes of clusters")
-	kinds := fs.String("kinds", sim.DefaultKind, "kinds of worlds: "+strings.Join(sim.Kinds(), ", "))
-	fs.IntVar(&w.limit.worlds, "worlds", 0, "worlds of each kind and size (0: as many as it takes)")
-	fs.IntVar(&w.limit.faults, "faults", 0, "faults with an effect on each kind and size")
+	kinds := fs.String("scenarios", sim.DefaultKind, "scenarios: "+strings.Join(sim.Kinds(), ", "))
+	fs.IntVar(&w.limit.worlds, "runs", 0, "runs of each scenario and size (0: as many as it takes)")
+	fs.IntVar(&w.limit.faults, "faults", 0, "faults with an effect on each scenario and size")
 	seconds := fs.Int("seconds", 0, "seconds for all of it")
 	fs.Uint64Var(&w.from, "from", 1, "first seed")
 	procs := fs.Int("procs", runtime.NumCPU(), "processes at a time: one uses one core")
-	fs.StringVar(&w.pages, "report", defaultPages, "directory for the page of each world that fails; empty: none is written")
+	fs.StringVar(&w.pages, "report", defaultPages, "directory for the page of each run that fails; empty: none is written")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
 	if w.limit.worlds == 0 && w.limit.faults == 0 && *seconds == 0 {
-		return errors.New("one of -worlds, -faults and -seconds must say how long it is to go on")
+		return errors.New("one of -runs, -faults and -seconds must say how long it is to go on")
 	}
 	if err := w.choose(*kinds, *sizes); err != nil {
 		return err
@@ -98,24 +98,24 @@ func runWorlds(ctx context.Context, args []string, out io.Writer) error {
 func runReplay(ctx context.Context, args []string, out io.Writer) error {
 	fs := flag.NewFlagSet("replay", flag.ContinueOnError)
 	r := worldRun{}
-	fs.StringVar(&r.kind, "kind", sim.DefaultKind, "kind of the world: "+strings.Join(sim.Kinds(), ", "))
+	fs.StringVar(&r.kind, "scenario", sim.DefaultKind, "scenario: "+strings.Join(sim.Kinds(), ", "))
 	fs.IntVar(&r.nodes, "nodes", 3, "size of the cluster")
-	fs.Uint64Var(&r.seed, "seed", 0, "seed of the world")
-	fs.StringVar(&r.keep, "keep", "", "only its faults at these places, separated by commas")
-	pages := fs.String("report", defaultPages, "directory for the page of the world; empty: none is written")
+	fs.Uint64Var(&r.seed, "seed", 0, "seed of the run")
+	fs.StringVar(&r.keep, "faults", "", "only its faults with these indexes, separated by commas")
+	pages := fs.String("report", defaultPages, "directory for the page of the run; empty: none is written")
 	fs.IntVar(&r.shrink, "shrink", 60, "seconds to look for fewer faults by which it fails; 0: not at all")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
 	if r.seed == 0 {
-		return errors.New("-seed must say which world, as in make chaos-replay SEED=17")
+		return errors.New("-seed must say which run, as in make chaos-replay SEED=17")
 	}
 	if err := exists(r.kind, r.nodes); err != nil {
 		return err
 	}
 	if r.keep != "" {
 		if _, err := sim.Places(r.keep); err != nil {
-			return fmt.Errorf("-keep: %w", err)
+			return fmt.Errorf("-faults: %w", err)
 		}
 	}
 	dir, err := os.MkdirTemp("", "northstar-chaos-")
@@ -134,7 +134,7 @@ func runReplay(ctx context.Context, args []string, out io.Writer) error {
 		savePage(out, *pages, s)
 	})
 	if err == nil && failed {
-		err = errors.New("the world fails")
+		err = errors.New("the run fails")
 	}
 	return err
 }

@@ -44,7 +44,7 @@ func runMutants(ctx context.Context, args []string, out io.Writer) error {
 	var mu sync.Mutex
 	var missed []error
 	var wg sync.WaitGroup
-	_, _ = fmt.Fprintln(out, "| mutant | without it | found in | broken | took |\n|---|---|---|---|---|")
+	_, _ = fmt.Fprintln(out, "| mutant | mitigation that it lacks | detected by | violated invariant | time |\n|---|---|---|---|---|")
 	for range *procs {
 		wg.Go(func() {
 			for m := range work {
@@ -130,7 +130,7 @@ func hunt(ctx context.Context, dir string, m mutants.Mutant) (found, error) {
 		f.worlds++
 		err := worldRun{bin: bin, kind: m.Kind, nodes: m.Nodes, seed: f.seed}.run(ctx, func(s summary) {
 			for _, v := range s.Violations {
-				if i := slices.IndexFunc(m.Breaks, func(b string) bool { return strings.HasPrefix(v, b+" broken") }); i >= 0 {
+				if i := slices.IndexFunc(m.Breaks, func(b string) bool { return strings.HasPrefix(v, b+" violated") }); i >= 0 {
 					f.broken = m.Breaks[i]
 					return
 				}
@@ -143,7 +143,7 @@ func hunt(ctx context.Context, dir string, m mutants.Mutant) (found, error) {
 	}
 	f.took = time.Since(start)
 	if f.broken == "" {
-		return f, fmt.Errorf("not found in %d worlds of kind %s with %d nodes, %.0f s%s", f.worlds, m.Kind, m.Nodes, f.took.Seconds(), other)
+		return f, fmt.Errorf("not found in %d runs of %s with %d nodes, %.0f s%s", f.worlds, m.Kind, m.Nodes, f.took.Seconds(), other)
 	}
 	return f, nil
 }

@@ -75,10 +75,10 @@ func (w *worlds) choose(kinds, sizes string) error {
 // exists says when there are no such worlds.
 func exists(kind string, nodes int) error {
 	if !slices.Contains(sim.Kinds(), kind) {
-		return fmt.Errorf("kind of world: %q is none of %s", kind, strings.Join(sim.Kinds(), ", "))
+		return fmt.Errorf("scenario %q is none of %s", kind, strings.Join(sim.Kinds(), ", "))
 	}
 	if !slices.Contains(sim.Sizes, nodes) {
-		return fmt.Errorf("-nodes: there are no worlds of %d nodes, but of each of %v", nodes, sim.Sizes)
+		return fmt.Errorf("-nodes: there are no runs of %d nodes, but of each of %v", nodes, sim.Sizes)
 	}
 	return nil
 }
@@ -108,7 +108,7 @@ func (w *worlds) run(ctx context.Context, procs int) error {
 	}
 	_, _ = fmt.Fprintf(w.out, "%v with %d processes\n", time.Since(start).Round(time.Second), procs)
 	if failed > 0 {
-		all = append(all, fmt.Errorf("%d worlds failed", failed))
+		all = append(all, fmt.Errorf("%d runs failed", failed))
 	}
 	return errors.Join(all...)
 }
@@ -199,11 +199,11 @@ func savePage(out io.Writer, dir string, s summary) {
 
 func (t *total) String() string {
 	if t.worlds == 0 {
-		return fmt.Sprintf("%s, %d nodes: no world", t.kind, t.nodes)
+		return fmt.Sprintf("%s, %d nodes: no run", t.kind, t.nodes)
 	}
 	slices.Sort(t.settled)
 	at := func(q float64) time.Duration { return t.settled[int(q*float64(len(t.settled)-1))] }
-	return fmt.Sprintf("%s, %d nodes: %d worlds to seed %d, %d failed; %d faults with an effect (%.0f a CPU second) of %d injected, %d messages disturbed, %d elections, %d operations, %d keys undecided; settled in p50 %v p99 %v max %v\n  %s",
+	return fmt.Sprintf("%s, %d nodes: %d runs to seed %d, %d failed; %d faults with an effect (%.0f a CPU second) of %d injected, %d messages disturbed, %d elections, %d operations, %d keys undecided; settled in p50 %v p99 %v max %v\n  %s",
 		t.kind, t.nodes, t.worlds, t.next-1, len(t.failures), t.effective, float64(t.effective)/t.cpu.Seconds(), t.injected, t.messages, t.elections, t.ops, t.undecided, at(0.5), at(0.99), at(1), byKind(t.faults))
 }
 
@@ -229,10 +229,10 @@ func describe(out io.Writer, s summary) {
 		return
 	}
 	_, _ = fmt.Fprint(out, s.Report)
-	replay := fmt.Sprintf("make chaos-replay KIND=%s NODES=%d SEED=%d", s.Kind, s.Nodes, s.Seed)
+	replay := fmt.Sprintf("make chaos-replay SCENARIO=%s NODES=%d SEED=%d", s.Kind, s.Nodes, s.Seed)
 	if s.Keep != nil {
 		_, _ = fmt.Fprintf(out, "it fails with %d of its faults as well:\n", len(s.Keep))
-		replay += " KEEP=" + strings.Trim(strings.ReplaceAll(fmt.Sprint(s.Keep), " ", ","), "[]")
+		replay += " FAULTS=" + strings.Trim(strings.ReplaceAll(fmt.Sprint(s.Keep), " ", ","), "[]")
 	}
 	_, _ = fmt.Fprintf(out, "again: %s\n", replay)
 }
@@ -253,7 +253,7 @@ type worldRun struct {
 // fails is no error; one that brings the process down is.
 func (r worldRun) run(ctx context.Context, done func(summary)) error {
 	cmd := exec.CommandContext(ctx, r.bin, "-test.run", fmt.Sprintf("^TestSim$/^%d_nodes$", r.nodes), "-test.timeout", "0")
-	cmd.Env = append(os.Environ(), "GOMAXPROCS=1", "NORTHSTAR_SIM_JSON=1", "NORTHSTAR_SIM_KIND="+r.kind, "NORTHSTAR_SIM_SEED=", "NORTHSTAR_SIM_KEEP="+r.keep,
+	cmd.Env = append(os.Environ(), "GOMAXPROCS=1", "NORTHSTAR_SIM_JSON=1", "NORTHSTAR_SIM_SCENARIO="+r.kind, "NORTHSTAR_SIM_SEED=", "NORTHSTAR_SIM_FAULTS="+r.keep,
 		fmt.Sprintf("NORTHSTAR_SIM_FROM=%d", r.seed), "NORTHSTAR_SIM_SEEDS=1", fmt.Sprintf("NORTHSTAR_SIM_SHRINK=%d", r.shrink))
 	if r.report {
 		cmd.Env = append(cmd.Env, "NORTHSTAR_SIM_REPORT=1")
@@ -272,10 +272,10 @@ func (r worldRun) run(ctx context.Context, done func(summary)) error {
 	lines.Buffer(nil, 64<<20)
 	for lines.Scan() {
 		line := lines.Bytes()
-		if text, ok := bytes.CutPrefix(line, []byte("world ")); ok {
+		if text, ok := bytes.CutPrefix(line, []byte("run ")); ok {
 			var s summary
 			if err := json.Unmarshal(text, &s); err != nil {
-				return errors.Join(fmt.Errorf("a world's outcome: %w", err), cmd.Cancel(), cmd.Wait())
+				return errors.Join(fmt.Errorf("a run's outcome: %w", err), cmd.Cancel(), cmd.Wait())
 			}
 			finished = true
 			done(s)

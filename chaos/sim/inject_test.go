@@ -49,7 +49,7 @@ func TestFaultsWithAnEffect(t *testing.T) {
 func TestDenseWorldsHaveEveryFault(t *testing.T) {
 	dense := Mix{}
 	for seed := range uint64(4) {
-		cfg, err := NewConfig("dense", seed, 3)
+		cfg, err := NewConfig("high-fault-rate", seed, 3)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,33 +12,33 @@ import (
 )
 
 // DefaultKind is the kind of world that goes on with every fault at once.
-const DefaultKind = "faults"
+const DefaultKind = "mixed"
 
 // kinds are worlds by their name: what differs between them is drawn from the
 // seed in each.
 var kinds = map[string]func(seed uint64, nodes int) Config{
 	DefaultKind: DefaultConfig,
-	"wiped": func(seed uint64, nodes int) Config { // a node that comes back with an empty disk is refused for good
+	"disk-wipe": func(seed uint64, nodes int) Config { // a node that comes back with an empty disk is refused for good
 		cfg := DefaultConfig(seed, nodes)
 		cfg.Mix[WipeRejoin] = 3
 		return cfg
 	},
-	"operator": func(seed uint64, nodes int) Config { // somebody operates the cluster at bad moments
+	"admin-ops": func(seed uint64, nodes int) Config { // somebody operates the cluster at bad moments
 		cfg := DefaultConfig(seed, nodes)
 		cfg.Mix = OperatorMix()
 		return cfg
 	},
-	"recovery": recovery,
-	"behind":   behind,
-	"dense":    dense,
-	"brief":    brief,
-	"lease":    lease,
-	"calm":     calm,
-	"hushed":   hushed,
-	"hang":     hang,
-	"probes":   probes,
-	"single":   single,
-	"return":   returning,
+	"quorum-loss":           recovery,
+	"snapshot-catchup":      behind,
+	"high-fault-rate":       dense,
+	"short":                 brief,
+	"leader-lease":          lease,
+	"no-failover":           calm,
+	"unelectable-preferred": hushed,
+	"leader-disk-hang":      hang,
+	"unreliable-detector":   probes,
+	"single-fault-slo":      single,
+	"rejoin-sole-voter":     returning,
 }
 
 // Sizes are the numbers of nodes that worlds have.
@@ -54,7 +54,7 @@ func NewConfig(kind string, seed uint64, nodes int) (Config, error) {
 	}
 	build := kinds[kind]
 	if build == nil {
-		return Config{}, fmt.Errorf("kind of world: %q is none of %v", kind, Kinds())
+		return Config{}, fmt.Errorf("scenario %q is none of %v", kind, Kinds())
 	}
 	return build(seed, nodes), nil
 }

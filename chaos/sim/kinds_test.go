@@ -15,8 +15,8 @@ func TestKinds(t *testing.T) {
 					t.Fatal(err)
 				}
 				if res, report := Run(t, cfg); report != "" {
-					t.Errorf("make chaos-replay KIND=%s NODES=3 SEED=%d\n%s", kind, seed, report)
-				} else if kind == "recovery" && res.Faults[Recover] != 1 {
+					t.Errorf("make chaos-replay SCENARIO=%s NODES=3 SEED=%d\n%s", kind, seed, report)
+				} else if kind == "quorum-loss" && res.Faults[Recover] != 1 {
 					t.Errorf("seed %d: nobody was recovered", seed)
 				} else if res.Elections == 0 || len(res.History) == 0 {
 					t.Errorf("seed %d: %d elections, %d operations", seed, res.Elections, len(res.History))

@@ -16,14 +16,14 @@ import (
 
 // What an operator does at a bad moment. Each call goes to any node over HTTP.
 const (
-	HandOver  FaultKind = "hand over"       // a planned transfer to Fault.B
-	Failover  FaultKind = "manual failover" // to Fault.B
-	Emergency FaultKind = "emergency"       // the same, by force
-	PauseAuto FaultKind = "pause failover"  // for Fault.For: who then loses its leader has none
-	Demote    FaultKind = "demote"          // Fault.A to a non-voter, until it ends
-	Remove    FaultKind = "remove"          // Fault.A from the cluster; wiped and added again at the end
-	Drain     FaultKind = "drain"           // Fault.A, until it ends
-	Prefer    FaultKind = "prefer"          // Fault.A gets another priority, for good
+	HandOver  FaultKind = "admin-transfer"           // a planned transfer to Fault.B
+	Failover  FaultKind = "admin-failover"           // to Fault.B
+	Emergency FaultKind = "admin-emergency-failover" // the same, by force
+	PauseAuto FaultKind = "admin-pause-failover"     // for Fault.For: who then loses its leader has none
+	Demote    FaultKind = "admin-demote"             // Fault.A to a non-voter, until it ends
+	Remove    FaultKind = "admin-remove-readd"       // Fault.A from the cluster; wiped and added again at the end
+	Drain     FaultKind = "admin-drain"              // Fault.A, until it ends
+	Prefer    FaultKind = "admin-set-priority"       // Fault.A gets another priority, for good
 )
 
 // OperatorMix is DefaultMix with somebody who operates the cluster meanwhile.

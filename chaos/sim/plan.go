@@ -12,34 +12,34 @@ type FaultKind string
 
 // The kinds of faults.
 const (
-	Kill       FaultKind = "kill"        // a process, as kill -9; started again at the end
-	PowerLoss  FaultKind = "power loss"  // the same, without a word to its peers
-	KillAll    FaultKind = "kill all"    // at one moment
-	Isolate    FaultKind = "isolate"     // a node from all others, both ways
-	Deafen     FaultKind = "deafen"      // a node hears nobody, but is heard
-	Mute       FaultKind = "mute"        // a node is heard by nobody, but hears
-	Split      FaultKind = "split"       // the nodes with an even bit from those with an odd one in Fault.Bits
-	CutOne     FaultKind = "cut one way" // from a node to another
-	Bridge     FaultKind = "bridge"      // as Split, but a node is heard on both sides, and hears both
-	Flap       FaultKind = "flap"        // what two nodes say to one another, cut and healed every Fault.Delay or so
-	Reject     FaultKind = "reject"      // a firewall resets what two nodes have open and refuses what the first dials
-	Slow       FaultKind = "slow link"   // from a node to another, by Fault.Delay
-	SlowIn     FaultKind = "slow in"     // all that is sent to a node, by Fault.Delay: answers come late
-	Loss       FaultKind = "loss"        // of Raft messages and probes, each with Fault.Chance
-	LossReply  FaultKind = "loss of replies"
-	Delay      FaultKind = "delay"        // of Raft messages and probes, each with Fault.Chance, by up to Fault.Delay: some overtake others
-	LateReply  FaultKind = "late replies" // each with Fault.Chance, by up to Fault.Delay
-	Repeat     FaultKind = "repeat"       // each message with Fault.Chance arrives twice
-	Hush       FaultKind = "hush"         // none of a node's requests for votes arrives
-	Lie        FaultKind = "lie"          // of all nodes, in their claims, each with Fault.Chance
-	Pause      FaultKind = "pause"
-	StallDisk  FaultKind = "stall disk"
-	SlowDisk   FaultKind = "slow disk"   // by Fault.Delay each write
-	FullDisk   FaultKind = "full disk"   // less than the reserve is left
-	FailDisk   FaultKind = "fail disk"   // every write is an error, by which a node ends
-	Transfer   FaultKind = "transfer"    // of leadership, at a bad moment
-	KillVoter  FaultKind = "kill voter"  // a node, Fault.Delay after it has begun to write its next vote, unless that is for Fault.B
-	WipeRejoin FaultKind = "wipe rejoin" // a node comes back with an empty disk
+	Kill       FaultKind = "process-kill"          // a process, as kill -9; started again at the end
+	PowerLoss  FaultKind = "power-loss"            // the same, without a word to its peers
+	KillAll    FaultKind = "process-kill-all"      // at one moment
+	Isolate    FaultKind = "partition-node"        // a node from all others, both ways
+	Deafen     FaultKind = "partition-inbound"     // a node hears nobody, but is heard
+	Mute       FaultKind = "partition-outbound"    // a node is heard by nobody, but hears
+	Split      FaultKind = "partition-halves"      // the nodes with an even bit from those with an odd one in Fault.Bits
+	CutOne     FaultKind = "partition-one-way"     // from a node to another
+	Bridge     FaultKind = "partition-bridge"      // as Split, but a node is heard on both sides, and hears both
+	Flap       FaultKind = "link-flap"             // what two nodes say to one another, cut and healed every Fault.Delay or so
+	Reject     FaultKind = "network-reject"        // a firewall resets what two nodes have open and refuses what the first dials
+	Slow       FaultKind = "network-delay-link"    // from a node to another, by Fault.Delay
+	SlowIn     FaultKind = "network-delay-inbound" // all that is sent to a node, by Fault.Delay: answers come late
+	Loss       FaultKind = "rpc-drop-request"      // of Raft messages and probes, each with Fault.Chance
+	LossReply  FaultKind = "rpc-drop-response"
+	Delay      FaultKind = "rpc-delay-request"  // of Raft messages and probes, each with Fault.Chance, by up to Fault.Delay: some overtake others
+	LateReply  FaultKind = "rpc-delay-response" // each with Fault.Chance, by up to Fault.Delay
+	Repeat     FaultKind = "rpc-duplicate"      // each message with Fault.Chance arrives twice
+	Hush       FaultKind = "rpc-drop-votes"     // none of a node's requests for votes arrives
+	Lie        FaultKind = "corrupt-claims"     // of all nodes, in their claims, each with Fault.Chance
+	Pause      FaultKind = "process-pause"
+	StallDisk  FaultKind = "disk-hang"
+	SlowDisk   FaultKind = "disk-delay"             // by Fault.Delay each write
+	FullDisk   FaultKind = "disk-full"              // less than the reserve is left
+	FailDisk   FaultKind = "disk-error"             // every write is an error, by which a node ends
+	Transfer   FaultKind = "leader-transfer"        // of leadership, at a bad moment
+	KillVoter  FaultKind = "kill-during-vote-write" // a node, Fault.Delay after it has begun to write its next vote, unless that is for Fault.B
+	WipeRejoin FaultKind = "disk-wipe"              // a node comes back with an empty disk
 )
 
 // As a Fault's node, Leading stands for whichever node leads when it happens,

@@ -16,7 +16,7 @@ import (
 // Recover loses a majority for good, Fault.Bits says which, and has an operator
 // recover one of those that are left, Fault.For later. A node that was lost comes back
 // with its old data Fault.Delay after that, the others after the healing.
-const Recover FaultKind = "recover"
+const Recover FaultKind = "quorum-loss"
 
 const (
 	lossSpread   = 300 * time.Millisecond // between the first and the last of those that are lost

@@ -76,14 +76,14 @@ func (s *sum) String() string {
 	slices.Sort(s.settled)
 	at := func(q float64) time.Duration { return s.settled[int(q*float64(len(s.settled)-1))] }
 	rate := func(n int) float64 { return float64(n) / s.cpu.Seconds() }
-	return fmt.Sprintf("%d worlds, %d faults injected (%.0f per CPU second), %d messages disturbed, %d elections (%.0f per CPU second), %d operations, %d keys undecided; settled in p50 %v p99 %v max %v; %v, of which %v CPU",
+	return fmt.Sprintf("%d runs, %d faults injected (%.0f per CPU second), %d messages disturbed, %d elections (%.0f per CPU second), %d operations, %d keys undecided; settled in p50 %v p99 %v max %v; %v, of which %v CPU",
 		s.worlds, s.faults, rate(s.faults), s.messages, s.elections, rate(s.elections), s.ops, s.undecided,
 		at(0.5), at(0.99), at(1), s.took.Round(time.Millisecond), s.cpu.Round(time.Millisecond))
 }
 
-// Whole nodes under every fault at once, or in another kind of world that
-// NORTHSTAR_SIM_KIND names. A failure names the command that replays it.
-// NORTHSTAR_SIM_KEEP leaves of a seed's faults those at the given
+// Whole nodes under every fault at once, or in another scenario that
+// NORTHSTAR_SIM_SCENARIO names. A failure names the command that replays it.
+// NORTHSTAR_SIM_FAULTS leaves of a seed's faults those at the given
 // places; NORTHSTAR_SIM_REPORT=1 wants a timeline also of a world that is well;
 // with NORTHSTAR_SIM_JSON=1 each world's Summary is printed, and with
 // NORTHSTAR_SIM_SHRINK a failing one's faults are made fewer, for so many
@@ -94,7 +94,7 @@ func TestSim(t *testing.T) {
 			var total sum
 			start, cpu := time.Now(), cpuTime()
 			for _, seed := range seeds(t, 15) {
-				cfg, err := NewConfig(os.Getenv("NORTHSTAR_SIM_KIND"), seed, nodes)
+				cfg, err := NewConfig(os.Getenv("NORTHSTAR_SIM_SCENARIO"), seed, nodes)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -109,7 +109,7 @@ func TestSim(t *testing.T) {
 // simulate runs one world as the environment asks for.
 func simulate(t *testing.T, cfg Config) Result {
 	t.Helper()
-	if s := os.Getenv("NORTHSTAR_SIM_KEEP"); s != "" {
+	if s := os.Getenv("NORTHSTAR_SIM_FAULTS"); s != "" {
 		at, err := Places(s)
 		if err != nil {
 			t.Fatal(err)
@@ -124,7 +124,7 @@ func simulate(t *testing.T, cfg Config) Result {
 	cpu := cpuTime()
 	res, report := Run(t, cfg)
 	s := Summary{
-		Kind: cmp.Or(os.Getenv("NORTHSTAR_SIM_KIND"), DefaultKind), Seed: cfg.Seed, Nodes: cfg.Nodes, Digest: fmt.Sprintf("%016x", res.Digest), Injected: res.Injected, Faults: res.Faults, Messages: res.Messages,
+		Kind: cmp.Or(os.Getenv("NORTHSTAR_SIM_SCENARIO"), DefaultKind), Seed: cfg.Seed, Nodes: cfg.Nodes, Digest: fmt.Sprintf("%016x", res.Digest), Injected: res.Injected, Faults: res.Faults, Messages: res.Messages,
 		Elections: res.Elections, Ops: len(res.History), Undecided: res.Undecided, Settled: res.Settled, Figures: res.Figures, CPU: cpuTime() - cpu, Report: report, Timeline: res.Timeline,
 	}
 	for _, v := range res.Violations {
@@ -141,7 +141,7 @@ func simulate(t *testing.T, cfg Config) Result {
 		if err != nil {
 			t.Fatal(err)
 		}
-		fmt.Printf("world %s\n", line)
+		fmt.Printf("run %s\n", line)
 	}
 	if report != "" {
 		t.Errorf("%s\n%s", replayCommand(s), report)
@@ -150,5 +150,5 @@ func simulate(t *testing.T, cfg Config) Result {
 }
 
 func replayCommand(s Summary) string {
-	return fmt.Sprintf("make chaos-replay KIND=%s NODES=%d SEED=%d", s.Kind, s.Nodes, s.Seed)
+	return fmt.Sprintf("make chaos-replay SCENARIO=%s NODES=%d SEED=%d", s.Kind, s.Nodes, s.Seed)
 }

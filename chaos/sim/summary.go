@@ -18,7 +18,7 @@ func (s Summary) Effective() (n int) {
 // Summary is the outcome of one world on one line of JSON, which chaos/run
 // reads from the process that ran it.
 type Summary struct {
-	Kind       string            `json:"kind"`
+	Kind       string            `json:"scenario"`
 	Seed       uint64            `json:"seed"`
 	Nodes      int               `json:"nodes"`
 	Digest     string            `json:"digest"`
@@ -33,6 +33,6 @@ type Summary struct {
 	Figures    *check.Figures    `json:"figures,omitempty"`
 	Violations []string          `json:"violations,omitempty"`
 	Report     string            `json:"report,omitempty"`
-	Keep       []int             `json:"keep,omitempty"` // the places of the faults that it takes to fail
+	Keep       []int             `json:"minimal,omitempty"` // the places of the faults that it takes to fail
 	Timeline   *report.Report    `json:"timeline,omitempty"`
 }
