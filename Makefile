@@ -7,7 +7,7 @@ comma   := ,
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS := -X northstar/node.Version=$(VERSION) -X main.version=$(VERSION)
 
-.PHONY: build demo test race lint bench peers verify sim chaos chaos-long chaos-replay mutants fuzz clean
+.PHONY: build demo test race lint bench etcd verify sim chaos chaos-long chaos-replay mutants fuzz clean
 
 build: ## bin/northstar-node and bin/northstarctl
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
@@ -30,8 +30,8 @@ lint: ## formatting, vet, staticcheck, tidy go.mod
 bench: build ## throughput, idle cost and start-up beside a bare raft cluster, as tables
 	$(GO) run ./benchmarks all
 
-peers: ## vet and build what benchmarks measure beside: etcd, a module of its own
-	cd benchmarks/peers && $(GO) vet ./... && $(GO) build -o /dev/null . && $(GO) mod tidy -diff
+etcd: ## vet and build the etcd that the benchmarks compare with, a module of its own
+	cd benchmarks/etcd && $(GO) vet ./... && $(GO) build -o /dev/null . && $(GO) mod tidy -diff
 
 sim: ## whole nodes in virtual time under faults: SEEDS=1000 runs of each size from FROM=1 on, of each of SCENARIOS=mixed,disk-wipe,admin-ops
 	$(GO) run ./chaos/run simulate -scenarios $(or $(SCENARIOS),mixed$(comma)disk-wipe$(comma)admin-ops) -runs $(or $(SEEDS),1000) -from $(or $(FROM),1)

@@ -18,7 +18,7 @@ const writersBeside = 16
 // and after a crash, and what the Go client adds to a failover: from when the new
 // leader takes writes to the first one that it acknowledges to the client.
 func (b *bench) discovery(ctx context.Context) (err error) {
-	fmt.Println(thisMachine())
+	fmt.Println(describeHost())
 	size := max(b.size, 3)
 	h := &host{}
 	defer func() { err = errors.Join(err, h.close()) }()
@@ -34,10 +34,10 @@ func (b *bench) discovery(ctx context.Context) (err error) {
 	if err := askedFor(ctx, c, "GET /leader", b.duration); err != nil {
 		return err
 	}
-	s := &subject{name: "northstar, Go client", cluster: c, viaClient: true, ours: true, fast: true, mended: new(time.Time)}
-	*s.mended = time.Now()
+	s := &clusterUnderTest{name: "northstar, Go client", cluster: c, viaClient: true, ours: true, fast: true, healedAt: new(time.Time)}
+	*s.healedAt = time.Now()
 	for round := range b.failovers {
-		if err := s.round(ctx, blows[0]); err != nil {
+		if err := s.round(ctx, faults[0]); err != nil {
 			return fmt.Errorf("round %d: %w\n%s", round+1, err, c.Logs())
 		}
 		if (round+1)%10 == 0 {
@@ -51,8 +51,8 @@ func (b *bench) discovery(ctx context.Context) (err error) {
 }
 
 // rediscoveries are the last steps of the failovers whose steps are known.
-func (s *subject) rediscoveries() (found []time.Duration) {
-	for _, l := range s.ladder {
+func (s *clusterUnderTest) rediscoveries() (found []time.Duration) {
+	for _, l := range s.phaseTimes {
 		found = append(found, l[len(l)-1])
 	}
 	return found
@@ -70,7 +70,7 @@ func askedFor(ctx context.Context, c *proc.Cluster, name string, during time.Dur
 	}
 	fmt.Printf("  %-44s %28s (aim for p99: 2)\n", name, quantiles(idle))
 	written := make(chan error, 1)
-	go func() { // ends by itself
+	go func() { // ends on its own
 		_, err := load.Run(ctx, leader.HTTP, writersBeside, during, load.Op{Method: "PUT", Path: benchKey, Body: benchValue()})
 		written <- err
 	}()

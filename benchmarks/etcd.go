@@ -17,8 +17,8 @@ import (
 	"northstar/chaos/proc"
 )
 
-// etcdTurn bounds one command to the driver.
-const etcdTurn = 90 * time.Second
+// etcdTimeout bounds one command to the driver.
+const etcdTimeout = 90 * time.Second
 
 // etcd is a cluster of the peer that NorthStar is measured beside, and the
 // process that drives it: benchmarks/peers, which is a module of its own.
@@ -33,7 +33,7 @@ type etcd struct {
 // driver, and waits for a leader.
 func (b *bench) startEtcd(ctx context.Context) (_ *etcd, err error) {
 	e := &etcd{}
-	if e.cluster, err = proc.Etcd(b.peers, 3); err != nil {
+	if e.cluster, err = proc.Etcd(b.etcdBin, 3); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -45,7 +45,7 @@ func (b *bench) startEtcd(ctx context.Context) (_ *etcd, err error) {
 	if err := e.cluster.Start(); err != nil {
 		return nil, err
 	}
-	e.driver = exec.CommandContext(ctx, b.peers, "drive", "--endpoints", strings.Join(addresses(e.cluster), ","))
+	e.driver = exec.CommandContext(ctx, b.etcdBin, "drive", "--endpoints", strings.Join(addresses(e.cluster), ","))
 	e.driver.Stderr = os.Stderr
 	e.driver.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if e.in, err = e.driver.StdinPipe(); err != nil {
@@ -79,12 +79,12 @@ func (e *etcd) close() {
 	e.cluster.Close()
 }
 
-// do has the driver carry out one command, and gives its answer's words.
+// do has the driver carry out one command, and returns its answer's words.
 func (e *etcd) do(ctx context.Context, command ...any) ([]string, error) {
 	line := strings.TrimSuffix(fmt.Sprintln(command...), "\n")
 	stop := context.AfterFunc(ctx, func() { _ = e.driver.Process.Kill() })
 	defer stop()
-	late := time.AfterFunc(etcdTurn, func() { _ = e.driver.Process.Kill() })
+	late := time.AfterFunc(etcdTimeout, func() { _ = e.driver.Process.Kill() })
 	defer late.Stop()
 	if _, err := fmt.Fprintln(e.in, line); err != nil {
 		return nil, fmt.Errorf("etcd's driver: %w", err)

@@ -21,73 +21,73 @@ import (
 // cluster gets the same.
 const failoverTimeout = "150ms"
 
-// blow is what happens to the leader, and how it is undone.
-type blow struct {
+// fault is what happens to the leader, and how it is undone.
+type fault struct {
 	name    string
 	network bool // needs a network of its own
-	hit     func(*proc.Network, *proc.Node) error
-	mend    func(*subject, *proc.Node) error
-	aims    map[int][2]int // by cluster size: p50 and p99 of the write gap, in ms
+	inject  func(*proc.Network, *proc.Node) error
+	heal    func(*clusterUnderTest, *proc.Node) error
+	goals   map[int][2]int // by cluster size: p50 and p99 of the write gap, in ms
 }
 
-var blows = []blow{
+var faults = []fault{
 	{
-		name: "kill -9 leader",
-		hit:  func(_ *proc.Network, n *proc.Node) error { n.Kill(); return nil },
-		mend: func(s *subject, n *proc.Node) error { return s.cluster.StartNode(n) },
-		aims: map[int][2]int{3: {7, 20}, 5: {12, 30}},
+		name:   "kill -9 leader",
+		inject: func(_ *proc.Network, n *proc.Node) error { n.Kill(); return nil },
+		heal:   func(s *clusterUnderTest, n *proc.Node) error { return s.cluster.StartNode(n) },
+		goals:  map[int][2]int{3: {7, 20}, 5: {12, 30}},
 	},
 	{
-		name: "SIGSTOP leader",
-		hit:  func(_ *proc.Network, n *proc.Node) error { return n.Signal(syscall.SIGSTOP) },
-		mend: func(_ *subject, n *proc.Node) error { return n.Signal(syscall.SIGCONT) },
-		aims: map[int][2]int{3: {175, 260}, 5: {180, 280}},
+		name:   "SIGSTOP leader",
+		inject: func(_ *proc.Network, n *proc.Node) error { return n.Signal(syscall.SIGSTOP) },
+		heal:   func(_ *clusterUnderTest, n *proc.Node) error { return n.Signal(syscall.SIGCONT) },
+		goals:  map[int][2]int{3: {175, 260}, 5: {180, 280}},
 	},
 	{
 		name:    "cut leader off the others",
 		network: true,
-		hit:     func(w *proc.Network, n *proc.Node) error { return w.Isolate(n) },
-		mend:    func(s *subject, _ *proc.Node) error { return s.network.Heal() },
-		aims:    map[int][2]int{3: {175, 260}, 5: {180, 280}},
+		inject:  func(w *proc.Network, n *proc.Node) error { return w.Isolate(n) },
+		heal:    func(s *clusterUnderTest, _ *proc.Node) error { return s.network.Heal() },
+		goals:   map[int][2]int{3: {175, 260}, 5: {180, 280}},
 	},
 }
 
-// subject is one way of writing to one cluster under blows.
-type subject struct {
+// clusterUnderTest is one way of writing to one cluster under faults.
+type clusterUnderTest struct {
 	name      string
 	cluster   *proc.Cluster
 	network   *proc.Network // nil: loopback
 	viaClient bool          // writes go through this project's Go client
 	ours      bool          // NorthStar, not the bare library
 	fast      bool          // with fast failover
-	mended    *time.Time    // when its cluster was last made whole
+	healedAt  *time.Time    // when its cluster was last made whole
 
-	gaps    []time.Duration
-	more    int             // rounds with more than one election
-	ladder  []ladder        // of rounds in which a failover's steps are known
-	best    int             // rounds that the best placed fresh survivor won
-	judged  int             // rounds in which that is known
-	highest int             // rounds that the survivor of the highest priority won, fresh or not
-	late    []time.Duration // the longest pause after the first write that the new leader took
-	cut     []time.Duration // from the blow until the writer found its connection broken
-	notes   []string        // what was not as it should be
+	gaps       []time.Duration
+	more       int             // rounds with more than one election
+	phaseTimes []phaseTimes    // of rounds in which a failover's steps are known
+	bestWon    int             // rounds that the best placed fresh survivor won
+	rounds     int             // rounds in which that is known
+	highest    int             // rounds that the survivor of the highest priority won, fresh or not
+	late       []time.Duration // the longest pause after the first write that the new leader took
+	cut        []time.Duration // from the fault until the writer found its connection broken
+	notes      []string        // what was not as it should be
 }
 
 // failover measures the write gap that a client sees when the leader fails, in
 // turns, on NorthStar, on NorthStar without fast failover, and on bare
 // hashicorp/raft at the same timeouts.
 func (b *bench) failover(ctx context.Context) error {
-	fmt.Println(thisMachine())
+	fmt.Println(describeHost())
 	sizes := []int{3, 5}
 	if b.size != 0 {
 		sizes = []int{b.size}
 	}
-	for _, blow := range blows {
-		if !strings.Contains(blow.name, b.only) {
+	for _, fault := range faults {
+		if !strings.Contains(fault.name, b.only) {
 			continue
 		}
 		for _, size := range sizes {
-			if err := b.under(ctx, blow, size); err != nil {
+			if err := b.under(ctx, fault, size); err != nil {
 				return err
 			}
 		}
@@ -95,35 +95,35 @@ func (b *bench) failover(ctx context.Context) error {
 	return nil
 }
 
-// under measures one blow on clusters of one size.
-func (b *bench) under(ctx context.Context, blow blow, size int) (err error) {
+// under measures one fault on clusters of one size.
+func (b *bench) under(ctx context.Context, fault fault, size int) (err error) {
 	h := &host{}
 	defer func() { err = errors.Join(err, h.close()) }()
-	if blow.network {
+	if fault.network {
 		probe, err := proc.NewNetwork()
 		if err != nil {
-			fmt.Printf("\nfailover: %s, %d nodes: not measured: %v\n", blow.name, size, err)
+			fmt.Printf("\nfailover: %s, %d nodes: not measured: %v\n", fault.name, size, err)
 			return nil
 		}
 		if err := probe.Close(); err != nil {
 			return err
 		}
 	}
-	subjects, err := b.subjects(h, blow, size)
+	subjects, err := b.startClusters(h, fault, size)
 	if err != nil {
 		return err
 	}
-	return errors.Join(b.measure(ctx, blow, size, subjects), b.keepLogs(blow, size, subjects))
+	return errors.Join(b.measure(ctx, fault, size, subjects), b.keepLogs(fault, size, subjects))
 }
 
 // keepLogs saves the nodes' logs, if that is wanted.
-func (b *bench) keepLogs(blow blow, size int, subjects []*subject) error {
+func (b *bench) keepLogs(fault fault, size int, subjects []*clusterUnderTest) error {
 	if b.logs == "" {
 		return nil
 	}
 	for _, s := range subjects {
 		for _, n := range s.cluster.Nodes {
-			name := strings.ReplaceAll(fmt.Sprintf("%s %d %s %s.log", blow.name, size, s.name, n.ID), " ", "-")
+			name := strings.ReplaceAll(fmt.Sprintf("%s %d %s %s.log", fault.name, size, s.name, n.ID), " ", "-")
 			if err := os.WriteFile(filepath.Join(b.logs, name), []byte(s.cluster.Log(n)), 0o600); err != nil {
 				return err
 			}
@@ -149,13 +149,13 @@ func (h *host) close() error {
 	return errors.Join(errs...)
 }
 
-// turn is how many rounds a cluster is measured for before the next one is.
-const turn = 5
+// roundsPerTurn is how many rounds a cluster is measured for before the next one is.
+const roundsPerTurn = 5
 
-// subjects prepares the clusters.
-func (b *bench) subjects(h *host, blow blow, size int) ([]*subject, error) {
+// startClusters prepares the clusters.
+func (b *bench) startClusters(h *host, fault fault, size int) ([]*clusterUnderTest, error) {
 	northstar := func(bin string, extra ...string) func() (*proc.Cluster, error) {
-		if blow.network {
+		if fault.network {
 			extra = append(extra, "--insecure")
 		}
 		if b.logs != "" {
@@ -163,19 +163,19 @@ func (b *bench) subjects(h *host, blow blow, size int) ([]*subject, error) {
 		}
 		return func() (*proc.Cluster, error) { return proc.NorthStar(bin, size, extra...) }
 	}
-	start := func(s subject, make func() (*proc.Cluster, error)) (*subject, error) {
+	start := func(s clusterUnderTest, make func() (*proc.Cluster, error)) (*clusterUnderTest, error) {
 		c, err := make()
 		if err != nil {
 			return nil, err
 		}
 		h.clusters = append(h.clusters, c)
-		s.cluster, s.mended = c, new(time.Time)
-		if blow.network {
+		s.cluster, s.healedAt = c, new(time.Time)
+		if fault.network {
 			if s.network, err = proc.NewNetwork(); err != nil {
 				return nil, err
 			}
 			h.networks = append(h.networks, s.network)
-			if err := s.network.Place(c); err != nil {
+			if err := s.network.Attach(c); err != nil {
 				return nil, err
 			}
 		}
@@ -188,62 +188,62 @@ func (b *bench) subjects(h *host, blow blow, size int) ([]*subject, error) {
 	}
 	// With a priority each, so that it shows who should win; nobody takes over
 	// while it is measured.
-	ns, err := start(subject{name: "northstar", ours: true, fast: true}, northstar(b.northstar, "--failover-takeover-delay", "1h"))
+	ns, err := start(clusterUnderTest{name: "northstar", ours: true, fast: true}, northstar(b.northstar, "--failover-takeover-delay", "1h"))
 	if err != nil {
 		return nil, err
 	}
-	if b.against != "" {
-		other, err := start(subject{name: "the other build", ours: true, fast: true}, northstar(b.against, "--failover-takeover-delay", "1h"))
-		return []*subject{ns, other}, err
+	if b.comparePath != "" {
+		other, err := start(clusterUnderTest{name: "the other build", ours: true, fast: true}, northstar(b.comparePath, "--failover-takeover-delay", "1h"))
+		return []*clusterUnderTest{ns, other}, err
 	}
-	bare, err := start(subject{name: "bare raft"}, func() (*proc.Cluster, error) {
-		return proc.Bare(b.bare, size, "--timeout-min", failoverTimeout)
+	bare, err := start(clusterUnderTest{name: "bare raft"}, func() (*proc.Cluster, error) {
+		return proc.Bare(b.baseline, size, "--timeout-min", failoverTimeout)
 	})
 	if err != nil {
 		return nil, err
 	}
-	if b.alone || blow.name != blows[0].name {
-		return []*subject{ns, bare}, nil
+	if b.noCompare || fault.name != faults[0].name {
+		return []*clusterUnderTest{ns, bare}, nil
 	}
-	off, err := start(subject{name: "northstar, fast failover off", ours: true}, northstar(b.northstar, "--no-failover-fast"))
+	off, err := start(clusterUnderTest{name: "northstar, fast failover off", ours: true}, northstar(b.northstar, "--no-failover-fast"))
 	if err != nil {
 		return nil, err
 	}
 	client := *ns // the same cluster, in other rounds
 	client.name, client.viaClient = "northstar, Go client", true
-	return []*subject{ns, bare, &client, off}, nil
+	return []*clusterUnderTest{ns, bare, &client, off}, nil
 }
 
-// priorityOf gives the i-th node a priority of its own: the first the highest.
+// priorityOf returns the i-th node a priority of its own: the first the highest.
 func priorityOf(i int) int { return 200 - 10*i }
 
-func (b *bench) measure(ctx context.Context, blow blow, size int, subjects []*subject) error {
-	fmt.Printf("\nfailover: %s, %d nodes, timeouts %s to twice that, %d rounds; the client's write gap in ms\n", blow.name, size, failoverTimeout, b.failovers)
-	floor, err := newFloor()
+func (b *bench) measure(ctx context.Context, fault fault, size int, subjects []*clusterUnderTest) error {
+	fmt.Printf("\nfailover: %s, %d nodes, timeouts %s to twice that, %d rounds; the client's write gap in ms\n", fault.name, size, failoverTimeout, b.failovers)
+	bound, err := newLowerBound()
 	if err != nil {
 		return err
 	}
-	defer floor.close()
+	defer bound.close()
 	began := time.Now()
-	for from := 0; from < b.failovers; from += turn {
-		to := min(from+turn, b.failovers)
-		for of := range byCluster(subjects) {
-			if err := turnOf(ctx, blow, of, floor, from, to); err != nil {
+	for from := 0; from < b.failovers; from += roundsPerTurn {
+		to := min(from+roundsPerTurn, b.failovers)
+		for of := range groupByCluster(subjects) {
+			if err := turnOf(ctx, fault, of, bound, from, to); err != nil {
 				return err
 			}
 		}
-		fmt.Fprintf(os.Stderr, "%s, %d nodes: %d of %d rounds, %s\n", blow.name, size, to, b.failovers, time.Since(began).Round(time.Second))
+		fmt.Fprintf(os.Stderr, "%s, %d nodes: %d of %d rounds, %s\n", fault.name, size, to, b.failovers, time.Since(began).Round(time.Second))
 	}
-	report(blow, size, subjects, floor)
+	report(fault, size, subjects, bound)
 	return ctx.Err()
 }
 
-// byCluster gives the subjects of one cluster after those of the other.
-func byCluster(subjects []*subject) iter.Seq[[]*subject] {
-	return func(yield func([]*subject) bool) {
+// groupByCluster returns the subjects of one cluster after those of the other.
+func groupByCluster(subjects []*clusterUnderTest) iter.Seq[[]*clusterUnderTest] {
+	return func(yield func([]*clusterUnderTest) bool) {
 		for i, s := range subjects {
-			same := func(o *subject) bool { return o.cluster == s.cluster }
-			if slices.IndexFunc(subjects, same) == i && !yield(slices.DeleteFunc(slices.Clone(subjects), func(o *subject) bool { return !same(o) })) {
+			same := func(o *clusterUnderTest) bool { return o.cluster == s.cluster }
+			if slices.IndexFunc(subjects, same) == i && !yield(slices.DeleteFunc(slices.Clone(subjects), func(o *clusterUnderTest) bool { return !same(o) })) {
 				return
 			}
 		}
@@ -252,19 +252,19 @@ func byCluster(subjects []*subject) iter.Seq[[]*subject] {
 
 // turnOf measures some rounds of the subjects of one cluster, which runs only as
 // long: the heartbeats of the others would have their part of the processors.
-func turnOf(ctx context.Context, blow blow, of []*subject, floor *floor, from, to int) error {
+func turnOf(ctx context.Context, fault fault, of []*clusterUnderTest, bound *lowerBound, from, to int) error {
 	c := of[0].cluster
 	if err := c.Start(); err != nil {
 		return err
 	}
 	defer c.KillAll()
-	*of[0].mended = time.Now()
+	*of[0].healedAt = time.Now()
 	for round := from; round < to; round++ {
-		if err := floor.measure(); err != nil {
+		if err := bound.measure(); err != nil {
 			return err
 		}
 		for _, s := range of {
-			if err := s.round(ctx, blow); err != nil {
+			if err := s.round(ctx, fault); err != nil {
 				return fmt.Errorf("%s, round %d: %w\n%s", s.name, round+1, err, c.Logs())
 			}
 		}
@@ -272,7 +272,7 @@ func turnOf(ctx context.Context, blow blow, of []*subject, floor *floor, from, t
 	return nil
 }
 
-// byQuarters gives the medians of the gaps in four parts of the run, whether it gets
+// byQuarters returns the medians of the gaps in four parts of the run, whether it gets
 // slower as the log and the state grow; "" for a short one.
 func byQuarters(gaps []time.Duration) string {
 	size := len(gaps) / 4
@@ -286,7 +286,7 @@ func byQuarters(gaps []time.Duration) string {
 	return strings.Join(medians, " ")
 }
 
-func report(blow blow, size int, subjects []*subject, floor *floor) {
+func report(fault fault, size int, subjects []*clusterUnderTest, bound *lowerBound) {
 	fmt.Printf("  %-30s %8s %8s %8s %8s   %s\n", "", "p50", "p90", "p99", "max", "longest pause after it, p50 and max")
 	for _, s := range subjects {
 		quarters := byQuarters(s.gaps)
@@ -304,14 +304,14 @@ func report(blow blow, size int, subjects []*subject, floor *floor) {
 			fmt.Printf("  %s: the writer found its connection broken after %s (p50) and %s (p99)\n", s.name, ms(load.Quantile(s.cut, 0.5)), ms(load.Quantile(s.cut, 0.99)))
 		}
 	}
-	aim := blow.aims[size]
+	aim := fault.goals[size]
 	fmt.Printf("  %-30s %8d %8s %8d\n", "(aim for northstar)", aim[0], "", aim[1])
 	for _, s := range subjects {
-		if s.judged > 0 {
+		if s.rounds > 0 {
 			fmt.Printf("  %s: the best placed survivor with the newest log won %d of %d rounds, the highest priority whatever its log %d; more than one election in %d\n",
-				s.name, s.best, s.judged, s.highest, s.more)
+				s.name, s.bestWon, s.rounds, s.highest, s.more)
 		}
-		printLadder(s, floor)
+		printPhases(s, bound)
 		for _, n := range s.notes {
 			fmt.Printf("  %s: %s\n", s.name, n)
 		}

@@ -83,7 +83,7 @@ func (b *bench) startup(ctx context.Context) error {
 		make func() (*proc.Cluster, error)
 	}{
 		{"northstar", func() (*proc.Cluster, error) { return proc.NorthStar(b.northstar, 3) }},
-		{"bare raft", func() (*proc.Cluster, error) { return proc.Bare(b.bare, 3, "--timeout-min", "150ms") }},
+		{"bare raft", func() (*proc.Cluster, error) { return proc.Bare(b.baseline, 3, "--timeout-min", "150ms") }},
 	}
 	took := make([][]time.Duration, len(kinds))
 	for range starts {

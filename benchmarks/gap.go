@@ -17,10 +17,10 @@ import (
 type writer struct {
 	write func(ctx context.Context, n int) error // returns when acknowledged
 
-	mu   sync.Mutex
-	acks []time.Time
-	lost []time.Time   // when nodes that were kept to have failed it
-	news chan struct{} // capacity 1: an acknowledgement
+	mu         sync.Mutex
+	acks       []time.Time
+	connErrors []time.Time   // when nodes that were kept to have failed it
+	news       chan struct{} // capacity 1: an acknowledgement
 }
 
 func newWriter() *writer {
@@ -69,18 +69,18 @@ func (w *writer) ackedAfter(ctx context.Context, at time.Time) error {
 	}
 }
 
-// broke notes that the connection that was written on has failed.
-func (w *writer) broke() {
+// onConnError notes that the connection that was written on has failed.
+func (w *writer) onConnError() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.lost = append(w.lost, time.Now())
+	w.connErrors = append(w.connErrors, time.Now())
 }
 
-// noticed is how long after at the first connection failed; false when none did.
-func (w *writer) noticed(at time.Time) (time.Duration, bool) {
+// firstError is how long after at the first connection failed; false when none did.
+func (w *writer) firstError(at time.Time) (time.Duration, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, lost := range w.lost {
+	for _, lost := range w.connErrors {
 		if d := lost.Sub(at); d > 0 {
 			return d, true
 		}
@@ -88,7 +88,7 @@ func (w *writer) noticed(at time.Time) (time.Duration, bool) {
 	return 0, false
 }
 
-// inFlight is for how long after a blow the failed leader's answers may still come.
+// inFlight is for how long after a fault the failed leader's answers may still come.
 const inFlight = 2 * time.Millisecond
 
 // gap is the longest time between two acknowledgements, the second of them after at
@@ -133,18 +133,18 @@ func (w *writer) longestAfter(resumed time.Time) (longest time.Duration) {
 
 // How the plain writer finds the leader.
 const (
-	hungAfter  = 25 * time.Millisecond // an answer that takes longer: ask all nodes
-	betweenTry = time.Millisecond
-	tryLimit   = 5 * time.Second
+	unresponsiveTimeout = 25 * time.Millisecond // an answer that takes longer: ask all nodes
+	attemptDelay        = time.Millisecond
+	attemptTimeout      = 5 * time.Second
 )
 
-// everywhere makes a write function that knows nothing but the nodes'
+// writeAnyNode makes a write function that knows nothing but the nodes'
 // addresses: it keeps to the node that took the last write, and when that fails
 // or is silent, offers the write to all nodes at once, again and again. A node
 // that does not lead says so and is asked again: what is measured is the
 // servers' gap.
-// broke is told when the node that it kept to fails it.
-func everywhere(addrs []string, broke func()) (write func(context.Context, int) error, closeAll func()) {
+// onConnError is called when the node that took the last write fails.
+func writeAnyNode(addrs []string, broke func()) (write func(context.Context, int) error, closeAll func()) {
 	var leader string
 	var conn *load.Conn
 	drop := func() {
@@ -156,7 +156,7 @@ func everywhere(addrs []string, broke func()) (write func(context.Context, int) 
 	write = func(ctx context.Context, n int) error {
 		path := fmt.Sprintf("/v1/kv/gap-%d?redirect=true", n%64)
 		if leader != "" {
-			conn.Limit(hungAfter)
+			conn.Limit(unresponsiveTimeout)
 			if status, err := conn.Do("PUT", path, value); err == nil && status/100 == 2 {
 				return nil
 			}
@@ -164,7 +164,7 @@ func everywhere(addrs []string, broke func()) (write func(context.Context, int) 
 			drop()
 		}
 		var err error
-		leader, conn, err = race(ctx, addrs, path)
+		leader, conn, err = raceNodes(ctx, addrs, path)
 		return err
 	}
 	return write, drop
@@ -172,21 +172,21 @@ func everywhere(addrs []string, broke func()) (write func(context.Context, int) 
 
 var value = []byte("0123456789abcdef")
 
-type taker struct {
+type acceptedConn struct {
 	addr string
 	conn *load.Conn
 }
 
-// race offers a write to all nodes until one takes it.
-func race(ctx context.Context, addrs []string, path string) (string, *load.Conn, error) {
+// raceNodes offers a write to all nodes until one takes it.
+func raceNodes(ctx context.Context, addrs []string, path string) (string, *load.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	won := make(chan taker, len(addrs))
+	won := make(chan acceptedConn, len(addrs))
 	var all sync.WaitGroup
 	for _, addr := range addrs {
-		all.Go(func() { offer(ctx, addr, path, won) })
+		all.Go(func() { tryNode(ctx, addr, path, won) })
 	}
-	var first taker
+	var first acceptedConn
 	select {
 	case first = <-won:
 	case <-ctx.Done():
@@ -203,26 +203,26 @@ func race(ctx context.Context, addrs []string, path string) (string, *load.Conn,
 	return first.addr, first.conn, nil
 }
 
-// offer offers a write to one node until it takes it, or ctx ends.
-func offer(ctx context.Context, addr, path string, won chan<- taker) {
+// tryNode offers a write to one node until it takes it, or ctx ends.
+func tryNode(ctx context.Context, addr, path string, won chan<- acceptedConn) {
 	for ctx.Err() == nil {
 		conn, err := load.Dial(ctx, addr)
 		if err == nil {
-			conn.Limit(tryLimit)
+			conn.Limit(attemptTimeout)
 			stop := context.AfterFunc(ctx, func() { conn.Close() })
 			for status := 0; err == nil; {
 				if status, err = conn.Do("PUT", path, value); err == nil && status/100 == 2 {
 					if stop() {
-						won <- taker{addr, conn}
+						won <- acceptedConn{addr, conn}
 					}
 					return
 				}
-				_ = wait(ctx, betweenTry)
+				_ = wait(ctx, attemptDelay)
 			}
 			stop()
 			conn.Close()
 		}
-		_ = wait(ctx, betweenTry)
+		_ = wait(ctx, attemptDelay)
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 // of two wide: it takes millions and stays small. Safe for concurrent use.
 type latencies struct {
 	buckets [64 * 8]atomic.Int64
-	most    atomic.Int64
+	max     atomic.Int64
 }
 
 func bucketOf(d time.Duration) int {
@@ -35,7 +35,7 @@ func top(bucket int) time.Duration {
 
 func (l *latencies) add(d time.Duration) {
 	l.buckets[bucketOf(d)].Add(1)
-	for most := l.most.Load(); int64(d) > most && !l.most.CompareAndSwap(most, int64(d)); most = l.most.Load() {
+	for most := l.max.Load(); int64(d) > most && !l.max.CompareAndSwap(most, int64(d)); most = l.max.Load() {
 	}
 }
 
@@ -48,7 +48,7 @@ func (l *latencies) count() (n int64) {
 
 // quantile is exact for 1, and to an eighth otherwise.
 func (l *latencies) quantile(q float64) time.Duration {
-	most := time.Duration(l.most.Load())
+	most := time.Duration(l.max.Load())
 	want := int64(math.Ceil(q * float64(l.count())))
 	if q >= 1 {
 		return most
@@ -62,22 +62,22 @@ func (l *latencies) quantile(q float64) time.Duration {
 	return most
 }
 
-// thisMachine says what is measured on, and how busy that is already.
-func thisMachine() string {
+// describeHost reports what is measured on, and how busy that is already.
+func describeHost() string {
 	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease")
 	load, _ := os.ReadFile("/proc/loadavg")
 	return fmt.Sprintf("%s: %d processors, Linux %s, %s, load before: %s", time.Now().UTC().Format(time.DateTime),
 		runtime.NumCPU(), strings.TrimSpace(string(kernel)), runtime.Version(), strings.TrimSpace(string(load)))
 }
 
-// machine is what the machine did during a run.
-type machine struct {
+// hostStats is what the machine did during a run.
+type hostStats struct {
 	cpu, disk *latencies // how late a thread got a processor, how long a sync took
 	busy, own float64    // of all processor time; and of the busy part, this program's and its children's
 }
 
-// lateness remembers the last seconds of both measurements.
-type lateness struct {
+// hostLatency remembers the last seconds of both measurements.
+type hostLatency struct {
 	mu   sync.Mutex
 	last []sample // the newest at the end
 }
@@ -88,19 +88,19 @@ type sample struct {
 	took time.Duration
 }
 
-const keepSamples = 5 * time.Second
+const sampleTTL = 5 * time.Second
 
-func (l *lateness) note(s sample) {
+func (l *hostLatency) note(s sample) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for len(l.last) > 0 && s.at.Sub(l.last[0].at) > keepSamples {
+	for len(l.last) > 0 && s.at.Sub(l.last[0].at) > sampleTTL {
 		l.last = l.last[1:]
 	}
 	l.last = append(l.last, s)
 }
 
 // recent is the longest of each in the time before now.
-func (l *lateness) recent(d time.Duration) (cpu, disk time.Duration) {
+func (l *hostLatency) recent(d time.Duration) (cpu, disk time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	from := time.Now().Add(-d)
@@ -117,15 +117,15 @@ func (l *lateness) recent(d time.Duration) (cpu, disk time.Duration) {
 }
 
 const (
-	cpuLookEvery  = 2 * time.Millisecond
-	diskLookEvery = 50 * time.Millisecond
+	cpuSampleInterval  = 2 * time.Millisecond
+	diskSampleInterval = 50 * time.Millisecond
 )
 
-// watchMachine measures beside the load, at the priority of the nodes, how long
+// monitorHost measures next to the load, at the priority of the nodes, how long
 // a thread waits for a processor and how long one small sync takes. stop ends it.
-func watchMachine() (recent *lateness, stop func() machine) {
-	m := machine{cpu: &latencies{}, disk: &latencies{}}
-	recent = &lateness{}
+func monitorHost() (recent *hostLatency, stop func() hostStats) {
+	m := hostStats{cpu: &latencies{}, disk: &latencies{}}
+	recent = &hostLatency{}
 	end := make(chan struct{})
 	var running sync.WaitGroup
 	ended := func() bool {
@@ -142,10 +142,10 @@ func watchMachine() (recent *lateness, stop func() machine) {
 		defer runtime.UnlockOSThread() // a thread that ends takes the nodes that it has started with it
 		for !ended() {
 			from := time.Now()
-			ts := syscall.NsecToTimespec(int64(cpuLookEvery))
+			ts := syscall.NsecToTimespec(int64(cpuSampleInterval))
 			_ = syscall.Nanosleep(&ts, nil)
 			now := time.Now()
-			late := max(0, now.Sub(from)-cpuLookEvery)
+			late := max(0, now.Sub(from)-cpuSampleInterval)
 			m.cpu.add(late)
 			recent.note(sample{now, true, late})
 		}
@@ -168,12 +168,12 @@ func watchMachine() (recent *lateness, stop func() machine) {
 			}
 			m.disk.add(took)
 			recent.note(sample{time.Now(), false, took})
-			time.Sleep(diskLookEvery)
+			time.Sleep(diskSampleInterval)
 		}
 	})
 	all, idle := processorTime()
 	own := ownTime()
-	return recent, func() machine {
+	return recent, func() hostStats {
 		close(end)
 		running.Wait()
 		allNow, idleNow := processorTime()

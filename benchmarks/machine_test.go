@@ -27,7 +27,7 @@ func TestLatencies(t *testing.T) {
 }
 
 func TestRecent(t *testing.T) {
-	l := &lateness{}
+	l := &hostLatency{}
 	now := time.Now()
 	l.note(sample{now.Add(-3 * time.Second), true, time.Second})
 	l.note(sample{now, true, 2 * time.Millisecond})

@@ -2,7 +2,7 @@
 // cluster, or etcd where it does what that library does not, in one run, in turns,
 // so that a slow moment of the machine hits both.
 //
-//	go run ./benchmarks all | throughput | idle | startup | failover | transfer | discovery | steady | roles | sessions
+//	go run ./benchmarks all | throughput | idle | startup | failover | transfer | discovery | soak | roles | sessions
 package main
 
 import (
@@ -22,24 +22,24 @@ import (
 )
 
 type bench struct {
-	dir       string // of the built binaries
-	duration  time.Duration
-	rounds    int
-	failovers int
-	transfers int
-	elections int
-	kept      int
-	attached  int
-	alone     bool
-	size      int
-	only      string
-	minutes   float64
-	logs      string
-	against   string
-	northstar string
-	bare      string
-	holder    string
-	peers     string
+	dir              string // of the built binaries
+	duration         time.Duration
+	rounds           int
+	failovers        int
+	transfers        int
+	elections        int
+	renewedTogether  int
+	attachedSessions int
+	noCompare        bool
+	size             int
+	only             string
+	minutes          float64
+	logs             string
+	comparePath      string
+	northstar        string
+	baseline         string
+	roleholder       string
+	etcdBin          string
 }
 
 func main() {
@@ -57,14 +57,14 @@ func run(args []string) error {
 	fs.IntVar(&b.failovers, "failovers", 100, "rounds of failover, for each cluster")
 	fs.IntVar(&b.transfers, "transfers", 100, "rounds of planned transfers, for each cluster")
 	fs.IntVar(&b.elections, "elections", 100, "rounds of role elections, for each cluster")
-	fs.IntVar(&b.kept, "kept", 50_000, "sessions that are renewed together; a multiple of 1000, or less")
-	fs.IntVar(&b.attached, "attached", 2000, "sessions that are held by a connection each")
-	fs.BoolVar(&b.alone, "alone", false, "roles and sessions without etcd beside them; failovers beside bare Raft only")
+	fs.IntVar(&b.renewedTogether, "sessions", 50_000, "sessions that are renewed together; a multiple of 1000, or less")
+	fs.IntVar(&b.attachedSessions, "attached", 2000, "sessions that are held by a connection each")
+	fs.BoolVar(&b.noCompare, "no-compare", false, "roles and sessions without etcd; failovers with bare Raft only")
 	fs.IntVar(&b.size, "size", 0, "nodes of the clusters that fail over; 0: first 3, then 5")
 	fs.StringVar(&b.only, "only", "", "only the failovers whose name has this in it: kill, SIGSTOP, cut")
 	fs.StringVar(&b.logs, "logs", "", "a directory to keep the nodes' logs of failovers in, which are then at debug; costs time")
-	fs.StringVar(&b.against, "against", "", "another build of northstar-node, to be measured in turns in failovers: in place of all that they are measured beside")
-	fs.Float64Var(&b.minutes, "minutes", 30, "of steady load")
+	fs.StringVar(&b.comparePath, "compare", "", "another build of northstar-node; failovers are measured with it in turns, and with nothing else")
+	fs.Float64Var(&b.minutes, "minutes", 30, "of the soak test")
 	names := strings.Join(slices.Sorted(maps.Keys(parts)), ", ")
 	if len(args) == 0 {
 		return fmt.Errorf("want one of: %s", names)
@@ -102,7 +102,7 @@ var parts = map[string][]func(*bench, context.Context) error{
 	"failover":   {(*bench).failover},
 	"transfer":   {(*bench).transfer},
 	"discovery":  {(*bench).discovery},
-	"steady":     {(*bench).steady},
+	"soak":       {(*bench).soak},
 	"roles":      {(*bench).roles},
 	"sessions":   {(*bench).sessions},
 	"all":        {(*bench).startup, (*bench).idle, (*bench).throughput, (*bench).failover},
@@ -115,14 +115,14 @@ func (b *bench) programs(ctx context.Context, name string) (err error) {
 		return err
 	}
 	if name != "roles" && name != "sessions" {
-		b.bare, err = b.build(ctx, ".", "./benchmarks/bare")
+		b.baseline, err = b.build(ctx, ".", "./benchmarks/baseline")
 		return err
 	}
-	if b.holder, err = b.build(ctx, ".", "./benchmarks/holder"); err != nil || b.alone {
+	if b.roleholder, err = b.build(ctx, ".", "./benchmarks/roleholder"); err != nil || b.noCompare {
 		return err
 	}
-	if b.peers, err = b.build(ctx, "benchmarks/peers", "."); err != nil {
-		return fmt.Errorf("etcd cannot be built (-alone leaves it out): %w", err)
+	if b.etcdBin, err = b.build(ctx, "benchmarks/etcd", "."); err != nil {
+		return fmt.Errorf("etcd cannot be built (-no-compare leaves it out): %w", err)
 	}
 	return nil
 }
@@ -140,7 +140,7 @@ func (b *bench) both(size int) (ns, bare *proc.Cluster, err error) {
 	if ns, err = proc.NorthStar(b.northstar, size); err != nil {
 		return nil, nil, err
 	}
-	if bare, err = proc.Bare(b.bare, size); err != nil {
+	if bare, err = proc.Bare(b.baseline, size); err != nil {
 		ns.Close()
 		return nil, nil, err
 	}

@@ -49,7 +49,7 @@ func (es elections) term() uint64 {
 	return es[0].Term
 }
 
-// since gives the records after a term.
+// since returns the records after a term.
 func (es elections) since(term uint64) elections {
 	for i, e := range es {
 		if e.Term <= term {
@@ -148,9 +148,9 @@ func rankingOf(events []event, term uint64) map[string]place {
 	return places
 }
 
-// lostCandidacies are the candidacies after a term that another node, or nobody,
+// lostElections are the candidacies after a term that another node, or nobody,
 // has won.
-func lostCandidacies(ctx context.Context, n *proc.Node, term uint64) (lost []event) {
+func lostElections(ctx context.Context, n *proc.Node, term uint64) (lost []event) {
 	events, err := eventsOf(ctx, n, "election")
 	if err != nil {
 		return nil

@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	roleTurn   = 30 * time.Second       // one round at most
-	beforeKill = 300 * time.Millisecond // up to this, so as not to be in step with renewals
+	roleRoundTimeout = 30 * time.Second       // one round at most
+	beforeKill       = 300 * time.Millisecond // up to this, so as not to be in step with renewals
 )
 
 // roleMeasures are what is measured of named roles, how often in a row in one turn,
@@ -36,8 +36,8 @@ var roleMeasures = []struct {
 	{"killed", "holder killed to the next elected", 1, 5, 20},
 }
 
-// elector is one kind of cluster, and how long one round of a measure takes there.
-type elector struct {
+// roleSUT is one kind of cluster, and how long one round of a measure takes there.
+type roleSUT struct {
 	name  string
 	round func(ctx context.Context, measure string) (time.Duration, error)
 	logs  func() string
@@ -47,10 +47,10 @@ type elector struct {
 
 // roles measures elections of named roles, in turns, on NorthStar and on etcd.
 func (b *bench) roles(ctx context.Context) error {
-	fmt.Println(thisMachine())
-	electors, err := b.electors(ctx)
+	fmt.Println(describeHost())
+	suts, err := b.startRoleSUTs(ctx)
 	defer func() {
-		for _, e := range electors {
+		for _, e := range suts {
 			e.close()
 		}
 	}()
@@ -60,7 +60,7 @@ func (b *bench) roles(ctx context.Context) error {
 	began := time.Now()
 	for round := range b.elections {
 		for _, m := range roleMeasures {
-			for _, e := range electors {
+			for _, e := range suts {
 				for range m.row {
 					d, err := e.round(ctx, m.key)
 					if err != nil {
@@ -77,46 +77,46 @@ func (b *bench) roles(ctx context.Context) error {
 	fmt.Printf("\nroles: 3 nodes, %d rounds in turns; ms\n", b.elections)
 	fmt.Printf("  %-36s %-10s %9s %9s %9s %9s\n", "", "", "p50", "p90", "p99", "max")
 	for _, m := range roleMeasures {
-		for _, e := range electors {
+		for _, e := range suts {
 			took := e.took[m.key]
 			slices.Sort(took)
 			q := func(f float64) string { return ms(load.Quantile(took, f)) }
 			fmt.Printf("  %-36s %-10s %9s %9s %9s %9s\n", m.name, e.name, q(0.5), q(0.9), q(0.99), q(1))
 		}
-		fmt.Printf("  %-36s %-10s %9s %9s %9s\n", "", "(aim)", aim(m.p50), "", aim(m.p99))
+		fmt.Printf("  %-36s %-10s %9s %9s %9s\n", "", "(aim)", formatGoal(m.p50), "", formatGoal(m.p99))
 	}
 	return nil
 }
 
-func aim(v float64) string {
+func formatGoal(v float64) string {
 	if v == 0 {
 		return ""
 	}
 	return fmt.Sprintf("%.2f", v)
 }
 
-// electors starts the clusters.
-func (b *bench) electors(ctx context.Context) (all []*elector, err error) {
+// startRoleSUTs starts the clusters.
+func (b *bench) startRoleSUTs(ctx context.Context) (all []*roleSUT, err error) {
 	ns, err := proc.NorthStar(b.northstar, 3)
 	if err != nil {
 		return nil, err
 	}
-	ours := &nsRoles{holder: b.holder, cluster: ns}
-	all = append(all, &elector{name: "northstar", round: ours.round, logs: ns.Logs, close: ours.close, took: map[string][]time.Duration{}})
+	ours := &nsRoles{holder: b.roleholder, cluster: ns}
+	all = append(all, &roleSUT{name: "northstar", round: ours.round, logs: ns.Logs, close: ours.close, took: map[string][]time.Duration{}})
 	if err := ns.Start(); err != nil {
 		return all, err
 	}
 	if _, err := ns.Leader(ctx); err != nil {
 		return all, err
 	}
-	if err := ours.open(ctx); err != nil || b.alone {
+	if err := ours.open(ctx); err != nil || b.noCompare {
 		return all, err
 	}
 	e, err := b.startEtcd(ctx)
 	if err != nil {
 		return all, err
 	}
-	return append(all, &elector{name: "etcd", round: e.took, logs: e.cluster.Logs, close: e.close, took: map[string][]time.Duration{}}), nil
+	return append(all, &roleSUT{name: "etcd", round: e.took, logs: e.cluster.Logs, close: e.close, took: map[string][]time.Duration{}}), nil
 }
 
 // nsRoles are two clients of a NorthStar cluster with a session each.
@@ -151,7 +151,7 @@ func (r *nsRoles) close() {
 }
 
 func (r *nsRoles) round(ctx context.Context, measure string) (time.Duration, error) {
-	ctx, cancel := context.WithTimeout(ctx, roleTurn)
+	ctx, cancel := context.WithTimeout(ctx, roleRoundTimeout)
 	defer cancel()
 	r.n++
 	role := fmt.Sprintf("role-%d", r.n)
@@ -166,7 +166,7 @@ func (r *nsRoles) round(ctx context.Context, measure string) (time.Duration, err
 
 // stand campaigns with one of the two sessions, as long as that takes.
 func (r *nsRoles) stand(ctx context.Context, i int, role string) error {
-	_, err := r.clients[i].CampaignRole(ctx, role, apiv1.Campaign{SessionID: r.sessions[i].ID(), Value: "value", WaitMS: roleTurn.Milliseconds()})
+	_, err := r.clients[i].CampaignRole(ctx, role, apiv1.Campaign{SessionID: r.sessions[i].ID(), Value: "value", WaitMS: roleRoundTimeout.Milliseconds()})
 	return err
 }
 

@@ -13,38 +13,38 @@ import (
 )
 
 const (
-	settleTime = time.Second            // a cluster is left alone after it was mended
+	settleTime = time.Second            // a cluster is left alone after it was healed
 	warmUp     = 200 * time.Millisecond // of the writer, and up to as long again: not in step with heartbeats or timers
 	afterGap   = 300 * time.Millisecond // how long to go on writing: a second election counts too
 )
 
 // round makes the leader fail once under load, and measures the gap.
-func (s *subject) round(ctx context.Context, blow blow) error {
-	if err := s.settle(ctx); err != nil {
+func (s *clusterUnderTest) round(ctx context.Context, fault fault) error {
+	if err := s.waitStable(ctx); err != nil {
 		return err
 	}
-	h, err := s.strike(ctx, blow)
+	h, err := s.inject(ctx, fault)
 	if err != nil {
 		return err
 	}
 	gap, resumed := h.writer.gap(h.at, h.dealt.Add(inFlight))
 	s.gaps = append(s.gaps, gap)
 	s.late = append(s.late, h.writer.longestAfter(resumed))
-	if d, ok := h.writer.noticed(h.at); ok {
+	if d, ok := h.writer.firstError(h.at); ok {
 		s.cut = append(s.cut, d)
 	}
-	if err := blow.mend(s, h.leader); err != nil {
+	if err := fault.heal(s, h.leader); err != nil {
 		return err
 	}
-	*s.mended = time.Now()
+	*s.healedAt = time.Now()
 	if !s.ours {
 		return nil
 	}
-	return s.explain(ctx, h)
+	return s.readElection(ctx, h)
 }
 
-// hit is one blow that was dealt.
-type hit struct {
+// injection is one fault that was made.
+type injection struct {
 	writer *writer
 	leader *proc.Node // that was hit
 	term   uint64     // in which it led
@@ -52,10 +52,10 @@ type hit struct {
 	dealt  time.Time // when the last of it had been done
 }
 
-// strike writes, hits the leader, and writes on until the gap is over.
-func (s *subject) strike(ctx context.Context, blow blow) (h hit, err error) {
+// inject writes, hits the leader, and writes on until the gap is over.
+func (s *clusterUnderTest) inject(ctx context.Context, fault fault) (h injection, err error) {
 	h.writer = newWriter()
-	write, done, err := s.writing(h.writer.broke)
+	write, done, err := s.writing(h.writer.onConnError)
 	if err != nil {
 		return h, err
 	}
@@ -88,33 +88,33 @@ func (s *subject) strike(ctx context.Context, blow blow) (h hit, err error) {
 	}
 	h.at = time.Now()
 	h.dealt = h.at
-	if err := blow.hit(s.network, h.leader); err != nil {
+	if err := fault.inject(s.network, h.leader); err != nil {
 		return h, err
 	}
-	if blow.network { // of several commands; the others are one signal
+	if fault.network { // of several commands; the others are one signal
 		h.dealt = time.Now()
 	}
-	if err := h.writer.ackedAfter(ctx, h.at.Add(hungAfter)); err != nil {
+	if err := h.writer.ackedAfter(ctx, h.at.Add(unresponsiveTimeout)); err != nil {
 		return h, err
 	}
 	return h, wait(ctx, afterGap)
 }
 
-// settle waits until the cluster is whole again and has been for a while.
-func (s *subject) settle(ctx context.Context) error {
+// waitStable waits until the cluster is whole again and has been for a while.
+func (s *clusterUnderTest) waitStable(ctx context.Context) error {
 	if _, err := s.cluster.Leader(ctx); err != nil {
 		return err
 	}
 	if s.ours {
-		if err := s.whole(ctx); err != nil {
+		if err := s.waitHealthy(ctx); err != nil {
 			return err
 		}
 	}
-	return wait(ctx, time.Until(s.mended.Add(settleTime)))
+	return wait(ctx, time.Until(s.healedAt.Add(settleTime)))
 }
 
-// whole waits until the cluster finds all its members healthy.
-func (s *subject) whole(ctx context.Context) error {
+// waitHealthy waits until the cluster finds all its members healthy.
+func (s *clusterUnderTest) waitHealthy(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	for {
@@ -131,8 +131,8 @@ func (s *subject) whole(ctx context.Context) error {
 	}
 }
 
-// explain reads from the cluster's own records how the round went.
-func (s *subject) explain(ctx context.Context, h hit) error {
+// readElection reads from the cluster's own records how the round went.
+func (s *clusterUnderTest) readElection(ctx context.Context, h injection) error {
 	leader, err := s.cluster.Leader(ctx)
 	if err != nil {
 		return err
@@ -163,18 +163,18 @@ func (s *subject) explain(ctx context.Context, h hit) error {
 	if err != nil {
 		return err
 	}
-	if l, ok := ladderOf(events, first.Term, h.at, h.writer); ok {
-		s.ladder = append(s.ladder, l)
+	if l, ok := phasesOf(events, first.Term, h.at, h.writer); ok {
+		s.phaseTimes = append(s.phaseTimes, l)
 	} else {
 		s.note("a timer elected %s in term %d, hit at %s: %s; votes %+v", first.CandidateID, first.Term, h.at.UTC().Format("15:04:05.000"), first.Trigger, first.Votes)
 	}
-	s.judge(first, events, h.leader)
+	s.checkWinner(first, events, h.leader)
 	return nil
 }
 
-// judge counts whether the survivor of the highest priority with the newest log
+// checkWinner counts whether the survivor of the highest priority with the newest log
 // was elected, and notes why not.
-func (s *subject) judge(e election, events []event, failed *proc.Node) {
+func (s *clusterUnderTest) checkWinner(e election, events []event, failed *proc.Node) {
 	var best *proc.Node
 	for _, n := range s.cluster.Nodes { // the first has the highest priority
 		if n != failed {
@@ -182,29 +182,29 @@ func (s *subject) judge(e election, events []event, failed *proc.Node) {
 			break
 		}
 	}
-	s.judged++
+	s.rounds++
 	if e.CandidateID == best.ID {
-		s.best++
+		s.bestWon++
 		s.highest++
 		return
 	}
 	ranking := rankingOf(events, e.Term)
 	winner, behind := ranking[e.CandidateID], ranking[best.ID]
 	if winner.known && behind.known && behind.older(winner) {
-		s.best++ // priority ranks among those with the newest log
+		s.bestWon++ // priority ranks among those with the newest log
 		return
 	}
 	s.note("%s won and not %s: term %d, %s: %s; votes %+v; ranking %v", e.CandidateID, best.ID, e.Term, e.Trigger, e.Reason, e.Votes, ranking)
 }
 
-func (s *subject) note(format string, args ...any) {
+func (s *clusterUnderTest) note(format string, args ...any) {
 	const most = 20
 	if len(s.notes) < most {
 		s.notes = append(s.notes, fmt.Sprintf("round %d: ", len(s.gaps))+fmt.Sprintf(format, args...))
 	}
 }
 
-func (s *subject) node(id string) *proc.Node {
+func (s *clusterUnderTest) node(id string) *proc.Node {
 	i := slices.IndexFunc(s.cluster.Nodes, func(n *proc.Node) bool { return n.ID == id })
 	if i < 0 {
 		return nil
@@ -212,7 +212,7 @@ func (s *subject) node(id string) *proc.Node {
 	return s.cluster.Nodes[i]
 }
 
-func (s *subject) writing(broke func()) (func(context.Context, int) error, func(), error) {
+func (s *clusterUnderTest) writing(broke func()) (func(context.Context, int) error, func(), error) {
 	var addrs []string
 	for _, n := range s.cluster.Nodes {
 		addrs = append(addrs, n.HTTP)
@@ -220,6 +220,6 @@ func (s *subject) writing(broke func()) (func(context.Context, int) error, func(
 	if s.viaClient {
 		return throughClient(addrs)
 	}
-	write, done := everywhere(addrs, broke)
+	write, done := writeAnyNode(addrs, broke)
 	return write, done, nil
 }

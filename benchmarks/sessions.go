@@ -28,8 +28,8 @@ const (
 	keptWindow = 20 * time.Second
 )
 
-// liveness is one kind of cluster that keeps sessions, or leases.
-type liveness interface {
+// sessionSUT is one kind of cluster that keeps sessions, or leases.
+type sessionSUT interface {
 	leader(ctx context.Context) (*proc.Node, error)
 	// keep starts sessions and keeps them: all over few connections, or each over
 	// one of its own, which are to the leader. lost counts those that have ended.
@@ -43,23 +43,23 @@ type liveness interface {
 // sessions measures what keeping sessions costs, on NorthStar and, as leases, on
 // etcd.
 func (b *bench) sessions(ctx context.Context) error {
-	fmt.Println(thisMachine())
-	if err := b.keptSessions(ctx, b.attached, true); err != nil {
+	fmt.Println(describeHost())
+	if err := b.keptSessions(ctx, b.attachedSessions, true); err != nil {
 		return err
 	}
-	if err := b.keptSessions(ctx, b.kept, false); err != nil {
+	if err := b.keptSessions(ctx, b.renewedTogether, false); err != nil {
 		return err
 	}
 	return b.renewals(ctx)
 }
 
 // contenders names the kinds of clusters, and starts one of each.
-func (b *bench) contenders() (names []string, start map[string]func(context.Context) (liveness, error)) {
-	start = map[string]func(context.Context) (liveness, error){
-		"northstar": func(ctx context.Context) (liveness, error) { return b.startSessions(ctx) },
-		"etcd":      func(ctx context.Context) (liveness, error) { return b.startEtcd(ctx) },
+func (b *bench) contenders() (names []string, start map[string]func(context.Context) (sessionSUT, error)) {
+	start = map[string]func(context.Context) (sessionSUT, error){
+		"northstar": func(ctx context.Context) (sessionSUT, error) { return b.startSessions(ctx) },
+		"etcd":      func(ctx context.Context) (sessionSUT, error) { return b.startEtcd(ctx) },
 	}
-	if b.alone {
+	if b.noCompare {
 		return []string{"northstar"}, start
 	}
 	return []string{"northstar", "etcd"}, start
@@ -88,7 +88,7 @@ func (b *bench) keptSessions(ctx context.Context, n int, connections bool) error
 	return nil
 }
 
-func keptBy(ctx context.Context, name string, start func(context.Context) (liveness, error), n int, connections bool) error {
+func keptBy(ctx context.Context, name string, start func(context.Context) (sessionSUT, error), n int, connections bool) error {
 	l, err := start(ctx)
 	if err != nil {
 		return err
@@ -145,7 +145,7 @@ func keptBy(ctx context.Context, name string, start func(context.Context) (liven
 // renewals compares single renewals.
 func (b *bench) renewals(ctx context.Context) error {
 	names, start := b.contenders()
-	all := make([]liveness, 0, len(names))
+	all := make([]sessionSUT, 0, len(names))
 	defer func() {
 		for _, l := range all {
 			l.close()

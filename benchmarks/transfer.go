@@ -21,8 +21,8 @@ const (
 	leaderAsks    = 2000                   // of GET /leader, at all nodes in turn
 )
 
-// mover is one kind of cluster whose leadership is moved.
-type mover struct {
+// transferSUT is one kind of cluster whose leadership is moved.
+type transferSUT struct {
 	name      string
 	cluster   *proc.Cluster
 	viaClient bool
@@ -51,9 +51,9 @@ func (b *bench) transfer(ctx context.Context) error {
 }
 
 func (b *bench) transferOf(ctx context.Context, size int) (err error) {
-	movers, err := b.movers(size)
+	suts, err := b.startTransferSUTs(size)
 	defer func() {
-		for _, m := range movers {
+		for _, m := range suts {
 			m.end()
 		}
 	}()
@@ -62,7 +62,7 @@ func (b *bench) transferOf(ctx context.Context, size int) (err error) {
 	}
 	fmt.Printf("\nplanned transfer: %d nodes, timeouts %s to twice that, %d rounds under one writer; ms\n", size, failoverTimeout, b.transfers)
 	for round := range b.transfers {
-		for _, m := range movers {
+		for _, m := range suts {
 			if err := m.round(ctx); err != nil {
 				return fmt.Errorf("%s, round %d: %w\n%s", m.name, round+1, err, m.cluster.Logs())
 			}
@@ -72,10 +72,10 @@ func (b *bench) transferOf(ctx context.Context, size int) (err error) {
 		}
 	}
 	fmt.Printf("  %-24s %24s %32s\n", "", "write gap p50/p99/max", "the call p50/p99/max, failed")
-	for _, m := range movers {
+	for _, m := range suts {
 		fmt.Printf("  %-24s %24s %32s\n", m.name, quantiles(m.gaps), fmt.Sprintf("%s, %d", quantiles(m.took), m.failed))
 	}
-	asked, err := askForLeader(ctx, movers[0].cluster)
+	asked, err := askForLeader(ctx, suts[0].cluster)
 	if err == nil {
 		fmt.Printf("  %-24s %24s\n", "GET /leader", quantiles(asked))
 	}
@@ -88,18 +88,18 @@ func quantiles(all []time.Duration) string {
 	return fmt.Sprintf("%s / %s / %s", q(0.5), q(0.99), q(1))
 }
 
-// movers starts the clusters, and a writer for each.
-func (b *bench) movers(size int) ([]*mover, error) {
+// startTransferSUTs starts the clusters, and a writer for each.
+func (b *bench) startTransferSUTs(size int) ([]*transferSUT, error) {
 	northstar := func(n *proc.Node) (string, string) {
 		return "/admin/transfer", fmt.Sprintf(`{"target_leader_id":%q}`, n.ID)
 	}
-	all := []*mover{{name: "northstar", path: northstar}, {name: "northstar, Go client", viaClient: true, path: northstar}, {
+	all := []*transferSUT{{name: "northstar", path: northstar}, {name: "northstar, Go client", viaClient: true, path: northstar}, {
 		name: "bare raft", path: func(n *proc.Node) (string, string) { return "/transfer/" + n.ID + "/" + n.Raft, "" },
 	}}
 	for i, m := range all {
 		var err error
 		if m.name == "bare raft" {
-			m.cluster, err = proc.Bare(b.bare, size, "--timeout-min", failoverTimeout)
+			m.cluster, err = proc.Bare(b.baseline, size, "--timeout-min", failoverTimeout)
 		} else {
 			m.cluster, err = proc.NorthStar(b.northstar, size, "--failover-takeover-delay", "1h")
 		}
@@ -118,7 +118,7 @@ func (b *bench) movers(size int) ([]*mover, error) {
 		if m.viaClient {
 			m.write, done, err = throughClient(addrs)
 		} else {
-			m.write, done = everywhere(addrs, func() {})
+			m.write, done = writeAnyNode(addrs, func() {})
 		}
 		if err != nil {
 			return all[:i+1], err
@@ -128,14 +128,14 @@ func (b *bench) movers(size int) ([]*mover, error) {
 	return all, nil
 }
 
-func (m *mover) end() {
+func (m *transferSUT) end() {
 	for _, end := range slices.Backward(m.endings) {
 		end()
 	}
 }
 
 // round moves leadership once, under writes.
-func (m *mover) round(ctx context.Context) (err error) {
+func (m *transferSUT) round(ctx context.Context) (err error) {
 	leader, err := m.cluster.Leader(ctx)
 	if err != nil {
 		return err
@@ -178,7 +178,7 @@ func (m *mover) round(ctx context.Context) (err error) {
 }
 
 func post(ctx context.Context, addr, path, body string) (status int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, tryLimit)
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+path, strings.NewReader(body))
 	if err != nil {

@@ -144,7 +144,7 @@ func newCluster(t *testing.T, size int) *testCluster {
 
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	addrs, err := ports.Take(1)
+	addrs, err := ports.Reserve(1)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 // freeAddresses finds addresses that stay free for whoever of the test listens there.
 func freeAddresses(t *testing.T, n int) []string {
 	t.Helper()
-	addrs, err := ports.Take(n)
+	addrs, err := ports.Reserve(n)
 	if err != nil {
 		t.Fatal(err)
 	}

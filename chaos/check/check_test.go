@@ -29,85 +29,85 @@ func TestSafety(t *testing.T) {
 		want string // the invariant that is broken, "" for none
 	}{
 		"one leader": {func(s *Safety) {
-			s.Leading("n1", 1, log{}.at)
-			s.Leading("n1", 1, log{}.at)
-			s.Leading("n2", 2, log{}.at)
+			s.OnLeader("n1", 1, log{}.at)
+			s.OnLeader("n1", 1, log{}.at)
+			s.OnLeader("n2", 2, log{}.at)
 		}, ""},
 		"two leaders": {func(s *Safety) {
-			s.Leading("n1", 1, log{}.at)
-			s.Leading("n2", 1, log{}.at)
+			s.OnLeader("n1", 1, log{}.at)
+			s.OnLeader("n2", 1, log{}.at)
 		}, OneLeader},
 		"complete": {func(s *Safety) {
-			s.Leading("n1", 1, log{}.at)
+			s.OnLeader("n1", 1, log{}.at)
 			commits(s, 1, 1, 1)
-			s.Leading("n2", 2, log{1, 1, 1, 1}.at)
+			s.OnLeader("n2", 2, log{1, 1, 1, 1}.at)
 		}, ""},
 		"compacted": {func(s *Safety) {
-			s.Leading("n1", 1, log{}.at)
+			s.OnLeader("n1", 1, log{}.at)
 			commits(s, 1, 1, 1)
-			s.Leading("n2", 2, log{0, 0, 0}.at)
+			s.OnLeader("n2", 2, log{0, 0, 0}.at)
 		}, ""},
 		"committed entry missing": {func(s *Safety) {
-			s.Leading("n1", 1, log{}.at)
+			s.OnLeader("n1", 1, log{}.at)
 			commits(s, 1, 1, 1)
-			s.Leading("n2", 2, log{1, 1}.at)
+			s.OnLeader("n2", 2, log{1, 1}.at)
 		}, LeaderCompleteness},
 		"committed entry replaced": {func(s *Safety) {
-			s.Leading("n1", 2, log{}.at)
+			s.OnLeader("n1", 2, log{}.at)
 			commits(s, 1, 2)
-			s.Leading("n2", 3, log{1, 1}.at)
+			s.OnLeader("n2", 3, log{1, 1}.at)
 		}, LeaderCompleteness},
 		"committed by a later leader": {func(s *Safety) {
-			s.Leading("n1", 3, log{}.at)
+			s.OnLeader("n1", 3, log{}.at)
 			commits(s, 1, 1, 3)
-			s.Leading("n2", 2, log{1, 1}.at)
+			s.OnLeader("n2", 2, log{1, 1}.at)
 		}, ""},
 		"term forward": {func(s *Safety) { s.Term("n1", 1); s.Term("n2", 9); s.Term("n1", 5); s.Term("n1", 5) }, ""},
 		"term back":    {func(s *Safety) { s.Term("n1", 5); s.Term("n1", 4) }, TermGrows},
 		"wiped":        {func(s *Safety) { s.Term("n1", 5); s.Wiped("n1"); s.Term("n1", 1) }, ""},
 		"lost with who had applied it": {func(s *Safety) {
-			s.Leading("n1", 1, log{}.at)
+			s.OnLeader("n1", 1, log{}.at)
 			commits(s, 1, 1, 1)
 			s.Applied("n2", Entry{Index: 1, Term: 1, Sum: 1})
 			s.State("n1", 3, 3, 3)
-			s.Lost("n2")
-			s.Leading("n2", 9, log{1, 1}.at)
+			s.OnQuorumLost("n2")
+			s.OnLeader("n2", 9, log{1, 1}.at)
 			s.Applied("n2", Entry{Index: 2, Term: 9, Sum: 9})
 			s.State("n2", 3, 9, 9)
 		}, ""},
 		"lost though one that is left had applied it": {func(s *Safety) {
-			s.Leading("n1", 1, log{}.at)
+			s.OnLeader("n1", 1, log{}.at)
 			commits(s, 1, 1, 1)
 			s.Applied("n2", Entry{Index: 2, Term: 1, Sum: 1})
-			s.Lost("n2")
-			s.Leading("n2", 9, log{1}.at)
+			s.OnQuorumLost("n2")
+			s.OnLeader("n2", 9, log{1}.at)
 		}, LeaderCompleteness},
 		"replaced though one that is left had applied it": {func(s *Safety) {
-			s.Leading("n1", 1, log{}.at)
+			s.OnLeader("n1", 1, log{}.at)
 			commits(s, 1, 1, 1)
 			s.Applied("n2", Entry{Index: 2, Term: 1, Sum: 1})
-			s.Lost("n2")
+			s.OnQuorumLost("n2")
 			s.Applied("n2", Entry{Index: 2, Term: 9, Sum: 9})
 		}, StateMachineSafety},
 		"logs match": {func(s *Safety) {
-			s.Stored("n1", 0, []Entry{{1, 1, 10}, {2, 1, 20}, {3, 2, 30}})
-			s.Stored("n2", 0, []Entry{{1, 1, 10}})
-			s.Stored("n2", 1, []Entry{{2, 1, 20}, {3, 3, 31}})
-			s.Stored("n3", 0, []Entry{{3, 2, 30}}) // after a snapshot
-			s.Stored("n3", 1, []Entry{{3, 2, 30}})
+			s.OnEntriesStored("n1", 0, []Entry{{1, 1, 10}, {2, 1, 20}, {3, 2, 30}})
+			s.OnEntriesStored("n2", 0, []Entry{{1, 1, 10}})
+			s.OnEntriesStored("n2", 1, []Entry{{2, 1, 20}, {3, 3, 31}})
+			s.OnEntriesStored("n3", 0, []Entry{{3, 2, 30}}) // after a snapshot
+			s.OnEntriesStored("n3", 1, []Entry{{3, 2, 30}})
 		}, ""},
 		"entries differ": {func(s *Safety) {
-			s.Stored("n1", 0, []Entry{{1, 1, 10}})
-			s.Stored("n2", 0, []Entry{{1, 1, 11}})
+			s.OnEntriesStored("n1", 0, []Entry{{1, 1, 10}})
+			s.OnEntriesStored("n2", 0, []Entry{{1, 1, 11}})
 		}, LogMatching},
 		"histories differ": {func(s *Safety) {
-			s.Stored("n1", 1, []Entry{{2, 3, 10}})
-			s.Stored("n2", 2, []Entry{{2, 3, 10}})
+			s.OnEntriesStored("n1", 1, []Entry{{2, 3, 10}})
+			s.OnEntriesStored("n2", 2, []Entry{{2, 3, 10}})
 		}, LogMatching},
 		"histories differ, the first unknown": {func(s *Safety) {
-			s.Stored("n0", 0, []Entry{{2, 3, 10}})
-			s.Stored("n1", 1, []Entry{{2, 3, 10}})
-			s.Stored("n2", 2, []Entry{{2, 3, 10}})
+			s.OnEntriesStored("n0", 0, []Entry{{2, 3, 10}})
+			s.OnEntriesStored("n1", 1, []Entry{{2, 3, 10}})
+			s.OnEntriesStored("n2", 2, []Entry{{2, 3, 10}})
 		}, LogMatching},
 		"applied the same": {func(s *Safety) { s.Applied("n1", Entry{1, 1, 1}); s.Applied("n2", Entry{1, 1, 1}) }, ""},
 		"applied another":  {func(s *Safety) { s.Applied("n1", Entry{1, 1, 1}); s.Applied("n2", Entry{1, 2, 1}) }, StateMachineSafety},
@@ -147,18 +147,18 @@ func TestRevisions(t *testing.T) {
 }
 
 func TestConverged(t *testing.T) {
-	good := []Final{{"n1", "n1", 9, 4, 7}, {"n2", "n1", 9, 4, 7}}
+	good := []NodeState{{"n1", "n1", 9, 4, 7}, {"n2", "n1", 9, 4, 7}}
 	if why := Converged(good, 4); why != "" {
 		t.Error(why)
 	}
-	for name, spoil := range map[string]func(f []Final){
-		"no leader":     func(f []Final) { f[1].Leader = "" },
-		"two leaders":   func(f []Final) { f[1].Leader = "n2" },
-		"lag":           func(f []Final) { f[1].Applied = 8 },
-		"other state":   func(f []Final) { f[1].Sum = 8 },
-		"lost the last": func(f []Final) { f[0].Revision, f[1].Revision = 3, 3 },
+	for name, spoil := range map[string]func(f []NodeState){
+		"no leader":     func(f []NodeState) { f[1].Leader = "" },
+		"two leaders":   func(f []NodeState) { f[1].Leader = "n2" },
+		"lag":           func(f []NodeState) { f[1].Applied = 8 },
+		"other state":   func(f []NodeState) { f[1].StateHash = 8 },
+		"lost the last": func(f []NodeState) { f[0].Revision, f[1].Revision = 3, 3 },
 	} {
-		f := append([]Final(nil), good...)
+		f := append([]NodeState(nil), good...)
 		spoil(f)
 		if Converged(f, 4) == "" {
 			t.Errorf("%s: taken for converged", name)

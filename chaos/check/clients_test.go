@@ -7,16 +7,16 @@ import (
 
 func TestHolders(t *testing.T) {
 	ms := time.Millisecond
-	first := Tenure{Client: 1, Session: "a", Token: 1, Asked: 0, Won: 10 * ms, Until: 100 * ms}
-	next := Tenure{Client: 2, Session: "b", Token: 2, Asked: 20 * ms, Won: 110 * ms, Until: 200 * ms}
+	first := Tenure{Client: 1, Session: "a", Token: 1, RequestedAt: 0, GrantedAt: 10 * ms, Until: 100 * ms}
+	next := Tenure{Client: 2, Session: "b", Token: 2, RequestedAt: 20 * ms, GrantedAt: 110 * ms, Until: 200 * ms}
 	for name, tt := range map[string]struct {
 		change func(next *Tenure)
 		write  FencedWrite
 		want   string
 	}{
 		"one after the other": {nil, FencedWrite{Token: 1, Begin: 100 * ms, End: 120 * ms}, ""},
-		"asked for again":     {func(n *Tenure) { n.Session, n.Token, n.Won = "a", 1, 50*ms }, FencedWrite{}, ""},
-		"two at a time":       {func(n *Tenure) { n.Won = 99 * ms }, FencedWrite{}, OneHolder},
+		"asked for again":     {func(n *Tenure) { n.Session, n.Token, n.GrantedAt = "a", 1, 50*ms }, FencedWrite{}, ""},
+		"two at a time":       {func(n *Tenure) { n.GrantedAt = 99 * ms }, FencedWrite{}, OneHolder},
 		"the token of both":   {func(n *Tenure) { n.Token = 1 }, FencedWrite{}, OneHolder},
 		"a token from before": {func(n *Tenure) { n.Token = 0 }, FencedWrite{}, OneHolder},
 		"an old token":        {nil, FencedWrite{Token: 1, Begin: 111 * ms, End: 120 * ms}, Fencing},
@@ -30,7 +30,7 @@ func TestHolders(t *testing.T) {
 			writes = append(writes, tt.write)
 		}
 		got := ""
-		if v := Holders([]Tenure{n, first}, writes); len(v) > 0 {
+		if v := CheckMutualExclusion([]Tenure{n, first}, writes); len(v) > 0 {
 			got = v[0].Invariant
 		}
 		if got != tt.want {
@@ -64,7 +64,7 @@ func TestWatched(t *testing.T) {
 		for _, c := range tt.changes {
 			added = added && w.Add(c) == ""
 		}
-		if got := Watched(&w, ops); added != tt.added || len(got) != tt.want {
+		if got := CheckWatch(&w, ops); added != tt.added || len(got) != tt.want {
 			t.Errorf("%s: added %v, %v", name, added, got)
 		}
 	}
@@ -72,19 +72,19 @@ func TestWatched(t *testing.T) {
 
 func TestVacancies(t *testing.T) {
 	s := time.Second
-	first := Tenure{Session: "a", Token: 1, Won: 0, Until: 2 * s}
+	first := Tenure{Session: "a", Token: 1, GrantedAt: 0, Until: 2 * s}
 	over := map[string]time.Duration{"a": 3 * s}
 	for name, tt := range map[string]struct {
 		next  Tenure
-		waits []Wait
+		waits []WaitInterval
 		want  int
 	}{
-		"taken over in time": {Tenure{Session: "b", Token: 2, Asked: s, Won: 4 * s}, []Wait{{s, 5 * s}}, 0},
-		"taken over late":    {Tenure{Session: "b", Token: 2, Asked: s, Won: 4*s + 1}, nil, 1},
-		"nobody waited":      {Tenure{Session: "b", Token: 2, Asked: 5 * s, Won: 5 * s}, []Wait{{s, 2 * s}}, 0},
-		"waited in vain":     {Tenure{Session: "b", Token: 2, Asked: 6 * s, Won: 6 * s}, []Wait{{2 * s, 5 * s}}, 1},
+		"taken over in time": {Tenure{Session: "b", Token: 2, RequestedAt: s, GrantedAt: 4 * s}, []WaitInterval{{s, 5 * s}}, 0},
+		"taken over late":    {Tenure{Session: "b", Token: 2, RequestedAt: s, GrantedAt: 4*s + 1}, nil, 1},
+		"nobody waited":      {Tenure{Session: "b", Token: 2, RequestedAt: 5 * s, GrantedAt: 5 * s}, []WaitInterval{{s, 2 * s}}, 0},
+		"waited in vain":     {Tenure{Session: "b", Token: 2, RequestedAt: 6 * s, GrantedAt: 6 * s}, []WaitInterval{{2 * s, 5 * s}}, 1},
 	} {
-		if got := Vacancies([]Tenure{tt.next, first}, over, tt.waits); len(got) != tt.want {
+		if got := CheckVacancies([]Tenure{tt.next, first}, over, tt.waits); len(got) != tt.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

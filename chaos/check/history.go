@@ -79,7 +79,7 @@ func (h *History) Add(o Op) {
 	h.ops = append(h.ops, o)
 }
 
-// Ops gives the operations so far, by their beginning.
+// Ops returns the operations so far, by their beginning.
 func (h *History) Ops() []Op {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -88,9 +88,9 @@ func (h *History) Ops() []Op {
 	return ops
 }
 
-// forever is the end of an operation whose outcome is unknown: it may still
+// noEnd is the end of an operation whose outcome is unknown: it may still
 // take effect.
-const forever = int64(1) << 62
+const noEnd = int64(1) << 62
 
 // Linearizable checks each key's operations as those of one register. It
 // returns the keys' violations, and how many keys could not be decided within
@@ -102,9 +102,9 @@ func Linearizable(ops []Op, limit time.Duration) (violations []Violation, undeci
 		byKey[o.Key] = append(byKey[o.Key], o)
 	}
 	for _, k := range slices.Sorted(maps.Keys(byKey)) {
-		switch decide(byKey[k], limit) {
+		switch checkKey(byKey[k], limit) {
 		case porcupine.Illegal:
-			violations = append(violations, unexplained(byKey[k], limit))
+			violations = append(violations, firstViolation(byKey[k], limit))
 		case porcupine.Unknown:
 			undecided++
 		}
@@ -112,8 +112,8 @@ func Linearizable(ops []Op, limit time.Duration) (violations []Violation, undeci
 	return violations, undecided
 }
 
-// decide says whether some order of one key's operations explains them.
-func decide(ops []Op, limit time.Duration) porcupine.CheckResult {
+// checkKey reports whether some order of one key's operations explains them.
+func checkKey(ops []Op, limit time.Duration) porcupine.CheckResult {
 	var history []porcupine.Operation
 	for _, o := range ops {
 		end := int64(o.End)
@@ -121,22 +121,22 @@ func decide(ops []Op, limit time.Duration) porcupine.CheckResult {
 			if o.Kind == Get {
 				continue
 			}
-			end = forever
+			end = noEnd
 		}
 		history = append(history, porcupine.Operation{ClientId: o.Client, Input: o, Call: int64(o.Begin), Output: o, Return: end})
 	}
-	return porcupine.CheckOperationsTimeout(register, history, limit)
+	return porcupine.CheckOperationsTimeout(registerModel, history, limit)
 }
 
 // shownOps is how many operations before an unexplained one are shown with it.
 const shownOps = 12
 
-// unexplained finds the first answer that no order explains: up to the one before
+// firstViolation finds the first answer that no order explains: up to the one before
 // it, with what had begun and was not answered yet, some order does.
-func unexplained(ops []Op, limit time.Duration) Violation {
+func firstViolation(ops []Op, limit time.Duration) Violation {
 	answered := slices.DeleteFunc(slices.Clone(ops), func(o Op) bool { return o.Outcome == Unknown })
 	slices.SortStableFunc(answered, func(a, b Op) int { return cmp.Compare(a.End, b.End) })
-	first := sort.Search(len(answered), func(i int) bool { return decide(until(ops, answered[i].End), limit) == porcupine.Illegal })
+	first := sort.Search(len(answered), func(i int) bool { return checkKey(until(ops, answered[i].End), limit) == porcupine.Illegal })
 	if first == len(answered) { // some were not decided in time
 		first--
 	}
@@ -162,18 +162,18 @@ func until(ops []Op, end time.Duration) (known []Op) {
 	return known
 }
 
-// register is the model of one key. Its state is the value, "" when absent.
-var register = porcupine.Model{
+// registerModel is the model of one key. Its state is the value, "" when absent.
+var registerModel = porcupine.Model{
 	Init: func() any { return "" },
 	Step: func(state, input, _ any) (bool, any) {
 		value, o := state.(string), input.(Op)
-		return step(value, o)
+		return applyOp(value, o)
 	},
 }
 
-// step says whether an operation can have had its outcome at a key with that
-// value, and gives the value after it.
-func step(value string, o Op) (bool, any) {
+// applyOp reports whether an operation can have had its outcome at a key with that
+// value, and returns the value after it.
+func applyOp(value string, o Op) (bool, any) {
 	var holds bool
 	switch o.Kind {
 	case Get:

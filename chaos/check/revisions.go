@@ -17,17 +17,17 @@ type Revisions struct {
 	acked uint64 // the highest revision acknowledged to any client
 }
 
-// NewRevisions makes a checker that tells report of each violation.
+// NewRevisions makes a checker that calls report for each violation.
 func NewRevisions(report func(Violation)) *Revisions { return &Revisions{report: report} }
 
-// Begin is called before an operation, and gives what its end is called with.
+// Begin is called before an operation, and returns what its end is called with.
 func (r *Revisions) Begin() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.acked
 }
 
-// Wrote says that a write was acknowledged with a revision.
+// Wrote reports that a write was acknowledged with a revision.
 func (r *Revisions) Wrote(what string, begin, revision uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -37,7 +37,7 @@ func (r *Revisions) Wrote(what string, begin, revision uint64) {
 	r.acked = max(r.acked, revision)
 }
 
-// Read says that a linearizable read was served from a state of that revision.
+// Read reports that a linearizable read was served from a state of that revision.
 func (r *Revisions) Read(what string, begin, revision uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -49,18 +49,18 @@ func (r *Revisions) Read(what string, begin, revision uint64) {
 // Acknowledged is the highest revision acknowledged.
 func (r *Revisions) Acknowledged() uint64 { return r.Begin() }
 
-// Final is what a node holds at the end, when nothing changes any more.
-type Final struct {
-	Node     cluster.NodeID
-	Leader   cluster.NodeID // whom it follows
-	Applied  uint64
-	Revision uint64
-	Sum      uint64 // of its whole state
+// NodeState is what a node holds at the end, when nothing changes any more.
+type NodeState struct {
+	Node      cluster.NodeID
+	Leader    cluster.NodeID // whom it follows
+	Applied   uint64
+	Revision  uint64
+	StateHash uint64 // of its whole state
 }
 
-// Converged says what keeps nodes from agreeing: they follow one leader, have
+// Converged reports what keeps nodes from agreeing: they follow one leader, have
 // applied the same, and hold at least what was acknowledged. "" when nothing.
-func Converged(nodes []Final, acknowledged uint64) string {
+func Converged(nodes []NodeState, acknowledged uint64) string {
 	if len(nodes) == 0 {
 		return "no nodes"
 	}
@@ -73,8 +73,8 @@ func Converged(nodes []Final, acknowledged uint64) string {
 			return fmt.Sprintf("%s follows %s, %s follows %s", first.Node, first.Leader, n.Node, n.Leader)
 		case n.Applied != first.Applied:
 			return fmt.Sprintf("%s has applied %d, %s %d", first.Node, first.Applied, n.Node, n.Applied)
-		case n.Revision != first.Revision || n.Sum != first.Sum:
-			return fmt.Sprintf("at index %d %s is at revision %d (%x), %s at revision %d (%x)", n.Applied, first.Node, first.Revision, first.Sum, n.Node, n.Revision, n.Sum)
+		case n.Revision != first.Revision || n.StateHash != first.StateHash:
+			return fmt.Sprintf("at index %d %s is at revision %d (%x), %s at revision %d (%x)", n.Applied, first.Node, first.Revision, first.StateHash, n.Node, n.Revision, n.StateHash)
 		case n.Revision < acknowledged:
 			return fmt.Sprintf("%s is at revision %d, %d was acknowledged", n.Node, n.Revision, acknowledged)
 		}

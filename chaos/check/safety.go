@@ -15,39 +15,39 @@ import (
 
 // The invariants, as they are named in a Violation.
 const (
-	OneLeader          = "one leader per term"
-	TermGrows          = "terms never go back"
-	LogMatching        = "log matching"
-	LeaderCompleteness = "leader completeness"
-	StateMachineSafety = "state machine safety"
-	SameState          = "equal states at equal index"
-	RevisionsGrow      = "revisions only grow"
-	FreshReads         = "no stale reads"
-	Linearizability    = "linearizability"
-	Convergence        = "convergence after healing"
-	Idempotency        = "an idempotent write happens once"
-	WatchOrder         = "a watch shows each change once, in order"
-	OneHolder          = "mutual exclusion and increasing fencing tokens"
-	Fencing            = "stale fencing tokens are rejected"
-	SessionsLive       = "renewed sessions stay alive"
-	Arrival            = "successful transfer reaches its target"
-	StepsDown          = "partitioned leader steps down"
-	Liveness           = "liveness: an electable majority elects a leader"
-	RunOn              = "no unexpected node exit"
-	KnownErrors        = "only documented errors"
-	Stability          = "no needless election"
-	OneLease           = "no two leases at once"
-	VacancyBound       = "role takeover within TTL + 1 s"
-	AuditOnce          = "exactly one audit record per admin call, in order"
-	AttachedEnds       = "attached session ends on disconnect"
-	OneGeneration      = "old generation is excluded after recovery"
+	OneLeader             = "one leader per term"
+	TermGrows             = "terms never go back"
+	LogMatching           = "log matching"
+	LeaderCompleteness    = "leader completeness"
+	StateMachineSafety    = "state machine safety"
+	SameState             = "equal states at equal index"
+	RevisionsGrow         = "revisions only grow"
+	FreshReads            = "no stale reads"
+	Linearizability       = "linearizability"
+	Convergence           = "convergence after healing"
+	Idempotency           = "an idempotent write happens once"
+	WatchOrder            = "a watch shows each change once, in order"
+	OneHolder             = "mutual exclusion and increasing fencing tokens"
+	Fencing               = "stale fencing tokens are rejected"
+	SessionsLive          = "renewed sessions stay alive"
+	TransferReachesTarget = "successful transfer reaches its target"
+	CutOffLeaderStepsDown = "partitioned leader steps down"
+	Liveness              = "liveness: an electable majority elects a leader"
+	NoUnexpectedExit      = "no unexpected node exit"
+	OnlyDocumentedErrors  = "only documented errors"
+	NoNeedlessElection    = "no needless election"
+	OneLease              = "no two leases at once"
+	TakeoverBound         = "role takeover within TTL + 1 s"
+	AuditOnce             = "exactly one audit record per admin call, in order"
+	AttachedSessionEnds   = "attached session ends on disconnect"
+	OldGenerationExcluded = "old generation is excluded after recovery"
 )
 
 // Invariants are all of them.
 var Invariants = []string{
 	OneLeader, TermGrows, LogMatching, LeaderCompleteness, StateMachineSafety, SameState, RevisionsGrow,
-	FreshReads, Linearizability, Convergence, Idempotency, WatchOrder, OneHolder, Fencing, SessionsLive, Arrival,
-	StepsDown, Liveness, Stability, OneLease, VacancyBound, AuditOnce, AttachedEnds, OneGeneration, RunOn, KnownErrors,
+	FreshReads, Linearizability, Convergence, Idempotency, WatchOrder, OneHolder, Fencing, SessionsLive, TransferReachesTarget,
+	CutOffLeaderStepsDown, Liveness, NoNeedlessElection, OneLease, TakeoverBound, AuditOnce, AttachedSessionEnds, OldGenerationExcluded, NoUnexpectedExit, OnlyDocumentedErrors,
 }
 
 // Violation is one violated invariant.
@@ -66,7 +66,7 @@ type Entry struct {
 	Sum         uint64 // hash of type and data
 }
 
-// TermAt gives the term of a node's entry at index. ok is false where its log
+// TermAt returns the term of a node's entry at index. ok is false where its log
 // holds none; compacted says that this is because a snapshot took its place.
 type TermAt func(index uint64) (term uint64, ok, compacted bool)
 
@@ -78,7 +78,7 @@ const completenessDepth = 64
 // methods may be called from any goroutine and do not block. Leading calls its
 // TermAt without holding the checker's lock.
 type Safety struct {
-	report func(Violation)
+	onViolation func(Violation)
 
 	mu        sync.Mutex
 	leaders   map[uint64]cluster.NodeID // by term
@@ -110,24 +110,24 @@ type stateAt struct {
 	by            cluster.NodeID
 }
 
-// NewSafety makes a checker that tells report of each violation. report must
+// NewSafety makes a checker that calls report for each violation. report must
 // not block and not call the checker, and may be called from several goroutines.
 func NewSafety(report func(Violation)) *Safety {
 	return &Safety{
-		report:  report,
-		leaders: map[uint64]cluster.NodeID{}, terms: map[cluster.NodeID]uint64{},
+		onViolation: report,
+		leaders:     map[uint64]cluster.NodeID{}, terms: map[cluster.NodeID]uint64{},
 		written: map[place]written{}, committed: map[uint64]commit{}, applied: map[cluster.NodeID]uint64{}, states: map[uint64]stateAt{},
 	}
 }
 
-func (s *Safety) violated(invariant, format string, args ...any) {
-	s.report(Violation{Invariant: invariant, Detail: fmt.Sprintf(format, args...)})
+func (s *Safety) report(invariant, format string, args ...any) {
+	s.onViolation(Violation{Invariant: invariant, Detail: fmt.Sprintf(format, args...)})
 }
 
-// Leading says that a node acts as the leader of a term. At the first call for
+// OnLeader reports that a node acts as the leader of a term. At the first call for
 // a term the leader's log is looked at, to hold what was committed before. It
 // returns whether this was the first.
-func (s *Safety) Leading(node cluster.NodeID, term uint64, log TermAt) bool {
+func (s *Safety) OnLeader(node cluster.NodeID, term uint64, log TermAt) bool {
 	s.mu.Lock()
 	other, known := s.leaders[term]
 	if !known {
@@ -138,7 +138,7 @@ func (s *Safety) Leading(node cluster.NodeID, term uint64, log TermAt) bool {
 	s.mu.Unlock()
 
 	if known && other != node {
-		s.violated(OneLeader, "%s and %s both lead term %d", other, node, term)
+		s.report(OneLeader, "%s and %s both lead term %d", other, node, term)
 	}
 	for _, c := range must {
 		got, ok, compacted := log(c.index)
@@ -146,14 +146,14 @@ func (s *Safety) Leading(node cluster.NodeID, term uint64, log TermAt) bool {
 			break
 		}
 		if !ok || got != c.term {
-			s.violated(LeaderCompleteness, "%s leads term %d, and where %s had applied entry %d of term %d it has one of term %d (0: none)", node, term, c.by, c.index, c.term, got)
+			s.report(LeaderCompleteness, "%s leads term %d, and where %s had applied entry %d of term %d it has one of term %d (0: none)", node, term, c.by, c.index, c.term, got)
 			break
 		}
 	}
 	return !known
 }
 
-// committedBefore gives the newest entries that a leader of that term must
+// committedBefore returns the newest entries that a leader of that term must
 // hold, newest first. An entry seen only in or after the term may have been
 // committed by a later leader, which an earlier one need not know.
 func (s *Safety) committedBefore(term uint64, known bool) (must []commit) {
@@ -168,12 +168,12 @@ func (s *Safety) committedBefore(term uint64, known bool) (must []commit) {
 	return must
 }
 
-// Term says which term a node is in.
+// Term reports which term a node is in.
 func (s *Safety) Term(node cluster.NodeID, term uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if last := s.terms[node]; term < last {
-		s.violated(TermGrows, "%s was in term %d and is in term %d", node, last, term)
+		s.report(TermGrows, "%s was in term %d and is in term %d", node, last, term)
 	}
 	s.terms[node] = term
 	s.maxTerm = max(s.maxTerm, term)
@@ -187,9 +187,9 @@ func (s *Safety) Wiped(node cluster.NodeID) {
 	delete(s.applied, node)
 }
 
-// Lost says that only these nodes are left, for good: what none of them has applied
+// OnQuorumLost reports that only these nodes are left, permanently: what none of them has applied
 // may be gone, and something else in its place. What one of them has must stay.
-func (s *Safety) Lost(left ...cluster.NodeID) {
+func (s *Safety) OnQuorumLost(left ...cluster.NodeID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var keep uint64
@@ -201,11 +201,11 @@ func (s *Safety) Lost(left ...cluster.NodeID) {
 	s.maxCommit = min(s.maxCommit, keep)
 }
 
-// Stored says that entries, with consecutive indexes, have become durable on a
+// OnEntriesStored reports that entries, with consecutive indexes, have become durable on a
 // node. prevTerm is the term of the entry before the first, 0 if unknown. Two
 // entries with the same index and term must be equal and follow entries of
 // equal terms: by induction all before them are equal too.
-func (s *Safety) Stored(node cluster.NodeID, prevTerm uint64, entries []Entry) {
+func (s *Safety) OnEntriesStored(node cluster.NodeID, prevTerm uint64, entries []Entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, e := range entries {
@@ -215,9 +215,9 @@ func (s *Safety) Stored(node cluster.NodeID, prevTerm uint64, entries []Entry) {
 		case !known:
 			w = written{sum: e.Sum, prevTerm: prevTerm, prevKnown: prevTerm != 0, by: node}
 		case w.sum != e.Sum:
-			s.violated(LogMatching, "%s and %s have different entries %d of term %d", w.by, node, e.Index, e.Term)
+			s.report(LogMatching, "%s and %s have different entries %d of term %d", w.by, node, e.Index, e.Term)
 		case w.prevKnown && prevTerm != 0 && w.prevTerm != prevTerm:
-			s.violated(LogMatching, "entry %d of term %d follows one of term %d on %s and one of term %d on %s", e.Index, e.Term, w.prevTerm, w.by, prevTerm, node)
+			s.report(LogMatching, "entry %d of term %d follows one of term %d on %s and one of term %d on %s", e.Index, e.Term, w.prevTerm, w.by, prevTerm, node)
 		case !w.prevKnown && prevTerm != 0:
 			w.prevTerm, w.prevKnown = prevTerm, true
 		}
@@ -226,7 +226,7 @@ func (s *Safety) Stored(node cluster.NodeID, prevTerm uint64, entries []Entry) {
 	}
 }
 
-// Applied says that a node has applied an entry of its log.
+// Applied reports that a node has applied an entry of its log.
 func (s *Safety) Applied(node cluster.NodeID, e Entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -238,11 +238,11 @@ func (s *Safety) Applied(node cluster.NodeID, e Entry) {
 		return
 	}
 	if c.term != e.Term || c.sum != e.Sum {
-		s.violated(StateMachineSafety, "entry %d: %s applied that of term %d, %s that of term %d", e.Index, c.by, c.term, node, e.Term)
+		s.report(StateMachineSafety, "entry %d: %s applied that of term %d, %s that of term %d", e.Index, c.by, c.term, node, e.Term)
 	}
 }
 
-// State says what a node's state machine holds after it applied index.
+// State reports what a node's state machine holds after it applied index.
 func (s *Safety) State(node cluster.NodeID, index, revision, sum uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -252,7 +252,7 @@ func (s *Safety) State(node cluster.NodeID, index, revision, sum uint64) {
 		return
 	}
 	if got.revision != revision || got.sum != sum {
-		s.violated(SameState, "at index %d %s is at revision %d (%x), %s at revision %d (%x)", index, got.by, got.revision, got.sum, node, revision, sum)
+		s.report(SameState, "at index %d %s is at revision %d (%x), %s at revision %d (%x)", index, got.by, got.revision, got.sum, node, revision, sum)
 	}
 }
 
@@ -270,7 +270,7 @@ func (s *Safety) MaxTerm() uint64 {
 	return s.maxTerm
 }
 
-// LedSince says whether a node has led the given term or a later one.
+// LedSince reports whether a node has led the given term or a later one.
 func (s *Safety) LedSince(node cluster.NodeID, term uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

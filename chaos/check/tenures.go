@@ -11,16 +11,16 @@ import (
 // it held the role for sure from Won to Until. Times are since the start of the
 // history.
 type Tenure struct {
-	Client  int
-	Session string
-	Token   uint64
-	Asked   time.Duration // when the answer that told it was asked for
-	Won     time.Duration // when that came
-	Until   time.Duration // its own deadline, or when it began to resign
+	Client      int
+	Session     string
+	Token       uint64
+	RequestedAt time.Duration // when the answer that told it was asked for
+	GrantedAt   time.Duration // when that came
+	Until       time.Duration // its own deadline, or when it began to resign
 }
 
 func (t Tenure) String() string {
-	return fmt.Sprintf("client %d held it with token %d from %v (asked %v) to %v", t.Client, t.Token, t.Won, t.Asked, t.Until)
+	return fmt.Sprintf("client %d held it with token %d from %v (asked %v) to %v", t.Client, t.Token, t.GrantedAt, t.RequestedAt, t.Until)
 }
 
 // FencedWrite is a write with a role's token that was done.
@@ -30,27 +30,27 @@ type FencedWrite struct {
 	Begin, End time.Duration
 }
 
-// Holders checks what was seen of one role: at most one holder at a time, each
+// CheckMutualExclusion checks what was seen of one role: at most one holder at a time, each
 // tenure with a token of its own that is greater than those before, and no write
 // with a token when somebody already knew of a greater one.
-func Holders(tenures []Tenure, writes []FencedWrite) (violations []Violation) {
+func CheckMutualExclusion(tenures []Tenure, writes []FencedWrite) (violations []Violation) {
 	tenures = slices.Clone(tenures)
-	slices.SortStableFunc(tenures, func(a, b Tenure) int { return int(a.Won - b.Won) })
+	slices.SortStableFunc(tenures, func(a, b Tenure) int { return int(a.GrantedAt - b.GrantedAt) })
 	for i, a := range tenures {
 		for _, b := range tenures[i+1:] {
 			switch {
 			case a.Token == b.Token && a.Session != b.Session:
 				violations = append(violations, Violation{Invariant: OneHolder, Detail: fmt.Sprintf("two sessions got one token: %v; %v", a, b)})
-			case a.Token != b.Token && a.Won < b.Asked && b.Token < a.Token:
+			case a.Token != b.Token && a.GrantedAt < b.RequestedAt && b.Token < a.Token:
 				violations = append(violations, Violation{Invariant: OneHolder, Detail: fmt.Sprintf("tokens went back: %v; %v", a, b)})
-			case a.Session != b.Session && b.Won < a.Until:
+			case a.Session != b.Session && b.GrantedAt < a.Until:
 				violations = append(violations, Violation{Invariant: OneHolder, Detail: fmt.Sprintf("two at a time: %v; %v", a, b)})
 			}
 		}
 	}
 	for _, w := range writes {
 		for _, t := range tenures {
-			if t.Token > w.Token && t.Won < w.Begin {
+			if t.Token > w.Token && t.GrantedAt < w.Begin {
 				violations = append(violations, Violation{Invariant: Fencing, Detail: fmt.Sprintf("client %d wrote with token %d from %v to %v, after %v", w.Client, w.Token, w.Begin, w.End, t)})
 				break
 			}
@@ -59,22 +59,22 @@ func Holders(tenures []Tenure, writes []FencedWrite) (violations []Violation) {
 	return violations
 }
 
-// Wait is the time in which a candidate waited for a role in vain.
-type Wait struct{ From, To time.Duration }
+// WaitInterval is the time in which a candidate waited for a role in vain.
+type WaitInterval struct{ From, To time.Duration }
 
-// takeOver is how long after the end of a holder's session the next holder may
+// takeoverBound is how long after the end of a holder's session the next holder may
 // take to hear that it is one.
-const takeOver = time.Second
+const takeoverBound = time.Second
 
-// Vacancies checks that a role is not vacant for long while somebody waits for
+// CheckVacancies checks that a role is not vacant for long while somebody waits for
 // it. over is when each session had ended at the latest: its last renewal and
 // its TTL.
-func Vacancies(tenures []Tenure, over map[string]time.Duration, waits []Wait) (violations []Violation) {
+func CheckVacancies(tenures []Tenure, over map[string]time.Duration, waits []WaitInterval) (violations []Violation) {
 	tenures = slices.Clone(tenures)
 	slices.SortStableFunc(tenures, func(a, b Tenure) int { return cmp.Compare(a.Token, b.Token) })
 	waits = slices.Clone(waits)
 	for _, t := range tenures {
-		waits = append(waits, Wait{t.Asked, t.Won})
+		waits = append(waits, WaitInterval{t.RequestedAt, t.GrantedAt})
 	}
 	for i, t := range tenures {
 		end, ended := over[t.Session]
@@ -82,11 +82,11 @@ func Vacancies(tenures []Tenure, over map[string]time.Duration, waits []Wait) (v
 			continue
 		}
 		for _, w := range waits {
-			if w.From > end || w.To <= end+takeOver {
+			if w.From > end || w.To <= end+takeoverBound {
 				continue
 			}
-			if next := tenures[i+1:]; !slices.ContainsFunc(next, func(n Tenure) bool { return n.Token > t.Token && n.Won <= end+takeOver }) {
-				violations = append(violations, Violation{Invariant: VacancyBound, Detail: fmt.Sprintf("%v; its session had ended at %v, and somebody waited from %v to %v", t, end, w.From, w.To)})
+			if next := tenures[i+1:]; !slices.ContainsFunc(next, func(n Tenure) bool { return n.Token > t.Token && n.GrantedAt <= end+takeoverBound }) {
+				violations = append(violations, Violation{Invariant: TakeoverBound, Detail: fmt.Sprintf("%v; its session had ended at %v, and somebody waited from %v to %v", t, end, w.From, w.To)})
 				break
 			}
 		}

@@ -20,28 +20,28 @@ type Watch struct {
 	Changes []Change
 }
 
-// Seen is the newest revision that the watcher has seen.
-func (w *Watch) Seen() uint64 {
+// LastRevision is the newest revision that the watcher has seen.
+func (w *Watch) LastRevision() uint64 {
 	if len(w.Changes) == 0 {
 		return w.From
 	}
 	return w.Changes[len(w.Changes)-1].Revision
 }
 
-// Add takes the next event, and says what is wrong with it: "" when nothing.
+// Add takes the next event, and reports what is wrong with it: "" when nothing.
 func (w *Watch) Add(c Change) string {
-	if last := w.Seen(); c.Revision <= last {
+	if last := w.LastRevision(); c.Revision <= last {
 		return fmt.Sprintf("%s got revision %d after %d", w.Name, c.Revision, last)
 	}
 	w.Changes = append(w.Changes, c)
 	return ""
 }
 
-// Watched compares what a watcher saw with the writes that were acknowledged: of
+// CheckWatch compares what a watcher saw with the writes that were acknowledged: of
 // each up to the newest event it must have shown just that.
-func Watched(w *Watch, ops []Op) (violations []Violation) {
+func CheckWatch(w *Watch, ops []Op) (violations []Violation) {
 	for _, o := range ops {
-		if o.Outcome != Done || o.Kind == Get || o.Revision == 0 || o.Revision <= w.From || o.Revision > w.Seen() {
+		if o.Outcome != Done || o.Kind == Get || o.Revision == 0 || o.Revision <= w.From || o.Revision > w.LastRevision() {
 			continue
 		}
 		i, found := slices.BinarySearchFunc(w.Changes, o.Revision, func(c Change, r uint64) int {

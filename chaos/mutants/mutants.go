@@ -1,5 +1,5 @@
 // Package mutants holds bugs: for each guard that matters a patch that takes it
-// away, and the kind of world that has to show it. No program is built with them
+// away, and the scenario that has to show it. No program is built with them
 // but those that prove that the suite finds them.
 package mutants
 
@@ -21,15 +21,15 @@ var patches embed.FS
 
 // Mutant is one bug. Its patch applies to the tree as it is.
 type Mutant struct {
-	Name   string
-	Guard  string   // what is taken away
-	Kind   string   // of the worlds that show it; "": none do
-	Nodes  int      // in them
-	Test   string   // package and name of a test of processes that shows it; "": none does
-	Breaks []string // the invariants of which one must break
-	Budget int      // seeds within which it must
-	Seed   uint64   // the first of these; with the sources of that day it was enough
-	hunks  []hunk
+	Name       string
+	Mitigation string   // what is taken away
+	Scenario   string   // of the runs that show it; "": none do
+	Nodes      int      // in them
+	Test       string   // package and name of a test of processes that shows it; "": none does
+	Invariants []string // the invariants of which one must break
+	MaxSeeds   int      // seeds within which it must
+	Seed       uint64   // the first of these; with the sources of that day it was enough
+	hunks      []hunk
 }
 
 // hunk is one change of a file: lines with a ' ', '-' or '+' before them.
@@ -41,7 +41,7 @@ type hunk struct {
 // fuzz is how many lines of context may have changed on either side of a hunk.
 const fuzz = 3
 
-// edit gives the hunk without so many lines of context at each end.
+// edit returns the hunk without so many lines of context at each end.
 func (h hunk) edit(without int) overlay.Edit {
 	lines := h.lines
 	for range without {
@@ -131,7 +131,7 @@ func parse(name, text string) (Mutant, error) {
 		}
 	}
 	m.hunks = hunks(diff)
-	if m.Guard == "" || (m.Kind == "") == (m.Test == "") || len(m.Breaks) == 0 || m.Budget == 0 || len(m.hunks) == 0 {
+	if m.Mitigation == "" || (m.Scenario == "") == (m.Test == "") || len(m.Invariants) == 0 || m.MaxSeeds == 0 || len(m.hunks) == 0 {
 		return m, fmt.Errorf("a part of the head is missing, or there is no change: %+v", m)
 	}
 	return m, nil
@@ -140,15 +140,15 @@ func parse(name, text string) (Mutant, error) {
 func (m *Mutant) set(key, value string) (err error) {
 	switch key {
 	case "Mitigation":
-		m.Guard = value
+		m.Mitigation = value
 	case "Scenario":
-		_, err = fmt.Sscanf(value, "%s %d", &m.Kind, &m.Nodes)
+		_, err = fmt.Sscanf(value, "%s %d", &m.Scenario, &m.Nodes)
 	case "Test":
 		m.Test = value
 	case "Invariants":
-		m.Breaks = strings.Split(value, "; ")
+		m.Invariants = strings.Split(value, "; ")
 	case "MaxSeeds":
-		m.Budget, err = strconv.Atoi(value)
+		m.MaxSeeds, err = strconv.Atoi(value)
 	case "Seed":
 		m.Seed, err = strconv.ParseUint(value, 10, 64)
 	default:

@@ -13,7 +13,7 @@ import (
 	"northstar/chaos/sim"
 )
 
-// Every patch applies to the sources as they are, and names a kind of world and
+// Every patch applies to the sources as they are, and names a scenario and
 // invariants that there are.
 func TestPatchesApply(t *testing.T) {
 	all, err := All()
@@ -35,10 +35,10 @@ func TestPatchesApply(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v", m.Name, err)
 		}
-		if _, err := sim.NewConfig(m.Kind, 1, m.Nodes); m.Test == "" && (err != nil || m.Nodes < 3) {
+		if _, err := sim.NewConfig(m.Scenario, 1, m.Nodes); m.Test == "" && (err != nil || m.Nodes < 3) {
 			t.Errorf("%s: %d nodes, %v", m.Name, m.Nodes, err)
 		}
-		for _, b := range m.Breaks {
+		for _, b := range m.Invariants {
 			if m.Test == "" && !slices.Contains(check.Invariants, b) {
 				t.Errorf("%s breaks %q, which is no invariant", m.Name, b)
 			}
@@ -60,7 +60,7 @@ func TestTable(t *testing.T) {
 	for _, wrong := range wrongRows(string(page), all) {
 		t.Error(wrong)
 	}
-	m := Mutant{Name: "m", Guard: "g", Kind: "calm", Nodes: 3, Breaks: []string{"b"}, Budget: 9, Seed: 4}
+	m := Mutant{Name: "m", Mitigation: "g", Scenario: "calm", Nodes: 3, Invariants: []string{"b"}, MaxSeeds: 9, Seed: 4}
 	const head = "| mutant | mitigation |\n|---|---|\n"
 	for row, want := range map[string]int{
 		"| `m` | g | `calm`, 3 nodes, seed 4 (the first of 9) | b | 1 s |":     0,
@@ -79,7 +79,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// wrongRows says what is wrong with the page's table of these mutants.
+// wrongRows reports what is wrong with the page's table of these mutants.
 func wrongRows(page string, all []Mutant) (wrong []string) {
 	_, table, _ := strings.Cut(page, "| mutant | mitigation")
 	table, _, _ = strings.Cut(table, "\n\n")
@@ -97,14 +97,14 @@ func wrongRows(page string, all []Mutant) (wrong []string) {
 			continue
 		}
 		m := all[i]
-		if cells[1] != m.Guard {
-			wrong = append(wrong, fmt.Sprintf("%s: the guard is %q", name, m.Guard))
+		if cells[1] != m.Mitigation {
+			wrong = append(wrong, fmt.Sprintf("%s: the guard is %q", name, m.Mitigation))
 		}
 		if !m.within(cells[2]) {
 			wrong = append(wrong, fmt.Sprintf("%s: %s is not where its patch has it looked for", name, cells[2]))
 		}
-		if !slices.ContainsFunc(m.Breaks, func(b string) bool { return strings.HasPrefix(b, cells[3]) || strings.HasPrefix(cells[3], b) }) {
-			wrong = append(wrong, fmt.Sprintf("%s: %q is none of what it has to break, %q", name, cells[3], m.Breaks))
+		if !slices.ContainsFunc(m.Invariants, func(b string) bool { return strings.HasPrefix(b, cells[3]) || strings.HasPrefix(cells[3], b) }) {
+			wrong = append(wrong, fmt.Sprintf("%s: %q is none of what it has to break, %q", name, cells[3], m.Invariants))
 		}
 	}
 	for _, m := range all {
@@ -115,15 +115,15 @@ func wrongRows(page string, all []Mutant) (wrong []string) {
 	return wrong
 }
 
-// within says whether a cell names a place where this mutant is looked for.
+// within reports whether a cell names a place where this mutant is looked for.
 func (m Mutant) within(cell string) bool {
 	if m.Test != "" {
 		return strings.HasPrefix(cell, "`"+m.Test+"`")
 	}
 	place, of, _ := strings.Cut(cell, " (")
 	var seed uint64
-	_, err := fmt.Sscanf(strings.TrimPrefix(place, fmt.Sprintf("`%s`, %d nodes, ", m.Kind, m.Nodes)), "seed %d", &seed)
-	return err == nil && seed >= m.Seed && seed < m.Seed+uint64(m.Budget) && strings.Contains(of, fmt.Sprintf(" of %d", m.Budget))
+	_, err := fmt.Sscanf(strings.TrimPrefix(place, fmt.Sprintf("`%s`, %d nodes, ", m.Scenario, m.Nodes)), "seed %d", &seed)
+	return err == nil && seed >= m.Seed && seed < m.Seed+uint64(m.MaxSeeds) && strings.Contains(of, fmt.Sprintf(" of %d", m.MaxSeeds))
 }
 
 func TestParse(t *testing.T) {
@@ -141,7 +141,7 @@ func TestParse(t *testing.T) {
 	if err != nil || !slices.Equal(set.Edits, want) {
 		t.Errorf("%+v, %v", set, err)
 	}
-	if m.Kind != "faults" || m.Nodes != 3 || m.Budget != 7 || m.Seed != 9 || !slices.Equal(m.Breaks, []string{"a", "b"}) {
+	if m.Scenario != "faults" || m.Nodes != 3 || m.MaxSeeds != 7 || m.Seed != 9 || !slices.Equal(m.Invariants, []string{"a", "b"}) {
 		t.Errorf("%+v", m)
 	}
 	for _, bad := range []string{"Mitigation: g\n", head, strings.Replace(head, "Seed", "Seat", 1), strings.Replace(head, "7", "x", 1), "Test: ./p T\n" + head} {

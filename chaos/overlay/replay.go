@@ -172,7 +172,7 @@ const firstborn = `		var child canceler
 		delete(c.children, child)
 `
 
-// byAge gives a server's connections in the order of their making.
+// byAge returns a server's connections in the order of their making.
 const byAge = `func byAge(conns map[*conn]struct{}) []*conn {
 	var all []*conn
 	for c := range conns {

@@ -66,7 +66,7 @@ func Start(ctx context.Context) (s *Server, err error) {
 	if out, err := initdb.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("initdb: %w: %s", err, out)
 	}
-	addrs, err := ports.Take(1)
+	addrs, err := ports.Reserve(1)
 	if err != nil {
 		return nil, err
 	}

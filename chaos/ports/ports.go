@@ -19,11 +19,11 @@ var held struct {
 	all []net.PacketConn
 }
 
-// Take finds n TCP ports in a row of 127.0.0.1 on which nobody listens, and gives
+// Reserve finds n TCP ports in a row of 127.0.0.1 on which nobody listens, and returns
 // their addresses. They are the caller's until its process ends: each is marked by a
 // UDP socket of the same number, so that no other call gets it, in this process or in
 // another, while nobody listens there. It may be called concurrently.
-func Take(n int) ([]string, error) {
+func Reserve(n int) ([]string, error) {
 	held.Lock()
 	defer held.Unlock()
 	for range 1000 {
@@ -55,7 +55,7 @@ func take(port, n int) (addrs []string, marks []net.PacketConn) {
 	return addrs, marks
 }
 
-// listen says why nobody can listen on addr.
+// listen reports why nobody can listen on addr.
 func listen(addr string) error {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// Nobody is given a port twice, at once or one after the other, and somebody can
+// Nobody is given a port twice, at the same time or later, and somebody can
 // listen on it, end and listen again.
 func TestNoneTwice(t *testing.T) {
 	var mu sync.Mutex
@@ -19,7 +19,7 @@ func TestNoneTwice(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			for range 20 {
-				addrs, err := Take(2)
+				addrs, err := Reserve(2)
 				if err != nil {
 					t.Error(err)
 					return
@@ -51,7 +51,7 @@ func TestNotInAnotherProcess(t *testing.T) {
 		}
 		return
 	}
-	addrs, err := Take(3)
+	addrs, err := Reserve(3)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestNotInAnotherProcess(t *testing.T) {
 
 // A row of which one port is in use is not given, and nothing of it is kept.
 func TestInUse(t *testing.T) {
-	addrs, err := Take(2)
+	addrs, err := Reserve(2)
 	if err != nil {
 		t.Fatal(err)
 	}

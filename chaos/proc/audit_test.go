@@ -50,7 +50,7 @@ func awaitAudit(t *testing.T, c *Cluster, text string) apiv1.AuditRecord {
 	return found
 }
 
-// What was answered is in the audit log, although the leader dies at once; what
+// What was answered is in the audit log, although the leader dies immediately; what
 // was called while nobody led gets there later, once, although its node died too.
 func TestAuditOutlivesCrashes(t *testing.T) {
 	c := newCluster(t, 3)

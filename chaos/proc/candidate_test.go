@@ -19,7 +19,7 @@ import (
 // stopped like any other. It holds what the candidate is to do.
 const candidateEnv = "NORTHSTAR_TEST_CANDIDATE"
 
-// candidateTask is what a candidate is told.
+// candidateTask is what a candidate is notified.
 type candidateTask struct {
 	Name      string
 	Endpoints []string
@@ -52,7 +52,7 @@ const (
 // bootTime is the clock of client deadlines.
 var bootTime = client.NewDeadline(nil).Now
 
-// teller says sightings, one a line.
+// teller reports sightings, one a line.
 type teller struct {
 	mu  sync.Mutex
 	out *json.Encoder
@@ -65,7 +65,7 @@ func (s *teller) say(v sighting) {
 }
 
 // runCandidate campaigns, holds the role for a while, writes with its token, also
-// when its time is over, and gives it back, or lets its session end, until its input
+// when its time is over, and returns it back, or lets its session end, until its input
 // ends.
 func runCandidate(task string) error {
 	var t candidateTask
@@ -112,7 +112,7 @@ func standAgain(ctx context.Context, c *client.Client, k *client.Candidate, t ca
 		says.say(sighting{Kind: kindGave, Session: l.Session, Token: l.Token, At: bootTime()})
 		leave, cancel := context.WithTimeout(ctx, t.TTL)
 		if rand.IntN(3) > 0 {
-			_ = l.Resign(leave) // the session ends by itself then
+			_ = l.Resign(leave) // the session ends on its own then
 		}
 		cancel()
 		if rand.IntN(2) == 0 {
@@ -124,7 +124,7 @@ func standAgain(ctx context.Context, c *client.Client, k *client.Candidate, t ca
 	_ = k.Close(leave)
 }
 
-// lookAfter says each new deadline of a tenure, and when the cluster ends its session
+// lookAfter reports each new deadline of a tenure, and when the cluster ends its session
 // before that.
 func lookAfter(s *client.Session, l *client.Leadership, closing <-chan struct{}, says *teller) {
 	const look = 2 * time.Millisecond

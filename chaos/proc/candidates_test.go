@@ -47,7 +47,7 @@ type runner struct {
 	relays  []*relay // its network, by node
 }
 
-// connect gives a candidate a network of its own.
+// connect returns a candidate a network of its own.
 func (r *runner) connect() {
 	r.task.Via = map[string]string{}
 	for _, addr := range r.task.Endpoints {
@@ -106,12 +106,12 @@ func (c *contest) note(id int, s sighting) {
 	switch t := c.tenures[s.Token]; s.Kind {
 	case kindWon:
 		if t != nil && t.Session == s.Session {
-			return // the same tenure, proven anew
+			return // the same tenure, proven again
 		}
 		if t != nil {
 			c.t.Errorf("two sessions got one token: %v; %+v", t, s)
 		}
-		c.tenures[s.Token] = &check.Tenure{Client: id, Session: s.Session, Token: s.Token, Asked: s.Asked, Won: s.At}
+		c.tenures[s.Token] = &check.Tenure{Client: id, Session: s.Session, Token: s.Token, RequestedAt: s.Asked, GrantedAt: s.At}
 	case kindUntil:
 		t.Until = max(t.Until, s.Until)
 	case kindGave:
@@ -147,7 +147,7 @@ func (c *contest) observe(ctx context.Context, cl *client.Client) {
 	}
 }
 
-// recent gives one of the last tokens, most of which are old.
+// recent returns one of the last tokens, most of which are old.
 func (c *contest) recent() (uint64, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -175,7 +175,7 @@ func (c *contest) stubborn(ctx context.Context, cl *client.Client) {
 }
 
 // contestTime is how long TestCandidates goes on: a little, or as long as
-// NORTHSTAR_CONTEST says.
+// NORTHSTAR_CONTEST reports.
 func contestTime(t *testing.T) time.Duration {
 	if s := os.Getenv("NORTHSTAR_CONTEST"); s != "" {
 		d, err := time.ParseDuration(s)
@@ -339,7 +339,7 @@ func (c *contest) check(cl *client.Client) {
 		tenures = append(tenures, *x)
 	}
 	t.Logf("%d tenures, %d of them observed, %d ended by an operator, %d fenced writes", len(tenures), len(c.newest), c.taken.Load(), len(c.writes))
-	for _, v := range check.Holders(tenures, c.writes) {
+	for _, v := range check.CheckMutualExclusion(tenures, c.writes) {
 		t.Error(v)
 	}
 	for i, token := range c.newest {

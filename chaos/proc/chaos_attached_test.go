@@ -27,7 +27,7 @@ type chaosHolders struct {
 	c *chaosClients
 
 	mu   sync.Mutex
-	held []check.Held
+	held []check.AttachedSession
 }
 
 func (c *chaosClients) startHolders() {
@@ -42,29 +42,29 @@ func (c *chaosClients) startHolders() {
 func (hs *chaosHolders) check() []check.Violation {
 	s := hs.c.s
 	s.mu.Lock()
-	hits := s.hits()
-	var without []check.Hit
+	hits := s.faultIntervals()
+	var without []check.FaultInterval
 	for _, g := range s.gaps() {
-		without = append(without, check.Hit{From: g.From, To: g.To})
+		without = append(without, check.FaultInterval{From: g.From, To: g.To})
 	}
 	s.mu.Unlock()
-	var open []check.Held // not excused
+	var open []check.AttachedSession // not excused
 	for _, h := range hs.held {
-		if len(check.LetGo([]check.Held{h}, map[string]bool{h.Session: true}, hits, without)) > 0 {
+		if len(check.CheckAttachedSessionsEnd([]check.AttachedSession{h}, map[string]bool{h.Session: true}, hits, without)) > 0 {
 			open = append(open, h)
 		}
 	}
-	return check.LetGo(hs.held, hs.living(open, time.Now().Add(soon)), hits, without)
+	return check.CheckAttachedSessionsEnd(hs.held, hs.living(open, time.Now().Add(soon)), hits, without)
 }
 
-// living gives those sessions that live on at a time. While nobody answers nobody
+// living returns those sessions that live on at a time. While nobody answers nobody
 // knows: it asks on for a while then, and takes none for alive that no node names.
-func (hs *chaosHolders) living(open []check.Held, at time.Time) map[string]bool {
+func (hs *chaosHolders) living(open []check.AttachedSession, at time.Time) map[string]bool {
 	s := hs.c.s
 	r := rawServer{s, rand.New(rand.NewPCG(s.seed, 4))}
 	alive := map[string]bool{}
 	for ; len(open) > 0 && time.Now().Before(at.Add(soon)); pause(100 * time.Millisecond) {
-		var rest []check.Held
+		var rest []check.AttachedSession
 		for _, h := range open {
 			late := time.Now().After(at)
 			ctx, cancel := context.WithTimeout(s.t.Context(), opLimit)
@@ -104,7 +104,7 @@ func (h *holder) run() {
 
 // hold holds a session by one connection after the other, until this side ends
 // one. Then the session must end, if it was the first: who serves a connection and
-// dies tells nobody, and holds the session for its TTL. False when the session
+// dies reports nobody, and holds the session for its TTL. False when the session
 // may live.
 func (h *holder) hold(session string) bool {
 	for first := true; !h.c.over(10 * time.Millisecond); first = false {
@@ -116,7 +116,7 @@ func (h *holder) hold(session string) bool {
 				return false
 			}
 			h.mu.Lock()
-			h.held = append(h.held, check.Held{Session: session, Node: n.ID, LetGo: h.c.s.now()})
+			h.held = append(h.held, check.AttachedSession{Session: session, Node: n.ID, DetachedAt: h.c.s.now()})
 			h.mu.Unlock()
 			return true
 		case gaveUp:
@@ -184,7 +184,7 @@ func (h *holder) attach(n *Node, session string) (how, detail string) {
 	return gaveUp, ""
 }
 
-// refused tells the end of a session from the end of its connection.
+// refused reports the end of a session from the end of its connection.
 func (h *holder) refused(problem []byte) (how, detail string) {
 	var p apiv1.Problem
 	_ = json.Unmarshal(problem, &p)
@@ -194,6 +194,6 @@ func (h *holder) refused(problem []byte) (how, detail string) {
 	case cluster.CodeNoLeader, cluster.CodeBusy, cluster.CodeReadOnly, cluster.CodeOutcomeUnknown, cluster.CodeSplitBrain:
 		return broken, string(problem)
 	}
-	h.c.s.violated(check.Violation{Invariant: check.KnownErrors, Detail: fmt.Sprintf("attach: %s", problem)})
+	h.c.s.violated(check.Violation{Invariant: check.OnlyDocumentedErrors, Detail: fmt.Sprintf("attach: %s", problem)})
 	return broken, string(problem)
 }

@@ -99,7 +99,7 @@ func (c *chaosClients) stop() {
 	c.library.Close()
 }
 
-// over says whether the users are to end, after a pause.
+// over reports whether the users are to end, after a pause.
 func (c *chaosClients) over(d time.Duration) bool {
 	select {
 	case <-c.quit:
@@ -218,7 +218,7 @@ func (r rawServer) do(ctx context.Context, method, path string, body []byte, hea
 	case cluster.CodeNoLeader, cluster.CodeBusy, cluster.CodeReadOnly, cluster.CodeSplitBrain:
 		return a, "", err
 	}
-	r.s.violated(check.Violation{Invariant: check.KnownErrors, Detail: fmt.Sprintf("%s %s: %v", method, path, err)})
+	r.s.violated(check.Violation{Invariant: check.OnlyDocumentedErrors, Detail: fmt.Sprintf("%s %s: %v", method, path, err)})
 	return a, check.Unknown, err
 }
 
@@ -305,7 +305,7 @@ type chaosWatcher struct {
 func (w *chaosWatcher) seen() uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.watch.Seen()
+	return w.watch.LastRevision()
 }
 
 func (w *chaosWatcher) add(c check.Change) string {
@@ -331,7 +331,7 @@ func (c *chaosClients) watch(w *chaosWatcher, follow func(context.Context, *chao
 	}
 }
 
-// followLibrary watches with the Go client, which resumes by itself.
+// followLibrary watches with the Go client, which resumes on its own.
 func (c *chaosClients) followLibrary(ctx context.Context, w *chaosWatcher) error {
 	for ch, err := range c.library.Watch(ctx, "", client.WatchOptions{Since: w.seen()}) {
 		if errors.Is(err, client.ErrCompacted) {

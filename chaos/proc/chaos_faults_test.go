@@ -71,11 +71,11 @@ func (s *suite) where(possible bool, weight int) int {
 func (s *suite) leading() *Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.reigns) == 0 {
+	if len(s.leaderships) == 0 {
 		return nil
 	}
 	for _, n := range s.cluster.Nodes {
-		if n.ID == s.reigns[len(s.reigns)-1].Node {
+		if n.ID == s.leaderships[len(s.leaderships)-1].Node {
 			return n
 		}
 	}
@@ -109,7 +109,7 @@ func (s *suite) freeze(n *Node, d time.Duration) {
 	}
 }
 
-// terminate stops a node as a service manager does: it must end by itself, and
+// terminate stops a node as a service manager does: it must end on its own, and
 // cleanly.
 func (s *suite) terminate(n *Node) {
 	if err := n.Signal(syscall.SIGTERM); err != nil {
@@ -118,7 +118,7 @@ func (s *suite) terminate(n *Node) {
 	hung := time.AfterFunc(soon, func() { _ = n.Signal(syscall.SIGKILL) })
 	code := n.Wait()
 	if !hung.Stop() || code != 0 {
-		s.violated(check.Violation{Invariant: check.RunOn, Detail: fmt.Sprintf("%s exited with %d after SIGTERM\n%s", n.ID, code, s.cluster.Logs())})
+		s.violated(check.Violation{Invariant: check.NoUnexpectedExit, Detail: fmt.Sprintf("%s exited with %d after SIGTERM\n%s", n.ID, code, s.cluster.Logs())})
 	}
 }
 
@@ -176,7 +176,7 @@ func (s *suite) smallDisks() bool {
 }
 
 // fill takes the space of a node's disk for a while: what is left, and none of what
-// the node frees by giving up its reserve. Most of it goes at once.
+// the node frees by giving up its reserve. Most of it goes immediately.
 func (s *suite) fill(n *Node, d time.Duration) {
 	path := filepath.Join(s.cluster.DataDir(n), "ballast")
 	f, err := os.Create(path)

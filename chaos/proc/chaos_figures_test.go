@@ -25,7 +25,7 @@ func (s *suite) probe(ctx context.Context, n *Node) {
 			by := s.at(cmp.Or(a.Leader, n.HTTP))
 			s.mu.Lock()
 			if now := s.now(); s.end == 0 {
-				s.probed, s.served = append(s.probed, now), append(s.served, check.Hit{Node: by, From: sent, To: now})
+				s.availabilityAcks, s.leaderWrites = append(s.availabilityAcks, now), append(s.leaderWrites, check.FaultInterval{Node: by, From: sent, To: now})
 			}
 			s.mu.Unlock()
 		}
@@ -48,32 +48,32 @@ func (s *suite) at(http string) string {
 // held.
 func (s *suite) measured() time.Duration { return cmp.Or(s.end, s.now()) }
 
-// figures measures what the probes saw: each fault is one that keeps its node from
+// slo measures what the probes saw: each fault is one that keeps its node from
 // taking part. Called with the lock held.
-func (s *suite) figures() *check.Figures {
-	run := check.Run{Nodes: len(s.cluster.Nodes), Hits: s.hits(), Acks: s.probed, Served: s.served, End: s.measured()}
-	for _, r := range s.reigns {
-		run.Reigns = append(run.Reigns, check.Reign(r))
+func (s *suite) slo() *check.SLOReport {
+	run := check.Run{Nodes: len(s.cluster.Nodes), Faults: s.faultIntervals(), WriteAcks: s.availabilityAcks, LeaderWrites: s.leaderWrites, End: s.measured()}
+	for _, r := range s.leaderships {
+		run.Leaderships = append(run.Leaderships, check.Leadership(r))
 	}
-	f := check.Measure(run)
+	f := check.MeasureSLO(run)
 	return &f
 }
 
-// hits gives the faults as times of nodes. Called with the lock held.
-func (s *suite) hits() (hits []check.Hit) {
+// faultIntervals returns the faults as times of nodes. Called with the lock held.
+func (s *suite) faultIntervals() (hits []check.FaultInterval) {
 	for _, f := range s.faults {
-		hits = append(hits, check.Hit{Node: f.Node, From: f.From, To: f.To})
+		hits = append(hits, check.FaultInterval{Node: f.Node, From: f.From, To: f.To})
 	}
 	return hits
 }
 
-// gaps gives the longer times without an acknowledged write. Called with the lock
+// gaps returns the longer times without an acknowledged write. Called with the lock
 // held.
 func (s *suite) gaps() []timeline.Gap {
-	return timeline.GapsOf(slices.Concat(s.acks, s.probed), s.measured())
+	return timeline.GapsOf(slices.Concat(s.acks, s.availabilityAcks), s.measured())
 }
 
-// summary says what was done, and for how long no write was acknowledged around
+// summary reports what was done, and for how long no write was acknowledged around
 // each kind of fault.
 func (s *suite) summary() string {
 	s.mu.Lock()
@@ -87,18 +87,18 @@ func (s *suite) summary() string {
 				longest = max(longest, g.To-g.From)
 			}
 		}
-		gaps[s.kinds[i]] = append(gaps[s.kinds[i]], longest)
+		gaps[s.faultKinds[i]] = append(gaps[s.faultKinds[i]], longest)
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "seed %d, %d nodes: %d faults in %v, %d operations, %d acknowledged writes, %d terms with a leader, %d violations; longest time without an acknowledged write (under 300 ms counts as none):\n",
-		s.seed, len(s.cluster.Nodes), len(s.faults), s.measured().Round(time.Second), s.ops, len(s.acks), len(s.leaders), len(s.broken))
+		s.seed, len(s.cluster.Nodes), len(s.faults), s.measured().Round(time.Second), s.ops, len(s.acks), len(s.leaders), len(s.violations))
 	for _, kind := range slices.Sorted(maps.Keys(gaps)) {
 		g := gaps[kind]
 		slices.Sort(g)
 		at := func(q float64) time.Duration { return g[int(q*float64(len(g)-1))].Round(time.Millisecond) }
 		fmt.Fprintf(&b, "  %-16s %4d times: p50 %v, p99 %v, max %v\n", kind, len(g), at(0.5), at(0.99), at(1))
 	}
-	f := s.figures()
+	f := s.slo()
 	fmt.Fprintf(&b, "  %v; %v; %v\n", f, &s.stalls, &s.waits)
 	for _, h := range f.Late {
 		fmt.Fprintf(&b, "  late: no leader after %s for %v\n", h.Node, s.around(h))
@@ -109,8 +109,8 @@ func (s *suite) summary() string {
 	return b.String()
 }
 
-// around says how long a time was, and what happened in it.
-func (s *suite) around(h check.Hit) string {
+// around reports how long a time was, and what happened in it.
+func (s *suite) around(h check.FaultInterval) string {
 	took := func(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
 	what := fmt.Sprintf("%v from %v on", took(h.To-h.From), took(h.From))
 	for _, f := range s.faults {
@@ -125,8 +125,8 @@ func (s *suite) around(h check.Hit) string {
 	return what + fmt.Sprintf("; the nodes' threads waited %v for a processor", took(s.waits.within(from, to)))
 }
 
-// logged gives what the nodes logged around some times: of the first few.
-func (s *suite) logged(times []check.Hit) string {
+// logged returns what the nodes logged around some times: of the first few.
+func (s *suite) logged(times []check.FaultInterval) string {
 	const most, margin, layout = 10, 200 * time.Millisecond, "2006-01-02T15:04:05.000Z"
 	var b strings.Builder
 	for _, h := range times[:min(most, len(times))] {

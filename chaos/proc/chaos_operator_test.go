@@ -22,7 +22,7 @@ type chaosOperator struct {
 	rand  *rand.Rand
 	name  string
 	hasty bool // makes calls that are refused, with hardly a pause
-	calls []check.Call
+	calls []check.AdminCall
 }
 
 const (
@@ -31,7 +31,7 @@ const (
 )
 
 // startOperators starts one that makes calls of all kinds, and hasty ones: a node brings
-// the records of refused calls to the log by itself, and a leader that dies right
+// the records of refused calls to the log on its own, and a leader that dies right
 // between taking some and saying so is rare.
 func (c *chaosClients) startOperators() {
 	first := c.s.key
@@ -86,7 +86,7 @@ func (o *chaosOperator) call() {
 	}
 	ctx, cancel := context.WithTimeout(o.c.ctx, 2*opLimit)
 	defer cancel()
-	call := check.Call{Reason: reason, Begin: o.c.s.now(), Command: path == apiv1.PathAuto}
+	call := check.AdminCall{Reason: reason, Begin: o.c.s.now(), Command: path == apiv1.PathAuto}
 	a, err := do(ctx, at, method, path, text, "Content-Type", apiv1.TypeJSON)
 	call.End = o.c.s.now()
 	call.Answered = err == nil && cluster.Code(a.Code) != cluster.CodeOutcomeUnknown
@@ -99,7 +99,7 @@ func (o *chaosOperator) check() []check.Violation {
 	for deadline := time.Now().Add(soon); ; pause(100 * time.Millisecond) {
 		log, err := o.records()
 		if err == nil {
-			if violations = check.Audited(o.calls, log); len(violations) == 0 {
+			if violations = check.CheckAuditLog(o.calls, log); len(violations) == 0 {
 				return nil
 			}
 		}
@@ -113,7 +113,7 @@ func (o *chaosOperator) check() []check.Violation {
 }
 
 // records reads this operator's part of the audit log.
-func (o *chaosOperator) records() (log []check.Record, err error) {
+func (o *chaosOperator) records() (log []check.AuditEntry, err error) {
 	nodes := o.c.s.cluster.Nodes
 	for since := "0"; ; {
 		ctx, cancel := context.WithTimeout(o.c.s.t.Context(), opLimit)
@@ -128,7 +128,7 @@ func (o *chaosOperator) records() (log []check.Record, err error) {
 		}
 		for _, r := range page.Items {
 			if strings.HasPrefix(r.Reason, o.name+"-") {
-				log = append(log, check.Record{Reason: r.Reason, Node: r.Node, Result: r.Result})
+				log = append(log, check.AuditEntry{Reason: r.Reason, Node: r.Node, Result: r.Result})
 			}
 		}
 		if page.Next == since {

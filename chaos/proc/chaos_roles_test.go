@@ -89,7 +89,7 @@ func (p *candidate) runLibrary() {
 		if err != nil {
 			continue
 		}
-		t := check.Tenure{Client: p.id, Session: l.Session, Token: l.Token, Asked: asked, Won: p.c.s.now()}
+		t := check.Tenure{Client: p.id, Session: l.Session, Token: l.Token, RequestedAt: asked, GrantedAt: p.c.s.now()}
 		until := time.Now().Add(time.Duration(p.rand.IntN(800)) * time.Millisecond)
 		for l.ValidFor() > 0 {
 			t.Until = p.c.s.now() // it was valid after that moment
@@ -205,7 +205,7 @@ func (p *candidate) campaign(s *rawSession) {
 	if !ok || json.Unmarshal(a.Body, &won) != nil || now >= s.deadline() {
 		return
 	}
-	t := check.Tenure{Client: p.id, Session: s.id, Token: won.Token, Asked: asked, Won: now}
+	t := check.Tenure{Client: p.id, Session: s.id, Token: won.Token, RequestedAt: asked, GrantedAt: now}
 	end := now + time.Duration(p.rand.IntN(800))*time.Millisecond
 	for p.c.s.now() < min(end, s.deadline()) && !p.c.over(time.Duration(p.rand.IntN(50))*time.Millisecond) {
 		p.fenced(p.raw, won.Token)

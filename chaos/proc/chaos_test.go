@@ -26,7 +26,7 @@ const segment = 40
 // machine allows. After each fault the cluster must take writes through every
 // node; all that the clients saw is checked.
 //
-// NORTHSTAR_CHAOS_ITERATIONS says how many faults, NORTHSTAR_CHAOS_SECONDS for how
+// NORTHSTAR_CHAOS_ITERATIONS reports how many faults, NORTHSTAR_CHAOS_SECONDS for how
 // long instead, NORTHSTAR_CHAOS_SEED which, NORTHSTAR_CHAOS_NODES on how many nodes;
 // NORTHSTAR_CHAOS_REPORT is a directory for the page, which is written to out/chaos
 // only when something is wrong otherwise. How soon there were leaders and writes is
@@ -59,9 +59,9 @@ func TestChaos(t *testing.T) {
 	s.mu.Unlock()
 	t.Log(s.summary())
 	s.mu.Lock()
-	f := s.figures()
+	f := s.slo()
 	s.mu.Unlock()
-	if why := f.Missed(); why != "" && setting(t, "FIGURES", 0) != 0 {
+	if why := f.Violations(); why != "" && setting(t, "FIGURES", 0) != 0 {
 		t.Error(why)
 	}
 	s.saveReport()
@@ -92,18 +92,18 @@ type suite struct {
 	waits   waits
 	start   time.Time
 
-	mu      sync.Mutex
-	end     time.Duration // of what is measured; 0: it goes on
-	faults  []timeline.Fault
-	kinds   []string // of faults
-	reigns  []timeline.Reign
-	leaders map[uint64]string // by term
-	acks    []time.Duration
-	probed  []time.Duration // acknowledgements of probes
-	served  []check.Hit     // by whom, from when they were sent
-	broken  []check.Violation
-	ops     int
-	key     int // keys of this number are in use
+	mu               sync.Mutex
+	end              time.Duration // of what is measured; 0: it goes on
+	faults           []timeline.Fault
+	faultKinds       []string // of faults
+	leaderships      []timeline.Leadership
+	leaders          map[uint64]string // by term
+	acks             []time.Duration
+	availabilityAcks []time.Duration       // acknowledgements of probes
+	leaderWrites     []check.FaultInterval // by whom, from when they were sent
+	violations       []check.Violation
+	ops              int
+	key              int // keys of this number are in use
 }
 
 func newSuite(t *testing.T, nodes int, seed uint64) *suite {
@@ -119,7 +119,7 @@ func newSuite(t *testing.T, nodes int, seed uint64) *suite {
 				t.Error(err)
 			}
 		})
-		if err := w.Place(s.cluster); err != nil {
+		if err := w.Attach(s.cluster); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -146,7 +146,7 @@ func (s *suite) now() time.Duration { return time.Since(s.start) }
 
 func (s *suite) violated(v check.Violation) {
 	s.mu.Lock()
-	s.broken = append(s.broken, v)
+	s.violations = append(s.violations, v)
 	s.mu.Unlock()
 	s.t.Errorf("at %v: %v", s.now(), v)
 	for _, o := range v.Ops {
@@ -169,10 +169,10 @@ func (s *suite) leads(id string, term uint64) {
 	s.mu.Lock()
 	other, known := s.leaders[term]
 	s.leaders[term] = id
-	if n := len(s.reigns); known && n > 0 && s.reigns[n-1].Term == term && s.reigns[n-1].Node == id {
-		s.reigns[n-1].To = s.now()
+	if n := len(s.leaderships); known && n > 0 && s.leaderships[n-1].Term == term && s.leaderships[n-1].Node == id {
+		s.leaderships[n-1].To = s.now()
 	} else {
-		s.reigns = append(s.reigns, timeline.Reign{Node: id, Term: term, From: s.now(), To: s.now() + time.Millisecond})
+		s.leaderships = append(s.leaderships, timeline.Leadership{Node: id, Term: term, From: s.now(), To: s.now() + time.Millisecond})
 	}
 	s.mu.Unlock()
 	if known && other != id {
@@ -191,7 +191,7 @@ func (s *suite) iterate(i int) {
 	f.run()
 	f.Fault.To = s.now()
 	s.mu.Lock()
-	s.faults, s.kinds = append(s.faults, f.Fault), append(s.kinds, f.kind)
+	s.faults, s.faultKinds = append(s.faults, f.Fault), append(s.faultKinds, f.kind)
 	s.mu.Unlock()
 	for _, n := range s.cluster.Nodes {
 		s.settles(f, n)
@@ -221,9 +221,9 @@ func (s *suite) check(c *chaosClients) {
 	ops := c.history.Ops()
 	violations, undecided := check.Linearizable(ops, 20*time.Second)
 	for _, w := range c.watchers {
-		violations = append(violations, check.Watched(&w.watch, ops)...)
+		violations = append(violations, check.CheckWatch(&w.watch, ops)...)
 	}
-	violations = append(violations, check.Holders(c.roles.tenures, c.roles.writes)...)
+	violations = append(violations, check.CheckMutualExclusion(c.roles.tenures, c.roles.writes)...)
 	for _, o := range c.operators {
 		violations = append(violations, o.check()...)
 	}
@@ -243,17 +243,17 @@ func (s *suite) report() timeline.Report {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := timeline.Report{
-		Title:  fmt.Sprintf("%d processes, seed %d", len(s.cluster.Nodes), s.seed),
-		Again:  fmt.Sprintf("make chaos SEED=%d (the same faults; processes are never exactly the same)", s.seed),
-		Length: s.measured(), Faults: s.faults, Reigns: s.reigns, Gaps: s.gaps(),
+		Title:         fmt.Sprintf("%d processes, seed %d", len(s.cluster.Nodes), s.seed),
+		ReplayCommand: fmt.Sprintf("make chaos SEED=%d (the same faults; processes are never exactly the same)", s.seed),
+		Length:        s.measured(), Faults: s.faults, Leaderships: s.leaderships, Gaps: s.gaps(),
 	}
-	f := s.figures()
-	r.Figures, r.Details = f.String(), s.logged(slices.Concat(f.Late, f.Silent))+s.cluster.Logs()
+	f := s.slo()
+	r.SLO, r.Details = f.String(), s.logged(slices.Concat(f.Late, f.Silent))+s.cluster.Logs()
 	for _, n := range s.cluster.Nodes {
 		r.Nodes = append(r.Nodes, n.ID)
 	}
-	for _, v := range s.broken {
-		r.Broken = append(r.Broken, v.Error())
+	for _, v := range s.violations {
+		r.Violations = append(r.Violations, v.Error())
 		for _, o := range v.Ops {
 			r.Ops = append(r.Ops, timeline.Op{What: o.String(), From: o.Begin, To: max(o.Begin, o.End)})
 		}

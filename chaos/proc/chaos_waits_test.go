@@ -36,7 +36,7 @@ const (
 	waitsKept = 200_000
 )
 
-// follow says which process a node is from now on.
+// follow reports which process a node is from now on.
 func (w *waits) follow(id string, pid int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -25,7 +25,7 @@ import (
 // Node is one running process of a cluster.
 type Node struct {
 	ID, Raft, HTTP string
-	Inside         []string // a command that the program is run by, such as in a namespace; nil: none
+	Wrapper        []string // a command that the program is run by, such as in a namespace; nil: none
 	Cmd            *exec.Cmd
 	log            *os.File
 }
@@ -65,7 +65,7 @@ func Bare(bin string, size int, extra ...string) (*Cluster, error) {
 }
 
 // Etcd prepares a cluster of so many etcd processes, of the program that
-// benchmarks/peers builds. Leader does not know its answers.
+// benchmarks/etcd builds. Leader does not know its answers.
 func Etcd(bin string, size int) (*Cluster, error) {
 	return prepare("etcd", size, func(dir string) func(*Node, string) []string {
 		return func(n *Node, initial string) []string {
@@ -83,7 +83,7 @@ func prepare(kind string, size int, argv func(dir string) func(*Node, string) []
 		return nil, err
 	}
 	c := &Cluster{Kind: kind, Dir: dir, Extra: map[string][]string{}, Bin: map[string]string{}, argv: argv(dir)}
-	addrs, err := ports.Take(2 * size)
+	addrs, err := ports.Reserve(2 * size)
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +113,7 @@ func (c *Cluster) StartNode(n *Node) error {
 	if bin, ok := c.Bin[n.ID]; ok {
 		argv[0] = bin
 	}
-	argv = append(slices.Clone(n.Inside), argv...)
+	argv = append(slices.Clone(n.Wrapper), argv...)
 	f, err := os.OpenFile(filepath.Join(c.Dir, n.ID+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -174,7 +174,7 @@ func (n *Node) runningThreads() (int, error) {
 	return running, nil
 }
 
-// Wait waits until the process has ended and gives its exit code, -1 after a
+// Wait waits until the process has ended and returns its exit code, -1 after a
 // signal.
 func (n *Node) Wait() int {
 	_ = n.Cmd.Wait()
@@ -184,7 +184,7 @@ func (n *Node) Wait() int {
 	return code
 }
 
-// Running says whether the node was started and not yet waited for.
+// Running reports whether the node was started and not yet waited for.
 func (n *Node) Running() bool { return n.Cmd != nil }
 
 // KillAll kills every node at the same moment.
@@ -214,7 +214,7 @@ func (c *Cluster) Close() {
 	_ = os.RemoveAll(c.Dir)
 }
 
-// Logs gives the tail of every node's log, for error messages.
+// Logs returns the tail of every node's log, for error messages.
 func (c *Cluster) Logs() string {
 	var b strings.Builder
 	for _, n := range c.Nodes {

@@ -61,7 +61,7 @@ func (c *contract) watch(n *Node, query string, headers ...string) <-chan event 
 	return events
 }
 
-// next gives the next events.
+// next returns the next events.
 func next(t *testing.T, events <-chan event, n int) []event {
 	t.Helper()
 	var got []event

@@ -310,6 +310,6 @@ func contractForwarding(c *contract, lead, follower *Node) {
 			c.t.Errorf("backup from %s: checksum %q", n.ID, sum)
 		}
 	}
-	// Who says that another node has forwarded it is not forwarded again.
+	// Who reports that another node has forwarded it is not forwarded again.
 	c.ask(follower, "PUT", path, "x", "X-Northstar-Forwarded-By", lead.ID).is(503, 4002)
 }

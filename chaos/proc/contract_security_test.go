@@ -16,7 +16,7 @@ import (
 
 var ctlBin = sync.OnceValues(func() (string, error) { return build("northstar/cmd/northstarctl") })
 
-// ctl runs northstarctl and gives its output and exit code.
+// ctl runs northstarctl and returns its output and exit code.
 func ctl(t *testing.T, args ...string) (out string, code int) {
 	t.Helper()
 	bin, err := ctlBin()

@@ -18,7 +18,7 @@ import (
 	"northstar/chaos/ports"
 )
 
-// runNode runs northstar-node to its end, which must come by itself.
+// runNode runs northstar-node to its end, which must come on its own.
 func runNode(t *testing.T, args ...string) (output string, code int) {
 	t.Helper()
 	bin, err := nodeBin()
@@ -134,7 +134,7 @@ func notices(socket *net.UnixConn) (all []string) {
 }
 
 // TestContractSignals: SIGTERM lets what is in flight finish, a second one does
-// not; the service manager is told.
+// not; the service manager is notified.
 func TestContractSignals(t *testing.T) {
 	cl := newCluster(t, 3, patient...)
 	socket := filepath.Join(cl.Dir, "notify")
@@ -349,7 +349,7 @@ func TestContractFirstStart(t *testing.T) {
 
 // contractJoin takes a fourth node in, and out again.
 func contractJoin(c *contract, cl *Cluster, lead *Node, lifecycle func(*Node, string)) {
-	addrs, err := ports.Take(2)
+	addrs, err := ports.Reserve(2)
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// members.dead-after: of four voters the dead one is removed by itself, and refused
+// members.dead-after: of four voters the dead one is removed on its own, and refused
 // when it comes back; of the three that are left, and of three from the beginning,
 // none is.
 func TestDeadVoterIsRemoved(t *testing.T) {

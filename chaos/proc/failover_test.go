@@ -27,7 +27,7 @@ type election struct {
 	} `json:"votes"`
 }
 
-// elections gives the newest elections that gave a leader, as a node knows them, the
+// elections returns the newest elections that gave a leader, as a node knows them, the
 // newest first.
 func elections(ctx context.Context, n *Node) ([]election, error) {
 	var page struct {
@@ -133,7 +133,7 @@ func TestCrashFailover(t *testing.T) {
 	}
 }
 
-// bestOf gives the running node of the highest priority.
+// bestOf returns the running node of the highest priority.
 func bestOf(c *Cluster, without *Node) string {
 	for i := len(c.Nodes) - 1; i >= 0; i-- {
 		if n := c.Nodes[i]; n != without {

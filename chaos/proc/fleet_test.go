@@ -150,7 +150,7 @@ func (f *fleet) watch(ctx context.Context, i int) {
 	}
 }
 
-// idle lets time pass, and says what the nodes used meanwhile, and this process, whose
+// idle lets time pass, and reports what the nodes used meanwhile, and this process, whose
 // sessions they are.
 func (f *fleet) idle(when string, d time.Duration) {
 	f.t.Helper()

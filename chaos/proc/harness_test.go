@@ -51,7 +51,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// planted gives the flags that build a program with a bug of chaos/mutants; ""
+// planted returns the flags that build a program with a bug of chaos/mutants; ""
 // plants none.
 func planted(name string) ([]string, error) {
 	if name == "" {
@@ -315,7 +315,7 @@ func mustStatus(t *testing.T, n *Node) status {
 func TestPortsAreGivenOnce(t *testing.T) {
 	seen := map[string]bool{}
 	for range 40 {
-		addrs, err := ports.Take(6)
+		addrs, err := ports.Reserve(6)
 		if err != nil {
 			t.Fatal(err)
 		}

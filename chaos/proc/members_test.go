@@ -49,7 +49,7 @@ func TestMembersByHand(t *testing.T) {
 	}
 	ok := func(m apiv1.Member) bool { return m.Healthy && m.Suffrage == "voter" && m.Lifecycle == "active" }
 
-	// A priority counts at once: that node takes leadership over.
+	// A priority counts immediately: that node takes leadership over.
 	ctl("members", "set", rest[0].ID, "--priority", "200", "--zone", "b")
 	eventually(t, soon, func() error {
 		if n := c.agreed(t.Context()); n != rest[0] {
@@ -83,7 +83,7 @@ func moves(t *testing.T, c *Cluster, n *Node, ctl func(...string) string) {
 	if code := n.Wait(); code != 0 {
 		t.Errorf("%s: exit code %d on SIGTERM", n.ID, code)
 	}
-	addrs, err := ports.Take(2)
+	addrs, err := ports.Reserve(2)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func moves(t *testing.T, c *Cluster, n *Node, ctl func(...string) string) {
 	}
 }
 
-// replaced kills a node for good and takes another in. While it is gone, nothing
+// replaced kills a node permanently and takes another in. While it is gone, nothing
 // may be done that would cost the quorum.
 func replaced(t *testing.T, c *Cluster, gone *Node, do func(...string) string) {
 	t.Helper()
@@ -114,7 +114,7 @@ func replaced(t *testing.T, c *Cluster, gone *Node, do func(...string) string) {
 		t.Errorf("what was refused has changed the members: %+v", list)
 	}
 	do("members", "remove", gone.ID)
-	addrs, err := ports.Take(2)
+	addrs, err := ports.Reserve(2)
 	if err != nil {
 		t.Fatal(err)
 	}

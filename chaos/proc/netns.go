@@ -14,7 +14,7 @@ import (
 
 // Network is a small network of its own for a cluster: each node in a namespace,
 // all on one bridge, on which this process has an address too. Links between
-// nodes can be cut, each direction by itself: what is sent then vanishes, as on a
+// nodes can be cut, each direction on its own: what is sent then vanishes, as on a
 // broken network. It needs root and the ip command, and must be closed.
 type Network struct {
 	prefix string // of every name that this makes
@@ -69,16 +69,16 @@ func (w *Network) inside(i int) []string    { return []string{"ip", "netns", "ex
 func (w *Network) nodeAddr(i, p int) string { return net.JoinHostPort(w.address(i), fmt.Sprint(p)) }
 
 const (
-	nobody   = "02:00:00:00:00:ff" // what is sent there vanishes
-	raftPort = 7700
-	httpPort = 7701
+	blackholeMAC = "02:00:00:00:00:ff" // what is sent there vanishes
+	raftPort     = 7700
+	httpPort     = 7701
 )
 
-// Place puts a cluster that has not been started into the network.
-func (w *Network) Place(c *Cluster) error {
+// Attach puts a cluster that has not been started into the network.
+func (w *Network) Attach(c *Cluster) error {
 	w.nodes = c.Nodes
 	for i, n := range c.Nodes {
-		n.Raft, n.HTTP, n.Inside = w.nodeAddr(i, raftPort), w.nodeAddr(i, httpPort), w.inside(i)
+		n.Raft, n.HTTP, n.Wrapper = w.nodeAddr(i, raftPort), w.nodeAddr(i, httpPort), w.inside(i)
 		space, port := w.space(i), w.port(i)
 		if err := ip("netns", "add", space); err != nil {
 			return err
@@ -97,7 +97,7 @@ func (w *Network) Place(c *Cluster) error {
 }
 
 // Cut makes what the one node sends to the others vanish, from now on.
-func (w *Network) Cut(from *Node, to ...*Node) error { return w.aim(from, false, to) }
+func (w *Network) Cut(from *Node, to ...*Node) error { return w.setNeighbours(from, false, to) }
 
 // CutBoth cuts the links of a node to others in both directions.
 func (w *Network) CutBoth(n *Node, others ...*Node) error {
@@ -124,20 +124,20 @@ func (w *Network) Isolate(n *Node) error {
 func (w *Network) Heal() error {
 	var errs []error
 	for _, n := range w.nodes {
-		errs = append(errs, w.aim(n, true, w.nodes))
+		errs = append(errs, w.setNeighbours(n, true, w.nodes))
 	}
 	return errors.Join(errs...)
 }
 
-// aim tells a node's kernel where the others' addresses are: where they are, or
+// setNeighbours reports a node's kernel where the others' addresses are: where they are, or
 // nowhere.
-func (w *Network) aim(from *Node, mend bool, to []*Node) error {
+func (w *Network) setNeighbours(from *Node, mend bool, to []*Node) error {
 	var lines []string
 	for _, n := range to {
 		if n == from {
 			continue
 		}
-		mac := nobody
+		mac := blackholeMAC
 		if mend {
 			mac = w.mac(w.index(n))
 		}

@@ -24,14 +24,14 @@ func newNetwork(t *testing.T, c *Cluster) *Network {
 			t.Error(err)
 		}
 	})
-	if err := w.Place(c); err != nil {
+	if err := w.Attach(c); err != nil {
 		t.Fatal(err)
 	}
 	return w
 }
 
 // patientMax is timeout-max of patient: timeouts that a busy machine hardly
-// fires by itself, and that can be waited for.
+// fires on its own, and that can be waited for.
 const patientMax = 4 * time.Second
 
 var patient = []string{"--election-timeout-min", (patientMax / 2).String(), "--election-timeout-max", patientMax.String()}
@@ -46,7 +46,7 @@ func networked(t *testing.T, size int) (*Cluster, *Network) {
 	return c, w
 }
 
-// canWrite says whether a write through the node is done within the time.
+// canWrite reports whether a write through the node is done within the time.
 func canWrite(ctx context.Context, n *Node, within time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -266,7 +266,7 @@ func newPulse(t *testing.T, through []*Node) *pulse {
 	return p
 }
 
-// end stops it and gives the longest time between two writes.
+// end stops it and returns the longest time between two writes.
 func (p *pulse) end() time.Duration {
 	p.stop()
 	p.running.Wait()

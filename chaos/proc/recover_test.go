@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// drill is a cluster of which a majority is lost for good, under write load.
+// drill is a cluster of which a majority is lost permanently, under write load.
 type drill struct {
 	*Cluster
 	t          *testing.T
@@ -77,7 +77,7 @@ func (d *drill) newSession(at *Node, ttl time.Duration) string {
 	return made.ID
 }
 
-// elect has a session elected to a role, and gives its token.
+// elect has a session elected to a role, and returns its token.
 func (d *drill) elect(at *Node, role, session string) uint64 {
 	d.t.Helper()
 	var tenure struct{ Token uint64 }
@@ -240,7 +240,7 @@ func (d *drill) status(n *Node) (s drillStatus, err error) {
 	return s, err
 }
 
-// leads waits until the recovered node leads, and checks what it holds and tells.
+// leads waits until the recovered node leads, and checks what it holds and reports.
 func (d *drill) leads(n *Node, reason string) {
 	eventually(d.t, soon, func() error {
 		s, err := d.status(n)
@@ -422,7 +422,7 @@ func (d *drill) readmit() {
 	}
 }
 
-// A majority is lost for good under write load; a survivor is recovered. The lost
+// A majority is lost permanently under write load; a survivor is recovered. The lost
 // nodes come back with their old data: they are refused, elect nobody, and
 // disturb nobody. Wiped and re-admitted, they make the cluster whole again.
 func TestRecoveryDrill(t *testing.T) {

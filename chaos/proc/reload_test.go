@@ -39,7 +39,7 @@ func (a *authority) pem() []byte {
 	return data
 }
 
-// issue makes a certificate and gives where it and its key are. who is "--node ID"
+// issue makes a certificate and returns where it and its key are. who is "--node ID"
 // or "--client ROLE/NAME".
 func (a *authority) issue(who ...string) (cert, key string) {
 	a.t.Helper()
@@ -78,7 +78,7 @@ type secured struct {
 
 func (s *secured) file(name string) string { return filepath.Join(s.dir, name) }
 
-// certify gives every node a new certificate of that authority.
+// certify returns every node a new certificate of that authority.
 func (s *secured) certify(by *authority) {
 	s.t.Helper()
 	for _, n := range s.Nodes {
@@ -281,7 +281,7 @@ func (s *secured) get(n *Node, cfg *tls.Config, header ...string) (status int, e
 	return resp.StatusCode, err
 }
 
-// ready waits until every node answers, and gives the term.
+// ready waits until every node answers, and returns the term.
 func (s *secured) ready(cfg *tls.Config) (term uint64) {
 	s.t.Helper()
 	for _, n := range s.Nodes {

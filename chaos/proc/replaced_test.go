@@ -12,7 +12,7 @@ import (
 
 // A backup is restored while somebody holds a role, who learns of it by its next
 // renewal, or by its own deadline. Nobody else holds the role before; one that nobody
-// held is free at once.
+// held is free immediately.
 func TestRestoreWaitsForTheHolder(t *testing.T) {
 	t.Parallel()
 	const ttl = 4 * time.Second

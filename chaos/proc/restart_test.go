@@ -29,7 +29,7 @@ func TestFirstElection(t *testing.T) {
 	}
 }
 
-// firstElection starts a cluster from empty data directories, and gives the time
+// firstElection starts a cluster from empty data directories, and returns the time
 // until all nodes know its leader; they must then agree on its ID.
 func firstElection(t *testing.T, size int) (took time.Duration) {
 	t.Helper()

@@ -19,7 +19,7 @@ import (
 )
 
 // forged is a peer that stands at a member's addresses, with the identity of its
-// data directory, and says of itself what a test wants: to the other nodes on the
+// data directory, and reports of itself what a test wants: to the other nodes on the
 // connections between peers, and to whoever asks GET /leader. No Raft is behind it.
 type forged struct {
 	self  cluster.Peer

@@ -57,7 +57,7 @@ func verdict(t *testing.T, n *Node, want string, refusing bool) (r report) {
 	return r
 }
 
-// refuses checks that a node serves nothing that needs a leader, and says why.
+// refuses checks that a node serves nothing that needs a leader, and reports why.
 func refuses(t *testing.T, n *Node) {
 	t.Helper()
 	for _, call := range []struct{ method, path string }{{http.MethodPut, "/v1/kv/refused"}, {http.MethodGet, "/v1/kv/k"}} {
@@ -88,7 +88,7 @@ func detected(t *testing.T, n *Node) (count int) {
 	return 0
 }
 
-// alarmed says whether a node's journal has a critical event of that verdict.
+// alarmed reports whether a node's journal has a critical event of that verdict.
 func alarmed(t *testing.T, n *Node, verdict string) bool {
 	t.Helper()
 	a, err := do(t.Context(), n, http.MethodGet, "/v1/events?type=splitbrain", nil, "X-Northstar-Forwarded-By", "test")
@@ -251,7 +251,7 @@ func startTwin(t *testing.T, c *Cluster, of *Node) *Node {
 		t.Fatal(err, err2)
 	}
 	leader(t, c)
-	addrs, err := ports.Take(2)
+	addrs, err := ports.Reserve(2)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -133,7 +133,7 @@ func TestTransfersUnderLoad(t *testing.T) {
 	w.check(t)
 }
 
-// A target that stands still when it is told to stand: the old leader goes on, and
+// A target that stands still when it is notified to stand: the old leader goes on, and
 // writes with it. What the target finds when it wakes must not depose that
 // leader, who has long given up.
 func TestTransferTargetPaused(t *testing.T) {

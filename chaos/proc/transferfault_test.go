@@ -13,7 +13,7 @@ import (
 )
 
 // moment is about how long a transfer takes: a fault within it may come before the
-// target is told to stand, while it stands, or when it leads already.
+// target is notified to stand, while it stands, or when it leads already.
 const moment = 8 * time.Millisecond
 
 // recorded waits until a node has on record who won a term, or a later one, and
@@ -41,7 +41,7 @@ func trueAnswer(t *testing.T, m moved, old, target, witness *Node, term uint64) 
 		if m.NewLeaderID != target.ID || m.Term <= term {
 			t.Errorf("%s was named in term %d: %+v", target.ID, term, m)
 		}
-		// Who was lost at once may have left no record: then nobody else has one.
+		// Who was lost immediately may have left no record: then nobody else has one.
 		if all := recorded(t, witness, term); slices.ContainsFunc(all, func(e election) bool { return e.Term == m.Term && e.CandidateID != target.ID }) {
 			t.Errorf("another has won term %d: %+v", m.Term, all)
 		}
@@ -62,7 +62,7 @@ func trueAnswer(t *testing.T, m moved, old, target, witness *Node, term uint64) 
 	}
 }
 
-// strict says that the machine has nothing else to do.
+// strict reports that the machine has nothing else to do.
 func strict() bool { return os.Getenv("NORTHSTAR_TRANSFER_FAULTS") != "" }
 
 // targetFails transfers leadership to a node, again and again, to which something

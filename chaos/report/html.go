@@ -23,7 +23,7 @@ const (
 	left   = 90   // of the names of the lanes
 	width  = 1500 // of the time
 	header = 24   // of the scale of time
-	bar    = 22   // height of a reign
+	bar    = 22   // height of a leadership
 	thin   = 7    // height of a fault
 	space  = 10
 )
@@ -59,7 +59,7 @@ type box struct {
 // HTML writes the report as a page that needs nothing but itself.
 func (r Report) HTML(w io.Writer) error { return page.Execute(w, r.draw()) }
 
-// Save writes the page into a directory, which is made, and gives its path.
+// Save writes the page into a directory, which is made, and returns its path.
 func (r Report) Save(dir, name string) (path string, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
@@ -84,7 +84,7 @@ func (r Report) draw() drawing {
 	for _, node := range append([]string{""}, r.Nodes...) {
 		top := y
 		if node != "" {
-			for _, g := range r.Reigns {
+			for _, g := range r.Leaderships {
 				if g.Node == node {
 					d.Boxes = append(d.Boxes, box{X: x(g.From), W: max(2, x(g.To)-x(g.From)), Y: y, H: bar, Class: "reign", Tint: tint(g.Term), Label: fmt.Sprint(g.Term), Text: fmt.Sprintf("%s leads term %d, %v to %v", node, g.Term, g.From, g.To)})
 				}
@@ -116,7 +116,7 @@ func (r Report) draw() drawing {
 
 func (r Report) end() time.Duration {
 	end := max(r.Length, time.Millisecond)
-	for _, g := range r.Reigns {
+	for _, g := range r.Leaderships {
 		end = max(end, g.To)
 	}
 	for _, f := range r.Faults {
@@ -132,7 +132,7 @@ func (r Report) faultsOf(node string) []Fault {
 	return slices.DeleteFunc(slices.Clone(r.Faults), func(f Fault) bool { return f.Node != node })
 }
 
-// faults puts faults into as few rows as there is room in, and gives the end of
+// faults puts faults into as few rows as there is room in, and returns the end of
 // the last row.
 func (d *drawing) faults(faults []Fault, x func(time.Duration) float64, y int) int {
 	var rows []time.Duration // until when each is taken
@@ -162,5 +162,5 @@ func ticks(end time.Duration) (all []time.Duration) {
 	return all
 }
 
-// Lines gives the details line by line.
+// Lines returns the details line by line.
 func (d drawing) Lines() []string { return strings.Split(strings.TrimRight(d.Details, "\n"), "\n") }

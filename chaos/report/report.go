@@ -1,5 +1,5 @@
 // Package report shows what happened to a cluster: as text, and as one page of
-// HTML with a lane for each node, its reigns by term, the faults that hit it, the
+// HTML with a lane for each node, its leaderships by term, the faults that hit it, the
 // time in which no write was acknowledged, and the operations that show what is
 // wrong. Simulated and real clusters are shown alike.
 package report
@@ -14,17 +14,17 @@ import (
 
 // Report is one run of a cluster. Times are since its beginning.
 type Report struct {
-	Title   string        `json:"title"`
-	Again   string        `json:"again,omitempty"` // the command that runs it again; "": there is none
-	Length  time.Duration `json:"length"`
-	Nodes   []string      `json:"nodes"`
-	Broken  []string      `json:"broken"` // what was violated; empty: nothing
-	Faults  []Fault       `json:"faults"`
-	Reigns  []Reign       `json:"reigns"`
-	Gaps    []Gap         `json:"gaps"`              // longer ones, in which no write was acknowledged
-	Ops     []Op          `json:"ops"`               // that show what is broken
-	Figures string        `json:"figures,omitempty"` // how soon there were leaders and writes; "": not measured
-	Details string        `json:"details,omitempty"`
+	Title         string        `json:"title"`
+	ReplayCommand string        `json:"again,omitempty"` // the command that runs it again; "": there is none
+	Length        time.Duration `json:"length"`
+	Nodes         []string      `json:"nodes"`
+	Violations    []string      `json:"broken"` // what was violated; empty: nothing
+	Faults        []Fault       `json:"faults"`
+	Leaderships   []Leadership  `json:"reigns"`
+	Gaps          []Gap         `json:"gaps"`              // longer ones, in which no write was acknowledged
+	Ops           []Op          `json:"ops"`               // that show what is broken
+	SLO           string        `json:"figures,omitempty"` // how soon there were leaders and writes; "": not measured
+	Details       string        `json:"details,omitempty"`
 }
 
 // Fault is one thing that went wrong. An empty node is all of them.
@@ -35,8 +35,8 @@ type Fault struct {
 	To   time.Duration `json:"to"`
 }
 
-// Reign is the time in which a node was seen to act as leader of a term.
-type Reign struct {
+// Leadership is the time in which a node was seen to act as leader of a term.
+type Leadership struct {
 	Node string        `json:"node"`
 	Term uint64        `json:"term"`
 	From time.Duration `json:"from"`
@@ -75,7 +75,7 @@ func GapsOf(acks []time.Duration, end time.Duration) (gaps []Gap) {
 	return gaps
 }
 
-// Text writes the report for a terminal: what is broken, and then faults, reigns
+// Text writes the report for a terminal: what is broken, and then faults, leaderships
 // and gaps in the order of their beginning.
 func (r Report) Text(w io.Writer) error {
 	type line struct {
@@ -86,7 +86,7 @@ func (r Report) Text(w io.Writer) error {
 	for _, f := range r.Faults {
 		lines = append(lines, line{f.From, fmt.Sprintf("fault    %s", f.What)})
 	}
-	for _, g := range r.Reigns {
+	for _, g := range r.Leaderships {
 		lines = append(lines, line{g.From, fmt.Sprintf("leader   %s, term %d, for %v", g.Node, g.Term, (g.To - g.From).Round(time.Millisecond))})
 	}
 	for _, g := range r.Gaps {
@@ -98,17 +98,17 @@ func (r Report) Text(w io.Writer) error {
 	slices.SortStableFunc(lines, func(a, b line) int { return cmp.Compare(a.at, b.at) })
 	p := &printer{w: w}
 	p.printf("%s\n", r.Title)
-	for _, b := range r.Broken {
+	for _, b := range r.Violations {
 		p.printf("  VIOLATED: %s\n", b)
 	}
-	if r.Figures != "" {
-		p.printf("  %s\n", r.Figures)
+	if r.SLO != "" {
+		p.printf("  %s\n", r.SLO)
 	}
 	for _, l := range lines {
 		p.printf("%12v  %s\n", l.at.Round(time.Microsecond), l.text)
 	}
-	if r.Again != "" {
-		p.printf("again: %s\n", r.Again)
+	if r.ReplayCommand != "" {
+		p.printf("again: %s\n", r.ReplayCommand)
 	}
 	return p.err
 }

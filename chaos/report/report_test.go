@@ -12,11 +12,11 @@ import (
 func example() Report {
 	s := time.Second
 	return Report{
-		Title: "seed 7, 3 nodes", Again: "make chaos-replay SEED=7", Length: 20 * s, Nodes: []string{"n1", "n2", "n3"},
-		Broken: []string{"linearizability violated: <k1>"},
-		Faults: []Fault{{"n1", "kill n1", 2 * s, 3 * s}, {"n1", "slow disk n1", 2 * s, 4 * s}, {"", "split 101", 5 * s, 6 * s}},
-		Reigns: []Reign{{"n1", 1, s, 2 * s}, {"n2", 2, 2*s + s/2, 20 * s}},
-		Gaps:   []Gap{{2 * s, 3 * s}}, Ops: []Op{{"get k1 = \"x\"", 8 * s, 9 * s}}, Details: "one\ntwo",
+		Title: "seed 7, 3 nodes", ReplayCommand: "make chaos-replay SEED=7", Length: 20 * s, Nodes: []string{"n1", "n2", "n3"},
+		Violations:  []string{"linearizability violated: <k1>"},
+		Faults:      []Fault{{"n1", "kill n1", 2 * s, 3 * s}, {"n1", "slow disk n1", 2 * s, 4 * s}, {"", "split 101", 5 * s, 6 * s}},
+		Leaderships: []Leadership{{"n1", 1, s, 2 * s}, {"n2", 2, 2*s + s/2, 20 * s}},
+		Gaps:        []Gap{{2 * s, 3 * s}}, Ops: []Op{{"get k1 = \"x\"", 8 * s, 9 * s}}, Details: "one\ntwo",
 	}
 }
 

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Whoever mistypes is told what, and at once: nothing is built before that.
+// Arguments are checked before anything is built, and the error names the wrong one.
 func TestWrongArguments(t *testing.T) {
 	for args, want := range map[string]string{
 		"":         "usage:",

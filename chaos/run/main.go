@@ -38,7 +38,7 @@ func main() {
 
 const usage = "usage: run simulate|replay|mutants [flags]; -h names the flags"
 
-// defaultPages is where the pages of worlds go.
+// defaultPages is where the pages of runs go.
 const defaultPages = "out/chaos"
 
 func run(ctx context.Context, args []string, out io.Writer) error {
@@ -47,7 +47,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	switch args[0] {
 	case "simulate":
-		return runWorlds(ctx, args[1:], out)
+		return runSimulate(ctx, args[1:], out)
 	case "replay":
 		return runReplay(ctx, args[1:], out)
 	case "mutants":
@@ -56,14 +56,14 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return errors.New(usage)
 }
 
-// runWorlds runs worlds of each size until there were enough of them, or of
+// runSimulate runs runs of each size until there were enough of them, or of
 // their faults, or time is up.
-func runWorlds(ctx context.Context, args []string, out io.Writer) error {
+func runSimulate(ctx context.Context, args []string, out io.Writer) error {
 	fs := flag.NewFlagSet("simulate", flag.ContinueOnError)
-	w := worlds{out: out}
+	w := runner{out: out}
 	sizes := fs.String("nodes", "3,5", "sizes of clusters")
-	kinds := fs.String("scenarios", sim.DefaultKind, "scenarios: "+strings.Join(sim.Kinds(), ", "))
-	fs.IntVar(&w.limit.worlds, "runs", 0, "runs of each scenario and size (0: as many as it takes)")
+	kinds := fs.String("scenarios", sim.DefaultScenario, "scenarios: "+strings.Join(sim.Scenarios(), ", "))
+	fs.IntVar(&w.limit.runs, "runs", 0, "runs of each scenario and size (0: as many as it takes)")
 	fs.IntVar(&w.limit.faults, "faults", 0, "faults with an effect on each scenario and size")
 	seconds := fs.Int("seconds", 0, "seconds for all of it")
 	fs.Uint64Var(&w.from, "from", 1, "first seed")
@@ -72,7 +72,7 @@ func runWorlds(ctx context.Context, args []string, out io.Writer) error {
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
-	if w.limit.worlds == 0 && w.limit.faults == 0 && *seconds == 0 {
+	if w.limit.runs == 0 && w.limit.faults == 0 && *seconds == 0 {
 		return errors.New("one of -runs, -faults and -seconds must say how long it is to go on")
 	}
 	if err := w.choose(*kinds, *sizes); err != nil {
@@ -94,27 +94,27 @@ func runWorlds(ctx context.Context, args []string, out io.Writer) error {
 	return w.run(ctx, *procs)
 }
 
-// runReplay runs one world again and prints all that is known of it.
+// runReplay runs one run again and prints all that is known of it.
 func runReplay(ctx context.Context, args []string, out io.Writer) error {
 	fs := flag.NewFlagSet("replay", flag.ContinueOnError)
-	r := worldRun{}
-	fs.StringVar(&r.kind, "scenario", sim.DefaultKind, "scenario: "+strings.Join(sim.Kinds(), ", "))
+	r := simProcess{}
+	fs.StringVar(&r.scenario, "scenario", sim.DefaultScenario, "scenario: "+strings.Join(sim.Scenarios(), ", "))
 	fs.IntVar(&r.nodes, "nodes", 3, "size of the cluster")
 	fs.Uint64Var(&r.seed, "seed", 0, "seed of the run")
-	fs.StringVar(&r.keep, "faults", "", "only its faults with these indexes, separated by commas")
+	fs.StringVar(&r.faults, "faults", "", "only its faults with these indexes, separated by commas")
 	pages := fs.String("report", defaultPages, "directory for the page of the run; empty: none is written")
-	fs.IntVar(&r.shrink, "shrink", 60, "seconds to look for fewer faults by which it fails; 0: not at all")
+	fs.IntVar(&r.minimizeSeconds, "shrink", 60, "seconds to look for fewer faults by which it fails; 0: not at all")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
 	if r.seed == 0 {
 		return errors.New("-seed must say which run, as in make chaos-replay SEED=17")
 	}
-	if err := exists(r.kind, r.nodes); err != nil {
+	if err := exists(r.scenario, r.nodes); err != nil {
 		return err
 	}
-	if r.keep != "" {
-		if _, err := sim.Places(r.keep); err != nil {
+	if r.faults != "" {
+		if _, err := sim.ParseIndexes(r.faults); err != nil {
 			return fmt.Errorf("-faults: %w", err)
 		}
 	}
@@ -140,7 +140,7 @@ func runReplay(ctx context.Context, args []string, out io.Writer) error {
 }
 
 // buildExact builds the simulation so that its seeds can be replayed, with more
-// changes of sources if there are any, and gives the program's path.
+// changes of sources if there are any, and returns the program's path.
 func buildExact(ctx context.Context, dir string, more ...overlay.Set) (string, error) {
 	goroot, err := goEnv(ctx, "GOROOT")
 	if err != nil {

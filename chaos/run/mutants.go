@@ -48,12 +48,12 @@ func runMutants(ctx context.Context, args []string, out io.Writer) error {
 	for range *procs {
 		wg.Go(func() {
 			for m := range work {
-				f, err := hunt(ctx, filepath.Join(dir, m.Name), m)
+				f, err := findMutant(ctx, filepath.Join(dir, m.Name), m)
 				mu.Lock()
 				if err != nil {
 					missed = append(missed, fmt.Errorf("%s: %w", m.Name, err))
 				} else {
-					_, _ = fmt.Fprintf(out, "| `%s` | %s | %s | %s | %.0f s |\n", m.Name, m.Guard, f.in(m), f.broken, f.took.Seconds())
+					_, _ = fmt.Fprintf(out, "| `%s` | %s | %s | %s | %.0f s |\n", m.Name, m.Mitigation, f.in(m), f.violated, f.took.Seconds())
 				}
 				mu.Unlock()
 			}
@@ -79,19 +79,19 @@ func chooseMutants(only string) ([]mutants.Mutant, error) {
 	return chosen, nil
 }
 
-// found is how a mutant was found.
-type found struct {
-	seed   uint64
-	worlds int
-	broken string
-	took   time.Duration // without the build
+// detection is how a mutant was found.
+type detection struct {
+	seed     uint64
+	runs     int
+	violated string
+	took     time.Duration // without the build
 }
 
-func (f found) in(m mutants.Mutant) string {
+func (f detection) in(m mutants.Mutant) string {
 	if m.Test != "" {
-		return fmt.Sprintf("`%s`, seed %d, up to %d faults", m.Test, f.seed, m.Budget)
+		return fmt.Sprintf("`%s`, seed %d, up to %d faults", m.Test, f.seed, m.MaxSeeds)
 	}
-	return fmt.Sprintf("`%s`, %d nodes, seed %d (%s of %d)", m.Kind, m.Nodes, f.seed, nth(f.worlds), m.Budget)
+	return fmt.Sprintf("`%s`, %d nodes, seed %d (%s of %d)", m.Scenario, m.Nodes, f.seed, nth(f.runs), m.MaxSeeds)
 }
 
 func nth(n int) string {
@@ -101,37 +101,37 @@ func nth(n int) string {
 	return fmt.Sprintf("number %d", n)
 }
 
-// hunt runs worlds of a mutant until one of its invariants breaks.
-func hunt(ctx context.Context, dir string, m mutants.Mutant) (found, error) {
+// findMutant runs runs of a mutant until one of its invariants breaks.
+func findMutant(ctx context.Context, dir string, m mutants.Mutant) (detection, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return found{}, err
+		return detection{}, err
 	}
 	if m.Test != "" {
-		return huntProcesses(ctx, m)
+		return findMutantInProcesses(ctx, m)
 	}
 	root, err := goEnv(ctx, "GOMOD")
 	if err != nil {
-		return found{}, err
+		return detection{}, err
 	}
 	edits, err := m.Edits(filepath.Dir(root))
 	if err != nil {
-		return found{}, err
+		return detection{}, err
 	}
 	bin, err := buildExact(ctx, dir, edits)
 	if err != nil {
-		return found{}, err
+		return detection{}, err
 	}
 	defer func() { _ = os.Remove(bin) }()
 	start := time.Now()
-	f := found{}
+	f := detection{}
 	var other string
-	for f.broken == "" && f.worlds < m.Budget && ctx.Err() == nil {
-		f.seed = m.Seed + uint64(f.worlds)
-		f.worlds++
-		err := worldRun{bin: bin, kind: m.Kind, nodes: m.Nodes, seed: f.seed}.run(ctx, func(s summary) {
+	for f.violated == "" && f.runs < m.MaxSeeds && ctx.Err() == nil {
+		f.seed = m.Seed + uint64(f.runs)
+		f.runs++
+		err := simProcess{bin: bin, scenario: m.Scenario, nodes: m.Nodes, seed: f.seed}.run(ctx, func(s summary) {
 			for _, v := range s.Violations {
-				if i := slices.IndexFunc(m.Breaks, func(b string) bool { return strings.HasPrefix(v, b+" violated") }); i >= 0 {
-					f.broken = m.Breaks[i]
+				if i := slices.IndexFunc(m.Invariants, func(b string) bool { return strings.HasPrefix(v, b+" violated") }); i >= 0 {
+					f.violated = m.Invariants[i]
 					return
 				}
 				other = fmt.Sprintf("; seed %d: %s", s.Seed, v)
@@ -142,29 +142,29 @@ func hunt(ctx context.Context, dir string, m mutants.Mutant) (found, error) {
 		}
 	}
 	f.took = time.Since(start)
-	if f.broken == "" {
-		return f, fmt.Errorf("not found in %d runs of %s with %d nodes, %.0f s%s", f.worlds, m.Kind, m.Nodes, f.took.Seconds(), other)
+	if f.violated == "" {
+		return f, fmt.Errorf("not found in %d runs of %s with %d nodes, %.0f s%s", f.runs, m.Scenario, m.Nodes, f.took.Seconds(), other)
 	}
 	return f, nil
 }
 
-// huntProcesses runs a test of processes with nodes that have the bug: it must fail,
+// findMutantInProcesses runs a test of processes with nodes that have the bug: it must fail,
 // for what the bug breaks.
-func huntProcesses(ctx context.Context, m mutants.Mutant) (found, error) {
+func findMutantInProcesses(ctx context.Context, m mutants.Mutant) (detection, error) {
 	pkg, test, _ := strings.Cut(m.Test, " ")
 	start := time.Now()
 	cmd := exec.CommandContext(ctx, "go", "test", pkg, "-run", "^"+test+"$", "-count=1", "-timeout", "15m")
-	cmd.Env = append(os.Environ(), "NORTHSTAR_CHAOS_MUTANT="+m.Name, fmt.Sprintf("NORTHSTAR_CHAOS_ITERATIONS=%d", m.Budget), fmt.Sprintf("NORTHSTAR_CHAOS_SEED=%d", m.Seed))
+	cmd.Env = append(os.Environ(), "NORTHSTAR_CHAOS_MUTANT="+m.Name, fmt.Sprintf("NORTHSTAR_CHAOS_ITERATIONS=%d", m.MaxSeeds), fmt.Sprintf("NORTHSTAR_CHAOS_SEED=%d", m.Seed))
 	out, err := cmd.CombinedOutput()
-	f := found{seed: m.Seed, took: time.Since(start)}
+	f := detection{seed: m.Seed, took: time.Since(start)}
 	if err == nil {
 		return f, fmt.Errorf("%s passes, after %.0f s", m.Test, f.took.Seconds())
 	}
-	for _, b := range m.Breaks {
+	for _, b := range m.Invariants {
 		if strings.Contains(string(out), b) {
-			f.broken = b
+			f.violated = b
 			return f, nil
 		}
 	}
-	return f, fmt.Errorf("%s fails, and not for %q:\n%s", m.Test, m.Breaks, out[:min(len(out), 4000)])
+	return f, fmt.Errorf("%s fails, and not for %q:\n%s", m.Test, m.Invariants, out[:min(len(out), 4000)])
 }

@@ -16,23 +16,23 @@ func TestReplayIsExact(t *testing.T) {
 		t.Fatal(err)
 	}
 	inside(t, bin, "TestTimersOfOneSelect")
-	seen := map[string]string{} // world by digest
+	seen := map[string]string{} // run by digest
 	for _, nodes := range []int{3, 5} {
 		digests := map[uint64]string{}
 		for _, seed := range []uint64{1, 2, 3, 4, 1, 2, 3, 4} {
-			r := worldRun{bin: bin, nodes: nodes, seed: seed}
+			r := simProcess{bin: bin, nodes: nodes, seed: seed}
 			err := r.run(t.Context(), func(s summary) {
 				before, again := digests[s.Seed]
 				if again && before != s.Digest {
 					t.Errorf("%d nodes, seed %d: digests %s and %s", nodes, s.Seed, before, s.Digest)
 				}
-				world := fmt.Sprintf("%d nodes, seed %d", nodes, s.Seed)
+				run := fmt.Sprintf("%d nodes, seed %d", nodes, s.Seed)
 				if other := seen[s.Digest]; !again && other != "" {
-					t.Errorf("%s and %s have one digest", other, world)
+					t.Errorf("%s and %s have one digest", other, run)
 				}
-				digests[s.Seed], seen[s.Digest] = s.Digest, world
+				digests[s.Seed], seen[s.Digest] = s.Digest, run
 				if len(s.Violations) > 0 {
-					t.Errorf("%s: %v", world, s.Violations)
+					t.Errorf("%s: %v", run, s.Violations)
 				}
 			})
 			if err != nil {
@@ -40,12 +40,12 @@ func TestReplayIsExact(t *testing.T) {
 			}
 		}
 		if len(digests) != 4 {
-			t.Errorf("%d nodes: %d worlds", nodes, len(digests))
+			t.Errorf("%d nodes: %d runs", nodes, len(digests))
 		}
 	}
 }
 
-// inside runs a test that is only in the program of the worlds.
+// inside runs a test that is only in the program of the runs.
 func inside(t *testing.T, bin, name string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), bin, "-test.v", "-test.run", "^"+name+"$")

@@ -30,10 +30,10 @@ func TestSimBarredNodeHasTheNewestLog(t *testing.T) {
 		{name: "two of five", nodes: 5, barred: []cluster.NodeID{"n2", "n3"}, behind: []int{3, 4}, cut: time.Second, waits: true},
 		{name: "one of five", nodes: 5, barred: []cluster.NodeID{"n2"}, behind: []int{2, 3, 4}, cut: 100 * time.Millisecond},
 	} {
-		newer := 0 // worlds in which the barred node holds the newest entry
+		newer := 0 // runs in which the barred node holds the newest entry
 		for seed := range uint64(4) {
 			cfg := DefaultConfig(seed, tt.nodes)
-			cfg.Length, cfg.Clients, cfg.Think, cfg.Remotes, cfg.Watchers, cfg.Campaigners = 15*time.Second, 3, Spell{0, 5 * time.Millisecond}, 0, 0, 0
+			cfg.Length, cfg.Clients, cfg.ThinkTime, cfg.HTTPClients, cfg.Watchers, cfg.Campaigners = 15*time.Second, 3, DurationRange{0, 5 * time.Millisecond}, 0, 0, 0
 			lost := cutAt + tt.cut
 			for _, n := range tt.behind {
 				cfg.Plan = append(cfg.Plan, Fault{Kind: CutOne, A: 0, B: n, At: cutAt, For: tt.cut + away - time.Second})
@@ -76,7 +76,7 @@ func TestSimBarredNodeHasTheNewestLog(t *testing.T) {
 		}
 		// Whether a write is on its way at the blow hangs on the schedule.
 		if !tt.waits && tt.order == 0 && newer == 0 {
-			t.Errorf("%s: in no world does the barred node hold the newest entry", tt.name)
+			t.Errorf("%s: in no run does the barred node hold the newest entry", tt.name)
 		}
 	}
 }

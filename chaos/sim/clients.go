@@ -24,13 +24,13 @@ const (
 	staleReads = 0.1                   // of them take what the node has
 )
 
-// clients are concurrent users of the world's cluster.
+// clients are concurrent users of the run's cluster.
 type clients struct {
-	w       *World
+	sim     *Simulation
 	quit    chan struct{}
 	once    sync.Once
 	done    sync.WaitGroup
-	remotes []*remote
+	remotes []*httpClient
 
 	mu        sync.Mutex
 	lastBegin time.Time     // the latest beginning of a write that was acknowledged
@@ -39,30 +39,30 @@ type clients struct {
 	gapEnd    time.Time
 }
 
-func (w *World) startClients() *clients {
-	cs := &clients{w: w, quit: make(chan struct{})}
-	for i := range w.cfg.Clients + w.cfg.Readers + w.cfg.Remotes {
-		c := &client{clients: cs, id: i, rand: rand.New(rand.NewPCG(w.cfg.Seed, uint64(i))), seen: map[string]seenValue{}}
-		c.reads = i >= w.cfg.Clients && i < w.cfg.Clients+w.cfg.Readers
-		if i >= w.cfg.Clients+w.cfg.Readers {
+func (sim *Simulation) startClients() *clients {
+	cs := &clients{sim: sim, quit: make(chan struct{})}
+	for i := range sim.cfg.Clients + sim.cfg.Readers + sim.cfg.HTTPClients {
+		c := &client{clients: cs, id: i, rand: rand.New(rand.NewPCG(sim.cfg.Seed, uint64(i))), seen: map[string]seenValue{}}
+		c.reads = i >= sim.cfg.Clients && i < sim.cfg.Clients+sim.cfg.Readers
+		if i >= sim.cfg.Clients+sim.cfg.Readers {
 			c.remote = cs.newRemote()
 		}
 		cs.done.Go(c.run)
 	}
-	if w.cfg.Probes {
-		cs.startProbes()
+	if sim.cfg.AvailabilityWriters {
+		cs.startAvailabilityWriters()
 	}
-	for i := range w.cfg.Campaigners {
+	for i := range sim.cfg.Campaigners {
 		cs.startCampaigner(i)
 	}
-	if w.cfg.Evict != (Spell{}) {
+	if sim.cfg.EvictInterval != (DurationRange{}) {
 		cs.startEvictor()
 	}
 	return cs
 }
 
-func (cs *clients) newRemote() *remote {
-	r := cs.w.newRemote(fmt.Sprintf("c%d", len(cs.remotes)+1))
+func (cs *clients) newRemote() *httpClient {
+	r := cs.sim.newRemote(fmt.Sprintf("c%d", len(cs.remotes)+1))
 	cs.remotes = append(cs.remotes, r)
 	return r
 }
@@ -91,25 +91,25 @@ func (cs *clients) pause(d time.Duration) bool {
 	}
 }
 
-// acknowledgedSince says whether a write that began at t or later was
+// acknowledgedSince reports whether a write that began at t or later was
 // acknowledged.
 func (cs *clients) acknowledgedSince(t time.Time) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	return cs.w.cfg.Clients == 0 || !cs.lastBegin.Before(t)
+	return cs.sim.cfg.Clients == 0 || !cs.lastBegin.Before(t)
 }
 
 // client is one user, with one operation at a time.
 type client struct {
 	*clients
 	id     int
-	reads  bool    // nothing else
-	remote *remote // nil: it has the nodes in its own process, as it were
+	reads  bool        // nothing else
+	remote *httpClient // nil: it has the nodes in its own process, as it were
 	rand   *rand.Rand
 	ops    int
 	seen   map[string]seenValue // by key: what it last read or wrote
 	kept   []keptWrite          // idempotent ones, newest last
-	era    uint64               // of the world, at the beginning of its operation
+	epoch  uint64               // of the run, at the beginning of its operation
 }
 
 // keptWrite is an idempotent write whose answer is known: repeated, it must get
@@ -134,11 +134,11 @@ type reading struct {
 	revision, at uint64
 }
 
-// direct is a node in the client's own process.
-type direct struct{ Node }
+// inProcessNode is a node in the client's own process.
+type inProcessNode struct{ Node }
 
 // Read waits until a read of that consistency may be answered, and reads.
-func (d direct) Read(ctx context.Context, key, consistency string) (reading, error) {
+func (d inProcessNode) Read(ctx context.Context, key, consistency string) (reading, error) {
 	var err error
 	switch consistency {
 	case apiv1.Linearizable:
@@ -157,7 +157,7 @@ type seenValue struct {
 }
 
 func (c *client) run() {
-	for c.pause(c.w.cfg.Think.draw(c.rand)) {
+	for c.pause(c.sim.cfg.ThinkTime.draw(c.rand)) {
 		c.operate()
 	}
 }
@@ -165,14 +165,14 @@ func (c *client) run() {
 // operate does one operation and records it.
 func (c *client) operate() {
 	c.ops++
-	if now := c.w.era(); now != c.era {
-		c.era, c.kept = now, nil
+	if now := c.sim.epoch(); now != c.epoch {
+		c.epoch, c.kept = now, nil
 	}
 	if len(c.kept) > 0 && c.rand.Float64() < repeats {
 		c.repeat()
 		return
 	}
-	op := check.Op{Client: c.id, Key: fmt.Sprintf("%s%d", keysOf[c.era], c.rand.IntN(c.w.cfg.Keys)), Begin: time.Since(c.w.start)}
+	op := check.Op{Client: c.id, Key: fmt.Sprintf("%s%d", keysOf[c.epoch], c.rand.IntN(c.sim.cfg.Keys)), Begin: time.Since(c.sim.start)}
 	switch x := c.rand.Float64(); {
 	case c.reads || x < 0.4:
 		op.Kind = check.Get
@@ -194,7 +194,7 @@ func (c *client) operate() {
 
 // read reads on one node. Only a stale read says nothing about the history.
 func (c *client) read(op check.Op) {
-	begin := c.w.revisions.Begin()
+	begin := c.sim.revisions.Begin()
 	consistency := apiv1.Linearizable
 	switch x := c.rand.Float64(); {
 	case x < staleReads:
@@ -207,22 +207,22 @@ func (c *client) read(op check.Op) {
 		got, err = s.Read(ctx, op.Key, consistency)
 		return err
 	})
-	if err != nil || consistency == apiv1.Stale || c.w.era() != c.era {
+	if err != nil || consistency == apiv1.Stale || c.sim.epoch() != c.epoch {
 		return // a read that was not answered says nothing either
 	}
-	op.End, op.Outcome, op.Value, op.Note = time.Since(c.w.start), check.Done, got.value, consistency
+	op.End, op.Outcome, op.Value, op.Note = time.Since(c.sim.start), check.Done, got.value, consistency
 	c.seen[op.Key] = seenValue{got.value, got.revision}
 	if got.at > 0 {
-		c.w.revisions.Read(op.String(), begin, got.at)
+		c.sim.revisions.Read(op.String(), begin, got.at)
 	}
-	c.w.history.Add(op)
+	c.sim.history.Add(op)
 }
 
 // write proposes one command, again while it is known not to have happened, or
 // when it has an idempotency key.
 func (c *client) write(op check.Op) {
 	cmd := c.command(&op)
-	begin, began := c.w.revisions.Begin(), time.Now()
+	begin, began := c.sim.revisions.Begin(), time.Now()
 	var res state.Result
 	var err error
 	mayHaveHappened := false
@@ -233,7 +233,7 @@ func (c *client) write(op check.Op) {
 			return err
 		})
 		if err != nil {
-			op.Note += fmt.Sprintf("[%v, %s: %v] ", time.Since(c.w.start), op.Node, err)
+			op.Note += fmt.Sprintf("[%v, %s: %v] ", time.Since(c.sim.start), op.Node, err)
 		}
 		mayHaveHappened = mayHaveHappened || err != nil && !notProposed(err)
 		if err == nil || mayHaveHappened && cmd.Idempotency == nil {
@@ -241,12 +241,12 @@ func (c *client) write(op check.Op) {
 		}
 		time.Sleep(retryPause)
 	}
-	op.End = time.Since(c.w.start)
+	op.End = time.Since(c.sim.start)
 	switch {
 	case err == nil && res.Err == nil:
 		op.Outcome = check.Done
 		op.Revision = res.Revision
-		c.w.revisions.Wrote(op.String(), begin, res.Revision)
+		c.sim.revisions.Wrote(op.String(), begin, res.Revision)
 		c.seen[op.Key] = seenValue{op.Value, res.Revision}
 		c.acknowledged(began)
 		c.keep(cmd, res)
@@ -254,17 +254,17 @@ func (c *client) write(op check.Op) {
 		op.Outcome = check.Refused
 		c.keep(cmd, res)
 	case err == nil:
-		c.w.violated(check.Violation{Invariant: check.KnownErrors, Detail: fmt.Sprintf("%v: %v", op, res.Err)})
+		c.sim.violated(check.Violation{Invariant: check.OnlyDocumentedErrors, Detail: fmt.Sprintf("%v: %v", op, res.Err)})
 		return
 	case mayHaveHappened:
 		op.Outcome = check.Unknown
 	default:
 		return
 	}
-	if c.w.era() != c.era {
+	if c.sim.epoch() != c.epoch {
 		op.Outcome, op.Revision = check.Unknown, 0 // it may be lost again
 	}
-	c.w.history.Add(op)
+	c.sim.history.Add(op)
 }
 
 // keysOf begins the names of an era's keys: what reads find of those of one before is
@@ -285,13 +285,13 @@ func (c *client) keep(cmd state.Command, res state.Result) {
 func (c *client) repeat() {
 	k := c.kept[c.rand.IntN(len(c.kept))]
 	var res state.Result
-	op := check.Op{Client: c.id, Begin: time.Since(c.w.start)}
+	op := check.Op{Client: c.id, Begin: time.Since(c.sim.start)}
 	err := c.call(&op, func(ctx context.Context, s server) (err error) {
 		k.cmd.Now = time.Now().UnixNano()
 		res, err = s.Propose(ctx, k.cmd)
 		return err
 	})
-	if err != nil || c.w.era() != c.era {
+	if err != nil || c.sim.epoch() != c.epoch {
 		return
 	}
 	code := func(r state.Result) cluster.Code {
@@ -301,7 +301,7 @@ func (c *client) repeat() {
 		return r.Err.Code
 	}
 	if res.Revision != k.result.Revision && code(res) == 0 || code(res) != code(k.result) {
-		c.w.violated(check.Violation{Invariant: check.Idempotency, Detail: fmt.Sprintf(
+		c.sim.violated(check.Violation{Invariant: check.Idempotency, Detail: fmt.Sprintf(
 			"%v, %s: client %d repeated %s on %s and got revision %d, code %d; it had got revision %d, code %d",
 			op.Begin, op.Key, c.id, k.cmd.Idempotency.Key, op.Node, res.Revision, code(res), k.result.Revision, code(k.result))})
 	}
@@ -315,7 +315,7 @@ func (c *client) acknowledged(began time.Time) {
 	}
 	c.measureGap()
 	c.lastAck = time.Now()
-	c.w.timeline.acked()
+	c.sim.timeline.acked()
 }
 
 // measureGap looks at the time since the last acknowledgement. Called with the
@@ -326,13 +326,13 @@ func (cs *clients) measureGap() {
 	}
 }
 
-// checkGap says whether no write was acknowledged for too long.
+// checkGap reports whether no write was acknowledged for too long.
 func (cs *clients) checkGap() {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	cs.measureGap()
-	if limit := cs.w.cfg.MaxGap; limit > 0 && cs.gap > limit {
-		cs.w.violated(check.Violation{Invariant: check.Liveness, Detail: fmt.Sprintf("no write was acknowledged for %v, until %v", cs.gap, cs.gapEnd.Sub(cs.w.start))})
+	if limit := cs.sim.cfg.MaxGap; limit > 0 && cs.gap > limit {
+		cs.sim.violated(check.Violation{Invariant: check.Liveness, Detail: fmt.Sprintf("no write was acknowledged for %v, until %v", cs.gap, cs.gapEnd.Sub(cs.sim.start))})
 	}
 }
 
@@ -362,10 +362,10 @@ func (c *client) command(op *check.Op) state.Command {
 	return cmd
 }
 
-// errNobody says that there was no node to ask.
+// errNobody reports that there was no node to ask.
 var errNobody = cluster.Errorf(cluster.CodeNoLeader, "no node runs")
 
-// errCrashed says that the node died with the operation.
+// errCrashed reports that the node died with the operation.
 var errCrashed = cluster.Errorf(cluster.CodeOutcomeUnknown, "the node crashed")
 
 // call makes one attempt on one node. As over a network, an answer of a node
@@ -375,17 +375,17 @@ func (c *client) call(op *check.Op, f func(ctx context.Context, s server) error)
 	m := c.pick()
 	op.Node = string(m.id)
 	if c.remote != nil {
-		ctx, cancel := context.WithTimeout(c.w.ctx, c.w.cfg.OpTimeout+remoteGrace)
+		ctx, cancel := context.WithTimeout(c.sim.ctx, c.sim.cfg.OpTimeout+remoteGrace)
 		defer cancel()
-		return f(ctx, remoteNode{c.remote, m.id})
+		return f(ctx, httpNode{c.remote, m.id})
 	}
 	inst, node := m.current()
 	if node == nil {
 		return errNobody
 	}
-	ctx, cancel := context.WithTimeout(inst.ctx, c.w.cfg.OpTimeout)
+	ctx, cancel := context.WithTimeout(inst.ctx, c.sim.cfg.OpTimeout)
 	defer cancel()
-	err := f(ctx, direct{node})
+	err := f(ctx, inProcessNode{node})
 	inst.proc.awaitThaw()
 	if inst.ctx.Err() != nil {
 		return errCrashed
@@ -393,19 +393,19 @@ func (c *client) call(op *check.Op, f func(ctx context.Context, s server) error)
 	return err
 }
 
-// remoteGrace is how much longer a client waits for an answer than it tells the
+// remoteGrace is how much longer a client waits for an answer than it reports the
 // node that it does.
 const remoteGrace = 300 * time.Millisecond
 
-// pick gives the node that leads, as far as is known, or now and then any.
+// pick returns the node that leads, as far as is known, or now and then any.
 func (c *client) pick() *member {
-	if c.reads || c.rand.Float64() < c.w.cfg.Roam {
-		return c.w.members[c.rand.IntN(len(c.w.members))]
+	if c.reads || c.rand.Float64() < c.sim.cfg.AnyNodeRatio {
+		return c.sim.members[c.rand.IntN(len(c.sim.members))]
 	}
-	return c.w.leading()
+	return c.sim.leading()
 }
 
-// notProposed says whether a write that failed is known not to have happened.
+// notProposed reports whether a write that failed is known not to have happened.
 func notProposed(err error) bool {
 	var e *cluster.Error
 	if !errors.As(err, &e) {
@@ -414,7 +414,7 @@ func notProposed(err error) bool {
 	return e.Code == cluster.CodeNoLeader || e.Code == cluster.CodeBusy || e.Code == cluster.CodeReadOnly
 }
 
-// refused says whether an error means that the operation's condition did not
+// refused reports whether an error means that the operation's condition did not
 // hold.
 func refused(err *cluster.Error) bool {
 	return err.Code == cluster.CodeConditionFailed || err.HTTPStatus() == http.StatusNotFound

@@ -51,7 +51,7 @@ type conn struct {
 	death         *time.Timer // armed while the path is interrupted
 }
 
-// pair makes a connection between two processes and gives the ends.
+// pair makes a connection between two processes and returns the ends.
 func (n *Net) pair(client, server *Proc, clientAddr, serverAddr string) (a, b *conn) {
 	a = &conn{net: n, proc: client, local: simAddr(clientAddr), remote: simAddr(serverAddr)}
 	b = &conn{net: n, proc: server, local: simAddr(serverAddr), remote: simAddr(clientAddr)}
@@ -248,7 +248,7 @@ func (in *stream) consume(k int) {
 	}
 }
 
-// broken says why no answer can come from the peer's machine: "" when it can.
+// broken reports why no answer can come from the peer's machine: "" when it can.
 func (c *conn) broken() string {
 	a, b := c.proc.host, c.peer.proc.host
 	switch {

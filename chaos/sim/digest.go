@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// digest is a hash over what happened in a world, in its order: every arrival
+// digest is a hash over what happened in a run, in its order: every arrival
 // of bytes, every write to a disk, every event, with its time. Runs of equal
 // digests went the same way. A nil one takes no note. It may be added to from
 // any goroutine.
@@ -17,7 +17,7 @@ type digest struct {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// add takes note of what happens now: what it is, and to whom.
+// add records what happens now: what it is, and to whom.
 func (d *digest) add(what, whom uint64, data []byte) {
 	if d == nil {
 		return

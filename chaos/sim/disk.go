@@ -25,7 +25,7 @@ type DiskOptions struct {
 	TornVotes bool
 
 	// WipeKeepsFiles makes Wipe leave the small files, and so the node's
-	// identity. For mutation tests only: the incarnation in it is what tells
+	// identity. For mutation tests only: the incarnation in it is what reports
 	// others that a disk was wiped.
 	WipeKeepsFiles bool
 }
@@ -35,7 +35,7 @@ func DefaultDiskOptions() DiskOptions {
 	return DiskOptions{FsyncMin: 50 * time.Microsecond, FsyncMax: 2 * time.Millisecond, Reserve: 64 << 20}
 }
 
-// EntriesHook is told of entries when they have become durable, in order, with
+// EntriesHook is notified of entries when they have become durable, in order, with
 // the term of the entry before the first (0: there is none).
 type EntriesHook func(prevTerm uint64, entries []*raft.Log)
 
@@ -89,7 +89,7 @@ func NewDisk(name string, seed uint64, opt DiskOptions, hook EntriesHook) *Disk 
 	return &Disk{name: name, seed: seed, opt: opt, data: newContents(), free: 1 << 40, hook: hook}
 }
 
-// Attach gives the store through which the next process uses the disk. The one
+// Attach returns the store through which the next process uses the disk. The one
 // before must be closed, or lost in a Crash.
 func (d *Disk) Attach() (*Store, error) {
 	d.mu.Lock()
@@ -196,7 +196,7 @@ func (d *Disk) Fail(err error) {
 	d.fail = err
 }
 
-// Entry gives the durable entry at index, which must not be changed; nil where
+// Entry returns the durable entry at index, which must not be changed; nil where
 // there is none. compacted says that a snapshot stands for it: what the log
 // then still holds there means nothing.
 func (d *Disk) Entry(index uint64) (entry *raft.Log, compacted bool) {
@@ -208,7 +208,7 @@ func (d *Disk) Entry(index uint64) (entry *raft.Log, compacted bool) {
 	return d.data.logs[index], false
 }
 
-// Last gives the term and index of the last durable entry, or of the snapshot that
+// Last returns the term and index of the last durable entry, or of the snapshot that
 // stands for it.
 func (d *Disk) Last() (term, index uint64) {
 	d.mu.Lock()
@@ -229,7 +229,7 @@ func (d *Disk) CurrentTerm() uint64 {
 	return getUint64(d.data.stable[keyTerm])
 }
 
-// report tells the hook of entries that became durable. Called with the lock
+// report reports the hook of entries that became durable. Called with the lock
 // held.
 func (d *Disk) report(entries []*raft.Log) {
 	if d.hook == nil {
@@ -306,7 +306,7 @@ func (d *Disk) pause(s *Store) {
 	}
 }
 
-// Load gives the contents of a small file.
+// Load returns the contents of a small file.
 func (s *Store) Load(name string) ([]byte, error) {
 	s.disk.mu.Lock()
 	defer s.disk.mu.Unlock()
@@ -370,7 +370,7 @@ func (s *Store) HoldReserve() error {
 	return nil
 }
 
-// ReleaseReserve gives the reserve's space back.
+// ReleaseReserve returns the reserve's space back.
 func (s *Store) ReleaseReserve() error {
 	d := s.disk
 	d.mu.Lock()
@@ -381,7 +381,7 @@ func (s *Store) ReleaseReserve() error {
 	return nil
 }
 
-// Close gives the disk back.
+// Close returns the disk back.
 func (s *Store) Close() error {
 	s.disk.mu.Lock()
 	defer s.disk.mu.Unlock()

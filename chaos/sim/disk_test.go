@@ -123,7 +123,7 @@ func TestCrashKeepsAPrefixOfTheBatch(t *testing.T) {
 	}
 }
 
-// A vote is one record unless the disk is told to tear it.
+// A vote is one record unless the disk is notified to tear it.
 func TestCrashAndVotes(t *testing.T) {
 	for _, torn := range []bool{false, true} {
 		seen := map[string]int{}

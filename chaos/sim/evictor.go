@@ -9,27 +9,27 @@ import (
 	"northstar/api/apiv1"
 )
 
-// evictor is an operator who takes the role from its holder now and then, for the
+// roleEvictor is an operator who takes the role from its holder now and then, for the
 // next candidate or for one that it names. Who of them acts for how long on what
 // it knows is the campaigners' part.
-type evictor struct {
+type roleEvictor struct {
 	*clients
-	remote *remote
+	remote *httpClient
 	rand   *rand.Rand
 }
 
 const evictLimit = time.Second // for one call: its answer may wait for the holder, and need not be heard
 
 func (cs *clients) startEvictor() {
-	e := &evictor{clients: cs, remote: cs.newRemote(), rand: rand.New(rand.NewPCG(cs.w.cfg.Seed, 2000))}
+	e := &roleEvictor{clients: cs, remote: cs.newRemote(), rand: rand.New(rand.NewPCG(cs.sim.cfg.Seed, 2000))}
 	cs.done.Go(func() {
-		for e.pause(e.w.cfg.Evict.draw(e.rand)) {
+		for e.pause(e.sim.cfg.EvictInterval.draw(e.rand)) {
 			e.take()
 		}
 	})
 }
 
-func (e *evictor) take() {
+func (e *roleEvictor) take() {
 	const path = "/admin/roles/" + campaignRole
 	var role apiv1.Role
 	if e.ask(http.MethodGet, apiv1.PathRoles+"/"+campaignRole, nil, &role) != nil {
@@ -44,8 +44,8 @@ func (e *evictor) take() {
 }
 
 // ask makes one request on any node. What comes of it is seen by the campaigners.
-func (e *evictor) ask(method, path string, in, out any) error {
-	ctx, cancel := context.WithTimeout(e.w.ctx, evictLimit)
+func (e *roleEvictor) ask(method, path string, in, out any) error {
+	ctx, cancel := context.WithTimeout(e.sim.ctx, evictLimit)
 	defer cancel()
-	return e.remote.call(ctx, e.w.members[e.rand.IntN(len(e.w.members))].id, method, path, nil, in, out)
+	return e.remote.call(ctx, e.sim.members[e.rand.IntN(len(e.sim.members))].id, method, path, nil, in, out)
 }

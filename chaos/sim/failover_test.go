@@ -14,12 +14,12 @@ import (
 // firstWords notes when each term's leader first spoke.
 type firstWords struct {
 	transport.Faults
-	start time.Time // of the world
+	start time.Time // of the run
 	mu    sync.Mutex
 	said  map[uint64]time.Time
 }
 
-// listen has the nodes of a world heard, and changes their configuration.
+// listen has the nodes of a run heard, and changes their configuration.
 func listen(cfg *Config, change func(*node.Config)) *firstWords {
 	words := &firstWords{said: map[uint64]time.Time{}}
 	cfg.Build = func(env Env) (Node, error) {
@@ -89,7 +89,7 @@ func TestSimFailoverIsFast(t *testing.T) {
 	}
 }
 
-// failovers loses one leader after the other and gives the times without one,
+// failovers loses one leader after the other and returns the times without one,
 // in order.
 func failovers(t *testing.T, kind FaultKind, nodes int, fast bool) []time.Duration {
 	var gaps []time.Duration
@@ -97,7 +97,7 @@ func failovers(t *testing.T, kind FaultKind, nodes int, fast bool) []time.Durati
 		cfg := DefaultConfig(seed, nodes)
 		cfg.Length, cfg.Clients = 32*time.Second, 1
 		for at := 2 * time.Second; at < 30*time.Second; at += 2 * time.Second {
-			cfg.Plan = append(cfg.Plan, Fault{Kind: kind, A: Leading, At: at, For: time.Second})
+			cfg.Plan = append(cfg.Plan, Fault{Kind: kind, A: AnyLeader, At: at, For: time.Second})
 		}
 		words := listen(&cfg, func(c *node.Config) { c.Failover.Fast = fast })
 		if _, report := Run(t, cfg); report != "" {
@@ -140,17 +140,17 @@ func TestSimFirstElectionIsFast(t *testing.T) {
 // follower alone loses, slow probes and lies in them cost no election.
 func TestSimNoNeedlessElection(t *testing.T) {
 	faults := []Fault{
-		{Kind: Kill, A: Following},
-		{Kind: PowerLoss, A: Following},
-		{Kind: SlowDisk, A: Following, Delay: 100 * time.Millisecond},
-		{Kind: StallDisk, A: Following},
-		{Kind: SlowIn, A: Following, Delay: 400 * time.Millisecond},
-		{Kind: Slow, A: Following, B: Leading, Delay: 400 * time.Millisecond},
-		{Kind: Reject, A: Following, B: Leading},
-		{Kind: Reject, A: Leading, B: Following},
+		{Kind: Kill, A: AnyFollower},
+		{Kind: PowerLoss, A: AnyFollower},
+		{Kind: SlowDisk, A: AnyFollower, Delay: 100 * time.Millisecond},
+		{Kind: StallDisk, A: AnyFollower},
+		{Kind: SlowIn, A: AnyFollower, Delay: 400 * time.Millisecond},
+		{Kind: Slow, A: AnyFollower, B: AnyLeader, Delay: 400 * time.Millisecond},
+		{Kind: Reject, A: AnyFollower, B: AnyLeader},
+		{Kind: Reject, A: AnyLeader, B: AnyFollower},
 		{Kind: Delay, Chance: 0.5, Delay: 20 * time.Millisecond},
 		{Kind: Lie, Chance: 0.5},
-		{Kind: Pause, A: Following},
+		{Kind: Pause, A: AnyFollower},
 	}
 	for _, nodes := range []int{3, 5} {
 		for seed := range uint64(3) {
@@ -178,7 +178,7 @@ func TestSimNoNeedlessElection(t *testing.T) {
 func TestSimDrainedVoterHasTheNewestLog(t *testing.T) {
 	for seed := range uint64(3) {
 		cfg := DefaultConfig(seed, 3)
-		cfg.Length, cfg.Clients, cfg.Roam = 25*time.Second, 3, 1
+		cfg.Length, cfg.Clients, cfg.AnyNodeRatio = 25*time.Second, 3, 1
 		cfg.Plan = []Fault{
 			{Kind: Drain, A: 1, At: 9 * time.Second, For: 20 * time.Second}, // n1 leads by its priority
 			{Kind: Kill, A: 2, At: 11 * time.Second, For: 2 * time.Second},

@@ -29,8 +29,8 @@ func TestFaultsWithAnEffect(t *testing.T) {
 		at(6, Fault{Kind: Bridge, A: 0, Bits: 0}),
 		at(6.1, Fault{Kind: Bridge, A: 0, Bits: 2}),
 		at(6.2, Fault{Kind: Flap, A: 0, B: 1, Delay: 50 * time.Millisecond}),
-		at(8, Fault{Kind: Loss, Chance: 1, Of: "timeout_now"}), // nobody sends any
-		at(8.1, Fault{Kind: Delay, Chance: 1, Of: "heartbeat", Delay: time.Millisecond}),
+		at(8, Fault{Kind: Loss, Chance: 1, MessageKind: "timeout_now"}), // nobody sends any
+		at(8.1, Fault{Kind: Delay, Chance: 1, MessageKind: "heartbeat", Delay: time.Millisecond}),
 		at(8.2, Fault{Kind: Hush, A: 2, For: time.Millisecond}),
 		at(9.5, Fault{Kind: WipeRejoin, A: 2, For: 100 * time.Millisecond}),
 		at(9.7, Fault{Kind: WipeRejoin, A: 1}), // one at most
@@ -44,18 +44,18 @@ func TestFaultsWithAnEffect(t *testing.T) {
 	}
 }
 
-// The kinds of worlds have, together, every kind of fault, and dense worlds all
+// The scenario have, together, every kind of fault, and dense runs all
 // but those that are planned for a single node.
 func TestDenseWorldsHaveEveryFault(t *testing.T) {
-	dense := Mix{}
+	dense := FaultWeights{}
 	for seed := range uint64(4) {
 		cfg, err := NewConfig("high-fault-rate", seed, 3)
 		if err != nil {
 			t.Fatal(err)
 		}
-		dense = dense.Add(cfg.Mix)
+		dense = dense.Add(cfg.Weights)
 	}
-	for kind := range OperatorMix().Add(Mix{WipeRejoin: 1, Bridge: 1, Flap: 1}) {
+	for kind := range AdminFaults().Add(FaultWeights{WipeRejoin: 1, Bridge: 1, Flap: 1}) {
 		if dense[kind] == 0 {
 			t.Errorf("never %s", kind)
 		}

@@ -16,7 +16,7 @@ import (
 	"northstar/state"
 )
 
-// Node is what a world runs: the real node, or so much of it as a test needs.
+// Node is what a simulation runs: the real node, or so much of it as a test needs.
 type Node interface {
 	// Run blocks until ctx ends or the node cannot go on. With a ctx that has
 	// ended it just gives back what the node holds.
@@ -32,19 +32,19 @@ type Node interface {
 // member is one place in the cluster: a machine and a disk that stay, and the
 // process that runs on them now.
 type member struct {
-	w     *World
+	sim   *Simulation
 	id    cluster.NodeID
 	disk  *Disk
 	log   *trace
 	index int
 
-	mu      sync.Mutex
-	changed sync.Cond // down, ending
-	down    int       // faults that keep it from running
-	ending  bool
-	inst    *instance // nil while none runs
-	life    uint64    // processes started so far
-	wiped   bool      // came back with an empty disk: refused from then on
+	mu          sync.Mutex
+	changed     sync.Cond // down, ending
+	down        int       // faults that keep it from running
+	ending      bool
+	inst        *instance // nil while none runs
+	incarnation uint64    // processes started so far
+	wiped       bool      // came back with an empty disk: refused from then on
 
 	diskFaulty int // faults for which it may stop, in force or shortly before; guarded by World.mu
 
@@ -59,16 +59,16 @@ type instance struct {
 	proc   *Proc
 	node   Node               // nil while it is being built
 	ctx    context.Context    // ends when the process dies
-	die    context.CancelFunc // of ctx
+	cancel context.CancelFunc // of ctx
 
-	stopped bool // by itself
+	stopped bool // on its own
 }
 
-func newMember(w *World, i int) *member {
-	m := &member{w: w, index: i, id: cluster.NodeID(nodeName(i)), log: &trace{}}
+func newMember(sim *Simulation, i int) *member {
+	m := &member{sim: sim, index: i, id: cluster.NodeID(nodeName(i)), log: &trace{}}
 	m.changed.L = &m.mu
-	m.disk = NewDisk(string(m.id), w.cfg.Seed, w.cfg.Disk, m.stored)
-	m.disk.digest = w.digest
+	m.disk = NewDisk(string(m.id), sim.cfg.Seed, sim.cfg.Disk, m.stored)
+	m.disk.digest = sim.digest
 	return m
 }
 
@@ -78,7 +78,7 @@ func (m *member) stored(prevTerm uint64, entries []*raft.Log) {
 	for i, e := range entries {
 		es[i] = entryOf(e)
 	}
-	m.w.safety.Stored(m.id, prevTerm, es)
+	m.sim.safety.OnEntriesStored(m.id, prevTerm, es)
 }
 
 func entryOf(e *raft.Log) check.Entry {
@@ -118,7 +118,7 @@ func (m *member) supervise() {
 }
 
 // restartPause is what passes before the next process: little after a kill,
-// which has its own time, more when the node stopped by itself, as a service
+// which has its own time, more when the node stopped on its own, as a service
 // manager has it.
 func (m *member) restartPause(inst *instance) time.Duration {
 	m.mu.Lock()
@@ -131,9 +131,9 @@ func (m *member) restartPause(inst *instance) time.Duration {
 
 // boot starts a process that has no node yet. Called with the lock held.
 func (m *member) boot() *instance {
-	m.life++
-	inst := &instance{member: m, proc: m.w.net.Host(string(m.id)).Boot()}
-	inst.ctx, inst.die = context.WithCancel(m.w.ctx)
+	m.incarnation++
+	inst := &instance{member: m, proc: m.sim.net.Host(string(m.id)).Boot()}
+	inst.ctx, inst.cancel = context.WithCancel(m.sim.ctx)
 	m.inst = inst
 	m.sampled, m.lastApplied = 0, 0
 	return inst
@@ -143,16 +143,16 @@ func (m *member) boot() *instance {
 func (m *member) run(inst *instance) {
 	store, err := m.disk.Attach()
 	if err != nil {
-		panic(fmt.Sprintf("sim: %s: %v", m.id, err)) // the world's own mistake
+		panic(fmt.Sprintf("sim: %s: %v", m.id, err)) // the simulation's own mistake
 	}
 	if store.anew {
-		m.w.safety.Wiped(m.id)
+		m.sim.safety.Wiped(m.id)
 	}
-	node, err := m.w.cfg.Build(Env{
-		ID: m.id, Members: m.w.ids(), Proc: inst.proc, Store: store, Faults: m.w.rpc,
-		Clock:   drifting(m.w.cfg, m.id),
-		Entropy: newEntropy(m.w.cfg.Seed, string(m.id), m.life),
-		Logger:  hclog.New(&hclog.LoggerOptions{Name: string(m.id), Level: m.w.cfg.LogLevel, Output: m.log, TimeFormat: "04:05.000000"}),
+	node, err := m.sim.cfg.Build(Env{
+		ID: m.id, Members: m.sim.ids(), Proc: inst.proc, Store: store, Faults: m.sim.rpc,
+		Clock:   drifting(m.sim.cfg, m.id),
+		Entropy: newEntropy(m.sim.cfg.Seed, string(m.id), m.incarnation),
+		Logger:  hclog.New(&hclog.LoggerOptions{Name: string(m.id), Level: m.sim.cfg.LogLevel, Output: m.log, TimeFormat: "04:05.000000"}),
 	})
 	if err != nil {
 		m.exited(inst, fmt.Errorf("build: %w", err))
@@ -161,10 +161,10 @@ func (m *member) run(inst *instance) {
 	m.mu.Lock()
 	inst.node = node
 	m.mu.Unlock()
-	m.w.running.Go(func() { m.exited(inst, node.Run(inst.ctx)) })
+	m.sim.running.Go(func() { m.exited(inst, node.Run(inst.ctx)) })
 }
 
-// exited deals with a node that stopped by itself; one that was killed is gone
+// exited deals with a node that stopped on its own; one that was killed is gone
 // already.
 func (m *member) exited(inst *instance, err error) {
 	m.mu.Lock()
@@ -174,23 +174,23 @@ func (m *member) exited(inst *instance, err error) {
 	}
 	if !m.ending {
 		inst.stopped = true
-		m.w.exited(m, err)
+		m.sim.exited(m, err)
 	}
-	m.bury(false)
+	m.crash(false)
 }
 
-// kill ends the process at this moment, and says whether one ran.
+// kill ends the process at this moment, and reports whether one ran.
 func (m *member) kill(powerLoss bool) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	ran := m.inst != nil
-	m.bury(powerLoss)
+	m.crash(powerLoss)
 	return ran
 }
 
-// bury cuts the network at once, takes what is durable off the disk, and lets
+// crash cuts the network at once, takes what is durable off the disk, and lets
 // the rest of the process stop behind. Called with the lock held.
-func (m *member) bury(powerLoss bool) {
+func (m *member) crash(powerLoss bool) {
 	if m.inst == nil {
 		return
 	}
@@ -198,11 +198,11 @@ func (m *member) bury(powerLoss bool) {
 	m.inst = nil
 	inst.proc.Kill(powerLoss)
 	m.disk.Crash()
-	inst.die()
+	inst.cancel()
 }
 
-// hold keeps the member down until release; one more fault each.
-func (m *member) hold() {
+// keepDown keeps the member down until release; one more fault each.
+func (m *member) keepDown() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.down++
@@ -228,11 +228,11 @@ func (m *member) end() {
 	m.ending = true
 	m.changed.Broadcast()
 	if m.inst != nil {
-		m.inst.die()
+		m.inst.cancel()
 	}
 }
 
-// current gives the process that runs now and its node; nil when there is none.
+// current returns the process that runs now and its node; nil when there is none.
 func (m *member) current() (*instance, Node) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -254,25 +254,25 @@ func (m *member) sample() {
 	if m.inst == nil || m.inst.node == nil {
 		return
 	}
-	m.w.safety.Term(m.id, m.disk.CurrentTerm())
-	if m.w.ofLostGeneration(m.inst.node) {
-		m.w.takesPart(m, m.inst.node)
+	m.sim.safety.Term(m.id, m.disk.CurrentTerm())
+	if m.sim.hasOldGeneration(m.inst.node) {
+		m.sim.checkOldGenerationIdle(m, m.inst.node)
 		return // nothing else that it has counts any more
 	}
 	view := m.inst.node.View()
 	if g := view.Generation().Number; g > firstNumber && view.Revision() < (g-firstNumber)<<40 {
-		m.w.violated(check.Violation{Invariant: check.RevisionsGrow, Detail: fmt.Sprintf("%s is in generation %d with revision %d, which may have been given before", m.id, g, view.Revision())})
+		m.sim.violated(check.Violation{Invariant: check.RevisionsGrow, Detail: fmt.Sprintf("%s is in generation %d with revision %d, which may have been given before", m.id, g, view.Revision())})
 	}
 	applied := view.AppliedIndex()
 	for i := m.sampled + 1; i <= applied; i++ {
 		if e, _ := m.disk.Entry(i); e != nil {
-			m.w.safety.Applied(m.id, entryOf(e))
+			m.sim.safety.Applied(m.id, entryOf(e))
 		}
 	}
 	m.sampled = max(m.sampled, applied)
 	if applied != m.lastApplied {
 		m.lastApplied, m.view = applied, view
-		m.w.safety.State(m.id, applied, view.Revision(), fingerprint(view))
+		m.sim.safety.State(m.id, applied, view.Revision(), fingerprint(view))
 	}
 }
 
@@ -284,14 +284,14 @@ func (m *member) lastView() *state.View {
 }
 
 // final is the member's part of check.Converged; false while it does not run.
-func (m *member) final() (check.Final, bool) {
+func (m *member) final() (check.NodeState, bool) {
 	_, node := m.current()
 	if node == nil {
-		return check.Final{Node: m.id}, false
+		return check.NodeState{Node: m.id}, false
 	}
 	view, status := node.View(), node.Status()
 	whole := view.Fingerprint()
-	return check.Final{Node: m.id, Leader: status.LeaderID, Applied: view.AppliedIndex(), Revision: view.Revision(), Sum: binary.BigEndian.Uint64(whole[:])}, true
+	return check.NodeState{Node: m.id, Leader: status.LeaderID, Applied: view.AppliedIndex(), Revision: view.Revision(), StateHash: binary.BigEndian.Uint64(whole[:])}, true
 }
 
 // fingerprint is a hash of every key with its value and revisions: that of the whole

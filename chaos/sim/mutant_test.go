@@ -21,7 +21,7 @@ type mutant struct {
 	name   string
 	nodes  int
 	budget int           // seeds
-	world  func(*Config) // the conditions, for the guarded node too
+	setup  func(*Config) // the conditions, for the guarded node too
 	on     variant       // what the guarded node has
 	off    variant       // what the mutant has
 	mutate func(*Config) // what else is different for it
@@ -30,8 +30,8 @@ type mutant struct {
 
 func (m mutant) config(seed uint64, guarded bool) Config {
 	cfg := DefaultConfig(seed, m.nodes)
-	cfg.Settle = 0
-	m.world(&cfg)
+	cfg.ConvergeTimeout = 0
+	m.setup(&cfg)
 	v := m.on
 	if !guarded {
 		v = m.off
@@ -46,9 +46,9 @@ func (m mutant) config(seed uint64, guarded bool) Config {
 var mutants = []mutant{
 	{
 		name: "heartbeat fast path", nodes: 5, budget: 80,
-		world: func(c *Config) {
+		setup: func(c *Config) {
 			for at := time.Second; at < c.Length; at += 700 * time.Millisecond {
-				c.Plan = append(c.Plan, Fault{Kind: Isolate, A: Leading, At: at, For: 350 * time.Millisecond})
+				c.Plan = append(c.Plan, Fault{Kind: Isolate, A: AnyLeader, At: at, For: 350 * time.Millisecond})
 			}
 		},
 		on:   variant{transport: func(_ Env, t consensus.Transport) consensus.Transport { return newLatePath(t, 1, false) }},
@@ -57,13 +57,13 @@ var mutants = []mutant{
 	},
 	{
 		name: "reads on acknowledgements of older sends", nodes: 3, budget: 20,
-		world: lateAnswers,
+		setup: lateAnswers,
 		off:   variant{acks: func(a consensus.Acks) consensus.Acks { return anyAcks{a} }},
 		want:  []string{check.FreshReads, check.Linearizability},
 	},
 	{
 		name: "a wiped disk votes", nodes: 3, budget: 20,
-		world: func(c *Config) {
+		setup: func(c *Config) {
 			c.Length = 6 * time.Second
 			c.Plan = []Fault{
 				{Kind: Isolate, A: 0, At: 2 * time.Second, For: time.Second},
@@ -203,8 +203,8 @@ func lateAnswers(c *Config) {
 	for at := time.Second; at < c.Length; at += 1500 * time.Millisecond {
 		slow := 100*time.Millisecond + time.Duration(r.Int64N(int64(40*time.Millisecond)))
 		c.Plan = append(c.Plan,
-			Fault{Kind: SlowIn, A: Leading, At: at, For: 1200 * time.Millisecond, Delay: slow},
-			Fault{Kind: Mute, A: Leading, At: at + time.Duration(r.Int64N(int64(500*time.Millisecond))), For: 600 * time.Millisecond})
+			Fault{Kind: SlowIn, A: AnyLeader, At: at, For: 1200 * time.Millisecond, Delay: slow},
+			Fault{Kind: Mute, A: AnyLeader, At: at + time.Duration(r.Int64N(int64(500*time.Millisecond))), For: 600 * time.Millisecond})
 	}
 }
 

@@ -51,7 +51,7 @@ type Net struct {
 	seed    uint64
 	hosts   map[string]*Host
 	links   map[linkKey]*link
-	changed chan struct{} // closed, and made anew, whenever a way opens
+	changed chan struct{} // closed, and made again, whenever a way opens
 	ports   int           // of dialling ends
 	ends    int           // of connections, so far
 	digest  *digest       // of what arrives; may be nil
@@ -156,7 +156,7 @@ func (p *Proc) Kill(powerLoss bool) {
 	p.thawed.Broadcast()
 }
 
-// ends gives the process's ends of connections in the order of their making:
+// ends returns the process's ends of connections in the order of their making:
 // what is done to several of them must not depend on the order of a map.
 func (p *Proc) ends() []*conn {
 	return slices.SortedFunc(maps.Keys(p.conns), func(a, b *conn) int { return cmp.Compare(a.number, b.number) })
@@ -311,7 +311,7 @@ func (n *Net) delay(from, to string) time.Duration {
 	return n.opt.Latency + l.extra + n.draw(from, to, l, n.opt.Jitter)
 }
 
-// draw gives an even number from [0, limit), by seed, way and sequence.
+// draw returns an even number from [0, limit), by seed, way and sequence.
 func (n *Net) draw(from, to string, l *link, limit time.Duration) time.Duration {
 	if limit <= 0 {
 		return 0

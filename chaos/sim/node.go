@@ -61,7 +61,7 @@ func drifting(cfg Config, id cluster.NodeID) func() time.Duration {
 	return func() time.Duration { return time.Duration(rate * float64(time.Since(start))) }
 }
 
-// whole is a node as clients of a world see it.
+// whole is a node as clients of a run see it.
 type whole struct{ *node.Node }
 
 func (n whole) Propose(ctx context.Context, c state.Command) (state.Result, error) {

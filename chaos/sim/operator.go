@@ -26,9 +26,9 @@ const (
 	Prefer    FaultKind = "admin-set-priority"       // Fault.A gets another priority, for good
 )
 
-// OperatorMix is DefaultMix with somebody who operates the cluster meanwhile.
-func OperatorMix() Mix {
-	return DefaultMix().Add(Mix{HandOver: 10, Failover: 8, Emergency: 8, PauseAuto: 4, Demote: 6, Remove: 4, Drain: 6, Prefer: 4})
+// AdminFaults is DefaultFaults with somebody who operates the cluster meanwhile.
+func AdminFaults() FaultWeights {
+	return DefaultFaults().Add(FaultWeights{HandOver: 10, Failover: 8, Emergency: 8, PauseAuto: 4, Demote: 6, Remove: 4, Drain: 6, Prefer: 4})
 }
 
 const (
@@ -40,8 +40,8 @@ const (
 
 // operator is whoever makes these calls. Its ways to the nodes are never cut.
 type operator struct {
-	w      *World
-	remote *remote
+	sim    *Simulation
+	remote *httpClient
 	tasks  sync.WaitGroup
 
 	mu     sync.Mutex
@@ -49,13 +49,13 @@ type operator struct {
 	closed bool   // nothing new is begun
 }
 
-func (w *World) newOperator() *operator {
-	return &operator{w: w, remote: w.newRemote("operator"), gone: make([]bool, len(w.members))}
+func (sim *Simulation) newOperator() *operator {
+	return &operator{sim: sim, remote: sim.newRemote("operator"), gone: make([]bool, len(sim.members))}
 }
 
 // operate starts an operator's fault.
 func (o *operator) operate(f Fault) (undo func()) {
-	a, b := o.w.members[f.A], o.w.members[f.B]
+	a, b := o.sim.members[f.A], o.sim.members[f.B]
 	switch f.Kind {
 	case HandOver:
 		o.move(f, apiv1.PathTransfer, apiv1.Transfer{TargetLeaderID: string(b.id), Reason: "chaos"})
@@ -66,18 +66,18 @@ func (o *operator) operate(f Fault) (undo func()) {
 	case PauseAuto:
 		enabled, ttl := false, max(1, f.For.Milliseconds())
 		o.later(func() {
-			o.took(f, o.ask(f.A, http.MethodPost, apiv1.PathAuto, apiv1.AutoFailover{Enabled: &enabled, TTLMS: &ttl}, nil))
+			o.countEffective(f, o.ask(f.A, http.MethodPost, apiv1.PathAuto, apiv1.AutoFailover{Enabled: &enabled, TTLMS: &ttl}, nil))
 		})
 	case Demote:
-		o.later(func() { o.took(f, o.suffrage(f.A, nonVoter)) })
+		o.later(func() { o.countEffective(f, o.suffrage(f.A, nonVoter)) })
 		return func() { o.later(func() { _ = o.suffrage(f.A, voter) }) }
 	case Drain:
-		o.later(func() { o.took(f, o.drain(a, "drain")) })
+		o.later(func() { o.countEffective(f, o.drain(a, "drain")) })
 		return func() { o.later(func() { _ = o.drain(a, "undrain") }) }
 	case Prefer:
 		priority := 1 + int(f.Bits%255)
 		o.later(func() {
-			o.took(f, o.ask(f.B, http.MethodPatch, memberPath(a), apiv1.MemberPatch{Priority: &priority}, nil))
+			o.countEffective(f, o.ask(f.B, http.MethodPatch, memberPath(a), apiv1.MemberPatch{Priority: &priority}, nil))
 		})
 	case Remove:
 		o.later(func() { o.remove(f) })
@@ -87,12 +87,12 @@ func (o *operator) operate(f Fault) (undo func()) {
 	return nil
 }
 
-// took counts an operator's fault whose call reached a node, whatever that said.
-func (o *operator) took(f Fault, err error) {
+// countEffective counts an operator's fault whose call reached a node, whatever that said.
+func (o *operator) countEffective(f Fault, err error) {
 	if e, ok := errors.AsType[*cluster.Error](err); ok && e.Status == 0 && e.Code == cluster.CodeNoLeader {
 		return // not sent
 	}
-	o.w.took(f.Kind)
+	o.sim.countEffective(f.Kind)
 }
 
 // later does something beside the faults that follow.
@@ -116,67 +116,67 @@ func memberPath(m *member) string { return apiv1.PathMembers + "/" + string(m.id
 
 // ask makes one call at a member.
 func (o *operator) ask(at int, method, path string, in, out any) error {
-	ctx, cancel := context.WithTimeout(o.w.ctx, operatorLimit)
+	ctx, cancel := context.WithTimeout(o.sim.ctx, operatorLimit)
 	defer cancel()
-	m := o.w.members[at]
+	m := o.sim.members[at]
 	err := o.remote.call(ctx, m.id, method, path, nil, in, out)
 	if method != http.MethodGet {
-		o.w.events.at(o.w.start, "operator at %s: %s %s: %v", m.id, method, path, err)
+		o.sim.events.at(o.sim.start, "operator at %s: %s %s: %v", m.id, method, path, err)
 	}
 	return err
 }
 
 func (o *operator) suffrage(of int, s string) error {
-	return o.ask(o.w.leading().index, http.MethodPatch, memberPath(o.w.members[of]), apiv1.MemberPatch{Suffrage: &s}, nil)
+	return o.ask(o.sim.leading().index, http.MethodPatch, memberPath(o.sim.members[of]), apiv1.MemberPatch{Suffrage: &s}, nil)
 }
 
 func (o *operator) drain(m *member, what string) error {
-	return o.ask(o.w.leading().index, http.MethodPost, "/admin/nodes/"+string(m.id)+"/"+what, apiv1.Drain{}, nil)
+	return o.ask(o.sim.leading().index, http.MethodPost, "/admin/nodes/"+string(m.id)+"/"+what, apiv1.Drain{}, nil)
 }
 
 // move asks for leadership to be moved to Fault.B. When the answer is that it was,
 // that node has led since.
 func (o *operator) move(f Fault, path string, in any) {
-	target := o.w.members[f.B].id
+	target := o.sim.members[f.B].id
 	o.later(func() {
-		before := o.w.safety.MaxTerm() // it may be that of an election that is under way
-		leads := o.w.leading().id == target
+		before := o.sim.safety.MaxTerm() // it may be that of an election that is under way
+		leads := o.sim.leading().id == target
 		var moved apiv1.TransferResult
 		err := o.ask(f.A, http.MethodPost, path, in, &moved)
-		if o.took(f, err); err != nil || leads {
+		if o.countEffective(f, err); err != nil || leads {
 			return
 		}
-		if !o.w.safety.LedSince(target, before) {
-			o.w.violated(check.Violation{Invariant: check.Arrival, Detail: fmt.Sprintf(
+		if !o.sim.safety.LedSince(target, before) {
+			o.sim.violated(check.Violation{Invariant: check.TransferReachesTarget, Detail: fmt.Sprintf(
 				"%s to %s, asked at %s, was answered with success (new leader %q, term %d), and %s has led no term since %d",
-				f.Kind, target, o.w.members[f.A].id, moved.NewLeaderID, moved.Term, target, before)})
+				f.Kind, target, o.sim.members[f.A].id, moved.NewLeaderID, moved.Term, target, before)})
 		}
 	})
 }
 
 // remove takes a member out, and brings it back with an empty disk at the end.
 func (o *operator) remove(f Fault) {
-	m := o.w.members[f.A]
+	m := o.sim.members[f.A]
 	if !o.claim(f.A) {
 		return
 	}
-	err := o.ask(o.w.leading().index, http.MethodDelete, memberPath(m), nil, nil)
-	if o.took(f, err); err != nil {
+	err := o.ask(o.sim.leading().index, http.MethodDelete, memberPath(m), nil, nil)
+	if o.countEffective(f, err); err != nil {
 		o.release(f.A) // it may have happened: repair finds that out
 		return
 	}
 	time.Sleep(f.For)
-	m.hold()
+	m.keepDown()
 	m.kill(false)
 	m.disk.Wipe()
-	o.w.safety.Wiped(m.id)
+	o.sim.safety.Wiped(m.id)
 	m.release()
 	_ = o.add(m) // repair does it otherwise
 	o.release(f.A)
 }
 
 func (o *operator) add(m *member) error {
-	return o.ask(o.w.leading().index, http.MethodPost, apiv1.PathMembers, apiv1.MemberAdd{ID: string(m.id), RaftAddress: raftAddress(m.id), HTTPAddress: httpAddress(m.id)}, nil)
+	return o.ask(o.sim.leading().index, http.MethodPost, apiv1.PathMembers, apiv1.MemberAdd{ID: string(m.id), RaftAddress: raftAddress(m.id), HTTPAddress: httpAddress(m.id)}, nil)
 }
 
 // claim lets one member at a time be removed.
@@ -198,9 +198,9 @@ func (o *operator) release(i int) {
 
 // repair puts everything back after the last fault: failover is automatic, every
 // member is a voter and drains no more. It orders no election: with everybody
-// there, somebody leads. It says what is still missing; "" when nothing is.
+// there, somebody leads. It returns what is still missing; "" when nothing is.
 func (o *operator) repair(deadline time.Time) (why string) {
-	if why = o.reunite(deadline); why != "" {
+	if why = o.rejoinOldNodes(deadline); why != "" {
 		return why
 	}
 	for ; time.Now().Before(deadline); time.Sleep(repairPause) {
@@ -209,7 +209,7 @@ func (o *operator) repair(deadline time.Time) (why string) {
 			return ""
 		}
 		if why != last {
-			o.w.events.at(o.w.start, "operator finds: %s", why)
+			o.sim.events.at(o.sim.start, "operator finds: %s", why)
 		}
 	}
 	return why
@@ -227,14 +227,14 @@ func (o *operator) repairOnce() string {
 		}
 	}
 	var now apiv1.Cluster
-	at := o.w.leading().index
+	at := o.sim.leading().index
 	if err := o.ask(at, http.MethodGet, apiv1.PathCluster, nil, &now); err != nil {
 		return fmt.Sprintf("who is a member? %v", err)
 	}
 	if now.LeaderID == "" {
 		return "nobody leads"
 	}
-	for _, m := range o.w.members {
+	for _, m := range o.sim.members {
 		if err := o.repairMember(m, now); err != nil {
 			return fmt.Sprintf("member %s: %v", m.id, err)
 		}
@@ -252,7 +252,7 @@ func (o *operator) repairMember(m *member, now apiv1.Cluster) error {
 	case is.Lifecycle == string(cluster.Draining):
 		return o.orBringBack(m, o.drain(m, "undrain"))
 	case is.Suffrage != voter:
-		if is.Lifecycle != string(cluster.Joining) { // or it is added altogether, and promoted, by itself
+		if is.Lifecycle != string(cluster.Joining) { // or it is added altogether, and promoted, on its own
 			if err := o.orBringBack(m, o.suffrage(m.index, voter)); err != nil {
 				return err
 			}
@@ -274,10 +274,10 @@ func (o *operator) orBringBack(m *member, err error) error {
 // bringBack adds a member that is none any more, with an empty disk.
 func (o *operator) bringBack(m *member) error {
 	if _, node := m.current(); node != nil && node.Status().Lifecycle == cluster.Dead {
-		m.hold()
+		m.keepDown()
 		m.kill(false)
 		m.disk.Wipe()
-		o.w.safety.Wiped(m.id)
+		o.sim.safety.Wiped(m.id)
 		m.release()
 	}
 	if err := o.add(m); err != nil {

@@ -42,7 +42,7 @@ type victories struct {
 	terms  map[uint64]victory
 }
 
-// placed has the nodes of a world be of different priority, the first of the
+// placed has the nodes of a run be of different priority, the first of the
 // highest, and notes who wins.
 func placed(cfg *Config, change func(*node.Config)) *victories {
 	v := &victories{stores: map[cluster.NodeID]*Store{}, terms: map[uint64]victory{}}
@@ -103,7 +103,7 @@ func lastBefore(s *Store, term uint64) position {
 	return position{}
 }
 
-// ordered gives the victories as they came.
+// ordered returns the victories as they came.
 func (v *victories) ordered() []victory {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -115,7 +115,7 @@ func (v *victories) ordered() []victory {
 	return all
 }
 
-// around gives the leader at a moment and the first one after it.
+// around returns the leader at a moment and the first one after it.
 func around(all []victory, at time.Time) (before, after victory, ok bool) {
 	next := slices.IndexFunc(all, func(w victory) bool { return w.at.After(at) })
 	if next < 1 {
@@ -162,9 +162,9 @@ func TestSimBestPlacedWins(t *testing.T) {
 func bestPlaced(t *testing.T, kind FaultKind, seed uint64, times int) (best int) {
 	const apart, lasts = 3 * time.Second, 700 * time.Millisecond // a leader is back for long before the next fails
 	cfg := DefaultConfig(seed, 5)
-	cfg.Clients, cfg.Remotes, cfg.Watchers, cfg.Campaigners = 1, 0, 0, 0
+	cfg.Clients, cfg.HTTPClients, cfg.Watchers, cfg.Campaigners = 1, 0, 0, 0
 	for i := range times {
-		cfg.Plan = append(cfg.Plan, Fault{Kind: kind, A: Leading, At: 2*time.Second + time.Duration(i)*apart, For: lasts})
+		cfg.Plan = append(cfg.Plan, Fault{Kind: kind, A: AnyLeader, At: 2*time.Second + time.Duration(i)*apart, For: lasts})
 	}
 	cfg.Length = cfg.Plan[times-1].At + time.Second
 	v := placed(&cfg, func(*node.Config) {})
@@ -203,7 +203,7 @@ func TestSimBridge(t *testing.T) {
 			t.Run(fmt.Sprintf("%d nodes, %s", tt.nodes, way), func(t *testing.T) {
 				for seed := range uint64(2) {
 					cfg := DefaultConfig(seed, tt.nodes)
-					cfg.Clients, cfg.Remotes, cfg.Watchers, cfg.Campaigners = 2, 0, 0, 0
+					cfg.Clients, cfg.HTTPClients, cfg.Watchers, cfg.Campaigners = 2, 0, 0, 0
 					cfg.MaxGap = time.Second
 					var from []time.Duration
 					at := 2 * time.Second

@@ -45,19 +45,19 @@ const (
 // As a Fault's node, Leading stands for whichever node leads when it happens,
 // and Following for one that does not.
 const (
-	Leading   = -1
-	Following = -2
+	AnyLeader   = -1
+	AnyFollower = -2
 )
 
 // Fault is one thing that goes wrong, from At for a while.
 type Fault struct {
-	Kind    FaultKind
-	At, For time.Duration
-	A, B    int // nodes, from 0; or Leading, or Following
-	Bits    uint64
-	Delay   time.Duration
-	Chance  float64
-	Of      string // the kind of messages, of a fault of messages; "": all
+	Kind        FaultKind
+	At, For     time.Duration
+	A, B        int // nodes, from 0; or Leading, or Following
+	Bits        uint64
+	Delay       time.Duration
+	Chance      float64
+	MessageKind string // the kind of messages, of a fault of messages; "": all
 }
 
 // String is the fault in one line, for the report of a failed run.
@@ -75,17 +75,17 @@ func (f Fault) String() string {
 	if f.Chance > 0 {
 		s += fmt.Sprintf(" with %.2f", f.Chance)
 	}
-	if f.Of != "" {
-		s += " of " + f.Of
+	if f.MessageKind != "" {
+		s += " of " + f.MessageKind
 	}
 	return s
 }
 
 func nodeName(i int) string {
 	switch i {
-	case Leading:
+	case AnyLeader:
 		return "leader"
-	case Following:
+	case AnyFollower:
 		return "follower"
 	}
 	return fmt.Sprintf("n%d", i+1)
@@ -100,36 +100,36 @@ var faultOrder = []FaultKind{
 	WipeRejoin,
 }
 
-// Mix says how often which kind of fault comes: by weight.
-type Mix map[FaultKind]int
+// FaultWeights reports how often which kind of fault comes: by weight.
+type FaultWeights map[FaultKind]int
 
-// DefaultMix holds every fault that a cluster must survive without an
+// DefaultFaults holds every fault that a cluster must survive without an
 // operator.
-func DefaultMix() Mix {
-	return Mix{
+func DefaultFaults() FaultWeights {
+	return FaultWeights{
 		Kill: 10, PowerLoss: 6, KillAll: 1, Isolate: 10, Deafen: 5, Mute: 5, Split: 6, CutOne: 8, Slow: 8, SlowIn: 4,
 		Reject: 6, Loss: 5, LossReply: 4, Delay: 6, LateReply: 4, Repeat: 3, Lie: 4, Pause: 5, StallDisk: 4, SlowDisk: 4, FullDisk: 1, FailDisk: 2, Transfer: 4, KillVoter: 5,
 	}
 }
 
-// Add gives this mix with more kinds, or other weights.
-func (m Mix) Add(more Mix) Mix {
+// Add returns this mix with more kinds, or other weights.
+func (m FaultWeights) Add(more FaultWeights) FaultWeights {
 	sum := maps.Clone(m)
 	maps.Copy(sum, more)
 	return sum
 }
 
-// Spell is how long faults last and how far apart they begin, each drawn from
+// DurationRange is how long faults last and how far apart they begin, each drawn from
 // [Min, Max) with short ones more often.
-type Spell struct{ Min, Max time.Duration }
+type DurationRange struct{ Min, Max time.Duration }
 
-func (s Spell) draw(r *rand.Rand) time.Duration {
+func (s DurationRange) draw(r *rand.Rand) time.Duration {
 	f := r.Float64()
 	return s.Min + time.Duration(f*f*float64(s.Max-s.Min))
 }
 
 // Plan draws the faults of a run: the same seed gives the same plan.
-func Plan(seed uint64, nodes int, length time.Duration, mix Mix, gap, spell Spell) []Fault {
+func Plan(seed uint64, nodes int, length time.Duration, mix FaultWeights, gap, spell DurationRange) []Fault {
 	r := rand.New(rand.NewPCG(seed, 0x706c616e))
 	total := 0
 	for _, w := range mix {
@@ -149,27 +149,27 @@ func Plan(seed uint64, nodes int, length time.Duration, mix Mix, gap, spell Spel
 	return faults
 }
 
-func drawFault(r *rand.Rand, kind FaultKind, nodes int, at time.Duration, spell Spell) Fault {
+func drawFault(r *rand.Rand, kind FaultKind, nodes int, at time.Duration, spell DurationRange) Fault {
 	f := Fault{Kind: kind, At: at, For: spell.draw(r), A: r.IntN(nodes), Bits: r.Uint64()}
 	f.B = (f.A + 1 + r.IntN(nodes-1)) % nodes
 	if r.IntN(2) == 0 && kind != KillVoter { // a leader does not vote
-		f.A = Leading
+		f.A = AnyLeader
 	}
 	switch kind {
 	case Slow, SlowIn:
-		f.Delay = Spell{time.Millisecond, 500 * time.Millisecond}.draw(r)
+		f.Delay = DurationRange{time.Millisecond, 500 * time.Millisecond}.draw(r)
 	case Delay, LateReply:
-		f.Delay, f.Chance, f.Of = Spell{time.Millisecond, 400 * time.Millisecond}.draw(r), 0.1+0.8*r.Float64(), drawMessages(r)
+		f.Delay, f.Chance, f.MessageKind = DurationRange{time.Millisecond, 400 * time.Millisecond}.draw(r), 0.1+0.8*r.Float64(), drawMessages(r)
 	case Loss, LossReply, Repeat:
-		f.Chance, f.Of = 0.05+0.5*r.Float64(), drawMessages(r)
+		f.Chance, f.MessageKind = 0.05+0.5*r.Float64(), drawMessages(r)
 	case Lie:
 		f.Chance = 0.05 + 0.5*r.Float64()
 	case Flap:
-		f.Delay = Spell{time.Millisecond, 150 * time.Millisecond}.draw(r)
+		f.Delay = DurationRange{time.Millisecond, 150 * time.Millisecond}.draw(r)
 	case SlowDisk:
-		f.Delay = Spell{time.Millisecond, 100 * time.Millisecond}.draw(r)
+		f.Delay = DurationRange{time.Millisecond, 100 * time.Millisecond}.draw(r)
 	case KillVoter:
-		f.Delay = Spell{0, 2 * time.Millisecond}.draw(r)
+		f.Delay = DurationRange{0, 2 * time.Millisecond}.draw(r)
 	}
 	return f
 }

@@ -17,7 +17,7 @@ var update = flag.Bool("update", false, "write the golden files")
 // means that the seeds in chaos/mutants and docs stand for other runs.
 func TestPlansOfSeedsAreKept(t *testing.T) {
 	var got strings.Builder
-	for _, kind := range Kinds() {
+	for _, kind := range Scenarios() {
 		for _, nodes := range Sizes {
 			for seed := range uint64(4) {
 				cfg, err := NewConfig(kind, seed, nodes)

@@ -13,7 +13,7 @@ import (
 func TestPlanIsFixedBySeed(t *testing.T) {
 	plan := func(seed uint64) []Fault {
 		c := DefaultConfig(seed, 5)
-		return Plan(seed, c.Nodes, time.Hour, c.Mix, c.Gap, c.Spell)
+		return Plan(seed, c.Nodes, time.Hour, c.Weights, c.FaultInterval, c.FaultDuration)
 	}
 	a := plan(1)
 	if !reflect.DeepEqual(a, plan(1)) {
@@ -25,14 +25,14 @@ func TestPlanIsFixedBySeed(t *testing.T) {
 	if !slices.IsSortedFunc(a, func(x, y Fault) int { return int(x.At - y.At) }) {
 		t.Error("not in the order of time")
 	}
-	seen := Mix{}
+	seen := FaultWeights{}
 	for _, f := range a {
 		seen[f.Kind]++
-		if f.A == f.B || f.A < Leading || f.A > 4 || f.B < 0 || f.B > 4 {
+		if f.A == f.B || f.A < AnyLeader || f.A > 4 || f.B < 0 || f.B > 4 {
 			t.Fatalf("nodes %d and %d", f.A, f.B)
 		}
 	}
-	for kind := range DefaultMix() {
+	for kind := range DefaultFaults() {
 		if seen[kind] == 0 {
 			t.Errorf("never %s", kind)
 		}
@@ -65,7 +65,7 @@ func TestWhichWaysAFaultCuts(t *testing.T) {
 // What goes wrong is reported with the seed and what was seen.
 func TestReport(t *testing.T) {
 	cfg := DefaultConfig(7, 3)
-	cfg.Length, cfg.Settle, cfg.Mix = time.Second, time.Second, Mix{Isolate: 1}
+	cfg.Length, cfg.ConvergeTimeout, cfg.Weights = time.Second, time.Second, FaultWeights{Isolate: 1}
 	cfg.Build = func(Env) (Node, error) { return nil, errors.New("no such node") }
 	res, report := Run(t, cfg)
 	if len(res.Violations) != maxViolations {

@@ -10,9 +10,9 @@ import (
 
 // The preferred node fails under writes, comes back, and takes leadership over
 // again: that takes no longer than a transfer to it that an operator orders. That
-// its log then holds what was committed is checked in every world.
+// its log then holds what was committed is checked in every run.
 //
-// Where each of its syncs takes 30 ms, either takes some 95 ms from when it is told
+// Where each of its syncs takes 30 ms, either takes some 95 ms from when it is notified
 // to stand: its term, its own vote and the first entries wait for one after the
 // other. Writes waited for 157 to 267 ms there, with its appends before and the
 // write itself.
@@ -29,20 +29,20 @@ func TestSimPreferredNodeReturns(t *testing.T) {
 	}
 }
 
-// preferredReturns gives how long it took the preferred node, n1, from when it was
+// preferredReturns returns how long it took the preferred node, n1, from when it was
 // told to stand until it sent its first entries: in ordered transfers, and when it
 // took over.
 func preferredReturns(t *testing.T, seed uint64, disk time.Duration) (ordered, own []time.Duration) {
 	const delay, away, apart = time.Second, 2 * time.Second, 6 * time.Second
 	cfg := DefaultConfig(seed, 3)
-	cfg.Clients, cfg.Remotes, cfg.Watchers, cfg.Campaigners = 2, 0, 0, 0
-	cfg.Roam, cfg.Think = 0, Spell{0, 10 * time.Millisecond}
+	cfg.Clients, cfg.HTTPClients, cfg.Watchers, cfg.Campaigners = 2, 0, 0, 0
+	cfg.AnyNodeRatio, cfg.ThinkTime = 0, DurationRange{0, 10 * time.Millisecond}
 	cfg.Plan = []Fault{{Kind: SlowDisk, A: 0, For: time.Hour, Delay: disk}}
 	first := 4 * time.Second // n1 leads by then
 	cfg.Length = first
 	var orders []time.Duration
 	for _, kind := range []FaultKind{Kill, PowerLoss, Pause} {
-		order := cfg.Length + apart + delay/2 // before n1 takes over by itself
+		order := cfg.Length + apart + delay/2 // before n1 takes over on its own
 		cfg.Plan = append(cfg.Plan, Fault{Kind: kind, A: 0, At: cfg.Length, For: away},
 			Fault{Kind: Transfer, A: 0, B: 1, At: order - delay/2, For: away}, Fault{Kind: Transfer, A: 1, B: 0, At: order, For: away})
 		orders = append(orders, order)

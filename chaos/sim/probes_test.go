@@ -16,7 +16,7 @@ import (
 // two nodes; Raft's messages pass.
 type muffled struct {
 	transport.Faults
-	start time.Time // of the world
+	start time.Time // of the run
 	from  time.Duration
 	nodes int
 	pair  []int // nodes, by their places in the ring behind the leader; nil: all
@@ -27,7 +27,7 @@ type muffled struct {
 	hits   int
 }
 
-// muffle has the nodes of a world not heard on those connections.
+// muffle has the nodes of a run not heard on those connections.
 func muffle(cfg *Config, from time.Duration, pair []int) *muffled {
 	m := &muffled{from: from, nodes: cfg.Nodes, pair: pair}
 	build := cfg.Build
@@ -41,7 +41,7 @@ func muffle(cfg *Config, from time.Duration, pair []int) *muffled {
 	return m
 }
 
-// loses says whether nothing is heard between two nodes. Called with the lock held.
+// loses reports whether nothing is heard between two nodes. Called with the lock held.
 func (m *muffled) loses(a, b cluster.NodeID) bool {
 	place := func(id cluster.NodeID) int { return (int(id[1]-'1') - m.leader + m.nodes) % m.nodes }
 	return m.pair == nil || slices.Contains(m.pair, place(a)) && slices.Contains(m.pair, place(b))
@@ -87,12 +87,12 @@ func TestSimLostProbesCostNothing(t *testing.T) {
 		for _, tt := range tests {
 			t.Run(fmt.Sprintf("%d nodes, %s", nodes, tt.name), func(t *testing.T) {
 				cfg := DefaultConfig(uint64(nodes), nodes)
-				cfg.Clients, cfg.Remotes, cfg.Watchers, cfg.Campaigners = 1, 0, 0, 0
+				cfg.Clients, cfg.HTTPClients, cfg.Watchers, cfg.Campaigners = 1, 0, 0, 0
 				cfg.Length, cfg.MaxGap = from+lasts, time.Second
 				cfg.Plan = append([]Fault{}, tt.plan...)
 				if tt.dies {
 					for range 3 {
-						cfg.Plan = append(cfg.Plan, Fault{Kind: Kill, A: Leading, At: cfg.Length, For: time.Second})
+						cfg.Plan = append(cfg.Plan, Fault{Kind: Kill, A: AnyLeader, At: cfg.Length, For: time.Second})
 						cfg.Length += apart
 					}
 				}
@@ -119,7 +119,7 @@ func TestSimLostProbesCostNothing(t *testing.T) {
 // then.
 func deaf(from, to, every time.Duration) (plan []Fault) {
 	for at := from; at < to; at += every {
-		plan = append(plan, Fault{Kind: Deafen, A: Following, At: at, For: 500 * time.Millisecond})
+		plan = append(plan, Fault{Kind: Deafen, A: AnyFollower, At: at, For: 500 * time.Millisecond})
 	}
 	return plan
 }

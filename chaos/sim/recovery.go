@@ -13,7 +13,7 @@ import (
 	"northstar/cluster"
 )
 
-// Recover loses a majority for good, Fault.Bits says which, and has an operator
+// Recover loses a majority permanently, Fault.Bits says which, and has an operator
 // recover one of those that are left, Fault.For later. A node that was lost comes back
 // with its old data Fault.Delay after that, the others after the healing.
 const Recover FaultKind = "quorum-loss"
@@ -26,35 +26,35 @@ const (
 	firstNumber  = 1                      // of a generation
 )
 
-// loss is what a world knows of a majority that it has lost for good. The clients of
+// quorumLoss is what a run knows of a majority that it has lost permanently. The clients of
 // an era are held against what that era has answered: what only lost nodes held is
 // gone, and the operator has said so.
-type loss struct {
-	era       uint64 // 1 from the loss on
+type quorumLoss struct {
+	epoch     uint64 // 1 from the loss on
 	recovered bool
-	away      []*member // held down until they come back
+	lost      []*member // held down until they come back
 }
 
-// era is 0, and 1 once a majority is lost.
-func (w *World) era() uint64 {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.loss.era
+// epoch is 0, and 1 once a majority is lost.
+func (sim *Simulation) epoch() uint64 {
+	sim.mu.Lock()
+	defer sim.mu.Unlock()
+	return sim.loss.epoch
 }
 
-// isAway says whether a member is lost and has not come back.
-func (w *World) isAway(m *member) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return slices.Contains(w.loss.away, m)
+// isLost reports whether a member is lost and has not come back.
+func (sim *Simulation) isLost(m *member) bool {
+	sim.mu.Lock()
+	defer sim.mu.Unlock()
+	return slices.Contains(sim.loss.lost, m)
 }
 
-// ofLostGeneration says whether a node that runs holds data of a generation that
+// hasOldGeneration reports whether a node that runs holds data of a generation that
 // another one has followed.
-func (w *World) ofLostGeneration(n Node) bool {
-	w.mu.Lock()
-	recovered := w.loss.recovered
-	w.mu.Unlock()
+func (sim *Simulation) hasOldGeneration(n Node) bool {
+	sim.mu.Lock()
+	recovered := sim.loss.recovered
+	sim.mu.Unlock()
 	if !recovered {
 		return false
 	}
@@ -62,85 +62,85 @@ func (w *World) ofLostGeneration(n Node) bool {
 	return is.ClusterID != "" && is.Generation.Number <= firstNumber
 }
 
-// takesPart says of a node of a lost generation when it has taken anything from the new
+// checkOldGenerationIdle reports of a node of a lost generation when it has taken anything from the new
 // one.
-func (w *World) takesPart(m *member, n Node) {
+func (sim *Simulation) checkOldGenerationIdle(m *member, n Node) {
 	if term := m.disk.CurrentTerm(); term >= recoveryTerm || n.View().Generation().Number > firstNumber {
-		w.violated(check.Violation{Invariant: check.OneGeneration, Detail: fmt.Sprintf("%s has the data of the generation before, and is in term %d", m.id, term)})
+		sim.violated(check.Violation{Invariant: check.OldGenerationExcluded, Detail: fmt.Sprintf("%s has the data of the generation before, and is in term %d", m.id, term)})
 	}
 }
 
-// loseMajority takes a majority down, one after the other, and gives who is left.
+// loseMajority takes a majority down, one after the other, and returns who is left.
 // Once the last is gone nothing that is not acknowledged yet can be.
-func (w *World) loseMajority(f Fault) (left []*member) {
-	r := rand.New(rand.NewPCG(w.cfg.Seed, f.Bits))
-	for at, i := range r.Perm(len(w.members)) {
-		m := w.members[i]
-		if at > len(w.members)/2 {
+func (sim *Simulation) loseMajority(f Fault) (left []*member) {
+	r := rand.New(rand.NewPCG(sim.cfg.Seed, f.Bits))
+	for at, i := range r.Perm(len(sim.members)) {
+		m := sim.members[i]
+		if at > len(sim.members)/2 {
 			left = append(left, m)
 			continue
 		}
-		w.mu.Lock()
-		w.loss.away = append(w.loss.away, m)
-		w.mu.Unlock()
-		m.hold()
+		sim.mu.Lock()
+		sim.loss.lost = append(sim.loss.lost, m)
+		sim.mu.Unlock()
+		m.keepDown()
 		m.kill(f.Bits%2 == 0)
-		time.Sleep(time.Duration(r.Int64N(int64(lossSpread))) / time.Duration(len(w.members)/2))
+		time.Sleep(time.Duration(r.Int64N(int64(lossSpread))) / time.Duration(len(sim.members)/2))
 	}
 	var ids []cluster.NodeID
 	for _, m := range left {
 		ids = append(ids, m.id)
 	}
-	w.mu.Lock()
-	w.loss.era++
-	w.mu.Unlock()
-	w.safety.Lost(ids...)
-	w.events.at(w.start, "left for good: %v", ids)
+	sim.mu.Lock()
+	sim.loss.epoch++
+	sim.mu.Unlock()
+	sim.safety.OnQuorumLost(ids...)
+	sim.events.at(sim.start, "left for good: %v", ids)
 	return left
 }
 
-// comeBack has lost nodes run again, with the data that they had.
-func (w *World) comeBack(members ...*member) {
+// restartLostNodes has lost nodes run again, with the data that they had.
+func (sim *Simulation) restartLostNodes(members ...*member) {
 	for _, m := range members {
-		w.mu.Lock()
-		w.loss.away = slices.DeleteFunc(w.loss.away, func(other *member) bool { return other == m })
-		w.mu.Unlock()
+		sim.mu.Lock()
+		sim.loss.lost = slices.DeleteFunc(sim.loss.lost, func(other *member) bool { return other == m })
+		sim.mu.Unlock()
 		m.release()
 	}
 }
 
 // recover carries out a Recover.
 func (o *operator) recover(f Fault) {
-	confirm := o.w.clusterID()
-	if confirm == "" || o.w.era() > 0 {
+	confirm := o.sim.clusterID()
+	if confirm == "" || o.sim.epoch() > 0 {
 		return
 	}
-	left := o.w.loseMajority(f)
+	left := o.sim.loseMajority(f)
 	time.Sleep(f.For)
 	order := apiv1.Recover{Confirm: confirm, Force: true, Reason: "chaos"}
 	for _, m := range left {
 		order.Survivors = append(order.Survivors, string(m.id))
 	}
-	for end, i := time.Now().Add(recoverLimit), 0; o.reborn() == nil; i++ {
+	for end, i := time.Now().Add(recoverLimit), 0; o.recoveredLeader() == nil; i++ {
 		if time.Now().After(end) {
-			o.w.violated(check.Violation{Invariant: check.Convergence, Detail: fmt.Sprintf("of %v none was recovered within %v", order.Survivors, recoverLimit)})
+			o.sim.violated(check.Violation{Invariant: check.Convergence, Detail: fmt.Sprintf("of %v none was recovered within %v", order.Survivors, recoverLimit)})
 			return
 		}
 		_ = o.ask(left[i%len(left)].index, http.MethodPost, apiv1.PathRecover, order, nil) // an answer that was lost is no matter: who leads says it
 		time.Sleep(repairPause)
 	}
-	o.w.mu.Lock()
-	o.w.loss.recovered = true
-	first := o.w.loss.away[0]
-	o.w.mu.Unlock()
-	o.w.took(f.Kind)
+	o.sim.mu.Lock()
+	o.sim.loss.recovered = true
+	first := o.sim.loss.lost[0]
+	o.sim.mu.Unlock()
+	o.sim.countEffective(f.Kind)
 	time.Sleep(f.Delay)
-	o.w.comeBack(first) // alone: two of three that reach nobody else could elect, as no mechanism on them can help
+	o.sim.restartLostNodes(first) // alone: two of three that reach nobody else could elect, as no mechanism on them can help
 }
 
-// reborn is who leads a later generation than the first; nil when nobody does.
-func (o *operator) reborn() *member {
-	for _, m := range o.w.members {
+// recoveredLeader is who leads a later generation than the first; nil when nobody does.
+func (o *operator) recoveredLeader() *member {
+	for _, m := range o.sim.members {
 		if _, node := m.current(); node != nil {
 			if is := node.Status(); is.Generation.Number > firstNumber && is.Role == cluster.Leader {
 				return m
@@ -151,8 +151,8 @@ func (o *operator) reborn() *member {
 }
 
 // clusterID is what the nodes say it is; "" when none says so.
-func (w *World) clusterID() (id string) {
-	for _, m := range w.members {
+func (sim *Simulation) clusterID() (id string) {
+	for _, m := range sim.members {
 		if _, node := m.current(); node != nil {
 			id = cmp.Or(id, node.Status().ClusterID)
 		}
@@ -160,25 +160,25 @@ func (w *World) clusterID() (id string) {
 	return id
 }
 
-// reunite has the lost nodes run with their old data, beside those of the new
+// rejoinOldNodes has the lost nodes run with their old data, beside those of the new
 // generation that lead: they may elect nobody. Then each node of the old generation
-// gets an empty disk and is taken in again. It says what went wrong.
-func (o *operator) reunite(deadline time.Time) (why string) {
-	if o.w.era() == 0 {
+// gets an empty disk and is taken in again. It returns what went wrong.
+func (o *operator) rejoinOldNodes(deadline time.Time) (why string) {
+	if o.sim.epoch() == 0 {
 		return ""
 	}
-	for o.reborn() == nil {
+	for o.recoveredLeader() == nil {
 		if time.Now().After(deadline) {
 			return "nobody leads the new generation"
 		}
 		time.Sleep(repairPause)
 	}
-	o.w.mu.Lock()
-	away := slices.Clone(o.w.loss.away)
-	o.w.mu.Unlock()
-	o.w.comeBack(away...)
+	o.sim.mu.Lock()
+	away := slices.Clone(o.sim.loss.lost)
+	o.sim.mu.Unlock()
+	o.sim.restartLostNodes(away...)
 	time.Sleep(oldDataFor)
-	for _, m := range o.w.members {
+	for _, m := range o.sim.members {
 		if why := o.readmit(m, deadline); why != "" {
 			return why
 		}
@@ -195,16 +195,16 @@ func (o *operator) readmit(m *member, deadline time.Time) (why string) {
 		}
 		time.Sleep(repairPause)
 	}
-	if !o.w.ofLostGeneration(node) {
+	if !o.sim.hasOldGeneration(node) {
 		return ""
 	}
-	m.hold()
+	m.keepDown()
 	defer m.release()
 	m.kill(false)
 	m.disk.Wipe()
-	o.w.safety.Wiped(m.id)
+	o.sim.safety.Wiped(m.id)
 	for {
-		err := o.ask(o.w.leading().index, http.MethodPatch, memberPath(m), apiv1.MemberPatch{Readmit: true}, nil)
+		err := o.ask(o.sim.leading().index, http.MethodPatch, memberPath(m), apiv1.MemberPatch{Readmit: true}, nil)
 		if err == nil {
 			return ""
 		}
@@ -215,13 +215,13 @@ func (o *operator) readmit(m *member, deadline time.Time) (why string) {
 	}
 }
 
-// ledBeyond says of a leader that was not seen before when it is one of a generation
+// checkOldGenerationLeader reports of a leader that was not seen before when it is one of a generation
 // that another has followed.
-func (w *World) ledBeyond(id cluster.NodeID, term uint64) {
-	w.mu.Lock()
-	old := w.loss.recovered && term < recoveryTerm
-	w.mu.Unlock()
+func (sim *Simulation) checkOldGenerationLeader(id cluster.NodeID, term uint64) {
+	sim.mu.Lock()
+	old := sim.loss.recovered && term < recoveryTerm
+	sim.mu.Unlock()
 	if old {
-		w.violated(check.Violation{Invariant: check.OneGeneration, Detail: fmt.Sprintf("%s leads term %d, after another node was recovered", id, term)})
+		sim.violated(check.Violation{Invariant: check.OldGenerationExcluded, Detail: fmt.Sprintf("%s leads term %d, after another node was recovered", id, term)})
 	}
 }

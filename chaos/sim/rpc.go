@@ -9,10 +9,10 @@ import (
 	"northstar/transport"
 )
 
-// rpcFaults loses and delays Raft messages, and is where the world sees who
+// rpcFaults loses and delays Raft messages, and is where the run sees who
 // acts as a leader. It is the transport.Faults of all nodes.
 type rpcFaults struct {
-	w *World
+	sim *Simulation
 
 	mu     sync.Mutex
 	active []*activeFault
@@ -27,20 +27,20 @@ type activeFault struct {
 	hit bool // it has hit a message
 }
 
-// hitBy counts a message that a fault has hit. Called with the lock held.
-func (r *rpcFaults) hitBy(f *activeFault) {
+// countHit counts a message that a fault has hit. Called with the lock held.
+func (r *rpcFaults) countHit(f *activeFault) {
 	r.hits++
 	if !f.hit {
 		f.hit = true
-		r.w.took(f.Kind)
+		r.sim.countEffective(f.Kind)
 	}
 }
 
-func newRPCFaults(w *World) *rpcFaults {
-	return &rpcFaults{w: w, seq: map[linkKey]uint64{}}
+func newRPCFaults(sim *Simulation) *rpcFaults {
+	return &rpcFaults{sim: sim, seq: map[linkKey]uint64{}}
 }
 
-// add makes a fault count until the function it gives is called.
+// add makes a fault count until the function it returns is called.
 func (r *rpcFaults) add(f Fault) (undo func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -59,7 +59,7 @@ func (r *rpcFaults) clear() {
 	r.active = nil
 }
 
-// last gives the newest messages, of elections and others.
+// last returns the newest messages, of elections and others.
 func (r *rpcFaults) last(n int) (elections, others []sent) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -76,12 +76,12 @@ func (r *rpcFaults) count() int {
 func (r *rpcFaults) Outgoing(m transport.Message) transport.Fault {
 	switch m.Kind {
 	case "append", "heartbeat", "snapshot":
-		r.w.leads(m.From, m.Term)
+		r.sim.leads(m.From, m.Term)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	fault := r.decide(m)
-	r.sent.add(sent{at: time.Since(r.w.start), kind: m.Kind, from: m.From, to: m.To, term: m.Term, fault: fault})
+	r.sent.add(sent{at: time.Since(r.sim.start), kind: m.Kind, from: m.From, to: m.To, term: m.Term, fault: fault})
 	return fault
 }
 
@@ -94,17 +94,17 @@ func (r *rpcFaults) decide(m transport.Message) (fault transport.Fault) {
 	r.seq[key]++
 	for _, f := range r.active {
 		if f.Kind == Hush {
-			if m.From == r.w.members[f.A].id && (m.Kind == "vote" || m.Kind == "prevote") {
+			if m.From == r.sim.members[f.A].id && (m.Kind == "vote" || m.Kind == "prevote") {
 				fault.Drop = true
-				r.hitBy(f)
+				r.countHit(f)
 			}
 			continue
 		}
-		h := hash(r.w.cfg.Seed+uint64(f.At), key.from, key.to, r.seq[key])
-		if f.Kind == Lie || f.Of != "" && f.Of != m.Kind || float64(h>>11)/(1<<53) >= f.Chance {
+		h := hash(r.sim.cfg.Seed+uint64(f.At), key.from, key.to, r.seq[key])
+		if f.Kind == Lie || f.MessageKind != "" && f.MessageKind != m.Kind || float64(h>>11)/(1<<53) >= f.Chance {
 			continue
 		}
-		r.hitBy(f)
+		r.countHit(f)
 		switch f.Kind {
 		case Loss:
 			fault.Drop = true
@@ -113,7 +113,7 @@ func (r *rpcFaults) decide(m transport.Message) (fault transport.Fault) {
 		case Delay:
 			fault.Delay += time.Duration(mix(h) % uint64(f.Delay))
 		case LateReply:
-			fault.Late = late(time.Duration(mix(h) % uint64(f.Delay)))
+			fault.Late = delayReply(time.Duration(mix(h) % uint64(f.Delay)))
 		case Repeat:
 			fault.Twice = m.Kind != "snapshot"
 		}
@@ -121,8 +121,8 @@ func (r *rpcFaults) decide(m transport.Message) (fault transport.Fault) {
 	return fault
 }
 
-// late holds an answer up for so long.
-func late(d time.Duration) func(gone <-chan struct{}) {
+// delayReply holds an answer up for so long.
+func delayReply(d time.Duration) func(gone <-chan struct{}) {
 	return func(gone <-chan struct{}) {
 		timer := time.NewTimer(d)
 		defer timer.Stop()
@@ -133,7 +133,7 @@ func late(d time.Duration) func(gone <-chan struct{}) {
 	}
 }
 
-// Claim tells lies in the place of some claims: anything, but for who says it,
+// Claim reports lies in the place of some claims: anything, but for who says it,
 // which the transport would not let pass.
 func (r *rpcFaults) Claim(to cluster.NodeID, c cluster.Claim) cluster.Claim {
 	r.mu.Lock()
@@ -144,17 +144,17 @@ func (r *rpcFaults) Claim(to cluster.NodeID, c cluster.Claim) cluster.Claim {
 		}
 		key := linkKey{string(c.NodeID), string(to)}
 		r.seq[key]++
-		h := hash(r.w.cfg.Seed+uint64(f.At), key.from, key.to, r.seq[key])
+		h := hash(r.sim.cfg.Seed+uint64(f.At), key.from, key.to, r.seq[key])
 		if float64(h>>11)/(1<<53) < f.Chance {
-			r.hitBy(f)
-			return lie(c, mix(h), len(r.w.members))
+			r.countHit(f)
+			return corruptClaim(c, mix(h), len(r.sim.members))
 		}
 	}
 	return c
 }
 
-// lie changes about half of what a claim says.
-func lie(c cluster.Claim, h uint64, nodes int) cluster.Claim {
+// corruptClaim changes about half of what a claim says.
+func corruptClaim(c cluster.Claim, h uint64, nodes int) cluster.Claim {
 	draw := func(n uint64) uint64 {
 		h = mix(h)
 		return h % n

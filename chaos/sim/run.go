@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	hangLimit = 3 * time.Minute  // of real time for one world: more means that something spins
+	hangLimit = 3 * time.Minute  // of real time for one run: more means that something spins
 	linLimit  = 10 * time.Second // of real time for the linearizability of one key
 )
 
@@ -23,18 +23,18 @@ func (c Config) faults() []Fault {
 	if c.Plan != nil {
 		return c.Plan
 	}
-	return Plan(c.Seed, c.Nodes, c.Length, c.Mix, c.Gap, c.Spell)
+	return Plan(c.Seed, c.Nodes, c.Length, c.Weights, c.FaultInterval, c.FaultDuration)
 }
 
-// Run runs one world in a bubble of its own, checks its history, and gives the
-// report of a failure; "" when nothing was violated. A world that stops or
+// Run runs one run in a bubble of its own, checks its history, and returns the
+// report of a failure; "" when nothing was violated. A run that stops or
 // spins ends the process with its seed.
 func Run(t *testing.T, cfg Config) (Result, string) {
 	t.Helper()
 	cfg.Plan = cfg.faults()
 	var res Result
 	var report strings.Builder
-	var w *World
+	var sim *Simulation
 	hang := time.AfterFunc(hangLimit, func() {
 		debug.SetTraceback("all") // what spins is none of this goroutine's
 		panic(fmt.Sprintf("sim: seed %d, %d nodes: still not at its end after %v: something spins or waits for real time", cfg.Seed, cfg.Nodes, hangLimit))
@@ -42,38 +42,38 @@ func Run(t *testing.T, cfg Config) (Result, string) {
 	defer hang.Stop()
 	defer func() {
 		if p := recover(); p != nil {
-			w.Report(&report)
+			sim.Report(&report)
 			panic(fmt.Sprintf("%v\nsim: %s", p, report.String()))
 		}
 	}()
-	defer settleMemory()()
+	defer disableGC()()
 	cryptotest.SetGlobalRandom(t, cfg.Seed)
-	reseed(cfg.Seed)
+	seedScheduler(cfg.Seed)
 	synctest.Test(t, func(t *testing.T) {
-		w = NewWorld(t.Context(), cfg)
-		res = w.Run()
+		sim = NewSimulation(t.Context(), cfg)
+		res = sim.Run()
 	})
 	if len(res.Violations) == 0 { // a history of a broken cluster takes long to decide, and adds nothing
 		res.Violations, res.Undecided = check.Linearizable(res.History, linLimit)
 		for _, v := range res.Violations {
-			w.violated(v)
+			sim.violated(v)
 		}
 	}
 	if len(res.Violations) > 0 {
-		w.Report(&report)
+		sim.Report(&report)
 	}
 	if len(res.Violations) > 0 || cfg.Timeline {
-		r := w.timelineOf(res.Violations, res.Figures)
+		r := sim.timelineOf(res.Violations, res.SLO)
 		res.Timeline = &r
 	}
 	return res, report.String()
 }
 
-// settleMemory collects what the worlds before have left, and holds off further
-// collections until the function it gives is called: they come at times that
-// depend on the machine, and take turns with the world's goroutines.
-func settleMemory() (release func()) {
-	if !exact {
+// disableGC collects what the runs before have left, and holds off further
+// collections until the function it returns is called: they come at times that
+// depend on the machine, and take turns with the run's goroutines.
+func disableGC() (release func()) {
+	if !deterministic {
 		return func() {}
 	}
 	percent := debug.SetGCPercent(-1)

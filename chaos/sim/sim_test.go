@@ -33,8 +33,8 @@ func number(t *testing.T, name string, usual uint64) uint64 {
 	return n
 }
 
-// seeds gives the seeds to run: NORTHSTAR_SIM_SEED replays one,
-// NORTHSTAR_SIM_SEEDS says how many, from NORTHSTAR_SIM_FROM on.
+// seeds returns the seeds to run: NORTHSTAR_SIM_SEED replays one,
+// NORTHSTAR_SIM_SEEDS reports how many, from NORTHSTAR_SIM_FROM on.
 func seeds(t *testing.T, usual int) []uint64 {
 	t.Helper()
 	if os.Getenv("NORTHSTAR_SIM_SEED") != "" {
@@ -50,9 +50,9 @@ func seeds(t *testing.T, usual int) []uint64 {
 
 // sum adds up what runs found.
 type sum struct {
-	worlds, faults, messages, elections, ops, undecided int
-	settled                                             []time.Duration
-	took, cpu                                           time.Duration
+	runs, faults, messages, elections, ops, undecided int
+	settled                                           []time.Duration
+	took, cpu                                         time.Duration
 }
 
 // cpuTime is the processor time that this process has used.
@@ -63,13 +63,13 @@ func cpuTime() time.Duration {
 }
 
 func (s *sum) add(r Result) {
-	s.worlds++
+	s.runs++
 	s.faults += r.Injected
 	s.messages += r.Messages
 	s.elections += r.Elections
 	s.ops += len(r.History)
 	s.undecided += r.Undecided
-	s.settled = append(s.settled, r.Settled)
+	s.settled = append(s.settled, r.ConvergedAfter)
 }
 
 func (s *sum) String() string {
@@ -77,15 +77,15 @@ func (s *sum) String() string {
 	at := func(q float64) time.Duration { return s.settled[int(q*float64(len(s.settled)-1))] }
 	rate := func(n int) float64 { return float64(n) / s.cpu.Seconds() }
 	return fmt.Sprintf("%d runs, %d faults injected (%.0f per CPU second), %d messages disturbed, %d elections (%.0f per CPU second), %d operations, %d keys undecided; settled in p50 %v p99 %v max %v; %v, of which %v CPU",
-		s.worlds, s.faults, rate(s.faults), s.messages, s.elections, rate(s.elections), s.ops, s.undecided,
+		s.runs, s.faults, rate(s.faults), s.messages, s.elections, rate(s.elections), s.ops, s.undecided,
 		at(0.5), at(0.99), at(1), s.took.Round(time.Millisecond), s.cpu.Round(time.Millisecond))
 }
 
 // Whole nodes under every fault at once, or in another scenario that
 // NORTHSTAR_SIM_SCENARIO names. A failure names the command that replays it.
 // NORTHSTAR_SIM_FAULTS leaves of a seed's faults those at the given
-// places; NORTHSTAR_SIM_REPORT=1 wants a timeline also of a world that is well;
-// with NORTHSTAR_SIM_JSON=1 each world's Summary is printed, and with
+// places; NORTHSTAR_SIM_REPORT=1 wants a timeline also of a run that is well;
+// with NORTHSTAR_SIM_JSON=1 each run's Summary is printed, and with
 // NORTHSTAR_SIM_SHRINK a failing one's faults are made fewer, for so many
 // seconds: chaos/run asks for these.
 func TestSim(t *testing.T) {
@@ -106,15 +106,15 @@ func TestSim(t *testing.T) {
 	}
 }
 
-// simulate runs one world as the environment asks for.
+// simulate runs one run as the environment asks for.
 func simulate(t *testing.T, cfg Config) Result {
 	t.Helper()
 	if s := os.Getenv("NORTHSTAR_SIM_FAULTS"); s != "" {
-		at, err := Places(s)
+		at, err := ParseIndexes(s)
 		if err != nil {
 			t.Fatal(err)
 		}
-		cfg.Plan = Keep(cfg.faults(), at)
+		cfg.Plan = SelectFaults(cfg.faults(), at)
 	}
 	tell := os.Getenv("NORTHSTAR_SIM_JSON") != ""
 	if tell {
@@ -124,17 +124,17 @@ func simulate(t *testing.T, cfg Config) Result {
 	cpu := cpuTime()
 	res, report := Run(t, cfg)
 	s := Summary{
-		Kind: cmp.Or(os.Getenv("NORTHSTAR_SIM_SCENARIO"), DefaultKind), Seed: cfg.Seed, Nodes: cfg.Nodes, Digest: fmt.Sprintf("%016x", res.Digest), Injected: res.Injected, Faults: res.Faults, Messages: res.Messages,
-		Elections: res.Elections, Ops: len(res.History), Undecided: res.Undecided, Settled: res.Settled, Figures: res.Figures, CPU: cpuTime() - cpu, Report: report, Timeline: res.Timeline,
+		Scenario: cmp.Or(os.Getenv("NORTHSTAR_SIM_SCENARIO"), DefaultScenario), Seed: cfg.Seed, Nodes: cfg.Nodes, Digest: fmt.Sprintf("%016x", res.Digest), Injected: res.Injected, Faults: res.Faults, Messages: res.Messages,
+		Elections: res.Elections, Ops: len(res.History), Undecided: res.Undecided, ConvergedAfter: res.ConvergedAfter, SLO: res.SLO, CPU: cpuTime() - cpu, Report: report, Timeline: res.Timeline,
 	}
 	for _, v := range res.Violations {
 		s.Violations = append(s.Violations, v.Error())
 	}
 	if limit := number(t, "NORTHSTAR_SIM_SHRINK", 0); report != "" && limit > 0 {
-		s.Keep = Shrink(t, cfg, res.Violations, time.Duration(limit)*time.Second)
+		s.Minimal = Minimize(t, cfg, res.Violations, time.Duration(limit)*time.Second)
 	}
 	if s.Timeline != nil {
-		s.Timeline.Again = replayCommand(s)
+		s.Timeline.ReplayCommand = replayCommand(s)
 	}
 	if tell {
 		line, err := json.Marshal(s)
@@ -150,5 +150,5 @@ func simulate(t *testing.T, cfg Config) Result {
 }
 
 func replayCommand(s Summary) string {
-	return fmt.Sprintf("make chaos-replay SCENARIO=%s NODES=%d SEED=%d", s.Kind, s.Nodes, s.Seed)
+	return fmt.Sprintf("make chaos-replay SCENARIO=%s NODES=%d SEED=%d", s.Scenario, s.Nodes, s.Seed)
 }

@@ -11,13 +11,13 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Log gives the disk's log.
+// Log returns the disk's log.
 func (s *Store) Log() raft.LogStore { return logStore{s} }
 
-// Stable gives the disk's store of term and vote.
+// Stable returns the disk's store of term and vote.
 func (s *Store) Stable() raft.StableStore { return stableStore{s} }
 
-// Snapshots gives the disk's snapshots.
+// Snapshots returns the disk's snapshots.
 func (s *Store) Snapshots() raft.SnapshotStore { return snapshotStore{s} }
 
 type logStore struct{ s *Store }
@@ -138,7 +138,7 @@ func (t stableStore) RecordVote(term, voteTerm uint64, candidate []byte) error {
 	}})
 }
 
-// takeVoteTerm gives the term held back for a candidate.
+// takeVoteTerm returns the term held back for a candidate.
 func (t stableStore) takeVoteTerm(key string, candidate []byte) []byte {
 	d := t.s.disk
 	d.mu.Lock()

@@ -15,24 +15,24 @@ func (s Summary) Effective() (n int) {
 	return n
 }
 
-// Summary is the outcome of one world on one line of JSON, which chaos/run
+// Summary is the outcome of one run on one line of JSON, which chaos/run
 // reads from the process that ran it.
 type Summary struct {
-	Kind       string            `json:"scenario"`
-	Seed       uint64            `json:"seed"`
-	Nodes      int               `json:"nodes"`
-	Digest     string            `json:"digest"`
-	Injected   int               `json:"injected"`
-	Faults     map[FaultKind]int `json:"faults"` // of these, those that had an effect
-	Messages   int               `json:"messages"`
-	Elections  int               `json:"elections"`
-	Ops        int               `json:"ops"`
-	Undecided  int               `json:"undecided"`
-	Settled    time.Duration     `json:"settled_ns"`
-	CPU        time.Duration     `json:"cpu_ns"`
-	Figures    *check.Figures    `json:"figures,omitempty"`
-	Violations []string          `json:"violations,omitempty"`
-	Report     string            `json:"report,omitempty"`
-	Keep       []int             `json:"minimal,omitempty"` // the places of the faults that it takes to fail
-	Timeline   *report.Report    `json:"timeline,omitempty"`
+	Scenario       string            `json:"scenario"`
+	Seed           uint64            `json:"seed"`
+	Nodes          int               `json:"nodes"`
+	Digest         string            `json:"digest"`
+	Injected       int               `json:"injected"`
+	Faults         map[FaultKind]int `json:"faults"` // of these, those that had an effect
+	Messages       int               `json:"messages"`
+	Elections      int               `json:"elections"`
+	Ops            int               `json:"ops"`
+	Undecided      int               `json:"undecided"`
+	ConvergedAfter time.Duration     `json:"settled_ns"`
+	CPU            time.Duration     `json:"cpu_ns"`
+	SLO            *check.SLOReport  `json:"figures,omitempty"`
+	Violations     []string          `json:"violations,omitempty"`
+	Report         string            `json:"report,omitempty"`
+	Minimal        []int             `json:"minimal,omitempty"` // the places of the faults that it takes to fail
+	Timeline       *report.Report    `json:"timeline,omitempty"`
 }

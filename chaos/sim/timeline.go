@@ -11,23 +11,23 @@ import (
 	"northstar/cluster"
 )
 
-// timeline collects what a report of a world shows: faults, reigns,
+// timeline collects what a report of a run shows: faults, leaderships,
 // acknowledgements. It may be added to from any goroutine.
 type timeline struct {
 	start time.Time
 
-	mu     sync.Mutex
-	faults []report.Fault
-	reigns []report.Reign
-	byTerm map[uint64]int // place in reigns, by term
-	acks   []time.Duration
+	mu          sync.Mutex
+	faults      []report.Fault
+	leaderships []report.Leadership
+	byTerm      map[uint64]int // place in leaderships, by term
+	acks        []time.Duration
 }
 
 func newTimeline(start time.Time) *timeline {
 	return &timeline{start: start, byTerm: map[uint64]int{}}
 }
 
-// fault takes note of a fault that begins now. What hits more than one node is in
+// fault records a fault that begins now. What hits more than one node is in
 // no node's lane.
 func (t *timeline) fault(f Fault) {
 	node := nodeName(f.A)
@@ -41,18 +41,18 @@ func (t *timeline) fault(f Fault) {
 	t.faults = append(t.faults, report.Fault{Node: node, What: f.String(), From: now, To: now + f.For})
 }
 
-// leads takes note of a message of a leader.
+// leads records a message of a leader.
 func (t *timeline) leads(id cluster.NodeID, term uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Since(t.start)
 	i, known := t.byTerm[term]
-	if !known || t.reigns[i].Node != string(id) {
-		i = len(t.reigns)
+	if !known || t.leaderships[i].Node != string(id) {
+		i = len(t.leaderships)
 		t.byTerm[term] = i
-		t.reigns = append(t.reigns, report.Reign{Node: string(id), Term: term, From: now})
+		t.leaderships = append(t.leaderships, report.Leadership{Node: string(id), Term: term, From: now})
 	}
-	t.reigns[i].To = now
+	t.leaderships[i].To = now
 }
 
 func (t *timeline) acked() {
@@ -61,23 +61,23 @@ func (t *timeline) acked() {
 	t.acks = append(t.acks, time.Since(t.start))
 }
 
-// timelineOf is the report of a world that has ended.
-func (w *World) timelineOf(violations []check.Violation, figures *check.Figures) report.Report {
-	t := w.timeline
+// timelineOf is the report of a run that has ended.
+func (sim *Simulation) timelineOf(violations []check.Violation, figures *check.SLOReport) report.Report {
+	t := sim.timeline
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r := report.Report{
-		Title:  fmt.Sprintf("Simulated cluster of %d nodes, seed %d", w.cfg.Nodes, w.cfg.Seed),
-		Length: w.cfg.Length, Faults: t.faults, Reigns: t.reigns, Gaps: report.GapsOf(t.acks, w.cfg.Length),
+		Title:  fmt.Sprintf("Simulated cluster of %d nodes, seed %d", sim.cfg.Nodes, sim.cfg.Seed),
+		Length: sim.cfg.Length, Faults: t.faults, Leaderships: t.leaderships, Gaps: report.GapsOf(t.acks, sim.cfg.Length),
 	}
 	if figures != nil {
-		r.Figures = figures.String()
+		r.SLO = figures.String()
 	}
-	for _, id := range w.ids() {
+	for _, id := range sim.ids() {
 		r.Nodes = append(r.Nodes, string(id))
 	}
 	for _, v := range violations {
-		r.Broken = append(r.Broken, v.Error())
+		r.Violations = append(r.Violations, v.Error())
 		for _, o := range v.Ops {
 			to := o.End
 			if o.Outcome == check.Unknown {
@@ -87,7 +87,7 @@ func (w *World) timelineOf(violations []check.Violation, figures *check.Figures)
 		}
 	}
 	var details strings.Builder
-	w.Report(&details)
+	sim.Report(&details)
 	r.Details = details.String()
 	return r
 }

@@ -26,7 +26,7 @@ func (n noPreVote) Close() error { return n.Transport.(raft.WithClose).Close() }
 
 // A vote that is written as two values can be cut in two by a crash. Its voter
 // then grants the candidate of its vote before, without looking at that one's
-// log. Searching for that from random faults took more than 250 worlds in vain,
+// log. Searching for that from random faults took more than 250 runs in vain,
 // so what such a crash leaves is put onto the disk of n3, which holds what n1
 // has never seen.
 func TestTornVoteIsCaught(t *testing.T) {
@@ -41,21 +41,21 @@ func TestTornVoteIsCaught(t *testing.T) {
 	}
 }
 
-// tornVote says whether n1 came to lead without what the others had committed.
+// tornVote reports whether n1 came to lead without what the others had committed.
 func tornVote(t *testing.T, seed uint64, torn bool) bool {
 	cfg := DefaultConfig(seed, 3)
 	cfg.Build = variant{transport: func(_ Env, t consensus.Transport) consensus.Transport { return noPreVote{t} }}.build
-	w := NewWorld(t.Context(), cfg)
-	n1, n2, n3 := w.members[0], w.members[1], w.members[2]
-	for _, m := range w.members {
-		w.running.Go(m.supervise)
+	sim := NewSimulation(t.Context(), cfg)
+	n1, n2, n3 := sim.members[0], sim.members[1], sim.members[2]
+	for _, m := range sim.members {
+		sim.running.Go(m.supervise)
 	}
-	clients := w.startClients()
+	clients := sim.startClients()
 	time.Sleep(2 * time.Second)
-	heal, _ := w.cut(Fault{Kind: Isolate, A: 0})
+	heal, _ := sim.cut(Fault{Kind: Isolate, A: 0})
 	time.Sleep(2 * time.Second)
-	w.sample()
-	up, _ := w.down(false, w.members...)
+	sim.sample()
+	up, _ := sim.killNodes(false, sim.members...)
 	clients.stop()
 	heal()
 
@@ -66,13 +66,13 @@ func tornVote(t *testing.T, seed uint64, torn bool) bool {
 	if torn {
 		n3.disk.setStable(keyVoteTerm, term+1)
 	}
-	n2.hold()
+	n2.keepDown()
 	up()
 	time.Sleep(2 * time.Second)
-	w.end()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return slices.ContainsFunc(w.violations, func(v check.Violation) bool { return v.Invariant == check.LeaderCompleteness })
+	sim.end()
+	sim.mu.Lock()
+	defer sim.mu.Unlock()
+	return slices.ContainsFunc(sim.violations, func(v check.Violation) bool { return v.Invariant == check.LeaderCompleteness })
 }
 
 // setStable changes a value on a disk that no process uses.

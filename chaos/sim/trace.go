@@ -29,13 +29,13 @@ func (r *ring[T]) add(size int, item T) {
 	r.next = (r.next + 1) % size
 }
 
-// last gives the newest n, oldest first.
+// last returns the newest n, oldest first.
 func (r *ring[T]) last(n int) []T {
 	all := append(append([]T(nil), r.items[r.next:]...), r.items[:r.next]...)
 	return all[max(0, len(all)-n):]
 }
 
-// trace is the newest log lines of a node, or of the world itself, in memory:
+// trace is the newest log lines of a node, or of the run itself, in memory:
 // writing a file would change what happens. It may be written to from any
 // goroutine.
 type trace struct {
@@ -58,7 +58,7 @@ func (t *trace) at(start time.Time, format string, args ...any) {
 	_, _ = fmt.Fprintf(t, "%12v  %s\n", time.Since(start), fmt.Sprintf(format, args...))
 }
 
-// last gives the last n lines.
+// last returns the last n lines.
 func (t *trace) last(n int) []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -20,8 +20,8 @@ import (
 // watcher follows all changes over HTTP, and resumes on any node when its stream
 // ends.
 type watcher struct {
-	w      *World
-	remote *remote
+	sim    *Simulation
+	remote *httpClient
 	rand   *rand.Rand
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -31,11 +31,11 @@ type watcher struct {
 	watch check.Watch
 }
 
-func (w *World) startWatchers() (all []*watcher) {
-	for i := range w.cfg.Watchers {
+func (sim *Simulation) startWatchers() (all []*watcher) {
+	for i := range sim.cfg.Watchers {
 		name := fmt.Sprintf("w%d", i+1)
-		v := &watcher{w: w, remote: w.newRemote(name), rand: rand.New(rand.NewPCG(w.cfg.Seed, hash(w.cfg.Seed, name, "watcher", 0))), watch: check.Watch{Name: name}}
-		v.ctx, v.cancel = context.WithCancel(w.ctx)
+		v := &watcher{sim: sim, remote: sim.newRemote(name), rand: rand.New(rand.NewPCG(sim.cfg.Seed, hash(sim.cfg.Seed, name, "watcher", 0))), watch: check.Watch{Name: name}}
+		v.ctx, v.cancel = context.WithCancel(sim.ctx)
 		v.done.Go(v.run)
 		all = append(all, v)
 	}
@@ -53,16 +53,16 @@ func (v *watcher) stop() {
 func (v *watcher) seen() uint64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.watch.Seen()
+	return v.watch.LastRevision()
 }
 
 // check compares what it saw with a history. To be called when it has stopped.
-func (v *watcher) check(ops []check.Op) []check.Violation { return check.Watched(&v.watch, ops) }
+func (v *watcher) check(ops []check.Op) []check.Violation { return check.CheckWatch(&v.watch, ops) }
 
 func (v *watcher) run() {
 	for v.ctx.Err() == nil {
-		if why := v.follow(v.w.members[v.rand.IntN(len(v.w.members))]); why != "" {
-			v.w.violated(check.Violation{Invariant: check.WatchOrder, Detail: why})
+		if why := v.follow(v.sim.members[v.rand.IntN(len(v.sim.members))]); why != "" {
+			v.sim.violated(check.Violation{Invariant: check.WatchOrder, Detail: why})
 			return
 		}
 		select {
@@ -75,7 +75,7 @@ func (v *watcher) run() {
 // watchTurn is how long a stream is followed: then it goes on at another node.
 const watchTurn = 3 * time.Second
 
-// follow follows one node's stream until it ends, and says what was wrong with
+// follow follows one node's stream until it ends, and reports what was wrong with
 // it.
 func (v *watcher) follow(m *member) string {
 	ctx, cancel := context.WithTimeout(v.ctx, watchTurn)

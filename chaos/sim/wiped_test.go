@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// A node that comes back with an empty disk is refused for good and neither
+// A node that comes back with an empty disk is refused permanently and neither
 // votes nor keeps the others from going on.
 func TestSimWiped(t *testing.T) {
 	for _, seed := range seeds(t, 5) {
 		cfg := DefaultConfig(seed, 3)
-		cfg.Mix[WipeRejoin] = 3
+		cfg.Weights[WipeRejoin] = 3
 		if _, report := Run(t, cfg); report != "" {
 			t.Errorf("NORTHSTAR_SIM_SEED=%d go test ./chaos/sim -run '%s$'\n%s", seed, t.Name(), report)
 		}

@@ -144,7 +144,7 @@ func TestDevSecondSignal(t *testing.T) {
 // freePair finds a port that is free together with the next one.
 func freePair(t *testing.T) string {
 	t.Helper()
-	addrs, err := ports.Take(2)
+	addrs, err := ports.Reserve(2)
 	if err != nil {
 		t.Fatal(err)
 	}

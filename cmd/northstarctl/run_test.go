@@ -30,7 +30,7 @@ const testTimeout = 20 * time.Second // for what takes no time on a machine that
 // oneNode runs a cluster of one node in this process until the test ends.
 func oneNode(t *testing.T) (endpoint string, c *client.Client) {
 	t.Helper()
-	addrs, err := ports.Take(2)
+	addrs, err := ports.Reserve(2)
 	if err != nil {
 		t.Fatal(err)
 	}

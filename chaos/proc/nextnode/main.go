@@ -44,7 +44,7 @@ func run(args []string) error {
 	return n.Run(ctx)
 }
 
-// propose proposes notes and says what becomes of them when that changes.
+// propose proposes notes and reports what becomes of them when that changes.
 func propose(ctx context.Context, n *node.Node) {
 	said := ""
 	for tick := time.NewTicker(20 * time.Millisecond); ; {

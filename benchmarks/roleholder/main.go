@@ -1,4 +1,4 @@
-// Command holder is the process that the roles benchmark kills: it holds a role
+// Command roleholder is the process that the roles benchmark kills: it holds a role
 // with a session that is attached to a connection, until its input ends.
 package main
 
@@ -16,7 +16,7 @@ import (
 
 func main() {
 	if err := run(context.Background(), os.Args[1:], os.Stdin, os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "holder:", err)
+		fmt.Fprintln(os.Stderr, "roleholder:", err)
 		os.Exit(1)
 	}
 }

@@ -2,10 +2,10 @@ package sim
 
 import "testing"
 
-// A few worlds of every kind but the default one, which TestSim runs.
+// A few runs of every kind but the default one, which TestSim runs.
 func TestKinds(t *testing.T) {
-	for _, kind := range Kinds() {
-		if kind == DefaultKind {
+	for _, kind := range Scenarios() {
+		if kind == DefaultScenario {
 			continue
 		}
 		t.Run(kind, func(t *testing.T) {
@@ -20,8 +20,8 @@ func TestKinds(t *testing.T) {
 					t.Errorf("seed %d: nobody was recovered", seed)
 				} else if res.Elections == 0 || len(res.History) == 0 {
 					t.Errorf("seed %d: %d elections, %d operations", seed, res.Elections, len(res.History))
-				} else if f := res.Figures; f != nil && (f.Missed() != "" || len(f.Elections) == 0 || f.Failovers == 0 || f.Total < cfg.Length/3) {
-					t.Errorf("seed %d: %s %v", seed, f.Missed(), f)
+				} else if f := res.SLO; f != nil && (f.Violations() != "" || len(f.Elections) == 0 || f.Failovers == 0 || f.Total < cfg.Length/3) {
+					t.Errorf("seed %d: %s %v", seed, f.Violations(), f)
 				}
 			}
 		})

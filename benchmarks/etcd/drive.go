@@ -14,7 +14,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// driver does what it is told, one thing at a time.
+// driver does what it is notified, one thing at a time.
 type driver struct {
 	endpoints []string
 	client    *clientv3.Client // of whoever waits, asks and measures
@@ -89,7 +89,7 @@ func (d *driver) do(ctx context.Context, args []string) (string, error) {
 	return "", fmt.Errorf("unknown command %q", args[0])
 }
 
-// config is of a client that says nothing by itself.
+// config is of a client that says nothing on its own.
 func config(endpoints []string) clientv3.Config {
 	return clientv3.Config{Endpoints: endpoints, DialTimeout: 10 * time.Second, Logger: zap.NewNop()}
 }
@@ -116,7 +116,7 @@ func (d *driver) close() {
 	}
 }
 
-// leader waits until a member says that it leads, and gives its address.
+// leader waits until a member says that it leads, and returns its address.
 func (d *driver) leader(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

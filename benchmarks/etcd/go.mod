@@ -1,4 +1,4 @@
-module northstar/benchmarks/peers
+module northstar/benchmarks/etcd
 
 go 1.26.0
 

@@ -11,8 +11,8 @@ import (
 	"northstar/chaos/check"
 )
 
-// Keep gives the faults of a plan at these places, in their order.
-func Keep(plan []Fault, places []int) []Fault {
+// SelectFaults returns the faults of a plan at these places, in their order.
+func SelectFaults(plan []Fault, places []int) []Fault {
 	var kept []Fault
 	for _, i := range places {
 		if i >= 0 && i < len(plan) {
@@ -22,19 +22,19 @@ func Keep(plan []Fault, places []int) []Fault {
 	return kept
 }
 
-// Shrink looks for fewer faults by which a world still breaks one of the
-// invariants that it broke with all of them, running worlds for at most so much
-// real time. It gives their places in the plan. Without exact replay a world
+// Minimize looks for fewer faults by which a run still breaks one of the
+// invariants that it broke with all of them, running runs for at most so much
+// real time. It gives their places in the plan. Without exact replay a run
 // that fails again only now and then keeps faults that it does not need.
-func Shrink(t *testing.T, cfg Config, broken []check.Violation, limit time.Duration) []int {
+func Minimize(t *testing.T, cfg Config, broken []check.Violation, limit time.Duration) []int {
 	t.Helper()
 	plan := cfg.faults()
 	end := time.Now().Add(limit)
-	return fewest(len(plan), func(places []int) bool {
+	return ddmin(len(plan), func(places []int) bool {
 		if time.Now().After(end) {
 			return false
 		}
-		cfg.Plan = Keep(plan, places)
+		cfg.Plan = SelectFaults(plan, places)
 		if cfg.Plan == nil {
 			cfg.Plan = []Fault{}
 		}
@@ -45,11 +45,11 @@ func Shrink(t *testing.T, cfg Config, broken []check.Violation, limit time.Durat
 	})
 }
 
-// fewest removes, of n things, runs of half of those that are left, of a
+// ddmin removes, of n things, runs of half of those that are left, of a
 // quarter, and so on down to single ones, as long as it still fails without
 // them (Zeller and Hildebrandt, Simplifying and Isolating Failure-Inducing
 // Input, 2002, without its tests of subsets).
-func fewest(n int, fails func(places []int) bool) []int {
+func ddmin(n int, fails func(places []int) bool) []int {
 	left := make([]int, n)
 	for i := range left {
 		left[i] = i
@@ -71,8 +71,8 @@ func fewest(n int, fails func(places []int) bool) []int {
 	return left
 }
 
-// Places reads numbers separated by commas.
-func Places(s string) (all []int, err error) {
+// ParseIndexes reads numbers separated by commas.
+func ParseIndexes(s string) (all []int, err error) {
 	for part := range strings.SplitSeq(s, ",") {
 		n, err := strconv.Atoi(part)
 		if err != nil {

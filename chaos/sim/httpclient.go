@@ -19,23 +19,23 @@ import (
 	"northstar/state"
 )
 
-// remote is a machine of its own from which somebody asks the nodes over HTTP.
+// httpClient is a machine of its own from which somebody asks the nodes over HTTP.
 // Its ways to them are never cut: what is cut off is the nodes.
-type remote struct {
+type httpClient struct {
 	proc *Proc
 	http *http.Client
 }
 
-func (w *World) newRemote(name string) *remote {
-	proc := w.net.Host(name).Boot()
-	return &remote{proc: proc, http: &http.Client{Transport: &http.Transport{
+func (sim *Simulation) newRemote(name string) *httpClient {
+	proc := sim.net.Host(name).Boot()
+	return &httpClient{proc: proc, http: &http.Client{Transport: &http.Transport{
 		DialContext:        func(ctx context.Context, _, addr string) (net.Conn, error) { return proc.Dial(ctx, addr) },
 		DisableCompression: true,
 	}}}
 }
 
 // close ends the machine's connections.
-func (r *remote) close() { r.proc.Kill(false) }
+func (r *httpClient) close() { r.proc.Kill(false) }
 
 // request is one request to one node.
 type request struct {
@@ -54,10 +54,10 @@ func failure(res *http.Response, body []byte) *cluster.Error {
 	return &cluster.Error{Code: cluster.Code(p.Code), Detail: p.Detail, Status: res.StatusCode, NoRetry: !p.Retryable, Revision: p.Revision}
 }
 
-// do sends a request and gives the answer with its body. The error is a
+// do sends a request and returns the answer with its body. The error is a
 // *cluster.Error: with CodeNoLeader when the request was never sent, with
 // CodeOutcomeUnknown when it was and no answer came.
-func (r *remote) do(ctx context.Context, node cluster.NodeID, q request) (*http.Response, []byte, error) {
+func (r *httpClient) do(ctx context.Context, node cluster.NodeID, q request) (*http.Response, []byte, error) {
 	sent := false
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent = true }})
 	u := url.URL{Scheme: "http", Host: httpAddress(node), Path: q.path, RawQuery: q.query.Encode()}
@@ -91,7 +91,7 @@ func unanswered(sent bool, err error) *cluster.Error {
 }
 
 // call sends JSON and decodes the JSON that is answered; each of both may be nil.
-func (r *remote) call(ctx context.Context, node cluster.NodeID, method, path string, query url.Values, in, out any) error {
+func (r *httpClient) call(ctx context.Context, node cluster.NodeID, method, path string, query url.Values, in, out any) error {
 	q := request{method: method, path: path, query: query}
 	if in != nil {
 		b, err := json.Marshal(in)
@@ -107,9 +107,9 @@ func (r *remote) call(ctx context.Context, node cluster.NodeID, method, path str
 	return json.Unmarshal(body, out)
 }
 
-// remoteNode is a node as a client over HTTP reaches it.
-type remoteNode struct {
-	r  *remote
+// httpNode is a node as a client over HTTP reaches it.
+type httpNode struct {
+	r  *httpClient
 	id cluster.NodeID
 }
 
@@ -120,7 +120,7 @@ func timeoutQuery(limit int64) url.Values {
 
 // Propose sends a write of a key. The result of one that was refused for its
 // condition has an Err, as that of a command has.
-func (n remoteNode) Propose(ctx context.Context, c state.Command) (state.Result, error) {
+func (n httpNode) Propose(ctx context.Context, c state.Command) (state.Result, error) {
 	q := request{header: map[string]string{}, query: timeoutQuery(1000)}
 	key, revision := "", (*uint64)(nil)
 	switch c.Kind {
@@ -157,8 +157,8 @@ func (n remoteNode) Propose(ctx context.Context, c state.Command) (state.Result,
 	return state.Result{Revision: res.Revision, Created: res.Created}, nil
 }
 
-// Read reads a key. Over HTTP nothing tells the revision of the state.
-func (n remoteNode) Read(ctx context.Context, key, consistency string) (reading, error) {
+// Read reads a key. Over HTTP nothing reports the revision of the state.
+func (n httpNode) Read(ctx context.Context, key, consistency string) (reading, error) {
 	query := timeoutQuery(1000)
 	query.Set("consistency", consistency)
 	res, body, err := n.r.do(ctx, n.id, request{method: http.MethodGet, path: apiv1.PathKVPrefix + key, query: query})

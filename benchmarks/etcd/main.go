@@ -1,10 +1,10 @@
-// Command peers is what NorthStar is measured beside, in a module of its own so
+// Command etcd is what NorthStar is measured beside, in a module of its own so
 // that nothing else depends on it: an etcd server, and a client that does to etcd
 // what the benchmark does to NorthStar.
 //
-//	peers serve --id n1 --data-dir DIR --peer-addr H:P --client-addr H:P --initial-cluster n1=H:P,…
-//	peers drive --endpoints H:P,…    # one command a line on stdin, one answer a line on stdout
-//	peers hold --endpoints H:P,… --role R --ttl 1s
+//	etcd serve --id n1 --data-dir DIR --peer-addr H:P --client-addr H:P --initial-cluster n1=H:P,…
+//	etcd drive --endpoints H:P,…    # one command a line on stdin, one answer a line on stdout
+//	etcd hold --endpoints H:P,… --role R --ttl 1s
 package main
 
 import (
@@ -23,7 +23,7 @@ func main() {
 	err := run(ctx, os.Args[1:])
 	stop()
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "peers:", err)
+		fmt.Fprintln(os.Stderr, "etcd:", err)
 		os.Exit(1)
 	}
 }

@@ -16,20 +16,20 @@ import (
 )
 
 const (
-	steadyClients = 64
-	steadySize    = 3
-	watchEvery    = 20 * time.Millisecond // how often every node is asked for term and leader
-	reportEvery   = time.Minute
+	soakClients        = 64
+	soakSize           = 3
+	statusPollInterval = 20 * time.Millisecond // how often every node is asked for term and leader
+	progressInterval   = time.Minute
 )
 
-// errElections is what the steady load must not cause.
-var errElections = errors.New("elections under steady load")
+// errElections is what the soak test must not cause.
+var errElections = errors.New("elections in the soak test")
 
-// steady keeps the machine busy with writes for minutes and wants no election
+// soak keeps the machine busy with writes for minutes and wants no election
 // after the first. It looks from outside: at every node's term and leader, and at
 // the cluster's own records.
-func (b *bench) steady(ctx context.Context) error {
-	c, err := proc.NorthStar(b.northstar, steadySize, "--log-level", "info")
+func (b *bench) soak(ctx context.Context) error {
+	c, err := proc.NorthStar(b.northstar, soakSize, "--log-level", "info")
 	if err != nil {
 		return err
 	}
@@ -45,27 +45,27 @@ func (b *bench) steady(ctx context.Context) error {
 		return err
 	}
 	length := time.Duration(b.minutes * float64(time.Minute))
-	fmt.Printf("\nsteady: %d nodes, %d clients, %d B values, load sent to the leader, %s\n", steadySize, steadyClients, valueSize, length)
+	fmt.Printf("\nsoak: %d nodes, %d clients, %d B values, load sent to the leader, %s\n", soakSize, soakClients, valueSize, length)
 	before, err := electionsOf(ctx, leader)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, length)
 	defer cancel()
-	s := &steadyRun{cluster: c, began: time.Now(), term: before.term()}
+	s := &soakRun{cluster: c, began: time.Now(), term: before.term()}
 	s.leader.Store(leader)
-	late, stop := watchMachine()
+	late, stop := monitorHost()
 	s.late = late
 	s.run(ctx)
 	m := stop()
 	return s.report(before, m)
 }
 
-// steadyRun is one run and what it has seen.
-type steadyRun struct {
+// soakRun is one run and what it has seen.
+type soakRun struct {
 	cluster *proc.Cluster
 	began   time.Time
-	late    *lateness
+	late    *hostLatency
 	leader  atomic.Pointer[proc.Node]
 
 	term    uint64 // the newest seen; belongs to watch, like the counters
@@ -90,10 +90,10 @@ type change struct {
 	stalledDisk time.Duration // and for one small sync
 }
 
-func (s *steadyRun) run(ctx context.Context) {
+func (s *soakRun) run(ctx context.Context) {
 	var all sync.WaitGroup
 	s.lastAck = s.began
-	for i := range steadyClients {
+	for i := range soakClients {
 		all.Go(func() { s.client(ctx, i) })
 	}
 	all.Go(func() { s.watch(ctx) })
@@ -102,7 +102,7 @@ func (s *steadyRun) run(ctx context.Context) {
 }
 
 // client writes to the leader without a pause. It goes on after an error.
-func (s *steadyRun) client(ctx context.Context, i int) {
+func (s *soakRun) client(ctx context.Context, i int) {
 	value := benchValue()
 	var conn *load.Conn
 	var at string
@@ -121,7 +121,7 @@ func (s *steadyRun) client(ctx context.Context, i int) {
 			if conn, err = load.Dial(ctx, to); err != nil {
 				s.failed(ctx, err)
 				conn = nil
-				_ = wait(ctx, watchEvery)
+				_ = wait(ctx, statusPollInterval)
 				continue
 			}
 			at = to
@@ -141,14 +141,14 @@ func (s *steadyRun) client(ctx context.Context, i int) {
 	}
 }
 
-func (s *steadyRun) failed(ctx context.Context, err error) {
+func (s *soakRun) failed(ctx context.Context, err error) {
 	if ctx.Err() == nil {
 		s.errs.Add(1)
 		s.lastErr.Store(err.Error())
 	}
 }
 
-func (s *steadyRun) acked(sent, now time.Time) {
+func (s *soakRun) acked(sent, now time.Time) {
 	s.acks.add(now.Sub(sent))
 	s.gapMu.Lock()
 	defer s.gapMu.Unlock()
@@ -161,7 +161,7 @@ func (s *steadyRun) acked(sent, now time.Time) {
 }
 
 // watch asks every node, all the time, for its term and leader.
-func (s *steadyRun) watch(ctx context.Context) {
+func (s *soakRun) watch(ctx context.Context) {
 	seen := ""
 	if n := s.leader.Load(); n != nil {
 		seen = n.ID
@@ -190,11 +190,11 @@ func (s *steadyRun) watch(ctx context.Context) {
 				}
 			}
 		}
-		_ = wait(ctx, watchEvery/time.Duration(len(s.cluster.Nodes)))
+		_ = wait(ctx, statusPollInterval/time.Duration(len(s.cluster.Nodes)))
 	}
 }
 
-func (s *steadyRun) moved(format string, args ...any) {
+func (s *soakRun) moved(format string, args ...any) {
 	cpu, disk := s.late.recent(time.Second)
 	c := change{at: time.Now(), what: fmt.Sprintf(format, args...), lateCPU: cpu, stalledDisk: disk}
 	s.moves = append(s.moves, c)
@@ -202,13 +202,13 @@ func (s *steadyRun) moved(format string, args ...any) {
 		c.at.Sub(s.began).Round(time.Millisecond), c.what, ms(cpu), ms(disk))
 }
 
-func (s *steadyRun) progress(ctx context.Context) {
-	for wait(ctx, reportEvery) == nil {
+func (s *soakRun) progress(ctx context.Context) {
+	for wait(ctx, progressInterval) == nil {
 		fmt.Fprintf(os.Stderr, "%8s  %d writes, %d errors\n", time.Since(s.began).Round(time.Second), s.acks.count(), s.errs.Load())
 	}
 }
 
-func (s *steadyRun) report(before elections, m machine) error {
+func (s *soakRun) report(before elections, m hostStats) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	after, err := electionsOf(ctx, s.leader.Load())
@@ -216,7 +216,7 @@ func (s *steadyRun) report(before elections, m machine) error {
 		return err
 	}
 	fresh := after.since(before.term())
-	failed := lostCandidacies(ctx, s.leader.Load(), before.term())
+	failed := lostElections(ctx, s.leader.Load(), before.term())
 	elapsed := time.Since(s.began)
 	fmt.Printf("  writes      %d, %.0f/s, %d errors", s.acks.count(), float64(s.acks.count())/elapsed.Seconds(), s.errs.Load())
 	if e, ok := s.lastErr.Load().(string); ok {
@@ -244,7 +244,7 @@ func (s *steadyRun) report(before elections, m machine) error {
 }
 
 // keepLogs saves the nodes' logs: their directory goes with the cluster.
-func (s *steadyRun) keepLogs() error {
+func (s *soakRun) keepLogs() error {
 	dir, err := os.MkdirTemp("", "northstar-bench-logs-")
 	if err != nil {
 		return err

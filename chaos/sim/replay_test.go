@@ -19,7 +19,7 @@ func TestTimersOfOneSelect(t *testing.T) {
 	}
 }
 
-// firstOfTwo says which case of a select was ready first, of two timers whose
+// firstOfTwo reports which case of a select was ready first, of two timers whose
 // channels' addresses rise or fall.
 func firstOfTwo(t *testing.T, seed uint64, rise bool) (which int) {
 	synctest.Test(t, func(*testing.T) {
@@ -27,7 +27,7 @@ func firstOfTwo(t *testing.T, seed uint64, rise bool) (which int) {
 		if rise != (reflect.ValueOf(a.C).Pointer() < reflect.ValueOf(b.C).Pointer()) {
 			a, b = b, a
 		}
-		reseed(seed)
+		seedScheduler(seed)
 		select {
 		case <-a.C:
 		case <-b.C:

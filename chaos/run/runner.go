@@ -28,35 +28,35 @@ const (
 	maxFailures = 10 // then it ends: more say nothing new
 )
 
-// worlds runs simulated clusters, a few processes at a time.
-type worlds struct {
+// runner runs simulated clusters, a few processes at a time.
+type runner struct {
 	bin   string
 	out   io.Writer
 	from  uint64
-	limit struct{ worlds, faults int } // of each kind and size, of faults those with an effect; 0: none
-	pages string                       // the directory for reports
+	limit struct{ runs, faults int } // of each kind and size, of faults those with an effect; 0: none
+	pages string                     // the directory for reports
 
-	mu     sync.Mutex
-	totals []*total // one for each kind and size
+	mu    sync.Mutex
+	stats []*stats // one for each kind and size
 }
 
-// total is what was found with clusters of one kind and size.
-type total struct {
-	kind                     string
+// stats is what was found with clusters of one kind and size.
+type stats struct {
+	scenario                 string
 	nodes                    int
 	next                     uint64 // seed
-	begun, worlds            int
+	begun, runs              int
 	injected, effective      int
 	faults                   map[sim.FaultKind]int // that had an effect, by kind
 	messages, elections, ops int
 	undecided                int
-	settled                  []time.Duration
+	convergedAfter           []time.Duration
 	cpu                      time.Duration
-	figures                  check.Figures // of kinds that are measured
+	slo                      check.SLOReport // of kinds that are measured
 	failures                 []summary
 }
 
-func (w *worlds) choose(kinds, sizes string) error {
+func (w *runner) choose(kinds, sizes string) error {
 	for kind := range strings.SplitSeq(kinds, ",") {
 		for s := range strings.SplitSeq(sizes, ",") {
 			n, err := strconv.Atoi(s)
@@ -66,16 +66,16 @@ func (w *worlds) choose(kinds, sizes string) error {
 			if err := exists(kind, n); err != nil {
 				return err
 			}
-			w.totals = append(w.totals, &total{kind: kind, nodes: n, next: w.from, faults: map[sim.FaultKind]int{}})
+			w.stats = append(w.stats, &stats{scenario: kind, nodes: n, next: w.from, faults: map[sim.FaultKind]int{}})
 		}
 	}
 	return nil
 }
 
-// exists says when there are no such worlds.
+// exists reports when there are no such runs.
 func exists(kind string, nodes int) error {
-	if !slices.Contains(sim.Kinds(), kind) {
-		return fmt.Errorf("scenario %q is none of %s", kind, strings.Join(sim.Kinds(), ", "))
+	if !slices.Contains(sim.Scenarios(), kind) {
+		return fmt.Errorf("scenario %q is none of %s", kind, strings.Join(sim.Scenarios(), ", "))
 	}
 	if !slices.Contains(sim.Sizes, nodes) {
 		return fmt.Errorf("-nodes: there are no runs of %d nodes, but of each of %v", nodes, sim.Sizes)
@@ -85,7 +85,7 @@ func exists(kind string, nodes int) error {
 
 // run keeps so many processes busy until nothing is left to do, and prints what
 // came of it.
-func (w *worlds) run(ctx context.Context, procs int) error {
+func (w *runner) run(ctx context.Context, procs int) error {
 	start := time.Now()
 	errs := make(chan error, procs)
 	for range procs {
@@ -96,14 +96,14 @@ func (w *worlds) run(ctx context.Context, procs int) error {
 		all = append(all, <-errs)
 	}
 	failed := 0
-	for _, t := range w.totals {
+	for _, t := range w.stats {
 		_, _ = fmt.Fprintln(w.out, t)
 		failed += len(t.failures)
-		if t.figures.Total > 0 {
-			_, _ = fmt.Fprintf(w.out, "  %v\n", &t.figures)
+		if t.slo.Total > 0 {
+			_, _ = fmt.Fprintf(w.out, "  %v\n", &t.slo)
 		}
-		if why := t.figures.Missed(); why != "" {
-			all = append(all, fmt.Errorf("%s, %d nodes: %s", t.kind, t.nodes, why))
+		if why := t.slo.Violations(); why != "" {
+			all = append(all, fmt.Errorf("%s, %d nodes: %s", t.scenario, t.nodes, why))
 		}
 	}
 	_, _ = fmt.Fprintf(w.out, "%v with %d processes\n", time.Since(start).Round(time.Second), procs)
@@ -113,9 +113,9 @@ func (w *worlds) run(ctx context.Context, procs int) error {
 	return errors.Join(all...)
 }
 
-func (w *worlds) work(ctx context.Context) error {
+func (w *runner) work(ctx context.Context) error {
 	for ctx.Err() == nil {
-		t, r := w.take()
+		t, r := w.next()
 		if t == nil {
 			return nil
 		}
@@ -126,32 +126,32 @@ func (w *worlds) work(ctx context.Context) error {
 	return nil
 }
 
-// take gives the next worlds to run, of the kind and size that had the fewest so
+// next returns the next runs to run, of the kind and size that had the fewest so
 // far; nil when it is enough of all.
-func (w *worlds) take() (*total, worldRun) {
+func (w *runner) next() (*stats, simProcess) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var least *total
-	for _, t := range w.totals {
+	var least *stats
+	for _, t := range w.stats {
 		if w.wants(t) && (least == nil || t.begun < least.begun) {
 			least = t
 		}
 	}
 	if least == nil {
-		return nil, worldRun{}
+		return nil, simProcess{}
 	}
-	r := worldRun{bin: w.bin, kind: least.kind, nodes: least.nodes, seed: least.next}
+	r := simProcess{bin: w.bin, scenario: least.scenario, nodes: least.nodes, seed: least.next}
 	least.next++
 	least.begun++
 	return least, r
 }
 
-// wants says whether a kind and size needs more worlds. Called with the lock held.
-func (w *worlds) wants(t *total) bool {
+// wants reports whether a kind and size needs more runs. Called with the lock held.
+func (w *runner) wants(t *stats) bool {
 	switch {
 	case len(t.failures) >= maxFailures:
 		return false
-	case w.limit.worlds > 0 && t.begun >= w.limit.worlds:
+	case w.limit.runs > 0 && t.begun >= w.limit.runs:
 		return false
 	case w.limit.faults > 0:
 		return t.effective < w.limit.faults
@@ -159,14 +159,14 @@ func (w *worlds) wants(t *total) bool {
 	return true
 }
 
-func (w *worlds) add(t *total, s summary) {
+func (w *runner) add(t *stats, s summary) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	t.worlds++
+	t.runs++
 	t.injected += s.Injected
 	t.effective += s.Effective()
-	if s.Figures != nil {
-		t.figures.Add(*s.Figures)
+	if s.SLO != nil {
+		t.slo.Add(*s.SLO)
 	}
 	for kind, n := range s.Faults {
 		t.faults[kind] += n
@@ -175,7 +175,7 @@ func (w *worlds) add(t *total, s summary) {
 	t.elections += s.Elections
 	t.ops += s.Ops
 	t.undecided += s.Undecided
-	t.settled = append(t.settled, s.Settled)
+	t.convergedAfter = append(t.convergedAfter, s.ConvergedAfter)
 	t.cpu += s.CPU
 	if len(s.Violations) > 0 {
 		t.failures = append(t.failures, s)
@@ -184,12 +184,12 @@ func (w *worlds) add(t *total, s summary) {
 	}
 }
 
-// savePage writes the page of a world, if it has one.
+// savePage writes the page of a run, if it has one.
 func savePage(out io.Writer, dir string, s summary) {
 	if s.Timeline == nil || dir == "" {
 		return
 	}
-	path, err := s.Timeline.Save(dir, fmt.Sprintf("%s-%d-%d", s.Kind, s.Nodes, s.Seed))
+	path, err := s.Timeline.Save(dir, fmt.Sprintf("%s-%d-%d", s.Scenario, s.Nodes, s.Seed))
 	if err != nil {
 		_, _ = fmt.Fprintf(out, "report: %v\n", err)
 		return
@@ -197,17 +197,17 @@ func savePage(out io.Writer, dir string, s summary) {
 	_, _ = fmt.Fprintf(out, "report: %s\n", path)
 }
 
-func (t *total) String() string {
-	if t.worlds == 0 {
-		return fmt.Sprintf("%s, %d nodes: no run", t.kind, t.nodes)
+func (t *stats) String() string {
+	if t.runs == 0 {
+		return fmt.Sprintf("%s, %d nodes: no run", t.scenario, t.nodes)
 	}
-	slices.Sort(t.settled)
-	at := func(q float64) time.Duration { return t.settled[int(q*float64(len(t.settled)-1))] }
+	slices.Sort(t.convergedAfter)
+	at := func(q float64) time.Duration { return t.convergedAfter[int(q*float64(len(t.convergedAfter)-1))] }
 	return fmt.Sprintf("%s, %d nodes: %d runs to seed %d, %d failed; %d faults with an effect (%.0f a CPU second) of %d injected, %d messages disturbed, %d elections, %d operations, %d keys undecided; settled in p50 %v p99 %v max %v\n  %s",
-		t.kind, t.nodes, t.worlds, t.next-1, len(t.failures), t.effective, float64(t.effective)/t.cpu.Seconds(), t.injected, t.messages, t.elections, t.ops, t.undecided, at(0.5), at(0.99), at(1), byKind(t.faults))
+		t.scenario, t.nodes, t.runs, t.next-1, len(t.failures), t.effective, float64(t.effective)/t.cpu.Seconds(), t.injected, t.messages, t.elections, t.ops, t.undecided, at(0.5), at(0.99), at(1), byKind(t.faults))
 }
 
-// byKind says how many faults there were of each kind, the most first.
+// byKind reports how many faults there were of each kind, the most first.
 func byKind(faults map[sim.FaultKind]int) string {
 	kinds := slices.SortedFunc(maps.Keys(faults), func(a, b sim.FaultKind) int {
 		return cmp.Or(cmp.Compare(faults[b], faults[a]), cmp.Compare(a, b))
@@ -219,7 +219,7 @@ func byKind(faults map[sim.FaultKind]int) string {
 	return strings.Join(parts, ", ")
 }
 
-// describe prints a world, and how to see it again.
+// describe prints a run, and how to see it again.
 func describe(out io.Writer, s summary) {
 	_, _ = fmt.Fprintf(out, "seed %d, %d nodes: %d faults, %d elections, digest %s\n", s.Seed, s.Nodes, s.Effective(), s.Elections, s.Digest)
 	if s.Timeline != nil {
@@ -229,32 +229,32 @@ func describe(out io.Writer, s summary) {
 		return
 	}
 	_, _ = fmt.Fprint(out, s.Report)
-	replay := fmt.Sprintf("make chaos-replay SCENARIO=%s NODES=%d SEED=%d", s.Kind, s.Nodes, s.Seed)
-	if s.Keep != nil {
-		_, _ = fmt.Fprintf(out, "it fails with %d of its faults as well:\n", len(s.Keep))
-		replay += " FAULTS=" + strings.Trim(strings.ReplaceAll(fmt.Sprint(s.Keep), " ", ","), "[]")
+	replay := fmt.Sprintf("make chaos-replay SCENARIO=%s NODES=%d SEED=%d", s.Scenario, s.Nodes, s.Seed)
+	if s.Minimal != nil {
+		_, _ = fmt.Fprintf(out, "it fails with %d of its faults as well:\n", len(s.Minimal))
+		replay += " FAULTS=" + strings.Trim(strings.ReplaceAll(fmt.Sprint(s.Minimal), " ", ","), "[]")
 	}
 	_, _ = fmt.Fprintf(out, "again: %s\n", replay)
 }
 
-// worldRun is one process that runs one world: what a process has run before can
+// simProcess is one process that runs one run: what a process has run before can
 // change what it runs next.
-type worldRun struct {
-	bin    string
-	kind   string
-	nodes  int
-	seed   uint64
-	keep   string // places of faults; "": all
-	shrink int    // seconds
-	report bool   // also of a world that is well
+type simProcess struct {
+	bin             string
+	scenario        string
+	nodes           int
+	seed            uint64
+	faults          string // places of faults; "": all
+	minimizeSeconds int    // seconds
+	report          bool   // also of a run that is well
 }
 
-// run runs the process and gives the world's outcome to done. A world that
+// run runs the process and returns the run's outcome to done. A run that
 // fails is no error; one that brings the process down is.
-func (r worldRun) run(ctx context.Context, done func(summary)) error {
+func (r simProcess) run(ctx context.Context, done func(summary)) error {
 	cmd := exec.CommandContext(ctx, r.bin, "-test.run", fmt.Sprintf("^TestSim$/^%d_nodes$", r.nodes), "-test.timeout", "0")
-	cmd.Env = append(os.Environ(), "GOMAXPROCS=1", "NORTHSTAR_SIM_JSON=1", "NORTHSTAR_SIM_SCENARIO="+r.kind, "NORTHSTAR_SIM_SEED=", "NORTHSTAR_SIM_FAULTS="+r.keep,
-		fmt.Sprintf("NORTHSTAR_SIM_FROM=%d", r.seed), "NORTHSTAR_SIM_SEEDS=1", fmt.Sprintf("NORTHSTAR_SIM_SHRINK=%d", r.shrink))
+	cmd.Env = append(os.Environ(), "GOMAXPROCS=1", "NORTHSTAR_SIM_JSON=1", "NORTHSTAR_SIM_SCENARIO="+r.scenario, "NORTHSTAR_SIM_SEED=", "NORTHSTAR_SIM_FAULTS="+r.faults,
+		fmt.Sprintf("NORTHSTAR_SIM_FROM=%d", r.seed), "NORTHSTAR_SIM_SEEDS=1", fmt.Sprintf("NORTHSTAR_SIM_SHRINK=%d", r.minimizeSeconds))
 	if r.report {
 		cmd.Env = append(cmd.Env, "NORTHSTAR_SIM_REPORT=1")
 	}
@@ -289,7 +289,7 @@ func (r worldRun) run(ctx context.Context, done func(summary)) error {
 	}
 	err = errors.Join(lines.Err(), cmd.Wait())
 	if finished || ctx.Err() != nil {
-		return nil // it exits with 1 when a world failed, which done has seen
+		return nil // it exits with 1 when a run failed, which done has seen
 	}
 	return fmt.Errorf("the process of %s ended: %w\n%s", began, err, rest.b)
 }

@@ -9,7 +9,7 @@ import (
 func TestFewest(t *testing.T) {
 	for _, need := range [][]int{{}, {0}, {9}, {3, 4}, {0, 5, 9}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}} {
 		tries := 0
-		got := fewest(10, func(places []int) bool {
+		got := ddmin(10, func(places []int) bool {
 			tries++
 			for _, n := range need {
 				if !slices.Contains(places, n) {
@@ -29,14 +29,14 @@ func TestFewest(t *testing.T) {
 
 func TestPlaces(t *testing.T) {
 	plan := []Fault{{Bits: 0}, {Bits: 1}, {Bits: 2}}
-	at, err := Places("2,0,7")
+	at, err := ParseIndexes("2,0,7")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := Keep(plan, at); len(got) != 2 || got[0].Bits != 2 || got[1].Bits != 0 {
+	if got := SelectFaults(plan, at); len(got) != 2 || got[0].Bits != 2 || got[1].Bits != 0 {
 		t.Errorf("%v", got)
 	}
-	if _, err := Places("1,x"); err == nil {
+	if _, err := ParseIndexes("1,x"); err == nil {
 		t.Error("x is taken for a place")
 	}
 }

@@ -11,13 +11,13 @@ import (
 	"northstar/benchmarks/load"
 )
 
-// ladder is how long each step of one failover took, in order. What is negative
+// phaseTimes is how long each step of one failover took, in order. What is negative
 // was not told.
-type ladder [len(steps)]time.Duration
+type phaseTimes [len(phases)]time.Duration
 
-// steps are those of a failover: where each ends, by the clock of this machine,
+// phases are those of a failover: where each ends, by the clock of this machine,
 // which the nodes share.
-var steps = [...]struct{ name, field string }{
+var phases = [...]struct{ name, field string }{
 	{"the winner notices", ""},
 	{"finds the process dead", "confirmed_us"},
 	{"a majority agrees", "agreed_us"},
@@ -27,8 +27,8 @@ var steps = [...]struct{ name, field string }{
 	{"the client's write is", ""},
 }
 
-// ladderOf reads the winner's own event of the election of a term.
-func ladderOf(events []event, term uint64, hit time.Time, w *writer) (l ladder, ok bool) {
+// phasesOf reads the winner's own event of the election of a term.
+func phasesOf(events []event, term uint64, hit time.Time, w *writer) (l phaseTimes, ok bool) {
 	i := slices.IndexFunc(events, func(e event) bool {
 		return e.Type == "election" && e.Term == term && e.Fields["result"] == "won"
 	})
@@ -42,14 +42,14 @@ func ladderOf(events []event, term uint64, hit time.Time, w *writer) (l ladder, 
 		return l, false // no failover's doing: a timer fired first
 	}
 	last := hit
-	for i, s := range steps {
+	for i, s := range phases {
 		var at time.Time
 		switch us, known := fields[s.field].(float64); {
 		case i == 0:
 			at = noticed
 		case known:
 			at = noticed.Add(time.Duration(us) * time.Microsecond)
-		case i == len(steps)-1:
+		case i == len(phases)-1:
 			at = w.firstAfter(last)
 		default:
 			l[i] = -1
@@ -69,12 +69,12 @@ func ladderOf(events []event, term uint64, hit time.Time, w *writer) (l ladder, 
 // then at the follower. The leader writes the client's entry while the follower
 // writes the leader-start).
 const (
-	floorTrips = 6
-	floorSyncs = 1 + 1 + 4 + 2
+	minRoundTrips = 6
+	minFsyncs     = 1 + 1 + 4 + 2
 )
 
-// floor measures what the machine's syncs and round trips take during a run.
-type floor struct {
+// lowerBound measures what the machine's syncs and round trips take during a run.
+type lowerBound struct {
 	dir    string
 	disk   *syncer
 	far    net.Listener
@@ -84,8 +84,8 @@ type floor struct {
 	buffer []byte
 }
 
-func newFloor() (*floor, error) {
-	f := &floor{buffer: make([]byte, 512)}
+func newLowerBound() (*lowerBound, error) {
+	f := &lowerBound{buffer: make([]byte, 512)}
 	var err error
 	if f.dir, err = os.MkdirTemp("", "northstar-bench-sync-"); err != nil {
 		return nil, err
@@ -109,7 +109,7 @@ func newFloor() (*floor, error) {
 }
 
 // measure takes a few of both.
-func (f *floor) measure() error {
+func (f *lowerBound) measure() error {
 	for range 5 {
 		took, err := f.disk.once()
 		if err != nil {
@@ -128,21 +128,21 @@ func (f *floor) measure() error {
 	return nil
 }
 
-func (f *floor) close() {
+func (f *lowerBound) close() {
 	_ = f.conn.Close()
 	_ = f.far.Close()
 	f.disk.close()
 	_ = os.RemoveAll(f.dir)
 }
 
-func printLadder(s *subject, f *floor) {
-	if len(s.ladder) == 0 {
+func printPhases(s *clusterUnderTest, f *lowerBound) {
+	if len(s.phaseTimes) == 0 {
 		return
 	}
-	fmt.Printf("  %s, where the gap goes (%d rounds): ms, p10, p50 and p99\n", s.name, len(s.ladder))
-	for i, step := range steps {
+	fmt.Printf("  %s, where the gap goes (%d rounds): ms, p10, p50 and p99\n", s.name, len(s.phaseTimes))
+	for i, step := range phases {
 		var took []time.Duration
-		for _, l := range s.ladder {
+		for _, l := range s.phaseTimes {
 			if l[i] >= 0 {
 				took = append(took, l[i])
 			}
@@ -153,16 +153,16 @@ func printLadder(s *subject, f *floor) {
 		slices.Sort(took)
 		fmt.Printf("    %-26s %8s %8s %8s\n", step.name, ms(load.Quantile(took, 0.1)), ms(load.Quantile(took, 0.5)), ms(load.Quantile(took, 0.99)))
 	}
-	total := make([]time.Duration, len(s.ladder))
-	for i, l := range s.ladder {
+	total := make([]time.Duration, len(s.phaseTimes))
+	for i, l := range s.phaseTimes {
 		for _, step := range l {
 			total[i] += max(0, step)
 		}
 	}
 	slices.Sort(total)
-	fmt.Printf("    %-26s %8s %8s %8s\n", "from the blow to the write", ms(load.Quantile(total, 0.1)), ms(load.Quantile(total, 0.5)), ms(load.Quantile(total, 0.99)))
+	fmt.Printf("    %-26s %8s %8s %8s\n", "from the fault to the write", ms(load.Quantile(total, 0.1)), ms(load.Quantile(total, 0.5)), ms(load.Quantile(total, 0.99)))
 	slices.Sort(f.syncs)
 	slices.Sort(f.trips)
 	sync, trip := load.Quantile(f.syncs, 0.5), load.Quantile(f.trips, 0.5)
-	fmt.Printf("    floor: %d round trips of %s ms and %d syncs of %s ms, %s ms\n", floorTrips, ms(trip), floorSyncs, ms(sync), ms(floorTrips*trip+floorSyncs*sync))
+	fmt.Printf("    lower bound: %d round trips of %s ms and %d syncs of %s ms, %s ms\n", minRoundTrips, ms(trip), minFsyncs, ms(sync), ms(minRoundTrips*trip+minFsyncs*sync))
 }
