@@ -1,4 +1,4 @@
-// Command bare is the yardstick: hashicorp/raft with raft-boltdb and the
+// Command baseline is the yardstick: hashicorp/raft with raft-boltdb and the
 // library's default options behind the smallest HTTP handler that can be
 // measured. It has none of NorthStar's guards.
 package main

@@ -16,6 +16,7 @@ import (
 
 	"northstar/api/apiv1"
 	"northstar/chaos/check"
+	"northstar/chaos/traffic"
 	"northstar/cluster"
 )
 
@@ -33,8 +34,8 @@ type chaosHolders struct {
 func (c *chaosClients) startHolders() {
 	c.holders = &chaosHolders{c: c}
 	for i := range 2 {
-		h := &holder{chaosHolders: c.holders, rand: rand.New(rand.NewPCG(c.s.seed, uint64(2000+i)))}
-		c.working.Go(h.run)
+		h := &holder{chaosHolders: c.holders, rand: rand.New(rand.NewPCG(c.s.seed, uint64(2000+i))), http: traffic.NewHTTPClient(users{c.s}.Machine(""))}
+		c.Go(h.run)
 	}
 }
 
@@ -61,21 +62,20 @@ func (hs *chaosHolders) check() []check.Violation {
 // knows: it asks on for a while then, and takes none for alive that no node names.
 func (hs *chaosHolders) living(open []check.AttachedSession, at time.Time) map[string]bool {
 	s := hs.c.s
-	r := rawServer{s, rand.New(rand.NewPCG(s.seed, 4))}
+	h := &holder{chaosHolders: hs, rand: rand.New(rand.NewPCG(s.seed, 4)), http: traffic.NewHTTPClient(users{s}.Machine(""))}
 	alive := map[string]bool{}
-	for ; len(open) > 0 && time.Now().Before(at.Add(soon)); pause(100 * time.Millisecond) {
+	for ctx := s.t.Context(); len(open) > 0 && time.Now().Before(at.Add(soon)); pause(100 * time.Millisecond) {
 		var rest []check.AttachedSession
-		for _, h := range open {
+		for _, session := range open {
 			late := time.Now().After(at)
-			ctx, cancel := context.WithTimeout(s.t.Context(), opLimit)
-			a, _, _ := r.do(ctx, http.MethodGet, apiv1.PathSessions+"/"+h.Session, nil)
-			cancel()
+			err := h.ask(ctx, traffic.Request{Method: http.MethodGet, Path: apiv1.PathSessions + "/" + session.Session})
+			e, failed := errors.AsType[*cluster.Error](err)
 			switch {
-			case a.Status == http.StatusNotFound, cluster.Code(a.Code) == cluster.CodeSessionEnded:
-			case a.Status == http.StatusOK && late:
-				alive[h.Session] = true
+			case failed && (e.Status == http.StatusNotFound || e.Code == cluster.CodeSessionEnded):
+			case err == nil && late:
+				alive[session.Session] = true
 			default:
-				rest = append(rest, h)
+				rest = append(rest, session)
 			}
 		}
 		open = rest
@@ -86,18 +86,27 @@ func (hs *chaosHolders) living(open []check.AttachedSession, at time.Time) map[s
 type holder struct {
 	*chaosHolders
 	rand *rand.Rand
+	http *traffic.HTTPClient
+}
+
+// ask makes one request at any node.
+func (h *holder) ask(ctx context.Context, q traffic.Request) error {
+	ctx, cancel := context.WithTimeout(ctx, opLimit)
+	defer cancel()
+	nodes := users{h.c.s}.Nodes()
+	_, _, err := h.http.Do(ctx, nodes[h.rand.IntN(len(nodes))], q)
+	return err
 }
 
 func (h *holder) run() {
-	p := &candidate{c: h.c, rand: h.rand}
-	for !h.c.over(20 * time.Millisecond) {
-		a, ok := p.ask(time.Second, http.MethodPost, apiv1.PathSessions, fmt.Sprintf(`{"name":"holder","ttl_ms":%d}`, attachedTTL.Milliseconds()))
+	ttl := attachedTTL.Milliseconds()
+	for h.c.Pause(20 * time.Millisecond) {
 		var made apiv1.SessionCreated
-		if !ok || json.Unmarshal(a.Body, &made) != nil {
+		if h.ask(h.c.ctx, traffic.Request{Method: http.MethodPost, Path: apiv1.PathSessions, In: apiv1.SessionCreate{Name: "holder", TTLMS: &ttl}, Out: &made}) != nil {
 			continue
 		}
 		if !h.hold(made.SessionID) {
-			p.ask(opLimit, http.MethodDelete, apiv1.PathSessions+"/"+made.SessionID, "")
+			_ = h.ask(h.c.ctx, traffic.Request{Method: http.MethodDelete, Path: apiv1.PathSessions + "/" + made.SessionID})
 		}
 	}
 }
@@ -107,7 +116,7 @@ func (h *holder) run() {
 // dies reports nobody, and holds the session for its TTL. False when the session
 // may live.
 func (h *holder) hold(session string) bool {
-	for first := true; !h.c.over(10 * time.Millisecond); first = false {
+	for first := true; h.c.Pause(10 * time.Millisecond); first = false {
 		nodes := h.c.s.cluster.Nodes
 		n := nodes[h.rand.IntN(len(nodes))]
 		switch how, detail := h.attach(n, session); how {

@@ -1,51 +1,66 @@
 package proc
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"math/rand/v2"
-	"net"
 	"net/http"
-	"strconv"
-	"strings"
-	"sync"
+	"slices"
 	"time"
 
 	"northstar/chaos/check"
+	"northstar/chaos/traffic"
 	"northstar/client"
 	"northstar/cluster"
+	"northstar/state"
 )
 
 // chaosClients are the users of the cluster for one segment.
 type chaosClients struct {
-	s       *suite
-	ctx     context.Context
-	cancel  context.CancelFunc
-	quit    chan struct{} // closed when no new operation is to begin
-	working sync.WaitGroup
-	library *client.Client
-
-	history   check.History
-	revisions *check.Revisions
-	watchers  []*chaosWatcher
-	watching  sync.WaitGroup
-	roles     tenures
+	*traffic.Traffic
+	s         *suite
+	ctx       context.Context
+	cancel    context.CancelFunc
+	library   *client.Client
 	operators []*chaosOperator
 	holders   *chaosHolders
 }
 
 const (
-	rawUsers     = 3 // over plain HTTP, at any node
-	libraryUsers = 2 // with the Go client
-	chaosKeys    = 3 // for each fault
+	libraryUsers = 2 // with the Go client, in addition to those over plain HTTP
 	opLimit      = 3 * time.Second
 )
 
+// users is the suite's cluster as its traffic reaches it.
+type users struct{ s *suite }
+
+func (u users) Nodes() (all []traffic.Node) {
+	for _, n := range u.s.cluster.Nodes {
+		all = append(all, traffic.Node{ID: n.ID, HTTP: n.HTTP})
+	}
+	return all
+}
+
+func (u users) Leader() int                { return max(0, slices.Index(u.s.cluster.Nodes, u.s.leading())) }
+func (u users) Epoch() uint64              { return 0 }
+func (u users) Key(i int) string           { return fmt.Sprintf("k%d-%d", u.s.fault(), i) }
+func (u users) Violated(v check.Violation) { u.s.violated(v) }
+
+func (u users) Acknowledged() {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	u.s.acks = append(u.s.acks, u.s.now())
+}
+
+func (u users) Machine(string) *traffic.Machine {
+	transport := &http.Transport{}
+	return &traffic.Machine{Client: &http.Client{Transport: transport}, Close: transport.CloseIdleConnections}
+}
+
 func (s *suite) startClients() *chaosClients {
-	c := &chaosClients{s: s, quit: make(chan struct{}), revisions: check.NewRevisions(s.violated)}
+	c := &chaosClients{s: s}
 	c.ctx, c.cancel = context.WithCancel(s.t.Context())
 	var endpoints []string
 	for _, n := range s.cluster.Nodes {
@@ -55,336 +70,163 @@ func (s *suite) startClients() *chaosClients {
 	if c.library, err = client.New(client.Config{Endpoints: endpoints, Timeout: opLimit}); err != nil {
 		s.t.Fatal(err)
 	}
+	seed := s.seed + uint64(s.key)<<32
+	c.Traffic = traffic.New(c.ctx, traffic.Config{
+		Seed: seed, Start: s.start,
+		Rand: func(a, b string, n uint64) *rand.Rand {
+			h := fnv.New64a()
+			_, _ = fmt.Fprintf(h, "%q %q %d", a, b, n)
+			return rand.New(rand.NewPCG(seed, h.Sum64()))
+		},
+		HTTPClients: 3, Campaigners: 3, Watchers: 1, EvictInterval: traffic.Between(100*time.Millisecond, 4*time.Second),
+		Keys: 3, ThinkTime: traffic.Between(0, 60*time.Millisecond), AnyNodeRatio: 1, Timeout: opLimit, MinTTL: chaosTTL,
+	}, users{s})
 	since := mustPut(s.t, s.cluster, "segment", "begins").Revision
-	for i := range rawUsers + libraryUsers {
-		u := &chaosUser{c: c, id: i, rand: rand.New(rand.NewPCG(s.seed, uint64(100*s.key+i))), seen: map[string]seen{}}
-		u.server = rawServer{s, u.rand}
-		if i >= rawUsers {
-			u.server = libraryServer{c.library}
-		}
-		c.working.Go(u.run)
+	c.Start()
+	for i := range libraryUsers {
+		c.AddClient(100+i, func(_ int, f func(context.Context, traffic.KV) error) error {
+			ctx, cancel := context.WithTimeout(c.ctx, opLimit)
+			defer cancel()
+			return f(ctx, libraryKV{c.library})
+		})
+		c.Go(func() { c.campaignWithLibrary(100 + i) })
 	}
-	for i, follow := range []func(context.Context, *chaosWatcher) error{c.followRaw, c.followLibrary} {
-		w := &chaosWatcher{watch: check.Watch{Name: fmt.Sprintf("watch %d", i+1), From: since}}
-		c.watchers = append(c.watchers, w)
-		c.watching.Go(func() { c.watch(w, follow) })
-	}
-	c.startCampaigners()
+	c.StartWatchers(since)
+	c.AddWatcher("library", since, c.followLibrary)
 	c.startOperators()
 	c.startHolders()
 	return c
 }
 
-// stop ends the users, waits until the watches have seen all, and ends them.
+// stop ends the users, waits until the watches have seen everything, and ends them.
 func (c *chaosClients) stop() {
-	close(c.quit)
-	c.working.Wait()
-	last := c.revisions.Acknowledged()
-	for deadline := time.Now().Add(soon); time.Now().Before(deadline); pause(20 * time.Millisecond) {
-		behind := ""
-		for _, w := range c.watchers {
-			if at := w.seen(); at < last {
-				behind = fmt.Sprintf("%s has seen revision %d of %d", w.watch.Name, at, last)
-			}
-		}
-		if behind == "" {
-			break
-		}
-		if time.Now().After(deadline.Add(-50 * time.Millisecond)) {
-			c.s.violated(check.Violation{Invariant: check.WatchOrder, Detail: behind})
-		}
+	c.Stop()
+	behind := c.WatchersBehind()
+	for deadline := time.Now().Add(soon); behind != "" && time.Now().Before(deadline); behind = c.WatchersBehind() {
+		pause(20 * time.Millisecond)
+	}
+	if behind != "" {
+		c.s.violated(check.Violation{Invariant: check.WatchOrder, Detail: behind})
+	}
+	for _, v := range c.StopWatchers() {
+		c.s.violated(v)
 	}
 	c.cancel()
-	c.watching.Wait()
 	c.library.Close()
 }
 
-// over reports whether the users are to end, after a pause.
-func (c *chaosClients) over(d time.Duration) bool {
-	select {
-	case <-c.quit:
-		return true
-	case <-time.After(d):
-		return false
+// libraryKV is the cluster through the Go client.
+type libraryKV struct{ c *client.Client }
+
+// asAttempt makes of an error one that states the outcome: known not to have
+// happened, or unknown.
+func asAttempt(err error) error {
+	if e, ok := errors.AsType[*client.Error](err); ok && e.Retry {
+		return cluster.Errorf(cluster.CodeNoLeader, "%w", err)
 	}
+	return cluster.Errorf(cluster.CodeOutcomeUnknown, "%w", err)
 }
 
-// chaosUser reads and writes, one operation at a time.
-type chaosUser struct {
-	c      *chaosClients
-	id     int
-	n      int
-	rand   *rand.Rand
-	server server
-	seen   map[string]seen
-}
-
-type seen struct {
-	value    string
-	revision uint64
-}
-
-// server is the cluster as a user reaches it. What each gives is an outcome; ""
-// is known not to have happened.
-type server interface {
-	read(ctx context.Context, key string) (seen, check.Outcome, error)
-	write(ctx context.Context, key, value string, o client.WriteOptions) (uint64, check.Outcome, error)
-	remove(ctx context.Context, key string, o client.WriteOptions) (uint64, check.Outcome, error)
-}
-
-func (u *chaosUser) run() {
-	for !u.c.over(time.Duration(u.rand.IntN(25)) * time.Millisecond) {
-		u.operate()
+func (l libraryKV) Read(ctx context.Context, key, consistency string) (traffic.Reading, error) {
+	e, err := l.c.Get(ctx, key, client.Consistency(consistency))
+	if errors.Is(err, client.ErrNotFound) {
+		return traffic.Reading{}, nil
 	}
+	if err != nil {
+		return traffic.Reading{}, asAttempt(err)
+	}
+	return traffic.Reading{Value: string(e.Value), Revision: e.Revision}, nil
 }
 
-func (u *chaosUser) operate() {
-	s := u.c.s
-	s.mu.Lock()
-	key := fmt.Sprintf("k%d-%d", s.key, u.rand.IntN(chaosKeys))
-	s.mu.Unlock()
-	u.n++
-	last, known := u.seen[key]
-	value := fmt.Sprintf("u%d-%d", u.id, u.n)
-	op := check.Op{Client: u.id, Key: key, Begin: s.now()}
-	begin := u.c.revisions.Begin()
-	ctx, cancel := context.WithTimeout(u.c.ctx, opLimit)
-	defer cancel()
+func (l libraryKV) Propose(ctx context.Context, cmd state.Command) (state.Result, error) {
 	var o client.WriteOptions
 	var revision uint64
 	var err error
-	switch x := u.rand.Float64(); {
-	case x < 0.4:
-		var got seen
-		op.Kind = check.Get
-		got, op.Outcome, err = u.server.read(ctx, key)
-		op.Value, value, revision = got.value, got.value, got.revision
-	case x < 0.7 || !known || last.value == "":
-		op.Kind, op.Value = check.Put, value
-		revision, op.Outcome, err = u.server.write(ctx, key, value, o)
-	case x < 0.85:
-		op.Kind, op.Value, op.Expect, o.IfRevision = check.CAS, value, last.value, last.revision
-		revision, op.Outcome, err = u.server.write(ctx, key, value, o)
-	case x < 0.92:
-		op.Kind, op.Value, o.IfAbsent = check.Create, value, true
-		revision, op.Outcome, err = u.server.write(ctx, key, value, o)
-	default:
-		op.Kind, op.Expect, o.IfRevision, value = check.Delete, last.value, last.revision, ""
-		revision, op.Outcome, err = u.server.remove(ctx, key, o)
+	if cmd.Idempotency != nil {
+		o.IdempotencyKey = cmd.Idempotency.Key
 	}
-	op.End = s.now()
-	if err != nil {
-		op.Note = err.Error()
+	if cmd.Fence != nil {
+		o.Fence, o.NoIdempotencyKey = &client.Fence{Role: cmd.Fence.Role, Token: cmd.Fence.Token}, true
 	}
-	if op.Outcome == "" || op.Kind == check.Get && op.Outcome != check.Done {
-		return
-	}
-	if op.Outcome == check.Done {
-		u.seen[key] = seen{value, revision}
-	}
-	if op.Outcome == check.Done && op.Kind != check.Get {
-		op.Revision = revision
-		u.c.revisions.Wrote(op.String(), begin, revision)
-		s.mu.Lock()
-		s.acks = append(s.acks, op.End)
-		s.mu.Unlock()
-	}
-	u.c.history.Add(op)
-}
-
-// rawServer is any node, by plain HTTP.
-type rawServer struct {
-	s    *suite
-	rand *rand.Rand
-}
-
-func (r rawServer) do(ctx context.Context, method, path string, body []byte, header ...string) (answer, check.Outcome, error) {
-	a, err := do(ctx, r.s.cluster.Nodes[r.rand.IntN(len(r.s.cluster.Nodes))], method, path, body, header...)
-	var dial *net.OpError
-	switch {
-	case errors.As(err, &dial) && dial.Op == "dial":
-		return a, "", err
-	case err != nil:
-		return a, check.Unknown, err
-	case a.Status == http.StatusOK:
-		return a, check.Done, nil
-	case a.Status == http.StatusPreconditionFailed, a.Status == http.StatusNotFound, a.Code == int(cluster.CodeFenced):
-		return a, check.Refused, nil
-	}
-	err = fmt.Errorf("%d %s", a.Status, a.Body)
-	switch cluster.Code(a.Code) {
-	case cluster.CodeOutcomeUnknown:
-		return a, check.Unknown, err
-	case cluster.CodeNoLeader, cluster.CodeBusy, cluster.CodeReadOnly, cluster.CodeSplitBrain:
-		return a, "", err
-	}
-	r.s.violated(check.Violation{Invariant: check.OnlyDocumentedErrors, Detail: fmt.Sprintf("%s %s: %v", method, path, err)})
-	return a, check.Unknown, err
-}
-
-func (r rawServer) read(ctx context.Context, key string) (seen, check.Outcome, error) {
-	a, o, err := r.do(ctx, http.MethodGet, "/v1/kv/"+key, nil)
-	switch o {
-	case check.Refused: // it does not exist
-		return seen{}, check.Done, nil
-	case check.Done:
-		return seen{string(a.Body), a.Revision}, o, nil
-	}
-	return seen{}, o, err
-}
-
-func (r rawServer) write(ctx context.Context, key, value string, w client.WriteOptions) (uint64, check.Outcome, error) {
-	a, o, err := r.do(ctx, http.MethodPut, "/v1/kv/"+key, []byte(value), headers(w)...)
-	return a.Revision, o, err
-}
-
-func (r rawServer) remove(ctx context.Context, key string, w client.WriteOptions) (uint64, check.Outcome, error) {
-	a, o, err := r.do(ctx, http.MethodDelete, "/v1/kv/"+key, nil, headers(w)...)
-	var done struct {
-		Revision uint64 `json:"revision"`
-	}
-	if o == check.Done {
-		err = json.Unmarshal(a.Body, &done)
-	}
-	return done.Revision, o, err
-}
-
-func headers(o client.WriteOptions) (h []string) {
-	if o.IfRevision != 0 {
-		h = append(h, "If-Match", strconv.Quote(strconv.FormatUint(o.IfRevision, 10)))
-	}
-	if o.IfAbsent {
-		h = append(h, "If-None-Match", "*")
-	}
-	if o.Fence != nil {
-		h = append(h, "X-Northstar-Fence", fmt.Sprintf("%s=%d", o.Fence.Role, o.Fence.Token))
-	}
-	return h
-}
-
-// libraryServer is the cluster through the Go client.
-type libraryServer struct{ c *client.Client }
-
-func outcomeOf(err error) check.Outcome {
-	var e *client.Error
-	switch {
-	case err == nil:
-		return check.Done
-	case errors.Is(err, client.ErrConditionFailed), errors.Is(err, client.ErrNotFound), errors.Is(err, client.ErrFenced):
-		return check.Refused
-	case errors.As(err, &e) && e.Retry:
-		return ""
-	}
-	return check.Unknown
-}
-
-func (l libraryServer) read(ctx context.Context, key string) (seen, check.Outcome, error) {
-	e, err := l.c.Get(ctx, key, client.Linearizable)
-	if errors.Is(err, client.ErrNotFound) {
-		return seen{}, check.Done, nil
-	}
-	return seen{string(e.Value), e.Revision}, outcomeOf(err), err
-}
-
-func (l libraryServer) write(ctx context.Context, key, value string, o client.WriteOptions) (uint64, check.Outcome, error) {
-	r, err := l.c.Put(ctx, key, []byte(value), o)
-	return r.Revision, outcomeOf(err), err
-}
-
-func (l libraryServer) remove(ctx context.Context, key string, o client.WriteOptions) (uint64, check.Outcome, error) {
-	r, err := l.c.Delete(ctx, key, o)
-	return r.Revision, outcomeOf(err), err
-}
-
-// chaosWatcher follows all changes.
-type chaosWatcher struct {
-	mu    sync.Mutex
-	watch check.Watch
-}
-
-func (w *chaosWatcher) seen() uint64 {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.watch.LastRevision()
-}
-
-func (w *chaosWatcher) add(c check.Change) string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.watch.Add(c)
-}
-
-// errOrder is for a watch that broke its promise.
-type errOrder string
-
-func (e errOrder) Error() string { return string(e) }
-
-func (c *chaosClients) watch(w *chaosWatcher, follow func(context.Context, *chaosWatcher) error) {
-	for c.ctx.Err() == nil {
-		err := follow(c.ctx, w)
-		var order errOrder
-		if errors.As(err, &order) {
-			c.s.violated(check.Violation{Invariant: check.WatchOrder, Detail: string(order)})
-			return
+	if cmd.Kind == state.KindPut {
+		if o.IfAbsent = cmd.Put.IfAbsent; cmd.Put.IfRevision != nil {
+			o.IfRevision = *cmd.Put.IfRevision
 		}
-		pause(10 * time.Millisecond)
+		res, putErr := l.c.Put(ctx, cmd.Put.Key, cmd.Put.Value, o)
+		revision, err = res.Revision, putErr
+	} else {
+		if cmd.Delete.IfRevision != nil {
+			o.IfRevision = *cmd.Delete.IfRevision
+		}
+		res, deleteErr := l.c.Delete(ctx, cmd.Delete.Key, o)
+		revision, err = res.Revision, deleteErr
 	}
+	if errors.Is(err, client.ErrConditionFailed) || errors.Is(err, client.ErrNotFound) || errors.Is(err, client.ErrFenced) {
+		e, _ := errors.AsType[*client.Error](err)
+		return state.Result{Err: e.Problem, Revision: e.Problem.Revision}, nil
+	}
+	if err != nil {
+		return state.Result{}, asAttempt(err)
+	}
+	return state.Result{Revision: revision}, nil
 }
 
 // followLibrary watches with the Go client, which resumes on its own.
-func (c *chaosClients) followLibrary(ctx context.Context, w *chaosWatcher) error {
-	for ch, err := range c.library.Watch(ctx, "", client.WatchOptions{Since: w.seen()}) {
+func (c *chaosClients) followLibrary(ctx context.Context, w *traffic.Watcher) string {
+	for ch, err := range c.library.Watch(ctx, "", client.WatchOptions{Since: w.LastRevision()}) {
 		if errors.Is(err, client.ErrCompacted) {
-			return errOrder(fmt.Sprintf("%s: %v", w.watch.Name, err))
+			return w.Compacted("the Go client")
 		}
 		if err != nil {
-			return err
+			return ""
 		}
-		if why := w.add(check.Change{Revision: ch.Revision, Key: ch.Key, Value: string(ch.Value)}); why != "" {
-			return errOrder(why)
+		if why := w.Add(check.Change{Revision: ch.Revision, Key: ch.Key, Value: string(ch.Value)}); why != "" {
+			return why
 		}
 	}
-	return nil
+	return ""
 }
 
-// followRaw watches one node for a while.
-func (c *chaosClients) followRaw(ctx context.Context, w *chaosWatcher) error {
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
-	defer cancel()
-	n := c.s.cluster.Nodes[rand.IntN(len(c.s.cluster.Nodes))]
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s/v1/watch?since=%d", n.HTTP, w.seen()), nil)
+// chaosTTL is the shortest TTL of sessions.
+const chaosTTL = 1500 * time.Millisecond
+
+// campaignWithLibrary campaigns with the Go client, and holds the role as long as
+// that allows it.
+func (c *chaosClients) campaignWithLibrary(id int) {
+	random := rand.New(rand.NewPCG(c.s.seed, uint64(1000+id)))
+	k, err := c.library.NewCandidate(client.CandidateConfig{Role: traffic.Role, Session: client.SessionConfig{TTL: chaosTTL}})
 	if err != nil {
-		return err
+		c.s.t.Error(err)
+		return
 	}
-	resp, err := testClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode == http.StatusGone {
-		return errOrder(fmt.Sprintf("%s: %s says that what is newer than revision %d is gone", w.watch.Name, n.ID, w.seen()))
-	}
-	lines := bufio.NewScanner(resp.Body)
-	event := ""
-	for lines.Scan() {
-		name, value, _ := strings.Cut(lines.Text(), ": ")
-		if name == "event" {
-			event = value
-		}
-		if name != "data" || event != "put" && event != "delete" {
+	for n := 0; c.Pause(10 * time.Millisecond); {
+		requested := c.s.now()
+		ctx, cancel := context.WithTimeout(c.ctx, 2*time.Second)
+		l, err := k.Campaign(ctx)
+		cancel()
+		if err != nil {
 			continue
 		}
-		var ch struct {
-			Key      string `json:"key"`
-			Value    []byte `json:"value"`
-			Revision uint64 `json:"revision"`
+		t := check.Tenure{Client: id, Session: l.Session, Token: l.Token, RequestedAt: requested, GrantedAt: c.s.now()}
+		until := time.Now().Add(time.Duration(random.IntN(800)) * time.Millisecond)
+		for l.ValidFor() > 0 {
+			t.Until = c.s.now() // it was valid after that moment
+			if !time.Now().Before(until) {
+				break
+			}
+			n++
+			ctx, cancel := context.WithTimeout(c.ctx, time.Second)
+			c.FencedWrite(ctx, libraryKV{c.library}, id, l.Token, n)
+			cancel()
 		}
-		if err := json.Unmarshal([]byte(value), &ch); err != nil {
-			return errOrder(fmt.Sprintf("%s: %s sent %q: %v", w.watch.Name, n.ID, value, err))
+		if t.Until > 0 {
+			c.Roles.Won(t)
 		}
-		if why := w.add(check.Change{Revision: ch.Revision, Key: ch.Key, Value: string(ch.Value)}); why != "" {
-			return errOrder(why)
-		}
+		ctx, cancel = context.WithTimeout(c.ctx, time.Second)
+		_ = l.Resign(ctx) // else it ends with its session
+		cancel()
 	}
-	return lines.Err()
+	ctx, cancel := context.WithTimeout(c.ctx, time.Second)
+	defer cancel()
+	_ = k.Close(ctx) // else it ends with its session
 }

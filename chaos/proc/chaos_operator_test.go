@@ -42,8 +42,8 @@ func (c *chaosClients) startOperators() {
 		if o.hasty {
 			longest = 40
 		}
-		c.working.Go(func() {
-			for !c.over(time.Duration(o.rand.IntN(longest)) * time.Millisecond) {
+		c.Go(func() {
+			for c.Pause(time.Duration(o.rand.IntN(longest)) * time.Millisecond) {
 				if !o.hasty || len(o.calls) < hastyCalls*(c.s.fault()-first+1) {
 					o.call()
 				}

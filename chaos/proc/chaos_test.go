@@ -218,12 +218,9 @@ func (s *suite) settles(f fault, n *Node) {
 
 // check checks what the clients of a segment saw. They have ended.
 func (s *suite) check(c *chaosClients) {
-	ops := c.history.Ops()
+	ops := c.History.Ops()
 	violations, undecided := check.Linearizable(ops, 20*time.Second)
-	for _, w := range c.watchers {
-		violations = append(violations, check.CheckWatch(&w.watch, ops)...)
-	}
-	violations = append(violations, check.CheckMutualExclusion(c.roles.tenures, c.roles.writes)...)
+	violations = append(violations, c.Roles.Check(false)...)
 	for _, o := range c.operators {
 		violations = append(violations, o.check()...)
 	}

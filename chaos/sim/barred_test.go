@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"northstar/chaos/traffic"
+
 	"northstar/cluster"
 	"northstar/node"
 )
@@ -33,7 +35,7 @@ func TestSimBarredNodeHasTheNewestLog(t *testing.T) {
 		newer := 0 // runs in which the barred node holds the newest entry
 		for seed := range uint64(4) {
 			cfg := DefaultConfig(seed, tt.nodes)
-			cfg.Length, cfg.Clients, cfg.ThinkTime, cfg.HTTPClients, cfg.Watchers, cfg.Campaigners = 15*time.Second, 3, DurationRange{0, 5 * time.Millisecond}, 0, 0, 0
+			cfg.Length, cfg.Clients, cfg.ThinkTime, cfg.HTTPClients, cfg.Watchers, cfg.Campaigners = 15*time.Second, 3, traffic.Between(0, 5*time.Millisecond), 0, 0, 0
 			lost := cutAt + tt.cut
 			for _, n := range tt.behind {
 				cfg.Plan = append(cfg.Plan, Fault{Kind: CutOne, A: 0, B: n, At: cutAt, For: tt.cut + away - time.Second})

@@ -67,19 +67,15 @@ func (r *rpcFaults) nodesWithDroppedVotes() (ids []cluster.NodeID) {
 // leads, and nobody can be elected for want of a node that cannot ask: it alone has the
 // newest log, and no majority is to be had without it. It does so until the function
 // that it returns is called.
-func (cs *clients) excludeUnelectableTime() (stop func()) {
-	if !slices.ContainsFunc(cs.sim.cfg.Plan, func(f Fault) bool { return f.Kind == Hush }) {
+func (sim *Simulation) excludeUnelectableTime() (stop func()) {
+	if !slices.ContainsFunc(sim.cfg.Plan, func(f Fault) bool { return f.Kind == Hush }) {
 		return func() {}
 	}
 	const each = 10 * time.Millisecond
-	return cs.sim.every(each, func() {
-		if all, led := cs.sim.liveNodes(); led || !electableButMuted(cs.sim.cfg.Nodes, all) {
+	return sim.every(each, func() {
+		if all, led := sim.liveNodes(); led || !electableButMuted(sim.cfg.Nodes, all) {
 			return
 		}
-		cs.mu.Lock()
-		defer cs.mu.Unlock()
-		if !cs.lastAck.IsZero() && time.Since(cs.lastAck) > each {
-			cs.lastAck = cs.lastAck.Add(each)
-		}
+		sim.traffic.ExcuseGap(each)
 	})
 }

@@ -11,6 +11,7 @@ import (
 
 	"northstar/api/apiv1"
 	"northstar/chaos/check"
+	"northstar/chaos/traffic"
 	"northstar/cluster"
 )
 
@@ -40,9 +41,9 @@ const (
 
 // operator is whoever makes these calls. Its ways to the nodes are never cut.
 type operator struct {
-	sim    *Simulation
-	remote *httpClient
-	tasks  sync.WaitGroup
+	sim   *Simulation
+	http  *traffic.HTTPClient
+	tasks sync.WaitGroup
 
 	mu     sync.Mutex
 	gone   []bool // by member: being removed and added again
@@ -50,7 +51,7 @@ type operator struct {
 }
 
 func (sim *Simulation) newOperator() *operator {
-	return &operator{sim: sim, remote: sim.newRemote("operator"), gone: make([]bool, len(sim.members))}
+	return &operator{sim: sim, http: traffic.NewHTTPClient(users{sim}.Machine("operator")), gone: make([]bool, len(sim.members))}
 }
 
 // operate starts an operator's fault.
@@ -119,7 +120,7 @@ func (o *operator) ask(at int, method, path string, in, out any) error {
 	ctx, cancel := context.WithTimeout(o.sim.ctx, operatorLimit)
 	defer cancel()
 	m := o.sim.members[at]
-	err := o.remote.call(ctx, m.id, method, path, nil, in, out)
+	_, _, err := o.http.Do(ctx, traffic.Node{ID: string(m.id), HTTP: httpAddress(m.id)}, traffic.Request{Method: method, Path: path, In: in, Out: out})
 	if method != http.MethodGet {
 		o.sim.events.at(o.sim.start, "operator at %s: %s %s: %v", m.id, method, path, err)
 	}

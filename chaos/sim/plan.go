@@ -5,6 +5,8 @@ import (
 	"maps"
 	"math/rand/v2"
 	"time"
+
+	"northstar/chaos/traffic"
 )
 
 // FaultKind is what goes wrong.
@@ -119,24 +121,15 @@ func (m FaultWeights) Add(more FaultWeights) FaultWeights {
 	return sum
 }
 
-// DurationRange is how long faults last and how far apart they begin, each drawn from
-// [Min, Max) with short ones more often.
-type DurationRange struct{ Min, Max time.Duration }
-
-func (s DurationRange) draw(r *rand.Rand) time.Duration {
-	f := r.Float64()
-	return s.Min + time.Duration(f*f*float64(s.Max-s.Min))
-}
-
 // Plan draws the faults of a run: the same seed gives the same plan.
-func Plan(seed uint64, nodes int, length time.Duration, mix FaultWeights, gap, spell DurationRange) []Fault {
+func Plan(seed uint64, nodes int, length time.Duration, mix FaultWeights, gap, spell traffic.Range) []Fault {
 	r := rand.New(rand.NewPCG(seed, 0x706c616e))
 	total := 0
 	for _, w := range mix {
 		total += w
 	}
 	var faults []Fault
-	for at := gap.draw(r); at < length && total > 0; at += gap.draw(r) {
+	for at := gap.Draw(r); at < length && total > 0; at += gap.Draw(r) {
 		pick := r.IntN(total)
 		var kind FaultKind
 		for _, kind = range faultOrder {
@@ -149,27 +142,27 @@ func Plan(seed uint64, nodes int, length time.Duration, mix FaultWeights, gap, s
 	return faults
 }
 
-func drawFault(r *rand.Rand, kind FaultKind, nodes int, at time.Duration, spell DurationRange) Fault {
-	f := Fault{Kind: kind, At: at, For: spell.draw(r), A: r.IntN(nodes), Bits: r.Uint64()}
+func drawFault(r *rand.Rand, kind FaultKind, nodes int, at time.Duration, spell traffic.Range) Fault {
+	f := Fault{Kind: kind, At: at, For: spell.Draw(r), A: r.IntN(nodes), Bits: r.Uint64()}
 	f.B = (f.A + 1 + r.IntN(nodes-1)) % nodes
 	if r.IntN(2) == 0 && kind != KillVoter { // a leader does not vote
 		f.A = AnyLeader
 	}
 	switch kind {
 	case Slow, SlowIn:
-		f.Delay = DurationRange{time.Millisecond, 500 * time.Millisecond}.draw(r)
+		f.Delay = traffic.Between(time.Millisecond, 500*time.Millisecond).Draw(r)
 	case Delay, LateReply:
-		f.Delay, f.Chance, f.MessageKind = DurationRange{time.Millisecond, 400 * time.Millisecond}.draw(r), 0.1+0.8*r.Float64(), drawMessages(r)
+		f.Delay, f.Chance, f.MessageKind = traffic.Between(time.Millisecond, 400*time.Millisecond).Draw(r), 0.1+0.8*r.Float64(), drawMessages(r)
 	case Loss, LossReply, Repeat:
 		f.Chance, f.MessageKind = 0.05+0.5*r.Float64(), drawMessages(r)
 	case Lie:
 		f.Chance = 0.05 + 0.5*r.Float64()
 	case Flap:
-		f.Delay = DurationRange{time.Millisecond, 150 * time.Millisecond}.draw(r)
+		f.Delay = traffic.Between(time.Millisecond, 150*time.Millisecond).Draw(r)
 	case SlowDisk:
-		f.Delay = DurationRange{time.Millisecond, 100 * time.Millisecond}.draw(r)
+		f.Delay = traffic.Between(time.Millisecond, 100*time.Millisecond).Draw(r)
 	case KillVoter:
-		f.Delay = DurationRange{0, 2 * time.Millisecond}.draw(r)
+		f.Delay = traffic.Between(0, 2*time.Millisecond).Draw(r)
 	}
 	return f
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"northstar/chaos/traffic"
+
 	"northstar/node"
 )
 
@@ -36,7 +38,7 @@ func preferredReturns(t *testing.T, seed uint64, disk time.Duration) (ordered, o
 	const delay, away, apart = time.Second, 2 * time.Second, 6 * time.Second
 	cfg := DefaultConfig(seed, 3)
 	cfg.Clients, cfg.HTTPClients, cfg.Watchers, cfg.Campaigners = 2, 0, 0, 0
-	cfg.AnyNodeRatio, cfg.ThinkTime = 0, DurationRange{0, 10 * time.Millisecond}
+	cfg.AnyNodeRatio, cfg.ThinkTime = 0, traffic.Between(0, 10*time.Millisecond)
 	cfg.Plan = []Fault{{Kind: SlowDisk, A: 0, For: time.Hour, Delay: disk}}
 	first := 4 * time.Second // n1 leads by then
 	cfg.Length = first

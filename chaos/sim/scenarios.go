@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"northstar/chaos/traffic"
+
 	"northstar/node"
 )
 
@@ -73,8 +75,8 @@ func highFaultRate(seed uint64, nodes int) Config {
 		cfg.Weights[WipeRejoin] = 1
 	}
 	cfg.Weights = cfg.Weights.Add(FaultWeights{Bridge: 4, Flap: 4})
-	cfg.FaultInterval, cfg.FaultDuration = DurationRange{2 * time.Millisecond, 120 * time.Millisecond}, DurationRange{5 * time.Millisecond, 500 * time.Millisecond}
-	cfg.Clients, cfg.Campaigners, cfg.ThinkTime = 1, 1, DurationRange{0, 150 * time.Millisecond}
+	cfg.FaultInterval, cfg.FaultDuration = traffic.Between(2*time.Millisecond, 120*time.Millisecond), traffic.Between(5*time.Millisecond, 500*time.Millisecond)
+	cfg.Clients, cfg.Campaigners, cfg.ThinkTime = 1, 1, traffic.Between(0, 150*time.Millisecond)
 	return cfg
 }
 
@@ -82,7 +84,7 @@ func highFaultRate(seed uint64, nodes int) Config {
 func short(seed uint64, nodes int) Config {
 	cfg := DefaultConfig(seed, nodes)
 	cfg.Length = 3 * time.Second
-	cfg.FaultInterval = DurationRange{5 * time.Millisecond, 300 * time.Millisecond}
+	cfg.FaultInterval = traffic.Between(5*time.Millisecond, 300*time.Millisecond)
 	cfg.Weights = cfg.Weights.Add(FaultWeights{Bridge: 4, Flap: 4})
 	return cfg
 }
@@ -92,7 +94,7 @@ func short(seed uint64, nodes int) Config {
 func leaderLease(seed uint64, nodes int) Config {
 	cfg := DefaultConfig(seed, nodes)
 	withLeases(&cfg)
-	cfg.Readers, cfg.HTTPClients, cfg.Campaigners, cfg.EvictInterval = 3, 0, 0, DurationRange{}
+	cfg.Readers, cfg.HTTPClients, cfg.Campaigners, cfg.EvictInterval = 3, 0, 0, traffic.Range{}
 	return cfg
 }
 
@@ -168,7 +170,7 @@ func unreliableDetector(seed uint64, nodes int) Config {
 		Kill: 8, Isolate: 5, PowerLoss: 3, Pause: 4, StallDisk: 2, SlowDisk: 3, KillVoter: 3,
 	}
 	cfg.Length = 8 * time.Second
-	cfg.Plan = Plan(seed, nodes, cfg.Length, cfg.Weights, DurationRange{5 * time.Millisecond, 250 * time.Millisecond}, cfg.FaultDuration)
+	cfg.Plan = Plan(seed, nodes, cfg.Length, cfg.Weights, traffic.Between(5*time.Millisecond, 250*time.Millisecond), cfg.FaultDuration)
 	for i, f := range cfg.Plan {
 		switch f.Kind {
 		case Loss, LossReply, Delay, LateReply, Repeat:
@@ -187,8 +189,8 @@ func quorumLossScenario(seed uint64, nodes int) Config {
 	cfg.Length, cfg.ConvergeTimeout, cfg.Watchers = 12*time.Second, time.Minute, 0
 	r := rand.New(rand.NewPCG(seed, 0x7265636f))
 	f := Fault{
-		Kind: Recover, At: DurationRange{3 * time.Second, 7 * time.Second}.draw(r), For: DurationRange{0, 2 * time.Second}.draw(r),
-		Delay: DurationRange{0, 2 * time.Second}.draw(r), Bits: r.Uint64(),
+		Kind: Recover, At: traffic.Between(3*time.Second, 7*time.Second).Draw(r), For: traffic.Between(0, 2*time.Second).Draw(r),
+		Delay: traffic.Between(0, 2*time.Second).Draw(r), Bits: r.Uint64(),
 	}
 	cfg.Plan = append(cfg.faults(), f)
 	slices.SortStableFunc(cfg.Plan, func(a, b Fault) int { return cmp.Compare(a.At, b.At) })
@@ -201,9 +203,9 @@ func quorumLossScenario(seed uint64, nodes int) Config {
 // that what it missed is gone.
 func snapshotCatchup(seed uint64, nodes int) Config {
 	cfg := DefaultConfig(seed, nodes)
-	cfg.Length, cfg.FaultInterval = 14*time.Second, DurationRange{50 * time.Millisecond, 1500 * time.Millisecond}
-	cfg.Clients, cfg.Keys, cfg.ThinkTime, cfg.AnyNodeRatio = 10, 20, DurationRange{0, 2 * time.Millisecond}, 0.05
-	cfg.HTTPClients, cfg.Watchers, cfg.Campaigners, cfg.EvictInterval = 0, 0, 1, DurationRange{}
+	cfg.Length, cfg.FaultInterval = 14*time.Second, traffic.Between(50*time.Millisecond, 1500*time.Millisecond)
+	cfg.Clients, cfg.Keys, cfg.ThinkTime, cfg.AnyNodeRatio = 10, 20, traffic.Between(0, 2*time.Millisecond), 0.05
+	cfg.HTTPClients, cfg.Watchers, cfg.Campaigners, cfg.EvictInterval = 0, 0, 1, traffic.Range{}
 	r := rand.New(rand.NewPCG(seed, 0x62656869))
 	cfg.Plan = cfg.faults()
 	for at := 1500 * time.Millisecond; at < cfg.Length; at += 7 * time.Second {

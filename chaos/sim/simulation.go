@@ -15,6 +15,7 @@ import (
 
 	"northstar/chaos/check"
 	"northstar/chaos/report"
+	"northstar/chaos/traffic"
 	"northstar/cluster"
 	"northstar/node"
 	"northstar/state"
@@ -27,8 +28,8 @@ type Config struct {
 	Nodes         int
 	Length        time.Duration // of the faults, in virtual time
 	Weights       FaultWeights
-	FaultInterval DurationRange // between the beginnings of faults
-	FaultDuration DurationRange // of a fault's length
+	FaultInterval traffic.Range // between the beginnings of faults
+	FaultDuration traffic.Range // of a fault's length
 	Plan          []Fault
 
 	Clients             int
@@ -36,11 +37,11 @@ type Config struct {
 	HTTPClients         int           // further clients, over HTTP
 	Watchers            int           // of all changes, over HTTP
 	Campaigners         int           // clients with sessions, for one role, over HTTP
-	EvictInterval       DurationRange // between two times that an operator takes the role from its holder; the zero Spell: nobody does
+	EvictInterval       traffic.Range // between two times that an operator takes the role from its holder; the zero Spell: nobody does
 	AvailabilityWriters bool          // a writer at each node: what it sees is measured
 	Keys                int
 	ClockDrift          float64       // a node's lease and session clock runs at a rate drawn from 1 ± this
-	ThinkTime           DurationRange // of a client's pause between operations
+	ThinkTime           traffic.Range // of a client's pause between operations
 	OpTimeout           time.Duration // of one attempt of an operation
 	AnyNodeRatio        float64       // so many of the operations go to any node, the others to the leader
 
@@ -72,8 +73,8 @@ type Config struct {
 func DefaultConfig(seed uint64, nodes int) Config {
 	return Config{
 		Seed: seed, Nodes: nodes, Length: 20 * time.Second, Weights: DefaultFaults(),
-		FaultInterval: DurationRange{10 * time.Millisecond, 500 * time.Millisecond}, FaultDuration: DurationRange{5 * time.Millisecond, 900 * time.Millisecond},
-		Clients: 2, HTTPClients: 1, Watchers: 1, Campaigners: 2, EvictInterval: DurationRange{100 * time.Millisecond, 4 * time.Second}, Keys: 3, ClockDrift: 0.05, ThinkTime: DurationRange{0, 30 * time.Millisecond}, OpTimeout: time.Second, AnyNodeRatio: 0.2,
+		FaultInterval: traffic.Between(10*time.Millisecond, 500*time.Millisecond), FaultDuration: traffic.Between(5*time.Millisecond, 900*time.Millisecond),
+		Clients: 2, HTTPClients: 1, Watchers: 1, Campaigners: 2, EvictInterval: traffic.Between(100*time.Millisecond, 4*time.Second), Keys: 3, ClockDrift: 0.05, ThinkTime: traffic.Between(0, 30*time.Millisecond), OpTimeout: time.Second, AnyNodeRatio: 0.2,
 		Net: DefaultNetOptions(), Disk: DefaultDiskOptions(), ConvergeTimeout: 30 * time.Second,
 		Build: BuildNode, LogLevel: hclog.Info,
 	}
@@ -120,12 +121,10 @@ type Simulation struct {
 	events  *trace
 	digest  *digest
 
-	safety    *check.Safety
-	revisions *check.Revisions
-	history   *check.History
-	roles     roleHistory
-	operator  *operator
-	timeline  *timeline
+	safety   *check.Safety
+	traffic  *traffic.Traffic
+	operator *operator
+	timeline *timeline
 
 	unhealed context.Context // ends when all is healed
 	healing  context.CancelFunc
@@ -139,7 +138,6 @@ type Simulation struct {
 	injected   int
 	faults     map[FaultKind]int     // that had an effect
 	downtimes  []check.FaultInterval // of nodes that could not take part
-	writeAcks  []time.Duration       // acknowledgements of probes
 	loss       quorumLoss
 	tooFew     bool // a disk was wiped while another held nothing yet: nobody may be left to elect
 }
@@ -149,15 +147,15 @@ const maxViolations = 10
 
 // NewSimulation makes a run. It is to be called, and run, in a synctest bubble.
 func NewSimulation(ctx context.Context, cfg Config) *Simulation {
-	sim := &Simulation{cfg: cfg, ctx: ctx, start: time.Now(), net: NewNet(cfg.Seed, cfg.Net), events: &trace{}, digest: &digest{}, history: &check.History{}, faults: map[FaultKind]int{}}
+	sim := &Simulation{cfg: cfg, ctx: ctx, start: time.Now(), net: NewNet(cfg.Seed, cfg.Net), events: &trace{}, digest: &digest{}, faults: map[FaultKind]int{}}
 	sim.unhealed, sim.healing = context.WithCancel(ctx)
 	sim.net.digest = sim.digest
 	sim.safety = check.NewSafety(sim.violated)
-	sim.revisions = check.NewRevisions(sim.violated)
 	sim.rpc = newRPCFaults(sim)
 	for i := range cfg.Nodes {
 		sim.members = append(sim.members, newMember(sim, i))
 	}
+	sim.traffic = sim.newTraffic()
 	sim.operator, sim.timeline = sim.newOperator(), newTimeline(sim.start)
 	return sim
 }
@@ -233,9 +231,9 @@ func (sim *Simulation) Run() Result {
 		sim.running.Go(m.supervise)
 	}
 	stopSampling := sim.every(10*time.Millisecond, sim.sample)
-	clients := sim.startClients()
-	stopExcusing := clients.excludeUnelectableTime()
-	watchers := sim.startWatchers()
+	sim.traffic.Start()
+	stopExcusing := sim.excludeUnelectableTime()
+	sim.traffic.StartWatchers(0)
 
 	for _, f := range sim.cfg.Plan {
 		time.Sleep(time.Until(sim.start.Add(f.At)))
@@ -244,14 +242,16 @@ func (sim *Simulation) Run() Result {
 	time.Sleep(time.Until(sim.start.Add(sim.cfg.Length)))
 	sim.checkStable()
 	stopExcusing()
-	clients.checkGap()
+	sim.traffic.CheckGap(sim.cfg.MaxGap)
 	figures := sim.measureSLO()
 	sim.operator.close()
 	sim.heal()
 	healed := time.Now()
-	settled := sim.awaitConvergence(healed, clients, watchers)
-	clients.stop()
-	sim.checkClients(watchers)
+	settled := sim.awaitConvergence(healed)
+	sim.traffic.Stop()
+	for _, v := range append(sim.traffic.StopWatchers(), sim.traffic.Roles.Check(sim.cfg.NoElections)...) {
+		sim.violated(v)
+	}
 	stopSampling()
 	sim.end()
 
@@ -259,22 +259,8 @@ func (sim *Simulation) Run() Result {
 	sim.mu.Lock()
 	defer sim.mu.Unlock()
 	return Result{
-		Seed: sim.cfg.Seed, Violations: sim.violations, History: sim.history.Ops(), Injected: sim.injected, Faults: sim.faults, Messages: messages,
+		Seed: sim.cfg.Seed, Violations: sim.violations, History: sim.traffic.History.Ops(), Injected: sim.injected, Faults: sim.faults, Messages: messages,
 		Digest: sim.digest.value(), Elections: sim.safety.Elections(), Commits: sim.safety.MaxCommit(), ConvergedAfter: settled, SLO: figures,
-	}
-}
-
-// checkClients ends the watchers, and checks what clients saw that no single
-// answer shows.
-func (sim *Simulation) checkClients(watchers []*watcher) {
-	ops := sim.history.Ops()
-	var violations []check.Violation
-	for _, v := range watchers {
-		v.stop()
-		violations = append(violations, v.check(ops)...)
-	}
-	for _, v := range append(violations, sim.roles.check(sim.cfg.NoElections)...) {
-		sim.violated(v)
 	}
 }
 
@@ -329,7 +315,7 @@ func (sim *Simulation) checkStable() {
 
 // awaitConvergence waits until a write is taken and all nodes agree, and reports it as a
 // violation when that takes longer than Settle.
-func (sim *Simulation) awaitConvergence(healed time.Time, clients *clients, watchers []*watcher) time.Duration {
+func (sim *Simulation) awaitConvergence(healed time.Time) time.Duration {
 	sim.mu.Lock()
 	tooFew := sim.tooFew
 	sim.mu.Unlock()
@@ -342,13 +328,13 @@ func (sim *Simulation) awaitConvergence(healed time.Time, clients *clients, watc
 		return sim.cfg.ConvergeTimeout
 	}
 	why := "no write was acknowledged"
-	for !clients.acknowledgedSince(healed) && time.Now().Before(deadline) {
+	for !sim.traffic.AcknowledgedSince(healed) && time.Now().Before(deadline) {
 		time.Sleep(5 * time.Millisecond)
 	}
 	took := time.Since(healed)
-	clients.stop()
+	sim.traffic.Stop()
 	for time.Now().Before(deadline) {
-		if why = sim.converged(watchers); why == "" {
+		if why = sim.converged(); why == "" {
 			return took
 		}
 		time.Sleep(20 * time.Millisecond)
@@ -357,11 +343,9 @@ func (sim *Simulation) awaitConvergence(healed time.Time, clients *clients, watc
 	return sim.cfg.ConvergeTimeout
 }
 
-func (sim *Simulation) converged(watchers []*watcher) string {
-	for _, v := range watchers {
-		if seen, acked := v.seen(), sim.revisions.Acknowledged(); seen < acked {
-			return fmt.Sprintf("%s has seen revision %d, %d was acknowledged", v.watch.Name, seen, acked)
-		}
+func (sim *Simulation) converged() string {
+	if behind := sim.traffic.WatchersBehind(); behind != "" {
+		return behind
 	}
 	var finals []check.NodeState
 	for _, m := range sim.members {
@@ -374,7 +358,7 @@ func (sim *Simulation) converged(watchers []*watcher) string {
 		}
 		finals = append(finals, f)
 	}
-	return check.Converged(finals, sim.revisions.Acknowledged())
+	return check.Converged(finals, sim.traffic.Revisions.Acknowledged())
 }
 
 // outlive is how long, at the end of a run, goroutines of the library are

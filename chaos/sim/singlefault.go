@@ -1,14 +1,13 @@
 package sim
 
 import (
-	"context"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"time"
 
+	"northstar/chaos/traffic"
+
 	"northstar/chaos/check"
-	"northstar/state"
 )
 
 // singleFaultSLO has one node that fails at a time, for a second or so, and now and then
@@ -19,7 +18,7 @@ func singleFaultSLO(seed uint64, nodes int) Config {
 	cfg.Clients, cfg.HTTPClients, cfg.Watchers, cfg.Campaigners, cfg.AvailabilityWriters = 1, 0, 0, 0, true
 	r := rand.New(rand.NewPCG(seed, 0x73696e67))
 	for at := measureFrom + time.Second; at < cfg.Length-2*time.Second; {
-		f := Fault{Kind: singleNodeFaults[r.IntN(len(singleNodeFaults))], A: AnyLeader, At: at, For: DurationRange{200 * time.Millisecond, 2 * time.Second}.draw(r)}
+		f := Fault{Kind: singleNodeFaults[r.IntN(len(singleNodeFaults))], A: AnyLeader, At: at, For: traffic.Between(200*time.Millisecond, 2*time.Second).Draw(r)}
 		if r.IntN(3) == 0 {
 			f.A = r.IntN(nodes)
 		}
@@ -27,7 +26,7 @@ func singleFaultSLO(seed uint64, nodes int) Config {
 			f.Kind = KillAll
 		}
 		cfg.Plan = append(cfg.Plan, f)
-		at += f.For + DurationRange{time.Second, 2 * time.Second}.draw(r)
+		at += f.For + traffic.Between(time.Second, 2*time.Second).Draw(r)
 	}
 	return cfg
 }
@@ -51,28 +50,6 @@ func (sim *Simulation) recordDowntime(f Fault) {
 	sim.downtimes = append(sim.downtimes, h)
 }
 
-const writePause = 20 * time.Millisecond
-
-// startAvailabilityWriters starts a writer at each node, which asks for one write after the
-// other there.
-func (cs *clients) startAvailabilityWriters() {
-	for _, m := range cs.sim.members {
-		remote := cs.newRemote()
-		cs.done.Go(func() {
-			for n := 0; cs.pause(writePause); n++ {
-				ctx, cancel := context.WithTimeout(cs.sim.ctx, cs.sim.cfg.OpTimeout)
-				res, err := httpNode{remote, m.id}.Propose(ctx, state.Command{Kind: state.KindPut, Put: &state.Put{Key: "probe-" + string(m.id), Value: fmt.Append(nil, n)}})
-				cancel()
-				if err == nil && res.Err == nil {
-					cs.sim.mu.Lock()
-					cs.sim.writeAcks = append(cs.sim.writeAcks, time.Since(cs.sim.start))
-					cs.sim.mu.Unlock()
-				}
-			}
-		})
-	}
-}
-
 // measureSLO measures what the probes saw until now.
 func (sim *Simulation) measureSLO() *check.SLOReport {
 	if !sim.cfg.AvailabilityWriters {
@@ -87,7 +64,7 @@ func (sim *Simulation) measureSLO() *check.SLOReport {
 	}
 	sim.timeline.mu.Unlock()
 	sim.mu.Lock()
-	run.Faults, run.WriteAcks = slices.Clone(sim.downtimes), slices.Clone(sim.writeAcks)
+	run.Faults, run.WriteAcks = slices.Clone(sim.downtimes), sim.traffic.WriteAcks()
 	sim.mu.Unlock()
 	f := check.MeasureSLO(run)
 	return &f

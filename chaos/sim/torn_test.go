@@ -50,13 +50,13 @@ func tornVote(t *testing.T, seed uint64, torn bool) bool {
 	for _, m := range sim.members {
 		sim.running.Go(m.supervise)
 	}
-	clients := sim.startClients()
+	sim.traffic.Start()
 	time.Sleep(2 * time.Second)
 	heal, _ := sim.cut(Fault{Kind: Isolate, A: 0})
 	time.Sleep(2 * time.Second)
 	sim.sample()
 	up, _ := sim.killNodes(false, sim.members...)
-	clients.stop()
+	sim.traffic.Stop()
 	heal()
 
 	term := max(n1.disk.CurrentTerm(), n2.disk.CurrentTerm(), n3.disk.CurrentTerm())

@@ -1,0 +1,267 @@
+package traffic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/chaos/check"
+	"northstar/cluster"
+	"northstar/state"
+)
+
+// Role is what campaigners campaign for.
+const Role = "role"
+
+const (
+	fencedKey   = "fenced"
+	clientDrift = 0.1 // of a session's TTL: what a client leaves for clocks that differ
+)
+
+// campaigner is a client with one session after the other, that holds a role now
+// and then and writes with its token.
+type campaigner struct {
+	*Traffic
+	id     int
+	http   *HTTPClient
+	rand   *rand.Rand
+	writes int
+}
+
+func (t *Traffic) startCampaigner(i int) {
+	c := &campaigner{Traffic: t, id: i, http: t.newMachine(), rand: rand.New(rand.NewPCG(t.cfg.Seed, 1000+uint64(i)))}
+	t.running.Go(c.run)
+}
+
+func (c *campaigner) run() {
+	for c.Pause(c.cfg.ThinkTime.Draw(c.rand)) {
+		c.runSession()
+	}
+}
+
+// session is one session with its own idea of how long it lasts.
+type session struct {
+	id    string
+	ttl   time.Duration
+	epoch uint64        // of the cluster
+	ended chan struct{} // closed when the cluster has ended it
+	once  sync.Once
+
+	mu      sync.Mutex
+	until   time.Time // its client's own deadline
+	revoked uint64    // token of the tenure that an operator has revoked, as far as the client knows
+}
+
+// deadline is the client's own: the last renewal's send time, the TTL and the
+// drift.
+func (s *session) deadline() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.until
+}
+
+func (s *session) renewed(sent time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if until := sent.Add(time.Duration(float64(s.ttl) * (1 - clientDrift))); until.After(s.until) {
+		s.until = until
+	}
+}
+
+// isRevoked reports whether the client knows that its tenure was revoked.
+func (s *session) isRevoked(token uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.revoked >= token
+}
+
+// ask makes one request on a node, more often on the one that leads.
+func (c *campaigner) ask(limit time.Duration, q Request) error {
+	i := c.cluster.Leader()
+	if c.rand.IntN(2) == 0 {
+		i = c.rand.IntN(len(c.cluster.Nodes()))
+	}
+	return c.askNode(i, limit, q)
+}
+
+func (c *campaigner) askNode(i int, limit time.Duration, q Request) error {
+	ctx, cancel := context.WithTimeout(c.ctx, limit)
+	defer cancel()
+	_, _, err := c.http.Do(ctx, c.cluster.Nodes()[i], q)
+	return err
+}
+
+// runSession goes through one session: it is renewed for a while, campaigns, and is
+// ended, or just left.
+func (c *campaigner) runSession() {
+	ttl := c.cfg.MinTTL.Milliseconds() + int64(c.rand.IntN(1500))
+	sent, era := time.Now(), c.cluster.Epoch()
+	var made apiv1.SessionCreated
+	if c.ask(time.Second, Request{Method: http.MethodPost, Path: apiv1.PathSessions, In: apiv1.SessionCreate{Name: fmt.Sprintf("client-%d", c.id), TTLMS: &ttl}, Out: &made}) != nil {
+		return
+	}
+	s := &session{id: made.SessionID, ttl: time.Duration(made.TTLMS) * time.Millisecond, epoch: era, ended: make(chan struct{})}
+	s.renewed(sent)
+	quit := make(chan struct{})
+	var renewing sync.WaitGroup
+	renewing.Go(func() { c.renew(s, quit) })
+	for range 1 + c.rand.IntN(4) {
+		if !c.campaign(s) {
+			break
+		}
+	}
+	close(quit) // left alone: it ends by its TTL
+	renewing.Wait()
+	c.Roles.left(s.id, c.now()+s.ttl)
+	if c.rand.IntN(2) == 0 {
+		_ = c.ask(time.Second, Request{Method: http.MethodDelete, Path: apiv1.PathSessions + "/" + s.id})
+	}
+}
+
+// renew renews a session four times in its TTL.
+func (c *campaigner) renew(s *session, quit <-chan struct{}) {
+	r := c.cfg.Rand(s.id, "renew", uint64(c.id))
+	tick := time.NewTicker(s.ttl / 4)
+	defer tick.Stop()
+	for {
+		select {
+		case <-quit:
+			return
+		case <-s.ended:
+			return
+		case <-tick.C:
+		}
+		sent := time.Now()
+		err := c.askNode(r.IntN(len(c.cluster.Nodes())), s.ttl/2, Request{Method: http.MethodPost, Path: apiv1.PathSessions + "/" + s.id + "/renew"})
+		if err == nil {
+			s.renewed(sent)
+		}
+		c.checkAlive(s, sent, err)
+	}
+}
+
+// checkAlive looks at an answer to a request of a session: when that has ended, it
+// must not have been within the client's deadline.
+func (c *campaigner) checkAlive(s *session, sent time.Time, err error) {
+	var e *cluster.Error
+	if errors.As(err, &e) && e.Code == cluster.CodeFenced {
+		c.fetchRevocations(s)
+	}
+	if !errors.As(err, &e) || e.Code != cluster.CodeSessionEnded {
+		return
+	}
+	if until := s.deadline(); time.Now().Before(until) && c.cluster.Epoch() == s.epoch { // a recovery ends all of them
+		c.cluster.Violated(check.Violation{Invariant: check.SessionsLive, Detail: fmt.Sprintf(
+			"session %s of client %d had ended when asked at %v, with its client's deadline at %v", s.id, c.id, sent.Sub(c.cfg.Start), until.Sub(c.cfg.Start))})
+	}
+	s.once.Do(func() { close(s.ended) })
+}
+
+// fetchRevocations asks which tenures of the session an operator has revoked. Half of
+// the clients never do, and go on until their deadline.
+func (c *campaigner) fetchRevocations(s *session) {
+	if c.id%2 == 0 {
+		return
+	}
+	var now apiv1.Session
+	if c.askNode(c.cluster.Leader(), s.ttl/2, Request{Method: http.MethodGet, Path: apiv1.PathSessions + "/" + s.id, Out: &now}) != nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range now.RevokedRoles {
+		s.revoked = max(s.revoked, p.Token)
+	}
+}
+
+// campaign tries to be elected once and holds the role for a while. It returns
+// whether the session goes on.
+func (c *campaigner) campaign(s *session) bool {
+	if !c.Pause(c.cfg.ThinkTime.Draw(c.rand)) || !time.Now().Before(s.deadline()) {
+		return false
+	}
+	asked := time.Now()
+	var won apiv1.Role
+	err := c.ask(max(2*time.Second, c.cfg.CampaignWait+time.Second), Request{
+		Method: http.MethodPost, Path: apiv1.PathRoles + "/" + Role + "/campaign", In: apiv1.Campaign{SessionID: s.id, WaitMS: c.waitMS()}, Out: &won,
+	})
+	c.checkAlive(s, asked, err)
+	if err != nil {
+		c.Roles.waited(asked.Sub(c.cfg.Start), c.now())
+		return time.Now().Before(s.deadline())
+	}
+	now := time.Now()
+	if !now.Before(s.deadline()) {
+		return false // too late to be sure of anything
+	}
+	t := check.Tenure{Client: c.id, Session: s.id, Token: won.Token, RequestedAt: asked.Sub(c.cfg.Start), GrantedAt: now.Sub(c.cfg.Start)}
+	resigns := c.hold(s, won.Token, now.Add(time.Duration(c.rand.IntN(1500))*time.Millisecond))
+	end := time.Now()
+	if until := s.deadline(); until.Before(end) {
+		end = until
+	}
+	t.Until = end.Sub(c.cfg.Start)
+	c.Roles.Won(t)
+	if !resigns && !s.isRevoked(won.Token) {
+		return true
+	}
+	query := url.Values{"session_id": {s.id}}
+	if c.rand.IntN(2) == 0 {
+		query.Set("token", fmt.Sprint(won.Token))
+	}
+	resigned := c.ask(time.Second, Request{Method: http.MethodDelete, Path: apiv1.PathRoles + "/" + Role, Query: query}) == nil
+	if c.rand.IntN(2) == 0 && c.Pause(time.Duration(c.rand.IntN(50))*time.Millisecond) {
+		c.fenced(won.Token) // what was still on its way
+	}
+	return resigned
+}
+
+// waitMS is how long a candidate waits, in milliseconds.
+func (c *campaigner) waitMS() int64 {
+	if limit := c.cfg.CampaignWait; limit > 0 {
+		return limit.Milliseconds()
+	}
+	return int64(c.rand.IntN(1200))
+}
+
+// hold writes with a token until a moment, or until the client's deadline. It
+// reports whether the client means to resign then.
+func (c *campaigner) hold(s *session, token uint64, until time.Time) bool {
+	for time.Now().Before(until) && time.Now().Before(s.deadline()) && !s.isRevoked(token) {
+		c.fenced(token)
+		if !c.Pause(time.Duration(c.rand.IntN(100)) * time.Millisecond) {
+			return false
+		}
+	}
+	if c.rand.IntN(3) == 0 { // one that does not know yet, or does not care, that its time is over
+		c.fenced(token)
+	}
+	return c.rand.IntN(2) == 0
+}
+
+// fenced writes with a token.
+func (c *campaigner) fenced(token uint64) {
+	c.writes++
+	_ = c.overHTTP(c.http)(c.cluster.Leader(), func(ctx context.Context, n KV) error {
+		c.FencedWrite(ctx, n, c.id, token, c.writes)
+		return nil
+	})
+}
+
+// FencedWrite writes with a token of the role, and records it when that was done.
+func (t *Traffic) FencedWrite(ctx context.Context, n KV, client int, token uint64, number int) {
+	begin := t.now()
+	res, err := n.Propose(ctx, state.Command{
+		Kind: state.KindPut, Put: &state.Put{Key: fencedKey, Value: fmt.Appendf(nil, "f%d-%d", client, number)},
+		Fence: &state.FencingToken{Role: Role, Token: token},
+	})
+	if err == nil && res.Err == nil {
+		t.Roles.Wrote(check.FencedWrite{Client: client, Token: token, Begin: begin, End: t.now()})
+	}
+}

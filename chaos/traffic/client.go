@@ -1,0 +1,258 @@
+package traffic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/chaos/check"
+	"northstar/cluster"
+	"northstar/state"
+)
+
+const (
+	opAttempts = 4                     // of an operation with an idempotency key, and of one that was not proposed
+	retryPause = 20 * time.Millisecond // before the next attempt
+	idempotent = 0.3                   // of the writes carry an idempotency key
+	repeats    = 0.05                  // of the operations repeat such a write
+	leaseReads = 0.2                   // of the reads go by the lease, where there is one
+	staleReads = 0.1                   // of them take what the node has
+)
+
+// client is one user, with one operation at a time.
+type client struct {
+	*Traffic
+	id       int
+	readOnly bool
+	attempt  Attempt
+	rand     *rand.Rand
+	ops      int
+	seen     map[string]seenValue // by key: what it last read or wrote
+	kept     []keptWrite          // idempotent ones, newest last
+	epoch    uint64               // of the cluster, at the beginning of its operation
+}
+
+func (t *Traffic) newClient(id int, attempt Attempt) *client {
+	return &client{Traffic: t, id: id, attempt: attempt, rand: rand.New(rand.NewPCG(t.cfg.Seed, uint64(id))), seen: map[string]seenValue{}}
+}
+
+// keptWrite is an idempotent write whose answer is known: repeated, it must get
+// the same one.
+type keptWrite struct {
+	cmd    state.Command
+	result state.Result
+}
+
+const maxKept = 8
+
+type seenValue struct {
+	value    string
+	revision uint64
+}
+
+func (c *client) run() {
+	for c.Pause(c.cfg.ThinkTime.Draw(c.rand)) {
+		c.operate()
+	}
+}
+
+// operate does one operation and records it.
+func (c *client) operate() {
+	c.ops++
+	if now := c.cluster.Epoch(); now != c.epoch {
+		c.epoch, c.kept = now, nil
+	}
+	if len(c.kept) > 0 && c.rand.Float64() < repeats {
+		c.repeat()
+		return
+	}
+	op := check.Op{Client: c.id, Key: c.cluster.Key(c.rand.IntN(c.cfg.Keys)), Begin: c.now()}
+	switch x := c.rand.Float64(); {
+	case c.readOnly || x < 0.4:
+		op.Kind = check.Get
+	case x < 0.7:
+		op.Kind = check.Put
+	case x < 0.85:
+		op.Kind = check.CAS
+	case x < 0.92:
+		op.Kind = check.Create
+	default:
+		op.Kind = check.Delete
+	}
+	if op.Kind == check.Get {
+		c.read(op)
+		return
+	}
+	c.write(op)
+}
+
+// read reads on one node. Only a stale read says nothing about the history.
+func (c *client) read(op check.Op) {
+	begin := c.Revisions.Begin()
+	consistency := apiv1.Linearizable
+	switch x := c.rand.Float64(); {
+	case x < staleReads:
+		consistency = apiv1.Stale
+	case x < staleReads+leaseReads:
+		consistency = apiv1.Lease
+	}
+	var got Reading
+	err := c.call(&op, func(ctx context.Context, n KV) (err error) {
+		got, err = n.Read(ctx, op.Key, consistency)
+		return err
+	})
+	if err != nil || consistency == apiv1.Stale || c.cluster.Epoch() != c.epoch {
+		return // a read that was not answered says nothing either
+	}
+	op.End, op.Outcome, op.Value, op.Note = c.now(), check.Done, got.Value, consistency
+	c.seen[op.Key] = seenValue{got.Value, got.Revision}
+	if got.At > 0 {
+		c.Revisions.Read(op.String(), begin, got.At)
+	}
+	c.History.Add(op)
+}
+
+// write proposes one command, again while it is known not to have happened, or
+// when it has an idempotency key.
+func (c *client) write(op check.Op) {
+	cmd := c.command(&op)
+	begin, began := c.Revisions.Begin(), time.Now()
+	var res state.Result
+	var err error
+	mayHaveHappened := false
+	for range opAttempts {
+		err = c.call(&op, func(ctx context.Context, n KV) (err error) {
+			cmd.Now = time.Now().UnixNano()
+			res, err = n.Propose(ctx, cmd)
+			return err
+		})
+		if err != nil {
+			op.Note += fmt.Sprintf("[%v, %s: %v] ", c.now(), op.Node, err)
+		}
+		mayHaveHappened = mayHaveHappened || err != nil && !notProposed(err)
+		if err == nil || mayHaveHappened && cmd.Idempotency == nil {
+			break
+		}
+		time.Sleep(retryPause)
+	}
+	op.End = c.now()
+	switch {
+	case err == nil && res.Err == nil:
+		op.Outcome = check.Done
+		op.Revision = res.Revision
+		c.Revisions.Wrote(op.String(), begin, res.Revision)
+		c.seen[op.Key] = seenValue{op.Value, res.Revision}
+		c.acknowledged(began)
+		c.keep(cmd, res)
+	case err == nil && refused(res.Err):
+		op.Outcome = check.Refused
+		c.keep(cmd, res)
+	case err == nil:
+		c.cluster.Violated(check.Violation{Invariant: check.OnlyDocumentedErrors, Detail: fmt.Sprintf("%v: %v", op, res.Err)})
+		return
+	case mayHaveHappened:
+		op.Outcome = check.Unknown
+	default:
+		return
+	}
+	if c.cluster.Epoch() != c.epoch {
+		op.Outcome, op.Revision = check.Unknown, 0 // it may be lost again
+	}
+	c.History.Add(op)
+}
+
+// keep remembers an idempotent write and its answer.
+func (c *client) keep(cmd state.Command, res state.Result) {
+	if cmd.Idempotency == nil {
+		return
+	}
+	c.kept = append(c.kept, keptWrite{cmd, res})
+	c.kept = c.kept[max(0, len(c.kept)-maxKept):]
+}
+
+// repeat sends an idempotent write once more: it must be answered as it was, and
+// change nothing, after a change of leader too.
+func (c *client) repeat() {
+	k := c.kept[c.rand.IntN(len(c.kept))]
+	var res state.Result
+	op := check.Op{Client: c.id, Begin: c.now()}
+	err := c.call(&op, func(ctx context.Context, n KV) (err error) {
+		k.cmd.Now = time.Now().UnixNano()
+		res, err = n.Propose(ctx, k.cmd)
+		return err
+	})
+	if err != nil || c.cluster.Epoch() != c.epoch {
+		return
+	}
+	code := func(r state.Result) cluster.Code {
+		if r.Err == nil {
+			return 0
+		}
+		return r.Err.Code
+	}
+	if res.Revision != k.result.Revision && code(res) == 0 || code(res) != code(k.result) {
+		c.cluster.Violated(check.Violation{Invariant: check.Idempotency, Detail: fmt.Sprintf(
+			"%v, %s: client %d repeated %s on %s and got revision %d, code %d; it had got revision %d, code %d",
+			op.Begin, op.Key, c.id, k.cmd.Idempotency.Key, op.Node, res.Revision, code(res), k.result.Revision, code(k.result))})
+	}
+}
+
+// command makes the command of a write, with conditions on what the client
+// last saw of the key.
+func (c *client) command(op *check.Op) state.Command {
+	var cmd state.Command
+	last, known := c.seen[op.Key]
+	if op.Kind == check.CAS && (!known || last.value == "") {
+		op.Kind = check.Put
+	}
+	if op.Kind == check.Delete {
+		cmd = state.Command{Kind: state.KindDelete, Delete: &state.Delete{Key: op.Key}}
+		if known && last.value != "" && c.rand.IntN(2) == 0 {
+			cmd.Delete.IfRevision, op.Expect = &last.revision, last.value
+		}
+	} else {
+		op.Value = fmt.Sprintf("c%d-%d", c.id, c.ops)
+		cmd = state.Command{Kind: state.KindPut, Put: &state.Put{Key: op.Key, Value: []byte(op.Value), IfAbsent: op.Kind == check.Create}}
+		if op.Kind == check.CAS {
+			cmd.Put.IfRevision, op.Expect = &last.revision, last.value
+		}
+	}
+	if c.rand.Float64() < idempotent {
+		cmd.Idempotency = &state.Idempotency{Key: fmt.Sprintf("c%d-%d", c.id, c.ops), RequestHash: []byte(op.Value)}
+	}
+	return cmd
+}
+
+// call makes one attempt on one node.
+func (c *client) call(op *check.Op, f func(ctx context.Context, n KV) error) error {
+	i := c.pick()
+	op.Node = c.cluster.Nodes()[i].ID
+	return c.attempt(i, f)
+}
+
+// pick returns the node that leads, as far as is known, or now and then any.
+func (c *client) pick() int {
+	if c.readOnly || c.rand.Float64() < c.cfg.AnyNodeRatio {
+		return c.rand.IntN(len(c.cluster.Nodes()))
+	}
+	return c.cluster.Leader()
+}
+
+// notProposed reports whether a write that failed is known not to have happened.
+func notProposed(err error) bool {
+	var e *cluster.Error
+	if !errors.As(err, &e) {
+		return false
+	}
+	return e.Code == cluster.CodeNoLeader || e.Code == cluster.CodeBusy || e.Code == cluster.CodeReadOnly
+}
+
+// refused reports whether an error means that the operation's condition did not
+// hold.
+func refused(err *cluster.Error) bool {
+	return err.Code == cluster.CodeConditionFailed || err.HTTPStatus() == http.StatusNotFound
+}

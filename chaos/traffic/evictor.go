@@ -1,0 +1,52 @@
+package traffic
+
+import (
+	"context"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"northstar/api/apiv1"
+)
+
+// roleEvictor is an operator who revokes the role from its holder now and then, for
+// the next candidate or for one that it names. The campaigners see what follows.
+type roleEvictor struct {
+	*Traffic
+	http *HTTPClient
+	rand *rand.Rand
+}
+
+const evictLimit = time.Second // for one call: its answer may wait for the holder, and need not be read
+
+func (t *Traffic) startRoleEvictor() {
+	e := &roleEvictor{Traffic: t, http: t.newMachine(), rand: rand.New(rand.NewPCG(t.cfg.Seed, 2000))}
+	t.running.Go(func() {
+		for e.Pause(e.cfg.EvictInterval.Draw(e.rand)) {
+			e.evict()
+		}
+	})
+}
+
+func (e *roleEvictor) evict() {
+	const path = "/admin/roles/" + Role
+	var role apiv1.Role
+	if e.ask(Request{Method: http.MethodGet, Path: apiv1.PathRoles + "/" + Role, Out: &role}) != nil {
+		return
+	}
+	if n := len(role.Candidates); n > 0 && e.rand.IntN(2) == 0 {
+		to := role.Candidates[e.rand.IntN(n)].SessionID
+		_ = e.ask(Request{Method: http.MethodPost, Path: path + "/transfer", In: apiv1.RoleTransfer{ToSessionID: to, Reason: "chaos"}})
+		return
+	}
+	_ = e.ask(Request{Method: http.MethodDelete, Path: path, In: apiv1.RoleEvict{Reason: "chaos"}})
+}
+
+// ask makes one request on any node.
+func (e *roleEvictor) ask(q Request) error {
+	ctx, cancel := context.WithTimeout(e.ctx, evictLimit)
+	defer cancel()
+	nodes := e.cluster.Nodes()
+	_, _, err := e.http.Do(ctx, nodes[e.rand.IntN(len(nodes))], q)
+	return err
+}

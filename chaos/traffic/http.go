@@ -1,0 +1,186 @@
+package traffic
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/chaos/check"
+	"northstar/cluster"
+	"northstar/state"
+)
+
+// HTTPClient sends requests to nodes from one machine.
+type HTTPClient struct{ http *http.Client }
+
+// NewHTTPClient makes a client of a machine.
+func NewHTTPClient(m *Machine) *HTTPClient { return &HTTPClient{m.Client} }
+
+// Request is one request. In is sent as JSON, or Body as it is. Out takes the JSON
+// that is answered; nil: that is not decoded.
+type Request struct {
+	Method, Path string
+	Query        url.Values
+	Header       map[string]string
+	Body         []byte
+	In, Out      any
+}
+
+// failure is what the API answered with another status than 2xx.
+func failure(res *http.Response, body []byte) *cluster.Error {
+	var p apiv1.Problem
+	if err := json.Unmarshal(body, &p); err != nil || p.Code == 0 {
+		return &cluster.Error{Code: cluster.CodeInternal, Detail: fmt.Sprintf("status %d: %.100s", res.StatusCode, body), Status: res.StatusCode}
+	}
+	return &cluster.Error{Code: cluster.Code(p.Code), Detail: p.Detail, Status: res.StatusCode, NoRetry: !p.Retryable, Revision: p.Revision}
+}
+
+// Do sends a request to a node, and returns the answer with its body. The error is a
+// *cluster.Error: with CodeNoLeader when the request was never sent, with
+// CodeOutcomeUnknown when it was and no answer came.
+func (h *HTTPClient) Do(ctx context.Context, node Node, q Request) (*http.Response, []byte, error) {
+	if q.In != nil {
+		b, err := json.Marshal(q.In)
+		if err != nil {
+			return nil, nil, err
+		}
+		q.Body, q.Header = b, map[string]string{"Content-Type": apiv1.TypeJSON}
+	}
+	sent := false
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent = true }})
+	u := url.URL{Scheme: "http", Host: node.HTTP, Path: q.Path, RawQuery: q.Query.Encode()}
+	req, err := http.NewRequestWithContext(ctx, q.Method, u.String(), bytes.NewReader(q.Body))
+	if err != nil {
+		return nil, nil, err
+	}
+	for k, v := range q.Header {
+		req.Header[apiv1.HeaderKeyNoAutoRetry(k)] = []string{v}
+	}
+	res, err := h.http.Do(req)
+	if err != nil {
+		return nil, nil, unanswered(sent, err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		return nil, nil, unanswered(true, err)
+	}
+	if res.StatusCode/100 != 2 {
+		return res, body, failure(res, body)
+	}
+	if q.Out != nil {
+		err = json.Unmarshal(body, q.Out)
+	}
+	return res, body, err
+}
+
+func unanswered(sent bool, err error) *cluster.Error {
+	if !sent {
+		return cluster.Errorf(cluster.CodeNoLeader, "not sent: %w", err)
+	}
+	return cluster.Errorf(cluster.CodeOutcomeUnknown, "no answer: %w", err)
+}
+
+// httpNode is a node as a client over HTTP reaches it.
+type httpNode struct {
+	*HTTPClient
+	node    Node
+	traffic *Traffic
+}
+
+// answerGrace is how much longer a client waits for an answer than the timeout that
+// it sends to the node.
+const answerGrace = 300 * time.Millisecond
+
+// overHTTP makes attempts from one machine.
+func (t *Traffic) overHTTP(h *HTTPClient) Attempt {
+	return func(i int, f func(ctx context.Context, n KV) error) error {
+		ctx, cancel := context.WithTimeout(t.ctx, t.cfg.Timeout+answerGrace)
+		defer cancel()
+		return f(ctx, httpNode{h, t.cluster.Nodes()[i], t})
+	}
+}
+
+// check reports an error that no document names.
+func (n httpNode) check(q Request, err error) error {
+	var e *cluster.Error
+	if !errors.As(err, &e) || e.Status == 0 || notProposed(err) || refused(e) {
+		return err
+	}
+	switch e.Code {
+	case cluster.CodeOutcomeUnknown, cluster.CodeFenced, cluster.CodeSessionEnded, cluster.CodeSplitBrain:
+		return err
+	}
+	n.traffic.cluster.Violated(check.Violation{Invariant: check.OnlyDocumentedErrors, Detail: fmt.Sprintf("%s %s at %s: %v", q.Method, q.Path, n.node.ID, err)})
+	return err
+}
+
+// timeoutQuery bounds a request on the node's side as well.
+func (n httpNode) timeoutQuery() url.Values {
+	return url.Values{"timeout_ms": {strconv.FormatInt(n.traffic.cfg.Timeout.Milliseconds(), 10)}}
+}
+
+// Propose sends a write of a key. The result of one that was refused for its
+// condition has an Err, as that of a command has.
+func (n httpNode) Propose(ctx context.Context, c state.Command) (state.Result, error) {
+	q := Request{Header: map[string]string{}, Query: n.timeoutQuery()}
+	key, revision := "", (*uint64)(nil)
+	switch c.Kind {
+	case state.KindPut:
+		q.Method, q.Body, key, revision = http.MethodPut, c.Put.Value, c.Put.Key, c.Put.IfRevision
+		if c.Put.IfAbsent {
+			q.Header["If-None-Match"] = "*"
+		}
+	case state.KindDelete:
+		q.Method, key, revision = http.MethodDelete, c.Delete.Key, c.Delete.IfRevision
+	}
+	q.Path = apiv1.PathKVPrefix + key
+	if revision != nil {
+		q.Header["If-Match"] = fmt.Sprintf("%q", strconv.FormatUint(*revision, 10))
+	}
+	if c.Idempotency != nil {
+		q.Header[apiv1.HeaderIdempotencyKey] = c.Idempotency.Key
+	}
+	if c.Fence != nil {
+		q.Header[apiv1.HeaderFence] = fmt.Sprintf("%s=%d", c.Fence.Role, c.Fence.Token)
+	}
+	_, body, err := n.Do(ctx, n.node, q)
+	var refusal *cluster.Error
+	if errors.As(err, &refusal) && (refused(refusal) || refusal.Code == cluster.CodeFenced) {
+		return state.Result{Err: refusal, Revision: refusal.Revision}, nil
+	}
+	if err != nil {
+		return state.Result{}, n.check(q, err)
+	}
+	var res apiv1.PutResult // a DeleteResult has a part of its fields
+	if err := json.Unmarshal(body, &res); err != nil {
+		return state.Result{}, cluster.Errorf(cluster.CodeOutcomeUnknown, "an answer that cannot be read: %w", err)
+	}
+	return state.Result{Revision: res.Revision, Created: res.Created}, nil
+}
+
+// Read reads a key. Over HTTP no answer names the revision of the state.
+func (n httpNode) Read(ctx context.Context, key, consistency string) (Reading, error) {
+	q := Request{Method: http.MethodGet, Path: apiv1.PathKVPrefix + key, Query: n.timeoutQuery()}
+	q.Query.Set("consistency", consistency)
+	res, body, err := n.Do(ctx, n.node, q)
+	var gone *cluster.Error
+	if errors.As(err, &gone) && gone.HTTPStatus() == http.StatusNotFound {
+		return Reading{}, nil
+	}
+	if err != nil {
+		return Reading{}, n.check(q, err)
+	}
+	revision, err := strconv.ParseUint(strings.Trim(res.Header.Get("ETag"), `"`), 10, 64)
+	return Reading{Value: string(body), Revision: revision}, err
+}

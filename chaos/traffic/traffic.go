@@ -1,0 +1,259 @@
+// Package traffic uses a cluster as applications do, while faults hit it, and
+// checks what it was answered: writers and readers, sessions that campaign for a
+// role, an operator who revokes it, watches. Simulated clusters and real processes
+// have the same traffic.
+package traffic
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"time"
+
+	"northstar/chaos/check"
+	"northstar/state"
+)
+
+// Cluster is the cluster that is used. Its methods may be called from any
+// goroutine and do not block.
+type Cluster interface {
+	Nodes() []Node                // the same nodes in the same order each time
+	Leader() int                  // the index of the node that was last seen to lead
+	Machine(name string) *Machine // a new machine that reaches every node
+	Epoch() uint64                // grows when what was acknowledged may be lost, as the operator knows
+	Key(i int) string             // the i-th key of those in use
+	Acknowledged()                // called when a write was acknowledged
+	Violated(check.Violation)
+}
+
+// Node is a member of the cluster as clients see it.
+type Node struct{ ID, HTTP string }
+
+// Machine is a computer with clients on it.
+type Machine struct {
+	Client *http.Client
+	Close  func() // ends its connections
+}
+
+// KV is a node, or a whole cluster, as one attempt of an operation reaches it. An
+// error is a *cluster.Error where the outcome is known.
+type KV interface {
+	Propose(ctx context.Context, c state.Command) (state.Result, error)
+	Read(ctx context.Context, key, consistency string) (Reading, error)
+}
+
+// Reading is what a read found of a key. At is the revision of the state that it
+// was read from; 0: not known.
+type Reading struct {
+	Value        string
+	Revision, At uint64
+}
+
+// Attempt makes one attempt of an operation on the node with that index.
+type Attempt func(node int, f func(ctx context.Context, n KV) error) error
+
+// Range is a random duration: from [Min, Max), short ones more often.
+type Range struct{ Min, Max time.Duration }
+
+// Between is a Range.
+func Between(minimum, maximum time.Duration) Range { return Range{minimum, maximum} }
+
+// Draw draws one.
+func (r Range) Draw(random *rand.Rand) time.Duration {
+	f := random.Float64()
+	return r.Min + time.Duration(f*f*float64(r.Max-r.Min))
+}
+
+// Config says who uses the cluster, and how.
+type Config struct {
+	Seed  uint64
+	Start time.Time // all times in the histories are since then
+	// Rand returns random numbers that depend on the seed and these values alone.
+	Rand func(a, b string, n uint64) *rand.Rand
+
+	Local       Attempt // of clients that are not on a machine of their own
+	Clients     int     // that use Local
+	Readers     int     // further ones that only read, from any node
+	HTTPClients int     // further ones over HTTP
+	Campaigners int     // clients with sessions, for one role, over HTTP
+	Watchers    int     // of all changes, over HTTP
+
+	AvailabilityWriters bool  // one at each node, whose acknowledgements are WriteAcks
+	EvictInterval       Range // between two revocations of the role; the zero Range: none
+
+	Keys         int
+	ThinkTime    Range         // between two operations of a client
+	AnyNodeRatio float64       // so many of the operations go to any node, the others to the leader
+	Timeout      time.Duration // of one attempt of an operation
+	MinTTL       time.Duration // of sessions, which have up to 1.5 s more
+	CampaignWait time.Duration // how long a candidate waits for the role; 0: up to 1.2 s
+}
+
+// Traffic is the users of one cluster and what they have seen.
+type Traffic struct {
+	cfg     Config
+	cluster Cluster
+	ctx     context.Context
+
+	History   check.History
+	Revisions *check.Revisions
+	Roles     RoleHistory
+
+	quit     chan struct{} // closed when no operation is to begin any more
+	once     sync.Once
+	running  sync.WaitGroup
+	machines []*Machine
+	watchers []*Watcher
+
+	mu        sync.Mutex
+	lastBegin time.Time     // the latest beginning of a write that was acknowledged
+	lastAck   time.Time     // when the latest acknowledgement came
+	gap       time.Duration // the longest time between two
+	gapEnd    time.Time
+	writeAcks []time.Duration
+}
+
+// New makes traffic, and starts none. ctx ends what is under way.
+func New(ctx context.Context, cfg Config, cluster Cluster) *Traffic {
+	return &Traffic{cfg: cfg, cluster: cluster, ctx: ctx, quit: make(chan struct{}), Revisions: check.NewRevisions(cluster.Violated)}
+}
+
+// Start starts everybody but the watchers.
+func (t *Traffic) Start() {
+	cfg := t.cfg
+	for i := range cfg.Clients + cfg.Readers + cfg.HTTPClients {
+		attempt := cfg.Local
+		if i >= cfg.Clients+cfg.Readers {
+			attempt = t.overHTTP(t.newMachine())
+		}
+		c := t.newClient(i, attempt)
+		c.readOnly = i >= cfg.Clients && i < cfg.Clients+cfg.Readers
+		t.running.Go(c.run)
+	}
+	if cfg.AvailabilityWriters {
+		t.startAvailabilityWriters()
+	}
+	for i := range cfg.Campaigners {
+		t.startCampaigner(i)
+	}
+	if cfg.EvictInterval != (Range{}) {
+		t.startRoleEvictor()
+	}
+}
+
+// AddClient starts one more client, whose number is id. A pause between its
+// operations ends with Stop.
+func (t *Traffic) AddClient(id int, attempt Attempt) { t.running.Go(t.newClient(id, attempt).run) }
+
+// Go runs f until Stop; f ends when Pause returns false.
+func (t *Traffic) Go(f func()) { t.running.Go(f) }
+
+func (t *Traffic) newMachine() *HTTPClient {
+	m := t.cluster.Machine(fmt.Sprintf("c%d", len(t.machines)+1))
+	t.machines = append(t.machines, m)
+	return &HTTPClient{m.Client}
+}
+
+// Stop ends the clients, but no watcher, and waits for their operations.
+func (t *Traffic) Stop() {
+	t.once.Do(func() {
+		close(t.quit)
+		t.running.Wait()
+		for _, m := range t.machines {
+			m.Close()
+		}
+	})
+	t.running.Wait()
+}
+
+// Pause waits; it returns false when the clients are to end.
+func (t *Traffic) Pause(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-t.quit:
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+func (t *Traffic) now() time.Duration { return time.Since(t.cfg.Start) }
+
+// AcknowledgedSince reports whether a write that began at a time or later was
+// acknowledged, or no client writes.
+func (t *Traffic) AcknowledgedSince(at time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.cfg.Clients == 0 || !t.lastBegin.Before(at)
+}
+
+func (t *Traffic) acknowledged(began time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if began.After(t.lastBegin) {
+		t.lastBegin = began
+	}
+	t.measureGap()
+	t.lastAck = time.Now()
+	t.cluster.Acknowledged()
+}
+
+// measureGap looks at the time since the last acknowledgement. Called with the
+// lock held.
+func (t *Traffic) measureGap() {
+	if gap := time.Since(t.lastAck); !t.lastAck.IsZero() && gap > t.gap {
+		t.gap, t.gapEnd = gap, time.Now()
+	}
+}
+
+// CheckGap reports a violation when no write was acknowledged for longer than limit.
+func (t *Traffic) CheckGap(limit time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.measureGap()
+	if limit > 0 && t.gap > limit {
+		t.cluster.Violated(check.Violation{Invariant: check.Liveness, Detail: fmt.Sprintf("no write was acknowledged for %v, until %v", t.gap, t.gapEnd.Sub(t.cfg.Start))})
+	}
+}
+
+// ExcuseGap leaves a time that ends now out of the gap since the last
+// acknowledgement.
+func (t *Traffic) ExcuseGap(d time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.lastAck.IsZero() && time.Since(t.lastAck) > d {
+		t.lastAck = t.lastAck.Add(d)
+	}
+}
+
+const availabilityPause = 20 * time.Millisecond
+
+// startAvailabilityWriters starts a writer at each node, which asks for one write
+// after the other there.
+func (t *Traffic) startAvailabilityWriters() {
+	for _, node := range t.cluster.Nodes() {
+		kv := httpNode{t.newMachine(), node, t}
+		t.running.Go(func() {
+			for n := 0; t.Pause(availabilityPause); n++ {
+				ctx, cancel := context.WithTimeout(t.ctx, t.cfg.Timeout)
+				res, err := kv.Propose(ctx, state.Command{Kind: state.KindPut, Put: &state.Put{Key: "probe-" + node.ID, Value: fmt.Append(nil, n)}})
+				cancel()
+				if err == nil && res.Err == nil {
+					t.mu.Lock()
+					t.writeAcks = append(t.writeAcks, t.now())
+					t.mu.Unlock()
+				}
+			}
+		})
+	}
+}
+
+// WriteAcks returns when the availability writers' writes were acknowledged.
+func (t *Traffic) WriteAcks() []time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return append([]time.Duration(nil), t.writeAcks...)
+}

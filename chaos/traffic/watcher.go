@@ -1,0 +1,176 @@
+package traffic
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/chaos/check"
+)
+
+// Watcher follows all changes, and resumes where its stream ended.
+type Watcher struct {
+	traffic *Traffic
+	follow  func(ctx context.Context, w *Watcher) string // one stream to its end; returns what was wrong with it
+	cancel  context.CancelFunc
+	done    sync.WaitGroup
+	close   func()
+
+	mu    sync.Mutex
+	watch check.Watch
+}
+
+// StartWatchers starts the watchers over HTTP, of what is newer than a revision.
+func (t *Traffic) StartWatchers(since uint64) {
+	for i := range t.cfg.Watchers {
+		name := fmt.Sprintf("w%d", i+1)
+		m := t.cluster.Machine(name)
+		h := &httpWatcher{traffic: t, http: m.Client, rand: t.cfg.Rand(name, "watcher", 0)}
+		t.AddWatcher(name, since, h.follow).close = m.Close
+	}
+}
+
+// AddWatcher starts one more watcher.
+func (t *Traffic) AddWatcher(name string, since uint64, follow func(ctx context.Context, w *Watcher) string) *Watcher {
+	w := &Watcher{traffic: t, follow: follow, watch: check.Watch{Name: name, From: since}, close: func() {}}
+	ctx, cancel := context.WithCancel(t.ctx)
+	w.cancel = cancel
+	w.done.Go(func() { w.run(ctx) })
+	t.watchers = append(t.watchers, w)
+	return w
+}
+
+// StopWatchers ends the watchers, and compares what they saw with the history.
+func (t *Traffic) StopWatchers() (violations []check.Violation) {
+	ops := t.History.Ops()
+	for _, w := range t.watchers {
+		w.cancel()
+		w.done.Wait()
+		w.close()
+		violations = append(violations, check.CheckWatch(&w.watch, ops)...)
+	}
+	return violations
+}
+
+// WatchersBehind reports a watcher that has not seen all that was acknowledged; ""
+// when there is none.
+func (t *Traffic) WatchersBehind() string {
+	for _, w := range t.watchers {
+		if seen, acked := w.LastRevision(), t.Revisions.Acknowledged(); seen < acked {
+			return fmt.Sprintf("%s has seen revision %d, %d was acknowledged", w.watch.Name, seen, acked)
+		}
+	}
+	return ""
+}
+
+// LastRevision is the newest revision that it has seen.
+func (w *Watcher) LastRevision() uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.watch.LastRevision()
+}
+
+// Add takes one change, and returns what is wrong with it.
+func (w *Watcher) Add(c check.Change) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.watch.Add(c)
+}
+
+// Compacted is the violation of a watch that was answered that changes are gone.
+func (w *Watcher) Compacted(node string) string {
+	return fmt.Sprintf("%s: %s answers that what is newer than revision %d is gone", w.watch.Name, node, w.LastRevision())
+}
+
+func (w *Watcher) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		if why := w.follow(ctx, w); why != "" {
+			w.traffic.cluster.Violated(check.Violation{Invariant: check.WatchOrder, Detail: why})
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(retryPause):
+		}
+	}
+}
+
+// streamTimeout is how long a stream is followed: then it goes on at another node.
+const streamTimeout = 3 * time.Second
+
+// httpWatcher follows the streams of nodes, each of any of them.
+type httpWatcher struct {
+	traffic *Traffic
+	http    *http.Client
+	rand    *rand.Rand
+}
+
+func (h *httpWatcher) follow(ctx context.Context, w *Watcher) string {
+	nodes := h.traffic.cluster.Nodes()
+	node := nodes[h.rand.IntN(len(nodes))]
+	ctx, cancel := context.WithTimeout(ctx, streamTimeout)
+	defer cancel()
+	url := fmt.Sprintf("http://%s%s?since=%d", node.HTTP, apiv1.PathWatch, w.LastRevision())
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err.Error()
+	}
+	res, err := h.http.Do(req)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = res.Body.Close() }()
+	switch res.StatusCode {
+	case http.StatusOK:
+		return w.read(node.ID, res.Body)
+	case http.StatusGone:
+		return w.Compacted(node.ID)
+	}
+	return ""
+}
+
+// read takes the events of a stream.
+func (w *Watcher) read(node string, stream io.Reader) string {
+	lines := bufio.NewScanner(stream)
+	var id, event, data string
+	for lines.Scan() {
+		name, value, _ := strings.Cut(lines.Text(), ": ")
+		switch name {
+		case "id":
+			id = value
+		case "event":
+			event = value
+		case "data":
+			data = value
+		case "":
+			if why := w.event(node, id, event, data); why != "" {
+				return why
+			}
+			id, event, data = "", "", ""
+		}
+	}
+	return ""
+}
+
+func (w *Watcher) event(node, id, event, data string) string {
+	if event != apiv1.EventPut && event != apiv1.EventDelete {
+		return ""
+	}
+	var c apiv1.Change
+	if err := json.Unmarshal([]byte(data), &c); err != nil {
+		return fmt.Sprintf("%s: %s sent %q: %v", w.watch.Name, node, data, err)
+	}
+	if id != strconv.FormatUint(c.Revision, 10) {
+		return fmt.Sprintf("%s: %s sent event %s with revision %d", w.watch.Name, node, id, c.Revision)
+	}
+	return w.Add(check.Change{Revision: c.Revision, Key: c.Key, Value: string(c.Value)})
+}
