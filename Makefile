@@ -4,10 +4,12 @@ PKGS    ?= ./...
 
 comma   := ,
 
+ALL_SCENARIOS := mixed,disk-wipe,admin-ops,admin-audit,quorum-loss,snapshot-catchup,leader-lease,no-failover,unelectable-preferred,leader-disk-hang,unreliable-detector,high-fault-rate,short,single-fault-slo,rejoin-sole-voter,attached-sessions
+
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS := -X northstar/node.Version=$(VERSION) -X main.version=$(VERSION)
 
-.PHONY: build demo test race lint bench etcd verify sim chaos chaos-long chaos-replay mutants fuzz clean
+.PHONY: build demo test race lint bench etcd verify sim chaos chaos-long chaos-replay mutants flaky nightly fuzz clean
 
 build: ## bin/northstar-node and bin/northstarctl
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
@@ -37,7 +39,7 @@ sim: ## whole nodes in virtual time under faults: SEEDS=1000 runs of each size f
 	$(GO) run ./chaos/run simulate -scenarios $(or $(SCENARIOS),mixed$(comma)disk-wipe$(comma)admin-ops) -runs $(or $(SEEDS),1000) -from $(or $(FROM),1)
 
 chaos: ## a few minutes of both: simulation runs of every scenario, then real processes under kill -9, SIGSTOP, full disks and partitions
-	$(GO) run ./chaos/run simulate -scenarios mixed,disk-wipe,admin-ops,quorum-loss,snapshot-catchup,leader-lease,no-failover,unelectable-preferred,leader-disk-hang,unreliable-detector,high-fault-rate -seconds 90 -from $(or $(SEED),1)
+	$(GO) run ./chaos/run simulate -scenarios $(ALL_SCENARIOS) -seconds 90 -from $(or $(SEED),1)
 	NORTHSTAR_CHAOS_ITERATIONS=$(or $(ITERATIONS),40) NORTHSTAR_CHAOS_SEED=$(SEED) $(GO) test ./chaos/proc -run '^TestChaos$$' -count=1 -v -timeout 30m
 
 chaos-long: ## real processes for SECONDS=3600, on NODES=3; also fails when leaders or writes come later than promised
@@ -50,11 +52,19 @@ chaos-replay: ## one simulation run again, exactly: SEED=17 NODES=3 SCENARIO=mix
 	$(if $(SEED),,$(error SEED=… is missing: make chaos-replay SEED=17 NODES=3 SCENARIO=mixed))
 	$(GO) run ./chaos/run replay -scenario $(or $(SCENARIO),mixed) -nodes $(or $(NODES),3) -seed $(SEED) -faults '$(FAULTS)'
 
-fuzz: ## every fuzz target for 30 s each
+flaky: ## every test package N=20 times under the race detector, 8 at once, with two busy loops; fails when any test failed
+	$(GO) run ./chaos/run flaky -n $(or $(N),20) -pkgs '$(PKGS)'
+
+fuzz: ## every fuzz target for FUZZTIME=30s each
 	@for p in $$($(GO) list ./...); do \
 	  for f in $$($(GO) test -list '^Fuzz' $$p | grep '^Fuzz'); do \
-	    echo "== $$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime 30s $$p || exit 1; \
+	    echo "== $$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(or $(FUZZTIME),30s) $$p || exit 1; \
 	  done; done
+
+nightly: ## what CI leaves out, for some hours: all mutants, every scenario, real processes, long fuzzing, flaky tests
+	@failed=; for step in mutants 'sim SEEDS=1000 SCENARIOS=$(ALL_SCENARIOS)' 'chaos-long SECONDS=3600' 'fuzz FUZZTIME=5m' flaky; do \
+	  echo "=== make $$step"; $(MAKE) $$step || failed="$$failed [$$step]"; \
+	done; if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
 
 verify: lint test race ## what a release must pass
 

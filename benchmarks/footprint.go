@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"northstar/api/apiv1"
 	"northstar/benchmarks/load"
 	"northstar/chaos/proc"
 )
@@ -115,7 +116,7 @@ func firstWrite(ctx context.Context, prepare func() (*proc.Cluster, error)) (tim
 	for i := 0; ; i++ {
 		n := c.Nodes[i%len(c.Nodes)]
 		if conn, err := load.Dial(ctx, n.HTTP); err == nil {
-			status, err := conn.Do("PUT", "/v1/kv/first", []byte("x"))
+			status, err := conn.Do("PUT", apiv1.PathKVPrefix+"first", []byte("x"))
 			conn.Close()
 			if err == nil && status/100 == 2 {
 				return time.Since(began), nil

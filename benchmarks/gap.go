@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"northstar/api/apiv1"
 	"northstar/benchmarks/load"
 	"northstar/client"
 )
@@ -154,7 +155,7 @@ func writeAnyNode(addrs []string, broke func()) (write func(context.Context, int
 		conn, leader = nil, ""
 	}
 	write = func(ctx context.Context, n int) error {
-		path := fmt.Sprintf("/v1/kv/gap-%d?redirect=true", n%64)
+		path := fmt.Sprintf(apiv1.PathKVPrefix+"gap-%d?redirect=true", n%64)
 		if leader != "" {
 			conn.Limit(unresponsiveTimeout)
 			if status, err := conn.Do("PUT", path, value); err == nil && status/100 == 2 {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"math/bits"
@@ -121,69 +122,63 @@ const (
 	diskSampleInterval = 50 * time.Millisecond
 )
 
-// monitorHost measures next to the load, at the priority of the nodes, how long
-// a thread waits for a processor and how long one small sync takes. stop ends it.
-func monitorHost() (recent *hostLatency, stop func() hostStats) {
+// monitorHost measures next to the load, at the priority of the nodes, how long a
+// thread waits for a processor and how long one small sync takes. stop ends it.
+func monitorHost(ctx context.Context) (recent *hostLatency, stop func() hostStats) {
 	m := hostStats{cpu: &latencies{}, disk: &latencies{}}
 	recent = &hostLatency{}
-	end := make(chan struct{})
+	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
-	ended := func() bool {
-		select {
-		case <-end:
-			return true
-		default:
-			return false
-		}
-	}
-	running.Go(func() {
-		// A thread of its own, which the kernel and not Go's scheduler wakes.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread() // a thread that ends takes the nodes that it has started with it
-		for !ended() {
-			from := time.Now()
-			ts := syscall.NsecToTimespec(int64(cpuSampleInterval))
-			_ = syscall.Nanosleep(&ts, nil)
-			now := time.Now()
-			late := max(0, now.Sub(from)-cpuSampleInterval)
-			m.cpu.add(late)
-			recent.note(sample{now, true, late})
-		}
-	})
-	running.Go(func() {
-		dir, err := os.MkdirTemp("", "northstar-bench-sync-")
-		if err != nil {
-			return
-		}
-		defer os.RemoveAll(dir)
-		sync, err := newSyncer(dir)
-		if err != nil {
-			return
-		}
-		defer sync.close()
-		for !ended() {
-			took, err := sync.once()
-			if err != nil {
-				return
-			}
-			m.disk.add(took)
-			recent.note(sample{time.Now(), false, took})
-			time.Sleep(diskSampleInterval)
-		}
-	})
+	running.Go(func() { m.sampleCPU(ctx, recent) })
+	running.Go(func() { m.sampleDisk(ctx, recent) })
 	all, idle := processorTime()
 	own := ownTime()
 	return recent, func() hostStats {
-		close(end)
+		cancel()
 		running.Wait()
 		allNow, idleNow := processorTime()
-		if d := allNow - all; d > 0 {
-			m.busy = float64(d-(idleNow-idle)) / float64(d)
-		}
-		if d := (allNow - all) - (idleNow - idle); d > 0 {
-			m.own = float64(ownTime()-own) / float64(d)
-		}
+		busy := (allNow - all) - (idleNow - idle)
+		m.busy = float64(busy) / float64(max(1, allNow-all))
+		m.own = float64(ownTime()-own) / float64(max(1, busy))
 		return m
+	}
+}
+
+// sampleCPU sleeps on a thread of its own, which the kernel wakes and not Go's
+// scheduler, and measures how late that is.
+func (m *hostStats) sampleCPU(ctx context.Context, recent *hostLatency) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread() // a thread that ends takes the nodes that it has started with it
+	for ctx.Err() == nil {
+		from := time.Now()
+		ts := syscall.NsecToTimespec(int64(cpuSampleInterval))
+		_ = syscall.Nanosleep(&ts, nil)
+		now := time.Now()
+		late := max(0, now.Sub(from)-cpuSampleInterval)
+		m.cpu.add(late)
+		recent.note(sample{now, true, late})
+	}
+}
+
+// sampleDisk syncs now and then, and measures how long that takes.
+func (m *hostStats) sampleDisk(ctx context.Context, recent *hostLatency) {
+	dir, err := os.MkdirTemp("", "northstar-bench-sync-")
+	if err != nil {
+		return
+	}
+	defer os.RemoveAll(dir)
+	sync, err := newSyncer(dir)
+	if err != nil {
+		return
+	}
+	defer sync.close()
+	for wait(ctx, diskSampleInterval) == nil {
+		took, err := sync.once()
+		if err != nil {
+			return
+		}
+		m.disk.add(took)
+		recent.note(sample{time.Now(), false, took})
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"northstar/api/apiv1"
 	"northstar/benchmarks/load"
 )
 
@@ -28,8 +29,8 @@ var phases = [...]struct{ name, field string }{
 }
 
 // phasesOf reads the winner's own event of the election of a term.
-func phasesOf(events []event, term uint64, hit time.Time, w *writer) (l phaseTimes, ok bool) {
-	i := slices.IndexFunc(events, func(e event) bool {
+func phasesOf(events []apiv1.Event, term uint64, hit time.Time, w *writer) (l phaseTimes, ok bool) {
+	i := slices.IndexFunc(events, func(e apiv1.Event) bool {
 		return e.Type == "election" && e.Term == term && e.Fields["result"] == "won"
 	})
 	if i < 0 {

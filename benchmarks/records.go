@@ -5,40 +5,27 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"time"
 
+	"northstar/api/apiv1"
 	"northstar/chaos/proc"
 )
 
-// election is one item of GET /v1/elections.
-type election struct {
-	Result       string    `json:"result"`
-	Term         uint64    `json:"term"`
-	Trigger      string    `json:"trigger"`
-	CandidateID  string    `json:"candidate_id"`
-	Reason       string    `json:"reason"`
-	StartedAt    time.Time `json:"started_at"`
-	LeaderlessMS int64     `json:"leaderless_ms"`
-	Votes        []struct {
-		VoterID string `json:"voter_id"`
-		Granted bool   `json:"granted"`
-		Reason  string `json:"reason"`
-	} `json:"votes"`
+// get reads a JSON answer of a node.
+func get[T any](ctx context.Context, n *proc.Node, path string) (answer T, err error) {
+	body, err := proc.Get(ctx, "http://"+n.HTTP+path)
+	if err == nil {
+		err = json.Unmarshal(body, &answer)
+	}
+	return answer, err
 }
 
 // elections are records, the newest first.
-type elections []election
+type elections []apiv1.Election
 
 // electionsOf asks a node for the newest elections that gave the cluster a leader.
 func electionsOf(ctx context.Context, n *proc.Node) (elections, error) {
-	var page struct {
-		Items elections `json:"items"`
-	}
-	body, err := proc.Get(ctx, "http://"+n.HTTP+"/v1/elections?limit=100")
-	if err == nil {
-		err = json.Unmarshal(body, &page)
-	}
-	return slices.DeleteFunc(page.Items, func(e election) bool { return e.Result != "won" }), err
+	page, err := get[apiv1.Elections](ctx, n, apiv1.PathElection+"?limit=100")
+	return slices.DeleteFunc(page.Items, func(e apiv1.Election) bool { return !e.Won() }), err
 }
 
 // term is the newest one recorded.
@@ -59,32 +46,16 @@ func (es elections) since(term uint64) elections {
 	return es
 }
 
-// event is one item of GET /v1/events.
-type event struct {
-	Node    string         `json:"node"`
-	Type    string         `json:"type"`
-	At      time.Time      `json:"at"`
-	Term    uint64         `json:"term"`
-	Message string         `json:"message"`
-	Fields  map[string]any `json:"fields"`
-}
-
 // eventsOf asks a node for the newest events of a type of the whole cluster.
-func eventsOf(ctx context.Context, n *proc.Node, typ string) ([]event, error) {
-	var page struct {
-		Items []event `json:"items"`
-	}
-	body, err := proc.Get(ctx, "http://"+n.HTTP+"/v1/events?limit=1000&type="+typ)
-	if err == nil {
-		err = json.Unmarshal(body, &page)
-	}
+func eventsOf(ctx context.Context, n *proc.Node, typ string) ([]apiv1.Event, error) {
+	page, err := get[apiv1.Events](ctx, n, apiv1.PathEvents+"?limit=1000&type="+typ)
 	return page.Items, err
 }
 
 // ownEvents asks a node for the newest events of its own journal about
 // elections.
-func ownEvents(ctx context.Context, n *proc.Node) ([]event, error) {
-	var own []event
+func ownEvents(ctx context.Context, n *proc.Node) ([]apiv1.Event, error) {
+	var own []apiv1.Event
 	for _, typ := range []string{"failover", "election"} {
 		all, err := eventsOf(ctx, n, typ)
 		if err != nil {
@@ -101,15 +72,7 @@ func ownEvents(ctx context.Context, n *proc.Node) ([]event, error) {
 
 // healthyMembers counts the members that a leader finds healthy.
 func healthyMembers(ctx context.Context, leader *proc.Node) (healthy int, err error) {
-	var view struct {
-		Members []struct {
-			Healthy bool `json:"healthy"`
-		} `json:"members"`
-	}
-	body, err := proc.Get(ctx, "http://"+leader.HTTP+"/v1/cluster")
-	if err == nil {
-		err = json.Unmarshal(body, &view)
-	}
+	view, err := get[apiv1.Cluster](ctx, leader, apiv1.PathCluster)
 	for _, m := range view.Members {
 		if m.Healthy {
 			healthy++
@@ -129,7 +92,7 @@ func (p place) older(than place) bool {
 }
 
 // rankingOf reads the ranking by which the winner of a term stood.
-func rankingOf(events []event, term uint64) map[string]place {
+func rankingOf(events []apiv1.Event, term uint64) map[string]place {
 	places := map[string]place{}
 	for _, e := range events {
 		lines, _ := e.Fields["ranking"].([]any)
@@ -150,7 +113,7 @@ func rankingOf(events []event, term uint64) map[string]place {
 
 // lostElections are the candidacies after a term that another node, or nobody,
 // has won.
-func lostElections(ctx context.Context, n *proc.Node, term uint64) (lost []event) {
+func lostElections(ctx context.Context, n *proc.Node, term uint64) (lost []apiv1.Event) {
 	events, err := eventsOf(ctx, n, "election")
 	if err != nil {
 		return nil

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"northstar/api/apiv1"
 	"northstar/chaos/proc"
 )
 
@@ -174,7 +175,7 @@ func (s *clusterUnderTest) readElection(ctx context.Context, h injection) error 
 
 // checkWinner counts whether the survivor of the highest priority with the newest log
 // was elected, and notes why not.
-func (s *clusterUnderTest) checkWinner(e election, events []event, failed *proc.Node) {
+func (s *clusterUnderTest) checkWinner(e apiv1.Election, events []apiv1.Event, failed *proc.Node) {
 	var best *proc.Node
 	for _, n := range s.cluster.Nodes { // the first has the highest priority
 		if n != failed {

@@ -319,7 +319,7 @@ func (s *nsSessions) attach(ctx context.Context, addr, id string, lost *losses) 
 	if err != nil {
 		return err
 	}
-	request := "GET /v1/sessions/" + id + "/attach HTTP/1.1\r\nHost: " + addr + "\r\nAccept: " + apiv1.TypeEventStream + "\r\n\r\n"
+	request := "GET " + apiv1.PathSessions + "/" + id + "/attach HTTP/1.1\r\nHost: " + addr + "\r\nAccept: " + apiv1.TypeEventStream + "\r\n\r\n"
 	first := make([]byte, 12) // HTTP/1.1 200
 	if _, err = io.WriteString(conn, request); err == nil {
 		_, err = io.ReadFull(conn, first)
@@ -359,7 +359,7 @@ func (s *nsSessions) renew(ctx context.Context, clients int, d time.Duration) (l
 		return load.Result{}, err
 	}
 	r, err := load.Run(ctx, leader.HTTP, clients, d, load.Op{
-		Method: "POST", Path: func(c, _ int) string { return "/v1/sessions/" + s.ids[c] + "/renew" },
+		Method: "POST", Path: func(c, _ int) string { return apiv1.PathSessions + "/" + s.ids[c] + "/renew" },
 	})
 	if err == nil && r.Failed > 0 {
 		err = fmt.Errorf("%d renewals failed", r.Failed)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -11,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"northstar/api/apiv1"
 	"northstar/benchmarks/load"
 	"northstar/chaos/proc"
 )
@@ -54,7 +54,7 @@ func (b *bench) soak(ctx context.Context) error {
 	defer cancel()
 	s := &soakRun{cluster: c, began: time.Now(), term: before.term()}
 	s.leader.Store(leader)
-	late, stop := monitorHost()
+	late, stop := monitorHost(context.WithoutCancel(ctx))
 	s.late = late
 	s.run(ctx)
 	m := stop()
@@ -168,12 +168,7 @@ func (s *soakRun) watch(ctx context.Context) {
 	}
 	for n := 0; ctx.Err() == nil; n++ {
 		node := s.cluster.Nodes[n%len(s.cluster.Nodes)]
-		var st struct {
-			Term     uint64 `json:"term"`
-			LeaderID string `json:"leader_id"`
-		}
-		body, err := proc.Get(ctx, "http://"+node.HTTP+"/status")
-		if err == nil && json.Unmarshal(body, &st) == nil {
+		if st, err := get[apiv1.Status](ctx, node, apiv1.PathStatus); err == nil {
 			if st.Term > s.term {
 				s.terms++
 				s.moved("term %d -> %d, seen on %s", s.term, st.Term, node.ID)

@@ -9,6 +9,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"northstar/api/apiv1"
 	"northstar/benchmarks/load"
 	"northstar/chaos/proc"
 )
@@ -69,7 +70,9 @@ func benchValue() []byte {
 	return value
 }
 
-func benchKey(client, n int) string { return fmt.Sprintf("/v1/kv/bench-%d-%d", client, n%keySpace) }
+func benchKey(client, n int) string {
+	return fmt.Sprintf(apiv1.PathKVPrefix+"bench-%d-%d", client, n%keySpace)
+}
 
 func (b *bench) loadLeader(ctx context.Context, c *proc.Cluster, clients int, op load.Op) (load.Result, error) {
 	leader, err := c.Leader(ctx)

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"northstar/api/apiv1"
 	"northstar/benchmarks/load"
 	"northstar/chaos/proc"
 )
@@ -91,7 +92,7 @@ func quantiles(all []time.Duration) string {
 // startTransferSUTs starts the clusters, and a writer for each.
 func (b *bench) startTransferSUTs(size int) ([]*transferSUT, error) {
 	northstar := func(n *proc.Node) (string, string) {
-		return "/admin/transfer", fmt.Sprintf(`{"target_leader_id":%q}`, n.ID)
+		return apiv1.PathTransfer, fmt.Sprintf(`{"target_leader_id":%q}`, n.ID)
 	}
 	all := []*transferSUT{{name: "northstar", path: northstar}, {name: "northstar, Go client", viaClient: true, path: northstar}, {
 		name: "bare raft", path: func(n *proc.Node) (string, string) { return "/transfer/" + n.ID + "/" + n.Raft, "" },
@@ -202,7 +203,7 @@ func askForLeader(ctx context.Context, c *proc.Cluster) ([]time.Duration, error)
 		}
 		for range leaderAsks / len(c.Nodes) {
 			at := time.Now()
-			if status, err := conn.Do("GET", "/leader", nil); err != nil || status != 200 {
+			if status, err := conn.Do("GET", apiv1.PathLeader, nil); err != nil || status != 200 {
 				conn.Close()
 				return nil, fmt.Errorf("GET /leader at %s: %d %w", n.ID, status, err)
 			}

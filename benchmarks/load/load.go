@@ -40,57 +40,28 @@ func (r Result) PerSecond() float64 { return float64(r.Done) / r.Elapsed.Seconds
 // Run sends op from so many clients to addr for the duration, after a warm-up
 // of a fifth of it that does not count.
 func Run(ctx context.Context, addr string, clients int, d time.Duration, op Op) (Result, error) {
-	conns := make([]*Conn, clients)
-	for i := range conns {
+	start := time.Now().Add(d / 5)
+	loops := make([]loop, clients)
+	for i := range loops {
 		c, err := Dial(ctx, addr)
 		if err != nil {
 			return Result{}, err
 		}
 		defer c.Close()
-		conns[i] = c
+		loops[i] = loop{conn: c, client: i, op: op, start: start, end: start.Add(d)}
 	}
-	type part struct {
-		lat    []time.Duration
-		failed int
-		err    error
+	var running sync.WaitGroup
+	for i := range loops {
+		running.Go(func() { loops[i].run(ctx) })
 	}
-	parts := make([]part, clients)
-	start := time.Now().Add(d / 5)
-	end := start.Add(d)
-	var wg sync.WaitGroup
-	for i, c := range conns {
-		wg.Go(func() {
-			p := &parts[i]
-			p.lat = make([]time.Duration, 0, 1<<16)
-			for n := 0; ; n++ {
-				sent := time.Now()
-				if sent.After(end) || ctx.Err() != nil {
-					return
-				}
-				status, err := c.Do(op.Method, op.Path(i, n), op.Body)
-				took := time.Since(sent)
-				switch {
-				case err != nil:
-					p.failed++
-					p.err = err
-					return
-				case sent.Before(start):
-				case status/100 == 2:
-					p.lat = append(p.lat, took)
-				default:
-					p.failed++
-				}
-			}
-		})
-	}
-	wg.Wait()
+	running.Wait()
 	res := Result{Clients: clients, Elapsed: d}
 	var all []time.Duration
-	for _, p := range parts {
-		all = append(all, p.lat...)
-		res.Failed += p.failed
-		if p.err != nil {
-			return res, fmt.Errorf("client stopped: %w", p.err)
+	for _, l := range loops {
+		all = append(all, l.latencies...)
+		res.Failed += l.failed
+		if l.err != nil {
+			return res, fmt.Errorf("client stopped: %w", l.err)
 		}
 	}
 	res.Done = len(all)
@@ -100,6 +71,41 @@ func Run(ctx context.Context, addr string, clients int, d time.Duration, op Op) 
 	slices.Sort(all)
 	res.P50, res.P99, res.Max = Quantile(all, 0.50), Quantile(all, 0.99), all[len(all)-1]
 	return res, ctx.Err()
+}
+
+// loop is one client: it sends a request when the one before is answered.
+type loop struct {
+	conn       *Conn
+	client     int
+	op         Op
+	start, end time.Time // of what counts
+
+	latencies []time.Duration
+	failed    int
+	err       error
+}
+
+func (l *loop) run(ctx context.Context) {
+	l.latencies = make([]time.Duration, 0, 1<<16)
+	for n := 0; ; n++ {
+		sent := time.Now()
+		if sent.After(l.end) || ctx.Err() != nil {
+			return
+		}
+		status, err := l.conn.Do(l.op.Method, l.op.Path(l.client, n), l.op.Body)
+		took := time.Since(sent)
+		switch {
+		case err != nil:
+			l.failed++
+			l.err = err
+			return
+		case sent.Before(l.start):
+		case status/100 == 2:
+			l.latencies = append(l.latencies, took)
+		default:
+			l.failed++
+		}
+	}
 }
 
 // Quantile of sorted durations.

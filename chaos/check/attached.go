@@ -1,7 +1,6 @@
 package check
 
 import (
-	"fmt"
 	"slices"
 	"time"
 )
@@ -34,7 +33,7 @@ func CheckAttachedSessionsEnd(held []AttachedSession, alive map[string]bool, hit
 			return (f.Node == "" || f.Node == h.Node) && f.From <= by && f.To >= h.DetachedAt
 		})
 		if alive[h.Session] && !hit {
-			violations = append(violations, Violation{Invariant: AttachedSessionEnds, Detail: fmt.Sprintf("session %s lives on; its connection to %s ended at %v", h.Session, h.Node, h.DetachedAt)})
+			violations = append(violations, Violationf(AttachedSessionEnds, "session %s lives on; its connection to %s ended at %v", h.Session, h.Node, h.DetachedAt))
 		}
 	}
 	return violations

@@ -1,7 +1,6 @@
 package check
 
 import (
-	"fmt"
 	"time"
 )
 
@@ -34,7 +33,7 @@ func auditedInCommand(c AdminCall, r AuditEntry) bool { return c.Command && r.Re
 // but not after a later one of that node.
 func CheckAuditLog(calls []AdminCall, log []AuditEntry) (violations []Violation) {
 	broken := func(format string, args ...any) {
-		violations = append(violations, Violation{Invariant: AuditOnce, Detail: fmt.Sprintf(format, args...)})
+		violations = append(violations, Violationf(AuditOnce, format, args...))
 	}
 	places := map[string][]int{}
 	for i, r := range log {

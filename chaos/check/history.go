@@ -141,7 +141,7 @@ func firstViolation(ops []Op, limit time.Duration) Violation {
 		first--
 	}
 	culprit := answered[first]
-	v := Violation{Invariant: Linearizability, Detail: fmt.Sprintf("no order of the operations on %s explains: %v", culprit.Key, culprit)}
+	v := Violationf(Linearizability, "no order of the operations on %s explains: %v", culprit.Key, culprit)
 	known := until(ops, culprit.End)
 	v.Ops = known[max(0, len(known)-shownOps):]
 	return v

@@ -32,7 +32,7 @@ func (r *Revisions) Wrote(what string, begin, revision uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if revision <= begin {
-		r.report(Violation{Invariant: RevisionsGrow, Detail: fmt.Sprintf("%s got revision %d, after %d had been acknowledged", what, revision, begin)})
+		r.report(Violationf(RevisionsGrow, "%s got revision %d, after %d had been acknowledged", what, revision, begin))
 	}
 	r.acked = max(r.acked, revision)
 }
@@ -42,7 +42,7 @@ func (r *Revisions) Read(what string, begin, revision uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if revision < begin {
-		r.report(Violation{Invariant: FreshReads, Detail: fmt.Sprintf("%s was served at revision %d, after %d had been acknowledged", what, revision, begin)})
+		r.report(Violationf(FreshReads, "%s was served at revision %d, after %d had been acknowledged", what, revision, begin))
 	}
 }
 

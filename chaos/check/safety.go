@@ -57,6 +57,11 @@ type Violation struct {
 	Ops       []Op   // that show it, where operations do
 }
 
+// Violationf is a violation of an invariant, with a formatted detail.
+func Violationf(invariant, format string, args ...any) Violation {
+	return Violation{Invariant: invariant, Detail: fmt.Sprintf(format, args...)}
+}
+
 // Error names the invariant and the detail.
 func (v Violation) Error() string { return v.Invariant + " violated: " + v.Detail }
 
@@ -121,7 +126,7 @@ func NewSafety(report func(Violation)) *Safety {
 }
 
 func (s *Safety) report(invariant, format string, args ...any) {
-	s.onViolation(Violation{Invariant: invariant, Detail: fmt.Sprintf(format, args...)})
+	s.onViolation(Violationf(invariant, format, args...))
 }
 
 // OnLeader reports that a node acts as the leader of a term. At the first call for

@@ -40,18 +40,18 @@ func CheckMutualExclusion(tenures []Tenure, writes []FencedWrite) (violations []
 		for _, b := range tenures[i+1:] {
 			switch {
 			case a.Token == b.Token && a.Session != b.Session:
-				violations = append(violations, Violation{Invariant: OneHolder, Detail: fmt.Sprintf("two sessions got one token: %v; %v", a, b)})
+				violations = append(violations, Violationf(OneHolder, "two sessions got one token: %v; %v", a, b))
 			case a.Token != b.Token && a.GrantedAt < b.RequestedAt && b.Token < a.Token:
-				violations = append(violations, Violation{Invariant: OneHolder, Detail: fmt.Sprintf("tokens went back: %v; %v", a, b)})
+				violations = append(violations, Violationf(OneHolder, "tokens went back: %v; %v", a, b))
 			case a.Session != b.Session && b.GrantedAt < a.Until:
-				violations = append(violations, Violation{Invariant: OneHolder, Detail: fmt.Sprintf("two at a time: %v; %v", a, b)})
+				violations = append(violations, Violationf(OneHolder, "two at a time: %v; %v", a, b))
 			}
 		}
 	}
 	for _, w := range writes {
 		for _, t := range tenures {
 			if t.Token > w.Token && t.GrantedAt < w.Begin {
-				violations = append(violations, Violation{Invariant: Fencing, Detail: fmt.Sprintf("client %d wrote with token %d from %v to %v, after %v", w.Client, w.Token, w.Begin, w.End, t)})
+				violations = append(violations, Violationf(Fencing, "client %d wrote with token %d from %v to %v, after %v", w.Client, w.Token, w.Begin, w.End, t))
 				break
 			}
 		}
@@ -86,7 +86,7 @@ func CheckVacancies(tenures []Tenure, over map[string]time.Duration, waits []Wai
 				continue
 			}
 			if next := tenures[i+1:]; !slices.ContainsFunc(next, func(n Tenure) bool { return n.Token > t.Token && n.GrantedAt <= end+takeoverBound }) {
-				violations = append(violations, Violation{Invariant: TakeoverBound, Detail: fmt.Sprintf("%v; its session had ended at %v, and somebody waited from %v to %v", t, end, w.From, w.To)})
+				violations = append(violations, Violationf(TakeoverBound, "%v; its session had ended at %v, and somebody waited from %v to %v", t, end, w.From, w.To))
 				break
 			}
 		}

@@ -55,9 +55,9 @@ func CheckWatch(w *Watch, ops []Op) (violations []Violation) {
 		})
 		switch {
 		case !found:
-			violations = append(violations, Violation{Invariant: WatchOrder, Detail: fmt.Sprintf("%s never showed revision %d: %v", w.Name, o.Revision, o)})
+			violations = append(violations, Violationf(WatchOrder, "%s never showed revision %d: %v", w.Name, o.Revision, o))
 		case w.Changes[i].Key != o.Key || w.Changes[i].Value != o.Value:
-			violations = append(violations, Violation{Invariant: WatchOrder, Detail: fmt.Sprintf("%s showed %q = %q at revision %d: %v", w.Name, w.Changes[i].Key, w.Changes[i].Value, o.Revision, o)})
+			violations = append(violations, Violationf(WatchOrder, "%s showed %q = %q at revision %d: %v", w.Name, w.Changes[i].Key, w.Changes[i].Value, o.Revision, o))
 		}
 	}
 	return violations

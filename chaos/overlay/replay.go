@@ -25,97 +25,120 @@ import "path/filepath"
 // Nothing built so may ship: it starts with the same random numbers each time,
 // and one goroutine can hold up all others for a minute.
 func Replay(goroot string) Set {
-	return Set{Root: filepath.Join(goroot, "src"), Edits: []Edit{
-		{
-			File: "runtime/rand.go",
-			Old:  "\tglobalRand.state.Init(*seed)\n",
-			New:  "\t*seed = [32]byte{1}\n\tglobalRand.state.Init(*seed)\n",
-		}, {
-			File: "runtime/rand.go",
-			Old:  "\tmp := getg().m\n\tc := &mp.chacha8\n",
-			New:  "\tif getg().bubble != nil {\n\t\treturn bubbleConstant\n\t}\n\tmp := getg().m\n\tc := &mp.chacha8\n",
-		}, {
-			File: "runtime/rand.go",
-			Old:  "// mrandinit initializes the random state of an m.\n",
-			New:  generator + "// mrandinit initializes the random state of an m.\n",
-		}, {
-			File: "runtime/select.go",
-			Old:  "cheaprandn(uint32(norder + 1))",
-			New:  "bubbleRandn(uint32(norder + 1))",
-		}, {
-			File: "runtime/select.go",
-			Old:  "\t// pass 2 - enqueue on all chans\n",
-			New:  blockTimers + "\t// pass 2 - enqueue on all chans\n",
-		}, {
-			File: "runtime/select.go",
-			Old:  "\t\tif c.timer != nil {\n\t\t\tblockTimerChan(c)\n\t\t}\n",
-			New:  "",
-		}, {
-			File: "runtime/time.go",
-			Old:  "\t\t\tt.rand = cheaprand()\n",
-			New:  "\t\t\tt.rand = uint32(bubbleRand())\n",
-		}, {
-			File: "runtime/sema.go",
-			Old:  "func internal_sync_nanotime() int64 {\n",
-			New:  "func internal_sync_nanotime() int64 {\n\tif bubble := getg().bubble; bubble != nil {\n\t\treturn bubble.now\n\t}\n",
-		}, {
-			File: "runtime/proc.go",
-			Old:  "const forcePreemptNS = 10 * 1000 * 1000 // 10ms\n",
-			New:  "const forcePreemptNS = 60 * 1000 * 1000 * 1000\n",
-		}, {
-			File: "runtime/proc.go",
-			Old:  "if runqempty(pp) && sched.nmspinning.Load()+sched.npidle.Load() > 0 && pd.syscallwhen+10*1000*1000 > now {\n",
-			New:  "if pd.syscallwhen+10*1000*1000*1000 > now {\n",
-		}, {
-			File: "runtime/proc.go",
-			Old:  "if pp.schedtick%61 == 0 && !sched.runq.empty() {\n",
-			New:  "if false {\n",
-		}, {
-			File: "math/rand/rand.go",
-			Old:  "//go:linkname runtime_rand runtime.rand\n",
-			New:  "//go:linkname runtime_rand runtime.drawRand\n",
-		}, {
-			File: "math/rand/v2/rand.go",
-			Old:  "//go:linkname runtime_rand runtime.rand\n",
-			New:  "//go:linkname runtime_rand runtime.drawRand\n",
-		}, {
-			File: "context/context.go",
-			Old:  "\tchildren map[canceler]struct{} // set to nil by the first cancel call\n",
-			New:  "\tchildren map[canceler]uint64\n\tborn uint64\n",
-		}, {
-			File: "context/context.go",
-			Old:  "\t\t\t\tp.children = make(map[canceler]struct{})\n\t\t\t}\n\t\t\tp.children[child] = struct{}{}\n",
-			New:  "\t\t\t\tp.children = make(map[canceler]uint64)\n\t\t\t}\n\t\t\tp.born++\n\t\t\tp.children[child] = p.born\n",
-		}, {
-			File: "context/context.go",
-			Old:  "\tfor child := range c.children {\n",
-			New:  "\tfor len(c.children) > 0 {\n" + firstborn,
-		}, {
-			File: "net/http/server.go",
-			Old:  "\tserver *Server\n\n\t// cancelCtx cancels the connection-level context.\n",
-			New:  "\tserver *Server\n\tborn uint64\n\n\t// cancelCtx cancels the connection-level context.\n",
-		}, {
-			File: "net/http/server.go",
-			Old:  "\tactiveConn map[*conn]struct{}\n",
-			New:  "\tactiveConn map[*conn]struct{}\n\tborn uint64\n",
-		}, {
-			File: "net/http/server.go",
-			Old:  "\t\ts.activeConn[c] = struct{}{}\n",
-			New:  "\t\ts.born++\n\t\tc.born = s.born\n\t\ts.activeConn[c] = struct{}{}\n",
-		}, {
-			File: "net/http/server.go",
-			Old:  "\tfor c := range s.activeConn {\n\t\tc.rwc.Close()\n",
-			New:  "\tfor _, c := range byAge(s.activeConn) {\n\t\tc.rwc.Close()\n",
-		}, {
-			File: "net/http/server.go",
-			Old:  "\tfor c := range s.activeConn {\n\t\tst, unixSec := c.getState()\n",
-			New:  "\tfor _, c := range byAge(s.activeConn) {\n\t\tst, unixSec := c.getState()\n",
-		}, {
-			File: "net/http/server.go",
-			Old:  "func (s *Server) trackConn(c *conn, add bool) {\n",
-			New:  byAge + "func (s *Server) trackConn(c *conn, add bool) {\n",
-		},
-	}}
+	return Set{Root: filepath.Join(goroot, "src"), Edits: replayEdits}
+}
+
+var replayEdits = []Edit{
+	{
+		"runtime/rand.go",
+		"\tglobalRand.state.Init(*seed)\n",
+		"\t*seed = [32]byte{1}\n\tglobalRand.state.Init(*seed)\n",
+	},
+	{
+		"runtime/rand.go",
+		"\tmp := getg().m\n\tc := &mp.chacha8\n",
+		"\tif getg().bubble != nil {\n\t\treturn bubbleConstant\n\t}\n\tmp := getg().m\n\tc := &mp.chacha8\n",
+	},
+	{
+		"runtime/rand.go",
+		"// mrandinit initializes the random state of an m.\n",
+		generator + "// mrandinit initializes the random state of an m.\n",
+	},
+	{
+		"runtime/select.go",
+		"cheaprandn(uint32(norder + 1))",
+		"bubbleRandn(uint32(norder + 1))",
+	},
+	{
+		"runtime/select.go",
+		"\t// pass 2 - enqueue on all chans\n",
+		blockTimers + "\t// pass 2 - enqueue on all chans\n",
+	},
+	{
+		"runtime/select.go",
+		"\t\tif c.timer != nil {\n\t\t\tblockTimerChan(c)\n\t\t}\n",
+		"",
+	},
+	{
+		"runtime/time.go",
+		"\t\t\tt.rand = cheaprand()\n",
+		"\t\t\tt.rand = uint32(bubbleRand())\n",
+	},
+	{
+		"runtime/sema.go",
+		"func internal_sync_nanotime() int64 {\n",
+		"func internal_sync_nanotime() int64 {\n\tif bubble := getg().bubble; bubble != nil {\n\t\treturn bubble.now\n\t}\n",
+	},
+	{
+		"runtime/proc.go",
+		"const forcePreemptNS = 10 * 1000 * 1000 // 10ms\n",
+		"const forcePreemptNS = 60 * 1000 * 1000 * 1000\n",
+	},
+	{
+		"runtime/proc.go",
+		"if runqempty(pp) && sched.nmspinning.Load()+sched.npidle.Load() > 0 && pd.syscallwhen+10*1000*1000 > now {\n",
+		"if pd.syscallwhen+10*1000*1000*1000 > now {\n",
+	},
+	{
+		"runtime/proc.go",
+		"if pp.schedtick%61 == 0 && !sched.runq.empty() {\n",
+		"if false {\n",
+	},
+	{
+		"math/rand/rand.go",
+		"//go:linkname runtime_rand runtime.rand\n",
+		"//go:linkname runtime_rand runtime.drawRand\n",
+	},
+	{
+		"math/rand/v2/rand.go",
+		"//go:linkname runtime_rand runtime.rand\n",
+		"//go:linkname runtime_rand runtime.drawRand\n",
+	},
+	{
+		"context/context.go",
+		"\tchildren map[canceler]struct{} // set to nil by the first cancel call\n",
+		"\tchildren map[canceler]uint64\n\tborn uint64\n",
+	},
+	{
+		"context/context.go",
+		"\t\t\t\tp.children = make(map[canceler]struct{})\n\t\t\t}\n\t\t\tp.children[child] = struct{}{}\n",
+		"\t\t\t\tp.children = make(map[canceler]uint64)\n\t\t\t}\n\t\t\tp.born++\n\t\t\tp.children[child] = p.born\n",
+	},
+	{
+		"context/context.go",
+		"\tfor child := range c.children {\n",
+		"\tfor len(c.children) > 0 {\n" + firstborn,
+	},
+	{
+		"net/http/server.go",
+		"\tserver *Server\n\n\t// cancelCtx cancels the connection-level context.\n",
+		"\tserver *Server\n\tborn uint64\n\n\t// cancelCtx cancels the connection-level context.\n",
+	},
+	{
+		"net/http/server.go",
+		"\tactiveConn map[*conn]struct{}\n",
+		"\tactiveConn map[*conn]struct{}\n\tborn uint64\n",
+	},
+	{
+		"net/http/server.go",
+		"\t\ts.activeConn[c] = struct{}{}\n",
+		"\t\ts.born++\n\t\tc.born = s.born\n\t\ts.activeConn[c] = struct{}{}\n",
+	},
+	{
+		"net/http/server.go",
+		"\tfor c := range s.activeConn {\n\t\tc.rwc.Close()\n",
+		"\tfor _, c := range byAge(s.activeConn) {\n\t\tc.rwc.Close()\n",
+	},
+	{
+		"net/http/server.go",
+		"\tfor c := range s.activeConn {\n\t\tst, unixSec := c.getState()\n",
+		"\tfor _, c := range byAge(s.activeConn) {\n\t\tst, unixSec := c.getState()\n",
+	},
+	{
+		"net/http/server.go",
+		"func (s *Server) trackConn(c *conn, add bool) {\n",
+		byAge + "func (s *Server) trackConn(c *conn, add bool) {\n",
+	},
 }
 
 // generator is splitmix64, and what draws from it.

@@ -20,12 +20,10 @@ import (
 // chaosClients are the users of the cluster for one segment.
 type chaosClients struct {
 	*traffic.Traffic
-	s         *suite
-	ctx       context.Context
-	cancel    context.CancelFunc
-	library   *client.Client
-	operators []*chaosOperator
-	holders   *chaosHolders
+	s       *suite
+	ctx     context.Context
+	cancel  context.CancelFunc
+	library *client.Client
 }
 
 const (
@@ -78,7 +76,7 @@ func (s *suite) startClients() *chaosClients {
 			_, _ = fmt.Fprintf(h, "%q %q %d", a, b, n)
 			return rand.New(rand.NewPCG(seed, h.Sum64()))
 		},
-		HTTPClients: 3, Campaigners: 3, Watchers: 1, EvictInterval: traffic.Between(100*time.Millisecond, 4*time.Second),
+		HTTPClients: 3, Campaigners: 3, Watchers: 1, Operators: 3, Attachers: 2, EvictInterval: traffic.Between(100*time.Millisecond, 4*time.Second),
 		Keys: 3, ThinkTime: traffic.Between(0, 60*time.Millisecond), AnyNodeRatio: 1, Timeout: opLimit, MinTTL: chaosTTL,
 	}, users{s})
 	since := mustPut(s.t, s.cluster, "segment", "begins").Revision
@@ -93,8 +91,6 @@ func (s *suite) startClients() *chaosClients {
 	}
 	c.StartWatchers(since)
 	c.AddWatcher("library", since, c.followLibrary)
-	c.startOperators()
-	c.startHolders()
 	return c
 }
 
@@ -108,11 +104,23 @@ func (c *chaosClients) stop() {
 	if behind != "" {
 		c.s.violated(check.Violation{Invariant: check.WatchOrder, Detail: behind})
 	}
-	for _, v := range c.StopWatchers() {
+	for _, v := range append(c.StopWatchers(), append(c.CheckAudit(soon), c.checkAttached()...)...) {
 		c.s.violated(v)
 	}
 	c.cancel()
 	c.library.Close()
+}
+
+// checkAttached checks which sessions outlived their connections.
+func (c *chaosClients) checkAttached() []check.Violation {
+	c.s.mu.Lock()
+	faults := c.s.faultIntervals()
+	var gaps []check.FaultInterval
+	for _, g := range c.s.gaps() {
+		gaps = append(gaps, check.FaultInterval{From: g.From, To: g.To})
+	}
+	c.s.mu.Unlock()
+	return c.CheckAttached(faults, gaps, soon)
 }
 
 // libraryKV is the cluster through the Go client.

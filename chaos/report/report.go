@@ -15,15 +15,15 @@ import (
 // Report is one run of a cluster. Times are since its beginning.
 type Report struct {
 	Title         string        `json:"title"`
-	ReplayCommand string        `json:"again,omitempty"` // the command that runs it again; "": there is none
+	ReplayCommand string        `json:"replay_command,omitempty"` // the command that runs it again; "": there is none
 	Length        time.Duration `json:"length"`
 	Nodes         []string      `json:"nodes"`
-	Violations    []string      `json:"broken"` // what was violated; empty: nothing
+	Violations    []string      `json:"violations"` // what was violated; empty: nothing
 	Faults        []Fault       `json:"faults"`
-	Leaderships   []Leadership  `json:"reigns"`
-	Gaps          []Gap         `json:"gaps"`              // longer ones, in which no write was acknowledged
-	Ops           []Op          `json:"ops"`               // that show what is broken
-	SLO           string        `json:"figures,omitempty"` // how soon there were leaders and writes; "": not measured
+	Leaderships   []Leadership  `json:"leaderships"`
+	Gaps          []Gap         `json:"gaps"`          // longer ones, in which no write was acknowledged
+	Ops           []Op          `json:"ops"`           // that show what is broken
+	SLO           string        `json:"slo,omitempty"` // how soon there were leaders and writes; "": not measured
 	Details       string        `json:"details,omitempty"`
 }
 

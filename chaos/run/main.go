@@ -3,6 +3,7 @@
 //	go run ./chaos/run simulate -runs 1000    # simulated clusters of 3 and 5 nodes, a process for each core
 //	go run ./chaos/run replay -nodes 3 -seed 17
 //	go run ./chaos/run mutants                # each planted bug must be found
+//	go run ./chaos/run flaky -n 20            # every test package again and again on a busy machine
 //
 // It builds the simulation with the overlay of chaos/overlay, so that a seed
 // fixes everything: what fails once fails again.
@@ -36,7 +37,7 @@ func main() {
 	}
 }
 
-const usage = "usage: run simulate|replay|mutants [flags]; -h names the flags"
+const usage = "usage: run simulate|replay|mutants|flaky [flags]; -h names the flags"
 
 // defaultPages is where the pages of runs go.
 const defaultPages = "out/chaos"
@@ -52,6 +53,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return runReplay(ctx, args[1:], out)
 	case "mutants":
 		return runMutants(ctx, args[1:], out)
+	case "flaky":
+		return runFlaky(ctx, args[1:], out)
 	}
 	return errors.New(usage)
 }
@@ -148,10 +151,14 @@ func buildExact(ctx context.Context, dir string, more ...overlay.Set) (string, e
 	}
 	file, err := overlay.Write(dir, append(more, overlay.Replay(goroot))...)
 	if err != nil {
-		return "", fmt.Errorf("the sources are not as chaos/overlay expects them, those of the toolchain or a mutant's: %w", err)
+		return "", fmt.Errorf(
+			"the sources are not as chaos/overlay expects them, those of the toolchain or a mutant's: %w", err,
+		)
 	}
 	bin := filepath.Join(dir, "sim.test")
-	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-tags", "exactreplay", "-overlay", file, "-o", bin, "northstar/chaos/sim")
+	cmd := exec.CommandContext(
+		ctx, "go", "test", "-c", "-tags", "exactreplay", "-overlay", file, "-o", bin, "northstar/chaos/sim",
+	)
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the simulation: %w\n%s", err, text)
 	}

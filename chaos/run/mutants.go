@@ -44,7 +44,9 @@ func runMutants(ctx context.Context, args []string, out io.Writer) error {
 	var mu sync.Mutex
 	var missed []error
 	var wg sync.WaitGroup
-	_, _ = fmt.Fprintln(out, "| mutant | mitigation that it lacks | detected by | violated invariant | time |\n|---|---|---|---|---|")
+	_, _ = fmt.Fprintln(
+		out, "| mutant | mitigation that it lacks | detected by | violated invariant | time |\n|---|---|---|---|---|",
+	)
 	for range *procs {
 		wg.Go(func() {
 			for m := range work {
@@ -53,7 +55,10 @@ func runMutants(ctx context.Context, args []string, out io.Writer) error {
 				if err != nil {
 					missed = append(missed, fmt.Errorf("%s: %w", m.Name, err))
 				} else {
-					_, _ = fmt.Fprintf(out, "| `%s` | %s | %s | %s | %.0f s |\n", m.Name, m.Mitigation, f.in(m), f.violated, f.took.Seconds())
+					_, _ = fmt.Fprintf(
+						out, "| `%s` | %s | %s | %s | %.0f s |\n", m.Name, m.Mitigation, f.in(m), f.violated,
+						f.took.Seconds(),
+					)
 				}
 				mu.Unlock()
 			}
@@ -130,7 +135,9 @@ func findMutant(ctx context.Context, dir string, m mutants.Mutant) (detection, e
 		f.runs++
 		err := simProcess{bin: bin, scenario: m.Scenario, nodes: m.Nodes, seed: f.seed}.run(ctx, func(s summary) {
 			for _, v := range s.Violations {
-				if i := slices.IndexFunc(m.Invariants, func(b string) bool { return strings.HasPrefix(v, b+" violated") }); i >= 0 {
+				if i := slices.IndexFunc(
+					m.Invariants, func(b string) bool { return strings.HasPrefix(v, b+" violated") },
+				); i >= 0 {
 					f.violated = m.Invariants[i]
 					return
 				}
@@ -143,7 +150,9 @@ func findMutant(ctx context.Context, dir string, m mutants.Mutant) (detection, e
 	}
 	f.took = time.Since(start)
 	if f.violated == "" {
-		return f, fmt.Errorf("not found in %d runs of %s with %d nodes, %.0f s%s", f.runs, m.Scenario, m.Nodes, f.took.Seconds(), other)
+		return f, fmt.Errorf(
+			"not found in %d runs of %s with %d nodes, %.0f s%s", f.runs, m.Scenario, m.Nodes, f.took.Seconds(), other,
+		)
 	}
 	return f, nil
 }
@@ -154,7 +163,10 @@ func findMutantInProcesses(ctx context.Context, m mutants.Mutant) (detection, er
 	pkg, test, _ := strings.Cut(m.Test, " ")
 	start := time.Now()
 	cmd := exec.CommandContext(ctx, "go", "test", pkg, "-run", "^"+test+"$", "-count=1", "-timeout", "15m")
-	cmd.Env = append(os.Environ(), "NORTHSTAR_CHAOS_MUTANT="+m.Name, fmt.Sprintf("NORTHSTAR_CHAOS_ITERATIONS=%d", m.MaxSeeds), fmt.Sprintf("NORTHSTAR_CHAOS_SEED=%d", m.Seed))
+	cmd.Env = append(
+		os.Environ(), "NORTHSTAR_CHAOS_MUTANT="+m.Name, fmt.Sprintf("NORTHSTAR_CHAOS_ITERATIONS=%d", m.MaxSeeds),
+		fmt.Sprintf("NORTHSTAR_CHAOS_SEED=%d", m.Seed),
+	)
 	out, err := cmd.CombinedOutput()
 	f := detection{seed: m.Seed, took: time.Since(start)}
 	if err == nil {

@@ -221,7 +221,10 @@ func byKind(faults map[sim.FaultKind]int) string {
 
 // describe prints a run, and how to see it again.
 func describe(out io.Writer, s summary) {
-	_, _ = fmt.Fprintf(out, "seed %d, %d nodes: %d faults, %d elections, digest %s\n", s.Seed, s.Nodes, s.Effective(), s.Elections, s.Digest)
+	_, _ = fmt.Fprintf(
+		out, "seed %d, %d nodes: %d faults, %d elections, digest %s\n", s.Seed, s.Nodes, s.Effective(), s.Elections,
+		s.Digest,
+	)
 	if s.Timeline != nil {
 		_ = s.Timeline.Text(out) // there is nobody else to tell
 	}
@@ -252,9 +255,13 @@ type simProcess struct {
 // run runs the process and returns the run's outcome to done. A run that
 // fails is no error; one that brings the process down is.
 func (r simProcess) run(ctx context.Context, done func(summary)) error {
-	cmd := exec.CommandContext(ctx, r.bin, "-test.run", fmt.Sprintf("^TestSim$/^%d_nodes$", r.nodes), "-test.timeout", "0")
+	cmd := exec.CommandContext(
+		ctx, r.bin, "-test.run", fmt.Sprintf("^TestSim$/^%d_nodes$", r.nodes), "-test.timeout", "0",
+	)
 	cmd.Env = append(os.Environ(), "GOMAXPROCS=1", "NORTHSTAR_SIM_JSON=1", "NORTHSTAR_SIM_SCENARIO="+r.scenario, "NORTHSTAR_SIM_SEED=", "NORTHSTAR_SIM_FAULTS="+r.faults,
-		fmt.Sprintf("NORTHSTAR_SIM_FROM=%d", r.seed), "NORTHSTAR_SIM_SEEDS=1", fmt.Sprintf("NORTHSTAR_SIM_SHRINK=%d", r.minimizeSeconds))
+		fmt.Sprintf("NORTHSTAR_SIM_FROM=%d", r.seed), "NORTHSTAR_SIM_SEEDS=1", fmt.Sprintf(
+			"NORTHSTAR_SIM_SHRINK=%d", r.minimizeSeconds,
+		))
 	if r.report {
 		cmd.Env = append(cmd.Env, "NORTHSTAR_SIM_REPORT=1")
 	}

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"northstar/chaos/traffic"
-
 	"northstar/cluster"
 	"northstar/node"
 )

@@ -261,7 +261,7 @@ func (m *member) sample() {
 	}
 	view := m.inst.node.View()
 	if g := view.Generation().Number; g > firstNumber && view.Revision() < (g-firstNumber)<<40 {
-		m.sim.violated(check.Violation{Invariant: check.RevisionsGrow, Detail: fmt.Sprintf("%s is in generation %d with revision %d, which may have been given before", m.id, g, view.Revision())})
+		m.sim.violated(check.Violationf(check.RevisionsGrow, "%s is in generation %d with revision %d, which may have been given before", m.id, g, view.Revision()))
 	}
 	applied := view.AppliedIndex()
 	for i := m.sampled + 1; i <= applied; i++ {

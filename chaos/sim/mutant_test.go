@@ -199,7 +199,7 @@ func (l *latePath) Close() error {
 // speak to anyone.
 func lateAnswers(c *Config) {
 	r := rand.New(rand.NewPCG(c.Seed, 2))
-	c.Clients, c.Readers, c.OpTimeout = 8, 4, 200*time.Millisecond
+	c.Clients, c.Readers, c.Timeout = 8, 4, 200*time.Millisecond
 	for at := time.Second; at < c.Length; at += 1500 * time.Millisecond {
 		slow := 100*time.Millisecond + time.Duration(r.Int64N(int64(40*time.Millisecond)))
 		c.Plan = append(c.Plan,

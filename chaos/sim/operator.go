@@ -148,9 +148,8 @@ func (o *operator) move(f Fault, path string, in any) {
 			return
 		}
 		if !o.sim.safety.LedSince(target, before) {
-			o.sim.violated(check.Violation{Invariant: check.TransferReachesTarget, Detail: fmt.Sprintf(
-				"%s to %s, asked at %s, was answered with success (new leader %q, term %d), and %s has led no term since %d",
-				f.Kind, target, o.sim.members[f.A].id, moved.NewLeaderID, moved.Term, target, before)})
+			o.sim.violated(check.Violationf(check.TransferReachesTarget, "%s to %s, asked at %s, was answered with success (new leader %q, term %d), and %s has led no term since %d",
+				f.Kind, target, o.sim.members[f.A].id, moved.NewLeaderID, moved.Term, target, before))
 		}
 	})
 }

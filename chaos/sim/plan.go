@@ -9,49 +9,49 @@ import (
 	"northstar/chaos/traffic"
 )
 
-// FaultKind is what goes wrong.
+// FaultKind names a fault.
 type FaultKind string
 
-// The kinds of faults.
+// The kinds of faults. Each ends after Fault.For.
 const (
-	Kill       FaultKind = "process-kill"          // a process, as kill -9; started again at the end
-	PowerLoss  FaultKind = "power-loss"            // the same, without a word to its peers
-	KillAll    FaultKind = "process-kill-all"      // at one moment
-	Isolate    FaultKind = "partition-node"        // a node from all others, both ways
-	Deafen     FaultKind = "partition-inbound"     // a node hears nobody, but is heard
-	Mute       FaultKind = "partition-outbound"    // a node is heard by nobody, but hears
-	Split      FaultKind = "partition-halves"      // the nodes with an even bit from those with an odd one in Fault.Bits
-	CutOne     FaultKind = "partition-one-way"     // from a node to another
-	Bridge     FaultKind = "partition-bridge"      // as Split, but a node is heard on both sides, and hears both
-	Flap       FaultKind = "link-flap"             // what two nodes say to one another, cut and healed every Fault.Delay or so
-	Reject     FaultKind = "network-reject"        // a firewall resets what two nodes have open and refuses what the first dials
-	Slow       FaultKind = "network-delay-link"    // from a node to another, by Fault.Delay
-	SlowIn     FaultKind = "network-delay-inbound" // all that is sent to a node, by Fault.Delay: answers come late
-	Loss       FaultKind = "rpc-drop-request"      // of Raft messages and probes, each with Fault.Chance
-	LossReply  FaultKind = "rpc-drop-response"
-	Delay      FaultKind = "rpc-delay-request"  // of Raft messages and probes, each with Fault.Chance, by up to Fault.Delay: some overtake others
-	LateReply  FaultKind = "rpc-delay-response" // each with Fault.Chance, by up to Fault.Delay
-	Repeat     FaultKind = "rpc-duplicate"      // each message with Fault.Chance arrives twice
-	Hush       FaultKind = "rpc-drop-votes"     // none of a node's requests for votes arrives
-	Lie        FaultKind = "corrupt-claims"     // of all nodes, in their claims, each with Fault.Chance
-	Pause      FaultKind = "process-pause"
-	StallDisk  FaultKind = "disk-hang"
-	SlowDisk   FaultKind = "disk-delay"             // by Fault.Delay each write
-	FullDisk   FaultKind = "disk-full"              // less than the reserve is left
-	FailDisk   FaultKind = "disk-error"             // every write is an error, by which a node ends
-	Transfer   FaultKind = "leader-transfer"        // of leadership, at a bad moment
-	KillVoter  FaultKind = "kill-during-vote-write" // a node, Fault.Delay after it has begun to write its next vote, unless that is for Fault.B
-	WipeRejoin FaultKind = "disk-wipe"              // a node comes back with an empty disk
+	Kill       FaultKind = "process-kill"           // SIGKILL; the process is started again at the end
+	PowerLoss  FaultKind = "power-loss"             // the same, and its connections are not reset
+	KillAll    FaultKind = "process-kill-all"       // every process at one moment
+	Isolate    FaultKind = "partition-node"         // a node from all others, both ways
+	Deafen     FaultKind = "partition-inbound"      // packets to a node are dropped
+	Mute       FaultKind = "partition-outbound"     // packets from a node are dropped
+	Split      FaultKind = "partition-halves"       // nodes with an even bit in Fault.Bits from those with an odd one
+	CutOne     FaultKind = "partition-one-way"      // packets from a node to another are dropped
+	Bridge     FaultKind = "partition-bridge"       // as Split, but one node reaches both sides
+	Flap       FaultKind = "link-flap"              // a link is cut and healed about every Fault.Delay
+	Reject     FaultKind = "network-reject"         // a firewall resets connections and refuses new ones
+	Slow       FaultKind = "network-delay-link"     // packets from a node to another, by Fault.Delay
+	SlowIn     FaultKind = "network-delay-inbound"  // packets to a node, by Fault.Delay
+	Loss       FaultKind = "rpc-drop-request"       // Raft messages and probes, each with Fault.Chance
+	LossReply  FaultKind = "rpc-drop-response"      // each with Fault.Chance
+	Delay      FaultKind = "rpc-delay-request"      // each with Fault.Chance, by up to Fault.Delay: order changes
+	LateReply  FaultKind = "rpc-delay-response"     // each with Fault.Chance, by up to Fault.Delay
+	Repeat     FaultKind = "rpc-duplicate"          // each with Fault.Chance
+	Hush       FaultKind = "rpc-drop-votes"         // every vote request of a node
+	Lie        FaultKind = "corrupt-claims"         // of all nodes, each with Fault.Chance
+	Pause      FaultKind = "process-pause"          // SIGSTOP
+	StallDisk  FaultKind = "disk-hang"              // writes hang
+	SlowDisk   FaultKind = "disk-delay"             // each write, by Fault.Delay
+	FullDisk   FaultKind = "disk-full"              // less space than the node's reserve is left
+	FailDisk   FaultKind = "disk-error"             // every write fails, and the node ends
+	Transfer   FaultKind = "leader-transfer"        // by the harness, at a bad moment
+	KillVoter  FaultKind = "kill-during-vote-write" // Fault.Delay after the write began, unless the vote is for Fault.B
+	WipeRejoin FaultKind = "disk-wipe"              // a node restarts with an empty disk
 )
 
-// As a Fault's node, Leading stands for whichever node leads when it happens,
-// and Following for one that does not.
+// In the place of a node in a Fault these stand for the node that leads when the
+// fault happens, and for another one.
 const (
 	AnyLeader   = -1
 	AnyFollower = -2
 )
 
-// Fault is one thing that goes wrong, from At for a while.
+// Fault is one fault, from At on.
 type Fault struct {
 	Kind        FaultKind
 	At, For     time.Duration
@@ -59,7 +59,7 @@ type Fault struct {
 	Bits        uint64
 	Delay       time.Duration
 	Chance      float64
-	MessageKind string // the kind of messages, of a fault of messages; "": all
+	MessageKind string // of a fault of messages; "": all kinds
 }
 
 // String is the fault in one line, for the report of a failed run.
@@ -102,7 +102,7 @@ var faultOrder = []FaultKind{
 	WipeRejoin,
 }
 
-// FaultWeights reports how often which kind of fault comes: by weight.
+// FaultWeights is how often each kind of fault comes, relative to the others.
 type FaultWeights map[FaultKind]int
 
 // DefaultFaults holds every fault that a cluster must survive without an
@@ -152,7 +152,9 @@ func drawFault(r *rand.Rand, kind FaultKind, nodes int, at time.Duration, spell 
 	case Slow, SlowIn:
 		f.Delay = traffic.Between(time.Millisecond, 500*time.Millisecond).Draw(r)
 	case Delay, LateReply:
-		f.Delay, f.Chance, f.MessageKind = traffic.Between(time.Millisecond, 400*time.Millisecond).Draw(r), 0.1+0.8*r.Float64(), drawMessages(r)
+		f.Delay, f.Chance, f.MessageKind = traffic.Between(
+			time.Millisecond, 400*time.Millisecond,
+		).Draw(r), 0.1+0.8*r.Float64(), drawMessages(r)
 	case Loss, LossReply, Repeat:
 		f.Chance, f.MessageKind = 0.05+0.5*r.Float64(), drawMessages(r)
 	case Lie:

@@ -66,7 +66,7 @@ func (sim *Simulation) hasOldGeneration(n Node) bool {
 // one.
 func (sim *Simulation) checkOldGenerationIdle(m *member, n Node) {
 	if term := m.disk.CurrentTerm(); term >= recoveryTerm || n.View().Generation().Number > firstNumber {
-		sim.violated(check.Violation{Invariant: check.OldGenerationExcluded, Detail: fmt.Sprintf("%s has the data of the generation before, and is in term %d", m.id, term)})
+		sim.violated(check.Violationf(check.OldGenerationExcluded, "%s has the data of the generation before, and is in term %d", m.id, term))
 	}
 }
 
@@ -123,7 +123,7 @@ func (o *operator) recover(f Fault) {
 	}
 	for end, i := time.Now().Add(recoverLimit), 0; o.recoveredLeader() == nil; i++ {
 		if time.Now().After(end) {
-			o.sim.violated(check.Violation{Invariant: check.Convergence, Detail: fmt.Sprintf("of %v none was recovered within %v", order.Survivors, recoverLimit)})
+			o.sim.violated(check.Violationf(check.Convergence, "of %v none was recovered within %v", order.Survivors, recoverLimit))
 			return
 		}
 		_ = o.ask(left[i%len(left)].index, http.MethodPost, apiv1.PathRecover, order, nil) // an answer that was lost is no matter: who leads says it
@@ -222,6 +222,6 @@ func (sim *Simulation) checkOldGenerationLeader(id cluster.NodeID, term uint64) 
 	old := sim.loss.recovered && term < recoveryTerm
 	sim.mu.Unlock()
 	if old {
-		sim.violated(check.Violation{Invariant: check.OldGenerationExcluded, Detail: fmt.Sprintf("%s leads term %d, after another node was recovered", id, term)})
+		sim.violated(check.Violationf(check.OldGenerationExcluded, "%s leads term %d, after another node was recovered", id, term))
 	}
 }

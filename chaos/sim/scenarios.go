@@ -9,25 +9,29 @@ import (
 	"time"
 
 	"northstar/chaos/traffic"
-
 	"northstar/node"
 )
 
 // DefaultScenario has every kind of fault at the same time.
 const DefaultScenario = "mixed"
 
-// scenarios are runs by their name: what differs between them is drawn from the
-// seed in each.
+// scenarios are the configurations of runs by name. Runs of one scenario differ by
+// their seeds.
 var scenarios = map[string]func(seed uint64, nodes int) Config{
 	DefaultScenario: DefaultConfig,
-	"disk-wipe": func(seed uint64, nodes int) Config { // a node that comes back with an empty disk is refused for good
+	"disk-wipe": func(seed uint64, nodes int) Config { // a node restarts with an empty disk
 		cfg := DefaultConfig(seed, nodes)
 		cfg.Weights[WipeRejoin] = 3
 		return cfg
 	},
-	"admin-ops": func(seed uint64, nodes int) Config { // somebody operates the cluster at bad moments
+	"admin-ops": func(seed uint64, nodes int) Config { // an operator moves leadership and changes members
 		cfg := DefaultConfig(seed, nodes)
 		cfg.Weights = AdminFaults()
+		return cfg
+	},
+	"admin-audit": func(seed uint64, nodes int) Config { // admin calls are compared with the audit log
+		cfg := DefaultConfig(seed, nodes)
+		cfg.Operators = 3
 		return cfg
 	},
 	"quorum-loss":           quorumLossScenario,
@@ -41,12 +45,13 @@ var scenarios = map[string]func(seed uint64, nodes int) Config{
 	"unreliable-detector":   unreliableDetector,
 	"single-fault-slo":      singleFaultSLO,
 	"rejoin-sole-voter":     rejoinSoleVoter,
+	"attached-sessions":     attachedSessions,
 }
 
 // Sizes are the numbers of nodes that runs have.
 var Sizes = []int{3, 5}
 
-// Scenarios are the names of the scenario.
+// Scenarios are the names of the scenarios.
 func Scenarios() []string { return slices.Sorted(maps.Keys(scenarios)) }
 
 // NewConfig returns the configuration of a run of a scenario; "" is DefaultScenario.
@@ -61,9 +66,8 @@ func NewConfig(kind string, seed uint64, nodes int) (Config, error) {
 	return build(seed, nodes), nil
 }
 
-// highFaultRate has four times as many faults in its time, and fewer clients: for runs of
-// a million. Of four seeds, one has an operator as well, one leases, and one a
-// node that comes back with an empty disk.
+// highFaultRate has four times the default rate of faults and fewer clients. Of four
+// seeds, one has an operator, one has leases, and one wipes a disk.
 func highFaultRate(seed uint64, nodes int) Config {
 	cfg := DefaultConfig(seed, nodes)
 	switch seed % 4 {
@@ -75,12 +79,14 @@ func highFaultRate(seed uint64, nodes int) Config {
 		cfg.Weights[WipeRejoin] = 1
 	}
 	cfg.Weights = cfg.Weights.Add(FaultWeights{Bridge: 4, Flap: 4})
-	cfg.FaultInterval, cfg.FaultDuration = traffic.Between(2*time.Millisecond, 120*time.Millisecond), traffic.Between(5*time.Millisecond, 500*time.Millisecond)
+	cfg.FaultInterval, cfg.FaultDuration = traffic.Between(
+		2*time.Millisecond, 120*time.Millisecond,
+	), traffic.Between(5*time.Millisecond, 500*time.Millisecond)
 	cfg.Clients, cfg.Campaigners, cfg.ThinkTime = 1, 1, traffic.Between(0, 150*time.Millisecond)
 	return cfg
 }
 
-// short is over soon: for many runs in little time.
+// short lasts 3 s: it makes many runs in little time.
 func short(seed uint64, nodes int) Config {
 	cfg := DefaultConfig(seed, nodes)
 	cfg.Length = 3 * time.Second
@@ -89,8 +95,8 @@ func short(seed uint64, nodes int) Config {
 	return cfg
 }
 
-// leaderLease has nodes that answer reads by a lease, which no election and no transfer
-// may outlive.
+// leaderLease has nodes that answer reads by a lease. No lease may outlive its leader's
+// term.
 func leaderLease(seed uint64, nodes int) Config {
 	cfg := DefaultConfig(seed, nodes)
 	withLeases(&cfg)
@@ -98,21 +104,23 @@ func leaderLease(seed uint64, nodes int) Config {
 	return cfg
 }
 
-// withLeases has nodes with leases, and much that takes leadership from those who
-// have one.
+// withLeases gives the nodes leases, and adds faults that take leadership away.
 func withLeases(cfg *Config) {
 	cfg.Weights[HandOver], cfg.Weights[Demote] = 20, 4
 	cfg.Build = configured(func(c *node.Config) { c.Election.Lease = true })
 	cfg.Leases = true
 }
 
-// noFailover has faults that a cluster must hardly notice: nobody loses leadership, no
-// write waits for long, and a role whose holder is gone is taken over in time.
+// noFailover has faults after which the leader must stay. Writes must go on, and a role
+// whose holder is gone must be taken over in time.
 func noFailover(seed uint64, nodes int) Config {
 	cfg := DefaultConfig(seed, nodes)
 	r := rand.New(rand.NewPCG(seed, 0x63616c6d))
 	for at := startupTime; at < cfg.Length; at += time.Duration(100+r.IntN(400)) * time.Millisecond {
-		f := Fault{Kind: SlowDisk, A: AnyFollower, At: at, For: 300 * time.Millisecond, Delay: time.Duration(10+r.IntN(80)) * time.Millisecond}
+		f := Fault{
+			Kind: SlowDisk, A: AnyFollower, At: at, For: 300 * time.Millisecond,
+			Delay: time.Duration(10+r.IntN(80)) * time.Millisecond,
+		}
 		switch r.IntN(4) {
 		case 0:
 			f = Fault{Kind: Repeat, At: at, For: 300 * time.Millisecond, Chance: 0.3}
@@ -125,12 +133,12 @@ func noFailover(seed uint64, nodes int) Config {
 	return cfg
 }
 
-// startupTime is when a new cluster has elected and made itself known.
+// startupTime is how long a new cluster may take to elect a leader.
 const startupTime = 2 * time.Second
 
-// unelectablePreferred has a node that is preferred as leader and can never win: none of its
-// requests for votes arrives. The others must not wait for it for long, but where
-// it has what they lack and they need its vote (excuseGaps).
+// unelectablePreferred has a node of the highest priority that can never win, because its
+// vote requests are dropped. The others must not wait for it for long. A gap is excused
+// while that node alone has the most up-to-date log (excludeUnelectableTime).
 func unelectablePreferred(seed uint64, nodes int) Config {
 	cfg := DefaultConfig(seed, nodes)
 	cfg.Plan = []Fault{{Kind: Hush, A: 0, At: time.Second, For: cfg.Length}}
@@ -149,7 +157,7 @@ func unelectablePreferred(seed uint64, nodes int) Config {
 	return cfg
 }
 
-// leaderDiskHang has leaders whose disk answers no more for a while: others must take over.
+// leaderDiskHang has leaders whose disk hangs: another node must take over.
 func leaderDiskHang(seed uint64, nodes int) Config {
 	cfg := DefaultConfig(seed, nodes)
 	for at := 3 * time.Second; at < cfg.Length; at += 8 * time.Second {
@@ -159,10 +167,9 @@ func leaderDiskHang(seed uint64, nodes int) Config {
 	return cfg
 }
 
-// unreliableDetector has probes and claims that lie, come late, come twice or not at all most
-// of the time, connections cut in one direction or reset by a firewall, and leaders
-// that die or fall silent meanwhile: what fast failover goes by is wrong, and
-// nothing else may be.
+// unreliableDetector gives the failure detector wrong input most of the time: probes and
+// claims are corrupt, late, duplicate or lost, and connections are cut in one direction
+// or reset. Leaders crash and hang meanwhile.
 func unreliableDetector(seed uint64, nodes int) Config {
 	cfg := DefaultConfig(seed, nodes)
 	cfg.Weights = FaultWeights{
@@ -170,7 +177,10 @@ func unreliableDetector(seed uint64, nodes int) Config {
 		Kill: 8, Isolate: 5, PowerLoss: 3, Pause: 4, StallDisk: 2, SlowDisk: 3, KillVoter: 3,
 	}
 	cfg.Length = 8 * time.Second
-	cfg.Plan = Plan(seed, nodes, cfg.Length, cfg.Weights, traffic.Between(5*time.Millisecond, 250*time.Millisecond), cfg.FaultDuration)
+	cfg.Plan = Plan(
+		seed, nodes, cfg.Length, cfg.Weights, traffic.Between(5*time.Millisecond, 250*time.Millisecond),
+		cfg.FaultDuration,
+	)
 	for i, f := range cfg.Plan {
 		switch f.Kind {
 		case Loss, LossReply, Delay, LateReply, Repeat:
@@ -180,9 +190,9 @@ func unreliableDetector(seed uint64, nodes int) Config {
 	return cfg
 }
 
-// quorumLossScenario loses a majority permanently, in the middle of other faults that go on after,
-// and an operator has one of those that are left begin a new generation. Watches end
-// with the old one.
+// quorumLossScenario loses a majority permanently, while other faults go on. An operator
+// recovers a node that is left, which begins a new generation. Watches end with the old
+// generation, so there are none.
 func quorumLossScenario(seed uint64, nodes int) Config {
 	cfg := DefaultConfig(seed, nodes)
 	cfg.Weights = cfg.Weights.Add(FaultWeights{Bridge: 4, Flap: 4})
@@ -197,10 +207,9 @@ func quorumLossScenario(seed uint64, nodes int) Config {
 	return cfg
 }
 
-// snapshotCatchup has nodes that miss more than what the others' logs keep, one at a time: they
-// get snapshots, which are lost, late, or not answered in time, while everything else
-// goes wrong as well. Many clients write without a pause: a watch on such a node would be told
-// that what it missed is gone.
+// snapshotCatchup isolates one node at a time until it lacks more than the logs of the
+// others keep. It needs a snapshot, whose messages are lost and late. There is no watch:
+// one on such a node would be answered that what it missed is compacted.
 func snapshotCatchup(seed uint64, nodes int) Config {
 	cfg := DefaultConfig(seed, nodes)
 	cfg.Length, cfg.FaultInterval = 14*time.Second, traffic.Between(50*time.Millisecond, 1500*time.Millisecond)
@@ -211,16 +220,22 @@ func snapshotCatchup(seed uint64, nodes int) Config {
 	for at := 1500 * time.Millisecond; at < cfg.Length; at += 7 * time.Second {
 		cfg.Plan = append(cfg.Plan, Fault{Kind: Isolate, A: AnyFollower, At: at, For: 5 * time.Second})
 		for _, kind := range []FaultKind{Loss, LossReply, Delay, LateReply} {
-			cfg.Plan = append(cfg.Plan, Fault{Kind: kind, At: at + 4900*time.Millisecond, For: time.Second, MessageKind: "snapshot", Chance: 0.1 + 0.5*r.Float64(), Delay: 300 * time.Millisecond})
+			cfg.Plan = append(
+				cfg.Plan,
+				Fault{
+					Kind: kind, At: at + 4900*time.Millisecond, For: time.Second, MessageKind: "snapshot",
+					Chance: 0.1 + 0.5*r.Float64(), Delay: 300 * time.Millisecond,
+				},
+			)
 		}
 	}
 	slices.SortStableFunc(cfg.Plan, func(a, b Fault) int { return cmp.Compare(a.At, b.At) })
 	return cfg
 }
 
-// rejoinSoleVoter has a node that was the only voter for a while, and is removed, wiped
-// and added again. It is cut off while it catches up: the log that it has so far may
-// end with the configuration of that time.
+// rejoinSoleVoter removes a node that was the only voter for a while, wipes it and adds it
+// again. The node is isolated while it catches up: the log that it has by then may end
+// with the configuration in which it was the only voter.
 func rejoinSoleVoter(seed uint64, nodes int) Config {
 	cfg := DefaultConfig(seed, nodes)
 	cfg.Length = 10 * time.Second
@@ -233,8 +248,14 @@ func rejoinSoleVoter(seed uint64, nodes int) Config {
 	cfg.Plan = append(cfg.Plan,
 		Fault{Kind: HandOver, A: 1, B: 1, At: 4 * time.Second},
 		Fault{Kind: Remove, A: 0, At: 4500 * time.Millisecond, For: 200 * time.Millisecond},
-		Fault{Kind: SlowIn, A: 0, At: 4600 * time.Millisecond, For: 3 * time.Second, Delay: time.Duration(20+r.IntN(80)) * time.Millisecond},
-		Fault{Kind: Isolate, A: 0, At: 4800*time.Millisecond + time.Duration(r.IntN(1500))*time.Millisecond, For: time.Second})
+		Fault{
+			Kind: SlowIn, A: 0, At: 4600 * time.Millisecond, For: 3 * time.Second,
+			Delay: time.Duration(20+r.IntN(80)) * time.Millisecond,
+		},
+		Fault{
+			Kind: Isolate, A: 0, At: 4800*time.Millisecond + time.Duration(r.IntN(1500))*time.Millisecond,
+			For: time.Second,
+		})
 	return cfg
 }
 

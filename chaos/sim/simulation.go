@@ -7,107 +7,16 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
-
 	"northstar/chaos/check"
-	"northstar/chaos/report"
 	"northstar/chaos/traffic"
 	"northstar/cluster"
 	"northstar/node"
-	"northstar/state"
-	"northstar/transport"
 )
-
-// Config describes a run and what happens in it.
-type Config struct {
-	Seed          uint64
-	Nodes         int
-	Length        time.Duration // of the faults, in virtual time
-	Weights       FaultWeights
-	FaultInterval traffic.Range // between the beginnings of faults
-	FaultDuration traffic.Range // of a fault's length
-	Plan          []Fault
-
-	Clients             int
-	Readers             int           // further clients that only read, from any node
-	HTTPClients         int           // further clients, over HTTP
-	Watchers            int           // of all changes, over HTTP
-	Campaigners         int           // clients with sessions, for one role, over HTTP
-	EvictInterval       traffic.Range // between two times that an operator takes the role from its holder; the zero Spell: nobody does
-	AvailabilityWriters bool          // a writer at each node: what it sees is measured
-	Keys                int
-	ClockDrift          float64       // a node's lease and session clock runs at a rate drawn from 1 ± this
-	ThinkTime           traffic.Range // of a client's pause between operations
-	OpTimeout           time.Duration // of one attempt of an operation
-	AnyNodeRatio        float64       // so many of the operations go to any node, the others to the leader
-
-	Net  NetOptions
-	Disk DiskOptions
-
-	// Leases is set when the nodes have leases. No two may be valid at the same time.
-	Leases bool
-	// NoElections reports that no fault is a reason for another leader than that of
-	// startupTime.
-	NoElections bool
-	// MaxGap is how long no write may be acknowledged before the faults are healed,
-	// after the first was. 0: as long as it takes.
-	MaxGap time.Duration
-	// CampaignWait is how long a candidate waits for a role at most; 0: not long.
-	CampaignWait time.Duration
-
-	// ConvergeTimeout is how long, after the last fault is healed, the cluster may take
-	// to have a leader, to take a write, and to agree. 0: that is not waited for.
-	ConvergeTimeout time.Duration
-
-	Timeline bool // a report is wanted also when nothing is violated
-	Build    func(Env) (Node, error)
-	LogLevel hclog.Level
-}
-
-// DefaultConfig is a run of 20 s of virtual time with a fault every 150 ms or
-// so on a local network.
-func DefaultConfig(seed uint64, nodes int) Config {
-	return Config{
-		Seed: seed, Nodes: nodes, Length: 20 * time.Second, Weights: DefaultFaults(),
-		FaultInterval: traffic.Between(10*time.Millisecond, 500*time.Millisecond), FaultDuration: traffic.Between(5*time.Millisecond, 900*time.Millisecond),
-		Clients: 2, HTTPClients: 1, Watchers: 1, Campaigners: 2, EvictInterval: traffic.Between(100*time.Millisecond, 4*time.Second), Keys: 3, ClockDrift: 0.05, ThinkTime: traffic.Between(0, 30*time.Millisecond), OpTimeout: time.Second, AnyNodeRatio: 0.2,
-		Net: DefaultNetOptions(), Disk: DefaultDiskOptions(), ConvergeTimeout: 30 * time.Second,
-		Build: BuildNode, LogLevel: hclog.Info,
-	}
-}
-
-// Env is what a node gets in place of the real world.
-type Env struct {
-	ID      cluster.NodeID
-	Members []cluster.NodeID // the first members of the cluster, this one included
-	Proc    *Proc            // listens and dials
-	Store   *Store
-	Faults  transport.Faults
-	Clock   func() time.Duration // for leases and sessions: runs on while the machine is suspended
-	Entropy io.Reader
-	Logger  hclog.Logger
-}
-
-// Result is what came of a run.
-type Result struct {
-	Seed           uint64
-	Violations     []check.Violation
-	History        []check.Op
-	Injected       int               // faults
-	Faults         map[FaultKind]int // of these, those that had an effect
-	Messages       int               // lost, delayed or left unanswered beside that
-	Elections      int               // terms that had a leader
-	Commits        uint64            // highest index committed
-	Digest         uint64            // of all that happened, in its order
-	Undecided      int               // keys whose linearizability took too long to check
-	ConvergedAfter time.Duration     // from the healing until all agreed
-	SLO            *check.SLOReport  // nil without probes
-	Timeline       *report.Report    // nil when nothing was violated and none was asked for
-}
 
 // Simulation is a cluster in a bubble of virtual time.
 type Simulation struct {
@@ -147,7 +56,10 @@ const maxViolations = 10
 
 // NewSimulation makes a run. It is to be called, and run, in a synctest bubble.
 func NewSimulation(ctx context.Context, cfg Config) *Simulation {
-	sim := &Simulation{cfg: cfg, ctx: ctx, start: time.Now(), net: NewNet(cfg.Seed, cfg.Net), events: &trace{}, digest: &digest{}, faults: map[FaultKind]int{}}
+	sim := &Simulation{
+		cfg: cfg, ctx: ctx, start: time.Now(), net: NewNet(cfg.Seed, cfg.Net), events: &trace{}, digest: &digest{},
+		faults: map[FaultKind]int{},
+	}
 	sim.unhealed, sim.healing = context.WithCancel(ctx)
 	sim.net.digest = sim.digest
 	sim.safety = check.NewSafety(sim.violated)
@@ -192,7 +104,7 @@ func (sim *Simulation) exited(m *member, err error) {
 	sim.mu.Unlock()
 	sim.events.at(sim.start, "%s stopped by itself: %v", m.id, err)
 	if !allowed {
-		sim.violated(check.Violation{Invariant: check.NoUnexpectedExit, Detail: fmt.Sprintf("%s stopped: %v", m.id, err)})
+		sim.violated(check.Violationf(check.NoUnexpectedExit, "%s stopped: %v", m.id, err))
 	}
 }
 
@@ -224,6 +136,10 @@ func (sim *Simulation) leading() *member {
 	return sim.members[sim.leader]
 }
 
+// reportTimeout is how long after the healing nodes may take to report to the leader what
+// they have audited, and which connections have ended.
+const reportTimeout = 10 * time.Second
+
 // Run executes the simulation: start, faults with clients, healing, agreement,
 // end. It returns once every goroutine of it has ended.
 func (sim *Simulation) Run() Result {
@@ -249,7 +165,10 @@ func (sim *Simulation) Run() Result {
 	healed := time.Now()
 	settled := sim.awaitConvergence(healed)
 	sim.traffic.Stop()
-	for _, v := range append(sim.traffic.StopWatchers(), sim.traffic.Roles.Check(sim.cfg.NoElections)...) {
+	for _, v := range slices.Concat(
+		sim.traffic.StopWatchers(), sim.traffic.Roles.Check(sim.cfg.NoElections),
+		sim.traffic.CheckAudit(reportTimeout), sim.checkAttached(),
+	) {
 		sim.violated(v)
 	}
 	stopSampling()
@@ -309,7 +228,12 @@ func (sim *Simulation) sample() {
 // it.
 func (sim *Simulation) checkStable() {
 	if now := sim.safety.MaxTerm(); sim.cfg.NoElections && now != sim.stableTerm {
-		sim.violated(check.Violation{Invariant: check.NoNeedlessElection, Detail: fmt.Sprintf("the cluster was in term %d after %v, and is in term %d", sim.stableTerm, startupTime, now)})
+		sim.violated(
+			check.Violationf(
+				check.NoNeedlessElection, "the cluster was in term %d after %v, and is in term %d", sim.stableTerm,
+				startupTime, now,
+			),
+		)
 	}
 }
 
@@ -324,7 +248,12 @@ func (sim *Simulation) awaitConvergence(healed time.Time) time.Duration {
 	}
 	deadline := healed.Add(sim.cfg.ConvergeTimeout)
 	if why := sim.operator.repair(deadline); why != "" {
-		sim.violated(check.Violation{Invariant: check.Convergence, Detail: fmt.Sprintf("%v after healing an operator could not put everything back: %s", sim.cfg.ConvergeTimeout, why)})
+		sim.violated(
+			check.Violationf(
+				check.Convergence, "%v after healing an operator could not put everything back: %s",
+				sim.cfg.ConvergeTimeout, why,
+			),
+		)
 		return sim.cfg.ConvergeTimeout
 	}
 	why := "no write was acknowledged"
@@ -339,7 +268,7 @@ func (sim *Simulation) awaitConvergence(healed time.Time) time.Duration {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	sim.violated(check.Violation{Invariant: check.Convergence, Detail: fmt.Sprintf("%v after healing: %s", sim.cfg.ConvergeTimeout, why)})
+	sim.violated(check.Violationf(check.Convergence, "%v after healing: %s", sim.cfg.ConvergeTimeout, why))
 	return sim.cfg.ConvergeTimeout
 }
 
@@ -372,49 +301,4 @@ func (sim *Simulation) end() {
 	}
 	sim.running.Wait()
 	time.Sleep(outlive)
-}
-
-// shownElections is how many of the last elections a report shows.
-const shownElections = 8
-
-// elections describes the last elections that the member which has applied most
-// knows of, with the votes and their reasons.
-func (sim *Simulation) elections() (lines []string) {
-	var newest *state.View
-	for _, m := range sim.members {
-		if v := m.lastView(); v != nil && (newest == nil || v.AppliedIndex() > newest.AppliedIndex()) {
-			newest = v
-		}
-	}
-	if newest == nil {
-		return nil
-	}
-	all := newest.Elections()
-	for _, e := range all[max(0, len(all)-shownElections):] {
-		lines = append(lines, fmt.Sprintf("%12v  %s leads term %d, by %s: %s; votes %s", time.Unix(0, e.LedAt).Sub(sim.start), e.Node, e.Term, e.Trigger, e.Reason, e.Votes))
-	}
-	return lines
-}
-
-// Report writes what is needed to understand a failure: the violations, the
-// last faults and events, and the last log lines of each node.
-func (sim *Simulation) Report(out io.Writer) {
-	sim.mu.Lock()
-	violations := sim.violations
-	sim.mu.Unlock()
-	_, _ = fmt.Fprintf(out, "seed %d, %d nodes\n", sim.cfg.Seed, sim.cfg.Nodes)
-	for _, v := range violations {
-		_, _ = fmt.Fprintf(out, "  %v\n", v)
-		for _, o := range v.Ops {
-			_, _ = fmt.Fprintf(out, "    %v\n", o)
-		}
-	}
-	section(out, "last elections, as the cluster recorded them", sim.elections())
-	votes, others := sim.rpc.last(shownMessages)
-	section(out, "last messages of elections", votes)
-	section(out, "last other messages", others)
-	section(out, "last events", sim.events.last(80))
-	for _, m := range sim.members {
-		section(out, string(m.id)+", last lines", m.log.last(40))
-	}
 }

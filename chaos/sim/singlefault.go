@@ -5,9 +5,9 @@ import (
 	"slices"
 	"time"
 
-	"northstar/chaos/traffic"
-
 	"northstar/chaos/check"
+	"northstar/chaos/report"
+	"northstar/chaos/traffic"
 )
 
 // singleFaultSLO has one node that fails at a time, for a second or so, and now and then
@@ -48,6 +48,34 @@ func (sim *Simulation) recordDowntime(f Fault) {
 		return
 	}
 	sim.downtimes = append(sim.downtimes, h)
+}
+
+// attachedSessions has the faults of singleFaultSLO, and clients that keep sessions by
+// connections. No node loses power: its clients would not notice that their connections
+// are gone.
+func attachedSessions(seed uint64, nodes int) Config {
+	cfg := singleFaultSLO(seed, nodes)
+	cfg.AvailabilityWriters, cfg.Attachers = false, 2
+	for i, f := range cfg.Plan {
+		if f.Kind == PowerLoss {
+			cfg.Plan[i].Kind = Kill
+		}
+	}
+	return cfg
+}
+
+// checkAttached checks which sessions outlived their connections.
+func (sim *Simulation) checkAttached() []check.Violation {
+	sim.mu.Lock()
+	faults := slices.Clone(sim.downtimes)
+	sim.mu.Unlock()
+	var gaps []check.FaultInterval
+	sim.timeline.mu.Lock()
+	for _, g := range report.GapsOf(sim.timeline.acks, sim.cfg.Length) {
+		gaps = append(gaps, check.FaultInterval{From: g.From, To: g.To})
+	}
+	sim.timeline.mu.Unlock()
+	return sim.traffic.CheckAttached(faults, gaps, reportTimeout)
 }
 
 // measureSLO measures what the probes saw until now.

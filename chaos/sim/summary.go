@@ -28,9 +28,9 @@ type Summary struct {
 	Elections      int               `json:"elections"`
 	Ops            int               `json:"ops"`
 	Undecided      int               `json:"undecided"`
-	ConvergedAfter time.Duration     `json:"settled_ns"`
+	ConvergedAfter time.Duration     `json:"converged_after_ns"`
 	CPU            time.Duration     `json:"cpu_ns"`
-	SLO            *check.SLOReport  `json:"figures,omitempty"`
+	SLO            *check.SLOReport  `json:"slo,omitempty"`
 	Violations     []string          `json:"violations,omitempty"`
 	Report         string            `json:"report,omitempty"`
 	Minimal        []int             `json:"minimal,omitempty"` // the places of the faults that it takes to fail

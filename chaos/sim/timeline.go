@@ -1,12 +1,9 @@
 package sim
 
 import (
-	"fmt"
-	"strings"
 	"sync"
 	"time"
 
-	"northstar/chaos/check"
 	"northstar/chaos/report"
 	"northstar/cluster"
 )
@@ -59,35 +56,4 @@ func (t *timeline) acked() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.acks = append(t.acks, time.Since(t.start))
-}
-
-// timelineOf is the report of a run that has ended.
-func (sim *Simulation) timelineOf(violations []check.Violation, figures *check.SLOReport) report.Report {
-	t := sim.timeline
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	r := report.Report{
-		Title:  fmt.Sprintf("Simulated cluster of %d nodes, seed %d", sim.cfg.Nodes, sim.cfg.Seed),
-		Length: sim.cfg.Length, Faults: t.faults, Leaderships: t.leaderships, Gaps: report.GapsOf(t.acks, sim.cfg.Length),
-	}
-	if figures != nil {
-		r.SLO = figures.String()
-	}
-	for _, id := range sim.ids() {
-		r.Nodes = append(r.Nodes, string(id))
-	}
-	for _, v := range violations {
-		r.Violations = append(r.Violations, v.Error())
-		for _, o := range v.Ops {
-			to := o.End
-			if o.Outcome == check.Unknown {
-				to = o.Begin
-			}
-			r.Ops = append(r.Ops, report.Op{What: o.String(), From: o.Begin, To: to})
-		}
-	}
-	var details strings.Builder
-	sim.Report(&details)
-	r.Details = details.String()
-	return r
 }

@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"time"
 
 	"northstar/api/apiv1"
 	"northstar/chaos/check"
@@ -19,17 +18,12 @@ import (
 type users struct{ *Simulation }
 
 func (sim *Simulation) newTraffic() *traffic.Traffic {
-	cfg := sim.cfg
-	return traffic.New(sim.ctx, traffic.Config{
-		Seed: cfg.Seed, Start: sim.start,
-		Rand: func(a, b string, n uint64) *rand.Rand {
-			return rand.New(rand.NewPCG(cfg.Seed, hash(cfg.Seed, a, b, n)))
-		},
-		Local: users{sim}.attempt, Clients: cfg.Clients, Readers: cfg.Readers, HTTPClients: cfg.HTTPClients,
-		Campaigners: cfg.Campaigners, Watchers: cfg.Watchers, AvailabilityWriters: cfg.AvailabilityWriters,
-		EvictInterval: cfg.EvictInterval, Keys: cfg.Keys, ThinkTime: cfg.ThinkTime, AnyNodeRatio: cfg.AnyNodeRatio,
-		Timeout: cfg.OpTimeout, MinTTL: 600 * time.Millisecond, CampaignWait: cfg.CampaignWait,
-	}, users{sim})
+	cfg := sim.cfg.Config
+	cfg.Seed, cfg.Start, cfg.Local = sim.cfg.Seed, sim.start, users{sim}.attempt
+	cfg.Rand = func(a, b string, n uint64) *rand.Rand {
+		return rand.New(rand.NewPCG(cfg.Seed, hash(cfg.Seed, a, b, n)))
+	}
+	return traffic.New(sim.ctx, cfg, users{sim})
 }
 
 func (u users) Nodes() (all []traffic.Node) {
@@ -69,7 +63,7 @@ func (u users) attempt(i int, f func(ctx context.Context, n traffic.KV) error) e
 	if node == nil {
 		return errNoProcess
 	}
-	ctx, cancel := context.WithTimeout(inst.ctx, u.cfg.OpTimeout)
+	ctx, cancel := context.WithTimeout(inst.ctx, u.cfg.Timeout)
 	defer cancel()
 	err := f(ctx, inProcessNode{node})
 	inst.proc.awaitThaw()

@@ -103,10 +103,15 @@ func (c *campaigner) runSession() {
 	ttl := c.cfg.MinTTL.Milliseconds() + int64(c.rand.IntN(1500))
 	sent, era := time.Now(), c.cluster.Epoch()
 	var made apiv1.SessionCreated
-	if c.ask(time.Second, Request{Method: http.MethodPost, Path: apiv1.PathSessions, In: apiv1.SessionCreate{Name: fmt.Sprintf("client-%d", c.id), TTLMS: &ttl}, Out: &made}) != nil {
+	if c.ask(
+		time.Second,
+		post(apiv1.PathSessions, apiv1.SessionCreate{Name: fmt.Sprintf("client-%d", c.id), TTLMS: &ttl}, &made),
+	) != nil {
 		return
 	}
-	s := &session{id: made.SessionID, ttl: time.Duration(made.TTLMS) * time.Millisecond, epoch: era, ended: make(chan struct{})}
+	s := &session{
+		id: made.SessionID, ttl: time.Duration(made.TTLMS) * time.Millisecond, epoch: era, ended: make(chan struct{}),
+	}
 	s.renewed(sent)
 	quit := make(chan struct{})
 	var renewing sync.WaitGroup
@@ -138,7 +143,7 @@ func (c *campaigner) renew(s *session, quit <-chan struct{}) {
 		case <-tick.C:
 		}
 		sent := time.Now()
-		err := c.askNode(r.IntN(len(c.cluster.Nodes())), s.ttl/2, Request{Method: http.MethodPost, Path: apiv1.PathSessions + "/" + s.id + "/renew"})
+		err := c.askNode(r.IntN(len(c.cluster.Nodes())), s.ttl/2, post(apiv1.PathSessions+"/"+s.id+"/renew", nil, nil))
 		if err == nil {
 			s.renewed(sent)
 		}
@@ -157,8 +162,13 @@ func (c *campaigner) checkAlive(s *session, sent time.Time, err error) {
 		return
 	}
 	if until := s.deadline(); time.Now().Before(until) && c.cluster.Epoch() == s.epoch { // a recovery ends all of them
-		c.cluster.Violated(check.Violation{Invariant: check.SessionsLive, Detail: fmt.Sprintf(
-			"session %s of client %d had ended when asked at %v, with its client's deadline at %v", s.id, c.id, sent.Sub(c.cfg.Start), until.Sub(c.cfg.Start))})
+		c.cluster.Violated(
+			check.Violationf(
+				check.SessionsLive,
+				"session %s of client %d had ended when asked at %v, with its client's deadline at %v", s.id, c.id,
+				sent.Sub(c.cfg.Start), until.Sub(c.cfg.Start),
+			),
+		)
 	}
 	s.once.Do(func() { close(s.ended) })
 }
@@ -170,7 +180,7 @@ func (c *campaigner) fetchRevocations(s *session) {
 		return
 	}
 	var now apiv1.Session
-	if c.askNode(c.cluster.Leader(), s.ttl/2, Request{Method: http.MethodGet, Path: apiv1.PathSessions + "/" + s.id, Out: &now}) != nil {
+	if c.askNode(c.cluster.Leader(), s.ttl/2, get(apiv1.PathSessions+"/"+s.id, &now)) != nil {
 		return
 	}
 	s.mu.Lock()
@@ -188,9 +198,10 @@ func (c *campaigner) campaign(s *session) bool {
 	}
 	asked := time.Now()
 	var won apiv1.Role
-	err := c.ask(max(2*time.Second, c.cfg.CampaignWait+time.Second), Request{
-		Method: http.MethodPost, Path: apiv1.PathRoles + "/" + Role + "/campaign", In: apiv1.Campaign{SessionID: s.id, WaitMS: c.waitMS()}, Out: &won,
-	})
+	err := c.ask(
+		max(2*time.Second, c.cfg.CampaignWait+time.Second),
+		post(apiv1.PathRoles+"/"+Role+"/campaign", apiv1.Campaign{SessionID: s.id, WaitMS: c.waitMS()}, &won),
+	)
 	c.checkAlive(s, asked, err)
 	if err != nil {
 		c.Roles.waited(asked.Sub(c.cfg.Start), c.now())
@@ -200,7 +211,10 @@ func (c *campaigner) campaign(s *session) bool {
 	if !now.Before(s.deadline()) {
 		return false // too late to be sure of anything
 	}
-	t := check.Tenure{Client: c.id, Session: s.id, Token: won.Token, RequestedAt: asked.Sub(c.cfg.Start), GrantedAt: now.Sub(c.cfg.Start)}
+	t := check.Tenure{
+		Client: c.id, Session: s.id, Token: won.Token, RequestedAt: asked.Sub(c.cfg.Start),
+		GrantedAt: now.Sub(c.cfg.Start),
+	}
 	resigns := c.hold(s, won.Token, now.Add(time.Duration(c.rand.IntN(1500))*time.Millisecond))
 	end := time.Now()
 	if until := s.deadline(); until.Before(end) {
@@ -215,7 +229,9 @@ func (c *campaigner) campaign(s *session) bool {
 	if c.rand.IntN(2) == 0 {
 		query.Set("token", fmt.Sprint(won.Token))
 	}
-	resigned := c.ask(time.Second, Request{Method: http.MethodDelete, Path: apiv1.PathRoles + "/" + Role, Query: query}) == nil
+	resigned := c.ask(
+		time.Second, Request{Method: http.MethodDelete, Path: apiv1.PathRoles + "/" + Role, Query: query},
+	) == nil
 	if c.rand.IntN(2) == 0 && c.Pause(time.Duration(c.rand.IntN(50))*time.Millisecond) {
 		c.fenced(won.Token) // what was still on its way
 	}

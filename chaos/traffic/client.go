@@ -37,7 +37,10 @@ type client struct {
 }
 
 func (t *Traffic) newClient(id int, attempt Attempt) *client {
-	return &client{Traffic: t, id: id, attempt: attempt, rand: rand.New(rand.NewPCG(t.cfg.Seed, uint64(id))), seen: map[string]seenValue{}}
+	return &client{
+		Traffic: t, id: id, attempt: attempt, rand: rand.New(rand.NewPCG(t.cfg.Seed, uint64(id))),
+		seen: map[string]seenValue{},
+	}
 }
 
 // keptWrite is an idempotent write whose answer is known: repeated, it must get
@@ -152,7 +155,7 @@ func (c *client) write(op check.Op) {
 		op.Outcome = check.Refused
 		c.keep(cmd, res)
 	case err == nil:
-		c.cluster.Violated(check.Violation{Invariant: check.OnlyDocumentedErrors, Detail: fmt.Sprintf("%v: %v", op, res.Err)})
+		c.cluster.Violated(check.Violationf(check.OnlyDocumentedErrors, "%v: %v", op, res.Err))
 		return
 	case mayHaveHappened:
 		op.Outcome = check.Unknown
@@ -195,9 +198,8 @@ func (c *client) repeat() {
 		return r.Err.Code
 	}
 	if res.Revision != k.result.Revision && code(res) == 0 || code(res) != code(k.result) {
-		c.cluster.Violated(check.Violation{Invariant: check.Idempotency, Detail: fmt.Sprintf(
-			"%v, %s: client %d repeated %s on %s and got revision %d, code %d; it had got revision %d, code %d",
-			op.Begin, op.Key, c.id, k.cmd.Idempotency.Key, op.Node, res.Revision, code(res), k.result.Revision, code(k.result))})
+		c.cluster.Violated(check.Violationf(check.Idempotency, "%v, %s: client %d repeated %s on %s and got revision %d, code %d; it had got revision %d, code %d",
+			op.Begin, op.Key, c.id, k.cmd.Idempotency.Key, op.Node, res.Revision, code(res), k.result.Revision, code(k.result)))
 	}
 }
 
@@ -216,7 +218,10 @@ func (c *client) command(op *check.Op) state.Command {
 		}
 	} else {
 		op.Value = fmt.Sprintf("c%d-%d", c.id, c.ops)
-		cmd = state.Command{Kind: state.KindPut, Put: &state.Put{Key: op.Key, Value: []byte(op.Value), IfAbsent: op.Kind == check.Create}}
+		cmd = state.Command{
+			Kind: state.KindPut,
+			Put:  &state.Put{Key: op.Key, Value: []byte(op.Value), IfAbsent: op.Kind == check.Create},
+		}
 		if op.Kind == check.CAS {
 			cmd.Put.IfRevision, op.Expect = &last.revision, last.value
 		}

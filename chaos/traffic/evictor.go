@@ -31,12 +31,12 @@ func (t *Traffic) startRoleEvictor() {
 func (e *roleEvictor) evict() {
 	const path = "/admin/roles/" + Role
 	var role apiv1.Role
-	if e.ask(Request{Method: http.MethodGet, Path: apiv1.PathRoles + "/" + Role, Out: &role}) != nil {
+	if e.ask(get(apiv1.PathRoles+"/"+Role, &role)) != nil {
 		return
 	}
 	if n := len(role.Candidates); n > 0 && e.rand.IntN(2) == 0 {
 		to := role.Candidates[e.rand.IntN(n)].SessionID
-		_ = e.ask(Request{Method: http.MethodPost, Path: path + "/transfer", In: apiv1.RoleTransfer{ToSessionID: to, Reason: "chaos"}})
+		_ = e.ask(post(path+"/transfer", apiv1.RoleTransfer{ToSessionID: to, Reason: "chaos"}, nil))
 		return
 	}
 	_ = e.ask(Request{Method: http.MethodDelete, Path: path, In: apiv1.RoleEvict{Reason: "chaos"}})

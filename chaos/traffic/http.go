@@ -36,13 +36,25 @@ type Request struct {
 	In, Out      any
 }
 
+func get(path string, out any) Request { return Request{Method: http.MethodGet, Path: path, Out: out} }
+
+func post(path string, in, out any) Request {
+	return Request{Method: http.MethodPost, Path: path, In: in, Out: out}
+}
+
 // failure is what the API answered with another status than 2xx.
 func failure(res *http.Response, body []byte) *cluster.Error {
 	var p apiv1.Problem
 	if err := json.Unmarshal(body, &p); err != nil || p.Code == 0 {
-		return &cluster.Error{Code: cluster.CodeInternal, Detail: fmt.Sprintf("status %d: %.100s", res.StatusCode, body), Status: res.StatusCode}
+		return &cluster.Error{
+			Code: cluster.CodeInternal, Detail: fmt.Sprintf("status %d: %.100s", res.StatusCode, body),
+			Status: res.StatusCode,
+		}
 	}
-	return &cluster.Error{Code: cluster.Code(p.Code), Detail: p.Detail, Status: res.StatusCode, NoRetry: !p.Retryable, Revision: p.Revision}
+	return &cluster.Error{
+		Code: cluster.Code(p.Code), Detail: p.Detail, Status: res.StatusCode, NoRetry: !p.Retryable,
+		Revision: p.Revision,
+	}
 }
 
 // Do sends a request to a node, and returns the answer with its body. The error is a
@@ -84,6 +96,12 @@ func (h *HTTPClient) Do(ctx context.Context, node Node, q Request) (*http.Respon
 	return res, body, err
 }
 
+// asProblem returns the *cluster.Error in an error; nil when there is none.
+func asProblem(err error) *cluster.Error {
+	e, _ := errors.AsType[*cluster.Error](err)
+	return e
+}
+
 func unanswered(sent bool, err error) *cluster.Error {
 	if !sent {
 		return cluster.Errorf(cluster.CodeNoLeader, "not sent: %w", err)
@@ -121,7 +139,9 @@ func (n httpNode) check(q Request, err error) error {
 	case cluster.CodeOutcomeUnknown, cluster.CodeFenced, cluster.CodeSessionEnded, cluster.CodeSplitBrain:
 		return err
 	}
-	n.traffic.cluster.Violated(check.Violation{Invariant: check.OnlyDocumentedErrors, Detail: fmt.Sprintf("%s %s at %s: %v", q.Method, q.Path, n.node.ID, err)})
+	n.traffic.cluster.Violated(
+		check.Violationf(check.OnlyDocumentedErrors, "%s %s at %s: %v", q.Method, q.Path, n.node.ID, err),
+	)
 	return err
 }
 

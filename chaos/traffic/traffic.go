@@ -79,6 +79,8 @@ type Config struct {
 	HTTPClients int     // further ones over HTTP
 	Campaigners int     // clients with sessions, for one role, over HTTP
 	Watchers    int     // of all changes, over HTTP
+	Operators   int     // whose admin calls are compared with the audit log
+	Attachers   int     // that keep sessions by connections
 
 	AvailabilityWriters bool  // one at each node, whose acknowledgements are WriteAcks
 	EvictInterval       Range // between two revocations of the role; the zero Range: none
@@ -101,11 +103,12 @@ type Traffic struct {
 	Revisions *check.Revisions
 	Roles     RoleHistory
 
-	quit     chan struct{} // closed when no operation is to begin any more
-	once     sync.Once
-	running  sync.WaitGroup
-	machines []*Machine
-	watchers []*Watcher
+	quit      chan struct{} // closed when no operation is to begin any more
+	once      sync.Once
+	running   sync.WaitGroup
+	machines  []*Machine
+	watchers  []*Watcher
+	operators []*operator
 
 	mu        sync.Mutex
 	lastBegin time.Time     // the latest beginning of a write that was acknowledged
@@ -113,11 +116,15 @@ type Traffic struct {
 	gap       time.Duration // the longest time between two
 	gapEnd    time.Time
 	writeAcks []time.Duration
+	attached  []check.AttachedSession
 }
 
 // New makes traffic, and starts none. ctx ends what is under way.
 func New(ctx context.Context, cfg Config, cluster Cluster) *Traffic {
-	return &Traffic{cfg: cfg, cluster: cluster, ctx: ctx, quit: make(chan struct{}), Revisions: check.NewRevisions(cluster.Violated)}
+	return &Traffic{
+		cfg: cfg, cluster: cluster, ctx: ctx, quit: make(chan struct{}),
+		Revisions: check.NewRevisions(cluster.Violated),
+	}
 }
 
 // Start starts everybody but the watchers.
@@ -141,6 +148,8 @@ func (t *Traffic) Start() {
 	if cfg.EvictInterval != (Range{}) {
 		t.startRoleEvictor()
 	}
+	t.startOperators()
+	t.startAttachers()
 }
 
 // AddClient starts one more client, whose number is id. A pause between its
@@ -215,7 +224,11 @@ func (t *Traffic) CheckGap(limit time.Duration) {
 	defer t.mu.Unlock()
 	t.measureGap()
 	if limit > 0 && t.gap > limit {
-		t.cluster.Violated(check.Violation{Invariant: check.Liveness, Detail: fmt.Sprintf("no write was acknowledged for %v, until %v", t.gap, t.gapEnd.Sub(t.cfg.Start))})
+		t.cluster.Violated(
+			check.Violationf(
+				check.Liveness, "no write was acknowledged for %v, until %v", t.gap, t.gapEnd.Sub(t.cfg.Start),
+			),
+		)
 	}
 }
 
@@ -239,7 +252,12 @@ func (t *Traffic) startAvailabilityWriters() {
 		t.running.Go(func() {
 			for n := 0; t.Pause(availabilityPause); n++ {
 				ctx, cancel := context.WithTimeout(t.ctx, t.cfg.Timeout)
-				res, err := kv.Propose(ctx, state.Command{Kind: state.KindPut, Put: &state.Put{Key: "probe-" + node.ID, Value: fmt.Append(nil, n)}})
+				res, err := kv.Propose(
+					ctx,
+					state.Command{
+						Kind: state.KindPut, Put: &state.Put{Key: "probe-" + node.ID, Value: fmt.Append(nil, n)},
+					},
+				)
 				cancel()
 				if err == nil && res.Err == nil {
 					t.mu.Lock()

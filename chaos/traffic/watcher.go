@@ -88,7 +88,9 @@ func (w *Watcher) Add(c check.Change) string {
 
 // Compacted is the violation of a watch that was answered that changes are gone.
 func (w *Watcher) Compacted(node string) string {
-	return fmt.Sprintf("%s: %s answers that what is newer than revision %d is gone", w.watch.Name, node, w.LastRevision())
+	return fmt.Sprintf(
+		"%s: %s answers that what is newer than revision %d is gone", w.watch.Name, node, w.LastRevision(),
+	)
 }
 
 func (w *Watcher) run(ctx context.Context) {

@@ -1,0 +1,200 @@
+package traffic
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptrace"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/chaos/check"
+	"northstar/cluster"
+)
+
+// attachedTTL is so long that no session expires before the end of the traffic.
+const attachedTTL = 10 * time.Minute
+
+// attacher keeps sessions alive by connections, which it closes in the end.
+type attacher struct {
+	*Traffic
+	http *HTTPClient
+	rand *rand.Rand
+}
+
+func (t *Traffic) startAttachers() {
+	for i := range t.cfg.Attachers {
+		a := &attacher{Traffic: t, http: t.newMachine(), rand: rand.New(rand.NewPCG(t.cfg.Seed, 2100+uint64(i)))}
+		t.running.Go(a.run)
+	}
+}
+
+// ask makes one request at any node.
+func (a *attacher) ask(q Request) error {
+	ctx, cancel := context.WithTimeout(a.ctx, a.cfg.Timeout)
+	defer cancel()
+	nodes := a.cluster.Nodes()
+	_, _, err := a.http.Do(ctx, nodes[a.rand.IntN(len(nodes))], q)
+	return err
+}
+
+func (a *attacher) run() {
+	ttl := attachedTTL.Milliseconds()
+	for a.Pause(20 * time.Millisecond) {
+		var made apiv1.SessionCreated
+		if a.ask(post(apiv1.PathSessions, apiv1.SessionCreate{Name: "attached", TTLMS: &ttl}, &made)) != nil {
+			continue
+		}
+		if !a.keep(made.SessionID) {
+			_ = a.ask(Request{Method: http.MethodDelete, Path: apiv1.PathSessions + "/" + made.SessionID})
+		}
+	}
+}
+
+// keep attaches a session by one connection after the other, until this side closes
+// one. When that was the first, the session must end: a node that crashes while it
+// serves a connection reports nothing, and the session lives for its TTL. keep returns
+// false when the session may live.
+func (a *attacher) keep(session string) bool {
+	for first := true; a.Pause(10 * time.Millisecond); first = false {
+		nodes := a.cluster.Nodes()
+		n := nodes[a.rand.IntN(len(nodes))]
+		switch how, detail := a.attach(n, session); how {
+		case detached:
+			if first {
+				a.mu.Lock()
+				a.attached = append(a.attached, check.AttachedSession{Session: session, Node: n.ID, DetachedAt: a.now()})
+				a.mu.Unlock()
+			}
+			return first
+		case notAttached:
+			return false
+		case sessionEnded:
+			a.cluster.Violated(check.Violationf(check.SessionsLive,
+				"session %s, which is attached, had ended when %s was asked: %s", session, n.ID, detail))
+			return true
+		}
+	}
+	return false
+}
+
+// ending is how a connection ended.
+type ending int
+
+const (
+	connectionLost ending = iota // by the node, or there was none: the session lives on
+	detached                     // by this side, after the node had answered that the session is attached
+	notAttached                  // by this side, before that
+	sessionEnded
+)
+
+// attach keeps a session by a connection to a node for a while.
+func (a *attacher) attach(n Node, session string) (how ending, detail string) {
+	ctx, cancel := context.WithCancel(a.ctx)
+	defer cancel()
+	var closed, sent atomic.Bool
+	hangUp := time.AfterFunc(time.Duration(200+a.rand.IntN(3000))*time.Millisecond, func() { closed.Store(true); cancel() })
+	defer hangUp.Stop()
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent.Store(true) }})
+	url := "http://" + n.HTTP + apiv1.PathSessions + "/" + session + "/attach"
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return connectionLost, err.Error()
+	}
+	res, err := a.http.http.Do(req)
+	if err != nil {
+		if closed.Load() && sent.Load() {
+			return notAttached, "" // or the node has attached the session just then
+		}
+		return connectionLost, err.Error()
+	}
+	defer func() { _ = res.Body.Close() }()
+	lines := bufio.NewScanner(res.Body)
+	if res.StatusCode != http.StatusOK {
+		lines.Scan()
+		return a.problem(lines.Bytes())
+	}
+	alive := false
+	for event := ""; lines.Scan(); {
+		name, value, _ := strings.Cut(lines.Text(), ": ")
+		switch {
+		case name == "event":
+			event = value
+			alive = alive || event == apiv1.EventKeepAlive
+		case name == "data" && event == apiv1.EventDraining:
+			return connectionLost, event
+		case name == "data" && event == apiv1.EventError:
+			return a.problem([]byte(value))
+		}
+	}
+	switch {
+	case !closed.Load():
+		return connectionLost, fmt.Sprint(lines.Err())
+	case alive:
+		return detached, ""
+	}
+	return notAttached, ""
+}
+
+// problem tells the end of a session from the end of its connection.
+func (a *attacher) problem(text []byte) (how ending, detail string) {
+	var p apiv1.Problem
+	_ = json.Unmarshal(text, &p)
+	switch cluster.Code(p.Code) {
+	case cluster.CodeSessionEnded:
+		return sessionEnded, string(text)
+	case cluster.CodeNoLeader, cluster.CodeBusy, cluster.CodeReadOnly, cluster.CodeOutcomeUnknown, cluster.CodeSplitBrain:
+		return connectionLost, string(text)
+	}
+	a.cluster.Violated(check.Violationf(check.OnlyDocumentedErrors, "attach: %s", text))
+	return connectionLost, string(text)
+}
+
+// CheckAttached checks that no session outlived its connection, a while after the
+// traffic has ended. Faults are those of nodes, and gaps the times without an
+// acknowledged write.
+func (t *Traffic) CheckAttached(faults, gaps []check.FaultInterval, within time.Duration) []check.Violation {
+	violated := func(sessions []check.AttachedSession, alive map[string]bool) []check.Violation {
+		return check.CheckAttachedSessionsEnd(sessions, alive, faults, gaps)
+	}
+	var open []check.AttachedSession // that must end
+	for _, s := range t.attached {
+		if len(violated([]check.AttachedSession{s}, map[string]bool{s.Session: true})) > 0 {
+			open = append(open, s)
+		}
+	}
+	if len(open) == 0 {
+		return nil
+	}
+	return violated(open, t.alive(open, time.Now().Add(within), within))
+}
+
+// alive returns the sessions that are alive at a time. While no node answers, it asks
+// for a while longer. A session that no node names is not alive.
+func (t *Traffic) alive(open []check.AttachedSession, at time.Time, longer time.Duration) map[string]bool {
+	m := t.cluster.Machine("alive")
+	defer m.Close()
+	a := &attacher{Traffic: t, http: NewHTTPClient(m), rand: t.cfg.Rand("alive", "", 0)}
+	alive := map[string]bool{}
+	for ; len(open) > 0 && time.Now().Before(at.Add(longer)); time.Sleep(100 * time.Millisecond) {
+		var rest []check.AttachedSession
+		for _, s := range open {
+			late := time.Now().After(at)
+			err := a.ask(get(apiv1.PathSessions+"/"+s.Session, nil))
+			switch e := asProblem(err); {
+			case e != nil && (e.Status == http.StatusNotFound || e.Code == cluster.CodeSessionEnded):
+			case err == nil && late:
+				alive[s.Session] = true
+			default:
+				rest = append(rest, s)
+			}
+		}
+		open = rest
+	}
+	return alive
+}

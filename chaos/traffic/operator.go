@@ -1,0 +1,134 @@
+package traffic
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/chaos/check"
+	"northstar/cluster"
+)
+
+// operator makes admin calls, one after the other. Each has a reason of its own, by
+// which its audit record is found.
+type operator struct {
+	*Traffic
+	http    *HTTPClient
+	rand    *rand.Rand
+	name    string
+	refused bool // all its calls are refused, with short pauses
+	calls   []check.AdminCall
+}
+
+// maxCalls is how many calls one operator makes: the audit log must keep the records of
+// all of them.
+const maxCalls = 2000
+
+// startOperators starts one operator that makes calls of every kind. The others make
+// calls that are refused: a node sends the records of those to the log later, and a
+// leader that dies while it takes some is rare.
+func (t *Traffic) startOperators() {
+	for i := range t.cfg.Operators {
+		o := &operator{
+			Traffic: t, http: t.newMachine(), rand: rand.New(rand.NewPCG(t.cfg.Seed, 3000+uint64(i))),
+			name: fmt.Sprintf("operator %d %d", t.cfg.Seed, i), refused: i > 0,
+		}
+		t.operators = append(t.operators, o)
+		t.running.Go(o.run)
+	}
+}
+
+func (o *operator) run() {
+	longest := 500
+	if o.refused {
+		longest = 100
+	}
+	for o.Pause(time.Duration(o.rand.IntN(longest))*time.Millisecond) && len(o.calls) < maxCalls {
+		o.call()
+	}
+}
+
+// call makes one call at any node.
+func (o *operator) call() {
+	nodes := o.cluster.Nodes()
+	at, target := nodes[o.rand.IntN(len(nodes))], nodes[o.rand.IntN(len(nodes))]
+	reason := fmt.Sprintf("%s-%d", o.name, len(o.calls))
+	body := map[string]any{"reason": reason, "target_leader_id": target.ID}
+	q := post(apiv1.PathTransfer, body, nil)
+	kind := o.rand.IntN(8)
+	if o.refused {
+		kind = 7
+	}
+	switch kind {
+	case 0: // a transfer
+	case 1, 2: // the plan of one
+		body["dry_run"] = true
+	case 3, 4, 5: // a command
+		q.Path, q.In = apiv1.PathAuto, map[string]any{"reason": reason, "enabled": true}
+	default: // refused
+		q.Method, q.Path, q.In = http.MethodDelete, apiv1.PathMembers+"/nobody", map[string]any{"reason": reason}
+	}
+	ctx, cancel := context.WithTimeout(o.ctx, 2*o.cfg.Timeout)
+	defer cancel()
+	call := check.AdminCall{Reason: reason, Begin: o.now(), Command: q.Path == apiv1.PathAuto}
+	_, _, err := o.http.Do(ctx, at, q)
+	call.End = o.now()
+	e := asProblem(err)
+	call.Answered = err == nil || e != nil && e.Status != 0 && e.Code != cluster.CodeOutcomeUnknown
+	o.calls = append(o.calls, call)
+}
+
+// CheckAudit compares the operators' calls with the audit log, as soon as it has
+// everything that was answered, or after a time. The operators have ended.
+func (t *Traffic) CheckAudit(within time.Duration) (violations []check.Violation) {
+	if len(t.operators) == 0 {
+		return nil
+	}
+	m := t.cluster.Machine("audit")
+	defer m.Close()
+	for _, o := range t.operators {
+		o.http = NewHTTPClient(m)
+		for deadline := time.Now().Add(within); ; time.Sleep(100 * time.Millisecond) {
+			log, err := o.records()
+			wrong := check.CheckAuditLog(o.calls, log)
+			if err != nil {
+				wrong = []check.Violation{check.Violationf(check.AuditOnce, "the audit log cannot be read: %v", err)}
+			}
+			if len(wrong) == 0 || time.Now().After(deadline) {
+				violations = append(violations, wrong...)
+				break
+			}
+		}
+	}
+	return violations
+}
+
+// records reads this operator's part of the audit log.
+func (o *operator) records() (log []check.AuditEntry, err error) {
+	nodes := o.cluster.Nodes()
+	for since := "0"; ; {
+		var page apiv1.Audit
+		q := get(apiv1.PathAudit, &page)
+		q.Query = url.Values{"class": {"operators"}, "limit": {"1000"}, "since": {since}}
+		ctx, cancel := context.WithTimeout(o.ctx, o.cfg.Timeout)
+		_, _, err := o.http.Do(ctx, nodes[o.rand.IntN(len(nodes))], q)
+		cancel()
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range page.Items {
+			if strings.HasPrefix(r.Reason, o.name+"-") {
+				log = append(log, check.AuditEntry{Reason: r.Reason, Node: r.Node, Result: r.Result})
+			}
+		}
+		if page.Next == since {
+			return log, nil
+		}
+		since = page.Next
+	}
+}
