@@ -32,7 +32,7 @@ func TestChecksCanFail(t *testing.T) {
 	references := func(text string) []string {
 		return checkReferences(document{"x.md", text}, map[string]bool{"TestThis": true})
 	}
-	prose := func(text string) []string { return checkProse(document{"x.md", text}) }
+	prose := func(text string) []string { return checkProse(document{"x.md", text}, maxP90Words) }
 	reachable := func(text string) []string {
 		return checkReachable([]document{{"README.md", text}, {"docs/a.md", "[b](b.md#c)"}, {"docs/b.md", ""}, {"docs/why/001.md", ""}})
 	}
