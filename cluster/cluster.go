@@ -66,8 +66,8 @@ const (
 // survives a recovery, the generation grows. RecoveryID is random, so that two
 // recoveries done apart, which give the same number, are told apart.
 type Generation struct {
-	Number     uint64 `json:"number" codec:"n"`
-	RecoveryID string `json:"recovery_id,omitempty" codec:"r,omitempty"`
+	Number     uint64 `json:"number"`
+	RecoveryID string `json:"recovery_id,omitempty"`
 }
 
 // Identity is who a data directory is. It is durable, and changes only when a
@@ -116,17 +116,17 @@ type Peer struct {
 // Member is the replicated record of one node. Its suffrage is not here: Raft's
 // configuration is the only truth about that.
 type Member struct {
-	ID          NodeID    `json:"id" codec:"id"`
-	RaftAddress string    `json:"raft_address" codec:"ra"`
-	HTTPAddress string    `json:"http_address" codec:"ha"`
-	Priority    int       `json:"priority" codec:"p"`
-	Eligible    bool      `json:"eligible" codec:"e"`
-	Zone        string    `json:"zone,omitempty" codec:"z,omitempty"`
-	Incarnation string    `json:"incarnation,omitempty" codec:"i,omitempty"` // "" until first contact, or re-admitted
-	Lifecycle   Lifecycle `json:"lifecycle" codec:"l"`
-	Version     string    `json:"version,omitempty" codec:"v,omitempty"`
-	Reads       uint32    `json:"reads" codec:"rd"` // 0 until first contact
-	Removed     bool      `json:"removed,omitempty" codec:"x,omitempty"`
+	ID          NodeID    `json:"id"`
+	RaftAddress string    `json:"raft_address"`
+	HTTPAddress string    `json:"http_address"`
+	Priority    int       `json:"priority"`
+	Eligible    bool      `json:"eligible"`
+	Zone        string    `json:"zone,omitempty"`
+	Incarnation string    `json:"incarnation,omitempty"` // "" until first contact, or re-admitted
+	Lifecycle   Lifecycle `json:"lifecycle"`
+	Version     string    `json:"version,omitempty"`
+	Reads       uint32    `json:"reads"` // 0 until first contact
+	Removed     bool      `json:"removed,omitempty"`
 }
 
 // IneligibleReason says what in the record keeps this member from leading, "" when

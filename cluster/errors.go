@@ -86,18 +86,18 @@ func (c Code) Status() int { return codes[c].status }
 func (c Code) Retryable() bool { return codes[c].retryable }
 
 // Error is an error of the contract. It is a value that travels from where the
-// thing went wrong to the one place that writes it to the wire; it also travels
-// through the log as a command's result, hence the codec tags.
+// thing went wrong to the one place that writes it to the wire. Package state keeps
+// it with the results that it remembers.
 type Error struct {
-	Code       Code          `codec:"c"`
-	Detail     string        `codec:"d"`            // one sentence: the field, the value, what is allowed
-	Status     int           `codec:"s,omitempty"`  // 0: Code.Status()
-	NoRetry    bool          `codec:"nr,omitempty"` // overrides Code.Retryable
-	RetryAfter time.Duration `codec:"ra,omitempty"` // 0: none
-	Revision   uint64        `codec:"r,omitempty"`  // current revision, for CodeConditionFailed
-	Votes      []Vote        `codec:"-"`            // what each voter said, for CodeVoteDenied
-	Leader     NodeID        `codec:"-"`            // who leads, by what the error is about; "": whoever is known to
-	Err        error         `codec:"-"`            // cause, not shown to users
+	Code       Code
+	Detail     string        // one sentence: the field, the value, what is allowed
+	Status     int           // 0: Code.Status()
+	NoRetry    bool          // overrides Code.Retryable
+	RetryAfter time.Duration // 0: none
+	Revision   uint64        // current revision, for CodeConditionFailed
+	Votes      []Vote        // what each voter said, for CodeVoteDenied
+	Leader     NodeID        // who leads, by what the error is about; "": whoever is known to
+	Err        error         // cause, not shown to users
 }
 
 // Errorf makes an Error. A %w in the format becomes its cause.

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"iter"
 	"slices"
 	"strings"
 
@@ -67,17 +68,7 @@ type AppNodeRemove struct {
 func (v *View) AppNode(id string) (*AppNode, bool) { return v.appNodes.Get([]byte(id)) }
 
 // AppNodesAfter yields the nodes with an ID greater than after, in order.
-func (v *View) AppNodesAfter(after string) func(yield func(*AppNode) bool) {
-	return func(yield func(*AppNode) bool) {
-		it := v.appNodes.Root().Iterator()
-		it.SeekLowerBound([]byte(after))
-		for _, n, ok := it.Next(); ok; _, n, ok = it.Next() {
-			if n.ID != after && !yield(n) {
-				return
-			}
-		}
-	}
-}
+func (v *View) AppNodesAfter(after string) iter.Seq[*AppNode] { return valuesAfter(v.appNodes, after) }
 
 func (p *AppNodePut) check() *cluster.Error {
 	n := &p.Node
@@ -179,9 +170,7 @@ func (w *txn) setAppNode(n *AppNode) {
 	w.revision++
 	n.Revision, n.ChangedAt = w.revision, w.now
 	w.writeAppNodes().Insert([]byte(n.ID), n)
-	var e encoder
-	n.encode(&e)
-	w.nodeChanges.push(change{item: &Item{Key: n.ID, Value: e.buf, Revision: w.revision}}, w.options)
+	w.nodeChanges.push(change{item: &Item{Key: n.ID, Value: encodeRecord(n), Revision: w.revision}}, w.options)
 }
 
 // markNodeDead marks a node as dead: its session has ended.
@@ -216,15 +205,11 @@ func (p *AppNodeRemove) apply(w *txn) Result {
 	return Result{Revision: w.revision}
 }
 
-func (w *txn) writeAppNodes() *iradix.Txn[*AppNode] {
-	if w.appNodesTxn == nil {
-		w.appNodesTxn = w.appNodes.Txn()
-	}
-	return w.appNodesTxn
-}
+func (w *txn) writeAppNodes() *iradix.Txn[*AppNode] { return open(&w.appNodesTxn, w.appNodes) }
 
 // DecodeAppNode reads the value of a change of the NodeFeed that is no removal.
 func DecodeAppNode(value []byte) (AppNode, error) {
 	var n AppNode
-	return n, eachField(value, n.decode)
+	err := decodeRecord(value, &n)
+	return n, err
 }

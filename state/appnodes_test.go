@@ -41,6 +41,7 @@ func nodeEvents(t *testing.T, s *State) (told []string) {
 }
 
 func TestAppNodes(t *testing.T) {
+	t.Parallel()
 	s := New(Options{})
 	a, b := newSession(t, s, "a"), newSession(t, s, "b")
 	wantCode(t, apply(s, appNode("w1", "none", AppActive))[0].Err, cluster.CodeSessionEnded)
@@ -96,6 +97,7 @@ func TestAppNodes(t *testing.T) {
 
 // After a restore every node is dead until it registers again.
 func TestRestore_MarksAppNodesDead(t *testing.T) {
+	t.Parallel()
 	s := richState(t)
 	upgraded(t, s)
 	from, err := ReadBackup(bytes.NewReader(snapshotOf(t, s)))

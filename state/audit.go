@@ -2,6 +2,7 @@ package state
 
 import (
 	"cmp"
+	"iter"
 	"slices"
 	"time"
 	"unicode/utf8"
@@ -99,56 +100,51 @@ func (v *View) AuditCounts() AuditCounts {
 }
 
 // AuditAfter yields the records with a greater Seq than since, oldest first.
-func (v *View) AuditAfter(since uint64) func(yield func(*AuditRecord) bool) {
+func (v *View) AuditAfter(since uint64) iter.Seq[*AuditRecord] {
 	return func(yield func(*AuditRecord) bool) {
-		a, b := &v.audit.rings[0].records, &v.audit.rings[1].records
-		i, j := auditFrom(a, since), auditFrom(b, since)
-		for i < a.end || j < b.end {
-			var r *AuditRecord
-			if j == b.end || i < a.end && a.at(i).Seq < b.at(j).Seq {
-				r = a.at(i)
-				i++
-			} else {
-				r = b.at(j)
-				j++
-			}
-			if !yield(r) {
-				return
-			}
+		var at [auditClasses]uint64 // position of the next record of each class
+		for i := range at {
+			at[i] = v.audit.rings[i].records.search(func(r *AuditRecord) bool { return r.Seq > since })
 		}
+		v.audit.merge(at, false, yield)
 	}
 }
 
 // AuditBackward yields all records, newest first.
 func (v *View) AuditBackward(yield func(*AuditRecord) bool) {
-	a, b := &v.audit.rings[0].records, &v.audit.rings[1].records
-	i, j := a.end, b.end
-	for i > a.first || j > b.first {
-		var r *AuditRecord
-		if j == b.first || i > a.first && a.at(i-1).Seq > b.at(j-1).Seq {
-			i--
-			r = a.at(i)
-		} else {
-			j--
-			r = b.at(j)
-		}
-		if !yield(r) {
-			return
-		}
+	var at [auditClasses]uint64 // position after the next record of each class
+	for i := range at {
+		at[i] = v.audit.rings[i].records.end
 	}
+	v.audit.merge(at, true, yield)
 }
 
-// auditFrom is the position of the first record after since.
-func auditFrom(q *queue[*AuditRecord], since uint64) uint64 {
-	lo, hi := q.first, q.end
-	for lo < hi {
-		if mid := lo + (hi-lo)/2; q.at(mid).Seq > since {
-			hi = mid
+// merge yields the records of both classes in order of Seq, from the positions at on.
+func (l *auditLog) merge(at [auditClasses]uint64, backward bool, yield func(*AuditRecord) bool) {
+	for {
+		var next *AuditRecord
+		from := 0
+		for i := range l.rings {
+			q, pos := &l.rings[i].records, at[i]
+			if backward {
+				pos--
+			}
+			if pos < q.first || pos >= q.end || at[i] == 0 && backward {
+				continue
+			}
+			if r := q.at(pos); next == nil || (r.Seq < next.Seq) != backward {
+				next, from = r, i
+			}
+		}
+		if next == nil || !yield(next) {
+			return
+		}
+		if backward {
+			at[from]--
 		} else {
-			lo = mid + 1
+			at[from]++
 		}
 	}
-	return lo
 }
 
 func (r *AuditRecord) size() int {
@@ -253,108 +249,6 @@ func (r *AuditRecord) check() *cluster.Error {
 		if len(text) > MaxAuditText || !utf8.ValidString(text) {
 			return cluster.Errorf(cluster.CodeBadRequest, "audit: want at most %d bytes of UTF-8 in each text, got %d bytes", MaxAuditText, len(text))
 		}
-	}
-	return nil
-}
-
-func (b *AuditBatch) encode(e *encoder) {
-	e.string(16, b.Producer)
-	e.uintOpt(17, b.First)
-	e.uintOpt(18, b.Lost)
-	for i := range b.Records {
-		e.record(19, b.Records[i].encode)
-	}
-}
-
-func (b *AuditBatch) decode(f field) error {
-	switch f.num {
-	case 16:
-		return setString(f, &b.Producer)
-	case 17:
-		return setUint(f, &b.First)
-	case 18:
-		return setUint(f, &b.Lost)
-	case 19:
-		var r AuditRecord
-		if err := eachField(f.raw, r.decode); err != nil {
-			return err
-		}
-		b.Records = append(b.Records, r)
-	}
-	return nil
-}
-
-func (r *AuditRecord) encode(e *encoder) {
-	e.uintOpt(1, r.Seq)
-	e.uintOpt(2, uint64(r.Class))
-	e.uintOpt(3, uint64(r.At))
-	e.stringOpt(4, string(r.Node))
-	e.stringOpt(5, r.Who)
-	e.stringOpt(6, r.Role)
-	e.stringOpt(7, r.From)
-	e.stringOpt(8, r.What)
-	e.stringOpt(9, r.Request)
-	e.stringOpt(10, r.Reason)
-	e.uintOpt(11, uint64(r.Status))
-	e.uintOpt(12, uint64(r.Code))
-	e.stringOpt(13, r.Detail)
-	e.boolOpt(14, r.DryRun)
-	e.boolOpt(15, r.Delayed)
-}
-
-func (r *AuditRecord) decode(f field) error {
-	switch f.num {
-	case 1:
-		return setUint(f, &r.Seq)
-	case 2:
-		return setUint(f, &r.Class)
-	case 3:
-		return setUint(f, &r.At)
-	case 4:
-		return setString(f, &r.Node)
-	case 5:
-		return setString(f, &r.Who)
-	case 6:
-		return setString(f, &r.Role)
-	case 7:
-		return setString(f, &r.From)
-	case 8:
-		return setString(f, &r.What)
-	case 9:
-		return setString(f, &r.Request)
-	case 10:
-		return setString(f, &r.Reason)
-	case 11:
-		return setUint(f, &r.Status)
-	case 12:
-		return setUint(f, &r.Code)
-	case 13:
-		return setString(f, &r.Detail)
-	case 14:
-		return setBool(f, &r.DryRun)
-	case 15:
-		return setBool(f, &r.Delayed)
-	}
-	return nil
-}
-
-func (s *auditProducer) encode(e *encoder) {
-	e.string(1, s.name)
-	e.uintOpt(2, s.last)
-	e.uintOpt(3, s.lost)
-	e.uintOpt(4, uint64(s.at))
-}
-
-func (s *auditProducer) decode(f field) error {
-	switch f.num {
-	case 1:
-		return setString(f, &s.name)
-	case 2:
-		return setUint(f, &s.last)
-	case 3:
-		return setUint(f, &s.lost)
-	case 4:
-		return setUint(f, &s.at)
 	}
 	return nil
 }

@@ -38,6 +38,7 @@ func auditOf(v *View) string {
 // A command's record says what came of it, also when that is a refusal; one that
 // is repeated for its idempotency key is a call of its own.
 func TestCommandsAreAudited(t *testing.T) {
+	t.Parallel()
 	s := New(Options{})
 	refused := audited(put("k", "2"), "b", 11)
 	refused.Put.IfAbsent = true
@@ -66,6 +67,7 @@ func TestCommandsAreAudited(t *testing.T) {
 // A batch that comes again, whole or in part, adds nothing twice; what a process
 // lost is counted once.
 func TestAuditBatchesCountOnce(t *testing.T) {
+	t.Parallel()
 	s := New(Options{})
 	first := calls("boot1", 1, "a", "b")
 	first.AuditBatch.Lost = 3
@@ -101,6 +103,7 @@ func TestAuditBatchesCountOnce(t *testing.T) {
 }
 
 func TestAuditIsBounded(t *testing.T) {
+	t.Parallel()
 	s := New(Options{})
 	mustApply(t, s, calls("op", 1, "kept"))
 	batch := make([]Command, 0, 500)
@@ -138,6 +141,7 @@ func TestAuditIsBounded(t *testing.T) {
 // A clock that jumps must not make a node that was restarted keep another log
 // than one that was not.
 func TestAudit_EvictionIsDeterministicAfterRestart(t *testing.T) {
+	t.Parallel()
 	s := New(Options{})
 	year := int64(365 * 24 * time.Hour)
 	mustApply(t, s, audited(put("k", "1"), "future", 9*year), audited(put("k", "2"), "old", 1), audited(put("k", "3"), "new", 2*year))
@@ -152,6 +156,7 @@ func TestAudit_EvictionIsDeterministicAfterRestart(t *testing.T) {
 }
 
 func TestAuditProducersAreBounded(t *testing.T) {
+	t.Parallel()
 	s := New(Options{})
 	for i := range maxAuditProducers + 10 {
 		c := calls(fmt.Sprintf("boot%04d", (i*7919)%9973), 1, "x")
@@ -169,6 +174,7 @@ func TestAuditProducersAreBounded(t *testing.T) {
 
 // Neither a backup nor a recovery takes anything out of the audit log.
 func TestAuditOutlivesRestoreAndRecovery(t *testing.T) {
+	t.Parallel()
 	other := richState(t)
 	mustApply(t, other, calls("boot9", 1, "theirs"))
 	s := richState(t)
@@ -188,6 +194,7 @@ func TestAuditOutlivesRestoreAndRecovery(t *testing.T) {
 }
 
 func TestAuditCodec(t *testing.T) {
+	t.Parallel()
 	b := calls("boot1", 7, "a")
 	b.AuditBatch.Lost = 9
 	cmds := []Command{audited(put("k", "v"), "x", 3), b}

@@ -176,144 +176,114 @@ type Recovery struct {
 // payload is what every kind's payload does. An implementation is a value of
 // one command and is used by one goroutine at a time.
 type payload interface {
-	encode(e *encoder)
-	// decode takes one field; fields that it does not know it ignores.
-	decode(f field) error
+	record
 	// check validates without looking at the state.
 	check() *cluster.Error
 	apply(w *txn) Result
 }
 
-// payload gives the payload that belongs to the kind, nil when there is none.
-func (c *Command) payload() payload {
-	switch {
-	case c.Kind == KindPut && c.Put != nil:
-		return c.Put
-	case c.Kind == KindDelete && c.Delete != nil:
-		return c.Delete
-	case c.Kind == KindLeaderStart && c.LeaderStart != nil:
-		return c.LeaderStart
-	case c.Kind == KindClusterInit && c.ClusterInit != nil:
-		return c.ClusterInit
-	case c.Kind == KindMember && c.Member != nil:
-		return (*memberRecord)(c.Member)
-	case c.Kind == KindMemberPatch && c.MemberPatch != nil:
-		return c.MemberPatch
-	case c.Kind == KindMemberRemove && c.MemberRemove != nil:
-		return c.MemberRemove
-	case c.Kind == KindSettings && c.Settings != nil:
-		return c.Settings
-	case c.Kind == KindAudit && c.AuditBatch != nil:
-		return c.AuditBatch
-	case c.Kind == KindRecovery && c.Recovery != nil:
-		return c.Recovery
-	}
-	return c.sessionPayload()
+// kindInfo describes a kind. The zero kindInfo is that of a kind that this build does
+// not know.
+type kindInfo struct {
+	version    uint32                 // command version that introduced the kind
+	ofSessions bool                   // it is about what the sessions of clients do
+	payload    func(*Command) payload // nil when the command has no such payload
+	newPayload func(*Command) payload // makes an empty one
 }
 
-// sessionPayload is payload for what clients' sessions do.
-func (c *Command) sessionPayload() payload {
-	switch {
-	case c.Kind == KindSessionCreate && c.SessionCreate != nil:
-		return c.SessionCreate
-	case c.Kind == KindSessionEnd && c.SessionEnd != nil:
-		return c.SessionEnd
-	case c.Kind == KindRoleCampaign && c.RoleCampaign != nil:
-		return c.RoleCampaign
-	case c.Kind == KindRoleWithdraw && c.RoleWithdraw != nil:
-		return c.RoleWithdraw
-	case c.Kind == KindRoleRelease && c.RoleRelease != nil:
-		return c.RoleRelease
-	case c.Kind == KindRoleTransfer && c.RoleTransfer != nil:
-		return c.RoleTransfer
-	case c.Kind == KindRoleElect && c.RoleElect != nil:
-		return c.RoleElect
-	case c.Kind == KindAppNodePut && c.AppNodePut != nil:
-		return c.AppNodePut
-	case c.Kind == KindAppNodeRemove && c.AppNodeRemove != nil:
-		return c.AppNodeRemove
+var kinds = [...]kindInfo{
+	KindPut:         kindOf(1, func(c *Command) **Put { return &c.Put }),
+	KindDelete:      kindOf(1, func(c *Command) **Delete { return &c.Delete }),
+	KindLeaderStart: kindOf(1, func(c *Command) **LeaderStart { return &c.LeaderStart }),
+	KindClusterInit: kindOf(1, func(c *Command) **ClusterInit { return &c.ClusterInit }),
+	KindMember: {
+		version: 1, payload: func(c *Command) payload {
+			if c.Member == nil {
+				return nil
+			}
+			return (*memberRecord)(c.Member)
+		}, newPayload: func(c *Command) payload {
+			c.Member = new(cluster.Member)
+			return (*memberRecord)(c.Member)
+		},
+	},
+	KindMemberPatch:  kindOf(1, func(c *Command) **MemberPatch { return &c.MemberPatch }),
+	KindMemberRemove: kindOf(1, func(c *Command) **MemberRemove { return &c.MemberRemove }),
+	KindSettings:     kindOf(1, func(c *Command) **SettingsChange { return &c.Settings }),
+	KindAudit:        kindOf(auditVersion, func(c *Command) **AuditBatch { return &c.AuditBatch }),
+	KindRecovery:     kindOf(1, func(c *Command) **Recovery { return &c.Recovery }),
+
+	KindSessionCreate: sessionKindOf(func(c *Command) **SessionCreate { return &c.SessionCreate }),
+	KindSessionEnd:    sessionKindOf(func(c *Command) **SessionEnd { return &c.SessionEnd }),
+	KindRoleCampaign:  sessionKindOf(func(c *Command) **RoleCampaign { return &c.RoleCampaign }),
+	KindRoleWithdraw:  sessionKindOf(func(c *Command) **RoleWithdraw { return &c.RoleWithdraw }),
+	KindRoleRelease:   sessionKindOf(func(c *Command) **RoleRelease { return &c.RoleRelease }),
+	KindRoleTransfer:  sessionKindOf(func(c *Command) **RoleTransfer { return &c.RoleTransfer }),
+	KindRoleElect:     sessionKindOf(func(c *Command) **RoleElect { return &c.RoleElect }),
+	KindAppNodePut:    sessionKindOf(func(c *Command) **AppNodePut { return &c.AppNodePut }),
+	KindAppNodeRemove: sessionKindOf(func(c *Command) **AppNodeRemove { return &c.AppNodeRemove }),
+}
+
+// kindOf describes a kind by the field of Command that holds its payload.
+func kindOf[T any, P interface {
+	*T
+	payload
+}](version uint32, field func(*Command) *P) kindInfo {
+	return kindInfo{
+		version: version, payload: func(c *Command) payload {
+			if p := *field(c); p != nil {
+				return p
+			}
+			return nil
+		}, newPayload: func(c *Command) payload {
+			p := P(new(T))
+			*field(c) = p
+			return p
+		},
 	}
-	return c.extensionOf(c.Kind)
+}
+
+func sessionKindOf[T any, P interface {
+	*T
+	payload
+}](field func(*Command) *P) kindInfo {
+	k := kindOf(1, field)
+	k.ofSessions = true
+	return k
+}
+
+func (k Kind) info() *kindInfo {
+	if int(k) < len(kinds) {
+		return &kinds[k]
+	}
+	return k.extension()
+}
+
+// payload returns the payload that belongs to the kind, nil when there is none.
+func (c *Command) payload() payload {
+	if k := c.Kind.info(); k.payload != nil {
+		return k.payload(c)
+	}
+	return nil
 }
 
 // newPayload makes an empty payload for the kind, nil when it is not known.
 func (c *Command) newPayload() payload {
-	switch c.Kind {
-	case KindPut:
-		c.Put = new(Put)
-	case KindDelete:
-		c.Delete = new(Delete)
-	case KindLeaderStart:
-		c.LeaderStart = new(LeaderStart)
-	case KindClusterInit:
-		c.ClusterInit = new(ClusterInit)
-	case KindMember:
-		c.Member = new(cluster.Member)
-	case KindMemberPatch:
-		c.MemberPatch = new(MemberPatch)
-	case KindMemberRemove:
-		c.MemberRemove = new(MemberRemove)
-	case KindSettings:
-		c.Settings = new(SettingsChange)
-	case KindAudit:
-		c.AuditBatch = new(AuditBatch)
-	case KindRecovery:
-		c.Recovery = new(Recovery)
-	case KindSessionCreate:
-		c.SessionCreate = new(SessionCreate)
-	case KindSessionEnd:
-		c.SessionEnd = new(SessionEnd)
-	case KindRoleCampaign:
-		c.RoleCampaign = new(RoleCampaign)
-	case KindRoleWithdraw:
-		c.RoleWithdraw = new(RoleWithdraw)
-	case KindRoleRelease:
-		c.RoleRelease = new(RoleRelease)
-	case KindRoleTransfer:
-		c.RoleTransfer = new(RoleTransfer)
-	case KindRoleElect:
-		c.RoleElect = new(RoleElect)
-	case KindAppNodePut:
-		c.AppNodePut = new(AppNodePut)
-	case KindAppNodeRemove:
-		c.AppNodeRemove = new(AppNodeRemove)
-	default:
-		return c.newExtension(c.Kind)
+	if k := c.Kind.info(); k.newPayload != nil {
+		return k.newPayload(c)
 	}
-	return c.payload()
-}
-
-// version is the command version that introduced the kind, 0 when this build
-// does not know it.
-func (k Kind) version() uint32 {
-	if k >= KindPut && k <= KindSettings || k == KindRecovery || k.ofSessions() {
-		return 1
-	}
-	if k == KindAudit {
-		return auditVersion
-	}
-	return extensionVersion(k)
-}
-
-// ofSessions says whether the kind is about what clients' sessions do.
-func (k Kind) ofSessions() bool {
-	switch k {
-	case KindSessionCreate, KindSessionEnd, KindRoleCampaign, KindRoleWithdraw, KindRoleRelease, KindRoleTransfer, KindRoleElect,
-		KindAppNodePut, KindAppNodeRemove:
-		return true
-	}
-	return false
+	return nil
 }
 
 // Administrative says whether the kind may concern members, settings or the
 // cluster's identity: all that clients do does not.
-func (k Kind) Administrative() bool { return k != KindPut && k != KindDelete && !k.ofSessions() }
+func (k Kind) Administrative() bool { return k != KindPut && k != KindDelete && !k.info().ofSessions }
 
 // MinVersion is the command version that a node must read to apply c. A field
 // that changes what a command does must raise it: older nodes skip fields that
 // they do not know.
 func (c Command) MinVersion() uint32 {
-	version := c.Kind.version()
+	version := c.Kind.info().version
 	if c.Audit != nil {
 		version = max(version, auditVersion)
 	}
@@ -342,7 +312,7 @@ func (c Command) Validate() *cluster.Error {
 		return cluster.Errorf(cluster.CodeBadRequest, "command kind %d has no payload or is not known", c.Kind)
 	}
 	if c.Idempotency != nil {
-		if c.Kind.ofSessions() { // their results are more than what is remembered
+		if c.Kind.info().ofSessions { // their results are more than what is remembered
 			return cluster.Errorf(cluster.CodeBadRequest, "idempotency key: only writes of keys take one")
 		}
 		if n := len(c.Idempotency.Key); n < 1 || n > MaxIdempotencyKey {

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
-	"flag"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -14,8 +13,6 @@ import (
 
 	"northstar/cluster"
 )
-
-var update = flag.Bool("update", false, "rewrite golden files")
 
 // everyCommand has one command of each kind of version 1, with every field set.
 func everyCommand() []Command {
@@ -64,6 +61,7 @@ func everyCommand() []Command {
 }
 
 func TestBatchRoundTrip(t *testing.T) {
+	t.Parallel()
 	want := everyCommand()
 	raw, err := EncodeBatch(want)
 	if err != nil {
@@ -84,6 +82,7 @@ func TestBatchRoundTrip(t *testing.T) {
 
 // The log outlives the build: bytes written by any earlier build must be read.
 func TestBatchGolden(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join("testdata", "batch_v1.hex")
 	raw, err := EncodeBatch(everyCommand())
 	if err != nil {
@@ -137,8 +136,9 @@ func rawBatch(kind Kind, version uint32, body []byte) []byte {
 }
 
 func TestDecodeUnknownCommand(t *testing.T) {
-	body := encoder{}
-	body.string(16, "key")
+	t.Parallel()
+	body := codec{}
+	body.putText(16, "key")
 	for name, c := range map[string]struct {
 		kind    Kind
 		version uint32
@@ -158,12 +158,13 @@ func TestDecodeUnknownCommand(t *testing.T) {
 }
 
 func TestDecodeSkipsUnknownFields(t *testing.T) {
-	body := encoder{}
-	body.uint(15, 3)
-	body.string(16, "key")
-	body.string(77, "of a later build")
-	body.uint(78, 1)
-	body.string(17, "value")
+	t.Parallel()
+	body := codec{}
+	body.putNumber(15, 3)
+	body.putText(16, "key")
+	body.putText(77, "of a later build")
+	body.putNumber(78, 1)
+	body.putText(17, "value")
 	cmds, err := DecodeBatch(rawBatch(KindPut, 1, body.buf))
 	if err != nil {
 		t.Fatal(err)
@@ -175,6 +176,7 @@ func TestDecodeSkipsUnknownFields(t *testing.T) {
 }
 
 func TestDecodeDamaged(t *testing.T) {
+	t.Parallel()
 	raw, err := EncodeBatch(everyCommand())
 	if err != nil {
 		t.Fatal(err)
@@ -200,6 +202,7 @@ func TestDecodeDamaged(t *testing.T) {
 }
 
 func TestEncodeRefuses(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]Command{
 		"no payload":    {Kind: KindPut},
 		"other payload": {Kind: KindPut, Delete: &Delete{Key: "a"}},
@@ -216,6 +219,7 @@ func TestEncodeRefuses(t *testing.T) {
 }
 
 func TestEveryKindHasAVersion(t *testing.T) {
+	t.Parallel()
 	for _, c := range everyCommand() {
 		if v := c.MinVersion(); v != 1 {
 			t.Errorf("kind %d: version %d", c.Kind, v)

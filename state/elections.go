@@ -63,39 +63,3 @@ func (v *View) Gaps(triggers ...string) []time.Duration {
 	slices.Sort(gaps)
 	return gaps
 }
-
-func (el *Election) encode(e *encoder) {
-	e.uintOpt(1, el.Term)
-	e.stringOpt(2, string(el.Node))
-	e.stringOpt(3, el.Trigger)
-	e.stringOpt(4, el.Reason)
-	e.uintOpt(5, uint64(el.StartedAt))
-	e.uintOpt(6, uint64(el.LedAt))
-	e.bytesOpt(7, el.Votes)
-	e.stringOpt(8, el.Operator)
-	e.uintOpt(9, uint64(el.LeaderlessAt))
-}
-
-func (el *Election) decode(f field) error {
-	switch f.num {
-	case 1:
-		return setUint(f, &el.Term)
-	case 2:
-		return setString(f, &el.Node)
-	case 3:
-		return setString(f, &el.Trigger)
-	case 4:
-		return setString(f, &el.Reason)
-	case 5:
-		return setUint(f, &el.StartedAt)
-	case 6:
-		return setUint(f, &el.LedAt)
-	case 7:
-		return setBytes(f, &el.Votes)
-	case 8:
-		return setString(f, &el.Operator)
-	case 9:
-		return setUint(f, &el.LeaderlessAt)
-	}
-	return nil
-}

@@ -11,6 +11,7 @@ import (
 // What was added to records since the golden files were written: who ordered
 // something, why, and since when there was no leader.
 func TestElections_KeepReasons(t *testing.T) {
+	t.Parallel()
 	cmds := []Command{
 		{Kind: KindLeaderStart, Now: 9, LeaderStart: &LeaderStart{Term: 1, Node: "n1", Trigger: "manual", Reason: "why", StartedAt: 5, Operator: "anna", LeaderlessAt: 3}},
 		{Kind: KindSettings, Now: 10, Settings: &SettingsChange{PausedUntil: 99, Reason: "upgrade", Operator: "anna"}},
@@ -55,6 +56,7 @@ func TestElections_KeepReasons(t *testing.T) {
 // Gaps are of the triggers asked for, shortest first, and leave out what is not
 // known.
 func TestGaps(t *testing.T) {
+	t.Parallel()
 	s := New(Options{})
 	add := func(term uint64, trigger string, since, led int64) {
 		s.Apply(term, term, []Command{{Kind: KindLeaderStart, Now: led, LeaderStart: &LeaderStart{Term: term, Node: "n1", Trigger: trigger, LeaderlessAt: since}}})

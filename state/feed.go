@@ -165,9 +165,14 @@ func (f *Feed) leave(prefix string, w *waiters) uint64 {
 	return f.revision
 }
 
-// changed announces the changes of v's history from a position on. It is called
-// after v was published.
-func (f *Feed) changed(v *View, from uint64) {
+// announce wakes the cursors that v, which took the place of before, has changes for.
+// It is called after v was published.
+func (f *Feed) announce(before, v *View) {
+	if v.epoch != before.epoch {
+		f.replaced(v)
+		return
+	}
+	from := f.of(before).changes.end
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.revision = v.revision

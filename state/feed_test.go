@@ -57,6 +57,7 @@ func wantNothing(t testing.TB, c *Cursor) {
 }
 
 func TestFeedHistory(t *testing.T) {
+	t.Parallel()
 	s := New(Options{})
 	mustApply(t, s, put("a/1", "x"), put("b/1", "y"), put("a/2", "z"), del("a/1"))
 	c := cursor(t, s, "a/", 0)
@@ -97,7 +98,7 @@ func TestFeedWakesOnlyWhatMatches(t *testing.T) {
 		}
 		second := follow(ctx, cursor(t, s, "a/b", 0)) // two of one prefix
 		synctest.Wait()
-		if n := s.feed.waiting.Len(); n != 5 {
+		if n := s.Feed().waiting.Len(); n != 5 {
 			t.Fatalf("%d groups wait", n)
 		}
 		mustApply(t, s, put("x", ""), put("a/b", ""), put("a/z", ""))
@@ -115,7 +116,7 @@ func TestFeedWakesOnlyWhatMatches(t *testing.T) {
 		if r := <-second; given(r.changes) != "2:a/b" {
 			t.Errorf("second: %+v", r)
 		}
-		if n := s.feed.waiting.Len(); n != 2 {
+		if n := s.Feed().waiting.Len(); n != 2 {
 			t.Errorf("%d groups wait on, want a/b/c and b", n)
 		}
 		cancel()
@@ -124,7 +125,7 @@ func TestFeedWakesOnlyWhatMatches(t *testing.T) {
 				t.Errorf("%q: %+v", prefix, r)
 			}
 		}
-		if n := s.feed.waiting.Len(); n != 0 {
+		if n := s.Feed().waiting.Len(); n != 0 {
 			t.Errorf("%d groups were left behind", n)
 		}
 	})
@@ -159,6 +160,7 @@ func TestFeedIdleCursorOutlivesHistory(t *testing.T) {
 }
 
 func TestFeedCompacted(t *testing.T) {
+	t.Parallel()
 	s := New(Options{HistoryRevisions: 3})
 	behind := cursor(t, s, "", 0)
 	for range 5 {
@@ -177,6 +179,7 @@ func TestFeedCompacted(t *testing.T) {
 }
 
 func TestHistory_SmallerLimitApplies(t *testing.T) {
+	t.Parallel()
 	s := New(Options{HistoryRevisions: 100, HistoryBytes: 1000})
 	for range 10 {
 		mustApply(t, s, put("a", strings.Repeat("x", 300)))
@@ -198,6 +201,7 @@ func TestHistory_SmallerLimitApplies(t *testing.T) {
 
 // Freed history must be freed: no block keeps many large values alive.
 func TestHistoryBlocksAreBounded(t *testing.T) {
+	t.Parallel()
 	s := New(Options{HistoryBytes: 4 << 20})
 	for range 64 {
 		mustApply(t, s, put("a", strings.Repeat("x", 300<<10)))
@@ -281,6 +285,7 @@ func TestFeedAcrossSnapshotInstall(t *testing.T) {
 // Readers on other goroutines see every change once and in order while the
 // state is applied to, and none of them is left waiting.
 func TestFeedConcurrent(t *testing.T) {
+	t.Parallel()
 	const total = 3000 // a multiple of 4: the last change under k1 is total-3
 	s := New(Options{HistoryRevisions: 2 * total})
 	last := map[string]uint64{"": total, "k": total, "k1": total - 3, "k2": total - 2}

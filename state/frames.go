@@ -51,7 +51,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 type frameWriter struct {
 	w       io.Writer
 	section section
-	enc     encoder // header and content of the frame being filled
+	enc     codec // header and content of the frame being filled
 	crc     uint32
 	n       int64
 	err     error
@@ -66,17 +66,20 @@ func newFrameWriter(w io.Writer) *frameWriter {
 	return f
 }
 
-// record adds one record to a section. Sections must be given in order.
-func (f *frameWriter) record(s section, write func(*encoder)) error {
+// record adds one record to a section. Sections must be given in order. After an error
+// it does nothing.
+func (f *frameWriter) record(s section, r record) {
+	if f.err != nil {
+		return
+	}
 	if s != f.section || len(f.enc.buf) >= frameHeader+frameFull {
 		f.flush()
 	}
 	f.section = s
 	at := len(f.enc.buf)
 	f.enc.buf = append(f.enc.buf, 0, 0, 0, 0)
-	write(&f.enc)
+	r.fields(&f.enc)
 	binary.LittleEndian.PutUint32(f.enc.buf[at:], uint32(len(f.enc.buf)-at-4))
-	return f.err
 }
 
 // flush writes out the frame being filled, if there is anything in it.

@@ -8,6 +8,13 @@ import (
 	"northstar/cluster"
 )
 
+// rawRecord is a record with any fields.
+type rawRecord func(c *codec)
+
+func (r rawRecord) fields(c *codec) { r(c) }
+
+func (c *codec) putText(num int, v string) { textAlways(c, num, &v) }
+
 func put(key, value string) Command {
 	return Command{Kind: KindPut, Put: &Put{Key: key, Value: []byte(value)}}
 }

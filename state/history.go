@@ -1,7 +1,5 @@
 package state
 
-import "sort"
-
 // historyBlockBytes is the amount of values after which history starts a new
 // block: a block is freed as a whole, so this bounds what is kept too long.
 const historyBlockBytes = 1 << 20
@@ -49,8 +47,5 @@ func (h *history) push(c change, keep Options) {
 
 // after gives the position of the first change with a revision > rev.
 func (h *history) after(rev uint64) uint64 {
-	n := sort.Search(h.changes.len(), func(i int) bool {
-		return h.changes.at(h.changes.first+uint64(i)).item.Revision > rev
-	})
-	return h.changes.first + uint64(n)
+	return h.changes.search(func(c change) bool { return c.item.Revision > rev })
 }

@@ -38,9 +38,7 @@ type idempotencyEntry struct {
 // client whose first answer was lost must get that one, not the outcome of a
 // second try.
 func (w *txn) applyOnce(id *Idempotency, execute func() Result) Result {
-	if w.idempotencyTxn == nil {
-		w.idempotencyTxn = w.idempotency.byKey.Txn()
-	}
+	open(&w.idempotencyTxn, w.idempotency.byKey)
 	w.expireIdempotency(maxIdempotencyKeys, w.now-int64(idempotencyTTL))
 	key := []byte(id.Key)
 	if e, ok := w.idempotencyTxn.Get(key); ok {

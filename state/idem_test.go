@@ -16,6 +16,7 @@ func withIdempotency(c Command, key, print string) Command {
 }
 
 func TestIdempotency(t *testing.T) {
+	t.Parallel()
 	s := New(Options{})
 	cond := func() Command { c := put("a", "x"); c.Put.IfAbsent = true; return c }
 	r := apply(s,
@@ -68,6 +69,7 @@ func sameResult(a, b Result) bool {
 }
 
 func TestIdempotencyExpires(t *testing.T) {
+	t.Parallel()
 	s := New(Options{})
 	at := func(c Command, d time.Duration) Command { c.Now = int64(time.Hour + d); return c }
 	first := at(withIdempotency(put("a", "1"), "k", "f"), 0)
@@ -88,6 +90,7 @@ func TestIdempotencyExpires(t *testing.T) {
 }
 
 func TestIdempotencyIsBounded(t *testing.T) {
+	t.Parallel()
 	s := New(Options{HistoryRevisions: 1})
 	batch := make([]Command, 0, 1000)
 	for i := range maxIdempotencyKeys + 1 {

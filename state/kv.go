@@ -128,13 +128,7 @@ func (w *txn) linkKey(old, now *Item) {
 	}
 }
 
-// writeKeys opens the batch's transaction on the keys.
-func (w *txn) writeKeys() *iradix.Txn[*Item] {
-	if w.keysTxn == nil {
-		w.keysTxn = w.keys.Txn()
-	}
-	return w.keysTxn
-}
+func (w *txn) writeKeys() *iradix.Txn[*Item] { return open(&w.keysTxn, w.keys) }
 
 func (it *Item) size() int64 { return int64(len(it.Key) + len(it.Value)) }
 

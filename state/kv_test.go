@@ -11,6 +11,7 @@ import (
 )
 
 func TestPutAndGet(t *testing.T) {
+	t.Parallel()
 	s := New(Options{})
 	results := apply(s, put("a", "1"), put("b", "2"), put("a", "3"), del("b"), put("b", "4"))
 	want := []Result{{Revision: 1, Created: true}, {Revision: 2, Created: true}, {Revision: 3}, {Revision: 4}, {Revision: 5, Created: true}}
@@ -35,6 +36,7 @@ func TestPutAndGet(t *testing.T) {
 }
 
 func TestConditions(t *testing.T) {
+	t.Parallel()
 	ifRev := func(c Command, rev uint64) Command {
 		if c.Put != nil {
 			c.Put.IfRevision = &rev
@@ -96,6 +98,7 @@ func TestConditions(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
+	t.Parallel()
 	big := strings.Repeat("x", MaxValue)
 	withIdem := func(i Idempotency) Command { c := put("a", ""); c.Idempotency = &i; return c }
 	for name, c := range map[string]struct {
@@ -136,6 +139,7 @@ func TestLimits(t *testing.T) {
 }
 
 func TestSessionAndFence(t *testing.T) {
+	t.Parallel()
 	s := New(Options{})
 	tied := put("a", "1")
 	tied.Put.Session = "s1"
@@ -168,6 +172,7 @@ func TestSessionAndFence(t *testing.T) {
 }
 
 func TestList(t *testing.T) {
+	t.Parallel()
 	s := New(Options{})
 	for _, k := range []string{"a", "a/", "a/b", "a/b/c", "a/c", "a0", "b", "ä", "a/b\x00"} {
 		mustApply(t, s, put(k, k))
@@ -203,6 +208,7 @@ func TestList(t *testing.T) {
 
 // A view goes on showing what it showed, whatever is applied later.
 func TestViewIsImmutable(t *testing.T) {
+	t.Parallel()
 	s := New(Options{HistoryRevisions: 3, HistoryBytes: 1 << 20})
 	mustApply(t, s, put("a", "1"), put("b", "2"))
 	v := s.View()
@@ -220,6 +226,7 @@ func TestViewIsImmutable(t *testing.T) {
 }
 
 func TestRevisionsOfGenerations(t *testing.T) {
+	t.Parallel()
 	s := New(Options{})
 	mustApply(t, s, Command{Kind: KindClusterInit, ClusterInit: &ClusterInit{ClusterID: "c", Generation: cluster.Generation{Number: 3}}})
 	wantNothing(t, cursor(t, s, "", 0)) // and the jump does not keep a watcher busy

@@ -109,8 +109,7 @@ func (w *txn) endLockDelay(since uint64) {
 	}
 	w.clusterLockDelay = 0
 	var waiting []string
-	it := w.writeRoles().Root().Iterator()
-	for _, r, ok := it.Next(); ok; _, r, ok = it.Next() {
+	for r := range values(w.writeRoles().Root()) {
 		if !r.Held() && len(r.Queue) > 0 {
 			waiting = append(waiting, r.Name)
 		}

@@ -89,6 +89,7 @@ func wantElected(t *testing.T, s *State, role string, least uint64) {
 // A restore makes a role wait for its holder, or for whom it was taken from, and
 // for nobody else.
 func TestRestore_SetsLockDelay(t *testing.T) {
+	t.Parallel()
 	s := clusterOf(t, "c")
 	past := sessionOf(t, s, time.Hour)
 	campaign(t, s, "past", past)
@@ -116,6 +117,7 @@ func TestRestore_SetsLockDelay(t *testing.T) {
 // A backup of another cluster, or of what this one never saw, tells of holders that
 // may still act: that cluster may have been lost a moment ago.
 func TestRestore_LockDelayOfBackupHolders(t *testing.T) {
+	t.Parallel()
 	lost, s := clusterOf(t, "lost"), clusterOf(t, "c")
 	for range 20 {
 		mustApply(t, lost, put("k", "v"))
@@ -139,6 +141,7 @@ func TestRestore_LockDelayOfBackupHolders(t *testing.T) {
 
 // What some member cannot read is not made: that member would have to stop.
 func TestRestore_LockDelayNeedsCommandVersion(t *testing.T) {
+	t.Parallel()
 	s := clusterOf(t, "c")
 	mustApply(t, s, member("n2"), patch(MemberPatch{ID: "n2", SupportedVersion: ptr(uint32(lockDelayVersion - 1))}))
 	backup := snapshotOf(t, s)
@@ -155,6 +158,7 @@ func TestRestore_LockDelayNeedsCommandVersion(t *testing.T) {
 
 // There may be no more roles than a snapshot may have.
 func TestRestoreOfTooManyRoles(t *testing.T) {
+	t.Parallel()
 	full := func(name string) *State {
 		s := clusterOf(t, name)
 		a := sessionOf(t, s, time.Minute)
@@ -181,6 +185,7 @@ func waiting(number uint64) Command {
 // After a recovery every role waits, known or not, and each for whoever may have been
 // elected to it by the nodes that are lost.
 func TestRecovery_SetsLockDelay(t *testing.T) {
+	t.Parallel()
 	s := clusterOf(t, "c")
 	a, b, c := sessionOf(t, s, time.Hour), sessionOf(t, s, 20*time.Second), sessionOf(t, s, 40*time.Second)
 	campaign(t, s, "short", b)
@@ -229,6 +234,7 @@ func TestRecovery_SetsLockDelay(t *testing.T) {
 
 // All roles wait for 10 s at least, and for a minute at most.
 func TestRecovery_LockDelayIsBounded(t *testing.T) {
+	t.Parallel()
 	for ttl, want := range map[time.Duration]time.Duration{
 		MinSessionTTL: 10 * time.Second, 30 * time.Second: 30 * time.Second, MaxSessionTTL: time.Minute,
 	} {
@@ -245,6 +251,7 @@ func TestRecovery_LockDelayIsBounded(t *testing.T) {
 // A log of an older build is applied as that did, and what it lacks needs a version
 // of its own.
 func TestRecovery_WithoutLockDelay(t *testing.T) {
+	t.Parallel()
 	s := clusterOf(t, "c")
 	campaign(t, s, "r", sessionOf(t, s, time.Minute))
 	mustApply(t, s, recovery(2, "n1"))
@@ -265,6 +272,7 @@ func TestRecovery_WithoutLockDelay(t *testing.T) {
 
 // A role that waits is not forgotten for others.
 func TestLockDelayedRolesAreNotEvicted(t *testing.T) {
+	t.Parallel()
 	s := clusterOf(t, "c")
 	campaign(t, s, "held", sessionOf(t, s, time.Minute))
 	restored(t, s, snapshotOf(t, s))

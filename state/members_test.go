@@ -22,6 +22,7 @@ func remove(id cluster.NodeID) Command {
 }
 
 func TestMembers(t *testing.T) {
+	t.Parallel()
 	s := New(Options{})
 	mustApply(t, s, member("n2"), member("n1"), patch(MemberPatch{ID: "n1", SupportedVersion: ptr(uint32(3)), Priority: ptr(0), Zone: ptr("z")}))
 	old := s.View()
@@ -69,6 +70,7 @@ func TestMembers(t *testing.T) {
 }
 
 func TestIncarnationIsRecordedOnce(t *testing.T) {
+	t.Parallel()
 	s := New(Options{})
 	mustApply(t, s, member("n1"), patch(MemberPatch{ID: "n1", Incarnation: ptr("i1")}), patch(MemberPatch{ID: "n1", Incarnation: ptr("i1")}))
 	r := apply(s, patch(MemberPatch{ID: "n1", Incarnation: ptr("i2"), Zone: ptr("z")}))[0]
@@ -83,6 +85,7 @@ func TestIncarnationIsRecordedOnce(t *testing.T) {
 }
 
 func TestMemberLimits(t *testing.T) {
+	t.Parallel()
 	long := strings.Repeat("x", maxText+1)
 	for name, c := range map[string]Command{
 		"bad ID":         member("N1"),
@@ -117,6 +120,7 @@ func TestMemberLimits(t *testing.T) {
 }
 
 func TestMinSupportedVersion(t *testing.T) {
+	t.Parallel()
 	s := New(Options{})
 	mustApply(t, s, member("n1"), member("n2"), member("n3"),
 		patch(MemberPatch{ID: "n1", SupportedVersion: ptr(CommandVersion)}), patch(MemberPatch{ID: "n2", SupportedVersion: ptr(CommandVersion + 7)}))
@@ -138,6 +142,7 @@ func TestMinSupportedVersion(t *testing.T) {
 }
 
 func TestClusterInitOnce(t *testing.T) {
+	t.Parallel()
 	s := New(Options{})
 	first := &ClusterInit{
 		ClusterID: "c1", Generation: cluster.Generation{Number: 1, RecoveryID: "r"}, AutoFailover: true,
@@ -168,6 +173,7 @@ func TestClusterInitOnce(t *testing.T) {
 }
 
 func TestLeaderStart(t *testing.T) {
+	t.Parallel()
 	s := New(Options{})
 	start := func(term uint64, node cluster.NodeID) Command {
 		return Command{Kind: KindLeaderStart, Now: int64(term), LeaderStart: &LeaderStart{Term: term, Node: node, Trigger: "timeout"}}
@@ -202,6 +208,7 @@ func TestLeaderStart(t *testing.T) {
 }
 
 func TestAutoFailover(t *testing.T) {
+	t.Parallel()
 	s := New(Options{})
 	now := time.Unix(1000, 0)
 	for _, c := range []struct {

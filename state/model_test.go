@@ -146,6 +146,7 @@ func agree(got, want Result) bool {
 // snapshots, restarts and installs at random; both have the same digest after
 // every batch, and their watchers get every change once and in order.
 func TestAgainstModel(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		keep := Options{HistoryRevisions: 1 << 20}
 		m, steady, moved := newModel(), New(keep), New(keep)
@@ -310,6 +311,7 @@ func (w *watcher) compare(t *rapid.T, m *model) {
 // With a short history a watcher gets a run of changes without a gap, or is
 // told that it fell behind: never one without the other.
 func TestShortHistoryNeverSkips(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		keep := Options{HistoryRevisions: rapid.IntRange(1, 6).Draw(t, "kept"), HistoryBytes: 20}
 		m, s, ahead := newModel(), New(keep), New(keep)

@@ -63,6 +63,12 @@ func (q *queue[T]) at(pos uint64) T {
 	return b.items[pos-b.start]
 }
 
+// search returns the position of the first element for which after is true, end if
+// there is none. All elements behind such a one must be such, too.
+func (q *queue[T]) search(after func(T) bool) uint64 {
+	return q.first + uint64(sort.Search(q.len(), func(i int) bool { return after(q.at(q.first + uint64(i))) }))
+}
+
 // all yields the elements in order.
 func (q *queue[T]) all(yield func(T) bool) {
 	for pos := q.first; pos < q.end; pos++ {

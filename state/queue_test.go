@@ -11,6 +11,7 @@ import (
 
 // A queue behaves like a list, and its copies keep what they showed.
 func TestQueue(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		var q queue[int]
 		var model []int
@@ -48,6 +49,7 @@ func TestQueue(t *testing.T) {
 
 // What all copies have let go of is freed.
 func TestQueueFreesBlocks(t *testing.T) {
+	t.Parallel()
 	var q queue[int]
 	for i := range 3 * blockLen {
 		q.push(i, false)

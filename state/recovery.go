@@ -68,52 +68,11 @@ func (p *Recovery) apply(w *txn) Result {
 // revision as one that is kept here: whoever saw it must not take the one for the
 // other.
 func (w *txn) reassignRevisions() {
-	var items []*Item
-	it := w.writeKeys().Root().Iterator()
-	for _, item, ok := it.Next(); ok; _, item, ok = it.Next() {
-		items = append(items, item)
-	}
-	slices.SortFunc(items, func(a, b *Item) int { return cmp.Compare(a.Revision, b.Revision) })
-	for _, item := range items {
+	items := values(w.writeKeys().Root())
+	for _, item := range slices.SortedFunc(items, func(a, b *Item) int { return cmp.Compare(a.Revision, b.Revision) }) {
 		w.revision++
 		again := *item
 		again.Revision = w.revision
 		w.keysTxn.Insert([]byte(item.Key), &again)
 	}
-}
-
-func (p *Recovery) encode(e *encoder) {
-	e.uintOpt(16, p.Generation.Number)
-	e.stringOpt(17, p.Generation.RecoveryID)
-	for _, id := range p.Voters {
-		e.string(18, string(id))
-	}
-	for _, id := range p.Readmit {
-		e.string(19, string(id))
-	}
-	e.boolOpt(20, p.LockDelay)
-}
-
-func (p *Recovery) decode(f field) error {
-	switch f.num {
-	case 16:
-		return setUint(f, &p.Generation.Number)
-	case 17:
-		return setString(f, &p.Generation.RecoveryID)
-	case 18:
-		return appendString(f, &p.Voters)
-	case 19:
-		return appendString(f, &p.Readmit)
-	case 20:
-		return setBool(f, &p.LockDelay)
-	}
-	return nil
-}
-
-// appendString decodes one of the fields that make a list.
-func appendString[T ~string](f field, to *[]T) error {
-	var s T
-	err := setString(f, &s)
-	*to = append(*to, s)
-	return err
 }

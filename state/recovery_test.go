@@ -16,6 +16,7 @@ func recovery(number uint64, voters ...cluster.NodeID) Command {
 // Whatever the lost nodes gave out was below the new generation: no key, no
 // write, and no watch may have a revision of the old one.
 func TestRecoveryLeavesNoOldRevision(t *testing.T) {
+	t.Parallel()
 	s := richState(t)
 	mustApply(t, s,
 		Command{Kind: KindMember, Member: &cluster.Member{ID: "n2", Incarnation: "inc2", Lifecycle: cluster.Active}},
@@ -115,6 +116,7 @@ func TestRecoveryLeavesNoOldRevision(t *testing.T) {
 }
 
 func TestRecoveryOnlyGoesForward(t *testing.T) {
+	t.Parallel()
 	s := richState(t)
 	mustApply(t, s, recovery(3, "n1"))
 	want := s.View().Revision()

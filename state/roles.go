@@ -2,6 +2,7 @@ package state
 
 import (
 	"cmp"
+	"iter"
 	"regexp"
 	"slices"
 	"time"
@@ -127,24 +128,9 @@ func (v *View) Role(name string) (*Role, bool) { return v.roles.Get([]byte(name)
 func (v *View) Roles() int { return v.roles.Len() }
 
 // RolesAfter yields the roles with a name greater than after, in order of names.
-func (v *View) RolesAfter(after string) func(yield func(*Role) bool) {
-	return func(yield func(*Role) bool) {
-		it := v.roles.Root().Iterator()
-		it.SeekLowerBound([]byte(after))
-		for _, r, ok := it.Next(); ok; _, r, ok = it.Next() {
-			if r.Name != after && !yield(r) {
-				return
-			}
-		}
-	}
-}
+func (v *View) RolesAfter(after string) iter.Seq[*Role] { return valuesAfter(v.roles, after) }
 
-func (w *txn) writeRoles() *iradix.Txn[*Role] {
-	if w.rolesTxn == nil {
-		w.rolesTxn = w.roles.Txn()
-	}
-	return w.rolesTxn
-}
+func (w *txn) writeRoles() *iradix.Txn[*Role] { return open(&w.rolesTxn, w.roles) }
 
 // role gives a copy of a role's record to be changed and put back by setRole, an
 // empty one when there is none. Its slices are shared.
@@ -241,9 +227,7 @@ func (w *txn) acknowledgeRevocation(name string) *Role {
 
 // appendRoleEvent puts an event into the history of the roles.
 func (w *txn) appendRoleEvent(role string, ev RoleEvent) {
-	var e encoder
-	ev.encode(&e)
-	w.roleChanges.push(change{item: &Item{Key: RoleKey(role), Value: e.buf, Revision: w.revision}}, w.options)
+	w.roleChanges.push(change{item: &Item{Key: RoleKey(role), Value: encodeRecord(&ev), Revision: w.revision}}, w.options)
 }
 
 // vacate ends the tenure of a role that is held.
@@ -270,8 +254,7 @@ func (w *txn) evictVacantRoles() bool {
 		return true
 	}
 	var vacant []*Role
-	it := w.writeRoles().Root().Iterator()
-	for _, r, ok := it.Next(); ok; _, r, ok = it.Next() {
+	for r := range values(w.writeRoles().Root()) {
 		if !r.Held() && len(r.Queue) == 0 && r.RevokedFrom == "" && r.LockDelay == 0 {
 			vacant = append(vacant, r)
 		}
@@ -293,5 +276,6 @@ type RoleEvent struct {
 // DecodeRoleEvent reads the value of a change of the RoleFeed.
 func DecodeRoleEvent(value []byte) (RoleEvent, error) {
 	var ev RoleEvent
-	return ev, eachField(value, ev.decode)
+	err := decodeRecord(value, &ev)
+	return ev, err
 }

@@ -390,6 +390,7 @@ func (r *roleRun) follow() {
 // else; watchers are told everything once and in order. All of that across
 // snapshots, installs and restored backups.
 func TestRolesAgainstModel(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		r := &roleRun{t: t, m: newRoleModel(), steady: New(Options{}), moved: New(Options{}), ids: map[string]string{}, tokens: map[string]uint64{}}
 		r.follow()

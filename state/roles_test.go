@@ -65,6 +65,7 @@ func holderOf(s *State, role string) string {
 }
 
 func TestRoleGoesDownTheQueue(t *testing.T) {
+	t.Parallel()
 	s := New(Options{})
 	a, b, c := newSession(t, s, "a"), newSession(t, s, "b"), newSession(t, s, "c")
 	first := campaign(t, s, "r", a)
@@ -94,6 +95,7 @@ func TestRoleGoesDownTheQueue(t *testing.T) {
 
 // A role must never be given to a session that ends in the same command.
 func TestSessionsThatEndTogether(t *testing.T) {
+	t.Parallel()
 	s := New(Options{})
 	a, b, c := newSession(t, s, "a"), newSession(t, s, "b"), newSession(t, s, "c")
 	for _, id := range []string{a, b, c} {
@@ -117,6 +119,7 @@ func TestSessionsThatEndTogether(t *testing.T) {
 
 // A key belongs to the session that wrote it last.
 func TestSessionKeys(t *testing.T) {
+	t.Parallel()
 	s := New(Options{})
 	a, b := newSession(t, s, "a"), newSession(t, s, "b")
 	tied := func(key, session string) Command {
@@ -146,6 +149,7 @@ func campaignWith(role, session string, change func(*RoleCampaign)) Command {
 }
 
 func TestCampaignWithoutWaiting(t *testing.T) {
+	t.Parallel()
 	s := New(Options{})
 	a, b := newSession(t, s, "a"), newSession(t, s, "b")
 	now := func(c *RoleCampaign) { c.Wait = false }
@@ -161,6 +165,7 @@ func TestCampaignWithoutWaiting(t *testing.T) {
 }
 
 func TestTakeoverDelay(t *testing.T) {
+	t.Parallel()
 	slow := func(c *RoleCampaign) { c.TakeoverDelay = time.Second }
 	s := New(Options{})
 	a, b, c := newSession(t, s, "a"), newSession(t, s, "b"), newSession(t, s, "c")
@@ -211,6 +216,7 @@ func TestTakeoverDelay(t *testing.T) {
 }
 
 func TestIneligibleCandidates(t *testing.T) {
+	t.Parallel()
 	not := func(c *RoleCampaign) { c.Ineligible = true }
 	s := New(Options{})
 	a, b, c := newSession(t, s, "a"), newSession(t, s, "b"), newSession(t, s, "c")
@@ -236,6 +242,7 @@ func transferRole(role, to string) Command {
 }
 
 func TestTransferRole(t *testing.T) {
+	t.Parallel()
 	s := New(Options{})
 	a, b, c := newSession(t, s, "a"), newSession(t, s, "b"), newSession(t, s, "c")
 	wantCode(t, apply(s, transferRole("r", ""))[0].Err, cluster.CodeBadRequest)
@@ -264,6 +271,7 @@ func taking(role, to string) Command {
 // Who a role was taken from holds it no more at once; the next one is elected when
 // that session has said that it knows, or has ended, and never before.
 func TestTransfer_WaitsForPreviousHolder(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		take   Command
 		over   func(a string) Command
@@ -313,6 +321,7 @@ func TestTransfer_WaitsForPreviousHolder(t *testing.T) {
 
 // A word that comes late ends no later tenure.
 func TestRelease_OfOneTenure(t *testing.T) {
+	t.Parallel()
 	s := New(Options{})
 	a, b := newSession(t, s, "a"), newSession(t, s, "b")
 	of := func(token uint64) Command {
@@ -347,6 +356,7 @@ func TestRelease_OfOneTenure(t *testing.T) {
 
 // The one who lost a role may have it again without a word: there are no two.
 func TestRevokedSessionCanBeElectedAgain(t *testing.T) {
+	t.Parallel()
 	s := New(Options{})
 	a := newSession(t, s, "a")
 	token := campaign(t, s, "r", a).Current.Token
@@ -359,6 +369,7 @@ func TestRevokedSessionCanBeElectedAgain(t *testing.T) {
 
 // A backup brings no session, role or tied key, and takes no token back.
 func TestRestoreEndsSessions(t *testing.T) {
+	t.Parallel()
 	s := New(Options{})
 	a := newSession(t, s, "a")
 	token := campaign(t, s, "r", a).Current.Token
@@ -410,6 +421,7 @@ func TestRestoreEndsSessions(t *testing.T) {
 }
 
 func TestRoleLimits(t *testing.T) {
+	t.Parallel()
 	long := strings.Repeat("x", 5000)
 	for name, c := range map[string]Command{
 		"nonce":             {Kind: KindSessionCreate, SessionCreate: &SessionCreate{Nonce: "ABCDEFGHI", TTL: MinSessionTTL}},
@@ -436,6 +448,7 @@ func TestRoleLimits(t *testing.T) {
 // There is always room for another role, as long as some are not in use, and a
 // role that is forgotten does not give a token twice.
 func TestVacantRolesAreEvicted(t *testing.T) {
+	t.Parallel()
 	s := New(Options{HistoryRevisions: 100})
 	a := newSession(t, s, "a")
 	var cmds []Command

@@ -3,6 +3,7 @@ package state
 import (
 	"bytes"
 	"fmt"
+	"iter"
 	"maps"
 	"net/http"
 	"time"
@@ -91,17 +92,7 @@ func (v *View) Sessions() int { return v.sessions.Len() }
 
 // SessionsAfter yields the sessions with an ID greater than after, the oldest
 // first.
-func (v *View) SessionsAfter(after string) func(yield func(*Session) bool) {
-	return func(yield func(*Session) bool) {
-		it := v.sessions.Root().Iterator()
-		it.SeekLowerBound([]byte(after))
-		for _, s, ok := it.Next(); ok; _, s, ok = it.Next() {
-			if s.ID != after && !yield(s) {
-				return
-			}
-		}
-	}
-}
+func (v *View) SessionsAfter(after string) iter.Seq[*Session] { return valuesAfter(v.sessions, after) }
 
 func (p *SessionCreate) check() *cluster.Error {
 	nonce := len(p.Nonce) >= minSessionNonce && len(p.Nonce) <= maxSessionNonce
@@ -230,13 +221,7 @@ func (w *txn) liveSession(id string) (*Session, *cluster.Error) {
 	return s, nil
 }
 
-// writeSessions opens the batch's transaction on the sessions.
-func (w *txn) writeSessions() *iradix.Txn[*Session] {
-	if w.sessionsTxn == nil {
-		w.sessionsTxn = w.sessions.Txn()
-	}
-	return w.sessionsTxn
-}
+func (w *txn) writeSessions() *iradix.Txn[*Session] { return open(&w.sessionsTxn, w.sessions) }
 
 // A session's holdings are index entries: its ID, a NUL, what kind of thing and
 // its name. Nothing else says what a session holds, so that a session may hold
@@ -263,12 +248,7 @@ func splitOwnershipKey(k []byte) (session string, h ownedKind, name string) {
 	return string(k[:at]), ownedKind(k[at+1]), string(k[at+2:])
 }
 
-func (w *txn) writeOwnership() *iradix.Txn[struct{}] {
-	if w.ownershipTxn == nil {
-		w.ownershipTxn = w.ownership.Txn()
-	}
-	return w.ownershipTxn
-}
+func (w *txn) writeOwnership() *iradix.Txn[struct{}] { return open(&w.ownershipTxn, w.ownership) }
 
 func (w *txn) link(session string, h ownedKind, name string) {
 	w.writeOwnership().Insert(ownershipKey(session, h, name), struct{}{})

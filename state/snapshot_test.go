@@ -17,6 +17,7 @@ import (
 )
 
 func TestSnapshotRoundTrip(t *testing.T) {
+	t.Parallel()
 	s := richState(t)
 	raw := snapshotOf(t, s)
 	back := New(Options{})
@@ -40,6 +41,7 @@ func TestSnapshotRoundTrip(t *testing.T) {
 
 // Snapshots outlive the build: one written by any earlier build must be read.
 func TestSnapshotGolden(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join("testdata", "snapshot_v1.bin")
 	if *update {
 		if err := os.WriteFile(path, snapshotOf(t, richState(t)), 0o600); err != nil {
@@ -59,6 +61,7 @@ func TestSnapshotGolden(t *testing.T) {
 
 // Whatever is wrong with a snapshot, reading it fails and changes nothing.
 func TestSnapshotDamage(t *testing.T) {
+	t.Parallel()
 	raw := snapshotOf(t, richState(t))
 	s := New(Options{})
 	mustApply(t, s, put("old", "state"))
@@ -86,6 +89,7 @@ func TestSnapshotDamage(t *testing.T) {
 }
 
 func TestSnapshotReadError(t *testing.T) {
+	t.Parallel()
 	raw := snapshotOf(t, richState(t))
 	broken := errors.New("broken pipe")
 	for _, n := range []int{0, 5, len(raw) / 2, len(raw)} {
@@ -101,6 +105,7 @@ type errReader struct{ err error }
 func (r errReader) Read([]byte) (int, error) { return 0, r.err }
 
 func TestSnapshotWriteError(t *testing.T) {
+	t.Parallel()
 	s := New(Options{})
 	for i := range 100 {
 		mustApply(t, s, put(fmt.Sprint(i), strings.Repeat("x", 10_000)))
@@ -127,12 +132,12 @@ func (w *fullWriter) Write(b []byte) (int, error) {
 }
 
 // reframe writes sections with correct checksums but any content.
-func reframe(records map[section][]func(*encoder)) []byte {
+func reframe(records map[section][]record) []byte {
 	var b bytes.Buffer
 	f := newFrameWriter(&b)
 	for s := sectionMeta; ; s++ {
 		for _, rec := range records[s] {
-			_ = f.record(s, rec)
+			f.record(s, rec)
 		}
 		if s == sectionEnd {
 			f.flush()
@@ -144,29 +149,28 @@ func reframe(records map[section][]func(*encoder)) []byte {
 // Checksums only prove that the bytes are those that were written. A snapshot
 // may come from anybody: its content is checked as well.
 func TestSnapshotContentIsChecked(t *testing.T) {
-	end := []func(*encoder){func(*encoder) {}}
-	head := func(v View, keys, bytes, changes uint64) []func(*encoder) {
-		return []func(*encoder){func(e *encoder) {
-			e.uint(4, v.revision)
-			e.uint(9, uint64(v.version))
-			e.uint(10, v.history.floor)
-			e.uint(13, keys)
-			e.uint(14, bytes)
-			e.uint(15, changes)
-		}}
+	t.Parallel()
+	end := []record{endRecord{}}
+	head := func(v View, keys, bytes, changes uint64) []record {
+		return []record{rawRecord(func(e *codec) {
+			e.putNumber(4, v.revision)
+			e.putNumber(9, uint64(v.version))
+			e.putNumber(10, v.history.floor)
+			e.putNumber(13, keys)
+			e.putNumber(14, bytes)
+			e.putNumber(15, changes)
+		})}
 	}
-	key := func(k string, rev uint64) func(*encoder) {
-		return (&Item{Key: k, Revision: rev, CreateRevision: rev, Version: 1}).encode
+	key := func(k string, rev uint64) *Item {
+		return &Item{Key: k, Revision: rev, CreateRevision: rev, Version: 1}
 	}
-	change := func(k string, rev uint64, current bool) func(*encoder) {
-		return func(e *encoder) {
-			key(k, rev)(e)
-			if current {
-				e.uint(fieldCurrent, 1)
-			}
-		}
+	change := func(k string, rev uint64, current bool) record {
+		return rawRecord(func(e *codec) {
+			key(k, rev).fields(e)
+			boolean(e, 17, &current)
+		})
 	}
-	type sections = map[section][]func(*encoder)
+	type sections = map[section][]record
 	good := sections{1: head(View{revision: 9}, 2, 2, 1), 4: {key("a", 3), key("b", 4)}, 5: {change("b", 4, true)}, 255: end}
 	restore(t, New(Options{}), reframe(good))
 	for name, c := range map[string]sections{
@@ -188,8 +192,8 @@ func TestSnapshotContentIsChecked(t *testing.T) {
 		"change of no key":     {1: head(View{revision: 9}, 0, 0, 1), 5: {change("a", 5, true)}, 255: end},
 		"change missing":       {1: head(View{revision: 9}, 0, 0, 1), 255: end},
 		"unknown section":      {1: head(View{}, 0, 0, 0), 77: end, 255: end},
-		"idem twice":           {1: {func(e *encoder) { e.uint(16, 2) }}, 6: {(&idempotencyEntry{key: "k"}).encode, (&idempotencyEntry{key: "k"}).encode}, 255: end},
-		"members out of order": {1: {func(e *encoder) { e.uint(17, 2) }}, 2: {(&memberRecord{ID: "b"}).encode, (&memberRecord{ID: "a"}).encode}, 255: end},
+		"idem twice":           {1: {rawRecord(func(e *codec) { e.putNumber(16, 2) })}, 6: {&idempotencyEntry{key: "k"}, &idempotencyEntry{key: "k"}}, 255: end},
+		"members out of order": {1: {rawRecord(func(e *codec) { e.putNumber(17, 2) })}, 2: {&memberRecord{ID: "b"}, &memberRecord{ID: "a"}}, 255: end},
 	} {
 		if _, err := New(Options{}).ReadFrom(bytes.NewReader(reframe(c))); !errors.Is(err, ErrDamaged) {
 			t.Errorf("%s: %v", name, err)
@@ -206,12 +210,12 @@ func TestSnapshotContentIsChecked(t *testing.T) {
 	b.Reset()
 	f := newFrameWriter(&b)
 	for _, s := range []section{sectionMeta, sectionIdempotency, sectionMembers, sectionEnd} {
-		_ = f.record(s, func(e *encoder) {
+		f.record(s, rawRecord(func(e *codec) {
 			if s == sectionMeta {
-				e.uint(16, 1)
-				e.uint(17, 1)
+				e.putNumber(16, 1)
+				e.putNumber(17, 1)
 			}
-		})
+		}))
 	}
 	f.flush()
 	if _, err := New(Options{}).ReadFrom(&b); !errors.Is(err, ErrDamaged) {
@@ -226,6 +230,7 @@ func TestSnapshotContentIsChecked(t *testing.T) {
 
 // Frames of one snapshot do not fit into another, or into another place.
 func TestSnapshotFramesAreChained(t *testing.T) {
+	t.Parallel()
 	s := New(Options{})
 	for i := range 40 {
 		mustApply(t, s, put(fmt.Sprintf("%03d", i), strings.Repeat("x", 10_000)))
@@ -297,6 +302,7 @@ func TestSnapshotFrameIsBounded(t *testing.T) {
 }
 
 func TestInspect(t *testing.T) {
+	t.Parallel()
 	s := richState(t)
 	raw := snapshotOf(t, s)
 	info, err := Inspect(bytes.NewReader(raw))
@@ -320,6 +326,7 @@ func mergeBackup(current *Snapshot, backup []byte) (*Snapshot, error) {
 }
 
 func TestMergeBackup(t *testing.T) {
+	t.Parallel()
 	old := New(Options{})
 	mustApply(t, old, Command{Kind: KindClusterInit, ClusterInit: &ClusterInit{ClusterID: "old", Roster: map[cluster.NodeID]string{"x": "ix"}}})
 	for range 50 {
@@ -373,7 +380,7 @@ func TestMergeBackup(t *testing.T) {
 	if merged, err = mergeBackup(New(Options{}).Snapshot(), backup); err != nil || merged.View().MaxVersion() != 1 {
 		t.Errorf("version %d, %v", merged.View().MaxVersion(), err)
 	}
-	highest := reframe(map[section][]func(*encoder){1: {func(e *encoder) { e.uint(4, maxRevision-1) }}, 255: {func(*encoder) {}}})
+	highest := reframe(map[section][]record{1: {rawRecord(func(e *codec) { e.putNumber(4, maxRevision-1) })}, 255: {endRecord{}}})
 	restore(t, New(Options{}), highest)
 	if _, err := mergeBackup(s.Snapshot(), highest); !errors.Is(err, ErrDamaged) {
 		t.Errorf("a revision that cannot be gone on from: %v", err)

@@ -25,9 +25,7 @@ const (
 type State struct {
 	options Options
 	view    atomic.Pointer[View]
-	feed    *Feed // of keys
-	roles   *Feed
-	nodes   *Feed
+	feeds   [3]*Feed // of keys, roles and application nodes
 }
 
 // Result is the outcome of one command.
@@ -48,9 +46,11 @@ func New(o Options) *State {
 		o.HistoryBytes = DefaultHistoryBytes
 	}
 	s := &State{options: o}
-	s.feed = newFeed(s, func(v *View) *history { return &v.history })
-	s.roles = newFeed(s, func(v *View) *history { return &v.roleChanges })
-	s.nodes = newFeed(s, func(v *View) *history { return &v.nodeChanges })
+	s.feeds = [3]*Feed{
+		newFeed(s, func(v *View) *history { return &v.history }),
+		newFeed(s, func(v *View) *history { return &v.roleChanges }),
+		newFeed(s, func(v *View) *history { return &v.nodeChanges }),
+	}
 	s.view.Store(emptyView())
 	return s
 }
@@ -60,38 +60,32 @@ func New(o Options) *State {
 func (s *State) View() *View { return s.view.Load() }
 
 // Feed gives the feed of changes of the keys.
-func (s *State) Feed() *Feed { return s.feed }
+func (s *State) Feed() *Feed { return s.feeds[0] }
 
 // RoleFeed gives the feed of elections and vacancies. The key of a change is
 // RoleKey of the role, its value is for DecodeRoleEvent.
-func (s *State) RoleFeed() *Feed { return s.roles }
+func (s *State) RoleFeed() *Feed { return s.feeds[1] }
 
 // NodeFeed gives the feed of the application nodes. The key of a change is the
 // node's ID, its value, unless it is a removal, is for DecodeAppNode.
-func (s *State) NodeFeed() *Feed { return s.nodes }
+func (s *State) NodeFeed() *Feed { return s.feeds[2] }
 
 // Apply applies the commands of one log entry, in order, and gives their
 // results. Index and term are the entry's. It depends on nothing but the state
 // and its arguments, and never panics: a command that is not valid has a result
 // with CodeBadRequest. The commands' values must not be changed afterwards.
 func (s *State) Apply(index, term uint64, cmds []Command) []Result {
-	w := &txn{View: *s.view.Load(), options: s.options}
+	before := s.view.Load()
+	w := &txn{View: *before, options: s.options}
 	w.index, w.term = index, term
-	before, rolesBefore, nodesBefore, epoch := w.history.changes.end, w.roleChanges.changes.end, w.nodeChanges.changes.end, w.epoch
 	results := make([]Result, len(cmds))
 	for i := range cmds {
 		results[i] = w.apply(&cmds[i])
 	}
 	w.commit()
 	s.view.Store(&w.View)
-	if w.epoch != epoch {
-		s.feed.replaced(&w.View)
-		s.roles.replaced(&w.View)
-		s.nodes.replaced(&w.View)
-	} else {
-		s.feed.changed(&w.View, before)
-		s.roles.changed(&w.View, rolesBefore)
-		s.nodes.changed(&w.View, nodesBefore)
+	for _, f := range s.feeds {
+		f.announce(before, &w.View)
 	}
 	return results
 }
@@ -119,14 +113,6 @@ func (w *txn) commit() {
 	commit(&w.roles, w.rolesTxn)
 	commit(&w.ownership, w.ownershipTxn)
 	commit(&w.appNodes, w.appNodesTxn)
-}
-
-// commit puts what a transaction made in the place of its tree; nil changed
-// nothing.
-func commit[T any](tree **iradix.Tree[T], txn *iradix.Txn[T]) {
-	if txn != nil {
-		*tree = txn.CommitOnly()
-	}
 }
 
 func (w *txn) apply(c *Command) Result {

@@ -11,8 +11,6 @@ const CommandVersion uint32 = 4
 // has (build tag northstar_next). This build has none.
 type extension struct{}
 
-func (*extension) extensionOf(Kind) payload { return nil }
+var unknownKind kindInfo
 
-func (*extension) newExtension(Kind) payload { return nil }
-
-func extensionVersion(Kind) uint32 { return 0 }
+func (Kind) extension() *kindInfo { return &unknownKind }

@@ -20,36 +20,16 @@ type extension struct {
 	Note *Note
 }
 
-func (x *extension) extensionOf(k Kind) payload {
-	if k == KindNote && x.Note != nil {
-		return x.Note
-	}
-	return nil
-}
+var unknownKind, noteKind = kindInfo{}, kindOf(5, func(c *Command) **Note { return &c.Note })
 
-func (x *extension) newExtension(k Kind) payload {
-	if k != KindNote {
-		return nil
-	}
-	x.Note = new(Note)
-	return x.Note
-}
-
-func extensionVersion(k Kind) uint32 {
+func (k Kind) extension() *kindInfo {
 	if k == KindNote {
-		return 5
+		return &noteKind
 	}
-	return 0
+	return &unknownKind
 }
 
-func (n *Note) encode(e *encoder) { e.stringOpt(16, n.Text) }
-
-func (n *Note) decode(f field) error {
-	if f.num == 16 {
-		return setString(f, &n.Text)
-	}
-	return nil
-}
+func (n *Note) fields(c *codec) { text(c, 16, &n.Text) }
 
 func (n *Note) check() *cluster.Error { return checkText("text", n.Text) }
 

@@ -11,6 +11,7 @@ import (
 // A backup that holds what some member cannot read yet is not restored: that
 // member would have to stop.
 func TestMergeBackupOfNewerVersion(t *testing.T) {
+	t.Parallel()
 	newer := New(Options{})
 	note := Command{Kind: KindNote}
 	note.Note = &Note{}
@@ -30,6 +31,7 @@ func TestMergeBackupOfNewerVersion(t *testing.T) {
 }
 
 func TestNextVersionNote(t *testing.T) {
+	t.Parallel()
 	cmds := []Command{put("a", "x"), {Kind: KindNote}}
 	cmds[1].Note = &Note{Text: "hi"}
 	raw, err := EncodeBatch(cmds)

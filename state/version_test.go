@@ -10,6 +10,7 @@ import (
 // The bytes that a build of the next version writes stop this one, whole: the
 // put before the unknown command is not given out either.
 func TestNextVersionStopsThisBuild(t *testing.T) {
+	t.Parallel()
 	cmds, err := DecodeBatch(noteBytes(t))
 	var unknown *UnknownCommandError
 	if !errors.As(err, &unknown) || unknown.Version != CommandVersion+1 || unknown.Kind != 1000 {

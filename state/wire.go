@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // ErrDamaged is wrapped by every error about bytes that no build of any version
@@ -19,172 +20,281 @@ func damaged(format string, args ...any) error {
 // come in any order, and a reader skips those that it does not know: that is how
 // an older and a newer node read each other's records.
 
-// encoder appends records to a buffer.
-type encoder struct {
-	buf []byte
+// record is a value that lists its fields.
+type record interface {
+	// fields calls one of the functions number, text, boolean, blob, … for each field of
+	// the record, in the order in which they are written. The same list encodes and
+	// decodes; while it decodes, fields is called until every field is read.
+	fields(c *codec)
 }
 
-// uint writes a number, also when it is 0: for fields whose presence matters.
-func (e *encoder) uint(num int, v uint64) {
-	e.buf = binary.AppendUvarint(e.buf, uint64(num)<<1)
-	e.buf = binary.AppendUvarint(e.buf, v)
-}
+// codec encodes records into buf, or decodes one from it.
+type codec struct {
+	buf      []byte // written so far; or, while decoding, what follows the present field
+	decoding bool
 
-// uintOpt writes a number unless it is 0, which an absent field means.
-func (e *encoder) uintOpt(num int, v uint64) {
-	if v != 0 {
-		e.uint(num, v)
-	}
-}
-
-func (e *encoder) bool(num int, v bool) {
-	var u uint64
-	if v {
-		u = 1
-	}
-	e.uint(num, u)
-}
-
-func (e *encoder) boolOpt(num int, v bool) {
-	if v {
-		e.uint(num, 1)
-	}
-}
-
-func (e *encoder) bytes(num int, v []byte) {
-	e.buf = binary.AppendUvarint(e.buf, uint64(num)<<1|1)
-	e.buf = binary.AppendUvarint(e.buf, uint64(len(v)))
-	e.buf = append(e.buf, v...)
-}
-
-func (e *encoder) bytesOpt(num int, v []byte) {
-	if len(v) != 0 {
-		e.bytes(num, v)
-	}
-}
-
-func (e *encoder) string(num int, v string) {
-	e.buf = binary.AppendUvarint(e.buf, uint64(num)<<1|1)
-	e.buf = binary.AppendUvarint(e.buf, uint64(len(v)))
-	e.buf = append(e.buf, v...)
-}
-
-func (e *encoder) stringOpt(num int, v string) {
-	if v != "" {
-		e.string(num, v)
-	}
-}
-
-// record writes a nested record as one field.
-func (e *encoder) record(num int, write func(*encoder)) {
-	var inner encoder
-	write(&inner)
-	e.bytes(num, inner.buf)
-}
-
-// field is one decoded field. raw aliases the buffer it was read from.
-type field struct {
-	num     int
+	// The present field, while decoding.
+	num     int // noField at the end of the record, and after an error
 	isBytes bool
-	u       uint64
-	raw     []byte
+	value   uint64
+	raw     []byte // aliases the input; nil for a number
+	err     error  // the first damage
 }
 
-// uint gives the field's number.
-func (f field) uint() (uint64, error) {
-	if f.isBytes {
-		return 0, damaged("field %d: bytes where a number belongs", f.num)
-	}
-	return f.u, nil
-}
+const noField = -1
 
-// bytes gives a copy of the field's bytes.
-func (f field) bytes() ([]byte, error) {
-	if !f.isBytes {
-		return nil, damaged("field %d: a number where bytes belong", f.num)
-	}
-	if len(f.raw) == 0 {
-		return nil, nil
-	}
-	return append(make([]byte, 0, len(f.raw)), f.raw...), nil
-}
-
-// setUint, setBool, setString and setBytes decode a field into a variable.
-func setUint[T ~uint32 | ~uint64 | ~int | ~int64](f field, to *T) error {
-	v, err := f.uint()
-	*to = T(v)
-	return err
-}
-
-func setBool(f field, to *bool) error {
-	v, err := f.uint()
-	*to = v != 0
-	return err
-}
-
-func setString[T ~string](f field, to *T) error {
-	if !f.isBytes {
-		return damaged("field %d: a number where a string belongs", f.num)
-	}
-	*to = T(f.raw)
-	return nil
-}
-
-func setBytes(f field, to *[]byte) (err error) {
-	*to, err = f.bytes()
-	return err
-}
-
-// setNew decodes a field into a new variable, for optional fields.
-func setNew[T any](f field, to **T, set func(field, *T) error) error {
-	*to = new(T)
-	return set(f, *to)
-}
-
-// decoder reads the fields of one record.
-type decoder struct {
-	buf []byte
-	err error
-}
-
-// next gives the next field; false at the end or at damage, which is in err.
-func (d *decoder) next() (field, bool) {
-	if d.err != nil || len(d.buf) == 0 {
-		return field{}, false
-	}
-	tag, ok := d.uvarint()
-	v, ok2 := d.uvarint()
-	if !ok || !ok2 || tag>>1 > 1<<20 {
-		d.err = damaged("bad field")
-		return field{}, false
-	}
-	f := field{num: int(tag >> 1), isBytes: tag&1 == 1, u: v}
-	if f.isBytes {
-		if v > uint64(len(d.buf)) {
-			d.err = damaged("field %d says %d bytes, %d are left", f.num, v, len(d.buf))
-			return field{}, false
+// decode reads all fields of a record.
+func (c *codec) decode(raw []byte, r record) error {
+	c.buf = raw
+	c.next()
+	for c.num != noField {
+		left := len(c.buf)
+		r.fields(c)
+		if c.num != noField && len(c.buf) == left { // nothing was taken: this build does not know the field
+			c.next()
 		}
-		f.raw, d.buf = d.buf[:v], d.buf[v:]
 	}
-	return f, true
+	return c.err
 }
 
-func (d *decoder) uvarint() (uint64, bool) {
-	v, n := binary.Uvarint(d.buf)
+// decodeRecord reads one record that stands alone.
+func decodeRecord(raw []byte, r record) error {
+	c := codec{decoding: true}
+	return c.decode(raw, r)
+}
+
+// encodeRecord writes one record that stands alone.
+func encodeRecord(r record) []byte {
+	var c codec
+	r.fields(&c)
+	return c.buf
+}
+
+// next makes the next field the present one.
+func (c *codec) next() {
+	c.num = noField
+	if c.err != nil || len(c.buf) == 0 {
+		return
+	}
+	tag, ok := c.uvarint()
+	v, ok2 := c.uvarint()
+	if !ok || !ok2 || tag>>1 > 1<<20 {
+		c.err = damaged("bad field")
+		return
+	}
+	c.isBytes, c.value, c.raw = tag&1 == 1, v, nil
+	if c.isBytes {
+		if v > uint64(len(c.buf)) {
+			c.err = damaged("field %d says %d bytes, %d are left", tag>>1, v, len(c.buf))
+			return
+		}
+		c.raw, c.buf = c.buf[:v], c.buf[v:]
+	}
+	c.num = int(tag >> 1)
+}
+
+func (c *codec) uvarint() (uint64, bool) {
+	if len(c.buf) > 0 && c.buf[0] < 0x80 {
+		v := uint64(c.buf[0])
+		c.buf = c.buf[1:]
+		return v, true
+	}
+	v, n := binary.Uvarint(c.buf)
 	if n <= 0 {
 		return 0, false
 	}
-	d.buf = d.buf[n:]
+	c.buf = c.buf[n:]
 	return v, true
 }
 
-// eachField calls take for every field of a record.
-func eachField(buf []byte, take func(field) error) error {
-	d := decoder{buf: buf}
-	for f, ok := d.next(); ok; f, ok = d.next() {
-		if err := take(f); err != nil {
-			return err
+// endHolder ends with the present field, which must be of the kind that the caller wants.
+func (c *codec) take(isBytes bool) (value uint64, raw []byte) {
+	if c.isBytes != isBytes {
+		c.err = damaged("field %d: a number where bytes belong, or bytes where a number belongs", c.num)
+	}
+	value, raw = c.value, c.raw
+	c.next()
+	return value, raw
+}
+
+func (c *codec) putNumber(num int, v uint64) {
+	c.putUvarint(uint64(num) << 1)
+	c.putUvarint(v)
+}
+
+func (c *codec) putUvarint(v uint64) {
+	if v < 0x80 {
+		c.buf = append(c.buf, byte(v))
+	} else {
+		c.buf = binary.AppendUvarint(c.buf, v)
+	}
+}
+
+// putBytesHead writes what stands before the bytes of a field.
+func (c *codec) putBytesHead(num, size int) {
+	c.putUvarint(uint64(num)<<1 | 1)
+	c.putUvarint(uint64(size))
+}
+
+// The functions that declare a field. Those with Always write a zero value, too;
+// the others leave it out, and an absent field means zero.
+
+func numberAlways[T ~uint32 | ~uint64 | ~int | ~int64](c *codec, num int, v *T) {
+	if !c.decoding {
+		c.putNumber(num, uint64(*v))
+	} else if c.num == num {
+		value, _ := c.take(false)
+		*v = T(value)
+	}
+}
+
+func number[T ~uint32 | ~uint64 | ~int | ~int64](c *codec, num int, v *T) {
+	if c.decoding || *v != 0 {
+		numberAlways(c, num, v)
+	}
+}
+
+func booleanAlways(c *codec, num int, v *bool) {
+	switch {
+	case c.decoding && c.num == num:
+		value, _ := c.take(false)
+		*v = value != 0
+	case !c.decoding && *v:
+		c.putNumber(num, 1)
+	case !c.decoding:
+		c.putNumber(num, 0)
+	}
+}
+
+func boolean(c *codec, num int, v *bool) {
+	if c.decoding || *v {
+		booleanAlways(c, num, v)
+	}
+}
+
+func textAlways[T ~string](c *codec, num int, v *T) {
+	if !c.decoding {
+		c.putBytesHead(num, len(*v))
+		c.buf = append(c.buf, *v...)
+	} else if c.num == num {
+		_, raw := c.take(true)
+		*v = T(raw)
+	}
+}
+
+func text[T ~string](c *codec, num int, v *T) {
+	if c.decoding || *v != "" {
+		textAlways(c, num, v)
+	}
+}
+
+// texts declares a list; each element is a field.
+func texts[T ~string](c *codec, num int, list *[]T) {
+	if !c.decoding {
+		for i := range *list {
+			textAlways(c, num, &(*list)[i])
+		}
+		return
+	}
+	for c.num == num {
+		_, raw := c.take(true)
+		*list = append(*list, T(raw))
+	}
+}
+
+// blob declares bytes. What it reads is a copy; no bytes are read as nil.
+func blob(c *codec, num int, v *[]byte) {
+	if !c.decoding && len(*v) > 0 {
+		c.putBytesHead(num, len(*v))
+		c.buf = append(c.buf, *v...)
+	} else if c.decoding && c.num == num {
+		_, raw := c.take(true)
+		*v = nil
+		if len(raw) > 0 {
+			*v = append(make([]byte, 0, len(raw)), raw...)
 		}
 	}
-	return d.err
+}
+
+// optional declares a field whose presence matters: nil is absent, and zero is written.
+func optional[T any](c *codec, num int, v **T, always func(*codec, int, *T)) {
+	if c.decoding && c.num == num {
+		*v = new(T)
+	} else if c.decoding || *v == nil {
+		return
+	}
+	always(c, num, *v)
+}
+
+// nested declares a record as one field.
+func nested(c *codec, num int, r record) {
+	switch {
+	case !c.decoding:
+		c.putBytesHead(num, 0)
+		at := len(c.buf)
+		r.fields(c)
+		var size [binary.MaxVarintLen64]byte
+		n := binary.PutUvarint(size[:], uint64(len(c.buf)-at))
+		c.buf = slices.Replace(c.buf, at-1, at, size[:n]...)
+	case c.num == num:
+		rest := c.buf
+		_ = c.decode(c.raw, r) // its error is in c.err
+		c.buf = rest
+		c.next()
+	}
+}
+
+// recordPointer is a pointer to T that is a record.
+type recordPointer[T any] interface {
+	*T
+	record
+}
+
+// list declares a list of records; each element is a field.
+func list[T any, P recordPointer[T]](c *codec, num int, all *[]T) {
+	listAs(c, num, all, func(v *T) record { return P(v) })
+}
+
+// listAs is list for a type that is no record itself.
+func listAs[T any](c *codec, num int, all *[]T, as func(*T) record) {
+	if !c.decoding {
+		for i := range *all {
+			nested(c, num, as(&(*all)[i]))
+		}
+		return
+	}
+	for c.num == num {
+		var zero T
+		*all = append(*all, zero)
+		nested(c, num, as(&(*all)[len(*all)-1]))
+	}
+}
+
+// textMap declares a map; each entry is a record of its name and its value, which are
+// the fields first and first+1. Entries are written in order of names.
+func textMap[K ~string](c *codec, num, first int, m *map[K]string) {
+	if !c.decoding {
+		for _, name := range sortedKeys(*m) {
+			nested(c, num, &entry{first: first, name: string(name), value: (*m)[name]})
+		}
+		return
+	}
+	for c.num == num {
+		e := entry{first: first}
+		nested(c, num, &e)
+		if *m == nil {
+			*m = make(map[K]string)
+		}
+		(*m)[K(e.name)] = e.value
+	}
+}
+
+type entry struct {
+	first       int
+	name, value string
+}
+
+func (e *entry) fields(c *codec) {
+	textAlways(c, e.first, &e.name)
+	textAlways(c, e.first+1, &e.value)
 }

@@ -1,0 +1,375 @@
+package state
+
+import "northstar/cluster"
+
+// The fields of every record in the log and in snapshots. A number is never used again
+// for another field. A new field may only carry what does not change the effect of a
+// command, since older builds skip it; see Command.MinVersion for the others.
+//
+// The numbers of a command's own fields start at firstOwnField.
+
+// fields declares what every command has, and then the fields of its payload.
+func (cmd *Command) fields(c *codec) {
+	number(c, 1, &cmd.Now)
+	if cmd.Idempotency == nil && (c.num == 2 || c.num == 3) {
+		cmd.Idempotency = new(Idempotency)
+	}
+	if cmd.Idempotency != nil {
+		textAlways(c, 2, &cmd.Idempotency.Key)
+		blob(c, 3, &cmd.Idempotency.RequestHash)
+	}
+	if cmd.Fence == nil && (c.num == 4 || c.num == 5) {
+		cmd.Fence = new(FencingToken)
+	}
+	if cmd.Fence != nil {
+		textAlways(c, 4, &cmd.Fence.Role)
+		number(c, 5, &cmd.Fence.Token)
+	}
+	if c.num == 6 {
+		cmd.Audit = new(AuditRecord)
+	}
+	if cmd.Audit != nil {
+		nested(c, 6, cmd.Audit)
+	}
+	cmd.payload().fields(c)
+}
+
+func (p *Put) fields(c *codec) {
+	textAlways(c, 16, &p.Key)
+	blob(c, 17, &p.Value)
+	optional(c, 18, &p.IfRevision, numberAlways)
+	boolean(c, 19, &p.IfAbsent)
+	text(c, 20, &p.Session)
+	boolean(c, 21, &p.IfPresent)
+}
+
+func (p *Delete) fields(c *codec) {
+	textAlways(c, 16, &p.Key)
+	optional(c, 17, &p.IfRevision, numberAlways)
+	boolean(c, 18, &p.IfPresent)
+}
+
+func (p *LeaderStart) fields(c *codec) {
+	number(c, 16, &p.Term)
+	text(c, 17, &p.Node)
+	text(c, 18, &p.Trigger)
+	text(c, 19, &p.Reason)
+	number(c, 20, &p.StartedAt)
+	blob(c, 21, &p.Votes)
+	text(c, 22, &p.Operator)
+	number(c, 23, &p.LeaderlessAt)
+}
+
+func (p *ClusterInit) fields(c *codec) {
+	textAlways(c, 16, &p.ClusterID)
+	number(c, 17, &p.Generation.Number)
+	text(c, 18, &p.Generation.RecoveryID)
+	listAs(c, 19, &p.Members, func(m *cluster.Member) record { return (*memberRecord)(m) })
+	textMap(c, 20, 16, &p.Roster)
+	boolean(c, 21, &p.AutoFailover)
+}
+
+func (p *SettingsChange) fields(c *codec) {
+	boolean(c, 16, &p.AutoFailover)
+	number(c, 17, &p.PausedUntil)
+	text(c, 18, &p.Reason)
+	text(c, 19, &p.Operator)
+}
+
+func (p *Recovery) fields(c *codec) {
+	number(c, 16, &p.Generation.Number)
+	text(c, 17, &p.Generation.RecoveryID)
+	texts(c, 18, &p.Voters)
+	texts(c, 19, &p.Readmit)
+	boolean(c, 20, &p.LockDelay)
+}
+
+// memberRecord is a cluster.Member with the methods of a payload: writing the
+// whole record.
+type memberRecord cluster.Member
+
+func (m *memberRecord) fields(c *codec) {
+	textAlways(c, 16, &m.ID)
+	text(c, 17, &m.RaftAddress)
+	text(c, 18, &m.HTTPAddress)
+	number(c, 19, &m.Priority)
+	boolean(c, 20, &m.Eligible)
+	text(c, 21, &m.Zone)
+	text(c, 22, &m.Incarnation)
+	text(c, 23, &m.Lifecycle)
+	text(c, 24, &m.Version)
+	number(c, 25, &m.Reads)
+	boolean(c, 26, &m.Removed)
+}
+
+func (p *MemberPatch) fields(c *codec) {
+	textAlways(c, 16, &p.ID)
+	optional(c, 17, &p.RaftAddress, textAlways)
+	optional(c, 18, &p.HTTPAddress, textAlways)
+	optional(c, 19, &p.Priority, numberAlways)
+	optional(c, 20, &p.Eligible, booleanAlways)
+	optional(c, 21, &p.Zone, textAlways)
+	optional(c, 22, &p.Incarnation, textAlways)
+	optional(c, 23, &p.Lifecycle, textAlways)
+	optional(c, 24, &p.Version, textAlways)
+	optional(c, 25, &p.SupportedVersion, numberAlways)
+}
+
+func (p *MemberRemove) fields(c *codec) { textAlways(c, 16, &p.ID) }
+
+func (p *SessionCreate) fields(c *codec) {
+	text(c, 16, &p.Nonce)
+	text(c, 17, &p.Name)
+	number(c, 18, &p.TTL)
+	textMap(c, 19, 1, &p.Meta)
+}
+
+func (p *SessionEnd) fields(c *codec) {
+	texts(c, 16, &p.IDs)
+	text(c, 17, &p.Cause)
+}
+
+func (p *RoleCampaign) fields(c *codec) {
+	textAlways(c, 16, &p.Role)
+	textAlways(c, 17, &p.Session)
+	text(c, 18, &p.Value)
+	boolean(c, 19, &p.Wait)
+	number(c, 20, &p.TakeoverDelay)
+	boolean(c, 21, &p.Ineligible)
+}
+
+func (p *RoleWithdraw) fields(c *codec) {
+	textAlways(c, 16, &p.Role)
+	textAlways(c, 17, &p.Session)
+}
+
+func (p *RoleRelease) fields(c *codec) {
+	textAlways(c, 16, &p.Role)
+	textAlways(c, 17, &p.Session)
+	number(c, 18, &p.Token)
+}
+
+func (p *RoleTransfer) fields(c *codec) {
+	textAlways(c, 16, &p.Role)
+	text(c, 17, &p.ToSession)
+	number(c, 18, &p.IfStateRevision)
+	boolean(c, 19, &p.AwaitPreviousHolder)
+}
+
+func (p *RoleElect) fields(c *codec) { list(c, 16, &p.Roles) }
+
+func (v *ElectableRole) fields(c *codec) {
+	textAlways(c, 1, &v.Role)
+	number(c, 2, &v.StateRevision)
+}
+
+func (p *AppNodePut) fields(c *codec) { nested(c, 16, &p.Node) }
+
+func (p *AppNodeRemove) fields(c *codec) {
+	texts(c, 16, &p.IDs)
+	number(c, 17, &p.DeadSince)
+}
+
+func (b *AuditBatch) fields(c *codec) {
+	textAlways(c, 16, &b.Producer)
+	number(c, 17, &b.First)
+	number(c, 18, &b.Lost)
+	list(c, 19, &b.Records)
+}
+
+func (r *AuditRecord) fields(c *codec) {
+	number(c, 1, &r.Seq)
+	number(c, 2, &r.Class)
+	number(c, 3, &r.At)
+	text(c, 4, &r.Node)
+	text(c, 5, &r.Who)
+	text(c, 6, &r.Role)
+	text(c, 7, &r.From)
+	text(c, 8, &r.What)
+	text(c, 9, &r.Request)
+	text(c, 10, &r.Reason)
+	number(c, 11, &r.Status)
+	number(c, 12, &r.Code)
+	text(c, 13, &r.Detail)
+	boolean(c, 14, &r.DryRun)
+	boolean(c, 15, &r.Delayed)
+}
+
+func (s *auditProducer) fields(c *codec) {
+	textAlways(c, 1, &s.name)
+	number(c, 2, &s.last)
+	number(c, 3, &s.lost)
+	number(c, 4, &s.at)
+}
+
+// fields of the first section of a snapshot.
+func (m *meta) fields(c *codec) {
+	v, rings := &m.view, &m.view.audit.rings
+	text(c, 1, &v.clusterID)
+	number(c, 2, &v.generation.Number)
+	text(c, 3, &v.generation.RecoveryID)
+	number(c, 4, &v.revision)
+	number(c, 5, &v.index)
+	number(c, 6, &v.term)
+	number(c, 7, &v.now)
+	number(c, 8, &v.epoch)
+	number(c, 9, &v.version)
+	number(c, 10, &v.history.floor)
+	boolean(c, 11, &v.settings.AutoFailover)
+	number(c, 12, &v.settings.PausedUntil)
+	number(c, 13, &m.keys)
+	number(c, 14, &m.keyBytes)
+	number(c, 15, &m.changes)
+	number(c, 16, &m.idem)
+	number(c, 17, &m.members)
+	text(c, 18, &v.settings.Reason)
+	text(c, 19, &v.settings.Operator)
+	number(c, 30, &m.sessions)
+	number(c, 31, &m.roles)
+	number(c, 32, &m.roleChanges)
+	number(c, 33, &v.roleChanges.floor)
+	number(c, 34, &m.appNodes)
+	number(c, 35, &m.nodeChanges)
+	number(c, 36, &v.nodeChanges.floor)
+	number(c, 37, &v.audit.seq)
+	number(c, 38, &v.audit.lost)
+	number(c, 39, &rings[AuditClients].dropped)
+	number(c, 40, &rings[AuditOperators].dropped)
+	number(c, 41, &m.audit)
+	number(c, 42, &m.sources)
+	number(c, 43, &v.clusterLockDelay)
+}
+
+func (el *Election) fields(c *codec) {
+	number(c, 1, &el.Term)
+	text(c, 2, &el.Node)
+	text(c, 3, &el.Trigger)
+	text(c, 4, &el.Reason)
+	number(c, 5, &el.StartedAt)
+	number(c, 6, &el.LedAt)
+	blob(c, 7, &el.Votes)
+	text(c, 8, &el.Operator)
+	number(c, 9, &el.LeaderlessAt)
+}
+
+func (it *Item) fields(c *codec) {
+	textAlways(c, 1, &it.Key)
+	blob(c, 2, &it.Value)
+	numberAlways(c, 3, &it.Revision)
+	number(c, 4, &it.CreateRevision)
+	number(c, 5, &it.Version)
+	text(c, 6, &it.Session)
+}
+
+func (ch *change) fields(c *codec) {
+	if ch.item == nil {
+		ch.item = new(Item)
+	}
+	ch.item.fields(c)
+	boolean(c, 16, &ch.deleted)
+}
+
+// keyChange is a change of a key as a snapshot holds it.
+type keyChange struct {
+	change
+	current bool // the rest of the item is that of the key, in sectionKeys
+}
+
+func (k *keyChange) fields(c *codec) {
+	if c.decoding || !k.current {
+		k.change.fields(c)
+	} else {
+		textAlways(c, 1, &k.item.Key)
+		numberAlways(c, 3, &k.item.Revision)
+	}
+	boolean(c, 17, &k.current)
+}
+
+func (en *idempotencyEntry) fields(c *codec) {
+	textAlways(c, 1, &en.key)
+	blob(c, 2, &en.requestHash)
+	number(c, 3, &en.at)
+	number(c, 4, &en.result.Revision)
+	boolean(c, 5, &en.result.Created)
+	if c.num == 6 {
+		en.result.Err = new(cluster.Error)
+	}
+	if en.result.Err != nil {
+		nested(c, 6, (*errorRecord)(en.result.Err))
+	}
+}
+
+// errorRecord is what is remembered of the error of a command.
+type errorRecord cluster.Error
+
+func (err *errorRecord) fields(c *codec) {
+	numberAlways(c, 1, &err.Code)
+	text(c, 2, &err.Detail)
+	number(c, 3, &err.Status)
+	boolean(c, 4, &err.NoRetry)
+	number(c, 5, &err.RetryAfter)
+	number(c, 6, &err.Revision)
+}
+
+func (s *Session) fields(c *codec) {
+	textAlways(c, 1, &s.ID)
+	text(c, 2, &s.Name)
+	number(c, 3, &s.TTL)
+	textMap(c, 4, 1, &s.Meta)
+	number(c, 5, &s.CreatedAt)
+}
+
+func (r *Role) fields(c *codec) {
+	textAlways(c, 1, &r.Name)
+	if c.decoding || r.Held() {
+		nested(c, 2, &r.Current)
+	}
+	list(c, 3, &r.Queue)
+	list(c, 4, &r.History)
+	number(c, 5, &r.StateRevision)
+	number(c, 6, &r.Elections)
+	boolean(c, 7, &r.TakeoverPending)
+	text(c, 8, &r.RevokedFrom)
+	number(c, 9, &r.LockDelay)
+}
+
+func (t *Tenure) fields(c *codec) {
+	number(c, 1, &t.Token)
+	text(c, 2, &t.Session)
+	text(c, 3, &t.Holder)
+	text(c, 4, &t.Value)
+	number(c, 5, &t.AcquiredAt)
+	number(c, 6, &t.EndedAt)
+	text(c, 7, &t.Cause)
+}
+
+func (cd *Candidate) fields(c *codec) {
+	textAlways(c, 1, &cd.Session)
+	text(c, 2, &cd.Name)
+	text(c, 3, &cd.Value)
+	number(c, 4, &cd.TakeoverDelay)
+	boolean(c, 5, &cd.Ineligible)
+	number(c, 6, &cd.Since)
+}
+
+func (ev *RoleEvent) fields(c *codec) {
+	textAlways(c, 1, &ev.Role)
+	boolean(c, 2, &ev.Elected)
+	nested(c, 3, &ev.Tenure)
+}
+
+func (n *AppNode) fields(c *codec) {
+	textAlways(c, 1, &n.ID)
+	text(c, 2, &n.Session)
+	text(c, 3, &n.Hostname)
+	text(c, 4, &n.Address)
+	number(c, 5, &n.HTTPPort)
+	number(c, 6, &n.GRPCPort)
+	texts(c, 7, &n.Roles)
+	texts(c, 8, &n.Capabilities)
+	text(c, 9, &n.Version)
+	text(c, 10, &n.Status)
+	number(c, 11, &n.RegisteredAt)
+	number(c, 12, &n.ChangedAt)
+	number(c, 13, &n.Revision)
+}
