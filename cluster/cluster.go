@@ -145,9 +145,9 @@ func (m Member) IneligibleReason() string {
 
 // Server is one line of Raft's configuration.
 type Server struct {
-	ID       NodeID
-	Address  string
-	Suffrage Suffrage
+	ID       NodeID   `json:"ID"`
+	Address  string   `json:"Address"`
+	Suffrage Suffrage `json:"Suffrage"`
 }
 
 // CountVoters counts the voters in servers.

@@ -38,9 +38,9 @@ type Plan struct {
 // MemberChange is one change of the membership: an addition, a patch, or, when
 // both are nil, a removal.
 type MemberChange struct {
-	ID    NodeID
-	Add   *MemberAdd
-	Patch *MemberPatch
+	ID    NodeID       `json:"ID"`
+	Add   *MemberAdd   `json:"Add"`
+	Patch *MemberPatch `json:"Patch"`
 	// Membership is the MembershipDigest that the change was planned for; "": it
 	// was not.
 	Membership string `json:"-"`
@@ -67,6 +67,7 @@ type TargetOption struct {
 	Eligible   bool
 	Reason     string // the check that rules it out; "": none does
 	Voter      bool
+	LogBehind  bool // a majority cannot vote for it, and a voter's newer log is one cause
 	Priority   int
 	LagEntries uint64 // behind the end of the log, as far as is known
 }

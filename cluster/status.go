@@ -38,6 +38,7 @@ type PeerStatus struct {
 	ID              NodeID
 	Healthy         bool
 	Reasons         []string      // for people, why it is not healthy
+	Silent          bool          // one of Reasons is that it was not heard from in time
 	Contacted       bool          // LastContact and MatchIndex say something
 	LastContact     time.Duration // since its last answer
 	MatchIndex      uint64        // highest log index known to be on its disk
@@ -46,24 +47,29 @@ type PeerStatus struct {
 	TransferBlocked string        // why this leader must not hand leadership to it in this term; "" when it may
 }
 
+// AddSilence adds the reason that the peer was not heard from for so long.
+func (p *PeerStatus) AddSilence(silent time.Duration) {
+	p.Silent, p.Reasons = true, append(p.Reasons, "silent for "+silent.Round(time.Millisecond).String())
+}
+
 // MemberAdd asks for a new member. It starts as a non-voter.
 type MemberAdd struct {
-	ID          NodeID
-	RaftAddress string
-	HTTPAddress string
-	Promote     bool // becomes a voter once it is caught up and stable
+	ID          NodeID `json:"ID"`
+	RaftAddress string `json:"RaftAddress"`
+	HTTPAddress string `json:"HTTPAddress"`
+	Promote     bool   `json:"Promote"` // becomes a voter once it is caught up and stable
 }
 
 // MemberPatch changes a member; a nil field stays as it is.
 type MemberPatch struct {
-	Priority    *int
-	Eligible    *bool
-	Zone        *string
-	Suffrage    *Suffrage
-	RaftAddress *string
-	HTTPAddress *string
-	Drain       *bool // true: out of the way until false; it goes on voting
-	Readmit     bool  // forget the recorded incarnation: the next data directory that says hello counts
+	Priority    *int      `json:"Priority"`
+	Eligible    *bool     `json:"Eligible"`
+	Zone        *string   `json:"Zone"`
+	Suffrage    *Suffrage `json:"Suffrage"`
+	RaftAddress *string   `json:"RaftAddress"`
+	HTTPAddress *string   `json:"HTTPAddress"`
+	Drain       *bool     `json:"Drain"`   // true: the node leads no more until false; it goes on voting
+	Readmit     bool      `json:"Readmit"` // forget the recorded incarnation: the next data directory that says hello counts
 }
 
 // TransferOutcome is a leadership transfer that arrived: the new leader was

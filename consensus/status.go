@@ -130,14 +130,14 @@ func (n *Node) peerStatus(st cluster.NodeStatus, id cluster.NodeID) cluster.Peer
 		leaderless := n.leaderlessFor(now)
 		n.mu.Unlock()
 		if silent := unanswered(leaderless, p); silent > 0 {
-			p.Reasons = append(p.Reasons, "silent for "+silent.Round(time.Millisecond).String())
+			p.AddSilence(silent)
 		}
 	}
 	if st.Role == cluster.Leader || id == st.LeaderID {
 		if !p.Contacted {
 			p.Reasons = append(p.Reasons, "not heard from yet")
 		} else if p.LastContact > n.contactLimit() {
-			p.Reasons = append(p.Reasons, "silent for "+p.LastContact.Round(time.Millisecond).String())
+			p.AddSilence(p.LastContact)
 		}
 	}
 	p.Healthy = len(p.Reasons) == 0

@@ -194,6 +194,10 @@ func (s ClusterPoll) choice(sv cluster.Server, end uint64) cluster.TargetOption 
 		ch.Reason = fmt.Sprintf("node %s may not lead: %s", sv.ID, why)
 	case !enough:
 		ch.Reason = fmt.Sprintf("node %s would not get the votes of a majority", sv.ID)
+		ch.LogBehind = slices.ContainsFunc(s.Servers, func(voter cluster.Server) bool {
+			v, answered := s.claim(voter.ID)
+			return answered && voter.Suffrage == cluster.Voter && lessUpToDate(c, v)
+		})
 	}
 	ch.Eligible = ch.Reason == ""
 	return ch

@@ -3,7 +3,6 @@ package failover
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -88,7 +87,6 @@ func (in planInput) planElection(p *cluster.Plan) {
 	chosen, known := in.choose(p)
 	p.Executor = p.Target
 	votes, _, _ := s.PredictVotes(p.Target)
-	behind := slices.ContainsFunc(votes, func(v cluster.Vote) bool { return strings.HasPrefix(v.Reason, "log behind") })
 	answer, need := s.Responding()
 	switch {
 	case !known:
@@ -98,7 +96,7 @@ func (in planInput) planElection(p *cluster.Plan) {
 		p.Refusal.NoRetry = true
 	case p.Target == "":
 		p.Refusal = cluster.Errorf(cluster.CodeTransferFailed, "no node can be elected: %s", reasons(p.Candidates))
-	case !chosen.Eligible && chosen.Voter && behind && strings.HasSuffix(chosen.Reason, "a majority"):
+	case chosen.LogBehind:
 		p.Refusal = voteDeniedError(p.Target, votes)
 	case !chosen.Eligible:
 		p.Refusal = cluster.Errorf(cluster.CodeTransferFailed, "%s", chosen.Reason)

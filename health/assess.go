@@ -3,7 +3,6 @@ package health
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"northstar/cluster"
@@ -75,8 +74,6 @@ func (in Input) peer(id cluster.NodeID, end uint64) Peer {
 	return p
 }
 
-const notHeardFor = "silent for "
-
 // checkContact judges by when the peer last said something of itself.
 func (p *Peer) checkContact(now, last time.Time, limit time.Duration) {
 	if !p.HasClaim {
@@ -84,9 +81,8 @@ func (p *Peer) checkContact(now, last time.Time, limit time.Duration) {
 		return
 	}
 	p.Contacted, p.LastContact = true, now.Sub(last)
-	// A node without a leader asks them by itself, and may have found the same.
-	known := slices.ContainsFunc(p.Reasons, func(r string) bool { return strings.HasPrefix(r, notHeardFor) })
-	if p.LastContact > limit && !known {
-		p.Reasons = append(p.Reasons, notHeardFor+p.LastContact.Round(time.Millisecond).String())
+	// A node without a leader probes its peers, and may have recorded the silence itself.
+	if p.LastContact > limit && !p.Silent {
+		p.AddSilence(p.LastContact)
 	}
 }

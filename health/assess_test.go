@@ -60,7 +60,7 @@ func TestAssess(t *testing.T) {
 		{
 			name: "silent for both", role: cluster.Follower,
 			change: func(in *Input) {
-				in.RaftPeers[0].Reasons = []string{"silent for 590ms"}
+				in.RaftPeers[0].AddSilence(590 * time.Millisecond)
 				seen(in, func(s *cluster.ReceivedClaim) { s.At = now.Add(-limit - 1) })
 			}, reason: "silent for 590ms", contact: limit + 1,
 		},

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"net"
 	"strings"
 	"time"
@@ -115,23 +116,14 @@ func (t TLSConfig) Enabled() bool { return t.Cert != "" && t.Key != "" && t.CA !
 
 // AdvertisedHTTP is the HTTP address that others are told, as configured: with
 // port 0 the node puts the bound port in its place.
-func (c *Config) AdvertisedHTTP() string { return firstNonEmpty(c.HTTPAdvertise, c.HTTPAddr) }
+func (c *Config) AdvertisedHTTP() string { return cmp.Or(c.HTTPAdvertise, c.HTTPAddr) }
 
 // AdvertisedRaft is AdvertisedHTTP for peer traffic.
-func (c *Config) AdvertisedRaft() string { return firstNonEmpty(c.RaftAdvertise, c.RaftAddr) }
+func (c *Config) AdvertisedRaft() string { return cmp.Or(c.RaftAdvertise, c.RaftAddr) }
 
 // Source says where the value of key was set, as "--priority",
 // "NORTHSTAR_PRIORITY" or "northstar.toml line 3"; "" for a default.
 func (c *Config) Source(key string) string { return c.sources[key] }
-
-func firstNonEmpty(values ...string) string {
-	for _, v := range values {
-		if v != "" {
-			return v
-		}
-	}
-	return ""
-}
 
 // loopback says whether only processes of this machine can reach the host of
 // addr. A name other than localhost may mean anything.

@@ -46,6 +46,7 @@ func connect(t *testing.T, s *pg.Server) *pgx.Conn {
 // nor when it cannot know. Reads go on. It tries again, even when it was refused.
 // Leadership that moves takes the lock along.
 func TestExternalLock(t *testing.T) {
+	t.Parallel()
 	s := lockServer(t)
 	server := func(sql string) {
 		t.Helper()
@@ -72,13 +73,13 @@ func TestExternalLock(t *testing.T) {
 	}
 	serves := func(n *testNode) {
 		t.Helper()
-		eventually(t, time.Minute, "writes are served", func() bool { status, _ := put(n); return status == http.StatusOK })
+		eventually(t, "writes are served", func() bool { status, _ := put(n); return status == http.StatusOK })
 	}
 	refuses := func(n *testNode) {
 		t.Helper()
 		var status int
 		var text string
-		eventually(t, 15*time.Second, "writes are refused, and the answer names the lock", func() bool {
+		eventually(t, "writes are refused, and the answer names the lock", func() bool {
 			status, text = put(n)
 			return status != http.StatusOK && strings.Contains(text, keyExternalLock)
 		})
@@ -107,14 +108,14 @@ func TestExternalLock(t *testing.T) {
 	for _, n := range nodes {
 		refuses(n) // whoever was asked says what the leader lacks
 	}
-	eventually(t, 15*time.Second, "the leader's status says why", func() bool {
+	eventually(t, "the leader's status says why", func() bool {
 		_, text, err := request(plain, http.MethodGet, "http://"+leader(t, nodes).httpAddr+"/status", "")
 		return err == nil && strings.Contains(text, "does not hold the external lock")
 	})
 	if err := s.Up(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, time.Minute, "it is refused", func() bool { return strings.Contains(first.log.String(), "not permitted to log in") })
+	eventually(t, "it is refused", func() bool { return strings.Contains(first.log.String(), "not permitted to log in") })
 	server(`ALTER ROLE locker LOGIN`)
 	serves(first)
 	old := leader(t, nodes)
@@ -144,6 +145,7 @@ func TestExternalLockRefused(t *testing.T) {
 
 // The lock outlasts an election, however short those are.
 func TestExternalLockTTL(t *testing.T) {
+	t.Parallel()
 	s := lockServer(t)
 	conn := connect(t, s)
 	defer conn.Close(context.Background())

@@ -2,11 +2,13 @@ package node
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -19,7 +21,19 @@ import (
 	"northstar/cluster"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// The tests of this package wait much and compute little: more of them run at
+// once than the machine has processors, unless -parallel says otherwise.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		if err := flag.Set("test.parallel", strconv.Itoa(8/slowdown)); err != nil {
+			panic(err)
+		}
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // freeAddresses finds addresses that stay free for whoever of the test listens there.
 func freeAddresses(t *testing.T, n int) []string {
@@ -83,7 +97,7 @@ func prepare(t *testing.T, id cluster.NodeID, change func(*Config)) *testNode {
 	n := &testNode{t: t, cfg: Default(), notices: &notices{}, log: &lockedBuffer{}}
 	n.cfg.ID, n.cfg.DataDir, n.cfg.Disk.Reserve = id, filepath.Join(t.TempDir(), string(id)), 1<<20
 	n.cfg.RaftAddr, n.cfg.HTTPAddr = "127.0.0.1:0", "127.0.0.1:0"
-	n.cfg.Election.TimeoutMin, n.cfg.Election.TimeoutMax = 400*time.Millisecond, 800*time.Millisecond // a busy machine holds no elections
+	n.cfg.Election.TimeoutMin, n.cfg.Election.TimeoutMax = slowdown*time.Second, slowdown*2*time.Second // no needless elections on a busy machine
 	if change != nil {
 		change(&n.cfg)
 	}
@@ -141,18 +155,21 @@ func (n *testNode) stop() {
 		if err != nil {
 			n.t.Errorf("%s: Run: %v", n.cfg.ID, err)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(soon):
 		n.t.Errorf("%s: Run does not end", n.cfg.ID)
 	}
 	n.ended = nil
 }
 
-func eventually(t *testing.T, within time.Duration, what string, condition func() bool) {
+// soon is when something must have happened even on a machine that is very busy.
+const soon = time.Minute
+
+func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(within)
+	deadline := time.Now().Add(soon)
 	for !condition() {
 		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", within, what)
+			t.Fatalf("not within %v: %s", soon, what)
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
@@ -162,7 +179,7 @@ func eventually(t *testing.T, within time.Duration, what string, condition func(
 func leader(t *testing.T, nodes []*testNode) *testNode {
 	t.Helper()
 	var found *testNode
-	eventually(t, 15*time.Second, "all nodes see one leader", func() bool {
+	eventually(t, "all nodes see one leader", func() bool {
 		id := nodes[0].Consensus().Status().LeaderID
 		for _, n := range nodes {
 			if st := n.Consensus().Status(); st.LeaderID != id || (st.NodeID == id && st.LeaderSince.IsZero()) {
@@ -200,4 +217,4 @@ func want(t *testing.T, c *http.Client, method, url, body string, status int, an
 }
 
 // plain is a client that leaves no connections behind.
-var plain = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
+var plain = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: soon}

@@ -111,6 +111,7 @@ func run(t *testing.T, j *joiner) {
 }
 
 func TestJoin_RetriesUntilAccepted(t *testing.T) {
+	t.Parallel()
 	m := newMember(t, 503, 409, 200)
 	dead := freeAddresses(t, 1)[0]
 	j := newJoiner(m, dead, m.addr())
@@ -125,6 +126,7 @@ func TestJoin_RetriesUntilAccepted(t *testing.T) {
 }
 
 func TestJoin_LogsReasonOnce(t *testing.T) {
+	t.Parallel()
 	m := newMember(t, 403)
 	var log strings.Builder
 	j := newJoiner(m, m.addr())
@@ -145,6 +147,7 @@ func TestJoin_LogsReasonOnce(t *testing.T) {
 }
 
 func TestJoinNotWhenInACluster(t *testing.T) {
+	t.Parallel()
 	m := newMember(t, 200)
 	m.accepted.Store(true)
 	run(t, newJoiner(m, m.addr()))
@@ -154,6 +157,7 @@ func TestJoinNotWhenInACluster(t *testing.T) {
 }
 
 func TestDiscover(t *testing.T) {
+	t.Parallel()
 	m := newMember(t, 200)
 	host, port, _ := net.SplitHostPort(m.addr())
 	number := m.Listener.Addr().(*net.TCPAddr).Port

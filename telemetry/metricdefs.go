@@ -1,7 +1,9 @@
 package telemetry
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -77,6 +79,16 @@ var metricDefs = []MetricDef{
 
 // MetricDefs lists every metric of NorthStar itself, for documents and tests.
 func MetricDefs() []MetricDef { return slices.Clone(metricDefs) }
+
+// Table lists every metric as a Markdown table, for docs/metrics.md.
+func Table() string {
+	var b strings.Builder
+	b.WriteString("| name | type | labels | meaning |\n|---|---|---|---|\n")
+	for _, d := range metricDefs {
+		fmt.Fprintf(&b, "| `%s%s` | %s | %s | %s |\n", Prefix, d.Name, d.Kind, strings.Join(d.Labels, ", "), d.Help)
+	}
+	return b.String()
+}
 
 // mustFind panics for a name that is not declared: a mistake of this package, that
 // any test of it shows.

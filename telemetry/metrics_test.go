@@ -299,7 +299,7 @@ func TestRaftSink(t *testing.T) {
 	for i := range 1000 {
 		s.IncrCounter([]string{"raft", "peer", fmt.Sprint("n", i)}, 1)
 	}
-	if n := len(s.counters); n > maxRaftMetrics {
+	if n := len(s.metrics[Counter]); n > maxRaftMetrics {
 		t.Errorf("%d counters are kept", n)
 	}
 }

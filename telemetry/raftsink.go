@@ -1,6 +1,8 @@
 package telemetry
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"unicode"
@@ -14,22 +16,16 @@ import (
 // there is one RaftSink a process; where several nodes run in one process it
 // adds up all of them.
 type RaftSink struct {
-	mu       sync.RWMutex
-	counters map[string]prometheus.Counter
-	gauges   map[string]prometheus.Gauge
-	samples  map[string]prometheus.Histogram
+	mu      sync.RWMutex
+	metrics map[Kind]map[string]prometheus.Metric // by key; the inner maps are guarded by mu
 }
 
 // maxRaftMetrics of each kind are kept. The library has about 60 in all.
 const maxRaftMetrics = 128
 
-// NewRaftSink makes a sink that nobody writes to yet.
+// NewRaftSink returns a sink that nothing reports to yet.
 func NewRaftSink() *RaftSink {
-	return &RaftSink{
-		counters: make(map[string]prometheus.Counter),
-		gauges:   make(map[string]prometheus.Gauge),
-		samples:  make(map[string]prometheus.Histogram),
-	}
+	return &RaftSink{metrics: map[Kind]map[string]prometheus.Metric{Counter: {}, Gauge: {}, Histogram: {}}}
 }
 
 // InstallRaftSink makes s the place that the library reports to, for the whole
@@ -71,43 +67,44 @@ func raftName(key []string) (string, bool) {
 	return b.String(), true
 }
 
-// lookup finds or makes the metric of a key; the zero T when it is not to be
+// lookup finds or makes the metric of a kind and key; false when it is not to be
 // kept.
-func lookup[T any](s *RaftSink, m map[string]T, key []string, suffix string, create func(name, help string) T) (zero T) {
+func lookup[T prometheus.Metric](s *RaftSink, kind Kind, key []string, create func(prometheus.Opts) T) (T, bool) {
 	var buf [96]byte
 	id := buf[:0]
 	for _, part := range key {
 		id = append(append(id, part...), '.')
 	}
+	metrics := s.metrics[kind]
 	s.mu.RLock()
-	found, ok := m[string(id)]
+	found, ok := metrics[string(id)].(T)
 	s.mu.RUnlock()
 	if ok {
-		return found
+		return found, true
 	}
 	name, ok := raftName(key)
 	if !ok {
-		return zero
+		return found, false
+	}
+	if kind == Counter {
+		name += "_total"
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if found, ok := m[string(id)]; ok {
-		return found
+	if found, ok = metrics[string(id)].(T); ok || len(metrics) >= maxRaftMetrics {
+		return found, ok
 	}
-	if len(m) >= maxRaftMetrics {
-		return zero
-	}
-	m[string(id)] = create(name+suffix, "Reported by hashicorp/raft as "+strings.Join(key, ".")+".")
-	return m[string(id)]
+	found = create(prometheus.Opts{Name: name, Help: "Reported by hashicorp/raft as " + strings.Join(key, ".") + "."})
+	metrics[string(id)] = found
+	return found, true
 }
 
 // SetGauge implements go-metrics' MetricSink, as do the methods below. Labels
 // are dropped: the series of all peers are added up.
 func (s *RaftSink) SetGauge(key []string, v float32) {
-	g := lookup(s, s.gauges, key, "", func(name, help string) prometheus.Gauge {
-		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
-	})
-	if g != nil {
+	if g, ok := lookup(s, Gauge, key, func(o prometheus.Opts) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts(o))
+	}); ok {
 		g.Set(float64(v))
 	}
 }
@@ -122,10 +119,9 @@ func (s *RaftSink) EmitKey([]string, float32) {}
 
 // IncrCounter adds v.
 func (s *RaftSink) IncrCounter(key []string, v float32) {
-	c := lookup(s, s.counters, key, "_total", func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
-	})
-	if c != nil && v >= 0 {
+	if c, ok := lookup(s, Counter, key, func(o prometheus.Opts) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts(o))
+	}); ok && v >= 0 {
 		c.Add(float64(v))
 	}
 }
@@ -137,10 +133,9 @@ func (s *RaftSink) IncrCounterWithLabels(key []string, v float32, _ []gometrics.
 
 // AddSample observes v; the library's durations are in milliseconds.
 func (s *RaftSink) AddSample(key []string, v float32) {
-	h := lookup(s, s.samples, key, "", func(name, help string) prometheus.Histogram {
-		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: ioBuckets})
-	})
-	if h != nil {
+	if h, ok := lookup(s, Histogram, key, func(o prometheus.Opts) prometheus.Histogram {
+		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: o.Name, Help: o.Help, Buckets: ioBuckets})
+	}); ok {
 		h.Observe(float64(v))
 	}
 }
@@ -157,15 +152,9 @@ func (s *RaftSink) Describe(chan<- *prometheus.Desc) {}
 // Collect implements prometheus.Collector.
 func (s *RaftSink) Collect(ch chan<- prometheus.Metric) {
 	s.mu.RLock()
-	metrics := make([]prometheus.Metric, 0, len(s.counters)+len(s.gauges)+len(s.samples))
-	for _, m := range s.counters {
-		metrics = append(metrics, m)
-	}
-	for _, m := range s.gauges {
-		metrics = append(metrics, m)
-	}
-	for _, m := range s.samples {
-		metrics = append(metrics, m)
+	var metrics []prometheus.Metric
+	for _, kind := range s.metrics {
+		metrics = slices.AppendSeq(metrics, maps.Values(kind))
 	}
 	s.mu.RUnlock()
 	for _, m := range metrics {

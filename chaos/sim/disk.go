@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"northstar/consensus/storage"
 )
 
 // DiskOptions are the properties of a simulated disk.
@@ -350,8 +352,11 @@ func (s *Store) Reserve() (size uint64, held bool) {
 	return s.disk.opt.Reserve, s.disk.held
 }
 
+// Space is the disk itself.
+func (s *Store) Space() storage.Space { return s }
+
 // HoldReserve takes the reserve's space.
-func (s *Store) EnsureReserve() error {
+func (s *Store) HoldReserve() error {
 	d := s.disk
 	d.mu.Lock()
 	defer d.mu.Unlock()

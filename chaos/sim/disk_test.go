@@ -234,11 +234,11 @@ func TestStallFullAndWipe(t *testing.T) {
 		if err := s.Log().StoreLogs(entries(2, 2, 1)); err != nil {
 			t.Errorf("write with the reserve released = %v", err)
 		}
-		if err := s.EnsureReserve(); err == nil {
+		if err := s.HoldReserve(); err == nil {
 			t.Error("the reserve was taken where there is no space")
 		}
 		d.SetFree(1 << 40)
-		if err := s.EnsureReserve(); err != nil {
+		if err := s.HoldReserve(); err != nil {
 			t.Error(err)
 		}
 		d.Slow(time.Second)

@@ -73,12 +73,12 @@ func (d *Dir) open(o Options, logger hclog.Logger) (err error) {
 		return err
 	}
 	err = d.openStores(logger)
-	if _, held := d.reserve.state(); err == nil || !held || !isNoSpace(err) {
+	if _, held := d.reserve.Reserve(); err == nil || !held || !isNoSpace(err) {
 		return err
 	}
 	// Full but for the reserve: that is what it is for. The node starts, and
 	// the first look at the space makes it read-only.
-	if err := errors.Join(d.closeStores(), d.reserve.release()); err != nil {
+	if err := errors.Join(d.closeStores(), d.reserve.ReleaseReserve()); err != nil {
 		return err
 	}
 	return d.openStores(logger)
@@ -98,7 +98,7 @@ func (d *Dir) openStores(logger hclog.Logger) error {
 	if d.vote, err = openVote(d.file(voteName)); err != nil {
 		return err
 	}
-	log, err := checkLog(d.file(logName), found.best().Index, found.best().Term)
+	log, err := checkLog(d.file(logName), found.best().Index, found.best().Term, nil)
 	if err != nil {
 		return err
 	}
@@ -141,7 +141,7 @@ func (d *Dir) create(found snapshotScan) error {
 	}
 	if haveLog {
 		// A crash during the first opening leaves a log without entries.
-		log, err := checkLog(d.file(logName), noEntries, 0)
+		log, err := checkLog(d.file(logName), noEntries, 0, nil)
 		if err != nil {
 			return err
 		}
@@ -202,17 +202,8 @@ func saveChecksummed(dir, name string, data []byte) error {
 	return nil
 }
 
-// Free is the space left on the file system, without the reserve.
-func (d *Dir) Free() (uint64, error) { return freeSpace(d.path) }
-
-// Reserve is the size of the disk reserve and whether it is held.
-func (d *Dir) Reserve() (size uint64, held bool) { return d.reserve.state() }
-
-// EnsureReserve takes the reserve's space.
-func (d *Dir) EnsureReserve() error { return d.reserve.ensure() }
-
-// ReleaseReserve gives the reserve's space back.
-func (d *Dir) ReleaseReserve() error { return d.reserve.release() }
+// Space is the file system's space, with the disk reserve.
+func (d *Dir) Space() Space { return d.reserve }
 
 // Close closes the files and releases the lock. The reserve stays on disk.
 func (d *Dir) Close() error {

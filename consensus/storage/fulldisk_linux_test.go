@@ -61,8 +61,8 @@ func TestFullFileSystem(t *testing.T) {
 	expect := func(d *Dir, g *Guarded, readOnly, held bool) {
 		t.Helper()
 		g.CheckSpace()
-		if _, h := d.Reserve(); g.ReadOnly() != readOnly || h != held {
-			free, _ := d.Free()
+		if _, h := d.Space().Reserve(); g.ReadOnly() != readOnly || h != held {
+			free, _ := d.Space().Free()
 			t.Fatalf("read-only %v, reserve held %v, %d free", g.ReadOnly(), h, free)
 		}
 	}
@@ -147,7 +147,7 @@ func TestReserveSavesOpening(t *testing.T) {
 	}
 	g, f := guardOver(d)
 	g.CheckSpace()
-	if _, held := d.Reserve(); held || !g.ReadOnly() {
+	if _, held := d.Space().Reserve(); held || !g.ReadOnly() {
 		t.Errorf("reserve held %v, read-only %v", held, g.ReadOnly())
 	}
 	mustStore(t, g.Log(), entries(1, 10, 1, 1000))

@@ -67,7 +67,7 @@ func (l *Inspection) read() error {
 	}
 	best := found.best()
 	l.SnapshotIndex, l.SnapshotTerm, l.Configuration = best.Index, best.Term, best.Configuration
-	log, err := checkLogWith(l.file(logName), best.Index, best.Term, l.onEntry)
+	log, err := checkLog(l.file(logName), best.Index, best.Term, l.onEntry)
 	if err != nil {
 		return err
 	}

@@ -98,7 +98,7 @@ func TestLogBehaviour(t *testing.T) {
 					t.Fatal(err)
 				}
 				file := logFileOf(g)
-				c, err := checkLog(file, noEntries, 0)
+				c, err := checkLog(file, noEntries, 0, nil)
 				if err != nil {
 					t.Fatalf("file check: %v", err)
 				}

@@ -99,7 +99,9 @@ func (m *memStorage) Reserve() (uint64, bool) {
 	return m.size, m.held
 }
 
-func (m *memStorage) EnsureReserve() error {
+func (m *memStorage) Space() Space { return m }
+
+func (m *memStorage) HoldReserve() error {
 	if err := m.before("HoldReserve"); err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -35,13 +36,23 @@ func openReserve(path string, size uint64) (*reserveFile, error) {
 		r.held = true
 		return r, nil
 	}
-	if err := r.ensure(); err != nil && !isNoSpace(err) {
+	if err := r.HoldReserve(); err != nil && !isNoSpace(err) {
 		return nil, err
 	}
 	return r, nil
 }
 
-func (r *reserveFile) state() (uint64, bool) {
+// Free returns what the file system has left for this process.
+func (r *reserveFile) Free() (uint64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(filepath.Dir(r.path), &st); err != nil {
+		return 0, fmt.Errorf("free space of %s: %w", filepath.Dir(r.path), err)
+	}
+	return uint64(st.Bavail) * uint64(st.Bsize), nil
+}
+
+// Reserve returns the size and reports whether the space is occupied.
+func (r *reserveFile) Reserve() (size uint64, held bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.size, r.held
@@ -53,8 +64,8 @@ func (r *reserveFile) setHeld(held bool) {
 	r.held = held
 }
 
-// ensure takes the space, all of it or none.
-func (r *reserveFile) ensure() error {
+// HoldReserve occupies the space, all of it or none.
+func (r *reserveFile) HoldReserve() error {
 	f, err := os.OpenFile(r.path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return fmt.Errorf("take the disk reserve: %w", err)
@@ -70,9 +81,9 @@ func (r *reserveFile) ensure() error {
 	return f.Close()
 }
 
-// release gives the space back. The sync matters: some file systems let the
+// ReleaseReserve gives the space back. The sync matters: some file systems let the
 // blocks go only with it.
-func (r *reserveFile) release() error {
+func (r *reserveFile) ReleaseReserve() error {
 	f, err := os.OpenFile(r.path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return fmt.Errorf("release the disk reserve: %w", err)
@@ -93,13 +104,4 @@ func writeZeros(f *os.File, size int64) error {
 		}
 	}
 	return nil
-}
-
-// freeSpace is what the file system of path has left for this process.
-func freeSpace(path string) (uint64, error) {
-	var st unix.Statfs_t
-	if err := unix.Statfs(path, &st); err != nil {
-		return 0, fmt.Errorf("free space of %s: %w", path, err)
-	}
-	return uint64(st.Bavail) * uint64(st.Bsize), nil
 }

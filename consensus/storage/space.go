@@ -48,18 +48,19 @@ func decideSpace(v diskSpace) spaceDecision {
 func (g *Guarded) CheckSpace() {
 	g.reserveSem <- struct{}{}
 	defer func() { <-g.reserveSem }()
-	size, held := g.storage.Reserve()
+	space := g.storage.Space()
+	size, held := space.Reserve()
 	if size == 0 {
 		return
 	}
-	free, err := g.storage.Free()
+	free, err := space.Free()
 	if err != nil {
 		g.logger.Debug("free space unknown", "error", err)
 		return
 	}
 	v := decideSpace(diskSpace{free, size, held, g.readOnly.Load()})
 	if v.ensureReserve { // should the space have gone again, the next check looks anew
-		v.readOnly = g.storage.EnsureReserve() != nil
+		v.readOnly = space.HoldReserve() != nil
 	}
 	g.setReadOnly(v.readOnly, free)
 }
@@ -73,12 +74,13 @@ func (g *Guarded) releaseReserveFor(op string, before uint64) bool {
 	if g.releases.Load() != before {
 		return true
 	}
-	size, held := g.storage.Reserve()
+	space := g.storage.Space()
+	size, held := space.Reserve()
 	if size == 0 || !held {
 		return false
 	}
 	g.setReadOnly(true, 0)
-	if err := g.storage.ReleaseReserve(); err != nil {
+	if err := space.ReleaseReserve(); err != nil {
 		g.logger.Error("cannot release the disk reserve", "error", err)
 		return false
 	}

@@ -28,13 +28,13 @@ func TestReserveFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, held := r.state(); !held || occupied() < 1<<20 {
+	if _, held := r.Reserve(); !held || occupied() < 1<<20 {
 		t.Errorf("held %v, %d bytes", held, occupied())
 	}
-	if err := r.release(); err != nil || occupied() != 0 {
+	if err := r.ReleaseReserve(); err != nil || occupied() != 0 {
 		t.Errorf("released: %d bytes, %v", occupied(), err)
 	}
-	if err := r.ensure(); err != nil || occupied() < 1<<20 {
+	if err := r.HoldReserve(); err != nil || occupied() < 1<<20 {
 		t.Errorf("held again: %d bytes, %v", occupied(), err)
 	}
 	if _, err = openReserve(path, 2<<20); err != nil || occupied() < 2<<20 {

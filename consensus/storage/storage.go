@@ -35,19 +35,26 @@ type Storage interface {
 	// That is durable, and nothing else has changed, when it returns without an
 	// error; what is written afterwards is set aside with the rest.
 	SetAside(aside, file string, data []byte) error
-	// Free is the space in bytes that the file system has left for this
-	// process, without the reserve.
-	Free() (uint64, error)
-	// Reserve is the size in bytes of the disk reserve, 0 for none, and
-	// whether it is held now.
-	Reserve() (size uint64, held bool)
-	// EnsureReserve takes the reserve's space; without enough space it fails
-	// and takes nothing.
-	EnsureReserve() error
-	// ReleaseReserve gives the reserve's space back to the file system.
-	ReleaseReserve() error
+	// Space is the disk space under the storage.
+	Space() Space
 	// Close ends the use of the storage. Nothing may be in use by then.
 	Close() error
+}
+
+// Space is disk space, part of which a storage occupies as a reserve. Methods
+// may be called from any goroutine, one change of the reserve at a time.
+type Space interface {
+	// Free returns the bytes that the file system has left for this process,
+	// without the reserve.
+	Free() (uint64, error)
+	// Reserve returns the size in bytes of the reserve, 0 for none, and reports
+	// whether it is held now.
+	Reserve() (size uint64, held bool)
+	// HoldReserve occupies the reserve's space; without enough space it fails
+	// and occupies nothing.
+	HoldReserve() error
+	// ReleaseReserve gives the reserve's space back to the file system.
+	ReleaseReserve() error
 }
 
 // VoteStore is a raft.StableStore that records a term together with a vote.

@@ -233,32 +233,28 @@ func (v *voteFile) Set(key, val []byte) error {
 	if string(key) != keyLastVoteCand {
 		return unknownKey(key)
 	}
-	if len(val) > maxCandidate {
-		return fmt.Errorf("candidate of %d bytes: at most %d fit", len(val), maxCandidate)
-	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if !v.hasHeld {
 		return errors.New("LastVoteCand set without LastVoteTerm before it")
 	}
-	next := v.durable
-	next.hasVote, next.voteTerm, next.candidate = true, v.pendingVoteTerm, bytes.Clone(val)
-	if err := v.record(next); err != nil {
-		return err
-	}
-	v.hasHeld = false
-	return nil
+	return v.recordVote(v.durable, v.pendingVoteTerm, val)
 }
 
 // RecordVote records the current term and a vote together.
 func (v *voteFile) RecordVote(term, voteTerm uint64, candidate []byte) error {
-	if len(candidate) > maxCandidate {
-		return fmt.Errorf("candidate of %d bytes: at most %d fit", len(candidate), maxCandidate)
-	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	next := v.durable
 	next.hasTerm, next.currentTerm = true, term
+	return v.recordVote(next, voteTerm, candidate)
+}
+
+// recordVote makes next durable with that vote in it. The lock must be held.
+func (v *voteFile) recordVote(next voteRecord, voteTerm uint64, candidate []byte) error {
+	if len(candidate) > maxCandidate {
+		return fmt.Errorf("candidate of %d bytes: at most %d fit", len(candidate), maxCandidate)
+	}
 	next.hasVote, next.voteTerm, next.candidate = true, voteTerm, bytes.Clone(candidate)
 	if err := v.record(next); err != nil {
 		return err
