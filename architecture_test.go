@@ -22,8 +22,9 @@ const (
 // layers is the table of docs/ARCHITECTURE.md. A package has the layer of the
 // longest entry that is its path or the beginning of it.
 var layers = map[string]int{
-	"cluster": 0, "api/apiv1": 0,
+	"cluster": 0, "api/apiv1": 0, "api/token": 0,
 	"state": 1, "election": 1, "health": 1, "splitbrain": 1, "telemetry": 1,
+	"api/problem": 1, "api/openapi": 1, "api/stream": 1, "api/forward": 1,
 	"transport": 2, "consensus": 2, "transfer": 2, "failover": 2, "roles": 2, "audit": 2, "api": 2, "client": 2,
 	"node": 3,
 	"cmd":  4, "chaos": 4, "benchmarks": 4, "docs": 4, // docs: the tests of the documents
@@ -32,8 +33,9 @@ var layers = map[string]int{
 // sideways lists the imports within a layer that the table allows: chaos/proc
 // starts real processes for tests and measurements alike.
 var sideways = map[string][]string{
-	"election":   {"health"},
-	"benchmarks": {"chaos/proc"},
+	"election":    {"health"},
+	"api/forward": {"api/problem", "api/stream"},
+	"benchmarks":  {"chaos/proc"},
 }
 
 var (
@@ -130,6 +132,11 @@ func TestTheRuleItself(t *testing.T) {
 		{"api", "state", true},
 		{"api", "consensus", false},
 		{"api", "api/apiv1", true},
+		{"api/attach", "api/forward", true},
+		{"api/forward", "api/problem", true},
+		{"api/forward", "state", false},
+		{"api/openapi", "api/forward", false},
+		{"api/attach", "roles", false},
 		{"client", "api/apiv1", true},
 		{"client", "api", false},
 		{"consensus", "consensus/storage", true},

@@ -14,11 +14,10 @@ import (
 // does no harm there. Whatever else waits, expires or is compared goes by Go's
 // monotonic readings, or by the lease clock (CLOCK_BOOTTIME).
 var wallClock = map[string]string{
-	"api/audit.go audit":                          "shown: records are ordered by the log",
+	"api/leader.go audit":                         "shown: records are ordered by the log",
 	"api/autofailover.go postAutoFailover":        "a pause with a ttl is replicated and outlives every process; docs/runbook.md says what a jump does to it",
 	"api/discovery.go status":                     "shown",
 	"api/discovery.go unixNano":                   "shown",
-	"api/kv.go write":                             "replaced when the command is proposed",
 	"api/roles.go wireRole":                       "shown: what is left is counted on the lease clock",
 	"api/splitbrain.go wireReport":                "shown",
 	"consensus/propose.go submit":                 "the time in a command: shown, and the age of idempotency keys (docs/runbook.md)",

@@ -22,50 +22,12 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sync/singleflight"
 
+	"northstar/api/attach"
+	"northstar/api/forward"
+	"northstar/api/openapi"
 	"northstar/cluster"
-	"northstar/state"
 	"northstar/telemetry"
 )
-
-// Cluster is what the API needs of consensus. All methods may be called by any
-// goroutine. Errors are *cluster.Error: CodeNoLeader means that nothing was
-// done, CodeOutcomeUnknown that it may have been.
-type Cluster interface {
-	// Propose returns once the command is applied here, or is known not to be.
-	Propose(ctx context.Context, c state.Command) (state.Result, error)
-	// Barrier returns once View holds every write acknowledged before the call.
-	ReadBarrier(ctx context.Context) error
-	// LeaseBarrier is Barrier, without a round while a lease is valid.
-	LeaseReadBarrier(ctx context.Context) error
-	View() *state.View
-	Feed() *state.Feed
-	RoleFeed() *state.Feed
-	NodeFeed() *state.Feed
-	// Status is cheap.
-	Status() cluster.NodeStatus
-	// Peers says what this node knows of the other servers.
-	Peers() []cluster.PeerStatus
-	// LeaderChanged is closed at the next change of the leader or the term.
-	LeaderChanged() <-chan struct{}
-
-	// Spread returns once every node that answers has applied what this one has.
-	AwaitAppliedEverywhere(ctx context.Context)
-
-	// ChangeMember changes the membership, PlanChange says what that would do.
-	ChangeMember(ctx context.Context, change cluster.MemberChange) error
-	PlanChange(ctx context.Context, change cluster.MemberChange) (cluster.Plan, error)
-	// PlanRecovery asks the other members whether a lost quorum may be recovered
-	// so, and by whom. It needs no leader. Beside an error the plan is as far as
-	// it is known.
-	PlanRecovery(ctx context.Context, o cluster.RecoveryRequest) (cluster.RecoveryPlan, error)
-	// Recover makes this node the only voter of a new generation.
-	Recover(ctx context.Context, o cluster.RecoveryRequest) (cluster.Generation, error)
-	// SetAside makes this node begin anew, at its next start, as a member of that
-	// generation, which leader leads.
-	SetAside(ctx context.Context, clusterID string, leader cluster.NodeID, g cluster.Generation) error
-	Backup(ctx context.Context, w io.Writer) error
-	Restore(ctx context.Context, r io.Reader) error
-}
 
 // LeadershipMover moves leadership by an operator's order.
 type LeadershipMover interface {
@@ -122,9 +84,17 @@ func (l Limits) withDefaults() Limits {
 
 // Deps is what a Server is made of.
 type Deps struct {
-	Cluster    Cluster
+	Reads      Reads
+	Proposals  Proposals
+	Membership Membership
+	Recovery   Recovery
+	Backups    Backups
+	Leader     forward.LeaderSource
 	Leadership LeadershipMover
 	Sessions   Sessions
+	// Renewals makes what renews the sessions of connections to this node, by reports to
+	// the leader. Run runs it.
+	Renewals   func(attach.Reporter) attach.Renewals
 	SplitBrain SplitBrain
 	Audit      Auditor // nil: nothing is recorded
 	Journal    *telemetry.Journal
@@ -164,19 +134,19 @@ type Deps struct {
 
 // Server answers the API's requests.
 type Server struct {
-	deps    Deps
-	limits  Limits
-	logger  hclog.Logger
-	cluster Cluster
-	routes  *router
-	auth    *authenticator
-	leader  *leaderTracker
-	forward *forwarder
+	deps     Deps
+	limits   Limits
+	logger   hclog.Logger
+	reads    Reads
+	routes   *openapi.Router[handler]
+	auth     *authenticator
+	leader   *forward.LeaderTracker
+	forward  *forward.Forwarder
+	attached *attach.Server
 
-	attached *attachments
-	loads    loads
-	openAPI  func() ([]byte, error) // made when somebody asks: it takes longer than all the rest of a start
-	views    singleflight.Group     // questions for the leader's /v1/cluster
+	loads   loads
+	openAPI func() ([]byte, error) // made for the first request: it takes longer than all the rest of a start
+	views   singleflight.Group     // requests for the leader's /v1/cluster
 
 	draining atomic.Bool
 	stopping context.Context // ends with Drain
@@ -188,19 +158,21 @@ type Server struct {
 	streams          atomic.Int64
 	attaching        atomic.Int64
 	waitingCampaigns atomic.Int64
-	queuedForLeader  atomic.Int64
-	writes           atomic.Int64 // that were held, and are not answered yet
 	bodyBytes        atomic.Int64
 }
 
 // New makes a Server and starts nothing. It fails when a dependency is missing
 // or the token file is bad.
 func New(d Deps) (*Server, error) {
-	switch {
-	case d.Cluster == nil, d.Leadership == nil, d.Sessions == nil, d.SplitBrain == nil, d.Journal == nil, d.Logger == nil:
-		return nil, errors.New("api: Cluster, Leadership, Sessions, SplitBrain, Journal and Logger must be given")
-	case d.TimeoutMax <= 0:
-		return nil, errors.New("api: TimeoutMax must be positive")
+	for _, required := range []any{
+		d.Reads, d.Proposals, d.Membership, d.Recovery, d.Backups, d.Leader, d.Leadership, d.Sessions, d.SplitBrain, d.Logger,
+	} {
+		if required == nil {
+			return nil, errors.New("api: a dependency is missing")
+		}
+	}
+	if d.Journal == nil || d.Renewals == nil || d.TimeoutMax <= 0 {
+		return nil, errors.New("api: Journal and Renewals must be given, and TimeoutMax be positive")
 	}
 	if d.TransferTimeout <= 0 {
 		d.TransferTimeout = 30 * time.Second
@@ -209,34 +181,60 @@ func New(d Deps) (*Server, error) {
 		d.Entropy = rand.Reader
 	}
 	s := &Server{
-		deps:    d,
-		limits:  d.Limits.withDefaults(),
-		logger:  d.Logger.Named("api"),
-		cluster: d.Cluster,
+		deps:   d,
+		limits: d.Limits.withDefaults(),
+		logger: d.Logger.Named("api"),
+		reads:  d.Reads,
+		routes: openapi.NewRouter(table),
+		leader: forward.NewLeaderTracker(d.Leader),
 	}
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	var err error
 	if s.auth, err = newAuthenticator(d, s.logger); err != nil {
 		return nil, err
 	}
-	s.routes = newRouter(table)
-	s.leader = newLeaderTracker(d.Cluster)
-	s.forward = newForwarder(d)
-	s.attached = newAttachments(s)
-	s.openAPI = sync.OnceValues(func() ([]byte, error) { return openAPI(s.routes, d.Node.Version) })
+	s.forward = forward.New(forward.Config{
+		Self: d.Node.ID, Leader: s.leader, Dial: d.Dial, ClientTLS: d.ClientTLS,
+		ForwardToken: d.Tokens != nil && d.ClientTLS == nil && !d.Insecure,
+		TimeoutMax:   d.TimeoutMax, MaxQueued: s.limits.QueuedForLeader,
+		AddressOf: s.httpAddress, LeaderProcessDead: d.LeaderProcessDead, Refusing: d.SplitBrain.Refusing,
+		Stopping: s.stopping,
+	})
+	s.attached = attach.New(attach.Config{
+		BootID: d.Node.BootID, Renewals: d.Renewals, Sessions: d.Sessions, Forward: s.forward,
+		Stopping: s.stopping, Leave: s.leaveThisNode, Problem: s.problem,
+	})
+	s.openAPI = sync.OnceValues(func() ([]byte, error) { return s.routes.Document(d.Node.Version) })
 	return s, nil
 }
 
-// Run keeps an eye on the leader and the token file until ctx ends. Requests
-// that come without it find no leader.
+// Run follows the leader and the token file, and renews attached sessions, until ctx
+// ends. Requests that come without it find no leader.
 func (s *Server) Run(ctx context.Context) error {
 	var loops sync.WaitGroup
 	loops.Go(func() { s.auth.run(ctx) })
-	loops.Go(func() { s.attached.run(ctx) })
-	s.leader.run(ctx)
+	loops.Go(func() { _ = s.attached.Run(ctx) }) // it ends with ctx
+	s.leader.Run(ctx)
 	loops.Wait()
-	s.forward.close()
+	s.forward.Close()
 	return nil
+}
+
+// QueuedWrites returns how many writes have waited for a leader and are not answered yet.
+func (s *Server) QueuedWrites() int { return s.forward.QueuedWrites() }
+
+// httpAddress returns where a node's API is, "" when this node does not know.
+func (s *Server) httpAddress(id cluster.NodeID) string {
+	if id == s.deps.Node.ID {
+		return s.deps.Node.HTTPAddress
+	}
+	if m, ok := s.reads.View().Member(id); ok && m.HTTPAddress != "" {
+		return m.HTTPAddress
+	}
+	if s.deps.AddressOf != nil {
+		return s.deps.AddressOf(id)
+	}
+	return ""
 }
 
 // Drain makes the node leave: it is not ready any more, leads no further

@@ -9,22 +9,20 @@ import (
 	"sync"
 
 	"northstar/api/apiv1"
+	"northstar/api/forward"
+	"northstar/api/problem"
+	"northstar/api/stream"
 	"northstar/state"
 )
 
 // putNode serves PUT /v1/nodes/{id}. A node that says again what is known writes
 // nothing: so that it may tell its load as often as it likes.
-func putNode(c *request) error {
-	var in apiv1.NodePut
-	raw, err := c.decodeBody(&in)
-	if err != nil {
-		return err
-	}
+func putNode(c *request, in apiv1.NodePut) error {
 	if in.Status == "" {
 		in.Status = string(state.AppActive)
 	}
 	if l := in.Load; l != nil && (l.Connections < 0 || l.Jobs < 0 || l.CPU < 0 || l.Memory < 0) {
-		return badRequest("load: want numbers of at least 0, got connections %d, jobs %d, cpu %v, memory %v", l.Connections, l.Jobs, l.CPU, l.Memory)
+		return problem.BadRequest("load: want numbers of at least 0, got connections %d, jobs %d, cpu %v, memory %v", l.Connections, l.Jobs, l.CPU, l.Memory)
 	}
 	put := state.AppNodePut{Node: state.AppNode{
 		ID: c.param, Session: in.SessionID, Hostname: in.Hostname, Address: in.Address, HTTPPort: in.HTTPPort, GRPCPort: in.GRPCPort,
@@ -34,34 +32,26 @@ func putNode(c *request) error {
 	if err := cmd.Validate(); err != nil {
 		return err
 	}
-	ctx, cancel, err := c.contextWithTimeoutParam()
-	if err != nil {
-		return err
-	}
-	defer cancel()
 	var result state.Result
-	err = c.serveOnLeader(ctx, leaderRequest{write: true, idempotent: true, body: raw, local: func(ctx context.Context) error {
-		if n, ok := c.s.cluster.View().AppNode(c.param); ok && n.SameRegistration(&put.Node) {
-			c.audited = true                    // it says that it is there, as often as it likes
-			return c.s.cluster.ReadBarrier(ctx) // its session lives, or the node would be dead
+	err := c.onLeader(c.ctx, forward.Request{Write: true, Idempotent: true, Local: func(ctx context.Context) (err error) {
+		if n, ok := c.s.reads.View().AppNode(c.param); ok && n.SameRegistration(&put.Node) {
+			c.audited = true                  // it says that it is there, as often as it likes
+			return c.s.reads.ReadBarrier(ctx) // its session lives, or the node would be dead
 		}
-		var err error
 		result, err = c.proposeHere(ctx, cmd)
 		return err
 	}})
 	switch {
-	case err == errResponseWritten:
-		return nil
 	case err != nil:
 		return err
 	case result.Err != nil:
 		return result.Err
 	}
-	n, ok := c.s.cluster.View().AppNode(c.param)
+	n, ok := c.s.reads.View().AppNode(c.param)
 	if !ok || n.Session != in.SessionID {
-		return sessionNotFound(in.SessionID) // it ended just now
+		return problem.SessionEnded(in.SessionID) // it ended just now
 	}
-	c.s.loads.put(c.s.leader.snapshot(), n.ID, in.Load)
+	c.s.loads.put(c.s.leader.Current(), n.ID, in.Load)
 	return c.reply(c.wireNode(n))
 }
 
@@ -70,7 +60,7 @@ func getNode(c *request) error {
 	return c.read(func(v *state.View) error {
 		n, ok := v.AppNode(c.param)
 		if !ok {
-			return statusError(http.StatusNotFound, "id: node %q is not registered", c.param)
+			return problem.Status(http.StatusNotFound, "id: node %q is not registered", c.param)
 		}
 		return c.reply(c.wireNode(n))
 	})
@@ -86,7 +76,7 @@ func listNodes(c *request) error {
 	switch state.AppStatus(status) {
 	case "", state.AppJoining, state.AppActive, state.AppDraining, state.AppDead:
 	default:
-		return badRequest("status: want joining, active, draining or dead, got %q", status)
+		return problem.BadRequest("status: want joining, active, draining or dead, got %q", status)
 	}
 	return c.read(func(v *state.View) error {
 		out := apiv1.Nodes{Items: []apiv1.Node{}}
@@ -126,26 +116,24 @@ func countNodes(c *request) error {
 }
 
 // removeNode serves DELETE /v1/nodes/{id}.
-func removeNode(c *request) error {
-	if _, err := c.decodeBody(&struct{}{}); err != nil {
-		return err
-	}
+func removeNode(c *request, _ struct{}) error {
 	cmd := state.Command{Kind: state.KindAppNodeRemove, AppNodeRemove: &state.AppNodeRemove{IDs: []string{c.param}}}
 	if err := cmd.Validate(); err != nil {
 		return err
 	}
-	return c.propose(nil, cmd, false, func(state.Result) error {
-		return c.reply(apiv1.NodeRemoved{ID: c.param})
-	})
+	if _, err := c.propose(cmd, false); err != nil {
+		return err
+	}
+	return c.reply(apiv1.NodeRemoved{ID: c.param})
 }
 
 // watchNodes serves GET /v1/nodes/watch, on any node, as watchKeys does for keys.
 func watchNodes(c *request) error {
-	return c.follow(c.s.cluster.NodeFeed(), "", (*sseWriter).nodeChange)
+	return c.follow(c.s.reads.NodeFeed(), "", c.encodeNodeChange)
 }
 
-// nodeChange encodes one change of a node.
-func (e *sseWriter) nodeChange(ch *state.Change) error {
+// encodeNodeChange adds one change of a node to a stream.
+func (c *request) encodeNodeChange(e *stream.Events, ch *state.Change) error {
 	n, err := state.DecodeAppNode(ch.Value)
 	if err != nil {
 		return err
@@ -153,20 +141,13 @@ func (e *sseWriter) nodeChange(ch *state.Change) error {
 	if ch.Deleted {
 		n.ID, n.Revision = ch.Key, ch.Revision
 	}
-	wire := e.c.wireNode(&n)
+	wire := c.wireNode(&n)
 	wire.Load, wire.Revision = nil, ch.Revision
 	data, err := json.Marshal(wire)
 	if err != nil {
 		return err
 	}
-	e.field("id", strconv.FormatUint(ch.Revision, 10))
-	if ch.Deleted {
-		e.field("event", apiv1.EventDelete)
-	} else {
-		e.field("event", apiv1.EventPut)
-	}
-	e.field("data", string(data))
-	return e.endEvent()
+	return e.Event(strconv.FormatUint(ch.Revision, 10), changeName(ch), data)
 }
 
 func (c *request) wireNode(n *state.AppNode) apiv1.Node {
@@ -177,7 +158,7 @@ func (c *request) wireNode(n *state.AppNode) apiv1.Node {
 		RegisteredAt: unixNano(n.RegisteredAt), ChangedAt: unixNano(n.ChangedAt), Revision: n.Revision,
 	}
 	if n.Status != state.AppDead && !c.stale() {
-		out.Load = c.s.loads.get(c.s.leader.snapshot(), n.ID)
+		out.Load = c.s.loads.get(c.s.leader.Current(), n.ID)
 	}
 	return out
 }
@@ -191,23 +172,23 @@ type loads struct {
 }
 
 // put notes a node's load; nil leaves the last one.
-func (l *loads) put(leader *leaderSnapshot, id string, load *apiv1.Load) {
+func (l *loads) put(leader *forward.Leader, id string, load *apiv1.Load) {
 	if load == nil {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.byNode == nil || l.term != leader.term || len(l.byNode) >= 2*state.MaxAppNodes { // bounded, whatever comes and goes
-		l.byNode, l.term = map[string]apiv1.Load{}, leader.term
+	if l.byNode == nil || l.term != leader.Term || len(l.byNode) >= 2*state.MaxAppNodes { // bounded, whatever comes and goes
+		l.byNode, l.term = map[string]apiv1.Load{}, leader.Term
 	}
 	l.byNode[id] = *load
 }
 
-func (l *loads) get(leader *leaderSnapshot, id string) *apiv1.Load {
+func (l *loads) get(leader *forward.Leader, id string) *apiv1.Load {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	load, ok := l.byNode[id]
-	if !ok || l.term != leader.term {
+	if !ok || l.term != leader.Term {
 		return nil
 	}
 	return &load

@@ -74,7 +74,7 @@ func newAuthenticator(d Deps, logger hclog.Logger) (*authenticator, error) {
 	return a, nil
 }
 
-// stream re-reads the token file until ctx ends.
+// run re-reads the token file until ctx ends.
 func (a *authenticator) run(ctx context.Context) {
 	if a.read == nil {
 		return
@@ -130,16 +130,14 @@ func (s *Server) TokenProblem() string {
 // authorize finds out who asks and whether they may.
 func (c *request) authorize() error {
 	a := c.s.auth
-	c.forwarded = c.r.Header.Get(apiv1.HeaderForwardedBy) != ""
-	c.from = c.r.RemoteAddr
-	if c.mutates() {
+	if c.write {
 		// The one way in which a page in somebody's browser could use that
 		// somebody's place on the loopback.
 		if err := crossOrigin.Check(c.r); err != nil {
 			return cluster.Errorf(cluster.CodeForbidden, "request comes from a page of another origin: %w", err)
 		}
 	}
-	if c.requiredRole() == token.None {
+	if c.route.Role == token.None {
 		return nil
 	}
 	who, passed, err := a.identify(c.r)
@@ -149,12 +147,12 @@ func (c *request) authorize() error {
 	}
 	c.caller, c.from = who, callerAddress(c.r, passed)
 	switch {
-	case who.role.Allows(c.requiredRole()):
+	case who.role.Allows(c.route.Role):
 		return nil
-	case who.node != "" && c.route.allowNodeCert:
+	case who.node != "" && c.route.AllowNode:
 		return nil
 	}
-	return cluster.Errorf(cluster.CodeForbidden, "%s may not: %s %s needs role %s", who.describe(), c.r.Method, c.route.pattern, c.requiredRole())
+	return cluster.Errorf(cluster.CodeForbidden, "%s may not: %s %s needs role %s", who.describe(), c.r.Method, c.route.Pattern, c.route.Role)
 }
 
 func (i identity) describe() string {
@@ -269,19 +267,7 @@ func certificateIdentity(uri *url.URL, clusterName string) (identity, bool) {
 	if uri.Scheme != "northstar" || uri.Host != clusterName {
 		return identity{}, false
 	}
-	role, name, ok := strings.Cut(strings.TrimPrefix(uri.Path, "/"), "/")
-	if !ok {
-		return identity{}, false
-	}
-	if role == "node" {
-		id, err := cluster.ParseNodeID(name)
-		return identity{name: name, role: token.None, node: id}, err == nil
-	}
-	r, err := token.ParseRole(role)
-	if err != nil || token.CheckName(name) != nil {
-		return identity{}, false
-	}
-	return identity{name: name, role: r}, true
+	return makeIdentity(strings.Cut(strings.TrimPrefix(uri.Path, "/"), "/"))
 }
 
 // header is how an identity travels between nodes.
@@ -292,27 +278,37 @@ func (i identity) header() string {
 	return string(i.role) + " " + i.name
 }
 
+// parseIdentity reads header.
 func parseIdentity(s string) (identity, error) {
-	bad := cluster.Errorf(cluster.CodeUnauthenticated, "%s: cannot be read", apiv1.HeaderIdentity)
-	kind, name, ok := strings.Cut(s, " ")
+	who, ok := makeIdentity(strings.Cut(s, " "))
 	if !ok {
-		return identity{}, bad
+		return identity{}, cluster.Errorf(cluster.CodeUnauthenticated, "%s: cannot be read", apiv1.HeaderIdentity)
 	}
+	return who, nil
+}
+
+// makeIdentity takes what strings.Cut returned: a role or "node", and a name.
+func makeIdentity(kind, name string, found bool) (identity, bool) {
 	if kind == "node" {
 		id, err := cluster.ParseNodeID(name)
-		if err != nil {
-			return identity{}, bad
-		}
-		return identity{name: name, role: token.None, node: id}, nil
+		return identity{name: name, role: token.None, node: id}, found && err == nil
 	}
 	role, err := token.ParseRole(kind)
-	if err != nil || token.CheckName(name) != nil {
-		return identity{}, bad
-	}
-	return identity{name: name, role: role}, nil
+	return identity{name: name, role: role}, found && err == nil && token.CheckName(name) == nil
 }
 
 func fromLoopback(r *http.Request) bool {
 	addr, err := netip.ParseAddrPort(r.RemoteAddr)
 	return err == nil && addr.Addr().Unmap().IsLoopback()
+}
+
+// callerAddress is where a call comes from: what a forwarding node says, when
+// that is believed.
+func callerAddress(r *http.Request, believed bool) string {
+	if said := r.Header.Get(apiv1.HeaderCaller); said != "" && believed {
+		if addr, err := netip.ParseAddrPort(said); err == nil {
+			return addr.String()
+		}
+	}
+	return r.RemoteAddr
 }

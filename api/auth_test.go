@@ -17,6 +17,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"northstar/api/openapi"
 	"northstar/api/token"
 	"northstar/cluster"
 )
@@ -39,11 +40,12 @@ func withTokens(data []byte) func(*Deps) {
 
 // TestRoleMatrix asks for every route with every role, by token.
 func TestRoleMatrix(t *testing.T) {
+	t.Parallel()
 	data, tokens := tokenFile()
 	for _, row := range table {
 		for _, role := range []token.Role{token.None, token.Observer, token.Client, token.Operator} {
 			s := bareServer(t, withTokens(data))
-			r := httptest.NewRequest(row.method, "http://127.0.0.1"+concrete(row.pattern), strings.NewReader("{}"))
+			r := httptest.NewRequest(row.Method, "http://127.0.0.1"+concrete(row.Pattern), strings.NewReader("{}"))
 			r.RemoteAddr = "192.0.2.7:1234"
 			if role != token.None {
 				r.Header.Set("Authorization", "Bearer "+tokens[role])
@@ -51,7 +53,7 @@ func TestRoleMatrix(t *testing.T) {
 			w := serveBriefly(s, r)
 			want := http.StatusOK
 			switch {
-			case role.Allows(row.role):
+			case role.Allows(row.Role):
 			case role == token.None:
 				want = http.StatusUnauthorized
 			default:
@@ -62,7 +64,7 @@ func TestRoleMatrix(t *testing.T) {
 				got = http.StatusOK // it got past the door
 			}
 			if got != want {
-				t.Errorf("%s %s as %s: %d, want %d", row.method, row.pattern, role, w.Code, want)
+				t.Errorf("%s %s as %s: %d, want %d", row.Method, row.Pattern, role, w.Code, want)
 			}
 		}
 	}
@@ -70,26 +72,27 @@ func TestRoleMatrix(t *testing.T) {
 
 // TestRolesOfTheContract holds the table against section 7.
 func TestRolesOfTheContract(t *testing.T) {
+	t.Parallel()
 	open := map[string]bool{"/v1/cluster": true}
 	ofNodes := map[string]bool{"/admin/members": true, "/v1/sessions/attached": true}
 	for _, row := range table {
 		want := token.None
 		switch {
-		case open[row.pattern]:
-		case row.responseKind == attachStream: // it renews, and ends, what it looks at
+		case open[row.Pattern]:
+		case row.Kind == openapi.AttachStream: // it renews, and ends, what it looks at
 			want = token.Client
-		case strings.HasPrefix(row.pattern, "/admin"):
+		case strings.HasPrefix(row.Pattern, "/admin"):
 			want = token.Operator
-		case strings.HasPrefix(row.pattern, "/v1") && row.method == http.MethodGet:
+		case strings.HasPrefix(row.Pattern, "/v1") && row.Method == http.MethodGet:
 			want = token.Observer
-		case strings.HasPrefix(row.pattern, "/v1"):
+		case strings.HasPrefix(row.Pattern, "/v1"):
 			want = token.Client
 		}
-		if row.role != want {
-			t.Errorf("%s %s needs %s, want %s", row.method, row.pattern, row.role, want)
+		if row.Role != want {
+			t.Errorf("%s %s needs %s, want %s", row.Method, row.Pattern, row.Role, want)
 		}
-		if row.allowNodeCert != (row.method == http.MethodPost && ofNodes[row.pattern]) {
-			t.Errorf("%s %s: node certificates %v", row.method, row.pattern, row.allowNodeCert)
+		if row.AllowNode != (row.Method == http.MethodPost && ofNodes[row.Pattern]) {
+			t.Errorf("%s %s: node certificates %v", row.Method, row.Pattern, row.AllowNode)
 		}
 	}
 }
@@ -137,6 +140,7 @@ func clientCertificate(r *http.Request, uri string, verified bool) {
 }
 
 func TestIdentify(t *testing.T) {
+	t.Parallel()
 	data, tokens := tokenFile()
 	good := "Bearer " + tokens[token.Operator]
 	for name, tc := range map[string]struct {
@@ -229,6 +233,7 @@ func forwardedAs(identity string) []string {
 }
 
 func TestNodeCertificateAddsItselfOnly(t *testing.T) {
+	t.Parallel()
 	for id, want := range map[string]int{"n4": 200, "n5": 403} {
 		s := bareServer(t)
 		r := httptest.NewRequest("POST", "https://127.0.0.1/admin/members", strings.NewReader(`{"id":"`+id+`","raft_address":"h:1","http_address":"h:2"}`))
@@ -244,13 +249,15 @@ func TestNodeCertificateAddsItselfOnly(t *testing.T) {
 }
 
 func TestPageOfAnotherOriginChangesNothing(t *testing.T) {
-	n := startServer(t, newFakeCluster("n1", true))
-	for _, h := range [][]string{{"Origin", "http://evil.example"}, {"Sec-Fetch-Site", "cross-site"}} {
-		n.do("PUT", "/v1/kv/k", "v", h...).is(t, 403, cluster.CodeForbidden)
-	}
-	if r := n.do("PUT", "/v1/kv/k", "v", "Origin", "http://"+n.addr); r.status != 200 {
-		t.Errorf("same origin: %+v", r)
-	}
+	virtual(t, func(t *testing.T) {
+		n := startServer(t, newFakeCluster("n1", true))
+		for _, h := range [][]string{{"Origin", "http://evil.example"}, {"Sec-Fetch-Site", "cross-site"}} {
+			n.do("PUT", "/v1/kv/k", "v", h...).is(t, 403, cluster.CodeForbidden)
+		}
+		if r := n.do("PUT", "/v1/kv/k", "v", "Origin", "http://"+n.addr); r.status != 200 {
+			t.Errorf("same origin: %+v", r)
+		}
+	})
 }
 
 func TestTooManyBadTokens(t *testing.T) {
@@ -289,21 +296,24 @@ func TestTooManyBadTokens(t *testing.T) {
 // TestUnauthenticatedIsCounted: they leave no audit record, so that this is all
 // there is of them.
 func TestUnauthenticatedIsCounted(t *testing.T) {
-	data, tokens := tokenFile()
-	n := startServer(t, newFakeCluster("n1", true), withTokens(data))
-	for i, authorization := range []string{"", "Bearer wrong", "Basic " + tokens[token.Operator], "Bearer " + tokens[token.Observer]} {
-		n.do("GET", "/v1/kv", "", "Authorization", authorization)
-		want := fmt.Sprintf("northstar_auth_failures_total %d\n", min(i+1, 3))
-		if r := n.do("GET", "/metrics", ""); !strings.Contains(r.body, want) {
-			t.Errorf("after %q there is no %s", authorization, want)
+	virtual(t, func(t *testing.T) {
+		data, tokens := tokenFile()
+		n := startServer(t, newFakeCluster("n1", true), withTokens(data))
+		for i, authorization := range []string{"", "Bearer wrong", "Basic " + tokens[token.Operator], "Bearer " + tokens[token.Observer]} {
+			n.do("GET", "/v1/kv", "", "Authorization", authorization)
+			want := fmt.Sprintf("northstar_auth_failures_total %d\n", min(i+1, 3))
+			if r := n.do("GET", "/metrics", ""); !strings.Contains(r.body, want) {
+				t.Errorf("after %q there is no %s", authorization, want)
+			}
 		}
-	}
+	})
 }
 
 func TestFailureTableIsBounded(t *testing.T) {
+	t.Parallel()
 	f := newAuthFailureLimiter()
 	now := time.Unix(1000, 0)
-	for i := range 3 * maxAddresses {
+	for i := range maxAddresses + 500 {
 		f.allow(fmt.Sprintf("10.%d.%d.%d:1", i>>16, i>>8&255, i&255), now)
 	}
 	if len(f.seen) > maxAddresses {
@@ -377,6 +387,7 @@ func TestTokenFile_Reload(t *testing.T) {
 }
 
 func TestNewRefusesBadTokenFile(t *testing.T) {
+	t.Parallel()
 	d := testDeps(newFakeCluster("n1", true))
 	withTokens([]byte("colour = 1"))(&d)
 	if _, err := New(d); err == nil || !strings.Contains(err.Error(), "auth.tokens") {

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"northstar/api/apiv1"
+	"northstar/api/forward"
+	"northstar/api/problem"
 	"northstar/cluster"
 	"northstar/state"
 )
@@ -21,7 +23,7 @@ func getAutoFailover(c *request) error { return c.reply(c.s.autoFailover(time.No
 // autoFailover is the setting as this node has applied it, judged by its own
 // clock.
 func (s *Server) autoFailover(now time.Time) apiv1.AutoFailoverState {
-	view := s.cluster.View()
+	view := s.reads.View()
 	set := view.Settings()
 	out := apiv1.AutoFailoverState{Enabled: view.AutoFailover(now), Reason: set.Reason, Operator: set.Operator}
 	if !out.Enabled && set.PausedUntil != 0 {
@@ -32,26 +34,21 @@ func (s *Server) autoFailover(now time.Time) apiv1.AutoFailoverState {
 }
 
 // postAutoFailover serves POST /admin/auto-failover.
-func postAutoFailover(c *request) error {
-	var in apiv1.AutoFailover
-	raw, err := c.decodeBody(&in)
-	if err != nil {
-		return err
-	}
+func postAutoFailover(c *request, in apiv1.AutoFailover) error {
 	ttl, err := checkAutoFailover(in)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := c.contextWithLimit(apiv1.DefaultTimeoutMS * time.Millisecond)
 	defer cancel()
-	err = c.serveOnLeader(ctx, leaderRequest{write: true, body: raw, local: func(ctx context.Context) error {
-		if err := c.s.cluster.ReadBarrier(ctx); err != nil {
+	err = c.onLeader(ctx, forward.Request{Write: true, Local: func(ctx context.Context) error {
+		if err := c.s.reads.ReadBarrier(ctx); err != nil {
 			return err
 		}
 		if answered, err := c.verifyPlan(planParams{in.DryRun, in.PlanID}, c.planAutoFailover(*in.Enabled, ttl)); err != nil {
 			return err
 		} else if answered {
-			return errResponseWritten
+			return forward.ErrResponseWritten
 		}
 		change := &state.SettingsChange{AutoFailover: *in.Enabled, Reason: in.Reason, Operator: c.caller.name}
 		if ttl > 0 {
@@ -62,14 +59,11 @@ func postAutoFailover(c *request) error {
 			return result.Err
 		}
 		if err == nil {
-			c.s.cluster.AwaitAppliedEverywhere(ctx)
+			c.s.deps.Proposals.AwaitAppliedEverywhere(ctx)
 		}
 		return err
 	}})
-	switch {
-	case err == errResponseWritten:
-		return nil
-	case err != nil:
+	if err != nil {
 		return err
 	}
 	return c.reply(c.s.autoFailover(time.Now()))
@@ -77,7 +71,7 @@ func postAutoFailover(c *request) error {
 
 // planAutoFailover says what a change of the setting would do now.
 func (c *request) planAutoFailover(enabled bool, ttl time.Duration) cluster.Plan {
-	st, view := c.s.cluster.Status(), c.s.cluster.View()
+	st, view := c.s.reads.Status(), c.s.reads.View()
 	p := cluster.Plan{
 		Action: "auto_failover", Term: st.Term, Membership: cluster.MembershipDigest(st.Servers, view.Members()), Leader: st.LeaderID,
 		Params: fmt.Sprintf("%t %d", enabled, ttl), Risk: cluster.RiskLow,
@@ -100,15 +94,15 @@ func (c *request) planAutoFailover(enabled bool, ttl time.Duration) cluster.Plan
 func checkAutoFailover(in apiv1.AutoFailover) (ttl time.Duration, err error) {
 	switch {
 	case in.Enabled == nil:
-		return 0, badRequest("enabled: required, true or false")
+		return 0, problem.BadRequest("enabled: required, true or false")
 	case len(in.Reason) > maxReason:
-		return 0, badRequest("reason: want at most %d bytes, got %d", maxReason, len(in.Reason))
+		return 0, problem.BadRequest("reason: want at most %d bytes, got %d", maxReason, len(in.Reason))
 	case in.TTLMS == nil:
 		return 0, nil
 	case *in.Enabled:
-		return 0, badRequest("ttl_ms: only a pause has one")
+		return 0, problem.BadRequest("ttl_ms: only a pause has one")
 	case *in.TTLMS < 1 || *in.TTLMS > maxPause.Milliseconds():
-		return 0, badRequest("ttl_ms: want 1 to %d, got %d", maxPause.Milliseconds(), *in.TTLMS)
+		return 0, problem.BadRequest("ttl_ms: want 1 to %d, got %d", maxPause.Milliseconds(), *in.TTLMS)
 	}
 	return time.Duration(*in.TTLMS) * time.Millisecond, nil
 }

@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"northstar/api/apiv1"
+	"northstar/api/forward"
+	"northstar/api/problem"
+	"northstar/api/stream"
 	"northstar/cluster"
 	"northstar/state"
 )
@@ -20,12 +23,7 @@ const (
 
 // campaign serves POST /v1/roles/{role}/campaign. It may be repeated: a holder
 // gets its tenure again, a candidate keeps its place.
-func campaign(c *request) error {
-	var in apiv1.Campaign
-	raw, err := c.decodeBody(&in)
-	if err != nil {
-		return err
-	}
+func campaign(c *request, in apiv1.Campaign) error {
 	cmd, err := c.campaignCommand(in)
 	if err != nil {
 		return err
@@ -37,23 +35,20 @@ func campaign(c *request) error {
 	var role *state.Role
 	// A candidate is known by its session: a later leader knows whether an earlier
 	// try was elected, and when the wait is over it takes the candidate back.
-	work := leaderRequest{write: true, idempotent: true, body: raw, finalCode: cluster.CodeRoleHeld, local: func(ctx context.Context) error {
-		var err error
+	work := forward.Request{Write: true, Idempotent: true, FinalCode: cluster.CodeRoleHeld, Local: func(ctx context.Context) (err error) {
 		role, err = c.campaignHere(ctx, cmd)
 		return err
 	}}
-	err = c.serveOnLeader(ctx, work)
-	for ; c.canRetry(ctx, err, wait); err = c.serveOnLeader(ctx, work) {
+	err = c.onLeader(ctx, work)
+	for ; c.canRetry(ctx, err, wait); err = c.onLeader(ctx, work) {
 	}
 	switch {
-	case err == errResponseWritten:
-		return nil
 	case err != nil:
 		return err
 	case role.Current.Session != in.SessionID:
-		return c.heldError(notElectedError(c.s.cluster.View(), role), role)
+		return c.heldError(notElectedError(c.s.reads.View(), role), role)
 	}
-	return c.reply(c.wireRole(c.s.cluster.View(), role))
+	return c.reply(c.wireRole(c.s.reads.View(), role))
 }
 
 // maxCampaignDuration bounds a campaign as a whole.
@@ -61,11 +56,11 @@ const maxCampaignDuration = apiv1.MaxWaitMS*time.Millisecond + campaignGrace
 
 func (c *request) campaignCommand(in apiv1.Campaign) (state.Command, error) {
 	if in.WaitMS < 0 || in.WaitMS > apiv1.MaxWaitMS {
-		return state.Command{}, badRequest("wait_ms: want 0 to %d, got %d", apiv1.MaxWaitMS, in.WaitMS)
+		return state.Command{}, problem.BadRequest("wait_ms: want 0 to %d, got %d", apiv1.MaxWaitMS, in.WaitMS)
 	}
 	most := state.MaxTakeoverDelay.Milliseconds()
 	if in.TakeoverDelayMS < 0 || in.TakeoverDelayMS > most {
-		return state.Command{}, badRequest("takeover_delay_ms: want 0 to %d, got %d", most, in.TakeoverDelayMS)
+		return state.Command{}, problem.BadRequest("takeover_delay_ms: want 0 to %d, got %d", most, in.TakeoverDelayMS)
 	}
 	cmd := state.Command{Kind: state.KindRoleCampaign, RoleCampaign: &state.RoleCampaign{
 		Role: c.param, Session: in.SessionID, Value: in.Value, Wait: in.WaitMS > 0,
@@ -94,7 +89,7 @@ func (c *request) waitExpired(ctx context.Context) bool {
 func (c *request) waitDeadline(ctx context.Context) time.Time {
 	deadline, _ := ctx.Deadline()
 	if c.forwarded {
-		deadline = deadline.Add(forwardOverhead)
+		deadline = deadline.Add(forward.Overhead)
 	}
 	return deadline.Add(-campaignGrace)
 }
@@ -113,8 +108,8 @@ func (c *request) extendDeadlines(d time.Duration) {
 func (c *request) campaignHere(ctx context.Context, cmd state.Command) (*state.Role, error) {
 	p := cmd.RoleCampaign
 	left := c.s.deps.Sessions.TrackWaiter(p.Role, p.Session)
-	leader := c.s.leader.snapshot() // before it is proposed, so that no change is missed
-	result, err := c.s.cluster.Propose(ctx, cmd)
+	leader := c.s.leader.Current() // before it is proposed, so that no change is missed
+	result, err := c.s.deps.Proposals.Propose(ctx, cmd)
 	switch {
 	case err != nil:
 		left()
@@ -144,18 +139,18 @@ func (c *request) campaignHere(ctx context.Context, cmd state.Command) (*state.R
 // waitForElection returns when a candidate was elected, waits no more, or its time
 // is up or its client gone; the role is as it is then. The error is that its
 // session has ended, or that this node cannot tell any more.
-func (c *request) waitForElection(ctx context.Context, p *state.RoleCampaign, leader *leaderSnapshot) (*state.Role, error) {
+func (c *request) waitForElection(ctx context.Context, p *state.RoleCampaign, leader *forward.Leader) (*state.Role, error) {
 	until := c.waitDeadline(ctx)
-	ctx, cancel := withGraceAfter(ctx, leader.changed, 0)
+	ctx, cancel := stream.WithGraceAfter(ctx, leader.Changed, 0)
 	defer cancel()
-	ctx, cancel = withGraceAfter(ctx, c.s.stopping, 0)
+	ctx, cancel = stream.WithGraceAfter(ctx, c.s.stopping, 0)
 	defer cancel()
-	cursor, err := c.s.cluster.RoleFeed().Cursor(state.RoleKey(p.Role), c.s.cluster.View().Revision())
+	cursor, err := c.s.reads.RoleFeed().Cursor(state.RoleKey(p.Role), c.s.reads.View().Revision())
 	if err != nil {
 		return nil, err
 	}
 	for {
-		view := c.s.cluster.View()
+		view := c.s.reads.View()
 		role, known := view.Role(p.Role)
 		if _, lives := view.Session(p.Session); !lives {
 			return nil, cluster.Errorf(cluster.CodeSessionEnded, "session %q has ended while it waited for role %q", p.Session, p.Role)
@@ -172,13 +167,13 @@ func (c *request) waitForElection(ctx context.Context, p *state.RoleCampaign, le
 		done()
 		switch {
 		case cluster.IsCode(err, cluster.CodeHistoryCompacted): // a backup was restored, or a storm of events: look, and go on from now
-			if cursor, err = c.s.cluster.RoleFeed().Cursor(state.RoleKey(p.Role), c.s.cluster.View().Revision()); err != nil {
+			if cursor, err = c.s.reads.RoleFeed().Cursor(state.RoleKey(p.Role), c.s.reads.View().Revision()); err != nil {
 				return nil, err
 			}
 		case c.r.Context().Err() != nil:
 			return role, nil
 		case ctx.Err() != nil:
-			return nil, noLeader("node %s leads no more, or is about to stop", c.s.deps.Node.ID)
+			return nil, problem.NoLeader("node %s leads no more, or is about to stop", c.s.deps.Node.ID)
 		}
 	}
 }

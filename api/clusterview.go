@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"northstar/api/apiv1"
+	"northstar/api/forward"
 	"northstar/cluster"
 )
 
@@ -19,7 +20,7 @@ const deadAfter = 10 * time.Second
 // getCluster serves GET /v1/cluster: the leader's view, which any other node
 // asks for; its own when the leader does not answer.
 func getCluster(c *request) error {
-	st := c.s.cluster.Status()
+	st := c.s.reads.Status()
 	if st.Role != cluster.Leader && st.LeaderID != "" && !c.forwarded {
 		body, err := c.s.leadersView(c.r.Context(), st.LeaderID)
 		if err == nil {
@@ -41,11 +42,11 @@ func (s *Server) leadersView(ctx context.Context, leader cluster.NodeID) ([]byte
 		// Not the context of the one who happened to ask first.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*s.deps.TimeoutMax)
 		defer cancel()
-		answer, err := s.forward.ask(ctx, nil, addr, apiv1.PathCluster, 1<<20)
-		if err == nil && answer.status != http.StatusOK {
-			err = fmt.Errorf("leader %s answered %d", leader, answer.status)
+		answer, err := s.forward.Get(ctx, forward.Caller{}, addr, apiv1.PathCluster, 1<<20)
+		if err == nil && answer.Status != http.StatusOK {
+			err = fmt.Errorf("leader %s answered %d", leader, answer.Status)
 		}
-		return answer.body, err
+		return answer.Body, err
 	})
 	if err != nil {
 		return nil, err
@@ -55,12 +56,12 @@ func (s *Server) leadersView(ctx context.Context, leader cluster.NodeID) ([]byte
 
 // clusterView is the cluster as this node sees it.
 func (s *Server) clusterView(now time.Time) apiv1.Cluster {
-	st, view := s.cluster.Status(), s.cluster.View()
+	st, view := s.reads.Status(), s.reads.View()
 	in := viewInput{
 		self:      st,
 		lifecycle: s.lifecycle(st),
 		version:   s.deps.Node.Version,
-		peers:     s.cluster.Peers(),
+		peers:     s.reads.Peers(),
 		records:   view.Members(),
 		addressOf: s.httpAddress,
 		uptime:    now.Sub(s.deps.Node.StartedAt),

@@ -3,6 +3,8 @@ package api
 import (
 	"embed"
 	"net/http"
+
+	"northstar/api/problem"
 )
 
 //go:embed dashboard
@@ -27,7 +29,7 @@ func getDashboardFile(c *request) error { return c.dashboardFile(c.param) }
 func (c *request) dashboardFile(name string) error {
 	media, ok := dashboardTypes[name]
 	if !ok {
-		return statusError(http.StatusNotFound, "path: the dashboard has no %q", name)
+		return problem.Status(http.StatusNotFound, "path: the dashboard has no %q", name)
 	}
 	data, err := dashboardFiles.ReadFile("dashboard/" + name)
 	if err != nil {

@@ -5,14 +5,15 @@ import (
 	"time"
 
 	"northstar/api/apiv1"
+	"northstar/api/problem"
 	"northstar/cluster"
 )
 
 // getLeader serves GET /leader.
 func getLeader(c *request) error {
-	st := c.s.cluster.Status()
+	st := c.s.reads.Status()
 	if st.LeaderID == "" {
-		return noLeader("node %s knows no leader", c.s.deps.Node.ID)
+		return problem.NoLeader("node %s knows no leader", c.s.deps.Node.ID)
 	}
 	c.Header().Set(apiv1.HeaderCluster, st.ClusterID)
 	c.Header().Set(apiv1.HeaderGeneration, formatGeneration(st.Generation))
@@ -29,7 +30,7 @@ func getLeader(c *request) error {
 func getStatus(c *request) error { return c.reply(c.s.status(time.Now())) }
 
 func (s *Server) status(now time.Time) apiv1.Status {
-	st, view, facts := s.cluster.Status(), s.cluster.View(), s.deps.Node
+	st, view, facts := s.reads.Status(), s.reads.View(), s.deps.Node
 	place := cluster.Member{Priority: facts.Priority, Eligible: facts.Eligible, Zone: facts.Zone}
 	if m, ok := view.Member(facts.ID); ok {
 		place = m
@@ -107,7 +108,7 @@ func unixNano(ns int64) time.Time { return time.Unix(0, ns).UTC() }
 // getMetrics serves GET /metrics.
 func getMetrics(c *request) error {
 	if c.s.deps.Metrics == nil {
-		return statusError(404, "path: this node keeps no metrics")
+		return problem.Status(404, "path: this node keeps no metrics")
 	}
 	c.s.deps.Metrics.Handler().ServeHTTP(c, c.r)
 	return nil

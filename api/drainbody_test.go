@@ -18,6 +18,7 @@ import (
 // TestRejectedBodyIsDrained: a client that sends all of its body before it reads,
 // and wants the connection closed, gets the refusal and not a broken pipe.
 func TestRejectedBodyIsDrained(t *testing.T) {
+	t.Parallel()
 	file, tokens := tokenFile()
 	n := startServer(t, newFakeCluster("n1", true), func(d *Deps) {
 		d.Tokens = func() ([]byte, error) { return file, nil }
@@ -62,29 +63,31 @@ func TestRejectedBodyIsDrained(t *testing.T) {
 // TestRejection_BeforeBodyIsRead: it is sent at once, however slowly the body comes,
 // and a body that never ends is given up.
 func TestRejection_BeforeBodyIsRead(t *testing.T) {
-	n := startServer(t, newFakeCluster("n1", true))
-	c, err := net.Dial("tcp", n.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	if _, err := fmt.Fprintf(c, "PUT /v1/kv/k HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\nabc", 4<<20); err != nil {
-		t.Fatal(err)
-	}
-	r := bufio.NewReader(c)
-	resp, err := http.ReadResponse(r, nil)
-	if err != nil || resp.StatusCode != 413 {
-		t.Fatalf("%v %v", resp, err)
-	}
-	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := r.ReadByte(); err == nil || isTimeout(err) {
-		t.Errorf("the connection stays: %v", err)
-	}
+	virtual(t, func(t *testing.T) {
+		n := startServer(t, newFakeCluster("n1", true))
+		c, err := dialMemory(t.Context(), n.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := fmt.Fprintf(c, "PUT /v1/kv/k HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\nabc", 4<<20); err != nil {
+			t.Fatal(err)
+		}
+		r := bufio.NewReader(c)
+		resp, err := http.ReadResponse(r, nil)
+		if err != nil || resp.StatusCode != 413 {
+			t.Fatalf("%v %v", resp, err)
+		}
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.ReadByte(); err == nil || isTimeout(err) {
+			t.Errorf("the connection stays: %v", err)
+		}
+	})
 }
 
 func isTimeout(err error) bool {

@@ -30,7 +30,7 @@ func listElections(c *request) error {
 	if c.forwarded {
 		return c.reply(answer)
 	}
-	won := c.s.cluster.View().Elections() // the oldest first
+	won := c.s.reads.View().Elections() // the oldest first
 	for _, e := range won[max(0, len(won)-limit):] {
 		answer.Items = append(answer.Items, c.s.wireElection(e))
 	}
@@ -100,7 +100,7 @@ func (c *request) lostElectionsOfMembers(limit int) (lost []apiv1.Election, miss
 // otherMembers are the members but this node.
 func (s *Server) otherMembers() []cluster.NodeID {
 	var ids []cluster.NodeID
-	for _, m := range s.cluster.View().Members() {
+	for _, m := range s.reads.View().Members() {
 		if !m.Removed && m.ID != s.deps.Node.ID {
 			ids = append(ids, m.ID)
 		}
@@ -120,17 +120,17 @@ func (c *request) askMember(ctx context.Context, id cluster.NodeID, path string,
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.s.deps.TimeoutMax)
 	defer cancel()
-	answer, err := c.s.forward.ask(ctx, c, addr, path+"?"+query.Encode(), maxMemberResponse)
+	answer, err := c.s.forward.Get(ctx, c.Caller(), addr, path+"?"+query.Encode(), maxMemberResponse)
 	if err != nil {
 		return err
 	}
-	switch answer.status {
+	switch answer.Status {
 	case http.StatusOK:
-		return json.Unmarshal(answer.body, out)
+		return json.Unmarshal(answer.Body, out)
 	case http.StatusGone:
 		return cluster.Errorf(cluster.CodeHistoryCompacted, "since: an event of an earlier process of node %s, or one that it no longer keeps", id)
 	}
-	return fmt.Errorf("node %s answered %d", id, answer.status)
+	return fmt.Errorf("node %s answered %d", id, answer.Status)
 }
 
 func (s *Server) wireElection(e state.Election) apiv1.Election {

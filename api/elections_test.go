@@ -40,42 +40,44 @@ func (n *node) elections(query string, headers ...string) (all apiv1.Elections, 
 // none, in order; it says whose are missing. For another node it has its own lost
 // ones only, and a node that answers with records, as earlier versions do, is missing.
 func TestElectionsOfAllNodes(t *testing.T) {
-	n1, n2 := three(t)
-	earlier := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.WriteString(w, `{"items":[{"term":4,"candidate_id":"n1","result":"won"}],"next":""}`)
-	}))
-	defer earlier.Close()
-	n1.fake.addRecord(cluster.Member{ID: "n4", HTTPAddress: earlier.Listener.Addr().String()})
-	const term = 4
-	for _, n := range []*node{n1, n2} { // what is replicated
-		for i, id := range []cluster.NodeID{"n2", "n1"} {
-			n.fake.lead(id, uint64(term-1+i))
-			n.fake.apply(state.Command{Kind: state.KindLeaderStart, Now: 1, LeaderStart: &state.LeaderStart{Term: uint64(term - 1 + i), Node: id}})
+	virtual(t, func(t *testing.T) {
+		n1, n2 := three(t)
+		earlier := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.WriteString(w, `{"items":[{"term":4,"candidate_id":"n1","result":"won"}],"next":""}`)
+		}))
+		defer earlier.Close()
+		n1.fake.addRecord(cluster.Member{ID: "n4", HTTPAddress: earlier.Listener.Addr().String()})
+		const term = 4
+		for _, n := range []*node{n1, n2} { // what is replicated
+			for i, id := range []cluster.NodeID{"n2", "n1"} {
+				n.fake.lead(id, uint64(term-1+i))
+				n.fake.apply(state.Command{Kind: state.KindLeaderStart, Now: 1, LeaderStart: &state.LeaderStart{Term: uint64(term - 1 + i), Node: id}})
+			}
 		}
-	}
-	n1.deps.Journal.Append(electionEvent("n1", term-1, "lost"))
-	n1.deps.Journal.Append(electionEvent("n1", term, "won")) // is on record
-	n1.deps.Journal.Append(cluster.Event{Type: "election", Term: term, Message: "n1 leads", Fields: map[string]any{"leader_id": "n1"}})
-	n2.deps.Journal.Append(electionEvent("n2", term, "lost"))
-	n2.deps.Journal.Append(electionEvent("n2", term+1, "open"))
-	n2.deps.Journal.Append(electionEvent("n2", term+2, "lost"))
-	want := fmt.Sprintf("%d n2 lost, %d n1 won, %d n2 lost, %d n2 won, %d n1 lost", term+2, term, term, term-1, term-1)
-	all, got := n1.elections("")
-	if got != want || fmt.Sprint(all.Missing) != "[n3 n4]" {
-		t.Errorf("%s, missing %v; want %s", got, all.Missing, want)
-	}
-	lost := all.Items[0]
-	if lost.Trigger != "timeout" || lost.DurationMS != 12 || lost.LeaderlessMS != 160 || len(lost.Votes) != 2 || lost.Votes[1] != (apiv1.Vote{VoterID: "n9", Reason: "log behind: 41 < 44"}) ||
-		!lost.StartedAt.Equal(time.Unix(int64(term+2), 0).Add(-12*time.Millisecond)) {
-		t.Errorf("%+v", lost)
-	}
-	if _, got := n1.elections("?limit=2"); got != strings.Join(strings.Split(want, ", ")[:2], ", ") {
-		t.Errorf("the newest two: %s", got)
-	}
-	if _, got := n2.elections("", apiv1.HeaderForwardedBy, "n1"); got != fmt.Sprintf("%d n2 lost, %d n2 lost", term+2, term) {
-		t.Errorf("asked by another node: %s", got)
-	}
-	if _, got := n2.elections("?limit=1", apiv1.HeaderForwardedBy, "n1"); got != fmt.Sprintf("%d n2 lost", term+2) {
-		t.Errorf("asked by another node for one: %s", got)
-	}
+		n1.deps.Journal.Append(electionEvent("n1", term-1, "lost"))
+		n1.deps.Journal.Append(electionEvent("n1", term, "won")) // is on record
+		n1.deps.Journal.Append(cluster.Event{Type: "election", Term: term, Message: "n1 leads", Fields: map[string]any{"leader_id": "n1"}})
+		n2.deps.Journal.Append(electionEvent("n2", term, "lost"))
+		n2.deps.Journal.Append(electionEvent("n2", term+1, "open"))
+		n2.deps.Journal.Append(electionEvent("n2", term+2, "lost"))
+		want := fmt.Sprintf("%d n2 lost, %d n1 won, %d n2 lost, %d n2 won, %d n1 lost", term+2, term, term, term-1, term-1)
+		all, got := n1.elections("")
+		if got != want || fmt.Sprint(all.Missing) != "[n3 n4]" {
+			t.Errorf("%s, missing %v; want %s", got, all.Missing, want)
+		}
+		lost := all.Items[0]
+		if lost.Trigger != "timeout" || lost.DurationMS != 12 || lost.LeaderlessMS != 160 || len(lost.Votes) != 2 || lost.Votes[1] != (apiv1.Vote{VoterID: "n9", Reason: "log behind: 41 < 44"}) ||
+			!lost.StartedAt.Equal(time.Unix(int64(term+2), 0).Add(-12*time.Millisecond)) {
+			t.Errorf("%+v", lost)
+		}
+		if _, got := n1.elections("?limit=2"); got != strings.Join(strings.Split(want, ", ")[:2], ", ") {
+			t.Errorf("the newest two: %s", got)
+		}
+		if _, got := n2.elections("", apiv1.HeaderForwardedBy, "n1"); got != fmt.Sprintf("%d n2 lost, %d n2 lost", term+2, term) {
+			t.Errorf("asked by another node: %s", got)
+		}
+		if _, got := n2.elections("?limit=1", apiv1.HeaderForwardedBy, "n1"); got != fmt.Sprintf("%d n2 lost", term+2) {
+			t.Errorf("asked by another node for one: %s", got)
+		}
+	})
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"northstar/api/apiv1"
+	"northstar/api/problem"
 	"northstar/cluster"
 )
 
@@ -54,7 +55,7 @@ func parseEventOffsets(seq string) (eventOffsets, error) {
 		name, place, ok := strings.Cut(part, "=")
 		id, err := cluster.ParseNodeID(name)
 		if !ok || err != nil || place == "" || len(p.offsets) >= maxEventOffsets {
-			return p, badRequest("since: %q is not the seq of an event", seq)
+			return p, problem.BadRequest("since: %q is not the seq of an event", seq)
 		}
 		if p.owner == "" {
 			p.owner = id

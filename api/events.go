@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"northstar/api/apiv1"
+	"northstar/api/problem"
+	"northstar/api/stream"
 	"northstar/cluster"
 )
 
@@ -25,7 +27,7 @@ func listEvents(c *request) error {
 	since, typ := c.query.Get("since"), c.query.Get("type")
 	// A node that asks may know of types that this one does not.
 	if typ != "" && !c.forwarded && !slices.Contains(cluster.EventTypes, typ) {
-		return badRequest("type: want %s, got %q", strings.Join(cluster.EventTypes, ", "), typ)
+		return problem.BadRequest("type: want %s, got %q", strings.Join(cluster.EventTypes, ", "), typ)
 	}
 	if c.wantsStream() {
 		return streamEvents(c)
@@ -77,16 +79,11 @@ func streamEvents(c *request) error {
 		}
 		since = now.Next
 	}
-	first, err := c.mergedEvents(c.r.Context(), since, typ, watchBatchSize)
+	pending, err := c.mergedEvents(c.r.Context(), since, typ, watchBatchSize)
 	if err != nil {
 		return err
 	}
-	e, err := c.startSSE()
-	if err != nil {
-		return c.ignoreWriteError(err)
-	}
-	pending := first
-	return e.stream(func(ctx context.Context) error {
+	return c.stream(func(ctx context.Context, e *stream.Events) error {
 		for len(pending.Items) == 0 {
 			// This node's own events come at once, the others' with the next turn.
 			if err := c.s.waitOwnEvents(ctx, pending.Next, typ); err != nil {
@@ -101,10 +98,7 @@ func streamEvents(c *request) error {
 			if err != nil {
 				return err
 			}
-			e.field("id", it.Seq)
-			e.field("event", it.Type)
-			e.field("data", string(data))
-			if err := e.endEvent(); err != nil {
+			if err := e.Event(it.Seq, it.Type, data); err != nil {
 				return err
 			}
 		}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"northstar/api/apiv1"
+	"northstar/api/forward"
+	"northstar/api/problem"
 	"northstar/cluster"
 )
 
@@ -15,18 +17,13 @@ import (
 const postTransferWait = 2 * time.Second
 
 // postTransfer serves POST /admin/transfer.
-func postTransfer(c *request) error {
-	var in apiv1.Transfer
-	raw, err := c.decodeBody(&in)
-	if err != nil {
-		return err
-	}
+func postTransfer(c *request, in apiv1.Transfer) error {
 	timeout := c.s.deps.TransferTimeout.Milliseconds()
 	if in.TimeoutMS != nil {
 		timeout = *in.TimeoutMS
 	}
 	if timeout < 1 || timeout > apiv1.MaxTimeoutMS {
-		return badRequest("timeout_ms: want 1 to %d, got %d", apiv1.MaxTimeoutMS, timeout)
+		return problem.BadRequest("timeout_ms: want 1 to %d, got %d", apiv1.MaxTimeoutMS, timeout)
 	}
 	order, err := c.leadershipRequest(cluster.ActionTransfer, in.TargetLeaderID, in.PlanID, in.Reason)
 	if err != nil {
@@ -35,7 +32,7 @@ func postTransfer(c *request) error {
 	limit := time.Duration(timeout) * time.Millisecond
 	ctx, cancel := c.withPostTransferWait(limit)
 	defer cancel()
-	err = c.serveOnLeader(ctx, leaderRequest{write: true, body: raw, oldLeaderGrace: postTransferWait, local: func(ctx context.Context) error {
+	return c.onLeader(ctx, forward.Request{Write: true, OldLeaderGrace: postTransferWait, Local: func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
 		plan, err := c.s.deps.Leadership.Plan(ctx, order)
@@ -44,10 +41,6 @@ func postTransfer(c *request) error {
 		}
 		return c.execute(ctx, order, planParams{in.DryRun, in.PlanID}, plan)
 	}})
-	if err == errResponseWritten {
-		return nil
-	}
-	return err
 }
 
 // withPostTransferWait bounds a call that moves leadership. A node that has sent it on
@@ -57,44 +50,34 @@ func (c *request) withPostTransferWait(limit time.Duration) (context.Context, co
 }
 
 // postFailover serves POST /admin/failover.
-func postFailover(c *request) error {
-	var in apiv1.Failover
-	raw, err := c.decodeBody(&in)
-	if err != nil {
-		return err
-	}
+func postFailover(c *request, in apiv1.Failover) error {
 	order, err := c.leadershipRequest(cluster.ActionFailover, in.TargetLeaderID, in.PlanID, in.Reason)
 	if err != nil {
 		return err
 	}
-	return c.runLeadershipRequest(order, planParams{in.DryRun, in.PlanID}, raw)
+	return c.runLeadershipRequest(order, planParams{in.DryRun, in.PlanID})
 }
 
 // postEmergency serves POST /admin/failover/emergency.
-func postEmergency(c *request) error {
-	var in apiv1.Emergency
-	raw, err := c.decodeBody(&in)
-	if err != nil {
-		return err
-	}
+func postEmergency(c *request, in apiv1.Emergency) error {
 	order, err := c.leadershipRequest(cluster.ActionEmergency, in.TargetLeaderID, in.PlanID, in.Reason)
 	switch {
 	case err != nil:
 		return err
 	case order.Target == "":
-		return badRequest("target_leader_id: required")
+		return problem.BadRequest("target_leader_id: required")
 	case !in.DryRun && !in.Force:
-		return badRequest("force: must be true: an emergency passes over a leader that may live")
+		return problem.BadRequest("force: must be true: an emergency passes over a leader that may live")
 	case !in.DryRun && in.Reason == "":
-		return badRequest("reason: required")
+		return problem.BadRequest("reason: required")
 	}
-	return c.runLeadershipRequest(order, planParams{in.DryRun, in.PlanID}, raw)
+	return c.runLeadershipRequest(order, planParams{in.DryRun, in.PlanID})
 }
 
 // leadershipRequest reads what the calls that move leadership have in common.
 func (c *request) leadershipRequest(action, target, planID, reason string) (cluster.LeadershipRequest, error) {
 	if len(reason) > maxReason {
-		return cluster.LeadershipRequest{}, badRequest("reason: want at most %d bytes, got %d", maxReason, len(reason))
+		return cluster.LeadershipRequest{}, problem.BadRequest("reason: want at most %d bytes, got %d", maxReason, len(reason))
 	}
 	id, err := plannedTarget("target_leader_id", target, planID)
 	return cluster.LeadershipRequest{Action: action, Target: id, Reason: reason, Operator: c.caller.name, Forwarded: c.forwarded}, err
@@ -125,15 +108,15 @@ func (c *request) execute(ctx context.Context, o cluster.LeadershipRequest, g pl
 const planRetryDelay = 10 * time.Millisecond
 
 // runLeadershipRequest has an order carried out by whoever its plan says: the leader, or the
-// target. Unlike serveOnLeader it needs nobody to lead.
-func (c *request) runLeadershipRequest(o cluster.LeadershipRequest, g planParams, raw []byte) error {
+// target. Unlike onLeader it needs no leader.
+func (c *request) runLeadershipRequest(o cluster.LeadershipRequest, g planParams) error {
 	ctx, cancel := c.withPostTransferWait(c.s.deps.TransferTimeout)
 	defer cancel()
 	until := time.Now().Add(2 * c.s.deps.TimeoutMax)
 	for {
 		plan, err := c.s.deps.Leadership.Plan(ctx, o)
 		if err == nil {
-			err = c.sendLeadershipRequest(ctx, o, g, plan, raw)
+			err = c.sendLeadershipRequest(ctx, o, g, plan)
 		}
 		if !cluster.IsCode(err, cluster.CodeNoLeader) || c.forwarded {
 			return err
@@ -152,8 +135,8 @@ func (c *request) runLeadershipRequest(o cluster.LeadershipRequest, g planParams
 
 // sendLeadershipRequest has a plan carried out here or at its actor. CodeNoLeader means that
 // nothing was done, and that a new plan may fare better.
-func (c *request) sendLeadershipRequest(ctx context.Context, o cluster.LeadershipRequest, g planParams, p cluster.Plan, raw []byte) error {
-	self := c.s.deps.Node.ID
+func (c *request) sendLeadershipRequest(ctx context.Context, o cluster.LeadershipRequest, g planParams, p cluster.Plan) error {
+	self, body := c.s.deps.Node.ID, c.body
 	if p.Executor == self || p.Refusal != nil {
 		ctx, cancel := context.WithTimeout(ctx, c.s.deps.TransferTimeout)
 		defer cancel()
@@ -165,21 +148,15 @@ func (c *request) sendLeadershipRequest(ctx context.Context, o cluster.Leadershi
 			return err
 		}
 		var err error
-		if raw, err = leadershipRequestBody(o, p); err != nil {
+		if body, err = leadershipRequestBody(o, p); err != nil {
 			return err
 		}
 	}
 	addr := c.s.httpAddress(p.Executor)
 	if addr == "" {
-		return noLeader("the HTTP address of node %s is not known", p.Executor)
+		return problem.NoLeader("the HTTP address of node %s is not known", p.Executor)
 	}
-	v := newLeaderSnapshot(p.Executor, p.Term)
-	defer v.cancel()
-	out, err := c.forwardTo(ctx, v, addr, leaderRequest{write: true, body: raw})
-	if out == forwardAnswered {
-		return nil
-	}
-	return err
+	return c.sendTo(ctx, p.Executor, addr, body)
 }
 
 // leadershipRequestBody is the call as the target of an election gets it.

@@ -15,6 +15,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"northstar/api/apiv1"
+	"northstar/api/attach"
+	"northstar/api/problem"
 	"northstar/cluster"
 	"northstar/roles"
 	"northstar/state"
@@ -240,7 +242,7 @@ func (f *fakeCluster) Restore(_ context.Context, r io.Reader) error {
 		return err
 	}
 	if !strings.HasPrefix(string(data), "backup") {
-		return badRequest("backup: damaged")
+		return problem.BadRequest("backup: damaged")
 	}
 	return f.admin("restore " + string(data[:min(len(data), 20)]))
 }
@@ -278,7 +280,7 @@ func (f fakeTransfer) Plan(_ context.Context, o cluster.LeadershipRequest) (clus
 	case "":
 		p.Target = "n2"
 	case "n7":
-		p.Refusal = statusError(404, "target_leader_id: n7 is no member")
+		p.Refusal = problem.Status(404, "target_leader_id: n7 is no member")
 	case "n3":
 		p.Refusal = cluster.Errorf(cluster.CodeTransferFailed, "node n3 is draining")
 	}
@@ -301,7 +303,13 @@ func newSessionManager(f *fakeCluster) *roles.SessionManager {
 // testDeps are dependencies of a node that everybody may operate.
 func testDeps(f *fakeCluster) Deps {
 	return Deps{
-		Cluster:    f,
+		Reads:      f,
+		Proposals:  f,
+		Membership: f,
+		Recovery:   f,
+		Backups:    f,
+		Leader:     f,
+		Renewals:   func(r attach.Reporter) attach.Renewals { return roles.NewAttachments(r, 300*time.Millisecond) },
 		Leadership: fakeTransfer(noTransfer),
 		Sessions:   newSessionManager(f),
 		SplitBrain: &fakeSplitBrain{},
@@ -310,7 +318,7 @@ func testDeps(f *fakeCluster) Deps {
 		Logger:     hclog.NewNullLogger(),
 		Node: NodeInfo{
 			ID: f.st.NodeID, BootID: "boot1", ClusterName: "test", HTTPAddress: "127.0.0.1:7701", RaftAddress: "127.0.0.1:7700",
-			Version: "v0", StartedAt: time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC), Priority: 100, Eligible: true,
+			Version: "v0", StartedAt: time.Now().Add(-72 * time.Hour), Priority: 100, Eligible: true,
 		},
 		TimeoutMax: 300 * time.Millisecond,
 	}
@@ -328,12 +336,13 @@ type node struct {
 // startServer runs a server on deps until the test ends.
 func startServer(t *testing.T, f *fakeCluster, change ...func(*Deps)) *node {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := listen(t)
 	d := testDeps(f)
 	d.Node.HTTPAddress = l.Addr().String()
+	_, memory := l.(*memoryListener)
+	if memory {
+		d.Dial = dialMemory
+	}
 	for _, c := range change {
 		c(&d)
 	}
@@ -347,6 +356,9 @@ func startServer(t *testing.T, f *fakeCluster, change ...func(*Deps)) *node {
 	wg.Go(func() { _ = s.Run(ctx) })
 	wg.Go(func() { _ = hs.Serve(s.Listener(l)) })
 	tr := &http.Transport{DisableCompression: true}
+	if memory {
+		tr.DialContext = func(ctx context.Context, _, addr string) (net.Conn, error) { return dialMemory(ctx, addr) }
+	}
 	n := &node{Server: s, t: t, fake: f, addr: l.Addr().String(), http: &http.Client{
 		Transport:     tr,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -356,6 +368,9 @@ func startServer(t *testing.T, f *fakeCluster, change ...func(*Deps)) *node {
 		cancel()
 		_ = hs.Close()
 		wg.Wait()
+		if memory {
+			time.Sleep(time.Second) // net/http waits before it closes a connection with unread bytes
+		}
 	})
 	n.waitForLeaderView()
 	return n
@@ -365,8 +380,8 @@ func startServer(t *testing.T, f *fakeCluster, change ...func(*Deps)) *node {
 func (n *node) waitForLeaderView() {
 	n.t.Helper()
 	eventually(n.t, func() bool {
-		v, st := n.leader.snapshot(), n.fake.Status()
-		return v.id == st.LeaderID && (v.term == st.Term)
+		v, st := n.leader.Current(), n.fake.Status()
+		return v.ID == st.LeaderID && v.Term == st.Term
 	})
 }
 
@@ -441,15 +456,4 @@ func (r reply) is(t *testing.T, status int, code cluster.Code) apiv1.Problem {
 		t.Fatalf("code %d %s, want %d: %s", p.Code, p.Name, code, p.Detail)
 	}
 	return p
-}
-
-// eventually waits for a condition.
-func eventually(t *testing.T, cond func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !cond(); {
-		if time.Now().After(deadline) {
-			t.Fatal("condition did not come true")
-		}
-		time.Sleep(time.Millisecond)
-	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"northstar/api/apiv1"
+	"northstar/api/problem"
 	"northstar/cluster"
 )
 
@@ -45,7 +46,7 @@ func getReady(c *request) error {
 // checks says whether this node should get requests, and why. notes are worth
 // knowing, and no reason to take it out of service.
 func (s *Server) checks(now time.Time) (checks, notes []apiv1.Check, ready bool) {
-	st := s.cluster.Status()
+	st := s.reads.Status()
 	life := s.lifecycle(st)
 	add := func(name string, ok bool, good, bad string) {
 		detail := good
@@ -65,7 +66,7 @@ func (s *Server) checks(now time.Time) (checks, notes []apiv1.Check, ready bool)
 	for _, c := range checks {
 		ready = ready && c.OK
 	}
-	if !s.cluster.View().AutoFailover(now) {
+	if !s.reads.View().AutoFailover(now) {
 		notes = append(notes, apiv1.Check{Name: "auto_failover", OK: true, Detail: "paused: a failed leader is not replaced automatically"})
 	}
 	return checks, notes, ready
@@ -93,7 +94,7 @@ type notReadyProblem struct {
 func (c *request) notReady(checks []apiv1.Check) error {
 	e := cluster.Errorf(cluster.CodeBusy, "node %s is not ready", c.s.deps.Node.ID)
 	if !checks[0].OK {
-		e = noLeader("node %s knows no leader", c.s.deps.Node.ID)
+		e = problem.NoLeader("node %s knows no leader", c.s.deps.Node.ID)
 	}
 	body, err := json.MarshalIndent(notReadyProblem{c.s.problem(e), checkLines(checks)}, "", " ")
 	if err != nil {
@@ -120,13 +121,13 @@ func getLeaderHealth(c *request) error {
 	ctx, cancel := context.WithTimeout(c.r.Context(), c.s.deps.TimeoutMax)
 	defer cancel()
 	if c.s.draining.Load() {
-		return noLeader("node %s is draining", c.s.deps.Node.ID)
+		return problem.NoLeader("node %s is draining", c.s.deps.Node.ID)
 	}
 	if why := c.s.deps.SplitBrain.Refusing(); why != "" {
-		return noLeader("node %s does not serve: %s", c.s.deps.Node.ID, why)
+		return problem.NoLeader("node %s does not serve: %s", c.s.deps.Node.ID, why)
 	}
-	if err := c.s.cluster.ReadBarrier(ctx); err != nil {
-		return noLeader("node %s cannot prove that it leads: %w", c.s.deps.Node.ID, err)
+	if err := c.s.reads.ReadBarrier(ctx); err != nil {
+		return problem.NoLeader("node %s cannot prove that it leads: %w", c.s.deps.Node.ID, err)
 	}
 	return c.text("ok\n")
 }
@@ -137,13 +138,13 @@ func getFollowerHealth(c *request) error {
 	if err != nil {
 		return err
 	}
-	st, id := c.s.cluster.Status(), c.s.deps.Node.ID
+	st, id := c.s.reads.Status(), c.s.deps.Node.ID
 	notNow := func(format string, args ...any) error {
-		return busy("node %s: %s", id, fmt.Sprintf(format, args...))
+		return problem.Busy("node %s: %s", id, fmt.Sprintf(format, args...))
 	}
 	switch {
 	case st.LeaderID == "":
-		return noLeader("node %s knows no leader", id)
+		return problem.NoLeader("node %s knows no leader", id)
 	case st.Role != cluster.Follower:
 		return notNow("is %s, not follower", st.Role)
 	case st.LeaderContactAge < 0 || st.LeaderContactAge > 2*c.s.deps.TimeoutMax:
@@ -156,7 +157,7 @@ func getFollowerHealth(c *request) error {
 	}
 	lag, err := c.s.lag(c.r.Context(), st)
 	if err != nil {
-		return noLeader("node %s cannot ask leader %s how far it is behind: %w", id, st.LeaderID, err)
+		return problem.NoLeader("node %s cannot ask leader %s how far it is behind: %w", id, st.LeaderID, err)
 	}
 	if lag > uint64(maxLag) {
 		return notNow("is %d entries behind, %d are allowed", lag, maxLag)

@@ -19,6 +19,7 @@ import (
 // inBubble runs a server without a listener in virtual time.
 func inBubble(t *testing.T, f *fakeCluster, change func(*Deps), test func(s *Server, ask func(method, path string) *httptest.ResponseRecorder)) {
 	t.Helper()
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d := testDeps(f)
 		if change != nil {
@@ -76,22 +77,24 @@ func TestQueue_EndsAfterTwiceTheTimeout(t *testing.T) {
 // What keeps a leader from serving may be for somebody to mend: whoever gives up
 // waiting says it, also where it was another node that was asked.
 func TestQueue_TimeoutNamesLeaderProblem(t *testing.T) {
-	leader, follower := pair(t)
-	leader.fake.set(func() {
-		leader.fake.propose = func(context.Context, state.Command) (state.Result, error) {
-			return state.Result{}, cluster.Errorf(cluster.CodeNoLeader, "some lock is missing")
+	virtual(t, func(t *testing.T) {
+		leader, follower := pair(t)
+		leader.fake.set(func() {
+			leader.fake.propose = func(context.Context, state.Command) (state.Result, error) {
+				return state.Result{}, cluster.Errorf(cluster.CodeNoLeader, "some lock is missing")
+			}
+		})
+		says := func(n *node, path string) {
+			t.Helper()
+			p := n.do("PUT", path, "v").is(t, 503, cluster.CodeNoLeader)
+			if !strings.Contains(p.Detail, "leader n1 of term 2 does not serve") || !strings.Contains(p.Detail, "some lock is missing") {
+				t.Error(p.Detail)
+			}
 		}
+		says(leader, "/v1/kv/k")
+		says(leader, "/v1/kv/k?timeout_ms=100") // less than the hold
+		says(follower, "/v1/kv/k")
 	})
-	says := func(n *node, path string) {
-		t.Helper()
-		p := n.do("PUT", path, "v").is(t, 503, cluster.CodeNoLeader)
-		if !strings.Contains(p.Detail, "leader n1 of term 2 does not serve") || !strings.Contains(p.Detail, "some lock is missing") {
-			t.Error(p.Detail)
-		}
-	}
-	says(leader, "/v1/kv/k")
-	says(leader, "/v1/kv/k?timeout_ms=100") // less than the hold
-	says(follower, "/v1/kv/k")
 }
 
 func TestQueue_RequestContinuesWithLeader(t *testing.T) {
@@ -174,123 +177,135 @@ func TestQueue_IsBounded(t *testing.T) {
 				t.Errorf("held: %d", got)
 			}
 		}
-		if s.queuedForLeader.Load() != 0 {
-			t.Errorf("%d are still held", s.queuedForLeader.Load())
+		if s.forward.Queued() != 0 {
+			t.Errorf("%d are still held", s.forward.Queued())
 		}
 	})
 }
 
 func TestStaleReadsNeedNoLeader(t *testing.T) {
-	f := newFakeCluster("n1", false)
-	f.put("k", "v")
-	n := startServer(t, f)
-	r := n.do("GET", "/v1/kv/k?consistency=stale", "")
-	// It never heard from a leader: the answer is at least as old as the process.
-	if r.status != 200 || r.body != "v" || len(r.header.Get("X-Northstar-Last-Contact-Ms")) < 4 {
-		t.Errorf("%+v", r)
-	}
-	if r := n.do("GET", "/v1/kv?consistency=stale", ""); r.status != 200 || r.header.Get("X-Northstar-Last-Contact-Ms") == "" {
-		t.Errorf("list: %+v", r)
-	}
+	virtual(t, func(t *testing.T) {
+		f := newFakeCluster("n1", false)
+		f.put("k", "v")
+		n := startServer(t, f)
+		r := n.do("GET", "/v1/kv/k?consistency=stale", "")
+		// It never heard from a leader: the answer is at least as old as the process.
+		if r.status != 200 || r.body != "v" || len(r.header.Get("X-Northstar-Last-Contact-Ms")) < 4 {
+			t.Errorf("%+v", r)
+		}
+		if r := n.do("GET", "/v1/kv?consistency=stale", ""); r.status != 200 || r.header.Get("X-Northstar-Last-Contact-Ms") == "" {
+			t.Errorf("list: %+v", r)
+		}
+	})
 }
 
 func TestUnknownOutcomes(t *testing.T) {
-	f := newFakeCluster("n1", true)
-	n := startServer(t, f)
-	f.set(func() {
-		f.propose = func(ctx context.Context, _ state.Command) (state.Result, error) {
-			<-ctx.Done()
-			return state.Result{}, ctx.Err()
+	virtual(t, func(t *testing.T) {
+		f := newFakeCluster("n1", true)
+		n := startServer(t, f)
+		f.set(func() {
+			f.propose = func(ctx context.Context, _ state.Command) (state.Result, error) {
+				<-ctx.Done()
+				return state.Result{}, ctx.Err()
+			}
+			f.barrier = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+		})
+		if p := n.do("PUT", "/v1/kv/k?timeout_ms=30", "v").is(t, 504, cluster.CodeOutcomeUnknown); p.Retryable {
+			t.Error("unknown and retryable")
 		}
-		f.barrier = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+		if p := n.do("GET", "/v1/kv/k?timeout_ms=30", "").is(t, 503, cluster.CodeNoLeader); !p.Retryable {
+			t.Error("a read is not retryable")
+		}
 	})
-	if p := n.do("PUT", "/v1/kv/k?timeout_ms=30", "v").is(t, 504, cluster.CodeOutcomeUnknown); p.Retryable {
-		t.Error("unknown and retryable")
-	}
-	if p := n.do("GET", "/v1/kv/k?timeout_ms=30", "").is(t, 503, cluster.CodeNoLeader); !p.Retryable {
-		t.Error("a read is not retryable")
-	}
 }
 
 // A write with a key that may have taken effect stays unknown, though a later try
 // was turned away: what turned that away says nothing of the first.
 func TestForward_KeepsUnknownOutcome(t *testing.T) {
-	for _, later := range []cluster.Code{cluster.CodeReadOnly, cluster.CodeBusy, cluster.CodeNoLeader} {
-		f := newFakeCluster("n1", true)
-		tries := 0
-		f.propose = func(context.Context, state.Command) (state.Result, error) {
-			if tries++; tries == 1 {
-				return state.Result{}, cluster.Errorf(cluster.CodeOutcomeUnknown, "the first")
+	virtual(t, func(t *testing.T) {
+		for _, later := range []cluster.Code{cluster.CodeReadOnly, cluster.CodeBusy, cluster.CodeNoLeader} {
+			f := newFakeCluster("n1", true)
+			tries := 0
+			f.propose = func(context.Context, state.Command) (state.Result, error) {
+				if tries++; tries == 1 {
+					return state.Result{}, cluster.Errorf(cluster.CodeOutcomeUnknown, "the first")
+				}
+				return state.Result{}, cluster.Errorf(later, "turned away")
 			}
-			return state.Result{}, cluster.Errorf(later, "turned away")
+			n := startServer(t, f)
+			if p := n.do("PUT", "/v1/kv/k", "v", "Idempotency-Key", "i").is(t, 504, cluster.CodeOutcomeUnknown); p.Retryable {
+				t.Errorf("%d after unknown: retryable", later)
+			}
+			if tries < 2 {
+				t.Errorf("%d tries", tries)
+			}
 		}
-		n := startServer(t, f)
-		if p := n.do("PUT", "/v1/kv/k", "v", "Idempotency-Key", "i").is(t, 504, cluster.CodeOutcomeUnknown); p.Retryable {
-			t.Errorf("%d after unknown: retryable", later)
-		}
-		if tries < 2 {
-			t.Errorf("%d tries", tries)
-		}
-	}
+	})
 }
 
 // The same where the tries are made at the leader for another node.
 func TestForward_KeepsUnknownOutcomeAfterLaterRefusal(t *testing.T) {
-	leader := newFakeCluster("n2", true)
-	tries := 0
-	leader.propose = func(context.Context, state.Command) (state.Result, error) {
-		if tries++; tries == 1 {
-			panic(http.ErrAbortHandler) // the connection breaks
+	virtual(t, func(t *testing.T) {
+		leader := newFakeCluster("n2", true)
+		tries := 0
+		leader.propose = func(context.Context, state.Command) (state.Result, error) {
+			if tries++; tries == 1 {
+				panic(http.ErrAbortHandler) // the connection breaks
+			}
+			return state.Result{}, cluster.Errorf(cluster.CodeReadOnly, "turned away")
 		}
-		return state.Result{}, cluster.Errorf(cluster.CodeReadOnly, "turned away")
-	}
-	n := followerOf(t, startServer(t, leader).addr)
-	n.do("PUT", "/v1/kv/k", "v", "Idempotency-Key", "i").is(t, 504, cluster.CodeOutcomeUnknown)
-	if tries < 2 {
-		t.Errorf("%d tries", tries)
-	}
+		n := followerOf(t, startServer(t, leader).addr)
+		n.do("PUT", "/v1/kv/k", "v", "Idempotency-Key", "i").is(t, 504, cluster.CodeOutcomeUnknown)
+		if tries < 2 {
+			t.Errorf("%d tries", tries)
+		}
+	})
 }
 
 // TestErrorsOfProposals: each comes through with its code.
 func TestErrorsOfProposals(t *testing.T) {
-	for code, status := range map[cluster.Code]int{
-		cluster.CodeBusy: 503, cluster.CodeReadOnly: 503, cluster.CodeOutcomeUnknown: 504, cluster.CodeInternal: 500,
-	} {
-		f := newFakeCluster("n1", true)
-		f.propose = func(context.Context, state.Command) (state.Result, error) {
-			return state.Result{}, cluster.Errorf(code, "as the test says")
+	virtual(t, func(t *testing.T) {
+		for code, status := range map[cluster.Code]int{
+			cluster.CodeBusy: 503, cluster.CodeReadOnly: 503, cluster.CodeOutcomeUnknown: 504, cluster.CodeInternal: 500,
+		} {
+			f := newFakeCluster("n1", true)
+			f.propose = func(context.Context, state.Command) (state.Result, error) {
+				return state.Result{}, cluster.Errorf(code, "as the test says")
+			}
+			n := startServer(t, f)
+			r := n.do("PUT", "/v1/kv/k", "v")
+			p := r.is(t, status, code)
+			if p.Retryable != code.Retryable() || p.Retryable != (r.header.Get("Retry-After") != "") {
+				t.Errorf("%d: retryable %v, Retry-After %q", code, p.Retryable, r.header.Get("Retry-After"))
+			}
+			if p.LeaderID != "n1" || p.LeaderAddress != n.addr {
+				t.Errorf("%d names leader %s at %s", code, p.LeaderID, p.LeaderAddress)
+			}
 		}
-		n := startServer(t, f)
-		r := n.do("PUT", "/v1/kv/k", "v")
-		p := r.is(t, status, code)
-		if p.Retryable != code.Retryable() || p.Retryable != (r.header.Get("Retry-After") != "") {
-			t.Errorf("%d: retryable %v, Retry-After %q", code, p.Retryable, r.header.Get("Retry-After"))
-		}
-		if p.LeaderID != "n1" || p.LeaderAddress != n.addr {
-			t.Errorf("%d names leader %s at %s", code, p.LeaderID, p.LeaderAddress)
-		}
-	}
+	})
 }
 
 func TestDraining_RejectsWrites(t *testing.T) {
-	leader, follower := pair(t)
-	leader.Drain()
-	leader.Drain() // does nothing more
-	leader.do("PUT", "/v1/kv/k", "v").is(t, 503, cluster.CodeNoLeader)
-	if r := leader.do("GET", "/readyz", ""); r.status != http.StatusServiceUnavailable {
-		t.Errorf("/readyz: %+v", r)
-	}
-	if r := leader.do("GET", "/status", ""); !strings.Contains(r.body, `"lifecycle":"draining"`) {
-		t.Errorf("/status: %s", r.body)
-	}
-	// Once leadership has moved, the same request goes there.
-	answer := make(chan reply)
-	go func() { answer <- leader.do("PUT", "/v1/kv/k", "v") }()
-	eventually(t, func() bool { return leader.queuedForLeader.Load() == 1 })
-	leader.fake.addRecord(cluster.Member{ID: "n2", HTTPAddress: follower.addr})
-	follower.fake.lead("n2", 3)
-	leader.fake.lead("n2", 3)
-	if r := <-answer; r.status != 200 {
-		t.Errorf("%+v", r)
-	}
+	virtual(t, func(t *testing.T) {
+		leader, follower := pair(t)
+		leader.Drain()
+		leader.Drain() // does nothing more
+		leader.do("PUT", "/v1/kv/k", "v").is(t, 503, cluster.CodeNoLeader)
+		if r := leader.do("GET", "/readyz", ""); r.status != http.StatusServiceUnavailable {
+			t.Errorf("/readyz: %+v", r)
+		}
+		if r := leader.do("GET", "/status", ""); !strings.Contains(r.body, `"lifecycle":"draining"`) {
+			t.Errorf("/status: %s", r.body)
+		}
+		// Once leadership has moved, the same request goes there.
+		answer := make(chan reply)
+		go func() { answer <- leader.do("PUT", "/v1/kv/k", "v") }()
+		eventually(t, func() bool { return leader.forward.Queued() == 1 })
+		leader.fake.addRecord(cluster.Member{ID: "n2", HTTPAddress: follower.addr})
+		follower.fake.lead("n2", 3)
+		leader.fake.lead("n2", 3)
+		if r := <-answer; r.status != 200 {
+			t.Errorf("%+v", r)
+		}
+	})
 }

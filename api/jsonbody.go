@@ -9,6 +9,8 @@ import (
 	"reflect"
 	"strings"
 	"unicode/utf8"
+
+	"northstar/api/problem"
 )
 
 // decodeJSON reads exactly one JSON object into v, and names the field that is
@@ -16,14 +18,14 @@ import (
 // "zone", and the last of two equal keys.
 func decodeJSON(body []byte, v any) error {
 	if !utf8.Valid(body) {
-		return badRequest("body: not valid UTF-8")
+		return problem.BadRequest("body: not valid UTF-8")
 	}
 	dec := json.NewDecoder(bytes.NewReader(body))
 	if err := checkKeys(dec, reflect.TypeOf(v).Elem(), ""); err != nil {
 		return err
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return badRequest("body: something follows the JSON object")
+		return problem.BadRequest("body: something follows the JSON object")
 	}
 	if err := json.Unmarshal(body, v); err != nil {
 		return jsonProblem(err)
@@ -35,7 +37,7 @@ func decodeJSON(body []byte, v any) error {
 // its keys: known, and each once.
 func checkKeys(dec *json.Decoder, t reflect.Type, path string) error {
 	if tok, err := dec.Token(); err != nil || tok != json.Delim('{') {
-		return badRequest("body: want a JSON object")
+		return problem.BadRequest("body: want a JSON object")
 	}
 	known := jsonFields(t)
 	seen := make(map[string]bool)
@@ -47,10 +49,10 @@ func checkKeys(dec *json.Decoder, t reflect.Type, path string) error {
 		name, _ := tok.(string)
 		field, ok := known[name]
 		if !ok {
-			return badRequest("%s%s: unknown field", path, name)
+			return problem.BadRequest("%s%s: unknown field", path, name)
 		}
 		if seen[name] {
-			return badRequest("%s%s: given twice", path, name)
+			return problem.BadRequest("%s%s: given twice", path, name)
 		}
 		seen[name] = true
 		var value json.RawMessage
@@ -104,12 +106,12 @@ func jsonFields(t reflect.Type) map[string]reflect.Type {
 func jsonProblem(err error) error {
 	var typ *json.UnmarshalTypeError
 	if errors.As(err, &typ) && typ.Field != "" {
-		return badRequest("%s: want %s, got a JSON %s", typ.Field, jsonType(typ.Type.String()), typ.Value)
+		return problem.BadRequest("%s: want %s, got a JSON %s", typ.Field, jsonType(typ.Type.String()), typ.Value)
 	}
 	if errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF
 	}
-	return badRequest("body: %v", err)
+	return problem.BadRequest("body: %v", err)
 }
 
 func jsonType(goType string) string {

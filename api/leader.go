@@ -2,264 +2,170 @@ package api
 
 import (
 	"context"
-	"errors"
+	"encoding/json"
 	"net/http"
-	"sync/atomic"
+	"strings"
 	"time"
 
+	"northstar/api/forward"
 	"northstar/cluster"
+	"northstar/state"
 )
 
-// leaderSnapshot is what this node knows of the leader until that changes.
-type leaderSnapshot struct {
-	id      cluster.NodeID // "" when it knows none
-	term    uint64
-	changed context.Context // ends when this view is no longer true
-	cancel  context.CancelFunc
+// Auditor keeps the records of calls that put nothing through the log.
+type Auditor interface {
+	// Record keeps a record some time soon.
+	Record(state.AuditRecord)
+	// RecordDurable returns once the record is durable, or after a few seconds.
+	RecordDurable(context.Context, state.AuditRecord)
 }
 
-func newLeaderSnapshot(id cluster.NodeID, term uint64) *leaderSnapshot {
-	v := &leaderSnapshot{id: id, term: term}
-	v.changed, v.cancel = context.WithCancel(context.Background())
-	return v
+// auditFields is what the audit record of a call has from its body.
+type auditFields struct {
+	request string // the body itself, of a call to /admin
+	Reason  string `json:"reason"`
+	DryRun  bool   `json:"dry_run"`
 }
 
-// leaderTracker follows the leader, so that a request need not ask consensus.
-type leaderTracker struct {
-	cluster Cluster
-	current atomic.Pointer[leaderSnapshot]
-}
-
-func newLeaderTracker(c Cluster) *leaderTracker {
-	w := &leaderTracker{cluster: c}
-	w.current.Store(newLeaderSnapshot("", 0))
-	return w
-}
-
-// snapshot is the leader as of now.
-func (w *leaderTracker) snapshot() *leaderSnapshot { return w.current.Load() }
-
-// stream keeps the view current until ctx ends; from then on there is no leader.
-func (w *leaderTracker) run(ctx context.Context) {
-	replace := func(id cluster.NodeID, term uint64) {
-		w.current.Swap(newLeaderSnapshot(id, term)).cancel()
+// captureAuditFields keeps what an operator asks for.
+func (c *request) captureAuditFields(body []byte) {
+	if !c.administrative() {
+		return
 	}
-	defer replace("", 0)
-	for ctx.Err() == nil {
-		wake := w.cluster.LeaderChanged() // before Status, so that no change is missed
-		st := w.cluster.Status()
-		if v := w.snapshot(); v.id != st.LeaderID || v.term != st.Term {
-			replace(st.LeaderID, st.Term)
-		}
-		select {
-		case <-wake:
-		case <-ctx.Done():
-		}
+	var n auditFields
+	if json.Unmarshal(body, &n) == nil { // else it is answered with what is wrong with it
+		n.request = string(body)
+		c.auditFields = n
 	}
 }
 
-// httpAddress is where a node's API is, "" when this node does not know.
-func (s *Server) httpAddress(id cluster.NodeID) string {
-	if id == s.deps.Node.ID {
-		return s.deps.Node.HTTPAddress
-	}
-	if m, ok := s.cluster.View().Member(id); ok && m.HTTPAddress != "" {
-		return m.HTTPAddress
-	}
-	if s.deps.AddressOf != nil {
-		return s.deps.AddressOf(id)
-	}
-	return ""
+func (c *request) administrative() bool { return strings.HasPrefix(c.route.Pattern, "/admin/") }
+
+// onLeader has the request served by the leader, which may be this node. A nil error means
+// that work.Local succeeded here.
+func (c *request) onLeader(ctx context.Context, work forward.Request) error {
+	work.Client, work.HTTP, work.Body = c, c.r, c.body
+	work.Redirect, work.Forwarded = c.redirect, c.forwarded
+	return c.s.forward.Serve(ctx, work)
 }
 
-// leaderRequest is a request that only the leader can serve.
-type leaderRequest struct {
-	write          bool
-	idempotent     bool                            // may be sent twice: a read, or a write with an idempotency key
-	body           []byte                          // of the request, for the leader
-	stream         *bodyStream                     // instead of body, when that is too large to keep
-	oldLeaderGrace time.Duration                   // how much longer than others the old leader may take to answer, once there is another
-	local          func(ctx context.Context) error // serves it here; CodeNoLeader when this node does not lead
-
-	// finalCode is a refusal that is the truth about earlier tries too; 0: none beside
-	// those of the state.
-	finalCode cluster.Code
-	// mayHaveApplied says that an earlier try may have taken effect. A later one that is
-	// turned away proves nothing then: the call is tried on, and ends as unknown.
-	mayHaveApplied bool
+// Caller implements forward.Client.
+func (c *request) Caller() forward.Caller {
+	out := forward.Caller{Address: c.from, Authorization: c.r.Header.Get("Authorization")}
+	if c.caller.name != "" {
+		out.Identity = c.caller.header()
+	}
+	return out
 }
 
-// errResponseWritten says that the answer was written already.
-var errResponseWritten = errors.New("answered")
-
-// serveOnLeader serves work here while this node leads, else at the leader, one hop
-// away. While there is none, or it cannot be reached, the request is held, so
-// that a failover is a pause and not an error. A nil error means that local
-// succeeded, errResponseWritten that the leader's answer was passed on.
-func (c *request) serveOnLeader(ctx context.Context, work leaderRequest) error {
-	redirect, err := c.queryBool("redirect")
-	if err != nil {
-		return err
-	}
-	h := leaderWait{s: c.s, write: work.write}
-	defer h.release()
-	for {
-		if err := c.s.mayServe(); err != nil {
-			return withUnknownOutcome(err, work.mayHaveApplied)
-		}
-		h.v = c.s.leader.snapshot() // before local, so that no change is missed
-		err := c.s.serveLocally(ctx, work)
-		switch {
-		case work.idempotent && work.write && cluster.IsCode(err, cluster.CodeOutcomeUnknown):
-			work.mayHaveApplied = true
-		case cluster.IsCode(err, cluster.CodeNoLeader), work.mayHaveApplied && isNodeUnavailable(err):
-		default:
-			return withUnknownOutcome(err, work.mayHaveApplied)
-		}
-		if c.forwarded || work.stream.consumed() { // what was read cannot be sent again
-			return withUnknownOutcome(err, work.mayHaveApplied)
-		}
-		if addr := c.s.remoteLeaderAddr(h.v); addr != "" {
-			if redirect {
-				return c.redirectTo(addr)
-			}
-			var out forwardResult
-			out, err = c.forwardTo(ctx, h.v, addr, work)
-			switch {
-			case out == forwardAnswered:
-				return errResponseWritten
-			case out == forwardUnknown && work.write:
-				work.mayHaveApplied = true
-			}
-			if work.mayHaveApplied && !work.idempotent || work.stream.consumed() {
-				return err
-			}
-		}
-		if held := h.wait(ctx, err); held != nil {
-			if work.mayHaveApplied {
-				return withUnknownOutcome(err, true)
-			}
-			return held
-		}
-	}
+// sendTo has another node serve the request, and passes its response on.
+func (c *request) sendTo(ctx context.Context, id cluster.NodeID, addr string, body []byte) error {
+	node := &forward.Leader{ID: id, Changed: context.Background()}
+	return c.s.forward.Send(ctx, node, addr, &forward.Request{
+		Client: c, HTTP: c.r, Write: true, Body: body,
+	})
 }
 
-// remoteLeaderAddr is where a leader is asked that is another node, "" when there is none
-// that is known to live.
-func (s *Server) remoteLeaderAddr(v *leaderSnapshot) (addr string) {
-	if v.id == "" || v.id == s.deps.Node.ID || s.deps.LeaderProcessDead != nil && s.deps.LeaderProcessDead(v.id, v.term) {
-		return ""
-	}
-	return s.httpAddress(v.id)
+// Proposals puts commands through the log. Methods may be called by any goroutine; their
+// errors are *cluster.Error.
+type Proposals interface {
+	// Propose returns once the command is applied here, or is known not to be.
+	// CodeNoLeader means that it is not applied, CodeOutcomeUnknown that it may be.
+	Propose(ctx context.Context, c state.Command) (state.Result, error)
+	// AwaitAppliedEverywhere returns once every node that answers has applied what this one has.
+	AwaitAppliedEverywhere(ctx context.Context)
 }
 
-// withUnknownOutcome makes of a try's refusal what is known of the request: where an earlier
-// try may have taken effect, that this one did not says nothing, unless the
-// state itself refused.
-func withUnknownOutcome(err error, maybeDone bool) error {
-	var e *cluster.Error
-	if err == nil || !maybeDone || errors.As(err, &e) && (e.Code == cluster.CodeOutcomeUnknown || e.DecidedByState()) {
-		return err
+// propose puts a command through the log, here or at the leader. idempotent: it may be
+// applied twice.
+func (c *request) propose(cmd state.Command, idempotent bool) (result state.Result, err error) {
+	err = c.onLeader(c.ctx, forward.Request{
+		Write: true, Idempotent: idempotent,
+		Local: func(ctx context.Context) (err error) {
+			result, err = c.proposeHere(ctx, cmd)
+			return err
+		},
+	})
+	switch {
+	case err != nil:
+		return result, err
+	case result.Err != nil && result.Role != nil:
+		return result, c.heldError(result.Err, result.Role)
+	case result.Err != nil:
+		return result, result.Err
 	}
-	return cluster.Errorf(cluster.CodeOutcomeUnknown, "it was sent to a leader that did not answer, and since: %w", err)
+	return result, nil
 }
 
-// isNodeUnavailable says that a node turned a request away for its own state, whatever
-// the request was.
-func isNodeUnavailable(err error) bool {
-	var e *cluster.Error
-	return errors.As(err, &e) && e.HTTPStatus() == http.StatusServiceUnavailable
+// proposeHere puts a command through the log here, and with it the record of this
+// call.
+func (c *request) proposeHere(ctx context.Context, cmd state.Command) (state.Result, error) {
+	if c.isAudited(http.StatusOK, 0) {
+		r := c.record()
+		cmd.Audit = &r
+	}
+	result, err := c.s.deps.Proposals.Propose(ctx, cmd)
+	if err == nil && cmd.Audit != nil {
+		c.audited = true
+	}
+	return result, err
 }
 
-// serveLocally runs local unless this node is about to leave.
-func (s *Server) serveLocally(ctx context.Context, work leaderRequest) error {
-	if work.write && s.draining.Load() {
-		return noLeader("node %s is draining and leads no further write", s.deps.Node.ID)
+// RecordedElsewhere implements forward.Client.
+func (c *request) RecordedElsewhere() { c.audited = true }
+
+// isAudited says whether the call is recorded by this node, when it is answered
+// so.
+func (c *request) isAudited(status int, code cluster.Code) bool {
+	switch {
+	case c.s.deps.Audit == nil, c.route == nil, c.route.SkipAudit, c.audited:
+		return false
+	case status == http.StatusTemporaryRedirect: // the call itself comes to another node
+		return false
+	case c.forwarded && code == cluster.CodeNoLeader: // who sent it here goes on, and records how it ended
+		return false
 	}
-	return work.local(ctx)
+	return c.caller.name != "" && c.write || status == http.StatusForbidden
 }
 
-// redirectTo answers 307 to the same request at another node.
-func (c *request) redirectTo(addr string) error {
-	u := *c.r.URL
-	u.Scheme, u.Host = c.s.forward.scheme, addr
-	h := c.Header()
-	h["Location"] = []string{u.String()}
-	h["Cache-Control"] = noStore
-	c.WriteHeader(http.StatusTemporaryRedirect)
-	return errResponseWritten
+// record is what is known of the call before its answer.
+func (c *request) record() state.AuditRecord {
+	r := state.AuditRecord{
+		Class: state.AuditClients, Node: c.s.deps.Node.ID, Who: c.caller.name, Role: string(c.caller.role), From: c.from,
+		What:    c.r.Method + " " + c.r.URL.EscapedPath(),
+		Request: c.auditFields.request, Reason: c.auditFields.Reason, DryRun: c.auditFields.DryRun,
+	}
+	if c.caller.node != "" {
+		r.Role = "node"
+	} else if c.administrative() {
+		r.Class = state.AuditOperators
+	}
+	r.What = r.What[:min(len(r.What), state.MaxAuditText)]
+	return r
 }
 
-// leaderWait is one request's wait for a leader.
-type leaderWait struct {
-	s       *Server
-	v       *leaderSnapshot // as it was before the last try
-	write   bool
-	until   time.Time // zero: it has not waited yet
-	backoff time.Duration
-}
-
-// QueuedWrites is how many writes have waited for a leader and are not answered yet.
-func (s *Server) QueuedWrites() int { return int(s.writes.Load()) }
-
-// release must be called when the request is not held any more.
-func (h *leaderWait) release() {
-	if h.write && !h.until.IsZero() {
-		h.s.writes.Add(-1)
+// audit records the call as it is about to be answered. Operators' calls are
+// answered only when their record is safe.
+func (c *request) audit(status int) {
+	var code cluster.Code
+	if c.failed != nil {
+		code = c.failed.Code
 	}
-}
-
-// Waits between tries while the leader is known but does not serve (yet).
-const (
-	minBackoff = 2 * time.Millisecond
-	maxBackoff = 50 * time.Millisecond
-)
-
-// wait returns nil when another try is worth it, and else the error to answer
-// with: the hold or the request's time is over, or too many are held. last is how
-// the last try ended.
-func (h *leaderWait) wait(ctx context.Context, last error) error {
-	now := time.Now()
-	if h.until.IsZero() {
-		h.until = now.Add(2 * h.s.deps.TimeoutMax)
-		if h.write {
-			h.s.writes.Add(1)
-		}
+	if !c.isAudited(status, code) {
+		return
 	}
-	left := h.until.Sub(now)
-	if left <= 0 {
-		return h.timeoutError(last, "it was held for %v", 2*h.s.deps.TimeoutMax)
+	c.audited = true
+	r := c.record()
+	r.At, r.Status, r.Code = time.Now().UnixNano(), status, code
+	if c.failed != nil {
+		r.Detail = c.failed.Detail
 	}
-	if h.s.queuedForLeader.Add(1) > int64(h.s.limits.QueuedForLeader) {
-		h.s.queuedForLeader.Add(-1)
-		return busy("%d requests wait for a leader already", h.s.limits.QueuedForLeader)
+	if status == http.StatusForbidden {
+		r.Class = state.AuditClients // so that nobody pushes out the records of operators
 	}
-	defer h.s.queuedForLeader.Add(-1)
-	if h.v.id != "" {
-		h.backoff = min(max(2*h.backoff, minBackoff), maxBackoff)
-		left = min(left, h.backoff)
+	if r.Class == state.AuditOperators {
+		c.s.deps.Audit.RecordDurable(context.WithoutCancel(c.r.Context()), r)
+	} else {
+		c.s.deps.Audit.Record(r)
 	}
-	timer := time.NewTimer(left)
-	defer timer.Stop()
-	select {
-	case <-h.v.changed.Done():
-	case <-timer.C:
-	case <-ctx.Done():
-		return h.timeoutError(last, "the request's time is over")
-	}
-	return nil
-}
-
-// timeoutError names the leader that does not serve, and what it said last: its reason may
-// be one that waiting does not mend.
-func (h *leaderWait) timeoutError(last error, format string, args ...any) error {
-	v := h.s.leader.snapshot()
-	if v.id == "" {
-		return noLeader("node %s knows no leader; "+format, append([]any{h.s.deps.Node.ID}, args...)...)
-	}
-	why := ""
-	if e := (*cluster.Error)(nil); errors.As(last, &e) {
-		why = ": " + e.Detail
-	}
-	return noLeader("leader %s of term %d does not serve; "+format+"%s", append(append([]any{v.id, v.term}, args...), why)...)
 }

@@ -18,71 +18,77 @@ import (
 )
 
 func TestRequestsAreLimited(t *testing.T) {
-	f := newFakeCluster("n1", true)
-	n := startServer(t, f, func(d *Deps) { d.Limits.Requests = 2 })
-	hold := make(chan struct{})
-	f.set(func() { f.barrier = func(context.Context) error { <-hold; return nil } })
-	answers := make(chan reply, 2)
-	for range 2 {
-		go func() { answers <- n.do("GET", "/v1/kv/k", "") }()
-	}
-	eventually(t, func() bool { return n.requests.Load() == 2 })
-	r := n.do("GET", "/v1/kv/k", "")
-	if p := r.is(t, 503, cluster.CodeBusy); !p.Retryable || r.header.Get("Retry-After") == "" {
-		t.Errorf("%+v", r)
-	}
-	for _, path := range []string{"/livez", "/readyz", "/leader", "/status", "/v1/cluster", "/metrics", "/"} {
-		if r := n.do("GET", path, ""); r.status != 200 {
-			t.Errorf("%s on a busy node: %d", path, r.status)
+	virtual(t, func(t *testing.T) {
+		f := newFakeCluster("n1", true)
+		n := startServer(t, f, func(d *Deps) { d.Limits.Requests = 2 })
+		hold := make(chan struct{})
+		f.set(func() { f.barrier = func(context.Context) error { <-hold; return nil } })
+		answers := make(chan reply, 2)
+		for range 2 {
+			go func() { answers <- n.do("GET", "/v1/kv/k", "") }()
 		}
-	}
-	close(hold)
-	for range 2 {
-		if r := <-answers; r.status != 404 {
+		eventually(t, func() bool { return n.requests.Load() == 2 })
+		r := n.do("GET", "/v1/kv/k", "")
+		if p := r.is(t, 503, cluster.CodeBusy); !p.Retryable || r.header.Get("Retry-After") == "" {
 			t.Errorf("%+v", r)
 		}
-	}
-	eventually(t, func() bool { return n.requests.Load() == 0 })
+		for _, path := range []string{"/livez", "/readyz", "/leader", "/status", "/v1/cluster", "/metrics", "/"} {
+			if r := n.do("GET", path, ""); r.status != 200 {
+				t.Errorf("%s on a busy node: %d", path, r.status)
+			}
+		}
+		close(hold)
+		for range 2 {
+			if r := <-answers; r.status != 404 {
+				t.Errorf("%+v", r)
+			}
+		}
+		eventually(t, func() bool { return n.requests.Load() == 0 })
+	})
 }
 
 func TestBodiesTogetherAreLimited(t *testing.T) {
-	n := startServer(t, newFakeCluster("n1", true), func(d *Deps) { d.Limits.RequestBytes = 100 })
-	n.do("PUT", "/v1/kv/k", strings.Repeat("x", 101)).is(t, 503, cluster.CodeBusy)
-	for range 3 { // what was taken is given back
-		if r := n.do("PUT", "/v1/kv/k", strings.Repeat("x", 100)); r.status != 200 {
-			t.Fatalf("%+v", r)
+	virtual(t, func(t *testing.T) {
+		n := startServer(t, newFakeCluster("n1", true), func(d *Deps) { d.Limits.RequestBytes = 100 })
+		n.do("PUT", "/v1/kv/k", strings.Repeat("x", 101)).is(t, 503, cluster.CodeBusy)
+		for range 3 { // what was taken is given back
+			if r := n.do("PUT", "/v1/kv/k", strings.Repeat("x", 100)); r.status != 200 {
+				t.Fatalf("%+v", r)
+			}
 		}
-	}
+	})
 }
 
 // TestSlowBodyEndsWithTheTimeout: a body that never comes holds its place for
 // no longer than the request may take.
 func TestSlowBodyEndsWithTheTimeout(t *testing.T) {
-	n := startServer(t, newFakeCluster("n1", true))
-	c, err := net.Dial("tcp", n.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	start := time.Now()
-	if _, err := io.WriteString(c, "PUT /v1/kv/k?timeout_ms=50 HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 10\r\n\r\nabc"); err != nil {
-		t.Fatal(err)
-	}
-	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
-	if err != nil || resp.StatusCode != 400 {
-		t.Fatalf("%v %v", resp, err)
-	}
-	var p apiv1.Problem
-	if err := json.NewDecoder(resp.Body).Decode(&p); err != nil || !strings.Contains(p.Detail, "timeout_ms") {
-		t.Errorf("%v %+v", err, p)
-	}
-	if took := time.Since(start); took > drainTimeout/2 {
-		t.Errorf("answered after %v: the rest of the body was waited for", took)
-	}
-	eventually(t, func() bool { return n.bodyBytes.Load() == 0 && n.requests.Load() == 0 })
-	if n.fake.View().Revision() != 0 {
-		t.Error("half a value was written")
-	}
+	virtual(t, func(t *testing.T) {
+		n := startServer(t, newFakeCluster("n1", true))
+		c, err := dialMemory(t.Context(), n.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		start := time.Now()
+		if _, err := io.WriteString(c, "PUT /v1/kv/k?timeout_ms=50 HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 10\r\n\r\nabc"); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil || resp.StatusCode != 400 {
+			t.Fatalf("%v %v", resp, err)
+		}
+		var p apiv1.Problem
+		if err := json.NewDecoder(resp.Body).Decode(&p); err != nil || !strings.Contains(p.Detail, "timeout_ms") {
+			t.Errorf("%v %+v", err, p)
+		}
+		if took := time.Since(start); took > drainTimeout/2 {
+			t.Errorf("answered after %v: the rest of the body was waited for", took)
+		}
+		eventually(t, func() bool { return n.bodyBytes.Load() == 0 && n.requests.Load() == 0 })
+		if n.fake.View().Revision() != 0 {
+			t.Error("half a value was written")
+		}
+	})
 }
 
 func TestConnectionsAreLimited(t *testing.T) {
@@ -136,6 +142,7 @@ func (endless) Close() error { return nil }
 
 // TestUnreadableRequests: also what net/http answers by itself is a problem.
 func TestUnreadableRequests(t *testing.T) {
+	t.Parallel()
 	n := startServer(t, newFakeCluster("n1", true))
 	for name, tc := range map[string]struct {
 		request string
@@ -173,39 +180,43 @@ func TestUnreadableRequests(t *testing.T) {
 
 // TestValue_LooksLikeProblem passes through the listener as it is.
 func TestValue_LooksLikeProblem(t *testing.T) {
-	n := startServer(t, newFakeCluster("n1", true))
-	value := "HTTP/1.1 400 Bad Request" + string(plainHeaders) + "400 Bad Request"
-	n.fake.put("k", value)
-	if r := n.do("GET", "/v1/kv/k", ""); r.status != 200 || r.body != value {
-		t.Errorf("%+v", r)
-	}
-	// The same where the value is so long that its end is written by itself.
-	for pad := range 4096 {
-		long := strings.Repeat(".", pad) + value
-		n.fake.put("k", long)
-		if r := n.do("GET", "/v1/kv/k", ""); r.status != 200 || r.body != long {
-			t.Fatalf("with %d bytes before it: %d, %d bytes, want %d", pad, r.status, len(r.body), len(long))
+	virtual(t, func(t *testing.T) {
+		n := startServer(t, newFakeCluster("n1", true))
+		value := "HTTP/1.1 400 Bad Request" + string(plainHeaders) + "400 Bad Request"
+		n.fake.put("k", value)
+		if r := n.do("GET", "/v1/kv/k", ""); r.status != 200 || r.body != value {
+			t.Errorf("%+v", r)
 		}
-	}
+		// The same where the value is so long that its end is written by itself.
+		for pad := range 4096 {
+			long := strings.Repeat(".", pad) + value
+			n.fake.put("k", long)
+			if r := n.do("GET", "/v1/kv/k", ""); r.status != 200 || r.body != long {
+				t.Fatalf("with %d bytes before it: %d, %d bytes, want %d", pad, r.status, len(r.body), len(long))
+			}
+		}
+	})
 }
 
 func TestDashboard(t *testing.T) {
-	n := startServer(t, newFakeCluster("n1", true))
-	for path, media := range map[string]string{"/": "text/html", "/dashboard/style.css": "text/css", "/dashboard/app.js": "text/javascript", "/dashboard/icon.svg": "image/svg+xml"} {
-		r := n.do("GET", path, "")
-		if r.status != 200 || !strings.HasPrefix(r.header.Get("Content-Type"), media) || len(r.body) < 150 {
-			t.Errorf("%s: %d %s, %d bytes", path, r.status, r.header.Get("Content-Type"), len(r.body))
-		}
-		if !strings.Contains(r.header.Get("Content-Security-Policy"), "default-src 'none'") {
-			t.Errorf("%s has no policy", path)
-		}
-		// Nothing comes from anywhere else, and nothing stands in the page that
-		// the policy would block.
-		for _, bad := range []string{"https://", "http://", "<script>", " style=", "<style", " onclick", "innerHTML", "eval("} {
-			body := strings.ReplaceAll(r.body, "http://www.w3.org/", "")
-			if strings.Contains(body, bad) {
-				t.Errorf("%s holds %q", path, bad)
+	virtual(t, func(t *testing.T) {
+		n := startServer(t, newFakeCluster("n1", true))
+		for path, media := range map[string]string{"/": "text/html", "/dashboard/style.css": "text/css", "/dashboard/app.js": "text/javascript", "/dashboard/icon.svg": "image/svg+xml"} {
+			r := n.do("GET", path, "")
+			if r.status != 200 || !strings.HasPrefix(r.header.Get("Content-Type"), media) || len(r.body) < 150 {
+				t.Errorf("%s: %d %s, %d bytes", path, r.status, r.header.Get("Content-Type"), len(r.body))
+			}
+			if !strings.Contains(r.header.Get("Content-Security-Policy"), "default-src 'none'") {
+				t.Errorf("%s has no policy", path)
+			}
+			// Nothing comes from anywhere else, and nothing stands in the page that
+			// the policy would block.
+			for _, bad := range []string{"https://", "http://", "<script>", " style=", "<style", " onclick", "innerHTML", "eval("} {
+				body := strings.ReplaceAll(r.body, "http://www.w3.org/", "")
+				if strings.Contains(body, bad) {
+					t.Errorf("%s holds %q", path, bad)
+				}
 			}
 		}
-	}
+	})
 }

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"northstar/api/apiv1"
-	"northstar/cluster"
+	"northstar/api/problem"
 )
 
 // Listener bounds the connections of l; further ones wait in the kernel's
@@ -139,11 +139,11 @@ func (c *conn) Write(p []byte) (int, error) {
 	if c.phase.Load() != connReading {
 		return c.Conn.Write(p)
 	}
-	problem := asProblem(p)
-	if problem == nil {
+	replacement := asProblem(p)
+	if replacement == nil {
 		return c.Conn.Write(p)
 	}
-	if _, err := c.Conn.Write(problem); err != nil {
+	if _, err := c.Conn.Write(replacement); err != nil {
 		return 0, err
 	}
 	return len(p), nil
@@ -168,19 +168,14 @@ func asProblem(p []byte) []byte {
 
 // malformedRequestResponse is the whole answer to a request that net/http could not read.
 func malformedRequestResponse(status, detail string) []byte {
-	e := badRequest("request: %s", detail)
+	e := problem.BadRequest("request: %s", detail)
 	if n, err := strconv.Atoi(status[:3]); err == nil {
 		e.Status = n
 	}
-	body, err := json.Marshal(apiv1.Problem{
-		Type: problemType(e.Code), Title: e.Code.Title(), Status: e.HTTPStatus(), Detail: e.Detail,
-		Code: int(e.Code), Name: e.Code.Name(),
-	})
+	body, err := json.Marshal(problem.Encode(e))
 	if err != nil {
 		body = nil // a struct of strings and numbers: cannot be
 	}
 	return fmt.Appendf(nil, "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
 		e.HTTPStatus(), http.StatusText(e.HTTPStatus()), apiv1.TypeProblem, len(body), body)
 }
-
-func problemType(code cluster.Code) string { return "urn:northstar:error:" + strconv.Itoa(int(code)) }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"northstar/api/apiv1"
+	"northstar/api/problem"
 	"northstar/cluster"
 	"northstar/state"
 )
@@ -14,44 +15,47 @@ import (
 // Every call that changes the membership can be a dry run, which changes nothing,
 // and runs exactly its plan, also through another node.
 func TestMemberPlans(t *testing.T) {
-	leader, follower := pair(t)
-	for _, tc := range []struct{ method, path, fields, action, did string }{
-		{"POST", "/admin/members", `"id":"n4","raft_address":"h4:7700","http_address":"h4:7701",`, "member_add", `add {"ID":"n4"`},
-		{"PATCH", "/admin/members/n2", `"priority":3,`, "member_set", `patch n2 {"Priority":3`},
-		{"DELETE", "/admin/members/n2", ``, "member_remove", "remove n2"},
-		{"POST", "/admin/nodes/n2/drain", ``, "drain", `"Drain":true`},
-		{"POST", "/admin/nodes/n2/undrain", ``, "undrain", `"Drain":false`},
-	} {
-		r := follower.do(tc.method, tc.path, "{"+tc.fields+`"dry_run":true,"reason":"why"}`, "Content-Type", jsonBody)
-		var plan apiv1.Plan
-		if err := json.Unmarshal([]byte(r.body), &plan); err != nil || r.status != 200 || !plan.DryRun || !plan.Possible || plan.Action != tc.action {
-			t.Fatalf("%s %s: %d %s", tc.method, tc.path, r.status, r.body)
+	virtual(t, func(t *testing.T) {
+		leader, follower := pair(t)
+		for _, tc := range []struct{ method, path, fields, action, did string }{
+			{"POST", "/admin/members", `"id":"n4","raft_address":"h4:7700","http_address":"h4:7701",`, "member_add", `add {"ID":"n4"`},
+			{"PATCH", "/admin/members/n2", `"priority":3,`, "member_set", `patch n2 {"Priority":3`},
+			{"DELETE", "/admin/members/n2", ``, "member_remove", "remove n2"},
+			{"POST", "/admin/nodes/n2/drain", ``, "drain", `"Drain":true`},
+			{"POST", "/admin/nodes/n2/undrain", ``, "undrain", `"Drain":false`},
+		} {
+			r := follower.do(tc.method, tc.path, "{"+tc.fields+`"dry_run":true,"reason":"why"}`, "Content-Type", jsonBody)
+			var plan apiv1.Plan
+			if err := json.Unmarshal([]byte(r.body), &plan); err != nil || r.status != 200 || !plan.DryRun || !plan.Possible || plan.Action != tc.action {
+				t.Fatalf("%s %s: %d %s", tc.method, tc.path, r.status, r.body)
+			}
+			if got := leader.fake.calls(); len(got) != 0 {
+				t.Fatalf("a dry run did %v", got)
+			}
+			if r = follower.do(tc.method, tc.path, fmt.Sprintf(`{%s"plan_id":%q}`, tc.fields, plan.PlanID), "Content-Type", jsonBody); r.status != 200 {
+				t.Fatalf("by plan: %d %s", r.status, r.body)
+			}
+			if got := strings.Join(leader.fake.calls(), ";"); !strings.Contains(got, tc.did) || !strings.HasSuffix(got, "as planned for m") {
+				t.Errorf("%s: did %q", tc.action, got)
+			}
+			leader.fake.set(func() { leader.fake.members = nil })
+			other := strings.Replace(plan.PlanID, ".2.", ".1.", 1)
+			follower.do(tc.method, tc.path, fmt.Sprintf(`{%s"plan_id":%q}`, tc.fields, other), "Content-Type", jsonBody).is(t, 409, cluster.CodeTermStale)
+		}
+		// What would be refused is a plan, and an error only when it is run.
+		r := leader.do("DELETE", "/admin/members/n3", `{"dry_run":true}`, "Content-Type", jsonBody)
+		if r.status != 200 || !strings.Contains(r.body, `"possible":false`) || !strings.Contains(r.body, `"ERR_QUORUM_AT_RISK"`) {
+			t.Errorf("refused: %d %s", r.status, r.body)
 		}
 		if got := leader.fake.calls(); len(got) != 0 {
-			t.Fatalf("a dry run did %v", got)
+			t.Errorf("it did %v", got)
 		}
-		if r = follower.do(tc.method, tc.path, fmt.Sprintf(`{%s"plan_id":%q}`, tc.fields, plan.PlanID), "Content-Type", jsonBody); r.status != 200 {
-			t.Fatalf("by plan: %d %s", r.status, r.body)
-		}
-		if got := strings.Join(leader.fake.calls(), ";"); !strings.Contains(got, tc.did) || !strings.HasSuffix(got, "as planned for m") {
-			t.Errorf("%s: did %q", tc.action, got)
-		}
-		leader.fake.set(func() { leader.fake.members = nil })
-		other := strings.Replace(plan.PlanID, ".2.", ".1.", 1)
-		follower.do(tc.method, tc.path, fmt.Sprintf(`{%s"plan_id":%q}`, tc.fields, other), "Content-Type", jsonBody).is(t, 409, cluster.CodeTermStale)
-	}
-	// What would be refused is a plan, and an error only when it is run.
-	r := leader.do("DELETE", "/admin/members/n3", `{"dry_run":true}`, "Content-Type", jsonBody)
-	if r.status != 200 || !strings.Contains(r.body, `"possible":false`) || !strings.Contains(r.body, `"ERR_QUORUM_AT_RISK"`) {
-		t.Errorf("refused: %d %s", r.status, r.body)
-	}
-	if got := leader.fake.calls(); len(got) != 0 {
-		t.Errorf("it did %v", got)
-	}
+	})
 }
 
 // Only a change of the leader's record is made also where nobody could take over.
 func TestChangesRecordOnly(t *testing.T) {
+	t.Parallel()
 	yes, no, none, voter, addr := true, false, 0, cluster.NonVoter, "h1:1"
 	for want, patches := range map[bool][]cluster.MemberPatch{
 		true:  {{Drain: &yes}, {Eligible: &no}, {Priority: &none}},
@@ -70,23 +74,25 @@ func TestChangesRecordOnly(t *testing.T) {
 
 // A change of the leader itself tells who could take over, and who feels it.
 func TestMemberPlanOfTheLeader(t *testing.T) {
-	f := newFakeCluster("n1", true)
-	n := startServer(t, f)
-	session := f.apply(state.Command{Kind: state.KindSessionCreate, Now: 1, SessionCreate: &state.SessionCreate{Nonce: "abcdefghijklmnop", Name: "w", TTL: 10e9}}).Session
-	f.apply(state.Command{Kind: state.KindRoleCampaign, Now: 1, RoleCampaign: &state.RoleCampaign{Role: "r", Session: session.ID}})
-	r := n.do("DELETE", "/admin/members/n1", `{"dry_run":true}`, "Content-Type", jsonBody)
-	var plan apiv1.Plan
-	if err := json.Unmarshal([]byte(r.body), &plan); err != nil {
-		t.Fatal(err)
-	}
-	if len(plan.Candidates) != 2 || plan.GapSamples != 7 || plan.Affected != (apiv1.Affected{Roles: 1, Sessions: 1}) {
-		t.Errorf("plan %+v", plan)
-	}
-	r = n.do("POST", "/admin/transfer", `{"dry_run":true}`, "Content-Type", jsonBody)
-	if !strings.Contains(r.body, `"affected":{"roles":1,"sessions":1}`) {
-		t.Errorf("of a transfer: %s", r.body)
-	}
-	// The leader hands leadership over, and another term begins: the plan ends there.
-	f.set(func() { f.fail = noLeader("node n1 was to hand leadership over first") })
-	n.do("DELETE", "/admin/members/n1", fmt.Sprintf(`{"plan_id":%q}`, plan.PlanID), "Content-Type", jsonBody).is(t, 409, cluster.CodeTermStale)
+	virtual(t, func(t *testing.T) {
+		f := newFakeCluster("n1", true)
+		n := startServer(t, f)
+		session := f.apply(state.Command{Kind: state.KindSessionCreate, Now: 1, SessionCreate: &state.SessionCreate{Nonce: "abcdefghijklmnop", Name: "w", TTL: 10e9}}).Session
+		f.apply(state.Command{Kind: state.KindRoleCampaign, Now: 1, RoleCampaign: &state.RoleCampaign{Role: "r", Session: session.ID}})
+		r := n.do("DELETE", "/admin/members/n1", `{"dry_run":true}`, "Content-Type", jsonBody)
+		var plan apiv1.Plan
+		if err := json.Unmarshal([]byte(r.body), &plan); err != nil {
+			t.Fatal(err)
+		}
+		if len(plan.Candidates) != 2 || plan.GapSamples != 7 || plan.Affected != (apiv1.Affected{Roles: 1, Sessions: 1}) {
+			t.Errorf("plan %+v", plan)
+		}
+		r = n.do("POST", "/admin/transfer", `{"dry_run":true}`, "Content-Type", jsonBody)
+		if !strings.Contains(r.body, `"affected":{"roles":1,"sessions":1}`) {
+			t.Errorf("of a transfer: %s", r.body)
+		}
+		// The leader hands leadership over, and another term begins: the plan ends there.
+		f.set(func() { f.fail = problem.NoLeader("node n1 was to hand leadership over first") })
+		n.do("DELETE", "/admin/members/n1", fmt.Sprintf(`{"plan_id":%q}`, plan.PlanID), "Content-Type", jsonBody).is(t, 409, cluster.CodeTermStale)
+	})
 }

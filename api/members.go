@@ -10,6 +10,8 @@ import (
 	"unicode"
 
 	"northstar/api/apiv1"
+	"northstar/api/forward"
+	"northstar/api/problem"
 	"northstar/cluster"
 )
 
@@ -17,12 +19,7 @@ import (
 const adminTimeout = 30 * time.Second
 
 // addMember serves POST /admin/members.
-func addMember(c *request) error {
-	var in apiv1.MemberAdd
-	raw, err := c.decodeBody(&in)
-	if err != nil {
-		return err
-	}
+func addMember(c *request, in apiv1.MemberAdd) error {
 	add, err := parseAdd(in)
 	if err != nil {
 		return err
@@ -30,13 +27,13 @@ func addMember(c *request) error {
 	if c.caller.node != "" && c.caller.node != add.ID {
 		return cluster.Errorf(cluster.CodeForbidden, "id: node %s may add itself only", c.caller.node)
 	}
-	return c.changeMember(raw, "added as non-voter", cluster.MemberChange{ID: add.ID, Add: &add}, planParams{in.DryRun, in.PlanID})
+	return c.changeMember("added as non-voter", cluster.MemberChange{ID: add.ID, Add: &add}, planParams{in.DryRun, in.PlanID})
 }
 
 func parseAdd(in apiv1.MemberAdd) (cluster.MemberAdd, error) {
 	id, err := cluster.ParseNodeID(in.ID)
 	if err != nil {
-		return cluster.MemberAdd{}, badRequest("id: %w", err)
+		return cluster.MemberAdd{}, problem.BadRequest("id: %w", err)
 	}
 	if err := checkAddress("raft_address", in.RaftAddress); err != nil {
 		return cluster.MemberAdd{}, err
@@ -56,12 +53,7 @@ func parseAdd(in apiv1.MemberAdd) (cluster.MemberAdd, error) {
 }
 
 // patchMember serves PATCH /admin/members/{id}.
-func patchMember(c *request) error {
-	var in apiv1.MemberPatch
-	raw, err := c.decodeBody(&in)
-	if err != nil {
-		return err
-	}
+func patchMember(c *request, in apiv1.MemberPatch) error {
 	patch, err := parsePatch(in)
 	if err != nil {
 		return err
@@ -70,7 +62,7 @@ func patchMember(c *request) error {
 	if err != nil {
 		return err
 	}
-	return c.changeMember(raw, "changed", cluster.MemberChange{ID: id, Patch: &patch}, planParams{in.DryRun, in.PlanID})
+	return c.changeMember("changed", cluster.MemberChange{ID: id, Patch: &patch}, planParams{in.DryRun, in.PlanID})
 }
 
 func parsePatch(in apiv1.MemberPatch) (cluster.MemberPatch, error) {
@@ -79,7 +71,7 @@ func parsePatch(in apiv1.MemberPatch) (cluster.MemberPatch, error) {
 		RaftAddress: in.RaftAddress, HTTPAddress: in.HTTPAddress, Readmit: in.Readmit,
 	}
 	if in.Priority != nil && (*in.Priority < 0 || *in.Priority > cluster.MaxPriority) {
-		return out, badRequest("priority: want 0 to %d, got %d", cluster.MaxPriority, *in.Priority)
+		return out, problem.BadRequest("priority: want 0 to %d, got %d", cluster.MaxPriority, *in.Priority)
 	}
 	if in.Zone != nil {
 		if err := checkZone(*in.Zone); err != nil {
@@ -104,42 +96,32 @@ func parsePatch(in apiv1.MemberPatch) (cluster.MemberPatch, error) {
 		}
 	}
 	if out == (cluster.MemberPatch{}) {
-		return out, badRequest("body: nothing to change")
+		return out, problem.BadRequest("body: nothing to change")
 	}
 	return out, nil
 }
 
 // removeMember serves DELETE /admin/members/{id}.
-func removeMember(c *request) error {
-	var in apiv1.MemberRemove
-	raw, err := c.decodeBody(&in)
-	if err != nil {
-		return err
-	}
+func removeMember(c *request, in apiv1.MemberRemove) error {
 	id, err := c.memberID()
 	if err != nil {
 		return err
 	}
-	return c.changeMember(raw, "removed", cluster.MemberChange{ID: id}, planParams{in.DryRun, in.PlanID})
+	return c.changeMember("removed", cluster.MemberChange{ID: id}, planParams{in.DryRun, in.PlanID})
 }
 
 // drainNode serves POST /admin/nodes/{id}/drain.
-func drainNode(c *request) error { return c.setDrain(true, "set to drain") }
+func drainNode(c *request, in apiv1.Drain) error { return c.setDrain(in, true, "set to drain") }
 
 // undrainNode serves POST /admin/nodes/{id}/undrain.
-func undrainNode(c *request) error { return c.setDrain(false, "set to active") }
+func undrainNode(c *request, in apiv1.Drain) error { return c.setDrain(in, false, "set to active") }
 
-func (c *request) setDrain(drain bool, done string) error {
-	var in apiv1.Drain
-	raw, err := c.decodeBody(&in)
-	if err != nil {
-		return err
-	}
+func (c *request) setDrain(in apiv1.Drain, drain bool, done string) error {
 	id, err := c.memberID()
 	if err != nil {
 		return err
 	}
-	return c.changeMember(raw, done, cluster.MemberChange{ID: id, Patch: &cluster.MemberPatch{Drain: &drain}}, planParams{in.DryRun, in.PlanID})
+	return c.changeMember(done, cluster.MemberChange{ID: id, Patch: &cluster.MemberPatch{Drain: &drain}}, planParams{in.DryRun, in.PlanID})
 }
 
 // memberID is the member in the path. Whether there is such a member is known
@@ -147,18 +129,26 @@ func (c *request) setDrain(drain bool, done string) error {
 func (c *request) memberID() (cluster.NodeID, error) {
 	id, err := cluster.ParseNodeID(c.param)
 	if err != nil {
-		e := badRequest("id: %w", err)
+		e := problem.BadRequest("id: %w", err)
 		e.Status = http.StatusNotFound
 		return "", e
 	}
 	return id, nil
 }
 
+// Membership changes the membership. Methods may be called by any goroutine; their errors
+// are *cluster.Error.
+type Membership interface {
+	ChangeMember(ctx context.Context, change cluster.MemberChange) error
+	// PlanChange returns what ChangeMember would do.
+	PlanChange(ctx context.Context, change cluster.MemberChange) (cluster.Plan, error)
+}
+
 // changeMember makes a change at the leader, or says what it would do.
-func (c *request) changeMember(body []byte, done string, change cluster.MemberChange, plans planParams) error {
+func (c *request) changeMember(done string, change cluster.MemberChange, plans planParams) error {
 	ctx, cancel := c.contextWithLimit(adminTimeout)
 	defer cancel()
-	err := c.serveOnLeader(ctx, leaderRequest{write: true, body: body, local: func(ctx context.Context) error {
+	err := c.onLeader(ctx, forward.Request{Write: true, Local: func(ctx context.Context) error {
 		if change.Add != nil && c.isMember(change.ID) {
 			done = "a member already"
 		}
@@ -172,7 +162,7 @@ func (c *request) changeMember(body []byte, done string, change cluster.MemberCh
 		if answered, err := c.verifyPlan(plans, plan); err != nil {
 			return err
 		} else if answered {
-			return errResponseWritten
+			return forward.ErrResponseWritten
 		}
 		change.Membership = plan.Membership
 		err = c.s.applyChange(ctx, change)
@@ -181,10 +171,7 @@ func (c *request) changeMember(body []byte, done string, change cluster.MemberCh
 		}
 		return err
 	}})
-	switch {
-	case err == errResponseWritten:
-		return nil
-	case err != nil:
+	if err != nil {
 		return err
 	}
 	id := string(change.ID)
@@ -194,24 +181,24 @@ func (c *request) changeMember(body []byte, done string, change cluster.MemberCh
 // applyChange makes a change here. One of a member's record is answered once the
 // nodes know it that will choose the next leader.
 func (s *Server) applyChange(ctx context.Context, change cluster.MemberChange) error {
-	err := s.cluster.ChangeMember(ctx, change)
+	err := s.deps.Membership.ChangeMember(ctx, change)
 	if err == nil && change.Patch != nil {
-		s.cluster.AwaitAppliedEverywhere(ctx)
+		s.deps.Proposals.AwaitAppliedEverywhere(ctx)
 	}
 	return err
 }
 
 // isMember says whether a node is on record and part of the configuration.
 func (c *request) isMember(id cluster.NodeID) bool {
-	m, known := c.s.cluster.View().Member(id)
-	_, member := cluster.FindServer(c.s.cluster.Status().Servers, id)
+	m, known := c.s.reads.View().Member(id)
+	_, member := cluster.FindServer(c.s.reads.Status().Servers, id)
 	return known && !m.Removed && member
 }
 
 // planChange is what a change would do; when that moves leadership, also who
 // could take over, and how long that takes.
 func (c *request) planChange(ctx context.Context, change cluster.MemberChange) (cluster.Plan, error) {
-	plan, err := c.s.cluster.PlanChange(ctx, change)
+	plan, err := c.s.deps.Membership.PlanChange(ctx, change)
 	if err != nil || !plan.MovesLeader || plan.Refusal != nil {
 		return plan, err
 	}
@@ -244,16 +231,16 @@ func parseSuffrage(s string) (cluster.Suffrage, error) {
 	case cluster.Voter, cluster.NonVoter:
 		return v, nil
 	}
-	return "", badRequest("suffrage: want %s or %s, got %q", cluster.Voter, cluster.NonVoter, s)
+	return "", problem.BadRequest("suffrage: want %s or %s, got %q", cluster.Voter, cluster.NonVoter, s)
 }
 
 func checkZone(s string) error {
 	if len(s) > 64 {
-		return badRequest("zone: want at most 64 bytes, got %d", len(s))
+		return problem.BadRequest("zone: want at most 64 bytes, got %d", len(s))
 	}
 	for _, r := range s {
 		if !unicode.IsPrint(r) {
-			return badRequest("zone: %q is not printable", s)
+			return problem.BadRequest("zone: %q is not printable", s)
 		}
 	}
 	return nil
@@ -263,13 +250,13 @@ func checkZone(s string) error {
 func checkAddress(field, s string) error {
 	host, port, err := net.SplitHostPort(s)
 	if err != nil || host == "" || len(s) > 260 {
-		return badRequest("%s: want host:port, got %q", field, s)
+		return problem.BadRequest("%s: want host:port, got %q", field, s)
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-		return badRequest("%s: want a port from 1 to 65535, got %q", field, port)
+		return problem.BadRequest("%s: want a port from 1 to 65535, got %q", field, port)
 	}
 	if ip, err := netip.ParseAddr(host); err == nil && ip.IsUnspecified() {
-		return badRequest("%s: %s is no address that others can connect to", field, host)
+		return problem.BadRequest("%s: %s is no address that others can connect to", field, host)
 	}
 	return nil
 }

@@ -1,14 +1,17 @@
 package api
 
 import (
+	"bytes"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"reflect"
 	"strings"
 	"testing"
 
 	"northstar/api/apiv1"
+	"northstar/api/openapi"
 	"northstar/cluster"
 )
 
@@ -23,26 +26,53 @@ func document(t *testing.T) map[string]any {
 	return doc
 }
 
+// documentFile is the document as it is served, for readers and for generators of
+// clients. It is written by go test ./api -run TestDocumentFile -update.
+const documentFile = "openapi/openapi.json"
+
+// TestDocumentFile holds the committed document against the one that is served.
+func TestDocumentFile(t *testing.T) {
+	t.Parallel()
+	r := httptest.NewRecorder()
+	s := bareServer(t, func(d *Deps) { d.Node.Version = "1" }) // of the API; a node serves its own version here
+	s.ServeHTTP(r, httptest.NewRequest("GET", "/openapi.json", nil))
+	served := append(r.Body.Bytes(), '\n')
+	if *update {
+		if err := os.WriteFile(documentFile, served, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	committed, err := os.ReadFile(documentFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(committed, served) {
+		t.Errorf("%s is not what the server serves: run go test ./api -run TestDocumentFile -update", documentFile)
+	}
+}
+
 // TestDocumentAndRoutesAgree: every route is documented, with its role, and
 // every documented operation is served.
 func TestDocumentAndRoutesAgree(t *testing.T) {
+	t.Parallel()
 	doc := document(t)
 	paths := doc["paths"].(map[string]any)
-	served := newRouter(table)
-	for _, res := range served.resources {
-		item, ok := paths[res.pattern].(map[string]any)
+	served := openapi.NewRouter(table)
+	for _, res := range served.Resources {
+		item, ok := paths[res.Pattern].(map[string]any)
 		if !ok {
-			t.Errorf("%s is not documented", res.pattern)
+			t.Errorf("%s is not documented", res.Pattern)
 			continue
 		}
-		for method, row := range res.methods {
+		for method, row := range res.Methods {
 			op, ok := item[strings.ToLower(method)].(map[string]any)
 			if !ok {
-				t.Errorf("%s %s is not documented", method, res.pattern)
+				t.Errorf("%s %s is not documented", method, res.Pattern)
 				continue
 			}
-			if op["x-northstar-role"] != string(row.role) {
-				t.Errorf("%s %s: role %v, want %s", method, res.pattern, op["x-northstar-role"], row.role)
+			if op["x-northstar-role"] != string(row.Role) {
+				t.Errorf("%s %s: role %v, want %s", method, res.Pattern, op["x-northstar-role"], row.Role)
 			}
 		}
 	}
@@ -62,6 +92,7 @@ func TestDocumentAndRoutesAgree(t *testing.T) {
 
 // Whoever refuses service for a split brain answers 409, to reads too.
 func TestSplitBrainIsDocumented(t *testing.T) {
+	t.Parallel()
 	paths := document(t)["paths"].(map[string]any)
 	s := bareServer(t, func(d *Deps) { d.SplitBrain, d.Insecure = &fakeSplitBrain{refusing: "two leaders"}, true })
 	for _, path := range []string{"/v1/kv", "/v1/kv/{key}", "/v1/roles", "/admin/snapshot"} {
@@ -79,6 +110,7 @@ func TestSplitBrainIsDocumented(t *testing.T) {
 // somewhere, operation IDs are unique, path parameters are declared, every
 // response has a description, every failure is a problem.
 func TestDocumentIsWhole(t *testing.T) {
+	t.Parallel()
 	doc := document(t)
 	if doc["openapi"] != "3.1.0" {
 		t.Errorf("openapi is %v", doc["openapi"])
@@ -142,6 +174,7 @@ func TestDocumentIsWhole(t *testing.T) {
 // TestOpenAPI_ResponsesMatchSchemas: a key that a JSON answer has is in its
 // schema, and the other way round for those that are always there.
 func TestOpenAPI_ResponsesMatchSchemas(t *testing.T) {
+	t.Parallel()
 	schemas := document(t)["components"].(map[string]any)["schemas"].(map[string]any)
 	s := bareServer(t)
 	for path, v := range map[string]any{
@@ -175,26 +208,28 @@ func local(path string) *http.Request {
 }
 
 func TestErrorsOfTheRouter(t *testing.T) {
-	n := startServer(t, newFakeCluster("n1", true))
-	for _, tc := range []struct{ path, allow string }{
-		{"/leader", "GET, HEAD"},
-		{"/v1/kv/k", "DELETE, GET, HEAD, PUT"},
-		{"/health/leader", "GET, HEAD, OPTIONS"},
-		{"/v1/watch", "GET"},
-		{"/admin/members", "POST"},
-		{"/admin/members/n1", "DELETE, PATCH"},
-	} {
-		r := n.do("TRACE", tc.path, "")
-		r.is(t, 405, cluster.CodeBadRequest)
-		if got := r.header.Get("Allow"); got != tc.allow {
-			t.Errorf("%s: Allow %q, want %q", tc.path, got, tc.allow)
+	virtual(t, func(t *testing.T) {
+		n := startServer(t, newFakeCluster("n1", true))
+		for _, tc := range []struct{ path, allow string }{
+			{"/leader", "GET, HEAD"},
+			{"/v1/kv/k", "DELETE, GET, HEAD, PUT"},
+			{"/health/leader", "GET, HEAD, OPTIONS"},
+			{"/v1/watch", "GET"},
+			{"/admin/members", "POST"},
+			{"/admin/members/n1", "DELETE, PATCH"},
+		} {
+			r := n.do("TRACE", tc.path, "")
+			r.is(t, 405, cluster.CodeBadRequest)
+			if got := r.header.Get("Allow"); got != tc.allow {
+				t.Errorf("%s: Allow %q, want %q", tc.path, got, tc.allow)
+			}
 		}
-	}
-	for _, path := range []string{"/nowhere", "/leader/", "//leader", "/admin/members/a/b", "/admin/members/a%2Fb/c", "/dashboard/secret", "/v1/sessions/a/b", "/v1/roles//watch/x", "/admin/audit/x"} {
-		r := n.do("GET", path, "")
-		if r.status != 404 && r.status != 405 {
-			t.Errorf("%s: %d", path, r.status)
+		for _, path := range []string{"/nowhere", "/leader/", "//leader", "/admin/members/a/b", "/admin/members/a%2Fb/c", "/dashboard/secret", "/v1/sessions/a/b", "/v1/roles//watch/x", "/admin/audit/x"} {
+			r := n.do("GET", path, "")
+			if r.status != 404 && r.status != 405 {
+				t.Errorf("%s: %d", path, r.status)
+			}
+			r.problem(t)
 		}
-		r.problem(t)
-	}
+	})
 }

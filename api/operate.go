@@ -10,20 +10,25 @@ import (
 	"time"
 
 	"northstar/api/apiv1"
+	"northstar/api/forward"
+	"northstar/api/stream"
 )
+
+// Backups writes and restores backups of keys and settings.
+type Backups interface {
+	Backup(ctx context.Context, w io.Writer) error
+	Restore(ctx context.Context, r io.Reader) error
+}
 
 // getSnapshot serves GET /admin/snapshot: a backup of what the leader has
 // applied, with everything acknowledged before the request.
 func getSnapshot(c *request) error {
 	ctx := c.r.Context()
-	err := c.serveOnLeader(ctx, leaderRequest{idempotent: true, local: func(ctx context.Context) error {
+	err := c.onLeader(ctx, forward.Request{Idempotent: true, Local: func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, apiv1.DefaultTimeoutMS*time.Millisecond)
 		defer cancel()
-		return c.s.cluster.ReadBarrier(ctx)
+		return c.s.reads.ReadBarrier(ctx)
 	}})
-	if err == errResponseWritten {
-		return nil
-	}
 	if err != nil {
 		return err
 	}
@@ -34,7 +39,7 @@ func getSnapshot(c *request) error {
 	h.Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", c.s.deps.Node.ClusterName+".snapshot"))
 	h.Set("Trailer", apiv1.HeaderChecksum)
 	sum := sha256.New()
-	if err := c.s.cluster.Backup(ctx, io.MultiWriter(c.slowWriter(), sum)); err != nil {
+	if err := c.s.deps.Backups.Backup(ctx, io.MultiWriter(stream.Writer(c), sum)); err != nil {
 		if !c.wrote {
 			h.Del("Trailer")
 			h.Del("Content-Disposition")
@@ -55,16 +60,13 @@ func postRestore(c *request) error {
 	if err := c.checkMedia(apiv1.TypeBinary); err != nil {
 		return err
 	}
-	body := c.bodyStream()
-	err := c.serveOnLeader(c.r.Context(), leaderRequest{write: true, stream: body, local: func(ctx context.Context) error {
-		return c.s.cluster.Restore(ctx, body)
+	body := stream.NewBody(c.ResponseWriter, c.r)
+	err := c.onLeader(c.r.Context(), forward.Request{Write: true, Stream: body, Local: func(ctx context.Context) error {
+		return c.s.deps.Backups.Restore(ctx, body)
 	}})
-	if err == errResponseWritten {
-		return nil
-	}
 	if err != nil {
 		return err
 	}
-	rev := c.s.cluster.View().Revision()
+	rev := c.s.reads.View().Revision()
 	return c.reply(apiv1.RestoreResult{Revision: rev, Message: fmt.Sprintf("restored; the cluster is at revision %d", rev)})
 }

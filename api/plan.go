@@ -2,6 +2,7 @@ package api
 
 import (
 	"northstar/api/apiv1"
+	"northstar/api/problem"
 	"northstar/cluster"
 	"northstar/state"
 )
@@ -28,10 +29,10 @@ func (c *request) verifyPlan(p planParams, plan cluster.Plan) (answered bool, er
 	if p.dryRun {
 		switch plan.Action {
 		case cluster.ActionTransfer, cluster.ActionFailover, cluster.ActionEmergency, cluster.ActionRecover:
-			plan.Affected = countAffected(c.s.cluster.View())
+			plan.Affected = countAffected(c.s.reads.View())
 		default:
 			if plan.MovesLeader {
-				plan.Affected = countAffected(c.s.cluster.View())
+				plan.Affected = countAffected(c.s.reads.View())
 			}
 		}
 		return true, c.reply(wirePlan(plan))
@@ -56,7 +57,7 @@ func plannedTarget(field, value, planID string) (cluster.NodeID, error) {
 	if value != "" {
 		id, err := cluster.ParseNodeID(value)
 		if err != nil {
-			return "", badRequest("%s: %w", field, err)
+			return "", problem.BadRequest("%s: %w", field, err)
 		}
 		return id, nil
 	}
@@ -78,7 +79,7 @@ func wirePlan(p cluster.Plan) apiv1.Plan {
 		Affected: apiv1.Affected(p.Affected), Risk: string(p.Risk), Warnings: append([]string{}, p.Warnings...),
 	}
 	if r := p.Refusal; r != nil {
-		w.Refusal = &apiv1.PlannedError{Code: int(r.Code), Name: r.Code.Name(), Status: r.HTTPStatus(), Detail: r.Detail, Votes: wireVotes(r.Votes)}
+		w.Refusal = &apiv1.PlannedError{Code: int(r.Code), Name: r.Code.Name(), Status: r.HTTPStatus(), Detail: r.Detail, Votes: problem.EncodeVotes(r.Votes)}
 	}
 	for _, c := range p.Candidates {
 		w.Candidates = append(w.Candidates, apiv1.TargetCandidate{ID: string(c.ID), Eligible: c.Eligible, Reason: c.Reason, Voter: c.Voter, Priority: c.Priority, LagEntries: c.LagEntries})
@@ -91,12 +92,4 @@ func wirePlan(p cluster.Plan) apiv1.Plan {
 		w.ExpectedGapMS, w.WorstGapMS = &expected, &worst
 	}
 	return w
-}
-
-func wireVotes(votes []cluster.Vote) []apiv1.Vote {
-	var wire []apiv1.Vote
-	for _, v := range votes {
-		wire = append(wire, apiv1.Vote{VoterID: string(v.Voter), Granted: v.Granted, Reason: v.Reason})
-	}
-	return wire
 }

@@ -1,72 +1,24 @@
 package api
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"strconv"
 	"time"
 
 	"northstar/api/apiv1"
+	"northstar/api/problem"
 	"northstar/cluster"
 )
 
-// statusError is a bad request with another status than 400.
-func statusError(status int, format string, args ...any) *cluster.Error {
-	err := cluster.Errorf(cluster.CodeBadRequest, format, args...)
-	err.Status = status
-	return err
-}
-
-func badRequest(format string, args ...any) *cluster.Error {
-	return cluster.Errorf(cluster.CodeBadRequest, format, args...)
-}
-
-// busy is what a client gets that asks for more than the limits allow.
-func busy(format string, args ...any) *cluster.Error {
-	err := cluster.Errorf(cluster.CodeBusy, format, args...)
-	err.RetryAfter = time.Second
-	return err
-}
-
-func noLeader(format string, args ...any) *cluster.Error {
-	err := cluster.Errorf(cluster.CodeNoLeader, format, args...)
-	err.RetryAfter = time.Second
-	return err
-}
-
-// asError makes any error one of the contract's. A context that ended is
-// CodeNoLeader where nothing can have happened (write false), and else unknown.
-func asError(err error, write bool) *cluster.Error {
-	var e *cluster.Error
-	switch {
-	case errors.As(err, &e):
-		return e
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		if write {
-			return cluster.Errorf(cluster.CodeOutcomeUnknown, "the request's time ran out before its outcome was known: %w", err)
-		}
-		return noLeader("the request's time ran out before a leader confirmed it: %w", err)
-	}
-	return cluster.Errorf(cluster.CodeInternal, "%w", err)
-}
-
 // problem is err as it goes over the wire.
 func (s *Server) problem(e *cluster.Error) apiv1.Problem {
-	p := apiv1.Problem{
-		Type:      problemType(e.Code),
-		Title:     e.Code.Title(),
-		Status:    e.HTTPStatus(),
-		Detail:    e.Detail,
-		Code:      int(e.Code),
-		Name:      e.Code.Name(),
-		Retryable: e.Retryable(),
-	}
-	p.Votes = wireVotes(e.Votes)
+	p := problem.Encode(e)
 	leader := e.Leader // what this node follows may be a moment older
 	if leader == "" {
-		leader = s.leader.snapshot().id
+		leader = s.leader.Current().ID
 	}
 	if leader != "" {
 		p.LeaderID, p.LeaderAddress = string(leader), s.httpAddress(leader)
@@ -82,7 +34,7 @@ type conditionProblem struct {
 
 // writeError answers with the problem of err, unless the answer has begun.
 func (c *request) writeError(err error) {
-	e := asError(err, c.mutates())
+	e := problem.From(err, c.write)
 	if e.Code == cluster.CodeInternal {
 		c.s.logger.Error("request failed", "route", c.routePattern(), "error", err)
 	}
@@ -122,4 +74,31 @@ func (c *request) writeError(err error) {
 	h["Content-Length"] = []string{strconv.Itoa(len(body) + 1)}
 	c.WriteHeader(p.Status)
 	_, _ = c.Write(append(body, '\n')) // the client is gone: nobody left to tell
+}
+
+// How much of the body of a rejected request is read, and for how long.
+const (
+	maxDrainBytes = 16 << 20
+	drainTimeout  = 5 * time.Second
+)
+
+// drainRejectedBody sends a refusal that came before the whole body had, and then reads
+// and drops what the client still sends. A connection that is closed with unread bytes is
+// reset, and many clients, which send everything before they read, never see the answer
+// then. net/http reads the rest for this reason, but not where the client asks for the
+// connection to be closed.
+func (c *request) drainRejectedBody() {
+	// With HTTP/2 the stream alone is given up. A client that waits for 100-continue
+	// sends nothing after a refusal. A client that was too slow is not waited for again.
+	if c.bodyTimedOut || c.r.ContentLength == 0 || c.r.ProtoMajor != 1 || c.r.Header.Get("Expect") != "" {
+		return
+	}
+	control := http.NewResponseController(c.ResponseWriter)
+	if err := control.SetReadDeadline(time.Now().Add(drainTimeout)); err != nil {
+		return // a test without a connection
+	}
+	if err := control.Flush(); err != nil {
+		return
+	}
+	_, _ = io.CopyN(io.Discard, c.r.Body, maxDrainBytes) // the rest is given up
 }

@@ -4,23 +4,33 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
+	"fmt"
 	"net/http"
 	"sync"
 	"time"
 
 	"northstar/api/apiv1"
+	"northstar/api/problem"
 	"northstar/cluster"
 )
 
+// Recovery recovers a lost quorum. Methods may be called by any goroutine; their errors are
+// *cluster.Error.
+type Recovery interface {
+	// PlanRecovery asks the other members whether a lost quorum may be recovered
+	// so, and by which node. It needs no leader. With an error the plan is as far as
+	// it is known.
+	PlanRecovery(ctx context.Context, o cluster.RecoveryRequest) (cluster.RecoveryPlan, error)
+	// Recover makes this node the only voter of a new generation.
+	Recover(ctx context.Context, o cluster.RecoveryRequest) (cluster.Generation, error)
+	// SetAside archives the data of this node at its next start, which then joins the
+	// generation that leader leads.
+	SetAside(ctx context.Context, clusterID string, leader cluster.NodeID, g cluster.Generation) error
+}
+
 // postRecover serves POST /admin/recover, at any node that is left: it asks the
 // others, and has the freshest do it.
-func postRecover(c *request) error {
-	var in apiv1.Recover
-	raw, err := c.decodeBody(&in)
-	if err != nil {
-		return err
-	}
+func postRecover(c *request, in apiv1.Recover) error {
 	order, err := c.recoveryRequest(in)
 	if err != nil {
 		return err
@@ -30,7 +40,7 @@ func postRecover(c *request) error {
 	if in.Follow != nil {
 		return c.followRecovery(ctx, in)
 	}
-	plan, err := c.s.cluster.PlanRecovery(ctx, order)
+	plan, err := c.s.deps.Recovery.PlanRecovery(ctx, order)
 	var refusal *cluster.Error
 	if err != nil && !errors.As(err, &refusal) {
 		return err
@@ -39,14 +49,14 @@ func postRecover(c *request) error {
 	if c.forwarded {
 		plans.id = "" // the node that was asked has held the call against it
 	}
-	st := c.s.cluster.Status()
-	if answered, err := c.verifyPlan(plans, plan.Plan(st.Term, cluster.MembershipDigest(st.Servers, c.s.cluster.View().Members()), refusal)); answered || err != nil {
+	st := c.s.reads.Status()
+	if answered, err := c.verifyPlan(plans, plan.Plan(st.Term, cluster.MembershipDigest(st.Servers, c.s.reads.View().Members()), refusal)); answered || err != nil {
 		return err
 	}
 	if plan.Chosen != c.s.deps.Node.ID {
-		return c.recoverAt(ctx, plan.Chosen, raw)
+		return c.recoverAt(ctx, plan.Chosen)
 	}
-	generation, err := c.s.cluster.Recover(ctx, order)
+	generation, err := c.s.deps.Recovery.Recover(ctx, order)
 	if err != nil {
 		return err
 	}
@@ -58,18 +68,18 @@ func (c *request) recoveryRequest(in apiv1.Recover) (cluster.RecoveryRequest, er
 	order := cluster.RecoveryRequest{Confirm: in.Confirm, Operator: c.caller.name, Reason: in.Reason}
 	switch {
 	case in.Reason == "" && !in.DryRun:
-		return order, badRequest("reason: required")
+		return order, problem.BadRequest("reason: required")
 	case len(in.Reason) > maxReason:
-		return order, badRequest("reason: want at most %d bytes, got %d", maxReason, len(in.Reason))
+		return order, problem.BadRequest("reason: want at most %d bytes, got %d", maxReason, len(in.Reason))
 	case !in.Force && !in.DryRun:
-		return order, badRequest("force: must be true: what the survivors never received is lost")
+		return order, problem.BadRequest("force: must be true: what the survivors never received is lost")
 	case in.Follow != nil && (in.DryRun || in.PlanID != ""):
-		return order, badRequest("follow: cannot be combined with dry_run or plan_id")
+		return order, problem.BadRequest("follow: cannot be combined with dry_run or plan_id")
 	}
 	for _, s := range in.Survivors {
 		id, err := cluster.ParseNodeID(s)
 		if err != nil {
-			return order, badRequest("survivors: %w", err)
+			return order, problem.BadRequest("survivors: %w", err)
 		}
 		order.Survivors = append(order.Survivors, id)
 	}
@@ -77,32 +87,29 @@ func (c *request) recoveryRequest(in apiv1.Recover) (cluster.RecoveryRequest, er
 }
 
 // recoverAt has another node do it, and passes its answer on.
-func (c *request) recoverAt(ctx context.Context, id cluster.NodeID, body []byte) error {
+func (c *request) recoverAt(ctx context.Context, id cluster.NodeID) error {
 	addr := c.s.httpAddress(id)
 	switch {
 	case c.forwarded:
 		return cluster.Errorf(cluster.CodeTermStale, "node %s finds that node %s has the freshest log, the node that was asked did not: ask again", c.s.deps.Node.ID, id)
 	case addr == "":
-		return badRequest("survivors: node %s has the freshest log, and its HTTP address is not known here: ask it directly", id)
+		return problem.BadRequest("survivors: node %s has the freshest log, and its HTTP address is not known here: ask it directly", id)
 	}
-	v := newLeaderSnapshot(id, 0)
-	defer v.cancel()
-	_, err := c.forwardTo(ctx, v, addr, leaderRequest{write: true, body: body})
-	return err
+	return c.sendTo(ctx, id, addr, c.body)
 }
 
 // followRecovery sets this node's data aside.
 func (c *request) followRecovery(ctx context.Context, in apiv1.Recover) error {
 	leader, err := cluster.ParseNodeID(in.Follow.LeaderID)
 	if err != nil {
-		return badRequest("follow: leader_id: %w", err)
+		return problem.BadRequest("follow: leader_id: %w", err)
 	}
 	g := cluster.Generation{Number: in.Follow.Generation, RecoveryID: in.Follow.RecoveryID}
 	if c.s.deps.Restart == nil {
 		return cluster.Errorf(cluster.CodeInternal, "this node cannot begin anew by itself")
 	}
-	before := c.s.cluster.Status()
-	if err := c.s.cluster.SetAside(ctx, in.Confirm, leader, g); err != nil {
+	before := c.s.reads.Status()
+	if err := c.s.deps.Recovery.SetAside(ctx, in.Confirm, leader, g); err != nil {
 		return err
 	}
 	if before.Generation != g {
@@ -120,10 +127,10 @@ func (c *request) followRecovery(ctx context.Context, in apiv1.Recover) error {
 func (c *request) recovered(ctx context.Context, in apiv1.Recover, plan cluster.RecoveryPlan, g cluster.Generation) apiv1.RecoverResult {
 	in.Follow = &apiv1.RecoverFollow{LeaderID: string(plan.Chosen), Generation: g.Number, RecoveryID: g.RecoveryID}
 	in.PlanID = ""
-	st := c.s.cluster.Status()
+	st := c.s.reads.Status()
 	out := apiv1.RecoverResult{
 		RecoveredID: string(plan.Chosen), ClusterID: plan.ClusterID, Generation: g.Number, RecoveryID: g.RecoveryID,
-		Term: st.Term, Revision: c.s.cluster.View().Revision(), LostIDs: []string{},
+		Term: st.Term, Revision: c.s.reads.View().Revision(), LostIDs: []string{},
 		Survivors: make([]apiv1.Survivor, len(plan.Survivors)), Warnings: []string{"lost: " + plan.Losses(), plan.Warning()},
 		Message: plan.Summary(),
 	}
@@ -151,24 +158,18 @@ func (c *request) notifySurvivor(ctx context.Context, id cluster.NodeID, in apiv
 	if addr == "" {
 		return meant + "its HTTP address is not known"
 	}
-	body, err := json.Marshal(in)
-	if err != nil {
-		return meant + err.Error()
-	}
 	ctx, cancel := context.WithTimeout(ctx, notifyTimeout)
 	defer cancel()
-	resp, err := c.s.forward.transport.RoundTrip(c.s.forward.request(ctx, c, addr, leaderRequest{write: true, body: body}))
+	resp, err := c.s.forward.Post(ctx, c.Caller(), addr, apiv1.PathRecover, in)
 	if err != nil {
 		return meant + err.Error()
 	}
-	defer discardBody(resp.Body)
-	if resp.StatusCode == http.StatusOK {
+	if resp.Status == http.StatusOK {
 		return "set aside"
 	}
 	var p apiv1.Problem
-	answer, _ := io.ReadAll(io.LimitReader(resp.Body, maxSmallResponse))
-	if json.Unmarshal(answer, &p) != nil || p.Detail == "" {
-		return meant + resp.Status
+	if json.Unmarshal(resp.Body, &p) != nil || p.Detail == "" {
+		return fmt.Sprintf("%sit answered %d", meant, resp.Status)
 	}
 	return meant + p.Detail
 }

@@ -41,11 +41,12 @@ func recover2(n *node, body string) reply {
 // Asked at one survivor, the freshest is recovered, and has the others set their
 // data aside.
 func TestRecoverThroughAnySurvivor(t *testing.T) {
+	t.Parallel()
 	for name, ask := range map[string]func(*survivors) *node{
 		"the freshest": func(s *survivors) *node { return s.n2 },
 		"another":      func(s *survivors) *node { return s.n1 },
 	} {
-		t.Run(name, func(t *testing.T) {
+		virtually(t, name, func(t *testing.T) {
 			s := twoOfFive(t)
 			r := recover2(ask(s), `{"survivors":["n1","n2"],"confirm":"c1","force":true,"reason":"drill"}`)
 			var out apiv1.RecoverResult
@@ -77,83 +78,91 @@ func TestRecoverThroughAnySurvivor(t *testing.T) {
 
 // What the other survivor could not do is in the answer: the recovery stands.
 func TestRecover_ReportsSurvivorsNotArchived(t *testing.T) {
-	s := twoOfFive(t)
-	s.n1.fake.set(func() { s.n1.fake.fail = cluster.Errorf(cluster.CodeReadOnly, "the disk is full") })
-	r := recover2(s.n2, `{"survivors":["n1","n2"],"confirm":"c1","force":true,"reason":"drill"}`)
-	if r.status != 200 || !strings.Contains(r.body, `"outcome":"its data is not set aside: wipe it and re-admit it: the disk is full"`) || s.restarts[0].Load() != 0 {
-		t.Errorf("%+v", r)
-	}
+	virtual(t, func(t *testing.T) {
+		s := twoOfFive(t)
+		s.n1.fake.set(func() { s.n1.fake.fail = cluster.Errorf(cluster.CodeReadOnly, "the disk is full") })
+		r := recover2(s.n2, `{"survivors":["n1","n2"],"confirm":"c1","force":true,"reason":"drill"}`)
+		if r.status != 200 || !strings.Contains(r.body, `"outcome":"its data is not set aside: wipe it and re-admit it: the disk is full"`) || s.restarts[0].Load() != 0 {
+			t.Errorf("%+v", r)
+		}
+	})
 }
 
 func TestRecoverRefuses(t *testing.T) {
-	s := twoOfFive(t)
-	for _, tt := range []struct {
-		name, body string
-		status     int
-		code       cluster.Code
-		says       string
-	}{
-		{"no reason", `{"survivors":["n1","n2"],"confirm":"c1","force":true}`, 400, cluster.CodeBadRequest, "reason: required"},
-		{"no force", `{"survivors":["n1","n2"],"confirm":"c1","reason":"r"}`, 400, cluster.CodeBadRequest, "force: must be true"},
-		{"another cluster", `{"survivors":["n1","n2"],"confirm":"c2","force":true,"reason":"r"}`, 400, cluster.CodeBadRequest, "confirm: want the cluster's ID c1"},
-		{"nobody", `{"confirm":"c1","force":true,"reason":"r"}`, 400, cluster.CodeBadRequest, "survivors"},
-		{"no ID", `{"survivors":["N 1"],"confirm":"c1","force":true,"reason":"r"}`, 400, cluster.CodeBadRequest, "survivors"},
-		{"one is not named", `{"survivors":["n1"],"confirm":"c1","force":true,"reason":"r"}`, 400, cluster.CodeBadRequest, "n2 answers and is not named"},
-		{"a foreign plan", `{"survivors":["n1","n2"],"confirm":"c1","force":true,"reason":"r","plan_id":"transfer.1.n2.0"}`, 400, cluster.CodeBadRequest, "plan_id"},
-		{"a stale plan", `{"survivors":["n1","n2"],"confirm":"c1","force":true,"reason":"r","plan_id":"recover.9.n2.0"}`, 409, cluster.CodeTermStale, "plan_id"},
-		{"a dry run of what follows", `{"confirm":"c1","reason":"r","dry_run":true,"follow":{"leader_id":"n2","generation":2,"recovery_id":"r"}}`, 400, cluster.CodeBadRequest, "follow"},
-		{"follows nobody", `{"confirm":"c1","reason":"r","force":true,"follow":{"leader_id":"","generation":2,"recovery_id":"r"}}`, 400, cluster.CodeBadRequest, "leader_id"},
-	} {
-		p := recover2(s.n1, tt.body).is(t, tt.status, tt.code)
-		if !strings.Contains(p.Detail, tt.says) {
-			t.Errorf("%s: %s", tt.name, p.Detail)
+	virtual(t, func(t *testing.T) {
+		s := twoOfFive(t)
+		for _, tt := range []struct {
+			name, body string
+			status     int
+			code       cluster.Code
+			says       string
+		}{
+			{"no reason", `{"survivors":["n1","n2"],"confirm":"c1","force":true}`, 400, cluster.CodeBadRequest, "reason: required"},
+			{"no force", `{"survivors":["n1","n2"],"confirm":"c1","reason":"r"}`, 400, cluster.CodeBadRequest, "force: must be true"},
+			{"another cluster", `{"survivors":["n1","n2"],"confirm":"c2","force":true,"reason":"r"}`, 400, cluster.CodeBadRequest, "confirm: want the cluster's ID c1"},
+			{"nobody", `{"confirm":"c1","force":true,"reason":"r"}`, 400, cluster.CodeBadRequest, "survivors"},
+			{"no ID", `{"survivors":["N 1"],"confirm":"c1","force":true,"reason":"r"}`, 400, cluster.CodeBadRequest, "survivors"},
+			{"one is not named", `{"survivors":["n1"],"confirm":"c1","force":true,"reason":"r"}`, 400, cluster.CodeBadRequest, "n2 answers and is not named"},
+			{"a foreign plan", `{"survivors":["n1","n2"],"confirm":"c1","force":true,"reason":"r","plan_id":"transfer.1.n2.0"}`, 400, cluster.CodeBadRequest, "plan_id"},
+			{"a stale plan", `{"survivors":["n1","n2"],"confirm":"c1","force":true,"reason":"r","plan_id":"recover.9.n2.0"}`, 409, cluster.CodeTermStale, "plan_id"},
+			{"a dry run of what follows", `{"confirm":"c1","reason":"r","dry_run":true,"follow":{"leader_id":"n2","generation":2,"recovery_id":"r"}}`, 400, cluster.CodeBadRequest, "follow"},
+			{"follows nobody", `{"confirm":"c1","reason":"r","force":true,"follow":{"leader_id":"","generation":2,"recovery_id":"r"}}`, 400, cluster.CodeBadRequest, "leader_id"},
+		} {
+			p := recover2(s.n1, tt.body).is(t, tt.status, tt.code)
+			if !strings.Contains(p.Detail, tt.says) {
+				t.Errorf("%s: %s", tt.name, p.Detail)
+			}
 		}
-	}
-	s.n1.fake.set(func() {
-		s.n1.fake.left = append(s.n1.fake.left, cluster.Survivor{ID: "n3", Voter: true})
+		s.n1.fake.set(func() {
+			s.n1.fake.left = append(s.n1.fake.left, cluster.Survivor{ID: "n3", Voter: true})
+		})
+		recover2(s.n1, `{"survivors":["n1","n2"],"confirm":"c1","force":true,"reason":"r"}`).is(t, 409, cluster.CodeQuorumExists)
+		r := recover2(s.n1, `{"survivors":["n1","n2"],"confirm":"c1","reason":"r","dry_run":true}`)
+		if r.status != 200 || !strings.Contains(r.body, `"possible":false`) || !strings.Contains(r.body, `"code":4019`) {
+			t.Errorf("dry run while a quorum answers: %+v", r)
+		}
+		if len(s.n1.fake.calls())+len(s.n2.fake.calls()) != 0 {
+			t.Errorf("something was done: %v %v", s.n1.fake.calls(), s.n2.fake.calls())
+		}
 	})
-	recover2(s.n1, `{"survivors":["n1","n2"],"confirm":"c1","force":true,"reason":"r"}`).is(t, 409, cluster.CodeQuorumExists)
-	r := recover2(s.n1, `{"survivors":["n1","n2"],"confirm":"c1","reason":"r","dry_run":true}`)
-	if r.status != 200 || !strings.Contains(r.body, `"possible":false`) || !strings.Contains(r.body, `"code":4019`) {
-		t.Errorf("dry run while a quorum answers: %+v", r)
-	}
-	if len(s.n1.fake.calls())+len(s.n2.fake.calls()) != 0 {
-		t.Errorf("something was done: %v %v", s.n1.fake.calls(), s.n2.fake.calls())
-	}
 }
 
 // A dry run lists every survivor's log, what can be lost, and what no recovery
 // can prevent; its plan can be run.
 func TestRecoverDryRun(t *testing.T) {
-	s := twoOfFive(t)
-	r := recover2(s.n1, `{"survivors":["n1","n2"],"confirm":"c1","reason":"r","dry_run":true}`)
-	var p apiv1.Plan
-	if err := json.Unmarshal([]byte(r.body), &p); err != nil || r.status != 200 {
-		t.Fatalf("%d %s: %v", r.status, r.body, err)
-	}
-	if !p.Possible || p.TargetID != "n2" || p.Risk != "high" || len(p.Survivors) != 2 || p.Survivors[0].LastIndex != 95 || len(p.Candidates) != 2 || p.Candidates[1].LagEntries != 5 {
-		t.Errorf("%s", r.body)
-	}
-	all := strings.Join(p.Warnings, "\n")
-	for _, want := range []string{"after entry 95 of term 3", "n3, n4, n5", "can still form a quorum"} {
-		if !strings.Contains(all, want) {
-			t.Errorf("no %q in %s", want, all)
+	virtual(t, func(t *testing.T) {
+		s := twoOfFive(t)
+		r := recover2(s.n1, `{"survivors":["n1","n2"],"confirm":"c1","reason":"r","dry_run":true}`)
+		var p apiv1.Plan
+		if err := json.Unmarshal([]byte(r.body), &p); err != nil || r.status != 200 {
+			t.Fatalf("%d %s: %v", r.status, r.body, err)
 		}
-	}
-	if len(s.n2.fake.calls()) != 0 {
-		t.Error("a dry run did something")
-	}
-	if r := recover2(s.n1, `{"survivors":["n2","n1"],"confirm":"c1","force":true,"reason":"r","plan_id":"`+p.PlanID+`"}`); r.status != 200 {
-		t.Errorf("the plan: %+v", r)
-	}
+		if !p.Possible || p.TargetID != "n2" || p.Risk != "high" || len(p.Survivors) != 2 || p.Survivors[0].LastIndex != 95 || len(p.Candidates) != 2 || p.Candidates[1].LagEntries != 5 {
+			t.Errorf("%s", r.body)
+		}
+		all := strings.Join(p.Warnings, "\n")
+		for _, want := range []string{"after entry 95 of term 3", "n3, n4, n5", "can still form a quorum"} {
+			if !strings.Contains(all, want) {
+				t.Errorf("no %q in %s", want, all)
+			}
+		}
+		if len(s.n2.fake.calls()) != 0 {
+			t.Error("a dry run did something")
+		}
+		if r := recover2(s.n1, `{"survivors":["n2","n1"],"confirm":"c1","force":true,"reason":"r","plan_id":"`+p.PlanID+`"}`); r.status != 200 {
+			t.Errorf("the plan: %+v", r)
+		}
+	})
 }
 
 // The node that is taken for the freshest sees it otherwise: nothing is done.
 func TestRecoverDisagreement(t *testing.T) {
-	s := twoOfFive(t)
-	s.n2.fake.set(func() { s.n2.fake.left[0].LastIndex = 99 })
-	p := recover2(s.n1, `{"survivors":["n1","n2"],"confirm":"c1","force":true,"reason":"r"}`).is(t, 409, cluster.CodeTermStale)
-	if !strings.Contains(p.Detail, "n1") || len(s.n1.fake.calls())+len(s.n2.fake.calls()) != 0 {
-		t.Errorf("%+v", p)
-	}
+	virtual(t, func(t *testing.T) {
+		s := twoOfFive(t)
+		s.n2.fake.set(func() { s.n2.fake.left[0].LastIndex = 99 })
+		p := recover2(s.n1, `{"survivors":["n1","n2"],"confirm":"c1","force":true,"reason":"r"}`).is(t, 409, cluster.CodeTermStale)
+		if !strings.Contains(p.Detail, "n1") || len(s.n1.fake.calls())+len(s.n2.fake.calls()) != 0 {
+			t.Errorf("%+v", p)
+		}
+	})
 }

@@ -12,10 +12,13 @@ import (
 	"runtime/debug"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"northstar/api/apiv1"
-	"northstar/api/token"
+	"northstar/api/forward"
+	"northstar/api/openapi"
+	"northstar/api/problem"
 	"northstar/cluster"
 )
 
@@ -38,9 +41,13 @@ type request struct {
 	http.ResponseWriter
 	s         *Server
 	r         *http.Request
-	route     *route
-	param     string     // what stands for {…} in the pattern, decoded
+	ctx       context.Context // on routes that take ?timeout_ms it bounds the whole request
+	route     *openapi.Route[handler]
+	param     string     // the parameter in the path, decoded
+	body      []byte     // read by the handler, as the leader gets it
 	query     url.Values // checked against the route; nil when there are none
+	redirect  bool       // to the leader, instead of forwarding
+	write     bool       // a lost answer leaves the outcome unknown
 	caller    identity   // who asks; the zero identity on routes that are open to all
 	forwarded bool       // another node forwarded it: it is not forwarded again
 	from      string     // address that it comes from
@@ -58,7 +65,9 @@ type request struct {
 func (c *request) WriteHeader(status int) {
 	if !c.wrote {
 		c.wrote, c.status = true, status
-		c.audit(status)
+		if !c.audited {
+			c.audit(status)
+		}
 	}
 	c.ResponseWriter.WriteHeader(status)
 }
@@ -78,37 +87,36 @@ func (c *request) routePattern() string {
 	if c.route == nil {
 		return "unmatched"
 	}
-	return c.route.pattern
-}
-
-// mutates says whether a lost answer leaves the outcome unknown.
-func (c *request) mutates() bool {
-	switch c.r.Method {
-	case http.MethodGet, http.MethodHead, http.MethodOptions:
-		return false
-	}
-	return true
+	return c.route.Pattern
 }
 
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
-	c := &request{ResponseWriter: w, s: s, r: r, status: http.StatusOK}
+	c := &request{ResponseWriter: w, s: s, r: r, ctx: r.Context(), status: http.StatusOK, from: r.RemoteAddr}
+	c.write = r.Method != http.MethodGet && r.Method != http.MethodHead && r.Method != http.MethodOptions
+	c.forwarded = r.Header.Get(apiv1.HeaderForwardedBy) != ""
 	defer served(r.Context())()
-	defer c.drainRejectedBody()
+	defer func() {
+		if c.failed != nil {
+			c.drainRejectedBody()
+		}
+	}()
 	s.deps.Metrics.HTTPStarted()
 	defer func() {
-		if p := recover(); p != nil {
-			if p == http.ErrAbortHandler {
-				s.deps.Metrics.HTTPDone(c.routePattern(), r.Method, c.status, time.Since(start))
-				panic(p)
-			}
-			s.logger.Error("panic while serving a request", "route", c.routePattern(), "panic", p, "stack", string(debug.Stack()))
-			c.writeError(cluster.Errorf(cluster.CodeInternal, "the request met a mistake in this program; it is in the node's log"))
+		p := recover()
+		if p != nil && p != http.ErrAbortHandler {
+			s.logger.Error("panic while serving a request", "route", c.routePattern(), "panic", p,
+				"stack", string(debug.Stack()))
+			c.writeError(cluster.Errorf(cluster.CodeInternal,
+				"the request met a mistake in this program; it is in the node's log"))
 		}
 		s.deps.Metrics.HTTPDone(c.routePattern(), r.Method, c.status, time.Since(start))
+		if p == http.ErrAbortHandler {
+			panic(p)
+		}
 	}()
-	if err := c.serve(); err != nil {
+	if err := c.serve(); err != nil && err != forward.ErrResponseWritten {
 		c.writeError(err)
 	}
 }
@@ -116,14 +124,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // serve finds the route and checks, in this order, the limits, who asks, and
 // the query; then it calls the handler.
 func (c *request) serve() error {
-	res, value := c.s.routes.find(c.r.URL.EscapedPath(), c.r.URL.Path)
+	res, value := c.s.routes.Find(c.r.URL.EscapedPath(), c.r.URL.Path)
 	if res == nil {
-		return statusError(http.StatusNotFound, "path: there is nothing at %q", c.r.URL.Path)
+		return problem.Status(http.StatusNotFound, "path: there is nothing at %q", c.r.URL.Path)
 	}
-	rt := res.methods[c.r.Method]
+	rt := res.Methods[c.r.Method]
 	if rt == nil {
-		c.Header()["Allow"] = []string{res.allow}
-		return statusError(http.StatusMethodNotAllowed, "method: %s serves %s, not %s", res.pattern, res.allow, c.r.Method)
+		c.Header()["Allow"] = []string{res.Allow}
+		return problem.Status(http.StatusMethodNotAllowed, "method: %s serves %s, not %s", res.Pattern, res.Allow, c.r.Method)
 	}
 	c.route, c.param = rt, value
 	release, err := c.s.admit(c)
@@ -137,27 +145,41 @@ func (c *request) serve() error {
 	if err := c.parseQuery(); err != nil {
 		return err
 	}
-	return rt.handle(c)
+	if slices.Contains(rt.Query, timeoutParam) {
+		limit, err := c.queryInt("timeout_ms", apiv1.DefaultTimeoutMS, 1, apiv1.MaxTimeoutMS)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := c.contextWithLimit(time.Duration(limit) * time.Millisecond)
+		defer cancel()
+		c.ctx = ctx
+	}
+	return rt.Handle(c)
 }
 
 // admit takes a place among the requests or streams in flight.
 func (s *Server) admit(c *request) (release func(), err error) {
 	count, limit, what := &s.requests, s.limits.Requests, "requests"
 	switch {
-	case c.route.limitExempt:
+	case c.route.LimitExempt:
 		return func() {}, nil
-	case c.route.responseKind == stream, c.route.responseKind == streamOnAccept && c.wantsStream():
+	case c.route.Kind == openapi.Stream, c.route.Kind == openapi.StreamOnAccept && c.wantsStream():
 		count, limit, what = &s.streams, s.limits.Streams, "streams"
-	case c.route.responseKind == attachStream:
+	case c.route.Kind == openapi.AttachStream:
 		count, limit, what = &s.attaching, s.limits.Attached, "attached sessions"
-	case c.route.responseKind == longPoll:
+	case c.route.Kind == openapi.LongPoll:
 		count, limit, what = &s.waitingCampaigns, s.limits.WaitingCampaigns, "campaigns"
 	}
 	if count.Add(1) > int64(limit) {
 		count.Add(-1)
-		return nil, busy("this node serves at most %d %s at a time", limit, what)
+		return nil, problem.Busy("this node serves at most %d %s at a time", limit, what)
 	}
 	return func() { count.Add(-1) }, nil
+}
+
+// wantsStream reports whether the client asked for server-sent events.
+func (c *request) wantsStream() bool {
+	return strings.Contains(c.r.Header.Get("Accept"), apiv1.TypeEventStream)
 }
 
 // parseQuery refuses parameters that the route does not know, or that come
@@ -168,19 +190,20 @@ func (c *request) parseQuery() error {
 	}
 	q, err := url.ParseQuery(c.r.URL.RawQuery)
 	if err != nil {
-		return badRequest("query: %v", err)
+		return problem.BadRequest("query: %v", err)
 	}
 	for name, values := range q {
-		known := slices.ContainsFunc(c.route.query, func(p param) bool { return p.name == name })
+		known := slices.ContainsFunc(c.route.Query, func(p openapi.Param) bool { return p.Name == name })
 		if !known {
-			return badRequest("query: unknown parameter %q", name)
+			return problem.BadRequest("query: unknown parameter %q", name)
 		}
 		if len(values) > 1 {
-			return badRequest("%s: given %d times", name, len(values))
+			return problem.BadRequest("%s: given %d times", name, len(values))
 		}
 	}
 	c.query = q
-	return nil
+	c.redirect, err = c.queryBool("redirect")
+	return err
 }
 
 // queryInt reads an integer parameter within bounds.
@@ -191,9 +214,9 @@ func (c *request) queryInt(name string, def, lowest, highest int64) (int64, erro
 	n, err := strconv.ParseInt(c.query.Get(name), 10, 64)
 	if err != nil || n < lowest || n > highest {
 		if highest == math.MaxInt64 {
-			return 0, badRequest("%s: want an integer of at least %d, got %q", name, lowest, c.query.Get(name))
+			return 0, problem.BadRequest("%s: want an integer of at least %d, got %q", name, lowest, c.query.Get(name))
 		}
-		return 0, badRequest("%s: want an integer from %d to %d, got %q", name, lowest, highest, c.query.Get(name))
+		return 0, problem.BadRequest("%s: want an integer from %d to %d, got %q", name, lowest, highest, c.query.Get(name))
 	}
 	return n, nil
 }
@@ -220,27 +243,17 @@ func (c *request) queryBool(name string) (bool, error) {
 	case "0", "false":
 		return false, nil
 	default:
-		return false, badRequest("%s: want true or false, got %q", name, v)
+		return false, problem.BadRequest("%s: want true or false, got %q", name, v)
 	}
 }
 
-// contextWithTimeoutParam gives the context that bounds the whole request: ?timeout_ms, and what
-// a forwarding node says is left.
-func (c *request) contextWithTimeoutParam() (context.Context, context.CancelFunc, error) {
-	limit, err := c.queryInt("timeout_ms", apiv1.DefaultTimeoutMS, 1, apiv1.MaxTimeoutMS)
-	if err != nil {
-		return nil, nil, err
-	}
-	ctx, cancel := c.contextWithLimit(time.Duration(limit) * time.Millisecond)
-	return ctx, cancel, nil
-}
-
-// contextWithLimit gives the context of a call that takes no ?timeout_ms.
+// contextWithLimit returns the context of a request that may take limit, and no longer than a
+// forwarding node waits.
 func (c *request) contextWithLimit(limit time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(c.r.Context(), min(limit, c.remainingBudget(apiv1.MaxTimeoutMS*time.Millisecond)))
 }
 
-// remainingBudget is what a forwarding node says is left of the request's time, of most.
+// remainingBudget returns what a forwarding node says is left of the request's time, at most most.
 func (c *request) remainingBudget(most time.Duration) time.Duration {
 	if c.forwarded {
 		left, err := strconv.ParseInt(c.r.Header.Get(apiv1.HeaderTimeout), 10, 64)
@@ -251,27 +264,34 @@ func (c *request) remainingBudget(most time.Duration) time.Duration {
 	return most
 }
 
-// decodeBody reads a JSON body into v, and gives its text too: one object,
-// nothing unknown, nothing after it. No body at all counts as {}.
-func (c *request) decodeBody(v any) ([]byte, error) {
-	if err := c.checkContentEncoding(); err != nil {
-		return nil, err
+// withBody returns a handler that reads a JSON body first: one object, nothing unknown,
+// nothing after it. No body at all counts as {}.
+func withBody[T any](handle func(c *request, in T) error) handler {
+	return func(c *request) error {
+		var in T
+		if err := c.decodeBody(&in); err != nil {
+			return err
+		}
+		return handle(c, in)
 	}
-	if c.r.ContentLength == 0 {
-		return nil, nil
+}
+
+func (c *request) decodeBody(v any) (err error) {
+	if err := c.checkContentEncoding(); err != nil || c.r.ContentLength == 0 {
+		return err
 	}
 	if err := c.checkMedia(apiv1.TypeJSON); err != nil {
-		return nil, err
+		return err
 	}
-	body, err := io.ReadAll(io.LimitReader(c.r.Body, maxJSONBody+1))
-	if err != nil {
-		return nil, badRequest("body: cannot be read: %w", err)
+	c.body, err = io.ReadAll(io.LimitReader(c.r.Body, maxJSONBody+1))
+	switch {
+	case err != nil:
+		return problem.BadRequest("body: cannot be read: %w", err)
+	case len(c.body) > maxJSONBody:
+		return problem.Status(http.StatusRequestEntityTooLarge, "body: want at most %d bytes", maxJSONBody)
 	}
-	if len(body) > maxJSONBody {
-		return nil, statusError(http.StatusRequestEntityTooLarge, "body: want at most %d bytes", maxJSONBody)
-	}
-	c.captureAuditFields(body)
-	return body, decodeJSON(body, v)
+	c.captureAuditFields(c.body)
+	return decodeJSON(c.body, v)
 }
 
 // checkMedia refuses a body of another type than want. One that says nothing, or
@@ -286,15 +306,7 @@ func (c *request) checkMedia(want string) error {
 	if media, _, err := mime.ParseMediaType(said); err == nil && (media == want || media == "application/x-www-form-urlencoded") {
 		return nil
 	}
-	return statusError(http.StatusUnsupportedMediaType, "Content-Type: want %s, got %q", want, said)
-}
-
-// checkContentEncoding refuses compressed bodies, which this API does not read.
-func (c *request) checkContentEncoding() error {
-	if enc := c.r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
-		return statusError(http.StatusUnsupportedMediaType, "Content-Encoding: want none, got %q", enc)
-	}
-	return nil
+	return problem.Status(http.StatusUnsupportedMediaType, "Content-Type: want %s, got %q", want, said)
 }
 
 // reply answers 200 with v as JSON.
@@ -324,14 +336,10 @@ func (c *request) setHeaders(contentType []string, length int) {
 	h["X-Content-Type-Options"] = noSniff
 }
 
-// ignoreWriteError drops the error of a write to the client: it hung up, and there is
-// nobody to tell.
+// ignoreWriteError drops the error of a write to the client, which has hung up.
 func (c *request) ignoreWriteError(err error) error {
 	if err != nil && !errors.Is(err, http.ErrBodyNotAllowed) {
 		c.s.logger.Trace("client went away", "route", c.routePattern(), "error", err)
 	}
 	return nil
 }
-
-// requiredRole is the role that the call needs.
-func (c *request) requiredRole() token.Role { return c.route.role }

@@ -7,31 +7,24 @@ import (
 	"time"
 
 	"northstar/api/apiv1"
+	"northstar/api/forward"
+	"northstar/api/problem"
+	"northstar/api/stream"
 	"northstar/cluster"
 	"northstar/state"
 )
 
 // transferRole serves POST /admin/roles/{role}/transfer.
-func transferRole(c *request) error {
-	var in apiv1.RoleTransfer
-	raw, err := c.decodeBody(&in)
-	if err != nil {
-		return err
-	}
+func transferRole(c *request, in apiv1.RoleTransfer) error {
 	if in.ToSessionID == "" {
-		return badRequest("to_session_id: must be given")
+		return problem.BadRequest("to_session_id: must be given")
 	}
-	return c.changeRole(raw, roleMoveParams{action: "role_transfer", to: in.ToSessionID, reason: in.Reason, plan: planParams{in.DryRun, in.PlanID}})
+	return c.changeRole(roleMoveParams{action: "role_transfer", to: in.ToSessionID, reason: in.Reason, plan: planParams{in.DryRun, in.PlanID}})
 }
 
 // evictRole serves DELETE /admin/roles/{role}.
-func evictRole(c *request) error {
-	var in apiv1.RoleEvict
-	raw, err := c.decodeBody(&in)
-	if err != nil {
-		return err
-	}
-	return c.changeRole(raw, roleMoveParams{action: "role_evict", reason: in.Reason, plan: planParams{in.DryRun, in.PlanID}})
+func evictRole(c *request, in apiv1.RoleEvict) error {
+	return c.changeRole(roleMoveParams{action: "role_evict", reason: in.Reason, plan: planParams{in.DryRun, in.PlanID}})
 }
 
 // roleMoveParams takes a role from its holder and gives it to a candidate.
@@ -42,9 +35,9 @@ type roleMoveParams struct {
 	plan   planParams
 }
 
-func (c *request) changeRole(raw []byte, ch roleMoveParams) error {
+func (c *request) changeRole(ch roleMoveParams) error {
 	if len(ch.reason) > maxReason {
-		return badRequest("reason: want at most %d bytes, got %d", maxReason, len(ch.reason))
+		return problem.BadRequest("reason: want at most %d bytes, got %d", maxReason, len(ch.reason))
 	}
 	cmd := state.Command{Kind: state.KindRoleTransfer, RoleTransfer: &state.RoleTransfer{Role: c.param, ToSession: ch.to, AwaitPreviousHolder: true}}
 	if err := cmd.Validate(); err != nil {
@@ -53,19 +46,19 @@ func (c *request) changeRole(raw []byte, ch roleMoveParams) error {
 	ctx, cancel := c.contextWithLimit(adminTimeout)
 	defer cancel()
 	var out apiv1.RoleChange
-	err := c.serveOnLeader(ctx, leaderRequest{write: true, body: raw, local: func(ctx context.Context) error {
+	err := c.onLeader(ctx, forward.Request{Write: true, Local: func(ctx context.Context) error {
 		// The plan names the holder: nothing older may stand for it.
-		if err := c.s.cluster.ReadBarrier(ctx); err != nil {
+		if err := c.s.reads.ReadBarrier(ctx); err != nil {
 			return err
 		}
-		before, ok := c.s.cluster.View().Role(c.param)
+		before, ok := c.s.reads.View().Role(c.param)
 		if !ok {
 			before = &state.Role{Name: c.param}
 		}
 		if answered, err := c.verifyPlan(ch.plan, c.planRole(ch, before)); err != nil {
 			return err
 		} else if answered {
-			return errResponseWritten
+			return forward.ErrResponseWritten
 		}
 		if ch.plan.id != "" {
 			cmd.RoleTransfer.IfStateRevision = before.StateRevision
@@ -80,10 +73,7 @@ func (c *request) changeRole(raw []byte, ch roleMoveParams) error {
 		out = c.roleMoveResult(before, c.waitForNextHolder(ctx, result.Role))
 		return nil
 	}})
-	switch {
-	case err == errResponseWritten:
-		return nil
-	case err != nil:
+	if err != nil {
 		return err
 	}
 	return c.reply(out)
@@ -96,23 +86,23 @@ func (c *request) changeRole(raw []byte, ch roleMoveParams) error {
 func (c *request) waitForNextHolder(ctx context.Context, r *state.Role) *state.Role {
 	ctx, cancel := context.WithTimeout(ctx, handoverTimeout)
 	defer cancel()
-	ctx, cancel = withGraceAfter(ctx, c.s.stopping, 0)
+	ctx, cancel = stream.WithGraceAfter(ctx, c.s.stopping, 0)
 	defer cancel()
 	// What has changed before is in the view: how long ago the role last did says nothing
 	// of what the feed still keeps, as after a recovery.
-	v := c.s.cluster.View()
-	cursor, err := c.s.cluster.RoleFeed().Cursor(state.RoleKey(r.Name), v.Revision())
+	v := c.s.reads.View()
+	cursor, err := c.s.reads.RoleFeed().Cursor(state.RoleKey(r.Name), v.Revision())
 	if now, ok := v.Role(r.Name); ok {
 		r = now
 	}
-	for err == nil && ctx.Err() == nil && waitsForPreviousHolder(c.s.cluster.View(), r) {
+	for err == nil && ctx.Err() == nil && waitsForPreviousHolder(c.s.reads.View(), r) {
 		turn, done := context.WithTimeout(ctx, sessionCheckInterval) // a candidate that leaves is no event of the role
 		_, err = cursor.Next(turn, 1)
 		if turn.Err() != nil {
 			err = nil
 		}
 		done()
-		if now, ok := c.s.cluster.View().Role(r.Name); ok {
+		if now, ok := c.s.reads.View().Role(r.Name); ok {
 			r = now
 		}
 	}
@@ -131,22 +121,22 @@ func waitsForPreviousHolder(v *state.View, r *state.Role) bool {
 
 // planRole says what a change of a role would do now.
 func (c *request) planRole(ch roleMoveParams, r *state.Role) cluster.Plan {
-	st := c.s.cluster.Status()
+	st := c.s.reads.Status()
 	p := cluster.Plan{
-		Action: ch.action, Term: st.Term, Membership: cluster.MembershipDigest(st.Servers, c.s.cluster.View().Members()), Leader: st.LeaderID,
+		Action: ch.action, Term: st.Term, Membership: cluster.MembershipDigest(st.Servers, c.s.reads.View().Members()), Leader: st.LeaderID,
 		Params: fmt.Sprintf("%s %d %s", r.Name, r.StateRevision, ch.to), Risk: cluster.RiskLow,
 	}
 	next, _ := r.Next()
 	if ch.to != "" {
 		var ok bool
 		if next, ok = candidate(r, ch.to); !ok {
-			p.Refusal = statusError(http.StatusNotFound, "to_session_id: session %q is no eligible candidate for role %q", ch.to, r.Name)
+			p.Refusal = problem.Status(http.StatusNotFound, "to_session_id: session %q is no eligible candidate for role %q", ch.to, r.Name)
 		}
 	} else if !r.Held() {
-		p.Refusal = vacantError(c.s.cluster.View(), r)
+		p.Refusal = vacantError(c.s.reads.View(), r)
 	}
 	p.Summary = fmt.Sprintf("role %s goes from %s to %s", r.Name, holderName(r.Current.Holder), holderName(next.Name))
-	if s, lives := c.s.cluster.View().Session(r.Current.Session); lives && next.Session != s.ID {
+	if s, lives := c.s.reads.View().Session(r.Current.Session); lives && next.Session != s.ID {
 		p.Affected = cluster.Affected{Roles: 1, Sessions: 1}
 		p.Warnings = []string{fmt.Sprintf(
 			"its token is refused at once, and nobody is elected until %q has resigned from it or its session has ended, which it does %v after its last renewal: it is not renewed until then", r.Current.Holder, s.TTL)}
@@ -176,9 +166,9 @@ func (c *request) roleMoveResult(before, after *state.Role) apiv1.RoleChange {
 		Message: fmt.Sprintf("role %s went from %s to %s", after.Name, holderName(old.Holder), holderName(now.Holder)),
 	}
 	switch next, _ := after.Next(); {
-	case !waitsForPreviousHolder(c.s.cluster.View(), after):
+	case !waitsForPreviousHolder(c.s.reads.View(), after):
 	case after.RevokedFrom == "":
-		out.Message = fmt.Sprintf("role %s goes to %s; "+lockDelayText, after.Name, holderName(next.Name), c.s.cluster.View().LockDelay(after))
+		out.Message = fmt.Sprintf("role %s goes to %s; "+lockDelayText, after.Name, holderName(next.Name), c.s.reads.View().LockDelay(after))
 	default:
 		out.Message = fmt.Sprintf("role %s was taken from %s; %s is elected when that has resigned from it or its session has ended", after.Name, holderName(old.Holder), holderName(next.Name))
 	}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"northstar/api/apiv1"
+	"northstar/api/problem"
+	"northstar/api/stream"
 	"northstar/cluster"
 	"northstar/state"
 )
@@ -63,7 +65,7 @@ func getRole(c *request) error {
 
 // vacantError is the 404 of a role that nobody holds.
 func vacantError(v *state.View, r *state.Role) *cluster.Error {
-	e := statusError(http.StatusNotFound, "role: nobody holds %q", r.Name)
+	e := problem.Status(http.StatusNotFound, "role: nobody holds %q", r.Name)
 	if len(r.Queue) > 0 {
 		e.Detail += fmt.Sprintf(", %d candidates wait for it", len(r.Queue))
 	}
@@ -89,7 +91,7 @@ func getRoleHistory(c *request) error {
 	return c.read(func(v *state.View) error {
 		r, ok := v.Role(c.param)
 		if !ok {
-			return statusError(http.StatusNotFound, "role: there is no record of %q", c.param)
+			return problem.Status(http.StatusNotFound, "role: there is no record of %q", c.param)
 		}
 		out := apiv1.RoleHistory{Items: []apiv1.Tenure{}, Elections: r.Elections}
 		if r.Held() {
@@ -108,14 +110,14 @@ func watchRole(c *request) error {
 	if err := state.CheckRole(c.param); err != nil {
 		return err
 	}
-	return c.follow(c.s.cluster.RoleFeed(), state.RoleKey(c.param), (*sseWriter).encodeRoleEvent)
+	return c.follow(c.s.reads.RoleFeed(), state.RoleKey(c.param), encodeRoleEvent)
 }
 
-// roleMoveParams encodes one election or vacancy.
-func (e *sseWriter) encodeRoleEvent(ch *state.Change) error {
+// encodeRoleEvent adds one election or vacancy to a stream.
+func encodeRoleEvent(e *stream.Events, ch *state.Change) error {
 	ev, err := state.DecodeRoleEvent(ch.Value)
 	if err != nil {
-		return cluster.Errorf(cluster.CodeInternal, "an event of role %s cannot be read: %w", e.c.param, err)
+		return cluster.Errorf(cluster.CodeInternal, "an event of a role cannot be read: %w", err)
 	}
 	t := ev.Tenure
 	wire := apiv1.RoleEvent{
@@ -126,21 +128,18 @@ func (e *sseWriter) encodeRoleEvent(ch *state.Change) error {
 	if err != nil {
 		return err
 	}
-	e.field("id", strconv.FormatUint(ch.Revision, 10))
+	name := apiv1.EventVacated
 	if ev.Elected {
-		e.field("event", apiv1.EventElected)
-	} else {
-		e.field("event", apiv1.EventVacated)
+		name = apiv1.EventElected
 	}
-	e.field("data", string(data))
-	return e.endEvent()
+	return e.Event(strconv.FormatUint(ch.Revision, 10), name, data)
 }
 
 // resignRole serves DELETE /v1/roles/{role}?session_id=, with &token= for just that
 // tenure.
 func resignRole(c *request) error {
 	if !c.query.Has("session_id") {
-		return badRequest("session_id: must be given")
+		return problem.BadRequest("session_id: must be given")
 	}
 	session := c.query.Get("session_id")
 	token, err := c.queryInt("token", 0, 1, maxToken)
@@ -151,12 +150,14 @@ func resignRole(c *request) error {
 	if err := cmd.Validate(); err != nil {
 		return err
 	}
-	return c.propose(nil, cmd, false, func(r state.Result) error {
-		now := r.Role.Current
-		return c.reply(apiv1.RoleResult{
-			Role: c.param, Message: fmt.Sprintf("session %s has resigned from role %s", session, c.param),
-			Holder: now.Holder, SessionID: now.Session, Token: now.Token,
-		})
+	r, err := c.propose(cmd, false)
+	if err != nil {
+		return err
+	}
+	now := r.Role.Current
+	return c.reply(apiv1.RoleResult{
+		Role: c.param, Message: fmt.Sprintf("session %s has resigned from role %s", session, c.param),
+		Holder: now.Holder, SessionID: now.Session, Token: now.Token,
 	})
 }
 
@@ -179,7 +180,7 @@ type roleProblem struct {
 }
 
 func (c *request) heldError(err *cluster.Error, r *state.Role) error {
-	return &roleError{err, c.wireRole(c.s.cluster.View(), r)}
+	return &roleError{err, c.wireRole(c.s.reads.View(), r)}
 }
 
 func (c *request) wireRole(v *state.View, r *state.Role) apiv1.Role {

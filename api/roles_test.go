@@ -57,143 +57,149 @@ func into[T any](t *testing.T, r reply) (v T) {
 }
 
 func TestSessions(t *testing.T) {
-	leader, follower := pair(t)
-	for _, n := range []*node{leader, follower} {
-		made := into[apiv1.SessionCreated](t, n.post("/v1/sessions", "{'name':'a','meta':{'x':'y'}}"))
-		if made.SessionID == "" || made.TTLMS != 10000 {
-			t.Fatalf("%+v", made)
+	virtual(t, func(t *testing.T) {
+		leader, follower := pair(t)
+		for _, n := range []*node{leader, follower} {
+			made := into[apiv1.SessionCreated](t, n.post("/v1/sessions", "{'name':'a','meta':{'x':'y'}}"))
+			if made.SessionID == "" || made.TTLMS != 10000 {
+				t.Fatalf("%+v", made)
+			}
+			id := made.SessionID
+			if r := n.do("POST", "/v1/sessions/"+id+"/renew", ""); r.body != "{\"ttl_ms\":10000}\n" {
+				t.Fatalf("%+v", r)
+			}
+			many := into[apiv1.RenewedMany](t, n.post("/v1/sessions/renew", fmt.Sprintf("{'session_ids':[%q,'gone']}", id)))
+			if len(many.Renewed) != 1 || many.Renewed[0] != id || len(many.Ended) != 1 || many.Ended[0] != "gone" {
+				t.Fatalf("%+v", many)
+			}
+			s := into[apiv1.Session](t, n.do("GET", "/v1/sessions/"+id, ""))
+			if s.Name != "a" || s.Meta["x"] != "y" || s.RemainingMS <= 0 || s.RemainingMS > 10000 || s.Roles == nil {
+				t.Fatalf("%+v", s)
+			}
+			if list := into[apiv1.Sessions](t, n.do("GET", "/v1/sessions?limit=1", "")); len(list.Items) != 1 || list.Items[0].SessionID != id {
+				t.Fatalf("%+v", list)
+			}
+			if r := n.do("PUT", "/v1/kv/k?ttl_session="+id, "v"); r.status != 200 {
+				t.Fatalf("%+v", r)
+			}
+			into[apiv1.SessionEnded](t, n.do("DELETE", "/v1/sessions/"+id, ""))
+			n.do("GET", "/v1/kv/k", "").is(t, 404, cluster.CodeBadRequest)
+			n.do("DELETE", "/v1/sessions/"+id, "").is(t, 404, cluster.CodeSessionEnded)
+			n.do("POST", "/v1/sessions/"+id+"/renew", "").is(t, 404, cluster.CodeSessionEnded)
+			n.do("GET", "/v1/sessions/"+id, "").is(t, 404, cluster.CodeSessionEnded)
+			n.do("PUT", "/v1/kv/k?ttl_session="+id, "v").is(t, 404, cluster.CodeSessionEnded)
 		}
-		id := made.SessionID
-		if r := n.do("POST", "/v1/sessions/"+id+"/renew", ""); r.body != "{\"ttl_ms\":10000}\n" {
-			t.Fatalf("%+v", r)
-		}
-		many := into[apiv1.RenewedMany](t, n.post("/v1/sessions/renew", fmt.Sprintf("{'session_ids':[%q,'gone']}", id)))
-		if len(many.Renewed) != 1 || many.Renewed[0] != id || len(many.Ended) != 1 || many.Ended[0] != "gone" {
-			t.Fatalf("%+v", many)
-		}
-		s := into[apiv1.Session](t, n.do("GET", "/v1/sessions/"+id, ""))
-		if s.Name != "a" || s.Meta["x"] != "y" || s.RemainingMS <= 0 || s.RemainingMS > 10000 || s.Roles == nil {
-			t.Fatalf("%+v", s)
-		}
-		if list := into[apiv1.Sessions](t, n.do("GET", "/v1/sessions?limit=1", "")); len(list.Items) != 1 || list.Items[0].SessionID != id {
-			t.Fatalf("%+v", list)
-		}
-		if r := n.do("PUT", "/v1/kv/k?ttl_session="+id, "v"); r.status != 200 {
-			t.Fatalf("%+v", r)
-		}
-		into[apiv1.SessionEnded](t, n.do("DELETE", "/v1/sessions/"+id, ""))
-		n.do("GET", "/v1/kv/k", "").is(t, 404, cluster.CodeBadRequest)
-		n.do("DELETE", "/v1/sessions/"+id, "").is(t, 404, cluster.CodeSessionEnded)
-		n.do("POST", "/v1/sessions/"+id+"/renew", "").is(t, 404, cluster.CodeSessionEnded)
-		n.do("GET", "/v1/sessions/"+id, "").is(t, 404, cluster.CodeSessionEnded)
-		n.do("PUT", "/v1/kv/k?ttl_session="+id, "v").is(t, 404, cluster.CodeSessionEnded)
-	}
+	})
 }
 
 func TestSessionRequestsAreChecked(t *testing.T) {
-	n := startServer(t, newFakeCluster("n1", true))
-	for body, field := range map[string]string{
-		"{'ttl_ms':499}":                     "ttl_ms",
-		"{'ttl_ms':9223372036854775807}":     "ttl_ms",
-		"{'ttl_ms':-1}":                      "ttl_ms",
-		"{'ttl_ms':'1s'}":                    "ttl_ms",
-		"{'ttl':1000}":                       "ttl",
-		"{'meta':{'a':1}}":                   "meta",
-		"{'meta':[]}":                        "meta: want an object",
-		"{'name':'" + long(257) + "'}":       "name",
-		"{'meta':{'a':'" + long(5000) + "'}": "body",
-	} {
-		if p := n.post("/v1/sessions", body).is(t, 400, cluster.CodeBadRequest); !strings.HasPrefix(p.Detail, field) {
-			t.Errorf("%.40s: %s", body, p.Detail)
+	virtual(t, func(t *testing.T) {
+		n := startServer(t, newFakeCluster("n1", true))
+		for body, field := range map[string]string{
+			"{'ttl_ms':499}":                     "ttl_ms",
+			"{'ttl_ms':9223372036854775807}":     "ttl_ms",
+			"{'ttl_ms':-1}":                      "ttl_ms",
+			"{'ttl_ms':'1s'}":                    "ttl_ms",
+			"{'ttl':1000}":                       "ttl",
+			"{'meta':{'a':1}}":                   "meta",
+			"{'meta':[]}":                        "meta: want an object",
+			"{'name':'" + long(257) + "'}":       "name",
+			"{'meta':{'a':'" + long(5000) + "'}": "body",
+		} {
+			if p := n.post("/v1/sessions", body).is(t, 400, cluster.CodeBadRequest); !strings.HasPrefix(p.Detail, field) {
+				t.Errorf("%.40s: %s", body, p.Detail)
+			}
 		}
-	}
-	if p := n.post("/v1/sessions", "{'ttl_ms':-1}").is(t, 400, cluster.CodeBadRequest); !strings.HasSuffix(p.Detail, "got -1") {
-		t.Errorf("the value is not named: %s", p.Detail)
-	}
-	n.post("/v1/sessions/renew", "{'session_ids':[]}").is(t, 400, cluster.CodeBadRequest)
-	n.post("/v1/sessions/renew", "{'session_ids':["+strings.Repeat("'s',", 1000)+"'s']}").is(t, 400, cluster.CodeBadRequest)
-	id := n.session("s")
-	for body, field := range map[string]string{
-		"{}":                                   "session_id",
-		"{'session_id':'ID','wait_ms':300001}": "wait_ms",
-		"{'session_id':'ID','wait_ms':-1}":     "wait_ms",
-		"{'session_id':'ID','wait':1}":         "wait",
-		"{'session_id':'ID','takeover_delay_ms':9223372036854775807}": "takeover_delay_ms",
-		"{'session_id':'ID','value':'" + long(4097) + "'}":            "value",
-	} {
-		if p := n.post("/v1/roles/r/campaign", strings.ReplaceAll(body, "ID", id)).is(t, 400, cluster.CodeBadRequest); !strings.HasPrefix(p.Detail, field) {
-			t.Errorf("%.60s: %s", body, p.Detail)
+		if p := n.post("/v1/sessions", "{'ttl_ms':-1}").is(t, 400, cluster.CodeBadRequest); !strings.HasSuffix(p.Detail, "got -1") {
+			t.Errorf("the value is not named: %s", p.Detail)
 		}
-	}
-	n.campaign("a%20b", id, 0).is(t, 400, cluster.CodeBadRequest)
-	n.campaign("r", "nobody", 0).is(t, 404, cluster.CodeSessionEnded)
-	n.do("DELETE", "/v1/roles/r", "").is(t, 400, cluster.CodeBadRequest)
-	if n.fake.View().Roles() != 0 || n.fake.View().Sessions() != 1 {
-		t.Fatal("a bad request has changed something")
-	}
+		n.post("/v1/sessions/renew", "{'session_ids':[]}").is(t, 400, cluster.CodeBadRequest)
+		n.post("/v1/sessions/renew", "{'session_ids':["+strings.Repeat("'s',", 1000)+"'s']}").is(t, 400, cluster.CodeBadRequest)
+		id := n.session("s")
+		for body, field := range map[string]string{
+			"{}":                                   "session_id",
+			"{'session_id':'ID','wait_ms':300001}": "wait_ms",
+			"{'session_id':'ID','wait_ms':-1}":     "wait_ms",
+			"{'session_id':'ID','wait':1}":         "wait",
+			"{'session_id':'ID','takeover_delay_ms':9223372036854775807}": "takeover_delay_ms",
+			"{'session_id':'ID','value':'" + long(4097) + "'}":            "value",
+		} {
+			if p := n.post("/v1/roles/r/campaign", strings.ReplaceAll(body, "ID", id)).is(t, 400, cluster.CodeBadRequest); !strings.HasPrefix(p.Detail, field) {
+				t.Errorf("%.60s: %s", body, p.Detail)
+			}
+		}
+		n.campaign("a%20b", id, 0).is(t, 400, cluster.CodeBadRequest)
+		n.campaign("r", "nobody", 0).is(t, 404, cluster.CodeSessionEnded)
+		n.do("DELETE", "/v1/roles/r", "").is(t, 400, cluster.CodeBadRequest)
+		if n.fake.View().Roles() != 0 || n.fake.View().Sessions() != 1 {
+			t.Fatal("a bad request has changed something")
+		}
+	})
 }
 
 func long(n int) string { return strings.Repeat("x", n) }
 
 func TestRoles(t *testing.T) {
-	leader, follower := pair(t)
-	for _, n := range []*node{leader, follower} {
-		a, b := n.session("a"), n.session("b")
-		n.do("GET", "/v1/roles/r", "").is(t, 404, cluster.CodeBadRequest)
-		won := into[apiv1.Role](t, n.campaign("r", a, 0))
-		if won.Role != "r" || won.Holder != "a" || won.SessionID != a || won.Token == 0 || won.Value != "v" || won.AcquiredAt == nil || time.Until(*won.LeaseUntil) < 55*time.Second {
-			t.Fatalf("%+v", won)
+	virtual(t, func(t *testing.T) {
+		leader, follower := pair(t)
+		for _, n := range []*node{leader, follower} {
+			a, b := n.session("a"), n.session("b")
+			n.do("GET", "/v1/roles/r", "").is(t, 404, cluster.CodeBadRequest)
+			won := into[apiv1.Role](t, n.campaign("r", a, 0))
+			if won.Role != "r" || won.Holder != "a" || won.SessionID != a || won.Token == 0 || won.Value != "v" || won.AcquiredAt == nil || time.Until(*won.LeaseUntil) < 55*time.Second {
+				t.Fatalf("%+v", won)
+			}
+			if again := into[apiv1.Role](t, n.campaign("r", a, 0)); again.Token != won.Token {
+				t.Fatalf("%+v", again)
+			}
+			refused := n.campaign("r", b, 0)
+			refused.is(t, 409, cluster.CodeRoleHeld)
+			var held apiv1.Role
+			if err := json.Unmarshal([]byte(refused.body), &held); err != nil || held.Holder != "a" || held.SessionID != a || held.Token != won.Token {
+				t.Fatalf("%v: %s", err, refused.body)
+			}
+			shown := n.do("GET", "/v1/roles/r", "")
+			if r := into[apiv1.Role](t, shown); r.Token != won.Token || shown.header.Get("X-Northstar-Revision") == "" {
+				t.Fatalf("%+v", shown)
+			}
+			if list := into[apiv1.Roles](t, n.do("GET", "/v1/roles", "")); len(list.Items) != 1 || list.Items[0].Holder != "a" {
+				t.Fatalf("%+v", list)
+			}
+			r := n.do("DELETE", "/v1/roles/r?session_id="+b, "")
+			r.is(t, 409, cluster.CodeRoleHeld)
+			into[apiv1.RoleResult](t, n.do("DELETE", "/v1/roles/r?session_id="+a, ""))
+			n.do("DELETE", "/v1/roles/r?session_id="+a, "").is(t, 404, cluster.CodeBadRequest)
+			gone := n.do("GET", "/v1/roles/r", "")
+			gone.is(t, 404, cluster.CodeBadRequest)
+			if gone.header.Get("X-Northstar-Revision") == "" {
+				t.Fatal("nothing to watch from")
+			}
+			if list := into[apiv1.Roles](t, n.do("GET", "/v1/roles", "")); len(list.Items) != 0 {
+				t.Fatalf("%+v", list)
+			}
+			if list := into[apiv1.Roles](t, n.do("GET", "/v1/roles?all", "")); len(list.Items) != 1 || list.Items[0].AcquiredAt != nil {
+				t.Fatalf("%+v", list)
+			}
+			next := into[apiv1.Role](t, n.campaign("r", b, 0))
+			if next.Token <= won.Token {
+				t.Fatalf("token %d after %d", next.Token, won.Token)
+			}
+			history := into[apiv1.RoleHistory](t, n.do("GET", "/v1/roles/r/history", ""))
+			if len(history.Items) < 2 || history.Items[0].SessionID != b || history.Items[0].EndedAt != nil || history.Items[1].Cause != "resigned" {
+				t.Fatalf("%+v", history)
+			}
+			// A write with an old token is refused, and one with the current is not.
+			n.do("PUT", "/v1/kv/k", "v", "X-Northstar-Fence", fmt.Sprintf("r=%d", won.Token)).is(t, 409, cluster.CodeFenced)
+			if r := n.do("PUT", "/v1/kv/k", "v", "X-Northstar-Fence", fmt.Sprintf("r=%d", next.Token)); r.status != 200 {
+				t.Fatalf("%+v", r)
+			}
+			into[apiv1.SessionEnded](t, n.do("DELETE", "/v1/sessions/"+b, ""))
+			n.do("GET", "/v1/roles/none/history", "").is(t, 404, cluster.CodeBadRequest)
 		}
-		if again := into[apiv1.Role](t, n.campaign("r", a, 0)); again.Token != won.Token {
-			t.Fatalf("%+v", again)
-		}
-		refused := n.campaign("r", b, 0)
-		refused.is(t, 409, cluster.CodeRoleHeld)
-		var held apiv1.Role
-		if err := json.Unmarshal([]byte(refused.body), &held); err != nil || held.Holder != "a" || held.SessionID != a || held.Token != won.Token {
-			t.Fatalf("%v: %s", err, refused.body)
-		}
-		shown := n.do("GET", "/v1/roles/r", "")
-		if r := into[apiv1.Role](t, shown); r.Token != won.Token || shown.header.Get("X-Northstar-Revision") == "" {
-			t.Fatalf("%+v", shown)
-		}
-		if list := into[apiv1.Roles](t, n.do("GET", "/v1/roles", "")); len(list.Items) != 1 || list.Items[0].Holder != "a" {
-			t.Fatalf("%+v", list)
-		}
-		r := n.do("DELETE", "/v1/roles/r?session_id="+b, "")
-		r.is(t, 409, cluster.CodeRoleHeld)
-		into[apiv1.RoleResult](t, n.do("DELETE", "/v1/roles/r?session_id="+a, ""))
-		n.do("DELETE", "/v1/roles/r?session_id="+a, "").is(t, 404, cluster.CodeBadRequest)
-		gone := n.do("GET", "/v1/roles/r", "")
-		gone.is(t, 404, cluster.CodeBadRequest)
-		if gone.header.Get("X-Northstar-Revision") == "" {
-			t.Fatal("nothing to watch from")
-		}
-		if list := into[apiv1.Roles](t, n.do("GET", "/v1/roles", "")); len(list.Items) != 0 {
-			t.Fatalf("%+v", list)
-		}
-		if list := into[apiv1.Roles](t, n.do("GET", "/v1/roles?all", "")); len(list.Items) != 1 || list.Items[0].AcquiredAt != nil {
-			t.Fatalf("%+v", list)
-		}
-		next := into[apiv1.Role](t, n.campaign("r", b, 0))
-		if next.Token <= won.Token {
-			t.Fatalf("token %d after %d", next.Token, won.Token)
-		}
-		history := into[apiv1.RoleHistory](t, n.do("GET", "/v1/roles/r/history", ""))
-		if len(history.Items) < 2 || history.Items[0].SessionID != b || history.Items[0].EndedAt != nil || history.Items[1].Cause != "resigned" {
-			t.Fatalf("%+v", history)
-		}
-		// A write with an old token is refused, and one with the current is not.
-		n.do("PUT", "/v1/kv/k", "v", "X-Northstar-Fence", fmt.Sprintf("r=%d", won.Token)).is(t, 409, cluster.CodeFenced)
-		if r := n.do("PUT", "/v1/kv/k", "v", "X-Northstar-Fence", fmt.Sprintf("r=%d", next.Token)); r.status != 200 {
-			t.Fatalf("%+v", r)
-		}
-		into[apiv1.SessionEnded](t, n.do("DELETE", "/v1/sessions/"+b, ""))
-		n.do("GET", "/v1/roles/none/history", "").is(t, 404, cluster.CodeBadRequest)
-	}
+	})
 }
 
-// longPoll says that a session stands in the queue of role r.
+// waits says that a session stands in the queue of role r.
 func (n *node) waitsFor(session string) func() bool {
 	return func() bool {
 		r, ok := n.fake.View().Role("r")
@@ -202,199 +208,211 @@ func (n *node) waitsFor(session string) func() bool {
 }
 
 func TestCampaign_WaitsInQueue(t *testing.T) {
-	leader, follower := pair(t)
-	for _, n := range []*node{leader, follower} {
-		a, b := n.session("a"), n.session("b")
-		into[apiv1.Role](t, n.campaign("r", a, 0))
-		answer := make(chan reply, 1)
-		go func() { answer <- n.campaign("r", b, 60_000) }()
-		eventually(t, leader.waitsFor(b))
-		if r := into[apiv1.Role](t, leader.do("GET", "/v1/roles/r", "")); len(r.Candidates) != 1 || r.Candidates[0].SessionID != b || !r.Candidates[0].Eligible {
-			t.Fatalf("%+v", r)
+	virtual(t, func(t *testing.T) {
+		leader, follower := pair(t)
+		for _, n := range []*node{leader, follower} {
+			a, b := n.session("a"), n.session("b")
+			into[apiv1.Role](t, n.campaign("r", a, 0))
+			answer := make(chan reply, 1)
+			go func() { answer <- n.campaign("r", b, 60_000) }()
+			eventually(t, leader.waitsFor(b))
+			if r := into[apiv1.Role](t, leader.do("GET", "/v1/roles/r", "")); len(r.Candidates) != 1 || r.Candidates[0].SessionID != b || !r.Candidates[0].Eligible {
+				t.Fatalf("%+v", r)
+			}
+			into[apiv1.RoleResult](t, n.do("DELETE", "/v1/roles/r?session_id="+a, ""))
+			if won := into[apiv1.Role](t, <-answer); won.SessionID != b {
+				t.Fatalf("%+v", won)
+			}
+			into[apiv1.RoleResult](t, n.do("DELETE", "/v1/roles/r?session_id="+b, ""))
 		}
-		into[apiv1.RoleResult](t, n.do("DELETE", "/v1/roles/r?session_id="+a, ""))
-		if won := into[apiv1.Role](t, <-answer); won.SessionID != b {
-			t.Fatalf("%+v", won)
-		}
-		into[apiv1.RoleResult](t, n.do("DELETE", "/v1/roles/r?session_id="+b, ""))
-	}
+	})
 }
 
 func TestCampaignTimesOut(t *testing.T) {
-	leader, follower := pair(t)
-	for name, n := range map[string]*node{"at the leader": leader, "through a follower": follower} {
-		t.Run(name, func(t *testing.T) { campaignTimesOut(t, leader, n) })
-	}
-}
-
-func campaignTimesOut(t *testing.T, leader, n *node) {
-	a, b := n.session("a"), n.session("b")
-	into[apiv1.Role](t, n.campaign("r", a, 0))
-	for _, wait := range []time.Duration{200 * time.Millisecond, 50 * time.Millisecond} {
-		start := time.Now()
-		n.campaign("r", b, int(wait.Milliseconds())).is(t, 409, cluster.CodeRoleHeld)
-		if took := time.Since(start); took < wait {
-			t.Fatalf("answered after %v, want %v", took, wait)
+	virtual(t, func(t *testing.T) {
+		leader, follower := pair(t)
+		for _, n := range []*node{leader, follower} {
+			a, b := n.session("a"), n.session("b")
+			into[apiv1.Role](t, n.campaign("r", a, 0))
+			for _, wait := range []time.Duration{200 * time.Millisecond, 50 * time.Millisecond} {
+				start := time.Now()
+				n.campaign("r", b, int(wait.Milliseconds())).is(t, 409, cluster.CodeRoleHeld)
+				if took := time.Since(start); took < wait || took > wait+10*time.Millisecond {
+					t.Fatalf("%s answered after %v, want %v", n.fake.st.NodeID, took, wait)
+				}
+			}
+			if leader.waitsFor(b)() {
+				t.Fatal("still in the queue")
+			}
+			into[apiv1.RoleResult](t, n.do("DELETE", "/v1/roles/r?session_id="+a, ""))
 		}
-	}
-	if leader.waitsFor(b)() {
-		t.Fatal("still in the queue")
-	}
-	into[apiv1.RoleResult](t, n.do("DELETE", "/v1/roles/r?session_id="+a, ""))
+	})
 }
 
 // Whoever hangs up leaves the queue, also through another node.
 func TestCampaign_ClientDisconnects(t *testing.T) {
-	leader, follower := pair(t)
-	for _, n := range []*node{leader, follower} {
-		a, b := n.session("a"), n.session("b")
-		into[apiv1.Role](t, n.campaign("r", a, 0))
-		ctx, hangUp := context.WithCancel(t.Context())
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			body := fmt.Sprintf(`{"session_id":%q,"wait_ms":60000}`, b)
-			req, _ := http.NewRequestWithContext(ctx, "POST", "http://"+n.addr+"/v1/roles/r/campaign", strings.NewReader(body))
-			req.Header.Set("Content-Type", apiv1.TypeJSON)
-			if resp, err := n.http.Do(req); err == nil {
-				resp.Body.Close()
-			}
-		})
-		eventually(t, leader.waitsFor(b))
-		hangUp()
-		wg.Wait()
-		eventually(t, func() bool { return !leader.waitsFor(b)() })
-		into[apiv1.RoleResult](t, n.do("DELETE", "/v1/roles/r?session_id="+a, ""))
-	}
+	virtual(t, func(t *testing.T) {
+		leader, follower := pair(t)
+		for _, n := range []*node{leader, follower} {
+			a, b := n.session("a"), n.session("b")
+			into[apiv1.Role](t, n.campaign("r", a, 0))
+			ctx, hangUp := context.WithCancel(t.Context())
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				body := fmt.Sprintf(`{"session_id":%q,"wait_ms":60000}`, b)
+				req, _ := http.NewRequestWithContext(ctx, "POST", "http://"+n.addr+"/v1/roles/r/campaign", strings.NewReader(body))
+				req.Header.Set("Content-Type", apiv1.TypeJSON)
+				if resp, err := n.http.Do(req); err == nil {
+					resp.Body.Close()
+				}
+			})
+			eventually(t, leader.waitsFor(b))
+			hangUp()
+			wg.Wait()
+			eventually(t, func() bool { return !leader.waitsFor(b)() })
+			into[apiv1.RoleResult](t, n.do("DELETE", "/v1/roles/r?session_id="+a, ""))
+		}
+	})
 }
 
 func TestSessionEndsWhileItWaits(t *testing.T) {
-	n := startServer(t, newFakeCluster("n1", true))
-	a, b := n.session("a"), n.session("b")
-	into[apiv1.Role](t, n.campaign("r", a, 0))
-	answer := make(chan reply, 1)
-	go func() { answer <- n.campaign("r", b, 60_000) }()
-	eventually(t, n.waitsFor(b))
-	into[apiv1.SessionEnded](t, n.do("DELETE", "/v1/sessions/"+b, ""))
-	r := <-answer
-	r.is(t, 404, cluster.CodeSessionEnded)
+	virtual(t, func(t *testing.T) {
+		n := startServer(t, newFakeCluster("n1", true))
+		a, b := n.session("a"), n.session("b")
+		into[apiv1.Role](t, n.campaign("r", a, 0))
+		answer := make(chan reply, 1)
+		go func() { answer <- n.campaign("r", b, 60_000) }()
+		eventually(t, n.waitsFor(b))
+		into[apiv1.SessionEnded](t, n.do("DELETE", "/v1/sessions/"+b, ""))
+		r := <-answer
+		r.is(t, 404, cluster.CodeSessionEnded)
+	})
 }
 
 // A change of the leader neither ends a wait nor costs the place.
 func TestCampaignSurvivesALeaderChange(t *testing.T) {
-	leader, follower := pair(t)
-	a, b, c := leader.session("a"), leader.session("b"), leader.session("c")
-	into[apiv1.Role](t, leader.campaign("r", a, 0))
-	first, second := make(chan reply, 1), make(chan reply, 1)
-	go func() { first <- follower.campaign("r", b, 60_000) }()
-	eventually(t, leader.waitsFor(b))
-	go func() { second <- follower.campaign("r", c, 60_000) }()
-	eventually(t, leader.waitsFor(c))
+	virtual(t, func(t *testing.T) {
+		leader, follower := pair(t)
+		a, b, c := leader.session("a"), leader.session("b"), leader.session("c")
+		into[apiv1.Role](t, leader.campaign("r", a, 0))
+		first, second := make(chan reply, 1), make(chan reply, 1)
+		go func() { first <- follower.campaign("r", b, 60_000) }()
+		eventually(t, leader.waitsFor(b))
+		go func() { second <- follower.campaign("r", c, 60_000) }()
+		eventually(t, leader.waitsFor(c))
 
-	f3 := newFakeCluster("n3", true)
-	f3.state = leader.fake.state
-	n3 := startServer(t, f3)
-	n3.lead()
-	follower.fake.addRecord(cluster.Member{ID: "n3", HTTPAddress: n3.addr, Lifecycle: cluster.Active})
-	leader.fake.addRecord(cluster.Member{ID: "n3", HTTPAddress: n3.addr, Lifecycle: cluster.Active})
-	leader.fake.lead("n3", 3)
-	follower.fake.lead("n3", 3)
-	eventually(t, func() bool { return n3.waitingCampaigns.Load() == 2 })
-	into[apiv1.RoleResult](t, n3.do("DELETE", "/v1/roles/r?session_id="+a, ""))
-	if won := into[apiv1.Role](t, <-first); won.SessionID != b {
-		t.Fatalf("%+v", won)
-	}
-	into[apiv1.RoleResult](t, n3.do("DELETE", "/v1/roles/r?session_id="+b, ""))
-	if won := into[apiv1.Role](t, <-second); won.SessionID != c {
-		t.Fatalf("%+v", won)
-	}
+		f3 := newFakeCluster("n3", true)
+		f3.state = leader.fake.state
+		n3 := startServer(t, f3)
+		n3.lead()
+		follower.fake.addRecord(cluster.Member{ID: "n3", HTTPAddress: n3.addr, Lifecycle: cluster.Active})
+		leader.fake.addRecord(cluster.Member{ID: "n3", HTTPAddress: n3.addr, Lifecycle: cluster.Active})
+		leader.fake.lead("n3", 3)
+		follower.fake.lead("n3", 3)
+		eventually(t, func() bool { return n3.waitingCampaigns.Load() == 2 })
+		into[apiv1.RoleResult](t, n3.do("DELETE", "/v1/roles/r?session_id="+a, ""))
+		if won := into[apiv1.Role](t, <-first); won.SessionID != b {
+			t.Fatalf("%+v", won)
+		}
+		into[apiv1.RoleResult](t, n3.do("DELETE", "/v1/roles/r?session_id="+b, ""))
+		if won := into[apiv1.Role](t, <-second); won.SessionID != c {
+			t.Fatalf("%+v", won)
+		}
+	})
 }
 
 // A node that stops sends its candidates elsewhere; they keep their place.
 func TestDrainSendsCandidatesAway(t *testing.T) {
-	n := startServer(t, newFakeCluster("n1", true))
-	a, b := n.session("a"), n.session("b")
-	into[apiv1.Role](t, n.campaign("r", a, 0))
-	answer := make(chan reply, 1)
-	go func() { answer <- n.campaign("r", b, 60_000) }()
-	eventually(t, n.waitsFor(b))
-	n.Drain()
-	r := <-answer
-	r.is(t, 503, cluster.CodeNoLeader)
-	if !n.waitsFor(b)() {
-		t.Fatal("the place in the queue is lost")
-	}
-	n.campaign("r", b, 0).is(t, 503, cluster.CodeNoLeader)
+	virtual(t, func(t *testing.T) {
+		n := startServer(t, newFakeCluster("n1", true))
+		a, b := n.session("a"), n.session("b")
+		into[apiv1.Role](t, n.campaign("r", a, 0))
+		answer := make(chan reply, 1)
+		go func() { answer <- n.campaign("r", b, 60_000) }()
+		eventually(t, n.waitsFor(b))
+		n.Drain()
+		r := <-answer
+		r.is(t, 503, cluster.CodeNoLeader)
+		if !n.waitsFor(b)() {
+			t.Fatal("the place in the queue is lost")
+		}
+		n.campaign("r", b, 0).is(t, 503, cluster.CodeNoLeader)
+	})
 }
 
 func TestRoleWatch(t *testing.T) {
-	n := startServer(t, newFakeCluster("n1", true))
-	a, b := n.session("a"), n.session("b")
-	s := n.stream("/v1/roles/r/watch")
-	won := into[apiv1.Role](t, n.campaign("r", a, 0))
-	into[apiv1.Role](t, n.campaign("rr", b, 0)) // another role, whose name begins alike
-	into[apiv1.RoleResult](t, n.do("DELETE", "/v1/roles/r?session_id="+a, ""))
-	m, _ := s.next()
-	var ev apiv1.RoleEvent
-	if err := json.Unmarshal([]byte(m.data), &ev); err != nil || m.event != "elected" || m.id != fmt.Sprint(won.Token) || ev.Holder != "a" || ev.Token != won.Token || ev.Value != "v" {
-		t.Fatalf("%v: %+v", err, m)
-	}
-	first := m.id
-	if m, _ = s.next(); m.event != "vacated" || !strings.Contains(m.data, `"cause":"resigned"`) {
-		t.Fatalf("%+v", m)
-	}
-	again := n.stream("/v1/roles/r/watch", "Last-Event-ID", first)
-	if same, _ := again.next(); same != m {
-		t.Fatalf("%+v, want %+v", same, m)
-	}
-	n.do("GET", "/v1/roles/r%20r/watch", "").is(t, 400, cluster.CodeBadRequest)
+	virtual(t, func(t *testing.T) {
+		n := startServer(t, newFakeCluster("n1", true))
+		a, b := n.session("a"), n.session("b")
+		s := n.stream("/v1/roles/r/watch")
+		won := into[apiv1.Role](t, n.campaign("r", a, 0))
+		into[apiv1.Role](t, n.campaign("rr", b, 0)) // another role, whose name begins alike
+		into[apiv1.RoleResult](t, n.do("DELETE", "/v1/roles/r?session_id="+a, ""))
+		m, _ := s.next()
+		var ev apiv1.RoleEvent
+		if err := json.Unmarshal([]byte(m.data), &ev); err != nil || m.event != "elected" || m.id != fmt.Sprint(won.Token) || ev.Holder != "a" || ev.Token != won.Token || ev.Value != "v" {
+			t.Fatalf("%v: %+v", err, m)
+		}
+		first := m.id
+		if m, _ = s.next(); m.event != "vacated" || !strings.Contains(m.data, `"cause":"resigned"`) {
+			t.Fatalf("%+v", m)
+		}
+		again := n.stream("/v1/roles/r/watch", "Last-Event-ID", first)
+		if same, _ := again.next(); same != m {
+			t.Fatalf("%+v, want %+v", same, m)
+		}
+		n.do("GET", "/v1/roles/r%20r/watch", "").is(t, 400, cluster.CodeBadRequest)
+	})
 }
 
 func TestRoleTransferAndEviction(t *testing.T) {
-	leader, follower := pair(t)
-	for _, n := range []*node{leader, follower} {
-		a, b := n.session("a"), n.session("b")
-		won := into[apiv1.Role](t, n.campaign("r", a, 0))
-		n.post("/admin/roles/r/transfer", fmt.Sprintf("{'to_session_id':%q}", b)).is(t, 404, cluster.CodeBadRequest)
-		n.post("/admin/roles/r/transfer", "{}").is(t, 400, cluster.CodeBadRequest)
-		answer := make(chan reply, 1)
-		go func() { answer <- n.campaign("r", b, 60_000) }()
-		eventually(t, leader.waitsFor(b))
-		plan := into[apiv1.Plan](t, n.post("/admin/roles/r/transfer", fmt.Sprintf("{'to_session_id':%q,'dry_run':true}", b)))
-		if !plan.DryRun || plan.PlanID == "" || plan.Summary != `role r goes from "a" to "b"` || !plan.Possible || plan.Affected.Roles != 1 || !leader.waitsFor(b)() {
-			t.Fatalf("%+v", plan)
+	virtual(t, func(t *testing.T) {
+		leader, follower := pair(t)
+		for _, n := range []*node{leader, follower} {
+			a, b := n.session("a"), n.session("b")
+			won := into[apiv1.Role](t, n.campaign("r", a, 0))
+			n.post("/admin/roles/r/transfer", fmt.Sprintf("{'to_session_id':%q}", b)).is(t, 404, cluster.CodeBadRequest)
+			n.post("/admin/roles/r/transfer", "{}").is(t, 400, cluster.CodeBadRequest)
+			answer := make(chan reply, 1)
+			go func() { answer <- n.campaign("r", b, 60_000) }()
+			eventually(t, leader.waitsFor(b))
+			plan := into[apiv1.Plan](t, n.post("/admin/roles/r/transfer", fmt.Sprintf("{'to_session_id':%q,'dry_run':true}", b)))
+			if !plan.DryRun || plan.PlanID == "" || plan.Summary != `role r goes from "a" to "b"` || !plan.Possible || plan.Affected.Roles != 1 || !leader.waitsFor(b)() {
+				t.Fatalf("%+v", plan)
+			}
+			n.post("/admin/roles/r/transfer", fmt.Sprintf("{'to_session_id':%q,'plan_id':%q}", a, plan.PlanID)).is(t, 409, cluster.CodeTermStale)
+			if len(plan.Warnings) != 1 || !strings.Contains(plan.Warnings[0], "1m0s after its last renewal") {
+				t.Fatalf("%q", plan.Warnings)
+			}
+			changed := make(chan reply, 1)
+			go func() {
+				changed <- n.post("/admin/roles/r/transfer", fmt.Sprintf("{'to_session_id':%q,'plan_id':%q,'reason':'x'}", b, plan.PlanID))
+			}()
+			eventually(t, func() bool { return leader.revokedFrom("r") == a })
+			into[apiv1.RoleResult](t, n.do("DELETE", "/v1/roles/r?session_id="+a, ""))
+			done := into[apiv1.RoleChange](t, <-changed)
+			if done.NewSessionID != b || done.Token <= won.Token || done.OldSessionID != a {
+				t.Fatalf("%+v", done)
+			}
+			if r := into[apiv1.Role](t, <-answer); r.Token != done.Token {
+				t.Fatalf("%+v", r)
+			}
+			n.post("/admin/roles/r/transfer", fmt.Sprintf("{'to_session_id':%q,'plan_id':%q}", b, plan.PlanID)).is(t, 409, cluster.CodeTermStale)
+			plan = into[apiv1.Plan](t, n.do("DELETE", "/admin/roles/r", `{"dry_run":true}`, asJSON, apiv1.TypeJSON))
+			if plan.Summary != `role r goes from "b" to nobody` {
+				t.Fatalf("%+v", plan)
+			}
+			out := into[apiv1.RoleChange](t, n.do("DELETE", "/admin/roles/r", ""))
+			if out.OldHolder != "b" || out.NewHolder != "" || out.Message == "" {
+				t.Fatalf("%+v", out)
+			}
+			n.do("DELETE", "/admin/roles/r", "").is(t, 404, cluster.CodeBadRequest)
+			into[apiv1.RoleResult](t, n.do("DELETE", "/v1/roles/r?session_id="+b, ""))
 		}
-		n.post("/admin/roles/r/transfer", fmt.Sprintf("{'to_session_id':%q,'plan_id':%q}", a, plan.PlanID)).is(t, 409, cluster.CodeTermStale)
-		if len(plan.Warnings) != 1 || !strings.Contains(plan.Warnings[0], "1m0s after its last renewal") {
-			t.Fatalf("%q", plan.Warnings)
-		}
-		changed := make(chan reply, 1)
-		go func() {
-			changed <- n.post("/admin/roles/r/transfer", fmt.Sprintf("{'to_session_id':%q,'plan_id':%q,'reason':'x'}", b, plan.PlanID))
-		}()
-		eventually(t, func() bool { return leader.revokedFrom("r") == a })
-		into[apiv1.RoleResult](t, n.do("DELETE", "/v1/roles/r?session_id="+a, ""))
-		done := into[apiv1.RoleChange](t, <-changed)
-		if done.NewSessionID != b || done.Token <= won.Token || done.OldSessionID != a {
-			t.Fatalf("%+v", done)
-		}
-		if r := into[apiv1.Role](t, <-answer); r.Token != done.Token {
-			t.Fatalf("%+v", r)
-		}
-		n.post("/admin/roles/r/transfer", fmt.Sprintf("{'to_session_id':%q,'plan_id':%q}", b, plan.PlanID)).is(t, 409, cluster.CodeTermStale)
-		plan = into[apiv1.Plan](t, n.do("DELETE", "/admin/roles/r", `{"dry_run":true}`, asJSON, apiv1.TypeJSON))
-		if plan.Summary != `role r goes from "b" to nobody` {
-			t.Fatalf("%+v", plan)
-		}
-		out := into[apiv1.RoleChange](t, n.do("DELETE", "/admin/roles/r", ""))
-		if out.OldHolder != "b" || out.NewHolder != "" || out.Message == "" {
-			t.Fatalf("%+v", out)
-		}
-		n.do("DELETE", "/admin/roles/r", "").is(t, 404, cluster.CodeBadRequest)
-		into[apiv1.RoleResult](t, n.do("DELETE", "/v1/roles/r?session_id="+b, ""))
-	}
+	})
 }
 
-// revoked is who a role was taken from and is waited for.
+// revokedFrom is who a role was taken from and is waited for.
 func (n *node) revokedFrom(role string) string {
 	r, _ := n.fake.View().Role(role)
 	return r.RevokedFrom
@@ -403,135 +421,145 @@ func (n *node) revokedFrom(role string) string {
 // A session that a role was taken from is refused what it would take for an
 // assurance that it still holds it, until it has resigned.
 func TestRevocation_IsReported(t *testing.T) {
-	leader, follower := pair(t)
-	leader.lead()
-	for _, n := range []*node{leader, follower} {
-		a := n.session("a")
-		won := into[apiv1.Role](t, n.campaign("r", a, 0))
-		if out := into[apiv1.RoleChange](t, n.do("DELETE", "/admin/roles/r", "")); out.OldSessionID != a || out.NewHolder != "" {
-			t.Fatalf("%+v", out)
-		}
-		n.do("PUT", "/v1/kv/k", "v", "X-Northstar-Fence", fmt.Sprintf("r=%d", won.Token)).is(t, 409, cluster.CodeFenced)
-		if p := n.do("POST", "/v1/sessions/"+a+"/renew", "").is(t, 409, cluster.CodeFenced); p.Retryable || !strings.Contains(p.Detail, "DELETE /v1/roles/r?session_id="+a) {
-			t.Fatalf("%+v", p)
-		}
-		if many := into[apiv1.RenewedMany](t, n.post("/v1/sessions/renew", fmt.Sprintf("{'session_ids':[%q]}", a))); len(many.Renewed)+len(many.Ended) != 0 || len(many.Revoked) != 1 {
-			t.Fatalf("%+v", many)
-		}
-		if s := into[apiv1.Session](t, n.do("GET", "/v1/sessions/"+a, "")); len(s.Roles) != 0 || len(s.RevokedRoles) != 1 {
-			t.Fatalf("%+v", s)
-		}
-		n.do("GET", "/v1/sessions/"+a+"/attach", "").is(t, 409, cluster.CodeFenced)
-		n.stream("/v1/sessions/" + a + "/attach?hold=false") // renews nothing
-		b := n.session("b")
-		for _, p := range []apiv1.Problem{n.campaign("r", b, 0).is(t, 409, cluster.CodeRoleHeld), n.do("GET", "/v1/roles/r", "").is(t, 404, cluster.CodeBadRequest)} {
-			if !strings.Contains(p.Detail, a) {
-				t.Errorf("it is not said who is waited for: %s", p.Detail)
+	virtual(t, func(t *testing.T) {
+		leader, follower := pair(t)
+		leader.lead()
+		for _, n := range []*node{leader, follower} {
+			a := n.session("a")
+			won := into[apiv1.Role](t, n.campaign("r", a, 0))
+			if out := into[apiv1.RoleChange](t, n.do("DELETE", "/admin/roles/r", "")); out.OldSessionID != a || out.NewHolder != "" {
+				t.Fatalf("%+v", out)
 			}
+			n.do("PUT", "/v1/kv/k", "v", "X-Northstar-Fence", fmt.Sprintf("r=%d", won.Token)).is(t, 409, cluster.CodeFenced)
+			if p := n.do("POST", "/v1/sessions/"+a+"/renew", "").is(t, 409, cluster.CodeFenced); p.Retryable || !strings.Contains(p.Detail, "DELETE /v1/roles/r?session_id="+a) {
+				t.Fatalf("%+v", p)
+			}
+			if many := into[apiv1.RenewedMany](t, n.post("/v1/sessions/renew", fmt.Sprintf("{'session_ids':[%q]}", a))); len(many.Renewed)+len(many.Ended) != 0 || len(many.Revoked) != 1 {
+				t.Fatalf("%+v", many)
+			}
+			if s := into[apiv1.Session](t, n.do("GET", "/v1/sessions/"+a, "")); len(s.Roles) != 0 || len(s.RevokedRoles) != 1 {
+				t.Fatalf("%+v", s)
+			}
+			n.do("GET", "/v1/sessions/"+a+"/attach", "").is(t, 409, cluster.CodeFenced)
+			n.stream("/v1/sessions/" + a + "/attach?hold=false") // renews nothing
+			b := n.session("b")
+			for _, p := range []apiv1.Problem{n.campaign("r", b, 0).is(t, 409, cluster.CodeRoleHeld), n.do("GET", "/v1/roles/r", "").is(t, 404, cluster.CodeBadRequest)} {
+				if !strings.Contains(p.Detail, a) {
+					t.Errorf("it is not said who is waited for: %s", p.Detail)
+				}
+			}
+			into[apiv1.RoleResult](t, n.do("DELETE", "/v1/roles/r?session_id="+a, ""))
+			if r := n.do("POST", "/v1/sessions/"+a+"/renew", ""); r.status != 200 {
+				t.Fatalf("%+v", r)
+			}
+			next := into[apiv1.Role](t, n.campaign("r", b, 0))
+			if next.Token <= won.Token {
+				t.Fatalf("%+v", next)
+			}
+			into[apiv1.RoleResult](t, n.do("DELETE", "/v1/roles/r?session_id="+b, ""))
 		}
-		into[apiv1.RoleResult](t, n.do("DELETE", "/v1/roles/r?session_id="+a, ""))
-		if r := n.do("POST", "/v1/sessions/"+a+"/renew", ""); r.status != 200 {
-			t.Fatalf("%+v", r)
-		}
-		next := into[apiv1.Role](t, n.campaign("r", b, 0))
-		if next.Token <= won.Token {
-			t.Fatalf("%+v", next)
-		}
-		into[apiv1.RoleResult](t, n.do("DELETE", "/v1/roles/r?session_id="+b, ""))
-	}
+	})
 }
 
 // An eviction is answered also when the next candidate has to wait for longer than
 // the answer may.
 func TestEviction_OfUnresponsiveHolder(t *testing.T) {
-	n := startServer(t, newFakeCluster("n1", true))
-	a, b := n.session("a"), n.session("b")
-	into[apiv1.Role](t, n.campaign("r", a, 0))
-	ctx, hangUp := context.WithCancel(t.Context())
-	var waiting sync.WaitGroup
-	defer func() { hangUp(); waiting.Wait() }()
-	waiting.Go(func() {
-		body := fmt.Sprintf(`{"session_id":%q,"wait_ms":60000}`, b)
-		req, _ := http.NewRequestWithContext(ctx, "POST", "http://"+n.addr+"/v1/roles/r/campaign", strings.NewReader(body))
-		req.Header.Set("Content-Type", apiv1.TypeJSON)
-		if resp, err := n.http.Do(req); err == nil {
-			resp.Body.Close()
+	virtual(t, func(t *testing.T) {
+		n := startServer(t, newFakeCluster("n1", true))
+		a, b := n.session("a"), n.session("b")
+		into[apiv1.Role](t, n.campaign("r", a, 0))
+		ctx, hangUp := context.WithCancel(t.Context())
+		var waiting sync.WaitGroup
+		defer func() { hangUp(); waiting.Wait() }()
+		waiting.Go(func() {
+			body := fmt.Sprintf(`{"session_id":%q,"wait_ms":60000}`, b)
+			req, _ := http.NewRequestWithContext(ctx, "POST", "http://"+n.addr+"/v1/roles/r/campaign", strings.NewReader(body))
+			req.Header.Set("Content-Type", apiv1.TypeJSON)
+			if resp, err := n.http.Do(req); err == nil {
+				resp.Body.Close()
+			}
+		})
+		eventually(t, n.waitsFor(b))
+		changed := make(chan reply, 1)
+		go func() { changed <- n.do("DELETE", "/admin/roles/r", "") }()
+		eventually(t, func() bool { return n.revokedFrom("r") == a })
+		n.Drain() // it waits no longer then
+		if out := into[apiv1.RoleChange](t, <-changed); out.NewHolder != "" || !strings.Contains(out.Message, `"b" is elected when`) {
+			t.Fatalf("%+v", out)
 		}
 	})
-	eventually(t, n.waitsFor(b))
-	changed := make(chan reply, 1)
-	go func() { changed <- n.do("DELETE", "/admin/roles/r", "") }()
-	eventually(t, func() bool { return n.revokedFrom("r") == a })
-	n.Drain() // it waits no longer then
-	if out := into[apiv1.RoleChange](t, <-changed); out.NewHolder != "" || !strings.Contains(out.Message, `"b" is elected when`) {
-		t.Fatalf("%+v", out)
-	}
 }
 
 // Without a leader nothing is renewed, and stale reads still show the roles.
 func TestSessionsWithoutALeader(t *testing.T) {
-	f := newFakeCluster("n1", true)
-	n := startServer(t, f)
-	id := n.session("a")
-	into[apiv1.Role](t, n.campaign("r", id, 0))
-	f.lead("", 3)
-	n.do("POST", "/v1/sessions/"+id+"/renew", "").is(t, 503, cluster.CodeNoLeader)
-	n.post("/v1/sessions/renew", fmt.Sprintf("{'session_ids':[%q]}", id)).is(t, 503, cluster.CodeNoLeader)
-	n.do("GET", "/v1/roles/r", "").is(t, 503, cluster.CodeNoLeader)
-	if r := into[apiv1.Role](t, n.do("GET", "/v1/roles/r?consistency=stale", "")); r.Holder != "a" || r.LeaseUntil != nil {
-		t.Fatalf("%+v", r)
-	}
+	virtual(t, func(t *testing.T) {
+		f := newFakeCluster("n1", true)
+		n := startServer(t, f)
+		id := n.session("a")
+		into[apiv1.Role](t, n.campaign("r", id, 0))
+		f.lead("", 3)
+		n.do("POST", "/v1/sessions/"+id+"/renew", "").is(t, 503, cluster.CodeNoLeader)
+		n.post("/v1/sessions/renew", fmt.Sprintf("{'session_ids':[%q]}", id)).is(t, 503, cluster.CodeNoLeader)
+		n.do("GET", "/v1/roles/r", "").is(t, 503, cluster.CodeNoLeader)
+		if r := into[apiv1.Role](t, n.do("GET", "/v1/roles/r?consistency=stale", "")); r.Holder != "a" || r.LeaseUntil != nil {
+			t.Fatalf("%+v", r)
+		}
+	})
 }
 
 // Expiry shows at the API: the role goes to the next candidate.
 func TestExpiryElectsTheNext(t *testing.T) {
-	n := startServer(t, newFakeCluster("n1", true))
-	n.lead()
-	a := into[apiv1.SessionCreated](t, n.post("/v1/sessions", "{'name':'a','ttl_ms':500}")).SessionID
-	b := n.session("b")
-	into[apiv1.Role](t, n.campaign("r", a, 0))
-	won := into[apiv1.Role](t, n.campaign("r", b, 60_000))
-	if won.SessionID != b {
-		t.Fatalf("%+v", won)
-	}
-	r, _ := n.fake.View().Role("r")
-	if last := r.History[len(r.History)-1]; last.Cause != state.CauseExpired {
-		t.Fatalf("%+v", last)
-	}
+	virtual(t, func(t *testing.T) {
+		n := startServer(t, newFakeCluster("n1", true))
+		n.lead()
+		a := into[apiv1.SessionCreated](t, n.post("/v1/sessions", "{'name':'a','ttl_ms':500}")).SessionID
+		b := n.session("b")
+		into[apiv1.Role](t, n.campaign("r", a, 0))
+		won := into[apiv1.Role](t, n.campaign("r", b, 60_000))
+		if won.SessionID != b {
+			t.Fatalf("%+v", won)
+		}
+		r, _ := n.fake.View().Role("r")
+		if last := r.History[len(r.History)-1]; last.Cause != state.CauseExpired {
+			t.Fatalf("%+v", last)
+		}
+	})
 }
 
 // Why nobody is elected after a recovery is said to whoever asks, campaigns or hands
 // the role over.
 func TestRole_ReportsLockDelay(t *testing.T) {
-	leader, _ := pair(t)
-	leader.lead()
-	next := leader.fake.View().Generation().Number + 1
-	leader.fake.apply(state.Command{Kind: state.KindClusterInit, ClusterInit: &state.ClusterInit{ClusterID: "c", Generation: cluster.Generation{Number: 1}}})
-	leader.fake.apply(state.Command{Kind: state.KindRecovery, Recovery: &state.Recovery{Generation: cluster.Generation{Number: next + 1, RecoveryID: "r"}, LockDelay: true}})
-	since, d := leader.fake.View().ClusterLockDelay()
-	if d == 0 {
-		t.Fatal("not recovered")
-	}
-	a := leader.session("a")
-	for _, p := range []apiv1.Problem{leader.campaign("r", a, 0).is(t, 409, cluster.CodeRoleHeld), leader.do("GET", "/v1/roles/r", "").is(t, 404, cluster.CodeBadRequest)} {
-		if !strings.Contains(p.Detail, "waits, 10s in all") {
-			t.Errorf("it is not said that somebody is waited for: %s", p.Detail)
+	virtual(t, func(t *testing.T) {
+		leader, _ := pair(t)
+		leader.lead()
+		next := leader.fake.View().Generation().Number + 1
+		leader.fake.apply(state.Command{Kind: state.KindClusterInit, ClusterInit: &state.ClusterInit{ClusterID: "c", Generation: cluster.Generation{Number: 1}}})
+		leader.fake.apply(state.Command{Kind: state.KindRecovery, Recovery: &state.Recovery{Generation: cluster.Generation{Number: next + 1, RecoveryID: "r"}, LockDelay: true}})
+		since, d := leader.fake.View().ClusterLockDelay()
+		if d == 0 {
+			t.Fatal("not recovered")
 		}
-	}
-	answer, changed := make(chan reply, 1), make(chan reply, 1)
-	go func() { answer <- leader.campaign("r", a, 60_000) }()
-	eventually(t, leader.waitsFor(a))
-	before := leader.fake.View()
-	go func() { changed <- leader.post("/admin/roles/r/transfer", fmt.Sprintf("{'to_session_id':%q}", a)) }()
-	eventually(t, func() bool { return leader.fake.View() != before })
-	select {
-	case early := <-changed:
-		t.Fatalf("the transfer was answered before anybody was elected: %+v", early)
-	case <-time.After(20 * time.Millisecond): // long enough for an answer that waits for nothing
-	}
-	leader.fake.apply(state.Command{Kind: state.KindRoleElect, RoleElect: &state.RoleElect{Roles: []state.ElectableRole{{StateRevision: since}}}})
-	won := into[apiv1.Role](t, <-answer)
-	if done := into[apiv1.RoleChange](t, <-changed); done.NewSessionID != a || done.Token != won.Token {
-		t.Fatalf("%+v, and %+v was elected", done, won)
-	}
+		a := leader.session("a")
+		for _, p := range []apiv1.Problem{leader.campaign("r", a, 0).is(t, 409, cluster.CodeRoleHeld), leader.do("GET", "/v1/roles/r", "").is(t, 404, cluster.CodeBadRequest)} {
+			if !strings.Contains(p.Detail, "waits, 10s in all") {
+				t.Errorf("it is not said that somebody is waited for: %s", p.Detail)
+			}
+		}
+		answer, changed := make(chan reply, 1), make(chan reply, 1)
+		go func() { answer <- leader.campaign("r", a, 60_000) }()
+		eventually(t, leader.waitsFor(a))
+		before := leader.fake.View()
+		go func() { changed <- leader.post("/admin/roles/r/transfer", fmt.Sprintf("{'to_session_id':%q}", a)) }()
+		eventually(t, func() bool { return leader.fake.View() != before })
+		select {
+		case early := <-changed:
+			t.Fatalf("the transfer was answered before anybody was elected: %+v", early)
+		case <-time.After(20 * time.Millisecond): // long enough for an answer that waits for nothing
+		}
+		leader.fake.apply(state.Command{Kind: state.KindRoleElect, RoleElect: &state.RoleElect{Roles: []state.ElectableRole{{StateRevision: since}}}})
+		won := into[apiv1.Role](t, <-answer)
+		if done := into[apiv1.RoleChange](t, <-changed); done.NewSessionID != a || done.Token != won.Token {
+			t.Fatalf("%+v, and %+v was elected", done, won)
+		}
+	})
 }

@@ -17,6 +17,7 @@ var pathParameter = regexp.MustCompile(`\{[^}]+\}`)
 // names as everybody that there is: by token, by certificate, as another node,
 // from this machine, and as nobody, with and without a token file.
 func TestRoleMatrixOfTheDocument(t *testing.T) {
+	t.Parallel()
 	data, tokens := tokenFile()
 	with, without := bareServer(t, withTokens(data)), bareServer(t)
 	var doc struct {

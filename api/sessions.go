@@ -7,22 +7,19 @@ import (
 	"time"
 
 	"northstar/api/apiv1"
-	"northstar/cluster"
+	"northstar/api/attach"
+	"northstar/api/forward"
+	"northstar/api/problem"
 	"northstar/state"
 )
 
 // Sessions keeps the clocks of sessions while this node leads. Methods may be
 // called by any goroutine.
 type Sessions interface {
+	attach.Sessions
 	// Renew renews sessions for their TTL, counted from the call. CodeNoLeader:
 	// nothing was renewed.
 	Renew(ctx context.Context, ids []string) (state.Renewed, error)
-	// RenewAttached is Renew for sessions that are held by connections; those that are passive
-	// are alive as long as the session lives.
-	RenewAttached(ctx context.Context, list []cluster.Attachment) (state.Renewed, error)
-	// Detach ends the sessions of connections that have ended. With an error it is to
-	// be repeated.
-	Detach(ctx context.Context, list []cluster.Attachment) error
 	// Remaining is how long a session has left, as far as this node knows.
 	Remaining(s *state.Session) time.Duration
 	// TrackWaiter keeps a candidate in its queue until left is called.
@@ -34,18 +31,13 @@ type Sessions interface {
 
 // createSession serves POST /v1/sessions. A session that nobody was told of
 // holds nothing, and is gone after its TTL: so the request may be repeated.
-func createSession(c *request) error {
-	var in apiv1.SessionCreate
-	raw, err := c.decodeBody(&in)
-	if err != nil {
-		return err
-	}
+func createSession(c *request, in apiv1.SessionCreate) error {
 	ttl, most := int64(apiv1.DefaultSessionTTLMS), state.MaxSessionTTL.Milliseconds()
 	if in.TTLMS != nil {
 		ttl = *in.TTLMS
 	}
 	if least := state.MinSessionTTL.Milliseconds(); ttl < least || ttl > most {
-		return badRequest("ttl_ms: want %d to %d, got %d", least, most, ttl)
+		return problem.BadRequest("ttl_ms: want %d to %d, got %d", least, most, ttl)
 	}
 	nonce, err := c.s.nonce()
 	if err != nil {
@@ -57,9 +49,11 @@ func createSession(c *request) error {
 	if err := cmd.Validate(); err != nil {
 		return err
 	}
-	return c.propose(raw, cmd, true, func(r state.Result) error {
-		return c.reply(apiv1.SessionCreated{SessionID: r.Session.ID, TTLMS: r.Session.TTL.Milliseconds()})
-	})
+	r, err := c.propose(cmd, true)
+	if err != nil {
+		return err
+	}
+	return c.reply(apiv1.SessionCreated{SessionID: r.Session.ID, TTLMS: r.Session.TTL.Milliseconds()})
 }
 
 // nonce is what makes a session's ID hard to guess.
@@ -78,79 +72,40 @@ func (s *Server) nonce() (string, error) {
 	return string(b[:]), nil
 }
 
-// propose puts a command of a session through the log, here or at the leader,
-// and hands what it gave to answer. resend: it may be carried out twice.
-func (c *request) propose(body []byte, cmd state.Command, resend bool, answer func(state.Result) error) error {
-	ctx, cancel, err := c.contextWithTimeoutParam()
-	if err != nil {
-		return err
-	}
-	defer cancel()
-	var result state.Result
-	err = c.serveOnLeader(ctx, leaderRequest{write: true, idempotent: resend, body: body, local: func(ctx context.Context) error {
-		var err error
-		result, err = c.proposeHere(ctx, cmd)
-		return err
-	}})
-	switch {
-	case err == errResponseWritten:
-		return nil
-	case err != nil:
-		return err
-	case result.Err != nil && result.Role != nil:
-		return c.heldError(result.Err, result.Role)
-	case result.Err != nil:
-		return result.Err
-	}
-	return answer(result)
-}
-
 // renewSession serves POST /v1/sessions/{id}/renew.
-func renewSession(c *request) error {
-	if _, err := c.decodeBody(&struct{}{}); err != nil {
-		return err
-	}
+func renewSession(c *request, _ struct{}) error {
 	if err := state.CheckSession("id", c.param); err != nil {
 		return err
 	}
-	out, err := c.renew(nil, []string{c.param})
+	out, err := c.renew([]string{c.param})
 	switch {
-	case err == errResponseWritten:
-		return nil
 	case err != nil:
 		return err
 	case len(out.Revoked) > 0:
-		return roleRevokedError(out.Revoked[0])
+		p := out.Revoked[0]
+		return problem.RoleRevoked(p.Session, p.Role, p.Token)
 	case len(out.Alive) == 0:
-		return sessionNotFound(c.param)
+		return problem.SessionEnded(c.param)
 	}
 	body := strconv.AppendInt([]byte(`{"ttl_ms":`), out.Alive[0].TTL.Milliseconds(), 10)
 	return c.replyJSON(append(body, "}\n"...))
 }
 
 // renewSessions serves POST /v1/sessions/renew.
-func renewSessions(c *request) error {
-	var in apiv1.RenewMany
-	raw, err := c.decodeBody(&in)
-	if err != nil {
-		return err
-	}
+func renewSessions(c *request, in apiv1.RenewMany) error {
 	if n := len(in.SessionIDs); n < 1 || n > apiv1.MaxRenewals {
-		return badRequest("session_ids: want 1 to %d, got %d", apiv1.MaxRenewals, n)
+		return problem.BadRequest("session_ids: want 1 to %d, got %d", apiv1.MaxRenewals, n)
 	}
 	for _, id := range in.SessionIDs {
 		if err := state.CheckSession("session_ids", id); err != nil {
 			return err
 		}
 	}
-	got, err := c.renew(raw, in.SessionIDs)
-	switch {
-	case err == errResponseWritten:
-		return nil
-	case err != nil:
+	got, err := c.renew(in.SessionIDs)
+	if err != nil {
 		return err
 	}
-	out := apiv1.RenewedMany{Renewed: make([]string, len(got.Alive)), Ended: append([]string{}, got.Ended...), Revoked: encodeRevocations(got.Revoked)}
+	out := apiv1.RenewedMany{Renewed: make([]string, len(got.Alive)), Ended: append([]string{}, got.Ended...), Revoked: attach.EncodeRevocations(got.Revoked)}
 	for i, s := range got.Alive {
 		out.Renewed[i] = s.ID
 	}
@@ -159,45 +114,24 @@ func renewSessions(c *request) error {
 
 // renew renews sessions at the leader. It writes nothing: a lost answer means
 // that nobody knows of a renewal that may have been, which harms nobody.
-func (c *request) renew(body []byte, ids []string) (out state.Renewed, err error) {
-	ctx, cancel, err := c.contextWithTimeoutParam()
-	if err != nil {
-		return out, err
-	}
-	defer cancel()
-	err = c.serveOnLeader(ctx, leaderRequest{idempotent: true, body: body, local: func(ctx context.Context) error {
-		var err error
+func (c *request) renew(ids []string) (out state.Renewed, err error) {
+	err = c.onLeader(c.ctx, forward.Request{Idempotent: true, Local: func(ctx context.Context) (err error) {
 		out, err = c.s.deps.Sessions.Renew(ctx, ids)
 		return err
 	}})
 	return out, err
 }
 
-// roleRevokedError refuses to renew a session that a role was taken from.
-func roleRevokedError(p state.Revocation) *cluster.Error {
-	return cluster.Errorf(cluster.CodeFenced, "session %q is not renewed: role %q was taken from it. Stop what it does for that role and resign from it: DELETE %s/%s?session_id=%s&token=%d",
-		p.Session, p.Role, apiv1.PathRoles, p.Role, p.Session, p.Token)
-}
-
-func encodeRevocations(list []state.Revocation) (out []apiv1.Revocation) {
-	for _, p := range list {
-		out = append(out, apiv1.Revocation{SessionID: p.Session, Role: p.Role, Token: p.Token})
-	}
-	return out
-}
-
 // endSession serves DELETE /v1/sessions/{id}.
-func endSession(c *request) error {
-	if _, err := c.decodeBody(&struct{}{}); err != nil {
-		return err
-	}
+func endSession(c *request, _ struct{}) error {
 	cmd := state.Command{Kind: state.KindSessionEnd, SessionEnd: &state.SessionEnd{IDs: []string{c.param}, Cause: state.CauseSessionEnded}}
 	if err := cmd.Validate(); err != nil {
 		return err
 	}
-	return c.propose(nil, cmd, false, func(state.Result) error {
-		return c.reply(apiv1.SessionEnded{SessionID: c.param})
-	})
+	if _, err := c.propose(cmd, false); err != nil {
+		return err
+	}
+	return c.reply(apiv1.SessionEnded{SessionID: c.param})
 }
 
 // getSession serves GET /v1/sessions/{id}.
@@ -205,7 +139,7 @@ func getSession(c *request) error {
 	return c.read(func(v *state.View) error {
 		s, ok := v.Session(c.param)
 		if !ok {
-			return sessionNotFound(c.param)
+			return problem.SessionEnded(c.param)
 		}
 		return c.reply(c.wireSession(v, s))
 	})
@@ -240,7 +174,7 @@ func (c *request) wireSession(v *state.View, s *state.Session) apiv1.Session {
 	roles, keys, _ := v.OwnedBy(s.ID)
 	out := apiv1.Session{
 		SessionID: s.ID, Name: s.Name, TTLMS: s.TTL.Milliseconds(), CreatedAt: unixNano(s.CreatedAt),
-		Meta: s.Meta, Roles: append([]string{}, roles...), RevokedRoles: encodeRevocations(v.Revocations(s.ID)), Keys: len(keys),
+		Meta: s.Meta, Roles: append([]string{}, roles...), RevokedRoles: attach.EncodeRevocations(v.Revocations(s.ID)), Keys: len(keys),
 	}
 	if !c.stale() {
 		out.RemainingMS = c.s.deps.Sessions.Remaining(s).Milliseconds()

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"northstar/api/apiv1"
+	"northstar/api/forward"
+	"northstar/api/problem"
 	"northstar/cluster"
 	"northstar/splitbrain"
 )
@@ -32,13 +34,9 @@ const checkTimeout = 5 * time.Second
 func getSplitBrain(c *request) error { return c.replyReport(c.s.deps.SplitBrain.Report) }
 
 // postSplitBrain serves POST /admin/splitbrain/check.
-func postSplitBrain(c *request) error {
-	var in apiv1.SplitBrainCheck
-	if _, err := c.decodeBody(&in); err != nil {
-		return err
-	}
+func postSplitBrain(c *request, in apiv1.SplitBrainCheck) error {
 	if len(in.Reason) > maxReason {
-		return badRequest("reason: want at most %d bytes, got %d", maxReason, len(in.Reason))
+		return problem.BadRequest("reason: want at most %d bytes, got %d", maxReason, len(in.Reason))
 	}
 	return c.replyReport(c.s.deps.SplitBrain.Check)
 }
@@ -48,7 +46,7 @@ func (c *request) replyReport(get func(context.Context) (splitbrain.Report, erro
 	defer cancel()
 	r, err := get(ctx)
 	if err != nil {
-		return busy("%w", err)
+		return problem.Busy("%w", err)
 	}
 	return c.reply(c.s.wireReport(r))
 }
@@ -75,14 +73,6 @@ func (s *Server) wireReport(r splitbrain.Report) apiv1.SplitBrain {
 	return out
 }
 
-// mayServe fails on a node that must not serve, as long as it must not.
-func (s *Server) mayServe() error {
-	if why := s.deps.SplitBrain.Refusing(); why != "" {
-		return cluster.Errorf(cluster.CodeSplitBrain, "node %s refuses reads and writes: %s", s.deps.Node.ID, why)
-	}
-	return nil
-}
-
 // maxLeaderBody bounds another node's answer to GET /leader.
 const maxLeaderBody = 16 << 10
 
@@ -92,7 +82,7 @@ func (s *Server) AskLeader(ctx context.Context, id cluster.NodeID) (a splitbrain
 	if address = s.httpAddress(id); address == "" {
 		return a, "", fmt.Errorf("no HTTP address of node %s is known", id)
 	}
-	answer, err := s.forward.ask(ctx, nil, address, apiv1.PathLeader, maxLeaderBody)
+	answer, err := s.forward.Get(ctx, forward.Caller{}, address, apiv1.PathLeader, maxLeaderBody)
 	if err != nil {
 		return a, address, err
 	}
@@ -100,21 +90,21 @@ func (s *Server) AskLeader(ctx context.Context, id cluster.NodeID) (a splitbrain
 	return a, address, err
 }
 
-func readLeader(id cluster.NodeID, answer peerResponse) (splitbrain.Answer, error) {
+func readLeader(id cluster.NodeID, answer forward.PeerResponse) (splitbrain.Answer, error) {
 	var p apiv1.Problem
 	var l apiv1.Leader
-	switch answer.status {
+	switch answer.Status {
 	case http.StatusOK:
-		if err := json.Unmarshal(answer.body, &l); err != nil {
+		if err := json.Unmarshal(answer.Body, &l); err != nil {
 			return splitbrain.Answer{}, fmt.Errorf("its answer cannot be read: %w", err)
 		}
 	case http.StatusServiceUnavailable:
-		if json.Unmarshal(answer.body, &p) == nil && p.Code == int(cluster.CodeNoLeader) {
+		if json.Unmarshal(answer.Body, &p) == nil && p.Code == int(cluster.CodeNoLeader) {
 			return splitbrain.Answer{By: id}, nil
 		}
 		fallthrough
 	default:
-		return splitbrain.Answer{}, fmt.Errorf("it answered %d", answer.status)
+		return splitbrain.Answer{}, fmt.Errorf("it answered %d", answer.Status)
 	}
 	by, err := cluster.ParseNodeID(l.ObservedBy)
 	if err != nil {
@@ -124,11 +114,11 @@ func readLeader(id cluster.NodeID, answer peerResponse) (splitbrain.Answer, erro
 	if err != nil {
 		return splitbrain.Answer{}, fmt.Errorf("its answer cannot be read: leader_id: %w", err)
 	}
-	generation, err := parseGeneration(answer.header.Get(apiv1.HeaderGeneration))
+	generation, err := parseGeneration(answer.Header.Get(apiv1.HeaderGeneration))
 	if err != nil {
 		return splitbrain.Answer{}, fmt.Errorf("its answer cannot be read: header %s: %w", apiv1.HeaderGeneration, err)
 	}
-	return splitbrain.Answer{By: by, ClusterID: answer.header.Get(apiv1.HeaderCluster), Generation: generation, Term: l.Term, LeaderID: leader}, nil
+	return splitbrain.Answer{By: by, ClusterID: answer.Header.Get(apiv1.HeaderCluster), Generation: generation, Term: l.Term, LeaderID: leader}, nil
 }
 
 // formatGeneration and parseGeneration are the header's two directions: "1", or

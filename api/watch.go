@@ -6,6 +6,8 @@ import (
 	"strconv"
 
 	"northstar/api/apiv1"
+	"northstar/api/problem"
+	"northstar/api/stream"
 	"northstar/cluster"
 	"northstar/state"
 )
@@ -17,12 +19,12 @@ func watchKeys(c *request) error {
 	if err != nil {
 		return err
 	}
-	return c.follow(c.s.cluster.Feed(), prefix, (*sseWriter).change)
+	return c.follow(c.s.reads.Feed(), prefix, encodeChange)
 }
 
 // follow streams the changes of feed whose keys begin with prefix, each encoded
 // by encode, from the revision that the client asks for.
-func (c *request) follow(feed *state.Feed, prefix string, encode func(*sseWriter, *state.Change) error) error {
+func (c *request) follow(feed *state.Feed, prefix string, encode func(*stream.Events, *state.Change) error) error {
 	since, err := c.watchStart()
 	if err != nil {
 		return err
@@ -32,11 +34,7 @@ func (c *request) follow(feed *state.Feed, prefix string, encode func(*sseWriter
 		return err
 	}
 	c.Header()["X-Northstar-Revision"] = []string{strconv.FormatUint(since, 10)}
-	e, err := c.startSSE()
-	if err != nil {
-		return c.ignoreWriteError(err)
-	}
-	return e.stream(func(ctx context.Context) error {
+	return c.stream(func(ctx context.Context, e *stream.Events) error {
 		changes, err := cursor.Next(ctx, watchBatchSize)
 		if err != nil {
 			return err
@@ -50,6 +48,20 @@ func (c *request) follow(feed *state.Feed, prefix string, encode func(*sseWriter
 	})
 }
 
+// watchBatchSize is how many changes a stream takes at once: a slow client keeps those in
+// memory.
+const watchBatchSize = 16
+
+// stream answers with the events that next adds, until the client is gone or this node is
+// about to stop.
+func (c *request) stream(next func(context.Context, *stream.Events) error) error {
+	e, err := stream.Start(c, c.s.problem)
+	if err == nil {
+		err = e.Run(c.r.Context(), c.s.stopping, func(ctx context.Context) error { return next(ctx, e) })
+	}
+	return c.ignoreWriteError(err)
+}
+
 // watchStart is the revision after which to watch: what the client saw last,
 // what it asks for, or now.
 func (c *request) watchStart() (uint64, error) {
@@ -59,13 +71,13 @@ func (c *request) watchStart() (uint64, error) {
 	}
 	if value == "" {
 		if c.query.Has("since") {
-			return 0, badRequest("since: want a revision, got nothing")
+			return 0, problem.BadRequest("since: want a revision, got nothing")
 		}
 		return c.s.newestRevision(c.r.Context()), nil
 	}
 	rev, err := strconv.ParseUint(value, 10, 53)
 	if err != nil {
-		return 0, badRequest("%s: want a revision, got %q", name, value)
+		return 0, problem.BadRequest("%s: want a revision, got %q", name, value)
 	}
 	return rev, nil
 }
@@ -74,8 +86,8 @@ func (c *request) watchStart() (uint64, error) {
 // before the call: this node may have yet to apply some, and a watch from now on
 // must not show them. Where the leader does not answer it is what this node knows.
 func (s *Server) newestRevision(ctx context.Context) uint64 {
-	own := s.cluster.View().Revision()
-	st := s.cluster.Status()
+	own := s.reads.View().Revision()
+	st := s.reads.Status()
 	if st.Role == cluster.Leader || st.LeaderID == "" {
 		return own
 	}
@@ -91,20 +103,20 @@ func (s *Server) newestRevision(ctx context.Context) uint64 {
 	return max(own, view.Revision)
 }
 
-// change encodes one change.
-func (e *sseWriter) change(ch *state.Change) error {
+// encodeChange adds one change of a key to a stream.
+func encodeChange(e *stream.Events, ch *state.Change) error {
 	id := strconv.FormatUint(ch.Revision, 10)
-	e.field("id", id)
+	return e.EventFunc(id, changeName(ch), func(b []byte) []byte {
+		b = appendJSONString(append(b, `{"key":`...), ch.Key)
+		b = appendBase64(append(b, `,"value":`...), ch.Value) // "" of a deleted key: always a string
+		return append(append(append(b, `,"revision":`...), id...), '}')
+	})
+}
+
+// changeName returns the name of the event for a change.
+func changeName(ch *state.Change) string {
 	if ch.Deleted {
-		e.field("event", apiv1.EventDelete)
-	} else {
-		e.field("event", apiv1.EventPut)
+		return apiv1.EventDelete
 	}
-	e.buf = appendJSONString(append(e.buf, `data: {"key":`...), ch.Key)
-	e.buf = append(e.buf, `,"value":`...)
-	e.buf = appendBase64(e.buf, ch.Value) // "" of a deleted key: always a string
-	e.buf = append(e.buf, `,"revision":`...)
-	e.buf = append(e.buf, id...)
-	e.buf = append(e.buf, "}\n"...)
-	return e.endEvent()
+	return apiv1.EventPut
 }

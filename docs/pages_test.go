@@ -1,7 +1,7 @@
 package docs_test
 
 import (
-	"os"
+	"encoding/json"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -105,35 +105,21 @@ func exampleOf(call string) *regexp.Regexp {
 	return regexp.MustCompile(`^curl ` + options + `(?:\$N|127\.0\.0\.1:\d+)` + target + `(?:[?" ].*)?$`)
 }
 
-var (
-	routeEntry   = regexp.MustCompile(`method: "([A-Z]+)",(?: keepAlive: true,)? pattern: ("[^"]+"|apiv1\.\w+)`)
-	pathConstant = regexp.MustCompile(`(Path\w+) += "([^"]+)"`)
-)
-
-// routes returns each call of the route table, such as "GET /leader".
+// routes returns each call of the committed OpenAPI document, such as "GET /leader".
 func routes(t *testing.T) (calls []string) {
 	t.Helper()
-	paths := map[string]string{}
-	files, err := filepath.Glob(filepath.Join(root, "api", "apiv1", "*.go"))
-	if err != nil {
+	var doc struct{ Paths map[string]map[string]any }
+	if err := json.Unmarshal([]byte(read(t, "api/openapi/openapi.json")), &doc); err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range files {
-		text, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, m := range pathConstant.FindAllStringSubmatch(string(text), -1) {
-			paths["apiv1."+m[1]] = m[2]
+	for path, methods := range doc.Paths {
+		for method := range methods {
+			if method != "head" && method != "parameters" { // HEAD is a variant of GET
+				calls = append(calls, strings.ToUpper(method)+" "+path)
+			}
 		}
 	}
-	for _, m := range routeEntry.FindAllStringSubmatch(read(t, "api/table.go"), -1) {
-		pattern, ok := paths[m[2]]
-		if !ok {
-			pattern = strings.Trim(m[2], `"`)
-		}
-		calls = append(calls, m[1]+" "+pattern)
-	}
+	slices.Sort(calls)
 	return calls
 }
 

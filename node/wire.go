@@ -10,9 +10,11 @@ import (
 
 	"northstar/api"
 	"northstar/api/apiv1"
+	"northstar/api/attach"
 	"northstar/cluster"
 	"northstar/consensus"
 	"northstar/consensus/storage"
+	"northstar/roles"
 	"northstar/transport"
 )
 
@@ -101,7 +103,9 @@ func (n *Node) consensusDeps(store storage.Storage) consensus.Deps {
 
 func (n *Node) apiDeps() api.Deps {
 	deps := api.Deps{
-		Cluster: nodeWithHealth{n.consensus, n}, Leadership: n.failover, Sessions: n.roles, SplitBrain: n.splitBrain, Audit: n.audit, Entropy: n.env.Entropy, Journal: n.journal, Metrics: n.metrics, Logger: n.log,
+		Reads: nodeWithHealth{n.consensus, n}, Proposals: n.consensus, Membership: n.consensus, Recovery: n.consensus, Backups: n.consensus, Leader: n.consensus,
+		Leadership: n.failover, Sessions: n.roles, SplitBrain: n.splitBrain, Audit: n.audit, Entropy: n.env.Entropy, Journal: n.journal, Metrics: n.metrics, Logger: n.log,
+		Renewals: func(r attach.Reporter) attach.Renewals { return roles.NewAttachments(r, n.cfg.Election.TimeoutMax) },
 		Node: api.NodeInfo{
 			ID: n.cfg.ID, BootID: n.boot, ClusterName: n.cfg.ClusterName, HTTPAddress: n.httpAddr, RaftAddress: n.raftAddr,
 			Version: Version, StartedAt: time.Now(), Priority: n.cfg.Priority, Eligible: n.cfg.Eligible, Zone: n.cfg.Zone,

@@ -28,25 +28,7 @@ type stream struct {
 // it still takes the sessions in: it has to be told again then, as it ends those
 // whose connections it does not know.
 func (k *SessionManager) RenewAttached(ctx context.Context, list []cluster.Attachment) (state.Renewed, error) {
-	ids := make([]string, len(list))
-	for i, a := range list {
-		ids[i] = a.Session
-	}
-	noted := true
-	out, err := k.renewAfterBarrier(ctx, ids, func(i int, e *sessionTimer, at time.Duration) {
-		if e == nil {
-			noted = false
-			return
-		}
-		if !list[i].Passive {
-			e.renew(at)
-		}
-		e.attach(list[i].Stream, at)
-	}, func(i int) bool { return list[i].Passive })
-	if err == nil && !noted {
-		return state.Renewed{}, noLeader("this node has only just begun to lead, or has ceased to")
-	}
-	return out, err
+	return k.renewAfterBarrier(ctx, list)
 }
 
 // attach notes that a connection stands. Those of nodes that have died without a

@@ -1,7 +1,6 @@
 package roles
 
 import (
-	"container/heap"
 	"context"
 	"time"
 
@@ -46,7 +45,7 @@ func (k *SessionManager) tick(r *leaderState) (wait, pause time.Duration) {
 	r.collectExpired(now, view)
 	wait = maxTick
 	if len(r.due) > 0 {
-		wait = min(wait, r.due[0].heapKey-now)
+		wait = min(wait, r.due[0].key-now)
 	}
 	if len(r.pendingRoles) > 0 {
 		wait = minTick
@@ -67,11 +66,11 @@ func (k *SessionManager) tick(r *leaderState) (wait, pause time.Duration) {
 // what the deadlines were when it was last looked at: renewals only make them
 // later, and do not touch it.
 func (r *leaderState) collectExpired(now time.Duration, view *state.View) {
-	for len(r.due) > 0 && r.due[0].heapKey <= now {
+	for len(r.due) > 0 && r.due[0].key <= now {
 		e := r.due[0]
 		switch _, lives := view.Session(e.id); {
 		case !lives:
-			heap.Pop(&r.due)
+			r.due.remove(e)
 			delete(r.sessions, e.id)
 		case e.deadline > now:
 			r.due.move(e, e.deadline)
@@ -170,7 +169,7 @@ func (k *SessionManager) finishExpiry(r *leaderState, batch []*sessionTimer, end
 			delete(r.sessions, e.id)
 			continue
 		}
-		e.heapKey = now + minTick
+		e.key = now + minTick
 		r.due.push(e)
 	}
 }
@@ -185,40 +184,4 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	}
-}
-
-// dueHeap orders entries by key.
-type dueHeap []*sessionTimer
-
-func (h dueHeap) Len() int           { return len(h) }
-func (h dueHeap) Less(i, j int) bool { return h[i].heapKey < h[j].heapKey }
-func (h dueHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].index, h[j].index = i, j
-}
-
-// Push is for container/heap.
-func (h *dueHeap) Push(x any) {
-	e := x.(*sessionTimer)
-	e.index = len(*h)
-	*h = append(*h, e)
-}
-
-// Pop is for container/heap.
-func (h *dueHeap) Pop() any {
-	old := *h
-	e := old[len(old)-1]
-	old[len(old)-1] = nil
-	*h = old[:len(old)-1]
-	e.index = -1
-	return e
-}
-
-func (h *dueHeap) push(e *sessionTimer) { heap.Push(h, e) }
-
-func (h *dueHeap) remove(e *sessionTimer) { heap.Remove(h, e.index) }
-
-func (h *dueHeap) move(e *sessionTimer, key time.Duration) {
-	e.heapKey = key
-	heap.Fix(h, e.index)
 }

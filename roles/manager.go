@@ -54,8 +54,8 @@ func New(d Deps) *SessionManager {
 type leaderState struct {
 	clock           pauseClock
 	sessions        map[string]*sessionTimer
-	due             dueHeap // every entry of sessions that is not ending
-	lastSeenSession string  // ID of the newest session taken in
+	due             dueHeap[*sessionTimer] // every entry of sessions that is not ending
+	lastSeenSession string                 // ID of the newest session taken in
 
 	expiring      []*sessionTimer // to be proposed
 	wakeExpiry    chan struct{}   // capacity 1: there is something in ending
@@ -71,8 +71,7 @@ type sessionTimer struct {
 	id              string
 	ttl             time.Duration
 	deadline        time.Duration  // of the reign's clock: not ended before
-	heapKey         time.Duration  // where it stands in the heap: at most deadline
-	index           int            // in the heap; -1: ending
+	slot                           // key: at most deadline; index -1: ending
 	pendingRenewals int            // renewals that have arrived and are not proven yet
 	cause           state.Cause    // why it ends when the deadline passes
 	expiry          *pendingExpiry // nil while it is not to end
@@ -148,7 +147,7 @@ func (r *leaderState) addNewSessions(view *state.View, now time.Duration) {
 func (r *leaderState) addSession(s *state.Session, now time.Duration) *sessionTimer {
 	e := &sessionTimer{id: s.ID, ttl: s.TTL}
 	e.renew(now)
-	e.heapKey = e.deadline
+	e.key = e.deadline
 	r.sessions[e.id] = e
 	r.due.push(e)
 	return e

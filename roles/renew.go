@@ -18,38 +18,43 @@ import (
 // A session that a role was taken from is not renewed until it has said that it
 // knows: its own deadline ends before it does then, and the role goes on after that.
 func (k *SessionManager) Renew(ctx context.Context, ids []string) (state.Renewed, error) {
-	return k.renewAfterBarrier(ctx, ids, func(_ int, e *sessionTimer, at time.Duration) {
-		if e != nil {
-			e.renew(at)
-		}
-	}, func(int) bool { return false })
+	list := make([]cluster.Attachment, len(ids))
+	for i, id := range ids {
+		list[i].Session = id
+	}
+	return k.renewAfterBarrier(ctx, list)
 }
 
-// renewAfterBarrier finds out which sessions live, and lets touch renew the clock of each as
-// of the time at which it was called, unless it is parted from a role and not
-// passive, which is no renewal. Both functions must not block.
-func (k *SessionManager) renewAfterBarrier(ctx context.Context, ids []string, touch func(i int, e *sessionTimer, at time.Duration), passive func(i int) bool) (out state.Renewed, err error) {
-	a := k.beginRenewal(ids)
+// renewAfterBarrier finds out which sessions live, and renews them as of the time at which it was
+// called: not those of passive connections, nor those that a role was taken from.
+// Attachments that name a stream are noted.
+func (k *SessionManager) renewAfterBarrier(ctx context.Context, list []cluster.Attachment) (out state.Renewed, err error) {
+	a := k.beginRenewal(list)
 	if err := k.deps.Consensus.ReadBarrier(ctx); err != nil {
 		k.abortRenewal(a)
 		return state.Renewed{}, err
 	}
 	var late []*pendingExpiry
-	for i, id := range ids {
-		s, parted, end := k.finishRenewal(a, i, id, touch, passive)
+	noted := true
+	for i := range list {
+		r := k.finishRenewal(a, i, &list[i])
+		noted = noted && !r.unnoted
 		switch {
-		case end != nil:
-			late = append(late, end)
-		case s == nil:
-			out.Ended = append(out.Ended, id)
-		case parted.Role != "":
-			out.Revoked = append(out.Revoked, parted)
+		case r.end != nil:
+			late = append(late, r.end)
+		case r.session == nil:
+			out.Ended = append(out.Ended, list[i].Session)
+		case r.parted.Role != "":
+			out.Revoked = append(out.Revoked, r.parted)
 		default:
-			out.Alive = append(out.Alive, s)
+			out.Alive = append(out.Alive, r.session)
 		}
 	}
-	if len(late) == 0 {
+	switch {
+	case len(late) == 0 && noted:
 		return out, nil
+	case len(late) == 0:
+		return state.Renewed{}, noLeader("this node has only just begun to lead, or has ceased to")
 	}
 	for _, end := range late {
 		if err := end.wait(ctx); err != nil {
@@ -58,7 +63,7 @@ func (k *SessionManager) renewAfterBarrier(ctx context.Context, ids []string, to
 	}
 	// What was on its way is known now. Sessions that live on are renewed like any
 	// other, from the beginning.
-	return k.renewAfterBarrier(ctx, ids, touch, passive)
+	return k.renewAfterBarrier(ctx, list)
 }
 
 // wait returns once it is known what became of the end.
@@ -82,7 +87,7 @@ type pendingRenewal struct {
 }
 
 // beginRenewal notes that renewals have come, which holds back the expiry of theirs.
-func (k *SessionManager) beginRenewal(ids []string) pendingRenewal {
+func (k *SessionManager) beginRenewal(list []cluster.Attachment) pendingRenewal {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	a := pendingRenewal{leaderState: k.leaderState}
@@ -90,9 +95,9 @@ func (k *SessionManager) beginRenewal(ids []string) pendingRenewal {
 		return a
 	}
 	a.arrivedAt = a.leaderState.clock.read(k.deps.Clock())
-	a.timers = make([]*sessionTimer, len(ids))
-	for i, id := range ids {
-		if e := a.leaderState.sessions[id]; e != nil {
+	a.timers = make([]*sessionTimer, len(list))
+	for i := range list {
+		if e := a.leaderState.sessions[list[i].Session]; e != nil {
 			e.pendingRenewals++
 			a.timers[i] = e
 		}
@@ -111,15 +116,21 @@ func (k *SessionManager) abortRenewal(a pendingRenewal) {
 	}
 }
 
-// finishRenewal renews session i of a proven arrival. It gives the session, nil when it
-// does not live, and the tenure, none as a rule, that was taken from it and for which
-// it was not renewed; or its end that is on its way, which has to be waited for. Both are looked up under the lock: what expire
-// has seen, a renewal that comes after it sees too.
+// renewal is what became of one renewal.
+type renewal struct {
+	session *state.Session   // nil: it does not live
+	parted  state.Revocation // the role for which it was not renewed
+	end     *pendingExpiry   // its end is on its way, and has to be waited for
+	unnoted bool             // no reign knows of the connection
+}
+
+// finishRenewal finishes renewal i of a proven arrival. It looks everything up under the lock: a
+// renewal that comes after expire sees what expire has seen.
 //
-// Should the reign have changed since the renewal came, its sessions are counted
-// from now. Should there be none any more, the next one, here or elsewhere, will
-// begin every TTL later than the renewal came.
-func (k *SessionManager) finishRenewal(a pendingRenewal, i int, id string, touch func(int, *sessionTimer, time.Duration), passive func(int) bool) (s *state.Session, parted state.Revocation, end *pendingExpiry) {
+// When the reign has changed since the renewal came, its session is counted from now.
+// Without a reign, the next one, here or elsewhere, begins every TTL later than the
+// renewal came.
+func (k *SessionManager) finishRenewal(a pendingRenewal, i int, c *cluster.Attachment) (out renewal) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	r, at := k.leaderState, a.arrivedAt
@@ -129,28 +140,35 @@ func (k *SessionManager) finishRenewal(a pendingRenewal, i int, id string, touch
 		}
 	}
 	view := k.deps.Consensus.View()
-	s, lives := view.Session(id)
+	s, lives := view.Session(c.Session)
 	if !lives {
-		return nil, parted, nil
+		return out
 	}
-	if list := view.Revocations(id); len(list) > 0 && !passive(i) {
-		parted = list[0]
+	out.session = s
+	if list := view.Revocations(c.Session); len(list) > 0 && !c.Passive {
+		out.parted = list[0]
 	}
 	if r == nil {
-		touch(i, nil, 0)
-		return s, parted, nil
+		out.unnoted = c.Stream != ""
+		return out
 	}
 	if r != a.leaderState {
 		at = r.clock.read(k.deps.Clock())
 	}
-	e := r.sessions[id]
+	e := r.sessions[c.Session]
 	if e == nil { // not taken in yet
 		e = r.addSession(s, at)
 	}
-	if e.expiry == nil && parted.Role == "" {
-		touch(i, e, at)
+	if out.end = e.expiry; e.expiry != nil || out.parted.Role != "" {
+		return out
 	}
-	return s, parted, e.expiry
+	if !c.Passive {
+		e.renew(at)
+	}
+	if c.Stream != "" {
+		e.attach(c.Stream, at)
+	}
+	return out
 }
 
 // renew counts the TTL from at on.

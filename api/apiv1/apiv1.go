@@ -10,7 +10,6 @@ const (
 	PathLeader    = "/leader"
 	PathStatus    = "/status"
 	PathLive      = "/livez"
-	PathReady     = "/readyz"
 	PathCluster   = "/v1/cluster"
 	PathKV        = "/v1/kv"
 	PathKVPrefix  = "/v1/kv/" // + the key, percent-encoded at will

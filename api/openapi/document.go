@@ -1,4 +1,4 @@
-package api
+package openapi
 
 import (
 	"encoding/json"
@@ -18,22 +18,22 @@ import (
 // that the document is the same at every start.
 type object = map[string]any
 
-// openAPI makes the OpenAPI 3.1 document of the routes.
-func openAPI(rt *router, version string) ([]byte, error) {
+// Document returns the OpenAPI 3.1 document of the routes.
+func (rt *Router[H]) Document(version string) ([]byte, error) {
 	schemas := make(object)
 	paths := make(object)
-	for _, res := range rt.resources {
+	for _, res := range rt.Resources {
 		item := make(object)
-		for method, row := range res.methods {
-			item[strings.ToLower(method)] = operation(row, method, schemas)
+		for method, row := range res.Methods {
+			item[strings.ToLower(method)] = row.operation(method, schemas)
 		}
 		if name := res.paramName(); name != "" {
 			item["parameters"] = []any{object{
 				"name": name, "in": "path", "required": true, "schema": object{"type": "string"},
-				"description": pathParamDoc(res),
+				"description": res.paramDoc(),
 			}}
 		}
-		paths[res.pattern] = item
+		paths[res.Pattern] = item
 	}
 	schemaOf(reflect.TypeFor[apiv1.Problem](), schemas)
 	doc := object{
@@ -57,47 +57,47 @@ func openAPI(rt *router, version string) ([]byte, error) {
 	return json.MarshalIndent(doc, "", " ")
 }
 
-func (res *resource) paramName() string {
-	_, rest, _ := strings.Cut(res.pattern, "{")
+func (res *Resource[H]) paramName() string {
+	_, rest, _ := strings.Cut(res.Pattern, "{")
 	name, _, _ := strings.Cut(rest, "}")
 	return name
 }
 
-func pathParamDoc(res *resource) string {
+func (res *Resource[H]) paramDoc() string {
 	if res.catchAll {
 		return "the rest of the path, decoded once and taken as it is, slashes included"
 	}
 	return "one segment of the path"
 }
 
-func operation(row *route, method string, schemas object) object {
+func (row *Route[H]) operation(method string, schemas object) object {
 	op := object{
-		"operationId":      operationID(method, row.pattern),
-		"summary":          row.summary,
-		"responses":        responses(row, method, schemas),
-		"x-northstar-role": string(row.role),
+		"operationId":      operationID(method, row.Pattern),
+		"summary":          row.Summary,
+		"responses":        row.responses(method, schemas),
+		"x-northstar-role": string(row.Role),
 	}
-	if row.role != token.None {
+	if row.Role != token.None {
 		op["security"] = []any{object{"bearer": []any{}}, object{"certificate": []any{}}}
 	}
-	if row.allowNodeCert {
+	if row.AllowNode {
 		op["x-northstar-node-certificate"] = true
 	}
 	var params []any
-	for _, p := range row.query {
+	for _, p := range row.Query {
 		params = append(params, parameter(p, "query"))
 	}
-	for _, p := range row.headers {
+	for _, p := range row.Headers {
 		// OpenAPI reserves this one: it follows from the answers' media types.
-		if p.name != "Accept" {
+		if p.Name != "Accept" {
 			params = append(params, parameter(p, "header"))
 		}
 	}
 	if params != nil {
 		op["parameters"] = params
 	}
-	if row.body != nil {
-		op["requestBody"] = requestBody(row, schemas)
+	if row.Body != nil {
+		op["requestBody"] = row.requestBody(schemas)
 	}
 	return op
 }
@@ -113,71 +113,71 @@ func operationID(method, pattern string) string {
 
 // limits are what a parameter's type leaves open.
 var limits = map[string]object{
-	timeoutParam.name:     {"minimum": 1, "maximum": apiv1.MaxTimeoutMS, "default": apiv1.DefaultTimeoutMS},
-	limitParam.name:       {"minimum": 1, "maximum": apiv1.MaxListLimit, "default": apiv1.DefaultListLimit},
-	consistencyParam.name: {"enum": []string{apiv1.Linearizable, apiv1.Lease, apiv1.Stale}, "default": apiv1.Linearizable},
-	maxLagParam.name:      {"minimum": 0},
+	"timeout_ms":  {"minimum": 1, "maximum": apiv1.MaxTimeoutMS, "default": apiv1.DefaultTimeoutMS},
+	"limit":       {"minimum": 1, "maximum": apiv1.MaxListLimit, "default": apiv1.DefaultListLimit},
+	"consistency": {"enum": []string{apiv1.Linearizable, apiv1.Lease, apiv1.Stale}, "default": apiv1.Linearizable},
+	"max_lag":     {"minimum": 0},
 }
 
-func parameter(p param, in string) object {
-	schema := object{"type": p.kind}
-	maps.Copy(schema, limits[p.name])
-	o := object{"name": p.name, "in": in, "schema": schema, "description": p.doc}
-	if p.kind == "boolean" {
+func parameter(p Param, in string) object {
+	schema := object{"type": p.Type}
+	maps.Copy(schema, limits[p.Name])
+	o := object{"name": p.Name, "in": in, "schema": schema, "description": p.Doc}
+	if p.Type == "boolean" {
 		o["allowEmptyValue"] = true
 	}
 	return o
 }
 
-func requestBody(row *route, schemas object) object {
-	if row.body == (raw{}) {
+func (row *Route[H]) requestBody(schemas object) object {
+	if row.Body == (Raw{}) {
 		return object{
-			"required": true, "description": row.bodyDoc,
+			"required": true, "description": row.BodyDoc,
 			"content": object{apiv1.TypeBinary: object{"schema": object{}}},
 		}
 	}
-	return object{"content": object{apiv1.TypeJSON: object{"schema": schemaOf(reflect.TypeOf(row.body), schemas)}}}
+	return object{"content": object{apiv1.TypeJSON: object{"schema": schemaOf(reflect.TypeOf(row.Body), schemas)}}}
 }
 
-// commonErrorStatuses are the failures of every route; authenticated ones have more.
-var commonErrorStatuses = []int{400, 405, 500}
+// everywhere are the failures of every route; authenticated ones have more.
+var everywhere = []int{400, 405, 500}
 
-func responses(row *route, method string, schemas object) object {
+func (row *Route[H]) responses(method string, schemas object) object {
 	out := make(object)
-	for _, a := range row.responses {
-		r, _ := out[strconv.Itoa(a.status)].(object)
+	for _, a := range row.Responses {
+		r, _ := out[strconv.Itoa(a.Status)].(object)
 		if r == nil {
-			r = object{"description": a.doc}
-			out[strconv.Itoa(a.status)] = r
+			r = object{"description": a.Doc}
+			out[strconv.Itoa(a.Status)] = r
 		}
-		if a.media != "" && method != "HEAD" {
+		if a.Media != "" && method != "HEAD" {
 			content, _ := r["content"].(object)
 			if content == nil {
 				content = make(object)
 				r["content"] = content
 			}
-			media, _ := content[a.media].(object)
+			media, _ := content[a.Media].(object)
 			if media == nil {
 				media = make(object)
-				content[a.media] = media
+				content[a.Media] = media
 			}
-			if a.value != nil {
-				media["schema"] = either(media["schema"], schemaOf(reflect.TypeOf(a.value), schemas))
+			if a.Value != nil {
+				media["schema"] = either(media["schema"], schemaOf(reflect.TypeOf(a.Value), schemas))
 			}
 		}
-		if len(a.header) > 0 {
+		if len(a.Headers) > 0 {
 			headers := make(object)
-			for _, h := range a.header {
-				headers[h.name] = object{"schema": object{"type": h.kind}, "description": h.doc}
+			for _, h := range a.Headers {
+				headers[h.Name] = object{"schema": object{"type": h.Type}, "description": h.Doc}
 			}
 			r["headers"] = headers
 		}
 	}
-	fails := slices.Concat(commonErrorStatuses, row.errorStatuses)
-	if row.role != token.None {
+	fails := slices.Concat(everywhere, row.ErrorStatuses)
+	if row.Role != token.None {
 		fails = append(fails, 401, 403, 429)
 	}
-	if !row.limitExempt {
+	if !row.LimitExempt {
 		fails = append(fails, 503) // too many requests, or streams, at a time
 	}
 	if row.forwarded() {
@@ -185,7 +185,8 @@ func responses(row *route, method string, schemas object) object {
 	}
 	for _, status := range fails {
 		if status == 307 {
-			out["307"] = object{"description": "with ?redirect: to the leader", "headers": object{"Location": object{"schema": object{"type": "string"}}}}
+			location := object{"schema": object{"type": "string"}}
+			out["307"] = object{"description": "with ?redirect: to the leader", "headers": object{"Location": location}}
 			continue
 		}
 		r := object{"description": "problem"}
@@ -197,9 +198,11 @@ func responses(row *route, method string, schemas object) object {
 	return out
 }
 
-// forwarded says whether the route is served by the leader alone.
-func (rt *route) forwarded() bool {
-	return slices.ContainsFunc(rt.responses, func(a responseDoc) bool { return slices.Contains(a.header, leaderHeader) })
+// forwarded reports whether only the leader serves the route.
+func (row *Route[H]) forwarded() bool {
+	return slices.ContainsFunc(row.Responses, func(a Response) bool {
+		return slices.ContainsFunc(a.Headers, func(h Param) bool { return h.Name == apiv1.HeaderLeader })
+	})
 }
 
 // either is the schema of what may have one of two forms: before is nil when

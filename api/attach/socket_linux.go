@@ -1,4 +1,4 @@
-package api
+package attach
 
 import (
 	"net"
@@ -8,17 +8,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setTCPUserTimeout makes the kernel give up a connection whose client's machine has
+// limitSilence makes the kernel give up a connection whose client's machine has
 // not acknowledged what it was sent for d.
-func setTCPUserTimeout(conn net.Conn, d time.Duration) {
+func limitSilence(conn net.Conn, d time.Duration) {
 	control(conn, func(fd int) {
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(d.Milliseconds()))
 	})
 }
 
-// hasUnacknowledgedData says whether the client's machine has yet to acknowledge
+// unacknowledged says whether the client's machine has yet to acknowledge
 // something that it was sent.
-func hasUnacknowledgedData(conn net.Conn) bool {
+func unacknowledged(conn net.Conn) bool {
 	waiting := 0
 	control(conn, func(fd int) { waiting, _ = unix.IoctlGetInt(fd, unix.SIOCOUTQ) })
 	return waiting > 0

@@ -1,0 +1,95 @@
+package api
+
+import (
+	"encoding/json"
+	"strconv"
+
+	"northstar/api/apiv1"
+	"northstar/api/problem"
+	"northstar/state"
+)
+
+// Values of ?class= of GET /admin/audit.
+var auditClasses = map[string]state.AuditClass{"clients": state.AuditClients, "operators": state.AuditOperators}
+
+// listAudit serves GET /admin/audit: the newest records, or those after since,
+// in either case oldest first.
+func listAudit(c *request) error {
+	limit, err := c.queryLimit(apiv1.DefaultListLimit)
+	if err != nil {
+		return err
+	}
+	class, filtered := auditClasses[c.query.Get("class")]
+	if c.query.Has("class") && !filtered {
+		return problem.BadRequest("class: want clients or operators, got %q", c.query.Get("class"))
+	}
+	var since uint64
+	if c.query.Has("since") {
+		if since, err = strconv.ParseUint(c.query.Get("since"), 10, 64); err != nil {
+			return problem.BadRequest("since: want the seq of a record, got %q", c.query.Get("since"))
+		}
+	}
+	who := c.query.Get("who")
+	wanted := func(r *state.AuditRecord) bool {
+		return (!filtered || r.Class == class) && (who == "" || r.Who == who)
+	}
+	return c.read(func(v *state.View) error {
+		return c.reply(auditPage(v, c.query.Has("since"), since, limit, wanted))
+	})
+}
+
+// auditPage is a page of the log.
+func auditPage(v *state.View, from bool, since uint64, limit int, wanted func(*state.AuditRecord) bool) apiv1.Audit {
+	counts := v.AuditCounts()
+	out := apiv1.Audit{
+		Items:   []apiv1.AuditRecord{},
+		Dropped: apiv1.AuditDropped{Clients: counts.Dropped[state.AuditClients], Operators: counts.Dropped[state.AuditOperators], Lost: counts.Lost},
+	}
+	if from {
+		last := since
+		for r := range v.AuditAfter(since) {
+			if len(out.Items) == limit {
+				break
+			}
+			last = r.Seq
+			if wanted(r) {
+				out.Items = append(out.Items, wireAudit(r))
+			}
+		}
+		out.Next = strconv.FormatUint(last, 10)
+		return out
+	}
+	var newest []*state.AuditRecord
+	last := uint64(0)
+	for r := range v.AuditBackward {
+		last = max(last, r.Seq)
+		if wanted(r) {
+			newest = append(newest, r)
+		}
+		if len(newest) == limit {
+			break
+		}
+	}
+	for i := len(newest) - 1; i >= 0; i-- {
+		out.Items = append(out.Items, wireAudit(newest[i]))
+	}
+	out.Next = strconv.FormatUint(last, 10)
+	return out
+}
+
+func wireAudit(r *state.AuditRecord) apiv1.AuditRecord {
+	out := apiv1.AuditRecord{
+		Seq: strconv.FormatUint(r.Seq, 10), When: unixNano(r.At), Class: "clients", Node: string(r.Node), Who: r.Who, Role: r.Role, From: r.From, What: r.What,
+		Reason: r.Reason, Result: "ok", Status: r.Status, Code: int(r.Code), Detail: r.Detail, DryRun: r.DryRun, Delayed: r.Delayed,
+	}
+	if r.Class == state.AuditOperators {
+		out.Class = "operators"
+	}
+	if r.Request != "" {
+		_ = json.Unmarshal([]byte(r.Request), &out.Request) // of a later version, perhaps: without it
+	}
+	if r.Code != 0 {
+		out.Result = r.Code.Name()
+	}
+	return out
+}

@@ -1,0 +1,184 @@
+package forward
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/sony/gobreaker/v2"
+
+	"northstar/api/apiv1"
+)
+
+// dialError marks an error from before there was a connection: the other node has
+// not seen the request.
+type dialError struct{ err error }
+
+func (e *dialError) Error() string { return e.err.Error() }
+func (e *dialError) Unwrap() error { return e.err }
+
+// newTransport returns the HTTP client for connections to other nodes. A connection
+// attempt lasts as long as a request is held.
+func newTransport(c Config) *http.Transport {
+	dial := c.Dial
+	if dial == nil {
+		dial = func(ctx context.Context, addr string) (net.Conn, error) {
+			return (&net.Dialer{KeepAlive: 15 * time.Second}).DialContext(ctx, "tcp", addr)
+		}
+	}
+	connect := func(ctx context.Context, _, addr string) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, 2*c.TimeoutMax)
+		defer cancel()
+		conn, err := dial(ctx, addr)
+		if err != nil {
+			return nil, &dialError{err}
+		}
+		return conn, nil
+	}
+	t := &http.Transport{
+		DialContext:            connect,
+		MaxIdleConns:           1024,
+		MaxIdleConnsPerHost:    512,
+		IdleConnTimeout:        90 * time.Second, // below the server's, so that this side closes first
+		DisableCompression:     true,
+		MaxResponseHeaderBytes: 64 << 10,
+	}
+	if c.ClientTLS == nil {
+		return t
+	}
+	t.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, 2*c.TimeoutMax)
+		defer cancel()
+		conn, err := connect(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		secured := tls.Client(conn, c.ClientTLS(addr))
+		if err := secured.HandshakeContext(ctx); err != nil {
+			_ = conn.Close() // the handshake's error says more
+			return nil, &dialError{err}
+		}
+		return secured, nil
+	}
+	return t
+}
+
+// Caller is the client on whose behalf another node is asked. The zero Caller is this
+// node itself.
+type Caller struct {
+	Identity      string // value of apiv1.HeaderIdentity
+	Address       string
+	Authorization string // goes to the other node where nodes accept tokens only
+}
+
+// setIdentityHeaders names this node and the caller. The caller goes as identity, and
+// as token only where the other node does not accept identities.
+func (f *Forwarder) setIdentityHeaders(h http.Header, c Caller) {
+	h.Set(apiv1.HeaderForwardedBy, string(f.Self))
+	switch {
+	case f.ForwardToken:
+		if c.Authorization != "" {
+			h.Set("Authorization", c.Authorization)
+		}
+	case c.Identity != "":
+		h.Set(apiv1.HeaderIdentity, c.Identity)
+		h.Set(apiv1.HeaderCaller, c.Address)
+	}
+}
+
+// Overhead is what a forwarding node keeps of a request's time for itself.
+const Overhead = 100 * time.Millisecond
+
+// setTimeoutHeader tells the other node how much time is left. Its response, also that
+// it ran out of time, must get back before this node gives up.
+func setTimeoutHeader(ctx context.Context, h http.Header) {
+	if deadline, ok := ctx.Deadline(); ok {
+		left := time.Until(deadline)
+		left -= min(left/10, Overhead)
+		h.Set(apiv1.HeaderTimeout, strconv.FormatInt(max(1, (left+time.Millisecond-1).Milliseconds()), 10))
+	}
+}
+
+// PeerResponse is another node's response, read whole.
+type PeerResponse struct {
+	Status int
+	Header http.Header
+	Body   []byte
+}
+
+// Get asks another node on behalf of c. The response may have limit bytes. The error is
+// that there was none: errCircuitOpen immediately.
+func (f *Forwarder) Get(ctx context.Context, c Caller, addr, path string, limit int64) (PeerResponse, error) {
+	breaker := f.breakers.of(addr)
+	state := breaker.State()
+	if state == gobreaker.StateOpen {
+		return PeerResponse{}, fmt.Errorf("%s: %w", addr, errCircuitOpen)
+	}
+	done, err := breaker.Allow()
+	if err != nil {
+		return PeerResponse{}, fmt.Errorf("%s: %w", addr, errCircuitOpen)
+	}
+	if state == gobreaker.StateHalfOpen {
+		f.breakers.probe(func(ctx context.Context) error {
+			ctx, cancel := context.WithTimeout(ctx, 2*f.TimeoutMax)
+			defer cancel()
+			_, err := f.get(ctx, Caller{}, addr, apiv1.PathLive, smallResponse)
+			return err
+		}, done)
+		return PeerResponse{}, fmt.Errorf("%s: %w", addr, errCircuitOpen)
+	}
+	resp, err := f.get(ctx, c, addr, path, limit)
+	done(err)
+	return resp, err
+}
+
+func (f *Forwarder) get(ctx context.Context, c Caller, addr, path string, limit int64) (PeerResponse, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, f.Scheme()+"://"+addr+path, nil)
+	if err != nil {
+		return PeerResponse{}, err
+	}
+	return f.exchange(req, c, limit)
+}
+
+// Post sends in as JSON to another node, on behalf of c.
+func (f *Forwarder) Post(ctx context.Context, c Caller, addr, path string, in any) (PeerResponse, error) {
+	body, err := json.Marshal(in)
+	if err != nil {
+		return PeerResponse{}, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, f.Scheme()+"://"+addr+path, bytes.NewReader(body))
+	if err != nil {
+		return PeerResponse{}, err
+	}
+	req.Header.Set("Content-Type", apiv1.TypeJSON)
+	setTimeoutHeader(ctx, req.Header)
+	return f.exchange(req, c, 1<<20)
+}
+
+func (f *Forwarder) exchange(req *http.Request, c Caller, limit int64) (PeerResponse, error) {
+	f.setIdentityHeaders(req.Header, c)
+	resp, err := f.transport.RoundTrip(req)
+	if err != nil {
+		return PeerResponse{}, err
+	}
+	defer discardBody(resp.Body)
+	body, err := io.ReadAll(io.LimitReader(resp.Body, limit))
+	if err != nil {
+		return PeerResponse{}, fmt.Errorf("%s broke off its answer: %w", req.URL.Host, err)
+	}
+	return PeerResponse{resp.StatusCode, resp.Header, body}, nil
+}
+
+// discardBody reads the small rest of a response, so that its connection can be used
+// again.
+func discardBody(body io.ReadCloser) {
+	_, _ = io.CopyN(io.Discard, body, smallResponse)
+	_ = body.Close() // nothing to do about it
+}

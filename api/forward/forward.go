@@ -1,0 +1,251 @@
+// Package forward brings a client's request to the leader, which may be this node or
+// one hop away. While there is no leader it holds the request: a failover is a pause
+// and not an error. It also asks single nodes for what only they know.
+package forward
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/api/problem"
+	"northstar/api/stream"
+	"northstar/cluster"
+)
+
+// Config is what a Forwarder is made of. Only Dial, ClientTLS and LeaderProcessDead
+// may be nil.
+type Config struct {
+	Self   cluster.NodeID
+	Leader *LeaderTracker
+	// Dial connects to another node's HTTP address; nil dials TCP.
+	Dial func(ctx context.Context, addr string) (net.Conn, error)
+	// ClientTLS returns the configuration of one connection; nil: plain HTTP.
+	ClientTLS func(addr string) *tls.Config
+	// ForwardToken: without TLS the other nodes accept tokens, and no identities.
+	ForwardToken bool
+	TimeoutMax   time.Duration // election.timeout-max; requests are held for twice that
+	MaxQueued    int           // requests that wait for a leader
+	// AddressOf returns a node's HTTP address, "" when it is not known.
+	AddressOf func(cluster.NodeID) string
+	// LeaderProcessDead reports whether the process of the leader of a term was found
+	// dead: nothing is sent there.
+	LeaderProcessDead func(leader cluster.NodeID, term uint64) bool
+	// Refusing returns why this node must not serve, "" when it may. It is cheap.
+	Refusing func() string
+	// Stopping ends when this node is about to stop: it leads no further write.
+	Stopping context.Context
+}
+
+// Forwarder brings requests to the leader. Its methods may be called by any goroutine.
+type Forwarder struct {
+	Config
+	transport *http.Transport
+	breakers  *circuitBreakers
+
+	queued       atomic.Int64
+	queuedWrites atomic.Int64 // that have waited, and are not answered yet
+}
+
+// New returns a Forwarder.
+func New(c Config) *Forwarder {
+	return &Forwarder{Config: c, transport: newTransport(c), breakers: newCircuitBreakers()}
+}
+
+// Close ends what no caller waits for.
+func (f *Forwarder) Close() {
+	f.breakers.close()
+	f.transport.CloseIdleConnections()
+}
+
+// Scheme returns the URL scheme between nodes.
+func (f *Forwarder) Scheme() string {
+	if f.ClientTLS != nil {
+		return "https"
+	}
+	return "http"
+}
+
+// Client is the client of a Request.
+type Client interface {
+	http.ResponseWriter
+	// Caller returns the client as other nodes are told of it.
+	Caller() Caller
+	// RecordedElsewhere is called before the response of another node is passed on. That
+	// node has recorded the request for the audit.
+	RecordedElsewhere()
+}
+
+// Request is a client's request that the leader has to serve.
+type Request struct {
+	Client    Client
+	HTTP      *http.Request
+	Redirect  bool // answer 307 instead of forwarding
+	Forwarded bool // another node forwarded it: it is not forwarded again
+
+	Write          bool
+	Idempotent     bool                            // may be sent twice: a read, or a write with an idempotency key
+	Body           []byte                          // for the leader
+	Stream         *stream.Body                    // instead of Body, when that is too large to keep
+	OldLeaderGrace time.Duration                   // extra time for a deposed leader to answer
+	Local          func(ctx context.Context) error // serves it here; CodeNoLeader when this node does not lead
+
+	// FinalCode is a refusal that is also true of earlier attempts; 0: none besides
+	// those of the state.
+	FinalCode cluster.Code
+	// mayHaveApplied: an earlier attempt may have taken effect. The refusal of a later
+	// one proves nothing then: the request is tried on, and its outcome is unknown.
+	mayHaveApplied bool
+}
+
+// ErrResponseWritten reports that the response has been written already.
+var ErrResponseWritten = errors.New("answered")
+
+// forwardedHeaders go to the leader, besides the identity.
+var forwardedHeaders = []string{
+	"Accept", "Content-Type", "If-Match", "If-None-Match",
+	apiv1.HeaderIdempotencyKey, apiv1.HeaderFence,
+}
+
+// outgoing returns r as the other node receives it: the same path, byte by byte, and
+// query.
+func (f *Forwarder) outgoing(ctx context.Context, addr string, r *Request) *http.Request {
+	u := *r.HTTP.URL
+	u.Scheme, u.Host = f.Scheme(), addr
+	req := &http.Request{Method: r.HTTP.Method, URL: &u, Host: addr, Header: make(http.Header, 8)}
+	for _, name := range forwardedHeaders {
+		if v := r.HTTP.Header.Values(name); len(v) > 0 {
+			req.Header[apiv1.HeaderKeyNoAutoRetry(name)] = v
+		}
+	}
+	f.setIdentityHeaders(req.Header, r.Client.Caller())
+	setTimeoutHeader(ctx, req.Header)
+	switch {
+	case r.Stream != nil:
+		req.ContentLength = r.HTTP.ContentLength
+		req.Body = io.NopCloser(r.Stream)
+	case len(r.Body) > 0:
+		req.ContentLength = int64(len(r.Body))
+		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(r.Body)), nil }
+		req.Body, _ = req.GetBody()
+		if req.Header.Get("Content-Type") == "" { // the body is this node's own
+			req.Header.Set("Content-Type", apiv1.TypeJSON)
+		}
+	}
+	return req.WithContext(ctx)
+}
+
+// Send makes one attempt at another node and passes its response on. It gives up when
+// leader.Changed ends: immediately if r is idempotent, otherwise after some time for the
+// old leader to answer. The error says why there is no response. r remembers whether the
+// attempt may have taken effect.
+func (f *Forwarder) Send(ctx context.Context, leader *Leader, addr string, r *Request) error {
+	grace := time.Duration(0)
+	if !r.Idempotent {
+		grace = 2*f.TimeoutMax + r.OldLeaderGrace
+	}
+	ctx, cancel := stream.WithGraceAfter(ctx, leader.Changed, grace)
+	defer cancel()
+	sent := false
+	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent = true }}
+	resp, err := f.transport.RoundTrip(f.outgoing(httptrace.WithClientTrace(ctx, trace), addr, r))
+	if err != nil {
+		// net/http sends a write again by itself only where it wrote nothing
+		// (apiv1.Unrepeated). So the error of one that may not be sent twice, from
+		// before the connection, is true of all its attempts.
+		var dial *dialError
+		if !sent || !r.Idempotent && errors.As(err, &dial) {
+			return problem.NoLeader("node %s at %s cannot be reached: %w", leader.ID, addr, err)
+		}
+		return r.noResponseError("node %s at %s did not answer: %w", leader.ID, addr, err)
+	}
+	defer discardBody(resp.Body)
+	return r.copyResponse(resp, leader, addr)
+}
+
+// noResponseError is the error of a request that was sent and not answered.
+func (r *Request) noResponseError(format string, args ...any) error {
+	if r.Write {
+		r.mayHaveApplied = true
+		return cluster.Errorf(cluster.CodeOutcomeUnknown, format, args...)
+	}
+	return problem.NoLeader(format, args...)
+}
+
+// smallResponse is read whole before a byte is passed on: a leader that dies while it
+// answers costs an attempt and not the request.
+const smallResponse = 64 << 10
+
+var copyBuffers = sync.Pool{New: func() any { return new([smallResponse]byte) }}
+
+// copyResponse passes another node's response on, and with it that node's address: the
+// client may go there next time. A response that the node does not lead is an error.
+func (r *Request) copyResponse(resp *http.Response, leader *Leader, addr string) error {
+	buf := copyBuffers.Get().(*[smallResponse]byte)
+	defer copyBuffers.Put(buf)
+	n, whole, err := readUpTo(resp.Body, buf[:])
+	if err != nil {
+		return r.noResponseError("node %s broke off its answer: %w", leader.ID, err)
+	}
+	if p, ok := problem.Decode(resp.StatusCode, resp.Header, buf[:n]); ok && p.Code == int(cluster.CodeNoLeader) {
+		return problem.NoLeader("node %s, which was taken for the leader, answered: %s", leader.ID, p.Detail)
+	} else if r.mayHaveApplied && resp.StatusCode >= 400 {
+		refusal := &cluster.Error{Code: cluster.Code(p.Code), Status: resp.StatusCode, Detail: p.Detail}
+		if !refusal.DecidedByState() && refusal.Code != r.FinalCode {
+			return cluster.Errorf(cluster.CodeOutcomeUnknown, "leader %s answered %d: %s", leader.ID, resp.StatusCode, p.Detail)
+		}
+	}
+	r.Client.RecordedElsewhere()
+	h := r.Client.Header()
+	for name, values := range resp.Header {
+		switch name {
+		case "Connection", "Keep-Alive", "Transfer-Encoding", "Date":
+		default:
+			h[name] = values
+		}
+	}
+	h[apiv1.HeaderLeader] = []string{addr}
+	for name := range resp.Trailer {
+		h.Add("Trailer", name)
+	}
+	r.Client.WriteHeader(resp.StatusCode)
+	if _, err := r.Client.Write(buf[:n]); err != nil {
+		return nil // the client is gone
+	}
+	if !whole {
+		if _, err := io.CopyBuffer(stream.Writer(r.Client), resp.Body, buf[:]); err != nil {
+			// The status has been sent: only a broken connection shows the client that
+			// this is not all.
+			panic(http.ErrAbortHandler)
+		}
+	}
+	for name, values := range resp.Trailer {
+		h[name] = values
+	}
+	return nil
+}
+
+// readUpTo reads until buf is full or r ends; whole reports that it ended. io.ReadFull
+// does not tell an end from a broken connection.
+func readUpTo(r io.Reader, buf []byte) (n int, whole bool, err error) {
+	for n < len(buf) {
+		m, err := r.Read(buf[n:])
+		n += m
+		if err == io.EOF {
+			return n, true, nil
+		}
+		if err != nil {
+			return n, false, err
+		}
+	}
+	return n, false, nil
+}

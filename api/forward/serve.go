@@ -1,0 +1,185 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"northstar/api/problem"
+	"northstar/cluster"
+)
+
+// Serve has r served here while this node leads, otherwise by the leader. While there is
+// none, or it cannot be reached, the request is held. A nil error means that r.Local
+// succeeded, ErrResponseWritten that another node's response, or a redirect, was written.
+func (f *Forwarder) Serve(ctx context.Context, r Request) error {
+	w := Wait{f: f, write: r.Write}
+	defer w.Release()
+	for {
+		w.leader = f.Leader.current.Load() // before Local, so that no change is missed
+		err := f.serveLocally(ctx, &r)
+		switch {
+		case r.Idempotent && r.Write && cluster.IsCode(err, cluster.CodeOutcomeUnknown):
+			r.mayHaveApplied = true
+		case cluster.IsCode(err, cluster.CodeNoLeader), r.mayHaveApplied && isNodeUnavailable(err):
+		default:
+			return r.withUnknownOutcome(err)
+		}
+		if r.Forwarded || r.Stream.Consumed() {
+			return r.withUnknownOutcome(err)
+		}
+		if addr := f.remoteLeaderAddr(w.leader); addr != "" {
+			if r.Redirect {
+				return f.redirect(&r, addr)
+			}
+			if err = f.Send(ctx, w.leader, addr, &r); err == nil {
+				return ErrResponseWritten
+			}
+			if r.mayHaveApplied && !r.Idempotent || r.Stream.Consumed() {
+				return err
+			}
+		}
+		if held := w.Next(ctx, err); held != nil {
+			if r.mayHaveApplied {
+				return r.withUnknownOutcome(err)
+			}
+			return held
+		}
+	}
+}
+
+// serveLocally runs r.Local on a node that may serve.
+func (f *Forwarder) serveLocally(ctx context.Context, r *Request) error {
+	if why := f.Refusing(); why != "" {
+		return cluster.Errorf(cluster.CodeSplitBrain, "node %s refuses reads and writes: %s", f.Self, why)
+	}
+	if r.Write && f.Stopping.Err() != nil {
+		return problem.NoLeader("node %s is draining and leads no further write", f.Self)
+	}
+	return r.Local(ctx)
+}
+
+// remoteLeaderAddr returns the address of a leader that is another node, "" when none is
+// known to live.
+func (f *Forwarder) remoteLeaderAddr(l *Leader) string {
+	if l.ID == "" || l.ID == f.Self || f.LeaderProcessDead != nil && f.LeaderProcessDead(l.ID, l.Term) {
+		return ""
+	}
+	return f.AddressOf(l.ID)
+}
+
+// withUnknownOutcome returns what an attempt's refusal says of the request. Where an
+// earlier attempt may have taken effect it says nothing, unless the state itself refused.
+func (r *Request) withUnknownOutcome(err error) error {
+	var e *cluster.Error
+	if err == nil || !r.mayHaveApplied ||
+		errors.As(err, &e) && (e.Code == cluster.CodeOutcomeUnknown || e.DecidedByState()) {
+		return err
+	}
+	return cluster.Errorf(cluster.CodeOutcomeUnknown, "it was sent to a leader that did not answer, and since: %w", err)
+}
+
+// isNodeUnavailable reports whether a node refused for its own state and not for the
+// request.
+func isNodeUnavailable(err error) bool {
+	var e *cluster.Error
+	return errors.As(err, &e) && e.HTTPStatus() == http.StatusServiceUnavailable
+}
+
+// redirect answers 307 to the same request at another node.
+func (f *Forwarder) redirect(r *Request, addr string) error {
+	u := *r.HTTP.URL
+	u.Scheme, u.Host = f.Scheme(), addr
+	h := r.Client.Header()
+	h["Location"] = []string{u.String()}
+	h["Cache-Control"] = []string{"no-store"}
+	r.Client.WriteHeader(http.StatusTemporaryRedirect)
+	return ErrResponseWritten
+}
+
+// Waits between attempts while the leader is known but does not serve (yet).
+const (
+	minBackoff = 2 * time.Millisecond
+	maxBackoff = 50 * time.Millisecond
+)
+
+// Wait is one request's wait for a leader.
+type Wait struct {
+	f       *Forwarder
+	leader  *Leader // as of before the last attempt
+	write   bool
+	until   time.Time // zero: it has not waited yet
+	backoff time.Duration
+}
+
+// NewWait returns the wait of a request that is about to make its first attempt.
+// Release ends it.
+func (f *Forwarder) NewWait(write bool) *Wait { return &Wait{f: f, write: write} }
+
+// Leader returns the leader for the next attempt. Next then misses no change since.
+func (w *Wait) Leader() *Leader {
+	w.leader = w.f.Leader.Current()
+	return w.leader
+}
+
+// Release ends the wait.
+func (w *Wait) Release() {
+	if w.write && !w.until.IsZero() {
+		w.f.queuedWrites.Add(-1)
+	}
+}
+
+// QueuedWrites returns how many writes have waited for a leader and are not answered
+// yet.
+func (f *Forwarder) QueuedWrites() int { return int(f.queuedWrites.Load()) }
+
+// Queued returns how many requests wait for a leader now.
+func (f *Forwarder) Queued() int { return int(f.queued.Load()) }
+
+// Next returns nil when another attempt is worth it. Otherwise its error is the answer:
+// the wait or the request's time is over, or too many requests wait. last is the error
+// of the last attempt.
+func (w *Wait) Next(ctx context.Context, last error) error {
+	now, limit := time.Now(), 2*w.f.TimeoutMax
+	if w.until.IsZero() {
+		w.until = now.Add(limit)
+		if w.write {
+			w.f.queuedWrites.Add(1)
+		}
+	}
+	left := w.until.Sub(now)
+	if left <= 0 {
+		return w.timeout(last, "it was held for "+limit.String())
+	}
+	defer w.f.queued.Add(-1)
+	if w.f.queued.Add(1) > int64(w.f.MaxQueued) {
+		return problem.Busy("%d requests wait for a leader already", w.f.MaxQueued)
+	}
+	if w.leader.ID != "" {
+		w.backoff = min(max(2*w.backoff, minBackoff), maxBackoff)
+		left = min(left, w.backoff)
+	}
+	timer := time.NewTimer(left)
+	defer timer.Stop()
+	select {
+	case <-w.leader.Changed.Done():
+	case <-timer.C:
+	case <-ctx.Done():
+		return w.timeout(last, "the request's time is over")
+	}
+	return nil
+}
+
+// timeout names the leader that does not serve and its last error: waiting may not
+// mend that.
+func (w *Wait) timeout(last error, why string) error {
+	leader := w.f.Leader.Current()
+	if leader.ID == "" {
+		return problem.NoLeader("node %s knows no leader; %s", w.f.Self, why)
+	}
+	if e := (*cluster.Error)(nil); errors.As(last, &e) {
+		why += ": " + e.Detail
+	}
+	return problem.NoLeader("leader %s of term %d does not serve; %s", leader.ID, leader.Term, why)
+}

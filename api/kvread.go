@@ -1,0 +1,177 @@
+package api
+
+import (
+	"context"
+	"encoding/base64"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"northstar/api/apiv1"
+	"northstar/api/forward"
+	"northstar/api/problem"
+	"northstar/cluster"
+	"northstar/state"
+)
+
+// Reads is the state that this node has applied, and how to make sure that it is new
+// enough. Methods may be called by any goroutine; their errors are *cluster.Error.
+type Reads interface {
+	// Barrier returns once View holds every write acknowledged before the call.
+	ReadBarrier(ctx context.Context) error
+	// LeaseBarrier is Barrier, without a round while a lease is valid.
+	LeaseReadBarrier(ctx context.Context) error
+	View() *state.View
+	Feed() *state.Feed
+	RoleFeed() *state.Feed
+	NodeFeed() *state.Feed
+	// Status is cheap.
+	Status() cluster.NodeStatus
+	// Peers returns what this node knows of the other servers.
+	Peers() []cluster.PeerStatus
+}
+
+// getKey serves GET /v1/kv/{key}.
+func getKey(c *request) error {
+	if err := state.CheckKey(c.param); err != nil {
+		return err
+	}
+	return c.read(func(v *state.View) error {
+		item, ok := v.Get(c.param)
+		if !ok {
+			return problem.Status(http.StatusNotFound, "key: %q does not exist", c.param)
+		}
+		tag := etag(item.Revision)
+		h := c.Header()
+		h["Etag"] = []string{tag}
+		h["X-Northstar-Revision"] = []string{tag[1 : len(tag)-1]}
+		if noneMatch(c.r.Header.Values("If-None-Match"), tag) {
+			h["Cache-Control"] = noStore
+			c.WriteHeader(http.StatusNotModified)
+			return nil
+		}
+		c.setHeaders(typeBinary, len(item.Value))
+		c.WriteHeader(http.StatusOK)
+		_, err := c.Write(item.Value)
+		return c.ignoreWriteError(err)
+	})
+}
+
+// read runs answer on a view that is as fresh as ?consistency= asks for, here
+// or at the leader.
+func (c *request) read(answer func(*state.View) error) error {
+	barrier := c.s.reads.ReadBarrier
+	switch level := c.query.Get("consistency"); {
+	case !c.query.Has("consistency"), level == apiv1.Linearizable:
+	case level == apiv1.Lease:
+		barrier = c.s.reads.LeaseReadBarrier
+	case level == apiv1.Stale:
+		c.setStaleness()
+		return answer(c.s.reads.View())
+	default:
+		return problem.BadRequest("consistency: want %s, %s or %s, got %q", apiv1.Linearizable, apiv1.Lease, apiv1.Stale, level)
+	}
+	if err := c.onLeader(c.ctx, forward.Request{Idempotent: true, Local: barrier}); err != nil {
+		return err
+	}
+	return answer(c.s.reads.View())
+}
+
+// setStaleness says how old a stale answer may be: the age of the last word
+// from the leader, or, where there was none, of the process.
+func (c *request) setStaleness() {
+	st := c.s.reads.Status()
+	age := st.LeaderContactAge
+	switch {
+	case st.Role == cluster.Leader:
+		age = 0
+	case age < 0:
+		age = time.Since(c.s.deps.Node.StartedAt)
+	}
+	c.Header()[canonicalLastContact] = []string{strconv.FormatInt(age.Milliseconds(), 10)}
+}
+
+var canonicalLastContact = http.CanonicalHeaderKey(apiv1.HeaderLastContact)
+
+// noneMatch says whether one of the entity tags in If-None-Match is tag, or "*".
+// The comparison is the weak one: a proxy that compresses weakens tags.
+func noneMatch(values []string, tag string) bool {
+	for _, v := range values {
+		for one := range strings.SplitSeq(v, ",") {
+			one = strings.TrimSpace(one)
+			if one == "*" || strings.TrimPrefix(one, "W/") == tag {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// maxListBytes bounds the values of one page: a page may be shorter than
+// ?limit= asks, and says where to go on.
+const maxListBytes = 4 << 20
+
+// listKeys serves GET /v1/kv.
+func listKeys(c *request) error {
+	limit, err := c.queryLimit(apiv1.MaxListLimit)
+	if err != nil {
+		return err
+	}
+	prefix, err := c.keyParam("prefix")
+	if err != nil {
+		return err
+	}
+	after, err := c.keyParam("after")
+	if err != nil {
+		return err
+	}
+	return c.read(func(v *state.View) error {
+		items, next := v.List(prefix, after, limit)
+		return c.replyJSON(appendList(nil, v.Revision(), items, next))
+	})
+}
+
+// keyParam reads a parameter that is a key, or the beginning of one.
+func (c *request) keyParam(name string) (string, error) {
+	v := c.query.Get(name)
+	if len(v) > apiv1.MaxKeyBytes {
+		return "", problem.BadRequest("%s: want at most %d bytes, got %d", name, apiv1.MaxKeyBytes, len(v))
+	}
+	if !utf8.ValidString(v) {
+		return "", problem.BadRequest("%s: not valid UTF-8", name)
+	}
+	return v, nil
+}
+
+// appendList is apiv1.List as JSON, without the detour over a second copy of
+// all values.
+func appendList(b []byte, revision uint64, items []state.Item, next string) []byte {
+	b = strconv.AppendUint(append(b, `{"revision":`...), revision, 10)
+	b = append(b, `,"items":[`...)
+	size := 0
+	for i, it := range items {
+		if size += len(it.Value); i > 0 && size > maxListBytes {
+			next = items[i-1].Key
+			break
+		}
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendJSONString(append(b, `{"key":`...), it.Key)
+		b = appendBase64(append(b, `,"value":`...), it.Value)
+		b = strconv.AppendUint(append(b, `,"revision":`...), it.Revision, 10)
+		b = strconv.AppendUint(append(b, `,"create_revision":`...), it.CreateRevision, 10)
+		b = strconv.AppendUint(append(b, `,"version":`...), it.Version, 10)
+		b = append(b, '}')
+	}
+	b = appendJSONString(append(b, `],"next":`...), next)
+	return append(b, "}\n"...)
+}
+
+func appendBase64(b, value []byte) []byte {
+	b = append(b, '"')
+	b = base64.StdEncoding.AppendEncode(b, value)
+	return append(b, '"')
+}

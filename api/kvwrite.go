@@ -1,0 +1,278 @@
+package api
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+
+	"northstar/api/apiv1"
+	"northstar/api/problem"
+	"northstar/state"
+)
+
+// putKey serves PUT /v1/kv/{key}.
+func putKey(c *request) error {
+	w, err := c.keyWrite(state.KindPut)
+	if err != nil {
+		return err
+	}
+	session := c.query.Get("ttl_session")
+	if session == "" && c.query.Has("ttl_session") { // a variable that was never set: not a key without a session
+		return problem.BadRequest("ttl_session: want the ID of a session, got nothing")
+	}
+	if c.body, err = c.value(); err != nil {
+		return err
+	}
+	defer c.s.bodyBytes.Add(-int64(len(c.body)))
+	w.command.Put = &state.Put{
+		Key: c.param, Value: c.body, IfRevision: w.ifRevision, IfAbsent: w.ifAbsent, IfPresent: w.ifPresent,
+		Session: session,
+	}
+	return c.writeKey(w)
+}
+
+// deleteKey serves DELETE /v1/kv/{key}.
+func deleteKey(c *request) error {
+	w, err := c.keyWrite(state.KindDelete)
+	if err != nil {
+		return err
+	}
+	if w.ifAbsent {
+		return problem.BadRequest("If-None-Match: a key that must not exist cannot be deleted")
+	}
+	w.command.Delete = &state.Delete{Key: c.param, IfRevision: w.ifRevision, IfPresent: w.ifPresent}
+	return c.writeKey(w)
+}
+
+// keyWrite is a write to one key.
+type keyWrite struct {
+	conditions
+	command state.Command
+}
+
+// keyWrite reads everything of a write but its body.
+func (c *request) keyWrite(kind state.Kind) (keyWrite, error) {
+	w := keyWrite{command: state.Command{Kind: kind}}
+	if err := state.CheckKey(c.param); err != nil {
+		return w, err
+	}
+	if err := c.checkContentEncoding(); err != nil {
+		return w, err
+	}
+	var err error
+	if w.conditions, err = parseConditions(c.r.Header); err == nil {
+		w.command.Fence, err = parseFence(c.r.Header)
+	}
+	return w, err
+}
+
+// writeKey proposes w and answers with the result.
+func (c *request) writeKey(w keyWrite) error {
+	var err error
+	if w.command.Idempotency, err = c.idempotency(w); err != nil {
+		return err
+	}
+	r, err := c.propose(w.command, w.command.Idempotency != nil)
+	if err != nil {
+		return err
+	}
+	body := make([]byte, 0, 64+len(c.param))
+	body = appendJSONString(append(body, `{"key":`...), c.param)
+	body = strconv.AppendUint(append(body, `,"revision":`...), r.Revision, 10)
+	if w.command.Put != nil {
+		body = strconv.AppendBool(append(body, `,"created":`...), r.Created)
+	}
+	tag := etag(r.Revision)
+	h := c.Header()
+	h["Etag"] = []string{tag}
+	h["X-Northstar-Revision"] = []string{tag[1 : len(tag)-1]}
+	return c.replyJSON(append(body, "}\n"...))
+}
+
+// value reads the body of a put, within the bounds of one value, of all bodies
+// together, and of the request's time.
+func (c *request) value() ([]byte, error) {
+	tooLarge := problem.Status(http.StatusRequestEntityTooLarge, "value: want at most %d bytes", apiv1.MaxValueBytes)
+	length := c.r.ContentLength
+	switch {
+	case length == 0:
+		return nil, nil
+	case length > apiv1.MaxValueBytes:
+		return nil, tooLarge
+	}
+	reserve := length
+	if length < 0 {
+		reserve = apiv1.MaxValueBytes + 1
+	}
+	if c.s.bodyBytes.Add(reserve) > c.s.limits.RequestBytes {
+		c.s.bodyBytes.Add(-reserve)
+		return nil, problem.Busy("this node holds %d bytes of requests already", c.s.limits.RequestBytes)
+	}
+	deadline, _ := c.ctx.Deadline()
+	err := http.NewResponseController(c.ResponseWriter).SetReadDeadline(deadline)
+	if err != nil && !errors.Is(err, http.ErrNotSupported) {
+		c.s.bodyBytes.Add(-reserve)
+		return nil, err
+	}
+	var body []byte
+	if length >= 0 {
+		body = make([]byte, length)
+		_, err = io.ReadFull(c.r.Body, body)
+	} else {
+		body, err = io.ReadAll(io.LimitReader(c.r.Body, apiv1.MaxValueBytes+1))
+	}
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		c.bodyTimedOut = true
+		err = problem.BadRequest("body: did not arrive within timeout_ms")
+	case err != nil:
+		err = problem.BadRequest("body: cannot be read: %w", err)
+	case len(body) > apiv1.MaxValueBytes:
+		err = tooLarge
+	}
+	if err != nil {
+		c.s.bodyBytes.Add(-reserve)
+		return nil, err
+	}
+	c.s.bodyBytes.Add(int64(len(body)) - reserve) // the rest is given back by the caller
+	return body, nil
+}
+
+// checkContentEncoding refuses compressed bodies, which this API does not read.
+func (c *request) checkContentEncoding() error {
+	if enc := c.r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
+		return problem.Status(http.StatusUnsupportedMediaType, "Content-Encoding: want none, got %q", enc)
+	}
+	return nil
+}
+
+func etag(revision uint64) string {
+	b := make([]byte, 0, 24)
+	b = append(b, '"')
+	b = strconv.AppendUint(b, revision, 10)
+	return string(append(b, '"'))
+}
+
+// appendJSONString appends s, which is valid UTF-8, as a JSON string.
+func appendJSONString(b []byte, s string) []byte {
+	for i := range len(s) {
+		if ch := s[i]; ch < ' ' || ch == '"' || ch == '\\' || ch >= 0x7f {
+			quoted, err := json.Marshal(s)
+			if err != nil {
+				panic(err) // a string always can be
+			}
+			return append(b, quoted...)
+		}
+	}
+	b = append(b, '"')
+	b = append(b, s...)
+	return append(b, '"')
+}
+
+// conditions are what must hold for a write to take effect.
+type conditions struct {
+	ifRevision *uint64
+	ifAbsent   bool
+	ifPresent  bool
+}
+
+// parseConditions reads If-Match: "REV", If-Match: * and If-None-Match: *.
+func parseConditions(h http.Header) (conditions, error) {
+	var cond conditions
+	match, none := h.Values("If-Match"), h.Values("If-None-Match")
+	switch {
+	case len(match) > 0 && len(none) > 0:
+		return cond, problem.BadRequest("If-Match: cannot stand beside If-None-Match")
+	case len(match) > 1, len(none) > 1:
+		return cond, problem.BadRequest("If-Match, If-None-Match: given more than once")
+	case len(none) == 1:
+		if strings.TrimSpace(none[0]) != "*" {
+			return cond, problem.BadRequest("If-None-Match: want *, got %q", none[0])
+		}
+		cond.ifAbsent = true
+	case len(match) == 1 && strings.TrimSpace(match[0]) == "*":
+		cond.ifPresent = true
+	case len(match) == 1:
+		rev, err := parseETag(strings.TrimSpace(match[0]))
+		if err != nil {
+			return cond, problem.BadRequest(`If-Match: want one revision in quotes, such as "17", or *, got %q`, match[0])
+		}
+		cond.ifRevision = &rev
+	}
+	return cond, nil
+}
+
+// parseETag reads a revision in its quotes.
+func parseETag(s string) (uint64, error) {
+	if len(s) < 3 || s[0] != '"' || s[len(s)-1] != '"' {
+		return 0, strconv.ErrSyntax
+	}
+	return strconv.ParseUint(s[1:len(s)-1], 10, 64) // which takes no sign
+}
+
+// parseFence reads X-Northstar-Fence: ROLE=TOKEN; nil when there is none.
+func parseFence(h http.Header) (*state.FencingToken, error) {
+	values := h.Values(apiv1.HeaderFence)
+	if len(values) == 0 {
+		return nil, nil
+	}
+	at := strings.LastIndexByte(values[0], '=')
+	if len(values) > 1 || at < 1 {
+		return nil, problem.BadRequest("%s: want ROLE=TOKEN once, got %q", apiv1.HeaderFence, values)
+	}
+	tok, err := strconv.ParseUint(values[0][at+1:], 10, 64)
+	if err != nil {
+		return nil, problem.BadRequest("%s: want an integer as token, got %q", apiv1.HeaderFence, values[0])
+	}
+	return &state.FencingToken{Role: values[0][:at], Token: tok}, nil
+}
+
+// idempotency reads Idempotency-Key; nil when there is none. Keys are the
+// caller's own: two callers may use the same.
+func (c *request) idempotency(w keyWrite) (*state.Idempotency, error) {
+	values := c.r.Header.Values(apiv1.HeaderIdempotencyKey)
+	if len(values) == 0 {
+		return nil, nil
+	}
+	if n := len(values[0]); len(values) > 1 || n == 0 || n > apiv1.MaxIdempotencyKeyBytes {
+		return nil, problem.BadRequest("%s: want one string of 1 to %d bytes", apiv1.HeaderIdempotencyKey, apiv1.MaxIdempotencyKeyBytes)
+	}
+	print := w.fingerprint(c.r.Method, c.param, c.query.Get("ttl_session"), c.body)
+	return &state.Idempotency{Key: c.caller.name + "\n" + values[0], RequestHash: print[:]}, nil
+}
+
+// fingerprint tells one request from another under the same key: everything
+// that decides what a write does, and nothing that a retry may change, such as
+// its timeout.
+func (w keyWrite) fingerprint(method, key, session string, body []byte) [sha256.Size]byte {
+	var buf [256]byte
+	b := buf[:0]
+	add := func(part string) {
+		b = binary.AppendUvarint(b, uint64(len(part)))
+		b = append(b, part...)
+	}
+	add(method)
+	add(key)
+	add(session)
+	b = strconv.AppendBool(b, w.ifAbsent)
+	b = strconv.AppendBool(b, w.ifPresent)
+	if w.ifRevision != nil {
+		b = binary.AppendUvarint(append(b, 'r'), *w.ifRevision)
+	}
+	if f := w.command.Fence; f != nil {
+		add(f.Role)
+		b = binary.AppendUvarint(append(b, 'f'), f.Token)
+	}
+	sum := sha256.New()
+	sum.Write(b)
+	sum.Write(body)
+	var out [sha256.Size]byte
+	sum.Sum(out[:0])
+	return out
+}

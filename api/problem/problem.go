@@ -1,0 +1,103 @@
+// Package problem makes the errors of the HTTP API and reads those of other nodes.
+// On the wire each is a problem document (RFC 9457).
+package problem
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"mime"
+	"net/http"
+	"strconv"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/cluster"
+)
+
+// BadRequest is the error of a request that can never succeed.
+func BadRequest(format string, args ...any) *cluster.Error {
+	return cluster.Errorf(cluster.CodeBadRequest, format, args...)
+}
+
+// Status is a BadRequest with another status than 400.
+func Status(status int, format string, args ...any) *cluster.Error {
+	err := BadRequest(format, args...)
+	err.Status = status
+	return err
+}
+
+// Busy refuses a request that exceeds a limit of this node.
+func Busy(format string, args ...any) *cluster.Error {
+	return retryable(cluster.Errorf(cluster.CodeBusy, format, args...))
+}
+
+// NoLeader is the error of a request that no leader has served.
+func NoLeader(format string, args ...any) *cluster.Error {
+	return retryable(cluster.Errorf(cluster.CodeNoLeader, format, args...))
+}
+
+func retryable(err *cluster.Error) *cluster.Error {
+	err.RetryAfter = time.Second
+	return err
+}
+
+// From returns any error as one of the API's. An ended context means CodeNoLeader
+// for a read and an unknown outcome for a write.
+func From(err error, write bool) *cluster.Error {
+	var e *cluster.Error
+	switch {
+	case errors.As(err, &e):
+		return e
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		if write {
+			return cluster.Errorf(cluster.CodeOutcomeUnknown, "the request's time ran out before its outcome was known: %w", err)
+		}
+		return NoLeader("the request's time ran out before a leader confirmed it: %w", err)
+	}
+	return cluster.Errorf(cluster.CodeInternal, "%w", err)
+}
+
+// Encode returns the problem document of e, without the leader.
+func Encode(e *cluster.Error) apiv1.Problem {
+	return apiv1.Problem{
+		Type:      "urn:northstar:error:" + strconv.Itoa(int(e.Code)),
+		Title:     e.Code.Title(),
+		Status:    e.HTTPStatus(),
+		Detail:    e.Detail,
+		Code:      int(e.Code),
+		Name:      e.Code.Name(),
+		Retryable: e.Retryable(),
+		Votes:     EncodeVotes(e.Votes),
+	}
+}
+
+// EncodeVotes returns the votes of an election as JSON shows them.
+func EncodeVotes(votes []cluster.Vote) []apiv1.Vote {
+	var wire []apiv1.Vote
+	for _, v := range votes {
+		wire = append(wire, apiv1.Vote{VoterID: string(v.Voter), Granted: v.Granted, Reason: v.Reason})
+	}
+	return wire
+}
+
+// Decode returns the problem document in a response, and whether there is one.
+func Decode(status int, header http.Header, body []byte) (p apiv1.Problem, ok bool) {
+	if status < 400 {
+		return p, false
+	}
+	media, _, err := mime.ParseMediaType(header.Get("Content-Type"))
+	return p, err == nil && media == apiv1.TypeProblem && json.Unmarshal(body, &p) == nil
+}
+
+// SessionEnded is the error of a request that names a session which does not live.
+func SessionEnded(id string) *cluster.Error {
+	return cluster.Errorf(cluster.CodeSessionEnded, "session %q does not exist: it has ended, or never began", id)
+}
+
+// RoleRevoked refuses to renew a session that an operator has taken a role from.
+func RoleRevoked(session, role string, token uint64) *cluster.Error {
+	return cluster.Errorf(cluster.CodeFenced, "session %q is not renewed: role %q was taken from it. "+
+		"Stop what it does for that role and resign from it: DELETE %s/%s?session_id=%s&token=%d",
+		session, role, apiv1.PathRoles, role, session, token)
+}

@@ -1,0 +1,135 @@
+// Package stream writes and reads long HTTP bodies: server-sent events, backups and
+// forwarded responses. No stream has a limit as a whole, but each piece has one.
+package stream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/cluster"
+)
+
+const (
+	keepAliveInterval = 10 * time.Second // between signs of life on a silent stream
+	writeTimeout      = 30 * time.Second // for one piece of a stream
+	flushBytes        = 32 << 10         // encoded events are sent at this size
+)
+
+// Events writes one stream of server-sent events. It holds one buffer, and it gives
+// up writeTimeout after the client has stopped reading.
+type Events struct {
+	w      http.ResponseWriter
+	rc     *http.ResponseController
+	encode func(*cluster.Error) apiv1.Problem
+	buf    []byte
+}
+
+// Start begins the response, with the headers that w already has. The first bytes
+// are sent immediately: the client knows that it misses nothing from here on. encode
+// makes the problem document of the event that ends a failed stream.
+func Start(w http.ResponseWriter, encode func(*cluster.Error) apiv1.Problem) (*Events, error) {
+	e := &Events{w: w, rc: http.NewResponseController(w), encode: encode}
+	h := w.Header()
+	h["Content-Type"] = []string{apiv1.TypeEventStream}
+	h["Cache-Control"] = []string{"no-store"}
+	h["X-Content-Type-Options"] = []string{"nosniff"}
+	h["X-Accel-Buffering"] = []string{"no"} // nginx would hold the stream back
+	w.WriteHeader(http.StatusOK)
+	e.buf = append(e.buf, "retry: 1000\n\n"...)
+	return e, e.Flush()
+}
+
+// Event adds one event; id "" means none. It is sent when the buffer is full, or with
+// Flush.
+func (e *Events) Event(id, name string, data []byte) error {
+	return e.EventFunc(id, name, func(b []byte) []byte { return append(b, data...) })
+}
+
+// EventFunc adds one event, whose data encode appends.
+func (e *Events) EventFunc(id, name string, encode func([]byte) []byte) error {
+	if id != "" {
+		e.buf = append(append(append(e.buf, "id: "...), id...), '\n')
+	}
+	e.buf = append(append(append(e.buf, "event: "...), name...), "\ndata: "...)
+	e.buf = append(encode(e.buf), '\n', '\n')
+	if len(e.buf) < flushBytes {
+		return nil
+	}
+	return e.Flush()
+}
+
+// Comment adds a line that clients ignore.
+func (e *Events) Comment() { e.buf = append(e.buf, ":\n\n"...) }
+
+// Flush sends the buffer.
+func (e *Events) Flush() error {
+	if len(e.buf) == 0 {
+		return nil
+	}
+	if err := setDeadline(e.rc.SetWriteDeadline, writeTimeout); err != nil {
+		return err
+	}
+	_, err := e.w.Write(e.buf)
+	if cap(e.buf) > 4*flushBytes {
+		e.buf = nil // after a large value
+	}
+	e.buf = e.buf[:0]
+	if err != nil {
+		return err
+	}
+	return e.rc.Flush()
+}
+
+// Run sends the events that next adds until ctx or draining ends, or next fails with a
+// *cluster.Error, which becomes the last event. next adds at least one event or returns
+// the cause of its context. The error of Run is that the client does not read.
+func (e *Events) Run(ctx, draining context.Context, next func(ctx context.Context) error) error {
+	ctx, cancel := WithGraceAfter(ctx, draining, 0)
+	defer cancel()
+	for {
+		turn, done := context.WithTimeout(ctx, keepAliveInterval)
+		err := next(turn)
+		done()
+		var refusal *cluster.Error
+		switch {
+		case err == nil:
+		case errors.As(err, &refusal):
+			return e.Fail(refusal)
+		case draining.Err() != nil:
+			return e.Draining()
+		case ctx.Err() != nil:
+			return nil
+		case turn.Err() != nil:
+			e.Comment()
+		default:
+			return nil // the client does not read
+		}
+		if err := e.Flush(); err != nil {
+			return err
+		}
+	}
+}
+
+// Fail sends the event that ends a stream with an error.
+func (e *Events) Fail(err *cluster.Error) error {
+	data, bad := json.Marshal(e.encode(err))
+	if bad != nil {
+		return bad
+	}
+	if err := e.Event("", apiv1.EventError, data); err != nil {
+		return err
+	}
+	return e.Flush()
+}
+
+// Draining sends the event that ends a stream because this node stops or is drained.
+func (e *Events) Draining() error {
+	if err := e.Event("", apiv1.EventDraining, []byte("{}")); err != nil {
+		return err
+	}
+	return e.Flush()
+}

@@ -1,0 +1,217 @@
+package roles
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"northstar/cluster"
+)
+
+// fakeReporter is the leader as a node that serves connections sees it.
+type fakeReporter struct {
+	mu       sync.Mutex
+	leader   context.Context
+	depose   context.CancelFunc
+	down     bool             // it answers nothing
+	ended    map[string]bool  // sessions that have ended
+	leave    bool             // this node is drained
+	renewals map[string][]int // for each session: seconds since the start
+	detached []string
+	batches  [][]string // credential and sessions
+	start    time.Time
+}
+
+func newFakeReporter() *fakeReporter {
+	f := &fakeReporter{ended: map[string]bool{}, renewals: map[string][]int{}, start: time.Now()}
+	f.elect()
+	return f
+}
+
+// reported returns the sessions whose connections have ended.
+func (f *fakeReporter) reported() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.detached)
+}
+
+// elect lets another leader begin.
+func (f *fakeReporter) elect() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.depose != nil {
+		f.depose()
+	}
+	f.leader, f.depose = context.WithCancel(context.Background())
+}
+
+func (f *fakeReporter) set(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+}
+
+func (f *fakeReporter) Leader() context.Context {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.leader
+}
+
+func (f *fakeReporter) Renew(_ context.Context, credential string, list []cluster.Attachment) ([]cluster.AttachResult, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.down {
+		return nil, noLeader("it is down")
+	}
+	out := make([]cluster.AttachResult, len(list))
+	batch := []string{credential}
+	for i, a := range list {
+		out[i].TTL = 6 * time.Second
+		if f.ended[a.Session] {
+			out[i] = cluster.AttachResult{Err: cluster.Errorf(cluster.CodeSessionEnded, "ended")}
+		}
+		f.renewals[a.Session] = append(f.renewals[a.Session], int(time.Since(f.start).Seconds()))
+		batch = append(batch, a.Session)
+	}
+	f.batches = append(f.batches, batch)
+	return out, nil
+}
+
+func (f *fakeReporter) Detach(_ context.Context, _ string, list []cluster.Attachment) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.down {
+		return noLeader("it is down")
+	}
+	for _, a := range list {
+		f.detached = append(f.detached, a.Session)
+	}
+	return nil
+}
+
+func (f *fakeReporter) LeaveThisNode() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.leave
+}
+
+// attached runs a test with Attachments in virtual time.
+func attached(t *testing.T, test func(f *fakeReporter, attach func(session, credential string) cluster.AttachedSession)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeReporter()
+		h := NewAttachments(f, 300*time.Millisecond)
+		ctx, cancel := context.WithCancel(t.Context())
+		over := make(chan struct{})
+		go func() { defer close(over); _ = h.Run(ctx) }()
+		test(f, func(session, credential string) cluster.AttachedSession {
+			s, err := h.Attach(ctx, cluster.Connection{
+				Attachment: cluster.Attachment{Session: session, Stream: "x-" + session}, Credential: credential,
+				Unacknowledged: func() bool { return false },
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s
+		})
+		cancel()
+		<-over
+		f.depose()
+	})
+}
+
+func TestAttachments_RenewInBatchesEveryThirdOfTheTTL(t *testing.T) {
+	attached(t, func(f *fakeReporter, attach func(string, string) cluster.AttachedSession) {
+		s := attach("a", "one")
+		attach("b", "one")
+		attach("c", "two")
+		for i := range 3 {
+			if k := <-s.Events; int(k.RenewedAt.Sub(f.start).Seconds()) != 2*i || k.Last() {
+				t.Fatalf("event %d: %+v", i, k)
+			}
+		}
+		synctest.Wait()
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for _, id := range []string{"a", "b", "c"} {
+			if !slices.Equal(f.renewals[id], []int{0, 2, 4}) {
+				t.Errorf("%s was renewed at %v", id, f.renewals[id])
+			}
+		}
+		together := 0
+		for _, batch := range f.batches {
+			if slices.Contains(batch, "c") != (batch[0] == "two") {
+				t.Errorf("a batch mixes credentials: %v", batch)
+			}
+			if len(batch) > 2 {
+				together++
+			}
+		}
+		if together == 0 {
+			t.Errorf("no sessions were renewed together: %v", f.batches)
+		}
+	})
+}
+
+func TestAttachments_NewLeaderLearnsOfAllAtOnce(t *testing.T) {
+	attached(t, func(f *fakeReporter, attach func(string, string) cluster.AttachedSession) {
+		s := attach("a", "")
+		<-s.Events
+		time.Sleep(500 * time.Millisecond)
+		f.elect()
+		if k := <-s.Events; k.RenewedAt.Sub(f.start) != 500*time.Millisecond {
+			t.Errorf("renewed after %v", k.RenewedAt.Sub(f.start))
+		}
+	})
+}
+
+func TestAttachments_SilenceIsNoRenewal(t *testing.T) {
+	attached(t, func(f *fakeReporter, attach func(string, string) cluster.AttachedSession) {
+		s := attach("a", "")
+		<-s.Events
+		f.set(func() { f.down = true })
+		if k := <-s.Events; !k.CommentOnly || time.Since(f.start) < maxKeepAliveInterval {
+			t.Errorf("%+v after %v", k, time.Since(f.start))
+		}
+		f.set(func() { f.down, f.ended["a"] = false, true })
+		if k := <-s.Events; !k.Last() || !cluster.IsCode(k.Err, cluster.CodeSessionEnded) {
+			t.Errorf("%+v", k)
+		}
+		s.Detach(false)
+		time.Sleep(time.Minute)
+		if len(f.reported()) > 0 {
+			t.Error("the end of a session that has ended was reported")
+		}
+	})
+}
+
+func TestAttachments_EndIsReportedUntilItIsHeard(t *testing.T) {
+	attached(t, func(f *fakeReporter, attach func(string, string) cluster.AttachedSession) {
+		a, b := attach("a", ""), attach("b", "")
+		f.set(func() { f.down = true })
+		a.Detach(true)
+		time.Sleep(5 * time.Second)
+		b.Detach(true)
+		time.Sleep(2 * time.Second) // now the session of a has expired
+		f.set(func() { f.down = false })
+		time.Sleep(time.Second)
+		if got := f.reported(); !slices.Equal(got, []string{"b"}) {
+			t.Errorf("reported: %v", got)
+		}
+	})
+}
+
+func TestAttachments_DrainedNodeSendsClientsAway(t *testing.T) {
+	attached(t, func(f *fakeReporter, attach func(string, string) cluster.AttachedSession) {
+		s := attach("a", "")
+		<-s.Events
+		f.set(func() { f.leave = true })
+		if k := <-s.Events; !k.Draining || !k.Last() || time.Since(f.start) > drainPollInterval {
+			t.Errorf("%+v after %v", k, time.Since(f.start))
+		}
+	})
+}
