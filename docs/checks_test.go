@@ -32,7 +32,7 @@ func TestChecksCanFail(t *testing.T) {
 	references := func(text string) []string {
 		return checkReferences(document{"x.md", text}, map[string]bool{"TestThis": true})
 	}
-	prose := func(text string) []string { return checkProse(document{"x.md", text}) }
+	prose := func(text string) []string { return checkProse(document{"x.md", text}, maxP90Words) }
 	reachable := func(text string) []string {
 		return checkReachable([]document{{"README.md", text}, {"docs/a.md", "[b](b.md#c)"}, {"docs/b.md", ""}, {"docs/why/001.md", ""}})
 	}
@@ -91,7 +91,7 @@ func TestChecksCanFail(t *testing.T) {
 		{"parts of the runbook", checkRunbookParts, "# A\n## b\n- **Symptom.** x\n- **Meaning.** x\n- **Check.** x\n- **Act.** x\n- **Verify.** x\n", []string{
 			"", "\n## b\n- **Symptom.** x\n", "\n## b\n- **Meaning.** x\n- **Symptom.** x\n- **Check.** x\n- **Act.** x\n- **Verify.** x\n",
 		}},
-		{"decisions", decision, "# 001: why\n", []string{"# 002: why\n", "# 001: why\n" + strings.Repeat("\n", 40)}},
+		{"decisions", decision, "# 001: why\n", []string{"# 002: why\n", "# 001: why\n" + strings.Repeat("\n", maxDecisionLines)}},
 	} {
 		if p := c.check(c.right); len(p) > 0 {
 			t.Errorf("%s: finds wrong what is right: %q", c.name, p)

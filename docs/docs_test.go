@@ -21,11 +21,12 @@ type document struct {
 	text string
 }
 
-// documents are the README, the changelog, the security policy and all of docs/.
+// documents are the Markdown files at the root, in docs/ and in benchmarks/, and the
+// design papers of packages.
 func documents(t *testing.T) []document {
 	t.Helper()
-	paths := []string{"README.md", "CHANGELOG.md", "SECURITY.md"}
-	for _, pattern := range []string{"docs/*.md", "docs/*/*.md"} {
+	var paths []string
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md", "benchmarks/*.md", "*/DESIGN.md", "*/*/DESIGN.md"} {
 		found, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil {
 			t.Fatal(err)
