@@ -22,7 +22,8 @@ func TestCampaign(t *testing.T) {
 		defer c.Close()
 		a, b := mustSession(t, c, SessionConfig{Name: "a"}), mustSession(t, c, SessionConfig{Name: "b"})
 		first, err := a.campaign(t.Context(), campaignParams{Role: "r"})
-		if err != nil || first.Token == 0 || first.Session != a.ID() || first.ValidFor() < 8*time.Second || first.ValidFor() > 9*time.Second {
+		if err != nil ||
+			first.Token == 0 || first.Session != a.ID() || first.ValidFor() < 8*time.Second || first.ValidFor() > 9*time.Second {
 			t.Fatalf("%+v, %v", first, err)
 		}
 		again, err := a.campaign(t.Context(), campaignParams{Role: "r"})
@@ -54,8 +55,8 @@ func TestCampaign(t *testing.T) {
 	}, "n1", "n2")
 }
 
-// A place in the queue outlives nodes, leaders, and the longest wait that a request
-// may have; nothing is asked in vain meanwhile.
+// A place in the queue outlives nodes, leaders, and the longest wait that a request may have; nothing is asked in
+// vain meanwhile.
 func TestCampaignKeepsItsPlace(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
@@ -117,8 +118,7 @@ func TestCampaignKeepsItsPlace(t *testing.T) {
 	}, "n1", "n2", "n3")
 }
 
-// The node that the request waits at hangs: another one is asked, long before the
-// request is over.
+// The node that the request waits at hangs: another one is asked, long before the request is over.
 func TestCampaignLeavesAHungNode(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
@@ -134,7 +134,8 @@ func TestCampaignLeavesAHungNode(t *testing.T) {
 		elected := make(chan error, 1)
 		go func() { _, err := waiter.campaign(t.Context(), campaignParams{Role: "r"}); elected <- err }()
 		time.Sleep(time.Second)
-		at := slices.ContainsFunc(fc.requests("n2"), func(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, "/campaign") })
+		at := slices.ContainsFunc(fc.requests("n2"),
+			func(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, "/campaign") })
 		synctest.Wait()
 		if f.waiters["r "+waiter.ID()] != 1 || at {
 			t.Fatal("the candidate does not wait at n1")
@@ -153,8 +154,8 @@ func TestCampaignLeavesAHungNode(t *testing.T) {
 	}, "n1", "n2")
 }
 
-// Who gives up is not elected for nobody, also when that has happened already, or
-// its requests are still on their way.
+// Who gives up is not elected for nobody, also when that has happened already, or its requests are still on their
+// way.
 func TestCampaign_Cancelled(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
@@ -231,8 +232,7 @@ func TestCampaignRefused(t *testing.T) {
 	}, "n1")
 }
 
-// The role is taken away by an operator: the holder learns of it at once, not only
-// by its next campaign.
+// The role is taken away by an operator: the holder learns of it at once, not only by its next campaign.
 func TestEviction_NotifiesHolder(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
@@ -302,9 +302,9 @@ func TestObserve(t *testing.T) {
 	}, "n1", "n2", "n3")
 }
 
-// The heart of it: at the moment in which the cluster ends a session, its holder has
-// already stopped believing in itself, however late requests and answers are; and
-// a tenure that is over stays so. A holder that resigns has stopped before.
+// The heart of it: at the moment in which the cluster ends a session, its holder has already stopped believing in
+// itself, however late requests and answers are; and a tenure that is over stays so. A holder that resigns has
+// stopped before.
 func TestDeadlinesNeverOverlap(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()

@@ -40,8 +40,7 @@ func TestLeaderWithHungNode(t *testing.T) {
 	}, "n1", "n2", "n3")
 }
 
-// The leader that is known already answers late: it is the same as before, and said
-// so after the call began.
+// The leader that is known already answers late: it is the same as before, and said so after the call began.
 func TestLeader_SlowResponse(t *testing.T) {
 	for _, late := range []time.Duration{60 * time.Millisecond, 600 * time.Millisecond} {
 		bubble(t, func(t *testing.T, fc *fakeCluster) {
@@ -102,10 +101,8 @@ func TestLeader_ErrorNamesUnreachableReason(t *testing.T) {
 	}, "n1")
 }
 
-// A node that is an endpoint no more cannot outvote those that are: a cluster
-// made afresh begins with low terms again.
-// A node that its cluster refuses sees no leader and no members: the others are
-// asked then.
+// A node that is an endpoint no more cannot outvote those that are: a cluster made afresh begins with low terms
+// again. A node that its cluster refuses sees no leader and no members: the others are asked then.
 func TestCluster_SkipsNodeWithoutLeader(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1", "n2", "n3")
@@ -129,7 +126,9 @@ func TestLeaderFinder_DropsRemovedNodes(t *testing.T) {
 	}
 	defer c.Close()
 	at := func(name string, term uint64) leaderReport {
-		return leaderReport{endpoint: "http://" + name + ":1", info: apiv1.Leader{LeaderID: name, ObservedBy: name, Term: term}}
+		return leaderReport{
+			endpoint: "http://" + name + ":1", info: apiv1.Leader{LeaderID: name, ObservedBy: name, Term: term},
+		}
 	}
 	c.finder.record(at("old", 50), true)
 	c.finder.record(at("n1", 3), true)

@@ -11,7 +11,9 @@ import (
 
 func candidate(t *testing.T, c *Client, ttl time.Duration) *Candidate {
 	t.Helper()
-	k, err := c.NewCandidate(CandidateConfig{Role: "r", Session: SessionConfig{TTL: ttl, Clock: newClock().now, Attach: true}})
+	k, err := c.NewCandidate(
+		CandidateConfig{Role: "r", Session: SessionConfig{TTL: ttl, Clock: newClock().now, Attach: true}},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,8 +44,7 @@ func TestRunAsLeaderReturnsWhatItsFunctionDoes(t *testing.T) {
 	}, "n1")
 }
 
-// It stops before the lease could lapse, waits, and stands again, with the same
-// session as long as that lives.
+// It stops before the lease could lapse, waits, and stands again, with the same session as long as that lives.
 func TestRunAsLeader_StopsAndCampaignsAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()

@@ -38,7 +38,9 @@ func ExampleLeave() {
 		log.Fatal(err)
 	}
 	defer c.Close()
-	candidate, err := c.NewCandidate(client.CandidateConfig{Role: "coordinator", TakeoverDelay: time.Second, Session: client.SessionConfig{Name: client.ProcessName()}})
+	candidate, err := c.NewCandidate(client.CandidateConfig{
+		Role: "coordinator", TakeoverDelay: time.Second, Session: client.SessionConfig{Name: client.ProcessName()},
+	})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -70,8 +72,8 @@ func ExampleLeave() {
 	stop()
 }
 
-// An object store with conditional writes keeps old holders out by its pointer; a
-// key of the cluster is one, and knows the token itself.
+// An object store with conditional writes keeps old holders out by its pointer; a key of the cluster is one, and
+// knows the token itself.
 func ExampleWriteOptions_fence() {
 	c, err := client.New(client.Config{Endpoints: []string{"10.0.0.1:7701"}})
 	if err != nil {
@@ -81,7 +83,8 @@ func ExampleWriteOptions_fence() {
 	err = c.RunAsLeader(context.Background(), "publisher", func(ctx context.Context, l *client.Leadership) error {
 		object := fmt.Sprintf("data/%d/index", l.Token) // no other tenure writes here
 		// ... write the object to the store ...
-		_, err := c.Put(ctx, "current", []byte(object), client.WriteOptions{Fence: &client.Fence{Role: l.Role, Token: l.Token}})
+		_, err := c.Put(ctx, "current", []byte(object),
+			client.WriteOptions{Fence: &client.Fence{Role: l.Role, Token: l.Token}})
 		return err
 	})
 	fmt.Println(err)

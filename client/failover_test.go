@@ -39,7 +39,8 @@ func TestFailoverAvoidsTheHungLeader(t *testing.T) {
 		if err != nil || res.NewLeaderID != "n2" || time.Since(began) > 50*time.Millisecond {
 			t.Errorf("%+v, %v after %v", res, err, time.Since(began))
 		}
-		if _, err := c.EmergencyFailover(t.Context(), apiv1.Emergency{TargetLeaderID: "n2", Force: true, Reason: "now"}); err != nil {
+		if _, err := c.EmergencyFailover(t.Context(),
+			apiv1.Emergency{TargetLeaderID: "n2", Force: true, Reason: "now"}); err != nil {
 			t.Error(err)
 		}
 		want := []string{
@@ -84,8 +85,8 @@ func TestPlansAreDryRuns(t *testing.T) {
 	})
 }
 
-// TestFailover_Outcomes: what was sent and not answered is unknown, what was not sent
-// has not happened, and votes come with their error.
+// TestFailover_Outcomes: what was sent and not answered is unknown, what was not sent has not happened, and votes
+// come with their error.
 func TestFailover_Outcomes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fc := newFakeCluster(t, "n1", "n2")
@@ -100,7 +101,8 @@ func TestFailover_Outcomes(t *testing.T) {
 			_, err := c.Failover(ctx, apiv1.Failover{})
 			return err
 		}
-		if err := answer(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }); !errors.Is(err, ErrOutcomeUnknown) {
+		if err := answer(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }); !errors.Is(err,
+			ErrOutcomeUnknown) {
 			t.Errorf("a broken connection: %v", err)
 		}
 		if n := len(fc.requests("n1")); n != 1 {
@@ -109,7 +111,9 @@ func TestFailover_Outcomes(t *testing.T) {
 		err := answer(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", apiv1.TypeProblem)
 			w.WriteHeader(409)
-			json.NewEncoder(w).Encode(apiv1.Problem{Status: 409, Code: 4006, Detail: "n2 gets no majority", Votes: []apiv1.Vote{{VoterID: "n3", Reason: "log behind: 41 < 44"}}})
+			json.NewEncoder(w).Encode(apiv1.Problem{Status: 409, Code: 4006, Detail: "n2 gets no majority", Votes: []apiv1.Vote{
+				{VoterID: "n3", Reason: "log behind: 41 < 44"},
+			}})
 		})
 		var e *cluster.Error
 		if !errors.As(err, &e) || e.Code != cluster.CodeVoteDenied || len(e.Votes) != 1 || e.Votes[0].Voter != "n3" {

@@ -101,8 +101,8 @@ type fakeNode struct {
 
 func (n *fakeNode) address() string { return n.name + ":1" }
 
-// fakeCluster answers as a cluster does: any node takes a write, forwards it
-// to the leader, or holds it while there is none.
+// fakeCluster answers as a cluster does: any node takes a write, forwards it to the leader, or holds it while there
+// is none.
 type fakeCluster struct {
 	t   *testing.T
 	net *memNet
@@ -360,5 +360,7 @@ func problem(w http.ResponseWriter, err error) {
 	}
 	w.Header().Set("Content-Type", apiv1.TypeProblem)
 	w.WriteHeader(e.HTTPStatus())
-	json.NewEncoder(w).Encode(apiv1.Problem{Title: e.Code.Title(), Status: e.HTTPStatus(), Detail: e.Detail, Code: int(e.Code), Name: e.Code.Name(), Retryable: e.Retryable()})
+	json.NewEncoder(w).Encode(apiv1.Problem{Title: e.Code.Title(), Status: e.HTTPStatus(), Detail: e.Detail, Code: int(
+		e.Code,
+	), Name: e.Code.Name(), Retryable: e.Retryable()})
 }

@@ -68,9 +68,8 @@ func TestGate(t *testing.T) {
 	})
 }
 
-// A process is stopped, with all its timers and goroutines, and woken: the first
-// question finds the gate shut, before anything else has run. So does one whose
-// machine was suspended, during which Go's own clock stood still.
+// A process is stopped, with all its timers and goroutines, and woken: the first question finds the gate shut,
+// before anything else has run. So does one whose machine was suspended, during which Go's own clock stood still.
 func TestGateAfterAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, l, clock := held(t)
@@ -91,7 +90,8 @@ func TestGateAfterAPause(t *testing.T) {
 		if err := g.Require(); !errors.Is(err, ErrLeaseLapsed) || d.ValidFor() != 0 {
 			t.Errorf("open by a renewal from before the pause: %v", err)
 		}
-		if err := g.Do(ctx, func(context.Context, uint64) error { t.Error("work was done"); return nil }); !errors.Is(err, ErrLeaseLapsed) {
+		if err := g.Do(ctx, func(context.Context, uint64) error { t.Error("work was done"); return nil }); !errors.Is(err,
+			ErrLeaseLapsed) {
 			t.Error(err)
 		}
 		time.Sleep(suspendPollInterval) // timers have lost the time; they are not trusted for longer
@@ -107,8 +107,8 @@ func TestGateAfterAPause(t *testing.T) {
 	})
 }
 
-// Nobody has looked at the clock between the end of the lease and a renewal that
-// comes late but succeeds. Others may have been told that the lease is over.
+// Nobody has looked at the clock between the end of the lease and a renewal that comes late but succeeds. Others
+// may have been told that the lease is over.
 func TestLateRenewalDoesNotRevive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, l, clock := held(t)

@@ -57,7 +57,11 @@ func TestKeysAreEscapedExactly(t *testing.T) {
 		}
 		w.Header().Set(apiv1.HeaderRevision, "3")
 	})
-	for _, key := range []string{"a", "/", "//", ".", "..", "../..", "a//b/../c/", "a%2Fb", "%", "a b?c#d&e=f+g", "ключ/鍵", "\x00\n", strings.Repeat("k", 1024)} {
+	for _, key := range []string{
+		"a", "/", "//", ".", "..", "../..", "a//b/../c/", "a%2Fb", "%", "a b?c#d&e=f+g", "ключ/鍵", "\x00\n", strings.Repeat(
+			"k", 1024,
+		),
+	} {
 		if _, err := c.Get(t.Context(), key, ""); err != nil || got != key {
 			t.Errorf("key %q arrived as %q, %v", key, got, err)
 		}
@@ -96,7 +100,8 @@ func TestWriteOptionsOnTheWire(t *testing.T) {
 	if last.Header.Get("If-None-Match") != "*" || last.Header.Get(apiv1.HeaderIdempotencyKey) != "" {
 		t.Errorf("header %v", last.Header)
 	}
-	if _, err := c.Delete(t.Context(), "k", WriteOptions{IfPresent: true}); err != nil || last.Header.Get("If-Match") != "*" {
+	if _, err := c.Delete(t.Context(), "k", WriteOptions{IfPresent: true}); err != nil ||
+		last.Header.Get("If-Match") != "*" {
 		t.Errorf("%v, header %v", err, last.Header)
 	}
 	for name, bad := range map[string]WriteOptions{
@@ -110,7 +115,8 @@ func TestWriteOptionsOnTheWire(t *testing.T) {
 			t.Errorf("%s: %v, want it refused", name, err)
 		}
 	}
-	if _, err := c.Put(t.Context(), "k", make([]byte, apiv1.MaxValueBytes+1), WriteOptions{}); !cluster.IsCode(err, cluster.CodeBadRequest) {
+	if _, err := c.Put(t.Context(), "k", make([]byte, apiv1.MaxValueBytes+1), WriteOptions{}); !cluster.IsCode(err,
+		cluster.CodeBadRequest) {
 		t.Errorf("large value: %v, want it refused", err)
 	}
 	if _, err := c.Delete(t.Context(), "k", WriteOptions{IfAbsent: true}); !cluster.IsCode(err, cluster.CodeBadRequest) {
@@ -125,10 +131,13 @@ func TestProblemsAreTyped(t *testing.T) {
 		w.WriteHeader(p.Status)
 		json.NewEncoder(w).Encode(p)
 	})
-	p = apiv1.Problem{Status: 412, Code: 4014, Detail: "revision is 9", Revision: 9, LeaderID: "n2", LeaderAddress: "n2:7701"}
+	p = apiv1.Problem{
+		Status: 412, Code: 4014, Detail: "revision is 9", Revision: 9, LeaderID: "n2", LeaderAddress: "n2:7701",
+	}
 	_, err := c.Put(t.Context(), "k", nil, WriteOptions{IfRevision: 8})
 	var e *Error
-	if !errors.Is(err, ErrConditionFailed) || !errors.As(err, &e) || e.Problem.Revision != 9 || e.LeaderID != "n2" || e.LeaderAddress != "n2:7701" {
+	if !errors.Is(err, ErrConditionFailed) ||
+		!errors.As(err, &e) || e.Problem.Revision != 9 || e.LeaderID != "n2" || e.LeaderAddress != "n2:7701" {
 		t.Errorf("error %#v", err)
 	}
 	if got, want := err.Error(), "put k: ERR_CONDITION_FAILED: revision is 9"; got != want {
@@ -214,7 +223,9 @@ func TestSnapshotRestore(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	leader = apiv1.Leader{LeaderID: "n1", LeaderAddress: strings.TrimPrefix(server.URL, "http://"), ObservedBy: "n1", Term: 1}
+	leader = apiv1.Leader{
+		LeaderID: "n1", LeaderAddress: strings.TrimPrefix(server.URL, "http://"), ObservedBy: "n1", Term: 1,
+	}
 	c, err := New(Config{Endpoints: []string{server.URL}})
 	if err != nil {
 		t.Fatal(err)

@@ -20,8 +20,8 @@ import (
 	"northstar/cluster"
 )
 
-// Many writers, while leaders change, nodes hang and answers get lost: each
-// acknowledged write was carried out, and each was at most once.
+// Many writers, while leaders change, nodes hang and answers get lost: each acknowledged write was carried out, and
+// each was at most once.
 func TestWritesUnderFaults(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1", "n2", "n3")
@@ -101,7 +101,8 @@ func TestTLS(t *testing.T) {
 	}))
 	defer server.Close()
 	ca := filepath.Join(t.TempDir(), "ca.crt")
-	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600); err != nil {
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	cfg, err := LoadTLS(ca, "", "")
@@ -121,7 +122,9 @@ func TestTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, files := range map[string][3]string{
-		"no such CA": {"/does/not/exist"}, "empty CA": {empty}, "half a pair": {ca, "a.crt", ""}, "no such pair": {ca, "a.crt", "a.key"},
+		"no such CA": {
+			"/does/not/exist",
+		}, "empty CA": {empty}, "half a pair": {ca, "a.crt", ""}, "no such pair": {ca, "a.crt", "a.key"},
 	} {
 		if _, err := LoadTLS(files[0], files[1], files[2]); err == nil {
 			t.Errorf("%s: accepted", name)

@@ -11,8 +11,7 @@ import (
 	"northstar/cluster"
 )
 
-// A write whose connection breaks after it was sent is unknown without a key,
-// and repeated with one.
+// A write whose connection breaks after it was sent is unknown without a key, and repeated with one.
 func TestBrokenAfterSending(t *testing.T) {
 	for _, bare := range []bool{true, false} {
 		bubble(t, func(t *testing.T, fc *fakeCluster) {
@@ -36,8 +35,7 @@ func TestBrokenAfterSending(t *testing.T) {
 	}
 }
 
-// At the deadline a write is unknown if any try may have arrived, and is not
-// if none can have.
+// At the deadline a write is unknown if any try may have arrived, and is not if none can have.
 func TestOutcomeAtTheDeadline(t *testing.T) {
 	hung := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 	says := func(code cluster.Code) http.HandlerFunc {
@@ -75,8 +73,8 @@ func TestOutcomeAtTheDeadline(t *testing.T) {
 	}
 }
 
-// One try may have arrived and the next is refused by a node on its own: that
-// refusal must not pass for the outcome. A refusal out of the log may.
+// One try may have arrived and the next is refused by a node on its own: that refusal must not pass for the
+// outcome. A refusal out of the log may.
 func TestRetry_RefusalAfterUncertainAttempt(t *testing.T) {
 	for code, want := range map[cluster.Code]error{
 		cluster.CodeForbidden:       ErrOutcomeUnknown,
@@ -104,8 +102,8 @@ func TestRetry_RefusalAfterUncertainAttempt(t *testing.T) {
 	}
 }
 
-// A change of the cluster that no node takes for want of a leader has not happened:
-// it is not left half told when the time is over.
+// A change of the cluster that no node takes for want of a leader has not happened: it is not left half told when
+// the time is over.
 func TestNoLeaderUntilTheDeadline(t *testing.T) {
 	for _, nodes := range [][]string{{"n1"}, {"n1", "gone"}} {
 		bubble(t, func(t *testing.T, fc *fakeCluster) {
@@ -120,7 +118,8 @@ func TestNoLeaderUntilTheDeadline(t *testing.T) {
 			}
 			for limit := 1900 * time.Millisecond; limit < 4*time.Second; limit += 170 * time.Millisecond {
 				ctx, cancel := context.WithTimeout(t.Context(), limit)
-				if _, err := c.AddMember(ctx, apiv1.MemberAdd{ID: "n4"}); !errors.Is(err, ErrNoLeader) || errors.Is(err, ErrOutcomeUnknown) {
+				if _, err := c.AddMember(ctx, apiv1.MemberAdd{ID: "n4"}); !errors.Is(err, ErrNoLeader) ||
+					errors.Is(err, ErrOutcomeUnknown) {
 					t.Errorf("after %v: %v, want no leader", limit, err)
 				}
 				cancel()

@@ -34,8 +34,7 @@ func renewed(r *http.Request) []string {
 	return in.SessionIDs
 }
 
-// stall lets no request through that renews a session for which is says so. They are
-// answered never.
+// stall lets no request through that renews a session for which is says so. They are answered never.
 func (f *fakeRoles) stall(is func(id string) bool) {
 	f.refuse = func(r *http.Request) error {
 		if slices.ContainsFunc(renewed(r), is) {
@@ -46,8 +45,7 @@ func (f *fakeRoles) stall(is func(id string) bool) {
 	}
 }
 
-// renewRequests counts the requests that renew sessions, those for one and those for
-// many.
+// renewRequests counts the requests that renew sessions, those for one and those for many.
 func (fc *fakeCluster) renewRequests() (one, many int) {
 	for name := range fc.nodes {
 		for _, r := range fc.requests(name) {
@@ -72,8 +70,8 @@ func crowd(t *testing.T, c *Client, n int, ttl, apart time.Duration) []*Session 
 	return out
 }
 
-// Sessions that were begun over some time, and those that were begun at once, are
-// renewed in a few requests, none of more than the server takes, and never late.
+// Sessions that were begun over some time, and those that were begun at once, are renewed in a few requests, none
+// of more than the server takes, and never late.
 func TestRenewBatch_GroupsSessions(t *testing.T) {
 	for apart, n := range map[time.Duration]int{0: 1100, 10 * time.Millisecond: 300} {
 		t.Run(fmt.Sprint(apart), func(t *testing.T) {
@@ -138,8 +136,7 @@ func TestRenewBatch_SingleSession(t *testing.T) {
 	}, "n1")
 }
 
-// Each session counts from when the request was sent, by its own clock, however long
-// the answer takes.
+// Each session counts from when the request was sent, by its own clock, however long the answer takes.
 func TestRenewBatch_CountsFromSendTime(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
@@ -175,8 +172,8 @@ func TestRenewBatch_CountsFromSendTime(t *testing.T) {
 	}, "n1")
 }
 
-// Of those that are renewed together only the one ends that the answer names as ended,
-// and only from the one that it names as parted is a role taken.
+// Of those that are renewed together only the one ends that the answer names as ended, and only from the one that
+// it names as parted is a role taken.
 func TestRenewBatch_AffectsOnlyNamedSessions(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
@@ -205,7 +202,8 @@ func TestRenewBatch_AffectsOnlyNamedSessions(t *testing.T) {
 			t.Fatal("not told")
 		}
 		var told *cluster.Error
-		if err := all[7].Err(); !errors.Is(err, ErrSessionEnded) || !errors.As(err, &told) || !strings.Contains(err.Error(), all[7].ID()) {
+		if err := all[7].Err(); !errors.Is(err, ErrSessionEnded) ||
+			!errors.As(err, &told) || !strings.Contains(err.Error(), all[7].ID()) {
 			t.Error(err)
 		}
 		start := time.Now()
@@ -231,8 +229,8 @@ func TestRenewBatch_AffectsOnlyNamedSessions(t *testing.T) {
 	}, "n1")
 }
 
-// A request for many that is answered as a whole with what is meant for one session
-// ends none, and one that leaves a session out has not renewed it.
+// A request for many that is answered as a whole with what is meant for one session ends none, and one that leaves
+// a session out has not renewed it.
 func TestRenewBatch_RequestErrorEndsNoSession(t *testing.T) {
 	for name, answer := range map[string]func(w http.ResponseWriter){
 		"ended":  func(w http.ResponseWriter) { problem(w, fail(cluster.CodeSessionEnded)) },
@@ -308,8 +306,8 @@ func TestRenew_SlowBatchDoesNotDelayOthers(t *testing.T) {
 	}, "n1", "n2", "n3")
 }
 
-// A session with a short TTL is renewed at its own time, and given up at its own time,
-// whatever becomes of those with longer ones.
+// A session with a short TTL is renewed at its own time, and given up at its own time, whatever becomes of those
+// with longer ones.
 func TestRenewBatch_ShortTTLNotDelayed(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
@@ -517,17 +515,26 @@ func TestPlanBatches(t *testing.T) {
 		idle []*renewalEntry
 		want string
 	}{
-		"nobody is due":          {9, []*renewalEntry{at("a", 30*s, ms, 0), at("b", 30*s, ms, 0)}, ""},
-		"those nearly due":       {9, []*renewalEntry{at("a", 30*s, 0, 0), at("b", 30*s, s, 0), at("c", 30*s, s+ms, 0)}, "ab"},
-		"the most late first":    {9, []*renewalEntry{at("a", 30*s, -ms, 0), at("b", 30*s, -s, 0)}, "ba"},
-		"the shortest first":     {9, []*renewalEntry{at("a", 30*s, -s, 0), at("b", 31*s, -s, 0), at("c", 20*s, -ms, 0)}, "cab"},
-		"not with shorter ones":  {9, []*renewalEntry{at("a", 30*s, 0, 0), at("b", 29*s, ms, 0)}, "a"},
-		"not with far longer":    {9, []*renewalEntry{at("a", 30*s, 0, 0), at("b", 60*s, s, 0), at("c", 61*s, s, 0)}, "ab"},
-		"by standing":            {9, []*renewalEntry{at("a", 30*s, 0, renewSucceeded), at("b", 30*s, ms, renewFailed), at("c", 30*s, ms, renewSucceeded), at("d", 30*s, 2*ms, renewAlone)}, "ac"},
-		"the failed together":    {9, []*renewalEntry{at("a", 30*s, 0, renewFailed), at("b", 30*s, ms, renewFailed), at("c", 30*s, ms, renewSucceeded)}, "ab"},
-		"each alone":             {9, []*renewalEntry{at("a", 30*s, 0, renewAlone), at("b", 30*s, 0, renewAlone)}, "a b"},
-		"no more than there may": {2, []*renewalEntry{at("a", 30*s, -3, renewAlone), at("b", 30*s, -2, renewAlone), at("c", 30*s, -1, renewAlone)}, "a b"},
-		"none":                   {0, []*renewalEntry{at("a", 30*s, 0, 0)}, ""},
+		"nobody is due": {9, []*renewalEntry{at("a", 30*s, ms, 0), at("b", 30*s, ms, 0)}, ""},
+		"those nearly due": {
+			9, []*renewalEntry{at("a", 30*s, 0, 0), at("b", 30*s, s, 0), at("c", 30*s, s+ms, 0)}, "ab",
+		},
+		"the most late first": {9, []*renewalEntry{at("a", 30*s, -ms, 0), at("b", 30*s, -s, 0)}, "ba"},
+		"the shortest first": {
+			9, []*renewalEntry{at("a", 30*s, -s, 0), at("b", 31*s, -s, 0), at("c", 20*s, -ms, 0)}, "cab",
+		},
+		"not with shorter ones": {9, []*renewalEntry{at("a", 30*s, 0, 0), at("b", 29*s, ms, 0)}, "a"},
+		"not with far longer":   {9, []*renewalEntry{at("a", 30*s, 0, 0), at("b", 60*s, s, 0), at("c", 61*s, s, 0)}, "ab"},
+		"by standing": {9, []*renewalEntry{at("a", 30*s, 0, renewSucceeded), at("b", 30*s, ms, renewFailed), at("c", 30*s, ms,
+			renewSucceeded), at("d", 30*s, 2*ms, renewAlone)}, "ac"},
+		"the failed together": {9, []*renewalEntry{
+			at("a", 30*s, 0, renewFailed), at("b", 30*s, ms, renewFailed), at("c", 30*s, ms, renewSucceeded),
+		}, "ab"},
+		"each alone": {9, []*renewalEntry{at("a", 30*s, 0, renewAlone), at("b", 30*s, 0, renewAlone)}, "a b"},
+		"no more than there may": {2, []*renewalEntry{
+			at("a", 30*s, -3, renewAlone), at("b", 30*s, -2, renewAlone), at("c", 30*s, -1, renewAlone),
+		}, "a b"},
+		"none": {0, []*renewalEntry{at("a", 30*s, 0, 0)}, ""},
 	} {
 		var got []string
 		for _, batch := range planBatches(tt.idle, now, tt.most) {

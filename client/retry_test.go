@@ -12,8 +12,7 @@ import (
 	"northstar/cluster"
 )
 
-// bubble runs f against a fake cluster in virtual time. Whatever goroutine is
-// left at the end fails the test.
+// bubble runs f against a fake cluster in virtual time. Whatever goroutine is left at the end fails the test.
 func bubble(t *testing.T, f func(t *testing.T, fc *fakeCluster), names ...string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -69,8 +68,7 @@ func TestSilentDialIsNotWaitedOut(t *testing.T) {
 	}, "n1")
 }
 
-// A leader dies with a write under way: another node holds it, and carries it
-// out once the new leader is there.
+// A leader dies with a write under way: another node holds it, and carries it out once the new leader is there.
 func TestLeaderCrash(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1", "n2", "n3")
@@ -132,8 +130,7 @@ func TestLeaderHangs(t *testing.T) {
 	}
 }
 
-// The hung one leads no more when the call begins, but this client does not
-// know that.
+// The hung one leads no more when the call begins, but this client does not know that.
 func TestHungFormerLeader(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1", "n2", "n3")
@@ -229,9 +226,8 @@ func TestRedirectIsFollowed(t *testing.T) {
 	}, "n1", "n2")
 }
 
-// A leader that has handed over passes calls on: the next one goes straight to
-// the new leader. Where that never helps, behind a load balancer for instance,
-// the client looks only now and then.
+// A leader that has handed over passes calls on: the next one goes straight to the new leader. Where that never
+// helps, behind a load balancer for instance, the client looks only now and then.
 func TestRetry_ForwardedResponseUpdatesLeader(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1", "n2")
@@ -258,8 +254,8 @@ func TestRetry_ForwardedResponseUpdatesLeader(t *testing.T) {
 	}, "n1", "n2")
 }
 
-// Another service at a member's address, as seen from here, is passed over; as
-// the only endpoint it is an error at once.
+// Another service at a member's address, as seen from here, is passed over; as the only endpoint it is an error at
+// once.
 func TestRetry_NotNorthStarServer(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		fc.nodes["web"].handle = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) }

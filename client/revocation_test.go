@@ -30,8 +30,8 @@ func (fc *fakeCluster) next(t *testing.T) (elected <-chan time.Time, done func()
 	return at, func() { cancel(); waiting.Wait(); c.Close() }
 }
 
-// Whoever a role is taken from is given the time to stop, and the next one is
-// elected as soon as it has: also where only a renewal tells it.
+// Whoever a role is taken from is given the time to stop, and the next one is elected as soon as it has: also where
+// only a renewal tells it.
 func TestRevocation_NextHolderWaitsForRelease(t *testing.T) {
 	var asked atomic.Bool
 	once := func() bool { return !asked.Swap(true) }
@@ -94,8 +94,7 @@ func TestRevocation_NextHolderWaitsForRelease(t *testing.T) {
 	}
 }
 
-// Whoever does not stop is waited for until the end of its lease, and no longer; its
-// session lives on.
+// Whoever does not stop is waited for until the end of its lease, and no longer; its session lives on.
 func TestSession_NextHolderWaitsForLease(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
@@ -125,8 +124,8 @@ func TestSession_NextHolderWaitsForLease(t *testing.T) {
 	}, "n1")
 }
 
-// The role is taken between the word that it was won and the first renewal that
-// would let the tenure begin: it never does.
+// The role is taken between the word that it was won and the first renewal that would let the tenure begin: it
+// never does.
 func TestRevocation_BeforeTenureStarts(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
@@ -180,8 +179,7 @@ func TestRevocation_BeforeTenureStarts(t *testing.T) {
 	}, "n1")
 }
 
-// What was won without the session's own Campaign is not given up by it: it cannot
-// know whether it is still used.
+// What was won without the session's own Campaign is not given up by it: it cannot know whether it is still used.
 func TestRevocation_OfUnknownTenure(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()

@@ -16,8 +16,7 @@ import (
 	"northstar/cluster"
 )
 
-// fakeRoles answers for sessions and roles as a cluster does, on all nodes of a
-// fakeCluster, in virtual time.
+// fakeRoles answers for sessions and roles as a cluster does, on all nodes of a fakeCluster, in virtual time.
 type fakeRoles struct {
 	fc *fakeCluster
 
@@ -232,7 +231,9 @@ func (f *fakeRoles) notifyChanged() {
 }
 
 func (f *fakeRoles) change(name string, r apiv1.Role, why string) {
-	f.changes = append(f.changes, fakeChange{name, apiv1.RoleEvent{Role: r.Role, Holder: r.Holder, SessionID: r.SessionID, Token: r.Token, Cause: why, Revision: f.revision}})
+	f.changes = append(f.changes, fakeChange{name, apiv1.RoleEvent{
+		Role: r.Role, Holder: r.Holder, SessionID: r.SessionID, Token: r.Token, Cause: why, Revision: f.revision,
+	}})
 	f.notifyChanged()
 }
 
@@ -386,8 +387,8 @@ func (f *fakeRoles) watch(n *fakeNode, w http.ResponseWriter, r *http.Request, r
 	}
 }
 
-// attach holds a session by a connection that does not renew it. A node that is
-// killed says nothing of its connections' ends.
+// attach holds a session by a connection that does not renew it. A node that is killed says nothing of its
+// connections' ends.
 func (f *fakeRoles) attach(n *fakeNode, w http.ResponseWriter, r *http.Request, id string) {
 	f.mu.Lock()
 	s := f.sessions[id]
@@ -436,8 +437,8 @@ func (f *fakeRoles) attach(n *fakeNode, w http.ResponseWriter, r *http.Request, 
 	}
 }
 
-// clock is a session's clock in virtual time, which can jump as if the process had
-// been stopped, or the machine been suspended.
+// clock is a session's clock in virtual time, which can jump as if the process had been stopped, or the machine
+// been suspended.
 type clock struct {
 	mu    sync.Mutex
 	start time.Time

@@ -14,15 +14,17 @@ import (
 	"northstar/cluster"
 )
 
-// roleServer answers as a node does that has one session, s1, which holds role r
-// with token 7. It notes what it was asked.
+// roleServer answers as a node does that has one session, s1, which holds role r with token 7. It notes what it was
+// asked.
 func roleServer(t *testing.T) (c *Client, asked func() string) {
 	t.Helper()
 	requests := make(chan string, 100)
 	problem := func(w http.ResponseWriter, code cluster.Code) {
 		w.Header().Set("Content-Type", apiv1.TypeProblem)
 		w.WriteHeader(code.Status())
-		_ = json.NewEncoder(w).Encode(apiv1.Problem{Status: code.Status(), Code: int(code), Name: code.Name(), Detail: "x", Retryable: code.Retryable()})
+		_ = json.NewEncoder(w).Encode(
+			apiv1.Problem{Status: code.Status(), Code: int(code), Name: code.Name(), Detail: "x", Retryable: code.Retryable()},
+		)
 	}
 	h := func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)

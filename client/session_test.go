@@ -41,8 +41,8 @@ func TestSessionRenewsItself(t *testing.T) {
 	}, "n1", "n2", "n3")
 }
 
-// Whatever happens to nodes, short of the whole cluster being gone for longer than
-// the lease: the session lives, and its holder is never in doubt.
+// Whatever happens to nodes, short of the whole cluster being gone for longer than the lease: the session lives,
+// and its holder is never in doubt.
 func TestSessionSurvivesNodes(t *testing.T) {
 	for name, harm := range map[string]func(fc *fakeCluster){
 		"leader crash": func(fc *fakeCluster) { fc.kill("n1"); time.Sleep(10 * time.Millisecond); fc.elect("n2") },
@@ -151,7 +151,8 @@ func TestSession_DoneWhenLost(t *testing.T) {
 			t.Fatal("not told")
 		}
 		<-l.Done()
-		if !errors.Is(s.Err(), ErrSessionEnded) || !errors.Is(l.Cause(), ErrNotLeader) || s.ValidFor() != 0 || l.ValidFor() != 0 {
+		if !errors.Is(s.Err(), ErrSessionEnded) ||
+			!errors.Is(l.Cause(), ErrNotLeader) || s.ValidFor() != 0 || l.ValidFor() != 0 {
 			t.Errorf("%v, %v", s.Err(), l.Cause())
 		}
 		if _, err := s.campaign(t.Context(), campaignParams{Role: "r"}); !errors.Is(err, ErrSessionEnded) {
@@ -160,8 +161,8 @@ func TestSession_DoneWhenLost(t *testing.T) {
 	}, "n1")
 }
 
-// A process that can reach nobody: its lease lapses by itself before the session
-// does, and comes back with the cluster when that has kept the session.
+// A process that can reach nobody: its lease lapses by itself before the session does, and comes back with the
+// cluster when that has kept the session.
 func TestSessionOutOfReach(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
@@ -210,8 +211,7 @@ func TestAttachedSessionEndsWithItsProcess(t *testing.T) {
 	}, "n1", "n2")
 }
 
-// It is closed in order, so that the next holder does not wait for a takeover
-// delay.
+// It is closed in order, so that the next holder does not wait for a takeover delay.
 func TestAttachedSessionIsClosed(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
@@ -230,8 +230,8 @@ func TestAttachedSessionIsClosed(t *testing.T) {
 	}, "n1", "n2")
 }
 
-// A node that hangs with the connection open, or knows no leader any more: the
-// client attaches elsewhere before it gives the old connection up.
+// A node that hangs with the connection open, or knows no leader any more: the client attaches elsewhere before it
+// gives the old connection up.
 func TestAttachedSessionMovesOn(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
@@ -280,7 +280,8 @@ func TestSessionConfigIsChecked(t *testing.T) {
 		if _, err := c.NewSession(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
-		if _, err := c.NewCandidate(CandidateConfig{Role: "r", Session: cfg}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := c.NewCandidate(CandidateConfig{Role: "r", Session: cfg}); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
@@ -310,7 +311,8 @@ func TestSessionThatIsRefused(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		fc.depose()
-		if _, err := c.NewSession(ctx, SessionConfig{}); !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrOutcomeUnknown) {
+		if _, err := c.NewSession(ctx, SessionConfig{}); !errors.Is(err, context.DeadlineExceeded) &&
+			!errors.Is(err, ErrOutcomeUnknown) {
 			t.Error(err)
 		}
 	}, "n1")

@@ -15,8 +15,7 @@ import (
 	"northstar/cluster"
 )
 
-// streamer serves /v1/watch from a list of revisions, as a node does: those
-// after since, and then silence.
+// streamer serves /v1/watch from a list of revisions, as a node does: those after since, and then silence.
 type streamer struct {
 	revisions []uint64
 	last      func(w http.ResponseWriter, r *http.Request) // what comes after them; nil: silence
@@ -147,14 +146,16 @@ func TestWatchCompacted(t *testing.T) {
 	for name, handle := range map[string]http.HandlerFunc{
 		"answer": func(w http.ResponseWriter, _ *http.Request) { problem(w, compacted) },
 		"event": func(w http.ResponseWriter, _ *http.Request) {
-			fmt.Fprintf(w, "event: error\ndata: {\"code\":4015,\"status\":410,\"detail\":\"kept from 40\",\"retryable\":false}\n\n")
+			fmt.Fprintf(w,
+				"event: error\ndata: {\"code\":4015,\"status\":410,\"detail\":\"kept from 40\",\"retryable\":false}\n\n")
 		},
 	} {
 		bubble(t, func(t *testing.T, fc *fakeCluster) {
 			c := fc.client("n1")
 			defer c.Close()
 			fc.nodes["n1"].handle = handle
-			if _, err := collect(t.Context(), c, 5, 1); !errors.Is(err, ErrCompacted) || !strings.Contains(err.Error(), "kept from 40") {
+			if _, err := collect(t.Context(), c, 5, 1); !errors.Is(err, ErrCompacted) ||
+				!strings.Contains(err.Error(), "kept from 40") {
 				t.Errorf("%s: %v, want %v", name, err, ErrCompacted)
 			}
 		}, "n1")
@@ -241,10 +242,13 @@ func TestEventReader(t *testing.T) {
 	if e, err := r.next(); err == nil {
 		t.Errorf("event %v out of a stream that was cut off", e)
 	}
-	if _, err := newEventReader(strings.NewReader(strings.Repeat("data: 1234567890\n", maxEventBytes/16+1))).next(); !errors.Is(err, errEventTooLarge) {
+	if _, err := newEventReader(
+		strings.NewReader(strings.Repeat("data: 1234567890\n", maxEventBytes/16+1)),
+	).next(); !errors.Is(err, errEventTooLarge) {
 		t.Errorf("many lines: error %v, want %v", err, errEventTooLarge)
 	}
-	if _, err := newEventReader(strings.NewReader("data: " + strings.Repeat("x", 2*maxEventBytes))).next(); !errors.Is(err, errEventTooLarge) {
+	if _, err := newEventReader(strings.NewReader("data: " + strings.Repeat("x", 2*maxEventBytes))).next(); !errors.Is(err,
+		errEventTooLarge) {
 		t.Errorf("error %v, want %v", err, errEventTooLarge)
 	}
 }
