@@ -11,12 +11,15 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -86,12 +89,12 @@ type Client struct {
 // New checks the configuration. It sends nothing; the first call does.
 func New(cfg Config) (*Client, error) {
 	var errs []error
-	for _, b := range []struct {
-		name string
-		bad  bool
-	}{{"Timeout", cfg.Timeout < 0}, {"HedgeAfter", cfg.HedgeAfter < 0}, {"ConnsPerNode", cfg.ConnsPerNode < 0}} {
-		if b.bad {
-			errs = append(errs, fmt.Errorf("%s: must not be negative", b.name))
+	limits := map[string]int64{
+		"Timeout": int64(cfg.Timeout), "HedgeAfter": int64(cfg.HedgeAfter), "ConnsPerNode": int64(cfg.ConnsPerNode),
+	}
+	for _, name := range slices.Sorted(maps.Keys(limits)) {
+		if limits[name] < 0 {
+			errs = append(errs, fmt.Errorf("%s: must not be negative", name))
 		}
 	}
 	if strings.ContainsAny(cfg.Token, "\r\n") {
@@ -114,18 +117,10 @@ func New(cfg Config) (*Client, error) {
 }
 
 func (cfg Config) withDefaults() Config {
-	if cfg.Timeout == 0 {
-		cfg.Timeout = DefaultTimeout
-	}
-	if cfg.HedgeAfter == 0 {
-		cfg.HedgeAfter = DefaultHedgeAfter
-	}
-	if cfg.ConnsPerNode == 0 {
-		cfg.ConnsPerNode = DefaultConnsPerNode
-	}
-	if cfg.UserAgent == "" {
-		cfg.UserAgent = "northstar-client"
-	}
+	cfg.Timeout = cmp.Or(cfg.Timeout, DefaultTimeout)
+	cfg.HedgeAfter = cmp.Or(cfg.HedgeAfter, DefaultHedgeAfter)
+	cfg.ConnsPerNode = cmp.Or(cfg.ConnsPerNode, DefaultConnsPerNode)
+	cfg.UserAgent = cmp.Or(cfg.UserAgent, "northstar-client")
 	if cfg.Dial == nil {
 		cfg.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}).DialContext
 	}

@@ -88,7 +88,7 @@ func TestLeaderIsWaitedFor(t *testing.T) {
 // Nobody there is something else than nobody leading: a wrong address or CA.
 func TestLeader_ErrorNamesUnreachableReason(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
-		for endpoint, want := range map[string]string{"gone": "connection refused", "n1": "no node names a leader"} {
+		for endpoint, want := range map[string]string{"gone": "connection refused", "n1": "no node reports a leader"} {
 			c := fc.client(endpoint)
 			fc.depose()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -130,13 +130,13 @@ func TestLeaderFinder_DropsRemovedNodes(t *testing.T) {
 			endpoint: "http://" + name + ":1", info: apiv1.Leader{LeaderID: name, ObservedBy: name, Term: term},
 		}
 	}
-	c.finder.record(at("old", 50), true)
-	c.finder.record(at("n1", 3), true)
+	c.finder.record("old", probeResult{report: at("old", 50), hasLeader: true})
+	c.finder.record("n1", probeResult{report: at("n1", 3), hasLeader: true})
 	if leader, _ := c.finder.leader(); leader != "http://old:1" {
 		t.Fatalf("leader %q", leader)
 	}
 	c.finder.forget(c.nodes.urls())
-	c.finder.record(at("n1", 3), true)
+	c.finder.record("n1", probeResult{report: at("n1", 3), hasLeader: true})
 	if leader, _ := c.finder.leader(); leader != "http://n1:1" {
 		t.Errorf("leader %q, want n1: the other one is no endpoint any more", leader)
 	}

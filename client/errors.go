@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -96,12 +97,8 @@ func problemOf(op string, a *response) (e *Error, ok bool) {
 }
 
 func problemError(p apiv1.Problem, a *response) *cluster.Error {
-	detail := p.Detail
-	if detail == "" {
-		detail = p.Title
-	}
 	e := &cluster.Error{
-		Code: cluster.Code(p.Code), Status: p.Status, Detail: detail,
+		Code: cluster.Code(p.Code), Status: p.Status, Detail: cmp.Or(p.Detail, p.Title),
 		NoRetry: !p.Retryable, RetryAfter: retryAfter(a.header), Revision: p.Revision,
 	}
 	for _, v := range p.Votes {

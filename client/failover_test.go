@@ -120,8 +120,8 @@ func TestFailover_Outcomes(t *testing.T) {
 			t.Errorf("refused votes: %v %+v", err, e)
 		}
 		fc.kill("n1")
-		if err := answer(nil); !errors.Is(err, ErrNoLeader) || !strings.Contains(err.Error(), "no node answers") {
-			t.Errorf("nobody answers: %v", err)
+		if err := answer(nil); !errors.Is(err, ErrNoLeader) || !strings.Contains(err.Error(), "no node responds") {
+			t.Errorf("no node responds: %v", err)
 		}
 	})
 }

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
@@ -38,11 +39,9 @@ func (r *retrier) onLeaderChange(now time.Time) {
 	if r.q.retryClass == nonIdempotentWrite && len(r.outstanding) > 0 {
 		return
 	}
-	for _, t := range r.outstanding {
-		if t.node != old {
-			r.forwardAt = now.Add(forwardGrace/2 + rand.N(forwardGrace))
-			return
-		}
+	if slices.ContainsFunc(r.outstanding, func(t *attempt) bool { return t.node != old }) {
+		r.forwardAt = now.Add(forwardGrace/2 + rand.N(forwardGrace))
+		return
 	}
 	r.launch(leader)
 }

@@ -60,6 +60,13 @@ func pickLeader(reports []leaderReport, suspects map[string]time.Time) (leaderRe
 	return best, true
 }
 
+// probeResult is the latest probe of one node.
+type probeResult struct {
+	report    leaderReport
+	hasLeader bool  // report names a leader
+	err       error // the response is missing, or not from a NorthStar node
+}
+
 // leaderFinder finds the leader. It polls only between acquire and release, and keeps the last result otherwise.
 // Nothing blocks under its lock.
 type leaderFinder struct {
@@ -68,9 +75,8 @@ type leaderFinder struct {
 	mu          sync.Mutex
 	users       int
 	stop        context.CancelFunc // of the running poll; nil if none
-	reports     map[string]leaderReport
+	results     map[string]probeResult
 	suspects    map[string]time.Time
-	lastErrors  map[string]error     // error of each node's last probe
 	probing     map[string]time.Time // start times of pending probes
 	current     leaderReport
 	leaderKnown bool
@@ -79,8 +85,8 @@ type leaderFinder struct {
 
 func newLeaderFinder(c *Client) *leaderFinder {
 	return &leaderFinder{
-		c: c, reports: map[string]leaderReport{}, suspects: map[string]time.Time{}, lastErrors: map[string]error{},
-		probing: map[string]time.Time{}, changed: make(chan struct{}),
+		c: c, results: map[string]probeResult{}, suspects: map[string]time.Time{}, probing: map[string]time.Time{},
+		changed: make(chan struct{}),
 	}
 }
 
@@ -120,24 +126,22 @@ func (f *leaderFinder) isUnresponsive(url string, now time.Time) bool {
 	return probing && now.Sub(since) >= unresponsiveAfter
 }
 
-// record stores a node's report; ok is false if the node knew no leader or did not respond.
-func (f *leaderFinder) record(s leaderReport, ok bool) {
+// record stores the result of a probe.
+func (f *leaderFinder) record(url string, r probeResult) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if ok {
-		f.reports[s.endpoint] = s
-	} else {
-		delete(f.reports, s.endpoint)
-	}
+	f.results[url] = r
 	f.updateLeaderLocked()
 }
 
 func (f *leaderFinder) updateLeaderLocked() {
-	all := make([]leaderReport, 0, len(f.reports))
-	for _, s := range f.reports {
-		all = append(all, s)
+	var reports []leaderReport
+	for _, r := range f.results {
+		if r.hasLeader {
+			reports = append(reports, r.report)
+		}
 	}
-	best, known := pickLeader(all, f.suspects)
+	best, known := pickLeader(reports, f.suspects)
 	if known && best.isSelfReport() {
 		delete(f.suspects, best.leader)
 	}
@@ -201,8 +205,7 @@ func (f *leaderFinder) poll(ctx context.Context) {
 func (f *leaderFinder) forget(urls []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	maps.DeleteFunc(f.reports, func(url string, _ leaderReport) bool { return !slices.Contains(urls, url) })
-	maps.DeleteFunc(f.lastErrors, func(url string, _ error) bool { return !slices.Contains(urls, url) })
+	maps.DeleteFunc(f.results, func(url string, _ probeResult) bool { return !slices.Contains(urls, url) })
 }
 
 // pollAll probes every node once. It returns when all have responded, or shortly after a majority has. Later
@@ -267,9 +270,9 @@ func (f *leaderFinder) ask(ctx context.Context, url string, asked time.Time) {
 	} else {
 		f.c.nodes.markUp(url)
 	}
-	f.recordResult(url, responseError(a))
-	s, ok := f.c.parseLeaderReport(a, asked)
-	f.record(s, ok)
+	r := probeResult{err: responseError(a)}
+	r.report, r.hasLeader = f.c.parseLeaderReport(a, asked)
+	f.record(url, r)
 }
 
 // responseError returns what is wrong with a response to GET /leader; nil if a NorthStar node sent it.
@@ -281,17 +284,6 @@ func responseError(a *response) error {
 	return e.Problem
 }
 
-// recordResult records whether a node has responded.
-func (f *leaderFinder) recordResult(url string, err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if err == nil {
-		delete(f.lastErrors, url)
-	} else {
-		f.lastErrors[url] = err
-	}
-}
-
 // unreachableReason returns why no leader is known. It tells a wrong CA or address, or HTTP instead of TLS, from a
 // cluster without a leader.
 func (f *leaderFinder) unreachableReason() string {
@@ -299,11 +291,11 @@ func (f *leaderFinder) unreachableReason() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, url := range urls {
-		if f.lastErrors[url] == nil {
+		if f.results[url].err == nil {
 			return "no node reports a leader"
 		}
 	}
-	return fmt.Sprintf("no node responds; %s: %v", urls[0], f.lastErrors[urls[0]])
+	return fmt.Sprintf("no node responds; %s: %v", urls[0], f.results[urls[0]].err)
 }
 
 // parseLeaderReport reads a response to GET /leader.

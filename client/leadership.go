@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,7 +76,7 @@ func (l *Leadership) Resign(ctx context.Context) error {
 func (l *Leadership) Context(ctx context.Context, early time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	if left := l.timeUntilEarlyStop(early); left <= 0 {
-		cancel(l.causeOrDefault(ErrLeaseLapsed))
+		cancel(cmp.Or(l.Cause(), ErrLeaseLapsed))
 	}
 	go func() {
 		timer := time.NewTimer(0)
@@ -91,7 +92,7 @@ func (l *Leadership) Context(ctx context.Context, early time.Duration) (context.
 			}
 			left := l.timeUntilEarlyStop(early)
 			if left <= 0 {
-				cancel(l.causeOrDefault(ErrLeaseLapsed))
+				cancel(cmp.Or(l.Cause(), ErrLeaseLapsed))
 				return
 			}
 			timer.Reset(min(left, suspendPollInterval))
@@ -106,11 +107,4 @@ func (l *Leadership) timeUntilEarlyStop(early time.Duration) time.Duration {
 	valid := l.deadline.validity
 	l.deadline.mu.Unlock()
 	return l.ValidFor() - max(0, min(early, valid/3))
-}
-
-func (l *Leadership) causeOrDefault(otherwise error) error {
-	if err := l.Cause(); err != nil {
-		return err
-	}
-	return otherwise
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -124,12 +125,7 @@ func (r *retrier) end() {
 }
 
 func (r *retrier) inUse(node string) bool {
-	for _, t := range r.outstanding {
-		if t.node == node {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.outstanding, func(t *attempt) bool { return t.node == node })
 }
 
 func (r *retrier) pick() string {
@@ -218,25 +214,13 @@ func (r *retrier) handleResult(o outcome) (done bool, err error) {
 }
 
 func (r *retrier) remove(t *attempt) {
-	for i, x := range r.outstanding {
-		if x == t {
-			r.outstanding = append(r.outstanding[:i], r.outstanding[i+1:]...)
-			return
-		}
-	}
+	r.outstanding = slices.DeleteFunc(r.outstanding, func(x *attempt) bool { return x == t })
 }
 
 // outcomeUncertain reports whether some attempt, completed or in progress, may have been applied.
 func (r *retrier) outcomeUncertain() bool {
-	if r.mayHaveApplied {
-		return true
-	}
-	for _, t := range r.outstanding {
-		if t.sent.Load() {
-			return true
-		}
-	}
-	return false
+	return r.mayHaveApplied ||
+		slices.ContainsFunc(r.outstanding, func(t *attempt) bool { return t.sent.Load() })
 }
 
 // updateNodes records in the client's shared state what an attempt showed about its node.

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,9 +46,7 @@ type SessionConfig struct {
 }
 
 func (cfg SessionConfig) check() (SessionConfig, error) {
-	if cfg.TTL == 0 {
-		cfg.TTL = DefaultSessionTTL
-	}
+	cfg.TTL = cmp.Or(cfg.TTL, DefaultSessionTTL)
 	var errs []error
 	if cfg.TTL < minSessionTTL {
 		errs = append(errs, fmt.Errorf("TTL: must be at least %v (got %v)", minSessionTTL, cfg.TTL))

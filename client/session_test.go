@@ -274,8 +274,8 @@ func TestSessionConfigIsChecked(t *testing.T) {
 	}
 	defer c.Close()
 	for want, cfg := range map[string]SessionConfig{
-		"TTL: want at least 500ms": {TTL: time.Millisecond},
-		"grace: want 0, or with":   {Grace: time.Second},
+		"TTL: must be at least 500ms": {TTL: time.Millisecond},
+		"grace: must be 0, or with":   {Grace: time.Second},
 	} {
 		if _, err := c.NewSession(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
