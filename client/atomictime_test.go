@@ -5,7 +5,6 @@ import (
 	"time"
 )
 
-// TestAtomicTime: what is counted since then is counted on the monotonic clock.
 func TestAtomicTime(t *testing.T) {
 	var m atomicTime
 	now := time.Now()

@@ -20,7 +20,7 @@ func candidate(t *testing.T, c *Client, ttl time.Duration) *Candidate {
 	return k
 }
 
-func TestRunAsLeaderReturnsWhatItsFunctionDoes(t *testing.T) {
+func TestRunAsLeader_ReturnsErrorOfFunction(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1")
@@ -44,7 +44,8 @@ func TestRunAsLeaderReturnsWhatItsFunctionDoes(t *testing.T) {
 	}, "n1")
 }
 
-// It stops before the lease could lapse, waits, and stands again, with the same session as long as that lives.
+// The function stops before the lease lapses. RunAsLeader then campaigns again, with the same session while that
+// lives.
 func TestRunAsLeader_StopsAndCampaignsAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
@@ -77,7 +78,7 @@ func TestRunAsLeader_StopsAndCampaignsAgain(t *testing.T) {
 		})
 		first := <-tenures
 		f.mu.Lock()
-		f.sessions[first.Session].timer.Stop() // a change of the leader
+		f.sessions[first.Session].timer.Stop() // a leader change renews the TTL
 		f.mu.Unlock()
 		fc.depose()
 		time.Sleep(4 * time.Second)

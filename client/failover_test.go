@@ -15,14 +15,14 @@ import (
 	"northstar/cluster"
 )
 
-// TestFailoverAvoidsTheHungLeader: the order goes to a node that answers, once.
-func TestFailoverAvoidsTheHungLeader(t *testing.T) {
+// The request goes to a responsive node, once.
+func TestFailover_AvoidsHungLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fc := newFakeCluster(t, "n1", "n2", "n3")
 		defer fc.close()
 		c := fc.client("n1", "n2", "n3")
 		defer c.Close()
-		if _, err := c.Leader(t.Context()); err != nil { // it is known to lead
+		if _, err := c.Leader(t.Context()); err != nil { // the client knows the leader
 			t.Fatal(err)
 		}
 		fc.hang("n1")
@@ -85,8 +85,8 @@ func TestPlansAreDryRuns(t *testing.T) {
 	})
 }
 
-// TestFailover_Outcomes: what was sent and not answered is unknown, what was not sent has not happened, and votes
-// come with their error.
+// The outcome of a request without a response is unknown, an unsent request had no effect, and an error may have
+// votes.
 func TestFailover_Outcomes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fc := newFakeCluster(t, "n1", "n2")

@@ -46,8 +46,8 @@ func serve(t *testing.T, h http.HandlerFunc) *Client {
 	return c
 }
 
-// Keys arrive byte by byte as they are, over a real connection.
-func TestKeysAreEscapedExactly(t *testing.T) {
+// Keys arrive unchanged over a real connection.
+func TestKeysAreEscaped(t *testing.T) {
 	var got string
 	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		escaped := strings.TrimPrefix(r.URL.EscapedPath(), apiv1.PathKVPrefix)
@@ -73,7 +73,7 @@ func TestKeysAreEscapedExactly(t *testing.T) {
 	}
 }
 
-func TestWriteOptionsOnTheWire(t *testing.T) {
+func TestWriteOptions_Headers(t *testing.T) {
 	var last *http.Request
 	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		last = r
@@ -124,7 +124,7 @@ func TestWriteOptionsOnTheWire(t *testing.T) {
 	}
 }
 
-func TestProblemsAreTyped(t *testing.T) {
+func TestErrors_MatchSentinels(t *testing.T) {
 	var p apiv1.Problem
 	c := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", apiv1.TypeProblem)
@@ -153,7 +153,7 @@ func TestProblemsAreTyped(t *testing.T) {
 	}
 }
 
-func TestListGoesThroughPages(t *testing.T) {
+func TestList_FollowsPages(t *testing.T) {
 	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		q := r.URL.Query()
 		if q.Get("prefix") != "a/" || q.Get("limit") != "2" || q.Get("consistency") != "stale" {
@@ -178,7 +178,7 @@ func TestListGoesThroughPages(t *testing.T) {
 	}
 }
 
-func TestSnapshotSaveChecksTheSum(t *testing.T) {
+func TestSnapshotSave_VerifiesChecksum(t *testing.T) {
 	data := bytes.Repeat([]byte("northstar"), 100_000)
 	sum := sha256.Sum256(data)
 	for name, tc := range map[string]struct {
@@ -241,7 +241,7 @@ func TestSnapshotRestore(t *testing.T) {
 	}
 }
 
-func TestNewRefuses(t *testing.T) {
+func TestNew_InvalidConfig(t *testing.T) {
 	for name, cfg := range map[string]Config{
 		"no endpoints":   {},
 		"bad scheme":     {Endpoints: []string{"ftp://h:1"}},

@@ -20,13 +20,13 @@ import (
 	"northstar/cluster"
 )
 
-// Many writers, while leaders change, nodes hang and answers get lost: each acknowledged write was carried out, and
-// each was at most once.
+// Many writers, leader changes, hung nodes and lost responses: each acknowledged write was applied, and each at
+// most once.
 func TestWritesUnderFaults(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1", "n2", "n3")
 		defer c.Close()
-		fc.lossy = 0.1
+		fc.lossRate = 0.1
 		names := []string{"n1", "n2", "n3"}
 		ctx, stop := context.WithCancel(t.Context())
 		var faults, writers sync.WaitGroup
@@ -74,7 +74,7 @@ func TestWritesUnderFaults(t *testing.T) {
 	}, "n1", "n2", "n3")
 }
 
-// What a node said tells more than that another one was not there.
+// A response of a node is more specific than an unreachable node.
 func TestReturnsMostSpecificError(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		for range 10 {
@@ -132,7 +132,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// BenchmarkGet shows what the client adds to the HTTP request under it.
+// BenchmarkGet measures what the client adds to its HTTP request.
 func BenchmarkGet(b *testing.B) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == apiv1.PathLeader {

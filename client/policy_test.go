@@ -20,11 +20,11 @@ func TestPickLeader(t *testing.T) {
 	later := claim("http://n1", "n1", "n1", 4)
 	later.askedAt = at.Add(2)
 	for name, tc := range map[string]struct {
-		seen []leaderReport
-		bad  map[string]time.Time
-		want string
+		reports     []leaderReport
+		suspectsmap [string]time.Time
+		want        string
 	}{
-		"nobody knows":      {nil, nil, ""},
+		"no reports":        {nil, nil, ""},
 		"one claims itself": {[]leaderReport{claim("http://n1", "n1", "n1", 4)}, nil, "http://n1"},
 		"highest term wins": {
 			[]leaderReport{claim("http://n1", "n1", "n1", 4), claim("http://n2", "n3", "n2", 5)}, nil, "http://n3",
@@ -43,7 +43,7 @@ func TestPickLeader(t *testing.T) {
 		}, map[string]time.Time{"http://n1": at}, ""},
 		"failed, and back": {[]leaderReport{later}, map[string]time.Time{"http://n1": at.Add(1)}, "http://n1"},
 	} {
-		got, ok := pickLeader(tc.seen, tc.bad)
+		got, ok := pickLeader(tc.reports, tc.suspects)
 		if ok != (tc.want != "") || (ok && got.leader != tc.want) {
 			t.Errorf("%s: %q, %v, want %q", name, got.leader, ok, tc.want)
 		}
@@ -104,7 +104,7 @@ func TestClassify(t *testing.T) {
 			status: 307, header: http.Header{"Location": {"http://n2:1/v1/kv/a"}},
 		}, facts{again: true}},
 		"redirect to nowhere": {nonIdempotentWrite, response{status: 307}, facts{}},
-		"answer too large":    {leaderRead, response{err: errTooLarge}, facts{maybe: true}},
+		"response too large":  {leaderRead, response{err: errTooLarge}, facts{maybe: true}},
 	} {
 		if tc.a.header == nil {
 			tc.a.header = http.Header{}
@@ -130,7 +130,7 @@ func TestBackoffIsBounded(t *testing.T) {
 	}
 }
 
-func TestNodesForgetAndBackOff(t *testing.T) {
+func TestNodes_RefreshAndMarkDown(t *testing.T) {
 	n, err := newNodes([]string{"seed:1", "http://seed:1/"}, "http")
 	if err != nil {
 		t.Fatal(err)
