@@ -6,6 +6,7 @@ import (
 )
 
 func TestAtomicTime(t *testing.T) {
+	t.Parallel()
 	var m atomicTime
 	now := time.Now()
 	if d := m.since(now); d < 1000*time.Hour {

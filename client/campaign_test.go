@@ -16,6 +16,7 @@ import (
 )
 
 func TestCampaign(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		fc.withRoles()
 		c := fc.client("n1", "n2")
@@ -58,6 +59,7 @@ func TestCampaign(t *testing.T) {
 // The place in the queue survives failed nodes, leader changes and waits longer than one request. The client sends
 // few requests meanwhile.
 func TestCampaign_KeepsQueuePlace(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1", "n2", "n3")
@@ -120,6 +122,7 @@ func TestCampaign_KeepsQueuePlace(t *testing.T) {
 
 // If the node of a long poll hangs, the client soon asks another one.
 func TestCampaign_LeavesHungNode(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c, other := fc.client("n1", "n2"), fc.client("n2")
@@ -157,6 +160,7 @@ func TestCampaign_LeavesHungNode(t *testing.T) {
 // A cancelled campaign elects nobody's session later, even if it was elected already or its requests are still in
 // flight.
 func TestCampaign_Cancelled(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1")
@@ -208,6 +212,7 @@ func TestCampaign_Cancelled(t *testing.T) {
 }
 
 func TestCampaign_Rejected(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		f.reject = func(r *http.Request) error {
@@ -234,6 +239,7 @@ func TestCampaign_Rejected(t *testing.T) {
 
 // When an operator revokes a role, the holder learns of it before its next campaign.
 func TestEviction_NotifiesHolder(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1")
@@ -253,6 +259,7 @@ func TestEviction_NotifiesHolder(t *testing.T) {
 }
 
 func TestObserve(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		fc.withRoles()
 		c := fc.client("n1", "n2", "n3")
@@ -305,6 +312,7 @@ func TestObserve(t *testing.T) {
 // When the cluster ends a session, its holder has already stopped, however late requests and responses are. An
 // ended tenure stays ended. A holder that resigns has stopped before.
 func TestDeadline_EndsBeforeSession(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		var mu sync.Mutex

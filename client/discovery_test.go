@@ -13,6 +13,7 @@ import (
 )
 
 func TestLeader_HighestTermWins(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1", "n2", "n3")
 		defer c.Close()
@@ -26,6 +27,7 @@ func TestLeader_HighestTermWins(t *testing.T) {
 }
 
 func TestLeader_HungNode(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1", "n2", "n3")
 		defer c.Close()
@@ -42,6 +44,7 @@ func TestLeader_HungNode(t *testing.T) {
 
 // The known leader responds late: it is still the leader, and its report is newer than the call.
 func TestLeader_SlowResponse(t *testing.T) {
+	t.Parallel()
 	for _, late := range []time.Duration{60 * time.Millisecond, 600 * time.Millisecond} {
 		bubble(t, func(t *testing.T, fc *fakeCluster) {
 			c := fc.client("n1", "n2", "n3")
@@ -64,6 +67,7 @@ func TestLeader_SlowResponse(t *testing.T) {
 }
 
 func TestLeader_WaitsForElection(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1", "n2", "n3")
 		defer c.Close()
@@ -87,6 +91,7 @@ func TestLeader_WaitsForElection(t *testing.T) {
 
 // An unreachable cluster, for example with a wrong address or CA, is not a cluster without a leader.
 func TestLeader_ErrorNamesUnreachableReason(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		for endpoint, want := range map[string]string{"down": "connection refused", "n1": "no node reports a leader"} {
 			c := fc.client(endpoint)
@@ -104,6 +109,7 @@ func TestLeader_ErrorNamesUnreachableReason(t *testing.T) {
 // Results of removed endpoints do not count: a new cluster starts with low terms. A node that its cluster rejects
 // knows no leader and no members; the client then asks other nodes.
 func TestCluster_SkipsNodeWithoutLeader(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1", "n2", "n3")
 		defer c.Close()
@@ -120,6 +126,7 @@ func TestCluster_SkipsNodeWithoutLeader(t *testing.T) {
 }
 
 func TestLeaderFinder_DropsRemovedNodes(t *testing.T) {
+	t.Parallel()
 	c, err := New(Config{Endpoints: []string{"n1:1"}})
 	if err != nil {
 		t.Fatal(err)
@@ -144,6 +151,7 @@ func TestLeaderFinder_DropsRemovedNodes(t *testing.T) {
 
 // The error of a client that uses plain HTTP with a TLS cluster, or contacts another service, says so.
 func TestLeaderFinder_EndpointsNotNorthStar(t *testing.T) {
+	t.Parallel()
 	for want, answer := range map[string]http.HandlerFunc{
 		"this is an HTTPS port": func(w http.ResponseWriter, _ *http.Request) {
 			problem(w, cluster.Errorf(cluster.CodeBadRequest, "request: this is an HTTPS port"))

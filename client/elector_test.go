@@ -21,6 +21,7 @@ func candidate(t *testing.T, c *Client, ttl time.Duration) *Candidate {
 }
 
 func TestRunAsLeader_ReturnsErrorOfFunction(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1")
@@ -47,6 +48,7 @@ func TestRunAsLeader_ReturnsErrorOfFunction(t *testing.T) {
 // The function stops before the lease lapses. RunAsLeader then campaigns again, with the same session while that
 // lives.
 func TestRunAsLeader_StopsAndCampaignsAgain(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1")
@@ -107,6 +109,7 @@ func TestRunAsLeader_StopsAndCampaignsAgain(t *testing.T) {
 }
 
 func TestLeave(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1")

@@ -17,6 +17,7 @@ import (
 
 // The request goes to a responsive node, once.
 func TestFailover_AvoidsHungLeader(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fc := newFakeCluster(t, "n1", "n2", "n3")
 		defer fc.close()
@@ -59,6 +60,7 @@ func TestFailover_AvoidsHungLeader(t *testing.T) {
 }
 
 func TestPlansAreDryRuns(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fc := newFakeCluster(t, "n1")
 		defer fc.close()
@@ -88,6 +90,7 @@ func TestPlansAreDryRuns(t *testing.T) {
 // The outcome of a request without a response is unknown, an unsent request had no effect, and an error may have
 // votes.
 func TestFailover_Outcomes(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fc := newFakeCluster(t, "n1", "n2")
 		defer fc.close()

@@ -25,6 +25,7 @@ func newTenure(t *testing.T) (*Deadline, *Leadership, *clock) {
 }
 
 func TestGate(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var g Gate
 		if err := g.Require(); !errors.Is(err, ErrNotLeader) {
@@ -71,6 +72,7 @@ func TestGate(t *testing.T) {
 // A suspended process finds the gate closed when it resumes, before any timer or goroutine has run. So does a
 // process on a suspended machine, where Go's own clock stood still.
 func TestGate_ClosedAfterSuspend(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d, l, clock := newTenure(t)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -110,6 +112,7 @@ func TestGate_ClosedAfterSuspend(t *testing.T) {
 // A late renewal succeeds, and nothing read the clock since the end of the lease. The tenure stays ended, because
 // callers may know that.
 func TestExtend_LateRenewalDoesNotReviveTenure(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d, l, clock := newTenure(t)
 		clock.jump(10 * time.Second)
@@ -121,6 +124,7 @@ func TestExtend_LateRenewalDoesNotReviveTenure(t *testing.T) {
 }
 
 func TestLeadership_DoneClosesOnTime(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d, l, _ := newTenure(t)
 		go d.Run(t.Context())
@@ -139,6 +143,7 @@ func TestLeadership_DoneClosesOnTime(t *testing.T) {
 }
 
 func TestGate_DoAndDrain(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d, l, _ := newTenure(t)
 		go d.Run(t.Context())

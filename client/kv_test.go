@@ -48,6 +48,7 @@ func serve(t *testing.T, h http.HandlerFunc) *Client {
 
 // Keys arrive unchanged over a real connection.
 func TestKeysAreEscaped(t *testing.T) {
+	t.Parallel()
 	var got string
 	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		escaped := strings.TrimPrefix(r.URL.EscapedPath(), apiv1.PathKVPrefix)
@@ -74,6 +75,7 @@ func TestKeysAreEscaped(t *testing.T) {
 }
 
 func TestWriteOptions_Headers(t *testing.T) {
+	t.Parallel()
 	var last *http.Request
 	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		last = r
@@ -125,6 +127,7 @@ func TestWriteOptions_Headers(t *testing.T) {
 }
 
 func TestErrors_MatchSentinels(t *testing.T) {
+	t.Parallel()
 	var p apiv1.Problem
 	c := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", apiv1.TypeProblem)
@@ -154,6 +157,7 @@ func TestErrors_MatchSentinels(t *testing.T) {
 }
 
 func TestList_FollowsPages(t *testing.T) {
+	t.Parallel()
 	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		q := r.URL.Query()
 		if q.Get("prefix") != "a/" || q.Get("limit") != "2" || q.Get("consistency") != "stale" {
@@ -179,6 +183,7 @@ func TestList_FollowsPages(t *testing.T) {
 }
 
 func TestSnapshotSave_VerifiesChecksum(t *testing.T) {
+	t.Parallel()
 	data := bytes.Repeat([]byte("northstar"), 100_000)
 	sum := sha256.Sum256(data)
 	for name, tc := range map[string]struct {
@@ -208,6 +213,7 @@ func TestSnapshotSave_VerifiesChecksum(t *testing.T) {
 }
 
 func TestSnapshotRestore(t *testing.T) {
+	t.Parallel()
 	var leader apiv1.Leader
 	var got []byte
 	fail := false
@@ -242,6 +248,7 @@ func TestSnapshotRestore(t *testing.T) {
 }
 
 func TestNew_InvalidConfig(t *testing.T) {
+	t.Parallel()
 	for name, cfg := range map[string]Config{
 		"no endpoints":   {},
 		"bad scheme":     {Endpoints: []string{"ftp://h:1"}},

@@ -23,6 +23,7 @@ import (
 // Many writers, leader changes, hung nodes and lost responses: each acknowledged write was applied, and each at
 // most once.
 func TestWritesUnderFaults(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1", "n2", "n3")
 		defer c.Close()
@@ -76,6 +77,7 @@ func TestWritesUnderFaults(t *testing.T) {
 
 // A response of a node is more specific than an unreachable node.
 func TestReturnsMostSpecificError(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		for range 10 {
 			c := fc.client("n1", "gone1", "gone2")
@@ -93,6 +95,7 @@ func TestReturnsMostSpecificError(t *testing.T) {
 }
 
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.TLS == nil || r.ProtoMajor != 1 {
 			t.Errorf("request over %s, TLS %v", r.Proto, r.TLS != nil)

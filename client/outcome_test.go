@@ -14,6 +14,7 @@ import (
 // If the connection breaks after sending, the outcome of a write is unknown without a key. With a key the write is
 // retried.
 func TestRetry_ConnectionLostAfterSending(t *testing.T) {
+	t.Parallel()
 	for _, bare := range []bool{true, false} {
 		bubble(t, func(t *testing.T, fc *fakeCluster) {
 			c := fc.client("n1")
@@ -38,6 +39,7 @@ func TestRetry_ConnectionLostAfterSending(t *testing.T) {
 
 // At the deadline, the outcome of a write is unknown if some attempt may have arrived, and only then.
 func TestRetry_OutcomeAtDeadline(t *testing.T) {
+	t.Parallel()
 	hung := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 	says := func(code cluster.Code) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) { problem(w, cluster.Errorf(code, "test")) }
@@ -77,6 +79,7 @@ func TestRetry_OutcomeAtDeadline(t *testing.T) {
 // After an attempt that may have arrived, a refusal by one node alone is not the outcome. A refusal by the
 // replicated state is.
 func TestRetry_RefusalAfterUncertainAttempt(t *testing.T) {
+	t.Parallel()
 	for code, want := range map[cluster.Code]error{
 		cluster.CodeForbidden:       ErrOutcomeUnknown,
 		cluster.CodeConditionFailed: ErrConditionFailed,
@@ -106,6 +109,7 @@ func TestRetry_RefusalAfterUncertainAttempt(t *testing.T) {
 // Without a leader, a change of the cluster certainly had no effect. Its request is not aborted half sent at the
 // deadline.
 func TestAdmin_NoLeaderUntilDeadline(t *testing.T) {
+	t.Parallel()
 	for _, nodes := range [][]string{{"n1"}, {"n1", "down"}} {
 		bubble(t, func(t *testing.T, fc *fakeCluster) {
 			c := fc.client(nodes...)

@@ -11,6 +11,7 @@ import (
 )
 
 func TestPickLeader(t *testing.T) {
+	t.Parallel()
 	at := time.Now()
 	claim := func(endpoint, id, by string, term uint64) leaderReport {
 		return leaderReport{endpoint: endpoint, leader: "http://" + id, info: apiv1.Leader{
@@ -20,9 +21,9 @@ func TestPickLeader(t *testing.T) {
 	later := claim("http://n1", "n1", "n1", 4)
 	later.askedAt = at.Add(2)
 	for name, tc := range map[string]struct {
-		reports     []leaderReport
-		suspectsmap [string]time.Time
-		want        string
+		reports  []leaderReport
+		suspects map[string]time.Time
+		want     string
 	}{
 		"no reports":        {nil, nil, ""},
 		"one claims itself": {[]leaderReport{claim("http://n1", "n1", "n1", 4)}, nil, "http://n1"},
@@ -51,6 +52,7 @@ func TestPickLeader(t *testing.T) {
 }
 
 func TestSelectNode(t *testing.T) {
+	t.Parallel()
 	now := time.Now()
 	all := []*node{{url: "a"}, {url: "b"}, {url: "c", down: now.Add(time.Second)}}
 	for name, tc := range map[string]struct {
@@ -78,6 +80,7 @@ func TestSelectNode(t *testing.T) {
 }
 
 func TestClassify(t *testing.T) {
+	t.Parallel()
 	broken := errors.New("connection reset")
 	body := func(code string) []byte { return []byte(`{"code":` + code + `,"status":503,"retryable":true}`) }
 	type facts struct{ ok, again, maybe bool }
@@ -120,6 +123,7 @@ func TestClassify(t *testing.T) {
 }
 
 func TestBackoffIsBounded(t *testing.T) {
+	t.Parallel()
 	for n := range 50 {
 		if d := backoff(n, 0); d < minBackoff/2 || d > maxBackoff {
 			t.Errorf("pause %d is %v", n, d)
@@ -131,6 +135,7 @@ func TestBackoffIsBounded(t *testing.T) {
 }
 
 func TestNodes_RefreshAndMarkDown(t *testing.T) {
+	t.Parallel()
 	n, err := newNodes([]string{"seed:1", "http://seed:1/"}, "http")
 	if err != nil {
 		t.Fatal(err)

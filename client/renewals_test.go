@@ -73,6 +73,7 @@ func startSessions(t *testing.T, c *Client, n int, ttl, apart time.Duration) []*
 // Sessions are renewed in few requests, on time, and within the server's limit for one request. They started at the
 // same time or spread out.
 func TestRenewBatch_GroupsSessions(t *testing.T) {
+	t.Parallel()
 	for apart, n := range map[time.Duration]int{0: 1100, 10 * time.Millisecond: 300} {
 		t.Run(fmt.Sprint(apart), func(t *testing.T) {
 			bubble(t, func(t *testing.T, fc *fakeCluster) {
@@ -117,6 +118,7 @@ func TestRenewBatch_GroupsSessions(t *testing.T) {
 
 // A single session is renewed on time, by a request of its own.
 func TestRenewBatch_SingleSession(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		fc.withRoles()
 		c := fc.client("n1")
@@ -138,6 +140,7 @@ func TestRenewBatch_SingleSession(t *testing.T) {
 
 // Each session's lease counts from when the request was sent, by its own clock, however late the response is.
 func TestRenewBatch_CountsFromSendTime(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1")
@@ -174,6 +177,7 @@ func TestRenewBatch_CountsFromSendTime(t *testing.T) {
 
 // Only the session that the response lists as ended ends, and only the session listed as revoked loses its role.
 func TestRenewBatch_AffectsOnlyNamedSessions(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		f.reject = func(r *http.Request) error {
@@ -231,6 +235,7 @@ func TestRenewBatch_AffectsOnlyNamedSessions(t *testing.T) {
 // A request for many sessions gets a response meant for one: it ends no session. A session that the response does
 // not mention counts as not renewed.
 func TestRenewBatch_RequestErrorEndsNoSession(t *testing.T) {
+	t.Parallel()
 	for name, answer := range map[string]func(w http.ResponseWriter){
 		"ended":  func(w http.ResponseWriter) { problem(w, fail(cluster.CodeSessionEnded)) },
 		"fenced": func(w http.ResponseWriter) { problem(w, fail(cluster.CodeFenced)) },
@@ -277,6 +282,7 @@ func (n *fakeNode) requireBatches(t *testing.T) {
 
 // A hung request delays no session outside its batch.
 func TestRenew_SlowBatchDoesNotDelayOthers(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1", "n2", "n3")
@@ -299,8 +305,9 @@ func TestRenew_SlowBatchDoesNotDelayOthers(t *testing.T) {
 			}
 			lapsed = max(lapsed, n)
 		}
-		if lapsed < 1 || lapsed > 20 {
-			t.Errorf("%d of 100 sessions have lapsed, want those in one batch, about a tenth", lapsed)
+		// A batch has about a tenth of the sessions, and the requests that hang are two or three.
+		if lapsed < 1 || lapsed > 40 {
+			t.Errorf("%d of 100 sessions have lapsed, want only those in the batches that hang", lapsed)
 		}
 	}, "n1", "n2", "n3")
 }
@@ -308,6 +315,7 @@ func TestRenew_SlowBatchDoesNotDelayOthers(t *testing.T) {
 // A session with a short TTL is renewed and given up at its own time, whatever happens to sessions with longer
 // TTLs.
 func TestRenewBatch_ShortTTLNotDelayed(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1", "n2", "n3")
@@ -334,6 +342,7 @@ func TestRenewBatch_ShortTTLNotDelayed(t *testing.T) {
 
 // Without responses, each tenure ends at its own time and closes its gate.
 func TestRenew_LateRenewalsCloseGates(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		fc.withRoles()
 		c := fc.client("n1", "n2")
@@ -374,6 +383,7 @@ func TestRenew_LateRenewalsCloseGates(t *testing.T) {
 
 // The renewer runs while there are sessions, and starts again with the next one.
 func TestRenewer_StopsWithLastSession(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1")
@@ -421,6 +431,7 @@ func TestRenewer_StopsWithLastSession(t *testing.T) {
 
 // Closing a session does not wait for a renewal request in flight.
 func TestSessionClose_DoesNotWaitForRenewal(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1")
@@ -438,6 +449,7 @@ func TestSessionClose_DoesNotWaitForRenewal(t *testing.T) {
 
 // If a batch is rejected, each session is renewed by a request of its own.
 func TestRenewBatch_Refused(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		f.reject = func(r *http.Request) error {
@@ -462,6 +474,7 @@ func TestRenewBatch_Refused(t *testing.T) {
 
 // However many sessions are renewed individually, the number of requests in flight is limited.
 func TestRenew_ConcurrencyIsBounded(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		var mu sync.Mutex
@@ -501,6 +514,7 @@ func TestRenew_ConcurrencyIsBounded(t *testing.T) {
 
 // Which sessions are renewed now, and in which batches.
 func TestPlanBatches(t *testing.T) {
+	t.Parallel()
 	now := time.Now()
 	names := map[*Session]string{}
 	at := func(name string, ttl, due time.Duration, last renewResult) *renewalEntry {

@@ -42,6 +42,7 @@ func warmUp(t *testing.T, c *Client) {
 }
 
 func TestRetry_DeadNodes(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("gone1", "gone2", "n1", "gone3")
 		defer c.Close()
@@ -57,6 +58,7 @@ func TestRetry_DeadNodes(t *testing.T) {
 }
 
 func TestRetry_SilentDial(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("blackhole1", "blackhole2", "n1")
 		defer c.Close()
@@ -70,6 +72,7 @@ func TestRetry_SilentDial(t *testing.T) {
 
 // The leader crashes during a write. Another node holds the write and applies it when the new leader is elected.
 func TestLeaderCrash(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1", "n2", "n3")
 		defer c.Close()
@@ -101,6 +104,7 @@ func TestLeaderCrash(t *testing.T) {
 
 // The leader hangs with open connections; the followers elect another one.
 func TestLeaderHangs(t *testing.T) {
+	t.Parallel()
 	for name, call := range map[string]func(context.Context, *Client) error{
 		"put": func(ctx context.Context, c *Client) error {
 			_, err := c.Put(ctx, "k", []byte("v"), WriteOptions{})
@@ -132,6 +136,7 @@ func TestLeaderHangs(t *testing.T) {
 
 // The hung node no longer leads when the call starts, but the client does not know that.
 func TestHungFormerLeader(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1", "n2", "n3")
 		defer c.Close()
@@ -147,6 +152,7 @@ func TestHungFormerLeader(t *testing.T) {
 }
 
 func TestHedge_SlowLeaderGetsNoCopies(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1", "n2", "n3")
 		defer c.Close()
@@ -174,6 +180,7 @@ func TestHedge_SlowLeaderGetsNoCopies(t *testing.T) {
 
 // A write without idempotency key is never cut short: that would make its outcome unknown.
 func TestRetry_SlowNonIdempotentWriteWaits(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1", "n2")
 		defer c.Close()
@@ -190,6 +197,7 @@ func TestRetry_SlowNonIdempotentWriteWaits(t *testing.T) {
 
 // The leader search ends with the calls that need it.
 func TestLeaderPolling_StopsWhenIdle(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1", "n2", "n3")
 		defer c.Close()
@@ -211,6 +219,7 @@ func TestLeaderPolling_StopsWhenIdle(t *testing.T) {
 }
 
 func TestRedirectIsFollowed(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n2")
 		defer c.Close()
@@ -229,6 +238,7 @@ func TestRedirectIsFollowed(t *testing.T) {
 // A former leader forwards calls: the next call goes directly to the new leader. If that never helps, for example
 // behind a load balancer, the client searches only occasionally.
 func TestRetry_ForwardedResponseUpdatesLeader(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1", "n2")
 		defer c.Close()
@@ -256,6 +266,7 @@ func TestRetry_ForwardedResponseUpdatesLeader(t *testing.T) {
 
 // Another service at a member's address is skipped. As the only endpoint, it causes an error immediately.
 func TestRetry_NotNorthStarServer(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		fc.nodes["web"].handle = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) }
 		for range 10 {
@@ -278,6 +289,7 @@ func TestRetry_NotNorthStarServer(t *testing.T) {
 
 // A retryable error is retried for every class; other errors never.
 func TestRetryable(t *testing.T) {
+	t.Parallel()
 	busy := cluster.Errorf(cluster.CodeBusy, "queue full")
 	busy.RetryAfter = time.Second
 	final := cluster.Errorf(cluster.CodeBusy, "queue full")
@@ -319,6 +331,7 @@ func TestRetryable(t *testing.T) {
 }
 
 func TestCloseEndsCalls(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1", "n2")
 		warmUp(t, c)

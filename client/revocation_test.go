@@ -33,6 +33,7 @@ func (fc *fakeCluster) next(t *testing.T) (elected <-chan time.Time, done func()
 // A holder whose role is revoked gets the time to stop. The next one is elected as soon as it has, also if only a
 // renewal reports the revocation.
 func TestRevocation_NextHolderWaitsForRelease(t *testing.T) {
+	t.Parallel()
 	var asked atomic.Bool
 	once := func() bool { return !asked.Swap(true) }
 	for name, tt := range map[string]struct {
@@ -96,6 +97,7 @@ func TestRevocation_NextHolderWaitsForRelease(t *testing.T) {
 
 // If the holder does not stop, the next one waits for the end of its lease, and no longer. Its session lives on.
 func TestSession_NextHolderWaitsForLease(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1")
@@ -127,6 +129,7 @@ func TestSession_NextHolderWaitsForLease(t *testing.T) {
 // The role is revoked after the election, before the first renewal that could start the tenure. The tenure never
 // starts.
 func TestRevocation_BeforeTenureStarts(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		var mu sync.Mutex
@@ -181,6 +184,7 @@ func TestRevocation_BeforeTenureStarts(t *testing.T) {
 
 // The session does not acknowledge a revocation of a role that it did not win itself: the role may still be in use.
 func TestRevocation_OfUnknownTenure(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1")

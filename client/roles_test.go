@@ -62,6 +62,7 @@ func roleServer(t *testing.T) (c *Client, nextRequest func() string) {
 }
 
 func TestRoleCalls(t *testing.T) {
+	t.Parallel()
 	c, requests := roleServer(t)
 	ctx := t.Context()
 	want := func(line string, err error) {
@@ -106,6 +107,7 @@ func TestRoleCalls(t *testing.T) {
 }
 
 func TestWatchRole(t *testing.T) {
+	t.Parallel()
 	c, _ := roleServer(t)
 	var got []string
 	for ch, err := range c.WatchRole(t.Context(), "r", WatchOptions{Since: 3}) {

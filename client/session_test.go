@@ -14,6 +14,7 @@ import (
 )
 
 func TestSessionRenewsItself(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1", "n2", "n3")
@@ -43,6 +44,7 @@ func TestSessionRenewsItself(t *testing.T) {
 
 // The session survives any failure of nodes, unless the whole cluster is unavailable for longer than the lease.
 func TestSession_SurvivesNodeFailures(t *testing.T) {
+	t.Parallel()
 	for name, harm := range map[string]func(fc *fakeCluster){
 		"leader crash": func(fc *fakeCluster) { fc.kill("n1"); time.Sleep(10 * time.Millisecond); fc.elect("n2") },
 		"leader hangs": func(fc *fakeCluster) { fc.hang("n1"); time.Sleep(300 * time.Millisecond); fc.elect("n2") },
@@ -86,6 +88,7 @@ func TestSession_SurvivesNodeFailures(t *testing.T) {
 
 // No node responds for half of the TTL: there is time for a second renewal.
 func TestSession_SurvivesUnresponsiveCluster(t *testing.T) {
+	t.Parallel()
 	names := []string{"n1", "n2", "n3"}
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		fc.withRoles()
@@ -115,6 +118,7 @@ func TestSession_SurvivesUnresponsiveCluster(t *testing.T) {
 
 // The shortest TTL also tolerates a hung leader.
 func TestSession_ShortTTLSurvivesHungLeader(t *testing.T) {
+	t.Parallel()
 	for range 20 {
 		bubble(t, func(t *testing.T, fc *fakeCluster) {
 			fc.withRoles()
@@ -134,6 +138,7 @@ func TestSession_ShortTTLSurvivesHungLeader(t *testing.T) {
 }
 
 func TestSession_DoneWhenLost(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1")
@@ -163,6 +168,7 @@ func TestSession_DoneWhenLost(t *testing.T) {
 // A partitioned process: its lease lapses before its session ends. The lease is restored if the session still
 // lives.
 func TestSession_PartitionedProcess(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1")
@@ -191,6 +197,7 @@ func TestSession_PartitionedProcess(t *testing.T) {
 
 // The process is killed: its connections close, and the session ends.
 func TestAttach_EndsWithProcess(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		why := make(chan string, 1)
@@ -212,6 +219,7 @@ func TestAttach_EndsWithProcess(t *testing.T) {
 
 // It is closed properly, so that the next holder does not wait for a takeover delay.
 func TestAttach_Close(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		why := make(chan string, 1)
@@ -232,6 +240,7 @@ func TestAttach_Close(t *testing.T) {
 // A node hangs with the connection open, or loses the leader: the client attaches to another node before it closes
 // the old connection.
 func TestAttach_MovesToAnotherNode(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1", "n2", "n3")
@@ -267,6 +276,7 @@ func TestAttach_MovesToAnotherNode(t *testing.T) {
 }
 
 func TestSessionConfig_Check(t *testing.T) {
+	t.Parallel()
 	c, err := New(Config{Endpoints: []string{"127.0.0.1:1"}})
 	if err != nil {
 		t.Fatal(err)
@@ -290,6 +300,7 @@ func TestSessionConfig_Check(t *testing.T) {
 }
 
 func TestNewSession_Rejected(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		f.reject = func(r *http.Request) error {

@@ -62,6 +62,7 @@ func collect(ctx context.Context, c *Client, since uint64, n int) (got []uint64,
 }
 
 func TestWatch_ResumesAtAnotherNode(t *testing.T) {
+	t.Parallel()
 	breaks := map[string]func(fc *fakeCluster, s *streamer){
 		"connection broken": func(_ *fakeCluster, s *streamer) {
 			s.last = func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
@@ -112,6 +113,7 @@ func TestWatch_ResumesAtAnotherNode(t *testing.T) {
 
 // With a revision, "from now" also works before the first change.
 func TestWatch_FromNowSurvivesEarlyBreak(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1")
 		defer c.Close()
@@ -125,6 +127,7 @@ func TestWatch_FromNowSurvivesEarlyBreak(t *testing.T) {
 }
 
 func TestWatch_DropsRepeatedChanges(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1")
 		defer c.Close()
@@ -142,6 +145,7 @@ func TestWatch_DropsRepeatedChanges(t *testing.T) {
 }
 
 func TestWatch_Compacted(t *testing.T) {
+	t.Parallel()
 	compacted := cluster.Errorf(cluster.CodeHistoryCompacted, "kept from 40")
 	for name, handle := range map[string]http.HandlerFunc{
 		"answer": func(w http.ResponseWriter, _ *http.Request) { problem(w, compacted) },
@@ -163,6 +167,7 @@ func TestWatch_Compacted(t *testing.T) {
 }
 
 func TestWatch_EndsWithContext(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1")
 		fc.nodes["n1"].handle = (&streamer{}).serve
@@ -181,6 +186,7 @@ func TestWatch_EndsWithContext(t *testing.T) {
 }
 
 func TestWatch_NoNodeReachable(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("down")
 		defer c.Close()
@@ -193,6 +199,7 @@ func TestWatch_NoNodeReachable(t *testing.T) {
 }
 
 func TestFollowEvents(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1")
 		defer c.Close()
@@ -229,6 +236,7 @@ func TestFollowEvents(t *testing.T) {
 }
 
 func TestEventReader(t *testing.T) {
+	t.Parallel()
 	in := ": comment\r\n\r\nid: 1\r\nevent: put\r\ndata: a\r\ndata:b\r\n\r\n" +
 		"event: empty\n\nid:2\ndata: " + strings.Repeat("x", 100_000) + "\n\ndata\n\nid: 3\ndata: cut off"
 	r := newEventReader(strings.NewReader(in))
