@@ -66,7 +66,7 @@ func TestJournalReads(t *testing.T) {
 	if e.Node != "n1" || e.At.IsZero() || e.At.Location() != time.UTC {
 		t.Errorf("event %+v", e)
 	}
-	// The ring keeps four: "a" goes.
+	// The ring keeps four events: "a" is dropped.
 	appendAll(j, "de")
 	if items, _, _ := j.Latest("", 10); messages(items) != "bcde" {
 		t.Errorf("after five: %q", messages(items))
@@ -106,7 +106,7 @@ func TestCursorWaits(t *testing.T) {
 			}
 		})
 		synctest.Wait()
-		appendAll(j, "x") // an election: not for it
+		appendAll(j, "x") // an election: not selected
 		synctest.Wait()
 		j.Append(cluster.Event{Type: "member", Message: "y"})
 		wg.Wait()
@@ -117,7 +117,7 @@ func TestCursorWaits(t *testing.T) {
 		if _, err := c.Next(ctx, 1); !errors.Is(err, stop) {
 			t.Errorf("ended with %v", err)
 		}
-		// It goes on where it was.
+		// It continues where it was.
 		j.Append(cluster.Event{Type: "member", Message: "z"})
 		if items, err := c.Next(t.Context(), 1); err != nil || messages(items) != "z" {
 			t.Errorf("%q %v", messages(items), err)
@@ -181,14 +181,18 @@ func TestManyWritersAndReaders(t *testing.T) {
 func TestEventsAreLoggedOnce(t *testing.T) {
 	var log strings.Builder
 	j := NewJournal("n1", "boot", 4, hclog.New(&hclog.LoggerOptions{Output: &log}))
-	j.Append(cluster.Event{Type: "election", Term: 7, Message: "leader elected", Fields: map[string]any{"leader": "n2", "duration_ms": 12}})
+	j.Append(cluster.Event{
+		Type: "election", Term: 7, Message: "leader elected", Fields: map[string]any{"leader": "n2", "duration_ms": 12},
+	})
 	j.Warn(cluster.Event{Type: "disk", Message: "disk stalled"})
 	(*Journal)(nil).Append(cluster.Event{})
 	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
 	if len(lines) != 2 {
 		t.Fatalf("log:\n%s", log.String())
 	}
-	for i, wants := range [][]string{{"[INFO]", "leader elected", "event=election", "term=7", "duration_ms=12 leader=n2"}, {"[WARN]", "disk stalled"}} {
+	for i, wants := range [][]string{
+		{"[INFO]", "leader elected", "event=election", "term=7", "duration_ms=12 leader=n2"}, {"[WARN]", "disk stalled"},
+	} {
 		for _, want := range wants {
 			if !strings.Contains(lines[i], want) {
 				t.Errorf("line %q has no %s", lines[i], want)

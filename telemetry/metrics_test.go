@@ -20,7 +20,7 @@ var update = flag.Bool("update", false, "write the table in docs/metrics.md")
 
 const document = "../docs/metrics.md"
 
-// exercised is a Metrics of which every metric has at least one series.
+// exercised returns Metrics with at least one series of every metric.
 func exercised() *Metrics {
 	m := New()
 	m.Election("timeout", ResultWon, 20*time.Millisecond, 300*time.Millisecond)
@@ -37,7 +37,9 @@ func exercised() *Metrics {
 	m.SetSource(StateSource{
 		Status: func() cluster.NodeStatus {
 			return cluster.NodeStatus{
-				Identity: cluster.Identity{NodeID: "n1"}, Role: cluster.Leader, Term: 3, LeaderID: "n1", LeaderSince: time.Now().Add(-time.Minute),
+				Identity: cluster.Identity{
+					NodeID: "n1",
+				}, Role: cluster.Leader, Term: 3, LeaderID: "n1", LeaderSince: time.Now().Add(-time.Minute),
 				CommitIndex: 10, AppliedIndex: 9, Disk: cluster.DiskState{ReadOnly: true},
 			}
 		},
@@ -47,7 +49,9 @@ func exercised() *Metrics {
 		AuditDropped: func() map[string]uint64 { return map[string]uint64{"clients": 5, "operators": 0} },
 		Roles:        func(int) ([]Role, int) { return []Role{{Name: "cron", Token: 7, Elections: 2}, {Name: "idle"}}, 3 },
 		Peers: func() []cluster.PeerStatus {
-			return []cluster.PeerStatus{{ID: "n2", Healthy: true, Contacted: true, LastContact: 7 * time.Millisecond, LagEntries: 4}, {ID: "n3"}}
+			return []cluster.PeerStatus{
+				{ID: "n2", Healthy: true, Contacted: true, LastContact: 7 * time.Millisecond, LagEntries: 4}, {ID: "n3"},
+			}
 		},
 	})
 	return m
@@ -68,11 +72,12 @@ func gather(t *testing.T, m *Metrics) map[string]*dto.MetricFamily {
 	return out
 }
 
-// TestNamesAgree: what is declared is what a node shows, with that type, help
-// and labels, and what docs/metrics.md says.
+// A node shows each metric with the defined type, help and labels, and docs/metrics.md has the same.
 func TestNamesAgree(t *testing.T) {
 	shown := gather(t, exercised())
-	kinds := map[Kind]dto.MetricType{Counter: dto.MetricType_COUNTER, Gauge: dto.MetricType_GAUGE, Histogram: dto.MetricType_HISTOGRAM}
+	kinds := map[Kind]dto.MetricType{
+		Counter: dto.MetricType_COUNTER, Gauge: dto.MetricType_GAUGE, Histogram: dto.MetricType_HISTOGRAM,
+	}
 	for _, d := range MetricDefs() {
 		f := shown[d.Name]
 		if f == nil {
@@ -98,7 +103,7 @@ func TestNamesAgree(t *testing.T) {
 	}
 }
 
-// TestFirstEventIsSeen: increase() needs the 0 before the 1.
+// increase() needs the 0 before the 1.
 func TestFirstEventIsSeen(t *testing.T) {
 	shown := gather(t, New())
 	for name, series := range map[string]int{

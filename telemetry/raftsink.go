@@ -9,10 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// RaftSink collects what hashicorp/raft reports about itself, under
-// northstar_raft_. The library reports to one global place of the process, so
-// there is one RaftSink a process; where several nodes run in one process it
-// adds up all of them.
+// RaftSink collects the metrics of hashicorp/raft, under northstar_raft_. The library has one global sink, so there
+// is one RaftSink in a process. If several nodes run in one process, it adds them up.
 type RaftSink struct {
 	mu       sync.RWMutex
 	counters map[string]prometheus.Counter
@@ -20,10 +18,10 @@ type RaftSink struct {
 	samples  map[string]prometheus.Histogram
 }
 
-// maxRaftMetrics of each kind are kept. The library has about 60 in all.
+// maxRaftMetrics bounds the metrics of each kind. The library has about 60 in total.
 const maxRaftMetrics = 128
 
-// NewRaftSink makes a sink that nobody writes to yet.
+// NewRaftSink returns a sink that is not installed yet.
 func NewRaftSink() *RaftSink {
 	return &RaftSink{
 		counters: make(map[string]prometheus.Counter),
@@ -32,8 +30,7 @@ func NewRaftSink() *RaftSink {
 	}
 }
 
-// InstallRaftSink makes s the place that the library reports to, for the whole
-// process. To be called once, by main, before any node starts.
+// InstallRaftSink makes s the global sink of the library. main calls it once, before any node starts.
 func InstallRaftSink(s *RaftSink) error {
 	cfg := gometrics.DefaultConfig("")
 	cfg.EnableHostname = false
@@ -42,9 +39,8 @@ func InstallRaftSink(s *RaftSink) error {
 	return err
 }
 
-// raftName is the full name for a key such as [raft fsm applyBatch]; false for
-// keys that are not the library's, or that name a peer (which the library
-// reports a second time with a label).
+// raftName returns the full name for a key such as [raft fsm applyBatch]. ok is false for keys of other libraries,
+// and for keys with a peer's name, which the library also reports with a label.
 func raftName(key []string) (string, bool) {
 	if len(key) < 2 || key[0] != "raft" {
 		return "", false
@@ -54,7 +50,7 @@ func raftName(key []string) (string, bool) {
 	b.WriteString("raft")
 	for _, part := range key[1:] {
 		b.WriteByte('_')
-		lower := false // so that an acronym stays one word
+		lower := false // keeps an acronym as one word
 		for _, r := range part {
 			if unicode.IsUpper(r) && lower {
 				b.WriteByte('_')
@@ -71,9 +67,10 @@ func raftName(key []string) (string, bool) {
 	return b.String(), true
 }
 
-// lookup finds or makes the metric of a key; the zero T when it is not to be
-// kept.
-func lookup[T any](s *RaftSink, m map[string]T, key []string, suffix string, create func(name, help string) T) (zero T) {
+// lookup returns the metric of a key, and creates it if needed; the zero T if it is not kept.
+func lookup[T any](
+	s *RaftSink, m map[string]T, key []string, suffix string, create func(name, help string) T,
+) (zero T) {
 	var buf [96]byte
 	id := buf[:0]
 	for _, part := range key {
@@ -101,8 +98,8 @@ func lookup[T any](s *RaftSink, m map[string]T, key []string, suffix string, cre
 	return m[string(id)]
 }
 
-// SetGauge implements go-metrics' MetricSink, as do the methods below. Labels
-// are dropped: the series of all peers are added up.
+// SetGauge implements go-metrics' MetricSink, as do the methods below. Labels are dropped: the series of all peers
+// are added up.
 func (s *RaftSink) SetGauge(key []string, v float32) {
 	g := lookup(s, s.gauges, key, "", func(name, help string) prometheus.Gauge {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
@@ -117,7 +114,7 @@ func (s *RaftSink) SetGaugeWithLabels(key []string, v float32, _ []gometrics.Lab
 	s.SetGauge(key, v)
 }
 
-// EmitKey drops: the library does not use it.
+// EmitKey does nothing: the library does not use it.
 func (s *RaftSink) EmitKey([]string, float32) {}
 
 // IncrCounter adds v.
@@ -135,7 +132,7 @@ func (s *RaftSink) IncrCounterWithLabels(key []string, v float32, _ []gometrics.
 	s.IncrCounter(key, v)
 }
 
-// AddSample observes v; the library's durations are in milliseconds.
+// AddSample observes v, a duration in milliseconds.
 func (s *RaftSink) AddSample(key []string, v float32) {
 	h := lookup(s, s.samples, key, "", func(name, help string) prometheus.Histogram {
 		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: ioBuckets})
@@ -150,8 +147,8 @@ func (s *RaftSink) AddSampleWithLabels(key []string, v float32, _ []gometrics.La
 	s.AddSample(key, v)
 }
 
-// Describe implements prometheus.Collector. It sends nothing, which makes the
-// collector an unchecked one: what the library reports is not known before.
+// Describe implements prometheus.Collector. It sends nothing: the library's metrics are not known in advance, so
+// the collector is unchecked.
 func (s *RaftSink) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.

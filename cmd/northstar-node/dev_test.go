@@ -22,13 +22,14 @@ var (
 	dirPattern     = regexp.MustCompile(`data, logs (\S+)`)
 	electedPattern = regexp.MustCompile(`leader elected: (n\d) in (\d+) ms`)
 	nextPattern    = regexp.MustCompile(`leader (elected: |changed: n\d to )(n\d)`)
-	restartPattern = regexp.MustCompile(`(n\d) started again, pid (\d+)`)
+	restartPattern = regexp.MustCompile(`(n\d) restarted, pid (\d+)`)
 )
 
 // startDev runs a demo cluster on free ports.
 func startDev(t *testing.T, args ...string) (*server, map[string]int) {
 	t.Helper()
-	d := &server{t: t, id: "dev", args: append([]string{"dev", "--base-port", "0"}, args...), extraEnvironment: []string{"TMPDIR=" + t.TempDir(), "NORTHSTAR_JOIN=127.0.0.1:1"}}
+	d := &server{t: t, id: "dev", args: append([]string{"dev", "--base-port", "0"},
+		args...), extraEnvironment: []string{"TMPDIR=" + t.TempDir(), "NORTHSTAR_JOIN=127.0.0.1:1"}}
 	d.start()
 	eventually(t, "a leader is elected", func() bool { return electedPattern.MatchString(d.stdout.String()) })
 	pids := map[string]int{}
@@ -43,7 +44,7 @@ func startDev(t *testing.T, args ...string) (*server, map[string]int) {
 	return d, pids
 }
 
-// alive says whether a process exists and is not a zombie.
+// alive reports whether a process exists and is not a zombie.
 func alive(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -70,7 +71,7 @@ func TestDevElectsRestartsAndCleansUp(t *testing.T) {
 		t.Error(err)
 	}
 
-	// kill -9 of the leader is a real crash.
+	// SIGKILL of the leader is a real crash.
 	var known apiv1.Leader
 	eventually(t, "the leader is known", func() bool {
 		return get("http://"+rowPattern.FindStringSubmatch(out)[3]+"/leader", &known) == http.StatusOK
@@ -84,9 +85,9 @@ func TestDevElectsRestartsAndCleansUp(t *testing.T) {
 		next := nextPattern.FindStringSubmatch(d.stdout.String()[before:])
 		return next != nil && next[2] != first
 	})
-	gone := fmt.Sprintf("%s (pid %d) is gone: signal: killed", first, pids[first])
+	gone := fmt.Sprintf("%s (pid %d) exited: signal: killed", first, pids[first])
 	eventually(t, "the crash is told", func() bool { return strings.Contains(d.stdout.String(), gone) })
-	eventually(t, "the dead node is started again", func() bool { return restartPattern.MatchString(d.stdout.String()) })
+	eventually(t, "the dead node is restarted", func() bool { return restartPattern.MatchString(d.stdout.String()) })
 	again := restartPattern.FindStringSubmatch(d.stdout.String())
 	if again[1] != first {
 		t.Errorf("restarted %s, killed %s", again[1], first)
@@ -118,12 +119,12 @@ func TestDevSecondSignal(t *testing.T) {
 	d, pids := startDev(t)
 	dir := dirPattern.FindStringSubmatch(d.stdout.String())[1]
 	for _, pid := range pids {
-		_ = syscall.Kill(pid, syscall.SIGSTOP) // they cannot stop by themselves
+		_ = syscall.Kill(pid, syscall.SIGSTOP) // they cannot exit on their own
 	}
 	d.signal(syscall.SIGINT)
 	eventually(t, "it is stopping", func() bool { return strings.Contains(d.stdout.String(), "stopping") })
 	eventually(t, "another signal ends it", func() bool {
-		_ = d.cmd.Process.Signal(syscall.SIGINT) // it may be gone
+		_ = d.cmd.Process.Signal(syscall.SIGINT) // it may have exited
 		select {
 		case <-d.ended:
 			return true
@@ -141,7 +142,7 @@ func TestDevSecondSignal(t *testing.T) {
 	}
 }
 
-// freePair finds a port that is free together with the next one.
+// freePair returns a port that is free together with the next one.
 func freePair(t *testing.T) string {
 	t.Helper()
 	addrs, err := ports.Take(2)
@@ -181,7 +182,8 @@ func TestDevRefusesOtherAddresses(t *testing.T) {
 		t.Fatal(err)
 	}
 	code, _, stderr := invoke(t, nil, "dev", "--nodes", "1", "--base-port", freePair(t), "--data-dir", dir)
-	if code != exitUsage || !strings.Contains(stderr, "holds a cluster with other addresses") || !strings.Contains(stderr, "127.0.0.1:2") {
+	if code != exitUsage ||
+		!strings.Contains(stderr, "was created with other addresses") || !strings.Contains(stderr, "127.0.0.1:2") {
 		t.Errorf("exit code %d, %q", code, stderr)
 	}
 }

@@ -13,15 +13,16 @@ import (
 	"northstar/client"
 )
 
-// An operator takes the role from who campaigns by hand: it is told why, fails, and has
-// ended its session, so that the next one need not wait for that.
+// An operator revokes the role of an interactive campaign. The command reports why, fails, and ends its session, so
+// that the next holder need not wait.
 func TestCampaignThatIsEvicted(t *testing.T) {
 	endpoint, c := oneNode(t)
 	const ttl = 3 * time.Second
 	var stderr bytes.Buffer
 	exit := make(chan int, 1)
 	go func() {
-		exit <- run(t.Context(), []string{"--endpoints", endpoint, "role", "campaign", "job", "--ttl", ttl.String()}, strings.NewReader(""), io.Discard, &stderr)
+		exit <- run(t.Context(), []string{"--endpoints", endpoint, "role", "campaign", "job", "--ttl", ttl.String()},
+			strings.NewReader(""), io.Discard, &stderr)
 	}()
 	var held apiv1.Role
 	if err := eventually(func() (err error) { held, err = c.GetRole(t.Context(), "job"); return err }); err != nil {
