@@ -67,7 +67,8 @@ func (s *Session) poll(ctx context.Context, c campaignParams) (apiv1.Role, error
 	send := func() bool {
 		return s.c.spawn(func() {
 			role, err := s.c.CampaignRole(ctx, c.Role, apiv1.Campaign{
-				SessionID: s.id, Value: c.Value, WaitMS: campaignPollTime.Milliseconds(), TakeoverDelayMS: c.TakeoverDelay.Milliseconds(),
+				SessionID: s.id, Value: c.Value, WaitMS: campaignPollTime.Milliseconds(),
+				TakeoverDelayMS: c.TakeoverDelay.Milliseconds(),
 			})
 			results <- pollResult{role, err}
 		})

@@ -73,8 +73,8 @@ func (c *Client) do(ctx context.Context, q *call) (*response, error) {
 	ctx, cancel := c.callContext(ctx)
 	defer cancel()
 	r := &retrier{
-		c: c, q: q, ctx: ctx, results: make(chan outcome,
-			maxOutstanding), tried: map[string]int{}, limit: firstAttemptTimeout,
+		c: c, q: q, ctx: ctx, tried: map[string]int{}, limit: firstAttemptTimeout,
+		results: make(chan outcome, maxOutstanding),
 	}
 	if q.retryClass == nonIdempotentWrite {
 		r.limit = maxAttemptTimeout * 4 // a shorter timeout would only make the outcome unknown

@@ -41,8 +41,10 @@ func TestRevocation_NextHolderWaitsForRelease(t *testing.T) {
 		maxWait time.Duration
 	}{
 		"reported by its watch": {func(*http.Request) bool { return false }, 2100 * time.Millisecond},
-		"reported by a renewal": {func(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, "/watch") }, 6 * time.Second},
-		"acknowledgement lost":  {func(r *http.Request) bool { return r.URL.Query().Has("token") && once() }, 6 * time.Second},
+		"reported by a renewal": {
+			func(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, "/watch") }, 6 * time.Second,
+		},
+		"acknowledgement lost": {func(r *http.Request) bool { return r.URL.Query().Has("token") && once() }, 6 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, fc *fakeCluster) {

@@ -13,7 +13,8 @@ import (
 // TTL.
 func (c *Client) CreateSession(ctx context.Context, s apiv1.SessionCreate) (apiv1.SessionCreated, error) {
 	q := &call{
-		op: "create session", retryClass: idempotentWrite, method: http.MethodPost, path: apiv1.PathSessions, hasTimeoutParam: true,
+		op: "create session", retryClass: idempotentWrite, method: http.MethodPost, path: apiv1.PathSessions,
+		hasTimeoutParam: true,
 	}
 	return sendJSON[apiv1.SessionCreated](ctx, c, q, s)
 }

@@ -80,8 +80,10 @@ func TestJournalRefusesOtherSequences(t *testing.T) {
 	j := newJournal(4)
 	appendAll(j, "ab")
 	for seq, code := range map[string]cluster.Code{
-		"boot-b-1": cluster.CodeHistoryCompacted, "boot-a-3": cluster.CodeHistoryCompacted, "boot-a-zzzz": cluster.CodeHistoryCompacted,
-		"garbage": cluster.CodeBadRequest, "boot-a-!": cluster.CodeBadRequest, "-": cluster.CodeBadRequest, "boot-a-": cluster.CodeBadRequest,
+		"boot-b-1": cluster.CodeHistoryCompacted, "boot-a-3": cluster.CodeHistoryCompacted,
+		"boot-a-zzzz": cluster.CodeHistoryCompacted,
+		"garbage":     cluster.CodeBadRequest, "boot-a-!": cluster.CodeBadRequest, "-": cluster.CodeBadRequest,
+		"boot-a-":                     cluster.CodeBadRequest,
 		"boot-a-99999999999999999999": cluster.CodeBadRequest,
 	} {
 		if _, err := j.Cursor(seq, ""); !cluster.IsCode(err, code) {

@@ -98,7 +98,8 @@ func (c Config) check() (Config, error) {
 	}
 	bad(c.DSN == "", "DSN: empty")
 	bad(!rolePattern.MatchString(c.Role),
-		"Role: must be 1 to 128 of A-Z, a-z, 0-9, '.', '_', ':', '@' and '-', starting with a letter or digit (got %q)", c.Role)
+		"Role: must be 1 to 128 of A-Z, a-z, 0-9, '.', '_', ':', '@' and '-', "+
+			"starting with a letter or digit (got %q)", c.Role)
 	bad(len(c.Name) > maxName || !text(c.Name), "Name: must be at most %d bytes of UTF-8 without NUL (got %d)", maxName,
 		len(c.Name))
 	bad(len(c.Value) > maxValue || !text(c.Value), "Value: must be at most %d bytes of UTF-8 without NUL (got %d)",

@@ -132,9 +132,8 @@ func checkMembersFile(dir string, members node.InitialCluster) error {
 	case err != nil:
 		return err
 	case string(had) != members.String():
-		return &usageError{fmt.Errorf(
-			"%s was created with other addresses: use the original --nodes and --base-port, or another --data-dir (found %s)", dir, had,
-		)}
+		return &usageError{fmt.Errorf("%s was created with other addresses: use the original --nodes and --base-port, "+
+			"or another --data-dir (found %s)", dir, had)}
 	}
 	return nil
 }

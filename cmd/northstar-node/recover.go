@@ -54,7 +54,8 @@ func warning(dir *consensus.OfflineNode, g cluster.Generation) string {
 			voters++
 		}
 	}
-	return fmt.Sprintf("Warning: generation %d nodes that cannot reach generation %d may still form a quorum (%d of %d voters). Keep them stopped until wiped.",
+	return fmt.Sprintf("Warning: generation %d nodes that cannot reach generation %d may still form a quorum "+
+		"(%d of %d voters). Keep them stopped until wiped.",
 		g.Number-1, g.Number, cluster.Quorum(voters), voters)
 }
 

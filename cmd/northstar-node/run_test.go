@@ -36,7 +36,8 @@ func TestStartErrors(t *testing.T) {
 	}{
 		{"nothing to begin with", append(
 			free, "--data-dir", t.TempDir(),
-		), exitUsage, "northstar-node: the data directory is empty: set initial-cluster for a new cluster, or join or discover for a running one"},
+		), exitUsage, "northstar-node: the data directory is empty: set initial-cluster for a new cluster, or join or " +
+			"discover for a running one"},
 		{"port in use", []string{
 			"--data-dir", t.TempDir(), "--raft-addr", taken.Addr().String(),
 		}, exitFailed, "northstar-node: raft-addr: listen tcp " + taken.Addr().String()},

@@ -57,7 +57,8 @@ func TestReadEvents(t *testing.T) {
 			t.Errorf("Accept: %q", r.Header.Get("Accept"))
 		}
 		fmt.Fprint(w,
-			": keep-alive\n\nid: a-1\nevent: member\ndata: {\"node\":\"n1\",\"type\":\"member\",\"message\":\"hello\"}\n\ndata: garbage\n\ndata: {\"message\":\"bye\"}\n\n")
+			": keep-alive\n\nid: a-1\nevent: member\ndata: "+
+				"{\"node\":\"n1\",\"type\":\"member\",\"message\":\"hello\"}\n\ndata: garbage\n\ndata: {\"message\":\"bye\"}\n\n")
 	}))
 	defer server.Close()
 	var got []string

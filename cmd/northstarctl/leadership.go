@@ -89,11 +89,8 @@ func (f *failoverCmd) emergency(a *app) error {
 	case f.Reason == "":
 		return usagef("--emergency: needs --reason")
 	}
-	if err := a.confirm(
-		"Node %s starts an election now and deposes the current leader. In-flight writes may have an unknown outcome.", orDash(
-			f.To,
-		),
-	); err != nil {
+	if err := a.confirm("Node %s starts an election now and deposes the current leader. "+
+		"In-flight writes may have an unknown outcome.", orDash(f.To)); err != nil {
 		return err
 	}
 	return a.moveLeadership(failoverTimeout, func(ctx context.Context, c *client.Client) (apiv1.TransferResult, error) {

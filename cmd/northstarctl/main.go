@@ -89,7 +89,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	parser, err := kong.New(&a.commands,
 		kong.Name("northstarctl"),
 		kong.Description(
-			"The client of a NorthStar cluster. Exit codes: 0 done, 1 failed, 2 usage, 3 no leader, 4 refused, 5 outcome unknown.",
+			"The client of a NorthStar cluster. Exit codes: 0 done, 1 failed, 2 usage, 3 no leader, 4 refused, 5 outcome "+
+				"unknown.",
 		),
 		kong.Writers(stdout, stderr),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),

@@ -79,14 +79,17 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 	switch r.Method + " " + r.URL.Path {
 	case "GET /v1/cluster":
 		c := apiv1.Cluster{
-			ClusterID: "c1", ClusterName: "demo", Term: 4, LeaderID: "n1", Revision: 1099511627790, AutoFailover: true, ObservedBy: "n1",
-			Quorum: apiv1.Quorum{Voters: 3, Needed: 2, Healthy: 2},
+			ClusterID: "c1", ClusterName: "demo", Term: 4, LeaderID: "n1", Revision: 1099511627790, AutoFailover: true,
+			ObservedBy: "n1",
+			Quorum:     apiv1.Quorum{Voters: 3, Needed: 2, Healthy: 2},
 			Members: []apiv1.Member{
 				{
-					ID: "n1", RaftAddress: "10.0.0.1:7700", Suffrage: "voter", Priority: 100, Eligible: true, Lifecycle: "active", Healthy: true, State: "leader", LastContactMS: &zero, Version: "v1",
+					ID: "n1", RaftAddress: "10.0.0.1:7700", Suffrage: "voter", Priority: 100, Eligible: true, Lifecycle: "active",
+					Healthy: true, State: "leader", LastContactMS: &zero, Version: "v1",
 				},
 				{
-					ID: "n2", RaftAddress: "10.0.0.2:7700", Suffrage: "voter", Priority: 50, Eligible: true, Zone: "b", Lifecycle: "draining", Healthy: true, State: "follower", LastContactMS: &contact, LagEntries: 3, Version: "v1",
+					ID: "n2", RaftAddress: "10.0.0.2:7700", Suffrage: "voter", Priority: 50, Eligible: true, Zone: "b",
+					Lifecycle: "draining", Healthy: true, State: "follower", LastContactMS: &contact, LagEntries: 3, Version: "v1",
 				},
 				{ID: "n3", RaftAddress: "10.0.0.3:7700", Suffrage: "voter", Priority: 0, Lifecycle: "dead", Reasons: []string{
 					"no contact", "lag",
@@ -99,8 +102,10 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 		reply(w, c)
 	case "GET /status":
 		reply(w, apiv1.Status{
-			NodeID: "n2", ClusterID: "c1", ClusterName: "demo", State: "follower", Suffrage: "voter", Lifecycle: "active", Term: 4, LeaderID: "n1", LeaderAddress: "10.0.0.1:7701",
-			LastContactMS: &contact, LastLogIndex: 9, CommitIndex: 8, AppliedIndex: 8, Revision: 5, Priority: 100, Eligible: true, Version: "v1", StartedAt: started, Warnings: []string{
+			NodeID: "n2", ClusterID: "c1", ClusterName: "demo", State: "follower", Suffrage: "voter", Lifecycle: "active",
+			Term: 4, LeaderID: "n1", LeaderAddress: "10.0.0.1:7701",
+			LastContactMS: &contact, LastLogIndex: 9, CommitIndex: 8, AppliedIndex: 8, Revision: 5, Priority: 100,
+			Eligible: true, Version: "v1", StartedAt: started, Warnings: []string{
 				"zone differs from the configuration",
 			},
 		})
@@ -120,21 +125,25 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 	case "GET /v1/watch":
 		w.Header().Set("Content-Type", apiv1.TypeEventStream)
 		fmt.Fprint(w,
-			"id: 10\nevent: put\ndata: {\"key\":\"a\",\"value\":\"djE=\",\"revision\":10}\n\nid: 11\nevent: delete\ndata: {\"key\":\"a\",\"revision\":11}\n\n")
+			"id: 10\nevent: put\ndata: {\"key\":\"a\",\"value\":\"djE=\",\"revision\":10}\n\nid: 11\nevent: delete\ndata: "+
+				"{\"key\":\"a\",\"revision\":11}\n\n")
 		fmt.Fprint(w, "event: error\ndata: {\"code\":4015,\"status\":410,\"detail\":\"a backup was restored\"}\n\n")
 	case "GET /admin/audit":
 		reply(w, apiv1.Audit{Next: "9", Items: []apiv1.AuditRecord{
 			{
-				Seq: "8", When: started, Who: "ann", Role: "operator", From: "10.0.0.9:4000", What: "POST /admin/transfer", Reason: "upgrade", Result: "ok", Status: 200, Class: "operators", DryRun: true,
+				Seq: "8", When: started, Who: "ann", Role: "operator", From: "10.0.0.9:4000", What: "POST /admin/transfer",
+				Reason: "upgrade", Result: "ok", Status: 200, Class: "operators", DryRun: true,
 			},
 			{
-				Seq: "9", When: started, Role: "observer", From: "10.0.0.9:4001", What: "PUT /v1/kv/a", Result: "ERR_FORBIDDEN", Status: 403, Code: 4403, Class: "clients", Delayed: true,
+				Seq: "9", When: started, Role: "observer", From: "10.0.0.9:4001", What: "PUT /v1/kv/a", Result: "ERR_FORBIDDEN",
+				Status: 403, Code: 4403, Class: "clients", Delayed: true,
 			},
 		}})
 	case "GET /v1/elections":
 		reply(w, apiv1.Elections{Items: []apiv1.Election{{
-			Term: 4, Trigger: "connection_lost", CandidateID: "n1", Result: "won", StartedAt: started, DurationMS: 3, LeaderlessMS: 9,
-			Votes: []apiv1.Vote{{VoterID: "n1", Granted: true}, {VoterID: "n2", Granted: true}, {VoterID: "n3"}},
+			Term: 4, Trigger: "connection_lost", CandidateID: "n1", Result: "won", StartedAt: started, DurationMS: 3,
+			LeaderlessMS: 9,
+			Votes:        []apiv1.Vote{{VoterID: "n1", Granted: true}, {VoterID: "n2", Granted: true}, {VoterID: "n3"}},
 		}}})
 	case "GET /v1/events":
 		ev := apiv1.Event{Seq: "p1-1", Node: "n1", Type: "election", At: started, Term: 4, Message: "n1 leads"}
@@ -146,7 +155,8 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 			data, _ := json.Marshal(ev)
 			fmt.Fprintf(w, "id: p1-1\nevent: election\ndata: %s\n\n", data)
 			ev.Seq, ev.At, ev.Message, ev.Fields = "p1-2", started.Add(time.Second), "n2 lost", map[string]any{
-				"result": "lost", "trigger": "timeout", "candidate_id": "n2", "duration_ms": 12, "leaderless_ms": 160, "reason": "Raft's timer fired",
+				"result": "lost", "trigger": "timeout", "candidate_id": "n2", "duration_ms": 12, "leaderless_ms": 160,
+				"reason": "Raft's timer fired",
 				"votes": []apiv1.Vote{
 					{VoterID: "n2", Granted: true, Reason: "itself"}, {VoterID: "n3", Reason: "log behind: 41 < 44"},
 				},
@@ -158,7 +168,8 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 		reply(w, apiv1.Events{Items: []apiv1.Event{ev}, Missing: []string{"n3"}})
 	case "POST /admin/nodes/n1/drain":
 		reply(w, apiv1.MemberResult{ID: "n1", Message: "done"}) // it stays leader
-	case "POST /admin/nodes/n2/drain", "POST /admin/nodes/n2/undrain", "POST /admin/members", "PATCH /admin/members/n4", "DELETE /admin/members/n4":
+	case "POST /admin/nodes/n2/drain", "POST /admin/nodes/n2/undrain", "POST /admin/members", "PATCH /admin/members/n4",
+		"DELETE /admin/members/n4":
 		id := "n4"
 		if strings.HasPrefix(r.URL.Path, "/admin/nodes/") {
 			id = "n2"
@@ -175,13 +186,15 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 		reply(w, apiv1.SplitBrain{
 			Verdict: "stale_leader", CheckedAt: started, CheckedBy: "n1", Refusing: true,
 			Findings: []apiv1.SplitBrainFinding{{
-				Verdict: "stale_leader", Detail: "node n1 leads in term 4, but a majority follows node n2 in term 5", Nodes: []string{
+				Verdict: "stale_leader", Detail: "node n1 leads in term 4, but a majority follows node n2 in term 5",
+				Nodes: []string{
 					"n1",
 				}, Refusing: true,
 			}},
 			Claims: []apiv1.SplitBrainClaim{
 				{
-					NodeID: "n1", Source: "self", Address: "10.0.0.1:7700", ClusterID: "c1", Generation: 1, Term: 4, Leads: true, LeaderID: "n1", At: started,
+					NodeID: "n1", Source: "self", Address: "10.0.0.1:7700", ClusterID: "c1", Generation: 1, Term: 4, Leads: true,
+					LeaderID: "n1", At: started,
 				},
 				{NodeID: "n2", Source: "peer", Address: "10.0.0.2:7700", ClusterID: "c1", Generation: 1, Term: 5, Leads: true, LeaderID: "n2", At: started.Add(
 					-12 * time.Millisecond,
@@ -204,7 +217,8 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		reply(w, apiv1.RecoverResult{
-			RecoveredID: "n2", ClusterID: "c-1", Generation: 2, RecoveryID: "r-1", Term: 1000005, Revision: 1 << 40, LostIDs: []string{
+			RecoveredID: "n2", ClusterID: "c-1", Generation: 2, RecoveryID: "r-1", Term: 1000005, Revision: 1 << 40,
+			LostIDs: []string{
 				"n3", "n4",
 			},
 			Survivors: []apiv1.Survivor{{
@@ -223,8 +237,10 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 func examplePlan(path string) apiv1.Plan {
 	gap, worst := int64(5), int64(12)
 	p := apiv1.Plan{
-		DryRun: true, PlanID: "transfer.4.n2.0123456789abcdef", Action: "transfer", Term: 4, LeaderID: "n1", TargetID: "n2", How: "transfer",
-		Summary: "node n1 hands leadership to node n2", Possible: true, ExpectedGapMS: &gap, WorstGapMS: &worst, GapSamples: 9, Risk: "low",
+		DryRun: true, PlanID: "transfer.4.n2.0123456789abcdef", Action: "transfer", Term: 4, LeaderID: "n1", TargetID: "n2",
+		How:     "transfer",
+		Summary: "node n1 hands leadership to node n2", Possible: true, ExpectedGapMS: &gap, WorstGapMS: &worst,
+		GapSamples: 9, Risk: "low",
 		Warnings: []string{"node n3 has priority 200, node n2 100: it takes leadership over again"},
 		Candidates: []apiv1.TargetCandidate{
 			{ID: "n2", Eligible: true, Voter: true, Priority: 100, LagEntries: 3},
@@ -252,7 +268,8 @@ func memberPlan(method, id, body string) apiv1.Plan {
 	if strings.Contains(body, "nonvoter") {
 		p.Possible, p.Risk, p.Summary = false, "high", "nothing: too few voters"
 		p.Refusal = &apiv1.PlannedError{
-			Code: 4016, Name: "ERR_QUORUM_AT_RISK", Status: 409, Detail: "of the 2 voters there would be, 2 are needed and 1 are in contact (silent: n3)",
+			Code: 4016, Name: "ERR_QUORUM_AT_RISK", Status: 409,
+			Detail: "of the 2 voters there would be, 2 are needed and 1 are in contact (silent: n3)",
 		}
 	}
 	return p
@@ -260,7 +277,8 @@ func memberPlan(method, id, body string) apiv1.Plan {
 
 func recoveryPlan() apiv1.Plan {
 	return apiv1.Plan{
-		DryRun: true, PlanID: "recover.4.n2.0123456789abcdef", Action: "recover", Term: 4, TargetID: "n2", Possible: true, Risk: "high",
+		DryRun: true, PlanID: "recover.4.n2.0123456789abcdef", Action: "recover", Term: 4, TargetID: "n2", Possible: true,
+		Risk:    "high",
 		Summary: "node n2 becomes the only voter of generation 2", Warnings: []string{"lost: much"},
 		Candidates: []apiv1.TargetCandidate{{
 			ID: "n2", Eligible: true, Voter: true, Priority: 100,

@@ -26,9 +26,10 @@ func (*membersListCmd) Run(a *app) error {
 	}, func(members []apiv1.Member) error {
 		rows := make([][]any, 0, len(members))
 		for _, m := range members {
-			rows = append(rows, []any{m.ID, m.Suffrage, m.State, a.health(
-				m,
-			), m.RaftAddress, m.HTTPAddress, m.Priority, yesNo(m.Eligible), orDash(m.Zone), m.Lifecycle})
+			rows = append(rows, []any{
+				m.ID, m.Suffrage, m.State, a.health(m), m.RaftAddress, m.HTTPAddress, m.Priority, yesNo(m.Eligible),
+				orDash(m.Zone), m.Lifecycle,
+			})
 		}
 		return a.table(
 			[]string{"id", "suffrage", "state", "health", "raft", "http", "priority", "eligible", "zone", "lifecycle"}, rows,

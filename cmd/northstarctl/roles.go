@@ -70,9 +70,10 @@ func (r *roleShowCmd) Run(a *app) error {
 
 func (a *app) printRole(r apiv1.Role) error {
 	return a.table([]string{"role", "holder", "session", "token", "acquired", "lease until", "value"},
-		[][]any{{r.Role, r.Holder, r.SessionID, r.Token, formatTime(
-			r.AcquiredAt,
-		), formatTime(r.LeaseUntil), printable([]byte(r.Value))}})
+		[][]any{{
+			r.Role, r.Holder, r.SessionID, r.Token, formatTime(r.AcquiredAt), formatTime(r.LeaseUntil),
+			printable([]byte(r.Value)),
+		}})
 }
 
 type roleCampaignCmd struct {
@@ -249,9 +250,10 @@ func (n *nodesCmd) Run(a *app) error {
 			if n.Load != nil {
 				load = fmt.Sprintf("%.0f%%", 50*(n.Load.CPU+n.Load.Memory))
 			}
-			rows = append(rows, []any{n.ID, n.Status, orDash(n.Address), n.HTTPPort, orDash(
-				strings.Join(n.Roles, ","),
-			), orDash(strings.Join(n.Capabilities, ",")), orDash(n.Version), load})
+			rows = append(rows, []any{
+				n.ID, n.Status, orDash(n.Address), n.HTTPPort, orDash(strings.Join(n.Roles, ",")),
+				orDash(strings.Join(n.Capabilities, ",")), orDash(n.Version), load,
+			})
 		}
 		return a.table([]string{"node", "status", "address", "http port", "roles", "capabilities", "version", "load"}, rows)
 	})

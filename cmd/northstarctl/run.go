@@ -144,7 +144,8 @@ func (s *supervisor) release(l *client.Leadership) roleRelease {
 		return roleRelease{Postgres: s.Postgres, Role: s.Role, Session: l.Session}
 	}
 	return roleRelease{
-		Endpoints: s.a.Endpoints, Token: s.a.Token, CA: s.a.CA, Cert: s.a.Cert, Key: s.a.Key, Timeout: s.a.Timeout, Session: l.Session,
+		Endpoints: s.a.Endpoints, Token: s.a.Token, CA: s.a.CA, Cert: s.a.Cert, Key: s.a.Key, Timeout: s.a.Timeout,
+		Session: l.Session,
 	}
 }
 

@@ -282,10 +282,13 @@ func testRunEnvironment(t *testing.T, endpoint string, c *client.Client) {
 		t.Fatal(err)
 	}
 	for args, want := range map[string]int{
-		"--role env -- /does/not/exist": exitNotFound, "--role env -- no-such-program": exitNotFound, "--role env -- /etc/passwd": exitNotExecutable, "--role env -- " +
+		"--role env -- /does/not/exist": exitNotFound, "--role env -- no-such-program": exitNotFound,
+		"--role env -- /etc/passwd": exitNotExecutable, "--role env -- " +
 			broken: exitNotExecutable,
-		"--role env": exitUsage, "-- true": exitUsage, "--role env --stop-timeout 4s -- true": exitUsage, "--role env --ttl 100ms -- true": exitUsage,
-		"--role env --restart often -- true": exitUsage, "--role env --takeover-delay=-1s -- true": exitUsage, "--role env --no-such-flag -- true": exitUsage,
+		"--role env": exitUsage, "-- true": exitUsage, "--role env --stop-timeout 4s -- true": exitUsage,
+		"--role env --ttl 100ms -- true":     exitUsage,
+		"--role env --restart often -- true": exitUsage, "--role env --takeover-delay=-1s -- true": exitUsage,
+		"--role env --no-such-flag -- true": exitUsage,
 	} {
 		cmd := exec.Command("/proc/self/exe", append([]string{"--endpoints", endpoint, "run"}, strings.Fields(args)...)...)
 		cmd.Env = append(os.Environ(), asProgram+"=yes")

@@ -118,7 +118,8 @@ func runShim(a *app, in io.Reader, out io.Writer) (int, error) {
 		return 0, nil
 	}
 	cmd := exec.Cmd{
-		Path: cfg.Path, Args: cfg.Args, Env: cfg.Env, Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr, SysProcAttr: commandAttributes(),
+		Path: cfg.Path, Args: cfg.Args, Env: cfg.Env, Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
+		SysProcAttr: commandAttributes(),
 	}
 	if err := cmd.Start(); err != nil {
 		_ = reports.Encode(exitReport{Code: startCode(err), Error: err.Error()})

@@ -111,7 +111,8 @@ func (s *supervisor) startShim(l *client.Leadership) (*shimHandle, error) {
 	now := s.clock()
 	k := &shimHandle{cmd: cmd, commands: commandsW, reports: reports, deadline: now + l.ValidFor()}
 	k.send(shimConfig{
-		Path: s.path, Args: s.Cmd, Deadline: k.deadline, Stop: s.StopTimeout, Kill: s.effectiveKillMargin(), Release: s.release(
+		Path: s.path, Args: s.Cmd, Deadline: k.deadline, Stop: s.StopTimeout, Kill: s.effectiveKillMargin(),
+		Release: s.release(
 			l,
 		),
 		Env: append(os.Environ(), "NORTHSTAR_ROLE="+s.Role, "NORTHSTAR_FENCING_TOKEN="+strconv.FormatUint(l.Token, 10),

@@ -102,7 +102,8 @@ func (s *snapshotRestoreCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	err = a.confirm("All keys and settings of the cluster at %s will be replaced by those of %s (%d keys at revision %d of cluster %s).",
+	err = a.confirm("All keys and settings of the cluster at %s will be replaced by those of %s (%d keys at "+
+		"revision %d of cluster %s).",
 		a.Endpoints[0], s.File, info.Keys, info.Revision, orDash(info.ClusterID))
 	if err != nil {
 		return err
