@@ -31,7 +31,8 @@ func appendAll(j *Journal, letters string) {
 	}
 }
 
-func TestJournalReads(t *testing.T) {
+func TestJournal_Reads(t *testing.T) {
+	t.Parallel()
 	j := newJournal(4)
 	if items, prev, next := j.Latest("", 10); len(items) != 0 || next == "" || prev != next {
 		t.Errorf("empty: %v %q", items, next)
@@ -76,7 +77,8 @@ func TestJournalReads(t *testing.T) {
 	}
 }
 
-func TestJournalRefusesOtherSequences(t *testing.T) {
+func TestJournal_RejectsOtherSequences(t *testing.T) {
+	t.Parallel()
 	j := newJournal(4)
 	appendAll(j, "ab")
 	for seq, code := range map[string]cluster.Code{
@@ -92,7 +94,8 @@ func TestJournalRefusesOtherSequences(t *testing.T) {
 	}
 }
 
-func TestCursorWaits(t *testing.T) {
+func TestCursor_Waits(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		j := newJournal(16)
 		appendAll(j, "a")
@@ -128,6 +131,7 @@ func TestCursorWaits(t *testing.T) {
 }
 
 func TestCursor_SlowReaderGetsError(t *testing.T) {
+	t.Parallel()
 	j := newJournal(4)
 	c, err := j.Cursor("", "")
 	if err != nil {
@@ -144,6 +148,7 @@ func TestCursor_SlowReaderGetsError(t *testing.T) {
 }
 
 func TestManyWritersAndReaders(t *testing.T) {
+	t.Parallel()
 	const writers, each = 4, 200
 	j := newJournal(writers * each)
 	var wg sync.WaitGroup
@@ -180,7 +185,8 @@ func TestManyWritersAndReaders(t *testing.T) {
 	wg.Wait()
 }
 
-func TestEventsAreLoggedOnce(t *testing.T) {
+func TestJournal_LogsEachEventOnce(t *testing.T) {
+	t.Parallel()
 	var log strings.Builder
 	j := NewJournal("n1", "boot", 4, hclog.New(&hclog.LoggerOptions{Output: &log}))
 	j.Append(cluster.Event{

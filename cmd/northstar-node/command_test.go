@@ -9,6 +9,7 @@ import (
 )
 
 func TestVersion(t *testing.T) {
+	t.Parallel()
 	code, out, _ := invoke(t, nil, "version")
 	for _, want := range []string{"northstar-node ", "commit ", "go1.", "hashicorp/raft v1.8.0"} {
 		if !strings.Contains(out, want) {
@@ -21,6 +22,7 @@ func TestVersion(t *testing.T) {
 }
 
 func TestUsage(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		args   []string
 		code   int
@@ -51,6 +53,7 @@ func TestUsage(t *testing.T) {
 }
 
 func TestCheckConfig(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "northstar.toml")
 	write := func(text string) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -90,6 +93,7 @@ func TestCheckConfig(t *testing.T) {
 }
 
 func TestDev_ReportsPortInUse(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

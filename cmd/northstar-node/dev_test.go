@@ -54,7 +54,8 @@ func alive(pid int) bool {
 	return len(rest) > 1 && rest[1] != 'Z'
 }
 
-func TestDevElectsRestartsAndCleansUp(t *testing.T) {
+func TestDev_ElectsRestartsAndCleansUp(t *testing.T) {
+	t.Parallel()
 	d, pids := startDev(t)
 	out := d.stdout.String()
 	if len(pids) != 3 {
@@ -108,14 +109,16 @@ func TestDevElectsRestartsAndCleansUp(t *testing.T) {
 	}
 }
 
-func TestDevDiesWithItsChildren(t *testing.T) {
+func TestDev_KillsChildrenOnExit(t *testing.T) {
+	t.Parallel()
 	d, pids := startDev(t, "--nodes", "1")
 	d.signal(syscall.SIGKILL)
 	d.exit()
 	eventually(t, "the child has ended", func() bool { return !alive(pids["n1"]) })
 }
 
-func TestDevSecondSignal(t *testing.T) {
+func TestDev_SecondSignal(t *testing.T) {
+	t.Parallel()
 	d, pids := startDev(t)
 	dir := dirPattern.FindStringSubmatch(d.stdout.String())[1]
 	for _, pid := range pids {
@@ -156,7 +159,8 @@ func freePair(t *testing.T) string {
 	return port
 }
 
-func TestDevKeepsItsData(t *testing.T) {
+func TestDev_KeepsData(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	port := freePair(t)
 	for _, want := range []string{"", "200 1"} {
@@ -176,7 +180,8 @@ func TestDevKeepsItsData(t *testing.T) {
 	}
 }
 
-func TestDevRefusesOtherAddresses(t *testing.T) {
+func TestDev_RejectsOtherAddresses(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, membersFile), []byte("n1=127.0.0.1:1@127.0.0.1:2"), 0o600); err != nil {
 		t.Fatal(err)

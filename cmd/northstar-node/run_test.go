@@ -18,6 +18,7 @@ func wantNoTrace(t *testing.T, stderr string) {
 }
 
 func TestStartErrors(t *testing.T) {
+	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

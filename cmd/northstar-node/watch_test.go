@@ -14,6 +14,7 @@ import (
 )
 
 func TestLeaderTracker(t *testing.T) {
+	t.Parallel()
 	var out strings.Builder
 	tr := newLeaderTracker(nil, &printer{w: &out})
 	start := time.Now()
@@ -52,6 +53,7 @@ func TestLeaderTracker(t *testing.T) {
 }
 
 func TestReadEvents(t *testing.T) {
+	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Accept") != "text/event-stream" {
 			t.Errorf("Accept: %q", r.Header.Get("Accept"))

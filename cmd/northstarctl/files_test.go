@@ -45,6 +45,7 @@ func readCert(t *testing.T, name string) *x509.Certificate {
 }
 
 func TestCertificates(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "pki")
 	must(t, "tls", "ca", "--out", dir)
 	must(t, "tls", "cert", "--ca", dir, "--out", dir, "--node", "n1", "--cluster-name", "demo", "--host", "n1.example.org",
@@ -98,7 +99,8 @@ func TestCertificates(t *testing.T) {
 	}
 }
 
-func TestCertificatesAreNotOverwritten(t *testing.T) {
+func TestCertificates_NotOverwritten(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	must(t, "tls", "ca", "--out", dir)
 	before := readCert(t, filepath.Join(dir, "ca.crt"))
@@ -132,6 +134,7 @@ func TestCertificatesAreNotOverwritten(t *testing.T) {
 }
 
 func TestTokenNew(t *testing.T) {
+	t.Parallel()
 	var out struct{ Token, Hash string }
 	line := must(t, "token", "new", "--name", "ann", "--role", "client")
 	if err := json.Unmarshal([]byte(line), &out); err != nil {
@@ -159,6 +162,7 @@ func backup(t *testing.T) []byte {
 }
 
 func TestSnapshots(t *testing.T) {
+	t.Parallel()
 	data := backup(t)
 	sent := data
 	var restored string
@@ -235,6 +239,7 @@ func TestSnapshots(t *testing.T) {
 }
 
 func TestCompletionScripts(t *testing.T) {
+	t.Parallel()
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		script := must(t, "completion", shell)
 		for _, word := range []string{"snapshot", "inspect", "--if-revision", "--no-eligible"} {
@@ -252,7 +257,8 @@ func TestCompletionScripts(t *testing.T) {
 	}
 }
 
-func TestBashCompletes(t *testing.T) {
+func TestBashCompletion(t *testing.T) {
+	t.Parallel()
 	bash, err := exec.LookPath("bash")
 	if err != nil {
 		t.Skip("bash is not installed")

@@ -320,6 +320,7 @@ func ctl(t *testing.T, s *server, stdin string, args ...string) (code int, stdou
 }
 
 func TestGolden(t *testing.T) {
+	t.Parallel()
 	for name, args := range map[string][]string{
 		"status":             {"status"},
 		"status_node":        nil, // below
@@ -394,7 +395,8 @@ func TestGolden(t *testing.T) {
 }
 
 // The output is one JSON document, also without items.
-func TestItemsAreOneDocument(t *testing.T) {
+func TestJSONOutput_IsOneDocument(t *testing.T) {
+	t.Parallel()
 	for n := range 3 {
 		var out bytes.Buffer
 		a := &app{stdout: &out}
@@ -414,7 +416,8 @@ func TestItemsAreOneDocument(t *testing.T) {
 }
 
 // Without a leader, a transfer fails before its timeout.
-func TestTransferWithoutALeader(t *testing.T) {
+func TestTransfer_NoLeader(t *testing.T) {
+	t.Parallel()
 	s := newServer(t)
 	s.noLeader, s.fail = true, cluster.Errorf(cluster.CodeNoLeader, "none")
 	start := time.Now()
@@ -425,6 +428,7 @@ func TestTransferWithoutALeader(t *testing.T) {
 }
 
 func TestExitCodes(t *testing.T) {
+	t.Parallel()
 	noRetry := cluster.Errorf(cluster.CodeReadOnly, "disk full")
 	noRetry.NoRetry = true
 	for name, tc := range map[string]struct {
@@ -489,7 +493,8 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-func TestPutReadsValues(t *testing.T) {
+func TestKVPut_ReadsValue(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "v")
 	if err := os.WriteFile(file, []byte("from a file"), 0o600); err != nil {
 		t.Fatal(err)
@@ -515,7 +520,8 @@ func TestPutReadsValues(t *testing.T) {
 }
 
 // The responses of the voters are shown with the error.
-func TestVotesAreShown(t *testing.T) {
+func TestFailover_ShowsVotes(t *testing.T) {
+	t.Parallel()
 	s := newServer(t)
 	denied := cluster.Errorf(cluster.CodeVoteDenied, "node n2 gets no majority")
 	denied.Votes = []cluster.Vote{
@@ -534,6 +540,7 @@ func TestVotesAreShown(t *testing.T) {
 
 // Operations that can lose data need a confirmation.
 func TestConfirmation(t *testing.T) {
+	t.Parallel()
 	for _, args := range [][]string{{
 		"members", "remove", "n4",
 	}, {"members", "set", "n4", "--readmit"}, {"failover", "--emergency", "--to", "n2", "--reason", "why"}} {
@@ -554,7 +561,8 @@ func TestConfirmation(t *testing.T) {
 }
 
 // A recovery shows its plan with the question, and runs exactly that plan.
-func TestRecoverAsksWithThePlan(t *testing.T) {
+func TestRecover_ConfirmsPlan(t *testing.T) {
+	t.Parallel()
 	args := strings.Fields("recover --survivors n1,n2 --confirm c-1 --reason drill")
 	for answer, requests := range map[string]int{"n\n": 1, "y\n": 2} {
 		s := newServer(t)
@@ -576,7 +584,8 @@ func TestRecoverAsksWithThePlan(t *testing.T) {
 	}
 }
 
-func TestMembersOnTheWire(t *testing.T) {
+func TestMembers_Requests(t *testing.T) {
+	t.Parallel()
 	for args, want := range map[string]string{
 		"members set n4 --priority 0 --no-eligible --zone b": `PATCH /admin/members/n4 {"priority":0,"eligible":false,"zone":"b"}`,
 		"members set n4 --eligible --raft h:1 --http h:2":    `PATCH /admin/members/n4 {"eligible":true,"raft_address":"h:1","http_address":"h:2"}`,
@@ -602,6 +611,7 @@ func TestMembersOnTheWire(t *testing.T) {
 }
 
 func TestWatch_InterruptExitsCleanly(t *testing.T) {
+	t.Parallel()
 	s := newServer(t)
 	block := make(chan struct{})
 	s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -623,6 +633,7 @@ func TestWatch_InterruptExitsCleanly(t *testing.T) {
 }
 
 func TestProgress_AppearsAfterOneSecond(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for took, want := range map[time.Duration]string{900 * time.Millisecond: "", 5 * time.Second: "saving …\n"} {
 			var stderr bytes.Buffer

@@ -15,7 +15,8 @@ import (
 
 // An operator revokes the role of an interactive campaign. The command reports why, fails, and ends its session, so
 // that the next holder need not wait.
-func TestCampaignThatIsEvicted(t *testing.T) {
+func TestRoleCampaign_Evicted(t *testing.T) {
+	t.Parallel()
 	endpoint, c := oneNode(t)
 	const ttl = 3 * time.Second
 	var stderr bytes.Buffer
@@ -35,7 +36,7 @@ func TestCampaignThatIsEvicted(t *testing.T) {
 	case <-time.After(testTimeout):
 		t.Fatal("it goes on")
 	}
-	want := fmt.Sprintf("northstarctl: the role was taken away: renew session %s: ERR_FENCED: ", held.SessionID)
+	want := fmt.Sprintf("northstarctl: role revoked: renew session %s: ERR_FENCED: ", held.SessionID)
 	if code != exitFailed || !strings.HasPrefix(stderr.String(), want) || strings.Count(stderr.String(), "\n") != 1 {
 		t.Errorf("exit %d, %q; want %d, %q", code, stderr.String(), exitFailed, want)
 	}

@@ -251,8 +251,8 @@ func TestRun(t *testing.T) {
 		"evicted":                   testRunEvicted,
 		"killed":                    testRunKilled,
 		"paused":                    testRunPaused,
-		"keeper killed":             testRunShimKilled,
-		"keeper paused":             testRunShimPaused,
+		"shim killed":               testRunShimKilled,
+		"shim paused":               testRunShimPaused,
 		"restart":                   testRunRestart,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -264,15 +264,15 @@ func TestRun(t *testing.T) {
 
 func testRunEnvironment(t *testing.T, endpoint string, c *client.Client) {
 	r := startRun(t, endpoint, `echo $NORTHSTAR_ROLE/$NORTHSTAR_FENCING_TOKEN/$NORTHSTAR_SESSION; exit 7`, "--role", "env")
-	words := strings.Split(r.line(""), "/")
+	fields := strings.Split(r.line(""), "/")
 	r.exit(7)
 	h, err := c.RoleHistory(t.Context(), "env")
 	if err != nil || len(h.Items) != 1 {
 		t.Fatalf("%+v, %v", h, err)
 	}
-	if it := h.Items[0]; words[0] != "env" ||
-		words[1] != strconv.FormatUint(it.Token, 10) || words[2] != it.SessionID || it.EndedAt == nil {
-		t.Errorf("environment %q of tenure %+v", words, it)
+	if it := h.Items[0]; fields[0] != "env" ||
+		fields[1] != strconv.FormatUint(it.Token, 10) || fields[2] != it.SessionID || it.EndedAt == nil {
+		t.Errorf("environment %q of tenure %+v", fields, it)
 	}
 	for script, want := range map[string]int{`true`: 0, `kill -9 $$`: 137, `kill -TERM $$`: 143} {
 		startRun(t, endpoint, script, "--role", "env").exit(want)
@@ -408,6 +408,7 @@ func testRunPaused(t *testing.T, endpoint string, c *client.Client) {
 
 // The same with a PostgreSQL server instead of the cluster.
 func TestRunPostgres(t *testing.T) {
+	t.Parallel()
 	server, err := pg.Start(t.Context())
 	if errors.Is(err, pg.ErrNone) {
 		t.Skip(err)
@@ -439,17 +440,17 @@ func TestRunPostgres(t *testing.T) {
 }
 
 func testRunShimKilled(t *testing.T, endpoint string, c *client.Client) {
-	r := startRun(t, endpoint, stubborn, "--role", "keeper", "--ttl", "5m")
+	r := startRun(t, endpoint, stubborn, "--role", "shim", "--ttl", "5m")
 	pid := r.pid("pid")
 	if err := syscall.Kill(parentOf(t, pid), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	r.exit(exitFailed)
 	gone(t, pid)
-	vacant(t, c, "keeper", "session_ended")
+	vacant(t, c, "shim", "session_ended")
 }
 
-// run does the work of a keeper that does not.
+// If the shim does not act, run kills it and the command.
 func testRunShimPaused(t *testing.T, endpoint string, c *client.Client) {
 	r := startRun(t, endpoint, stubborn, "--role", "asleep", "--ttl", "1500ms")
 	pid := r.pid("pid")
@@ -474,13 +475,14 @@ func testRunRestart(t *testing.T, endpoint string, c *client.Client) {
 	r.exit(exitDone)
 }
 
-// The end of a lease, and the words of the parent, make the end of the command.
+// The command ends before the lease, and when the parent asks for it.
 func TestManagedProcess(t *testing.T) {
+	t.Parallel()
 	now := time.Duration(0)
-	w := &managedProcess{
+	p := &managedProcess{
 		shimConfig: shimConfig{Deadline: 1000, Stop: 200, Kill: 50}, now: func() time.Duration { return now },
 	}
-	if at, kill := w.nextAction(); at != 750 || kill {
+	if at, kill := p.nextAction(); at != 750 || kill {
 		t.Errorf("next: %d, %v", at, kill)
 	}
 	for name, tc := range map[string]struct {
@@ -490,10 +492,10 @@ func TestManagedProcess(t *testing.T) {
 		"role lost late":  {1000, 900, 950},
 		"lease over":      {1000, 2000, 950},
 	} {
-		w := &managedProcess{
+		p := &managedProcess{
 			shimConfig: shimConfig{Deadline: tc.until, Stop: 200, Kill: 50}, stopping: true, killAt: tc.since + 200,
 		}
-		if at, kill := w.nextAction(); at != tc.killAt || !kill {
+		if at, kill := p.nextAction(); at != tc.killAt || !kill {
 			t.Errorf("%s: %d, %v; want %d", name, at, kill, tc.killAt)
 		}
 	}
