@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// atomicTime is a point in time that several goroutines note and look at. It keeps
-// the monotonic reading: a wall clock that is set changes nothing.
+// atomicTime is a point in time that goroutines share. It keeps the monotonic reading, so changes of the wall clock
+// have no effect.
 type atomicTime struct{ at atomic.Pointer[time.Time] }
 
 func (m *atomicTime) set(t time.Time) { m.at.Store(&t) }
 
-// since is how long before t the moment was; for ever when it was never set.
+// since returns how long the stored time is before t; the maximum if it was never set.
 func (m *atomicTime) since(t time.Time) time.Duration {
 	if at := m.at.Load(); at != nil {
 		return t.Sub(*at)

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestAtomicTime: what is counted since then is counted on the monotonic clock.
 func TestAtomicTime(t *testing.T) {
+	t.Parallel()
 	var m atomicTime
 	now := time.Now()
 	if d := m.since(now); d < 1000*time.Hour {

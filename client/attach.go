@@ -15,27 +15,25 @@ import (
 )
 
 const (
-	attachHedge       = 250 * time.Millisecond // how long an opening may be silent before another node is tried besides
-	maxAttachAttempts = 3                      // openings under way
-	stableAfter       = time.Second            // a connection that stood for this long was none of a series that fails
+	attachHedge       = 250 * time.Millisecond // how long an attempt may be silent before another node is tried as well
+	maxAttachAttempts = 3                      // in progress at the same time
+	stableAfter       = time.Second            // a connection that lasted this long resets the back-off
 )
 
-// attach keeps a connection on which the session depends, until ctx ends or the
-// session does. It says on first what became of the first opening.
+// attach keeps a connection that the session depends on, until ctx or the session ends. It sends the result of the
+// first attempt to first.
 //
-// The connection does not renew the session (hold=false): a process that is stopped
-// while its machine goes on must lose it. No connection is given up before another
-// one stands, nor an opening that is silent: should the node have taken it for
-// attached, its end would be that of the session.
+// The connection does not renew the session (hold=false): a process that is stopped while its machine runs must
+// lose the session. attach closes no connection before it has a new one. It also keeps silent attempts open: if the
+// node counts one as attached, closing it would end the session.
 func (s *Session) attach(ctx context.Context, first chan<- error) {
 	var old *stream
-	drop := func(x *stream) {
-		if x != nil {
-			x.cancel(nil)
-			x.res.Body.Close()
+	closeOld := func() {
+		if old != nil {
+			old.close()
 		}
 	}
-	defer func() { drop(old) }()
+	defer func() { closeOld() }()
 	for n := 0; ; n++ {
 		avoid := ""
 		if old != nil {
@@ -49,7 +47,7 @@ func (s *Session) attach(ctx context.Context, first chan<- error) {
 			trySend(first, err)
 		}
 		if err == nil {
-			drop(old)
+			closeOld()
 			old = opened
 			began := time.Now()
 			s.waitDisconnect(ctx, opened)
@@ -63,7 +61,7 @@ func (s *Session) attach(ctx context.Context, first chan<- error) {
 	}
 }
 
-// trySend sends the first error only.
+// trySend sends only the first error.
 func trySend(c chan<- error, err error) {
 	select {
 	case c <- err:
@@ -71,28 +69,27 @@ func trySend(c chan<- error, err error) {
 	}
 }
 
-// waitDisconnect returns when the connection stands no more, or is silent for longer than
-// nodes are while they can assure the leader of it. It ends the session when the
-// node says that it has ended.
+// waitDisconnect returns when the connection breaks, or when the node has been silent for too long to keep the
+// session attached. It marks the session as ended if the node reports that.
 func (s *Session) waitDisconnect(ctx context.Context, st *stream) {
-	over := make(chan error, 1)
-	heard := &activityReader{r: st.res.Body}
-	heard.lastRead.set(time.Now())
-	if !s.c.spawn(func() { over <- s.readAttached(st, heard) }) {
+	ended := make(chan error, 1)
+	reader := &activityReader{r: st.res.Body}
+	reader.lastRead.set(time.Now())
+	if !s.c.spawn(func() { ended <- s.readAttached(st, reader) }) {
 		return
 	}
-	quiet := cluster.KeepEvery(s.ttl) * 3 / 2
-	timer := time.NewTimer(quiet)
+	maxSilence := cluster.KeepEvery(s.ttl) * 3 / 2
+	timer := time.NewTimer(maxSilence)
 	defer timer.Stop()
 	for {
 		select {
-		case err := <-over:
+		case err := <-ended:
 			if errors.Is(err, ErrSessionEnded) {
 				s.markEnded(err)
 			}
 			return
 		case <-timer.C:
-			left := quiet - heard.lastRead.since(time.Now())
+			left := maxSilence - reader.lastRead.since(time.Now())
 			if left <= 0 {
 				s.c.nodes.markDown(st.node, time.Now())
 				return
@@ -104,8 +101,7 @@ func (s *Session) waitDisconnect(ctx context.Context, st *stream) {
 	}
 }
 
-// readAttached reads until the node says something that ends the connection, or
-// that breaks.
+// readAttached reads until the node ends the connection or it breaks.
 func (s *Session) readAttached(st *stream, from io.Reader) error {
 	events := newEventReader(from)
 	for {
@@ -125,16 +121,16 @@ func (s *Session) readAttached(st *stream, from io.Reader) error {
 	}
 }
 
-// activityReader notes when something was last read, comments too: a node tells them to an
-// attached client as often as it assures the leader that the connection stands.
+// activityReader records the time of the last read. Comments count: an attached client receives one each time its
+// node confirms the connection to the leader.
 type activityReader struct {
 	r        io.Reader
 	lastRead atomicTime
 }
 
-func (h *activityReader) Read(b []byte) (int, error) {
-	n, err := h.r.Read(b)
-	h.lastRead.set(time.Now())
+func (r *activityReader) Read(b []byte) (int, error) {
+	n, err := r.r.Read(b)
+	r.lastRead.set(time.Now())
 	return n, err
 }
 
@@ -144,8 +140,8 @@ type attachAttempt struct {
 	v      classification
 }
 
-// openAttached opens the connection at some node, a second and a third one besides
-// when the first are silent. Those that are not needed are ended when one stands.
+// openAttached opens the connection at a node. It tries up to maxAttachAttempts nodes at the same time if the first
+// ones are silent. It closes the connections that it does not need.
 func (s *Session) openAttached(ctx context.Context, avoid string) (*stream, error) {
 	q := &call{
 		op: "attach session " + s.id, retryClass: localRead, method: http.MethodGet, path: sessionPath(s.id) + "/attach",
@@ -153,13 +149,14 @@ func (s *Session) openAttached(ctx context.Context, avoid string) (*stream, erro
 		header: http.Header{"Accept": {apiv1.TypeEventStream}},
 	}
 	results := make(chan attachAttempt, maxAttachAttempts)
-	flying, tried, busy := 0, map[string]int{}, map[string]bool{}
+	inFlight, tried, inUse := 0, map[string]int{}, map[string]bool{}
+	busy := func(node string) bool { return inUse[node] }
 	if avoid != "" {
 		tried[avoid] = 1
 	}
 	launch := func() {
-		node := s.c.nodes.pick(time.Now(), "", tried, func(n string) bool { return busy[n] })
-		if node == "" || flying == maxAttachAttempts {
+		node := s.c.nodes.pick(time.Now(), "", tried, busy)
+		if node == "" || inFlight == maxAttachAttempts {
 			return
 		}
 		ok := s.c.spawn(func() {
@@ -168,27 +165,27 @@ func (s *Session) openAttached(ctx context.Context, avoid string) (*stream, erro
 		})
 		if ok {
 			tried[node]++
-			busy[node] = true
-			flying++
+			inUse[node] = true
+			inFlight++
 		}
 	}
-	defer func() { s.c.spawn(func() { cancelOthers(results, flying) }) }()
+	defer func() { s.c.spawn(func() { cancelOthers(results, inFlight) }) }()
 	hedge := time.NewTicker(attachHedge)
 	defer hedge.Stop()
 	launch()
 	last := ErrClosed
-	for flying > 0 {
+	for inFlight > 0 {
 		select {
 		case o := <-results:
-			flying--
-			busy[o.node] = false
+			inFlight--
+			inUse[o.node] = false
 			if o.v.err == nil {
 				return o.stream, nil
 			}
 			if last = o.v.err; !o.v.retryable {
 				return nil, last
 			}
-			if flying == 0 && s.c.nodes.hasUntried(time.Now(), tried, func(n string) bool { return busy[n] }) {
+			if inFlight == 0 && s.c.nodes.hasUntried(time.Now(), tried, busy) {
 				launch()
 			}
 		case <-hedge.C:
@@ -200,12 +197,11 @@ func (s *Session) openAttached(ctx context.Context, avoid string) (*stream, erro
 	return nil, last
 }
 
-// cancelOthers ends the connections that n openings still give.
+// cancelOthers closes the connections that n pending attempts still open.
 func cancelOthers(results <-chan attachAttempt, n int) {
 	for range n {
 		if o := <-results; o.v.err == nil {
-			o.stream.cancel(nil)
-			o.stream.res.Body.Close()
+			o.stream.close()
 		}
 	}
 }

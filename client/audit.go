@@ -2,38 +2,26 @@ package client
 
 import (
 	"context"
-	"net/http"
-	"net/url"
-	"strconv"
 
 	"northstar/api/apiv1"
 )
 
-// AuditQuery says which records of the audit log are asked for. The zero value
-// is the newest 100.
+// AuditQuery selects records of the audit log. The zero value selects the newest 100.
 type AuditQuery struct {
-	Since string // the Seq of a record, or an answer's Next: only what came after
+	Since string // Seq of a record, or Next of a response: only later records
 	Limit int    // 0: the server's default
 	Class string // operators or clients; "": both
 	Who   string // name of a token or certificate
-	Stale bool   // as the node asked has it, also without a leader
+	Stale bool   // read from the contacted node, also without a leader
 }
 
-// Audit gives records of the audit log, oldest first.
+// Audit returns records of the audit log, oldest first.
 func (c *Client) Audit(ctx context.Context, q AuditQuery) (apiv1.Audit, error) {
-	query := url.Values{}
-	for name, value := range map[string]string{"since": q.Since, "class": q.Class, "who": q.Who} {
-		if value != "" {
-			query.Set(name, value)
-		}
-	}
-	if q.Limit > 0 {
-		query.Set("limit", strconv.Itoa(q.Limit))
-	}
-	kind := leaderRead
+	query := params("since", q.Since, "class", q.Class, "who", q.Who, "limit", limitParam(q.Limit))
+	class := leaderRead
 	if q.Stale {
 		query.Set("consistency", apiv1.Stale)
-		kind = localRead
+		class = localRead
 	}
-	return decode[apiv1.Audit](c.do(ctx, &call{op: "audit", retryClass: kind, method: http.MethodGet, path: apiv1.PathAudit, query: query}))
+	return get[apiv1.Audit](ctx, c, &call{op: "audit", retryClass: class, path: apiv1.PathAudit, query: query})
 }

@@ -16,19 +16,19 @@ import (
 	"northstar/api/apiv1"
 )
 
-// retryClass says where a call may go and when it may be sent again.
+// retryClass decides where a call may go and when it may be sent again.
 type retryClass int
 
 const (
-	leaderRead         retryClass = iota // any node takes it, the leader answers it
-	localRead                            // any node answers it by itself
-	idempotentWrite                      // bears an idempotency key: may be sent again at any time
-	nonIdempotentWrite                   // may be sent again only when it is known not to have happened
+	leaderRead         retryClass = iota // any node accepts it, the leader answers it
+	localRead                            // any node answers it locally
+	idempotentWrite                      // has an idempotency key: may be sent again at any time
+	nonIdempotentWrite                   // may be sent again only if it certainly did not happen
 )
 
 func (k retryClass) write() bool { return k == idempotentWrite || k == nonIdempotentWrite }
 
-// call is one request to the cluster; each of its tries sends the same.
+// call is one request to the cluster. Each of its attempts sends the same request.
 type call struct {
 	op              string // for errors: "put app/config"
 	retryClass      retryClass
@@ -36,22 +36,22 @@ type call struct {
 	query           url.Values
 	header          http.Header
 	body            []byte
-	limit           int64         // most bytes of an answer; 0: maxSmallResponse
-	hasTimeoutParam bool          // the server takes ?timeout_ms
-	attemptTimeout  time.Duration // how long one try may take; 0: as for other calls
-	internal        bool          // the client's own: starts no other
+	limit           int64         // maximum bytes of a response; 0: maxSmallResponse
+	hasTimeoutParam bool          // the server accepts ?timeout_ms
+	attemptTimeout  time.Duration // timeout of one attempt; 0: the default of its class
+	internal        bool          // made by the client itself: triggers no refresh
 }
 
-// Most bytes of an answer that are read.
+// Maximum bytes of a response that are read.
 const (
 	maxSmallResponse = 4 << 20
 	maxListResponse  = 64 << 20
 )
 
-var errTooLarge = errors.New("answer is too large")
+var errTooLarge = errors.New("response is too large")
 
-// response is what came of one try. err is set when no whole answer came; sent
-// then says whether the request may have reached the node.
+// response is the result of one attempt. err is set if no complete response arrived; sent then reports whether the
+// request may have reached the node.
 type response struct {
 	node   string
 	status int
@@ -61,25 +61,20 @@ type response struct {
 	sent   bool
 }
 
-// doAttempt sends one try to one node and reads the whole answer. It returns
-// when ctx ends, whatever the node does. sent, when not nil, is set before the
-// first byte can leave: what it says after attempt has returned is final.
+// doAttempt sends one attempt to one node and reads the whole response. It returns when ctx ends, even if the node
+// does not respond. sent, if not nil, is set before the first byte can leave and is final when doAttempt returns.
 func (c *Client) doAttempt(ctx context.Context, q *call, node string, sent *atomic.Bool) *response {
-	a := &response{node: node}
 	if sent != nil {
-		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent.Store(true) }})
+		trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent.Store(true) }}
+		ctx = httptrace.WithClientTrace(ctx, trace)
 	}
 	res, err := c.send(ctx, q, node, bytes.NewReader(q.body), int64(len(q.body)))
-	if err == nil {
-		a.status, a.header = res.StatusCode, res.Header
-		a.body, err = readAll(res, q.limit)
-	}
-	a.err = err
+	a := newResponse(node, q.limit, res, err)
 	a.sent = sent != nil && sent.Load()
 	return a
 }
 
-// send makes the HTTP request of q. The caller closes the answer's body.
+// send makes the HTTP request of q. The caller closes the body of the response.
 func (c *Client) send(ctx context.Context, q *call, node string, body io.Reader, length int64) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, q.method, node+q.path, body)
 	if err != nil {
@@ -97,11 +92,11 @@ func (c *Client) send(ctx context.Context, q *call, node string, body io.Reader,
 		req.Header.Set("Authorization", "Bearer "+c.cfg.Token)
 	}
 	req.Header.Set("User-Agent", c.cfg.UserAgent)
-	return c.pool.RoundTrip(req) // not through http.Client: a redirect is a verdict here, not a step
+	return c.pool.RoundTrip(req) // not http.Client: redirects are classified here, not followed
 }
 
-// encodeQuery adds how long the server may take: a little less than this side
-// waits, so that the server's own verdict arrives before the deadline.
+// encodeQuery adds the time that the server may take. It is slightly shorter than the client's own deadline, so
+// that the server's response arrives before it.
 func (q *call) encodeQuery(ctx context.Context) string {
 	if !q.hasTimeoutParam {
 		return q.query.Encode()
@@ -118,6 +113,22 @@ func (q *call) encodeQuery(ctx context.Context) string {
 	return with.Encode()
 }
 
+// newResponse reads the whole response of node, at most limit bytes (0: maxSmallResponse). err is the error of
+// send.
+func newResponse(node string, limit int64, res *http.Response, err error) *response {
+	a := &response{node: node, err: err}
+	if err == nil {
+		a.status, a.header = res.StatusCode, res.Header
+		a.body, a.err = readAll(res, limit)
+	}
+	return a
+}
+
+// askLeader sends GET /leader to one node.
+func (c *Client) askLeader(ctx context.Context, node string) *response {
+	return c.doAttempt(ctx, &call{op: "leader", method: http.MethodGet, path: apiv1.PathLeader}, node, nil)
+}
+
 func readAll(res *http.Response, limit int64) ([]byte, error) {
 	defer res.Body.Close()
 	if limit == 0 {
@@ -126,7 +137,7 @@ func readAll(res *http.Response, limit int64) ([]byte, error) {
 	body, err := io.ReadAll(io.LimitReader(res.Body, limit+1))
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("read answer: %w", err)
+		return nil, fmt.Errorf("read response: %w", err)
 	case int64(len(body)) > limit:
 		return nil, fmt.Errorf("%w: more than %d bytes", errTooLarge, limit)
 	}

@@ -16,17 +16,17 @@ type campaignParams struct {
 }
 
 const (
-	campaignPollTime   = apiv1.MaxWaitMS * time.Millisecond // of one request
-	campaignRenewAfter = campaignPollTime - 30*time.Second  // the next one is under way before the last gives up the place in the queue
+	campaignPollTime = apiv1.MaxWaitMS * time.Millisecond // wait of one request
+	// The next request starts before the previous one ends, so that the session keeps its place in the queue.
+	campaignRenewAfter = campaignPollTime - 30*time.Second
 )
 
-// campaign waits in the queue for a role until this session holds it, with a lease
-// that was renewed a moment ago, until ctx ends, the session does, or the cluster
-// refuses for good. It goes on across failures of nodes, and keeps its place. A
-// session that holds the role gets its tenure, with the same token.
+// campaign waits in the queue until this session holds the role with a freshly renewed lease. It ends early with
+// ctx, with the session, or on a permanent error. It survives the failure of nodes and keeps its place. If the
+// session already holds the role, the result is the same tenure.
 //
-// Who gives up must end the session: a request that is still on its way may make it
-// a candidate, or a holder, later. The same holds for who resigns.
+// After giving up or resigning, the caller must end the session: a late request could still make it a candidate or
+// a holder.
 func (s *Session) campaign(ctx context.Context, c campaignParams) (*Leadership, error) {
 	s.trackCampaign(c.Role)
 	for n := 0; ; n++ {
@@ -59,35 +59,35 @@ type pollResult struct {
 	err  error
 }
 
-// poll is one wait in the queue, through requests of which each begins before the
-// last has ended, so that the place is kept.
+// poll waits in the queue with overlapping requests, so that the session keeps its place.
 func (s *Session) poll(ctx context.Context, c campaignParams) (apiv1.Role, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	results := make(chan pollResult, 2) // a third request begins when the first has ended long ago
-	ask := func() bool {
+	results := make(chan pollResult, 2) // a third request starts only after the first has ended
+	send := func() bool {
 		return s.c.spawn(func() {
 			role, err := s.c.CampaignRole(ctx, c.Role, apiv1.Campaign{
-				SessionID: s.id, Value: c.Value, WaitMS: campaignPollTime.Milliseconds(), TakeoverDelayMS: c.TakeoverDelay.Milliseconds(),
+				SessionID: s.id, Value: c.Value, WaitMS: campaignPollTime.Milliseconds(),
+				TakeoverDelayMS: c.TakeoverDelay.Milliseconds(),
 			})
 			results <- pollResult{role, err}
 		})
 	}
-	if !ask() {
+	if !send() {
 		return apiv1.Role{}, ErrClosed
 	}
 	next := time.NewTicker(campaignRenewAfter)
 	defer next.Stop()
-	for flying := 1; ; {
+	for inFlight := 1; ; {
 		select {
 		case r := <-results:
-			flying--
-			if r.err == nil || flying == 0 || errors.Is(r.err, ErrSessionEnded) {
+			inFlight--
+			if r.err == nil || inFlight == 0 || errors.Is(r.err, ErrSessionEnded) {
 				return r.role, r.err
 			}
 		case <-next.C:
-			if flying < cap(results) && ask() {
-				flying++
+			if inFlight < cap(results) && send() {
+				inFlight++
 			}
 		case <-s.Done():
 			return apiv1.Role{}, s.Err()
@@ -95,8 +95,8 @@ func (s *Session) poll(ctx context.Context, c campaignParams) (apiv1.Role, error
 	}
 }
 
-// begin starts the tenure of an elected session, as soon as its lease is fresh: a
-// session that lives after that has held the role all the while.
+// begin starts the tenure of an elected session once its lease is fresh. If the session is alive after that, it
+// held the role all the time.
 func (s *Session) begin(ctx context.Context, r apiv1.Role) (*Leadership, error) {
 	h := holderOf(r)
 	for {
@@ -115,16 +115,15 @@ func (s *Session) begin(ctx context.Context, r apiv1.Role) (*Leadership, error) 
 	}
 }
 
-// watchTenure ends a tenure here when the cluster has ended it otherwise than with
-// the session: the role was resigned, evicted or handed over. That is quicker than
-// the next renewal, which tells it too.
+// watchTenure ends a tenure here when the cluster has ended it but not the session: on resignation, eviction or
+// transfer. The watch is faster than the next renewal, which would report it too.
 func (s *Session) watchTenure(l *Leadership) {
 	ctx, cancel := l.Context(s.c.ctx, 0)
 	defer cancel()
 	for h, err := range s.c.Observe(ctx, l.Role) {
 		switch {
 		case err != nil:
-			return // the lease remains
+			return // the lease still bounds the tenure
 		case h.Token != l.Token && h.Cause != "":
 			l.End(fmt.Errorf("%w: %s", ErrRoleLost, h.Cause))
 			return

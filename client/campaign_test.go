@@ -16,13 +16,15 @@ import (
 )
 
 func TestCampaign(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		fc.withRoles()
 		c := fc.client("n1", "n2")
 		defer c.Close()
 		a, b := mustSession(t, c, SessionConfig{Name: "a"}), mustSession(t, c, SessionConfig{Name: "b"})
 		first, err := a.campaign(t.Context(), campaignParams{Role: "r"})
-		if err != nil || first.Token == 0 || first.Session != a.ID() || first.ValidFor() < 8*time.Second || first.ValidFor() > 9*time.Second {
+		if err != nil ||
+			first.Token == 0 || first.Session != a.ID() || first.ValidFor() < 8*time.Second || first.ValidFor() > 9*time.Second {
 			t.Fatalf("%+v, %v", first, err)
 		}
 		again, err := a.campaign(t.Context(), campaignParams{Role: "r"})
@@ -54,9 +56,10 @@ func TestCampaign(t *testing.T) {
 	}, "n1", "n2")
 }
 
-// A place in the queue outlives nodes, leaders, and the longest wait that a request
-// may have; nothing is asked in vain meanwhile.
-func TestCampaignKeepsItsPlace(t *testing.T) {
+// The place in the queue survives failed nodes, leader changes and waits longer than one request. The client sends
+// few requests meanwhile.
+func TestCampaign_KeepsQueuePlace(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1", "n2", "n3")
@@ -94,7 +97,7 @@ func TestCampaignKeepsItsPlace(t *testing.T) {
 		}
 		probes := fc.background()
 		time.Sleep(time.Minute)
-		if n := fc.background() - probes; n > 200 { // two campaigns and a watch look after their nodes every two seconds
+		if n := fc.background() - probes; n > 200 { // two campaigns and a watch poll their nodes every two seconds
 			t.Errorf("%d questions in a minute", n)
 		}
 		fc.kill("n1")
@@ -117,16 +120,16 @@ func TestCampaignKeepsItsPlace(t *testing.T) {
 	}, "n1", "n2", "n3")
 }
 
-// The node that the request waits at hangs: another one is asked, long before the
-// request is over.
-func TestCampaignLeavesAHungNode(t *testing.T) {
+// If the node of a long poll hangs, the client soon asks another one.
+func TestCampaign_LeavesHungNode(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c, other := fc.client("n1", "n2"), fc.client("n2")
 		defer c.Close()
 		defer other.Close()
 		holder, waiter := mustSession(t, other, SessionConfig{}), mustSession(t, c, SessionConfig{})
-		synctest.Wait() // both know who leads
+		synctest.Wait() // both know the leader
 		l, err := holder.campaign(t.Context(), campaignParams{Role: "r"})
 		if err != nil {
 			t.Fatal(err)
@@ -134,7 +137,8 @@ func TestCampaignLeavesAHungNode(t *testing.T) {
 		elected := make(chan error, 1)
 		go func() { _, err := waiter.campaign(t.Context(), campaignParams{Role: "r"}); elected <- err }()
 		time.Sleep(time.Second)
-		at := slices.ContainsFunc(fc.requests("n2"), func(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, "/campaign") })
+		at := slices.ContainsFunc(fc.requests("n2"),
+			func(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, "/campaign") })
 		synctest.Wait()
 		if f.waiters["r "+waiter.ID()] != 1 || at {
 			t.Fatal("the candidate does not wait at n1")
@@ -153,9 +157,10 @@ func TestCampaignLeavesAHungNode(t *testing.T) {
 	}, "n1", "n2")
 }
 
-// Who gives up is not elected for nobody, also when that has happened already, or
-// its requests are still on their way.
+// A cancelled campaign elects nobody's session later, even if it was elected already or its requests are still in
+// flight.
 func TestCampaign_Cancelled(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1")
@@ -187,7 +192,7 @@ func TestCampaign_Cancelled(t *testing.T) {
 		slow := func(d time.Duration) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			f.slow = d
+			f.maxDelay = d
 		}
 		for range 50 {
 			slow(time.Second)
@@ -206,10 +211,11 @@ func TestCampaign_Cancelled(t *testing.T) {
 	}, "n1")
 }
 
-func TestCampaignRefused(t *testing.T) {
+func TestCampaign_Rejected(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
-		f.refuse = func(r *http.Request) error {
+		f.reject = func(r *http.Request) error {
 			if strings.HasSuffix(r.URL.Path, "/campaign") {
 				return cluster.Errorf(cluster.CodeBadRequest, "role: bad")
 			}
@@ -226,14 +232,14 @@ func TestCampaignRefused(t *testing.T) {
 		}
 		synctest.Wait()
 		if len(f.sessions) != 0 {
-			t.Error("the session that nobody needs goes on")
+			t.Error("the unused session was not ended")
 		}
 	}, "n1")
 }
 
-// The role is taken away by an operator: the holder learns of it at once, not only
-// by its next campaign.
+// When an operator revokes a role, the holder learns of it before its next campaign.
 func TestEviction_NotifiesHolder(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1")
@@ -253,11 +259,12 @@ func TestEviction_NotifiesHolder(t *testing.T) {
 }
 
 func TestObserve(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		fc.withRoles()
 		c := fc.client("n1", "n2", "n3")
 		defer c.Close()
-		var seen []string
+		var observed []string
 		ctx, cancel := context.WithCancel(t.Context())
 		var observer sync.WaitGroup
 		observer.Go(func() {
@@ -268,7 +275,7 @@ func TestObserve(t *testing.T) {
 					}
 					return
 				}
-				seen = append(seen, strings.TrimSpace(h.Session+" "+h.Cause))
+				observed = append(observed, strings.TrimSpace(h.Session+" "+h.Cause))
 			}
 		})
 		time.Sleep(time.Second)
@@ -290,8 +297,8 @@ func TestObserve(t *testing.T) {
 		cancel()
 		observer.Wait()
 		want := []string{"", "s1", "session_ended", "s2", "session_ended", "s3", "session_ended"}
-		if !slices.Equal(seen, want) {
-			t.Errorf("saw %q, want %q", seen, want)
+		if !slices.Equal(observed, want) {
+			t.Errorf("observed %q, want %q", observed, want)
 		}
 		for h, err := range c.Observe(t.Context(), "r") {
 			if err != nil || h.Held() {
@@ -302,20 +309,20 @@ func TestObserve(t *testing.T) {
 	}, "n1", "n2", "n3")
 }
 
-// The heart of it: at the moment in which the cluster ends a session, its holder has
-// already stopped believing in itself, however late requests and answers are; and
-// a tenure that is over stays so. A holder that resigns has stopped before.
-func TestDeadlinesNeverOverlap(t *testing.T) {
+// When the cluster ends a session, its holder has already stopped, however late requests and responses are. An
+// ended tenure stays ended. A holder that resigns has stopped before.
+func TestDeadline_EndsBeforeSession(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		var mu sync.Mutex
-		believing := map[string]*Leadership{} // by session
+		active := map[string]*Leadership{} // by session
 		var ended, elected int
 		f.ended = func(session, _ string) {
 			mu.Lock()
 			defer mu.Unlock()
 			ended++
-			if l := believing[session]; l != nil && l.ValidFor() > 0 {
+			if l := active[session]; l != nil && l.ValidFor() > 0 {
 				t.Errorf("session %s has ended and its holder is valid for another %v", session, l.ValidFor())
 			}
 		}
@@ -325,7 +332,7 @@ func TestDeadlinesNeverOverlap(t *testing.T) {
 		for i := range 5 {
 			c := fc.client(names...)
 			defer c.Close()
-			clock := newClock() // one that is behind: it has run slower by a twentieth
+			clock := newClock() // the clock of a process that runs 5% slow
 			slow := func() time.Duration { return clock.now() * time.Duration(20-i%2) / 20 }
 			all.Go(func() {
 				k, err := c.NewCandidate(CandidateConfig{Role: "r", Session: SessionConfig{TTL: 2 * time.Second, Clock: slow}})
@@ -340,9 +347,9 @@ func TestDeadlinesNeverOverlap(t *testing.T) {
 						continue
 					}
 					mu.Lock()
-					believing[l.Session] = l
+					active[l.Session] = l
 					elected++
-					for session, o := range believing {
+					for session, o := range active {
 						if session != l.Session && o.ValidFor() > 0 {
 							t.Errorf("%s is elected while %s is valid for another %v", l.Session, session, o.ValidFor())
 						}
@@ -365,7 +372,7 @@ func TestDeadlinesNeverOverlap(t *testing.T) {
 		for range 300 {
 			time.Sleep(rand.N(time.Second))
 			f.mu.Lock()
-			f.slow = rand.N(2500 * time.Millisecond)
+			f.maxDelay = rand.N(2500 * time.Millisecond)
 			f.mu.Unlock()
 			i := rand.N(3)
 			switch rand.N(5) {
@@ -384,7 +391,7 @@ func TestDeadlinesNeverOverlap(t *testing.T) {
 			}
 		}
 		f.mu.Lock()
-		f.slow = 0
+		f.maxDelay = 0
 		f.mu.Unlock()
 		time.Sleep(time.Minute)
 		stop()

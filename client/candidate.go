@@ -10,25 +10,24 @@ import (
 	"time"
 )
 
-// CandidateConfig says who stands for which role. Only Role is required.
+// CandidateConfig configures a Candidate. Only Role is required.
 type CandidateConfig struct {
 	Role  string
 	Value string // shown with the role while it is held, at most 4096 bytes
-	// TakeoverDelay is how long this candidate waits after a holder was lost
-	// involuntarily, so that what that had under way can end.
+	// TakeoverDelay is how long this candidate waits after a holder crashed or lost its session, so that the
+	// holder's work in progress can finish.
 	TakeoverDelay time.Duration
 	Session       SessionConfig
 }
 
-// Candidate is the Elector of a NorthStar cluster: one candidate for one role, with
-// a session of its own that is started when needed and anew when it was lost. What
-// it gives back ends with that session, so that nothing that was still on its way
-// can come after it.
+// Candidate is the Elector of a NorthStar cluster: one candidate for one role. It has its own session, which it
+// starts when needed and replaces when it was lost. Releasing the role ends that session, so that late requests
+// have no effect.
 type Candidate struct {
 	c   *Client
 	cfg CandidateConfig
 
-	campaigning chan struct{} // capacity 1: campaigning, or closing
+	campaigning chan struct{} // capacity 1: held during Campaign
 
 	mu      sync.Mutex
 	session *Session // nil: none yet
@@ -36,7 +35,7 @@ type Candidate struct {
 
 var _ Elector = (*Candidate)(nil)
 
-// NewCandidate makes a candidate. It sends nothing: Campaign does.
+// NewCandidate checks the configuration. It sends nothing; Campaign does.
 func (c *Client) NewCandidate(cfg CandidateConfig) (*Candidate, error) {
 	session, err := cfg.Session.check()
 	if err != nil {
@@ -49,16 +48,16 @@ func (c *Client) NewCandidate(cfg CandidateConfig) (*Candidate, error) {
 	return &Candidate{c: c, cfg: cfg, campaigning: make(chan struct{}, 1)}, nil
 }
 
-// Session gives the session that stands for the role at present; nil when there is
-// none. Its ID can be told to others, to tie keys and nodes to it.
+// Session returns the current session of the candidate; nil if there is none. Its ID can be shared, to tie keys and
+// nodes to it.
 func (k *Candidate) Session() *Session {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.session
 }
 
-// Campaign is of Elector. Several calls wait for one another. When ctx ends first,
-// the session is ended, in the background, and with it the place in the queue.
+// Campaign implements Elector. Concurrent calls wait for each other. If ctx ends first, the session is ended in the
+// background, and with it the place in the queue.
 func (k *Candidate) Campaign(ctx context.Context) (*Leadership, error) {
 	select {
 	case k.campaigning <- struct{}{}:
@@ -77,13 +76,13 @@ func (k *Candidate) Campaign(ctx context.Context) (*Leadership, error) {
 			}
 			return nil, err
 		}
-		if e := pause(ctx, backoff(n, 0)); e != nil {
-			return nil, fmt.Errorf("campaign for role %s: %w (%w)", k.cfg.Role, err, e)
+		if pauseErr := pause(ctx, backoff(n, 0)); pauseErr != nil {
+			return nil, fmt.Errorf("campaign for role %s: %w (%w)", k.cfg.Role, err, pauseErr)
 		}
 	}
 }
 
-// campaignOnce campaigns with the present session, or a new one.
+// campaignOnce campaigns with the current session, or a new one.
 func (k *Candidate) campaignOnce(ctx context.Context) (*Leadership, error) {
 	s := k.Session()
 	if s == nil || s.Err() != nil {
@@ -99,13 +98,12 @@ func (k *Candidate) campaignOnce(ctx context.Context) (*Leadership, error) {
 	return s.campaign(ctx, campaignParams{k.cfg.Role, k.cfg.Value, k.cfg.TakeoverDelay})
 }
 
-// Observe is of Elector.
+// Observe implements Elector.
 func (k *Candidate) Observe(ctx context.Context) iter.Seq2[Holder, error] {
 	return k.c.Observe(ctx, k.cfg.Role)
 }
 
-// Close is of Elector. A campaign that is under way goes on with a new session:
-// end its context first.
+// Close implements Elector. A campaign in progress goes on with a new session: end its context first.
 func (k *Candidate) Close(ctx context.Context) error {
 	s := k.Session()
 	if s == nil {
@@ -114,9 +112,10 @@ func (k *Candidate) Close(ctx context.Context) error {
 	return s.Close(ctx)
 }
 
-// RunAsLeader is the function RunAsLeader for a candidate with the defaults, named
-// after the host and the process.
-func (c *Client) RunAsLeader(ctx context.Context, role string, lead func(ctx context.Context, l *Leadership) error) error {
+// RunAsLeader calls RunAsLeader with a candidate that has the default configuration and the name of this process.
+func (c *Client) RunAsLeader(
+	ctx context.Context, role string, lead func(ctx context.Context, l *Leadership) error,
+) error {
 	k, err := c.NewCandidate(CandidateConfig{Role: role, Session: SessionConfig{Name: ProcessName(), Attach: true}})
 	if err != nil {
 		return err
@@ -124,8 +123,8 @@ func (c *Client) RunAsLeader(ctx context.Context, role string, lead func(ctx con
 	return RunAsLeader(ctx, k, 0, lead)
 }
 
-// ProcessName names this process for people: host/pid.
+// ProcessName returns the name of this process: host/pid.
 func ProcessName() string {
-	host, _ := os.Hostname() // the process alone names it then
+	host, _ := os.Hostname() // without a host name, the process ID is enough
 	return fmt.Sprintf("%s/%d", host, os.Getpid())
 }

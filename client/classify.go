@@ -10,19 +10,21 @@ import (
 	"northstar/cluster"
 )
 
-// classification is what one answer means for its call.
+// classification is the meaning of one response for its call.
 type classification struct {
-	err            error         // nil: success
-	retryable      bool          // may be sent again, perhaps elsewhere
-	mayHaveApplied bool          // this try may have taken effect
-	final          bool          // a refusal that the replicated state made: no other try of this call can have another outcome
-	notNorthStar   bool          // what answered is no NorthStar node: worth another try where none was made yet
-	noResponse     bool          // the node did not answer, or not in full
-	leader         string        // address of the leader that the node named; "" when none
-	wait           time.Duration // at least this long before the next try anywhere
+	err            error // nil: success
+	retryable      bool  // may be sent again, perhaps to another node
+	mayHaveApplied bool  // this attempt may have been applied
+	// rejected by the replicated state: no other attempt of this call can have another outcome
+	final bool
+	// the response is not from a NorthStar node: an untried node is worth an attempt
+	notNorthStar bool
+	noResponse   bool          // no response, or an incomplete one
+	leader       string        // address of the leader according to the response; "" if none
+	wait         time.Duration // minimum time before the next attempt
 }
 
-// classify decides from the call and the answer alone.
+// classify depends only on its arguments.
 func classify(q *call, a *response) classification {
 	switch {
 	case errors.Is(a.err, errTooLarge):
@@ -38,7 +40,7 @@ func classify(q *call, a *response) classification {
 	v := classification{err: e, leader: e.LeaderAddress}
 	code := e.Problem.Code
 	switch {
-	case !ours && a.status >= 500: // a proxy between, or a broken node
+	case !ours && a.status >= 500: // a proxy in between, or a broken node
 		v.mayHaveApplied = true
 		v.retryable = mayResend(q, true)
 	case code == cluster.CodeOutcomeUnknown:
@@ -51,7 +53,7 @@ func classify(q *call, a *response) classification {
 		}
 	case !ours:
 		v.notNorthStar = true
-	case code == cluster.CodeInternal: // who knows how far it got
+	case code == cluster.CodeInternal: // the request may have been applied before the error
 		v.mayHaveApplied = true
 	default:
 		v.final = e.Problem.DecidedByState()
@@ -59,7 +61,7 @@ func classify(q *call, a *response) classification {
 	return v
 }
 
-// redirect follows a node's word that another one leads.
+// redirect classifies a redirect to the leader.
 func redirect(q *call, a *response) classification {
 	e, _ := problemOf(q.op, a)
 	v := classification{err: e, retryable: true}
@@ -71,20 +73,19 @@ func redirect(q *call, a *response) classification {
 	return v
 }
 
-// mayResend says whether a call may be sent again after a try that may have
-// reached a node, or certainly did not.
+// mayResend reports whether a call may be sent again after an attempt that may have reached a node (sent) or did
+// not.
 func mayResend(q *call, sent bool) bool { return !sent || q.retryClass != nonIdempotentWrite }
 
-// The pause between two rounds of tries: a few milliseconds at first, since a
-// failover takes not many more, and bounded.
+// Pauses between two rounds of attempts. They start at a few milliseconds, because a failover is short, and are
+// bounded.
 const (
 	minBackoff    = 3 * time.Millisecond
 	maxBackoff    = 250 * time.Millisecond
-	maxRetryAfter = 2 * time.Second // longest Retry-After that is obeyed
+	maxRetryAfter = 2 * time.Second // longest Retry-After that the client honours
 )
 
-// backoff is the jittered pause after the n-th failed round, counted from 0,
-// and at least what a node asked for.
+// backoff returns the jittered pause after the n-th failed round (from 0), and at least what a node asked for.
 func backoff(n int, asked time.Duration) time.Duration {
 	d := min(minBackoff<<min(n, 10), maxBackoff)
 	d = d/2 + rand.N(d/2+1)

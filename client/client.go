@@ -1,24 +1,25 @@
-// Package client is the Go client of a NorthStar cluster: its leader, its keys
-// and their changes, its members.
+// Package client is the Go client of a NorthStar cluster: its leader, its keys and their changes, its members and
+// its roles.
 //
-// Any live node is enough to begin with; the others are learnt from it. A call
-// goes to the leader when it is known, and otherwise to any node, which
-// forwards it, or holds it while there is no leader. A node that is dead or
-// hung is never waited out: another one is asked in time. Only what is safe is
-// sent again: reads; writes that are known not to have happened; and writes
-// under an idempotency key, which this client gives to each, so that the
-// cluster carries them out once however often they are sent. When the outcome
-// of a write cannot be found out before its deadline, the error says so
-// (ErrOutcomeUnknown) and is never a plain failure.
+// One reachable node is enough to start: the client learns the other nodes from it. A call goes to the leader if
+// the client knows it. Otherwise the call goes to any node, which forwards it, or holds it while there is no
+// leader. The client does not wait for a dead or hung node: it sends the request to another node in time.
+//
+// The client retries only what is safe: reads, writes that certainly did not happen, and writes with an idempotency
+// key. It generates such a key for each write, so that the cluster applies the write once however often it is sent.
+// If the outcome of a write is unknown at the deadline, the error is ErrOutcomeUnknown, never a plain failure.
 package client
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -38,27 +39,26 @@ const (
 	dialTimeout         = 2 * time.Second
 	idleTimeout         = 90 * time.Second
 	refreshInterval     = 10 * time.Second
-	leaderCheckInterval = time.Second // at most, because an answer was forwarded
+	leaderCheckInterval = time.Second // minimum interval, after a response that was forwarded
 	refreshTimeout      = 2 * time.Second
 )
 
 // Config says how to reach a cluster. Only Endpoints is required.
 type Config struct {
-	// Endpoints are nodes' HTTP addresses, as host:port or URL. One that lives
-	// is enough.
+	// Endpoints are the HTTP addresses of nodes, as host:port or URL. One reachable node is enough.
 	Endpoints []string
-	// TLS, when set, makes host:port mean https; see LoadTLS. Nil: http, or the
-	// system's certificates where an endpoint is an https URL.
+	// TLS, if set, makes host:port mean https; see LoadTLS. With nil, the scheme is http; an endpoint that is an
+	// https URL is verified with the system's certificates.
 	TLS *tls.Config
-	// Token is sent as bearer token when not empty.
+	// Token is sent as a bearer token if it is not empty.
 	Token string
 	// Timeout bounds a call whose context has no deadline. 0: DefaultTimeout.
 	Timeout time.Duration
-	// HedgeAfter is how long a try may be silent before the client looks
-	// whether its node is hung or leads no more. 0: DefaultHedgeAfter.
+	// HedgeAfter is how long an attempt may be silent before the client checks whether its node is hung or no
+	// longer leads. 0: DefaultHedgeAfter.
 	HedgeAfter time.Duration
-	// ConnsPerNode bounds the connections to each node; calls beyond wait for
-	// one. 0: DefaultConnsPerNode.
+	// ConnsPerNode bounds the connections to each node. Further calls wait for a free connection. 0:
+	// DefaultConnsPerNode.
 	ConnsPerNode int
 	// UserAgent names the application in the servers' logs. "": northstar-client.
 	UserAgent string
@@ -66,8 +66,7 @@ type Config struct {
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Client talks to one cluster. It is safe for use by several goroutines.
-// Close ends it.
+// Client talks to one cluster. It is safe for concurrent use. Close ends it.
 type Client struct {
 	cfg     Config
 	pool    *http.Transport
@@ -75,7 +74,7 @@ type Client struct {
 	finder  *leaderFinder
 	renewer *renewer
 
-	ctx  context.Context // ends with Close
+	ctx  context.Context // cancelled by Close
 	stop context.CancelCauseFunc
 
 	mu      sync.Mutex // guards closed against wg.Add
@@ -83,34 +82,34 @@ type Client struct {
 	running sync.WaitGroup
 
 	refreshing      atomic.Bool
-	refreshedAt     atomicTime // of the last refresh
-	leaderCheckedAt atomicTime // of the last look-out for the leader because an answer was forwarded
+	refreshedAt     atomicTime // time of the last refresh
+	leaderCheckedAt atomicTime // time of the last leader search after a forwarded response
 }
 
-// New checks the configuration. It sends nothing: the first call does.
+// New checks the configuration. It sends nothing; the first call does.
 func New(cfg Config) (*Client, error) {
 	var errs []error
-	for _, b := range []struct {
-		name string
-		bad  bool
-	}{{"Timeout", cfg.Timeout < 0}, {"HedgeAfter", cfg.HedgeAfter < 0}, {"ConnsPerNode", cfg.ConnsPerNode < 0}} {
-		if b.bad {
-			errs = append(errs, fmt.Errorf("%s: negative", b.name))
+	limits := map[string]int64{
+		"Timeout": int64(cfg.Timeout), "HedgeAfter": int64(cfg.HedgeAfter), "ConnsPerNode": int64(cfg.ConnsPerNode),
+	}
+	for _, name := range slices.Sorted(maps.Keys(limits)) {
+		if limits[name] < 0 {
+			errs = append(errs, fmt.Errorf("%s: must not be negative", name))
 		}
 	}
 	if strings.ContainsAny(cfg.Token, "\r\n") {
-		errs = append(errs, errors.New("token: holds a line break"))
+		errs = append(errs, errors.New("token: contains a line break"))
 	}
 	scheme := "http"
 	if cfg.TLS != nil {
 		scheme = "https"
 	}
-	set, err := newNodes(cfg.Endpoints, scheme)
+	known, err := newNodes(cfg.Endpoints, scheme)
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return nil, fmt.Errorf("client configuration: %w", err)
 	}
 	cfg = cfg.withDefaults()
-	c := &Client{cfg: cfg, nodes: set, pool: newPool(cfg)}
+	c := &Client{cfg: cfg, nodes: known, pool: newPool(cfg)}
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
 	c.finder = newLeaderFinder(c)
 	c.renewer = newRenewer(c)
@@ -118,27 +117,18 @@ func New(cfg Config) (*Client, error) {
 }
 
 func (cfg Config) withDefaults() Config {
-	if cfg.Timeout == 0 {
-		cfg.Timeout = DefaultTimeout
-	}
-	if cfg.HedgeAfter == 0 {
-		cfg.HedgeAfter = DefaultHedgeAfter
-	}
-	if cfg.ConnsPerNode == 0 {
-		cfg.ConnsPerNode = DefaultConnsPerNode
-	}
-	if cfg.UserAgent == "" {
-		cfg.UserAgent = "northstar-client"
-	}
+	cfg.Timeout = cmp.Or(cfg.Timeout, DefaultTimeout)
+	cfg.HedgeAfter = cmp.Or(cfg.HedgeAfter, DefaultHedgeAfter)
+	cfg.ConnsPerNode = cmp.Or(cfg.ConnsPerNode, DefaultConnsPerNode)
+	cfg.UserAgent = cmp.Or(cfg.UserAgent, "northstar-client")
 	if cfg.Dial == nil {
 		cfg.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}).DialContext
 	}
 	return cfg
 }
 
-// newPool makes the bounded pool of connections. It speaks HTTP/1.1: a try
-// that is cancelled costs its own connection only, and a dead node's
-// connections all break at once.
+// newPool returns the bounded connection pool. It uses HTTP/1.1, so that a cancelled attempt closes only its own
+// connection.
 func newPool(cfg Config) *http.Transport {
 	return &http.Transport{
 		DialContext:            cfg.Dial,
@@ -147,15 +137,14 @@ func newPool(cfg Config) *http.Transport {
 		MaxConnsPerHost:        cfg.ConnsPerNode,
 		MaxIdleConnsPerHost:    cfg.ConnsPerNode,
 		IdleConnTimeout:        idleTimeout,
-		ResponseHeaderTimeout:  0, // each try has its deadline
+		ResponseHeaderTimeout:  0, // each attempt has its own deadline
 		MaxResponseHeaderBytes: 64 << 10,
 		DisableCompression:     true,
 	}
 }
 
-// Close ends every call, watch and connection of the client and returns when
-// all its goroutines have. Calls under way fail with ErrClosed, or with
-// ErrOutcomeUnknown. It may be called more than once.
+// Close ends all calls, watches and connections of the client, and returns when all its goroutines have ended.
+// Calls in progress fail with ErrClosed or ErrOutcomeUnknown. Close may be called more than once.
 func (c *Client) Close() {
 	c.mu.Lock()
 	c.closed = true
@@ -165,8 +154,7 @@ func (c *Client) Close() {
 	c.pool.CloseIdleConnections()
 }
 
-// spawn runs f in a goroutine that Close waits for. It reports false, without
-// running it, once the client is closed.
+// spawn runs f in a goroutine that Close waits for. It returns false, without running f, if the client is closed.
 func (c *Client) spawn(f func()) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -177,34 +165,33 @@ func (c *Client) spawn(f func()) bool {
 	return true
 }
 
-// callContext bounds a call by its own deadline, or the client's default, and
-// by Close.
+// callContext bounds a call by its own deadline (or the client's default) and by Close.
 func (c *Client) callContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	cancelTimeout := func() {}
 	if _, has := ctx.Deadline(); !has {
 		ctx, cancelTimeout = context.WithTimeout(ctx, c.cfg.Timeout)
 	}
 	ctx, cancel := c.closeContext(ctx)
-	return ctx, func() { cancel(); cancelTimeout() }
+	return ctx, func() { cancel(nil); cancelTimeout() }
 }
 
-// closeContext makes Close end ctx, with ErrClosed as its cause.
-func (c *Client) closeContext(ctx context.Context) (context.Context, context.CancelFunc) {
+// closeContext returns a context that Close cancels with the cause ErrClosed.
+func (c *Client) closeContext(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	unhook := context.AfterFunc(c.ctx, func() { cancel(ErrClosed) })
-	return ctx, func() { unhook(); cancel(nil) }
+	return ctx, func(cause error) { unhook(); cancel(cause) }
 }
 
-// refreshIfStale keeps the client's picture of the cluster fresh, in the
-// background and at most once at a time: the members' addresses, and who
-// leads, when that is unknown, was last looked at some time ago, or is wrong:
-// the node that was taken for the leader has passed the call on to another.
+// refreshIfStale updates the members' addresses and the leader in the background, one refresh at a time. It runs if
+// the addresses are older than refreshInterval, if the leader is unknown, or if the presumed leader forwarded the
+// call.
 func (c *Client) refreshIfStale(q *call, a *response) {
 	now := time.Now()
 	due := c.refreshedAt.since(now) >= refreshInterval
 	leader, _ := c.finder.leader()
-	// A load balancer is never the leader for long: hence the limit.
-	wrong := leader == a.node && a.header.Get(apiv1.HeaderLeader) != "" && c.leaderCheckedAt.since(now) >= leaderCheckInterval
+	// A load balancer forwards every call: the interval limits the searches that this causes.
+	wrong := leader == a.node && a.header.Get(apiv1.HeaderLeader) != "" &&
+		c.leaderCheckedAt.since(now) >= leaderCheckInterval
 	if q.internal || (leader != "" && !wrong && !due) || c.refreshing.Swap(true) {
 		return
 	}
@@ -224,7 +211,7 @@ func (c *Client) refreshIfStale(q *call, a *response) {
 	}
 }
 
-// refreshNodes learns the members' addresses. A failure leaves the old ones.
+// refreshNodes fetches the members' addresses. If that fails, the known addresses stay.
 func (c *Client) refreshNodes() {
 	ctx, cancel := context.WithTimeout(c.ctx, refreshTimeout)
 	defer cancel()

@@ -6,5 +6,5 @@ import "time"
 
 var processStart = time.Now()
 
-// sinceBoot is the monotonic clock of this process.
+// sinceBoot reads the monotonic clock of this process.
 func sinceBoot() time.Duration { return time.Since(processStart) }

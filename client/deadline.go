@@ -7,45 +7,45 @@ import (
 	"time"
 )
 
-// suspendPollInterval is how long a timer may be trusted: it does not run while the machine
-// is suspended, and the lease does.
+// suspendPollInterval is the longest sleep on a timer. Timers stop while the machine is suspended; the lease does
+// not.
 const suspendPollInterval = 250 * time.Millisecond
 
-// Deadline is the end of a holder's lease as the holder counts it: until when it may
-// act without hearing from whoever grants the role. It counts on a clock that runs on
-// while the machine is suspended, from the moment at which the renewal that succeeded
-// was sent, so that it always ends before the granting side frees the role.
+// Deadline is the end of a lease as its holder computes it: the holder may act until then without a renewal. It
+// uses a clock that advances while the machine is suspended. It counts from when the successful renewal was sent,
+// so it always ends before the granting side frees the role.
 //
-// Those who use roles see a Deadline only through Leadership and Session; it is
-// exported for implementations of Elector. Methods may be called by any goroutine.
+// Users of roles see a Deadline only through Leadership and Session. It is exported for implementations of Elector.
+// Its methods are safe for concurrent use.
 type Deadline struct {
 	clock func() time.Duration
 	done  chan struct{} // closed by End
 
 	mu       sync.Mutex
-	until    time.Duration // of the clock; the lease has lapsed from there on
-	validity time.Duration // from the sending, as last granted
-	cause    error         // of its end; nil: it may be extended
+	until    time.Duration // on clock; the lease has lapsed from then on
+	validity time.Duration // validity of the last grant, from when its request was sent
+	cause    error         // cause of its end; nil: it may be extended
 	tenures  map[*Leadership]struct{}
-	changed  chan struct{} // closed when until or held has changed
+	changed  chan struct{} // closed when until or tenures change
 }
 
-// NewDeadline makes one that has passed. clock tells the time since any fixed
-// moment; nil: CLOCK_BOOTTIME on Linux, Go's monotonic clock elsewhere.
+// NewDeadline returns a Deadline that has passed. clock returns the time since any fixed moment; nil:
+// CLOCK_BOOTTIME on Linux, Go's monotonic clock elsewhere.
 func NewDeadline(clock func() time.Duration) *Deadline {
 	if clock == nil {
 		clock = sinceBoot
 	}
-	return &Deadline{clock: clock, done: make(chan struct{}), tenures: map[*Leadership]struct{}{}, changed: make(chan struct{})}
+	return &Deadline{
+		clock: clock, done: make(chan struct{}), tenures: map[*Leadership]struct{}{}, changed: make(chan struct{}),
+	}
 }
 
 // Now reads the lease's clock.
 func (d *Deadline) Now() time.Duration { return d.clock() }
 
-// Extend says that the lease was granted: sent is when the request for it was sent,
-// of the lease's clock, and valid how long after that it lasts, the drift of clocks
-// already taken off. Should it have lapsed meanwhile, the tenures under it are over
-// all the same: somebody may have been told so.
+// Extend records that the lease was granted. sent is when the request was sent, on the lease's clock; valid is how
+// long it lasts after that, less the clock drift. If the lease has lapsed meanwhile, its tenures stay ended:
+// callers may know that already.
 func (d *Deadline) Extend(sent, valid time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -57,7 +57,7 @@ func (d *Deadline) Extend(sent, valid time.Duration) {
 	d.wake()
 }
 
-// End ends the lease for good, and with it all tenures. The first cause counts.
+// End ends the lease permanently, and with it all tenures. Only the first cause counts.
 func (d *Deadline) End(cause error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -65,33 +65,32 @@ func (d *Deadline) End(cause error) {
 		return
 	}
 	d.cause = cause
-	for t := range d.tenures {
-		d.endTenure(t, fmt.Errorf("%w: %w", ErrNotLeader, cause))
+	for l := range d.tenures {
+		d.endTenure(l, fmt.Errorf("%w: %w", ErrNotLeader, cause))
 	}
 	close(d.done)
 	d.wake()
 }
 
-// Done is closed when the lease has ended for good.
+// Done returns a channel that is closed when the lease has ended permanently.
 func (d *Deadline) Done() <-chan struct{} { return d.done }
 
-// Err is why it has; nil before.
+// Err returns why the lease ended; nil before.
 func (d *Deadline) Err() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.cause
 }
 
-// ValidFor is how long the lease lasts if it is not extended; 0 when it has lapsed.
+// ValidFor returns how long the lease lasts if it is not extended; 0 if it has lapsed.
 func (d *Deadline) ValidFor() time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.remaining()
 }
 
-// Begin starts a tenure under the lease. resign gives the role back; it is called at
-// most once at a time. ErrLeaseLapsed, or an error with the cause of the lease's
-// end, when there is nothing to stand on.
+// Begin starts a tenure under the lease. resign releases the role; it is never called concurrently. Begin returns
+// ErrLeaseLapsed if the lease has lapsed, or the cause if it has ended.
 func (d *Deadline) Begin(h Holder, resign func(ctx context.Context) error) (*Leadership, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -101,18 +100,18 @@ func (d *Deadline) Begin(h Holder, resign func(ctx context.Context) error) (*Lea
 	case d.remaining() == 0:
 		return nil, ErrLeaseLapsed
 	}
-	t := &Leadership{Holder: h, deadline: d, resign: resign, done: make(chan struct{})}
-	d.tenures[t] = struct{}{}
+	l := &Leadership{Holder: h, deadline: d, resign: resign, done: make(chan struct{})}
+	d.tenures[l] = struct{}{}
 	d.wake()
-	return t, nil
+	return l, nil
 }
 
-// hasUntried waits until at least half of the lease is left. The error is why it will
-// not be, or that ctx ended.
+// waitHalfLease waits until at least half of the lease is left. The error is the cause of the lease's end or of
+// ctx.
 func (d *Deadline) waitHalfLease(ctx context.Context) error {
 	for {
 		d.mu.Lock()
-		left, valid, cause, moved := d.remaining(), d.validity, d.cause, d.changed
+		left, valid, cause, changed := d.remaining(), d.validity, d.cause, d.changed
 		d.mu.Unlock()
 		switch {
 		case cause != nil:
@@ -121,30 +120,29 @@ func (d *Deadline) waitHalfLease(ctx context.Context) error {
 			return nil
 		}
 		select {
-		case <-moved:
+		case <-changed:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
 }
 
-// Run ends tenures when the lease lapses, until ctx ends or the lease does.
-// Without it they still count as over from that moment on; it is what closes Done
-// of each.
+// Run ends tenures when the lease lapses, until ctx or the lease ends. Without Run, tenures still count as ended at
+// that moment, but their Done is not closed.
 func (d *Deadline) Run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		d.mu.Lock()
-		next, moved := min(d.remaining(), suspendPollInterval), d.changed
+		next, changed := min(d.remaining(), suspendPollInterval), d.changed
 		if len(d.tenures) == 0 {
-			next = time.Hour // until there is something to end
+			next = time.Hour // no tenure to end
 		}
 		d.mu.Unlock()
 		timer.Reset(next)
 		select {
 		case <-timer.C:
-		case <-moved:
+		case <-changed:
 		case <-d.done:
 			return
 		case <-ctx.Done():
@@ -153,8 +151,7 @@ func (d *Deadline) Run(ctx context.Context) {
 	}
 }
 
-// remaining is what is left of the lease. When that is nothing its tenures are over. The
-// caller holds mu.
+// remaining returns how much of the lease is left. If nothing is left, it ends the tenures. The caller holds mu.
 func (d *Deadline) remaining() time.Duration {
 	d.expire()
 	if d.cause != nil {
@@ -163,23 +160,22 @@ func (d *Deadline) remaining() time.Duration {
 	return max(0, d.until-d.clock())
 }
 
-// expire ends the tenures of a lease that was not extended in time. The caller
-// holds mu.
+// expire ends the tenures if the lease was not extended in time. The caller holds mu.
 func (d *Deadline) expire() {
 	if d.clock() < d.until {
 		return
 	}
-	for t := range d.tenures {
-		d.endTenure(t, ErrLeaseLapsed)
+	for l := range d.tenures {
+		d.endTenure(l, ErrLeaseLapsed)
 	}
 }
 
 // endTenure ends one tenure. The caller holds mu.
-func (d *Deadline) endTenure(t *Leadership, cause error) {
-	if t.cause == nil {
-		t.cause = cause
-		close(t.done)
-		delete(d.tenures, t)
+func (d *Deadline) endTenure(l *Leadership, cause error) {
+	if l.cause == nil {
+		l.cause = cause
+		close(l.done)
+		delete(d.tenures, l)
 	}
 }
 

@@ -12,7 +12,8 @@ import (
 	"northstar/cluster"
 )
 
-func TestLeaderHighestTermWins(t *testing.T) {
+func TestLeader_HighestTermWins(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1", "n2", "n3")
 		defer c.Close()
@@ -25,7 +26,8 @@ func TestLeaderHighestTermWins(t *testing.T) {
 	}, "n1", "n2", "n3")
 }
 
-func TestLeaderWithHungNode(t *testing.T) {
+func TestLeader_HungNode(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1", "n2", "n3")
 		defer c.Close()
@@ -40,9 +42,9 @@ func TestLeaderWithHungNode(t *testing.T) {
 	}, "n1", "n2", "n3")
 }
 
-// The leader that is known already answers late: it is the same as before, and said
-// so after the call began.
+// The known leader responds late: it is still the leader, and its report is newer than the call.
 func TestLeader_SlowResponse(t *testing.T) {
+	t.Parallel()
 	for _, late := range []time.Duration{60 * time.Millisecond, 600 * time.Millisecond} {
 		bubble(t, func(t *testing.T, fc *fakeCluster) {
 			c := fc.client("n1", "n2", "n3")
@@ -59,12 +61,13 @@ func TestLeader_SlowResponse(t *testing.T) {
 			if err != nil || got.LeaderID != "n2" {
 				t.Fatalf("Leader = %+v, %v, want n2", got, err)
 			}
-			within(t, start, 0, 320*time.Millisecond) // by then the others' word counts
+			within(t, start, 0, 320*time.Millisecond) // by then the reports of the others count
 		}, "n1", "n2", "n3")
 	}
 }
 
-func TestLeaderIsWaitedFor(t *testing.T) {
+func TestLeader_WaitsForElection(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1", "n2", "n3")
 		defer c.Close()
@@ -76,7 +79,7 @@ func TestLeaderIsWaitedFor(t *testing.T) {
 			t.Fatalf("Leader = %+v, %v, want n3", got, err)
 		}
 		within(t, start, time.Second, 1150*time.Millisecond)
-		time.Sleep(time.Millisecond) // what was said before now does not count
+		time.Sleep(time.Millisecond) // earlier reports do not count
 		fc.depose()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -86,10 +89,11 @@ func TestLeaderIsWaitedFor(t *testing.T) {
 	}, "n1", "n2", "n3")
 }
 
-// Nobody there is something else than nobody leading: a wrong address or CA.
+// An unreachable cluster, for example with a wrong address or CA, is not a cluster without a leader.
 func TestLeader_ErrorNamesUnreachableReason(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
-		for endpoint, want := range map[string]string{"gone": "connection refused", "n1": "no node names a leader"} {
+		for endpoint, want := range map[string]string{"down": "connection refused", "n1": "no node reports a leader"} {
 			c := fc.client(endpoint)
 			fc.depose()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -102,11 +106,10 @@ func TestLeader_ErrorNamesUnreachableReason(t *testing.T) {
 	}, "n1")
 }
 
-// A node that is an endpoint no more cannot outvote those that are: a cluster
-// made afresh begins with low terms again.
-// A node that its cluster refuses sees no leader and no members: the others are
-// asked then.
+// Results of removed endpoints do not count: a new cluster starts with low terms. A node that its cluster rejects
+// knows no leader and no members; the client then asks other nodes.
 func TestCluster_SkipsNodeWithoutLeader(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1", "n2", "n3")
 		defer c.Close()
@@ -114,7 +117,7 @@ func TestCluster_SkipsNodeWithoutLeader(t *testing.T) {
 		for _, id := range []string{"n1", "n3"} {
 			fc.nodes[id].cutOff = true
 		}
-		for range 6 { // whichever node is asked first
+		for range 6 { // for each first node
 			if view, err := c.Cluster(t.Context()); err != nil || view.LeaderID != "n2" {
 				t.Fatalf("leader %q, %v, want n2", view.LeaderID, err)
 			}
@@ -123,28 +126,32 @@ func TestCluster_SkipsNodeWithoutLeader(t *testing.T) {
 }
 
 func TestLeaderFinder_DropsRemovedNodes(t *testing.T) {
+	t.Parallel()
 	c, err := New(Config{Endpoints: []string{"n1:1"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
 	at := func(name string, term uint64) leaderReport {
-		return leaderReport{endpoint: "http://" + name + ":1", info: apiv1.Leader{LeaderID: name, ObservedBy: name, Term: term}}
+		return leaderReport{
+			endpoint: "http://" + name + ":1", info: apiv1.Leader{LeaderID: name, ObservedBy: name, Term: term},
+		}
 	}
-	c.finder.record(at("old", 50), true)
-	c.finder.record(at("n1", 3), true)
+	c.finder.record("old", probeResult{report: at("old", 50), hasLeader: true})
+	c.finder.record("n1", probeResult{report: at("n1", 3), hasLeader: true})
 	if leader, _ := c.finder.leader(); leader != "http://old:1" {
 		t.Fatalf("leader %q", leader)
 	}
 	c.finder.forget(c.nodes.urls())
-	c.finder.record(at("n1", 3), true)
+	c.finder.record("n1", probeResult{report: at("n1", 3), hasLeader: true})
 	if leader, _ := c.finder.leader(); leader != "http://n1:1" {
 		t.Errorf("leader %q, want n1: the other one is no endpoint any more", leader)
 	}
 }
 
-// Who speaks plain HTTP to a cluster with TLS, or to something else, is told so.
+// The error of a client that uses plain HTTP with a TLS cluster, or contacts another service, says so.
 func TestLeaderFinder_EndpointsNotNorthStar(t *testing.T) {
+	t.Parallel()
 	for want, answer := range map[string]http.HandlerFunc{
 		"this is an HTTPS port": func(w http.ResponseWriter, _ *http.Request) {
 			problem(w, cluster.Errorf(cluster.CodeBadRequest, "request: this is an HTTPS port"))
@@ -160,7 +167,7 @@ func TestLeaderFinder_EndpointsNotNorthStar(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			if _, err := c.Leader(ctx); !errors.Is(err, ErrNoLeader) || !strings.Contains(err.Error(), want) {
-				t.Errorf("%v does not say %q", err, want)
+				t.Errorf("%v does not contain %q", err, want)
 			}
 		}, "n1")
 	}

@@ -11,14 +11,17 @@ import (
 
 func candidate(t *testing.T, c *Client, ttl time.Duration) *Candidate {
 	t.Helper()
-	k, err := c.NewCandidate(CandidateConfig{Role: "r", Session: SessionConfig{TTL: ttl, Clock: newClock().now, Attach: true}})
+	k, err := c.NewCandidate(
+		CandidateConfig{Role: "r", Session: SessionConfig{TTL: ttl, Clock: newClock().now, Attach: true}},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return k
 }
 
-func TestRunAsLeaderReturnsWhatItsFunctionDoes(t *testing.T) {
+func TestRunAsLeader_ReturnsErrorOfFunction(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1")
@@ -42,9 +45,10 @@ func TestRunAsLeaderReturnsWhatItsFunctionDoes(t *testing.T) {
 	}, "n1")
 }
 
-// It stops before the lease could lapse, waits, and stands again, with the same
-// session as long as that lives.
+// The function stops before the lease lapses. RunAsLeader then campaigns again, with the same session while that
+// lives.
 func TestRunAsLeader_StopsAndCampaignsAgain(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1")
@@ -76,7 +80,7 @@ func TestRunAsLeader_StopsAndCampaignsAgain(t *testing.T) {
 		})
 		first := <-tenures
 		f.mu.Lock()
-		f.sessions[first.Session].timer.Stop() // a change of the leader
+		f.sessions[first.Session].timer.Stop() // a leader change renews the TTL
 		f.mu.Unlock()
 		fc.depose()
 		time.Sleep(4 * time.Second)
@@ -105,6 +109,7 @@ func TestRunAsLeader_StopsAndCampaignsAgain(t *testing.T) {
 }
 
 func TestLeave(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1")

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,29 +14,27 @@ import (
 	"northstar/cluster"
 )
 
-// Errors to test for with errors.Is. Whatever a node answered is an *Error,
-// and the *cluster.Error in it is found with errors.As.
+// Errors to test for with errors.Is. An error response of a node is an *Error; errors.As finds the *cluster.Error
+// in it.
 var (
-	// ErrOutcomeUnknown: the write may or may not have taken effect, and this
-	// could not be found out before the deadline. The same call with the same
-	// idempotency key (Error.IdempotencyKey) may be made again to find out.
+	// ErrOutcomeUnknown: the write may have taken effect, and the client could not find out before the deadline. To
+	// find out, repeat the call with the same idempotency key (Error.IdempotencyKey).
 	ErrOutcomeUnknown error = &sentinel{"outcome unknown", cluster.CodeOutcomeUnknown, 0}
-	// ErrNoLeader: the cluster has no leader, and the request did nothing.
+	// ErrNoLeader: the cluster has no leader, and the request had no effect.
 	ErrNoLeader error = &sentinel{"no leader", cluster.CodeNoLeader, 0}
-	// ErrNotFound: there is no such key.
+	// ErrNotFound: the key does not exist.
 	ErrNotFound error = &sentinel{"not found", cluster.CodeBadRequest, http.StatusNotFound}
-	// ErrConditionFailed: IfRevision, IfAbsent or IfPresent did not hold. Error.Problem
-	// has the current revision.
+	// ErrConditionFailed: IfRevision, IfAbsent or IfPresent did not hold. Error.Problem has the current revision.
 	ErrConditionFailed error = &sentinel{"condition failed", cluster.CodeConditionFailed, 0}
 	// ErrFenced: the fencing token is not the role's current one.
 	ErrFenced error = &sentinel{"fenced", cluster.CodeFenced, 0}
-	// ErrCompacted: the changes asked for are older than the kept history, or
-	// the state was restored: read the keys afresh and watch from there.
+	// ErrCompacted: the requested changes are older than the kept history, or the state was restored. Read the keys
+	// again and watch from there.
 	ErrCompacted error = &sentinel{"history compacted", cluster.CodeHistoryCompacted, 0}
-	// ErrSessionEnded: the session does not live, or not any more.
+	// ErrSessionEnded: the session has ended or never existed.
 	ErrSessionEnded error = &sentinel{"session has ended", cluster.CodeSessionEnded, 0}
-	// ErrRoleHeld: the candidate does not hold the role, because another does or
-	// comes first.
+	// ErrRoleHeld: the candidate does not hold the role, because another candidate holds it or is ahead in the
+	// queue.
 	ErrRoleHeld error = &sentinel{"role is held", cluster.CodeRoleHeld, 0}
 	// ErrClosed: the client was closed.
 	ErrClosed = errors.New("client is closed")
@@ -49,37 +48,36 @@ type sentinel struct {
 
 func (s *sentinel) Error() string { return s.text }
 
-// Error is a failed call: an answer of a node, or what this client concluded
-// from none.
+// Error is a failed call: an error response of a node, or the client's conclusion without one.
 type Error struct {
-	Op             string         // what was asked, such as "put app/config"
+	Op             string         // operation, such as "put app/config"
 	Problem        *cluster.Error // code, status, detail, current revision
-	Retry          bool           // known not to have taken effect, may be sent again
-	Endpoint       string         // the node that answered; "" when none did
-	LeaderID       cluster.NodeID // as that node knew it; "" when it knew none
+	Retry          bool           // certainly had no effect: may be sent again
+	Endpoint       string         // node that responded; "" if none did
+	LeaderID       cluster.NodeID // leader according to that node; "" if it knew none
 	LeaderAddress  string         // HTTP host:port of that leader
-	IdempotencyKey string         // that every try of the write bore; "" for reads
+	IdempotencyKey string         // key that every attempt of the write had; "" for reads
 }
 
-// Error gives the operation, the code's name and the detail in one line.
+// Error returns the operation, the name of the code and the detail in one line.
 func (e *Error) Error() string { return e.Op + ": " + e.Problem.Error() }
 
-// Unwrap gives the *cluster.Error, whose own cause follows it.
+// Unwrap returns the *cluster.Error.
 func (e *Error) Unwrap() error { return e.Problem }
 
-// Is makes the sentinels of this package match.
+// Is matches the sentinel errors of this package.
 func (e *Error) Is(target error) bool {
 	s, ok := target.(*sentinel)
 	return ok && s.code == e.Problem.Code && (s.status == 0 || s.status == e.Problem.HTTPStatus())
 }
 
-// problemOf reads an answer that is not a success. ok is false when the body
-// is no problem of NorthStar's: then something else answered, a proxy perhaps,
-// and the error is made from the status alone.
+// problemOf reads an error response. ok is false if the body is not a problem document of NorthStar. Something else
+// responded then, perhaps a proxy, and the error has only the status.
 func problemOf(op string, a *response) (e *Error, ok bool) {
 	e = &Error{Op: op, Endpoint: a.node}
 	var p apiv1.Problem
-	if strings.HasPrefix(a.header.Get("Content-Type"), apiv1.TypeProblem) && json.Unmarshal(a.body, &p) == nil && p.Code != 0 {
+	if strings.HasPrefix(a.header.Get("Content-Type"), apiv1.TypeProblem) &&
+		json.Unmarshal(a.body, &p) == nil && p.Code != 0 {
 		e.Problem = problemError(p, a)
 		e.Retry, e.LeaderID, e.LeaderAddress = p.Retryable, cluster.NodeID(p.LeaderID), p.LeaderAddress
 		return e, true
@@ -93,17 +91,14 @@ func problemOf(op string, a *response) (e *Error, ok bool) {
 	case a.status >= 500:
 		code = cluster.CodeBusy
 	}
-	e.Problem = &cluster.Error{Code: code, Status: a.status, Detail: fmt.Sprintf("%s answered %d %s", a.node, a.status, http.StatusText(a.status)), NoRetry: true}
+	e.Problem = &cluster.Error{Code: code, Status: a.status, Detail: fmt.Sprintf("%s responded %d %s", a.node, a.status,
+		http.StatusText(a.status)), NoRetry: true}
 	return e, false
 }
 
 func problemError(p apiv1.Problem, a *response) *cluster.Error {
-	detail := p.Detail
-	if detail == "" {
-		detail = p.Title
-	}
 	e := &cluster.Error{
-		Code: cluster.Code(p.Code), Status: p.Status, Detail: detail,
+		Code: cluster.Code(p.Code), Status: p.Status, Detail: cmp.Or(p.Detail, p.Title),
 		NoRetry: !p.Retryable, RetryAfter: retryAfter(a.header), Revision: p.Revision,
 	}
 	for _, v := range p.Votes {
@@ -112,7 +107,7 @@ func problemError(p apiv1.Problem, a *response) *cluster.Error {
 	return e
 }
 
-// renewFailed gives the failure of a try the form that callers see.
+// failed returns the error of a failed attempt as the caller sees it.
 func (q *call) failed(a *response, err error) error {
 	var e *Error
 	if errors.As(err, &e) {
@@ -122,7 +117,7 @@ func (q *call) failed(a *response, err error) error {
 	return fmt.Errorf("%s: %s: %w", q.op, a.node, err)
 }
 
-// unknown is the error of a write that may have taken effect.
+// unknown returns the error of a write that may have taken effect.
 func (q *call) unknown(cause error) error {
 	return &Error{
 		Op: q.op, IdempotencyKey: q.header.Get(apiv1.HeaderIdempotencyKey),
@@ -138,9 +133,8 @@ func retryAfter(h http.Header) time.Duration {
 	return time.Duration(min(s, 3600)) * time.Second
 }
 
-// interruptedError is a call that its context ended before an answer settled it,
-// and that is known to have changed nothing. errors.Is finds both the
-// context's error and what the last try ran into.
+// interruptedError is a call whose context ended before a final response, and that certainly changed nothing.
+// errors.Is finds the context's error and the error of the last attempt.
 type interruptedError struct {
 	op        string
 	ctx, last error // last may be nil

@@ -9,7 +9,7 @@ import (
 	"northstar/client"
 )
 
-// A job that must run once however many processes there are.
+// A job that must run on one process at a time.
 func ExampleClient_RunAsLeader() {
 	c, err := client.New(client.Config{Endpoints: []string{"10.0.0.1:7701", "10.0.0.2:7701"}})
 	if err != nil {
@@ -31,14 +31,16 @@ func ExampleClient_RunAsLeader() {
 	fmt.Println(err)
 }
 
-// A coordinator hands its work over: nothing is in flight when the next one begins.
+// A coordinator hands over its work: nothing is in flight when the next one starts.
 func ExampleLeave() {
 	c, err := client.New(client.Config{Endpoints: []string{"10.0.0.1:7701"}})
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer c.Close()
-	candidate, err := c.NewCandidate(client.CandidateConfig{Role: "coordinator", TakeoverDelay: time.Second, Session: client.SessionConfig{Name: client.ProcessName()}})
+	candidate, err := c.NewCandidate(client.CandidateConfig{
+		Role: "coordinator", TakeoverDelay: time.Second, Session: client.SessionConfig{Name: client.ProcessName()},
+	})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -48,7 +50,7 @@ func ExampleLeave() {
 		_ = client.RunAsLeader(ctx, candidate, 2*time.Second, func(ctx context.Context, l *client.Leadership) error {
 			gate.Bind(l)
 			<-ctx.Done()
-			return gate.Drain(context.WithoutCancel(ctx)) // what is in flight has ended when it campaigns again
+			return gate.Drain(context.WithoutCancel(ctx)) // work in flight has ended before the next campaign
 		})
 	}()
 
@@ -70,8 +72,8 @@ func ExampleLeave() {
 	stop()
 }
 
-// An object store with conditional writes keeps old holders out by its pointer; a
-// key of the cluster is one, and knows the token itself.
+// An object store with conditional writes fences old holders by a pointer. Here the pointer is a key of the
+// cluster, which checks the token itself.
 func ExampleWriteOptions_fence() {
 	c, err := client.New(client.Config{Endpoints: []string{"10.0.0.1:7701"}})
 	if err != nil {
@@ -81,7 +83,8 @@ func ExampleWriteOptions_fence() {
 	err = c.RunAsLeader(context.Background(), "publisher", func(ctx context.Context, l *client.Leadership) error {
 		object := fmt.Sprintf("data/%d/index", l.Token) // no other tenure writes here
 		// ... write the object to the store ...
-		_, err := c.Put(ctx, "current", []byte(object), client.WriteOptions{Fence: &client.Fence{Role: l.Role, Token: l.Token}})
+		_, err := c.Put(ctx, "current", []byte(object),
+			client.WriteOptions{Fence: &client.Fence{Role: l.Role, Token: l.Token}})
 		return err
 	})
 	fmt.Println(err)

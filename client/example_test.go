@@ -32,8 +32,8 @@ func Example() {
 	}
 }
 
-// A program that holds a copy of some keys: it lists them, follows the changes
-// from there, and begins afresh when it was away for too long.
+// A program that caches some keys: it lists them and watches the changes from there. After too long a gap it lists
+// them again.
 func ExampleClient_Watch() {
 	c, err := client.New(client.Config{Endpoints: []string{"10.0.0.1:7701"}})
 	if err != nil {

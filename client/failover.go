@@ -1,9 +1,9 @@
 package client
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
-	"fmt"
+	"errors"
 	"net/http"
 	"sync/atomic"
 
@@ -11,74 +11,69 @@ import (
 	"northstar/cluster"
 )
 
-// Transfer moves leadership, and returns once the target is seen leading. The
-// context should last longer than the transfer's own timeout (30 s unless the
-// request says otherwise).
+// Transfer moves leadership, and returns once the target is observed as leader. The context must outlast the
+// transfer's own timeout (30 s by default).
 func (c *Client) Transfer(ctx context.Context, t apiv1.Transfer) (apiv1.TransferResult, error) {
 	t.DryRun = false
 	return admin[apiv1.TransferResult](ctx, c, "transfer", http.MethodPost, apiv1.PathTransfer, t)
 }
 
-// PlanTransfer says what Transfer would do, and does nothing. The same request
-// with the plan's ID does exactly that.
+// PlanTransfer returns what Transfer would do, and changes nothing. The same request with the plan's ID carries the
+// plan out.
 func (c *Client) PlanTransfer(ctx context.Context, t apiv1.Transfer) (apiv1.Plan, error) {
 	t.DryRun = true
 	return admin[apiv1.Plan](ctx, c, "plan a transfer", http.MethodPost, apiv1.PathTransfer, t)
 }
 
-// Failover moves leadership through any node that answers: by the leader where
-// that can take part, else by an election.
+// Failover moves leadership through any node that responds. The leader transfers it if possible; otherwise an
+// election does.
 func (c *Client) Failover(ctx context.Context, f apiv1.Failover) (apiv1.TransferResult, error) {
 	f.DryRun = false
 	return sendOrder[apiv1.TransferResult](ctx, c, "failover", apiv1.PathFailover, f)
 }
 
-// PlanFailover says what Failover would do, and does nothing.
+// PlanFailover returns what Failover would do, and changes nothing.
 func (c *Client) PlanFailover(ctx context.Context, f apiv1.Failover) (apiv1.Plan, error) {
 	f.DryRun = true
 	return sendOrder[apiv1.Plan](ctx, c, "plan a failover", apiv1.PathFailover, f)
 }
 
-// EmergencyFailover makes a node stand for election at once, through any node
-// that answers. When the voters refuse, the *cluster.Error in the error has
-// their votes.
+// EmergencyFailover makes a node start an election immediately, through any node that responds. If the voters
+// refuse, the *cluster.Error in the error has their votes.
 func (c *Client) EmergencyFailover(ctx context.Context, e apiv1.Emergency) (apiv1.TransferResult, error) {
 	e.DryRun = false
 	return sendOrder[apiv1.TransferResult](ctx, c, "emergency failover", apiv1.PathEmergency, e)
 }
 
-// PlanEmergency says what EmergencyFailover would do, and does nothing.
+// PlanEmergency returns what EmergencyFailover would do, and changes nothing.
 func (c *Client) PlanEmergency(ctx context.Context, e apiv1.Emergency) (apiv1.Plan, error) {
 	e.DryRun = true
 	return sendOrder[apiv1.Plan](ctx, c, "plan an emergency failover", apiv1.PathEmergency, e)
 }
 
-// Recover recovers a quorum that is lost for good, through any survivor. The
-// context should last for a minute.
+// Recover recovers from a permanent loss of quorum, through any survivor. The context should last for a minute.
 func (c *Client) Recover(ctx context.Context, r apiv1.Recover) (apiv1.RecoverResult, error) {
 	r.DryRun = false
 	return sendOrder[apiv1.RecoverResult](ctx, c, "recover", apiv1.PathRecover, r)
 }
 
-// PlanRecover says what Recover would do, and does nothing.
+// PlanRecover returns what Recover would do, and changes nothing.
 func (c *Client) PlanRecover(ctx context.Context, r apiv1.Recover) (apiv1.Plan, error) {
 	r.DryRun = true
 	return sendOrder[apiv1.Plan](ctx, c, "plan a recovery", apiv1.PathRecover, r)
 }
 
-// sendOrder sends a call that any node takes, leader or not, to a node that has just
-// shown that it answers: the leader, which may hang, is the last to be relied on
-// here. It is sent again only where it never left.
+// sendOrder sends an admin call that any node accepts to a node that has just responded, because the leader may be
+// hung. It tries another node only if the request was not sent.
 func sendOrder[T any](ctx context.Context, c *Client, op, path string, body any) (T, error) {
 	var none T
 	ctx, cancel := c.callContext(ctx)
 	defer cancel()
-	data, err := json.Marshal(body)
-	if err != nil {
-		return none, fmt.Errorf("%s: encode: %w", op, err)
+	q := &call{op: op, retryClass: nonIdempotentWrite, method: http.MethodPost, path: path}
+	if err := q.setJSON(body); err != nil {
+		return none, err
 	}
-	q := &call{op: op, retryClass: nonIdempotentWrite, method: http.MethodPost, path: path, body: data, header: http.Header{"Content-Type": {apiv1.TypeJSON}}}
-	last := fmt.Errorf("%s", c.finder.unreachableReason())
+	last := errors.New(c.finder.unreachableReason())
 	for node := range c.responsiveNodes(ctx) {
 		var sent atomic.Bool
 		a := c.doAttempt(ctx, q, node, &sent)
@@ -93,31 +88,30 @@ func sendOrder[T any](ctx context.Context, c *Client, op, path string, body any)
 			return none, q.failed(a, v.err)
 		}
 	}
-	return none, &Error{Op: op, Retry: true, Problem: cluster.Errorf(cluster.CodeNoLeader, "no node answers: %w", firstError(context.Cause(ctx), last))}
+	problem := cluster.Errorf(cluster.CodeNoLeader, "no node responds: %w", cmp.Or(context.Cause(ctx), last))
+	return none, &Error{Op: op, Retry: true, Problem: problem}
 }
 
-// responsiveNodes asks all nodes whether they are there, and gives them in the order of
-// their answers, for as long as a probe may take.
+// responsiveNodes probes all nodes and yields them in the order of their responses, within probeTimeout.
 func (c *Client) responsiveNodes(ctx context.Context) func(yield func(node string) bool) {
 	return func(yield func(string) bool) {
 		ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 		defer cancel()
 		urls := c.nodes.urls()
-		answers := make(chan string, len(urls))
+		responses := make(chan string, len(urls))
 		for _, url := range urls {
 			if !c.spawn(func() {
-				if a := c.doAttempt(ctx, &call{op: "leader", method: http.MethodGet, path: apiv1.PathLeader}, url, nil); a.err == nil {
-					answers <- url
-				} else {
-					answers <- ""
+				if c.askLeader(ctx, url).err != nil {
+					url = ""
 				}
+				responses <- url
 			}) {
 				return
 			}
 		}
 		for range urls {
 			select {
-			case node := <-answers:
+			case node := <-responses:
 				if node != "" && !yield(node) {
 					return
 				}

@@ -15,14 +15,15 @@ import (
 	"northstar/cluster"
 )
 
-// TestFailoverAvoidsTheHungLeader: the order goes to a node that answers, once.
-func TestFailoverAvoidsTheHungLeader(t *testing.T) {
+// The request goes to a responsive node, once.
+func TestFailover_AvoidsHungLeader(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fc := newFakeCluster(t, "n1", "n2", "n3")
 		defer fc.close()
 		c := fc.client("n1", "n2", "n3")
 		defer c.Close()
-		if _, err := c.Leader(t.Context()); err != nil { // it is known to lead
+		if _, err := c.Leader(t.Context()); err != nil { // the client knows the leader
 			t.Fatal(err)
 		}
 		fc.hang("n1")
@@ -39,7 +40,8 @@ func TestFailoverAvoidsTheHungLeader(t *testing.T) {
 		if err != nil || res.NewLeaderID != "n2" || time.Since(began) > 50*time.Millisecond {
 			t.Errorf("%+v, %v after %v", res, err, time.Since(began))
 		}
-		if _, err := c.EmergencyFailover(t.Context(), apiv1.Emergency{TargetLeaderID: "n2", Force: true, Reason: "now"}); err != nil {
+		if _, err := c.EmergencyFailover(t.Context(),
+			apiv1.Emergency{TargetLeaderID: "n2", Force: true, Reason: "now"}); err != nil {
 			t.Error(err)
 		}
 		want := []string{
@@ -58,6 +60,7 @@ func TestFailoverAvoidsTheHungLeader(t *testing.T) {
 }
 
 func TestPlansAreDryRuns(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fc := newFakeCluster(t, "n1")
 		defer fc.close()
@@ -84,9 +87,10 @@ func TestPlansAreDryRuns(t *testing.T) {
 	})
 }
 
-// TestFailover_Outcomes: what was sent and not answered is unknown, what was not sent
-// has not happened, and votes come with their error.
+// The outcome of a request without a response is unknown, an unsent request had no effect, and an error may have
+// votes.
 func TestFailover_Outcomes(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fc := newFakeCluster(t, "n1", "n2")
 		defer fc.close()
@@ -100,7 +104,8 @@ func TestFailover_Outcomes(t *testing.T) {
 			_, err := c.Failover(ctx, apiv1.Failover{})
 			return err
 		}
-		if err := answer(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }); !errors.Is(err, ErrOutcomeUnknown) {
+		if err := answer(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }); !errors.Is(err,
+			ErrOutcomeUnknown) {
 			t.Errorf("a broken connection: %v", err)
 		}
 		if n := len(fc.requests("n1")); n != 1 {
@@ -109,15 +114,17 @@ func TestFailover_Outcomes(t *testing.T) {
 		err := answer(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", apiv1.TypeProblem)
 			w.WriteHeader(409)
-			json.NewEncoder(w).Encode(apiv1.Problem{Status: 409, Code: 4006, Detail: "n2 gets no majority", Votes: []apiv1.Vote{{VoterID: "n3", Reason: "log behind: 41 < 44"}}})
+			json.NewEncoder(w).Encode(apiv1.Problem{Status: 409, Code: 4006, Detail: "n2 gets no majority", Votes: []apiv1.Vote{
+				{VoterID: "n3", Reason: "log behind: 41 < 44"},
+			}})
 		})
 		var e *cluster.Error
 		if !errors.As(err, &e) || e.Code != cluster.CodeVoteDenied || len(e.Votes) != 1 || e.Votes[0].Voter != "n3" {
 			t.Errorf("refused votes: %v %+v", err, e)
 		}
 		fc.kill("n1")
-		if err := answer(nil); !errors.Is(err, ErrNoLeader) || !strings.Contains(err.Error(), "no node answers") {
-			t.Errorf("nobody answers: %v", err)
+		if err := answer(nil); !errors.Is(err, ErrNoLeader) || !strings.Contains(err.Error(), "no node responds") {
+			t.Errorf("no node responds: %v", err)
 		}
 	})
 }

@@ -28,7 +28,7 @@ type memNet struct {
 
 func newMemNet() *memNet { return &memNet{open: map[string]chan net.Conn{}} }
 
-// dial is refused at once where nobody listens.
+// dial fails immediately if nothing listens at the address.
 func (m *memNet) dial(ctx context.Context, _, address string) (net.Conn, error) {
 	m.mu.Lock()
 	accept := m.open[address]
@@ -88,21 +88,21 @@ func (l *memListener) Addr() net.Addr { return &net.TCPAddr{} }
 
 // fakeNode is one node of a fake cluster, at http://NAME:1.
 type fakeNode struct {
-	name   string
-	server *http.Server
-	fc     *fakeCluster
-	handle http.HandlerFunc // instead of the cluster's, when not nil
-	paused chan struct{}    // not nil: the node is hung until it is closed
-	seen   []*http.Request  // but for /leader and /v1/cluster
-	dead   bool
-	cutOff bool          // knows no leader
-	stale  *apiv1.Leader // what it answers to GET /leader, when not nil
+	name     string
+	server   *http.Server
+	fc       *fakeCluster
+	handle   http.HandlerFunc // replaces the cluster's handler if not nil
+	paused   chan struct{}    // not nil: the node is hung until it is closed
+	received []*http.Request  // except /leader and /v1/cluster
+	dead     bool
+	cutOff   bool          // knows no leader
+	stale    *apiv1.Leader // its response to GET /leader, if not nil
 }
 
 func (n *fakeNode) address() string { return n.name + ":1" }
 
-// fakeCluster answers as a cluster does: any node takes a write, forwards it
-// to the leader, or holds it while there is none.
+// fakeCluster behaves like a cluster: any node accepts a write, and forwards it to the leader or holds it while
+// there is none.
 type fakeCluster struct {
 	t   *testing.T
 	net *memNet
@@ -117,8 +117,8 @@ type fakeCluster struct {
 	applied  int
 	answers  map[string]apiv1.PutResult // by idempotency key
 	hold     time.Duration
-	lossy    float64 // how many answers of applied writes are lost
-	probes   int     // of GET /leader and /v1/cluster, at all nodes
+	lossRate float64 // fraction of applied writes whose response is lost
+	probes   int     // number of GET /leader and /v1/cluster requests at all nodes
 }
 
 func newFakeCluster(t *testing.T, names ...string) *fakeCluster {
@@ -168,14 +168,14 @@ func (fc *fakeCluster) kill(name string) {
 	fc.nodes[name].server.Close()
 }
 
-// hang makes a node accept everything and answer nothing.
+// hang makes a node accept connections and requests without responding.
 func (fc *fakeCluster) hang(name string) {
 	fc.mu.Lock()
 	defer fc.mu.Unlock()
 	fc.nodes[name].paused = make(chan struct{})
 }
 
-// resume ends a hang; what was asked meanwhile is never answered.
+// resume ends a hang. Requests received meanwhile get no response.
 func (fc *fakeCluster) resume(name string) {
 	fc.mu.Lock()
 	defer fc.mu.Unlock()
@@ -188,7 +188,7 @@ func (fc *fakeCluster) resume(name string) {
 func (fc *fakeCluster) requests(name string) []*http.Request {
 	fc.mu.Lock()
 	defer fc.mu.Unlock()
-	return append([]*http.Request(nil), fc.nodes[name].seen...)
+	return append([]*http.Request(nil), fc.nodes[name].received...)
 }
 
 func (fc *fakeCluster) background() int {
@@ -211,7 +211,7 @@ func (fc *fakeCluster) client(names ...string) *Client {
 
 func (n *fakeNode) serve(w http.ResponseWriter, r *http.Request) {
 	fc := n.fc
-	body, err := io.ReadAll(r.Body) // the server notices a caller that went only after that
+	body, err := io.ReadAll(r.Body) // the server notices a disconnected caller only after reading the body
 	if err != nil {
 		return
 	}
@@ -222,7 +222,7 @@ func (n *fakeNode) serve(w http.ResponseWriter, r *http.Request) {
 	if background {
 		fc.probes++
 	} else {
-		n.seen = append(n.seen, r.Clone(context.Background()))
+		n.received = append(n.received, r.Clone(context.Background()))
 	}
 	fc.mu.Unlock()
 	if paused != nil {
@@ -278,7 +278,7 @@ func (n *fakeNode) serveCluster(w http.ResponseWriter) {
 	reply(w, cl)
 }
 
-// toLeader waits until there is a leader that lives and is not hung.
+// toLeader waits until there is a leader that is up and not hung.
 func (n *fakeNode) toLeader(r *http.Request) error {
 	fc := n.fc
 	timer := time.NewTimer(fc.hold)
@@ -289,7 +289,7 @@ func (n *fakeNode) toLeader(r *http.Request) error {
 		ok, hung := leader != "" && !fc.nodes[leader].dead, leader != "" && fc.nodes[leader].paused != nil
 		fc.mu.Unlock()
 		switch {
-		case hung: // it is forwarded to the hung one, and stays there
+		case hung: // forwarded to the hung leader, where it stays
 			<-r.Context().Done()
 			return r.Context().Err()
 		case ok:
@@ -342,7 +342,7 @@ func (n *fakeNode) serveKV(w http.ResponseWriter, r *http.Request) {
 		res = apiv1.PutResult{Key: key, Revision: fc.revision, Created: true}
 		fc.answers[idem] = res
 	}
-	if rand.Float64() < fc.lossy {
+	if rand.Float64() < fc.lossRate {
 		panic(http.ErrAbortHandler)
 	}
 	reply(w, res)
@@ -360,5 +360,7 @@ func problem(w http.ResponseWriter, err error) {
 	}
 	w.Header().Set("Content-Type", apiv1.TypeProblem)
 	w.WriteHeader(e.HTTPStatus())
-	json.NewEncoder(w).Encode(apiv1.Problem{Title: e.Code.Title(), Status: e.HTTPStatus(), Detail: e.Detail, Code: int(e.Code), Name: e.Code.Name(), Retryable: e.Retryable()})
+	json.NewEncoder(w).Encode(apiv1.Problem{Title: e.Code.Title(), Status: e.HTTPStatus(), Detail: e.Detail, Code: int(
+		e.Code,
+	), Name: e.Code.Name(), Retryable: e.Retryable()})
 }

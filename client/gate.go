@@ -6,45 +6,39 @@ import (
 	"sync"
 )
 
-// ErrDraining: the gate takes no more work.
+// ErrDraining: the gate accepts no new work.
 var ErrDraining = fmt.Errorf("%w: draining", ErrNotLeader)
 
-// Gate keeps a process from acting when it cannot prove that it leads. It is open
-// while the tenure that it follows lasts by the local clock, and looks at that at
-// every question: renewals that come late shut it by themselves, and a process that
-// was stopped finds it shut when it wakes. A new tenure, or the same one proven
-// again, opens it again.
+// Gate is a leadership guard: it prevents a process from acting unless it can prove that it leads. The gate is open
+// while its tenure lasts by the local clock, which each call reads. Late renewals therefore close it automatically,
+// and a suspended process finds it closed when it resumes. A new or renewed tenure opens it again.
 //
-// A gate cannot hold back what has passed it: between Require and the effect the
-// process may be stopped for any time. What must not happen then needs the fencing
-// token at the place of the effect.
+// A gate cannot stop work that has already passed it: the process may be suspended between Require and the effect.
+// Protect such effects with the fencing token at the target system.
 //
-// The zero Gate is shut. Methods may be called by any goroutine.
+// The zero Gate is closed. Methods are safe for concurrent use.
 type Gate struct {
 	mu       sync.Mutex
 	current  *Leadership // nil: none yet
 	draining bool
 	inFlight int           // calls of Do
-	idle     chan struct{} // closed when flying becomes 0; nil unless somebody waits
+	idle     chan struct{} // closed when inFlight becomes 0; nil if no Drain waits
 }
 
-// Bind makes the gate open as long as this tenure lasts, in the place of any it
-// followed before, and ends a Drain.
+// Bind opens the gate for this tenure, replaces the previous one, and ends a Drain.
 func (g *Gate) Bind(l *Leadership) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.current, g.draining = l, false
 }
 
-// Require says whether this process may act now: nil, or an error of the kind
-// ErrNotLeader with the cause.
+// Require returns nil if this process may act now. Otherwise it returns an error that wraps ErrNotLeader.
 func (g *Gate) Require() error {
 	_, err := g.enter(0)
 	return err
 }
 
-// Check is Require for work that was begun under a certain tenure: that one must
-// still be the gate's.
+// Check is Require for work that began under a certain tenure: the gate must still be bound to it.
 func (g *Gate) Check(token uint64) error {
 	l, err := g.enter(0)
 	if err == nil && l.Token != token {
@@ -53,16 +47,15 @@ func (g *Gate) Check(token uint64) error {
 	return err
 }
 
-// Do runs f if the gate is open, with a context that ends when it shuts and the
-// tenure's fencing token, and counts it as in flight. Should the tenure be over when
-// f returns without error, that is an error all the same: what f did last may have
-// come too late.
+// Do runs f if the gate is open, and counts it as in flight. The context of f ends when the gate closes; token is
+// the tenure's fencing token. If the tenure has ended when f returns nil, Do returns an error: the last effects of
+// f may have come too late.
 func (g *Gate) Do(ctx context.Context, f func(ctx context.Context, token uint64) error) error {
 	l, err := g.enter(1)
 	if err != nil {
 		return err
 	}
-	defer g.leave()
+	defer g.exit()
 	ctx, cancel := l.Context(ctx, 0)
 	defer cancel()
 	if err := f(ctx, l.Token); err != nil {
@@ -71,9 +64,8 @@ func (g *Gate) Do(ctx context.Context, f func(ctx context.Context, token uint64)
 	return l.Cause()
 }
 
-// Drain shuts the gate for new work and waits until none is in flight, or ctx ends:
-// then the error says how much is. What is in flight may finish as long as the
-// tenure lasts. Only Follow ends it.
+// Drain closes the gate for new work and waits until none is in flight. If ctx ends first, the error has the number
+// of calls in flight. Those may finish while the tenure lasts. Only Bind ends the draining.
 func (g *Gate) Drain(ctx context.Context) error {
 	for {
 		g.mu.Lock()
@@ -85,24 +77,24 @@ func (g *Gate) Drain(ctx context.Context) error {
 		if g.idle == nil {
 			g.idle = make(chan struct{})
 		}
-		idle, flying := g.idle, g.inFlight
+		idle, inFlight := g.idle, g.inFlight
 		g.mu.Unlock()
 		select {
 		case <-idle:
 		case <-ctx.Done():
-			return fmt.Errorf("drain: %d calls are still in flight: %w", flying, context.Cause(ctx))
+			return fmt.Errorf("drain: %d calls are still in flight: %w", inFlight, context.Cause(ctx))
 		}
 	}
 }
 
-// InFlight counts the calls of Do that have not returned.
+// InFlight returns the number of calls of Do that have not returned.
 func (g *Gate) InFlight() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.inFlight
 }
 
-// acquire counts n calls in if the gate is open.
+// enter adds n to the calls in flight if the gate is open.
 func (g *Gate) enter(n int) (*Leadership, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -119,7 +111,7 @@ func (g *Gate) enter(n int) (*Leadership, error) {
 	return g.current, nil
 }
 
-func (g *Gate) leave() {
+func (g *Gate) exit() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.inFlight--

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// maxQueueTime gives a deadline of ten seconds, a tenure under it, and its clock.
-func held(t *testing.T) (*Deadline, *Leadership, *clock) {
+// newTenure returns a deadline of ten seconds, a tenure under it, and its clock.
+func newTenure(t *testing.T) (*Deadline, *Leadership, *clock) {
 	t.Helper()
 	clock := newClock()
 	d := NewDeadline(clock.now)
@@ -25,12 +25,13 @@ func held(t *testing.T) (*Deadline, *Leadership, *clock) {
 }
 
 func TestGate(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var g Gate
 		if err := g.Require(); !errors.Is(err, ErrNotLeader) {
 			t.Errorf("the gate is open before anything: %v", err)
 		}
-		d, l, _ := held(t)
+		d, l, _ := newTenure(t)
 		g.Bind(l)
 		time.Sleep(10*time.Second - 1)
 		if g.Require() != nil || g.Check(7) != nil || !errors.Is(g.Check(6), ErrNotLeader) || l.ValidFor() != 1 {
@@ -49,7 +50,7 @@ func TestGate(t *testing.T) {
 		if err := g.Require(); !errors.Is(err, ErrLeaseLapsed) {
 			t.Errorf("a tenure that was over goes on: %v", err)
 		}
-		again, err := d.Begin(Holder{Role: "r", Token: 7}, nil) // the cluster has said that it still holds the role
+		again, err := d.Begin(Holder{Role: "r", Token: 7}, nil) // the cluster has confirmed that it still holds the role
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -68,12 +69,12 @@ func TestGate(t *testing.T) {
 	})
 }
 
-// A process is stopped, with all its timers and goroutines, and woken: the first
-// question finds the gate shut, before anything else has run. So does one whose
-// machine was suspended, during which Go's own clock stood still.
-func TestGateAfterAPause(t *testing.T) {
+// A suspended process finds the gate closed when it resumes, before any timer or goroutine has run. So does a
+// process on a suspended machine, where Go's own clock stood still.
+func TestGate_ClosedAfterSuspend(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d, l, clock := held(t)
+		d, l, clock := newTenure(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go d.Run(ctx)
@@ -82,7 +83,7 @@ func TestGateAfterAPause(t *testing.T) {
 		within, end := l.Context(ctx, 0)
 		defer end()
 		synctest.Wait()
-		sent := d.Now() // a renewal, whose answer comes in only after the pause
+		sent := d.Now() // a renewal whose response arrives only after the pause
 		clock.jump(11 * time.Second)
 		if err := g.Require(); !errors.Is(err, ErrLeaseLapsed) {
 			t.Errorf("open after a pause: %v", err)
@@ -91,10 +92,11 @@ func TestGateAfterAPause(t *testing.T) {
 		if err := g.Require(); !errors.Is(err, ErrLeaseLapsed) || d.ValidFor() != 0 {
 			t.Errorf("open by a renewal from before the pause: %v", err)
 		}
-		if err := g.Do(ctx, func(context.Context, uint64) error { t.Error("work was done"); return nil }); !errors.Is(err, ErrLeaseLapsed) {
+		if err := g.Do(ctx, func(context.Context, uint64) error { t.Error("work was done"); return nil }); !errors.Is(err,
+			ErrLeaseLapsed) {
 			t.Error(err)
 		}
-		time.Sleep(suspendPollInterval) // timers have lost the time; they are not trusted for longer
+		time.Sleep(suspendPollInterval) // timers have missed the suspended time
 		synctest.Wait()
 		if !errors.Is(context.Cause(within), ErrLeaseLapsed) {
 			t.Errorf("the context goes on: %v", context.Cause(within))
@@ -107,11 +109,12 @@ func TestGateAfterAPause(t *testing.T) {
 	})
 }
 
-// Nobody has looked at the clock between the end of the lease and a renewal that
-// comes late but succeeds. Others may have been told that the lease is over.
-func TestLateRenewalDoesNotRevive(t *testing.T) {
+// A late renewal succeeds, and nothing read the clock since the end of the lease. The tenure stays ended, because
+// callers may know that.
+func TestExtend_LateRenewalDoesNotReviveTenure(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d, l, clock := held(t)
+		d, l, clock := newTenure(t)
 		clock.jump(10 * time.Second)
 		d.Extend(d.Now(), 10*time.Second)
 		if d.ValidFor() != 10*time.Second || !errors.Is(l.Cause(), ErrLeaseLapsed) || l.ValidFor() != 0 {
@@ -120,16 +123,17 @@ func TestLateRenewalDoesNotRevive(t *testing.T) {
 	})
 }
 
-func TestDoneIsClosedInTime(t *testing.T) {
+func TestLeadership_DoneClosesOnTime(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d, l, _ := held(t)
+		d, l, _ := newTenure(t)
 		go d.Run(t.Context())
 		start := time.Now()
 		early, cancel := l.Context(t.Context(), 2*time.Second)
 		defer cancel()
-		most, cancelMost := l.Context(t.Context(), time.Minute) // a third is all one can have
-		defer cancelMost()
-		<-most.Done()
+		third, cancelThird := l.Context(t.Context(), time.Minute) // early is limited to a third of the lease
+		defer cancelThird()
+		<-third.Done()
 		within(t, start, 6666*time.Millisecond, 6667*time.Millisecond)
 		<-early.Done()
 		within(t, start, 8*time.Second, 8*time.Second)
@@ -138,9 +142,10 @@ func TestDoneIsClosedInTime(t *testing.T) {
 	})
 }
 
-func TestGateDoAndDrain(t *testing.T) {
+func TestGate_DoAndDrain(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d, l, _ := held(t)
+		d, l, _ := newTenure(t)
 		go d.Run(t.Context())
 		var g Gate
 		g.Bind(l)

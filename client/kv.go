@@ -15,25 +15,26 @@ import (
 	"northstar/cluster"
 )
 
-// Consistency says what a read may answer.
+// Consistency is the consistency level of a read.
 type Consistency string
 
-// The kinds of reads. The zero value is Linearizable.
+// The consistency levels. The zero value is Linearizable.
 const (
-	// Linearizable sees every write acknowledged before it began.
+	// Linearizable returns every write that was acknowledged before the read began.
 	Linearizable Consistency = apiv1.Linearizable
-	// Lease is Linearizable without a round trip between the nodes, where the
-	// cluster has leader leases; elsewhere the same as Linearizable.
+	// Lease is Linearizable without a round trip between the nodes, if the cluster has leader leases. Otherwise it
+	// is the same as Linearizable.
 	Lease Consistency = apiv1.Lease
-	// Stale is what any node has, also without a leader.
+	// Stale returns the state of the contacted node, also without a leader.
 	Stale Consistency = apiv1.Stale
 )
 
-func (c Consistency) query() url.Values {
-	if c == "" || c == Linearizable {
-		return url.Values{}
+// param returns the value of ?consistency; "" for the server's default.
+func (c Consistency) param() string {
+	if c == Linearizable {
+		return ""
 	}
-	return url.Values{"consistency": {string(c)}}
+	return string(c)
 }
 
 func (c Consistency) retryClass() retryClass {
@@ -43,13 +44,12 @@ func (c Consistency) retryClass() retryClass {
 	return leaderRead
 }
 
-// Entry is a key as Get finds it.
+// Entry is the result of Get.
 type Entry struct {
 	Key      string
 	Value    []byte
 	Revision uint64
-	// LastContact is, of a stale read, how long ago the answering node heard
-	// from its leader; negative when it did not say.
+	// LastContact is how long ago the node heard from its leader, for a stale read; negative if unknown.
 	LastContact time.Duration
 }
 
@@ -61,37 +61,33 @@ type Fence struct {
 
 // WriteOptions are the conditions of a write. The zero value has none.
 type WriteOptions struct {
-	// IfRevision, when not 0, must be the key's current revision, else the
-	// write fails with ErrConditionFailed.
+	// IfRevision, if not 0, must be the key's current revision. Otherwise the write fails with ErrConditionFailed.
 	IfRevision uint64
-	// IfAbsent: the key must not exist. For Put only, and not with IfRevision.
+	// IfAbsent: the key must not exist. For Put only, not with IfRevision.
 	IfAbsent bool
-	// IfPresent: the key must exist, at whatever revision; not with the other
-	// two. A Delete of an absent key then fails with ErrConditionFailed instead
-	// of ErrNotFound.
+	// IfPresent: the key must exist, at any revision; not with the other two. A Delete of an absent key then fails
+	// with ErrConditionFailed instead of ErrNotFound.
 	IfPresent bool
-	// Fence, when not nil, must be current, else the write fails with ErrFenced.
+	// Fence, if not nil, must be current. Otherwise the write fails with ErrFenced.
 	Fence *Fence
-	// Session, when not empty, ties the key to a session: it goes when the
-	// session ends. For Put only.
+	// Session, if not empty, ties the key to a session: the key is deleted when the session ends. For Put only.
 	Session string
-	// IdempotencyKey, at most 128 bytes, names the write: sent again under the
-	// same name it is carried out once and gets the first answer. "": this
-	// call makes one up. It is worth giving where the call itself may be made
-	// again, after a restart of the application for instance.
+	// IdempotencyKey, at most 128 bytes, identifies the write. A repeated write with the same key is applied once
+	// and gets the first response. "": the client generates a key. Set one if the application itself may repeat the
+	// call, for example after its restart.
 	IdempotencyKey string
-	// NoIdempotencyKey sends none, which spares the cluster remembering it:
-	// the write is then sent again only when it is known not to have happened.
+	// NoIdempotencyKey sends none, which saves memory in the cluster. The write is then sent again only if it
+	// certainly did not happen.
 	NoIdempotencyKey bool
 }
 
-// Get reads a key. It fails with ErrNotFound when there is none.
+// Get reads a key. ErrNotFound: the key does not exist.
 func (c *Client) Get(ctx context.Context, key string, consistency Consistency) (Entry, error) {
 	q, err := keyCall(http.MethodGet, "get", key)
 	if err != nil {
 		return Entry{}, err
 	}
-	q.retryClass, q.query = consistency.retryClass(), consistency.query()
+	q.retryClass, q.query = consistency.retryClass(), params("consistency", consistency.param())
 	a, err := c.do(ctx, q)
 	if err != nil {
 		return Entry{}, err
@@ -106,12 +102,12 @@ func (c *Client) Get(ctx context.Context, key string, consistency Consistency) (
 	return e, nil
 }
 
-// Put writes a key. Its errors are those of WriteOptions' conditions,
-// ErrNoLeader and ErrOutcomeUnknown, among others.
+// Put writes a key. Its errors include those of the conditions in WriteOptions, ErrNoLeader and ErrOutcomeUnknown.
 func (c *Client) Put(ctx context.Context, key string, value []byte, opts WriteOptions) (apiv1.PutResult, error) {
 	q, err := keyCall(http.MethodPut, "put", key)
 	if err == nil && len(value) > apiv1.MaxValueBytes {
-		err = invalid(q.op, http.StatusRequestEntityTooLarge, "value of %d bytes: at most %d", len(value), apiv1.MaxValueBytes)
+		err = invalid(q.op, http.StatusRequestEntityTooLarge, "value must be at most %d bytes (got %d)", apiv1.MaxValueBytes,
+			len(value))
 	}
 	if err == nil {
 		err = opts.apply(q)
@@ -127,7 +123,7 @@ func (c *Client) Put(ctx context.Context, key string, value []byte, opts WriteOp
 	return decode[apiv1.PutResult](c.do(ctx, q))
 }
 
-// Delete removes a key. It fails with ErrNotFound when there is none.
+// Delete removes a key. ErrNotFound: the key does not exist.
 func (c *Client) Delete(ctx context.Context, key string, opts WriteOptions) (apiv1.DeleteResult, error) {
 	q, err := keyCall(http.MethodDelete, "delete", key)
 	if err == nil && (opts.IfAbsent || opts.Session != "") {
@@ -149,7 +145,8 @@ func (o WriteOptions) apply(q *call) error {
 	case o.NoIdempotencyKey && o.IdempotencyKey != "":
 		return invalid(q.op, 0, "IdempotencyKey and NoIdempotencyKey exclude each other")
 	case len(o.IdempotencyKey) > apiv1.MaxIdempotencyKeyBytes:
-		return invalid(q.op, 0, "idempotency key of %d bytes: at most %d", len(o.IdempotencyKey), apiv1.MaxIdempotencyKeyBytes)
+		return invalid(q.op, 0, "idempotency key must be at most %d bytes (got %d)", apiv1.MaxIdempotencyKeyBytes,
+			len(o.IdempotencyKey))
 	}
 	q.retryClass, q.query, q.header = nonIdempotentWrite, url.Values{}, http.Header{}
 	if o.IfRevision != 0 {
@@ -175,20 +172,20 @@ func (o WriteOptions) apply(q *call) error {
 	return nil
 }
 
-// keyCall starts the call for one key. The key is escaped in full, slashes
-// too, so that no proxy between takes its "//" or ".." for a path's.
+// keyCall returns the call for one key. It escapes the whole key, slashes too, so that no proxy rewrites "//" or
+// "..".
 func keyCall(method, verb, key string) (*call, error) {
 	op := verb + " " + key
 	switch {
 	case key == "" || len(key) > apiv1.MaxKeyBytes:
-		return &call{op: op}, invalid(op, 0, "key of %d bytes: want 1 to %d", len(key), apiv1.MaxKeyBytes)
+		return &call{op: op}, invalid(op, 0, "key must be 1 to %d bytes (got %d)", apiv1.MaxKeyBytes, len(key))
 	case !utf8.ValidString(key):
 		return &call{op: op}, invalid(op, 0, "key is not UTF-8")
 	}
 	return &call{op: op, method: method, path: apiv1.PathKVPrefix + url.PathEscape(key), hasTimeoutParam: true}, nil
 }
 
-// invalid is a request that this client refuses as the server would.
+// invalid returns the error of a request that the server would reject.
 func invalid(op string, status int, format string, args ...any) error {
 	e := cluster.Errorf(cluster.CodeBadRequest, format, args...)
 	e.Status = status
@@ -196,38 +193,33 @@ func invalid(op string, status int, format string, args ...any) error {
 }
 
 func malformed(q *call, a *response, what string) error {
-	return &Error{Op: q.op, Endpoint: a.node, Problem: cluster.Errorf(cluster.CodeBadRequest, "answer of %s has no valid %s: is it a NorthStar node?", a.node, what)}
+	problem := cluster.Errorf(cluster.CodeBadRequest, "response of %s has no valid %s: is it a NorthStar node?", a.node,
+		what)
+	return &Error{Op: q.op, Endpoint: a.node, Problem: problem}
 }
 
-// ListOptions of List and ListPage.
+// ListOptions are the options of List and ListPage.
 type ListOptions struct {
 	Consistency Consistency
-	// Limit is the most keys of a page, at most 1000; 0 leaves it to the server.
+	// Limit is the maximum number of keys in a page, at most 1000; 0 leaves it to the server.
 	Limit int
-	// After leaves out keys up to and including this one.
+	// After skips keys up to and including this one.
 	After string
 }
 
-// ListPage reads one page of the keys with a prefix, in order. Its Next, when
-// not empty, is the After of the following page.
+// ListPage reads one page of the keys with a prefix, in order. If its Next is not empty, it is the After of the
+// next page.
 func (c *Client) ListPage(ctx context.Context, prefix string, opts ListOptions) (apiv1.List, error) {
-	query := opts.Consistency.query()
+	query := params("limit", limitParam(opts.Limit), "after", opts.After, "consistency", opts.Consistency.param())
 	query.Set("prefix", prefix)
-	if opts.Limit > 0 {
-		query.Set("limit", strconv.Itoa(opts.Limit))
-	}
-	if opts.After != "" {
-		query.Set("after", opts.After)
-	}
-	return decode[apiv1.List](c.do(ctx, &call{
-		op: strings.TrimSpace("list " + prefix), retryClass: opts.Consistency.retryClass(), method: http.MethodGet, path: apiv1.PathKV,
+	return get[apiv1.List](ctx, c, &call{
+		op: strings.TrimSpace("list " + prefix), retryClass: opts.Consistency.retryClass(), path: apiv1.PathKV,
 		query: query, limit: maxListResponse, hasTimeoutParam: true,
-	}))
+	})
 }
 
-// List goes through all keys with a prefix, in order, page by page. Each page
-// is one moment's state, and the pages are not of the same moment. An error
-// ends it, as the last thing it yields.
+// List yields all keys with a prefix, in order. Each page is the state of one moment; different pages are not. An
+// error is the last value.
 func (c *Client) List(ctx context.Context, prefix string, opts ListOptions) iter.Seq2[apiv1.Item, error] {
 	return func(yield func(apiv1.Item, error) bool) {
 		for {

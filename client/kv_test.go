@@ -46,8 +46,9 @@ func serve(t *testing.T, h http.HandlerFunc) *Client {
 	return c
 }
 
-// Keys arrive byte by byte as they are, over a real connection.
-func TestKeysAreEscapedExactly(t *testing.T) {
+// Keys arrive unchanged over a real connection.
+func TestKeysAreEscaped(t *testing.T) {
+	t.Parallel()
 	var got string
 	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		escaped := strings.TrimPrefix(r.URL.EscapedPath(), apiv1.PathKVPrefix)
@@ -57,7 +58,11 @@ func TestKeysAreEscapedExactly(t *testing.T) {
 		}
 		w.Header().Set(apiv1.HeaderRevision, "3")
 	})
-	for _, key := range []string{"a", "/", "//", ".", "..", "../..", "a//b/../c/", "a%2Fb", "%", "a b?c#d&e=f+g", "ключ/鍵", "\x00\n", strings.Repeat("k", 1024)} {
+	for _, key := range []string{
+		"a", "/", "//", ".", "..", "../..", "a//b/../c/", "a%2Fb", "%", "a b?c#d&e=f+g", "ключ/鍵", "\x00\n", strings.Repeat(
+			"k", 1024,
+		),
+	} {
 		if _, err := c.Get(t.Context(), key, ""); err != nil || got != key {
 			t.Errorf("key %q arrived as %q, %v", key, got, err)
 		}
@@ -69,7 +74,8 @@ func TestKeysAreEscapedExactly(t *testing.T) {
 	}
 }
 
-func TestWriteOptionsOnTheWire(t *testing.T) {
+func TestWriteOptions_Headers(t *testing.T) {
+	t.Parallel()
 	var last *http.Request
 	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		last = r
@@ -96,7 +102,8 @@ func TestWriteOptionsOnTheWire(t *testing.T) {
 	if last.Header.Get("If-None-Match") != "*" || last.Header.Get(apiv1.HeaderIdempotencyKey) != "" {
 		t.Errorf("header %v", last.Header)
 	}
-	if _, err := c.Delete(t.Context(), "k", WriteOptions{IfPresent: true}); err != nil || last.Header.Get("If-Match") != "*" {
+	if _, err := c.Delete(t.Context(), "k", WriteOptions{IfPresent: true}); err != nil ||
+		last.Header.Get("If-Match") != "*" {
 		t.Errorf("%v, header %v", err, last.Header)
 	}
 	for name, bad := range map[string]WriteOptions{
@@ -110,7 +117,8 @@ func TestWriteOptionsOnTheWire(t *testing.T) {
 			t.Errorf("%s: %v, want it refused", name, err)
 		}
 	}
-	if _, err := c.Put(t.Context(), "k", make([]byte, apiv1.MaxValueBytes+1), WriteOptions{}); !cluster.IsCode(err, cluster.CodeBadRequest) {
+	if _, err := c.Put(t.Context(), "k", make([]byte, apiv1.MaxValueBytes+1), WriteOptions{}); !cluster.IsCode(err,
+		cluster.CodeBadRequest) {
 		t.Errorf("large value: %v, want it refused", err)
 	}
 	if _, err := c.Delete(t.Context(), "k", WriteOptions{IfAbsent: true}); !cluster.IsCode(err, cluster.CodeBadRequest) {
@@ -118,17 +126,21 @@ func TestWriteOptionsOnTheWire(t *testing.T) {
 	}
 }
 
-func TestProblemsAreTyped(t *testing.T) {
+func TestErrors_MatchSentinels(t *testing.T) {
+	t.Parallel()
 	var p apiv1.Problem
 	c := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", apiv1.TypeProblem)
 		w.WriteHeader(p.Status)
 		json.NewEncoder(w).Encode(p)
 	})
-	p = apiv1.Problem{Status: 412, Code: 4014, Detail: "revision is 9", Revision: 9, LeaderID: "n2", LeaderAddress: "n2:7701"}
+	p = apiv1.Problem{
+		Status: 412, Code: 4014, Detail: "revision is 9", Revision: 9, LeaderID: "n2", LeaderAddress: "n2:7701",
+	}
 	_, err := c.Put(t.Context(), "k", nil, WriteOptions{IfRevision: 8})
 	var e *Error
-	if !errors.Is(err, ErrConditionFailed) || !errors.As(err, &e) || e.Problem.Revision != 9 || e.LeaderID != "n2" || e.LeaderAddress != "n2:7701" {
+	if !errors.Is(err, ErrConditionFailed) ||
+		!errors.As(err, &e) || e.Problem.Revision != 9 || e.LeaderID != "n2" || e.LeaderAddress != "n2:7701" {
 		t.Errorf("error %#v", err)
 	}
 	if got, want := err.Error(), "put k: ERR_CONDITION_FAILED: revision is 9"; got != want {
@@ -144,7 +156,8 @@ func TestProblemsAreTyped(t *testing.T) {
 	}
 }
 
-func TestListGoesThroughPages(t *testing.T) {
+func TestList_FollowsPages(t *testing.T) {
+	t.Parallel()
 	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		q := r.URL.Query()
 		if q.Get("prefix") != "a/" || q.Get("limit") != "2" || q.Get("consistency") != "stale" {
@@ -169,7 +182,8 @@ func TestListGoesThroughPages(t *testing.T) {
 	}
 }
 
-func TestSnapshotSaveChecksTheSum(t *testing.T) {
+func TestSnapshotSave_VerifiesChecksum(t *testing.T) {
+	t.Parallel()
 	data := bytes.Repeat([]byte("northstar"), 100_000)
 	sum := sha256.Sum256(data)
 	for name, tc := range map[string]struct {
@@ -199,6 +213,7 @@ func TestSnapshotSaveChecksTheSum(t *testing.T) {
 }
 
 func TestSnapshotRestore(t *testing.T) {
+	t.Parallel()
 	var leader apiv1.Leader
 	var got []byte
 	fail := false
@@ -214,7 +229,9 @@ func TestSnapshotRestore(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	leader = apiv1.Leader{LeaderID: "n1", LeaderAddress: strings.TrimPrefix(server.URL, "http://"), ObservedBy: "n1", Term: 1}
+	leader = apiv1.Leader{
+		LeaderID: "n1", LeaderAddress: strings.TrimPrefix(server.URL, "http://"), ObservedBy: "n1", Term: 1,
+	}
 	c, err := New(Config{Endpoints: []string{server.URL}})
 	if err != nil {
 		t.Fatal(err)
@@ -230,7 +247,8 @@ func TestSnapshotRestore(t *testing.T) {
 	}
 }
 
-func TestNewRefuses(t *testing.T) {
+func TestNew_InvalidConfig(t *testing.T) {
+	t.Parallel()
 	for name, cfg := range map[string]Config{
 		"no endpoints":   {},
 		"bad scheme":     {Endpoints: []string{"ftp://h:1"}},

@@ -14,80 +14,83 @@ import (
 	"northstar/api/apiv1"
 )
 
-// How the leader is looked for while somebody waits for one: every node is
-// asked on its own, so that a hung one holds up nobody. The interval starts
-// small, since what an application feels of a failover is the server's gap
-// plus half of it, and grows, since a cluster without a quorum stays so.
+// Limits of the leader search. Every node is polled independently, so that a hung node delays nothing. The interval
+// starts small, because half of it adds to the failover time that an application sees. It grows, because a cluster
+// without quorum may stay so.
 const (
 	minPollInterval   = 4 * time.Millisecond
 	maxPollInterval   = 100 * time.Millisecond
 	pollGrowth        = 1.25
-	minorityWait      = 20 * time.Millisecond  // how long a sweep waits for a minority
-	probeTimeout      = 300 * time.Millisecond // a probe's own deadline
-	unresponsiveAfter = 100 * time.Millisecond // a probe unanswered for this long: the node is hung
+	minorityWait      = 20 * time.Millisecond  // how long pollAll waits for the last nodes
+	probeTimeout      = 300 * time.Millisecond // timeout of one probe
+	unresponsiveAfter = 100 * time.Millisecond // a node is hung if a probe is pending for this long
 )
 
-// leaderReport is one node's word on who leads.
+// leaderReport is one node's response to GET /leader.
 type leaderReport struct {
-	endpoint string // that was asked
-	leader   string // URL of the leader, as the node knows it
+	endpoint string // the node that responded
+	leader   string // URL of the leader according to the node
 	info     apiv1.Leader
-	askedAt  time.Time // when the question was sent
+	askedAt  time.Time // when the request was sent
 }
 
 func (s leaderReport) isSelfReport() bool { return s.info.ObservedBy == s.info.LeaderID }
 
-// pickLeader decides from the newest word of each node: the highest term wins, and
-// within it a node that claims itself, whose endpoint is then known to work
-// from here. A leader named in distrusted counts only once it has claimed
-// itself later than that; until then the leader is unknown, for a lower term
-// is never the answer.
-func pickLeader(seen []leaderReport, distrusted map[string]time.Time) (leaderReport, bool) {
+// pickLeader selects the leader from the latest report of each node. The highest term wins; within a term, a report
+// of the leader about itself wins, because its endpoint is known to work. A leader in suspects counts only if it
+// reported itself after that time. Until then the leader is unknown: a lower term is never the answer.
+func pickLeader(reports []leaderReport, suspects map[string]time.Time) (leaderReport, bool) {
 	var best leaderReport
 	found := false
-	for _, s := range seen {
+	for _, s := range reports {
 		if s.isSelfReport() {
 			s.leader = s.endpoint
 		}
-		if !found || s.info.Term > best.info.Term || (s.info.Term == best.info.Term && s.isSelfReport() && !best.isSelfReport()) {
+		betterSource := s.info.Term == best.info.Term && s.isSelfReport() && !best.isSelfReport()
+		if !found || s.info.Term > best.info.Term || betterSource {
 			best, found = s, true
 		}
 	}
 	if !found {
 		return best, false
 	}
-	if at, bad := distrusted[best.leader]; bad && (!best.isSelfReport() || best.askedAt.Before(at)) {
+	if at, suspect := suspects[best.leader]; suspect && (!best.isSelfReport() || best.askedAt.Before(at)) {
 		return leaderReport{}, false
 	}
 	return best, true
 }
 
-// leaderFinder knows who leads. It asks only while somebody waits (enter … leave);
-// in between it holds the last answer. Nothing blocks under its lock.
+// probeResult is the latest probe of one node.
+type probeResult struct {
+	report    leaderReport
+	hasLeader bool  // report names a leader
+	err       error // the response is missing, or not from a NorthStar node
+}
+
+// leaderFinder finds the leader. It polls only between acquire and release, and keeps the last result otherwise.
+// Nothing blocks under its lock.
 type leaderFinder struct {
 	c *Client
 
 	mu          sync.Mutex
 	users       int
-	stop        context.CancelFunc // of the running poll; nil when none
-	reports     map[string]leaderReport
+	stop        context.CancelFunc // of the running poll; nil if none
+	results     map[string]probeResult
 	suspects    map[string]time.Time
-	lastErrors  map[string]error     // why a node last did not answer
-	probing     map[string]time.Time // probes under way, since when
+	probing     map[string]time.Time // start times of pending probes
 	current     leaderReport
 	leaderKnown bool
-	changed     chan struct{} // closed when best or known changes
+	changed     chan struct{} // closed when current or leaderKnown changes
 }
 
 func newLeaderFinder(c *Client) *leaderFinder {
 	return &leaderFinder{
-		c: c, reports: map[string]leaderReport{}, suspects: map[string]time.Time{}, lastErrors: map[string]error{},
-		probing: map[string]time.Time{}, changed: make(chan struct{}),
+		c: c, results: map[string]probeResult{}, suspects: map[string]time.Time{}, probing: map[string]time.Time{},
+		changed: make(chan struct{}),
 	}
 }
 
-// leader gives the leader's URL, "" when unknown, and a channel that is closed
-// when that changes.
+// leader returns the leader's URL, "" if unknown, and a channel that is closed when that changes.
 func (f *leaderFinder) leader() (string, <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -97,15 +100,15 @@ func (f *leaderFinder) leader() (string, <-chan struct{}) {
 	return f.current.leader, f.changed
 }
 
-// report is leader with all that is known of it.
+// report returns the current leader's report, like leader.
 func (f *leaderFinder) report() (leaderReport, bool, <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.current, f.leaderKnown, f.changed
 }
 
-// markSuspect notes that a node failed while it was thought to lead: others still
-// naming it does not count, until it claims itself again.
+// markSuspect records that a node failed while it was the presumed leader. Reports of other nodes that name it do
+// not count until it reports itself again.
 func (f *leaderFinder) markSuspect(url string, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -115,46 +118,43 @@ func (f *leaderFinder) markSuspect(url string, now time.Time) {
 	}
 }
 
-// isUnresponsive says whether a node has left a probe unanswered for unresponsiveAfter.
+// isUnresponsive reports whether a probe of the node has been pending for unresponsiveAfter.
 func (f *leaderFinder) isUnresponsive(url string, now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	since, asking := f.probing[url]
-	return asking && now.Sub(since) >= unresponsiveAfter
+	since, probing := f.probing[url]
+	return probing && now.Sub(since) >= unresponsiveAfter
 }
 
-// record takes a node's word; ok is false when it knew no leader or did not
-// answer.
-func (f *leaderFinder) record(s leaderReport, ok bool) {
+// record stores the result of a probe.
+func (f *leaderFinder) record(url string, r probeResult) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if ok {
-		f.reports[s.endpoint] = s
-	} else {
-		delete(f.reports, s.endpoint)
-	}
+	f.results[url] = r
 	f.updateLeaderLocked()
 }
 
 func (f *leaderFinder) updateLeaderLocked() {
-	all := make([]leaderReport, 0, len(f.reports))
-	for _, s := range f.reports {
-		all = append(all, s)
+	var reports []leaderReport
+	for _, r := range f.results {
+		if r.hasLeader {
+			reports = append(reports, r.report)
+		}
 	}
-	best, known := pickLeader(all, f.suspects)
+	best, known := pickLeader(reports, f.suspects)
 	if known && best.isSelfReport() {
 		delete(f.suspects, best.leader)
 	}
-	same := known == f.leaderKnown && best.leader == f.current.leader && best.info.Term == f.current.info.Term
+	unchanged := known == f.leaderKnown && best.leader == f.current.leader &&
+		best.info.Term == f.current.info.Term
 	f.current, f.leaderKnown = best, known
-	if !same {
+	if !unchanged {
 		close(f.changed)
 		f.changed = make(chan struct{})
 	}
 }
 
-// acquire starts the asking, when it is not under way already. Each enter needs
-// its leave.
+// acquire starts polling if it is not running. Each acquire needs a release.
 func (f *leaderFinder) acquire() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -180,7 +180,7 @@ func (f *leaderFinder) release() {
 	}
 }
 
-// poll asks every node until ctx ends.
+// poll probes every node until ctx ends.
 func (f *leaderFinder) poll(ctx context.Context) {
 	interval := minPollInterval
 	timer := time.NewTimer(0)
@@ -201,43 +201,41 @@ func (f *leaderFinder) poll(ctx context.Context) {
 	}
 }
 
-// forget drops what nodes said that are endpoints no more.
+// forget drops the results of nodes that are no longer endpoints.
 func (f *leaderFinder) forget(urls []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	maps.DeleteFunc(f.reports, func(url string, _ leaderReport) bool { return !slices.Contains(urls, url) })
-	maps.DeleteFunc(f.lastErrors, func(url string, _ error) bool { return !slices.Contains(urls, url) })
+	maps.DeleteFunc(f.results, func(url string, _ probeResult) bool { return !slices.Contains(urls, url) })
 }
 
-// pollAll asks every node once. It returns when all have answered, or shortly
-// after a majority has: the others may be hung, and their word, should it come,
-// still counts for later calls.
+// pollAll probes every node once. It returns when all have responded, or shortly after a majority has. Later
+// responses still count for later calls.
 func (f *leaderFinder) pollAll(ctx context.Context) {
 	urls := f.c.nodes.urls()
 	f.forget(urls)
-	answered := make(chan struct{}, len(urls))
+	responded := make(chan struct{}, len(urls))
 	for _, url := range urls {
-		if !f.c.spawn(func() { f.ask(f.c.ctx, url, time.Now()); answered <- struct{}{} }) {
+		if !f.c.spawn(func() { f.ask(f.c.ctx, url, time.Now()); responded <- struct{}{} }) {
 			return
 		}
 	}
-	grace := time.NewTimer(probeTimeout)
-	defer grace.Stop()
+	timeout := time.NewTimer(probeTimeout)
+	defer timeout.Stop()
 	for n := 1; n <= len(urls); n++ {
 		select {
-		case <-answered:
-		case <-grace.C:
+		case <-responded:
+		case <-timeout.C:
 			return
 		case <-ctx.Done():
 			return
 		}
 		if n == len(urls)/2+1 {
-			grace.Reset(minorityWait)
+			timeout.Reset(minorityWait)
 		}
 	}
 }
 
-// probe asks one node, unless it still owes an answer.
+// probe asks one node, unless a probe of it is pending.
 func (f *leaderFinder) probe(ctx context.Context, url string) {
 	asked := time.Now()
 	f.mu.Lock()
@@ -259,12 +257,11 @@ func (f *leaderFinder) probe(ctx context.Context, url string) {
 	}
 }
 
-// ask sends GET /leader to one node and notes what it says. A probe cut short
-// because nobody waits any more says nothing.
+// ask sends GET /leader to one node and records the response. It records nothing if ctx ended.
 func (f *leaderFinder) ask(ctx context.Context, url string, asked time.Time) {
 	limit, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	a := f.c.doAttempt(limit, &call{op: "leader", method: http.MethodGet, path: apiv1.PathLeader}, url, nil)
+	a := f.c.askLeader(limit, url)
 	if ctx.Err() != nil {
 		return
 	}
@@ -273,13 +270,12 @@ func (f *leaderFinder) ask(ctx context.Context, url string, asked time.Time) {
 	} else {
 		f.c.nodes.markUp(url)
 	}
-	f.recordResult(url, responseError(a))
-	s, ok := f.c.parseLeaderReport(a, asked)
-	f.record(s, ok)
+	r := probeResult{err: responseError(a)}
+	r.report, r.hasLeader = f.c.parseLeaderReport(a, asked)
+	f.record(url, r)
 }
 
-// responseError is what is wrong with an answer to GET /leader, nil where it is a node's:
-// its leader, or that it knows none.
+// responseError returns what is wrong with a response to GET /leader; nil if a NorthStar node sent it.
 func responseError(a *response) error {
 	if a.err != nil || a.status == http.StatusOK || a.status == http.StatusServiceUnavailable {
 		return a.err
@@ -288,32 +284,21 @@ func responseError(a *response) error {
 	return e.Problem
 }
 
-// recordResult notes whether a node has answered.
-func (f *leaderFinder) recordResult(url string, err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if err == nil {
-		delete(f.lastErrors, url)
-	} else {
-		f.lastErrors[url] = err
-	}
-}
-
-// unreachableReason says why no leader is known, for people: a wrong CA or address, or plain
-// HTTP where there is TLS, is not a cluster without a leader.
+// unreachableReason returns why no leader is known. It tells a wrong CA or address, or HTTP instead of TLS, from a
+// cluster without a leader.
 func (f *leaderFinder) unreachableReason() string {
 	urls := f.c.nodes.urls()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, url := range urls {
-		if f.lastErrors[url] == nil {
-			return "no node names a leader"
+		if f.results[url].err == nil {
+			return "no node reports a leader"
 		}
 	}
-	return fmt.Sprintf("no node answers; %s: %v", urls[0], f.lastErrors[urls[0]])
+	return fmt.Sprintf("no node responds; %s: %v", urls[0], f.results[urls[0]].err)
 }
 
-// parseLeaderReport reads an answer to GET /leader.
+// parseLeaderReport reads a response to GET /leader.
 func (c *Client) parseLeaderReport(a *response, asked time.Time) (leaderReport, bool) {
 	s := leaderReport{endpoint: a.node, askedAt: asked}
 	if a.err != nil || a.status != http.StatusOK || json.Unmarshal(a.body, &s.info) != nil || s.info.LeaderID == "" {

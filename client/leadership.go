@@ -1,29 +1,29 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"time"
 )
 
-// Why a tenure is over, to test for with errors.Is: the causes of a Leadership,
-// and what a Gate answers.
+// Why a tenure has ended: the causes of a Leadership, and the errors of a Gate. Test for them with errors.Is.
 var (
-	// ErrNotLeader: this process may not act: it does not hold the role, or cannot
-	// prove that it does. The other errors here are of this kind.
+	// ErrNotLeader: this process may not act, because it does not hold the role or cannot prove it. The other
+	// errors here wrap it.
 	ErrNotLeader = errors.New("not the leader")
-	// ErrLeaseLapsed: renewals were late. The role may still be held: campaigning
-	// again tells, and gives the same tenure then.
+	// ErrLeaseLapsed: renewals were late. The role may still be held. In that case, the next Campaign returns the
+	// same tenure.
 	ErrLeaseLapsed = fmt.Errorf("%w: the lease was not renewed in time", ErrNotLeader)
-	// ErrRoleLost: the role was taken away, or handed to another.
+	// ErrRoleLost: the role was revoked or transferred.
 	ErrRoleLost = fmt.Errorf("%w: the role was lost", ErrNotLeader)
-	// ErrResigned: this process gave the role back.
+	// ErrResigned: this process released the role.
 	ErrResigned = fmt.Errorf("%w: resigned", ErrNotLeader)
 )
 
-// Leadership is one tenure as its holder knows it: it lasts as long as the holder
-// can prove it, and never begins again. Methods may be called by any goroutine.
+// Leadership is one tenure as its holder knows it. It lasts while the holder can prove it, and never resumes after
+// its end. Its methods are safe for concurrent use.
 type Leadership struct {
 	Holder // this process
 
@@ -33,53 +33,50 @@ type Leadership struct {
 	cause    error // guarded by deadline.mu; set before done is closed
 }
 
-// Done is closed when the tenure is over, as Cause then says.
-func (t *Leadership) Done() <-chan struct{} { return t.done }
+// Done returns a channel that is closed when the tenure has ended; Cause then returns why.
+func (l *Leadership) Done() <-chan struct{} { return l.done }
 
-// ValidFor is for how long this process may act as holder from now on, should it
-// hear nothing more. 0: no more. It looks at the clock itself, so that it tells
-// the truth also to a process that was stopped until a moment ago.
-func (t *Leadership) ValidFor() time.Duration {
-	t.deadline.mu.Lock()
-	defer t.deadline.mu.Unlock()
-	left := t.deadline.remaining()
-	if t.cause != nil {
+// ValidFor returns how long this process may act as holder without a further renewal; 0 after the tenure's end. It
+// reads the clock, so that it is correct even right after the process was suspended.
+func (l *Leadership) ValidFor() time.Duration {
+	l.deadline.mu.Lock()
+	defer l.deadline.mu.Unlock()
+	left := l.deadline.remaining()
+	if l.cause != nil {
 		return 0
 	}
 	return left
 }
 
-// Cause is why the tenure is over, ErrNotLeader or one of its kind; nil while it
-// lasts.
-func (t *Leadership) Cause() error {
-	t.deadline.mu.Lock()
-	defer t.deadline.mu.Unlock()
-	t.deadline.expire()
-	return t.cause
+// Cause returns why the tenure has ended, ErrNotLeader or an error that wraps it; nil while it lasts.
+func (l *Leadership) Cause() error {
+	l.deadline.mu.Lock()
+	defer l.deadline.mu.Unlock()
+	l.deadline.expire()
+	return l.cause
 }
 
-// End ends the tenure here, without telling anybody. The first cause counts.
-func (t *Leadership) End(cause error) {
-	t.deadline.mu.Lock()
-	defer t.deadline.mu.Unlock()
-	t.deadline.endTenure(t, cause)
+// End ends the tenure locally, without a request. Only the first cause counts.
+func (l *Leadership) End(cause error) {
+	l.deadline.mu.Lock()
+	defer l.deadline.mu.Unlock()
+	l.deadline.endTenure(l, cause)
 }
 
-// Resign gives the role back. From the call on this process counts as holder no
-// more, whatever the error: which says that the role may be free only when the
-// session ends.
-func (t *Leadership) Resign(ctx context.Context) error {
-	t.End(ErrResigned)
-	return t.resign(ctx)
+// Resign releases the role. The tenure ends when Resign is called, whatever it returns. After an error, the role
+// may be free only when the session ends.
+func (l *Leadership) Resign(ctx context.Context) error {
+	l.End(ErrResigned)
+	return l.resign(ctx)
 }
 
-// Context gives a context that ends with ctx, with the tenure, or when early is left
-// of its lease, so that there is time to stop; its cause says which. At most a third
-// of the lease can be asked for. The caller must call the cancel function.
-func (t *Leadership) Context(ctx context.Context, early time.Duration) (context.Context, context.CancelFunc) {
+// Context returns a context that ends with ctx, with the tenure, or when only early is left of the lease, so that
+// there is time to stop. Its cause is which of them. early is limited to a third of the lease. The caller must call
+// the cancel function.
+func (l *Leadership) Context(ctx context.Context, early time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	if left := t.timeUntilEarlyStop(early); left <= 0 {
-		cancel(t.causeOrDefault(ErrLeaseLapsed))
+	if left := l.timeUntilEarlyStop(early); left <= 0 {
+		cancel(cmp.Or(l.Cause(), ErrLeaseLapsed))
 	}
 	go func() {
 		timer := time.NewTimer(0)
@@ -88,14 +85,14 @@ func (t *Leadership) Context(ctx context.Context, early time.Duration) (context.
 			select {
 			case <-ctx.Done():
 				return
-			case <-t.done:
-				cancel(t.Cause())
+			case <-l.done:
+				cancel(l.Cause())
 				return
 			case <-timer.C:
 			}
-			left := t.timeUntilEarlyStop(early)
+			left := l.timeUntilEarlyStop(early)
 			if left <= 0 {
-				cancel(t.causeOrDefault(ErrLeaseLapsed))
+				cancel(cmp.Or(l.Cause(), ErrLeaseLapsed))
 				return
 			}
 			timer.Reset(min(left, suspendPollInterval))
@@ -104,17 +101,10 @@ func (t *Leadership) Context(ctx context.Context, early time.Duration) (context.
 	return ctx, func() { cancel(context.Canceled) }
 }
 
-// timeUntilEarlyStop is what is left before early before the end of the lease.
-func (t *Leadership) timeUntilEarlyStop(early time.Duration) time.Duration {
-	t.deadline.mu.Lock()
-	valid := t.deadline.validity
-	t.deadline.mu.Unlock()
-	return t.ValidFor() - max(0, min(early, valid/3))
-}
-
-func (t *Leadership) causeOrDefault(otherwise error) error {
-	if err := t.Cause(); err != nil {
-		return err
-	}
-	return otherwise
+// timeUntilEarlyStop returns the time until only early is left of the lease.
+func (l *Leadership) timeUntilEarlyStop(early time.Duration) time.Duration {
+	l.deadline.mu.Lock()
+	valid := l.deadline.validity
+	l.deadline.mu.Unlock()
+	return l.ValidFor() - max(0, min(early, valid/3))
 }

@@ -20,13 +20,14 @@ import (
 	"northstar/cluster"
 )
 
-// Many writers, while leaders change, nodes hang and answers get lost: each
-// acknowledged write was carried out, and each was at most once.
+// Many writers, leader changes, hung nodes and lost responses: each acknowledged write was applied, and each at
+// most once.
 func TestWritesUnderFaults(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1", "n2", "n3")
 		defer c.Close()
-		fc.lossy = 0.1
+		fc.lossRate = 0.1
 		names := []string{"n1", "n2", "n3"}
 		ctx, stop := context.WithCancel(t.Context())
 		var faults, writers sync.WaitGroup
@@ -74,8 +75,9 @@ func TestWritesUnderFaults(t *testing.T) {
 	}, "n1", "n2", "n3")
 }
 
-// What a node said tells more than that another one was not there.
+// A response of a node is more specific than an unreachable node.
 func TestReturnsMostSpecificError(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		for range 10 {
 			c := fc.client("n1", "gone1", "gone2")
@@ -93,6 +95,7 @@ func TestReturnsMostSpecificError(t *testing.T) {
 }
 
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.TLS == nil || r.ProtoMajor != 1 {
 			t.Errorf("request over %s, TLS %v", r.Proto, r.TLS != nil)
@@ -101,7 +104,8 @@ func TestTLS(t *testing.T) {
 	}))
 	defer server.Close()
 	ca := filepath.Join(t.TempDir(), "ca.crt")
-	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600); err != nil {
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	cfg, err := LoadTLS(ca, "", "")
@@ -121,7 +125,9 @@ func TestTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, files := range map[string][3]string{
-		"no such CA": {"/does/not/exist"}, "empty CA": {empty}, "half a pair": {ca, "a.crt", ""}, "no such pair": {ca, "a.crt", "a.key"},
+		"no such CA": {
+			"/does/not/exist",
+		}, "empty CA": {empty}, "half a pair": {ca, "a.crt", ""}, "no such pair": {ca, "a.crt", "a.key"},
 	} {
 		if _, err := LoadTLS(files[0], files[1], files[2]); err == nil {
 			t.Errorf("%s: accepted", name)
@@ -129,7 +135,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// BenchmarkGet shows what the client adds to the HTTP request under it.
+// BenchmarkGet measures what the client adds to its HTTP request.
 func BenchmarkGet(b *testing.B) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == apiv1.PathLeader {

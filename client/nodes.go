@@ -10,26 +10,25 @@ import (
 	"time"
 )
 
-// How long a node that failed is passed over: the first time, and at most.
-// Passed over means asked last, not never.
+// How long a failed node is avoided: after the first failure, and at most. An avoided node is tried last.
 const (
 	minDownTime = 250 * time.Millisecond
 	maxDownTime = 5 * time.Second
-	maxNodes    = 64 // endpoints given and learnt
+	maxNodes    = 64 // configured and learned endpoints
 )
 
 // node is one endpoint, by its base URL ("http://10.0.0.1:7701").
 type node struct {
 	url        string
-	configured bool // named in Config: never forgotten
-	fails      int  // in a row
+	configured bool // named in Config: never removed
+	fails      int  // failures in a row
 	down       time.Time
 }
 
-// nodes is the set of endpoints, those given and those learnt from the
-// cluster. Safe for use by several goroutines; nothing blocks under its lock.
+// nodes is the set of endpoints: configured ones and those learned from the cluster. It is safe for concurrent use;
+// nothing blocks under its lock.
 type nodes struct {
-	scheme string // of addresses learnt as host:port
+	scheme string // of addresses learned as host:port
 
 	mu  sync.Mutex
 	all []*node
@@ -45,15 +44,15 @@ func newNodes(endpoints []string, scheme string) (*nodes, error) {
 		n.addLocked(u, true)
 	}
 	if len(n.all) == 0 {
-		return nil, fmt.Errorf("no endpoints: want at least one host:port or URL")
+		return nil, fmt.Errorf("no endpoints: at least one host:port or URL is required")
 	}
 	if len(n.all) > maxNodes {
-		return nil, fmt.Errorf("%d endpoints: at most %d", len(n.all), maxNodes)
+		return nil, fmt.Errorf("endpoints: must be at most %d (got %d)", maxNodes, len(n.all))
 	}
 	return n, nil
 }
 
-// baseURL checks an endpoint and brings it to the form scheme://host:port.
+// baseURL checks an endpoint and returns it in the form scheme://host:port.
 func baseURL(endpoint, scheme string) (string, error) {
 	endpoint = strings.TrimSpace(endpoint)
 	if !strings.Contains(endpoint, "://") {
@@ -64,11 +63,11 @@ func baseURL(endpoint, scheme string) (string, error) {
 	case err != nil:
 		return "", fmt.Errorf("endpoint %q: %w", endpoint, err)
 	case u.Scheme != "http" && u.Scheme != "https":
-		return "", fmt.Errorf("endpoint %q: scheme %q, want http or https", endpoint, u.Scheme)
+		return "", fmt.Errorf("endpoint %q: scheme must be http or https (got %q)", endpoint, u.Scheme)
 	case u.Hostname() == "":
 		return "", fmt.Errorf("endpoint %q: no host", endpoint)
 	case u.User != nil || u.RawQuery != "" || u.Fragment != "" || (u.Path != "" && u.Path != "/"):
-		return "", fmt.Errorf("endpoint %q: want scheme, host and port only", endpoint)
+		return "", fmt.Errorf("endpoint %q: must be scheme, host and port only", endpoint)
 	}
 	return u.Scheme + "://" + u.Host, nil
 }
@@ -81,15 +80,15 @@ func (n *nodes) find(u string) *node {
 	return n.all[i]
 }
 
-func (n *nodes) addLocked(u string, given bool) {
+func (n *nodes) addLocked(u string, configured bool) {
 	if x := n.find(u); x != nil {
-		x.configured = x.configured || given
+		x.configured = x.configured || configured
 		return
 	}
-	n.all = append(n.all, &node{url: u, configured: given})
+	n.all = append(n.all, &node{url: u, configured: configured})
 }
 
-// add takes a node that the cluster named, and gives its URL.
+// add records a node that the cluster named, and returns its URL.
 func (n *nodes) add(address string) (string, bool) {
 	u, err := baseURL(address, n.scheme)
 	if err != nil {
@@ -104,7 +103,7 @@ func (n *nodes) add(address string) (string, bool) {
 	return u, true
 }
 
-// refresh replaces the learnt nodes by the members' addresses.
+// refresh replaces the learned nodes by the members' addresses.
 func (n *nodes) refresh(addresses []string) {
 	keep := make(map[string]bool, len(addresses))
 	for _, a := range addresses {
@@ -128,7 +127,7 @@ func (n *nodes) urls() []string {
 	return out
 }
 
-// markUp notes that a node is there.
+// markUp records that a node responded.
 func (n *nodes) markUp(u string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -137,31 +136,31 @@ func (n *nodes) markUp(u string) {
 	}
 }
 
-// renewFailed notes that a node could not be reached, or was silent.
+// markDown records that a node could not be reached or was silent.
 func (n *nodes) markDown(u string, now time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	x := n.find(u)
 	if x == nil || now.Before(x.down) {
-		return // many calls notice one failure: it counts once
+		return // many calls notice the same failure: it counts once
 	}
 	x.down = now.Add(min(minDownTime<<min(x.fails, 8), maxDownTime))
 	x.fails++
 }
 
-// pick chooses where the next try of a call goes. tried counts the call's
-// tries at each node, busy says where one is still under way; leader is ""
-// when unknown. It gives "" when every node is busy.
+// pick returns the node for the next attempt of a call; "" if every node is busy. tried counts the attempts of the
+// call for each node. busy reports whether an attempt is in progress at a node. leader is "" if unknown.
 func (n *nodes) pick(now time.Time, leader string, tried map[string]int, busy func(string) bool) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return selectNode(n.all, now, leader, tried, busy, rand.Perm(len(n.all)))
 }
 
-// selectNode is pick as a pure function; order breaks ties. The leader comes first
-// unless this call has tried it already; then the nodes that are up, the least
-// tried of them first.
-func selectNode(all []*node, now time.Time, leader string, tried map[string]int, busy func(string) bool, order []int) string {
+// selectNode is pick as a pure function; order breaks ties. The leader comes first unless this call has tried it.
+// Then come the nodes that are up, the least tried first.
+func selectNode(
+	all []*node, now time.Time, leader string, tried map[string]int, busy func(string) bool, order []int,
+) string {
 	best, bestRank := "", 0
 	for _, i := range order {
 		x := all[i]
@@ -170,7 +169,7 @@ func selectNode(all []*node, now time.Time, leader string, tried map[string]int,
 		}
 		rank := 2 * tried[x.url]
 		if now.Before(x.down) {
-			rank += 3 // an untried node that is down comes after a second try at one that is up
+			rank += 3 // an untried node that is down ranks below a second attempt at one that is up
 		}
 		if x.url == leader && tried[x.url] == 0 {
 			rank = -1
@@ -182,7 +181,7 @@ func selectNode(all []*node, now time.Time, leader string, tried map[string]int,
 	return best
 }
 
-// hasUntried says whether some node that is up and not busy has not been tried yet.
+// hasUntried reports whether some node that is up and not busy is untried.
 func (n *nodes) hasUntried(now time.Time, tried map[string]int, busy func(string) bool) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
@@ -12,18 +11,18 @@ import (
 	"northstar/api/apiv1"
 )
 
-// Observe yields who holds a role now, then each change, once and in order, for as
-// long as ctx lasts, whose error ends it. Nodes that die cost nothing; after an
-// absence for longer than changes are kept it goes on with who holds the role then.
+// Observe yields the current holder of a role, then each change, once and in order, until ctx ends with its error.
+// It survives the failure of nodes. After a gap longer than the kept history, it continues with the holder at that
+// time.
 func (c *Client) Observe(ctx context.Context, role string) iter.Seq2[Holder, error] {
 	return func(yield func(Holder, error) bool) {
 		var last Holder
-		told := false
+		reported := false
 		for n := 0; ; n++ {
 			now, revision, err := c.holder(ctx, role)
 			if err == nil {
-				if !told || now.Token != last.Token {
-					last, told = now, true
+				if !reported || now.Token != last.Token {
+					last, reported = now, true
 					if !yield(now, nil) {
 						return
 					}
@@ -46,15 +45,19 @@ func (c *Client) Observe(ctx context.Context, role string) iter.Seq2[Holder, err
 	}
 }
 
-// observeFrom goes through the changes after a revision; stopped: each said false.
-func (c *Client) observeFrom(ctx context.Context, role string, since uint64, each func(Holder) bool) (stopped bool, err error) {
+// observeFrom passes the changes after a revision to each. stopped reports that each returned false.
+func (c *Client) observeFrom(
+	ctx context.Context, role string, since uint64, each func(Holder) bool,
+) (stopped bool, err error) {
 	for ch, err := range c.WatchRole(ctx, role, WatchOptions{Since: since}) {
 		if err != nil {
 			return false, err
 		}
 		h := Holder{Role: role, Cause: ch.Cause}
 		if ch.Elected {
-			h = Holder{Role: role, Name: ch.Holder, Session: ch.SessionID, Token: ch.Token, Value: ch.Value, AcquiredAt: ch.AcquiredAt}
+			h = Holder{
+				Role: role, Name: ch.Holder, Session: ch.SessionID, Token: ch.Token, Value: ch.Value, AcquiredAt: ch.AcquiredAt,
+			}
 		}
 		if !each(h) {
 			return true, nil
@@ -63,26 +66,22 @@ func (c *Client) observeFrom(ctx context.Context, role string, since uint64, eac
 	return false, nil
 }
 
-// holder reads who holds a role, and the revision at which that was so.
+// holder returns the holder of a role, and the revision of that state.
 func (c *Client) holder(ctx context.Context, role string) (Holder, uint64, error) {
-	a, err := c.do(ctx, &call{op: "role " + role, retryClass: leaderRead, method: http.MethodGet, path: rolePath(role), hasTimeoutParam: true})
+	a, err := c.do(ctx, &call{op: "role " + role, method: http.MethodGet, path: rolePath(role), hasTimeoutParam: true})
 	vacant := errors.Is(err, ErrNotFound) && a != nil
 	if err != nil && !vacant {
 		return Holder{}, 0, err
 	}
 	revision, err := strconv.ParseUint(a.header.Get(apiv1.HeaderRevision), 10, 64)
 	if err != nil {
-		return Holder{}, 0, fmt.Errorf("role %s: answer of %s: %w", role, a.node, err)
+		return Holder{}, 0, fmt.Errorf("role %s: response of %s: %w", role, a.node, err)
 	}
-	h := Holder{Role: role}
 	if vacant {
-		return h, revision, nil
+		return Holder{Role: role}, revision, nil
 	}
-	var r apiv1.Role
-	if err := json.Unmarshal(a.body, &r); err != nil {
-		return Holder{}, 0, fmt.Errorf("role %s: answer of %s: %w", role, a.node, err)
-	}
-	return holderOf(r), revision, nil
+	r, err := decode[apiv1.Role](a, nil)
+	return holderOf(r), revision, err
 }
 
 func holderOf(r apiv1.Role) Holder {

@@ -11,9 +11,10 @@ import (
 	"northstar/cluster"
 )
 
-// A write whose connection breaks after it was sent is unknown without a key,
-// and repeated with one.
-func TestBrokenAfterSending(t *testing.T) {
+// If the connection breaks after sending, the outcome of a write is unknown without a key. With a key the write is
+// retried.
+func TestRetry_ConnectionLostAfterSending(t *testing.T) {
+	t.Parallel()
 	for _, bare := range []bool{true, false} {
 		bubble(t, func(t *testing.T, fc *fakeCluster) {
 			c := fc.client("n1")
@@ -36,9 +37,9 @@ func TestBrokenAfterSending(t *testing.T) {
 	}
 }
 
-// At the deadline a write is unknown if any try may have arrived, and is not
-// if none can have.
-func TestOutcomeAtTheDeadline(t *testing.T) {
+// At the deadline, the outcome of a write is unknown if some attempt may have arrived, and only then.
+func TestRetry_OutcomeAtDeadline(t *testing.T) {
+	t.Parallel()
 	hung := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 	says := func(code cluster.Code) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) { problem(w, cluster.Errorf(code, "test")) }
@@ -51,7 +52,7 @@ func TestOutcomeAtTheDeadline(t *testing.T) {
 		"hung":             {"n1", hung, ErrOutcomeUnknown},
 		"unknown":          {"n1", says(cluster.CodeOutcomeUnknown), ErrOutcomeUnknown},
 		"no leader":        {"n1", says(cluster.CodeNoLeader), ErrNoLeader},
-		"nobody there":     {"gone", nil, context.DeadlineExceeded},
+		"unreachable":      {"down", nil, context.DeadlineExceeded},
 		"dial is silent":   {"blackhole", nil, context.DeadlineExceeded},
 		"proxy in the way": {"n1", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(502) }, ErrOutcomeUnknown},
 	} {
@@ -75,9 +76,10 @@ func TestOutcomeAtTheDeadline(t *testing.T) {
 	}
 }
 
-// One try may have arrived and the next is refused by a node on its own: that
-// refusal must not pass for the outcome. A refusal out of the log may.
+// After an attempt that may have arrived, a refusal by one node alone is not the outcome. A refusal by the
+// replicated state is.
 func TestRetry_RefusalAfterUncertainAttempt(t *testing.T) {
+	t.Parallel()
 	for code, want := range map[cluster.Code]error{
 		cluster.CodeForbidden:       ErrOutcomeUnknown,
 		cluster.CodeConditionFailed: ErrConditionFailed,
@@ -104,10 +106,11 @@ func TestRetry_RefusalAfterUncertainAttempt(t *testing.T) {
 	}
 }
 
-// A change of the cluster that no node takes for want of a leader has not happened:
-// it is not left half told when the time is over.
-func TestNoLeaderUntilTheDeadline(t *testing.T) {
-	for _, nodes := range [][]string{{"n1"}, {"n1", "gone"}} {
+// Without a leader, a change of the cluster certainly had no effect. Its request is not aborted half sent at the
+// deadline.
+func TestAdmin_NoLeaderUntilDeadline(t *testing.T) {
+	t.Parallel()
+	for _, nodes := range [][]string{{"n1"}, {"n1", "down"}} {
 		bubble(t, func(t *testing.T, fc *fakeCluster) {
 			c := fc.client(nodes...)
 			defer c.Close()
@@ -120,7 +123,8 @@ func TestNoLeaderUntilTheDeadline(t *testing.T) {
 			}
 			for limit := 1900 * time.Millisecond; limit < 4*time.Second; limit += 170 * time.Millisecond {
 				ctx, cancel := context.WithTimeout(t.Context(), limit)
-				if _, err := c.AddMember(ctx, apiv1.MemberAdd{ID: "n4"}); !errors.Is(err, ErrNoLeader) || errors.Is(err, ErrOutcomeUnknown) {
+				if _, err := c.AddMember(ctx, apiv1.MemberAdd{ID: "n4"}); !errors.Is(err, ErrNoLeader) ||
+					errors.Is(err, ErrOutcomeUnknown) {
 					t.Errorf("after %v: %v, want no leader", limit, err)
 				}
 				cancel()

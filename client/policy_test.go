@@ -11,27 +11,40 @@ import (
 )
 
 func TestPickLeader(t *testing.T) {
+	t.Parallel()
 	at := time.Now()
 	claim := func(endpoint, id, by string, term uint64) leaderReport {
-		return leaderReport{endpoint: endpoint, leader: "http://" + id, info: apiv1.Leader{LeaderID: id, ObservedBy: by, Term: term}, askedAt: at}
+		return leaderReport{endpoint: endpoint, leader: "http://" + id, info: apiv1.Leader{
+			LeaderID: id, ObservedBy: by, Term: term,
+		}, askedAt: at}
 	}
 	later := claim("http://n1", "n1", "n1", 4)
 	later.askedAt = at.Add(2)
 	for name, tc := range map[string]struct {
-		seen []leaderReport
-		bad  map[string]time.Time
-		want string
+		reports  []leaderReport
+		suspects map[string]time.Time
+		want     string
 	}{
-		"nobody knows":                  {nil, nil, ""},
-		"one claims itself":             {[]leaderReport{claim("http://n1", "n1", "n1", 4)}, nil, "http://n1"},
-		"highest term wins":             {[]leaderReport{claim("http://n1", "n1", "n1", 4), claim("http://n2", "n3", "n2", 5)}, nil, "http://n3"},
-		"own claim by another name":     {[]leaderReport{claim("http://n2", "n1", "n2", 4), claim("http://gateway:1", "n1", "n1", 4)}, nil, "http://gateway:1"},
-		"failed, still named":           {[]leaderReport{claim("http://n2", "n1", "n2", 4)}, map[string]time.Time{"http://n1": at}, ""},
-		"failed, an older claim":        {[]leaderReport{claim("http://n1", "n1", "n1", 4)}, map[string]time.Time{"http://n1": at.Add(1)}, ""},
-		"failed, no lower term instead": {[]leaderReport{claim("http://n2", "n1", "n2", 4), claim("http://n3", "n3", "n3", 3)}, map[string]time.Time{"http://n1": at}, ""},
-		"failed, and back":              {[]leaderReport{later}, map[string]time.Time{"http://n1": at.Add(1)}, "http://n1"},
+		"no reports":        {nil, nil, ""},
+		"one claims itself": {[]leaderReport{claim("http://n1", "n1", "n1", 4)}, nil, "http://n1"},
+		"highest term wins": {
+			[]leaderReport{claim("http://n1", "n1", "n1", 4), claim("http://n2", "n3", "n2", 5)}, nil, "http://n3",
+		},
+		"own claim by another name": {
+			[]leaderReport{claim("http://n2", "n1", "n2", 4), claim("http://gateway:1", "n1", "n1", 4)}, nil, "http://gateway:1",
+		},
+		"failed, still named": {
+			[]leaderReport{claim("http://n2", "n1", "n2", 4)}, map[string]time.Time{"http://n1": at}, "",
+		},
+		"failed, an older claim": {
+			[]leaderReport{claim("http://n1", "n1", "n1", 4)}, map[string]time.Time{"http://n1": at.Add(1)}, "",
+		},
+		"failed, no lower term instead": {[]leaderReport{
+			claim("http://n2", "n1", "n2", 4), claim("http://n3", "n3", "n3", 3),
+		}, map[string]time.Time{"http://n1": at}, ""},
+		"failed, and back": {[]leaderReport{later}, map[string]time.Time{"http://n1": at.Add(1)}, "http://n1"},
 	} {
-		got, ok := pickLeader(tc.seen, tc.bad)
+		got, ok := pickLeader(tc.reports, tc.suspects)
 		if ok != (tc.want != "") || (ok && got.leader != tc.want) {
 			t.Errorf("%s: %q, %v, want %q", name, got.leader, ok, tc.want)
 		}
@@ -39,6 +52,7 @@ func TestPickLeader(t *testing.T) {
 }
 
 func TestSelectNode(t *testing.T) {
+	t.Parallel()
 	now := time.Now()
 	all := []*node{{url: "a"}, {url: "b"}, {url: "c", down: now.Add(time.Second)}}
 	for name, tc := range map[string]struct {
@@ -66,6 +80,7 @@ func TestSelectNode(t *testing.T) {
 }
 
 func TestClassify(t *testing.T) {
+	t.Parallel()
 	broken := errors.New("connection reset")
 	body := func(code string) []byte { return []byte(`{"code":` + code + `,"status":503,"retryable":true}`) }
 	type facts struct{ ok, again, maybe bool }
@@ -84,11 +99,15 @@ func TestClassify(t *testing.T) {
 		"bare write, retryable": {nonIdempotentWrite, response{status: 503, body: body("4002")}, facts{again: true}},
 		"bare write, unknown":   {nonIdempotentWrite, response{status: 504, body: body("4010")}, facts{maybe: true}},
 		"held role is no retry": {nonIdempotentWrite, response{status: 409, body: body("4013")}, facts{}},
-		"write, internal error": {idempotentWrite, response{status: 500, body: []byte(`{"code":4500,"status":500}`)}, facts{maybe: true}},
-		"not found":             {leaderRead, response{status: 404}, facts{}},
-		"redirect":              {nonIdempotentWrite, response{status: 307, header: http.Header{"Location": {"http://n2:1/v1/kv/a"}}}, facts{again: true}},
-		"redirect to nowhere":   {nonIdempotentWrite, response{status: 307}, facts{}},
-		"answer too large":      {leaderRead, response{err: errTooLarge}, facts{maybe: true}},
+		"write, internal error": {
+			idempotentWrite, response{status: 500, body: []byte(`{"code":4500,"status":500}`)}, facts{maybe: true},
+		},
+		"not found": {leaderRead, response{status: 404}, facts{}},
+		"redirect": {nonIdempotentWrite, response{
+			status: 307, header: http.Header{"Location": {"http://n2:1/v1/kv/a"}},
+		}, facts{again: true}},
+		"redirect to nowhere": {nonIdempotentWrite, response{status: 307}, facts{}},
+		"response too large":  {leaderRead, response{err: errTooLarge}, facts{maybe: true}},
 	} {
 		if tc.a.header == nil {
 			tc.a.header = http.Header{}
@@ -104,6 +123,7 @@ func TestClassify(t *testing.T) {
 }
 
 func TestBackoffIsBounded(t *testing.T) {
+	t.Parallel()
 	for n := range 50 {
 		if d := backoff(n, 0); d < minBackoff/2 || d > maxBackoff {
 			t.Errorf("pause %d is %v", n, d)
@@ -114,7 +134,8 @@ func TestBackoffIsBounded(t *testing.T) {
 	}
 }
 
-func TestNodesForgetAndBackOff(t *testing.T) {
+func TestNodes_RefreshAndMarkDown(t *testing.T) {
+	t.Parallel()
 	n, err := newNodes([]string{"seed:1", "http://seed:1/"}, "http")
 	if err != nil {
 		t.Fatal(err)

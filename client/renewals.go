@@ -12,59 +12,58 @@ import (
 	"northstar/cluster"
 )
 
-// maxRenewRequests bounds the requests of one client that renew sessions at the same time.
-// It takes 64,000 sessions that all wait for a slow cluster to reach it.
+// maxRenewRequests bounds the renewal requests of one client that are in flight. With full batches, that is enough
+// for 64,000 sessions.
 const maxRenewRequests = 64
 
-// errNotInResponse is why a session counts as not renewed: nobody said anything of it.
-var errNotInResponse = errors.New("no answer names the session")
+// errNotInResponse is the error of a session that the response does not mention.
+var errNotInResponse = errors.New("response does not mention the session")
 
-// renewer renews the sessions of one client. Each is due at its own time, and those
-// that are nearly due go along in the same request. No request waits for another,
-// unless there are maxRenewRequests.
+// renewer renews the sessions of one client. Each session is due at its own time; sessions that are nearly due join
+// the same request. Requests do not wait for each other, up to maxRenewRequests.
 type renewer struct {
 	c    *Client
 	wake chan struct{} // capacity 1
 
 	mu       sync.Mutex
 	entries  map[*Session]*renewalEntry
-	inFlight int       // requests under way; the end of each wakes run
-	running  bool      // run is, as long as there are sessions
-	nextWake time.Time // when run looks again, unless it is woken
+	inFlight int       // requests in flight; the end of each wakes run
+	running  bool      // whether run is active: while there are sessions
+	nextWake time.Time // when run continues unless it is woken
 }
 
-// renewalEntry is when a session is to be renewed. It is guarded by renewals.mu.
+// renewalEntry is the schedule of one session. It is guarded by renewer.mu.
 type renewalEntry struct {
 	s          *Session
 	due        time.Time
-	renewing   bool // it is being renewed
+	renewing   bool // a request for it is in flight
 	lastResult renewResult
 }
 
-// renewResult is what became of a session's last renewal. Only those of the same standing
-// are renewed together, so that what one request fails of does not spread.
+// renewResult is the result of a session's last renewal. Only sessions with the same result share a request, so
+// that a failure does not spread.
 type renewResult int
 
 const (
 	renewSucceeded renewResult = iota
-	renewFailed                // perhaps the whole cluster is slow: more requests would not help
-	renewAlone                 // it was refused with others: the next request is for it alone
+	renewFailed                // the whole cluster may be slow: more requests would not help
+	renewAlone                 // a request for several was rejected: the next one is for this session alone
 )
 
 func newRenewer(c *Client) *renewer {
 	return &renewer{c: c, wake: make(chan struct{}, 1), entries: map[*Session]*renewalEntry{}}
 }
 
-// add has a session renewed until drop.
+// add schedules a session for renewal until drop.
 func (r *renewer) add(s *Session) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	t := &renewalEntry{s: s, due: time.Now().Add(s.renewInterval())}
-	r.entries[s] = t
+	e := &renewalEntry{s: s, due: time.Now().Add(s.renewInterval())}
+	r.entries[s] = e
 	if !r.running {
 		r.running = r.c.spawn(r.run)
 	}
-	r.wakeBefore(t.due)
+	r.wakeBefore(e.due)
 }
 
 func (r *renewer) drop(s *Session) {
@@ -76,7 +75,7 @@ func (r *renewer) drop(s *Session) {
 	}
 }
 
-// wake wakes run where it would look later than due. The caller holds mu.
+// wakeBefore wakes run if it would continue later than due. The caller holds mu.
 func (r *renewer) wakeBefore(due time.Time) {
 	if !due.Before(r.nextWake) {
 		return
@@ -88,7 +87,7 @@ func (r *renewer) wakeBefore(due time.Time) {
 	}
 }
 
-// run renews until there is no session left, or the client is closed.
+// run renews until no session is left or the client is closed.
 func (r *renewer) run() {
 	ctx, cancel := context.WithCancel(r.c.ctx)
 	var requests sync.WaitGroup
@@ -114,8 +113,8 @@ func (r *renewer) run() {
 	}
 }
 
-// handleResult gives what is to be renewed now, a request each, and how long to wait before
-// the next look; more is false when no session is left, and run ends.
+// due returns the sessions to renew now, one batch for each request, and the time until the next check. more is
+// false if no session is left; then run ends.
 func (r *renewer) due(now time.Time) (batches [][]*renewalEntry, wait time.Duration, more bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -124,44 +123,42 @@ func (r *renewer) due(now time.Time) (batches [][]*renewalEntry, wait time.Durat
 		return nil, 0, false
 	}
 	var idle []*renewalEntry
-	for _, t := range r.entries {
-		if !t.renewing {
-			idle = append(idle, t)
+	for _, e := range r.entries {
+		if !e.renewing {
+			idle = append(idle, e)
 		}
 	}
 	batches = planBatches(idle, now, maxRenewRequests-r.inFlight)
 	r.inFlight += len(batches)
 	for _, batch := range batches {
-		for _, t := range batch {
-			t.renewing = true
+		for _, e := range batch {
+			e.renewing = true
 		}
 	}
 	r.nextWake = now.Add(time.Hour)
-	for _, t := range idle {
-		if !t.renewing && r.inFlight < maxRenewRequests && t.due.Before(r.nextWake) {
-			r.nextWake = t.due
+	for _, e := range idle {
+		if !e.renewing && r.inFlight < maxRenewRequests && e.due.Before(r.nextWake) {
+			r.nextWake = e.due
 		}
 	}
 	return batches, r.nextWake.Sub(now), true
 }
 
-// planBatches decides which sessions are renewed now, and which in the same request: at
-// most so many requests, each for the session with the shortest TTL of those that are
-// due, and others that nearly are. Their TTL is not shorter and at most twice as long,
-// since a request is given the time that its first session has: so nobody waits longer
-// for the sake of others, or gives up much earlier.
-func planBatches(idle []*renewalEntry, now time.Time, most int) (batches [][]*renewalEntry) {
+// planBatches returns the sessions to renew now, at most maxBatches batches. The first session of a batch is the
+// due session with the shortest TTL. Sessions that are nearly due join it if their TTL is at most twice as long.
+// The timeout of a request is that of its first session; this bound keeps it suitable for all.
+func planBatches(idle []*renewalEntry, now time.Time, maxBatches int) (batches [][]*renewalEntry) {
 	var ready []*renewalEntry
-	for _, t := range idle {
-		if !now.Before(t.due.Add(-t.s.earlyWindow())) {
-			ready = append(ready, t)
+	for _, e := range idle {
+		if !now.Before(e.due.Add(-e.s.earlyWindow())) {
+			ready = append(ready, e)
 		}
 	}
 	slices.SortFunc(ready, func(a, b *renewalEntry) int {
 		return cmp.Or(cmp.Compare(a.s.confirmedTTL(), b.s.confirmedTTL()), a.due.Compare(b.due))
 	})
-	for len(batches) < most {
-		first := slices.IndexFunc(ready, func(t *renewalEntry) bool { return !now.Before(t.due) })
+	for len(batches) < maxBatches {
+		first := slices.IndexFunc(ready, func(e *renewalEntry) bool { return !now.Before(e.due) })
 		if first < 0 {
 			break
 		}
@@ -172,57 +169,60 @@ func planBatches(idle []*renewalEntry, now time.Time, most int) (batches [][]*re
 	return batches
 }
 
-// fillBatch gives who is renewed with the session at i, and who remains.
+// fillBatch returns the batch of the session at i, and the sessions that remain.
 func fillBatch(ready []*renewalEntry, i int) (batch, rest []*renewalEntry) {
 	first := ready[i]
 	batch, rest = []*renewalEntry{first}, ready[:i]
-	for _, t := range ready[i+1:] {
-		if t.lastResult == first.lastResult && t.lastResult != renewAlone && t.s.confirmedTTL() <= 2*first.s.confirmedTTL() && len(batch) < apiv1.MaxRenewals {
-			batch = append(batch, t)
+	for _, e := range ready[i+1:] {
+		if e.lastResult == first.lastResult && e.lastResult != renewAlone &&
+			e.s.confirmedTTL() <= 2*first.s.confirmedTTL() && len(batch) < apiv1.MaxRenewals {
+			batch = append(batch, e)
 		} else {
-			rest = append(rest, t)
+			rest = append(rest, e)
 		}
 	}
 	return batch, rest
 }
 
-// renew makes one request. Each session counts from before that was sent.
+// renew makes one request. Each session's lease counts from before the request was sent.
 func (r *renewer) renew(ctx context.Context, batch []*renewalEntry) {
 	limit, cancel := context.WithTimeout(ctx, batch[0].s.renewTimeout())
 	defer cancel()
 	ids, sent := make([]string, len(batch)), make([]time.Duration, len(batch))
-	for i, t := range batch {
-		ids[i], sent[i] = t.s.id, t.s.deadline.Now()
+	for i, e := range batch {
+		ids[i], sent[i] = e.s.id, e.s.deadline.Now()
 	}
 	errs, last := r.c.renewEach(limit, ids)
-	again := make(map[*renewalEntry]time.Duration, len(batch))
-	var heeding sync.WaitGroup
-	defer heeding.Wait()
-	for i, t := range batch {
+	next := make(map[*renewalEntry]time.Duration, len(batch))
+	var revocations sync.WaitGroup
+	defer revocations.Wait()
+	for i, e := range batch {
 		if errors.Is(errs[i], ErrFenced) {
-			heeding.Go(func() { r.reschedule(0, last, map[*renewalEntry]time.Duration{t: t.s.handleRevocation(ctx)}) })
+			revocations.Go(func() {
+				r.reschedule(0, last, map[*renewalEntry]time.Duration{e: e.s.handleRevocation(ctx)})
+			})
 		} else {
-			again[t] = t.s.renewed(sent[i], errs[i])
+			next[e] = e.s.renewed(sent[i], errs[i])
 		}
 	}
-	r.reschedule(1, last, again)
+	r.reschedule(1, last, next)
 }
 
-// reschedule makes sessions due again, each after its time, all at once, so that they stay
-// together. So many requests have ended.
+// reschedule sets when sessions are due again, in one step, so that they stay in one batch. requests is the number
+// of requests that have ended.
 func (r *renewer) reschedule(requests int, last renewResult, after map[*renewalEntry]time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.inFlight -= requests
 	now := time.Now()
-	for t, d := range after {
-		t.renewing, t.lastResult, t.due = false, last, now.Add(d)
+	for e, d := range after {
+		e.renewing, e.lastResult, e.due = false, last, now.Add(d)
 	}
 	r.wakeBefore(time.Time{})
 }
 
-// renewEach renews sessions in one request and gives for each why it was not. An error
-// of a request for several is no word on any of them.
+// renewEach renews sessions in one request and returns the error of each. An error of a request for several
+// sessions says nothing about any of them.
 func (c *Client) renewEach(ctx context.Context, ids []string) (errs []error, last renewResult) {
 	errs = make([]error, len(ids))
 	if len(ids) == 1 {
@@ -235,22 +235,22 @@ func (c *Client) renewEach(ctx context.Context, ids []string) (errs []error, las
 		named[id] = nil
 	}
 	for _, id := range got.Ended {
-		named[id] = notRenewed(id, cluster.CodeSessionEnded, "it does not live")
+		named[id] = notRenewed(id, cluster.CodeSessionEnded, "not alive")
 	}
 	for _, p := range got.Revoked {
-		named[p.SessionID] = notRenewed(p.SessionID, cluster.CodeFenced, "role "+p.Role+" was taken from it")
+		named[p.SessionID] = notRenewed(p.SessionID, cluster.CodeFenced, "role "+p.Role+" was revoked")
 	}
 	for i, id := range ids {
-		e, ok := named[id]
+		err, ok := named[id]
 		if !ok {
-			e = errNotInResponse
+			err = errNotInResponse
 		}
-		errs[i] = e
+		errs[i] = err
 	}
 	return errs, classifyRenewal(err, len(ids))
 }
 
-// classifyRenewal judges a request for n sessions.
+// classifyRenewal returns the result of a request for n sessions.
 func classifyRenewal(err error, n int) renewResult {
 	switch {
 	case err == nil, errors.Is(err, ErrFenced):
@@ -261,13 +261,13 @@ func classifyRenewal(err error, n int) renewResult {
 	return renewFailed
 }
 
-// notRenewed is what the answer for one session alone would have been.
+// notRenewed returns the error that a request for this session alone would have had.
 func notRenewed(id string, code cluster.Code, why string) error {
 	return &Error{Op: "renew session " + id, Problem: cluster.Errorf(code, "%s", why)}
 }
 
-// renewed takes the answer to a renewal and gives the time until the next one. sent is
-// when it was sent, by the session's clock.
+// renewed processes the result of a renewal and returns the time until the next one. sent is when the request was
+// sent, by the session's clock.
 func (s *Session) renewed(sent time.Duration, err error) time.Duration {
 	switch {
 	case err == nil:
@@ -279,14 +279,14 @@ func (s *Session) renewed(sent time.Duration, err error) time.Duration {
 	return s.retryDelay()
 }
 
-// renewInterval is the time between two renewals that succeed.
+// renewInterval returns the time between two successful renewals.
 func (s *Session) renewInterval() time.Duration { return jitter(s.confirmedTTL() / 3) }
 
-// earlyWindow is how long before its time a session may go along with others.
+// earlyWindow returns how long before its time a session may join a batch.
 func (s *Session) earlyWindow() time.Duration { return s.confirmedTTL() / 30 }
 
-// scheduleRetry is the time from one that failed to the next: less, unless it is too late
-// anyway.
+// retryDelay returns the pause after a failed renewal. It is shorter than renewInterval, unless the lease has
+// lapsed already.
 func (s *Session) retryDelay() time.Duration {
 	d := min(max(s.confirmedTTL()/10, 50*time.Millisecond), time.Second)
 	if s.deadline.ValidFor() == 0 {
@@ -295,8 +295,8 @@ func (s *Session) retryDelay() time.Duration {
 	return jitter(d)
 }
 
-// attemptTimeout is what one renewal may take: a third of what it would give, so that
-// there is time for a second, but long enough to find another node meanwhile.
+// renewTimeout returns the timeout of one renewal: a third of the TTL, so that there is time for a second one. It
+// leaves enough time to find another node.
 func (s *Session) renewTimeout() time.Duration {
 	return min(max(s.confirmedTTL()/3, min(2*s.c.cfg.HedgeAfter, s.confirmedTTL()/2)), maxRenewTimeout)
 }

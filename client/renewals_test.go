@@ -19,7 +19,7 @@ import (
 	"northstar/cluster"
 )
 
-// renewed gives the sessions that a request renews; none: it is another request.
+// renewed returns the sessions that a request renews; none for other requests.
 func renewed(r *http.Request) []string {
 	if id, ok := strings.CutSuffix(r.URL.Path, "/renew"); ok && r.URL.Path != apiv1.PathRenew {
 		return []string{strings.TrimPrefix(id, apiv1.PathSessions+"/")}
@@ -34,10 +34,9 @@ func renewed(r *http.Request) []string {
 	return in.SessionIDs
 }
 
-// stall lets no request through that renews a session for which is says so. They are
-// answered never.
+// stall holds all requests that renew a session selected by is. They get no response.
 func (f *fakeRoles) stall(is func(id string) bool) {
-	f.refuse = func(r *http.Request) error {
+	f.reject = func(r *http.Request) error {
 		if slices.ContainsFunc(renewed(r), is) {
 			<-r.Context().Done()
 			return r.Context().Err()
@@ -46,8 +45,7 @@ func (f *fakeRoles) stall(is func(id string) bool) {
 	}
 }
 
-// renewRequests counts the requests that renew sessions, those for one and those for
-// many.
+// renewRequests counts the requests that renew one session and those that renew many.
 func (fc *fakeCluster) renewRequests() (one, many int) {
 	for name := range fc.nodes {
 		for _, r := range fc.requests(name) {
@@ -62,7 +60,7 @@ func (fc *fakeCluster) renewRequests() (one, many int) {
 	return one, many
 }
 
-func crowd(t *testing.T, c *Client, n int, ttl, apart time.Duration) []*Session {
+func startSessions(t *testing.T, c *Client, n int, ttl, apart time.Duration) []*Session {
 	t.Helper()
 	out := make([]*Session, n)
 	for i := range out {
@@ -72,9 +70,10 @@ func crowd(t *testing.T, c *Client, n int, ttl, apart time.Duration) []*Session 
 	return out
 }
 
-// Sessions that were begun over some time, and those that were begun at once, are
-// renewed in a few requests, none of more than the server takes, and never late.
+// Sessions are renewed in few requests, on time, and within the server's limit for one request. They started at the
+// same time or spread out.
 func TestRenewBatch_GroupsSessions(t *testing.T) {
+	t.Parallel()
 	for apart, n := range map[time.Duration]int{0: 1100, 10 * time.Millisecond: 300} {
 		t.Run(fmt.Sprint(apart), func(t *testing.T) {
 			bubble(t, func(t *testing.T, fc *fakeCluster) {
@@ -83,11 +82,11 @@ func TestRenewBatch_GroupsSessions(t *testing.T) {
 				defer c.Close()
 				const seconds = 30
 				var largest atomic.Int64
-				f.refuse = func(r *http.Request) error {
+				f.reject = func(r *http.Request) error {
 					largest.Store(max(largest.Load(), int64(len(renewed(r)))))
 					return nil
 				}
-				all := crowd(t, c, n, 9*time.Second, apart)
+				all := startSessions(t, c, n, 9*time.Second, apart)
 				time.Sleep(9 * time.Second)
 				synctest.Wait()
 				before := f.renewals
@@ -110,15 +109,16 @@ func TestRenewBatch_GroupsSessions(t *testing.T) {
 					t.Errorf("%d sessions in one request", l)
 				}
 				if each < seconds/3 || each > seconds/2.4 {
-					t.Errorf("%.1f renewals of each in %d s, want one in 3 s, and a few more for having gone along", each, seconds)
+					t.Errorf("%.1f renewals of each in %d s, want one in 3 s, and a few more in shared batches", each, seconds)
 				}
 			}, "n1", "n2", "n3")
 		})
 	}
 }
 
-// A session alone is renewed in its own time, by a request for it.
+// A single session is renewed on time, by a request of its own.
 func TestRenewBatch_SingleSession(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		fc.withRoles()
 		c := fc.client("n1")
@@ -138,36 +138,36 @@ func TestRenewBatch_SingleSession(t *testing.T) {
 	}, "n1")
 }
 
-// Each session counts from when the request was sent, by its own clock, however long
-// the answer takes.
+// Each session's lease counts from when the request was sent, by its own clock, however late the response is.
 func TestRenewBatch_CountsFromSendTime(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1")
 		defer c.Close()
-		f.refuse = func(r *http.Request) error {
+		f.reject = func(r *http.Request) error {
 			if len(renewed(r)) > 0 {
 				_ = pause(r.Context(), 1500*time.Millisecond)
 			}
 			return nil
 		}
-		all := crowd(t, c, 20, 9*time.Second, 0)
+		all := startSessions(t, c, 20, 9*time.Second, 0)
 		ahead := newClock()
 		ahead.jump(time.Hour)
 		all = append(all, mustSession(t, c, SessionConfig{TTL: 9 * time.Second, Clock: ahead.now}))
 		time.Sleep(9 * time.Second)
-		least, most := time.Hour, time.Duration(0)
+		shortest, longest := time.Hour, time.Duration(0)
 		for range 3000 {
 			time.Sleep(10 * time.Millisecond)
 			for _, s := range all {
-				least, most = min(least, s.ValidFor()), max(most, s.ValidFor())
+				shortest, longest = min(shortest, s.ValidFor()), max(longest, s.ValidFor())
 			}
 		}
-		if most > 6600*time.Millisecond {
-			t.Errorf("valid for %v after an answer that took 1.5 s, want 8.1 s from its sending", most)
+		if longest > 6600*time.Millisecond {
+			t.Errorf("valid for %v after a response that took 1.5 s, want 8.1 s from the request", longest)
 		}
-		if least < 3500*time.Millisecond {
-			t.Errorf("valid for %v at least: the next renewal is due a third of the TTL after the sending of the last", least)
+		if shortest < 3500*time.Millisecond {
+			t.Errorf("valid for %v at least: the next renewal is due a third of the TTL after the sending of the last", shortest)
 		}
 		if _, many := fc.renewRequests(); many == 0 {
 			t.Error("they were not renewed together")
@@ -175,20 +175,20 @@ func TestRenewBatch_CountsFromSendTime(t *testing.T) {
 	}, "n1")
 }
 
-// Of those that are renewed together only the one ends that the answer names as ended,
-// and only from the one that it names as parted is a role taken.
+// Only the session that the response lists as ended ends, and only the session listed as revoked loses its role.
 func TestRenewBatch_AffectsOnlyNamedSessions(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
-		f.refuse = func(r *http.Request) error {
+		f.reject = func(r *http.Request) error {
 			if r.Method == http.MethodGet && strings.HasPrefix(r.URL.Path, apiv1.PathRoles) {
-				return fail(cluster.CodeInternal) // so that a renewal tells it
+				return fail(cluster.CodeInternal) // so that a renewal reports it
 			}
 			return nil
 		}
 		c := fc.client("n1")
 		defer c.Close()
-		all := crowd(t, c, 10, 9*time.Second, 0)
+		all := startSessions(t, c, 10, 9*time.Second, 0)
 		tenures := make([]*Leadership, len(all))
 		for i, s := range all {
 			var err error
@@ -202,19 +202,20 @@ func TestRenewBatch_AffectsOnlyNamedSessions(t *testing.T) {
 		select {
 		case <-all[7].Done():
 		case <-time.After(3 * time.Second): // its next renewal
-			t.Fatal("not told")
+			t.Fatal("role loss not reported")
 		}
-		var told *cluster.Error
-		if err := all[7].Err(); !errors.Is(err, ErrSessionEnded) || !errors.As(err, &told) || !strings.Contains(err.Error(), all[7].ID()) {
+		var revoked *cluster.Error
+		if err := all[7].Err(); !errors.Is(err, ErrSessionEnded) ||
+			!errors.As(err, &revoked) || !strings.Contains(err.Error(), all[7].ID()) {
 			t.Error(err)
 		}
 		start := time.Now()
 		<-tenures[8].Done()
-		within(t, start, 0, 10*time.Millisecond) // they are renewed together
+		within(t, start, 0, 10*time.Millisecond) // renewed in one batch
 		if !errors.Is(tenures[8].Cause(), ErrRoleLost) {
 			t.Error(tenures[8].Cause())
 		}
-		_, err := all[8].campaign(t.Context(), campaignParams{Role: "other"}) // the session goes on
+		_, err := all[8].campaign(t.Context(), campaignParams{Role: "other"}) // the session continues
 		if err != nil {
 			t.Error(err)
 		}
@@ -231,9 +232,10 @@ func TestRenewBatch_AffectsOnlyNamedSessions(t *testing.T) {
 	}, "n1")
 }
 
-// A request for many that is answered as a whole with what is meant for one session
-// ends none, and one that leaves a session out has not renewed it.
+// A request for many sessions gets a response meant for one: it ends no session. A session that the response does
+// not mention counts as not renewed.
 func TestRenewBatch_RequestErrorEndsNoSession(t *testing.T) {
+	t.Parallel()
 	for name, answer := range map[string]func(w http.ResponseWriter){
 		"ended":  func(w http.ResponseWriter) { problem(w, fail(cluster.CodeSessionEnded)) },
 		"fenced": func(w http.ResponseWriter) { problem(w, fail(cluster.CodeFenced)) },
@@ -254,8 +256,8 @@ func TestRenewBatch_RequestErrorEndsNoSession(t *testing.T) {
 				}
 				c := fc.client("n1")
 				defer c.Close()
-				all := crowd(t, c, 3, 3*time.Second, 0)
-				n.mustBeAskedForMany(t)
+				all := startSessions(t, c, 3, 3*time.Second, 0)
+				n.requireBatches(t)
 				time.Sleep(500 * time.Millisecond)
 				for _, s := range all {
 					if left := s.ValidFor(); s.Err() != nil || left < time.Second {
@@ -267,7 +269,7 @@ func TestRenewBatch_RequestErrorEndsNoSession(t *testing.T) {
 	}
 }
 
-func (n *fakeNode) mustBeAskedForMany(t *testing.T) {
+func (n *fakeNode) requireBatches(t *testing.T) {
 	t.Helper()
 	for range 400 {
 		if _, many := n.fc.renewRequests(); many > 0 {
@@ -275,11 +277,12 @@ func (n *fakeNode) mustBeAskedForMany(t *testing.T) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	t.Fatal("not asked")
+	t.Fatal("no batch was sent")
 }
 
-// A request that hangs keeps nobody waiting who is not in it.
+// A hung request delays no session outside its batch.
 func TestRenew_SlowBatchDoesNotDelayOthers(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1", "n2", "n3")
@@ -287,7 +290,7 @@ func TestRenew_SlowBatchDoesNotDelayOthers(t *testing.T) {
 		var stuck atomic.Value
 		stuck.Store("")
 		f.stall(func(id string) bool { return id == stuck.Load() })
-		all := crowd(t, c, 100, 9*time.Second, 30*time.Millisecond)
+		all := startSessions(t, c, 100, 9*time.Second, 30*time.Millisecond)
 		time.Sleep(9 * time.Second)
 		stuck.Store(all[0].ID())
 		time.Sleep(20 * time.Second)
@@ -302,15 +305,17 @@ func TestRenew_SlowBatchDoesNotDelayOthers(t *testing.T) {
 			}
 			lapsed = max(lapsed, n)
 		}
-		if lapsed < 1 || lapsed > 20 {
-			t.Errorf("%d of 100 sessions have lapsed at once, want those that go along with one, about a tenth", lapsed)
+		// A batch has about a tenth of the sessions, and the requests that hang are two or three.
+		if lapsed < 1 || lapsed > 40 {
+			t.Errorf("%d of 100 sessions have lapsed, want only those in the batches that hang", lapsed)
 		}
 	}, "n1", "n2", "n3")
 }
 
-// A session with a short TTL is renewed at its own time, and given up at its own time,
-// whatever becomes of those with longer ones.
+// A session with a short TTL is renewed and given up at its own time, whatever happens to sessions with longer
+// TTLs.
 func TestRenewBatch_ShortTTLNotDelayed(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1", "n2", "n3")
@@ -335,8 +340,9 @@ func TestRenewBatch_ShortTTLNotDelayed(t *testing.T) {
 	}, "n1", "n2", "n3")
 }
 
-// When no answer comes each tenure ends by itself, at its own time, and shuts its gate.
+// Without responses, each tenure ends at its own time and closes its gate.
 func TestRenew_LateRenewalsCloseGates(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		fc.withRoles()
 		c := fc.client("n1", "n2")
@@ -354,7 +360,7 @@ func TestRenew_LateRenewalsCloseGates(t *testing.T) {
 			time.Sleep(20 * time.Millisecond)
 		}
 		time.Sleep(20 * time.Second)
-		clocks[3].jump(8100 * time.Millisecond) // as if this one had been stopped
+		clocks[3].jump(8100 * time.Millisecond) // as if this process had been suspended
 		ends := make([]time.Time, len(all))
 		for i, s := range all {
 			if err := gates[i].Require(); (err != nil) != (i == 3) {
@@ -375,15 +381,16 @@ func TestRenew_LateRenewalsCloseGates(t *testing.T) {
 	}, "n1", "n2")
 }
 
-// What renews is there as long as there are sessions, and again when there are.
-func TestRenewalsEndWithTheLastSession(t *testing.T) {
+// The renewer runs while there are sessions, and starts again with the next one.
+func TestRenewer_StopsWithLastSession(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1")
 		defer c.Close()
 		var hangs atomic.Bool
 		var stuck atomic.Int64
-		f.refuse = func(r *http.Request) error {
+		f.reject = func(r *http.Request) error {
 			if !hangs.Load() || len(renewed(r)) == 0 {
 				return nil
 			}
@@ -422,15 +429,16 @@ func TestRenewalsEndWithTheLastSession(t *testing.T) {
 	}, "n1")
 }
 
-// A session that is closed while it is renewed with others waits for none of them.
-func TestCloseDoesNotWaitForARenewal(t *testing.T) {
+// Closing a session does not wait for a renewal request in flight.
+func TestSessionClose_DoesNotWaitForRenewal(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1")
 		defer c.Close()
 		f.stall(func(string) bool { return true })
-		all := crowd(t, c, 10, 9*time.Second, 0)
-		fc.nodes["n1"].mustBeAskedForMany(t)
+		all := startSessions(t, c, 10, 9*time.Second, 0)
+		fc.nodes["n1"].requireBatches(t)
 		start := time.Now()
 		if err := all[0].Close(t.Context()); err != nil {
 			t.Error(err)
@@ -439,11 +447,12 @@ func TestCloseDoesNotWaitForARenewal(t *testing.T) {
 	}, "n1")
 }
 
-// Where a request for many is refused each session is renewed by a request of its own.
+// If a batch is rejected, each session is renewed by a request of its own.
 func TestRenewBatch_Refused(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
-		f.refuse = func(r *http.Request) error {
+		f.reject = func(r *http.Request) error {
 			if r.URL.Path == apiv1.PathRenew {
 				return notFound()
 			}
@@ -451,7 +460,7 @@ func TestRenewBatch_Refused(t *testing.T) {
 		}
 		c := fc.client("n1", "n2")
 		defer c.Close()
-		all := crowd(t, c, 50, 9*time.Second, 0)
+		all := startSessions(t, c, 50, 9*time.Second, 0)
 		for range 60 {
 			time.Sleep(time.Second)
 			for _, s := range all {
@@ -463,13 +472,14 @@ func TestRenewBatch_Refused(t *testing.T) {
 	}, "n1", "n2")
 }
 
-// However many sessions there are to renew alone, only so many requests are under way.
+// However many sessions are renewed individually, the number of requests in flight is limited.
 func TestRenew_ConcurrencyIsBounded(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		var mu sync.Mutex
-		flying, most := 0, 0
-		f.refuse = func(r *http.Request) error {
+		inFlight, maxInFlightSeen := 0, 0
+		f.reject = func(r *http.Request) error {
 			switch len(renewed(r)) {
 			case 0:
 				return nil
@@ -478,32 +488,33 @@ func TestRenew_ConcurrencyIsBounded(t *testing.T) {
 				return notFound()
 			}
 			mu.Lock()
-			flying++
-			most = max(most, flying)
+			inFlight++
+			maxInFlightSeen = max(maxInFlightSeen, inFlight)
 			mu.Unlock()
 			time.Sleep(50 * time.Millisecond)
 			mu.Lock()
-			flying--
+			inFlight--
 			mu.Unlock()
 			return nil
 		}
 		c := fc.client("n1")
 		defer c.Close()
-		all := crowd(t, c, 3*maxRenewRequests, 9*time.Second, 0)
+		all := startSessions(t, c, 3*maxRenewRequests, 9*time.Second, 0)
 		time.Sleep(15 * time.Second)
 		for _, s := range all {
 			if s.ValidFor() < 3*time.Second {
 				t.Fatalf("%s is valid for %v", s.ID(), s.ValidFor())
 			}
 		}
-		if most != maxRenewRequests {
-			t.Errorf("%d requests at the same time, want %d", most, maxRenewRequests)
+		if maxInFlightSeen != maxRenewRequests {
+			t.Errorf("%d requests at the same time, want %d", maxInFlightSeen, maxRenewRequests)
 		}
 	}, "n1")
 }
 
-// Who is renewed when, and with whom.
+// Which sessions are renewed now, and in which batches.
 func TestPlanBatches(t *testing.T) {
+	t.Parallel()
 	now := time.Now()
 	names := map[*Session]string{}
 	at := func(name string, ttl, due time.Duration, last renewResult) *renewalEntry {
@@ -513,24 +524,33 @@ func TestPlanBatches(t *testing.T) {
 	}
 	const s, ms = time.Second, time.Millisecond
 	for name, tt := range map[string]struct {
-		most int
-		idle []*renewalEntry
-		want string
+		maxBatches int
+		idle       []*renewalEntry
+		want       string
 	}{
-		"nobody is due":          {9, []*renewalEntry{at("a", 30*s, ms, 0), at("b", 30*s, ms, 0)}, ""},
-		"those nearly due":       {9, []*renewalEntry{at("a", 30*s, 0, 0), at("b", 30*s, s, 0), at("c", 30*s, s+ms, 0)}, "ab"},
-		"the most late first":    {9, []*renewalEntry{at("a", 30*s, -ms, 0), at("b", 30*s, -s, 0)}, "ba"},
-		"the shortest first":     {9, []*renewalEntry{at("a", 30*s, -s, 0), at("b", 31*s, -s, 0), at("c", 20*s, -ms, 0)}, "cab"},
-		"not with shorter ones":  {9, []*renewalEntry{at("a", 30*s, 0, 0), at("b", 29*s, ms, 0)}, "a"},
-		"not with far longer":    {9, []*renewalEntry{at("a", 30*s, 0, 0), at("b", 60*s, s, 0), at("c", 61*s, s, 0)}, "ab"},
-		"by standing":            {9, []*renewalEntry{at("a", 30*s, 0, renewSucceeded), at("b", 30*s, ms, renewFailed), at("c", 30*s, ms, renewSucceeded), at("d", 30*s, 2*ms, renewAlone)}, "ac"},
-		"the failed together":    {9, []*renewalEntry{at("a", 30*s, 0, renewFailed), at("b", 30*s, ms, renewFailed), at("c", 30*s, ms, renewSucceeded)}, "ab"},
-		"each alone":             {9, []*renewalEntry{at("a", 30*s, 0, renewAlone), at("b", 30*s, 0, renewAlone)}, "a b"},
-		"no more than there may": {2, []*renewalEntry{at("a", 30*s, -3, renewAlone), at("b", 30*s, -2, renewAlone), at("c", 30*s, -1, renewAlone)}, "a b"},
-		"none":                   {0, []*renewalEntry{at("a", 30*s, 0, 0)}, ""},
+		"none is due": {9, []*renewalEntry{at("a", 30*s, ms, 0), at("b", 30*s, ms, 0)}, ""},
+		"those nearly due": {
+			9, []*renewalEntry{at("a", 30*s, 0, 0), at("b", 30*s, s, 0), at("c", 30*s, s+ms, 0)}, "ab",
+		},
+		"the latest first": {9, []*renewalEntry{at("a", 30*s, -ms, 0), at("b", 30*s, -s, 0)}, "ba"},
+		"the shortest first": {
+			9, []*renewalEntry{at("a", 30*s, -s, 0), at("b", 31*s, -s, 0), at("c", 20*s, -ms, 0)}, "cab",
+		},
+		"not with shorter ones": {9, []*renewalEntry{at("a", 30*s, 0, 0), at("b", 29*s, ms, 0)}, "a"},
+		"not with far longer":   {9, []*renewalEntry{at("a", 30*s, 0, 0), at("b", 60*s, s, 0), at("c", 61*s, s, 0)}, "ab"},
+		"by standing": {9, []*renewalEntry{at("a", 30*s, 0, renewSucceeded), at("b", 30*s, ms, renewFailed), at("c", 30*s, ms,
+			renewSucceeded), at("d", 30*s, 2*ms, renewAlone)}, "ac"},
+		"the failed together": {9, []*renewalEntry{
+			at("a", 30*s, 0, renewFailed), at("b", 30*s, ms, renewFailed), at("c", 30*s, ms, renewSucceeded),
+		}, "ab"},
+		"each alone": {9, []*renewalEntry{at("a", 30*s, 0, renewAlone), at("b", 30*s, 0, renewAlone)}, "a b"},
+		"no more than there may": {2, []*renewalEntry{
+			at("a", 30*s, -3, renewAlone), at("b", 30*s, -2, renewAlone), at("c", 30*s, -1, renewAlone),
+		}, "a b"},
+		"none": {0, []*renewalEntry{at("a", 30*s, 0, 0)}, ""},
 	} {
 		var got []string
-		for _, batch := range planBatches(tt.idle, now, tt.most) {
+		for _, batch := range planBatches(tt.idle, now, tt.maxBatches) {
 			line := ""
 			for _, x := range batch {
 				line += names[x.s]

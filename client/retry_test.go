@@ -12,8 +12,7 @@ import (
 	"northstar/cluster"
 )
 
-// bubble runs f against a fake cluster in virtual time. Whatever goroutine is
-// left at the end fails the test.
+// bubble runs f against a fake cluster in virtual time. A goroutine that is left at the end fails the test.
 func bubble(t *testing.T, f func(t *testing.T, fc *fakeCluster), names ...string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -23,15 +22,15 @@ func bubble(t *testing.T, f func(t *testing.T, fc *fakeCluster), names ...string
 	})
 }
 
-func within(t *testing.T, start time.Time, least, most time.Duration) {
+func within(t *testing.T, start time.Time, lo, hi time.Duration) {
 	t.Helper()
-	if d := time.Since(start); d < least || d > most {
-		t.Errorf("took %v, want %v to %v", d, least, most)
+	if d := time.Since(start); d < lo || d > hi {
+		t.Errorf("took %v, want %v to %v", d, lo, hi)
 	}
 }
 
-// learnt makes sure that the client knows the leader and all nodes.
-func learnt(t *testing.T, c *Client) {
+// warmUp makes sure that the client knows the leader and all nodes.
+func warmUp(t *testing.T, c *Client) {
 	t.Helper()
 	if _, err := c.Put(t.Context(), "first", nil, WriteOptions{}); err != nil {
 		t.Fatal(err)
@@ -42,7 +41,8 @@ func learnt(t *testing.T, c *Client) {
 	}
 }
 
-func TestDeadNodesCostNothing(t *testing.T) {
+func TestRetry_DeadNodes(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("gone1", "gone2", "n1", "gone3")
 		defer c.Close()
@@ -57,7 +57,8 @@ func TestDeadNodesCostNothing(t *testing.T) {
 	}, "n1", "n2", "n3")
 }
 
-func TestSilentDialIsNotWaitedOut(t *testing.T) {
+func TestRetry_SilentDial(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("blackhole1", "blackhole2", "n1")
 		defer c.Close()
@@ -69,19 +70,19 @@ func TestSilentDialIsNotWaitedOut(t *testing.T) {
 	}, "n1")
 }
 
-// A leader dies with a write under way: another node holds it, and carries it
-// out once the new leader is there.
+// The leader crashes during a write. Another node holds the write and applies it when the new leader is elected.
 func TestLeaderCrash(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1", "n2", "n3")
 		defer c.Close()
-		learnt(t, c)
+		warmUp(t, c)
 		crash := make(chan struct{})
 		fc.nodes["n1"].handle = func(_ http.ResponseWriter, r *http.Request) { close(crash); <-r.Context().Done() }
 		go func() {
 			<-crash
 			fc.kill("n1")
-			time.Sleep(7 * time.Millisecond) // the server's own gap
+			time.Sleep(7 * time.Millisecond) // the server's own failover time
 			fc.elect("n2")
 		}()
 		start := time.Now()
@@ -94,15 +95,16 @@ func TestLeaderCrash(t *testing.T) {
 		for _, name := range []string{"n2", "n3"} {
 			for _, r := range fc.requests(name) {
 				if got := r.Header.Get(apiv1.HeaderIdempotencyKey); r.URL.Path == "/v1/kv/k" && (got != first || got == "") {
-					t.Errorf("a try at %s has key %q, the first had %q", name, got, first)
+					t.Errorf("attempt at %s has key %q, the first had %q", name, got, first)
 				}
 			}
 		}
 	}, "n1", "n2", "n3")
 }
 
-// A leader hangs, with its connections open; the followers elect another one.
+// The leader hangs with open connections; the followers elect another one.
 func TestLeaderHangs(t *testing.T) {
+	t.Parallel()
 	for name, call := range map[string]func(context.Context, *Client) error{
 		"put": func(ctx context.Context, c *Client) error {
 			_, err := c.Put(ctx, "k", []byte("v"), WriteOptions{})
@@ -114,7 +116,7 @@ func TestLeaderHangs(t *testing.T) {
 			bubble(t, func(t *testing.T, fc *fakeCluster) {
 				c := fc.client("n1", "n2", "n3")
 				defer c.Close()
-				learnt(t, c)
+				warmUp(t, c)
 				fc.hang("n1")
 				time.AfterFunc(320*time.Millisecond, func() { fc.elect("n3") })
 				start := time.Now()
@@ -123,7 +125,7 @@ func TestLeaderHangs(t *testing.T) {
 				}
 				within(t, start, 320*time.Millisecond, 400*time.Millisecond)
 				start = time.Now()
-				if err := call(t.Context(), c); err != nil { // and the next call is not held up at all
+				if err := call(t.Context(), c); err != nil { // the next call is not delayed at all
 					t.Fatal(err)
 				}
 				within(t, start, 0, time.Millisecond)
@@ -132,13 +134,13 @@ func TestLeaderHangs(t *testing.T) {
 	}
 }
 
-// The hung one leads no more when the call begins, but this client does not
-// know that.
+// The hung node no longer leads when the call starts, but the client does not know that.
 func TestHungFormerLeader(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1", "n2", "n3")
 		defer c.Close()
-		learnt(t, c)
+		warmUp(t, c)
 		fc.hang("n1")
 		fc.elect("n2")
 		start := time.Now()
@@ -149,11 +151,12 @@ func TestHungFormerLeader(t *testing.T) {
 	}, "n1", "n2", "n3")
 }
 
-func TestSlowLeaderGetsNoCopies(t *testing.T) {
+func TestHedge_SlowLeaderGetsNoCopies(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1", "n2", "n3")
 		defer c.Close()
-		learnt(t, c)
+		warmUp(t, c)
 		fc.nodes["n1"].handle = func(w http.ResponseWriter, _ *http.Request) {
 			time.Sleep(1500 * time.Millisecond)
 			reply(w, apiv1.PutResult{Revision: 9})
@@ -175,12 +178,13 @@ func TestSlowLeaderGetsNoCopies(t *testing.T) {
 	}, "n1", "n2", "n3")
 }
 
-// A bare write is never cut short: that would only make its outcome unknown.
+// A write without idempotency key is never cut short: that would make its outcome unknown.
 func TestRetry_SlowNonIdempotentWriteWaits(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1", "n2")
 		defer c.Close()
-		learnt(t, c)
+		warmUp(t, c)
 		fc.nodes["n1"].handle = func(w http.ResponseWriter, _ *http.Request) {
 			time.Sleep(2 * firstAttemptTimeout)
 			reply(w, apiv1.PutResult{Revision: 9})
@@ -191,12 +195,13 @@ func TestRetry_SlowNonIdempotentWriteWaits(t *testing.T) {
 	}, "n1", "n2")
 }
 
-// The look-out for the leader ends with the calls that need it.
+// The leader search ends with the calls that need it.
 func TestLeaderPolling_StopsWhenIdle(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1", "n2", "n3")
 		defer c.Close()
-		learnt(t, c)
+		warmUp(t, c)
 		fc.hang("n1")
 		time.AfterFunc(300*time.Millisecond, func() { fc.elect("n3") })
 		for range 3 {
@@ -208,12 +213,13 @@ func TestLeaderPolling_StopsWhenIdle(t *testing.T) {
 		before := fc.background()
 		time.Sleep(time.Minute)
 		if after := fc.background(); after != before || before == 0 {
-			t.Errorf("%d probes went on while nobody called, after %d", after-before, before)
+			t.Errorf("%d probes while no call was in progress, after %d", after-before, before)
 		}
 	}, "n1", "n2", "n3")
 }
 
 func TestRedirectIsFollowed(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n2")
 		defer c.Close()
@@ -229,20 +235,20 @@ func TestRedirectIsFollowed(t *testing.T) {
 	}, "n1", "n2")
 }
 
-// A leader that has handed over passes calls on: the next one goes straight to
-// the new leader. Where that never helps, behind a load balancer for instance,
-// the client looks only now and then.
+// A former leader forwards calls: the next call goes directly to the new leader. If that never helps, for example
+// behind a load balancer, the client searches only occasionally.
 func TestRetry_ForwardedResponseUpdatesLeader(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1", "n2")
 		defer c.Close()
-		learnt(t, c)
+		warmUp(t, c)
 		fc.elect("n2")
-		learnt(t, c)
+		warmUp(t, c)
 		before := len(fc.requests("n1"))
-		learnt(t, c)
+		warmUp(t, c)
 		if n := len(fc.requests("n1")); n != before {
-			t.Error("the old leader is asked again")
+			t.Error("request to the old leader")
 		}
 		fc.nodes["n2"].handle = func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set(apiv1.HeaderLeader, "somewhere:1")
@@ -250,17 +256,17 @@ func TestRetry_ForwardedResponseUpdatesLeader(t *testing.T) {
 		}
 		probes := fc.background()
 		for range 20 {
-			learnt(t, c)
+			warmUp(t, c)
 		}
 		if n := fc.background() - probes; n > 4 {
-			t.Errorf("%d questions for the leader, because of 20 forwarded answers", n)
+			t.Errorf("%d leader probes because of 20 forwarded responses", n)
 		}
 	}, "n1", "n2")
 }
 
-// Another service at a member's address, as seen from here, is passed over; as
-// the only endpoint it is an error at once.
+// Another service at a member's address is skipped. As the only endpoint, it causes an error immediately.
 func TestRetry_NotNorthStarServer(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		fc.nodes["web"].handle = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) }
 		for range 10 {
@@ -281,8 +287,9 @@ func TestRetry_NotNorthStarServer(t *testing.T) {
 	}, "n1", "web")
 }
 
-// What is said to be retryable is sent again, bare or not; what is not, never.
+// A retryable error is retried for every class; other errors never.
 func TestRetryable(t *testing.T) {
+	t.Parallel()
 	busy := cluster.Errorf(cluster.CodeBusy, "queue full")
 	busy.RetryAfter = time.Second
 	final := cluster.Errorf(cluster.CodeBusy, "queue full")
@@ -324,9 +331,10 @@ func TestRetryable(t *testing.T) {
 }
 
 func TestCloseEndsCalls(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1", "n2")
-		learnt(t, c)
+		warmUp(t, c)
 		fc.hang("n1")
 		fc.hang("n2")
 		get, put := make(chan error, 1), make(chan error, 1)

@@ -9,20 +9,19 @@ import (
 	"northstar/api/apiv1"
 )
 
-// A role that an operator takes from a session is not given to another before the
-// session has acknowledged that, or has ended; until then it is not renewed. The
-// cluster cannot know when what the holder had under way is over: here that is
-// known when its owner campaigns again, or closes the session, and at the latest
-// when the lease has lapsed, which no tenure outlasts.
+// When an operator revokes a role, the cluster elects the next holder only after the session has acknowledged that
+// or has ended. Until then the session is not renewed. Only the holder knows when its work has stopped. Here that
+// is when its owner campaigns again or closes the session, and at the latest when the lease has lapsed: no tenure
+// outlasts the lease.
 
-// roleStatus is what a session knows of a role that it campaigns for.
+// roleStatus is what a session knows about a role that it campaigns for.
 type roleStatus struct {
 	last       *Leadership // nil: none yet
-	released   bool        // whoever acted for it has said that it does no more
-	ackedToken uint64      // tokens up to this one were acknowledged as lost: they begin no tenure
+	released   bool        // the owner of the last tenure has stopped acting
+	ackedToken uint64      // revocations up to this token are acknowledged: these tokens start no tenure
 }
 
-// trackCampaign notes that the session campaigns for a role.
+// trackCampaign records that the session campaigns for a role.
 func (s *Session) trackCampaign(role string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -31,11 +30,10 @@ func (s *Session) trackCampaign(role string) {
 	}
 }
 
-// errRevokedBeforeStart is why a tenure does not begin.
-var errRevokedBeforeStart = fmt.Errorf("%w before it began here", ErrRoleLost)
+// errRevokedBeforeStart is the error if a role was revoked before its tenure started.
+var errRevokedBeforeStart = fmt.Errorf("%w before the tenure started", ErrRoleLost)
 
-// beginTenure starts the tenure of an elected session, unless the session has given
-// it back meanwhile.
+// beginTenure starts the tenure of an elected session, unless its revocation is already acknowledged.
 func (s *Session) beginTenure(h Holder) (*Leadership, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -50,8 +48,8 @@ func (s *Session) beginTenure(h Holder) (*Leadership, error) {
 	return l, err
 }
 
-// released notes that the owner of a tenure that is over campaigns again: what it
-// did as holder has ended. Where the role was taken, the next one waits for that.
+// markReleased records that the owner of an ended tenure campaigns again: its work as holder has stopped. If the
+// role was revoked, the next holder waits for this.
 func (s *Session) markReleased(ctx context.Context, role string) {
 	s.mu.Lock()
 	r := s.roles[role]
@@ -63,13 +61,12 @@ func (s *Session) markReleased(ctx context.Context, role string) {
 	lost := r.last
 	s.mu.Unlock()
 	if errors.Is(lost.Cause(), ErrRoleLost) {
-		s.ackRevocation(ctx, role, lost.Token) // else the next renewal says that it is waited for
+		s.ackRevocation(ctx, role, lost.Token) // if it fails, the next renewal is refused again
 	}
 }
 
-// handleRevocation is what follows a renewal that was refused because a role was taken from
-// the session: the tenure ends here, and that is acknowledged once nobody acts for
-// it any more. It gives the time until the next renewal.
+// handleRevocation handles a renewal that was refused because a role was revoked. It ends the tenure here, and
+// acknowledges the revocation when no one acts for the tenure. It returns the time until the next renewal.
 func (s *Session) handleRevocation(ctx context.Context) time.Duration {
 	limit, cancel := context.WithTimeout(ctx, s.renewTimeout())
 	defer cancel()
@@ -77,41 +74,40 @@ func (s *Session) handleRevocation(ctx context.Context) time.Duration {
 	if err != nil {
 		return s.retryDelay()
 	}
-	waits := false
-	for _, taken := range got.RevokedRoles {
-		if !s.endRevokedTenure(taken) {
-			waits = true
+	waiting := false
+	for _, revoked := range got.RevokedRoles {
+		if !s.endRevokedTenure(revoked) {
+			waiting = true
 			continue
 		}
-		s.ackRevocation(limit, taken.Role, taken.Token)
+		s.ackRevocation(limit, revoked.Role, revoked.Token)
 	}
-	if left := s.deadline.ValidFor(); waits && left > 0 {
+	if left := s.deadline.ValidFor(); waiting && left > 0 {
 		return min(s.retryDelay(), left)
 	}
 	return min(s.retryDelay(), 10*time.Millisecond)
 }
 
-// endRevokedTenure ends a tenure that was taken, and says whether nobody acts for it any more.
-func (s *Session) endRevokedTenure(taken apiv1.Revocation) bool {
+// endRevokedTenure ends a revoked tenure. It reports whether the revocation may be acknowledged.
+func (s *Session) endRevokedTenure(revoked apiv1.Revocation) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := s.roles[taken.Role]
+	r := s.roles[revoked.Role]
 	switch {
-	case r == nil: // it was not this session's Campaign that won it: who did knows best
+	case r == nil: // won with CampaignRole, not by this session: its caller must acknowledge
 		return false
-	case r.last == nil || r.last.Token < taken.Token: // it has not begun here, and will not
+	case r.last == nil || r.last.Token < revoked.Token: // the tenure has not started here and will not
 	default:
-		r.last.End(fmt.Errorf("%w: an operator has taken it", ErrRoleLost))
+		r.last.End(fmt.Errorf("%w: revoked by an operator", ErrRoleLost))
 		if !r.released && s.deadline.ValidFor() > 0 {
 			return false
 		}
 	}
-	r.ackedToken = max(r.ackedToken, taken.Token)
+	r.ackedToken = max(r.ackedToken, revoked.Token)
 	return true
 }
 
-// ackRevocation tells the cluster that the session knows of the loss of a tenure and
-// acts for it no more. Should that fail, the next renewal is refused again.
+// ackRevocation acknowledges a revocation. If that fails, the next renewal is refused again.
 func (s *Session) ackRevocation(ctx context.Context, role string, token uint64) {
 	ctx, cancel := context.WithTimeout(ctx, s.renewTimeout())
 	defer cancel()

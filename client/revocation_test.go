@@ -14,7 +14,7 @@ import (
 	"northstar/cluster"
 )
 
-// nextWake campaigns with a session of its own and says when it is elected.
+// next campaigns with its own session, and returns a channel that receives the time of its election.
 func (fc *fakeCluster) next(t *testing.T) (elected <-chan time.Time, done func()) {
 	t.Helper()
 	c := fc.client("n1")
@@ -30,23 +30,26 @@ func (fc *fakeCluster) next(t *testing.T) (elected <-chan time.Time, done func()
 	return at, func() { cancel(); waiting.Wait(); c.Close() }
 }
 
-// Whoever a role is taken from is given the time to stop, and the next one is
-// elected as soon as it has: also where only a renewal tells it.
+// A holder whose role is revoked gets the time to stop. The next one is elected as soon as it has, also if only a
+// renewal reports the revocation.
 func TestRevocation_NextHolderWaitsForRelease(t *testing.T) {
+	t.Parallel()
 	var asked atomic.Bool
 	once := func() bool { return !asked.Swap(true) }
 	for name, tt := range map[string]struct {
-		refuse func(*http.Request) bool
-		most   time.Duration
+		refuse  func(*http.Request) bool
+		maxWait time.Duration
 	}{
-		"told by its watch": {func(*http.Request) bool { return false }, 2100 * time.Millisecond},
-		"told by a renewal": {func(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, "/watch") }, 6 * time.Second},
-		"its word was lost": {func(r *http.Request) bool { return r.URL.Query().Has("token") && once() }, 6 * time.Second},
+		"reported by its watch": {func(*http.Request) bool { return false }, 2100 * time.Millisecond},
+		"reported by a renewal": {
+			func(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, "/watch") }, 6 * time.Second,
+		},
+		"acknowledgement lost": {func(r *http.Request) bool { return r.URL.Query().Has("token") && once() }, 6 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, fc *fakeCluster) {
 				f := fc.withRoles()
-				f.refuse = func(r *http.Request) error {
+				f.reject = func(r *http.Request) error {
 					if tt.refuse(r) {
 						return fail(cluster.CodeInternal)
 					}
@@ -79,7 +82,7 @@ func TestRevocation_NextHolderWaitsForRelease(t *testing.T) {
 				if at.Before(stopped) {
 					t.Errorf("elected %v before the last one had stopped", stopped.Sub(at))
 				}
-				if took := at.Sub(evicted); took > tt.most {
+				if took := at.Sub(evicted); took > tt.maxWait {
 					t.Errorf("elected after %v", took)
 				}
 				time.Sleep(time.Minute)
@@ -94,9 +97,9 @@ func TestRevocation_NextHolderWaitsForRelease(t *testing.T) {
 	}
 }
 
-// Whoever does not stop is waited for until the end of its lease, and no longer; its
-// session lives on.
+// If the holder does not stop, the next one waits for the end of its lease, and no longer. Its session lives on.
 func TestSession_NextHolderWaitsForLease(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1")
@@ -125,14 +128,15 @@ func TestSession_NextHolderWaitsForLease(t *testing.T) {
 	}, "n1")
 }
 
-// The role is taken between the word that it was won and the first renewal that
-// would let the tenure begin: it never does.
+// The role is revoked after the election, before the first renewal that could start the tenure. The tenure never
+// starts.
 func TestRevocation_BeforeTenureStarts(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		var mu sync.Mutex
 		cut := true
-		f.refuse = func(r *http.Request) error {
+		f.reject = func(r *http.Request) error {
 			mu.Lock()
 			defer mu.Unlock()
 			if cut && strings.HasSuffix(r.URL.Path, "/renew") {
@@ -147,7 +151,7 @@ func TestRevocation_BeforeTenureStarts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(6 * time.Second) // too little of the lease is left to begin a tenure
+		time.Sleep(6 * time.Second) // too little of the lease is left to start a tenure
 		first.End(ErrLeaseLapsed)
 		won := make(chan *Leadership, 1)
 		ctx, stop := context.WithCancel(t.Context())
@@ -180,9 +184,9 @@ func TestRevocation_BeforeTenureStarts(t *testing.T) {
 	}, "n1")
 }
 
-// What was won without the session's own Campaign is not given up by it: it cannot
-// know whether it is still used.
+// The session does not acknowledge a revocation of a role that it did not win itself: the role may still be in use.
 func TestRevocation_OfUnknownTenure(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1")

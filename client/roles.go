@@ -13,54 +13,63 @@ import (
 	"northstar/api/apiv1"
 )
 
-// CampaignRole makes a session campaign for a role, and waits for as long as the
-// request says. ErrRoleHeld: it was not elected; the error's problem says who
-// holds the role. It goes on across changes of the leader and keeps its place.
+// campaignSlack is the time that a campaign may take in addition to its wait in the queue.
+const campaignSlack = 10 * time.Second
+
+// CampaignRole makes a session campaign for a role, and waits as long as the request says. It survives leader
+// changes and keeps its place. ErrRoleHeld: the session was not elected; the error's problem names the holder.
 func (c *Client) CampaignRole(ctx context.Context, role string, r apiv1.Campaign) (apiv1.Role, error) {
-	patience := time.Duration(r.WaitMS)*time.Millisecond + campaignSlack
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	timeout := time.Duration(r.WaitMS)*time.Millisecond + campaignSlack
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	q := &call{op: "campaign for role " + role, retryClass: idempotentWrite, method: http.MethodPost, path: rolePath(role) + "/campaign", attemptTimeout: patience}
+	q := &call{
+		op: "campaign for role " + role, retryClass: idempotentWrite, method: http.MethodPost,
+		path: rolePath(role) + "/campaign", attemptTimeout: timeout,
+	}
 	return sendJSON[apiv1.Role](ctx, c, q, r)
 }
 
-// ResignRole gives a role back, or a session's place in its queue.
+// ResignRole releases a role, or a session's place in its queue.
 func (c *Client) ResignRole(ctx context.Context, role, session string) (apiv1.RoleResult, error) {
-	q := &call{op: "resign from role " + role, retryClass: nonIdempotentWrite, method: http.MethodDelete, path: rolePath(role), query: url.Values{"session_id": {session}}, hasTimeoutParam: true}
-	return decode[apiv1.RoleResult](c.do(ctx, q))
+	return decode[apiv1.RoleResult](c.do(ctx, &call{
+		op: "resign from role " + role, retryClass: nonIdempotentWrite, method: http.MethodDelete, path: rolePath(role),
+		query: url.Values{"session_id": {session}}, hasTimeoutParam: true,
+	}))
 }
 
-// AcknowledgeRevocation says that this client knows that a tenure was taken from its
-// session, and acts for it no more: from then on others may be elected. A tenure
-// with another token is not touched. ErrFenced: there is nothing to acknowledge.
+// AcknowledgeRevocation acknowledges the revocation of a tenure: the client has stopped acting for it, so that
+// others may be elected. It does not affect a tenure with another token. ErrFenced: there is nothing to
+// acknowledge.
 func (c *Client) AcknowledgeRevocation(ctx context.Context, role, session string, token uint64) error {
-	query := url.Values{"session_id": {session}, "token": {strconv.FormatUint(token, 10)}}
-	_, err := c.do(ctx, &call{op: "acknowledge the loss of role " + role, retryClass: idempotentWrite, method: http.MethodDelete, path: rolePath(role), query: query, hasTimeoutParam: true})
+	_, err := c.do(ctx, &call{
+		op: "acknowledge the loss of role " + role, retryClass: idempotentWrite, method: http.MethodDelete, path: rolePath(
+			role,
+		),
+		query: url.Values{"session_id": {session}, "token": {strconv.FormatUint(token, 10)}}, hasTimeoutParam: true,
+	})
 	return err
 }
 
-// GetRole reads who holds a role and who waits for it. ErrNotFound when nobody
-// holds it.
+// GetRole returns the holder of a role and the candidates in its queue. ErrNotFound: the role is vacant.
 func (c *Client) GetRole(ctx context.Context, role string) (apiv1.Role, error) {
-	return decode[apiv1.Role](c.do(ctx, &call{op: "role " + role, retryClass: leaderRead, method: http.MethodGet, path: rolePath(role), hasTimeoutParam: true}))
+	return get[apiv1.Role](ctx, c, &call{op: "role " + role, path: rolePath(role), hasTimeoutParam: true})
 }
 
-// Roles lists the roles that somebody holds, with all also the others, after the
-// name that is given ("": from the first).
+// Roles lists the held roles, or with all also the vacant ones, after the given name ("": from the first).
 func (c *Client) Roles(ctx context.Context, all bool, after string) (apiv1.Roles, error) {
-	query := url.Values{"limit": {fmt.Sprint(apiv1.MaxListLimit)}}
+	query := params("limit", limitParam(apiv1.MaxListLimit), "after", after)
 	if all {
 		query.Set("all", "true")
 	}
-	if after != "" {
-		query.Set("after", after)
-	}
-	return decode[apiv1.Roles](c.do(ctx, &call{op: "list roles", retryClass: leaderRead, method: http.MethodGet, path: apiv1.PathRoles, query: query, hasTimeoutParam: true, limit: maxListResponse}))
+	return get[apiv1.Roles](ctx, c, &call{
+		op: "list roles", path: apiv1.PathRoles, query: query, hasTimeoutParam: true, limit: maxListResponse,
+	})
 }
 
-// RoleHistory reads who has held a role, the newest first.
+// RoleHistory returns the past holders of a role, newest first.
 func (c *Client) RoleHistory(ctx context.Context, role string) (apiv1.RoleHistory, error) {
-	return decode[apiv1.RoleHistory](c.do(ctx, &call{op: "history of role " + role, retryClass: leaderRead, method: http.MethodGet, path: rolePath(role) + "/history", hasTimeoutParam: true}))
+	q := &call{op: "history of role " + role, path: rolePath(role) + "/history", hasTimeoutParam: true}
+	return get[apiv1.RoleHistory](ctx, c, q)
 }
 
 func rolePath(role string) string { return apiv1.PathRoles + "/" + url.PathEscape(role) }
@@ -71,34 +80,14 @@ type RoleChange struct {
 	Elected bool // false: vacated
 }
 
-// WatchRole goes through the elections and vacancies of a role, each once and in
-// order, as Watch does for keys.
+// WatchRole yields the elections and vacancies of a role, each once and in order, as Watch does for keys.
 func (c *Client) WatchRole(ctx context.Context, role string, opts WatchOptions) iter.Seq2[RoleChange, error] {
-	return func(yield func(RoleChange, error) bool) {
-		since := opts.Since
-		if opts.FromNow {
-			page, err := c.ListPage(ctx, "", ListOptions{Limit: 1})
-			if err != nil {
-				yield(RoleChange{}, err)
-				return
-			}
-			since = page.Revision
+	q := &call{op: "watch role " + role, path: rolePath(role) + "/watch", query: url.Values{}}
+	return watch(ctx, c, q, opts, func(e event) (RoleChange, uint64, error) {
+		ch := RoleChange{Elected: e.name == apiv1.EventElected}
+		if err := json.Unmarshal(e.data, &ch.RoleEvent); err != nil {
+			return ch, 0, fmt.Errorf("decode event: %w", err)
 		}
-		q := &call{op: "watch role " + role, retryClass: localRead, method: http.MethodGet, path: rolePath(role) + "/watch", query: url.Values{}}
-		resume := func(q *call) { q.query.Set("since", strconv.FormatUint(since, 10)) }
-		err := c.follow(ctx, q, resume, func(e event) (bool, error) {
-			ch := RoleChange{Elected: e.name == apiv1.EventElected}
-			if err := json.Unmarshal(e.data, &ch.RoleEvent); err != nil {
-				return true, fmt.Errorf("%s: decode event: %w", q.op, err)
-			}
-			if ch.Revision <= since {
-				return false, nil
-			}
-			since = ch.Revision
-			return !yield(ch, nil), nil
-		})
-		if err != nil {
-			yield(RoleChange{}, err)
-		}
-	}
+		return ch, ch.Revision, nil
+	})
 }

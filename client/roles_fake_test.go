@@ -16,8 +16,7 @@ import (
 	"northstar/cluster"
 )
 
-// fakeRoles answers for sessions and roles as a cluster does, on all nodes of a
-// fakeCluster, in virtual time.
+// fakeRoles serves sessions and roles like a cluster, on all nodes of a fakeCluster, in virtual time.
 type fakeRoles struct {
 	fc *fakeCluster
 
@@ -32,9 +31,9 @@ type fakeRoles struct {
 	revision uint64
 	made     int
 	renewals int
-	slow     time.Duration             // most that a request or an answer takes
-	ended    func(session, why string) // called when a session ends or a tenure does
-	refuse   func(*http.Request) error // not nil error: the answer
+	maxDelay time.Duration             // maximum delay of a request or a response
+	ended    func(session, why string) // called when a session or a tenure ends
+	reject   func(*http.Request) error // its error, if not nil, is the response
 }
 
 type fakeSession struct {
@@ -51,7 +50,8 @@ type fakeChange struct {
 
 func (fc *fakeCluster) withRoles() *fakeRoles {
 	f := &fakeRoles{
-		fc: fc, sessions: map[string]*fakeSession{}, holders: map[string]apiv1.Role{}, revoked: map[string]apiv1.Revocation{}, queues: map[string][]string{},
+		fc: fc, sessions: map[string]*fakeSession{}, holders: map[string]apiv1.Role{}, revoked: map[string]apiv1.Revocation{},
+		queues:  map[string][]string{},
 		waiters: map[string]int{}, changed: make(chan struct{}), ended: func(string, string) {},
 	}
 	for _, n := range fc.nodes {
@@ -60,21 +60,21 @@ func (fc *fakeCluster) withRoles() *fakeRoles {
 	return f
 }
 
-func (f *fakeRoles) lag() {
+func (f *fakeRoles) delay() {
 	f.mu.Lock()
-	slow := f.slow
+	maxDelay := f.maxDelay
 	f.mu.Unlock()
-	if slow > 0 {
-		time.Sleep(rand.N(slow))
+	if maxDelay > 0 {
+		time.Sleep(rand.N(maxDelay))
 	}
 }
 
 func fail(code cluster.Code) error { return cluster.Errorf(code, "x") }
 
 func (f *fakeRoles) serve(n *fakeNode, w http.ResponseWriter, r *http.Request) {
-	f.lag()
-	if f.refuse != nil {
-		if err := f.refuse(r); err != nil {
+	f.delay()
+	if f.reject != nil {
+		if err := f.reject(r); err != nil {
 			problem(w, err)
 			return
 		}
@@ -92,40 +92,40 @@ func (f *fakeRoles) serve(n *fakeNode, w http.ResponseWriter, r *http.Request) {
 		f.attach(n, w, r, path[1])
 		return
 	}
-	var answer any
+	var res any
 	var err error
 	switch {
 	case path[0] == "sessions" && len(path) == 1:
 		var in apiv1.SessionCreate
 		_ = json.NewDecoder(r.Body).Decode(&in)
-		answer = f.create(in)
+		res = f.create(in)
 	case path[0] == "sessions" && len(path) == 3:
-		answer, err = f.renew(path[1])
+		res, err = f.renew(path[1])
 	case r.URL.Path == apiv1.PathRenew:
 		var in apiv1.RenewMany
 		_ = json.NewDecoder(r.Body).Decode(&in)
-		answer, err = f.renewMany(in.SessionIDs)
+		res, err = f.renewMany(in.SessionIDs)
 	case path[0] == "sessions" && r.Method == http.MethodGet:
-		answer, err = f.session(path[1])
+		res, err = f.session(path[1])
 	case path[0] == "sessions":
 		err = f.end(path[1], "session_ended")
-		answer = apiv1.SessionEnded{SessionID: path[1]}
+		res = apiv1.SessionEnded{SessionID: path[1]}
 	case len(path) == 3:
 		var in apiv1.Campaign
 		_ = json.NewDecoder(r.Body).Decode(&in)
-		answer, err = f.campaign(n, r, path[1], in)
+		res, err = f.campaign(n, r, path[1], in)
 	case r.Method == http.MethodDelete:
 		token, _ := strconv.ParseUint(r.URL.Query().Get("token"), 10, 64)
 		err = f.resign(path[1], r.URL.Query().Get("session_id"), token)
-		answer = apiv1.RoleResult{Role: path[1]}
+		res = apiv1.RoleResult{Role: path[1]}
 	default:
-		answer, err = f.role(w, path[1])
+		res, err = f.role(w, path[1])
 	}
-	f.lag()
+	f.delay()
 	f.fc.mu.Lock()
 	paused := n.paused
 	f.fc.mu.Unlock()
-	if paused != nil { // meanwhile
+	if paused != nil { // changed in the meantime
 		<-r.Context().Done()
 		panic(http.ErrAbortHandler)
 	}
@@ -133,7 +133,7 @@ func (f *fakeRoles) serve(n *fakeNode, w http.ResponseWriter, r *http.Request) {
 		problem(w, err)
 		return
 	}
-	reply(w, answer)
+	reply(w, res)
 }
 
 func (f *fakeRoles) create(in apiv1.SessionCreate) apiv1.SessionCreated {
@@ -180,7 +180,7 @@ func (f *fakeRoles) renewMany(ids []string) (out apiv1.RenewedMany, err error) {
 	return out, nil
 }
 
-// revokedRoles gives what an operator has taken from a session.
+// revokedRoles returns what an operator has revoked from a session.
 func (f *fakeRoles) revokedRoles(id string) (list []apiv1.Revocation) {
 	for _, p := range f.revoked {
 		if p.SessionID == id {
@@ -199,7 +199,7 @@ func (f *fakeRoles) session(id string) (apiv1.Session, error) {
 	return apiv1.Session{SessionID: id, RevokedRoles: f.revokedRoles(id)}, nil
 }
 
-// end ends a session and all it holds and waits for.
+// end ends a session with its roles and candidacies.
 func (f *fakeRoles) end(id, why string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -232,7 +232,9 @@ func (f *fakeRoles) notifyChanged() {
 }
 
 func (f *fakeRoles) change(name string, r apiv1.Role, why string) {
-	f.changes = append(f.changes, fakeChange{name, apiv1.RoleEvent{Role: r.Role, Holder: r.Holder, SessionID: r.SessionID, Token: r.Token, Cause: why, Revision: f.revision}})
+	f.changes = append(f.changes, fakeChange{name, apiv1.RoleEvent{
+		Role: r.Role, Holder: r.Holder, SessionID: r.SessionID, Token: r.Token, Cause: why, Revision: f.revision,
+	}})
 	f.notifyChanged()
 }
 
@@ -258,7 +260,7 @@ func (f *fakeRoles) electNext(role string) {
 	f.change("elected", f.holders[role], "")
 }
 
-// evict takes a role away.
+// evict revokes a role.
 func (f *fakeRoles) evict(role string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -292,7 +294,7 @@ func (f *fakeRoles) campaign(n *fakeNode, r *http.Request, role string, in apiv1
 			return apiv1.Role{}, fail(cluster.CodeSessionEnded)
 		case over:
 			f.fc.mu.Lock()
-			dead := n.dead // who cannot withdraw anybody
+			dead := n.dead // a dead node reports no disconnect
 			f.fc.mu.Unlock()
 			if f.waiters[key]--; f.waiters[key] == 0 && !dead {
 				f.queues[role] = slices.DeleteFunc(f.queues[role], func(q string) bool { return q == id })
@@ -386,8 +388,8 @@ func (f *fakeRoles) watch(n *fakeNode, w http.ResponseWriter, r *http.Request, r
 	}
 }
 
-// attach holds a session by a connection that does not renew it. A node that is
-// killed says nothing of its connections' ends.
+// attach keeps a session by a connection that does not renew it. A killed node does not report the end of its
+// connections.
 func (f *fakeRoles) attach(n *fakeNode, w http.ResponseWriter, r *http.Request, id string) {
 	f.mu.Lock()
 	s := f.sessions[id]
@@ -436,8 +438,7 @@ func (f *fakeRoles) attach(n *fakeNode, w http.ResponseWriter, r *http.Request, 
 	}
 }
 
-// clock is a session's clock in virtual time, which can jump as if the process had
-// been stopped, or the machine been suspended.
+// clock is a session's clock in virtual time. It can jump as if the process or the machine had been suspended.
 type clock struct {
 	mu    sync.Mutex
 	start time.Time

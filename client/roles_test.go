@@ -14,15 +14,16 @@ import (
 	"northstar/cluster"
 )
 
-// roleServer answers as a node does that has one session, s1, which holds role r
-// with token 7. It notes what it was asked.
-func roleServer(t *testing.T) (c *Client, asked func() string) {
+// roleServer behaves like a node with one session, s1, that holds role r with token 7. It records the requests.
+func roleServer(t *testing.T) (c *Client, nextRequest func() string) {
 	t.Helper()
 	requests := make(chan string, 100)
 	problem := func(w http.ResponseWriter, code cluster.Code) {
 		w.Header().Set("Content-Type", apiv1.TypeProblem)
 		w.WriteHeader(code.Status())
-		_ = json.NewEncoder(w).Encode(apiv1.Problem{Status: code.Status(), Code: int(code), Name: code.Name(), Detail: "x", Retryable: code.Retryable()})
+		_ = json.NewEncoder(w).Encode(
+			apiv1.Problem{Status: code.Status(), Code: int(code), Name: code.Name(), Detail: "x", Retryable: code.Retryable()},
+		)
 	}
 	h := func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -36,12 +37,12 @@ func roleServer(t *testing.T) (c *Client, asked func() string) {
 			return
 		case strings.HasSuffix(r.URL.Path, "/watch"):
 			w.Header().Set("Content-Type", apiv1.TypeEventStream)
-			if query.Get("since") == "3" { // broken off after one event, and resumed
+			if query.Get("since") == "3" { // interrupted after one event, and resumed
 				fmt.Fprint(w, "event: elected\nid: 7\ndata: {\"role\":\"r\",\"token\":7,\"revision\":7}\n\n")
 			} else {
 				fmt.Fprint(w, "event: vacated\nid: 9\ndata: {\"role\":\"r\",\"token\":7,\"revision\":9,\"cause\":\"expired\"}\n\n")
 			}
-		case strings.Contains(line, "gone"):
+		case strings.Contains(line, "down"):
 			problem(w, cluster.CodeSessionEnded)
 		case strings.Contains(line, "other"):
 			problem(w, cluster.CodeRoleHeld)
@@ -61,12 +62,13 @@ func roleServer(t *testing.T) (c *Client, asked func() string) {
 }
 
 func TestRoleCalls(t *testing.T) {
-	c, asked := roleServer(t)
+	t.Parallel()
+	c, requests := roleServer(t)
 	ctx := t.Context()
 	want := func(line string, err error) {
 		t.Helper()
-		if got := asked(); err != nil || got != line {
-			t.Errorf("asked %q, %v; want %q", got, err, line)
+		if got := requests(); err != nil || got != line {
+			t.Errorf("request %q, %v; want %q", got, err, line)
 		}
 	}
 	ttl := int64(1000)
@@ -96,7 +98,7 @@ func TestRoleCalls(t *testing.T) {
 	_, err = c.PutNode(ctx, "w1", apiv1.NodePut{SessionID: "s1"})
 	want(`PUT /v1/nodes/w1  {"session_id":"s1"}`, err)
 
-	if _, err := c.RenewSession(ctx, "gone"); !errors.Is(err, ErrSessionEnded) {
+	if _, err := c.RenewSession(ctx, "down"); !errors.Is(err, ErrSessionEnded) {
 		t.Error(err)
 	}
 	if _, err := c.CampaignRole(ctx, "r", apiv1.Campaign{SessionID: "other"}); !errors.Is(err, ErrRoleHeld) {
@@ -105,6 +107,7 @@ func TestRoleCalls(t *testing.T) {
 }
 
 func TestWatchRole(t *testing.T) {
+	t.Parallel()
 	c, _ := roleServer(t)
 	var got []string
 	for ch, err := range c.WatchRole(t.Context(), "r", WatchOptions{Since: 3}) {

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +13,7 @@ import (
 	"northstar/cluster"
 )
 
-// DefaultSessionTTL is what a session has whose configuration says nothing.
+// DefaultSessionTTL is the TTL of a session if its configuration has none.
 const DefaultSessionTTL = apiv1.DefaultSessionTTLMS * time.Millisecond
 
 const (
@@ -20,51 +21,45 @@ const (
 	maxRenewTimeout = 5 * time.Second // of one renewal
 )
 
-// errSessionClosed is why a session ends that Close has ended.
+// errSessionClosed is the cause of a session's end after Close.
 var errSessionClosed = fmt.Errorf("%w: closed by its owner", ErrSessionEnded)
 
-// SessionConfig says what session to start.
+// SessionConfig configures a new session.
 type SessionConfig struct {
-	// Name is what others see of the holder of a role. "": the session's ID.
+	// Name is shown as the holder of a role. "": the session's ID.
 	Name string
-	// TTL is how long the session lives without a renewal. 0: DefaultSessionTTL;
-	// at least 500 ms.
+	// TTL is how long the session lives without a renewal. 0: DefaultSessionTTL; at least 500 ms.
 	TTL time.Duration
 	// Meta is shown with the session.
 	Meta map[string]string
-	// Attach ties the session to a connection besides, so that it ends at once when
-	// this process does. A node that dies costs nothing. A network that breaks the
-	// connection costs the session, and may do so before this process knows: it is
-	// told within milliseconds as a rule, and no later than by its next renewal.
-	// Where no two holders may ever believe in themselves at once, give a Grace, or
-	// leave Attach.
+	// Attach also ties the session to a connection, so that it ends as soon as this process does. The failure of a
+	// node does not end the session. A network failure that breaks the connection ends it, perhaps before this
+	// process knows: usually it learns of it within milliseconds, and no later than at its next renewal. If two
+	// processes must never believe that they hold a role at the same time, set Grace or leave Attach off.
 	Attach bool
-	// Grace is how long the session outlives that connection, unless it is renewed
-	// or attached again meanwhile. The session's own deadline is counted from it
-	// where it is less than the TTL. 0, or at least 500 ms.
+	// Grace is how long the session outlives that connection, unless it is renewed or attached again meanwhile. If
+	// it is shorter than the TTL, the session's own deadline counts from it. 0, or at least 500 ms.
 	Grace time.Duration
-	// Clock counts the session's own deadline, from any fixed moment. Nil:
-	// CLOCK_BOOTTIME on Linux, Go's monotonic clock elsewhere.
+	// Clock is the clock of the session's own deadline: the time since any fixed moment. Nil: CLOCK_BOOTTIME on
+	// Linux, Go's monotonic clock elsewhere.
 	Clock func() time.Duration
 }
 
 func (cfg SessionConfig) check() (SessionConfig, error) {
-	if cfg.TTL == 0 {
-		cfg.TTL = DefaultSessionTTL
-	}
+	cfg.TTL = cmp.Or(cfg.TTL, DefaultSessionTTL)
 	var errs []error
 	if cfg.TTL < minSessionTTL {
-		errs = append(errs, fmt.Errorf("TTL: want at least %v, got %v", minSessionTTL, cfg.TTL))
+		errs = append(errs, fmt.Errorf("TTL: must be at least %v (got %v)", minSessionTTL, cfg.TTL))
 	}
 	if cfg.Grace != 0 && (cfg.Grace < minSessionTTL || !cfg.Attach) {
-		errs = append(errs, fmt.Errorf("grace: want 0, or with Attach at least %v, got %v", minSessionTTL, cfg.Grace))
+		errs = append(errs, fmt.Errorf("grace: must be 0, or with Attach at least %v (got %v)", minSessionTTL, cfg.Grace))
 	}
 	return cfg, errors.Join(errs...)
 }
 
-// Session is the liveness of this process in the cluster: it renews itself through
-// any node until it is closed, or found to have ended. What it holds (roles, keys,
-// the registration of a node) ends with it. Methods may be called by any goroutine.
+// Session proves to the cluster that this process is alive. It renews itself through any node until it is closed or
+// has ended. What it holds (roles, keys, the registration of a node) ends with it. Its methods are safe for
+// concurrent use.
 type Session struct {
 	c        *Client
 	cfg      SessionConfig
@@ -76,10 +71,10 @@ type Session struct {
 	ended chan struct{} // closed when all goroutines have returned
 
 	mu    sync.Mutex
-	roles map[string]*roleStatus // that it has campaigned for
+	roles map[string]*roleStatus // roles that it has campaigned for
 }
 
-// confirmedTTL is for how long after a renewal the session lives for certain.
+// confirmedTTL returns how long the session certainly lives after a renewal.
 func (s *Session) confirmedTTL() time.Duration {
 	if s.cfg.Grace > 0 {
 		return min(s.ttl, s.cfg.Grace)
@@ -87,11 +82,11 @@ func (s *Session) confirmedTTL() time.Duration {
 	return s.ttl
 }
 
-// lifetime is what of that the session counts on: clocks drift by up to a tenth.
+// lifetime returns the part of confirmedTTL that the session relies on: clocks may drift by a tenth.
 func (s *Session) lifetime() time.Duration { return s.confirmedTTL() - s.confirmedTTL()/10 }
 
-// NewSession starts a session and keeps it until Close. With Attach, it is attached
-// when this returns.
+// NewSession starts a session and renews it until Close. With Attach, the session is attached when NewSession
+// returns.
 func (c *Client) NewSession(ctx context.Context, cfg SessionConfig) (*Session, error) {
 	cfg, err := cfg.check()
 	if err != nil {
@@ -99,7 +94,9 @@ func (c *Client) NewSession(ctx context.Context, cfg SessionConfig) (*Session, e
 	}
 	ctx, cancel := c.callContext(ctx)
 	defer cancel()
-	s := &Session{c: c, cfg: cfg, deadline: NewDeadline(cfg.Clock), ended: make(chan struct{}), roles: map[string]*roleStatus{}}
+	s := &Session{
+		c: c, cfg: cfg, deadline: NewDeadline(cfg.Clock), ended: make(chan struct{}), roles: map[string]*roleStatus{},
+	}
 	sent, ttl := s.deadline.Now(), cfg.TTL.Milliseconds()
 	made, err := c.CreateSession(ctx, apiv1.SessionCreate{Name: cfg.Name, TTLMS: &ttl, Meta: cfg.Meta})
 	if err != nil {
@@ -129,26 +126,24 @@ func (c *Client) NewSession(ctx context.Context, cfg SessionConfig) (*Session, e
 	return s, nil
 }
 
-// ID is the session's ID.
+// ID returns the session's ID.
 func (s *Session) ID() string { return s.id }
 
-// TTL is how long the session lives without a renewal.
+// TTL returns how long the session lives without a renewal.
 func (s *Session) TTL() time.Duration { return s.ttl }
 
-// Done is closed when the session is known to have ended.
+// Done returns a channel that is closed when the session is known to have ended.
 func (s *Session) Done() <-chan struct{} { return s.deadline.Done() }
 
-// Err is why it has: ErrSessionEnded, or ErrClosed; nil before.
+// Err returns why the session ended: ErrSessionEnded or ErrClosed; nil before.
 func (s *Session) Err() error { return s.deadline.Err() }
 
-// ValidFor is for how long it is certain, from now on, that the session lives,
-// should no renewal succeed. 0: it may have ended, or not: renewals go on until
-// that is known.
+// ValidFor returns how long the session certainly lives if no further renewal succeeds. 0 means that it may have
+// ended; renewals go on until that is known.
 func (s *Session) ValidFor() time.Duration { return s.deadline.ValidFor() }
 
-// Close ends the session and frees what it holds. Tenures are over from the call
-// on. It returns when the session is known to have ended; with an error it ends
-// after its TTL at the latest.
+// Close ends the session and frees what it holds. Its tenures end when Close is called. Close returns when the
+// session is known to have ended. After an error, the session ends after its TTL at the latest.
 func (s *Session) Close(ctx context.Context) error {
 	s.deadline.End(errSessionClosed)
 	err := s.endWithRetry(ctx)
@@ -157,24 +152,24 @@ func (s *Session) Close(ctx context.Context) error {
 	return err
 }
 
-// noResponseAttempts ends what is left of a session that the cluster has ended.
+// markEnded ends the local part of a session that the cluster has ended.
 func (s *Session) markEnded(err error) {
 	s.deadline.End(err)
 	s.stop()
 }
 
-// closeAsync ends the session without waiting for that.
+// closeAsync ends the session in the background.
 func (s *Session) closeAsync() {
 	s.deadline.End(errSessionClosed)
 	s.c.spawn(func() {
 		ctx, cancel := context.WithTimeout(s.c.ctx, s.ttl)
 		defer cancel()
-		_ = s.endWithRetry(ctx) // it ends by itself then
+		_ = s.endWithRetry(ctx) // after an error, it ends after its TTL
 		s.stop()
 	})
 }
 
-// endWithRetry repeats the end of the session until that is known to be so.
+// endWithRetry repeats the request to end the session until its end is known.
 func (s *Session) endWithRetry(ctx context.Context) error {
 	for n := 0; ; n++ {
 		err := s.c.EndSession(ctx, s.id)
@@ -190,7 +185,7 @@ func (s *Session) endWithRetry(ctx context.Context) error {
 	}
 }
 
-// isPermanent says whether an error will not pass by itself.
+// isPermanent reports whether a retry cannot succeed after this error.
 func isPermanent(err error) bool {
 	var e *Error
 	if errors.Is(err, ErrClosed) {
@@ -206,7 +201,7 @@ func isPermanent(err error) bool {
 	return false
 }
 
-// run is the session's life: it is renewed as long as its deadline can be extended.
+// run renews the session while its deadline can be extended.
 func (s *Session) run(ctx context.Context, attached chan<- error) {
 	defer close(s.ended)
 	defer s.stop()
@@ -218,8 +213,8 @@ func (s *Session) run(ctx context.Context, attached chan<- error) {
 	s.deadline.Run(ctx)
 	s.c.renewer.drop(s)
 	attach.Wait()
-	s.deadline.End(ErrClosed) // else it has ended before
+	s.deadline.End(ErrClosed) // no effect if it ended before
 }
 
-// jitter takes up to a tenth off.
+// jitter shortens d by up to a tenth.
 func jitter(d time.Duration) time.Duration { return d - rand.N(d/10+1) }

@@ -14,6 +14,7 @@ import (
 )
 
 func TestSessionRenewsItself(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1", "n2", "n3")
@@ -41,9 +42,9 @@ func TestSessionRenewsItself(t *testing.T) {
 	}, "n1", "n2", "n3")
 }
 
-// Whatever happens to nodes, short of the whole cluster being gone for longer than
-// the lease: the session lives, and its holder is never in doubt.
-func TestSessionSurvivesNodes(t *testing.T) {
+// The session survives any failure of nodes, unless the whole cluster is unavailable for longer than the lease.
+func TestSession_SurvivesNodeFailures(t *testing.T) {
+	t.Parallel()
 	for name, harm := range map[string]func(fc *fakeCluster){
 		"leader crash": func(fc *fakeCluster) { fc.kill("n1"); time.Sleep(10 * time.Millisecond); fc.elect("n2") },
 		"leader hangs": func(fc *fakeCluster) { fc.hang("n1"); time.Sleep(300 * time.Millisecond); fc.elect("n2") },
@@ -85,8 +86,9 @@ func TestSessionSurvivesNodes(t *testing.T) {
 	}
 }
 
-// Nobody answers for half of the TTL: there is time for a second renewal.
-func TestSessionSurvivesSilence(t *testing.T) {
+// No node responds for half of the TTL: there is time for a second renewal.
+func TestSession_SurvivesUnresponsiveCluster(t *testing.T) {
+	t.Parallel()
 	names := []string{"n1", "n2", "n3"}
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		fc.withRoles()
@@ -114,8 +116,9 @@ func TestSessionSurvivesSilence(t *testing.T) {
 	}, names...)
 }
 
-// The shortest TTL leaves time for a leader that hangs, too.
-func TestShortSessionSurvivesAHang(t *testing.T) {
+// The shortest TTL also tolerates a hung leader.
+func TestSession_ShortTTLSurvivesHungLeader(t *testing.T) {
+	t.Parallel()
 	for range 20 {
 		bubble(t, func(t *testing.T, fc *fakeCluster) {
 			fc.withRoles()
@@ -135,6 +138,7 @@ func TestShortSessionSurvivesAHang(t *testing.T) {
 }
 
 func TestSession_DoneWhenLost(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1")
@@ -148,10 +152,11 @@ func TestSession_DoneWhenLost(t *testing.T) {
 		select {
 		case <-s.Done():
 		case <-time.After(1001 * time.Millisecond): // its next renewal
-			t.Fatal("not told")
+			t.Fatal("role loss not reported")
 		}
 		<-l.Done()
-		if !errors.Is(s.Err(), ErrSessionEnded) || !errors.Is(l.Cause(), ErrNotLeader) || s.ValidFor() != 0 || l.ValidFor() != 0 {
+		if !errors.Is(s.Err(), ErrSessionEnded) ||
+			!errors.Is(l.Cause(), ErrNotLeader) || s.ValidFor() != 0 || l.ValidFor() != 0 {
 			t.Errorf("%v, %v", s.Err(), l.Cause())
 		}
 		if _, err := s.campaign(t.Context(), campaignParams{Role: "r"}); !errors.Is(err, ErrSessionEnded) {
@@ -160,9 +165,10 @@ func TestSession_DoneWhenLost(t *testing.T) {
 	}, "n1")
 }
 
-// A process that can reach nobody: its lease lapses by itself before the session
-// does, and comes back with the cluster when that has kept the session.
-func TestSessionOutOfReach(t *testing.T) {
+// A partitioned process: its lease lapses before its session ends. The lease is restored if the session still
+// lives.
+func TestSession_PartitionedProcess(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1")
@@ -173,7 +179,7 @@ func TestSessionOutOfReach(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		f.sessions[s.ID()].timer.Stop() // as a change of the leader does: every TTL begins afresh
+		f.sessions[s.ID()].timer.Stop() // as after a leader change: every TTL starts again
 		fc.depose()
 		start := time.Now()
 		<-l.Done()
@@ -189,8 +195,9 @@ func TestSessionOutOfReach(t *testing.T) {
 	}, "n1")
 }
 
-// The process is killed: its connections end, and the session with them.
-func TestAttachedSessionEndsWithItsProcess(t *testing.T) {
+// The process is killed: its connections close, and the session ends.
+func TestAttach_EndsWithProcess(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		why := make(chan string, 1)
@@ -210,14 +217,14 @@ func TestAttachedSessionEndsWithItsProcess(t *testing.T) {
 	}, "n1", "n2")
 }
 
-// It is closed in order, so that the next holder does not wait for a takeover
-// delay.
-func TestAttachedSessionIsClosed(t *testing.T) {
+// It is closed properly, so that the next holder does not wait for a takeover delay.
+func TestAttach_Close(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		why := make(chan string, 1)
 		f.ended = func(_, cause string) { why <- cause }
-		f.slow = 50 * time.Millisecond
+		f.maxDelay = 50 * time.Millisecond
 		c := fc.client("n1", "n2")
 		defer c.Close()
 		s := mustSession(t, c, SessionConfig{TTL: time.Minute, Attach: true})
@@ -230,9 +237,10 @@ func TestAttachedSessionIsClosed(t *testing.T) {
 	}, "n1", "n2")
 }
 
-// A node that hangs with the connection open, or knows no leader any more: the
-// client attaches elsewhere before it gives the old connection up.
-func TestAttachedSessionMovesOn(t *testing.T) {
+// A node hangs with the connection open, or loses the leader: the client attaches to another node before it closes
+// the old connection.
+func TestAttach_MovesToAnotherNode(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
 		c := fc.client("n1", "n2", "n3")
@@ -267,20 +275,22 @@ func TestAttachedSessionMovesOn(t *testing.T) {
 	}, "n1", "n2", "n3")
 }
 
-func TestSessionConfigIsChecked(t *testing.T) {
+func TestSessionConfig_Check(t *testing.T) {
+	t.Parallel()
 	c, err := New(Config{Endpoints: []string{"127.0.0.1:1"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
 	for want, cfg := range map[string]SessionConfig{
-		"TTL: want at least 500ms": {TTL: time.Millisecond},
-		"grace: want 0, or with":   {Grace: time.Second},
+		"TTL: must be at least 500ms": {TTL: time.Millisecond},
+		"grace: must be 0, or with":   {Grace: time.Second},
 	} {
 		if _, err := c.NewSession(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
-		if _, err := c.NewCandidate(CandidateConfig{Role: "r", Session: cfg}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := c.NewCandidate(CandidateConfig{Role: "r", Session: cfg}); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
@@ -289,10 +299,11 @@ func TestSessionConfigIsChecked(t *testing.T) {
 	}
 }
 
-func TestSessionThatIsRefused(t *testing.T) {
+func TestNewSession_Rejected(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		f := fc.withRoles()
-		f.refuse = func(r *http.Request) error {
+		f.reject = func(r *http.Request) error {
 			if strings.HasSuffix(r.URL.Path, "/attach") {
 				return cluster.Errorf(cluster.CodeForbidden, "no")
 			}
@@ -305,12 +316,13 @@ func TestSessionThatIsRefused(t *testing.T) {
 		}
 		synctest.Wait()
 		if len(f.sessions) != 0 {
-			t.Error("the session that nobody has goes on")
+			t.Error("the session was not ended")
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		fc.depose()
-		if _, err := c.NewSession(ctx, SessionConfig{}); !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrOutcomeUnknown) {
+		if _, err := c.NewSession(ctx, SessionConfig{}); !errors.Is(err, context.DeadlineExceeded) &&
+			!errors.Is(err, ErrOutcomeUnknown) {
 			t.Error(err)
 		}
 	}, "n1")

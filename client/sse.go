@@ -7,19 +7,18 @@ import (
 	"io"
 )
 
-// Most bytes of one server-sent event: a value of 1 MiB in base64, its key,
-// and room.
+// maxEventBytes is the maximum size of one server-sent event: a value of 1 MiB in base64, its key, and some margin.
 const maxEventBytes = 4 << 20
 
 var errEventTooLarge = errors.New("event is too large")
 
-// event is one server-sent event. id is that of the newest event that had one.
+// event is one server-sent event. id is that of the latest event that had one.
 type event struct {
 	id, name string
 	data     []byte
 }
 
-// eventReader decodes a stream of server-sent events, in bounded memory.
+// eventReader decodes a stream of server-sent events in bounded memory.
 type eventReader struct {
 	r  *bufio.Reader
 	id string
@@ -29,8 +28,8 @@ func newEventReader(r io.Reader) *eventReader {
 	return &eventReader{r: bufio.NewReaderSize(r, 32<<10)}
 }
 
-// nextWake gives the next event that has data. Comments and empty events are
-// skipped. What a broken stream left half written is dropped.
+// next returns the next event that has data. It skips comments and empty events, and drops an incomplete last
+// event.
 func (s *eventReader) next() (event, error) {
 	e := event{}
 	size := 0
@@ -68,7 +67,7 @@ func (s *eventReader) next() (event, error) {
 	}
 }
 
-// line reads one line, without its end. The result holds until the next call.
+// line returns one line without its end. The result is valid until the next call.
 func (s *eventReader) line() ([]byte, error) {
 	var long []byte
 	for {

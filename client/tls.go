@@ -8,9 +8,8 @@ import (
 	"os"
 )
 
-// LoadTLS makes a TLS 1.3 configuration from PEM files: ca holds the
-// certificates that the nodes' must be signed by ("": the system's), cert and
-// key are this client's own (both or neither).
+// LoadTLS returns a TLS 1.3 configuration from PEM files. ca has the certificates that sign the nodes' ("": the
+// system's). cert and key are this client's own (both or neither).
 func LoadTLS(ca, cert, key string) (*tls.Config, error) {
 	cfg := &tls.Config{MinVersion: tls.VersionTLS13}
 	if ca != "" {

@@ -15,11 +15,10 @@ import (
 	"northstar/cluster"
 )
 
-// streamer serves /v1/watch from a list of revisions, as a node does: those
-// after since, and then silence.
+// streamer serves /v1/watch from a list of revisions: those after since, and then silence.
 type streamer struct {
 	revisions []uint64
-	last      func(w http.ResponseWriter, r *http.Request) // what comes after them; nil: silence
+	last      func(w http.ResponseWriter, r *http.Request) // called after them; nil: silence
 	since     []uint64                                     // of each request
 }
 
@@ -62,7 +61,8 @@ func collect(ctx context.Context, c *Client, since uint64, n int) (got []uint64,
 	return got, nil
 }
 
-func TestWatchResumesElsewhere(t *testing.T) {
+func TestWatch_ResumesAtAnotherNode(t *testing.T) {
+	t.Parallel()
 	breaks := map[string]func(fc *fakeCluster, s *streamer){
 		"connection broken": func(_ *fakeCluster, s *streamer) {
 			s.last = func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
@@ -86,14 +86,14 @@ func TestWatchResumesElsewhere(t *testing.T) {
 	for name, breakIt := range breaks {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, fc *fakeCluster) {
-				c := fc.client("n1", "gone")
+				c := fc.client("n1", "down")
 				defer c.Close()
 				first := &streamer{revisions: []uint64{11, 12}}
-				second := &streamer{revisions: []uint64{11, 12, 13, 14}} // serves what was seen before, too
+				second := &streamer{revisions: []uint64{11, 12, 13, 14}} // also serves earlier changes
 				fc.nodes["n1"].handle, fc.nodes["n2"].handle = first.serve, second.serve
 				breakIt(fc, first)
 				c.refreshedAt.set(time.Now())
-				go func() { // the second node is learnt only later, so that the first is asked first
+				go func() { // the client learns of the second node only later, so that it asks the first one first
 					time.Sleep(100 * time.Millisecond)
 					c.nodes.add("n2:1")
 				}()
@@ -111,13 +111,14 @@ func TestWatchResumesElsewhere(t *testing.T) {
 	}
 }
 
-// Also before the first change, "from now" is a revision.
-func TestWatchFromNowSurvivesABreakBeforeTheFirstChange(t *testing.T) {
+// With a revision, "from now" also works before the first change.
+func TestWatch_FromNowSurvivesEarlyBreak(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1")
 		defer c.Close()
 		s := &streamer{}
-		s.last = func(w http.ResponseWriter, _ *http.Request) { s.revisions = []uint64{11} } // written while nobody watches
+		s.last = func(w http.ResponseWriter, _ *http.Request) { s.revisions = []uint64{11} } // written without a watcher
 		fc.nodes["n1"].handle = s.serve
 		if got, err := collect(t.Context(), c, 0, 1); err != nil || !slices.Equal(got, []uint64{11}) {
 			t.Errorf("got %v, %v, want 11", got, err)
@@ -125,7 +126,8 @@ func TestWatchFromNowSurvivesABreakBeforeTheFirstChange(t *testing.T) {
 	}, "n1")
 }
 
-func TestWatchRepeatedChangesAreDropped(t *testing.T) {
+func TestWatch_DropsRepeatedChanges(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1")
 		defer c.Close()
@@ -142,26 +144,30 @@ func TestWatchRepeatedChangesAreDropped(t *testing.T) {
 	}, "n1")
 }
 
-func TestWatchCompacted(t *testing.T) {
+func TestWatch_Compacted(t *testing.T) {
+	t.Parallel()
 	compacted := cluster.Errorf(cluster.CodeHistoryCompacted, "kept from 40")
 	for name, handle := range map[string]http.HandlerFunc{
 		"answer": func(w http.ResponseWriter, _ *http.Request) { problem(w, compacted) },
 		"event": func(w http.ResponseWriter, _ *http.Request) {
-			fmt.Fprintf(w, "event: error\ndata: {\"code\":4015,\"status\":410,\"detail\":\"kept from 40\",\"retryable\":false}\n\n")
+			fmt.Fprintf(w,
+				"event: error\ndata: {\"code\":4015,\"status\":410,\"detail\":\"kept from 40\",\"retryable\":false}\n\n")
 		},
 	} {
 		bubble(t, func(t *testing.T, fc *fakeCluster) {
 			c := fc.client("n1")
 			defer c.Close()
 			fc.nodes["n1"].handle = handle
-			if _, err := collect(t.Context(), c, 5, 1); !errors.Is(err, ErrCompacted) || !strings.Contains(err.Error(), "kept from 40") {
+			if _, err := collect(t.Context(), c, 5, 1); !errors.Is(err, ErrCompacted) ||
+				!strings.Contains(err.Error(), "kept from 40") {
 				t.Errorf("%s: %v, want %v", name, err, ErrCompacted)
 			}
 		}, "n1")
 	}
 }
 
-func TestWatchEndsWithItsContext(t *testing.T) {
+func TestWatch_EndsWithContext(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1")
 		fc.nodes["n1"].handle = (&streamer{}).serve
@@ -180,8 +186,9 @@ func TestWatchEndsWithItsContext(t *testing.T) {
 }
 
 func TestWatch_NoNodeReachable(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
-		c := fc.client("gone")
+		c := fc.client("down")
 		defer c.Close()
 		start := time.Now()
 		if _, err := collect(t.Context(), c, 5, 1); err == nil || !strings.Contains(err.Error(), "refused") {
@@ -192,14 +199,15 @@ func TestWatch_NoNodeReachable(t *testing.T) {
 }
 
 func TestFollowEvents(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1")
 		defer c.Close()
-		var asked []string
+		var requests []string
 		fc.nodes["n1"].handle = func(w http.ResponseWriter, r *http.Request) {
-			asked = append(asked, r.Header.Get("Last-Event-ID")+" "+r.URL.RawQuery)
-			n := len(asked)
-			if n == 3 { // the process that knew s2 is gone
+			requests = append(requests, r.Header.Get("Last-Event-ID")+" "+r.URL.RawQuery)
+			n := len(requests)
+			if n == 3 { // the process that had s2 has ended
 				problem(w, cluster.Errorf(cluster.CodeHistoryCompacted, "of another process"))
 				return
 			}
@@ -215,19 +223,20 @@ func TestFollowEvents(t *testing.T) {
 			}
 		}
 		want := []string{" type=election", "s1 type=election", "s2 type=election", " type=election"}
-		if !slices.Equal(got, []string{"s1", "s2", "s4"}) || !slices.Equal(asked, want) {
-			t.Errorf("events %q, asked %q", got, asked)
+		if !slices.Equal(got, []string{"s1", "s2", "s4"}) || !slices.Equal(requests, want) {
+			t.Errorf("events %q, requests %q", got, requests)
 		}
-		asked = make([]string, 2)
+		requests = make([]string, 2)
 		for _, err := range c.FollowEvents(t.Context(), "old", "") {
 			if !errors.Is(err, ErrCompacted) {
-				t.Errorf("error %v, want %v: what was asked for is not to be had", err, ErrCompacted)
+				t.Errorf("error %v, want %v: the requested events are lost", err, ErrCompacted)
 			}
 		}
 	}, "n1")
 }
 
 func TestEventReader(t *testing.T) {
+	t.Parallel()
 	in := ": comment\r\n\r\nid: 1\r\nevent: put\r\ndata: a\r\ndata:b\r\n\r\n" +
 		"event: empty\n\nid:2\ndata: " + strings.Repeat("x", 100_000) + "\n\ndata\n\nid: 3\ndata: cut off"
 	r := newEventReader(strings.NewReader(in))
@@ -241,10 +250,13 @@ func TestEventReader(t *testing.T) {
 	if e, err := r.next(); err == nil {
 		t.Errorf("event %v out of a stream that was cut off", e)
 	}
-	if _, err := newEventReader(strings.NewReader(strings.Repeat("data: 1234567890\n", maxEventBytes/16+1))).next(); !errors.Is(err, errEventTooLarge) {
+	if _, err := newEventReader(
+		strings.NewReader(strings.Repeat("data: 1234567890\n", maxEventBytes/16+1)),
+	).next(); !errors.Is(err, errEventTooLarge) {
 		t.Errorf("many lines: error %v, want %v", err, errEventTooLarge)
 	}
-	if _, err := newEventReader(strings.NewReader("data: " + strings.Repeat("x", 2*maxEventBytes))).next(); !errors.Is(err, errEventTooLarge) {
+	if _, err := newEventReader(strings.NewReader("data: " + strings.Repeat("x", 2*maxEventBytes))).next(); !errors.Is(err,
+		errEventTooLarge) {
 		t.Errorf("error %v, want %v", err, errEventTooLarge)
 	}
 }

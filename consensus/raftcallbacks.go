@@ -15,4 +15,6 @@ func (c RaftCallbacks) Progress() (applied, restored uint64) {
 }
 
 // CheckEntry returns why an entry of the current term's leader cannot belong to what this node has applied.
-func (c RaftCallbacks) CheckEntry(index, term uint64) error { return c.n.checkEntry(c.Instance, index, term) }
+func (c RaftCallbacks) CheckEntry(index, term uint64) error {
+	return c.n.checkEntry(c.Instance, index, term)
+}

@@ -18,17 +18,17 @@ import (
 type Config struct {
 	ID             cluster.NodeID `name:"id" default:"${hostname}" help:"Node ID, unique in the cluster for the life of its data: 1 to 63 of a-z, 0-9, '.', '_' and '-'. Default: the host name in lower case."`
 	DataDir        string         `name:"data-dir" placeholder:"DIR" help:"Directory of the log, snapshots and identity. Required; locked against a second process."`
-	HTTPAddr       string         `name:"http-addr" default:"127.0.0.1:7701" placeholder:"HOST:PORT" help:"Where the API, the dashboard and the metrics listen. Port 0 takes a free one."`
-	HTTPAdvertise  string         `name:"http-advertise" placeholder:"HOST:PORT" help:"HTTP address that others are told. Default: http-addr."`
-	RaftAddr       string         `name:"raft-addr" default:"127.0.0.1:7700" placeholder:"HOST:PORT" help:"Where the other nodes connect to. Port 0 takes a free one."`
-	RaftAdvertise  string         `name:"raft-advertise" placeholder:"HOST:PORT" help:"Raft address that others are told; host names are resolved at every dial. Default: raft-addr."`
-	ClusterName    string         `name:"cluster-name" default:"northstar" help:"Shown to people, and part of the names in certificates: not to be changed once those exist."`
-	InitialCluster InitialCluster `name:"initial-cluster" placeholder:"ID=RAFT@HTTP,..." help:"First members, the same on every first node; used only on an empty data directory."`
-	Join           []string       `name:"join" placeholder:"HOST:PORT" help:"HTTP addresses of a running cluster to join as a non-voter, which is promoted once caught up and stable."`
-	JoinToken      string         `name:"join-token" placeholder:"TOKEN" help:"Operator token to join with, where the cluster has tokens. Better given in the environment than as a flag."`
-	Discover       string         `name:"discover" placeholder:"URL" help:"dns://NAME[:PORT] (default port: that of http-addr) or dns+srv://NAME: HTTP addresses to join, looked up at start and again until found."`
+	HTTPAddr       string         `name:"http-addr" default:"127.0.0.1:7701" placeholder:"HOST:PORT" help:"Listen address of the API, the dashboard and the metrics. Port 0 picks a free port."`
+	HTTPAdvertise  string         `name:"http-advertise" placeholder:"HOST:PORT" help:"HTTP address advertised to other nodes and clients. Default: http-addr."`
+	RaftAddr       string         `name:"raft-addr" default:"127.0.0.1:7700" placeholder:"HOST:PORT" help:"Listen address for peer (Raft) traffic. Port 0 picks a free port."`
+	RaftAdvertise  string         `name:"raft-advertise" placeholder:"HOST:PORT" help:"Raft address advertised to other nodes; host names are resolved for each connection. Default: raft-addr."`
+	ClusterName    string         `name:"cluster-name" default:"northstar" help:"Cluster name, part of certificate names. Do not change it once certificates are issued."`
+	InitialCluster InitialCluster `name:"initial-cluster" placeholder:"ID=RAFT@HTTP,..." help:"Bootstrap members. Must be identical on all bootstrap nodes; ignored when the data directory is not empty."`
+	Join           []string       `name:"join" placeholder:"HOST:PORT" help:"HTTP addresses of a running cluster to join. The node joins as a non-voter and is promoted once caught up and stable."`
+	JoinToken      string         `name:"join-token" placeholder:"TOKEN" help:"Operator token for the join request, if the cluster uses tokens. Prefer the environment to a flag."`
+	Discover       string         `name:"discover" placeholder:"URL" help:"dns://NAME[:PORT] (default port: that of http-addr) or dns+srv://NAME: HTTP addresses to join, resolved at start and retried until found."`
 	Priority       int            `name:"priority" default:"100" help:"0 to 255; higher is preferred as leader, 0 never leads. First value only: later changes go through the API."`
-	Eligible       bool           `name:"eligible" default:"true" negatable:"" help:"Whether this node may lead; otherwise it only votes. First value only."`
+	Eligible       bool           `name:"eligible" default:"true" negatable:"" help:"Whether this node may lead; if not, it only votes. First value only."`
 	Zone           string         `name:"zone" help:"Label for display. First value only."`
 
 	Election   ElectionConfig   `embed:"" prefix:"election-"`
@@ -41,8 +41,8 @@ type Config struct {
 	TLS        TLSConfig        `embed:"" prefix:"tls-"`
 	Auth       AuthConfig       `embed:"" prefix:"auth-"`
 
-	Insecure     bool          `name:"insecure" help:"Allow a non-loopback address without TLS: every client, from anywhere, then counts as operator."`
-	DrainTimeout time.Duration `name:"drain-timeout" default:"30s" help:"On SIGTERM, how long to wait for leadership to move and for requests in flight."`
+	Insecure     bool          `name:"insecure" help:"Allow a non-loopback address without TLS: every client then has operator rights."`
+	DrainTimeout time.Duration `name:"drain-timeout" default:"30s" help:"Maximum wait after SIGTERM for the leadership transfer and for requests in flight."`
 	Log          LogConfig     `embed:"" prefix:"log-"`
 
 	sources     map[string]string // key → where its value was set; no entry: default
@@ -51,64 +51,64 @@ type Config struct {
 
 // ElectionConfig is when elections happen.
 type ElectionConfig struct {
-	TimeoutMin time.Duration `name:"timeout-min" default:"150ms" help:"A follower that has not heard from its leader for a random time between this and timeout-max stands for election."`
-	TimeoutMax time.Duration `name:"timeout-max" default:"300ms" help:"Must be twice timeout-min: the Raft library draws from that range."`
+	TimeoutMin time.Duration `name:"timeout-min" default:"150ms" help:"Minimum election timeout: a follower starts an election after a random time between this and timeout-max without a heartbeat."`
+	TimeoutMax time.Duration `name:"timeout-max" default:"300ms" help:"Maximum election timeout. Must be twice timeout-min: the Raft library uses that range."`
 	Lease      bool          `name:"lease" help:"Clock-bounded leader lease: the leader answers reads with consistency=lease without a round trip."`
-	LeaseDrift Percent       `name:"lease-drift" default:"10%" help:"How far the clocks of two nodes may run apart, 0% to 50%."`
+	LeaseDrift Percent       `name:"lease-drift" default:"10%" help:"Maximum clock drift assumed for leases, 0% to 50%."`
 }
 
 // FailoverConfig is what the cluster does about a lost leader.
 type FailoverConfig struct {
-	Auto bool `name:"auto" default:"true" negatable:"" help:"Whether this cluster elects a new leader by itself. First value only, set by the first leader; later changed through the API."`
-	Fast bool `name:"fast" default:"true" negatable:"" help:"Failover by agreement of the survivors, when the leader's process is gone or silent, ahead of the election timers."`
+	Auto bool `name:"auto" default:"true" negatable:"" help:"Whether the cluster elects a new leader automatically. First value only, set by the first leader; later changes go through the API."`
+	Fast bool `name:"fast" default:"true" negatable:"" help:"Fast failover: elect a new leader once a majority agrees that the leader is dead or silent, before election timeouts."`
 
-	TakeoverDelay time.Duration `name:"takeover-delay" default:"5s" help:"How long a node of higher priority than the leader's must be healthy and caught up before leadership is moved to it."`
-	ExternalLock  string        `name:"external-lock" placeholder:"URL" help:"postgres://... of a PostgreSQL server (14 or later): the leader serves writes only while it also holds a lock there. The same on every node; better given in the environment than as a flag."`
+	TakeoverDelay time.Duration `name:"takeover-delay" default:"5s" help:"How long a node with a higher priority than the leader must be healthy and caught up before leadership is transferred to it."`
+	ExternalLock  string        `name:"external-lock" placeholder:"URL" help:"postgres://... of a PostgreSQL server (14 or later): the leader serves writes only while it also holds a lock there. Use the same value on every node; prefer the environment to a flag."`
 }
 
 // MembersConfig is what the leader does about members by itself.
 type MembersConfig struct {
-	DeadAfter time.Duration `name:"dead-after" default:"0s" help:"A voter that the leader has not heard from for so long is removed for good, while at least three voters, and a majority of them in contact, are left; 10s to 8760h, 0s: never. Each leader goes by its own value."`
+	DeadAfter time.Duration `name:"dead-after" default:"0s" help:"Remove a voter after this time without contact, if at least three voters and a reachable majority remain; 10s to 8760h. Use the same value on all nodes; 0s disables it."`
 }
 
 // TransferConfig is about planned transfers of leadership.
 type TransferConfig struct {
-	Timeout time.Duration `name:"timeout" default:"30s" help:"How long a planned transfer of leadership may take."`
+	Timeout time.Duration `name:"timeout" default:"30s" help:"Maximum duration of a planned leadership transfer."`
 }
 
 // SplitBrainConfig is how nodes watch each other.
 type SplitBrainConfig struct {
-	Interval time.Duration `name:"interval" default:"1s" help:"How often every peer is asked who leads, to find a second leader or another cluster: 100ms to 1m."`
+	Interval time.Duration `name:"interval" default:"1s" help:"Interval of split-brain checks with every peer, which find a second leader or another cluster: 100ms to 1m."`
 }
 
 // SnapshotConfig is how the log is compacted.
 type SnapshotConfig struct {
-	Threshold    uint64        `name:"threshold" default:"8192" help:"Log entries since the last snapshot that make a new one."`
-	Interval     time.Duration `name:"interval" default:"120s" help:"How often that is checked; the first time after a 24th of it, or two."`
-	TrailingLogs uint64        `name:"trailing-logs" default:"10240" help:"Log entries kept after a snapshot, for followers that lag; at least 1000."`
+	Threshold    uint64        `name:"threshold" default:"8192" help:"Take a snapshot after this many log entries."`
+	Interval     time.Duration `name:"interval" default:"120s" help:"Snapshot check interval; the first check runs after 1/24 to 1/12 of it."`
+	TrailingLogs uint64        `name:"trailing-logs" default:"10240" help:"Log entries kept after a snapshot for lagging followers; at least 1000."`
 }
 
 // DiskConfig is about the disk under the data directory.
 type DiskConfig struct {
-	Reserve Size `name:"reserve" default:"64MiB" help:"Space kept free, preallocated: below it the node is read-only until there is space again."`
+	Reserve Size `name:"reserve" default:"64MiB" help:"Preallocated reserve of disk space. Without it, the node is read-only until space is free again."`
 }
 
 // TLSConfig holds the files of this node's certificate; all three or none.
 type TLSConfig struct {
-	Cert string `name:"cert" placeholder:"FILE" help:"Certificate of this node, PEM, with the URI northstar://CLUSTER-NAME/node/ID. Re-read when it changes."`
+	Cert string `name:"cert" placeholder:"FILE" help:"Certificate of this node, PEM, with the URI northstar://CLUSTER-NAME/node/ID. Reloaded when it changes."`
 	Key  string `name:"key" placeholder:"FILE" help:"Private key of the certificate, PEM."`
 	CA   string `name:"ca" placeholder:"FILE" help:"Certificate authorities of nodes and clients, PEM."`
 }
 
 // AuthConfig is who may call the API.
 type AuthConfig struct {
-	Tokens string `name:"tokens" placeholder:"FILE" help:"TOML file of [[token]] name, role, hash. Re-read when it changes."`
+	Tokens string `name:"tokens" placeholder:"FILE" help:"TOML file of [[token]] name, role, hash. Reloaded when it changes."`
 }
 
 // LogConfig is what is logged, to stderr.
 type LogConfig struct {
-	Level  string `name:"level" default:"info" help:"trace, debug, info, warn or error."`
-	Format string `name:"format" default:"text" help:"text, or json for machines."`
+	Level  string `name:"level" default:"info" help:"Log level: trace, debug, info, warn or error."`
+	Format string `name:"format" default:"text" help:"Log format: text or json."`
 }
 
 // Enabled says whether this node has a certificate.

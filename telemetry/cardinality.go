@@ -7,12 +7,12 @@ import (
 
 const (
 	maxLabels     = 3   // of one metric
-	maxSeries     = 512 // of one metric; what comes later counts as "other"
+	maxSeries     = 512 // of one metric; later label values count as "other"
 	overflowLabel = "other"
 )
 
-// limitedVec keeps the children of one labelled metric: a lookup without
-// allocation, and an end to the number of series, whatever a peer sends.
+// limitedVec keeps the children of one labelled metric. A lookup does not allocate, and the number of series is
+// bounded whatever a peer sends.
 type limitedVec[T any] struct {
 	labels int
 	make   func(values ...string) T
@@ -27,8 +27,7 @@ func newLimitedVec[T any](labels int, child func(values ...string) T) *limitedVe
 	return &limitedVec[T]{labels: labels, make: child}
 }
 
-// with returns the child for those values, of which there must be as many as
-// the metric has labels.
+// with returns the child for the label values. Their number must match the labels of the metric.
 func (b *limitedVec[T]) with(values ...string) T {
 	var key [maxLabels]string
 	copy(key[:], values)

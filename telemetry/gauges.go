@@ -11,41 +11,40 @@ import (
 	"northstar/cluster"
 )
 
-// StateSource is where gauges come from at each scrape. Both functions are cheap,
-// do not block, and may be called by any goroutine.
+// StateSource provides the gauges at each scrape. Its functions are cheap, do not block, and are safe for
+// concurrent use.
 type StateSource struct {
 	Status func() cluster.NodeStatus
 	Peers  func() []cluster.PeerStatus
-	// Roles gives what is to be shown of roles, at most limit of them, and counts
-	// the sessions. Optional.
+	// Roles returns at most limit roles to show, and the number of sessions. Optional.
 	Roles func(limit int) (roles []Role, sessions int)
-	// AuditDropped counts the audit records that have left the log, by class. Optional.
+	// AuditDropped returns the number of audit records evicted from the log, by class. Optional.
 	AuditDropped func() map[string]uint64
-	// Reloads gives the files that are re-read, and why each cannot be used as it is
-	// now; "" when it can. Optional.
+	// Reloads returns the reloaded files, each with the reason why its current version cannot be used; "" if it
+	// can. Optional.
 	Reloads func() map[string]string
 }
 
-// Role is what the metrics show of one role.
+// Role is a role as the metrics show it.
 type Role struct {
 	Name      string
-	Token     uint64 // 0: nobody holds it
+	Token     uint64 // 0: vacant
 	Elections uint64
 }
 
 type source struct{ p atomic.Pointer[StateSource] }
 
-// SetSource names the source of the gauges. Before it, a scrape shows none of them.
+// SetSource sets the source of the gauges. Without it, a scrape has none of them.
 func (m *Metrics) SetSource(s StateSource) { m.source.p.Store(&s) }
 
-// stateCollector computes gauges when they are asked for, which is cheaper than
-// keeping them, and never shows an old value.
+// stateCollector computes gauges at scrape time, so that they are cheap and never stale.
 type stateCollector struct{ m *Metrics }
 
 var stateDescs = func() map[string]*prometheus.Desc {
 	descs := make(map[string]*prometheus.Desc)
 	for _, d := range metricDefs {
-		if d.Kind == Gauge && d.Name != "http_in_flight" || d.Name == "role_elections_total" || d.Name == "audit_dropped_total" {
+		if d.Kind == Gauge &&
+			d.Name != "http_in_flight" || d.Name == "role_elections_total" || d.Name == "audit_dropped_total" {
 			descs[d.Name] = prometheus.NewDesc(Prefix+d.Name, d.Help, d.Labels, nil)
 		}
 	}
@@ -114,7 +113,7 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// collectRoles shows the roles, which every node knows from the replicated state.
+// collectRoles reports the roles, which every node has in the replicated state.
 func (c *stateCollector) collectRoles(ch chan<- prometheus.Metric, src *StateSource) {
 	if src.Roles == nil {
 		return
@@ -124,7 +123,8 @@ func (c *stateCollector) collectRoles(ch chan<- prometheus.Metric, src *StateSou
 	for _, r := range roles {
 		ch <- prometheus.MustNewConstMetric(stateDescs["role_held"], prometheus.GaugeValue, boolToFloat(r.Token != 0), r.Name)
 		ch <- prometheus.MustNewConstMetric(stateDescs["role_token"], prometheus.GaugeValue, float64(r.Token), r.Name)
-		ch <- prometheus.MustNewConstMetric(stateDescs["role_elections_total"], prometheus.CounterValue, float64(r.Elections), r.Name)
+		ch <- prometheus.MustNewConstMetric(stateDescs["role_elections_total"], prometheus.CounterValue, float64(r.Elections),
+			r.Name)
 	}
 }
 
@@ -142,7 +142,7 @@ func processCollectors() []prometheus.Collector {
 	}
 }
 
-// electionWindow remembers how the latest elections ended, for the success rate.
+// electionWindow has the results of the latest elections, for the success rate.
 type electionWindow struct {
 	mu   sync.Mutex
 	ring [256]outcome
@@ -161,8 +161,7 @@ func (o *electionWindow) add(now time.Time, won bool) {
 	o.next++
 }
 
-// rate is the share of won elections within successWindow before now, 1 when
-// there were none.
+// rate returns the share of won elections within successWindow before now; 1 if there were none.
 func (o *electionWindow) rate(now time.Time) float64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()

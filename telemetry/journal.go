@@ -13,32 +13,31 @@ import (
 	"northstar/cluster"
 )
 
-// DefaultJournalSize is how many events a node keeps.
+// DefaultJournalSize is the number of events that a node keeps.
 const DefaultJournalSize = 4096
 
-// Journal is what happened on this node since its process began: a ring of
-// events that readers share. A slow reader costs nothing; it is told when it
-// has fallen behind. All methods may be called by any goroutine; Append and
-// Warn of a nil Journal drop what they get.
+// Journal has the events of this node since its process started, in a ring that readers share. Slow readers do not
+// block it; a reader gets an error when it has fallen behind. Its methods are safe for concurrent use. Append and
+// Warn of a nil Journal do nothing.
 type Journal struct {
 	node   cluster.NodeID
 	boot   string
 	logger hclog.Logger
 
 	mu      sync.Mutex
-	ring    []cluster.Event // event n stands at n % len
+	ring    []cluster.Event // event n is at n % len
 	last    uint64          // number of the newest event; the first is 1
-	changed chan struct{}   // closed at the next event; nil while nobody waits
+	changed chan struct{}   // closed at the next event; nil if no reader waits
 }
 
-// NewJournal makes a journal that keeps size events. boot names the process:
-// a sequence number of another process is refused, not misread.
+// NewJournal returns a journal that keeps size events. boot identifies the process: the journal rejects sequence
+// numbers of other processes.
 func NewJournal(node cluster.NodeID, boot string, size int, logger hclog.Logger) *Journal {
 	return &Journal{node: node, boot: boot, logger: logger, ring: make([]cluster.Event, max(size, 1))}
 }
 
-// Append records an event and logs it once at info. Seq and Node are filled in,
-// At where it is zero. The event's Fields must not be changed afterwards.
+// Append records an event and logs it at info. It sets Seq and Node, and At if that is zero. The caller must not
+// change the event's Fields afterwards.
 func (j *Journal) Append(e cluster.Event) { j.append(hclog.Info, e) }
 
 // Warn is Append for an event that needs attention.
@@ -65,7 +64,7 @@ func (j *Journal) append(level hclog.Level, e cluster.Event) {
 	j.logger.Log(level, e.Message, logFields(e)...)
 }
 
-// logFields gives the event's fields as hclog wants them, in a fixed order.
+// logFields returns the event's fields for hclog, in a fixed order.
 func logFields(e cluster.Event) []any {
 	args := []any{"event", e.Type, "seq", e.Seq}
 	if e.Term != 0 {
@@ -86,7 +85,7 @@ func (j *Journal) seq(n uint64) string {
 	return j.boot + "-" + strconv.FormatUint(n, 36)
 }
 
-// position turns a seq into the number of its event.
+// position returns the number of the event with this seq.
 func (j *Journal) position(seq string) (uint64, error) {
 	i := strings.LastIndexByte(seq, '-')
 	if i < 0 {
@@ -97,13 +96,14 @@ func (j *Journal) position(seq string) (uint64, error) {
 		return 0, cluster.Errorf(cluster.CodeBadRequest, "since: %q is not the seq of an event", seq)
 	}
 	if seq[:i] != j.boot {
-		return 0, cluster.Errorf(cluster.CodeHistoryCompacted, "since: %q is of an earlier process, or of another node; this is %s", seq, j.node)
+		return 0, cluster.Errorf(cluster.CodeHistoryCompacted,
+			"since: %q is of an earlier process, or of another node; this is %s", seq, j.node)
 	}
 	return n, nil
 }
 
-// Latest returns the newest limit events of a type ("" for all), the oldest of
-// them first, the seq after which they begin, and the one to go on from.
+// Latest returns the newest limit events of a type ("" for all), oldest first. before is the seq before them, next
+// the seq to continue from.
 func (j *Journal) Latest(typ string, limit int) (items []cluster.Event, prev, next string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -118,10 +118,9 @@ func (j *Journal) Latest(typ string, limit int) (items []cluster.Event, prev, ne
 	return items, j.seq(before), j.seq(j.last)
 }
 
-// Since returns up to limit events of a type ("" for all) after the one with
-// that seq, and the seq to go on from. Its errors are CodeBadRequest for
-// garbage and CodeHistoryCompacted for a seq that is no longer kept or that
-// another process gave out.
+// Since returns up to limit events of a type ("" for all) after the one with that seq, and the seq to continue
+// from. Its errors are CodeBadRequest for an invalid seq and CodeHistoryCompacted for one that is no longer kept or
+// belongs to another process.
 func (j *Journal) Since(seq, typ string, limit int) (items []cluster.Event, next string, err error) {
 	c, err := j.Cursor(seq, typ)
 	if err != nil {
@@ -134,8 +133,7 @@ func (j *Journal) Since(seq, typ string, limit int) (items []cluster.Event, next
 	return items, c.Seq(), nil
 }
 
-// oldest is the number of the oldest event kept; last+1 when there is none.
-// The lock is held.
+// oldest returns the number of the oldest event kept; last+1 if there is none. The caller holds the lock.
 func (j *Journal) oldest() uint64 {
 	if size := uint64(len(j.ring)); j.last > size {
 		return j.last - size + 1
@@ -143,11 +141,10 @@ func (j *Journal) oldest() uint64 {
 	return 1
 }
 
-// at returns event n, which is kept. The lock is held.
+// at returns event n, which must be kept. The caller holds the lock.
 func (j *Journal) at(n uint64) cluster.Event { return j.ring[n%uint64(len(j.ring))] }
 
-// Cursor starts to read after the event with that seq; "" means from now on.
-// Errors as of Since.
+// Cursor starts to read after the event with that seq; "" means now. Its errors are those of Since.
 func (j *Journal) Cursor(seq, typ string) (*EventCursor, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -170,14 +167,14 @@ func (j *Journal) Cursor(seq, typ string) (*EventCursor, error) {
 type EventCursor struct {
 	journal *Journal
 	typ     string
-	read    uint64 // number of the last event seen
+	read    uint64 // number of the last event read
 }
 
-// Seq is what a new cursor would have to start from to go on after this one.
+// Seq returns the seq from which a new cursor continues after this one.
 func (c *EventCursor) Seq() string { return c.journal.seq(c.read) }
 
-// Next waits for at least one event and returns at most limit. It ends with
-// the context's cause, or CodeHistoryCompacted when it has fallen behind.
+// Next waits for at least one event and returns at most limit. Its error is the context's cause, or
+// CodeHistoryCompacted if the cursor has fallen behind.
 func (c *EventCursor) Next(ctx context.Context, limit int) ([]cluster.Event, error) {
 	for {
 		items, changed, err := c.take(limit)
@@ -192,14 +189,14 @@ func (c *EventCursor) Next(ctx context.Context, limit int) ([]cluster.Event, err
 	}
 }
 
-// take returns what is there, and, when that is nothing, a channel that is
-// closed when it changes.
+// take returns the available events. If there are none, it returns a channel that is closed at the next event.
 func (c *EventCursor) take(limit int) (items []cluster.Event, changed <-chan struct{}, err error) {
 	j := c.journal
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if c.read+1 < j.oldest() {
-		return nil, nil, cluster.Errorf(cluster.CodeHistoryCompacted, "events after %q are no longer kept: the reader has fallen behind", j.seq(c.read))
+		return nil, nil, cluster.Errorf(cluster.CodeHistoryCompacted,
+			"events after %q are no longer kept: the reader has fallen behind", j.seq(c.read))
 	}
 	for c.read < j.last && len(items) < limit {
 		c.read++

@@ -31,7 +31,8 @@ func appendAll(j *Journal, letters string) {
 	}
 }
 
-func TestJournalReads(t *testing.T) {
+func TestJournal_Reads(t *testing.T) {
+	t.Parallel()
 	j := newJournal(4)
 	if items, prev, next := j.Latest("", 10); len(items) != 0 || next == "" || prev != next {
 		t.Errorf("empty: %v %q", items, next)
@@ -66,7 +67,7 @@ func TestJournalReads(t *testing.T) {
 	if e.Node != "n1" || e.At.IsZero() || e.At.Location() != time.UTC {
 		t.Errorf("event %+v", e)
 	}
-	// The ring keeps four: "a" goes.
+	// The ring keeps four events: "a" is dropped.
 	appendAll(j, "de")
 	if items, _, _ := j.Latest("", 10); messages(items) != "bcde" {
 		t.Errorf("after five: %q", messages(items))
@@ -76,12 +77,15 @@ func TestJournalReads(t *testing.T) {
 	}
 }
 
-func TestJournalRefusesOtherSequences(t *testing.T) {
+func TestJournal_RejectsOtherSequences(t *testing.T) {
+	t.Parallel()
 	j := newJournal(4)
 	appendAll(j, "ab")
 	for seq, code := range map[string]cluster.Code{
-		"boot-b-1": cluster.CodeHistoryCompacted, "boot-a-3": cluster.CodeHistoryCompacted, "boot-a-zzzz": cluster.CodeHistoryCompacted,
-		"garbage": cluster.CodeBadRequest, "boot-a-!": cluster.CodeBadRequest, "-": cluster.CodeBadRequest, "boot-a-": cluster.CodeBadRequest,
+		"boot-b-1": cluster.CodeHistoryCompacted, "boot-a-3": cluster.CodeHistoryCompacted,
+		"boot-a-zzzz": cluster.CodeHistoryCompacted,
+		"garbage":     cluster.CodeBadRequest, "boot-a-!": cluster.CodeBadRequest, "-": cluster.CodeBadRequest,
+		"boot-a-":                     cluster.CodeBadRequest,
 		"boot-a-99999999999999999999": cluster.CodeBadRequest,
 	} {
 		if _, err := j.Cursor(seq, ""); !cluster.IsCode(err, code) {
@@ -90,7 +94,8 @@ func TestJournalRefusesOtherSequences(t *testing.T) {
 	}
 }
 
-func TestCursorWaits(t *testing.T) {
+func TestCursor_Waits(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		j := newJournal(16)
 		appendAll(j, "a")
@@ -106,7 +111,7 @@ func TestCursorWaits(t *testing.T) {
 			}
 		})
 		synctest.Wait()
-		appendAll(j, "x") // an election: not for it
+		appendAll(j, "x") // an election: not selected
 		synctest.Wait()
 		j.Append(cluster.Event{Type: "member", Message: "y"})
 		wg.Wait()
@@ -117,7 +122,7 @@ func TestCursorWaits(t *testing.T) {
 		if _, err := c.Next(ctx, 1); !errors.Is(err, stop) {
 			t.Errorf("ended with %v", err)
 		}
-		// It goes on where it was.
+		// It continues where it was.
 		j.Append(cluster.Event{Type: "member", Message: "z"})
 		if items, err := c.Next(t.Context(), 1); err != nil || messages(items) != "z" {
 			t.Errorf("%q %v", messages(items), err)
@@ -126,6 +131,7 @@ func TestCursorWaits(t *testing.T) {
 }
 
 func TestCursor_SlowReaderGetsError(t *testing.T) {
+	t.Parallel()
 	j := newJournal(4)
 	c, err := j.Cursor("", "")
 	if err != nil {
@@ -142,6 +148,7 @@ func TestCursor_SlowReaderGetsError(t *testing.T) {
 }
 
 func TestManyWritersAndReaders(t *testing.T) {
+	t.Parallel()
 	const writers, each = 4, 200
 	j := newJournal(writers * each)
 	var wg sync.WaitGroup
@@ -178,17 +185,22 @@ func TestManyWritersAndReaders(t *testing.T) {
 	wg.Wait()
 }
 
-func TestEventsAreLoggedOnce(t *testing.T) {
+func TestJournal_LogsEachEventOnce(t *testing.T) {
+	t.Parallel()
 	var log strings.Builder
 	j := NewJournal("n1", "boot", 4, hclog.New(&hclog.LoggerOptions{Output: &log}))
-	j.Append(cluster.Event{Type: "election", Term: 7, Message: "leader elected", Fields: map[string]any{"leader": "n2", "duration_ms": 12}})
+	j.Append(cluster.Event{
+		Type: "election", Term: 7, Message: "leader elected", Fields: map[string]any{"leader": "n2", "duration_ms": 12},
+	})
 	j.Warn(cluster.Event{Type: "disk", Message: "disk stalled"})
 	(*Journal)(nil).Append(cluster.Event{})
 	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
 	if len(lines) != 2 {
 		t.Fatalf("log:\n%s", log.String())
 	}
-	for i, wants := range [][]string{{"[INFO]", "leader elected", "event=election", "term=7", "duration_ms=12 leader=n2"}, {"[WARN]", "disk stalled"}} {
+	for i, wants := range [][]string{
+		{"[INFO]", "leader elected", "event=election", "term=7", "duration_ms=12 leader=n2"}, {"[WARN]", "disk stalled"},
+	} {
 		for _, want := range wants {
 			if !strings.Contains(lines[i], want) {
 				t.Errorf("line %q has no %s", lines[i], want)

@@ -1,6 +1,5 @@
-// Package telemetry is what a node tells the outside about itself: its metrics,
-// declared as data and kept in one registry a node, and the journal of what
-// happened on it.
+// Package telemetry has what a node reports about itself: its metrics, defined as data and kept in one registry for
+// each node, and the journal of its events.
 package telemetry
 
 import (
@@ -13,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Results of an election and a transfer, as label values.
+// Results of elections and transfers, as label values.
 const (
 	ResultWon    = "won"
 	ResultLost   = "lost"
@@ -21,21 +20,20 @@ const (
 	ResultFailed = "failed"
 )
 
-// Label values whose series are there from the start: a counter that appears
-// with its first event hides that event from rate() and increase().
+// Label values whose series exist from the start. Otherwise rate() and increase() miss the first event of a
+// counter.
 var (
 	failoverTriggers = []string{"timeout", "connection_lost", "manual", "emergency", "priority", "disk_stall"}
-	otherTriggers    = []string{"startup", "transfer"} // of elections that are no failover
+	otherTriggers    = []string{"startup", "transfer"} // of elections that are not failovers
 	auditResults     = []string{"replicated", "spooled", "lost"}
 	proposalResults  = []string{"ok", "refused", "not_proposed", "busy", "read_only", "unknown"}
 )
 
-// successWindow is what election_success_rate looks back on.
+// successWindow is the period of election_success_rate.
 const successWindow = 5 * time.Minute
 
-// Metrics are one node's metrics. Its methods may be called by any goroutine,
-// never block, and accept a nil receiver, which drops everything: a package
-// that is tested alone needs none.
+// Metrics are the metrics of one node. Its methods are safe for concurrent use and never block. A nil receiver
+// drops everything, so that a package can be tested without metrics.
 type Metrics struct {
 	registry *prometheus.Registry
 	handler  http.Handler
@@ -61,8 +59,8 @@ type Metrics struct {
 	source   source
 }
 
-// New makes the metrics of one node, with those of the Go runtime and the
-// process. Further collectors, such as the RaftSink, are added by the caller.
+// New returns the metrics of one node, with those of the Go runtime and the process. The caller adds further
+// collectors, such as the RaftSink.
 func New(more ...prometheus.Collector) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry()}
 	m.elections = counters(m.registry, "election_count")
@@ -108,14 +106,14 @@ func New(more ...prometheus.Collector) *Metrics {
 	return m
 }
 
-// Handler serves the registry in Prometheus' formats.
+// Handler serves the registry in the formats of Prometheus.
 func (m *Metrics) Handler() http.Handler { return m.handler }
 
-// Registry is the node's registry, for tests and further collectors.
+// Registry returns the node's registry, for tests and further collectors.
 func (m *Metrics) Registry() *prometheus.Registry { return m.registry }
 
-// Election counts an election that this node stood in. leaderless is how long
-// it knew no leader before; it is observed for won elections only.
+// Election counts an election that this node started. leaderless is the time without a leader before it; it is
+// observed only for won elections.
 func (m *Metrics) Election(trigger, result string, took, leaderless time.Duration) {
 	if m == nil {
 		return
@@ -128,8 +126,7 @@ func (m *Metrics) Election(trigger, result string, took, leaderless time.Duratio
 	m.outcomes.add(time.Now(), result == ResultWon)
 }
 
-// Failover counts an election won in the place of a leader that failed, or was
-// replaced by the cluster itself.
+// Failover counts an election won after the leader failed, or was replaced automatically.
 func (m *Metrics) Failover(trigger string) {
 	if m == nil {
 		return
@@ -137,7 +134,7 @@ func (m *Metrics) Failover(trigger string) {
 	m.failovers.with(trigger).Inc()
 }
 
-// Transfer counts a leadership transfer that this node led.
+// Transfer counts a leadership transfer that this node started as leader.
 func (m *Metrics) Transfer(result string, took time.Duration) {
 	if m == nil {
 		return
@@ -146,8 +143,7 @@ func (m *Metrics) Transfer(result string, took time.Duration) {
 	m.transferDuration.Observe(ms(took))
 }
 
-// Vote counts one answer of this node to a candidate. reason is a short fixed
-// word, not a sentence.
+// Vote counts one vote response of this node. reason is a short fixed word.
 func (m *Metrics) Vote(granted bool, reason string) {
 	if m == nil {
 		return
@@ -171,7 +167,7 @@ func (m *Metrics) Apply(took time.Duration) {
 	m.apply.Observe(ms(took))
 }
 
-// Proposals counts n proposals that ended with the same result.
+// Proposals counts n proposals with the same result.
 func (m *Metrics) Proposals(result string, n int) {
 	if m == nil {
 		return
@@ -187,8 +183,7 @@ func (m *Metrics) HTTPStarted() {
 	m.httpInFlight.Inc()
 }
 
-// HTTPDone ends a request that HTTPStarted began. route is a pattern of the
-// route table, never a path.
+// HTTPDone ends a request that HTTPStarted began. route is a pattern of the route table, not a path.
 func (m *Metrics) HTTPDone(route, method string, status int, took time.Duration) {
 	if m == nil {
 		return
@@ -197,7 +192,7 @@ func (m *Metrics) HTTPDone(route, method string, status int, took time.Duration)
 	m.httpDuration.with(route, knownMethod(method), statusText(status)).Observe(ms(took))
 }
 
-// RPCRejected counts a peer message or connection that was refused.
+// RPCRejected counts a rejected peer message or connection.
 func (m *Metrics) RPCRejected(kind, reason string) {
 	if m == nil {
 		return
@@ -205,7 +200,7 @@ func (m *Metrics) RPCRejected(kind, reason string) {
 	m.rpcRejected.with(kind, reason).Inc()
 }
 
-// AuthFailure counts a request of which nobody knows who asks.
+// AuthFailure counts an unauthenticated request.
 func (m *Metrics) AuthFailure() {
 	if m == nil {
 		return
@@ -221,8 +216,8 @@ func (m *Metrics) Audit(result string, n int) {
 	m.audit.with(result).Add(float64(n))
 }
 
-// SplitBrain counts a conflict that this node has found: a stale leader, two of
-// one term, another cluster or generation, an ID borne twice.
+// SplitBrain counts a conflict that this node has detected: a stale leader, two leaders in one term, another
+// cluster or generation, a duplicate node ID.
 func (m *Metrics) SplitBrain() {
 	if m == nil {
 		return
@@ -234,7 +229,8 @@ func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond)
 
 func knownMethod(m string) string {
 	switch m {
-	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete,
+		http.MethodOptions:
 		return m
 	}
 	return "other"

@@ -11,25 +11,22 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// RaftSink collects what hashicorp/raft reports about itself, under
-// northstar_raft_. The library reports to one global place of the process, so
-// there is one RaftSink a process; where several nodes run in one process it
-// adds up all of them.
+// RaftSink collects the metrics of hashicorp/raft, under northstar_raft_. The library has one global sink, so there
+// is one RaftSink in a process. If several nodes run in one process, it adds them up.
 type RaftSink struct {
 	mu      sync.RWMutex
 	metrics map[Kind]map[string]prometheus.Metric // by key; the inner maps are guarded by mu
 }
 
-// maxRaftMetrics of each kind are kept. The library has about 60 in all.
+// maxRaftMetrics bounds the metrics of each kind. The library has about 60 in total.
 const maxRaftMetrics = 128
 
-// NewRaftSink returns a sink that nothing reports to yet.
+// NewRaftSink returns a sink that is not installed yet.
 func NewRaftSink() *RaftSink {
 	return &RaftSink{metrics: map[Kind]map[string]prometheus.Metric{Counter: {}, Gauge: {}, Histogram: {}}}
 }
 
-// InstallRaftSink makes s the place that the library reports to, for the whole
-// process. To be called once, by main, before any node starts.
+// InstallRaftSink makes s the global sink of the library. main calls it once, before any node starts.
 func InstallRaftSink(s *RaftSink) error {
 	cfg := gometrics.DefaultConfig("")
 	cfg.EnableHostname = false
@@ -38,9 +35,8 @@ func InstallRaftSink(s *RaftSink) error {
 	return err
 }
 
-// raftName is the full name for a key such as [raft fsm applyBatch]; false for
-// keys that are not the library's, or that name a peer (which the library
-// reports a second time with a label).
+// raftName returns the full name for a key such as [raft fsm applyBatch]. ok is false for keys of other libraries,
+// and for keys with a peer's name, which the library also reports with a label.
 func raftName(key []string) (string, bool) {
 	if len(key) < 2 || key[0] != "raft" {
 		return "", false
@@ -50,7 +46,7 @@ func raftName(key []string) (string, bool) {
 	b.WriteString("raft")
 	for _, part := range key[1:] {
 		b.WriteByte('_')
-		lower := false // so that an acronym stays one word
+		lower := false // keeps an acronym as one word
 		for _, r := range part {
 			if unicode.IsUpper(r) && lower {
 				b.WriteByte('_')
@@ -67,8 +63,7 @@ func raftName(key []string) (string, bool) {
 	return b.String(), true
 }
 
-// lookup finds or makes the metric of a kind and key; false when it is not to be
-// kept.
+// lookup returns the metric of a kind and key, and creates it if needed; false if it is not kept.
 func lookup[T prometheus.Metric](s *RaftSink, kind Kind, key []string, create func(prometheus.Opts) T) (T, bool) {
 	var buf [96]byte
 	id := buf[:0]
@@ -99,8 +94,8 @@ func lookup[T prometheus.Metric](s *RaftSink, kind Kind, key []string, create fu
 	return found, true
 }
 
-// SetGauge implements go-metrics' MetricSink, as do the methods below. Labels
-// are dropped: the series of all peers are added up.
+// SetGauge implements go-metrics' MetricSink, as do the methods below. Labels are dropped: the series of all peers
+// are added up.
 func (s *RaftSink) SetGauge(key []string, v float32) {
 	if g, ok := lookup(s, Gauge, key, func(o prometheus.Opts) prometheus.Gauge {
 		return prometheus.NewGauge(prometheus.GaugeOpts(o))
@@ -114,7 +109,7 @@ func (s *RaftSink) SetGaugeWithLabels(key []string, v float32, _ []gometrics.Lab
 	s.SetGauge(key, v)
 }
 
-// EmitKey drops: the library does not use it.
+// EmitKey does nothing: the library does not use it.
 func (s *RaftSink) EmitKey([]string, float32) {}
 
 // IncrCounter adds v.
@@ -131,7 +126,7 @@ func (s *RaftSink) IncrCounterWithLabels(key []string, v float32, _ []gometrics.
 	s.IncrCounter(key, v)
 }
 
-// AddSample observes v; the library's durations are in milliseconds.
+// AddSample observes v, a duration in milliseconds.
 func (s *RaftSink) AddSample(key []string, v float32) {
 	if h, ok := lookup(s, Histogram, key, func(o prometheus.Opts) prometheus.Histogram {
 		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: o.Name, Help: o.Help, Buckets: ioBuckets})
@@ -145,8 +140,8 @@ func (s *RaftSink) AddSampleWithLabels(key []string, v float32, _ []gometrics.La
 	s.AddSample(key, v)
 }
 
-// Describe implements prometheus.Collector. It sends nothing, which makes the
-// collector an unchecked one: what the library reports is not known before.
+// Describe implements prometheus.Collector. It sends nothing: the library's metrics are not known in advance, so
+// the collector is unchecked.
 func (s *RaftSink) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.

@@ -10,30 +10,30 @@ import (
 	"northstar/client"
 )
 
-// heartbeatRow is the part of the row that says whether its holder lives.
+// heartbeatRow is the part of the row that shows whether the holder is alive.
 type heartbeatRow struct {
 	epoch, heartbeatSeq int64
 	session             string
 	ttl                 time.Duration
 }
 
-// heartbeatSeen is a record and when it was first seen by this connection. What another
-// connection has seen does not count: the server may have lost heartbeats since.
+// heartbeatSeen is a row and when this connection first read it. Readings of other connections do not count: the
+// server may have lost heartbeats since.
 type heartbeatSeen struct {
 	heartbeatRow
 	at time.Time
 }
 
-// observe notes a record that was read before now.
+// observe records a row that was read before now.
 func (s *heartbeatSeen) observe(r heartbeatRow, now time.Time) {
 	if s.at.IsZero() || r != s.heartbeatRow {
 		s.heartbeatRow, s.at = r, now
 	}
 }
 
-// leaseEnd is when the holder's deadline must have passed, for a candidate that has had
-// the lock since then. The last heartbeat was sent before it was first seen, and
-// none can follow. After an involuntary loss a candidate may want to wait besides.
+// leaseEnd returns when the holder's deadline has passed, for a candidate that got the lock at locked. The last
+// heartbeat was sent before this connection first read it, and none can follow. delay is the candidate's takeover
+// delay after a lost holder.
 func (s *heartbeatSeen) leaseEnd(locked time.Time, delay time.Duration) time.Time {
 	if s.session == "" {
 		return locked
@@ -45,8 +45,7 @@ func (s *heartbeatSeen) leaseEnd(locked time.Time, delay time.Duration) time.Tim
 	return at
 }
 
-// campaign campaigns by one connection until it is elected. The error is that of the
-// connection, or that ctx ended.
+// campaign campaigns with one connection until it is elected, ctx ends, or the connection fails.
 func (e *Elector) campaign(ctx context.Context) (*client.Leadership, error) {
 	conn, err := e.connect(ctx)
 	if err != nil {
@@ -60,7 +59,7 @@ func (e *Elector) campaign(ctx context.Context) (*client.Leadership, error) {
 	e.mu.Lock()
 	e.lease = l
 	e.mu.Unlock()
-	t, err := l.deadline.Begin(l.holder, l.resign) // before the lease can be lost
+	t, err := l.deadline.Begin(l.holder, l.resign) // before the lease can lapse
 	go l.run()
 	if err != nil {
 		l.end(errConnClosed)
@@ -68,7 +67,7 @@ func (e *Elector) campaign(ctx context.Context) (*client.Leadership, error) {
 	return t, err
 }
 
-// waitForLock waits for the role, and takes it.
+// waitForLock waits for the lock and starts the tenure.
 func (e *Elector) waitForLock(ctx context.Context, conn *pgx.Conn) (*lease, error) {
 	if err := e.prepare(ctx, conn); err != nil {
 		return nil, err
@@ -88,8 +87,7 @@ func (e *Elector) waitForLock(ctx context.Context, conn *pgx.Conn) (*lease, erro
 	}
 }
 
-// prepare makes the table and the row where there is none, gives back what this
-// candidate has lost, and listens.
+// prepare creates the table and the row if they are missing, clears this candidate's stale sessions, and listens.
 func (e *Elector) prepare(ctx context.Context, conn *pgx.Conn) error {
 	if err := e.makeTable(ctx, conn); err != nil {
 		return fmt.Errorf("make table %s: %w", e.cfg.Table, err)
@@ -110,7 +108,7 @@ func (e *Elector) makeTable(ctx context.Context, conn *pgx.Conn) error {
 		return err
 	}
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		// Two that make it at once would fail, IF NOT EXISTS or not.
+		// Concurrent CREATE TABLE statements can fail even with IF NOT EXISTS.
 		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, LockKey(e.cfg.Table, "")); err != nil {
 			return err
 		}
@@ -119,11 +117,12 @@ func (e *Elector) makeTable(ctx context.Context, conn *pgx.Conn) error {
 	})
 }
 
-// tryLock tries to get the lock, and looks whether the holder lives.
+// tryLock tries to get the lock, and reads the heartbeat row.
 func (e *Elector) tryLock(ctx context.Context, conn *pgx.Conn, seen *heartbeatSeen) (locked bool, err error) {
 	var r heartbeatRow
 	var ttl int64
-	if err := conn.QueryRow(ctx, e.sql.tryLock, e.cfg.Role, e.cfg.LockKey).Scan(&locked, &r.epoch, &r.heartbeatSeq, &r.session, &ttl); err != nil {
+	if err := conn.QueryRow(ctx, e.sql.tryLock, e.cfg.Role, e.cfg.LockKey).Scan(&locked, &r.epoch, &r.heartbeatSeq,
+		&r.session, &ttl); err != nil {
 		return false, err
 	}
 	r.ttl = time.Duration(ttl) * time.Millisecond
@@ -131,32 +130,17 @@ func (e *Elector) tryLock(ctx context.Context, conn *pgx.Conn, seen *heartbeatSe
 	return locked, nil
 }
 
-// waitBackoff waits for as long as a follower waits, or until the role is given back.
+// waitBackoff waits for d, or until the role is released.
 func (e *Elector) waitBackoff(ctx context.Context, conn *pgx.Conn, d time.Duration) error {
-	within, cancel := context.WithTimeout(ctx, d)
-	defer cancel()
-	for {
-		n, err := conn.WaitForNotification(within)
-		switch {
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case within.Err() != nil:
-			return nil
-		case err != nil:
-			return err
-		}
-		if c, err := decode(n.Payload); err == nil && c.Role == e.cfg.Role && c.Session == "" {
-			return nil
-		}
-	}
+	_, err := e.receiveNotifications(ctx, conn, d, func(c change) bool { return c.Session == "" })
+	return err
 }
 
-// waitOutLease has the lock, waits until the last holder acts no more, and begins a
-// tenure.
+// waitOutLease waits, with the lock held, until the previous holder has stopped, and starts a tenure.
 func (e *Elector) waitOutLease(ctx context.Context, conn *pgx.Conn, seen *heartbeatSeen) (*lease, error) {
 	locked := time.Now()
 	for {
-		// Once more: what was read together with the lock may be older than that.
+		// Read again: the row that was read with the lock may be older than the lock.
 		r, _, err := e.read(ctx, conn)
 		if err != nil {
 			return nil, err
@@ -175,21 +159,25 @@ func (e *Elector) waitOutLease(ctx context.Context, conn *pgx.Conn, seen *heartb
 // writeTenure writes the new tenure into the row.
 func (e *Elector) writeTenure(ctx context.Context, conn *pgx.Conn) (*lease, error) {
 	l := newLease(e, conn)
-	e.addStale(l.session) // whatever becomes of it
+	e.addStale(l.session) // whether or not the statement succeeds
 	sent := l.deadline.Now()
 	var epoch int64
 	var acquired time.Time
-	var told string
-	err := conn.QueryRow(ctx, e.sql.elect, e.cfg.Role, l.session, e.cfg.Name, e.cfg.Value, e.cfg.TTL.Milliseconds()).Scan(&epoch, &acquired, &told)
+	var notified string
+	err := conn.QueryRow(ctx, e.sql.elect, e.cfg.Role, l.session, e.cfg.Name, e.cfg.Value, e.cfg.TTL.Milliseconds()).Scan(
+		&epoch, &acquired, &notified,
+	)
 	if err != nil {
 		return nil, err
 	}
 	l.deadline.Extend(sent, e.lifetime())
-	l.holder = client.Holder{Role: e.cfg.Role, Name: e.cfg.Name, Session: l.session, Token: uint64(epoch), Value: e.cfg.Value, AcquiredAt: acquired}
+	l.holder = client.Holder{Role: e.cfg.Role, Name: e.cfg.Name, Session: l.session, Token: uint64(
+		epoch,
+	), Value: e.cfg.Value, AcquiredAt: acquired}
 	return l, nil
 }
 
-// lifetime is what the holder counts on: clocks drift by up to a tenth.
+// lifetime returns how long the holder relies on its lease: clocks may drift by a tenth.
 func (e *Elector) lifetime() time.Duration { return e.cfg.TTL - e.cfg.TTL/10 }
 
 // read reads the row.
@@ -197,7 +185,8 @@ func (e *Elector) read(ctx context.Context, conn *pgx.Conn) (heartbeatRow, chang
 	var r heartbeatRow
 	var ttl int64
 	c := change{Role: e.cfg.Role}
-	err := conn.QueryRow(ctx, e.sql.read, e.cfg.Role).Scan(&r.epoch, &r.heartbeatSeq, &r.session, &c.Holder, &c.Value, &c.Cause, &ttl, &c.AcquiredAt)
+	err := conn.QueryRow(ctx, e.sql.read, e.cfg.Role).Scan(&r.epoch, &r.heartbeatSeq, &r.session, &c.Holder, &c.Value,
+		&c.Cause, &ttl, &c.AcquiredAt)
 	r.ttl, c.Epoch, c.Session = time.Duration(ttl)*time.Millisecond, r.epoch, r.session
 	return r, c, err
 }

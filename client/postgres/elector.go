@@ -1,16 +1,16 @@
-// Package postgres elects leaders with nothing but a PostgreSQL server (14 or later): the
-// Elector of package client, with the same tenures, gates and fencing tokens, for teams
-// that run no NorthStar cluster. docs/decisions/016-postgres.md has the reasons.
+// Package postgres implements the Elector of package client with only a PostgreSQL server (14 or later). It has the
+// same tenures, gates and fencing tokens, and needs no NorthStar cluster. docs/decisions/016-postgres.md has the
+// reasons.
 //
-// A candidate has a connection of its own. It holds the role while that session holds
-// an advisory lock, and proves it with heartbeats in a row of a table, each of which
-// extends its deadline. A session that ends frees the lock; whoever gets that waits
-// until the deadline of the holder in the row must have passed, unless the row says
-// that it gave the role back. That wait is counted by its own clock from when it first
-// saw the last heartbeat: the clocks of servers and clients do not matter.
+// Each candidate has its own connection. It holds the role while its session holds an advisory lock. It proves that
+// with heartbeats in a row of a table, each of which extends its deadline. When a session ends, the server frees
+// the lock. The next candidate with the lock waits until the previous holder's deadline has passed, unless the row
+// shows that the role was released. It measures that wait with its own clock, from when it first read the last
+// heartbeat. Differences between the clocks of servers and clients have no effect.
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -20,6 +20,7 @@ import (
 	"fmt"
 	mathrand "math/rand/v2"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -31,30 +32,29 @@ import (
 	"northstar/client"
 )
 
-// Config says who stands for which role, and where. DSN and Role are required.
+// Config configures an Elector. DSN and Role are required.
 type Config struct {
-	// DSN is the server's: a URL or key=value pairs, as libpq has them. The connection
-	// must reach the server itself or a pooler in session mode.
+	// DSN is the data source name of the server: a URL or key=value pairs, as in libpq. The connection must reach
+	// the server itself or a pooler in session mode.
 	DSN   string
 	Role  string // 1 to 128 of A-Z a-z 0-9 . _ : @ -
-	Name  string // what others see of the holder, at most 128 bytes; "": client.ProcessName
+	Name  string // shown as the holder, at most 128 bytes; "": client.ProcessName
 	Value string // shown with the role while it is held, at most 1024 bytes
-	// TTL is how long the role stays taken without a heartbeat. 0: 10 s; 500 ms to 1 h.
+	// TTL is how long the role stays held without a heartbeat. 0: 10 s; 500 ms to 1 h.
 	TTL time.Duration
-	// TakeoverDelay is how long this candidate waits after a holder was lost
-	// involuntarily, so that what that had under way can end.
+	// TakeoverDelay is how long this candidate waits after a holder crashed or lost its session, so that the
+	// holder's work in progress can finish.
 	TakeoverDelay time.Duration
-	// Table is where the state is, with its schema or without. "": northstar_roles. It
-	// is made when there is none: see Schema.
+	// Table is the name of the state table, with or without its schema. "": northstar_roles. It is created if
+	// missing: see Schema.
 	Table string
-	// LockKey is the key of the advisory lock; 0: LockKey(Table, Role). All candidates of
-	// a role must agree on it.
+	// LockKey is the key of the advisory lock; 0: LockKey(Table, Role). All candidates of a role must use the same
+	// key.
 	LockKey int64
-	// BackoffMin and BackoffMax are the bounds of the time between two tries of a
-	// follower. 0: 200 ms and 800 ms.
+	// BackoffMin and BackoffMax bound the time between two attempts of a follower. 0: 200 ms and 800 ms.
 	BackoffMin, BackoffMax time.Duration
-	// Clock counts the holder's own deadline, from any fixed moment. Nil:
-	// CLOCK_BOOTTIME on Linux, Go's monotonic clock elsewhere.
+	// Clock is the clock of the holder's own deadline: the time since any fixed moment. Nil: CLOCK_BOOTTIME on
+	// Linux, Go's monotonic clock elsewhere.
 	Clock func() time.Duration
 }
 
@@ -64,10 +64,10 @@ const (
 	maxTTL            = time.Hour
 	defaultTable      = "northstar_roles"
 	maxName           = 128
-	maxValue          = 1024 // with the name and all of it escaped it fits into a notification
+	maxValue          = 1024 // a notification has room for it and the name, escaped
 	connectTimeout    = 5 * time.Second
-	maxReconnectDelay = 5 * time.Second // between two connections that fail
-	releaseTimeout    = 5 * time.Second // for what nobody waits for
+	maxReconnectDelay = 5 * time.Second // between two failed connections
+	releaseTimeout    = 5 * time.Second // of releases in the background
 )
 
 var (
@@ -75,29 +75,21 @@ var (
 	tablePattern = regexp.MustCompile(`^([a-z_][a-z0-9_]{0,62}\.)?[a-z_][a-z0-9_]{0,50}$`)
 )
 
-// LockKey is the key of a role's advisory lock: the first 64 bits of the SHA-256 of
-// "northstar/TABLE/ROLE", big endian, signed.
+// LockKey returns the key of a role's advisory lock: the first 64 bits of the SHA-256 of "northstar/TABLE/ROLE",
+// big endian, signed.
 func LockKey(table, role string) int64 {
 	sum := sha256.Sum256([]byte("northstar/" + table + "/" + role))
 	return int64(binary.BigEndian.Uint64(sum[:8]))
 }
 
 func (c Config) check() (Config, error) {
-	if c.TTL == 0 {
-		c.TTL = defaultTTL
-	}
-	if c.Table == "" {
-		c.Table = defaultTable
-	}
-	if c.Name == "" {
-		c.Name = client.ProcessName()
-	}
+	c.TTL = cmp.Or(c.TTL, defaultTTL)
+	c.Table = cmp.Or(c.Table, defaultTable)
+	c.Name = cmp.Or(c.Name, client.ProcessName())
 	if c.BackoffMin == 0 && c.BackoffMax == 0 {
 		c.BackoffMin, c.BackoffMax = 200*time.Millisecond, 800*time.Millisecond
 	}
-	if c.LockKey == 0 {
-		c.LockKey = LockKey(c.Table, c.Role)
-	}
+	c.LockKey = cmp.Or(c.LockKey, LockKey(c.Table, c.Role))
 	var errs []error
 	bad := func(wrong bool, format string, args ...any) {
 		if wrong {
@@ -105,36 +97,42 @@ func (c Config) check() (Config, error) {
 		}
 	}
 	bad(c.DSN == "", "DSN: empty")
-	bad(!rolePattern.MatchString(c.Role), "Role: %q: want 1 to 128 of A-Z, a-z, 0-9, '.', '_', ':', '@' and '-', starting with a letter or digit", c.Role)
-	bad(len(c.Name) > maxName || !text(c.Name), "Name: want at most %d bytes of UTF-8 without NUL, got %d", maxName, len(c.Name))
-	bad(len(c.Value) > maxValue || !text(c.Value), "Value: want at most %d bytes of UTF-8 without NUL, got %d", maxValue, len(c.Value))
-	bad(c.TTL < minTTL || c.TTL > maxTTL || c.TTL%time.Millisecond != 0, "TTL: want whole milliseconds, %v to %v, got %v", minTTL, maxTTL, c.TTL)
-	bad(c.TakeoverDelay < 0, "TakeoverDelay: want 0 or more, got %v", c.TakeoverDelay)
-	bad(!tablePattern.MatchString(c.Table), "Table: %q: want a name of a-z, 0-9 and '_', at most 51 long, with a schema or without", c.Table)
-	bad(c.BackoffMin <= 0 || c.BackoffMax < c.BackoffMin || c.BackoffMax > time.Minute, "BackoffMin, BackoffMax: want 0 < min ≤ max ≤ 1m, got %v, %v", c.BackoffMin, c.BackoffMax)
+	bad(!rolePattern.MatchString(c.Role),
+		"Role: must be 1 to 128 of A-Z, a-z, 0-9, '.', '_', ':', '@' and '-', "+
+			"starting with a letter or digit (got %q)", c.Role)
+	bad(len(c.Name) > maxName || !text(c.Name), "Name: must be at most %d bytes of UTF-8 without NUL (got %d)", maxName,
+		len(c.Name))
+	bad(len(c.Value) > maxValue || !text(c.Value), "Value: must be at most %d bytes of UTF-8 without NUL (got %d)",
+		maxValue, len(c.Value))
+	bad(c.TTL < minTTL || c.TTL > maxTTL || c.TTL%time.Millisecond != 0,
+		"TTL: must be whole milliseconds, %v to %v (got %v)", minTTL, maxTTL, c.TTL)
+	bad(c.TakeoverDelay < 0, "TakeoverDelay: must be 0 or more (got %v)", c.TakeoverDelay)
+	bad(!tablePattern.MatchString(c.Table),
+		"Table: must be a name of a-z, 0-9 and '_', at most 51 long, with or without a schema (got %q)", c.Table)
+	bad(c.BackoffMin <= 0 || c.BackoffMax < c.BackoffMin || c.BackoffMax > time.Minute,
+		"BackoffMin, BackoffMax: must be 0 < min ≤ max ≤ 1m (got %v, %v)", c.BackoffMin, c.BackoffMax)
 	return c, errors.Join(errs...)
 }
 
-// text says whether PostgreSQL takes a string as text.
+// text reports whether PostgreSQL accepts a string as text.
 func text(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
 
-// Elector is one candidate for one role. It is a client.Elector; several roles want
-// one each.
+// Elector is one candidate for one role. It implements client.Elector.
 type Elector struct {
 	cfg  Config
 	dial *pgx.ConnConfig
 	sql  statements
 
-	campaigning chan struct{} // capacity 1: campaigning
+	campaigning chan struct{} // capacity 1: held during Campaign
 
 	mu            sync.Mutex
-	lease         *lease   // the latest; nil: none yet
+	lease         *lease   // latest lease; nil: none yet
 	staleSessions []string // sessions of this candidate that the row may still name
 }
 
 var _ client.Elector = (*Elector)(nil)
 
-// New makes a candidate. It connects to nothing: Campaign does.
+// New checks the configuration. It does not connect; Campaign does.
 func New(cfg Config) (*Elector, error) {
 	cfg, err := cfg.check()
 	if err != nil {
@@ -142,16 +140,16 @@ func New(cfg Config) (*Elector, error) {
 	}
 	dial, err := pgx.ParseConfig(cfg.DSN)
 	if err != nil {
-		return nil, fmt.Errorf("postgres elector: DSN: %w", err) // says no password
+		return nil, fmt.Errorf("postgres elector: DSN: %w", err) // the error contains no password
 	}
 	dial.ConnectTimeout = connectTimeout
-	dial.DefaultQueryExecMode = pgx.QueryExecModeExec // nothing is prepared: a pooler may be between
+	dial.DefaultQueryExecMode = pgx.QueryExecModeExec // no prepared statements: a pooler may be in between
 	dial.RuntimeParams["application_name"] = "northstar role " + cfg.Role
 	return &Elector{cfg: cfg, dial: dial, sql: newStatements(cfg.Table), campaigning: make(chan struct{}, 1)}, nil
 }
 
-// Campaign is of client.Elector. Several calls wait for one another. Followers are
-// not served in the order in which they came.
+// Campaign implements client.Elector. Concurrent calls wait for each other. Followers are not elected in the order
+// of their arrival.
 func (e *Elector) Campaign(ctx context.Context) (*client.Leadership, error) {
 	select {
 	case e.campaigning <- struct{}{}:
@@ -163,7 +161,7 @@ func (e *Elector) Campaign(ctx context.Context) (*client.Leadership, error) {
 		if t, err := l.resume(ctx); err == nil || ctx.Err() != nil {
 			return t, err
 		}
-		l.end(errConnClosed) // whatever was wrong, a new session stands for election
+		l.end(errConnClosed) // the next attempt uses a new session
 	}
 	for n := 0; ; n++ {
 		t, err := e.campaign(ctx)
@@ -183,15 +181,14 @@ func (e *Elector) campaignError(err error) error {
 	return fmt.Errorf("campaign for role %s: %w", e.cfg.Role, err)
 }
 
-// current gives the latest lease.
+// current returns the latest lease.
 func (e *Elector) current() *lease {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.lease
 }
 
-// Close is of client.Elector. A campaign that is under way goes on: end its context
-// first.
+// Close implements client.Elector. A campaign in progress goes on: end its context first.
 func (e *Elector) Close(ctx context.Context) error {
 	if l := e.current(); l != nil {
 		l.end(client.ErrResigned)
@@ -205,8 +202,8 @@ func (e *Elector) Close(ctx context.Context) error {
 	return e.clearStale(ctx)
 }
 
-// clearStale clears the row of this candidate's old sessions, through a connection of
-// its own, where their own could not. All of their tenures are over.
+// clearStale clears the row of this candidate's stale sessions through a new connection. All of their tenures have
+// ended.
 func (e *Elector) clearStale(ctx context.Context) error {
 	e.mu.Lock()
 	none := len(e.staleSessions) == 0
@@ -216,13 +213,13 @@ func (e *Elector) clearStale(ctx context.Context) error {
 	}
 	conn, err := e.connect(ctx)
 	if err != nil {
-		return fmt.Errorf("give role %s back: %w", e.cfg.Role, err)
+		return fmt.Errorf("release role %s: %w", e.cfg.Role, err)
 	}
 	defer closeConn(conn)
 	return e.clear(ctx, conn)
 }
 
-// clear clears the row of this candidate's old sessions.
+// clear clears the row of this candidate's stale sessions.
 func (e *Elector) clear(ctx context.Context, conn *pgx.Conn) error {
 	e.mu.Lock()
 	stale := e.staleSessions
@@ -231,7 +228,7 @@ func (e *Elector) clear(ctx context.Context, conn *pgx.Conn) error {
 		return nil
 	}
 	if _, err := conn.Exec(ctx, e.sql.release, e.cfg.Role, stale, causeLost); err != nil {
-		return fmt.Errorf("give role %s back: %w", e.cfg.Role, err)
+		return fmt.Errorf("release role %s: %w", e.cfg.Role, err)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -239,29 +236,23 @@ func (e *Elector) clear(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// addStale notes a session that the row may name.
+// addStale records a session that the row may name.
 func (e *Elector) addStale(session string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.staleSessions = append(e.staleSessions, session)
 }
 
-// removeStale notes that the row does not name a session any more.
+// removeStale records that the row no longer names a session.
 func (e *Elector) removeStale(session string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	var left []string
-	for _, s := range e.staleSessions {
-		if s != session {
-			left = append(left, s)
-		}
-	}
-	e.staleSessions = left
+	kept := slices.Clone(e.staleSessions) // clear may be using the old slice
+	e.staleSessions = slices.DeleteFunc(kept, func(s string) bool { return s == session })
 }
 
-// Release gives back the role of another process that is known to act no more: one
-// that this process has watched end, say. session is the Session of its Leadership.
-// Without it the role is free after that one's TTL.
+// Release releases the role of another process that has certainly stopped, for example because this process saw it
+// exit. session is the Session of its Leadership. Without Release the role is free after its TTL.
 func Release(ctx context.Context, cfg Config, session string) error {
 	e, err := New(cfg)
 	if err != nil {
@@ -271,8 +262,8 @@ func Release(ctx context.Context, cfg Config, session string) error {
 	return e.clearStale(ctx)
 }
 
-// connect opens a session that ends by itself when nothing is heard of this process:
-// the server may not learn that the network is cut.
+// connect opens a session that the server ends if this process is silent: a network failure may not close the
+// connection.
 func (e *Elector) connect(ctx context.Context) (*pgx.Conn, error) {
 	conn, err := pgx.ConnectConfig(ctx, e.dial)
 	if err != nil {
@@ -282,21 +273,21 @@ func (e *Elector) connect(ctx context.Context) (*pgx.Conn, error) {
 	if _, err := conn.Exec(ctx, sessionSetupSQL, fmt.Sprint(idle)); err != nil {
 		closeConn(conn)
 		if code(err) == "42704" {
-			err = fmt.Errorf("want PostgreSQL 14 or later: %w", err)
+			err = fmt.Errorf("must be PostgreSQL 14 or later: %w", err)
 		}
 		return nil, err
 	}
 	return conn, nil
 }
 
-// closeConn closes a connection, whose session and locks end with it.
+// closeConn closes a connection. Its session and locks end with it.
 func closeConn(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
-	_ = conn.Close(ctx) // it may be broken already
+	_ = conn.Close(ctx) // it may be broken
 }
 
-// code is the SQLSTATE of an error.
+// code returns the SQLSTATE of an error.
 func code(err error) string {
 	var e *pgconn.PgError
 	if errors.As(err, &e) {
@@ -305,19 +296,19 @@ func code(err error) string {
 	return ""
 }
 
-// isPermanent says whether an error will not pass by itself: authentication, a database
-// that does not exist, a right or a setting that is missing.
+// isPermanent reports whether a retry cannot succeed: failed authentication, a missing database, permission or
+// setting.
 func isPermanent(err error) bool {
 	c := code(err)
 	return strings.HasPrefix(c, "28") || strings.HasPrefix(c, "42") || c == "3D000"
 }
 
-// backoff is the time until a follower's next try.
+// backoff returns the time until a follower's next attempt.
 func (e *Elector) backoff() time.Duration {
 	return e.cfg.BackoffMin + mathrand.N(e.cfg.BackoffMax-e.cfg.BackoffMin+1)
 }
 
-// resume is the time until the next connection after n that failed, and one more.
+// reconnectDelay returns the pause after n+1 failed connections in a row.
 func (e *Elector) reconnectDelay(n int) time.Duration {
 	return min(e.backoff()<<min(n, 10), maxReconnectDelay)
 }

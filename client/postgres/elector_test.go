@@ -23,19 +23,19 @@ import (
 
 const killSession = `SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted AND (classid::bigint << 32 | objid::bigint) = $1`
 
-// A role is one's at a time. Who waits hears of its being given back.
-func TestResignElectsTheNext(t *testing.T) {
+// One candidate at a time holds a role. A release wakes the waiting candidate.
+func TestResign_ElectsNextCandidate(t *testing.T) {
 	t.Parallel()
-	const ttl = 2 * time.Second // a busy machine may make a heartbeat late
-	b := &book{t: t}
+	const ttl = 2 * time.Second // heartbeats may be late on a busy machine
+	b := &tenureLog{t: t}
 	first := b.campaign(candidate(t, "a", func(c *Config) { c.TTL = ttl }))
 	follower := candidate(t, "b", func(c *Config) { c.BackoffMin, c.BackoffMax = 15*time.Second, 15*time.Second })
 	elected := b.later(follower)
-	do(t, `SELECT`) // whatever the follower has sent meanwhile, or not
+	do(t, `SELECT`) // has any effect of the follower's attempts
 	select {
 	case l := <-elected:
 		t.Fatalf("%+v is elected beside %s", l, first.Name)
-	case <-time.After(3 * ttl / 2): // heartbeats go on
+	case <-time.After(3 * ttl / 2): // heartbeats continue
 	}
 	if first.Cause() != nil || first.ValidFor() == 0 || first.Session == "" || first.Token == 0 {
 		t.Fatalf("%+v, %v", first.Holder, first.Cause())
@@ -59,10 +59,10 @@ func TestResignElectsTheNext(t *testing.T) {
 	}
 }
 
-// The end of the session ends the tenure at once; another waits for its deadline.
+// The end of the session ends the tenure immediately; the next candidate waits for its deadline.
 func TestConnectionKilled(t *testing.T) {
 	t.Parallel()
-	b := &book{t: t}
+	b := &tenureLog{t: t}
 	holder, next := candidate(t, "a", nil), candidate(t, "b", nil)
 	first := b.campaign(holder)
 	elected := b.later(next)
@@ -73,9 +73,9 @@ func TestConnectionKilled(t *testing.T) {
 	if took := time.Since(killed); took < shortTTL/2 {
 		t.Errorf("elected %v after the end of a holder that might have acted on", took)
 	}
-	// Who has lost it may say so: nobody need wait.
+	// The former holder may clear its row: then no candidate waits.
 	long := candidate(t, "c", func(c *Config) { c.Role, c.LockKey, c.TTL = role(t)+".c", 0, time.Minute })
-	b = &book{t: t}
+	b = &tenureLog{t: t}
 	first = b.campaign(long)
 	do(t, killSession, LockKey(defaultTable, role(t)+".c"))
 	done(t, first, client.ErrRoleLost)
@@ -84,11 +84,10 @@ func TestConnectionKilled(t *testing.T) {
 	}
 }
 
-// A server that is cut off from the holder frees the lock by itself, after the
-// holder's own deadline.
+// If the network between server and holder is cut, the server frees the lock after the holder's own deadline.
 func TestNetworkCut(t *testing.T) {
 	t.Parallel()
-	b := &book{t: t}
+	b := &tenureLog{t: t}
 	p := newProxy(t)
 	e := candidate(t, "a", func(c *Config) { c.DSN = p.dsn() })
 	first := b.campaign(e)
@@ -107,11 +106,10 @@ func TestNetworkCut(t *testing.T) {
 	b.campaign(e)
 }
 
-// A late heartbeat shuts the gate; when it has come after all, the same tenure
-// opens it again.
+// A late heartbeat closes the gate. When it succeeds, the same tenure opens the gate again.
 func TestLateHeartbeat(t *testing.T) {
 	t.Parallel()
-	b := &book{t: t}
+	b := &tenureLog{t: t}
 	var skip atomic.Int64
 	real := client.NewDeadline(nil)
 	e := candidate(t, "a", func(c *Config) {
@@ -138,8 +136,7 @@ func TestLateHeartbeat(t *testing.T) {
 	}
 }
 
-// asHolder in the environment makes the test binary a process that holds a role
-// and says when it last could act.
+// asHolder in the environment makes the test binary a process that holds a role and reports when it could last act.
 const asHolder = "NORTHSTAR_TEST_HOLDER"
 
 func holdRole(dsn string) error {
@@ -154,7 +151,7 @@ func holdRole(dsn string) error {
 	var g client.Gate
 	g.Bind(l)
 	clock := client.NewDeadline(nil)
-	last := clock.Now() // before the token is told: the process may be stopped as soon as it is
+	last := clock.Now() // before the token is printed: the parent may stop this process right after that
 	fmt.Println(l.Token)
 	for {
 		now := clock.Now()
@@ -166,7 +163,7 @@ func holdRole(dsn string) error {
 	}
 }
 
-// A process that is stopped holds up nobody, and finds its gate shut when it wakes.
+// A stopped process delays no candidate, and finds its gate closed when it continues.
 func TestStoppedProcess(t *testing.T) {
 	t.Parallel()
 	e := candidate(t, "b", nil)
@@ -197,18 +194,18 @@ func TestStoppedProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	clock := client.NewDeadline(nil)
-	l := (&book{t: t}).campaign(e)
+	l := (&tenureLog{t: t}).campaign(e)
 	elected := clock.Now()
 	if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
 	if last := number(); last >= int64(elected) || int64(l.Token) <= token {
-		t.Errorf("tokens %d, %d; the stopped holder's gate was open %v after the other's election", token, l.Token, time.Duration(last)-elected)
+		t.Errorf("tokens %d, %d; the stopped holder's gate was open %v after the other's election", token, l.Token,
+			time.Duration(last)-elected)
 	}
 }
 
-// The lock and the row must be this session's at every heartbeat, and the lock this
-// very one.
+// At every heartbeat, the row and the lock must belong to this session, and the lock must be the right one.
 func TestHeartbeat_ChecksLockAndRow(t *testing.T) {
 	t.Parallel()
 	const none = `SELECT pg_advisory_unlock_all(), `
@@ -217,7 +214,9 @@ func TestHeartbeat_ChecksLockAndRow(t *testing.T) {
 		"key":         none + `pg_advisory_lock($1::bigint + 1)`,
 		"form":        none + `pg_advisory_lock(($1::bigint >> 32)::int, ($1::bigint << 32 >> 32)::int)`,
 		"transferred": none + `$1::bigint`,
-		"row":         `UPDATE northstar_roles SET session = 'another' WHERE role = '` + role(t) + `.row' AND $1::bigint <> 0`,
+		"row": `UPDATE northstar_roles SET session = 'another' WHERE role = '` + role(
+			t,
+		) + `.row' AND $1::bigint <> 0`,
 	} {
 		e := candidate(t, name, func(c *Config) { c.Role, c.LockKey, c.TTL = role(t)+"."+name, 0, time.Hour })
 		conn, err := e.connect(t.Context())
@@ -245,32 +244,35 @@ func TestHeartbeat_ChecksLockAndRow(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		l.cancel()
-		do(t, `DELETE FROM northstar_roles WHERE role = $1`, l.e.cfg.Role) // should the test run again
+		do(t, `DELETE FROM northstar_roles WHERE role = $1`, l.e.cfg.Role) // for repeated runs of the test
 	}
 }
 
-// Roles have a lock each, by table too, and all builds the same one.
-func TestRolesAreApart(t *testing.T) {
+// Each role and table has its own lock key, the same in all builds.
+func TestLockKey_DiffersByRoleAndTable(t *testing.T) {
 	t.Parallel()
 	if got := LockKey("northstar_roles", "nightly-report"); got != 1619885106554685738 {
 		t.Errorf("lock %d", got)
 	}
-	b := &book{t: t}
+	b := &tenureLog{t: t}
 	first := b.campaign(candidate(t, "a", func(c *Config) { c.TTL = time.Minute }))
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
-	if _, err := candidate(t, "b", func(c *Config) { c.Table = "apart" }).Campaign(ctx); err != nil || first.Cause() != nil {
+	if _, err := candidate(t, "b", func(c *Config) { c.Table = "apart" }).Campaign(ctx); err != nil ||
+		first.Cause() != nil {
 		t.Errorf("%v, %v", err, first.Cause())
 	}
 	for i := range 3 {
-		(&book{t: t}).campaign(candidate(t, "a", func(c *Config) { c.Role, c.LockKey = fmt.Sprintf("%s.%d", role(t), i), 0 }))
+		(&tenureLog{t: t}).campaign(
+			candidate(t, "a", func(c *Config) { c.Role, c.LockKey = fmt.Sprintf("%s.%d", role(t), i), 0 }),
+		)
 	}
 }
 
-// Another process may give back for one that is gone.
+// Another process may release the role of one that has exited.
 func TestRelease(t *testing.T) {
 	t.Parallel()
-	b := &book{t: t}
+	b := &tenureLog{t: t}
 	cfg := func(c *Config) { c.TTL = time.Minute }
 	e := candidate(t, "a", cfg)
 	first := b.campaign(e)
@@ -291,7 +293,7 @@ func TestRelease(t *testing.T) {
 
 func TestObserve(t *testing.T) {
 	t.Parallel()
-	b := &book{t: t}
+	b := &tenureLog{t: t}
 	a := candidate(t, "a", func(c *Config) { c.Value = "10.0.0.1" })
 	first := b.campaign(a)
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
@@ -333,8 +335,8 @@ func TestObserve(t *testing.T) {
 	}
 }
 
-// What will not pass by itself is said, not waited for.
-func TestRefusals(t *testing.T) {
+// Permanent errors are returned, not retried.
+func TestCampaign_PermanentErrors(t *testing.T) {
 	t.Parallel()
 	s := server(t)
 	do(t, `DROP ROLE IF EXISTS poor`)
@@ -351,7 +353,8 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
-	_, err := New(Config{Role: "/", Name: strings.Repeat("x", 129), Value: "\x00", TTL: time.Millisecond, TakeoverDelay: -1, Table: "A", BackoffMin: 2, BackoffMax: 1})
+	_, err := New(Config{Role: "/", Name: strings.Repeat("x",
+		129), Value: "\x00", TTL: time.Millisecond, TakeoverDelay: -1, Table: "A", BackoffMin: 2, BackoffMax: 1})
 	for _, field := range []string{"DSN", "Role", "Name", "Value", "TTL", "TakeoverDelay", "Table", "BackoffMin"} {
 		if err == nil || !strings.Contains(err.Error(), field+":") && !strings.Contains(err.Error(), field+",") {
 			t.Errorf("%s is not complained of: %v", field, err)
@@ -359,10 +362,10 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// Candidates lose their sessions, networks and time at random.
-func TestAnyFaults(t *testing.T) {
+// Candidates lose sessions, network and time at random.
+func TestRandomFaults(t *testing.T) {
 	t.Parallel()
-	b := &book{t: t}
+	b := &tenureLog{t: t}
 	ctx, stop := context.WithTimeout(t.Context(), 6*time.Second)
 	defer stop()
 	key := LockKey(defaultTable, role(t))
@@ -422,10 +425,10 @@ func TestAnyFaults(t *testing.T) {
 	}
 }
 
-// A restart of the server ends every tenure; the next has a greater token. It is
-// the last test, since it ends the sessions of all.
+// A restart of the server ends every tenure; the next one has a greater token. This test runs alone, since it ends
+// all sessions.
 func TestServerRestart(t *testing.T) {
-	b := &book{t: t}
+	b := &tenureLog{t: t}
 	first := b.campaign(candidate(t, "a", nil))
 	elected := b.later(candidate(t, "b", nil))
 	if err := server(t).Down(); err != nil {
@@ -440,7 +443,7 @@ func TestServerRestart(t *testing.T) {
 	}
 }
 
-// When a candidate that has the lock may begin.
+// When a candidate with the lock may start its tenure.
 func TestLeaseEnd(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -449,7 +452,7 @@ func TestLeaseEnd(t *testing.T) {
 		seen, locked      time.Duration
 		delay, ttl, start time.Duration
 	}{
-		"given back":       {"", 0, 5, 9, 10, 5},
+		"released":         {"", 0, 5, 9, 10, 5},
 		"just seen":        {"s", 5, 5, 0, 10, 15},
 		"seen for long":    {"s", 0, 50, 0, 10, 50},
 		"delay is longer":  {"s", 5, 5, 20, 10, 25},
@@ -468,26 +471,26 @@ func TestLeaseEnd(t *testing.T) {
 	}
 	s.observe(heartbeatRow{heartbeatSeq: 2}, now.Add(6))
 	if !s.at.Equal(now.Add(6)) {
-		t.Error("another record counts anew")
+		t.Error("another row restarts the count")
 	}
 }
 
-// What was told is not told again, whatever order the row and notifications come in.
+// The observer receives each change once, whatever the order of row and notifications.
 func TestWatcher(t *testing.T) {
 	t.Parallel()
 	now, live := time.Now(), heartbeatRow{epoch: 5, heartbeatSeq: 1, session: "s", ttl: time.Second}
 	held := func(n int64) change { return change{Epoch: n, Session: "s"} }
 	var w watcher
-	told := func(what string, want bool, _ client.Holder, ok bool) {
+	check := func(what string, want bool, _ client.Holder, ok bool) {
 		t.Helper()
 		if ok != want {
-			t.Errorf("%s: told %v", what, ok)
+			t.Errorf("%s: delivered %v", what, ok)
 		}
 	}
 	step := func(what string, want bool, c change) {
 		t.Helper()
 		h, ok := w.next(c)
-		told(what, want, h, ok)
+		check(what, want, h, ok)
 	}
 	step("vacant at first", true, change{})
 	step("still", false, change{})
@@ -500,14 +503,14 @@ func TestWatcher(t *testing.T) {
 	step("the next but one", true, held(8))
 	live.epoch = 8
 	h, ok := w.check(live, held(8), now)
-	told("the row, as known", false, h, ok)
+	check("the row, as known", false, h, ok)
 	h, ok = w.check(live, held(8), now.Add(time.Second))
-	told("expired", true, h, ok)
+	check("expired", true, h, ok)
 	h, ok = w.check(live, held(8), now.Add(2*time.Second))
-	told("still expired", false, h, ok)
+	check("still expired", false, h, ok)
 	live.heartbeatSeq++
 	h, ok = w.check(live, held(8), now.Add(3*time.Second))
-	told("it lives after all", true, h, ok)
+	check("alive after all", true, h, ok)
 	if h.Token != 8 {
 		t.Errorf("%+v", h)
 	}

@@ -13,8 +13,7 @@ import (
 	"northstar/client/postgres"
 )
 
-// fence begins a transaction of the holder of a role: it gives an error when a
-// newer holder has written.
+// fence starts a transaction of the holder of a role. It fails if a newer holder has written.
 const fence = `
 INSERT INTO fence (role, token) VALUES ($1, $2)
 ON CONFLICT (role) DO UPDATE SET token = excluded.token WHERE fence.token <= excluded.token
@@ -35,8 +34,8 @@ func fenced(ctx context.Context, conn *pgx.Conn, role string, token uint64, writ
 	})
 }
 
-// A writer to a database whose late writes are refused by the token. Where there is
-// no PostgreSQL, it says what it would have said.
+// A database writer whose late writes are rejected by the fencing token. Without PostgreSQL, it prints the expected
+// output.
 func Example() {
 	server, err := pg.Start(context.Background())
 	if errors.Is(err, pg.ErrNone) {
@@ -62,7 +61,8 @@ func write(ctx context.Context, dsn string) error {
 		return err
 	}
 	defer conn.Close(ctx)
-	if _, err := conn.Exec(ctx, `CREATE TABLE fence (role text PRIMARY KEY, token bigint NOT NULL); CREATE TABLE report (line text)`); err != nil {
+	if _, err := conn.Exec(ctx,
+		`CREATE TABLE fence (role text PRIMARY KEY, token bigint NOT NULL); CREATE TABLE report (line text)`); err != nil {
 		return err
 	}
 	var late *client.Leadership

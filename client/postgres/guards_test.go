@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// connected gives a candidate, and a connection of it that is ready to try.
+// connected returns a candidate and a prepared connection of it.
 func connected(t *testing.T, name string, change func(*Config)) (*Elector, *pgx.Conn) {
 	t.Helper()
 	e := candidate(t, name, change)
@@ -26,8 +26,8 @@ func connected(t *testing.T, name string, change func(*Config)) (*Elector, *pgx.
 	return e, conn
 }
 
-// The row that was read together with the lock may be older than the holder's last
-// heartbeat: it is read again, and that heartbeat waited out.
+// The row that was read with the lock may be older than the holder's last heartbeat. It is read again, and that
+// heartbeat is waited out.
 func TestLease_WaitsOutLastHeartbeat(t *testing.T) {
 	t.Parallel()
 	e, conn := connected(t, "a", nil)
@@ -73,9 +73,9 @@ func eventuallyLocked(t *testing.T, e *Elector, conn *pgx.Conn, seen *heartbeatS
 	t.Fatal("the lock is not free")
 }
 
-// A deadline counts from when its election or heartbeat was sent, however long the
-// server takes, and is a tenth short of the TTL.
-func TestDeadlineCountsFromSending(t *testing.T) {
+// A deadline counts from when the election or heartbeat was sent, however slow the server is. It is a tenth shorter
+// than the TTL.
+func TestDeadline_CountsFromSendTime(t *testing.T) {
 	t.Parallel()
 	var skip atomic.Int64
 	e, conn := connected(t, "a", func(c *Config) {
@@ -87,11 +87,12 @@ func TestDeadlineCountsFromSending(t *testing.T) {
 	}
 	const late = 10 * time.Minute
 	var l *lease
-	slowly(t, conn, func() { skip.Add(int64(late)) }, func() (err error) { l, err = e.writeTenure(t.Context(), conn); return err })
+	slowly(t, conn, func() { skip.Add(int64(late)) },
+		func() (err error) { l, err = e.writeTenure(t.Context(), conn); return err })
 	if got, want := l.deadline.ValidFor(), e.lifetime()-late; got != want {
 		t.Errorf("election: valid for %v, want %v", got, want)
 	}
-	eventuallyLocked(t, e, conn, new(heartbeatSeen)) // a heartbeat looks at that too
+	eventuallyLocked(t, e, conn, new(heartbeatSeen)) // the heartbeat checks the lock too
 	skip.Add(int64(time.Minute))
 	slowly(t, conn, func() { skip.Add(int64(late)) }, l.heartbeat)
 	if got, want := l.deadline.ValidFor(), e.lifetime()-late; got != want {
@@ -99,8 +100,7 @@ func TestDeadlineCountsFromSending(t *testing.T) {
 	}
 }
 
-// slowly sends a statement while another session holds the row, which goes on once
-// meanwhile was done.
+// slowly sends a statement while another session locks the row; meanwhile runs before the lock is released.
 func slowly(t *testing.T, conn *pgx.Conn, meanwhile func(), send func() error) {
 	t.Helper()
 	other, err := pgx.Connect(t.Context(), server(t).DSN())
@@ -120,7 +120,9 @@ func slowly(t *testing.T, conn *pgx.Conn, meanwhile func(), send func() error) {
 	go func() { sent <- send() }()
 	blocked := false
 	for end := time.Now().Add(testTimeout); !blocked && time.Now().Before(end); {
-		if err := other.QueryRow(t.Context(), `SELECT cardinality(pg_blocking_pids($1::int)) > 0`, int(pid)).Scan(&blocked); err != nil {
+		if err := other.QueryRow(t.Context(), `SELECT cardinality(pg_blocking_pids($1::int)) > 0`, int(pid)).Scan(
+			&blocked,
+		); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -133,10 +135,10 @@ func slowly(t *testing.T, conn *pgx.Conn, meanwhile func(), send func() error) {
 	}
 }
 
-// Tokens grow when the row is ahead of every clock, and when it was lost.
-func TestTokensGrow(t *testing.T) {
+// Tokens grow if the row is ahead of every clock, and if the row was lost.
+func TestTokensIncrease(t *testing.T) {
 	t.Parallel()
-	b := &book{t: t}
+	b := &tenureLog{t: t}
 	e := candidate(t, "a", nil)
 	set := func(epoch int64) {
 		t.Helper()
@@ -156,24 +158,24 @@ func TestTokensGrow(t *testing.T) {
 	if third := b.campaign(e); third.Token != ahead+1 {
 		t.Errorf("token %d after %d", third.Token, ahead)
 	}
-	do(t, `DELETE FROM northstar_roles WHERE role = $1`, role(t)) // should the test run again
+	do(t, `DELETE FROM northstar_roles WHERE role = $1`, role(t)) // for repeated runs of the test
 }
 
-// A connection waits for what it writes to be on disk, whatever the server's default,
-// and for standbys where that says so.
+// Commits wait for the disk whatever the server's default is, and for standbys if configured.
 func TestCommitsAreSynchronous(t *testing.T) {
 	t.Parallel()
 	for setting, want := range map[string]string{"off": "on", "local": "on", "remote_apply": "remote_apply"} {
 		_, conn := connected(t, "a", func(c *Config) { c.DSN += "&options=-csynchronous_commit%3D" + setting })
 		var got string
-		if err := conn.QueryRow(t.Context(), `SELECT current_setting('synchronous_commit')`).Scan(&got); err != nil || got != want {
+		if err := conn.QueryRow(t.Context(), `SELECT current_setting('synchronous_commit')`).Scan(&got); err != nil ||
+			got != want {
 			t.Errorf("%s: %q, %v, want %q", setting, got, err, want)
 		}
 	}
 }
 
-// Candidates that start at once where there is no table make one.
-func TestTableIsMadeOnce(t *testing.T) {
+// Candidates that start at the same time without a table create one.
+func TestSchema_ConcurrentCreation(t *testing.T) {
 	t.Parallel()
 	for i := range 3 {
 		table := fmt.Sprintf("once_%d", i)
@@ -196,15 +198,14 @@ func TestTableIsMadeOnce(t *testing.T) {
 	}
 }
 
-// A follower goes on waiting until its own role is given back, and tries again at
-// once when it is, and when its lock is free: the first try may come in between.
+// A follower waits until its own role is released. It then tries again immediately, and also when the lock is free.
 func TestFollower_WakesOnNotify(t *testing.T) {
 	t.Parallel()
 	idle := func(c *Config) { c.TTL = time.Minute } // so that no session ends meanwhile
 	e, conn := connected(t, "a", idle)
 	next, waiting := connected(t, "b", idle)
 	other, third := connected(t, "c", func(c *Config) { idle(c); c.Role = role(t) + ".other" })
-	hears := func(what string, want bool) {
+	wakes := func(what string, want bool) {
 		t.Helper()
 		limit := testTimeout
 		if !want {
@@ -226,14 +227,15 @@ func TestFollower_WakesOnNotify(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := third.Exec(t.Context(), other.sql.release, other.cfg.Role, []string{theirs.session}, causeResigned); err != nil {
+	if _, err := third.Exec(t.Context(), other.sql.release, other.cfg.Role, []string{theirs.session},
+		causeResigned); err != nil {
 		t.Fatal(err)
 	}
-	hears("another role is given back, this one has a holder", false)
+	wakes("another role is released, this one has a holder", false)
 	if _, err := conn.Exec(t.Context(), e.sql.release, e.cfg.Role, []string{l.session}, causeResigned); err != nil {
 		t.Fatal(err)
 	}
-	hears("it is given back", true)
+	wakes("it is released", true)
 	var seen heartbeatSeen
 	if locked, err := next.tryLock(t.Context(), waiting, &seen); locked || err != nil {
 		t.Fatalf("%v, %v", locked, err)
@@ -241,16 +243,16 @@ func TestFollower_WakesOnNotify(t *testing.T) {
 	if _, err := conn.Exec(t.Context(), e.sql.unlock, e.cfg.Role, e.cfg.LockKey); err != nil {
 		t.Fatal(err)
 	}
-	hears("its lock is free", true)
+	wakes("its lock is free", true)
 	if locked, err := next.tryLock(t.Context(), waiting, &seen); !locked || err != nil {
 		t.Fatalf("%v, %v", locked, err)
 	}
 }
 
-// An observer is told, and need not look at the row for that.
+// An observer receives changes without reading the row.
 func TestObserver_ReceivesChanges(t *testing.T) {
 	t.Parallel()
-	b := &book{t: t}
+	b := &tenureLog{t: t}
 	seldom := candidate(t, "observer", func(c *Config) { c.BackoffMin, c.BackoffMax = testTimeout, testTimeout })
 	began := time.Now()
 	changes := 0
@@ -259,7 +261,7 @@ func TestObserver_ReceivesChanges(t *testing.T) {
 			t.Fatal(err)
 		}
 		switch changes++; changes {
-		case 1: // nobody holds it, and the observer listens
+		case 1: // the role is vacant, and the observer listens
 			l := b.campaign(candidate(t, "a", nil))
 			defer func() { _ = l.Resign(t.Context()) }()
 		case 2:
@@ -267,7 +269,7 @@ func TestObserver_ReceivesChanges(t *testing.T) {
 				t.Errorf("%+v", h)
 			}
 			if took := time.Since(began); took > testTimeout/2 {
-				t.Errorf("told after %v", took)
+				t.Errorf("delivered after %v", took)
 			}
 			return
 		}

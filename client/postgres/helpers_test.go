@@ -20,7 +20,7 @@ import (
 
 const (
 	shortTTL    = minTTL
-	testTimeout = 20 * time.Second // for what takes no time on a machine that has any
+	testTimeout = 20 * time.Second // for steps that are fast on an idle machine
 )
 
 var (
@@ -50,7 +50,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// server gives the server of all tests.
+// server returns the server that all tests share.
 func server(t *testing.T) *pg.Server {
 	t.Helper()
 	serverOnce.Do(func() { theServer, serverErr = pg.Start(context.Background()) })
@@ -63,7 +63,7 @@ func server(t *testing.T) *pg.Server {
 	return theServer
 }
 
-// do runs one statement beside everything.
+// do runs one statement on its own connection.
 func do(t *testing.T, sql string, args ...any) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), server(t).DSN())
@@ -76,10 +76,12 @@ func do(t *testing.T, sql string, args ...any) {
 	}
 }
 
-// candidate makes an elector for the test's own role.
+// candidate returns an elector for the test's own role.
 func candidate(t *testing.T, name string, change func(*Config)) *Elector {
 	t.Helper()
-	cfg := Config{DSN: server(t).DSN(), Role: role(t), Name: name, TTL: shortTTL, BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond}
+	cfg := Config{DSN: server(
+		t,
+	).DSN(), Role: role(t), Name: name, TTL: shortTTL, BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond}
 	if change != nil {
 		change(&cfg)
 	}
@@ -90,12 +92,12 @@ func candidate(t *testing.T, name string, change func(*Config)) *Elector {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 		defer cancel()
-		_ = e.Close(ctx) // the server may be out of reach for it
+		_ = e.Close(ctx) // it may not reach the server
 	})
 	return e
 }
 
-// role makes a role's name of the test's.
+// role returns a role name for the test.
 func role(t *testing.T) string {
 	var b []byte
 	for _, c := range []byte(t.Name()) {
@@ -107,16 +109,15 @@ func role(t *testing.T) string {
 	return string(b)
 }
 
-// book holds what must hold of all tenures of one role: tokens grow, and no two
-// deadlines overlap.
-type book struct {
+// tenureLog checks all tenures of one role: tokens grow, and no two deadlines overlap.
+type tenureLog struct {
 	t  *testing.T
 	mu sync.Mutex
 	ls []*client.Leadership
 }
 
-// enter notes a tenure that has begun. A candidate may enter its own again.
-func (b *book) enter(l *client.Leadership) {
+// enter records a new tenure. A candidate may enter its own tenure again.
+func (b *tenureLog) enter(l *client.Leadership) {
 	b.t.Helper()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -132,7 +133,7 @@ func (b *book) enter(l *client.Leadership) {
 	b.ls = append(b.ls, l)
 }
 
-func (b *book) campaign(e *Elector) *client.Leadership {
+func (b *tenureLog) campaign(e *Elector) *client.Leadership {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.t.Context(), testTimeout)
 	defer cancel()
@@ -144,9 +145,8 @@ func (b *book) campaign(e *Elector) *client.Leadership {
 	return l
 }
 
-// later campaigns in the background. The channel is closed without a tenure when there
-// is none, which fails the test.
-func (b *book) later(e *Elector) <-chan *client.Leadership {
+// later campaigns in the background. If the campaign fails, it closes the channel and fails the test.
+func (b *tenureLog) later(e *Elector) <-chan *client.Leadership {
 	elected := make(chan *client.Leadership, 1)
 	go func() {
 		defer close(elected)
@@ -176,8 +176,7 @@ func done(t *testing.T, l *client.Leadership, cause error) {
 	}
 }
 
-// proxy passes bytes on to the server until it is cut: then it says nothing more,
-// and takes everything.
+// proxy forwards bytes to the server. After a cut it accepts data but forwards none.
 type proxy struct {
 	l    net.Listener
 	mu   sync.Mutex
@@ -233,7 +232,7 @@ func (p *proxy) pass(to, from net.Conn) {
 			return
 		}
 		if n > 0 {
-			_, _ = to.Write(buf[:n]) // its end is the other direction's affair
+			_, _ = to.Write(buf[:n]) // the other goroutine handles its errors
 		}
 		if err != nil {
 			to.Close()
@@ -248,14 +247,14 @@ func (p *proxy) silent() bool {
 	return p.cut
 }
 
-// connections is how many there were.
+// connections returns the number of connections so far.
 func (p *proxy) connections() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.all) / 2
 }
 
-// set cuts the network, or lets new connections through again.
+// set cuts the network, or allows new connections again.
 func (p *proxy) set(cut bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -13,13 +13,13 @@ import (
 )
 
 var (
-	errConnClosed    = fmt.Errorf("%w: its connection ended", client.ErrRoleLost)
-	errLockLost      = fmt.Errorf("%w: the row or the lock is another's", client.ErrRoleLost)
-	errServerTimeout = fmt.Errorf("%w: the server does not answer", client.ErrRoleLost)
+	errConnClosed    = fmt.Errorf("%w: connection closed", client.ErrRoleLost)
+	errLockLost      = fmt.Errorf("%w: row or advisory lock owned by another session", client.ErrRoleLost)
+	errServerTimeout = fmt.Errorf("%w: server does not respond", client.ErrRoleLost)
 )
 
-// lease is what one connection holds, from the election to the end of the session.
-// Its connection belongs to run.
+// lease is the hold of one connection on the role, from the election to the end of its session. Its connection
+// belongs to run.
 type lease struct {
 	e        *Elector
 	conn     *pgx.Conn
@@ -27,21 +27,21 @@ type lease struct {
 	deadline *client.Deadline
 	holder   client.Holder
 
-	ctx               context.Context // ends with kill
+	ctx               context.Context // ended by cancel
 	cancel            context.CancelFunc
-	heartbeatRequests chan chan error // wishes for a heartbeat now
-	ended             chan struct{}   // closed when run has returned, and the session has ended if that is known
+	heartbeatRequests chan chan error // requests for an immediate heartbeat
+	ended             chan struct{}   // closed when run has returned
 }
 
 func newLease(e *Elector, conn *pgx.Conn) *lease {
-	ctx, kill := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(context.Background())
 	return &lease{
 		e: e, conn: conn, session: newSession(), deadline: client.NewDeadline(e.cfg.Clock),
-		ctx: ctx, cancel: kill, heartbeatRequests: make(chan chan error), ended: make(chan struct{}),
+		ctx: ctx, cancel: cancel, heartbeatRequests: make(chan chan error), ended: make(chan struct{}),
 	}
 }
 
-// resume gives the tenure of a lease that stands, after a heartbeat.
+// resume returns the tenure of a live lease, after a heartbeat.
 func (l *lease) resume(ctx context.Context) (*client.Leadership, error) {
 	proven := make(chan error, 1)
 	select {
@@ -62,28 +62,28 @@ func (l *lease) resume(ctx context.Context) (*client.Leadership, error) {
 	}
 }
 
-// end ends the lease here; run sees to the rest.
+// end ends the lease locally; run releases the role.
 func (l *lease) end(cause error) { l.deadline.End(cause) }
 
-// resign gives the role back and waits until that is known.
+// resign releases the role and waits until that is known.
 func (l *lease) resign(ctx context.Context) error {
 	l.end(client.ErrResigned)
 	select {
 	case <-l.ended:
 		return l.e.clearStale(ctx)
 	case <-ctx.Done():
-		return fmt.Errorf("give role %s back: %w", l.e.cfg.Role, context.Cause(ctx))
+		return fmt.Errorf("release role %s: %w", l.e.cfg.Role, context.Cause(ctx))
 	}
 }
 
-// run sends heartbeats until the lease has ended, which it does when the connection
-// ends, or the row names another. Then it gives the role back, if it can.
+// run sends heartbeats until the lease ends, the connection breaks, or the row names another session. Then it
+// releases the role if it can.
 func (l *lease) run() {
 	defer close(l.ended)
 	defer l.cancel()
-	lapses := make(chan struct{})
-	go func() { defer close(lapses); l.deadline.Run(l.ctx) }()
-	defer func() { <-lapses }()
+	expiry := make(chan struct{})
+	go func() { defer close(expiry); l.deadline.Run(l.ctx) }()
+	defer func() { <-expiry }()
 	defer l.cancel()
 	defer closeConn(l.conn)
 	for {
@@ -110,15 +110,14 @@ func reply(proof chan<- error, err error) {
 	}
 }
 
-// heartbeatInterval is the time between two heartbeats.
+// heartbeatInterval returns the time until the next heartbeat.
 func (l *lease) heartbeatInterval() time.Duration {
 	d := l.e.cfg.TTL / 3
 	return d - rand.N(d/5)
 }
 
-// waitNext waits for the time of the next heartbeat, for somebody who wants one now, or
-// for the end of the lease. Waiting for a notification it hears of the end of the
-// connection at once: that is the error.
+// waitNext waits until the next heartbeat is due or requested, or the lease ends. It listens for notifications
+// meanwhile, so that it learns immediately if the connection breaks; err is set then.
 func (l *lease) waitNext(d time.Duration) (proof chan<- error, err error) {
 	ctx, cancel := context.WithTimeout(l.ctx, d)
 	defer cancel()
@@ -143,8 +142,8 @@ func (l *lease) waitNext(d time.Duration) (proof chan<- error, err error) {
 	return proof, nil
 }
 
-// heartbeatSeq proves that the role is held. What it takes longer than the TTL for, the
-// server has ended the session meanwhile.
+// heartbeat proves that the role is held. Its timeout is the TTL, because the server has ended the session after
+// that.
 func (l *lease) heartbeat() error {
 	ctx, cancel := context.WithTimeout(l.ctx, l.e.cfg.TTL)
 	defer cancel()
@@ -162,13 +161,13 @@ func (l *lease) heartbeat() error {
 	return nil
 }
 
-// release clears the row and then frees the lock, so that the next one need not wait.
+// release clears the row and then frees the lock, so that the next holder need not wait.
 func (l *lease) release() {
 	ctx, cancel := context.WithTimeout(l.ctx, min(releaseTimeout, l.e.cfg.TTL))
 	defer cancel()
 	if _, err := l.conn.Exec(ctx, l.e.sql.release, l.e.cfg.Role, []string{l.session}, causeResigned); err != nil {
-		return // another connection may do it
+		return // another connection clears it
 	}
 	l.e.removeStale(l.session)
-	_, _ = l.conn.Exec(ctx, l.e.sql.unlock, l.e.cfg.Role, l.e.cfg.LockKey) // the end of the session does the same
+	_, _ = l.conn.Exec(ctx, l.e.sql.unlock, l.e.cfg.Role, l.e.cfg.LockKey) // the end of the session also frees it
 }

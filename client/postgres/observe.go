@@ -13,32 +13,26 @@ import (
 	"northstar/client"
 )
 
-// change is a notification, or the row.
+// change is a notification or the row.
 type change struct {
 	Role       string    `json:"role"`
 	Epoch      int64     `json:"epoch"`
-	Session    string    `json:"session"` // "": nobody holds the role
+	Session    string    `json:"session"` // "" if the role is vacant
 	Holder     string    `json:"holder"`
 	Value      string    `json:"value"`
 	Cause      string    `json:"cause"`
 	AcquiredAt time.Time `json:"acquired_at"`
 }
 
-func decode(payload string) (change, error) {
-	var c change
-	err := json.Unmarshal([]byte(payload), &c)
-	return c, err
-}
-
-// watcher knows what an observer was told last.
+// watcher knows what an observer received last.
 type watcher struct {
 	delivered bool
-	epoch     int64 // of the latest tenure that was told
+	epoch     int64 // of the last delivered tenure
 	hasHolder bool
 	since     heartbeatSeen
 }
 
-// next gives what a change means for who knows what was told before.
+// next returns the change as a Holder; false if the observer has received it already.
 func (w *watcher) next(c change) (client.Holder, bool) {
 	held := c.Session != ""
 	if w.delivered && (c.Epoch < w.epoch || c.Epoch == w.epoch && (held || !w.hasHolder)) {
@@ -52,11 +46,13 @@ func (w *watcher) deliver(c change, held bool) (client.Holder, bool) {
 	if !held {
 		return client.Holder{Role: c.Role, Cause: c.Cause}, true
 	}
-	return client.Holder{Role: c.Role, Name: c.Holder, Session: c.Session, Token: uint64(c.Epoch), Value: c.Value, AcquiredAt: c.AcquiredAt}, true
+	return client.Holder{
+		Role: c.Role, Name: c.Holder, Session: c.Session, Token: uint64(c.Epoch), Value: c.Value, AcquiredAt: c.AcquiredAt,
+	}, true
 }
 
-// check is next for the row, which besides tells whether its holder lives: one of
-// which nothing was heard for its TTL does not, until something is.
+// check is next for the row. The row also shows whether its holder is alive: without a new heartbeat for its TTL,
+// the holder counts as lost until the next heartbeat.
 func (w *watcher) check(r heartbeatRow, c change, now time.Time) (client.Holder, bool) {
 	w.since.observe(r, now)
 	dead := r.session != "" && now.Sub(w.since.at) >= r.ttl
@@ -66,15 +62,15 @@ func (w *watcher) check(r heartbeatRow, c change, now time.Time) (client.Holder,
 		return w.deliver(c, false)
 	case dead:
 		return client.Holder{}, false
-	case r.session != "" && w.delivered && w.epoch == c.Epoch && !w.hasHolder && r == w.since.heartbeatRow && w.since.at.Equal(now):
-		return w.deliver(c, true) // it lives after all
+	case r.session != "" &&
+		w.delivered && w.epoch == c.Epoch && !w.hasHolder && r == w.since.heartbeatRow && w.since.at.Equal(now):
+		return w.deliver(c, true) // the holder is alive after all
 	}
 	return w.next(c)
 }
 
-// Observe is of client.Elector. Changes while its connection is broken are seen as
-// one. A holder that is lost without having given the role back is seen as such
-// after its TTL.
+// Observe implements client.Elector. Changes during a broken connection appear as one. A holder that is lost
+// without a release appears as lost after its TTL.
 func (e *Elector) Observe(ctx context.Context) iter.Seq2[client.Holder, error] {
 	return func(yield func(client.Holder, error) bool) {
 		var w watcher
@@ -91,7 +87,7 @@ func (e *Elector) Observe(ctx context.Context) iter.Seq2[client.Holder, error] {
 	}
 }
 
-// observe goes on for as long as one connection stands; stopped: each said false.
+// observe observes with one connection until it breaks. stopped reports that each returned false.
 func (e *Elector) observe(ctx context.Context, w *watcher, each func(client.Holder) bool) (stopped bool, err error) {
 	conn, err := e.connect(ctx)
 	if err != nil {
@@ -110,31 +106,35 @@ func (e *Elector) observe(ctx context.Context, w *watcher, each func(client.Hold
 		if h, ok := w.check(r, c, time.Now()); ok && !each(h) {
 			return true, nil
 		}
-		if stopped, err := e.receiveNotifications(ctx, conn, w, each); stopped || err != nil {
+		stopped, err := e.receiveNotifications(ctx, conn, e.backoff(), func(c change) bool {
+			h, ok := w.next(c)
+			return ok && !each(h)
+		})
+		if stopped || err != nil {
 			return stopped, err
 		}
 	}
 }
 
-// receiveNotifications takes notifications for a while.
-func (e *Elector) receiveNotifications(ctx context.Context, conn *pgx.Conn, w *watcher, each func(client.Holder) bool) (stopped bool, err error) {
-	within, cancel := context.WithTimeout(ctx, e.backoff())
+// receiveNotifications passes the changes of the role to handle for at most d. stopped reports that handle returned
+// true.
+func (e *Elector) receiveNotifications(
+	ctx context.Context, conn *pgx.Conn, d time.Duration, handle func(change) bool,
+) (stopped bool, err error) {
+	limited, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	for {
-		n, err := conn.WaitForNotification(within)
+		n, err := conn.WaitForNotification(limited)
 		switch {
 		case ctx.Err() != nil:
 			return false, context.Cause(ctx)
-		case within.Err() != nil:
+		case limited.Err() != nil:
 			return false, nil
 		case err != nil:
 			return false, err
 		}
-		c, err := decode(n.Payload)
-		if err != nil || c.Role != e.cfg.Role {
-			continue
-		}
-		if h, ok := w.next(c); ok && !each(h) {
+		var c change
+		if json.Unmarshal([]byte(n.Payload), &c) == nil && c.Role == e.cfg.Role && handle(c) {
 			return true, nil
 		}
 	}

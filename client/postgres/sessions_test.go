@@ -9,12 +9,12 @@ import (
 	"northstar/client"
 )
 
-// A candidate knows which of its sessions the row may still name, and of no others.
+// A candidate remembers exactly those of its sessions that the row may still name.
 func TestStaleSessionsAreCleared(t *testing.T) {
 	t.Parallel()
 	p := newProxy(t)
 	e, conn := connected(t, "a", func(c *Config) { c.DSN = p.dsn() })
-	knows := func(what string, want ...string) {
+	requireStale := func(what string, want ...string) {
 		t.Helper()
 		if got := e.staleSessions; len(got) != len(want) || len(got) == 1 && got[0] != want[0] {
 			t.Errorf("%s: %q, want %q", what, got, want)
@@ -23,24 +23,24 @@ func TestStaleSessionsAreCleared(t *testing.T) {
 	e.addStale("x")
 	e.addStale("y")
 	e.removeStale("x")
-	knows("one is cleared", "y")
+	requireStale("one is cleared", "y")
 	if err := e.clear(t.Context(), conn); err != nil {
 		t.Fatal(err)
 	}
-	knows("the row is")
-	l := (&book{t: t}).campaign(e)
-	knows("elected", l.Session)
+	requireStale("the row is cleared")
+	l := (&tenureLog{t: t}).campaign(e)
+	requireStale("elected", l.Session)
 	if err := l.Resign(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	knows("given back")
+	requireStale("released")
 	if n := p.connections(); n != 2 {
 		t.Errorf("%d connections, want this test's and the tenure's", n)
 	}
 }
 
-// A follower that tries seldom keeps its connection from one try to the next.
-func TestIdleFollowerKeepsItsConnection(t *testing.T) {
+// A follower with long pauses keeps its connection between attempts.
+func TestFollower_KeepsIdleConnection(t *testing.T) {
 	t.Parallel()
 	e, conn := connected(t, "a", func(c *Config) { c.BackoffMin, c.BackoffMax = 3*shortTTL, 3*shortTTL })
 	if err := e.waitBackoff(t.Context(), conn, e.backoff()); err != nil {
@@ -48,7 +48,7 @@ func TestIdleFollowerKeepsItsConnection(t *testing.T) {
 	}
 }
 
-// Whoever leaves after its session was lost gives back what that held: nobody waits.
+// A candidate that resigns or closes after a lost session clears its row: no other candidate waits.
 func TestClose_ClearsStaleSessions(t *testing.T) {
 	t.Parallel()
 	for how, leave := range map[string]func(*Elector, *client.Leadership) error{
@@ -56,7 +56,7 @@ func TestClose_ClearsStaleSessions(t *testing.T) {
 		"close":  func(e *Elector, _ *client.Leadership) error { return e.Close(t.Context()) },
 	} {
 		long := func(c *Config) { c.Role, c.LockKey, c.TTL = role(t)+"."+how, 0, time.Hour }
-		b := &book{t: t}
+		b := &tenureLog{t: t}
 		e := candidate(t, "a", long)
 		l := b.campaign(e)
 		do(t, killSession, e.cfg.LockKey)
@@ -68,18 +68,18 @@ func TestClose_ClearsStaleSessions(t *testing.T) {
 	}
 }
 
-// Close takes no longer than its context, whatever the network does.
-func TestCloseEndsWithItsContext(t *testing.T) {
+// Close ends with its context, whatever the network does.
+func TestClose_EndsWithContext(t *testing.T) {
 	t.Parallel()
 	p := newProxy(t)
 	e := candidate(t, "a", func(c *Config) { c.DSN, c.TTL = p.dsn(), time.Hour })
-	l := (&book{t: t}).campaign(e)
+	l := (&tenureLog{t: t}).campaign(e)
 	p.set(true)
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	began := time.Now()
 	if err := e.Close(over); err == nil {
-		t.Error("it says that the role was given back")
+		t.Error("Close reports that the role was released")
 	}
 	if took := time.Since(began); took >= releaseTimeout {
 		t.Errorf("it took %v", took)
@@ -88,7 +88,7 @@ func TestCloseEndsWithItsContext(t *testing.T) {
 	p.set(false)
 }
 
-// Connections that fail are tried again after a while that doubles, up to a limit.
+// Failed connections are retried after a doubling pause, up to a limit.
 func TestConnect_BacksOff(t *testing.T) {
 	t.Parallel()
 	const backoff, tries = 20 * time.Millisecond, 6
@@ -104,7 +104,8 @@ func TestConnect_BacksOff(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer starting.Close()
-		e, err := New(Config{DSN: "postgres://" + starting.Addr().String() + "/x?sslmode=disable", Role: "r", BackoffMin: backoff, BackoffMax: backoff})
+		e, err := New(Config{DSN: "postgres://" +
+			starting.Addr().String() + "/x?sslmode=disable", Role: "r", BackoffMin: backoff, BackoffMax: backoff})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -133,7 +134,7 @@ func TestConnect_BacksOff(t *testing.T) {
 	}
 }
 
-// refuse answers a client as a server does that is not up yet.
+// refuse responds like a server that is still starting.
 func refuse(t *testing.T, c net.Conn) {
 	t.Helper()
 	defer c.Close()

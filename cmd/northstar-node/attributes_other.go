@@ -4,6 +4,5 @@ package main
 
 import "syscall"
 
-// childAttributes puts a child into a process group of its own, so that the
-// terminal's Ctrl-C does not reach it before its turn.
+// childAttributes puts a child into its own process group, so that Ctrl-C of the terminal does not reach it early.
 func childAttributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

@@ -14,9 +14,9 @@ type checkCommand struct {
 
 func (c *checkCommand) run(p *commandEnv) error {
 	if c.problems == nil {
-		_, err := fmt.Fprintln(p.stdout, "the configuration is good")
+		_, err := fmt.Fprintln(p.stdout, "configuration OK")
 		return err
 	}
 	fmt.Fprintln(p.stdout, c.problems)
-	return &usageError{errors.New("the configuration has problems")}
+	return &usageError{errors.New("configuration is invalid")}
 }

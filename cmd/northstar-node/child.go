@@ -18,8 +18,7 @@ import (
 
 func nodeID(i int) cluster.NodeID { return cluster.NodeID("n" + strconv.Itoa(i+1)) }
 
-// child is one node of the demo cluster: a process that is started again when
-// it ends.
+// child is one node of the demo cluster: a process that is restarted when it exits.
 type child struct {
 	id, httpAddr, raftAddr string
 	self, logFile          string
@@ -28,16 +27,16 @@ type child struct {
 	exited                 func(id string, at time.Time)
 
 	ctx     context.Context
-	cancel  context.CancelFunc // ends the process with SIGTERM, for good
-	done    chan struct{}      // closed when it has ended for good
+	cancel  context.CancelFunc // stops the process permanently, with SIGTERM
+	done    chan struct{}      // closed when it has stopped permanently
 	process atomic.Pointer[os.Process]
 }
 
-// kill ends the process at once, for good.
+// kill kills the process permanently.
 func (c *child) kill() {
 	c.cancel()
 	if p := c.process.Load(); p != nil {
-		_ = p.Kill() // it may be gone already
+		_ = p.Kill() // it may have exited
 	}
 }
 
@@ -48,9 +47,8 @@ func (c *child) pid() int {
 	return 0
 }
 
-// supervise runs the process again and again until stop is called. The result
-// of the first start goes to started. It keeps its thread, because the kernel
-// ends a child when the *thread* that started it is gone.
+// supervise runs the process, and restarts it until cancel is called. The result of the first start goes to
+// started. It keeps its thread, because the kernel kills a child when the thread that started it exits.
 func (c *child) supervise(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -69,9 +67,9 @@ func (c *child) supervise(started chan<- error) {
 			case <-time.After(restartDelay):
 			}
 			if cmd, err = c.start(); err != nil {
-				c.print.line("%s cannot be started: %v", c.id, err)
+				c.print.line("cannot start %s: %v", c.id, err)
 			} else {
-				c.print.line("%s started again, pid %d", c.id, c.pid())
+				c.print.line("%s restarted, pid %d", c.id, c.pid())
 			}
 		}
 	}
@@ -96,8 +94,7 @@ func (c *child) start() (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// wait waits for the end of the process and says how it came, unless it was
-// asked for.
+// wait waits for the exit of the process, and reports its cause unless the exit was requested.
 func (c *child) wait(cmd *exec.Cmd) {
 	err := cmd.Wait()
 	at := time.Now()
@@ -113,10 +110,10 @@ func (c *child) wait(cmd *exec.Cmd) {
 			reason += ": " + last
 		}
 	}
-	c.print.line("%s (pid %d) is gone: %s; it is started again in %v", c.id, cmd.Process.Pid, reason, restartDelay)
+	c.print.line("%s (pid %d) exited: %s; restarting in %v", c.id, cmd.Process.Pid, reason, restartDelay)
 }
 
-// lastLine is the last line of a log, where a node says why it ended.
+// lastLine returns the last line of a log, where a node prints why it ended.
 func lastLine(name string) string {
 	f, err := os.Open(name)
 	if err != nil {

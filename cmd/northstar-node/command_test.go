@@ -9,6 +9,7 @@ import (
 )
 
 func TestVersion(t *testing.T) {
+	t.Parallel()
 	code, out, _ := invoke(t, nil, "version")
 	for _, want := range []string{"northstar-node ", "commit ", "go1.", "hashicorp/raft v1.8.0"} {
 		if !strings.Contains(out, want) {
@@ -21,6 +22,7 @@ func TestVersion(t *testing.T) {
 }
 
 func TestUsage(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		args   []string
 		code   int
@@ -32,10 +34,12 @@ func TestUsage(t *testing.T) {
 		{[]string{"nope"}, exitUsage, "northstar-node: unexpected argument nope"},
 		{[]string{"run", "--nope"}, exitUsage, "northstar-node: unknown flag --nope"},
 		{[]string{"run", "--priority", "x"}, exitUsage, "northstar-node: --priority: expected a valid"},
-		{[]string{"run", "--id", "n1", "--priority", "999"}, exitUsage, "northstar-node: data-dir: required\nnorthstar-node: priority = 999: want 0 to 255 (--priority)\n"},
+		{[]string{
+			"run", "--id", "n1", "--priority", "999",
+		}, exitUsage, "northstar-node: data-dir: required\nnorthstar-node: priority = 999: want 0 to 255 (--priority)\n"},
 		{[]string{"recover"}, exitUsage, "missing flags: --data-dir"},
 		{[]string{"recover", "--data-dir", "/nowhere"}, exitFailed, "/nowhere holds no node's data"},
-		{[]string{"dev", "--nodes", "0"}, exitUsage, "northstar-node: --nodes = 0: want 1 to 9"},
+		{[]string{"dev", "--nodes", "0"}, exitUsage, "northstar-node: --nodes: must be 1 to 9 (got 0)"},
 		{[]string{"dev", "--base-port", "65535"}, exitUsage, "need the ports up to base + 5"},
 		{[]string{"dev", "--base-port", "0", "--data-dir", "x"}, exitUsage, "cannot be combined"},
 	} {
@@ -49,6 +53,7 @@ func TestUsage(t *testing.T) {
 }
 
 func TestCheckConfig(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "northstar.toml")
 	write := func(text string) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -56,7 +61,7 @@ func TestCheckConfig(t *testing.T) {
 		}
 	}
 	write("id = 'n1'\ndata-dir = '/data'\n")
-	if code, out, _ := invoke(t, nil, "check-config", "--config", file); code != exitOK || out != "the configuration is good\n" {
+	if code, out, _ := invoke(t, nil, "check-config", "--config", file); code != exitOK || out != "configuration OK\n" {
 		t.Errorf("good: exit code %d, %q", code, out)
 	}
 	write("id = 'N 1'\npriority = 300\nprioritty = 3\n[election]\ntimeout-max = 'soon'\n[snapshot]\ntrailing-logs = 10\n")
@@ -74,19 +79,21 @@ func TestCheckConfig(t *testing.T) {
 			t.Errorf("no %q", want)
 		}
 	}
-	if code != exitUsage || !strings.Contains(stderr, "northstar-node: the configuration has problems") {
+	if code != exitUsage || !strings.Contains(stderr, "northstar-node: configuration is invalid") {
 		t.Errorf("exit code %d, stderr %q", code, stderr)
 	}
 	if t.Failed() {
 		t.Log(out)
 	}
 	write("id = [\n")
-	if code, out, _ := invoke(t, nil, "check-config", "--config", file); code != exitUsage || !strings.Contains(out, "line") || strings.Contains(out, "data-dir") {
+	if code, out, _ := invoke(t, nil, "check-config", "--config", file); code != exitUsage ||
+		!strings.Contains(out, "line") || strings.Contains(out, "data-dir") {
 		t.Errorf("no TOML: exit code %d, %q", code, out)
 	}
 }
 
 func TestDev_ReportsPortInUse(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -19,22 +19,21 @@ import (
 	"northstar/node"
 )
 
-// How the demo cluster is run.
+// Settings of the demo cluster.
 const (
 	maxDevNodes  = 9
 	restartDelay = 5 * time.Second
-	stopTimeout  = 10 * time.Second // from SIGTERM to SIGKILL
-	devReserve   = "16MiB"          // the demo may live in memory: many /tmp do
+	stopTimeout  = 10 * time.Second // time from SIGTERM to SIGKILL
+	devReserve   = "16MiB"          // the data may be in memory: /tmp often is
 )
 
 type devCommand struct {
-	Nodes    int    `default:"3" help:"How many nodes, 1 to 9."`
-	DataDir  string `name:"data-dir" placeholder:"DIR" help:"Where the nodes keep their data and logs. Default: a temporary directory, removed at the end."`
-	BasePort int    `name:"base-port" default:"7700" help:"Node i, from 0, takes the ports base+2i (peers) and base+2i+1 (HTTP). 0: free ones."`
+	Nodes    int    `default:"3" help:"Number of nodes, 1 to 9."`
+	DataDir  string `name:"data-dir" placeholder:"DIR" help:"Directory of the data and logs of the nodes. Default: a temporary directory, removed at the end."`
+	BasePort int    `name:"base-port" default:"7700" help:"Node i, from 0, uses the ports base+2i (peers) and base+2i+1 (HTTP). 0: any free ports."`
 }
 
-// run starts the nodes, shows what happens to them until the first signal, and
-// ends them.
+// run starts the nodes, prints their events until the first signal, and stops them.
 func (d *devCommand) run(p *commandEnv) error {
 	if err := d.check(); err != nil {
 		return &usageError{err}
@@ -72,16 +71,16 @@ func (d *devCommand) run(p *commandEnv) error {
 func (d *devCommand) check() error {
 	switch {
 	case d.Nodes < 1 || d.Nodes > maxDevNodes:
-		return fmt.Errorf("--nodes = %d: want 1 to %d", d.Nodes, maxDevNodes)
+		return fmt.Errorf("--nodes: must be 1 to %d (got %d)", maxDevNodes, d.Nodes)
 	case d.BasePort != 0 && (d.BasePort < 1 || d.BasePort+2*d.Nodes-1 > 65535):
-		return fmt.Errorf("--base-port = %d: %d nodes need the ports up to base + %d", d.BasePort, d.Nodes, 2*d.Nodes-1)
+		return fmt.Errorf("--base-port: %d nodes need the ports up to base + %d (got %d)", d.Nodes, 2*d.Nodes-1, d.BasePort)
 	case d.BasePort == 0 && d.DataDir != "":
-		return errors.New("--base-port = 0: cannot be combined with --data-dir, since nodes keep their addresses")
+		return errors.New("--base-port: 0 cannot be combined with --data-dir, because nodes keep their addresses")
 	}
 	return nil
 }
 
-// members gives the nodes their addresses, and makes sure that these are free.
+// members returns the addresses of the nodes, and checks that these are free.
 func (d *devCommand) members() (node.InitialCluster, error) {
 	members := make(node.InitialCluster, d.Nodes)
 	var held []net.Listener
@@ -97,7 +96,8 @@ func (d *devCommand) members() (node.InitialCluster, error) {
 		}
 		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 		if err != nil {
-			return "", fmt.Errorf("port %d, for the %s address of n%d, cannot be used: choose another --base-port: %w", port, use, i+1, err)
+			return "", fmt.Errorf("port %d, for the %s address of n%d, cannot be used: choose another --base-port: %w", port,
+				use, i+1, err)
 		}
 		held = append(held, l)
 		return l.Addr().String(), nil
@@ -116,12 +116,10 @@ func (d *devCommand) members() (node.InitialCluster, error) {
 	return members, nil
 }
 
-// membersFile is where a data directory that is kept remembers the addresses of
-// its nodes.
+// membersFile stores the nodes' addresses in a persistent data directory.
 const membersFile = "members"
 
-// checkMembersFile makes sure that a data directory is used with the addresses that
-// its nodes know each other by.
+// checkMembersFile checks that a data directory is reused with the same addresses.
 func checkMembersFile(dir string, members node.InitialCluster) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -134,12 +132,13 @@ func checkMembersFile(dir string, members node.InitialCluster) error {
 	case err != nil:
 		return err
 	case string(had) != members.String():
-		return &usageError{fmt.Errorf("%s holds a cluster with other addresses: use the --nodes and --base-port that it was made with, or another --data-dir (it has %s)", dir, had)}
+		return &usageError{fmt.Errorf("%s was created with other addresses: use the original --nodes and --base-port, "+
+			"or another --data-dir (found %s)", dir, had)}
 	}
 	return nil
 }
 
-// devCluster is the running nodes.
+// devCluster is the set of running nodes.
 type devCluster struct {
 	children []*child
 	print    *printer
@@ -166,7 +165,7 @@ func newDevCluster(self, dir string, members node.InitialCluster, print *printer
 	return c
 }
 
-// start starts every node, or says which could not be.
+// start starts every node.
 func (c *devCluster) start() error {
 	c.leader.startedAt = time.Now()
 	var errs []error
@@ -195,7 +194,7 @@ func (c *devCluster) printMembers(dir string, temporary bool) {
 	c.print.text(t.Render() + fmt.Sprintf("\ndashboard  http://%s/\ndata, logs %s%s\n", c.children[0].httpAddr, dir, note))
 }
 
-// watch shows what happens until ctx ends.
+// watch prints events until ctx ends.
 func (c *devCluster) watch(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { c.leader.run(ctx) })
@@ -205,9 +204,8 @@ func (c *devCluster) watch(ctx context.Context) {
 	wg.Wait()
 }
 
-// shutdown ends the followers first and the leader last: it then has nobody to
-// hand leadership to and just stops, whereas a leader that goes first would
-// hand it to nodes that are about to go as well.
+// shutdown stops the followers first and the leader last. The leader then has no target for a transfer and just
+// stops. If it stopped first, it would transfer leadership to nodes that stop next.
 func (c *devCluster) shutdown(now context.Context) {
 	undo := context.AfterFunc(now, c.kill)
 	defer undo()
@@ -228,15 +226,14 @@ func (c *devCluster) shutdown(now context.Context) {
 	}
 }
 
-// kill ends all at once.
+// kill kills all nodes.
 func (c *devCluster) kill() {
 	for _, ch := range c.children {
 		ch.kill()
 	}
 }
 
-// cleanEnv is the environment without NORTHSTAR_*: it was not meant for each of
-// the demo's nodes.
+// cleanEnv returns the environment without NORTHSTAR_*: those settings are not for the demo's nodes.
 func cleanEnv(env []string) []string {
 	var kept []string
 	for _, e := range env {

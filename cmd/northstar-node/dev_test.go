@@ -22,13 +22,14 @@ var (
 	dirPattern     = regexp.MustCompile(`data, logs (\S+)`)
 	electedPattern = regexp.MustCompile(`leader elected: (n\d) in (\d+) ms`)
 	nextPattern    = regexp.MustCompile(`leader (elected: |changed: n\d to )(n\d)`)
-	restartPattern = regexp.MustCompile(`(n\d) started again, pid (\d+)`)
+	restartPattern = regexp.MustCompile(`(n\d) restarted, pid (\d+)`)
 )
 
 // startDev runs a demo cluster on free ports.
 func startDev(t *testing.T, args ...string) (*server, map[string]int) {
 	t.Helper()
-	d := &server{t: t, id: "dev", args: append([]string{"dev", "--base-port", "0"}, args...), extraEnvironment: []string{"TMPDIR=" + t.TempDir(), "NORTHSTAR_JOIN=127.0.0.1:1"}}
+	d := &server{t: t, id: "dev", args: append([]string{"dev", "--base-port", "0"},
+		args...), extraEnvironment: []string{"TMPDIR=" + t.TempDir(), "NORTHSTAR_JOIN=127.0.0.1:1"}}
 	d.start()
 	eventually(t, "a leader is elected", func() bool { return electedPattern.MatchString(d.stdout.String()) })
 	pids := map[string]int{}
@@ -43,7 +44,7 @@ func startDev(t *testing.T, args ...string) (*server, map[string]int) {
 	return d, pids
 }
 
-// alive says whether a process exists and is not a zombie.
+// alive reports whether a process exists and is not a zombie.
 func alive(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -53,7 +54,8 @@ func alive(pid int) bool {
 	return len(rest) > 1 && rest[1] != 'Z'
 }
 
-func TestDevElectsRestartsAndCleansUp(t *testing.T) {
+func TestDev_ElectsRestartsAndCleansUp(t *testing.T) {
+	t.Parallel()
 	d, pids := startDev(t)
 	out := d.stdout.String()
 	if len(pids) != 3 {
@@ -70,7 +72,7 @@ func TestDevElectsRestartsAndCleansUp(t *testing.T) {
 		t.Error(err)
 	}
 
-	// kill -9 of the leader is a real crash.
+	// SIGKILL of the leader is a real crash.
 	var known apiv1.Leader
 	eventually(t, "the leader is known", func() bool {
 		return get("http://"+rowPattern.FindStringSubmatch(out)[3]+"/leader", &known) == http.StatusOK
@@ -84,9 +86,9 @@ func TestDevElectsRestartsAndCleansUp(t *testing.T) {
 		next := nextPattern.FindStringSubmatch(d.stdout.String()[before:])
 		return next != nil && next[2] != first
 	})
-	gone := fmt.Sprintf("%s (pid %d) is gone: signal: killed", first, pids[first])
+	gone := fmt.Sprintf("%s (pid %d) exited: signal: killed", first, pids[first])
 	eventually(t, "the crash is told", func() bool { return strings.Contains(d.stdout.String(), gone) })
-	eventually(t, "the dead node is started again", func() bool { return restartPattern.MatchString(d.stdout.String()) })
+	eventually(t, "the dead node is restarted", func() bool { return restartPattern.MatchString(d.stdout.String()) })
 	again := restartPattern.FindStringSubmatch(d.stdout.String())
 	if again[1] != first {
 		t.Errorf("restarted %s, killed %s", again[1], first)
@@ -107,23 +109,25 @@ func TestDevElectsRestartsAndCleansUp(t *testing.T) {
 	}
 }
 
-func TestDevDiesWithItsChildren(t *testing.T) {
+func TestDev_KillsChildrenOnExit(t *testing.T) {
+	t.Parallel()
 	d, pids := startDev(t, "--nodes", "1")
 	d.signal(syscall.SIGKILL)
 	d.exit()
 	eventually(t, "the child has ended", func() bool { return !alive(pids["n1"]) })
 }
 
-func TestDevSecondSignal(t *testing.T) {
+func TestDev_SecondSignal(t *testing.T) {
+	t.Parallel()
 	d, pids := startDev(t)
 	dir := dirPattern.FindStringSubmatch(d.stdout.String())[1]
 	for _, pid := range pids {
-		_ = syscall.Kill(pid, syscall.SIGSTOP) // they cannot stop by themselves
+		_ = syscall.Kill(pid, syscall.SIGSTOP) // they cannot exit on their own
 	}
 	d.signal(syscall.SIGINT)
 	eventually(t, "it is stopping", func() bool { return strings.Contains(d.stdout.String(), "stopping") })
 	eventually(t, "another signal ends it", func() bool {
-		_ = d.cmd.Process.Signal(syscall.SIGINT) // it may be gone
+		_ = d.cmd.Process.Signal(syscall.SIGINT) // it may have exited
 		select {
 		case <-d.ended:
 			return true
@@ -141,7 +145,7 @@ func TestDevSecondSignal(t *testing.T) {
 	}
 }
 
-// freePair finds a port that is free together with the next one.
+// freePair returns a port that is free together with the next one.
 func freePair(t *testing.T) string {
 	t.Helper()
 	addrs, err := ports.Reserve(2)
@@ -155,7 +159,8 @@ func freePair(t *testing.T) string {
 	return port
 }
 
-func TestDevKeepsItsData(t *testing.T) {
+func TestDev_KeepsData(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	port := freePair(t)
 	for _, want := range []string{"", "200 1"} {
@@ -175,13 +180,15 @@ func TestDevKeepsItsData(t *testing.T) {
 	}
 }
 
-func TestDevRefusesOtherAddresses(t *testing.T) {
+func TestDev_RejectsOtherAddresses(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, membersFile), []byte("n1=127.0.0.1:1@127.0.0.1:2"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	code, _, stderr := invoke(t, nil, "dev", "--nodes", "1", "--base-port", freePair(t), "--data-dir", dir)
-	if code != exitUsage || !strings.Contains(stderr, "holds a cluster with other addresses") || !strings.Contains(stderr, "127.0.0.1:2") {
+	if code != exitUsage ||
+		!strings.Contains(stderr, "was created with other addresses") || !strings.Contains(stderr, "127.0.0.1:2") {
 		t.Errorf("exit code %d, %q", code, stderr)
 	}
 }

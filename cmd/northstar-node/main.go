@@ -1,5 +1,4 @@
-// Command northstar-node is the server: it runs one node, or a whole cluster on
-// this machine for trying things out.
+// Command northstar-node is the server. It runs one node, or a demo cluster on this machine.
 package main
 
 import (
@@ -19,19 +18,19 @@ import (
 	"northstar/node"
 )
 
-// Exit codes of the contract.
+// Exit codes; the contract defines them.
 const (
 	exitOK     = 0
 	exitFailed = 1
 	exitUsage  = 2
 )
 
-// signalDebounce is for how long another signal counts as the first one: timeout(1)
-// and shells signal a process and its group, so that it comes twice.
+// signalDebounce is how long a repeated signal counts as the first one. timeout(1) and shells signal a process and
+// its group, so that it arrives twice.
 const signalDebounce = 100 * time.Millisecond
 
 func main() {
-	// The first signal asks for a clean stop, the second for one at once.
+	// The first signal requests a clean stop, the second one an immediate exit.
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	stop, cancelStop := context.WithCancel(context.Background())
@@ -49,9 +48,9 @@ func main() {
 	os.Exit(run(stop, now, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// commandEnv is what a command may use of the world.
+// commandEnv is the environment of a command.
 type commandEnv struct {
-	graceful, immediate context.Context // ended by the first and the second signal
+	graceful, immediate context.Context // cancelled by the first and the second signal
 	stdout, stderr      io.Writer
 }
 
@@ -60,20 +59,20 @@ type command interface {
 }
 
 type commands struct {
-	Run         runCommand     `cmd:"" help:"Run one node until SIGTERM or SIGINT. Each flag --some-key may also be given as NORTHSTAR_SOME_KEY in the environment, or in the file."`
-	Dev         devCommand     `cmd:"" help:"Run a whole cluster on this machine, each node a process of its own; Ctrl-C ends it."`
+	Run         runCommand     `cmd:"" help:"Run one node until SIGTERM or SIGINT. Each flag --some-key can also be set as NORTHSTAR_SOME_KEY in the environment, or in the configuration file."`
+	Dev         devCommand     `cmd:"" help:"Run a demo cluster on this machine, each node in its own process; Ctrl-C ends it."`
 	CheckConfig checkCommand   `cmd:"" name:"check-config" help:"List every problem of a configuration."`
-	Recover     recoverCommand `cmd:"" help:"Recover a stopped node's data directory after a quorum was lost for good; without --confirm, show what it holds."`
+	Recover     recoverCommand `cmd:"" help:"Recover a stopped node's data directory after a permanent loss of quorum; without --confirm, show its contents."`
 	Version     versionCommand `cmd:"" help:"Show the versions of this program, of Go and of the Raft library."`
 }
 
-// usageError is bad flags or a bad configuration.
+// usageError is an invalid command line or configuration.
 type usageError struct{ err error }
 
 func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }
 
-// run is the program. It returns the exit code and never panics.
+// run runs the program and returns the exit code. It never panics.
 func run(stop, now context.Context, args []string, stdout, stderr io.Writer) (code int) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -117,8 +116,7 @@ func run(stop, now context.Context, args []string, stdout, stderr io.Writer) (co
 	return report(stderr, cmd.run(&commandEnv{graceful: stop, immediate: now, stdout: stdout, stderr: stderr}))
 }
 
-// report prints an error, one line for each of its parts, and gives the exit
-// code.
+// report prints an error, one line for each of its parts, and returns the exit code.
 func report(stderr io.Writer, err error) int {
 	if err == nil {
 		return exitOK
@@ -134,7 +132,7 @@ func report(stderr io.Writer, err error) int {
 	return exitFailed
 }
 
-// panicSite is where the panic that is being recovered began.
+// panicSite returns where the current panic started.
 func panicSite() string {
 	pcs := make([]uintptr, 32)
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs)])

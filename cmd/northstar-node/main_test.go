@@ -46,8 +46,7 @@ func testMain(m *testing.M) int {
 	return m.Run()
 }
 
-// soon is when something has to have happened even on a machine that is busy
-// with much else.
+// soon is the timeout for events on a busy machine.
 const soon = 30 * time.Second
 
 // eventually waits for a condition.
@@ -80,7 +79,7 @@ func (o *output) String() string {
 	return o.b.String()
 }
 
-// invoke runs the binary to its end.
+// invoke runs the binary until it exits.
 func invoke(t *testing.T, env []string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -140,7 +139,7 @@ func (s *server) signal(sig syscall.Signal) {
 	}
 }
 
-// exit waits for the end of the process and gives its code.
+// exit waits for the exit of the process and returns its code.
 func (s *server) exit() int {
 	s.t.Helper()
 	select {
@@ -168,7 +167,8 @@ func get(url string, into any) int {
 
 func put(t *testing.T, node *server, key, value string) int {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://"+node.http+"/v1/kv/"+key, strings.NewReader(value))
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://"+node.http+"/v1/kv/"+key,
+		strings.NewReader(value))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,8 +13,8 @@ import (
 )
 
 type recoverCommand struct {
-	DataDir string `required:"" placeholder:"DIR" help:"Data directory of a node that does not run."`
-	Confirm string `placeholder:"CLUSTER_ID" help:"Recover it: the ID of its cluster, as the command shows it without this flag."`
+	DataDir string `required:"" placeholder:"DIR" help:"Data directory of a stopped node."`
+	Confirm string `placeholder:"CLUSTER_ID" help:"Recover the node: the ID of its cluster, as shown without this flag."`
 }
 
 func (c *recoverCommand) run(p *commandEnv) error {
@@ -22,7 +22,7 @@ func (c *recoverCommand) run(p *commandEnv) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = dir.Close() }() // it gives up a lock and nothing else
+	defer func() { _ = dir.Close() }() // it only releases a lock
 	if c.Confirm == "" {
 		return c.show(p.stdout, dir)
 	}
@@ -46,7 +46,7 @@ Wipe the other nodes (%s), start them, and re-admit each:
 	return err
 }
 
-// warning is what no recovery can prevent.
+// warning returns the risk that no recovery can prevent.
 func warning(dir *consensus.OfflineNode, g cluster.Generation) string {
 	voters := 0
 	for _, s := range dir.Servers() {
@@ -54,7 +54,8 @@ func warning(dir *consensus.OfflineNode, g cluster.Generation) string {
 			voters++
 		}
 	}
-	return fmt.Sprintf("Warning: nodes of generation %d that reach no node of generation %d can still form a quorum of their own (%d of %d voters): keep them off until they are wiped.",
+	return fmt.Sprintf("Warning: generation %d nodes that cannot reach generation %d may still form a quorum "+
+		"(%d of %d voters). Keep them stopped until wiped.",
 		g.Number-1, g.Number, cluster.Quorum(voters), voters)
 }
 
@@ -68,7 +69,7 @@ func otherServerIDs(dir *consensus.OfflineNode) []string {
 	return ids
 }
 
-// printMembers says what the directory holds.
+// show prints the contents of the directory.
 func (c *recoverCommand) show(w io.Writer, dir *consensus.OfflineNode) error {
 	id, l := dir.Identity(), dir.Inspection()
 	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
@@ -83,7 +84,7 @@ func (c *recoverCommand) show(w io.Writer, dir *consensus.OfflineNode) error {
 	} else {
 		line("snapshot", "none")
 	}
-	vote := "it never voted"
+	vote := "none"
 	if l.VotedTerm > 0 {
 		vote = fmt.Sprintf("voted for %s in term %d", l.VotedFor, l.VotedTerm)
 	}

@@ -17,8 +17,8 @@ type runCommand struct {
 	problems error
 }
 
-// run runs the node. The first signal drains it and then ends it; the second
-// leaves it where it is: a node's data is always fit for a crash.
+// run runs the node. The first signal drains and stops it. The second one exits immediately, which is safe: a
+// node's data always survives a crash.
 func (c *runCommand) run(p *commandEnv) error {
 	if c.problems != nil {
 		return &usageError{c.problems}
@@ -35,7 +35,7 @@ func (c *runCommand) run(p *commandEnv) error {
 	return err
 }
 
-// runNode runs the node until it ends, or wants to begin anew.
+// runNode runs the node until it ends or requests a restart.
 func (c *runCommand) runNode(p *commandEnv, env node.Env) error {
 	n, err := node.New(c.Config, env)
 	if err != nil {
@@ -57,7 +57,7 @@ func (c *runCommand) runNode(p *commandEnv, env node.Env) error {
 	case err := <-ended:
 		return err
 	case <-p.immediate.Done():
-		return errors.New("stopped at once by a second signal")
+		return errors.New("forced exit on second signal")
 	}
 }
 

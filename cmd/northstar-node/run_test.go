@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// What a running node does is tested from outside, in chaos/proc.
+// chaos/proc tests running nodes from outside.
 
 func wantNoTrace(t *testing.T, stderr string) {
 	t.Helper()
@@ -18,6 +18,7 @@ func wantNoTrace(t *testing.T, stderr string) {
 }
 
 func TestStartErrors(t *testing.T) {
+	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -34,8 +35,13 @@ func TestStartErrors(t *testing.T) {
 		code int
 		want string
 	}{
-		{"nothing to begin with", append(free, "--data-dir", t.TempDir()), exitUsage, "northstar-node: the data directory is empty: set initial-cluster for a new cluster, or join or discover for a running one"},
-		{"port in use", []string{"--data-dir", t.TempDir(), "--raft-addr", taken.Addr().String()}, exitFailed, "northstar-node: raft-addr: listen tcp " + taken.Addr().String()},
+		{"nothing to begin with", append(
+			free, "--data-dir", t.TempDir(),
+		), exitUsage, "northstar-node: the data directory is empty: set initial-cluster for a new cluster, or join or " +
+			"discover for a running one"},
+		{"port in use", []string{
+			"--data-dir", t.TempDir(), "--raft-addr", taken.Addr().String(),
+		}, exitFailed, "northstar-node: raft-addr: listen tcp " + taken.Addr().String()},
 		{"data dir is a file", append(free, "--data-dir", unwritable), exitFailed, "northstar-node: "},
 		{"parent is a file", append(free, "--data-dir", filepath.Join(unwritable, "x")), exitFailed, "northstar-node: "},
 	} {

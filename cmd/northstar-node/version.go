@@ -14,6 +14,7 @@ func (versionCommand) run(p *commandEnv) error {
 	if commit == "" {
 		commit = "unknown"
 	}
-	_, err := fmt.Fprintf(p.stdout, "northstar-node %s\ncommit %s\n%s\nhashicorp/raft %s\n", b.Version, commit, b.Go, b.Raft)
+	_, err := fmt.Fprintf(p.stdout, "northstar-node %s\ncommit %s\n%s\nhashicorp/raft %s\n", b.Version, commit, b.Go,
+		b.Raft)
 	return err
 }

@@ -15,16 +15,16 @@ import (
 	"northstar/node"
 )
 
-// How the demo looks at its nodes.
+// Poll intervals of the demo.
 const (
 	pollWithLeader  = 100 * time.Millisecond
-	pollNoLeader    = 5 * time.Millisecond // while there is no leader: its gap is to be measured
+	pollNoLeader    = 5 * time.Millisecond // short, to measure the time without a leader
 	pollTimeout     = 500 * time.Millisecond
 	eventRetryDelay = 500 * time.Millisecond
 	maxEventLine    = 1 << 20
 )
 
-// printer writes whole lines, from any goroutine.
+// printer prints whole lines, from any goroutine.
 type printer struct {
 	mu sync.Mutex
 	w  io.Writer
@@ -40,19 +40,19 @@ func (p *printer) line(format string, args ...any) {
 	p.text(time.Now().Format("15:04:05.000") + "  " + fmt.Sprintf(format, args...) + "\n")
 }
 
-// leaderTracker asks all nodes who leads, and tells every change.
+// leaderTracker polls all nodes for the leader, and prints every change.
 type leaderTracker struct {
 	members   node.InitialCluster
 	print     *printer
 	startedAt time.Time
 	http      *http.Client
-	wake      chan struct{} // capacity 1: a process has ended
+	wake      chan struct{} // capacity 1: a process has exited
 
 	mu             sync.Mutex
-	id             string    // "" while there is none
-	term           uint64    // of the newest leader seen
-	deadLeaderTerm uint64    // the term whose leader's process has ended: what others still say of it is old news
-	lost           time.Time // since when there is none; zero before the first
+	id             string    // "" if there is none
+	term           uint64    // of the latest leader
+	deadLeaderTerm uint64    // term of the leader whose process has exited: reports of that term are stale
+	lost           time.Time // start of the time without a leader; zero before the first
 }
 
 func newLeaderTracker(members node.InitialCluster, print *printer) *leaderTracker {
@@ -68,7 +68,7 @@ func (t *leaderTracker) current() string {
 	return t.id
 }
 
-// exited is told that the process of a node has ended.
+// exited records that the process of a node has exited.
 func (t *leaderTracker) exited(id string, at time.Time) {
 	t.mu.Lock()
 	if t.id == id {
@@ -99,14 +99,14 @@ func (t *leaderTracker) run(ctx context.Context) {
 	}
 }
 
-// observe takes the newest answer; the zero Leader when no node names one.
+// observe processes the latest response; the zero Leader if no node reports one.
 func (t *leaderTracker) observe(l apiv1.Leader, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
 	case l.LeaderID == "":
 		if t.id != "" {
-			t.print.line("leader lost: no node knows one (it was %s)", t.id)
+			t.print.line("leader lost: was %s, no node reports a leader", t.id)
 			t.id, t.lost = "", now
 		}
 		return
@@ -115,7 +115,8 @@ func (t *leaderTracker) observe(l apiv1.Leader, now time.Time) {
 	case t.term == 0:
 		t.print.line("leader elected: %s in %d ms (term %d)", l.LeaderID, now.Sub(t.startedAt).Milliseconds(), l.Term)
 	case t.id == "":
-		t.print.line("leader elected: %s after %d ms without a leader (term %d)", l.LeaderID, now.Sub(t.lost).Milliseconds(), l.Term)
+		t.print.line("leader elected: %s after %d ms without a leader (term %d)", l.LeaderID, now.Sub(t.lost).Milliseconds(),
+			l.Term)
 	case t.id == l.LeaderID:
 		t.print.line("leader elected again: %s (term %d)", l.LeaderID, l.Term)
 	default:
@@ -124,7 +125,7 @@ func (t *leaderTracker) observe(l apiv1.Leader, now time.Time) {
 	t.id, t.term = l.LeaderID, l.Term
 }
 
-// ask asks every node at once and returns the answer of the highest term.
+// ask asks every node and returns the response with the highest term.
 func (t *leaderTracker) ask(ctx context.Context) apiv1.Leader {
 	answers := make(chan apiv1.Leader, len(t.members))
 	for _, m := range t.members {
@@ -162,8 +163,8 @@ func getJSON(ctx context.Context, c *http.Client, url string, into any) error {
 	return json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(into)
 }
 
-// followEvents prints the events of one node until ctx ends, across its
-// restarts. Elections are told by the leaderTracker, once for all nodes.
+// followEvents prints the events of one node until ctx ends, across its restarts. The leaderTracker reports
+// elections, once for all nodes.
 func followEvents(ctx context.Context, id, addr string, print *printer) {
 	c := &http.Client{}
 	defer c.CloseIdleConnections()
@@ -172,7 +173,7 @@ func followEvents(ctx context.Context, id, addr string, print *printer) {
 			if e.Node == id && e.Type != "election" {
 				print.line("%s: %s", id, e.Message)
 			}
-		}) // it ends with the node's process, which is told elsewhere
+		}) // it ends with the node's process, which child reports
 		select {
 		case <-ctx.Done():
 		case <-time.After(eventRetryDelay):

@@ -14,6 +14,7 @@ import (
 )
 
 func TestLeaderTracker(t *testing.T) {
+	t.Parallel()
 	var out strings.Builder
 	tr := newLeaderTracker(nil, &printer{w: &out})
 	start := time.Now()
@@ -26,20 +27,20 @@ func TestLeaderTracker(t *testing.T) {
 	tr.observe(leads("n2", 2), at(400))
 	tr.exited("n3", at(450))            // a follower
 	tr.exited("n2", at(500))            // the leader
-	tr.observe(leads("n2", 2), at(510)) // the others have not noticed yet
+	tr.observe(leads("n2", 2), at(510)) // the others have not noticed
 	tr.observe(apiv1.Leader{}, at(650))
 	tr.observe(leads("n1", 3), at(790)) // elected
-	tr.observe(leads("n2", 2), at(800)) // old news
+	tr.observe(leads("n2", 2), at(800)) // stale
 	tr.observe(leads("n3", 4), at(900)) // transfer
-	tr.observe(leads("n3", 5), at(950)) // it lost the others for a moment
+	tr.observe(leads("n3", 5), at(950)) // it lost the others briefly
 	tr.observe(apiv1.Leader{}, at(1000))
-	tr.observe(leads("n3", 5), at(1100)) // it was only cut off
+	tr.observe(leads("n3", 5), at(1100)) // it was only partitioned
 	want := []string{
 		"leader elected: n2 in 312 ms (term 2)",
 		"leader elected: n1 after 290 ms without a leader (term 3)",
 		"leader changed: n1 to n3 (term 4)",
 		"leader elected again: n3 (term 5)",
-		"leader lost: no node knows one (it was n3)",
+		"leader lost: was n3, no node reports a leader",
 		"leader elected: n3 after 100 ms without a leader (term 5)",
 	}
 	var got []string
@@ -52,15 +53,19 @@ func TestLeaderTracker(t *testing.T) {
 }
 
 func TestReadEvents(t *testing.T) {
+	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Accept") != "text/event-stream" {
 			t.Errorf("Accept: %q", r.Header.Get("Accept"))
 		}
-		fmt.Fprint(w, ": keep-alive\n\nid: a-1\nevent: member\ndata: {\"node\":\"n1\",\"type\":\"member\",\"message\":\"hello\"}\n\ndata: garbage\n\ndata: {\"message\":\"bye\"}\n\n")
+		fmt.Fprint(w,
+			": keep-alive\n\nid: a-1\nevent: member\ndata: "+
+				"{\"node\":\"n1\",\"type\":\"member\",\"message\":\"hello\"}\n\ndata: garbage\n\ndata: {\"message\":\"bye\"}\n\n")
 	}))
 	defer server.Close()
 	var got []string
-	err := readEvents(context.Background(), server.Client(), server.URL, func(e apiv1.Event) { got = append(got, e.Node+e.Message) })
+	err := readEvents(context.Background(), server.Client(), server.URL,
+		func(e apiv1.Event) { got = append(got, e.Node+e.Message) })
 	if want := []string{"n1hello", "bye"}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("got %q, %v", got, err)
 	}

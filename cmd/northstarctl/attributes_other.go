@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// commandAttributes puts a command into a process group of its own.
+// commandAttributes puts a command into its own process group.
 func commandAttributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
 // waitChildExit waits for a child.

@@ -12,14 +12,14 @@ import (
 )
 
 type autoCmd struct {
-	Pause  autoPauseCmd  `cmd:"" help:"No node stands for election by itself until this is ended."`
-	Resume autoResumeCmd `cmd:"" help:"A failed leader is replaced automatically again."`
-	Status autoStatusCmd `cmd:"" help:"Is it paused?"`
+	Pause  autoPauseCmd  `cmd:"" help:"Disable automatic elections until resumed."`
+	Resume autoResumeCmd `cmd:"" help:"Enable automatic elections again."`
+	Status autoStatusCmd `cmd:"" help:"Show whether automatic failover is paused."`
 }
 
 type autoPauseCmd struct {
-	For    time.Duration `name:"for" placeholder:"DURATION" help:"The pause ends by itself after this long; without it, it lasts until it is ended."`
-	Reason string        `help:"Why, for the record."`
+	For    time.Duration `name:"for" placeholder:"DURATION" help:"Resume automatically after this time; default: never."`
+	Reason string        `help:"Reason, for the audit log."`
 }
 
 func (p *autoPauseCmd) Run(a *app) error {
@@ -27,7 +27,7 @@ func (p *autoPauseCmd) Run(a *app) error {
 	body := apiv1.AutoFailover{Enabled: &off, Reason: p.Reason}
 	switch {
 	case p.For < 0 || p.For > 0 && p.For < time.Millisecond:
-		return usagef("--for %v: want at least 1ms", p.For)
+		return usagef("--for: must be at least 1ms (got %v)", p.For)
 	case p.For > 0:
 		ttl := p.For.Milliseconds()
 		body.TTLMS = &ttl
@@ -36,7 +36,7 @@ func (p *autoPauseCmd) Run(a *app) error {
 }
 
 type autoResumeCmd struct {
-	Reason string `help:"Why, for the record."`
+	Reason string `help:"Reason, for the audit log."`
 }
 
 func (r *autoResumeCmd) Run(a *app) error {
@@ -45,40 +45,30 @@ func (r *autoResumeCmd) Run(a *app) error {
 }
 
 func (a *app) setAutoFailover(what string, body apiv1.AutoFailover) error {
-	set, err := request(a, what, func(ctx context.Context, c *client.Client) (apiv1.AutoFailoverState, error) {
+	return show(a, what, func(ctx context.Context, c *client.Client) (apiv1.AutoFailoverState, error) {
 		return c.SetAutoFailover(ctx, body)
-	})
-	if err != nil {
-		return err
-	}
-	return a.printAutoFailover(set)
+	}, a.printAutoFailover)
 }
 
 type autoStatusCmd struct{}
 
 func (*autoStatusCmd) Run(a *app) error {
-	set, err := request(a, "asking about automatic failover", func(ctx context.Context, c *client.Client) (apiv1.AutoFailoverState, error) {
-		return c.AutoFailover(ctx)
-	})
-	if err != nil {
-		return err
-	}
-	return a.printAutoFailover(set)
+	return show(a, "asking about automatic failover",
+		func(ctx context.Context, c *client.Client) (apiv1.AutoFailoverState, error) {
+			return c.AutoFailover(ctx)
+		}, a.printAutoFailover)
 }
 
 func (a *app) printAutoFailover(set apiv1.AutoFailoverState) error {
-	return a.printResult(set, func() error {
-		line := a.colour(text.FgGreen, "automatic failover is on")
-		if !set.Enabled {
-			line = a.colour(text.FgYellow, "automatic failover is paused")
-			if set.PausedUntil != nil {
-				line += ", until " + set.PausedUntil.UTC().Format(timeForm)
-			}
+	line := a.colour(text.FgGreen, "automatic failover is on")
+	if !set.Enabled {
+		line = a.colour(text.FgYellow, "automatic failover is paused")
+		if set.PausedUntil != nil {
+			line += ", until " + set.PausedUntil.UTC().Format(timeForm)
 		}
-		if set.Operator != "" {
-			line += fmt.Sprintf(" (by %s: %s)", set.Operator, orDash(set.Reason))
-		}
-		_, err := fmt.Fprintln(a.stdout, line)
-		return err
-	})
+	}
+	if set.Operator != "" {
+		line += fmt.Sprintf(" (by %s: %s)", set.Operator, orDash(set.Reason))
+	}
+	return a.printf("%s\n", line)
 }

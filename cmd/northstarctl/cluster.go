@@ -13,14 +13,15 @@ import (
 )
 
 type statusCmd struct {
-	Node string `arg:"" optional:"" placeholder:"HOST:PORT" help:"Show this node as it sees itself."`
+	Node string `arg:"" optional:"" placeholder:"HOST:PORT" help:"Show this node's own view."`
 }
 
 func (s *statusCmd) Run(a *app) error {
 	if s.Node != "" {
 		return s.node(a)
 	}
-	cl, err := request(a, "asking for the cluster", func(ctx context.Context, c *client.Client) (apiv1.Cluster, error) { return c.Cluster(ctx) })
+	cl, err := request(a, "asking for the cluster",
+		func(ctx context.Context, c *client.Client) (apiv1.Cluster, error) { return c.Cluster(ctx) })
 	if err != nil {
 		return err
 	}
@@ -28,7 +29,9 @@ func (s *statusCmd) Run(a *app) error {
 		return err
 	}
 	if cl.LeaderID == "" {
-		return &client.Error{Op: "status", Problem: cluster.Errorf(cluster.CodeNoLeader, "as node %s sees it", orDash(cl.ObservedBy))}
+		return &client.Error{
+			Op: "status", Problem: cluster.Errorf(cluster.CodeNoLeader, "as node %s sees it", orDash(cl.ObservedBy)),
+		}
 	}
 	return nil
 }
@@ -41,19 +44,21 @@ func (a *app) printCluster(cl apiv1.Cluster) error {
 	fmt.Fprintf(a.stdout, "cluster   %s (%s), generation %d\n", cl.ClusterName, orDash(cl.ClusterID), cl.Generation)
 	fmt.Fprintf(a.stdout, "leader    %s, term %d, revision %d\n", leader, cl.Term, cl.Revision)
 	q := cl.Quorum
-	fmt.Fprintf(a.stdout, "quorum    %d of %d voters needed, %d healthy, tolerates %d more failures\n", q.Needed, q.Voters, q.Healthy, q.Tolerates)
+	fmt.Fprintf(a.stdout, "quorum    %d of %d voters needed, %d healthy, tolerates %d more failures\n", q.Needed, q.Voters,
+		q.Healthy, q.Tolerates)
 	if !cl.AutoFailover {
 		fmt.Fprintln(a.stdout, a.colour(text.FgYellow, "automatic failover is paused"))
 	}
 	fmt.Fprintln(a.stdout)
 	rows := make([][]any, 0, len(cl.Members))
 	for _, m := range cl.Members {
-		rows = append(rows, []any{m.ID, m.State, a.health(m), m.Suffrage, m.HTTPAddress, ms(m.LastContactMS), m.LagEntries, orDash(m.Version)})
+		rows = append(rows,
+			[]any{m.ID, m.State, a.health(m), m.Suffrage, m.HTTPAddress, ms(m.LastContactMS), m.LagEntries, orDash(m.Version)})
 	}
 	return a.table([]string{"id", "state", "health", "suffrage", "http", "contact", "lag", "version"}, rows)
 }
 
-// health is one word, or why not.
+// health returns one word if the member is healthy, else the reasons.
 func (a *app) health(m apiv1.Member) string {
 	switch {
 	case m.Healthy && m.Lifecycle == string(cluster.Active):
@@ -67,11 +72,9 @@ func (a *app) health(m apiv1.Member) string {
 }
 
 func (s *statusCmd) node(a *app) error {
-	st, err := request(a, "asking "+s.Node, func(ctx context.Context, c *client.Client) (apiv1.Status, error) { return c.Status(ctx, s.Node) })
-	if err != nil {
-		return err
-	}
-	return a.printResult(st, func() error {
+	return show(a, "asking "+s.Node, func(ctx context.Context, c *client.Client) (apiv1.Status, error) {
+		return c.Status(ctx, s.Node)
+	}, func(st apiv1.Status) error {
 		rows := [][]any{
 			{"node", st.NodeID},
 			{"cluster", fmt.Sprintf("%s (%s), generation %d", st.ClusterName, orDash(st.ClusterID), st.Generation)},
@@ -82,7 +85,8 @@ func (s *statusCmd) node(a *app) error {
 			{"log", fmt.Sprintf("last %d, committed %d, applied %d", st.LastLogIndex, st.CommitIndex, st.AppliedIndex)},
 			{"revision", st.Revision},
 			{"priority", fmt.Sprintf("%d, eligible %s, zone %s", st.Priority, yesNo(st.Eligible), orDash(st.Zone))},
-			{"disk", fmt.Sprintf("fsync p99 %d ms, stalled %s, read-only %s", st.Disk.FsyncP99MS, yesNo(st.Disk.Stalled), yesNo(st.Disk.ReadOnly))},
+			{"disk", fmt.Sprintf("fsync p99 %d ms, stalled %s, read-only %s", st.Disk.FsyncP99MS, yesNo(st.Disk.Stalled),
+				yesNo(st.Disk.ReadOnly))},
 			{"version", orDash(st.Version)},
 			{"started", st.StartedAt.UTC().Format(timeForm)},
 		}
@@ -96,11 +100,10 @@ func (s *statusCmd) node(a *app) error {
 type leaderCmd struct{}
 
 func (*leaderCmd) Run(a *app) error {
-	l, err := request(a, "looking for the leader", func(ctx context.Context, c *client.Client) (apiv1.Leader, error) { return c.Leader(ctx) })
-	if err != nil {
-		return err
-	}
-	return a.printResult(l, func() error {
-		return a.table([]string{"leader", "http", "raft", "term"}, [][]any{{l.LeaderID, l.LeaderAddress, l.RaftAddress, l.Term}})
+	return show(a, "looking for the leader", func(ctx context.Context, c *client.Client) (apiv1.Leader, error) {
+		return c.Leader(ctx)
+	}, func(l apiv1.Leader) error {
+		return a.table([]string{"leader", "http", "raft", "term"},
+			[][]any{{l.LeaderID, l.LeaderAddress, l.RaftAddress, l.Term}})
 	})
 }

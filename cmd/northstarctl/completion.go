@@ -16,8 +16,7 @@ type completionCmd struct {
 	Shell string `arg:"" enum:"bash,zsh,fish" help:"One of ${enum}."`
 }
 
-// Run prints a script that knows every command, flag and fixed value of this
-// program by itself: it does not start it to complete a word.
+// Run prints a script with every command, flag and fixed value, so that completion does not start this program.
 func (c *completionCmd) Run(a *app) error {
 	quote := strings.NewReplacer(`'`, `'\''`)
 	t, err := template.New("").Funcs(template.FuncMap{
@@ -33,14 +32,13 @@ func (c *completionCmd) Run(a *app) error {
 	return t.ExecuteTemplate(a.stdout, c.Shell+".tmpl", describe(a.model))
 }
 
-// completionSpec is the command line as the scripts need it.
+// completionSpec is the command line as the completion scripts need it.
 type completionSpec struct {
 	Places []completionNode
-	Flags  []flagSpec // every flag that takes a value, once for each name
+	Flags  []flagSpec // every flag with a value, once for each name
 }
 
-// completionNode is a point in the command line: after these commands, these words may
-// follow.
+// completionNode is a point in the command line: the words that may follow these commands.
 type completionNode struct {
 	Path  string           // "", " kv", " kv get"
 	Words []completionWord // commands and fixed arguments
@@ -49,10 +47,10 @@ type completionNode struct {
 
 type completionWord struct{ Text, Help string }
 
-// flagSpec takes a value.
+// flagSpec is a flag with a value.
 type flagSpec struct {
 	Names  []string // with their dashes
-	Values []string // that it may have; none: any, such as a file
+	Values []string // allowed values; none: any
 }
 
 func describe(app *kong.Application) completionSpec {
@@ -95,7 +93,7 @@ func describe(app *kong.Application) completionSpec {
 	return g
 }
 
-// add notes a flag that takes a value, once however many commands have it.
+// add records a flag with a value, once even if several commands have it.
 func (g *completionSpec) add(names, values []string) {
 	values = slices.DeleteFunc(values, func(v string) bool { return v == "" })
 	if !slices.ContainsFunc(g.Flags, func(f flagSpec) bool { return f.Names[0] == names[0] }) {
@@ -103,7 +101,7 @@ func (g *completionSpec) add(names, values []string) {
 	}
 }
 
-// summary is the first sentence of a help text, without its full stop.
+// summary returns the first sentence of a help text, without its full stop.
 func summary(help string) string {
 	s, _, _ := strings.Cut(help, " (")
 	s, _, _ = strings.Cut(s, ";")

@@ -13,8 +13,8 @@ import (
 
 type drainCmd struct {
 	ID   string        `arg:"" help:"Node ID."`
-	Wait bool          `help:"Until another node leads and the cluster shows it draining."`
-	For  time.Duration `default:"60s" help:"How long to wait at most."`
+	Wait bool          `help:"Wait until another node leads and the cluster shows the node as draining."`
+	For  time.Duration `default:"60s" help:"Maximum wait."`
 	changeFlags
 }
 
@@ -27,7 +27,7 @@ func (d *drainCmd) Run(a *app) error {
 	if d.DryRun {
 		return a.plan(func(ctx context.Context, c *client.Client) (apiv1.Plan, error) { return c.PlanDrain(ctx, id, body) })
 	}
-	res, err := request(a, "draining "+d.ID, func(ctx context.Context, c *client.Client) (apiv1.MemberResult, error) {
+	return a.changeMembers("draining "+d.ID, func(ctx context.Context, c *client.Client) (apiv1.MemberResult, error) {
 		res, err := c.Drain(ctx, id, body)
 		if err != nil || !d.Wait {
 			return res, err
@@ -36,19 +36,12 @@ func (d *drainCmd) Run(a *app) error {
 		defer cancel()
 		return res, awaitDrained(ctx, c, d.ID)
 	})
-	if err != nil {
-		return err
-	}
-	return a.printResult(res, func() error {
-		_, err := fmt.Fprintf(a.stdout, "%s: %s\n", res.ID, res.Message)
-		return err
-	})
 }
 
-// drainPollInterval is how often the cluster is asked whether a node is drained.
+// drainPollInterval is the interval of requests to the cluster until a node is drained.
 const drainPollInterval = 100 * time.Millisecond
 
-// awaitDrained waits until another node leads, and says that id is draining.
+// awaitDrained waits until another node leads and reports id as draining.
 func awaitDrained(ctx context.Context, c *client.Client, id string) error {
 	for {
 		cl, err := c.Cluster(ctx)
@@ -61,7 +54,7 @@ func awaitDrained(ctx context.Context, c *client.Client, id string) error {
 		select {
 		case <-time.After(drainPollInterval):
 		case <-ctx.Done():
-			return fmt.Errorf("node %s is set to drain, and still leads or does not show it: %w", id, ctx.Err())
+			return fmt.Errorf("node %s: drain requested but not complete: %w", id, ctx.Err())
 		}
 	}
 }
@@ -80,7 +73,8 @@ func (u *undrainCmd) Run(a *app) error {
 	if u.DryRun {
 		return a.plan(func(ctx context.Context, c *client.Client) (apiv1.Plan, error) { return c.PlanUndrain(ctx, id, body) })
 	}
-	return a.changeMembers("ending the drain of "+u.ID, func(ctx context.Context, c *client.Client) (apiv1.MemberResult, error) {
-		return c.Undrain(ctx, id, body)
-	})
+	return a.changeMembers("ending the drain of "+u.ID,
+		func(ctx context.Context, c *client.Client) (apiv1.MemberResult, error) {
+			return c.Undrain(ctx, id, body)
+		})
 }

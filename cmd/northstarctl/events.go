@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
+	"iter"
 	"strings"
 
 	"northstar/api/apiv1"
@@ -13,14 +13,14 @@ import (
 const timeForm = "2006-01-02 15:04:05.000Z"
 
 type electionsCmd struct {
-	Limit  int  `default:"20" help:"At most so many."`
-	Votes  bool `help:"Every voter's answer, and why."`
-	Follow bool `short:"f" help:"Print elections as they end, those that came to nothing too, until Ctrl-C."`
+	Limit  int  `default:"20" help:"Maximum number."`
+	Votes  bool `help:"Each voter's response and its reason."`
+	Follow bool `short:"f" help:"Print elections as they end, lost ones too, until Ctrl-C."`
 }
 
 func (e *electionsCmd) Run(a *app) error {
 	if e.Limit < 1 {
-		return usagef("--limit: want 1 or more")
+		return usagef("--limit: must be 1 or more")
 	}
 	if e.Follow {
 		return e.follow(a)
@@ -31,9 +31,7 @@ func (e *electionsCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	if len(list.Missing) > 0 {
-		fmt.Fprintln(a.stderr, "northstarctl: without what was lost by "+strings.Join(list.Missing, ", "))
-	}
+	a.warnMissing("lost elections", list.Missing)
 	return a.printResult(list.Items, func() error {
 		rows := make([][]any, 0, len(list.Items))
 		for _, el := range list.Items {
@@ -45,17 +43,20 @@ func (e *electionsCmd) Run(a *app) error {
 			}
 			rows = append(rows, []any{
 				el.StartedAt.UTC().Format(timeForm), el.Term, el.Trigger, el.CandidateID, el.Result,
-				fmt.Sprintf("%d of %d", granted, len(el.Votes)), fmt.Sprintf("%d ms", el.DurationMS), fmt.Sprintf("%d ms", el.LeaderlessMS), orDash(el.Reason),
+				fmt.Sprintf("%d of %d", granted, len(el.Votes)), fmt.Sprintf("%d ms", el.DurationMS), fmt.Sprintf("%d ms",
+					el.LeaderlessMS), orDash(el.Reason),
 			})
 		}
-		if err := a.table([]string{"started", "term", "trigger", "candidate", "result", "votes", "took", "leaderless", "reason"}, rows); err != nil || !e.Votes {
+		if err := a.table(
+			[]string{"started", "term", "trigger", "candidate", "result", "votes", "took", "leaderless", "reason"}, rows,
+		); err != nil || !e.Votes {
 			return err
 		}
 		return a.printVotes(list.Items)
 	})
 }
 
-// printVotes lists each voter's answer in each election.
+// printVotes lists each voter's response in each election.
 func (a *app) printVotes(elections []apiv1.Election) error {
 	var rows [][]any
 	for _, el := range elections {
@@ -67,47 +68,32 @@ func (a *app) printVotes(elections []apiv1.Election) error {
 	return a.table([]string{"term", "candidate", "voter", "granted", "reason"}, rows)
 }
 
-// follow prints what the candidates' own events say.
 func (e *electionsCmd) follow(a *app) error {
-	c, err := a.connect()
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	for ev, err := range c.FollowEvents(a.ctx, "", "election") {
-		if err != nil {
-			return a.untilInterrupted(err)
-		}
+	return follow(a, func(c *client.Client) iter.Seq2[apiv1.Event, error] {
+		return c.FollowEvents(a.ctx, "", "election")
+	}, func(ev apiv1.Event) (any, string) {
 		el, ok := ev.Election()
-		switch {
-		case !ok:
-			continue // only that somebody leads
-		case a.Output == "json":
-			err = a.printJSONLine(ev)
-		default:
-			err = e.printElection(a, ev, el)
+		if !ok {
+			return nil, "" // only reports the leader
 		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+		return ev, e.line(ev, el)
+	})
 }
 
-func (e *electionsCmd) printElection(a *app, ev apiv1.Event, el apiv1.Election) error {
-	lines := fmt.Sprintf("%s  term %-4d %-15s %-8s %-4s  in %d ms, leaderless %d ms: %s\n", ev.At.UTC().Format(timeForm), ev.Term, el.Trigger, el.CandidateID, el.Result, el.DurationMS, el.LeaderlessMS, orDash(el.Reason))
+func (e *electionsCmd) line(ev apiv1.Event, el apiv1.Election) string {
+	text := fmt.Sprintf("%s  term %-4d %-15s %-8s %-4s  in %d ms, leaderless %d ms: %s", ev.At.UTC().Format(timeForm),
+		ev.Term, el.Trigger, el.CandidateID, el.Result, el.DurationMS, el.LeaderlessMS, orDash(el.Reason))
 	for _, v := range el.Votes {
 		if e.Votes {
-			lines += strings.TrimRight(fmt.Sprintf("    %-8s %-3s  %s", v.VoterID, yesNo(v.Granted), v.Reason), " ") + "\n"
+			text += strings.TrimRight(fmt.Sprintf("\n    %-8s %-3s  %s", v.VoterID, yesNo(v.Granted), v.Reason), " ")
 		}
 	}
-	_, err := io.WriteString(a.stdout, lines)
-	return err
+	return text
 }
 
 type eventsCmd struct {
-	Follow bool   `short:"f" help:"Go on printing events as they happen, until Ctrl-C."`
-	Since  string `placeholder:"SEQ" help:"Only what came after the event with this seq."`
+	Follow bool   `short:"f" help:"Print events as they happen, until Ctrl-C."`
+	Since  string `placeholder:"SEQ" help:"Only events after the one with this seq."`
 	Type   string `help:"Only events of this type: election, failover, transfer, member, health, splitbrain, role, disk or node."`
 }
 
@@ -121,9 +107,7 @@ func (e *eventsCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	if len(list.Missing) > 0 {
-		fmt.Fprintln(a.stderr, "northstarctl: without the events of "+strings.Join(list.Missing, ", "))
-	}
+	a.warnMissing("events", list.Missing)
 	return a.printResult(list, func() error {
 		rows := make([][]any, 0, len(list.Items))
 		for _, ev := range list.Items {
@@ -134,23 +118,17 @@ func (e *eventsCmd) Run(a *app) error {
 }
 
 func (e *eventsCmd) follow(a *app) error {
-	c, err := a.connect()
-	if err != nil {
-		return err
+	return follow(a, func(c *client.Client) iter.Seq2[apiv1.Event, error] {
+		return c.FollowEvents(a.ctx, e.Since, e.Type)
+	}, func(ev apiv1.Event) (any, string) {
+		return ev, fmt.Sprintf("%s  %-8s %-10s %s", ev.At.UTC().Format(timeForm), ev.Node, ev.Type, ev.Message)
+	})
+}
+
+// warnMissing warns that the response lacks what only unreachable nodes have.
+func (a *app) warnMissing(what string, nodes []string) {
+	if len(nodes) > 0 {
+		fmt.Fprintf(a.stderr, "northstarctl: warning: %s of unreachable nodes are missing: %s\n", what,
+			strings.Join(nodes, ", "))
 	}
-	defer c.Close()
-	for ev, err := range c.FollowEvents(a.ctx, e.Since, e.Type) {
-		if err != nil {
-			return a.untilInterrupted(err)
-		}
-		if a.Output == "json" {
-			err = a.printJSONLine(ev)
-		} else {
-			_, err = fmt.Fprintf(a.stdout, "%s  %-8s %-10s %s\n", ev.At.UTC().Format(timeForm), ev.Node, ev.Type, ev.Message)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }

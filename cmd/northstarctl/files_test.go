@@ -45,9 +45,11 @@ func readCert(t *testing.T, name string) *x509.Certificate {
 }
 
 func TestCertificates(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "pki")
 	must(t, "tls", "ca", "--out", dir)
-	must(t, "tls", "cert", "--ca", dir, "--out", dir, "--node", "n1", "--cluster-name", "demo", "--host", "n1.example.org", "--host", "10.0.0.1,::1")
+	must(t, "tls", "cert", "--ca", dir, "--out", dir, "--node", "n1", "--cluster-name", "demo", "--host", "n1.example.org",
+		"--host", "10.0.0.1,::1")
 	must(t, "tls", "cert", "--ca", dir, "--out", dir, "--client", "operator/ann", "--cluster-name", "demo", "--days", "30")
 	roots := x509.NewCertPool()
 	roots.AddCert(readCert(t, filepath.Join(dir, "ca.crt")))
@@ -58,12 +60,16 @@ func TestCertificates(t *testing.T) {
 		host      string
 		life      time.Duration
 	}{
-		{"n1", "northstar://demo/node/n1", []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, "n1.example.org", 365 * day},
+		{"n1", "northstar://demo/node/n1", []x509.ExtKeyUsage{
+			x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth,
+		}, "n1.example.org", 365 * day},
 		{"ann", "northstar://demo/operator/ann", []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, "", 30 * day},
 	} {
 		cert := readCert(t, filepath.Join(dir, tc.file+".crt"))
 		for _, usage := range tc.usages {
-			if _, err := cert.Verify(x509.VerifyOptions{Roots: roots, DNSName: tc.host, KeyUsages: []x509.ExtKeyUsage{usage}}); err != nil {
+			if _, err := cert.Verify(
+				x509.VerifyOptions{Roots: roots, DNSName: tc.host, KeyUsages: []x509.ExtKeyUsage{usage}},
+			); err != nil {
 				t.Errorf("%s: %v", tc.file, err)
 			}
 		}
@@ -93,11 +99,13 @@ func TestCertificates(t *testing.T) {
 	}
 }
 
-func TestCertificatesAreNotOverwritten(t *testing.T) {
+func TestCertificates_NotOverwritten(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	must(t, "tls", "ca", "--out", dir)
 	before := readCert(t, filepath.Join(dir, "ca.crt"))
-	if code, _, stderr := ctl(t, nil, "", "tls", "ca", "--out", dir); code != exitFailed || !strings.Contains(stderr, "--force") {
+	if code, _, stderr := ctl(t, nil, "", "tls", "ca", "--out", dir); code != exitFailed ||
+		!strings.Contains(stderr, "--force") {
 		t.Errorf("exit %d, %q", code, stderr)
 	}
 	if !readCert(t, filepath.Join(dir, "ca.crt")).Equal(before) {
@@ -126,6 +134,7 @@ func TestCertificatesAreNotOverwritten(t *testing.T) {
 }
 
 func TestTokenNew(t *testing.T) {
+	t.Parallel()
 	var out struct{ Token, Hash string }
 	line := must(t, "token", "new", "--name", "ann", "--role", "client")
 	if err := json.Unmarshal([]byte(line), &out); err != nil {
@@ -140,7 +149,7 @@ func TestTokenNew(t *testing.T) {
 	}
 }
 
-// backup is a small state as a node sends it.
+// backup returns a small state as a node sends it.
 func backup(t *testing.T) []byte {
 	t.Helper()
 	s := state.New(state.Options{})
@@ -153,6 +162,7 @@ func backup(t *testing.T) []byte {
 }
 
 func TestSnapshots(t *testing.T) {
+	t.Parallel()
 	data := backup(t)
 	sent := data
 	var restored string
@@ -160,7 +170,8 @@ func TestSnapshots(t *testing.T) {
 	s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case apiv1.PathLeader:
-			reply(w, apiv1.Leader{LeaderID: "n1", LeaderAddress: strings.TrimPrefix(s.URL, "http://"), ObservedBy: "n1", Term: 1})
+			reply(w,
+				apiv1.Leader{LeaderID: "n1", LeaderAddress: strings.TrimPrefix(s.URL, "http://"), ObservedBy: "n1", Term: 1})
 		case apiv1.PathSnapshot:
 			w.Header().Set("Trailer", apiv1.HeaderChecksum)
 			w.Write(sent)
@@ -186,18 +197,20 @@ func TestSnapshots(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "b.snap")
 	code, stdout, stderr := ctl(t, s, "", "snapshot", "save", file)
-	if got, err := os.ReadFile(file); code != exitDone || err != nil || string(got) != string(data) || !strings.Contains(stdout, "keys") {
+	if got, err := os.ReadFile(file); code != exitDone ||
+		err != nil || string(got) != string(data) || !strings.Contains(stdout, "keys") {
 		t.Fatalf("save: exit %d, %v, %s", code, err, stderr)
 	}
 	if code, _, _ := ctl(t, s, "", "snapshot", "save", file); code != exitFailed {
 		t.Errorf("an existing file was replaced: exit %d", code)
 	}
 	var info state.Info
-	if err := json.Unmarshal([]byte(must(t, "snapshot", "inspect", file, "-o", "json")), &info); err != nil || info.Keys != 1 {
+	if err := json.Unmarshal([]byte(must(t, "snapshot", "inspect", file, "-o", "json")), &info); err != nil ||
+		info.Keys != 1 {
 		t.Errorf("inspect: %+v, %v", info, err)
 	}
 
-	// What arrives damaged leaves the old backup, and nothing else, behind.
+	// A damaged transfer leaves only the old backup.
 	sent = append(slices.Clone(data), 'x')
 	if code, _, stderr := ctl(t, s, "", "snapshot", "save", "--force", file); code != exitFailed {
 		t.Errorf("damaged backup saved: exit %d, %s", code, stderr)
@@ -212,7 +225,8 @@ func TestSnapshots(t *testing.T) {
 	if code, _, _ := ctl(t, s, "n\n", "snapshot", "restore", file); code != exitFailed || restored != "" {
 		t.Errorf("restored without a yes: exit %d", code)
 	}
-	if code, stdout, stderr := ctl(t, s, "y\n", "snapshot", "restore", file); code != exitDone || restored != string(data) || !strings.Contains(stdout, "revision 9") {
+	if code, stdout, stderr := ctl(t, s, "y\n", "snapshot", "restore", file); code != exitDone ||
+		restored != string(data) || !strings.Contains(stdout, "revision 9") {
 		t.Errorf("restore: exit %d, %d bytes, %s%s", code, len(restored), stdout, stderr)
 	}
 	restored = ""
@@ -225,6 +239,7 @@ func TestSnapshots(t *testing.T) {
 }
 
 func TestCompletionScripts(t *testing.T) {
+	t.Parallel()
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		script := must(t, "completion", shell)
 		for _, word := range []string{"snapshot", "inspect", "--if-revision", "--no-eligible"} {
@@ -242,7 +257,8 @@ func TestCompletionScripts(t *testing.T) {
 	}
 }
 
-func TestBashCompletes(t *testing.T) {
+func TestBashCompletion(t *testing.T) {
+	t.Parallel()
 	bash, err := exec.LookPath("bash")
 	if err != nil {
 		t.Skip("bash is not installed")
@@ -262,7 +278,8 @@ func TestBashCompletes(t *testing.T) {
 		for i, w := range words {
 			quoted[i] = "'" + w + "'"
 		}
-		cmd := exec.Command(bash, "--norc", "-c", script+"\nCOMP_WORDS=("+strings.Join(quoted, " ")+"); COMP_CWORD=$((${#COMP_WORDS[@]}-1)); _northstarctl; echo ${COMPREPLY[@]}")
+		cmd := exec.Command(bash, "--norc", "-c", script+"\nCOMP_WORDS=("+strings.Join(quoted,
+			" ")+"); COMP_CWORD=$((${#COMP_WORDS[@]}-1)); _northstarctl; echo ${COMPREPLY[@]}")
 		out, err := cmd.CombinedOutput()
 		got := strings.Fields(string(out))
 		slices.Sort(got)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"os"
 	"strconv"
 	"strings"
@@ -22,7 +23,7 @@ type kvCmd struct {
 	Watch kvWatchCmd `cmd:"" help:"Print changes as they happen, until Ctrl-C."`
 }
 
-// keyValue is a key as JSON for programs: the value in base64, as in the API.
+// keyValue is the JSON form of a key: the value in base64, as in the API.
 type keyValue struct {
 	Key      string `json:"key"`
 	Value    []byte `json:"value"`
@@ -47,12 +48,12 @@ func (k *kvGetCmd) Run(a *app) error {
 	})
 }
 
-// conditions are the flags that every write takes.
+// conditions are the flags of every write.
 type conditions struct {
 	IfRevision     uint64 `placeholder:"REV" help:"Only if this is the key's revision."`
 	IfPresent      bool   `help:"Only if the key exists."`
 	Fence          string `placeholder:"ROLE=TOKEN" help:"Only while TOKEN is the role's current fencing token."`
-	IdempotencyKey string `placeholder:"KEY" help:"Name of this write: repeated under it, it is carried out once."`
+	IdempotencyKey string `placeholder:"KEY" help:"Name of this write: repeated writes with the same name are applied once."`
 }
 
 func (c conditions) options() (client.WriteOptions, error) {
@@ -63,7 +64,7 @@ func (c conditions) options() (client.WriteOptions, error) {
 	role, token, ok := strings.Cut(c.Fence, "=")
 	n, err := strconv.ParseUint(token, 10, 64)
 	if !ok || role == "" || err != nil {
-		return opts, usagef("--fence %q: want ROLE=TOKEN, the token being a number", c.Fence)
+		return opts, usagef("--fence: must be ROLE=TOKEN with a numeric token (got %q)", c.Fence)
 	}
 	opts.Fence = &client.Fence{Role: role, Token: n}
 	return opts, nil
@@ -87,19 +88,14 @@ func (k *kvPutCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	res, err := request(a, "writing "+k.Key, func(ctx context.Context, c *client.Client) (apiv1.PutResult, error) {
+	return show(a, "writing "+k.Key, func(ctx context.Context, c *client.Client) (apiv1.PutResult, error) {
 		return c.Put(ctx, k.Key, value, opts)
-	})
-	if err != nil {
-		return err
-	}
-	return a.printResult(res, func() error {
-		_, err := fmt.Fprintf(a.stdout, "revision %d\n", res.Revision)
-		return err
+	}, func(res apiv1.PutResult) error {
+		return a.printf("revision %d\n", res.Revision)
 	})
 }
 
-// readValue gives the value, one byte more than the largest allowed at most.
+// readValue returns the value, at most one byte more than the maximum.
 func (k *kvPutCmd) readValue(stdin io.Reader) ([]byte, error) {
 	if name, ok := strings.CutPrefix(k.Value, "@"); ok {
 		f, err := os.Open(name)
@@ -128,30 +124,24 @@ func (k *kvDelCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	res, err := request(a, "deleting "+k.Key, func(ctx context.Context, c *client.Client) (apiv1.DeleteResult, error) {
+	return show(a, "deleting "+k.Key, func(ctx context.Context, c *client.Client) (apiv1.DeleteResult, error) {
 		return c.Delete(ctx, k.Key, opts)
-	})
-	if err != nil {
-		return err
-	}
-	return a.printResult(res, func() error {
-		_, err := fmt.Fprintf(a.stdout, "revision %d\n", res.Revision)
-		return err
+	}, func(res apiv1.DeleteResult) error {
+		return a.printf("revision %d\n", res.Revision)
 	})
 }
 
 type kvLsCmd struct {
 	Prefix      string `arg:"" optional:"" help:"Only keys that begin with this."`
-	Limit       int    `placeholder:"N" help:"At most so many keys."`
+	Limit       int    `placeholder:"N" help:"Maximum number of keys."`
 	After       string `placeholder:"KEY" help:"Only keys after this one."`
 	Consistency string `enum:"linearizable,lease,stale" default:"linearizable" help:"One of ${enum}."`
 }
 
-// Run holds what it prints in memory only for people's table; the array for
-// programs goes out key by key, and has no end where the list could not be had.
+// Run streams the JSON array item by item; it is not closed if the list fails. A table is collected in memory.
 func (k *kvLsCmd) Run(a *app) error {
 	if k.Limit < 0 {
-		return usagef("--limit: want 0 (all) or more")
+		return usagef("--limit: must be 0 (all) or more")
 	}
 	c, err := a.connect()
 	if err != nil {
@@ -160,7 +150,9 @@ func (k *kvLsCmd) Run(a *app) error {
 	defer c.Close()
 	done := a.progress("listing keys")
 	defer done()
-	opts := client.ListOptions{Consistency: client.Consistency(k.Consistency), Limit: min(k.Limit, apiv1.MaxListLimit), After: k.After}
+	opts := client.ListOptions{
+		Consistency: client.Consistency(k.Consistency), Limit: min(k.Limit, apiv1.MaxListLimit), After: k.After,
+	}
 	var rows [][]any
 	n := 0
 	for item, err := range c.List(a.ctx, k.Prefix, opts) {
@@ -168,7 +160,8 @@ func (k *kvLsCmd) Run(a *app) error {
 			return err
 		}
 		if a.Output != "json" {
-			rows = append(rows, []any{printable([]byte(item.Key)), item.Revision, item.Version, len(item.Value), printable(item.Value)})
+			rows = append(rows,
+				[]any{printable([]byte(item.Key)), item.Revision, item.Version, len(item.Value), printable(item.Value)})
 		} else if err := a.printItem(n, item); err != nil {
 			return err
 		}
@@ -185,46 +178,37 @@ func (k *kvLsCmd) Run(a *app) error {
 
 type kvWatchCmd struct {
 	Prefix string  `arg:"" optional:"" help:"Only keys that begin with this."`
-	Since  *uint64 `placeholder:"REV" help:"Changes after this revision; without it, from now."`
+	Since  *uint64 `placeholder:"REV" help:"Changes after this revision; default: from now."`
 }
 
-// changeLine is one change for programs.
+// changeLine is the JSON form of a change.
 type changeLine struct {
 	Event string `json:"event"`
 	keyValue
 }
 
 func (k *kvWatchCmd) Run(a *app) error {
-	c, err := a.connect()
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	opts := client.WatchOptions{FromNow: k.Since == nil}
-	if k.Since != nil {
-		opts.Since = *k.Since
-	}
-	for ch, err := range c.Watch(a.ctx, k.Prefix, opts) {
-		if err != nil {
-			return a.untilInterrupted(err)
-		}
+	return follow(a, func(c *client.Client) iter.Seq2[client.Change, error] {
+		return c.Watch(a.ctx, k.Prefix, watchOptions(k.Since))
+	}, func(ch client.Change) (any, string) {
 		event := apiv1.EventPut
 		if ch.Deleted {
 			event = apiv1.EventDelete
 		}
-		if a.Output == "json" {
-			err = a.printJSONLine(changeLine{event, keyValue{ch.Key, ch.Value, ch.Revision}})
-		} else {
-			_, err = fmt.Fprintln(a.stdout, strings.TrimRight(fmt.Sprintf("%d %-6s %s %s", ch.Revision, event, printable([]byte(ch.Key)), printable(ch.Value)), " "))
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+		return changeLine{event, keyValue{ch.Key, ch.Value, ch.Revision}},
+			fmt.Sprintf("%d %-6s %s %s", ch.Revision, event, printable([]byte(ch.Key)), printable(ch.Value))
+	})
 }
 
-// untilInterrupted makes Ctrl-C the proper end of what goes on until then.
+// watchOptions returns the options of a watch that starts after the revision since; nil: now.
+func watchOptions(since *uint64) client.WatchOptions {
+	if since == nil {
+		return client.WatchOptions{FromNow: true}
+	}
+	return client.WatchOptions{Since: *since}
+}
+
+// untilInterrupted returns nil if Ctrl-C ended the command.
 func (a *app) untilInterrupted(err error) error {
 	if a.ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		return nil
@@ -232,16 +216,15 @@ func (a *app) untilInterrupted(err error) error {
 	return err
 }
 
-// printable is a value as a table may show it: short, on one line, and without
-// what a terminal would obey.
+// printable returns a value for a table: short, on one line, and without terminal control characters.
 func printable(b []byte) string {
-	const most = 60
+	const maxRunes = 60
 	if !utf8.Valid(b) {
-		return fmt.Sprintf("(%d bytes, not text)", len(b))
+		return fmt.Sprintf("(%d bytes, binary)", len(b))
 	}
 	s, cut := string(b), ""
-	if r := []rune(s); len(r) > most {
-		s, cut = string(r[:most]), "…"
+	if r := []rune(s); len(r) > maxRunes {
+		s, cut = string(r[:maxRunes]), "…"
 	}
 	quoted := strconv.QuoteToGraphic(s)
 	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`) + cut

@@ -11,12 +11,10 @@ import (
 	"northstar/cluster"
 )
 
-// leadershipFlags are what every command that moves leadership takes.
+// leadershipFlags are the flags of every command that moves leadership.
 type leadershipFlags struct {
-	To     string `placeholder:"ID" help:"The node to lead; without it the best placed voter."`
-	Reason string `help:"Why, for the record."`
-	DryRun bool   `name:"dry-run" help:"Show what would be done, and do nothing."`
-	Plan   string `placeholder:"PLAN-ID" help:"Do exactly what a dry run has shown, or nothing should the cluster have changed since."`
+	To string `placeholder:"ID" help:"The new leader; default: the voter with the best rank."`
+	changeFlags
 }
 
 func (m *leadershipFlags) check() error {
@@ -40,17 +38,17 @@ func (t *transferCmd) Run(a *app) error {
 	}
 	wait := t.Wait.Milliseconds()
 	if wait < 1 || wait > apiv1.MaxTimeoutMS {
-		return usagef("--wait %v: want more than 0 and at most %v", t.Wait, apiv1.MaxTimeoutMS*time.Millisecond)
+		return usagef("--wait: must be more than 0 and at most %v (got %v)", apiv1.MaxTimeoutMS*time.Millisecond, t.Wait)
 	}
 	body := apiv1.Transfer{TargetLeaderID: t.To, TimeoutMS: &wait, Reason: t.Reason, PlanID: t.Plan}
 	if t.DryRun {
 		return a.plan(func(ctx context.Context, c *client.Client) (apiv1.Plan, error) { return c.PlanTransfer(ctx, body) })
 	}
 	return a.moveLeadership(t.Wait, func(ctx context.Context, c *client.Client) (apiv1.TransferResult, error) {
-		// That there is nobody to hand leadership over is known sooner than after --wait.
-		looking, cancel := context.WithTimeout(ctx, a.Timeout)
+		// Without a leader, fail after --timeout, not after --wait.
+		search, cancel := context.WithTimeout(ctx, a.Timeout)
 		defer cancel()
-		if _, err := c.Leader(looking); err != nil {
+		if _, err := c.Leader(search); err != nil {
 			return apiv1.TransferResult{}, err
 		}
 		return c.Transfer(ctx, body)
@@ -59,10 +57,10 @@ func (t *transferCmd) Run(a *app) error {
 
 type failoverCmd struct {
 	leadershipFlags
-	Emergency bool `help:"Have --to elected at once, without any check but the voters' own; needs --to and --reason."`
+	Emergency bool `help:"Elect --to immediately without health and lag checks; Raft's vote rules still apply. Needs --to and --reason."`
 }
 
-// failoverTimeout is how long a node may take to carry a failover out.
+// failoverTimeout is the maximum duration of a failover on a node.
 const failoverTimeout = 30 * time.Second
 
 func (f *failoverCmd) Run(a *app) error {
@@ -91,7 +89,8 @@ func (f *failoverCmd) emergency(a *app) error {
 	case f.Reason == "":
 		return usagef("--emergency: needs --reason")
 	}
-	if err := a.confirm("Node %s will stand for election at once, over the head of any leader: writes in flight there may end with an unknown outcome.", orDash(f.To)); err != nil {
+	if err := a.confirm("Node %s starts an election now and deposes the current leader. "+
+		"In-flight writes may have an unknown outcome.", orDash(f.To)); err != nil {
 		return err
 	}
 	return a.moveLeadership(failoverTimeout, func(ctx context.Context, c *client.Client) (apiv1.TransferResult, error) {
@@ -99,9 +98,9 @@ func (f *failoverCmd) emergency(a *app) error {
 	})
 }
 
-// moveLeadership makes one call that moves leadership. The server may take limit: its own
-// verdict is to come first.
-func (a *app) moveLeadership(limit time.Duration, call func(context.Context, *client.Client) (apiv1.TransferResult, error)) error {
+// moveLeadership makes one call that moves leadership. The server may take limit, so that its own error arrives
+// first.
+func (a *app) moveLeadership(limit time.Duration, call callFunc[apiv1.TransferResult]) error {
 	res, err := request(a, "moving leadership", func(ctx context.Context, c *client.Client) (apiv1.TransferResult, error) {
 		ctx, cancel := context.WithTimeout(ctx, limit+a.Timeout)
 		defer cancel()
@@ -111,12 +110,12 @@ func (a *app) moveLeadership(limit time.Duration, call func(context.Context, *cl
 		return errors.Join(err, a.showVotes(err))
 	}
 	return a.printResult(res, func() error {
-		_, err := fmt.Fprintf(a.stdout, "leadership moved from %s to %s in %d ms, term %d\n", orDash(res.OldLeaderID), res.NewLeaderID, res.DurationMS, res.Term)
-		return err
+		return a.printf("leadership moved from %s to %s in %d ms, term %d\n", orDash(res.OldLeaderID), res.NewLeaderID,
+			res.DurationMS, res.Term)
 	})
 }
 
-// showVotes shows what the voters have said, where that is why it failed.
+// showVotes prints the responses of the voters if the error has them.
 func (a *app) showVotes(err error) error {
 	var e *cluster.Error
 	if !errors.As(err, &e) || len(e.Votes) == 0 {
@@ -128,5 +127,6 @@ func (a *app) showVotes(err error) error {
 		votes[i] = apiv1.Vote{VoterID: string(v.Voter), Granted: v.Granted, Reason: v.Reason}
 		rows[i] = []any{v.Voter, yesNo(v.Granted), orDash(v.Reason)}
 	}
-	return a.printResult(map[string]any{"votes": votes}, func() error { return a.table([]string{"voter", "granted", "reason"}, rows) })
+	return a.printResult(map[string]any{"votes": votes},
+		func() error { return a.table([]string{"voter", "granted", "reason"}, rows) })
 }

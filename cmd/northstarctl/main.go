@@ -1,5 +1,4 @@
-// Command northstarctl is the operator's and the script's client of a
-// NorthStar cluster.
+// Command northstarctl is the command line client of a NorthStar cluster, for operators and scripts.
 package main
 
 import (
@@ -7,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -20,7 +20,7 @@ import (
 	"northstar/cluster"
 )
 
-// Exit codes of the contract.
+// Exit codes; the contract defines them.
 const (
 	exitDone     = 0
 	exitFailed   = 1
@@ -37,34 +37,34 @@ func main() {
 	os.Exit(code)
 }
 
-// commands is every command and flag: kong reads it, and so does completion.
+// commands has every command and flag, for kong and for completion.
 type commands struct {
-	Endpoints []string      `env:"NORTHSTAR_ENDPOINTS" default:"127.0.0.1:7701" placeholder:"HOST:PORT" help:"Nodes of the cluster, host:port or URL; one that lives is enough (${env})."`
+	Endpoints []string      `env:"NORTHSTAR_ENDPOINTS" default:"127.0.0.1:7701" placeholder:"HOST:PORT" help:"Nodes of the cluster, host:port or URL; one reachable node is enough (${env})."`
 	Token     string        `env:"NORTHSTAR_TOKEN" help:"Bearer token (${env})."`
 	CA        string        `name:"ca" env:"NORTHSTAR_CA" type:"path" placeholder:"FILE" help:"CA certificate of the cluster, or the directory of its ca.crt; makes host:port mean https (${env})."`
 	Cert      string        `env:"NORTHSTAR_CERT" type:"path" placeholder:"FILE" help:"This client's certificate (${env})."`
 	Key       string        `env:"NORTHSTAR_KEY" type:"path" placeholder:"FILE" help:"The key of --cert (${env})."`
-	Output    string        `short:"o" enum:"table,json" default:"table" help:"Form of the output: ${enum}."`
-	Timeout   time.Duration `default:"10s" help:"Bound of each request to the cluster."`
+	Output    string        `short:"o" enum:"table,json" default:"table" help:"Output format: ${enum}."`
+	Timeout   time.Duration `default:"10s" help:"Timeout of each request to the cluster."`
 	Yes       bool          `short:"y" help:"Answer yes to questions."`
 
-	Status     statusCmd     `cmd:"" help:"Show the cluster: leader, quorum, members; or one node's own view."`
-	Leader     leaderCmd     `cmd:"" help:"Show who leads."`
+	Status     statusCmd     `cmd:"" help:"Show the cluster (leader, quorum, members) or one node's own view."`
+	Leader     leaderCmd     `cmd:"" help:"Show the leader."`
 	Members    membersCmd    `cmd:"" help:"Show and change the members."`
 	Transfer   transferCmd   `cmd:"" help:"Move leadership to another node."`
-	Failover   failoverCmd   `cmd:"" help:"Move leadership, also from a leader that hangs or is gone."`
-	Drain      drainCmd      `cmd:"" help:"Take a node out of the way, to stop it without anybody noticing."`
+	Failover   failoverCmd   `cmd:"" help:"Move leadership, also from a hung or crashed leader."`
+	Drain      drainCmd      `cmd:"" help:"Drain a node: move leadership and attached clients away before maintenance."`
 	Undrain    undrainCmd    `cmd:"" help:"End a drain."`
-	Recover    recoverCmd    `cmd:"" help:"Recover a quorum that is lost for good: what the survivors never received is lost."`
+	Recover    recoverCmd    `cmd:"" help:"Recover from a permanent loss of quorum: data that the survivors never received is lost."`
 	Auto       autoCmd       `cmd:"" name:"auto-failover" help:"Pause and resume automatic failover."`
-	SplitBrain splitBrainCmd `cmd:"" name:"splitbrain" help:"Is there another leader or cluster? Exits with 1 when there is."`
-	Elections  electionsCmd  `cmd:"" help:"Show past elections, the newest first."`
-	Events     eventsCmd     `cmd:"" help:"Show what happened on the nodes."`
-	Audit      auditCmd      `cmd:"" help:"Show who called what, from where, why, and what came of it."`
+	SplitBrain splitBrainCmd `cmd:"" name:"splitbrain" help:"Check for split brain; exit code 1 if found."`
+	Elections  electionsCmd  `cmd:"" help:"Show past elections, newest first."`
+	Events     eventsCmd     `cmd:"" help:"Show events of the nodes."`
+	Audit      auditCmd      `cmd:"" help:"Show the audit log."`
 	KV         kvCmd         `cmd:"" name:"kv" help:"Read, write and watch keys."`
-	Role       roleCmd       `cmd:"" help:"Show, take and watch named roles."`
+	Role       roleCmd       `cmd:"" help:"Show, campaign for and watch named roles."`
 	Run        runCmd        `cmd:"" help:"Run a command while this process holds a role."`
-	Keep       shimCmd       `cmd:"" hidden:"" help:"Of run: the process between it and its command."`
+	Shim       shimCmd       `cmd:"" hidden:"" help:"Internal: supervisor shim of run."`
 	Nodes      nodesCmd      `cmd:"" help:"Show the registered application nodes."`
 	Snapshot   snapshotCmd   `cmd:"" help:"Back up and restore the cluster's state."`
 	TLS        tlsCmd        `cmd:"" name:"tls" help:"Make certificates."`
@@ -73,7 +73,7 @@ type commands struct {
 	Version    versionCmd    `cmd:"" help:"Show the version of this program."`
 }
 
-// app is what a command may use of the world.
+// app is the environment of a command.
 type app struct {
 	commands
 	ctx            context.Context
@@ -82,13 +82,16 @@ type app struct {
 	model          *kong.Application
 }
 
-// run is the program. It gives the exit code.
+// run runs the program and returns the exit code.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	a := &app{ctx: ctx, stdin: stdin, stdout: stdout, stderr: stderr}
 	exit := -1
 	parser, err := kong.New(&a.commands,
 		kong.Name("northstarctl"),
-		kong.Description("The client of a NorthStar cluster. Exit codes: 0 done, 1 failed, 2 usage, 3 no leader, 4 refused, 5 outcome unknown."),
+		kong.Description(
+			"The client of a NorthStar cluster. Exit codes: 0 done, 1 failed, 2 usage, 3 no leader, 4 refused, 5 outcome "+
+				"unknown.",
+		),
 		kong.Writers(stdout, stderr),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.Exit(func(code int) { exit = code }), // after --help
@@ -107,7 +110,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return a.report(cmd.Run(a))
 }
 
-// usageError is a command line that cannot be carried out as it stands.
+// usageError is an invalid command line.
 type usageError struct{ err error }
 
 func (e *usageError) Error() string { return e.err.Error() }
@@ -115,7 +118,7 @@ func (e *usageError) Unwrap() error { return e.err }
 
 func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
 
-// exitReport prints an error as one line and gives the exit code.
+// report prints an error as one line and returns the exit code.
 func (a *app) report(err error) int {
 	var ended *commandError
 	if err == nil || (errors.As(err, &ended) && ended.text == "") {
@@ -146,7 +149,7 @@ func exitCode(err error) int {
 	return exitFailed
 }
 
-// caFile is where the CA certificate is, given it or its directory.
+// caFile returns the path of the CA certificate; ca may be its directory.
 func caFile(ca string) string {
 	if st, err := os.Stat(ca); err == nil && st.IsDir() {
 		return filepath.Join(ca, "ca.crt")
@@ -154,12 +157,11 @@ func caFile(ca string) string {
 	return ca
 }
 
-// connect makes the client of the cluster that the flags name. The caller
-// closes it.
+// connect returns a client of the cluster that the flags name. The caller closes it.
 func (a *app) connect() (*client.Client, error) {
 	cfg := client.Config{Endpoints: a.Endpoints, Token: a.Token, Timeout: a.Timeout, UserAgent: "northstarctl/" + version}
 	if a.Timeout <= 0 {
-		return nil, usagef("--timeout: want more than 0")
+		return nil, usagef("--timeout: must be more than 0")
 	}
 	if a.CA != "" || a.Cert != "" || a.Key != "" {
 		tls, err := client.LoadTLS(caFile(a.CA), a.Cert, a.Key)
@@ -175,9 +177,11 @@ func (a *app) connect() (*client.Client, error) {
 	return c, nil
 }
 
-// request makes one request to the cluster, with a progress line should it take
-// long.
-func request[T any](a *app, what string, request func(ctx context.Context, c *client.Client) (T, error)) (T, error) {
+// callFunc is a command's call to the cluster.
+type callFunc[T any] func(ctx context.Context, c *client.Client) (T, error)
+
+// request makes one call to the cluster, with a progress line if it takes long.
+func request[T any](a *app, what string, call callFunc[T]) (T, error) {
 	c, err := a.connect()
 	if err != nil {
 		var none T
@@ -185,14 +189,25 @@ func request[T any](a *app, what string, request func(ctx context.Context, c *cl
 	}
 	defer c.Close()
 	defer a.progress(what)()
-	return request(a.ctx, c)
+	return call(a.ctx, c)
 }
 
-// requestAll gathers a list that comes in pages: each request gives what follows
-// after, and what the next one is to begin after, "" at the end.
-func requestAll[T any](a *app, what string, page func(ctx context.Context, c *client.Client, after string) (items []T, next string, err error)) ([]T, error) {
-	return request(a, what, func(ctx context.Context, c *client.Client) ([]T, error) {
-		all := []T{} // an empty list, for programs, is one, too
+// show makes one call to the cluster and prints its result: as JSON, or by text.
+func show[T any](a *app, what string, call callFunc[T], text func(T) error) error {
+	v, err := request(a, what, call)
+	if err != nil {
+		return err
+	}
+	return a.printResult(v, func() error { return text(v) })
+}
+
+// allPages returns a call that reads a list page by page. page returns the items after an item, and the item that
+// the next page starts after; "" at the end.
+func allPages[T any](
+	page func(ctx context.Context, c *client.Client, after string) (items []T, next string, err error),
+) callFunc[[]T] {
+	return func(ctx context.Context, c *client.Client) ([]T, error) {
+		all := []T{} // [] as JSON, not null
 		for after := ""; ; {
 			items, next, err := page(ctx, c, after)
 			if err != nil {
@@ -203,5 +218,32 @@ func requestAll[T any](a *app, what string, page func(ctx context.Context, c *cl
 				return all, nil
 			}
 		}
-	})
+	}
+}
+
+// follow prints what stream yields until Ctrl-C. line returns the JSON form and the text of an item; nil skips it.
+func follow[T any](a *app, stream func(*client.Client) iter.Seq2[T, error], line func(T) (v any, text string)) error {
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	for item, err := range stream(c) {
+		if err != nil {
+			return a.untilInterrupted(err)
+		}
+		v, text := line(item)
+		switch {
+		case v == nil:
+			continue
+		case a.Output == "json":
+			err = a.printJSONLine(v)
+		default:
+			err = a.printf("%s\n", strings.TrimRight(text, " "))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }

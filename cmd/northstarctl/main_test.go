@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 type server struct {
 	*httptest.Server
 	noLeader bool
-	fail     error // answers all but /leader and /v1/cluster, when not nil
+	fail     error // error of all paths except /leader and /v1/cluster, if not nil
 	requests []string
 	bodies   []string
 }
@@ -62,7 +62,8 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 			problem(w, cluster.Errorf(cluster.CodeNoLeader, "none"))
 			return
 		}
-		reply(w, apiv1.Leader{LeaderID: "n1", LeaderAddress: "127.0.0.1:1", RaftAddress: "127.0.0.1:2", Term: 4, ObservedBy: "n1"})
+		reply(w,
+			apiv1.Leader{LeaderID: "n1", LeaderAddress: "127.0.0.1:1", RaftAddress: "127.0.0.1:2", Term: 4, ObservedBy: "n1"})
 		return
 	}
 	body, _ := io.ReadAll(r.Body)
@@ -78,12 +79,21 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 	switch r.Method + " " + r.URL.Path {
 	case "GET /v1/cluster":
 		c := apiv1.Cluster{
-			ClusterID: "c1", ClusterName: "demo", Term: 4, LeaderID: "n1", Revision: 1099511627790, AutoFailover: true, ObservedBy: "n1",
-			Quorum: apiv1.Quorum{Voters: 3, Needed: 2, Healthy: 2},
+			ClusterID: "c1", ClusterName: "demo", Term: 4, LeaderID: "n1", Revision: 1099511627790, AutoFailover: true,
+			ObservedBy: "n1",
+			Quorum:     apiv1.Quorum{Voters: 3, Needed: 2, Healthy: 2},
 			Members: []apiv1.Member{
-				{ID: "n1", RaftAddress: "10.0.0.1:7700", Suffrage: "voter", Priority: 100, Eligible: true, Lifecycle: "active", Healthy: true, State: "leader", LastContactMS: &zero, Version: "v1"},
-				{ID: "n2", RaftAddress: "10.0.0.2:7700", Suffrage: "voter", Priority: 50, Eligible: true, Zone: "b", Lifecycle: "draining", Healthy: true, State: "follower", LastContactMS: &contact, LagEntries: 3, Version: "v1"},
-				{ID: "n3", RaftAddress: "10.0.0.3:7700", Suffrage: "voter", Priority: 0, Lifecycle: "dead", Reasons: []string{"no contact", "lag"}, State: "unknown"},
+				{
+					ID: "n1", RaftAddress: "10.0.0.1:7700", Suffrage: "voter", Priority: 100, Eligible: true, Lifecycle: "active",
+					Healthy: true, State: "leader", LastContactMS: &zero, Version: "v1",
+				},
+				{
+					ID: "n2", RaftAddress: "10.0.0.2:7700", Suffrage: "voter", Priority: 50, Eligible: true, Zone: "b",
+					Lifecycle: "draining", Healthy: true, State: "follower", LastContactMS: &contact, LagEntries: 3, Version: "v1",
+				},
+				{ID: "n3", RaftAddress: "10.0.0.3:7700", Suffrage: "voter", Priority: 0, Lifecycle: "dead", Reasons: []string{
+					"no contact", "lag",
+				}, State: "unknown"},
 			},
 		}
 		if s.noLeader {
@@ -92,8 +102,12 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 		reply(w, c)
 	case "GET /status":
 		reply(w, apiv1.Status{
-			NodeID: "n2", ClusterID: "c1", ClusterName: "demo", State: "follower", Suffrage: "voter", Lifecycle: "active", Term: 4, LeaderID: "n1", LeaderAddress: "10.0.0.1:7701",
-			LastContactMS: &contact, LastLogIndex: 9, CommitIndex: 8, AppliedIndex: 8, Revision: 5, Priority: 100, Eligible: true, Version: "v1", StartedAt: started, Warnings: []string{"zone differs from the configuration"},
+			NodeID: "n2", ClusterID: "c1", ClusterName: "demo", State: "follower", Suffrage: "voter", Lifecycle: "active",
+			Term: 4, LeaderID: "n1", LeaderAddress: "10.0.0.1:7701",
+			LastContactMS: &contact, LastLogIndex: 9, CommitIndex: 8, AppliedIndex: 8, Revision: 5, Priority: 100,
+			Eligible: true, Version: "v1", StartedAt: started, Warnings: []string{
+				"zone differs from the configuration",
+			},
 		})
 	case "GET /v1/kv/app/config":
 		w.Header().Set(apiv1.HeaderRevision, "7")
@@ -110,17 +124,26 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 		}})
 	case "GET /v1/watch":
 		w.Header().Set("Content-Type", apiv1.TypeEventStream)
-		fmt.Fprint(w, "id: 10\nevent: put\ndata: {\"key\":\"a\",\"value\":\"djE=\",\"revision\":10}\n\nid: 11\nevent: delete\ndata: {\"key\":\"a\",\"revision\":11}\n\n")
+		fmt.Fprint(w,
+			"id: 10\nevent: put\ndata: {\"key\":\"a\",\"value\":\"djE=\",\"revision\":10}\n\nid: 11\nevent: delete\ndata: "+
+				"{\"key\":\"a\",\"revision\":11}\n\n")
 		fmt.Fprint(w, "event: error\ndata: {\"code\":4015,\"status\":410,\"detail\":\"a backup was restored\"}\n\n")
 	case "GET /admin/audit":
 		reply(w, apiv1.Audit{Next: "9", Items: []apiv1.AuditRecord{
-			{Seq: "8", When: started, Who: "ann", Role: "operator", From: "10.0.0.9:4000", What: "POST /admin/transfer", Reason: "upgrade", Result: "ok", Status: 200, Class: "operators", DryRun: true},
-			{Seq: "9", When: started, Role: "observer", From: "10.0.0.9:4001", What: "PUT /v1/kv/a", Result: "ERR_FORBIDDEN", Status: 403, Code: 4403, Class: "clients", Delayed: true},
+			{
+				Seq: "8", When: started, Who: "ann", Role: "operator", From: "10.0.0.9:4000", What: "POST /admin/transfer",
+				Reason: "upgrade", Result: "ok", Status: 200, Class: "operators", DryRun: true,
+			},
+			{
+				Seq: "9", When: started, Role: "observer", From: "10.0.0.9:4001", What: "PUT /v1/kv/a", Result: "ERR_FORBIDDEN",
+				Status: 403, Code: 4403, Class: "clients", Delayed: true,
+			},
 		}})
 	case "GET /v1/elections":
 		reply(w, apiv1.Elections{Items: []apiv1.Election{{
-			Term: 4, Trigger: "connection_lost", CandidateID: "n1", Result: "won", StartedAt: started, DurationMS: 3, LeaderlessMS: 9,
-			Votes: []apiv1.Vote{{VoterID: "n1", Granted: true}, {VoterID: "n2", Granted: true}, {VoterID: "n3"}},
+			Term: 4, Trigger: "connection_lost", CandidateID: "n1", Result: "won", StartedAt: started, DurationMS: 3,
+			LeaderlessMS: 9,
+			Votes:        []apiv1.Vote{{VoterID: "n1", Granted: true}, {VoterID: "n2", Granted: true}, {VoterID: "n3"}},
 		}}})
 	case "GET /v1/events":
 		ev := apiv1.Event{Seq: "p1-1", Node: "n1", Type: "election", At: started, Term: 4, Message: "n1 leads"}
@@ -132,8 +155,11 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 			data, _ := json.Marshal(ev)
 			fmt.Fprintf(w, "id: p1-1\nevent: election\ndata: %s\n\n", data)
 			ev.Seq, ev.At, ev.Message, ev.Fields = "p1-2", started.Add(time.Second), "n2 lost", map[string]any{
-				"result": "lost", "trigger": "timeout", "candidate_id": "n2", "duration_ms": 12, "leaderless_ms": 160, "reason": "Raft's timer fired",
-				"votes": []apiv1.Vote{{VoterID: "n2", Granted: true, Reason: "itself"}, {VoterID: "n3", Reason: "log behind: 41 < 44"}},
+				"result": "lost", "trigger": "timeout", "candidate_id": "n2", "duration_ms": 12, "leaderless_ms": 160,
+				"reason": "Raft's timer fired",
+				"votes": []apiv1.Vote{
+					{VoterID: "n2", Granted: true, Reason: "itself"}, {VoterID: "n3", Reason: "log behind: 41 < 44"},
+				},
 			}
 			data, _ = json.Marshal(ev)
 			fmt.Fprintf(w, "id: p1-2\nevent: election\ndata: %s\n\n", data)
@@ -141,8 +167,9 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 		}
 		reply(w, apiv1.Events{Items: []apiv1.Event{ev}, Missing: []string{"n3"}})
 	case "POST /admin/nodes/n1/drain":
-		reply(w, apiv1.MemberResult{ID: "n1", Message: "done"}) // it goes on leading
-	case "POST /admin/nodes/n2/drain", "POST /admin/nodes/n2/undrain", "POST /admin/members", "PATCH /admin/members/n4", "DELETE /admin/members/n4":
+		reply(w, apiv1.MemberResult{ID: "n1", Message: "done"}) // it stays leader
+	case "POST /admin/nodes/n2/drain", "POST /admin/nodes/n2/undrain", "POST /admin/members", "PATCH /admin/members/n4",
+		"DELETE /admin/members/n4":
 		id := "n4"
 		if strings.HasPrefix(r.URL.Path, "/admin/nodes/") {
 			id = "n2"
@@ -158,11 +185,23 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 	case "GET /admin/splitbrain", "POST /admin/splitbrain/check":
 		reply(w, apiv1.SplitBrain{
 			Verdict: "stale_leader", CheckedAt: started, CheckedBy: "n1", Refusing: true,
-			Findings: []apiv1.SplitBrainFinding{{Verdict: "stale_leader", Detail: "node n1 leads in term 4, but a majority follows node n2 in term 5", Nodes: []string{"n1"}, Refusing: true}},
+			Findings: []apiv1.SplitBrainFinding{{
+				Verdict: "stale_leader", Detail: "node n1 leads in term 4, but a majority follows node n2 in term 5",
+				Nodes: []string{
+					"n1",
+				}, Refusing: true,
+			}},
 			Claims: []apiv1.SplitBrainClaim{
-				{NodeID: "n1", Source: "self", Address: "10.0.0.1:7700", ClusterID: "c1", Generation: 1, Term: 4, Leads: true, LeaderID: "n1", At: started},
-				{NodeID: "n2", Source: "peer", Address: "10.0.0.2:7700", ClusterID: "c1", Generation: 1, Term: 5, Leads: true, LeaderID: "n2", At: started.Add(-12 * time.Millisecond)},
-				{NodeID: "n3", Source: "peer", Address: "10.0.0.3:7700", ClusterID: "c2", Generation: 1, At: started.Add(-time.Second)},
+				{
+					NodeID: "n1", Source: "self", Address: "10.0.0.1:7700", ClusterID: "c1", Generation: 1, Term: 4, Leads: true,
+					LeaderID: "n1", At: started,
+				},
+				{NodeID: "n2", Source: "peer", Address: "10.0.0.2:7700", ClusterID: "c1", Generation: 1, Term: 5, Leads: true, LeaderID: "n2", At: started.Add(
+					-12 * time.Millisecond,
+				)},
+				{NodeID: "n3", Source: "peer", Address: "10.0.0.3:7700", ClusterID: "c2", Generation: 1, At: started.Add(
+					-time.Second,
+				)},
 				{NodeID: "n3", Source: "http", Address: "10.0.0.3:7701", Error: "no answer", At: started},
 			},
 		})
@@ -178,9 +217,14 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		reply(w, apiv1.RecoverResult{
-			RecoveredID: "n2", ClusterID: "c-1", Generation: 2, RecoveryID: "r-1", Term: 1000005, Revision: 1 << 40, LostIDs: []string{"n3", "n4"},
-			Survivors: []apiv1.Survivor{{ID: "n2", LastTerm: 4, LastIndex: 90, Outcome: "recovered"}, {ID: "n1", LastTerm: 4, LastIndex: 88, Outcome: "set aside"}},
-			Warnings:  []string{"lost: much", "nodes of generation 1 can still form a quorum of their own"},
+			RecoveredID: "n2", ClusterID: "c-1", Generation: 2, RecoveryID: "r-1", Term: 1000005, Revision: 1 << 40,
+			LostIDs: []string{
+				"n3", "n4",
+			},
+			Survivors: []apiv1.Survivor{{
+				ID: "n2", LastTerm: 4, LastIndex: 90, Outcome: "recovered",
+			}, {ID: "n1", LastTerm: 4, LastIndex: 88, Outcome: "set aside"}},
+			Warnings: []string{"lost: much", "nodes of generation 1 can still form a quorum of their own"},
 		})
 	default:
 		e := cluster.Errorf(cluster.CodeBadRequest, "no such key")
@@ -189,12 +233,14 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// examplePlan is possible but for an emergency.
+// examplePlan is possible except for an emergency failover.
 func examplePlan(path string) apiv1.Plan {
 	gap, worst := int64(5), int64(12)
 	p := apiv1.Plan{
-		DryRun: true, PlanID: "transfer.4.n2.0123456789abcdef", Action: "transfer", Term: 4, LeaderID: "n1", TargetID: "n2", How: "transfer",
-		Summary: "node n1 hands leadership to node n2", Possible: true, ExpectedGapMS: &gap, WorstGapMS: &worst, GapSamples: 9, Risk: "low",
+		DryRun: true, PlanID: "transfer.4.n2.0123456789abcdef", Action: "transfer", Term: 4, LeaderID: "n1", TargetID: "n2",
+		How:     "transfer",
+		Summary: "node n1 hands leadership to node n2", Possible: true, ExpectedGapMS: &gap, WorstGapMS: &worst,
+		GapSamples: 9, Risk: "low",
 		Warnings: []string{"node n3 has priority 200, node n2 100: it takes leadership over again"},
 		Candidates: []apiv1.TargetCandidate{
 			{ID: "n2", Eligible: true, Voter: true, Priority: 100, LagEntries: 3},
@@ -204,31 +250,42 @@ func examplePlan(path string) apiv1.Plan {
 	if path == apiv1.PathEmergency {
 		p.Possible, p.Summary, p.How, p.ExpectedGapMS, p.WorstGapMS, p.GapSamples = false, "nothing: node n2 gets no majority", "election", nil, nil, 0
 		p.Refusal = &apiv1.PlannedError{Code: 4006, Name: "ERR_VOTE_DENIED", Status: 409, Detail: "node n2 gets no majority", Votes: []apiv1.Vote{
-			{VoterID: "n1", Reason: "log behind: 41 < 44"}, {VoterID: "n2", Granted: true, Reason: "itself"}, {VoterID: "n3", Reason: "log behind: 41 < 44"},
+			{
+				VoterID: "n1", Reason: "log behind: 41 < 44",
+			}, {VoterID: "n2", Granted: true, Reason: "itself"}, {VoterID: "n3", Reason: "log behind: 41 < 44"},
 		}}
 	}
 	return p
 }
 
-// memberPlan is of a change of the membership; a demotion is refused.
+// memberPlan is a plan for a membership change; a demotion is rejected.
 func memberPlan(method, id, body string) apiv1.Plan {
 	p := apiv1.Plan{
-		DryRun: true, PlanID: "member.4." + id + ".0123456789abcdef", Action: "member_set", Term: 4, LeaderID: "n1", TargetID: id,
+		DryRun: true, PlanID: "member.4." +
+			id + ".0123456789abcdef", Action: "member_set", Term: 4, LeaderID: "n1", TargetID: id,
 		Summary: "node " + id + " is changed by " + method, Possible: true, Risk: "low",
 	}
 	if strings.Contains(body, "nonvoter") {
 		p.Possible, p.Risk, p.Summary = false, "high", "nothing: too few voters"
-		p.Refusal = &apiv1.PlannedError{Code: 4016, Name: "ERR_QUORUM_AT_RISK", Status: 409, Detail: "of the 2 voters there would be, 2 are needed and 1 are in contact (silent: n3)"}
+		p.Refusal = &apiv1.PlannedError{
+			Code: 4016, Name: "ERR_QUORUM_AT_RISK", Status: 409,
+			Detail: "of the 2 voters there would be, 2 are needed and 1 are in contact (silent: n3)",
+		}
 	}
 	return p
 }
 
 func recoveryPlan() apiv1.Plan {
 	return apiv1.Plan{
-		DryRun: true, PlanID: "recover.4.n2.0123456789abcdef", Action: "recover", Term: 4, TargetID: "n2", Possible: true, Risk: "high",
+		DryRun: true, PlanID: "recover.4.n2.0123456789abcdef", Action: "recover", Term: 4, TargetID: "n2", Possible: true,
+		Risk:    "high",
 		Summary: "node n2 becomes the only voter of generation 2", Warnings: []string{"lost: much"},
-		Candidates: []apiv1.TargetCandidate{{ID: "n2", Eligible: true, Voter: true, Priority: 100}, {ID: "n1", Voter: true, Priority: 100, LagEntries: 2, Reason: "its log ends earlier"}},
-		Survivors:  []apiv1.Survivor{{ID: "n2", Voter: true, LastTerm: 4, LastIndex: 90}, {ID: "n1", Voter: true, LastTerm: 4, LastIndex: 88}},
+		Candidates: []apiv1.TargetCandidate{{
+			ID: "n2", Eligible: true, Voter: true, Priority: 100,
+		}, {ID: "n1", Voter: true, Priority: 100, LagEntries: 2, Reason: "its log ends earlier"}},
+		Survivors: []apiv1.Survivor{
+			{ID: "n2", Voter: true, LastTerm: 4, LastIndex: 90}, {ID: "n1", Voter: true, LastTerm: 4, LastIndex: 88},
+		},
 	}
 }
 
@@ -242,7 +299,9 @@ func problem(w http.ResponseWriter, err error) {
 	errors.As(err, &e)
 	w.Header().Set("Content-Type", apiv1.TypeProblem)
 	w.WriteHeader(e.HTTPStatus())
-	p := apiv1.Problem{Status: e.HTTPStatus(), Detail: e.Detail, Code: int(e.Code), Name: e.Code.Name(), Retryable: e.Retryable()}
+	p := apiv1.Problem{
+		Status: e.HTTPStatus(), Detail: e.Detail, Code: int(e.Code), Name: e.Code.Name(), Retryable: e.Retryable(),
+	}
 	for _, v := range e.Votes {
 		p.Votes = append(p.Votes, apiv1.Vote{VoterID: string(v.Voter), Granted: v.Granted, Reason: v.Reason})
 	}
@@ -261,6 +320,7 @@ func ctl(t *testing.T, s *server, stdin string, args ...string) (code int, stdou
 }
 
 func TestGolden(t *testing.T) {
+	t.Parallel()
 	for name, args := range map[string][]string{
 		"status":             {"status"},
 		"status_node":        nil, // below
@@ -294,7 +354,7 @@ func TestGolden(t *testing.T) {
 		"kv_watch_json":      {"kv", "watch", "--since", "9", "-o", "json"},
 		"members_add":        {"members", "add", "n4", "--raft", "h:1", "--http", "h:2"},
 		"members_add_plan":   {"members", "add", "n4", "--raft", "h:1", "--http", "h:2", "--dry-run"},
-		"members_set_plan":   {"members", "set", "n4", "--priority", "7", "--readmit", "--dry-run"}, // asks nothing
+		"members_set_plan":   {"members", "set", "n4", "--priority", "7", "--readmit", "--dry-run"}, // sends no request
 		"members_del_plan":   {"members", "remove", "n4", "--dry-run"},
 		"demote_plan":        {"members", "demote", "n4", "--dry-run"},
 		"demote_plan_json":   {"members", "demote", "n4", "--dry-run", "-o", "json"},
@@ -334,9 +394,9 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestItemsAreOneDocument: a program reads the output as one JSON text, also when
-// there is nothing.
-func TestItemsAreOneDocument(t *testing.T) {
+// The output is one JSON document, also without items.
+func TestJSONOutput_IsOneDocument(t *testing.T) {
+	t.Parallel()
 	for n := range 3 {
 		var out bytes.Buffer
 		a := &app{stdout: &out}
@@ -355,17 +415,20 @@ func TestItemsAreOneDocument(t *testing.T) {
 	}
 }
 
-// TestTransferWithoutALeader does not take as long as a transfer may.
-func TestTransferWithoutALeader(t *testing.T) {
+// Without a leader, a transfer fails before its timeout.
+func TestTransfer_NoLeader(t *testing.T) {
+	t.Parallel()
 	s := newServer(t)
 	s.noLeader, s.fail = true, cluster.Errorf(cluster.CodeNoLeader, "none")
 	start := time.Now()
-	if code, _, stderr := ctl(t, s, "", "transfer", "--wait", "60s"); code != exitNoLeader || time.Since(start) > 30*time.Second {
+	if code, _, stderr := ctl(t, s, "", "transfer", "--wait", "60s"); code != exitNoLeader ||
+		time.Since(start) > 30*time.Second {
 		t.Errorf("exit %d after %v: %s", code, time.Since(start), stderr)
 	}
 }
 
 func TestExitCodes(t *testing.T) {
+	t.Parallel()
 	noRetry := cluster.Errorf(cluster.CodeReadOnly, "disk full")
 	noRetry.NoRetry = true
 	for name, tc := range map[string]struct {
@@ -373,10 +436,12 @@ func TestExitCodes(t *testing.T) {
 		args string
 		want int
 	}{
-		"done":             {nil, "kv put app/config v", exitDone},
-		"failed":           {noRetry, "kv put app/config v", exitFailed},
-		"not found":        {nil, "kv get nothing", exitFailed},
-		"condition":        {cluster.Errorf(cluster.CodeConditionFailed, "x"), "kv put app/config v --if-revision 3", exitFailed},
+		"done":      {nil, "kv put app/config v", exitDone},
+		"failed":    {noRetry, "kv put app/config v", exitFailed},
+		"not found": {nil, "kv get nothing", exitFailed},
+		"condition": {
+			cluster.Errorf(cluster.CodeConditionFailed, "x"), "kv put app/config v --if-revision 3", exitFailed,
+		},
 		"fenced":           {cluster.Errorf(cluster.CodeFenced, "token 3"), "kv put app/config v --fence job=2", exitFailed},
 		"no leader":        {cluster.Errorf(cluster.CodeNoLeader, "none"), "kv get app/config", exitNoLeader},
 		"unauthenticated":  {cluster.Errorf(cluster.CodeUnauthenticated, "no token"), "kv get app/config", exitRefused},
@@ -394,7 +459,9 @@ func TestExitCodes(t *testing.T) {
 		"no reason":        {nil, "failover --emergency --to n2", exitUsage},
 		"refused plan":     {nil, "failover --emergency --to n2 --dry-run", exitFailed},
 		"denied votes":     {cluster.Errorf(cluster.CodeVoteDenied, "no majority"), "failover --to n2", exitFailed},
-		"stale plan":       {cluster.Errorf(cluster.CodeTermStale, "term 5"), "transfer --plan transfer.4.n2.0123456789abcdef", exitFailed},
+		"stale plan": {
+			cluster.Errorf(cluster.CodeTermStale, "term 5"), "transfer --plan transfer.4.n2.0123456789abcdef", exitFailed,
+		},
 		"failover unknown": {cluster.Errorf(cluster.CodeOutcomeUnknown, "lost"), "failover", exitUnknown},
 		"bad pause":        {nil, "auto-failover pause --for -1s", exitUsage},
 		"reason of none":   {nil, "splitbrain --reason x", exitUsage},
@@ -419,13 +486,15 @@ func TestExitCodes(t *testing.T) {
 	s := newServer(t)
 	s.noLeader = true
 	for _, cmd := range []string{"status", "leader"} {
-		if code, stdout, _ := ctl(t, s, "", cmd); code != exitNoLeader || (cmd == "status" && !strings.Contains(stdout, "n3")) {
+		if code, stdout, _ := ctl(t, s, "", cmd); code != exitNoLeader ||
+			(cmd == "status" && !strings.Contains(stdout, "n3")) {
 			t.Errorf("%s without a leader: exit %d, %q", cmd, code, stdout)
 		}
 	}
 }
 
-func TestPutReadsValues(t *testing.T) {
+func TestKVPut_ReadsValue(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "v")
 	if err := os.WriteFile(file, []byte("from a file"), 0o600); err != nil {
 		t.Fatal(err)
@@ -444,29 +513,40 @@ func TestPutReadsValues(t *testing.T) {
 		}
 	}
 	s := newServer(t)
-	if code, _, _ := ctl(t, s, strings.Repeat("x", apiv1.MaxValueBytes+1), "kv", "put", "app/config"); code != exitFailed || len(s.requests) != 0 {
+	if code, _, _ := ctl(t, s, strings.Repeat("x", apiv1.MaxValueBytes+1), "kv", "put",
+		"app/config"); code != exitFailed || len(s.requests) != 0 {
 		t.Errorf("value too large: exit %d, requests %q", code, s.requests)
 	}
 }
 
-// What the voters said is shown beside the error.
-func TestVotesAreShown(t *testing.T) {
+// The responses of the voters are shown with the error.
+func TestFailover_ShowsVotes(t *testing.T) {
+	t.Parallel()
 	s := newServer(t)
 	denied := cluster.Errorf(cluster.CodeVoteDenied, "node n2 gets no majority")
-	denied.Votes = []cluster.Vote{{Voter: "n2", Granted: true, Reason: "itself"}, {Voter: "n3", Reason: "log behind: 41 < 44"}}
+	denied.Votes = []cluster.Vote{
+		{Voter: "n2", Granted: true, Reason: "itself"}, {Voter: "n3", Reason: "log behind: 41 < 44"},
+	}
 	s.fail = denied
-	if code, stdout, stderr := ctl(t, s, "", "failover", "--to", "n2"); code != exitFailed || !strings.Contains(stdout, "n3     no       log behind: 41 < 44") || !strings.Contains(stderr, "gets no majority") {
+	if code, stdout, stderr := ctl(t, s, "", "failover", "--to", "n2"); code != exitFailed ||
+		!strings.Contains(stdout, "n3     no       log behind: 41 < 44") || !strings.Contains(stderr, "gets no majority") {
 		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
 	}
-	if _, stdout, _ := ctl(t, s, "", "failover", "--to", "n2", "-o", "json"); !json.Valid([]byte(stdout)) || !strings.Contains(stdout, `"log behind: 41 < 44"`) {
+	if _, stdout, _ := ctl(t, s, "", "failover", "--to", "n2", "-o", "json"); !json.Valid([]byte(stdout)) ||
+		!strings.Contains(stdout, `"log behind: 41 < 44"`) {
 		t.Errorf("%s", stdout)
 	}
 }
 
-// What can lose data is asked for, and not done without an answer.
+// Operations that can lose data need a confirmation.
 func TestConfirmation(t *testing.T) {
-	for _, args := range [][]string{{"members", "remove", "n4"}, {"members", "set", "n4", "--readmit"}, {"failover", "--emergency", "--to", "n2", "--reason", "why"}} {
-		for answer, want := range map[string]int{"": exitFailed, "n\n": exitFailed, "\n": exitFailed, "y\n": exitDone, "YES": exitDone} {
+	t.Parallel()
+	for _, args := range [][]string{{
+		"members", "remove", "n4",
+	}, {"members", "set", "n4", "--readmit"}, {"failover", "--emergency", "--to", "n2", "--reason", "why"}} {
+		for answer, want := range map[string]int{
+			"": exitFailed, "n\n": exitFailed, "\n": exitFailed, "y\n": exitDone, "YES": exitDone,
+		} {
 			s := newServer(t)
 			code, _, stderr := ctl(t, s, answer, args...)
 			if code != want || (len(s.requests) == 1) != (want == exitDone) || !strings.Contains(stderr, "[y/N]") {
@@ -480,27 +560,32 @@ func TestConfirmation(t *testing.T) {
 	}
 }
 
-// A recovery shows its plan with the question, and does exactly that.
-func TestRecoverAsksWithThePlan(t *testing.T) {
+// A recovery shows its plan with the question, and runs exactly that plan.
+func TestRecover_ConfirmsPlan(t *testing.T) {
+	t.Parallel()
 	args := strings.Fields("recover --survivors n1,n2 --confirm c-1 --reason drill")
 	for answer, requests := range map[string]int{"n\n": 1, "y\n": 2} {
 		s := newServer(t)
 		code, _, stderr := ctl(t, s, answer, args...)
-		if (code == exitDone) != (requests == 2) || len(s.requests) != requests || !strings.Contains(stderr, "node n2 becomes the only voter") || !strings.Contains(stderr, "lost: much") {
+		if (code == exitDone) != (requests == 2) || len(s.requests) != requests ||
+			!strings.Contains(stderr, "node n2 becomes the only voter") || !strings.Contains(stderr, "lost: much") {
 			t.Fatalf("answered %q: exit %d, %q, %q", answer, code, s.requests, stderr)
 		}
-		if want := `{"survivors":["n1","n2"],"confirm":"c-1","force":true,"reason":"drill","plan_id":"recover.4.n2.0123456789abcdef"}`; requests == 2 && s.bodies[1] != want {
+		if want := `{"survivors":["n1","n2"],"confirm":"c-1","force":true,"reason":"drill","plan_id":"recover.4.n2.0123456789abcdef"}`; requests == 2 &&
+			s.bodies[1] != want {
 			t.Errorf("got  %s\nwant %s", s.bodies[1], want)
 		}
 	}
 	s := newServer(t)
 	code, _, stderr := ctl(t, s, "", "recover", "--survivors", "n1", "--confirm", "c-1", "--yes")
-	if code != exitDone || len(s.bodies) != 2 || !strings.Contains(s.bodies[1], `"reason":"northstarctl recover, without --reason"`) {
+	if code != exitDone ||
+		len(s.bodies) != 2 || !strings.Contains(s.bodies[1], `"reason":"northstarctl recover, without --reason"`) {
 		t.Errorf("without a reason: exit %d, %q, %s", code, s.bodies, stderr)
 	}
 }
 
-func TestMembersOnTheWire(t *testing.T) {
+func TestMembers_Requests(t *testing.T) {
+	t.Parallel()
 	for args, want := range map[string]string{
 		"members set n4 --priority 0 --no-eligible --zone b": `PATCH /admin/members/n4 {"priority":0,"eligible":false,"zone":"b"}`,
 		"members set n4 --eligible --raft h:1 --http h:2":    `PATCH /admin/members/n4 {"eligible":true,"raft_address":"h:1","http_address":"h:2"}`,
@@ -526,6 +611,7 @@ func TestMembersOnTheWire(t *testing.T) {
 }
 
 func TestWatch_InterruptExitsCleanly(t *testing.T) {
+	t.Parallel()
 	s := newServer(t)
 	block := make(chan struct{})
 	s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -540,12 +626,14 @@ func TestWatch_InterruptExitsCleanly(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { <-block; cancel() }()
 	var out, errs bytes.Buffer
-	if code := run(ctx, []string{"kv", "watch", "--since", "5", "--endpoints", s.URL}, strings.NewReader(""), &out, &errs); code != exitDone {
+	if code := run(ctx, []string{"kv", "watch", "--since", "5", "--endpoints", s.URL}, strings.NewReader(""), &out,
+		&errs); code != exitDone {
 		t.Errorf("exit %d, %s", code, errs.String())
 	}
 }
 
 func TestProgress_AppearsAfterOneSecond(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for took, want := range map[time.Duration]string{900 * time.Millisecond: "", 5 * time.Second: "saving …\n"} {
 			var stderr bytes.Buffer

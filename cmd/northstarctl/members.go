@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 
 	"northstar/api/apiv1"
 	"northstar/client"
@@ -12,7 +11,7 @@ import (
 type membersCmd struct {
 	List    membersListCmd    `cmd:"" help:"List the members."`
 	Add     membersAddCmd     `cmd:"" help:"Add a node; it becomes a voter once it is caught up."`
-	Remove  membersRemoveCmd  `cmd:"" help:"Remove a node for good."`
+	Remove  membersRemoveCmd  `cmd:"" help:"Remove a node permanently."`
 	Set     membersSetCmd     `cmd:"" help:"Change a member's settings."`
 	Promote membersPromoteCmd `cmd:"" help:"Make a non-voter a voter."`
 	Demote  membersDemoteCmd  `cmd:"" help:"Make a voter a non-voter."`
@@ -21,24 +20,28 @@ type membersCmd struct {
 type membersListCmd struct{}
 
 func (*membersListCmd) Run(a *app) error {
-	cl, err := request(a, "asking for the members", func(ctx context.Context, c *client.Client) (apiv1.Cluster, error) { return c.Cluster(ctx) })
-	if err != nil {
-		return err
-	}
-	return a.printResult(cl.Members, func() error {
-		rows := make([][]any, 0, len(cl.Members))
-		for _, m := range cl.Members {
-			rows = append(rows, []any{m.ID, m.Suffrage, m.State, a.health(m), m.RaftAddress, m.HTTPAddress, m.Priority, yesNo(m.Eligible), orDash(m.Zone), m.Lifecycle})
+	return show(a, "asking for the members", func(ctx context.Context, c *client.Client) ([]apiv1.Member, error) {
+		cl, err := c.Cluster(ctx)
+		return cl.Members, err
+	}, func(members []apiv1.Member) error {
+		rows := make([][]any, 0, len(members))
+		for _, m := range members {
+			rows = append(rows, []any{
+				m.ID, m.Suffrage, m.State, a.health(m), m.RaftAddress, m.HTTPAddress, m.Priority, yesNo(m.Eligible),
+				orDash(m.Zone), m.Lifecycle,
+			})
 		}
-		return a.table([]string{"id", "suffrage", "state", "health", "raft", "http", "priority", "eligible", "zone", "lifecycle"}, rows)
+		return a.table(
+			[]string{"id", "suffrage", "state", "health", "raft", "http", "priority", "eligible", "zone", "lifecycle"}, rows,
+		)
 	})
 }
 
-// changeFlags are what every command that changes the membership takes.
+// changeFlags are the flags of every command that changes the cluster.
 type changeFlags struct {
-	Reason string `help:"Why, for the record."`
-	DryRun bool   `name:"dry-run" help:"Show what would be done, and do nothing."`
-	Plan   string `placeholder:"PLAN-ID" help:"Do exactly what a dry run has shown, or nothing should the cluster have changed since."`
+	Reason string `help:"Reason, for the audit log."`
+	DryRun bool   `name:"dry-run" help:"Show the plan, change nothing."`
+	Plan   string `placeholder:"PLAN-ID" help:"Run the plan with this ID; fail if the cluster has changed since."`
 }
 
 type membersAddCmd struct {
@@ -81,7 +84,8 @@ func (m *membersRemoveCmd) Run(a *app) error {
 			return c.PlanRemoveMember(ctx, id, body)
 		})
 	}
-	if err := a.confirm("Node %s will be removed from the cluster for good: it can come back only with an empty data directory.", id); err != nil {
+	if err := a.confirm("Node %s will be removed permanently: it can rejoin only with an empty data directory.",
+		id); err != nil {
 		return err
 	}
 	return a.changeMembers("removing "+m.ID, func(ctx context.Context, c *client.Client) (apiv1.MemberResult, error) {
@@ -96,7 +100,7 @@ type membersSetCmd struct {
 	Zone     *string `help:"Label for display."`
 	Raft     *string `placeholder:"HOST:PORT" help:"New raft address; not while the node leads."`
 	HTTP     *string `name:"http" placeholder:"HOST:PORT" help:"New HTTP address."`
-	Readmit  bool    `help:"Accept the node with an empty data directory: its disk was replaced."`
+	Readmit  bool    `help:"Accept the node with an empty data directory, after its disk was replaced."`
 	changeFlags
 }
 
@@ -106,13 +110,15 @@ func (m *membersSetCmd) Run(a *app) error {
 		return err
 	}
 	if m.Priority == nil && m.Eligible == nil && m.Zone == nil && m.Raft == nil && m.HTTP == nil && !m.Readmit {
-		return usagef("nothing to set: want at least one of --priority, --eligible, --zone, --raft, --http, --readmit")
+		return usagef("nothing to set: at least one of --priority, --eligible, --zone, --raft, --http, --readmit is required")
 	}
 	if m.Priority != nil && (*m.Priority < 0 || *m.Priority > cluster.MaxPriority) {
-		return usagef("--priority %d: want 0 to %d", *m.Priority, cluster.MaxPriority)
+		return usagef("--priority: must be 0 to %d (got %d)", cluster.MaxPriority, *m.Priority)
 	}
 	if m.Readmit && !m.DryRun {
-		if err := a.confirm("Node %s will be taken back with another data directory. What only its old disk held is lost.", id); err != nil {
+		if err := a.confirm(
+			"Node %s will be re-admitted with a new data directory. Data stored only on its old disk is lost.", id,
+		); err != nil {
 			return err
 		}
 	}
@@ -156,20 +162,14 @@ func (a *app) patchMember(id cluster.NodeID, body apiv1.MemberPatch, f changeFla
 			return c.PlanPatchMember(ctx, id, body)
 		})
 	}
-	return a.changeMembers("changing "+string(id), func(ctx context.Context, c *client.Client) (apiv1.MemberResult, error) {
-		return c.PatchMember(ctx, id, body)
-	})
+	return a.changeMembers("changing "+string(id),
+		func(ctx context.Context, c *client.Client) (apiv1.MemberResult, error) {
+			return c.PatchMember(ctx, id, body)
+		})
 }
 
-func (a *app) changeMembers(what string, change func(context.Context, *client.Client) (apiv1.MemberResult, error)) error {
-	res, err := request(a, what, change)
-	if err != nil {
-		return err
-	}
-	return a.printResult(res, func() error {
-		_, err := fmt.Fprintf(a.stdout, "%s: %s\n", res.ID, res.Message)
-		return err
-	})
+func (a *app) changeMembers(what string, change callFunc[apiv1.MemberResult]) error {
+	return show(a, what, change, func(res apiv1.MemberResult) error { return a.printf("%s: %s\n", res.ID, res.Message) })
 }
 
 func memberID(s string) (cluster.NodeID, error) {

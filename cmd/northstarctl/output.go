@@ -16,7 +16,7 @@ import (
 	"github.com/mattn/go-isatty"
 )
 
-// printResult prints a result: as JSON for programs, else with people's own form.
+// printResult prints a result: as JSON, or with text.
 func (a *app) printResult(v any, people func() error) error {
 	if a.Output != "json" {
 		return people()
@@ -27,7 +27,13 @@ func (a *app) printResult(v any, people func() error) error {
 	return enc.Encode(v)
 }
 
-// printItem prints item i, from 0, of an array that is too long to keep.
+// printf prints text on stdout.
+func (a *app) printf(format string, args ...any) error {
+	_, err := fmt.Fprintf(a.stdout, format, args...)
+	return err
+}
+
+// printItem prints item i, from 0, of a streamed array.
 func (a *app) printItem(i int, v any) error {
 	before := ",\n"
 	if i == 0 {
@@ -37,24 +43,22 @@ func (a *app) printItem(i int, v any) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(a.stdout, "%s%s", before, text)
-	return err
+	return a.printf("%s%s", before, text)
 }
 
-// closeArray ends the array of n items that printItem has printed.
+// closeArray ends the array of n items of printItem.
 func (a *app) closeArray(n int) error {
 	end := "\n]\n"
 	if n == 0 {
 		end = "[]\n"
 	}
-	_, err := io.WriteString(a.stdout, end)
-	return err
+	return a.printf("%s", end)
 }
 
-// printJSONLine prints one result of many that come over time, as one line of JSON.
+// printJSONLine prints one of many results as one line of JSON.
 func (a *app) printJSONLine(v any) error { return json.NewEncoder(a.stdout).Encode(v) }
 
-// table prints rows under a header, without lines around them.
+// table prints rows under a header, without borders.
 func (a *app) table(header []string, rows [][]any) error {
 	t := table.NewWriter()
 	style := table.StyleDefault
@@ -78,7 +82,7 @@ func (a *app) table(header []string, rows [][]any) error {
 	return nil
 }
 
-// colour paints s where the output is a terminal.
+// colour colours s if stdout is a terminal.
 func (a *app) colour(c text.Color, s string) string {
 	if !terminal(a.stdout) || os.Getenv("NO_COLOR") != "" {
 		return s
@@ -91,12 +95,11 @@ func terminal(w any) bool {
 	return ok && isatty.IsTerminal(f.Fd())
 }
 
-// progressDelay is how long something may take without a word.
+// progressDelay is how long an operation may take before a progress line.
 const progressDelay = time.Second
 
-// progress says on stderr what is going on, once that has taken a second: on a
-// terminal as a line that counts and goes again, else once. The returned
-// function ends it.
+// progress prints the running operation on stderr after progressDelay: on a terminal as a line with a counter,
+// which it erases at the end, else once. The returned function ends it.
 func (a *app) progress(what string) func() {
 	start := time.Now()
 	stop := make(chan struct{})
@@ -124,9 +127,9 @@ func (a *app) progress(what string) func() {
 	return sync.OnceFunc(func() { close(stop); ended.Wait() })
 }
 
-var errNotConfirmed = errors.New("not confirmed, nothing was done")
+var errNotConfirmed = errors.New("aborted: not confirmed")
 
-// confirm asks before something that can lose data.
+// confirm asks before an operation that can lose data.
 func (a *app) confirm(format string, args ...any) error {
 	if a.Yes {
 		return nil

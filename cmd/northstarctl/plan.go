@@ -1,18 +1,15 @@
 package main
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/jedib0t/go-pretty/v6/text"
 
 	"northstar/api/apiv1"
-	"northstar/client"
 )
 
-// plan asks for a plan and shows it. What would be refused is an error then, so
-// that a script can ask.
-func (a *app) plan(call func(context.Context, *client.Client) (apiv1.Plan, error)) error {
+// plan requests a plan and prints it. A rejected plan is an error, so that scripts can test for it.
+func (a *app) plan(call callFunc[apiv1.Plan]) error {
 	p, err := request(a, "asking for a plan", call)
 	if err != nil {
 		return err
@@ -21,28 +18,28 @@ func (a *app) plan(call func(context.Context, *client.Client) (apiv1.Plan, error
 		return err
 	}
 	if r := p.Refusal; r != nil {
-		return fmt.Errorf("it would be refused: %s: %s", r.Name, r.Detail)
+		return fmt.Errorf("not possible: %s: %s", r.Name, r.Detail)
 	}
 	return nil
 }
 
-// showPlan shows a plan to people.
+// showPlan prints a plan as text.
 func (a *app) showPlan(p apiv1.Plan) error {
-	gap := "not known: no such case is on record"
+	gap := "unknown: no comparable election recorded"
 	if p.ExpectedGapMS != nil && p.WorstGapMS != nil {
-		gap = fmt.Sprintf("%d ms, at most %d ms (%d on record)", *p.ExpectedGapMS, *p.WorstGapMS, p.GapSamples)
+		gap = fmt.Sprintf("%d ms, at most %d ms (%d recorded)", *p.ExpectedGapMS, *p.WorstGapMS, p.GapSamples)
 	}
 	rows := [][]any{
 		{"plan", p.PlanID},
-		{"would be done", p.Summary},
+		{"action", p.Summary},
 		{"term", p.Term},
 		{"leader", orDash(p.LeaderID)},
-		{"about", orDash(p.TargetID)},
+		{"target", orDash(p.TargetID)},
 		{"risk", a.risk(p.Risk)},
 		{"affected", fmt.Sprintf("%d roles, %d sessions", p.Affected.Roles, p.Affected.Sessions)},
 	}
-	if p.How != "" || len(p.Candidates) > 0 { // somebody else is to lead
-		rows = append(rows, []any{"writes wait", gap})
+	if p.How != "" || len(p.Candidates) > 0 { // the plan changes the leader
+		rows = append(rows, []any{"expected write gap", gap})
 	}
 	if p.How != "" {
 		rows = append(rows, []any{"by", p.How})
@@ -59,7 +56,8 @@ func (a *app) showPlan(p apiv1.Plan) error {
 		for _, c := range p.Candidates {
 			rows = append(rows, []any{c.ID, yesNo(c.Eligible), yesNo(c.Voter), c.Priority, c.LagEntries, orDash(c.Reason)})
 		}
-		if err := a.table([]string{"candidate", "eligible", "voter", "priority", "lag", "ruled out by"}, rows); err != nil {
+		if err := a.table([]string{"candidate", "eligible", "voter", "priority", "lag", "not eligible because"},
+			rows); err != nil {
 			return err
 		}
 	}

@@ -13,14 +13,12 @@ import (
 )
 
 type recoverCmd struct {
-	Survivors []string `required:"" placeholder:"ID" help:"Every node that is left, comma-separated."`
-	Confirm   string   `required:"" placeholder:"CLUSTER_ID" help:"The cluster's ID, as status shows it."`
-	Reason    string   `help:"Why, for the record."`
-	DryRun    bool     `name:"dry-run" help:"Show what would be done, and do nothing."`
-	Plan      string   `placeholder:"PLAN-ID" help:"Do exactly what a dry run has shown, or nothing should the survivors have changed since."`
+	Survivors []string `required:"" placeholder:"ID" help:"All surviving nodes, comma-separated."`
+	Confirm   string   `required:"" placeholder:"CLUSTER_ID" help:"The cluster's ID, as shown by status."`
+	changeFlags
 }
 
-// recoverTimeout is how long the survivors may take.
+// recoverTimeout is the maximum duration of a recovery on the survivors.
 const recoverTimeout = 60 * time.Second
 
 func (r *recoverCmd) Run(a *app) error {
@@ -29,7 +27,7 @@ func (r *recoverCmd) Run(a *app) error {
 	if r.DryRun {
 		return a.plan(plan)
 	}
-	if body.Reason == "" { // the API wants one; whoever confirms by hand need not
+	if body.Reason == "" { // the API requires a reason, an interactive call does not
 		body.Reason = "northstarctl recover, without --reason"
 	}
 	p, err := request(a, "asking the survivors", plan)
@@ -39,7 +37,7 @@ func (r *recoverCmd) Run(a *app) error {
 	case p.Refusal != nil:
 		return fmt.Errorf("refused: %s: %s", p.Refusal.Name, p.Refusal.Detail)
 	}
-	if err := a.confirm("In short: %s.\n%s\n", p.Summary, strings.Join(p.Warnings, "\n")); err != nil {
+	if err := a.confirm("Plan: %s.\n%s\n", p.Summary, strings.Join(p.Warnings, "\n")); err != nil {
 		return err
 	}
 	body.PlanID, body.Force = p.PlanID, true
@@ -55,13 +53,14 @@ func (r *recoverCmd) Run(a *app) error {
 }
 
 func (a *app) showRecovered(res apiv1.RecoverResult) error {
-	fmt.Fprintf(a.stdout, "generation %d of cluster %s, recovery %s\nleader     %s, term %d, revision %d\n\n", res.Generation, res.ClusterID, res.RecoveryID, res.RecoveredID, res.Term, res.Revision)
+	fmt.Fprintf(a.stdout, "generation %d of cluster %s, recovery %s\nleader     %s, term %d, revision %d\n\n",
+		res.Generation, res.ClusterID, res.RecoveryID, res.RecoveredID, res.Term, res.Revision)
 	var rows [][]any
 	for _, s := range res.Survivors {
 		rows = append(rows, []any{s.ID, s.LastTerm, s.LastIndex, s.Outcome})
 	}
 	for _, id := range res.LostIDs {
-		rows = append(rows, []any{id, "-", "-", "lost: wipe it and re-admit it, or remove it"})
+		rows = append(rows, []any{id, "-", "-", "lost: wipe and re-admit, or remove"})
 	}
 	if err := a.table([]string{"id", "last term", "last index", "outcome"}, rows); err != nil {
 		return err

@@ -1,10 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"os"
+	"iter"
 	"strings"
 	"time"
 
@@ -13,30 +14,29 @@ import (
 )
 
 type roleCmd struct {
-	Ls       roleLsCmd       `cmd:"" help:"List the roles and who holds them."`
-	Show     roleShowCmd     `cmd:"" help:"Show who holds a role, and who waits for it."`
+	Ls       roleLsCmd       `cmd:"" help:"List the roles and their holders."`
+	Show     roleShowCmd     `cmd:"" help:"Show the holder of a role and its queue."`
 	Campaign roleCampaignCmd `cmd:"" help:"Campaign for a role."`
-	Resign   roleResignCmd   `cmd:"" help:"Give a role back, or a place in its queue."`
+	Resign   roleResignCmd   `cmd:"" help:"Release a role, or leave its queue."`
 	Watch    roleWatchCmd    `cmd:"" help:"Print elections and vacancies of a role as they happen, until Ctrl-C."`
-	History  roleHistoryCmd  `cmd:"" help:"Show who has held a role, the newest first."`
+	History  roleHistoryCmd  `cmd:"" help:"Show the past holders of a role, newest first."`
 }
 
 type roleLsCmd struct {
-	All bool `help:"Also the roles that nobody holds."`
+	All bool `help:"Also vacant roles."`
 }
 
 func (r *roleLsCmd) Run(a *app) error {
-	list, err := requestAll(a, "listing roles", func(ctx context.Context, c *client.Client, after string) ([]apiv1.Role, string, error) {
+	pages := allPages(func(ctx context.Context, c *client.Client, after string) ([]apiv1.Role, string, error) {
 		page, err := c.Roles(ctx, r.All, after)
 		return page.Items, page.Next, err
 	})
-	if err != nil {
-		return err
-	}
-	return a.printResult(list, func() error {
+	return show(a, "listing roles", pages, func(list []apiv1.Role) error {
 		rows := make([][]any, 0, len(list))
 		for _, r := range list {
-			rows = append(rows, []any{r.Role, orDash(r.Holder), r.Token, formatTime(r.AcquiredAt), formatTime(r.LeaseUntil), printable([]byte(r.Value))})
+			rows = append(rows, []any{
+				r.Role, orDash(r.Holder), r.Token, formatTime(r.AcquiredAt), formatTime(r.LeaseUntil), printable([]byte(r.Value)),
+			})
 		}
 		return a.table([]string{"role", "holder", "token", "acquired", "lease until", "value"}, rows)
 	})
@@ -54,13 +54,9 @@ type roleShowCmd struct {
 }
 
 func (r *roleShowCmd) Run(a *app) error {
-	role, err := request(a, "asking for role "+r.Role, func(ctx context.Context, c *client.Client) (apiv1.Role, error) {
+	return show(a, "asking for role "+r.Role, func(ctx context.Context, c *client.Client) (apiv1.Role, error) {
 		return c.GetRole(ctx, r.Role)
-	})
-	if err != nil {
-		return err
-	}
-	return a.printResult(role, func() error {
+	}, func(role apiv1.Role) error {
 		if err := a.printRole(role); err != nil || len(role.Candidates) == 0 {
 			return err
 		}
@@ -74,17 +70,20 @@ func (r *roleShowCmd) Run(a *app) error {
 
 func (a *app) printRole(r apiv1.Role) error {
 	return a.table([]string{"role", "holder", "session", "token", "acquired", "lease until", "value"},
-		[][]any{{r.Role, r.Holder, r.SessionID, r.Token, formatTime(r.AcquiredAt), formatTime(r.LeaseUntil), printable([]byte(r.Value))}})
+		[][]any{{
+			r.Role, r.Holder, r.SessionID, r.Token, formatTime(r.AcquiredAt), formatTime(r.LeaseUntil),
+			printable([]byte(r.Value)),
+		}})
 }
 
 type roleCampaignCmd struct {
 	Role          string        `arg:"" help:"The role."`
-	Session       string        `placeholder:"ID" help:"Campaign with this session, and leave it as it is. Without it, one is started and renewed until Ctrl-C, and ended then."`
-	Name          string        `help:"Name of the session that is started; default: host name and process ID."`
-	TTL           time.Duration `default:"10s" help:"TTL of the session that is started."`
+	Session       string        `placeholder:"ID" help:"Campaign with this session and leave it open. Default: start one, renew it until Ctrl-C, then end it."`
+	Name          string        `help:"Name of the new session; default: host name and process ID."`
+	TTL           time.Duration `default:"10s" help:"TTL of the new session."`
 	Value         string        `help:"Shown with the role while it is held."`
-	Wait          time.Duration `help:"How long to wait in the queue, at most 5m; 0: not at all."`
-	TakeoverDelay time.Duration `help:"How long to wait after a holder was lost involuntarily."`
+	Wait          time.Duration `help:"Maximum wait in the queue, at most 5m; 0: do not wait."`
+	TakeoverDelay time.Duration `help:"Delay before taking over from a holder that crashed or lost its session."`
 }
 
 func (r *roleCampaignCmd) Run(a *app) error {
@@ -112,16 +111,11 @@ func (r *roleCampaignCmd) campaign(a *app, ctx context.Context, c *client.Client
 	return role, a.printResult(role, func() error { return a.printRole(role) })
 }
 
-// holdRole campaigns with a session of its own and keeps that until Ctrl-C, or until
-// it is lost, which is an error.
+// holdRole campaigns with its own session and keeps it until Ctrl-C. It returns an error if the session or the role
+// is lost.
 func (r *roleCampaignCmd) holdRole(a *app, c *client.Client) error {
-	name := r.Name
-	if name == "" {
-		host, _ := os.Hostname() // the process alone names it then
-		name = fmt.Sprintf("%s/%d", host, os.Getpid())
-	}
 	ttl := r.TTL.Milliseconds()
-	made, err := c.CreateSession(a.ctx, apiv1.SessionCreate{Name: name, TTLMS: &ttl})
+	made, err := c.CreateSession(a.ctx, apiv1.SessionCreate{Name: cmp.Or(r.Name, client.ProcessName()), TTLMS: &ttl})
 	if err != nil {
 		return err
 	}
@@ -129,7 +123,7 @@ func (r *roleCampaignCmd) holdRole(a *app, c *client.Client) error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), a.Timeout)
 		defer cancel()
 		if err := c.EndSession(ctx, made.SessionID); err != nil && !errors.Is(err, client.ErrSessionEnded) {
-			fmt.Fprintf(a.stderr, "northstarctl: session %s ends by itself: %v\n", made.SessionID, err)
+			fmt.Fprintf(a.stderr, "northstarctl: cannot end session %s: %v (it expires after its TTL)\n", made.SessionID, err)
 		}
 	}()
 	ctx, lost := context.WithCancelCause(a.ctx)
@@ -149,8 +143,8 @@ func (r *roleCampaignCmd) holdRole(a *app, c *client.Client) error {
 	return a.untilInterrupted(err)
 }
 
-// renewLoop renews a session until ctx ends, whose error it gives, or it is
-// lost: it has ended, or was not renewed for its TTL.
+// renewLoop renews a session until ctx ends, the role is revoked, or the session has ended or was not renewed for
+// its TTL.
 func renewLoop(ctx context.Context, c *client.Client, session string, ttl time.Duration) error {
 	last := time.Now()
 	for {
@@ -171,9 +165,9 @@ func renewLoop(ctx context.Context, c *client.Client, session string, ttl time.D
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case errors.Is(err, client.ErrFenced):
-			return fmt.Errorf("the role was taken away: %w", err)
+			return fmt.Errorf("role revoked: %w", err)
 		case errors.Is(err, client.ErrSessionEnded), time.Since(last) > ttl-ttl/10:
-			return fmt.Errorf("the role may be lost: %w", err)
+			return fmt.Errorf("role may be lost: %w", err)
 		}
 	}
 }
@@ -184,57 +178,35 @@ type roleResignCmd struct {
 }
 
 func (r *roleResignCmd) Run(a *app) error {
-	res, err := request(a, "resigning from role "+r.Role, func(ctx context.Context, c *client.Client) (apiv1.RoleResult, error) {
+	return show(a, "resigning from role "+r.Role, func(ctx context.Context, c *client.Client) (apiv1.RoleResult, error) {
 		return c.ResignRole(ctx, r.Role, r.Session)
-	})
-	if err != nil {
-		return err
-	}
-	return a.printResult(res, func() error {
-		_, err := fmt.Fprintf(a.stdout, "%s; held by: %s\n", res.Message, orDash(res.Holder))
-		return err
+	}, func(res apiv1.RoleResult) error {
+		return a.printf("%s; held by: %s\n", res.Message, orDash(res.Holder))
 	})
 }
 
 type roleWatchCmd struct {
 	Role  string  `arg:"" help:"The role."`
-	Since *uint64 `placeholder:"REV" help:"What happened after this revision; without it, from now."`
+	Since *uint64 `placeholder:"REV" help:"Changes after this revision; default: from now."`
 }
 
-// roleLine is one election or vacancy for programs.
+// roleLine is the JSON form of an election or a vacancy.
 type roleLine struct {
 	Event string `json:"event"`
 	apiv1.RoleEvent
 }
 
 func (r *roleWatchCmd) Run(a *app) error {
-	c, err := a.connect()
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	opts := client.WatchOptions{FromNow: r.Since == nil}
-	if r.Since != nil {
-		opts.Since = *r.Since
-	}
-	for ch, err := range c.WatchRole(a.ctx, r.Role, opts) {
-		if err != nil {
-			return a.untilInterrupted(err)
-		}
+	return follow(a, func(c *client.Client) iter.Seq2[client.RoleChange, error] {
+		return c.WatchRole(a.ctx, r.Role, watchOptions(r.Since))
+	}, func(ch client.RoleChange) (any, string) {
 		event := apiv1.EventVacated
 		if ch.Elected {
 			event = apiv1.EventElected
 		}
-		if a.Output == "json" {
-			err = a.printJSONLine(roleLine{event, ch.RoleEvent})
-		} else {
-			_, err = fmt.Fprintln(a.stdout, strings.TrimRight(fmt.Sprintf("%d %s %s token %d %s", ch.Revision, event, ch.Holder, ch.Token, ch.Cause), " "))
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+		return roleLine{event, ch.RoleEvent}, fmt.Sprintf("%d %s %s token %d %s", ch.Revision, event, ch.Holder, ch.Token,
+			ch.Cause)
+	})
 }
 
 type roleHistoryCmd struct {
@@ -242,16 +214,18 @@ type roleHistoryCmd struct {
 }
 
 func (r *roleHistoryCmd) Run(a *app) error {
-	h, err := request(a, "asking for the history of role "+r.Role, func(ctx context.Context, c *client.Client) (apiv1.RoleHistory, error) {
-		return c.RoleHistory(ctx, r.Role)
-	})
+	h, err := request(a, "asking for the history of role "+r.Role,
+		func(ctx context.Context, c *client.Client) (apiv1.RoleHistory, error) {
+			return c.RoleHistory(ctx, r.Role)
+		})
 	if err != nil {
 		return err
 	}
 	return a.printResult(h.Items, func() error {
 		rows := make([][]any, 0, len(h.Items))
 		for _, t := range h.Items {
-			rows = append(rows, []any{t.Token, t.Holder, t.AcquiredAt.UTC().Format(timeForm), formatTime(t.EndedAt), orDash(t.Cause)})
+			rows = append(rows,
+				[]any{t.Token, t.Holder, t.AcquiredAt.UTC().Format(timeForm), formatTime(t.EndedAt), orDash(t.Cause)})
 		}
 		return a.table([]string{"token", "holder", "acquired", "ended", "cause"}, rows)
 	})
@@ -264,21 +238,22 @@ type nodesCmd struct {
 }
 
 func (n *nodesCmd) Run(a *app) error {
-	list, err := requestAll(a, "listing nodes", func(ctx context.Context, c *client.Client, after string) ([]apiv1.Node, string, error) {
-		page, err := c.Nodes(ctx, client.NodeFilter{Status: n.Status, Role: n.Role, Capability: n.Capability}, after)
+	filter := client.NodeFilter{Status: n.Status, Role: n.Role, Capability: n.Capability}
+	pages := allPages(func(ctx context.Context, c *client.Client, after string) ([]apiv1.Node, string, error) {
+		page, err := c.Nodes(ctx, filter, after)
 		return page.Items, page.Next, err
 	})
-	if err != nil {
-		return err
-	}
-	return a.printResult(list, func() error {
+	return show(a, "listing nodes", pages, func(list []apiv1.Node) error {
 		rows := make([][]any, 0, len(list))
 		for _, n := range list {
 			load := "-"
 			if n.Load != nil {
 				load = fmt.Sprintf("%.0f%%", 50*(n.Load.CPU+n.Load.Memory))
 			}
-			rows = append(rows, []any{n.ID, n.Status, orDash(n.Address), n.HTTPPort, orDash(strings.Join(n.Roles, ",")), orDash(strings.Join(n.Capabilities, ",")), orDash(n.Version), load})
+			rows = append(rows, []any{
+				n.ID, n.Status, orDash(n.Address), n.HTTPPort, orDash(strings.Join(n.Roles, ",")),
+				orDash(strings.Join(n.Capabilities, ",")), orDash(n.Version), load,
+			})
 		}
 		return a.table([]string{"node", "status", "address", "http port", "roles", "capabilities", "version", "load"}, rows)
 	})

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,32 +24,38 @@ const (
 	maxRestartDelay    = 30 * time.Second
 )
 
-// forwardedSignals are the signals that a command gets that run does; ending are those of
-// them that ask for the end.
+// forwardedSignals are forwarded to the command; terminatingSignals are those of them that end run.
 var (
-	forwardedSignals   = []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH}
-	terminatingSignals = map[os.Signal]bool{syscall.SIGHUP: true, syscall.SIGINT: true, syscall.SIGQUIT: true, syscall.SIGTERM: true}
+	forwardedSignals = []os.Signal{
+		syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH,
+	}
+	terminatingSignals = map[os.Signal]bool{
+		syscall.SIGHUP: true, syscall.SIGINT: true, syscall.SIGQUIT: true, syscall.SIGTERM: true,
+	}
 )
 
 type runCmd struct {
 	Role          string        `required:"" help:"The role."`
-	TakeoverDelay time.Duration `default:"1s" help:"How long to wait after a holder was lost involuntarily."`
-	TTL           time.Duration `name:"ttl" default:"10s" help:"How long the role is held without word from this process; at least 500ms."`
-	StopTimeout   time.Duration `help:"Between SIGTERM and SIGKILL when the role is lost; at most 3/10 of the TTL. Default: 2s, or that if it is less."`
-	Restart       string        `enum:"never,on-failure,always" default:"never" help:"Start CMD again when it ends by itself: ${enum}."`
+	TakeoverDelay time.Duration `default:"1s" help:"Delay before taking over from a holder that crashed or lost its session."`
+	TTL           time.Duration `name:"ttl" default:"10s" help:"Session TTL: how long the role stays held after this process stops renewing; at least 500ms."`
+	StopTimeout   time.Duration `help:"Time between SIGTERM and SIGKILL when the role is lost; at most 3/10 of the TTL. Default: 2s or 3/10 of the TTL, if less."`
+	Restart       string        `enum:"never,on-failure,always" default:"never" help:"When to restart CMD after it exits: ${enum}."`
 	Postgres      string        `env:"NORTHSTAR_POSTGRES" placeholder:"DSN" help:"Elect with a PostgreSQL server instead of a NorthStar cluster (${env})."`
-	Name          string        `help:"What others see of the holder; default: host name and process ID."`
+	Name          string        `help:"Name of the holder; default: host name and process ID."`
 	Value         string        `help:"Shown with the role while it is held."`
 	Cmd           []string      `arg:"" name:"cmd" passthrough:"" help:"The command and its arguments, after --."`
 }
 
 func (r *runCmd) Help() string {
-	return "CMD is started when this process is elected, in a process group of its own, with NORTHSTAR_ROLE, NORTHSTAR_FENCING_TOKEN and NORTHSTAR_SESSION in its environment. " +
-		"It is stopped, with SIGTERM and then SIGKILL, before another can be elected, and started again when this process is. Signals are passed on to it. " +
-		"When CMD ends by itself the role is given back, and the exit code is CMD's: 128 and the signal if one ended it, 127 if it is not found, 126 if it cannot be started."
+	return "run starts CMD when this process is elected, in its own process group, with NORTHSTAR_ROLE, " +
+		"NORTHSTAR_FENCING_TOKEN and NORTHSTAR_SESSION in its environment. " +
+		"When the role is lost, run stops CMD with SIGTERM and then SIGKILL, before another process can be elected. " +
+		"It starts CMD again when this process is elected again. Signals are forwarded to CMD. " +
+		"When CMD exits, run releases the role and exits with CMD's code: 128 plus the signal that killed it, " +
+		"127 if it is not found, 126 if it cannot be started."
 }
 
-// check validates the flags and fills in what depends on others.
+// check validates the flags and sets defaults that depend on other flags.
 func (r *runCmd) check() error {
 	switch {
 	case len(r.Cmd) == 0:
@@ -57,22 +64,20 @@ func (r *runCmd) check() error {
 	case strings.HasPrefix(r.Cmd[0], "-"):
 		return usagef("unknown flag %s: the command comes after --", r.Cmd[0])
 	}
-	most := r.TTL * 3 / 10
+	limit := r.TTL * 3 / 10
 	switch {
 	case runtime.GOOS != "linux":
-		return errors.New("run: needs Linux, whose clock of leases two processes can share")
+		return errors.New("run: supported on Linux only (needs CLOCK_BOOTTIME)")
 	case len(r.Cmd) == 0 || r.Cmd[0] == "":
-		return usagef("<cmd>: want a command after --")
-	case r.StopTimeout < 0 || r.StopTimeout > most:
-		return usagef("--stop-timeout: want at most 3/10 of --ttl, %v, got %v", most, r.StopTimeout)
+		return usagef("<cmd>: required after --")
+	case r.StopTimeout < 0 || r.StopTimeout > limit:
+		return usagef("--stop-timeout: must be at most 3/10 of --ttl, %v (got %v)", limit, r.StopTimeout)
 	case r.TakeoverDelay < 0:
-		return usagef("--takeover-delay: want 0 or more, got %v", r.TakeoverDelay)
+		return usagef("--takeover-delay: must be 0 or more (got %v)", r.TakeoverDelay)
 	case r.StopTimeout == 0:
-		r.StopTimeout = min(defaultStopTimeout, most)
+		r.StopTimeout = min(defaultStopTimeout, limit)
 	}
-	if r.Name == "" {
-		r.Name = client.ProcessName()
-	}
+	r.Name = cmp.Or(r.Name, client.ProcessName())
 	return nil
 }
 
@@ -85,27 +90,27 @@ func (r *runCmd) Run(a *app) error {
 		return &commandError{startCode(err), err.Error()}
 	}
 	becomeSubreaper()
-	// They are this function's alone: the context of the others ends with the first.
+	// Only this function reads these signals; main's context ends with the first one.
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, forwardedSignals...)
 	defer signal.Stop(signals)
-	elector, hangUp, err := r.elector(a)
+	elector, closeElector, err := r.elector(a)
 	if err != nil {
 		return err
 	}
-	defer hangUp()
+	defer closeElector()
 	s := &supervisor{runCmd: r, a: a, path: path, elector: elector, signals: signals, clock: client.NewDeadline(nil).Now}
 	err = s.run(context.WithoutCancel(a.ctx))
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), releaseTimeout)
 	defer cancel()
 	if e := elector.Close(ctx); e != nil {
-		fmt.Fprintf(a.stderr, "northstarctl: role %s is given back when its lease ends: %v\n", r.Role, e)
+		fmt.Fprintf(a.stderr, "northstarctl: cannot release role %s: %v (it is free when the lease expires)\n", r.Role, e)
 	}
 	return err
 }
 
-// elector is the candidate; hangUp ends what it stands on.
-func (r *runCmd) elector(a *app) (e client.Elector, hangUp func(), err error) {
+// elector returns the candidate, and a function that closes what it uses.
+func (r *runCmd) elector(a *app) (e client.Elector, closeElector func(), err error) {
 	if r.Postgres != "" {
 		p, err := postgres.New(r.postgres())
 		if err != nil {
@@ -128,30 +133,34 @@ func (r *runCmd) elector(a *app) (e client.Elector, hangUp func(), err error) {
 }
 
 func (r *runCmd) postgres() postgres.Config {
-	return postgres.Config{DSN: r.Postgres, Role: r.Role, Name: r.Name, Value: r.Value, TTL: r.TTL, TakeoverDelay: r.TakeoverDelay}
+	return postgres.Config{
+		DSN: r.Postgres, Role: r.Role, Name: r.Name, Value: r.Value, TTL: r.TTL, TakeoverDelay: r.TakeoverDelay,
+	}
 }
 
-// roleRelease is how a tenure is given back without this process.
+// release returns how the shim releases the role if this process dies.
 func (s *supervisor) release(l *client.Leadership) roleRelease {
 	if s.Postgres != "" {
 		return roleRelease{Postgres: s.Postgres, Role: s.Role, Session: l.Session}
 	}
-	return roleRelease{Endpoints: s.a.Endpoints, Token: s.a.Token, CA: s.a.CA, Cert: s.a.Cert, Key: s.a.Key, Timeout: s.a.Timeout, Session: l.Session}
+	return roleRelease{
+		Endpoints: s.a.Endpoints, Token: s.a.Token, CA: s.a.CA, Cert: s.a.Cert, Key: s.a.Key, Timeout: s.a.Timeout,
+		Session: l.Session,
+	}
 }
 
-// supervisor campaigns, and runs the command while this process leads.
+// supervisor campaigns, and runs the command while this process holds the role.
 type supervisor struct {
 	*runCmd
 	a           *app
 	path        string
 	elector     client.Elector
 	signals     <-chan os.Signal
-	clock       func() time.Duration // of leases
-	terminating bool                 // a signal has asked for the end
+	clock       func() time.Duration // the clock of leases
+	terminating bool                 // a signal has asked run to end
 }
 
-// run returns when the command has ended by itself, or a signal came while it did
-// not run.
+// run returns when the command has exited, or a signal came while it was not running.
 func (s *supervisor) run(ctx context.Context) error {
 	for {
 		l, err := s.campaign(ctx)
@@ -163,11 +172,11 @@ func (s *supervisor) run(ctx context.Context) error {
 		if over || s.terminating {
 			return err
 		}
-		fmt.Fprintf(s.a.stderr, "northstarctl: role %s with token %d is lost: %v\n", s.Role, l.Token, l.Cause())
+		fmt.Fprintf(s.a.stderr, "northstarctl: role %s with token %d lost: %v\n", s.Role, l.Token, l.Cause())
 	}
 }
 
-// campaign gives no tenure when a signal ended it.
+// campaign returns nil if a signal ended it.
 func (s *supervisor) campaign(ctx context.Context) (*client.Leadership, error) {
 	defer s.a.progress("waiting for role " + s.Role)()
 	ctx, cancel := context.WithCancel(ctx)
@@ -195,8 +204,7 @@ func (s *supervisor) campaign(ctx context.Context) (*client.Leadership, error) {
 	}
 }
 
-// runTenure runs the command for one tenure, as often as is wanted. over says that it
-// has ended by itself for good.
+// runTenure runs the command during one tenure and restarts it as configured. over reports that run must end.
 func (s *supervisor) runTenure(l *client.Leadership) (over bool, err error) {
 	for pause := minRestartDelay; ; pause = min(2*pause, maxRestartDelay) {
 		began := time.Now()
@@ -205,7 +213,7 @@ func (s *supervisor) runTenure(l *client.Leadership) (over bool, err error) {
 		case err != nil:
 			return true, err
 		case rep.Stopped:
-			l.End(client.ErrLeaseLapsed) // the keeper may have been first to see it
+			l.End(client.ErrLeaseLapsed) // the shim may have noticed it first
 			return false, nil
 		case s.terminating || !s.shouldRestart(rep):
 			return true, outcome(rep)
@@ -214,7 +222,8 @@ func (s *supervisor) runTenure(l *client.Leadership) (over bool, err error) {
 			pause = minRestartDelay
 		}
 		wait := pause - rand.N(pause/10)
-		fmt.Fprintf(s.a.stderr, "northstarctl: %s ended with %d, starts again in %v\n", s.Cmd[0], rep.Code, wait.Round(time.Millisecond))
+		fmt.Fprintf(s.a.stderr, "northstarctl: %s exited with code %d, restarting in %v\n", s.Cmd[0], rep.Code,
+			wait.Round(time.Millisecond))
 		if !s.backoff(l, wait) {
 			return s.terminating, outcome(rep)
 		}
@@ -232,7 +241,7 @@ func outcome(rep exitReport) error {
 	return &commandError{rep.Code, rep.Error}
 }
 
-// backoff says whether time has passed without the end of the tenure or of run.
+// backoff waits for d. It returns false if the tenure or run ends first.
 func (s *supervisor) backoff(l *client.Leadership, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

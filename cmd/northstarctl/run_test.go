@@ -25,7 +25,7 @@ import (
 	"northstar/node"
 )
 
-const testTimeout = 20 * time.Second // for what takes no time on a machine that has any
+const testTimeout = 20 * time.Second // for steps that are fast on an idle machine
 
 // oneNode runs a cluster of one node in this process until the test ends.
 func oneNode(t *testing.T) (endpoint string, c *client.Client) {
@@ -87,7 +87,8 @@ type runner struct {
 func startRun(t *testing.T, endpoint string, script string, flags ...string) *runner {
 	t.Helper()
 	args := append([]string{"--endpoints", endpoint, "run"}, flags...)
-	r := &runner{t: t, cmd: exec.Command("/proc/self/exe", append(args, "--", "/bin/sh", "-c", script)...), lines: make(chan string, 100)}
+	r := &runner{t: t, cmd: exec.Command("/proc/self/exe",
+		append(args, "--", "/bin/sh", "-c", script)...), lines: make(chan string, 100)}
 	r.cmd.Env = append(os.Environ(), asProgram+"=yes")
 	r.cmd.Stderr = &r.stderr
 	out, w, err := os.Pipe() // not StdoutPipe, which Wait closes
@@ -112,7 +113,7 @@ func startRun(t *testing.T, endpoint string, script string, flags ...string) *ru
 			_ = r.cmd.Process.Kill()
 			_ = r.cmd.Wait()
 		}
-		for range r.lines { // until the command is gone too
+		for range r.lines { // until the command has exited too
 		}
 		if t.Failed() {
 			t.Logf("stderr:\n%s", r.stderr.String())
@@ -121,7 +122,7 @@ func startRun(t *testing.T, endpoint string, script string, flags ...string) *ru
 	return r
 }
 
-// line gives the rest of the next line, which begins so.
+// line returns the rest of the next line with this prefix.
 func (r *runner) line(prefix string) string {
 	r.t.Helper()
 	select {
@@ -166,7 +167,7 @@ func (r *runner) exit(want int) {
 	}
 }
 
-// gone waits until a process has ended.
+// gone waits until a process has exited.
 func gone(t *testing.T, pid int) {
 	t.Helper()
 	if err := eventually(func() error {
@@ -179,13 +180,13 @@ func gone(t *testing.T, pid int) {
 	}
 }
 
-// alive says whether a process runs; one that nobody has waited for does not.
+// alive reports whether a process runs and is not a zombie.
 func alive(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && !strings.HasPrefix(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " Z")
 }
 
-// parentOf tells of a process who started it.
+// parentOf returns the parent of a process.
 func parentOf(t *testing.T, pid int) int {
 	t.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -216,7 +217,7 @@ func evict(t *testing.T, endpoint, role string) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
-// vacant waits until nobody holds a role, for the latest of these reasons.
+// vacant waits until a role is vacant for one of these reasons.
 func vacant(t *testing.T, c *client.Client, role string, causes ...string) {
 	t.Helper()
 	if err := eventually(func() error {
@@ -235,8 +236,7 @@ func vacant(t *testing.T, c *client.Client, role string, causes ...string) {
 	}
 }
 
-// The scripts wait with read-only loops of the shell's own waiting, so that a trap
-// acts at once; stubborn ones cannot be ended but with SIGKILL.
+// The scripts wait with the shell's read, so that a trap acts immediately. Stubborn ones end only with SIGKILL.
 const (
 	willing  = `trap 'echo TERM; exit 9' TERM; echo pid $$; sh -c 'echo child $$; exec sleep 1000' & wait`
 	stubborn = `trap '' TERM; echo pid $$; while :; do sleep 1000; done`
@@ -251,8 +251,8 @@ func TestRun(t *testing.T) {
 		"evicted":                   testRunEvicted,
 		"killed":                    testRunKilled,
 		"paused":                    testRunPaused,
-		"keeper killed":             testRunShimKilled,
-		"keeper paused":             testRunShimPaused,
+		"shim killed":               testRunShimKilled,
+		"shim paused":               testRunShimPaused,
 		"restart":                   testRunRestart,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -264,26 +264,31 @@ func TestRun(t *testing.T) {
 
 func testRunEnvironment(t *testing.T, endpoint string, c *client.Client) {
 	r := startRun(t, endpoint, `echo $NORTHSTAR_ROLE/$NORTHSTAR_FENCING_TOKEN/$NORTHSTAR_SESSION; exit 7`, "--role", "env")
-	words := strings.Split(r.line(""), "/")
+	fields := strings.Split(r.line(""), "/")
 	r.exit(7)
 	h, err := c.RoleHistory(t.Context(), "env")
 	if err != nil || len(h.Items) != 1 {
 		t.Fatalf("%+v, %v", h, err)
 	}
-	if it := h.Items[0]; words[0] != "env" || words[1] != strconv.FormatUint(it.Token, 10) || words[2] != it.SessionID || it.EndedAt == nil {
-		t.Errorf("environment %q of tenure %+v", words, it)
+	if it := h.Items[0]; fields[0] != "env" ||
+		fields[1] != strconv.FormatUint(it.Token, 10) || fields[2] != it.SessionID || it.EndedAt == nil {
+		t.Errorf("environment %q of tenure %+v", fields, it)
 	}
 	for script, want := range map[string]int{`true`: 0, `kill -9 $$`: 137, `kill -TERM $$`: 143} {
 		startRun(t, endpoint, script, "--role", "env").exit(want)
 	}
-	broken := filepath.Join(t.TempDir(), "broken") // for the kernel, not for who looks at its mode
+	broken := filepath.Join(t.TempDir(), "broken") // executable by its mode, but not for the kernel
 	if err := os.WriteFile(broken, []byte("\x7fELF"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	for args, want := range map[string]int{
-		"--role env -- /does/not/exist": exitNotFound, "--role env -- no-such-program": exitNotFound, "--role env -- /etc/passwd": exitNotExecutable, "--role env -- " + broken: exitNotExecutable,
-		"--role env": exitUsage, "-- true": exitUsage, "--role env --stop-timeout 4s -- true": exitUsage, "--role env --ttl 100ms -- true": exitUsage,
-		"--role env --restart often -- true": exitUsage, "--role env --takeover-delay=-1s -- true": exitUsage, "--role env --no-such-flag -- true": exitUsage,
+		"--role env -- /does/not/exist": exitNotFound, "--role env -- no-such-program": exitNotFound,
+		"--role env -- /etc/passwd": exitNotExecutable, "--role env -- " +
+			broken: exitNotExecutable,
+		"--role env": exitUsage, "-- true": exitUsage, "--role env --stop-timeout 4s -- true": exitUsage,
+		"--role env --ttl 100ms -- true":     exitUsage,
+		"--role env --restart often -- true": exitUsage, "--role env --takeover-delay=-1s -- true": exitUsage,
+		"--role env --no-such-flag -- true": exitUsage,
 	} {
 		cmd := exec.Command("/proc/self/exe", append([]string{"--endpoints", endpoint, "run"}, strings.Fields(args)...)...)
 		cmd.Env = append(os.Environ(), asProgram+"=yes")
@@ -295,11 +300,12 @@ func testRunEnvironment(t *testing.T, endpoint string, c *client.Client) {
 }
 
 func testRunSignals(t *testing.T, endpoint string, c *client.Client) {
-	r := startRun(t, endpoint, `trap 'echo USR1' USR1; trap 'echo TERM; exit 9' TERM; while :; do sh -c 'echo child $$; exec sleep 1000' & wait; done`, "--role", "signals")
+	r := startRun(t, endpoint,
+		`trap 'echo USR1' USR1; trap 'echo TERM; exit 9' TERM; while :; do sh -c 'echo child $$; exec sleep 1000' & wait; done`, "--role", "signals")
 	first := r.pid("child")
 	r.signal(syscall.SIGUSR1)
 	r.line("USR1")
-	gone(t, first) // it got the signal as well
+	gone(t, first) // it got the signal too
 	child := r.pid("child")
 	r.signal(syscall.SIGTERM)
 	r.line("TERM")
@@ -307,8 +313,9 @@ func testRunSignals(t *testing.T, endpoint string, c *client.Client) {
 	gone(t, child)
 	vacant(t, c, "signals", "session_ended")
 
-	// What ends takes along all that it has started.
-	r = startRun(t, endpoint, `sleep 1000 & echo child $!; setsid sh -c 'echo escaped $$; exec sleep 1000' & wait $!; exit 3`, "--role", "signals")
+	// A command that exits ends all processes that it has started.
+	r = startRun(t, endpoint,
+		`sleep 1000 & echo child $!; setsid sh -c 'echo escaped $$; exec sleep 1000' & wait $!; exit 3`, "--role", "signals")
 	child = r.pid("child")
 	escaped := r.pid("escaped")
 	if err := syscall.Kill(parentOf(t, child), syscall.SIGKILL); err != nil {
@@ -341,7 +348,7 @@ func testRunWaiting(t *testing.T, endpoint string, c *client.Client) {
 	if err := eventually(func() error { return waiting(0) }); err != nil {
 		t.Fatal(err)
 	}
-	r.signal(syscall.SIGINT) // the shell does not trap that one
+	r.signal(syscall.SIGINT) // the shell does not trap this signal
 	r.exit(130)
 }
 
@@ -363,7 +370,7 @@ func testRunEvicted(t *testing.T, endpoint string, c *client.Client) {
 	r.exit(9)
 }
 
-// The keeper stops the command and gives the role back, long before the TTL.
+// The shim stops the command and releases the role, long before the TTL.
 func testRunKilled(t *testing.T, endpoint string, c *client.Client) {
 	r := startRun(t, endpoint, stubborn, "--role", "killed", "--ttl", "5m", "--stop-timeout", "100ms")
 	pid := r.pid("pid")
@@ -375,11 +382,12 @@ func testRunKilled(t *testing.T, endpoint string, c *client.Client) {
 	}
 }
 
-// A paused run renews nothing; its command is gone before another is elected.
+// A paused run renews nothing; its command ends before another process is elected.
 func testRunPaused(t *testing.T, endpoint string, c *client.Client) {
 	r := startRun(t, endpoint, stubborn, "--role", "paused", "--ttl", "1500ms")
 	pid := r.pid("pid")
-	next := startRun(t, endpoint, fmt.Sprintf(`kill -0 %d 2>/dev/null && echo overlap || echo alone`, pid), "--role", "paused", "--takeover-delay", "0s")
+	next := startRun(t, endpoint, fmt.Sprintf(`kill -0 %d 2>/dev/null && echo overlap || echo alone`, pid), "--role",
+		"paused", "--takeover-delay", "0s")
 	if err := eventually(func() error {
 		role, err := c.GetRole(t.Context(), "paused")
 		if err == nil && len(role.Candidates) != 1 {
@@ -400,6 +408,7 @@ func testRunPaused(t *testing.T, endpoint string, c *client.Client) {
 
 // The same with a PostgreSQL server instead of the cluster.
 func TestRunPostgres(t *testing.T) {
+	t.Parallel()
 	server, err := pg.Start(t.Context())
 	if errors.Is(err, pg.ErrNone) {
 		t.Skip(err)
@@ -413,12 +422,15 @@ func TestRunPostgres(t *testing.T) {
 		}
 	})
 	flags := []string{"--role", "job", "--postgres", server.DSN(), "--takeover-delay", "0s"}
-	r := startRun(t, "", `echo $NORTHSTAR_ROLE; echo token $NORTHSTAR_FENCING_TOKEN; `+stubborn, append(flags, "--ttl", "1m", "--stop-timeout", "100ms")...)
+	r := startRun(t, "", `echo $NORTHSTAR_ROLE; echo token $NORTHSTAR_FENCING_TOKEN; `+stubborn,
+		append(flags, "--ttl", "1m", "--stop-timeout", "100ms")...)
 	r.line("job")
 	first := r.pid("token")
 	pid := r.pid("pid")
-	next := startRun(t, "", fmt.Sprintf(`echo token $NORTHSTAR_FENCING_TOKEN; kill -0 %d 2>/dev/null && echo overlap || echo alone; exit 7`, pid), flags...)
-	r.signal(syscall.SIGKILL) // the keeper gives back, a minute before the TTL ends
+	next := startRun(t, "", fmt.Sprintf(
+		`echo token $NORTHSTAR_FENCING_TOKEN; kill -0 %d 2>/dev/null && echo overlap || echo alone; exit 7`, pid,
+	), flags...)
+	r.signal(syscall.SIGKILL) // the shim releases the role, a minute before the TTL ends
 	if second := next.pid("token"); second <= first {
 		t.Errorf("token %d after %d", second, first)
 	}
@@ -428,17 +440,17 @@ func TestRunPostgres(t *testing.T) {
 }
 
 func testRunShimKilled(t *testing.T, endpoint string, c *client.Client) {
-	r := startRun(t, endpoint, stubborn, "--role", "keeper", "--ttl", "5m")
+	r := startRun(t, endpoint, stubborn, "--role", "shim", "--ttl", "5m")
 	pid := r.pid("pid")
 	if err := syscall.Kill(parentOf(t, pid), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	r.exit(exitFailed)
 	gone(t, pid)
-	vacant(t, c, "keeper", "session_ended")
+	vacant(t, c, "shim", "session_ended")
 }
 
-// run does the work of a keeper that does not.
+// If the shim does not act, run kills it and the command.
 func testRunShimPaused(t *testing.T, endpoint string, c *client.Client) {
 	r := startRun(t, endpoint, stubborn, "--role", "asleep", "--ttl", "1500ms")
 	pid := r.pid("pid")
@@ -454,7 +466,8 @@ func testRunShimPaused(t *testing.T, endpoint string, c *client.Client) {
 }
 
 func testRunRestart(t *testing.T, endpoint string, c *client.Client) {
-	script := fmt.Sprintf(`echo token $NORTHSTAR_FENCING_TOKEN; [ -e %[1]s ] && exit 0; : > %[1]s; exit 4`, filepath.Join(t.TempDir(), "ran"))
+	script := fmt.Sprintf(`echo token $NORTHSTAR_FENCING_TOKEN; [ -e %[1]s ] && exit 0; : > %[1]s; exit 4`,
+		filepath.Join(t.TempDir(), "ran"))
 	r := startRun(t, endpoint, script, "--role", "restart", "--restart", "on-failure")
 	if a, b := r.pid("token"), r.pid("token"); a != b {
 		t.Errorf("tokens %d and %d of one tenure", a, b)
@@ -462,11 +475,14 @@ func testRunRestart(t *testing.T, endpoint string, c *client.Client) {
 	r.exit(exitDone)
 }
 
-// The end of a lease, and the words of the parent, make the end of the command.
+// The command ends before the lease, and when the parent asks for it.
 func TestManagedProcess(t *testing.T) {
+	t.Parallel()
 	now := time.Duration(0)
-	w := &managedProcess{shimConfig: shimConfig{Deadline: 1000, Stop: 200, Kill: 50}, now: func() time.Duration { return now }}
-	if at, kill := w.nextAction(); at != 750 || kill {
+	p := &managedProcess{
+		shimConfig: shimConfig{Deadline: 1000, Stop: 200, Kill: 50}, now: func() time.Duration { return now },
+	}
+	if at, kill := p.nextAction(); at != 750 || kill {
 		t.Errorf("next: %d, %v", at, kill)
 	}
 	for name, tc := range map[string]struct {
@@ -476,8 +492,10 @@ func TestManagedProcess(t *testing.T) {
 		"role lost late":  {1000, 900, 950},
 		"lease over":      {1000, 2000, 950},
 	} {
-		w := &managedProcess{shimConfig: shimConfig{Deadline: tc.until, Stop: 200, Kill: 50}, stopping: true, killAt: tc.since + 200}
-		if at, kill := w.nextAction(); at != tc.killAt || !kill {
+		p := &managedProcess{
+			shimConfig: shimConfig{Deadline: tc.until, Stop: 200, Kill: 50}, stopping: true, killAt: tc.since + 200,
+		}
+		if at, kill := p.nextAction(); at != tc.killAt || !kill {
 			t.Errorf("%s: %d, %v; want %d", name, at, kill, tc.killAt)
 		}
 	}

@@ -19,56 +19,57 @@ import (
 )
 
 const (
-	suspendPollInterval = 250 * time.Millisecond // how long a timer may be trusted: it does not run while the machine is suspended
-	killMargin          = 200 * time.Millisecond // between SIGKILL and the end of the lease, at most
-	releaseTimeout      = 5 * time.Second        // for giving the role back on behalf of a dead parent
+	// suspendPollInterval is the longest sleep on a timer: timers stop while the machine is suspended.
+	suspendPollInterval = 250 * time.Millisecond
+	killMargin          = 200 * time.Millisecond // maximum time between SIGKILL and the end of the lease
+	releaseTimeout      = 5 * time.Second        // of the role of a dead parent
 
-	exitNotExecutable = 126 // as env, nice and timeout have it
+	exitNotExecutable = 126 // as in env, nice and timeout
 	exitNotFound      = 127
 )
 
-// shimConfig is what a keeper is told to begin with.
+// shimConfig is the first message to the shim.
 type shimConfig struct {
 	Path     string        `json:"path"`
-	Args     []string      `json:"args"` // with the name
+	Args     []string      `json:"args"` // with the program name
 	Env      []string      `json:"env"`
-	Deadline time.Duration `json:"until"`   // end of the lease, of the clock of leases
-	Stop     time.Duration `json:"stop"`    // between SIGTERM and SIGKILL
-	Kill     time.Duration `json:"kill"`    // between SIGKILL and the end of the lease
-	Release  roleRelease   `json:"release"` // what to give back should the parent die
+	Deadline time.Duration `json:"until"`   // end of the lease, on the clock of leases
+	Stop     time.Duration `json:"stop"`    // time between SIGTERM and SIGKILL
+	Kill     time.Duration `json:"kill"`    // time between SIGKILL and the end of the lease
+	Release  roleRelease   `json:"release"` // what to release if the parent dies
 }
 
-// shimCommand is what it is told later. The end of the orders is the end of the parent.
+// shimCommand is a later message to the shim. The end of the pipe means that the parent has died.
 type shimCommand struct {
 	Deadline time.Duration  `json:"until,omitempty"`
 	Signal   syscall.Signal `json:"signal,omitempty"`
 	Stop     bool           `json:"stop,omitempty"` // the role is lost
 }
 
-// exitReport is what it tells in the end.
+// exitReport is the shim's final message.
 type exitReport struct {
 	Code    int    `json:"code,omitempty"`
-	Stopped bool   `json:"stopped,omitempty"` // for the lease's sake, not by itself
-	Error   string `json:"error,omitempty"`   // it could not be started
+	Stopped bool   `json:"stopped,omitempty"` // stopped because of the lease
+	Error   string `json:"error,omitempty"`   // error if it could not be started
 }
 
-// roleRelease says how to give a role back.
+// roleRelease is how to release a role.
 type roleRelease struct {
 	Endpoints     []string      `json:"endpoints,omitempty"`
 	Token         string        `json:"token,omitempty"`
 	CA, Cert, Key string        `json:",omitempty"`
 	Timeout       time.Duration `json:"timeout,omitempty"`
 	Session       string        `json:"session"`
-	Postgres      string        `json:"postgres,omitempty"` // instead of the endpoints
-	Role          string        `json:"role,omitempty"`     // with it
+	Postgres      string        `json:"postgres,omitempty"` // used instead of Endpoints
+	Role          string        `json:"role,omitempty"`     // of Postgres
 }
 
-// shimCmd is the keeper: a process between run and its command, so that the
-// command ends before the lease does also when run itself is stopped or killed.
-// Both watch the same clock; each ends the command should the other be gone.
+// shimCmd is the supervisor shim: a process between run and its command. It ends the command before the lease ends,
+// also if run is stopped or killed. Both processes watch the same clock; each ends the command if the other has
+// died.
 type shimCmd struct{}
 
-// The keeper's descriptors.
+// File descriptors of the shim.
 const (
 	commandFD = 3
 	reportFD  = 4
@@ -77,9 +78,9 @@ const (
 func (*shimCmd) Run(a *app) error {
 	syscall.CloseOnExec(commandFD)
 	syscall.CloseOnExec(reportFD)
-	code, err := runShim(a, os.NewFile(commandFD, "orders"), os.NewFile(reportFD, "reports"))
+	code, err := runShim(a, os.NewFile(commandFD, "commands"), os.NewFile(reportFD, "reports"))
 	if err != nil {
-		return fmt.Errorf("keep: this command is only for northstarctl run: %w", err)
+		return fmt.Errorf("internal command of northstarctl run: %w", err)
 	}
 	if code != 0 {
 		return &commandError{code: code}
@@ -87,151 +88,154 @@ func (*shimCmd) Run(a *app) error {
 	return nil
 }
 
-// commandError is the end of a command by itself, other than with 0.
+// commandError is the exit of a command with a code other than 0.
 type commandError struct {
 	code int
-	text string // "": it has said itself what there was to say
+	text string // "": the command has printed its own error
 }
 
 func (e *commandError) Error() string { return e.text }
 
-// runShim runs one command until it ends and gives its exit code.
+// runShim runs one command until it ends, and returns its exit code.
 func runShim(a *app, in io.Reader, out io.Writer) (int, error) {
-	// Signals of the terminal and of a service manager that tells every process are
-	// run's to pass on.
+	// The terminal and some service managers signal every process. run forwards these signals, so the shim ignores
+	// them.
 	ignored := make(chan os.Signal, 1)
 	signal.Notify(ignored, forwardedSignals...)
 	defer signal.Stop(ignored)
-	runtime.LockOSThread() // the kernel ends the command when the thread that started it is gone
+	runtime.LockOSThread() // the kernel kills the command when the thread that started it exits
 	defer runtime.UnlockOSThread()
 	becomeSubreaper()
 	decoder := json.NewDecoder(in)
-	var k shimConfig
-	if err := decoder.Decode(&k); err != nil {
-		return 0, fmt.Errorf("read what to keep: %w", err)
+	var cfg shimConfig
+	if err := decoder.Decode(&cfg); err != nil {
+		return 0, fmt.Errorf("read the configuration: %w", err)
 	}
-	tell := json.NewEncoder(out) // nobody may be there any more to hear it
-	w := &managedProcess{shimConfig: k, now: client.NewDeadline(nil).Now}
-	if at, _ := w.nextAction(); at <= w.now() {
-		_ = tell.Encode(exitReport{Stopped: true})
+	reports := json.NewEncoder(out) // errors are ignored: the parent may have exited
+	p := &managedProcess{shimConfig: cfg, now: client.NewDeadline(nil).Now}
+	if at, _ := p.nextAction(); at <= p.now() {
+		_ = reports.Encode(exitReport{Stopped: true})
 		return 0, nil
 	}
-	cmd := exec.Cmd{Path: k.Path, Args: k.Args, Env: k.Env, Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr, SysProcAttr: commandAttributes()}
+	cmd := exec.Cmd{
+		Path: cfg.Path, Args: cfg.Args, Env: cfg.Env, Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
+		SysProcAttr: commandAttributes(),
+	}
 	if err := cmd.Start(); err != nil {
-		_ = tell.Encode(exitReport{Code: startCode(err), Error: err.Error()})
+		_ = reports.Encode(exitReport{Code: startCode(err), Error: err.Error()})
 		return startCode(err), nil
 	}
-	w.pgid = cmd.Process.Pid
+	p.pgid = cmd.Process.Pid
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		waitChildExit(w.pgid)
+		waitChildExit(p.pgid)
 	}()
-	orphan := w.wait(ended, readCommands(decoder))
-	signalGroup(w.pgid, syscall.SIGKILL) // what it has left behind, while its number is still taken
-	_ = cmd.Wait()                       // the state says it
-	killChildren()                       // and what of that has left the group
+	orphan := p.wait(ended, readCommands(decoder))
+	signalGroup(p.pgid, syscall.SIGKILL) // processes left in the group, while its ID is reserved
+	_ = cmd.Wait()                       // the process state has the result
+	killChildren()                       // processes that have left the group
 	code := exitStatus(cmd.ProcessState)
-	_ = tell.Encode(exitReport{Code: code, Stopped: w.stopping})
+	_ = reports.Encode(exitReport{Code: code, Stopped: p.stopping})
 	if orphan {
-		k.Release.run(a)
+		cfg.Release.run(a)
 	}
 	return code, nil
 }
 
-// readCommands gives what comes until the parent's end, and that as the end of the
-// channel. It reads for as long as the process lives.
+// readCommands returns the parent's messages. It closes the channel when the parent has died. Its goroutine ends
+// with the process.
 func readCommands(d *json.Decoder) <-chan shimCommand {
 	c := make(chan shimCommand)
 	go func() {
 		defer close(c)
 		for {
-			var o shimCommand
-			if d.Decode(&o) != nil {
+			var command shimCommand
+			if d.Decode(&command) != nil {
 				return
 			}
-			c <- o
+			c <- command
 		}
 	}()
 	return c
 }
 
-// managedProcess is a command that runs, and when it must end.
+// managedProcess is the running command and its deadlines.
 type managedProcess struct {
 	shimConfig
 	now      func() time.Duration
 	pgid     int
-	stopping bool          // SIGTERM was sent for the lease's sake
-	killAt   time.Duration // while stopping
+	stopping bool          // SIGTERM was sent because of the lease
+	killAt   time.Duration // set while stopping
 	killed   bool
 }
 
-// nextAction is when to act, and whether with SIGKILL.
-func (w *managedProcess) nextAction() (at time.Duration, kill bool) {
-	last := w.Deadline - w.Kill
-	if w.stopping {
-		return min(w.killAt, last), true
+// nextAction returns the time of the next action, and whether that is SIGKILL.
+func (p *managedProcess) nextAction() (at time.Duration, kill bool) {
+	last := p.Deadline - p.Kill
+	if p.stopping {
+		return min(p.killAt, last), true
 	}
-	return last - w.Stop, false
+	return last - p.Stop, false
 }
 
-// stop asks the command to end for the lease's sake.
-func (w *managedProcess) stop() {
-	if w.stopping {
+// stop asks the command to exit because of the lease.
+func (p *managedProcess) stop() {
+	if p.stopping {
 		return
 	}
-	w.stopping, w.killAt = true, w.now()+w.Stop
-	signalGroup(w.pgid, syscall.SIGTERM)
-	signalGroup(w.pgid, syscall.SIGCONT) // one that is stopped could not end
+	p.stopping, p.killAt = true, p.now()+p.Stop
+	signalGroup(p.pgid, syscall.SIGTERM)
+	signalGroup(p.pgid, syscall.SIGCONT) // a stopped process cannot handle SIGTERM
 }
 
-// wait returns when the command has ended. orphan says that the parent went first.
-func (w *managedProcess) wait(ended <-chan struct{}, orders <-chan shimCommand) (orphan bool) {
+// wait returns when the command has exited. orphan reports that the parent died first.
+func (p *managedProcess) wait(ended <-chan struct{}, commands <-chan shimCommand) (orphan bool) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
 		case <-ended:
 			return orphan
-		case o, ok := <-orders:
+		case command, ok := <-commands:
 			switch {
 			case !ok:
-				orphan, orders = true, nil
-				w.stop()
-			case o.Stop:
-				w.stop()
-			case o.Signal != 0:
-				signalGroup(w.pgid, o.Signal)
+				orphan, commands = true, nil
+				p.stop()
+			case command.Stop:
+				p.stop()
+			case command.Signal != 0:
+				signalGroup(p.pgid, command.Signal)
 			default:
-				w.Deadline = max(w.Deadline, o.Deadline)
+				p.Deadline = max(p.Deadline, command.Deadline)
 			}
 		case <-timer.C:
 		}
-		timer.Reset(w.runDueAction())
+		timer.Reset(p.runDueAction())
 	}
 }
 
-// runDueAction does what is due and gives the time until it should look again.
-func (w *managedProcess) runDueAction() time.Duration {
-	at, kill := w.nextAction()
+// runDueAction runs the action that is due, and returns the time until the next check.
+func (p *managedProcess) runDueAction() time.Duration {
+	at, kill := p.nextAction()
 	switch {
-	case w.killed:
+	case p.killed:
 		return time.Hour
-	case w.now() < at:
-		return min(at-w.now(), suspendPollInterval)
+	case p.now() < at:
+		return min(at-p.now(), suspendPollInterval)
 	case kill:
-		w.killed = true
-		signalGroup(w.pgid, syscall.SIGKILL)
+		p.killed = true
+		signalGroup(p.pgid, syscall.SIGKILL)
 		return time.Hour
 	}
-	w.stop()
+	p.stop()
 	return 0
 }
 
-// signalGroup signals all processes of a group; there may be none left.
+// signalGroup signals all processes of a group, if any are left.
 func signalGroup(group int, sig syscall.Signal) { _ = syscall.Kill(-group, sig) }
 
-// startCode is the exit code for a command that cannot be started.
+// startCode returns the exit code for a command that cannot be started.
 func startCode(err error) int {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, exec.ErrNotFound) {
 		return exitNotFound
@@ -239,7 +243,7 @@ func startCode(err error) int {
 	return exitNotExecutable
 }
 
-// exitStatus is the exit code, or 128 and the signal that ended it, as shells have it.
+// exitStatus returns the exit code, or 128 plus the signal that ended the process, as in shells.
 func exitStatus(s *os.ProcessState) int {
 	if ws, ok := s.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
 		return 128 + int(ws.Signal())
@@ -247,12 +251,12 @@ func exitStatus(s *os.ProcessState) int {
 	return s.ExitCode()
 }
 
-// run gives the role back, so that the next candidate need not wait for the TTL.
+// run releases the role, so that the next candidate need not wait for the TTL.
 func (r roleRelease) run(a *app) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), releaseTimeout)
 	defer cancel()
 	if err := r.release(ctx); err != nil && !errors.Is(err, client.ErrSessionEnded) {
-		fmt.Fprintf(a.stderr, "northstarctl: session %s ends by itself: %v\n", r.Session, err)
+		fmt.Fprintf(a.stderr, "northstarctl: cannot end session %s: %v (it expires after its TTL)\n", r.Session, err)
 	}
 }
 
@@ -260,8 +264,10 @@ func (r roleRelease) release(ctx context.Context) error {
 	if r.Postgres != "" {
 		return postgres.Release(ctx, postgres.Config{DSN: r.Postgres, Role: r.Role}, r.Session)
 	}
-	heir := &app{commands: commands{Endpoints: r.Endpoints, Token: r.Token, CA: r.CA, Cert: r.Cert, Key: r.Key, Timeout: r.Timeout}}
-	c, err := heir.connect()
+	a := &app{
+		commands: commands{Endpoints: r.Endpoints, Token: r.Token, CA: r.CA, Cert: r.Cert, Key: r.Key, Timeout: r.Timeout},
+	}
+	c, err := a.connect()
 	if err != nil {
 		return err
 	}

@@ -13,29 +13,28 @@ import (
 	"northstar/client"
 )
 
-// shimTimeout is how long a keeper may take over a word.
+// shimTimeout bounds a message to the shim, and its exit.
 const shimTimeout = time.Second
 
-// shimHandle is a keeper at work, as run sees it.
+// shimHandle is run's handle of a shim.
 type shimHandle struct {
 	cmd           *exec.Cmd
 	commands      *os.File
-	reports       <-chan exitReport // one, and closed at the keeper's end
-	deadline      time.Duration     // as last told
-	stopRequested bool              // for the lease's sake
+	reports       <-chan exitReport // one report; closed when the shim has exited
+	deadline      time.Duration     // as last sent
+	stopRequested bool              // stopped because of the lease
 }
 
-// runOnce runs the command until it has ended. The error is that it had no keeper, or
-// that this was killed.
+// runOnce runs the command until it exits. The error means that the shim could not be started or was killed.
 func (s *supervisor) runOnce(l *client.Leadership) (exitReport, error) {
 	k, err := s.startShim(l)
 	if err != nil {
 		return exitReport{}, err
 	}
-	ended := false
-	defer func() { k.close(ended) }()
-	look := time.NewTicker(min(suspendPollInterval, s.TTL/20))
-	defer look.Stop()
+	exited := false
+	defer func() { k.close(exited) }()
+	poll := time.NewTicker(min(suspendPollInterval, s.TTL/20))
+	defer poll.Stop()
 	lost := l.Done()
 	for {
 		select {
@@ -44,9 +43,9 @@ func (s *supervisor) runOnce(l *client.Leadership) (exitReport, error) {
 			case !ok && k.stopRequested:
 				return exitReport{Stopped: true}, nil
 			case !ok:
-				return exitReport{}, errors.New("the keeper of the command was killed, and the command with it")
+				return exitReport{}, errors.New("supervisor shim was killed and the command terminated")
 			}
-			ended = true
+			exited = true
 			return rep, nil
 		case <-lost:
 			lost, k.stopRequested = nil, true
@@ -54,16 +53,16 @@ func (s *supervisor) runOnce(l *client.Leadership) (exitReport, error) {
 		case sig := <-s.signals:
 			s.terminating = s.terminating || terminatingSignals[sig]
 			k.send(shimCommand{Signal: sig.(syscall.Signal)})
-		case <-look.C:
+		case <-poll.C:
 			s.extendLease(k, l)
 		}
 	}
 }
 
-// extendLease passes a lease that was renewed on to the keeper, and does the keeper's work
-// should that not: it is stopped, perhaps.
+// extendLease sends a renewed lease to the shim. If the shim does not act before the deadline, for example because
+// it is stopped, extendLease kills it.
 func (s *supervisor) extendLease(k *shimHandle, l *client.Leadership) {
-	now := s.clock() // first, so that what is left is counted from too early
+	now := s.clock() // read before ValidFor, so that the deadline is not too late
 	if left := l.ValidFor(); left > 0 && now+left > k.deadline {
 		k.deadline = now + left
 		k.send(shimCommand{Deadline: k.deadline})
@@ -74,31 +73,31 @@ func (s *supervisor) extendLease(k *shimHandle, l *client.Leadership) {
 	}
 }
 
-// effectiveKillMargin is the time between SIGKILL and the end of the lease.
+// effectiveKillMargin returns the time between SIGKILL and the end of the lease.
 func (s *supervisor) effectiveKillMargin() time.Duration { return min(killMargin, s.TTL/20) }
 
-// startShim starts a keeper with the command.
+// startShim starts a shim with the command.
 func (s *supervisor) startShim(l *client.Leadership) (*shimHandle, error) {
-	ordersR, ordersW, err := os.Pipe()
+	commandsR, commandsW, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
-	defer ordersR.Close()
+	defer commandsR.Close()
 	reportsR, reportsW, err := os.Pipe()
 	if err != nil {
-		ordersW.Close()
+		commandsW.Close()
 		return nil, err
 	}
 	defer reportsW.Close()
-	cmd := exec.Command("/proc/self/exe", "keep")
+	cmd := exec.Command("/proc/self/exe", "shim")
 	cmd.Args[0] = os.Args[0]
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.a.stdin, s.a.stdout, s.a.stderr
-	cmd.ExtraFiles = []*os.File{ordersR, reportsW} // commandFD, reportFD
+	cmd.ExtraFiles = []*os.File{commandsR, reportsW} // commandFD, reportFD
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
-		ordersW.Close()
+		commandsW.Close()
 		reportsR.Close()
-		return nil, fmt.Errorf("start the keeper of the command: %w", err)
+		return nil, fmt.Errorf("start the supervisor shim: %w", err)
 	}
 	reports := make(chan exitReport)
 	go func() {
@@ -110,15 +109,19 @@ func (s *supervisor) startShim(l *client.Leadership) (*shimHandle, error) {
 		}
 	}()
 	now := s.clock()
-	k := &shimHandle{cmd: cmd, commands: ordersW, reports: reports, deadline: now + l.ValidFor()}
+	k := &shimHandle{cmd: cmd, commands: commandsW, reports: reports, deadline: now + l.ValidFor()}
 	k.send(shimConfig{
-		Path: s.path, Args: s.Cmd, Deadline: k.deadline, Stop: s.StopTimeout, Kill: s.effectiveKillMargin(), Release: s.release(l),
-		Env: append(os.Environ(), "NORTHSTAR_ROLE="+s.Role, "NORTHSTAR_FENCING_TOKEN="+strconv.FormatUint(l.Token, 10), "NORTHSTAR_SESSION="+l.Session),
+		Path: s.path, Args: s.Cmd, Deadline: k.deadline, Stop: s.StopTimeout, Kill: s.effectiveKillMargin(),
+		Release: s.release(
+			l,
+		),
+		Env: append(os.Environ(), "NORTHSTAR_ROLE="+s.Role, "NORTHSTAR_FENCING_TOKEN="+strconv.FormatUint(l.Token, 10),
+			"NORTHSTAR_SESSION="+l.Session),
 	})
 	return k, nil
 }
 
-// send ends a keeper that takes no orders.
+// send sends a message. It kills a shim that does not read.
 func (k *shimHandle) send(v any) {
 	_ = k.commands.SetWriteDeadline(time.Now().Add(shimTimeout))
 	if err := json.NewEncoder(k.commands).Encode(v); err != nil {
@@ -126,21 +129,19 @@ func (k *shimHandle) send(v any) {
 	}
 }
 
-// effectiveKillMargin ends the keeper at once; the kernel ends the command with it, and end the
-// rest.
-func (k *shimHandle) kill() { _ = k.cmd.Process.Kill() } // it may be gone already
+// kill kills the shim. The kernel then kills the command, and close kills the rest.
+func (k *shimHandle) kill() { _ = k.cmd.Process.Kill() } // it may have exited
 
-// close returns when the keeper is gone, and the command with it: that has ended, or
-// its keeper was killed.
-func (k *shimHandle) close(ended bool) {
-	if !ended {
+// close returns when the shim and the command have ended. exited reports that the shim has sent its report.
+func (k *shimHandle) close(exited bool) {
+	if !exited {
 		k.kill()
 	}
 	k.commands.Close()
-	late := time.AfterFunc(shimTimeout, k.kill)
+	timeout := time.AfterFunc(shimTimeout, k.kill)
 	for range k.reports {
 	}
-	_ = k.cmd.Wait() // the reports say it
-	late.Stop()
-	killChildren() // of a keeper that was killed
+	_ = k.cmd.Wait() // the report has the result
+	timeout.Stop()
+	killChildren() // left by a killed shim
 }

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"northstar/api/apiv1"
 	"northstar/client"
@@ -15,9 +16,9 @@ import (
 )
 
 type snapshotCmd struct {
-	Save    snapshotSaveCmd    `cmd:"" help:"Back up the cluster's state into a file."`
-	Inspect snapshotInspectCmd `cmd:"" help:"Check a backup and show what is in it; needs no cluster."`
-	Restore snapshotRestoreCmd `cmd:"" help:"Replace the cluster's keys and settings by those of a backup."`
+	Save    snapshotSaveCmd    `cmd:"" help:"Save a backup of the cluster's state to a file."`
+	Inspect snapshotInspectCmd `cmd:"" help:"Check a backup and show its contents; needs no cluster."`
+	Restore snapshotRestoreCmd `cmd:"" help:"Restore a backup: replaces all keys and settings."`
 }
 
 type snapshotSaveCmd struct {
@@ -25,8 +26,7 @@ type snapshotSaveCmd struct {
 	Force bool   `help:"Replace the file if it exists."`
 }
 
-// Run writes beside the file and renames in the end: under its name there is
-// never anything but a whole, checked backup.
+// Run writes a temporary file and renames it at the end: the file is always a complete, checked backup.
 func (s *snapshotSaveCmd) Run(a *app) error {
 	if _, err := os.Lstat(s.File); err == nil && !s.Force {
 		return fmt.Errorf("%s exists: --force replaces it", s.File)
@@ -77,19 +77,16 @@ func inspect(name string) (state.Info, error) {
 
 func (a *app) printBackup(info state.Info) error {
 	return a.printResult(info, func() error {
-		members := ""
-		for i, m := range info.Members {
-			if i > 0 {
-				members += ", "
-			}
-			members += string(m.ID)
+		var members []string
+		for _, m := range info.Members {
+			members = append(members, string(m.ID))
 		}
 		return a.table([]string{"field", "value"}, [][]any{
 			{"cluster", fmt.Sprintf("%s, generation %d", orDash(info.ClusterID), info.Generation.Number)},
 			{"revision", info.Revision},
 			{"log", fmt.Sprintf("applied %d, term %d", info.AppliedIndex, info.AppliedTerm)},
 			{"keys", fmt.Sprintf("%d, %d bytes", info.Keys, info.Bytes)},
-			{"members", orDash(members)},
+			{"members", orDash(strings.Join(members, ", "))},
 			{"size", fmt.Sprintf("%d bytes", info.Size)},
 			{"sha256", info.SHA256},
 		})
@@ -105,7 +102,8 @@ func (s *snapshotRestoreCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	err = a.confirm("All keys and settings of the cluster at %s will be replaced by those of %s (%d keys at revision %d of cluster %s).",
+	err = a.confirm("All keys and settings of the cluster at %s will be replaced by those of %s (%d keys at "+
+		"revision %d of cluster %s).",
 		a.Endpoints[0], s.File, info.Keys, info.Revision, orDash(info.ClusterID))
 	if err != nil {
 		return err
@@ -115,20 +113,14 @@ func (s *snapshotRestoreCmd) Run(a *app) error {
 		return err
 	}
 	defer f.Close()
-	res, err := request(a, "restoring", func(ctx context.Context, c *client.Client) (apiv1.RestoreResult, error) {
+	return show(a, "restoring", func(ctx context.Context, c *client.Client) (apiv1.RestoreResult, error) {
 		return c.SnapshotRestore(ctx, f)
-	})
-	if err != nil {
-		return err
-	}
-	return a.printResult(res, func() error {
-		_, err := fmt.Fprintf(a.stdout, "restored, the cluster is at revision %d\n", res.Revision)
-		return err
+	}, func(res apiv1.RestoreResult) error {
+		return a.printf("restored, the cluster is at revision %d\n", res.Revision)
 	})
 }
 
-// writeFile makes a file whole or not at all: fill writes it under another
-// name, then it is synced and renamed.
+// writeFile creates a complete file or none: fill writes a temporary file, which is then synced and renamed.
 func writeFile(name string, mode fs.FileMode, fill func(*os.File) error) (err error) {
 	dir := filepath.Dir(name)
 	f, err := os.CreateTemp(dir, "."+filepath.Base(name)+".*")
@@ -147,7 +139,7 @@ func writeFile(name string, mode fs.FileMode, fill func(*os.File) error) (err er
 		return err
 	}
 	if d, err := os.Open(dir); err == nil {
-		_ = d.Sync() // for the name to survive a power cut; not every file system can
+		_ = d.Sync() // makes the rename durable; some file systems do not support it
 		_ = d.Close()
 	}
 	return nil

@@ -12,21 +12,22 @@ import (
 )
 
 type splitBrainCmd struct {
-	Node   string `arg:"" optional:"" placeholder:"HOST:PORT" help:"Show what this node sees; without it, any node that answers."`
-	Check  bool   `help:"Check now, instead of showing the last check."`
-	Reason string `help:"Why, for the record; with --check."`
+	Node   string `arg:"" optional:"" placeholder:"HOST:PORT" help:"Ask this node; default: any responsive node."`
+	Check  bool   `help:"Check now instead of showing the latest report."`
+	Reason string `help:"Reason, for the audit log; with --check."`
 }
 
 func (s *splitBrainCmd) Run(a *app) error {
 	if s.Reason != "" && !s.Check {
-		return usagef("--reason: only a check has one: add --check")
+		return usagef("--reason: requires --check")
 	}
-	r, err := request(a, "comparing what the members say", func(ctx context.Context, c *client.Client) (apiv1.SplitBrain, error) {
-		if s.Check {
-			return c.CheckSplitBrain(ctx, s.Node, apiv1.SplitBrainCheck{Reason: s.Reason})
-		}
-		return c.SplitBrain(ctx, s.Node)
-	})
+	r, err := request(a, "running split-brain check",
+		func(ctx context.Context, c *client.Client) (apiv1.SplitBrain, error) {
+			if s.Check {
+				return c.CheckSplitBrain(ctx, s.Node, apiv1.SplitBrainCheck{Reason: s.Reason})
+			}
+			return c.SplitBrain(ctx, s.Node)
+		})
 	if err != nil {
 		return err
 	}
@@ -37,7 +38,7 @@ func (s *splitBrainCmd) Run(a *app) error {
 	case "ok", "unreachable":
 		return nil
 	}
-	return fmt.Errorf("the verdict of node %s is %s", r.CheckedBy, r.Verdict)
+	return fmt.Errorf("node %s: verdict %s", r.CheckedBy, r.Verdict)
 }
 
 func (a *app) printSplitBrain(r apiv1.SplitBrain) error {
@@ -48,11 +49,12 @@ func (a *app) printSplitBrain(r apiv1.SplitBrain) error {
 		}
 		return a.colour(text.FgRed, verdict)
 	}
-	fmt.Fprintf(a.stdout, "%s, says node %s at %s\n", paint(r.Verdict), r.CheckedBy, r.CheckedAt.UTC().Format(timeForm))
+	fmt.Fprintf(a.stdout, "verdict %s (node %s, checked at %s)\n", paint(r.Verdict), r.CheckedBy,
+		r.CheckedAt.UTC().Format(timeForm))
 	for _, f := range r.Findings {
 		line := paint(f.Verdict) + ": " + f.Detail
 		if f.Refusing {
-			line += "; this node serves nobody because of it"
+			line += "; this node rejects reads and writes"
 		}
 		fmt.Fprintln(a.stdout, line)
 	}
@@ -68,7 +70,7 @@ func (a *app) printSplitBrain(r apiv1.SplitBrain) error {
 		}
 		rows = append(rows, row)
 	}
-	return a.table([]string{"node", "source", "address", "leads", "term", "leader", "age", "cluster, or why not"}, rows)
+	return a.table([]string{"node", "source", "address", "leads", "term", "leader", "age", "cluster / error"}, rows)
 }
 
 func leads(c apiv1.SplitBrainClaim) string {
@@ -78,7 +80,7 @@ func leads(c apiv1.SplitBrainClaim) string {
 	return yesNo(c.Leads)
 }
 
-// age is how old a claim was when it was judged.
+// age returns how old a claim was when it was checked.
 func age(now, at time.Time) string {
 	return fmt.Sprintf("%d ms", max(0, now.Sub(at).Milliseconds()))
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -23,7 +24,7 @@ import (
 	"northstar/cluster"
 )
 
-// Lifetimes, and how far back a certificate begins, for clocks that are behind.
+// Unit of lifetimes, and how far certificates are backdated, for slow clocks.
 const (
 	day       = 24 * time.Hour
 	backdated = 5 * time.Minute
@@ -37,37 +38,28 @@ type tlsCmd struct {
 type tlsCACmd struct {
 	Out   string `required:"" type:"path" placeholder:"DIR" help:"Directory for ca.crt and ca.key."`
 	Days  int    `default:"3650" help:"Lifetime in days."`
-	Force bool   `help:"Replace files that exist."`
+	Force bool   `help:"Replace existing files."`
 }
 
 func (c *tlsCACmd) Run(a *app) error {
 	if c.Days < 1 {
-		return usagef("--days: want 1 or more")
-	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return fmt.Errorf("make key: %w", err)
+		return usagef("--days: must be 1 or more")
 	}
 	template := certificate("NorthStar CA", time.Now(), c.Days)
 	template.IsCA, template.BasicConstraintsValid, template.MaxPathLenZero = true, true, true
 	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		return fmt.Errorf("make certificate: %w", err)
-	}
-	return a.savePair(c.Out, "ca", der, key, template.NotAfter, c.Force)
+	return a.issue(template, template, nil, pairFiles{c.Out, "ca", c.Force})
 }
 
-// tlsCertCmd takes its CA from the --ca of all commands, here the directory
-// with ca.crt and ca.key.
+// tlsCertCmd uses the common flag --ca: here the directory with ca.crt and ca.key.
 type tlsCertCmd struct {
 	Out         string   `required:"" type:"path" placeholder:"DIR" help:"Directory for the certificate and its key."`
 	Node        string   `xor:"who" required:"" placeholder:"ID" help:"For this node."`
 	Client      string   `xor:"who" required:"" placeholder:"ROLE/NAME" help:"For this client; ROLE is observer, client or operator."`
 	ClusterName string   `required:"" placeholder:"C" help:"The nodes' cluster-name."`
-	Host        []string `placeholder:"H" help:"Name or IP address that the node is reached by; may be repeated."`
+	Host        []string `placeholder:"H" help:"Host name or IP address of the node; may be repeated."`
 	Days        int      `default:"365" help:"Lifetime in days."`
-	Force       bool     `help:"Replace files that exist."`
+	Force       bool     `help:"Replace existing files."`
 }
 
 func (c *tlsCertCmd) Run(a *app) error {
@@ -76,7 +68,7 @@ func (c *tlsCertCmd) Run(a *app) error {
 		return &usageError{err}
 	}
 	if a.CA == "" {
-		return usagef("--ca: want the directory with ca.crt and ca.key")
+		return usagef("--ca: must be the directory with ca.crt and ca.key")
 	}
 	ca, caKey, err := loadCA(filepath.Dir(caFile(a.CA)))
 	if err != nil {
@@ -84,26 +76,32 @@ func (c *tlsCertCmd) Run(a *app) error {
 	}
 	if template.NotAfter.After(ca.NotAfter) {
 		template.NotAfter = ca.NotAfter
-		fmt.Fprintf(a.stderr, "northstarctl: the certificate ends with its CA, on %s\n", ca.NotAfter.Format(time.DateOnly))
+		fmt.Fprintf(a.stderr, "northstarctl: certificate lifetime limited to the CA's expiry, %s\n",
+			ca.NotAfter.Format(time.DateOnly))
 	}
+	return a.issue(template, ca, caKey, pairFiles{c.Out, name, c.Force})
+}
+
+// issue creates a key, and a certificate that parentKey signs (nil: the new key), and writes them.
+func (a *app) issue(template, parent *x509.Certificate, parentKey *ecdsa.PrivateKey, files pairFiles) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return fmt.Errorf("make key: %w", err)
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, ca, key.Public(), caKey)
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), cmp.Or(parentKey, key))
 	if err != nil {
 		return fmt.Errorf("make certificate: %w", err)
 	}
-	return a.savePair(c.Out, name, der, key, template.NotAfter, c.Force)
+	return a.savePair(files, der, key, template.NotAfter)
 }
 
-// template is what the flags ask for, and the name of its files.
+// template returns the certificate that the flags ask for, and the name of its files.
 func (c *tlsCertCmd) template(now time.Time) (name string, t *x509.Certificate, err error) {
 	if c.Days < 1 {
-		return "", nil, errors.New("--days: want 1 or more")
+		return "", nil, errors.New("--days: must be 1 or more")
 	}
 	if c.ClusterName == "" || url.PathEscape(c.ClusterName) != c.ClusterName {
-		return "", nil, fmt.Errorf("--cluster-name %q: want characters that need no escaping in a URL", c.ClusterName)
+		return "", nil, fmt.Errorf("--cluster-name: must need no escaping in a URL (got %q)", c.ClusterName)
 	}
 	role := "node"
 	usages := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
@@ -113,18 +111,18 @@ func (c *tlsCertCmd) template(now time.Time) (name string, t *x509.Certificate, 
 			return "", nil, fmt.Errorf("--node: %w", err)
 		}
 		if len(c.Host) == 0 {
-			return "", nil, errors.New("--host: a node's certificate needs at least one, else nobody can verify it")
+			return "", nil, errors.New("--host: a node's certificate requires at least one")
 		}
 	} else {
 		role, name, _ = strings.Cut(c.Client, "/")
 		usages = usages[1:]
 		_, err := token.ParseRole(role)
 		if err = errors.Join(err, token.CheckName(name)); err != nil {
-			return "", nil, fmt.Errorf("--client %q: want ROLE/NAME: %w", c.Client, err)
+			return "", nil, fmt.Errorf("--client: must be ROLE/NAME (got %q): %w", c.Client, err)
 		}
 	}
 	if name == "ca" {
-		return "", nil, errors.New(`the name "ca" is that of the CA's own files`)
+		return "", nil, errors.New(`the name "ca" is reserved for the CA's own files`)
 	}
 	t = certificate(name, now, c.Days)
 	t.KeyUsage, t.ExtKeyUsage, t.BasicConstraintsValid = x509.KeyUsageDigitalSignature, usages, true
@@ -132,7 +130,9 @@ func (c *tlsCertCmd) template(now time.Time) (name string, t *x509.Certificate, 
 	return name, t, addHosts(t, c.Host)
 }
 
-var hostPattern = regexp.MustCompile(`^(\*\.)?([a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?\.)*[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?$`)
+var hostPattern = regexp.MustCompile(
+	`^(\*\.)?([a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?\.)*[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?$`,
+)
 
 func addHosts(t *x509.Certificate, hosts []string) error {
 	for _, h := range hosts {
@@ -141,7 +141,7 @@ func addHosts(t *x509.Certificate, hosts []string) error {
 			continue
 		}
 		if len(h) > 253 || !hostPattern.MatchString(h) {
-			return fmt.Errorf("--host %q: want a host name or an IP address, without a port", h)
+			return fmt.Errorf("--host: must be a host name or an IP address, without a port (got %q)", h)
 		}
 		t.DNSNames = append(t.DNSNames, h)
 	}
@@ -151,7 +151,7 @@ func addHosts(t *x509.Certificate, hosts []string) error {
 func certificate(name string, now time.Time, days int) *x509.Certificate {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
-		panic(err) // crypto/rand.Reader never fails: it ends the process instead
+		panic(err) // crypto/rand.Reader does not fail: it crashes the process
 	}
 	return &x509.Certificate{
 		SerialNumber: serial.Add(serial, big.NewInt(1)),
@@ -181,7 +181,7 @@ func loadCA(dir string) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	}
 	key, ok := parsed.(*ecdsa.PrivateKey)
 	if !ok || !cert.IsCA || !key.PublicKey.Equal(cert.PublicKey) {
-		return nil, nil, fmt.Errorf("%s: ca.crt is no CA certificate, or ca.key is not its key", dir)
+		return nil, nil, fmt.Errorf("%s: ca.crt is not a CA certificate, or ca.key is not its key", dir)
 	}
 	return cert, key, nil
 }
@@ -193,31 +193,38 @@ func readPEM(name, kind string) ([]byte, error) {
 	}
 	block, _ := pem.Decode(data)
 	if block == nil || block.Type != kind {
-		return nil, fmt.Errorf("%s: holds no %s in PEM", name, kind)
+		return nil, fmt.Errorf("%s: contains no %s in PEM", name, kind)
 	}
 	return block.Bytes, nil
 }
 
-// savePair writes a certificate and its key, the key for its owner only. It
-// replaces nothing unless forced.
-func (a *app) savePair(dir, name string, der []byte, key *ecdsa.PrivateKey, until time.Time, force bool) error {
+// pairFiles are the files of a certificate and its key.
+type pairFiles struct {
+	dir, name string
+	force     bool // replace existing files
+}
+
+// savePair writes a certificate and its key, the key readable only by its owner.
+func (a *app) savePair(files pairFiles, der []byte, key *ecdsa.PrivateKey, until time.Time) error {
 	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
 		return fmt.Errorf("encode key: %w", err)
 	}
-	certFile, keyFile := filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key")
+	base := filepath.Join(files.dir, files.name)
+	certFile, keyFile := base+".crt", base+".key"
 	for _, f := range []string{certFile, keyFile} {
-		if _, err := os.Lstat(f); !errors.Is(err, fs.ErrNotExist) && !force {
+		if _, err := os.Lstat(f); !errors.Is(err, fs.ErrNotExist) && !files.force {
 			return fmt.Errorf("%s exists: --force replaces it", f)
 		}
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(files.dir, 0o755); err != nil {
 		return err
 	}
 	write := func(file string, mode fs.FileMode, kind string, der []byte) error {
 		return writeFile(file, mode, func(f *os.File) error { return pem.Encode(f, &pem.Block{Type: kind, Bytes: der}) })
 	}
-	if err := errors.Join(write(keyFile, 0o600, "PRIVATE KEY", keyDER), write(certFile, 0o644, "CERTIFICATE", der)); err != nil {
+	if err := errors.Join(write(keyFile, 0o600, "PRIVATE KEY", keyDER),
+		write(certFile, 0o644, "CERTIFICATE", der)); err != nil {
 		return err
 	}
 	out := struct {
@@ -226,7 +233,6 @@ func (a *app) savePair(dir, name string, der []byte, key *ecdsa.PrivateKey, unti
 		NotAfter    time.Time `json:"not_after"`
 	}{certFile, keyFile, until.UTC()}
 	return a.printResult(out, func() error {
-		_, err := fmt.Fprintf(a.stdout, "%s and %s, valid until %s\n", certFile, keyFile, until.UTC().Format(time.DateOnly))
-		return err
+		return a.printf("%s and %s, valid until %s\n", certFile, keyFile, until.UTC().Format(time.DateOnly))
 	})
 }

@@ -7,16 +7,15 @@ import (
 )
 
 type tokenCmd struct {
-	New tokenNewCmd `cmd:"" help:"Make a token and its hash; they are stored nowhere."`
+	New tokenNewCmd `cmd:"" help:"Make a token and its hash; northstarctl does not store them."`
 }
 
 type tokenNewCmd struct {
-	Name string `required:"" placeholder:"N" help:"Who bears it, for the records."`
-	Role string `required:"" placeholder:"R" help:"What it may do: observer, client or operator."`
+	Name string `required:"" placeholder:"N" help:"Token name, shown in the audit log."`
+	Role string `required:"" placeholder:"R" help:"Permissions: observer, client or operator."`
 }
 
-// Run prints {"token","hash"} in either form of output, and people see on a
-// terminal what to do with them.
+// Run prints {"token","hash"} in either output format. On a terminal it also prints what to do with them.
 func (t *tokenNewCmd) Run(a *app) error {
 	role, err := token.ParseRole(t.Role)
 	if err != nil {
@@ -27,7 +26,8 @@ func (t *tokenNewCmd) Run(a *app) error {
 	}
 	tok, hash := token.New()
 	if terminal(a.stderr) {
-		fmt.Fprintf(a.stderr, "Give the token to its bearer, and add to the file of auth.tokens on each node:\n\n[[token]]\nname = %q\nrole = %q\nhash = %q\n\n", t.Name, role, hash)
+		fmt.Fprintf(a.stderr, "Give this token to the user, and add this entry to the auth.tokens file of every node:\n\n"+
+			"[[token]]\nname = %q\nrole = %q\nhash = %q\n\n", t.Name, role, hash)
 	}
 	return a.printJSONLine(struct {
 		Token string `json:"token"`

@@ -1,13 +1,11 @@
 package main
 
 import (
-	"fmt"
 	"runtime"
 	"runtime/debug"
 )
 
-// version is what this build calls itself; the linker sets it
-// (-X main.version=v1.2.3).
+// version is the version of this build. The linker sets it (-X main.version=v1.2.3).
 var version = "devel"
 
 type versionCmd struct{}
@@ -26,7 +24,6 @@ func (*versionCmd) Run(a *app) error {
 		}
 	}
 	return a.printResult(v, func() error {
-		_, err := fmt.Fprintf(a.stdout, "northstarctl %s\ncommit %s\n%s\n", v.Version, v.Commit, v.Go)
-		return err
+		return a.printf("northstarctl %s\ncommit %s\n%s\n", v.Version, v.Commit, v.Go)
 	})
 }
