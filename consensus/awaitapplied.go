@@ -8,16 +8,14 @@ import (
 	"northstar/cluster"
 )
 
-// appliedPollInterval is how often a node is asked again that has not caught up.
+// appliedPollInterval is how often a node that has not caught up is polled.
 const appliedPollInterval = 10 * time.Millisecond
 
-// AwaitAppliedEverywhere returns once every other node that answers has applied what this one
-// has applied. A follower learns up to twice commitTimeout after the leader what
-// is committed, and until then acts on what it knew before: a setting that an
-// operator was told of must be known to those who survive the leader. Nodes that
-// do not answer are not waited for, nobody for longer than twice timeout-max. Who
-// answers appends and no question yet, as in the first moments of a process, is:
-// it may be the next to lead.
+// AwaitAppliedEverywhere returns when every other node that responds has applied what this node has applied. A follower
+// learns the commit index up to twice commitTimeout after the leader. Until then it acts on old values. A setting that
+// was confirmed to an operator must be known to the nodes that survive the leader. Nodes that do not respond are not
+// waited for, and the whole wait ends after twice timeout-max. A node that acknowledges appends and answers no poll, as
+// in the first moments of a process, is waited for: it may lead next.
 func (n *Node) AwaitAppliedEverywhere(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*n.cfg.TimeoutMax)
 	defer cancel()
@@ -31,8 +29,7 @@ func (n *Node) AwaitAppliedEverywhere(ctx context.Context) {
 	asking.Wait()
 }
 
-// awaitApplied waits until a node says that it has applied index, or answers
-// neither this question nor appends.
+// awaitApplied waits until a node reports that it has applied index, or answers neither polls nor appends.
 func (n *Node) awaitApplied(ctx context.Context, id cluster.NodeID, index uint64) {
 	tick := time.NewTicker(appliedPollInterval)
 	defer tick.Stop()

@@ -11,8 +11,8 @@ import (
 	"northstar/state"
 )
 
-// Backup writes a snapshot of the state that holds every write acknowledged
-// before the call. Errors are Barrier's, or w's.
+// Backup writes a snapshot of the state with every write that was acknowledged before the call. Errors are those of
+// ReadBarrier and of w.
 func (n *Node) Backup(ctx context.Context, w io.Writer) error {
 	if err := n.ReadBarrier(ctx); err != nil {
 		return err
@@ -21,12 +21,10 @@ func (n *Node) Backup(ctx context.Context, w io.Writer) error {
 	return err
 }
 
-// Restore replaces keys and settings by those of a backup; identity, members and
-// all that only grows stay. The backup is read whole and checked before anything
-// else: a damaged one is CodeBadRequest and changes nothing. Then writes wait
-// until it is in place. The followers get the result as a snapshot; nobody is
-// elected. Errors besides: Barrier's, CodeBusy, CodeOutcomeUnknown once the
-// library has begun.
+// Restore replaces keys and settings by those of a backup. Identity, members and everything that only grows stay. The
+// backup is read completely and checked first: a damaged one is CodeBadRequest and changes nothing. Writes wait until
+// the new state is installed. The followers get it as a snapshot; there is no election. Other errors: those of
+// ReadBarrier, CodeBusy, and CodeOutcomeUnknown once the library has started.
 func (n *Node) Restore(ctx context.Context, backup io.Reader) error {
 	if !n.leads() {
 		return n.notLeading()
@@ -41,7 +39,8 @@ func (n *Node) Restore(ctx context.Context, backup io.Reader) error {
 	}
 	r := restoring{n: n, inst: inst, from: from}
 	done := make(chan error, 1)
-	n.jobs.Go(func() { // it may outlast the caller: what the library has begun is waited for with writes held back
+	// it may outlast the caller: writes stay paused until the library has finished what it started
+	n.jobs.Go(func() {
 		defer release()
 		done <- r.run(ctx)
 	})
@@ -56,21 +55,21 @@ func (n *Node) Restore(ctx context.Context, backup io.Reader) error {
 	if err != nil {
 		return err
 	}
-	// The library has committed an entry that the state machine is not shown:
-	// one more makes its index reachable for read barriers.
+	// The library has committed an entry that it does not hand to the state machine. One more entry makes its index
+	// reachable for read barriers.
 	settings := state.SettingsChange(n.View().Settings())
 	if err := n.proposeInternal(ctx, state.Command{Kind: state.KindSettings, Settings: &settings}); err != nil {
-		return unknownOutcome(err) // whatever became of this: the restore has happened
+		return unknownOutcome(err) // the restore itself has happened
 	}
 	return nil
 }
 
-// restoring is one restore on its way.
+// restoring is one restore in progress.
 type restoring struct {
 	n     *Node
 	inst  *raftnode.Instance
 	from  *state.Backup
-	begun atomic.Bool // the library was given the new state
+	begun atomic.Bool // the library has got the new state
 }
 
 // run merges the backup into the state while nothing is proposed.
@@ -91,11 +90,9 @@ func (r *restoring) run(ctx context.Context) error {
 	return r.install(merged)
 }
 
-// install makes merged the cluster's state through the library. It is not bound
-// by time: the library's own timeout would run out during a long restore, and
-// its error then reads as if nothing had been done.
+// install makes merged the cluster's state through the library.
 func (r *restoring) install(merged *state.Snapshot) error {
-	size, err := merged.WriteTo(io.Discard) // the library must be told before
+	size, err := merged.WriteTo(io.Discard) // the library needs the size first
 	if err != nil {
 		return cluster.Errorf(cluster.CodeInternal, "the merged state cannot be written: %w", err)
 	}
@@ -109,13 +106,12 @@ func (r *restoring) install(merged *state.Snapshot) error {
 	r.n.replacing.Store(term)
 	r.begun.Store(true)
 	err = r.inst.Restore(term, size, pr)
-	if err == nil || r.n.fsm.Progress() == read { // committed, or never begun
+	if err == nil || r.n.fsm.Progress() == read { // committed, or never started
 		r.n.replacing.Store(0)
 	}
 	_ = pr.CloseWithError(errors.New("restore ended")) // ends the writer in any case
 	if err != nil {
-		// Even "not the leader" may come from the library's last step, after the
-		// state was replaced.
+		// Even "not the leader" may come from the library's last step, after it replaced the state.
 		return unknownOutcome(err)
 	}
 	return nil

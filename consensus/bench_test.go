@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestThroughput prints what three nodes in one process carry; it measures and
-// asserts nothing, so it runs only when asked for.
+// TestThroughput prints what three nodes in one process carry; it measures and asserts nothing, so it runs only when
+// asked for.
 func TestThroughput(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("NORTHSTAR_MEASURE") == "" {

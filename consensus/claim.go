@@ -2,8 +2,7 @@ package consensus
 
 import "northstar/cluster"
 
-// Servers is Raft's latest configuration, nil while Raft does not run. It is
-// cheap.
+// Servers returns Raft's latest configuration, nil while Raft does not run. It is cheap.
 func (n *Node) Servers() []cluster.Server {
 	if inst := n.inst.Load(); inst != nil {
 		return inst.Servers()
@@ -11,9 +10,8 @@ func (n *Node) Servers() []cluster.Server {
 	return nil
 }
 
-// Claim is what this node says to its peers of itself and of the leader that it
-// sees, now. What its connections know beside that, the transport adds. It takes
-// no lock for longer than a copy, and asks nobody.
+// Claim returns what this node tells its peers about itself and about the leader that it knows. The transport adds what
+// its connections know. It holds no lock for longer than a copy, and sends nothing.
 func (n *Node) Claim() cluster.Claim {
 	st := n.Status()
 	c := cluster.Claim{
@@ -29,7 +27,7 @@ func (n *Node) Claim() cluster.Claim {
 	}
 	c.Paused = !view.AutoFailover(n.now())
 	if inst := n.inst.Load(); inst != nil {
-		// Newer than what was sighted: an election is about now.
+		// Newer than the last sample: an election is about the present.
 		s := inst.SoftState()
 		c.Term, c.Role, c.LeaderID = s.Term, s.Role, s.Leader
 		c.LastLogIndex, c.LastLogTerm = inst.LastEntry()

@@ -25,15 +25,13 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// Most tests here wait for elections and timeouts, and hardly compute. The command
-	// line overrides this.
+	// Most tests here wait for elections and timeouts, and hardly compute. The command line overrides this.
 	_ = flag.Set("test.parallel", parallel)
 	// Verdicts on elections must not depend on how long a shared disk takes to sync.
 	if _, err := os.Stat("/dev/shm"); err == nil && os.Getenv("TMPDIR") == "" {
 		_ = os.Setenv("TMPDIR", "/dev/shm")
 	}
-	// The library's own, of a transfer that got stuck (TestStuckTransfer): they
-	// hold nothing but memory.
+	// The library's own, of a transfer that got stuck (TestStuckTransfer): they hold nothing but memory.
 	goleak.VerifyTestMain(m,
 		goleak.IgnoreTopFunction("github.com/hashicorp/raft.(*Raft).leaderLoop.func2"),
 		goleak.IgnoreTopFunction("github.com/hashicorp/raft.(*Raft).leadershipTransfer"))
@@ -45,8 +43,7 @@ const (
 	testTimeout = 90 * time.Second // how long a condition may take on a busy machine
 )
 
-// testCluster is a cluster of whole nodes in this process, on loopback sockets
-// and real data directories.
+// testCluster is a cluster of whole nodes in this process, on loopback sockets and real data directories.
 type testCluster struct {
 	t     *testing.T
 	first []consensus.FirstMember
@@ -62,8 +59,7 @@ func (c *testCluster) isCut(id cluster.NodeID) bool {
 	return n != nil && n.cut.Load()
 }
 
-// deferredNode is a node that the transport gets before there is one. Nothing vetoes
-// a vote, and Raft's timers elect.
+// deferredNode is a node that the transport gets before there is one. Nothing vetoes a vote, and Raft's timers elect.
 type deferredNode struct {
 	transport.RaftDecides
 	*consensus.Node
@@ -71,7 +67,7 @@ type deferredNode struct {
 }
 
 func (d *deferredNode) MayVote() bool          { return d.Node.MayVote() }
-func (d *deferredNode) MayStartElection() bool { return d.MayStartElection() && !d.n.idle.Load() }
+func (d *deferredNode) MayStartElection() bool { return d.Node.MayStartElection() && !d.n.idle.Load() }
 
 // testNode is one node over its restarts.
 type testNode struct {
@@ -118,8 +114,7 @@ func (n *testNode) Outgoing(m transport.Message) transport.Fault {
 	return transport.Fault{}
 }
 
-// drop makes the node lose the messages that it sends and which says so for; nil:
-// none.
+// drop makes the node lose the messages that it sends and which says so for; nil: none.
 func (n *testNode) drop(which func(transport.Message) bool) {
 	if which == nil {
 		n.faults.Store(nil)
@@ -373,8 +368,8 @@ func (c *testCluster) leader() *testNode {
 	return leader
 }
 
-// leaderThatCommitsNothing restarts all nodes without any appends, until they are
-// let through again, and gives a leader that comes of that.
+// leaderThatCommitsNothing restarts all nodes without any appends, until they are let through again, and gives a leader
+// that comes of that.
 func (c *testCluster) leaderThatCommitsNothing() (leader *testNode) {
 	c.t.Helper()
 	for _, n := range c.nodes {
@@ -433,8 +428,8 @@ func (c *testCluster) write(key, value string) {
 	eventually(c.t, "a write of "+key, func() bool { return c.leader().put(key, value) == nil })
 }
 
-// onLeader makes a call to whoever leads until it succeeds, and returns that leader:
-// on a busy machine leadership may move without a cause in the test.
+// onLeader makes a call to whoever leads until it succeeds, and returns that leader: on a busy machine leadership may
+// move without a cause in the test.
 func (c *testCluster) onLeader(what string, call func(leader *testNode) error) (leader *testNode) {
 	c.t.Helper()
 	eventually(c.t, what, func() bool { leader = c.leader(); return call(leader) == nil })

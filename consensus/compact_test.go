@@ -7,9 +7,8 @@ import (
 	"northstar/consensus"
 )
 
-// TestRestartedNodeCompactsItsLog: the library first looks whether a snapshot is due
-// when snapshot.interval has passed since the start. A node that is started again
-// more often would read a longer log each time.
+// TestRestartedNodeCompactsItsLog: the library first looks whether a snapshot is due when snapshot.interval has passed
+// since the start. A node that is started again more often would read a longer log each time.
 func TestRestartedNodeCompactsItsLog(t *testing.T) {
 	t.Parallel()
 	const interval = 2 * testTimeout // twice as long as this waits

@@ -1,6 +1,5 @@
-// Package consensus is the only owner of the Raft library's node: it starts and
-// stops it, proposes to it, reads through it, and runs what may only run while
-// this node leads. DESIGN.md says why it has this shape.
+// Package consensus owns the Raft library's node: it starts and stops it, proposes to it, reads through it, and runs
+// the tasks that run only while this node leads. DESIGN.md has the reasons for its structure.
 package consensus
 
 import (
@@ -19,35 +18,34 @@ import (
 	"northstar/state"
 )
 
-// Limits that are not worth a configuration key.
+// stopWait bounds each step of stopping.
 const (
-	// stopWait bounds each step of stopping.
 	stopWait = 5 * time.Second
 )
 
-// FirstMember is one line of initial-cluster.
+// FirstMember is one member in initial-cluster.
 type FirstMember struct {
 	ID          cluster.NodeID
 	RaftAddress string
 	HTTPAddress string
 }
 
-// Config is what a Node is told once. Times are the library's: a follower's
-// timeout is drawn from [TimeoutMin, TimeoutMax).
+// Config is the fixed configuration of a Node. Times are the library's: a follower's timeout is drawn from [TimeoutMin,
+// TimeoutMax).
 type Config struct {
-	// Self is what this node says of itself: NodeID, BootID, addresses, version,
-	// priority, eligible, zone. Identity's other fields, Reads and Bootstrap are
-	// filled in by Node.
+	// Self is what this node tells peers about itself: NodeID, BootID, addresses, version, priority, eligible, zone. Node
+	// fills in the other fields of Identity, CommandVersion and Bootstrap.
 	Self           cluster.Peer
 	ClusterName    string
 	InitialCluster []FirstMember // used only on an empty data directory
-	Join           bool          // on an empty data directory, without InitialCluster: wait to be taken in
+	Join           bool          // on an empty data directory, without InitialCluster: wait to be added
 
 	TimeoutMin, TimeoutMax time.Duration
 	Lease                  bool
-	LeaseDrift             float64       // 0.1: clocks of two nodes run apart by at most a tenth
-	AutoFailover           bool          // first value of the cluster's setting
-	DeadAfter              time.Duration // of silence, after which a voter is removed where the others can do without; 0: never
+	LeaseDrift             float64 // 0.1: clocks of two nodes run apart by at most a tenth
+	AutoFailover           bool    // first value of the cluster's setting
+	// a voter silent for so long is removed if the others can do without it; 0: never
+	DeadAfter time.Duration
 
 	SnapshotThreshold uint64
 	SnapshotInterval  time.Duration
@@ -58,37 +56,37 @@ type Config struct {
 // Transport carries Raft's messages.
 type Transport = raftnode.Transport
 
-// PeerAck is what this node's transport knows of a peer from its answers.
+// PeerAck is what this node's transport knows about a peer from its responses.
 type PeerAck struct {
-	Incarnation string    // the data directory that Term and MatchIndex are of
-	Term        uint64    // the newest term it acknowledged an append in; MatchIndex is of it
+	Incarnation string    // the data directory that Term and MatchIndex are about
+	Term        uint64    // the newest term in which it acknowledged an append; MatchIndex is of that term
 	MatchIndex  uint64    // highest index it is known to hold
-	LastContact time.Time // when it last answered anything; zero: never
+	LastContact time.Time // when it last responded to anything; zero: never
 }
 
-// Acks tells when which peer acknowledged an append, by the time the append was
-// sent. Methods may be called from any goroutine and do not block.
+// Acks returns which peers acknowledged appends, by the time at which an append was sent. Its methods do not block, and
+// may be called from any goroutine.
 type Acks interface {
-	// QuorumSince says whether a majority of voters, self counting as one, has
-	// acknowledged an append of that term sent at or after start.
+	// QuorumSince reports whether a majority of voters has acknowledged an append of term that was sent at or after start.
+	// self counts as one.
 	QuorumSince(term uint64, self cluster.NodeID, voters []cluster.NodeID, start time.Time) bool
-	// QuorumTime is the newest send time that a majority of voters has
-	// acknowledged, self counting as now; the zero time when there is none.
+	// QuorumTime returns the newest send time that a majority of voters has acknowledged; the zero time when there is
+	// none. self counts as now.
 	QuorumTime(term uint64, self cluster.NodeID, voters []cluster.NodeID) time.Time
 	// Changed is closed at the next acknowledgement.
 	Changed() <-chan struct{}
 }
 
-// Hooks are told what happens, for metrics and events. A nil one is left out.
-// They must not block; they are called from many goroutines.
+// Hooks are called for metrics and events. A nil one is skipped. They must not block, and are called from many
+// goroutines.
 type Hooks struct {
 	Proposal          func(result string)                  // ok, refused, not_proposed, unknown, busy, read_only
 	Applied           func(took time.Duration)             // one batch of log entries was applied
 	Leader            func(id cluster.NodeID, term uint64) // the (leader, term) that this node sees changed; "" is none
-	Election          func(Election)                       // this node won an election, or stood and another leads, or stands and nobody does
-	LeadershipChanged func(term uint64, leading bool)      // this node has begun to lead (its leader-start is applied), or stopped
+	Election          func(Election)                       // a candidacy of this node ended, or is unresolved for a while
+	LeadershipChanged func(term uint64, leading bool)      // leadership began (its leader-start is applied), or ended
 	Snapshot          func(restored bool)                  // a snapshot was restored, or written
-	// Recovered: this node has begun a new generation, after a quorum was lost for good.
+	// Recovered is called when this node has started a new generation, after a permanent loss of the quorum.
 	Recovered func(Recovered)
 
 	Unaudited func() // a command was proposed without its audit record, which some member cannot read yet
@@ -97,83 +95,77 @@ type Hooks struct {
 // Recovered is a recovery that has become part of the log.
 type Recovered struct {
 	Generation       cluster.Generation
-	Voters           []cluster.NodeID // the others that were voters before
+	Voters           []cluster.NodeID // the other voters of the previous configuration
 	Reason, Operator string
 }
 
-// Election is one election that this node stood in.
+// Election is one election in which this node was a candidate.
 type Election struct {
 	Term       uint64
-	FromTerm   uint64 // unless won: it is of no term before this one
+	FromTerm   uint64 // unless won: the lowest term that it can be of
 	Candidate  cluster.NodeID
 	Trigger    string // startup, timeout, or what Deps.Facts says
 	Reason     string
-	Operator   string // who ordered it; "": nobody
+	Operator   string // the operator who requested it; "": none
 	Won        bool
-	Open       bool           // it goes on: nobody leads yet
+	Open       bool           // unresolved: no leader yet
 	Votes      []cluster.Vote // as far as they are known
 	StartedAt  time.Time
 	Duration   time.Duration // candidacy to leader-start applied, or to the other leader
-	Leaderless time.Duration // since the last leader was last heard
-	LedAt      time.Time     // Raft said that this node leads; zero when lost, or not sighted
+	Leaderless time.Duration // since the last contact with the last leader
+	LedAt      time.Time     // when this node was first sampled as leader; zero when lost, or never sampled
 }
 
-// ElectionFacts is what others know of an election that this node stood in. What
-// is zero is not known.
+// ElectionFacts is what other packages know about an election in which this node was a candidate. A zero field is
+// unknown.
 type ElectionFacts struct {
 	Trigger, Reason, Operator string
-	// Ordered: voters passed over a leader that they knew, and that may have a
-	// lease. This node serves nothing until it has run out.
+	// OverLiveLeader: voters ignored a leader that they knew, and that may have a lease. This node serves nothing until
+	// that lease has expired.
 	OverLiveLeader  bool
 	StartedAt       time.Time
-	LeaderlessSince time.Time // when the leader before was last heard
+	LeaderlessSince time.Time // last contact with the previous leader
 	Votes           []cluster.Vote
 }
 
-// Deps is what a Node works with. All but the fields said to be optional are
-// required.
+// Deps is what a Node works with. All fields are required unless they say otherwise.
 type Deps struct {
 	// Storage is closed by Run, or by Close when Run is never called.
 	Storage storage.Storage
-	// Transport gives a transport for one run of Raft, which closes it when it
-	// stops; the next call gives a new one.
+	// Transport returns a transport for one run of Raft, which closes it when it stops. Each call returns a new one.
 	Transport  func() Transport
-	Bind       func(RaftCallbacks) // called when Raft runs on the last transport given
+	Bind       func(RaftCallbacks) // called when Raft runs on the last transport
 	Acks       Acks
 	PeerAck    func(cluster.NodeID) PeerAck
-	ResetPeers func() // say hello again on every connection
-	// Probe says hello to addr and gives what the node there says of itself, and
-	// its verdict on this one, also beside an error when either side refuses the
-	// other.
+	ResetPeers func() // repeat the hello on every connection
+	// Probe sends a hello to addr. It returns the description that the node there sends and its admission of this node,
+	// also beside an error when either side refuses the other.
 	Probe func(ctx context.Context, addr string) (cluster.Peer, cluster.Admission, error)
-	// Poll asks peers for their claims, and gives those that answered.
+	// Poll requests the claims of peers, and returns those that respond in time.
 	Poll   func(ctx context.Context, peers []cluster.NodeID) map[cluster.NodeID]cluster.ReceivedClaim
 	Logger hclog.Logger
 
-	Entropy    io.Reader            // of cluster IDs and incarnations
+	Entropy    io.Reader            // for cluster IDs and incarnations
 	LeaseClock func() time.Duration // runs on while the machine is suspended; required with Config.Lease
-	// MayWrite says what keeps a leader from serving writes, other than this package's
-	// own commands; it is asked before each batch. Nil: nothing ever does.
+	// MayWrite returns what prevents a leader from serving writes, other than this package's own commands. It is called
+	// before each batch. Optional.
 	MayWrite func() error
-	// HeldWrites is how many writes have waited for a leader on this node and are not
-	// answered yet. Once it leads they are proposed within moments. It must not
-	// block. Optional.
+	// HeldWrites returns how many writes on this node wait for a leader. They are proposed within moments once this node
+	// leads. It must not block. Optional.
 	HeldWrites func() int
-	// Announce tells a peer, before it is told to stand, that this node hands
-	// leadership to it and why, and says so to whoever asks until retract is
-	// called. It takes a few milliseconds. Optional.
+	// Announce tells a peer, before TimeoutNow is sent to it, that this node transfers leadership to it and why. Claims
+	// repeat that until retract is called. It takes a few milliseconds. Optional.
 	Announce func(ctx context.Context, h cluster.TransferNotice) (retract func())
-	// Facts says what is known of the election of that term, which this node has
-	// won. Optional.
+	// Facts returns what is known about the election of term, which this node has won. Optional.
 	Facts func(term uint64) ElectionFacts
 	Hooks Hooks
-	// ObserveDisk is told the duration of each storage operation (the
-	// storage.Op names) as it ends; it must not block. Optional.
+	// ObserveDisk is called with the duration of each storage operation (the storage.Op names) when it ends. It must not
+	// block. Optional.
 	ObserveDisk func(op string, took time.Duration)
 }
 
-// LeaseWait is how long no lease can outlast that was valid before an election: its
-// length, with the clocks' drift. 0 without leases.
+// LeaseWait returns how long a lease that was valid before an election can outlast it: its length with the drift of the
+// clocks. It is 0 without leases.
 func (c *Config) LeaseWait() time.Duration {
 	if !c.Lease {
 		return 0

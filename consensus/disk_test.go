@@ -60,8 +60,7 @@ func (l *badLog) GetLog(index uint64, out *raft.Log) error {
 
 func (d *badDisk) Log() raft.LogStore { return &badLog{d.Storage.Log(), d} }
 
-// hold makes the writes of entries hang until release is called, which may be done
-// more than once.
+// hold makes the writes of entries hang until release is called, which may be done more than once.
 func (d *badDisk) hold(t *testing.T) (release func()) { return hold(t, &d.hang) }
 
 func hold(t *testing.T, what *atomic.Pointer[chan struct{}]) (release func()) {
@@ -111,8 +110,8 @@ func startOnBadDisks(t *testing.T, size int, tasks ...func(context.Context, uint
 	return c, disks, c.leader()
 }
 
-// TestStalledLeader hangs the leader's disk. The others must take over, a write
-// on its way must be unknown, and it must come back when the disk does.
+// TestStalledLeader hangs the leader's disk. The others must take over, a write on its way must be unknown, and it must
+// come back when the disk does.
 func TestStalledLeader(t *testing.T) {
 	t.Parallel()
 	c, disks, old := startOnBadDisks(t, 3)
@@ -142,8 +141,8 @@ func TestStalledLeader(t *testing.T) {
 	eventually(t, "the old leader follows", func() bool { return old.has("b", "1") })
 }
 
-// TestFailedWrite has a disk that answers with an error: that node must end,
-// with one clear error and no panic, and the rest go on.
+// TestFailedWrite has a disk that answers with an error: that node must end, with one clear error and no panic, and the
+// rest go on.
 func TestFailedWrite(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []string{"leader", "follower"} {
@@ -170,8 +169,8 @@ func TestFailedWrite(t *testing.T) {
 	}
 }
 
-// TestFailingDiskAtStart: a node whose disk fails while it starts ends at once,
-// with one line, on its first start and later.
+// TestFailingDiskAtStart: a node whose disk fails while it starts ends at once, with one line, on its first start and
+// later.
 func TestFailingDiskAtStart(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -8,36 +8,36 @@ import (
 	"northstar/consensus/raftnode"
 )
 
-// electionTracker follows the soft state of this node, and derives from it the records
-// of the elections in which the node was a candidate. It has no lock and no clock.
+// electionTracker follows the soft state of this node, and derives from it the records of the elections in which the
+// node was a candidate. It has no lock and no clock.
 type electionTracker struct {
 	self        cluster.NodeID
 	reportFirst time.Duration // how long a candidacy lasts before it is first reported
 
 	softState       raftnode.SoftState // the last sample
 	leaderlessSince time.Time          // when the last leader was last heard; zero: one is known
-	previousLeader  cluster.NodeID     // who led until then; "": nobody that this process knows
-	leaderSeen      bool               // some leader was known to this process
+	previousLeader  cluster.NodeID     // the leader until then; "": none that this process knows
+	leaderSeen      bool               // this process has known some leader
 	lastLeaderTerm  uint64             // the last term whose leader this node has known
 	electedAt       time.Time          // when this node was last sampled as a new leader
 
 	candidateSince   time.Time     // zero: this node is not a candidate
 	candidacyMinTerm uint64        // the lowest term that the candidacy can be for
-	reportAfter      time.Duration // of the candidacy: when next to report that it is unresolved
+	reportAfter      time.Duration // how long the candidacy lasts before the next report that it is unresolved
 }
 
 // softStateSample is what a tracker observes.
 type softStateSample struct {
 	raftnode.SoftState
-	lastContact time.Time // when this node last heard a leader; zero: never in this run of Raft
+	lastContact time.Time // last contact with a leader; zero: never in this run of Raft
 }
 
 func newElectionTracker(self cluster.NodeID, reportFirst time.Duration) electionTracker {
 	return electionTracker{self: self, reportFirst: reportFirst, softState: raftnode.SoftState{Role: cluster.Follower}}
 }
 
-// observe takes in a sample. It reports whether leader or its term changed, and returns
-// the record of an election that this node lost with that.
+// observe records a sample. It reports whether leader or its term changed, and returns the record of an election that
+// this node lost with that.
 func (e *electionTracker) observe(s softStateSample, now time.Time) (leaderChanged bool, lost *Election) {
 	before := e.softState
 	e.softState = s.SoftState
@@ -74,9 +74,8 @@ func (e *electionTracker) observe(s softStateSample, now time.Time) (leaderChang
 	return leaderChanged, lost
 }
 
-// unresolved returns the record so far of a candidacy that has brought no leader: after
-// reportFirst, and then each time that it has lasted twice as long. It returns nil when
-// there is nothing to report.
+// unresolved returns the record so far of a candidacy that has brought no leader: after reportFirst, and then each time
+// that it has lasted twice as long. It returns nil when there is nothing to report.
 func (e *electionTracker) unresolved(now time.Time) *Election {
 	if e.candidateSince.IsZero() || e.softState.Leader != "" || now.Sub(e.candidateSince) < e.reportAfter {
 		return nil
@@ -95,8 +94,7 @@ func (e *electionTracker) candidacy(term uint64, now time.Time) *Election {
 	}
 }
 
-// won returns the record of the election of term, which this node has won. facts is
-// what others know of it.
+// won returns the record of the election of term, which this node has won. facts is what others know of it.
 func (e *electionTracker) won(term uint64, facts ElectionFacts, now time.Time) Election {
 	record := Election{
 		Term: term, Candidate: e.self, Trigger: e.trigger(), Reason: facts.Reason, Operator: facts.Operator, Won: true,
@@ -104,8 +102,8 @@ func (e *electionTracker) won(term uint64, facts ElectionFacts, now time.Time) E
 	}
 	switch {
 	case facts.Trigger != "":
-		// The election began with that. Before it this node may have been a candidate
-		// that asked nobody, or that got no pre-vote.
+		// The election began with that trigger. Before it this node may have been a candidate that requested no votes, or
+		// that got no pre-vote.
 		record.Trigger, record.StartedAt = facts.Trigger, facts.StartedAt
 	case record.StartedAt.IsZero():
 		record.StartedAt = facts.StartedAt // the candidacy was too short for a sample

@@ -50,8 +50,7 @@ func TestElectionTracker(t *testing.T) {
 	}
 }
 
-// trackSteps runs the steps of a case, and returns one line for each record and each
-// change of the leader.
+// trackSteps runs the steps of a case, and returns one line for each record and each change of the leader.
 func trackSteps(t *testing.T, steps string) string {
 	t.Helper()
 	e := newElectionTracker("n1", 300*time.Millisecond)

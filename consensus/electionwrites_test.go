@@ -68,9 +68,8 @@ func (l *writtenLog) StoreLogs(entries []*raft.Log) error {
 	return l.LogStore.StoreLogs(entries)
 }
 
-// TestElectionWritesOnce counts the synced writes of an election: one record for a
-// candidate's term and vote, one for a voter's, and one transaction on each node for
-// the new leader's first entry and its leader-start.
+// TestElectionWritesOnce counts the synced writes of an election: one record for a candidate's term and vote, one for a
+// voter's, and one transaction on each node for the new leader's first entry and its leader-start.
 func TestElectionWritesOnce(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)
@@ -85,8 +84,8 @@ func TestElectionWritesOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// A busy machine may need more than one election, or hold the leader-start up
-	// for longer than the first entry waits: one that was quick shows it.
+	// A busy machine may need more than one election, or hold the leader-start up for longer than the first entry waits:
+	// one that was quick shows it.
 	var seen [][]string
 	for range 10 {
 		old := c.leader()

@@ -10,14 +10,12 @@ import (
 	"northstar/cluster"
 )
 
-// ErrLeadershipLost is the cause of a leader task's context when this node has
-// stopped leading.
+// ErrLeadershipLost is the cause of a leader task's context when this node has stopped leading.
 var ErrLeadershipLost = errors.New("leadership lost")
 
 var errStopped = errors.New("this node is stopping")
 
-// retrySoon is what a caller is told to wait before it repeats a request that
-// found no leader: about one heartbeat.
+// retrySoon is the retry delay for a caller whose request found no leader: about one heartbeat.
 const retrySoon = 50 * time.Millisecond
 
 func notLeader(format string, args ...any) *cluster.Error {
@@ -30,13 +28,11 @@ func unknownOutcome(cause error) *cluster.Error {
 	return cluster.Errorf(cluster.CodeOutcomeUnknown, "the write was handed to Raft and may or may not take effect: %w", cause)
 }
 
-// appliedIndexer is the part of a future that tells an entry which was given an
-// index from one that never reached the log.
+// appliedIndexer is the part of a future that distinguishes an entry with an index from one that never reached the log.
 type appliedIndexer interface{ Index() uint64 }
 
-// proposalError maps the error of a Raft future to the contract's errors. Only
-// errors that the library gives before it appends are "not proposed"; all
-// others may hide a write that takes effect.
+// proposalError maps the error of a Raft future to the contract's errors. Only errors that the library returns before
+// it appends are "not proposed". Any other may hide a write that takes effect.
 func proposalError(err error, f appliedIndexer) *cluster.Error {
 	switch {
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrEnqueueTimeout), errors.Is(err, raft.ErrLeadershipTransferInProgress):
@@ -47,7 +43,7 @@ func proposalError(err error, f appliedIndexer) *cluster.Error {
 	return unknownOutcome(err)
 }
 
-// badField is a bad request that names field and value.
+// badField returns a bad request that names field and value.
 func badField(field string, value any, want string) *cluster.Error {
 	return cluster.Errorf(cluster.CodeBadRequest, "%s: %v: %s", field, value, want)
 }
@@ -58,11 +54,10 @@ func notFound(id cluster.NodeID) *cluster.Error {
 	return err
 }
 
-// ConfigError says that the configuration does not fit the data directory: to
-// be set right by whoever starts the node.
+// ConfigError reports that the configuration does not fit the data directory: the operator has to change one of them.
 type ConfigError struct{ msg string }
 
-// Error says what does not fit, and what to do.
+// Error returns what does not fit, and what to do.
 func (e *ConfigError) Error() string { return e.msg }
 
 func configError(format string, args ...any) error {

@@ -37,8 +37,8 @@ func (n *Node) LibraryTransfer(id, addr string) {
 	_ = n.inst.Load().Raft().LeadershipTransferToServer(raft.ServerID(id), raft.ServerAddress(addr))
 }
 
-// ProbeFlag asks the library whether it takes entries again, as after a transfer
-// that did not arrive. The channel is closed when that is known.
+// ProbeFlag asks the library whether it takes entries again, as after a transfer that did not arrive. The channel is
+// closed when that is known.
 func (n *Node) ProbeFlag() <-chan struct{} {
 	inst, done := n.inst.Load(), make(chan struct{})
 	n.jobs.Go(func() { defer close(done); inst.ProbeTransferFlag(inst.CurrentTerm()) })

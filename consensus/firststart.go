@@ -24,11 +24,11 @@ type bootstrapDecision int
 const (
 	startExisting bootstrapDecision = iota // Raft has a configuration, or waits for one
 	bootstrap                              // write the first configuration
-	joinOnly                               // never bootstrap: wait to be taken in
-	keepProbing                            // not enough is known
+	joinOnly                               // never bootstrap: wait to be added
+	keepProbing                            // too little is known
 )
 
-// startInputs is all that the decision depends on.
+// startInputs is everything that decideFirstStart depends on.
 type startInputs struct {
 	self     cluster.NodeID
 	hasData  bool // the log or a snapshot has something
@@ -36,33 +36,29 @@ type startInputs struct {
 	digest   string // of the configured initial-cluster
 	first    []FirstMember
 	join     bool
-	answers  map[cluster.NodeID]startAnswer // of the peers that have answered, the last of each
+	answers  map[cluster.NodeID]startAnswer // the last response of each peer
 }
 
-// startAnswer is what the decision needs of a peer's answer.
+// startAnswer is what the decision needs of a peer's response.
 type startAnswer struct {
 	clusterID   string
 	incarnation string
 	start       cluster.Start
-	recordsSelf bool // it has this node's data directory on record
+	recordsSelf bool // it has recorded this node's data directory
 }
 
-// supportsBootstrap says whether a peer without a cluster ID speaks for a bootstrap: it may
-// still bootstrap itself, or has bootstrapped with this very data directory in
-// mind. One that has started without this node cannot tell a late first start
-// from a wiped disk.
+// supportsBootstrap reports whether a peer without a cluster ID supports a bootstrap. It may still bootstrap itself, or
+// has bootstrapped and recorded this data directory. A peer that bootstrapped without this node cannot distinguish a
+// late first start from a wiped disk.
 func (a startAnswer) supportsBootstrap() bool {
 	return a.start == cluster.StartUndecided || a.start == cluster.StartBootstrapped && a.recordsSelf
 }
 
-// decideFirstStart tells late first starts, wiped disks and rival bootstraps
-// apart. A peer with a cluster ID means that the cluster exists: a node with an
-// empty disk that bootstrapped beside it could vote as if it never had. Without
-// one, a majority of the list, this node included, must speak for a bootstrap: two
-// halves that cannot reach each other then cannot both go on, and a node that has
-// taken part in an election before its disk was wiped finds no majority. Or all
-// others must be heard: whoever that node took part with would refuse it
-// (docs/decisions/005).
+// decideFirstStart distinguishes late first starts, wiped disks and rival bootstraps. A peer with a cluster ID means
+// that the cluster exists: a node with an empty disk that bootstrapped beside it could vote twice. Without one, a
+// majority of the list, this node included, must support a bootstrap. Then two halves that cannot reach each other
+// cannot both continue. A node that took part in an election before its disk was wiped finds no majority. Otherwise all
+// others must respond: the nodes of that election would refuse this one (docs/decisions/005).
 func decideFirstStart(in startInputs) (bootstrapDecision, error) {
 	if err := checkStart(in); err != nil {
 		return keepProbing, err
@@ -74,7 +70,7 @@ func decideFirstStart(in startInputs) (bootstrapDecision, error) {
 		return joinOnly, nil
 	}
 	if in.identity.Bootstrap != "" {
-		return bootstrap, nil // was decided, and broke off
+		return bootstrap, nil // an earlier start decided it, and did not finish
 	}
 	others, with := 0, 1
 	for _, m := range in.first {
@@ -99,7 +95,7 @@ func decideFirstStart(in startInputs) (bootstrapDecision, error) {
 	return keepProbing, nil
 }
 
-// checkStart finds an initial-cluster that cannot be right.
+// checkStart finds an initial-cluster that must be wrong.
 func checkStart(in startInputs) error {
 	started := in.hasData || in.identity.Bootstrap != ""
 	if started && in.identity.ClusterID == "" && in.identity.Bootstrap != "" && in.digest != "" && in.digest != in.identity.Bootstrap {
@@ -123,9 +119,8 @@ func checkStart(in startInputs) error {
 	return checkFirstMembers(in.self, in.first)
 }
 
-// initialClusterForeign says whether initial-cluster is of another cluster than the
-// data: no other node in it was ever a member. Some may well be new or gone, as
-// the list is that of the first start.
+// initialClusterForeign reports whether initial-cluster belongs to another cluster than the data: none of the other
+// nodes in it was ever a member. Some of them may be new or removed, because the list is that of the first start.
 func initialClusterForeign(in startInputs) bool {
 	others, known, met := 0, 0, 0
 	for id := range in.identity.Roster {
@@ -145,10 +140,9 @@ func initialClusterForeign(in startInputs) bool {
 	return others > 0 && known > 0 && met == 0
 }
 
-// initialClusterGrown says whether initial-cluster names others where the data is of a
-// cluster of one that never had another member: another cluster's data, or a
-// list that was made longer in the hope that the cluster grows by it. Such a
-// node would go on by itself, beside the cluster that is meant.
+// initialClusterGrown reports whether initial-cluster names other nodes while the data is of a cluster that never had a
+// second member. The data is another cluster's, or the list was extended in the hope that this adds members. Such a
+// node would serve alone, beside the cluster that is meant.
 func initialClusterGrown(in startInputs) bool {
 	f := in.identity
 	if f.ClusterID == "" || f.RosterIndex == 0 || f.Bootstrap == "" || f.Bootstrap == in.digest || len(in.first) < 2 {
@@ -188,21 +182,20 @@ func checkFirstMembers(self cluster.NodeID, first []FirstMember) error {
 	return nil
 }
 
-// probeAnswer is one peer's answer to a probe.
+// probeAnswer is one peer's response to a probe.
 type probeAnswer struct {
-	listed  cluster.NodeID // as initial-cluster has it
+	listed  cluster.NodeID // the node ID in initial-cluster
 	peer    cluster.Peer
-	reply   cluster.Admission // the peer's on this node
+	reply   cluster.Admission // how the peer admits this node
 	refusal error             // why one side refuses the other; nil: neither does
 }
 
-// nextBatch notes an answer; it gives why the answer does not count.
+// addResponse records a response, or returns why it does not count.
 func (in *startInputs) addResponse(a probeAnswer) error {
 	if a.peer.NodeID != a.listed {
 		return fmt.Errorf("initial-cluster has %s where node %s is", a.listed, a.peer.NodeID)
 	}
-	// A node that has a cluster may refuse this one, which was wiped; that the
-	// cluster exists is what matters here.
+	// A node that has a cluster may refuse this one, which was wiped. What matters here is that the cluster exists.
 	if a.refusal != nil && a.peer.ClusterID == "" {
 		return a.refusal
 	}
@@ -210,8 +203,8 @@ func (in *startInputs) addResponse(a probeAnswer) error {
 	return nil
 }
 
-// mergeIncarnations puts on record whom a peer without a cluster ID has started with: a node
-// that they have lost since must not be taken for new.
+// mergeIncarnations records the data directories with which a peer without a cluster ID has bootstrapped. A node whose
+// disk those peers have seen before must not count as new.
 func (n *Node) mergeIncarnations(in *startInputs, peer cluster.Peer) error {
 	if peer.ClusterID != "" || peer.Start != cluster.StartBootstrapped || peer.Roster == nil {
 		return nil
@@ -229,7 +222,7 @@ func (n *Node) mergeIncarnations(in *startInputs, peer cluster.Peer) error {
 	return nil
 }
 
-// startInputs gathers what is known without asking anybody.
+// startInputs returns what is known without a probe.
 func (n *Node) startInputs() (startInputs, error) {
 	hasData, err := hasRaftData(n.store.Log(), n.store.Snapshots())
 	return startInputs{
@@ -238,8 +231,7 @@ func (n *Node) startInputs() (startInputs, error) {
 	}, err
 }
 
-// firstStart decides what to do with the data directory and does it. It asks
-// the peers for as long as it takes.
+// firstStart decides what to do with the data directory and does it. It probes the peers until it can decide.
 func (n *Node) firstStart(ctx context.Context) error {
 	in, err := n.startInputs()
 	if err != nil {
@@ -262,8 +254,7 @@ func (n *Node) firstStart(ctx context.Context) error {
 	return nil
 }
 
-// probeUntilDecided probes every other node of the list until the answers allow a
-// decision.
+// probeUntilDecided probes every other node of the list until the responses allow a decision.
 func (n *Node) probeUntilDecided(ctx context.Context, in *startInputs) (bootstrapDecision, error) {
 	n.log.Info("first start: asking the peers of initial-cluster", "peers", len(in.first)-1)
 	ctx, cancel := context.WithCancel(ctx)
@@ -320,8 +311,8 @@ func (n *Node) probePeer(ctx context.Context, m FirstMember, answers chan<- prob
 	}
 }
 
-// lastHellos is whom a bootstrap puts on record: the peers that this node met while it
-// could still bootstrap.
+// bootstrapIncarnations returns the incarnations that a bootstrap records: those of peers that completed a hello while
+// they could still bootstrap.
 func (in *startInputs) bootstrapIncarnations() map[cluster.NodeID]string {
 	met := map[cluster.NodeID]string{}
 	for id, a := range in.answers {
@@ -332,11 +323,10 @@ func (in *startInputs) bootstrapIncarnations() map[cluster.NodeID]string {
 	return met
 }
 
-// bootstrap writes the first configuration: the whole list as voters. Unlike the
-// library's own it can be repeated, so that a crash between its writes does not
-// leave a node behind that neither has a configuration nor may get one. Whom the
-// node has met goes with the decision, in one write: from then on it must not
-// take an empty data directory for that of a first start.
+// bootstrap writes the first configuration: the whole list as voters. Unlike the library's own bootstrap it can be
+// repeated. A crash between its writes therefore cannot leave a node without a configuration and without a way to get
+// one. The incarnations are saved with the decision, in one write: from then on this node must not take an empty data
+// directory of a known peer for a first start.
 func (n *Node) bootstrap(met map[cluster.NodeID]string) error {
 	n.log.Info("first start: bootstrapping a new cluster", "members", len(n.cfg.InitialCluster))
 	err := n.ident.update(func(f *identityFile) (bool, error) {
@@ -354,7 +344,7 @@ func (n *Node) bootstrap(met map[cluster.NodeID]string) error {
 	for _, m := range n.cfg.InitialCluster {
 		conf.Servers = append(conf.Servers, raft.Server{ID: raft.ServerID(m.ID), Address: raft.ServerAddress(m.RaftAddress)})
 	}
-	// The entry must be the same on every node, whatever the order of its list.
+	// The entry must be the same on every node, in any order of its list.
 	slices.SortFunc(conf.Servers, func(a, b raft.Server) int {
 		if a.ID < b.ID {
 			return -1

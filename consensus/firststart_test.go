@@ -7,9 +7,8 @@ import (
 	"northstar/transport"
 )
 
-// TestFirstLeaderDiesWhileTheIDSpreads has the first leader die for good when one
-// follower has taken over the cluster's ID, and has not heard that the command
-// with the roster is committed. The two that are left were never wiped, and must
+// TestFirstLeaderDiesWhileTheIDSpreads has the first leader die for good when one follower has taken over the cluster's
+// ID, and has not heard that the command with the roster is committed. The two that are left were never wiped, and must
 // elect a leader.
 func TestFirstLeaderDiesWhileTheIDSpreads(t *testing.T) {
 	t.Parallel()

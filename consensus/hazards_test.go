@@ -8,12 +8,11 @@ import (
 	"northstar/cluster"
 )
 
-// stuckTransfers is how often the tests below try: whether a transfer hangs
-// depends on what the library's goroutine for the peer was just doing.
+// stuckTransfers is how often the tests below try: whether a transfer hangs depends on what the library's goroutine for
+// the peer was just doing.
 const stuckTransfers = 5
 
-// beginStuckTransfer has a second transfer to a peer that lags wait inside the
-// library of a cluster's leader.
+// beginStuckTransfer has a second transfer to a peer that lags wait inside the library of a cluster's leader.
 func beginStuckTransfer(t *testing.T) (c *testCluster, old *testNode) {
 	t.Helper()
 	c, _ = startCluster(t, 3)
@@ -39,8 +38,7 @@ func beginStuckTransfer(t *testing.T) (c *testCluster, old *testNode) {
 	return c, old
 }
 
-// untilStuck runs a test until the library got stuck in it, and its Raft node was
-// rebuilt.
+// untilStuck runs a test until the library got stuck in it, and its Raft node was rebuilt.
 func untilStuck(t *testing.T, test func(t *testing.T) (rebuilt bool)) {
 	t.Helper()
 	for try := range stuckTransfers {
@@ -52,10 +50,9 @@ func untilStuck(t *testing.T, test func(t *testing.T) (rebuilt bool)) {
 	t.Errorf("nothing was rebuilt: the library did not get stuck in %d tries, or nobody noticed", stuckTransfers)
 }
 
-// TestStuckTransfer reproduces the flag that the library leaves set for ever: a
-// second transfer to a peer that lags waits inside it, leadership is lost
-// meanwhile, and from then on it refuses every write of that process, also when
-// it leads again. The watchdog must notice and rebuild the Raft node.
+// TestStuckTransfer reproduces the flag that the library leaves set for ever: a second transfer to a peer that lags
+// waits inside it, leadership is lost meanwhile, and from then on it refuses every write of that process, also when it
+// leads again. The watchdog must notice and rebuild the Raft node.
 func TestStuckTransfer(t *testing.T) {
 	t.Parallel()
 	untilStuck(t, func(t *testing.T) bool {
@@ -78,8 +75,8 @@ func TestStuckTransfer(t *testing.T) {
 	})
 }
 
-// TestStopWhileAMessageHangs stops a leader one of whose messages gets no answer.
-// The library closes its transport only after it has waited for that.
+// TestStopWhileAMessageHangs stops a leader one of whose messages gets no answer. The library closes its transport only
+// after it has waited for that.
 func TestStopWhileAMessageHangs(t *testing.T) {
 	t.Parallel()
 	c, _ := startCluster(t, 3)

@@ -18,29 +18,27 @@ import (
 
 const identityName = "identity.json"
 
-// identityFile is who a data directory is, and what it must not forget before
-// its log and snapshots are applied again.
+// identityFile is the identity of a data directory, and what it must know before its log and snapshots are applied
+// again.
 type identityFile struct {
 	cluster.Identity
-	// Bootstrap is the digest of cluster-name and initial-cluster that this data
-	// directory was bootstrapped with; "" when it was not.
+	// Bootstrap is the digest of cluster-name and initial-cluster that this data directory was bootstrapped with; "" when
+	// it was not.
 	Bootstrap string `json:"bootstrap,omitempty"`
-	// BootstrapIncarnations holds the incarnations of the peers that this data directory started
-	// with, or heard that others have started with. Each counts until the roster
-	// has one for that node.
+	// BootstrapIncarnations holds the incarnations of the peers that this data directory, or a peer, bootstrapped with.
+	// Each counts until the roster has one for that node.
 	BootstrapIncarnations map[cluster.NodeID]string `json:"met,omitempty"`
-	// JoinOnly is set once a cluster with an ID was seen, or join was asked for:
-	// from then on this data directory never bootstraps.
+	// JoinOnly is set once a cluster with an ID was found, or join was configured. From then on this data directory never
+	// bootstraps.
 	JoinOnly bool `json:"waits,omitempty"`
-	// Roster holds the member records that admission needs, as of the entry
-	// RosterIndex of term RosterTerm: after a restart the state lags behind it.
+	// Roster holds the member records that admission needs, as of the entry RosterIndex of term RosterTerm. After a
+	// restart the state is older than it.
 	Roster      map[cluster.NodeID]cluster.Record `json:"roster,omitempty"`
 	RosterIndex uint64                            `json:"roster_index,omitempty"`
-	RosterTerm  uint64                            `json:"roster_term,omitempty"` // 0: not known
-	// AbandonedRestore is where a restore ended that the cluster has gone on without.
+	RosterTerm  uint64                            `json:"roster_term,omitempty"` // 0: unknown
+	// AbandonedRestore is where a restore ended that the cluster has continued without.
 	AbandonedRestore raftnode.LogPosition `json:"undone,omitzero"`
-	// Recovery is how this data directory came to its generation; nil when it was
-	// not the one that was recovered.
+	// Recovery is how this data directory got to its generation; nil unless it was the recovered one.
 	Recovery *recoveryRecord `json:"recovery,omitempty"`
 }
 
@@ -50,15 +48,15 @@ type fileStore interface {
 	Save(name string, data []byte) error
 }
 
-// identity is the durable identity. get may be called from any goroutine and
-// does not block; what it gives is on disk and never changed afterwards.
+// identity is the durable identity. get may be called from any goroutine and does not block. What it returns is on disk
+// and never changes.
 type identity struct {
 	files    fileStore
 	cur      atomic.Pointer[identityFile]
-	writeSem chan struct{} // capacity 1: who holds it may write; no mutex, because writing blocks
+	writeSem chan struct{} // capacity 1: the holder may write; not a mutex, because writing blocks
 }
 
-// openIdentity loads the identity of a data directory, or makes a new one.
+// openIdentity loads the identity of a data directory, or creates one.
 func openIdentity(files fileStore, self cluster.NodeID, entropy io.Reader) (*identity, error) {
 	i := &identity{files: files, writeSem: make(chan struct{}, 1)}
 	f, err := readIdentity(files)
@@ -96,7 +94,7 @@ func readIdentity(files fileStore) (f identityFile, err error) {
 
 func (i *identity) get() identityFile { return *i.cur.Load() }
 
-// start is the data directory's stage in the first start of its cluster.
+// start returns the data directory's stage in the first start of its cluster.
 func (f *identityFile) start() cluster.Start {
 	switch {
 	case f.JoinOnly:
@@ -107,8 +105,8 @@ func (f *identityFile) start() cluster.Start {
 	return cluster.StartUndecided
 }
 
-// update changes the identity durably. change gets a copy whose maps it must
-// replace, not edit, and says whether there is something to save.
+// update changes the identity durably. change gets a copy, and reports whether it has to be saved. It must replace the
+// maps in the copy, not edit them.
 func (i *identity) update(change func(*identityFile) (bool, error)) error {
 	i.writeSem <- struct{}{}
 	defer func() { <-i.writeSem }()
@@ -131,10 +129,9 @@ func (i *identity) save(f *identityFile) error {
 	return nil
 }
 
-// adopt makes a cluster's ID this data directory's own, together with what is
-// known of the members' data directories: a node with an ID and without a roster
-// could vouch for nobody, and should those that can be gone, nobody could be
-// elected. It is an error when it has another ID already.
+// adopt makes a cluster's ID this data directory's own, together with the roster. A node with an ID and without a
+// roster could not let others adopt the ID. If the nodes with a roster failed, no leader could be elected. A different
+// ID that is there already is an error.
 func (i *identity) adopt(clusterID string, generation cluster.Generation, roster *cluster.Roster) (adopted bool, err error) {
 	if have := i.get(); have.ClusterID == clusterID && have.Generation == generation {
 		return false, nil // the usual case, without waiting for a writer
@@ -149,14 +146,14 @@ func (i *identity) adopt(clusterID string, generation cluster.Generation, roster
 			adopted = true
 			return true, nil
 		case clusterID:
-			return false, nil // its generation changes by recovery only
+			return false, nil // only a recovery changes its generation
 		}
 		return false, fmt.Errorf("this data directory belongs to cluster %s and not to %s", f.ClusterID, clusterID)
 	})
 	return adopted && err == nil, err
 }
 
-// addIncarnations puts data directories on record. The first one of a node counts.
+// addIncarnations records data directories durably. The first one of a node counts.
 func (i *identity) addIncarnations(met map[cluster.NodeID]string) error {
 	if have := i.get(); !have.missesAny(met) {
 		return nil // the usual case, without waiting for a writer
@@ -185,7 +182,7 @@ func (f *identityFile) addIncarnations(met map[cluster.NodeID]string) {
 	f.BootstrapIncarnations = all
 }
 
-// rosterOf is what admission needs of the members' records as of an entry.
+// rosterOf returns what admission needs of the member records as of an entry.
 func rosterOf(members []cluster.Member, index, term uint64) *cluster.Roster {
 	records := make(map[cluster.NodeID]cluster.Record, len(members))
 	for _, m := range members {
@@ -196,9 +193,8 @@ func rosterOf(members []cluster.Member, index, term uint64) *cluster.Roster {
 	return &cluster.Roster{Index: index, Term: term, Records: records}
 }
 
-// setRoster replaces the roster. Whoever is in it has no need of Met any more;
-// when he is re-admitted later, and so taken off the roster, Met must not bring
-// his old data directory back.
+// setRoster replaces the roster, and drops its nodes from BootstrapIncarnations. A re-admission later clears a node's
+// record in the roster; its old incarnation must not return then.
 func (f *identityFile) setRoster(roster *cluster.Roster) {
 	f.Roster, f.RosterIndex, f.RosterTerm = roster.Records, roster.Index, roster.Term
 	f.BootstrapIncarnations = maps.Clone(f.BootstrapIncarnations)
@@ -222,8 +218,7 @@ func (i *identity) keepRoster(roster *cluster.Roster) error {
 	})
 }
 
-// BootstrapDigest identifies a cluster-name and an initial-cluster, in any
-// order of its members; "" without members.
+// BootstrapDigest identifies a cluster-name and an initial-cluster in any order of its members; "" without members.
 func BootstrapDigest(clusterName string, members []FirstMember) string {
 	if len(members) == 0 {
 		return ""

@@ -8,8 +8,7 @@ import (
 	"northstar/cluster"
 )
 
-// identity.json of the build before, after a recovery, decodes and encodes to
-// the same text.
+// identity.json of the build before, after a recovery, decodes and encodes to the same text.
 func TestIdentityOfTheBuildBefore(t *testing.T) {
 	want, err := os.ReadFile("testdata/identity-f89d65c.json")
 	if err != nil {

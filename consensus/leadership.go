@@ -17,8 +17,7 @@ import (
 	"northstar/state"
 )
 
-// leadershipLoop runs one reign after the other. The next begins only when every task
-// of the one before has returned.
+// leadershipLoop runs one leadership after another. The next begins when every task of the previous one has returned.
 func (n *Node) leadershipLoop(ctx context.Context, inst *raftnode.Instance) {
 	for {
 		changed := n.LeaderChanged()
@@ -34,8 +33,8 @@ func (n *Node) leadershipLoop(ctx context.Context, inst *raftnode.Instance) {
 	}
 }
 
-// runLeadership leads for one term: prove that this node can commit, make the cluster
-// known if it is new, open the gate for writes, run the leader's tasks.
+// runLeadership leads for one term: it commits the leader-start, initializes a new cluster, opens the gate for writes,
+// and runs the leader tasks.
 func (n *Node) runLeadership(ctx context.Context, inst *raftnode.Instance, term uint64) {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(ErrLeadershipLost)
@@ -73,7 +72,8 @@ func (n *Node) runLeadership(ctx context.Context, inst *raftnode.Instance, term 
 	tasks.Wait()
 }
 
-// registerLeadership registers the reign for look to end; false when it is over.
+// registerLeadership registers the leadership, so that updateSoftState can end it. It reports false when the leadership
+// is over already.
 func (n *Node) registerLeadership(term uint64, end context.CancelCauseFunc) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -92,7 +92,7 @@ func (n *Node) unregisterLeadership(term uint64) {
 	n.log.Info("not leading any more", "term", term)
 }
 
-// closeGate refuses what this node has not proposed. It may be called twice.
+// closeGate rejects what this node has not proposed. It may be called twice.
 func (n *Node) closeGate() {
 	if n.readyTerm.Load() != 0 {
 		n.setReady(0)
@@ -100,9 +100,9 @@ func (n *Node) closeGate() {
 	n.queue.refuse(n.notLeading())
 }
 
-// commitLeaderStart puts this term's leader-start through the log. It does not give
-// up while commit or apply move on: a long log is being replayed. When they do
-// not for four times timeout-max, this leader cannot lead, and another should.
+// commitLeaderStart commits this term's leader-start entry. It keeps trying while the commit or the applied index
+// moves: a long log is being replayed. When neither moves for four times timeout-max, this leader cannot lead and
+// transfers leadership.
 func (n *Node) commitLeaderStart(ctx context.Context, inst *raftnode.Instance, term uint64) bool {
 	start := n.leaderStart(term)
 	for ctx.Err() == nil {
@@ -112,12 +112,12 @@ func (n *Node) commitLeaderStart(ctx context.Context, inst *raftnode.Instance, t
 			return inst.Leads(term)
 		case err == nil:
 			n.log.Warn("leader-start refused", "term", term, "error", result.Err)
-			return false // of another term: the next sample begins that leadership
+			return false // it is of another term: the next sample begins that leadership
 		case ctx.Err() != nil:
 			return false
 		case errors.Is(err, raft.ErrLeadershipTransferInProgress):
-			// Left over from an earlier reign: gone in a moment, or for the
-			// watchdog, which sees the refusals of these attempts.
+			// The flag is left from an earlier leadership. It goes away soon, or the watchdog finds it by these rejected
+			// attempts.
 			select {
 			case <-time.After(n.cfg.TimeoutMin / 2):
 			case <-ctx.Done():
@@ -130,13 +130,12 @@ func (n *Node) commitLeaderStart(ctx context.Context, inst *raftnode.Instance, t
 	return false
 }
 
-// maxUnappliedScan bounds how many entries are looked into before a leader-start.
+// maxUnappliedScan bounds how many unapplied entries are read before a leader-start.
 const maxUnappliedScan = 16
 
-// piggybackCommandVersion is the highest command version of users' writes that may go with
-// this term's leader-start. It is 0 when something else has to be done before the
-// gate opens, and the oldest when the log may hold records of members that this
-// node has not applied yet.
+// piggybackCommandVersion returns the highest command version of users' writes that may be appended with this term's
+// leader-start. It is 0 when something else comes before the gate opens. It is the oldest version when the log may hold
+// member records that this node has not applied yet.
 func (n *Node) piggybackCommandVersion(inst *raftnode.Instance, term uint64) uint32 {
 	known := n.membersUpToDate(inst)
 	switch v := n.View(); {
@@ -149,8 +148,8 @@ func (n *Node) piggybackCommandVersion(inst *raftnode.Instance, term uint64) uin
 	}
 }
 
-// membersUpToDate says that no entry of the log which this node has yet to apply is
-// about members: their records are then as they will be after the leader-start.
+// membersUpToDate reports whether no unapplied entry of the log is about members: the records are then those after the
+// leader-start.
 func (n *Node) membersUpToDate(inst *raftnode.Instance) bool {
 	applied, last := n.fsm.Applied(), inst.LastIndex()
 	if last > applied+maxUnappliedScan {
@@ -159,7 +158,7 @@ func (n *Node) membersUpToDate(inst *raftnode.Instance) bool {
 	for i := applied + 1; i <= last; i++ {
 		var e raft.Log
 		switch err := inst.GetLog(i, &e); {
-		case errors.Is(err, raftnode.ErrNoopPending): // the library's own
+		case errors.Is(err, raftnode.ErrNoopPending): // the library's own entry
 		case err != nil || !keepsMembership(&e):
 			return false
 		}
@@ -167,7 +166,7 @@ func (n *Node) membersUpToDate(inst *raftnode.Instance) bool {
 	return true
 }
 
-// keepsMembership says that an entry cannot change a member's record, nor who is one.
+// keepsMembership reports whether an entry changes neither a member's record nor the set of members.
 func keepsMembership(e *raft.Log) bool {
 	if e.Type != raft.LogCommand {
 		return e.Type == raft.LogNoop || e.Type == raft.LogBarrier
@@ -176,16 +175,14 @@ func keepsMembership(e *raft.Log) bool {
 	return err == nil && !slices.ContainsFunc(cmds, func(c state.Command) bool { return c.Kind.Administrative() })
 }
 
-// electedOverLiveLeader says that this node was elected over the head of a leader that may
-// have a lease.
+// electedOverLiveLeader reports whether voters elected this node although they knew a leader that may have a lease.
 func (n *Node) electedOverLiveLeader(term uint64) bool {
 	return n.lease != nil && n.readyTerm.Load() != term && n.facts(term).OverLiveLeader
 }
 
-// awaitPreviousLease waits until a leader that the voters passed over cannot have a lease
-// any more: what it answers by that is older than what this one does. The votes
-// are in by now, and voters acknowledge nothing of an older term. False when the
-// reign ended before that.
+// awaitPreviousLease waits until a leader that the voters ignored has no lease any longer: its lease reads then end
+// before this leader writes. All votes have come by now, and voters acknowledge nothing of an older term. It reports
+// false when the leadership ended first.
 func (n *Node) awaitPreviousLease(ctx context.Context, term uint64) bool {
 	if !n.electedOverLiveLeader(term) {
 		return true
@@ -199,8 +196,7 @@ func (n *Node) awaitPreviousLease(ctx context.Context, term uint64) bool {
 	}
 }
 
-// leaderStart is the command that begins the reign of term, and the record of
-// its election.
+// leaderStart returns the command that begins the leadership of term, with the record of its election.
 func (n *Node) leaderStart(term uint64) *state.LeaderStart {
 	now := n.now()
 	e := n.wonElectionRecord(term, now)
@@ -217,8 +213,8 @@ func (n *Node) leaderStart(term uint64) *state.LeaderStart {
 	return start
 }
 
-// proposeWhileProgressing proposes, and gives up when neither commit nor apply has
-// moved for four times timeout-max. Writes of up to the version leads may go with it.
+// proposeWhileProgressing proposes, and gives up when neither commit nor apply has moved for four times timeout-max.
+// Writes up to piggybackVersion may be appended with the command.
 func (n *Node) proposeWhileProgressing(ctx context.Context, inst *raftnode.Instance, cmd state.Command, leads uint32) (state.Result, error) {
 	type reply struct {
 		result state.Result
@@ -229,7 +225,7 @@ func (n *Node) proposeWhileProgressing(ctx context.Context, inst *raftnode.Insta
 	done := make(chan reply, 1)
 	go func() {
 		result, err := n.propose(ctx, &proposal{cmd: cmd, own: true, piggybackVersion: leads})
-		if err != nil { // not as an error that holds a nil *cluster.Error
+		if err != nil { // an interface must not hold a nil *cluster.Error
 			done <- reply{err: err}
 			return
 		}
@@ -252,8 +248,8 @@ func (n *Node) proposeWhileProgressing(ctx context.Context, inst *raftnode.Insta
 	}
 }
 
-// transferToAny moves leadership to whoever can take it, and otherwise waits: without
-// a quorum the library steps down by itself.
+// transferToAny transfers leadership to any voter that accepts it, and otherwise waits: without a quorum the library
+// steps down by itself.
 func (n *Node) transferToAny(ctx context.Context, inst *raftnode.Instance) {
 	pause, cancel := context.WithTimeout(ctx, 2*n.cfg.TimeoutMax)
 	defer cancel()
@@ -275,8 +271,7 @@ func (n *Node) facts(term uint64) ElectionFacts {
 	return n.deps.Facts(term)
 }
 
-// finishWonElection makes the record of the election that this reign comes from, and
-// forgets what it was made of.
+// finishWonElection returns the record of the election that this leadership comes from, and clears the candidacy.
 func (n *Node) finishWonElection(term uint64) Election {
 	e := n.wonElectionRecord(term, n.now())
 	n.mu.Lock()
@@ -285,7 +280,7 @@ func (n *Node) finishWonElection(term uint64) Election {
 	return e
 }
 
-// wonElectionRecord returns what is known by now of the election that this node has won.
+// wonElectionRecord returns what is known so far about the election that this node has won.
 func (n *Node) wonElectionRecord(term uint64, now time.Time) Election {
 	facts := n.facts(term)
 	n.mu.Lock()
@@ -293,15 +288,14 @@ func (n *Node) wonElectionRecord(term uint64, now time.Time) Election {
 	return n.elections.won(term, facts, now)
 }
 
-// initCluster gives a cluster without an ID its identity; false when the reign
-// ended before that.
+// initCluster gives a cluster without an ID its identity. It reports false when the leadership ended first.
 func (n *Node) initCluster(ctx context.Context, inst *raftnode.Instance) bool {
 	missing := func() bool { return n.View().ClusterID() == "" }
 	return n.retry(ctx, "the new cluster could not be given its ID", missing, func() error { return n.proposeInit(ctx, inst) })
 }
 
-// retry proposes something that a reign cannot begin without, until it is there;
-// false when the reign ended before that.
+// retry proposes something that must be applied before a leadership serves, until it is applied. It reports false when
+// the leadership ended first.
 func (n *Node) retry(ctx context.Context, trouble string, missing func() bool, propose func() error) bool {
 	for missing() {
 		err := propose()
@@ -320,9 +314,8 @@ func (n *Node) retry(ctx context.Context, trouble string, missing func() bool, p
 	return true
 }
 
-// proposeInit proposes the cluster's identity. The roster holds every data
-// directory that this node has met or has on record, so that none of them can be
-// taken for a wiped one, or a wiped one for them.
+// proposeInit proposes the cluster's identity. The roster holds every data directory that completed a hello with this
+// node or is recorded. None of them can then be taken for a wiped one, or a wiped one for one of them.
 func (n *Node) proposeInit(ctx context.Context, inst *raftnode.Instance) error {
 	id, err := randomID(n.deps.Entropy)
 	if err != nil {
@@ -336,7 +329,7 @@ func (n *Node) proposeInit(ctx context.Context, inst *raftnode.Instance) error {
 		p, met := hellos[s.ID]
 		m := newMemberRecord(s, p, met, n.cfg.InitialCluster)
 		if recorded[s.ID] != "" {
-			m.Incarnation = recorded[s.ID] // also of one that has not been heard since this node restarted
+			m.Incarnation = recorded[s.ID] // also of a node that was not heard since this node restarted
 		}
 		init.Members = append(init.Members, m)
 	}
@@ -347,7 +340,7 @@ func (n *Node) proposeInit(ctx context.Context, inst *raftnode.Instance) error {
 	return err
 }
 
-// newMemberRecord is the member record of a server that has none.
+// newMemberRecord returns the member record of a server that has none.
 func newMemberRecord(s cluster.Server, p cluster.Peer, met bool, first []FirstMember) cluster.Member {
 	m := cluster.Member{ID: s.ID, RaftAddress: s.Address, Priority: cluster.DefaultPriority, Eligible: true, Lifecycle: cluster.Active}
 	for _, f := range first {

@@ -6,13 +6,11 @@ import (
 	"time"
 )
 
-// lease is the clock-bounded right to answer reads without a round. It runs from
-// the send time that a majority of voters has acknowledged: each of them takes
-// no part in an election for timeout-min after it received that append.
+// lease is the clock-bounded right to serve reads without a round. It starts at the send time that a majority of voters
+// has acknowledged: each of them takes part in no election for timeout-min after it received that append.
 //
-// Send times are on Go's monotonic clock, which stands still while the machine
-// is suspended. The lease clock does not: when the two drift apart, sends from
-// before count no more.
+// Send times are on Go's monotonic clock, which stops while the machine is suspended. The lease clock does not stop.
+// When the two drift apart, earlier sends no longer count.
 type lease struct {
 	length time.Duration // timeout-min × (1 − drift)
 	clock  func() time.Duration
@@ -20,14 +18,14 @@ type lease struct {
 
 	mu        sync.Mutex
 	started   time.Duration // lease clock at process start
-	offset    time.Duration // lease clock minus monotonic clock, when last looked at
+	offset    time.Duration // lease clock minus monotonic clock, when last read
 	epoch     time.Time
 	notBefore time.Time // only sends after it count
-	offTerm   uint64    // no lease in this term any more
+	offTerm   uint64    // there is no lease in this term
 }
 
-// suspendSlack is what the two clocks may differ by between two looks without a
-// suspension: reading them is not one step.
+// suspendSlack is how far the two clocks may differ between two readings without a suspension: they are not read in one
+// step.
 const suspendSlack = 5 * time.Millisecond
 
 func newLease(length time.Duration, clock func() time.Duration, now func() time.Time) *lease {
@@ -36,16 +34,16 @@ func newLease(length time.Duration, clock func() time.Duration, now func() time.
 	return l
 }
 
-// leaseLeft is how long the lease lasts from now on; ≤ 0: there is none.
+// leaseLeft returns how long the lease lasts from now on; ≤ 0: there is none.
 func leaseLeft(now, quorumSent, floor time.Time, length time.Duration) time.Duration {
 	if quorumSent.IsZero() || !quorumSent.After(floor) {
 		return 0
 	}
-	// With a quorum of one, or a clock that was set, never more than its length.
+	// With a quorum of one, or a clock that was set, the lease is never longer than its length.
 	return min(quorumSent.Add(length).Sub(now), length)
 }
 
-// left is the lease's remaining time in term, given the quorum's send time.
+// left returns the lease's remaining time in term for the quorum's send time.
 func (l *lease) left(term uint64, quorumSent time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -61,7 +59,7 @@ func (l *lease) left(term uint64, quorumSent time.Time) time.Duration {
 	return max(0, leaseLeft(now, quorumSent, l.notBefore, l.length))
 }
 
-// revoke ends the lease; it comes back with sends after this moment.
+// revoke ends the lease. Sends after this moment start it again.
 func (l *lease) revoke() {
 	if l == nil {
 		return
@@ -71,8 +69,8 @@ func (l *lease) revoke() {
 	l.mu.Unlock()
 }
 
-// revokeTerm ends the lease for the rest of a term: a peer was told to stand,
-// and voters grant that although they know a leader.
+// revokeTerm ends the lease for the rest of a term: a peer gets TimeoutNow, and voters then grant a vote although they
+// know a leader.
 func (l *lease) revokeTerm(term uint64) {
 	if l == nil {
 		return
@@ -82,11 +80,10 @@ func (l *lease) revokeTerm(term uint64) {
 	l.mu.Unlock()
 }
 
-// runningFor says whether the process has run for d of the lease clock.
+// runningFor reports whether the process has run for d of the lease clock.
 func (l *lease) runningFor(d time.Duration) bool { return l.clock()-l.started >= d }
 
-// LeaseReadBarrier is Barrier without a round while the lease is valid. With
-// election.lease off it is Barrier.
+// LeaseReadBarrier is ReadBarrier without a round while the lease is valid. With election.lease off it is ReadBarrier.
 func (n *Node) LeaseReadBarrier(ctx context.Context) error {
 	if n.lease == nil {
 		return n.ReadBarrier(ctx)
@@ -105,7 +102,7 @@ func (n *Node) LeaseReadBarrier(ctx context.Context) error {
 	return nil
 }
 
-// leaseRemaining is 0 without a lease.
+// leaseRemaining returns the remaining time of the lease, 0 without one.
 func (n *Node) leaseRemaining() time.Duration {
 	inst := n.inst.Load()
 	if n.lease == nil || inst == nil {
@@ -118,10 +115,9 @@ func (n *Node) leaseRemaining() time.Duration {
 	return n.lease.left(term, n.deps.Acks.QuorumTime(term, n.cfg.Self.NodeID, voterIDs(inst.Servers())))
 }
 
-// MayVote says whether this node may grant votes. With the lease on it must not
-// for twice timeout-min after its process started: it may have acknowledged an
-// append, and with it a lease, that it does not remember. The transport asks
-// before each vote that comes in. Nor may a node of an old generation.
+// MayVote reports whether this node may grant votes. The transport calls it before each vote that it receives. With the
+// lease on it is false for twice timeout-min after the start of the process: the node may have acknowledged an append,
+// and with it a lease, that it does not remember. It is also false in a superseded generation.
 func (n *Node) MayVote() bool {
 	return n.mayTakePartInElections() && (n.lease == nil || n.lease.runningFor(2*n.cfg.TimeoutMin))
 }

@@ -9,8 +9,8 @@ import (
 	"northstar/cluster"
 )
 
-// What a leader needs besides to serve writes is asked for when a write comes, and
-// again when it goes to Raft: it may have been lost in between. Its own commands pass.
+// What a leader needs besides to serve writes is asked for when a write comes, and again when it goes to Raft: it may
+// have been lost in between. Its own commands pass.
 func TestMayWrite(t *testing.T) {
 	t.Parallel()
 	c, l := startCluster(t, 3)

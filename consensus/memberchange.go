@@ -19,8 +19,8 @@ func describeRisk(voters, need, reachable int, silent string) string {
 	return fmt.Sprintf("of the %d voters there would be, %d are needed and %d are in contact (silent:%s)", voters, need, reachable, silent)
 }
 
-// acquireChangeLock waits for the turn to change the membership: one change at a
-// time, and none beside a transfer or a restore. release gives it back.
+// acquireChangeLock waits for the change lock: one membership change at a time, and none during a transfer or a
+// restore. release returns it.
 func (n *Node) acquireChangeLock(ctx context.Context) (inst *raftnode.Instance, release func(), err error) {
 	inst = n.inst.Load()
 	if inst == nil || !n.leads() {
@@ -39,9 +39,8 @@ func (n *Node) acquireChangeLock(ctx context.Context) (inst *raftnode.Instance, 
 	return inst, release, nil
 }
 
-// ChangeMember makes one change of the membership; see AddMember, PatchMember and
-// RemoveMember. It is CodeTermStale when the change was planned for another
-// membership.
+// ChangeMember makes one membership change; see AddMember, PatchMember and RemoveMember. It is CodeTermStale when the
+// change was planned for another membership.
 func (n *Node) ChangeMember(ctx context.Context, change cluster.MemberChange) error {
 	inst, release, err := n.acquireChangeLock(ctx)
 	if err != nil {
@@ -60,10 +59,9 @@ func (n *Node) ChangeMember(ctx context.Context, change cluster.MemberChange) er
 	return n.removeMember(ctx, inst, change.ID)
 }
 
-// AddMember takes a node into the cluster as a non-voter; with Promote it
-// becomes a voter by itself once it is caught up and stable. Adding the same
-// node twice changes nothing. Errors: CodeNoLeader, CodeBusy, CodeBadRequest
-// naming the field, CodeOutcomeUnknown.
+// AddMember adds a node to the cluster as a non-voter. With Promote the leader makes it a voter once it is caught up
+// and stable. Adding the same node twice changes nothing. Errors: CodeNoLeader, CodeBusy, CodeBadRequest naming the
+// field, CodeOutcomeUnknown.
 func (n *Node) AddMember(ctx context.Context, add cluster.MemberAdd) error {
 	return n.ChangeMember(ctx, cluster.MemberChange{ID: add.ID, Add: &add})
 }
@@ -85,13 +83,13 @@ func (n *Node) addMember(ctx context.Context, inst *raftnode.Instance, add clust
 		m.Lifecycle = cluster.Joining
 	}
 	if known && !rec.Removed {
-		m.Incarnation = rec.Incarnation // an AddMember that did not get to its end
+		m.Incarnation = rec.Incarnation // an earlier AddMember did not finish
 	}
 	if err := n.proposeInternal(ctx, state.Command{Kind: state.KindMember, Member: &m}); err != nil {
 		return err
 	}
 	if err := n.addNonvoter(ctx, inst, m); err != nil {
-		if add.Promote { // the leader does the rest by itself: it is not as if nothing had happened
+		if add.Promote { // the leader completes it by itself, so something has happened
 			return cluster.Errorf(cluster.CodeOutcomeUnknown, "node %s is on record, and not a member yet: %w", add.ID, err)
 		}
 		return err
@@ -99,15 +97,14 @@ func (n *Node) addMember(ctx context.Context, inst *raftnode.Instance, add clust
 	return nil
 }
 
-// addNonvoter makes a non-voter of a node that has its record.
+// addNonvoter adds a node with a record to the configuration.
 func (n *Node) addNonvoter(ctx context.Context, inst *raftnode.Instance, m cluster.Member) error {
 	return n.changeConfiguration(ctx, inst, func(prev uint64) raft.IndexFuture {
 		return inst.AddNonvoter(m.ID, m.RaftAddress, prev, n.enqueueWait())
 	})
 }
 
-// resumeAdd brings an addition to its end that broke off after the record, with
-// the leader of then as a rule.
+// resumeAdd completes an addition that stopped after the record, usually because the previous leader failed.
 func (n *Node) resumeAdd(ctx context.Context, id cluster.NodeID) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -116,7 +113,7 @@ func (n *Node) resumeAdd(ctx context.Context, id cluster.NodeID) {
 		defer release()
 		rec, _ := n.View().Member(id)
 		if !addIncomplete(rec, inst.Servers()) {
-			return // somebody was quicker
+			return // another change was faster
 		}
 		err = n.addNonvoter(ctx, inst, rec)
 	}
@@ -127,8 +124,8 @@ func (n *Node) resumeAdd(ctx context.Context, id cluster.NodeID) {
 	n.log.Info("a node on record was made a member", "node", id)
 }
 
-// addIncomplete says whether a record is that of a node whose addition broke off. A
-// removal leaves none that is joining.
+// addIncomplete reports whether a record is that of a node whose addition did not finish. A removal leaves no record
+// that is joining.
 func addIncomplete(rec cluster.Member, servers []cluster.Server) bool {
 	if rec.ID == "" || rec.Removed || rec.Lifecycle != cluster.Joining {
 		return false
@@ -137,8 +134,7 @@ func addIncomplete(rec cluster.Member, servers []cluster.Server) bool {
 	return !member && checkAdd(cluster.MemberAdd{ID: rec.ID, RaftAddress: rec.RaftAddress}, servers, cluster.Member{}) == nil
 }
 
-// checkAdd refuses an addition that cannot be: among others, that of a member
-// with other addresses than rec, its record, has.
+// checkAdd rejects an addition that is not possible, for example of a member whose record rec has other addresses.
 func checkAdd(add cluster.MemberAdd, servers []cluster.Server, rec cluster.Member) *cluster.Error {
 	if _, err := cluster.ParseNodeID(string(add.ID)); err != nil {
 		return cluster.Errorf(cluster.CodeBadRequest, "id: %w", err)
@@ -160,9 +156,9 @@ func checkAdd(add cluster.MemberAdd, servers []cluster.Server, rec cluster.Membe
 	return nil
 }
 
-// RemoveMember takes a node out for good: its data directory is refused from
-// then on. Errors as PatchMember's. A leader that is to remove itself moves
-// leadership first and answers CodeNoLeader: repeat it on the new leader.
+// RemoveMember removes a node permanently: its data directory is refused from then on. Errors are those of PatchMember.
+// A leader that is to remove itself transfers leadership first and returns CodeNoLeader: repeat the request on the new
+// leader.
 func (n *Node) RemoveMember(ctx context.Context, id cluster.NodeID) error {
 	return n.ChangeMember(ctx, cluster.MemberChange{ID: id})
 }
@@ -180,7 +176,8 @@ func (n *Node) removeMember(ctx context.Context, inst *raftnode.Instance, id clu
 		if err := n.transferIfSelf(ctx, inst, id); err != nil {
 			return err
 		}
-		if rec.Lifecycle == cluster.Joining { // should this break off here, nobody is to take it for an addition that did
+		// if the removal stops here, this record must not look like an incomplete addition
+		if rec.Lifecycle == cluster.Joining {
 			active := cluster.Active
 			if err := n.proposeInternal(ctx, state.Command{Kind: state.KindMemberPatch, MemberPatch: &state.MemberPatch{ID: id, Lifecycle: &active}}); err != nil {
 				return err
@@ -196,8 +193,7 @@ func (n *Node) removeMember(ctx context.Context, inst *raftnode.Instance, id clu
 	return n.proposeInternal(ctx, state.Command{Kind: state.KindMemberRemove, MemberRemove: &state.MemberRemove{ID: id}})
 }
 
-// promoteJoined makes a voter of a non-voter that has joined, unless something
-// else is being changed.
+// promoteJoined makes a voter of a non-voter that has joined.
 func (n *Node) promoteJoined(ctx context.Context, id cluster.NodeID) {
 	voter := cluster.Voter
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -209,8 +205,7 @@ func (n *Node) promoteJoined(ctx context.Context, id cluster.NodeID) {
 	n.log.Info("member promoted to voter", "node", id)
 }
 
-// removeDead removes a voter that has been silent for too long, unless something
-// else is being changed.
+// removeDead removes a voter that has been silent for too long.
 func (n *Node) removeDead(ctx context.Context, id cluster.NodeID, silent time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -221,7 +216,7 @@ func (n *Node) removeDead(ctx context.Context, id cluster.NodeID, silent time.Du
 	n.log.Warn("dead voter removed: its data directory is refused from now on", "node", id, "silent", silent, "members.dead-after", n.cfg.DeadAfter)
 }
 
-// checkQuorum refuses a configuration whose voters in contact are too few.
+// checkQuorum rejects a configuration with too few voters in contact.
 func (n *Node) checkQuorum(next []cluster.Server) error {
 	if why := quorumAtRisk(next, n.contacts(next)); why != "" {
 		return cluster.Errorf(cluster.CodeQuorumAtRisk, "%s", why)
@@ -229,8 +224,7 @@ func (n *Node) checkQuorum(next []cluster.Server) error {
 	return nil
 }
 
-// transferIfSelf moves leadership away when the change is about this node itself.
-// The caller holds the turn.
+// transferIfSelf transfers leadership when the change concerns this node itself. The caller holds the change lock.
 func (n *Node) transferIfSelf(ctx context.Context, inst *raftnode.Instance, id cluster.NodeID) error {
 	if id != n.cfg.Self.NodeID {
 		return nil
@@ -250,12 +244,11 @@ func (n *Node) transferIfSelf(ctx context.Context, inst *raftnode.Instance, id c
 	return cluster.Errorf(cluster.CodeQuorumAtRisk, "node %s leads, and no other voter could take over: %w", id, errors.Join(why...))
 }
 
-// changeConfiguration makes one configuration change and waits until it is committed. It
-// is given the index of the configuration that it was decided on, so that a
-// change in between makes it fail.
+// changeConfiguration makes one configuration change and waits until it is committed. The library rejects it when the
+// configuration has changed since the one that the decision was based on.
 func (n *Node) changeConfiguration(ctx context.Context, inst *raftnode.Instance, change func(prev uint64) raft.IndexFuture) error {
 	n.lease.revoke()
-	defer n.lease.revoke() // sends before the new configuration was agreed count no more
+	defer n.lease.revoke() // sends before the new configuration was committed no longer count
 	f := change(n.fsm.LastConfiguration())
 	done := make(chan error, 1)
 	n.jobs.Go(func() { done <- f.Error() })
@@ -271,17 +264,18 @@ func (n *Node) changeConfiguration(ctx context.Context, inst *raftnode.Instance,
 		if perr := proposalError(err, f); perr.Code != cluster.CodeOutcomeUnknown || f.Index() != 0 {
 			return perr
 		}
-		return cluster.Errorf(cluster.CodeBadRequest, "refused by Raft: %w", err) // checked before it is appended
+		// the library checks it before it appends
+		return cluster.Errorf(cluster.CodeBadRequest, "refused by Raft: %w", err)
 	case <-ctx.Done():
 		return unknownOutcome(ctx.Err())
 	}
 }
 
-// enqueueWait is how long the library's main loop may be busy before a change
-// is given up without effect. It takes no change while another is uncommitted.
+// enqueueWait returns how long the library's main loop may be busy before a change is given up without effect. It
+// accepts no change while another is uncommitted.
 func (n *Node) enqueueWait() time.Duration { return 4 * n.cfg.TimeoutMax }
 
-// proposeInternal puts one of this package's own commands through the log.
+// proposeInternal proposes one of this package's own commands.
 func (n *Node) proposeInternal(ctx context.Context, cmd state.Command) error {
 	result, err := n.proposeOwn(ctx, cmd)
 	if err != nil {

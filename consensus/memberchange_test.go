@@ -8,8 +8,8 @@ import (
 	"northstar/state"
 )
 
-// TestWipedNode loses a disk. The node must not vote as if it never had, must
-// not come back by itself, and must come back when an operator says so.
+// TestWipedNode loses a disk. The node must not vote as if it never had, must not come back by itself, and must come
+// back when an operator says so.
 func TestWipedNode(t *testing.T) {
 	t.Parallel()
 	c, leader := startCluster(t, 3)
@@ -73,8 +73,8 @@ func TestJoinAndPromotion(t *testing.T) {
 	}
 }
 
-// TestAddThatBrokeOff: of an addition only the record got into the log. The next
-// leader does the rest; what a removal leaves behind it does not take for one.
+// TestAddThatBrokeOff: of an addition only the record got into the log. The next leader does the rest; what a removal
+// leaves behind it does not take for one.
 func TestAddThatBrokeOff(t *testing.T) {
 	t.Parallel()
 	c, _ := startCluster(t, 3)
@@ -101,8 +101,8 @@ func TestAddThatBrokeOff(t *testing.T) {
 	}
 }
 
-// TestPromotionByHand: a voter that has nothing of the log could leave a majority
-// that cannot commit. What a node acknowledged before it was wiped counts no more.
+// TestPromotionByHand: a voter that has nothing of the log could leave a majority that cannot commit. What a node
+// acknowledged before it was wiped counts no more.
 func TestPromotionByHand(t *testing.T) {
 	t.Parallel()
 	c, leader := startCluster(t, 3)
@@ -181,8 +181,7 @@ func TestMembershipRefusals(t *testing.T) {
 	}
 }
 
-// TestRemovedPeerSpeaksForNobody: of two nodes that were removed the one must not
-// count what the other says of it.
+// TestRemovedPeerSpeaksForNobody: of two nodes that were removed the one must not count what the other says of it.
 func TestRemovedPeerSpeaksForNobody(t *testing.T) {
 	t.Parallel()
 	c, leader := startCluster(t, 3)
@@ -218,9 +217,8 @@ func TestRemoveLeader(t *testing.T) {
 	c.write("b", "1")
 }
 
-// TestOldMemberVersion_DoesNotBlockWrites adds a member that reads only what the
-// oldest build does: calls go on without their audit records, and what needs a
-// newer build is refused.
+// TestOldMemberVersion_DoesNotBlockWrites adds a member that reads only what the oldest build does: calls go on without
+// their audit records, and what needs a newer build is refused.
 func TestOldMemberVersion_DoesNotBlockWrites(t *testing.T) {
 	t.Parallel()
 	c, leader := startCluster(t, 1)
@@ -251,8 +249,8 @@ func TestOldMemberVersion_DoesNotBlockWrites(t *testing.T) {
 	}
 }
 
-// The record of a call that comes before a new process has read its log is in the
-// command all the same: only then does it know what every member reads.
+// The record of a call that comes before a new process has read its log is in the command all the same: only then does
+// it know what every member reads.
 func TestAuditRecordOfACallBeforeTheLeaderStart(t *testing.T) {
 	t.Parallel()
 	c, leader := startCluster(t, 3)

@@ -11,14 +11,12 @@ import (
 	"northstar/state"
 )
 
-// PatchMember changes a member. Errors: CodeNoLeader, CodeBusy, CodeQuorumAtRisk
-// when the change would lose the quorum or make a voter of a node that is too far
-// behind, CodeBadRequest naming the field (status
-// 404 for an unknown member), CodeOutcomeUnknown.
+// PatchMember changes a member. Errors: CodeNoLeader, CodeBusy, CodeQuorumAtRisk when the change would lose the quorum
+// or promote a node that is too far behind, CodeBadRequest naming the field (status 404 for an unknown member),
+// CodeOutcomeUnknown.
 //
-// Readmit forgets the data directory that the member was known with. A voter
-// becomes a non-voter first and is promoted again when it has caught up: the
-// votes and entries that it has lost must count no more.
+// Readmit clears the recorded data directory of the member. A voter becomes a non-voter first and is promoted again
+// when it has caught up: the votes and entries that it has lost must no longer count.
 func (n *Node) PatchMember(ctx context.Context, id cluster.NodeID, patch cluster.MemberPatch) error {
 	return n.ChangeMember(ctx, cluster.MemberChange{ID: id, Patch: &patch})
 }
@@ -41,7 +39,7 @@ func (n *Node) patchMember(ctx context.Context, inst *raftnode.Instance, id clus
 		}
 	}
 	if patch.Readmit {
-		n.deps.ResetPeers() // so that a node whose disk was there all along says hello again
+		n.deps.ResetPeers() // a node whose disk is unchanged completes a hello again
 	}
 	return nil
 }
@@ -70,8 +68,7 @@ func checkPatch(p cluster.MemberPatch, server cluster.Server, servers []cluster.
 	return nil
 }
 
-// checkDrain refuses to drain a node on its way in: ending that would not bring
-// it back to where it was.
+// checkDrain rejects draining a node that is joining: ending the drain would not restore its previous state.
 func checkDrain(p cluster.MemberPatch, rec cluster.Member) *cluster.Error {
 	if p.Drain == nil || !*p.Drain || rec.Lifecycle != cluster.Joining {
 		return nil
@@ -81,7 +78,7 @@ func checkDrain(p cluster.MemberPatch, rec cluster.Member) *cluster.Error {
 	return err
 }
 
-// patchStep is one of the things that a patch does, in the order of planPatch.
+// patchAction is one kind of step of a patch. planPatch has their order.
 type patchAction int
 
 const (
@@ -96,8 +93,8 @@ type patchStep struct {
 	record *state.MemberPatch // for writeRecord
 }
 
-// planPatch orders the steps so that stopping after any of them leaves a state
-// that is safe, and that the same patch completes.
+// planPatch orders the steps so that stopping after any of them leaves a state that is safe, and that the same patch
+// completes.
 func planPatch(rec cluster.Member, server cluster.Server, p cluster.MemberPatch) []patchStep {
 	r := &state.MemberPatch{ID: rec.ID, Priority: p.Priority, Eligible: p.Eligible, Zone: p.Zone, HTTPAddress: p.HTTPAddress}
 	var steps []patchStep
@@ -114,7 +111,7 @@ func planPatch(rec cluster.Member, server cluster.Server, p cluster.MemberPatch)
 			lifecycle(cluster.Joining)
 		}
 	case p.Suffrage != nil && *p.Suffrage == cluster.NonVoter:
-		lifecycle(cluster.Active) // or it would be promoted again
+		lifecycle(cluster.Active) // otherwise it would be promoted again
 		if voter {
 			steps = append(steps, patchStep{action: demote})
 		}

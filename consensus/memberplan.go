@@ -8,19 +8,18 @@ import (
 	"northstar/cluster"
 )
 
-// changeInputs is all that planChange depends on.
+// changeInputs is everything that planChange depends on.
 type changeInputs struct {
 	change  cluster.MemberChange
-	self    cluster.NodeID // which leads
+	self    cluster.NodeID // the leader
 	term    uint64
 	servers []cluster.Server
 	members []cluster.Member
-	contact map[cluster.NodeID]bool   // has answered lately; self included
-	lag     map[cluster.NodeID]uint64 // entries behind
+	contact map[cluster.NodeID]bool   // responded recently; self included
+	lag     map[cluster.NodeID]uint64 // entries behind the leader
 }
 
-// PlanChange says what a change of the membership would do now, and does
-// nothing. The error is CodeNoLeader.
+// PlanChange returns what a membership change would do now, and changes nothing. The error is CodeNoLeader.
 func (n *Node) PlanChange(ctx context.Context, change cluster.MemberChange) (cluster.Plan, error) {
 	inst := n.inst.Load()
 	if inst == nil || !n.leads() {
@@ -35,7 +34,7 @@ func (n *Node) PlanChange(ctx context.Context, change cluster.MemberChange) (clu
 	return planChange(in), nil
 }
 
-// contacts says which servers have answered lately, this node included.
+// contacts returns which servers have responded recently, this node included.
 func (n *Node) contacts(servers []cluster.Server) map[cluster.NodeID]bool {
 	contact := map[cluster.NodeID]bool{n.cfg.Self.NodeID: true}
 	for _, s := range servers {
@@ -46,8 +45,7 @@ func (n *Node) contacts(servers []cluster.Server) map[cluster.NodeID]bool {
 	return contact
 }
 
-// planChange works out what a change would do, by the checks that it goes through
-// when it is made.
+// planChange returns what a change would do, by the checks that the change itself makes.
 func planChange(in changeInputs) cluster.Plan {
 	ch := in.change
 	params, err := json.Marshal(ch)
@@ -108,7 +106,7 @@ func (in changeInputs) planAdd(p *cluster.Plan, rec cluster.Member, member bool)
 	}
 }
 
-// planPatch gives the servers as they are after the patch.
+// planPatch returns the servers after the patch.
 func (in changeInputs) planPatch(p *cluster.Plan, rec cluster.Member, server cluster.Server) []cluster.Server {
 	patch := *in.change.Patch
 	next := in.servers
@@ -154,7 +152,7 @@ func (in changeInputs) planPatch(p *cluster.Plan, rec cluster.Member, server clu
 	return next
 }
 
-// planVoters judges the change by the voters that there are after it.
+// planVoters evaluates the change by the voters after it.
 func (in changeInputs) planVoters(p *cluster.Plan, next []cluster.Server) {
 	before, after := cluster.CountVoters(in.servers), cluster.CountVoters(next)
 	if p.Refusal != nil || before == after {

@@ -11,44 +11,44 @@ import (
 )
 
 const (
-	// A non-voter is promoted when it has been at most promoteLag entries behind
-	// and in contact for promoteAfter. An operator may do it sooner, but not of one
-	// that is further behind.
+	// A non-voter is promoted when it has been in contact and at most promoteLag entries behind for promoteAfter. An
+	// operator may promote it sooner, but only within promoteLag.
 	promoteLag   = 64
 	promoteAfter = 2 * time.Second
 
 	membersEvery = 250 * time.Millisecond
 )
 
-// memberInputs is all that decideMemberChanges depends on.
+// memberInputs is everything that decideMemberChanges depends on.
 type memberInputs struct {
-	servers               []cluster.Server
-	records               map[cluster.NodeID]cluster.Member
-	hellos                map[cluster.NodeID]cluster.Peer // the last admitted one of each, this node's own included
-	bootstrapIncarnations map[cluster.NodeID]string       // incarnations that this node started with
+	servers []cluster.Server
+	records map[cluster.NodeID]cluster.Member
+	// the last admitted hello of each, this node's own included
+	hellos                map[cluster.NodeID]cluster.Peer
+	bootstrapIncarnations map[cluster.NodeID]string // recorded when this node bootstrapped
 	first                 []FirstMember
-	contact               map[cluster.NodeID]bool   // has answered lately; this node included
-	lag                   map[cluster.NodeID]uint64 // entries behind
+	contact               map[cluster.NodeID]bool   // responded recently; this node included
+	lag                   map[cluster.NodeID]uint64 // entries behind the leader
 	caughtUpSince         map[cluster.NodeID]time.Time
 	changeInProgress      bool // a membership change is in progress
 
-	deadAfter    time.Duration                // 0: nobody is removed
-	unresponsive map[cluster.NodeID]time.Time // since when each voter is out of contact, as the last plan had it
-	evaluatedAt  time.Time                    // when that was made
+	deadAfter    time.Duration                // 0: no voter is removed
+	unresponsive map[cluster.NodeID]time.Time // since when each voter is out of contact, in the last plan
+	evaluatedAt  time.Time                    // when the last plan was made
 }
 
-// memberPlan is what the leader should do about its members.
+// memberPlan is what the leader does about its members.
 type memberPlan struct {
 	commands     []state.Command              // records to write
-	promote      cluster.NodeID               // "": nobody
-	complete     cluster.NodeID               // whose addition broke off half-way; "": nobody's
+	promote      cluster.NodeID               // "": none
+	complete     cluster.NodeID               // its addition did not finish; "": none
 	stable       map[cluster.NodeID]time.Time // since when each joining non-voter is caught up
-	remove       cluster.NodeID               // "": nobody
+	remove       cluster.NodeID               // "": none
 	unresponsive map[cluster.NodeID]time.Time // since when each voter is out of contact
 }
 
-// decideMemberChanges compares what the members say of themselves with their records,
-// and finds the non-voter whose time to become a voter has come.
+// decideMemberChanges compares the members' hellos with their records, and finds the non-voter that is due for
+// promotion.
 func decideMemberChanges(now time.Time, in memberInputs) memberPlan {
 	plan := memberPlan{stable: map[cluster.NodeID]time.Time{}}
 	for _, s := range in.servers {
@@ -57,7 +57,7 @@ func decideMemberChanges(now time.Time, in memberInputs) memberPlan {
 		if cmd := planRecord(s, rec, recorded, hello, met, in.first); cmd != nil {
 			plan.commands = append(plan.commands, *cmd)
 		} else if known := in.bootstrapIncarnations[s.ID]; recorded && rec.Incarnation == "" && !rec.Removed && known != "" {
-			// It has not come back yet, and with another data directory it must not.
+			// It has not returned yet, and must not return with another data directory.
 			plan.commands = append(plan.commands, state.Command{Kind: state.KindMemberPatch, MemberPatch: &state.MemberPatch{ID: s.ID, Incarnation: &known}})
 		}
 		if s.Suffrage == cluster.Voter || rec.Lifecycle != cluster.Joining || rec.Removed {
@@ -85,16 +85,15 @@ func decideMemberChanges(now time.Time, in memberInputs) memberPlan {
 }
 
 const (
-	// minVoters is how many voters there are, at least, after an automatic removal.
+	// minVoters is the smallest number of voters after an automatic removal.
 	minVoters = 3
-	// maxPlanGap is how long there may be between two plans: a leader that has
-	// stood still for longer counts everybody's silence anew.
+	// maxPlanGap is the longest time between two plans. A leader that was suspended for longer starts to count every
+	// voter's silence again.
 	maxPlanGap = 2 * time.Second
 )
 
-// planRemoval finds the voter that has been silent for longest, and for at least
-// deadAfter, if the others can do without it: at least three voters are left, and
-// those in contact are a majority of them.
+// planRemoval finds the voter that has been silent for longest, and for at least deadAfter, if the others can do
+// without it: at least minVoters are left, and those in contact are a majority of them.
 func planRemoval(now time.Time, in memberInputs) (silent map[cluster.NodeID]time.Time, remove cluster.NodeID) {
 	silent = map[cluster.NodeID]time.Time{}
 	for _, s := range in.servers {
@@ -117,7 +116,7 @@ func planRemoval(now time.Time, in memberInputs) (silent map[cluster.NodeID]time
 	return silent, remove
 }
 
-// planRecord is the change that a member's record needs; nil: none.
+// planRecord returns the change that a member's record needs; nil: none.
 func planRecord(s cluster.Server, rec cluster.Member, recorded bool, hello cluster.Peer, met bool, first []FirstMember) *state.Command {
 	if !recorded {
 		m := newMemberRecord(s, hello, met, first)
@@ -131,7 +130,7 @@ func planRecord(s cluster.Server, rec cluster.Member, recorded bool, hello clust
 	if met && (rec.Incarnation == "" || rec.Incarnation == hello.Incarnation) {
 		changed = setIfNew(&p.Incarnation, rec.Incarnation, hello.Incarnation) || changed
 		if rec.Version == "" {
-			// First contact ever: what its configuration says are first values.
+			// First hello ever: the values of its configuration are first values.
 			changed = setIfNew(&p.Priority, rec.Priority, hello.Priority) || changed
 			changed = setIfNew(&p.Eligible, rec.Eligible, hello.Eligible) || changed
 			changed = setIfNew(&p.Zone, rec.Zone, hello.Zone) || changed
@@ -154,8 +153,7 @@ func setIfNew[T comparable](field **T, have, want T) bool {
 	return true
 }
 
-// quorumAtRisk says why the voters among servers could not form a quorum with
-// those in contact; "" when they can.
+// quorumAtRisk returns why the voters among servers could not form a quorum with those in contact; "" when they can.
 func quorumAtRisk(servers []cluster.Server, contact map[cluster.NodeID]bool) string {
 	voters, reachable := 0, 0
 	silent := ""
@@ -189,8 +187,7 @@ func without(servers []cluster.Server, id cluster.NodeID) []cluster.Server {
 	return changeServers(servers, id, func(*cluster.Server) bool { return false })
 }
 
-// changeServers gives a copy in which the server with that ID is changed, or
-// left out when keep says false.
+// changeServers returns a copy in which the server with that ID is changed, or left out when keep reports false.
 func changeServers(servers []cluster.Server, id cluster.NodeID, keep func(*cluster.Server) bool) []cluster.Server {
 	next := make([]cluster.Server, 0, len(servers))
 	for _, s := range servers {
@@ -202,8 +199,7 @@ func changeServers(servers []cluster.Server, id cluster.NodeID, keep func(*clust
 	return next
 }
 
-// reconcileMembers is the leader task that keeps the member records true and
-// promotes who has joined.
+// reconcileMembers is the leader task that keeps the member records true, promotes joined nodes and removes dead ones.
 func (n *Node) reconcileMembers(ctx context.Context, inst *raftnode.Instance, term uint64) {
 	tick := time.NewTicker(membersEvery)
 	defer tick.Stop()
@@ -259,14 +255,12 @@ func (n *Node) gatherMembers(inst *raftnode.Instance, term uint64, stable map[cl
 	return in
 }
 
-// lagUnknown is the lag of a node that has acknowledged nothing of the log in
-// this term with the data directory that it is on record with: it may hold no
-// entry at all.
+// lagUnknown is the lag of a node that has acknowledged no entry in this term with its recorded data directory: it may
+// hold no entry at all.
 const lagUnknown = math.MaxUint64
 
-// lags gives how many entries each server is behind this leader, as far as they
-// have acknowledged them in its term. What one held that was wiped, or removed and
-// added again, counts no more.
+// lags returns how many entries each server is behind this leader, by its acknowledgements in this term.
+// Acknowledgements of a wiped, or removed and re-added, data directory no longer count.
 func (n *Node) lags(inst *raftnode.Instance, term uint64) map[cluster.NodeID]uint64 {
 	last, view := inst.LastIndex(), n.View()
 	lags := map[cluster.NodeID]uint64{}
@@ -285,8 +279,8 @@ func (n *Node) lags(inst *raftnode.Instance, term uint64) map[cluster.NodeID]uin
 	return lags
 }
 
-// checkLag refuses to make a voter of a node that is too far behind: a majority
-// that it is part of could commit nothing until it has caught up.
+// checkLag rejects the promotion of a node that is too far behind: a majority that needs it could commit nothing until
+// it has caught up.
 func checkLag(id cluster.NodeID, lag uint64) *cluster.Error {
 	switch {
 	case lag <= promoteLag:

@@ -15,9 +15,8 @@ import (
 	"northstar/state"
 )
 
-// Node is one member of the cluster. Its methods may be called from any
-// goroutine, before, during and after Run; what needs a running Raft answers
-// CodeNoLeader then.
+// Node is one member of the cluster. Its methods may be called from any goroutine, before, during and after Run. What
+// needs a running Raft returns CodeNoLeader otherwise.
 type Node struct {
 	cfg    Config
 	deps   Deps
@@ -35,30 +34,30 @@ type Node struct {
 	peers      *peerRegistry
 
 	inst             atomic.Pointer[raftnode.Instance] // nil while Raft does not run
-	readyTerm        atomic.Uint64                     // the term whose reign has begun here; 0: none
+	readyTerm        atomic.Uint64                     // the term of the leadership that serves here; 0: none
 	draining         atomic.Bool
 	caughtUp         atomic.Bool
-	peersProbed      atomic.Bool   // every member was asked since this process started
-	replacing        atomic.Uint64 // the term of a restore whose new state is not known to be committed; 0: none
-	changeSem        chan struct{} // capacity 1: who holds it may change the membership, transfer or restore
+	peersProbed      atomic.Bool   // every member was probed since this process started
+	replacing        atomic.Uint64 // the term of a restore whose new state may be uncommitted; 0: none
+	changeSem        chan struct{} // capacity 1: the holder may change the membership, transfer or restore
 	stateKick        chan struct{} // capacity 1: the state has changed
-	fatal            chan error    // capacity 1: ends Run
-	rebuild          chan string   // capacity 1: why the Raft node has to be replaced
+	fatal            chan error    // capacity 1: why Run ends
+	rebuild          chan string   // capacity 1: why the Raft node is replaced
 	recoveryRequests chan *pendingRecovery
 	running          chan struct{} // closed when Raft runs for the first time
 	opened           sync.Once     // of running
 
-	jobs        sync.WaitGroup // what waits for the library on behalf of a caller that may be gone
+	jobs        sync.WaitGroup // goroutines that wait for the library for a caller that may have returned
 	tasks       []task         // set before Run
-	startCommit uint64         // first commit index that a leader told; the watch loop's own
+	startCommit uint64         // first commit index that a leader sent; only watchLeadership uses it
 
-	mu               sync.Mutex // guards what follows; nothing blocks under it
+	mu               sync.Mutex // guards the fields below; nothing blocks under it
 	elections        electionTracker
 	leaderCh         chan struct{} // closed at the next change of (leader, term)
 	readyCh          chan struct{} // closed at the next change of readyTerm
-	leadershipSince  time.Time     // when the reign of readyTerm began
+	leadershipSince  time.Time     // when the leadership of readyTerm began
 	leadershipTerm   uint64
-	cancelLeadership context.CancelCauseFunc // of the reign of leadershipTerm; nil: none
+	cancelLeadership context.CancelCauseFunc // of the leadership of leadershipTerm; nil: none
 }
 
 type task struct {
@@ -66,9 +65,8 @@ type task struct {
 	run  func(ctx context.Context, term uint64)
 }
 
-// New checks configuration and data directory, and makes the data directory's
-// identity when it has none. It starts nothing. The storage is the Node's from
-// then on, also when New fails.
+// New checks configuration and data directory, and creates the data directory's identity if it has none. It starts
+// nothing. The storage belongs to the Node from then on, also when New fails.
 func New(cfg Config, deps Deps) (*Node, error) {
 	if err := errors.Join(cfg.validate(), deps.validate(&cfg)); err != nil {
 		return nil, err
@@ -101,7 +99,7 @@ func New(cfg Config, deps Deps) (*Node, error) {
 	n.ident = ident
 	in, err := n.startInputs()
 	if err == nil {
-		err = checkStart(in) // before anything says that this node runs
+		err = checkStart(in) // before any message reports that this node runs
 	}
 	if err != nil {
 		return nil, errors.Join(err, n.store.Close())
@@ -112,24 +110,23 @@ func New(cfg Config, deps Deps) (*Node, error) {
 // Close closes the storage of a Node whose Run was never called.
 func (n *Node) Close() error { return n.store.Close() }
 
-// AddLeaderTask registers a task that runs while this node leads: from when its
-// leader-start is applied until ctx ends, the cause of which is
-// ErrLeadershipLost, or that of Run's end. The next reign begins only after every task
-// has returned. Call it before Run.
+// AddLeaderTask registers a task that runs while this node leads. It starts when the leader-start is applied, and ends
+// with ctx, whose cause is ErrLeadershipLost or that of Run's end. The next leadership begins when every task has
+// returned. Call it before Run.
 func (n *Node) AddLeaderTask(name string, run func(ctx context.Context, term uint64)) {
 	n.tasks = append(n.tasks, task{name, run})
 }
 
-// fail ends Run with err. It does not wait.
+// fail ends Run with err. It does not wait; the first error counts.
 func (n *Node) fail(err error) {
 	select {
 	case n.fatal <- err:
-	default: // the first one counts
+	default:
 	}
 }
 
-// failDisk ends Run because of the storage. Until then this node leads no more: the
-// library may not know of a write that has failed.
+// failDisk ends Run because of the storage. This node stops leading immediately: the library may not know of a write
+// that has failed.
 func (n *Node) failDisk(err error) {
 	if inst := n.inst.Load(); inst != nil {
 		inst.StepDownNow()
@@ -137,25 +134,23 @@ func (n *Node) failDisk(err error) {
 	n.fail(err)
 }
 
-// requestRestart has the Raft node replaced by another one, which follows. It does
-// not wait.
+// requestRestart has the Raft node replaced by another one, which follows. It does not wait.
 func (n *Node) requestRestart(why string) {
 	select {
 	case n.rebuild <- why:
-	default: // it is about to be
+	default: // a restart is pending
 	}
 }
 
-// Run takes part in the cluster until ctx ends, which is no error, or until this
-// node cannot go on. Everything it started has ended when it returns, unless
-// the error says otherwise; the storage is closed.
+// Run takes part in the cluster until ctx ends, which is not an error, or until this node cannot continue. Everything
+// that it started has ended when it returns, unless the error says otherwise. The storage is closed then.
 func (n *Node) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	n.mu.Lock()
 	n.elections.leaderlessSince = n.now()
 	n.mu.Unlock()
 	var keepers sync.WaitGroup
-	keepers.Go(func() { _ = n.store.Run(ctx) }) // its error comes through fail too
+	keepers.Go(func() { _ = n.store.Run(ctx) }) // fail gets its error, too
 	keepers.Go(func() { n.persistIdentityLoop(ctx) })
 	keepers.Go(func() { n.probePeersLoop(ctx) })
 	keepers.Go(func() {
@@ -174,15 +169,15 @@ func (n *Node) Run(ctx context.Context) error {
 	if !waitFor(keepers.Wait, stopWait) {
 		err = errors.Join(err, errors.New("the storage did not come to rest"))
 	}
-	// Why it ended comes first; that the caller wanted it is no error.
+	// The first cause comes first. A cancelled context is not an error.
 	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) && !errors.Is(err, cause) {
 		err = errors.Join(cause, err)
 	}
 	return errors.Join(err, n.store.Close())
 }
 
-// serve runs one Raft node until ctx ends or it has to be rebuilt. The error is
-// that it could not be started or stopped.
+// serve runs one Raft node until ctx ends or it has to be replaced. The error is that it could not be started or
+// stopped.
 func (n *Node) serve(ctx context.Context, rebuilt bool) error {
 	var inst *raftnode.Instance
 	err := n.runUnlessStorageFails(func() (err error) {
@@ -194,7 +189,7 @@ func (n *Node) serve(ctx context.Context, rebuilt bool) error {
 	}
 	n.inst.Store(inst)
 	n.opened.Do(func() { close(n.running) })
-	n.deps.Bind(RaftCallbacks{inst, n}) // the transport may ask for the servers at once
+	n.deps.Bind(RaftCallbacks{inst, n}) // the transport may ask for the servers now
 	ctx, cancel := context.WithCancelCause(ctx)
 	var loops, flights sync.WaitGroup
 	loops.Go(func() { n.watchLeadership(ctx, inst) })
@@ -208,7 +203,7 @@ func (n *Node) serve(ctx context.Context, rebuilt bool) error {
 	case order = <-n.recoveryRequests:
 	case why := <-n.rebuild:
 		n.log.Warn("restarting raft", "reason", why)
-		cancel(ErrLeadershipLost) // for leader tasks; the node itself goes on
+		cancel(ErrLeadershipLost) // for leader tasks; the node itself continues
 	}
 	cancel(context.Cause(ctx))
 	err = n.stop(inst, &loops, &flights)
@@ -222,9 +217,9 @@ func (n *Node) serve(ctx context.Context, rebuilt bool) error {
 	return err
 }
 
-// runUnlessStorageFails runs what uses the storage before Raft's own goroutines do. The storage
-// holds up a call that it has failed, because the library would panic, until it
-// is closed; here that is done at once, and ends the call with its goroutine.
+// runUnlessStorageFails runs a step that uses the storage before Raft's own goroutines do. The storage blocks a failed
+// call until it is closed, because the library would panic. Here it is closed immediately, which ends the call with its
+// goroutine.
 func (n *Node) runUnlessStorageFails(what func() error) error {
 	ended := make(chan struct{})
 	err := error(nil)
@@ -250,15 +245,14 @@ func (n *Node) runUnlessStorageFails(what func() error) error {
 
 // stop ends one Raft node, in this order:
 //
-//  1. Leader tasks, reads and watching end with their context. New proposals
-//     are refused; those in flight get a moment, because the library can lose
-//     the answer to an entry that is committed while it shuts down.
-//  2. Raft is told to shut down; that frees whoever waits to hand it something.
+//  1. Leader tasks, reads and watching end with their context. New proposals are rejected. Those in flight
+//     get a moment: while it shuts down, the library can lose the result of a committed entry.
+//  2. Raft starts to shut down, which frees callers that wait to hand it something.
 //  3. The transport is closed: the library waits for its messages in flight.
-//  4. After a fatal storage error the storage is closed now: the library's
-//     goroutines are parked in it. Otherwise it still needs it.
-//  5. All are waited for, and the write in hand, bounded. Whoever waits for an answer that was lost in
-//     spite of 1 stays behind, and the error says so.
+//  4. After a fatal storage error the storage is closed now: the library's goroutines block in it. Otherwise
+//     the library still needs it.
+//  5. All goroutines and the write in progress are waited for, within bounds. A goroutine whose result was lost
+//     in spite of 1 is left, and the error says so.
 func (n *Node) stop(inst *raftnode.Instance, loops, flights *sync.WaitGroup) error {
 	var errs []error
 	n.queue.refuse(n.notLeading())
@@ -282,8 +276,8 @@ func (n *Node) stop(inst *raftnode.Instance, loops, flights *sync.WaitGroup) err
 	return errors.Join(errs...)
 }
 
-// awaitInFlight gives a batch in flight the time that a leader without a quorum
-// needs to step down, which answers it.
+// awaitInFlight gives a batch in flight the time that a leader without a quorum needs to step down, which completes the
+// batch.
 func (n *Node) awaitInFlight() {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*n.cfg.TimeoutMax)
 	defer cancel()
@@ -295,8 +289,8 @@ func (n *Node) awaitInFlight() {
 // restoreWait bounds how long stopping waits for a restore.
 const restoreWait = 30 * time.Second
 
-// awaitRestore waits for a restore on its way: the library panics when it is
-// shut down while its state machine takes the new state.
+// awaitRestore waits for a restore in progress: the library panics when it is shut down while its state machine
+// installs the new state.
 func (n *Node) awaitRestore() {
 	if n.replacing.Load() == 0 {
 		return
@@ -304,14 +298,14 @@ func (n *Node) awaitRestore() {
 	t := time.NewTimer(restoreWait)
 	defer t.Stop()
 	select {
-	case n.changeSem <- struct{}{}: // a restore holds the turn to its end
+	case n.changeSem <- struct{}{}: // a restore holds the change lock until it ends
 		<-n.changeSem
 	case <-t.C:
 		n.log.Warn("stopping in the middle of a restore")
 	}
 }
 
-// waitFor says whether wait returned within d.
+// waitFor reports whether wait returned within d.
 func waitFor(wait func(), d time.Duration) bool {
 	done := make(chan struct{})
 	go func() {
@@ -328,8 +322,8 @@ func waitFor(wait func(), d time.Duration) bool {
 	}
 }
 
-// persistIdentityLoop makes durable what the applied state says of this cluster: its
-// ID, and the roster that admission needs after a restart.
+// persistIdentityLoop makes durable what the applied state holds about this cluster: its ID, and the roster that
+// admission needs after a restart.
 func (n *Node) persistIdentityLoop(ctx context.Context) {
 	for {
 		select {
@@ -361,8 +355,7 @@ func (n *Node) persistIdentity() error {
 	return n.ident.keepRoster(roster)
 }
 
-// notLeading is the refusal of what only a leader can do. It names the leader
-// that this node knows.
+// notLeading returns the error for what only a leader can do. It names the leader that this node knows.
 func (n *Node) notLeading() *cluster.Error {
 	s := n.currentSoftState()
 	if s.Leader == "" || s.Leader == n.cfg.Self.NodeID {

@@ -44,9 +44,8 @@ func TestProposeAndRead(t *testing.T) {
 	wantCode(t, err, cluster.CodeBadRequest)
 }
 
-// TestReadsSeeAcknowledgedWrites has readers beside a writer: a barrier that
-// begins after a write was acknowledged must show it, also when a busy machine
-// makes leadership move.
+// TestReadsSeeAcknowledgedWrites has readers beside a writer: a barrier that begins after a write was acknowledged must
+// show it, also when a busy machine makes leadership move.
 func TestReadsSeeAcknowledgedWrites(t *testing.T) {
 	t.Parallel()
 	c, _ := startCluster(t, 3)
@@ -170,8 +169,7 @@ func TestStartErrors(t *testing.T) {
 	}
 }
 
-// TestStaleLeader cuts a leader off. It must neither acknowledge a write nor
-// answer a read, and stop leading in time.
+// TestStaleLeader cuts a leader off. It must neither acknowledge a write nor answer a read, and stop leading in time.
 func TestStaleLeader(t *testing.T) {
 	t.Parallel()
 	c, old := startCluster(t, 3)
@@ -221,8 +219,8 @@ func TestDeadlineAfterHandOver(t *testing.T) {
 	}
 }
 
-// TestLeaderTasks follows leader tasks over a change of leader: the context ends
-// with the cause, and no two reigns of a node overlap.
+// TestLeaderTasks follows leader tasks over a change of leader: the context ends with the cause, and no two reigns of a
+// node overlap.
 func TestLeaderTasks(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)
@@ -364,8 +362,8 @@ func TestBackupAndRestore(t *testing.T) {
 	c.everywhere("after", "1")
 }
 
-// TestRebuild rebuilds the leader's Raft node under load: nothing acknowledged is
-// lost, nothing is applied twice, no reader sees the past.
+// TestRebuild rebuilds the leader's Raft node under load: nothing acknowledged is lost, nothing is applied twice, no
+// reader sees the past.
 func TestRebuild(t *testing.T) {
 	t.Parallel()
 	c, leader := startCluster(t, 3)
@@ -400,9 +398,8 @@ func TestRebuild(t *testing.T) {
 	c.everywhere("more", "1")
 }
 
-// TestUnknownCommand commits an entry that this build cannot read: whoever learns
-// that it is committed stops before it applies it, and applies nothing after it.
-// At least a majority does; the last node may never learn.
+// TestUnknownCommand commits an entry that this build cannot read: whoever learns that it is committed stops before it
+// applies it, and applies nothing after it. At least a majority does; the last node may never learn.
 func TestUnknownCommand(t *testing.T) {
 	t.Parallel()
 	c, leader := startCluster(t, 3)

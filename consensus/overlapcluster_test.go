@@ -10,9 +10,8 @@ import (
 	"northstar/cluster"
 )
 
-// ahead holds up the disk of a cluster's leader, and has every follower
-// acknowledge a write of b that is not durable there. The leader is not silent for
-// that. result has the write's outcome.
+// ahead holds up the disk of a cluster's leader, and has every follower acknowledge a write of b that is not durable
+// there. The leader is not silent for that. result has the write's outcome.
 func ahead(t *testing.T, size int, tasks ...func(context.Context, uint64)) (c *testCluster, leader *testNode, disk *badDisk, release func(), result <-chan error) {
 	t.Helper()
 	c, disks, _ := startOnBadDisks(t, size, tasks...)
@@ -45,8 +44,8 @@ func (d *badDisk) last(t *testing.T) uint64 {
 	return last
 }
 
-// TestCommitWaitsForTheLeadersDisk: what all followers have acknowledged is
-// committed only when the leader has written it, too.
+// TestCommitWaitsForTheLeadersDisk: what all followers have acknowledged is committed only when the leader has written
+// it, too.
 func TestCommitWaitsForTheLeadersDisk(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{3, 5} {
@@ -82,9 +81,8 @@ func TestCommitWaitsForTheLeadersDisk(t *testing.T) {
 	}
 }
 
-// TestWriteThatFailsWhileItIsSent: the write of entries fails that every follower
-// has. Nobody is told that they are committed, and the node leads no more, also
-// while its tasks take their time to end.
+// TestWriteThatFailsWhileItIsSent: the write of entries fails that every follower has. Nobody is told that they are
+// committed, and the node leads no more, also while its tasks take their time to end.
 func TestWriteThatFailsWhileItIsSent(t *testing.T) {
 	t.Parallel()
 	busy := make(chan struct{})
@@ -107,8 +105,8 @@ func TestWriteThatFailsWhileItIsSent(t *testing.T) {
 	}
 }
 
-// TestRebuildWhileEntriesAreWritten: the next run of the library begins when the
-// entries that the last one was writing are durable.
+// TestRebuildWhileEntriesAreWritten: the next run of the library begins when the entries that the last one was writing
+// are durable.
 func TestRebuildWhileEntriesAreWritten(t *testing.T) {
 	t.Parallel()
 	c, old, _, release, result := ahead(t, 3)
@@ -131,8 +129,8 @@ func TestRebuildWhileEntriesAreWritten(t *testing.T) {
 	c.everywhere("c", "1")
 }
 
-// TestOwnVoteCountsWhenItIsDurable: a candidate that has the votes of all others does
-// not lead before its own is on its disk.
+// TestOwnVoteCountsWhenItIsDurable: a candidate that has the votes of all others does not lead before its own is on its
+// disk.
 func TestOwnVoteCountsWhenItIsDurable(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{3, 5} {

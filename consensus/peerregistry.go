@@ -12,15 +12,14 @@ import (
 	"northstar/state"
 )
 
-// peerRegistry is what the hellos have said: the transport writes it, and never
-// waits.
+// peerRegistry holds the results of hellos. The transport writes it, and never waits.
 type peerRegistry struct {
 	mu           sync.Mutex
 	lastHellos   map[cluster.NodeID]cluster.Peer // the last hello that this node admitted
-	refusedBy    map[cluster.NodeID]refusal      // peers whose last word was to refuse this node
-	admittedBy   map[cluster.NodeID]time.Time    // peers whose last word was to admit it, and when
+	refusedBy    map[cluster.NodeID]refusal      // peers whose last response refused this node
+	admittedBy   map[cluster.NodeID]time.Time    // peers whose last response admitted it, and when
 	refusedPeers map[cluster.NodeID]refusal      // peers that this node refuses
-	kick         chan struct{}                   // capacity 1: something new was said
+	kick         chan struct{}                   // capacity 1: something changed
 }
 
 type refusal struct {
@@ -42,7 +41,7 @@ func newPeerBook() *peerRegistry {
 	}
 }
 
-// clear forgets all: it was said by, or to, a node that this one is no more.
+// clear drops everything: it is about the data directory that this node had before.
 func (b *peerRegistry) clear() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -52,9 +51,8 @@ func (b *peerRegistry) clear() {
 	clear(b.refusedPeers)
 }
 
-// hellos gives what the peers have said to a node of that generation. A hello that
-// was under way when this node was recovered is admitted by what it was before: it
-// tells of a data directory that the new generation does not take in.
+// hellos returns the admitted hellos that belong to generation to. A hello that was in progress while this node was
+// recovered is evaluated with the old identity: its data directory is not admitted to the new generation.
 func (b *peerRegistry) hellos(to cluster.Generation) map[cluster.NodeID]cluster.Peer {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -65,22 +63,22 @@ func (b *peerRegistry) hellos(to cluster.Generation) map[cluster.NodeID]cluster.
 	return all
 }
 
-// forget drops what a peer has said.
+// forget drops the last hello of a peer.
 func (b *peerRegistry) forget(id cluster.NodeID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.lastHellos, id)
 }
 
-// acceptance is what speaks for a node that someone refuses.
+// acceptance is the evidence against a refusal.
 type acceptance struct {
-	admitted time.Time // when a peer last said so
-	led      time.Time // when a leader was last heard; now on the leader itself
+	admitted time.Time // last admission by a peer
+	led      time.Time // last contact with a leader; now on the leader itself
 }
 
-// deadReason says why this node is dead: someone has refused it for good lately,
-// and nobody has admitted it nor led it in that time. "" means that it is not.
-// That others of an old generation admit it speaks for no node.
+// deadReason returns why this node is dead: a peer refused it recently, and no peer has admitted it and no leader was
+// heard in that time. It returns "" for a node that is not dead. An admission by a peer of an old generation is no
+// evidence against a refusal by another generation.
 func deadReason(now time.Time, refusing map[cluster.NodeID]refusal, good acceptance) string {
 	var newest refusal
 	for _, r := range refusing {
@@ -95,15 +93,14 @@ func deadReason(now time.Time, refusing map[cluster.NodeID]refusal, good accepta
 	return newest.reason
 }
 
-// isOtherGeneration says that a refusal is one of a node of another generation of this
-// cluster: newer, or recovered apart.
+// isOtherGeneration reports whether the peer that refused is of another generation of this cluster: newer, or recovered
+// independently.
 func (r refusal) isOtherGeneration() bool {
 	return r.why == cluster.RefusedGeneration || r.why == cluster.RefusedRecovery
 }
 
-// generationSuperseded says that a node of a newer generation, or of one that was recovered
-// apart, has shown itself lately. Then this one takes no part in elections: what
-// it would elect, or be, is not the cluster any more.
+// generationSuperseded reports whether a node of a newer or independently recovered generation refused this node
+// recently. This node then takes no part in elections: a leader that it elects would not lead the current cluster.
 func (b *peerRegistry) generationSuperseded(now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -135,26 +132,23 @@ func (n *Node) deadReason() string {
 	return deadReason(now, b.refusedBy, good)
 }
 
-// onlyRefused says that some peer refuses this node and that no peer's last word was
-// to admit it. It does not forget, unlike deadReason: a cluster that has had no
-// leader for a while, and one node in it that does not belong, must not keep the
-// others from standing.
+// onlyRefused reports whether some peer refuses this node and none admits it. Unlike deadReason, this check ignores the
+// age of refusals and admissions. One foreign node's refusal must not stop a leaderless cluster from electing.
 func (b *peerRegistry) onlyRefused() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.refusedBy) > 0 && len(b.admittedBy) == 0
 }
 
-// probeInterval is how often a node without a leader asks the others about itself.
+// probeInterval is how often a node without a leader probes the others.
 const probeInterval = time.Second
 
-// probePeersLoop probes the other nodes while no leader is known. One that does not
-// stand, because it is no voter or was removed, would otherwise hear from
-// nobody, and not learn that it is refused.
+// probePeersLoop probes the other nodes while no leader is known. A node that starts no elections, because it is a
+// non-voter or was removed, would otherwise hear from no peer, and not learn that it is refused.
 //
-// The first time is at once, leader or not, and this node takes no part in
-// elections before that: members of an old generation that start together are a
-// quorum of their own, and must first see that there is a newer one.
+// The first probe comes when Raft runs, with or without a leader, and this node takes part in no election before it.
+// Members of an old generation that start together are a quorum of their own: they must first learn that there is a
+// newer one.
 func (n *Node) probePeersLoop(ctx context.Context) {
 	if n.ident.get().ClusterID != "" {
 		select {
@@ -181,8 +175,8 @@ func (n *Node) probePeersLoop(ctx context.Context) {
 	}
 }
 
-// probePeers says hello to every other node. What is answered comes in by OnHello,
-// OnAdmitted and OnRefused. It takes probeTimeout at most.
+// probePeers sends a hello to every other node. The responses come through OnHello, OnAdmitted and OnRefused. It takes
+// probeTimeout at most.
 func (n *Node) probePeers(ctx context.Context, inst *raftnode.Instance) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -193,8 +187,7 @@ func (n *Node) probePeers(ctx context.Context, inst *raftnode.Instance) {
 	asking.Wait()
 }
 
-// addressesToAsk gives the other servers of the configuration; while there is
-// none, those of initial-cluster.
+// addressesToAsk returns the other servers of the configuration; while there is none, those of initial-cluster.
 func (n *Node) addressesToAsk(inst *raftnode.Instance) []string {
 	var all []string
 	servers := inst.Servers()
@@ -214,8 +207,7 @@ func (n *Node) addressesToAsk(inst *raftnode.Instance) []string {
 	return all
 }
 
-// OnHello hears of each completed hello, with this node's verdict on the peer. It
-// does not block.
+// OnHello records a completed hello with this node's admission of the peer. It does not block.
 func (n *Node) OnHello(p cluster.Peer, verdict cluster.Admission) {
 	b := n.peers
 	b.mu.Lock()
@@ -229,9 +221,8 @@ func (n *Node) OnHello(p cluster.Peer, verdict cluster.Admission) {
 	notify(b.kick)
 }
 
-// OnAdmitted hears that a peer has admitted this node. It does not block. A peer
-// that was removed speaks for nobody: two removed nodes would keep each other from
-// learning that they are refused.
+// OnAdmitted records that a peer admitted this node. It does not block. The admission of a removed peer does not count:
+// two removed nodes would keep each other from learning that they are refused.
 func (n *Node) OnAdmitted(by cluster.NodeID) {
 	removed := n.Record(by).Removed
 	b := n.peers
@@ -245,8 +236,8 @@ func (n *Node) OnAdmitted(by cluster.NodeID) {
 	b.admittedBy[by] = n.now()
 }
 
-// OnRefused hears that a peer refuses this node for good. It does not block. A
-// peer of an older generation speaks of itself: that is no refusal of this node.
+// OnRefused records that a peer refuses this node. It does not block. A peer of an older generation refuses itself:
+// that is not a refusal of this node.
 func (n *Node) OnRefused(by cluster.NodeID, why cluster.Refusal, reason string) {
 	if why == cluster.RefusedSelfOld {
 		return
@@ -255,7 +246,7 @@ func (n *Node) OnRefused(by cluster.NodeID, why cluster.Refusal, reason string) 
 	b.mu.Lock()
 	news := true
 	for _, r := range b.refusedBy {
-		news = news && r.why != why // once is enough, whoever says it next
+		news = news && r.why != why // log it once, for any peer
 	}
 	b.refusedBy[by] = refusal{why, reason, n.now()}
 	delete(b.admittedBy, by)
@@ -265,7 +256,7 @@ func (n *Node) OnRefused(by cluster.NodeID, why cluster.Refusal, reason string) 
 	}
 }
 
-// LocalPeer is this node as its hellos say it.
+// LocalPeer returns this node's description for its hellos.
 func (n *Node) LocalPeer() cluster.Peer {
 	p, ident := n.cfg.Self, n.ident.get()
 	p.Identity = ident.Identity
@@ -277,14 +268,13 @@ func (n *Node) LocalPeer() cluster.Peer {
 	p.CommandVersion, p.RecordedIndex = state.CommandVersion, ownRecordIndex(n.View(), ident.Identity)
 	p.Bootstrap, p.Start = n.digest, ident.start()
 	if ident.Bootstrap != "" {
-		p.Bootstrap = ident.Bootstrap // its configuration may have been taken out since
+		p.Bootstrap = ident.Bootstrap // initial-cluster may have been removed from the configuration since
 	}
 	return p
 }
 
-// ownRecordIndex is the index as of which the state names self's data directory, 0 when
-// it does not. A restore that is not committed changes neither: it keeps the
-// members, and the index that they are as of.
+// ownRecordIndex returns the index as of which the state names self's data directory, 0 when it does not. An
+// uncommitted restore changes neither: it keeps the members and the index of their records.
 func ownRecordIndex(v *state.View, self cluster.Identity) uint64 {
 	if v.Record(self.NodeID) != (cluster.Record{Incarnation: self.Incarnation}) {
 		return 0
@@ -292,9 +282,8 @@ func ownRecordIndex(v *state.View, self cluster.Identity) uint64 {
 	return v.AppliedIndex()
 }
 
-// Record is what this node knows of a member, for admission. The roster on disk
-// counts until the state has caught up with it after a restart. Of a member that
-// is on neither it is the data directory that this node started with.
+// Record returns what this node knows about a member, for admission. The roster on disk counts until the state has
+// caught up with it after a restart. For a member in neither it is the data directory that this node bootstrapped with.
 func (n *Node) Record(id cluster.NodeID) cluster.Record {
 	v, ident := n.View(), n.ident.get()
 	rec := ident.Roster[id]
@@ -316,9 +305,8 @@ func bootstrapRoster(met map[cluster.NodeID]string) *cluster.Roster {
 	return r
 }
 
-// RecordIncarnation puts the data directory of a peer without a cluster ID on record
-// durably, when there is none and both have bootstrapped. The transport calls it
-// before it judges a hello.
+// RecordIncarnation records the data directory of a peer without a cluster ID durably, if none is recorded and both
+// have bootstrapped. The transport calls it before it evaluates a hello.
 func (n *Node) RecordIncarnation(p cluster.Peer) error {
 	if rec := n.Record(p.NodeID); rec.Incarnation != "" || rec.Removed || !cluster.MayRecordIncarnation(n.LocalPeer(), p) || !n.inFirstConfiguration(p.NodeID) {
 		return nil
@@ -326,7 +314,7 @@ func (n *Node) RecordIncarnation(p cluster.Peer) error {
 	return n.ident.addIncarnations(map[cluster.NodeID]string{p.NodeID: p.Incarnation})
 }
 
-// inFirstConfiguration says whether the first configuration names a node.
+// inFirstConfiguration reports whether the first configuration names a node.
 func (n *Node) inFirstConfiguration(id cluster.NodeID) bool {
 	if slices.ContainsFunc(n.cfg.InitialCluster, func(m FirstMember) bool { return m.ID == id }) {
 		return true
@@ -335,9 +323,8 @@ func (n *Node) inFirstConfiguration(id cluster.NodeID) bool {
 	return ok
 }
 
-// Adopt makes the cluster of a peer this data directory's own, durably. The
-// transport calls it before it lets the first entry of a leader with a cluster
-// ID in, or when a peer vouches for this node.
+// Adopt makes the cluster of a peer this data directory's own, durably. The transport calls it before it accepts the
+// first entry of a leader with a cluster ID, or when a peer lets this node adopt the ID.
 func (n *Node) Adopt(from cluster.Peer) error {
 	adopted, err := n.ident.adopt(from.ClusterID, from.Generation, from.Roster)
 	if adopted {
@@ -346,32 +333,30 @@ func (n *Node) Adopt(from cluster.Peer) error {
 	return err
 }
 
-// forgetRefusals is for a node that was just taken in: what peers said before
-// was about a node without a cluster.
+// forgetRefusals is for a node that was just admitted: earlier refusals were about a node without a cluster.
 func (b *peerRegistry) forgetRefusals() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	clear(b.refusedBy)
 }
 
-// ReadOnly says that the disk has too little space left for new entries.
+// ReadOnly reports whether the disk has too little space left for new entries.
 func (n *Node) ReadOnly() bool { return n.store.ReadOnly() }
 
-// Stalled says that the disk is stalled: this node must send no appends, so that
-// the others elect another leader.
+// Stalled reports whether the disk is stalled: this node must then send no appends, so that the others elect another
+// leader.
 func (n *Node) Stalled() bool { return n.store.Stalled() }
 
-// MayStartElection says whether this node may stand for election: not with a stalled or
-// full disk, nor while the others refuse it for good, nor before it has asked
-// them, nor before its log reaches to where it was taken in.
+// MayStartElection reports whether this node may start an election. It may not with a stalled or full disk, while peers
+// only refuse it, before it has probed them, or before its log reaches its own admission entry.
 func (n *Node) MayStartElection() bool {
 	inst := n.inst.Load()
 	barred := inst != nil && inst.ElectionBlocked()
 	return !barred && !n.store.Stalled() && !n.store.ReadOnly() && !n.peers.onlyRefused() && n.mayTakePartInElections()
 }
 
-// mayTakePartInElections says that this node has asked the others since it started, and that
-// it is not of an old generation as far as it can see.
+// mayTakePartInElections reports whether this node has probed the others since it started, and knows no newer
+// generation.
 func (n *Node) mayTakePartInElections() bool {
 	return n.peersProbed.Load() && !n.peers.generationSuperseded(n.now())
 }

@@ -43,8 +43,8 @@ func TestRefusalIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// A hello that was under way while this node was recovered arrives after it has
-// forgotten all others: the data directory that it names must not go on record.
+// A hello that was under way while this node was recovered arrives after it has forgotten all others: the data
+// directory that it names must not go on record.
 func TestHelloAcrossARecovery(t *testing.T) {
 	t.Parallel()
 	b := newPeerBook()
@@ -65,8 +65,8 @@ func TestHelloAcrossARecovery(t *testing.T) {
 	}
 }
 
-// What a node says of its own record: the index as of which the state names its
-// data directory, and nothing of one that was wiped, or removed.
+// What a node says of its own record: the index as of which the state names its data directory, and nothing of one that
+// was wiped, or removed.
 func TestRecorded(t *testing.T) {
 	t.Parallel()
 	s := state.New(state.Options{})
@@ -94,8 +94,7 @@ func TestRecorded(t *testing.T) {
 	}
 }
 
-// The record of a member is as of what it is taken from: the roster on disk, until
-// the state has caught up with it.
+// The record of a member is as of what it is taken from: the roster on disk, until the state has caught up with it.
 func TestRecordAsOf(t *testing.T) {
 	t.Parallel()
 	n := &Node{state: state.New(state.Options{}), ident: &identity{}}

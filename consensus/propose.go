@@ -12,22 +12,19 @@ import (
 	"northstar/state"
 )
 
-// Propose puts a command through the log and waits until this node has applied
-// it. Result.Err is the state's own refusal, such as a condition that failed.
-// The error says that the command did not get that far:
+// Propose puts a command through the log and waits until this node has applied it. Result.Err is the state's own
+// refusal, such as a condition that failed. An error says why there is no result:
 //
-//   - CodeNoLeader: this node does not lead, or stopped before the command was
-//     handed to Raft. It has not happened and will not.
-//   - CodeBusy: the queue is full, or the deadline passed in it. Neither.
-//   - CodeReadOnly: the disk is full or stalled. Neither.
+//   - CodeNoLeader: this node does not lead, or stopped before the command was handed to Raft. It has no effect.
+//   - CodeBusy: the queue is full, or the deadline passed in it. It has no effect.
+//   - CodeReadOnly: the disk is full or stalled. It has no effect.
 //   - CodeBadRequest: the command is not valid, or a member cannot read it yet.
-//   - CodeOutcomeUnknown: handed to Raft, and what became of it is not known.
+//   - CodeOutcomeUnknown: handed to Raft, and its outcome is not known.
 //
-// A command waits in the queue until this term's leader-start is applied. Only
-// then does this node know every member record of its log, and with them what
-// every member can read. Writes of keys go with the leader-start or directly behind
-// it, when no entry that this node has yet to apply can say otherwise. It must not be changed after the call; Now
-// is set here.
+// A command waits in the queue until this term's leader-start is applied. Only then does this node know every member
+// record of its log, and with them which commands every member can read. Writes of keys are appended with the
+// leader-start or directly behind it, unless an unapplied entry may change those records. The command must not be
+// changed after the call; Propose sets Now.
 func (n *Node) Propose(ctx context.Context, cmd state.Command) (state.Result, error) {
 	result, err := n.propose(ctx, &proposal{cmd: cmd})
 	n.countProposal(result, err)
@@ -37,10 +34,10 @@ func (n *Node) Propose(ctx context.Context, cmd state.Command) (state.Result, er
 	return result, nil
 }
 
-// proposeOwn is Propose for this package's own commands: they pass the gate.
+// proposeOwn is Propose for this package's own commands, which pass the gate.
 func (n *Node) proposeOwn(ctx context.Context, cmd state.Command) (state.Result, error) {
 	result, err := n.propose(ctx, &proposal{cmd: cmd, own: true})
-	if err != nil { // not as an error that holds a nil *cluster.Error
+	if err != nil { // an interface must not hold a nil *cluster.Error
 		return state.Result{}, err
 	}
 	return result, nil
@@ -55,8 +52,7 @@ func (n *Node) propose(ctx context.Context, p *proposal) (state.Result, *cluster
 		return state.Result{}, err
 	}
 	if !n.leads() && !p.own {
-		// Leadership was lost between the check and the queue: the refusal that
-		// goes with that may have come before this proposal.
+		// Leadership was lost between the check and the queue. The rejection of the queue may have come before this proposal.
 		if p.withdraw() {
 			return state.Result{}, n.notLeading()
 		}
@@ -70,15 +66,15 @@ func (n *Node) propose(ctx context.Context, p *proposal) (state.Result, *cluster
 		return state.Result{}, cluster.Errorf(cluster.CodeBusy, "not proposed: it waited in the queue until its deadline: %w", ctx.Err())
 	}
 	select {
-	case o := <-p.done: // it was settled meanwhile
+	case o := <-p.done: // it was finished meanwhile
 		return o.result, o.err
 	default:
 	}
 	return state.Result{}, unknownOutcome(ctx.Err())
 }
 
-// admitProposal refuses what need not be queued. This package's own commands
-// pass a full disk: they are few and small, and the reserve is for them.
+// admitProposal rejects what need not be queued. This package's own commands pass a full disk: they are few and small,
+// and the reserve is for them.
 func (n *Node) admitProposal(cmd *state.Command, own bool) *cluster.Error {
 	if !n.leads() {
 		return n.notLeading()
@@ -96,14 +92,13 @@ func (n *Node) admitProposal(cmd *state.Command, own bool) *cluster.Error {
 		return err
 	}
 	if !own && !n.queue.isOpen() {
-		return nil // what every member reads is known when it is taken: see writable
+		return nil // filterWritable checks it when every member's version is known
 	}
 	return n.admitVersion(cmd)
 }
 
-// admitVersion refuses a command that some member cannot read. One that only its
-// audit record makes so goes without: an upgrade must not keep anybody from
-// writing.
+// admitVersion rejects a command that some member cannot read. If only the audit record needs the newer version, the
+// command goes without it: an upgrade must not prevent writes.
 func (n *Node) admitVersion(cmd *state.Command) *cluster.Error {
 	need := cmd.MinVersion()
 	if need <= 1 {
@@ -125,8 +120,7 @@ func (n *Node) admitVersion(cmd *state.Command) *cluster.Error {
 	return nil
 }
 
-// mayWrite refuses writes of others while something outside keeps this leader from
-// serving them.
+// mayWrite rejects users' writes while the node prevents this leader from serving them.
 func (n *Node) mayWrite(own bool) *cluster.Error {
 	if own || n.deps.MayWrite == nil {
 		return nil
@@ -137,8 +131,8 @@ func (n *Node) mayWrite(own bool) *cluster.Error {
 	return nil
 }
 
-// filterWritable settles what may not be written any more, and what some member cannot
-// read, and gives the rest.
+// filterWritable finishes the proposals that are no longer allowed or that some member cannot read, and returns the
+// rest.
 func (n *Node) filterWritable(batch []*proposal) (rest []*proposal) {
 	if len(batch) == 0 {
 		return nil
@@ -179,10 +173,9 @@ func (n *Node) countProposal(r state.Result, err *cluster.Error) {
 	n.deps.Hooks.Proposal(outcome)
 }
 
-// proposeLoop proposes one batch after the other until ctx ends: whatever came in
-// while a batch was on its way makes the next one, and a lone command goes at
-// once. A second batch in flight would save waiting for the disk now and then,
-// and make all batches smaller: measured, it costs a tenth of the throughput.
+// proposeLoop proposes one batch after another until ctx ends. Commands that arrive while a batch is in flight form the
+// next one, and a lone command is proposed immediately. A second batch in flight would sometimes save a wait for the
+// disk, and makes all batches smaller: measured, it costs a tenth of the throughput.
 func (n *Node) proposeLoop(ctx context.Context, inst *raftnode.Instance) {
 	for ctx.Err() == nil {
 		if batch := n.queue.nextBatch(); batch != nil {
@@ -200,9 +193,8 @@ func (n *Node) proposeLoop(ctx context.Context, inst *raftnode.Instance) {
 	}
 }
 
-// proposeBatch makes one log entry of a batch and settles every proposal in it.
-// It waits for the library's future: that is answered at the latest when this
-// node stops leading or Raft shuts down (see stop for the exception).
+// proposeBatch makes one log entry of a batch and finishes every proposal in it. It waits for the library's future,
+// which completes at the latest when this node stops leading or Raft shuts down (see stop for the exception).
 func (n *Node) proposeBatch(inst *raftnode.Instance, batch []*proposal) {
 	start := piggybackStart(batch)
 	if start != nil {
@@ -218,13 +210,11 @@ func (n *Node) proposeBatch(inst *raftnode.Instance, batch []*proposal) {
 	}
 }
 
-// heldWritesWait bounds how long a leader-start waits for the writes that were held until
-// this node leads.
+// heldWritesWait bounds how long a leader-start waits for the writes that were held until this node leads.
 const heldWritesWait = time.Millisecond
 
-// awaitHeldWrites gives the writes that were held until this node leads the moment it
-// takes them to get in line: they and the leader-start come of one event. In one
-// entry with that they cost nothing, behind it a whole append. So many are there.
+// awaitHeldWrites waits for the writes that were held until this node leads: the same event starts them and the
+// leader-start. In one entry with it they cost nothing, behind it a whole append. there is how many are in the batch.
 func (n *Node) awaitHeldWrites(start *proposal, there int) (riders []*proposal) {
 	if n.deps.HeldWrites == nil {
 		return nil
@@ -244,14 +234,13 @@ func (n *Node) awaitHeldWrites(start *proposal, there int) (riders []*proposal) 
 	}
 }
 
-// proposeLeaderStart is proposeBatch for a leader-start that Raft has: writes that come
-// while it is on its way go directly behind it, in an entry of their own. They pass
-// the gate before that opens, and none is acknowledged before the leader-start is
-// applied, as entries are applied in their order.
+// proposeLeaderStart is proposeBatch for a leader-start in flight. Writes that arrive meanwhile are appended directly
+// behind it, in an entry of their own. They pass the gate before it opens. None is acknowledged before the leader-start
+// is applied, because entries are applied in order.
 func (n *Node) proposeLeaderStart(inst *raftnode.Instance, start *proposal, batch []*proposal, f raft.ApplyFuture) {
 	landed := make(chan struct{})
 	go func() {
-		_ = f.Error() // which settle looks at
+		_ = f.Error() // completeBatch reads it
 		close(landed)
 	}()
 	riders := n.filterWritable(n.queue.dequeuePiggybacked(start))
@@ -278,9 +267,9 @@ func (n *Node) proposeLeaderStart(inst *raftnode.Instance, start *proposal, batc
 	}
 }
 
-// finish waits for a batch that Raft has and answers its proposals. When that
-// holds a leader-start which is refused, what became of the writes that went with
-// it, or behind it, is not told: they are of no reign. That is the error.
+// completeBatch waits for a batch in flight and answers its proposals. If the batch holds a leader-start that is
+// rejected, the writes with it or behind it get an unknown outcome: they belong to no leadership. It returns that
+// error.
 func (n *Node) completeBatch(inst *raftnode.Instance, batch []*proposal, f raft.ApplyFuture, start *proposal) (refused *cluster.Error) {
 	err := f.Error()
 	inst.NoteResult(err)
@@ -310,8 +299,8 @@ func (n *Node) completeBatch(inst *raftnode.Instance, batch []*proposal, f raft.
 	return refused
 }
 
-// submit makes a log entry of a batch and gives it to Raft. When that cannot be
-// encoded it is settled, and there is no future.
+// submit makes a log entry of a batch and gives it to Raft. A batch that cannot be encoded is finished, and has no
+// future.
 func (n *Node) submit(inst *raftnode.Instance, batch []*proposal) raft.ApplyFuture {
 	cmds := make([]state.Command, len(batch))
 	now := n.now().UnixNano()

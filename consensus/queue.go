@@ -12,32 +12,33 @@ import (
 	"northstar/state"
 )
 
-// Bounds of the proposer. A batch becomes one log entry; up to maxAppendEntries
-// of them may travel in one message.
+// Bounds of the queue. A batch becomes one log entry; up to MaxAppendEntries of them fit in one message.
 const (
 	maxQueued      = 8192
 	maxQueuedBytes = 32 << 20
 	maxBatchBytes  = raft.SuggestedMaxDataSize // or one command
 )
 
-// A proposal's stages. It leaves the queue either way exactly once.
+// The stages of a proposal. It leaves the queue exactly once.
 const (
 	queued    int32 = iota
-	submitted       // belongs to a batch: from here on its outcome may be unknown
+	submitted       // in a batch: from here on its outcome may be unknown
 	finished        // answered, or withdrawn by its caller
 )
 
 type proposal struct {
-	cmd              state.Command
-	size             int
-	own              bool   // this package's own command: not held back by the gate
-	piggybackVersion uint32 // of a leader-start: the highest command version of users' writes that may go with it, and directly behind; 0: none
+	cmd  state.Command
+	size int
+	own  bool // this package's own command: it passes the gate
+	// of a leader-start: the highest command version of users' writes that may be appended with it or directly behind; 0:
+	// none
+	piggybackVersion uint32
 	stage            atomic.Int32
-	done             chan outcome // capacity 1: settle never blocks
+	done             chan outcome // capacity 1: finish never blocks
 }
 
-// mayPiggyback says whether a user's proposal may go with start, ahead of the gate. What
-// a write of a key does depends on nothing but the state that it is applied to.
+// mayPiggyback reports whether a user's proposal may be appended with start, before the gate opens. The effect of a
+// write of a key depends only on the state that it is applied to.
 func (p *proposal) mayPiggyback(start *proposal) bool {
 	return (p.cmd.Kind == state.KindPut || p.cmd.Kind == state.KindDelete) && p.cmd.MinVersion() <= start.piggybackVersion
 }
@@ -47,21 +48,19 @@ type outcome struct {
 	err    *cluster.Error
 }
 
-// finish answers the caller, if nobody has.
+// finish answers the caller, unless it was answered before.
 func (p *proposal) finish(o outcome) {
 	if p.stage.Swap(finished) != finished {
 		p.done <- o
 	}
 }
 
-// withdraw takes a proposal back that was not handed over yet. The caller gets
-// no answer then.
+// withdraw takes back a proposal that was not submitted yet. The caller gets no answer then.
 func (p *proposal) withdraw() bool { return p.stage.CompareAndSwap(queued, finished) }
 
-// queue holds proposals until the proposer takes them, one batch after the
-// other. Users' proposals wait behind a gate, which is open while this node leads
-// and is ready; this package's own pass it. Methods may be called from any
-// goroutine, take and done from one; only idle blocks.
+// queue holds proposals until the proposer dequeues them, one batch after another. Users' proposals wait behind a gate,
+// which is open while this node leads and is ready. This package's own pass it. Methods may be called from any
+// goroutine, nextBatch and done from one. Only idle blocks.
 type queue struct {
 	mu       sync.Mutex
 	own      []*proposal
@@ -69,9 +68,9 @@ type queue struct {
 	bytes    int
 	open     bool          // the gate
 	frozen   bool          // nothing passes: the state is being replaced
-	stopped  bool          // nothing is taken in any more
-	inFlight []*proposal   // the batches that Raft has; nil: none
-	idleCh   chan struct{} // closed when there is none; nil when nobody waits
+	stopped  bool          // nothing is accepted
+	inFlight []*proposal   // the batches in flight; nil: none
+	idleCh   chan struct{} // closed when no batch is in flight; nil when no caller waits
 	wake     chan struct{} // capacity 1
 }
 
@@ -104,7 +103,7 @@ func (q *queue) room(size int) bool {
 	return len(q.users) == 0 || len(q.users) < maxQueued && q.bytes+size <= maxQueuedBytes
 }
 
-// dropWithdrawn takes out what its callers have given up waiting for.
+// dropWithdrawn removes the proposals that their callers have withdrawn.
 func (q *queue) dropWithdrawn() {
 	q.users = slices.DeleteFunc(q.users, func(p *proposal) bool {
 		gone := p.stage.Load() == finished
@@ -115,9 +114,8 @@ func (q *queue) dropWithdrawn() {
 	})
 }
 
-// nextBatch gives the next batch, nil when there is nothing to propose. done must be
-// called before the next. Behind a leader-start that leads stand the writes that
-// ride with it.
+// nextBatch returns the next batch, nil when there is nothing to propose. done must be called before the next call. A
+// leader-start is followed by the writes that are piggybacked on it.
 func (q *queue) nextBatch() []*proposal {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -135,8 +133,8 @@ func (q *queue) nextBatch() []*proposal {
 	return batch
 }
 
-// dequeuePiggybacked gives the writes that may go directly behind start, which is in
-// flight; nil when there are none. done is for both.
+// dequeuePiggybacked returns the writes that may be appended directly behind start, which is in flight; nil when there
+// are none. One call of done is for both.
 func (q *queue) dequeuePiggybacked(start *proposal) []*proposal {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -148,7 +146,7 @@ func (q *queue) dequeuePiggybacked(start *proposal) []*proposal {
 	return batch
 }
 
-// waiting is how many users' proposals are not taken yet.
+// waiting returns how many users' proposals are in the queue.
 func (q *queue) waiting() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -157,8 +155,7 @@ func (q *queue) waiting() int {
 
 func anything(*proposal) bool { return true }
 
-// piggybackStart gives the leader-start of a batch that users' writes may go with,
-// nil when there is none.
+// piggybackStart returns the leader-start of a batch that users' writes may be appended with, nil when there is none.
 func piggybackStart(batch []*proposal) *proposal {
 	if i := slices.IndexFunc(batch, func(p *proposal) bool { return p.piggybackVersion > 0 }); i >= 0 {
 		return batch[i]
@@ -166,8 +163,8 @@ func piggybackStart(batch []*proposal) *proposal {
 	return nil
 }
 
-// dequeue adds to a batch of so many bytes what of a list may go and fits, and
-// takes it out of the list with what was withdrawn. mu is held.
+// dequeue adds to a batch of size bytes the proposals of a list that are allowed and fit. It removes them from the
+// list, with the withdrawn ones. The caller holds mu.
 func (q *queue) dequeue(list *[]*proposal, batch []*proposal, size int, may func(*proposal) bool) ([]*proposal, int) {
 	full := false
 	rest := slices.DeleteFunc(*list, func(p *proposal) bool {
@@ -193,7 +190,7 @@ func (q *queue) dequeue(list *[]*proposal, batch []*proposal, size int, may func
 	return batch, size
 }
 
-// done says that no batch is in flight any more.
+// done ends the batches in flight.
 func (q *queue) done() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -218,7 +215,7 @@ func (q *queue) setGate(open bool) {
 	notify(q.wake)
 }
 
-// freeze holds back everything, this package's own proposals too.
+// freeze holds back everything, also this package's own proposals.
 func (q *queue) freeze(frozen bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -226,7 +223,7 @@ func (q *queue) freeze(frozen bool) {
 	notify(q.wake)
 }
 
-// refuse closes the gate and answers everything that was not handed over.
+// refuse closes the gate and rejects everything that was not submitted.
 func (q *queue) refuse(err *cluster.Error) {
 	q.mu.Lock()
 	waiting := append(q.own, q.users...)
@@ -239,7 +236,7 @@ func (q *queue) refuse(err *cluster.Error) {
 	}
 }
 
-// stop is refuse for good.
+// stop is refuse, permanently.
 func (q *queue) stop() {
 	q.mu.Lock()
 	q.stopped = true
@@ -247,8 +244,7 @@ func (q *queue) stop() {
 	q.refuse(notLeader("not proposed: %w", errStopped))
 }
 
-// abandon answers what is in flight as unknown, without waiting for Raft: the
-// disk under it hangs.
+// abandon answers what is in flight as unknown without waiting for Raft, whose disk hangs.
 func (q *queue) abandon(cause error) {
 	q.mu.Lock()
 	flying := q.inFlight
@@ -278,7 +274,7 @@ func (q *queue) idle(ctx context.Context) error {
 	}
 }
 
-// queuedBytes is about what a command takes in a log entry.
+// queuedBytes estimates the size of a command in a log entry.
 func queuedBytes(c *state.Command) int {
 	n := 128
 	if c.Put != nil {

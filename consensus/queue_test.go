@@ -73,8 +73,7 @@ func TestQueueBatches(t *testing.T) {
 	}
 }
 
-// Writes of keys go with a leader-start that leads them, and directly behind it;
-// everything else waits for the gate.
+// Writes of keys go with a leader-start that leads them, and directly behind it; everything else waits for the gate.
 func TestQueue_PiggybackedWrites(t *testing.T) {
 	t.Parallel()
 	command := func(p *proposal, kind state.Kind) *proposal { p.cmd.Kind = kind; return p }

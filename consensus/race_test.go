@@ -2,8 +2,7 @@
 
 package consensus_test
 
-// Under the race detector everything takes longer: so do the nodes' timeouts, and
-// fewer tests run at once.
+// Under the race detector everything takes longer: so do the nodes' timeouts, and fewer tests run at once.
 const (
 	slowdown = 3
 	parallel = "8"

@@ -7,8 +7,7 @@ import (
 	"northstar/consensus/raftnode"
 )
 
-// startRaft starts Raft on this node's storage. With rebuilt the state is that of the
-// instance before.
+// startRaft starts Raft on this node's storage. With rebuilt the state is that of the previous instance.
 func (n *Node) startRaft(rebuilt bool) (*raftnode.Instance, error) {
 	snaps, err := raftnode.OpenSnapshots(n.store.Snapshots(), n.store.Log(), n.fsm, n.ident.get().AbandonedRestore)
 	if err != nil {
@@ -31,11 +30,10 @@ func (n *Node) startRaft(rebuilt bool) (*raftnode.Instance, error) {
 	return inst, err
 }
 
-// checkEntry ends this node if the current term's leader has another history than this
-// node's newest snapshot. A committed snapshot would match the leader's log, so this one
-// is an uncommitted restore. raft.Raft installs a restore on each node before it
-// commits. If the cluster continues without the restore, this node's state diverges and
-// skips committed entries.
+// checkEntry ends this node if the current term's leader has another history than this node's newest snapshot. A
+// committed snapshot would match the leader's log, so this one is an uncommitted restore. raft.Raft installs a restore
+// on each node before it commits. If the cluster continues without the restore, this node's state diverges and skips
+// committed entries.
 func (n *Node) checkEntry(inst *raftnode.Instance, index, term uint64) error {
 	p, conflicts := inst.ConflictingSnapshot(index, term)
 	if !conflicts {
@@ -56,10 +54,9 @@ func (n *Node) checkEntry(inst *raftnode.Instance, index, term uint64) error {
 	return err
 }
 
-// beforeOwnAdmission reports whether this data directory was admitted to a running
-// cluster, and its log, which ends with the entry last, does not reach the admission
-// entry yet. The log's configurations may then be of another data directory that had
-// this node's ID. By one in which that was the only voter this node would elect itself.
+// beforeOwnAdmission reports whether this data directory was admitted to a running cluster and its log, which ends with
+// the entry last, does not reach the admission entry yet. The log's configurations may then be of another data
+// directory that had this node's ID. With one in which that directory was the only voter, this node would elect itself.
 // A recovered data directory has a configuration of its own at the end of its log.
 func (f *identityFile) beforeOwnAdmission(last uint64) bool {
 	return f.JoinOnly && f.Recovery == nil &&

@@ -9,11 +9,10 @@ import (
 	"northstar/consensus/raftnode"
 )
 
-// readRounds collects readers. All that wait when a round begins share it; those
-// that come later share the next.
+// rounds collects readers. All readers that wait when a round begins share it; later ones share the next.
 type rounds struct {
 	mu   sync.Mutex
-	next *round        // nil when nobody waits
+	next *round        // nil when no reader waits
 	wake chan struct{} // capacity 1
 }
 
@@ -44,7 +43,7 @@ func (r *rounds) startNext() *round {
 	return next
 }
 
-// refuse answers the readers that wait for a round that will not come.
+// refuse rejects the readers that wait for a round that will not come.
 func (r *rounds) refuse(err *cluster.Error) {
 	if rd := r.startNext(); rd != nil {
 		rd.finish(err)
@@ -56,14 +55,11 @@ func (r *round) finish(err *cluster.Error) {
 	close(r.done)
 }
 
-// ReadBarrier is the linearizable read barrier: when it returns nil, View holds
-// every write that was acknowledged anywhere before the call. It is
-// CodeNoLeader when this node does not lead, or cannot prove within ctx that it
-// still does.
+// ReadBarrier is the linearizable read barrier: when it returns nil, View holds every write that was acknowledged by
+// any node before the call. It is CodeNoLeader when this node does not lead, or cannot prove within ctx that it does.
 //
-// The proof is that a majority of voters, this node counting as one, has
-// acknowledged an append of this term that was sent after the call: no other
-// leader can then have acknowledged a write before it.
+// The proof is that a majority of voters, this node counting as one, has acknowledged an append of this term that was
+// sent after the call. No other leader can then have acknowledged a write before the call.
 func (n *Node) ReadBarrier(ctx context.Context) error {
 	if !n.leads() {
 		return n.notLeading()
@@ -80,7 +76,7 @@ func (n *Node) ReadBarrier(ctx context.Context) error {
 	}
 }
 
-// readLoop runs one round after the other until ctx ends.
+// readLoop runs one round after another until ctx ends.
 func (n *Node) readLoop(ctx context.Context, inst *raftnode.Instance) {
 	defer func() { n.readRounds.refuse(n.notLeading()) }()
 	for {
@@ -95,8 +91,8 @@ func (n *Node) readLoop(ctx context.Context, inst *raftnode.Instance) {
 	}
 }
 
-// runRound proves leadership once. It is bounded by twice timeout-max, after
-// which a leader that is cut off leads no more.
+// runRound proves leadership once. It is bounded by twice timeout-max: by then a leader without a majority has stepped
+// down.
 func (n *Node) runRound(ctx context.Context, inst *raftnode.Instance) *cluster.Error {
 	start := n.now()
 	ctx, cancel := context.WithTimeout(ctx, 2*n.cfg.TimeoutMax)
@@ -116,12 +112,11 @@ func (n *Node) runRound(ctx context.Context, inst *raftnode.Instance) *cluster.E
 	return n.awaitRestoreCommit(ctx, term)
 }
 
-// restorePollInterval is how often a reader looks whether a restore is committed.
+// restorePollInterval is how often a reader checks whether a restore is committed.
 const restorePollInterval = 10 * time.Millisecond
 
-// awaitRestoreCommit waits for the end of a restore: the library shows the state
-// machine the new state before it is committed. That of an earlier term is: this
-// term's leader-start came after it.
+// awaitRestoreCommit waits for the end of a restore: the library hands the state machine the new state before it is
+// committed. A restore of an earlier term is committed: this term's leader-start came after it.
 func (n *Node) awaitRestoreCommit(ctx context.Context, term uint64) *cluster.Error {
 	if n.replacing.Load() != term {
 		return nil
@@ -138,8 +133,8 @@ func (n *Node) awaitRestoreCommit(ctx context.Context, term uint64) *cluster.Err
 	return nil
 }
 
-// awaitReady waits until this term's leader-start is applied: before that the
-// commit index may lack writes that earlier leaders have acknowledged.
+// awaitReady waits until this term's leader-start is applied: before that the commit index may lack writes that earlier
+// leaders have acknowledged.
 func (n *Node) awaitReady(ctx context.Context, inst *raftnode.Instance) (term uint64, err *cluster.Error) {
 	for {
 		changed := n.LeaderChanged()
@@ -159,8 +154,8 @@ func (n *Node) awaitReady(ctx context.Context, inst *raftnode.Instance) (term ui
 	}
 }
 
-// awaitQuorum waits until a majority of voters has acknowledged an append sent
-// since start. The configuration is looked at anew each time: it may change.
+// awaitQuorum waits until a majority of voters has acknowledged an append sent at or after start. It reads the
+// configuration each time, because that may change.
 func (n *Node) awaitQuorum(ctx context.Context, inst *raftnode.Instance, term uint64, start time.Time) *cluster.Error {
 	for {
 		acked, changed := n.deps.Acks.Changed(), n.LeaderChanged()

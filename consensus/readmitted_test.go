@@ -11,10 +11,9 @@ import (
 	"northstar/transport"
 )
 
-// TestReadmittedLeader: while one node is down another is removed, wiped, added
-// again and made the leader. The one that comes back has the old data directory
-// on record, or that there is no such member, and hears otherwise from nobody
-// but that leader.
+// TestReadmittedLeader: while one node is down another is removed, wiped, added again and made the leader. The one that
+// comes back has the old data directory on record, or that there is no such member, and hears otherwise from nobody but
+// that leader.
 func TestReadmittedLeader(t *testing.T) {
 	t.Parallel()
 	for name, seesTheRemoval := range map[string]bool{"down before the removal": false, "down before the addition": true} {
@@ -49,8 +48,8 @@ func TestReadmittedLeader(t *testing.T) {
 				if l == again {
 					return true
 				}
-				// On a busy machine it may lose its place again. A transfer that was given up is
-				// refused for the rest of the term: then another node leads the next one.
+				// On a busy machine it may lose its place again. A transfer that was given up is refused for the rest of the term:
+				// then another node leads the next one.
 				if err := l.TransferTo(ctx, to(again.id)); err != nil {
 					other := slices.IndexFunc(c.others(l), func(n *testNode) bool { return n != again })
 					t.Logf("%v; to another node: %v", err, l.TransferTo(ctx, to(c.others(l)[other].id)))
@@ -73,9 +72,8 @@ func TestReadmittedLeader(t *testing.T) {
 	}
 }
 
-// onceTheOnlyVoter makes a cluster with a node that was the only voter once, is
-// taken in again after its disk was wiped, and gets no more of the log than up to
-// then.
+// onceTheOnlyVoter makes a cluster with a node that was the only voter once, is taken in again after its disk was
+// wiped, and gets no more of the log than up to then.
 func onceTheOnlyVoter(t *testing.T) (c *testCluster, once *testNode) {
 	t.Helper()
 	c, once = startCluster(t, 3)
@@ -122,8 +120,8 @@ func onceTheOnlyVoter(t *testing.T) (c *testCluster, once *testNode) {
 	return c, once
 }
 
-// TestOnceTheOnlyVoter: a node that was the only voter once, and has the log up to
-// then, must not elect itself, whoever tells it to.
+// TestOnceTheOnlyVoter: a node that was the only voter once, and has the log up to then, must not elect itself, whoever
+// tells it to.
 func TestOnceTheOnlyVoter(t *testing.T) {
 	t.Parallel()
 	c, once := onceTheOnlyVoter(t)
@@ -149,9 +147,8 @@ func TestOnceTheOnlyVoter(t *testing.T) {
 	c.everywhere("b", "1")
 }
 
-// When nobody is left but a node that was being taken in, an operator can have it
-// recovered with what it got: it stands then, and is known with the data directory
-// that it has.
+// When nobody is left but a node that was being taken in, an operator can have it recovered with what it got: it stands
+// then, and is known with the data directory that it has.
 func TestRecover_JustReadmittedNode(t *testing.T) {
 	t.Parallel()
 	c, once := onceTheOnlyVoter(t)
@@ -188,9 +185,8 @@ func TestRecover_JustReadmittedNode(t *testing.T) {
 	c.everywhere("after", "recovery")
 }
 
-// A voter from the start comes late, and has nothing of the log yet when its leader
-// is lost. It must not stand, and must not stand in the way: the other survivor
-// needs its vote.
+// A voter from the start comes late, and has nothing of the log yet when its leader is lost. It must not stand, and
+// must not stand in the way: the other survivor needs its vote.
 func TestElectionBlocked_ForgetsLeader(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)
@@ -223,10 +219,9 @@ func TestElectionBlocked_ForgetsLeader(t *testing.T) {
 	eventually(t, "it may stand", late.MayStartElection)
 }
 
-// A node was a voter from the start and came late, when another had gone. It is
-// wiped, taken in again, and has nothing of the log when those two meet alone. The
-// other's old log is no reason to vote for it: it does not know that there was
-// ever another data directory.
+// A node was a voter from the start and came late, when another had gone. It is wiped, taken in again, and has nothing
+// of the log when those two meet alone. The other's old log is no reason to vote for it: it does not know that there
+// was ever another data directory.
 func TestWipedNodeKnowsWhatIsCommitted(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)
@@ -291,8 +286,8 @@ func TestWipedNodeKnowsWhatIsCommitted(t *testing.T) {
 			t.Fatalf("the node with the oldest log leads in term %d, with entries up to %d", st.Term, st.LastLogIndex)
 		}
 	}
-	// Each of them needs the votes of all: together they would keep a starved machine
-	// so busy with new connections that none is elected.
+	// Each of them needs the votes of all: together they would keep a starved machine so busy with new connections that
+	// none is elected.
 	behind.idle.Store(true)
 	for _, n := range others {
 		n.idle.Store(true)

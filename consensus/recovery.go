@@ -10,25 +10,23 @@ import (
 	"northstar/state"
 )
 
-// termJump is how far a recovery raises the term: nobody who has seen a term of
-// the lost nodes may take the new leader for an old one.
+// termJump is how far a recovery raises the term: no node that has seen a term of the lost nodes may take the new
+// leader for an old one.
 const termJump = 1_000_000
 
-// recoveryRecord is what a data directory must not forget between the decision to
-// recover it, which is one write of the identity, and the moment when log and
-// state show it.
+// recoveryRecord is what a data directory must keep between the decision to recover it, which is one write of the
+// identity, and the moment when log and state show the recovery.
 type recoveryRecord struct {
 	Term      uint64           `json:"term"`             // of the entry with the new configuration
 	Servers   []cluster.Server `json:"servers"`          // that configuration: this node is its only voter
-	Voters    []cluster.NodeID `json:"voters"`           // the others that were voters before
-	Rejoining []cluster.NodeID `json:"aside,omitempty"`  // the others whose data is set aside
+	Voters    []cluster.NodeID `json:"voters"`           // the other voters of the previous configuration
+	Rejoining []cluster.NodeID `json:"aside,omitempty"`  // the other nodes whose data is set aside
 	Reason    string           `json:"reason,omitempty"` // as the operator gave it
 	Operator  string           `json:"operator,omitempty"`
 	Logged    bool             `json:"logged"` // term and entry are on disk
 }
 
-// recoveryFacts is what a data directory says of itself, as far as its recovery
-// depends on it.
+// recoveryFacts is the content of a data directory on which its recovery depends.
 type recoveryFacts struct {
 	identity    identityFile
 	currentTerm uint64
@@ -37,8 +35,7 @@ type recoveryFacts struct {
 	servers     []cluster.Server
 }
 
-// planRecovery gives the identity with which a data directory begins the next
-// generation.
+// planRecovery returns the identity with which a data directory begins the next generation.
 func planRecovery(f recoveryFacts, order cluster.RecoveryRequest, recoveryID string) (identityFile, error) {
 	next := f.identity
 	self := next.NodeID
@@ -72,17 +69,16 @@ func planRecovery(f recoveryFacts, order cluster.RecoveryRequest, recoveryID str
 	}
 	next.Generation = cluster.Generation{Number: next.Generation.Number + 1, RecoveryID: recoveryID}
 	next.Recovery = r
-	next.BootstrapIncarnations = nil // whom the new generation takes in again, its log says
-	// A node that was taken in just now may have been told more than its log holds.
+	next.BootstrapIncarnations = nil // the log says which nodes the new generation admits
+	// A node that was just admitted may have got a roster that is newer than its log.
 	next.RosterIndex, next.RosterTerm = min(next.RosterIndex, f.lastIndex), min(next.RosterTerm, f.lastTerm)
 	return next, nil
 }
 
-// recoveryCommand is the first command of the new generation, of a cluster whose
-// members read commands up to reads. In the middle of an upgrade it is one that older
-// builds read, and roles do not wait. known is what the state has this node on record
-// with: the data directory that it had before, when the log ends before this one was
-// taken in.
+// recoveryCommand returns the first command of the new generation. reads is the highest command version that its
+// members apply. During an upgrade the command is one that older builds read, and roles then have no lock delay. known
+// is this node's record in the state: it names the previous data directory when the log ends before the admission of
+// this one.
 func (f *identityFile) recoveryCommand(reads uint32, known cluster.Record) state.Command {
 	readmit := f.Recovery.Rejoining
 	if known.Incarnation != f.Incarnation {
@@ -95,17 +91,16 @@ func (f *identityFile) recoveryCommand(reads uint32, known cluster.Record) state
 	return cmd
 }
 
-// logRecovery does what a recovery that was decided on lacks in the log: a term
-// above all, and one entry with the new configuration. As this node is its only
-// voter, the next election commits that, and everything before it. It can be
-// repeated: until all of it is done, Raft does not run.
+// logRecovery writes what the log lacks of a decided recovery: the raised term, and one entry with the new
+// configuration. This node is its only voter, so the next election commits that entry and everything before it.
+// logRecovery can be repeated: Raft does not run before it is complete.
 func (n *Node) logRecovery() error {
 	r := n.ident.get().Recovery
 	if r == nil || r.Logged {
 		return nil
 	}
 	term, err := n.store.Stable().GetUint64([]byte("CurrentTerm"))
-	if err != nil && err.Error() != "not found" { // the text that the library compares, too
+	if err != nil && err.Error() != "not found" { // the library compares this text, too
 		return fmt.Errorf("recover: read the term: %w", err)
 	}
 	if term < r.Term {
@@ -117,7 +112,7 @@ func (n *Node) logRecovery() error {
 	if err != nil {
 		return fmt.Errorf("recover: %w", err)
 	}
-	if last < r.Term { // nobody else can have written one of that term
+	if last < r.Term { // only this node can have written one of that term
 		entry := &raft.Log{Index: index + 1, Term: r.Term, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(configurationOf(r.Servers))}
 		if err := n.store.Log().StoreLog(entry); err != nil {
 			return fmt.Errorf("recover: store the new configuration: %w", err)
@@ -132,7 +127,7 @@ func (n *Node) logRecovery() error {
 	})
 }
 
-// lastPosition is where log and snapshots end.
+// lastPosition returns where log and snapshots end.
 func lastPosition(log raft.LogStore, snaps raft.SnapshotStore) (index, term uint64, err error) {
 	list, err := snaps.List()
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 	"northstar/consensus/storage"
 )
 
-// flood writes through whoever leads until stop is called, which gives the
-// highest revision that was acknowledged and the number of writes.
+// flood writes through whoever leads until stop is called, which gives the highest revision that was acknowledged and
+// the number of writes.
 func (c *testCluster) flood() (stop func() (revision uint64, writes int)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -86,9 +86,8 @@ func checkRecovered(t *testing.T, n *testNode, acked uint64) {
 	}
 }
 
-// checkOutside starts nodes on what they had before the recovery: they must find
-// out, elect nobody, and disturb nobody. It gives the leader of the new generation
-// then, which on a machine that starves may be another one.
+// checkOutside starts nodes on what they had before the recovery: they must find out, elect nobody, and disturb nobody.
+// It gives the leader of the new generation then, which on a machine that starves may be another one.
 func checkOutside(t *testing.T, c *testCluster, leader *testNode, old ...*testNode) *testNode {
 	t.Helper()
 	before := leader.Status().Term
@@ -141,8 +140,8 @@ func readmit(t *testing.T, c *testCluster, nodes ...*testNode) {
 	c.everywhere("whole", "again")
 }
 
-// Two of three are lost under load; the third goes on alone. The lost ones come
-// back with their old data, then without it.
+// Two of three are lost under load; the third goes on alone. The lost ones come back with their old data, then without
+// it.
 func TestRecoverLastOfThree(t *testing.T) {
 	t.Parallel()
 	c, leader := startCluster(t, 3)
@@ -192,8 +191,8 @@ func TestRecoverLastOfThree(t *testing.T) {
 	readmit(t, c, lost...)
 }
 
-// Of five, three are lost. The fresher of the two survivors is recovered, the
-// other's data set aside; it comes back by itself.
+// Of five, three are lost. The fresher of the two survivors is recovered, the other's data set aside; it comes back by
+// itself.
 func TestRecoverTwoOfFive(t *testing.T) {
 	t.Parallel()
 	c, leader := startCluster(t, 5)
@@ -281,8 +280,7 @@ func TestRecoverOffline(t *testing.T) {
 	readmit(t, c, lost...)
 }
 
-// brokenDisk is a real data directory that fails at one of its writes, and at
-// all after it.
+// brokenDisk is a real data directory that fails at one of its writes, and at all after it.
 type brokenDisk struct {
 	storage.Storage
 	writes, fail atomic.Int64 // the write that fails first; 0: none
@@ -326,8 +324,8 @@ func (s *brokenStable) Set(k, v []byte) error {
 	return s.d.write(func() error { return s.StableStore.Set(k, v) })
 }
 
-// A recovery whose disk fails at any of its writes leaves a directory that is
-// either of the old generation or becomes one of the new one at its next start.
+// A recovery whose disk fails at any of its writes leaves a directory that is either of the old generation or becomes
+// one of the new one at its next start.
 func TestRecoverFailsAtEachWrite(t *testing.T) {
 	t.Parallel()
 	c, leader := startCluster(t, 3)
@@ -359,8 +357,8 @@ func TestRecoverFailsAtEachWrite(t *testing.T) {
 	}
 }
 
-// recoverFailing recovers a stopped node on a disk that fails at one of its
-// writes, and says whether it came through all the same.
+// recoverFailing recovers a stopped node on a disk that fails at one of its writes, and says whether it came through
+// all the same.
 func (n *testNode) recoverFailing(c *testCluster, fail int64) (recovered bool) {
 	n.t.Helper()
 	dir, err := storage.Open(storage.Options{Dir: n.dir, Logger: testLogger()})
@@ -390,8 +388,8 @@ func (n *testNode) recoverFailing(c *testCluster, fail int64) (recovered bool) {
 	return recovered
 }
 
-// Members that start together are a quorum; before they have asked the others,
-// they must elect nobody: there may be a newer generation.
+// Members that start together are a quorum; before they have asked the others, they must elect nobody: there may be a
+// newer generation.
 func TestNoElectionBeforeAllWereAsked(t *testing.T) {
 	t.Parallel()
 	c, leader := startCluster(t, 3)

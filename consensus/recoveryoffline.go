@@ -15,8 +15,8 @@ type OfflineNode struct {
 	facts      recoveryFacts
 }
 
-// OpenOffline looks at a data directory and changes nothing. Errors are those of
-// storage.OpenLook, or say what is wrong with the identity.
+// OpenOffline opens a data directory and changes nothing. Errors are those of storage.Inspect, or say what is wrong
+// with the identity.
 func OpenOffline(dir string) (*OfflineNode, error) {
 	look, err := storage.Inspect(dir)
 	if err != nil {
@@ -32,18 +32,17 @@ func OpenOffline(dir string) (*OfflineNode, error) {
 	return s, nil
 }
 
-// Identity is who the data directory is.
+// Identity returns the identity of the data directory.
 func (s *OfflineNode) Identity() cluster.Identity { return s.facts.identity.Identity }
 
-// Servers is the latest configuration in its log.
+// Servers returns the latest configuration in its log.
 func (s *OfflineNode) Servers() []cluster.Server { return s.facts.servers }
 
-// Inspection is what stands in its log, snapshots and vote file.
+// Inspection returns the content of its log, snapshots and vote file.
 func (s *OfflineNode) Inspection() *storage.Inspection { return s.inspection }
 
-// Recover decides, with one write, that the directory begins the next generation
-// as its only voter; the node's next start does the rest. confirm must be the
-// cluster's ID. Errors as planRecovery's, or the disk's.
+// Recover decides, with one write, that the directory begins the next generation as its only voter. The node's next
+// start does the rest. confirm must be the cluster's ID. Errors are planRecovery's, or the disk's.
 func (s *OfflineNode) Recover(confirm, operator string, entropy io.Reader) (cluster.Generation, error) {
 	id, err := randomID(entropy)
 	if err != nil {

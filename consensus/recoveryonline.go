@@ -11,8 +11,7 @@ import (
 	"northstar/cluster"
 )
 
-// PlanRecovery asks the other members and judges an order; see
-// cluster.PlanRecovery. It changes nothing.
+// PlanRecovery polls the other members and evaluates a request; see cluster.PlanRecovery. It changes nothing.
 func (n *Node) PlanRecovery(ctx context.Context, order cluster.RecoveryRequest) (cluster.RecoveryPlan, error) {
 	inst := n.inst.Load()
 	if inst == nil {
@@ -27,8 +26,7 @@ func (n *Node) PlanRecovery(ctx context.Context, order cluster.RecoveryRequest) 
 			others = append(others, s.ID)
 		}
 	}
-	// A node that was taken in just now goes by servers of before that. Its roster
-	// tells who is there now.
+	// A node that was just admitted may have the servers of an older configuration. Its roster names the current ones.
 	in.ElectionBlocked = inst.ElectionBlocked() && n.currentSoftState().Leader == ""
 	for id, rec := range n.ident.get().Roster {
 		if in.ElectionBlocked && id != mine.NodeID && !rec.Removed && !slices.Contains(others, id) {
@@ -52,18 +50,17 @@ func survivorOf(c cluster.Claim) cluster.Survivor {
 	return cluster.Survivor{ID: c.NodeID, Voter: c.IsVoter, Priority: c.Priority, LastTerm: c.LastLogTerm, LastIndex: c.LastLogIndex}
 }
 
-// pendingRecovery is one recovery on its way to the loop that runs Raft.
+// pendingRecovery is a recovery on its way to the loop that runs Raft.
 type pendingRecovery struct {
 	order cluster.RecoveryRequest
 	done  chan error // capacity 1
 }
 
-// Recover makes this node the only voter of a new generation, in place: Raft is
-// stopped, one write of the identity decides it, and Raft starts again. It
-// returns when this node leads and the state shows the new generation. Whether
-// that may be is for the caller to know (PlanRecovery). Errors: CodeBadRequest,
-// CodeQuorumExists, CodeBusy while the membership is changed or another recovery
-// runs, CodeOutcomeUnknown when ctx ends after it was decided.
+// Recover makes this node the only voter of a new generation, in place: Raft stops, one write of the identity decides
+// the recovery, and Raft starts again. It returns when this node leads and the state shows the new generation. The
+// caller has to make sure that the recovery is allowed (PlanRecovery). Errors: CodeBadRequest, CodeQuorumExists,
+// CodeBusy while the membership is changed or another recovery runs, CodeOutcomeUnknown when ctx ends after the
+// decision.
 func (n *Node) Recover(ctx context.Context, order cluster.RecoveryRequest) (cluster.Generation, error) {
 	select {
 	case n.changeSem <- struct{}{}:
@@ -100,12 +97,10 @@ func (n *Node) Recover(ctx context.Context, order cluster.RecoveryRequest) (clus
 	return generation, nil
 }
 
-// recoverWait bounds how long stopping Raft may take: each of its steps is
-// bounded, too.
+// recoverWait bounds how long stopping Raft may take; each of its steps is bounded, too.
 const recoverWait = 6 * stopWait
 
-// commitRecovery carries out an order while no Raft runs. servers is the latest
-// configuration.
+// commitRecovery writes the recovery decision while no Raft runs. servers is the latest configuration.
 func (n *Node) commitRecovery(order cluster.RecoveryRequest, servers []cluster.Server) error {
 	id, err := randomID(n.deps.Entropy)
 	if err != nil {
@@ -127,7 +122,7 @@ func (n *Node) commitRecovery(order cluster.RecoveryRequest, servers []cluster.S
 		return err
 	}
 	n.log.Warn("recovering from a lost quorum", "generation", n.Identity().Generation.Number, "operator", order.Operator, "reason", order.Reason)
-	n.peers.clear() // all of it was said by, or to, a node of the old generation
+	n.peers.clear() // everything in it is about a node of the old generation
 	n.deps.ResetPeers()
 	return nil
 }
@@ -143,9 +138,8 @@ func (n *Node) recoveryFacts(servers []cluster.Server) (recoveryFacts, error) {
 	return f, err
 }
 
-// proposeGeneration puts the recovery that this node's log begins with into the
-// state, before anything is written in the new generation; false when the reign
-// ended before that.
+// proposeGeneration puts the recovery of this node's log into the state, before any write of the new generation. It
+// reports false when the leadership ended first.
 func (n *Node) proposeGeneration(ctx context.Context) bool {
 	if !n.generationPending() {
 		return true
@@ -161,17 +155,15 @@ func (n *Node) proposeGeneration(ctx context.Context) bool {
 	return begun
 }
 
-// generationPending says that this node was recovered, and its state does not know
-// the new generation yet.
+// generationPending reports whether this node was recovered and its state does not have the new generation yet.
 func (n *Node) generationPending() bool {
 	f := n.ident.get()
 	return f.Recovery != nil && n.View().Generation().Number < f.Generation.Number
 }
 
-// SetAside makes this node begin anew at its next start, as a member without
-// data that waits to be taken in by generation, which leader leads: what it has
-// now is kept apart. The leader is asked first whether that is so. The caller
-// restarts the node. Errors: CodeBadRequest; anything else is the disk's.
+// SetAside makes this node start without data at its next start. It keeps the present data apart, and waits as a member
+// to be admitted to generation, whose leader is leader. It first asks the leader to confirm the generation. The caller
+// restarts the node. Errors: CodeBadRequest; any other is the disk's.
 func (n *Node) SetAside(ctx context.Context, confirm string, leader cluster.NodeID, generation cluster.Generation) error {
 	mine := n.Identity()
 	switch {

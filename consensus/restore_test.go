@@ -16,8 +16,7 @@ import (
 	"northstar/transport"
 )
 
-// startRestore has a leader restore a backup of which nobody else hears, up to
-// where its own state is replaced.
+// startRestore has a leader restore a backup of which nobody else hears, up to where its own state is replaced.
 func startRestore(t *testing.T) (c *testCluster, leader *testNode, done chan error) {
 	t.Helper()
 	c = newCluster(t, 3)
@@ -40,9 +39,8 @@ func startRestore(t *testing.T) (c *testCluster, leader *testNode, done chan err
 	return c, leader, done
 }
 
-// TestUncommittedRestore has the cluster go on without a restore that its leader
-// had begun, and ends that leader by a crash or by a new leader. In between no
-// reader may see what is not committed; in the end all must hold the same.
+// TestUncommittedRestore has the cluster go on without a restore that its leader had begun, and ends that leader by a
+// crash or by a new leader. In between no reader may see what is not committed; in the end all must hold the same.
 func TestUncommittedRestore(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"crash", "deposed"} {
@@ -81,8 +79,7 @@ func TestUncommittedRestore(t *testing.T) {
 	}
 }
 
-// slowSnapshots is a real data directory whose snapshots are opened only when
-// release is closed.
+// slowSnapshots is a real data directory whose snapshots are opened only when release is closed.
 type slowSnapshots struct {
 	storage.Storage
 	opening chan struct{}
@@ -104,8 +101,8 @@ func (s *slowStore) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	return s.SnapshotStore.Open(id)
 }
 
-// TestStopInARestore stops a node while its state machine takes a backup. The
-// library panics when it is shut down there.
+// TestStopInARestore stops a node while its state machine takes a backup. The library panics when it is shut down
+// there.
 func TestStopInARestore(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1)

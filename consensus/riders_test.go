@@ -8,9 +8,8 @@ import (
 	"northstar/transport"
 )
 
-// TestWritesGoWithTheLeaderStart has a leader that cannot commit anything yet: the
-// writes that wait for it are in its log already, and none is acknowledged before
-// its leader-start is applied.
+// TestWritesGoWithTheLeaderStart has a leader that cannot commit anything yet: the writes that wait for it are in its
+// log already, and none is acknowledged before its leader-start is applied.
 func TestWritesGoWithTheLeaderStart(t *testing.T) {
 	t.Parallel()
 	c, old := startCluster(t, 3)
@@ -50,8 +49,8 @@ func TestWritesGoWithTheLeaderStart(t *testing.T) {
 	c.write("c", "3")
 }
 
-// TestPiggybackCommandVersion has a follower with entries that it does not know to be
-// committed: only those that are about members make it careful.
+// TestPiggybackCommandVersion has a follower with entries that it does not know to be committed: only those that are
+// about members make it careful.
 func TestPiggybackCommandVersion(t *testing.T) {
 	t.Parallel()
 	c, leader := startCluster(t, 3)

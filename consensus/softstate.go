@@ -11,10 +11,9 @@ import (
 	"northstar/consensus/raftnode"
 )
 
-// watchLeadership follows role, term and leader. The library's observer hook wakes it at
-// every transition; it also looks by itself, because the term can change without
-// one. It reads the state and not a stream of events, so that nothing can be
-// lost: a reign is known by its term, and a second one is never the first again.
+// watchLeadership follows role, term and leader. The library's observer wakes it at every transition. It also samples
+// periodically, because the term can change without a transition. It reads the state instead of a stream of events, so
+// no change can be lost: a leadership is known by its term, and terms do not repeat.
 func (n *Node) watchLeadership(ctx context.Context, inst *raftnode.Instance) {
 	tick := time.NewTicker(n.cfg.TimeoutMin)
 	defer tick.Stop()
@@ -31,7 +30,7 @@ func (n *Node) watchLeadership(ctx context.Context, inst *raftnode.Instance) {
 	}
 }
 
-// periodicChecks is what has to be looked at from time to time.
+// periodicChecks does what is due from time to time.
 func (n *Node) periodicChecks(inst *raftnode.Instance) {
 	if n.store.Stalled() {
 		n.queue.abandon(errors.New("the leader's disk is stalled"))
@@ -40,8 +39,7 @@ func (n *Node) periodicChecks(inst *raftnode.Instance) {
 	if n.caughtUp.Load() {
 		return
 	}
-	// What was committed when this node started is known once a leader has told
-	// it a commit index.
+	// The entries that were committed when this node started are known once a leader has sent it a commit index.
 	commit := inst.CommitIndex()
 	if n.currentSoftState().Leader == "" || commit == 0 {
 		return
@@ -54,8 +52,8 @@ func (n *Node) periodicChecks(inst *raftnode.Instance) {
 	}
 }
 
-// appliedThrough says whether the state holds all up to index. The library does not
-// show the state machine every entry: those at the end are passed over here.
+// appliedThrough reports whether the state holds everything up to index. The library does not hand every entry to the
+// state machine: such entries at the end are skipped here.
 func (n *Node) appliedThrough(index uint64) bool {
 	for applied := n.fsm.Applied(); index > applied; index-- {
 		var l raft.Log
@@ -66,7 +64,7 @@ func (n *Node) appliedThrough(index uint64) bool {
 	return true
 }
 
-// updateSoftState takes in a sample of the soft state.
+// updateSoftState records a sample of the soft state.
 func (n *Node) updateSoftState(s softStateSample) {
 	now := n.now()
 	n.mu.Lock()
@@ -93,7 +91,7 @@ func (n *Node) updateSoftState(s softStateSample) {
 	}
 }
 
-// reportUnresolvedElection reports a candidacy that has brought no leader for a while.
+// reportUnresolvedElection reports a candidacy that has led to no leader for a while.
 func (n *Node) reportUnresolvedElection() {
 	n.mu.Lock()
 	e := n.elections.unresolved(n.now())
@@ -110,16 +108,15 @@ func (n *Node) currentSoftState() raftnode.SoftState {
 	return n.elections.softState
 }
 
-// LeaderChanged is closed at the next change of the leader, or of its term, as
-// this node sees it. Ask again for the one after: first take the channel, then
-// look at Status, then wait.
+// LeaderChanged returns a channel that is closed at the next change of the leader, or of its term, as this node knows
+// it. To miss nothing, get the channel first, then read Status, then wait.
 func (n *Node) LeaderChanged() <-chan struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.leaderCh
 }
 
-// readyChanged is closed when a reign begins here or ends.
+// readyChanged returns a channel that is closed when a leadership begins or ends here.
 func (n *Node) readyChanged() <-chan struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -138,7 +135,7 @@ func (n *Node) setReady(term uint64) {
 	n.mu.Unlock()
 }
 
-// piggybackVersion says whether Raft says that this node leads, now.
+// leads reports whether this node leads now, as Raft says.
 func (n *Node) leads() bool {
 	inst := n.inst.Load()
 	return inst != nil && inst.Leads(inst.CurrentTerm())

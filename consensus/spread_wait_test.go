@@ -8,8 +8,8 @@ import (
 	"northstar/cluster"
 )
 
-// TestSpreadWaitsForWhoAnswersAppends: in its first moments a process answers
-// appends, and questions only a moment later.
+// TestSpreadWaitsForWhoAnswersAppends: in its first moments a process answers appends, and questions only a moment
+// later.
 func TestSpreadWaitsForWhoAnswersAppends(t *testing.T) {
 	t.Parallel()
 	const index = 7

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// With the lease on, a node that may have acknowledged one before it started
-// votes for nobody until that has run out on every clock.
+// With the lease on, a node that may have acknowledged one before it started votes for nobody until that has run out on
+// every clock.
 func TestMayVoteAfterStart(t *testing.T) {
 	t.Parallel()
 	var clock time.Duration

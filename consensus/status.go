@@ -7,26 +7,26 @@ import (
 	"northstar/state"
 )
 
-// View is the replicated state as this node has applied it.
+// View returns the replicated state as this node has applied it.
 func (n *Node) View() *state.View { return n.state.View() }
 
-// Feed gives the changes of the replicated state as this node applies them.
+// Feed returns the changes of the replicated state as this node applies them.
 func (n *Node) Feed() *state.Feed { return n.state.Feed() }
 
-// RoleFeed gives the elections and vacancies of roles as this node applies them.
+// RoleFeed returns the elections and vacancies of roles as this node applies them.
 func (n *Node) RoleFeed() *state.Feed { return n.state.RoleFeed() }
 
-// NodeFeed gives the changes of application nodes as this node applies them.
+// NodeFeed returns the changes of application nodes as this node applies them.
 func (n *Node) NodeFeed() *state.Feed { return n.state.NodeFeed() }
 
-// Identity is who this data directory is now.
+// Identity returns the current identity of this data directory.
 func (n *Node) Identity() cluster.Identity { return n.ident.get().Identity }
 
-// SetDraining says whether this node is being drained; it only shows.
+// SetDraining sets whether Status shows this node as draining.
 func (n *Node) SetDraining(draining bool) { n.draining.Store(draining) }
 
-// Status is what this node knows of itself and of the cluster now. It takes no
-// lock for longer than a copy, and asks nobody.
+// Status returns what this node knows about itself and about the cluster now. It holds no lock for longer than a copy,
+// and sends nothing.
 func (n *Node) Status() cluster.NodeStatus {
 	s := n.currentSoftState()
 	st := cluster.NodeStatus{
@@ -69,9 +69,8 @@ func (n *Node) lifecycle(st cluster.NodeStatus) cluster.Lifecycle {
 	return cluster.Joining
 }
 
-// Peers is what this node knows of the other servers of the configuration: on
-// the leader from their answers, elsewhere of the leader only, and without one
-// from whether they answer at all.
+// Peers returns what this node knows about the other servers of the configuration. On the leader that comes from their
+// acknowledgements. A follower knows only about the leader, and a node without a leader whether they answer its probes.
 func (n *Node) Peers() []cluster.PeerStatus {
 	inst := n.inst.Load()
 	if inst == nil {
@@ -106,7 +105,7 @@ func (n *Node) peerStatus(st cluster.NodeStatus, id cluster.NodeID) cluster.Peer
 		p.Dead, p.Reasons = true, append(p.Reasons, refusing.reason)
 	}
 	if met && hello.ClusterID == "" && st.ClusterID != "" {
-		// The others would not vote for it, nor this node follow it.
+		// The others would not vote for it, and this node would not follow it.
 		p.Reasons = append(p.Reasons, "has not adopted the cluster's ID yet")
 	}
 	switch {
@@ -144,13 +143,11 @@ func (n *Node) peerStatus(st cluster.NodeStatus, id cluster.NodeID) cluster.Peer
 	return p
 }
 
-// answerLimit is how long a peer may owe an answer to a node without a leader,
-// which asks each of them every probeInterval.
+// answerLimit is how long a peer may leave a probe unanswered; a node without a leader probes every probeInterval.
 const answerLimit = 3 * probeInterval
 
-// unanswered is for how long a peer has left a node without a leader without an
-// answer; 0 while that says nothing. Followers do not talk to each other while
-// there is a leader.
+// unanswered returns for how long a peer has not answered a node without a leader; 0 while that means nothing.
+// Followers exchange no messages while there is a leader.
 func unanswered(leaderless time.Duration, p cluster.PeerStatus) time.Duration {
 	silent := leaderless
 	if p.Contacted {
@@ -162,10 +159,10 @@ func unanswered(leaderless time.Duration, p cluster.PeerStatus) time.Duration {
 	return silent
 }
 
-// contactLimit is how long a peer may be silent before it counts as lost.
+// contactLimit returns how long a peer may be silent before it counts as not in contact.
 func (n *Node) contactLimit() time.Duration { return 2 * n.cfg.TimeoutMax }
 
-// inContact says whether a peer has answered this leader lately.
+// inContact reports whether a peer has responded to this leader recently.
 func (n *Node) inContact(id cluster.NodeID) bool {
 	last := n.deps.PeerAck(id).LastContact
 	return !last.IsZero() && n.now().Sub(last) <= n.contactLimit()
@@ -184,11 +181,10 @@ func (n *Node) serverIDs() []cluster.NodeID {
 	return ids
 }
 
-// ReadsVersion is the highest command version that all servers can apply.
+// ReadsVersion returns the highest command version that all servers can apply.
 func (n *Node) ReadsVersion() uint32 { return n.View().MinSupportedVersion(n.serverIDs()) }
 
-// LoadFile and SaveFile keep a small file of another package in the data
-// directory, as storage.Storage does.
+// LoadFile returns a small file that another package keeps in the data directory, as storage.Storage does.
 func (n *Node) LoadFile(name string) ([]byte, error) { return n.store.Load(name) }
 
 // SaveFile replaces such a file, durably.

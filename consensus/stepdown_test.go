@@ -13,9 +13,8 @@ import (
 	"northstar/transport"
 )
 
-// TestStepDown: a leader that is told that it must not lead refuses at once
-// what only a leader does, raises no term, tells nobody to stand, and nothing
-// that it acknowledged is lost.
+// TestStepDown: a leader that is told that it must not lead refuses at once what only a leader does, raises no term,
+// tells nobody to stand, and nothing that it acknowledged is lost.
 func TestStepDown(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)

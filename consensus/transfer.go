@@ -8,30 +8,28 @@ import (
 	"northstar/consensus/raftnode"
 )
 
-// transferLag is how many entries a target may be behind when a transfer
-// begins: one message brings it up to date, as no writes are proposed meanwhile.
+// transferLag is how many entries a target may be behind when a transfer begins: one message brings it up to date,
+// because no writes are proposed meanwhile.
 const transferLag = raftnode.MaxAppendEntries
 
-// TransferError is a transfer that did not arrive.
+// TransferError is a transfer that failed.
 type TransferError struct {
 	Reason         string
 	timeoutNowSent bool
 }
 
-// Error gives the reason.
+// Error returns the reason.
 func (e *TransferError) Error() string { return e.Reason }
 
-// TimeoutNowSent says that the target was, or may have been, told to stand: some election
-// follows. Otherwise this node goes on leading.
+// TimeoutNowSent reports whether TimeoutNow was or may have been sent to the target: an election follows. Otherwise
+// this node continues to lead.
 func (e *TransferError) TimeoutNowSent() bool { return e.timeoutNowSent }
 
-// TransferTo makes one library transfer of leadership to h.To, which must be a
-// voter other than this node, in contact and nearly caught up; whether it is fit
-// to lead is the caller's to check. It is told why first. Writes wait from when
-// those in flight are done until the target leads, or the attempt has ended. It
-// returns nil when this node has seen the target lead. Errors: CodeNoLeader,
-// CodeBusy while the membership is changed or another transfer runs,
-// CodeBadRequest, or a *TransferError.
+// TransferTo makes one library transfer of leadership to h.To, which must be a voter other than this node, in contact
+// and nearly caught up. The caller checks whether it is fit to lead. The target is notified of the reason first. Writes
+// wait from the end of those in flight until the target leads, or the attempt has ended. TransferTo returns nil when
+// this node has sampled the target as leader. Errors: CodeNoLeader, CodeBusy while the membership is changed or another
+// transfer runs, CodeBadRequest, or a *TransferError.
 func (n *Node) TransferTo(ctx context.Context, h cluster.TransferNotice) error {
 	select {
 	case n.changeSem <- struct{}{}:
@@ -46,7 +44,7 @@ func (n *Node) TransferTo(ctx context.Context, h cluster.TransferNotice) error {
 	return n.transferLocked(ctx, inst, h)
 }
 
-// transferLocked is TransferTo for a caller that holds the turn.
+// transferLocked is TransferTo for a caller that holds the change lock.
 func (n *Node) transferLocked(ctx context.Context, inst *raftnode.Instance, h cluster.TransferNotice) error {
 	server, ok := cluster.FindServer(inst.Servers(), h.To)
 	if !ok {
@@ -79,12 +77,11 @@ func (n *Node) transferLocked(ctx context.Context, inst *raftnode.Instance, h cl
 	return err
 }
 
-// pauseWrites closes the gate and waits for the batch in flight: told to stand
-// before that is committed, the target would make its outcome unknown. release
-// opens the gate again where it was open and this reign goes on.
+// pauseWrites closes the gate and waits for the batch in flight: a TimeoutNow before its commit would make its outcome
+// unknown. release opens the gate again if it was open and this leadership continues.
 func (n *Node) pauseWrites(ctx context.Context, term uint64) (release func(), err error) {
 	if term == 0 || n.readyTerm.Load() != term {
-		return func() {}, nil // nothing of users is in flight
+		return func() {}, nil // no user's write is in flight
 	}
 	n.queue.setGate(false)
 	release = func() {
@@ -97,8 +94,8 @@ func (n *Node) pauseWrites(ctx context.Context, term uint64) (release func(), er
 	return release, n.queue.idle(ctx)
 }
 
-// stuckTransfer returns why no transfer to target may begin in term; "" when none is
-// stuck. Another peer may be the target.
+// stuckTransfer returns why no transfer to target may begin in term; "" when none is stuck. Another peer may be the
+// target.
 func stuckTransfer(inst *raftnode.Instance, target cluster.NodeID, term uint64) string {
 	if !inst.TransferStuck(target, term) {
 		return ""
@@ -106,8 +103,8 @@ func stuckTransfer(inst *raftnode.Instance, target cluster.NodeID, term uint64) 
 	return "a transfer to node " + string(target) + " was given up in this term before it was told: not again in this term"
 }
 
-// transferRisk says why a transfer to target could get stuck in the library; ""
-// when it should not. It waits for a peer that lags, and does not always stop.
+// transferRisk returns why a transfer to target could get stuck in the library; "" when it should not. The library
+// waits for a peer that lags, and that wait may never end.
 func (n *Node) transferRisk(inst *raftnode.Instance, target cluster.NodeID, term uint64) string {
 	if why := stuckTransfer(inst, target, term); why != "" {
 		return why
@@ -122,9 +119,8 @@ func (n *Node) transferRisk(inst *raftnode.Instance, target cluster.NodeID, term
 	return ""
 }
 
-// stageTimeout is how long a stage of an attempt may last. The library gives the
-// target timeout-min to catch up, and the message that tells it has timeout-max.
-// Standing takes the target a few milliseconds.
+// stageTimeout returns how long a stage of an attempt may last. The library gives the target timeout-min to catch up,
+// and TimeoutNow has timeout-max. The target then starts its election within a few milliseconds.
 func (n *Node) stageTimeout(stage raftnode.TransferStage) time.Duration {
 	switch stage {
 	case raftnode.StageCatchUp:
@@ -163,7 +159,7 @@ func (n *Node) awaitTransfer(ctx context.Context, inst *raftnode.Instance, attem
 		select {
 		case <-changed:
 		case <-attempt.Updated():
-		case <-silent.C: // writes wait; one that lags and answers gets longer
+		case <-silent.C: // writes wait; a target that lags and answers gets longer
 			left := n.cfg.TimeoutMin - n.now().Sub(n.deps.PeerAck(attempt.Target()).LastContact)
 			switch {
 			case left > 0:

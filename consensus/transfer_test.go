@@ -15,8 +15,7 @@ import (
 	"northstar/transport"
 )
 
-// refusedTransfer wants a transfer refused before the target is told, for a
-// reason, by a leader that goes on leading.
+// refusedTransfer wants a transfer refused before the target is told, for a reason, by a leader that goes on leading.
 func refusedTransfer(t *testing.T, leader *testNode, target cluster.NodeID, why string) {
 	t.Helper()
 	term := leader.Status().Term
@@ -30,8 +29,8 @@ func refusedTransfer(t *testing.T, leader *testNode, target cluster.NodeID, why 
 	}
 }
 
-// lagging gives a leader and a peer that lacks its last entries, which it gets too
-// late. On a busy machine leadership may move meanwhile: then it begins again.
+// lagging gives a leader and a peer that lacks its last entries, which it gets too late. On a busy machine leadership
+// may move meanwhile: then it begins again.
 func (c *testCluster) lagging(entries int) (leader, peer *testNode) {
 	c.t.Helper()
 	eventually(c.t, "a leader that goes on leading, and a peer that lags", func() bool {
@@ -70,8 +69,7 @@ func TestTransferToNonVoter(t *testing.T) {
 	}
 }
 
-// TestTransferToLaggingPeer: retried to one that lags, it would hang in the
-// library, with its flag set for ever.
+// TestTransferToLaggingPeer: retried to one that lags, it would hang in the library, with its flag set for ever.
 func TestTransferToLaggingPeer(t *testing.T) {
 	t.Parallel()
 	c, _ := startCluster(t, 3)
@@ -85,8 +83,8 @@ func TestTransferToLaggingPeer(t *testing.T) {
 	}
 }
 
-// TestTransferToUnresponsivePeer: of one that has just fallen silent nobody knows that yet.
-// Writes wait for it no longer than the library does.
+// TestTransferToUnresponsivePeer: of one that has just fallen silent nobody knows that yet. Writes wait for it no
+// longer than the library does.
 func TestTransferToUnresponsivePeer(t *testing.T) {
 	t.Parallel()
 	c, _ := startCluster(t, 3)
@@ -103,8 +101,8 @@ func TestTransferToFarLaggingPeer(t *testing.T) {
 	refusedTransfer(t, leader, target.id, "not caught up")
 }
 
-// TestTransferArrivesWhenTheTargetLeads has the target told, and fail to be
-// elected: that leadership was lost is no success.
+// TestTransferArrivesWhenTheTargetLeads has the target told, and fail to be elected: that leadership was lost is no
+// success.
 func TestTransferArrivesWhenTheTargetLeads(t *testing.T) {
 	t.Parallel()
 	c, leader := startCluster(t, 3)
@@ -122,8 +120,8 @@ func TestTransferArrivesWhenTheTargetLeads(t *testing.T) {
 	c.write("a", "1")
 }
 
-// TestReadBeforeLeaderStart has a leader that cannot commit anything in its term.
-// What earlier leaders have acknowledged is in its log, and not in its state.
+// TestReadBeforeLeaderStart has a leader that cannot commit anything in its term. What earlier leaders have
+// acknowledged is in its log, and not in its state.
 func TestReadBeforeLeaderStart(t *testing.T) {
 	t.Parallel()
 	c, _ := startCluster(t, 3)
@@ -141,8 +139,8 @@ func TestReadBeforeLeaderStart(t *testing.T) {
 	c.everywhere("a", "1")
 }
 
-// TestLeaseEndsFirst: the lease is revoked before a target is told to stand, as
-// voters grant that although they know a leader, and by each membership change.
+// TestLeaseEndsFirst: the lease is revoked before a target is told to stand, as voters grant that although they know a
+// leader, and by each membership change.
 func TestLeaseEndsFirst(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)
@@ -182,8 +180,8 @@ func to(id cluster.NodeID) cluster.TransferNotice {
 	return cluster.TransferNotice{To: id, Trigger: "transfer", Reason: "a test"}
 }
 
-// TestTransferWaitsForWritesInFlight: were the target told to stand before they
-// are committed, nobody could say what became of them.
+// TestTransferWaitsForWritesInFlight: were the target told to stand before they are committed, nobody could say what
+// became of them.
 func TestTransferWaitsForWritesInFlight(t *testing.T) {
 	t.Parallel()
 	c, _ := startCluster(t, 5)
@@ -238,8 +236,7 @@ func TestTransferToANodeThatIsGone(t *testing.T) {
 	target.start()
 }
 
-// TestStuckTransferWithoutWrites: nobody writes, and the flag that the library
-// leaves set is found all the same.
+// TestStuckTransferWithoutWrites: nobody writes, and the flag that the library leaves set is found all the same.
 func TestStuckTransferWithoutWrites(t *testing.T) {
 	t.Parallel()
 	untilStuck(t, func(t *testing.T) bool {
@@ -261,9 +258,8 @@ func TestStuckTransferWithoutWrites(t *testing.T) {
 	})
 }
 
-// TestOrderedElectionWaitsForTheLease: an operator's order passes over a leader
-// that lives and has a lease. Whoever is elected serves nothing, and hands
-// leadership to nobody, before that has run out.
+// TestOrderedElectionWaitsForTheLease: an operator's order passes over a leader that lives and has a lease. Whoever is
+// elected serves nothing, and hands leadership to nobody, before that has run out.
 func TestOrderedElectionWaitsForTheLease(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)
@@ -324,9 +320,8 @@ func TestOrderedElectionWaitsForTheLease(t *testing.T) {
 	c.write("a", "1")
 }
 
-// TestOrderToACandidate: where nobody may stand by itself, a node without a leader
-// is a candidate that waits for pre-votes, for good. It can be told to stand all
-// the same.
+// TestOrderToACandidate: where nobody may stand by itself, a node without a leader is a candidate that waits for
+// pre-votes, for good. It can be told to stand all the same.
 func TestOrderToACandidate(t *testing.T) {
 	t.Parallel()
 	for _, by := range []cluster.ElectionCause{cluster.CauseOperator, cluster.CauseTransferFailed} {

@@ -32,8 +32,8 @@ func newCandidate(t *testing.T) (*slowVotes, *raftStore, *raft.RaftState) {
 	return slow, s, &state
 }
 
-// A candidate's own vote can be read while it is written, and all else waits for
-// that: what is written after it, answers, and the votes of others.
+// A candidate's own vote can be read while it is written, and all else waits for that: what is written after it,
+// answers, and the votes of others.
 func TestEverythingWaitsForAVoteThatIsWritten(t *testing.T) {
 	var s *raftStore
 	mine := "term 7, vote 7 for me"
@@ -83,9 +83,8 @@ func mustRecord(t *testing.T, s *raftStore) {
 	}
 }
 
-// The library asks who stands before itself in the list of servers before it votes
-// for itself: an answer that is quicker than that is not handed on while the term is
-// not durable, and that vote is written before it counts.
+// The library asks who stands before itself in the list of servers before it votes for itself: an answer that is
+// quicker than that is not handed on while the term is not durable, and that vote is written before it counts.
 func TestAnAnswerBeforeItsOwnVote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state, voters := raft.Candidate, 3
@@ -129,8 +128,7 @@ func (grants) RequestVote(_ raft.ServerID, _ raft.ServerAddress, args *raft.Requ
 	return nil
 }
 
-// Who needs nobody else for a majority writes its own vote first, and so does
-// everybody with a vote for another.
+// Who needs nobody else for a majority writes its own vote first, and so does everybody with a vote for another.
 func TestWhatVoteIsWrittenFirst(t *testing.T) {
 	for name, tt := range map[string]struct {
 		state  raft.RaftState
@@ -150,8 +148,7 @@ func TestWhatVoteIsWrittenFirst(t *testing.T) {
 	}
 }
 
-// After its own vote could not be recorded no vote of others is handed on, and
-// nothing is written any more.
+// After its own vote could not be recorded no vote of others is handed on, and nothing is written any more.
 func TestFailedVoteHoldsBackForGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, s, state := newCandidate(t)

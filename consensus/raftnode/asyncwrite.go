@@ -7,19 +7,15 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// A leader may write an entry while it sends it, if it does not count itself
-// before its own write is durable (Raft dissertation, 10.2.1). raft.Raft stores
-// first, counts itself, and then sends. StoreLogs therefore returns when the
-// entries are readable and their write has started. raft.Raft then counts the
-// leader too early, which has no effect: a majority needs another voter's
-// acknowledgement, and the transport withholds acknowledgements until the leader's
-// own write is durable (waitAppended). Until then a crash may lose the entries, as
-// if they had never been proposed. So no term, vote or other entry is recorded
-// before, and no response leaves the node.
+// A leader may write an entry while it sends it, if it does not count itself before its own write is durable (Raft
+// dissertation, 10.2.1). raft.Raft stores first, counts itself, and then sends. StoreLogs therefore returns when the
+// entries are readable and their write has started. raft.Raft then counts the leader too early, which has no effect: a
+// majority needs another voter's acknowledgement, and the transport withholds acknowledgements until the leader's own
+// write is durable (waitAppended). Until then a crash may lose the entries, as if they had never been proposed. So no
+// term, vote or other entry is recorded before, and no response leaves the node.
 //
-// In the same way a candidate may ask for votes while its own vote is written. The
-// transport withholds the others' votes until it is durable (waitSelfVote). A crash
-// before that is as if the node had not been a candidate.
+// In the same way a candidate may ask for votes while its own vote is written. The transport withholds the others'
+// votes until it is durable (waitSelfVote). A crash before that is as if the node had not been a candidate.
 
 // asyncAppend is a set of entries that are being written.
 type asyncAppend struct {
@@ -39,9 +35,8 @@ func (w *asyncAppend) entry(index uint64) *raft.Log {
 // asyncSelfVote is this node's vote for itself, which is written with its term.
 type asyncSelfVote struct{ term uint64 }
 
-// mayAppendAsync reports whether entries may be written while they are sent: on a
-// leader that cannot commit them alone. A configuration counts as soon as it is
-// stored, so it is written first.
+// mayAppendAsync reports whether entries may be written while they are sent: on a leader that cannot commit them alone.
+// A configuration counts as soon as it is stored, so it is written first.
 func (s *raftStore) mayAppendAsync(entries []*raft.Log) bool {
 	special := func(e *raft.Log) bool {
 		return e.Type != raft.LogCommand && e.Type != raft.LogNoop && e.Type != raft.LogBarrier
@@ -49,9 +44,8 @@ func (s *raftStore) mayAppendAsync(entries []*raft.Log) bool {
 	return len(entries) > 0 && s.state() == raft.Leader && s.voters() > 1 && !slices.ContainsFunc(entries, special)
 }
 
-// startAsyncAppend starts to write entries. The caller holds the write semaphore
-// and leaves it to the write. After a failure the storage ends this node. The
-// entries stay readable: for a missing one raft.Raft would send a snapshot, and
+// startAsyncAppend starts to write entries. The caller holds the write semaphore and leaves it to the write. After a
+// failure the storage ends this node. The entries stay readable: for a missing one raft.Raft would send a snapshot, and
 // then entries from before it.
 func (s *raftStore) startAsyncAppend(entries []*raft.Log) {
 	s.mu.Lock()
@@ -61,9 +55,8 @@ func (s *raftStore) startAsyncAppend(entries []*raft.Log) {
 	s.writeAsync(func() error { return s.logs.StoreLogs(entries) })
 }
 
-// startAsyncSelfVote starts to write this node's vote for itself, with its term.
-// The caller holds the write semaphore and leaves it to the write. After a failure
-// the storage ends this node.
+// startAsyncSelfVote starts to write this node's vote for itself, with its term. The caller holds the write semaphore
+// and leaves it to the write. After a failure the storage ends this node.
 func (s *raftStore) startAsyncSelfVote(term uint64) {
 	s.mu.Lock()
 	s.inFlightSelfVote, s.termPending = &asyncSelfVote{term}, false
@@ -91,8 +84,7 @@ func (s *raftStore) writeAsync(write func() error) {
 	})
 }
 
-// waitAppended waits until all entries up to index are durable. It fails when the
-// store is closed.
+// waitAppended waits until all entries up to index are durable. It fails when the store is closed.
 func (s *raftStore) waitAppended(index uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,8 +99,8 @@ func (s *raftStore) waitAppendedLocked(index uint64) error {
 	return s.waitWhile(func() bool { return s.inFlightAppend == w })
 }
 
-// waitSelfVote waits until a vote for itself that is being written is durable. The
-// caller holds mu. It fails when the store is closed.
+// waitSelfVote waits until a vote for itself that is being written is durable. The caller holds mu. It fails when the
+// store is closed.
 func (s *raftStore) waitSelfVote() error {
 	v := s.inFlightSelfVote
 	if v == nil {
@@ -117,8 +109,7 @@ func (s *raftStore) waitSelfVote() error {
 	return s.waitWhile(func() bool { return s.inFlightSelfVote == v })
 }
 
-// waitWhile waits until unfinished is false. The caller holds mu. It fails when the
-// store is closed first.
+// waitWhile waits until unfinished is false. The caller holds mu. It fails when the store is closed first.
 func (s *raftStore) waitWhile(unfinished func() bool) error {
 	for unfinished() {
 		if s.closed {
@@ -129,9 +120,8 @@ func (s *raftStore) waitWhile(unfinished func() bool) error {
 	return nil
 }
 
-// flushBeforeReply writes a pending term, and waits for the asynchronous write in
-// progress. No response of raft.Raft may leave this node before that. It fails when
-// the store is closed.
+// flushBeforeReply writes a pending term, and waits for the asynchronous write in progress. No response of raft.Raft
+// may leave this node before that. It fails when the store is closed.
 func (s *raftStore) flushBeforeReply() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,9 +134,8 @@ func (s *raftStore) flushBeforeReply() error {
 	return s.waitAppendedLocked(math.MaxUint64)
 }
 
-// flushPendingTerm makes a pending term durable. The caller holds mu. The write has
-// a goroutine of its own, so that a hung disk does not hold the caller up after the
-// store is closed.
+// flushPendingTerm makes a pending term durable. The caller holds mu. The write has a goroutine of its own, so that a
+// hung disk does not hold the caller up after the store is closed.
 func (s *raftStore) flushPendingTerm() error {
 	for s.termPending && s.phase.busy() && !s.closed {
 		s.changed.Wait()

@@ -10,8 +10,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// slowDiary is a diary whose writes of entries take a while, and whose entries can
-// be read as soon as they are written.
+// slowDiary is a diary whose writes of entries take a while, and whose entries can be read as soon as they are written.
 type slowDiary struct {
 	*diary
 	kept raft.InmemStore
@@ -70,8 +69,8 @@ func apart(f func()) <-chan struct{} {
 	return done
 }
 
-// A leader's entries can be read while they are written, and all else waits for
-// that: what comes after them, answers, and acknowledgements of them.
+// A leader's entries can be read while they are written, and all else waits for that: what comes after them, answers,
+// and acknowledgements of them.
 func TestEverythingWaitsForEntriesThatAreWritten(t *testing.T) {
 	var s *raftStore
 	for name, tt := range map[string]struct {
@@ -142,8 +141,7 @@ func TestOlderEntriesAreWritten(t *testing.T) {
 	})
 }
 
-// A leader that is a majority by itself, whoever does not lead, and configurations
-// are written before they count.
+// A leader that is a majority by itself, whoever does not lead, and configurations are written before they count.
 func TestWhatIsWrittenFirst(t *testing.T) {
 	for name, tt := range map[string]struct {
 		state   raft.RaftState
@@ -172,8 +170,7 @@ func TestWhatIsWrittenFirst(t *testing.T) {
 	}
 }
 
-// A new leader's own first entry can be read, and so be sent, once it is written
-// with the leader-start.
+// A new leader's own first entry can be read, and so be sent, once it is written with the leader-start.
 func TestFirstEntryIsSentWithTheLeaderStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state, voters := raft.Leader, 3
@@ -203,8 +200,8 @@ func TestFirstEntryIsSentWithTheLeaderStart(t *testing.T) {
 	})
 }
 
-// After a failed write nothing is written any more, its entries do not read as
-// missing, and no acknowledgement of them is handed on.
+// After a failed write nothing is written any more, its entries do not read as missing, and no acknowledgement of them
+// is handed on.
 func TestFailedWriteHoldsBackForGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state, voters := raft.Leader, 3
@@ -247,8 +244,7 @@ func TestFailedWriteHoldsBackForGood(t *testing.T) {
 	})
 }
 
-// When the library is stopped, what waits for a write ends, and the next run of the
-// library begins after the write.
+// When the library is stopped, what waits for a write ends, and the next run of the library begins after the write.
 func TestCloseWhileEntriesAreWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state, voters := raft.Leader, 3
@@ -278,8 +274,7 @@ func TestCloseWhileEntriesAreWritten(t *testing.T) {
 	})
 }
 
-// A term that waits is not recorded once the next run of the library may have
-// begun.
+// A term that waits is not recorded once the next run of the library may have begun.
 func TestNoTermAfterTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state, voters := raft.Follower, 3

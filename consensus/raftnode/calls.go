@@ -47,14 +47,14 @@ func Servers(conf raft.Configuration) []cluster.Server {
 	return servers
 }
 
-// Apply appends one entry. wait covers only the hand-over to the main loop, which a
-// slow disk may hold up: nothing is appended when it passes.
+// Apply appends one entry. wait covers only the hand-over to the main loop, which a slow disk may hold up: nothing is
+// appended when it passes.
 func (i *Instance) Apply(data []byte, wait time.Duration) raft.ApplyFuture {
 	return i.raft.ApplyLog(raft.Log{Data: data}, wait)
 }
 
-// AddVoter adds a voter, promotes a non-voter, or changes a voter's address. It fails
-// when the configuration has changed since the entry prev; see Apply for wait.
+// AddVoter adds a voter, promotes a non-voter, or changes a voter's address. It fails when the configuration has
+// changed since the entry prev; see Apply for wait.
 func (i *Instance) AddVoter(id cluster.NodeID, address string, prev uint64, wait time.Duration) raft.IndexFuture {
 	return i.raft.AddVoter(raft.ServerID(id), raft.ServerAddress(address), prev, wait)
 }
@@ -74,9 +74,8 @@ func (i *Instance) RemoveServer(id cluster.NodeID, prev uint64, wait time.Durati
 	return i.raft.RemoveServer(raft.ServerID(id), prev, wait)
 }
 
-// Restore replaces the cluster's state by a snapshot of size bytes, in term. It is not
-// bound by time: with the library's timeout a long restore would return an error as
-// if nothing had been done.
+// Restore replaces the cluster's state by a snapshot of size bytes, in term. It is not bound by time: with the
+// library's timeout a long restore would return an error as if nothing had been done.
 func (i *Instance) Restore(term uint64, size int64, snapshot io.Reader) error {
 	meta := &raft.SnapshotMeta{Version: 1, Index: i.raft.LastIndex(), Term: term, Size: size}
 	return i.raft.Restore(meta, snapshot, 0)

@@ -11,28 +11,25 @@ import (
 
 // Limits that are not worth a configuration key.
 const (
-	// commitTimeout is how long an idle leader waits before it sends its followers
-	// the newest commit index; raft.Raft takes up to twice that. Followers' stale
-	// reads and watches lag by it after the last write of a burst. It is the library's
-	// default; half of it costs an idle cluster about a percent of a core.
+	// commitTimeout is how long an idle leader waits before it sends its followers the newest commit index; raft.Raft
+	// takes up to twice that. Followers' stale reads and watches lag by it after the last write of a burst. It is the
+	// library's default; half of it costs an idle cluster about a percent of a core.
 	commitTimeout = 50 * time.Millisecond
 	// MaxAppendEntries bounds one AppendEntries to so many batches.
 	MaxAppendEntries = 32
-	// MinTrailingLogs is where the library's rollback by an old snapshot was never
-	// seen in 50,000 faults, with a wide margin.
+	// MinTrailingLogs is where the library's rollback by an old snapshot was never seen in 50,000 faults, with a wide
+	// margin.
 	MinTrailingLogs = 1000
 	// MinSnapshotInterval is the library's.
 	MinSnapshotInterval = 5 * time.Millisecond
 
-	// firstSnapshotDivisor is which part of the snapshot interval passes before
-	// raft.Raft checks for the first time, or twice that. The interval starts again
-	// with each start. A node that restarts more often would never compact its log,
+	// firstSnapshotDivisor is which part of the snapshot interval passes before raft.Raft checks for the first time, or
+	// twice that. The interval starts again with each start. A node that restarts more often would never compact its log,
 	// and each start would read more of it and vote later.
 	firstSnapshotDivisor = 24
 )
 
-// Config is what one run of raft.Raft needs. All fields are required unless they
-// say otherwise.
+// Config is what one run of raft.Raft needs. All fields are required unless they say otherwise.
 type Config struct {
 	Self                   cluster.NodeID
 	TimeoutMin, TimeoutMax time.Duration
@@ -50,25 +47,23 @@ type Config struct {
 
 	// KeepState leaves the FSM as it is, if the newest snapshot is not ahead of it.
 	KeepState bool
-	// ElectionBlocked reports whether a node whose log ends at lastIndex must not
-	// become candidate. It is called until it reports false.
+	// ElectionBlocked reports whether a node whose log ends at lastIndex must not become candidate. It is called until it
+	// reports false.
 	ElectionBlocked func(lastIndex uint64) bool
-	// OnStuckTransfer is called when a transfer never ends inside raft.Raft: this
-	// instance has to be replaced.
+	// OnStuckTransfer is called when a transfer never ends inside raft.Raft: this instance has to be replaced.
 	OnStuckTransfer func()
 }
 
-// raftConfig returns the library's configuration. Each value that is not its
-// default has its reason in the table of hazards.
+// raftConfig returns the library's configuration. Each value that is not its default has its reason in the table of
+// hazards.
 func (c *Config) raftConfig(logger hclog.Logger) *raft.Config {
 	rc := raft.DefaultConfig()
 	rc.LocalID = raft.ServerID(c.Self)
 	rc.Logger = logger
 	rc.HeartbeatTimeout = c.TimeoutMin
 	rc.ElectionTimeout = c.TimeoutMin
-	// As long as a follower's shortest timeout: a leader without a quorum is
-	// gone when the next one is elected (0 % overlap measured), and a busy disk
-	// or processor does not depose one that has its quorum.
+	// As long as a follower's shortest timeout: a leader without a quorum is gone when the next one is elected (0 %
+	// overlap measured), and a busy disk or processor does not depose one that has its quorum.
 	rc.LeaderLeaseTimeout = c.TimeoutMin
 	rc.CommitTimeout = commitTimeout
 	rc.MaxAppendEntries = MaxAppendEntries

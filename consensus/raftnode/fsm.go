@@ -20,16 +20,14 @@ var (
 	errReplaying = errors.New("still replaying the log after a restart of Raft: no snapshot now")
 )
 
-// FSMConfig is what an FSM works with. The functions must not block; those that say
-// so are optional.
+// FSMConfig is what an FSM works with. The functions must not block; those that say so are optional.
 type FSMConfig struct {
 	State *state.State
 	// Halt ends the node: the FSM has met what it cannot read. It is called once.
 	Halt func(error)
 	// MembersChanged is called after more than keys has changed.
 	MembersChanged func()
-	// IncarnationCleared is called before a member's incarnation is removed from the
-	// state.
+	// IncarnationCleared is called before a member's incarnation is removed from the state.
 	IncarnationCleared func(cluster.NodeID)
 	// BatchApplied is called after each batch of entries. Optional.
 	BatchApplied func(took time.Duration)
@@ -37,16 +35,13 @@ type FSMConfig struct {
 	SnapshotDone func(restored bool)
 }
 
-// FSM feeds the log to the replicated state. raft.Raft calls it from one goroutine;
-// Applied, LastConfiguration, Progress and Wait may be called from any. It outlives
-// the raft.Raft that it is given to.
+// FSM feeds the log to the replicated state. raft.Raft calls it from one goroutine; Applied, LastConfiguration,
+// Progress and Wait may be called from any. It outlives the raft.Raft that it is given to.
 //
-// It never applies an index twice: when raft.Raft is replaced, the log is replayed
-// and known entries are skipped.
+// It never applies an index twice: when raft.Raft is replaced, the log is replayed and known entries are skipped.
 //
-// It never applies past an entry that it cannot read: from then on it answers every
-// entry with an error, takes and restores no snapshot, and has called Halt. Nothing
-// diverges, because nothing changes any longer.
+// It never applies past an entry that it cannot read: from then on it answers every entry with an error, takes and
+// restores no snapshot, and has called Halt. Nothing diverges, because nothing changes any longer.
 type FSM struct {
 	cfg FSMConfig
 
@@ -136,8 +131,8 @@ func (f *FSM) applyOne(l *raft.Log) any {
 	return ApplyResult{Results: results}
 }
 
-// announceCleared reports a command that clears a member's incarnation. The node's
-// earlier hellos must not be recorded again after it.
+// announceCleared reports a command that clears a member's incarnation. The node's earlier hellos must not be recorded
+// again after it.
 func (f *FSM) announceCleared(c *state.Command) {
 	switch {
 	case c.Kind == state.KindMemberPatch && c.MemberPatch != nil &&
@@ -159,8 +154,7 @@ func (f *FSM) Snapshot() (raft.FSMSnapshot, error) {
 	if f.halted.Load() {
 		return nil, errHalted
 	}
-	// raft.Raft names the snapshot by the newest index that it has handed over. A
-	// replay is still behind the state.
+	// raft.Raft names the snapshot by the newest index that it has handed over. A replay is still behind the state.
 	if f.delivered.Load() < f.applied.Load() {
 		return nil, errReplaying
 	}
@@ -246,8 +240,7 @@ func (s *snapshot) Persist(sink raft.SnapshotSink) error {
 // Release has nothing to give back: captures share the state's memory.
 func (s *snapshot) Release() {}
 
-// progressReader counts the bytes read: a long restore must not look like a node that
-// hangs.
+// progressReader counts the bytes read: a long restore must not look like a node that hangs.
 type progressReader struct {
 	r     io.Reader
 	count *atomic.Uint64

@@ -93,8 +93,8 @@ func TestFSMStopsAtWhatItCannotRead(t *testing.T) {
 	}
 }
 
-// TestFSMForgets re-admits a member: what it said before must be dropped before
-// the state shows that its data directory is unknown.
+// TestFSMForgets re-admits a member: what it said before must be dropped before the state shows that its data directory
+// is unknown.
 func TestFSMForgets(t *testing.T) {
 	f := newTestFSM()
 	known, none := "i1", ""

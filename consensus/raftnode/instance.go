@@ -1,6 +1,5 @@
-// Package raftnode holds one run of raft.Raft: the library's node with its stores,
-// its transport and the state machine that it feeds. Package consensus makes one
-// Instance after the other when a stuck one has to be replaced.
+// Package raftnode holds one run of raft.Raft: the library's node with its stores, its transport and the state machine
+// that it feeds. Package consensus makes one Instance after the other when a stuck one has to be replaced.
 package raftnode
 
 import (
@@ -17,11 +16,11 @@ import (
 )
 
 const (
-	// blockedElectionTimeout is how long a node that must not become candidate waits
-	// as one, once it has lost its leader: it raises its term once, and not repeatedly.
+	// blockedElectionTimeout is how long a node that must not become candidate waits as one, once it has lost its leader:
+	// it raises its term once, and not repeatedly.
 	blockedElectionTimeout = 365 * 24 * time.Hour
-	// blockedTimeoutExtra makes a blocked follower's timeout longer. raft.Raft looks
-	// at a timeout at once only when it gets shorter.
+	// blockedTimeoutExtra makes a blocked follower's timeout longer. raft.Raft looks at a timeout at once only when it
+	// gets shorter.
 	blockedTimeoutExtra = time.Millisecond
 )
 
@@ -43,8 +42,8 @@ type Instance struct {
 	transfers  map[cluster.NodeID]*TransferAttempt // the last one to each peer
 }
 
-// Start starts raft.Raft. A panic of the library on this goroutine, which is how it
-// answers a disk error while it starts, is returned as an error.
+// Start starts raft.Raft. A panic of the library on this goroutine, which is how it answers a disk error while it
+// starts, is returned as an error.
 func Start(cfg Config) (i *Instance, err error) {
 	defer recoverTo(&err)
 	i = &Instance{
@@ -55,8 +54,7 @@ func Start(cfg Config) (i *Instance, err error) {
 	}
 	conf := cfg.raftConfig(newLibraryLogger(cfg.Logger.Named("raft"), cfg.Now))
 	cfg.FSM.restarted()
-	// The state already holds what the newest snapshot does, and more. A restore
-	// would show readers the past.
+	// The state already holds what the newest snapshot does, and more. A restore would show readers the past.
 	conf.NoSnapshotRestoreOnStart = cfg.KeepState && cfg.Snapshots.newestIndex() <= cfg.FSM.Applied()
 	last, err := cfg.Log.LastIndex()
 	if err != nil {
@@ -85,8 +83,8 @@ func Start(cfg Config) (i *Instance, err error) {
 		return nil, fmt.Errorf("start raft: %w", err)
 	}
 	running.Store(i.raft)
-	// The filter runs at every transition, on the library's own goroutine. It queues
-	// nothing, so it cannot stall or drop events as a channel would.
+	// The filter runs at every transition, on the library's own goroutine. It queues nothing, so it cannot stall or drop
+	// events as a channel would.
 	i.raft.RegisterObserver(raft.NewObserver(nil, false, func(*raft.Observation) bool {
 		notify(i.changed)
 		return false
@@ -101,10 +99,9 @@ func recoverTo(err *error) {
 	}
 }
 
-// Run sends heartbeats on demand until ctx ends and Shutdown was called. The result
-// of VerifyLeader is ignored: it counts non-voters and acknowledgements of older
-// messages, and it may never come. The call blocks while the library's main loop
-// does, so it has this goroutine; Shutdown ends it.
+// Run sends heartbeats on demand until ctx ends and Shutdown was called. The result of VerifyLeader is ignored: it
+// counts non-voters and acknowledgements of older messages, and it may never come. The call blocks while the library's
+// main loop does, so it has this goroutine; Shutdown ends it.
 func (i *Instance) Run(ctx context.Context) {
 	for {
 		select {
@@ -119,10 +116,9 @@ func (i *Instance) Run(ctx context.Context) {
 // SendHeartbeats makes the leader send heartbeats now. It does not wait.
 func (i *Instance) SendHeartbeats() { notify(i.heartbeat) }
 
-// Shutdown starts to end this run: whoever waits to hand raft.Raft something is
-// freed, and the transport is closed, because the library waits for its messages in
-// flight. The returned function waits until raft.Raft has ended and the last write
-// with it.
+// Shutdown starts to end this run: whoever waits to hand raft.Raft something is freed, and the transport is closed,
+// because the library waits for its messages in flight. The returned function waits until raft.Raft has ended and the
+// last write with it.
 func (i *Instance) Shutdown() (wait func()) {
 	i.store.close()
 	down := i.raft.Shutdown()
@@ -135,8 +131,8 @@ func (i *Instance) Shutdown() (wait func()) {
 	}
 }
 
-// Maintain makes the periodic changes of the library's configuration. It is called
-// from one goroutine, about every TimeoutMin.
+// Maintain makes the periodic changes of the library's configuration. It is called from one goroutine, about every
+// TimeoutMin.
 func (i *Instance) Maintain() {
 	conf := i.raft.ReloadableConfig()
 	before := conf
@@ -157,23 +153,20 @@ func (i *Instance) Maintain() {
 	}
 }
 
-// ElectionBlocked reports whether this node must not become candidate before its log
-// reaches its own admission entry.
+// ElectionBlocked reports whether this node must not become candidate before its log reaches its own admission entry.
 func (i *Instance) ElectionBlocked() bool { return i.electionBlocked.Load() }
 
 // TrackVote counts a RequestVote that enters or leaves raft.Raft.
 func (i *Instance) TrackVote(enters bool) { i.store.trackVote(enters) }
 
-// FlushBeforeReply makes durable what is pending, and waits for asynchronous writes.
-// No response of raft.Raft may leave this node before that. An error means that the
-// response must not leave it at all.
+// FlushBeforeReply makes durable what is pending, and waits for asynchronous writes. No response of raft.Raft may leave
+// this node before that. An error means that the response must not leave it at all.
 func (i *Instance) FlushBeforeReply() error { return i.store.flushBeforeReply() }
 
 // NoteResult records the result of a proposal for the watchdog over stuck transfers.
 func (i *Instance) NoteResult(err error) { i.watchdog.note(i.cfg.Now(), err) }
 
-// LastEntry returns the position of the last entry that this node holds, in its log
-// or its snapshot.
+// LastEntry returns the position of the last entry that this node holds, in its log or its snapshot.
 func (i *Instance) LastEntry() (index, term uint64) {
 	index = i.raft.LastIndex()
 	if term, ok := i.store.termAt(index); ok {
@@ -198,8 +191,8 @@ func (i *Instance) LastEntry() (index, term uint64) {
 // GetLog reads an entry of the log; ErrNoopPending for a pending no-op.
 func (i *Instance) GetLog(index uint64, out *raft.Log) error { return i.store.GetLog(index, out) }
 
-// ConflictingSnapshot reports whether an entry of the current term's leader conflicts
-// with the newest snapshot, and where that ends.
+// ConflictingSnapshot reports whether an entry of the current term's leader conflicts with the newest snapshot, and
+// where that ends.
 func (i *Instance) ConflictingSnapshot(index, term uint64) (LogPosition, bool) {
 	return i.cfg.Snapshots.conflictsWithNewest(index, term)
 }

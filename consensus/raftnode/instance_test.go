@@ -68,8 +68,7 @@ func TestRevokedTransferIsNotSent(t *testing.T) {
 	}
 }
 
-// What the table of hazards asks of the library's configuration. Each value has
-// gone wrong as the other.
+// What the table of hazards asks of the library's configuration. Each value has gone wrong as the other.
 func TestRaftConfig(t *testing.T) {
 	c := Config{Self: "n1", TimeoutMin: 150 * time.Millisecond, TimeoutMax: 300 * time.Millisecond, TrailingLogs: 1000, SnapshotThreshold: 100, SnapshotInterval: time.Second}
 	rc := c.raftConfig(hclog.NewNullLogger())
@@ -87,8 +86,8 @@ func TestRaftConfig(t *testing.T) {
 	}
 }
 
-// A snapshot that the log does not reach back to must not be fallen back to: the
-// library would panic at the next commit.
+// A snapshot that the log does not reach back to must not be fallen back to: the library would panic at the next
+// commit.
 func TestSnapshotsBeforeAGap(t *testing.T) {
 	snaps := raft.NewInmemSnapshotStore()
 	_, trans := raft.NewInmemTransport("")

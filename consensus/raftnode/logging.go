@@ -10,9 +10,8 @@ import (
 // logRepeatInterval is how long an error message of the library is not repeated.
 const logRepeatInterval = 10 * time.Second
 
-// libraryLogger is the Raft library's logger. The library logs each of its steps at
-// info and repeats an error at every retry. Here the steps are for debugging, and a
-// repeated error is logged every logRepeatInterval.
+// libraryLogger is the Raft library's logger. The library logs each of its steps at info and repeats an error at every
+// retry. Here the steps are for debugging, and a repeated error is logged every logRepeatInterval.
 type libraryLogger struct {
 	hclog.Logger
 	now func() time.Time
@@ -28,8 +27,7 @@ func newLibraryLogger(l hclog.Logger, now func() time.Time) *libraryLogger {
 // Info logs at debug level.
 func (l *libraryLogger) Info(msg string, args ...any) { l.Logger.Debug(msg, args...) }
 
-// Warn logs at debug level: the library warns about the steps of elections, and
-// package consensus logs their results.
+// Warn logs at debug level: the library warns about the steps of elections, and package consensus logs their results.
 func (l *libraryLogger) Warn(msg string, args ...any) { l.Logger.Debug(msg, args...) }
 
 // Error logs a warning, and repetitions at debug level.

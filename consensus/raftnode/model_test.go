@@ -11,8 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// modelDisk is what is durable in a model run. Each write waits until the test lets it
-// succeed or fail.
+// modelDisk is what is durable in a model run. Each write waits until the test lets it succeed or fail.
 type modelDisk struct {
 	*raft.InmemStore
 	t        *testing.T
@@ -72,8 +71,8 @@ func (d *modelDisk) DeleteRange(from, to uint64) error {
 	return d.write(func() error { return d.InmemStore.DeleteRange(from, to) })
 }
 
-// model is raft.Raft and the transport as the store sees them: a main loop that calls
-// the store, and responses that other goroutines let out of the node.
+// model is raft.Raft and the transport as the store sees them: a main loop that calls the store, and responses that
+// other goroutines let out of the node.
 type model struct {
 	t     *testing.T
 	rng   *rand.Rand
@@ -93,8 +92,8 @@ type model struct {
 	failed      bool // a write failed: raft.Raft makes no call after that
 }
 
-// TestStoreModel makes random calls to the store, on a disk whose writes end in their
-// own time, and fail now and then. What leaves the node must be durable before.
+// TestStoreModel makes random calls to the store, on a disk whose writes end in their own time, and fail now and then.
+// What leaves the node must be durable before.
 func TestStoreModel(t *testing.T) {
 	for seed := range uint64(400) {
 		synctest.Test(t, func(t *testing.T) {
@@ -134,8 +133,7 @@ func newModel(t *testing.T, seed uint64) *model {
 	return m
 }
 
-// step ends a write, lets time pass, hands on a response, or has the main loop make a
-// call.
+// step ends a write, lets time pass, hands on a response, or has the main loop make a call.
 func (m *model) step() {
 	switch n := m.rng.IntN(100); {
 	case n < 40:
@@ -329,8 +327,8 @@ func (m *model) storeEntries(kind raft.LogType, n int) error {
 	return err
 }
 
-// handOn hands raft.Raft the response of a peer: a vote for a candidate, or an
-// acknowledgement of an entry that a leader could read, and so send.
+// handOn hands raft.Raft the response of a peer: a vote for a candidate, or an acknowledgement of an entry that a
+// leader could read, and so send.
 func (m *model) handOn() {
 	var e raft.Log
 	switch {

@@ -16,26 +16,24 @@ const (
 	keyLastVoteCand = "LastVoteCand"
 )
 
-// noopMaxDelay bounds how long a new leader's no-op entry waits for the
-// leader-start entry. raft.Raft sends the no-op with its next message.
+// noopMaxDelay bounds how long a new leader's no-op entry waits for the leader-start entry. raft.Raft sends the no-op
+// with its next message.
 const noopMaxDelay = 10 * time.Millisecond
 
-// ErrNoopPending reports that a new leader's no-op entry is not readable before
-// it is durable. raft.Raft drops the message that needed the entry without
-// counting a failure, and sends it with the next entry.
+// ErrNoopPending reports that a new leader's no-op entry is not readable before it is durable. raft.Raft drops the
+// message that needed the entry without counting a failure, and sends it with the next entry.
 var ErrNoopPending = errors.New("not durable yet: it waits for the leader-start")
 
 var (
 	errStopped = errors.New("this node is stopping")
 	// errWriteIncomplete is why nothing is written after a write that did not return.
 	errWriteIncomplete = errors.New("the write before it has not ended")
-	// errElectionBlocked is why this node's vote for itself is not recorded. raft.Raft
-	// then does not count that vote, and stays a candidate that cannot win.
+	// errElectionBlocked is why this node's vote for itself is not recorded. raft.Raft then does not count that vote, and
+	// stays a candidate that cannot win.
 	errElectionBlocked = errors.New("this node must not stand before its log reaches its own admission")
 )
 
-// VoteStore is a raft.StableStore that records a term and a vote in one write:
-// after a crash there are both or neither.
+// VoteStore is a raft.StableStore that records a term and a vote in one write: after a crash there are both or neither.
 type VoteStore interface {
 	raft.StableStore
 	RecordVote(term, voteTerm uint64, candidate []byte) error
@@ -101,8 +99,7 @@ func (s *raftStore) trackVote(enters bool) {
 	}
 }
 
-// SetUint64 records the current term, or keeps the term of the vote whose
-// candidate comes next.
+// SetUint64 records the current term, or keeps the term of the vote whose candidate comes next.
 func (s *raftStore) SetUint64(key []byte, val uint64) error {
 	s.acquireOrBlock()
 	defer s.release()
@@ -118,8 +115,8 @@ func (s *raftStore) SetUint64(key []byte, val uint64) error {
 	if string(key) != keyCurrentTerm {
 		return s.stable.SetUint64(key, val)
 	}
-	// raft.Raft becomes a follower before it takes a term from another node. A
-	// candidate's term is therefore of its own candidacy: its own vote comes next.
+	// raft.Raft becomes a follower before it takes a term from another node. A candidate's term is therefore of its own
+	// candidacy: its own vote comes next.
 	candidate := s.state() == raft.Candidate && !s.electionBlocked()
 	needsOthers := candidate && s.voters() > 1
 	s.mu.Lock()
@@ -179,8 +176,7 @@ func (s *raftStore) Get(key []byte) ([]byte, error) {
 	return s.stable.Get(key)
 }
 
-// GetUint64 reads the current term, or the term of the last vote. raft.Raft reads
-// the current term only when it starts.
+// GetUint64 reads the current term, or the term of the last vote. raft.Raft reads the current term only when it starts.
 func (s *raftStore) GetUint64(key []byte) (uint64, error) {
 	if v := s.currentSelfVote(); v != nil && string(key) == keyLastVoteTerm {
 		return v.term, nil
@@ -232,8 +228,8 @@ func (s *raftStore) termAt(index uint64) (term uint64, ok bool) {
 	return 0, false
 }
 
-// inMemory returns an entry that is stored and not durable, nil for any other
-// index, and reports whether it is the pending no-op.
+// inMemory returns an entry that is stored and not durable, nil for any other index, and reports whether it is the
+// pending no-op.
 func (s *raftStore) inMemory(index uint64) (e *raft.Log, noopPending bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -246,9 +242,8 @@ func (s *raftStore) inMemory(index uint64) (e *raft.Log, noopPending bool) {
 // StoreLog stores one entry.
 func (s *raftStore) StoreLog(e *raft.Log) error { return s.StoreLogs([]*raft.Log{e}) }
 
-// StoreLogs stores entries, behind a pending no-op and in one transaction with it.
-// Entries that may be sent while they are written are still being written when it
-// returns.
+// StoreLogs stores entries, behind a pending no-op and in one transaction with it. Entries that may be sent while they
+// are written are still being written when it returns.
 func (s *raftStore) StoreLogs(entries []*raft.Log) error {
 	if err := s.acquire(); err != nil {
 		return err
@@ -297,8 +292,8 @@ func (s *raftStore) DeleteRange(from, to uint64) error {
 	return s.logs.DeleteRange(from, to)
 }
 
-// mayDeferNoop reports whether entries are a new leader's no-op that needs another
-// voter to commit. A follower acknowledges next what it stores: it defers nothing.
+// mayDeferNoop reports whether entries are a new leader's no-op that needs another voter to commit. A follower
+// acknowledges next what it stores: it defers nothing.
 func (s *raftStore) mayDeferNoop(entries []*raft.Log) bool {
 	return len(entries) == 1 && entries[0].Type == raft.LogNoop && s.state() == raft.Leader && s.voters() > 1
 }

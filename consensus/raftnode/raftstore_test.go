@@ -55,8 +55,7 @@ func (d *diary) StoreLogs(entries []*raft.Log) error {
 }
 func (d *diary) DeleteRange(from, to uint64) error { return d.note("delete %d-%d", from, to) }
 
-// newDiary gives a store of a run of the library whose state and number of voters
-// the test sets.
+// newDiary gives a store of a run of the library whose state and number of voters the test sets.
 func newDiary(state *raft.RaftState, voters *int) (*diary, *raftStore) {
 	d := &diary{}
 	s := newRaftStore(d, d, []byte("me"))
@@ -109,8 +108,7 @@ func TestCandidateRecordsOnce(t *testing.T) {
 	wantWrites(t, d, "CurrentTerm 5", "term 6, vote 6 for me", "CurrentTerm 7")
 }
 
-// A term waits for its vote only while votes are on their way, and whatever comes
-// first makes it durable.
+// A term waits for its vote only while votes are on their way, and whatever comes first makes it durable.
 func TestTermWaitsForItsVote(t *testing.T) {
 	for name, tt := range map[string]struct {
 		then func(*testing.T, *raftStore)
@@ -182,8 +180,7 @@ func TestNoAnswerWithoutTheTerm(t *testing.T) {
 	}
 }
 
-// The last vote ends just while its term is recorded: nobody would settle it any
-// more.
+// The last vote ends just while its term is recorded: nobody would settle it any more.
 func TestTermDoesNotWaitForNobody(t *testing.T) {
 	state, voters := raft.Follower, 3
 	d, s := newDiary(&state, &voters)
@@ -197,8 +194,7 @@ func TestTermDoesNotWaitForNobody(t *testing.T) {
 	wantWrites(t, d, "CurrentTerm 6")
 }
 
-// A new leader's first entry is written with the leader-start, and can be read
-// by nobody before.
+// A new leader's first entry is written with the leader-start, and can be read by nobody before.
 func TestFirstEntryWaitsForTheLeaderStart(t *testing.T) {
 	state, voters := raft.Leader, 3
 	d, s := newDiary(&state, &voters)
@@ -222,8 +218,8 @@ func TestFirstEntryWaitsForTheLeaderStart(t *testing.T) {
 	wantWrites(t, d, "entries [4 5]", "entries [6]")
 }
 
-// What a follower stores it acknowledges next, and a leader that is a majority by
-// itself commits at once: neither may wait.
+// What a follower stores it acknowledges next, and a leader that is a majority by itself commits at once: neither may
+// wait.
 func TestFirstEntryThatMustNotWait(t *testing.T) {
 	for _, tt := range []struct {
 		state  raft.RaftState
@@ -265,8 +261,7 @@ func TestFirstEntryIsWrittenInTheEnd(t *testing.T) {
 	}
 }
 
-// A node that must not stand records the term of a candidacy, and no vote for
-// itself; it votes for others.
+// A node that must not stand records the term of a candidacy, and no vote for itself; it votes for others.
 func TestElectionBlocked_WritesNoSelfVote(t *testing.T) {
 	role, voters := raft.Candidate, 1
 	d, s := newDiary(&role, &voters)

@@ -9,16 +9,15 @@ import (
 	"northstar/cluster"
 )
 
-// Transport carries Raft's messages. RequestPreVote must be there: without it
-// raft.Raft silently does without pre-vote.
+// Transport carries Raft's messages. RequestPreVote must be there: without it raft.Raft silently does without pre-vote.
 type Transport interface {
 	raft.Transport
 	raft.WithPreVote
 	raft.WithClose
 }
 
-// raftTransport withholds responses until this node's own write is durable
-// (asyncwrite.go), and sends TimeoutNow only for a transfer that is still wanted.
+// raftTransport withholds responses until this node's own write is durable (asyncwrite.go), and sends TimeoutNow only
+// for a transfer that is still wanted.
 type raftTransport struct {
 	Transport
 	store    *raftStore
@@ -31,8 +30,8 @@ var (
 	_ raft.WithClose   = (*raftTransport)(nil)
 )
 
-// AppendEntries sends entries. It returns a success only when they are durable
-// here, too: then the majority that raft.Raft counts is a real one.
+// AppendEntries sends entries. It returns a success only when they are durable here, too: then the majority that
+// raft.Raft counts is a real one.
 func (t *raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress,
 	args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse,
 ) error {
@@ -43,9 +42,8 @@ func (t *raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddres
 	return t.store.waitAppended(last)
 }
 
-// RequestVote asks for a vote. It returns the response only when this node's own
-// vote is durable: then the majority that raft.Raft counts is a real one. The
-// response may come before raft.Raft votes for this node: the term is durable
+// RequestVote asks for a vote. It returns the response only when this node's own vote is durable: then the majority
+// that raft.Raft counts is a real one. The response may come before raft.Raft votes for this node: the term is durable
 // then, and that vote is written before it counts.
 func (t *raftTransport) RequestVote(id raft.ServerID, target raft.ServerAddress,
 	args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse,

@@ -15,9 +15,8 @@ type LogPosition struct {
 	Term  uint64 `json:"term"`
 }
 
-// Snapshots refuses to fall back, at start, to a snapshot that the log does not
-// continue: raft.Raft would panic at the next commit. It tells the FSM the index of the
-// snapshot's configuration, and keeps where the newest snapshot ends.
+// Snapshots refuses to fall back, at start, to a snapshot that the log does not continue: raft.Raft would panic at the
+// next commit. It tells the FSM the index of the snapshot's configuration, and keeps where the newest snapshot ends.
 type Snapshots struct {
 	raft.SnapshotStore
 	log    raft.LogStore
@@ -25,8 +24,8 @@ type Snapshots struct {
 	newest atomic.Pointer[LogPosition] // nil: none
 }
 
-// OpenSnapshots removes what is left of the restore that ended at undone, and without
-// which the cluster has gone on. It is called before Start.
+// OpenSnapshots removes what is left of the restore that ended at undone, and without which the cluster has gone on. It
+// is called before Start.
 func OpenSnapshots(store raft.SnapshotStore, log raft.LogStore, fsm *FSM, undone LogPosition) (*Snapshots, error) {
 	s := &Snapshots{SnapshotStore: store, log: log, fsm: fsm}
 	list, err := s.List()
@@ -118,8 +117,8 @@ func (s *Snapshots) newestIndex() uint64 {
 	return 0
 }
 
-// conflictsWithNewest reports whether an entry is not of the log that the newest
-// snapshot, which ends at p, is of. Terms only grow along a log.
+// conflictsWithNewest reports whether an entry is not of the log that the newest snapshot, which ends at p, is of.
+// Terms only grow along a log.
 func (s *Snapshots) conflictsWithNewest(index, term uint64) (p LogPosition, yes bool) {
 	newest := s.newest.Load()
 	if newest == nil {

@@ -14,8 +14,7 @@ type SoftState struct {
 	Addr   string         // Raft address of Leader
 }
 
-// SoftState samples raft.Raft until role, term and leader belong together, as far as
-// the library allows that.
+// SoftState samples raft.Raft until role, term and leader belong together, as far as the library allows that.
 func (i *Instance) SoftState() SoftState {
 	for {
 		term, state := i.raft.CurrentTerm(), i.raft.State()
@@ -47,9 +46,8 @@ func (i *Instance) Leads(term uint64) bool {
 	return i.raft.CurrentTerm() == term && i.raft.State() == raft.Leader && i.steppedDownTerm.Load() != term
 }
 
-// StepDown ends this node's leadership of term. raft.Raft does not know of it and
-// has to be replaced. It reports false if this node does not lead term, or has
-// stepped down before.
+// StepDown ends this node's leadership of term. raft.Raft does not know of it and has to be replaced. It reports false
+// if this node does not lead term, or has stepped down before.
 func (i *Instance) StepDown(term uint64) bool {
 	if !i.Leads(term) || !i.steppedDownTerm.CompareAndSwap(0, term) {
 		return false

@@ -10,9 +10,8 @@ import (
 	"northstar/cluster"
 )
 
-// TransferAttempt is one leadership transfer of raft.Raft. Its future reports only
-// that leadership was lost, so nobody waits for it. What counts is whether
-// TimeoutNow was sent, and who leads then.
+// TransferAttempt is one leadership transfer of raft.Raft. Its future reports only that leadership was lost, so nobody
+// waits for it. What counts is whether TimeoutNow was sent, and who leads then.
 type TransferAttempt struct {
 	target  cluster.NodeID
 	term    uint64
@@ -98,9 +97,8 @@ func (a *TransferAttempt) finishTimeoutNow(err error) {
 	notify(a.updated)
 }
 
-// stuckIn reports whether this attempt was revoked in term, and may still be inside
-// raft.Raft. A second one for the same peer would hang there, and the library's
-// in-progress flag with it.
+// stuckIn reports whether this attempt was revoked in term, and may still be inside raft.Raft. A second one for the
+// same peer would hang there, and the library's in-progress flag with it.
 func (a *TransferAttempt) stuckIn(term uint64) bool {
 	if a == nil || a.term != term {
 		return false
@@ -110,9 +108,8 @@ func (a *TransferAttempt) stuckIn(term uint64) bool {
 	return a.revoked && !a.timeoutNowAttempted
 }
 
-// StartTransfer starts a transfer to target in term. The library's future is
-// dropped: its nil means only that leadership was lost, and after a shutdown it is
-// never answered.
+// StartTransfer starts a transfer to target in term. The library's future is dropped: its nil means only that
+// leadership was lost, and after a shutdown it is never answered.
 func (i *Instance) StartTransfer(target cluster.Server, term uint64) *TransferAttempt {
 	a := newTransferAttempt(target.ID, term)
 	i.transferMu.Lock()
@@ -123,17 +120,15 @@ func (i *Instance) StartTransfer(target cluster.Server, term uint64) *TransferAt
 	return a
 }
 
-// TransferStuck reports whether a transfer to target was revoked in term, and may
-// still be inside raft.Raft.
+// TransferStuck reports whether a transfer to target was revoked in term, and may still be inside raft.Raft.
 func (i *Instance) TransferStuck(target cluster.NodeID, term uint64) bool {
 	i.transferMu.Lock()
 	defer i.transferMu.Unlock()
 	return i.transfers[target].stuckIn(term)
 }
 
-// ProbeTransferFlag asks raft.Raft, after a failed transfer, whether it accepts
-// entries again, until it does or this node leads term no longer. If it never does,
-// the watchdog replaces the instance, also when nobody writes.
+// ProbeTransferFlag asks raft.Raft, after a failed transfer, whether it accepts entries again, until it does or this
+// node leads term no longer. If it never does, the watchdog replaces the instance, also when nobody writes.
 func (i *Instance) ProbeTransferFlag(term uint64) {
 	tick := time.NewTicker(i.cfg.TimeoutMin)
 	defer tick.Stop()
@@ -147,8 +142,8 @@ func (i *Instance) ProbeTransferFlag(term uint64) {
 	}
 }
 
-// transferWatchdog finds a leadership transfer that raft.Raft never ends: its flag
-// then rejects every write, also when this node leads again later.
+// transferWatchdog finds a leadership transfer that raft.Raft never ends: its flag then rejects every write, also when
+// this node leads again later.
 type transferWatchdog struct {
 	after time.Duration // how long rejections may go on
 	trip  func()

@@ -40,8 +40,7 @@ const (
 	writesStopped                // this run of raft.Raft is over
 )
 
-// transitions is the whole state machine. An event without an entry is a
-// programming error.
+// transitions is the whole state machine. An event without an entry is a programming error.
 var transitions = map[phase]map[event]phase{
 	idle:       {acquired: writing, writesStopped: stopped},
 	writing:    {released: idle, appendStarted: appending, selfVoteStarted: selfVoting, writeFailed: failed},
@@ -60,8 +59,7 @@ func (s *raftStore) move(e event) {
 	s.changed.Broadcast()
 }
 
-// acquire waits until no write is in progress, and takes the write semaphore. It
-// fails after a failed write.
+// acquire waits until no write is in progress, and takes the write semaphore. It fails after a failed write.
 func (s *raftStore) acquire() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,8 +76,8 @@ func (s *raftStore) acquire() error {
 	return nil
 }
 
-// acquireUnlessClosed is acquire for writes that raft.Raft itself does not make.
-// The caller holds mu; no other write is in progress when it returns nil.
+// acquireUnlessClosed is acquire for writes that raft.Raft itself does not make. The caller holds mu; no other write is
+// in progress when it returns nil.
 func (s *raftStore) acquireUnlessClosed() error {
 	for s.phase.busy() && !s.closed {
 		s.changed.Wait()
@@ -94,8 +92,8 @@ func (s *raftStore) acquireUnlessClosed() error {
 	return nil
 }
 
-// acquireOrBlock is acquire for a call whose error would make raft.Raft panic: it
-// ends the calling goroutine when the store is closed.
+// acquireOrBlock is acquire for a call whose error would make raft.Raft panic: it ends the calling goroutine when the
+// store is closed.
 func (s *raftStore) acquireOrBlock() {
 	if s.acquire() != nil {
 		s.blockUntilClosed()
@@ -121,8 +119,8 @@ func (s *raftStore) release() {
 	}
 }
 
-// close ends waiting for writes, and the writes that raft.Raft does not make
-// itself. What is pending stays unwritten, as if it had never come.
+// close ends waiting for writes, and the writes that raft.Raft does not make itself. What is pending stays unwritten,
+// as if it had never come.
 func (s *raftStore) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,8 +129,8 @@ func (s *raftStore) close() {
 	s.changed.Broadcast()
 }
 
-// stopWrites waits for the write in progress, and allows none after it. Every
-// goroutine of the store has ended when it returns.
+// stopWrites waits for the write in progress, and allows none after it. Every goroutine of the store has ended when it
+// returns.
 func (s *raftStore) stopWrites() {
 	s.mu.Lock()
 	for s.phase.busy() {
@@ -164,8 +162,8 @@ func (s *raftStore) flushTerm() error {
 	return s.termWritten(s.stable.SetUint64([]byte(keyCurrentTerm), term))
 }
 
-// store writes entries, with them the pending no-op if it is one of them. The
-// caller holds the write semaphore. A failed write is the last one.
+// store writes entries, with them the pending no-op if it is one of them. The caller holds the write semaphore. A
+// failed write is the last one.
 func (s *raftStore) store(entries []*raft.Log) error {
 	err := errWriteIncomplete // if the storage ends this goroutine
 	defer func() {
@@ -182,8 +180,7 @@ func (s *raftStore) store(entries []*raft.Log) error {
 	return err
 }
 
-// deferNoop keeps a new leader's no-op entry until the leader-start entry comes,
-// for noopMaxDelay at most.
+// deferNoop keeps a new leader's no-op entry until the leader-start entry comes, for noopMaxDelay at most.
 func (s *raftStore) deferNoop(noop raft.Log) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

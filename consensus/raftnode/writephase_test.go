@@ -29,8 +29,8 @@ func checkInvariants(t *testing.T, s *raftStore) {
 	}
 }
 
-// TestTransitions holds the table: every busy phase ends, every phase but the last
-// has a way to it, and nothing is written after a failure.
+// TestTransitions holds the table: every busy phase ends, every phase but the last has a way to it, and nothing is
+// written after a failure.
 func TestTransitions(t *testing.T) {
 	for from, events := range transitions {
 		for e, to := range events {
