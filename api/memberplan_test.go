@@ -92,7 +92,7 @@ func TestMemberPlanOfTheLeader(t *testing.T) {
 			t.Errorf("of a transfer: %s", r.body)
 		}
 		// The leader hands leadership over, and another term begins: the plan ends there.
-		f.set(func() { f.fail = problem.NoLeader("node n1 was to hand leadership over first") })
+		f.set(func() { f.fail = problem.NoLeader("node n1 had to transfer leadership first") })
 		n.do("DELETE", "/admin/members/n1", fmt.Sprintf(`{"plan_id":%q}`, plan.PlanID), "Content-Type", jsonBody).is(t, 409, cluster.CodeTermStale)
 	})
 }

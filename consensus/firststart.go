@@ -99,13 +99,13 @@ func decideFirstStart(in startInputs) (bootstrapDecision, error) {
 func checkStart(in startInputs) error {
 	started := in.hasData || in.identity.Bootstrap != ""
 	if started && in.identity.ClusterID == "" && in.identity.Bootstrap != "" && in.digest != "" && in.digest != in.identity.Bootstrap {
-		return configError("initial-cluster or cluster-name is not what this data directory was bootstrapped with, and its cluster never came up: set them back, or clear the data directory")
+		return configError("initial-cluster or cluster-name is not what this data directory was bootstrapped with, and its cluster never formed: set them back, or clear the data directory")
 	}
 	if in.identity.ClusterID != "" && initialClusterForeign(in) {
 		return configError("initial-cluster names none of the members that this data directory knows: it belongs to cluster %s (%s)", in.identity.ClusterID, rosterNames(in.identity.Roster))
 	}
 	if initialClusterGrown(in) {
-		return configError("initial-cluster names other nodes, but the cluster %s of this data directory has no member but this one: set it back; new members come in with join, or by POST /admin/members", in.identity.ClusterID)
+		return configError("initial-cluster names other nodes, but the cluster %s of this data directory has no member but this one: set it back; add members with join, or by POST /admin/members", in.identity.ClusterID)
 	}
 	if in.hasData || in.identity.JoinOnly {
 		return nil
@@ -248,7 +248,7 @@ func (n *Node) firstStart(ctx context.Context) error {
 	case bootstrap:
 		return n.bootstrap(in.bootstrapIncarnations())
 	case joinOnly:
-		n.log.Info("waiting to be taken into the running cluster")
+		n.log.Info("waiting to be added to the running cluster")
 		return n.ident.update(func(f *identityFile) (bool, error) { f.JoinOnly = true; return true, nil })
 	}
 	return nil
@@ -256,7 +256,7 @@ func (n *Node) firstStart(ctx context.Context) error {
 
 // probeUntilDecided probes every other node of the list until the responses allow a decision.
 func (n *Node) probeUntilDecided(ctx context.Context, in *startInputs) (bootstrapDecision, error) {
-	n.log.Info("first start: asking the peers of initial-cluster", "peers", len(in.first)-1)
+	n.log.Info("first start: probing the peers of initial-cluster", "peers", len(in.first)-1)
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -275,7 +275,7 @@ func (n *Node) probeUntilDecided(ctx context.Context, in *startInputs) (bootstra
 		case a := <-answers:
 			misfit := in.addResponse(a)
 			if misfit != nil && !warned[a.listed] {
-				n.log.Warn("first start: a peer does not fit", "peer", a.listed, "reason", misfit)
+				n.log.Warn("first start: peer response rejected", "peer", a.listed, "reason", misfit)
 				warned[a.listed] = true
 			}
 			if misfit == nil {

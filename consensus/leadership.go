@@ -51,7 +51,7 @@ func (n *Node) runLeadership(ctx context.Context, inst *raftnode.Instance, term 
 	n.setReady(term)
 	n.queue.setGate(true)
 	won := n.finishWonElection(term)
-	n.log.Info("leading", "term", term, "trigger", won.Trigger, "election", won.Duration, "leaderless", won.Leaderless)
+	n.log.Info("leadership started", "term", term, "trigger", won.Trigger, "election", won.Duration, "leaderless", won.Leaderless)
 	if n.deps.Hooks.Election != nil {
 		n.deps.Hooks.Election(won)
 	}
@@ -67,7 +67,7 @@ func (n *Node) runLeadership(ctx context.Context, inst *raftnode.Instance, term 
 	<-ctx.Done()
 	n.closeGate()
 	if !waitFor(tasks.Wait, stopWait) {
-		n.log.Warn("leader tasks are slow to end: the next reign waits for them", "term", term)
+		n.log.Warn("leader tasks still running: next leadership is delayed", "term", term)
 	}
 	tasks.Wait()
 }
@@ -89,7 +89,7 @@ func (n *Node) unregisterLeadership(term uint64) {
 	n.cancelLeadership = nil
 	n.mu.Unlock()
 	n.closeGate()
-	n.log.Info("not leading any more", "term", term)
+	n.log.Info("leadership ended", "term", term)
 }
 
 // closeGate rejects what this node has not proposed. It may be called twice.
@@ -111,7 +111,7 @@ func (n *Node) commitLeaderStart(ctx context.Context, inst *raftnode.Instance, t
 		case err == nil && result.Err == nil:
 			return inst.Leads(term)
 		case err == nil:
-			n.log.Warn("leader-start refused", "term", term, "error", result.Err)
+			n.log.Warn("leader-start rejected", "term", term, "error", result.Err)
 			return false // it is of another term: the next sample begins that leadership
 		case ctx.Err() != nil:
 			return false
@@ -124,7 +124,7 @@ func (n *Node) commitLeaderStart(ctx context.Context, inst *raftnode.Instance, t
 			}
 			continue
 		}
-		n.log.Warn("this leader cannot commit its leader-start: handing leadership away", "term", term, "error", err)
+		n.log.Warn("cannot commit leader-start: transferring leadership", "term", term, "error", err)
 		n.transferToAny(ctx, inst)
 	}
 	return false
@@ -187,7 +187,7 @@ func (n *Node) awaitPreviousLease(ctx context.Context, term uint64) bool {
 	if !n.electedOverLiveLeader(term) {
 		return true
 	}
-	n.log.Info("elected by order: waiting until the lease of the leader before has run out", "term", term, "wait", n.cfg.LeaseWait())
+	n.log.Info("elected by operator request: waiting for the previous leader's lease to expire", "term", term, "wait", n.cfg.LeaseWait())
 	select {
 	case <-time.After(n.cfg.LeaseWait()):
 		return true
@@ -291,7 +291,7 @@ func (n *Node) wonElectionRecord(term uint64, now time.Time) Election {
 // initCluster gives a cluster without an ID its identity. It reports false when the leadership ended first.
 func (n *Node) initCluster(ctx context.Context, inst *raftnode.Instance) bool {
 	missing := func() bool { return n.View().ClusterID() == "" }
-	return n.retry(ctx, "the new cluster could not be given its ID", missing, func() error { return n.proposeInit(ctx, inst) })
+	return n.retry(ctx, "cannot initialize the new cluster", missing, func() error { return n.proposeInit(ctx, inst) })
 }
 
 // retry proposes something that must be applied before a leadership serves, until it is applied. It reports false when
@@ -305,7 +305,7 @@ func (n *Node) retry(ctx context.Context, trouble string, missing func() bool, p
 		if ctx.Err() != nil {
 			return false
 		}
-		n.log.Warn(trouble+": trying again", "error", err)
+		n.log.Warn(trouble+": retrying", "error", err)
 		select {
 		case <-time.After(n.cfg.TimeoutMax):
 		case <-ctx.Done():

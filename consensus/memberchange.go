@@ -16,7 +16,7 @@ import (
 )
 
 func describeRisk(voters, need, reachable int, silent string) string {
-	return fmt.Sprintf("of the %d voters there would be, %d are needed and %d are in contact (silent:%s)", voters, need, reachable, silent)
+	return fmt.Sprintf("of the resulting %d voters, %d are needed and %d are in contact (silent:%s)", voters, need, reachable, silent)
 }
 
 // acquireChangeLock waits for the change lock: one membership change at a time, and none during a transfer or a
@@ -90,7 +90,7 @@ func (n *Node) addMember(ctx context.Context, inst *raftnode.Instance, add clust
 	}
 	if err := n.addNonvoter(ctx, inst, m); err != nil {
 		if add.Promote { // the leader completes it by itself, so something has happened
-			return cluster.Errorf(cluster.CodeOutcomeUnknown, "node %s is on record, and not a member yet: %w", add.ID, err)
+			return cluster.Errorf(cluster.CodeOutcomeUnknown, "node %s is recorded and not a member yet: %w", add.ID, err)
 		}
 		return err
 	}
@@ -118,10 +118,10 @@ func (n *Node) resumeAdd(ctx context.Context, id cluster.NodeID) {
 		err = n.addNonvoter(ctx, inst, rec)
 	}
 	if err != nil {
-		n.log.Warn("a node is on record and not a member yet", "node", id, "error", err)
+		n.log.Warn("member record without server: addition not completed", "node", id, "error", err)
 		return
 	}
-	n.log.Info("a node on record was made a member", "node", id)
+	n.log.Info("addition of a recorded node completed", "node", id)
 }
 
 // addIncomplete reports whether a record is that of a node whose addition did not finish. A removal leaves no record
@@ -237,7 +237,7 @@ func (n *Node) transferIfSelf(ctx context.Context, inst *raftnode.Instance, id c
 		err := n.transferLocked(ctx, inst, cluster.TransferNotice{To: s.ID, Trigger: election.TriggerTransfer, Reason: "the membership of node " + string(id) + " is changed"})
 		var failed *TransferError
 		if err == nil || errors.As(err, &failed) && failed.TimeoutNowSent() {
-			return notLeader("node %s was to hand leadership over first: repeat it on the new leader", id)
+			return notLeader("node %s had to transfer leadership first: repeat the request on the new leader", id)
 		}
 		why = append(why, err)
 	}
@@ -259,7 +259,7 @@ func (n *Node) changeConfiguration(ctx context.Context, inst *raftnode.Instance,
 			return n.fsm.Wait(ctx, f.Index())
 		}
 		if strings.HasPrefix(err.Error(), "configuration changed since") {
-			return cluster.Errorf(cluster.CodeBusy, "the membership was changed meanwhile: %w", err)
+			return cluster.Errorf(cluster.CodeBusy, "the membership was changed concurrently: %w", err)
 		}
 		if perr := proposalError(err, f); perr.Code != cluster.CodeOutcomeUnknown || f.Index() != 0 {
 			return perr

@@ -80,7 +80,7 @@ func planChange(in changeInputs) cluster.Plan {
 	}
 	in.planVoters(&p, next)
 	if p.MovesLeader && p.Refusal == nil {
-		p.Summary = fmt.Sprintf("node %s, which leads, hands leadership over; then ", in.self) + p.Summary
+		p.Summary = fmt.Sprintf("node %s, which leads, transfers leadership; then ", in.self) + p.Summary
 	}
 	if p.Refusal != nil {
 		p.Summary = "nothing: " + p.Refusal.Detail
@@ -119,7 +119,7 @@ func (in changeInputs) planPatch(p *cluster.Plan, rec cluster.Member, server clu
 	p.Summary = fmt.Sprintf("the record of node %s is changed", rec.ID)
 	steps := planPatch(rec, server, patch)
 	if len(steps) == 0 {
-		p.Summary = fmt.Sprintf("nothing: node %s is as asked for", rec.ID)
+		p.Summary = fmt.Sprintf("nothing: node %s is like that already", rec.ID)
 	}
 	for _, step := range steps {
 		switch step.action {
@@ -134,7 +134,7 @@ func (in changeInputs) planPatch(p *cluster.Plan, rec cluster.Member, server clu
 			next = withVoter(next, rec.ID)
 			p.Summary = fmt.Sprintf("node %s becomes a voter", rec.ID)
 		case moveAddress:
-			p.Summary, p.MovesLeader = fmt.Sprintf("node %s is looked for at %s", rec.ID, *patch.RaftAddress), rec.ID == in.self
+			p.Summary, p.MovesLeader = fmt.Sprintf("the address of node %s becomes %s", rec.ID, *patch.RaftAddress), rec.ID == in.self
 		}
 	}
 	if bars := patch.Eligible != nil && !*patch.Eligible || patch.Priority != nil && *patch.Priority <= 0; bars && len(steps) > 0 {
@@ -171,6 +171,6 @@ func (in changeInputs) planVoters(p *cluster.Plan, next []cluster.Server) {
 	}
 	if reachable == cluster.Quorum(after) {
 		p.Risk = cluster.RiskHigh
-		p.Warnings = append(p.Warnings, fmt.Sprintf("of the %d voters there would be, no further one may fail", after))
+		p.Warnings = append(p.Warnings, fmt.Sprintf("of the resulting %d voters, no further one may fail", after))
 	}
 }

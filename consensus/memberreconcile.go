@@ -286,7 +286,7 @@ func checkLag(id cluster.NodeID, lag uint64) *cluster.Error {
 	case lag <= promoteLag:
 		return nil
 	case lag == lagUnknown:
-		return cluster.Errorf(cluster.CodeQuorumAtRisk, "node %s has acknowledged nothing of the log to this leader: it can become a voter when it is at most %d entries behind", id, promoteLag)
+		return cluster.Errorf(cluster.CodeQuorumAtRisk, "node %s has acknowledged no entry to this leader: it can become a voter when it is at most %d entries behind", id, promoteLag)
 	}
 	return cluster.Errorf(cluster.CodeQuorumAtRisk, "node %s is %d entries behind: it can become a voter when it is at most %d behind", id, lag, promoteLag)
 }

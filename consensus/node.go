@@ -167,7 +167,7 @@ func (n *Node) Run(ctx context.Context) error {
 	cancel(err)
 	n.queue.stop()
 	if !waitFor(keepers.Wait, stopWait) {
-		err = errors.Join(err, errors.New("the storage did not come to rest"))
+		err = errors.Join(err, errors.New("storage did not stop"))
 	}
 	// The first cause comes first. A cancelled context is not an error.
 	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) && !errors.Is(err, cause) {
@@ -266,7 +266,7 @@ func (n *Node) stop(inst *raftnode.Instance, loops, flights *sync.WaitGroup) err
 		errs = append(errs, n.store.Close())
 	}
 	if !waitFor(ended, stopWait) {
-		errs = append(errs, errors.New("raft did not shut down, or a write of it does not end"))
+		errs = append(errs, errors.New("raft did not shut down, or one of its writes does not end"))
 	}
 	if !waitFor(func() { flights.Wait(); n.jobs.Wait() }, stopWait) {
 		errs = append(errs, errors.New("a proposal or change was never answered by raft"))
@@ -301,7 +301,7 @@ func (n *Node) awaitRestore() {
 	case n.changeSem <- struct{}{}: // a restore holds the change lock until it ends
 		<-n.changeSem
 	case <-t.C:
-		n.log.Warn("stopping in the middle of a restore")
+		n.log.Warn("stopping during a restore")
 	}
 }
 

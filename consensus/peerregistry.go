@@ -1,15 +1,11 @@
 package consensus
 
 import (
-	"context"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
 	"northstar/cluster"
-	"northstar/consensus/raftnode"
-	"northstar/state"
 )
 
 // peerRegistry holds the results of hellos. The transport writes it, and never waits.
@@ -140,73 +136,6 @@ func (b *peerRegistry) onlyRefused() bool {
 	return len(b.refusedBy) > 0 && len(b.admittedBy) == 0
 }
 
-// probeInterval is how often a node without a leader probes the others.
-const probeInterval = time.Second
-
-// probePeersLoop probes the other nodes while no leader is known. A node that starts no elections, because it is a
-// non-voter or was removed, would otherwise hear from no peer, and not learn that it is refused.
-//
-// The first probe comes when Raft runs, with or without a leader, and this node takes part in no election before it.
-// Members of an old generation that start together are a quorum of their own: they must first learn that there is a
-// newer one.
-func (n *Node) probePeersLoop(ctx context.Context) {
-	if n.ident.get().ClusterID != "" {
-		select {
-		case <-n.running:
-		case <-ctx.Done():
-			return
-		}
-		if inst := n.inst.Load(); inst != nil {
-			n.probePeers(ctx, inst)
-		}
-	}
-	n.peersProbed.Store(true)
-	tick := time.NewTicker(probeInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
-		if inst := n.inst.Load(); inst != nil && n.currentSoftState().Leader == "" {
-			n.probePeers(ctx, inst)
-		}
-	}
-}
-
-// probePeers sends a hello to every other node. The responses come through OnHello, OnAdmitted and OnRefused. It takes
-// probeTimeout at most.
-func (n *Node) probePeers(ctx context.Context, inst *raftnode.Instance) {
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
-	defer cancel()
-	var asking sync.WaitGroup
-	for _, addr := range n.addressesToAsk(inst) {
-		asking.Go(func() { _, _, _ = n.deps.Probe(ctx, addr) })
-	}
-	asking.Wait()
-}
-
-// addressesToAsk returns the other servers of the configuration; while there is none, those of initial-cluster.
-func (n *Node) addressesToAsk(inst *raftnode.Instance) []string {
-	var all []string
-	servers := inst.Servers()
-	for _, s := range servers {
-		if s.ID != n.cfg.Self.NodeID {
-			all = append(all, s.Address)
-		}
-	}
-	if len(servers) > 0 {
-		return all
-	}
-	for _, m := range n.cfg.InitialCluster {
-		if m.ID != n.cfg.Self.NodeID {
-			all = append(all, m.RaftAddress)
-		}
-	}
-	return all
-}
-
 // OnHello records a completed hello with this node's admission of the peer. It does not block.
 func (n *Node) OnHello(p cluster.Peer, verdict cluster.Admission) {
 	b := n.peers
@@ -256,107 +185,9 @@ func (n *Node) OnRefused(by cluster.NodeID, why cluster.Refusal, reason string) 
 	}
 }
 
-// LocalPeer returns this node's description for its hellos.
-func (n *Node) LocalPeer() cluster.Peer {
-	p, ident := n.cfg.Self, n.ident.get()
-	p.Identity = ident.Identity
-	if ident.ClusterID != "" {
-		p.Roster = &cluster.Roster{Index: ident.RosterIndex, Term: ident.RosterTerm, Records: ident.Roster}
-	} else if ident.Bootstrap != "" {
-		p.Roster = bootstrapRoster(ident.BootstrapIncarnations)
-	}
-	p.CommandVersion, p.RecordedIndex = state.CommandVersion, ownRecordIndex(n.View(), ident.Identity)
-	p.Bootstrap, p.Start = n.digest, ident.start()
-	if ident.Bootstrap != "" {
-		p.Bootstrap = ident.Bootstrap // initial-cluster may have been removed from the configuration since
-	}
-	return p
-}
-
-// ownRecordIndex returns the index as of which the state names self's data directory, 0 when it does not. An
-// uncommitted restore changes neither: it keeps the members and the index of their records.
-func ownRecordIndex(v *state.View, self cluster.Identity) uint64 {
-	if v.Record(self.NodeID) != (cluster.Record{Incarnation: self.Incarnation}) {
-		return 0
-	}
-	return v.AppliedIndex()
-}
-
-// Record returns what this node knows about a member, for admission. The roster on disk counts until the state has
-// caught up with it after a restart. For a member in neither it is the data directory that this node bootstrapped with.
-func (n *Node) Record(id cluster.NodeID) cluster.Record {
-	v, ident := n.View(), n.ident.get()
-	rec := ident.Roster[id]
-	if v.AppliedIndex() >= ident.RosterIndex {
-		rec = v.Record(id)
-	}
-	if rec == (cluster.Record{}) {
-		rec.Incarnation = ident.BootstrapIncarnations[id]
-	}
-	rec.AsOfIndex = max(v.AppliedIndex(), ident.RosterIndex)
-	return rec
-}
-
-func bootstrapRoster(met map[cluster.NodeID]string) *cluster.Roster {
-	r := &cluster.Roster{Records: make(map[cluster.NodeID]cluster.Record, len(met))}
-	for id, incarnation := range met {
-		r.Records[id] = cluster.Record{Incarnation: incarnation}
-	}
-	return r
-}
-
-// RecordIncarnation records the data directory of a peer without a cluster ID durably, if none is recorded and both
-// have bootstrapped. The transport calls it before it evaluates a hello.
-func (n *Node) RecordIncarnation(p cluster.Peer) error {
-	if rec := n.Record(p.NodeID); rec.Incarnation != "" || rec.Removed || !cluster.MayRecordIncarnation(n.LocalPeer(), p) || !n.inFirstConfiguration(p.NodeID) {
-		return nil
-	}
-	return n.ident.addIncarnations(map[cluster.NodeID]string{p.NodeID: p.Incarnation})
-}
-
-// inFirstConfiguration reports whether the first configuration names a node.
-func (n *Node) inFirstConfiguration(id cluster.NodeID) bool {
-	if slices.ContainsFunc(n.cfg.InitialCluster, func(m FirstMember) bool { return m.ID == id }) {
-		return true
-	}
-	_, ok := cluster.FindServer(n.Servers(), id)
-	return ok
-}
-
-// Adopt makes the cluster of a peer this data directory's own, durably. The transport calls it before it accepts the
-// first entry of a leader with a cluster ID, or when a peer lets this node adopt the ID.
-func (n *Node) Adopt(from cluster.Peer) error {
-	adopted, err := n.ident.adopt(from.ClusterID, from.Generation, from.Roster)
-	if adopted {
-		n.peers.forgetRefusals()
-	}
-	return err
-}
-
 // forgetRefusals is for a node that was just admitted: earlier refusals were about a node without a cluster.
 func (b *peerRegistry) forgetRefusals() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	clear(b.refusedBy)
-}
-
-// ReadOnly reports whether the disk has too little space left for new entries.
-func (n *Node) ReadOnly() bool { return n.store.ReadOnly() }
-
-// Stalled reports whether the disk is stalled: this node must then send no appends, so that the others elect another
-// leader.
-func (n *Node) Stalled() bool { return n.store.Stalled() }
-
-// MayStartElection reports whether this node may start an election. It may not with a stalled or full disk, while peers
-// only refuse it, before it has probed them, or before its log reaches its own admission entry.
-func (n *Node) MayStartElection() bool {
-	inst := n.inst.Load()
-	barred := inst != nil && inst.ElectionBlocked()
-	return !barred && !n.store.Stalled() && !n.store.ReadOnly() && !n.peers.onlyRefused() && n.mayTakePartInElections()
-}
-
-// mayTakePartInElections reports whether this node has probed the others since it started, and knows no newer
-// generation.
-func (n *Node) mayTakePartInElections() bool {
-	return n.peersProbed.Load() && !n.peers.generationSuperseded(n.now())
 }

@@ -261,7 +261,7 @@ func (n *Node) proposeLeaderStart(inst *raftnode.Instance, start *proposal, batc
 	switch {
 	case behind == nil:
 	case refused != nil && behind.Error() == nil:
-		failAll(riders, unknownOutcome(fmt.Errorf("the leader-start before it failed: %w", refused)))
+		failAll(riders, unknownOutcome(fmt.Errorf("the leader-start ahead of it failed: %w", refused)))
 	default:
 		n.completeBatch(inst, riders, behind, nil)
 	}
@@ -286,7 +286,7 @@ func (n *Node) completeBatch(inst *raftnode.Instance, batch []*proposal, f raft.
 	}
 	for i, p := range batch {
 		if p == start && a.Results[i].Err != nil {
-			refused = unknownOutcome(fmt.Errorf("the leader-start that it went with was refused: %w", a.Results[i].Err))
+			refused = unknownOutcome(fmt.Errorf("the leader-start in its entry was rejected: %w", a.Results[i].Err))
 		}
 	}
 	for i, p := range batch {

@@ -45,10 +45,10 @@ func (n *Node) checkEntry(inst *raftnode.Instance, index, term uint64) error {
 		return changed, nil
 	})
 	if err != nil {
-		err = fmt.Errorf("note an undone restore: %w", err)
+		err = fmt.Errorf("record the abandoned restore: %w", err)
 	} else {
-		err = fmt.Errorf("the cluster has gone on without the restored backup that this node holds (index %d of term %d): "+
-			"it is undone at the next start", p.Index, p.Term)
+		err = fmt.Errorf("the cluster has continued without the restored backup of this node (index %d of term %d): "+
+			"the next start removes it", p.Index, p.Term)
 	}
 	n.fail(err)
 	return err

@@ -149,7 +149,7 @@ func (n *Node) awaitReady(ctx context.Context, inst *raftnode.Instance) (term ui
 		case <-changed:
 		case <-ready:
 		case <-ctx.Done():
-			return 0, notLeader("this node was elected and has not begun to lead yet")
+			return 0, notLeader("this node was elected and its leadership has not started yet")
 		}
 	}
 }

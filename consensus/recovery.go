@@ -47,9 +47,9 @@ func planRecovery(f recoveryFacts, order cluster.RecoveryRequest, recoveryID str
 	case next.Recovery != nil && !next.Recovery.Logged:
 		return next, cluster.Errorf(cluster.CodeBadRequest, "node %s was recovered to generation %d and has not been started since: start it", self, next.Generation.Number)
 	case !member:
-		return next, cluster.Errorf(cluster.CodeBadRequest, "node %s is no member by its own log: recover another one", self)
+		return next, cluster.Errorf(cluster.CodeBadRequest, "node %s is not a member in its own log: recover another one", self)
 	case me.Suffrage == cluster.Voter && cluster.CountVoters(f.servers) == 1 && !next.beforeOwnAdmission(f.lastIndex):
-		return next, cluster.Errorf(cluster.CodeQuorumExists, "node %s is the only voter: it needs nobody else, start it", self)
+		return next, cluster.Errorf(cluster.CodeQuorumExists, "node %s is the only voter: it needs no other node, start it", self)
 	}
 	r := &recoveryRecord{Term: max(f.currentTerm, f.lastTerm) + termJump, Reason: order.Reason, Operator: order.Operator}
 	for _, s := range f.servers {

@@ -144,7 +144,7 @@ func (n *Node) proposeGeneration(ctx context.Context) bool {
 	if !n.generationPending() {
 		return true
 	}
-	begun := n.retry(ctx, "the new generation could not be begun", n.generationPending, func() error {
+	begun := n.retry(ctx, "cannot start the new generation", n.generationPending, func() error {
 		f := n.ident.get()
 		return n.proposeInternal(ctx, f.recoveryCommand(n.ReadsVersion(), n.View().Record(f.NodeID)))
 	})
@@ -176,13 +176,13 @@ func (n *Node) SetAside(ctx context.Context, confirm string, leader cluster.Node
 	}
 	server, ok := cluster.FindServer(n.Servers(), leader)
 	if !ok || leader == mine.NodeID {
-		return cluster.Errorf(cluster.CodeBadRequest, "follow: node %s is no other member of this cluster", leader)
+		return cluster.Errorf(cluster.CodeBadRequest, "follow: node %s is not another member of this cluster", leader)
 	}
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	peer, _, err := n.deps.Probe(ctx, server.Address)
 	if peer.NodeID != leader || peer.ClusterID != mine.ClusterID || peer.Generation != generation {
-		return cluster.Errorf(cluster.CodeBadRequest, "follow: node %s at %s does not say that it is of generation %d, recovery %s: %w",
+		return cluster.Errorf(cluster.CodeBadRequest, "follow: node %s at %s is not of generation %d, recovery %s: %w",
 			leader, server.Address, generation.Number, generation.RecoveryID, err)
 	}
 	incarnation, err := randomID(n.deps.Entropy)
@@ -198,6 +198,6 @@ func (n *Node) SetAside(ctx context.Context, confirm string, leader cluster.Node
 	if err := n.store.SetAside(name, identityName, append(data, '\n')); err != nil {
 		return err
 	}
-	n.log.Warn("this node's data will be set aside: it begins anew as a member of the new generation", "generation", generation.Number, "kept_as", name)
+	n.log.Warn("data will be set aside: node rejoins the new generation with an empty log", "generation", generation.Number, "kept_as", name)
 	return nil
 }

@@ -9,9 +9,9 @@ func (n *Node) StepDown(term uint64, why string) {
 	if inst == nil || !inst.StepDown(term) {
 		return
 	}
-	n.log.Error("this node stops leading", "term", term, "reason", why)
+	n.log.Error("stepping down", "term", term, "reason", why)
 	n.closeGate()
-	n.requestRestart("it must not lead any more")
+	n.requestRestart("stepped down")
 }
 
 // StepDownPending reports whether StepDown was called and the Raft node has not been replaced yet: its appends must

@@ -55,7 +55,7 @@ func (n *Node) transferLocked(ctx context.Context, inst *raftnode.Instance, h cl
 	}
 	term := inst.CurrentTerm()
 	if n.electedOverLiveLeader(term) {
-		return &TransferError{Reason: "this node waits until the lease of the leader before has run out"}
+		return &TransferError{Reason: "this node waits for the lease of the previous leader to expire"}
 	}
 	if why := n.transferRisk(inst, h.To, term); why != "" {
 		return &TransferError{Reason: why}
@@ -100,7 +100,7 @@ func stuckTransfer(inst *raftnode.Instance, target cluster.NodeID, term uint64) 
 	if !inst.TransferStuck(target, term) {
 		return ""
 	}
-	return "a transfer to node " + string(target) + " was given up in this term before it was told: not again in this term"
+	return "a transfer to node " + string(target) + " was cancelled in this term before TimeoutNow was sent: no second one in this term"
 }
 
 // transferRisk returns why a transfer to target could get stuck in the library; "" when it should not. The library
@@ -150,7 +150,7 @@ func (n *Node) awaitTransfer(ctx context.Context, inst *raftnode.Instance, attem
 		}
 		stage, err := attempt.Stage(inst.Leads(term))
 		if stage == raftnode.StageFailed {
-			return fail("the target could not be told to stand: " + err.Error())
+			return fail("TimeoutNow failed: " + err.Error())
 		}
 		if stage != reached {
 			reached = stage

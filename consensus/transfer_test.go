@@ -75,7 +75,7 @@ func TestTransferToLaggingPeer(t *testing.T) {
 	c, _ := startCluster(t, 3)
 	leader, target := c.lagging(1)
 	refusedTransfer(t, leader, target.id, "could not be brought up to date")
-	refusedTransfer(t, leader, target.id, "not again in this term")
+	refusedTransfer(t, leader, target.id, "no second one in this term")
 	for _, p := range leader.Peers() { // so that another is chosen
 		if (p.TransferBlocked != "") != (p.ID == target.id) {
 			t.Errorf("node %s: %q", p.ID, p.TransferBlocked)
@@ -313,7 +313,7 @@ func TestOrderedElectionWaitsForTheLease(t *testing.T) {
 	if rest := <-acked; rest > 0 {
 		t.Errorf("a write was acknowledged while the leader before has %v of its lease left", rest)
 	}
-	if !strings.Contains(refused, "lease of the leader before") && !strings.Contains(refused, "not in contact") {
+	if !strings.Contains(refused, "lease of the previous leader") && !strings.Contains(refused, "not in contact") {
 		t.Errorf("it would hand leadership over meanwhile: %q", refused)
 	}
 	leader.cut.Store(false)

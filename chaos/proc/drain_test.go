@@ -45,7 +45,7 @@ func TestDrain(t *testing.T) {
 	stop := w.meanwhile(t)
 	at := []string{"--endpoints", endpoints(c)}
 
-	if out := mustCtl(t, append(at, "drain", old.ID, "--dry-run")...); !strings.Contains(out, "hands leadership over") {
+	if out := mustCtl(t, append(at, "drain", old.ID, "--dry-run")...); !strings.Contains(out, "transfers leadership") {
 		t.Errorf("the dry run does not say that leadership moves:\n%s", out)
 	}
 	if st := mustStatus(t, old); st.Lifecycle != "active" {

@@ -195,7 +195,7 @@ func TestTwoLeadersInOneTerm(t *testing.T) {
 		return refused()
 	})
 	raised(t, lead, "split_brain")
-	says(t, c, lead, "this node stops leading")
+	says(t, c, lead, "stepping down")
 	says(t, c, lead, "all lead in term")
 	eventually(t, soon, func() error {
 		if !canWrite(t.Context(), third, patientMax) {
@@ -258,7 +258,7 @@ func TestStaleLeaderIsTold(t *testing.T) {
 	}
 	eventually(t, soon, refused)
 	raised(t, lead, "stale_leader")
-	says(t, c, lead, "this node stops leading")
+	says(t, c, lead, "stepping down")
 	says(t, c, lead, "a majority of the voters follows node "+rest[0].ID)
 	if s := mustStatus(t, lead); s.State == "leader" {
 		t.Errorf("%+v", s)

@@ -269,7 +269,7 @@ func memberPlan(method, id, body string) apiv1.Plan {
 		p.Possible, p.Risk, p.Summary = false, "high", "nothing: too few voters"
 		p.Refusal = &apiv1.PlannedError{
 			Code: 4016, Name: "ERR_QUORUM_AT_RISK", Status: 409,
-			Detail: "of the 2 voters there would be, 2 are needed and 1 are in contact (silent: n3)",
+			Detail: "of the resulting 2 voters, 2 are needed and 1 are in contact (silent: n3)",
 		}
 	}
 	return p

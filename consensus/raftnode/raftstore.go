@@ -22,15 +22,15 @@ const noopMaxDelay = 10 * time.Millisecond
 
 // ErrNoopPending reports that a new leader's no-op entry is not readable before it is durable. raft.Raft drops the
 // message that needed the entry without counting a failure, and sends it with the next entry.
-var ErrNoopPending = errors.New("not durable yet: it waits for the leader-start")
+var ErrNoopPending = errors.New("no-op entry is not durable before the leader-start")
 
 var (
 	errStopped = errors.New("this node is stopping")
 	// errWriteIncomplete is why nothing is written after a write that did not return.
-	errWriteIncomplete = errors.New("the write before it has not ended")
+	errWriteIncomplete = errors.New("the previous write has not ended")
 	// errElectionBlocked is why this node's vote for itself is not recorded. raft.Raft then does not count that vote, and
 	// stays a candidate that cannot win.
-	errElectionBlocked = errors.New("this node must not stand before its log reaches its own admission")
+	errElectionBlocked = errors.New("elections are blocked until the log reaches this node's admission entry")
 )
 
 // VoteStore is a raft.StableStore that records a term and a vote in one write: after a crash there are both or neither.

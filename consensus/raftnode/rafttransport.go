@@ -60,7 +60,7 @@ func (t *raftTransport) TimeoutNow(id raft.ServerID, target raft.ServerAddress,
 ) error {
 	attempt := t.transfer.Load()
 	if attempt == nil || attempt.target != cluster.NodeID(id) || !attempt.allowTimeoutNow() {
-		return errors.New("the transfer was given up")
+		return errors.New("transfer cancelled")
 	}
 	err := t.Transport.TimeoutNow(id, target, args, resp)
 	attempt.finishTimeoutNow(err)

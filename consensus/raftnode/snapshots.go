@@ -39,10 +39,10 @@ func OpenSnapshots(store raft.SnapshotStore, log raft.LogStore, fsm *FSM, undone
 		}
 		store, ok := s.SnapshotStore.(interface{ Remove(id string) error })
 		if !ok {
-			return nil, fmt.Errorf("snapshot %s was undone and this storage cannot remove it", m.ID)
+			return nil, fmt.Errorf("snapshot %s is of an abandoned restore and this storage cannot remove it", m.ID)
 		}
 		if err := store.Remove(m.ID); err != nil {
-			return nil, fmt.Errorf("remove the snapshot of an undone restore: %w", err)
+			return nil, fmt.Errorf("remove the snapshot of an abandoned restore: %w", err)
 		}
 	}
 	return s, s.truncate(undone)

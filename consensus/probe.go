@@ -1,0 +1,76 @@
+package consensus
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"northstar/consensus/raftnode"
+)
+
+// probeInterval is how often a node without a leader probes the others.
+const probeInterval = time.Second
+
+// probePeersLoop probes the other nodes while no leader is known. A node that starts no elections, because it is a
+// non-voter or was removed, would otherwise hear from no peer, and not learn that it is refused.
+//
+// The first probe comes when Raft runs, with or without a leader, and this node takes part in no election before it.
+// Members of an old generation that start together are a quorum of their own: they must first learn that there is a
+// newer one.
+func (n *Node) probePeersLoop(ctx context.Context) {
+	if n.ident.get().ClusterID != "" {
+		select {
+		case <-n.running:
+		case <-ctx.Done():
+			return
+		}
+		if inst := n.inst.Load(); inst != nil {
+			n.probePeers(ctx, inst)
+		}
+	}
+	n.peersProbed.Store(true)
+	tick := time.NewTicker(probeInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		if inst := n.inst.Load(); inst != nil && n.currentSoftState().Leader == "" {
+			n.probePeers(ctx, inst)
+		}
+	}
+}
+
+// probePeers sends a hello to every other node. The responses come through OnHello, OnAdmitted and OnRefused. It takes
+// probeTimeout at most.
+func (n *Node) probePeers(ctx context.Context, inst *raftnode.Instance) {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	var asking sync.WaitGroup
+	for _, addr := range n.addressesToAsk(inst) {
+		asking.Go(func() { _, _, _ = n.deps.Probe(ctx, addr) })
+	}
+	asking.Wait()
+}
+
+// addressesToAsk returns the other servers of the configuration; while there is none, those of initial-cluster.
+func (n *Node) addressesToAsk(inst *raftnode.Instance) []string {
+	var all []string
+	servers := inst.Servers()
+	for _, s := range servers {
+		if s.ID != n.cfg.Self.NodeID {
+			all = append(all, s.Address)
+		}
+	}
+	if len(servers) > 0 {
+		return all
+	}
+	for _, m := range n.cfg.InitialCluster {
+		if m.ID != n.cfg.Self.NodeID {
+			all = append(all, m.RaftAddress)
+		}
+	}
+	return all
+}
