@@ -106,19 +106,19 @@ func TestLimits(t *testing.T) {
 		status int // 0: valid
 		names  string
 	}{
-		"empty key":        {put("", "v"), http.StatusBadRequest, "key"},
-		"longest key":      {put(strings.Repeat("k", MaxKey), "v"), 0, ""},
-		"key too long":     {put(strings.Repeat("k", MaxKey+1), "v"), http.StatusBadRequest, "key"},
-		"not UTF-8":        {put("a\xff", "v"), http.StatusBadRequest, "key"},
-		"any UTF-8":        {put("//../\x00%2F ", "v"), 0, ""},
-		"largest value":    {put("a", big), 0, ""},
-		"value too large":  {put("a", big+"x"), http.StatusRequestEntityTooLarge, "value"},
-		"empty delete":     {del(""), http.StatusBadRequest, "key"},
-		"empty idem key":   {withIdem(Idempotency{}), http.StatusBadRequest, "idempotency key"},
-		"idem key long":    {withIdem(Idempotency{Key: strings.Repeat("k", MaxIdempotencyKey+1)}), http.StatusBadRequest, "idempotency key"},
-		"fingerprint long": {withIdem(Idempotency{Key: "k", RequestHash: make([]byte, MaxRequestHash+1)}), http.StatusBadRequest, "fingerprint"},
-		"fence of no role": {Command{Kind: KindPut, Fence: &FencingToken{}, Put: &Put{Key: "a"}}, http.StatusBadRequest, "fence"},
-		"session too long": {Command{Kind: KindPut, Put: &Put{Key: "a", Session: big}}, http.StatusBadRequest, "ttl_session"},
+		"empty key":         {put("", "v"), http.StatusBadRequest, "key"},
+		"longest key":       {put(strings.Repeat("k", MaxKey), "v"), 0, ""},
+		"key too long":      {put(strings.Repeat("k", MaxKey+1), "v"), http.StatusBadRequest, "key"},
+		"not UTF-8":         {put("a\xff", "v"), http.StatusBadRequest, "key"},
+		"any UTF-8":         {put("//../\x00%2F ", "v"), 0, ""},
+		"largest value":     {put("a", big), 0, ""},
+		"value too large":   {put("a", big+"x"), http.StatusRequestEntityTooLarge, "value"},
+		"empty delete":      {del(""), http.StatusBadRequest, "key"},
+		"empty idem key":    {withIdem(Idempotency{}), http.StatusBadRequest, "idempotency key"},
+		"idem key long":     {withIdem(Idempotency{Key: strings.Repeat("k", MaxIdempotencyKey+1)}), http.StatusBadRequest, "idempotency key"},
+		"request hash long": {withIdem(Idempotency{Key: "k", RequestHash: make([]byte, MaxRequestHash+1)}), http.StatusBadRequest, "request hash"},
+		"fence of no role":  {Command{Kind: KindPut, Fence: &FencingToken{}, Put: &Put{Key: "a"}}, http.StatusBadRequest, "fence"},
+		"session too long":  {Command{Kind: KindPut, Put: &Put{Key: "a", Session: big}}, http.StatusBadRequest, "ttl_session"},
 	} {
 		err := c.cmd.Validate()
 		s := New(Options{})

@@ -438,3 +438,35 @@ func rechecksum(raw []byte) []byte {
 	}
 	return b.Bytes()
 }
+
+// fullDisk accepts the first write only.
+type fullDisk struct{ writes int }
+
+func (d *fullDisk) Write(b []byte) (int, error) {
+	if d.writes++; d.writes > 1 {
+		return 0, errors.New("disk full")
+	}
+	return len(b), nil
+}
+
+// A snapshot that cannot be written does not go on through the whole state.
+func TestWriteRecords_StopsAtWriteError(t *testing.T) {
+	t.Parallel()
+	f := newFrameWriter(&fullDisk{})
+	visited := 0
+	keys := func(yield func(*Item) bool) {
+		for range 1000 {
+			if visited++; !yield(&Item{Key: "k", Value: make([]byte, frameFull)}) {
+				return
+			}
+		}
+	}
+	writeRecords(f, sectionKeys, keys)
+	if f.err == nil || visited > 2 {
+		t.Errorf("%d records visited, error %v", visited, f.err)
+	}
+	writeRecords(f, sectionRoles, mapped(keys, func(it *Item) *Role { return &Role{Name: it.Key} }))
+	if visited > 3 {
+		t.Errorf("%d records visited after the error", visited)
+	}
+}
