@@ -129,7 +129,8 @@ func (p *AppNodePut) apply(w *txn) Result {
 // SameRegistration reports whether again registers the node unchanged.
 func (n *AppNode) SameRegistration(again *AppNode) bool {
 	return n.Session == again.Session && n.Hostname == again.Hostname && n.Address == again.Address &&
-		n.HTTPPort == again.HTTPPort && n.GRPCPort == again.GRPCPort && n.Version == again.Version && n.Status == again.Status &&
+		n.HTTPPort == again.HTTPPort && n.GRPCPort == again.GRPCPort && n.Version == again.Version &&
+		n.Status == again.Status &&
 		slices.Equal(n.Roles, again.Roles) && slices.Equal(n.Capabilities, again.Capabilities)
 }
 

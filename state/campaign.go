@@ -106,7 +106,8 @@ func (p *RoleCampaign) apply(w *txn) Result {
 		return Result{Err: err, Role: r}
 	}
 	c := Candidate{
-		Session: s.ID, Name: s.Name, Value: p.Value, TakeoverDelay: p.TakeoverDelay, Ineligible: p.Ineligible, Since: w.revision,
+		Session: s.ID, Name: s.Name, Value: p.Value, TakeoverDelay: p.TakeoverDelay, Ineligible: p.Ineligible,
+		Since: w.revision,
 	}
 	if at >= 0 {
 		c.Since = r.Queue[at].Since
@@ -140,7 +141,8 @@ func (p *RoleRelease) apply(w *txn) Result {
 	r := w.role(p.Role)
 	switch {
 	case p.Token != 0 && p.Token != r.tokenOf(p.Session):
-		err := cluster.Errorf(cluster.CodeFenced, "session %q does not hold role %q with token %d", p.Session, p.Role, p.Token)
+		err := cluster.Errorf(cluster.CodeFenced, "session %q does not hold role %q with token %d", p.Session, p.Role,
+			p.Token)
 		return Result{Err: err, Role: r}
 	case r.Current.Session == p.Session:
 		return Result{Role: w.vacate(p.Role, CauseResigned)}
@@ -149,7 +151,8 @@ func (p *RoleRelease) apply(w *txn) Result {
 	case r.Waits(p.Session):
 		return Result{Role: w.withdraw(p.Role, p.Session)}
 	case r.Held():
-		err := cluster.Errorf(cluster.CodeRoleHeld, "role %q is held by %q since token %d", r.Name, r.Current.Holder, r.Current.Token)
+		err := cluster.Errorf(cluster.CodeRoleHeld, "role %q is held by %q since token %d", r.Name, r.Current.Holder,
+			r.Current.Token)
 		return Result{Err: err, Role: r}
 	}
 	return Result{Err: vacantRole(p.Role)}

@@ -114,7 +114,7 @@ type LeaderStart struct {
 	LeaderlessAt int64
 }
 
-// ClusterInit gives a new cluster its identity. Only the first one has an effect. The result of a later one has
+// ClusterInit sets the identity of a new cluster. Only the first one has an effect. The result of a later one has
 // Created false and no error.
 type ClusterInit struct {
 	ClusterID    string
@@ -162,8 +162,8 @@ type Recovery struct {
 	Generation cluster.Generation
 	Voters     []cluster.NodeID // become voters again when they have caught up
 	Readmit    []cluster.NodeID // nodes whose data was set aside: the next data directory seen is recorded
-	// LockDelay gives every role a lock delay (View.ClusterLockDelay). Without it, as in logs of older builds, the
-	// next candidate is elected immediately.
+	// LockDelay sets the lock delay of the cluster (View.ClusterLockDelay). Without it, as in logs of older builds,
+	// the next candidate is elected immediately.
 	LockDelay bool
 }
 

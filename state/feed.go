@@ -206,6 +206,7 @@ func (f *Feed) replaced(v *View) {
 }
 
 func compacted(since, floor uint64) *cluster.Error {
-	return cluster.Errorf(cluster.CodeHistoryCompacted, "changes after revision %d are no longer kept (the history begins after %d)",
+	return cluster.Errorf(cluster.CodeHistoryCompacted,
+		"changes after revision %d are no longer kept (the history begins after %d)",
 		since, floor)
 }

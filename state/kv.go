@@ -34,7 +34,8 @@ func (p *Put) check() *cluster.Error {
 		return err
 	}
 	if len(p.Value) > MaxValue {
-		return withStatus(http.StatusRequestEntityTooLarge, badRequest("value: must be at most %d bytes (got %d)", MaxValue, len(p.Value)))
+		return withStatus(http.StatusRequestEntityTooLarge,
+			badRequest("value: must be at most %d bytes (got %d)", MaxValue, len(p.Value)))
 	}
 	if p.Session == "" {
 		return nil
@@ -58,7 +59,10 @@ func (p *Put) apply(w *txn) Result {
 		}
 	}
 	w.revision++
-	item := &Item{Key: p.Key, Value: p.Value, Revision: w.revision, CreateRevision: w.revision, Version: 1, Session: p.Session}
+	item := &Item{
+		Key: p.Key, Value: p.Value, Revision: w.revision, CreateRevision: w.revision, Version: 1,
+		Session: p.Session,
+	}
 	if exists {
 		item.CreateRevision, item.Version = old.CreateRevision, old.Version+1
 		w.bytes -= old.size()

@@ -259,7 +259,8 @@ func (l *loader) addRole(r *Role) error {
 	}
 	held := r.Held() || r.RevokedFrom != "" || r.TakeoverPending
 	switch {
-	case CheckRole(r.Name) != nil, !l.named(sectionRoles, r.Name), len(r.Queue) > MaxCandidates, len(r.History) > MaxTenures:
+	case CheckRole(r.Name) != nil, !l.named(sectionRoles, r.Name), len(r.Queue) > MaxCandidates,
+		len(r.History) > MaxTenures:
 		return damaged("role %q is out of order or out of bounds", r.Name)
 	case !grows, r.StateRevision < last, r.StateRevision > l.view().revision:
 		return damaged("role %q has tokens out of order or out of bounds", r.Name)

@@ -10,8 +10,8 @@ import (
 // lock delay. The leader measures it from the moment when it saw the new state. If several clients may act for one
 // role, the longest TTL counts.
 
-// After a recovery nobody knows which roles the lost nodes granted, and to whom. So every role, known or not, has a
-// lock delay: minRecoveryLockDelay, or the longest TTL of a session that took part in elections, at most
+// After a recovery it is unknown which roles the lost nodes granted, and to whom. So every role, known or not, has
+// a lock delay: minRecoveryLockDelay, or the longest TTL of a session that took part in elections, at most
 // maxRecoveryLockDelay. A session with a TTL of a day must not keep all roles vacant for a day.
 const (
 	minRecoveryLockDelay = 10 * time.Second

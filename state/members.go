@@ -60,7 +60,8 @@ func (p *MemberPatch) apply(w *txn) Result {
 	}
 	m := w.members[i]
 	if p.Incarnation != nil && *p.Incarnation != "" && m.Incarnation != "" && m.Incarnation != *p.Incarnation {
-		return failed(cluster.CodeConditionFailed, "incarnation: node %s is recorded with data directory %s", p.ID, m.Incarnation)
+		return failed(cluster.CodeConditionFailed, "incarnation: node %s is recorded with data directory %s", p.ID,
+			m.Incarnation)
 	}
 	p.patch(&m)
 	return w.setMember(i, m)

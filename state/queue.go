@@ -8,9 +8,9 @@ import (
 // blockLen is the capacity of a block.
 const blockLen = 256
 
-// queue is a FIFO list whose copies are snapshots: a copy keeps its content, whatever is pushed to or popped from
-// the original. After a copy, only one of the two may be pushed to. The position of an element never changes. The
-// zero value is an empty queue that begins at position 0.
+// queue is a FIFO list whose copies are snapshots: a later push to or pop from the original does not change them.
+// After a copy, only one of the two may be pushed to. The position of an element never changes. The zero value is
+// an empty queue that begins at position 0.
 //
 // Invariants: blocks[i].start grows with i; blocks[0] contains the position first unless the queue is empty; an
 // element is written once, before another goroutine gets the copy that shows it.

@@ -94,7 +94,8 @@ func (p *SessionCreate) check() *cluster.Error {
 	if !valid {
 		return badRequest("nonce: must be %d to %d of a-z and 0-9", minSessionNonce, maxSessionNonce)
 	}
-	return firstError(checkUTF8("name", p.Name, MaxSessionName), checkMillis("ttl_ms", p.TTL, MinSessionTTL, MaxSessionTTL), checkMeta(p.Meta))
+	return firstError(checkUTF8("name", p.Name, MaxSessionName),
+		checkMillis("ttl_ms", p.TTL, MinSessionTTL, MaxSessionTTL), checkMeta(p.Meta))
 }
 
 // checkMillis checks a duration of whole milliseconds.

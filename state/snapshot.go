@@ -41,7 +41,8 @@ func (v *View) Fingerprint() [sha256.Size]byte {
 
 func writeSections(f *frameWriter, v *View) {
 	f.record(sectionMeta, metaOf(v))
-	writeRecords(f, sectionMembers, mapped(pointers(v.members), func(m *cluster.Member) *memberRecord { return (*memberRecord)(m) }))
+	writeRecords(f, sectionMembers, mapped(pointers(v.members),
+		func(m *cluster.Member) *memberRecord { return (*memberRecord)(m) }))
 	writeRecords(f, sectionElections, pointers(v.elections))
 	writeRecords(f, sectionKeys, values(v.keys.Root()))
 	// A change that is the present state of its key is written without its value. So neither the snapshot nor the node
