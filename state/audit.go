@@ -227,16 +227,9 @@ func (b *AuditBatch) check() *cluster.Error {
 	if b.First == 0 && len(b.Records) > 0 || b.First >= maxRevision || b.Lost >= maxRevision {
 		return badRequest("first: must be 1 to %d (got %d)", uint64(maxRevision), b.First)
 	}
-	if err := firstError(checkBytes("producer", b.Producer, MaxKey),
-		checkRange("records", len(b.Records), 0, MaxAuditBatch)); err != nil {
-		return err
-	}
-	for i := range b.Records {
-		if err := b.Records[i].check(); err != nil {
-			return err
-		}
-	}
-	return nil
+	return firstError(
+		checkBytes("producer", b.Producer, MaxKey), checkRange("records", len(b.Records), 0, MaxAuditBatch),
+		checkEach(b.Records, func(r AuditRecord) *cluster.Error { return r.check() }))
 }
 
 func (r *AuditRecord) check() *cluster.Error {

@@ -30,20 +30,17 @@ func EncodeBatch(cmds []Command) ([]byte, error) {
 	return c.buf, nil
 }
 
-// sizeHint estimates the encoded size of a command, so that EncodeBatch allocates once.
+// sizeHint estimates the encoded size of a command, so that EncodeBatch usually allocates once.
 func sizeHint(c *Command) int {
-	n := 48
+	n := 64
+	if p := c.Put; p != nil {
+		n += len(p.Key) + len(p.Value) + len(p.Session)
+	}
 	if c.Idempotency != nil {
-		n += len(c.Idempotency.Key) + len(c.Idempotency.RequestHash) + 8
-	}
-	if c.Kind == KindPut && c.Put != nil {
-		n += len(c.Put.Key) + len(c.Put.Value) + len(c.Put.Session) + 16
-	}
-	if c.Kind == KindDelete && c.Delete != nil {
-		n += len(c.Delete.Key)
+		n += len(c.Idempotency.Key) + len(c.Idempotency.RequestHash)
 	}
 	if c.Audit != nil {
-		n += c.Audit.size() - auditOverhead + 48
+		n += c.Audit.size()
 	}
 	return n
 }

@@ -23,6 +23,7 @@ const (
 
 	KindRecovery Kind = 11 // Recovery
 
+	// The kinds from SessionCreate to AppNodeRemove belong to sessions; see Kind.ofSessions.
 	KindSessionCreate Kind = 20 // SessionCreate
 	KindSessionEnd    Kind = 21 // SessionEnd
 	KindRoleCampaign  Kind = 25 // RoleCampaign
@@ -178,10 +179,9 @@ type payload interface {
 
 // kindInfo describes a kind. The zero kindInfo is that of an unknown kind.
 type kindInfo struct {
-	version    uint32                 // command version that introduced the kind
-	ofSessions bool                   // the kind belongs to sessions of clients
-	payload    func(*Command) payload // returns nil if the command has no such payload
-	newPayload func(*Command) payload // creates an empty payload
+	version uint32 // command version that introduced the kind
+	// payload returns the payload in a command, nil if it has none. With create it first sets an empty payload.
+	payload func(c *Command, create bool) payload
 }
 
 var kinds = [...]kindInfo{
@@ -189,32 +189,30 @@ var kinds = [...]kindInfo{
 	KindDelete:      kindOf(1, func(c *Command) **Delete { return &c.Delete }),
 	KindLeaderStart: kindOf(1, func(c *Command) **LeaderStart { return &c.LeaderStart }),
 	KindClusterInit: kindOf(1, func(c *Command) **ClusterInit { return &c.ClusterInit }),
-	KindMember: {
-		version: 1, payload: func(c *Command) payload {
-			if c.Member == nil {
-				return nil
-			}
-			return (*memberRecord)(c.Member)
-		}, newPayload: func(c *Command) payload {
+	KindMember: {version: 1, payload: func(c *Command, create bool) payload {
+		if create {
 			c.Member = new(cluster.Member)
-			return (*memberRecord)(c.Member)
-		},
-	},
+		}
+		if c.Member == nil {
+			return nil
+		}
+		return (*memberRecord)(c.Member)
+	}},
 	KindMemberPatch:  kindOf(1, func(c *Command) **MemberPatch { return &c.MemberPatch }),
 	KindMemberRemove: kindOf(1, func(c *Command) **MemberRemove { return &c.MemberRemove }),
 	KindSettings:     kindOf(1, func(c *Command) **SettingsChange { return &c.Settings }),
 	KindAudit:        kindOf(auditVersion, func(c *Command) **AuditBatch { return &c.AuditBatch }),
 	KindRecovery:     kindOf(1, func(c *Command) **Recovery { return &c.Recovery }),
 
-	KindSessionCreate: sessionKindOf(func(c *Command) **SessionCreate { return &c.SessionCreate }),
-	KindSessionEnd:    sessionKindOf(func(c *Command) **SessionEnd { return &c.SessionEnd }),
-	KindRoleCampaign:  sessionKindOf(func(c *Command) **RoleCampaign { return &c.RoleCampaign }),
-	KindRoleWithdraw:  sessionKindOf(func(c *Command) **RoleWithdraw { return &c.RoleWithdraw }),
-	KindRoleRelease:   sessionKindOf(func(c *Command) **RoleRelease { return &c.RoleRelease }),
-	KindRoleTransfer:  sessionKindOf(func(c *Command) **RoleTransfer { return &c.RoleTransfer }),
-	KindRoleElect:     sessionKindOf(func(c *Command) **RoleElect { return &c.RoleElect }),
-	KindAppNodePut:    sessionKindOf(func(c *Command) **AppNodePut { return &c.AppNodePut }),
-	KindAppNodeRemove: sessionKindOf(func(c *Command) **AppNodeRemove { return &c.AppNodeRemove }),
+	KindSessionCreate: kindOf(1, func(c *Command) **SessionCreate { return &c.SessionCreate }),
+	KindSessionEnd:    kindOf(1, func(c *Command) **SessionEnd { return &c.SessionEnd }),
+	KindRoleCampaign:  kindOf(1, func(c *Command) **RoleCampaign { return &c.RoleCampaign }),
+	KindRoleWithdraw:  kindOf(1, func(c *Command) **RoleWithdraw { return &c.RoleWithdraw }),
+	KindRoleRelease:   kindOf(1, func(c *Command) **RoleRelease { return &c.RoleRelease }),
+	KindRoleTransfer:  kindOf(1, func(c *Command) **RoleTransfer { return &c.RoleTransfer }),
+	KindRoleElect:     kindOf(1, func(c *Command) **RoleElect { return &c.RoleElect }),
+	KindAppNodePut:    kindOf(1, func(c *Command) **AppNodePut { return &c.AppNodePut }),
+	KindAppNodeRemove: kindOf(1, func(c *Command) **AppNodeRemove { return &c.AppNodeRemove }),
 }
 
 // kindOf returns the kindInfo of a payload in a field of Command.
@@ -222,27 +220,16 @@ func kindOf[T any, P interface {
 	*T
 	payload
 }](version uint32, field func(*Command) *P) kindInfo {
-	return kindInfo{
-		version: version, payload: func(c *Command) payload {
-			if p := *field(c); p != nil {
-				return p
-			}
+	return kindInfo{version: version, payload: func(c *Command, create bool) payload {
+		p := field(c)
+		if create {
+			*p = P(new(T))
+		}
+		if *p == nil {
 			return nil
-		}, newPayload: func(c *Command) payload {
-			p := P(new(T))
-			*field(c) = p
-			return p
-		},
-	}
-}
-
-func sessionKindOf[T any, P interface {
-	*T
-	payload
-}](field func(*Command) *P) kindInfo {
-	k := kindOf(1, field)
-	k.ofSessions = true
-	return k
+		}
+		return *p
+	}}
 }
 
 func (k Kind) info() *kindInfo {
@@ -252,24 +239,24 @@ func (k Kind) info() *kindInfo {
 	return k.extension()
 }
 
+// ofSessions reports whether the kind belongs to sessions of clients.
+func (k Kind) ofSessions() bool { return k >= KindSessionCreate && k <= KindAppNodeRemove }
+
 // payload returns the payload of the kind, nil if there is none.
-func (c *Command) payload() payload {
-	if k := c.Kind.info(); k.payload != nil {
-		return k.payload(c)
-	}
-	return nil
-}
+func (c *Command) payload() payload { return c.payloadOf(false) }
 
 // newPayload creates an empty payload of the kind. It returns nil for an unknown kind.
-func (c *Command) newPayload() payload {
-	if k := c.Kind.info(); k.newPayload != nil {
-		return k.newPayload(c)
+func (c *Command) newPayload() payload { return c.payloadOf(true) }
+
+func (c *Command) payloadOf(create bool) payload {
+	if k := c.Kind.info(); k.payload != nil {
+		return k.payload(c, create)
 	}
 	return nil
 }
 
 // Administrative reports whether the kind may change members, settings or the cluster's identity.
-func (k Kind) Administrative() bool { return k != KindPut && k != KindDelete && !k.info().ofSessions }
+func (k Kind) Administrative() bool { return k != KindPut && k != KindDelete && !k.ofSessions() }
 
 // MinVersion returns the command version that a node needs to apply c. A field that changes the effect of a command
 // must raise it, because older nodes skip unknown fields.
@@ -304,7 +291,7 @@ func (c Command) Validate() *cluster.Error {
 	}
 	var err *cluster.Error
 	if id := c.Idempotency; id != nil {
-		if c.Kind.info().ofSessions { // their results hold more than what is recorded
+		if c.Kind.ofSessions() { // their results hold more than what is recorded
 			return badRequest("idempotency key: only for writes of keys")
 		}
 		err = firstError(

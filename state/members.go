@@ -103,15 +103,9 @@ func (p *ClusterInit) check() *cluster.Error {
 	if p.ClusterID == "" {
 		return badRequest("cluster_id: must not be empty")
 	}
-	if err := checkRange("members", len(p.Members)+len(p.Roster), 0, MaxMembers); err != nil {
-		return err
-	}
-	for i := range p.Members {
-		if err := (*memberRecord)(&p.Members[i]).check(); err != nil {
-			return err
-		}
-	}
 	return firstError(
+		checkRange("members", len(p.Members)+len(p.Roster), 0, MaxMembers),
+		checkEach(p.Members, func(m cluster.Member) *cluster.Error { return (*memberRecord)(&m).check() }),
 		checkEach(sortedKeys(p.Roster), func(id cluster.NodeID) *cluster.Error {
 			return firstError(checkNode("roster", id), checkText("roster", p.Roster[id]))
 		}),

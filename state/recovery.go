@@ -19,15 +19,11 @@ func checkGeneration(g cluster.Generation) *cluster.Error {
 }
 
 func (p *Recovery) check() *cluster.Error {
-	if err := checkRange("members", len(p.Voters)+len(p.Readmit), 0, 2*MaxMembers); err != nil {
-		return err
-	}
-	for _, id := range slices.Concat(p.Voters, p.Readmit) {
-		if err := checkNode("members", id); err != nil {
-			return err
-		}
-	}
-	return checkGeneration(p.Generation)
+	return firstError(
+		checkRange("members", len(p.Voters)+len(p.Readmit), 0, 2*MaxMembers),
+		checkEach(slices.Concat(p.Voters, p.Readmit),
+			func(id cluster.NodeID) *cluster.Error { return checkNode("members", id) }),
+		checkGeneration(p.Generation))
 }
 
 func (p *Recovery) apply(w *txn) Result {

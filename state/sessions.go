@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"regexp"
 	"time"
 	"unicode/utf8"
 
@@ -12,14 +13,12 @@ import (
 
 // Limits of sessions.
 const (
-	MaxSessions     = 200_000
-	MinSessionTTL   = 500 * time.Millisecond
-	MaxSessionTTL   = 24 * time.Hour
-	MaxSessionName  = 256  // bytes
-	MaxSessionMeta  = 4096 // bytes of all names and values
-	MaxSessionsEnd  = 1000 // sessions that one command ends
-	minSessionNonce = 8    // bytes
-	maxSessionNonce = 32
+	MaxSessions    = 200_000
+	MinSessionTTL  = 500 * time.Millisecond
+	MaxSessionTTL  = 24 * time.Hour
+	MaxSessionName = 256  // bytes
+	MaxSessionMeta = 4096 // bytes of all names and values
+	MaxSessionsEnd = 1000 // sessions that one command ends
 )
 
 // Session represents a live client. It owns roles, keys and registered nodes, which end with it. The state does not
@@ -86,13 +85,11 @@ func (v *View) Sessions() int { return v.sessions.Len() }
 // SessionsAfter yields the sessions with an ID greater than after, oldest first.
 func (v *View) SessionsAfter(after string) iter.Seq[*Session] { return valuesAfter(v.sessions, after) }
 
+var noncePattern = regexp.MustCompile(`^[a-z0-9]{8,32}$`)
+
 func (p *SessionCreate) check() *cluster.Error {
-	valid := len(p.Nonce) >= minSessionNonce && len(p.Nonce) <= maxSessionNonce
-	for _, b := range []byte(p.Nonce) {
-		valid = valid && (b >= 'a' && b <= 'z' || b >= '0' && b <= '9')
-	}
-	if !valid {
-		return badRequest("nonce: must be %d to %d of a-z and 0-9", minSessionNonce, maxSessionNonce)
+	if !noncePattern.MatchString(p.Nonce) {
+		return badRequest("nonce: must be 8 to 32 of a-z and 0-9")
 	}
 	return firstError(checkUTF8("name", p.Name, MaxSessionName),
 		checkMillis("ttl_ms", p.TTL, MinSessionTTL, MaxSessionTTL), checkMeta(p.Meta))

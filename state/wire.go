@@ -153,15 +153,12 @@ func number[T ~uint32 | ~uint64 | ~int | ~int64](c *codec, num int, v *T) {
 }
 
 func booleanAlways(c *codec, num int, v *bool) {
-	switch {
-	case c.decoding && c.num == num:
-		value, _ := c.take(false)
-		*v = value != 0
-	case !c.decoding && *v:
-		c.putNumber(num, 1)
-	case !c.decoding:
-		c.putNumber(num, 0)
+	var n uint64
+	if *v {
+		n = 1
 	}
+	numberAlways(c, num, &n)
+	*v = n != 0
 }
 
 func boolean(c *codec, num int, v *bool) {
