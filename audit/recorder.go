@@ -1,12 +1,10 @@
-// Package audit brings the records of calls to the replicated audit log. A call
-// that puts a command through the log has its record in that command, so that
-// one is not there without the other; this package is for all others: those that
-// were refused, and those that move leadership or change the membership.
+// Package audit adds the records of calls to the replicated audit log. A call that proposes a command has its
+// record in that command, so the log contains both or neither. This package is for all other calls: those that were
+// rejected, and those that transfer leadership or change the membership.
 //
-// Records of one process go in order, numbered, one batch after the other, until
-// the leader has taken them. While nobody does, they wait in a file of the data
-// directory, from which the next process goes on: the state knows what it has of
-// each process, so that a batch that comes again adds nothing.
+// The records of one process are numbered and sent in order, one batch after the other, until the leader has
+// accepted them. Without a leader they wait in a file of the data directory, the spool. The next process sends what
+// the spool holds. The state knows the last record of each process, so a repeated batch adds nothing.
 package audit
 
 import (
@@ -25,71 +23,72 @@ import (
 )
 
 const (
-	flushInterval  = 50 * time.Millisecond  // records that nobody waits for, into one batch
-	retryInterval  = 500 * time.Millisecond // between tries, unless the leader changes
-	durableTimeout = 3 * time.Second        // an answer waits no longer for its record
+	flushInterval  = 50 * time.Millisecond  // delay that collects records into one batch
+	retryInterval  = 500 * time.Millisecond // delay between attempts, unless the leader changes
+	durableTimeout = 3 * time.Second        // maximum delay of a response by its record
 	batchBytes     = 256 << 10
 )
 
-// Bounds of what waits. Operators' calls have room of their own, which refused
-// clients cannot take.
+// Bounds of the queue. Each class has a queue of its own, so rejected clients cannot use the room of operators.
 const (
 	maxQueued = 1024
 	maxBytes  = 1 << 20
 )
 
-// Deps is what a Recorder works with.
+// Deps are the dependencies of a Recorder.
 type Deps struct {
-	Source string // of this process, unique for ever
-	// Send puts a batch through the log, here or at the leader. Without an error it
-	// is applied; with one it may be.
+	Source string // name of this process, never reused
+	// Send puts a batch through the log, here or at the leader. Without an error the batch was applied; with one it
+	// may have been.
 	Send func(ctx context.Context, batch state.Command) error
-	// SendWithin bounds one Send.
+	// SendWithin is the timeout of one Send.
 	SendWithin time.Duration
-	// Changed is closed at the next change of the leader.
+	// Changed returns a channel that is closed at the next change of the leader.
 	Changed func() <-chan struct{}
-	// Load reads what Save has kept: fs.ErrNotExist when there is nothing. Save is
-	// durable when it returns.
+	// Load reads what Save has stored, or returns fs.ErrNotExist. Save is durable when it returns.
 	Load func() ([]byte, error)
 	Save func([]byte) error
-	// Count is told what becomes of records: replicated, spooled, lost. Optional.
+	// Count counts records by result: replicated, spooled, lost. Optional.
 	Count  func(result string, n int)
 	Logger hclog.Logger
 }
 
-// entry is one record on its way.
+// entry is one record that is not acknowledged yet.
 type entry struct {
 	source  string
 	seq     uint64
 	record  state.AuditRecord
-	durable chan struct{} // closed when it is replicated or in the file; nil: nobody waits
+	durable chan struct{} // closed when the record is replicated or spooled; nil: no caller waits
 }
 
-// Recorder brings records to the log. Its methods may be called by any goroutine.
+// Recorder adds records to the log. Any goroutine may call its methods.
 type Recorder struct {
 	deps       Deps
 	log        hclog.Logger
 	wake       chan struct{} // capacity 1
-	urgent     chan struct{} // capacity 1: somebody waits
-	logLimiter *rate.Limiter // lines about lost records
+	urgent     chan struct{} // capacity 1: a caller waits
+	logLimiter *rate.Limiter // for log lines about lost records
 
 	mu      sync.Mutex
 	queue   []entry
 	queued  [2]int // records of each class in the queue
 	bytes   [2]int
 	seq     uint64            // of the last record of this process
-	lost    map[string]uint64 // by source, so far
+	lost    map[string]uint64 // number of lost records by source
 	spooled bool              // the file is not empty
-	dirty   bool              // the queue holds what the file does not
+	dirty   bool              // the queue holds records that the file does not
 }
 
-// New reads what an earlier process has left. A file that cannot be read is
-// logged and left behind: a node must start without it.
+// New loads the spool of an earlier process. It logs and drops a spool that cannot be read, because the node must
+// start anyway.
 func New(d Deps) *Recorder {
 	if d.Count == nil {
 		d.Count = func(string, int) {}
 	}
-	r := &Recorder{deps: d, log: d.Logger.Named("audit"), wake: make(chan struct{}, 1), urgent: make(chan struct{}, 1), logLimiter: rate.NewLimiter(rate.Every(time.Second), 5), lost: map[string]uint64{}}
+	r := &Recorder{
+		deps: d, log: d.Logger.Named("audit"), wake: make(chan struct{}, 1), urgent: make(chan struct{}, 1),
+		logLimiter: rate.NewLimiter(rate.Every(time.Second), 5), lost: map[string]uint64{},
+	}
 	data, err := d.Load()
 	switch {
 	case errors.Is(err, fs.ErrNotExist), err == nil && len(data) == 0:
@@ -98,12 +97,12 @@ func New(d Deps) *Recorder {
 		err = r.loadSpool(data)
 	}
 	if err != nil {
-		r.log.Error("audit records that waited for a leader cannot be read and are lost", "error", err)
+		r.log.Error("cannot read audit spool, its records are lost", "error", err)
 	}
 	return r
 }
 
-// loadSpool queues what another process has left.
+// loadSpool queues the records of earlier processes.
 func (r *Recorder) loadSpool(data []byte) error {
 	batches, err := state.DecodeBatch(data)
 	if err != nil {
@@ -113,7 +112,7 @@ func (r *Recorder) loadSpool(data []byte) error {
 	for i := range batches {
 		b := batches[i].AuditBatch
 		if b == nil || b.Producer == r.deps.Source {
-			return fmt.Errorf("it holds a command of kind %d", batches[i].Kind)
+			return fmt.Errorf("unexpected command of kind %d", batches[i].Kind)
 		}
 		r.lost[b.Producer] = b.Lost
 		for j := range b.Records {
@@ -124,38 +123,38 @@ func (r *Recorder) loadSpool(data []byte) error {
 	return nil
 }
 
-// Record has a record brought to the log, some time.
+// Record queues a record and returns immediately.
 func (r *Recorder) Record(rec state.AuditRecord) { r.enqueue(rec, nil) }
 
-// Secure is Record, and returns once the record is replicated, or durable here
-// until it can be. It waits a few seconds at most.
+// RecordDurable queues a record and returns when it is replicated or spooled, after durableTimeout at the latest.
 func (r *Recorder) RecordDurable(ctx context.Context, rec state.AuditRecord) {
-	safe := make(chan struct{})
-	if !r.enqueue(rec, safe) {
+	durable := make(chan struct{})
+	if !r.enqueue(rec, durable) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, durableTimeout)
 	defer cancel()
 	select {
-	case <-safe:
+	case <-durable:
 	case <-ctx.Done():
-		r.log.Warn("answering a call before its audit record is safe", "what", rec.What, "who", rec.Who)
+		r.log.Warn("responding before the audit record is durable", "what", rec.What, "who", rec.Who)
 	}
 }
 
-func (r *Recorder) enqueue(rec state.AuditRecord, safe chan struct{}) bool {
+func (r *Recorder) enqueue(rec state.AuditRecord, durable chan struct{}) bool {
 	sanitize(&rec)
-	if r.tryEnqueue(rec, safe) {
+	if r.tryEnqueue(rec, durable) {
 		return true
 	}
 	r.deps.Count("lost", 1)
 	if r.logLimiter.Allow() {
-		r.log.Warn("audit record lost: as many as are kept already wait to be replicated", "what", rec.What, "who", rec.Who, "from", rec.From, "status", rec.Status)
+		r.log.Warn("audit buffer full, record dropped",
+			"what", rec.What, "who", rec.Who, "from", rec.From, "status", rec.Status)
 	}
 	return false
 }
 
-func (r *Recorder) tryEnqueue(rec state.AuditRecord, safe chan struct{}) bool {
+func (r *Recorder) tryEnqueue(rec state.AuditRecord, durable chan struct{}) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.queued[rec.Class] >= maxQueued || r.bytes[rec.Class]+size(&rec) > maxBytes {
@@ -163,9 +162,9 @@ func (r *Recorder) tryEnqueue(rec state.AuditRecord, safe chan struct{}) bool {
 		return false
 	}
 	r.seq++
-	r.add(entry{source: r.deps.Source, seq: r.seq, record: rec, durable: safe})
+	r.add(entry{source: r.deps.Source, seq: r.seq, record: rec, durable: durable})
 	r.dirty = true
-	r.signal(safe != nil)
+	r.signal(durable != nil)
 	return true
 }
 
@@ -189,14 +188,14 @@ func notify(ch chan struct{}) {
 	}
 }
 
-// QueueLength is how many records have not been replicated yet.
+// QueueLength returns the number of records that are not replicated yet.
 func (r *Recorder) QueueLength() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.queue)
 }
 
-// Run brings records to the log until ctx ends. What waits then is in the file.
+// Run sends records to the log until ctx ends. Then it spools the rest.
 func (r *Recorder) Run(ctx context.Context) error {
 	for {
 		select {
@@ -207,31 +206,31 @@ func (r *Recorder) Run(ctx context.Context) error {
 		}
 		pause(ctx, flushInterval, r.urgent, nil)
 		for ctx.Err() == nil {
-			changed := r.deps.Changed() // before the try, so that no change is missed
+			changed := r.deps.Changed() // before the attempt, so that no change is missed
 			err := r.sendAll(ctx)
 			if err == nil {
 				break
 			}
 			r.spool()
-			r.log.Debug("audit records wait for a leader", "records", r.QueueLength(), "error", err)
+			r.log.Debug("cannot replicate audit records, retrying", "records", r.QueueLength(), "error", err)
 			pause(ctx, retryInterval, r.urgent, changed)
 		}
 	}
 }
 
-// pause waits for d, at most until one of the channels is ready.
-func pause(ctx context.Context, d time.Duration, rush, changed <-chan struct{}) {
+// pause waits for d, or until one of the channels is ready.
+func pause(ctx context.Context, d time.Duration, urgent, changed <-chan struct{}) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-rush:
+	case <-urgent:
 	case <-changed:
 	case <-ctx.Done():
 	}
 }
 
-// sendAll sends batch after batch until nothing waits.
+// sendAll sends batches until the queue is empty.
 func (r *Recorder) sendAll(ctx context.Context) error {
 	for {
 		batch := r.nextBatch()
@@ -249,7 +248,7 @@ func (r *Recorder) sendAll(ctx context.Context) error {
 	}
 }
 
-// nextBatch is the next batch: records of one process. nil: there is none.
+// nextBatch returns the next batch, nil for an empty queue.
 func (r *Recorder) nextBatch() *state.AuditBatch {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -259,7 +258,7 @@ func (r *Recorder) nextBatch() *state.AuditBatch {
 	return r.batchAt(0)
 }
 
-// batchAt is a batch of what begins at a place of the queue. The caller holds mu.
+// batchAt returns a batch of records of one process, beginning at index i of the queue. The caller holds mu.
 func (r *Recorder) batchAt(i int) *state.AuditBatch {
 	first := &r.queue[i]
 	b := &state.AuditBatch{Producer: first.source, First: first.seq, Lost: r.lost[first.source]}
@@ -275,7 +274,7 @@ func (r *Recorder) batchAt(i int) *state.AuditBatch {
 	return b
 }
 
-// ack takes the first n records out: they are replicated.
+// ack removes the first n records, which are replicated.
 func (r *Recorder) ack(n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -294,7 +293,7 @@ func (r *Recorder) ack(n int) {
 	}
 }
 
-// spool writes all that waits to the file.
+// spool writes the whole queue to the file.
 func (r *Recorder) spool() {
 	r.mu.Lock()
 	if !r.dirty {
@@ -325,12 +324,12 @@ func (r *Recorder) spool() {
 	defer r.mu.Unlock()
 	if err != nil {
 		r.dirty = true
-		r.log.Error("audit records that wait for a leader cannot be kept on disk", "records", n, "error", err)
+		r.log.Error("cannot write audit spool", "records", n, "error", err)
 		return
 	}
 	r.spooled = true
 	r.deps.Count("spooled", fresh)
-	for i := range r.queue[:n] { // only Run takes records out, and Run is here
+	for i := range r.queue[:n] { // only Run removes records, and Run called spool
 		if e := &r.queue[i]; e.durable != nil {
 			close(e.durable)
 			e.durable = nil
@@ -338,7 +337,7 @@ func (r *Recorder) spool() {
 	}
 }
 
-// truncateSpool removes from the file what has been replicated.
+// truncateSpool empties the file when all its records are replicated.
 func (r *Recorder) truncateSpool() error {
 	r.mu.Lock()
 	need := r.spooled && len(r.queue) == 0
@@ -358,17 +357,17 @@ func (r *Recorder) truncateSpool() error {
 	return nil
 }
 
-// size is about what a record takes.
+// size returns the approximate memory of a record.
 func size(r *state.AuditRecord) int {
 	return 64 + len(r.Who) + len(r.From) + len(r.What) + len(r.Request) + len(r.Reason) + len(r.Detail)
 }
 
-// sanitize makes every text of a record fit for the log.
+// sanitize truncates every text of a record to what the log accepts.
 func sanitize(r *state.AuditRecord) {
 	for _, text := range []*string{&r.Who, &r.Role, &r.From, &r.What, &r.Reason, &r.Detail} {
 		*text = strings.ToValidUTF8((*text)[:min(len(*text), state.MaxAuditText)], "")
 	}
-	if len(r.Request) > state.MaxAuditText { // half of it would be no JSON
+	if len(r.Request) > state.MaxAuditText { // a part of it would not be JSON
 		r.Request = ""
 	}
 }

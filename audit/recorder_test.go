@@ -22,7 +22,7 @@ type testEnv struct {
 	log     *state.State
 	index   uint64
 	leads   bool
-	broken  bool // an answer gets lost: the batch is applied all the same
+	broken  bool // responses get lost after the batch was applied
 	disk    []byte
 	noDisk  bool
 	saves   int
@@ -56,7 +56,7 @@ func (w *testEnv) send(_ context.Context, c state.Command) error {
 		}
 	}
 	if w.broken {
-		return errors.New("the answer was lost")
+		return errors.New("the response was lost")
 	}
 	return nil
 }
@@ -111,7 +111,7 @@ func admin(who string) state.AuditRecord {
 	return state.AuditRecord{Class: state.AuditOperators, Who: who, What: "POST /admin/transfer", Status: 200}
 }
 
-// run runs a recorder; stop ends it as a crash would leave the disk when crash.
+// run starts a recorder. stop ends it and waits for that.
 func run(r *Recorder) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -130,7 +130,7 @@ func TestRecordsReachTheLog(t *testing.T) {
 		start := time.Now()
 		r.RecordDurable(t.Context(), admin("a"))
 		if got := w.logged(); got != "a" || time.Since(start) > flushInterval {
-			t.Fatalf("after %v: %q", time.Since(start), got)
+			t.Fatalf("log %q after %v", got, time.Since(start))
 		}
 		for i := range 300 {
 			r.Record(state.AuditRecord{Who: fmt.Sprint(i)})
@@ -146,8 +146,8 @@ func TestRecordsReachTheLog(t *testing.T) {
 	})
 }
 
-// Without a leader a record is on disk before the call is answered, and reaches
-// the log once, whoever comes and goes.
+// Without a leader a record is on disk before the call gets its response. It reaches the log once, across processes
+// and leaders.
 func TestRecordsOutliveTheProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestEnv()
@@ -165,7 +165,7 @@ func TestRecordsOutliveTheProcess(t *testing.T) {
 		if w.logged() != "" || len(disk) == 0 {
 			t.Fatalf("log %q, %d bytes on disk", w.logged(), len(disk))
 		}
-		// The next process delivers; the answer gets lost, and it dies.
+		// The next process delivers. The response gets lost, and the process dies.
 		w.set(func() { w.leads, w.broken = true, true })
 		stop = run(w.recorder("b2"))
 		time.Sleep(2 * retryInterval)
@@ -206,7 +206,7 @@ func TestRecorder_SendsWithNextLeader(t *testing.T) {
 	})
 }
 
-// What does not fit is counted, and clients take no room from operators.
+// Records that do not fit are counted. Clients do not use the room of operators.
 func TestRecorder_CountsDroppedRecords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestEnv()
@@ -223,18 +223,20 @@ func TestRecorder_CountsDroppedRecords(t *testing.T) {
 		if c := w.log.View().AuditCounts(); c.Lost != 7 || c.Records != [2]uint64{maxQueued, 1} || w.counts["lost"] != 7 {
 			t.Errorf("%+v, %v", c, w.counts)
 		}
-		big := state.AuditRecord{What: strings.Repeat("x", 3*state.MaxAuditText), Request: strings.Repeat("x", 3*state.MaxAuditText), Detail: "\xff"}
+		big := state.AuditRecord{
+			What:    strings.Repeat("x", 3*state.MaxAuditText),
+			Request: strings.Repeat("x", 3*state.MaxAuditText), Detail: "\xff",
+		}
 		r.Record(big)
 		time.Sleep(2 * retryInterval)
 		synctest.Wait()
 		if r.QueueLength() != 0 {
-			t.Error("a record that is too large is never taken")
+			t.Error("a record that is too large is never sent")
 		}
 	})
 }
 
-// A call is answered some time, also when neither the log nor the disk takes its
-// record.
+// A call gets its response even if neither the log nor the disk accepts its record.
 func TestRecordDurable_IsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestEnv()

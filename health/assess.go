@@ -8,21 +8,20 @@ import (
 	"northstar/cluster"
 )
 
-// Input is what a judgement is made from.
+// Input is what Assess depends on.
 type Input struct {
 	Now  time.Time
 	Self cluster.NodeStatus
-	// RaftPeers is what Raft's traffic shows of the peers: on the leader of all,
-	// elsewhere of the leader only. Refusals are in it on every node.
+	// RaftPeers is the contact of Raft with the peers: all of them on the leader, only the leader on the other nodes.
+	// It has the refusals on every node.
 	RaftPeers  []cluster.PeerStatus
-	Claims     map[cluster.NodeID]cluster.ReceivedClaim // what the peers say of themselves
-	MaxSilence time.Duration                            // how long a peer may be silent
+	Claims     map[cluster.NodeID]cluster.ReceivedClaim // the peers' claims about themselves
+	MaxSilence time.Duration                            // maximum age of a peer's last claim
 }
 
-// Assess makes the report. On the leader, contact and lag are what Raft shows,
-// as that is what its writes depend on, and so is any node's contact with the
-// leader. Otherwise a node goes by what the peers say of themselves, and takes
-// for the end of the log the furthest that it has heard of.
+// Assess returns the report. On the leader, contact and lag come from Raft, because writes depend on that. A node's
+// contact with the leader also comes from Raft. All else comes from the claims, and the end of the log is the
+// highest index in any claim.
 func Assess(in Input) Report {
 	r := Report{At: in.Now, Self: in.Self.Disk, Peers: map[cluster.NodeID]Peer{}}
 	end := in.Self.LastLogIndex
@@ -39,7 +38,7 @@ func Assess(in Input) Report {
 	return r
 }
 
-// peer judges one peer. end is the end of the log.
+// peer assesses one peer. end is the end of the log.
 func (in Input) peer(id cluster.NodeID, end uint64) Peer {
 	seen := in.Claims[id]
 	p := Peer{
@@ -68,13 +67,13 @@ func (in Input) peer(id cluster.NodeID, end uint64) Peer {
 		p.Reasons = append(p.Reasons, "is part of a split brain and refuses service")
 	}
 	if p.HasClaim && p.Claim.Draining && p.TransferBlocked == "" {
-		p.TransferBlocked = fmt.Sprintf("node %s is draining", id) // it refuses, and may be about to stop
+		p.TransferBlocked = fmt.Sprintf("node %s is draining", id) // it rejects a transfer
 	}
 	p.Healthy = len(p.Reasons) == 0
 	return p
 }
 
-// checkContact judges by when the peer last said something of itself.
+// checkContact adds a reason if the last claim of the peer is too old.
 func (p *Peer) checkContact(now, last time.Time, limit time.Duration) {
 	if !p.HasClaim {
 		p.Reasons = append(p.Reasons, "not heard from yet")

@@ -13,7 +13,7 @@ var now = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 
 const limit = 600 * time.Millisecond
 
-// input is node n1's knowledge of n2 and n3, all well.
+// input is node n1's knowledge of n2 and n3, both healthy.
 func input(role cluster.Role, leader cluster.NodeID) Input {
 	in := Input{Now: now, MaxSilence: limit, Self: cluster.NodeStatus{
 		Identity: cluster.Identity{NodeID: "n1"}, Role: role, LeaderID: leader, LastLogIndex: 90,
@@ -21,7 +21,10 @@ func input(role cluster.Role, leader cluster.NodeID) Input {
 	}, Claims: map[cluster.NodeID]cluster.ReceivedClaim{}}
 	for _, id := range []cluster.NodeID{"n2", "n3"} {
 		in.RaftPeers = append(in.RaftPeers, cluster.PeerStatus{ID: id, Healthy: true})
-		in.Claims[id] = cluster.ReceivedClaim{At: now.Add(-40 * time.Millisecond), Connected: true, LastExchange: time.Millisecond, Claim: cluster.Claim{NodeID: id, LastLogIndex: 100}}
+		in.Claims[id] = cluster.ReceivedClaim{
+			At: now.Add(-40 * time.Millisecond), Connected: true,
+			LastExchange: time.Millisecond, Claim: cluster.Claim{NodeID: id, LastLogIndex: 100},
+		}
 	}
 	in.RaftPeers[0].Contacted, in.RaftPeers[0].LastContact, in.RaftPeers[0].LagEntries = true, 20*time.Millisecond, 7
 	return in
@@ -42,12 +45,13 @@ func TestAssess(t *testing.T) {
 		contact time.Duration
 		lag     uint64
 	}{
-		{name: "follower by its claims", role: cluster.Follower, leader: "n3", contact: 40 * time.Millisecond},
-		{name: "follower by raft, on the leader", role: cluster.Leader, leader: "n1", contact: 20 * time.Millisecond, lag: 7},
-		{name: "leader by raft", role: cluster.Follower, leader: "n2", contact: 20 * time.Millisecond},
+		{name: "on a follower, by claims", role: cluster.Follower, leader: "n3", contact: 40 * time.Millisecond},
+		{name: "on the leader, by Raft", role: cluster.Leader, leader: "n1", contact: 20 * time.Millisecond, lag: 7},
+		{name: "the leader, by Raft", role: cluster.Follower, leader: "n2", contact: 20 * time.Millisecond},
 		{
-			name: "lag behind the furthest log heard of", role: cluster.Follower, leader: "n3",
-			change: func(in *Input) { seen(in, func(s *cluster.ReceivedClaim) { s.Claim.LastLogIndex = 41 }) }, contact: 40 * time.Millisecond, lag: 59,
+			name: "lag behind the longest claimed log", role: cluster.Follower, leader: "n3",
+			change:  func(in *Input) { seen(in, func(s *cluster.ReceivedClaim) { s.Claim.LastLogIndex = 41 }) },
+			contact: 40 * time.Millisecond, lag: 59,
 		},
 		{
 			name: "lag behind this node's log", role: cluster.Candidate,
@@ -55,7 +59,8 @@ func TestAssess(t *testing.T) {
 		},
 		{
 			name: "silent", role: cluster.Follower, leader: "n3",
-			change: func(in *Input) { seen(in, func(s *cluster.ReceivedClaim) { s.At = now.Add(-limit - 1) }) }, reason: "silent for 600ms", contact: limit + 1,
+			change: func(in *Input) { seen(in, func(s *cluster.ReceivedClaim) { s.At = now.Add(-limit - 1) }) },
+			reason: "silent for 600ms", contact: limit + 1,
 		},
 		{
 			name: "silent for both", role: cluster.Follower,
@@ -66,27 +71,33 @@ func TestAssess(t *testing.T) {
 		},
 		{
 			name: "a silent probe does not count on the leader", role: cluster.Leader, leader: "n1",
-			change: func(in *Input) { seen(in, func(s *cluster.ReceivedClaim) { s.At = now.Add(-time.Hour) }) }, contact: 20 * time.Millisecond, lag: 7,
+			change:  func(in *Input) { seen(in, func(s *cluster.ReceivedClaim) { s.At = now.Add(-time.Hour) }) },
+			contact: 20 * time.Millisecond, lag: 7,
 		},
 		{
 			name: "not heard from yet", role: cluster.Follower, leader: "n3",
-			change: func(in *Input) { delete(in.Claims, "n2") }, reason: "not heard from yet", contact: 20 * time.Millisecond, lag: 7,
+			change: func(in *Input) { delete(in.Claims, "n2") }, reason: "not heard from yet", contact: 20 * time.Millisecond,
+			lag: 7,
 		},
 		{
 			name: "part of a split brain", role: cluster.Follower, leader: "n3",
-			change: func(in *Input) { seen(in, func(s *cluster.ReceivedClaim) { s.Claim.ServiceRefused = true }) }, reason: "is part of a split brain", contact: 40 * time.Millisecond,
+			change: func(in *Input) { seen(in, func(s *cluster.ReceivedClaim) { s.Claim.ServiceRefused = true }) },
+			reason: "is part of a split brain", contact: 40 * time.Millisecond,
 		},
 		{
 			name: "stalled disk", role: cluster.Leader, leader: "n1",
-			change: func(in *Input) { seen(in, func(s *cluster.ReceivedClaim) { s.Claim.Disk.Stalled = true }) }, reason: "disk is stalled", contact: 20 * time.Millisecond, lag: 7,
+			change: func(in *Input) { seen(in, func(s *cluster.ReceivedClaim) { s.Claim.Disk.Stalled = true }) },
+			reason: "disk is stalled", contact: 20 * time.Millisecond, lag: 7,
 		},
 		{
 			name: "full disk", role: cluster.Follower, leader: "n3",
-			change: func(in *Input) { seen(in, func(s *cluster.ReceivedClaim) { s.Claim.Disk.ReadOnly = true }) }, reason: "read-only", contact: 40 * time.Millisecond,
+			change: func(in *Input) { seen(in, func(s *cluster.ReceivedClaim) { s.Claim.Disk.ReadOnly = true }) },
+			reason: "read-only", contact: 40 * time.Millisecond,
 		},
 		{
 			name: "refused", role: cluster.Follower, leader: "n3",
-			change: func(in *Input) { in.RaftPeers[0].Dead, in.RaftPeers[0].Reasons = true, []string{"was removed"} }, reason: "was removed", contact: 40 * time.Millisecond,
+			change: func(in *Input) { in.RaftPeers[0].Dead, in.RaftPeers[0].Reasons = true, []string{"was removed"} },
+			reason: "was removed", contact: 40 * time.Millisecond,
 		},
 	}
 	for _, tt := range tests {
@@ -96,7 +107,8 @@ func TestAssess(t *testing.T) {
 				tt.change(&in)
 			}
 			p := Assess(in).Peers["n2"]
-			if p.Healthy != (tt.reason == "") || len(p.Reasons) > 1 || !strings.Contains(strings.Join(p.Reasons, "; "), tt.reason) {
+			if p.Healthy != (tt.reason == "") || len(p.Reasons) > 1 ||
+				!strings.Contains(strings.Join(p.Reasons, "; "), tt.reason) {
 				t.Errorf("healthy %v for %q, want %q", p.Healthy, p.Reasons, tt.reason)
 			}
 			if p.LastContact != tt.contact || p.LagEntries != tt.lag {
@@ -106,8 +118,7 @@ func TestAssess(t *testing.T) {
 	}
 }
 
-// A node that is about to stop refuses to be handed leadership: it is healthy, and
-// not chosen.
+// A draining node rejects leadership: it is healthy, but no transfer target.
 func TestDrainingPeerIsNoTarget(t *testing.T) {
 	in := input(cluster.Leader, "n1")
 	if p := Assess(in).Peers["n2"]; p.TransferBlocked != "" {

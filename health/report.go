@@ -1,6 +1,5 @@
-// Package health judges what a node knows of its peers: from Raft's traffic, and
-// from what the peers say of themselves. It holds values and pure functions: no
-// goroutine, no clock, no I/O.
+// Package health assesses the peers of a node from two sources: Raft's traffic and the claims of the peers. It
+// consists of values and pure functions: no goroutine, no clock, no I/O.
 package health
 
 import (
@@ -9,8 +8,8 @@ import (
 	"northstar/cluster"
 )
 
-// Report is what one node knew of the cluster's health at one moment. It is
-// never changed after it was made, and may be read from any goroutine.
+// Report is what one node knew about the cluster's health at one moment. It never changes, and any goroutine may
+// read it.
 type Report struct {
 	At    time.Time
 	Self  cluster.DiskState
@@ -18,16 +17,16 @@ type Report struct {
 	order []cluster.NodeID
 }
 
-// Peer is what is known of one other server.
+// Peer is what a node knows about one other server.
 type Peer struct {
 	cluster.PeerStatus
-	HasClaim  bool // Claim says something
+	HasClaim  bool // Claim is set
 	Claim     cluster.Claim
-	Connected bool          // the monitor connection with it stands
-	RTT       time.Duration // of the newest exchange; 0 when none was measured
+	Connected bool          // the monitor connection is open
+	RTT       time.Duration // of the newest exchange; 0: not measured
 }
 
-// Statuses are the peers' statuses in the order of the configuration.
+// Statuses returns the statuses of the peers in the order of the configuration.
 func (r Report) Statuses() []cluster.PeerStatus {
 	all := make([]cluster.PeerStatus, len(r.order))
 	for i, id := range r.order {

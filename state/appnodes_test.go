@@ -9,8 +9,8 @@ import (
 	"northstar/cluster"
 )
 
-// nodeEvents tells what happened to the nodes, in order.
-func nodeEvents(t *testing.T, s *State) (told []string) {
+// nodeEvents returns the events of the nodes in order.
+func nodeEvents(t *testing.T, s *State) (events []string) {
 	t.Helper()
 	c, err := s.NodeFeed().Cursor("", 0)
 	if err != nil {
@@ -21,7 +21,7 @@ func nodeEvents(t *testing.T, s *State) (told []string) {
 	for {
 		changes, err := c.Next(ctx, 10)
 		if errors.Is(err, context.Canceled) {
-			return told
+			return events
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -32,9 +32,9 @@ func nodeEvents(t *testing.T, s *State) (told []string) {
 				t.Fatal(err)
 			}
 			if ch.Deleted {
-				told = append(told, ch.Key+" removed")
+				events = append(events, ch.Key+" removed")
 			} else {
-				told = append(told, n.ID+" "+string(n.Status))
+				events = append(events, n.ID+" "+string(n.Status))
 			}
 		}
 	}
@@ -48,9 +48,10 @@ func TestAppNodes(t *testing.T) {
 	mustApply(t, s, appNode("w1", a, AppJoining))
 	rev := s.View().Revision()
 	if r := apply(s, appNode("w1", a, AppJoining))[0]; r.Err != nil || r.Revision != 0 || s.View().Revision() != rev {
-		t.Fatalf("what is as it was must change nothing: %+v", r)
+		t.Fatalf("an unchanged registration must have no effect: %+v", r)
 	}
-	mustApply(t, s, appNode("w1", a, AppActive), appNode("w2", a, AppActive), appNode("w2", b, AppDraining)) // it has a new session
+	// w2 changes its session
+	mustApply(t, s, appNode("w1", a, AppActive), appNode("w2", a, AppActive), appNode("w2", b, AppDraining))
 	dying := end(CauseExpired, a)
 	dying.Now = 100
 	mustApply(t, s, dying)
@@ -62,7 +63,7 @@ func TestAppNodes(t *testing.T) {
 	remove := func(since int64, ids ...string) Command {
 		return Command{Kind: KindAppNodeRemove, AppNodeRemove: &AppNodeRemove{IDs: ids, DeadSince: since}}
 	}
-	mustApply(t, s, remove(w1.ChangedAt, "w1", "w2")) // not dead for long enough, not dead
+	mustApply(t, s, remove(w1.ChangedAt, "w1", "w2")) // dead too recently, and live
 	if _, ok := s.View().AppNode("w1"); !ok {
 		t.Fatal("removed too early")
 	}
@@ -79,13 +80,19 @@ func TestAppNodes(t *testing.T) {
 		}
 	}
 	if s.View().ownership.Len() != 0 {
-		t.Fatal("something is still held")
+		t.Fatal("the ownership index is not empty")
 	}
 	for name, bad := range map[string]Command{
-		"id":           appNode("counts", b, AppActive),
-		"status":       appNode("w", b, AppDead),
-		"http_port":    {Kind: KindAppNodePut, AppNodePut: &AppNodePut{Node: AppNode{ID: "w", Session: b, Status: AppActive, HTTPPort: 70000}}},
-		"capabilities": {Kind: KindAppNodePut, AppNodePut: &AppNodePut{Node: AppNode{ID: "w", Session: b, Status: AppActive, Capabilities: []string{""}}}},
+		"id":     appNode("counts", b, AppActive),
+		"status": appNode("w", b, AppDead),
+		"http_port": {Kind: KindAppNodePut, AppNodePut: &AppNodePut{Node: AppNode{
+			ID: "w", Session: b, Status: AppActive,
+			HTTPPort: 70000,
+		}}},
+		"capabilities": {Kind: KindAppNodePut, AppNodePut: &AppNodePut{Node: AppNode{
+			ID: "w", Session: b, Status: AppActive,
+			Capabilities: []string{""},
+		}}},
 	} {
 		err := bad.Validate()
 		wantCode(t, err, cluster.CodeBadRequest)
@@ -95,7 +102,7 @@ func TestAppNodes(t *testing.T) {
 	}
 }
 
-// After a restore every node is dead until it registers again.
+// After a restore every node is dead until it registers again. A waiting cursor is notified.
 func TestRestore_MarksAppNodesDead(t *testing.T) {
 	t.Parallel()
 	s := richState(t)
@@ -125,7 +132,7 @@ func TestRestore_MarksAppNodesDead(t *testing.T) {
 	if n, _ := s.View().AppNode("w1"); n.Status != AppDead || n.Session != "" {
 		t.Fatalf("%+v", n)
 	}
-	if err := <-done; !cluster.IsCode(err, cluster.CodeHistoryCompacted) { // who waits is told
+	if err := <-done; !cluster.IsCode(err, cluster.CodeHistoryCompacted) {
 		t.Fatal(err)
 	}
 }

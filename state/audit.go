@@ -5,69 +5,67 @@ import (
 	"iter"
 	"slices"
 	"time"
-	"unicode/utf8"
 
 	"northstar/cluster"
 )
 
-// Bounds of the audit log. They are the same on every node of every build: what
-// is dropped must not depend on who looks.
+// Bounds of the audit log. They are the same on every node and in every build: eviction must not depend on the
+// node.
 const (
 	MaxAuditRecords = 10_000              // of a class …
 	MaxAuditBytes   = 4 << 20             // … in so many bytes …
-	MaxAuditAge     = 90 * 24 * time.Hour // … and no older, as of the newest
+	MaxAuditAge     = 90 * 24 * time.Hour // … and not older than this, compared with the newest
 	MaxAuditBatch   = 256                 // records of one AuditBatch
 	MaxAuditText    = 2 << 10             // bytes of a field of an AuditRecord
 
-	maxAuditProducers = 256 // processes whose place is remembered
-	auditOverhead     = 256 // bytes that a record takes beside its texts, about
+	maxAuditProducers = 256 // processes whose last sequence number is kept
+	auditOverhead     = 256 // approximate bytes of a record besides its texts
 )
 
-// AuditClass says which of the two logs a record is kept in, so that the many
-// calls of clients do not push out the few of operators.
+// AuditClass selects one of two logs. The many calls of clients must not evict the few calls of operators.
 type AuditClass int
 
 // The classes.
 const (
-	AuditClients   AuditClass = 0 // calls outside /admin, of nodes, and all that were forbidden
+	AuditClients   AuditClass = 0 // calls outside /admin, calls of nodes, and all rejected calls
 	AuditOperators AuditClass = 1 // calls of /admin
 	auditClasses              = 2
 )
 
-// AuditRecord says who called what, from where, and what came of it.
+// AuditRecord is one call: the caller, the call and its result.
 type AuditRecord struct {
-	Seq     uint64 // its place among all records, given when it is applied
+	Seq     uint64 // sequence number among all records, set by apply
 	Class   AuditClass
-	At      int64          // when it was answered, Unix nanoseconds; of a command: when that was proposed
-	Node    cluster.NodeID // which answered it
+	At      int64          // time of the response, Unix nanoseconds; for a command: time of the proposal
+	Node    cluster.NodeID // node that sent the response
 	Who     string         // name of the token or certificate
-	Role    string         // that this has
-	From    string         // address that the call came from
+	Role    string         // role of that token or certificate
+	From    string         // address of the caller
 	What    string         // method and path
-	Request string         // what an operator asked for, as JSON
-	Reason  string         // that the caller gave
-	Status  int            // of the answer
+	Request string         // request of an operator as JSON
+	Reason  string         // reason given by the caller
+	Status  int            // HTTP status of the response
 	Code    cluster.Code   // of the problem; 0: none
 	Detail  string         // of the problem
 	DryRun  bool
-	Delayed bool // it has waited in a node's spool
+	Delayed bool // it waited in a node's spool
 }
 
-// AuditBatch brings the records of calls that proposed nothing themselves. Those
-// of one process come in order; a batch that comes again adds nothing.
+// AuditBatch carries records of calls without a command of their own. The records of one process come in order. A
+// repeated batch adds nothing.
 type AuditBatch struct {
-	Producer string // of one process
-	First    uint64 // place of the first record among those of the process, from 1
-	Lost     uint64 // records that the process could not keep, so far
+	Producer string // unique name of the process
+	First    uint64 // sequence number of the first record within the process, from 1
+	Lost     uint64 // number of records that the process has lost so far
 	Records  []AuditRecord
 }
 
-// auditLog is the audit log as a part of a View. Its copies are snapshots.
+// auditLog is the audit log of a View. Its copies are snapshots.
 type auditLog struct {
 	seq       uint64
 	rings     [auditClasses]auditRing
-	lost      uint64          // that never came, as their nodes say
-	producers []auditProducer // by name; copied when changed
+	lost      uint64          // records lost by the nodes
+	producers []auditProducer // sorted by name; copied before a change
 }
 
 type auditRing struct {
@@ -76,20 +74,19 @@ type auditRing struct {
 	dropped uint64
 }
 
-// auditProducer is how far the records of one process have come.
+// auditProducer is the progress of one process.
 type auditProducer struct {
 	name       string
 	last, lost uint64
-	at         int64 // when it last brought some
+	at         int64 // time of its last batch
 }
 
-// AuditCounts says how much of the audit log there is, and how much is missing.
+// AuditCounts is the number of records in the audit log and of missing ones.
 type AuditCounts struct {
-	Records, Dropped [2]uint64 // by class; dropped: for age or size
-	Lost             uint64    // that nodes could not keep until they were replicated
+	Records, Dropped [2]uint64 // by class; dropped because of age or size
+	Lost             uint64    // lost by nodes before replication
 }
 
-// AuditCounts counts the audit log.
 func (v *View) AuditCounts() AuditCounts {
 	c := AuditCounts{Lost: v.audit.lost}
 	for i := range v.audit.rings {
@@ -99,7 +96,7 @@ func (v *View) AuditCounts() AuditCounts {
 	return c
 }
 
-// AuditAfter yields the records with a greater Seq than since, oldest first.
+// AuditAfter yields the records with a Seq greater than since, oldest first.
 func (v *View) AuditAfter(since uint64) iter.Seq[*AuditRecord] {
 	return func(yield func(*AuditRecord) bool) {
 		var at [auditClasses]uint64 // position of the next record of each class
@@ -119,7 +116,7 @@ func (v *View) AuditBackward(yield func(*AuditRecord) bool) {
 	v.audit.merge(at, true, yield)
 }
 
-// merge yields the records of both classes in order of Seq, from the positions at on.
+// merge yields the records of both classes in order of Seq, starting at the positions at.
 func (l *auditLog) merge(at [auditClasses]uint64, backward bool, yield func(*AuditRecord) bool) {
 	for {
 		var next *AuditRecord
@@ -148,10 +145,10 @@ func (l *auditLog) merge(at [auditClasses]uint64, backward bool, yield func(*Aud
 }
 
 func (r *AuditRecord) size() int {
-	return auditOverhead + len(r.Node) + len(r.Who) + len(r.Role) + len(r.From) + len(r.What) + len(r.Request) + len(r.Reason) + len(r.Detail)
+	return auditOverhead + len(r.Node) + len(r.Who) + len(r.Role) + len(r.From) + len(r.What) + len(r.Request) +
+		len(r.Reason) + len(r.Detail)
 }
 
-// add adds a record.
 func (l *auditLog) add(r *AuditRecord) *auditRing {
 	ring := &l.rings[r.Class]
 	ring.records.push(r, false)
@@ -159,96 +156,85 @@ func (l *auditLog) add(r *AuditRecord) *auditRing {
 	return ring
 }
 
-// push adds a record, and drops what is too old or too much of its class.
+// push adds a record with the next Seq. It drops the records of the class that are too old or too many.
 func (l *auditLog) push(r *AuditRecord) {
+	l.seq++
+	r.Seq = l.seq
 	ring := l.add(r)
-	for oldest := ring.records.at(ring.records.first); ring.records.len() > MaxAuditRecords || ring.bytes > MaxAuditBytes ||
-		r.At-oldest.At > int64(MaxAuditAge); oldest = ring.records.at(ring.records.first) {
+	for {
+		oldest := ring.records.at(ring.records.first)
+		if ring.records.len() <= MaxAuditRecords && ring.bytes <= MaxAuditBytes && r.At-oldest.At <= int64(MaxAuditAge) {
+			return
+		}
 		ring.records.pop()
 		ring.bytes -= oldest.size()
 		ring.dropped++
 	}
 }
 
-// record adds what came of a command to the audit log.
+// record adds a command's call and result to the audit log.
 func (w *txn) record(c *Command, result Result) {
 	r := *c.Audit
 	r.At, r.Status = c.Now, 200
 	if err := result.Err; err != nil {
-		r.Status, r.Code, r.Detail = err.HTTPStatus(), err.Code, clip(err.Detail)
+		r.Status, r.Code, r.Detail = err.HTTPStatus(), err.Code, truncate(err.Detail)
 	}
-	w.audit.seq++
-	r.Seq = w.audit.seq
 	w.audit.push(&r)
 }
 
 func (b *AuditBatch) apply(w *txn) Result {
-	i, known := slices.BinarySearchFunc(w.audit.producers, b.Producer, func(s auditProducer, name string) int { return cmp.Compare(s.name, name) })
-	sources := slices.Clone(w.audit.producers) // older Views share it
+	byName := func(p auditProducer, name string) int { return cmp.Compare(p.name, name) }
+	i, known := slices.BinarySearchFunc(w.audit.producers, b.Producer, byName)
+	producers := slices.Clone(w.audit.producers) // older Views share the list
 	if !known {
-		sources = slices.Insert(sources, i, auditProducer{name: b.Producer})
+		producers = slices.Insert(producers, i, auditProducer{name: b.Producer})
 	}
-	from := &sources[i]
+	from := &producers[i]
 	from.at = w.now
 	if b.Lost > from.lost {
 		w.audit.lost += b.Lost - from.lost
 		from.lost = b.Lost
 	}
 	for j := range b.Records {
-		place := b.First + uint64(j)
-		if place <= from.last {
+		seq := b.First + uint64(j)
+		if seq <= from.last {
 			continue
 		}
-		from.last = place
+		from.last = seq
 		r := b.Records[j]
-		w.audit.seq++
-		r.Seq = w.audit.seq
 		w.audit.push(&r)
 	}
-	w.audit.producers = evictAuditProducer(sources, i)
+	w.audit.producers = evictAuditProducer(producers, i)
 	return Result{}
 }
 
-// evictAuditProducer drops the source that has been silent for longest when there is
-// one too many; not that at keep, which has just spoken.
-func evictAuditProducer(sources []auditProducer, keep int) []auditProducer {
-	if len(sources) <= maxAuditProducers {
-		return sources
+// evictAuditProducer evicts the producer that sent its last batch first if there is one too many. It never evicts the
+// producer at index keep, which sent the present batch.
+func evictAuditProducer(producers []auditProducer, keep int) []auditProducer {
+	if len(producers) <= maxAuditProducers {
+		return producers
 	}
 	oldest := -1
-	for i, s := range sources {
-		if i != keep && (oldest < 0 || s.at < sources[oldest].at) {
+	for i, p := range producers {
+		if i != keep && (oldest < 0 || p.at < producers[oldest].at) {
 			oldest = i
 		}
 	}
-	return slices.Delete(sources, oldest, oldest+1)
+	return slices.Delete(producers, oldest, oldest+1)
 }
 
 func (b *AuditBatch) check() *cluster.Error {
-	switch {
-	case b.Producer == "" || len(b.Producer) > MaxKey:
-		return cluster.Errorf(cluster.CodeBadRequest, "source: want 1 to %d bytes, got %d", MaxKey, len(b.Producer))
-	case len(b.Records) > MaxAuditBatch:
-		return cluster.Errorf(cluster.CodeBadRequest, "records: want at most %d, got %d", MaxAuditBatch, len(b.Records))
-	case b.First == 0 && len(b.Records) > 0 || b.First >= maxRevision || b.Lost >= maxRevision:
-		return cluster.Errorf(cluster.CodeBadRequest, "first: want 1 to %d, got %d", uint64(maxRevision), b.First)
+	if b.First == 0 && len(b.Records) > 0 || b.First >= maxRevision || b.Lost >= maxRevision {
+		return badRequest("first: must be 1 to %d (got %d)", uint64(maxRevision), b.First)
 	}
-	for i := range b.Records {
-		if err := b.Records[i].check(); err != nil {
-			return err
-		}
-	}
-	return nil
+	return firstError(
+		checkBytes("producer", b.Producer, MaxKey), checkRange("records", len(b.Records), 0, MaxAuditBatch),
+		checkEach(b.Records, func(r AuditRecord) *cluster.Error { return r.check() }))
 }
 
 func (r *AuditRecord) check() *cluster.Error {
-	if r.Class < 0 || r.Class >= auditClasses {
-		return cluster.Errorf(cluster.CodeBadRequest, "class: want 0 or 1, got %d", r.Class)
-	}
-	for _, text := range []string{string(r.Node), r.Who, r.Role, r.From, r.What, r.Request, r.Reason, r.Detail} {
-		if len(text) > MaxAuditText || !utf8.ValidString(text) {
-			return cluster.Errorf(cluster.CodeBadRequest, "audit: want at most %d bytes of UTF-8 in each text, got %d bytes", MaxAuditText, len(text))
-		}
-	}
-	return nil
+	texts := []string{string(r.Node), r.Who, r.Role, r.From, r.What, r.Request, r.Reason, r.Detail}
+	return firstError(
+		checkRange("class", int(r.Class), 0, auditClasses-1),
+		checkEach(texts, func(text string) *cluster.Error { return checkUTF8("audit", text, MaxAuditText) }))
 }

@@ -18,11 +18,15 @@ func audited(c Command, who string, at int64) Command {
 	return c
 }
 
-// calls makes a batch of records as one process sends it.
+// calls returns a batch of records as one process sends it.
 func calls(source string, first uint64, whos ...string) Command {
 	b := &AuditBatch{Producer: source, First: first}
 	for _, who := range whos {
-		b.Records = append(b.Records, AuditRecord{Class: AuditOperators, At: 5, Node: "n2", Who: who, What: "POST /admin/transfer", Request: `{"reason":"x"}`, Reason: "x", Status: 403, Code: 4403, Detail: "no", DryRun: true, Delayed: true})
+		b.Records = append(b.Records, AuditRecord{
+			Class: AuditOperators, At: 5, Node: "n2", Who: who,
+			What: "POST /admin/transfer", Request: `{"reason":"x"}`, Reason: "x", Status: 403, Code: 4403, Detail: "no",
+			DryRun: true, Delayed: true,
+		})
 	}
 	return Command{Kind: KindAudit, Now: 20, AuditBatch: b}
 }
@@ -35,8 +39,8 @@ func auditOf(v *View) string {
 	return strings.Join(all, " ")
 }
 
-// A command's record says what came of it, also when that is a refusal; one that
-// is repeated for its idempotency key is a call of its own.
+// A command's record contains its result, also a rejection. A command repeated for its idempotency key is a call of
+// its own.
 func TestCommandsAreAudited(t *testing.T) {
 	t.Parallel()
 	s := New(Options{})
@@ -53,7 +57,8 @@ func TestCommandsAreAudited(t *testing.T) {
 		second = r
 		break
 	}
-	if second.Code != cluster.CodeConditionFailed || second.Detail == "" || second.At != 11 || second.What != "PUT /v1/kv/b" {
+	if second.Code != cluster.CodeConditionFailed || second.Detail == "" || second.At != 11 ||
+		second.What != "PUT /v1/kv/b" {
 		t.Errorf("got %+v", second)
 	}
 	if v := s.View().MaxVersion(); v != auditVersion {
@@ -64,8 +69,7 @@ func TestCommandsAreAudited(t *testing.T) {
 	}
 }
 
-// A batch that comes again, whole or in part, adds nothing twice; what a process
-// lost is counted once.
+// A batch that is repeated, fully or in part, adds nothing twice. The records that a process lost are counted once.
 func TestAuditBatchesCountOnce(t *testing.T) {
 	t.Parallel()
 	s := New(Options{})
@@ -127,24 +131,25 @@ func TestAuditIsBounded(t *testing.T) {
 		big.Audit.What = strings.Repeat("x", MaxAuditText)
 		mustApply(t, s, big)
 	}
-	if ring := s.View().audit.rings[AuditClients]; ring.bytes > MaxAuditBytes || ring.bytes < MaxAuditBytes-2*MaxAuditText || ring.records.len() > 2000 {
+	if ring := s.View().audit.rings[AuditClients]; ring.bytes > MaxAuditBytes ||
+		ring.bytes < MaxAuditBytes-2*MaxAuditText || ring.records.len() > 2000 {
 		t.Errorf("by size: %d records of %d bytes", ring.records.len(), ring.bytes)
 	}
 	raw := snapshotOf(t, s)
 	back := New(Options{})
 	restore(t, back, raw)
 	if !bytes.Equal(snapshotOf(t, back), raw) || !reflect.DeepEqual(back.View().AuditCounts(), s.View().AuditCounts()) {
-		t.Error("restored otherwise")
+		t.Error("restored differently")
 	}
 }
 
-// A clock that jumps must not make a node that was restarted keep another log
-// than one that was not.
+// A restarted node keeps the same log as the others, also after a clock jump.
 func TestAudit_EvictionIsDeterministicAfterRestart(t *testing.T) {
 	t.Parallel()
 	s := New(Options{})
 	year := int64(365 * 24 * time.Hour)
-	mustApply(t, s, audited(put("k", "1"), "future", 9*year), audited(put("k", "2"), "old", 1), audited(put("k", "3"), "new", 2*year))
+	mustApply(t, s, audited(put("k", "1"), "future", 9*year), audited(put("k", "2"), "old", 1),
+		audited(put("k", "3"), "new", 2*year))
 	back := New(Options{})
 	restore(t, back, snapshotOf(t, s))
 	for _, x := range []*State{s, back} {
@@ -166,13 +171,14 @@ func TestAuditProducersAreBounded(t *testing.T) {
 	if n := len(s.View().audit.producers); n != maxAuditProducers {
 		t.Errorf("%d sources", n)
 	}
-	if !slices.IsSortedFunc(s.View().audit.producers, func(a, b auditProducer) int { return strings.Compare(a.name, b.name) }) {
+	if !slices.IsSortedFunc(s.View().audit.producers,
+		func(a, b auditProducer) int { return strings.Compare(a.name, b.name) }) {
 		t.Error("sources are out of order")
 	}
 	restore(t, New(Options{}), snapshotOf(t, s))
 }
 
-// Neither a backup nor a recovery takes anything out of the audit log.
+// Neither a restore nor a recovery removes records from the audit log.
 func TestAuditOutlivesRestoreAndRecovery(t *testing.T) {
 	t.Parallel()
 	other := richState(t)
@@ -187,7 +193,10 @@ func TestAuditOutlivesRestoreAndRecovery(t *testing.T) {
 	if got := auditOf(merged.View()); got != "1:a:403" {
 		t.Errorf("after a restore: %s", got)
 	}
-	mustApply(t, s, Command{Kind: KindRecovery, Now: 40, Recovery: &Recovery{Generation: cluster.Generation{Number: 2, RecoveryID: "q"}}}, calls("boot1", 2, "b"))
+	mustApply(t, s, Command{
+		Kind: KindRecovery, Now: 40,
+		Recovery: &Recovery{Generation: cluster.Generation{Number: 2, RecoveryID: "q"}},
+	}, calls("boot1", 2, "b"))
 	if got := auditOf(s.View()); got != fmt.Sprintf("1:a:403 %d:b:403", firstRevision(2)+1) {
 		t.Errorf("after a recovery: %s", got)
 	}
@@ -208,7 +217,7 @@ func TestAuditCodec(t *testing.T) {
 	long := audited(put("k", "v"), "x", 3)
 	long.Audit.Detail = strings.Repeat("x", MaxAuditText+1)
 	if long.Validate() == nil {
-		t.Error("a text without bound is accepted")
+		t.Error("a text that is too long is accepted")
 	}
 	for name, bad := range map[string]AuditBatch{
 		"no source": {First: 1, Records: make([]AuditRecord, 1)},

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// putBatch makes a batch of n puts of 256 bytes to keys spread over a space.
+// putBatch returns n puts of 256 bytes to keys spread over a space.
 func putBatch(n, first, space int) []Command {
 	cmds := make([]Command, n)
 	for i := range cmds {
@@ -110,7 +110,7 @@ func BenchmarkSnapshotRead(b *testing.B) {
 	}
 }
 
-// BenchmarkMemory shows what a key of 256 bytes costs.
+// BenchmarkMemory measures the memory of a key of 256 bytes.
 func BenchmarkMemory(b *testing.B) {
 	var before, after runtime.MemStats
 	for b.Loop() {

@@ -5,18 +5,15 @@ import (
 	"fmt"
 )
 
-// batchFormat is the first byte of every batch. The framing of commands inside
-// a batch is fixed; should it ever change, this byte does.
+// batchFormat is the first byte of every batch. A change of the framing of commands changes this byte.
 const batchFormat = 1
 
 const commandHeaderMin = 1 + 1 + 4 // kind, version, length of the body
 
-// EncodeBatch encodes commands for one log entry. It fails for a command whose
-// kind is not known or whose payload is missing.
+// EncodeBatch encodes commands for one log entry. It fails for an unknown kind and for a missing payload.
 //
-// Batch: format byte, count, then per command its kind, the version needed to
-// read it, the length of its body (4 bytes, little endian) and the body, which
-// is one record.
+// A batch is the format byte, the number of commands and the commands. A command is its kind, the version needed to
+// apply it, the length of its body (4 bytes, little endian) and the body, which is one record.
 func EncodeBatch(cmds []Command) ([]byte, error) {
 	size := 8
 	for i := range cmds {
@@ -33,27 +30,24 @@ func EncodeBatch(cmds []Command) ([]byte, error) {
 	return c.buf, nil
 }
 
-// sizeHint is the space that a command takes, exact enough to allocate once.
+// sizeHint estimates the encoded size of a command, so that EncodeBatch usually allocates once.
 func sizeHint(c *Command) int {
-	n := 48
+	n := 64
+	if p := c.Put; p != nil {
+		n += len(p.Key) + len(p.Value) + len(p.Session)
+	}
 	if c.Idempotency != nil {
-		n += len(c.Idempotency.Key) + len(c.Idempotency.RequestHash) + 8
-	}
-	if c.Kind == KindPut && c.Put != nil {
-		n += len(c.Put.Key) + len(c.Put.Value) + len(c.Put.Session) + 16
-	}
-	if c.Kind == KindDelete && c.Delete != nil {
-		n += len(c.Delete.Key)
+		n += len(c.Idempotency.Key) + len(c.Idempotency.RequestHash)
 	}
 	if c.Audit != nil {
-		n += c.Audit.size() - auditOverhead + 48
+		n += c.Audit.size()
 	}
 	return n
 }
 
 func encodeCommand(c *codec, cmd *Command) error {
 	if cmd.payload() == nil {
-		return fmt.Errorf("kind %d is not known or has no payload", cmd.Kind)
+		return fmt.Errorf("kind %d is unknown or has no payload", cmd.Kind)
 	}
 	c.buf = binary.AppendUvarint(c.buf, uint64(cmd.Kind))
 	c.buf = binary.AppendUvarint(c.buf, uint64(cmd.MinVersion()))
@@ -64,9 +58,8 @@ func encodeCommand(c *codec, cmd *Command) error {
 	return nil
 }
 
-// DecodeBatch decodes what EncodeBatch wrote, in this or any other version. A
-// command that this build cannot apply is an *UnknownCommandError; anything
-// else that is wrong wraps ErrDamaged. The commands share no memory with b.
+// DecodeBatch decodes a batch of this or any other version. A command that this build cannot apply is an
+// *UnknownCommandError. Any other error wraps ErrDamaged. The commands share no memory with b.
 func DecodeBatch(b []byte) ([]Command, error) {
 	if len(b) == 0 {
 		return nil, damaged("empty batch")

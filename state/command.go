@@ -6,11 +6,10 @@ import (
 	"northstar/cluster"
 )
 
-// Kind says what a Command does. Kinds are written to the log: they are never
-// renumbered or reused.
+// Kind is the kind of a Command. Kinds are written to the log and are never renumbered or reused.
 type Kind uint32
 
-// The kinds of commands. Each names the payload of Command that it needs.
+// The kinds. The comment of each names its payload in Command.
 const (
 	KindPut          Kind = 1 // Put
 	KindDelete       Kind = 2 // Delete
@@ -24,6 +23,7 @@ const (
 
 	KindRecovery Kind = 11 // Recovery
 
+	// The kinds from SessionCreate to AppNodeRemove belong to sessions; see Kind.ofSessions.
 	KindSessionCreate Kind = 20 // SessionCreate
 	KindSessionEnd    Kind = 21 // SessionEnd
 	KindRoleCampaign  Kind = 25 // RoleCampaign
@@ -35,17 +35,16 @@ const (
 	KindAppNodeRemove Kind = 31 // AppNodeRemove
 )
 
-// Command is one change of the replicated state. Only the payload that belongs
-// to Kind is looked at. A command must not be changed once it is handed over.
+// Command is one change of the replicated state. Only the payload that belongs to Kind is used. A command must not
+// be changed after it was passed on.
 type Command struct {
 	Kind Kind
-	// Now is the proposing leader's wall clock in Unix nanoseconds. It is the
-	// only clock that the state has: its time is the highest Now applied.
+	// Now is the wall clock of the proposing leader in Unix nanoseconds. It is the only clock of the state: the
+	// state's time is the highest Now applied.
 	Now         int64
 	Idempotency *Idempotency  // nil: not idempotent
 	Fence       *FencingToken // nil: not fenced
-	// Audit is of the call that the command carries out; nil: it is none that is
-	// recorded. What came of it is filled in when it is applied.
+	// Audit is the record of the call that the command carries out, nil if it is not recorded. apply adds the result.
 	Audit *AuditRecord
 
 	Put          *Put
@@ -71,16 +70,15 @@ type Command struct {
 	extension
 }
 
-// Idempotencypotency makes a retried command happen once. The first result under Key is kept
-// and repeated to every later command with the same Key and Fingerprint; the
-// same Key with another Fingerprint is CodeBadRequest with status 422.
+// Idempotency executes a retried command only once. The first result of a Key is kept and returned for every later
+// command with the same Key and RequestHash. The same Key with another RequestHash is CodeBadRequest with status
+// 422.
 type Idempotency struct {
-	Key         string // 1 to MaxIdempotencyKey bytes; the caller puts its identity into it
+	Key         string // 1 to MaxIdempotencyKey bytes, with the caller's identity
 	RequestHash []byte // of the request; at most MaxRequestHash bytes
 }
 
-// FencingToken makes a command succeed only while Token is the current token of Role:
-// CodeFenced otherwise.
+// FencingToken makes a command fail with CodeFenced unless Token is the current token of Role.
 type FencingToken struct {
 	Role  string
 	Token uint64
@@ -90,46 +88,45 @@ type FencingToken struct {
 type Put struct {
 	Key        string
 	Value      []byte
-	IfRevision *uint64 // the key's revision must be this; 0: it must be absent
+	IfRevision *uint64 // required revision of the key; 0: the key must be absent
 	IfAbsent   bool    // the key must be absent
-	IfPresent  bool    // the key must not be absent
-	Session    string  // "": none; the key goes when that session ends
+	IfPresent  bool    // the key must be present
+	Session    string  // "": none; the key is deleted when that session ends
 }
 
 // Delete removes a key.
 type Delete struct {
 	Key        string
 	IfRevision *uint64 // the key's revision must be this
-	IfPresent  bool    // a key that is absent is CodeConditionFailed, not CodeBadRequest
+	IfPresent  bool    // an absent key is CodeConditionFailed instead of CodeBadRequest
 }
 
-// LeaderStart is the first command of a reign: it proves that the term's leader
-// can commit, and is the record of its election.
+// LeaderStart is the first command of a term. It proves that the term's leader can commit, and records its
+// election.
 type LeaderStart struct {
 	Term      uint64 // must be the term of the log entry, else CodeTermStale
 	Node      cluster.NodeID
 	Trigger   string // startup, timeout, connection_lost, …
 	Reason    string
-	StartedAt int64  // when the election began, Unix nanoseconds; 0: not known
-	Votes     []byte // opaque here; left out of the record when longer than 8 KiB
-	Operator  string // who ordered the election; "": nobody
-	// LeaderlessAt is when the winner last heard the leader before it, or began to
-	// know none, Unix nanoseconds; 0: not known.
+	StartedAt int64  // start of the election, Unix nanoseconds; 0: unknown
+	Votes     []byte // opaque here; not recorded when longer than 8 KiB
+	Operator  string // operator that requested the election; "": none
+	// LeaderlessAt is when the winner last heard the previous leader, or lost it. Unix nanoseconds; 0: unknown.
 	LeaderlessAt int64
 }
 
-// ClusterInit gives a new cluster its identity. Only the first has an effect;
-// the result of a later one has Created false and no error.
+// ClusterInit sets the identity of a new cluster. Only the first one has an effect. The result of a later one has
+// Created false and no error.
 type ClusterInit struct {
 	ClusterID    string
 	Generation   cluster.Generation
-	Members      []cluster.Member          // first records
-	Roster       map[cluster.NodeID]string // node to incarnation, written over Members; a node without a record gets one
-	AutoFailover bool                      // first value of the setting
+	Members      []cluster.Member          // initial records
+	Roster       map[cluster.NodeID]string // incarnation by node, written to Members; a node without a record gets one
+	AutoFailover bool                      // initial setting
 }
 
-// MemberPatch changes the fields of a member's record that are not nil. A
-// member that has no record, or is removed, is CodeBadRequest with status 404.
+// MemberPatch sets the fields of a member's record that are not nil. A member that is removed or has no record is
+// CodeBadRequest with status 404.
 type MemberPatch struct {
 	ID          cluster.NodeID
 	RaftAddress *string
@@ -137,16 +134,15 @@ type MemberPatch struct {
 	Priority    *int
 	Eligible    *bool
 	Zone        *string
-	// Incarnation "" re-admits: the next data directory seen is recorded. A
-	// recorded incarnation is never replaced by another one directly, so that of
-	// two data directories that claim one ID the first stays: CodeConditionFailed.
+	// Incarnation "" re-admits the node: the next data directory seen is recorded. A recorded incarnation is never
+	// replaced directly: CodeConditionFailed. So the first of two data directories with one ID stays.
 	Incarnation      *string
 	Lifecycle        *cluster.Lifecycle
 	Version          *string
 	SupportedVersion *uint32
 }
 
-// MemberRemove marks a member as removed. The record stays, as a tombstone.
+// MemberRemove marks a member as removed. The record stays as a tombstone.
 type MemberRemove struct {
 	ID cluster.NodeID
 }
@@ -154,41 +150,38 @@ type MemberRemove struct {
 // SettingsChange replaces the settings of automatic failover.
 type SettingsChange struct {
 	AutoFailover bool
-	PausedUntil  int64 // Unix nanoseconds; with AutoFailover false: when the pause ends; 0: never
+	PausedUntil  int64 // end of a pause (AutoFailover false), Unix nanoseconds; 0: no end
 	Reason       string
-	Operator     string // who set it
+	Operator     string // operator that set it
 }
 
-// Recovery begins a new generation, after a quorum was lost for good. The lost
-// nodes may have acknowledged, or handed out, anything that this state does not
-// hold: so every key gets a new revision, above all of the generation before,
-// all sessions end, roles are vacated, and all watches end. Only a higher generation than the state's has an effect;
-// otherwise the result has Created false and no error.
+// Recovery begins a new generation after the permanent loss of a quorum. The lost nodes may have acknowledged
+// writes and granted roles that this state does not have. So every key gets a new revision above all of the
+// previous generation, all sessions end, all roles become vacant, and all watches end. Only a higher generation
+// than the state's has an effect. Otherwise the result has Created false and no error.
 type Recovery struct {
 	Generation cluster.Generation
-	Voters     []cluster.NodeID // taken back as voters, once they have caught up
-	Readmit    []cluster.NodeID // whose data was set aside: the next data directory seen is recorded
-	// LockDelay makes every role wait for who may still believe to hold it (View.Awaits).
-	// Without it, as in logs of older builds, the next who campaigns is elected.
+	Voters     []cluster.NodeID // become voters again when they have caught up
+	Readmit    []cluster.NodeID // nodes whose data was set aside: the next data directory seen is recorded
+	// LockDelay sets the lock delay of the cluster (View.ClusterLockDelay). Without it, as in logs of older builds,
+	// the next candidate is elected immediately.
 	LockDelay bool
 }
 
-// payload is what every kind's payload does. An implementation is a value of
-// one command and is used by one goroutine at a time.
+// payload is the part of a command that depends on the kind. An implementation belongs to one command and is used
+// by one goroutine at a time.
 type payload interface {
 	record
-	// check validates without looking at the state.
+	// check validates the payload without the state.
 	check() *cluster.Error
 	apply(w *txn) Result
 }
 
-// kindInfo describes a kind. The zero kindInfo is that of a kind that this build does
-// not know.
+// kindInfo describes a kind. The zero kindInfo is that of an unknown kind.
 type kindInfo struct {
-	version    uint32                 // command version that introduced the kind
-	ofSessions bool                   // it is about what the sessions of clients do
-	payload    func(*Command) payload // nil when the command has no such payload
-	newPayload func(*Command) payload // makes an empty one
+	version uint32 // command version that introduced the kind
+	// payload returns the payload in a command, nil if it has none. With create it first sets an empty payload.
+	payload func(c *Command, create bool) payload
 }
 
 var kinds = [...]kindInfo{
@@ -196,60 +189,47 @@ var kinds = [...]kindInfo{
 	KindDelete:      kindOf(1, func(c *Command) **Delete { return &c.Delete }),
 	KindLeaderStart: kindOf(1, func(c *Command) **LeaderStart { return &c.LeaderStart }),
 	KindClusterInit: kindOf(1, func(c *Command) **ClusterInit { return &c.ClusterInit }),
-	KindMember: {
-		version: 1, payload: func(c *Command) payload {
-			if c.Member == nil {
-				return nil
-			}
-			return (*memberRecord)(c.Member)
-		}, newPayload: func(c *Command) payload {
+	KindMember: {version: 1, payload: func(c *Command, create bool) payload {
+		if create {
 			c.Member = new(cluster.Member)
-			return (*memberRecord)(c.Member)
-		},
-	},
+		}
+		if c.Member == nil {
+			return nil
+		}
+		return (*memberRecord)(c.Member)
+	}},
 	KindMemberPatch:  kindOf(1, func(c *Command) **MemberPatch { return &c.MemberPatch }),
 	KindMemberRemove: kindOf(1, func(c *Command) **MemberRemove { return &c.MemberRemove }),
 	KindSettings:     kindOf(1, func(c *Command) **SettingsChange { return &c.Settings }),
 	KindAudit:        kindOf(auditVersion, func(c *Command) **AuditBatch { return &c.AuditBatch }),
 	KindRecovery:     kindOf(1, func(c *Command) **Recovery { return &c.Recovery }),
 
-	KindSessionCreate: sessionKindOf(func(c *Command) **SessionCreate { return &c.SessionCreate }),
-	KindSessionEnd:    sessionKindOf(func(c *Command) **SessionEnd { return &c.SessionEnd }),
-	KindRoleCampaign:  sessionKindOf(func(c *Command) **RoleCampaign { return &c.RoleCampaign }),
-	KindRoleWithdraw:  sessionKindOf(func(c *Command) **RoleWithdraw { return &c.RoleWithdraw }),
-	KindRoleRelease:   sessionKindOf(func(c *Command) **RoleRelease { return &c.RoleRelease }),
-	KindRoleTransfer:  sessionKindOf(func(c *Command) **RoleTransfer { return &c.RoleTransfer }),
-	KindRoleElect:     sessionKindOf(func(c *Command) **RoleElect { return &c.RoleElect }),
-	KindAppNodePut:    sessionKindOf(func(c *Command) **AppNodePut { return &c.AppNodePut }),
-	KindAppNodeRemove: sessionKindOf(func(c *Command) **AppNodeRemove { return &c.AppNodeRemove }),
+	KindSessionCreate: kindOf(1, func(c *Command) **SessionCreate { return &c.SessionCreate }),
+	KindSessionEnd:    kindOf(1, func(c *Command) **SessionEnd { return &c.SessionEnd }),
+	KindRoleCampaign:  kindOf(1, func(c *Command) **RoleCampaign { return &c.RoleCampaign }),
+	KindRoleWithdraw:  kindOf(1, func(c *Command) **RoleWithdraw { return &c.RoleWithdraw }),
+	KindRoleRelease:   kindOf(1, func(c *Command) **RoleRelease { return &c.RoleRelease }),
+	KindRoleTransfer:  kindOf(1, func(c *Command) **RoleTransfer { return &c.RoleTransfer }),
+	KindRoleElect:     kindOf(1, func(c *Command) **RoleElect { return &c.RoleElect }),
+	KindAppNodePut:    kindOf(1, func(c *Command) **AppNodePut { return &c.AppNodePut }),
+	KindAppNodeRemove: kindOf(1, func(c *Command) **AppNodeRemove { return &c.AppNodeRemove }),
 }
 
-// kindOf describes a kind by the field of Command that holds its payload.
+// kindOf returns the kindInfo of a payload in a field of Command.
 func kindOf[T any, P interface {
 	*T
 	payload
 }](version uint32, field func(*Command) *P) kindInfo {
-	return kindInfo{
-		version: version, payload: func(c *Command) payload {
-			if p := *field(c); p != nil {
-				return p
-			}
+	return kindInfo{version: version, payload: func(c *Command, create bool) payload {
+		p := field(c)
+		if create {
+			*p = P(new(T))
+		}
+		if *p == nil {
 			return nil
-		}, newPayload: func(c *Command) payload {
-			p := P(new(T))
-			*field(c) = p
-			return p
-		},
-	}
-}
-
-func sessionKindOf[T any, P interface {
-	*T
-	payload
-}](field func(*Command) *P) kindInfo {
-	k := kindOf(1, field)
-	k.ofSessions = true
-	return k
+		}
+		return *p
+	}}
 }
 
 func (k Kind) info() *kindInfo {
@@ -259,29 +239,27 @@ func (k Kind) info() *kindInfo {
 	return k.extension()
 }
 
-// payload returns the payload that belongs to the kind, nil when there is none.
-func (c *Command) payload() payload {
+// ofSessions reports whether the kind belongs to sessions of clients.
+func (k Kind) ofSessions() bool { return k >= KindSessionCreate && k <= KindAppNodeRemove }
+
+// payload returns the payload of the kind, nil if there is none.
+func (c *Command) payload() payload { return c.payloadOf(false) }
+
+// newPayload creates an empty payload of the kind. It returns nil for an unknown kind.
+func (c *Command) newPayload() payload { return c.payloadOf(true) }
+
+func (c *Command) payloadOf(create bool) payload {
 	if k := c.Kind.info(); k.payload != nil {
-		return k.payload(c)
+		return k.payload(c, create)
 	}
 	return nil
 }
 
-// newPayload makes an empty payload for the kind, nil when it is not known.
-func (c *Command) newPayload() payload {
-	if k := c.Kind.info(); k.newPayload != nil {
-		return k.newPayload(c)
-	}
-	return nil
-}
+// Administrative reports whether the kind may change members, settings or the cluster's identity.
+func (k Kind) Administrative() bool { return k != KindPut && k != KindDelete && !k.ofSessions() }
 
-// Administrative says whether the kind may concern members, settings or the
-// cluster's identity: all that clients do does not.
-func (k Kind) Administrative() bool { return k != KindPut && k != KindDelete && !k.info().ofSessions }
-
-// MinVersion is the command version that a node must read to apply c. A field
-// that changes what a command does must raise it: older nodes skip fields that
-// they do not know.
+// MinVersion returns the command version that a node needs to apply c. A field that changes the effect of a command
+// must raise it, because older nodes skip unknown fields.
 func (c Command) MinVersion() uint32 {
 	version := c.Kind.info().version
 	if c.Audit != nil {
@@ -290,56 +268,53 @@ func (c Command) MinVersion() uint32 {
 	if c.Kind == KindRecovery && c.Recovery != nil && c.Recovery.LockDelay {
 		version = max(version, lockDelayVersion)
 	}
-	if c.Kind == KindRoleTransfer && c.RoleTransfer != nil && c.RoleTransfer.AwaitPreviousHolder || c.Kind == KindRoleRelease && c.RoleRelease != nil && c.RoleRelease.Token != 0 {
+	if c.Kind == KindRoleTransfer && c.RoleTransfer != nil && c.RoleTransfer.AwaitPreviousHolder ||
+		c.Kind == KindRoleRelease && c.RoleRelease != nil && c.RoleRelease.Token != 0 {
 		version = max(version, revocationVersion)
 	}
 	return version
 }
 
-// Command versions with which something came.
+// Command versions that introduced a feature.
 const (
 	auditVersion      = 2 // the audit log
-	revocationVersion = 3 // RoleTransfer.Part, RoleRelease.Token
-	lockDelayVersion  = 4 // Recovery.Wait, Role.Await, View.Awaits
+	revocationVersion = 3 // RoleTransfer.AwaitPreviousHolder, RoleRelease.Token
+	lockDelayVersion  = 4 // Recovery.LockDelay, Role.LockDelay, View.ClusterLockDelay
 )
 
-// Validate checks everything about c that does not depend on the state: the
-// payload's presence, sizes and forms. Errors are CodeBadRequest and name the
-// field; a value that is too long has status 413. Apply checks the same again.
+// Validate checks what does not depend on the state: presence, sizes and forms. Errors are CodeBadRequest and name
+// the field. A value that is too long has status 413. Apply repeats these checks.
 func (c Command) Validate() *cluster.Error {
 	p := c.payload()
 	if p == nil {
-		return cluster.Errorf(cluster.CodeBadRequest, "command kind %d has no payload or is not known", c.Kind)
+		return badRequest("command kind %d is unknown or has no payload", c.Kind)
 	}
-	if c.Idempotency != nil {
-		if c.Kind.info().ofSessions { // their results are more than what is remembered
-			return cluster.Errorf(cluster.CodeBadRequest, "idempotency key: only writes of keys take one")
+	var err *cluster.Error
+	if id := c.Idempotency; id != nil {
+		if c.Kind.ofSessions() { // their results hold more than what is recorded
+			return badRequest("idempotency key: only for writes of keys")
 		}
-		if n := len(c.Idempotency.Key); n < 1 || n > MaxIdempotencyKey {
-			return cluster.Errorf(cluster.CodeBadRequest, "idempotency key: want 1 to %d bytes, got %d", MaxIdempotencyKey, n)
-		}
-		if n := len(c.Idempotency.RequestHash); n > MaxRequestHash {
-			return cluster.Errorf(cluster.CodeBadRequest, "idempotency fingerprint: want at most %d bytes, got %d", MaxRequestHash, n)
-		}
+		err = firstError(
+			checkBytes("idempotency key", id.Key, MaxIdempotencyKey),
+			checkRange("idempotency request hash", len(id.RequestHash), 0, MaxRequestHash))
 	}
-	if c.Fence != nil && (c.Fence.Role == "" || len(c.Fence.Role) > MaxKey) {
-		return cluster.Errorf(cluster.CodeBadRequest, "fence role: want 1 to %d bytes, got %d", MaxKey, len(c.Fence.Role))
+	if c.Fence != nil {
+		err = firstError(err, checkBytes("fence role", c.Fence.Role, MaxKey))
 	}
 	if c.Audit != nil {
-		if err := c.Audit.check(); err != nil {
-			return err
-		}
+		err = firstError(err, c.Audit.check())
 	}
-	return p.check()
+	return firstError(err, p.check())
 }
 
-// UnknownCommandError says that a log entry or a snapshot needs a newer build.
-// The node that meets it must stop before it applies anything further.
+// UnknownCommandError means that a log entry or a snapshot needs a newer build. The node must stop before it
+// applies anything further.
 type UnknownCommandError struct {
-	Kind    Kind   // 0 when it is not one command that is too new
-	Version uint32 // command version needed, as the writer gave it
+	Kind    Kind   // 0 if the error is not about one command
+	Version uint32 // command version needed, as recorded by the writer
 }
 
 func (e *UnknownCommandError) Error() string {
-	return fmt.Sprintf("command version %d (command kind %d) is needed, this build reads up to %d: upgrade it", e.Version, e.Kind, CommandVersion)
+	return fmt.Sprintf("command version %d (kind %d) is not supported by this build (maximum %d): upgrade this node",
+		e.Version, e.Kind, CommandVersion)
 }

@@ -14,7 +14,7 @@ import (
 	"northstar/cluster"
 )
 
-// everyCommand has one command of each kind of version 1, with every field set.
+// everyCommand returns one command of each kind of version 1 with every field set.
 func everyCommand() []Command {
 	return []Command{
 		{
@@ -26,7 +26,10 @@ func everyCommand() []Command {
 		{Kind: KindDelete, Now: 2, Delete: &Delete{Key: "key", IfRevision: ptr(uint64(8))}},
 		{Kind: KindPut, Put: &Put{Key: "key", IfPresent: true}},
 		{Kind: KindDelete, Delete: &Delete{Key: "key", IfPresent: true}},
-		{Kind: KindLeaderStart, Now: 3, LeaderStart: &LeaderStart{Term: 4, Node: "n1", Trigger: "timeout", Reason: "why", StartedAt: 5, Votes: []byte("v")}},
+		{Kind: KindLeaderStart, Now: 3, LeaderStart: &LeaderStart{
+			Term: 4, Node: "n1", Trigger: "timeout", Reason: "why",
+			StartedAt: 5, Votes: []byte("v"),
+		}},
 		{Kind: KindClusterInit, Now: 4, ClusterInit: &ClusterInit{
 			ClusterID: "c", Generation: cluster.Generation{Number: 2, RecoveryID: "r"}, AutoFailover: true,
 			Members: []cluster.Member{{ID: "n1"}, {ID: "n2", Priority: 5}},
@@ -44,17 +47,25 @@ func everyCommand() []Command {
 		{Kind: KindMemberRemove, Now: 8, MemberRemove: &MemberRemove{ID: "n3"}},
 		{Kind: KindSettings, Now: 9, Settings: &SettingsChange{AutoFailover: true, PausedUntil: 10}},
 		{Kind: KindRecovery, Now: 10, Recovery: &Recovery{
-			Generation: cluster.Generation{Number: 3, RecoveryID: "r"}, Voters: []cluster.NodeID{"n2", "n3"}, Readmit: []cluster.NodeID{"n2"},
+			Generation: cluster.Generation{Number: 3, RecoveryID: "r"}, Voters: []cluster.NodeID{"n2", "n3"},
+			Readmit: []cluster.NodeID{"n2"},
 		}},
-		{Kind: KindSessionCreate, Now: 10, SessionCreate: &SessionCreate{Nonce: "abcdefgh", Name: "n", TTL: MinSessionTTL, Meta: map[string]string{"a": "1", "b": ""}}},
+		{Kind: KindSessionCreate, Now: 10, SessionCreate: &SessionCreate{
+			Nonce: "abcdefgh", Name: "n", TTL: MinSessionTTL,
+			Meta: map[string]string{"a": "1", "b": ""},
+		}},
 		{Kind: KindSessionEnd, Now: 11, SessionEnd: &SessionEnd{IDs: []string{"s1", "s2"}, Cause: CauseExpired}},
-		{Kind: KindRoleCampaign, Now: 12, RoleCampaign: &RoleCampaign{Role: "r", Session: "s", Value: "v", Wait: true, TakeoverDelay: 1_000_000, Ineligible: true}},
+		{Kind: KindRoleCampaign, Now: 12, RoleCampaign: &RoleCampaign{
+			Role: "r", Session: "s", Value: "v", Wait: true,
+			TakeoverDelay: 1_000_000, Ineligible: true,
+		}},
 		{Kind: KindRoleWithdraw, Now: 13, RoleWithdraw: &RoleWithdraw{Role: "r", Session: "s"}},
 		{Kind: KindRoleRelease, Now: 14, RoleRelease: &RoleRelease{Role: "r", Session: "s"}},
 		{Kind: KindRoleTransfer, Now: 15, RoleTransfer: &RoleTransfer{Role: "r", ToSession: "s", IfStateRevision: 9}},
 		{Kind: KindRoleElect, Now: 16, RoleElect: &RoleElect{Roles: []ElectableRole{{"r", 9}, {"s", 0}}}},
 		{Kind: KindAppNodePut, Now: 17, AppNodePut: &AppNodePut{Node: AppNode{
-			ID: "w1", Session: "s", Hostname: "h", Address: "a", HTTPPort: 80, GRPCPort: 81, Roles: []string{"r"}, Capabilities: []string{"c", "d"}, Version: "v", Status: AppActive,
+			ID: "w1", Session: "s", Hostname: "h", Address: "a", HTTPPort: 80, GRPCPort: 81, Roles: []string{"r"},
+			Capabilities: []string{"c", "d"}, Version: "v", Status: AppActive,
 		}}},
 		{Kind: KindAppNodeRemove, Now: 18, AppNodeRemove: &AppNodeRemove{IDs: []string{"w1", "w2"}, DeadSince: 5}},
 	}
@@ -80,7 +91,7 @@ func TestBatchRoundTrip(t *testing.T) {
 	}
 }
 
-// The log outlives the build: bytes written by any earlier build must be read.
+// The log outlives the build: this build must read the bytes of any earlier build.
 func TestBatchGolden(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join("testdata", "batch_v1.hex")
@@ -113,8 +124,7 @@ func TestBatchGolden(t *testing.T) {
 	}
 }
 
-// noteBatch is what a build of the next version writes for a put and a Note
-// (TestNextVersionNote in that build holds it to that).
+// noteBatch is what a build of the next version writes for a put and a Note. TestNextVersionNote checks that.
 const noteBatch = "0102010106000000210161230178e807050400000021026869"
 
 func noteBytes(t *testing.T) []byte {
@@ -227,8 +237,8 @@ func TestEveryKindHasAVersion(t *testing.T) {
 	}
 }
 
-// FuzzDecodeBatch: garbage never panics, neither in decoding nor when applied,
-// and what was decoded is encoded to a batch that reads the same.
+// FuzzDecodeBatch: garbage never panics, neither in decoding nor in Apply. A decoded batch is encoded to one that
+// reads the same.
 func FuzzDecodeBatch(f *testing.F) {
 	raw, err := EncodeBatch(everyCommand())
 	if err != nil {

@@ -18,13 +18,12 @@ type Change struct {
 	Deleted  bool
 }
 
-// Feed hands out the changes of one kind of thing, such as the keys. There is one history, shared by all
-// cursors: a watcher costs memory only while it waits, and a slow one costs
-// none at all; it is told when history has gone past it. All methods may be
-// called from any goroutine.
+// Feed returns the changes of one kind of record, such as keys. All cursors share one history. A watcher costs
+// memory only while it waits, and a slow one costs none. It gets an error when the history no longer has its next
+// change. Any goroutine may call the methods.
 //
-// Cursors that wait are grouped by prefix, and a batch of changes wakes only the
-// groups that one of its keys falls under.
+// Waiting cursors are grouped by prefix. A batch of changes wakes only the groups whose prefix matches one of its
+// keys.
 type Feed struct {
 	state *State
 	of    func(*View) *history
@@ -35,32 +34,28 @@ type Feed struct {
 	scratch  []byte
 }
 
-// waiters are the cursors that wait for a change under one prefix. Once fired
-// they are no longer in Feed.waiting.
+// waiters are the cursors that wait for a change under one prefix. After notification they are not in Feed.waiting.
 type waiters struct {
 	notified chan struct{} // closed under Feed.mu
-	count    int           // under Feed.mu
-	revision uint64        // set before fired closes: there was no matching change up to here
+	count    int           // protected by Feed.mu
+	revision uint64        // set before notified closes: no matching change up to here
 }
 
 func newFeed(s *State, of func(*View) *history) *Feed {
 	return &Feed{state: s, of: of, waiting: iradix.New[*waiters]()}
 }
 
-// Cursor follows the changes under one prefix. It is for one goroutine at a
-// time, and holds nothing that would have to be closed.
+// Cursor follows the changes under one prefix. One goroutine at a time may use it. It needs no Close.
 type Cursor struct {
 	feed   *Feed
 	prefix string
-	seen   uint64 // every matching change up to here has been given
+	seen   uint64 // every matching change up to here has been returned
 	epoch  uint64
 }
 
-// Cursor gives a cursor for the changes with a revision greater than since to
-// keys that start with prefix. Use View().Revision() for "from now". A since
-// that this node has not reached yet is waited for: the node may lag behind the
-// one that gave it. CodeHistoryCompacted when changes after since are no longer
-// kept.
+// Cursor returns a cursor for the changes with a revision greater than since, of keys with the prefix.
+// View().Revision() starts from now. The cursor waits for a since that this node has not reached yet: the node may
+// lag behind the one that returned it. CodeHistoryCompacted if changes after since are no longer kept.
 func (f *Feed) Cursor(prefix string, since uint64) (*Cursor, error) {
 	v := f.state.View()
 	if floor := f.of(v).floor; since < floor {
@@ -69,16 +64,16 @@ func (f *Feed) Cursor(prefix string, since uint64) (*Cursor, error) {
 	return &Cursor{feed: f, prefix: prefix, seen: since, epoch: v.epoch}, nil
 }
 
-// Next gives the next changes, at least one and at most limit (at least 1), each
-// once and in order of revision. It waits for one as long as ctx lasts, and then
-// returns the cause of ctx; the cursor can be used again. The other error is
-// CodeHistoryCompacted: the cursor fell behind what is kept, or a backup was
-// restored; it gives nothing further.
+// Next returns the next changes, 1 to limit of them, each once and in order of revision. It waits for a change
+// until ctx ends, and then returns the cause of ctx; the cursor stays usable. The other error is
+// CodeHistoryCompacted: the cursor fell behind the history, or a backup was restored. After that the cursor returns
+// no more changes.
 func (c *Cursor) Next(ctx context.Context, limit int) ([]Change, error) {
 	for {
 		v := c.feed.state.View()
 		if c.epoch != v.epoch {
-			return nil, cluster.Errorf(cluster.CodeHistoryCompacted, "a backup was restored, or a lost quorum recovered: read the present state and watch from there")
+			return nil, cluster.Errorf(cluster.CodeHistoryCompacted, "the state was replaced by a restore or a recovery: "+
+				"read the present state and watch from its revision")
 		}
 		if floor := c.feed.of(v).floor; c.seen < floor {
 			return nil, compacted(c.seen, floor)
@@ -92,7 +87,7 @@ func (c *Cursor) Next(ctx context.Context, limit int) ([]Change, error) {
 	}
 }
 
-// scan collects matching changes and moves on behind what it has looked at.
+// scan returns matching changes and advances the cursor past what it has examined.
 func (c *Cursor) scan(v *View, limit int) []Change {
 	if c.seen >= v.revision {
 		return nil
@@ -106,7 +101,8 @@ func (c *Cursor) scan(v *View, limit int) []Change {
 		if !strings.HasPrefix(ch.item.Key, c.prefix) {
 			continue
 		}
-		found = append(found, Change{Key: ch.item.Key, Value: ch.item.Value, Revision: ch.item.Revision, Deleted: ch.deleted})
+		it := ch.item
+		found = append(found, Change{Key: it.Key, Value: it.Value, Revision: it.Revision, Deleted: ch.deleted})
 		if len(found) == limit {
 			return found
 		}
@@ -115,7 +111,7 @@ func (c *Cursor) scan(v *View, limit int) []Change {
 	return found
 }
 
-// wait returns nil when there may be something to scan.
+// wait returns nil when there may be changes to scan.
 func (c *Cursor) wait(ctx context.Context) error {
 	w := c.feed.join(c.prefix, c.seen)
 	if w == nil {
@@ -131,8 +127,8 @@ func (c *Cursor) wait(ctx context.Context) error {
 	}
 }
 
-// join enters the group of waiters for prefix; nil when changes after seen have
-// been announced meanwhile.
+// join adds a cursor to the group of its prefix. It returns nil if changes after seen have been announced
+// meanwhile.
 func (f *Feed) join(prefix string, seen uint64) *waiters {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -148,8 +144,7 @@ func (f *Feed) join(prefix string, seen uint64) *waiters {
 	return w
 }
 
-// leave takes one cursor out of its group, and says up to which revision it has
-// missed nothing.
+// leave removes a cursor from its group. It returns the revision up to which the cursor has missed nothing.
 func (f *Feed) leave(prefix string, w *waiters) uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -165,8 +160,7 @@ func (f *Feed) leave(prefix string, w *waiters) uint64 {
 	return f.revision
 }
 
-// announce wakes the cursors that v, which took the place of before, has changes for.
-// It is called after v was published.
+// announce wakes the cursors for which v has changes. v replaced before and is already published.
 func (f *Feed) announce(before, v *View) {
 	if v.epoch != before.epoch {
 		f.replaced(v)
@@ -184,7 +178,7 @@ func (f *Feed) announce(before, v *View) {
 	}
 }
 
-// notifyPrefixes wakes the groups whose prefix key starts with.
+// notifyPrefixes wakes the groups whose prefix matches the key.
 func (f *Feed) notifyPrefixes(key []byte, seen uint64) {
 	var fired [][]byte
 	f.waiting.Root().WalkPath(key, func(prefix []byte, w *waiters) bool {
@@ -198,7 +192,7 @@ func (f *Feed) notifyPrefixes(key []byte, seen uint64) {
 	}
 }
 
-// replaced announces that v replaced the whole state: all cursors look again.
+// replaced wakes all cursors after v replaced the whole state.
 func (f *Feed) replaced(v *View) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -212,5 +206,7 @@ func (f *Feed) replaced(v *View) {
 }
 
 func compacted(since, floor uint64) *cluster.Error {
-	return cluster.Errorf(cluster.CodeHistoryCompacted, "changes after revision %d are no longer kept, the oldest kept come after %d", since, floor)
+	return cluster.Errorf(cluster.CodeHistoryCompacted,
+		"changes after revision %d are no longer kept (the history begins after %d)",
+		since, floor)
 }

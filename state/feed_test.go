@@ -21,7 +21,7 @@ func cursor(t testing.TB, s *State, prefix string, since uint64) *Cursor {
 	return c
 }
 
-// given lists changes as "revision:key", with a ! behind a deleted one.
+// given lists changes as "revision:key", with a ! after a deleted key.
 func given(changes []Change) string {
 	var b strings.Builder
 	for _, c := range changes {
@@ -45,7 +45,7 @@ func wantNext(t testing.TB, c *Cursor, limit int, want string) {
 	}
 }
 
-// wantNothing makes sure that a cursor has nothing to give, without waiting.
+// wantNothing checks without waiting that a cursor has no changes.
 func wantNothing(t testing.TB, c *Cursor) {
 	t.Helper()
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -78,7 +78,7 @@ type nextResult struct {
 	err     error
 }
 
-// follow calls Next once in a goroutine of its own.
+// follow calls Next once in a new goroutine.
 func follow(ctx context.Context, c *Cursor) <-chan nextResult {
 	got := make(chan nextResult, 1)
 	go func() {
@@ -131,8 +131,8 @@ func TestFeedWakesOnlyWhatMatches(t *testing.T) {
 	})
 }
 
-// A cursor whose prefix nobody writes to waits through any amount of other
-// changes: it has missed nothing, so it is not told that it has.
+// A cursor without matching changes waits through any number of other changes. It has missed nothing, so it gets no
+// compaction error.
 func TestFeedIdleCursorOutlivesHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Options{HistoryRevisions: 4})
@@ -143,7 +143,7 @@ func TestFeedIdleCursorOutlivesHistory(t *testing.T) {
 		for range 20 {
 			mustApply(t, s, put("busy", ""))
 		}
-		cancel() // also when it was called back in between
+		cancel() // also after it was woken in between
 		if r := <-first; !errors.Is(r.err, context.Canceled) {
 			t.Fatalf("got %+v", r)
 		}
@@ -199,7 +199,7 @@ func TestHistory_SmallerLimitApplies(t *testing.T) {
 	}
 }
 
-// Freed history must be freed: no block keeps many large values alive.
+// Dropped history is freed: no block keeps many large values alive.
 func TestHistoryBlocksAreBounded(t *testing.T) {
 	t.Parallel()
 	s := New(Options{HistoryBytes: 4 << 20})
@@ -220,8 +220,7 @@ func TestHistoryBlocksAreBounded(t *testing.T) {
 	}
 }
 
-// A revision that this node has not reached yet is waited for: the node that
-// gave it was ahead.
+// A cursor waits for a revision that this node has not reached yet: the node that returned it was ahead.
 func TestFeedFutureSince(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Options{})
@@ -243,8 +242,8 @@ func TestFeedFutureSince(t *testing.T) {
 	})
 }
 
-// A lagging node that is brought up by a snapshot goes on where its watchers
-// were, when the history in the snapshot reaches back that far.
+// When a lagging node installs a snapshot, its cursors continue if the history in the snapshot reaches back far
+// enough.
 func TestFeedAcrossSnapshotInstall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ahead, behind := New(Options{HistoryRevisions: 4}), New(Options{HistoryRevisions: 4})
@@ -282,8 +281,7 @@ func TestFeedAcrossSnapshotInstall(t *testing.T) {
 	})
 }
 
-// Readers on other goroutines see every change once and in order while the
-// state is applied to, and none of them is left waiting.
+// Readers in other goroutines get every change once and in order during Apply. None of them is left waiting.
 func TestFeedConcurrent(t *testing.T) {
 	t.Parallel()
 	const total = 3000 // a multiple of 4: the last change under k1 is total-3
@@ -326,8 +324,7 @@ func TestFeedConcurrent(t *testing.T) {
 	}
 }
 
-// BenchmarkFeedIdleWatchers is what 1,000 watchers that nothing concerns add to
-// applying a batch of 64 puts.
+// BenchmarkFeedIdleWatchers measures what 1,000 watchers without matching changes add to a batch of 64 puts.
 func BenchmarkFeedIdleWatchers(b *testing.B) {
 	for _, watchers := range []int{0, 1000} {
 		b.Run(fmt.Sprintf("watchers=%d", watchers), func(b *testing.B) {

@@ -2,13 +2,12 @@ package state
 
 import "northstar/cluster"
 
-// The fields of every record in the log and in snapshots. A number is never used again
-// for another field. A new field may only carry what does not change the effect of a
-// command, since older builds skip it; see Command.MinVersion for the others.
+// The fields of every record in the log and in snapshots. A number is never reused for another field. A new field
+// must not change the effect of a command, because older builds skip it; for other fields see Command.MinVersion.
 //
-// The numbers of a command's own fields start at firstOwnField.
+// The numbers of a payload's fields start at 16.
 
-// fields declares what every command has, and then the fields of its payload.
+// fields declares the common fields of a command and the fields of its payload.
 func (cmd *Command) fields(c *codec) {
 	number(c, 1, &cmd.Now)
 	if cmd.Idempotency == nil && (c.num == 2 || c.num == 3) {
@@ -84,8 +83,7 @@ func (p *Recovery) fields(c *codec) {
 	boolean(c, 20, &p.LockDelay)
 }
 
-// memberRecord is a cluster.Member with the methods of a payload: writing the
-// whole record.
+// memberRecord is a cluster.Member as a payload that writes the whole record.
 type memberRecord cluster.Member
 
 func (m *memberRecord) fields(c *codec) {
@@ -202,7 +200,6 @@ func (s *auditProducer) fields(c *codec) {
 	number(c, 4, &s.at)
 }
 
-// fields of the first section of a snapshot.
 func (m *meta) fields(c *codec) {
 	v, rings := &m.view, &m.view.audit.rings
 	text(c, 1, &v.clusterID)
@@ -217,26 +214,26 @@ func (m *meta) fields(c *codec) {
 	number(c, 10, &v.history.floor)
 	boolean(c, 11, &v.settings.AutoFailover)
 	number(c, 12, &v.settings.PausedUntil)
-	number(c, 13, &m.keys)
+	number(c, 13, &m.records[sectionKeys])
 	number(c, 14, &m.keyBytes)
-	number(c, 15, &m.changes)
-	number(c, 16, &m.idem)
-	number(c, 17, &m.members)
+	number(c, 15, &m.records[sectionHistory])
+	number(c, 16, &m.records[sectionIdempotency])
+	number(c, 17, &m.records[sectionMembers])
 	text(c, 18, &v.settings.Reason)
 	text(c, 19, &v.settings.Operator)
-	number(c, 30, &m.sessions)
-	number(c, 31, &m.roles)
-	number(c, 32, &m.roleChanges)
+	number(c, 30, &m.records[sectionSessions])
+	number(c, 31, &m.records[sectionRoles])
+	number(c, 32, &m.records[sectionRoleLog])
 	number(c, 33, &v.roleChanges.floor)
-	number(c, 34, &m.appNodes)
-	number(c, 35, &m.nodeChanges)
+	number(c, 34, &m.records[sectionAppNodes])
+	number(c, 35, &m.records[sectionNodeLog])
 	number(c, 36, &v.nodeChanges.floor)
 	number(c, 37, &v.audit.seq)
 	number(c, 38, &v.audit.lost)
 	number(c, 39, &rings[AuditClients].dropped)
 	number(c, 40, &rings[AuditOperators].dropped)
-	number(c, 41, &m.audit)
-	number(c, 42, &m.sources)
+	number(c, 41, &m.records[sectionAudit])
+	number(c, 42, &m.records[sectionProducers])
 	number(c, 43, &v.clusterLockDelay)
 }
 
@@ -269,7 +266,7 @@ func (ch *change) fields(c *codec) {
 	boolean(c, 16, &ch.deleted)
 }
 
-// keyChange is a change of a key as a snapshot holds it.
+// keyChange is a change of a key in a snapshot.
 type keyChange struct {
 	change
 	current bool // the rest of the item is that of the key, in sectionKeys
@@ -299,7 +296,7 @@ func (en *idempotencyEntry) fields(c *codec) {
 	}
 }
 
-// errorRecord is what is remembered of the error of a command.
+// errorRecord is the recorded part of a command's error.
 type errorRecord cluster.Error
 
 func (err *errorRecord) fields(c *codec) {

@@ -8,20 +8,18 @@ import (
 	"io"
 )
 
-// A snapshot is the magic, the format (4 bytes, little endian) and frames. A
-// frame is a section number (1 byte), the length of its content, a checksum (4
-// bytes each, little endian) and the content: records, each after its length (4
-// bytes). Sections come in order of number and may take several frames; the last
+// A snapshot is the magic, the format (4 bytes, little endian) and frames. A frame is a section number (1 byte),
+// the length of its content, a checksum (4 bytes each, little endian) and the content. The content is a list of
+// records, each after its length (4 bytes). Sections come in order of number and may have several frames. The last
 // frame is that of sectionEnd, and nothing follows it.
 //
-// The checksum is CRC-32C over section number, length and content, continued
-// from the frame before, so that a frame that is missing, doubled or moved is
-// found as surely as an altered one, and before any of it is looked at.
+// The checksum is CRC-32C over section number, length and content, continued from the frame before. So a reader
+// detects a missing, repeated or moved frame, and an altered one before it decodes it.
 const (
 	snapshotMagic  = "NSSTATE\n"
 	snapshotFormat = 1
 	frameHeader    = 1 + 4 + 4
-	frameFull      = 64 << 10 // content after which a frame is written
+	frameFull      = 64 << 10 // size of the content at which a frame is written
 	// maxFrame bounds what a reader allocates: a full frame and one record.
 	maxFrame = frameFull + MaxValue + 64<<10
 )
@@ -47,7 +45,7 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// frameWriter writes the frames of a snapshot. Its first error sticks.
+// frameWriter writes the frames of a snapshot. It stops at the first error.
 type frameWriter struct {
 	w       io.Writer
 	section section
@@ -66,11 +64,10 @@ func newFrameWriter(w io.Writer) *frameWriter {
 	return f
 }
 
-// record adds one record to a section. Sections must be given in order. After an error
-// it does nothing.
-func (f *frameWriter) record(s section, r record) {
+// record adds one record to a section. It reports whether the writer can continue. Sections must come in order.
+func (f *frameWriter) record(s section, r record) bool {
 	if f.err != nil {
-		return
+		return false
 	}
 	if s != f.section || len(f.enc.buf) >= frameHeader+frameFull {
 		f.flush()
@@ -80,9 +77,10 @@ func (f *frameWriter) record(s section, r record) {
 	f.enc.buf = append(f.enc.buf, 0, 0, 0, 0)
 	r.fields(&f.enc)
 	binary.LittleEndian.PutUint32(f.enc.buf[at:], uint32(len(f.enc.buf)-at-4))
+	return f.err == nil
 }
 
-// flush writes out the frame being filled, if there is anything in it.
+// flush writes the present frame unless it is empty.
 func (f *frameWriter) flush() {
 	b := f.enc.buf
 	if len(b) == frameHeader {
@@ -120,7 +118,7 @@ type frameReader struct {
 	r       *bufio.Reader
 	n       int64
 	crc     uint32
-	buf     []byte // the frame, header and content; used again for the next
+	buf     []byte // the frame with its header; reused
 	section section
 }
 
@@ -128,7 +126,7 @@ func newFrameReader(r io.Reader) *frameReader {
 	return &frameReader{r: bufio.NewReaderSize(r, frameFull)}
 }
 
-// start reads what stands before the frames.
+// start reads the magic and the format.
 func (f *frameReader) start() error {
 	head := make([]byte, len(snapshotMagic)+4)
 	if err := f.read(head); err != nil {
@@ -173,9 +171,8 @@ func (f *frameReader) next() error {
 	return nil
 }
 
-// records calls take for each record of the frame; what it gets is only valid
-// until the next frame.
-func (f *frameReader) records(take func(section, []byte) error) error {
+// records calls add for each record of the frame. A record is valid until the next frame.
+func (f *frameReader) records(add func(section, []byte) error) error {
 	for b := f.buf[frameHeader:]; len(b) > 0; {
 		if len(b) < 4 {
 			return damaged("record is cut short")
@@ -184,7 +181,7 @@ func (f *frameReader) records(take func(section, []byte) error) error {
 		if uint64(size) > uint64(len(b)-4) {
 			return damaged("record of %d bytes, %d are left", size, len(b)-4)
 		}
-		if err := take(f.section, b[4:4+size]); err != nil {
+		if err := add(f.section, b[4:4+size]); err != nil {
 			return err
 		}
 		b = b[4+size:]
@@ -192,7 +189,7 @@ func (f *frameReader) records(take func(section, []byte) error) error {
 	return nil
 }
 
-// end makes sure that nothing follows.
+// end returns an error if anything follows.
 func (f *frameReader) end() error {
 	switch _, err := f.r.ReadByte(); {
 	case err == nil:

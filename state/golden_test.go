@@ -21,7 +21,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
-// compareGolden compares got with a file of testdata, or rewrites that with -update.
+// compareGolden compares got with a file of testdata, or rewrites the file with -update.
 func compareGolden(t *testing.T, name string, got []byte) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
@@ -46,7 +46,7 @@ func compareGolden(t *testing.T, name string, got []byte) {
 	t.Fatalf("%s: %d bytes, want %d", name, len(got), len(want))
 }
 
-// fill sets every field of a value, each to another value that is not zero.
+// fill sets every field of a value to a different value that is not zero.
 func fill(v reflect.Value, n *int) {
 	*n++
 	switch v.Kind() {
@@ -92,14 +92,17 @@ func filledValue[T any]() *T {
 
 // payloadFields are the fields of Command that hold a payload, by kind.
 var payloadFields = map[Kind]string{
-	KindPut: "Put", KindDelete: "Delete", KindLeaderStart: "LeaderStart", KindClusterInit: "ClusterInit", KindMember: "Member",
+	KindPut: "Put", KindDelete: "Delete", KindLeaderStart: "LeaderStart", KindClusterInit: "ClusterInit",
+	KindMember:      "Member",
 	KindMemberPatch: "MemberPatch", KindMemberRemove: "MemberRemove", KindSettings: "Settings", KindAudit: "AuditBatch",
-	KindRecovery: "Recovery", KindSessionCreate: "SessionCreate", KindSessionEnd: "SessionEnd", KindRoleCampaign: "RoleCampaign",
-	KindRoleWithdraw: "RoleWithdraw", KindRoleRelease: "RoleRelease", KindRoleTransfer: "RoleTransfer", KindRoleElect: "RoleElect",
+	KindRecovery: "Recovery", KindSessionCreate: "SessionCreate", KindSessionEnd: "SessionEnd",
+	KindRoleCampaign: "RoleCampaign",
+	KindRoleWithdraw: "RoleWithdraw", KindRoleRelease: "RoleRelease", KindRoleTransfer: "RoleTransfer",
+	KindRoleElect:  "RoleElect",
 	KindAppNodePut: "AppNodePut", KindAppNodeRemove: "AppNodeRemove",
 }
 
-// filledCommand has every field of the kind set that version can express.
+// filledCommand sets every field of the kind that the version has.
 func filledCommand(kind Kind, version uint32) Command {
 	c := Command{Kind: kind}
 	v, n := reflect.ValueOf(&c).Elem(), 0
@@ -121,8 +124,7 @@ func filledCommand(kind Kind, version uint32) Command {
 	return c
 }
 
-// goldenCommands has each kind with every field zero, and with every field set for
-// each version that it can have.
+// goldenCommands returns each kind with every field zero, and with every field set for each version.
 func goldenCommands() (names []string, cmds []Command) {
 	for _, kind := range slices.Sorted(maps.Keys(payloadFields)) {
 		zero := Command{Kind: kind}
@@ -138,7 +140,7 @@ func goldenCommands() (names []string, cmds []Command) {
 	return names, cmds
 }
 
-// The log outlives the build: each command is encoded as it ever was, and read back.
+// The log outlives the build: the encoding of each command never changes.
 func TestCommandsGolden(t *testing.T) {
 	t.Parallel()
 	var text bytes.Buffer
@@ -160,8 +162,7 @@ func TestCommandsGolden(t *testing.T) {
 	compareGolden(t, "commands.golden", text.Bytes())
 }
 
-// goldenRecord is a record with every field zero and with every field set, and how it
-// is encoded and decoded.
+// goldenRecord encodes and decodes a record with every field zero and with every field set.
 type goldenRecord struct {
 	name         string
 	zero, filled func() []byte
@@ -170,7 +171,8 @@ type goldenRecord struct {
 
 func recordOf[T any, P recordPointer[T]](name string) goldenRecord {
 	return goldenRecord{
-		name: name, zero: func() []byte { return encodeRecord(P(new(T))) }, filled: func() []byte { return encodeRecord(P(filledValue[T]())) },
+		name: name, zero: func() []byte { return encodeRecord(P(new(T))) },
+		filled: func() []byte { return encodeRecord(P(filledValue[T]())) },
 		again: func(b []byte) ([]byte, error) {
 			v := P(new(T))
 			err := decodeRecord(b, v)
@@ -195,7 +197,7 @@ var goldenRecords = []goldenRecord{
 	recordOf[errorRecord]("error"),
 }
 
-// Snapshots outlive the build: each record is encoded as it ever was, and read back.
+// Snapshots outlive the build: the encoding of each record never changes.
 func TestRecordsGolden(t *testing.T) {
 	t.Parallel()
 	var text bytes.Buffer
@@ -211,8 +213,8 @@ func TestRecordsGolden(t *testing.T) {
 	compareGolden(t, "records.golden", text.Bytes())
 }
 
-// busyState has, with what richState has, every field of version 4: a revoked role, one
-// whose takeover is delayed, dropped history and dropped audit records.
+// busyState extends richState by every field of version 4: a revoked role, a delayed takeover, dropped history and
+// dropped audit records.
 func busyState(t *testing.T) *State {
 	t.Helper()
 	s := New(Options{HistoryRevisions: 6})
@@ -221,7 +223,10 @@ func busyState(t *testing.T) *State {
 	mustApply(t, s, patch(MemberPatch{ID: "n2", SupportedVersion: ptr(uint32(4))}))
 	batch := calls("n1/1", 1, "ann", "bob")
 	batch.AuditBatch.Lost = 3
-	mustApply(t, s, batch, Command{Kind: KindSettings, Settings: &SettingsChange{AutoFailover: true, PausedUntil: 5, Reason: "why", Operator: "ann"}})
+	mustApply(t, s, batch, Command{
+		Kind:     KindSettings,
+		Settings: &SettingsChange{AutoFailover: true, PausedUntil: 5, Reason: "why", Operator: "ann"},
+	})
 	later := calls("n2/1", 1, "eve")
 	later.AuditBatch.Records[0].At = 2 * int64(MaxAuditAge)
 	mustApply(t, s, audited(put("x", "1"), "old", 30), audited(put("x", "2"), "new", 30+2*int64(MaxAuditAge)), later)
@@ -235,7 +240,10 @@ func busyState(t *testing.T) *State {
 	mustApply(t, s, Command{Kind: KindRoleTransfer, RoleTransfer: &RoleTransfer{Role: "taken", AwaitPreviousHolder: true}})
 	lost := newSession(t, s, "lost")
 	campaign(t, s, "lost", lost)
-	mustApply(t, s, Command{Kind: KindRoleCampaign, RoleCampaign: &RoleCampaign{Role: "lost", Session: next, Wait: true, TakeoverDelay: time.Second}})
+	mustApply(t, s, Command{
+		Kind:         KindRoleCampaign,
+		RoleCampaign: &RoleCampaign{Role: "lost", Session: next, Wait: true, TakeoverDelay: time.Second},
+	})
 	mustApply(t, s, end(CauseExpired, lost))
 	for i := range 6 {
 		mustApply(t, s, appNode(fmt.Sprintf("w%d", i+3), next, AppActive), put(fmt.Sprint("key", i), "value"))
@@ -245,19 +253,20 @@ func busyState(t *testing.T) *State {
 	return s
 }
 
-// recoveredState is busyState after a recovery whose lock delay is not over.
+// recoveredState is busyState after a recovery, during its lock delay.
 func recoveredState(t *testing.T) *State {
 	t.Helper()
 	s := busyState(t)
 	mustApply(t, s, Command{Kind: KindRecovery, Recovery: &Recovery{
-		Generation: cluster.Generation{Number: 2, RecoveryID: "again"}, Voters: []cluster.NodeID{"n1"}, Readmit: []cluster.NodeID{"n2"}, LockDelay: true,
+		Generation: cluster.Generation{Number: 2, RecoveryID: "again"}, Voters: []cluster.NodeID{"n1"},
+		Readmit: []cluster.NodeID{"n2"}, LockDelay: true,
 	}})
 	campaign(t, s, "taken", newSession(t, s, "after"))
 	mustApply(t, s, appNode("w1", newSession(t, s, "node"), AppActive))
 	return s
 }
 
-// Snapshots and backups of the present version are written as they ever were, and read.
+// The encoding of snapshots and backups of the present version never changes.
 func TestSnapshotsGolden(t *testing.T) {
 	t.Parallel()
 	busy, recovered := busyState(t), recoveredState(t)
@@ -270,7 +279,8 @@ func TestSnapshotsGolden(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, raw := range map[string][]byte{
-		"empty": snapshotOf(t, New(Options{})), "busy": snapshotOf(t, busy), "recovered": snapshotOf(t, recovered), "restored": backup.Bytes(),
+		"empty": snapshotOf(t, New(Options{})), "busy": snapshotOf(t, busy), "recovered": snapshotOf(t, recovered),
+		"restored": backup.Bytes(),
 	} {
 		compareGolden(t, "snapshot_"+name+".golden", []byte(hex.Dump(raw)))
 		again := New(Options{})

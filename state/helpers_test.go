@@ -25,7 +25,7 @@ func del(key string) Command {
 
 func ptr[T any](v T) *T { return &v }
 
-// apply applies one batch, as the next log entry of term 1.
+// apply applies one batch as the next log entry of term 1.
 func apply(s *State, cmds ...Command) []Result {
 	return s.Apply(s.View().AppliedIndex()+1, 1, cmds)
 }
@@ -56,7 +56,7 @@ func restore(t testing.TB, s *State, snapshot []byte) {
 		t.Fatal(err)
 	}
 	if n != int64(len(snapshot)) {
-		t.Fatalf("ReadFrom says %d bytes of %d", n, len(snapshot))
+		t.Fatalf("ReadFrom returns %d bytes of %d", n, len(snapshot))
 	}
 }
 
@@ -67,16 +67,22 @@ func wantCode(t testing.TB, err error, code cluster.Code) {
 	}
 }
 
-// richState holds something in every section of a snapshot.
+// richState has content in every section of a snapshot.
 func richState(t testing.TB) *State {
 	t.Helper()
 	s := New(Options{})
 	mustApply(t, s,
-		Command{Kind: KindLeaderStart, Now: 10, LeaderStart: &LeaderStart{Term: 1, Node: "n1", Trigger: "startup", Reason: "first start", StartedAt: 5, Votes: []byte(`[]`)}},
+		Command{Kind: KindLeaderStart, Now: 10, LeaderStart: &LeaderStart{
+			Term: 1, Node: "n1", Trigger: "startup",
+			Reason: "first start", StartedAt: 5, Votes: []byte(`[]`),
+		}},
 		Command{Kind: KindClusterInit, Now: 11, ClusterInit: &ClusterInit{
 			ClusterID: "c-1", Generation: cluster.Generation{Number: 1, RecoveryID: "r"}, AutoFailover: true,
-			Members: []cluster.Member{{ID: "n1", RaftAddress: "h:1", HTTPAddress: "h:2", Priority: 7, Eligible: true, Zone: "z", Lifecycle: cluster.Active, Version: "1", Reads: 1}},
-			Roster:  map[cluster.NodeID]string{"n1": "inc1", "n2": "inc2"},
+			Members: []cluster.Member{{
+				ID: "n1", RaftAddress: "h:1", HTTPAddress: "h:2", Priority: 7, Eligible: true,
+				Zone: "z", Lifecycle: cluster.Active, Version: "1", Reads: 1,
+			}},
+			Roster: map[cluster.NodeID]string{"n1": "inc1", "n2": "inc2"},
 		}},
 		Command{Kind: KindSettings, Now: 12, Settings: &SettingsChange{PausedUntil: 99}},
 	)
@@ -101,17 +107,23 @@ func richState(t testing.TB) *State {
 	return s
 }
 
-// upgraded makes all members of richState read what this build does, as a restore
-// while somebody holds a role needs it.
+// upgraded makes all members of richState support the version of this build. A restore needs that while roles are
+// held.
 func upgraded(t testing.TB, s *State) {
 	t.Helper()
 	for _, id := range []cluster.NodeID{"n1", "n2"} {
-		mustApply(t, s, Command{Kind: KindMemberPatch, MemberPatch: &MemberPatch{ID: id, SupportedVersion: ptr(CommandVersion)}})
+		mustApply(t, s, Command{
+			Kind:        KindMemberPatch,
+			MemberPatch: &MemberPatch{ID: id, SupportedVersion: ptr(CommandVersion)},
+		})
 	}
 }
 
 func appNode(id, session string, status AppStatus) Command {
-	return Command{Kind: KindAppNodePut, AppNodePut: &AppNodePut{Node: AppNode{ID: id, Session: session, HTTPPort: 80, Roles: []string{"worker"}, Status: status}}}
+	return Command{Kind: KindAppNodePut, AppNodePut: &AppNodePut{Node: AppNode{
+		ID: id, Session: session, HTTPPort: 80,
+		Roles: []string{"worker"}, Status: status,
+	}}}
 }
 
 func create(name string) Command {
@@ -128,7 +140,7 @@ func resign(role, session string) Command {
 	return Command{Kind: KindRoleRelease, RoleRelease: &RoleRelease{Role: role, Session: session}}
 }
 
-// newSession starts a session and gives its ID.
+// newSession starts a session and returns its ID.
 func newSession(t testing.TB, s *State, name string) string {
 	t.Helper()
 	r := apply(s, create(name))[0]
@@ -141,7 +153,10 @@ func newSession(t testing.TB, s *State, name string) string {
 // campaign makes a session hold a role, or wait for it.
 func campaign(t testing.TB, s *State, role, session string) *Role {
 	t.Helper()
-	r := apply(s, Command{Kind: KindRoleCampaign, RoleCampaign: &RoleCampaign{Role: role, Session: session, Value: "of " + session, Wait: true}})[0]
+	r := apply(s, Command{
+		Kind:         KindRoleCampaign,
+		RoleCampaign: &RoleCampaign{Role: role, Session: session, Value: "of " + session, Wait: true},
+	})[0]
 	if r.Err != nil {
 		t.Fatal(r.Err)
 	}

@@ -1,21 +1,19 @@
 package state
 
-// historyBlockBytes is the amount of values after which history starts a new
-// block: a block is freed as a whole, so this bounds what is kept too long.
+// historyBlockBytes bounds the values in one block of the history. A block is freed as a whole, so this also bounds
+// what is kept too long.
 const historyBlockBytes = 1 << 20
 
-// change is one entry of the history. Of a deleted key the item holds only key
-// and revision; that of a put is shared with the keys.
+// change is one entry of the history. The item of a deleted key holds only key and revision. The item of a put is
+// shared with the keys.
 type change struct {
 	item    *Item
 	deleted bool
 }
 
-// history holds the newest changes in order of revision. It is a value: see
-// queue for what may be done with copies.
+// history holds the newest changes in order of revision. It is a value; see queue for the use of copies.
 //
-// Invariants: revisions in changes grow and are > floor; every change with a
-// revision > floor that was ever made is in changes.
+// Invariants: revisions in changes grow and are > floor; changes holds every change ever made with a revision > floor.
 type history struct {
 	changes queue[change]
 	floor   uint64 // highest revision that is no longer kept
@@ -23,9 +21,8 @@ type history struct {
 	block   int    // bytes of values in the newest block
 }
 
-// push appends a change and drops the oldest ones that are no longer needed: it
-// goes on holding at least keep.HistoryRevisions changes or keep.HistoryBytes of
-// values, whichever is less.
+// push appends a change and drops the oldest ones. The history keeps at least keep.HistoryRevisions changes or
+// keep.HistoryBytes of values, whichever is less.
 func (h *history) push(c change, keep Options) {
 	size := len(c.item.Value)
 	fresh := h.block+size > historyBlockBytes
@@ -45,7 +42,7 @@ func (h *history) push(c change, keep Options) {
 	}
 }
 
-// after gives the position of the first change with a revision > rev.
+// after returns the position of the first change with a revision > rev.
 func (h *history) after(rev uint64) uint64 {
 	return h.changes.search(func(c change) bool { return c.item.Revision > rev })
 }

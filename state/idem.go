@@ -6,21 +6,18 @@ import (
 	"time"
 
 	iradix "github.com/hashicorp/go-immutable-radix/v2"
-
-	"northstar/cluster"
 )
 
-// How long and how many results of idempotent commands are kept.
+// Bounds of the results of idempotent commands.
 const (
 	idempotencyTTL     = 24 * time.Hour // of the state's time
 	maxIdempotencyKeys = 100_000
 )
 
-// idempotencyTable remembers the results of commands that carry an idempotency key. It
-// is a value: see queue for what may be done with copies.
+// idempotencyTable holds the results of commands with an idempotency key. It is a value; see queue for the use of
+// copies.
 //
-// Invariants: byKey and order hold the same entries, each key once; order is in
-// the order of first application, which is also that of time.
+// Invariants: byKey and order hold the same entries, each key once; order is that of first application and of time.
 type idempotencyTable struct {
 	byKey *iradix.Tree[*idempotencyEntry]
 	order queue[*idempotencyEntry]
@@ -33,34 +30,30 @@ type idempotencyEntry struct {
 	result      Result
 }
 
-// applyOnce runs execute unless the key is known, and remembers its result. Every
-// answer of a valid command is remembered, failed conditions included: the
-// client whose first answer was lost must get that one, not the outcome of a
-// second try.
+// applyOnce returns the recorded result of a known key. Otherwise it runs execute and records the result. It records
+// the result of every valid command, also a failed condition: a client that lost the first response must get it again,
+// and not the outcome of a second execution.
 func (w *txn) applyOnce(id *Idempotency, execute func() Result) Result {
-	open(&w.idempotencyTxn, w.idempotency.byKey)
-	w.expireIdempotency(maxIdempotencyKeys, w.now-int64(idempotencyTTL))
-	key := []byte(id.Key)
-	if e, ok := w.idempotencyTxn.Get(key); ok {
+	w.expireIdempotency()
+	if e, ok := w.write.idempotency.get(id.Key); ok {
 		if bytes.Equal(e.requestHash, id.RequestHash) {
 			return e.result
 		}
-		err := cluster.Errorf(cluster.CodeBadRequest, "idempotency key: was used with another request")
-		err.Status = http.StatusUnprocessableEntity
-		return Result{Err: err}
+		err := badRequest("idempotency key: was used with another request")
+		return Result{Err: withStatus(http.StatusUnprocessableEntity, err)}
 	}
 	e := &idempotencyEntry{key: id.Key, requestHash: id.RequestHash, at: w.now, result: execute()}
-	w.idempotencyTxn.Insert(key, e)
+	w.write.idempotency.put(id.Key, e)
 	w.idempotency.order.push(e, false)
-	w.expireIdempotency(maxIdempotencyKeys, w.now-int64(idempotencyTTL))
+	w.expireIdempotency()
 	return e.result
 }
 
-// expireIdempotency drops the oldest entries until at most keep are left, all of them
-// newer than since.
-func (w *txn) expireIdempotency(keep int, since int64) {
+// expireIdempotency drops the oldest entries: those older than idempotencyTTL and those beyond maxIdempotencyKeys.
+func (w *txn) expireIdempotency() {
+	since := w.now - int64(idempotencyTTL)
 	order := &w.idempotency.order
-	for order.len() > 0 && (order.len() > keep || order.at(order.first).at <= since) {
-		w.idempotencyTxn.Delete([]byte(order.pop().key))
+	for order.len() > 0 && (order.len() > maxIdempotencyKeys || order.at(order.first).at <= since) {
+		w.write.idempotency.remove(order.pop().key)
 	}
 }

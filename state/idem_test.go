@@ -36,13 +36,14 @@ func TestIdempotency(t *testing.T) {
 	}
 	wantCode(t, r[5].Err, cluster.CodeBadRequest)
 
-	// Things have changed: each would now come out differently.
+	// Executed again, each command would now have another result.
 	mustApply(t, s, del("a"), put("zz", ""))
 	again := New(Options{})
 	restore(t, again, snapshotOf(t, s)) // the memory survives a restart
 	for name, s := range map[string]*State{"same": s, "restored": again} {
 		rev := s.View().Revision()
-		r2 := apply(s, withIdempotency(put("a", "1"), "k1", "f"), withIdempotency(cond(), "k2", "f"), withIdempotency(del("zz"), "k3", "f"))
+		r2 := apply(s, withIdempotency(put("a", "1"), "k1", "f"), withIdempotency(cond(), "k2", "f"),
+			withIdempotency(del("zz"), "k3", "f"))
 		want := []Result{r[0], r[2], r[3]}
 		for i := range want {
 			if !sameResult(r2[i], want[i]) {
@@ -53,16 +54,17 @@ func TestIdempotency(t *testing.T) {
 			t.Errorf("%s: a repeated command took effect", name)
 		}
 	}
-	// A command that was never valid is not remembered.
+	// The result of an invalid command is not recorded.
 	mustApply(t, s, withIdempotency(put("b", "1"), "k4", "other"))
 }
 
-// sameResult compares results as far as they are replicated.
+// sameResult compares the replicated part of results.
 func sameResult(a, b Result) bool {
 	if (a.Err == nil) != (b.Err == nil) {
 		return false
 	}
-	if a.Err != nil && (a.Err.Code != b.Err.Code || a.Err.Detail != b.Err.Detail || a.Err.Status != b.Err.Status || a.Err.Revision != b.Err.Revision) {
+	if a.Err != nil && (a.Err.Code != b.Err.Code || a.Err.Detail != b.Err.Detail || a.Err.Status != b.Err.Status ||
+		a.Err.Revision != b.Err.Revision) {
 		return false
 	}
 	return a.Revision == b.Revision && a.Created == b.Created
@@ -80,7 +82,7 @@ func TestIdempotencyExpires(t *testing.T) {
 	if r := apply(s, at(first, idempotencyTTL))[0]; r.Revision != 2 {
 		t.Fatalf("kept too long: %+v", r)
 	}
-	// A clock that goes back does not bring the state's time back.
+	// A clock that goes back does not set the state's time back.
 	if r := apply(s, at(first, 0))[0]; r.Revision != 2 {
 		t.Fatalf("time went back: %+v", r)
 	}

@@ -2,9 +2,6 @@ package state
 
 import (
 	"net/http"
-	"unicode/utf8"
-
-	iradix "github.com/hashicorp/go-immutable-radix/v2"
 
 	"northstar/cluster"
 )
@@ -14,18 +11,17 @@ const (
 	MaxKey            = 1024    // bytes of a key
 	MaxValue          = 1 << 20 // bytes of a value
 	MaxSession        = 128     // bytes of a session ID
-	MaxIdempotencyKey = 192     // bytes: the 128 that a client may send and the caller's identity
+	MaxIdempotencyKey = 192     // bytes: up to 128 from the client, and the caller's identity
 	MaxRequestHash    = 64      // bytes
 )
 
-// revisionBits is the width of the counter in a revision; the generation stands
-// above it.
+// revisionBits is the width of the counter in a revision. The bits above it hold the generation.
 const revisionBits = 40
 
-// maxRevision is the bound that keeps revisions exact as JSON numbers.
+// maxRevision bounds revisions so that JSON numbers represent them exactly.
 const maxRevision = 1 << 53
 
-// firstRevision is the number below the first revision of a generation.
+// firstRevision returns the number below the first revision of a generation.
 func firstRevision(generation uint64) uint64 {
 	if generation == 0 {
 		return 0
@@ -33,39 +29,24 @@ func firstRevision(generation uint64) uint64 {
 	return (generation - 1) << revisionBits
 }
 
-// CheckKey checks a key: 1 to MaxKey bytes of UTF-8.
-func CheckKey(key string) *cluster.Error {
-	switch {
-	case key == "":
-		return cluster.Errorf(cluster.CodeBadRequest, "key: must not be empty")
-	case len(key) > MaxKey:
-		return cluster.Errorf(cluster.CodeBadRequest, "key: want at most %d bytes, got %d", MaxKey, len(key))
-	case !utf8.ValidString(key):
-		return cluster.Errorf(cluster.CodeBadRequest, "key: not valid UTF-8")
-	}
-	return nil
-}
-
 func (p *Put) check() *cluster.Error {
 	if err := CheckKey(p.Key); err != nil {
 		return err
 	}
 	if len(p.Value) > MaxValue {
-		err := cluster.Errorf(cluster.CodeBadRequest, "value: want at most %d bytes, got %d", MaxValue, len(p.Value))
-		err.Status = http.StatusRequestEntityTooLarge
-		return err
+		return withStatus(http.StatusRequestEntityTooLarge,
+			badRequest("value: must be at most %d bytes (got %d)", MaxValue, len(p.Value)))
 	}
-	if len(p.Session) > MaxSession {
-		return cluster.Errorf(cluster.CodeBadRequest, "ttl_session: want at most %d bytes, got %d", MaxSession, len(p.Session))
+	if p.Session == "" {
+		return nil
 	}
-	return nil
+	return CheckSession("ttl_session", p.Session)
 }
 
 func (p *Delete) check() *cluster.Error { return CheckKey(p.Key) }
 
 func (p *Put) apply(w *txn) Result {
-	key := []byte(p.Key)
-	old, exists := w.writeKeys().Get(key)
+	old, exists := w.write.keys.get(p.Key)
 	if p.IfAbsent && exists || p.IfPresent && !exists {
 		return conditionFailed(p.Key, old)
 	}
@@ -78,36 +59,36 @@ func (p *Put) apply(w *txn) Result {
 		}
 	}
 	w.revision++
-	item := &Item{Key: p.Key, Value: p.Value, Revision: w.revision, CreateRevision: w.revision, Version: 1, Session: p.Session}
+	item := &Item{
+		Key: p.Key, Value: p.Value, Revision: w.revision, CreateRevision: w.revision, Version: 1,
+		Session: p.Session,
+	}
 	if exists {
 		item.CreateRevision, item.Version = old.CreateRevision, old.Version+1
 		w.bytes -= old.size()
 	}
 	w.linkKey(old, item)
 	w.bytes += item.size()
-	w.keysTxn.Insert(key, item)
+	w.write.keys.put(p.Key, item)
 	w.history.push(change{item: item}, w.options)
 	return Result{Revision: w.revision, Created: !exists}
 }
 
 func (p *Delete) apply(w *txn) Result {
-	key := []byte(p.Key)
-	old, exists := w.writeKeys().Get(key)
+	old, exists := w.write.keys.get(p.Key)
 	if p.IfPresent && !exists || p.IfRevision != nil && *p.IfRevision != revisionOf(old) {
 		return conditionFailed(p.Key, old)
 	}
 	if !exists {
-		err := cluster.Errorf(cluster.CodeBadRequest, "key %q does not exist", p.Key)
-		err.Status = http.StatusNotFound
-		return Result{Err: err}
+		return Result{Err: notFound("key %q does not exist", p.Key)}
 	}
-	w.deleteKey(key)
+	w.deleteKey(p.Key)
 	return Result{Revision: w.revision}
 }
 
 // deleteKey deletes a key that may exist.
-func (w *txn) deleteKey(key []byte) {
-	old, exists := w.writeKeys().Delete(key)
+func (w *txn) deleteKey(key string) {
+	old, exists := w.write.keys.remove(key)
 	if !exists {
 		return
 	}
@@ -117,8 +98,7 @@ func (w *txn) deleteKey(key []byte) {
 	w.history.push(change{item: &Item{Key: old.Key, Revision: w.revision}, deleted: true}, w.options)
 }
 
-// linkKey notes which session a key goes with, when now takes the place of old; nil
-// is no key.
+// linkKey updates the owner of a key when now replaces old. Either may be nil.
 func (w *txn) linkKey(old, now *Item) {
 	if old != nil && old.Session != "" {
 		w.unlink(old.Session, ownedKey, old.Key)
@@ -128,11 +108,9 @@ func (w *txn) linkKey(old, now *Item) {
 	}
 }
 
-func (w *txn) writeKeys() *iradix.Txn[*Item] { return open(&w.keysTxn, w.keys) }
-
 func (it *Item) size() int64 { return int64(len(it.Key) + len(it.Value)) }
 
-// revisionOf is 0 for a key that is absent.
+// revisionOf returns 0 for an absent key.
 func revisionOf(it *Item) uint64 {
 	if it == nil {
 		return 0
@@ -142,10 +120,10 @@ func revisionOf(it *Item) uint64 {
 
 func conditionFailed(key string, current *Item) Result {
 	rev := revisionOf(current)
-	err := cluster.Errorf(cluster.CodeConditionFailed, "key %q is absent", key)
-	if rev != 0 {
-		err = cluster.Errorf(cluster.CodeConditionFailed, "key %q is at revision %d", key, rev)
+	r := failed(cluster.CodeConditionFailed, "key %q is at revision %d", key, rev)
+	if rev == 0 {
+		r = failed(cluster.CodeConditionFailed, "key %q is absent", key)
 	}
-	err.Revision = rev
-	return Result{Err: err}
+	r.Err.Revision = rev
+	return r
 }

@@ -14,17 +14,25 @@ func TestPutAndGet(t *testing.T) {
 	t.Parallel()
 	s := New(Options{})
 	results := apply(s, put("a", "1"), put("b", "2"), put("a", "3"), del("b"), put("b", "4"))
-	want := []Result{{Revision: 1, Created: true}, {Revision: 2, Created: true}, {Revision: 3}, {Revision: 4}, {Revision: 5, Created: true}}
+	want := []Result{
+		{Revision: 1, Created: true},
+		{Revision: 2, Created: true},
+		{Revision: 3},
+		{Revision: 4},
+		{Revision: 5, Created: true},
+	}
 	if !reflect.DeepEqual(results, want) {
 		t.Fatalf("got %+v", results)
 	}
 	v := s.View()
 	a, _ := v.Get("a")
-	if want := (Item{Key: "a", Value: []byte("3"), Revision: 3, CreateRevision: 1, Version: 2}); !reflect.DeepEqual(a, want) {
+	if want := (Item{Key: "a", Value: []byte("3"), Revision: 3, CreateRevision: 1, Version: 2}); !reflect.DeepEqual(a,
+		want) {
 		t.Errorf("a: %+v", a)
 	}
 	b, _ := v.Get("b")
-	if want := (Item{Key: "b", Value: []byte("4"), Revision: 5, CreateRevision: 5, Version: 1}); !reflect.DeepEqual(b, want) {
+	if want := (Item{Key: "b", Value: []byte("4"), Revision: 5, CreateRevision: 5, Version: 1}); !reflect.DeepEqual(b,
+		want) {
 		t.Errorf("b: %+v", b)
 	}
 	if _, ok := v.Get("c"); ok {
@@ -106,19 +114,33 @@ func TestLimits(t *testing.T) {
 		status int // 0: valid
 		names  string
 	}{
-		"empty key":        {put("", "v"), http.StatusBadRequest, "key"},
-		"longest key":      {put(strings.Repeat("k", MaxKey), "v"), 0, ""},
-		"key too long":     {put(strings.Repeat("k", MaxKey+1), "v"), http.StatusBadRequest, "key"},
-		"not UTF-8":        {put("a\xff", "v"), http.StatusBadRequest, "key"},
-		"any UTF-8":        {put("//../\x00%2F ", "v"), 0, ""},
-		"largest value":    {put("a", big), 0, ""},
-		"value too large":  {put("a", big+"x"), http.StatusRequestEntityTooLarge, "value"},
-		"empty delete":     {del(""), http.StatusBadRequest, "key"},
-		"empty idem key":   {withIdem(Idempotency{}), http.StatusBadRequest, "idempotency key"},
-		"idem key long":    {withIdem(Idempotency{Key: strings.Repeat("k", MaxIdempotencyKey+1)}), http.StatusBadRequest, "idempotency key"},
-		"fingerprint long": {withIdem(Idempotency{Key: "k", RequestHash: make([]byte, MaxRequestHash+1)}), http.StatusBadRequest, "fingerprint"},
-		"fence of no role": {Command{Kind: KindPut, Fence: &FencingToken{}, Put: &Put{Key: "a"}}, http.StatusBadRequest, "fence"},
-		"session too long": {Command{Kind: KindPut, Put: &Put{Key: "a", Session: big}}, http.StatusBadRequest, "ttl_session"},
+		"empty key":       {put("", "v"), http.StatusBadRequest, "key"},
+		"longest key":     {put(strings.Repeat("k", MaxKey), "v"), 0, ""},
+		"key too long":    {put(strings.Repeat("k", MaxKey+1), "v"), http.StatusBadRequest, "key"},
+		"not UTF-8":       {put("a\xff", "v"), http.StatusBadRequest, "key"},
+		"any UTF-8":       {put("//../\x00%2F ", "v"), 0, ""},
+		"largest value":   {put("a", big), 0, ""},
+		"value too large": {put("a", big+"x"), http.StatusRequestEntityTooLarge, "value"},
+		"empty delete":    {del(""), http.StatusBadRequest, "key"},
+		"empty idem key":  {withIdem(Idempotency{}), http.StatusBadRequest, "idempotency key"},
+		"idem key long": {
+			withIdem(Idempotency{Key: strings.Repeat("k", MaxIdempotencyKey+1)}), http.StatusBadRequest,
+			"idempotency key",
+		},
+		"request hash long": {
+			withIdem(Idempotency{Key: "k", RequestHash: make([]byte, MaxRequestHash+1)}),
+			http.StatusBadRequest, "request hash",
+		},
+		"fence of no role": {
+			Command{Kind: KindPut, Fence: &FencingToken{}, Put: &Put{Key: "a"}},
+			http.StatusBadRequest,
+			"fence",
+		},
+		"session too long": {
+			Command{Kind: KindPut, Put: &Put{Key: "a", Session: big}},
+			http.StatusBadRequest,
+			"ttl_session",
+		},
 	} {
 		err := c.cmd.Validate()
 		s := New(Options{})
@@ -129,11 +151,12 @@ func TestLimits(t *testing.T) {
 			}
 			continue
 		}
-		if err == nil || err.Code != cluster.CodeBadRequest || err.HTTPStatus() != c.status || !strings.Contains(err.Detail, c.names) {
-			t.Errorf("%s: Validate gives %v", name, err)
+		if err == nil || err.Code != cluster.CodeBadRequest || err.HTTPStatus() != c.status ||
+			!strings.Contains(err.Detail, c.names) {
+			t.Errorf("%s: Validate returns %v", name, err)
 		}
 		if !reflect.DeepEqual(r.Err, err) || s.View().Revision() != 0 {
-			t.Errorf("%s: Apply gives %+v, revision %d", name, r, s.View().Revision())
+			t.Errorf("%s: Apply returns %+v, revision %d", name, r, s.View().Revision())
 		}
 	}
 }
@@ -162,7 +185,7 @@ func TestSessionAndFence(t *testing.T) {
 	if a, _ := s.View().Get("a"); a.Session != holder {
 		t.Errorf("a: %+v", a)
 	}
-	// A token counts only while it is current.
+	// A token is valid only while it is current.
 	mustApply(t, s, resign("primary", holder))
 	wantCode(t, apply(s, fenced)[0].Err, cluster.CodeFenced)
 	if again := campaign(t, s, "primary", holder).Current.Token; again <= token {
@@ -206,7 +229,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// A view goes on showing what it showed, whatever is applied later.
+// A later batch never changes a View.
 func TestViewIsImmutable(t *testing.T) {
 	t.Parallel()
 	s := New(Options{HistoryRevisions: 3, HistoryBytes: 1 << 20})
@@ -228,7 +251,10 @@ func TestViewIsImmutable(t *testing.T) {
 func TestRevisionsOfGenerations(t *testing.T) {
 	t.Parallel()
 	s := New(Options{})
-	mustApply(t, s, Command{Kind: KindClusterInit, ClusterInit: &ClusterInit{ClusterID: "c", Generation: cluster.Generation{Number: 3}}})
+	mustApply(t, s, Command{
+		Kind:        KindClusterInit,
+		ClusterInit: &ClusterInit{ClusterID: "c", Generation: cluster.Generation{Number: 3}},
+	})
 	wantNothing(t, cursor(t, s, "", 0)) // and the jump does not keep a watcher busy
 	if r := apply(s, put("a", ""))[0]; r.Revision != 2<<40+1 {
 		t.Fatalf("revision %d", r.Revision)

@@ -5,23 +5,21 @@ import (
 	"time"
 )
 
-// A state that is replaced, by a backup or by that of a recovery, takes its
-// sessions with it, while the clients of some may still act for a role: until their
-// own deadline, which ends within a TTL of a renewal that was answered before. So
-// nobody is elected to such a role for that long, counted by the leader from when it
-// has seen the new state. Where several may act for one role the longest TTL counts.
+// A restore or a recovery replaces the state and ends all its sessions. Their clients may still act for a role until
+// their own deadline, which is at most one TTL after the last renewal. So the role cannot be acquired for that TTL: its
+// lock delay. The leader measures it from the moment when it saw the new state. If several clients may act for one
+// role, the longest TTL counts.
 
-// After a recovery nobody knows what the lost nodes granted, and to whom. Every
-// role, known here or not, waits for as long as a session lives that asks for nothing
-// else, and for the longest TTL with which anybody here takes part in elections, up to
-// a minute: one session of a day must not keep all roles vacant for a day.
+// After a recovery it is unknown which roles the lost nodes granted, and to whom. So every role, known or not, has
+// a lock delay: minRecoveryLockDelay, or the longest TTL of a session that took part in elections, at most
+// maxRecoveryLockDelay. A session with a TTL of a day must not keep all roles vacant for a day.
 const (
 	minRecoveryLockDelay = 10 * time.Second
 	maxRecoveryLockDelay = time.Minute
 )
 
-// ClusterLockDelay gives for how long every role waits since a recovery, and what names that
-// wait (Vacancy.Since); 0 and 0 when it is over.
+// ClusterLockDelay returns the lock delay of every role after a recovery, and the epoch that identifies it
+// (ElectableRole.StateRevision). It returns 0 and 0 after its end.
 func (v *View) ClusterLockDelay() (since uint64, d time.Duration) {
 	if v.clusterLockDelay == 0 {
 		return 0, 0
@@ -29,17 +27,16 @@ func (v *View) ClusterLockDelay() (since uint64, d time.Duration) {
 	return v.epoch, v.clusterLockDelay
 }
 
-// LockDelay is how long a role, which there need be no record of, waits in all for who
-// may still believe to hold it; 0: for nobody, or that is over.
+// LockDelay returns the whole lock delay of a role, which may be without a record. 0: none, or it is over.
 func (v *View) LockDelay(r *Role) time.Duration { return max(r.LockDelay, v.clusterLockDelay) }
 
-// holderTTL is the TTL of who may act for a role: its holder, or whom it was taken
-// from; 0: nobody.
+// holderTTL returns the TTL of the session that may act for a role: its holder, or the session from which it was
+// revoked. 0: none.
 func (v *View) holderTTL(r *Role) time.Duration {
 	return max(r.LockDelay, v.ttlOf(r.Current.Session), v.ttlOf(r.RevokedFrom))
 }
 
-// candidatesTTL is that of whoever may have been elected, too, by somebody else.
+// candidatesTTL also counts the candidates: lost nodes may have elected one of them.
 func (v *View) candidatesTTL(r *Role) time.Duration {
 	longest := v.holderTTL(r)
 	for _, c := range r.Queue {
@@ -55,7 +52,7 @@ func (v *View) ttlOf(session string) time.Duration {
 	return 0
 }
 
-// recoveryLockDelay is what every role waits for after a recovery.
+// recoveryLockDelay returns the lock delay of every role after a recovery.
 func (v *View) recoveryLockDelay() time.Duration {
 	longest := minRecoveryLockDelay
 	for r := range v.RolesAfter("") {
@@ -64,9 +61,8 @@ func (v *View) recoveryLockDelay() time.Duration {
 	return min(longest, maxRecoveryLockDelay)
 }
 
-// delayRolesOf makes roles wait for their holders in a backup that is not of this
-// cluster's past: the cluster that it is of may have been lost a moment ago. The
-// caller's roles have ended, and its revision is the final one.
+// delayRolesOf sets lock delays for the role holders of a backup that is not from this cluster's past. The cluster of
+// the backup may have been lost a moment ago. The caller has ended the sessions of v and set its final revision.
 func (v *View) delayRolesOf(backup *View) {
 	roles := v.roles.Txn()
 	for held := range backup.RolesAfter("") {
@@ -75,41 +71,41 @@ func (v *View) delayRolesOf(backup *View) {
 			r = &Role{Name: held.Name, StateRevision: v.revision}
 		}
 		if d := backup.holderTTL(held); d > r.LockDelay {
-			waiting := *r
-			waiting.LockDelay = d
-			roles.Insert([]byte(r.Name), &waiting)
+			delayed := *r
+			delayed.LockDelay = d
+			roles.Insert([]byte(r.Name), &delayed)
 		}
 	}
 	v.roles = roles.CommitOnly()
 	v.clusterLockDelay = max(v.clusterLockDelay, backup.clusterLockDelay)
 }
 
-// checkLockDelays refuses a state in the making whose roles wait when a member cannot
-// read that, or when there are too many of them.
+// checkLockDelays rejects an unpublished state with lock delays that some member cannot read, or with too many roles.
 func (v *View) checkLockDelays() error {
-	waits := v.clusterLockDelay > 0
+	delayed := v.clusterLockDelay > 0
 	for r := range v.RolesAfter("") {
-		waits = waits || r.LockDelay > 0
+		delayed = delayed || r.LockDelay > 0
 	}
 	switch {
 	case v.roles.Len() > MaxRoles:
-		return fmt.Errorf("the roles of the backup and those of this cluster are more than %d", MaxRoles)
-	case waits && v.MinSupportedVersion(v.present()) < lockDelayVersion:
-		return fmt.Errorf("somebody holds a role, and not every member reads command version %d, which makes the next one wait: upgrade every member first", lockDelayVersion)
-	case waits:
+		return fmt.Errorf("restore refused: backup and cluster together have more than %d roles", MaxRoles)
+	case delayed && v.MinSupportedVersion(v.present()) < lockDelayVersion:
+		return fmt.Errorf("restore refused: roles are held and not all members support command version %d; "+
+			"upgrade all members first", lockDelayVersion)
+	case delayed:
 		v.version = max(v.version, lockDelayVersion)
 	}
 	return nil
 }
 
-// endLockDelay is the end of what every role waited for since a recovery.
+// endLockDelay ends the lock delay of the whole cluster and elects the waiting candidates.
 func (w *txn) endLockDelay(since uint64) {
 	if now, _ := w.ClusterLockDelay(); now != since || w.clusterLockDelay == 0 {
 		return
 	}
 	w.clusterLockDelay = 0
 	var waiting []string
-	for r := range values(w.writeRoles().Root()) {
+	for r := range w.write.roles.all() {
 		if !r.Held() && len(r.Queue) > 0 {
 			waiting = append(waiting, r.Name)
 		}

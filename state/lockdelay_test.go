@@ -14,7 +14,7 @@ func elect(role string, since uint64) Command {
 	return Command{Kind: KindRoleElect, RoleElect: &RoleElect{Roles: []ElectableRole{{role, since}}}}
 }
 
-// sessionOf starts a session with a TTL and gives its ID.
+// sessionOf starts a session with a TTL and returns its ID.
 func sessionOf(t *testing.T, s *State, ttl time.Duration) string {
 	t.Helper()
 	c := create("")
@@ -26,17 +26,18 @@ func sessionOf(t *testing.T, s *State, ttl time.Duration) string {
 	return r.Session.ID
 }
 
-// clusterOf is a cluster whose only member reads what this build does.
+// clusterOf returns a cluster whose only member supports the version of this build.
 func clusterOf(t *testing.T, id string) *State {
 	t.Helper()
 	s := New(Options{})
 	mustApply(t, s, Command{Kind: KindClusterInit, ClusterInit: &ClusterInit{
-		ClusterID: id, Generation: cluster.Generation{Number: 1}, Members: []cluster.Member{{ID: "n1", Reads: CommandVersion}},
+		ClusterID: id, Generation: cluster.Generation{Number: 1},
+		Members: []cluster.Member{{ID: "n1", Reads: CommandVersion}},
 	}})
 	return s
 }
 
-// restored puts a backup in the place of a state.
+// restored replaces a state with a backup.
 func restored(t *testing.T, s *State, backup []byte) {
 	t.Helper()
 	merged, err := mergeBackup(s.Snapshot(), backup)
@@ -59,35 +60,40 @@ func wantLockDelays(t *testing.T, s *State, want map[string]time.Duration) {
 			r = &Role{Name: name}
 		}
 		if r.LockDelay != d || r.Held() || r.RevokedFrom != "" {
-			t.Errorf("%s waits %v, want %v: %+v", name, r.LockDelay, d, r)
+			t.Errorf("%s has lock delay %v, want %v: %+v", name, r.LockDelay, d, r)
 		}
 	}
 }
 
-// wantElected has a new session campaign, which is elected only once the role has
-// waited, with a token beyond least.
+// wantElected checks that a new session is elected only after the lock delay, with a token greater than least.
 func wantElected(t *testing.T, s *State, role string, least uint64) {
 	t.Helper()
 	id := sessionOf(t, s, MinSessionTTL)
 	r := campaign(t, s, role, id)
 	if r.Held() {
-		t.Fatalf("%s was not waited for: %+v", role, r)
+		t.Fatalf("%s has no lock delay: %+v", role, r)
 	}
-	wantCode(t, apply(s, Command{Kind: KindPut, Put: &Put{Key: "k"}, Fence: &FencingToken{Role: role, Token: least}})[0].Err, cluster.CodeFenced)
+	wantCode(t, apply(s, Command{
+		Kind: KindPut, Put: &Put{Key: "k"},
+		Fence: &FencingToken{Role: role, Token: least},
+	})[0].Err, cluster.CodeFenced)
 	mustApply(t, s, elect(role, r.StateRevision+1), elect(role, r.StateRevision-1))
 	if now, _ := s.View().Role(role); now.Held() {
-		t.Fatalf("%s: an election of another vacancy counts", role)
+		t.Fatalf("%s: elected for a different vacancy", role)
 	}
 	restore(t, s, snapshotOf(t, s))
 	mustApply(t, s, elect(role, r.StateRevision))
 	if now, _ := s.View().Role(role); now.Current.Session != id || now.Current.Token <= least || now.LockDelay != 0 {
 		t.Fatalf("%s after token %d: %+v", role, least, now)
 	}
-	wantCode(t, apply(s, Command{Kind: KindPut, Put: &Put{Key: "k"}, Fence: &FencingToken{Role: role, Token: least}})[0].Err, cluster.CodeFenced)
+	wantCode(t, apply(s, Command{
+		Kind: KindPut, Put: &Put{Key: "k"},
+		Fence: &FencingToken{Role: role, Token: least},
+	})[0].Err, cluster.CodeFenced)
 }
 
-// A restore makes a role wait for its holder, or for whom it was taken from, and
-// for nobody else.
+// A restore sets a lock delay for a role's holder, or for the session from which it was revoked, and for no other
+// session.
 func TestRestore_SetsLockDelay(t *testing.T) {
 	t.Parallel()
 	s := clusterOf(t, "c")
@@ -98,12 +104,12 @@ func TestRestore_SetsLockDelay(t *testing.T) {
 	a, b, c := sessionOf(t, s, time.Minute), sessionOf(t, s, 2*time.Second), sessionOf(t, s, time.Hour)
 	token := campaign(t, s, "held", a).Current.Token
 	campaign(t, s, "held", c)
-	campaign(t, s, "taken", b)
-	campaign(t, s, "taken", c)
-	mustApply(t, s, taking("taken", ""))
-	mustApply(t, s, campaignWith("barred", c, func(p *RoleCampaign) { p.Wait, p.Ineligible = true, true }))
+	campaign(t, s, "revoked", b)
+	campaign(t, s, "revoked", c)
+	mustApply(t, s, revoking("revoked", ""))
+	mustApply(t, s, campaignWith("ineligible", c, func(p *RoleCampaign) { p.Wait, p.Ineligible = true, true }))
 	restored(t, s, backup)
-	want := map[string]time.Duration{"held": time.Minute, "taken": 2 * time.Second, "past": 0, "barred": 0}
+	want := map[string]time.Duration{"held": time.Minute, "revoked": 2 * time.Second, "past": 0, "ineligible": 0}
 	wantLockDelays(t, s, want)
 	if v := s.View(); v.MaxVersion() < lockDelayVersion || v.Sessions() != 0 || v.clusterLockDelay != 0 {
 		t.Fatalf("version %d, %d sessions, %v", v.MaxVersion(), v.Sessions(), v.clusterLockDelay)
@@ -111,11 +117,11 @@ func TestRestore_SetsLockDelay(t *testing.T) {
 	restored(t, s, backup) // once more, while they wait
 	wantLockDelays(t, s, want)
 	wantElected(t, s, "held", token)
-	wantLockDelays(t, s, map[string]time.Duration{"taken": 2 * time.Second})
+	wantLockDelays(t, s, map[string]time.Duration{"revoked": 2 * time.Second})
 }
 
-// A backup of another cluster, or of what this one never saw, tells of holders that
-// may still act: that cluster may have been lost a moment ago.
+// A backup of another cluster, or of changes that this one never saw, names holders that may still act. That
+// cluster may have been lost a moment ago.
 func TestRestore_LockDelayOfBackupHolders(t *testing.T) {
 	t.Parallel()
 	lost, s := clusterOf(t, "lost"), clusterOf(t, "c")
@@ -125,13 +131,16 @@ func TestRestore_LockDelayOfBackupHolders(t *testing.T) {
 	a, b := sessionOf(t, lost, time.Minute), sessionOf(t, lost, 2*time.Second)
 	token := campaign(t, lost, "only-there", a).Current.Token
 	campaign(t, lost, "both", b)
-	campaign(t, lost, "taken", a)
-	mustApply(t, lost, taking("taken", ""))
+	campaign(t, lost, "revoked", a)
+	mustApply(t, lost, revoking("revoked", ""))
 	campaign(t, lost, "candidates-only", a)
 	mustApply(t, lost, resign("candidates-only", a))
 	campaign(t, s, "both", sessionOf(t, s, 5*time.Second))
 	restored(t, s, snapshotOf(t, lost))
-	wantLockDelays(t, s, map[string]time.Duration{"only-there": time.Minute, "both": 5 * time.Second, "taken": time.Minute, "candidates-only": 0})
+	wantLockDelays(t, s, map[string]time.Duration{
+		"only-there": time.Minute, "both": 5 * time.Second,
+		"revoked": time.Minute, "candidates-only": 0,
+	})
 	wantElected(t, s, "only-there", token)
 
 	older := clusterOf(t, "lost") // than the backup, and of the same cluster
@@ -139,7 +148,7 @@ func TestRestore_LockDelayOfBackupHolders(t *testing.T) {
 	wantLockDelays(t, older, map[string]time.Duration{"only-there": time.Minute, "both": 2 * time.Second})
 }
 
-// What some member cannot read is not made: that member would have to stop.
+// A restore is refused if some member could not read the result: that member would have to stop.
 func TestRestore_LockDelayNeedsCommandVersion(t *testing.T) {
 	t.Parallel()
 	s := clusterOf(t, "c")
@@ -156,7 +165,7 @@ func TestRestore_LockDelayNeedsCommandVersion(t *testing.T) {
 	wantLockDelays(t, s, map[string]time.Duration{"r": time.Minute})
 }
 
-// There may be no more roles than a snapshot may have.
+// A restore is refused if the result has more roles than a snapshot may have.
 func TestRestoreOfTooManyRoles(t *testing.T) {
 	t.Parallel()
 	full := func(name string) *State {
@@ -182,8 +191,8 @@ func waiting(number uint64) Command {
 	return c
 }
 
-// After a recovery every role waits, known or not, and each for whoever may have been
-// elected to it by the nodes that are lost.
+// After a recovery every role has a lock delay, known or not. It covers each session that the lost nodes may have
+// elected.
 func TestRecovery_SetsLockDelay(t *testing.T) {
 	t.Parallel()
 	s := clusterOf(t, "c")
@@ -193,19 +202,23 @@ func TestRecovery_SetsLockDelay(t *testing.T) {
 	campaign(t, s, "queued", c)
 	campaign(t, s, "vacant", b)
 	mustApply(t, s, resign("vacant", b))
-	mustApply(t, s, campaignWith("barred", c, func(p *RoleCampaign) { p.Wait, p.Ineligible = true, true }), put("k", "v"))
-	mustApply(t, s, end(CauseSessionEnded, a)) // takes part in no election
+	mustApply(t, s, campaignWith("ineligible", c, func(p *RoleCampaign) { p.Wait, p.Ineligible = true, true }),
+		put("k", "v"))
+	mustApply(t, s, end(CauseSessionEnded, a)) // not part of any election
 	mustApply(t, s, waiting(2))
-	wantLockDelays(t, s, map[string]time.Duration{"short": 20 * time.Second, "queued": 40 * time.Second, "vacant": 0, "barred": 40 * time.Second})
+	wantLockDelays(t, s, map[string]time.Duration{
+		"short": 20 * time.Second, "queued": 40 * time.Second, "vacant": 0,
+		"ineligible": 40 * time.Second,
+	})
 	since, all := s.View().ClusterLockDelay()
 	if all != 40*time.Second || since != s.View().RestoreEpoch() {
-		t.Fatalf("all wait %v since %d", all, since)
+		t.Fatalf("cluster lock delay %v since %d", all, since)
 	}
 
 	d := sessionOf(t, s, MinSessionTTL)
 	for _, role := range []string{"unknown", "vacant", "queued"} {
 		if r := campaign(t, s, role, d); r.Held() || s.View().LockDelay(r) < all {
-			t.Fatalf("%s was not waited for: %+v", role, r)
+			t.Fatalf("%s has no lock delay: %+v", role, r)
 		}
 	}
 	for _, role := range []string{"unknown", "vacant", "short"} { // not before that of all is over
@@ -215,7 +228,7 @@ func TestRecovery_SetsLockDelay(t *testing.T) {
 	mustApply(t, s, elect("", since-1), elect("", since+1))
 	restore(t, s, snapshotOf(t, s))
 	if _, d := s.View().ClusterLockDelay(); d != all {
-		t.Fatalf("all wait %v", d)
+		t.Fatalf("cluster lock delay %v", d)
 	}
 	mustApply(t, s, elect("", since))
 	for role, held := range map[string]bool{"unknown": true, "vacant": true, "queued": false} {
@@ -224,15 +237,15 @@ func TestRecovery_SetsLockDelay(t *testing.T) {
 		}
 	}
 	if since, d := s.View().ClusterLockDelay(); since != 0 || d != 0 {
-		t.Fatalf("all wait %v since %d", d, since)
+		t.Fatalf("cluster lock delay %v since %d", d, since)
 	}
 	if r := campaign(t, s, "another", d); !r.Held() {
 		t.Fatalf("%+v", r)
 	}
-	wantElected(t, s, "barred", token)
+	wantElected(t, s, "ineligible", token)
 }
 
-// All roles wait for 10 s at least, and for a minute at most.
+// The lock delay of the cluster is at least 10 s and at most a minute.
 func TestRecovery_LockDelayIsBounded(t *testing.T) {
 	t.Parallel()
 	for ttl, want := range map[time.Duration]time.Duration{
@@ -242,14 +255,13 @@ func TestRecovery_LockDelayIsBounded(t *testing.T) {
 		campaign(t, s, "r", sessionOf(t, s, ttl))
 		mustApply(t, s, waiting(2))
 		if _, d := s.View().ClusterLockDelay(); d != want {
-			t.Errorf("TTL %v: all wait %v, want %v", ttl, d, want)
+			t.Errorf("TTL %v: cluster lock delay %v, want %v", ttl, d, want)
 		}
 		wantLockDelays(t, s, map[string]time.Duration{"r": ttl})
 	}
 }
 
-// A log of an older build is applied as that did, and what it lacks needs a version
-// of its own.
+// The log of an older build is applied as that build did. The lock delay needs a newer version.
 func TestRecovery_WithoutLockDelay(t *testing.T) {
 	t.Parallel()
 	s := clusterOf(t, "c")
@@ -270,7 +282,7 @@ func TestRecovery_WithoutLockDelay(t *testing.T) {
 	}
 }
 
-// A role that waits is not forgotten for others.
+// A role with a lock delay is not evicted.
 func TestLockDelayedRolesAreNotEvicted(t *testing.T) {
 	t.Parallel()
 	s := clusterOf(t, "c")

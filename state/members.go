@@ -1,27 +1,25 @@
 package state
 
 import (
-	"net/http"
 	"slices"
-	"unicode/utf8"
 
 	"northstar/cluster"
 )
 
 // Limits of member records and election records.
 const (
-	MaxMembers   = 1000 // records, tombstones included
+	MaxMembers   = 1000 // records, with those of removed members
 	MaxElections = 1000
-	maxText      = 1024    // bytes of an address, a zone and the like; a longer reason is cut
-	maxVotes     = 8 << 10 // bytes of an election's votes; more are left out
+	maxText      = 1024    // bytes of an address, a zone and similar texts; a longer reason is truncated
+	maxVotes     = 8 << 10 // bytes of an election's votes; longer votes are not recorded
 )
 
 func (m *memberRecord) check() *cluster.Error {
 	if m.Removed {
-		return cluster.Errorf(cluster.CodeBadRequest, "removed: a record is not written as removed, the member is removed")
+		return badRequest("removed: must be false: MemberRemove removes a member")
 	}
 	return firstError(
-		checkNode("id", m.ID), checkPriority(m.Priority),
+		checkNode("id", m.ID), checkRange("priority", m.Priority, 0, cluster.MaxPriority),
 		checkText("raft_address", m.RaftAddress), checkText("http_address", m.HTTPAddress), checkText("zone", m.Zone),
 		checkText("incarnation", m.Incarnation), checkText("lifecycle", string(m.Lifecycle)), checkText("version", m.Version),
 	)
@@ -35,20 +33,20 @@ func (p *MemberPatch) check() *cluster.Error {
 
 func (p *MemberRemove) check() *cluster.Error { return checkNode("id", p.ID) }
 
-// apply writes the whole record; it also takes a removed member back in.
+// apply writes the whole record. It re-admits a removed member.
 func (m *memberRecord) apply(w *txn) Result {
 	i, found := w.findMember(m.ID)
 	if found {
 		return w.setMember(i, cluster.Member(*m))
 	}
 	if len(w.members) >= MaxMembers {
-		return Result{Err: cluster.Errorf(cluster.CodeBadRequest, "id: there are %d members and removed members already", MaxMembers)}
+		return Result{Err: badRequest("id: member limit reached (%d, with removed members)", MaxMembers)}
 	}
 	w.members = slices.Insert(slices.Clone(w.members), i, cluster.Member(*m))
 	return Result{Created: true}
 }
 
-// setMember replaces one record. The list is copied: older Views share it.
+// setMember replaces one record. It copies the list, which older Views share.
 func (w *txn) setMember(i int, m cluster.Member) Result {
 	w.members = slices.Clone(w.members)
 	w.members[i] = m
@@ -62,7 +60,8 @@ func (p *MemberPatch) apply(w *txn) Result {
 	}
 	m := w.members[i]
 	if p.Incarnation != nil && *p.Incarnation != "" && m.Incarnation != "" && m.Incarnation != *p.Incarnation {
-		return Result{Err: cluster.Errorf(cluster.CodeConditionFailed, "incarnation: node %s is known with data directory %s", p.ID, m.Incarnation)}
+		return failed(cluster.CodeConditionFailed, "incarnation: node %s is recorded with data directory %s", p.ID,
+			m.Incarnation)
 	}
 	p.patch(&m)
 	return w.setMember(i, m)
@@ -97,37 +96,48 @@ func (p *MemberRemove) apply(w *txn) Result {
 }
 
 func noMember(id cluster.NodeID) Result {
-	err := cluster.Errorf(cluster.CodeBadRequest, "id: node %q is not a member", id)
-	err.Status = http.StatusNotFound
-	return Result{Err: err}
+	return Result{Err: notFound("id: node %q is not a member", id)}
 }
 
-func checkNode(name string, id cluster.NodeID) *cluster.Error {
-	if _, err := cluster.ParseNodeID(string(id)); err != nil {
-		return cluster.Errorf(cluster.CodeBadRequest, "%s: %w", name, err)
+func (p *ClusterInit) check() *cluster.Error {
+	if p.ClusterID == "" {
+		return badRequest("cluster_id: must not be empty")
 	}
-	return nil
+	return firstError(
+		checkRange("members", len(p.Members)+len(p.Roster), 0, MaxMembers),
+		checkEach(p.Members, func(m cluster.Member) *cluster.Error { return (*memberRecord)(&m).check() }),
+		checkEach(sortedKeys(p.Roster), func(id cluster.NodeID) *cluster.Error {
+			return firstError(checkNode("roster", id), checkText("roster", p.Roster[id]))
+		}),
+		checkText("cluster_id", p.ClusterID), checkGeneration(p.Generation))
 }
 
-func checkPriority(p int) *cluster.Error {
-	if p < 0 || p > cluster.MaxPriority {
-		return cluster.Errorf(cluster.CodeBadRequest, "priority: want 0 to %d, got %d", cluster.MaxPriority, p)
+func (p *ClusterInit) apply(w *txn) Result {
+	if w.clusterID != "" {
+		return Result{}
 	}
-	return nil
-}
-
-func checkText(name, text string) *cluster.Error {
-	if len(text) > maxText || !utf8.ValidString(text) {
-		return cluster.Errorf(cluster.CodeBadRequest, "%s: want at most %d bytes of UTF-8, got %d bytes", name, maxText, len(text))
+	w.clusterID, w.generation = p.ClusterID, p.Generation
+	w.revision = max(w.revision, firstRevision(p.Generation.Number))
+	w.settings = Settings{AutoFailover: p.AutoFailover}
+	for i := range p.Members {
+		(*memberRecord)(&p.Members[i]).apply(w)
 	}
-	return nil
-}
-
-func firstError(errs ...*cluster.Error) *cluster.Error {
-	for _, err := range errs {
-		if err != nil {
-			return err
+	for _, id := range sortedKeys(p.Roster) {
+		m, ok := w.Member(id)
+		if !ok {
+			m = cluster.Member{ID: id, Priority: cluster.DefaultPriority, Eligible: true, Lifecycle: cluster.Joining}
 		}
+		m.Incarnation = p.Roster[id]
+		(*memberRecord)(&m).apply(w)
 	}
-	return nil
+	return Result{Created: true}
+}
+
+func (p *SettingsChange) check() *cluster.Error {
+	return firstError(checkText("reason", p.Reason), checkText("operator", p.Operator))
+}
+
+func (p *SettingsChange) apply(w *txn) Result {
+	w.settings = Settings(*p)
+	return Result{}
 }

@@ -12,7 +12,10 @@ import (
 )
 
 func member(id cluster.NodeID) Command {
-	return Command{Kind: KindMember, Member: &cluster.Member{ID: id, RaftAddress: "h:1", Priority: 100, Lifecycle: cluster.Joining}}
+	return Command{Kind: KindMember, Member: &cluster.Member{
+		ID: id, RaftAddress: "h:1", Priority: 100,
+		Lifecycle: cluster.Joining,
+	}}
 }
 
 func patch(p MemberPatch) Command { return Command{Kind: KindMemberPatch, MemberPatch: &p} }
@@ -24,7 +27,10 @@ func remove(id cluster.NodeID) Command {
 func TestMembers(t *testing.T) {
 	t.Parallel()
 	s := New(Options{})
-	mustApply(t, s, member("n2"), member("n1"), patch(MemberPatch{ID: "n1", SupportedVersion: ptr(uint32(3)), Priority: ptr(0), Zone: ptr("z")}))
+	mustApply(t, s, member("n2"), member("n1"), patch(MemberPatch{
+		ID: "n1", SupportedVersion: ptr(uint32(3)),
+		Priority: ptr(0), Zone: ptr("z"),
+	}))
 	old := s.View()
 	want := cluster.Member{ID: "n1", RaftAddress: "h:1", Lifecycle: cluster.Joining, Reads: 3, Zone: "z"}
 	if m, ok := old.Member("n1"); !ok || m != want {
@@ -72,13 +78,15 @@ func TestMembers(t *testing.T) {
 func TestIncarnationIsRecordedOnce(t *testing.T) {
 	t.Parallel()
 	s := New(Options{})
-	mustApply(t, s, member("n1"), patch(MemberPatch{ID: "n1", Incarnation: ptr("i1")}), patch(MemberPatch{ID: "n1", Incarnation: ptr("i1")}))
+	mustApply(t, s, member("n1"), patch(MemberPatch{ID: "n1", Incarnation: ptr("i1")}),
+		patch(MemberPatch{ID: "n1", Incarnation: ptr("i1")}))
 	r := apply(s, patch(MemberPatch{ID: "n1", Incarnation: ptr("i2"), Zone: ptr("z")}))[0]
 	wantCode(t, r.Err, cluster.CodeConditionFailed)
 	if m, _ := s.View().Member("n1"); m.Incarnation != "i1" || m.Zone != "" {
 		t.Fatalf("got %+v", m)
 	}
-	mustApply(t, s, patch(MemberPatch{ID: "n1", Incarnation: ptr("")}), patch(MemberPatch{ID: "n1", Incarnation: ptr("i2")}))
+	mustApply(t, s, patch(MemberPatch{ID: "n1", Incarnation: ptr("")}),
+		patch(MemberPatch{ID: "n1", Incarnation: ptr("i2")}))
 	if rec := s.View().Record("n1"); rec.Incarnation != "i2" {
 		t.Fatalf("got %+v", rec)
 	}
@@ -88,18 +96,27 @@ func TestMemberLimits(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", maxText+1)
 	for name, c := range map[string]Command{
-		"bad ID":         member("N1"),
-		"priority":       patch(MemberPatch{ID: "n1", Priority: ptr(256)}),
-		"low priority":   patch(MemberPatch{ID: "n1", Priority: ptr(-1)}),
-		"address":        patch(MemberPatch{ID: "n1", RaftAddress: &long}),
-		"zone":           {Kind: KindMember, Member: &cluster.Member{ID: "n1", Zone: long}},
-		"removed":        {Kind: KindMember, Member: &cluster.Member{ID: "n1", Removed: true}},
-		"remove bad ID":  remove(""),
-		"init no ID":     {Kind: KindClusterInit, ClusterInit: &ClusterInit{}},
-		"init member":    {Kind: KindClusterInit, ClusterInit: &ClusterInit{ClusterID: "c", Members: []cluster.Member{{}}}},
-		"init roster":    {Kind: KindClusterInit, ClusterInit: &ClusterInit{ClusterID: "c", Roster: map[cluster.NodeID]string{"": ""}}},
-		"init gen":       {Kind: KindClusterInit, ClusterInit: &ClusterInit{ClusterID: "c", Generation: cluster.Generation{Number: 1 << 13}}},
-		"init members":   {Kind: KindClusterInit, ClusterInit: &ClusterInit{ClusterID: "c", Members: make([]cluster.Member, MaxMembers+1)}},
+		"bad ID":        member("N1"),
+		"priority":      patch(MemberPatch{ID: "n1", Priority: ptr(256)}),
+		"low priority":  patch(MemberPatch{ID: "n1", Priority: ptr(-1)}),
+		"address":       patch(MemberPatch{ID: "n1", RaftAddress: &long}),
+		"zone":          {Kind: KindMember, Member: &cluster.Member{ID: "n1", Zone: long}},
+		"removed":       {Kind: KindMember, Member: &cluster.Member{ID: "n1", Removed: true}},
+		"remove bad ID": remove(""),
+		"init no ID":    {Kind: KindClusterInit, ClusterInit: &ClusterInit{}},
+		"init member":   {Kind: KindClusterInit, ClusterInit: &ClusterInit{ClusterID: "c", Members: []cluster.Member{{}}}},
+		"init roster": {Kind: KindClusterInit, ClusterInit: &ClusterInit{
+			ClusterID: "c",
+			Roster:    map[cluster.NodeID]string{"": ""},
+		}},
+		"init gen": {Kind: KindClusterInit, ClusterInit: &ClusterInit{
+			ClusterID:  "c",
+			Generation: cluster.Generation{Number: 1 << 13},
+		}},
+		"init members": {Kind: KindClusterInit, ClusterInit: &ClusterInit{
+			ClusterID: "c",
+			Members:   make([]cluster.Member, MaxMembers+1),
+		}},
 		"leader no node": {Kind: KindLeaderStart, LeaderStart: &LeaderStart{Term: 1}},
 	} {
 		s := New(Options{})
@@ -123,7 +140,8 @@ func TestMinSupportedVersion(t *testing.T) {
 	t.Parallel()
 	s := New(Options{})
 	mustApply(t, s, member("n1"), member("n2"), member("n3"),
-		patch(MemberPatch{ID: "n1", SupportedVersion: ptr(CommandVersion)}), patch(MemberPatch{ID: "n2", SupportedVersion: ptr(CommandVersion + 7)}))
+		patch(MemberPatch{ID: "n1", SupportedVersion: ptr(CommandVersion)}),
+		patch(MemberPatch{ID: "n2", SupportedVersion: ptr(CommandVersion + 7)}))
 	v := s.View()
 	for _, c := range []struct {
 		ids  []cluster.NodeID
@@ -152,7 +170,10 @@ func TestClusterInitOnce(t *testing.T) {
 		t.Fatalf("first: %+v", r)
 	}
 	before := s.View().Members()
-	r := apply(s, Command{Kind: KindClusterInit, ClusterInit: &ClusterInit{ClusterID: "c2", Roster: map[cluster.NodeID]string{"n3": "i3"}}})[0]
+	r := apply(s, Command{
+		Kind:        KindClusterInit,
+		ClusterInit: &ClusterInit{ClusterID: "c2", Roster: map[cluster.NodeID]string{"n3": "i3"}},
+	})[0]
 	if r.Err != nil || r.Created {
 		t.Fatalf("second: %+v", r)
 	}
@@ -176,7 +197,10 @@ func TestLeaderStart(t *testing.T) {
 	t.Parallel()
 	s := New(Options{})
 	start := func(term uint64, node cluster.NodeID) Command {
-		return Command{Kind: KindLeaderStart, Now: int64(term), LeaderStart: &LeaderStart{Term: term, Node: node, Trigger: "timeout"}}
+		return Command{
+			Kind: KindLeaderStart, Now: int64(term),
+			LeaderStart: &LeaderStart{Term: term, Node: node, Trigger: "timeout"},
+		}
 	}
 	if term, node := s.View().LeaderStart(); term != 0 || node != "" {
 		t.Fatalf("at first: %d %s", term, node)
@@ -190,8 +214,11 @@ func TestLeaderStart(t *testing.T) {
 	if got := len(s.View().Elections()); got != 1 {
 		t.Fatalf("%d elections", got)
 	}
-	// Nothing that is only for people keeps a leader from starting.
-	wordy := &LeaderStart{Term: 6, Node: "n1", Trigger: "t\xff", Reason: strings.Repeat("ä", maxText), Votes: make([]byte, maxVotes+1)}
+	// Texts for human readers never keep a leader from starting.
+	wordy := &LeaderStart{
+		Term: 6, Node: "n1", Trigger: "t\xff", Reason: strings.Repeat("ä", maxText),
+		Votes: make([]byte, maxVotes+1),
+	}
 	if r := s.Apply(3, 6, []Command{{Kind: KindLeaderStart, LeaderStart: wordy}})[0]; r.Err != nil {
 		t.Fatal(r.Err)
 	}

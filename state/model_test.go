@@ -16,7 +16,7 @@ import (
 	"northstar/cluster"
 )
 
-// model is the simplest thing that answers like the keys of a State.
+// model is a simple model of the keys of a State.
 type model struct {
 	keys        map[string]Item
 	revision    uint64
@@ -91,7 +91,7 @@ func (m *model) list(prefix, after string) []string {
 
 var modelKeys = []string{"a", "a/", "a/b", "a/b/c", "ab", "b", "ä", "\x00", "a/b\x00"}
 
-// drawCommand draws a put or delete; current are the revisions to aim at.
+// drawCommand draws a put or delete, often with a current revision.
 func drawCommand(t *rapid.T, m *model) Command {
 	key := rapid.SampledFrom(modelKeys).Draw(t, "key")
 	var ifRevision *uint64
@@ -101,9 +101,15 @@ func drawCommand(t *rapid.T, m *model) Command {
 	case 1:
 		ifRevision = ptr(rapid.Uint64Range(0, m.revision+1).Draw(t, "revision"))
 	}
-	c := Command{Now: m.now + rapid.SampledFrom([]int64{0, 1, -5, int64(idempotencyTTL) / 3, int64(idempotencyTTL)}).Draw(t, "clock")}
+	c := Command{Now: m.now + rapid.SampledFrom([]int64{
+		0, 1, -5, int64(idempotencyTTL) / 3,
+		int64(idempotencyTTL),
+	}).Draw(t, "clock")}
 	if rapid.IntRange(0, 3).Draw(t, "kind") == 0 {
-		c.Kind, c.Delete = KindDelete, &Delete{Key: key, IfRevision: ifRevision, IfPresent: rapid.IntRange(0, 5).Draw(t, "present") == 0}
+		c.Kind, c.Delete = KindDelete, &Delete{
+			Key: key, IfRevision: ifRevision,
+			IfPresent: rapid.IntRange(0, 5).Draw(t, "present") == 0,
+		}
 	} else {
 		value := rapid.SliceOfN(rapid.Byte(), 0, 6).Draw(t, "value")
 		c.Kind, c.Put = KindPut, &Put{Key: key, Value: value, IfRevision: ifRevision}
@@ -122,7 +128,7 @@ func drawCommand(t *rapid.T, m *model) Command {
 	return c
 }
 
-// throughLog gives the commands as a node gets them: encoded and decoded.
+// throughLog encodes and decodes the commands, as the log does.
 func throughLog(t *rapid.T, cmds []Command) []Command {
 	raw, err := EncodeBatch(cmds)
 	if err != nil {
@@ -142,9 +148,9 @@ func agree(got, want Result) bool {
 	return got.Err.Code == want.Err.Code && got.Err.Status == want.Err.Status && got.Err.Revision == want.Err.Revision
 }
 
-// A State answers like the model, and so does a second one that goes through
-// snapshots, restarts and installs at random; both have the same digest after
-// every batch, and their watchers get every change once and in order.
+// A State returns the results of the model. So does a second one that goes through snapshots, restarts and installs
+// at random. Both have the same fingerprint after every batch, and their watchers get every change once and in
+// order.
 func TestAgainstModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -213,7 +219,8 @@ func compareKeys(t *rapid.T, v *View, m *model) {
 	for _, key := range modelKeys {
 		got, ok := v.Get(key)
 		want, exists := m.keys[key]
-		if ok != exists || !bytes.Equal(got.Value, want.Value) || got.Revision != want.Revision || got.CreateRevision != want.CreateRevision || got.Version != want.Version {
+		if ok != exists || !bytes.Equal(got.Value, want.Value) || got.Revision != want.Revision ||
+			got.CreateRevision != want.CreateRevision || got.Version != want.Version {
 			t.Fatalf("%q: %+v, model %+v", key, got, want)
 		}
 		bytesHeld += want.size()
@@ -262,7 +269,7 @@ func watch(t *rapid.T, s *State, prefix string) *watcher {
 	return w
 }
 
-// resume goes on where the watcher was, like a client with its Last-Event-ID.
+// resume continues where the watcher was, like a client with its Last-Event-ID.
 func (w *watcher) resume(t *rapid.T, s *State) {
 	var err error
 	if w.cursor, err = s.Feed().Cursor(w.prefix, w.last); err != nil {
@@ -270,7 +277,7 @@ func (w *watcher) resume(t *rapid.T, s *State) {
 	}
 }
 
-// read takes all that there is.
+// read reads all changes that are available.
 func (w *watcher) read(t *rapid.T) {
 	w.each(t, func(c Change) {
 		w.last = c.Revision
@@ -278,8 +285,8 @@ func (w *watcher) read(t *rapid.T) {
 	})
 }
 
-// each calls take for every change that there is.
-func (w *watcher) each(t *rapid.T, take func(Change)) {
+// each calls handle for every available change.
+func (w *watcher) each(t *rapid.T, handle func(Change)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	for {
@@ -291,7 +298,7 @@ func (w *watcher) each(t *rapid.T, take func(Change)) {
 			t.Fatal(err)
 		}
 		for _, c := range changes {
-			take(c)
+			handle(c)
 		}
 	}
 }
@@ -308,8 +315,7 @@ func (w *watcher) compare(t *rapid.T, m *model) {
 	}
 }
 
-// With a short history a watcher gets a run of changes without a gap, or is
-// told that it fell behind: never one without the other.
+// With a short history a watcher gets changes without a gap until it gets a compaction error.
 func TestShortHistoryNeverSkips(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -337,7 +343,7 @@ func TestShortHistoryNeverSkips(t *testing.T) {
 			changes, err := c.Next(ctx, rapid.IntRange(1, 3).Draw(t, "limit"))
 			if cluster.IsCode(err, cluster.CodeHistoryCompacted) {
 				if seen >= s.View().CompactedRevision() {
-					t.Fatalf("told that %d is gone, history reaches back to %d", seen, s.View().CompactedRevision())
+					t.Fatalf("compacted at %d, but history reaches back to %d", seen, s.View().CompactedRevision())
 				}
 				return
 			}

@@ -5,21 +5,18 @@ import (
 	"sort"
 )
 
-// blockLen is the number of elements that a block of a queue has room for.
+// blockLen is the capacity of a block.
 const blockLen = 256
 
-// queue is a first-in first-out list whose copies are snapshots: a copy goes on
-// showing what it held, whatever is pushed to or popped from the original.
-// Only one line of descent may push: of two copies, the one that is pushed to
-// must be the only one ever pushed to again. Elements stand at positions that
-// never change; the zero value is empty and begins at position 0.
+// queue is a FIFO list whose copies are snapshots: a later push to or pop from the original does not change them.
+// After a copy, only one of the two may be pushed to. The position of an element never changes. The zero value is
+// an empty queue that begins at position 0.
 //
-// Invariants: blocks[i].start grows with i; blocks[0] holds first unless the
-// queue is empty; an element is written once, before the copy that shows it is
-// handed to another goroutine.
+// Invariants: blocks[i].start grows with i; blocks[0] contains the position first unless the queue is empty; an
+// element is written once, before another goroutine gets the copy that shows it.
 type queue[T any] struct {
 	blocks     []block[T]
-	first, end uint64 // positions of the first element and after the last
+	first, end uint64 // position of the first element, and after the last
 }
 
 type block[T any] struct {
@@ -29,8 +26,7 @@ type block[T any] struct {
 
 func (q *queue[T]) len() int { return int(q.end - q.first) }
 
-// push appends v. With fresh it goes into a block of its own, so that the
-// elements before it can be freed without it.
+// push appends v. If fresh, v begins a new block, so that the elements before it can be freed without it.
 func (q *queue[T]) push(v T, fresh bool) {
 	n := len(q.blocks)
 	if n == 0 || fresh || q.end-q.blocks[n-1].start == blockLen {
@@ -49,22 +45,21 @@ func (q *queue[T]) pop() T {
 	if q.first == q.end {
 		q.blocks = nil
 	} else if len(q.blocks) > 1 && q.blocks[1].start == q.first {
-		// Other copies still use the old list of blocks, and a mere reslice would
-		// keep the freed block reachable.
+		// Other copies use the old list. A reslice would keep the freed block reachable.
 		q.blocks = slices.Clone(q.blocks[1:])
 	}
 	return v
 }
 
-// at gives the element at a position from first up to, not including, end.
+// at returns the element at a position ≥ first and < end.
 func (q *queue[T]) at(pos uint64) T {
 	i := sort.Search(len(q.blocks), func(i int) bool { return q.blocks[i].start > pos }) - 1
 	b := q.blocks[i]
 	return b.items[pos-b.start]
 }
 
-// search returns the position of the first element for which after is true, end if
-// there is none. All elements behind such a one must be such, too.
+// search returns the position of the first element for which after is true, or end. It must be true for all later
+// elements.
 func (q *queue[T]) search(after func(T) bool) uint64 {
 	return q.first + uint64(sort.Search(q.len(), func(i int) bool { return after(q.at(q.first + uint64(i))) }))
 }

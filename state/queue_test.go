@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A queue behaves like a list, and its copies keep what they showed.
+// A queue behaves like a list, and its copies do not change.
 func TestQueue(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -47,7 +47,7 @@ func TestQueue(t *testing.T) {
 	})
 }
 
-// What all copies have let go of is freed.
+// Blocks that no copy uses are freed.
 func TestQueueFreesBlocks(t *testing.T) {
 	t.Parallel()
 	var q queue[int]

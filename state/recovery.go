@@ -13,21 +13,17 @@ const maxGeneration = 1 << 12
 
 func checkGeneration(g cluster.Generation) *cluster.Error {
 	if g.Number > maxGeneration {
-		return cluster.Errorf(cluster.CodeBadRequest, "generation: %d would take revisions beyond 2^53", g.Number)
+		return badRequest("generation: must be at most %d (got %d)", maxGeneration, g.Number)
 	}
 	return checkText("recovery_id", g.RecoveryID)
 }
 
 func (p *Recovery) check() *cluster.Error {
-	if len(p.Voters)+len(p.Readmit) > 2*MaxMembers {
-		return cluster.Errorf(cluster.CodeBadRequest, "members: want at most %d", MaxMembers)
-	}
-	for _, id := range slices.Concat(p.Voters, p.Readmit) {
-		if err := checkNode("members", id); err != nil {
-			return err
-		}
-	}
-	return checkGeneration(p.Generation)
+	return firstError(
+		checkRange("members", len(p.Voters)+len(p.Readmit), 0, 2*MaxMembers),
+		checkEach(slices.Concat(p.Voters, p.Readmit),
+			func(id cluster.NodeID) *cluster.Error { return checkNode("members", id) }),
+		checkGeneration(p.Generation))
 }
 
 func (p *Recovery) apply(w *txn) Result {
@@ -35,7 +31,6 @@ func (p *Recovery) apply(w *txn) Result {
 		return Result{}
 	}
 	w.commit()
-	*w = txn{View: w.View, options: w.options}
 	w.generation = p.Generation
 	w.revision = max(w.revision, firstRevision(p.Generation.Number))
 	w.keys, w.bytes = withoutSessionKeys(&w.View)
@@ -49,7 +44,7 @@ func (p *Recovery) apply(w *txn) Result {
 	w.history = history{floor: w.revision}
 	w.roleChanges, w.nodeChanges = history{floor: w.revision}, history{floor: w.revision}
 	w.epoch++
-	// Whoever saw the seq of a record that is lost goes on behind it.
+	// A reader that saw the seq of a lost record continues behind it.
 	w.audit.seq = max(w.audit.seq, firstRevision(p.Generation.Number))
 	for i, m := range w.members {
 		if slices.Contains(p.Voters, m.ID) {
@@ -63,16 +58,15 @@ func (p *Recovery) apply(w *txn) Result {
 	return Result{Created: true}
 }
 
-// reassignRevisions gives every key a revision of its own again, above the present one, in
-// the order of those that they have. A write that was lost may have had the same
-// revision as one that is kept here: whoever saw it must not take the one for the
-// other.
+// reassignRevisions assigns every key a new revision above the present one, in the order of the old revisions. A
+// lost write may have had the revision of a write that is kept here. A client that saw the lost write must not
+// confuse them.
 func (w *txn) reassignRevisions() {
-	items := values(w.writeKeys().Root())
-	for _, item := range slices.SortedFunc(items, func(a, b *Item) int { return cmp.Compare(a.Revision, b.Revision) }) {
+	byRevision := func(a, b *Item) int { return cmp.Compare(a.Revision, b.Revision) }
+	for _, item := range slices.SortedFunc(w.write.keys.all(), byRevision) {
 		w.revision++
 		again := *item
 		again.Revision = w.revision
-		w.keysTxn.Insert([]byte(item.Key), &again)
+		w.write.keys.put(item.Key, &again)
 	}
 }

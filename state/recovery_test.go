@@ -10,11 +10,14 @@ import (
 )
 
 func recovery(number uint64, voters ...cluster.NodeID) Command {
-	return Command{Kind: KindRecovery, Recovery: &Recovery{Generation: cluster.Generation{Number: number, RecoveryID: "r"}, Voters: voters, Readmit: voters[:1]}}
+	return Command{Kind: KindRecovery, Recovery: &Recovery{Generation: cluster.Generation{
+		Number:     number,
+		RecoveryID: "r",
+	}, Voters: voters, Readmit: voters[:1]}}
 }
 
-// Whatever the lost nodes gave out was below the new generation: no key, no
-// write, and no watch may have a revision of the old one.
+// The lost nodes only used revisions below the new generation: no key, write or watch may have a revision of the
+// old one.
 func TestRecoveryLeavesNoOldRevision(t *testing.T) {
 	t.Parallel()
 	s := richState(t)
@@ -56,7 +59,8 @@ func TestRecoveryLeavesNoOldRevision(t *testing.T) {
 			t.Errorf("%s has revision %d", it.Key, it.Revision)
 		}
 		seen[it.Revision] = true
-		if string(it.Value) != string(order[i].Value) || it.Version != order[i].Version || it.CreateRevision != order[i].CreateRevision {
+		if string(it.Value) != string(order[i].Value) || it.Version != order[i].Version ||
+			it.CreateRevision != order[i].CreateRevision {
 			t.Errorf("%+v was %+v", it, order[i])
 		}
 		for j := range i {
@@ -72,7 +76,8 @@ func TestRecoveryLeavesNoOldRevision(t *testing.T) {
 		t.Errorf("%d sessions, before %d", v.Sessions(), before.Sessions())
 	}
 	for r := range v.RolesAfter("") {
-		if old, _ := before.Role(r.Name); r.Held() || len(r.Queue) > 0 || old.Held() && r.History[len(r.History)-1].Cause != CauseRecovered {
+		if old, _ := before.Role(r.Name); r.Held() || len(r.Queue) > 0 ||
+			old.Held() && r.History[len(r.History)-1].Cause != CauseRecovered {
 			t.Errorf("%+v, before %+v", r, old)
 		}
 	}
@@ -80,7 +85,7 @@ func TestRecoveryLeavesNoOldRevision(t *testing.T) {
 	case err := <-ended:
 		wantCode(t, err, cluster.CodeHistoryCompacted)
 	case <-time.After(10 * time.Second):
-		t.Error("a watch goes on")
+		t.Error("a watch continues")
 	}
 	if _, err := s.Feed().Cursor("", v.Revision()-1); !cluster.IsCode(err, cluster.CodeHistoryCompacted) {
 		t.Errorf("a watch from before: %v", err)
@@ -88,7 +93,10 @@ func TestRecoveryLeavesNoOldRevision(t *testing.T) {
 	if r := apply(s, put("new", "x"))[0]; r.Revision != v.Revision()+1 {
 		t.Errorf("the next write has revision %d after %d", r.Revision, v.Revision())
 	}
-	created := apply(s, Command{Kind: KindSessionCreate, SessionCreate: &SessionCreate{Nonce: "abcdefgh", TTL: MinSessionTTL}})[0]
+	created := apply(s, Command{
+		Kind:          KindSessionCreate,
+		SessionCreate: &SessionCreate{Nonce: "abcdefgh", TTL: MinSessionTTL},
+	})[0]
 	mustApply(t, s, Command{Kind: KindRoleCampaign, RoleCampaign: &RoleCampaign{Role: "r", Session: created.Session.ID}})
 	if r, ok := s.View().Role("r"); !ok || r.Current.Token <= base {
 		t.Errorf("the next token is not above %d: %+v", base, r)
@@ -111,7 +119,7 @@ func TestRecoveryLeavesNoOldRevision(t *testing.T) {
 	again := New(Options{})
 	restore(t, again, snapshotOf(t, s))
 	if again.View().Fingerprint() != s.View().Fingerprint() {
-		t.Error("a snapshot gives another state")
+		t.Error("a snapshot restores a different state")
 	}
 }
 

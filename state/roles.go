@@ -7,58 +7,51 @@ import (
 	"slices"
 	"time"
 
-	iradix "github.com/hashicorp/go-immutable-radix/v2"
-
 	"northstar/cluster"
 )
 
 // Limits of roles.
 const (
-	MaxRoles          = 10_000 // records, of vacant roles too
+	MaxRoles          = 10_000 // records, also of vacant roles
 	MaxRoleValue      = 4096   // bytes of a candidate's value
-	MaxCandidates     = 1000   // that wait for one role
-	MaxTenures        = 32     // ended ones that a role remembers
+	MaxCandidates     = 1000   // candidates that wait for one role
+	MaxTenures        = 32     // ended tenures in the history of a role
 	MaxTakeoverDelay  = time.Hour
-	MaxElectableRoles = 1000 // that one RoleElect ends
+	MaxElectableRoles = 1000 // vacancies of one RoleElect
 
-	roleEvictionBatch = 100 // forgotten at once when there are MaxRoles
+	roleEvictionBatch = 100 // roles evicted together when there are MaxRoles
 )
 
-// Role is a named leadership, held by at most one session. It is immutable; what
-// it holds must not be changed.
+// Role is a named leadership that at most one session holds. It is immutable, with all that it refers to.
 //
-// Invariants: a role that is not held has no eligible candidate, or waits for a
-// takeover delay, for who was parted from it or for who may still believe to hold
-// it; the holder is not in the queue;
-// tokens in Past grow and are less than Token; Since ≥ Token; every session in it
-// lives.
+// Invariants: a vacant role has no eligible candidate, or waits for a takeover delay, a revocation or a lock delay; the
+// holder is not in the queue; tokens in History grow and are less than Current.Token; StateRevision ≥ Current.Token;
+// every session in it is live.
 type Role struct {
 	Name          string
-	Current       Tenure      // the zero Tenure while nobody holds it
-	Queue         []Candidate // first come first
-	History       []Tenure    // the last MaxTenures that have ended, oldest first, without their values
+	Current       Tenure      // the zero Tenure while the role is vacant
+	Queue         []Candidate // in order of arrival
+	History       []Tenure    // the last MaxTenures ended tenures, oldest first, without their values
 	StateRevision uint64      // revision of the last election or vacancy
-	Elections     uint64      // that there were
-	// Delayed: the last holder was lost involuntarily, and the first eligible
-	// candidate wants to wait. RoleElect ends that.
+	Elections     uint64      // number of elections
+	// TakeoverPending: the last tenure ended involuntarily, and the first eligible candidate wants a delay. RoleElect
+	// ends the delay.
 	TakeoverPending bool
-	// RevokedFrom is the session that the role was taken from, "" while none was: it may
-	// not know yet and go on until its own deadline. Nobody else is elected until it
-	// has said that it knows (RoleRelease) or has ended; until then it is not to be
-	// renewed, so that its deadline comes first. Never set while the role is held.
+	// RevokedFrom is the session from which an operator took the role, or "". It may not know that yet, and act until
+	// its own deadline. Until it acknowledges (RoleRelease) or ends, no other session is elected. The session is not
+	// renewed meanwhile, so its deadline comes first. A held role has no RevokedFrom.
 	RevokedFrom string
-	// LockDelay is the TTL of who held the role in a state that was replaced, by a backup
-	// or by that of a recovery: it may not know yet, and its session is no more, so that
-	// nobody can say that it knows. Nobody is elected until the leader has seen the role
-	// wait for so long (RoleElect). Never set while the role is held or Parted or
-	// Delayed; see View.Awaits too.
+	// LockDelay is the TTL of the session that held the role in a state that a restore or a recovery replaced. That
+	// session no longer exists and cannot acknowledge, but its client may still act. No session is elected until the
+	// leader has measured the delay (RoleElect). A role that is held, revoked or TakeoverPending has no LockDelay. See
+	// View.LockDelay too.
 	LockDelay time.Duration
 }
 
-// OwnedBy says whether somebody holds the role.
+// Held reports whether a session holds the role.
 func (r *Role) Held() bool { return r.Current.Token != 0 }
 
-// Next gives the candidate that is to be elected next, the first that is eligible.
+// Next returns the first eligible candidate, which is elected next.
 func (r *Role) Next() (Candidate, bool) {
 	i := slices.IndexFunc(r.Queue, func(c Candidate) bool { return !c.Ineligible })
 	if i < 0 {
@@ -67,8 +60,7 @@ func (r *Role) Next() (Candidate, bool) {
 	return r.Queue[i], true
 }
 
-// tokenOf is that of the tenure that a session has, or that was taken from it and
-// that it may still act for; 0: none.
+// tokenOf returns the token of the tenure that a session has, or that was revoked from it. 0: none.
 func (r *Role) tokenOf(session string) uint64 {
 	switch session {
 	case r.Current.Session:
@@ -79,7 +71,7 @@ func (r *Role) tokenOf(session string) uint64 {
 	return 0
 }
 
-// Waits says whether a session is in the queue.
+// Waits reports whether a session is in the queue.
 func (r *Role) Waits(session string) bool { return r.find(session) >= 0 }
 
 func (r *Role) find(session string) int {
@@ -88,10 +80,10 @@ func (r *Role) find(session string) int {
 
 // Tenure is one session's time as holder of a role.
 type Tenure struct {
-	Token      uint64 // fencing token: the revision of the election, so that it grows for ever
+	Token      uint64 // fencing token: the revision of the election, which always grows
 	Session    string
 	Holder     string // the session's name
-	Value      string // the candidate's own
+	Value      string // the candidate's value
 	AcquiredAt int64  // Unix nanoseconds
 	EndedAt    int64  // 0 while it lasts
 	Cause      Cause  // "" while it lasts
@@ -100,11 +92,11 @@ type Tenure struct {
 // Candidate is a session that waits for a role.
 type Candidate struct {
 	Session       string
-	Name          string // the session's
+	Name          string // the session's name
 	Value         string
-	TakeoverDelay time.Duration // how long it waits after an involuntary loss before it is elected
-	Ineligible    bool          // keeps its place, and is passed over
-	Since         uint64        // revision when it joined
+	TakeoverDelay time.Duration // delay before its election after an involuntary end
+	Ineligible    bool          // it keeps its place, but is not elected
+	Since         uint64        // revision when it joined the queue
 }
 
 var rolePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$`)
@@ -112,56 +104,46 @@ var rolePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$`)
 // CheckRole checks the name of a role.
 func CheckRole(name string) *cluster.Error {
 	if !rolePattern.MatchString(name) {
-		return cluster.Errorf(cluster.CodeBadRequest, "role: %q: want 1 to 128 of A-Z, a-z, 0-9, '.', '_', ':', '@' and '-', starting with a letter or digit", name)
+		return badRequest("role: %q: must be 1 to 128 of A-Z, a-z, 0-9, '.', '_', ':', '@' and '-', "+
+			"starting with a letter or digit", name)
 	}
 	return nil
 }
 
-// RoleKey is the key of a role's changes in the RoleFeed: no other role's begins
-// with it.
+// RoleKey returns the key of a role's changes in the RoleFeed. It is not a prefix of another role's key.
 func RoleKey(name string) string { return name + "\x00" }
 
-// Role gives the record of a role that somebody holds, waits for, or has held.
+// Role returns the record of a role that is held, awaited or was held before.
 func (v *View) Role(name string) (*Role, bool) { return v.roles.Get([]byte(name)) }
 
-// Roles counts the roles that there is a record of.
+// Roles returns the number of role records.
 func (v *View) Roles() int { return v.roles.Len() }
 
 // RolesAfter yields the roles with a name greater than after, in order of names.
 func (v *View) RolesAfter(after string) iter.Seq[*Role] { return valuesAfter(v.roles, after) }
 
-func (w *txn) writeRoles() *iradix.Txn[*Role] { return open(&w.rolesTxn, w.roles) }
-
-// role gives a copy of a role's record to be changed and put back by setRole, an
-// empty one when there is none. Its slices are shared.
+// role returns a copy of a role's record, or a new record, to be changed and written by setRole. Its slices are shared.
 func (w *txn) role(name string) *Role {
-	if r, ok := w.writeRoles().Get([]byte(name)); ok {
+	if r, ok := w.write.roles.get(name); ok {
 		changed := *r
 		return &changed
 	}
 	return &Role{Name: name}
 }
 
-// setRole settles who holds a role and puts its record back; a record without
-// holder, queue and past is none. It gives the record as it is then.
+// setRole elects the next candidate if the role may be given away, writes the record and returns it. It deletes a
+// record without holder, queue, history and lock delay.
 func (w *txn) setRole(r *Role, delayOver bool) *Role {
 	w.electNext(r, delayOver)
-	if !r.Held() && len(r.Queue) == 0 && len(r.History) == 0 && r.LockDelay == 0 { // none that was taken has no past
-		w.deleteRole(r.Name)
-	} else if _, known := w.writeRoles().Insert([]byte(r.Name), r); !known {
-		w.newRoles++
+	if !r.Held() && len(r.Queue) == 0 && len(r.History) == 0 && r.LockDelay == 0 { // a revoked role has a history
+		w.write.roles.remove(r.Name)
+	} else {
+		w.write.roles.put(r.Name, r)
 	}
 	return r
 }
 
-func (w *txn) deleteRole(name string) {
-	if _, known := w.writeRoles().Delete([]byte(name)); known {
-		w.newRoles--
-	}
-}
-
-// electNext elects the next candidate of a vacant role, unless its takeover delay,
-// or who was parted from the role or may believe to hold it, has to be waited for.
+// electNext elects the next candidate of a vacant role, unless a delay or the previous holder must be awaited.
 func (w *txn) electNext(r *Role, delayOver bool) {
 	if r.Held() {
 		return
@@ -169,7 +151,7 @@ func (w *txn) electNext(r *Role, delayOver bool) {
 	next, ok := r.Next()
 	switch {
 	case !ok:
-		r.TakeoverPending = false // who comes now has nobody to wait for
+		r.TakeoverPending = false // the next candidate to arrive need not wait
 	case w.LockDelay(r) > 0:
 	case r.RevokedFrom != "" && r.RevokedFrom != next.Session:
 	case r.TakeoverPending && !delayOver && next.TakeoverDelay > 0:
@@ -187,10 +169,10 @@ func (w *txn) elect(r *Role, c Candidate) {
 	w.revision++
 	r.StateRevision, r.Elections, r.TakeoverPending = w.revision, r.Elections+1, false
 	r.Current = Tenure{Token: w.revision, Session: c.Session, Holder: c.Name, Value: c.Value, AcquiredAt: w.now}
-	w.appendRoleEvent(r.Name, RoleEvent{Role: r.Name, Elected: true, Tenure: r.Current})
+	w.appendRoleEvent(RoleEvent{Role: r.Name, Elected: true, Tenure: r.Current})
 }
 
-// endTenure makes a role vacant. The caller puts it back.
+// endTenure makes a role vacant. The caller calls setRole.
 func (w *txn) endTenure(r *Role, cause Cause) {
 	ended := r.Current
 	ended.EndedAt, ended.Cause = w.now, cause
@@ -198,19 +180,12 @@ func (w *txn) endTenure(r *Role, cause Cause) {
 	w.revision++
 	r.StateRevision, r.TakeoverPending = w.revision, cause.involuntary()
 	r.Current = Tenure{}
-	w.appendRoleEvent(r.Name, RoleEvent{Role: r.Name, Tenure: ended})
+	w.appendRoleEvent(RoleEvent{Role: r.Name, Tenure: ended})
 	ended.Value = ""
-	r.History = append(slices.Clone(r.History[max(0, len(r.History)+1-MaxTenures):]), ended)
+	r.remember(ended)
 }
 
-// revoke makes the session that a role is taken from one that is waited for. The
-// caller ends its tenure and puts the role back.
-func (w *txn) revoke(r *Role) {
-	r.RevokedFrom = r.Current.Session
-	w.link(r.RevokedFrom, ownedRevocation, r.Name)
-}
-
-// clearRevocation is the end of that. The caller puts the role back.
+// clearRevocation ends the wait for the previous holder. The caller calls setRole.
 func (w *txn) clearRevocation(r *Role) {
 	if r.RevokedFrom != "" {
 		w.unlink(r.RevokedFrom, ownedRevocation, r.Name)
@@ -218,26 +193,27 @@ func (w *txn) clearRevocation(r *Role) {
 	}
 }
 
-// acknowledgeRevocation is rejoin for a role that is then settled.
+// acknowledgeRevocation ends the wait for the previous holder and elects the next candidate.
 func (w *txn) acknowledgeRevocation(name string) *Role {
 	r := w.role(name)
 	w.clearRevocation(r)
 	return w.setRole(r, false)
 }
 
-// appendRoleEvent puts an event into the history of the roles.
-func (w *txn) appendRoleEvent(role string, ev RoleEvent) {
-	w.roleChanges.push(change{item: &Item{Key: RoleKey(role), Value: encodeRecord(&ev), Revision: w.revision}}, w.options)
+// appendRoleEvent appends an event to the history of the roles.
+func (w *txn) appendRoleEvent(ev RoleEvent) {
+	item := &Item{Key: RoleKey(ev.Role), Value: encodeRecord(&ev), Revision: w.revision}
+	w.roleChanges.push(change{item: item}, w.options)
 }
 
-// vacate ends the tenure of a role that is held.
+// vacate ends the tenure of a held role.
 func (w *txn) vacate(name string, cause Cause) *Role {
 	r := w.role(name)
 	w.endTenure(r, cause)
 	return w.setRole(r, false)
 }
 
-// withdraw takes a session out of a role's queue.
+// withdraw removes a session from a role's queue.
 func (w *txn) withdraw(name, session string) *Role {
 	r := w.role(name)
 	if i := r.find(session); i >= 0 {
@@ -247,21 +223,21 @@ func (w *txn) withdraw(name, session string) *Role {
 	return w.setRole(r, false)
 }
 
-// evictVacantRoles forgets the roles that have been vacant for longest when there is no
-// room for another; false when all of them are in use.
+// evictVacantRoles evicts the longest vacant roles if there are MaxRoles. It reports whether there is room for another
+// role.
 func (w *txn) evictVacantRoles() bool {
-	if w.roles.Len()+w.newRoles < MaxRoles {
+	if w.write.roles.len() < MaxRoles {
 		return true
 	}
 	var vacant []*Role
-	for r := range values(w.writeRoles().Root()) {
+	for r := range w.write.roles.all() {
 		if !r.Held() && len(r.Queue) == 0 && r.RevokedFrom == "" && r.LockDelay == 0 {
 			vacant = append(vacant, r)
 		}
 	}
 	slices.SortFunc(vacant, func(a, b *Role) int { return cmp.Compare(a.StateRevision, b.StateRevision) })
 	for _, r := range vacant[:min(len(vacant), roleEvictionBatch)] {
-		w.deleteRole(r.Name)
+		w.write.roles.remove(r.Name)
 	}
 	return len(vacant) > 0
 }
@@ -270,10 +246,10 @@ func (w *txn) evictVacantRoles() bool {
 type RoleEvent struct {
 	Role    string
 	Elected bool   // false: vacated
-	Tenure  Tenure // that began, or ended
+	Tenure  Tenure // the tenure that began or ended
 }
 
-// DecodeRoleEvent reads the value of a change of the RoleFeed.
+// DecodeRoleEvent decodes the value of a change of the RoleFeed.
 func DecodeRoleEvent(value []byte) (RoleEvent, error) {
 	var ev RoleEvent
 	err := decodeRecord(value, &ev)

@@ -12,34 +12,34 @@ import (
 	"pgregory.net/rapid"
 )
 
-// roleModel is the simplest thing that answers like sessions and roles: names
-// of sessions in the order in which they ask.
+// roleModel is a simple model of sessions and roles: names of sessions in order of arrival.
 type roleModel struct {
-	living    map[string]bool
-	holder    map[string]string
-	queue     map[string][]string
-	slow      map[string]bool // role/session: wants a takeover delay
-	barred    map[string]bool // role/session: ineligible
-	waits     map[string]bool // role: waits for a takeover delay
-	revoked   map[string]string
-	lockDelay map[string]bool // role: waits for who held it before a restore
-	keys      map[string]string
-	events    []string
+	living     map[string]bool
+	holder     map[string]string
+	queue      map[string][]string
+	slow       map[string]bool // role/session: wants a takeover delay
+	ineligible map[string]bool // role/session: ineligible
+	waits      map[string]bool // role: waits for a takeover delay
+	revoked    map[string]string
+	lockDelay  map[string]bool // role: has a lock delay after a restore
+	keys       map[string]string
+	events     []string
 }
 
 func newRoleModel() *roleModel {
 	return &roleModel{
 		living: map[string]bool{}, holder: map[string]string{}, queue: map[string][]string{}, slow: map[string]bool{},
-		barred: map[string]bool{}, waits: map[string]bool{}, revoked: map[string]string{}, lockDelay: map[string]bool{}, keys: map[string]string{},
+		ineligible: map[string]bool{}, waits: map[string]bool{}, revoked: map[string]string{}, lockDelay: map[string]bool{},
+		keys: map[string]string{},
 	}
 }
 
-func (m *roleModel) campaign(role, s string, wait, slow, barred bool) {
+func (m *roleModel) campaign(role, s string, wait, slow, ineligible bool) {
 	if !m.living[s] || m.holder[role] == s {
 		return
 	}
 	queued := slices.Contains(m.queue[role], s)
-	m.slow[role+"/"+s], m.barred[role+"/"+s] = slow, barred
+	m.slow[role+"/"+s], m.ineligible[role+"/"+s] = slow, ineligible
 	if !queued {
 		m.queue[role] = append(m.queue[role], s)
 	}
@@ -59,7 +59,7 @@ func (m *roleModel) electNext(role string, over bool) {
 		return
 	}
 	for _, s := range m.queue[role] {
-		if m.barred[role+"/"+s] {
+		if m.ineligible[role+"/"+s] {
 			continue
 		}
 		if m.lockDelay[role] || m.revoked[role] != "" && m.revoked[role] != s {
@@ -80,9 +80,9 @@ func (m *roleModel) elect(role, s string) {
 	m.events = append(m.events, "+"+role+"/"+s)
 }
 
-// endHolder is what an operator does to the holder, who is waited for with part.
-func (m *roleModel) endHolder(role string, cause Cause, part bool) {
-	if part {
+// endHolder ends the tenure of the holder as an operator does. With revoke the next candidate must wait.
+func (m *roleModel) endHolder(role string, cause Cause, revoke bool) {
+	if revoke {
 		m.revoked[role] = m.holder[role]
 	}
 	m.vacate(role, cause)
@@ -130,7 +130,7 @@ func (m *roleModel) end(cause Cause, sessions ...string) {
 	}
 }
 
-// roleRun drives a model and two states, of which one goes through snapshots.
+// roleRun drives a model and two states, one of which goes through snapshots.
 type roleRun struct {
 	t             *rapid.T
 	m             *roleModel
@@ -174,10 +174,11 @@ func (r *roleRun) step(t *rapid.T) {
 			r.apply(create(session))
 		}
 	case 2, 3, 4:
-		wait, slow, barred := rapid.IntRange(0, 4).Draw(t, "wait") > 0, rapid.Bool().Draw(t, "slow"), rapid.IntRange(0, 4).Draw(t, "barred") == 0
-		r.m.campaign(role, session, wait, slow, barred)
+		wait, slow, ineligible := rapid.IntRange(0, 4).Draw(t, "wait") > 0, rapid.Bool().Draw(t, "slow"),
+			rapid.IntRange(0, 4).Draw(t, "ineligible") == 0
+		r.m.campaign(role, session, wait, slow, ineligible)
 		r.apply(campaignWith(role, id, func(c *RoleCampaign) {
-			c.Wait, c.Ineligible = wait, barred
+			c.Wait, c.Ineligible = wait, ineligible
 			if slow {
 				c.TakeoverDelay = time.Second
 			}
@@ -232,17 +233,17 @@ func (r *roleRun) step(t *rapid.T) {
 }
 
 func (r *roleRun) transfer(role, session, id string) {
-	part := rapid.IntRange(0, 3).Draw(r.t, "part") > 0
+	revoke := rapid.IntRange(0, 3).Draw(r.t, "revoke") > 0
 	switch {
 	case rapid.Bool().Draw(r.t, "evict"):
 		if r.m.holder[role] != "" {
-			r.m.endHolder(role, CauseEvicted, part)
+			r.m.endHolder(role, CauseEvicted, revoke)
 			r.m.electNext(role, false)
 		}
 		id = ""
-	case slices.Contains(r.m.queue[role], session) && !r.m.barred[role+"/"+session]:
+	case slices.Contains(r.m.queue[role], session) && !r.m.ineligible[role+"/"+session]:
 		if r.m.holder[role] != "" {
-			r.m.endHolder(role, CauseTransferred, part)
+			r.m.endHolder(role, CauseTransferred, revoke)
 		}
 		r.m.queue[role] = slices.DeleteFunc(r.m.queue[role], func(q string) bool { return q == session })
 		r.m.queue[role] = slices.Insert(r.m.queue[role], 0, session)
@@ -250,12 +251,11 @@ func (r *roleRun) transfer(role, session, id string) {
 		r.m.electNext(role, false)
 	}
 	cmd := transferRole(role, id)
-	cmd.RoleTransfer.AwaitPreviousHolder = part
+	cmd.RoleTransfer.AwaitPreviousHolder = revoke
 	r.apply(cmd)
 }
 
-// check compares the states with the model. Tokens must grow for ever, also
-// where the model knows nothing of them.
+// check compares the states with the model. Tokens must always grow, which the model does not know.
 func (r *roleRun) check() {
 	v := r.moved.View()
 	for _, role := range modelRoles {
@@ -267,14 +267,18 @@ func (r *roleRun) check() {
 		for _, c := range rec.Queue {
 			queue = append(queue, c.Name)
 		}
-		if rec.Current.Holder != r.m.holder[role] || !slices.Equal(queue, r.m.queue[role]) || rec.TakeoverPending != r.m.waits[role] {
-			r.t.Fatalf("%s: holder %q, queue %q, delayed %v; model %q, %q, %v", role, rec.Current.Holder, queue, rec.TakeoverPending, r.m.holder[role], r.m.queue[role], r.m.waits[role])
+		if rec.Current.Holder != r.m.holder[role] || !slices.Equal(queue, r.m.queue[role]) ||
+			rec.TakeoverPending != r.m.waits[role] {
+			r.t.Fatalf("%s: holder %q, queue %q, delayed %v; model %q, %q, %v", role, rec.Current.Holder, queue,
+				rec.TakeoverPending, r.m.holder[role], r.m.queue[role], r.m.waits[role])
 		}
-		if r.nameOf(rec.RevokedFrom) != r.m.revoked[role] || rec.RevokedFrom != "" && !slices.Contains(v.Revocations(rec.RevokedFrom), Revocation{rec.RevokedFrom, role, rec.History[len(rec.History)-1].Token}) {
-			r.t.Fatalf("%s: %q is waited for, model %q", role, rec.RevokedFrom, r.m.revoked[role])
+		if r.nameOf(rec.RevokedFrom) != r.m.revoked[role] ||
+			rec.RevokedFrom != "" && !slices.Contains(v.Revocations(rec.RevokedFrom),
+				Revocation{rec.RevokedFrom, role, rec.History[len(rec.History)-1].Token}) {
+			r.t.Fatalf("%s: revoked from %q, model %q", role, rec.RevokedFrom, r.m.revoked[role])
 		}
 		if rec.LockDelay > 0 != r.m.lockDelay[role] {
-			r.t.Fatalf("%s waits %v, model %v", role, rec.LockDelay, r.m.lockDelay[role])
+			r.t.Fatalf("%s has lock delay %v, model %v", role, rec.LockDelay, r.m.lockDelay[role])
 		}
 		if rec.Held() && rec.Current.Token < r.tokens[role] {
 			r.t.Fatalf("%s: token %d after %d", role, rec.Current.Token, r.tokens[role])
@@ -297,7 +301,7 @@ func (r *roleRun) check() {
 	r.watch()
 }
 
-// nameOf gives the name of a session that lives or has lived.
+// nameOf returns the name of a session that exists or existed.
 func (r *roleRun) nameOf(id string) string {
 	for name, x := range r.ids {
 		if x == id {
@@ -307,7 +311,7 @@ func (r *roleRun) nameOf(id string) string {
 	return id
 }
 
-// checkIndex compares what the sessions are said to hold with what they hold.
+// checkIndex compares the ownership index with keys, roles and nodes.
 func (r *roleRun) checkIndex(v *View) {
 	want, err := ownershipOf(v)
 	if err != nil {
@@ -321,11 +325,11 @@ func (r *roleRun) checkIndex(v *View) {
 		return names
 	}
 	if got, want := list(r.steady.View().ownership), list(want); !slices.Equal(got, want) {
-		r.t.Fatalf("held %q, index says %q", want, got)
+		r.t.Fatalf("ownership %q, index %q", want, got)
 	}
 }
 
-// watch takes what the watch has to tell, and looks at the order of tokens.
+// watch reads the events of the watch and checks the order of tokens.
 func (r *roleRun) watch() {
 	for _, ev := range roleEventsSince(r.t, r.cursor) {
 		r.got = append(r.got, describeEvents([]RoleEvent{ev}))
@@ -337,7 +341,7 @@ func (r *roleRun) watch() {
 		}
 	}
 	if strings.Join(r.got, " ") != strings.Join(r.m.events, " ") {
-		r.t.Fatalf("told %q\nmodel %q", r.got, r.m.events)
+		r.t.Fatalf("events %q\nmodel %q", r.got, r.m.events)
 	}
 }
 
@@ -353,7 +357,7 @@ func roleEventsSince(t *rapid.T, c *Cursor) (events []RoleEvent) {
 	return events
 }
 
-// restore puts a backup of the state in its place, on both nodes.
+// restore restores a backup of the state on both nodes.
 func (r *roleRun) restore() {
 	from, err := ReadBackup(bytes.NewReader(snapshot(r.t, r.steady)))
 	if err != nil {
@@ -385,14 +389,16 @@ func (r *roleRun) follow() {
 	}
 }
 
-// Roles go to whoever came first and may have them, one holder at a time, with
-// tokens that only grow; sessions take with them what they hold, and nothing
-// else; watchers are told everything once and in order. All of that across
-// snapshots, installs and restored backups.
+// A role goes to the first eligible candidate, has one holder at a time, and its tokens only grow. A session that
+// ends releases what it owns and nothing else. Watchers get every event once and in order. All of that also holds
+// across snapshots, installs and restores.
 func TestRolesAgainstModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		r := &roleRun{t: t, m: newRoleModel(), steady: New(Options{}), moved: New(Options{}), ids: map[string]string{}, tokens: map[string]uint64{}}
+		r := &roleRun{
+			t: t, m: newRoleModel(), steady: New(Options{}), moved: New(Options{}), ids: map[string]string{},
+			tokens: map[string]uint64{},
+		}
 		r.follow()
 		r.before = r.steady.View()
 		r.print = r.before.Fingerprint()

@@ -12,7 +12,7 @@ import (
 	"northstar/cluster"
 )
 
-// roleEvents gives what happened to a role, or to all of them, in order.
+// roleEvents returns the events of a role, or of all roles, in order.
 func roleEvents(t testing.TB, s *State, role string) []RoleEvent {
 	t.Helper()
 	prefix := ""
@@ -75,7 +75,7 @@ func TestRoleGoesDownTheQueue(t *testing.T) {
 	campaign(t, s, "r", b)
 	campaign(t, s, "r", c)
 	if r := campaign(t, s, "r", b); len(r.Queue) != 2 || r.Queue[0].Session != b {
-		t.Fatalf("asking again must keep the place: %+v", r.Queue)
+		t.Fatalf("a repeated campaign must keep the place: %+v", r.Queue)
 	}
 	if again := campaign(t, s, "r", a); again.Current != first.Current {
 		t.Fatalf("the holder must keep its tenure: %+v", again.Current)
@@ -83,17 +83,19 @@ func TestRoleGoesDownTheQueue(t *testing.T) {
 	mustApply(t, s, resign("r", a))
 	mustApply(t, s, end(CauseSessionEnded, b))
 	mustApply(t, s, resign("r", c))
-	if got, want := describeEvents(roleEvents(t, s, "r")), "+r/a -resigned:r/a +r/b -session_ended:r/b +r/c -resigned:r/c"; got != want {
+	if got, want := describeEvents(roleEvents(t, s, "r")),
+		"+r/a -resigned:r/a +r/b -session_ended:r/b +r/c -resigned:r/c"; got != want {
 		t.Fatalf("got  %s\nwant %s", got, want)
 	}
 	r, _ := s.View().Role("r")
-	if r.Held() || r.Elections != 3 || len(r.History) != 3 || r.History[0].Value != "" || r.History[2].Cause != CauseResigned {
+	if r.Held() || r.Elections != 3 || len(r.History) != 3 || r.History[0].Value != "" ||
+		r.History[2].Cause != CauseResigned {
 		t.Fatalf("%+v", r)
 	}
 	wantCode(t, apply(s, resign("r", c))[0].Err, cluster.CodeBadRequest)
 }
 
-// A role must never be given to a session that ends in the same command.
+// A session that ends in the same command is never elected.
 func TestSessionsThatEndTogether(t *testing.T) {
 	t.Parallel()
 	s := New(Options{})
@@ -127,7 +129,8 @@ func TestSessionKeys(t *testing.T) {
 		c.Put.Session = session
 		return c
 	}
-	mustApply(t, s, tied("1", a), tied("2", a), tied("3", a), tied("4", a), tied("4", b), put("2", ""), del("3"), tied("5", b), tied("1", a))
+	mustApply(t, s, tied("1", a), tied("2", a), tied("3", a), tied("4", a), tied("4", b), put("2", ""), del("3"),
+		tied("5", b), tied("1", a))
 	mustApply(t, s, end(CauseSessionEnded, a))
 	items, _ := s.View().List("", "", 0)
 	var left []string
@@ -187,12 +190,12 @@ func TestTakeoverDelay(t *testing.T) {
 	}
 	mustApply(t, s, elect(r.StateRevision-1))
 	if holderOf(s, "r") != "" {
-		t.Fatal("elected for another vacancy")
+		t.Fatal("elected for a different vacancy")
 	}
 	d := newSession(t, s, "d")
 	campaign(t, s, "r", d) // wants no delay, and is not first
 	if holderOf(s, "r") != "" {
-		t.Fatal("the queue was passed over")
+		t.Fatal("a later candidate was elected first")
 	}
 	mustApply(t, s, elect(r.StateRevision))
 	if holderOf(s, "r") != "c" {
@@ -201,17 +204,17 @@ func TestTakeoverDelay(t *testing.T) {
 	mustApply(t, s, elect(r.StateRevision)) // late: it is held
 	mustApply(t, s, end(CauseDisconnected, c))
 	if holderOf(s, "r") != "" {
-		t.Fatal("no delay after a lost connection")
+		t.Fatal("no takeover delay after a lost connection")
 	}
 	mustApply(t, s, Command{Kind: KindRoleWithdraw, RoleWithdraw: &RoleWithdraw{Role: "r", Session: a}})
 	if holderOf(s, "r") != "d" {
-		t.Fatal("the next one wants no delay")
+		t.Fatal("the next candidate has no delay")
 	}
 	mustApply(t, s, end(CauseExpired, d))
 	e := newSession(t, s, "e")
 	mustApply(t, s, campaignWith("r", e, slow))
 	if holderOf(s, "r") != "e" {
-		t.Fatal("who comes to a vacant role that nobody waits for is elected at once")
+		t.Fatal("a candidate for a vacant role with an empty queue must be elected immediately")
 	}
 }
 
@@ -233,7 +236,7 @@ func TestIneligibleCandidates(t *testing.T) {
 	}
 	mustApply(t, s, campaignWith("r", c, func(*RoleCampaign) {}))
 	if holderOf(s, "r") != "c" {
-		t.Fatal("one that became eligible is elected at once")
+		t.Fatal("a candidate that becomes eligible must be elected immediately")
 	}
 }
 
@@ -262,25 +265,34 @@ func TestTransferRole(t *testing.T) {
 	mustApply(t, s, planned)
 }
 
-func taking(role, to string) Command {
+func revoking(role, to string) Command {
 	c := transferRole(role, to)
 	c.RoleTransfer.AwaitPreviousHolder = true
 	return c
 }
 
-// Who a role was taken from holds it no more at once; the next one is elected when
-// that session has said that it knows, or has ended, and never before.
+// A session from which a role was revoked loses it immediately. The next candidate is elected only when that
+// session has acknowledged or ended.
 func TestTransfer_WaitsForPreviousHolder(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		take   Command
-		over   func(a string) Command
-		events string
+		transfer Command
+		over     func(a string) Command
+		events   string
 	}{
-		"evicted, resigns":     {taking("r", ""), func(a string) Command { return resign("r", a) }, "+r/a -evicted:r/a +r/b"},
-		"evicted, ends":        {taking("r", ""), func(a string) Command { return end(CauseExpired, a) }, "+r/a -evicted:r/a +r/b"},
-		"transferred, resigns": {taking("r", "c"), func(a string) Command { return resign("r", a) }, "+r/a -transferred:r/a +r/c"},
-		"transferred, ends":    {taking("r", "c"), func(a string) Command { return end(CauseSessionEnded, a) }, "+r/a -transferred:r/a +r/c"},
+		"evicted, resigns": {revoking("r", ""), func(a string) Command { return resign("r", a) }, "+r/a -evicted:r/a +r/b"},
+		"evicted, ends": {
+			revoking("r", ""), func(a string) Command { return end(CauseExpired, a) },
+			"+r/a -evicted:r/a +r/b",
+		},
+		"transferred, resigns": {
+			revoking("r", "c"), func(a string) Command { return resign("r", a) },
+			"+r/a -transferred:r/a +r/c",
+		},
+		"transferred, ends": {
+			revoking("r", "c"), func(a string) Command { return end(CauseSessionEnded, a) },
+			"+r/a -transferred:r/a +r/c",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := New(Options{})
@@ -288,14 +300,14 @@ func TestTransfer_WaitsForPreviousHolder(t *testing.T) {
 			token := campaign(t, s, "r", a).Current.Token
 			campaign(t, s, "r", b)
 			mustApply(t, s, campaignWith("r", c, func(p *RoleCampaign) { p.TakeoverDelay = time.Hour }))
-			if tt.take.RoleTransfer.ToSession != "" {
-				tt.take.RoleTransfer.ToSession = c
+			if tt.transfer.RoleTransfer.ToSession != "" {
+				tt.transfer.RoleTransfer.ToSession = c
 			}
 			fenced := put("k", "v")
 			fenced.Fence = &FencingToken{Role: "r", Token: token}
-			mustApply(t, s, fenced, tt.take)
+			mustApply(t, s, fenced, tt.transfer)
 			wantCode(t, apply(s, fenced)[0].Err, cluster.CodeFenced)
-			// What others do meanwhile elects nobody.
+			// Other commands do not elect anyone meanwhile.
 			d := newSession(t, s, "d")
 			campaign(t, s, "r", d)
 			mustApply(t, s, end(CauseExpired, d))
@@ -313,13 +325,13 @@ func TestTransfer_WaitsForPreviousHolder(t *testing.T) {
 				t.Fatalf("got  %s\nwant %s", got, tt.events)
 			}
 			if len(s.View().Revocations(a)) != 0 {
-				t.Fatal("still waited for")
+				t.Fatal("the revocation is still pending")
 			}
 		})
 	}
 }
 
-// A word that comes late ends no later tenure.
+// A late release does not end a later tenure.
 func TestRelease_OfOneTenure(t *testing.T) {
 	t.Parallel()
 	s := New(Options{})
@@ -331,7 +343,7 @@ func TestRelease_OfOneTenure(t *testing.T) {
 	}
 	first := campaign(t, s, "r", a).Current.Token
 	campaign(t, s, "r", b)
-	mustApply(t, s, taking("r", ""))
+	mustApply(t, s, revoking("r", ""))
 	wantCode(t, apply(s, of(first+1))[0].Err, cluster.CodeFenced)
 	mustApply(t, s, of(first))
 	wantCode(t, apply(s, of(first))[0].Err, cluster.CodeFenced)
@@ -347,27 +359,31 @@ func TestRelease_OfOneTenure(t *testing.T) {
 	if got := describeEvents(roleEvents(t, s, "r")); got != "+r/a -evicted:r/a +r/b -resigned:r/b +r/a -resigned:r/a" {
 		t.Fatal(got)
 	}
-	for c, want := range map[*Command]uint32{ptr(of(0)): 1, ptr(of(1)): 3, ptr(transferRole("r", "")): 1, ptr(taking("r", "")): 3} {
+	for c, want := range map[*Command]uint32{
+		ptr(of(0)): 1, ptr(of(1)): 3, ptr(transferRole("r", "")): 1,
+		ptr(revoking("r", "")): 3,
+	} {
 		if got := c.MinVersion(); got != want {
 			t.Errorf("%+v needs version %d, want %d", c.payload(), got, want)
 		}
 	}
 }
 
-// The one who lost a role may have it again without a word: there are no two.
+// The session from which a role was revoked may be elected again without an acknowledgement: there is no second
+// holder.
 func TestRevokedSessionCanBeElectedAgain(t *testing.T) {
 	t.Parallel()
 	s := New(Options{})
 	a := newSession(t, s, "a")
 	token := campaign(t, s, "r", a).Current.Token
-	mustApply(t, s, taking("r", ""))
+	mustApply(t, s, revoking("r", ""))
 	if r := campaign(t, s, "r", a); r.Current.Token <= token || r.RevokedFrom != "" || len(s.View().Revocations(a)) != 0 {
 		t.Fatalf("%+v", r)
 	}
 	mustApply(t, s, end(CauseExpired, a))
 }
 
-// A backup brings no session, role or tied key, and takes no token back.
+// A backup brings no session, role or owned key, and does not reuse tokens.
 func TestRestoreEndsSessions(t *testing.T) {
 	t.Parallel()
 	s := New(Options{})
@@ -400,7 +416,7 @@ func TestRestoreEndsSessions(t *testing.T) {
 	restore(t, s, raw.Bytes())
 	v := s.View()
 	if v.Sessions() != 0 || v.Keys() != 1 || v.Bytes() != 5 || v.ownership.Len() != 0 {
-		t.Fatalf("%d sessions, %d keys, %d bytes, %d holdings", v.Sessions(), v.Keys(), v.Bytes(), v.ownership.Len())
+		t.Fatalf("%d sessions, %d keys, %d bytes, %d index entries", v.Sessions(), v.Keys(), v.Bytes(), v.ownership.Len())
 	}
 	for _, name := range []string{"r", "other"} {
 		r, _ := v.Role(name)
@@ -424,10 +440,19 @@ func TestRoleLimits(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 5000)
 	for name, c := range map[string]Command{
-		"nonce":             {Kind: KindSessionCreate, SessionCreate: &SessionCreate{Nonce: "ABCDEFGHI", TTL: MinSessionTTL}},
-		"ttl_ms":            {Kind: KindSessionCreate, SessionCreate: &SessionCreate{Nonce: "abcdefgh", TTL: MinSessionTTL - 1}},
-		"name":              {Kind: KindSessionCreate, SessionCreate: &SessionCreate{Nonce: "abcdefgh", TTL: MinSessionTTL, Name: long}},
-		"meta":              {Kind: KindSessionCreate, SessionCreate: &SessionCreate{Nonce: "abcdefgh", TTL: MinSessionTTL, Meta: map[string]string{"a": long}}},
+		"nonce": {Kind: KindSessionCreate, SessionCreate: &SessionCreate{Nonce: "ABCDEFGHI", TTL: MinSessionTTL}},
+		"ttl_ms": {
+			Kind:          KindSessionCreate,
+			SessionCreate: &SessionCreate{Nonce: "abcdefgh", TTL: MinSessionTTL - 1},
+		},
+		"name": {
+			Kind:          KindSessionCreate,
+			SessionCreate: &SessionCreate{Nonce: "abcdefgh", TTL: MinSessionTTL, Name: long},
+		},
+		"meta": {
+			Kind:          KindSessionCreate,
+			SessionCreate: &SessionCreate{Nonce: "abcdefgh", TTL: MinSessionTTL, Meta: map[string]string{"a": long}},
+		},
 		"session_ids":       end(CauseExpired),
 		"cause":             end(CauseResigned, "s"),
 		"role":              campaignWith("a/b", "s", func(*RoleCampaign) {}),
@@ -435,7 +460,10 @@ func TestRoleLimits(t *testing.T) {
 		"value":             campaignWith("r", "s", func(c *RoleCampaign) { c.Value = long }),
 		"takeover_delay_ms": campaignWith("r", "s", func(c *RoleCampaign) { c.TakeoverDelay = -1 }),
 		"to_session_id":     transferRole("r", long),
-		"idempotency key":   {Kind: KindSessionCreate, Idempotency: &Idempotency{Key: "k"}, SessionCreate: &SessionCreate{Nonce: "abcdefgh", TTL: MinSessionTTL}},
+		"idempotency key": {
+			Kind: KindSessionCreate, Idempotency: &Idempotency{Key: "k"},
+			SessionCreate: &SessionCreate{Nonce: "abcdefgh", TTL: MinSessionTTL},
+		},
 	} {
 		err := c.Validate()
 		wantCode(t, err, cluster.CodeBadRequest)
@@ -445,8 +473,7 @@ func TestRoleLimits(t *testing.T) {
 	}
 }
 
-// There is always room for another role, as long as some are not in use, and a
-// role that is forgotten does not give a token twice.
+// There is room for another role while some are vacant. An evicted role does not reuse tokens.
 func TestVacantRolesAreEvicted(t *testing.T) {
 	t.Parallel()
 	s := New(Options{HistoryRevisions: 100})
@@ -458,13 +485,13 @@ func TestVacantRolesAreEvicted(t *testing.T) {
 	mustApply(t, s, cmds...)
 	wantCode(t, apply(s, campaignWith("more", a, func(*RoleCampaign) {}))[0].Err, cluster.CodeBusy)
 	role7, _ := s.View().Role("role7")
-	mustApply(t, s, resign("role7", a), resign("role8", a), taking("role9", ""))
+	mustApply(t, s, resign("role7", a), resign("role8", a), revoking("role9", ""))
 	mustApply(t, s, campaignWith("more", a, func(*RoleCampaign) {}))
 	if _, known := s.View().Role("role7"); known || s.View().Roles() != MaxRoles-1 {
 		t.Fatalf("%d roles", s.View().Roles())
 	}
 	if r, known := s.View().Role("role9"); !known || r.RevokedFrom != a {
-		t.Fatal("a role whose holder is waited for was forgotten")
+		t.Fatal("a revoked role was evicted")
 	}
 	mustApply(t, s, campaignWith("role7", a, func(*RoleCampaign) {}))
 	if r, _ := s.View().Role("role7"); r.Current.Token <= role7.Current.Token {

@@ -4,22 +4,24 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"io"
+	"iter"
+
+	"northstar/cluster"
 )
 
-// Snapshot is the state at one moment, to be written out while the State goes
-// on. It may be used by any goroutine.
+// Snapshot is the state at one moment, to be written while the State goes on. Any goroutine may use it.
 type Snapshot struct {
 	view *View
 }
 
-// Snapshot takes a snapshot of what has been applied. It costs nothing.
+// Snapshot returns a snapshot of what has been applied. It costs nothing.
 func (s *State) Snapshot() *Snapshot { return &Snapshot{view: s.view.Load()} }
 
-// View is the captured state.
+// View returns the captured state.
 func (c *Snapshot) View() *View { return c.view }
 
-// WriteTo writes the snapshot. Beside the state itself it needs little more than
-// one value's memory. Equal states give equal bytes.
+// WriteTo writes the snapshot. Besides the state it needs little more than the memory of one value. Equal states write
+// equal bytes.
 func (c *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	f := newFrameWriter(w)
 	writeSections(f, c.view)
@@ -29,9 +31,8 @@ func (c *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	return f.n, nil
 }
 
-// RequestHash is a digest of the whole state: views of nodes that applied the
-// same log up to the same index, with the same Options, have the same. It takes
-// as long as writing a snapshot.
+// Fingerprint returns a digest of the whole state. Nodes that applied the same log up to the same index with the same
+// Options have the same fingerprint. It takes as long as writing a snapshot.
 func (v *View) Fingerprint() [sha256.Size]byte {
 	h := sha256.New()
 	_, _ = (&Snapshot{view: v}).WriteTo(h) // a hash does not fail
@@ -40,51 +41,59 @@ func (v *View) Fingerprint() [sha256.Size]byte {
 
 func writeSections(f *frameWriter, v *View) {
 	f.record(sectionMeta, metaOf(v))
-	for i := range v.members {
-		f.record(sectionMembers, (*memberRecord)(&v.members[i]))
-	}
-	for i := range v.elections {
-		f.record(sectionElections, &v.elections[i])
-	}
-	for item := range values(v.keys.Root()) {
-		f.record(sectionKeys, item)
-	}
-	// A change that is its key's present state is written without its value, so that
-	// neither the snapshot nor the node that reads it holds the value twice.
+	writeRecords(f, sectionMembers, mapped(pointers(v.members),
+		func(m *cluster.Member) *memberRecord { return (*memberRecord)(m) }))
+	writeRecords(f, sectionElections, pointers(v.elections))
+	writeRecords(f, sectionKeys, values(v.keys.Root()))
+	// A change that is the present state of its key is written without its value. So neither the snapshot nor the node
+	// that reads it holds the value twice.
 	var k keyChange
-	for k.change = range v.history.changes.all {
-		item, _ := v.keys.Get([]byte(k.item.Key))
-		k.current = item != nil && item.Revision == k.item.Revision
-		f.record(sectionHistory, &k)
-	}
-	for entry := range v.idempotency.order.all {
-		f.record(sectionIdempotency, entry)
-	}
-	// What the sessions own follows from keys, roles and nodes, and is not written.
-	for s := range v.SessionsAfter("") {
-		f.record(sectionSessions, s)
-	}
-	for r := range v.RolesAfter("") {
-		f.record(sectionRoles, r)
-	}
-	for c := range v.roleChanges.changes.all {
-		f.record(sectionRoleLog, c.item)
-	}
-	for n := range v.AppNodesAfter("") {
-		f.record(sectionAppNodes, n)
-	}
-	var n change
-	for n = range v.nodeChanges.changes.all {
-		f.record(sectionNodeLog, &n)
-	}
-	for r := range v.AuditAfter(0) {
-		f.record(sectionAudit, r)
-	}
-	for i := range v.audit.producers {
-		f.record(sectionProducers, &v.audit.producers[i])
-	}
+	writeRecords(f, sectionHistory, mapped(v.history.changes.all, func(c change) *keyChange {
+		item, _ := v.Get(c.item.Key)
+		k.change, k.current = c, item.Revision == c.item.Revision
+		return &k
+	}))
+	writeRecords(f, sectionIdempotency, v.idempotency.order.all)
+	// The ownership index follows from keys, roles and nodes, and is not written.
+	writeRecords(f, sectionSessions, v.SessionsAfter(""))
+	writeRecords(f, sectionRoles, v.RolesAfter(""))
+	writeRecords(f, sectionRoleLog, mapped(v.roleChanges.changes.all, func(c change) *Item { return c.item }))
+	writeRecords(f, sectionAppNodes, v.AppNodesAfter(""))
+	writeRecords(f, sectionNodeLog, mapped(v.nodeChanges.changes.all, func(c change) *change { return &c }))
+	writeRecords(f, sectionAudit, v.AuditAfter(0))
+	writeRecords(f, sectionProducers, pointers(v.audit.producers))
 	f.record(sectionEnd, endRecord{})
 	f.flush()
+}
+
+// writeRecords writes one section. It stops at the first write error.
+func writeRecords[R record](f *frameWriter, s section, all iter.Seq[R]) {
+	for r := range all {
+		if !f.record(s, r) {
+			return
+		}
+	}
+}
+
+// pointers yields a pointer to each element.
+func pointers[T any](list []T) iter.Seq[*T] {
+	return func(yield func(*T) bool) {
+		for i := range list {
+			if !yield(&list[i]) {
+				return
+			}
+		}
+	}
+}
+
+func mapped[T, R any](all iter.Seq[T], as func(T) R) iter.Seq[R] {
+	return func(yield func(R) bool) {
+		for v := range all {
+			if !yield(as(v)) {
+				return
+			}
+		}
+	}
 }
 
 // endRecord is the one record of sectionEnd.
@@ -94,25 +103,26 @@ func (endRecord) fields(*codec) {}
 
 // meta is the record of the first section.
 type meta struct {
-	view View // without keys, history, members, elections
+	view View // only the fields that are in no other section
 	counts
 }
 
-// counts says how much a snapshot holds. Elections are not counted.
+// counts is the content of a snapshot by number.
 type counts struct {
-	keys, keyBytes, changes, idem, members uint64
-	sessions, roles, roleChanges           uint64
-	appNodes, nodeChanges                  uint64
-	audit, sources                         uint64
+	records  [sectionProducers + 1]uint64 // by section; elections are not counted
+	keyBytes uint64
 }
 
 func metaOf(v *View) *meta {
 	rings := &v.audit.rings
-	return &meta{view: *v, counts: counts{
-		keys: uint64(v.keys.Len()), keyBytes: uint64(v.bytes), changes: uint64(v.history.changes.len()),
-		idem: uint64(v.idempotency.order.len()), members: uint64(len(v.members)),
-		sessions: uint64(v.sessions.Len()), roles: uint64(v.roles.Len()), roleChanges: uint64(v.roleChanges.changes.len()),
-		appNodes: uint64(v.appNodes.Len()), nodeChanges: uint64(v.nodeChanges.changes.len()),
-		audit: uint64(rings[AuditClients].records.len() + rings[AuditOperators].records.len()), sources: uint64(len(v.audit.producers)),
-	}}
+	return &meta{view: *v, counts: counts{keyBytes: uint64(v.bytes), records: [...]uint64{
+		sectionMembers: uint64(len(v.members)), sectionKeys: uint64(v.keys.Len()),
+		sectionHistory:     uint64(v.history.changes.len()),
+		sectionIdempotency: uint64(v.idempotency.order.len()),
+		sectionSessions:    uint64(v.sessions.Len()), sectionRoles: uint64(v.roles.Len()),
+		sectionRoleLog:  uint64(v.roleChanges.changes.len()),
+		sectionAppNodes: uint64(v.appNodes.Len()), sectionNodeLog: uint64(v.nodeChanges.changes.len()),
+		sectionAudit:     uint64(rings[AuditClients].records.len() + rings[AuditOperators].records.len()),
+		sectionProducers: uint64(len(v.audit.producers)),
+	}}}
 }

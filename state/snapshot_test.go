@@ -27,19 +27,20 @@ func TestSnapshotRoundTrip(t *testing.T) {
 		t.Fatal("the snapshot of what was restored differs")
 	}
 	a, b := s.View(), back.View()
-	if a.Fingerprint() != b.Fingerprint() || a.MaxVersion() != b.MaxVersion() || !reflect.DeepEqual(a.Members(), b.Members()) || !reflect.DeepEqual(a.Elections(), b.Elections()) {
+	if a.Fingerprint() != b.Fingerprint() || a.MaxVersion() != b.MaxVersion() ||
+		!reflect.DeepEqual(a.Members(), b.Members()) || !reflect.DeepEqual(a.Elections(), b.Elections()) {
 		t.Fatal("restored state differs")
 	}
-	// A change that is its key's present state shares the key's memory again.
+	// A change that is the present state of its key shares memory with the key again.
 	h := &b.history.changes
 	it, _ := b.keys.Get([]byte("e"))
 	if h.at(h.end-1).item != it {
-		t.Error("history holds a value of its own")
+		t.Error("the history has its own copy of the value")
 	}
 	restore(t, New(Options{}), snapshotOf(t, New(Options{})))
 }
 
-// Snapshots outlive the build: one written by any earlier build must be read.
+// Snapshots outlive the build: this build must read those of any earlier build.
 func TestSnapshotGolden(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join("testdata", "snapshot_v1.bin")
@@ -59,7 +60,7 @@ func TestSnapshotGolden(t *testing.T) {
 	}
 }
 
-// Whatever is wrong with a snapshot, reading it fails and changes nothing.
+// Reading any damaged snapshot fails and changes nothing.
 func TestSnapshotDamage(t *testing.T) {
 	t.Parallel()
 	raw := snapshotOf(t, richState(t))
@@ -72,7 +73,7 @@ func TestSnapshotDamage(t *testing.T) {
 			t.Fatalf("%s: %v", what, err)
 		}
 		if _, err := Inspect(bytes.NewReader(b)); !errors.Is(err, ErrDamaged) {
-			t.Fatalf("%s: Inspect says %v", what, err)
+			t.Fatalf("%s: Inspect returns %v", what, err)
 		}
 		if s.View() != before {
 			t.Fatalf("%s: the state has changed", what)
@@ -146,8 +147,8 @@ func reframe(records map[section][]record) []byte {
 	}
 }
 
-// Checksums only prove that the bytes are those that were written. A snapshot
-// may come from anybody: its content is checked as well.
+// A checksum only proves that the bytes are those written. The content is checked too, because a snapshot may come
+// from an untrusted source.
 func TestSnapshotContentIsChecked(t *testing.T) {
 	t.Parallel()
 	end := []record{endRecord{}}
@@ -171,7 +172,10 @@ func TestSnapshotContentIsChecked(t *testing.T) {
 		})
 	}
 	type sections = map[section][]record
-	good := sections{1: head(View{revision: 9}, 2, 2, 1), 4: {key("a", 3), key("b", 4)}, 5: {change("b", 4, true)}, 255: end}
+	good := sections{
+		1: head(View{revision: 9}, 2, 2, 1), 4: {key("a", 3), key("b", 4)}, 5: {change("b", 4, true)},
+		255: end,
+	}
 	restore(t, New(Options{}), reframe(good))
 	for name, c := range map[string]sections{
 		"no meta":              {255: end},
@@ -187,13 +191,25 @@ func TestSnapshotContentIsChecked(t *testing.T) {
 		"empty key":            {1: head(View{revision: 9}, 1, 0, 0), 4: {key("", 1)}, 255: end},
 		"not UTF-8":            {1: head(View{revision: 9}, 1, 1, 0), 4: {key("\xff", 1)}, 255: end},
 		"change of the future": {1: head(View{revision: 9}, 0, 0, 1), 5: {change("a", 10, false)}, 255: end},
-		"change out of order":  {1: head(View{revision: 9}, 0, 0, 2), 5: {change("a", 5, false), change("a", 5, false)}, 255: end},
-		"change before floor":  {1: head(View{revision: 9, history: history{floor: 5}}, 0, 0, 1), 5: {change("a", 5, false)}, 255: end},
-		"change of no key":     {1: head(View{revision: 9}, 0, 0, 1), 5: {change("a", 5, true)}, 255: end},
-		"change missing":       {1: head(View{revision: 9}, 0, 0, 1), 255: end},
-		"unknown section":      {1: head(View{}, 0, 0, 0), 77: end, 255: end},
-		"idem twice":           {1: {rawRecord(func(e *codec) { e.putNumber(16, 2) })}, 6: {&idempotencyEntry{key: "k"}, &idempotencyEntry{key: "k"}}, 255: end},
-		"members out of order": {1: {rawRecord(func(e *codec) { e.putNumber(17, 2) })}, 2: {&memberRecord{ID: "b"}, &memberRecord{ID: "a"}}, 255: end},
+		"change out of order": {
+			1: head(View{revision: 9}, 0, 0, 2), 5: {change("a", 5, false), change("a", 5, false)},
+			255: end,
+		},
+		"change before floor": {
+			1: head(View{revision: 9, history: history{floor: 5}}, 0, 0, 1),
+			5: {change("a", 5, false)}, 255: end,
+		},
+		"change of no key": {1: head(View{revision: 9}, 0, 0, 1), 5: {change("a", 5, true)}, 255: end},
+		"change missing":   {1: head(View{revision: 9}, 0, 0, 1), 255: end},
+		"unknown section":  {1: head(View{}, 0, 0, 0), 77: end, 255: end},
+		"idem twice": {
+			1: {rawRecord(func(e *codec) { e.putNumber(16, 2) })},
+			6: {&idempotencyEntry{key: "k"}, &idempotencyEntry{key: "k"}}, 255: end,
+		},
+		"members out of order": {
+			1: {rawRecord(func(e *codec) { e.putNumber(17, 2) })},
+			2: {&memberRecord{ID: "b"}, &memberRecord{ID: "a"}}, 255: end,
+		},
 	} {
 		if _, err := New(Options{}).ReadFrom(bytes.NewReader(reframe(c))); !errors.Is(err, ErrDamaged) {
 			t.Errorf("%s: %v", name, err)
@@ -223,12 +239,13 @@ func TestSnapshotContentIsChecked(t *testing.T) {
 	}
 	newer := sections{1: head(View{version: CommandVersion + 1}, 0, 0, 0), 77: end, 255: end}
 	var unknown *UnknownCommandError
-	if _, err := New(Options{}).ReadFrom(bytes.NewReader(reframe(newer))); !errors.As(err, &unknown) || unknown.Version != CommandVersion+1 {
+	if _, err := New(Options{}).ReadFrom(bytes.NewReader(reframe(newer))); !errors.As(err, &unknown) ||
+		unknown.Version != CommandVersion+1 {
 		t.Errorf("newer: %v", err)
 	}
 }
 
-// Frames of one snapshot do not fit into another, or into another place.
+// A frame is not valid in another snapshot or at another place.
 func TestSnapshotFramesAreChained(t *testing.T) {
 	t.Parallel()
 	s := New(Options{})
@@ -261,7 +278,8 @@ func TestSnapshotFramesAreChained(t *testing.T) {
 			swapped = append(swapped, frames[k]...)
 		}
 		for _, b := range [][]byte{dropped, swapped} {
-			if _, err := New(Options{}).ReadFrom(bytes.NewReader(append(bytes.Clone(raw[:head]), b...))); !errors.Is(err, ErrDamaged) {
+			if _, err := New(Options{}).ReadFrom(bytes.NewReader(append(bytes.Clone(raw[:head]), b...))); !errors.Is(err,
+				ErrDamaged) {
 				t.Errorf("frame %d: %v", i, err)
 			}
 		}
@@ -286,7 +304,7 @@ func TestSnapshotMemory(t *testing.T) {
 	}
 }
 
-// A frame that claims to be huge is refused before there is memory for it.
+// A frame of an excessive size is rejected before memory is allocated for it.
 func TestSnapshotFrameIsBounded(t *testing.T) {
 	raw := snapshotOf(t, richState(t))
 	raw[len(snapshotMagic)+4+1+3] = 0x3f // the length's highest byte: 1 GB
@@ -311,8 +329,10 @@ func TestInspect(t *testing.T) {
 	}
 	v := s.View()
 	if info.ClusterID != "c-1" || info.Generation.RecoveryID != "r" || info.CommandVersion != 1 ||
-		info.Revision != 15 || info.AppliedIndex != v.AppliedIndex() || info.AppliedTerm != 1 || info.Keys != 4 || info.Bytes != v.Bytes() ||
-		info.Changes != 7 || info.IdempotencyKeys != 2 || len(info.Members) != 2 || info.Size != int64(len(raw)) || len(info.SHA256) != 64 {
+		info.Revision != 15 || info.AppliedIndex != v.AppliedIndex() || info.AppliedTerm != 1 || info.Keys != 4 ||
+		info.Bytes != v.Bytes() ||
+		info.Changes != 7 || info.IdempotencyKeys != 2 || len(info.Members) != 2 || info.Size != int64(len(raw)) ||
+		len(info.SHA256) != 64 {
 		t.Fatalf("got %+v", info)
 	}
 }
@@ -328,11 +348,15 @@ func mergeBackup(current *Snapshot, backup []byte) (*Snapshot, error) {
 func TestMergeBackup(t *testing.T) {
 	t.Parallel()
 	old := New(Options{})
-	mustApply(t, old, Command{Kind: KindClusterInit, ClusterInit: &ClusterInit{ClusterID: "old", Roster: map[cluster.NodeID]string{"x": "ix"}}})
+	mustApply(t, old, Command{
+		Kind:        KindClusterInit,
+		ClusterInit: &ClusterInit{ClusterID: "old", Roster: map[cluster.NodeID]string{"x": "ix"}},
+	})
 	for range 50 {
 		mustApply(t, old, put("kept", "from backup"))
 	}
-	mustApply(t, old, withIdempotency(put("other", ""), "old-idem", "f"), Command{Kind: KindSettings, Settings: &SettingsChange{PausedUntil: 7}})
+	mustApply(t, old, withIdempotency(put("other", ""), "old-idem", "f"),
+		Command{Kind: KindSettings, Settings: &SettingsChange{PausedUntil: 7}})
 	backup := snapshotOf(t, old)
 
 	s := richState(t)
@@ -355,7 +379,9 @@ func TestMergeBackup(t *testing.T) {
 	if it, ok := v.Get("kept"); !ok || it.Revision != 50 || it.CreateRevision != 1 || it.Version != 50 || v.Keys() != 2 {
 		t.Errorf("keys: %+v, %d", it, v.Keys())
 	}
-	if v.ClusterID() != "c-1" || v.Generation() != before.Generation() || !reflect.DeepEqual(v.Members(), before.Members()) || len(v.Elections()) != 1 || v.AppliedIndex() != before.AppliedIndex() {
+	if v.ClusterID() != "c-1" || v.Generation() != before.Generation() ||
+		!reflect.DeepEqual(v.Members(), before.Members()) || len(v.Elections()) != 1 ||
+		v.AppliedIndex() != before.AppliedIndex() {
 		t.Errorf("identity: %s, members %+v", v.ClusterID(), v.Members())
 	}
 	if v.Settings().PausedUntil != 7 || v.RestoreEpoch() != before.RestoreEpoch()+1 {
@@ -364,11 +390,12 @@ func TestMergeBackup(t *testing.T) {
 	if v.Revision() <= 51 || v.Revision() <= before.Revision() || v.CompactedRevision() != v.Revision() {
 		t.Errorf("revision %d, compacted %d", v.Revision(), v.CompactedRevision())
 	}
-	if r := apply(s, done, withIdempotency(put("f", ""), "old-idem", "f")); r[0].Revision != before.Revision() || r[1].Revision != v.Revision()+1 {
+	if r := apply(s, done, withIdempotency(put("f", ""), "old-idem", "f")); r[0].Revision != before.Revision() ||
+		r[1].Revision != v.Revision()+1 {
 		t.Errorf("idempotency: %+v", r)
 	}
 
-	// Every watch ends, and none can be taken up from before.
+	// Every watch ends, and none can be resumed from before.
 	for _, c := range []*Cursor{watching, ahead} {
 		_, err = c.Next(t.Context(), 1)
 		wantCode(t, err, cluster.CodeHistoryCompacted)
@@ -380,10 +407,13 @@ func TestMergeBackup(t *testing.T) {
 	if merged, err = mergeBackup(New(Options{}).Snapshot(), backup); err != nil || merged.View().MaxVersion() != 1 {
 		t.Errorf("version %d, %v", merged.View().MaxVersion(), err)
 	}
-	highest := reframe(map[section][]record{1: {rawRecord(func(e *codec) { e.putNumber(4, maxRevision-1) })}, 255: {endRecord{}}})
+	highest := reframe(map[section][]record{
+		1:   {rawRecord(func(e *codec) { e.putNumber(4, maxRevision-1) })},
+		255: {endRecord{}},
+	})
 	restore(t, New(Options{}), highest)
 	if _, err := mergeBackup(s.Snapshot(), highest); !errors.Is(err, ErrDamaged) {
-		t.Errorf("a revision that cannot be gone on from: %v", err)
+		t.Errorf("a revision that is too high: %v", err)
 	}
 	for n := range backup {
 		if _, err := mergeBackup(s.Snapshot(), backup[:n]); !errors.Is(err, ErrDamaged) {
@@ -392,8 +422,8 @@ func TestMergeBackup(t *testing.T) {
 	}
 }
 
-// FuzzReadSnapshot: garbage never panics and never changes the state; what is
-// taken is written back as a snapshot of the same state.
+// FuzzReadSnapshot: garbage never panics and never changes the state. A snapshot that was read is written as a
+// snapshot of the same state.
 func FuzzReadSnapshot(f *testing.F) {
 	raw := snapshotOf(f, richState(f))
 	f.Add(raw)
@@ -401,7 +431,7 @@ func FuzzReadSnapshot(f *testing.F) {
 	f.Add(raw[:len(raw)/2])
 	f.Add([]byte(snapshotMagic))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		// Half of what the fuzzer tries gets its checksums right.
+		// Half of the inputs get correct checksums.
 		for _, b := range [][]byte{raw, rechecksum(raw)} {
 			s := New(Options{})
 			before := s.View()
@@ -414,18 +444,18 @@ func FuzzReadSnapshot(f *testing.F) {
 				continue
 			}
 			if inspectErr != nil {
-				t.Fatalf("readable, but Inspect says %v", inspectErr)
+				t.Fatalf("readable, but Inspect returns %v", inspectErr)
 			}
 			again := New(Options{})
 			restore(t, again, snapshotOf(t, s))
 			if again.View().Fingerprint() != s.View().Fingerprint() {
-				t.Fatal("changed on the way")
+				t.Fatal("changed by writing and reading")
 			}
 		}
 	})
 }
 
-// rechecksum corrects the checksums of whatever frames there are.
+// rechecksum corrects the checksums of all frames.
 func rechecksum(raw []byte) []byte {
 	var b bytes.Buffer
 	f := newFrameWriter(&b)
@@ -437,4 +467,36 @@ func rechecksum(raw []byte) []byte {
 		rest = rest[n:]
 	}
 	return b.Bytes()
+}
+
+// fullDisk accepts the first write only.
+type fullDisk struct{ writes int }
+
+func (d *fullDisk) Write(b []byte) (int, error) {
+	if d.writes++; d.writes > 1 {
+		return 0, errors.New("disk full")
+	}
+	return len(b), nil
+}
+
+// A write error stops the writer: it does not visit the rest of the state.
+func TestWriteRecords_StopsAtWriteError(t *testing.T) {
+	t.Parallel()
+	f := newFrameWriter(&fullDisk{})
+	visited := 0
+	keys := func(yield func(*Item) bool) {
+		for range 1000 {
+			if visited++; !yield(&Item{Key: "k", Value: make([]byte, frameFull)}) {
+				return
+			}
+		}
+	}
+	writeRecords(f, sectionKeys, keys)
+	if f.err == nil || visited > 2 {
+		t.Errorf("%d records visited, error %v", visited, f.err)
+	}
+	writeRecords(f, sectionRoles, mapped(keys, func(it *Item) *Role { return &Role{Name: it.Key} }))
+	if visited > 3 {
+		t.Errorf("%d records visited after the error", visited)
+	}
 }

@@ -3,25 +3,23 @@ package state
 import (
 	"sync/atomic"
 
-	iradix "github.com/hashicorp/go-immutable-radix/v2"
-
 	"northstar/cluster"
 )
 
-// Options says how much history a State keeps for watchers.
+// Options sets how much history a State keeps for watchers.
 type Options struct {
 	HistoryRevisions int // at least this many changes (0: DefaultHistoryRevisions) …
 	HistoryBytes     int // … or this many bytes of values (0: DefaultHistoryBytes), whichever is less
 }
 
-// What Options default to.
+// Defaults of Options.
 const (
 	DefaultHistoryRevisions = 10240
 	DefaultHistoryBytes     = 64 << 20
 )
 
-// State is the replicated state. Apply and ReadFrom belong to one goroutine, the
-// one that applies the log; everything else may be called from any.
+// State is the replicated state. Only the goroutine that applies the log may call Apply and ReadFrom. Any goroutine
+// may call the other methods.
 type State struct {
 	options Options
 	view    atomic.Pointer[View]
@@ -30,14 +28,14 @@ type State struct {
 
 // Result is the outcome of one command.
 type Result struct {
-	Err      *cluster.Error // nil: it took effect
+	Err      *cluster.Error // nil: the command took effect
 	Revision uint64         // of the change that a put or delete made
-	Created  bool           // a put made the key; a ClusterInit was the first
+	Created  bool           // a put created the key, or a ClusterInit was the first
 	Session  *Session       // of a SessionCreate
-	Role     *Role          // of a command about a role: the role after it, also with some errors
+	Role     *Role          // of a command about a role: the role afterwards, also with some errors
 }
 
-// New makes an empty state.
+// New returns an empty state.
 func New(o Options) *State {
 	if o.HistoryRevisions <= 0 {
 		o.HistoryRevisions = DefaultHistoryRevisions
@@ -55,28 +53,27 @@ func New(o Options) *State {
 	return s
 }
 
-// View is the state as of the last batch applied. It never changes and needs no
-// lock. It costs nothing to get; held for long, it keeps old values in memory.
+// View returns the state after the last batch applied. A View never changes and needs no lock. It is free to get, but
+// a View that is kept keeps old values in memory.
 func (s *State) View() *View { return s.view.Load() }
 
-// Feed gives the feed of changes of the keys.
+// Feed returns the feed of changes of keys.
 func (s *State) Feed() *Feed { return s.feeds[0] }
 
-// RoleFeed gives the feed of elections and vacancies. The key of a change is
-// RoleKey of the role, its value is for DecodeRoleEvent.
+// RoleFeed returns the feed of elections and vacancies of roles. The key of a change is RoleKey of the role, and
+// DecodeRoleEvent decodes its value.
 func (s *State) RoleFeed() *Feed { return s.feeds[1] }
 
-// NodeFeed gives the feed of the application nodes. The key of a change is the
-// node's ID, its value, unless it is a removal, is for DecodeAppNode.
+// NodeFeed returns the feed of the application nodes. The key of a change is the node's ID. DecodeAppNode decodes its
+// value unless the change is a removal.
 func (s *State) NodeFeed() *Feed { return s.feeds[2] }
 
-// Apply applies the commands of one log entry, in order, and gives their
-// results. Index and term are the entry's. It depends on nothing but the state
-// and its arguments, and never panics: a command that is not valid has a result
-// with CodeBadRequest. The commands' values must not be changed afterwards.
+// Apply applies the commands of one log entry in order and returns their results. Index and term are those of the
+// entry. The results depend only on the state and the arguments. Apply never panics: an invalid command has a result
+// with CodeBadRequest. The caller must not change the values of the commands afterwards.
 func (s *State) Apply(index, term uint64, cmds []Command) []Result {
 	before := s.view.Load()
-	w := &txn{View: *before, options: s.options}
+	w := newTxn(before, s.options)
 	w.index, w.term = index, term
 	results := make([]Result, len(cmds))
 	for i := range cmds {
@@ -90,30 +87,47 @@ func (s *State) Apply(index, term uint64, cmds []Command) []Result {
 	return results
 }
 
-// txn is a View in the making: one batch being applied.
+// txn applies one batch to a copy of a View.
 type txn struct {
 	View
-	options        Options
-	keysTxn        *iradix.Txn[*Item]
-	idempotencyTxn *iradix.Txn[*idempotencyEntry]
-
-	sessionsTxn  *iradix.Txn[*Session]
-	rolesTxn     *iradix.Txn[*Role]
-	ownershipTxn *iradix.Txn[struct{}]
-	appNodesTxn  *iradix.Txn[*AppNode]
-	newAppNodes  int // in appNodesTxn, beyond those of appNodes
-	newSessions  int // in sessionsTxn, beyond those of sessions
-	newRoles     int // the same of roles
+	options Options
+	write   writers
 }
 
-func (w *txn) commit() {
-	commit(&w.keys, w.keysTxn)
-	commit(&w.idempotency.byKey, w.idempotencyTxn)
-	commit(&w.sessions, w.sessionsTxn)
-	commit(&w.roles, w.rolesTxn)
-	commit(&w.ownership, w.ownershipTxn)
-	commit(&w.appNodes, w.appNodesTxn)
+// writers change the trees of a View. Until commit the View's own trees show the state before the batch.
+type writers struct {
+	keys        treeWriter[*Item]
+	idempotency treeWriter[*idempotencyEntry]
+	sessions    treeWriter[*Session]
+	roles       treeWriter[*Role]
+	ownership   treeWriter[struct{}]
+	appNodes    treeWriter[*AppNode]
 }
+
+func newTxn(v *View, o Options) *txn {
+	w := &txn{View: *v, options: o}
+	w.write = writersOf(&w.View)
+	return w
+}
+
+func writersOf(v *View) writers {
+	return writers{
+		keys: treeWriter[*Item]{tree: &v.keys}, idempotency: treeWriter[*idempotencyEntry]{tree: &v.idempotency.byKey},
+		sessions: treeWriter[*Session]{tree: &v.sessions}, roles: treeWriter[*Role]{tree: &v.roles},
+		ownership: treeWriter[struct{}]{tree: &v.ownership}, appNodes: treeWriter[*AppNode]{tree: &v.appNodes},
+	}
+}
+
+func (w *writers) commit() {
+	w.keys.commit()
+	w.idempotency.commit()
+	w.sessions.commit()
+	w.roles.commit()
+	w.ownership.commit()
+	w.appNodes.commit()
+}
+
+func (w *txn) commit() { w.write.commit() }
 
 func (w *txn) apply(c *Command) Result {
 	w.now = max(w.now, c.Now)
@@ -137,9 +151,14 @@ func (w *txn) applyIdempotent(c *Command) Result {
 
 func (w *txn) applyFenced(c *Command) Result {
 	if f := c.Fence; f != nil {
-		if r, ok := w.writeRoles().Get([]byte(f.Role)); !ok || !r.Held() || r.Current.Token != f.Token {
-			return Result{Err: cluster.Errorf(cluster.CodeFenced, "token %d is not the current token of role %q", f.Token, f.Role)}
+		if r, ok := w.write.roles.get(f.Role); !ok || !r.Held() || r.Current.Token != f.Token {
+			return failed(cluster.CodeFenced, "token %d is not the current token of role %q", f.Token, f.Role)
 		}
 	}
 	return c.payload().apply(w)
+}
+
+// failed returns the result of a command that has no effect.
+func failed(code cluster.Code, format string, args ...any) Result {
+	return Result{Err: cluster.Errorf(code, format, args...)}
 }

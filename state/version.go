@@ -2,13 +2,11 @@
 
 package state
 
-// CommandVersion is the highest command version that this build can apply. It
-// is what a node publishes as cluster.Member.Reads, and it grows by one whenever
-// a kind is added or what an existing command does is changed.
+// CommandVersion is the highest command version that this build can apply. A node publishes it as
+// cluster.Member.Reads. It grows by one with every new kind and every change of what an existing command does.
 const CommandVersion uint32 = 4
 
-// extension holds the payloads of kinds that only a build for testing upgrades
-// has (build tag northstar_next). This build has none.
+// extension holds the payloads of kinds that exist only in builds for testing upgrades (build tag northstar_next).
 type extension struct{}
 
 var unknownKind kindInfo

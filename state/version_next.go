@@ -4,14 +4,14 @@ package state
 
 import "northstar/cluster"
 
-// CommandVersion of this build is one higher than that of the default build. It
-// exists to test rolling upgrades with two real binaries.
+// CommandVersion of this build is one higher than that of the default build, to test rolling upgrades with two
+// binaries.
 const CommandVersion uint32 = 5
 
-// KindNote is the one kind that only this build knows. It changes nothing.
+// KindNote is the only kind that the default build does not know. It changes nothing.
 const KindNote Kind = 1000
 
-// Note is a command without effect on anything but the version of the state.
+// Note has no effect except on the version of the state.
 type Note struct {
 	Text string
 }

@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// A backup that holds what some member cannot read yet is not restored: that
-// member would have to stop.
+// A backup that some member cannot read yet is not restored: that member would have to stop.
 func TestMergeBackupOfNewerVersion(t *testing.T) {
 	t.Parallel()
 	newer := New(Options{})
@@ -20,7 +19,8 @@ func TestMergeBackupOfNewerVersion(t *testing.T) {
 
 	s := New(Options{})
 	mustApply(t, s, member("n1"), member("n2"), member("n3"), remove("n3"),
-		patch(MemberPatch{ID: "n1", SupportedVersion: ptr(CommandVersion)}), patch(MemberPatch{ID: "n2", SupportedVersion: ptr(CommandVersion - 1)}))
+		patch(MemberPatch{ID: "n1", SupportedVersion: ptr(CommandVersion)}),
+		patch(MemberPatch{ID: "n2", SupportedVersion: ptr(CommandVersion - 1)}))
 	if _, err := mergeBackup(s.Snapshot(), backup); err == nil {
 		t.Fatal("merged")
 	}

@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// The bytes that a build of the next version writes stop this one, whole: the
-// put before the unknown command is not given out either.
+// A batch of a build of the next version stops this build. Not even the put before the unknown command is returned.
 func TestNextVersionStopsThisBuild(t *testing.T) {
 	t.Parallel()
 	cmds, err := DecodeBatch(noteBytes(t))

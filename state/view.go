@@ -12,21 +12,20 @@ import (
 	"northstar/cluster"
 )
 
-// View is an immutable snapshot of the state, for any number of goroutines. What
-// its methods return must not be changed.
+// View is an immutable snapshot of the state for any number of goroutines. The results of its methods must not be
+// changed.
 //
-// Invariants: revision is ≥ every revision in keys and history, and never goes
-// back from one View to the next, also across ReadFrom of a merged backup and
-// across Recovery, after which no key has a revision of the generation before;
-// members are sorted by ID; elections are in order of term.
+// Invariants: revision is ≥ every revision in keys and history; it never decreases from one View to the next, also
+// across ReadFrom of a merged backup and across Recovery; after Recovery no key has a revision of the previous
+// generation; members are sorted by ID; elections are in order of term.
 type View struct {
 	clusterID  string
 	generation cluster.Generation
 	revision   uint64
-	index      uint64 // of the last log entry applied
-	term       uint64 // of that entry
+	index      uint64 // index of the last log entry applied
+	term       uint64 // term of that entry
 	now        int64  // highest command time applied, Unix nanoseconds
-	epoch      uint64 // number of restores from a backup, and of recoveries
+	epoch      uint64 // number of restores and recoveries
 	version    uint32 // highest command version ever applied
 
 	keys        *iradix.Tree[*Item]
@@ -38,42 +37,42 @@ type View struct {
 	settings    Settings
 	audit       auditLog
 
-	sessions         *iradix.Tree[*Session] // those that live, by ID
+	sessions         *iradix.Tree[*Session] // live sessions by ID
 	roles            *iradix.Tree[*Role]    // by name
-	roleChanges      history                // elections and vacancies; an item's key is the role's name and a NUL
+	roleChanges      history                // elections and vacancies; the key of an item is RoleKey
 	appNodes         *iradix.Tree[*AppNode] // by ID
-	nodeChanges      history                // of the application nodes; an item's key is the node's ID
-	ownership        *iradix.Tree[struct{}] // what each session holds; follows from keys, roles and nodes
-	clusterLockDelay time.Duration          // that every role waits for at least, since a recovery; 0: that is over
+	nodeChanges      history                // changes of application nodes; the key of an item is the node's ID
+	ownership        *iradix.Tree[struct{}] // what each session owns; see ownedKind
+	clusterLockDelay time.Duration          // minimum lock delay of every role since a recovery; 0: over
 }
 
-// Item is one key. Revisions are of the whole cluster.
+// Item is one key. All revisions are cluster-wide.
 type Item struct {
 	Key            string
 	Value          []byte
 	Revision       uint64 // of the last write
-	CreateRevision uint64 // of the write that made it
-	Version        uint64 // writes since then, that one included
+	CreateRevision uint64 // of the write that created the key
+	Version        uint64 // number of writes since then, with that one
 	Session        string // "": none
 }
 
-// Settings are the settings that the cluster as a whole has.
+// Settings are the settings of the whole cluster.
 type Settings struct {
 	AutoFailover bool
-	PausedUntil  int64 // Unix nanoseconds at which a pause ends; 0: never
+	PausedUntil  int64 // end of a pause, Unix nanoseconds; 0: no end
 	Reason       string
-	Operator     string // who set it; "": the first value
+	Operator     string // operator that set them; "": initial settings
 }
 
 func emptyView() *View {
 	return &View{
-		keys: iradix.New[*Item](), idempotency: idempotencyTable{byKey: iradix.New[*idempotencyEntry]()}, settings: Settings{AutoFailover: true},
-		sessions: iradix.New[*Session](), roles: iradix.New[*Role](), ownership: iradix.New[struct{}](),
-		appNodes: iradix.New[*AppNode](),
+		keys: iradix.New[*Item](), idempotency: idempotencyTable{byKey: iradix.New[*idempotencyEntry]()},
+		settings: Settings{AutoFailover: true}, sessions: iradix.New[*Session](), roles: iradix.New[*Role](),
+		ownership: iradix.New[struct{}](), appNodes: iradix.New[*AppNode](),
 	}
 }
 
-// Get gives a key's item.
+// Get returns the item of a key.
 func (v *View) Get(key string) (Item, bool) {
 	it, ok := v.keys.Get([]byte(key))
 	if !ok {
@@ -82,9 +81,8 @@ func (v *View) Get(key string) (Item, bool) {
 	return *it, true
 }
 
-// List gives the items whose key starts with prefix and is greater than after,
-// in order of bytes, at most limit of them (limit < 1: all). When more follow,
-// next is the last key given; it is empty at the end.
+// List returns the items whose key starts with prefix and is greater than after, in order of bytes. It returns at
+// most limit items (limit < 1: all). If more follow, next is the last key returned; otherwise it is "".
 func (v *View) List(prefix, after string, limit int) (items []Item, next string) {
 	it := v.keys.Root().Iterator()
 	if after > prefix {
@@ -107,46 +105,45 @@ func (v *View) List(prefix, after string, limit int) (items []Item, next string)
 	return items, ""
 }
 
-// Keys counts the keys.
+// Keys returns the number of keys.
 func (v *View) Keys() int { return v.keys.Len() }
 
-// Bytes counts the bytes of all keys and values.
+// Bytes returns the number of bytes of all keys and values.
 func (v *View) Bytes() int64 { return v.bytes }
 
-// Revision is the revision of the last change.
+// Revision returns the revision of the last change.
 func (v *View) Revision() uint64 { return v.revision }
 
-// AppliedIndex is the index of the last log entry given to Apply. Entries that
-// carry no commands never get there, so Raft's own index may be ahead.
+// AppliedIndex returns the index of the last log entry given to Apply. Raft's own applied index may be higher:
+// entries without commands are not given to Apply.
 func (v *View) AppliedIndex() uint64 { return v.index }
 
-// AppliedTerm is the term of the entry at AppliedIndex.
+// AppliedTerm returns the term of the entry at AppliedIndex.
 func (v *View) AppliedTerm() uint64 { return v.term }
 
-// Time is the state's clock: the highest command time applied.
+// Time returns the state's time: the highest command time applied.
 func (v *View) Time() time.Time { return time.Unix(0, v.now) }
 
-// ClusterID is "" until the first ClusterInit.
+// ClusterID returns "" before the first ClusterInit.
 func (v *View) ClusterID() string { return v.clusterID }
 
-// Generation is the zero Generation until the first ClusterInit.
+// Generation returns the zero Generation before the first ClusterInit.
 func (v *View) Generation() cluster.Generation { return v.generation }
 
-// RestoreEpoch counts the backups that were restored, and the recoveries of a
-// lost quorum: watches do not outlast either.
+// RestoreEpoch returns the number of restored backups and of recoveries. A watch does not outlast either.
 func (v *View) RestoreEpoch() uint64 { return v.epoch }
 
-// CompactedRevision is the highest revision that watchers can no longer get.
+// CompactedRevision returns the highest revision that is no longer available to watchers.
 func (v *View) CompactedRevision() uint64 { return v.history.floor }
 
-// MaxVersion is the highest command version ever applied: a build that reads
-// less can neither replay the log nor read a snapshot of this state.
+// MaxVersion returns the highest command version ever applied. An older build can neither replay the log nor read a
+// snapshot of this state.
 func (v *View) MaxVersion() uint32 { return v.version }
 
-// Members gives all records, tombstones of removed members included, by ID.
+// Members returns all records by ID, with the tombstones of removed members.
 func (v *View) Members() []cluster.Member { return slices.Clone(v.members) }
 
-// Member gives one record.
+// Member returns one record.
 func (v *View) Member(id cluster.NodeID) (cluster.Member, bool) {
 	i, ok := v.findMember(id)
 	if !ok {
@@ -155,13 +152,13 @@ func (v *View) Member(id cluster.NodeID) (cluster.Member, bool) {
 	return v.members[i], true
 }
 
-// Record gives what admission needs to know of a node.
+// Record returns what the admission of a node depends on.
 func (v *View) Record(id cluster.NodeID) cluster.Record {
 	m, _ := v.Member(id)
 	return cluster.Record{Incarnation: m.Incarnation, Removed: m.Removed}
 }
 
-// present gives the members that are not removed.
+// present returns the members that are not removed.
 func (v *View) present() []cluster.NodeID {
 	var ids []cluster.NodeID
 	for _, m := range v.members {
@@ -176,9 +173,8 @@ func (v *View) findMember(id cluster.NodeID) (int, bool) {
 	return sort.Find(len(v.members), func(i int) int { return strings.Compare(string(id), string(v.members[i].ID)) })
 }
 
-// MinSupportedVersion is the highest command version that all of ids can apply, by
-// their records. A node that was never in contact counts as the oldest build
-// there is, which reads version 1. Without ids it is CommandVersion.
+// MinSupportedVersion returns the highest command version that all of ids support, by their records. A node that
+// was never in contact counts as the oldest build, which supports version 1. Without ids it returns CommandVersion.
 func (v *View) MinSupportedVersion(ids []cluster.NodeID) uint32 {
 	lowest := CommandVersion
 	for _, id := range ids {
@@ -188,8 +184,7 @@ func (v *View) MinSupportedVersion(ids []cluster.NodeID) uint32 {
 	return lowest
 }
 
-// LeaderStart gives the last leader whose leader-start was applied, and its
-// term; 0 and "" when there was none.
+// LeaderStart returns the term and the leader of the last leader-start entry applied; 0 and "" if there was none.
 func (v *View) LeaderStart() (term uint64, node cluster.NodeID) {
 	if len(v.elections) == 0 {
 		return 0, ""
@@ -198,14 +193,13 @@ func (v *View) LeaderStart() (term uint64, node cluster.NodeID) {
 	return e.Term, e.Node
 }
 
-// Elections gives the last MaxElections elections, oldest first.
+// Elections returns the last MaxElections elections, oldest first.
 func (v *View) Elections() []Election { return slices.Clone(v.elections) }
 
-// Settings gives the settings as they were last set.
 func (v *View) Settings() Settings { return v.settings }
 
-// AutoFailover says whether the cluster elects leaders by itself at the time now
-// of this node's clock: a pause that has run out is over.
+// AutoFailover reports whether automatic failover is on at the time now of this node's clock. A pause may have
+// expired.
 func (v *View) AutoFailover(now time.Time) bool {
 	s := v.settings
 	return s.AutoFailover || s.PausedUntil != 0 && now.UnixNano() >= s.PausedUntil

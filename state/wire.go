@@ -7,30 +7,28 @@ import (
 	"slices"
 )
 
-// ErrDamaged is wrapped by every error about bytes that no build of any version
-// would have written: a batch or snapshot that is cut short, altered or garbage.
+// ErrDamaged is wrapped by every error about bytes that no build of any version writes: a batch or snapshot that is
+// truncated, altered or garbage.
 var ErrDamaged = errors.New("damaged")
 
 func damaged(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrDamaged, fmt.Sprintf(format, args...))
 }
 
-// A record on the wire is a list of fields. A field is a tag (number × 2, plus 1
-// for bytes) and a uvarint, or a uvarint length and that many bytes. Numbers may
-// come in any order, and a reader skips those that it does not know: that is how
-// an older and a newer node read each other's records.
+// A record on the wire is a list of fields. A field is a tag (number × 2, plus 1 for bytes) and a uvarint, or a
+// uvarint length and that many bytes. Fields may come in any order. A reader skips unknown numbers, so older and
+// newer nodes can read each other's records.
 
 // record is a value that lists its fields.
 type record interface {
-	// fields calls one of the functions number, text, boolean, blob, … for each field of
-	// the record, in the order in which they are written. The same list encodes and
-	// decodes; while it decodes, fields is called until every field is read.
+	// fields calls one of the functions number, text, boolean, blob, … for each field of the record, in the order of
+	// writing. The same list encodes and decodes. While decoding, fields is called until every field is read.
 	fields(c *codec)
 }
 
-// codec encodes records into buf, or decodes one from it.
+// codec encodes records to buf, or decodes one record from it.
 type codec struct {
-	buf      []byte // written so far; or, while decoding, what follows the present field
+	buf      []byte // written so far; while decoding: what follows the present field
 	decoding bool
 
 	// The present field, while decoding.
@@ -50,27 +48,27 @@ func (c *codec) decode(raw []byte, r record) error {
 	for c.num != noField {
 		left := len(c.buf)
 		r.fields(c)
-		if c.num != noField && len(c.buf) == left { // nothing was taken: this build does not know the field
+		if c.num != noField && len(c.buf) == left { // unknown field
 			c.next()
 		}
 	}
 	return c.err
 }
 
-// decodeRecord reads one record that stands alone.
+// decodeRecord decodes a single record.
 func decodeRecord(raw []byte, r record) error {
 	c := codec{decoding: true}
 	return c.decode(raw, r)
 }
 
-// encodeRecord writes one record that stands alone.
+// encodeRecord encodes a single record.
 func encodeRecord(r record) []byte {
 	var c codec
 	r.fields(&c)
 	return c.buf
 }
 
-// next makes the next field the present one.
+// next moves to the next field.
 func (c *codec) next() {
 	c.num = noField
 	if c.err != nil || len(c.buf) == 0 {
@@ -107,7 +105,7 @@ func (c *codec) uvarint() (uint64, bool) {
 	return v, true
 }
 
-// endHolder ends with the present field, which must be of the kind that the caller wants.
+// take returns the present field, which must have the given type, and moves to the next one.
 func (c *codec) take(isBytes bool) (value uint64, raw []byte) {
 	if c.isBytes != isBytes {
 		c.err = damaged("field %d: a number where bytes belong, or bytes where a number belongs", c.num)
@@ -130,14 +128,14 @@ func (c *codec) putUvarint(v uint64) {
 	}
 }
 
-// putBytesHead writes what stands before the bytes of a field.
+// putBytesHead writes tag and length of a bytes field.
 func (c *codec) putBytesHead(num, size int) {
 	c.putUvarint(uint64(num)<<1 | 1)
 	c.putUvarint(uint64(size))
 }
 
-// The functions that declare a field. Those with Always write a zero value, too;
-// the others leave it out, and an absent field means zero.
+// Functions that declare a field. Those with Always also write a zero value. The others omit it: an absent field
+// means zero.
 
 func numberAlways[T ~uint32 | ~uint64 | ~int | ~int64](c *codec, num int, v *T) {
 	if !c.decoding {
@@ -155,15 +153,12 @@ func number[T ~uint32 | ~uint64 | ~int | ~int64](c *codec, num int, v *T) {
 }
 
 func booleanAlways(c *codec, num int, v *bool) {
-	switch {
-	case c.decoding && c.num == num:
-		value, _ := c.take(false)
-		*v = value != 0
-	case !c.decoding && *v:
-		c.putNumber(num, 1)
-	case !c.decoding:
-		c.putNumber(num, 0)
+	var n uint64
+	if *v {
+		n = 1
 	}
+	numberAlways(c, num, &n)
+	*v = n != 0
 }
 
 func boolean(c *codec, num int, v *bool) {
@@ -188,7 +183,7 @@ func text[T ~string](c *codec, num int, v *T) {
 	}
 }
 
-// texts declares a list; each element is a field.
+// texts declares a list of texts. Each element is a field.
 func texts[T ~string](c *codec, num int, list *[]T) {
 	if !c.decoding {
 		for i := range *list {
@@ -202,7 +197,7 @@ func texts[T ~string](c *codec, num int, list *[]T) {
 	}
 }
 
-// blob declares bytes. What it reads is a copy; no bytes are read as nil.
+// blob declares bytes. Decoding copies them. Empty bytes decode to nil.
 func blob(c *codec, num int, v *[]byte) {
 	if !c.decoding && len(*v) > 0 {
 		c.putBytesHead(num, len(*v))
@@ -250,12 +245,12 @@ type recordPointer[T any] interface {
 	record
 }
 
-// list declares a list of records; each element is a field.
+// list declares a list of records. Each element is a field.
 func list[T any, P recordPointer[T]](c *codec, num int, all *[]T) {
 	listAs(c, num, all, func(v *T) record { return P(v) })
 }
 
-// listAs is list for a type that is no record itself.
+// listAs declares a list of values that as converts to records.
 func listAs[T any](c *codec, num int, all *[]T, as func(*T) record) {
 	if !c.decoding {
 		for i := range *all {
@@ -270,8 +265,8 @@ func listAs[T any](c *codec, num int, all *[]T, as func(*T) record) {
 	}
 }
 
-// textMap declares a map; each entry is a record of its name and its value, which are
-// the fields first and first+1. Entries are written in order of names.
+// textMap declares a map, written in order of names. Each entry is a record of name and value, which are the fields
+// first and first+1.
 func textMap[K ~string](c *codec, num, first int, m *map[K]string) {
 	if !c.decoding {
 		for _, name := range sortedKeys(*m) {

@@ -66,7 +66,7 @@ func TestRollingUpgrade(t *testing.T) {
 	select {
 	case code := <-ended:
 		said := c.Log(back)[logged:]
-		if code != 1 || !strings.Contains(said, "upgrade it") || strings.Contains(said, "goroutine ") {
+		if code != 1 || !strings.Contains(said, "upgrade this node") || strings.Contains(said, "goroutine ") {
 			t.Errorf("exit code %d:\n%s", code, said)
 		}
 	case <-time.After(10 * time.Second):

@@ -8,12 +8,14 @@ import (
 	"time"
 )
 
-// What was added to records since the golden files were written: who ordered
-// something, why, and since when there was no leader.
+// Fields that are newer than the golden files: operator, reason, and start of the time without a leader.
 func TestElections_KeepReasons(t *testing.T) {
 	t.Parallel()
 	cmds := []Command{
-		{Kind: KindLeaderStart, Now: 9, LeaderStart: &LeaderStart{Term: 1, Node: "n1", Trigger: "manual", Reason: "why", StartedAt: 5, Operator: "anna", LeaderlessAt: 3}},
+		{Kind: KindLeaderStart, Now: 9, LeaderStart: &LeaderStart{
+			Term: 1, Node: "n1", Trigger: "manual", Reason: "why",
+			StartedAt: 5, Operator: "anna", LeaderlessAt: 3,
+		}},
 		{Kind: KindSettings, Now: 10, Settings: &SettingsChange{PausedUntil: 99, Reason: "upgrade", Operator: "anna"}},
 	}
 	batch, err := EncodeBatch(cmds)
@@ -39,7 +41,10 @@ func TestElections_KeepReasons(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, v := range map[string]*View{"applied": s.View(), "restored": restored.View()} {
-		want := Election{Term: 1, Node: "n1", Trigger: "manual", Reason: "why", StartedAt: 5, LedAt: 9, Operator: "anna", LeaderlessAt: 3}
+		want := Election{
+			Term: 1, Node: "n1", Trigger: "manual", Reason: "why", StartedAt: 5, LedAt: 9, Operator: "anna",
+			LeaderlessAt: 3,
+		}
 		if got := v.Elections(); len(got) != 1 || !reflect.DeepEqual(got[0], want) {
 			t.Errorf("%s: %+v", name, got)
 		}
@@ -49,17 +54,19 @@ func TestElections_KeepReasons(t *testing.T) {
 	}
 	long := Command{Kind: KindSettings, Settings: &SettingsChange{Reason: string(make([]byte, maxText+1))}}
 	if err := long.Validate(); err == nil {
-		t.Error("a reason without bound is accepted")
+		t.Error("a reason that is too long is accepted")
 	}
 }
 
-// Gaps are of the triggers asked for, shortest first, and leave out what is not
-// known.
+// Gaps returns the gaps of the given triggers, shortest first, without unknown ones.
 func TestGaps(t *testing.T) {
 	t.Parallel()
 	s := New(Options{})
 	add := func(term uint64, trigger string, since, led int64) {
-		s.Apply(term, term, []Command{{Kind: KindLeaderStart, Now: led, LeaderStart: &LeaderStart{Term: term, Node: "n1", Trigger: trigger, LeaderlessAt: since}}})
+		s.Apply(term, term, []Command{{
+			Kind: KindLeaderStart, Now: led,
+			LeaderStart: &LeaderStart{Term: term, Node: "n1", Trigger: trigger, LeaderlessAt: since},
+		}})
 	}
 	add(1, "startup", 0, 10)
 	add(2, "transfer", 100, 107)

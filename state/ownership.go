@@ -1,0 +1,72 @@
+package state
+
+import (
+	"bytes"
+
+	iradix "github.com/hashicorp/go-immutable-radix/v2"
+)
+
+// ownedKind is the kind of a thing that a session owns. The ownership index has one entry for each owned thing: the
+// session's ID, a NUL, the kind and the name. A session may own any number of keys. The index follows from keys, roles
+// and nodes, and is not part of a snapshot.
+type ownedKind byte
+
+const (
+	ownedCandidacy  ownedKind = 'c'
+	ownedKey        ownedKind = 'k'
+	ownedNode       ownedKind = 'n'
+	ownedRevocation ownedKind = 'p' // a role that an operator took from the session
+	ownedRole       ownedKind = 'r'
+)
+
+func ownershipKey(session string, kind ownedKind, name string) []byte {
+	b := make([]byte, 0, len(session)+2+len(name))
+	b = append(b, session...)
+	return append(append(b, 0, byte(kind)), name...)
+}
+
+func splitOwnershipKey(k []byte) (session string, kind ownedKind, name string) {
+	at := bytes.IndexByte(k, 0)
+	return string(k[:at]), ownedKind(k[at+1]), string(k[at+2:])
+}
+
+func (w *txn) link(session string, kind ownedKind, name string) {
+	w.write.ownership.open().Insert(ownershipKey(session, kind, name), struct{}{})
+}
+
+func (w *txn) unlink(session string, kind ownedKind, name string) {
+	w.write.ownership.open().Delete(ownershipKey(session, kind, name))
+}
+
+// ownedBy returns the names of what a session owns, sorted.
+func (w *txn) ownedBy(session string, kind ownedKind) []string {
+	return ownedNames(w.write.ownership.open().Root(), session, kind)
+}
+
+// OwnedBy returns the names of the roles, keys and nodes that a session owns.
+func (v *View) OwnedBy(session string) (roles, keys, nodes []string) {
+	root := v.ownership.Root()
+	return ownedNames(root, session, ownedRole), ownedNames(root, session, ownedKey), ownedNames(root, session, ownedNode)
+}
+
+// Revocations returns the tenures that were revoked from a session and that it has not acknowledged. Until then the
+// session must not be renewed.
+func (v *View) Revocations(session string) []Revocation {
+	var list []Revocation
+	for _, name := range ownedNames(v.ownership.Root(), session, ownedRevocation) {
+		if r, ok := v.Role(name); ok {
+			list = append(list, Revocation{Session: session, Role: name, Token: r.tokenOf(session)})
+		}
+	}
+	return list
+}
+
+func ownedNames(root *iradix.Node[struct{}], session string, kind ownedKind) []string {
+	prefix := ownershipKey(session, kind, "")
+	var names []string
+	root.WalkPrefix(prefix, func(k []byte, _ struct{}) bool {
+		names = append(names, string(k[len(prefix):]))
+		return false
+	})
+	return names
+}
