@@ -131,7 +131,7 @@ func TestRevisions(t *testing.T) {
 	r := NewRevisions(func(v Violation) { got = append(got, v.Invariant) })
 	w1, w2, read := r.Begin(), r.Begin(), r.Begin()
 	r.Wrote("w1", w1, 5)
-	r.Wrote("w2", w2, 4) // the two writes were concurrent
+	r.Wrote("w2", w2, 4)  // the two writes were concurrent
 	r.Read("r1", read, 0) // it began before both writes
 	if len(got) > 0 {
 		t.Fatalf("violations: %q", got)

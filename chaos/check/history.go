@@ -46,10 +46,10 @@ type Op struct {
 	Value      string // written or read; "" means absent
 	Expect     string // for CAS and Delete
 	Outcome    Outcome
-	Revision   uint64 // of a completed write; 0: unknown
+	Revision   uint64        // of a completed write; 0: unknown
 	Begin, End time.Duration // since the start of the history; End has no meaning if the outcome is unknown
-	Node       string // the node that answered, for reports
-	Note       string // the error, for reports
+	Node       string        // the node that answered, for reports
+	Note       string        // the error, for reports
 }
 
 // String is the operation on one line.

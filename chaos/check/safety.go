@@ -52,7 +52,7 @@ var Invariants = []string{
 type Violation struct {
 	Invariant string // one of the constants above
 	Detail    string // nodes, term and index
-	Ops       []Op // the operations that show it, if any
+	Ops       []Op   // the operations that show it, if any
 }
 
 // Violationf is a violation of an invariant, with a formatted detail.

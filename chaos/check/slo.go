@@ -16,10 +16,10 @@ type Leadership struct {
 
 // Run holds the observations of a cluster from its first leader to End.
 type Run struct {
-	Nodes        int
-	Leaderships  []Leadership
-	Faults       []FaultInterval // periods in which a node, or all nodes, could not take part
-	WriteAcks    []time.Duration // acknowledgements of the availability writers at all nodes
+	Nodes       int
+	Leaderships []Leadership
+	Faults      []FaultInterval // periods in which a node, or all nodes, could not take part
+	WriteAcks   []time.Duration // acknowledgements of the availability writers at all nodes
 	// from the request of such a write to its acknowledgement by the leader; may be empty
 	LeaderWrites []FaultInterval
 	End          time.Duration
@@ -43,11 +43,11 @@ const minOutage = 300 * time.Millisecond
 type SLOReport struct {
 	Elections []time.Duration `json:"elections"` // from the time when a majority could elect to the election
 	Failovers time.Duration   `json:"failovers"` // sum of failovers, each until a write was acknowledged
-	Total     time.Duration   `json:"total"` // time outside failovers
-	Down      time.Duration   `json:"down"` // part of Total without a write
+	Total     time.Duration   `json:"total"`     // time outside failovers
+	Down      time.Duration   `json:"down"`      // part of Total without a write
 	// of one run: elections that took longer than ElectionSLO, with the previous leader
-	Late      []FaultInterval `json:"-"`
-	Silent    []FaultInterval `json:"-"` // of one run: the periods summed up in Down
+	Late   []FaultInterval `json:"-"`
+	Silent []FaultInterval `json:"-"` // of one run: the periods summed up in Down
 }
 
 // Add adds the measurements of another run.

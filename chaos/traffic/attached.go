@@ -87,8 +87,8 @@ type ending int
 
 const (
 	connectionLost ending = iota // by the node, or there was no connection: the session lives on
-	detached // by this side, after the node had confirmed the attachment
-	notAttached // by this side, before that
+	detached                     // by this side, after the node had confirmed the attachment
+	notAttached                  // by this side, before that
 	sessionEnded
 )
 

@@ -48,13 +48,13 @@ func (c *campaigner) run() {
 type session struct {
 	id    string
 	ttl   time.Duration
-	epoch uint64 // epoch of the cluster
+	epoch uint64        // epoch of the cluster
 	ended chan struct{} // closed when the cluster has ended the session
 	once  sync.Once
 
 	mu      sync.Mutex
 	until   time.Time // the client's own deadline
-	revoked uint64 // token of the tenure that an operator has revoked, as far as the client knows
+	revoked uint64    // token of the tenure that an operator has revoked, as far as the client knows
 }
 
 // deadline returns the client's own deadline: the send time of the last renewal plus the TTL, minus the drift.

@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	opAttempts = 4 // for an operation with an idempotency key, and for one that was not proposed
+	opAttempts = 4                     // for an operation with an idempotency key, and for one that was not proposed
 	retryPause = 20 * time.Millisecond // before the next attempt
-	idempotent = 0.3 // share of writes with an idempotency key
-	repeats    = 0.05 // share of operations that repeat such a write
-	leaseReads = 0.2 // share of reads with consistency "lease", if the nodes have leases
-	staleReads = 0.1 // share of reads with consistency "stale"
+	idempotent = 0.3                   // share of writes with an idempotency key
+	repeats    = 0.05                  // share of operations that repeat such a write
+	leaseReads = 0.2                   // share of reads with consistency "lease", if the nodes have leases
+	staleReads = 0.1                   // share of reads with consistency "stale"
 )
 
 // client is one user, with one operation at a time.
@@ -32,8 +32,8 @@ type client struct {
 	rand     *rand.Rand
 	ops      int
 	seen     map[string]seenValue // by key: what it last read or wrote
-	kept     []keptWrite // idempotent writes, newest last
-	epoch    uint64 // of the cluster, at the start of the operation
+	kept     []keptWrite          // idempotent writes, newest last
+	epoch    uint64               // of the cluster, at the start of the operation
 }
 
 func (t *Traffic) newClient(id int, attempt Attempt) *client {

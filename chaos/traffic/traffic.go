@@ -17,12 +17,12 @@ import (
 
 // Cluster is the cluster under test. Its methods may be called from any goroutine and do not block.
 type Cluster interface {
-	Nodes() []Node // the same nodes in the same order each time
-	Leader() int // index of the last known leader
+	Nodes() []Node                // the same nodes in the same order each time
+	Leader() int                  // index of the last known leader
 	Machine(name string) *Machine // a new machine that reaches every node
-	Epoch() uint64 // increases when acknowledged data may be lost, as after a recovery
-	Key(i int) string // the i-th key in use
-	Acknowledged() // called when a write was acknowledged
+	Epoch() uint64                // increases when acknowledged data may be lost, as after a recovery
+	Key(i int) string             // the i-th key in use
+	Acknowledged()                // called when a write was acknowledged
 	Violated(check.Violation)
 }
 
@@ -71,20 +71,20 @@ type Config struct {
 	Rand func(a, b string, n uint64) *rand.Rand
 
 	Local       Attempt // used by clients without a machine of their own
-	Clients     int // number of clients that use Local
-	Readers     int // number of clients that only read, from any node
-	HTTPClients int // number of clients over HTTP
-	Campaigners int // number of clients with sessions that campaign for one role over HTTP
-	Watchers    int // number of watchers of all changes over HTTP
-	Operators   int // number of operators whose admin calls are compared with the audit log
-	Attachers   int // number of clients that attach sessions to connections
+	Clients     int     // number of clients that use Local
+	Readers     int     // number of clients that only read, from any node
+	HTTPClients int     // number of clients over HTTP
+	Campaigners int     // number of clients with sessions that campaign for one role over HTTP
+	Watchers    int     // number of watchers of all changes over HTTP
+	Operators   int     // number of operators whose admin calls are compared with the audit log
+	Attachers   int     // number of clients that attach sessions to connections
 
-	AvailabilityWriters bool // one at each node; their acknowledgements are WriteAcks
+	AvailabilityWriters bool  // one at each node; their acknowledgements are WriteAcks
 	EvictInterval       Range // between two revocations of the role; the zero Range: none
 
 	Keys         int
-	ThinkTime    Range // between two operations of a client
-	AnyNodeRatio float64 // share of operations on any node; the others go to the leader
+	ThinkTime    Range         // between two operations of a client
+	AnyNodeRatio float64       // share of operations on any node; the others go to the leader
 	Timeout      time.Duration // of one attempt of an operation
 	MinTTL       time.Duration // of sessions, which have up to 1.5 s more
 	CampaignWait time.Duration // how long a candidate waits for the role; 0: up to 1.2 s
@@ -108,8 +108,8 @@ type Traffic struct {
 	operators []*operator
 
 	mu        sync.Mutex
-	lastBegin time.Time // latest start of an acknowledged write
-	lastAck   time.Time // time of the latest acknowledgement
+	lastBegin time.Time     // latest start of an acknowledged write
+	lastAck   time.Time     // time of the latest acknowledgement
 	gap       time.Duration // longest time between two acknowledgements
 	gapEnd    time.Time
 	writeAcks []time.Duration

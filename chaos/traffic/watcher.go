@@ -21,10 +21,10 @@ import (
 type Watcher struct {
 	traffic *Traffic
 	// follows one stream to its end; returns what was wrong with it
-	follow  func(ctx context.Context, w *Watcher) string
-	cancel  context.CancelFunc
-	done    sync.WaitGroup
-	close   func()
+	follow func(ctx context.Context, w *Watcher) string
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+	close  func()
 
 	mu    sync.Mutex
 	watch check.Watch
