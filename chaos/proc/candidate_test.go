@@ -42,11 +42,11 @@ type candidateReport struct {
 }
 
 const (
-	kindWon   = "won"
-	kindUntil = "until"
-	kindWrote = "wrote"
-	kindEarly = "early"
-	kindReleased  = "gave" // released the role at At
+	kindWon      = "won"
+	kindUntil    = "until"
+	kindWrote    = "wrote"
+	kindEarly    = "early"
+	kindReleased = "gave" // released the role at At
 )
 
 // bootTime is the clock of client deadlines.
