@@ -5,27 +5,24 @@ import (
 	"time"
 )
 
-// AttachedSession is a session that its client held by a connection to a node, until it let
-// go of it.
+// AttachedSession is a session that its client attached to a connection and later detached.
 type AttachedSession struct {
 	Session, Node string
 	DetachedAt    time.Duration
 }
 
-// FaultInterval is a time in which something was wrong with a node; "": with all.
+// FaultInterval is a period in which a fault affected a node. An empty node means all nodes.
 type FaultInterval struct {
 	Node     string
 	From, To time.Duration
 }
 
-// reportTimeout is how long after the end of a connection the node that served it may
-// still have to tell a leader that takes writes.
+// reportTimeout is how long a node may take to report a closed connection to a leader that takes writes.
 const reportTimeout = 3 * time.Second
 
-// CheckAttachedSessionsEnd checks that no session goes on living when the connection that held it is
-// gone. A node that was hit before it had time to tell may have forgotten it: that
-// session falls back to its TTL. Without are the times in which no write was
-// acknowledged, in their order.
+// CheckAttachedSessionsEnd checks that no session outlives the connection that it was attached to. A node may fail
+// before it reports the closed connection: that session falls back to its TTL. without lists, in order, the periods
+// without an acknowledged write.
 func CheckAttachedSessionsEnd(held []AttachedSession, alive map[string]bool, hits, without []FaultInterval) (violations []Violation) {
 	for _, h := range held {
 		by := reportDeadline(h.DetachedAt, without)
@@ -39,7 +36,7 @@ func CheckAttachedSessionsEnd(held []AttachedSession, alive map[string]bool, hit
 	return violations
 }
 
-// reportDeadline is when what a node knows from a moment on must have been told.
+// reportDeadline returns the time by which a node must have reported what it knew at the given time.
 func reportDeadline(at time.Duration, without []FaultInterval) time.Duration {
 	left := reportTimeout
 	for _, w := range without {

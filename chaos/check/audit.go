@@ -4,33 +4,33 @@ import (
 	"time"
 )
 
-// AdminCall is what an operator asked for, one after the other, under a reason of its
-// own.
+// AdminCall is one call of an operator. Calls are sequential, and each has a unique reason.
 type AdminCall struct {
 	Reason     string
 	Begin, End time.Duration
-	Answered   bool // and its answer said what came of it
-	Command    bool // when it happens its record is in the command: in the log when it is answered
+	Answered   bool // the response stated the result
+	Command    bool // its record is part of the command, so it is in the log before the response
 }
 
 // AuditEntry is a record of the audit log.
 type AuditEntry struct {
 	Reason string
-	Node   string // that answered
+	Node   string // the node that answered
 	Result string
 }
 
-// done is the result of a call that happened.
+// done is the result of a call that was executed.
 const done = "ok"
 
 func auditedInCommand(c AdminCall, r AuditEntry) bool { return c.Command && r.Result == done }
 
-// CheckAuditLog compares the calls of one operator with the audit log, which is in its
-// own order. Each call that was answered has its record, and one only; none has
-// the same twice: one whose outcome was not known when it was answered has a
-// record of that, and another one if it happened. The record of a command stands before those of all later
-// calls. One that its node brings to the log may come there after the answer,
-// but not after a later one of that node.
+// CheckAuditLog compares the calls of one operator with the audit log, which is in log order.
+//
+// Each answered call has exactly one record. A call with an unknown outcome has a record of that outcome, and a second
+// record if it was executed. No two records are equal.
+//
+// The record of a command precedes the records of all later calls. A record that a node reports to the log may arrive
+// after the response, but not after a later record of the same node.
 func CheckAuditLog(calls []AdminCall, log []AuditEntry) (violations []Violation) {
 	broken := func(format string, args ...any) {
 		violations = append(violations, Violationf(AuditOnce, format, args...))

@@ -26,7 +26,7 @@ func commits(s *Safety, terms ...uint64) {
 func TestSafety(t *testing.T) {
 	for name, c := range map[string]struct {
 		run  func(s *Safety)
-		want string // the invariant that is broken, "" for none
+		want string // the violated invariant; "" for none
 	}{
 		"one leader": {func(s *Safety) {
 			s.OnLeader("n1", 1, log{}.at)
@@ -131,8 +131,8 @@ func TestRevisions(t *testing.T) {
 	r := NewRevisions(func(v Violation) { got = append(got, v.Invariant) })
 	w1, w2, read := r.Begin(), r.Begin(), r.Begin()
 	r.Wrote("w1", w1, 5)
-	r.Wrote("w2", w2, 4)  // they ran at the same time
-	r.Read("r1", read, 0) // it began before both
+	r.Wrote("w2", w2, 4)  // the two writes were concurrent
+	r.Read("r1", read, 0) // it began before both writes
 	if len(got) > 0 {
 		t.Fatalf("violations: %q", got)
 	}

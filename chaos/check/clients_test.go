@@ -46,7 +46,7 @@ func TestWatched(t *testing.T) {
 		{Kind: Put, Key: "b", Value: "2", Outcome: Unknown},
 		{Kind: Get, Key: "a", Value: "1", Outcome: Done},
 		{Kind: Delete, Key: "a", Outcome: Done, Revision: 6},
-		{Kind: Put, Key: "a", Value: "3", Outcome: Done, Revision: 9}, // not seen yet
+		{Kind: Put, Key: "a", Value: "3", Outcome: Done, Revision: 9}, // not received yet
 	}
 	for name, tt := range map[string]struct {
 		changes []Change

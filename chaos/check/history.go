@@ -28,8 +28,8 @@ const (
 // Outcome is what a client knows of its operation.
 type Outcome string
 
-// The outcomes. An operation that is known not to have happened is no part of
-// a history at all; should it have happened, the reads of its value betray it.
+// The outcomes. An operation that certainly did not happen is not part of a history. If it did happen, reads of its
+// value reveal it.
 const (
 	Done    Outcome = "done"
 	Refused Outcome = "refused" // its condition did not hold, or there was nothing to delete
@@ -43,13 +43,13 @@ type Op struct {
 	Client     int
 	Kind       Kind
 	Key        string
-	Value      string // written, or read; "" is absence
-	Expect     string // of CAS and Delete
+	Value      string // written or read; "" means absent
+	Expect     string // for CAS and Delete
 	Outcome    Outcome
-	Revision   uint64        // of a write that was done; 0: not known
-	Begin, End time.Duration // since the start of the history; End of an unknown one means nothing
-	Node       string        // that answered, for people
-	Note       string        // the error, for people
+	Revision   uint64        // of a completed write; 0: unknown
+	Begin, End time.Duration // since the start of the history; End has no meaning if the outcome is unknown
+	Node       string        // the node that answered, for reports
+	Note       string        // the error, for reports
 }
 
 // String is the operation on one line.
@@ -79,7 +79,7 @@ func (h *History) Add(o Op) {
 	h.ops = append(h.ops, o)
 }
 
-// Ops returns the operations so far, by their beginning.
+// Ops returns the operations so far, sorted by start time.
 func (h *History) Ops() []Op {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -92,10 +92,9 @@ func (h *History) Ops() []Op {
 // take effect.
 const noEnd = int64(1) << 62
 
-// Linearizable checks each key's operations as those of one register. It
-// returns the keys' violations, and how many keys could not be decided within
-// the limit of real time given to each. It is not to be called in a synctest
-// bubble, where that limit would never pass.
+// Linearizable checks each key's operations as those of one register. It returns the violations, and the number of keys
+// that could not be decided within the limit. The limit is real time for each key: do not call it in a synctest bubble,
+// where that time never passes.
 func Linearizable(ops []Op, limit time.Duration) (violations []Violation, undecided int) {
 	byKey := map[string][]Op{}
 	for _, o := range ops {
@@ -128,11 +127,11 @@ func checkKey(ops []Op, limit time.Duration) porcupine.CheckResult {
 	return porcupine.CheckOperationsTimeout(registerModel, history, limit)
 }
 
-// shownOps is how many operations before an unexplained one are shown with it.
+// shownOps is the number of operations that are shown before an unexplained one.
 const shownOps = 12
 
-// firstViolation finds the first answer that no order explains: up to the one before
-// it, with what had begun and was not answered yet, some order does.
+// firstViolation finds the first response that no order explains. Some order explains all responses before it, together
+// with the operations in flight.
 func firstViolation(ops []Op, limit time.Duration) Violation {
 	answered := slices.DeleteFunc(slices.Clone(ops), func(o Op) bool { return o.Outcome == Unknown })
 	slices.SortStableFunc(answered, func(a, b Op) int { return cmp.Compare(a.End, b.End) })
@@ -147,8 +146,7 @@ func firstViolation(ops []Op, limit time.Duration) Violation {
 	return v
 }
 
-// until is what was known at a moment: operations that end later have an unknown
-// outcome.
+// until returns what was known at a time: operations that end later have an unknown outcome.
 func until(ops []Op, end time.Duration) (known []Op) {
 	for _, o := range ops {
 		if o.Begin > end {
@@ -171,8 +169,8 @@ var registerModel = porcupine.Model{
 	},
 }
 
-// applyOp reports whether an operation can have had its outcome at a key with that
-// value, and returns the value after it.
+// applyOp reports whether an operation can have had its outcome on a key with that value. It also returns the value
+// after the operation.
 func applyOp(value string, o Op) (bool, any) {
 	var holds bool
 	switch o.Kind {

@@ -44,7 +44,7 @@ func TestLetGo(t *testing.T) {
 		{[]FaultInterval{{"n2", 8 * time.Second, 9 * time.Second}, {"n2", 14 * time.Second, 15 * time.Second}}, nil, 1},
 		{[]FaultInterval{{"n2", 12 * time.Second, 15 * time.Second}}, nil, 0},
 		{[]FaultInterval{{"", 9 * time.Second, 10 * time.Second}}, nil, 0},
-		// For three of six seconds there was nobody to tell.
+		// For three of six seconds there was no leader to report to.
 		{[]FaultInterval{{"n2", 15900 * ms, 17 * time.Second}}, []FaultInterval{{"", 8 * time.Second, 11 * time.Second}, {"", 12 * time.Second, 14 * time.Second}, {"", 16 * time.Second, 20 * time.Second}}, 0},
 		{[]FaultInterval{{"n2", 16100 * ms, 17 * time.Second}}, []FaultInterval{{"", 8 * time.Second, 11 * time.Second}, {"", 12 * time.Second, 14 * time.Second}, {"", 16500 * ms, 20 * time.Second}}, 1},
 	} {

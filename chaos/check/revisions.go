@@ -7,9 +7,8 @@ import (
 	"northstar/cluster"
 )
 
-// Revisions checks, while operations run, that revisions only grow and that
-// reads are fresh: it compares each answer with what had been acknowledged
-// when its operation began. Its methods may be called from any goroutine.
+// Revisions checks, while operations run, that revisions only grow and that no read is stale. It compares each response
+// with what was acknowledged when its operation began. Its methods may be called from any goroutine.
 type Revisions struct {
 	report func(Violation)
 
@@ -17,10 +16,10 @@ type Revisions struct {
 	acked uint64 // the highest revision acknowledged to any client
 }
 
-// NewRevisions makes a checker that calls report for each violation.
+// NewRevisions returns a checker that calls report for each violation.
 func NewRevisions(report func(Violation)) *Revisions { return &Revisions{report: report} }
 
-// Begin is called before an operation, and returns what its end is called with.
+// Begin must be called before an operation. Its result is passed to Wrote or Read.
 func (r *Revisions) Begin() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -46,20 +45,20 @@ func (r *Revisions) Read(what string, begin, revision uint64) {
 	}
 }
 
-// Acknowledged is the highest revision acknowledged.
+// Acknowledged returns the highest acknowledged revision.
 func (r *Revisions) Acknowledged() uint64 { return r.Begin() }
 
-// NodeState is what a node holds at the end, when nothing changes any more.
+// NodeState is the state of a node at the end of a run, when nothing changes anymore.
 type NodeState struct {
 	Node      cluster.NodeID
-	Leader    cluster.NodeID // whom it follows
+	Leader    cluster.NodeID // the leader that it follows
 	Applied   uint64
 	Revision  uint64
-	StateHash uint64 // of its whole state
+	StateHash uint64 // hash of the whole state
 }
 
-// Converged reports what keeps nodes from agreeing: they follow one leader, have
-// applied the same, and hold at least what was acknowledged. "" when nothing.
+// Converged reports why the nodes disagree, or "". Nodes agree if they follow one leader and have applied the same
+// index. They must also hold at least what was acknowledged.
 func Converged(nodes []NodeState, acknowledged uint64) string {
 	if len(nodes) == 0 {
 		return "no nodes"

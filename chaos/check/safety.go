@@ -1,8 +1,6 @@
-// Package check holds what must never happen to a cluster, as functions over
-// observations: of logs, terms and leaders (Safety), of revisions (Revisions),
-// of whole histories of operations (Linearizable), and of the end (Converged).
-// It knows neither clock nor node, so that simulation and real processes share
-// it.
+// Package check holds the invariants of a cluster, as functions over observations. Safety checks logs, terms and
+// leaders, Revisions checks revisions, Linearizable checks histories, and Converged checks the final state. The package
+// has no clock and no node, so simulations and real processes share it.
 package check
 
 import (
@@ -13,7 +11,7 @@ import (
 	"northstar/cluster"
 )
 
-// The invariants, as they are named in a Violation.
+// The invariants, as a Violation names them.
 const (
 	OneLeader             = "one leader per term"
 	TermGrows             = "terms never go back"
@@ -43,7 +41,7 @@ const (
 	OldGenerationExcluded = "old generation is excluded after recovery"
 )
 
-// Invariants are all of them.
+// Invariants lists all invariants.
 var Invariants = []string{
 	OneLeader, TermGrows, LogMatching, LeaderCompleteness, StateMachineSafety, SameState, RevisionsGrow,
 	FreshReads, Linearizability, Convergence, Idempotency, WatchOrder, OneHolder, Fencing, SessionsLive, TransferReachesTarget,
@@ -53,8 +51,8 @@ var Invariants = []string{
 // Violation is one violated invariant.
 type Violation struct {
 	Invariant string // one of the constants above
-	Detail    string // who, which term and index
-	Ops       []Op   // that show it, where operations do
+	Detail    string // nodes, term and index
+	Ops       []Op   // the operations that show it, if any
 }
 
 // Violationf is a violation of an invariant, with a formatted detail.
@@ -65,23 +63,22 @@ func Violationf(invariant, format string, args ...any) Violation {
 // Error names the invariant and the detail.
 func (v Violation) Error() string { return v.Invariant + " violated: " + v.Detail }
 
-// Entry is a log entry, as far as the invariants look at it.
+// Entry is a log entry, reduced to what the invariants need.
 type Entry struct {
 	Index, Term uint64
 	Sum         uint64 // hash of type and data
 }
 
-// TermAt returns the term of a node's entry at index. ok is false where its log
-// holds none; compacted says that this is because a snapshot took its place.
+// TermAt returns the term of a node's entry at index. ok is false if its log has no such entry; compacted reports
+// whether a snapshot replaced the entry.
 type TermAt func(index uint64) (term uint64, ok, compacted bool)
 
-// completenessDepth is how many of the newest committed entries a new leader's
-// log is looked at for. Log matching holds the older ones.
+// completenessDepth is the number of newest committed entries that a new leader's log is checked for. Log matching
+// covers the older ones.
 const completenessDepth = 64
 
-// Safety checks Raft's own properties over what is observed of all nodes. Its
-// methods may be called from any goroutine and do not block. Leading calls its
-// TermAt without holding the checker's lock.
+// Safety checks Raft's own properties over observations of all nodes. Its methods may be called from any goroutine and
+// do not block. OnLeader calls its TermAt without holding the checker's lock.
 type Safety struct {
 	onViolation func(Violation)
 
@@ -92,7 +89,7 @@ type Safety struct {
 	written   map[place]written
 	committed map[uint64]commit // by index
 	maxCommit uint64
-	applied   map[cluster.NodeID]uint64 // the highest index
+	applied   map[cluster.NodeID]uint64 // the highest applied index
 	states    map[uint64]stateAt        // by applied index
 }
 
@@ -106,7 +103,7 @@ type written struct {
 
 type commit struct {
 	index, term, sum uint64
-	seenIn           uint64 // the newest term known when it was seen to be committed
+	seenIn           uint64 // the newest term known when the commit was observed
 	by               cluster.NodeID
 }
 
@@ -115,8 +112,8 @@ type stateAt struct {
 	by            cluster.NodeID
 }
 
-// NewSafety makes a checker that calls report for each violation. report must
-// not block and not call the checker, and may be called from several goroutines.
+// NewSafety returns a checker that calls report for each violation. report must not block or call the checker, and may
+// be called concurrently.
 func NewSafety(report func(Violation)) *Safety {
 	return &Safety{
 		onViolation: report,
@@ -129,9 +126,8 @@ func (s *Safety) report(invariant, format string, args ...any) {
 	s.onViolation(Violationf(invariant, format, args...))
 }
 
-// OnLeader reports that a node acts as the leader of a term. At the first call for
-// a term the leader's log is looked at, to hold what was committed before. It
-// returns whether this was the first.
+// OnLeader records that a node acts as the leader of a term, and reports whether this was the first observation. At the
+// first observation it checks that the leader's log holds what was committed before.
 func (s *Safety) OnLeader(node cluster.NodeID, term uint64, log TermAt) bool {
 	s.mu.Lock()
 	other, known := s.leaders[term]
@@ -158,9 +154,8 @@ func (s *Safety) OnLeader(node cluster.NodeID, term uint64, log TermAt) bool {
 	return !known
 }
 
-// committedBefore returns the newest entries that a leader of that term must
-// hold, newest first. An entry seen only in or after the term may have been
-// committed by a later leader, which an earlier one need not know.
+// committedBefore returns the newest entries that a leader of that term must hold, newest first. An entry first
+// observed in or after the term may have been committed by a later leader. An earlier leader need not have it.
 func (s *Safety) committedBefore(term uint64, known bool) (must []commit) {
 	if known {
 		return nil
@@ -173,7 +168,7 @@ func (s *Safety) committedBefore(term uint64, known bool) (must []commit) {
 	return must
 }
 
-// Term reports which term a node is in.
+// Term records which term a node is in.
 func (s *Safety) Term(node cluster.NodeID, term uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,7 +179,7 @@ func (s *Safety) Term(node cluster.NodeID, term uint64) {
 	s.maxTerm = max(s.maxTerm, term)
 }
 
-// Wiped forgets what was seen of a node that lost its disk.
+// Wiped forgets all observations of a node that lost its disk.
 func (s *Safety) Wiped(node cluster.NodeID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -192,8 +187,8 @@ func (s *Safety) Wiped(node cluster.NodeID) {
 	delete(s.applied, node)
 }
 
-// OnQuorumLost reports that only these nodes are left, permanently: what none of them has applied
-// may be gone, and something else in its place. What one of them has must stay.
+// OnQuorumLost records that only these nodes are left, permanently. Entries that none of them has applied may be lost
+// and replaced. Entries that one of them has applied must stay.
 func (s *Safety) OnQuorumLost(left ...cluster.NodeID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -206,10 +201,9 @@ func (s *Safety) OnQuorumLost(left ...cluster.NodeID) {
 	s.maxCommit = min(s.maxCommit, keep)
 }
 
-// OnEntriesStored reports that entries, with consecutive indexes, have become durable on a
-// node. prevTerm is the term of the entry before the first, 0 if unknown. Two
-// entries with the same index and term must be equal and follow entries of
-// equal terms: by induction all before them are equal too.
+// OnEntriesStored records that entries with consecutive indexes have become durable on a node. prevTerm is the term of
+// the entry before the first, 0 if unknown. Two entries with the same index and term must be equal and follow entries
+// of equal terms. By induction, all entries before them are equal too.
 func (s *Safety) OnEntriesStored(node cluster.NodeID, prevTerm uint64, entries []Entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -231,7 +225,7 @@ func (s *Safety) OnEntriesStored(node cluster.NodeID, prevTerm uint64, entries [
 	}
 }
 
-// Applied reports that a node has applied an entry of its log.
+// Applied records that a node has applied an entry of its log.
 func (s *Safety) Applied(node cluster.NodeID, e Entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -247,7 +241,7 @@ func (s *Safety) Applied(node cluster.NodeID, e Entry) {
 	}
 }
 
-// State reports what a node's state machine holds after it applied index.
+// State records the content of a node's state machine after it applied index.
 func (s *Safety) State(node cluster.NodeID, index, revision, sum uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -261,14 +255,14 @@ func (s *Safety) State(node cluster.NodeID, index, revision, sum uint64) {
 	}
 }
 
-// Elections is the number of terms that had a leader.
+// Elections returns the number of terms that had a leader.
 func (s *Safety) Elections() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.leaders)
 }
 
-// MaxTerm is the newest term that any node was seen in.
+// MaxTerm returns the newest term observed on any node.
 func (s *Safety) MaxTerm() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -287,7 +281,7 @@ func (s *Safety) LedSince(node cluster.NodeID, term uint64) bool {
 	return false
 }
 
-// MaxCommit is the highest index seen to be committed.
+// MaxCommit returns the highest index observed as committed.
 func (s *Safety) MaxCommit() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,54 +7,56 @@ import (
 	"time"
 )
 
-// Leadership is the time in which a node was seen to lead a term.
+// Leadership is the period in which a node was observed to lead a term.
 type Leadership struct {
 	Node     string
 	Term     uint64
 	From, To time.Duration
 }
 
-// Run is what was seen of a cluster from its first leader to End.
+// Run holds the observations of a cluster from its first leader to End.
 type Run struct {
-	Nodes        int
-	Leaderships  []Leadership
-	Faults       []FaultInterval // while a node, or all, could not take part
-	WriteAcks    []time.Duration // of writes that were asked for all the time, of every node
-	LeaderWrites []FaultInterval // from when such a write was asked for until a node acknowledged it as leader; may be empty
+	Nodes       int
+	Leaderships []Leadership
+	Faults      []FaultInterval // periods in which a node, or all nodes, could not take part
+	WriteAcks   []time.Duration // acknowledgements of the availability writers at all nodes
+	// from the request of such a write to its acknowledgement by the leader; may be empty
+	LeaderWrites []FaultInterval
 	End          time.Duration
 }
 
-// What is promised: so much of the elections within ElectionSLO of a majority
-// being able to elect, and so much of the time outside failovers with writes.
+// The service level objectives: the share of elections that end within ElectionSLO once a majority can elect, and the
+// share of the time outside failovers in which writes succeed.
 const (
 	ElectionSLO = time.Second
 	SLOTarget   = 0.999
 )
 
-// recoveryGrace is how long after a fault has ended its consequences may show: a
-// follower that had heard nothing stands, and deposes a leader that is well again.
+// recoveryGrace is how long a fault may have consequences after its end. A follower that missed heartbeats may start an
+// election and depose a leader that has recovered.
 const recoveryGrace = 300 * time.Millisecond
 
-// minOutage is from when on a time without an acknowledged write counts.
+// minOutage is the shortest period without an acknowledged write that counts as an outage.
 const minOutage = 300 * time.Millisecond
 
-// SLOReport sum up runs.
+// SLOReport sums up the measurements of runs.
 type SLOReport struct {
-	Elections []time.Duration `json:"elections"` // each from when a majority could elect until it had
-	Failovers time.Duration   `json:"failovers"` // the time that failovers took, until a write was acknowledged
-	Total     time.Duration   `json:"total"`     // the time without those
-	Down      time.Duration   `json:"down"`      // of that, without a write
-	Late      []FaultInterval `json:"-"`         // of one run: the elections that took longer than ElectionSLO, with the leader before each
-	Silent    []FaultInterval `json:"-"`         // of one run: the times that Down sums up
+	Elections []time.Duration `json:"elections"` // from the time when a majority could elect to the election
+	Failovers time.Duration   `json:"failovers"` // sum of failovers, each until a write was acknowledged
+	Total     time.Duration   `json:"total"`     // time outside failovers
+	Down      time.Duration   `json:"down"`      // part of Total without a write
+	// of one run: elections that took longer than ElectionSLO, with the previous leader
+	Late   []FaultInterval `json:"-"`
+	Silent []FaultInterval `json:"-"` // of one run: the periods summed up in Down
 }
 
-// Add adds what another run gave.
+// Add adds the measurements of another run.
 func (f *SLOReport) Add(o SLOReport) {
 	f.Elections = append(f.Elections, o.Elections...)
 	f.Failovers, f.Total, f.Down = f.Failovers+o.Failovers, f.Total+o.Total, f.Down+o.Down
 }
 
-// ElectionRatio is the part of the elections that was over within ElectionSLO.
+// ElectionRatio returns the share of elections that ended within ElectionSLO.
 func (f *SLOReport) ElectionRatio() float64 {
 	soon := 0
 	for _, took := range f.Elections {
@@ -65,10 +67,10 @@ func (f *SLOReport) ElectionRatio() float64 {
 	return float64(soon) / float64(max(1, len(f.Elections)))
 }
 
-// Available is the part of the time outside failovers in which writes were taken.
+// Available returns the share of the time outside failovers in which writes succeeded.
 func (f *SLOReport) Available() float64 { return 1 - float64(f.Down)/float64(max(1, f.Total)) }
 
-// Violations reports what is less than promised; "" when nothing is.
+// Violations describes the missed objectives; "" if there are none.
 func (f *SLOReport) Violations() string {
 	switch {
 	case len(f.Elections) > 0 && f.ElectionRatio() < SLOTarget:
@@ -89,7 +91,7 @@ func (f *SLOReport) String() string {
 		len(took), 100*f.ElectionRatio(), ElectionSLO, at(0.5), at(0.99), at(1), 100*f.Available(), f.Total.Round(time.Second), f.Failovers.Round(time.Millisecond))
 }
 
-// MeasureSLO takes the figures of one run.
+// MeasureSLO measures one run.
 func MeasureSLO(r Run) (f SLOReport) {
 	reigns := r.leadershipsByTerm()
 	acks := slices.Sorted(slices.Values(r.WriteAcks))
@@ -107,10 +109,10 @@ func MeasureSLO(r Run) (f SLOReport) {
 	}
 	last := reigns[len(reigns)-1]
 	if began := max(r.leaderLostAt(last, Leadership{From: r.End}), electableSince(without, r.End)); r.End-began > ElectionSLO {
-		f.elected(FaultInterval{last.Node, began, r.End}) // nobody has followed
+		f.elected(FaultInterval{last.Node, began, r.End}) // no leader followed
 		failovers = append(failovers, FaultInterval{From: began, To: r.End})
 	}
-	for i := range failovers { // it is over with the first write
+	for i := range failovers { // a failover ends with the first write
 		to := r.End
 		if at, _ := slices.BinarySearch(acks, failovers[i].To); at < len(acks) {
 			to = acks[at]
@@ -122,7 +124,7 @@ func MeasureSLO(r Run) (f SLOReport) {
 	return f
 }
 
-// elected notes an election that took so long, after a node had led.
+// elected records the duration of an election and the previous leader.
 func (f *SLOReport) elected(h FaultInterval) {
 	f.Elections = append(f.Elections, h.To-h.From)
 	if h.To-h.From > ElectionSLO {
@@ -130,13 +132,13 @@ func (f *SLOReport) elected(h FaultInterval) {
 	}
 }
 
-// leadershipsByTerm returns the leaderships in the order of their terms, one of each.
+// leadershipsByTerm returns the leaderships sorted by term, one for each term.
 func (r Run) leadershipsByTerm() (reigns []Leadership) {
 	for _, l := range slices.SortedFunc(slices.Values(r.Leaderships), func(a, b Leadership) int {
 		return cmp.Or(cmp.Compare(a.Term, b.Term), cmp.Compare(a.From, b.From))
 	}) {
 		if n := len(reigns); n > 0 && reigns[n-1].Term == l.Term {
-			reigns[n-1].To = max(reigns[n-1].To, l.To) // it was seen again
+			reigns[n-1].To = max(reigns[n-1].To, l.To) // observed again
 			continue
 		}
 		reigns = append(reigns, l)
@@ -144,9 +146,8 @@ func (r Run) leadershipsByTerm() (reigns []Leadership) {
 	return reigns
 }
 
-// leaderLostAt is when a leader was lost that another followed, or nobody: at the beginning
-// of what hit it, or when it was last seen to lead. A leader that goes on taking
-// writes, as with one follower that it does not reach, has not been lost yet.
+// leaderLostAt returns when a leader was lost: at the start of the fault, or when it was last observed to lead. A
+// leader that still takes writes has not been lost yet, for example if it does not reach one follower.
 func (r Run) leaderLostAt(l, next Leadership) time.Duration {
 	at := min(l.To, next.From)
 	for _, h := range r.Faults {
@@ -162,8 +163,8 @@ func (r Run) leaderLostAt(l, next Leadership) time.Duration {
 	return at
 }
 
-// avoidedFailovers returns the times in which a leader was hit, and well again before anybody
-// followed, or not: as long as a failover may take, and no longer.
+// avoidedFailovers returns the periods in which a leader failed and recovered before another one was elected. Each is
+// at most as long as a failover may take.
 func (r Run) avoidedFailovers(reigns []Leadership) (times []FaultInterval) {
 	for _, h := range r.Faults {
 		for i, l := range reigns {
@@ -177,7 +178,7 @@ func (r Run) avoidedFailovers(reigns []Leadership) (times []FaultInterval) {
 	return times
 }
 
-// withoutMajority returns the times in which fewer than a majority could take part.
+// withoutMajority returns the periods in which fewer than a majority could take part.
 func (r Run) withoutMajority() (times []FaultInterval) {
 	var marks []time.Duration
 	for _, h := range r.Faults {
@@ -199,7 +200,7 @@ func (r Run) withoutMajority() (times []FaultInterval) {
 	return mergeIntervals(times)
 }
 
-// electableSince is since when a majority could elect, as of a moment.
+// electableSince returns since when a majority has been able to elect, as of the given time.
 func electableSince(without []FaultInterval, at time.Duration) (since time.Duration) {
 	for _, w := range without {
 		if w.From < at {
@@ -209,7 +210,7 @@ func electableSince(without []FaultInterval, at time.Duration) (since time.Durat
 	return since
 }
 
-// mergeIntervals joins times that overlap or touch, in their order.
+// mergeIntervals joins sorted periods that overlap or touch.
 func mergeIntervals(times []FaultInterval) (merged []FaultInterval) {
 	slices.SortFunc(times, func(a, b FaultInterval) int { return cmp.Compare(a.From, b.From) })
 	for _, t := range times {
@@ -222,8 +223,7 @@ func mergeIntervals(times []FaultInterval) (merged []FaultInterval) {
 	return merged
 }
 
-// outside counts the time from a moment to another that is not in failovers, and
-// of that the longer times without an acknowledgement.
+// outside measures the time between two times that is not part of a failover, and its outages.
 func (f *SLOReport) outside(failovers []FaultInterval, acks []time.Duration, from, to time.Duration) {
 	for _, o := range append(failovers, FaultInterval{From: to, To: to}) {
 		if end := min(o.From, to); end > from {
@@ -238,8 +238,7 @@ func (f *SLOReport) outside(failovers []FaultInterval, acks []time.Duration, fro
 	}
 }
 
-// writeGaps is what passed of a time without an acknowledgement, in pieces that are
-// long enough to count.
+// writeGaps returns the outages between two times: the periods without an acknowledgement of at least minOutage.
 func writeGaps(acks []time.Duration, from, to time.Duration) (down []FaultInterval) {
 	first, _ := slices.BinarySearch(acks, from)
 	for last := from; last < to; first++ {

@@ -9,7 +9,7 @@ import (
 
 const ms = time.Millisecond
 
-// every returns times from one to another, a step apart.
+// every returns times from one time to another, a step apart.
 func every(step, from, to time.Duration) (all []time.Duration) {
 	for at := from; at < to; at += step {
 		all = append(all, at)
@@ -80,7 +80,7 @@ func TestMeasure(t *testing.T) {
 				LeaderWrites: []FaultInterval{{"n2", 3 * second, 3005 * ms}, {"n1", 5450 * ms, 5500 * ms}, {"n2", 5600 * ms, 5650 * ms}, {"n1", 5550 * ms, 5700 * ms}},
 			},
 			[]time.Duration{200 * ms},
-			1200 * ms, 8800 * ms, 0, // a second for the cut, which nobody followed
+			1200 * ms, 8800 * ms, 0, // a second for the partition, after which no leader followed
 		},
 		{
 			"nobody follows",

@@ -7,15 +7,14 @@ import (
 	"time"
 )
 
-// Tenure is one session's time as the holder of a role, as its client knows it:
-// it held the role for sure from Won to Until. Times are since the start of the
-// history.
+// Tenure is one session's time as the holder of a role, as its client knows it. The client certainly held the role from
+// GrantedAt to Until. Times are since the start of the history.
 type Tenure struct {
 	Client      int
 	Session     string
 	Token       uint64
-	RequestedAt time.Duration // when the answer that told it was asked for
-	GrantedAt   time.Duration // when that came
+	RequestedAt time.Duration // when the request was sent whose response granted the role
+	GrantedAt   time.Duration // when that response arrived
 	Until       time.Duration // its own deadline, or when it began to resign
 }
 
@@ -23,16 +22,15 @@ func (t Tenure) String() string {
 	return fmt.Sprintf("client %d held it with token %d from %v (asked %v) to %v", t.Client, t.Token, t.GrantedAt, t.RequestedAt, t.Until)
 }
 
-// FencedWrite is a write with a role's token that was done.
+// FencedWrite is a completed write with a role's token.
 type FencedWrite struct {
 	Client     int
 	Token      uint64
 	Begin, End time.Duration
 }
 
-// CheckMutualExclusion checks what was seen of one role: at most one holder at a time, each
-// tenure with a token of its own that is greater than those before, and no write
-// with a token when somebody already knew of a greater one.
+// CheckMutualExclusion checks the observations of one role. It has at most one holder at a time, and each tenure has a
+// greater token than earlier tenures. No write succeeds with a token after a client has learned of a greater one.
 func CheckMutualExclusion(tenures []Tenure, writes []FencedWrite) (violations []Violation) {
 	tenures = slices.Clone(tenures)
 	slices.SortStableFunc(tenures, func(a, b Tenure) int { return int(a.GrantedAt - b.GrantedAt) })
@@ -59,16 +57,14 @@ func CheckMutualExclusion(tenures []Tenure, writes []FencedWrite) (violations []
 	return violations
 }
 
-// WaitInterval is the time in which a candidate waited for a role in vain.
+// WaitInterval is a period in which a candidate waited for a role without success.
 type WaitInterval struct{ From, To time.Duration }
 
-// takeoverBound is how long after the end of a holder's session the next holder may
-// take to hear that it is one.
+// takeoverBound is how long the next holder may take to learn of its election after the previous holder's session ends.
 const takeoverBound = time.Second
 
-// CheckVacancies checks that a role is not vacant for long while somebody waits for
-// it. over is when each session had ended at the latest: its last renewal and
-// its TTL.
+// CheckVacancies checks that a role is not vacant for long while a candidate waits for it. over holds the latest end of
+// each session: its last renewal plus its TTL.
 func CheckVacancies(tenures []Tenure, over map[string]time.Duration, waits []WaitInterval) (violations []Violation) {
 	tenures = slices.Clone(tenures)
 	slices.SortStableFunc(tenures, func(a, b Tenure) int { return cmp.Compare(a.Token, b.Token) })

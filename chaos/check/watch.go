@@ -9,18 +9,17 @@ import (
 type Change struct {
 	Revision uint64
 	Key      string
-	Value    string // "" when the key was deleted
+	Value    string // "" if the key was deleted
 }
 
-// Watch collects the events of one watcher that resumes where it stopped. It is
-// for one goroutine.
+// Watch collects the events of one watcher, which resumes where it stopped. It is for one goroutine.
 type Watch struct {
 	Name    string
-	From    uint64 // it sees what is newer than this
+	From    uint64 // it receives revisions newer than this
 	Changes []Change
 }
 
-// LastRevision is the newest revision that the watcher has seen.
+// LastRevision returns the newest revision that the watcher has received.
 func (w *Watch) LastRevision() uint64 {
 	if len(w.Changes) == 0 {
 		return w.From
@@ -28,7 +27,7 @@ func (w *Watch) LastRevision() uint64 {
 	return w.Changes[len(w.Changes)-1].Revision
 }
 
-// Add takes the next event, and reports what is wrong with it: "" when nothing.
+// Add records the next event and describes what is wrong with it: "" if nothing.
 func (w *Watch) Add(c Change) string {
 	if last := w.LastRevision(); c.Revision <= last {
 		return fmt.Sprintf("%s got revision %d after %d", w.Name, c.Revision, last)
@@ -37,8 +36,8 @@ func (w *Watch) Add(c Change) string {
 	return ""
 }
 
-// CheckWatch compares what a watcher saw with the writes that were acknowledged: of
-// each up to the newest event it must have shown just that.
+// CheckWatch compares the events of a watcher with the acknowledged writes. Each write up to the newest event must have
+// been reported exactly as it was.
 func CheckWatch(w *Watch, ops []Op) (violations []Violation) {
 	for _, o := range ops {
 		if o.Outcome != Done || o.Kind == Get || o.Revision == 0 || o.Revision <= w.From || o.Revision > w.LastRevision() {

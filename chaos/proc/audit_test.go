@@ -10,7 +10,7 @@ import (
 	"northstar/api/apiv1"
 )
 
-// auditLog is what the audit log says of calls with a text in them.
+// auditLog returns the audit records whose reason or target contains a text.
 func auditLog(t *testing.T, n *Node, text string) (records []apiv1.AuditRecord, err error) {
 	t.Helper()
 	a, err := do(t.Context(), n, http.MethodGet, "/admin/audit?limit=1000", nil)
@@ -32,7 +32,7 @@ func auditLog(t *testing.T, n *Node, text string) (records []apiv1.AuditRecord, 
 	return records, nil
 }
 
-// awaitAudit waits for exactly one record of a call, on whatever node leads.
+// awaitAudit waits for exactly one audit record of a call, on the current leader.
 func awaitAudit(t *testing.T, c *Cluster, text string) apiv1.AuditRecord {
 	t.Helper()
 	var found apiv1.AuditRecord
@@ -50,8 +50,8 @@ func awaitAudit(t *testing.T, c *Cluster, text string) apiv1.AuditRecord {
 	return found
 }
 
-// What was answered is in the audit log, although the leader dies immediately; what
-// was called while nobody led gets there later, once, although its node died too.
+// An answered call is in the audit log even if the leader crashes immediately. A call made without a leader is recorded
+// later, exactly once, even if its node crashes too.
 func TestAuditOutlivesCrashes(t *testing.T) {
 	c := newCluster(t, 3)
 	l := start(t, c)
@@ -61,7 +61,7 @@ func TestAuditOutlivesCrashes(t *testing.T) {
 			follower = n
 		}
 	}
-	eventually(t, soon, func() error { // until every member has said what it reads
+	eventually(t, soon, func() error { // until every member has reported its command version
 		mustPut(t, c, "warm", "up")
 		records, err := auditLog(t, l, "warm")
 		if err == nil && len(records) == 0 {
@@ -111,5 +111,5 @@ func TestAuditOutlivesCrashes(t *testing.T) {
 	for _, n := range c.Nodes {
 		awaitApplied(t, c, n)
 	}
-	awaitAudit(t, c, "m-alone") // once, also when it was sent again
+	awaitAudit(t, c, "m-alone") // once, although it was sent twice
 }

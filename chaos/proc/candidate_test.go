@@ -15,58 +15,57 @@ import (
 	"northstar/client"
 )
 
-// candidateEnv makes the test program a candidate: a process that can be killed and
-// stopped like any other. It holds what the candidate is to do.
+// candidateEnv makes the test program a candidate: a process that can be killed and stopped like any other. Its value
+// is the candidate's task.
 const candidateEnv = "NORTHSTAR_TEST_CANDIDATE"
 
-// candidateTask is what a candidate is notified.
+// candidateTask is the task of a candidate.
 type candidateTask struct {
 	Name      string
 	Endpoints []string
-	Via       map[string]string // relay of each node
+	Via       map[string]string // address of the relay to each node
 	Role      string
 	TTL       time.Duration
-	Grace     time.Duration // not 0: attached
+	Grace     time.Duration // not 0: attached session
 	HoldMost  time.Duration
 }
 
-// sighting is one line that a candidate says. Times are of CLOCK_BOOTTIME, which all
-// processes of a machine share.
-type sighting struct {
+// report is one line of a candidate's output. Times are of CLOCK_BOOTTIME, which all processes of a machine share.
+type candidateReport struct {
 	Kind    string // won, until, wrote or early
 	Session string
 	Token   uint64
 	Asked   time.Duration // won: when the campaign began
-	At      time.Duration // won: since when; wrote: when it began; early: when it was noticed
-	Until   time.Duration // until, early: the deadline of its session; wrote: when it was answered
+	// won: the start of the tenure; wrote: the start of the write; early: when the loss was noticed
+	At    time.Duration
+	Until time.Duration // until, early: the deadline of its session; wrote: the time of the response
 }
 
 const (
-	kindWon   = "won"
-	kindUntil = "until"
-	kindWrote = "wrote"
-	kindEarly = "early"
-	kindGave  = "gave" // the role back: from At on
+	kindWon      = "won"
+	kindUntil    = "until"
+	kindWrote    = "wrote"
+	kindEarly    = "early"
+	kindReleased = "gave" // released the role at At
 )
 
 // bootTime is the clock of client deadlines.
 var bootTime = client.NewDeadline(nil).Now
 
-// teller reports sightings, one a line.
-type teller struct {
+// reporter writes reports, one a line.
+type reporter struct {
 	mu  sync.Mutex
 	out *json.Encoder
 }
 
-func (s *teller) say(v sighting) {
+func (s *reporter) send(v candidateReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_ = s.out.Encode(v) // whoever does not hear it finds nothing to check
+	_ = s.out.Encode(v) // without a reader there is nothing to check
 }
 
-// runCandidate campaigns, holds the role for a while, writes with its token, also
-// when its time is over, and returns it back, or lets its session end, until its input
-// ends.
+// runCandidate campaigns, holds the role for a while, and writes with its token, also after its tenure. It then
+// releases the role or lets its session end. It returns when its input ends.
 func runCandidate(task string) error {
 	var t candidateTask
 	if err := json.Unmarshal([]byte(task), &t); err != nil {
@@ -83,40 +82,40 @@ func runCandidate(task string) error {
 		return err
 	}
 	defer c.Close()
-	says := &teller{out: json.NewEncoder(os.Stdout)}
+	reports := &reporter{out: json.NewEncoder(os.Stdout)}
 	for ctx.Err() == nil {
 		k, err := c.NewCandidate(client.CandidateConfig{Role: t.Role, Session: client.SessionConfig{Name: t.Name, TTL: t.TTL, Attach: t.Grace > 0, Grace: t.Grace}})
 		if err != nil {
 			return err
 		}
-		standAgain(ctx, c, k, t, says)
+		campaignRepeatedly(ctx, c, k, t, reports)
 	}
 	return nil
 }
 
-// standAgain is the life of one candidate, of a few tenures.
-func standAgain(ctx context.Context, c *client.Client, k *client.Candidate, t candidateTask, says *teller) {
+// campaignRepeatedly is the life of one candidate, with a few tenures.
+func campaignRepeatedly(ctx context.Context, c *client.Client, k *client.Candidate, t candidateTask, reports *reporter) {
 	for range 1 + rand.IntN(4) {
 		asked := bootTime()
 		l, err := k.Campaign(ctx)
 		if err != nil {
 			return
 		}
-		says.say(sighting{Kind: kindWon, Session: l.Session, Token: l.Token, Asked: asked, At: bootTime()})
+		reports.send(candidateReport{Kind: kindWon, Session: l.Session, Token: l.Token, Asked: asked, At: bootTime()})
 		closing := make(chan struct{})
 		var looking sync.WaitGroup
-		looking.Go(func() { lookAfter(k.Session(), l, closing, says) })
-		holdRole(ctx, c, l, t, says)
+		looking.Go(func() { watchTenure(k.Session(), l, closing, reports) })
+		holdRole(ctx, c, l, t, reports)
 		close(closing)
-		looking.Wait() // its last word comes before this one
-		says.say(sighting{Kind: kindGave, Session: l.Session, Token: l.Token, At: bootTime()})
+		looking.Wait() // its last report comes before the next one
+		reports.send(candidateReport{Kind: kindReleased, Session: l.Session, Token: l.Token, At: bootTime()})
 		leave, cancel := context.WithTimeout(ctx, t.TTL)
 		if rand.IntN(3) > 0 {
-			_ = l.Resign(leave) // the session ends on its own then
+			_ = l.Resign(leave) // the session then ends by its TTL
 		}
 		cancel()
 		if rand.IntN(2) == 0 {
-			fenced(ctx, c, l, says) // one that does not know that its time is over, or does not care
+			fenced(ctx, c, l, reports) // a client that does not know, or ignores, that its tenure is over
 		}
 	}
 	leave, cancel := context.WithTimeout(ctx, t.TTL)
@@ -124,9 +123,8 @@ func standAgain(ctx context.Context, c *client.Client, k *client.Candidate, t ca
 	_ = k.Close(leave)
 }
 
-// lookAfter reports each new deadline of a tenure, and when the cluster ends its session
-// before that.
-func lookAfter(s *client.Session, l *client.Leadership, closing <-chan struct{}, says *teller) {
+// watchTenure reports each new deadline of a tenure, and whether the cluster ends its session before the deadline.
+func watchTenure(s *client.Session, l *client.Leadership, closing <-chan struct{}, reports *reporter) {
 	const look = 2 * time.Millisecond
 	until := time.Duration(0)
 	tick := time.NewTicker(look)
@@ -135,7 +133,7 @@ func lookAfter(s *client.Session, l *client.Leadership, closing <-chan struct{},
 		select {
 		case <-s.Done():
 			if now := bootTime(); now < until && errors.Is(s.Err(), client.ErrSessionEnded) {
-				says.say(sighting{Kind: kindEarly, Session: l.Session, Token: l.Token, At: now, Until: until})
+				reports.send(candidateReport{Kind: kindEarly, Session: l.Session, Token: l.Token, At: now, Until: until})
 			}
 			return
 		case <-closing:
@@ -145,28 +143,28 @@ func lookAfter(s *client.Session, l *client.Leadership, closing <-chan struct{},
 		now := bootTime()
 		if d := now + l.ValidFor(); d > now && d > until+look {
 			until = d
-			says.say(sighting{Kind: kindUntil, Session: l.Session, Token: l.Token, Until: d})
+			reports.send(candidateReport{Kind: kindUntil, Session: l.Session, Token: l.Token, Until: d})
 		}
 	}
 }
 
-// holdRole writes with the token while the tenure lasts, for a random time at most.
-func holdRole(ctx context.Context, c *client.Client, l *client.Leadership, t candidateTask, says *teller) {
+// holdRole writes with the token during the tenure, for a random time at most.
+func holdRole(ctx context.Context, c *client.Client, l *client.Leadership, t candidateTask, reports *reporter) {
 	ctx, cancel := l.Context(ctx, 0)
 	defer cancel()
 	ctx, cancel = context.WithTimeout(ctx, rand.N(t.HoldMost))
 	defer cancel()
 	for ctx.Err() == nil {
-		fenced(ctx, c, l, says)
+		fenced(ctx, c, l, reports)
 		pause(rand.N(20 * time.Millisecond))
 	}
 }
 
 // fenced writes once with the token of a tenure.
-func fenced(ctx context.Context, c *client.Client, l *client.Leadership, says *teller) {
+func fenced(ctx context.Context, c *client.Client, l *client.Leadership, reports *reporter) {
 	begin := bootTime()
 	if fencedWrite(ctx, c, l.Role, l.Token) == nil {
-		says.say(sighting{Kind: kindWrote, Session: l.Session, Token: l.Token, At: begin, Until: bootTime()})
+		reports.send(candidateReport{Kind: kindWrote, Session: l.Session, Token: l.Token, At: begin, Until: bootTime()})
 	}
 }
 
@@ -177,7 +175,7 @@ func fencedWrite(ctx context.Context, c *client.Client, role string, token uint6
 	return err
 }
 
-// asCandidate makes this process one, if it was started as one.
+// asCandidate turns this process into a candidate if it was started as one.
 func asCandidate() (code int, is bool) {
 	task, is := os.LookupEnv(candidateEnv)
 	if !is {

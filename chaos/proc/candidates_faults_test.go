@@ -11,8 +11,8 @@ import (
 	"northstar/client"
 )
 
-// operate takes the role from its holder again and again, for whoever is next or for
-// one that waits, until ctx ends.
+// operate revokes the role from its holder again and again until ctx ends. It names a waiting candidate as the next
+// holder, or none.
 func (c *contest) operate(ctx context.Context, cl *client.Client, ttl time.Duration) {
 	for ctx.Err() == nil {
 		pause(ttl/8 + rand.N(ttl/2))
@@ -45,8 +45,8 @@ func (c *contest) takeRole(ctx context.Context, method, path string, body any) {
 	}
 }
 
-// cutOff cuts one candidate at a time off from all nodes or from one, in one direction
-// or both, until ctx ends. All is mended then.
+// cutOff disconnects one candidate at a time from all nodes or from one, in one or both directions, until ctx ends. All
+// links are healed then.
 func (c *contest) cutOff(ctx context.Context, runners []*runner, ttl time.Duration) {
 	for ctx.Err() == nil {
 		r := runners[rand.IntN(len(runners))]
@@ -72,7 +72,7 @@ func (c *contest) cutOff(ctx context.Context, runners []*runner, ttl time.Durati
 	}
 }
 
-// wait lets time pass, until ctx ends.
+// wait sleeps until ctx ends or the duration has passed.
 func wait(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():

@@ -20,8 +20,7 @@ import (
 	"northstar/client"
 )
 
-// contest is what happens to one role in TestCandidates, as seen from outside the
-// cluster.
+// contest records what happens to one role in TestCandidates, as seen from outside the cluster.
 type contest struct {
 	t       *testing.T
 	cluster *Cluster
@@ -30,13 +29,13 @@ type contest struct {
 	mu      sync.Mutex
 	tenures map[uint64]*check.Tenure // by token
 	writes  []check.FencedWrite
-	early   []sighting
-	newest  []uint64 // tokens, as an observer saw them
+	early   []candidateReport
+	newest  []uint64 // tokens, as an observer received them
 	faults  []string
-	taken   atomic.Int64 // times that an operator took the role from its holder
+	taken   atomic.Int64 // number of revocations by an operator
 }
 
-// runner is one candidate's process, and those that came after it was killed.
+// runner is one candidate's process, and its successors after it was killed.
 type runner struct {
 	contest *contest
 	id      int
@@ -47,7 +46,7 @@ type runner struct {
 	relays  []*relay // its network, by node
 }
 
-// connect returns a candidate a network of its own.
+// connect gives a candidate a network of its own.
 func (r *runner) connect() {
 	r.task.Via = map[string]string{}
 	for _, addr := range r.task.Endpoints {
@@ -82,8 +81,8 @@ func (r *runner) start() error {
 	}
 	r.heard.Go(func() {
 		for lines := bufio.NewScanner(out); lines.Scan(); {
-			var s sighting
-			if json.Unmarshal(lines.Bytes(), &s) == nil { // the last line of a killed process may be half of one
+			var s candidateReport
+			if json.Unmarshal(lines.Bytes(), &s) == nil { // the last line of a killed process may be incomplete
 				r.contest.note(r.id, s)
 			}
 		}
@@ -91,7 +90,7 @@ func (r *runner) start() error {
 	return nil
 }
 
-// kill ends the process: from then on it holds nothing, whatever its deadline was.
+// kill ends the process. It holds nothing from then on, regardless of its deadline.
 func (r *runner) kill() {
 	_ = r.cmd.Process.Kill()
 	dead := bootTime()
@@ -100,13 +99,13 @@ func (r *runner) kill() {
 	r.contest.died(r.id, dead)
 }
 
-func (c *contest) note(id int, s sighting) {
+func (c *contest) note(id int, s candidateReport) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch t := c.tenures[s.Token]; s.Kind {
 	case kindWon:
 		if t != nil && t.Session == s.Session {
-			return // the same tenure, proven again
+			return // the same tenure, confirmed again
 		}
 		if t != nil {
 			c.t.Errorf("two sessions got one token: %v; %+v", t, s)
@@ -114,7 +113,7 @@ func (c *contest) note(id int, s sighting) {
 		c.tenures[s.Token] = &check.Tenure{Client: id, Session: s.Session, Token: s.Token, RequestedAt: s.Asked, GrantedAt: s.At}
 	case kindUntil:
 		t.Until = max(t.Until, s.Until)
-	case kindGave:
+	case kindReleased:
 		t.Until = min(t.Until, s.At)
 	case kindEarly:
 		c.early = append(c.early, s)
@@ -133,7 +132,7 @@ func (c *contest) died(id int, at time.Duration) {
 	}
 }
 
-// observe notes the tokens as they are given out, until ctx ends.
+// observe records new tokens until ctx ends.
 func (c *contest) observe(ctx context.Context, cl *client.Client) {
 	for h, err := range cl.Observe(ctx, c.role) {
 		if err != nil {
@@ -147,7 +146,7 @@ func (c *contest) observe(ctx context.Context, cl *client.Client) {
 	}
 }
 
-// recent returns one of the last tokens, most of which are old.
+// recent returns one of the last tokens, most of which are stale.
 func (c *contest) recent() (uint64, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -158,8 +157,8 @@ func (c *contest) recent() (uint64, bool) {
 	return c.newest[n-1-rand.IntN(min(n, 3))], true
 }
 
-// stubborn writes with old tokens, and does not mind whose they are, until ctx ends.
-func (c *contest) stubborn(ctx context.Context, cl *client.Client) {
+// writeStale writes with recent tokens of any tenure until ctx ends.
+func (c *contest) writeStale(ctx context.Context, cl *client.Client) {
 	for ctx.Err() == nil {
 		token, ok := c.recent()
 		if !ok {
@@ -168,14 +167,13 @@ func (c *contest) stubborn(ctx context.Context, cl *client.Client) {
 		}
 		begin := bootTime()
 		if fencedWrite(ctx, cl, c.role, token) == nil {
-			c.note(-1, sighting{Kind: kindWrote, Token: token, At: begin, Until: bootTime()})
+			c.note(-1, candidateReport{Kind: kindWrote, Token: token, At: begin, Until: bootTime()})
 		}
 		pause(rand.N(10 * time.Millisecond))
 	}
 }
 
-// contestTime is how long TestCandidates goes on: a little, or as long as
-// NORTHSTAR_CONTEST reports.
+// contestTime returns how long TestCandidates runs: a short time, or NORTHSTAR_CONTEST.
 func contestTime(t *testing.T) time.Duration {
 	if s := os.Getenv("NORTHSTAR_CONTEST"); s != "" {
 		d, err := time.ParseDuration(s)
@@ -187,11 +185,11 @@ func contestTime(t *testing.T) time.Duration {
 	return 6 * time.Second
 }
 
-// Five candidates, each a process with the Go client, for one role: they are killed,
-// stopped and cut off from nodes at random, nodes are killed and stopped, and an operator
-// takes the role from its holders. Tokens grow, no two of them ever believe
-// that they hold the role at the same time, no write is taken with a token that is
-// not the newest, and no session ends before its own deadline.
+// TestCandidates runs five candidates for one role, each a process with the Go client. Candidates are killed, stopped
+// and disconnected at random, nodes are killed and stopped, and an operator revokes the role.
+//
+// Tokens grow, and no two candidates ever believe at the same time that they hold the role. No write succeeds with a
+// stale token, and no session ends before its own deadline.
 func TestCandidates(t *testing.T) {
 	const ttl = time.Second
 	c := newCluster(t, 3, "--failover-takeover-delay", "1h")
@@ -218,7 +216,7 @@ func TestCandidates(t *testing.T) {
 	}
 	beside.Go(func() { x.observe(ctx, cl) })
 	for range 2 {
-		beside.Go(func() { x.stubborn(ctx, cl) })
+		beside.Go(func() { x.writeStale(ctx, cl) })
 	}
 	beside.Go(func() { x.operate(ctx, cl, ttl) })
 	cutting, mend := context.WithCancel(ctx)
@@ -230,7 +228,7 @@ func TestCandidates(t *testing.T) {
 	network.Wait()
 	for _, r := range runners {
 		r.kill()
-		if err := r.start(); err != nil { // and all is well once more
+		if err := r.start(); err != nil { // once more, now without faults
 			t.Fatal(err)
 		}
 	}
@@ -249,7 +247,7 @@ func TestCandidates(t *testing.T) {
 	x.check(cl)
 }
 
-// elections counts all that there were.
+// elections returns the number of role elections so far.
 func (c *contest) elections(cl *client.Client) uint64 {
 	h, err := cl.RoleHistory(c.t.Context(), c.role)
 	if err != nil && !errors.Is(err, client.ErrNotFound) {
@@ -258,7 +256,7 @@ func (c *contest) elections(cl *client.Client) uint64 {
 	return h.Elections
 }
 
-// disturb hits candidates and nodes, one after the other.
+// disturb injects faults into candidates and nodes, one after the other.
 func (c *contest) disturb(runners []*runner, ttl, during time.Duration) {
 	t := c.t
 	must := func(err error) {
@@ -300,14 +298,14 @@ func (c *contest) disturb(runners []*runner, ttl, during time.Duration) {
 	}
 }
 
-// log notes a fault; a test that fails shows them.
+// log records a fault; a failed test prints the faults.
 func (c *contest) log(format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.faults = append(c.faults, fmt.Sprintf("%v: ", bootTime())+fmt.Sprintf(format, args...))
 }
 
-// explain shows the faults and what the cluster says of the role.
+// explain prints the faults and the cluster's record of the role.
 func (c *contest) explain(cl *client.Client) {
 	for _, f := range c.faults {
 		c.t.Log(f)
@@ -324,7 +322,7 @@ func (c *contest) explain(cl *client.Client) {
 	}
 }
 
-// check looks at all that was seen.
+// check checks all observations.
 func (c *contest) check(cl *client.Client) {
 	t := c.t
 	defer func() {

@@ -17,7 +17,7 @@ import (
 	"northstar/state"
 )
 
-// chaosClients are the users of the cluster for one segment.
+// chaosClients are the clients of the cluster for one segment.
 type chaosClients struct {
 	*traffic.Traffic
 	s       *suite
@@ -27,7 +27,7 @@ type chaosClients struct {
 }
 
 const (
-	libraryUsers = 2 // with the Go client, in addition to those over plain HTTP
+	libraryUsers = 2 // clients with the Go client, in addition to those over plain HTTP
 	opLimit      = 3 * time.Second
 )
 
@@ -94,7 +94,7 @@ func (s *suite) startClients() *chaosClients {
 	return c
 }
 
-// stop ends the users, waits until the watches have seen everything, and ends them.
+// stop stops the clients, waits until the watches are complete, and stops them.
 func (c *chaosClients) stop() {
 	c.Stop()
 	behind := c.WatchersBehind()
@@ -111,7 +111,7 @@ func (c *chaosClients) stop() {
 	c.library.Close()
 }
 
-// checkAttached checks which sessions outlived their connections.
+// checkAttached checks that no session outlived its connection.
 func (c *chaosClients) checkAttached() []check.Violation {
 	c.s.mu.Lock()
 	faults := c.s.faultIntervals()
@@ -126,8 +126,7 @@ func (c *chaosClients) checkAttached() []check.Violation {
 // libraryKV is the cluster through the Go client.
 type libraryKV struct{ c *client.Client }
 
-// asAttempt makes of an error one that states the outcome: known not to have
-// happened, or unknown.
+// asAttempt converts an error to one that states the outcome: it certainly did not happen, or it is unknown.
 func asAttempt(err error) error {
 	if e, ok := errors.AsType[*client.Error](err); ok && e.Retry {
 		return cluster.Errorf(cluster.CodeNoLeader, "%w", err)
@@ -179,7 +178,7 @@ func (l libraryKV) Propose(ctx context.Context, cmd state.Command) (state.Result
 	return state.Result{Revision: revision}, nil
 }
 
-// followLibrary watches with the Go client, which resumes on its own.
+// followLibrary watches with the Go client, which resumes automatically.
 func (c *chaosClients) followLibrary(ctx context.Context, w *traffic.Watcher) string {
 	for ch, err := range c.library.Watch(ctx, "", client.WatchOptions{Since: w.LastRevision()}) {
 		if errors.Is(err, client.ErrCompacted) {
@@ -198,8 +197,7 @@ func (c *chaosClients) followLibrary(ctx context.Context, w *traffic.Watcher) st
 // chaosTTL is the shortest TTL of sessions.
 const chaosTTL = 1500 * time.Millisecond
 
-// campaignWithLibrary campaigns with the Go client, and holds the role as long as
-// that allows it.
+// campaignWithLibrary campaigns with the Go client, and holds the role as long as the client allows it.
 func (c *chaosClients) campaignWithLibrary(id int) {
 	random := rand.New(rand.NewPCG(c.s.seed, uint64(1000+id)))
 	k, err := c.library.NewCandidate(client.CandidateConfig{Role: traffic.Role, Session: client.SessionConfig{TTL: chaosTTL}})
@@ -218,7 +216,7 @@ func (c *chaosClients) campaignWithLibrary(id int) {
 		t := check.Tenure{Client: id, Session: l.Session, Token: l.Token, RequestedAt: requested, GrantedAt: c.s.now()}
 		until := time.Now().Add(time.Duration(random.IntN(800)) * time.Millisecond)
 		for l.ValidFor() > 0 {
-			t.Until = c.s.now() // it was valid after that moment
+			t.Until = c.s.now() // it was valid after that time
 			if !time.Now().Before(until) {
 				break
 			}
@@ -231,10 +229,10 @@ func (c *chaosClients) campaignWithLibrary(id int) {
 			c.Roles.Won(t)
 		}
 		ctx, cancel = context.WithTimeout(c.ctx, time.Second)
-		_ = l.Resign(ctx) // else it ends with its session
+		_ = l.Resign(ctx) // otherwise it ends with its session
 		cancel()
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, time.Second)
 	defer cancel()
-	_ = k.Close(ctx) // else it ends with its session
+	_ = k.Close(ctx) // otherwise it ends by its TTL
 }

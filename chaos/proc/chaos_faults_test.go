@@ -15,11 +15,11 @@ import (
 	timeline "northstar/chaos/report"
 )
 
-// fault is one fault with its end.
+// fault is one fault, from start to end.
 type fault struct {
 	timeline.Fault
 	kind string
-	run  func() // begins it, lets it last, and ends it
+	run  func() // starts the fault, waits, and ends it
 }
 
 // draw draws the next fault.
@@ -67,7 +67,7 @@ func (s *suite) where(possible bool, weight int) int {
 	return 0
 }
 
-// leading is the node that was last seen leading; nil before that.
+// leading returns the last known leader; nil if there was none.
 func (s *suite) leading() *Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,8 +109,7 @@ func (s *suite) freeze(n *Node, d time.Duration) {
 	}
 }
 
-// terminate stops a node as a service manager does: it must end on its own, and
-// cleanly.
+// terminate stops a node as a service manager does. The node must exit with status 0.
 func (s *suite) terminate(n *Node) {
 	if err := n.Signal(syscall.SIGTERM); err != nil {
 		s.t.Errorf("terminate %s: %v", n.ID, err)
@@ -128,8 +127,7 @@ func (s *suite) killAll(d time.Duration) {
 	for _, n := range s.cluster.Nodes {
 		s.begin(n)
 	}
-	// Until a majority can elect: a node that answers may still read its log, and has
-	// no term before it has read it.
+	// Wait until a majority can elect: a node that answers may still be reading its log, and has no term before that.
 	for up := 0; up <= len(s.cluster.Nodes)/2 && !s.t.Failed(); pause(5 * time.Millisecond) {
 		up = 0
 		for _, n := range s.cluster.Nodes {
@@ -150,11 +148,10 @@ func (s *suite) cut(d time.Duration, begin func() error) {
 	}
 }
 
-// diskSize leaves room for the reserve of 64 MiB and a log.
+// diskSize has room for the reserve of 64 MiB and a log.
 const diskSize = "256m"
 
-// smallDisks puts each data directory onto a file system of its own; false where
-// that cannot be done.
+// smallDisks puts each data directory onto a file system of its own. It returns false if that is not possible.
 func (s *suite) smallDisks() bool {
 	for _, n := range s.cluster.Nodes {
 		dir := s.cluster.DataDir(n)
@@ -175,8 +172,8 @@ func (s *suite) smallDisks() bool {
 	return true
 }
 
-// fill takes the space of a node's disk for a while: what is left, and none of what
-// the node frees by giving up its reserve. Most of it goes immediately.
+// fill takes the free space of a node's disk for a while, but not the space that the node frees by releasing its
+// reserve. Most of the space is taken immediately.
 func (s *suite) fill(n *Node, d time.Duration) {
 	path := filepath.Join(s.cluster.DataDir(n), "ballast")
 	f, err := os.Create(path)
@@ -204,7 +201,7 @@ func (s *suite) fill(n *Node, d time.Duration) {
 	}
 }
 
-// zeros never ends.
+// zeros is an endless stream of zeros.
 type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }

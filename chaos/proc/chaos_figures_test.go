@@ -14,7 +14,7 @@ import (
 	timeline "northstar/chaos/report"
 )
 
-// probe writes at a node again and again.
+// probe writes to one node repeatedly.
 func (s *suite) probe(ctx context.Context, n *Node) {
 	for ctx.Err() == nil {
 		within, cancel := context.WithTimeout(ctx, time.Second)
@@ -33,7 +33,7 @@ func (s *suite) probe(ctx context.Context, n *Node) {
 	}
 }
 
-// at is the node with an HTTP address.
+// at returns the node with an HTTP address.
 func (s *suite) at(http string) string {
 	i := slices.IndexFunc(s.cluster.Nodes, func(n *Node) bool { return n.HTTP == http })
 	if i < 0 {
@@ -43,13 +43,12 @@ func (s *suite) at(http string) string {
 	return s.cluster.Nodes[i].ID
 }
 
-// measured is the time up to which it is measured. What is reckoned afterwards holds
-// the probes up, which must not look like a time without writes. Called with the lock
-// held.
+// measured returns the end of the measured time. Later analysis delays the probes, which must not count as an outage.
+// The caller holds the lock.
 func (s *suite) measured() time.Duration { return cmp.Or(s.end, s.now()) }
 
-// slo measures what the probes saw: each fault is one that keeps its node from
-// taking part. Called with the lock held.
+// slo measures the results of the probes. Each fault counts as one that keeps its node from taking part. The caller
+// holds the lock.
 func (s *suite) slo() *check.SLOReport {
 	run := check.Run{Nodes: len(s.cluster.Nodes), Faults: s.faultIntervals(), WriteAcks: s.availabilityAcks, LeaderWrites: s.leaderWrites, End: s.measured()}
 	for _, r := range s.leaderships {
@@ -59,7 +58,7 @@ func (s *suite) slo() *check.SLOReport {
 	return &f
 }
 
-// faultIntervals returns the faults as times of nodes. Called with the lock held.
+// faultIntervals returns the faults as intervals of nodes. The caller holds the lock.
 func (s *suite) faultIntervals() (hits []check.FaultInterval) {
 	for _, f := range s.faults {
 		hits = append(hits, check.FaultInterval{Node: f.Node, From: f.From, To: f.To})
@@ -67,14 +66,12 @@ func (s *suite) faultIntervals() (hits []check.FaultInterval) {
 	return hits
 }
 
-// gaps returns the longer times without an acknowledged write. Called with the lock
-// held.
+// gaps returns the longer periods without an acknowledged write. The caller holds the lock.
 func (s *suite) gaps() []timeline.Gap {
 	return timeline.GapsOf(slices.Concat(s.acks, s.availabilityAcks), s.measured())
 }
 
-// summary reports what was done, and for how long no write was acknowledged around
-// each kind of fault.
+// summary describes the faults, and the time without an acknowledged write around each kind.
 func (s *suite) summary() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,7 +106,7 @@ func (s *suite) summary() string {
 	return b.String()
 }
 
-// around reports how long a time was, and what happened in it.
+// around describes an interval: its length and what happened in it.
 func (s *suite) around(h check.FaultInterval) string {
 	took := func(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
 	what := fmt.Sprintf("%v from %v on", took(h.To-h.From), took(h.From))
@@ -125,7 +122,7 @@ func (s *suite) around(h check.FaultInterval) string {
 	return what + fmt.Sprintf("; the nodes' threads waited %v for a processor", took(s.waits.within(from, to)))
 }
 
-// logged returns what the nodes logged around some times: of the first few.
+// logged returns what the nodes logged around some intervals, for the first few of them.
 func (s *suite) logged(times []check.FaultInterval) string {
 	const most, margin, layout = 10, 200 * time.Millisecond, "2006-01-02T15:04:05.000Z"
 	var b strings.Builder

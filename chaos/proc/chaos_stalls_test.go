@@ -8,14 +8,13 @@ import (
 	"time"
 )
 
-// stalls are the times at which this machine let the tests stand still, as far as
-// one sees it from inside: it does so to the nodes too then, which lose leaders by
-// it as by any other fault.
+// stalls records when this machine suspended the tests, as far as that is visible from inside. Such a stall suspends
+// the nodes too, and a leader may lose leadership by it.
 type stalls struct {
 	mu    sync.Mutex
 	count int
 	sum   time.Duration
-	last  time.Time // the end of the newest
+	last  time.Time // end of the newest
 	kept  []stall   // the newest
 }
 
@@ -23,11 +22,11 @@ type stall struct{ from, to time.Time }
 
 const (
 	stallLook  = 10 * time.Millisecond
-	stallLeast = 100 * time.Millisecond // a follower waits little longer for its leader
+	stallLeast = 100 * time.Millisecond // a follower waits for its leader only a little longer than that
 	stallsKept = 10000
 )
 
-// watch notes stalls until ctx ends.
+// watch records stalls until ctx ends.
 func (s *stalls) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -49,7 +48,7 @@ func (s *stalls) note(began, now time.Time) {
 	s.kept = append(s.kept[max(0, len(s.kept)+1-stallsKept):], stall{now.Add(-late), now})
 }
 
-// within is for how long of a time this machine stood still.
+// within returns for how long the machine was stalled in an interval.
 func (s *stalls) within(from, to time.Time) (sum time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,9 +65,9 @@ func (s *stalls) within(from, to time.Time) (sum time.Duration) {
 	return sum
 }
 
-// patience is until when something may take that takes so long, counted from begin
-// or from the last stall; at most four times as long in all.
-func (s *stalls) patience(begin time.Time, within time.Duration) time.Time {
+// deadline returns the deadline of an operation that may take the given time. The time counts from begin or from the
+// last stall; the total is at most four times as long.
+func (s *stalls) deadline(begin time.Time, within time.Duration) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	until, most := begin.Add(within), begin.Add(4*within)
@@ -92,7 +91,7 @@ func TestStallsMoveADeadline(t *testing.T) {
 	begin := time.Now()
 	at := func(d time.Duration) time.Time { return begin.Add(d) }
 	for _, tt := range []struct {
-		from, to time.Duration // between two looks
+		from, to time.Duration // between two samples
 		want     time.Duration
 	}{
 		{-30 * time.Second, -29 * time.Second, within},
@@ -102,7 +101,7 @@ func TestStallsMoveADeadline(t *testing.T) {
 	} {
 		var s stalls
 		s.note(at(tt.from), at(tt.to))
-		if got := s.patience(begin, within).Sub(begin); got != tt.want {
+		if got := s.deadline(begin, within).Sub(begin); got != tt.want {
 			t.Errorf("%v to %v: %v, want %v", tt.from, tt.to, got, tt.want)
 		}
 	}
@@ -112,7 +111,7 @@ func TestStallsWithin(t *testing.T) {
 	begin := time.Now()
 	at := func(d time.Duration) time.Time { return begin.Add(d) }
 	var s stalls
-	for i := range stallsKept + 1 { // the first is forgotten
+	for i := range stallsKept + 1 { // the first one is dropped
 		s.note(at(time.Duration(i)*time.Second-stallLook), at(time.Duration(i)*time.Second+500*time.Millisecond))
 	}
 	for _, tt := range []struct{ from, to, want time.Duration }{

@@ -17,21 +17,19 @@ import (
 	timeline "northstar/chaos/report"
 )
 
-// segment is how many faults are injected before all that clients saw is checked,
-// and new clients begin.
+// segment is the number of faults between two checks of all client observations. Each segment has new clients.
 const segment = 40
 
-// TestChaos breaks a cluster of real processes again and again under clients:
-// kill -9, SIGSTOP, SIGTERM, all at once, a full disk, partitions, as far as this
-// machine allows. After each fault the cluster must take writes through every
-// node; all that the clients saw is checked.
+// TestChaos injects faults into a cluster of real processes under client load. The faults are kill -9 of one or all
+// nodes, SIGSTOP, SIGTERM, a full disk and partitions, as far as this machine allows them. After each fault the cluster
+// must take writes through every node. All responses to the clients are checked.
 //
-// NORTHSTAR_CHAOS_ITERATIONS reports how many faults, NORTHSTAR_CHAOS_SECONDS for how
-// long instead, NORTHSTAR_CHAOS_SEED which, NORTHSTAR_CHAOS_NODES on how many nodes;
-// NORTHSTAR_CHAOS_REPORT is a directory for the page, which is written to out/chaos
-// only when something is wrong otherwise. How soon there were leaders and writes is
-// always told, and with NORTHSTAR_CHAOS_FIGURES=1 it fails when that is less than
-// promised: not on a machine that does much else.
+// NORTHSTAR_CHAOS_ITERATIONS is the number of faults, NORTHSTAR_CHAOS_SECONDS a duration instead. NORTHSTAR_CHAOS_SEED
+// selects the faults, and NORTHSTAR_CHAOS_NODES is the number of nodes. NORTHSTAR_CHAOS_REPORT is a directory for the
+// page; by default only a failed run writes a page, to out/chaos.
+//
+// The test always prints how soon there were leaders and writes. With NORTHSTAR_CHAOS_FIGURES=1 it fails if an
+// objective is missed: do not set it on a busy machine.
 func TestChaos(t *testing.T) {
 	iterations, seconds := setting(t, "ITERATIONS", 8), setting(t, "SECONDS", 0)
 	s := newSuite(t, setting(t, "NODES", 3), uint64(setting(t, "SEED", int(time.Now().Unix()%1_000_000))))
@@ -80,30 +78,30 @@ func setting(t *testing.T, name string, usual int) int {
 	return n
 }
 
-// suite is one cluster and what is known of it.
+// suite is one cluster and its observations.
 type suite struct {
 	t       *testing.T
 	seed    uint64
 	rand    *rand.Rand
 	cluster *Cluster
-	network *Network // nil: links cannot be cut here
+	network *Network // nil: links cannot be cut on this machine
 	disks   bool     // the nodes' disks are small file systems
 	stalls  stalls
 	waits   waits
 	start   time.Time
 
 	mu               sync.Mutex
-	end              time.Duration // of what is measured; 0: it goes on
+	end              time.Duration // end of the measured time; 0: not ended
 	faults           []timeline.Fault
-	faultKinds       []string // of faults
+	faultKinds       []string // kinds of the faults so far
 	leaderships      []timeline.Leadership
 	leaders          map[uint64]string // by term
 	acks             []time.Duration
 	availabilityAcks []time.Duration       // acknowledgements of probes
-	leaderWrites     []check.FaultInterval // by whom, from when they were sent
+	leaderWrites     []check.FaultInterval // by node, from the request to the acknowledgement
 	violations       []check.Violation
 	ops              int
-	key              int // keys of this number are in use
+	key              int // keys with this number are in use
 }
 
 func newSuite(t *testing.T, nodes int, seed uint64) *suite {
@@ -134,21 +132,21 @@ func newSuite(t *testing.T, nodes int, seed uint64) *suite {
 	looking.Go(func() { s.stalls.watch(ctx) })
 	looking.Go(func() { s.waits.watch(ctx) })
 	for _, n := range s.cluster.Nodes {
-		looking.Go(func() { s.look(ctx, n.ID, "http://"+n.HTTP) })
+		looking.Go(func() { s.watchLeader(ctx, n.ID, "http://"+n.HTTP) })
 		looking.Go(func() { s.probe(ctx, n) })
 	}
 	t.Cleanup(func() { stop(); looking.Wait() })
 	return s
 }
 
-// fault is the number of the present fault.
+// fault returns the number of the current fault.
 func (s *suite) fault() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.key
 }
 
-// now is the time since the suite began.
+// now returns the time since the suite began.
 func (s *suite) now() time.Duration { return time.Since(s.start) }
 
 func (s *suite) violated(v check.Violation) {
@@ -161,8 +159,8 @@ func (s *suite) violated(v check.Violation) {
 	}
 }
 
-// look asks a node again and again whether it leads: no two may, in one term.
-func (s *suite) look(ctx context.Context, id, url string) {
+// watchLeader asks a node repeatedly whether it leads. No two nodes may lead in one term.
+func (s *suite) watchLeader(ctx context.Context, id, url string) {
 	for ctx.Err() == nil {
 		st, err := statusAt(ctx, url)
 		if err == nil && st.State == "leader" {
@@ -201,16 +199,15 @@ func (s *suite) iterate(i int) {
 	s.faults, s.faultKinds = append(s.faults, f.Fault), append(s.faultKinds, f.kind)
 	s.mu.Unlock()
 	for _, n := range s.cluster.Nodes {
-		s.settles(f, n)
+		s.awaitWrite(f, n)
 	}
 }
 
-// settles waits until a node takes a write after a fault. A machine that stands
-// still is one more.
-func (s *suite) settles(f fault, n *Node) {
+// awaitWrite waits until a node takes a write after a fault. A stall of the machine extends the deadline.
+func (s *suite) awaitWrite(f fault, n *Node) {
 	const within = 20 * time.Second
 	begin, last := time.Now(), ""
-	for time.Now().Before(s.stalls.patience(begin, within)) {
+	for time.Now().Before(s.stalls.deadline(begin, within)) {
 		ctx, cancel := context.WithTimeout(s.t.Context(), 2*time.Second)
 		a, err := put(ctx, n, "settle", f.What)
 		cancel()
@@ -223,7 +220,7 @@ func (s *suite) settles(f fault, n *Node) {
 	s.violated(check.Violationf(check.Convergence, "%s takes no write for %v after %s (%v): %s", n.ID, time.Since(begin).Round(time.Second), f.What, &s.stalls, last))
 }
 
-// check checks what the clients of a segment saw. They have ended.
+// check checks what the clients of a segment observed. They have ended.
 func (s *suite) check(c *chaosClients) {
 	ops := c.History.Ops()
 	violations, undecided := check.Linearizable(ops, 20*time.Second)
@@ -269,7 +266,7 @@ func (s *suite) saveReport() {
 	r := s.report()
 	if s.t.Failed() {
 		var text strings.Builder
-		_ = r.Text(&text) // it does not fail
+		_ = r.Text(&text) // a write to text does not fail
 		s.t.Log(text.String())
 	}
 	path, err := r.Save(cmp.Or(dir, "../../out/chaos"), fmt.Sprintf("proc-%d-%d", len(s.cluster.Nodes), s.seed))

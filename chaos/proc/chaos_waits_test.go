@@ -11,9 +11,8 @@ import (
 	"time"
 )
 
-// waits are the times that threads of the nodes were ready to run and had no
-// processor, as the kernel counts them: what other programs, and each other, took
-// from them. A machine may let them wait and not the test itself.
+// waits records when threads of the nodes were runnable without a processor, as the kernel counts it. Other programs,
+// and the nodes themselves, cause such waits. A machine may delay the nodes and not the test itself.
 type waits struct {
 	mu      sync.Mutex
 	pids    map[string]int         // of the nodes, by ID
@@ -22,10 +21,10 @@ type waits struct {
 	kept    []waited // the newest, in order
 }
 
-// threadTimes is how long a thread has run, and waited for a processor.
+// threadTimes is how long a thread has run, and has waited for a processor.
 type threadTimes struct{ ran, waited time.Duration }
 
-// waited is what all nodes together had waited at a moment.
+// waited is the total wait of all nodes at one time.
 type waited struct {
 	at  time.Time
 	sum time.Duration
@@ -36,7 +35,7 @@ const (
 	waitsKept = 200_000
 )
 
-// follow reports which process a node is from now on.
+// follow sets the process of a node.
 func (w *waits) follow(id string, pid int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -46,7 +45,7 @@ func (w *waits) follow(id string, pid int) {
 	w.pids[id] = pid
 }
 
-// watch reads the kernel's counts until ctx ends.
+// watch reads the kernel's counters until ctx ends.
 func (w *waits) watch(ctx context.Context) {
 	for ; ctx.Err() == nil; pause(waitsLook) {
 		w.mu.Lock()
@@ -57,9 +56,9 @@ func (w *waits) watch(ctx context.Context) {
 		w.mu.Unlock()
 		read := map[string]threadTimes{}
 		for _, pid := range pids {
-			files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid)) // the pattern is good
+			files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid)) // the pattern is valid
 			for _, path := range files {
-				line, _ := os.ReadFile(path) // the thread may be gone
+				line, _ := os.ReadFile(path) // the thread may have ended
 				var ran, waited int64
 				if n, _ := fmt.Sscan(string(line), &ran, &waited); n == 2 {
 					read[path] = threadTimes{time.Duration(ran), time.Duration(waited)}
@@ -70,8 +69,7 @@ func (w *waits) watch(ctx context.Context) {
 	}
 }
 
-// note adds what the threads that there are now have run and waited since the last
-// time.
+// note adds the run and wait times of the current threads since the previous call.
 func (w *waits) note(now time.Time, read map[string]threadTimes) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -84,8 +82,7 @@ func (w *waits) note(now time.Time, read map[string]threadTimes) {
 	w.kept = append(w.kept[max(0, len(w.kept)+1-waitsKept):], waited{now, w.sum.waited})
 }
 
-// within is for how long all nodes together waited in a time, as far as it was
-// looked at.
+// within returns for how long all nodes together waited in an interval, as far as it was sampled.
 func (w *waits) within(from, to time.Time) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()

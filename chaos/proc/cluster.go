@@ -1,5 +1,5 @@
-// Package proc runs clusters as separate processes, for tests and benchmarks:
-// started, found, signalled, measured and ended by pid.
+// Package proc runs clusters as separate processes, for tests and benchmarks. It starts, finds, signals, measures and
+// ends processes by pid.
 package proc
 
 import (
@@ -22,25 +22,25 @@ import (
 	"northstar/chaos/ports"
 )
 
-// Node is one running process of a cluster.
+// Node is one process of a cluster.
 type Node struct {
 	ID, Raft, HTTP string
-	Wrapper        []string // a command that the program is run by, such as in a namespace; nil: none
+	Wrapper        []string // command that runs the program, for example in a namespace; nil: none
 	Cmd            *exec.Cmd
 	log            *os.File
 }
 
-// Cluster is a set of nodes over one temporary directory.
+// Cluster is a set of nodes under one temporary directory.
 type Cluster struct {
 	Kind  string
 	Nodes []*Node
 	Dir   string
-	Extra map[string][]string // more arguments for single nodes, by ID
-	Bin   map[string]string   // another program for single nodes, by ID
+	Extra map[string][]string // additional arguments for single nodes, by ID
+	Bin   map[string]string   // a different program for single nodes, by ID
 	argv  func(n *Node, initial string) []string
 }
 
-// NorthStar prepares a cluster of so many northstar-node processes.
+// NorthStar prepares a cluster of size northstar-node processes.
 func NorthStar(bin string, size int, extra ...string) (*Cluster, error) {
 	return prepare("northstar", size, func(dir string) func(*Node, string) []string {
 		return func(n *Node, initial string) []string {
@@ -52,7 +52,7 @@ func NorthStar(bin string, size int, extra ...string) (*Cluster, error) {
 	})
 }
 
-// Bare prepares a cluster of so many bare hashicorp/raft processes.
+// Bare prepares a cluster of size bare hashicorp/raft processes.
 func Bare(bin string, size int, extra ...string) (*Cluster, error) {
 	return prepare("bare raft", size, func(dir string) func(*Node, string) []string {
 		return func(n *Node, initial string) []string {
@@ -64,8 +64,8 @@ func Bare(bin string, size int, extra ...string) (*Cluster, error) {
 	})
 }
 
-// Etcd prepares a cluster of so many etcd processes, of the program that
-// benchmarks/etcd builds. Leader does not know its answers.
+// Etcd prepares a cluster of size etcd processes, of the program that benchmarks/etcd builds. Leader does not support
+// it.
 func Etcd(bin string, size int) (*Cluster, error) {
 	return prepare("etcd", size, func(dir string) func(*Node, string) []string {
 		return func(n *Node, initial string) []string {
@@ -137,8 +137,7 @@ func (n *Node) Kill() {
 // Signal sends a signal to a running node.
 func (n *Node) Signal(sig os.Signal) error { return n.Cmd.Process.Signal(sig) }
 
-// Pause stops a running node with SIGSTOP, and returns when every thread of it
-// stands still. SIGCONT wakes it.
+// Pause stops a running node with SIGSTOP, and returns when all its threads are stopped. SIGCONT resumes the node.
 func (n *Node) Pause() error {
 	if err := n.Signal(syscall.SIGSTOP); err != nil {
 		return err
@@ -199,16 +198,16 @@ func (c *Cluster) KillAll() {
 	}
 }
 
-// DataDir is the data directory of a node.
+// DataDir returns the data directory of a node.
 func (c *Cluster) DataDir(n *Node) string { return filepath.Join(c.Dir, n.ID) }
 
-// Log reads what a node has logged so far.
+// Log returns what a node has logged so far.
 func (c *Cluster) Log(n *Node) string {
 	data, _ := os.ReadFile(filepath.Join(c.Dir, n.ID+".log"))
 	return string(data)
 }
 
-// Close kills all and removes the directory.
+// Close kills all nodes and removes the directory.
 func (c *Cluster) Close() {
 	c.KillAll()
 	_ = os.RemoveAll(c.Dir)
@@ -227,8 +226,7 @@ func (c *Cluster) Logs() string {
 	return b.String()
 }
 
-// leaderWait is how long a leader may take on a machine that is busy with much
-// else.
+// leaderWait is how long an election may take on a busy machine.
 const leaderWait = 30 * time.Second
 
 // Leader waits until every live node names the same leader, and returns it.
@@ -275,7 +273,7 @@ func (c *Cluster) agreed(ctx context.Context) *Node {
 
 var httpClient = &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 
-// Get fetches a URL and wants status 200.
+// Get fetches a URL and requires status 200.
 func Get(ctx context.Context, url string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -293,7 +291,7 @@ func Get(ctx context.Context, url string) ([]byte, error) {
 	return body, err
 }
 
-// Usage is what one process has used.
+// Usage is the resource usage of one process.
 type Usage struct {
 	CPU time.Duration // user and system time since its start
 	RSS int64         // resident bytes now
@@ -308,7 +306,7 @@ func (n *Node) Usage() (Usage, error) {
 	if err != nil {
 		return Usage{}, err
 	}
-	// Fields are counted after the command name, which may hold blanks.
+	// Fields are counted after the command name, which may contain blanks.
 	f := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 	if len(f) < 22 {
 		return Usage{}, fmt.Errorf("short stat of %s", n.ID)

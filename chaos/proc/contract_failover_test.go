@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// twoTimeouts is 2 × election.timeout-max of the default configuration: the
-// longest that a request is held for a leader.
+// twoTimeouts is 2 × election.timeout-max of the default configuration: the longest time that a request is queued for a
+// leader.
 const twoTimeouts = 600 * time.Millisecond
 
 // event is one server-sent event of a watch.
@@ -80,9 +80,8 @@ func next(t *testing.T, events <-chan event, n int) []event {
 	return got
 }
 
-// load writes and reads at the nodes until stop is called, which gives the
-// revisions that were acknowledged; more waits until a few more were. Any error
-// fails the test.
+// load writes and reads at the nodes until stop is called. stop returns the acknowledged revisions; more waits for a
+// few more. Any error fails the test.
 func (c *contract) load(prefix string, nodes ...*Node) (more func(), stop func() []uint64) {
 	var (
 		wg   sync.WaitGroup
@@ -142,10 +141,10 @@ func (c *contract) load(prefix string, nodes ...*Node) (more func(), stop func()
 	}
 }
 
-// TestContractFailover: a failover and a graceful stop are pauses and no
-// errors, and a watch misses nothing and repeats nothing.
+// TestContractFailover: a failover and a graceful stop cause pauses and no errors. A watch misses nothing and repeats
+// nothing.
 func TestContractFailover(t *testing.T) {
-	cl, lead, _ := contractCluster(t, 3, patient...) // a hold is longer than a busy machine's failover
+	cl, lead, _ := contractCluster(t, 3, patient...) // requests are queued for longer than a busy machine's failover
 	c := newContract(t)
 	others := slices.DeleteFunc(slices.Clone(cl.Nodes), func(n *Node) bool { return n == lead })
 	since := c.ask(lead, "PUT", "/v1/kv/first", "1").is(200).revision()
@@ -222,7 +221,7 @@ func contractRestore(c *contract, cl *Cluster, lead *Node, old uint64) {
 	}
 }
 
-// TestContractNoLeader: what one node of three answers when the others are gone.
+// TestContractNoLeader: the responses of one node of three when the others are down.
 func TestContractNoLeader(t *testing.T) {
 	t.Parallel()
 	cl, lead, _ := contractCluster(t, 3)
@@ -257,7 +256,7 @@ func TestContractNoLeader(t *testing.T) {
 	}
 	c.ask(lead, "GET", "/admin/snapshot", "").is(503, 4002)
 	c.ask(lead, "POST", "/admin/transfer", "{}", "Content-Type", jsonType).is(503, 4002)
-	// It finds out that the others are gone.
+	// It finds out that the others are down.
 	eventually(t, soon, func() error {
 		q := fmt.Sprint(c.ask(lead, "GET", "/v1/cluster", "").is(200).fields()["quorum"])
 		if want := "map[healthy:1 needed:2 tolerates:0 voters:3]"; q != want {
@@ -273,6 +272,6 @@ func TestContractNoLeader(t *testing.T) {
 			break
 		}
 	}
-	// Whoever waits when the leader comes is served.
+	// A queued request is served when there is a leader.
 	eventually(t, soon, func() error { return wantStatus(c, lead, "GET", "/v1/kv/k", 200) })
 }

@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// TestContractHTTP asks the leader and a follower the same things: forwarded or
-// not makes no difference.
+// TestContractHTTP sends the same requests to the leader and a follower: forwarding makes no difference.
 func TestContractHTTP(t *testing.T) {
 	t.Parallel()
 	cl, lead, follower := contractCluster(t, 3, calm...)
@@ -214,7 +213,7 @@ func contractParameters(c *contract, n *Node, pre string) {
 		c.ask(n, "GET", path, "").is(400, 4400)
 	}
 	c.ask(n, "GET", "/v1/kv?prefix=&limit=&after=", "").is(200)
-	c.ask(n, "GET", "/v1/kv?limit=1001", "").is(200) // as many as fit, and where to go on
+	c.ask(n, "GET", "/v1/kv?limit=1001", "").is(200) // as many as fit, and where to continue
 	c.ask(n, "GET", "/v1/watch", "", "Last-Event-ID", "junk").is(400, 4400)
 }
 
@@ -310,6 +309,6 @@ func contractForwarding(c *contract, lead, follower *Node) {
 			c.t.Errorf("backup from %s: checksum %q", n.ID, sum)
 		}
 	}
-	// Who reports that another node has forwarded it is not forwarded again.
+	// A request that another node has forwarded is not forwarded again.
 	c.ask(follower, "PUT", path, "x", "X-Northstar-Forwarded-By", lead.ID).is(503, 4002)
 }

@@ -60,8 +60,7 @@ func tokenFile(t *testing.T) (file string, bearer map[string][]string) {
 	return file, bearer
 }
 
-// TestContractTokens: each role at each kind of route, and nobody speaks for
-// somebody else.
+// TestContractTokens: each role at each kind of route, and no caller acts for another one.
 func TestContractTokens(t *testing.T) {
 	t.Parallel()
 	file, bearer := tokenFile(t)
@@ -97,7 +96,7 @@ func TestContractTokens(t *testing.T) {
 		c.ask(n, "PUT", "/v1/kv/k", "v", append(spoof, bearer["observer"]...)...).is(403, 4403)
 		c.ask(n, "GET", "/admin/snapshot", "", append(spoof, bearer["client"]...)...).is(403, 4403)
 	}
-	// Idempotency keys are each caller's own, forwarded or not.
+	// Idempotency keys belong to one caller, forwarded or not.
 	once := append([]string{"Idempotency-Key", "x"}, bearer["client"]...)
 	first := c.ask(follower, "PUT", "/v1/kv/once", "1", once...).is(200)
 	if again := c.ask(lead, "PUT", "/v1/kv/once", "1", once...).is(200); string(again.body) != string(first.body) {
@@ -129,7 +128,7 @@ func TestContractTokens(t *testing.T) {
 			t.Errorf("northstarctl %v: exit code %d, want %d: %s", args, code, want, out)
 		}
 	}
-	// What changes in the file counts within 5 s; a bad file changes nothing.
+	// Changes of the file apply within 5 s; an invalid file changes nothing.
 	good, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -137,7 +136,7 @@ func TestContractTokens(t *testing.T) {
 	if err := os.WriteFile(file, []byte("garbage ["), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	says(t, cl, follower, "token file cannot be used")
+	awaitLog(t, cl, follower, "token file cannot be used")
 	c.ask(follower, "GET", "/v1/kv", "", bearer["client"]...).is(200)
 	if err := os.WriteFile(file, []byte(strings.ReplaceAll(string(good), `role = "client"`, `role = "observer"`)), 0o600); err != nil {
 		t.Fatal(err)

@@ -18,7 +18,7 @@ import (
 	"northstar/chaos/ports"
 )
 
-// runNode runs northstar-node to its end, which must come on its own.
+// runNode runs northstar-node until it exits by itself.
 func runNode(t *testing.T, args ...string) (output string, code int) {
 	t.Helper()
 	bin, err := nodeBin()
@@ -96,7 +96,8 @@ func slowPut(t *testing.T, n *Node) net.Conn {
 	}
 	in := func() error {
 		body, err := Get(t.Context(), "http://"+n.HTTP+"/metrics")
-		if err == nil && !strings.Contains(string(body), "northstar_http_in_flight 2\n") { // this one, and the question
+		// this connection, and the request that asks
+		if err == nil && !strings.Contains(string(body), "northstar_http_in_flight 2\n") {
 			err = fmt.Errorf("the request is not in flight")
 		}
 		return err
@@ -105,14 +106,13 @@ func slowPut(t *testing.T, n *Node) net.Conn {
 	return conn
 }
 
-// signalled sends a signal again and again, as those that are close together
-// count as one, until the node has ended.
+// signalled sends a signal repeatedly until the node has ended. The kernel merges signals that are close together.
 func signalled(n *Node, sig syscall.Signal) (code int) {
 	ended := make(chan int)
 	process := n.Cmd.Process
 	go func() { ended <- n.Wait() }()
 	for {
-		_ = process.Signal(sig) // it may be gone
+		_ = process.Signal(sig) // it may have ended
 		select {
 		case code := <-ended:
 			return code
@@ -121,8 +121,7 @@ func signalled(n *Node, sig syscall.Signal) (code int) {
 	}
 }
 
-// notices reads a service manager's socket until it is closed. The kernel keeps
-// only a few that nobody has read.
+// notices reads a service manager's socket until it is closed. The kernel queues only a few unread messages.
 func notices(socket *net.UnixConn) (all []string) {
 	for buf := make([]byte, 256); ; {
 		n, err := socket.Read(buf)
@@ -133,8 +132,7 @@ func notices(socket *net.UnixConn) (all []string) {
 	}
 }
 
-// TestContractSignals: SIGTERM lets what is in flight finish, a second one does
-// not; the service manager is notified.
+// TestContractSignals: SIGTERM lets requests in flight finish, a second one does not; the service manager is notified.
 func TestContractSignals(t *testing.T) {
 	cl := newCluster(t, 3, patient...)
 	socket := filepath.Join(cl.Dir, "notify")
@@ -194,7 +192,7 @@ func TestContractSignals(t *testing.T) {
 			if err := n.Signal(syscall.SIGTERM); err != nil {
 				t.Fatal(err)
 			}
-			says(t, cl, n, "draining")
+			awaitLog(t, cl, n, "draining")
 			if code := signalled(n, syscall.SIGTERM); code != 1 {
 				t.Errorf("exit code %d after the second signal", code)
 			}
@@ -210,8 +208,7 @@ func TestContractSignals(t *testing.T) {
 	}
 }
 
-// A node that is alone has nobody to hand leadership to, and does not wait for
-// anybody.
+// A single node has no peer to transfer leadership to, and its stop does not wait for one.
 func TestContractStopAlone(t *testing.T) {
 	cl := newCluster(t, 1, "--drain-timeout", "1h")
 	n := start(t, cl)
@@ -223,7 +220,7 @@ func TestContractStopAlone(t *testing.T) {
 	}
 }
 
-// rejections is how many connections and messages of peers a node has refused.
+// rejections returns how many connections and messages of peers a node has refused.
 func rejections(t *testing.T, n *Node) (total int) {
 	t.Helper()
 	body, err := Get(t.Context(), "http://"+n.HTTP+"/metrics")
@@ -242,8 +239,7 @@ func rejections(t *testing.T, n *Node) (total int) {
 	return total
 }
 
-// TestContractFirstStart: late nodes, wiped disks, other clusters' data, joining
-// and leaving.
+// TestContractFirstStart: late nodes, wiped disks, other clusters' data, joining and leaving.
 func TestContractFirstStart(t *testing.T) {
 	t.Parallel()
 	cl := newCluster(t, 3, calm...)
@@ -322,7 +318,7 @@ func TestContractFirstStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, soon, func() error { return wantStatus(c, victim, "GET", "/v1/kv/k", 404) })
-	says(t, cl, victim, "cluster ID is durable")
+	awaitLog(t, cl, victim, "cluster ID is durable")
 	victim.Kill()
 	delete(cl.Extra, victim.ID)
 	if err := cl.StartNode(victim); err != nil {
@@ -347,7 +343,7 @@ func TestContractFirstStart(t *testing.T) {
 	contractJoin(c, cl, lead, lifecycle)
 }
 
-// contractJoin takes a fourth node in, and out again.
+// contractJoin adds a fourth node and removes it.
 func contractJoin(c *contract, cl *Cluster, lead *Node, lifecycle func(*Node, string)) {
 	addrs, err := ports.Reserve(2)
 	if err != nil {
@@ -356,7 +352,7 @@ func contractJoin(c *contract, cl *Cluster, lead *Node, lifecycle func(*Node, st
 	n := &Node{ID: "n4", Raft: addrs[0], HTTP: addrs[1]}
 	all := cl.Nodes
 	cl.Nodes = append(slices.Clone(all), n)
-	// The last flag counts: this one takes the list away.
+	// The last flag counts: it clears the list.
 	cl.Extra["n4"] = []string{"--initial-cluster=", "--join", "127.0.0.1:1," + all[0].HTTP}
 	if err := cl.StartNode(n); err != nil {
 		c.t.Fatal(err)
@@ -370,7 +366,7 @@ func contractJoin(c *contract, cl *Cluster, lead *Node, lifecycle func(*Node, st
 	})
 	lifecycle(n, "active")
 	c.ask(n, "PUT", "/v1/kv/by-n4", "v").is(200)
-	// Its data directory has a cluster now: nobody is asked any more.
+	// Its data directory has a cluster now: it contacts no peer to join.
 	if err := n.Signal(syscall.SIGTERM); err != nil {
 		c.t.Fatal(err)
 	}

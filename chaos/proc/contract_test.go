@@ -12,12 +12,11 @@ import (
 	"time"
 )
 
-// The contract_*_test.go files hold the contract from outside, as clients of
-// other people's making see it: over HTTP, signals, exit codes and files, with
-// none of this project's own types.
+// The contract_*_test.go files check the contract from outside, as third-party clients see it: over HTTP, signals, exit
+// codes and files, without this project's own types.
 
-// contract asks nodes over HTTP and checks what holds for every answer: that an
-// error is a problem, and that the OpenAPI document says that it may come.
+// contract sends requests to nodes over HTTP and checks every response: an error is a problem document, and the OpenAPI
+// document lists it.
 type contract struct {
 	t      *testing.T
 	client *http.Client
@@ -34,7 +33,7 @@ func newContract(t *testing.T) *contract {
 	}}
 }
 
-// heard is one whole answer.
+// heard is one complete response.
 type heard struct {
 	t      *testing.T
 	what   string
@@ -44,7 +43,7 @@ type heard struct {
 	took   time.Duration
 }
 
-// ask sends one request. The path goes out as it stands.
+// ask sends one request. The path is sent unchanged.
 func (c *contract) ask(n *Node, method, path, body string, headers ...string) heard {
 	c.t.Helper()
 	h, err := c.try(n, method, path, body, headers...)
@@ -78,7 +77,7 @@ func (c *contract) try(n *Node, method, path, body string, headers ...string) (h
 	return h, err
 }
 
-// check holds an answer against what is true of all.
+// check checks what holds for every response.
 func (c *contract) check(n *Node, method, path string, h heard) {
 	c.t.Helper()
 	if h.status >= 400 && method != http.MethodHead {
@@ -112,8 +111,7 @@ func (c *contract) checkProblem(h heard) {
 	}
 }
 
-// operation is what the OpenAPI document says of a request, nil when it has no
-// such operation.
+// operation returns the OpenAPI document's entry for a request, nil if it has none.
 func (c *contract) operation(n *Node, method, path string) map[string]any {
 	c.once.Do(func() {
 		h, err := c.try(n, http.MethodGet, "/openapi.json", "")
@@ -144,7 +142,7 @@ func (h heard) fields() map[string]any {
 	return m
 }
 
-// is wants a status, and of an error its code.
+// is requires a status, and a code if it is an error.
 func (h heard) is(status int, code ...int) heard {
 	h.t.Helper()
 	if h.status != status {
@@ -157,7 +155,7 @@ func (h heard) is(status int, code ...int) heard {
 	return h
 }
 
-// has wants exactly these keys.
+// has requires exactly these keys.
 func (h heard) has(keys ...string) map[string]any {
 	h.t.Helper()
 	m := h.fields()
@@ -181,7 +179,7 @@ func (h heard) revision() uint64 {
 	return n
 }
 
-// contractCluster is a running cluster, its leader, and a follower.
+// contractCluster returns a running cluster, its leader, and a follower.
 func contractCluster(t *testing.T, size int, extra ...string) (c *Cluster, lead *Node, follower *Node) {
 	t.Helper()
 	c = newCluster(t, size, extra...)

@@ -10,9 +10,8 @@ import (
 	"time"
 )
 
-// Damaged files of one node: it either says in one clear line what is wrong
-// and exits with 1, or comes back with exactly the cluster's data. Never a
-// panic trace, never other data.
+// A node with damaged files either exits with 1 and one clear line, or returns with exactly the cluster's data. It
+// never prints a panic trace and never serves other data.
 func TestDamagedFiles(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3, "--snapshot-threshold", "64", "--snapshot-interval", "1s")
@@ -52,8 +51,7 @@ func TestDamagedFiles(t *testing.T) {
 	t.Logf("%d files, outcomes %v", len(files), outcomes)
 }
 
-// judgeDamaged starts the damaged node and waits until it has either ended or
-// caught up.
+// judgeDamaged starts the damaged node and waits until it has either ended or caught up.
 func judgeDamaged(t *testing.T, c *Cluster, victim *Node, what string) string {
 	t.Helper()
 	logStart := len(c.Log(victim))
@@ -174,7 +172,7 @@ func damage(t *testing.T, path, kind string, size int64, rng *rand.Rand) {
 	}
 }
 
-// What a node says when its data directory cannot be used.
+// TestUnusableDataDir checks the error of a node that cannot use its data directory.
 func TestUnusableDataDir(t *testing.T) {
 	c := newCluster(t, 3)
 	n := start(t, c)
@@ -197,7 +195,7 @@ func TestUnusableDataDir(t *testing.T) {
 	})
 	t.Run("cannot be made", func(t *testing.T) {
 		other := newCluster(t, 3)
-		nowhere := "/proc/northstar" // where not even root can make one
+		nowhere := "/proc/northstar" // where not even root can create one
 		unwritable := &Cluster{Kind: other.Kind, Nodes: other.Nodes, Dir: other.Dir, argv: func(m *Node, initial string) []string {
 			argv := other.argv(m, initial)
 			for i, arg := range argv {
@@ -227,7 +225,7 @@ func TestUnusableDataDir(t *testing.T) {
 	})
 }
 
-// expectExit wants the process to end with 1 and to name what is wrong.
+// expectExit requires the process to exit with 1 and to name the cause.
 func expectExit(t *testing.T, c *Cluster, n *Node, names string) {
 	t.Helper()
 	before := len(c.Log(n))

@@ -8,12 +8,11 @@ import (
 	"time"
 )
 
-// members.dead-after: of four voters the dead one is removed on its own, and refused
-// when it comes back; of the three that are left, and of three from the beginning,
-// none is.
+// members.dead-after removes the dead one of four voters, which is refused when it returns. It removes none of the
+// three that are left, and none of a cluster of three.
 func TestDeadVoterIsRemoved(t *testing.T) {
 	t.Parallel()
-	const after = "10s" // the least that it takes
+	const after = "10s" // the minimum
 	four, three := newCluster(t, 4, "--members-dead-after", after), newCluster(t, 3, "--members-dead-after", after)
 	var dead []*Node
 	for _, c := range []*Cluster{three, four} {
@@ -42,7 +41,7 @@ func TestDeadVoterIsRemoved(t *testing.T) {
 	if err := four.StartNode(first); err != nil {
 		t.Fatal(err)
 	}
-	says(t, four, first, "refusal=removed")
+	awaitLog(t, four, first, "refusal=removed")
 	eventually(t, soon, func() error {
 		s, err := nodeStatus(t.Context(), first)
 		if err == nil && s.Lifecycle != "dead" {
@@ -50,7 +49,7 @@ func TestDeadVoterIsRemoved(t *testing.T) {
 		}
 		return err
 	})
-	// The dead one of three has been silent for longer by now.
+	// The dead node of the three has been silent for longer by now.
 	for end := time.Now().Add(time.Second); time.Now().Before(end); pause(100 * time.Millisecond) {
 		if left := members(t, others(three, second)[0]); len(left) != 3 {
 			t.Fatalf("of three voters, some were removed: %v", left)
@@ -58,7 +57,7 @@ func TestDeadVoterIsRemoved(t *testing.T) {
 	}
 }
 
-// members are those of the configuration that vote, as a node sees it.
+// members returns the voters of the configuration, as a node reports them.
 func members(t *testing.T, n *Node) map[string]bool {
 	t.Helper()
 	var found map[string]bool

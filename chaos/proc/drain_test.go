@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// endpoints are those of all nodes, as northstarctl takes them.
+// endpoints returns the addresses of all nodes in the form that northstarctl expects.
 func endpoints(c *Cluster) string { return strings.Join(httpAddrs(c), ",") }
 
 // lifecycle waits until a node is in that lifecycle.
@@ -33,9 +33,8 @@ func lifecycle(t *testing.T, n *Node, want string) {
 	})
 }
 
-// The leader is drained by hand under writes, and comes back: another leads when
-// the command returns, the drained one is not ready and votes, and a dry run or a
-// node that is not there changes nothing.
+// The leader is drained under writes, and undrained. When the command returns, another node leads, and the drained one
+// is not ready but votes. A dry run, or an unknown node, changes nothing.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3, "--failover-takeover-delay", "1h", "--election-timeout-min", "400ms", "--election-timeout-max", "800ms")
@@ -66,7 +65,7 @@ func TestDrain(t *testing.T) {
 	if m := move(t, lead, "/admin/transfer", fmt.Sprintf(`{"target_leader_id":%q}`, old.ID)); m.Status != http.StatusConflict || m.Code != 4003 || !strings.Contains(m.Detail, "draining") {
 		t.Errorf("a transfer to a drained node: %+v", m)
 	}
-	// It goes on voting: without it the other two are no majority when one is lost.
+	// It still votes: without it the other two have no majority after a failure.
 	for _, n := range others(c, old, lead) {
 		n.Kill()
 	}
@@ -82,8 +81,8 @@ func TestDrain(t *testing.T) {
 	w.check(t)
 }
 
-// A drained voter that alone has the newest log does not leave the cluster without
-// a leader: it brings another up to date and hands over.
+// A drained voter is the only node with the newest log. It becomes leader, brings another node up to date and transfers
+// leadership, so the cluster keeps a leader.
 func TestDrainedVoterHasTheNewestLog(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3, "--failover-takeover-delay", "1h", "--election-timeout-min", "400ms", "--election-timeout-max", "800ms")
@@ -115,12 +114,12 @@ func TestDrainedVoterHasTheNewestLog(t *testing.T) {
 	lifecycle(t, drained, "draining")
 }
 
-// restarter restarts nodes for a script: a connection brings the arguments of one
-// ssh as a line, and takes an exit code.
+// restarter restarts nodes for a script. Each connection sends the arguments of one ssh call as a line, and receives an
+// exit code.
 type restarter struct {
 	t     *testing.T
 	c     *Cluster
-	wants string // what it is to be told after the node's ID
+	wants string // the expected arguments after the node's ID
 
 	mu   sync.Mutex
 	done []string
@@ -146,7 +145,7 @@ func (r *restarter) serve(l net.Listener) {
 	}
 }
 
-// restart does what systemctl does with the unit file: SIGTERM, and start again.
+// restart does what systemctl does with the unit file: SIGTERM, then start.
 func (r *restarter) restart(line string) error {
 	id, command, _ := strings.Cut(line, " ")
 	if command != r.wants {
@@ -173,7 +172,7 @@ func (r *restarter) restart(line string) error {
 	return errors.New("no node " + id)
 }
 
-// restartScript is the rolling restart of the documentation.
+// restartScript returns the rolling restart of the documentation.
 func restartScript(t *testing.T) string {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/maintenance.md")
@@ -197,8 +196,8 @@ func executable(t *testing.T, dir, name, text string) {
 	}
 }
 
-// The rolling restart of the documentation, as it stands there, under writes:
-// every node is restarted, none while it leads, and nothing acknowledged is lost.
+// The documented rolling restart script runs under writes. Every node is restarted, none while it leads, and no
+// acknowledged write is lost.
 func TestRollingRestartScript(t *testing.T) {
 	t.Parallel()
 	for _, needs := range []string{"bash", "jq"} {

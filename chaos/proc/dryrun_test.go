@@ -11,9 +11,8 @@ import (
 	"time"
 )
 
-// dryRuns are the calls that move leadership or change the membership, with
-// bodies that would do something; in each path and body L stands for the leader,
-// F for a follower.
+// dryRuns are the calls that move leadership or change the membership, with effective bodies. In each path and body, L
+// stands for the leader and F for a follower.
 var dryRuns = []struct {
 	method, path, body string
 	status             int
@@ -40,13 +39,12 @@ var dryRuns = []struct {
 	{"POST", "/admin/recover", `{"dry_run":true,"survivors":["F"],"confirm":"ID"}`, 200},
 }
 
-// own are metrics that move by themselves, or by any call and its audit record.
+// own matches metrics that change without a request, or by any request and its audit record.
 var own = regexp.MustCompile(`^northstar_(http_|heartbeat_age_ms|peer_last_contact_ms|peer_lag_entries|leader_tenure_seconds|disk_fsync_ms|` +
 	`commit_index|applied_index|apply_duration_ms|proposals_total|audit_records_total|raft_)`)
 
-// known is what a cluster is as far as a dry run could change it: every node's
-// term and role, the members, settings, elections, keys with their revisions, and
-// every metric that is not own.
+// known returns everything that a dry run might change: every node's term and role, the members, settings, elections
+// and keys with their revisions. It includes every metric that does not match own.
 func known(t *testing.T, c *Cluster) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -87,8 +85,7 @@ func known(t *testing.T, c *Cluster) map[string]string {
 	return all
 }
 
-// A dry run changes nothing, whichever call it is and whichever node is asked; all
-// that it leaves is its audit record.
+// A dry run changes nothing, for any call and on any node, except for its audit record.
 func TestDryRunChangesNothing(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3, append([]string{"--failover-takeover-delay", "1h"}, calm...)...)
@@ -145,8 +142,8 @@ func TestDryRunChangesNothing(t *testing.T) {
 	}
 }
 
-// planned dry-runs a call that names nobody, and then makes it with the plan. It
-// says who was foretold, and how the call ended.
+// planned dry-runs a call without a target, and then makes the call with the plan. It returns the predicted leader and
+// the result of the call.
 func planned(t *testing.T, asked *Node, path string) (foretold string, m moved) {
 	t.Helper()
 	p := move(t, asked, path, `{"dry_run":true}`)
@@ -156,10 +153,9 @@ func planned(t *testing.T, asked *Node, path string) (foretold string, m moved) 
 	return p.TargetID, move(t, asked, path, fmt.Sprintf(`{"plan_id":%q,"reason":"as planned"}`, p.PlanID))
 }
 
-// What a dry run foretells is what the same call with its plan_id does, under
-// writes: transfers, failovers that are transfers, and, with automatic failover
-// paused and the leader killed, failovers that are elections.
-// NORTHSTAR_PLANS=100 for as many as one wants to know of.
+// The same call with its plan_id does what the dry run predicted, under writes. The calls are transfers, failovers that
+// become transfers, and failovers that become elections. The last kind needs automatic failover paused and the leader
+// killed. NORTHSTAR_PLANS sets the number of calls, for example 100.
 func TestPlansComeTrue(t *testing.T) {
 	total := rounds(t, "NORTHSTAR_PLANS", 6)
 	c := newCluster(t, 3, "--failover-takeover-delay", "1h", "--election-timeout-min", "400ms", "--election-timeout-max", "800ms")
@@ -202,7 +198,7 @@ func TestPlansComeTrue(t *testing.T) {
 	w.check(t)
 }
 
-// steadyUnderWrites waits until every node hears every other.
+// steadyUnderWrites waits until every node receives messages of every other.
 func steadyUnderWrites(t *testing.T, c *Cluster) *Node {
 	t.Helper()
 	var lead *Node
@@ -215,7 +211,7 @@ func steadyUnderWrites(t *testing.T, c *Cluster) *Node {
 		if err != nil || strings.Count(string(a.Body), `"healthy":true`) < len(c.Nodes) {
 			return fmt.Errorf("%s does not find all healthy: %s %v", lead.ID, a.Body, err)
 		}
-		for _, asked := range c.Nodes { // a node that has just come back is not connected with all others yet
+		for _, asked := range c.Nodes { // a node that has just restarted is not connected to all others yet
 			p, err := do(t.Context(), asked, http.MethodPost, "/admin/failover/emergency", []byte(`{"target_leader_id":"n1","dry_run":true}`), "Content-Type", "application/json")
 			if err != nil || strings.Contains(string(p.Body), "does not answer") {
 				return fmt.Errorf("at %s: %s %v", asked.ID, p.Body, err)
@@ -226,8 +222,7 @@ func steadyUnderWrites(t *testing.T, c *Cluster) *Node {
 	return lead
 }
 
-// autoFailover pauses or resumes automatic failover, and waits until all that run
-// know it.
+// autoFailover pauses or resumes automatic failover, and waits until all running nodes have applied it.
 func autoFailover(t *testing.T, c *Cluster, enabled bool) {
 	t.Helper()
 	eventually(t, soon, func() error {

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// election is one item of GET /v1/elections, as far as these tests look at it.
+// election is one item of GET /v1/elections, reduced to what these tests use.
 type election struct {
 	Result       string `json:"result"`
 	Term         uint64 `json:"term"`
@@ -27,8 +27,7 @@ type election struct {
 	} `json:"votes"`
 }
 
-// elections returns the newest elections that gave a leader, as a node knows them, the
-// newest first.
+// elections returns the newest elections that a leader won, as a node knows them, the newest first.
 func elections(ctx context.Context, n *Node) ([]election, error) {
 	var page struct {
 		Items []election `json:"items"`
@@ -40,8 +39,8 @@ func elections(ctx context.Context, n *Node) ([]election, error) {
 	return slices.DeleteFunc(page.Items, func(e election) bool { return e.Result != "won" }), err
 }
 
-// electionAfter waits until the newest record at a node is of a later term than
-// that one. A leader is known before its record is applied.
+// electionAfter waits until the newest record at a node is of a later term than the given one. A leader is known before
+// its record is applied.
 func electionAfter(t *testing.T, n *Node, term uint64) election {
 	t.Helper()
 	var all []election
@@ -61,8 +60,8 @@ func priorities(c *Cluster, all map[string]string) {
 	}
 }
 
-// steady waits until every node finds the leader's last word recent, so that
-// the connections of a fresh cluster stand.
+// steady waits until every node has a recent heartbeat of the leader, so that the connections of a fresh cluster are
+// open.
 func steady(t *testing.T, c *Cluster) *Node {
 	t.Helper()
 	n := leader(t, c)
@@ -93,10 +92,11 @@ func caughtUp(t *testing.T, c *Cluster) {
 	})
 }
 
-// The survivors of a crash agree, the best placed of them leads before a timer
-// fires, and the record says why and who voted how. Where processes are starved
-// for longer than the stagger, or than a dial may take, another or a timer is
-// first, rightly: so agreement and place are wanted of three crashes in a few.
+// After a crash the survivors agree, and the best ranked of them leads before a timer fires. The record shows the cause
+// and all votes.
+//
+// On a busy machine a process may wait for longer than the stagger or a dial may take. Another node, or a timer, is
+// then rightly first. So agreement and rank are required of three crashes in a few.
 func TestCrashFailover(t *testing.T) {
 	const timeoutMin = 2 * time.Second
 	c := newCluster(t, 3, "--failover-takeover-delay", "1h", "--election-timeout-min", timeoutMin.String(), "--election-timeout-max", (2 * timeoutMin).String())
@@ -143,10 +143,9 @@ func bestOf(c *Cluster, without *Node) string {
 	return ""
 }
 
-// A leader that hangs is replaced, as a rule as soon as the survivors agree that
-// it has been silent for timeout-min. Raft's timers may fire from the same moment
-// on, and win by chance or where processes are starved: so agreement is wanted of
-// one hang in a few.
+// A leader that hangs is usually replaced as soon as the survivors agree that it has been silent for timeout-min.
+// Raft's timers may fire from that time on, and win by chance or on a busy machine. So agreement is required of one
+// hang in a few.
 func TestHangFailover(t *testing.T) {
 	c := newCluster(t, 3, "--election-timeout-min", "500ms", "--election-timeout-max", "1s")
 	start(t, c)
@@ -169,8 +168,8 @@ func TestHangFailover(t *testing.T) {
 	t.Errorf("the survivors never agreed that the leader is silent: %+v", records)
 }
 
-// Leadership goes back to the node of the highest priority once that is healthy
-// and caught up, with the reason on record.
+// Leadership returns to the node of the highest priority once it is healthy and caught up, and the election record
+// names the reason.
 func TestTakeOver(t *testing.T) {
 	c := newCluster(t, 3, "--failover-takeover-delay", "1s")
 	priorities(c, map[string]string{"n2": "200"})
@@ -199,8 +198,7 @@ func TestTakeOver(t *testing.T) {
 	})
 }
 
-// While automatic failover is paused nobody stands, until the pause ends by
-// itself.
+// While automatic failover is paused no node starts an election, until the pause ends automatically.
 func TestPausedFailover(t *testing.T) {
 	const ttl = 3 * time.Second
 	c := newCluster(t, 3)

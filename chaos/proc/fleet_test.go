@@ -15,7 +15,7 @@ import (
 	"northstar/client"
 )
 
-// fleet is a crowd of sessions, a tenth as many roles, and a watcher for each role.
+// fleet is a large number of sessions, a tenth as many roles, and a watcher for each role.
 type fleet struct {
 	t        *testing.T
 	cluster  *Cluster
@@ -23,14 +23,13 @@ type fleet struct {
 	watchers *client.Client
 	ttl      time.Duration
 	sessions []*client.Session
-	tokens   []uint64 // of roles, at first
+	tokens   []uint64 // initial tokens of the roles
 	vacated  atomic.Int64
 	watching atomic.Int64
 	stalls   stalls
 }
 
-// fleetSize is how many sessions TestFleet keeps: some, or as many as NORTHSTAR_FLEET
-// says, which are then renewed every 3 s.
+// fleetSize returns the number of sessions of TestFleet: a few, or NORTHSTAR_FLEET, which are then renewed every 3 s.
 func fleetSize(t *testing.T) (sessions int, ttl time.Duration) {
 	if s := os.Getenv("NORTHSTAR_FLEET"); s != "" {
 		n, err := strconv.Atoi(s)
@@ -42,8 +41,8 @@ func fleetSize(t *testing.T) (sessions int, ttl time.Duration) {
 	return 300, 1500 * time.Millisecond
 }
 
-// Many sessions that renew themselves, many roles and a watcher of each: a crash of the
-// leader ends none of them, every tenure goes on, and who watches misses nothing.
+// Many sessions renew themselves, with many roles and a watcher of each. A crash of the leader ends no session, every
+// tenure continues, and no watcher misses an event.
 func TestFleet(t *testing.T) {
 	n, ttl := fleetSize(t)
 	c := newCluster(t, 3, "--failover-takeover-delay", "1h")
@@ -81,7 +80,7 @@ func TestFleet(t *testing.T) {
 	t.Logf("%d sessions of %v, %d roles, each watched: there after %v", n, ttl, len(f.tokens), time.Since(began))
 	before := mustStatus(t, old).Term
 	f.idle("at first", ttl)
-	f.whole()
+	f.checkAlive()
 	if now := mustStatus(t, leader(t, c)).Term; now != before {
 		t.Logf("the term went from %d to %d although nothing happened", before, now)
 	}
@@ -91,7 +90,7 @@ func TestFleet(t *testing.T) {
 	mustPut(t, c, "after", "the crash")
 	t.Logf("a write was taken %v after the crash", time.Since(struck))
 	f.idle("after the crash", 2*ttl)
-	f.whole()
+	f.checkAlive()
 	if err := c.StartNode(old); err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +108,7 @@ func TestFleet(t *testing.T) {
 
 func (f *fleet) role(i int) string { return fmt.Sprintf("role-%d", i) }
 
-// each does something for each of n, many at a time.
+// each calls do for each of n indexes, many at a time.
 func (f *fleet) each(n int, do func(i int) error) {
 	f.t.Helper()
 	const together = 64
@@ -150,18 +149,17 @@ func (f *fleet) watch(ctx context.Context, i int) {
 	}
 }
 
-// idle lets time pass, and reports what the nodes used meanwhile, and this process, whose
-// sessions they are.
+// idle waits, and logs the resource usage of the nodes and of this process, which holds the sessions.
 func (f *fleet) idle(when string, d time.Duration) {
 	f.t.Helper()
 	own := func() time.Duration {
 		var u syscall.Rusage
-		_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u) // fails of a bad argument only
+		_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u) // fails only for an invalid argument
 		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 	}
 	use := func() (all []Usage) {
 		for _, n := range f.cluster.Nodes {
-			u, _ := n.Usage() // nothing of one that was killed
+			u, _ := n.Usage() // zero for a killed node
 			all = append(all, u)
 		}
 		return all
@@ -174,8 +172,8 @@ func (f *fleet) idle(when string, d time.Duration) {
 	}
 }
 
-// whole checks that nothing has ended.
-func (f *fleet) whole() {
+// checkAlive checks that no session and no tenure has ended.
+func (f *fleet) checkAlive() {
 	t := f.t
 	t.Helper()
 	ended, lapsed := 0, 0

@@ -32,7 +32,7 @@ var (
 		}
 		return build("northstar/cmd/northstar-node", flags...)
 	})
-	// nextBin is a node that reads, and when it can writes, one command version more.
+	// nextBin is a node that applies, and proposes when possible, one command version more.
 	nextBin = sync.OnceValues(func() (string, error) { return build("northstar/chaos/proc/nextnode", "-tags", "northstar_next") })
 )
 
@@ -51,8 +51,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// planted returns the flags that build a program with a bug of chaos/mutants; ""
-// plants none.
+// planted returns the flags that build a program with a mutant of chaos/mutants; "" means no mutant.
 func planted(name string) ([]string, error) {
 	if name == "" {
 		return nil, nil
@@ -82,12 +81,11 @@ func build(pkg string, flags ...string) (string, error) {
 	return bin, nil
 }
 
-// calm are the flags of clusters in which no election belongs. At the default
-// timeouts a machine with more to do than it can causes some, and rightly so.
+// calm holds the flags of clusters in which no election may happen. With the default timeouts an overloaded machine
+// causes elections, and rightly so.
 var calm = []string{"--election-timeout-min", "3s", "--election-timeout-max", "6s"}
 
-// newCluster prepares a cluster that ends with the test. A test that fails shows
-// what the nodes logged last.
+// newCluster prepares a cluster that ends with the test. A failed test prints the nodes' last log lines.
 func newCluster(t *testing.T, size int, extra ...string) *Cluster {
 	t.Helper()
 	bin, err := nodeBin()
@@ -124,7 +122,7 @@ func leader(t *testing.T, c *Cluster) *Node {
 	return n
 }
 
-// ofOneCluster waits until every node has the ID of the cluster, the same one.
+// ofOneCluster waits until every node has the same cluster ID.
 func ofOneCluster(t *testing.T, c *Cluster) {
 	t.Helper()
 	ids := map[string]bool{}
@@ -144,11 +142,10 @@ func ofOneCluster(t *testing.T, c *Cluster) {
 	})
 }
 
-// soon is when something has to have happened even on a machine that is busy
-// with much else: how fast things are is measured in benchmarks.
+// soon is the timeout for any condition, even on a busy machine; benchmarks measure speed.
 const soon = 30 * time.Second
 
-// eventually polls until ok, and fails the test with what it says otherwise.
+// eventually polls until ok returns nil, and fails the test with its last error otherwise.
 func eventually(t *testing.T, within time.Duration, ok func() error) {
 	t.Helper()
 	deadline := time.Now().Add(within)
@@ -164,8 +161,8 @@ func eventually(t *testing.T, within time.Duration, ok func() error) {
 	}
 }
 
-// says waits until a node has logged a text.
-func says(t *testing.T, c *Cluster, n *Node, text string) {
+// awaitLog waits until a node has logged a text.
+func awaitLog(t *testing.T, c *Cluster, n *Node, text string) {
 	t.Helper()
 	eventually(t, soon, func() error {
 		if !strings.Contains(c.Log(n), text) {
@@ -180,13 +177,13 @@ func pause(d time.Duration) { <-time.After(d) }
 
 var testClient = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
 
-// answer is one HTTP answer, as far as these tests look at it.
+// answer is one HTTP response, reduced to what these tests use.
 type answer struct {
 	Status   int
 	Body     []byte
 	Revision uint64
 	Code     int    // of a problem
-	Leader   string // HTTP address of the node that gave the answer; "": the one that was asked
+	Leader   string // HTTP address of the node that answered; "": the one that was asked
 }
 
 func do(ctx context.Context, n *Node, method, path string, body []byte, header ...string) (answer, error) {
@@ -311,7 +308,7 @@ func mustStatus(t *testing.T, n *Node) status {
 	return s
 }
 
-// A node that is down leaves its ports free; another cluster must not get them.
+// The ports of a stopped node are not given to another cluster.
 func TestPortsAreGivenOnce(t *testing.T) {
 	seen := map[string]bool{}
 	for range 40 {

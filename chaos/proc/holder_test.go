@@ -15,7 +15,7 @@ import (
 	"northstar/client"
 )
 
-// clientOf makes a Go client of a cluster, that ends with the test.
+// clientOf returns a Go client of a cluster; it closes with the test.
 func clientOf(t *testing.T, c *Cluster) *client.Client {
 	t.Helper()
 	made, err := client.New(client.Config{Endpoints: httpAddrs(c)})
@@ -33,7 +33,7 @@ func httpAddrs(c *Cluster) (all []string) {
 	return all
 }
 
-// bareSession starts a session that nobody renews.
+// bareSession starts a session that no client renews.
 func bareSession(t *testing.T, c *client.Client, ttl time.Duration) string {
 	t.Helper()
 	millis := ttl.Milliseconds()
@@ -44,7 +44,7 @@ func bareSession(t *testing.T, c *client.Client, ttl time.Duration) string {
 	return made.SessionID
 }
 
-// queued waits until a session stands in a role's queue.
+// queued waits until a session is in a role's queue.
 func queued(t *testing.T, c *client.Client, role, session string) {
 	t.Helper()
 	eventually(t, soon, func() error {
@@ -62,8 +62,8 @@ type elected struct {
 	err  error
 }
 
-// stand campaigns in the background.
-func stand(ctx context.Context, c *client.Client, role, session string) <-chan elected {
+// campaign campaigns in the background.
+func campaign(ctx context.Context, c *client.Client, role, session string) <-chan elected {
 	done := make(chan elected, 1)
 	go func() {
 		r, err := c.CampaignRole(ctx, role, apiv1.Campaign{SessionID: session, WaitMS: apiv1.MaxWaitMS})
@@ -72,10 +72,9 @@ func stand(ctx context.Context, c *client.Client, role, session string) <-chan e
 	return done
 }
 
-// A leader that is stopped, and woken when another leads and the role that a
-// session held there is held by the next, renews nothing and takes no write with
-// the old token: not what waited in its sockets, not what a follower had passed on
-// to it, nor what comes when it is awake.
+// A leader is stopped, and resumed after another node leads and the role of one of its sessions has a new holder. It
+// renews nothing and accepts no write with the old token. That holds for requests in its sockets, for requests that a
+// follower had forwarded, and for new ones.
 func TestDeposedLeaderRenewsNothing(t *testing.T) {
 	const ttl = time.Second
 	c := newCluster(t, 3, "--election-timeout-min", "400ms", "--election-timeout-max", "800ms", "--failover-takeover-delay", "1h")
@@ -95,7 +94,7 @@ func TestDeposedLeaderRenewsNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	waiting := stand(t.Context(), cl, "r", next.ID())
+	waiting := campaign(t.Context(), cl, "r", next.ID())
 	queued(t, cl, "r", next.ID())
 	if err := old.Pause(); err != nil {
 		t.Fatal(err)
@@ -123,7 +122,7 @@ func TestDeposedLeaderRenewsNothing(t *testing.T) {
 	if _, err := cl.Put(t.Context(), "fenced", []byte("new"), client.WriteOptions{Fence: &client.Fence{Role: "r", Token: now.role.Token}}); err != nil {
 		t.Fatal(err)
 	}
-	<-passedOn // it may have been done by the new leader while the old tenure lasted
+	<-passedOn // the new leader may have applied it during the old tenure
 	if err := old.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
@@ -150,8 +149,8 @@ type answered struct {
 	err error
 }
 
-// ask sends a request in the background. It is sent when this returns, or soon:
-// the kernel takes it, also for a process that stands still.
+// ask sends a request in the background. It is sent when this returns, or soon after. The kernel accepts it even for a
+// stopped process.
 func ask(t *testing.T, n *Node, method, path, body string, header ...string) <-chan answered {
 	done := make(chan answered, 1)
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
@@ -163,9 +162,8 @@ func ask(t *testing.T, n *Node, method, path, body string, header ...string) <-c
 	return done
 }
 
-// A role is free again no later than a TTL and a second after its holder's last
-// renewal, or after the last change of the leader: whether the holder dies, or
-// hangs, or the leader dies with it.
+// A role is free again within a TTL and a second. The time counts from its holder's last renewal or from the last
+// leader change. That holds if the holder crashes or hangs, and if the leader crashes with it.
 func TestVacancyIsBounded(t *testing.T) {
 	const ttl = time.Second
 	c := newCluster(t, 3, "--failover-takeover-delay", "1h", "--election-timeout-min", "400ms", "--election-timeout-max", "800ms")
@@ -209,7 +207,7 @@ func TestVacancyIsBounded(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			waiting := stand(t.Context(), cl, "r", next.ID())
+			waiting := campaign(t.Context(), cl, "r", next.ID())
 			queued(t, cl, "r", next.ID())
 			renewed := time.Now()
 			if _, err := cl.RenewSession(t.Context(), holder); err != nil {
@@ -237,8 +235,8 @@ func TestVacancyIsBounded(t *testing.T) {
 	}
 }
 
-// lateness watches how late a short timer comes, until it is asked: a machine
-// with more to do than it can is no fault of the cluster.
+// lateness measures how late a short timer fires, until it is asked. An overloaded machine is not a fault of the
+// cluster.
 func lateness() (worst func() time.Duration) {
 	const look = 5 * time.Millisecond
 	stop, result := make(chan struct{}), make(chan time.Duration)
@@ -258,7 +256,7 @@ func lateness() (worst func() time.Duration) {
 	return func() time.Duration { close(stop); return <-result }
 }
 
-// Sessions that renew themselves outlive every node, also those that are attached.
+// Sessions that are renewed, or attached, outlive every node.
 func TestRenewedSessionsOutliveEveryNode(t *testing.T) {
 	const ttl = 2 * time.Second
 	c := newCluster(t, 3, "--failover-takeover-delay", "1h")

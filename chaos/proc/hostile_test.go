@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// Garbage, half-open floods and oversized frames on both ports: no crash, no
-// election, and memory stays bounded.
+// Garbage, half-open floods and oversized frames on both ports cause no crash and no election, and memory stays
+// bounded.
 func TestHostileInput(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3, patient...)
@@ -102,7 +102,7 @@ func randomBytes(n int) []byte {
 	return b
 }
 
-// hugeFrame announces 4 GiB in several encodings that a length may have.
+// hugeFrame announces 4 GiB in several encodings of a length.
 func hugeFrame() []byte {
 	b := []byte("NSTR")
 	b = binary.BigEndian.AppendUint32(b, 1<<32-1)
@@ -110,8 +110,7 @@ func hugeFrame() []byte {
 	return append(b, randomBytes(1<<10)...)
 }
 
-// A node of another cluster at a member's address, and a member's ID from
-// elsewhere, cost the cluster neither a vote nor a term.
+// A node of another cluster at a member's address, or with a member's ID, causes no vote and no term change.
 func TestForeignCluster(t *testing.T) {
 	a, b := newCluster(t, 3), newCluster(t, 3)
 	start(t, a)
@@ -129,7 +128,7 @@ func TestForeignCluster(t *testing.T) {
 	mustPut(t, b, "k", "b")
 	wantTerm := mustStatus(t, a.Nodes[0]).Term
 
-	// b's third node comes back believing that it lives in a.
+	// b's third node returns with the addresses of cluster a.
 	stray := b.Nodes[2]
 	stray.Kill()
 	c3 := a.Nodes[2]

@@ -11,8 +11,7 @@ import (
 	"time"
 )
 
-// asksPeers are the calls whose answers take more than the node that gives them, and
-// those that must never do.
+// asksPeers are the calls that ask several nodes, and calls that must never do so.
 var asksPeers = []struct{ method, path, body string }{
 	{"GET", "/leader", ""},
 	{"GET", "/status", ""},
@@ -33,8 +32,8 @@ var asksPeers = []struct{ method, path, body string }{
 	{"PATCH", "/admin/members/n1", `{"priority":100,"dry_run":true}`},
 }
 
-// prompt asks a node for all of it some times, and wants half of the answers to each
-// within the limit: what waits for a node that hangs waits each time.
+// prompt sends all these calls to a node several times, and requires half of the responses to each within the limit. A
+// call that waits for a hung node waits each time.
 func prompt(t *testing.T, n *Node, limit time.Duration) {
 	t.Helper()
 	for _, call := range asksPeers {
@@ -57,9 +56,8 @@ func prompt(t *testing.T, n *Node, limit time.Duration) {
 	}
 }
 
-// A node that hangs holds up no answer of the others: not where they ask all nodes,
-// nor where they ask the one that hung while it led. Whoever waited would wait for a
-// second, which is timeout-max here.
+// A hung node delays no response of the others. That holds for calls that ask all nodes, and for calls that ask the
+// hung former leader. A call that waited would take a second, which is timeout-max here.
 func TestHungPeerHoldsUpNoAnswer(t *testing.T) {
 	t.Parallel()
 	const limit = 400 * time.Millisecond
@@ -74,7 +72,7 @@ func TestHungPeerHoldsUpNoAnswer(t *testing.T) {
 		if hung == lead {
 			electedWithout(t, c, lead)
 		}
-		// The first to ask find out that it hangs, and wait for it that long, at most.
+		// The first callers discover the hang, and wait for at most that long.
 		for _, n := range rest {
 			eventually(t, soon, func() error {
 				a, err := do(t.Context(), n, http.MethodGet, "/v1/events?limit=1", nil)

@@ -12,7 +12,7 @@ import (
 	"northstar/chaos/ports"
 )
 
-// memberList is what northstarctl says of the members.
+// memberList returns the members as northstarctl lists them.
 func memberList(t *testing.T, c *Cluster) (list []apiv1.Member) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(mustCtl(t, "--endpoints", endpoints(c), "members", "list", "-o", "json")), &list); err != nil {
@@ -21,7 +21,7 @@ func memberList(t *testing.T, c *Cluster) (list []apiv1.Member) {
 	return list
 }
 
-// memberIs waits until a member is on the list as it should be.
+// memberIs waits until a member's list entry satisfies a condition.
 func memberIs(t *testing.T, c *Cluster, id string, is func(apiv1.Member) bool) {
 	t.Helper()
 	eventually(t, soon, func() error {
@@ -34,9 +34,9 @@ func memberIs(t *testing.T, c *Cluster, id string, is func(apiv1.Member) bool) {
 	})
 }
 
-// What an operator does to members, on a cluster that goes on working: settings
-// that count at once, a demotion and back, another address, a dead node replaced
-// by one with another ID; and what would cost the quorum is refused.
+// An operator changes members while the cluster serves writes. Settings apply immediately, a node is demoted and
+// promoted, a node moves to another address, and a dead node is replaced by one with a new ID. Changes that would cost
+// the quorum are refused.
 func TestMembersByHand(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3, "--failover-takeover-delay", "200ms", "--election-timeout-min", "400ms", "--election-timeout-max", "800ms")
@@ -49,7 +49,7 @@ func TestMembersByHand(t *testing.T) {
 	}
 	ok := func(m apiv1.Member) bool { return m.Healthy && m.Suffrage == "voter" && m.Lifecycle == "active" }
 
-	// A priority counts immediately: that node takes leadership over.
+	// A priority applies immediately: that node takes over leadership.
 	ctl("members", "set", rest[0].ID, "--priority", "200", "--zone", "b")
 	eventually(t, soon, func() error {
 		if n := c.agreed(t.Context()); n != rest[0] {
@@ -74,7 +74,7 @@ func TestMembersByHand(t *testing.T) {
 	mustPut(t, c, "k", "after all of it")
 }
 
-// moves gives a node other addresses, as docs/members.md has it.
+// moves gives a node other addresses, as docs/members.md describes it.
 func moves(t *testing.T, c *Cluster, n *Node, ctl func(...string) string) {
 	t.Helper()
 	if err := n.Signal(syscall.SIGTERM); err != nil {
@@ -94,8 +94,7 @@ func moves(t *testing.T, c *Cluster, n *Node, ctl func(...string) string) {
 	}
 }
 
-// replaced kills a node permanently and takes another in. While it is gone, nothing
-// may be done that would cost the quorum.
+// replaced kills a node permanently and adds another one. In between, changes that would cost the quorum are refused.
 func replaced(t *testing.T, c *Cluster, gone *Node, do func(...string) string) {
 	t.Helper()
 	gone.Kill()

@@ -12,21 +12,20 @@ import (
 	"sync/atomic"
 )
 
-// Network is a small network of its own for a cluster: each node in a namespace,
-// all on one bridge, on which this process has an address too. Links between
-// nodes can be cut, each direction on its own: what is sent then vanishes, as on a
-// broken network. It needs root and the ip command, and must be closed.
+// Network is a private network for a cluster. Each node is in a namespace, all on one bridge, on which this process has
+// an address too. Links between nodes can be cut in each direction: packets are then dropped silently, as on a broken
+// network. It needs root and the ip command, and must be closed.
 type Network struct {
-	prefix string // of every name that this makes
+	prefix string // prefix of all names that it creates
 	net    string // the first three parts of its addresses
 	nodes  []*Node
 	made   bool
 }
 
-// networks counts those that this process has made: each has names of its own.
+// networks counts the networks of this process: each has unique names.
 var networks atomic.Int32
 
-// NewNetwork makes an empty network. The error says what is missing.
+// NewNetwork creates an empty network. The error names what is missing.
 func NewNetwork() (*Network, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("network namespaces need root")
@@ -45,10 +44,9 @@ func NewNetwork() (*Network, error) {
 	return w, nil
 }
 
-// claim finds a network that nobody uses, in a range that is set apart for
-// benchmarks (RFC 2544). Of all who want the same at the same moment, in other
-// processes too, the kernel gives one its route: two with the same addresses
-// would be one network to this machine.
+// claim finds an unused network in the range reserved for benchmarks (RFC 2544). Several processes may want the same
+// network at the same time; the kernel gives its route to one of them. Two networks with the same addresses would be
+// one network to this machine.
 func (w *Network) claim() (err error) {
 	for third := range 256 {
 		w.net = fmt.Sprintf("198.18.%d", third)
@@ -69,7 +67,7 @@ func (w *Network) inside(i int) []string    { return []string{"ip", "netns", "ex
 func (w *Network) nodeAddr(i, p int) string { return net.JoinHostPort(w.address(i), fmt.Sprint(p)) }
 
 const (
-	blackholeMAC = "02:00:00:00:00:ff" // what is sent there vanishes
+	blackholeMAC = "02:00:00:00:00:ff" // packets sent there are dropped
 	raftPort     = 7700
 	httpPort     = 7701
 )
@@ -96,7 +94,7 @@ func (w *Network) Attach(c *Cluster) error {
 	return w.Heal()
 }
 
-// Cut makes what the one node sends to the others vanish, from now on.
+// Cut drops what one node sends to the others, from now on.
 func (w *Network) Cut(from *Node, to ...*Node) error { return w.setNeighbours(from, false, to) }
 
 // CutBoth cuts the links of a node to others in both directions.
@@ -108,8 +106,7 @@ func (w *Network) CutBoth(n *Node, others ...*Node) error {
 	return err
 }
 
-// Isolate cuts a node from all other nodes, both ways. This process still
-// reaches it.
+// Isolate cuts a node from all other nodes, both ways. This process still reaches it.
 func (w *Network) Isolate(n *Node) error {
 	var others []*Node
 	for _, o := range w.nodes {
@@ -120,7 +117,7 @@ func (w *Network) Isolate(n *Node) error {
 	return w.CutBoth(n, others...)
 }
 
-// Heal mends every link.
+// Heal restores every link.
 func (w *Network) Heal() error {
 	var errs []error
 	for _, n := range w.nodes {
@@ -129,8 +126,7 @@ func (w *Network) Heal() error {
 	return errors.Join(errs...)
 }
 
-// setNeighbours reports a node's kernel where the others' addresses are: where they are, or
-// nowhere.
+// setNeighbours sets the others' addresses in a node's kernel: their real ones, or one that drops packets.
 func (w *Network) setNeighbours(from *Node, mend bool, to []*Node) error {
 	var lines []string
 	for _, n := range to {
@@ -154,14 +150,13 @@ func (w *Network) Close() error {
 	w.made = false
 	var errs []error
 	for i := range w.nodes {
-		// Sockets that still wait for an answer keep a namespace alive for minutes,
-		// so the link does not go with it.
+		// Sockets that still wait for an answer keep a namespace alive for minutes, so the link must be removed separately.
 		errs = append(errs, ip("link", "del", w.port(i)), ip("netns", "del", w.space(i)))
 	}
 	return errors.Join(append(errs, ip("link", "del", w.bridge()))...)
 }
 
-// batch runs several ip commands in a namespace, "" being this process's own.
+// batch runs several ip commands in a namespace; "" is this process's own.
 func batch(space string, lines ...string) error {
 	args := []string{"-batch", "-"}
 	if space != "" {

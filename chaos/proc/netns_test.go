@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// newNetwork makes a network that ends with the test, and skips the test where
-// that is not possible.
+// newNetwork creates a network that ends with the test, and skips the test if that is not possible.
 func newNetwork(t *testing.T, c *Cluster) *Network {
 	t.Helper()
 	w, err := NewNetwork()
@@ -30,8 +29,8 @@ func newNetwork(t *testing.T, c *Cluster) *Network {
 	return w
 }
 
-// patientMax is timeout-max of patient: timeouts that a busy machine hardly
-// fires on its own, and that can be waited for.
+// patientMax is timeout-max of patient: timeouts that rarely fire on a busy machine, and that a test can still wait
+// for.
 const patientMax = 4 * time.Second
 
 var patient = []string{"--election-timeout-min", (patientMax / 2).String(), "--election-timeout-max", patientMax.String()}
@@ -46,7 +45,7 @@ func networked(t *testing.T, size int) (*Cluster, *Network) {
 	return c, w
 }
 
-// canWrite reports whether a write through the node is done within the time.
+// canWrite reports whether a write through the node succeeds in time.
 func canWrite(ctx context.Context, n *Node, within time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -68,7 +67,7 @@ func writesAgain(t *testing.T, through ...*Node) {
 	})
 }
 
-// termOf is the newest term that any of the nodes is in.
+// termOf returns the newest term of any of the nodes.
 func termOf(t *testing.T, nodes ...*Node) (term uint64) {
 	t.Helper()
 	for _, n := range nodes {
@@ -77,8 +76,7 @@ func termOf(t *testing.T, nodes ...*Node) (term uint64) {
 	return term
 }
 
-// stays watches for a while, and fails the test when the nodes' newest term
-// grows by more than the bound.
+// stays watches for a while, and fails the test if the nodes' newest term grows by more than the bound.
 func stays(t *testing.T, watch time.Duration, most uint64, nodes ...*Node) {
 	t.Helper()
 	before := termOf(t, nodes...)
@@ -90,7 +88,7 @@ func stays(t *testing.T, watch time.Duration, most uint64, nodes ...*Node) {
 	}
 }
 
-// others are a cluster's nodes but for some.
+// others returns a cluster's nodes except for some.
 func others(c *Cluster, without ...*Node) (rest []*Node) {
 next:
 	for _, n := range c.Nodes {
@@ -104,8 +102,7 @@ next:
 	return rest
 }
 
-// A leader that can reach nobody is replaced, and comes back as a follower
-// without another election.
+// A leader without any connection is replaced, and returns as a follower without another election.
 func TestLeaderCutOff(t *testing.T) {
 	t.Parallel()
 	c, w := networked(t, 3)
@@ -128,8 +125,8 @@ func TestLeaderCutOff(t *testing.T) {
 	}
 }
 
-// The leader and one follower do not reach each other, and both reach the third
-// node: there is a leader, before and after, and no contest between the two.
+// The leader and one follower are disconnected from each other, and both reach the third node. There is always a
+// leader, and the two do not compete.
 func TestBridgePartition(t *testing.T) {
 	for _, oneWay := range []bool{false, true} {
 		t.Run(map[bool]string{false: "both ways", true: "one way"}[oneWay], func(t *testing.T) {
@@ -156,13 +153,13 @@ func TestBridgePartition(t *testing.T) {
 	}
 }
 
-// In five nodes, a bridge between two halves: there is a leader, and it stays.
+// Of five nodes, one connects two halves: there is a leader, and it stays.
 func TestBridgeOfFive(t *testing.T) {
 	t.Parallel()
 	c, w := networked(t, 5)
 	lead := leader(t, c)
 	rest := others(c, lead)
-	// lead and rest[0] on one side, rest[1] and rest[2] on the other, rest[3] sees all.
+	// lead and rest[0] are on one side, rest[1] and rest[2] on the other, rest[3] reaches all.
 	for _, n := range []*Node{lead, rest[0]} {
 		if err := w.CutBoth(n, rest[1], rest[2]); err != nil {
 			t.Fatal(err)
@@ -173,8 +170,7 @@ func TestBridgeOfFive(t *testing.T) {
 	writesAgain(t, c.Nodes...)
 }
 
-// Two followers that do not reach each other cause no election: neither the
-// leader nor the one that could stand has any reason to.
+// Two followers that are disconnected from each other cause no election.
 func TestFollowersApart(t *testing.T) {
 	t.Parallel()
 	c, w := networked(t, 3)
@@ -189,8 +185,8 @@ func TestFollowersApart(t *testing.T) {
 	stays(t, 2*patientMax, 0, c.Nodes...)
 }
 
-// A preferred node that comes back far behind does not lead before it has caught
-// up, and its way back costs no more than a planned transfer.
+// A preferred node that returns far behind does not lead before it has caught up. Its take-over costs at most as much
+// as a planned transfer.
 func TestPreferredNodeCatchesUpFirst(t *testing.T) {
 	c := newCluster(t, 3, append([]string{"--failover-takeover-delay", "500ms"}, patient...)...)
 	priorities(c, map[string]string{"n3": "200"})
@@ -206,7 +202,7 @@ func TestPreferredNodeCatchesUpFirst(t *testing.T) {
 	best.Kill()
 	rest := others(c, best)
 	value := strings.Repeat("v", 64<<10)
-	for i := range 400 { // far more than one message takes
+	for i := range 400 { // far more than one message holds
 		mustPut(t, c, fmt.Sprintf("k%d", i), value)
 	}
 	w := newPulse(t, rest)
@@ -235,13 +231,13 @@ func TestPreferredNodeCatchesUpFirst(t *testing.T) {
 	if e := electionAfter(t, best, term); e.Trigger != "priority" || e.Term != term+1 {
 		t.Errorf("record: %+v, want the take-over in term %d", e, term+1)
 	}
-	// A take-over that fails costs an election timeout.
+	// A failed take-over would cost an election timeout.
 	if gap := w.end(); gap > patientMax/2 {
 		t.Errorf("no write for %v around the take-over", gap)
 	}
 }
 
-// pulse writes all the time, and knows the longest time without success.
+// pulse writes continuously, and measures the longest time without success.
 type pulse struct {
 	stop    context.CancelFunc
 	running sync.WaitGroup

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	oldCommit         = "f89d65c" // the build before
-	oldCommandVersion = 4         // the highest command version that it reads
+	oldCommit         = "f89d65c" // the previous build
+	oldCommandVersion = 4         // the highest command version that it applies
 )
 
 var errNoOldCommit = errors.New("commit " + oldCommit + " is not in this clone")
@@ -43,8 +43,7 @@ var oldBin = sync.OnceValues(func() (string, error) {
 	return bin, nil
 })
 
-// replaceProgram stops a node with SIGTERM and starts it with another program, "" for
-// the present one.
+// replaceProgram stops a node with SIGTERM and starts it with another program, "" for the present one.
 func replaceProgram(t *testing.T, c *Cluster, n *Node, bin string) {
 	t.Helper()
 	if err := n.Signal(syscall.SIGTERM); err != nil {
@@ -61,9 +60,8 @@ func replaceProgram(t *testing.T, c *Cluster, n *Node, bin string) {
 	}
 }
 
-// Nodes of the build before and of the present one run together. Each node is
-// replaced in turn while writes go on. The first one goes back to the old build
-// once among old nodes, and once more when all run the present build.
+// Nodes of the previous and of the present build run together. Each node is replaced in turn during writes. The first
+// one returns to the old build twice: among old nodes, and when all others run the present build.
 func TestUpgradeFromTheBuildBefore(t *testing.T) {
 	t.Parallel()
 	old, err := oldBin()
@@ -98,7 +96,7 @@ func TestUpgradeFromTheBuildBefore(t *testing.T) {
 	written("all old")
 	replaceProgram(t, c, first, "")
 	written(first.ID + " upgraded")
-	replaceProgram(t, c, first, old) // no command that the old nodes do not read is in the log
+	replaceProgram(t, c, first, old) // the log has no command that the old nodes do not apply
 	written(first.ID + " downgraded")
 	for _, n := range c.Nodes {
 		replaceProgram(t, c, n, "")
@@ -112,7 +110,7 @@ func TestUpgradeFromTheBuildBefore(t *testing.T) {
 	w.check(t)
 }
 
-// acknowledged is the number of writes that were acknowledged so far.
+// acknowledged returns the number of writes acknowledged so far.
 func (w *writers) acknowledged() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -14,17 +14,17 @@ import (
 	"time"
 )
 
-// drill is a cluster of which a majority is lost permanently, under write load.
+// drill is a cluster that permanently loses a majority under write load.
 type drill struct {
 	*Cluster
 	t          *testing.T
 	left, lost []*Node
-	acked      uint64    // highest revision that was acknowledged
-	token      uint64    // of a tenure that began before
-	session    string    // that held it
-	replaced   time.Time // the survivors' state was replaced after this
+	acked      uint64    // highest acknowledged revision
+	token      uint64    // of a tenure that began before the loss
+	session    string    // the session that held it
+	replaced   time.Time // the survivors' state was replaced after this time
 	clusterID  string
-	term       uint64 // highest that was seen
+	term       uint64 // highest observed term
 }
 
 func startDrill(t *testing.T, size int) *drill {
@@ -63,11 +63,11 @@ func startDrill(t *testing.T, size int) *drill {
 	return d
 }
 
-// drillTTL is that of who holds the role when the nodes are lost: for so long roles
-// have to wait after the recovery, also where no survivor knows of the tenure.
+// drillTTL is the TTL of the role holder when the nodes are lost. After the recovery, roles are blocked for as long,
+// even if no survivor knows of the tenure.
 const drillTTL = 10 * time.Second
 
-// newSession starts a session that nobody renews.
+// newSession starts a session that no client renews.
 func (d *drill) newSession(at *Node, ttl time.Duration) string {
 	d.t.Helper()
 	var made struct {
@@ -77,7 +77,7 @@ func (d *drill) newSession(at *Node, ttl time.Duration) string {
 	return made.ID
 }
 
-// elect has a session elected to a role, and returns its token.
+// elect elects a session to a role, and returns its token.
 func (d *drill) elect(at *Node, role, session string) uint64 {
 	d.t.Helper()
 	var tenure struct{ Token uint64 }
@@ -85,9 +85,9 @@ func (d *drill) elect(at *Node, role, session string) uint64 {
 	return tenure.Token
 }
 
-// electAnew has a new session elected to the role from before and to one that there
-// was not: neither before the holders that the lost nodes may have made have stopped.
-func (d *drill) electAnew(at *Node) {
+// electAgain elects a new session to the old role and to a new one. Both elections must wait until holders that the
+// lost nodes may have elected have stopped.
+func (d *drill) electAgain(at *Node) {
 	d.t.Helper()
 	for _, role := range []string{"drilled", "unheard-of"} {
 		token := d.elect(at, role, d.newSession(at, time.Minute))
@@ -100,7 +100,7 @@ func (d *drill) electAnew(at *Node) {
 	}
 }
 
-// admin makes a call that has to succeed.
+// admin makes a call that must succeed.
 func (d *drill) admin(n *Node, method, path string, body, out any) {
 	d.t.Helper()
 	text, err := json.Marshal(body)
@@ -174,8 +174,7 @@ func (d *drill) recoverOnline() *Node {
 	return d.node(out.RecoveredID)
 }
 
-// recoverOffline recovers the freshest of the survivors' data directories. The
-// others are to be wiped.
+// recoverOffline recovers the most up-to-date of the survivors' data directories. The others must be wiped.
 func (d *drill) recoverOffline() *Node {
 	bin, err := nodeBin()
 	if err != nil {
@@ -240,7 +239,7 @@ func (d *drill) status(n *Node) (s drillStatus, err error) {
 	return s, err
 }
 
-// leads waits until the recovered node leads, and checks what it holds and reports.
+// leads waits until the recovered node leads, and checks its data and reports.
 func (d *drill) leads(n *Node, reason string) {
 	eventually(d.t, soon, func() error {
 		s, err := d.status(n)
@@ -300,11 +299,10 @@ func (d *drill) leads(n *Node, reason string) {
 	if a, err := do(d.t.Context(), n, http.MethodPut, "/v1/kv/fenced", []byte("x"), "X-Northstar-Fence", fmt.Sprintf("drilled=%d", d.token)); err != nil || a.Code != 4011 {
 		d.t.Errorf("a write with a token of the old generation: %+v, %v", a, err)
 	}
-	d.electAnew(n)
+	d.electAgain(n)
 }
 
-// leader is the node of the new generation that leads now: on a machine that
-// starves not always the one that was recovered.
+// leader returns the current leader of the new generation. On a busy machine that is not always the recovered node.
 func (d *drill) leader() (lead *Node) {
 	d.t.Helper()
 	eventually(d.t, soon, func() error {
@@ -355,7 +353,7 @@ func (d *drill) returns() {
 			d.t.Errorf("%s was elected in term %d", e.CandidateID, e.Term)
 		}
 	}
-	verdict(d.t, d.lost[0], "split_brain", true) // another generation than the node's own is there
+	verdict(d.t, d.lost[0], "split_brain", true) // another generation than the node's own exists
 	refuses(d.t, d.lost[0])
 	raised(d.t, d.lost[0], "split_brain")
 	verdict(d.t, d.leader(), "split_brain", false)
@@ -383,7 +381,7 @@ func (d *drill) returns() {
 	}
 }
 
-// readmit wipes the lost nodes, takes them back, and wants the whole cluster.
+// readmit wipes the lost nodes, adds them again, and requires a complete cluster.
 func (d *drill) readmit() {
 	for _, n := range d.lost {
 		if n.Running() {
@@ -422,9 +420,9 @@ func (d *drill) readmit() {
 	}
 }
 
-// A majority is lost permanently under write load; a survivor is recovered. The lost
-// nodes come back with their old data: they are refused, elect nobody, and
-// disturb nobody. Wiped and re-admitted, they make the cluster whole again.
+// A majority is lost permanently under write load, and a survivor is recovered. The lost nodes return with their old
+// data: they are refused, elect no leader, and disturb no other node. After they are wiped and added again, the cluster
+// is complete.
 func TestRecoveryDrill(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{3, 5} {

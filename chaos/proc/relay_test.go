@@ -11,8 +11,7 @@ import (
 	"time"
 )
 
-// way is one direction of a connection. What is sent while it is cut comes late, once
-// it is mended: TCP sends again.
+// way is one direction of a connection. Data sent while it is cut arrives after the heal, because TCP retransmits.
 type way struct {
 	mu   sync.Mutex
 	open chan struct{} // closed while nothing is cut
@@ -52,8 +51,8 @@ func (w *way) pass() {
 	<-open
 }
 
-// relay is one process's network to one address. Whoever connects hears a byte when the
-// other side is connected too: see through.
+// relay is one process's network to one address. A client receives one byte when the other side is connected too (see
+// through).
 type relay struct {
 	to       string
 	listener net.Listener
@@ -65,7 +64,7 @@ type relay struct {
 	closed bool
 }
 
-// newRelay makes a relay that ends with the test.
+// newRelay starts a relay that ends with the test.
 func newRelay(t *testing.T, to string) *relay {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -98,7 +97,7 @@ func (r *relay) accept() {
 	}
 }
 
-// serve carries one connection until either side ends it.
+// serve forwards one connection until either side ends it.
 func (r *relay) serve(c net.Conn) {
 	defer c.Close()
 	r.out.pass()
@@ -117,7 +116,7 @@ func (r *relay) serve(c net.Conn) {
 	back.Wait()
 }
 
-// keep notes connections that are to end with the relay; false: that has ended.
+// keep registers connections that must end with the relay. It returns false if the relay has ended.
 func (r *relay) keep(conns ...net.Conn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -125,14 +124,14 @@ func (r *relay) keep(conns ...net.Conn) bool {
 	return !r.closed
 }
 
-// carry takes bytes, and the end, from one side to the other.
+// carry copies bytes, and the end of the stream, from one side to the other.
 func carry(to, from net.Conn, w *way) {
 	buf := make([]byte, 16<<10)
 	for {
 		n, err := from.Read(buf)
 		w.pass()
 		if n > 0 {
-			_, _ = to.Write(buf[:n]) // its end is the other direction's affair
+			_, _ = to.Write(buf[:n]) // the other direction handles its end
 		}
 		if err != nil {
 			to.Close()
@@ -146,7 +145,7 @@ func (r *relay) mend() {
 	r.in.mend()
 }
 
-// through connects to addresses by their relays.
+// through connects to addresses through their relays.
 func through(relays map[string]string) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		by, known := relays[address]
@@ -158,7 +157,7 @@ func through(relays map[string]string) func(ctx context.Context, network, addres
 			return nil, err
 		}
 		stop := context.AfterFunc(ctx, func() { c.Close() })
-		_ = c.SetReadDeadline(time.Now().Add(2 * time.Second)) // the read says the same
+		_ = c.SetReadDeadline(time.Now().Add(2 * time.Second)) // the read reports the same error
 		_, err = io.ReadFull(c, make([]byte, 1))
 		if !stop() || err != nil {
 			c.Close()

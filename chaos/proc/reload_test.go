@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// authority makes certificates with northstarctl.
+// authority issues certificates with northstarctl.
 type authority struct {
 	t   *testing.T
 	dir string
@@ -39,8 +39,7 @@ func (a *authority) pem() []byte {
 	return data
 }
 
-// issue makes a certificate and returns where it and its key are. who is "--node ID"
-// or "--client ROLE/NAME".
+// issue creates a certificate and returns the paths of it and its key. who is "--node ID" or "--client ROLE/NAME".
 func (a *authority) issue(who ...string) (cert, key string) {
 	a.t.Helper()
 	dir := a.t.TempDir()
@@ -58,7 +57,7 @@ func (a *authority) pair(who ...string) tls.Certificate {
 	return pair
 }
 
-// replace puts data in the place of a file, as operators should: by renaming.
+// replace replaces a file as operators should: by renaming.
 func replace(t *testing.T, file string, data []byte) {
 	t.Helper()
 	if err := os.WriteFile(file+".new", data, 0o600); err != nil {
@@ -78,7 +77,7 @@ type secured struct {
 
 func (s *secured) file(name string) string { return filepath.Join(s.dir, name) }
 
-// certify returns every node a new certificate of that authority.
+// certify issues every node a new certificate of that authority.
 func (s *secured) certify(by *authority) {
 	s.t.Helper()
 	for _, n := range s.Nodes {
@@ -93,7 +92,7 @@ func (s *secured) certify(by *authority) {
 	}
 }
 
-// reread waits until every node has read its files so many times in all.
+// reread waits until every node has read its files that many times in total.
 func (s *secured) reread(line string, times int) {
 	s.t.Helper()
 	for _, n := range s.Nodes {
@@ -106,15 +105,15 @@ func (s *secured) reread(line string, times int) {
 	}
 }
 
-// tally is what became of the requests of a load.
+// tally counts the results of a load's requests.
 type tally struct {
 	done   atomic.Int64
 	mu     sync.Mutex
 	failed []string
 }
 
-// drive sends requests to all nodes in turn until ctx ends: reads and writes, on
-// connections that stay and on new ones each time.
+// drive sends reads and writes to all nodes in turn until ctx ends, on persistent connections and on new ones each
+// time.
 func (y *tally) drive(ctx context.Context, s *secured, name string, fresh bool, config func() *tls.Config, bearer ...string) {
 	tr := &http.Transport{TLSClientConfig: config(), DisableKeepAlives: fresh}
 	defer tr.CloseIdleConnections()
@@ -129,7 +128,7 @@ func (y *tally) drive(ctx context.Context, s *secured, name string, fresh bool, 
 		}
 		req, err := http.NewRequest(method, "https://"+n.HTTP+path, strings.NewReader("v"))
 		if err != nil {
-			panic(err) // a constant
+			panic(err) // the pattern is constant
 		}
 		if len(bearer) == 2 {
 			req.Header.Set(bearer[0], bearer[1])
@@ -155,10 +154,9 @@ func (y *tally) drive(ctx context.Context, s *secured, name string, fresh bool, 
 	}
 }
 
-// Certificates are renewed, the authority is changed for another one, and tokens come
-// and go, while clients write and read on old and new connections: not one request
-// fails, no election is held, and in the end the old authority and the old token count
-// no more, among the nodes neither.
+// Certificates are renewed, the authority is replaced, and tokens are added and removed. Meanwhile clients write and
+// read on old and new connections. No request fails and no election is held. In the end the old authority and the old
+// token are rejected, among the nodes too.
 func TestReloadUnderLoad(t *testing.T) {
 	t.Parallel()
 	first, second := newAuthority(t), newAuthority(t)
@@ -228,8 +226,7 @@ func TestReloadUnderLoad(t *testing.T) {
 	step(2)
 	replace(t, file, tokens)
 	s.reread("token file was read again", 2)
-	// The clients that keep their connections go on with what they have: what stands is
-	// not looked at again.
+	// Clients that keep their connections continue with their old certificates: an open connection is not checked again.
 	replace(t, s.file("ca.crt"), second.pem())
 	step(3)
 	stop()
@@ -254,7 +251,7 @@ func TestReloadUnderLoad(t *testing.T) {
 			}
 		}
 	}
-	// And a node that comes back is let in with its new certificate.
+	// A node that restarts is accepted with its new certificate.
 	s.Nodes[2].Kill()
 	if err := s.StartNode(s.Nodes[2]); err != nil {
 		t.Fatal(err)
@@ -262,7 +259,7 @@ func TestReloadUnderLoad(t *testing.T) {
 	s.ready(withCertificate())
 }
 
-// get asks one node for a page of keys, on a connection of its own.
+// get requests a page of keys from one node, on a connection of its own.
 func (s *secured) get(n *Node, cfg *tls.Config, header ...string) (status int, err error) {
 	tr := &http.Transport{TLSClientConfig: cfg, DisableKeepAlives: true}
 	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, "https://"+n.HTTP+"/v1/kv?limit=1&timeout_ms=20000", nil)
@@ -306,8 +303,8 @@ func (s *secured) ready(cfg *tls.Config) (term uint64) {
 	return st.Term
 }
 
-// knock makes the TLS handshake of a peer. The other side's verdict on the
-// certificate comes after it: silence means that it waits for a hello.
+// knock makes the TLS handshake of a peer. The other side checks the certificate after the handshake: silence means
+// that it accepted and waits for a hello.
 func (s *secured) knock(n *Node, pool *x509.CertPool, pair tls.Certificate) error {
 	conn, err := tls.Dial("tcp", n.Raft, &tls.Config{RootCAs: pool, ServerName: "127.0.0.1", Certificates: []tls.Certificate{pair}, NextProtos: []string{"northstar-peer"}})
 	if err != nil {

@@ -10,9 +10,8 @@ import (
 	"northstar/cluster"
 )
 
-// A backup is restored while somebody holds a role, who learns of it by its next
-// renewal, or by its own deadline. Nobody else holds the role before; one that nobody
-// held is free immediately.
+// A backup is restored while a session holds a role. The session learns of that by its next renewal, or by its own
+// deadline. No other session holds the role before that. A role without a holder is free immediately.
 func TestRestoreWaitsForTheHolder(t *testing.T) {
 	t.Parallel()
 	const ttl = 4 * time.Second
@@ -50,7 +49,7 @@ func TestRestoreWaitsForTheHolder(t *testing.T) {
 	if _, err := cl.CampaignRole(t.Context(), "other", apiv1.Campaign{SessionID: next}); err != nil {
 		t.Errorf("a role that nobody held: %v", err)
 	}
-	won := <-stand(t.Context(), cl, "r", next)
+	won := <-campaign(t.Context(), cl, "r", next)
 	if won.err != nil || won.role.Token <= held.Token {
 		t.Fatalf("%+v after token %d", won, held.Token)
 	}

@@ -10,9 +10,8 @@ import (
 // firstLeaderWithin is how soon new nodes have a leader that all know.
 const firstLeaderWithin = time.Second
 
-// From empty data dirs there is a leader in time, and every node agrees on one
-// cluster ID. A busy machine may take as long as it likes, so the fastest of a few
-// starts counts: were the nodes themselves too slow, all would be.
+// From empty data directories there is a leader in time, and every node agrees on one cluster ID. A busy machine may
+// delay a start, so only the fastest of a few starts counts.
 func TestFirstElection(t *testing.T) {
 	for _, size := range []int{3, 5} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
@@ -29,8 +28,8 @@ func TestFirstElection(t *testing.T) {
 	}
 }
 
-// firstElection starts a cluster from empty data directories, and returns the time
-// until all nodes know its leader; they must then agree on its ID.
+// firstElection starts a cluster from empty data directories, and returns the time until all nodes know its leader. All
+// nodes must then agree on the cluster ID.
 func firstElection(t *testing.T, size int) (took time.Duration) {
 	t.Helper()
 	c := newCluster(t, size)
@@ -45,7 +44,7 @@ func firstElection(t *testing.T, size int) (took time.Duration) {
 	return took
 }
 
-// kill -9 of all nodes at once, again and again, under write load.
+// TestKillAllUnderLoad repeatedly kills all nodes with kill -9 at the same time, under write load.
 func TestKillAllUnderLoad(t *testing.T) {
 	cycles := 50
 	if testing.Short() {
@@ -75,7 +74,7 @@ func TestKillAllUnderLoad(t *testing.T) {
 	t.Logf("%d cycles, %d writes acknowledged, none lost", cycles, w.total)
 }
 
-// kill -9 and restart of single nodes, the leader included, under write load.
+// TestKillOneUnderLoad kills single nodes, the leader included, with kill -9 and restarts them, under write load.
 func TestKillOneUnderLoad(t *testing.T) {
 	c := newCluster(t, 3)
 	start(t, c)

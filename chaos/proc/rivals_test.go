@@ -18,9 +18,8 @@ import (
 	"northstar/transport"
 )
 
-// forged is a peer that stands at a member's addresses, with the identity of its
-// data directory, and reports of itself what a test wants: to the other nodes on the
-// connections between peers, and to whoever asks GET /leader. No Raft is behind it.
+// forged is a forged peer at a member's addresses, with the identity of its data directory. It claims what a test
+// wants, on the connections between peers and in GET /leader. It has no Raft.
 type forged struct {
 	self  cluster.Peer
 	mu    sync.Mutex
@@ -28,7 +27,7 @@ type forged struct {
 	end   func() // stops it; may be called twice
 }
 
-// forge takes the place of a node, which must have ended, until the test does.
+// forge replaces a node, which must have ended, until the test ends.
 func forge(t *testing.T, c *Cluster, n *Node, claim func(*cluster.Claim)) *forged {
 	t.Helper()
 	dir, err := consensus.OpenOffline(c.DataDir(n))
@@ -76,7 +75,7 @@ func forge(t *testing.T, c *Cluster, n *Node, claim func(*cluster.Claim)) *forge
 	return f
 }
 
-// forgedMembership knows the servers of its configuration, and nothing of them.
+// forgedMembership knows the servers of its configuration and no other facts about them.
 type forgedMembership struct {
 	self    cluster.Peer
 	servers []cluster.Server
@@ -91,7 +90,7 @@ func (forgedMembership) OnHello(cluster.Peer, cluster.Admission)           {}
 func (forgedMembership) OnAdmitted(cluster.NodeID)                         {}
 func (forgedMembership) OnRefused(cluster.NodeID, cluster.Refusal, string) {}
 
-// say changes what it claims.
+// say changes its claim.
 func (f *forged) say(change func(*cluster.Claim)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -104,7 +103,7 @@ func (f *forged) said() cluster.Claim {
 	return f.claim
 }
 
-// ServeHTTP answers GET /leader as a node does that claims what f does.
+// ServeHTTP answers GET /leader as a node with the same claim does.
 func (f *forged) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := f.said()
 	if r.URL.Path != apiv1.PathLeader || c.LeaderID == "" {
@@ -116,7 +115,7 @@ func (f *forged) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(apiv1.Leader{LeaderID: string(c.LeaderID), Term: c.Term, ObservedBy: string(c.NodeID)})
 }
 
-// leads makes a claim that says that some node leads in a term.
+// leads returns a claim that a node leads in a term.
 func leads(id string, term uint64) func(*cluster.Claim) {
 	return func(c *cluster.Claim) {
 		c.Term, c.LeaderID = term, cluster.NodeID(id)
@@ -126,8 +125,8 @@ func leads(id string, term uint64) func(*cluster.Claim) {
 	}
 }
 
-// watchRefusals asks a node all the time, until refused says that it has answered
-// a write with 4004 and that /readyz was red for the split brain.
+// watchRefusals sends requests to a node until refused succeeds. The node must have answered a write with 4004, and
+// /readyz must have reported the split brain.
 func watchRefusals(t *testing.T, n *Node) (refused func() error) {
 	var mu sync.Mutex
 	var written, red bool
@@ -163,7 +162,7 @@ func watchRefusals(t *testing.T, n *Node) (refused func() error) {
 	}
 }
 
-// raised waits for an alarm of a verdict, and for the metric.
+// raised waits for an alarm with a verdict, and for the metric.
 func raised(t *testing.T, n *Node, verdict string) {
 	t.Helper()
 	eventually(t, soon, func() error {
@@ -174,9 +173,8 @@ func raised(t *testing.T, n *Node, verdict string) {
 	})
 }
 
-// A member says that it leads in the term that another leads in, to its peers and
-// over HTTP: the real one refuses what it is asked, and leads no more. The next
-// leader's term is another one: the claim is stale then, and hinders nobody.
+// A member claims, to its peers and over HTTP, to lead in the term that another node leads in. The real leader refuses
+// requests and steps down. The claim is stale in the term of the next leader, and has no effect.
 func TestTwoLeadersInOneTerm(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3, "--election-timeout-min", "500ms", "--election-timeout-max", "1s")
@@ -190,13 +188,13 @@ func TestTwoLeadersInOneTerm(t *testing.T) {
 	f := forge(t, c, liar, leads(liar.ID, mustStatus(t, lead).Term))
 	eventually(t, soon, func() error {
 		if s := mustStatus(t, lead); s.State == "leader" {
-			f.say(leads(liar.ID, s.Term)) // should a busy machine have held an election meanwhile
+			f.say(leads(liar.ID, s.Term)) // a busy machine may have held an election meanwhile
 		}
 		return refused()
 	})
 	raised(t, lead, "split_brain")
-	says(t, c, lead, "stepping down")
-	says(t, c, lead, "all lead in term")
+	awaitLog(t, c, lead, "stepping down")
+	awaitLog(t, c, lead, "all lead in term")
 	eventually(t, soon, func() error {
 		if !canWrite(t.Context(), third, patientMax) {
 			return errors.New("the other two take no write")
@@ -220,7 +218,7 @@ func TestTwoLeadersInOneTerm(t *testing.T) {
 	backToNormal(t, c)
 }
 
-// backToNormal waits until all nodes find nothing wrong, are ready and take writes.
+// backToNormal waits until all nodes detect no split brain, are ready and take writes.
 func backToNormal(t *testing.T, c *Cluster) {
 	t.Helper()
 	for _, n := range c.Nodes {
@@ -238,8 +236,8 @@ func backToNormal(t *testing.T, c *Cluster) {
 	}
 }
 
-// A leader learns from its peers that they follow another one in a later term: it
-// steps down at once, and not when its own timer finds out.
+// A leader learns from its peers that they follow another leader in a later term. It steps down immediately, before its
+// own timer fires.
 func TestStaleLeaderIsTold(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3, calm...)
@@ -258,8 +256,8 @@ func TestStaleLeaderIsTold(t *testing.T) {
 	}
 	eventually(t, soon, refused)
 	raised(t, lead, "stale_leader")
-	says(t, c, lead, "stepping down")
-	says(t, c, lead, "a majority of the voters follows node "+rest[0].ID)
+	awaitLog(t, c, lead, "stepping down")
+	awaitLog(t, c, lead, "a majority of the voters follows node "+rest[0].ID)
 	if s := mustStatus(t, lead); s.State == "leader" {
 		t.Errorf("%+v", s)
 	}
@@ -272,8 +270,8 @@ func TestStaleLeaderIsTold(t *testing.T) {
 	backToNormal(t, c)
 }
 
-// Two survivors are recovered apart, against all advice: each finds the other,
-// neither serves, and the one whose generation counts goes on when the other is gone.
+// Two survivors are recovered separately, against all advice. Each detects the other, and neither serves. The one with
+// the higher generation continues when the other has stopped.
 func TestTwoGenerations(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)

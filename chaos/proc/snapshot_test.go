@@ -13,16 +13,16 @@ import (
 	"time"
 )
 
-// A snapshot of 500 MB is installed on one node while another is down, and a
-// backup of it is restored: no election comes of either.
+// A snapshot of 500 MB is installed on one node while another is down, and a backup of it is restored. Neither causes
+// an election.
 func TestBigSnapshot(t *testing.T) {
 	megabytes := 500
 	if testing.Short() {
 		megabytes = 50
 	}
-	// Both take much longer than these timeouts, which a busy machine hardly fires.
+	// Both take much longer than these timeouts, which rarely fire on a busy machine.
 	c := newCluster(t, 3, "--election-timeout-min", "1s", "--election-timeout-max", "2s", "--snapshot-threshold", "100", "--snapshot-interval", "2s", "--snapshot-trailing-logs", "1000")
-	// The node that will lag must not lead, so that its stop is no election.
+	// The node that will lag must not lead, so that stopping it causes no election.
 	first := start(t, c)
 	lagging := c.Nodes[0]
 	if lagging == first {
@@ -30,7 +30,7 @@ func TestBigSnapshot(t *testing.T) {
 	}
 	lagging.Kill()
 	fill(t, c, megabytes)
-	// Small writes push the big ones out of the log that is kept.
+	// Small writes push the big ones out of the retained log.
 	small(t, c, 2500)
 	l := leader(t, c) // the load may have moved leadership
 	var down *Node
@@ -56,7 +56,7 @@ func TestBigSnapshot(t *testing.T) {
 		return nil
 	})
 	down.Kill()
-	// From here the leader has a quorum only with the node that is busy.
+	// From here on the leader has a quorum only with the busy node.
 	eventually(t, 120*time.Second, func() error {
 		s, err := nodeStatus(t.Context(), lagging)
 		if err != nil {
@@ -120,7 +120,7 @@ func small(t *testing.T, c *Cluster, writes int) {
 	})
 }
 
-// retryPut writes through any node that runs, and rides out a few elections.
+// retryPut writes through any running node, and retries over a few elections.
 func retryPut(ctx context.Context, c *Cluster, key, value string) error {
 	var last error
 	for i := range 40 {

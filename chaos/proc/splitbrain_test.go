@@ -19,7 +19,7 @@ import (
 	"northstar/chaos/ports"
 )
 
-// report is what a node's detector says, as far as these tests look at it.
+// report is the detector's response, reduced to what these tests use.
 type report struct {
 	Verdict  string `json:"verdict"`
 	Refusing bool   `json:"refusing"`
@@ -45,7 +45,7 @@ func checkSplitBrain(t *testing.T, n *Node) (r report, err error) {
 	return r, err
 }
 
-// verdict waits until a node's detector says so, and refuses service or not.
+// verdict waits until a node's detector has that verdict, and refuses service or not.
 func verdict(t *testing.T, n *Node, want string, refusing bool) (r report) {
 	t.Helper()
 	eventually(t, soon, func() (err error) {
@@ -57,7 +57,7 @@ func verdict(t *testing.T, n *Node, want string, refusing bool) (r report) {
 	return r
 }
 
-// refuses checks that a node serves nothing that needs a leader, and reports why.
+// refuses checks that a node serves nothing that needs a leader, and names the reason.
 func refuses(t *testing.T, n *Node) {
 	t.Helper()
 	for _, call := range []struct{ method, path string }{{http.MethodPut, "/v1/kv/refused"}, {http.MethodGet, "/v1/kv/k"}} {
@@ -72,7 +72,7 @@ func refuses(t *testing.T, n *Node) {
 	}
 }
 
-// detected is the node's metric.
+// detected returns the node's metric.
 func detected(t *testing.T, n *Node) (count int) {
 	t.Helper()
 	body, err := Get(t.Context(), "http://"+n.HTTP+"/metrics")
@@ -88,14 +88,14 @@ func detected(t *testing.T, n *Node) (count int) {
 	return 0
 }
 
-// alarmed reports whether a node's journal has a critical event of that verdict.
+// alarmed reports whether a node's journal has a critical event with that verdict.
 func alarmed(t *testing.T, n *Node, verdict string) bool {
 	t.Helper()
 	a, err := do(t.Context(), n, http.MethodGet, "/v1/events?type=splitbrain", nil, "X-Northstar-Forwarded-By", "test")
 	return err == nil && strings.Contains(string(a.Body), `"severity":"critical"`) && strings.Contains(string(a.Body), `"verdict":"`+verdict+`"`)
 }
 
-// Healthy, with a node killed, and with the leader stopped and continued.
+// TestDetectorWatches: the detector of a healthy cluster, with a node killed, and with the leader stopped and resumed.
 func TestDetectorWatches(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)
@@ -128,9 +128,8 @@ func TestDetectorWatches(t *testing.T) {
 	mustPut(t, c, "k", "v")
 }
 
-// A second cluster with the same IDs, addresses and name is made while one node
-// of the first is away: when that comes back, it serves nobody, and the larger
-// part goes on.
+// A second cluster with the same IDs, addresses and name is created while one node of the first is down. When that node
+// returns, it serves no requests, and the larger part continues.
 func TestSecondCluster(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)
@@ -180,8 +179,8 @@ func TestSecondCluster(t *testing.T) {
 	}
 }
 
-// A node's data directory is copied, and the copy is started elsewhere: neither
-// of the two serves or leads, and the others go on.
+// A node's data directory is copied, and the copy is started elsewhere. Neither node serves or leads, and the others
+// continue.
 func TestCopiedDataDirectory(t *testing.T) {
 	t.Parallel()
 	for _, of := range []string{"follower", "leader"} {
@@ -237,9 +236,8 @@ func TestCopiedDataDirectory(t *testing.T) {
 	}
 }
 
-// startTwin copies the data directory of a node and starts the copy at other
-// addresses. The copy is made while the node is down, so that it is whole; the
-// twin runs after the node does again.
+// startTwin copies the data directory of a node and starts the copy at other addresses. The copy is made while the node
+// is down, so that it is consistent; the twin starts after the node has restarted.
 func startTwin(t *testing.T, c *Cluster, of *Node) *Node {
 	t.Helper()
 	dir := filepath.Join(c.Dir, "twin")
@@ -280,7 +278,7 @@ func startTwin(t *testing.T, c *Cluster, of *Node) *Node {
 	return twin
 }
 
-// copyDir copies the files of a data directory, but for its lock.
+// copyDir copies the files of a data directory except for its lock.
 func copyDir(from, to string) error {
 	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -304,8 +302,8 @@ func copyDir(from, to string) error {
 	})
 }
 
-// Whatever answers at a member's HTTP address, the leader that a majority follows
-// goes on leading in its term.
+// A false response at a member's HTTP address does not affect a leader that a majority follows: it keeps leading in its
+// term.
 func TestLyingLeaderAnswer(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3, calm...)

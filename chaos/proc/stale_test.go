@@ -9,9 +9,8 @@ import (
 	"time"
 )
 
-// A leader that is stopped, and goes on after another was elected, neither
-// acknowledges a write nor answers a linearizable read with old data: not for
-// requests that waited in its sockets, nor for new ones.
+// A leader is stopped, and resumed after another one was elected. It acknowledges no write and answers no linearizable
+// read with old data. That holds for requests that waited in its sockets and for new ones.
 func TestStaleLeader(t *testing.T) {
 	rounds := 20
 	if testing.Short() {
@@ -25,7 +24,7 @@ func TestStaleLeader(t *testing.T) {
 		if err := old.Pause(); err != nil {
 			t.Fatal(err)
 		}
-		// The kernel takes these while the process stands still.
+		// The kernel accepts these while the process is stopped.
 		waiting := make(chan error, 8)
 		for range cap(waiting) / 2 {
 			go func() { waiting <- askStale(t.Context(), old, i, http.MethodGet) }()
@@ -54,9 +53,8 @@ func TestStaleLeader(t *testing.T) {
 	}
 }
 
-// askStale sends one request to the stopped leader and judges the answer. Its
-// write is conditional on a revision that never exists: a success of any kind
-// would be a lie.
+// askStale sends one request to the stopped leader and checks the response. Its write is conditional on a revision that
+// never exists, so any success is false.
 func askStale(ctx context.Context, n *Node, round int, method string) error {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// moved is the answer to a call that moves leadership, and a dry run's.
+// moved is the response to a call that moves leadership, or to its dry run.
 type moved struct {
 	Status      int
 	Code        int    `json:"code"`
@@ -32,7 +32,7 @@ type moved struct {
 	} `json:"votes"`
 }
 
-// move posts an order to a node.
+// move posts a leadership request to a node.
 func move(t *testing.T, n *Node, path, body string) moved {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
@@ -48,7 +48,7 @@ func move(t *testing.T, n *Node, path, body string) moved {
 	return m
 }
 
-// acquainted waits until every node of a fresh cluster hears every other.
+// acquainted waits until every node of a fresh cluster receives messages of every other.
 func acquainted(t *testing.T, c *Cluster) *Node {
 	t.Helper()
 	leader(t, c)
@@ -66,8 +66,7 @@ func acquainted(t *testing.T, c *Cluster) *Node {
 	return n
 }
 
-// rounds is how often a test does what it does: as usual, or as often as that
-// variable of the environment says.
+// rounds returns how often a test repeats: the usual number, or the value of an environment variable.
 func rounds(t *testing.T, variable string, usual int) int {
 	t.Helper()
 	s := os.Getenv(variable)
@@ -81,9 +80,8 @@ func rounds(t *testing.T, variable string, usual int) int {
 	return n
 }
 
-// Planned transfers under writes arrive at the node that was named, or that a dry
-// run has foretold; the answers are true, and nothing acknowledged is lost.
-// NORTHSTAR_TRANSFERS=200 for 200 of them.
+// Planned transfers under writes reach the named node, or the one that a dry run predicted. The responses are true, and
+// no acknowledged write is lost. NORTHSTAR_TRANSFERS sets the number of transfers, for example 200.
 func TestTransfersUnderLoad(t *testing.T) {
 	c := newCluster(t, 3, "--failover-takeover-delay", "1h")
 	start(t, c)
@@ -100,7 +98,7 @@ func TestTransfersUnderLoad(t *testing.T) {
 		if round%3 == 0 {
 			plan := move(t, asked, "/admin/transfer", `{"dry_run":true}`)
 			if plan.Status != http.StatusOK {
-				continue // a leader that nobody can follow just now says so
+				continue // a leader that no other node can follow at present says so
 			}
 			plans++
 			want = plan.TargetID
@@ -133,11 +131,10 @@ func TestTransfersUnderLoad(t *testing.T) {
 	w.check(t)
 }
 
-// A target that stands still when it is notified to stand: the old leader goes on, and
-// writes with it. What the target finds when it wakes must not depose that
-// leader, who has long given up.
+// A target is stopped when it receives TimeoutNow. The old leader keeps leading and takes writes. The message that the
+// target finds when it resumes must not depose that leader, which has long given up the transfer.
 func TestTransferTargetPaused(t *testing.T) {
-	const slow = "1s" // nobody else stands meanwhile
+	const slow = "1s" // no other node starts an election meanwhile
 	c := newCluster(t, 3, "--failover-takeover-delay", "1h", "--election-timeout-min", slow, "--election-timeout-max", "2s")
 	start(t, c)
 	old := acquainted(t, c)
@@ -151,7 +148,7 @@ func TestTransferTargetPaused(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := move(t, old, "/admin/transfer", fmt.Sprintf(`{"target_leader_id":%q}`, target.ID))
-	// 504: it was told to stand; 409: an entry was on its way to it, and it never was.
+	// 504: it received TimeoutNow; 409: an entry was in flight to it, and it never received TimeoutNow.
 	if m.Status != http.StatusGatewayTimeout && m.Status != http.StatusConflict || m.Code != 4003 || m.LeaderID != old.ID {
 		t.Errorf("answer: %+v", m)
 	}
@@ -167,8 +164,8 @@ func TestTransferTargetPaused(t *testing.T) {
 	}
 }
 
-// A leader that hangs, with automatic failover paused: a manual failover through
-// any node that works makes the named one lead.
+// A leader hangs while automatic failover is paused. A manual failover through any working node makes the named node
+// lead.
 func TestManualFailover(t *testing.T) {
 	c := newCluster(t, 3, "--failover-takeover-delay", "1h", "--election-timeout-min", "400ms", "--election-timeout-max", "800ms")
 	start(t, c)
@@ -203,7 +200,7 @@ func TestManualFailover(t *testing.T) {
 	if m.Status != http.StatusOK || m.NewLeaderID != target.ID {
 		t.Fatalf("answer after %v: %+v", took, m)
 	}
-	if took >= time.Second { // some 110 ms on a busy machine
+	if took >= time.Second { // about 110 ms on a busy machine
 		t.Errorf("the failover took %v", took)
 	}
 	if e := electionAfter(t, target, m.Term-1); e.Trigger != "manual" || e.Reason != "it hangs" || e.CandidateID != target.ID {
@@ -219,8 +216,8 @@ func TestManualFailover(t *testing.T) {
 	}
 }
 
-// An emergency on a node that is behind: the voters refuse, each with its reason,
-// and the leader is not disturbed.
+// An emergency failover targets a node that lags. The voters refuse, each with its reason, and the leader is not
+// disturbed.
 func TestEmergencyOnALaggingNode(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3, "--failover-takeover-delay", "1h", "--election-timeout-min", "1s", "--election-timeout-max", "2s")

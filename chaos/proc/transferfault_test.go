@@ -12,12 +12,11 @@ import (
 	"time"
 )
 
-// moment is about how long a transfer takes: a fault within it may come before the
-// target is notified to stand, while it stands, or when it leads already.
+// moment is about how long a transfer takes. A fault within it may come before the target receives TimeoutNow, during
+// its election, or after it.
 const moment = 8 * time.Millisecond
 
-// recorded waits until a node has on record who won a term, or a later one, and
-// gives the elections that it knows.
+// recorded waits until a node has a record of who won the term or a later one, and returns the elections that it knows.
 func recorded(t *testing.T, n *Node, term uint64) []election {
 	t.Helper()
 	var all []election
@@ -31,9 +30,8 @@ func recorded(t *testing.T, n *Node, term uint64) []election {
 	return all
 }
 
-// trueAnswer holds an answer to a transfer that began in a term against what the
-// cluster has on record: where it arrived, or who leads instead. It is asked after
-// a write, so that who leads now is on record.
+// trueAnswer compares the response to a transfer that began in a term with the cluster's election records: it arrived,
+// or another node leads instead. A write precedes it, so that the current leader is recorded.
 func trueAnswer(t *testing.T, m moved, old, target, witness *Node, term uint64) {
 	t.Helper()
 	switch {
@@ -41,12 +39,12 @@ func trueAnswer(t *testing.T, m moved, old, target, witness *Node, term uint64) 
 		if m.NewLeaderID != target.ID || m.Term <= term {
 			t.Errorf("%s was named in term %d: %+v", target.ID, term, m)
 		}
-		// Who was lost immediately may have left no record: then nobody else has one.
+		// A leader that failed immediately may have left no record: then no other node has one either.
 		if all := recorded(t, witness, term); slices.ContainsFunc(all, func(e election) bool { return e.Term == m.Term && e.CandidateID != target.ID }) {
 			t.Errorf("another has won term %d: %+v", m.Term, all)
 		}
 	case m.Code != 4003:
-		if strict() { // an election of its own may come between on a busy machine
+		if strict() { // a busy machine may hold an election in between
 			t.Errorf("answer: %+v", m)
 		}
 	case m.Status == http.StatusConflict && m.LeaderID != old.ID:
@@ -62,12 +60,11 @@ func trueAnswer(t *testing.T, m moved, old, target, witness *Node, term uint64) 
 	}
 }
 
-// strict reports that the machine has nothing else to do.
+// strict reports that the machine has no other load.
 func strict() bool { return os.Getenv("NORTHSTAR_TRANSFER_FAULTS") != "" }
 
-// targetFails transfers leadership to a node, again and again, to which something
-// happens meanwhile. Writes through the others go on: with nothing else to do on
-// the machine, within a second.
+// targetFails transfers leadership repeatedly to a node that fails meanwhile. Writes through the others continue:
+// within a second on a machine without other load.
 func targetFails(t *testing.T, c *Cluster, during func(target *Node) error, after func(target *Node) error) {
 	t.Helper()
 	answers := map[int]int{}
@@ -83,7 +80,7 @@ func targetFails(t *testing.T, c *Cluster, during func(target *Node) error, afte
 		asked := []*Node{old, third}[rand.IntN(2)]
 		writes := newPulse(t, []*Node{old, third})
 		answer := make(chan moved, 1)
-		first := round%2 == 0 // before the leader can have noticed, which is before the target is told
+		first := round%2 == 0 // before the leader can have noticed, and so before the target receives TimeoutNow
 		if first {
 			if err := during(target); err != nil {
 				t.Fatal(err)
@@ -114,9 +111,8 @@ func targetFails(t *testing.T, c *Cluster, during func(target *Node) error, afte
 	}
 }
 
-// The target of a transfer is killed, stopped, or cut off in the middle of it:
-// somebody leads soon, writes go on, and the answer says who leads.
-// NORTHSTAR_TRANSFER_FAULTS=20 for 20 of each, held to a second.
+// The target of a transfer is killed, stopped, or disconnected during the transfer. Soon there is a leader, writes
+// continue, and the response names the leader. NORTHSTAR_TRANSFER_FAULTS=20 runs 20 of each, with a limit of a second.
 func TestTransferTargetFails(t *testing.T) {
 	t.Run("killed", func(t *testing.T) {
 		c := newCluster(t, 3, "--failover-takeover-delay", "1h")
@@ -136,8 +132,7 @@ func TestTransferTargetFails(t *testing.T) {
 	})
 }
 
-// A target that is far behind is waited for while the old leader goes on taking
-// writes, and leads when it has caught up.
+// A target lags far behind. The old leader takes writes until the target has caught up, and the target leads then.
 func TestTransferTargetLags(t *testing.T) {
 	c := newCluster(t, 3, append([]string{"--failover-takeover-delay", "1h"}, patient...)...)
 	start(t, c)
@@ -146,7 +141,7 @@ func TestTransferTargetLags(t *testing.T) {
 	target, third := rest[0], rest[1]
 	target.Kill()
 	value := strings.Repeat("v", 64<<10)
-	for i := range 300 { // far more than one message takes
+	for i := range 300 { // far more than one message holds
 		mustPut(t, c, fmt.Sprintf("k%d", i), value)
 	}
 	term := mustStatus(t, old).Term

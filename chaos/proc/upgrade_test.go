@@ -9,9 +9,8 @@ import (
 	"time"
 )
 
-// Old and new programs run together: the new ones propose nothing that an old
-// one cannot read, and nobody stops. A node that is taken back to the old
-// program afterwards stops with a clear message, and nothing diverges.
+// Old and new programs run together: the new ones propose nothing that an old one cannot apply, and no node stops. A
+// node that returns to the old program afterwards stops with a clear message, and nothing diverges.
 func TestRollingUpgrade(t *testing.T) {
 	next, err := nextBin()
 	if err != nil {
@@ -84,7 +83,7 @@ func TestRollingUpgrade(t *testing.T) {
 	}
 }
 
-// awaitApplied waits until the node has applied all that the leader had.
+// awaitApplied waits until the node has applied everything that the leader had applied.
 func awaitApplied(t *testing.T, c *Cluster, n *Node) {
 	t.Helper()
 	l := mustStatus(t, leader(t, c))

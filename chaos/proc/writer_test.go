@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// writers keeps writing growing numbers, each goroutine to a key of its own,
-// and remembers what was acknowledged.
+// writers writes growing numbers, each goroutine to a key of its own, and stores what was acknowledged.
 type writers struct {
 	cluster *Cluster
 	keys    int
@@ -20,7 +19,7 @@ type writers struct {
 	tried    []uint64 // by key: the highest number sent
 	revision uint64   // highest acknowledged
 	total    int
-	broken   error // a promise that was not kept
+	broken   error // a violated guarantee
 }
 
 func newWriters(c *Cluster, keys int) *writers {
@@ -37,8 +36,8 @@ func (w *writers) meanwhile(t *testing.T) (stop func()) {
 	return stop
 }
 
-// run writes until ctx ends. A write without an answer may or may not have
-// happened; the next one on that key uses a higher number all the same.
+// run writes until ctx ends. A write without a response may or may not have happened; the next write of that key uses a
+// higher number in either case.
 func (w *writers) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	for k := range w.keys {
@@ -86,7 +85,7 @@ func (w *writers) ack(k int, n, revision, before uint64) {
 	w.total++
 }
 
-// check reads every key and fails when an acknowledged write is missing.
+// check reads every key and fails if an acknowledged write is missing.
 func (w *writers) check(t *testing.T) {
 	t.Helper()
 	w.mu.Lock()
@@ -108,7 +107,7 @@ func (w *writers) check(t *testing.T) {
 		if got < want || got > w.tried[k] {
 			t.Fatalf("w%d: acknowledged %d, sent up to %d, read %d (status %d)", k, want, w.tried[k], got, a.Status)
 		}
-		// What was read is there to stay, even if its own answer was lost.
+		// A value that was read must stay, even if the response to its write was lost.
 		w.acked[k] = got
 		if a.Revision > w.revision {
 			w.revision = a.Revision

@@ -17,7 +17,7 @@ import (
 	"northstar/cluster"
 )
 
-// attachedTTL is so long that no session expires before the end of the traffic.
+// attachedTTL is long enough that no session expires before the traffic ends.
 const attachedTTL = 10 * time.Minute
 
 // attacher keeps sessions alive by connections, which it closes in the end.
@@ -34,7 +34,7 @@ func (t *Traffic) startAttachers() {
 	}
 }
 
-// ask makes one request at any node.
+// ask sends one request to any node.
 func (a *attacher) ask(q Request) error {
 	ctx, cancel := context.WithTimeout(a.ctx, a.cfg.Timeout)
 	defer cancel()
@@ -56,10 +56,9 @@ func (a *attacher) run() {
 	}
 }
 
-// keep attaches a session by one connection after the other, until this side closes
-// one. When that was the first, the session must end: a node that crashes while it
-// serves a connection reports nothing, and the session lives for its TTL. keep returns
-// false when the session may live.
+// keep attaches a session to one connection after the other, until this side closes one. If that was the first
+// connection, the session must end. A node that crashes while it serves a connection reports nothing, and the session
+// lives for its TTL. keep returns false if the session may live.
 func (a *attacher) keep(session string) bool {
 	for first := true; a.Pause(10 * time.Millisecond); first = false {
 		nodes := a.cluster.Nodes()
@@ -87,13 +86,13 @@ func (a *attacher) keep(session string) bool {
 type ending int
 
 const (
-	connectionLost ending = iota // by the node, or there was none: the session lives on
-	detached                     // by this side, after the node had answered that the session is attached
+	connectionLost ending = iota // by the node, or there was no connection: the session lives on
+	detached                     // by this side, after the node had confirmed the attachment
 	notAttached                  // by this side, before that
 	sessionEnded
 )
 
-// attach keeps a session by a connection to a node for a while.
+// attach keeps a session attached to a connection for a while.
 func (a *attacher) attach(n Node, session string) (how ending, detail string) {
 	ctx, cancel := context.WithCancel(a.ctx)
 	defer cancel()
@@ -109,7 +108,7 @@ func (a *attacher) attach(n Node, session string) (how ending, detail string) {
 	res, err := a.http.http.Do(req)
 	if err != nil {
 		if closed.Load() && sent.Load() {
-			return notAttached, "" // or the node has attached the session just then
+			return notAttached, "" // or the node has attached the session in the meantime
 		}
 		return connectionLost, err.Error()
 	}
@@ -141,7 +140,7 @@ func (a *attacher) attach(n Node, session string) (how ending, detail string) {
 	return notAttached, ""
 }
 
-// problem tells the end of a session from the end of its connection.
+// problem distinguishes the end of a session from the end of its connection.
 func (a *attacher) problem(text []byte) (how ending, detail string) {
 	var p apiv1.Problem
 	_ = json.Unmarshal(text, &p)
@@ -155,14 +154,13 @@ func (a *attacher) problem(text []byte) (how ending, detail string) {
 	return connectionLost, string(text)
 }
 
-// CheckAttached checks that no session outlived its connection, a while after the
-// traffic has ended. Faults are those of nodes, and gaps the times without an
-// acknowledged write.
+// CheckAttached checks, a while after the traffic has ended, that no session outlived its connection. faults are those
+// of nodes, and gaps are the periods without an acknowledged write.
 func (t *Traffic) CheckAttached(faults, gaps []check.FaultInterval, within time.Duration) []check.Violation {
 	violated := func(sessions []check.AttachedSession, alive map[string]bool) []check.Violation {
 		return check.CheckAttachedSessionsEnd(sessions, alive, faults, gaps)
 	}
-	var open []check.AttachedSession // that must end
+	var open []check.AttachedSession // must end
 	for _, s := range t.attached {
 		if len(violated([]check.AttachedSession{s}, map[string]bool{s.Session: true})) > 0 {
 			open = append(open, s)
@@ -174,8 +172,8 @@ func (t *Traffic) CheckAttached(faults, gaps []check.FaultInterval, within time.
 	return violated(open, t.alive(open, time.Now().Add(within), within))
 }
 
-// alive returns the sessions that are alive at a time. While no node answers, it asks
-// for a while longer. A session that no node names is not alive.
+// alive returns the sessions that are alive at a time. If no node answers, it retries for a while. A session that no
+// node names is not alive.
 func (t *Traffic) alive(open []check.AttachedSession, at time.Time, longer time.Duration) map[string]bool {
 	m := t.cluster.Machine("alive")
 	defer m.Close()

@@ -16,16 +16,15 @@ import (
 	"northstar/state"
 )
 
-// Role is what campaigners campaign for.
+// Role is the role that campaigners campaign for.
 const Role = "role"
 
 const (
 	fencedKey   = "fenced"
-	clientDrift = 0.1 // of a session's TTL: what a client leaves for clocks that differ
+	clientDrift = 0.1 // share of a session's TTL that a client reserves for clock drift
 )
 
-// campaigner is a client with one session after the other, that holds a role now
-// and then and writes with its token.
+// campaigner is a client with one session at a time. It holds a role now and then, and writes with its token.
 type campaigner struct {
 	*Traffic
 	id     int
@@ -45,21 +44,20 @@ func (c *campaigner) run() {
 	}
 }
 
-// session is one session with its own idea of how long it lasts.
+// session is one session, with the client's own estimate of its end.
 type session struct {
 	id    string
 	ttl   time.Duration
-	epoch uint64        // of the cluster
-	ended chan struct{} // closed when the cluster has ended it
+	epoch uint64        // epoch of the cluster
+	ended chan struct{} // closed when the cluster has ended the session
 	once  sync.Once
 
 	mu      sync.Mutex
-	until   time.Time // its client's own deadline
+	until   time.Time // the client's own deadline
 	revoked uint64    // token of the tenure that an operator has revoked, as far as the client knows
 }
 
-// deadline is the client's own: the last renewal's send time, the TTL and the
-// drift.
+// deadline returns the client's own deadline: the send time of the last renewal plus the TTL, minus the drift.
 func (s *session) deadline() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,7 +79,7 @@ func (s *session) isRevoked(token uint64) bool {
 	return s.revoked >= token
 }
 
-// ask makes one request on a node, more often on the one that leads.
+// ask sends one request to a node, more often to the leader.
 func (c *campaigner) ask(limit time.Duration, q Request) error {
 	i := c.cluster.Leader()
 	if c.rand.IntN(2) == 0 {
@@ -97,8 +95,7 @@ func (c *campaigner) askNode(i int, limit time.Duration, q Request) error {
 	return err
 }
 
-// runSession goes through one session: it is renewed for a while, campaigns, and is
-// ended, or just left.
+// runSession runs one session: it is renewed for a while, campaigns, and is closed or abandoned.
 func (c *campaigner) runSession() {
 	ttl := c.cfg.MinTTL.Milliseconds() + int64(c.rand.IntN(1500))
 	sent, era := time.Now(), c.cluster.Epoch()
@@ -121,7 +118,7 @@ func (c *campaigner) runSession() {
 			break
 		}
 	}
-	close(quit) // left alone: it ends by its TTL
+	close(quit) // abandoned: it ends by its TTL
 	renewing.Wait()
 	c.Roles.left(s.id, c.now()+s.ttl)
 	if c.rand.IntN(2) == 0 {
@@ -151,8 +148,8 @@ func (c *campaigner) renew(s *session, quit <-chan struct{}) {
 	}
 }
 
-// checkAlive looks at an answer to a request of a session: when that has ended, it
-// must not have been within the client's deadline.
+// checkAlive checks the response to a session's request. If the session has ended, the client's deadline must have
+// passed.
 func (c *campaigner) checkAlive(s *session, sent time.Time, err error) {
 	var e *cluster.Error
 	if errors.As(err, &e) && e.Code == cluster.CodeFenced {
@@ -161,7 +158,8 @@ func (c *campaigner) checkAlive(s *session, sent time.Time, err error) {
 	if !errors.As(err, &e) || e.Code != cluster.CodeSessionEnded {
 		return
 	}
-	if until := s.deadline(); time.Now().Before(until) && c.cluster.Epoch() == s.epoch { // a recovery ends all of them
+	// a recovery ends all sessions
+	if until := s.deadline(); time.Now().Before(until) && c.cluster.Epoch() == s.epoch {
 		c.cluster.Violated(
 			check.Violationf(
 				check.SessionsLive,
@@ -173,8 +171,8 @@ func (c *campaigner) checkAlive(s *session, sent time.Time, err error) {
 	s.once.Do(func() { close(s.ended) })
 }
 
-// fetchRevocations asks which tenures of the session an operator has revoked. Half of
-// the clients never do, and go on until their deadline.
+// fetchRevocations asks which tenures of the session an operator has revoked. Half of the clients never ask, and
+// continue until their deadline.
 func (c *campaigner) fetchRevocations(s *session) {
 	if c.id%2 == 0 {
 		return
@@ -190,8 +188,7 @@ func (c *campaigner) fetchRevocations(s *session) {
 	}
 }
 
-// campaign tries to be elected once and holds the role for a while. It returns
-// whether the session goes on.
+// campaign tries to be elected once and holds the role for a while. It reports whether the session continues.
 func (c *campaigner) campaign(s *session) bool {
 	if !c.Pause(c.cfg.ThinkTime.Draw(c.rand)) || !time.Now().Before(s.deadline()) {
 		return false
@@ -233,12 +230,12 @@ func (c *campaigner) campaign(s *session) bool {
 		time.Second, Request{Method: http.MethodDelete, Path: apiv1.PathRoles + "/" + Role, Query: query},
 	) == nil
 	if c.rand.IntN(2) == 0 && c.Pause(time.Duration(c.rand.IntN(50))*time.Millisecond) {
-		c.fenced(won.Token) // what was still on its way
+		c.fenced(won.Token) // requests that were still in flight
 	}
 	return resigned
 }
 
-// waitMS is how long a candidate waits, in milliseconds.
+// waitMS returns how long a candidate waits, in milliseconds.
 func (c *campaigner) waitMS() int64 {
 	if limit := c.cfg.CampaignWait; limit > 0 {
 		return limit.Milliseconds()
@@ -246,8 +243,8 @@ func (c *campaigner) waitMS() int64 {
 	return int64(c.rand.IntN(1200))
 }
 
-// hold writes with a token until a moment, or until the client's deadline. It
-// reports whether the client means to resign then.
+// hold writes with a token until the given time, or until the client's deadline. It reports whether the client will
+// resign then.
 func (c *campaigner) hold(s *session, token uint64, until time.Time) bool {
 	for time.Now().Before(until) && time.Now().Before(s.deadline()) && !s.isRevoked(token) {
 		c.fenced(token)
@@ -255,7 +252,7 @@ func (c *campaigner) hold(s *session, token uint64, until time.Time) bool {
 			return false
 		}
 	}
-	if c.rand.IntN(3) == 0 { // one that does not know yet, or does not care, that its time is over
+	if c.rand.IntN(3) == 0 { // a client that does not know, or ignores, that its tenure is over
 		c.fenced(token)
 	}
 	return c.rand.IntN(2) == 0
@@ -270,7 +267,7 @@ func (c *campaigner) fenced(token uint64) {
 	})
 }
 
-// FencedWrite writes with a token of the role, and records it when that was done.
+// FencedWrite writes with a token of the role, and records the write if it succeeded.
 func (t *Traffic) FencedWrite(ctx context.Context, n KV, client int, token uint64, number int) {
 	begin := t.now()
 	res, err := n.Propose(ctx, state.Command{

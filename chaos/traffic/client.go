@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	opAttempts = 4                     // of an operation with an idempotency key, and of one that was not proposed
+	opAttempts = 4                     // for an operation with an idempotency key, and for one that was not proposed
 	retryPause = 20 * time.Millisecond // before the next attempt
-	idempotent = 0.3                   // of the writes carry an idempotency key
-	repeats    = 0.05                  // of the operations repeat such a write
-	leaseReads = 0.2                   // of the reads go by the lease, where there is one
-	staleReads = 0.1                   // of them take what the node has
+	idempotent = 0.3                   // share of writes with an idempotency key
+	repeats    = 0.05                  // share of operations that repeat such a write
+	leaseReads = 0.2                   // share of reads with consistency "lease", if the nodes have leases
+	staleReads = 0.1                   // share of reads with consistency "stale"
 )
 
 // client is one user, with one operation at a time.
@@ -32,8 +32,8 @@ type client struct {
 	rand     *rand.Rand
 	ops      int
 	seen     map[string]seenValue // by key: what it last read or wrote
-	kept     []keptWrite          // idempotent ones, newest last
-	epoch    uint64               // of the cluster, at the beginning of its operation
+	kept     []keptWrite          // idempotent writes, newest last
+	epoch    uint64               // of the cluster, at the start of the operation
 }
 
 func (t *Traffic) newClient(id int, attempt Attempt) *client {
@@ -43,8 +43,7 @@ func (t *Traffic) newClient(id int, attempt Attempt) *client {
 	}
 }
 
-// keptWrite is an idempotent write whose answer is known: repeated, it must get
-// the same one.
+// keptWrite is an idempotent write with a known response: a repetition must get the same response.
 type keptWrite struct {
 	cmd    state.Command
 	result state.Result
@@ -63,7 +62,7 @@ func (c *client) run() {
 	}
 }
 
-// operate does one operation and records it.
+// operate executes one operation and records it.
 func (c *client) operate() {
 	c.ops++
 	if now := c.cluster.Epoch(); now != c.epoch {
@@ -93,7 +92,7 @@ func (c *client) operate() {
 	c.write(op)
 }
 
-// read reads on one node. Only a stale read says nothing about the history.
+// read reads from one node. A stale read is not part of the history.
 func (c *client) read(op check.Op) {
 	begin := c.Revisions.Begin()
 	consistency := apiv1.Linearizable
@@ -109,7 +108,7 @@ func (c *client) read(op check.Op) {
 		return err
 	})
 	if err != nil || consistency == apiv1.Stale || c.cluster.Epoch() != c.epoch {
-		return // a read that was not answered says nothing either
+		return // a read without a response is not part of the history either
 	}
 	op.End, op.Outcome, op.Value, op.Note = c.now(), check.Done, got.Value, consistency
 	c.seen[op.Key] = seenValue{got.Value, got.Revision}
@@ -119,8 +118,7 @@ func (c *client) read(op check.Op) {
 	c.History.Add(op)
 }
 
-// write proposes one command, again while it is known not to have happened, or
-// when it has an idempotency key.
+// write proposes one command. It retries while the command certainly did not happen, or if it has an idempotency key.
 func (c *client) write(op check.Op) {
 	cmd := c.command(&op)
 	begin, began := c.Revisions.Begin(), time.Now()
@@ -163,12 +161,12 @@ func (c *client) write(op check.Op) {
 		return
 	}
 	if c.cluster.Epoch() != c.epoch {
-		op.Outcome, op.Revision = check.Unknown, 0 // it may be lost again
+		op.Outcome, op.Revision = check.Unknown, 0 // the response may be lost again
 	}
 	c.History.Add(op)
 }
 
-// keep remembers an idempotent write and its answer.
+// keep stores an idempotent write and its response.
 func (c *client) keep(cmd state.Command, res state.Result) {
 	if cmd.Idempotency == nil {
 		return
@@ -177,8 +175,8 @@ func (c *client) keep(cmd state.Command, res state.Result) {
 	c.kept = c.kept[max(0, len(c.kept)-maxKept):]
 }
 
-// repeat sends an idempotent write once more: it must be answered as it was, and
-// change nothing, after a change of leader too.
+// repeat sends an idempotent write again. It must get the same response and change nothing, also after a change of
+// leader.
 func (c *client) repeat() {
 	k := c.kept[c.rand.IntN(len(c.kept))]
 	var res state.Result
@@ -203,8 +201,7 @@ func (c *client) repeat() {
 	}
 }
 
-// command makes the command of a write, with conditions on what the client
-// last saw of the key.
+// command builds the command of a write, with conditions on what the client last read of the key.
 func (c *client) command(op *check.Op) state.Command {
 	var cmd state.Command
 	last, known := c.seen[op.Key]
@@ -239,7 +236,7 @@ func (c *client) call(op *check.Op, f func(ctx context.Context, n KV) error) err
 	return c.attempt(i, f)
 }
 
-// pick returns the node that leads, as far as is known, or now and then any.
+// pick returns the leader as far as it is known, or sometimes any node.
 func (c *client) pick() int {
 	if c.readOnly || c.rand.Float64() < c.cfg.AnyNodeRatio {
 		return c.rand.IntN(len(c.cluster.Nodes()))
@@ -247,7 +244,7 @@ func (c *client) pick() int {
 	return c.cluster.Leader()
 }
 
-// notProposed reports whether a write that failed is known not to have happened.
+// notProposed reports whether a failed write certainly did not happen.
 func notProposed(err error) bool {
 	var e *cluster.Error
 	if !errors.As(err, &e) {
@@ -256,8 +253,7 @@ func notProposed(err error) bool {
 	return e.Code == cluster.CodeNoLeader || e.Code == cluster.CodeBusy || e.Code == cluster.CodeReadOnly
 }
 
-// refused reports whether an error means that the operation's condition did not
-// hold.
+// refused reports whether an error means that the operation's condition did not hold.
 func refused(err *cluster.Error) bool {
 	return err.Code == cluster.CodeConditionFailed || err.HTTPStatus() == http.StatusNotFound
 }

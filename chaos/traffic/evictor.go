@@ -9,15 +9,15 @@ import (
 	"northstar/api/apiv1"
 )
 
-// roleEvictor is an operator who revokes the role from its holder now and then, for
-// the next candidate or for one that it names. The campaigners see what follows.
+// roleEvictor is an operator who sometimes revokes the role from its holder, for the next candidate or for a named one.
+// The campaigners observe the consequences.
 type roleEvictor struct {
 	*Traffic
 	http *HTTPClient
 	rand *rand.Rand
 }
 
-const evictLimit = time.Second // for one call: its answer may wait for the holder, and need not be read
+const evictLimit = time.Second // for one call: the response may wait for the holder, and need not be read
 
 func (t *Traffic) startRoleEvictor() {
 	e := &roleEvictor{Traffic: t, http: t.newMachine(), rand: rand.New(rand.NewPCG(t.cfg.Seed, 2000))}
@@ -42,7 +42,7 @@ func (e *roleEvictor) evict() {
 	_ = e.ask(Request{Method: http.MethodDelete, Path: path, In: apiv1.RoleEvict{Reason: "chaos"}})
 }
 
-// ask makes one request on any node.
+// ask sends one request to any node.
 func (e *roleEvictor) ask(q Request) error {
 	ctx, cancel := context.WithTimeout(e.ctx, evictLimit)
 	defer cancel()

@@ -23,11 +23,11 @@ import (
 // HTTPClient sends requests to nodes from one machine.
 type HTTPClient struct{ http *http.Client }
 
-// NewHTTPClient makes a client of a machine.
+// NewHTTPClient returns a client on a machine.
 func NewHTTPClient(m *Machine) *HTTPClient { return &HTTPClient{m.Client} }
 
-// Request is one request. In is sent as JSON, or Body as it is. Out takes the JSON
-// that is answered; nil: that is not decoded.
+// Request is one request. In is sent as JSON, or Body without changes. Out receives the JSON of the response; nil means
+// that it is not decoded.
 type Request struct {
 	Method, Path string
 	Query        url.Values
@@ -42,7 +42,7 @@ func post(path string, in, out any) Request {
 	return Request{Method: http.MethodPost, Path: path, In: in, Out: out}
 }
 
-// failure is what the API answered with another status than 2xx.
+// failure returns the error in a response with a status other than 2xx.
 func failure(res *http.Response, body []byte) *cluster.Error {
 	var p apiv1.Problem
 	if err := json.Unmarshal(body, &p); err != nil || p.Code == 0 {
@@ -57,9 +57,8 @@ func failure(res *http.Response, body []byte) *cluster.Error {
 	}
 }
 
-// Do sends a request to a node, and returns the answer with its body. The error is a
-// *cluster.Error: with CodeNoLeader when the request was never sent, with
-// CodeOutcomeUnknown when it was and no answer came.
+// Do sends a request to a node, and returns the response with its body. The error is a *cluster.Error. Its code is
+// CodeNoLeader if the request was never sent, and CodeOutcomeUnknown if it was sent without a response.
 func (h *HTTPClient) Do(ctx context.Context, node Node, q Request) (*http.Response, []byte, error) {
 	if q.In != nil {
 		b, err := json.Marshal(q.In)
@@ -96,7 +95,7 @@ func (h *HTTPClient) Do(ctx context.Context, node Node, q Request) (*http.Respon
 	return res, body, err
 }
 
-// asProblem returns the *cluster.Error in an error; nil when there is none.
+// asProblem returns the *cluster.Error in an error, or nil.
 func asProblem(err error) *cluster.Error {
 	e, _ := errors.AsType[*cluster.Error](err)
 	return e
@@ -109,18 +108,17 @@ func unanswered(sent bool, err error) *cluster.Error {
 	return cluster.Errorf(cluster.CodeOutcomeUnknown, "no answer: %w", err)
 }
 
-// httpNode is a node as a client over HTTP reaches it.
+// httpNode is a node that a client reaches over HTTP.
 type httpNode struct {
 	*HTTPClient
 	node    Node
 	traffic *Traffic
 }
 
-// answerGrace is how much longer a client waits for an answer than the timeout that
-// it sends to the node.
+// answerGrace is how much longer a client waits for a response than the timeout that it sends to the node.
 const answerGrace = 300 * time.Millisecond
 
-// overHTTP makes attempts from one machine.
+// overHTTP returns attempts from one machine.
 func (t *Traffic) overHTTP(h *HTTPClient) Attempt {
 	return func(i int, f func(ctx context.Context, n KV) error) error {
 		ctx, cancel := context.WithTimeout(t.ctx, t.cfg.Timeout+answerGrace)
@@ -129,7 +127,7 @@ func (t *Traffic) overHTTP(h *HTTPClient) Attempt {
 	}
 }
 
-// check reports an error that no document names.
+// check reports an error that is not documented.
 func (n httpNode) check(q Request, err error) error {
 	var e *cluster.Error
 	if !errors.As(err, &e) || e.Status == 0 || notProposed(err) || refused(e) {
@@ -145,13 +143,12 @@ func (n httpNode) check(q Request, err error) error {
 	return err
 }
 
-// timeoutQuery bounds a request on the node's side as well.
+// timeoutQuery limits a request on the node's side as well.
 func (n httpNode) timeoutQuery() url.Values {
 	return url.Values{"timeout_ms": {strconv.FormatInt(n.traffic.cfg.Timeout.Milliseconds(), 10)}}
 }
 
-// Propose sends a write of a key. The result of one that was refused for its
-// condition has an Err, as that of a command has.
+// Propose sends a write of a key. If its condition did not hold, the result has an Err, as the result of a command has.
 func (n httpNode) Propose(ctx context.Context, c state.Command) (state.Result, error) {
 	q := Request{Header: map[string]string{}, Query: n.timeoutQuery()}
 	key, revision := "", (*uint64)(nil)
@@ -182,14 +179,14 @@ func (n httpNode) Propose(ctx context.Context, c state.Command) (state.Result, e
 	if err != nil {
 		return state.Result{}, n.check(q, err)
 	}
-	var res apiv1.PutResult // a DeleteResult has a part of its fields
+	var res apiv1.PutResult // a DeleteResult has some of its fields
 	if err := json.Unmarshal(body, &res); err != nil {
 		return state.Result{}, cluster.Errorf(cluster.CodeOutcomeUnknown, "an answer that cannot be read: %w", err)
 	}
 	return state.Result{Revision: res.Revision, Created: res.Created}, nil
 }
 
-// Read reads a key. Over HTTP no answer names the revision of the state.
+// Read reads a key. Over HTTP no response names the revision of the state.
 func (n httpNode) Read(ctx context.Context, key, consistency string) (Reading, error) {
 	q := Request{Method: http.MethodGet, Path: apiv1.PathKVPrefix + key, Query: n.timeoutQuery()}
 	q.Query.Set("consistency", consistency)

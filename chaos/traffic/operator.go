@@ -14,8 +14,7 @@ import (
 	"northstar/cluster"
 )
 
-// operator makes admin calls, one after the other. Each has a reason of its own, by
-// which its audit record is found.
+// operator makes admin calls, one after the other. Each has a unique reason, which identifies its audit record.
 type operator struct {
 	*Traffic
 	http    *HTTPClient
@@ -25,13 +24,11 @@ type operator struct {
 	calls   []check.AdminCall
 }
 
-// maxCalls is how many calls one operator makes: the audit log must keep the records of
-// all of them.
+// maxCalls is the number of calls of one operator. The audit log must keep the records of all of them.
 const maxCalls = 2000
 
-// startOperators starts one operator that makes calls of every kind. The others make
-// calls that are refused: a node sends the records of those to the log later, and a
-// leader that dies while it takes some is rare.
+// startOperators starts one operator that makes calls of every kind. The other operators make calls that are refused. A
+// node sends the records of refused calls to the log later, so a leader rarely dies while it receives them.
 func (t *Traffic) startOperators() {
 	for i := range t.cfg.Operators {
 		o := &operator{
@@ -53,7 +50,7 @@ func (o *operator) run() {
 	}
 }
 
-// call makes one call at any node.
+// call sends one call to any node.
 func (o *operator) call() {
 	nodes := o.cluster.Nodes()
 	at, target := nodes[o.rand.IntN(len(nodes))], nodes[o.rand.IntN(len(nodes))]
@@ -83,8 +80,8 @@ func (o *operator) call() {
 	o.calls = append(o.calls, call)
 }
 
-// CheckAudit compares the operators' calls with the audit log, as soon as it has
-// everything that was answered, or after a time. The operators have ended.
+// CheckAudit compares the operators' calls with the audit log. It waits until the log has a record of every answered
+// call, or until the timeout. The operators must have ended.
 func (t *Traffic) CheckAudit(within time.Duration) (violations []check.Violation) {
 	if len(t.operators) == 0 {
 		return nil
@@ -108,7 +105,7 @@ func (t *Traffic) CheckAudit(within time.Duration) (violations []check.Violation
 	return violations
 }
 
-// records reads this operator's part of the audit log.
+// records reads this operator's records from the audit log.
 func (o *operator) records() (log []check.AuditEntry, err error) {
 	nodes := o.cluster.Nodes()
 	for since := "0"; ; {

@@ -7,12 +7,12 @@ import (
 	"northstar/chaos/check"
 )
 
-// RoleHistory collects what clients saw of the role.
+// RoleHistory collects what clients observed of the role.
 type RoleHistory struct {
 	mu      sync.Mutex
 	tenures []check.Tenure
 	writes  []check.FencedWrite
-	over    map[string]time.Duration // by session: when it has ended at the latest
+	over    map[string]time.Duration // by session: its latest possible end
 	waits   []check.WaitInterval
 }
 
@@ -43,8 +43,7 @@ func (h *RoleHistory) Wrote(f check.FencedWrite) {
 	h.writes = append(h.writes, f)
 }
 
-// check returns what is wrong; vacancies are looked at only where nothing keeps the
-// cluster from electing.
+// Check returns the violations. It checks vacancies only if no fault prevents elections.
 func (h *RoleHistory) Check(vacancies bool) []check.Violation {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -1,7 +1,6 @@
-// Package traffic uses a cluster as applications do, while faults hit it, and
-// checks what it was answered: writers and readers, sessions that campaign for a
-// role, an operator who revokes it, watches. Simulated clusters and real processes
-// have the same traffic.
+// Package traffic sends requests to a cluster as applications do, while faults are injected, and checks the responses.
+// It has writers and readers, sessions that campaign for a role, an operator who revokes the role, and watches.
+// Simulated clusters and real processes use the same traffic.
 package traffic
 
 import (
@@ -16,14 +15,13 @@ import (
 	"northstar/state"
 )
 
-// Cluster is the cluster that is used. Its methods may be called from any
-// goroutine and do not block.
+// Cluster is the cluster under test. Its methods may be called from any goroutine and do not block.
 type Cluster interface {
 	Nodes() []Node                // the same nodes in the same order each time
-	Leader() int                  // the index of the node that was last seen to lead
+	Leader() int                  // index of the last known leader
 	Machine(name string) *Machine // a new machine that reaches every node
-	Epoch() uint64                // grows when what was acknowledged may be lost, as the operator knows
-	Key(i int) string             // the i-th key of those in use
+	Epoch() uint64                // increases when acknowledged data may be lost, as after a recovery
+	Key(i int) string             // the i-th key in use
 	Acknowledged()                // called when a write was acknowledged
 	Violated(check.Violation)
 }
@@ -34,18 +32,17 @@ type Node struct{ ID, HTTP string }
 // Machine is a computer with clients on it.
 type Machine struct {
 	Client *http.Client
-	Close  func() // ends its connections
+	Close  func() // closes its connections
 }
 
-// KV is a node, or a whole cluster, as one attempt of an operation reaches it. An
-// error is a *cluster.Error where the outcome is known.
+// KV is a node, or a whole cluster, as one attempt of an operation reaches it. An error is a *cluster.Error if the
+// outcome is known.
 type KV interface {
 	Propose(ctx context.Context, c state.Command) (state.Result, error)
 	Read(ctx context.Context, key, consistency string) (Reading, error)
 }
 
-// Reading is what a read found of a key. At is the revision of the state that it
-// was read from; 0: not known.
+// Reading is the result of a read. At is the revision of the state that was read; 0: unknown.
 type Reading struct {
 	Value        string
 	Revision, At uint64
@@ -54,46 +51,46 @@ type Reading struct {
 // Attempt makes one attempt of an operation on the node with that index.
 type Attempt func(node int, f func(ctx context.Context, n KV) error) error
 
-// Range is a random duration: from [Min, Max), short ones more often.
+// Range is a random duration from [Min, Max). Short durations are more likely.
 type Range struct{ Min, Max time.Duration }
 
-// Between is a Range.
+// Between returns a Range.
 func Between(minimum, maximum time.Duration) Range { return Range{minimum, maximum} }
 
-// Draw draws one.
+// Draw draws a duration.
 func (r Range) Draw(random *rand.Rand) time.Duration {
 	f := random.Float64()
 	return r.Min + time.Duration(f*f*float64(r.Max-r.Min))
 }
 
-// Config says who uses the cluster, and how.
+// Config is the kind and number of clients, and their behaviour.
 type Config struct {
 	Seed  uint64
-	Start time.Time // all times in the histories are since then
-	// Rand returns random numbers that depend on the seed and these values alone.
+	Start time.Time // all times in the histories are relative to it
+	// Rand returns random numbers that depend only on the seed and these values.
 	Rand func(a, b string, n uint64) *rand.Rand
 
-	Local       Attempt // of clients that are not on a machine of their own
-	Clients     int     // that use Local
-	Readers     int     // further ones that only read, from any node
-	HTTPClients int     // further ones over HTTP
-	Campaigners int     // clients with sessions, for one role, over HTTP
-	Watchers    int     // of all changes, over HTTP
-	Operators   int     // whose admin calls are compared with the audit log
-	Attachers   int     // that keep sessions by connections
+	Local       Attempt // used by clients without a machine of their own
+	Clients     int     // number of clients that use Local
+	Readers     int     // number of clients that only read, from any node
+	HTTPClients int     // number of clients over HTTP
+	Campaigners int     // number of clients with sessions that campaign for one role over HTTP
+	Watchers    int     // number of watchers of all changes over HTTP
+	Operators   int     // number of operators whose admin calls are compared with the audit log
+	Attachers   int     // number of clients that attach sessions to connections
 
-	AvailabilityWriters bool  // one at each node, whose acknowledgements are WriteAcks
+	AvailabilityWriters bool  // one at each node; their acknowledgements are WriteAcks
 	EvictInterval       Range // between two revocations of the role; the zero Range: none
 
 	Keys         int
 	ThinkTime    Range         // between two operations of a client
-	AnyNodeRatio float64       // so many of the operations go to any node, the others to the leader
+	AnyNodeRatio float64       // share of operations on any node; the others go to the leader
 	Timeout      time.Duration // of one attempt of an operation
 	MinTTL       time.Duration // of sessions, which have up to 1.5 s more
 	CampaignWait time.Duration // how long a candidate waits for the role; 0: up to 1.2 s
 }
 
-// Traffic is the users of one cluster and what they have seen.
+// Traffic is the clients of one cluster and their observations.
 type Traffic struct {
 	cfg     Config
 	cluster Cluster
@@ -103,7 +100,7 @@ type Traffic struct {
 	Revisions *check.Revisions
 	Roles     RoleHistory
 
-	quit      chan struct{} // closed when no operation is to begin any more
+	quit      chan struct{} // closed when no operation may begin anymore
 	once      sync.Once
 	running   sync.WaitGroup
 	machines  []*Machine
@@ -111,15 +108,15 @@ type Traffic struct {
 	operators []*operator
 
 	mu        sync.Mutex
-	lastBegin time.Time     // the latest beginning of a write that was acknowledged
-	lastAck   time.Time     // when the latest acknowledgement came
-	gap       time.Duration // the longest time between two
+	lastBegin time.Time     // latest start of an acknowledged write
+	lastAck   time.Time     // time of the latest acknowledgement
+	gap       time.Duration // longest time between two acknowledgements
 	gapEnd    time.Time
 	writeAcks []time.Duration
 	attached  []check.AttachedSession
 }
 
-// New makes traffic, and starts none. ctx ends what is under way.
+// New returns traffic without starting it. ctx cancels requests in flight.
 func New(ctx context.Context, cfg Config, cluster Cluster) *Traffic {
 	return &Traffic{
 		cfg: cfg, cluster: cluster, ctx: ctx, quit: make(chan struct{}),
@@ -127,7 +124,7 @@ func New(ctx context.Context, cfg Config, cluster Cluster) *Traffic {
 	}
 }
 
-// Start starts everybody but the watchers.
+// Start starts all clients except the watchers.
 func (t *Traffic) Start() {
 	cfg := t.cfg
 	for i := range cfg.Clients + cfg.Readers + cfg.HTTPClients {
@@ -152,11 +149,10 @@ func (t *Traffic) Start() {
 	t.startAttachers()
 }
 
-// AddClient starts one more client, whose number is id. A pause between its
-// operations ends with Stop.
+// AddClient starts one more client with the given number. Stop ends a pause between its operations.
 func (t *Traffic) AddClient(id int, attempt Attempt) { t.running.Go(t.newClient(id, attempt).run) }
 
-// Go runs f until Stop; f ends when Pause returns false.
+// Go runs f until Stop. f must return when Pause returns false.
 func (t *Traffic) Go(f func()) { t.running.Go(f) }
 
 func (t *Traffic) newMachine() *HTTPClient {
@@ -165,7 +161,7 @@ func (t *Traffic) newMachine() *HTTPClient {
 	return &HTTPClient{m.Client}
 }
 
-// Stop ends the clients, but no watcher, and waits for their operations.
+// Stop stops the clients, but no watcher, and waits for their operations.
 func (t *Traffic) Stop() {
 	t.once.Do(func() {
 		close(t.quit)
@@ -177,7 +173,7 @@ func (t *Traffic) Stop() {
 	t.running.Wait()
 }
 
-// Pause waits; it returns false when the clients are to end.
+// Pause waits. It returns false when the clients must stop.
 func (t *Traffic) Pause(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -191,8 +187,8 @@ func (t *Traffic) Pause(d time.Duration) bool {
 
 func (t *Traffic) now() time.Duration { return time.Since(t.cfg.Start) }
 
-// AcknowledgedSince reports whether a write that began at a time or later was
-// acknowledged, or no client writes.
+// AcknowledgedSince reports whether a write that began at or after a time was acknowledged. It returns true if no
+// client writes.
 func (t *Traffic) AcknowledgedSince(at time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -210,15 +206,14 @@ func (t *Traffic) acknowledged(began time.Time) {
 	t.cluster.Acknowledged()
 }
 
-// measureGap looks at the time since the last acknowledgement. Called with the
-// lock held.
+// measureGap updates the longest gap with the time since the last acknowledgement. The caller holds the lock.
 func (t *Traffic) measureGap() {
 	if gap := time.Since(t.lastAck); !t.lastAck.IsZero() && gap > t.gap {
 		t.gap, t.gapEnd = gap, time.Now()
 	}
 }
 
-// CheckGap reports a violation when no write was acknowledged for longer than limit.
+// CheckGap reports a violation if no write was acknowledged for longer than limit.
 func (t *Traffic) CheckGap(limit time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -232,8 +227,7 @@ func (t *Traffic) CheckGap(limit time.Duration) {
 	}
 }
 
-// ExcuseGap leaves a time that ends now out of the gap since the last
-// acknowledgement.
+// ExcuseGap excludes a period that ends now from the gap since the last acknowledgement.
 func (t *Traffic) ExcuseGap(d time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -244,8 +238,7 @@ func (t *Traffic) ExcuseGap(d time.Duration) {
 
 const availabilityPause = 20 * time.Millisecond
 
-// startAvailabilityWriters starts a writer at each node, which asks for one write
-// after the other there.
+// startAvailabilityWriters starts a writer at each node, which sends one write after the other to that node.
 func (t *Traffic) startAvailabilityWriters() {
 	for _, node := range t.cluster.Nodes() {
 		kv := httpNode{t.newMachine(), node, t}
@@ -269,7 +262,7 @@ func (t *Traffic) startAvailabilityWriters() {
 	}
 }
 
-// WriteAcks returns when the availability writers' writes were acknowledged.
+// WriteAcks returns when the writes of the availability writers were acknowledged.
 func (t *Traffic) WriteAcks() []time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -20,16 +20,17 @@ import (
 // Watcher follows all changes, and resumes where its stream ended.
 type Watcher struct {
 	traffic *Traffic
-	follow  func(ctx context.Context, w *Watcher) string // one stream to its end; returns what was wrong with it
-	cancel  context.CancelFunc
-	done    sync.WaitGroup
-	close   func()
+	// follows one stream to its end; returns what was wrong with it
+	follow func(ctx context.Context, w *Watcher) string
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+	close  func()
 
 	mu    sync.Mutex
 	watch check.Watch
 }
 
-// StartWatchers starts the watchers over HTTP, of what is newer than a revision.
+// StartWatchers starts the watchers over HTTP. They follow revisions newer than since.
 func (t *Traffic) StartWatchers(since uint64) {
 	for i := range t.cfg.Watchers {
 		name := fmt.Sprintf("w%d", i+1)
@@ -49,7 +50,7 @@ func (t *Traffic) AddWatcher(name string, since uint64, follow func(ctx context.
 	return w
 }
 
-// StopWatchers ends the watchers, and compares what they saw with the history.
+// StopWatchers stops the watchers, and compares their events with the history.
 func (t *Traffic) StopWatchers() (violations []check.Violation) {
 	ops := t.History.Ops()
 	for _, w := range t.watchers {
@@ -61,8 +62,7 @@ func (t *Traffic) StopWatchers() (violations []check.Violation) {
 	return violations
 }
 
-// WatchersBehind reports a watcher that has not seen all that was acknowledged; ""
-// when there is none.
+// WatchersBehind names a watcher that has not received all acknowledged changes; "" if there is none.
 func (t *Traffic) WatchersBehind() string {
 	for _, w := range t.watchers {
 		if seen, acked := w.LastRevision(), t.Revisions.Acknowledged(); seen < acked {
@@ -72,21 +72,21 @@ func (t *Traffic) WatchersBehind() string {
 	return ""
 }
 
-// LastRevision is the newest revision that it has seen.
+// LastRevision returns the newest revision that the watcher has received.
 func (w *Watcher) LastRevision() uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.watch.LastRevision()
 }
 
-// Add takes one change, and returns what is wrong with it.
+// Add records one change, and returns what is wrong with it.
 func (w *Watcher) Add(c check.Change) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.watch.Add(c)
 }
 
-// Compacted is the violation of a watch that was answered that changes are gone.
+// Compacted returns the violation of a watch that was told that changes are compacted.
 func (w *Watcher) Compacted(node string) string {
 	return fmt.Sprintf(
 		"%s: %s answers that what is newer than revision %d is gone", w.watch.Name, node, w.LastRevision(),
@@ -106,10 +106,10 @@ func (w *Watcher) run(ctx context.Context) {
 	}
 }
 
-// streamTimeout is how long a stream is followed: then it goes on at another node.
+// streamTimeout is how long a stream is followed before the watcher switches to another node.
 const streamTimeout = 3 * time.Second
 
-// httpWatcher follows the streams of nodes, each of any of them.
+// httpWatcher follows the streams of nodes; each stream may come from any node.
 type httpWatcher struct {
 	traffic *Traffic
 	http    *http.Client
@@ -140,7 +140,7 @@ func (h *httpWatcher) follow(ctx context.Context, w *Watcher) string {
 	return ""
 }
 
-// read takes the events of a stream.
+// read reads the events of a stream.
 func (w *Watcher) read(node string, stream io.Reader) string {
 	lines := bufio.NewScanner(stream)
 	var id, event, data string

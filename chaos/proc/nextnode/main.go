@@ -1,8 +1,7 @@
 //go:build northstar_next
 
-// Command nextnode is a node of the next command version: while it leads it
-// proposes commands that only such nodes read. It exists to test rolling
-// upgrades with two real programs.
+// Command nextnode is a node of the next command version: while it leads it proposes commands that only such nodes
+// apply. It exists to test rolling upgrades with two real programs.
 package main
 
 import (
@@ -44,7 +43,7 @@ func run(args []string) error {
 	return n.Run(ctx)
 }
 
-// propose proposes notes and reports what becomes of them when that changes.
+// propose proposes commands and logs each change of their result.
 func propose(ctx context.Context, n *node.Node) {
 	said := ""
 	for tick := time.NewTicker(20 * time.Millisecond); ; {
