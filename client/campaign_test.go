@@ -157,7 +157,7 @@ func TestCampaign_LeavesHungNode(t *testing.T) {
 	}, "n1", "n2")
 }
 
-// A cancelled campaign elects nobody's session later, even if it was elected already or its requests are still in
+// A cancelled campaign leads to no later election, even if it was elected already or its requests are still in
 // flight.
 func TestCampaign_Cancelled(t *testing.T) {
 	t.Parallel()

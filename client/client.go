@@ -43,7 +43,7 @@ const (
 	refreshTimeout      = 2 * time.Second
 )
 
-// Config says how to reach a cluster. Only Endpoints is required.
+// Config configures a Client. Only Endpoints is required.
 type Config struct {
 	// Endpoints are the HTTP addresses of nodes, as host:port or URL. One reachable node is enough.
 	Endpoints []string

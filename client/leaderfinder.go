@@ -284,8 +284,8 @@ func responseError(a *response) error {
 	return e.Problem
 }
 
-// unreachableReason returns why no leader is known. It tells a wrong CA or address, or HTTP instead of TLS, from a
-// cluster without a leader.
+// unreachableReason returns why no leader is known. It distinguishes a wrong CA or address, or HTTP without TLS,
+// from a cluster without a leader.
 func (f *leaderFinder) unreachableReason() string {
 	urls := f.c.nodes.urls()
 	f.mu.Lock()

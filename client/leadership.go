@@ -63,8 +63,8 @@ func (l *Leadership) End(cause error) {
 	l.deadline.endTenure(l, cause)
 }
 
-// Resign releases the role. The tenure ends when Resign is called, whatever it returns. After an error, the role
-// may be free only when the session ends.
+// Resign releases the role. The tenure ends when Resign is called, even if it returns an error. After an error, the
+// role may be free only when the session ends.
 func (l *Leadership) Resign(ctx context.Context) error {
 	l.End(ErrResigned)
 	return l.resign(ctx)

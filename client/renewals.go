@@ -222,7 +222,7 @@ func (r *renewer) reschedule(requests int, last renewResult, after map[*renewalE
 }
 
 // renewEach renews sessions in one request and returns the error of each. An error of a request for several
-// sessions says nothing about any of them.
+// sessions is not evidence about any of them.
 func (c *Client) renewEach(ctx context.Context, ids []string) (errs []error, last renewResult) {
 	errs = make([]error, len(ids))
 	if len(ids) == 1 {

@@ -312,8 +312,7 @@ func TestRenew_SlowBatchDoesNotDelayOthers(t *testing.T) {
 	}, "n1", "n2", "n3")
 }
 
-// A session with a short TTL is renewed and given up at its own time, whatever happens to sessions with longer
-// TTLs.
+// A session with a short TTL is renewed and given up at its own time, independently of sessions with longer TTLs.
 func TestRenewBatch_ShortTTLNotDelayed(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {

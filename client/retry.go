@@ -12,7 +12,7 @@ import (
 const (
 	maxInFlight         = 3               // attempts of one call at the same time
 	maxOutstanding      = 2 * maxInFlight // including cancelled attempts that have not returned
-	maxAttempts         = 200             // of one call, whatever its deadline
+	maxAttempts         = 200             // of one call
 	firstAttemptTimeout = 2 * time.Second // timeout of the first attempts; doubled after each timeout
 	maxAttemptTimeout   = 15 * time.Second
 	// forwardGrace is how long a node that holds the request may take to forward it to a new leader. After that,

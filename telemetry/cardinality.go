@@ -12,7 +12,7 @@ const (
 )
 
 // limitedVec keeps the children of one labelled metric. A lookup does not allocate, and the number of series is
-// bounded whatever a peer sends.
+// bounded, even if a peer sends arbitrary values.
 type limitedVec[T any] struct {
 	labels int
 	make   func(values ...string) T

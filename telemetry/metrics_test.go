@@ -331,6 +331,6 @@ func TestRaftSink_Installed(t *testing.T) {
 	})
 	gometrics.IncrCounter([]string{"raft", "state", "leader"}, 1)
 	if shown := gather(t, New(s)); shown["raft_state_leader_total"] == nil {
-		t.Error("nothing was heard")
+		t.Error("no metric was received")
 	}
 }

@@ -475,7 +475,7 @@ func TestLeaseEnd(t *testing.T) {
 	}
 }
 
-// The observer receives each change once, whatever the order of row and notifications.
+// The observer receives each change once, in any order of row and notifications.
 func TestWatcher(t *testing.T) {
 	t.Parallel()
 	now, live := time.Now(), heartbeatRow{epoch: 5, heartbeatSeq: 1, session: "s", ttl: time.Second}

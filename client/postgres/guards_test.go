@@ -161,7 +161,7 @@ func TestTokensIncrease(t *testing.T) {
 	do(t, `DELETE FROM northstar_roles WHERE role = $1`, role(t)) // for repeated runs of the test
 }
 
-// Commits wait for the disk whatever the server's default is, and for standbys if configured.
+// Commits wait for the disk with any default of the server, and for standbys if configured.
 func TestCommitsAreSynchronous(t *testing.T) {
 	t.Parallel()
 	for setting, want := range map[string]string{"off": "on", "local": "on", "remote_apply": "remote_apply"} {

@@ -68,7 +68,7 @@ func TestClose_ClearsStaleSessions(t *testing.T) {
 	}
 }
 
-// Close ends with its context, whatever the network does.
+// Close ends with its context, even if the network is cut.
 func TestClose_EndsWithContext(t *testing.T) {
 	t.Parallel()
 	p := newProxy(t)

@@ -82,12 +82,12 @@ func TestDev_ElectsRestartsAndCleansUp(t *testing.T) {
 	if err := syscall.Kill(pids[first], syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "another leader is told", func() bool {
+	eventually(t, "another leader is reported", func() bool {
 		next := nextPattern.FindStringSubmatch(d.stdout.String()[before:])
 		return next != nil && next[2] != first
 	})
-	gone := fmt.Sprintf("%s (pid %d) exited: signal: killed", first, pids[first])
-	eventually(t, "the crash is told", func() bool { return strings.Contains(d.stdout.String(), gone) })
+	exited := fmt.Sprintf("%s (pid %d) exited: signal: killed", first, pids[first])
+	eventually(t, "the crash is reported", func() bool { return strings.Contains(d.stdout.String(), exited) })
 	eventually(t, "the dead node is restarted", func() bool { return restartPattern.MatchString(d.stdout.String()) })
 	again := restartPattern.FindStringSubmatch(d.stdout.String())
 	if again[1] != first {

@@ -26,19 +26,17 @@ func (c *auditCmd) Run(a *app) error {
 	return show(a, "asking for the audit log", func(ctx context.Context, cl *client.Client) (apiv1.Audit, error) {
 		return cl.Audit(ctx, q)
 	}, func(log apiv1.Audit) error {
-		rows := make([][]any, 0, len(log.Items))
-		for _, r := range log.Items {
-			what := r.What
-			if r.DryRun {
-				what += " (dry run)"
-			}
-			result := r.Result
-			if r.Delayed {
-				result += " (delayed)"
-			}
-			rows = append(rows,
-				[]any{r.When.UTC().Format(timeForm), orDash(r.Who), r.Role, r.From, what, result, orDash(r.Reason)})
-		}
-		return a.table([]string{"when", "who", "role", "from", "what", "result", "reason"}, rows)
+		return tableOf(a, []string{"when", "who", "role", "from", "what", "result", "reason"}, log.Items,
+			func(r apiv1.AuditRecord) []any {
+				what := r.What
+				if r.DryRun {
+					what += " (dry run)"
+				}
+				result := r.Result
+				if r.Delayed {
+					result += " (delayed)"
+				}
+				return []any{r.When.UTC().Format(timeForm), orDash(r.Who), r.Role, r.From, what, result, orDash(r.Reason)}
+			})
 	})
 }

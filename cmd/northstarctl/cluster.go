@@ -50,12 +50,12 @@ func (a *app) printCluster(cl apiv1.Cluster) error {
 		fmt.Fprintln(a.stdout, a.colour(text.FgYellow, "automatic failover is paused"))
 	}
 	fmt.Fprintln(a.stdout)
-	rows := make([][]any, 0, len(cl.Members))
-	for _, m := range cl.Members {
-		rows = append(rows,
-			[]any{m.ID, m.State, a.health(m), m.Suffrage, m.HTTPAddress, ms(m.LastContactMS), m.LagEntries, orDash(m.Version)})
-	}
-	return a.table([]string{"id", "state", "health", "suffrage", "http", "contact", "lag", "version"}, rows)
+	return tableOf(a, []string{"id", "state", "health", "suffrage", "http", "contact", "lag", "version"}, cl.Members,
+		func(m apiv1.Member) []any {
+			return []any{
+				m.ID, m.State, a.health(m), m.Suffrage, m.HTTPAddress, ms(m.LastContactMS), m.LagEntries, orDash(m.Version),
+			}
+		})
 }
 
 // health returns one word if the member is healthy, else the reasons.

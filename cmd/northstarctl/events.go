@@ -33,23 +33,20 @@ func (e *electionsCmd) Run(a *app) error {
 	}
 	a.warnMissing("lost elections", list.Missing)
 	return a.printResult(list.Items, func() error {
-		rows := make([][]any, 0, len(list.Items))
-		for _, el := range list.Items {
+		header := []string{"started", "term", "trigger", "candidate", "result", "votes", "took", "leaderless", "reason"}
+		err := tableOf(a, header, list.Items, func(el apiv1.Election) []any {
 			granted := 0
 			for _, v := range el.Votes {
 				if v.Granted {
 					granted++
 				}
 			}
-			rows = append(rows, []any{
+			return []any{
 				el.StartedAt.UTC().Format(timeForm), el.Term, el.Trigger, el.CandidateID, el.Result,
-				fmt.Sprintf("%d of %d", granted, len(el.Votes)), fmt.Sprintf("%d ms", el.DurationMS), fmt.Sprintf("%d ms",
-					el.LeaderlessMS), orDash(el.Reason),
-			})
-		}
-		if err := a.table(
-			[]string{"started", "term", "trigger", "candidate", "result", "votes", "took", "leaderless", "reason"}, rows,
-		); err != nil || !e.Votes {
+				fmt.Sprintf("%d of %d", granted, len(el.Votes)), ms(&el.DurationMS), ms(&el.LeaderlessMS), orDash(el.Reason),
+			}
+		})
+		if err != nil || !e.Votes {
 			return err
 		}
 		return a.printVotes(list.Items)
@@ -109,11 +106,9 @@ func (e *eventsCmd) Run(a *app) error {
 	}
 	a.warnMissing("events", list.Missing)
 	return a.printResult(list, func() error {
-		rows := make([][]any, 0, len(list.Items))
-		for _, ev := range list.Items {
-			rows = append(rows, []any{ev.At.UTC().Format(timeForm), ev.Node, ev.Type, ev.Term, ev.Message})
-		}
-		return a.table([]string{"time", "node", "type", "term", "message"}, rows)
+		return tableOf(a, []string{"time", "node", "type", "term", "message"}, list.Items, func(ev apiv1.Event) []any {
+			return []any{ev.At.UTC().Format(timeForm), ev.Node, ev.Type, ev.Term, ev.Message}
+		})
 	})
 }
 

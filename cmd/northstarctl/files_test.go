@@ -216,7 +216,7 @@ func TestSnapshots(t *testing.T) {
 		t.Errorf("damaged backup saved: exit %d, %s", code, stderr)
 	}
 	if got, _ := os.ReadFile(file); string(got) != string(data) {
-		t.Error("the old backup is gone")
+		t.Error("the old backup was removed")
 	}
 	if left, _ := os.ReadDir(dir); len(left) != 1 {
 		t.Errorf("left behind: %v", left)

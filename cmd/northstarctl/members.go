@@ -24,16 +24,14 @@ func (*membersListCmd) Run(a *app) error {
 		cl, err := c.Cluster(ctx)
 		return cl.Members, err
 	}, func(members []apiv1.Member) error {
-		rows := make([][]any, 0, len(members))
-		for _, m := range members {
-			rows = append(rows, []any{
+		return tableOf(a, []string{
+			"id", "suffrage", "state", "health", "raft", "http", "priority", "eligible", "zone", "lifecycle",
+		}, members, func(m apiv1.Member) []any {
+			return []any{
 				m.ID, m.Suffrage, m.State, a.health(m), m.RaftAddress, m.HTTPAddress, m.Priority, yesNo(m.Eligible),
 				orDash(m.Zone), m.Lifecycle,
-			})
-		}
-		return a.table(
-			[]string{"id", "suffrage", "state", "health", "raft", "http", "priority", "eligible", "zone", "lifecycle"}, rows,
-		)
+			}
+		})
 	})
 }
 

@@ -58,6 +58,15 @@ func (a *app) closeArray(n int) error {
 // printJSONLine prints one of many results as one line of JSON.
 func (a *app) printJSONLine(v any) error { return json.NewEncoder(a.stdout).Encode(v) }
 
+// tableOf prints a table with one row for each item.
+func tableOf[T any](a *app, header []string, items []T, row func(T) []any) error {
+	rows := make([][]any, len(items))
+	for i, item := range items {
+		rows[i] = row(item)
+	}
+	return a.table(header, rows)
+}
+
 // table prints rows under a header, without borders.
 func (a *app) table(header []string, rows [][]any) error {
 	t := table.NewWriter()

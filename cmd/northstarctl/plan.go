@@ -50,36 +50,30 @@ func (a *app) showPlan(p apiv1.Plan) error {
 	if err := a.table([]string{"field", "value"}, rows); err != nil {
 		return err
 	}
-	if len(p.Candidates) > 0 {
-		fmt.Fprintln(a.stdout)
-		rows = nil
-		for _, c := range p.Candidates {
-			rows = append(rows, []any{c.ID, yesNo(c.Eligible), yesNo(c.Voter), c.Priority, c.LagEntries, orDash(c.Reason)})
-		}
-		if err := a.table([]string{"candidate", "eligible", "voter", "priority", "lag", "not eligible because"},
-			rows); err != nil {
-			return err
-		}
+	header := []string{"candidate", "eligible", "voter", "priority", "lag", "not eligible because"}
+	if err := section(a, header, p.Candidates, func(c apiv1.TargetCandidate) []any {
+		return []any{c.ID, yesNo(c.Eligible), yesNo(c.Voter), c.Priority, c.LagEntries, orDash(c.Reason)}
+	}); err != nil {
+		return err
 	}
-	if len(p.Survivors) > 0 {
-		fmt.Fprintln(a.stdout)
-		rows = nil
-		for _, s := range p.Survivors {
-			rows = append(rows, []any{s.ID, yesNo(s.Voter), s.LastTerm, s.LastIndex})
-		}
-		if err := a.table([]string{"survivor", "voter", "last term", "last index"}, rows); err != nil {
-			return err
-		}
+	header = []string{"survivor", "voter", "last term", "last index"}
+	if err := section(a, header, p.Survivors, func(s apiv1.Survivor) []any {
+		return []any{s.ID, yesNo(s.Voter), s.LastTerm, s.LastIndex}
+	}); err != nil || p.Refusal == nil {
+		return err
 	}
-	if p.Refusal != nil && len(p.Refusal.Votes) > 0 {
-		fmt.Fprintln(a.stdout)
-		rows = nil
-		for _, v := range p.Refusal.Votes {
-			rows = append(rows, []any{v.VoterID, yesNo(v.Granted), orDash(v.Reason)})
-		}
-		return a.table([]string{"voter", "would grant", "reason"}, rows)
+	return section(a, []string{"voter", "would grant", "reason"}, p.Refusal.Votes, func(v apiv1.Vote) []any {
+		return []any{v.VoterID, yesNo(v.Granted), orDash(v.Reason)}
+	})
+}
+
+// section prints an empty line and a table, or nothing without items.
+func section[T any](a *app, header []string, items []T, row func(T) []any) error {
+	if len(items) == 0 {
+		return nil
 	}
-	return nil
+	fmt.Fprintln(a.stdout)
+	return tableOf(a, header, items, row)
 }
 
 func (a *app) risk(r string) string {

@@ -32,13 +32,12 @@ func (r *roleLsCmd) Run(a *app) error {
 		return page.Items, page.Next, err
 	})
 	return show(a, "listing roles", pages, func(list []apiv1.Role) error {
-		rows := make([][]any, 0, len(list))
-		for _, r := range list {
-			rows = append(rows, []any{
-				r.Role, orDash(r.Holder), r.Token, formatTime(r.AcquiredAt), formatTime(r.LeaseUntil), printable([]byte(r.Value)),
+		return tableOf(a, []string{"role", "holder", "token", "acquired", "lease until", "value"}, list,
+			func(r apiv1.Role) []any {
+				return []any{
+					r.Role, orDash(r.Holder), r.Token, formatTime(r.AcquiredAt), formatTime(r.LeaseUntil), printable([]byte(r.Value)),
+				}
 			})
-		}
-		return a.table([]string{"role", "holder", "token", "acquired", "lease until", "value"}, rows)
 	})
 }
 
@@ -222,12 +221,9 @@ func (r *roleHistoryCmd) Run(a *app) error {
 		return err
 	}
 	return a.printResult(h.Items, func() error {
-		rows := make([][]any, 0, len(h.Items))
-		for _, t := range h.Items {
-			rows = append(rows,
-				[]any{t.Token, t.Holder, t.AcquiredAt.UTC().Format(timeForm), formatTime(t.EndedAt), orDash(t.Cause)})
-		}
-		return a.table([]string{"token", "holder", "acquired", "ended", "cause"}, rows)
+		return tableOf(a, []string{"token", "holder", "acquired", "ended", "cause"}, h.Items, func(t apiv1.Tenure) []any {
+			return []any{t.Token, t.Holder, t.AcquiredAt.UTC().Format(timeForm), formatTime(t.EndedAt), orDash(t.Cause)}
+		})
 	})
 }
 
@@ -244,17 +240,16 @@ func (n *nodesCmd) Run(a *app) error {
 		return page.Items, page.Next, err
 	})
 	return show(a, "listing nodes", pages, func(list []apiv1.Node) error {
-		rows := make([][]any, 0, len(list))
-		for _, n := range list {
-			load := "-"
-			if n.Load != nil {
-				load = fmt.Sprintf("%.0f%%", 50*(n.Load.CPU+n.Load.Memory))
-			}
-			rows = append(rows, []any{
-				n.ID, n.Status, orDash(n.Address), n.HTTPPort, orDash(strings.Join(n.Roles, ",")),
-				orDash(strings.Join(n.Capabilities, ",")), orDash(n.Version), load,
+		return tableOf(a, []string{"node", "status", "address", "http port", "roles", "capabilities", "version", "load"},
+			list, func(n apiv1.Node) []any {
+				load := "-"
+				if n.Load != nil {
+					load = fmt.Sprintf("%.0f%%", 50*(n.Load.CPU+n.Load.Memory))
+				}
+				return []any{
+					n.ID, n.Status, orDash(n.Address), n.HTTPPort, orDash(strings.Join(n.Roles, ",")),
+					orDash(strings.Join(n.Capabilities, ",")), orDash(n.Version), load,
+				}
 			})
-		}
-		return a.table([]string{"node", "status", "address", "http port", "roles", "capabilities", "version", "load"}, rows)
 	})
 }

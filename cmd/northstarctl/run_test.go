@@ -167,8 +167,8 @@ func (r *runner) exit(want int) {
 	}
 }
 
-// gone waits until a process has exited.
-func gone(t *testing.T, pid int) {
+// awaitExit waits until a process has exited.
+func awaitExit(t *testing.T, pid int) {
 	t.Helper()
 	if err := eventually(func() error {
 		if !alive(pid) {
@@ -305,12 +305,12 @@ func testRunSignals(t *testing.T, endpoint string, c *client.Client) {
 	first := r.pid("child")
 	r.signal(syscall.SIGUSR1)
 	r.line("USR1")
-	gone(t, first) // it got the signal too
+	awaitExit(t, first) // it got the signal too
 	child := r.pid("child")
 	r.signal(syscall.SIGTERM)
 	r.line("TERM")
 	r.exit(9)
-	gone(t, child)
+	awaitExit(t, child)
 	vacant(t, c, "signals", "session_ended")
 
 	// A command that exits ends all processes that it has started.
@@ -446,7 +446,7 @@ func testRunShimKilled(t *testing.T, endpoint string, c *client.Client) {
 		t.Fatal(err)
 	}
 	r.exit(exitFailed)
-	gone(t, pid)
+	awaitExit(t, pid)
 	vacant(t, c, "shim", "session_ended")
 }
 
