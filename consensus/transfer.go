@@ -28,6 +28,13 @@ func (e *TransferError) Error() string { return e.Reason }
 // follows. Otherwise this node goes on leading.
 func (e *TransferError) TimeoutNowSent() bool { return e.timeoutNowSent }
 
+// UndeliveredError is an error of the transport's TimeoutNow. Undelivered reports whether the message
+// certainly did not reach the target's raft.Raft.
+type UndeliveredError interface {
+	error
+	Undelivered() bool
+}
+
 // transferAttempt is one library transfer. The library's future says only that
 // leadership was lost, so it is not looked at: what counts is whether
 // TimeoutNow was sent, and who leads then.
@@ -87,11 +94,11 @@ func (a *transferAttempt) allowTimeoutNow() bool {
 
 // applyResult takes the end of the TimeoutNow message.
 func (a *transferAttempt) answer(err error) {
-	var not interface{ NotTold() bool }
+	var undelivered UndeliveredError
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.timeoutNowAccepted, a.failed = err == nil, err
-	if errors.As(err, &not) && not.NotTold() {
+	if errors.As(err, &undelivered) && undelivered.Undelivered() {
 		a.timeoutNowSent = false
 	}
 	notify(a.updated)

@@ -27,27 +27,43 @@ func (c *Controller) AnnounceTransfer(ctx context.Context, h cluster.TransferNot
 	return func() { set(cluster.TransferNotice{}) }
 }
 
-// ApproveTimeoutNow hears that the leader of that term tells this node to stand, and says why
-// it will not, "" when it will. The message may be old: this process, or the
-// network, may have been stopped since, and the leader have given up. So the
-// leader's announcement must be recent, or it is asked for one.
+// ApproveTimeoutNow decides about a TimeoutNow from the leader of that term. It returns why this
+// node rejects it, or "" if this node accepts. The message may be old: this process or the network
+// may have been stopped, and the leader may have cancelled the transfer since. Therefore the leader's
+// notice must be recent; otherwise this node polls the leader.
 func (c *Controller) ApproveTimeoutNow(ctx context.Context, from cluster.NodeID, term uint64) (refuse string) {
 	now := c.now()
-	seen := c.deps.Peers.Claims()[from]
-	if !c.announcesTransfer(seen.Claim, term) || now.Sub(seen.At) >= c.cfg.TimeoutMin {
-		ctx, cancel := context.WithTimeout(ctx, c.cfg.TimeoutMin)
-		defer cancel()
-		seen = c.deps.Peers.Poll(ctx, []cluster.NodeID{from})[from]
+	received := c.deps.Peers.Claims()[from]
+	if !c.announcesTransfer(received.Claim, term) || now.Sub(received.At) >= c.cfg.TimeoutMin {
+		received = c.freshClaim(ctx, from)
 	}
-	if !c.announcesTransfer(seen.Claim, term) {
-		return fmt.Sprintf("node %s does not say that it hands leadership to this node", from)
+	if !c.announcesTransfer(received.Claim, term) {
+		return fmt.Sprintf("node %s does not announce a transfer to this node", from)
 	}
-	h := seen.Claim.Handover
+	h := received.Claim.Handover
 	c.book.begin(candidacy{term: term + 1, trigger: h.Trigger, reason: h.Reason, operator: h.Operator, startedAt: now, leaderlessSince: now})
 	return ""
 }
 
-// announcesTransfer says whether a leader of that term claims to hand over to this node.
+// freshClaim polls a peer for its claim, for at most TimeoutMin. While the monitor connection with the
+// peer is down, it waits for the next one: TimeoutNow comes by another connection and may be faster.
+func (c *Controller) freshClaim(ctx context.Context, peer cluster.NodeID) cluster.ReceivedClaim {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.TimeoutMin)
+	defer cancel()
+	for {
+		changed := c.deps.Peers.ClaimsChanged()
+		if received, ok := c.deps.Peers.Poll(ctx, []cluster.NodeID{peer})[peer]; ok {
+			return received
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return cluster.ReceivedClaim{}
+		}
+	}
+}
+
+// announcesTransfer reports whether the claim is of a leader of that term that transfers leadership to this node.
 func (c *Controller) announcesTransfer(leader cluster.Claim, term uint64) bool {
 	return leader.Role == cluster.Leader && leader.Term == term && leader.Handover.To == c.cfg.Self
 }

@@ -44,7 +44,7 @@ func TestApproveTimeoutNow_RevokedTransfer(t *testing.T) {
 		refused := func(name string, term uint64) {
 			t.Helper()
 			began := time.Now()
-			if why := c.ApproveTimeoutNow(t.Context(), "n1", term); !strings.Contains(why, "does not say that it hands leadership") {
+			if why := c.ApproveTimeoutNow(t.Context(), "n1", term); !strings.Contains(why, "does not announce a transfer to this node") {
 				t.Errorf("%s: %q", name, why)
 			}
 			if took := time.Since(began); took > timeoutMin {
@@ -73,6 +73,28 @@ func TestApproveTimeoutNow_RevokedTransfer(t *testing.T) {
 		refused("it has given up since", 5)
 		w.edit(func() { w.awake = false })
 		refused("it does not answer", 5)
+	})
+}
+
+// TimeoutNow arrives while the monitor connection with the leader is down: the target waits for it.
+func TestApproveTimeoutNow_WaitsForMonitorConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, "n1", "n2", "n3")
+		c := w.start(Config{Fast: true})
+		w.edit(func() {
+			w.awake = true
+			w.answer = func() map[cluster.NodeID]cluster.ReceivedClaim { return nil }
+		})
+		time.AfterFunc(timeoutMin/3, func() { w.report() }) // a claim of n3
+		time.AfterFunc(timeoutMin/2, func() {
+			w.handsOver(toN2)
+			w.edit(func() { w.answer = nil })
+			w.report()
+		})
+		start := time.Now()
+		if why := c.ApproveTimeoutNow(t.Context(), "n1", 5); why != "" || time.Since(start) >= timeoutMin {
+			t.Errorf("rejected after %v: %q", time.Since(start), why)
+		}
 	})
 }
 

@@ -96,7 +96,6 @@ func TestDrain_ByOperator(t *testing.T) {
 			return leader(t, nodes).Consensus().PatchMember(t.Context(), old.cfg.ID, p) == nil
 		})
 	}
-	failed := 0
 	for i := range 5 {
 		if i > 0 {
 			patch(cluster.MemberPatch{Drain: &no})
@@ -110,13 +109,9 @@ func TestDrain_ByOperator(t *testing.T) {
 		moves, _, _ := old.journal.Latest("transfer", 100)
 		for _, m := range moves {
 			if m.Fields["result"] == "failed" {
-				failed++
-				t.Log(m.Message)
+				t.Errorf("drain %d: %s", i+1, m.Message)
 			}
 		}
-	}
-	if failed > 2 { // a busy machine may have some, of other causes
-		t.Errorf("%d of the hand-overs failed: the drained node stood against the leader that it had made", failed)
 	}
 	if old.mayCampaign() {
 		t.Error("a drained node may stand for election")

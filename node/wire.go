@@ -13,7 +13,14 @@ import (
 	"northstar/cluster"
 	"northstar/consensus"
 	"northstar/consensus/storage"
+	"northstar/transfer"
 	"northstar/transport"
+)
+
+// These packages know each other's errors by their methods only.
+var (
+	_ transfer.TimeoutNowError   = (*consensus.TransferError)(nil)
+	_ consensus.UndeliveredError = (*transport.TimeoutNowUndelivered)(nil)
 )
 
 func (n *Node) transportConfig() transport.Config {

@@ -22,9 +22,16 @@ type Consensus interface {
 	// LeaderChanged is closed when the leader, or its term, changes.
 	LeaderChanged() <-chan struct{}
 	// TransferTo makes one library transfer to h.To. It returns nil when the target
-	// was seen leading. An error with a method Told() bool says by it whether the
-	// target was told to stand; any other error means that it was not.
+	// was seen leading. The target got a TimeoutNow only if the error is a
+	// TimeoutNowError that says so.
 	TransferTo(ctx context.Context, h cluster.TransferNotice) error
+}
+
+// TimeoutNowError is an error of TransferTo. TimeoutNowSent reports whether the target was, or may
+// have been, sent TimeoutNow.
+type TimeoutNowError interface {
+	error
+	TimeoutNowSent() bool
 }
 
 const (
@@ -128,8 +135,8 @@ func (t *Transfer) run(ctx context.Context, term uint64, h cluster.TransferNotic
 	if err == nil {
 		return nil
 	}
-	var told interface{ Told() bool }
-	if errors.As(err, &told) && told.Told() {
+	var failed TimeoutNowError
+	if errors.As(err, &failed) && failed.TimeoutNowSent() {
 		return t.resolveFailed(ctx, term, h, err)
 	}
 	var known *cluster.Error

@@ -99,8 +99,8 @@ func (f *fake) again(_ context.Context, term uint64, h cluster.TransferNotice) e
 
 type sentError struct{ sent bool }
 
-func (sentError) Error() string { return "it went wrong" }
-func (e sentError) Told() bool  { return e.sent }
+func (sentError) Error() string          { return "it went wrong" }
+func (e sentError) TimeoutNowSent() bool { return e.sent }
 
 func newTransfer(f *fake, results *[]Result) *Transfer {
 	return New(f, Options{Done: func(r Result) { *results = append(*results, r) }, ReclaimLeadership: f.again, Logger: hclog.NewNullLogger()})
