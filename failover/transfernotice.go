@@ -8,11 +8,11 @@ import (
 	"northstar/cluster"
 )
 
-// announceTime bounds how long the target may take to hear why it is to lead.
+// announceTime limits how long AnnounceTransfer waits for the target's response.
 const announceTime = 20 * time.Millisecond
 
-// AnnounceTransfer tells h.To that this node, which leads, hands leadership to it, and
-// goes on saying so to whoever asks until retract is called. One at a time.
+// AnnounceTransfer notifies h.To that this node, the leader, transfers leadership to it. The notice is part of
+// this node's claim until retract is called. One transfer at a time.
 func (c *Controller) AnnounceTransfer(ctx context.Context, h cluster.TransferNotice) (retract func()) {
 	set := func(h cluster.TransferNotice) {
 		c.mu.Lock()
@@ -20,7 +20,7 @@ func (c *Controller) AnnounceTransfer(ctx context.Context, h cluster.TransferNot
 		c.handover = h
 	}
 	set(h)
-	// Asking a peer tells it this node's own claim too.
+	// The request carries this node's claim.
 	ctx, cancel := context.WithTimeout(ctx, announceTime)
 	defer cancel()
 	c.deps.Peers.Poll(ctx, []cluster.NodeID{h.To})
@@ -41,7 +41,8 @@ func (c *Controller) ApproveTimeoutNow(ctx context.Context, from cluster.NodeID,
 		return fmt.Sprintf("node %s does not announce a transfer to this node", from)
 	}
 	h := received.Claim.Handover
-	c.book.begin(candidacy{term: term + 1, trigger: h.Trigger, reason: h.Reason, operator: h.Operator, startedAt: now, leaderlessSince: now})
+	c.book.begin(candidacy{term: term + 1, trigger: h.Trigger, reason: h.Reason, operator: h.Operator, startedAt: now,
+		leaderlessSince: now})
 	return ""
 }
 
@@ -68,14 +69,15 @@ func (c *Controller) announcesTransfer(leader cluster.Claim, term uint64) bool {
 	return leader.Role == cluster.Leader && leader.Term == term && leader.Handover.To == c.cfg.Self
 }
 
-// ReclaimLeadership makes this node, which has handed leadership away in an earlier term,
-// stand for it again: nobody leads.
+// ReclaimLeadership starts an election after this node transferred leadership away in an earlier term and no
+// node leads.
 func (c *Controller) ReclaimLeadership(ctx context.Context, term uint64, h cluster.TransferNotice) error {
 	now := c.now()
-	reason := fmt.Sprintf("node %s was told to lead and does not; node %s stands again", h.To, c.cfg.Self)
+	reason := fmt.Sprintf("node %s did not take over; node %s starts a new election", h.To, c.cfg.Self)
 	if h.Reason != "" {
 		reason += " (" + h.Reason + ")"
 	}
-	c.book.begin(candidacy{term: term + 1, trigger: h.Trigger, operator: h.Operator, startedAt: now, leaderlessSince: now, reason: reason})
+	c.book.begin(candidacy{term: term + 1, trigger: h.Trigger, operator: h.Operator, startedAt: now, leaderlessSince: now,
+		reason: reason})
 	return c.deps.Raft().StartElection(ctx, term, cluster.CauseTransferFailed)
 }

@@ -17,7 +17,7 @@ import (
 	"northstar/transport"
 )
 
-// These packages know each other's errors by their methods only.
+// Packages that do not import each other recognise these errors by their methods.
 var (
 	_ transfer.TimeoutNowError   = (*consensus.TransferError)(nil)
 	_ consensus.UndeliveredError = (*transport.TimeoutNowUndelivered)(nil)
@@ -39,7 +39,10 @@ func (n *Node) transportConfig() transport.Config {
 		Servers:        func() []cluster.Server { return n.consensus.Servers() },
 		Claim:          n.claim,
 		ConnectionLost: func(l cluster.ConnectionLoss) { n.failover.OnConnectionLost(l) },
-		VetoPreVote:    func(candidate cluster.NodeID, now time.Time) string { return n.failover.VetoPreVote(candidate, now) },
+		VetoPreVote: func(candidate cluster.NodeID, now time.Time) string {
+			return n.failover.VetoPreVote(candidate,
+				now)
+		},
 		MayIgnoreLeader: func(candidate cluster.NodeID, term uint64, now time.Time) bool {
 			return n.failover.MayIgnoreLeader(candidate, term, now)
 		},
@@ -84,7 +87,8 @@ func (n *Node) consensusDeps(store storage.Storage) consensus.Deps {
 		Acks:      n.transport.Acks(),
 		PeerAck: func(id cluster.NodeID) consensus.PeerAck {
 			p := n.transport.Acks().Peer(id)
-			return consensus.PeerAck{Incarnation: p.Incarnation, Term: p.Term, MatchIndex: p.MatchIndex, LastContact: p.LastContact}
+			return consensus.PeerAck{Incarnation: p.Incarnation, Term: p.Term, MatchIndex: p.MatchIndex,
+				LastContact: p.LastContact}
 		},
 		ResetPeers: n.transport.ResetPeers,
 		Probe:      n.transport.Probe,
@@ -108,7 +112,8 @@ func (n *Node) consensusDeps(store storage.Storage) consensus.Deps {
 
 func (n *Node) apiDeps() api.Deps {
 	deps := api.Deps{
-		Cluster: nodeWithHealth{n.consensus, n}, Leadership: n.failover, Sessions: n.roles, SplitBrain: n.splitBrain, Audit: n.audit, Entropy: n.env.Entropy, Journal: n.journal, Metrics: n.metrics, Logger: n.log,
+		Cluster: nodeWithHealth{n.consensus,
+			n}, Leadership: n.failover, Sessions: n.roles, SplitBrain: n.splitBrain, Audit: n.audit, Entropy: n.env.Entropy, Journal: n.journal, Metrics: n.metrics, Logger: n.log,
 		Node: api.NodeInfo{
 			ID: n.cfg.ID, BootID: n.boot, ClusterName: n.cfg.ClusterName, HTTPAddress: n.httpAddr, RaftAddress: n.raftAddr,
 			Version: Version, StartedAt: time.Now(), Priority: n.cfg.Priority, Eligible: n.cfg.Eligible, Zone: n.cfg.Zone,
@@ -125,7 +130,7 @@ func (n *Node) apiDeps() api.Deps {
 	return deps
 }
 
-// clientTLS is for one connection to another node's HTTP address.
+// clientTLS returns the TLS configuration for one connection to another node's HTTP address.
 func (n *Node) clientTLS(addr string) *tls.Config {
 	cfg := n.tls.ClientConfig()
 	if host, _, err := net.SplitHostPort(addr); err == nil {
@@ -134,14 +139,13 @@ func (n *Node) clientTLS(addr string) *tls.Config {
 	return cfg
 }
 
-// firstAddress is the HTTP address of a first member, for the time before it
-// has a record.
+// firstAddress returns the HTTP address of a bootstrap member that has no record yet.
 func (n *Node) firstAddress(id cluster.NodeID) string {
 	m, _ := n.cfg.InitialCluster.find(id)
 	return m.HTTPAddress
 }
 
-// newJoiner is nil when nobody is to be asked.
+// newJoiner returns nil without join and discover.
 func (n *Node) newJoiner() (*joiner, error) {
 	if len(n.cfg.Join) == 0 && n.cfg.Discover == "" {
 		return nil, nil
@@ -160,7 +164,7 @@ func (n *Node) newJoiner() (*joiner, error) {
 		j.discovery = &d
 	}
 	t := &http.Transport{
-		DisableKeepAlives: true, // it is asked once
+		DisableKeepAlives: true, // one request per connection
 		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
 			return n.env.Dial(ctx, addr)
 		},

@@ -141,7 +141,7 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 		}
 		reply(w, apiv1.Events{Items: []apiv1.Event{ev}, Missing: []string{"n3"}})
 	case "POST /admin/nodes/n1/drain":
-		reply(w, apiv1.MemberResult{ID: "n1", Message: "done"}) // it goes on leading
+		reply(w, apiv1.MemberResult{ID: "n1", Message: "done"}) // it continues to lead
 	case "POST /admin/nodes/n2/drain", "POST /admin/nodes/n2/undrain", "POST /admin/members", "PATCH /admin/members/n4", "DELETE /admin/members/n4":
 		id := "n4"
 		if strings.HasPrefix(r.URL.Path, "/admin/nodes/") {
@@ -194,7 +194,7 @@ func examplePlan(path string) apiv1.Plan {
 	gap, worst := int64(5), int64(12)
 	p := apiv1.Plan{
 		DryRun: true, PlanID: "transfer.4.n2.0123456789abcdef", Action: "transfer", Term: 4, LeaderID: "n1", TargetID: "n2", How: "transfer",
-		Summary: "node n1 hands leadership to node n2", Possible: true, ExpectedGapMS: &gap, WorstGapMS: &worst, GapSamples: 9, Risk: "low",
+		Summary: "node n1 transfers leadership to node n2", Possible: true, ExpectedGapMS: &gap, WorstGapMS: &worst, GapSamples: 9, Risk: "low",
 		Warnings: []string{"node n3 has priority 200, node n2 100: it takes leadership over again"},
 		Candidates: []apiv1.TargetCandidate{
 			{ID: "n2", Eligible: true, Voter: true, Priority: 100, LagEntries: 3},
