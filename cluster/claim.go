@@ -44,8 +44,9 @@ type Claim struct {
 	// process dies; 0: none.
 	CrashSocketPort int `json:"canary_port,omitempty"`
 
-	ServiceRefused bool   `json:"refusing,omitempty"` // it is part of a split brain, and serves nobody
-	DuplicateIDs   string `json:"doubled,omitempty"`  // IDs that it knows to be borne by two processes each, with blanks between
+	ServiceRefused bool `json:"refusing,omitempty"` // it is part of a split brain, and serves nobody
+	// IDs that it knows to be borne by two processes each, with blanks between
+	DuplicateIDs string `json:"doubled,omitempty"`
 }
 
 // TransferNotice is what a leader is about to do, so that the next leader can say why

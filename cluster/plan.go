@@ -134,9 +134,11 @@ func (p Plan) Check(id string) *Error {
 	case target != p.Target:
 		return Errorf(CodeBadRequest, "plan_id: %q is about node %q, this call about %q", id, target, p.Target)
 	case term != p.Term:
-		return Errorf(CodeTermStale, "plan_id: the plan was made in term %d, the term is %d now: make a new one", term, p.Term)
+		return Errorf(CodeTermStale, "plan_id: the plan was made in term %d, the term is %d now: make a new one", term,
+			p.Term)
 	}
-	return Errorf(CodeTermStale, "plan_id: the membership, or what the call would do, has changed since the plan was made: make a new one")
+	return Errorf(CodeTermStale,
+		"plan_id: the membership, or what the call would do, has changed since the plan was made: make a new one")
 }
 
 // ParsePlanID takes an ID apart. The error is CodeBadRequest.
@@ -170,7 +172,8 @@ func MembershipDigest(servers []Server, members []Member) string {
 		lines = append(lines, fmt.Sprintf("server %s %q %s", s.ID, s.Address, s.Suffrage))
 	}
 	for _, m := range members {
-		lines = append(lines, fmt.Sprintf("member %s %d %v %s %v %q", m.ID, m.Priority, m.Eligible, m.Lifecycle, m.Removed, m.Incarnation))
+		lines = append(lines, fmt.Sprintf("member %s %d %v %s %v %q", m.ID, m.Priority, m.Eligible, m.Lifecycle, m.Removed,
+			m.Incarnation))
 	}
 	slices.Sort(lines)
 	sum := sha256.Sum256([]byte(strings.Join(lines, "\n")))

@@ -68,7 +68,8 @@ func PlanRecovery(o RecoveryRequest, in RecoveryInputs) (RecoveryPlan, error) {
 		return RecoveryPlan{}, Errorf(CodeBadRequest, "confirm: this node, %s, belongs to no cluster yet", in.Identity.NodeID)
 	}
 	if o.Confirm != in.Identity.ClusterID {
-		return RecoveryPlan{}, Errorf(CodeBadRequest, "confirm: want the cluster's ID %s, got %q", in.Identity.ClusterID, o.Confirm)
+		return RecoveryPlan{}, Errorf(CodeBadRequest, "confirm: want the cluster's ID %s, got %q", in.Identity.ClusterID,
+			o.Confirm)
 	}
 	plan := RecoveryPlan{
 		ClusterID: in.Identity.ClusterID, Generation: in.Identity.Generation.Number + 1,
@@ -83,7 +84,8 @@ func PlanRecovery(o RecoveryRequest, in RecoveryInputs) (RecoveryPlan, error) {
 	me, _ := FindServer(in.Servers, in.Identity.NodeID)
 	alone := in.ElectionBlocked && plan.Voters == 1 && me.Suffrage == Voter
 	if answering >= plan.Needed && !alone {
-		return plan, Errorf(CodeQuorumExists, "%d of %d voters answer, and %d are a quorum: nothing is lost, the cluster can elect a leader by itself", answering, plan.Voters, plan.Needed)
+		return plan, Errorf(CodeQuorumExists,
+			"%d of %d voters answer, and %d are a quorum: nothing is lost, the cluster can elect a leader by itself", answering, plan.Voters, plan.Needed)
 	}
 	if err := plan.partition(o.Survivors, in); err != nil {
 		return plan, err
@@ -100,9 +102,10 @@ func (p *RecoveryPlan) partition(named []NodeID, in RecoveryInputs) error {
 			return Errorf(CodeBadRequest, "survivors: %s is named twice", id)
 		case !answers:
 			if _, ok := FindServer(in.Servers, id); !ok {
-				return Errorf(CodeBadRequest, "survivors: %s is no member of this cluster", id)
+				return Errorf(CodeBadRequest, "survivors: %s is not a member of this cluster", id)
 			}
-			return Errorf(CodeBadRequest, "survivors: %s does not answer node %s: its log may be fresher than the others; start it, or leave it out if it is lost for good", id, in.Identity.NodeID)
+			return Errorf(CodeBadRequest,
+				"survivors: %s does not answer node %s: its log may be fresher than the others; start it, or leave it out if it is lost for good", id, in.Identity.NodeID)
 		default:
 			p.Survivors = append(p.Survivors, s)
 		}
@@ -129,12 +132,14 @@ const ActionRecover = "recover"
 // Plan is the recovery as a dry run answers it, made in term by a node that knows
 // that membership. refusal, if any, is what PlanRecovery said.
 func (p RecoveryPlan) Plan(term uint64, membership string, refusal *Error) Plan {
-	out := Plan{Action: ActionRecover, Term: term, Membership: membership, Target: p.Chosen, Refusal: refusal, Risk: RiskHigh, Survivors: p.Survivors}
+	out := Plan{Action: ActionRecover, Term: term, Membership: membership, Target: p.Chosen, Refusal: refusal,
+		Risk: RiskHigh, Survivors: p.Survivors}
 	for _, s := range p.Survivors {
 		c := TargetOption{ID: s.ID, Eligible: s.ID == p.Chosen, Voter: s.Voter, Priority: s.Priority}
 		if best := p.Survivors[0]; !c.Eligible {
 			c.LagEntries = best.LastIndex - min(best.LastIndex, s.LastIndex)
-			c.Reason = fmt.Sprintf("its log ends at term %d, index %d; that of node %s at term %d, index %d", s.LastTerm, s.LastIndex, best.ID, best.LastTerm, best.LastIndex)
+			c.Reason = fmt.Sprintf("its log ends at term %d, index %d; that of node %s at term %d, index %d", s.LastTerm,
+				s.LastIndex, best.ID, best.LastTerm, best.LastIndex)
 		}
 		out.Candidates = append(out.Candidates, c)
 		out.Params += string(s.ID) + " "
@@ -144,13 +149,15 @@ func (p RecoveryPlan) Plan(term uint64, membership string, refusal *Error) Plan 
 		return out
 	}
 	out.Summary = p.Summary()
-	out.Warnings = []string{"lost: " + p.Losses(), p.Warning(), "all sessions end and all roles are vacated, for 10 s at least and for the TTL of whoever may hold them; all watches end; every key gets a new revision"}
+	out.Warnings = []string{"lost: " + p.Losses(), p.Warning(),
+		"all sessions end and all roles are vacated, for 10 s at least and for the TTL of whoever may hold them; all watches end; every key gets a new revision"}
 	return out
 }
 
 // Summary says, for people, what the recovery does.
 func (p RecoveryPlan) Summary() string {
-	text := fmt.Sprintf("node %s becomes the only voter of generation %d of cluster %s", p.Chosen, p.Generation, p.ClusterID)
+	text := fmt.Sprintf("node %s becomes the only voter of generation %d of cluster %s", p.Chosen, p.Generation,
+		p.ClusterID)
 	if len(p.Survivors) > 1 {
 		var others []NodeID
 		for _, s := range p.Survivors[1:] {

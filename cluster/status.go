@@ -68,8 +68,9 @@ type MemberPatch struct {
 	Suffrage    *Suffrage `json:"Suffrage"`
 	RaftAddress *string   `json:"RaftAddress"`
 	HTTPAddress *string   `json:"HTTPAddress"`
-	Drain       *bool     `json:"Drain"`   // true: the node leads no more until false; it goes on voting
-	Readmit     bool      `json:"Readmit"` // forget the recorded incarnation: the next data directory that says hello counts
+	Drain       *bool     `json:"Drain"` // true: the node leads no more until false; it goes on voting
+	// forget the recorded incarnation: the next data directory that says hello counts
+	Readmit bool `json:"Readmit"`
 }
 
 // TransferOutcome is a leadership transfer that arrived: the new leader was

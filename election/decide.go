@@ -9,26 +9,26 @@ import (
 	"northstar/cluster"
 )
 
-// Evidence is why a node thinks that its leader is gone.
+// Evidence is the reason for which a node believes that its leader failed.
 type Evidence struct {
 	Leader cluster.NodeID
-	BootID string // of that leader's process; "" when not known
-	// Lost: its connection broke, and a re-dial confirmed that the process is
-	// dead. Otherwise it has been silent for TimeoutMin.
+	BootID string // boot ID of the leader's process; "" if unknown
+	// ProcessDead: the connection was lost and a new dial confirmed that the process is dead. Otherwise the
+	// leader has been silent for TimeoutMin.
 	ProcessDead bool
-	DiskStalled bool      // silent, and the last that it said was that its disk is stalled
-	At          time.Time // when this came up
-	Term        uint64    // of this node, then
-	// AgreedAt is when this node first found that a majority reports it; zero: not
-	// yet. Places wait from then on: agreement may take longer than all of them.
+	DiskStalled bool      // silent, and its last claim reported a stalled disk
+	At          time.Time // when the evidence was found
+	Term        uint64    // of this node at that time
+	// AgreedAt is when this node first found a majority that confirms it; zero: not yet. The delays of all
+	// ranks start then, because agreement may take longer than all of them.
 	AgreedAt time.Time
-	// TermProgress is that of the last Verdict, and Active when it last grew: whoever
-	// has begun to stand is given time from then on. Zero: not yet.
+	// Progress is Decision.TermProgress of the previous evaluation, and ProgressAt the time of its last
+	// increase. A new candidate gets time from then on. Zero: none yet.
 	Progress   uint64
 	ProgressAt time.Time
 }
 
-// Trigger names the evidence in records.
+// Trigger returns the evidence's name in records.
 func (e Evidence) Trigger() string {
 	switch {
 	case e.ProcessDead:
@@ -39,40 +39,37 @@ func (e Evidence) Trigger() string {
 	return TriggerTimeout
 }
 
-// Input is all that Judge looks at.
+// Input is the complete input of DecideElection.
 type Input struct {
 	Now       time.Time
 	Servers   []cluster.Server // Raft's latest configuration
-	Mine      cluster.Claim    // this node's own, as of Now
+	Mine      cluster.Claim    // of this node, at Now
 	Responses map[cluster.NodeID]cluster.ReceivedClaim
-	// LatestClaims are the newest claims of all, also from before that. They only make a
-	// place wait for a node that is connected, should stand before this one or has
-	// begun to, and has not answered yet.
+	// LatestClaims are the newest claims of all peers, older ones too. They only delay this node, in favour of
+	// a connected node that ranks above it or is a candidate, and has not responded yet.
 	LatestClaims map[cluster.NodeID]cluster.ReceivedClaim
 	Evidence     Evidence
 	Params       Params
 }
 
-// Decision says what to do about a leader that may be gone.
+// Decision is what to do about a leader that may have failed.
 type Decision struct {
-	StartElection bool          // stand, after After
-	After         time.Duration // look again then, with fresh claims; 0 and not Stand: leave it to Raft's timers
-	Rank          int           // this node's place, 0 the first; meaningful with Stand
+	StartElection bool          // start an election, after After
+	After         time.Duration // evaluate again then, with fresh claims; 0 without StartElection: Raft's timers decide
+	Rank          int           // this node's rank, 0 is the first; valid with StartElection
 	Trigger       string
 	Reason        string
-	// TermProgress grows with the newest term that was seen, and when somebody stands
-	// in it.
+	// TermProgress grows with the newest known term, and when that term has a candidate.
 	TermProgress uint64
-	Ranking      []Ranked // of those who may stand and have answered, best first
+	Ranking      []Ranked // eligible voters that responded, best first
 }
 
-// DecideElection decides whether this node stands for election, now or later, because of
-// what it and the other voters know of the leader. Seen holds answers to a poll
-// made for this evidence, or what bears it out unasked, of those behind this node.
+// DecideElection decides whether and when this node starts an election, from what it and the other voters know
+// about the leader. Responses holds poll responses for this evidence, plus unsolicited confirming claims of
+// lower-ranked peers.
 //
-// A majority of all voters, this node included, has to report the same, and no
-// voter may have heard that leader lately: a higher term deposes a living
-// leader too.
+// A majority of all voters, this node included, must confirm the evidence, and no voter may have heard the
+// leader recently, because a higher term also deposes a living leader.
 func DecideElection(in Input) Decision {
 	v := Decision{Trigger: in.Evidence.Trigger()}
 	if v.Reason, v.After = in.selfObjection(); v.Reason != "" {
@@ -95,15 +92,17 @@ func DecideElection(in Input) Decision {
 	voters := cluster.CountVoters(in.Servers)
 	switch waited := in.Mine.LeaderSilence; {
 	case in.Params.Lease && waited < in.Params.TimeoutMin:
-		v.After, v.Reason = max(Recheck, in.Params.TimeoutMin-waited), fmt.Sprintf("the lease of node %s may not have run out", in.Evidence.Leader)
+		v.After = max(Recheck, in.Params.TimeoutMin-waited)
+		v.Reason = fmt.Sprintf("the lease of node %s may not have expired", in.Evidence.Leader)
 		return v
 	case !in.confirms(in.Mine), len(agree) < cluster.Quorum(voters):
 		v.After = Recheck
-		v.Reason = fmt.Sprintf("%d of %d voters report that node %s is %s, %d are needed", count(agree, in.confirms), voters, in.Evidence.Leader, in.Evidence.adjective(), cluster.Quorum(voters))
+		v.Reason = fmt.Sprintf("%d of %d voters report that leader %s is %s; %d are needed", count(agree, in.confirms), voters,
+			in.Evidence.Leader, in.Evidence.adjective(), cluster.Quorum(voters))
 		return v
 	}
-	// Who has not noticed yet is ranked too: it will in a moment. Who stands in a
-	// newer term cannot begin anew before its own timer fires.
+	// Voters that have not noticed the failure are ranked too: they soon will. A candidate in a newer term is
+	// not, because it cannot start again before its own timer fires.
 	candidates := []cluster.Claim{in.Mine}
 	for _, s := range others {
 		if !in.isNewCandidate(s.Claim) {
@@ -114,19 +113,19 @@ func DecideElection(in Input) Decision {
 	v.Rank = slices.IndexFunc(v.Ranking, func(r Ranked) bool { return r.ID == in.Mine.NodeID })
 	v.TermProgress = in.progress(others)
 	v.StartElection, v.After = true, in.remainingDelay(v, others)
-	v.Reason = fmt.Sprintf("node %s is %s, as %s report; place %d (%s)", in.Evidence.Leader, in.Evidence.adjective(), names(agree), v.Rank+1, v.Ranking[v.Rank].Why)
+	v.Reason = fmt.Sprintf("leader %s is %s (reported by %s); rank %d (%s)", in.Evidence.Leader, in.Evidence.adjective(),
+		names(agree), v.Rank+1, v.Ranking[v.Rank].Why)
 	return v
 }
 
 func (e Evidence) adjective() string {
 	if e.ProcessDead {
-		return "lost"
+		return "dead"
 	}
 	return "silent"
 }
 
-// selfObjection says why this node does not stand whatever the others say, and when to
-// look again (0: not at all).
+// selfObjection returns why this node itself does not start an election, and when to evaluate again (0: never).
 func (in Input) selfObjection() (reason string, again time.Duration) {
 	mine, ev := in.Mine, in.Evidence
 	switch why := ineligibleReason(mine); {
@@ -143,23 +142,23 @@ func (in Input) selfObjection() (reason string, again time.Duration) {
 	case mine.Paused:
 		return "automatic failover is paused", 0
 	case why != "":
-		return "this node may not lead: " + why, 0
+		return "this node is not eligible to lead: " + why, 0
 	case mine.LeaderID == "" && mine.Term == ev.Term && mine.Role != cluster.Candidate:
-		// Raft forgets the leader before it takes a newer term on. Whoever brought that
-		// may have to be turned down, and then it is this node's turn.
-		return "this node knows no leader for the moment", Recheck
+		// Raft drops the leader before it adopts a newer term. The candidate of that term may be rejected, and
+		// then this node may start an election.
+		return "no leader known for the moment", Recheck
 	}
 	return "", 0
 }
 
-// isNewCandidate says whether a node has begun an election of its own. One that asks for
-// pre-votes, because its timer has fired, has not: voters that know the leader
-// turn it down, and it can be made to stand like any other.
+// isNewCandidate reports whether a node has started an election. A node that sends pre-vote requests because
+// its timer fired has not: voters that know the leader reject it, and a TimeoutNow can still make it a
+// candidate.
 func (in Input) isNewCandidate(c cluster.Claim) bool {
 	return c.Role == cluster.Candidate && c.Term > in.Evidence.Term
 }
 
-// others are the answers of voters, but for the one in question, by ID.
+// others returns the responses of voters by ID, without the leader in question.
 func (in Input) others() []cluster.ReceivedClaim {
 	var all []cluster.ReceivedClaim
 	for _, sv := range in.Servers {
@@ -171,8 +170,7 @@ func (in Input) others() []cluster.ReceivedClaim {
 	return all
 }
 
-// voterObjection says what in a voter's answer speaks against an election, and
-// when to ask again (0: not at all).
+// voterObjection returns what in a voter's response forbids an election, and when to ask again (0: never).
 func (in Input) voterObjection(s cluster.ReceivedClaim) (reason string, again time.Duration) {
 	c, ev := s.Claim, in.Evidence
 	switch {
@@ -183,14 +181,16 @@ func (in Input) voterObjection(s cluster.ReceivedClaim) (reason string, again ti
 	case c.LeaderID != ev.Leader || in.Evidence.confirmed(c):
 		return "", 0
 	case !ev.ProcessDead && c.LeaderSilence < in.Params.TimeoutMin:
-		return fmt.Sprintf("node %s heard the leader %s %v ago", c.NodeID, ev.Leader, round(c.LeaderSilence)), in.Params.TimeoutMin - c.LeaderSilence
+		return fmt.Sprintf("node %s heard the leader %s %v ago", c.NodeID, ev.Leader,
+			round(c.LeaderSilence)), in.Params.TimeoutMin - c.LeaderSilence
 	case ev.ProcessDead && s.At.Add(-c.LeaderSilence).After(ev.At.Add(s.LastExchange)):
-		return fmt.Sprintf("node %s has heard the leader %s since its connection to this node broke", c.NodeID, ev.Leader), Recheck
+		return fmt.Sprintf("node %s has heard the leader %s since its connection to this node broke", c.NodeID,
+			ev.Leader), Recheck
 	}
 	return "", 0
 }
 
-// CountConfirming counts the peers that claim that this leader's process is dead.
+// CountConfirming returns the number of peers that claim that this leader's process is dead.
 func (e Evidence) CountConfirming(claims map[cluster.NodeID]cluster.ReceivedClaim) (n int) {
 	for _, s := range claims {
 		if e.confirmed(s.Claim) {
@@ -200,11 +200,11 @@ func (e Evidence) CountConfirming(claims map[cluster.NodeID]cluster.ReceivedClai
 	return n
 }
 
-// confirmed says whether the claim is that the leader's process is dead.
+// confirmed reports whether the claim is that the leader's process is dead.
 func (e Evidence) confirmed(c cluster.Claim) bool { return c.LeaderProcessDead && e.sameLeader(c) }
 
-// sameLeader says whether a claim is about the leader in question. The boot ID
-// tells best; a candidate has forgotten the name.
+// sameLeader reports whether a claim is about the leader in question. It compares boot IDs if known, because a
+// candidate has forgotten the leader's name.
 func (e Evidence) sameLeader(c cluster.Claim) bool {
 	if c.LeaderBootID != "" && e.BootID != "" {
 		return c.LeaderBootID == e.BootID
@@ -212,7 +212,7 @@ func (e Evidence) sameLeader(c cluster.Claim) bool {
 	return c.LeaderID == e.Leader
 }
 
-// confirms says whether a claim bears the evidence out.
+// confirms reports whether a claim confirms the evidence.
 func (in Input) confirms(c cluster.Claim) bool {
 	silent := c.LeaderSilence >= in.Params.TimeoutMin
 	switch {
@@ -224,12 +224,11 @@ func (in Input) confirms(c cluster.Claim) bool {
 	return silent || c.LeaderProcessDead
 }
 
-// remainingDelay is how much longer a place has to wait. Should the term have moved on,
-// another has stood: it needs time to be heard of as leader, counted from when
-// that was seen, for its disk may be slow. A candidate ahead of this node that has
-// not raised its term may be about to, or, after a silence, may only have been
-// turned down for its pre-vote. Of those who have not answered, the ones that would
-// be ahead with a log as new as this node's have their places, too.
+// remainingDelay returns how much longer a rank must wait. If the term has moved on, there was another
+// candidate. It gets time to be heard as leader, counted from when that was noticed, because its disk may be
+// slow. A higher-ranked pre-vote candidate may be about to start its election. After a silent leader, its
+// pre-vote may only have been refused. Voters that have not responded keep their rank if an equal log would
+// place them above this node.
 func (in Input) remainingDelay(v Decision, others []cluster.ReceivedClaim) time.Duration {
 	ahead := v.Ranking[:v.Rank]
 	lost := in.unwinnableTerms(others)
@@ -237,11 +236,13 @@ func (in Input) remainingDelay(v Decision, others []cluster.ReceivedClaim) time.
 	moved, standing, late := moves(in.Mine), false, 0
 	for _, s := range others {
 		moved = moved || moves(s.Claim) || in.isNewCandidate(s.Claim) && !in.cannotWin(s.Claim, others)
-		standing = standing || s.Claim.Role == cluster.Candidate && slices.ContainsFunc(ahead, func(r Ranked) bool { return r.ID == s.Claim.NodeID })
+		standing = standing || s.Claim.Role == cluster.Candidate &&
+			slices.ContainsFunc(ahead, func(r Ranked) bool { return r.ID == s.Claim.NodeID })
 	}
 	for _, s := range in.unresponsive() {
 		moved = moved || moves(s.Claim) || in.isNewCandidate(s.Claim) && !in.cannotWin(s.Claim, others)
-		if !in.isNewCandidate(s.Claim) && ineligibleReason(s.Claim) == "" && in.Params.ranksAbove(s.Claim, in.Mine, in.Servers) {
+		if !in.isNewCandidate(s.Claim) && ineligibleReason(s.Claim) == "" &&
+			in.Params.ranksAbove(s.Claim, in.Mine, in.Servers) {
 			standing = standing || s.Claim.Role == cluster.Candidate
 			late++
 		}
@@ -252,7 +253,7 @@ func (in Input) remainingDelay(v Decision, others []cluster.ReceivedClaim) time.
 		case moved:
 			wait += 2 * Stagger
 		case in.Evidence.ProcessDead:
-			wait += Stagger // beside its place
+			wait += Stagger // in addition to its rank's delay
 		}
 		since = in.Evidence.ProgressAt
 		if v.TermProgress > in.Evidence.Progress {
@@ -265,7 +266,7 @@ func (in Input) remainingDelay(v Decision, others []cluster.ReceivedClaim) time.
 	return max(0, wait-in.Now.Sub(since))
 }
 
-// unwinnableTerms are those that a candidate stands in without any chance.
+// unwinnableTerms returns the terms whose candidate cannot win.
 func (in Input) unwinnableTerms(others []cluster.ReceivedClaim) (terms []uint64) {
 	for _, s := range others {
 		if in.isNewCandidate(s.Claim) && in.cannotWin(s.Claim, others) {
@@ -275,12 +276,12 @@ func (in Input) unwinnableTerms(others []cluster.ReceivedClaim) (terms []uint64)
 	return terms
 }
 
-// cannotWin says that a candidate cannot win: with the dead leader, and all that have
-// more in their logs than it, too few are left. That happens when the last that the
-// leader had sent reached a survivor only after the best placed had asked.
+// cannotWin reports whether a candidate cannot win: without the dead leader and all voters with more up-to-date
+// logs, no majority is left. This happens when a survivor receives the leader's last entries only after the
+// candidate's poll.
 func (in Input) cannotWin(candidate cluster.Claim, others []cluster.ReceivedClaim) bool {
 	if !in.Evidence.ProcessDead || candidate.Term > in.Mine.Term {
-		return false // a silent leader may vote; and this node would stand in the same term
+		return false // a silent leader may vote, and this node would be a candidate of the same term
 	}
 	behind := func(c cluster.Claim) bool { return LogReason(candidate.LastLogTerm, candidate.LastLogIndex, c) != "" }
 	left := cluster.CountVoters(in.Servers)
@@ -298,14 +299,14 @@ func (in Input) cannotWin(candidate cluster.Claim, others []cluster.ReceivedClai
 	return left < cluster.Quorum(cluster.CountVoters(in.Servers))
 }
 
-// unresponsive are the newest claims of the voters that are connected and have not
-// answered. A disk may be slow; and who has begun to stand may be late to say so:
-// whoever then stands beside it splits the votes.
+// unresponsive returns the newest claims of connected voters that have not responded. A disk may be slow, and a
+// candidate may announce its election late. A second candidate would split the votes.
 func (in Input) unresponsive() (all []cluster.ReceivedClaim) {
 	for _, sv := range in.Servers {
 		s, known := in.LatestClaims[sv.ID]
 		_, answered := in.Responses[sv.ID]
-		if known && !answered && s.Connected && sv.Suffrage == cluster.Voter && sv.ID != in.Mine.NodeID && sv.ID != in.Evidence.Leader {
+		if known && !answered && s.Connected && sv.Suffrage == cluster.Voter && sv.ID != in.Mine.NodeID &&
+			sv.ID != in.Evidence.Leader {
 			all = append(all, s)
 		}
 	}

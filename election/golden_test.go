@@ -110,7 +110,8 @@ func (s *scene) fact(what string, words []string, args map[string]string) {
 	case "evidence":
 		_, lost := args["lost"]
 		_, stalled := args["stalled"]
-		s.evidence = Evidence{Leader: cluster.NodeID(words[0]), BootID: args["boot"], ProcessDead: lost, DiskStalled: stalled, At: start.Add(s.duration(args["at"])), Term: s.number(args["term"])}
+		s.evidence = Evidence{Leader: cluster.NodeID(words[0]), BootID: args["boot"], ProcessDead: lost,
+			DiskStalled: stalled, At: start.Add(s.duration(args["at"])), Term: s.number(args["term"])}
 		if at, ok := args["active"]; ok {
 			s.evidence.ProgressAt, s.evidence.Progress = start.Add(s.duration(at)), s.number(args["progress"])
 		}
@@ -266,7 +267,8 @@ func (s *scene) number(text string) uint64 {
 }
 
 func decideScene(s *scene) string {
-	v := DecideElection(Input{Now: s.now, Servers: s.servers, Mine: s.seen[s.self].Claim, Responses: s.seen, LatestClaims: s.before, Evidence: s.evidence, Params: s.params})
+	v := DecideElection(Input{Now: s.now, Servers: s.servers, Mine: s.seen[s.self].Claim, Responses: s.seen,
+		LatestClaims: s.before, Evidence: s.evidence, Params: s.params})
 	var b strings.Builder
 	switch {
 	case v.StartElection && v.After == 0:
@@ -286,7 +288,8 @@ func decideScene(s *scene) string {
 }
 
 func preVoteScene(s *scene) string {
-	ok, reason := MayPreVote(PreVoteInput{Now: s.now, Candidate: s.candidate, LastContact: s.contact, Servers: s.servers, Mine: s.seen[s.self].Claim, Claims: s.seen, Params: s.params})
+	ok, reason := MayPreVote(PreVoteInput{Now: s.now, Candidate: s.candidate, LastContact: s.contact, Servers: s.servers,
+		Mine: s.seen[s.self].Claim, Claims: s.seen, Params: s.params})
 	if ok {
 		return "yes" + reason
 	}

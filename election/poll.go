@@ -9,17 +9,17 @@ import (
 	"northstar/cluster"
 )
 
-// ClusterPoll is what one node knows of all servers at one moment: its own claim, and
-// the answers to a poll made for this. Who did not answer is not in it.
+// ClusterPoll is what one node knows of all servers at one moment: its own claim and the responses to a poll.
+// Servers that did not respond are not in it.
 type ClusterPoll struct {
 	Now       time.Time
 	Servers   []cluster.Server
 	Mine      cluster.Claim
-	Responses map[cluster.NodeID]cluster.ReceivedClaim // the answers of others
+	Responses map[cluster.NodeID]cluster.ReceivedClaim // of the other servers
 	Params    Params
 }
 
-// claim gives a server's claim, if it has answered.
+// claim returns a server's claim, if it responded.
 func (s ClusterPoll) claim(id cluster.NodeID) (cluster.Claim, bool) {
 	if id == s.Mine.NodeID {
 		return s.Mine, true
@@ -28,7 +28,7 @@ func (s ClusterPoll) claim(id cluster.NodeID) (cluster.Claim, bool) {
 	return seen.Claim, ok
 }
 
-// claims gives every claim there is, this node's first.
+// claims returns all claims, this node's first.
 func (s ClusterPoll) claims() []cluster.Claim {
 	all := []cluster.Claim{s.Mine}
 	for _, sv := range s.Servers {
@@ -39,7 +39,7 @@ func (s ClusterPoll) claims() []cluster.Claim {
 	return all
 }
 
-// Term is the highest term that any of them is in.
+// Term returns the highest term of all claims.
 func (s ClusterPoll) Term() uint64 {
 	term := uint64(0)
 	for _, c := range s.claims() {
@@ -48,9 +48,8 @@ func (s ClusterPoll) Term() uint64 {
 	return term
 }
 
-// Leader gives the node that leads and can take part in handing leadership over,
-// "" and the reason when there is none: it has answered, nobody is in a later
-// term, its disk works, and a majority of the voters hears it.
+// Leader returns the leader if it can take part in a transfer, otherwise "" and the reason. It must have
+// responded, no claim may have a later term, its disk must work, and a majority of voters must hear it.
 func (s ClusterPoll) Leader() (id cluster.NodeID, why string) {
 	claims := s.claims()
 	i := slices.IndexFunc(claims, func(c cluster.Claim) bool { return c.Role == cluster.Leader && c.Term == s.Term() })
@@ -63,18 +62,20 @@ func (s ClusterPoll) Leader() (id cluster.NodeID, why string) {
 	}
 	deaf := 0
 	for _, c := range claims {
-		if c.NodeID != leader.NodeID && isVoter(s.Servers, c.NodeID) && (c.LeaderID != leader.NodeID || c.LeaderSilence >= s.Params.TimeoutMin) {
+		if c.NodeID != leader.NodeID && isVoter(s.Servers, c.NodeID) &&
+			(c.LeaderID != leader.NodeID || c.LeaderSilence >= s.Params.TimeoutMin) {
 			deaf++
 		}
 	}
 	if deaf >= cluster.Quorum(cluster.CountVoters(s.Servers)) {
-		return "", fmt.Sprintf("%d of %d voters do not hear the leader %s", deaf, cluster.CountVoters(s.Servers), leader.NodeID)
+		return "", fmt.Sprintf("%d of %d voters do not hear the leader %s", deaf, cluster.CountVoters(s.Servers),
+			leader.NodeID)
 	}
 	return leader.NodeID, ""
 }
 
-// Responding counts the voters that have answered, this node among them, and how
-// many are needed to elect a leader.
+// Responding returns the number of voters that responded, this node included, and how many are needed to elect
+// a leader.
 func (s ClusterPoll) Responding() (n, need int) {
 	for _, sv := range s.Servers {
 		if _, ok := s.claim(sv.ID); ok && sv.Suffrage == cluster.Voter {
@@ -84,11 +85,9 @@ func (s ClusterPoll) Responding() (n, need int) {
 	return n, cluster.Quorum(cluster.CountVoters(s.Servers))
 }
 
-// PredictVotes foretells what each voter would answer to a candidate, from the logs:
-// Raft's own rule. lost says that even with the votes of all that have not
-// answered there would be no majority; enough that there is one without them.
-// What a voter has answered stays true: logs grow, and only a leader shortens
-// them.
+// PredictVotes predicts each voter's response to a candidate from the logs, by Raft's own rule. lost reports
+// that the votes of all silent voters would not give a majority; enough reports that none of them is needed. A
+// voter's response stays valid, because logs grow and only a leader shortens them.
 func (s ClusterPoll) PredictVotes(candidate cluster.NodeID) (votes []cluster.Vote, enough, lost bool) {
 	stands, known := s.claim(candidate)
 	granted, open := 0, 0
@@ -103,7 +102,7 @@ func (s ClusterPoll) PredictVotes(candidate cluster.NodeID) (votes []cluster.Vot
 		case sv.ID == candidate:
 			v.Granted, v.Reason = true, "itself"
 		case !answered:
-			v.Reason = "does not answer"
+			v.Reason = "does not respond"
 			open++
 		case known && behind != "":
 			v.Reason = behind
@@ -120,21 +119,18 @@ func (s ClusterPoll) PredictVotes(candidate cluster.NodeID) (votes []cluster.Vot
 	return votes, granted >= need, granted+open < need
 }
 
-// lastResort is how many timeouts a cluster must have been without a leader until
-// a drained voter stands: everybody else has had time to, and priorities veto
-// nobody any more.
+// lastResort is how many timeouts a cluster must be without a leader before a drained voter starts an election.
+// By then all others had time to, and pre-vote vetoes have ended.
 const lastResort = 2 * vetoTimeouts
 
-// forcedLastResort is the same where somebody could win by all that is claimed, and has not:
-// a voter that missed a change of the members, for one, refuses whoever was none by
-// the configuration that it goes by.
+// forcedLastResort is the same while some node could win by its claims but has not. For example, a voter that
+// missed a membership change rejects candidates that its configuration does not have.
 const forcedLastResort = 4 * lastResort
 
-// LastResort says that this node, a drained voter, is to stand for election all
-// the same: for leaderless nobody has led, and of the others that answer none
-// that may lead could win, or none has for long. Its log is the newest then, as a rule, and the others
-// get what they lack only from a leader. It hands over once one of them has
-// caught up. Seen holds claims that are no older than that.
+// LastResort reports whether this node, a drained voter, starts an election nevertheless. The cluster had no
+// leader for the duration leaderless. No responding eligible node could win, or none won for a long time.
+// Usually this node's log is the most up-to-date one, and the others get its entries only from a leader. It
+// transfers leadership once one of them has caught up. Responses holds only claims received during leaderless.
 func (s ClusterPoll) LastResort(leaderless time.Duration) bool {
 	switch {
 	case leaderless < lastResort*s.Params.TimeoutMin:
@@ -154,8 +150,8 @@ func (s ClusterPoll) LastResort(leaderless time.Duration) bool {
 	return true
 }
 
-// TargetOptions judges every server as one to be elected by order, the best first: by
-// its log, then as Judge ranks survivors.
+// TargetOptions evaluates every server as the target of a requested election, the best first: by its log, then
+// like DecideElection.
 func (s ClusterPoll) TargetOptions() []cluster.TargetOption {
 	end := uint64(0)
 	for _, c := range s.claims() {
@@ -174,7 +170,10 @@ func (s ClusterPoll) TargetOptions() []cluster.TargetOption {
 	for i, sv := range servers {
 		choices[i] = s.choice(sv, end)
 	}
-	slices.SortStableFunc(choices, func(a, b cluster.TargetOption) int { return cmp.Compare(btoi(b.Eligible), btoi(a.Eligible)) })
+	slices.SortStableFunc(choices, func(a, b cluster.TargetOption) int {
+		return cmp.Compare(btoi(b.Eligible),
+			btoi(a.Eligible))
+	})
 	return choices
 }
 
@@ -189,11 +188,11 @@ func (s ClusterPoll) choice(sv cluster.Server, end uint64) cluster.TargetOption 
 	case !ch.Voter:
 		ch.Reason = fmt.Sprintf("node %s is not a voter", sv.ID)
 	case !answered:
-		ch.Reason = fmt.Sprintf("node %s does not answer", sv.ID)
+		ch.Reason = fmt.Sprintf("node %s does not respond", sv.ID)
 	case why != "":
-		ch.Reason = fmt.Sprintf("node %s may not lead: %s", sv.ID, why)
+		ch.Reason = fmt.Sprintf("node %s is not eligible to lead: %s", sv.ID, why)
 	case !enough:
-		ch.Reason = fmt.Sprintf("node %s would not get the votes of a majority", sv.ID)
+		ch.Reason = fmt.Sprintf("a majority would not vote for node %s", sv.ID)
 		ch.LogBehind = slices.ContainsFunc(s.Servers, func(voter cluster.Server) bool {
 			v, answered := s.claim(voter.ID)
 			return answered && voter.Suffrage == cluster.Voter && lessUpToDate(c, v)

@@ -8,26 +8,24 @@ import (
 	"northstar/cluster"
 )
 
-// vetoTimeouts is how many timeouts after the last contact with a leader a lower
-// placed candidate is refused: longer, and a preferred node that cannot win
-// would keep the cluster without a leader.
+// vetoTimeouts is how many timeouts after the last contact with a leader a lower-priority candidate is
+// rejected. A longer veto would leave the cluster without a leader if the preferred node cannot win.
 const vetoTimeouts = 3
 
-// PreVoteInput is a question whether a candidate may have this node's pre-vote.
+// PreVoteInput is the input for a decision about one pre-vote.
 type PreVoteInput struct {
 	Now         time.Time
 	Candidate   cluster.NodeID
-	LastContact time.Time // of this node with a leader; zero: never, and nothing is vetoed
+	LastContact time.Time // of this node with a leader; zero: never, and there is no veto
 	Servers     []cluster.Server
 	Mine        cluster.Claim
-	Claims      map[cluster.NodeID]cluster.ReceivedClaim // the newest claims
+	Claims      map[cluster.NodeID]cluster.ReceivedClaim // the newest ones
 	Params      Params
 }
 
-// MayPreVote says whether the candidate may have this node's pre-vote, as far as
-// placement goes, and why not. It is bounded in time. Of claims, only what was
-// heard on a standing connection within TimeoutMin counts, so that a preferred
-// node that is down costs nothing.
+// MayPreVote reports whether the candidate may have this node's pre-vote with regard to priorities, and why
+// not. The veto is limited in time. Only claims received on a current connection within TimeoutMin count, so
+// that a preferred node that is down delays nothing.
 func MayPreVote(in PreVoteInput) (ok bool, reason string) {
 	if in.LastContact.IsZero() || in.Now.Sub(in.LastContact) >= vetoTimeouts*in.Params.TimeoutMin {
 		return true, ""
@@ -37,7 +35,7 @@ func MayPreVote(in PreVoteInput) (ok bool, reason string) {
 		return true, ""
 	}
 	if why := ineligibleReason(candidate.Claim); why != "" {
-		return false, fmt.Sprintf("node %s may not lead: %s", in.Candidate, why)
+		return false, fmt.Sprintf("node %s is not eligible to lead: %s", in.Candidate, why)
 	}
 	rivals := []cluster.Claim{in.Mine}
 	for _, sv := range in.Servers {
@@ -45,7 +43,7 @@ func MayPreVote(in PreVoteInput) (ok bool, reason string) {
 			rivals = append(rivals, s.Claim)
 		}
 	}
-	// A rival that leads, or leads still, does not stand.
+	// A node that leads, or believes so, does not become a candidate.
 	rivals = slices.DeleteFunc(rivals, func(c cluster.Claim) bool { return c.Role == cluster.Leader || c.Paused })
 	ranking := in.Params.rank(rivals, in.Servers)
 	if len(ranking) == 0 {
@@ -53,8 +51,8 @@ func MayPreVote(in PreVoteInput) (ok bool, reason string) {
 	}
 	i := slices.IndexFunc(rivals, func(c cluster.Claim) bool { return c.NodeID == ranking[0].ID })
 	best, cand := rivals[i], candidate.Claim
-	// Only priority is worth a veto: everything else that ranks is a tie-break
-	// for who begins, and both would do.
+	// Only a higher priority justifies a veto. All other criteria only decide who starts, and both candidates
+	// are good.
 	if best.Priority <= cand.Priority || lessUpToDate(best, cand) {
 		return true, ""
 	}
@@ -65,13 +63,12 @@ func (in PreVoteInput) fresh(s cluster.ReceivedClaim) bool {
 	return s.Connected && in.Now.Sub(s.At) < in.Params.TimeoutMin
 }
 
-// lessUpToDate says whether the log of a is older than that of b.
+// lessUpToDate reports whether log a is less up-to-date than log b.
 func lessUpToDate(a, b cluster.Claim) bool {
 	return a.LastLogTerm < b.LastLogTerm || a.LastLogTerm == b.LastLogTerm && a.LastLogIndex < b.LastLogIndex
 }
 
-// LogReason is the reason of a voter whose own log is newer than a candidate's,
-// "" when it is not.
+// LogReason returns the reason of a voter with a more up-to-date log than the candidate's, "" otherwise.
 func LogReason(lastTerm, lastIndex uint64, mine cluster.Claim) string {
 	switch {
 	case lastTerm < mine.LastLogTerm:

@@ -1,9 +1,9 @@
-// Package election is the policy of elections: who should lead and why, which
-// survivor stands first, which pre-vote is refused, when leadership moves. It
-// is pure: no clock, no goroutine, no I/O, and every verdict says its reason.
+// Package election is the policy of elections: who should lead and why, which survivor becomes candidate first,
+// which pre-vote is rejected, when leadership moves. It is pure: no clock, no goroutine, no I/O, and each
+// decision has a reason.
 //
-// Nothing here is needed for safety. A verdict starts an election early, or has
-// one start later; votes, log checks and terms stay Raft's.
+// Safety does not depend on it. A decision starts an election early or delays one; votes, log checks and terms
+// are Raft's.
 package election
 
 import (
@@ -15,14 +15,14 @@ import (
 	"northstar/cluster"
 )
 
-// Stagger is how long each place in the ranking waits behind the one before it.
-// At half of it the second deposed the first, who had just been elected.
+// Stagger is the delay between two ranks. With half of it, the second candidate deposed the first one just
+// after its election.
 const Stagger = 20 * time.Millisecond
 
-// Recheck is when to ask again after a poll that found too few who agree.
+// Recheck is when to poll again after too few voters agreed.
 const Recheck = 2 * time.Millisecond
 
-// Why an election was held, as records, events and metrics name it.
+// Triggers of elections in records, events and metrics.
 const (
 	TriggerConnectionLost = "connection_lost"
 	TriggerTimeout        = "timeout"
@@ -33,27 +33,24 @@ const (
 	TriggerEmergency      = "emergency"
 )
 
-// Params are the cluster's times.
+// Params are the cluster's timeouts.
 type Params struct {
 	TimeoutMin time.Duration // a leader heard within it is alive
-	// Lease says that the leader may hold a lease: also a dead one counts as
-	// lost only when it has been silent for TimeoutMin, which is longer than any
-	// lease with its drift.
+	// Lease: the leader may hold a lease. Even a dead leader counts as failed only after a silence of
+	// TimeoutMin, which exceeds any lease with its drift.
 	Lease bool
 }
 
-// minSyncSamples is from how many operations on a percentile says something: of
-// fewer, p99 is the slowest of them, and one bad moment of a node that has just
-// started would make it slow for a minute.
+// minSyncSamples is the minimum number of operations for a meaningful percentile. With fewer, p99 is the
+// slowest one, and one bad moment after a start would mark the disk as slow for a minute.
 const minSyncSamples = 200
 
-// Slow says whether a disk works and is too slow for a leader.
+// Slow reports whether a working disk is too slow for a leader.
 func (p Params) Slow(d cluster.DiskState) bool {
 	return d.FsyncP99 > p.TimeoutMin/3 && d.Syncs >= minSyncSamples
 }
 
-// ineligibleReason says why the node that makes this claim must not be chosen as leader,
-// "" when it may.
+// ineligibleReason returns why the claiming node must not be chosen as leader, "" if it may.
 func ineligibleReason(c cluster.Claim) string {
 	switch {
 	case !c.IsVoter:
@@ -74,9 +71,8 @@ func ineligibleReason(c cluster.Claim) string {
 	return ""
 }
 
-// compare orders two claims by who should lead: < 0 when a should. order is the
-// place in the server list, where the later comes first: the library asks for
-// votes in that order and writes its own vote in its turn.
+// compare orders two claims by who should lead: < 0 if a should. order is the index in the server list; the
+// later server comes first. raft.Raft requests votes in list order and writes its own vote in its turn.
 func (p Params) compare(a, b cluster.Claim, order func(cluster.NodeID) int) int {
 	slow := func(c cluster.Claim) int {
 		if p.Slow(c.Disk) {
@@ -93,13 +89,13 @@ func (p Params) compare(a, b cluster.Claim, order func(cluster.NodeID) int) int 
 	)
 }
 
-// Ranked is one place of a ranking.
+// Ranked is one entry of a ranking.
 type Ranked struct {
 	ID  cluster.NodeID
 	Why string
 }
 
-// ranksAbove says whether a should lead rather than b once its log is as new.
+// ranksAbove reports whether a should lead rather than b if their logs are equal.
 func (p Params) ranksAbove(a, b cluster.Claim, servers []cluster.Server) bool {
 	if lessUpToDate(a, b) {
 		a.LastLogTerm, a.LastLogIndex = b.LastLogTerm, b.LastLogIndex
@@ -107,8 +103,7 @@ func (p Params) ranksAbove(a, b cluster.Claim, servers []cluster.Server) bool {
 	return p.compare(a, b, serverIndex(servers)) < 0
 }
 
-// RanksBelow says whether a comes behind b whatever becomes of their logs: by the logs as
-// they are, and were they the same.
+// RanksBelow reports whether a ranks below b with the present logs and also with equal logs.
 func (p Params) RanksBelow(a, b cluster.Claim, servers []cluster.Server) bool {
 	return p.compare(b, a, serverIndex(servers)) < 0 && !p.ranksAbove(a, b, servers)
 }
@@ -119,7 +114,7 @@ func serverIndex(servers []cluster.Server) (order func(cluster.NodeID) int) {
 	}
 }
 
-// rank orders the claims of those who may stand, the best first.
+// rank returns the claims of eligible nodes, the best first.
 func (p Params) rank(claims []cluster.Claim, servers []cluster.Server) []Ranked {
 	order := serverIndex(servers)
 	fit := slices.DeleteFunc(slices.Clone(claims), func(c cluster.Claim) bool { return ineligibleReason(c) != "" })
@@ -139,7 +134,7 @@ func (p Params) describe(c cluster.Claim) string {
 	return s
 }
 
-// isVoter says whether id counts towards the quorum.
+// isVoter reports whether id counts towards the quorum.
 func isVoter(servers []cluster.Server, id cluster.NodeID) bool {
 	s, ok := cluster.FindServer(servers, id)
 	return ok && s.Suffrage == cluster.Voter

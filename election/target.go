@@ -10,26 +10,25 @@ import (
 	"northstar/cluster"
 )
 
-// CaughtUp is how many log entries a node may be behind the leader to be fit to
-// take over: what is in flight under load.
+// CaughtUp is the maximum lag of a target, in log entries: what is in flight under load.
 const CaughtUp = 16
 
-// Peer is what a leader knows of one voter other than itself.
+// Peer is what a leader knows of another voter.
 type Peer struct {
 	Member         cluster.Member
 	Healthy        bool
-	Reasons        []string // why not
+	Reasons        []string // why it is not healthy
 	LagEntries     uint64
-	NoTransfer     string    // why leadership cannot be handed to it; "": it can
-	FitSince       time.Time // since when it has been fit without a break; zero: it is not
+	NoTransfer     string    // why leadership cannot be transferred to it; "": it can
+	FitSince       time.Time // since when it has been fit without interruption; zero: it is not
 	Disk           cluster.DiskState
-	DiskKnown      bool // Disk is a recent word of that node
+	DiskKnown      bool // Disk is from a recent claim
 	Connected      bool
 	IsVoter        bool
-	SelfIneligible bool // it says that it may not stand: it drains, or its disk is sick
+	SelfIneligible bool // its claim says that it is ineligible: draining, or a bad disk
 }
 
-// Fit says whether a peer could lead now, and why not.
+// Fit reports whether a peer could lead now, and why not.
 func (p Peer) Fit() (ok bool, reason string) {
 	switch {
 	case !p.IsVoter:
@@ -43,7 +42,7 @@ func (p Peer) Fit() (ok bool, reason string) {
 	case !p.Healthy:
 		return false, "not healthy: " + strings.Join(p.Reasons, "; ")
 	case p.SelfIneligible:
-		return false, "it says that it may not lead"
+		return false, "its claim says that it is not eligible"
 	case p.DiskKnown && (p.Disk.Stalled || p.Disk.ReadOnly):
 		return false, "its disk is stalled or full"
 	case p.NoTransfer != "":
@@ -54,13 +53,12 @@ func (p Peer) Fit() (ok bool, reason string) {
 	return true, ""
 }
 
-// LeaderView is what a leader looks at when it asks itself whether another node
-// should lead.
+// LeaderView is what a leader uses to decide whether another node should lead.
 type LeaderView struct {
 	Now   time.Time
 	Self  cluster.Member
 	Peers []Peer // in any order
-	// Delay is how long a better placed node has to be fit.
+	// Delay is how long a better target must have been fit.
 	Delay time.Duration
 	// NotBefore is when the cooldown after the last attempt ends.
 	NotBefore time.Time
@@ -68,8 +66,8 @@ type LeaderView struct {
 	Params    Params
 }
 
-// PriorityTarget gives the node that leadership should be moved to because it has a
-// higher priority than this leader, "" when there is none, and the reason.
+// PriorityTarget returns a node with a higher priority than this leader that should take over, or "", and the
+// reason.
 func PriorityTarget(in LeaderView) (target cluster.NodeID, reason string) {
 	var better []Peer
 	var why []string
@@ -101,19 +99,20 @@ func PriorityTarget(in LeaderView) (target cluster.NodeID, reason string) {
 		return "", fmt.Sprintf("cooling down for %v", round(in.NotBefore.Sub(in.Now)))
 	}
 	best := preferred(better)
-	return best.Member.ID, fmt.Sprintf("node %s has priority %d, the leader %s %d; fit for %v", best.Member.ID, best.Member.Priority, in.Self.ID, in.Self.Priority, round(in.Now.Sub(best.FitSince)))
+	return best.Member.ID, fmt.Sprintf("node %s has priority %d, the leader %s %d; fit for %v", best.Member.ID,
+		best.Member.Priority, in.Self.ID, in.Self.Priority, round(in.Now.Sub(best.FitSince)))
 }
 
-// ranksAbove is the one of the highest priority, and of those the least behind.
+// preferred returns the peer with the highest priority, and of those the one with the least lag.
 func preferred(peers []Peer) Peer {
 	return slices.MinFunc(peers, func(a, b Peer) int {
-		return cmp.Or(cmp.Compare(b.Member.Priority, a.Member.Priority), cmp.Compare(a.LagEntries, b.LagEntries), cmp.Compare(a.Member.ID, b.Member.ID))
+		return cmp.Or(cmp.Compare(b.Member.Priority, a.Member.Priority), cmp.Compare(a.LagEntries, b.LagEntries),
+			cmp.Compare(a.Member.ID, b.Member.ID))
 	})
 }
 
-// FullDiskTarget gives the node that leadership should be moved to because this
-// leader's disk has too little space left to take writes, "" when there is none,
-// and the reason.
+// FullDiskTarget returns the node that should take over because this leader's disk is too full for writes, or
+// "", and the reason.
 func FullDiskTarget(in LeaderView, disk cluster.DiskState) (target cluster.NodeID, reason string) {
 	if !disk.ReadOnly {
 		return "", "there is space on the disk"
@@ -133,11 +132,11 @@ func FullDiskTarget(in LeaderView, disk cluster.DiskState) (target cluster.NodeI
 	return preferred(able).Member.ID, fmt.Sprintf("the disk of the leader %s is full: it can take no writes", in.Self.ID)
 }
 
-// maxCooldown bounds how rarely a take-over that keeps failing is tried.
+// maxCooldown limits the pause after repeated failures to transfer leadership.
 const maxCooldown = 10 * time.Minute
 
-// Cooldown is how long to wait after an attempt to move leadership: the delay
-// after one that worked, and twice as long after each that did not.
+// Cooldown returns the pause after an attempt to transfer leadership: the delay after a success, and twice the
+// previous pause after each failure.
 func Cooldown(last, delay time.Duration, worked bool) time.Duration {
 	if worked || last <= 0 {
 		return delay
@@ -145,23 +144,22 @@ func Cooldown(last, delay time.Duration, worked bool) time.Duration {
 	return min(2*last, max(maxCooldown, delay))
 }
 
-// Slow disks: when a leader with a slow one hands over.
+// Limits for a leader that hands over because of its slow disk.
 const (
-	slowFor          = 90 * time.Second // longer than one bad moment stays in the p99 of a minute
-	slowDiskInterval = 10 * time.Minute // between two such hand-overs in the cluster
-	slowFactor       = 4                // the other disk has to be so much faster
+	slowFor          = 90 * time.Second // longer than one bad moment affects the p99 of a minute
+	slowDiskInterval = 10 * time.Minute // between two such transfers in the cluster
+	slowFactor       = 4                // how much faster the other disk must be
 )
 
 // OwnDisk is what a leader knows of its own disk.
 type OwnDisk struct {
 	cluster.DiskState
-	SlowSince time.Time // since when it has been slow without a break; zero: it is not
-	Moved     time.Time // when leadership was last moved for a slow disk, anywhere; zero: never
+	SlowSince time.Time // since when it has been slow without interruption; zero: it is not
+	Moved     time.Time // the last transfer for a slow disk, by any node; zero: never
 }
 
-// SlowDiskTarget gives the node that leadership should be moved to because this
-// leader's disk is slow and that node's is not, "" when there is none, and the
-// reason.
+// SlowDiskTarget returns the node that should take over because this leader's disk is slow and the target's is
+// not, or "", and the reason.
 func SlowDiskTarget(in LeaderView, own OwnDisk) (target cluster.NodeID, reason string) {
 	disk := own.DiskState
 	if !in.Params.Slow(disk) || own.SlowSince.IsZero() {
@@ -179,7 +177,8 @@ func SlowDiskTarget(in LeaderView, own OwnDisk) (target cluster.NodeID, reason s
 	}
 	switch {
 	case len(healthier) == 0:
-		return "", fmt.Sprintf("the disk is slow (%v), and no other fit voter has one that is much faster", round(disk.FsyncP99))
+		return "", fmt.Sprintf("the disk is slow (%v), and no other fit voter has one that is much faster",
+			round(disk.FsyncP99))
 	case in.Paused:
 		return "", "automatic failover is paused"
 	case !own.Moved.IsZero() && in.Now.Sub(own.Moved) < slowDiskInterval:
@@ -188,7 +187,9 @@ func SlowDiskTarget(in LeaderView, own OwnDisk) (target cluster.NodeID, reason s
 		return "", fmt.Sprintf("cooling down for %v", round(in.NotBefore.Sub(in.Now)))
 	}
 	best := slices.MinFunc(healthier, func(a, b Peer) int {
-		return cmp.Or(cmp.Compare(b.Member.Priority, a.Member.Priority), cmp.Compare(a.Disk.FsyncP99, b.Disk.FsyncP99), cmp.Compare(a.Member.ID, b.Member.ID))
+		return cmp.Or(cmp.Compare(b.Member.Priority, a.Member.Priority), cmp.Compare(a.Disk.FsyncP99, b.Disk.FsyncP99),
+			cmp.Compare(a.Member.ID, b.Member.ID))
 	})
-	return best.Member.ID, fmt.Sprintf("the leader's disk is slow: p99 %v against %v on node %s", round(disk.FsyncP99), round(best.Disk.FsyncP99), best.Member.ID)
+	return best.Member.ID, fmt.Sprintf("the leader's disk is slow: p99 %v against %v on node %s", round(disk.FsyncP99),
+		round(best.Disk.FsyncP99), best.Member.ID)
 }

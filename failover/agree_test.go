@@ -177,10 +177,14 @@ func TestOneSlowExchangeIsNoFarNetwork(t *testing.T) {
 		cut       bool
 		min, max  time.Duration
 	}{
-		"near":                        {200 * time.Microsecond, 200 * time.Microsecond, false, 20 * time.Millisecond, 40 * time.Millisecond},
-		"near, the last one was slow": {90 * time.Millisecond, time.Millisecond, false, 20 * time.Millisecond, 40 * time.Millisecond},
-		"far":                         {30 * time.Millisecond, 30 * time.Millisecond, false, 90 * time.Millisecond, 120 * time.Millisecond},
-		"far, and not connected":      {30 * time.Millisecond, 30 * time.Millisecond, true, 20 * time.Millisecond, 40 * time.Millisecond},
+		"near": {200 * time.Microsecond, 200 * time.Microsecond, false, 20 * time.Millisecond,
+			40 * time.Millisecond},
+		"near, the last one was slow": {90 * time.Millisecond, time.Millisecond, false, 20 * time.Millisecond,
+			40 * time.Millisecond},
+		"far": {30 * time.Millisecond, 30 * time.Millisecond, false, 90 * time.Millisecond,
+			120 * time.Millisecond},
+		"far, and not connected": {30 * time.Millisecond, 30 * time.Millisecond, true, 20 * time.Millisecond,
+			40 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -10,36 +10,35 @@ import (
 	"northstar/cluster"
 )
 
-// candidacyLog keeps what is known of this node's last candidacies.
+// candidacyLog holds this node's newest candidacies.
 type candidacyLog struct {
 	mu   sync.Mutex
-	last []candidacy // by order of beginning; at most maxCandidacies
+	last []candidacy // in order of their start; at most maxCandidacies
 }
 
 const maxCandidacies = 8
 
-// candidacy is one time that this node stood, or asked whether it could.
+// candidacy is one candidacy of this node; it may have got no further than pre-votes.
 type candidacy struct {
 	term            uint64
 	trigger, reason string // "": Raft's own timer
-	operator        string // who ordered it; "": nobody
-	overLiveLeader  bool   // it passes over a leader that may live
+	operator        string // operator who requested it; may be ""
+	overLiveLeader  bool   // it replaces a leader that may be alive
 	startedAt       time.Time
-	leaderlessSince time.Time // when the leader was last heard; zero: not known
+	leaderlessSince time.Time // when the leader was last heard; zero: unknown
 	steps           Timeline
 	votes, pre      map[cluster.NodeID]cluster.Vote
 }
 
-// Timeline are the times at which one failover got on. What is zero is not known, or
-// was not gone through.
+// Timeline holds the times of one failover's phases. A zero time is unknown, or the phase was skipped.
 type Timeline struct {
-	Noticed         time.Time // the leader's connection broke, or it was found silent
+	Noticed         time.Time // the leader's connection was lost, or it was found silent
 	Confirmed       time.Time // the leader's process is dead
-	Agreed          time.Time // a majority of voters reports the same, and it is this node's turn
-	ElectionStarted time.Time // Raft has taken the order to stand
+	Agreed          time.Time // a majority of voters agrees, and this node's delay is over
+	ElectionStarted time.Time // raft.Raft accepted the TimeoutNow
 }
 
-// begin notes a candidacy that failover wants.
+// begin records a candidacy that failover starts.
 func (b *candidacyLog) begin(c candidacy) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -51,7 +50,7 @@ func (b *candidacyLog) begin(c candidacy) {
 	b.add(c)
 }
 
-// add appends. The lock is held.
+// add appends a candidacy. The caller holds the lock.
 func (b *candidacyLog) add(c candidacy) {
 	if len(b.last) == maxCandidacies {
 		b.last = slices.Delete(b.last, 0, 1)
@@ -59,12 +58,12 @@ func (b *candidacyLog) add(c candidacy) {
 	b.last = append(b.last, c)
 }
 
-// find gives the candidacy for a term, -1 when there is none. The lock is held.
+// find returns the index of the candidacy for a term, -1 if there is none. The caller holds the lock.
 func (b *candidacyLog) find(term uint64) int {
 	return slices.IndexFunc(b.last, func(c candidacy) bool { return c.term == term })
 }
 
-// markStarted notes when Raft began to stand for a term.
+// markStarted records when Raft became a candidate for a term.
 func (b *candidacyLog) markStarted(term uint64, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -73,13 +72,14 @@ func (b *candidacyLog) markStarted(term uint64, now time.Time) {
 	}
 }
 
-// vote notes a voter's answer.
+// vote records a voter's response.
 func (b *candidacyLog) vote(a cluster.VoteResponse, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	i := b.find(a.Term)
 	if i < 0 {
-		b.add(candidacy{term: a.Term, startedAt: now, votes: map[cluster.NodeID]cluster.Vote{}, pre: map[cluster.NodeID]cluster.Vote{}})
+		b.add(candidacy{term: a.Term, startedAt: now, votes: map[cluster.NodeID]cluster.Vote{},
+			pre: map[cluster.NodeID]cluster.Vote{}})
 		i = len(b.last) - 1
 	}
 	answers := b.last[i].votes
@@ -89,8 +89,8 @@ func (b *candidacyLog) vote(a cluster.VoteResponse, now time.Time) {
 	answers[a.Voter] = cluster.Vote{Voter: a.Voter, Granted: a.Granted, Reason: a.Reason}
 }
 
-// unwinnable says whether so many of that many voters have refused, or could not be
-// asked, that the candidacy for a term cannot be won.
+// unwinnable reports whether too many of the voters refused or could not be asked, so that the candidacy for a
+// term cannot be won.
 func (b *candidacyLog) unwinnable(term uint64, voters int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -107,20 +107,20 @@ func (b *candidacyLog) unwinnable(term uint64, voters int) bool {
 	return refused > voters-cluster.Quorum(voters)
 }
 
-// CandidacyRecord are what is known of a candidacy of this node.
+// CandidacyRecord describes a candidacy of this node.
 type CandidacyRecord struct {
 	Term            uint64
-	Trigger, Reason string // "": it was Raft's timer, or is not known
+	Trigger, Reason string // "": Raft's timer, or unknown
 	Operator        string
-	Ordered         bool // voters were asked to pass over the leader that they know
+	Ordered         bool // voters were asked to ignore a leader that they know
 	Began           time.Time
 	LeaderlessSince time.Time
-	Votes           []cluster.Vote // by voter, its own included
+	Votes           []cluster.Vote // by voter, with this node's own
 	Steps           Timeline
 }
 
-// facts gives the newest candidacy for a term up to that one; of a candidacy
-// that got no further than pre-votes, those.
+// facts returns the newest candidacy for a term up to the given one. If that got no further than pre-votes, it
+// has the pre-votes.
 func (b *candidacyLog) facts(self cluster.NodeID, term uint64) (CandidacyRecord, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -136,16 +136,17 @@ func (b *candidacyLog) facts(self cluster.NodeID, term uint64) (CandidacyRecord,
 		if _, ok := answers[self]; !ok && len(votes) > 0 {
 			votes = append(votes, cluster.Vote{Voter: self, Granted: true, Reason: "itself"})
 		}
-		return CandidacyRecord{Term: c.term, Trigger: c.trigger, Reason: c.reason, Operator: c.operator, Ordered: c.overLiveLeader, Began: c.startedAt, LeaderlessSince: c.leaderlessSince, Votes: votes, Steps: c.steps}, true
+		return CandidacyRecord{Term: c.term, Trigger: c.trigger, Reason: c.reason, Operator: c.operator,
+			Ordered: c.overLiveLeader, Began: c.startedAt, LeaderlessSince: c.leaderlessSince, Votes: votes, Steps: c.steps}, true
 	}
 	return CandidacyRecord{}, false
 }
 
-// OnVoteResponse hears a voter's answer to this node. It does not block.
+// OnVoteResponse records a voter's response to this node. It does not block.
 func (c *Controller) OnVoteResponse(a cluster.VoteResponse) { c.book.vote(a, c.now()) }
 
-// CandidacyRecord are what is known of this node's candidacy that ended with the election
-// of that term. For a lost election the candidacy may be of an earlier term.
+// Facts returns the candidacy of this node that ended with the election of that term. For a lost election the
+// candidacy may be of an earlier term.
 func (c *Controller) Facts(term uint64) CandidacyRecord {
 	f, known := c.book.facts(c.cfg.Self, term)
 	if !known || len(f.Votes) == 0 {

@@ -1,7 +1,6 @@
-// Package failover acts on lost, silent and badly placed leaders: it gathers
-// what the transport and consensus know, has package election decide, and does
-// what that says. It can only make elections begin earlier than Raft's timers
-// would, or move leadership by a planned transfer: votes stay Raft's.
+// Package failover acts on leaders that are dead, silent or badly placed. It collects what the transport and
+// consensus know, lets package election decide, and executes the decision. It can only start elections earlier
+// than Raft's timers, or transfer leadership; Raft still counts the votes.
 package failover
 
 import (
@@ -16,57 +15,54 @@ import (
 	"northstar/state"
 )
 
-// Peers is what failover needs of the transport. Its methods may be called by
-// any goroutine.
+// Peers is what failover needs of the transport. Its methods may be called by any goroutine.
 type Peers interface {
-	// Claims are the newest claims of all peers. It does not block.
+	// Claims returns the newest claim of each peer. It does not block.
 	Claims() map[cluster.NodeID]cluster.ReceivedClaim
-	// ClaimsChanged is closed at the next claim of any peer. It does not block.
+	// ClaimsChanged returns a channel that is closed at the next claim of any peer. It does not block.
 	ClaimsChanged() <-chan struct{}
-	// Poll asks peers for fresh claims and gives what came before ctx ended. The
-	// question bears this node's own.
+	// Poll requests claims of peers and returns those received before ctx ends. The request carries this node's
+	// claim.
 	Poll(ctx context.Context, peers []cluster.NodeID) map[cluster.NodeID]cluster.ReceivedClaim
-	// Confirm dials a peer again to learn whether that process of it is dead. It
-	// takes at most some 60 ms.
+	// Confirm dials a peer again to find out whether the given process is dead. It takes at most about 60 ms.
 	Confirm(ctx context.Context, peer cluster.NodeID, bootID string) cluster.Liveness
 }
 
-// Raft is this node's end of the running Raft node.
+// Raft is this node's running Raft node.
 type Raft interface {
-	// Barrier returns when Raft has finished the append that it was working on.
+	// WaitMainLoop returns when Raft has finished the append that it is processing.
 	WaitMainLoop(ctx context.Context) error
-	// Stand makes this node stand for election now, without pre-vote, unless it has
-	// left that term.
+	// StartElection starts an election without pre-votes, unless this node has left that term.
 	StartElection(ctx context.Context, term uint64, by cluster.ElectionCause) error
 }
 
-// Consensus is what failover needs to know of the cluster.
+// Consensus is the part of the consensus node that failover reads.
 type Consensus interface {
 	Status() cluster.NodeStatus
 	Peers() []cluster.PeerStatus
 	View() *state.View
-	// LeaderChanged is closed at the next change of leader or term.
+	// LeaderChanged returns a channel that is closed at the next change of leader or term.
 	LeaderChanged() <-chan struct{}
 }
 
-// Transfer moves leadership away from this node, which leads.
+// Transfer transfers leadership away from this node, the leader.
 type Transfer interface {
-	// Choices shows all other servers as targets, the best first.
+	// Choices returns all other servers as targets, the best first.
 	Choices() []cluster.TargetOption
-	// To returns once the target is seen leading; h.To "" is the best.
+	// Execute returns once the target is seen leading; an empty h.To selects the best target.
 	Execute(ctx context.Context, h cluster.TransferNotice) (cluster.TransferOutcome, error)
 }
 
-// Config is what a Controller is told once.
+// Config holds the settings of a Controller.
 type Config struct {
 	Self          cluster.NodeID
-	Fast          bool // failover.fast: act on lost and silent leaders ahead of Raft's timers
+	Fast          bool // failover.fast: act on dead and silent leaders before Raft's timers
 	TakeoverDelay time.Duration
 	TimeoutMin    time.Duration // election.timeout-min
 	TimeoutMax    time.Duration
-	Lease         bool // election.lease: wait until the leader's has run out
-	// LeaseWait is for how long a node that was elected by order serves nothing:
-	// the leader that it passed over may have a lease. 0 without leases.
+	Lease         bool // election.lease: wait until the leader's lease has expired
+	// LeaseWait is how long a node elected over a live leader waits before it serves: that leader may have a
+	// lease. 0 without leases.
 	LeaseWait time.Duration
 }
 
@@ -74,75 +70,75 @@ func (c Config) params() election.Params {
 	return election.Params{TimeoutMin: c.TimeoutMin, Lease: c.Lease}
 }
 
-// Deps is what a Controller works with; all are required.
+// Deps are the dependencies of a Controller; all are required.
 type Deps struct {
-	// Claim is this node's own claim as of now, with what Fill adds. It is cheap
-	// and must not be called while Fill runs.
+	// Claim returns this node's current claim, completed by AnnotateClaim. It is cheap. AnnotateClaim must not
+	// call it.
 	Claim     func() cluster.Claim
 	Peers     Peers
-	Raft      func() Raft // the running one
+	Raft      func() Raft // returns the running one
 	Consensus Consensus
 	Transfer  Transfer
 	Event     func(cluster.Event) // for the journal; must not block
 	Logger    hclog.Logger
 }
 
-// Controller watches over the leader. Its methods may be called by any
-// goroutine, before, during and after Run.
+// Controller monitors the leader. Its methods may be called by any goroutine, before, during and after Run.
 type Controller struct {
 	cfg  Config
 	deps Deps
 	log  hclog.Logger
 	now  func() time.Time
 
-	began time.Time // when it was made
+	began time.Time // when New was called
 
-	losses     chan cluster.ConnectionLoss // bounded; what does not fit is left to silence
-	requestSem chan struct{}               // capacity 1: who holds it carries an order to stand out
+	losses     chan cluster.ConnectionLoss // bounded; if it is full, the silence check detects the loss
+	requestSem chan struct{}               // capacity 1: held while an operator's election runs
 	book       candidacyLog
 
-	mu             sync.Mutex     // guards what follows; nothing blocks under it
-	leader         leaderInstance // the last leader that this node knew
-	deadLeader     leaderInstance // the reign whose process is confirmed dead; zero: none
-	deadLeaderAt   time.Time      // when that was
+	mu             sync.Mutex     // guards the fields below; no blocking call while it is held
+	leader         leaderInstance // the last known leader
+	deadLeader     leaderInstance // the leader whose process is confirmed dead; zero: none
+	deadLeaderAt   time.Time      // when it was confirmed
 	handover       cluster.TransferNotice
-	electionLimits map[string]*tokenBucket // injections by leader process
+	electionLimits map[string]*tokenBucket // fast elections by leader process
 	cooldown       cooldown
 }
 
 // leaderInstance is a leader in one term.
 type leaderInstance struct {
 	id   cluster.NodeID
-	boot string // of its process; "" when not known
+	boot string // boot ID of its process; "" if unknown
 	term uint64
 }
 
-// cooldown bounds attempts to move leadership; it outlives reigns.
+// cooldown limits attempts to transfer leadership, across leaderships of this node.
 type cooldown struct {
 	last  time.Duration
 	until time.Time
-	disk  time.Time // when leadership was last moved for this node's disk
+	disk  time.Time // last transfer because of this node's disk
 }
 
-// New makes a Controller and starts nothing.
+// New returns a Controller and starts no goroutine.
 func New(cfg Config, deps Deps) *Controller {
 	return &Controller{
 		cfg: cfg, deps: deps, log: deps.Logger.Named("failover"), now: time.Now, began: time.Now(),
-		losses: make(chan cluster.ConnectionLoss, 16), requestSem: make(chan struct{}, 1), electionLimits: map[string]*tokenBucket{},
+		losses: make(chan cluster.ConnectionLoss, 16), requestSem: make(chan struct{},
+			1), electionLimits: map[string]*tokenBucket{},
 	}
 }
 
-// OnConnectionLost hears that a monitor connection has broken. It does not block.
+// OnConnectionLost is called when a monitor connection breaks. It does not block.
 func (c *Controller) OnConnectionLost(l cluster.ConnectionLoss) {
 	select {
 	case c.losses <- l:
-	default: // its silence will be noticed
+	default: // the silence check will detect it
 	}
 }
 
-// Run acts on lost and silent leaders until ctx ends.
+// Run acts on dead and silent leaders until ctx ends.
 func (c *Controller) Run(ctx context.Context) error {
-	quiet := time.Time{} // silence is not looked at before
+	quiet := time.Time{} // no silence check before this time
 	for {
 		changed := c.deps.Consensus.LeaderChanged()
 		c.rememberLeader(c.deps.Consensus.Status())
@@ -166,7 +162,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	}
 }
 
-// rememberLeader remembers the leader: when it is gone, Raft forgets its name.
+// rememberLeader remembers the leader, because Raft forgets it when it starts an election.
 func (c *Controller) rememberLeader(st cluster.NodeStatus) {
 	if st.LeaderID == "" {
 		return
@@ -180,14 +176,14 @@ func (c *Controller) rememberLeader(st cluster.NodeStatus) {
 	case before == next:
 		return
 	case before.id == next.id && before.term == next.term && before.boot != "" && !leads:
-		return // the process of that reign is known, and this is another one
+		return // the leader's process is known, and the claim is of another one
 	}
 	c.leader = next
 	c.deadLeader = leaderInstance{}
 }
 
-// clearDeadLeader takes back that the leader's process is dead when that was heard long enough
-// after: dialling it was refused for a moment, by a firewall for one.
+// clearDeadLeader drops the dead mark when the leader is heard more than TimeoutMin later. A firewall, for
+// example, may have refused the confirming dial.
 func (c *Controller) clearDeadLeader() {
 	c.mu.Lock()
 	lost, at := c.deadLeader, c.deadLeaderAt
@@ -200,7 +196,7 @@ func (c *Controller) clearDeadLeader() {
 		return
 	}
 	if heard := c.now().Add(-mine.LeaderSilence); heard.Sub(at) <= c.cfg.TimeoutMin {
-		return // it may have been on its way
+		return // sent before the process died, perhaps
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -215,9 +211,8 @@ func (c *Controller) lastLeader() leaderInstance {
 	return c.leader
 }
 
-// AnnotateClaim adds to this node's claim what failover knows: the leader's process, also
-// when Raft has forgotten it, whether that is dead, and what this node is about
-// to hand over.
+// AnnotateClaim adds failover's knowledge to this node's claim: the leader's process (Raft may have forgotten
+// the leader), whether it is dead, and the transfer notice of a leader.
 func (c *Controller) AnnotateClaim(claim *cluster.Claim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -231,14 +226,13 @@ func (c *Controller) AnnotateClaim(claim *cluster.Claim) {
 	}
 }
 
-// Bounds of how often silence is looked at. A change of leader is noticed at
-// once whatever they are.
+// Bounds of the interval of silence checks. A change of leader wakes Run in any case.
 const (
 	minCheckInterval = time.Millisecond
 	maxCheckInterval = time.Second
 )
 
-// nextSilenceCheck is when the leader will have been silent for too long.
+// nextSilenceCheck returns the time until the leader will have been silent for too long.
 func (c *Controller) nextSilenceCheck(quiet time.Time) time.Duration {
 	mine := c.deps.Claim()
 	if !c.cfg.Fast || mine.Role == cluster.Leader {
@@ -247,9 +241,8 @@ func (c *Controller) nextSilenceCheck(quiet time.Time) time.Duration {
 	return max(minCheckInterval, c.cfg.TimeoutMin-max(0, mine.LeaderSilence), quiet.Sub(c.now()))
 }
 
-// affectedBy says whether a leader is this node's to follow still, or was when its
-// own timer fired: a candidate that has not raised its term asks for pre-votes, and
-// those who still know the leader turn it down.
+// affectedBy reports whether this node follows the leader, or did when its own timer fired. A candidate that
+// has not raised its term is sending pre-vote requests, and voters that still know the leader reject them.
 func (c *Controller) affectedBy(mine cluster.Claim, l leaderInstance) bool {
 	if l.id == "" {
 		return false
@@ -258,39 +251,38 @@ func (c *Controller) affectedBy(mine cluster.Claim, l leaderInstance) bool {
 	return follows || mine.Role == cluster.Candidate && mine.LeaderID == "" && mine.Term == l.term
 }
 
-// isDead says whether the process of a reign is confirmed dead.
+// isDead reports whether the leader's process is confirmed dead.
 func (c *Controller) isDead(l leaderInstance) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.deadLeader == l
 }
 
-// LeaderDead says whether this node has found the process of the leader of a term
-// dead. It does not block.
+// LeaderDead reports whether this node found the process of a term's leader dead. It does not block.
 func (c *Controller) LeaderDead(leader cluster.NodeID, term uint64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.deadLeader.id == leader && c.deadLeader.term == term && leader != ""
 }
 
-// handleSilence acts when the leader has been silent for too long; false when it is
-// not, or not any more.
+// handleSilence starts a failover if the leader has been silent for too long. It returns false if the leader is
+// not silent, or was heard meanwhile.
 func (c *Controller) handleSilence(ctx context.Context) bool {
 	mine, l := c.deps.Claim(), c.lastLeader()
 	if !c.cfg.Fast || mine.LeaderSilence < c.cfg.TimeoutMin {
 		return false
 	}
 	if !c.affectedBy(mine, l) {
-		return true // it leads, stands, or knows no leader: Raft's timers do the rest
+		return true // this node leads, is a candidate or knows no leader: Raft's timers decide
 	}
 	ev := election.Evidence{Leader: l.id, BootID: l.boot, Term: mine.Term, At: c.now()}
 	ev.DiskStalled = c.deps.Peers.Claims()[l.id].Claim.Disk.Stalled
 	c.runFailover(ctx, ev, time.Time{})
-	return c.deps.Claim().LeaderSilence >= c.cfg.TimeoutMin // one that was heard meanwhile may fall silent any moment
+	return c.deps.Claim().LeaderSilence >= c.cfg.TimeoutMin // a leader heard meanwhile may become silent any moment
 }
 
-// handleConnectionLoss acts on a connection that broke: when it was the leader's, and dialling
-// it again shows that the process is dead; false when nothing was done.
+// handleConnectionLoss handles a lost monitor connection. If it was the leader's and a new dial confirms that
+// the process is dead, it starts a failover. Otherwise it returns false.
 func (c *Controller) handleConnectionLoss(ctx context.Context, loss cluster.ConnectionLoss) bool {
 	c.rememberLeader(c.deps.Consensus.Status())
 	l, mine := c.lastLeader(), c.deps.Claim()
@@ -298,11 +290,11 @@ func (c *Controller) handleConnectionLoss(ctx context.Context, loss cluster.Conn
 	case !c.cfg.Fast, l.id != loss.Peer, !c.affectedBy(mine, l):
 		return false
 	case mine.Role == cluster.Candidate && c.isDead(l):
-		return false // another connection of the same process: this node has been made to stand
+		return false // another connection of the same process: the election has started
 	case l.boot != "" && loss.BootID != "" && l.boot != loss.BootID:
-		return false // a process before the one that leads
+		return false // an earlier process of the leader
 	}
-	settled := make(chan struct{}) // who is told that the process is dead is told of what it had sent by now, too
+	settled := make(chan struct{}) // peers that hear of the dead process must also see the log with its last entries
 	go func() {
 		defer close(settled)
 		c.barrier(ctx)
@@ -311,7 +303,7 @@ func (c *Controller) handleConnectionLoss(ctx context.Context, loss cluster.Conn
 	<-settled
 	c.log.Debug("the leader's connection broke", "leader", l.id, "process", alive, "cause", loss.Cause)
 	if alive != cluster.LivenessDead && alive != cluster.LivenessRestarted {
-		return false // its silence will be noticed, if there is any
+		return false // if the leader is silent, the silence check will detect it
 	}
 	c.mu.Lock()
 	if c.leader == l {
@@ -322,7 +314,8 @@ func (c *Controller) handleConnectionLoss(ctx context.Context, loss cluster.Conn
 	}
 	l = c.leader
 	c.mu.Unlock()
-	// The first question says so to all: some other may wait for one more that does.
-	c.runFailover(ctx, election.Evidence{Leader: l.id, BootID: l.boot, ProcessDead: true, Term: mine.Term, At: loss.At}, c.now())
+	// The first poll announces the dead process to all peers. One of them may need one more report.
+	c.runFailover(ctx, election.Evidence{Leader: l.id, BootID: l.boot, ProcessDead: true, Term: mine.Term, At: loss.At},
+		c.now())
 	return true
 }

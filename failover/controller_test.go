@@ -30,10 +30,12 @@ func TestCrash_StartsElectionImmediately(t *testing.T) {
 		}
 		c.OnVoteResponse(cluster.VoteResponse{Term: 6, Voter: "n3", Granted: true})
 		f := c.Facts(6)
-		if f.Trigger != "connection_lost" || !strings.Contains(f.Reason, "node n1 is lost, as n2, n3 report") || len(f.Votes) != 3 || f.Votes[0].Reason != "no answer yet" {
+		if f.Trigger != "connection_lost" || !strings.Contains(f.Reason, "leader n1 is dead (reported by n2, n3)") ||
+			len(f.Votes) != 3 || f.Votes[0].Reason != "no answer yet" {
 			t.Errorf("facts: %+v", f)
 		}
-		if s := f.Steps; s.Noticed.After(s.Confirmed) || s.Confirmed.After(s.Agreed) || s.Agreed.After(s.ElectionStarted) || s.Noticed.IsZero() {
+		if s := f.Steps; s.Noticed.After(s.Confirmed) || s.Confirmed.After(s.Agreed) || s.Agreed.After(s.ElectionStarted) ||
+			s.Noticed.IsZero() {
 			t.Errorf("steps: %+v", s)
 		}
 		if since := time.Since(f.LeaderlessSince); since < 15*time.Millisecond || since > 30*time.Millisecond {
@@ -101,14 +103,19 @@ func TestNoCrashNoElection(t *testing.T) {
 		loss    cluster.ConnectionLoss
 		asked   bool // the peer is dialled again
 	}{
-		{name: "the process lives", fast: true, prepare: func(w *testCluster) { w.alive = cluster.LivenessAlive }, loss: cluster.ConnectionLoss{Peer: "n1", BootID: "b1"}, asked: true},
-		{name: "no answer either way", fast: true, prepare: func(w *testCluster) { w.alive = cluster.LivenessUnclear }, loss: cluster.ConnectionLoss{Peer: "n1", BootID: "b1"}, asked: true},
+		{name: "the process lives", fast: true, prepare: func(w *testCluster) { w.alive = cluster.LivenessAlive },
+			loss: cluster.ConnectionLoss{Peer: "n1", BootID: "b1"}, asked: true},
+		{name: "no answer either way", fast: true, prepare: func(w *testCluster) { w.alive = cluster.LivenessUnclear },
+			loss: cluster.ConnectionLoss{Peer: "n1", BootID: "b1"}, asked: true},
 		{name: "another peer", fast: true, loss: cluster.ConnectionLoss{Peer: "n3", BootID: "b3"}},
 		{name: "an earlier process of the leader", fast: true, loss: cluster.ConnectionLoss{Peer: "n1", BootID: "b0"}},
 		{name: "switched off", fast: false, loss: cluster.ConnectionLoss{Peer: "n1", BootID: "b1"}},
-		{name: "this node leads", fast: true, prepare: func(w *testCluster) { w.status.Role = cluster.Leader }, loss: cluster.ConnectionLoss{Peer: "n1", BootID: "b1"}},
-		{name: "paused", fast: true, prepare: func(w *testCluster) { w.mine.Paused = true }, loss: cluster.ConnectionLoss{Peer: "n1", BootID: "b1"}, asked: true},
-		{name: "priority 0", fast: true, prepare: func(w *testCluster) { w.mine.Priority = 0 }, loss: cluster.ConnectionLoss{Peer: "n1", BootID: "b1"}, asked: true},
+		{name: "this node leads", fast: true, prepare: func(w *testCluster) { w.status.Role = cluster.Leader },
+			loss: cluster.ConnectionLoss{Peer: "n1", BootID: "b1"}},
+		{name: "paused", fast: true, prepare: func(w *testCluster) { w.mine.Paused = true },
+			loss: cluster.ConnectionLoss{Peer: "n1", BootID: "b1"}, asked: true},
+		{name: "priority 0", fast: true, prepare: func(w *testCluster) { w.mine.Priority = 0 },
+			loss: cluster.ConnectionLoss{Peer: "n1", BootID: "b1"}, asked: true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -397,7 +404,8 @@ func TestTheFirstPlaceDoesNotOversleep(t *testing.T) {
 		w.edit(func() {
 			w.answer = func() map[cluster.NodeID]cluster.ReceivedClaim {
 				all := w.Claims()
-				for id, later := range map[cluster.NodeID]time.Duration{"n3": 16 * time.Millisecond, "n4": 25 * time.Millisecond, "n5": 31 * time.Millisecond} {
+				for id, later := range map[cluster.NodeID]time.Duration{"n3": 16 * time.Millisecond, "n4": 25 * time.Millisecond,
+					"n5": 31 * time.Millisecond} {
 					s := all[id]
 					s.Claim.LeaderSilence = time.Since(began) - later
 					all[id] = s
@@ -435,7 +443,8 @@ func TestSilence_LeaderHeardAgain(t *testing.T) {
 		w.edit(func() { w.contact = heard })
 		time.Sleep(timeoutMin + 40*time.Millisecond)
 		due := heard.Add(timeoutMin)
-		if stood := w.elections(); len(stood) != 1 || stood[0].Before(due) || stood[0].Sub(due) > pollWait+2*election.Recheck {
+		if stood := w.elections(); len(stood) != 1 || stood[0].Before(due) ||
+			stood[0].Sub(due) > pollWait+2*election.Recheck {
 			t.Errorf("it stood at %v, the leader was last heard at %v", stood, heard)
 		}
 	})
@@ -458,7 +467,8 @@ func TestSilence_PollsLeaderOnce(t *testing.T) {
 		w.hang("n3")
 		began := time.Now()
 		time.Sleep(timeoutMin + 50*time.Millisecond)
-		if stood := w.elections(); len(stood) != 1 || stood[0].Sub(began) > timeoutMin+pollWait+election.Stagger+2*time.Millisecond || asked != 1 {
+		if stood := w.elections(); len(stood) != 1 ||
+			stood[0].Sub(began) > timeoutMin+pollWait+election.Stagger+2*time.Millisecond || asked != 1 {
 			t.Errorf("it stood at %v, silence began at %v, the leader was asked %d times", stood, began, asked)
 		}
 	})

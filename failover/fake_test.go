@@ -57,7 +57,8 @@ func newTestCluster(t *testing.T, voters ...cluster.NodeID) *testCluster {
 		t: t, claims: map[cluster.NodeID]cluster.ReceivedClaim{}, alive: cluster.LivenessDead, changed: make(chan struct{}),
 		contact: time.Now(), news: make(chan struct{}), view: state.New(state.Options{HistoryRevisions: 10}).View(),
 	}
-	w.status = cluster.NodeStatus{Identity: cluster.Identity{NodeID: "n2"}, Role: cluster.Follower, Term: 5, LeaderID: "n1"}
+	w.status = cluster.NodeStatus{Identity: cluster.Identity{NodeID: "n2"}, Role: cluster.Follower, Term: 5,
+		LeaderID: "n1"}
 	for _, id := range voters {
 		w.status.Servers = append(w.status.Servers, cluster.Server{ID: id, Suffrage: cluster.Voter})
 		w.claims[id] = cluster.ReceivedClaim{Claim: claimOf(id), At: time.Now(), Connected: true}
@@ -82,7 +83,12 @@ func (w *testCluster) start(cfg Config) *Controller {
 	cfg.Self, cfg.TimeoutMin, cfg.TimeoutMax = "n2", timeoutMin, 2*timeoutMin
 	w.c = New(cfg, Deps{
 		Claim: w.claim, Peers: w, Raft: func() Raft { return w }, Consensus: w.consensus(), Transfer: w,
-		Event: func(e cluster.Event) { w.mu.Lock(); w.events = append(w.events, e); w.mu.Unlock() }, Logger: hclog.NewNullLogger(),
+		Event: func(e cluster.Event) {
+			w.mu.Lock()
+			w.events = append(w.events,
+				e)
+			w.mu.Unlock()
+		}, Logger: hclog.NewNullLogger(),
 	})
 	ctx, stop := context.WithCancel(w.t.Context())
 	done := make(chan struct{})
@@ -184,7 +190,8 @@ func (w *testCluster) WaitMainLoop(ctx context.Context) error {
 }
 
 func (w *testCluster) Choices() []cluster.TargetOption {
-	return []cluster.TargetOption{{ID: "n3", Eligible: true, Voter: true, Priority: 100}, {ID: "n1", Reason: "node n1 is draining", Voter: true}}
+	return []cluster.TargetOption{{ID: "n3", Eligible: true, Voter: true, Priority: 100},
+		{ID: "n1", Reason: "node n1 is draining", Voter: true}}
 }
 
 func (w *testCluster) StartElection(_ context.Context, term uint64, by cluster.ElectionCause) error {

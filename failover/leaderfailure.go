@@ -13,21 +13,20 @@ import (
 )
 
 const (
-	pollWait   = 10 * time.Millisecond // for claims, on a near network
-	pollRTTs   = 3                     // and on a far one, in round trips
+	pollWait   = 10 * time.Millisecond // for claims, on a fast network
+	pollRTTs   = 3                     // on a slow network, in round trips
 	maxRecheck = 50 * time.Millisecond
 )
 
-// runFailover follows evidence until this node stands, somebody leads, or nothing
-// comes of it in time: then Raft's timers do the rest. confirmed is when the
-// leader's process was found dead, zero when it was not.
+// runFailover evaluates evidence until this node starts an election, a new leader is known, or the time is
+// over; then Raft's timers decide. confirmed is when the leader's process was found dead; it may be zero.
 func (c *Controller) runFailover(ctx context.Context, ev election.Evidence, confirmed time.Time) {
 	ctx, cancel := context.WithTimeout(ctx, 2*c.cfg.TimeoutMax)
 	defer cancel()
 	recheck := time.Duration(0)
 	for asked := ev.ProcessDead; ; asked = true {
 		changed := c.deps.Consensus.LeaderChanged()
-		known := ev.CountConfirming(c.deps.Peers.Claims()) // some may not answer the poll
+		known := ev.CountConfirming(c.deps.Peers.Claims()) // some voters may not answer the poll
 		v, mine, seen := c.evaluate(ctx, ev, asked)
 		if ctx.Err() != nil {
 			return
@@ -39,7 +38,8 @@ func (c *Controller) runFailover(ctx context.Context, ev election.Evidence, conf
 		if v.TermProgress > ev.Progress {
 			ev.Progress, ev.ProgressAt = v.TermProgress, now
 		}
-		c.log.Debug("verdict on the leader", "leader", ev.Leader, "stand", v.StartElection, "after", v.After, "reason", v.Reason)
+		c.log.Debug("election decision", "leader", ev.Leader, "stand", v.StartElection, "after", v.After, "reason",
+			v.Reason)
 		switch {
 		case v.StartElection && v.After == 0:
 			c.startElection(ctx, ev, confirmed, v, mine)
@@ -47,8 +47,8 @@ func (c *Controller) runFailover(ctx context.Context, ev election.Evidence, conf
 		case v.After == 0:
 			return
 		case !v.StartElection && v.After <= election.Recheck:
-			// Too few agree, for now: not again and again at full speed. A longer wait is for
-			// the moment at which one more will, and who sleeps past that loses its place.
+			// Too few voters agree: poll less and less often. While this node waits for its rank's delay the
+			// interval is not doubled, because a node that sleeps past its delay loses its rank.
 			recheck = min(max(2*recheck, election.Recheck), maxRecheck)
 			v.After = recheck
 		}
@@ -58,14 +58,14 @@ func (c *Controller) runFailover(ctx context.Context, ev election.Evidence, conf
 	}
 }
 
-// logPollInterval is how often a node that waits for its place looks at its own log.
+// logPollInterval is how often a node that waits for its delay checks its own log.
 const logPollInterval = time.Millisecond
 
-// awaitChange ends when it is time to look again, when the leader changes, or when more
-// than so many peers report that it is lost; false when ctx has ended. A node that
-// waits for its place also looks again when its log has grown: the last that the
-// leader has sent may be read only now, and make it the first.
-func (c *Controller) awaitChange(ctx context.Context, v election.Decision, changed <-chan struct{}, ev election.Evidence, agreeing int, mine cluster.Claim) bool {
+// awaitChange returns when the next evaluation is due, the leader changes, or more than confirming peers report
+// the leader dead. It returns false if ctx has ended. It also returns when this node's log has grown while it
+// waits for its delay: the leader's last entries may improve its rank.
+func (c *Controller) awaitChange(ctx context.Context, v election.Decision, changed <-chan struct{},
+	ev election.Evidence, agreeing int, mine cluster.Claim) bool {
 	timer := time.NewTimer(v.After)
 	defer timer.Stop()
 	var look <-chan time.Time
@@ -95,16 +95,16 @@ func (c *Controller) awaitChange(ctx context.Context, v election.Decision, chang
 	}
 }
 
-// evaluate asks the other voters and judges. Raft finishes its append first, here
-// as on the others: otherwise the best placed is one entry behind what it has
-// received, and is refused. asked says that the leader is not asked, or not again:
-// should it answer late, that counts all the same, and nobody waits for it.
-func (c *Controller) evaluate(ctx context.Context, ev election.Evidence, asked bool) (v election.Decision, mine cluster.Claim, seen map[cluster.NodeID]cluster.ReceivedClaim) {
+// evaluate polls the other voters and decides. All nodes wait for Raft to finish its append first; otherwise
+// the best candidate may claim one entry too few and be rejected. asked reports that the leader needs no poll
+// any more; its late response still counts.
+func (c *Controller) evaluate(ctx context.Context, ev election.Evidence, asked bool) (v election.Decision,
+	mine cluster.Claim, seen map[cluster.NodeID]cluster.ReceivedClaim) {
 	servers := c.deps.Consensus.Status().Servers
 	var ask []cluster.NodeID
 	for _, sv := range servers {
-		// A silent leader is asked too: on a busy machine it may only have been kept
-		// from speaking, and its answer ends the silence.
+		// A silent leader is polled too. On a busy machine it may only have been delayed, and its response ends
+		// the silence.
 		if sv.ID != c.cfg.Self && (sv.Suffrage == cluster.Voter && sv.ID != ev.Leader || sv.ID == ev.Leader && !asked) {
 			ask = append(ask, sv.ID)
 		}
@@ -120,7 +120,7 @@ func (c *Controller) evaluate(ctx context.Context, ev election.Evidence, asked b
 	return v, mine, seen
 }
 
-// barrier waits until this node's own Raft has finished its append, for a moment.
+// barrier waits briefly until this node's Raft has finished its append.
 func (c *Controller) barrier(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, pollWait)
 	defer cancel()
@@ -129,13 +129,13 @@ func (c *Controller) barrier(ctx context.Context) {
 	}
 }
 
-// pollVoters asks peers, and shows what has come to judge: at first, at each answer,
-// and at the end, which is when that says that it has seen enough. The leader's
-// process is dead then, a majority says so, and this node is the best placed of
-// those who answered, with nobody of a higher priority among the others: whatever
-// these say, it can win, and one slow voter of five is not waited for. Who has
-// found the same, says so, and comes behind this node need not be asked.
-func (c *Controller) pollVoters(ctx context.Context, ev election.Evidence, servers []cluster.Server, ask []cluster.NodeID, judge func(map[cluster.NodeID]cluster.ReceivedClaim) (enough bool)) {
+// pollVoters polls peers and calls decide at the start, after each response and at the end, until decide
+// reports that its result is final. It is final if the leader's process is dead, a majority confirms it, this
+// node ranks first among the responses, and no other voter has a higher priority. This node can win then, and
+// one slow voter of five does not delay it. A peer that already confirmed the leader's death and ranks below
+// this node is not polled.
+func (c *Controller) pollVoters(ctx context.Context, ev election.Evidence, servers []cluster.Server,
+	ask []cluster.NodeID, judge func(map[cluster.NodeID]cluster.ReceivedClaim) (enough bool)) {
 	seen := c.unsolicited(ev, servers)
 	if judge(seen) {
 		return
@@ -167,11 +167,10 @@ func (c *Controller) pollVoters(ctx context.Context, ev election.Evidence, serve
 	}
 }
 
-// unsolicited gives the claims of connected peers that have found the process of a lost
-// leader dead, and that come behind this node in any case: whether they have begun to
-// stand since makes no difference to its place. Whoever may come before it has to
-// answer.
-func (c *Controller) unsolicited(ev election.Evidence, servers []cluster.Server) map[cluster.NodeID]cluster.ReceivedClaim {
+// unsolicited returns claims of connected peers that confirm the leader's death and rank below this node. Their
+// later actions cannot change this node's rank. Peers that may rank above it must respond.
+func (c *Controller) unsolicited(ev election.Evidence,
+	servers []cluster.Server) map[cluster.NodeID]cluster.ReceivedClaim {
 	seen := map[cluster.NodeID]cluster.ReceivedClaim{}
 	if !ev.ProcessDead || ev.BootID == "" {
 		return seen
@@ -186,9 +185,8 @@ func (c *Controller) unsolicited(ev election.Evidence, servers []cluster.Server)
 	return seen
 }
 
-// pollTimeout is how long answers are waited for. What the last exchange took is no
-// measure: a peer that was kept from answering just before may be so again, and the
-// failover would wait for it three times as long.
+// pollTimeout returns how long to wait for responses. It uses the network's round trip, because the last
+// exchange may include a delay of the peer itself.
 func (c *Controller) pollTimeout() time.Duration {
 	wait := pollWait
 	for _, s := range c.deps.Peers.Claims() {
@@ -199,12 +197,13 @@ func (c *Controller) pollTimeout() time.Duration {
 	return wait
 }
 
-// startElection makes this node stand, unless it has done so too often because of the
-// same leader: a higher term deposes a living leader too.
-func (c *Controller) startElection(ctx context.Context, ev election.Evidence, confirmed time.Time, v election.Decision, mine cluster.Claim) {
+// startElection starts an election, within the rate limit for this leader. An election's higher term would also
+// depose a living leader.
+func (c *Controller) startElection(ctx context.Context, ev election.Evidence, confirmed time.Time, v election.Decision,
+	mine cluster.Claim) {
 	now := c.now()
 	if !c.allowElection(ev, now) {
-		c.log.Warn("not standing again because of this leader: left to the timers", "leader", ev.Leader, "boot_id", ev.BootID)
+		c.log.Warn("election rate limit reached: waiting for Raft timeouts", "leader", ev.Leader, "boot_id", ev.BootID)
 		return
 	}
 	c.book.begin(candidacy{
@@ -213,11 +212,12 @@ func (c *Controller) startElection(ctx context.Context, ev election.Evidence, co
 		steps:           Timeline{Noticed: ev.At, Confirmed: confirmed, Agreed: now},
 	})
 	c.deps.Event(cluster.Event{
-		Type: "failover", Term: mine.Term, Message: fmt.Sprintf("node %s stands for election: %s", c.cfg.Self, v.Reason),
-		Fields: map[string]any{"trigger": v.Trigger, "leader_id": string(ev.Leader), "rank": v.Rank + 1, "ranking": describe(v.Ranking)},
+		Type: "failover", Term: mine.Term, Message: fmt.Sprintf("node %s starts an election: %s", c.cfg.Self, v.Reason),
+		Fields: map[string]any{"trigger": v.Trigger, "leader_id": string(ev.Leader), "rank": v.Rank + 1,
+			"ranking": describe(v.Ranking)},
 	})
 	if err := c.deps.Raft().StartElection(ctx, mine.Term, cluster.CauseLeaderFailed); err != nil {
-		c.log.Warn("could not stand for election", "error", err)
+		c.log.Warn("cannot start election", "error", err)
 		return
 	}
 	c.book.markStarted(mine.Term+1, c.now())
@@ -231,12 +231,11 @@ func describe(ranking []election.Ranked) []string {
 	return lines
 }
 
-// Injections for one process of a leader: so many at once, and one more after
-// each electionRefill.
+// Limits of elections against one leader process: a burst, then one more per electionRefill.
 const (
 	maxElectionBurst = 4
 	electionRefill   = 2 * time.Second
-	maxLimits        = 64 // leader processes remembered
+	maxLimits        = 64 // number of remembered leader processes
 )
 
 // tokenBucket is a token bucket.
@@ -262,7 +261,7 @@ func (c *Controller) allowElection(ev election.Evidence, now time.Time) bool {
 	l := c.electionLimits[key]
 	if l == nil {
 		if len(c.electionLimits) >= maxLimits {
-			clear(c.electionLimits) // of processes long dead, as a rule
+			clear(c.electionLimits) // most of these processes ended long ago
 		}
 		l = &tokenBucket{left: maxElectionBurst, at: now}
 		c.electionLimits[key] = l

@@ -10,23 +10,21 @@ import (
 )
 
 const (
-	leadMin = 10 * time.Millisecond // between two looks of a leader
+	leadMin = 10 * time.Millisecond // between two checks of a leader
 	leadMax = time.Second
-	// freshClaim is how old a peer's word on its disk may be.
+	// freshClaim is the maximum age of a peer's claim about its disk.
 	freshClaim = 3 * time.Second
-	// moveTime bounds one attempt to move leadership.
+	// moveTime limits one attempt to transfer leadership.
 	moveTime = 10 * time.Second
-	// fullDiskInterval is how often a leader looks whether its disk is full: until it has
-	// handed over, nobody's writes are taken.
+	// fullDiskInterval is how often a leader checks whether its disk is full. Until it has transferred
+	// leadership, the cluster accepts no writes.
 	fullDiskInterval = 100 * time.Millisecond
-	// fullDiskRetry is how often a leader without disk space tries to hand over to
-	// the same node.
+	// fullDiskRetry is how often a leader without disk space retries a transfer to the same node.
 	fullDiskRetry = 5 * time.Second
 )
 
-// MonitorLeadership looks after the leader's own place while it leads: it moves leadership to
-// a better placed node, or away from a full or slow disk. It returns when ctx
-// ends.
+// MonitorLeadership is the leader task that transfers leadership to a better target, or away from a full or
+// slow disk. It returns when ctx ends.
 func (c *Controller) MonitorLeadership(ctx context.Context, term uint64) {
 	tick := time.NewTicker(min(max(c.cfg.TakeoverDelay/5, leadMin), leadMax))
 	defer tick.Stop()
@@ -34,7 +32,7 @@ func (c *Controller) MonitorLeadership(ctx context.Context, term uint64) {
 	defer full.Stop()
 	fitSince := map[cluster.NodeID]time.Time{}
 	slowSince, fullTried := time.Time{}, time.Time{}
-	var fullTo cluster.NodeID // tried then
+	var fullTo cluster.NodeID // time of the last attempt
 	for {
 		select {
 		case <-tick.C:
@@ -55,7 +53,8 @@ func (c *Controller) MonitorLeadership(ctx context.Context, term uint64) {
 		if to, why := election.FullDiskTarget(in, own.DiskState); to != "" {
 			if to != fullTo || in.Now.Sub(fullTried) >= fullDiskRetry {
 				fullTried, fullTo = in.Now, to
-				_ = c.transferWithEvent(ctx, term, cluster.TransferNotice{To: to, Trigger: election.TriggerDiskStall, Reason: why}) // tried again
+				// The next check tries again
+				_ = c.transferWithEvent(ctx, term, cluster.TransferNotice{To: to, Trigger: election.TriggerDiskStall, Reason: why})
 			}
 		} else if to, why := election.PriorityTarget(in); to != "" {
 			h := cluster.TransferNotice{To: to, Trigger: election.TriggerPriority, Reason: why}
@@ -67,7 +66,7 @@ func (c *Controller) MonitorLeadership(ctx context.Context, term uint64) {
 	}
 }
 
-// leaderView gathers what the policy looks at, and keeps since when each peer has
+// leaderView returns the input of the transfer policy. It updates fitSince, the time since when each peer has
 // been fit.
 func (c *Controller) leading(fitSince map[cluster.NodeID]time.Time) (election.LeaderView, election.OwnDisk) {
 	now := c.now()
@@ -77,20 +76,22 @@ func (c *Controller) leading(fitSince map[cluster.NodeID]time.Time) (election.Le
 	}
 	var known bool
 	if in.Self, known = view.Member(c.cfg.Self); !known {
-		return in, election.OwnDisk{} // a new cluster: nobody's place is known
+		return in, election.OwnDisk{} // a new cluster: the records are not complete
 	}
 	c.mu.Lock()
 	own := election.OwnDisk{DiskState: st.Disk, Moved: c.cooldown.disk}
 	in.NotBefore = c.cooldown.until
 	c.mu.Unlock()
 	for _, e := range view.Elections() {
-		if at := time.Unix(0, e.LedAt); e.Trigger == election.TriggerDiskStall && at.After(own.Moved) && !at.After(now) { // the future is another clock's
+		// The time may be in the future, by another node's clock.
+		if at := time.Unix(0, e.LedAt); e.Trigger == election.TriggerDiskStall && at.After(own.Moved) && !at.After(now) {
 			own.Moved = at
 		}
 	}
 	for _, ps := range c.deps.Consensus.Peers() {
 		sv, _ := cluster.FindServer(st.Servers, ps.ID)
-		p := election.Peer{Healthy: ps.Healthy, Reasons: ps.Reasons, LagEntries: ps.LagEntries, NoTransfer: ps.TransferBlocked, IsVoter: sv.Suffrage == cluster.Voter}
+		p := election.Peer{Healthy: ps.Healthy, Reasons: ps.Reasons, LagEntries: ps.LagEntries,
+			NoTransfer: ps.TransferBlocked, IsVoter: sv.Suffrage == cluster.Voter}
 		member, known := view.Member(ps.ID)
 		if !known {
 			continue
@@ -111,10 +112,11 @@ func (c *Controller) leading(fitSince map[cluster.NodeID]time.Time) (election.Le
 	return in, own
 }
 
-// transferWithEvent hands leadership over, and says so first.
+// transferWithEvent records an event and transfers leadership.
 func (c *Controller) transferWithEvent(ctx context.Context, term uint64, h cluster.TransferNotice) error {
 	c.deps.Event(cluster.Event{
-		Type: "failover", Term: term, Message: fmt.Sprintf("leadership is moved from node %s to node %s: %s", c.cfg.Self, h.To, h.Reason),
+		Type: "failover", Term: term, Message: fmt.Sprintf("transferring leadership from node %s to node %s: %s", c.cfg.Self,
+			h.To, h.Reason),
 		Fields: map[string]any{"trigger": h.Trigger, "target_leader_id": string(h.To)},
 	})
 	ctx, cancel := c.DetachFromLeadership(ctx)
@@ -123,10 +125,9 @@ func (c *Controller) transferWithEvent(ctx context.Context, term uint64, h clust
 	return err
 }
 
-// DetachFromLeadership gives a context for a transfer that a leader task begins. The reign
-// ends with a transfer that works, just before the new leader is seen: were the
-// transfer over then, too, it would count as failed, and this node stand against
-// the leader that it has just made.
+// DetachFromLeadership returns a context that survives the end of leadership for a while, for a transfer that a
+// leader task starts. A successful transfer ends the leadership just before the new leader is seen. If it ended
+// the transfer too, this node would start an election against the leader that it made.
 func (c *Controller) DetachFromLeadership(reign context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(reign), moveTime)
 	stop := context.AfterFunc(reign, func() {
@@ -136,7 +137,7 @@ func (c *Controller) DetachFromLeadership(reign context.Context) (context.Contex
 	return ctx, func() { stop(); cancel() }
 }
 
-// startCooldown begins the pause after an attempt to move leadership.
+// startCooldown starts the pause after an attempt to transfer leadership.
 func (c *Controller) startCooldown(h cluster.TransferNotice, err error) {
 	now := c.now()
 	c.mu.Lock()

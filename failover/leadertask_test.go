@@ -217,7 +217,8 @@ func TestBookIsBounded(t *testing.T) {
 	if len(b.last) != maxCandidacies {
 		t.Errorf("%d candidacies are kept", len(b.last))
 	}
-	if f, ok := b.facts("n2", 99); !ok || len(f.Votes) != 2 || f.Votes[0].Reason != "log behind: 41 < 44" || f.Votes[0].Granted {
+	if f, ok := b.facts("n2", 99); !ok || len(f.Votes) != 2 || f.Votes[0].Reason != "log behind: 41 < 44" ||
+		f.Votes[0].Granted {
 		t.Errorf("facts: %+v", f)
 	}
 	if _, ok := b.facts("n2", 10); ok {

@@ -10,22 +10,22 @@ import (
 	"northstar/election"
 )
 
-// planInput is all that a plan is made from.
+// planInput is the complete input of a plan.
 type planInput struct {
 	Order   cluster.LeadershipRequest
 	Status  cluster.NodeStatus
 	Members []cluster.Member
-	// Choices are, while this node leads, the others as targets, the best first.
+	// Choices are the other servers as targets, the best first, while this node leads.
 	Choices []cluster.TargetOption
-	// Survey is what all servers say; not for a transfer.
+	// Survey is the poll of all servers; unused for a transfer.
 	Survey    election.ClusterPoll
-	Transfers []time.Duration // gaps on record of leadership handed over, the shortest first
-	Elections []time.Duration // and of elections without the leader's help
-	LeaseWait time.Duration   // for how long a leader that was passed over may have a lease; 0: it has none
-	Paused    bool            // automatic failover
+	Transfers []time.Duration // recorded write gaps of transfers, the shortest first
+	Elections []time.Duration // recorded write gaps of elections without the leader
+	LeaseWait time.Duration   // how long the replaced leader may have a lease; 0: no leases
+	Paused    bool            // automatic failover is paused
 }
 
-// plan works out what an order would do. It depends on nothing but its input.
+// plan returns what a request would do. It is a pure function of its input.
 func plan(in planInput) cluster.Plan {
 	st := in.Status
 	p := cluster.Plan{
@@ -43,18 +43,18 @@ func plan(in planInput) cluster.Plan {
 		in.planTransfer(&p)
 	case leader != "" && !in.Order.Forwarded:
 		p.Executor, p.Method, p.Risk = leader, cluster.MethodTransfer, cluster.RiskLow
-		p.Summary = fmt.Sprintf("node %s, which leads, hands leadership over", leader)
+		p.Summary = fmt.Sprintf("node %s, which leads, transfers leadership", leader)
 	default:
 		in.planElection(&p)
 	}
-	p.Params = "by " + string(p.Method) // a leader that can take part no more makes it another plan
+	p.Params = "by " + string(p.Method) // if the leader fails meanwhile, the plan is another one
 	if p.Refusal != nil {
 		p.Summary = "nothing: " + p.Refusal.Detail
 	}
 	return p
 }
 
-// planTransfer chooses and checks whom this node hands leadership to.
+// planTransfer selects and checks the target of a transfer.
 func (in planInput) planTransfer(p *cluster.Plan) {
 	st := in.Status
 	p.Executor, p.Method, p.Candidates, p.Risk = st.NodeID, cluster.MethodTransfer, in.Choices, cluster.RiskLow
@@ -70,16 +70,15 @@ func (in planInput) planTransfer(p *cluster.Plan) {
 	case !chosen.Eligible:
 		p.Refusal = cluster.Errorf(cluster.CodeTransferFailed, "%s", chosen.Reason)
 	}
-	p.Summary = fmt.Sprintf("node %s hands leadership to node %s", st.NodeID, p.Target)
+	p.Summary = fmt.Sprintf("node %s transfers leadership to node %s", st.NodeID, p.Target)
 	if chosen.LagEntries > election.CaughtUp {
 		p.Summary += fmt.Sprintf(", once that has caught up %d entries", chosen.LagEntries)
-		p.Warnings = append(p.Warnings, fmt.Sprintf("node %s is %d entries behind and is waited for", p.Target, chosen.LagEntries))
+		warn(p, "node %s is %d entries behind and must catch up first", p.Target, chosen.LagEntries)
 	}
 	in.warnPriorityTakeover(p, chosen)
 }
 
-// planElection chooses and checks who is to be elected while no leader can take
-// part.
+// planElection selects and checks the node to elect when no leader can take part.
 func (in planInput) planElection(p *cluster.Plan) {
 	s := in.Survey
 	p.Term, p.Method, p.Candidates, p.Risk = s.Term(), cluster.MethodElection, s.TargetOptions(), cluster.RiskMedium
@@ -92,7 +91,8 @@ func (in planInput) planElection(p *cluster.Plan) {
 	case !known:
 		p.Refusal = noMember(p.Target)
 	case answer < need:
-		p.Refusal = cluster.Errorf(cluster.CodeElectionFailed, "%d of %d voters answer, and %d are needed to elect a leader", answer, cluster.CountVoters(s.Servers), need)
+		p.Refusal = cluster.Errorf(cluster.CodeElectionFailed, "%d of %d voters answer, and %d are needed to elect a leader",
+			answer, cluster.CountVoters(s.Servers), need)
 		p.Refusal.NoRetry = true
 	case p.Target == "":
 		p.Refusal = cluster.Errorf(cluster.CodeTransferFailed, "no node can be elected: %s", reasons(p.Candidates))
@@ -102,13 +102,13 @@ func (in planInput) planElection(p *cluster.Plan) {
 		p.Refusal = cluster.Errorf(cluster.CodeTransferFailed, "%s", chosen.Reason)
 	}
 	_, why := s.Leader()
-	p.Summary = fmt.Sprintf("node %s stands for election: %s", p.Target, why)
+	p.Summary = fmt.Sprintf("node %s starts an election: %s", p.Target, why)
 	in.warnOfElection(p)
 	in.warnPriorityTakeover(p, chosen)
 }
 
-// planEmergency checks nothing but Raft's own rule: the target must be a voter,
-// and have a log with which a majority can vote for it.
+// planEmergency checks only Raft's own rule: the target must be a voter, and its log must allow a majority to
+// vote for it.
 func (in planInput) planEmergency(p *cluster.Plan) {
 	s := in.Survey
 	p.Term, p.Executor, p.Method, p.Candidates, p.Risk = s.Term(), p.Target, cluster.MethodElection, s.TargetOptions(), cluster.RiskMedium
@@ -126,23 +126,22 @@ func (in planInput) planEmergency(p *cluster.Plan) {
 	case lost:
 		p.Refusal = voteDeniedError(p.Target, votes)
 	}
-	p.Summary = fmt.Sprintf("node %s stands for election at once", p.Target)
+	p.Summary = fmt.Sprintf("node %s starts an election now", p.Target)
 	if leader != "" {
-		p.Warnings = append(p.Warnings, fmt.Sprintf("node %s leads and can hand leadership over: a failover would do without an election, and leave no write unknown", leader))
+		warn(p, "node %s leads and can transfer leadership: a failover would do so without an election, and leave no write unknown", leader)
 	} else {
 		p.Summary += ": " + why
 	}
 	if !chosen.Eligible && chosen.Reason != "" {
-		p.Warnings = append(p.Warnings, chosen.Reason+": that is passed over")
+		warn(p, "%s: this check is skipped", chosen.Reason)
 	}
 	in.warnOfElection(p)
 	in.warnPriorityTakeover(p, chosen)
 }
 
-// choose completes the target and gives what is known of it; known is false when
-// it is no member.
+// choose completes the target and returns its option; known is false if it is not a member.
 func (in planInput) choose(p *cluster.Plan) (chosen cluster.TargetOption, known bool) {
-	// Who does not answer has the priority of its record.
+	// The priority of a server that does not respond is in its record.
 	for i, c := range p.Candidates {
 		p.Candidates[i].Priority = cmp.Or(c.Priority, in.member(c.ID).Priority)
 	}
@@ -157,7 +156,7 @@ func (in planInput) choose(p *cluster.Plan) (chosen cluster.TargetOption, known 
 	return cluster.TargetOption{}, p.Target == ""
 }
 
-// member gives a node's record, an empty one when there is none.
+// member returns a node's record, an empty one if there is none.
 func (in planInput) member(id cluster.NodeID) cluster.Member {
 	for _, m := range in.Members {
 		if m.ID == id {
@@ -167,28 +166,33 @@ func (in planInput) member(id cluster.NodeID) cluster.Member {
 	return cluster.Member{}
 }
 
-// expect tells how long writes will wait, from the gaps of like cases.
+// expect adds how long writes will wait, from the gaps of similar cases.
 func (in planInput) expect(p *cluster.Plan, gaps []time.Duration) {
 	if p.Gap = expectedDowntime(gaps); p.Gap.Samples == 0 {
-		p.Warnings = append(p.Warnings, "no such move of leadership is on record in this cluster: how long writes will wait is not known")
+		warn(p, "no similar move is recorded in this cluster: the expected write gap is unknown")
 	}
+}
+
+func warn(p *cluster.Plan, format string, args ...any) {
+	p.Warnings = append(p.Warnings, fmt.Sprintf(format, args...))
 }
 
 func (in planInput) warnOfElection(p *cluster.Plan) {
 	if in.LeaseWait > 0 {
 		p.Gap.Expected, p.Gap.Worst = p.Gap.Expected+in.LeaseWait, p.Gap.Worst+in.LeaseWait
-		p.Warnings = append(p.Warnings, fmt.Sprintf("election.lease is on: once elected, node %s serves nothing for %v, until no lease of the leader before it can be valid", p.Target, in.LeaseWait))
+		warn(p, "election.lease is on: once elected, node %s serves nothing for %v, until the lease of the previous leader has expired", p.Target, in.LeaseWait)
 	}
-	p.Warnings = append(p.Warnings, "writes in flight at the leader before may end with an unknown outcome")
+	warn(p, "writes in flight at the previous leader may end with an unknown outcome")
 	if in.Paused {
-		p.Warnings = append(p.Warnings, "automatic failover is paused: should the election fail, nobody else stands")
+		warn(p, "automatic failover is paused: if the election fails, no other node starts one")
 	}
 }
 
-// warnPriorityTakeover says that leadership will not stay where it is put.
+// warnPriorityTakeover warns if another node will take leadership over again.
 func (in planInput) warnPriorityTakeover(p *cluster.Plan, chosen cluster.TargetOption) {
 	if m := in.member(p.Target); m.ID != "" && m.IneligibleReason() != "" {
-		p.Warnings = append(p.Warnings, fmt.Sprintf("by its record node %s does not lead: it hands leadership over again once another node can take it", p.Target))
+		warn(p, "node %s is not eligible by its record: it transfers leadership again once another node can take it",
+			p.Target)
 		return
 	}
 	if in.Paused || p.Target == "" {
@@ -196,14 +200,15 @@ func (in planInput) warnPriorityTakeover(p *cluster.Plan, chosen cluster.TargetO
 	}
 	for _, m := range in.Members {
 		sv, voter := cluster.FindServer(in.Status.Servers, m.ID)
-		if m.Priority > chosen.Priority && m.Eligible && !m.Removed && m.ID != p.Target && voter && sv.Suffrage == cluster.Voter {
-			p.Warnings = append(p.Warnings, fmt.Sprintf("node %s has priority %d, node %s %d: it takes leadership over again when it has been fit for failover.takeover-delay, unless automatic failover is paused", m.ID, m.Priority, p.Target, chosen.Priority))
+		if m.Priority > chosen.Priority && m.Eligible && !m.Removed && m.ID != p.Target && voter &&
+			sv.Suffrage == cluster.Voter {
+			warn(p, "node %s has priority %d, node %s %d: it takes leadership over again when it has been fit for failover.takeover-delay, unless automatic failover is paused", m.ID, m.Priority, p.Target, chosen.Priority)
 			return
 		}
 	}
 }
 
-// expectedDowntime is what gaps on record, the shortest first, let one expect.
+// expectedDowntime estimates the write gap from recorded gaps, the shortest first.
 func expectedDowntime(gaps []time.Duration) cluster.Gap {
 	n := len(gaps)
 	if n == 0 {
@@ -217,12 +222,12 @@ func leadsAlready(id cluster.NodeID) *cluster.Error {
 }
 
 func noMember(id cluster.NodeID) *cluster.Error {
-	err := cluster.Errorf(cluster.CodeBadRequest, "target_leader_id: %s is no member of this cluster", id)
+	err := cluster.Errorf(cluster.CodeBadRequest, "target_leader_id: %s is not a member of this cluster", id)
 	err.Status = 404
 	return err
 }
 
-// voteDeniedError is the refusal of the voters.
+// voteDeniedError returns the error for an election that the voters rejected.
 func voteDeniedError(target cluster.NodeID, votes []cluster.Vote) *cluster.Error {
 	var why []string
 	for _, v := range votes {

@@ -11,19 +11,16 @@ import (
 )
 
 const (
-	// emergencyPollTimeout bounds how long answers are waited for in an emergency, and where it
-	// is known that somebody hangs.
+	// emergencyPollTimeout limits the wait for responses in an emergency, and when a server is known to hang.
 	emergencyPollTimeout = 50 * time.Millisecond
-	// inFlightPollInterval is how soon a target that lags by what is in flight is looked
-	// at again.
+	// inFlightPollInterval is how soon a target that lags only by entries in flight is polled again.
 	inFlightPollInterval = 2 * time.Millisecond
-	maxElectionAttempts  = 3 // elections that one order may begin, should the term move on
+	maxElectionAttempts  = 3 // elections for one request, if the term moves on
 	requestPollInterval  = time.Millisecond
 )
 
-// Plan works out what an order would do, and changes nothing: it only asks the
-// other nodes. Actor says who is to carry it out. CodeNoLeader: this node is not
-// the one for it.
+// Plan returns what a request would do. It changes nothing; it only polls the other nodes. Plan.Executor is the
+// node that must execute it. CodeNoLeader: another node must make the plan.
 func (c *Controller) Plan(ctx context.Context, o cluster.LeadershipRequest) (cluster.Plan, error) {
 	in := planInput{Order: o, LeaseWait: c.cfg.LeaseWait}
 	if o.Action != cluster.ActionTransfer {
@@ -32,7 +29,8 @@ func (c *Controller) Plan(ctx context.Context, o cluster.LeadershipRequest) (clu
 	view := c.deps.Consensus.View()
 	in.Status, in.Members, in.Paused = c.deps.Consensus.Status(), view.Members(), !view.AutoFailover(c.now())
 	in.Transfers = view.Gaps(election.TriggerTransfer, election.TriggerPriority)
-	in.Elections = view.Gaps(election.TriggerConnectionLost, election.TriggerTimeout, election.TriggerManual, election.TriggerEmergency)
+	in.Elections = view.Gaps(election.TriggerConnectionLost, election.TriggerTimeout, election.TriggerManual,
+		election.TriggerEmergency)
 	if in.Status.Role == cluster.Leader {
 		in.Choices = c.deps.Transfer.Choices()
 	} else if o.Action == cluster.ActionTransfer {
@@ -49,11 +47,10 @@ func (c *Controller) notLeaderError() error {
 	return cluster.Errorf(cluster.CodeNoLeader, "node %s does not lead", c.cfg.Self)
 }
 
-// pollForRequest asks all servers. It asks again for a while when so few answer that
-// no leader could be elected, since connections may be about to stand, and when a
-// target would lose only for what is in flight at this moment.
+// pollForRequest polls all servers. It repeats the poll for a while if too few respond to elect a leader, since
+// connections may be about to be made, or if a target would lose only because of entries in flight.
 func (c *Controller) pollForRequest(ctx context.Context, o cluster.LeadershipRequest) election.ClusterPoll {
-	wait := c.cfg.TimeoutMin // a leader that has just begun to hang costs that, and nothing else does
+	wait := c.cfg.TimeoutMin // only a leader that has just begun to hang costs that much
 	if o.Action == cluster.ActionEmergency || o.Forwarded || c.deps.Claim().LeaderSilence >= c.cfg.TimeoutMin {
 		wait = emergencyPollTimeout
 	}
@@ -81,8 +78,7 @@ func (c *Controller) pollForRequest(ctx context.Context, o cluster.LeadershipReq
 	}
 }
 
-// inFlight says whether a node lags by no more than a leader may be about to send
-// it.
+// inFlight reports whether a node lags by no more than what a leader may be sending to it.
 func inFlight(s election.ClusterPoll, id cluster.NodeID) bool {
 	for _, ch := range s.TargetOptions() {
 		if ch.ID == id {
@@ -92,7 +88,7 @@ func inFlight(s election.ClusterPoll, id cluster.NodeID) bool {
 	return false
 }
 
-// survey asks all servers, within wait, and this node's own Raft.
+// survey polls all servers, for at most wait, and waits for this node's Raft.
 func (c *Controller) survey(ctx context.Context, wait time.Duration) election.ClusterPoll {
 	servers := c.deps.Consensus.Status().Servers
 	var ask []cluster.NodeID
@@ -111,14 +107,15 @@ func (c *Controller) survey(ctx context.Context, wait time.Duration) election.Cl
 	})
 	seen := c.deps.Peers.Poll(ctx, ask)
 	barrier.Wait()
-	return election.ClusterPoll{Now: c.now(), Servers: servers, Mine: c.deps.Claim(), Responses: seen, Params: c.cfg.params()}
+	return election.ClusterPoll{Now: c.now(), Servers: servers, Mine: c.deps.Claim(), Responses: seen,
+		Params: c.cfg.params()}
 }
 
-// Execute carries an order out by the plan that was made for it here just now, and
-// returns once the target is seen leading. Errors are those of Transfer.To and,
-// of an election, CodeVoteDenied with the votes, CodeElectionFailed, and
-// CodeBusy while another order is carried out here.
-func (c *Controller) Execute(ctx context.Context, o cluster.LeadershipRequest, p cluster.Plan) (cluster.TransferOutcome, error) {
+// Execute executes a request by the plan made for it on this node, and returns once the target is seen leading.
+// It returns the errors of Transfer.Execute; for an election also CodeVoteDenied with the votes,
+// CodeElectionFailed, and CodeBusy while this node executes another request.
+func (c *Controller) Execute(ctx context.Context, o cluster.LeadershipRequest,
+	p cluster.Plan) (cluster.TransferOutcome, error) {
 	trigger := triggerOf(o.Action)
 	switch {
 	case p.Refusal != nil:
@@ -126,13 +123,14 @@ func (c *Controller) Execute(ctx context.Context, o cluster.LeadershipRequest, p
 	case p.Executor != c.cfg.Self:
 		return cluster.TransferOutcome{}, c.notLeaderError()
 	case p.Method == cluster.MethodTransfer:
-		return c.deps.Transfer.Execute(ctx, cluster.TransferNotice{To: p.Target, Trigger: trigger, Reason: o.Reason, Operator: o.Operator})
+		return c.deps.Transfer.Execute(ctx, cluster.TransferNotice{To: p.Target, Trigger: trigger, Reason: o.Reason,
+			Operator: o.Operator})
 	}
 	select {
 	case c.requestSem <- struct{}{}:
 		defer func() { <-c.requestSem }()
 	default:
-		err := cluster.Errorf(cluster.CodeBusy, "another order to stand for election is carried out on node %s", c.cfg.Self)
+		err := cluster.Errorf(cluster.CodeBusy, "node %s executes another request for an election", c.cfg.Self)
 		err.NoRetry = true
 		return cluster.TransferOutcome{}, err
 	}
@@ -149,9 +147,10 @@ func triggerOf(action string) string {
 	return election.TriggerTransfer
 }
 
-// runRequestedElection makes this node stand by order, and waits for what comes of it. When the
-// others turn out to be in a later term it stands again, with theirs known.
-func (c *Controller) runRequestedElection(ctx context.Context, o cluster.LeadershipRequest, p cluster.Plan) (cluster.TransferOutcome, error) {
+// runRequestedElection starts an election at operator request and waits for its result. If other nodes are in a
+// later term, it starts another election with that term known.
+func (c *Controller) runRequestedElection(ctx context.Context, o cluster.LeadershipRequest,
+	p cluster.Plan) (cluster.TransferOutcome, error) {
 	began, old := c.now(), c.lastLeader().id
 	for try := range maxElectionAttempts {
 		if try > 0 {
@@ -167,7 +166,7 @@ func (c *Controller) runRequestedElection(ctx context.Context, o cluster.Leaders
 			startedAt: c.now(), leaderlessSince: leaderlessSince(mine, c.now(), c.cfg.TimeoutMin),
 		})
 		c.deps.Event(cluster.Event{
-			Type: "failover", Term: term, Message: fmt.Sprintf("node %s stands for election: %s", c.cfg.Self, why),
+			Type: "failover", Term: term, Message: fmt.Sprintf("node %s starts an election: %s", c.cfg.Self, why),
 			Fields: map[string]any{"trigger": triggerOf(o.Action), "operator": o.Operator, "leader_id": string(p.Leader)},
 		})
 		if err := c.deps.Raft().StartElection(ctx, term, cluster.CauseOperator); err != nil {
@@ -184,12 +183,13 @@ func (c *Controller) runRequestedElection(ctx context.Context, o cluster.Leaders
 			return cluster.TransferOutcome{}, err
 		}
 		st := c.deps.Consensus.Status()
-		return cluster.TransferOutcome{OldLeader: old, NewLeader: c.cfg.Self, Term: st.Term, Duration: c.now().Sub(began)}, nil
+		return cluster.TransferOutcome{OldLeader: old, NewLeader: c.cfg.Self, Term: st.Term,
+			Duration: c.now().Sub(began)}, nil
 	}
 	return cluster.TransferOutcome{}, electionFailed("node %s has stood %d times, and the others were in a later term each time", c.cfg.Self, maxElectionAttempts)
 }
 
-// leaderlessSince is when the leader was last heard, or now where it still is.
+// leaderlessSince returns when the leader was last heard, or now if it is alive.
 func leaderlessSince(mine cluster.Claim, now time.Time, silent time.Duration) time.Time {
 	if mine.LeaderSilence >= silent {
 		return now.Add(-mine.LeaderSilence)
@@ -197,11 +197,10 @@ func leaderlessSince(mine cluster.Claim, now time.Time, silent time.Duration) ti
 	return now
 }
 
-// awaitRequestedElection waits for the end of the election after term: nil when this node
-// leads and has committed an entry of its own, again when another election is
-// worth it.
+// awaitRequestedElection waits for the end of the election after term. The error is nil when this node leads
+// and has committed an entry of its own; again reports that another election may succeed.
 func (c *Controller) awaitRequestedElection(ctx context.Context, term uint64) (again bool, err error) {
-	// A candidacy lasts up to timeout-max; then comes the first entry.
+	// A candidacy takes up to timeout-max, and the first entry follows.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*c.cfg.TimeoutMax+c.cfg.LeaseWait)
 	defer cancel()
 	look := time.NewTicker(requestPollInterval)
@@ -230,6 +229,6 @@ func (c *Controller) awaitRequestedElection(ctx context.Context, term uint64) (a
 
 func electionFailed(format string, args ...any) *cluster.Error {
 	err := cluster.Errorf(cluster.CodeElectionFailed, format, args...)
-	err.NoRetry = true // an election has been held: it is not as if nothing had happened
+	err.NoRetry = true // an election was held, so a retry is not free of effects
 	return err
 }

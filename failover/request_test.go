@@ -55,7 +55,8 @@ func TestOrderedElection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := ordered(t, (*testCluster).wins)
 		out, err := w.obey(manual("n2"))
-		if err != nil || out.NewLeader != "n2" || out.OldLeader != "n1" || out.Term != 6 || out.Duration < 3*time.Millisecond {
+		if err != nil || out.NewLeader != "n2" || out.OldLeader != "n1" || out.Term != 6 ||
+			out.Duration < 3*time.Millisecond {
 			t.Fatalf("%+v, %v", out, err)
 		}
 		if f := w.c.Facts(6); f.Trigger != "manual" || f.Operator != "anna" || f.Reason != "n1 hangs" || !f.Ordered {
@@ -71,7 +72,8 @@ func TestEmergencyElection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := ordered(t, (*testCluster).wins)
 		w.awake = true
-		if _, err := w.obey(cluster.LeadershipRequest{Action: cluster.ActionEmergency, Target: "n2", Reason: "now"}); err != nil {
+		if _, err := w.obey(cluster.LeadershipRequest{Action: cluster.ActionEmergency, Target: "n2",
+			Reason: "now"}); err != nil {
 			t.Fatal(err)
 		}
 		if f := w.c.Facts(6); f.Trigger != "emergency" || !f.Ordered {
@@ -170,7 +172,8 @@ func TestOneOrderAtATime(t *testing.T) {
 func TestPlanChangesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := ordered(t, func(w *testCluster) { w.t.Error("it stands") })
-		for _, o := range []cluster.LeadershipRequest{manual("n2"), manual(""), {Action: cluster.ActionEmergency, Target: "n2"}} {
+		for _, o := range []cluster.LeadershipRequest{manual("n2"), manual(""),
+			{Action: cluster.ActionEmergency, Target: "n2"}} {
 			p, err := w.c.Plan(t.Context(), o)
 			if err != nil || p.Refusal != nil || p.Method != cluster.MethodElection {
 				t.Errorf("%+v: %+v, %v", o, p, err)
@@ -208,7 +211,8 @@ func TestPlanWaitsForAHungLeaderOnly(t *testing.T) {
 		}
 		w.awake = true
 		began = time.Now()
-		if p, err := w.c.Plan(t.Context(), manual("")); err != nil || p.Executor != "n1" || p.Method != cluster.MethodTransfer {
+		if p, err := w.c.Plan(t.Context(), manual("")); err != nil || p.Executor != "n1" ||
+			p.Method != cluster.MethodTransfer {
 			t.Errorf("%+v, %v", p, err)
 		}
 		if took := time.Since(began); took > 5*time.Millisecond {

@@ -44,7 +44,8 @@ func TestApproveTimeoutNow_RevokedTransfer(t *testing.T) {
 		refused := func(name string, term uint64) {
 			t.Helper()
 			began := time.Now()
-			if why := c.ApproveTimeoutNow(t.Context(), "n1", term); !strings.Contains(why, "does not say that it hands leadership") {
+			if why := c.ApproveTimeoutNow(t.Context(), "n1", term); !strings.Contains(why,
+				"does not announce a transfer to this node") {
 				t.Errorf("%s: %q", name, why)
 			}
 			if took := time.Since(began); took > timeoutMin {
@@ -73,6 +74,28 @@ func TestApproveTimeoutNow_RevokedTransfer(t *testing.T) {
 		refused("it has given up since", 5)
 		w.edit(func() { w.awake = false })
 		refused("it does not answer", 5)
+	})
+}
+
+// TimeoutNow arrives while the monitor connection with the leader is down: the target waits for it.
+func TestApproveTimeoutNow_WaitsForMonitorConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, "n1", "n2", "n3")
+		c := w.start(Config{Fast: true})
+		w.edit(func() {
+			w.awake = true
+			w.answer = func() map[cluster.NodeID]cluster.ReceivedClaim { return nil }
+		})
+		time.AfterFunc(timeoutMin/3, func() { w.report() }) // a claim of n3
+		time.AfterFunc(timeoutMin/2, func() {
+			w.handsOver(toN2)
+			w.edit(func() { w.answer = nil })
+			w.report()
+		})
+		start := time.Now()
+		if why := c.ApproveTimeoutNow(t.Context(), "n1", 5); why != "" || time.Since(start) >= timeoutMin {
+			t.Errorf("rejected after %v: %q", time.Since(start), why)
+		}
 	})
 }
 
@@ -105,14 +128,17 @@ func TestReclaimLeadership(t *testing.T) {
 		w := newTestCluster(t, "n1", "n2", "n3")
 		c := w.start(Config{})
 		w.cause = cluster.CauseTransferFailed
-		if err := c.ReclaimLeadership(t.Context(), 5, cluster.TransferNotice{To: "n3", Trigger: "transfer", Reason: "upgrade", Operator: "anna"}); err != nil || len(w.started) != 1 {
+		if err := c.ReclaimLeadership(t.Context(), 5, cluster.TransferNotice{To: "n3", Trigger: "transfer",
+			Reason: "upgrade", Operator: "anna"}); err != nil || len(w.started) != 1 {
 			t.Fatalf("%v, stood at %v", err, w.started)
 		}
-		if f := c.Facts(6); f.Trigger != "transfer" || !strings.Contains(f.Reason, "node n3 was told to lead and does not") || f.Operator != "anna" {
+		if f := c.Facts(6); f.Trigger != "transfer" ||
+			!strings.Contains(f.Reason, "node n3 did not take over") || f.Operator != "anna" {
 			t.Errorf("facts: %+v", f)
 		}
 		w.edit(func() { w.status.Term = 7 })
-		if err := c.ReclaimLeadership(t.Context(), 7, cluster.TransferNotice{To: "n3", Trigger: "transfer"}); err != nil || c.Facts(8).Reason != "node n3 was told to lead and does not; node n2 stands again" {
+		if err := c.ReclaimLeadership(t.Context(), 7, cluster.TransferNotice{To: "n3", Trigger: "transfer"}); err != nil ||
+			c.Facts(8).Reason != "node n3 did not take over; node n2 starts a new election" {
 			t.Errorf("without a reason: %v, %q", err, c.Facts(8).Reason)
 		}
 	})

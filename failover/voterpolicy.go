@@ -7,15 +7,13 @@ import (
 	"northstar/election"
 )
 
-// MayIgnoreLeader says whether this voter has evidence of its own that its leader is
-// gone, so that a candidate's vote need not wait for the leader to be forgotten.
-// It does not block.
+// MayIgnoreLeader reports whether this voter has its own evidence that its leader failed. Then a candidate's
+// vote need not wait until raft.Raft drops the leader. It does not block.
 func (c *Controller) MayIgnoreLeader(_ cluster.NodeID, _ uint64, _ time.Time) bool {
 	return c.cfg.Fast && election.MayIgnoreLeader(c.deps.Claim(), c.cfg.params())
 }
 
-// VetoPreVote says why a candidate must not have this node's pre-vote, "" when Raft
-// is to decide. It does not block.
+// VetoPreVote returns why this node denies a candidate its pre-vote, "" to let Raft decide. It does not block.
 func (c *Controller) VetoPreVote(candidate cluster.NodeID, now time.Time) (refuse string) {
 	mine := c.deps.Claim()
 	var contact time.Time
@@ -29,15 +27,14 @@ func (c *Controller) VetoPreVote(candidate cluster.NodeID, now time.Time) (refus
 	return reason
 }
 
-// LastResort says whether this node, which is drained, is to stand all the same:
-// the cluster has long been without a leader, and nobody else could be elected.
-// It does not block.
+// LastResort reports whether this drained node may start an election: the cluster has been without a leader for
+// long, and no other node could win. It does not block.
 func (c *Controller) LastResort() bool {
 	mine, now := c.deps.Claim(), c.now()
 	if mine.LeaderID != "" {
 		return false
 	}
-	leaderless := now.Sub(c.began) // a node that has just started has not looked on for longer
+	leaderless := now.Sub(c.began) // a node that has just started has not watched for longer
 	for _, heard := range []time.Duration{mine.LeaderSilence, mine.LeaderContactAge} {
 		if heard >= 0 {
 			leaderless = min(leaderless, heard)

@@ -9,7 +9,7 @@ import (
 	"northstar/state"
 )
 
-// auditFile is where audit records wait for a leader.
+// auditFile is the file of audit records that are not committed yet.
 const auditFile = "audit-spool"
 
 func (n *Node) buildAudit() {
@@ -23,14 +23,14 @@ func (n *Node) buildAudit() {
 	})
 }
 
-// sendAudit puts a batch of audit records through the log, here or at the leader.
+// sendAudit commits a batch of audit records, here or through the leader.
 func (n *Node) sendAudit(ctx context.Context, batch state.Command) error {
 	leader := n.consensus.Status().LeaderID
 	switch need := batch.MinVersion(); {
 	case leader == "":
-		return fmt.Errorf("this node knows no leader")
+		return fmt.Errorf("no leader known")
 	case n.consensus.ReadsVersion() < need:
-		return fmt.Errorf("some member reads no command of version %d", need)
+		return fmt.Errorf("a member does not support command version %d", need)
 	case leader == n.cfg.ID:
 		return n.proposeAudit(ctx, batch)
 	}
@@ -41,13 +41,13 @@ func (n *Node) sendAudit(ctx context.Context, batch state.Command) error {
 	return n.transport.Relay(ctx, leader, data)
 }
 
-// auditDropped counts what has left the audit log of the whole cluster.
+// auditDropped returns the number of records removed from the cluster's audit log.
 func (n *Node) auditDropped() map[string]uint64 {
 	dropped := n.consensus.View().AuditCounts().Dropped
 	return map[string]uint64{"clients": dropped[state.AuditClients], "operators": dropped[state.AuditOperators]}
 }
 
-// receiveAuditBatch takes a batch of another member.
+// receiveAuditBatch commits a batch of another member.
 func (n *Node) receiveAuditBatch(ctx context.Context, from cluster.NodeID, data []byte) error {
 	batch, err := state.DecodeBatch(data)
 	if err != nil {

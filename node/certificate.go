@@ -12,8 +12,8 @@ import (
 	"northstar/cluster"
 )
 
-// checkCertificate reads this node's certificate as the node itself will, and
-// says which key is at fault. That the files can be read is known.
+// checkCertificate reads this node's certificate as the transport will, and names the wrong key. The files are
+// known to be readable.
 func checkCertificate(files TLSConfig, clusterName string, id cluster.NodeID, now time.Time) (key string, err error) {
 	pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
 	if err != nil {

@@ -90,7 +90,10 @@ func (a *authority) issue(name, uri string, change func(*x509.Certificate)) TLSC
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	return TLSConfig{Cert: a.write(name+".crt", "CERTIFICATE", der), Key: a.write(name+".key", "EC PRIVATE KEY", keyDER), CA: a.file}
+	return TLSConfig{
+		Cert: a.write(name+".crt", "CERTIFICATE", der), Key: a.write(name+".key", "EC PRIVATE KEY", keyDER),
+		CA: a.file,
+	}
 }
 
 func TestValidateCertificate(t *testing.T) {
@@ -98,7 +101,8 @@ func TestValidateCertificate(t *testing.T) {
 	good := ca.issue("n1", "northstar://northstar/node/n1", nil)
 	otherNode := ca.issue("n2", "northstar://northstar/node/n2", nil)
 	otherCluster := ca.issue("n1x", "northstar://prod/node/n1", nil)
-	expired := ca.issue("n1old", "northstar://northstar/node/n1", func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) })
+	expired := ca.issue("n1old", "northstar://northstar/node/n1",
+		func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) })
 	noClient := ca.issue("n1s", "northstar://northstar/node/n1", func(c *x509.Certificate) {
 		c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	})
@@ -112,7 +116,10 @@ func TestValidateCertificate(t *testing.T) {
 		want string
 	}{
 		{"good", good, ""},
-		{"missing certificate", with(good, func(c *TLSConfig) { c.Cert = "/nowhere" }), `tls.cert = "/nowhere": open /nowhere`},
+		{
+			"missing certificate", with(good, func(c *TLSConfig) { c.Cert = "/nowhere" }),
+			`tls.cert = "/nowhere": open /nowhere`,
+		},
 		{"missing key", with(good, func(c *TLSConfig) { c.Key = "/nowhere" }), `tls.key = "/nowhere": open /nowhere`},
 		{"missing CA", with(good, func(c *TLSConfig) { c.CA = "/nowhere" }), `tls.ca = "/nowhere": open /nowhere`},
 		{"nothing there", TLSConfig{Cert: "/no/cert", Key: "/no/key", CA: "/no/ca"}, `tls.cert = "/no/cert": open /no/cert: no such file or directory
@@ -120,7 +127,10 @@ tls.key = "/no/key": open /no/key: no such file or directory
 tls.ca = "/no/ca": open /no/ca`},
 		{"CA is no certificate", with(good, func(c *TLSConfig) { c.CA = good.Key }), "holds no certificate"},
 		{"key of another", with(good, func(c *TLSConfig) { c.Key = otherNode.Key }), "tls.cert = "},
-		{"another node's", otherNode, "want the URI northstar://northstar/node/n1 among its names, it has [northstar://northstar/node/n2]"},
+		{
+			"another node's", otherNode,
+			"want the URI northstar://northstar/node/n1 among its names, it has [northstar://northstar/node/n2]",
+		},
 		{"another cluster's", otherCluster, "is not this node's"},
 		{"another CA", with(good, func(c *TLSConfig) { c.CA = other.file }), "peers will refuse it"},
 		{"expired", expired, "peers will refuse it"},
@@ -145,7 +155,8 @@ func TestValidateTokens(t *testing.T) {
 		t.Error(err)
 	}
 	bad := writeFile(t, "[[token]]\nname = 'a'\nrole = 'king'\nhash = '"+hash+"'\n")
-	if err := valid(func(c *Config) { c.Auth.Tokens = bad }).Validate(time.Now()); err == nil || !strings.Contains(err.Error(), `role "king"`) {
+	if err := valid(func(c *Config) { c.Auth.Tokens = bad }).Validate(time.Now()); err == nil ||
+		!strings.Contains(err.Error(), `role "king"`) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -9,5 +9,5 @@ const hasBootClock = false
 
 var processStart = time.Now()
 
-// sinceBoot is the monotonic clock of this process.
+// sinceBoot reads the monotonic clock of this process.
 func sinceBoot() time.Duration { return time.Since(processStart) }

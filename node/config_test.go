@@ -16,18 +16,21 @@ import (
 // samples holds, for each key, a value other than its default as a flag would
 // have it, and as the file would.
 var samples = map[string]struct{ flag, file string }{
-	"id":                      {"n7", `"n7"`},
-	"data-dir":                {"/var/lib/northstar", `"/var/lib/northstar"`},
-	"http-addr":               {"127.0.0.1:8001", `"127.0.0.1:8001"`},
-	"http-advertise":          {"node7.example.com:7701", `"node7.example.com:7701"`},
-	"raft-addr":               {"127.0.0.1:8000", `"127.0.0.1:8000"`},
-	"raft-advertise":          {"node7.example.com:7700", `"node7.example.com:7700"`},
-	"cluster-name":            {"prod", `"prod"`},
-	"initial-cluster":         {"n1=a:7700@a:7701,n2=b:7700@b:7701", `["n1=a:7700@a:7701", "n2=b:7700@b:7701"]`},
-	"join":                    {"a:7701,b:7701", `["a:7701", "b:7701"]`},
-	"join-token":              {"secret", `"secret"`},
-	"discover":                {"dns://peers.example.com:7701", `"dns://peers.example.com:7701"`},
-	"failover.external-lock":  {"postgres://northstar@db.example.com/northstar", `"postgres://northstar@db.example.com/northstar"`},
+	"id":              {"n7", `"n7"`},
+	"data-dir":        {"/var/lib/northstar", `"/var/lib/northstar"`},
+	"http-addr":       {"127.0.0.1:8001", `"127.0.0.1:8001"`},
+	"http-advertise":  {"node7.example.com:7701", `"node7.example.com:7701"`},
+	"raft-addr":       {"127.0.0.1:8000", `"127.0.0.1:8000"`},
+	"raft-advertise":  {"node7.example.com:7700", `"node7.example.com:7700"`},
+	"cluster-name":    {"prod", `"prod"`},
+	"initial-cluster": {"n1=a:7700@a:7701,n2=b:7700@b:7701", `["n1=a:7700@a:7701", "n2=b:7700@b:7701"]`},
+	"join":            {"a:7701,b:7701", `["a:7701", "b:7701"]`},
+	"join-token":      {"secret", `"secret"`},
+	"discover":        {"dns://peers.example.com:7701", `"dns://peers.example.com:7701"`},
+	"failover.external-lock": {
+		"postgres://northstar@db.example.com/northstar",
+		`"postgres://northstar@db.example.com/northstar"`,
+	},
 	"priority":                {"7", "7"},
 	"eligible":                {"false", "false"},
 	"zone":                    {"eu", `"eu"`},
@@ -176,25 +179,34 @@ func TestBadValuesAreAllListed(t *testing.T) {
 		args       []string
 		want       []string
 	}{
-		{name: "unknown keys", file: "id = 'n1'\nprioritty = 3\n[election]\ntimeout-min = '1s'\ntimeout = '2s'\n[nope]\nx = 1\n[[list]]\ny = 1\n", want: []string{
-			"prioritty: unknown key (northstar.toml line 2)",
-			"election.timeout: unknown key (northstar.toml line 5)",
-			"nope: unknown key (northstar.toml line 6)",
-			"list: unknown key (northstar.toml line 8)",
-		}},
-		{name: "wrong types", file: "id = 7\neligible = 'no'\npriority = '3'\nelection.timeout-min = 150\njoin = [1]\ntls = { cert = 3 }\n[log]\nlevel.x = 'info'\n", want: []string{
-			`id = "7": want a string, in quotes (northstar.toml line 1)`,
-			"eligible = no: want true or false (northstar.toml line 2)",
-			"priority = 3: want a whole number, without quotes (northstar.toml line 3)",
-			`election.timeout-min = "150": want a string, in quotes (northstar.toml line 4)`,
-			`join = "[1]": want a string, or an array of strings (northstar.toml line 5)`,
-			`tls.cert = "3": want a string, in quotes (northstar.toml line 6)`,
-			`log.level = "map[x:info]": want a string, in quotes (northstar.toml line 8)`,
-		}},
+		{
+			name: "unknown keys",
+			file: "id = 'n1'\nprioritty = 3\n[election]\ntimeout-min = '1s'\ntimeout = '2s'\n[nope]\nx = 1\n[[list]]\ny = 1\n", want: []string{
+				"prioritty: unknown key (northstar.toml line 2)",
+				"election.timeout: unknown key (northstar.toml line 5)",
+				"nope: unknown key (northstar.toml line 6)",
+				"list: unknown key (northstar.toml line 8)",
+			},
+		},
+		{
+			name: "wrong types",
+			file: "id = 7\neligible = 'no'\npriority = '3'\nelection.timeout-min = 150\njoin = [1]\ntls = { cert = 3 }\n[log]\nlevel.x = 'info'\n", want: []string{
+				`id = "7": want a string, in quotes (northstar.toml line 1)`,
+				"eligible = no: want true or false (northstar.toml line 2)",
+				"priority = 3: want a whole number, without quotes (northstar.toml line 3)",
+				`election.timeout-min = "150": want a string, in quotes (northstar.toml line 4)`,
+				`join = "[1]": want a string, or an array of strings (northstar.toml line 5)`,
+				`tls.cert = "3": want a string, in quotes (northstar.toml line 6)`,
+				`log.level = "map[x:info]": want a string, in quotes (northstar.toml line 8)`,
+			},
+		},
 		{name: "a section as value", file: "election = 3\n", want: []string{"election: unknown key (northstar.toml line 1)"}},
 		{
 			name: "bad values in file and environment", file: "\n[election]\ntimeout-min = 'soon'\n[disk]\nreserve = '64 Mebi'\n",
-			env: map[string]string{"NORTHSTAR_PRIORITY": "high", "NORTHSTAR_INITIAL_CLUSTER": "n1,N2=a:1@b:2", "NORTHSTAR_ELECTION_LEASE_DRIFT": "x"}, want: []string{
+			env: map[string]string{
+				"NORTHSTAR_PRIORITY": "high", "NORTHSTAR_INITIAL_CLUSTER": "n1,N2=a:1@b:2",
+				"NORTHSTAR_ELECTION_LEASE_DRIFT": "x",
+			}, want: []string{
 				`priority = high: expected a valid 64 bit int but got "high" (NORTHSTAR_PRIORITY)`,
 				`initial-cluster = "n1,N2=a:1@b:2": "n1": want ID=RAFT_HOST:PORT@HTTP_HOST:PORT; node ID "N2": want 1 to 63`,
 				`election.timeout-min = "soon": expected duration but got "soon"`,
@@ -204,10 +216,19 @@ func TestBadValuesAreAllListed(t *testing.T) {
 		},
 		{name: "no TOML", file: "id = 'n1'\npriority = = 3\n", want: []string{"column 12 (northstar.toml line 2)"}},
 		{name: "twice", file: "id = 'n1'\nid = 'n2'\n", want: []string{"id", "line 2"}},
-		{name: "secrets stay secret", file: "join-token = ['abc', 3]\n", want: []string{"join-token = (secret): want a string"}},
-		{name: "bad flag", args: []string{"--priority=high"}, want: []string{`--priority: expected a valid 64 bit int but got "high"`}},
+		{
+			name: "secrets stay secret", file: "join-token = ['abc', 3]\n",
+			want: []string{"join-token = (secret): want a string"},
+		},
+		{
+			name: "bad flag", args: []string{"--priority=high"},
+			want: []string{`--priority: expected a valid 64 bit int but got "high"`},
+		},
 		{name: "unknown flag", args: []string{"--prioritty=1"}, want: []string{"unknown flag --prioritty"}},
-		{name: "no file", args: []string{"--config=/nowhere.toml"}, want: []string{"config: open /nowhere.toml: no such file"}},
+		{
+			name: "no file", args: []string{"--config=/nowhere.toml"},
+			want: []string{"config: open /nowhere.toml: no such file"},
+		},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -276,19 +297,46 @@ func TestValidate(t *testing.T) {
 		{"no data dir", func(c *Config) { c.DataDir = "" }, "data-dir: required"},
 		{"cluster name", func(c *Config) { c.ClusterName = "a/b" }, `cluster-name = "a/b": want`},
 		{"address without port", func(c *Config) { c.HTTPAddr = "localhost" }, `http-addr = "localhost": want HOST:PORT`},
-		{"port", func(c *Config) { c.RaftAddr = "127.0.0.1:99999" }, `raft-addr = "127.0.0.1:99999": port "99999": want 0 to 65535`},
+		{
+			"port", func(c *Config) { c.RaftAddr = "127.0.0.1:99999" },
+			`raft-addr = "127.0.0.1:99999": port "99999": want 0 to 65535`,
+		},
 		{"same address", func(c *Config) { c.RaftAddr = c.HTTPAddr }, "each needs its own port"},
-		{"all addresses without advertise", func(c *Config) { c.HTTPAddr, c.Insecure = ":7701", true }, `http-advertise: required, since http-addr = ":7701" listens on all`},
-		{"advertise 0.0.0.0", func(c *Config) { c.RaftAdvertise = "0.0.0.0:7700" }, `raft-advertise = "0.0.0.0:7700": address "0.0.0.0:7700": others cannot dial 0.0.0.0`},
+		{
+			"all addresses without advertise", func(c *Config) { c.HTTPAddr, c.Insecure = ":7701", true },
+			`http-advertise: required, since http-addr = ":7701" listens on all`,
+		},
+		{
+			"advertise 0.0.0.0", func(c *Config) { c.RaftAdvertise = "0.0.0.0:7700" },
+			`raft-advertise = "0.0.0.0:7700": address "0.0.0.0:7700": others cannot dial 0.0.0.0`,
+		},
 		{"advertise ::", func(c *Config) { c.HTTPAdvertise = "[::]:7700" }, "others cannot dial ::"},
-		{"advertise port 0", func(c *Config) { c.HTTPAdvertise = "h:0" }, "others cannot dial port 0"},
-		{"duplicate id", func(c *Config) { c.InitialCluster = members(t, three+",n2=d:1@d:2") }, "node ID n2 stands twice"},
-		{"duplicate address", func(c *Config) { c.InitialCluster = members(t, three+",n4=d:1@b:2") }, "address b:2 stands twice, at n2 and n4"},
-		{"not in the list", func(c *Config) { c.ID, c.InitialCluster = "n9", members(t, three) }, `does not name this node: its id is "n9"`},
-		{"own raft address", func(c *Config) { c.RaftAddr, c.InitialCluster = "127.0.0.1:1", members(t, three) }, "raft address is 127.0.0.1:7700, but it advertises 127.0.0.1:1"},
-		{"own HTTP address", func(c *Config) { c.HTTPAdvertise, c.InitialCluster = "h:1", members(t, three) }, "HTTP address is 127.0.0.1:7701, but it advertises h:1"},
-		{"initial cluster and join", func(c *Config) { c.InitialCluster, c.Join = members(t, three), []string{"a:1"} }, `join = "a:1": cannot be combined`},
-		{"initial cluster and discover", func(c *Config) { c.InitialCluster, c.Discover = members(t, three), "dns://x" }, "discover = \"dns://x\": cannot be combined"},
+		{"advertise port 0", func(c *Config) { c.HTTPAdvertise = "h:0" }, "other nodes cannot dial port 0"},
+		{"duplicate id", func(c *Config) { c.InitialCluster = members(t, three+",n2=d:1@d:2") }, "duplicate node ID n2"},
+		{
+			"duplicate address", func(c *Config) { c.InitialCluster = members(t, three+",n4=d:1@b:2") },
+			"duplicate address b:2, at n2 and n4",
+		},
+		{
+			"not in the list", func(c *Config) { c.ID, c.InitialCluster = "n9", members(t, three) },
+			`does not name this node: its id is "n9"`,
+		},
+		{
+			"own raft address", func(c *Config) { c.RaftAddr, c.InitialCluster = "127.0.0.1:1", members(t, three) },
+			"raft address is 127.0.0.1:7700, but it advertises 127.0.0.1:1",
+		},
+		{
+			"own HTTP address", func(c *Config) { c.HTTPAdvertise, c.InitialCluster = "h:1", members(t, three) },
+			"HTTP address is 127.0.0.1:7701, but it advertises h:1",
+		},
+		{
+			"initial cluster and join", func(c *Config) { c.InitialCluster, c.Join = members(t, three), []string{"a:1"} },
+			`join = "a:1": cannot be combined`,
+		},
+		{
+			"initial cluster and discover", func(c *Config) { c.InitialCluster, c.Discover = members(t, three), "dns://x" },
+			"discover = \"dns://x\": cannot be combined",
+		},
 		{"join address", func(c *Config) { c.Join = []string{"a"} }, `join = "a": address "a": want HOST:PORT`},
 		{"join token alone", func(c *Config) { c.JoinToken = "t" }, "join-token = (secret): has no use"},
 		{"discover scheme", func(c *Config) { c.Discover = "http://x" }, `scheme "http": want dns:// or dns+srv://`},
@@ -296,20 +344,35 @@ func TestValidate(t *testing.T) {
 		{"discover path", func(c *Config) { c.Discover = "dns://x/y" }, "want dns://NAME[:PORT]"},
 		{"priority", func(c *Config) { c.Priority = 256 }, "priority = 256: want 0 to 255"},
 		{"negative priority", func(c *Config) { c.Priority = -1 }, "priority = -1: want 0 to 255"},
-		{"timeout relation", func(c *Config) { c.Election.TimeoutMin = 200e6 }, `election.timeout-max = "300ms": must be twice election.timeout-min, which is 200ms`},
-		{"timeout bound", func(c *Config) { c.Election.TimeoutMin, c.Election.TimeoutMax = 1e6, 2e6 }, `election.timeout-min = "1ms": want 10ms to 1m0s`},
+		{
+			"timeout relation", func(c *Config) { c.Election.TimeoutMin = 200e6 },
+			`election.timeout-max = "300ms": must be twice election.timeout-min, which is 200ms`,
+		},
+		{
+			"timeout bound", func(c *Config) { c.Election.TimeoutMin, c.Election.TimeoutMax = 1e6, 2e6 },
+			`election.timeout-min = "1ms": want 10ms to 1m0s`,
+		},
 		{"lease drift", func(c *Config) { c.Election.LeaseDrift = 80 }, `election.lease-drift = "80%": want 0% to 50%`},
 		{"transfer timeout", func(c *Config) { c.Transfer.Timeout = 0 }, "transfer.timeout"},
 		{"drain timeout", func(c *Config) { c.DrainTimeout = -1 }, "drain-timeout"},
 		{"threshold", func(c *Config) { c.Snapshot.Threshold = 0 }, "snapshot.threshold = 0"},
 		{"interval", func(c *Config) { c.Snapshot.Interval = 0 }, "snapshot.interval"},
-		{"trailing logs", func(c *Config) { c.Snapshot.TrailingLogs = 999 }, "snapshot.trailing-logs = 999: must be at least 1000"},
+		{
+			"trailing logs", func(c *Config) { c.Snapshot.TrailingLogs = 999 },
+			"snapshot.trailing-logs = 999: must be at least 1000",
+		},
 		{"reserve", func(c *Config) { c.Disk.Reserve = 0 }, "disk.reserve"},
 		{"half TLS", func(c *Config) { c.TLS.Cert = "c" }, "tls.key: required, since other tls keys are set"},
 		{"no tokens file", func(c *Config) { c.Auth.Tokens = "/nowhere" }, `auth.tokens = "/nowhere": open /nowhere`},
-		{"exposed HTTP", func(c *Config) { c.HTTPAddr = "10.0.0.1:7701" }, `http-addr = "10.0.0.1:7701": is not a loopback address`},
+		{
+			"exposed HTTP", func(c *Config) { c.HTTPAddr = "10.0.0.1:7701" },
+			`http-addr = "10.0.0.1:7701": is not a loopback address`,
+		},
 		{"exposed raft", func(c *Config) { c.RaftAddr = "host:7700" }, `raft-addr = "host:7700": is not a loopback address`},
-		{"tokens do not make plain text safe", func(c *Config) { c.HTTPAddr, c.Auth.Tokens = "10.0.0.1:7701", "/nowhere" }, "is not a loopback address"},
+		{
+			"tokens do not make plain text safe", func(c *Config) { c.HTTPAddr, c.Auth.Tokens = "10.0.0.1:7701", "/nowhere" },
+			"not a loopback address",
+		},
 		{"log level", func(c *Config) { c.Log.Level = "loud" }, `log.level = "loud"`},
 		{"log format", func(c *Config) { c.Log.Format = "xml" }, `log.format = "xml": want text or json`},
 	}
@@ -330,7 +393,8 @@ func TestValidate(t *testing.T) {
 
 func TestValidateListsEveryProblemWithItsSource(t *testing.T) {
 	file := writeFile(t, "id = 'N 1'\npriority = 300\n\n[snapshot]\ntrailing-logs = 10\n")
-	cfg, err := Load([]string{"--config", file, "--log-format=xml"}, environ(map[string]string{"NORTHSTAR_RAFT_ADDR": "nowhere"}))
+	cfg, err := Load([]string{"--config", file, "--log-format=xml"},
+		environ(map[string]string{"NORTHSTAR_RAFT_ADDR": "nowhere"}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,17 +16,17 @@ type Resolver interface {
 	LookupSRV(ctx context.Context, service, proto, name string) (string, []*net.SRV, error)
 }
 
-// maxDiscovered bounds what one look-up may bring.
+// maxDiscovered limits the addresses of one look-up.
 const maxDiscovered = 64
 
-// discovery is where HTTP addresses of a running cluster can be looked up.
+// discovery is a DNS name that has the HTTP addresses of a running cluster.
 type discovery struct {
 	name string
-	port string // "" with SRV records, which bring their own
+	port string // "" with SRV records, which name the port
 }
 
-// parseDiscover reads dns://NAME[:PORT] and dns+srv://NAME. Without a port, the
-// peers are taken to serve HTTP where this node does.
+// parseDiscover reads dns://NAME[:PORT] and dns+srv://NAME. Without a port, peers are expected on the same HTTP
+// port as this node.
 func parseDiscover(s, ownHTTP string) (discovery, error) {
 	u, err := url.Parse(s)
 	if err != nil || u.Hostname() == "" || (u.Path != "" && u.Path != "/") || u.RawQuery != "" || u.User != nil {
@@ -48,7 +48,7 @@ func parseDiscover(s, ownHTTP string) (discovery, error) {
 	return discovery{}, fmt.Errorf("scheme %q: want dns:// or dns+srv://", u.Scheme)
 }
 
-// lookUp asks for the addresses once.
+// lookUp returns the addresses that DNS has now.
 func (d discovery) lookUp(ctx context.Context, r Resolver) ([]string, error) {
 	var addresses []string
 	if d.port != "" {

@@ -51,7 +51,8 @@ func TestConfigurationDocument(t *testing.T) {
 		if k.Default != "" && k.Name != "id" {
 			value = "`" + k.Default + "`"
 		}
-		fmt.Fprintf(&b, "| `%s` | `--%s` | `%s` | %s | %s |\n", k.Name, k.Flag, k.Env, value, strings.ReplaceAll(k.Help, "|", "\\|"))
+		fmt.Fprintf(&b, "| `%s` | `--%s` | `%s` | %s | %s |\n", k.Name, k.Flag, k.Env, value,
+			strings.ReplaceAll(k.Help, "|", "\\|"))
 	}
 	golden(t, name, before+tableBegin+b.String()+tableEnd+after)
 }

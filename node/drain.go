@@ -9,15 +9,13 @@ import (
 )
 
 const (
-	drainRetryDelay      = 100 * time.Millisecond // until leadership is offered again
-	drainNoTargetTimeout = 2 * time.Second        // how long no node at all may be fit to take it
+	drainRetryDelay      = 100 * time.Millisecond // between two attempts to transfer leadership
+	drainNoTargetTimeout = 2 * time.Second        // how long there may be no eligible target
 )
 
-// Drain makes the node ready to be stopped, within drain-timeout or the end of
-// ctx: it stands for election no more and leads no further write, hands
-// leadership to the best placed voter and sees it arrive, ends its streams,
-// lets requests in flight finish, and takes no new ones. The node goes on as a
-// follower; end Run's context next.
+// Drain prepares the node for its stop, within drain-timeout or the end of ctx. The node starts no elections,
+// rejects new writes and transfers leadership to the best target. It ends its streams, finishes requests in
+// flight and accepts no new ones. It remains a follower; end Run's context next.
 func (n *Node) Drain(ctx context.Context) {
 	if !n.draining.CompareAndSwap(false, true) {
 		return
@@ -29,21 +27,21 @@ func (n *Node) Drain(ctx context.Context) {
 	n.journal.Append(cluster.Event{Type: "node", Message: "this node is draining"})
 	n.api.Drain()
 	n.handOver(ctx)
-	// It takes no new connections from here on; requests in flight may still
-	// need the leader, which is known by now.
+	// The listener closes before the last request has ended. Those requests may need the new leader, which is
+	// known by now.
 	if err := n.http.Shutdown(ctx); err != nil {
-		n.log.Warn("requests in flight are cut off", "error", err)
+		n.log.Warn("aborting in-flight requests", "error", err)
 	}
-	n.handOver(ctx) // should another node have handed leadership here meanwhile
+	n.handOver(ctx) // another node may have transferred leadership to this one meanwhile
 }
 
-// eligibilityPollInterval is how often a leader looks whether its record lets it lead.
+// eligibilityPollInterval is how often a leader checks whether its member record lets it lead.
 const eligibilityPollInterval = 100 * time.Millisecond
 
-// handOverIfIneligible is the leader task of a node that an operator has drained, or keeps
-// from leading: it hands leadership over, again and again until another node leads.
+// handOverIfIneligible is the leader task of a node that is drained or ineligible: it transfers leadership and
+// retries until another node leads.
 func (n *Node) handOverIfIneligible(ctx context.Context, _ uint64) {
-	warned := "" // of what was told already: errors differ at each look
+	warned := "" // reason already logged; the error text differs between attempts
 	for ; ctx.Err() == nil; sleep(ctx, eligibilityPollInterval) {
 		m, ok := n.consensus.View().Member(n.cfg.ID)
 		why := m.IneligibleReason()
@@ -52,33 +50,39 @@ func (n *Node) handOverIfIneligible(ctx context.Context, _ uint64) {
 			continue
 		}
 		moving, cancel := n.failover.DetachFromLeadership(ctx)
-		_, err := n.transfer.Execute(moving, cluster.TransferNotice{Trigger: "transfer", Reason: fmt.Sprintf("node %s %s", n.cfg.ID, why)})
+		_, err := n.transfer.Execute(moving, cluster.TransferNotice{
+			Trigger: "transfer",
+			Reason:  fmt.Sprintf("node %s %s", n.cfg.ID, why),
+		})
 		cancel()
 		if err != nil && ctx.Err() == nil && warned != why {
 			warned = why
-			n.log.Warn("this node "+why+" and leads: leadership could not be handed over", "error", err)
+			n.log.Warn("this node "+why+" and leads: leadership transfer failed", "error", err)
 		}
 	}
 }
 
-// handOver gives leadership away, again and again until another node leads. It
-// gives up early where nobody can take over and nobody is about to.
+// handOver transfers leadership and retries until another node leads. It gives up early if there is no eligible
+// target for drainNoTargetTimeout.
 func (n *Node) handOver(ctx context.Context) {
 	var trouble string
-	var nobody time.Time // since when there is no candidate; zero: there is one
+	var nobody time.Time // since when there is no eligible target; zero: there is one
 	for ctx.Err() == nil {
 		st := n.consensus.Status()
 		if st.Role != cluster.Leader || cluster.CountVoters(st.Servers) < 2 {
 			return
 		}
-		outcome, err := n.transfer.Execute(ctx, cluster.TransferNotice{Trigger: "transfer", Reason: fmt.Sprintf("node %s is stopping", n.cfg.ID)})
+		outcome, err := n.transfer.Execute(ctx, cluster.TransferNotice{
+			Trigger: "transfer",
+			Reason:  fmt.Sprintf("node %s is stopping", n.cfg.ID),
+		})
 		if err == nil {
-			n.log.Info("leadership handed over", "to", string(outcome.NewLeader), "term", outcome.Term, "took", outcome.Duration)
+			n.log.Info("leadership transferred", "to", string(outcome.NewLeader), "term", outcome.Term, "took", outcome.Duration)
 			return
 		}
 		if err.Error() != trouble {
 			trouble = err.Error()
-			n.log.Warn("leadership could not be handed over", "error", err)
+			n.log.Warn("leadership transfer failed", "error", err)
 		}
 		if _, err := n.transfer.Best(); err == nil {
 			nobody = time.Time{}

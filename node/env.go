@@ -15,34 +15,31 @@ import (
 	"northstar/transport"
 )
 
-// Env is the world that a node lives in. The zero value of each field is the
-// real one; a simulation brings its own.
+// Env holds what a node uses of the operating system. The zero value of each field selects the real
+// implementation; a simulation sets its own.
 type Env struct {
 	// Listen opens the listeners for peers and for HTTP.
 	Listen func(addr string) (net.Listener, error)
-	// Dial opens connections to other nodes, for peer traffic and HTTP alike.
-	// It resolves host names each time.
+	// Dial opens connections to other nodes, for peer traffic and HTTP. It resolves host names each time.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 	// OpenStorage opens the data directory.
 	OpenStorage func(storage.Options) (storage.Storage, error)
-	// LeaseClock runs on while the machine is suspended.
+	// LeaseClock includes the time for which the machine is suspended.
 	LeaseClock func() time.Duration
-	// Entropy is where cluster IDs, incarnations and boot IDs come from.
+	// Entropy is the source of cluster IDs, incarnations and boot IDs.
 	Entropy io.Reader
 	// Resolver looks up the names of discover.
 	Resolver Resolver
-	// Notify tells the service manager about the state of this process, as
-	// sd_notify does.
+	// Notify sends the state of this process to the service manager, like sd_notify.
 	Notify func(state string)
-	// WatchdogInterval is how often the service manager wants WATCHDOG=1; 0 asks it,
-	// less than 0 means never.
+	// WatchdogInterval is the period of WATCHDOG=1. 0 reads it from the service manager; a negative value
+	// disables the watchdog.
 	WatchdogInterval time.Duration
-	// Faults is the hook of chaos tests into peer traffic.
+	// Faults is the hook of chaos tests in peer traffic.
 	Faults transport.Faults
-	// RaftMetrics is where the Raft library reports to, if it does: one for the
-	// whole process.
+	// RaftMetrics collects the metrics of the Raft library: one for the whole process. May be nil.
 	RaftMetrics *telemetry.RaftSink
-	// Logger is where everything is logged; by default nowhere.
+	// Logger is the root logger. The default discards everything.
 	Logger hclog.Logger
 }
 
@@ -69,7 +66,8 @@ func (e Env) withDefaults() Env {
 		e.Resolver = net.DefaultResolver
 	}
 	if e.Notify == nil {
-		e.Notify = func(state string) { _, _ = daemon.SdNotify(false, state) } // no service manager: nothing to tell
+		// without a service manager there is nothing to do
+		e.Notify = func(state string) { _, _ = daemon.SdNotify(false, state) }
 	}
 	if e.WatchdogInterval == 0 {
 		e.WatchdogInterval = -1

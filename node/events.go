@@ -14,31 +14,31 @@ import (
 )
 
 const (
-	// pollInterval is how often the node looks for changes that nobody announces.
+	// pollInterval is how often the node looks for state changes that have no notification.
 	pollInterval = 250 * time.Millisecond
-	// healthWarmup is how long a new leader gets to hear from everybody before it
-	// is believed that somebody is not healthy.
+	// healthWarmup is how long a new leader waits for contact with all nodes before it reports one as
+	// unhealthy.
 	healthWarmup = time.Second
 )
 
-// stateSnapshot is what the journal's events are derived from, at one moment.
+// stateSnapshot is the state that the journal's events are derived from.
 type stateSnapshot struct {
-	status   cluster.NodeStatus
-	members  map[cluster.NodeID]cluster.Member
-	peers    map[cluster.NodeID]cluster.PeerStatus // once this node has led for healthWarmup; others do not know enough
+	status  cluster.NodeStatus
+	members map[cluster.NodeID]cluster.Member
+	// set once this node has led for healthWarmup; other nodes know too little
+	peers    map[cluster.NodeID]cluster.PeerStatus
 	warnings []string
 	pause    pause
 }
 
-// pause is whether automatic failover is paused, as this node has applied it, by
-// its own clock.
+// pause is the applied pause of automatic failover, by this node's clock.
 type pause struct {
 	paused bool
 	set    state.Settings
 }
 
-// diffEvents turns the difference between two observations into events. warn is
-// set for those that need attention.
+// diffEvents returns the events for the difference between two snapshots. warn is set for events that need
+// attention.
 func diffEvents(prev, next stateSnapshot) (events []journalEvent) {
 	events = append(events, memberChanges(prev, next)...)
 	events = append(events, healthChanges(prev, next)...)
@@ -60,14 +60,15 @@ type journalEvent struct {
 
 func memberEvent(id cluster.NodeID, format string, args ...any) journalEvent {
 	return journalEvent{Event: cluster.Event{
-		Type: "member", Message: fmt.Sprintf("member %s ", id) + fmt.Sprintf(format, args...), Fields: map[string]any{"member": string(id)},
+		Type: "member", Message: fmt.Sprintf("member %s ", id) +
+			fmt.Sprintf(format, args...), Fields: map[string]any{"member": string(id)},
 	}}
 }
 
 func memberChanges(prev, next stateSnapshot) (events []journalEvent) {
 	before, after := suffrages(prev.status), suffrages(next.status)
 	if len(before) == 0 {
-		return nil // the first configuration: nothing has changed yet
+		return nil // the first configuration is not a change
 	}
 	for _, id := range sortedKeys(after) {
 		switch old := before[id]; {
@@ -99,8 +100,7 @@ func suffrages(s cluster.NodeStatus) map[cluster.NodeID]cluster.Suffrage {
 	return m
 }
 
-// recordChange says what is new in a member's record, "" when that is nothing
-// for people.
+// recordChange describes a change of a member record, "" if nothing visible changed.
 func recordChange(old, now cluster.Member) string {
 	var what []string
 	note := func(changed bool, format string, args ...any) {
@@ -109,13 +109,13 @@ func recordChange(old, now cluster.Member) string {
 		}
 	}
 	note(old.Priority != now.Priority, "has priority %d (was %d)", now.Priority, old.Priority)
-	note(old.Eligible != now.Eligible, "has eligible %v", now.Eligible)
+	note(old.Eligible != now.Eligible, "eligible set to %v", now.Eligible)
 	note(old.Zone != now.Zone, "is in zone %q", now.Zone)
 	note(old.HTTPAddress != now.HTTPAddress && old.HTTPAddress != "", "has HTTP address %s", now.HTTPAddress)
 	note(old.RaftAddress != now.RaftAddress && old.RaftAddress != "", "has raft address %s", now.RaftAddress)
 	note(old.Lifecycle != now.Lifecycle && old.Lifecycle != "", "is %s", now.Lifecycle)
 	note(old.Version != now.Version && old.Version != "", "runs version %s", now.Version)
-	note(old.Incarnation != now.Incarnation && now.Incarnation == "", "may come back with another data directory")
+	note(old.Incarnation != now.Incarnation && now.Incarnation == "", "re-admitted: may rejoin with a new data directory")
 	return strings.Join(what, ", ")
 }
 
@@ -124,7 +124,7 @@ func healthChanges(prev, next stateSnapshot) (events []journalEvent) {
 		old, known := prev.peers[id]
 		now := next.peers[id]
 		if !known {
-			old.Healthy = true // only what is wrong is news
+			old.Healthy = true // a healthy first report is not an event
 		}
 		if old.Healthy == now.Healthy {
 			continue
@@ -149,8 +149,9 @@ func diskChanges(prev, next cluster.DiskState) (events []journalEvent) {
 			events = append(events, journalEvent{Event: cluster.Event{Type: "disk", Message: good}})
 		}
 	}
-	note(prev.Stalled, next.Stalled, "the disk is stalled: an operation does not end", "the disk is working again")
-	note(prev.ReadOnly, next.ReadOnly, "the disk has less space left than the reserve: this node is read-only", "there is space on the disk again: this node takes writes")
+	note(prev.Stalled, next.Stalled, "disk stalled: an I/O operation does not complete", "the disk is working again")
+	note(prev.ReadOnly, next.ReadOnly, "the disk has less space left than the reserve: this node is read-only",
+		"disk space recovered: node accepts writes")
 	return events
 }
 
@@ -166,16 +167,18 @@ func lifecycleChanges(prev, next cluster.NodeStatus) []journalEvent {
 	return []journalEvent{e}
 }
 
-// pauseChanges tells of a pause of automatic failover that begins, is set anew, or
-// ends.
+// pauseChanges returns events for a pause of automatic failover that begins, changes or ends.
 func pauseChanges(prev, next pause) []journalEvent {
 	if prev == next || !prev.paused && !next.paused {
 		return nil
 	}
-	e := journalEvent{warn: next.paused, Event: cluster.Event{Type: "failover", Fields: map[string]any{"auto_failover": !next.paused}}}
+	e := journalEvent{warn: next.paused, Event: cluster.Event{
+		Type:   "failover",
+		Fields: map[string]any{"auto_failover": !next.paused},
+	}}
 	switch set := next.set; {
 	case !next.paused && !set.AutoFailover:
-		e.Message = "automatic failover is on again: the pause has ended"
+		e.Message = "automatic failover resumed (pause expired)"
 		return []journalEvent{e}
 	case !next.paused:
 		e.Message = "automatic failover is on again"
@@ -201,7 +204,7 @@ func sortedKeys[V any](m map[cluster.NodeID]V) []cluster.NodeID {
 	return slices.Sorted(maps.Keys(m))
 }
 
-// recordEvents writes what changes into the journal until ctx ends.
+// recordEvents appends state changes to the journal until ctx ends.
 func recordEvents(ctx context.Context, journal *telemetry.Journal, look func() stateSnapshot) error {
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()

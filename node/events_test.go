@@ -18,9 +18,12 @@ func servers(voters ...cluster.NodeID) (all []cluster.Server) {
 func TestDiffEvents(t *testing.T) {
 	base := func(change func(*stateSnapshot)) stateSnapshot {
 		o := stateSnapshot{
-			status:  cluster.NodeStatus{Lifecycle: cluster.Active, Servers: servers("n1", "n2")},
-			members: map[cluster.NodeID]cluster.Member{"n1": {ID: "n1", Priority: 100, Eligible: true}, "n2": {ID: "n2", Priority: 100, Eligible: true, HTTPAddress: "a:1"}},
-			peers:   map[cluster.NodeID]cluster.PeerStatus{"n2": {ID: "n2", Healthy: true}},
+			status: cluster.NodeStatus{Lifecycle: cluster.Active, Servers: servers("n1", "n2")},
+			members: map[cluster.NodeID]cluster.Member{
+				"n1": {ID: "n1", Priority: 100, Eligible: true},
+				"n2": {ID: "n2", Priority: 100, Eligible: true, HTTPAddress: "a:1"},
+			},
+			peers: map[cluster.NodeID]cluster.PeerStatus{"n2": {ID: "n2", Healthy: true}},
 		}
 		if change != nil {
 			change(&o)
@@ -37,40 +40,82 @@ func TestDiffEvents(t *testing.T) {
 		{"joins", base(nil), base(func(o *stateSnapshot) {
 			o.status.Servers = append(o.status.Servers, cluster.Server{ID: "n3", Suffrage: cluster.NonVoter})
 		}), []string{"member: member n3 joined as nonvoter"}},
-		{"promoted", base(func(o *stateSnapshot) { o.status.Servers[1].Suffrage = cluster.NonVoter }), base(nil), []string{"member: member n2 is now a voter"}},
-		{"leaves", base(nil), base(func(o *stateSnapshot) { o.status.Servers = o.status.Servers[:1] }), []string{"member: member n2 left the configuration"}},
+		{
+			"promoted", base(func(o *stateSnapshot) { o.status.Servers[1].Suffrage = cluster.NonVoter }), base(nil),
+			[]string{"member: member n2 is now a voter"},
+		},
+		{
+			"leaves", base(nil), base(func(o *stateSnapshot) { o.status.Servers = o.status.Servers[:1] }),
+			[]string{"member: member n2 left the configuration"},
+		},
 		{"record", base(nil), base(func(o *stateSnapshot) {
 			o.members["n2"] = cluster.Member{ID: "n2", Priority: 5, Zone: "eu", HTTPAddress: "b:1"}
-		}), []string{`member: member n2 has priority 5 (was 100), has eligible false, is in zone "eu", has HTTP address b:1`}},
+		}), []string{`member: member n2 has priority 5 (was 100), eligible set to false, is in zone "eu", has HTTP address b:1`}},
 		{"sick", base(nil), base(func(o *stateSnapshot) {
 			o.peers["n2"] = cluster.PeerStatus{ID: "n2", Reasons: []string{"no contact for 2s"}}
 		}), []string{"!health: member n2 is not healthy: no contact for 2s"}},
-		{"well", base(func(o *stateSnapshot) { o.peers["n2"] = cluster.PeerStatus{ID: "n2"} }), base(nil), []string{"health: member n2 is healthy again"}},
+		{
+			"well", base(func(o *stateSnapshot) { o.peers["n2"] = cluster.PeerStatus{ID: "n2"} }), base(nil),
+			[]string{"health: member n2 is healthy again"},
+		},
 		{"new leader looks for the first time", base(func(o *stateSnapshot) { o.peers = nil }), base(func(o *stateSnapshot) {
 			o.peers["n2"] = cluster.PeerStatus{ID: "n2", Reasons: []string{"x"}}
 		}), []string{"!health: member n2 is not healthy: x"}},
 		{"a new leader, and all are well", base(func(o *stateSnapshot) { o.peers = nil }), base(nil), nil},
-		{"disk", base(nil), base(func(o *stateSnapshot) { o.status.Disk.Stalled, o.status.Disk.ReadOnly = true, true }), []string{
-			"!disk: the disk is stalled: an operation does not end", "!disk: the disk has less space left than the reserve: this node is read-only",
-		}},
-		{"disk recovers", base(func(o *stateSnapshot) { o.status.Disk.ReadOnly = true }), base(nil), []string{"disk: there is space on the disk again: this node takes writes"}},
-		{"dead", base(nil), base(func(o *stateSnapshot) { o.status.Lifecycle, o.status.DeadReason = cluster.Dead, "removed" }), []string{"!node: this node is dead: removed"}},
-		{"warning", base(nil), base(func(o *stateSnapshot) { o.warnings = []string{"priority differs"} }), []string{"!node: priority differs"}},
-		{"old warning", base(func(o *stateSnapshot) { o.warnings = []string{"a"} }), base(func(o *stateSnapshot) { o.warnings = []string{"a"} }), nil},
+		{
+			"disk", base(nil), base(func(o *stateSnapshot) { o.status.Disk.Stalled, o.status.Disk.ReadOnly = true, true }),
+			[]string{
+				"!disk: disk stalled: an I/O operation does not complete", "!disk: the disk has less space left than the reserve: this node is read-only",
+			},
+		},
+		{
+			"disk recovers", base(func(o *stateSnapshot) { o.status.Disk.ReadOnly = true }), base(nil),
+			[]string{"disk: disk space recovered: node accepts writes"},
+		},
+		{"dead", base(nil), base(func(o *stateSnapshot) {
+			o.status.Lifecycle, o.status.DeadReason = cluster.Dead,
+				"removed"
+		}), []string{"!node: this node is dead: removed"}},
+		{
+			"warning", base(nil), base(func(o *stateSnapshot) { o.warnings = []string{"priority differs"} }),
+			[]string{"!node: priority differs"},
+		},
+		{
+			"old warning", base(func(o *stateSnapshot) { o.warnings = []string{"a"} }),
+			base(func(o *stateSnapshot) { o.warnings = []string{"a"} }), nil,
+		},
 		{"paused", base(nil), base(func(o *stateSnapshot) {
 			o.pause = pause{true, state.Settings{PausedUntil: 3e9, Operator: "anna", Reason: "new switch"}}
 		}), []string{"!failover: automatic failover is paused until 1970-01-01T00:00:03Z, by anna: new switch"}},
 		{"paused for longer", base(func(o *stateSnapshot) {
 			o.pause = pause{true, state.Settings{PausedUntil: 3e9, Operator: "anna"}}
-		}), base(func(o *stateSnapshot) { o.pause = pause{true, state.Settings{Operator: "anna"}} }), []string{"!failover: automatic failover is paused, by anna"}},
-		{"paused still", base(func(o *stateSnapshot) { o.pause.paused = true }), base(func(o *stateSnapshot) { o.pause.paused = true }), nil},
+		}), base(func(o *stateSnapshot) {
+			o.pause = pause{
+				true,
+				state.Settings{Operator: "anna"},
+			}
+		}), []string{"!failover: automatic failover is paused, by anna"}},
+		{
+			"paused still", base(func(o *stateSnapshot) { o.pause.paused = true }),
+			base(func(o *stateSnapshot) { o.pause.paused = true }), nil,
+		},
 		{"resumed", base(func(o *stateSnapshot) { o.pause.paused = true }), base(func(o *stateSnapshot) {
 			o.pause.set = state.Settings{AutoFailover: true, Operator: "anna", Reason: "done"}
 		}), []string{"failover: automatic failover is on again, by anna: done"}},
-		{"the pause runs out", base(func(o *stateSnapshot) { o.pause = pause{true, state.Settings{PausedUntil: 3e9, Operator: "anna"}} }), base(func(o *stateSnapshot) {
+		{"the pause runs out", base(func(o *stateSnapshot) {
+			o.pause = pause{
+				true,
+				state.Settings{PausedUntil: 3e9, Operator: "anna"},
+			}
+		}), base(func(o *stateSnapshot) {
 			o.pause.set = state.Settings{PausedUntil: 3e9, Operator: "anna"}
-		}), []string{"failover: automatic failover is on again: the pause has ended"}},
-		{"set anew as it was", base(nil), base(func(o *stateSnapshot) { o.pause.set = state.Settings{AutoFailover: true, Operator: "anna"} }), nil},
+		}), []string{"failover: automatic failover resumed (pause expired)"}},
+		{"set anew as it was", base(nil), base(func(o *stateSnapshot) {
+			o.pause.set = state.Settings{
+				AutoFailover: true,
+				Operator:     "anna",
+			}
+		}), nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var got []string

@@ -17,14 +17,14 @@ import (
 
 const (
 	keyExternalLock    = "failover.external-lock"
-	minExternalTTL     = 2 * time.Second // of the lock, without a heartbeat
-	lockReleaseTimeout = time.Second     // for giving it back
-	lockRetryDelay     = time.Second     // after an error that does not pass by itself
+	minExternalTTL     = 2 * time.Second // TTL of the lock, without a heartbeat
+	lockReleaseTimeout = time.Second     // for releasing the lock
+	lockRetryDelay     = time.Second     // after an error that needs a change of the configuration
 )
 
-// externalLock is the lock outside the cluster that a leader needs besides to serve
-// writes, for those who want two systems to agree on who leads. Each reign campaigns
-// for it; a lock that is lost is campaigned for again.
+// externalLock is a lock outside the cluster that a leader must also hold to serve writes, for users who want
+// two systems to agree on the leader. Each leadership campaigns for it, and campaigns again when it loses the
+// lock.
 type externalLock struct {
 	cfg       *Config
 	clusterID func() string
@@ -40,19 +40,20 @@ func (n *Node) newExternalLock() *externalLock {
 	}
 }
 
-// newExternalElector makes this node's candidate for the lock of a cluster.
+// newExternalElector returns this node's elector for the lock of a cluster.
 func newExternalElector(c *Config, clusterID string) (*postgres.Elector, error) {
 	url := c.Failover.ExternalLock
 	if !strings.HasPrefix(url, "postgres://") && !strings.HasPrefix(url, "postgresql://") {
 		return nil, errors.New("want a URL that begins with postgres://")
 	}
 	return postgres.New(postgres.Config{
-		DSN: url, Role: "northstar.leader." + clusterID, Name: string(c.ID), TTL: max(minExternalTTL, 4*c.Election.TimeoutMax),
+		DSN: url, Role: "northstar.leader." + clusterID, Name: string(c.ID), TTL: max(minExternalTTL,
+			4*c.Election.TimeoutMax),
 		BackoffMin: 20 * time.Millisecond, BackoffMax: 200 * time.Millisecond,
 	})
 }
 
-// mayWrite says why this node, should it lead, may not serve writes.
+// mayWrite returns why this node must not serve writes as leader, or "".
 func (x *externalLock) mayWrite() error {
 	if err := x.gate.Require(); err != nil {
 		return fmt.Errorf("this leader does not hold the external lock (%s): %w", keyExternalLock, err)
@@ -60,10 +61,10 @@ func (x *externalLock) mayWrite() error {
 	return nil
 }
 
-// runWhileLeader holds the lock, or campaigns for it, for one reign.
+// runWhileLeader campaigns for the lock and holds it for one leadership.
 func (x *externalLock) runWhileLeader(ctx context.Context, term uint64) {
 	e, err := newExternalElector(x.cfg, x.clusterID())
-	if err != nil { // it was good when the node started
+	if err != nil { // the URL was valid when the node started
 		x.log.Error("no external lock", "error", err)
 		return
 	}
@@ -77,24 +78,25 @@ func (x *externalLock) runWhileLeader(ctx context.Context, term uint64) {
 		x.event(term, "this leader holds the external lock", map[string]any{"token": l.Token})
 		select {
 		case <-l.Done():
-			x.event(term, "this leader has lost the external lock and serves no writes", map[string]any{"cause": l.Cause().Error()})
+			x.event(term, "this leader has lost the external lock and serves no writes",
+				map[string]any{"cause": l.Cause().Error()})
 		case <-ctx.Done():
 		}
 	}
 	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), lockReleaseTimeout)
 	defer cancel()
-	// This shuts the gate before it gives the lock back.
+	// Close closes the write gate before it releases the lock.
 	if err := e.Close(leave); err != nil {
-		x.log.Warn("the next leader has to wait for the external lock", "error", err)
+		x.log.Warn("external lock not released: the next leader must wait for its TTL", "error", err)
 	}
 }
 
-// wait says what is wrong, and waits before the next try.
+// wait logs the problem and waits before the next attempt.
 func (x *externalLock) wait(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
 	}
-	x.log.Error("no external lock: trying again", "error", err)
+	x.log.Error("cannot acquire the external lock, retrying", "error", err)
 	select {
 	case <-time.After(lockRetryDelay):
 	case <-ctx.Done():

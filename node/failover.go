@@ -10,7 +10,7 @@ import (
 	"northstar/telemetry"
 )
 
-// buildFailover makes what watches over the leader, from everything else.
+// buildFailover builds the failover controller and its leader tasks.
 func (n *Node) buildFailover() {
 	c, lease := n.cfg, n.consensusConfig()
 	n.failover = failover.New(failover.Config{
@@ -24,12 +24,12 @@ func (n *Node) buildFailover() {
 	n.consensus.AddLeaderTask("drain", n.handOverIfIneligible)
 }
 
-// campaignAgain is for a transfer that has left the cluster without a leader.
+// campaignAgain starts an election after a transfer that left the cluster without a leader.
 func (n *Node) campaignAgain(ctx context.Context, term uint64, h cluster.TransferNotice) error {
 	return n.failover.ReclaimLeadership(ctx, term, h)
 }
 
-// claim is what this node says of itself to its peers.
+// claim returns this node's claim for its peers.
 func (n *Node) claim() cluster.Claim {
 	c := n.consensus.Claim()
 	n.failover.AnnotateClaim(&c)
@@ -37,7 +37,7 @@ func (n *Node) claim() cluster.Claim {
 	return c
 }
 
-// electionFacts is what failover knows of the election of a term that this node has won.
+// electionFacts returns what failover recorded about the election of a term that this node won.
 func (n *Node) electionFacts(term uint64) consensus.ElectionFacts {
 	f := n.failover.Facts(term)
 	if f.Term != term {
@@ -48,13 +48,13 @@ func (n *Node) electionFacts(term uint64) consensus.ElectionFacts {
 	}
 }
 
-// election counts and records an election that this node stood in.
+// election counts and records an election in which this node was a candidate.
 func (n *Node) election(e consensus.Election) {
 	result := telemetry.ResultLost
 	if e.Won {
 		result = telemetry.ResultWon
 	} else if !addElectionCause(&e, n.failover.Facts(e.Term)) && !(elections{n}).MayStartElection() {
-		return // Raft's timer made it a candidate, and its questions were held back
+		return // Raft's timer made it a candidate, and its vote requests were not sent
 	}
 	if e.Open {
 		n.journal.Warn(openElectionEvent(e))
@@ -71,8 +71,8 @@ func (n *Node) election(e consensus.Election) {
 	n.journal.Append(electionEvent(e, result, failoverPhases(how, e.LedAt, time.Now())))
 }
 
-// addElectionCause adds to a candidacy that has come to nothing what began it, and what the
-// voters said; false when nothing is known of it, and the facts are of one before.
+// addElectionCause adds cause and votes to a lost candidacy. It returns false if the facts are of an earlier
+// candidacy.
 func addElectionCause(e *consensus.Election, f failover.CandidacyRecord) bool {
 	if f.Term == 0 || f.Term < e.FromTerm {
 		return false
@@ -87,8 +87,8 @@ func addElectionCause(e *consensus.Election, f failover.CandidacyRecord) bool {
 	return true
 }
 
-// failoverPhases says for people and benchmarks where the time of a failover went: how
-// long after it was noticed each step was reached. Nil when it was no failover.
+// failoverPhases returns how long after the detection each phase of a failover was reached, for people and
+// benchmarks. It returns nil if the election was not a failover.
 func failoverPhases(s failover.Timeline, led, serving time.Time) map[string]any {
 	if s.Noticed.IsZero() {
 		return nil

@@ -20,11 +20,23 @@ func TestAddElectionCause(t *testing.T) {
 		term                    uint64
 		trigger, reason, voters string
 	}{
-		"nothing is known":    {e: timer, term: 27, trigger: "timeout", reason: "Raft's timer fired"},
-		"an earlier election": {e: timer, facts: failover.CandidacyRecord{Term: 25, Trigger: "priority", Reason: "old", Votes: votes}, term: 27, trigger: "timeout", reason: "Raft's timer fired"},
-		"Raft's own":          {e: timer, facts: failover.CandidacyRecord{Term: 26, Votes: votes}, known: true, term: 27, trigger: "timeout", reason: "Raft's timer fired", voters: "n1"},
-		"by order":            {e: timer, facts: failover.CandidacyRecord{Term: 27, Trigger: "manual", Reason: "n1 hangs", Votes: votes}, known: true, term: 27, trigger: "manual", reason: "n1 hangs", voters: "n1"},
-		"it goes on":          {e: consensus.Election{Term: 27, FromTerm: 26, Open: true}, facts: failover.CandidacyRecord{Term: 26, Votes: votes}, known: true, term: 26, voters: "n1"},
+		"nothing is known": {e: timer, term: 27, trigger: "timeout", reason: "Raft's timer fired"},
+		"an earlier election": {e: timer, facts: failover.CandidacyRecord{
+			Term: 25, Trigger: "priority", Reason: "old",
+			Votes: votes,
+		}, term: 27, trigger: "timeout", reason: "Raft's timer fired"},
+		"Raft's own": {
+			e: timer, facts: failover.CandidacyRecord{Term: 26, Votes: votes}, known: true, term: 27,
+			trigger: "timeout", reason: "Raft's timer fired", voters: "n1",
+		},
+		"by order": {e: timer, facts: failover.CandidacyRecord{
+			Term: 27, Trigger: "manual", Reason: "n1 hangs",
+			Votes: votes,
+		}, known: true, term: 27, trigger: "manual", reason: "n1 hangs", voters: "n1"},
+		"it goes on": {
+			e:     consensus.Election{Term: 27, FromTerm: 26, Open: true},
+			facts: failover.CandidacyRecord{Term: 26, Votes: votes}, known: true, term: 26, voters: "n1",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := c.e
@@ -47,8 +59,12 @@ func TestFailoverPhases(t *testing.T) {
 	}
 	noticed := time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
 	after := func(us int) time.Time { return noticed.Add(time.Duration(us) * time.Microsecond) }
-	got := failoverPhases(failover.Timeline{Noticed: noticed, Agreed: after(1500), ElectionStarted: after(1700)}, after(4000), after(7000))
-	want := map[string]any{"noticed_at": noticed, "agreed_us": int64(1500), "stood_us": int64(1700), "elected_us": int64(4000), "serving_us": int64(7000)}
+	got := failoverPhases(failover.Timeline{Noticed: noticed, Agreed: after(1500), ElectionStarted: after(1700)},
+		after(4000), after(7000))
+	want := map[string]any{
+		"noticed_at": noticed, "agreed_us": int64(1500), "stood_us": int64(1700),
+		"elected_us": int64(4000), "serving_us": int64(7000),
+	}
 	if len(got) != len(want) {
 		t.Errorf("got %v, want %v", got, want)
 	}

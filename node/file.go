@@ -13,11 +13,11 @@ import (
 	"github.com/pelletier/go-toml/v2/unstable"
 )
 
-// maxFileBytes bounds the configuration file.
+// maxFileBytes limits the size of the configuration file.
 const maxFileBytes = 1 << 20
 
-// readFile reads a TOML file; no name is an empty file. The errors list every
-// unknown key and every value of the wrong type, in the order of the lines.
+// readFile reads a TOML file; an empty name is an empty file. The errors list every unknown key and every value
+// of the wrong type, in line order.
 func readFile(name string) (*file, []error) {
 	f := &file{name: name, values: map[string]fileValue{}}
 	if name == "" {
@@ -37,7 +37,10 @@ func readFile(name string) (*file, []error) {
 		var decode *toml.DecodeError
 		if errors.As(err, &decode) {
 			line, column := decode.Position()
-			return f, []error{&Problem{Message: fmt.Sprintf("%s, column %d", strings.TrimPrefix(err.Error(), "toml: "), column), Source: f.source(line)}}
+			return f, []error{&Problem{
+				Message: fmt.Sprintf("%s, column %d", strings.TrimPrefix(err.Error(), "toml: "), column),
+				Source:  f.source(line),
+			}}
 		}
 		return f, []error{&Problem{Key: "config", Value: strconv.Quote(name), Message: err.Error()}}
 	}
@@ -101,8 +104,7 @@ func (r *fileReader) problem(key, value, message string) {
 	})
 }
 
-// text is the value of a key as a flag would have it; false when it has
-// another type than the key.
+// text returns the value of a key as a flag would have it, and false if the type is wrong.
 func (k Key) text(value any) (string, bool) {
 	switch v := value.(type) {
 	case string:
@@ -137,8 +139,7 @@ func (k Key) expectedValues() string {
 	return "a string, in quotes"
 }
 
-// linesOf finds the line of each key and table of a document that is known to
-// be valid TOML.
+// linesOf returns the line of each key and table of a valid TOML document.
 func linesOf(data []byte) map[string]int {
 	lines := map[string]int{}
 	var p unstable.Parser
@@ -156,7 +157,7 @@ func linesOf(data []byte) map[string]int {
 	return lines
 }
 
-// keyLines notes the line of a key, and of those in its inline table.
+// keyLines records the line of a key, and of those in its inline table.
 func keyLines(p *unstable.Parser, e *unstable.Node, section string, lines map[string]int) {
 	full := keyLine(p, e, section, lines)
 	if e.Value().Kind != unstable.InlineTable {
@@ -167,8 +168,7 @@ func keyLines(p *unstable.Parser, e *unstable.Node, section string, lines map[st
 	}
 }
 
-// keyLine notes the line of a dotted key and of each of its beginnings, and
-// returns its full name.
+// keyLine records the line of a dotted key and of each of its prefixes, and returns its full name.
 func keyLine(p *unstable.Parser, e *unstable.Node, section string, lines map[string]int) string {
 	full := section
 	for it := e.Key(); it.Next(); {

@@ -8,7 +8,7 @@ import (
 	"northstar/health"
 )
 
-// health is what this node knows of the cluster's health now.
+// health returns what this node knows of the cluster's health now.
 func (n *Node) health() health.Report {
 	return health.Assess(health.Input{
 		Now: time.Now(), Self: n.consensus.Status(), RaftPeers: n.consensus.Peers(), Claims: n.transport.Claims(),
@@ -16,12 +16,11 @@ func (n *Node) health() health.Report {
 	})
 }
 
-// nodeWithHealth is consensus with what the peers say of themselves beside what Raft
-// shows of them.
+// nodeWithHealth is consensus whose Peers also have the health that the peers report about themselves.
 type nodeWithHealth struct {
 	*consensus.Node
 	of *Node
 }
 
-// Peers is what this node knows of the other servers of the configuration.
+// Peers returns what this node knows of the other servers of the configuration.
 func (i nodeWithHealth) Peers() []cluster.PeerStatus { return i.of.health().Statuses() }

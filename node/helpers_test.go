@@ -97,11 +97,15 @@ func prepare(t *testing.T, id cluster.NodeID, change func(*Config)) *testNode {
 	n := &testNode{t: t, cfg: Default(), notices: &notices{}, log: &lockedBuffer{}}
 	n.cfg.ID, n.cfg.DataDir, n.cfg.Disk.Reserve = id, filepath.Join(t.TempDir(), string(id)), 1<<20
 	n.cfg.RaftAddr, n.cfg.HTTPAddr = "127.0.0.1:0", "127.0.0.1:0"
-	n.cfg.Election.TimeoutMin, n.cfg.Election.TimeoutMax = slowdown*time.Second, slowdown*2*time.Second // no needless elections on a busy machine
+	// no needless elections on a busy machine
+	n.cfg.Election.TimeoutMin, n.cfg.Election.TimeoutMax = slowdown*time.Second, slowdown*2*time.Second
 	if change != nil {
 		change(&n.cfg)
 	}
-	n.env = Env{Notify: n.notices.add, WatchdogInterval: 20 * time.Millisecond, Logger: hclog.New(&hclog.LoggerOptions{Output: n.log, Level: hclog.Debug})}
+	n.env = Env{
+		Notify: n.notices.add, WatchdogInterval: 20 * time.Millisecond,
+		Logger: hclog.New(&hclog.LoggerOptions{Output: n.log, Level: hclog.Debug}),
+	}
 	return n
 }
 
@@ -111,7 +115,10 @@ func newCluster(t *testing.T, size int, change func(i int, c *Config)) []*testNo
 	addrs := freeAddresses(t, 2*size)
 	var members InitialCluster
 	for i := range size {
-		members = append(members, InitialMember{ID: cluster.NodeID(fmt.Sprintf("n%d", i+1)), RaftAddress: addrs[2*i], HTTPAddress: addrs[2*i+1]})
+		members = append(members, InitialMember{
+			ID: cluster.NodeID(fmt.Sprintf("n%d", i+1)), RaftAddress: addrs[2*i],
+			HTTPAddress: addrs[2*i+1],
+		})
 	}
 	var all []*testNode
 	for i, m := range members {

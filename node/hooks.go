@@ -11,7 +11,7 @@ import (
 	"northstar/transfer"
 )
 
-// hooks turn what consensus tells into metrics and events.
+// hooks turn the callbacks of consensus into metrics and events.
 func (n *Node) hooks() consensus.Hooks {
 	return consensus.Hooks{
 		Proposal: func(result string) { n.metrics.Proposals(result, 1) },
@@ -21,7 +21,7 @@ func (n *Node) hooks() consensus.Hooks {
 		Snapshot: func(restored bool) {
 			what := "a snapshot was written"
 			if restored {
-				what = "the state was restored from a snapshot"
+				what = "snapshot installed"
 			}
 			n.journal.Append(cluster.Event{Type: "node", Message: what})
 		},
@@ -32,14 +32,15 @@ func (n *Node) hooks() consensus.Hooks {
 
 func leaderEvent(id cluster.NodeID, term uint64) cluster.Event {
 	if id == "" {
-		return cluster.Event{Type: "election", Term: term, Message: "this node knows no leader"}
+		return cluster.Event{Type: "election", Term: term, Message: "no leader known"}
 	}
 	return cluster.Event{
-		Type: "election", Term: term, Message: fmt.Sprintf("node %s leads in term %d", id, term), Fields: map[string]any{"leader_id": string(id)},
+		Type: "election", Term: term, Message: fmt.Sprintf("node %s leads in term %d", id,
+			term), Fields: map[string]any{"leader_id": string(id)},
 	}
 }
 
-// recoveredEvent says that the cluster goes on from this node's data alone.
+// recoveredEvent reports that the cluster continues from this node's data alone.
 func recoveredEvent(self cluster.NodeID, r consensus.Recovered) cluster.Event {
 	before := make([]string, len(r.Voters))
 	for i, id := range r.Voters {
@@ -66,11 +67,12 @@ func electionEvent(e consensus.Election, result string, steps map[string]any) cl
 	return ev
 }
 
-// openElectionEvent says that this node stands and nobody leads.
+// openElectionEvent reports a candidate that has not won while no leader is known.
 func openElectionEvent(e consensus.Election) cluster.Event {
 	ev := cluster.Event{
 		Type: "election", Term: e.Term, Fields: electionFields(e),
-		Message: fmt.Sprintf("node %s has stood for election for %v, and no node leads", e.Candidate, e.Duration.Round(time.Millisecond)),
+		Message: fmt.Sprintf("node %s has been a candidate for %v and no leader is elected", e.Candidate,
+			e.Duration.Round(time.Millisecond)),
 	}
 	ev.Fields["result"] = "open"
 	return ev
@@ -81,7 +83,7 @@ func electionFields(e consensus.Election) map[string]any {
 		"trigger": e.Trigger, "candidate_id": string(e.Candidate),
 		"duration_ms": e.Duration.Milliseconds(), "leaderless_ms": e.Leaderless.Milliseconds(),
 	}
-	if !e.StartedAt.IsZero() { // it can go by too fast to be seen
+	if !e.StartedAt.IsZero() { // the candidacy can be too short to be sampled
 		fields["started_at"] = e.StartedAt.UTC()
 	}
 	if e.Reason != "" {
@@ -96,14 +98,16 @@ func electionFields(e consensus.Election) map[string]any {
 	return fields
 }
 
-// onTransfer counts and records a planned transfer that this node began.
+// onTransfer counts and records a planned transfer that this node started.
 func (n *Node) onTransfer(r transfer.Result) {
-	result, message := telemetry.ResultOK, fmt.Sprintf("leadership moved from node %s to node %s", r.OldLeader, r.NewLeader)
+	result, message := telemetry.ResultOK, fmt.Sprintf("leadership moved from node %s to node %s", r.OldLeader,
+		r.NewLeader)
 	e := cluster.Event{Type: "transfer", Term: r.Term, Fields: map[string]any{
 		"old_leader_id": string(r.OldLeader), "target_leader_id": string(r.Target), "new_leader_id": string(r.NewLeader), "duration_ms": r.Duration.Milliseconds(),
 	}}
 	if r.Err != nil {
-		result, message = telemetry.ResultFailed, fmt.Sprintf("leadership did not move from node %s to node %s: %v", r.OldLeader, r.Target, r.Err)
+		result, message = telemetry.ResultFailed, fmt.Sprintf("leadership transfer from node %s to node %s failed: %v",
+			r.OldLeader, r.Target, r.Err)
 	}
 	n.metrics.Transfer(result, r.Duration)
 	e.Message = message

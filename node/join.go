@@ -17,16 +17,16 @@ import (
 	"northstar/api/apiv1"
 )
 
-// How a node asks to be taken in.
+// Intervals and limits of join requests.
 const (
-	joinAttemptTimeout = 10 * time.Second // one address
+	joinAttemptTimeout = 10 * time.Second // for one address
 	minJoinBackoff     = 200 * time.Millisecond
 	maxJoinBackoff     = 5 * time.Second
-	joinRepeatInterval = 10 * time.Second // from an accepted request until it is repeated
+	joinRepeatInterval = 10 * time.Second // between an accepted request and its repetition
 	joinPollInterval   = 50 * time.Millisecond
 )
 
-// joiner asks a running cluster to take this node in.
+// joiner asks a running cluster to add this node.
 type joiner struct {
 	self      apiv1.MemberAdd
 	addresses []string
@@ -35,14 +35,14 @@ type joiner struct {
 	client    *http.Client
 	scheme    string // http or https
 	token     string
-	joined    func() bool // this node belongs to a cluster
+	joined    func() bool // reports whether this node belongs to a cluster
 	log       hclog.Logger
 
-	lastError string // what was logged last: a trouble is logged when it changes
+	lastError string // the error logged last; only a new one is logged
 }
 
-// run asks every address in turn, until this node belongs to a cluster or ctx
-// ends. It never gives up: the cluster may come up later than this node.
+// run asks every address in turn, until this node belongs to a cluster or ctx ends. It never gives up: the
+// cluster may start later than this node.
 func (j *joiner) run(ctx context.Context) error {
 	wait := minJoinBackoff
 	for ctx.Err() == nil && !j.joined() {
@@ -53,21 +53,21 @@ func (j *joiner) run(ctx context.Context) error {
 			}
 			continue
 		}
-		// Jitter keeps many new nodes from asking in step.
+		// Jitter keeps many new nodes from asking at the same moment.
 		sleep(ctx, wait/2+rand.N(wait))
 		wait = min(2*wait, maxJoinBackoff)
 	}
 	return nil
 }
 
-// ask says whether one of the addresses has accepted this node.
+// ask reports whether one of the addresses accepted this node.
 func (j *joiner) ask(ctx context.Context) bool {
 	addresses, err := j.find(ctx)
 	troubles := []error{err}
 	for _, addr := range addresses {
 		err := j.post(ctx, addr)
 		if err == nil {
-			j.log.Info("the cluster has accepted this node", "asked", addr)
+			j.log.Info("join request accepted", "asked", addr)
 			j.lastError = ""
 			return true
 		}
@@ -75,12 +75,12 @@ func (j *joiner) ask(ctx context.Context) bool {
 	}
 	if err := errors.Join(troubles...); err != nil && ctx.Err() == nil && err.Error() != j.lastError {
 		j.lastError = err.Error()
-		j.log.Warn("cannot join yet, asking again", "error", err)
+		j.log.Warn("join failed, retrying", "error", err)
 	}
 	return false
 }
 
-// find is the addresses to ask: those of join, and those looked up now.
+// find returns the addresses to ask: the configured ones and the result of a look-up.
 func (j *joiner) find(ctx context.Context) ([]string, error) {
 	addresses := slices.Clone(j.addresses)
 	if j.discovery == nil {
@@ -96,12 +96,12 @@ func (j *joiner) find(ctx context.Context) ([]string, error) {
 	case err != nil:
 		err = fmt.Errorf("discover: %w", err)
 	case len(addresses) == 0:
-		err = fmt.Errorf("discover: %s names no node but this one", j.discovery.name)
+		err = fmt.Errorf("discover: %s resolves only to this node", j.discovery.name)
 	}
 	return addresses, err
 }
 
-// post asks one address.
+// post sends the join request to one address.
 func (j *joiner) post(ctx context.Context, addr string) error {
 	ctx, cancel := context.WithTimeout(ctx, joinAttemptTimeout)
 	defer cancel()
@@ -109,7 +109,8 @@ func (j *joiner) post(ctx context.Context, addr string) error {
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, j.scheme+"://"+addr+"/admin/members", bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, j.scheme+"://"+addr+"/admin/members",
+		bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
@@ -133,9 +134,10 @@ func (j *joiner) post(ctx context.Context, addr string) error {
 	return fmt.Errorf("%s: %s", resp.Status, p.Detail)
 }
 
-// waitJoined gives the leader time to reach this node.
+// waitJoined waits until the leader has added this node, at most joinRepeatInterval.
 func (j *joiner) waitJoined(ctx context.Context) bool {
-	for deadline := time.Now().Add(joinRepeatInterval); time.Now().Before(deadline) && ctx.Err() == nil; sleep(ctx, joinPollInterval) {
+	for deadline := time.Now().Add(joinRepeatInterval); time.Now().Before(deadline) &&
+		ctx.Err() == nil; sleep(ctx, joinPollInterval) {
 		if j.joined() {
 			return true
 		}

@@ -64,7 +64,8 @@ type member struct {
 func newMember(t *testing.T, statuses ...int) *member {
 	m := &member{statuses: statuses, seen: make(chan struct{}, 1000)}
 	m.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodPost || r.URL.Path != "/admin/members" || r.Header.Get("Content-Type") != "application/json" {
+		if r.Method != http.MethodPost || r.URL.Path != "/admin/members" ||
+			r.Header.Get("Content-Type") != "application/json" {
 			t.Errorf("unexpected request: %s %s %v", r.Method, r.URL, r.Header)
 		}
 		var add apiv1.MemberAdd
@@ -117,7 +118,8 @@ func TestJoin_RetriesUntilAccepted(t *testing.T) {
 	j := newJoiner(m, dead, m.addr())
 	j.token = "secret"
 	run(t, j)
-	if len(m.asked) != 3 || m.asked[2].ID != "n4" || m.asked[2].RaftAddress != "127.0.0.1:1" || m.asked[2].HTTPAddress != "127.0.0.1:2" {
+	if len(m.asked) != 3 || m.asked[2].ID != "n4" || m.asked[2].RaftAddress != "127.0.0.1:1" ||
+		m.asked[2].HTTPAddress != "127.0.0.1:2" {
 		t.Errorf("asked %+v", m.asked)
 	}
 	if m.tokens[0] != "Bearer secret" {
@@ -207,7 +209,8 @@ func TestDiscoverLeavesOutThisNode(t *testing.T) {
 	j.resolver = &fakeResolver{responses: []func() ([]string, []*net.SRV, error){
 		func() ([]string, []*net.SRV, error) { return []string{"127.0.0.1"}, nil, nil },
 	}}
-	if got, err := j.find(t.Context()); len(got) != 0 || err == nil || !strings.Contains(err.Error(), "names no node but this one") {
+	if got, err := j.find(t.Context()); len(got) != 0 || err == nil ||
+		!strings.Contains(err.Error(), "resolves only to this node") {
 		t.Errorf("got %v, %v", got, err)
 	}
 }

@@ -7,14 +7,14 @@ import (
 	"sync"
 )
 
-// Key is one key of Config, under all its names.
+// Key is one key of Config with its names in file, environment and flags.
 type Key struct {
 	Name    string // in the file: section.key
 	Flag    string // without the dashes
 	Env     string
 	Default string // "" when there is none
 	Help    string
-	kind    reflect.Kind // of the field, for the file's types: Bool, Int, Slice, or String for all that is text
+	kind    reflect.Kind // of the field, in the file: Bool, Int, Slice, or String for all text forms
 	secret  bool
 }
 
@@ -38,7 +38,10 @@ func collectKeys(t reflect.Type, section string) []Key {
 		if section != "" {
 			name = section + "." + name
 		}
-		key := Key{Name: name, Default: f.Tag.Get("default"), Help: f.Tag.Get("help"), kind: fileKind(f.Type), secret: strings.HasSuffix(name, "token") || name == keyExternalLock}
+		key := Key{
+			Name: name, Default: f.Tag.Get("default"), Help: f.Tag.Get("help"), kind: fileKind(f.Type),
+			secret: strings.HasSuffix(name, "token") || name == keyExternalLock,
+		}
 		key.Flag = strings.ReplaceAll(name, ".", "-")
 		key.Env = "NORTHSTAR_" + strings.ToUpper(strings.ReplaceAll(key.Flag, "-", "_"))
 		if key.kind == reflect.Bool && key.Default == "" {
@@ -49,8 +52,7 @@ func collectKeys(t reflect.Type, section string) []Key {
 	return all
 }
 
-// fileKind is how the value of a field is written in the file: durations, sizes
-// and all else with a unit are text.
+// fileKind returns how the file writes a field: durations, sizes and other values with a unit are text.
 func fileKind(t reflect.Type) reflect.Kind {
 	switch {
 	case t.PkgPath() != "" && t.Kind() != reflect.Slice:
@@ -70,7 +72,7 @@ func keyOfFlag(flag string) (Key, bool) {
 	return Key{}, false
 }
 
-// show is a value as it may be printed.
+// show returns a value as it may be printed.
 func (k Key) show(value string) string {
 	switch {
 	case k.secret && value != "":

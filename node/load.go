@@ -12,22 +12,22 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// Flags is the part of a command line that configures a node. A command embeds
-// it, and is parsed with the options of a Loader.
+// Flags is the part of a command line that configures a node. A command embeds it and is parsed with the
+// options of a Loader.
 type Flags struct {
 	File   string `name:"config" placeholder:"FILE" help:"TOML file with any of the keys below, such as priority or [election] timeout-min."`
 	Config `embed:""`
 }
 
-// Problem is one thing that is wrong with a configuration.
+// Problem is one error of a configuration.
 type Problem struct {
-	Key     string // "" when the file as a whole is meant
-	Value   string // as it was given; "" when absent
+	Key     string // "" for the file as a whole
+	Value   string // as given; "" if absent
 	Source  string // where it was set; "" for a default
-	Message string // what is wrong, or what is allowed
+	Message string // the error, or the allowed values
 }
 
-// Error is one line: key, value, what is allowed, where it was set.
+// Error returns one line: key, value, allowed values, source.
 func (p *Problem) Error() string {
 	var b strings.Builder
 	b.WriteString(p.Key)
@@ -44,9 +44,8 @@ func (p *Problem) Error() string {
 	return b.String()
 }
 
-// Loader puts the environment and the file under the flags of one command
-// line: a flag counts before the environment, that before the file, that before
-// the default. It serves one parse.
+// Loader resolves values that have no flag: the environment first, then the file, then the default. It serves
+// one parse.
 type Loader struct {
 	lookupEnv   func(string) (string, bool)
 	file        *file
@@ -60,11 +59,11 @@ func NewLoader(lookupEnv func(string) (string, bool)) *Loader {
 	return &Loader{lookupEnv: lookupEnv, sources: map[string]string{}, invalidKeys: map[string]bool{}}
 }
 
-// Options are what the parser needs for the flags of Config.
+// Options returns what the parser needs for the flags of Config.
 func (l *Loader) Options() []kong.Option {
 	host, err := os.Hostname()
 	if err != nil {
-		host = "" // Validate then asks for an id
+		host = "" // Validate then requires an ID
 	}
 	return []kong.Option{
 		kong.Resolvers(kong.ResolverFunc(l.resolve)),
@@ -72,19 +71,18 @@ func (l *Loader) Options() []kong.Option {
 	}
 }
 
-// Check is to be called after the parse with what it filled. It lists every
-// problem: what could not be read, and what Validate finds in the rest.
+// Check is called after the parse. It returns every problem: values that cannot be read, and what Validate
+// finds in the rest.
 func (l *Loader) Check(ctx *kong.Context, flags *Flags, now time.Time) error {
 	errs := l.finish(ctx, flags)
 	if l.file != nil && l.file.broken {
-		return errs // the defaults in the place of the file's values say nothing
+		return errs // the file's values are unknown, so Validate would check defaults
 	}
 	return errors.Join(errs, flags.Validate(now))
 }
 
-// finish tells the Config where its values come from, and returns every value
-// of the environment and of the file that could not be read, joined; each is a
-// *Problem.
+// finish sets the sources of the Config's values. It returns every value of the environment and the file that
+// could not be read, joined; each is a *Problem.
 func (l *Loader) finish(ctx *kong.Context, flags *Flags) error {
 	for _, p := range ctx.Path {
 		if p.Flag == nil || p.Resolved {
@@ -98,8 +96,8 @@ func (l *Loader) finish(ctx *kong.Context, flags *Flags) error {
 	return errors.Join(l.problems...)
 }
 
-// resolve is asked by the parser for each flag that was not given. Values that
-// cannot be read are collected, so that the user sees all of them at once.
+// resolve is called by the parser for each flag that was not given. It collects values that cannot be read, so
+// that the user sees all of them.
 func (l *Loader) resolve(ctx *kong.Context, parent *kong.Path, flag *kong.Flag) (any, error) {
 	key, ok := keyOfFlag(flag.Name)
 	if !ok || !l.open(ctx, parent) {
@@ -123,7 +121,7 @@ func scan(value string) *kong.Scanner {
 	return kong.Scan().PushTyped(value, kong.FlagValueToken)
 }
 
-// lookup finds the value of a key below the flags.
+// lookup returns the value of a key from environment or file.
 func (l *Loader) lookup(key Key) (value, source string, ok bool) {
 	if v, ok := l.lookupEnv(key.Env); ok {
 		return v, key.Env, true
@@ -132,8 +130,7 @@ func (l *Loader) lookup(key Key) (value, source string, ok bool) {
 	return v.text, l.file.source(v.line), ok
 }
 
-// open reads the file, once. It is false on a command that does not configure
-// a node: one without --config.
+// open reads the file once. It returns false for a command without --config, which does not configure a node.
 func (l *Loader) open(ctx *kong.Context, parent *kong.Path) bool {
 	if l.file != nil {
 		return true
@@ -160,9 +157,8 @@ func (l *Loader) open(ctx *kong.Context, parent *kong.Path) bool {
 	return false
 }
 
-// Load reads a configuration from flags, environment and file. The error lists
-// every value that could not be read; what the values mean together is checked
-// by Validate.
+// Load reads a configuration from flags, environment and file. The error lists every value that could not be
+// read; Validate checks the values together.
 func Load(args []string, lookupEnv func(string) (string, bool)) (*Config, error) {
 	var flags Flags
 	loader := NewLoader(lookupEnv)
@@ -180,21 +176,21 @@ func Load(args []string, lookupEnv func(string) (string, bool)) (*Config, error)
 	return &flags.Config, nil
 }
 
-// Default is the configuration of a node about which nothing was said.
+// Default returns the configuration without any flag, variable or file.
 func Default() Config {
 	cfg, err := Load(nil, func(string) (string, bool) { return "", false })
 	if err != nil {
-		panic(fmt.Sprintf("the defaults of Config cannot be read: %v", err)) // a wrong tag in this package
+		panic(fmt.Sprintf("the defaults of Config cannot be read: %v", err)) // a wrong struct tag in this package
 	}
 	cfg.sources, cfg.invalidKeys = nil, nil
 	return *cfg
 }
 
-// file is what a TOML file says, by key.
+// file is a TOML file, by key.
 type file struct {
 	name   string
 	values map[string]fileValue
-	broken bool // it could not be read, or is not TOML
+	broken bool // unreadable, or not TOML
 }
 
 type fileValue struct {

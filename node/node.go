@@ -1,6 +1,5 @@
-// Package node puts one node together. It is the only package that knows all
-// others: what they need of each other they name in small interfaces of their
-// own, and New hands it in.
+// Package node builds one node out of all other packages. Each package names what it needs of others in its own
+// small interfaces; New connects them.
 package node
 
 import (
@@ -29,12 +28,11 @@ import (
 	"northstar/transport/crashdetect"
 )
 
-// ErrRestart ends Run when the node is to be built anew, over the same data
-// directory and in the same process: its data has been set aside.
-var ErrRestart = errors.New("the node begins anew")
+// ErrRestart ends Run when the data was set aside and the node must be built again, over the same data
+// directory and in the same process.
+var ErrRestart = errors.New("node restart requested")
 
-// Node is one member of a cluster, built and not running until Run. Its methods
-// may be called from any goroutine.
+// Node is one member of a cluster; it does nothing before Run. Its methods may be called from any goroutine.
 type Node struct {
 	cfg  Config
 	env  Env
@@ -62,12 +60,11 @@ type Node struct {
 	joiner     *joiner // nil: neither join nor discover
 
 	draining         atomic.Bool
-	restartRequested chan struct{} // capacity 1: the node is to begin anew
+	restartRequested chan struct{} // capacity 1
 }
 
-// New checks the configuration, binds the listeners, opens the data directory
-// and builds everything. It starts nothing. What is wrong with the
-// configuration comes as *Problem, all of them joined.
+// New checks the configuration, binds the listeners, opens the data directory and builds all parts. It starts
+// no goroutine. Errors of the configuration are *Problem, joined.
 func New(cfg Config, env Env) (*Node, error) {
 	if err := cfg.Validate(time.Now()); err != nil {
 		return nil, err
@@ -84,7 +81,7 @@ func New(cfg Config, env Env) (*Node, error) {
 	return n, nil
 }
 
-// Close gives back what New has taken, for a Node whose Run is never called.
+// Close releases what New acquired, for a Node whose Run is never called.
 func (n *Node) Close() error {
 	var errs []error
 	for _, l := range []net.Listener{n.raftListener, n.httpListener} {
@@ -99,7 +96,7 @@ func (n *Node) Close() error {
 	return errors.Join(errs...)
 }
 
-// build makes everything, from the listeners up.
+// build makes all parts, listeners first.
 func (n *Node) build() error {
 	if err := n.bind(); err != nil {
 		return err
@@ -121,9 +118,15 @@ func (n *Node) build() error {
 	if err := n.buildConsensus(); err != nil {
 		return err
 	}
-	n.transfer = transfer.New(nodeWithHealth{n.consensus, n}, transfer.Options{Done: n.onTransfer, ReclaimLeadership: n.campaignAgain, Logger: n.log})
+	n.transfer = transfer.New(nodeWithHealth{n.consensus, n}, transfer.Options{
+		Done:              n.onTransfer,
+		ReclaimLeadership: n.campaignAgain, Logger: n.log,
+	})
 	n.buildFailover()
-	n.roles = roles.New(roles.Deps{Consensus: n.consensus, Clock: n.env.LeaseClock, Event: n.journal.Append, Logger: n.log})
+	n.roles = roles.New(roles.Deps{
+		Consensus: n.consensus, Clock: n.env.LeaseClock, Event: n.journal.Append,
+		Logger: n.log,
+	})
 	n.consensus.AddLeaderTask("roles", n.roles.Lead)
 	n.buildSplitBrainDetector()
 	n.buildAudit()
@@ -136,13 +139,15 @@ func (n *Node) build() error {
 	}
 	n.http = n.api.HTTPServer()
 	n.http.ConnState = n.conns.track
-	n.metrics.SetSource(telemetry.StateSource{Status: n.consensus.Status, Peers: nodeWithHealth{n.consensus, n}.Peers, Roles: n.metricRoles, AuditDropped: n.auditDropped, Reloads: n.reloadProblems})
+	n.metrics.SetSource(telemetry.StateSource{
+		Status: n.consensus.Status, Peers: nodeWithHealth{n.consensus, n}.Peers,
+		Roles: n.metricRoles, AuditDropped: n.auditDropped, Reloads: n.reloadProblems,
+	})
 	n.joiner, err = n.newJoiner()
 	return err
 }
 
-// bind opens the listeners first, so that nothing is touched when another
-// process has the port.
+// bind opens the listeners first, so that nothing is changed if another process has the port.
 func (n *Node) bind() (err error) {
 	if n.raftListener, err = n.env.Listen(n.cfg.RaftAddr); err != nil {
 		return fmt.Errorf("raft-addr: %w", err)
@@ -151,15 +156,14 @@ func (n *Node) bind() (err error) {
 		return fmt.Errorf("http-addr: %w", err)
 	}
 	if n.crashSocket, err = crashdetect.NewCrashSocket(n.raftListener); err != nil {
-		n.log.Info("a sudden death of this process will be noticed a little later", "error", err)
+		n.log.Info("cannot open the crash socket: peers detect a crash of this process more slowly", "error", err)
 	}
 	n.raftAddr = advertised(n.cfg.AdvertisedRaft(), n.raftListener)
 	n.httpAddr = advertised(n.cfg.AdvertisedHTTP(), n.httpListener)
 	return nil
 }
 
-// advertised is the configured address, with the port that was bound in the
-// place of 0.
+// advertised returns the configured address, with the bound port instead of 0.
 func advertised(configured string, l net.Listener) string {
 	host, port, err := net.SplitHostPort(configured)
 	_, bound, err2 := net.SplitHostPort(l.Addr().String())
@@ -169,15 +173,18 @@ func advertised(configured string, l net.Listener) string {
 	return net.JoinHostPort(host, bound)
 }
 
-// buildConsensus makes the transport and the consensus node, which need each
-// other: the transport's questions go through n, and none is asked before Run.
+// buildConsensus makes the transport and the consensus node. They need each other, so the transport's callbacks
+// go through n; none is called before Run.
 func (n *Node) buildConsensus() error {
 	var err error
 	members := &membership{n: n}
 	if n.transport, err = transport.New(n.transportConfig(members)); err != nil {
 		return err
 	}
-	store, err := n.env.OpenStorage(storage.Options{Dir: n.cfg.DataDir, Reserve: uint64(n.cfg.Disk.Reserve), Logger: n.log})
+	store, err := n.env.OpenStorage(storage.Options{
+		Dir: n.cfg.DataDir, Reserve: uint64(n.cfg.Disk.Reserve),
+		Logger: n.log,
+	})
 	if err != nil {
 		return err
 	}
@@ -186,8 +193,7 @@ func (n *Node) buildConsensus() error {
 	return configProblem(err)
 }
 
-// configProblem makes a configuration that does not fit the data directory what it
-// is to whoever starts the node: a problem of the configuration.
+// configProblem turns a consensus.ConfigError into *Problem: the configuration does not fit the data directory.
 func configProblem(err error) error {
 	var bad *consensus.ConfigError
 	if errors.As(err, &bad) {
@@ -204,45 +210,44 @@ func newBootID(entropy io.Reader) (string, error) {
 	return hex.EncodeToString(b[:]), nil
 }
 
-// ID is the node's ID.
+// ID returns the node's ID.
 func (n *Node) ID() cluster.NodeID { return n.cfg.ID }
 
-// HTTPAddr is the advertised HTTP address.
+// HTTPAddr returns the advertised HTTP address.
 func (n *Node) HTTPAddr() string { return n.httpAddr }
 
-// RaftAddr is the advertised raft address.
+// RaftAddr returns the advertised Raft address.
 func (n *Node) RaftAddr() string { return n.raftAddr }
 
-// Consensus is this node's part in the cluster.
+// Consensus returns the consensus node.
 func (n *Node) Consensus() *consensus.Node { return n.consensus }
 
-// Transport is this node's end of all peer traffic.
+// Transport returns the peer transport.
 func (n *Node) Transport() *transport.Transport { return n.transport }
 
-// Journal is what happened on this node.
+// Journal returns the events of this node.
 func (n *Node) Journal() *telemetry.Journal { return n.journal }
 
-// Handler answers the API's requests, for tests that need no connection.
+// Handler returns the API's handler, for tests without connections.
 func (n *Node) Handler() http.Handler { return n.api }
 
-// autoFailoverEnabled says whether the cluster may depose a leader, and elect the
-// next, without being told to. Before there is a first leader, it may.
+// autoFailoverEnabled reports whether the cluster may replace a leader without an operator. Before the first
+// leader it may.
 func (n *Node) autoFailoverEnabled() bool { return n.consensus.View().AutoFailover(time.Now()) }
 
-// replicationPaused reports whether this node's appends are to fail, so that the
-// others elect another leader: its disk is stalled, or it must not lead any more.
+// replicationPaused reports whether this node must not send AppendEntries, so that others elect a leader: its
+// disk is stalled, or it must not lead.
 func (n *Node) replicationPaused() bool {
 	return n.consensus.Stalled() && n.autoFailoverEnabled() || n.consensus.StepDownPending()
 }
 
-// Names of the files that are re-read, as metrics have them.
+// Names of the reloaded files in metrics.
 const (
 	fileTokens = "tokens"
 	fileTLS    = "tls"
 )
 
-// reloadProblems says of the files that are re-read why they cannot be used as they are
-// now, so that what was read before is in force; "" when they can.
+// reloadProblems returns, for each reloaded file, why the changed file is not used, or "".
 func (n *Node) reloadProblems() map[string]string {
 	problems := map[string]string{}
 	if n.cfg.Auth.Tokens != "" {
@@ -254,16 +259,15 @@ func (n *Node) reloadProblems() map[string]string {
 	return problems
 }
 
-// warnings says where the member record differs from the configuration, and which
-// files cannot be used as they are now.
+// warnings returns differences between member record and configuration, and reload problems.
 func (n *Node) warnings() []string {
 	var all []string
 	reloads := n.reloadProblems()
 	if what := reloads[fileTokens]; what != "" {
-		all = append(all, "auth.tokens: the changed file cannot be used, the tokens read before stay in force: "+what)
+		all = append(all, "auth.tokens: reload failed, previous tokens remain active: "+what)
 	}
 	if what := reloads[fileTLS]; what != "" {
-		all = append(all, "tls: the changed files cannot be used, those read before stay in use: "+what)
+		all = append(all, "tls: reload failed, previous certificate remains active: "+what)
 	}
 	m, ok := n.consensus.View().Member(n.cfg.ID)
 	if !ok {
@@ -271,7 +275,9 @@ func (n *Node) warnings() []string {
 	}
 	note := func(key string, record, configured any) {
 		if record != configured {
-			all = append(all, fmt.Sprintf("%s is %v in the cluster and %v in this node's configuration: the cluster's counts, PATCH /admin/members/%s changes it", key, record, configured, n.cfg.ID))
+			all = append(all,
+				fmt.Sprintf("%s: cluster value %v overrides configured value %v (change it with PATCH /admin/members/%s)",
+					key, record, configured, n.cfg.ID))
 		}
 	}
 	note("priority", m.Priority, n.cfg.Priority)
@@ -285,7 +291,7 @@ func (n *Node) warnings() []string {
 	return all
 }
 
-// snapshotState gathers what the journal's events are derived from.
+// snapshotState returns the state that the journal's events are derived from.
 func (n *Node) snapshotState() stateSnapshot {
 	view := n.consensus.View()
 	o := stateSnapshot{

@@ -68,11 +68,14 @@ func TestDrainMovesLeadership(t *testing.T) {
 		t.Errorf("after Drain: leader %q, term %d (was %d), lifecycle %s", st.LeaderID, st.Term, term, st.Lifecycle)
 	}
 	if (elections{old.Node}).MayStartElection() {
-		t.Error("a drained node may stand for election")
+		t.Error("a drained node may start an election")
 	}
 	// Who leads now need not know yet that it goes.
-	eventually(t, "a node that is about to stop says so when it is told to stand", func() bool {
-		err := leader(t, nodes).Consensus().TransferTo(t.Context(), cluster.TransferNotice{To: old.cfg.ID, Trigger: "transfer"})
+	eventually(t, "a stopping node rejects TimeoutNow with its reason", func() bool {
+		err := leader(t, nodes).Consensus().TransferTo(t.Context(), cluster.TransferNotice{
+			To:      old.cfg.ID,
+			Trigger: "transfer",
+		})
 		if err == nil {
 			t.Fatal("leadership went to a node that is about to stop")
 		}
@@ -96,7 +99,6 @@ func TestDrain_ByOperator(t *testing.T) {
 			return leader(t, nodes).Consensus().PatchMember(t.Context(), old.cfg.ID, p) == nil
 		})
 	}
-	failed := 0
 	for i := range 5 {
 		if i > 0 {
 			patch(cluster.MemberPatch{Drain: &no})
@@ -110,16 +112,12 @@ func TestDrain_ByOperator(t *testing.T) {
 		moves, _, _ := old.journal.Latest("transfer", 100)
 		for _, m := range moves {
 			if m.Fields["result"] == "failed" {
-				failed++
-				t.Log(m.Message)
+				t.Errorf("drain %d: %s", i+1, m.Message)
 			}
 		}
 	}
-	if failed > 2 { // a busy machine may have some, of other causes
-		t.Errorf("%d of the hand-overs failed: the drained node stood against the leader that it had made", failed)
-	}
 	if (elections{old.Node}).MayStartElection() {
-		t.Error("a drained node may stand for election")
+		t.Error("a drained node may start an election")
 	}
 	if st := old.Consensus().Status(); st.Suffrage() != cluster.Voter {
 		t.Error("a drained node votes no more")
@@ -139,7 +137,10 @@ func TestHandOver_IneligibleLeader(t *testing.T) {
 		n.start()
 	}
 	no, none := false, 0
-	for want, patch := range map[string]cluster.MemberPatch{"is not eligible": {Eligible: &no}, "has priority 0": {Priority: &none}} {
+	for want, patch := range map[string]cluster.MemberPatch{
+		"is not eligible": {Eligible: &no},
+		"has priority 0":  {Priority: &none},
+	} {
 		old := leader(t, nodes)
 		eventually(t, "the record is changed", func() bool {
 			return leader(t, nodes).Consensus().PatchMember(t.Context(), old.cfg.ID, patch) == nil
@@ -366,7 +367,7 @@ func TestWarnsWhereTheRecordDiffers(t *testing.T) {
 	if resp.StatusCode != 200 {
 		t.Fatal(resp.Status)
 	}
-	want(t, plain, "GET", url+"/status", "", 200, "priority is 7 in the cluster and 100 in this node's configuration")
+	want(t, plain, "GET", url+"/status", "", 200, "priority: cluster value 7 overrides configured value 100")
 	eventually(t, "the journal tells", func() bool {
 		items, _, _ := n.Journal().Latest("member", 10)
 		return len(items) > 0 && strings.Contains(items[len(items)-1].Message, `has priority 7 (was 100), is in zone "eu"`)

@@ -7,11 +7,11 @@ import (
 	"northstar/telemetry"
 )
 
-// vacantRoleMetricTTL is how long a vacant role that nobody waits for stays among the
-// metrics: long enough for an alert, and not for ever.
+// vacantRoleMetricTTL is how long a vacant role without candidates stays in the metrics: long enough for an
+// alert.
 const vacantRoleMetricTTL = 24 * time.Hour
 
-// metricRoles is what the metrics show of roles and sessions.
+// metricRoles returns the metrics of roles and sessions.
 func (n *Node) metricRoles(limit int) (roles []telemetry.Role, sessions int) {
 	v := n.consensus.View()
 	for r := range v.RolesAfter("") {

@@ -15,19 +15,18 @@ import (
 	"northstar/cluster"
 )
 
-// closeTimeout bounds how long connections get to notice that they are closed.
+// closeTimeout limits the wait for the goroutines of closed connections.
 const closeTimeout = 2 * time.Second
 
-// Run takes part in the cluster until ctx ends, which is no error, or until the
-// node cannot go on; a *Problem is a configuration that does not fit the data
-// directory, ErrRestart asks for another New with the same configuration. Everything it started has ended when it returns, and the
-// data directory is closed. It does not hand leadership over: Drain, called
-// before, does. To be called once.
+// Run takes part in the cluster until ctx ends, which is not an error, or until the node cannot continue. A
+// *Problem is a configuration that does not fit the data directory. ErrRestart asks for another New with the
+// same configuration. When Run returns, everything it started has ended and the data directory is closed. Run
+// does not transfer leadership: call Drain before. Call Run once.
 //
 // It stops in this order:
 //
-//  1. HTTP, so that no client is answered by a node that is half gone;
-//  2. what looks at the cluster and asks it things;
+//  1. HTTP, so that no client gets a response from a half-stopped node;
+//  2. tasks that watch the cluster or query it;
 //  3. consensus, with its leader tasks, Raft and the storage;
 //  4. peer traffic: Raft needs it until the end.
 func (n *Node) Run(ctx context.Context) error {
@@ -56,14 +55,15 @@ func (n *Node) Run(ctx context.Context) error {
 
 func (n *Node) logStart() {
 	b := ReadBuild()
-	n.log.Info("node is running", "version", b.Version, "http", n.httpAddr, "raft", n.raftAddr, "data_dir", n.cfg.DataDir, "boot_id", n.boot)
+	n.log.Info("node is running", "version", b.Version, "http", n.httpAddr, "raft", n.raftAddr, "data_dir", n.cfg.DataDir,
+		"boot_id", n.boot)
 	n.journal.Append(cluster.Event{Type: "node", Message: "this node has started", Fields: map[string]any{
 		"version": b.Version, "boot_id": n.boot, "http_address": n.httpAddr, "raft_address": n.raftAddr,
 	}})
 	n.env.Notify("READY=1")
 }
 
-// tasks are what runs beside consensus and HTTP.
+// tasks returns what runs beside consensus and HTTP.
 func (n *Node) tasks() []func(context.Context) error {
 	tasks := []func(context.Context) error{
 		n.api.Run,
@@ -81,29 +81,29 @@ func (n *Node) tasks() []func(context.Context) error {
 	return tasks
 }
 
-// restartDrainTimeout bounds how long requests in flight may take when the node begins
-// anew. That of the recovery which wants it is one of them.
+// restartDrainTimeout limits requests in flight when the node restarts. The recovery request that caused the
+// restart is one of them.
 const restartDrainTimeout = 10 * time.Second
 
-// restartWhenRequested ends Run when the node's data has been set aside, once requests in
-// flight have been answered.
+// restartWhenRequested ends Run once the node's data has been set aside and requests in flight have been
+// answered.
 func (n *Node) restartWhenRequested(ctx context.Context) error {
 	select {
 	case <-n.restartRequested:
 	case <-ctx.Done():
 		return nil
 	}
-	n.journal.Append(cluster.Event{Type: "node", Message: "this node sets its data aside and begins anew"})
+	n.journal.Append(cluster.Event{Type: "node", Message: "archiving local data and restarting as a member of the new generation"})
 	n.api.Drain()
 	ctx, cancel := context.WithTimeout(ctx, restartDrainTimeout)
 	defer cancel()
 	if err := n.http.Shutdown(ctx); err != nil {
-		n.log.Warn("requests in flight are cut off", "error", err)
+		n.log.Warn("aborting in-flight requests", "error", err)
 	}
 	return ErrRestart
 }
 
-// requestRestart makes the node begin anew, soon.
+// requestRestart makes restartWhenRequested end Run.
 func (n *Node) requestRestart() {
 	select {
 	case n.restartRequested <- struct{}{}:
@@ -111,11 +111,10 @@ func (n *Node) requestRestart() {
 	}
 }
 
-// taskGroup is a part of a node that ends on its own turn, not with the context of
-// the whole.
+// taskGroup is a group of goroutines with its own context, so that groups stop one after another.
 type taskGroup struct {
 	cancel context.CancelFunc
-	done   chan struct{} // closed when all of it has ended
+	done   chan struct{} // closed when all goroutines have ended
 }
 
 func newTaskGroup(g *errgroup.Group, ctx context.Context, parts ...func(context.Context) error) *taskGroup {
@@ -137,7 +136,7 @@ func newTaskGroup(g *errgroup.Group, ctx context.Context, parts ...func(context.
 	return s
 }
 
-// serve answers HTTP until ctx ends, or until Drain has shut the server down.
+// serve answers HTTP until ctx ends, or until Drain shuts the server down.
 func (n *Node) serve(ctx context.Context) error {
 	listener := n.api.Listener(n.httpListener)
 	if n.tls != nil {
@@ -155,8 +154,7 @@ func (n *Node) serve(ctx context.Context) error {
 	return nil
 }
 
-// watchdog tells the service manager that consensus makes progress, as long as
-// it does.
+// watchdog notifies the service manager while consensus makes progress.
 func (n *Node) watchdog(ctx context.Context) error {
 	tick := time.NewTicker(n.env.WatchdogInterval)
 	defer tick.Stop()
@@ -180,7 +178,7 @@ func (n *Node) watchdog(ctx context.Context) error {
 type connCount struct {
 	mu   sync.Mutex
 	open int
-	zero chan struct{} // closed when open is 0; nil while nobody waits
+	zero chan struct{} // closed when open is 0; nil without a waiter
 }
 
 // track is an http.Server's ConnState.
@@ -199,7 +197,7 @@ func (c *connCount) track(_ net.Conn, s http.ConnState) {
 	}
 }
 
-// wait waits until there is none, at most for d.
+// wait waits until there are no connections, at most for d.
 func (c *connCount) wait(d time.Duration) {
 	c.mu.Lock()
 	if c.open == 0 {

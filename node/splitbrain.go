@@ -9,7 +9,7 @@ import (
 	"northstar/transport"
 )
 
-// buildSplitBrainDetector makes what looks for a second leader or another cluster.
+// buildSplitBrainDetector builds the detector of second leaders and other clusters.
 func (n *Node) buildSplitBrainDetector() {
 	n.splitBrain = splitbrain.New(splitbrain.Config{
 		Self: n.cfg.ID, BootID: n.boot, RaftAddress: n.raftAddr, Interval: n.cfg.SplitBrain.Interval,
@@ -21,7 +21,7 @@ func (n *Node) buildSplitBrainDetector() {
 			return n.api.AskLeader(ctx, id)
 		},
 		Probe: func(ctx context.Context, address string) bool {
-			_, _, err := n.transport.Probe(ctx, address) // what is said comes through Met
+			_, _, err := n.transport.Probe(ctx, address) // the hello itself reaches the detector through OnHello
 			return err == nil || errors.As(err, new(*transport.RefusedError))
 		},
 		VerifyLeadership: n.consensus.ReadBarrier, StepDown: n.consensus.StepDown,

@@ -36,7 +36,8 @@ func TestClusterWithCertificatesAndTokens(t *testing.T) {
 	ca := newAuthority(t, "ca")
 	operator, hash := token.New()
 	tokens := filepath.Join(t.TempDir(), "tokens.toml")
-	if err := os.WriteFile(tokens, []byte("[[token]]\nname = 'op'\nrole = 'operator'\nhash = '"+hash+"'\n"), 0o600); err != nil {
+	if err := os.WriteFile(tokens, []byte("[[token]]\nname = 'op'\nrole = 'operator'\nhash = '"+hash+"'\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	secure := func(c *Config) {
@@ -128,11 +129,14 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 	if status := put(); status != 200 {
 		t.Errorf("the token that was read before: %d", status)
 	}
-	want(t, client, "GET", url+"/status", "", 200, "auth.tokens: the changed file cannot be used")
-	want(t, client, "GET", url+"/status", "", 200, "tls: the changed files cannot be used")
+	want(t, client, "GET", url+"/status", "", 200, "auth.tokens: reload failed")
+	want(t, client, "GET", url+"/status", "", 200, "tls: reload failed")
 	eventually(t, "the journal tells", func() bool {
 		items, _, _ := n.Journal().Latest("node", 20)
-		return slices.ContainsFunc(items, func(e cluster.Event) bool { return strings.HasPrefix(e.Message, "auth.tokens: ") }) &&
+		return slices.ContainsFunc(items, func(e cluster.Event) bool {
+			return strings.HasPrefix(e.Message,
+				"auth.tokens: ")
+		}) &&
 			slices.ContainsFunc(items, func(e cluster.Event) bool { return strings.HasPrefix(e.Message, "tls: ") })
 	})
 	write(tokens, file)

@@ -15,25 +15,24 @@ import (
 	"northstar/cluster"
 )
 
-// Bounds of values that Validate holds.
+// Limits that Validate checks.
 const (
-	minTimeout       = 10 * time.Millisecond // below it a busy machine elects all the time
+	minTimeout       = 10 * time.Millisecond // with less, a busy machine has constant elections
 	maxTimeout       = time.Minute
 	minDead, maxDead = 10 * time.Second, 365 * 24 * time.Hour
 	minTakeover      = 100 * time.Millisecond
 	maxTakeover      = 24 * time.Hour
-	minTrailingLogs  = 1000 // fewer make Raft install a snapshot older than what is applied
+	minTrailingLogs  = 1000 // with fewer, Raft installs a snapshot older than the applied state
 	minReserve       = Size(1 << 20)
 	maxLeaseDrift    = Percent(50)
 	maxClusterName   = 128
-	minWatch         = 100 * time.Millisecond // more would ask more than it shows
+	minWatch         = 100 * time.Millisecond // a shorter interval costs more than it shows
 	maxWatch         = time.Minute
 	maxTransfer      = apiv1.MaxTimeoutMS * time.Millisecond
 )
 
-// Validate lists everything that is wrong, joined; each is a *Problem. It reads
-// the certificate and token files, judges the certificate's dates by now, and
-// changes nothing.
+// Validate returns every problem, joined; each is a *Problem. It reads the certificate and token files, checks
+// the certificate's dates against now, and changes nothing.
 func (c *Config) Validate(now time.Time) error {
 	v := validator{cfg: c, now: now}
 	v.identity()
@@ -55,7 +54,7 @@ type validator struct {
 
 func (v *validator) problem(key string, value any, format string, args ...any) {
 	if v.cfg.invalidKeys[key] {
-		return // the default stands in its place
+		return // already reported; the field has its default
 	}
 	text := ""
 	if value != nil {
@@ -66,10 +65,13 @@ func (v *validator) problem(key string, value any, format string, args ...any) {
 			text = k.show(text)
 		}
 	}
-	v.problems = append(v.problems, &Problem{Key: key, Value: text, Source: v.cfg.sources[key], Message: fmt.Sprintf(format, args...)})
+	v.problems = append(v.problems, &Problem{
+		Key: key, Value: text, Source: v.cfg.sources[key],
+		Message: fmt.Sprintf(format, args...),
+	})
 }
 
-// require notes a problem unless ok.
+// require adds a problem unless ok.
 func (v *validator) require(ok bool, key string, value any, format string, args ...any) {
 	if !ok {
 		v.problem(key, value, format, args...)
@@ -82,7 +84,7 @@ func (v *validator) identity() {
 		v.problem("id", c.ID, "want 1 to 63 of a-z, 0-9, '.', '_' and '-', starting with a letter or digit")
 	}
 	v.require(c.DataDir != "", "data-dir", nil, "required")
-	// The name is a part of the URI in certificates.
+	// The name is part of the URI in certificates.
 	ok := c.ClusterName != "" && len(c.ClusterName) <= maxClusterName && url.PathEscape(c.ClusterName) == c.ClusterName
 	v.require(ok, "cluster-name", c.ClusterName, "want 1 to %d characters that need no escaping in a URL", maxClusterName)
 }
@@ -109,18 +111,21 @@ func (v *validator) address(listenKey, listen, advertiseKey, advertise string) {
 	}
 	host, _, _ := net.SplitHostPort(listen)
 	if ip := net.ParseIP(host); host == "" || ip.IsUnspecified() {
-		v.problem(advertiseKey, nil, "required, since %s = %q listens on all addresses: others need one that they can dial", listenKey, listen)
+		v.problem(advertiseKey, nil, "required, since %s = %q listens on all addresses: others need one that they can dial",
+			listenKey, listen)
 	}
 }
 
-// startWays checks how an empty data directory gets a cluster. That there is a
-// way at all is checked when the directory is known to be empty.
+// startWays checks how an empty data directory gets a cluster. Whether there is any way is checked once the
+// directory is known to be empty.
 func (v *validator) startWays() {
 	c := v.cfg
 	if len(c.InitialCluster) > 0 {
 		v.initialCluster()
-		v.require(len(c.Join) == 0, "join", strings.Join(c.Join, ","), "cannot be combined with initial-cluster: a first node does not join")
-		v.require(c.Discover == "", "discover", c.Discover, "cannot be combined with initial-cluster: a first node does not join")
+		v.require(len(c.Join) == 0, "join", strings.Join(c.Join, ","),
+			"cannot be combined with initial-cluster: bootstrap nodes do not join an existing cluster")
+		v.require(c.Discover == "", "discover", c.Discover,
+			"cannot be combined with initial-cluster: bootstrap nodes do not join an existing cluster")
 	}
 	for _, addr := range c.Join {
 		if err := checkAdvertise(addr); err != nil {
@@ -132,7 +137,8 @@ func (v *validator) startWays() {
 			v.problem("discover", c.Discover, "%v", err)
 		}
 	}
-	v.require(c.JoinToken == "" || len(c.Join) > 0 || c.Discover != "", "join-token", c.JoinToken, "has no use without join or discover")
+	v.require(c.JoinToken == "" || len(c.Join) > 0 || c.Discover != "", "join-token", c.JoinToken,
+		"requires join or discover")
 }
 
 func (v *validator) initialCluster() {
@@ -159,12 +165,17 @@ func (v *validator) placement() {
 
 func (v *validator) timing() {
 	e := v.cfg.Election
-	v.require(e.TimeoutMin >= minTimeout && e.TimeoutMin <= maxTimeout, "election.timeout-min", e.TimeoutMin, "want %v to %v", minTimeout, maxTimeout)
-	v.require(e.TimeoutMax == 2*e.TimeoutMin, "election.timeout-max", e.TimeoutMax, "must be twice election.timeout-min, which is %v", e.TimeoutMin)
-	v.require(!e.Lease || hasBootClock, "election.lease", e.Lease, "needs a clock that runs on while the machine is suspended, which this operating system does not offer")
-	v.require(e.LeaseDrift >= 0 && e.LeaseDrift <= maxLeaseDrift, "election.lease-drift", e.LeaseDrift, "want 0%% to %v", maxLeaseDrift)
+	v.require(e.TimeoutMin >= minTimeout && e.TimeoutMin <= maxTimeout, "election.timeout-min", e.TimeoutMin,
+		"want %v to %v", minTimeout, maxTimeout)
+	v.require(e.TimeoutMax == 2*e.TimeoutMin, "election.timeout-max", e.TimeoutMax,
+		"must be twice election.timeout-min, which is %v", e.TimeoutMin)
+	v.require(!e.Lease || hasBootClock, "election.lease", e.Lease,
+		"needs a clock that runs on while the machine is suspended, which this operating system does not offer")
+	v.require(e.LeaseDrift >= 0 && e.LeaseDrift <= maxLeaseDrift, "election.lease-drift", e.LeaseDrift, "want 0%% to %v",
+		maxLeaseDrift)
 	f := v.cfg.Failover.TakeoverDelay
-	v.require(f >= minTakeover && f <= maxTakeover, "failover.takeover-delay", f, "want %v to %v", minTakeover, maxTakeover)
+	v.require(f >= minTakeover && f <= maxTakeover, "failover.takeover-delay", f, "want %v to %v", minTakeover,
+		maxTakeover)
 	d := v.cfg.Members.DeadAfter
 	v.require(d == 0 || d >= minDead && d <= maxDead, "members.dead-after", d, "want 0s, or %v to %v", minDead, maxDead)
 	if lock := v.cfg.Failover.ExternalLock; lock != "" {
@@ -183,16 +194,22 @@ func (v *validator) storage() {
 	s := v.cfg.Snapshot
 	v.require(s.Threshold > 0, "snapshot.threshold", s.Threshold, "must be more than 0")
 	v.require(s.Interval >= 5*time.Millisecond, "snapshot.interval", s.Interval, "must be at least 5ms")
-	v.require(s.TrailingLogs >= minTrailingLogs, "snapshot.trailing-logs", s.TrailingLogs, "must be at least %d", minTrailingLogs)
+	v.require(s.TrailingLogs >= minTrailingLogs, "snapshot.trailing-logs", s.TrailingLogs, "must be at least %d",
+		minTrailingLogs)
 	v.require(v.cfg.Disk.Reserve >= minReserve, "disk.reserve", v.cfg.Disk.Reserve, "must be at least %v", minReserve)
 }
 
 func (v *validator) security() {
 	c := v.cfg
 	set, readable := 0, 0
-	for _, f := range []struct{ key, file string }{{"tls.cert", c.TLS.Cert}, {"tls.key", c.TLS.Key}, {"tls.ca", c.TLS.CA}} {
+	for _, f := range []struct{ key, file string }{
+		{"tls.cert", c.TLS.Cert},
+		{"tls.key", c.TLS.Key},
+		{"tls.ca", c.TLS.CA},
+	} {
 		if f.file == "" {
-			v.require(c.TLS == (TLSConfig{}), f.key, nil, "required, since other tls keys are set: a node needs tls.cert, tls.key and tls.ca")
+			v.require(c.TLS == (TLSConfig{}), f.key, nil,
+				"required, since other tls keys are set: a node needs tls.cert, tls.key and tls.ca")
 			continue
 		}
 		set++
@@ -211,11 +228,11 @@ func (v *validator) security() {
 		}
 	}
 	if c.Insecure || set == 3 {
-		return // with a CA, client certificates are accepted beside tokens
+		return // with a CA, client certificates are accepted in addition to tokens
 	}
 	for _, a := range []struct{ key, addr string }{{"http-addr", c.HTTPAddr}, {"raft-addr", c.RaftAddr}} {
 		v.require(checkListen(a.addr) != nil || loopback(a.addr), a.key, a.addr,
-			"is not a loopback address: set tls.cert, tls.key and tls.ca, or insecure, which lets everybody in")
+			"not a loopback address: set tls.cert, tls.key and tls.ca, or insecure=true (no authentication)")
 	}
 }
 
@@ -229,6 +246,7 @@ func (v *validator) certificate() {
 
 func (v *validator) logging() {
 	l := v.cfg.Log
-	v.require(hclog.LevelFromString(l.Level) != hclog.NoLevel, "log.level", l.Level, "want trace, debug, info, warn, error or off")
+	v.require(hclog.LevelFromString(l.Level) != hclog.NoLevel, "log.level", l.Level,
+		"want trace, debug, info, warn, error or off")
 	v.require(l.Format == "text" || l.Format == "json", "log.format", l.Format, "want text or json")
 }

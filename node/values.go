@@ -44,7 +44,7 @@ func (s *Size) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// String is the size in the largest binary unit that divides it.
+// String returns the size in the largest binary unit that divides it.
 func (s Size) String() string {
 	for _, u := range []string{"TiB", "GiB", "MiB", "KiB"} {
 		if n := sizeUnits[u]; s != 0 && uint64(s)%n == 0 {
@@ -54,7 +54,7 @@ func (s Size) String() string {
 	return strconv.FormatUint(uint64(s), 10)
 }
 
-// Percent is a whole number of hundredths, written as 10% or 10.
+// Percent is a number of hundredths, written as 10% or 10.
 type Percent int
 
 // UnmarshalText reads a percentage.
@@ -67,20 +67,20 @@ func (p *Percent) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// String writes the percentage as UnmarshalText reads it.
+// String returns the percentage as UnmarshalText reads it.
 func (p Percent) String() string { return strconv.Itoa(int(p)) + "%" }
 
-// InitialMember is one node of the first membership.
+// InitialMember is one bootstrap member.
 type InitialMember struct {
 	ID          cluster.NodeID
 	RaftAddress string
 	HTTPAddress string
 }
 
-// InitialCluster is the first membership, written n1=RAFT@HTTP,n2=RAFT@HTTP.
+// InitialCluster is the bootstrap membership, written n1=RAFT@HTTP,n2=RAFT@HTTP.
 type InitialCluster []InitialMember
 
-// UnmarshalText reads a membership and lists everything that is wrong with it.
+// UnmarshalText reads a membership and returns every error in it.
 func (c *InitialCluster) UnmarshalText(text []byte) error {
 	*c = nil
 	if strings.TrimSpace(string(text)) == "" {
@@ -106,7 +106,7 @@ func parseInitialMember(s string) (InitialMember, error) {
 		errors.Join(err, checkAdvertise(raftAddr), checkAdvertise(httpAddr))
 }
 
-// String writes the membership as UnmarshalText reads it.
+// String returns the membership as UnmarshalText reads it.
 func (c InitialCluster) String() string {
 	parts := make([]string, len(c))
 	for i, m := range c {
@@ -115,18 +115,18 @@ func (c InitialCluster) String() string {
 	return strings.Join(parts, ",")
 }
 
-// check finds IDs and addresses that stand twice.
+// check returns IDs and addresses that occur twice.
 func (c InitialCluster) check() error {
 	var errs []error
 	ids, addresses := map[cluster.NodeID]bool{}, map[string]cluster.NodeID{}
 	for _, m := range c {
 		if ids[m.ID] {
-			errs = append(errs, fmt.Errorf("node ID %s stands twice", m.ID))
+			errs = append(errs, fmt.Errorf("duplicate node ID %s", m.ID))
 		}
 		ids[m.ID] = true
 		for _, a := range []string{m.RaftAddress, m.HTTPAddress} {
 			if other, ok := addresses[a]; ok {
-				errs = append(errs, fmt.Errorf("address %s stands twice, at %s and %s", a, other, m.ID))
+				errs = append(errs, fmt.Errorf("duplicate address %s, at %s and %s", a, other, m.ID))
 			}
 			addresses[a] = m.ID
 		}
@@ -144,8 +144,7 @@ func (c InitialCluster) find(id cluster.NodeID) (InitialMember, bool) {
 	return InitialMember{}, false
 }
 
-// checkListen checks an address to listen on: the host may be missing, the port
-// may be 0.
+// checkListen checks a listen address: the host may be missing, the port may be 0.
 func checkListen(addr string) error {
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -157,20 +156,20 @@ func checkListen(addr string) error {
 	return nil
 }
 
-// checkAdvertise checks an address that others are to dial.
+// checkAdvertise checks an address that other nodes dial.
 func checkAdvertise(addr string) error {
 	if err := checkListen(addr); err != nil {
 		return fmt.Errorf("address %q: %w", addr, err)
 	}
 	host, port, _ := net.SplitHostPort(addr)
 	if host == "" {
-		return fmt.Errorf("address %q: others cannot dial it without a host", addr)
+		return fmt.Errorf("address %q: host missing: other nodes cannot connect to it", addr)
 	}
 	if ip, err := netip.ParseAddr(host); err == nil && (ip.IsUnspecified() || ip.IsMulticast()) {
-		return fmt.Errorf("address %q: others cannot dial %s", addr, host)
+		return fmt.Errorf("address %q: other nodes cannot dial %s", addr, host)
 	}
 	if n, _ := strconv.Atoi(port); n == 0 {
-		return fmt.Errorf("address %q: others cannot dial port 0", addr)
+		return fmt.Errorf("address %q: other nodes cannot dial port 0", addr)
 	}
 	return nil
 }

@@ -4,19 +4,18 @@ import (
 	"runtime/debug"
 )
 
-// Version is what this build calls itself; the linker sets it
-// (-X northstar/node.Version=v1.2.3).
+// Version is the version of this build, set by the linker (-X northstar/node.Version=v1.2.3).
 var Version = "devel"
 
-// Build is what a binary knows of itself.
+// Build describes a binary.
 type Build struct {
 	Version string
-	Commit  string // "" when built outside of a repository; ends in "+changes" when built with any
+	Commit  string // "" when built outside of a repository; ends in "+changes" if the tree had changes
 	Go      string
 	Raft    string // version of hashicorp/raft
 }
 
-// ReadBuild reads what the linker has put into this binary.
+// ReadBuild returns what the linker put into this binary.
 func ReadBuild() Build {
 	b := Build{Version: Version}
 	info, ok := debug.ReadBuildInfo()

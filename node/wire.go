@@ -13,9 +13,17 @@ import (
 	"northstar/api/attach"
 	"northstar/cluster"
 	"northstar/consensus"
+	"northstar/consensus/raftnode"
 	"northstar/consensus/storage"
 	"northstar/roles"
+	"northstar/transfer"
 	"northstar/transport"
+)
+
+// Packages that do not import each other recognise these errors by their methods.
+var (
+	_ transfer.TimeoutNowError  = (*consensus.TransferError)(nil)
+	_ raftnode.UndeliveredError = (*transport.TimeoutNowUndelivered)(nil)
 )
 
 func (n *Node) transportConfig(members transport.Membership) transport.Config {
@@ -57,7 +65,10 @@ func (n *Node) consensusDeps(store storage.Storage) consensus.Deps {
 		Acks:      n.transport.Acks(),
 		PeerAck: func(id cluster.NodeID) consensus.PeerAck {
 			p := n.transport.Acks().Peer(id)
-			return consensus.PeerAck{Incarnation: p.Incarnation, Term: p.Term, MatchIndex: p.MatchIndex, LastContact: p.LastContact}
+			return consensus.PeerAck{
+				Incarnation: p.Incarnation, Term: p.Term, MatchIndex: p.MatchIndex,
+				LastContact: p.LastContact,
+			}
 		},
 		ResetPeers: n.transport.ResetPeers,
 		Probe:      n.transport.Probe,
@@ -100,7 +111,7 @@ func (n *Node) apiDeps() api.Deps {
 	return deps
 }
 
-// clientTLS is for one connection to another node's HTTP address.
+// clientTLS returns the TLS configuration for one connection to another node's HTTP address.
 func (n *Node) clientTLS(addr string) *tls.Config {
 	cfg := n.tls.ClientConfig()
 	if host, _, err := net.SplitHostPort(addr); err == nil {
@@ -109,14 +120,13 @@ func (n *Node) clientTLS(addr string) *tls.Config {
 	return cfg
 }
 
-// firstAddress is the HTTP address of a first member, for the time before it
-// has a record.
+// firstAddress returns the HTTP address of a bootstrap member that has no record yet.
 func (n *Node) firstAddress(id cluster.NodeID) string {
 	m, _ := n.cfg.InitialCluster.find(id)
 	return m.HTTPAddress
 }
 
-// newJoiner is nil when nobody is to be asked.
+// newJoiner returns nil without join and discover.
 func (n *Node) newJoiner() (*joiner, error) {
 	if len(n.cfg.Join) == 0 && n.cfg.Discover == "" {
 		return nil, nil
@@ -135,7 +145,7 @@ func (n *Node) newJoiner() (*joiner, error) {
 		j.discovery = &d
 	}
 	t := &http.Transport{
-		DisableKeepAlives: true, // it is asked once
+		DisableKeepAlives: true, // one request per connection
 		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
 			return n.env.Dial(ctx, addr)
 		},

@@ -1,10 +1,8 @@
-// Package splitbrain finds out whether there is more than one leader, or more
-// than one cluster where there should be one, and keeps the nodes that are part
-// of such a conflict from answering. It never elects anybody.
+// Package splitbrain detects a second leader, or a second cluster, and makes the nodes in such a conflict
+// reject requests. It starts no elections.
 //
-// What a node says of itself on the connection between peers counts for what is
-// done about it, as it does for Raft. What its HTTP address answers is shown,
-// and never more: anybody can stand there.
+// Only what a node claims on a peer connection has consequences, as in Raft. The response of an HTTP address is
+// only displayed, because any process may listen there.
 package splitbrain
 
 import (
@@ -13,75 +11,73 @@ import (
 	"northstar/cluster"
 )
 
-// Source says where a claim comes from.
+// Source is the origin of a claim.
 type Source string
 
 // The sources of claims.
 const (
 	FromSelf Source = "self" // this node
-	FromPeer Source = "peer" // said on a connection between peers, by the node itself
-	FromHTTP Source = "http" // answer of its HTTP address to GET /leader
+	FromPeer Source = "peer" // from the node itself, on a peer connection
+	FromHTTP Source = "http" // response of its HTTP address to GET /leader
 )
 
-// Claim is what one node says about itself and the leader, at one moment.
+// Claim is what one node reports about itself and the leader at one moment.
 type Claim struct {
-	Node    cluster.NodeID // who was asked, or has said hello
+	Node    cluster.NodeID // the node that was asked, or sent a hello
 	Source  Source
 	Address string
-	At      time.Time // when it came
-	Error   string    // why there is none; then what follows is empty
+	At      time.Time // when it was received
+	Error   string    // why there is no claim; then the fields below are empty
 
-	BootID     string // "": not known
-	ClusterID  string // "": none yet, or not known
+	BootID     string // "": unknown
+	ClusterID  string // "": none yet, or unknown
 	Generation cluster.Generation
-	Term       uint64 // 0: not known, as from a mere hello
-	Leads      bool   // says that it is the leader itself
+	Term       uint64 // 0: unknown, as with a hello only
+	Leads      bool   // the node claims to lead
 	LeaderID   cluster.NodeID
 }
 
-// trusted says whether the claim counts for more than being shown.
+// trusted reports whether the claim may have consequences.
 func (c Claim) trusted() bool { return c.Error == "" && c.Source != FromHTTP }
 
-// DuplicateID is one node ID that two processes bear at the same time.
+// DuplicateID is one node ID that two processes use at the same time.
 type DuplicateID struct {
 	Node  cluster.NodeID
 	Boots [2]string // their boot IDs
 }
 
-// Verdict is what a node makes of the claims.
+// Verdict is the result of a check.
 type Verdict string
 
-// The verdicts, from the least to the gravest.
+// The verdicts, in order of severity.
 const (
 	OK             Verdict = "ok"
-	Unreachable    Verdict = "unreachable"     // somebody could not be asked
-	StaleLeader    Verdict = "stale_leader"    // leads in a term that is over
-	ForeignCluster Verdict = "foreign_cluster" // another cluster's node among the members
-	SplitBrain     Verdict = "split_brain"     // two leaders in a term, two generations, one ID on two hosts
+	Unreachable    Verdict = "unreachable"     // a server did not respond
+	StaleLeader    Verdict = "stale_leader"    // leads in a superseded term
+	ForeignCluster Verdict = "foreign_cluster" // a member belongs to another cluster
+	SplitBrain     Verdict = "split_brain"     // two leaders in a term, two generations, one ID in two processes
 )
 
 var severity = map[Verdict]int{OK: 0, Unreachable: 1, StaleLeader: 2, ForeignCluster: 3, SplitBrain: 4}
 
-// Finding is one thing that is wrong.
+// Finding is one problem that was detected.
 type Finding struct {
 	Verdict Verdict
-	Detail  string // for people
+	Detail  string // human-readable
 	Nodes   []cluster.NodeID
-	// Refuse: this node is part of the conflict, and has to refuse reads and
-	// writes, and may not lead.
+	// RefuseService: this node is part of the conflict. It must reject reads and writes and must not lead.
 	RefuseService bool
-	// StepDownTerm is the term that this node must stop leading in; 0: it does not lead.
+	// StepDownTerm is the term in which this node must step down; 0: it does not lead.
 	StepDownTerm uint64
-	// Doubled: this node's own ID is borne by another process, too. It must not
-	// vote.
+	// OwnIDDuplicated: another process uses this node's ID. This node must not vote.
 	OwnIDDuplicated bool
 }
 
-// Report is a verdict with what it comes from. It is never changed.
+// Report is a verdict with its findings and claims. It is immutable.
 type Report struct {
-	Verdict      Verdict // the gravest of the findings
+	Verdict      Verdict // the most severe finding
 	Findings     []Finding
 	Claims       []Claim
 	DuplicateIDs []DuplicateID
-	CheckedAt    time.Time // zero: nothing was checked yet
+	CheckedAt    time.Time // zero: no check yet
 }

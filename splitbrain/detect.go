@@ -9,32 +9,29 @@ import (
 	"northstar/cluster"
 )
 
-// Input is all that Detect depends on.
+// Input is the complete input of Detect.
 type Input struct {
-	Self    Claim // this node's own
+	Self    Claim // of this node
 	Servers []cluster.Server
-	Claims  []Claim // of all other nodes, and of whoever has said hello
+	Claims  []Claim // of all other nodes, and of all processes that sent a hello
 	Doubles []DuplicateID
-	MaxAge  time.Duration // an older claim says nothing any more
-	// Since is from when on a claim to lead, or to follow, counts; zero: any does.
-	// Leadership moves between one claim and the next, but never back.
+	MaxAge  time.Duration // older claims are ignored
+	// Since is the minimum time of claims about leading or following; zero: none. Leadership may move between
+	// two claims, but not back.
 	Since time.Time
-	// Proven: a majority of the voters has acknowledged, since the claims came,
-	// that this node leads.
+	// Proven: after the claims were received, a majority of voters acknowledged that this node leads.
 	Proven bool
 }
 
-// Detect judges the claims at the time now.
+// Detect evaluates the claims at the time now.
 //
-// Two clusters, or two recoveries of one, are told apart by number: the node
-// goes on that knows more supporters than strangers, so that a few strays cannot
-// stop a cluster, and of two halves neither goes on. A newer generation of this
-// cluster outweighs any number of the older.
+// Two clusters, or two recoveries of one, are compared by number. A node continues if it knows more supporters
+// than strangers, so that a few foreign nodes cannot stop a cluster, and of two halves neither continues. A
+// newer generation of this cluster outweighs any number of older ones.
 //
-// A leader is stale when a majority of the voters says that a later term has
-// another leader. It is not deposed by a single node's word, nor by anybody's
-// while it can prove that it leads; nor by a second leader of its term unless
-// that says so in both ways that it has.
+// A leader is stale if a majority of voters reports another leader in a later term. Neither one node's claim
+// nor a leader that can prove its leadership is enough. A second leader of the same term counts only if it says
+// so on a peer connection and at its HTTP address.
 func Detect(in Input, now time.Time) Report {
 	d := detection{Input: in, now: now}
 	r := Report{Verdict: OK, CheckedAt: now, Claims: append([]Claim{in.Self}, in.Claims...), DuplicateIDs: in.Doubles}
@@ -48,7 +45,7 @@ func Detect(in Input, now time.Time) Report {
 	r.Findings = d.findings
 	for i, f := range r.Findings {
 		if f.RefuseService && in.Self.Leads {
-			r.Findings[i].StepDownTerm = in.Self.Term // somebody who may serve shall lead
+			r.Findings[i].StepDownTerm = in.Self.Term // a leader that may serve must be elected
 		}
 		if severity[f.Verdict] > severity[r.Verdict] {
 			r.Verdict = f.Verdict
@@ -65,11 +62,12 @@ type detection struct {
 
 func (d *detection) found(v Verdict, nodes []cluster.NodeID, format string, args ...any) *Finding {
 	slices.Sort(nodes)
-	d.findings = append(d.findings, Finding{Verdict: v, Nodes: slices.Compact(nodes), Detail: fmt.Sprintf(format, args...)})
+	d.findings = append(d.findings, Finding{Verdict: v, Nodes: slices.Compact(nodes),
+		Detail: fmt.Sprintf(format, args...)})
 	return &d.findings[len(d.findings)-1]
 }
 
-// fresh gives the answers that are not too old and satisfy want.
+// fresh returns the responses that are recent and satisfy want.
 func (d *detection) fresh(want func(Claim) bool) (some []Claim) {
 	for _, c := range d.Claims {
 		if c.Error == "" && d.now.Sub(c.At) <= d.MaxAge && want(c) {
@@ -79,40 +77,38 @@ func (d *detection) fresh(want func(Claim) bool) (some []Claim) {
 	return some
 }
 
-// own says whether a claim is of this node's cluster and generation.
+// own reports whether a claim is of this node's cluster and generation.
 func (d *detection) own(c Claim) bool {
 	return c.ClusterID == d.Self.ClusterID && c.Generation == d.Self.Generation
 }
 
-// isCurrent says whether a claim is of this cluster and says who leads, now.
+// isCurrent reports whether a claim is of this cluster, recent, and names a leader.
 func (d *detection) isCurrent(c Claim) bool { return c.Term != 0 && d.own(c) && !c.At.Before(d.Since) }
 
-// supporters counts the nodes that are sure to be of this cluster and
-// generation, this one included.
+// supporters returns the number of nodes known to be of this cluster and generation, this one included.
 func (d *detection) supporters() int {
 	return 1 + len(nodesOf(d.fresh(func(c Claim) bool { return c.trusted() && c.Node != d.Self.Node && d.own(c) })))
 }
 
-// foreign looks for nodes of other clusters.
+// foreign finds nodes of other clusters.
 func (d *detection) foreign() {
 	strangers := d.fresh(func(c Claim) bool { return c.ClusterID != "" && c.ClusterID != d.Self.ClusterID })
 	if len(strangers) == 0 {
 		return
 	}
 	f := d.found(ForeignCluster, nodesOf(strangers), "%s of cluster %s among the members of cluster %s",
-		describe(strangers), strings.Join(uniqueTexts(strangers, func(c Claim) string { return c.ClusterID }), ", "), d.Self.ClusterID)
+		describe(strangers), strings.Join(uniqueTexts(strangers, func(c Claim) string { return c.ClusterID }),
+			", "), d.Self.ClusterID)
 	f.RefuseService = d.outnumbered(strangers)
 }
 
-// outnumbered says whether those who contradict this node are as many as those
-// who agree with it.
+// outnumbered reports whether at least as many nodes contradict this node as agree with it.
 func (d *detection) outnumbered(others []Claim) bool {
 	trusted := slices.DeleteFunc(slices.Clone(others), func(c Claim) bool { return !c.trusted() })
 	return len(trusted) > 0 && len(nodesOf(trusted)) >= d.supporters()
 }
 
-// generations looks for nodes of this cluster that have missed a recovery, or
-// have had another one.
+// generations finds nodes of this cluster that missed a recovery or had another one.
 func (d *detection) generations() {
 	mine := d.Self.Generation
 	all := d.fresh(func(c Claim) bool {
@@ -130,29 +126,33 @@ func (d *detection) generations() {
 		}
 	}
 	if len(newer) > 0 {
-		f := d.found(SplitBrain, append(nodesOf(newer), d.Self.Node), "%s has a newer generation than this node, which has data of generation %d: the cluster was recovered without it", describe(newer), mine.Number)
+		f := d.found(SplitBrain, append(nodesOf(newer), d.Self.Node),
+			"%s has a newer generation than this node, which has data of generation %d: the cluster was recovered without it", describe(newer), mine.Number)
 		f.RefuseService = slices.ContainsFunc(newer, Claim.trusted)
 	}
 	if len(rival) > 0 {
-		f := d.found(SplitBrain, nodesOf(rival), "%s is of another recovery of the same generation %d: two recoveries were done apart", describe(rival), mine.Number)
+		f := d.found(SplitBrain, nodesOf(rival),
+			"%s is of another recovery of the same generation %d: two recoveries were done apart", describe(rival), mine.Number)
 		f.RefuseService = d.outnumbered(rival)
 	}
 	if len(older) > 0 {
-		d.found(SplitBrain, nodesOf(older), "%s has data of an older generation than this node, which is of generation %d", describe(older), mine.Number)
+		d.found(SplitBrain, nodesOf(older), "%s has data of an older generation than this node, which is of generation %d",
+			describe(older), mine.Number)
 	}
 }
 
-// doubles reports node IDs that two processes bear.
+// doubles reports node IDs that two processes use.
 func (d *detection) doubles() {
 	for _, x := range d.Doubles {
-		f := d.found(SplitBrain, []cluster.NodeID{x.Node}, "two processes run as node %s (boot IDs %s and %s): its data directory was copied, or two hosts have its ID",
+		f := d.found(SplitBrain, []cluster.NodeID{x.Node},
+			"two processes run as node %s (boot IDs %s and %s): its data directory was copied, or two hosts have its ID",
 			x.Node, x.Boots[0], x.Boots[1])
 		f.RefuseService = x.Node == d.Self.Node
 		f.OwnIDDuplicated = f.RefuseService
 	}
 }
 
-// leaders looks for more than one leader.
+// leaders finds more than one leader.
 func (d *detection) leaders() {
 	leading := d.leading()
 	byTerm := map[uint64][]Claim{}
@@ -172,15 +172,15 @@ func (d *detection) leaders() {
 		if c.Term >= newest.Term || c.Source == FromSelf && d.Proven {
 			continue
 		}
-		f := d.found(StaleLeader, []cluster.NodeID{c.Node}, "node %s leads in term %d, but a majority of the voters follows node %s in term %d", c.Node, c.Term, newest.Node, newest.Term)
+		f := d.found(StaleLeader, []cluster.NodeID{c.Node},
+			"node %s leads in term %d, but a majority of the voters follows node %s in term %d", c.Node, c.Term, newest.Node, newest.Term)
 		if c.Source == FromSelf {
 			f.RefuseService = true
 		}
 	}
 }
 
-// leading gives one claim of each node of this cluster that says that it leads:
-// the most trustworthy one that there is of it.
+// leading returns one claim of each node of this cluster that claims to lead, the most trustworthy one.
 func (d *detection) leading() []Claim {
 	best := map[cluster.NodeID]Claim{}
 	for _, c := range append(d.fresh(d.isCurrent), d.Self) {
@@ -198,8 +198,8 @@ func (d *detection) leading() []Claim {
 	return leading
 }
 
-// duplicateLeaders reports two leaders of one term. Who is one of them stops leading
-// when another says so to its peers and at its HTTP address.
+// duplicateLeaders reports two leaders of one term. This node steps down if it is one of them, and the other
+// claims leadership to its peers and at its HTTP address.
 func (d *detection) duplicateLeaders(same []Claim) {
 	nodes := nodesOf(same)
 	f := d.found(SplitBrain, nodes, "nodes %s all lead in term %d", join(nodes), same[0].Term)
@@ -213,8 +213,7 @@ func (d *detection) duplicateLeaders(same []Claim) {
 	}
 }
 
-// confirmed gives the leader of the highest term that a majority of the voters,
-// by what they say themselves, follows in that term.
+// confirmed returns the leader of the highest term that a majority of voters claims to follow in that term.
 func (d *detection) confirmed(leading []Claim) (newest Claim, ok bool) {
 	voters := 0
 	followers := map[cluster.NodeID]int{}
@@ -243,7 +242,7 @@ func (d *detection) confirmed(leading []Claim) (newest Claim, ok bool) {
 	return newest, ok
 }
 
-// unreachable reports the servers that could not be asked at all.
+// unreachable reports the servers that did not respond at all.
 func (d *detection) unreachable() {
 	heard := map[cluster.NodeID]bool{d.Self.Node: true}
 	for _, c := range d.fresh(func(Claim) bool { return true }) {
@@ -269,7 +268,7 @@ func nodesOf(claims []Claim) []cluster.NodeID {
 	return slices.Compact(ids)
 }
 
-// describe names the nodes of claims and where they are.
+// describe returns the names and addresses of the claims' nodes.
 func describe(claims []Claim) string {
 	return strings.Join(uniqueTexts(claims, func(c Claim) string {
 		if c.Address == "" {
@@ -279,7 +278,7 @@ func describe(claims []Claim) string {
 	}), ", ")
 }
 
-// uniqueTexts gives what of says about each claim, sorted, each text once.
+// uniqueTexts returns the sorted results of of for all claims, without duplicates.
 func uniqueTexts(claims []Claim, of func(Claim) string) []string {
 	var all []string
 	for _, c := range claims {

@@ -61,10 +61,14 @@ func TestDetect(t *testing.T) {
 			name: "all well", self: said("n1 5 n1"), want: OK,
 			claims: []Claim{said("n2 5 n1"), said("n3 5 n1"), said("n2 5 n1", http), said("n3 5 n1", http)},
 		},
-		{name: "no cluster yet", self: said("n1 0 -", of("")), servers: []cluster.Server{}, claims: []Claim{said("n2 5 n2")}, want: OK},
-		{name: "one cannot be asked", self: said("n1 5 n1"), claims: []Claim{said("n2 5 n1"), said("n3 0 -", silent)}, want: Unreachable, says: "n3"},
-		{name: "what it said is too old", self: said("n1 5 n1"), claims: []Claim{said("n2 5 n1"), said("n3 5 n1", old(time.Minute))}, want: Unreachable, says: "n3"},
-		{name: "by one way is enough", self: said("n1 5 n1"), claims: []Claim{said("n2 5 n1"), said("n3 0 -", silent), said("n3 5 n1")}, want: OK},
+		{name: "no cluster yet", self: said("n1 0 -", of("")), servers: []cluster.Server{}, claims: []Claim{said("n2 5 n2")},
+			want: OK},
+		{name: "one cannot be asked", self: said("n1 5 n1"), claims: []Claim{said("n2 5 n1"), said("n3 0 -", silent)},
+			want: Unreachable, says: "n3"},
+		{name: "what it said is too old", self: said("n1 5 n1"),
+			claims: []Claim{said("n2 5 n1"), said("n3 5 n1", old(time.Minute))}, want: Unreachable, says: "n3"},
+		{name: "by one way is enough", self: said("n1 5 n1"), claims: []Claim{said("n2 5 n1"), said("n3 0 -", silent),
+			said("n3 5 n1")}, want: OK},
 
 		// Leaders of different terms.
 		{
@@ -171,11 +175,13 @@ func TestDetect(t *testing.T) {
 			claims: []Claim{said("n2 0 -", hello), said("n3 0 -", hello)},
 		},
 		{
-			name: "rival recoveries, one against one", self: said("n1 5 n1", generation(2, "a")), servers: voters("n1"), want: SplitBrain, refuse: true, depose: 5,
+			name: "rival recoveries, one against one", self: said("n1 5 n1",
+				generation(2, "a")), servers: voters("n1"), want: SplitBrain, refuse: true, depose: 5,
 			claims: []Claim{said("n2 0 -", generation(2, "b"), hello)},
 		},
 		{
-			name: "rival recoveries, two against one", self: said("n1 5 n1", generation(2, "a")), servers: voters("n1", "n3"), want: SplitBrain,
+			name: "rival recoveries, two against one", self: said("n1 5 n1", generation(2, "a")), servers: voters("n1",
+				"n3"), want: SplitBrain,
 			claims: []Claim{said("n2 0 -", generation(2, "b"), hello), said("n3 5 n1", generation(2, "a"))},
 		},
 
@@ -197,7 +203,8 @@ func TestDetect(t *testing.T) {
 			}
 			self := tt.self
 			self.Source = FromSelf
-			r := Detect(Input{Self: self, Servers: servers, Claims: tt.claims, Doubles: tt.doubles, MaxAge: 3 * time.Second, Since: tt.since, Proven: tt.proven}, now)
+			r := Detect(Input{Self: self, Servers: servers, Claims: tt.claims, Doubles: tt.doubles, MaxAge: 3 * time.Second,
+				Since: tt.since, Proven: tt.proven}, now)
 			refuse, depose, says := false, uint64(0), ""
 			for _, f := range r.Findings {
 				refuse = refuse || f.RefuseService
@@ -205,7 +212,8 @@ func TestDetect(t *testing.T) {
 				says += f.Detail + "\n"
 			}
 			if r.Verdict != tt.want || refuse != tt.refuse || depose != tt.depose || !strings.Contains(says, tt.says) {
-				t.Errorf("%s, refuse %v, depose %d; want %s, %v, %d\n%s", r.Verdict, refuse, depose, tt.want, tt.refuse, tt.depose, says)
+				t.Errorf("%s, refuse %v, depose %d; want %s, %v, %d\n%s", r.Verdict, refuse, depose, tt.want, tt.refuse, tt.depose,
+					says)
 			}
 			if len(r.Claims) != len(tt.claims)+1 || r.Claims[0].Source != FromSelf || !r.CheckedAt.Equal(now) {
 				t.Errorf("the report has %d claims of %d", len(r.Claims), len(tt.claims)+1)
@@ -223,7 +231,8 @@ func TestDetectNeverDeposesTheFollowed(t *testing.T) {
 	for _, id := range []string{"n2", "n3", "n9"} {
 		for _, cl := range []string{"C", "D", ""} {
 			for _, g := range []uint64{0, 1, 2} {
-				lies = append(lies, said(id+" 5 "+id, http, of(cl), generation(g, "")), said(id+" 77 n2", http, of(cl), generation(g, "")))
+				lies = append(lies, said(id+" 5 "+id, http, of(cl), generation(g, "")),
+					said(id+" 77 n2", http, of(cl), generation(g, "")))
 			}
 		}
 	}
@@ -256,8 +265,10 @@ func TestProcessLog(t *testing.T) {
 	}{
 		{name: "one process", see: []string{"0 n2 a", "1 n2 a", "9 n2 a"}, at: 9},
 		{name: "restarted", see: []string{"0 n2 a", "1 n2 a", "1.5 n2 b", "9 n2 b"}, at: 9, suspects: "a:7700 b:7700"},
-		{name: "a late hello of the old one", see: []string{"0 n2 a", "1 n2 b", "2 n2 a", "4 n2 b"}, at: 4, suspects: "a:7700 b:7700"},
-		{name: "both live", see: []string{"0 n2 a", "1 n2 b", "4 n2 a", "4 n2 b"}, at: 4.5, double: "n2", suspects: "a:7700 b:7700"},
+		{name: "a late hello of the old one", see: []string{"0 n2 a", "1 n2 b", "2 n2 a", "4 n2 b"}, at: 4,
+			suspects: "a:7700 b:7700"},
+		{name: "both live", see: []string{"0 n2 a", "1 n2 b", "4 n2 a", "4 n2 b"}, at: 4.5, double: "n2",
+			suspects: "a:7700 b:7700"},
 		{name: "both lived", see: []string{"0 n2 a", "1 n2 b", "4 n2 a", "9 n2 b"}, at: 9.5, suspects: "a:7700 b:7700"},
 		{name: "with this node's ID", see: []string{"0 n1 a"}, at: 1, double: "n1", suspects: "a:7700"},
 		{name: "with this node's ID, long ago", see: []string{"0 n1 a"}, at: 9, suspects: "a:7700"},

@@ -15,98 +15,94 @@ import (
 	"northstar/cluster"
 )
 
-// Config is what a Watcher is told once.
+// Config holds the settings of a Detector.
 type Config struct {
 	Self        cluster.NodeID
 	BootID      string
-	RaftAddress string        // that this node advertises
+	RaftAddress string        // advertised by this node
 	Interval    time.Duration // between two checks
 	TimeoutMin  time.Duration // election timeouts
 	TimeoutMax  time.Duration
 }
 
-// Answer is what a node's HTTP address answers to GET /leader.
+// Answer is the response of a node's HTTP address to GET /leader.
 type Answer struct {
-	By         cluster.NodeID // who answers there
+	By         cluster.NodeID // the responding node
 	ClusterID  string
 	Generation cluster.Generation
 	Term       uint64 // 0: it knows no leader
 	LeaderID   cluster.NodeID
 }
 
-// Deps is what a Watcher asks and tells. All are given; they may be called from
-// several goroutines.
+// Deps are the dependencies of a Detector. All are required; several goroutines may call them.
 type Deps struct {
-	Self    func() cluster.Claim    // this node, now
+	Self    func() cluster.Claim    // of this node, now
 	Servers func() []cluster.Server // Raft's configuration; nil while there is none
 	Claims  func() map[cluster.NodeID]cluster.ReceivedClaim
 	Changed func() <-chan struct{} // closed at the next claim of a peer
-	// Poll asks peers for fresh claims, and gives those that came before ctx ended.
+	// Poll requests claims of peers and returns those received before ctx ends.
 	Poll func(ctx context.Context, peers []cluster.NodeID) map[cluster.NodeID]cluster.ReceivedClaim
-	// FetchLeader asks a node's HTTP address, which it also names.
+	// FetchLeader asks a node's HTTP address, and returns that address.
 	FetchLeader func(ctx context.Context, id cluster.NodeID) (a Answer, address string, err error)
-	// Probe says hello to whoever listens for peers at an address; what it says
-	// comes through Met. False: nobody has answered.
+	// Probe sends a hello to the peer address; the response is reported through OnHello. It returns false
+	// without a response.
 	Probe func(ctx context.Context, address string) bool
-	// VerifyLeadership proves that this node leads: that a majority of the voters acknowledges
-	// it after the call.
+	// VerifyLeadership reports whether this node leads: whether a majority of voters acknowledges it after the
+	// call.
 	VerifyLeadership func(ctx context.Context) error
-	// BroadcastClaim makes this node's claim known to all peers.
+	// BroadcastClaim sends this node's claim to all peers.
 	BroadcastClaim func()
-	// StepDown ends this node's leadership of a term, at once and without another
-	// leader.
+	// StepDown ends this node's leadership of a term immediately, without a transfer.
 	StepDown func(term uint64, why string)
-	// Event keeps what has begun (alarm) or ended.
+	// Event records a conflict that began (alarm) or ended.
 	Event func(e cluster.Event, alarm bool)
-	// Detected counts a conflict that has begun.
+	// Detected counts a new conflict.
 	Detected func()
 	Logger   hclog.Logger
 }
 
 const (
-	maxAsk = time.Second // of one question
-	// conflictInterval is the pause between checks while this node refuses service.
+	maxAsk = time.Second // for one request
+	// conflictInterval is the interval of checks while this node rejects requests.
 	conflictInterval = 200 * time.Millisecond
-	// A conflict is over when it has not been seen for clearAfter checks.
+	// A conflict is over when clearAfter checks in succession did not find it.
 	clearAfter = 3
 )
 
-// Detector compares what the members say of themselves. Its methods may be called
-// from any goroutine.
+// Detector compares the claims of the members. Its methods may be called from any goroutine.
 type Detector struct {
 	cfg            Config
 	deps           Deps
 	log            hclog.Logger
 	maxAge         time.Duration
-	recheckLimiter *rate.Limiter // checks because of what peers claim: they may lie
+	recheckLimiter *rate.Limiter // limits checks triggered by peers, which may lie
 
 	report       atomic.Pointer[Report]
-	refuseReason atomic.Pointer[string] // why this node must not serve; nil: it may
+	refuseReason atomic.Pointer[string] // why this node rejects requests; nil: it does not
 	duplicateIDs atomic.Pointer[string]
 	checks       chan chan<- Report
 
-	mu        sync.Mutex // guards what follows; nothing blocks under it
+	mu        sync.Mutex // guards the fields below; no blocking call while it is held
 	processes processLog
-	hellos    map[string]probeState // the last one said at each address
+	hellos    map[string]probeState // the last probe of each address
 
-	background sync.WaitGroup // hellos that nobody waits for; Run waits for them
+	background sync.WaitGroup // probes without a waiting check; Run waits for them
 
-	active map[string]*conflict // belongs to Run
+	active map[string]*conflict // used by Run only
 }
 
-// conflict is a finding that was reported and is not over.
+// conflict is a reported finding that is not over.
 type conflict struct {
 	Finding
-	missed int // checks since it was last seen
+	missed int // checks since it was last found
 }
 
-// New makes a Watcher and starts nothing.
+// New returns a Detector and starts no goroutine.
 func New(cfg Config, deps Deps) *Detector {
 	overlap := max(2*time.Second, 3*cfg.TimeoutMax)
 	return &Detector{
 		cfg: cfg, deps: deps, log: deps.Logger.Named("splitbrain"),
-		// Idle peers say something each 10/3 timeout-min, and processes are asked
-		// at each check.
+		// Idle peers send a claim each 10/3 timeout-min, and each check probes processes.
 		maxAge:         max(3*cfg.Interval, 8*cfg.TimeoutMin, 2*time.Second),
 		recheckLimiter: rate.NewLimiter(rate.Every(conflictInterval), 5),
 		checks:         make(chan chan<- Report),
@@ -115,14 +111,14 @@ func New(cfg Config, deps Deps) *Detector {
 	}
 }
 
-// OnHello hears of each completed hello. It does not block.
+// OnHello records a completed hello. It does not block.
 func (w *Detector) OnHello(p cluster.Peer) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.processes.record(p, time.Now())
 }
 
-// Refusing says why this node must not serve, "" when it may. It is cheap.
+// Refusing returns why this node must reject requests, "" if it need not. It is cheap.
 func (w *Detector) Refusing() string {
 	if why := w.refuseReason.Load(); why != nil {
 		return *why
@@ -130,8 +126,8 @@ func (w *Detector) Refusing() string {
 	return ""
 }
 
-// OwnIDDuplicated gives the IDs that this node knows to be borne by two processes each,
-// for its claims: the two may reach nobody but peers. It is cheap.
+// DuplicateIDs returns the IDs that two processes use each, for this node's claims: the two processes may be
+// connected only with other peers. It is cheap.
 func (w *Detector) DuplicateIDs() string {
 	if ids := w.duplicateIDs.Load(); ids != nil {
 		return *ids
@@ -139,14 +135,14 @@ func (w *Detector) DuplicateIDs() string {
 	return ""
 }
 
-// MayVote says whether this node may vote: not while another process bears its
-// ID, which could give the same vote to somebody else.
+// MayVote reports whether this node may vote. It may not while another process uses its ID, because that
+// process could give the same vote to another candidate.
 func (w *Detector) MayVote() bool {
 	r := w.report.Load()
 	return r == nil || !slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.OwnIDDuplicated })
 }
 
-// Report is the newest report. It is that of a first check when there was none.
+// Report returns the newest report, if needed of a first check.
 func (w *Detector) Report(ctx context.Context) (Report, error) {
 	if r := w.report.Load(); r != nil {
 		return *r, nil
@@ -154,10 +150,10 @@ func (w *Detector) Report(ctx context.Context) (Report, error) {
 	return w.Check(ctx)
 }
 
-// errNotRunning answers a check that nobody will do.
+// errNotRunning is the result of a check after Run has ended.
 var errNotRunning = errors.New("the split-brain detector did not check in time")
 
-// Check checks now.
+// Check runs a check now.
 func (w *Detector) Check(ctx context.Context) (Report, error) {
 	answer := make(chan Report, 1)
 	select {
@@ -173,8 +169,8 @@ func (w *Detector) Check(ctx context.Context) (Report, error) {
 	}
 }
 
-// Run checks at each interval, when asked to, and as soon as a peer claims a
-// later term than the one that this node leads in, until ctx ends.
+// Run checks at each interval, on request, and when a peer claims a later term than the one that this node
+// leads in, until ctx ends.
 func (w *Detector) Run(ctx context.Context) error {
 	defer w.background.Wait()
 	for ctx.Err() == nil {
@@ -187,10 +183,10 @@ func (w *Detector) Run(ctx context.Context) error {
 	return nil
 }
 
-// wait waits until there is something to check.
+// wait waits for the next reason to check.
 func (w *Detector) wait(ctx context.Context) error {
 	pause := w.cfg.Interval
-	known := w.peersWithNewerLeader() // when the last check was made: only more of them are worth another one at once
+	known := w.peersWithNewerLeader() // only a larger number justifies another check without delay
 	if known > 0 || w.Refusing() != "" {
 		pause = min(pause, conflictInterval)
 	}
@@ -214,7 +210,7 @@ func (w *Detector) wait(ctx context.Context) error {
 	}
 }
 
-// answer checks for whoever has asked, and for those who ask meanwhile.
+// answer runs a check for all requests, including those that arrive meanwhile.
 func (w *Detector) answer(ctx context.Context, asked chan<- Report) {
 	waiting := []chan<- Report{asked}
 	for more := true; more; {
@@ -228,12 +224,11 @@ func (w *Detector) answer(ctx context.Context, asked chan<- Report) {
 	r := w.check(ctx)
 	w.publish(r)
 	for _, a := range waiting {
-		a <- r // of capacity 1
+		a <- r // capacity 1
 	}
 }
 
-// peersWithNewerLeader counts the peers that know a leader of a later term while this node
-// leads.
+// peersWithNewerLeader returns the number of peers that know a leader of a later term while this node leads.
 func (w *Detector) peersWithNewerLeader() (count int) {
 	self := w.deps.Self()
 	if self.Role != cluster.Leader {
@@ -247,7 +242,7 @@ func (w *Detector) peersWithNewerLeader() (count int) {
 	return count
 }
 
-// publish makes a report known, and does what it asks for.
+// publish stores a report and executes its consequences.
 func (w *Detector) publish(r Report) {
 	w.report.Store(&r)
 	var why []string
@@ -275,14 +270,14 @@ func (w *Detector) publish(r Report) {
 	w.announce(r)
 }
 
-// announce turns what has begun and what is over into events, once each.
+// announce records an event for each conflict that began or ended.
 func (w *Detector) announce(r Report) {
 	for _, c := range w.active {
 		c.missed++
 	}
 	for _, f := range r.Findings {
 		if f.Verdict == Unreachable {
-			continue // health says who does not answer
+			continue // package health reports unreachable nodes
 		}
 		key := f.key()
 		if c := w.active[key]; c != nil {
@@ -304,7 +299,7 @@ func (w *Detector) announce(r Report) {
 	}
 }
 
-// key names a conflict for as long as it lasts.
+// key identifies a conflict while it lasts.
 func (f Finding) key() string { return string(f.Verdict) + " " + join(f.Nodes) }
 
 func (f Finding) event(message string) cluster.Event {

@@ -297,7 +297,8 @@ func TestStaleSelf(t *testing.T) {
 			t.Errorf("goes on refusing: %s", watcher.Refusing())
 		}
 		time.Sleep(5 * time.Second)
-		if got := strings.Join(get(w, func() []string { return slices.Clone(w.events) }), ","); got != "stale_leader,stale_leader over" || w.detected != 1 {
+		if got := strings.Join(get(w, func() []string { return slices.Clone(w.events) }),
+			","); got != "stale_leader,stale_leader over" || w.detected != 1 {
 			t.Errorf("events %s, %d detected", got, w.detected)
 		}
 	})
@@ -311,7 +312,8 @@ func TestLiarIsNotBelieved(t *testing.T) {
 		for i := range 1000 {
 			w.change(func() {
 				w.claims["n2"] = w.claim("n2", uint64(6+i), "n2")
-				w.http["n2"] = Answer{By: "n2", ClusterID: "C", Generation: cluster.Generation{Number: 1}, Term: uint64(6 + i), LeaderID: "n2"}
+				w.http["n2"] = Answer{By: "n2", ClusterID: "C", Generation: cluster.Generation{Number: 1}, Term: uint64(6 + i),
+					LeaderID: "n2"}
 			})
 			time.Sleep(5 * time.Millisecond)
 		}
@@ -343,7 +345,8 @@ func TestStaleOther(t *testing.T) {
 		}
 		w.change(func() { delete(w.silent, "n3") })
 		time.Sleep(3 * time.Second)
-		if v := verdict(t, watcher); v != StaleLeader || get(w, func() int { return w.notified }) != 1 || watcher.Refusing() != "" {
+		if v := verdict(t, watcher); v != StaleLeader || get(w, func() int { return w.notified }) != 1 ||
+			watcher.Refusing() != "" {
 			t.Errorf("%s, told %d times", v, w.notified)
 		}
 		// It was on its way out: what it says when asked again is what counts.
@@ -354,7 +357,8 @@ func TestStaleOther(t *testing.T) {
 			w.onPoll = func() { w.claims["n3"] = w.claim("n3", 6, "n1") }
 		})
 		time.Sleep(3 * time.Second)
-		if got := strings.Join(get(w, func() []string { return slices.Clone(w.events) }), ","); got != "stale_leader,stale_leader over" {
+		if got := strings.Join(get(w, func() []string { return slices.Clone(w.events) }),
+			","); got != "stale_leader,stale_leader over" {
 			t.Errorf("events %s", got)
 		}
 	})
@@ -369,7 +373,8 @@ func TestStrangers(t *testing.T) {
 			clear(w.http)
 		})
 		stranger := func(id cluster.NodeID) cluster.Peer {
-			return cluster.Peer{Identity: cluster.Identity{NodeID: id, ClusterID: "D", Generation: cluster.Generation{Number: 1}}, BootID: "other-" + string(id), RaftAddress: string(id) + ":7700"}
+			return cluster.Peer{Identity: cluster.Identity{NodeID: id, ClusterID: "D",
+				Generation: cluster.Generation{Number: 1}}, BootID: "other-" + string(id), RaftAddress: string(id) + ":7700"}
 		}
 		time.Sleep(10 * time.Second)
 		if v := verdict(t, watcher); v != Unreachable || watcher.Refusing() != "" {
@@ -397,7 +402,8 @@ func TestStrangers(t *testing.T) {
 // TestDuplicateIDs: the two processes of an ID are told by a peer, or find each other
 // where the configuration says that they are. They do not vote meanwhile.
 func TestDuplicateIDs(t *testing.T) {
-	double := cluster.Peer{Identity: cluster.Identity{NodeID: "n1", ClusterID: "C", Generation: cluster.Generation{Number: 1}}, BootID: "second", RaftAddress: "elsewhere:7700"}
+	double := cluster.Peer{Identity: cluster.Identity{NodeID: "n1", ClusterID: "C",
+		Generation: cluster.Generation{Number: 1}}, BootID: "second", RaftAddress: "elsewhere:7700"}
 	t.Run("told", func(t *testing.T) {
 		watched(t, func(t *testing.T, w *testCluster, watcher *Detector) {
 			w.change(func() {

@@ -12,10 +12,9 @@ import (
 	"northstar/cluster"
 )
 
-// check gathers the claims and judges them. What looks like a conflict of others
-// is looked at again with claims that are newer than the suspicion: leadership
-// moves between one claim and the next. What deposes this node is no matter of
-// timing, and done at once.
+// check collects the claims and evaluates them. Leadership may move between two claims, so a conflict of other
+// nodes is checked again with newer claims. A finding that makes this node step down takes effect immediately:
+// it does not depend on timing.
 func (w *Detector) check(ctx context.Context) Report {
 	w.fetchLeaders(ctx)
 	answers := w.fetchLeader(ctx, w.peers())
@@ -36,14 +35,14 @@ func (w *Detector) check(ctx context.Context) Report {
 	return Detect(w.input(answers, since), time.Now())
 }
 
-// verifyLeadership says whether this node can prove that it leads.
+// verifyLeadership reports whether this node can prove that it leads.
 func (w *Detector) verifyLeadership(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, min(w.cfg.TimeoutMax, maxAsk))
 	defer cancel()
 	return w.deps.VerifyLeadership(ctx) == nil
 }
 
-// leading gives the nodes whose HTTP address says that they lead.
+// leading returns the nodes whose HTTP address claims leadership.
 func leading(answers map[cluster.NodeID]Claim) (ids []cluster.NodeID) {
 	for id, c := range answers {
 		if c.Leads {
@@ -53,12 +52,12 @@ func leading(answers map[cluster.NodeID]Claim) (ids []cluster.NodeID) {
 	return ids
 }
 
-// probeTimeout bounds one question.
+// probeTimeout returns the time limit of one request.
 func (w *Detector) probeTimeout() time.Duration {
 	return min(max(2*w.cfg.TimeoutMax, 200*time.Millisecond), maxAsk)
 }
 
-// peers gives the other servers.
+// peers returns the other servers.
 func (w *Detector) peers() []cluster.NodeID {
 	var ids []cluster.NodeID
 	for _, s := range w.deps.Servers() {
@@ -69,10 +68,9 @@ func (w *Detector) peers() []cluster.NodeID {
 	return ids
 }
 
-// fetchLeaders says hello to who has not claimed anything lately, to processes that
-// share an ID, to the address at which the configuration has this node, when that
-// is another, and to its own when a peer has seen its ID twice: all that they
-// say comes through Met.
+// fetchLeaders probes servers without a recent claim, processes that share an ID, the configured address of
+// this node if it differs from the advertised one, and its own address if a peer reports its ID twice. The
+// responses are reported through OnHello.
 func (w *Detector) fetchLeaders(ctx context.Context) {
 	now := time.Now()
 	w.mu.Lock()
@@ -93,22 +91,24 @@ func (w *Detector) fetchLeaders(ctx context.Context) {
 	w.probeAddresses(ctx, slices.Compact(slices.DeleteFunc(addresses, func(a string) bool { return a == "" })))
 }
 
-// probeState is the last hello said at an address.
+// probeState is the result of the last probe of an address.
 type probeState int
 
 const (
 	answered          probeState = iota
-	probeUnanswered              // nobody has answered
-	probeInBackground            // nobody has answered, and another one is under way
+	probeUnanswered              // no response
+	probeInBackground            // no response, and another probe is running
 )
 
-// probeAddresses says hello at addresses and waits for the answers, but not for that of
-// whoever gave none to the last one: a process that hangs must not hold up what is
-// to be known of the others. What it says some day is looked at by the next check.
+// probeAddresses probes all addresses. It does not wait for addresses whose last probe timed out. The next
+// check uses their late responses.
 func (w *Detector) probeAddresses(ctx context.Context, addresses []string) {
 	w.mu.Lock()
 	last := maps.Clone(w.hellos)
-	maps.DeleteFunc(w.hellos, func(a string, g probeState) bool { return g != probeInBackground && !slices.Contains(addresses, a) })
+	maps.DeleteFunc(w.hellos, func(a string, g probeState) bool {
+		return g != probeInBackground &&
+			!slices.Contains(addresses, a)
+	})
 	for _, a := range addresses {
 		if last[a] == probeUnanswered {
 			w.hellos[a] = probeInBackground
@@ -139,7 +139,7 @@ func (w *Detector) hello(ctx context.Context, address string) {
 	w.hellos[address] = g
 }
 
-// fetchLeader asks nodes at their HTTP addresses, all at once.
+// fetchLeader asks nodes at their HTTP addresses, all in parallel.
 func (w *Detector) fetchLeader(ctx context.Context, ids []cluster.NodeID) map[cluster.NodeID]Claim {
 	ctx, cancel := context.WithTimeout(ctx, w.probeTimeout())
 	defer cancel()
@@ -159,7 +159,7 @@ func (w *Detector) fetchLeader(ctx context.Context, ids []cluster.NodeID) map[cl
 	return answers
 }
 
-// claimOf makes a claim of what an HTTP address answers.
+// claimOf converts the response of an HTTP address to a claim.
 func claimOf(id cluster.NodeID, address string, a Answer, err error) Claim {
 	c := Claim{Node: id, Source: FromHTTP, Address: address, At: time.Now()}
 	switch {
@@ -174,10 +174,11 @@ func claimOf(id cluster.NodeID, address string, a Answer, err error) Claim {
 	return c
 }
 
-// input is what is known now.
+// input returns what is known now.
 func (w *Detector) input(answers map[cluster.NodeID]Claim, since time.Time) Input {
 	self, now := w.deps.Self(), time.Now()
-	in := Input{Self: fromPeerClaim(self, w.cfg.RaftAddress, now), Servers: w.deps.Servers(), MaxAge: w.maxAge, Since: since}
+	in := Input{Self: fromPeerClaim(self, w.cfg.RaftAddress, now), Servers: w.deps.Servers(), MaxAge: w.maxAge,
+		Since: since}
 	in.Self.Source = FromSelf
 	claims := w.deps.Claims()
 	for id, s := range claims {
@@ -194,7 +195,7 @@ func (w *Detector) input(answers map[cluster.NodeID]Claim, since time.Time) Inpu
 	w.mu.Unlock()
 	for _, c := range hellos {
 		if s := claims[c.Node]; !s.Connected || s.Claim.BootID != c.BootID {
-			in.Claims = append(in.Claims, c) // it has said no more than hello
+			in.Claims = append(in.Claims, c) // only a hello is known
 		}
 	}
 	slices.SortStableFunc(in.Claims, func(a, b Claim) int {
@@ -203,7 +204,7 @@ func (w *Detector) input(answers map[cluster.NodeID]Claim, since time.Time) Inpu
 	return in
 }
 
-// fromPeerClaim is what a node has said on the connection between peers.
+// fromPeerClaim converts a claim received on a peer connection.
 func fromPeerClaim(c cluster.Claim, address string, at time.Time) Claim {
 	return Claim{
 		Node: c.NodeID, Source: FromPeer, Address: address, At: at, BootID: c.BootID,

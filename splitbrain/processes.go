@@ -9,20 +9,20 @@ import (
 )
 
 const (
-	maxProcesses = 256 // processes remembered; the one that was seen least lately makes room
-	// processRetention is for how long, at least, a process is remembered that bore an ID.
+	maxProcesses = 256 // when it is full, the process seen least recently is removed
+	// processRetention is the minimum time for which a process is remembered.
 	processRetention = 30 * time.Second
 )
 
-// processLog holds the processes that have said hello. A hello is proof of life:
-// both sides answer a number that the other has just drawn.
+// processLog holds the processes that completed a hello. A hello proves that the process is alive: both sides
+// return a nonce of the other.
 type processLog struct {
 	self cluster.NodeID
-	boot string // of this process
-	// overlapping is longer than a hello takes: a process whose hello ended that much
-	// later than another one's was alive after that.
+	boot string // boot ID of this process
+	// overlapping is longer than a hello takes. A process whose hello ended that much later than another one's
+	// was alive after it.
 	overlapping time.Duration
-	procs       []processRecord // in the order in which they came
+	procs       []processRecord // in order of arrival
 }
 
 type processRecord struct {
@@ -30,7 +30,7 @@ type processRecord struct {
 	first, last time.Time
 }
 
-// record takes note of a hello that was completed now.
+// record adds a completed hello.
 func (s *processLog) record(p cluster.Peer, now time.Time) {
 	i := slices.IndexFunc(s.procs, func(have processRecord) bool {
 		return have.peer.NodeID == p.NodeID && have.peer.BootID == p.BootID
@@ -47,7 +47,7 @@ func (s *processLog) record(p cluster.Peer, now time.Time) {
 	s.procs = append(s.procs, processRecord{peer: p, first: now, last: now})
 }
 
-// claims gives what the processes have said of themselves, not older than maxAge.
+// claims returns the claims of processes that are not older than maxAge.
 func (s *processLog) claims(now time.Time, maxAge time.Duration) (all []Claim) {
 	for _, p := range s.procs {
 		if now.Sub(p.last) <= maxAge && p.peer.BootID != s.boot {
@@ -60,12 +60,14 @@ func (s *processLog) claims(now time.Time, maxAge time.Duration) (all []Claim) {
 	return all
 }
 
-// doubles gives the IDs that two processes of one cluster have borne at the same
-// time, and both within maxAge: the one that came first was seen alive after the
-// other had been. This node's own process is alive now. Processes of other clusters are another
-// matter.
+// doubles returns the IDs that two processes of one cluster used at the same time, both within maxAge: the
+// first was seen alive after the second. This node's own process is alive now. Processes of other clusters are
+// ignored.
 func (s *processLog) doubles(clusterID string, now time.Time, maxAge time.Duration) (all []DuplicateID) {
-	s.procs = slices.DeleteFunc(s.procs, func(p processRecord) bool { return now.Sub(p.last) > max(processRetention, 4*s.overlapping) })
+	s.procs = slices.DeleteFunc(s.procs, func(p processRecord) bool {
+		return now.Sub(p.last) > max(processRetention,
+			4*s.overlapping)
+	})
 	lately := func(p processRecord) bool { return p.peer.ClusterID == clusterID && now.Sub(p.last) <= maxAge }
 	for i, a := range s.procs {
 		if a.peer.BootID == s.boot || !lately(a) {
@@ -91,8 +93,8 @@ func doubleOf(id cluster.NodeID, a, b string) DuplicateID {
 	return DuplicateID{Node: id, Boots: [2]string{min(a, b), max(a, b)}}
 }
 
-// duplicateAddresses gives the addresses of processes that share their ID with another
-// one: seen again at both, they are two.
+// duplicateAddresses returns the addresses of processes that share their ID with another one. If both respond
+// again, they are two processes.
 func (s *processLog) duplicateAddresses() (addresses []string) {
 	count := map[cluster.NodeID]int{}
 	for _, p := range s.procs {

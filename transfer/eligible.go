@@ -9,21 +9,21 @@ import (
 	"northstar/state"
 )
 
-// caughtUpLag is how many entries a target may be behind to count as caught up: the
-// leader stops taking writes then, and sends it the rest.
+// caughtUpLag is the maximum lag of a target that counts as caught up. The leader pauses writes then and sends
+// it the rest.
 const caughtUpLag = 16
 
-// targetCheck is one node judged as the target of a transfer.
+// targetCheck is the evaluation of one node as a target.
 type targetCheck struct {
 	id       cluster.NodeID
 	voter    bool
 	priority int
 	lag      uint64
-	err      *cluster.Error // why it cannot be the target; nil: it can, once its lag is gone
+	err      *cluster.Error // why it cannot be the target; nil: it can, once it has caught up
 }
 
-// evaluateTarget says whether id may take over from the node whose status st is. It
-// depends on nothing but its arguments.
+// evaluateTarget returns whether id may take over from the node with status st. It is a pure function of its
+// arguments.
 func evaluateTarget(id cluster.NodeID, st cluster.NodeStatus, peers []cluster.PeerStatus, v *state.View) targetCheck {
 	c := targetCheck{id: id}
 	m, known := v.Member(id)
@@ -62,7 +62,7 @@ func evaluateTarget(id cluster.NodeID, st cluster.NodeStatus, peers []cluster.Pe
 	return c
 }
 
-// best is the first of those who can take over.
+// best returns the first target without an error.
 func best(candidates []targetCheck) (targetCheck, bool) {
 	fit := slices.DeleteFunc(slices.Clone(candidates), func(c targetCheck) bool { return c.err != nil })
 	if len(fit) == 0 {
@@ -71,9 +71,8 @@ func best(candidates []targetCheck) (targetCheck, bool) {
 	return slices.MinFunc(fit, rank), true
 }
 
-// rank orders candidates: those who can, the highest priority, the least lag,
-// and then the name. A lag that does not count for taking over does not count
-// here: under load it changes from moment to moment, and the choice with it.
+// rank orders targets: those without an error, the highest priority, the least lag, the name. A lag up to
+// caughtUpLag does not count: under load it changes all the time, and the choice with it.
 func rank(a, b targetCheck) int {
 	can := func(c targetCheck) int {
 		if c.err == nil {
@@ -87,11 +86,11 @@ func rank(a, b targetCheck) int {
 		}
 		return c.lag
 	}
-	return cmp.Or(cmp.Compare(can(a), can(b)), cmp.Compare(b.priority, a.priority), cmp.Compare(waits(a), waits(b)), cmp.Compare(a.id, b.id))
+	return cmp.Or(cmp.Compare(can(a), can(b)), cmp.Compare(b.priority, a.priority), cmp.Compare(waits(a), waits(b)),
+		cmp.Compare(a.id, b.id))
 }
 
-// Best is the node that leadership should be handed to when this one goes.
-// CodeTransferFailed, with what rules each out, when there is none.
+// Best returns the best target, or CodeTransferFailed with the reason against each server.
 func (t *Transfer) Best() (cluster.NodeID, error) {
 	all := t.evaluateTargets()
 	if c, ok := best(all); ok {
@@ -104,7 +103,7 @@ func (t *Transfer) Best() (cluster.NodeID, error) {
 	return "", cluster.Errorf(cluster.CodeTransferFailed, "no node can take over: %s", strings.Join(why, "; "))
 }
 
-// evaluateTargets judges every server but this node, which leads.
+// evaluateTargets evaluates every server but this node, the leader.
 func (t *Transfer) evaluateTargets() []targetCheck {
 	st, peers, v := t.node.Status(), t.node.Peers(), t.node.View()
 	var all []targetCheck
@@ -116,14 +115,15 @@ func (t *Transfer) evaluateTargets() []targetCheck {
 	return all
 }
 
-// Choices shows every server but this node, which leads, as the target of a
-// transfer, the best first. One that only lags is eligible: it is waited for.
+// Choices returns every server but this node, the leader, as a target, the best first. A server that only lags
+// is eligible.
 func (t *Transfer) Choices() []cluster.TargetOption {
 	all := t.evaluateTargets()
 	slices.SortStableFunc(all, rank)
 	choices := make([]cluster.TargetOption, len(all))
 	for i, c := range all {
-		choices[i] = cluster.TargetOption{ID: c.id, Eligible: c.err == nil, Voter: c.voter, Priority: c.priority, LagEntries: c.lag}
+		choices[i] = cluster.TargetOption{ID: c.id, Eligible: c.err == nil, Voter: c.voter, Priority: c.priority,
+			LagEntries: c.lag}
 		if c.err != nil {
 			choices[i].Reason = c.err.Detail
 		}

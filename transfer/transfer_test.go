@@ -99,11 +99,12 @@ func (f *fake) again(_ context.Context, term uint64, h cluster.TransferNotice) e
 
 type sentError struct{ sent bool }
 
-func (sentError) Error() string { return "it went wrong" }
-func (e sentError) Told() bool  { return e.sent }
+func (sentError) Error() string          { return "it went wrong" }
+func (e sentError) TimeoutNowSent() bool { return e.sent }
 
 func newTransfer(f *fake, results *[]Result) *Transfer {
-	return New(f, Options{Done: func(r Result) { *results = append(*results, r) }, ReclaimLeadership: f.again, Logger: hclog.NewNullLogger()})
+	return New(f, Options{Done: func(r Result) { *results = append(*results, r) }, ReclaimLeadership: f.again,
+		Logger: hclog.NewNullLogger()})
 }
 
 func TestTo(t *testing.T) {
@@ -122,8 +123,10 @@ func TestTo(t *testing.T) {
 		{name: "to the best by priority", change: func(f *fake) {
 			f.member(cluster.Member{ID: "n3", Priority: 200, Eligible: true, Lifecycle: cluster.Active})
 		}, leader: "n3", reached: true},
-		{name: "to the best by lag", change: func(f *fake) { f.peers[0].LagEntries = caughtUpLag + 1 }, leader: "n3", reached: true},
-		{name: "what is in flight is no lag", change: func(f *fake) { f.peers[0].LagEntries = caughtUpLag }, leader: "n2", reached: true},
+		{name: "to the best by lag", change: func(f *fake) { f.peers[0].LagEntries = caughtUpLag + 1 }, leader: "n3",
+			reached: true},
+		{name: "what is in flight is no lag", change: func(f *fake) { f.peers[0].LagEntries = caughtUpLag }, leader: "n2",
+			reached: true},
 		{name: "unknown node", target: "n9", code: cluster.CodeBadRequest, status: 404, detail: "n9"},
 		{name: "itself", target: "n1", code: cluster.CodeTransferFailed, status: 409, detail: "leads already"},
 		{name: "non-voter", target: "n4", code: cluster.CodeTransferFailed, status: 409, detail: "not a voter"},
@@ -139,22 +142,26 @@ func TestTo(t *testing.T) {
 		{name: "not healthy", target: "n2", change: func(f *fake) {
 			f.peers[0] = cluster.PeerStatus{ID: "n2", Reasons: []string{"silent for 3s"}}
 		}, code: cluster.CodeTransferFailed, status: 409, detail: "silent for 3s"},
-		{name: "the best was given up in this term", change: func(f *fake) { f.peers[0].TransferBlocked = "given up" }, leader: "n3", reached: true},
+		{name: "the best was given up in this term", change: func(f *fake) { f.peers[0].TransferBlocked = "given up" },
+			leader: "n3", reached: true},
 		{name: "given up in this term", target: "n2", change: func(f *fake) {
 			f.peers[0].TransferBlocked = "given up"
 		}, code: cluster.CodeTransferFailed, status: 409, detail: "given up"},
-		{name: "nobody can", change: func(f *fake) { f.peers = nil }, code: cluster.CodeTransferFailed, status: 409, detail: "no node can take over"},
-		{name: "not the leader", target: "n2", change: func(f *fake) { f.lead("n3") }, code: cluster.CodeNoLeader, status: 503},
-		{name: "lags for ever", target: "n2", change: func(f *fake) { f.peers[0].LagEntries = 1e6 }, code: cluster.CodeTransferFailed, status: 409, detail: "1000000 entries behind"},
+		{name: "nobody can", change: func(f *fake) { f.peers = nil }, code: cluster.CodeTransferFailed, status: 409,
+			detail: "no node can take over"},
+		{name: "not the leader", target: "n2", change: func(f *fake) { f.lead("n3") }, code: cluster.CodeNoLeader,
+			status: 503},
+		{name: "lags for ever", target: "n2", change: func(f *fake) { f.peers[0].LagEntries = 1e6 },
+			code: cluster.CodeTransferFailed, status: 409, detail: "1000000 entries behind"},
 		{name: "failed before the target was told", target: "n2", change: func(f *fake) {
 			f.move = func(context.Context, *fake, cluster.NodeID) error { return sentError{false} }
-		}, code: cluster.CodeTransferFailed, status: 409, detail: "n1 goes on leading", reached: true},
+		}, code: cluster.CodeTransferFailed, status: 409, detail: "n1 continues to lead", reached: true},
 		{name: "told, another won", target: "n2", change: func(f *fake) {
 			f.move = func(_ context.Context, f *fake, _ cluster.NodeID) error { f.lead("n3"); return sentError{true} }
 		}, code: cluster.CodeTransferFailed, status: 504, detail: "node n3 leads", reached: true},
 		{name: "told, the old leader goes on", target: "n2", change: func(f *fake) {
 			f.move = func(context.Context, *fake, cluster.NodeID) error { return sentError{true} }
-		}, code: cluster.CodeTransferFailed, status: 504, detail: "n1 goes on leading", reached: true},
+		}, code: cluster.CodeTransferFailed, status: 504, detail: "n1 continues to lead", reached: true},
 		{name: "told, nobody leads", target: "n2", change: func(f *fake) {
 			f.move = func(_ context.Context, f *fake, _ cluster.NodeID) error { f.lead(""); return sentError{true} }
 		}, code: cluster.CodeTransferFailed, status: 504, detail: "no leader is known", reached: true},
@@ -182,7 +189,8 @@ func TestTo(t *testing.T) {
 				var results []Result
 				ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 				defer cancel()
-				out, err := newTransfer(f, &results).Execute(ctx, cluster.TransferNotice{To: tt.target, Trigger: "manual", Reason: "why", Operator: "anna"})
+				out, err := newTransfer(f, &results).Execute(ctx, cluster.TransferNotice{To: tt.target, Trigger: "manual",
+					Reason: "why", Operator: "anna"})
 				if tt.leader != "" {
 					if err != nil || out.NewLeader != tt.leader || out.OldLeader != "n1" || out.Term != f.Status().Term {
 						t.Fatalf("%+v, %v", out, err)
@@ -192,16 +200,19 @@ func TestTo(t *testing.T) {
 					if errors.As(err, &e) && e.Status == 504 && e.Leader != f.Status().LeaderID {
 						t.Errorf("it names %q as leader, %q leads", e.Leader, f.Status().LeaderID)
 					}
-					if !errors.As(err, &e) || e.Code != tt.code || e.HTTPStatus() != tt.status || !strings.Contains(e.Detail, tt.detail) {
+					if !errors.As(err, &e) || e.Code != tt.code || e.HTTPStatus() != tt.status ||
+						!strings.Contains(e.Detail, tt.detail) {
 						t.Fatalf("%v", err)
 					}
 				}
 				if reached := len(f.calls) > 0; reached != tt.reached {
 					t.Errorf("the library was asked: %v", reached)
-				} else if reached && (f.calls[0].Reason != "why" || f.calls[0].Trigger != "manual" || f.calls[0].Operator != "anna") {
+				} else if reached && (f.calls[0].Reason != "why" || f.calls[0].Trigger != "manual" ||
+					f.calls[0].Operator != "anna") {
 					t.Errorf("the target is told %+v", f.calls[0])
 				}
-				if lost := strings.HasPrefix(tt.name, "told, nobody") || strings.HasSuffix(tt.name, "late"); len(f.returned) > 0 != lost || len(f.returned) > 1 {
+				if lost := strings.HasPrefix(tt.name, "told, nobody") ||
+					strings.HasSuffix(tt.name, "late"); len(f.returned) > 0 != lost || len(f.returned) > 1 {
 					t.Errorf("it stands again in terms %v", f.returned)
 				}
 				if tt.reached && (len(results) != 1 || (results[0].Err == nil) != (tt.leader != "")) {

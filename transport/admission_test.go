@@ -82,7 +82,7 @@ func TestLeaderThatWasReadmitted(t *testing.T) {
 			if v, err := again.preVote(behind, 99); err != nil || v.Granted || v.Term != 5 {
 				t.Errorf("its pre-vote: %+v, %v; want a refusal in term 5", v, err)
 			}
-			if err := again.timeoutNow(behind); !errors.As(err, new(*NotToldError)) {
+			if err := again.timeoutNow(behind); !errors.As(err, new(*TimeoutNowUndelivered)) {
 				t.Errorf("its TimeoutNow: %v", err)
 			}
 			if n := behind.rejected("vote/outdated") + behind.rejected("prevote/outdated") + behind.rejected("timeout_now/no_votes"); n != 3 {

@@ -49,8 +49,8 @@ func TestRejectionsOfAnEarlierBuild(t *testing.T) {
 		}
 	})
 	err := n1.timeoutNow(n2)
-	var not *NotToldError
-	if !errors.As(err, &not) || !not.NotTold() || err.Error() != "TimeoutNow rejected: the transfer was given up" {
+	var not *TimeoutNowUndelivered
+	if !errors.As(err, &not) || !not.Undelivered() || err.Error() != "TimeoutNow rejected: the transfer was given up" {
 		t.Errorf("a rejected TimeoutNow: %v", err)
 	}
 	if _, err := n1.append(n2, nil); !errors.Is(err, errNoSpace) || errors.As(err, &not) {

@@ -204,12 +204,12 @@ func TestTimeoutNowOnlyFromTheLeader(t *testing.T) {
 	}
 	for _, why := range []string{"given up", "late"} {
 		withdrawn.Store(why)
-		var not *NotToldError
+		var not *TimeoutNowUndelivered
 		if err := n1.timeoutNow(n2); !errors.As(err, &not) || reached(got) != 0 {
 			t.Errorf("%s: %v", why, err)
 		}
 	}
-	var not *NotToldError
+	var not *TimeoutNowUndelivered
 	if err := n1.timeoutNow(&end{id: "n4", addr: "127.0.0.1:1"}); !errors.As(err, &not) {
 		t.Errorf("to a node that does not run: %v", err)
 	}
@@ -221,7 +221,7 @@ func TestElectionBlocked(t *testing.T) {
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
 	got := n2.bind()
 	n2.electionBlocked.Store(true)
-	var not *NotToldError
+	var not *TimeoutNowUndelivered
 	if err := n1.timeoutNow(n2); !errors.As(err, &not) || n2.rejected("timeout_now/barred") != 1 {
 		t.Errorf("the leader's word: %v", err)
 	}
@@ -315,7 +315,7 @@ func TestTimeoutNowDoesNotWaitForRaft(t *testing.T) {
 		n1, n2 := ends[0], ends[1]
 		n2.bindOnly() // nobody takes what is for raft
 		start := time.Now()
-		var not *NotToldError
+		var not *TimeoutNowUndelivered
 		if err := n1.timeoutNow(n2); !errors.As(err, &not) || n2.rejected("timeout_now/busy") != 1 {
 			t.Errorf("raft is busy: %v", err)
 		}

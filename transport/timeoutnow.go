@@ -8,18 +8,18 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// NotToldError is a TimeoutNow that has certainly not reached the peer's Raft,
+// TimeoutNowUndelivered is a TimeoutNow that has certainly not reached the peer's Raft,
 // and never will.
-type NotToldError struct{ err error }
+type TimeoutNowUndelivered struct{ err error }
 
-func (e *NotToldError) Error() string { return e.err.Error() }
-func (e *NotToldError) Unwrap() error { return e.err }
+func (e *TimeoutNowUndelivered) Error() string { return e.err.Error() }
+func (e *TimeoutNowUndelivered) Unwrap() error { return e.err }
 
-// NotTold marks the error for whoever cannot import this package.
-func (e *NotToldError) NotTold() bool { return true }
+// Undelivered marks the error for whoever cannot import this package.
+func (e *TimeoutNowUndelivered) Undelivered() bool { return true }
 
 // TimeoutNow makes a peer start an election at once. Its time is bounded: while it
-// lasts, the library refuses all proposals. The error is a *NotToldError where
+// lasts, the library refuses all proposals. The error is a *TimeoutNowUndelivered where
 // it is known that the peer will not.
 func (r *Raft) TimeoutNow(
 	id raft.ServerID, target raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse,
@@ -63,7 +63,7 @@ func (r *Raft) tell(m Message, start time.Time, do func(*libTransport) error) er
 	}
 	var dial *dialError
 	if err != nil && (errors.As(err, &dial) || errors.Is(err, errTimeoutNowRejected)) {
-		return &NotToldError{err}
+		return &TimeoutNowUndelivered{err}
 	}
 	return err
 }

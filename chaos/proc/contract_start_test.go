@@ -67,7 +67,7 @@ func TestContractExitCodes(t *testing.T) {
 		{with("run", "--http-addr=10.0.0.1:7701"), 2, []string{"http-addr", "not a loopback address"}},
 		{with("run", "--http-advertise=0.0.0.0:7701"), 2, []string{"http-advertise", "0.0.0.0"}},
 		{with("run", "--initial-cluster=n2=127.0.0.1:1@127.0.0.1:2"), 2, []string{"initial-cluster", "does not name this node"}},
-		{with("run", "--initial-cluster=n1=127.0.0.1:7700@127.0.0.1:7701,n1=127.0.0.1:3@127.0.0.1:4"), 2, []string{"stands twice"}},
+		{with("run", "--initial-cluster=n1=127.0.0.1:7700@127.0.0.1:7701,n1=127.0.0.1:3@127.0.0.1:4"), 2, []string{"duplicate node ID"}},
 		{with("run", "--raft-addr="+taken.Addr().String(), "--http-addr=127.0.0.1:0"), 1, []string{"raft-addr", "in use"}},
 		{with("run", "--raft-addr=127.0.0.1:0", "--http-addr=127.0.0.1:0"), 2, []string{"the data directory is empty"}},
 	} {

@@ -117,7 +117,7 @@ func TestCrashFailover(t *testing.T) {
 			}
 		}
 		agreed := e.Trigger == "connection_lost" && strings.Contains(e.Reason, old.ID+" is lost") && e.LeaderlessMS < timeoutMin.Milliseconds()
-		first, best := strings.Contains(e.Reason, "place 1 "), e.CandidateID == bestOf(c, old)
+		first, best := strings.Contains(e.Reason, "rank 1 "), e.CandidateID == bestOf(c, old)
 		if len(e.Votes) != 3 || agreed && first != best {
 			t.Errorf("record: %+v", e)
 		}

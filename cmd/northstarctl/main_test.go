@@ -239,7 +239,7 @@ func examplePlan(path string) apiv1.Plan {
 	p := apiv1.Plan{
 		DryRun: true, PlanID: "transfer.4.n2.0123456789abcdef", Action: "transfer", Term: 4, LeaderID: "n1", TargetID: "n2",
 		How:     "transfer",
-		Summary: "node n1 hands leadership to node n2", Possible: true, ExpectedGapMS: &gap, WorstGapMS: &worst,
+		Summary: "node n1 transfers leadership to node n2", Possible: true, ExpectedGapMS: &gap, WorstGapMS: &worst,
 		GapSamples: 9, Risk: "low",
 		Warnings: []string{"node n3 has priority 200, node n2 100: it takes leadership over again"},
 		Candidates: []apiv1.TargetCandidate{

@@ -10,6 +10,13 @@ import (
 	"northstar/cluster"
 )
 
+// UndeliveredError is an error of the transport's TimeoutNow. Undelivered reports whether the message certainly did not
+// reach the target's raft.Raft.
+type UndeliveredError interface {
+	error
+	Undelivered() bool
+}
+
 // TransferAttempt is one leadership transfer of raft.Raft. Its future reports only that leadership was lost, so nobody
 // waits for it. What counts is whether TimeoutNow was sent, and who leads then.
 type TransferAttempt struct {
@@ -87,11 +94,11 @@ func (a *TransferAttempt) allowTimeoutNow() bool {
 
 // finishTimeoutNow records the result of the TimeoutNow message.
 func (a *TransferAttempt) finishTimeoutNow(err error) {
-	var not interface{ NotTold() bool }
+	var not UndeliveredError
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.timeoutNowAccepted, a.err = err == nil, err
-	if errors.As(err, &not) && not.NotTold() {
+	if errors.As(err, &not) && not.Undelivered() {
 		a.timeoutNowSent = false
 	}
 	notify(a.updated)

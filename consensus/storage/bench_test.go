@@ -126,7 +126,10 @@ func BenchmarkOpenFull(b *testing.B) {
 // file.
 func BenchmarkVote(b *testing.B) {
 	b.Run("bolt", func(b *testing.B) {
-		s, err := raftboltdb.New(raftboltdb.Options{Path: filepath.Join(b.TempDir(), "stable.db"), BoltOptions: boltOptions()})
+		s, err := raftboltdb.New(raftboltdb.Options{
+			Path:        filepath.Join(b.TempDir(), "stable.db"),
+			BoltOptions: boltOptions(),
+		})
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -107,7 +107,8 @@ func (c *boltChecker) root() error {
 		return err
 	}
 	e := p.elements
-	if p.flags != flagLeaf || len(e) != 2 || !e[0].bucket || string(e[0].key) != "conf" || !e[1].bucket || string(e[1].key) != "logs" {
+	if p.flags != flagLeaf || len(e) != 2 || !e[0].bucket || string(e[0].key) != "conf" || !e[1].bucket ||
+		string(e[1].key) != "logs" {
 		return errors.New("its root page does not hold the buckets conf and logs")
 	}
 	if err := c.emptyBucket(e[0]); err != nil {

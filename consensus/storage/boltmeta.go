@@ -52,7 +52,10 @@ func readMeta(r io.ReaderAt, id uint64, off int64) (boltMeta, error) {
 		u32(m) != boltMagic || u32(m[4:]) != boltVersion || u64(m[56:]) != sum.Sum64() {
 		return boltMeta{}, fmt.Errorf("meta page %d does not verify", id)
 	}
-	meta := boltMeta{pageSize: int64(u32(m[8:])), root: u64(m[16:]), freelist: u64(m[32:]), pages: u64(m[40:]), txid: u64(m[48:])}
+	meta := boltMeta{
+		pageSize: int64(u32(m[8:])), root: u64(m[16:]), freelist: u64(m[32:]), pages: u64(m[40:]),
+		txid: u64(m[48:]),
+	}
 	if meta.pageSize < minPageSize || meta.pageSize > maxPageSize {
 		return boltMeta{}, fmt.Errorf("meta page %d names pages of %d bytes", id, meta.pageSize)
 	}

@@ -125,7 +125,10 @@ func sampleDir(t testing.TB) string {
 func makeSnapshot(t testing.TB, g *Guarded, index, term uint64) {
 	t.Helper()
 	_, trans := raft.NewInmemTransport("127.0.0.1:7700")
-	conf := raft.Configuration{Servers: []raft.Server{{ID: "n1", Address: "127.0.0.1:7700"}, {ID: "n2", Address: "127.0.0.1:7702"}}}
+	conf := raft.Configuration{Servers: []raft.Server{
+		{ID: "n1", Address: "127.0.0.1:7700"},
+		{ID: "n2", Address: "127.0.0.1:7702"},
+	}}
 	sink, err := g.Snapshots().Create(1, index, term, conf, 1, trans)
 	if err != nil {
 		t.Fatal(err)

@@ -29,7 +29,10 @@ func writeDir(dir string) {
 		fmt.Println("error:", err)
 		return
 	}
-	g := Guard(d, GuardConfig{StallAfter: time.Second, OnFatal: func(err error) { fmt.Println("error:", err) }, Logger: hclog.NewNullLogger()})
+	g := Guard(d, GuardConfig{
+		StallAfter: time.Second, OnFatal: func(err error) { fmt.Println("error:", err) },
+		Logger: hclog.NewNullLogger(),
+	})
 	first, _ := g.Log().FirstIndex()
 	last, _ := g.Log().LastIndex()
 	term, _ := g.Stable().GetUint64([]byte(keyCurrentTerm))

@@ -166,10 +166,14 @@ func (d *Dir) Stable() raft.StableStore { return d.vote }
 func (d *Dir) Snapshots() raft.SnapshotStore { return d.snapshots }
 
 // ownNames are the files of the directory that are not small files.
-var ownNames = []string{lockName, reserveName, logName, voteName, snapshotsName, damagedName, pendingResetName, asideName}
+var ownNames = []string{
+	lockName, reserveName, logName, voteName, snapshotsName, damagedName, pendingResetName,
+	asideName,
+}
 
 func checkName(name string) error {
-	if name == "" || name != filepath.Base(name) || name[0] == '.' || filepath.Ext(name) == tempSuffix || slices.Contains(ownNames, name) {
+	if name == "" || name != filepath.Base(name) || name[0] == '.' || filepath.Ext(name) == tempSuffix ||
+		slices.Contains(ownNames, name) {
 		return fmt.Errorf("%q is no name for a small file", name)
 	}
 	return nil

@@ -63,7 +63,8 @@ func TestSecondProcess(t *testing.T) {
 	}
 	var locked *LockedError
 	_, err = Open(Options{Dir: dir, Logger: hclog.NewNullLogger()})
-	if !errors.As(err, &locked) || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "another process") {
+	if !errors.As(err, &locked) || !strings.Contains(err.Error(), dir) ||
+		!strings.Contains(err.Error(), "another process") {
 		t.Errorf("got %v", err)
 	}
 	if err := errors.Join(in.Close(), holder.Wait()); err != nil {
@@ -101,7 +102,8 @@ func TestCannotOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, dir := range []string{file, filepath.Join(file, "sub"), "/proc/northstar"} {
-		if _, err := Open(Options{Dir: dir, Logger: hclog.NewNullLogger()}); err == nil || !strings.Contains(err.Error(), dir) {
+		if _, err := Open(Options{Dir: dir, Logger: hclog.NewNullLogger()}); err == nil ||
+			!strings.Contains(err.Error(), dir) {
 			t.Errorf("%s: %v", dir, err)
 		}
 	}
@@ -113,14 +115,21 @@ func TestCannotOpen(t *testing.T) {
 	if err := os.Chmod(dir, 0o500); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(Options{Dir: dir, Logger: hclog.NewNullLogger()}); err == nil || !strings.Contains(err.Error(), "not writable") {
+	if _, err := Open(Options{Dir: dir, Logger: hclog.NewNullLogger()}); err == nil ||
+		!strings.Contains(err.Error(), "not writable") {
 		t.Errorf("got %v", err)
 	}
 }
 
 // TestCrashWhileCreating leaves a new directory at each step of its making.
 func TestCrashWhileCreating(t *testing.T) {
-	for _, names := range [][]string{{}, {logName + tempSuffix}, {logName}, {logName, voteName + tempSuffix}, {logName, voteName}} {
+	for _, names := range [][]string{
+		{},
+		{logName + tempSuffix},
+		{logName},
+		{logName, voteName + tempSuffix},
+		{logName, voteName},
+	} {
 		dir, full := t.TempDir(), t.TempDir()
 		if err := openDir(t, full).Close(); err != nil {
 			t.Fatal(err)
@@ -289,7 +298,8 @@ func TestMissingFile(t *testing.T) {
 		dir := t.TempDir()
 		g := guardDir(t, dir)
 		mustStore(t, g.Log(), entries(1, 1, 1, 10))
-		if err := errors.Join(g.Stable().SetUint64([]byte(keyCurrentTerm), 1), g.Close(), os.Remove(filepath.Join(dir, name))); err != nil {
+		if err := errors.Join(g.Stable().SetUint64([]byte(keyCurrentTerm), 1), g.Close(),
+			os.Remove(filepath.Join(dir, name))); err != nil {
 			t.Fatal(err)
 		}
 		var damaged *DamagedError

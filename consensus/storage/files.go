@@ -31,7 +31,8 @@ func stripHeader(content []byte) ([]byte, error) {
 	if !ok {
 		return nil, errors.New("it has no first line with a checksum")
 	}
-	if want := fmt.Appendf(nil, fileHeader, crc32.Checksum(data, castagnoli), len(data)); !bytes.Equal(append(head, '\n'), want) {
+	want := fmt.Appendf(nil, fileHeader, crc32.Checksum(data, castagnoli), len(data))
+	if !bytes.Equal(append(head, '\n'), want) {
 		return nil, errors.New("its checksum does not match")
 	}
 	return data, nil

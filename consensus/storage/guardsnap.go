@@ -17,7 +17,9 @@ type guardedSnapshots struct {
 }
 
 // Create starts a snapshot; ErrReadOnly while the reserve is not free.
-func (s *guardedSnapshots) Create(version raft.SnapshotVersion, index, term uint64, configuration raft.Configuration, configurationIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
+func (s *guardedSnapshots) Create(version raft.SnapshotVersion, index, term uint64, configuration raft.Configuration,
+	configurationIndex uint64, trans raft.Transport,
+) (raft.SnapshotSink, error) {
 	if s.guard.isClosed() {
 		return nil, ErrClosed
 	}

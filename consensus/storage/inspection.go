@@ -75,7 +75,8 @@ func (l *Inspection) read() error {
 		return err
 	}
 	if l.CurrentTerm < log.term {
-		return &DamagedError{Path: l.file(voteName), What: fmt.Sprintf("its term is %d, the log's is %d", l.CurrentTerm, log.term)}
+		return &DamagedError{Path: l.file(voteName), What: fmt.Sprintf("its term is %d, the log's is %d", l.CurrentTerm,
+			log.term)}
 	}
 	l.LastIndex, l.LastTerm = max(best.Index, log.spans.last()), log.term
 	return nil

@@ -61,7 +61,10 @@ func TestObserve(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemStorage()
 		took := map[string]time.Duration{}
-		g := Guard(m, GuardConfig{StallAfter: time.Second, OnFatal: func(error) {}, Logger: hclog.NewNullLogger(), Observe: func(op string, d time.Duration) { took[op] = d }})
+		g := Guard(m, GuardConfig{
+			StallAfter: time.Second, OnFatal: func(error) {}, Logger: hclog.NewNullLogger(),
+			Observe: func(op string, d time.Duration) { took[op] = d },
+		})
 		m.setHook(func(string) error { time.Sleep(3 * time.Millisecond); return nil })
 		mustStore(t, g.Log(), entries(1, 1, 1, 10))
 		g.cache.clear()

@@ -160,7 +160,8 @@ func checkLogHolds(t testing.TB, l raft.LogStore, want map[uint64]uint64) {
 				}
 				continue
 			}
-			if err != nil || e.Index != near || e.Term != term || e.Extensions != nil || !e.AppendedAt.Equal(time.Unix(1_700_000_000, int64(near))) {
+			if err != nil || e.Index != near || e.Term != term || e.Extensions != nil ||
+				!e.AppendedAt.Equal(time.Unix(1_700_000_000, int64(near))) {
 				t.Fatalf("GetLog(%d): %+v, %v; want term %d", near, e, err, term)
 			}
 			if data := entries(near, 1, term, len(e.Data))[0].Data; !bytes.Equal(e.Data, data) {

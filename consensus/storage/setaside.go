@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -99,7 +100,8 @@ func archiveData(dir, name string) error {
 
 // isInfrastructure says whether a file is of the directory and not of its data.
 func isInfrastructure(name string) bool {
-	return slices.Contains([]string{lockName, reserveName, pendingResetName, asideName, damagedName}, name) || strings.HasSuffix(name, tempSuffix)
+	return slices.Contains([]string{lockName, reserveName, pendingResetName, asideName, damagedName}, name) ||
+		strings.HasSuffix(name, tempSuffix)
 }
 
 // pruneArchives removes all but the newest of what was set aside; latest is kept in
@@ -118,7 +120,9 @@ func pruneArchives(dir, latest string) error {
 		modified[e.Name()] = info.ModTime().UnixNano()
 	}
 	entries = slices.DeleteFunc(entries, func(e os.DirEntry) bool { return e.Name() == latest })
-	slices.SortFunc(entries, func(a, b os.DirEntry) int { return int(min(1, max(-1, modified[b.Name()]-modified[a.Name()]))) })
+	slices.SortFunc(entries, func(a, b os.DirEntry) int {
+		return cmp.Compare(modified[b.Name()], modified[a.Name()])
+	})
 	for _, e := range entries[min(maxArchives-1, len(entries)):] {
 		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
 			return err

@@ -22,10 +22,17 @@ func fillDir(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	g, _ := guardOver(d)
-	conf := raft.Configuration{Servers: []raft.Server{{ID: "n1", Address: "a:1"}, {ID: "n2", Address: "b:1", Suffrage: raft.Nonvoter}}}
-	mustStore(t, g.Log(), append(entries(1, 20, 3, 10), &raft.Log{Index: 21, Term: 3, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(conf)}))
+	conf := raft.Configuration{Servers: []raft.Server{
+		{ID: "n1", Address: "a:1"},
+		{ID: "n2", Address: "b:1", Suffrage: raft.Nonvoter},
+	}}
+	mustStore(t, g.Log(), append(entries(1, 20, 3, 10), &raft.Log{
+		Index: 21, Term: 3, Type: raft.LogConfiguration,
+		Data: raft.EncodeConfiguration(conf),
+	}))
 	err = errors.Join(
-		g.Stable().SetUint64([]byte(keyCurrentTerm), 5), g.Stable().SetUint64([]byte(keyLastVoteTerm), 4), g.Stable().Set([]byte(keyLastVoteCand), []byte("b:1")),
+		g.Stable().SetUint64([]byte(keyCurrentTerm), 5), g.Stable().SetUint64([]byte(keyLastVoteTerm),
+			4), g.Stable().Set([]byte(keyLastVoteCand), []byte("b:1")),
 		writeSnapshot(g, 10), g.Save("identity.json", []byte("old")),
 	)
 	if err = errors.Join(err, d.Close()); err != nil {
@@ -68,11 +75,15 @@ func TestSetAside(t *testing.T) {
 	}
 	all := []string{logName, voteName, snapshotsName, "identity.json"}
 	tests := map[string]func(t *testing.T, dir string){
-		"announced":             func(*testing.T, string) {},
-		"one file moved":        func(t *testing.T, dir string) { move(t, dir, logName) },
-		"identity moved":        func(t *testing.T, dir string) { move(t, dir, "identity.json", voteName) },
-		"all moved":             func(t *testing.T, dir string) { move(t, dir, all...) },
-		"new file half written": func(t *testing.T, dir string) { move(t, dir, all...); write(t, dir, "identity.json.tmp", "half") },
+		"announced":      func(*testing.T, string) {},
+		"one file moved": func(t *testing.T, dir string) { move(t, dir, logName) },
+		"identity moved": func(t *testing.T, dir string) { move(t, dir, "identity.json", voteName) },
+		"all moved":      func(t *testing.T, dir string) { move(t, dir, all...) },
+		"new file half written": func(t *testing.T, dir string) {
+			move(t, dir, all...)
+			write(t, dir, "identity.json.tmp",
+				"half")
+		},
 		"new file written": func(t *testing.T, dir string) {
 			move(t, dir, all...)
 			if err := saveChecksummed(dir, "identity.json", []byte("new")); err != nil {
@@ -139,7 +150,8 @@ func TestSetAsideIsBounded(t *testing.T) {
 	fillDir(t, dir)
 	for i := range 4 {
 		d := openDir(t, dir)
-		if err := errors.Join(d.SetAside(fmt.Sprintf("gen-%d", i), "identity.json", fmt.Append(nil, i)), d.Close()); err != nil {
+		if err := errors.Join(d.SetAside(fmt.Sprintf("gen-%d", i), "identity.json", fmt.Append(nil, i)),
+			d.Close()); err != nil {
 			t.Fatal(err)
 		}
 		if err := openDir(t, dir).Close(); err != nil {
@@ -173,7 +185,8 @@ func TestInspect(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if l.CurrentTerm != 5 || l.VotedTerm != 4 || l.VotedFor != "b:1" || l.SnapshotIndex != 10 || l.SnapshotTerm != 3 || l.LastIndex != 21 || l.LastTerm != 3 {
+	if l.CurrentTerm != 5 || l.VotedTerm != 4 || l.VotedFor != "b:1" || l.SnapshotIndex != 10 || l.SnapshotTerm != 3 ||
+		l.LastIndex != 21 || l.LastTerm != 3 {
 		t.Errorf("%+v", l)
 	}
 	if len(l.Configuration.Servers) != 2 || l.Configuration.Servers[1].ID != "n2" {

@@ -45,7 +45,9 @@ func openSnapshots(dir string, logger hclog.Logger) (*snapshots, error) {
 }
 
 // Create starts a snapshot.
-func (s *snapshots) Create(version raft.SnapshotVersion, index, term uint64, configuration raft.Configuration, configurationIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
+func (s *snapshots) Create(version raft.SnapshotVersion, index, term uint64, configuration raft.Configuration,
+	configurationIndex uint64, trans raft.Transport,
+) (raft.SnapshotSink, error) {
 	sink, err := s.store.Create(version, index, term, configuration, configurationIndex, trans)
 	if err != nil {
 		return nil, err
@@ -287,7 +289,8 @@ func (s snapshotScan) removeUnusable(dir string, logger hclog.Logger) error {
 	if len(s.damaged) == 0 {
 		return nil
 	}
-	logger.Warn("damaged snapshots set aside: other ones and the log stand in for them", "paths", s.damaged, "error", s.err)
+	logger.Warn("damaged snapshots set aside: other ones and the log stand in for them", "paths", s.damaged, "error",
+		s.err)
 	if err := os.MkdirAll(filepath.Join(dir, damagedName), 0o700); err != nil {
 		return err
 	}

@@ -78,7 +78,11 @@ func TestDecideSpace(t *testing.T) {
 		{"back", diskSpace{free: r / 2, reserve: r, held: true, readOnly: true}, spaceDecision{}},
 		{"released", diskSpace{free: r, reserve: r, readOnly: true}, spaceDecision{readOnly: true}},
 		{"released, not enough", diskSpace{free: r + r/2 - 1, reserve: r, readOnly: true}, spaceDecision{readOnly: true}},
-		{"released, enough", diskSpace{free: r + r/2, reserve: r, readOnly: true}, spaceDecision{readOnly: true, ensureReserve: true}},
+		{
+			"released, enough",
+			diskSpace{free: r + r/2, reserve: r, readOnly: true},
+			spaceDecision{readOnly: true, ensureReserve: true},
+		},
 		{"not held at start", diskSpace{free: 10 * r, reserve: r}, spaceDecision{readOnly: true, ensureReserve: true}},
 	} {
 		if got := decideSpace(test.in); got != test.want {
