@@ -37,7 +37,7 @@ func jsonResponse(v any, doc string, headers ...openapi.Param) []openapi.Respons
 	return []openapi.Response{{Status: 200, Media: apiv1.TypeJSON, Value: v, Doc: doc, Headers: headers}}
 }
 
-// planResponse is of a call that can be a dry run.
+// planResponse is the response to a call that may be a dry run.
 func planResponse(v any, doc string, headers ...openapi.Param) []openapi.Response {
 	return append(jsonResponse(v, doc+"; with dry_run: what would be done", headers...), jsonResponse(apiv1.Plan{}, "")...)
 }
@@ -46,8 +46,7 @@ func textResponse(doc string) []openapi.Response {
 	return []openapi.Response{{Status: 200, Media: "text/plain", Doc: doc}}
 }
 
-// list returns a route that lists what the leader or, with ?consistency=stale, this node
-// has applied.
+// list returns a route that lists the leader's applied state or, with ?consistency=stale, this node's.
 func list(pattern string, h handler, summary string, value any, doc string, query ...openapi.Param) openapi.Route[handler] {
 	return openapi.Route[handler]{
 		Method: "GET", Pattern: pattern, Role: token.Observer, Handle: h, Summary: summary,
@@ -56,7 +55,7 @@ func list(pattern string, h handler, summary string, value any, doc string, quer
 	}
 }
 
-// item is list for one item, which may not be there.
+// item is list for one item, which may not exist.
 func item(pattern string, h handler, summary string, value any, doc string) openapi.Route[handler] {
 	route := list(pattern, h, summary, value, doc)
 	route.ErrorStatuses = []int{307, 404, 503}
@@ -71,9 +70,9 @@ func planned(method, pattern string, h handler, summary string, body, value any,
 	}
 }
 
-// table is every route there is.
+// table returns all routes.
 var table = []openapi.Route[handler]{
-	// Discovery and health: open to all, and served also when the node is busy.
+	// Discovery and health: without authentication, and served even if the node is busy.
 	{
 		Method: "GET", Pattern: "/leader", Role: token.None, LimitExempt: true, Handle: getLeader,
 		Summary: "The leader that this node knows", Responses: jsonResponse(apiv1.Leader{}, "the leader", clusterHeader, generationHeader), ErrorStatuses: []int{503},

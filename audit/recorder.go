@@ -1,12 +1,10 @@
-// Package audit brings the records of calls to the replicated audit log. A call
-// that puts a command through the log has its record in that command, so that
-// one is not there without the other; this package is for all others: those that
-// were refused, and those that move leadership or change the membership.
+// Package audit brings audit records to the replicated log. A call that writes a command has its record in that
+// command: neither exists without the other. This package handles the other calls: refused calls, and calls that move
+// leadership or change the membership.
 //
-// Records of one process go in order, numbered, one batch after the other, until
-// the leader has taken them. While nobody does, they wait in a file of the data
-// directory, from which the next process goes on: the state knows what it has of
-// each process, so that a batch that comes again adds nothing.
+// The records of a process are numbered and sent in order, in batches, until the leader has applied them. Without a
+// leader they wait in a file of the data directory, from which the next process continues. The state knows what it
+// has of each process, so a repeated batch adds nothing.
 package audit
 
 import (
@@ -25,44 +23,41 @@ import (
 )
 
 const (
-	flushInterval  = 50 * time.Millisecond  // records that nobody waits for, into one batch
-	retryInterval  = 500 * time.Millisecond // between tries, unless the leader changes
-	durableTimeout = 3 * time.Second        // an answer waits no longer for its record
+	flushInterval  = 50 * time.Millisecond  // collects records without a waiting call into one batch
+	retryInterval  = 500 * time.Millisecond // between attempts, unless the leader changes
+	durableTimeout = 3 * time.Second        // a response waits no longer for its record
 	batchBytes     = 256 << 10
 )
 
-// Bounds of what waits. Operators' calls have room of their own, which refused
-// clients cannot take.
+// Bounds of the queue. Operators' calls have space of their own, which refused clients cannot use.
 const (
 	maxQueued = 1024
 	maxBytes  = 1 << 20
 )
 
-// Deps is what a Recorder works with.
+// Deps are the dependencies of a Recorder.
 type Deps struct {
-	Source string // of this process, unique for ever
-	// Send puts a batch through the log, here or at the leader. Without an error it
-	// is applied; with one it may be.
+	Source string // unique ID of this process
+	// Send proposes a batch, here or at the leader. Without an error it is applied; with an error it may be.
 	Send func(ctx context.Context, batch state.Command) error
-	// SendWithin bounds one Send.
+	// SendWithin limits one Send.
 	SendWithin time.Duration
 	// Changed is closed at the next change of the leader.
 	Changed func() <-chan struct{}
-	// Load reads what Save has kept: fs.ErrNotExist when there is nothing. Save is
-	// durable when it returns.
+	// Load reads what Save has stored, or returns fs.ErrNotExist. Save returns when the data is durable.
 	Load func() ([]byte, error)
 	Save func([]byte) error
-	// Count is told what becomes of records: replicated, spooled, lost. Optional.
+	// Count counts records by result: replicated, spooled, lost. Optional.
 	Count  func(result string, n int)
 	Logger hclog.Logger
 }
 
-// entry is one record on its way.
+// entry is one queued record.
 type entry struct {
 	source  string
 	seq     uint64
 	record  state.AuditRecord
-	durable chan struct{} // closed when it is replicated or in the file; nil: nobody waits
+	durable chan struct{} // closed when the record is replicated or in the file; nil: no call waits
 }
 
 // Recorder brings records to the log. Its methods may be called by any goroutine.
@@ -70,21 +65,21 @@ type Recorder struct {
 	deps       Deps
 	log        hclog.Logger
 	wake       chan struct{} // capacity 1
-	urgent     chan struct{} // capacity 1: somebody waits
-	logLimiter *rate.Limiter // lines about lost records
+	urgent     chan struct{} // capacity 1: a call waits
+	logLimiter *rate.Limiter // limits log lines about lost records
 
 	mu      sync.Mutex
 	queue   []entry
-	queued  [2]int // records of each class in the queue
+	queued  [2]int // queued records by class
 	bytes   [2]int
-	seq     uint64            // of the last record of this process
-	lost    map[string]uint64 // by source, so far
+	seq     uint64            // number of this process's last record
+	lost    map[string]uint64 // total by source
 	spooled bool              // the file is not empty
-	dirty   bool              // the queue holds what the file does not
+	dirty   bool              // the queue has records that the file does not have
 }
 
-// New reads what an earlier process has left. A file that cannot be read is
-// logged and left behind: a node must start without it.
+// New returns a Recorder with the records that an earlier process has left. An unreadable file is logged and ignored:
+// it must not prevent a start.
 func New(d Deps) *Recorder {
 	if d.Count == nil {
 		d.Count = func(string, int) {}
@@ -103,7 +98,7 @@ func New(d Deps) *Recorder {
 	return r
 }
 
-// loadSpool queues what another process has left.
+// loadSpool queues the records of an earlier process.
 func (r *Recorder) loadSpool(data []byte) error {
 	batches, err := state.DecodeBatch(data)
 	if err != nil {
@@ -124,11 +119,10 @@ func (r *Recorder) loadSpool(data []byte) error {
 	return nil
 }
 
-// Record has a record brought to the log, some time.
+// Record queues a record.
 func (r *Recorder) Record(rec state.AuditRecord) { r.enqueue(rec, nil) }
 
-// Secure is Record, and returns once the record is replicated, or durable here
-// until it can be. It waits a few seconds at most.
+// RecordDurable is Record, and returns once the record is replicated or durable here. It waits a few seconds at most.
 func (r *Recorder) RecordDurable(ctx context.Context, rec state.AuditRecord) {
 	safe := make(chan struct{})
 	if !r.enqueue(rec, safe) {
@@ -189,14 +183,14 @@ func notify(ch chan struct{}) {
 	}
 }
 
-// QueueLength is how many records have not been replicated yet.
+// QueueLength returns the number of records that are not replicated yet.
 func (r *Recorder) QueueLength() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.queue)
 }
 
-// Run brings records to the log until ctx ends. What waits then is in the file.
+// Run sends records until ctx ends. The file then has the queued records.
 func (r *Recorder) Run(ctx context.Context) error {
 	for {
 		select {
@@ -207,7 +201,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 		}
 		pause(ctx, flushInterval, r.urgent, nil)
 		for ctx.Err() == nil {
-			changed := r.deps.Changed() // before the try, so that no change is missed
+			changed := r.deps.Changed() // before the attempt, so that no change is missed
 			err := r.sendAll(ctx)
 			if err == nil {
 				break
@@ -219,7 +213,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 	}
 }
 
-// pause waits for d, at most until one of the channels is ready.
+// pause waits for d, or until one of the channels is ready.
 func pause(ctx context.Context, d time.Duration, rush, changed <-chan struct{}) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -231,7 +225,7 @@ func pause(ctx context.Context, d time.Duration, rush, changed <-chan struct{}) 
 	}
 }
 
-// sendAll sends batch after batch until nothing waits.
+// sendAll sends batches until the queue is empty.
 func (r *Recorder) sendAll(ctx context.Context) error {
 	for {
 		batch := r.nextBatch()
@@ -249,7 +243,7 @@ func (r *Recorder) sendAll(ctx context.Context) error {
 	}
 }
 
-// nextBatch is the next batch: records of one process. nil: there is none.
+// nextBatch returns the next batch, of records of one process; nil: the queue is empty.
 func (r *Recorder) nextBatch() *state.AuditBatch {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -259,7 +253,7 @@ func (r *Recorder) nextBatch() *state.AuditBatch {
 	return r.batchAt(0)
 }
 
-// batchAt is a batch of what begins at a place of the queue. The caller holds mu.
+// batchAt returns a batch that begins at an index of the queue. The caller holds mu.
 func (r *Recorder) batchAt(i int) *state.AuditBatch {
 	first := &r.queue[i]
 	b := &state.AuditBatch{Producer: first.source, First: first.seq, Lost: r.lost[first.source]}
@@ -275,7 +269,7 @@ func (r *Recorder) batchAt(i int) *state.AuditBatch {
 	return b
 }
 
-// ack takes the first n records out: they are replicated.
+// ack removes the first n records: they are replicated.
 func (r *Recorder) ack(n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -294,7 +288,7 @@ func (r *Recorder) ack(n int) {
 	}
 }
 
-// spool writes all that waits to the file.
+// spool writes the queue to the file.
 func (r *Recorder) spool() {
 	r.mu.Lock()
 	if !r.dirty {
@@ -330,7 +324,7 @@ func (r *Recorder) spool() {
 	}
 	r.spooled = true
 	r.deps.Count("spooled", fresh)
-	for i := range r.queue[:n] { // only Run takes records out, and Run is here
+	for i := range r.queue[:n] { // only Run removes records, and Run is the caller
 		if e := &r.queue[i]; e.durable != nil {
 			close(e.durable)
 			e.durable = nil
@@ -338,7 +332,7 @@ func (r *Recorder) spool() {
 	}
 }
 
-// truncateSpool removes from the file what has been replicated.
+// truncateSpool removes replicated records from the file.
 func (r *Recorder) truncateSpool() error {
 	r.mu.Lock()
 	need := r.spooled && len(r.queue) == 0
@@ -358,17 +352,17 @@ func (r *Recorder) truncateSpool() error {
 	return nil
 }
 
-// size is about what a record takes.
+// size returns the approximate size of a record.
 func size(r *state.AuditRecord) int {
 	return 64 + len(r.Who) + len(r.From) + len(r.What) + len(r.Request) + len(r.Reason) + len(r.Detail)
 }
 
-// sanitize makes every text of a record fit for the log.
+// sanitize makes all texts of a record valid for the log.
 func sanitize(r *state.AuditRecord) {
 	for _, text := range []*string{&r.Who, &r.Role, &r.From, &r.What, &r.Reason, &r.Detail} {
 		*text = strings.ToValidUTF8((*text)[:min(len(*text), state.MaxAuditText)], "")
 	}
-	if len(r.Request) > state.MaxAuditText { // half of it would be no JSON
+	if len(r.Request) > state.MaxAuditText { // a truncated text would not be JSON
 		r.Request = ""
 	}
 }

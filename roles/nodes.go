@@ -7,15 +7,13 @@ import (
 	"northstar/state"
 )
 
-// How long a dead application node stays in the registry, and how often it is
-// looked for those that have stayed long enough.
+// How long a dead application node stays registered, and how often the registry is checked for such nodes.
 const (
 	deadNodeRetention     = time.Hour
 	deadNodeSweepInterval = time.Minute
 )
 
-// purgeDeadNodes removes application nodes that have been dead for long, until ctx
-// ends.
+// purgeDeadNodes removes application nodes that have been dead for deadNodeRetention, until ctx ends.
 func (k *SessionManager) purgeDeadNodes(ctx context.Context) {
 	for sleep(ctx, deadNodeSweepInterval) {
 		before := time.Now().Add(-deadNodeRetention).UnixNano()
