@@ -251,14 +251,14 @@ func (c *request) contextWithLimit(limit time.Duration) (context.Context, contex
 }
 
 // remainingBudget returns the time that a forwarding node leaves for the request, at most limit.
-func (c *request) remainingBudget(most time.Duration) time.Duration {
+func (c *request) remainingBudget(limit time.Duration) time.Duration {
 	if c.forwarded {
 		left, err := strconv.ParseInt(c.r.Header.Get(apiv1.HeaderTimeout), 10, 64)
-		if err == nil && left > 0 && left <= most.Milliseconds() {
+		if err == nil && left > 0 && left <= limit.Milliseconds() {
 			return time.Duration(left) * time.Millisecond
 		}
 	}
-	return most
+	return limit
 }
 
 // withBody returns a handler that first reads a JSON body: one object without unknown fields. An empty body counts as

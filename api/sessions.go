@@ -21,7 +21,7 @@ type Sessions interface {
 	// Remaining returns how long a session has left, as far as this node knows.
 	Remaining(s *state.Session) time.Duration
 	// TrackWaiter keeps a candidate in its queue until release is called.
-	TrackWaiter(role, session string) (left func())
+	TrackWaiter(role, session string) (release func())
 	// Withdraw removes a candidate from its queue, unless another request waits for it: then the role is nil.
 	Withdraw(ctx context.Context, role, session string) (*state.Role, error)
 }

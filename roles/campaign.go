@@ -53,7 +53,7 @@ func pendingDelay(view *state.View, name string) (since uint64, d time.Duration)
 
 // TrackWaiter records that a request waits here for the session's election, which keeps the candidate queued. The
 // caller calls release when the request ends. Without another request the candidate is then withdrawn later.
-func (k *SessionManager) TrackWaiter(role, session string) (left func()) {
+func (k *SessionManager) TrackWaiter(role, session string) (release func()) {
 	c := candidacy{role, session}
 	k.mu.Lock()
 	defer k.mu.Unlock()

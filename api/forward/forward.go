@@ -188,7 +188,7 @@ var copyBuffers = sync.Pool{New: func() any { return new([smallResponse]byte) }}
 func (r *Request) copyResponse(resp *http.Response, leader *Leader, addr string) error {
 	buf := copyBuffers.Get().(*[smallResponse]byte)
 	defer copyBuffers.Put(buf)
-	n, whole, err := readUpTo(resp.Body, buf[:])
+	n, complete, err := readUpTo(resp.Body, buf[:])
 	if err != nil {
 		return r.noResponseError("node %s broke off its answer: %w", leader.ID, err)
 	}
@@ -217,7 +217,7 @@ func (r *Request) copyResponse(resp *http.Response, leader *Leader, addr string)
 	if _, err := r.Client.Write(buf[:n]); err != nil {
 		return nil // the client is gone
 	}
-	if !whole {
+	if !complete {
 		if _, err := io.CopyBuffer(stream.Writer(r.Client), resp.Body, buf[:]); err != nil {
 			// The status has been sent: only a broken connection shows the client that the body is incomplete.
 			panic(http.ErrAbortHandler)
@@ -231,7 +231,7 @@ func (r *Request) copyResponse(resp *http.Response, leader *Leader, addr string)
 
 // readUpTo reads until buf is full or r ends; complete reports that r ended. io.ReadFull does not tell an end from a
 // broken connection.
-func readUpTo(r io.Reader, buf []byte) (n int, whole bool, err error) {
+func readUpTo(r io.Reader, buf []byte) (n int, complete bool, err error) {
 	for n < len(buf) {
 		m, err := r.Read(buf[n:])
 		n += m

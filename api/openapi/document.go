@@ -139,7 +139,7 @@ func (row *Route[H]) requestBody(schemas object) object {
 }
 
 // commonErrors are the error statuses of every route; authenticated routes have more.
-var everywhere = []int{400, 405, 500}
+var commonErrors = []int{400, 405, 500}
 
 func (row *Route[H]) responses(method string, schemas object) object {
 	out := make(object)
@@ -172,7 +172,7 @@ func (row *Route[H]) responses(method string, schemas object) object {
 			r["headers"] = headers
 		}
 	}
-	fails := slices.Concat(everywhere, row.ErrorStatuses)
+	fails := slices.Concat(commonErrors, row.ErrorStatuses)
 	if row.Role != token.None {
 		fails = append(fails, 401, 403, 429)
 	}
