@@ -105,14 +105,14 @@ func (a *authenticator) reload() {
 	if err != nil {
 		what := err.Error()
 		if before := a.tokenFileErr.Swap(&what); before == nil || *before != what {
-			a.logger.Error("token file cannot be used: the tokens read before stay in force", "error", err)
+			a.logger.Error("cannot load token file, keeping previous tokens", "error", err)
 		}
 		return
 	}
 	a.current = data
 	a.tokenFileErr.Store(nil)
 	a.tokens.Store(set)
-	a.logger.Info("token file was read again", "tokens", set.Len())
+	a.logger.Info("token file reloaded", "tokens", set.Len())
 }
 
 // TokenProblem returns why the current token file cannot be used, so that the previous tokens remain active. It
@@ -130,7 +130,7 @@ func (c *request) authorize() error {
 	if c.write {
 		// A page of another origin in a local browser must not use the trust in loopback.
 		if err := crossOrigin.Check(c.r); err != nil {
-			return cluster.Errorf(cluster.CodeForbidden, "request comes from a page of another origin: %w", err)
+			return cluster.Errorf(cluster.CodeForbidden, "cross-origin request rejected: %w", err)
 		}
 	}
 	if c.route.Role == token.None {
@@ -148,7 +148,7 @@ func (c *request) authorize() error {
 	case who.node != "" && c.route.AllowNode:
 		return nil
 	}
-	return cluster.Errorf(cluster.CodeForbidden, "%s may not: %s %s needs role %s", who.describe(), c.r.Method, c.route.Pattern, c.route.Role)
+	return cluster.Errorf(cluster.CodeForbidden, "%s is not allowed: %s %s requires role %s", who.describe(), c.r.Method, c.route.Pattern, c.route.Role)
 }
 
 func (i identity) describe() string {
@@ -203,11 +203,11 @@ func (a *authenticator) identifyDirect(r *http.Request) (identity, error) {
 			return identity{name: "insecure", role: token.Operator}, nil
 		}
 		if !a.authFailures.allow(r.RemoteAddr, time.Now()) {
-			err := cluster.Errorf(cluster.CodeBusy, "too many bad tokens from this address")
+			err := cluster.Errorf(cluster.CodeBusy, "too many failed authentication attempts from this address")
 			err.Status, err.RetryAfter = http.StatusTooManyRequests, 10*time.Second
 			return identity{}, err
 		}
-		return identity{}, cluster.Errorf(cluster.CodeUnauthenticated, "Authorization: this token is not known")
+		return identity{}, cluster.Errorf(cluster.CodeUnauthenticated, "Authorization: unknown token")
 	}
 	switch {
 	case a.insecure:

@@ -104,22 +104,22 @@ func (c *request) extendDeadlines(d time.Duration) {
 // the candidate keeps its place.
 func (c *request) campaignHere(ctx context.Context, cmd state.Command) (*state.Role, error) {
 	p := cmd.RoleCampaign
-	release := c.s.deps.Sessions.TrackWaiter(p.Role, p.Session)
+	left := c.s.deps.Sessions.TrackWaiter(p.Role, p.Session)
 	leader := c.s.leader.Current() // before it is proposed, so that no change is missed
 	result, err := c.s.deps.Proposals.Propose(ctx, cmd)
 	switch {
 	case err != nil:
-		release()
+		left()
 		return nil, err
 	case result.Err != nil:
-		release()
+		left()
 		return nil, result.Err
 	case result.Role.Current.Session == p.Session || !p.Wait:
-		release()
+		left()
 		return result.Role, nil
 	}
 	role, err := c.waitForElection(ctx, p, leader)
-	release()
+	left()
 	if err != nil || role.Current.Session == p.Session {
 		return role, err
 	}
@@ -154,7 +154,7 @@ func (c *request) waitForElection(ctx context.Context, p *state.RoleCampaign, le
 		if !known {
 			role = &state.Role{Name: p.Role}
 		}
-		release := time.Until(until)
+		left := time.Until(until)
 		if !role.Waits(p.Session) || left <= 0 {
 			return role, nil
 		}

@@ -66,7 +66,7 @@ func postEmergency(c *request, in apiv1.Emergency) error {
 	case order.Target == "":
 		return problem.BadRequest("target_leader_id: required")
 	case !in.DryRun && !in.Force:
-		return problem.BadRequest("force: must be true: an emergency passes over a leader that may live")
+		return problem.BadRequest("force: must be true: an emergency failover deposes a leader that may still be running")
 	case !in.DryRun && in.Reason == "":
 		return problem.BadRequest("reason: required")
 	}

@@ -112,7 +112,7 @@ func (c *request) value() ([]byte, error) {
 	}
 	if c.s.bodyBytes.Add(reserve) > c.s.limits.RequestBytes {
 		c.s.bodyBytes.Add(-reserve)
-		return nil, problem.Busy("this node holds %d bytes of requests already", c.s.limits.RequestBytes)
+		return nil, problem.Busy("request body memory limit reached (%d bytes)", c.s.limits.RequestBytes)
 	}
 	deadline, _ := c.ctx.Deadline()
 	err := http.NewResponseController(c.ResponseWriter).SetReadDeadline(deadline)

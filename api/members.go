@@ -208,7 +208,7 @@ func (c *request) planChange(ctx context.Context, change cluster.MemberChange) (
 	plan.Warnings = append(plan.Warnings, move.Warnings...)
 	if r := move.Refusal; r != nil {
 		if changesRecordOnly(change) {
-			plan.Warnings = append(plan.Warnings, "leadership stays until another node can take it: "+r.Detail)
+			plan.Warnings = append(plan.Warnings, "leadership cannot move yet, no eligible target: "+r.Detail)
 		} else {
 			plan.Refusal = cluster.Errorf(cluster.CodeQuorumAtRisk, "node %s leads, and no other voter could take over: %s", plan.Leader, r.Detail)
 			plan.Summary = "nothing: " + plan.Refusal.Detail

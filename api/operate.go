@@ -45,7 +45,7 @@ func getSnapshot(c *request) error {
 			h.Del("Content-Disposition")
 			return err
 		}
-		c.s.logger.Warn("backup broke off", "error", err)
+		c.s.logger.Warn("backup stream aborted", "error", err)
 		panic(http.ErrAbortHandler) // a truncated backup must not look complete
 	}
 	h.Set(apiv1.HeaderChecksum, "sha256:"+hex.EncodeToString(sum.Sum(nil)))

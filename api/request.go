@@ -109,7 +109,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			s.logger.Error("panic while serving a request", "route", c.routePattern(), "panic", p,
 				"stack", string(debug.Stack()))
 			c.writeError(cluster.Errorf(cluster.CodeInternal,
-				"the request met a mistake in this program; it is in the node's log"))
+				"internal error while serving the request; see the node's log for the stack trace"))
 		}
 		s.deps.Metrics.HTTPDone(c.routePattern(), r.Method, c.status, time.Since(start))
 		if p == http.ErrAbortHandler {
@@ -125,12 +125,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (c *request) serve() error {
 	res, value := c.s.routes.Find(c.r.URL.EscapedPath(), c.r.URL.Path)
 	if res == nil {
-		return problem.Status(http.StatusNotFound, "path: there is nothing at %q", c.r.URL.Path)
+		return problem.Status(http.StatusNotFound, "path: no route matches %q", c.r.URL.Path)
 	}
 	rt := res.Methods[c.r.Method]
 	if rt == nil {
 		c.Header()["Allow"] = []string{res.Allow}
-		return problem.Status(http.StatusMethodNotAllowed, "method: %s serves %s, not %s", res.Pattern, res.Allow, c.r.Method)
+		return problem.Status(http.StatusMethodNotAllowed, "method: %s supports %s, not %s", res.Pattern, res.Allow, c.r.Method)
 	}
 	c.route, c.param = rt, value
 	release, err := c.s.admit(c)
@@ -171,7 +171,7 @@ func (s *Server) admit(c *request) (release func(), err error) {
 	}
 	if count.Add(1) > int64(limit) {
 		count.Add(-1)
-		return nil, problem.Busy("this node serves at most %d %s at a time", limit, what)
+		return nil, problem.Busy("concurrency limit reached: at most %d %s per node", limit, what)
 	}
 	return func() { count.Add(-1) }, nil
 }

@@ -89,7 +89,7 @@ func (s *Server) newestRevision(ctx context.Context) uint64 {
 	}
 	body, err := s.leadersView(ctx, st.LeaderID)
 	if err != nil {
-		s.logger.Debug("leader does not say its revision: watching from this node's", "leader", st.LeaderID, "error", err)
+		s.logger.Debug("leader unreachable: starting the watch at this node's revision", "leader", st.LeaderID, "error", err)
 		return own
 	}
 	var view apiv1.Cluster

@@ -93,7 +93,7 @@ func New(d Deps) *Recorder {
 		err = r.loadSpool(data)
 	}
 	if err != nil {
-		r.log.Error("audit records that waited for a leader cannot be read and are lost", "error", err)
+		r.log.Error("cannot read audit spool, its records are lost", "error", err)
 	}
 	return r
 }
@@ -133,7 +133,7 @@ func (r *Recorder) RecordDurable(ctx context.Context, rec state.AuditRecord) {
 	select {
 	case <-safe:
 	case <-ctx.Done():
-		r.log.Warn("answering a call before its audit record is safe", "what", rec.What, "who", rec.Who)
+		r.log.Warn("responding before the audit record is durable", "what", rec.What, "who", rec.Who)
 	}
 }
 
@@ -144,7 +144,7 @@ func (r *Recorder) enqueue(rec state.AuditRecord, safe chan struct{}) bool {
 	}
 	r.deps.Count("lost", 1)
 	if r.logLimiter.Allow() {
-		r.log.Warn("audit record lost: as many as are kept already wait to be replicated", "what", rec.What, "who", rec.Who, "from", rec.From, "status", rec.Status)
+		r.log.Warn("audit buffer full, record dropped", "what", rec.What, "who", rec.Who, "from", rec.From, "status", rec.Status)
 	}
 	return false
 }
@@ -319,7 +319,7 @@ func (r *Recorder) spool() {
 	defer r.mu.Unlock()
 	if err != nil {
 		r.dirty = true
-		r.log.Error("audit records that wait for a leader cannot be kept on disk", "records", n, "error", err)
+		r.log.Error("cannot write audit spool", "records", n, "error", err)
 		return
 	}
 	r.spooled = true

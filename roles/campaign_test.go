@@ -31,8 +31,8 @@ func TestTakeoverDelay(t *testing.T) {
 		a, c := b.session(t, "a", time.Hour), b.session(t, "c", time.Hour)
 		b.campaign(t, "r", a, 0)
 		b.campaign(t, "r", c, time.Second)
-		release := b.TrackWaiter("r", c)
-		defer release()
+		left := b.TrackWaiter("r", c)
+		defer left()
 		b.lose(a)
 		time.Sleep(990 * time.Millisecond)
 		if b.holder("r") != "" {
@@ -131,9 +131,9 @@ func TestAbandonedCandidate_IsWithdrawn(t *testing.T) {
 	withLeader(t, func(b *bench) {
 		a, c := b.session(t, "a", time.Hour), b.session(t, "c", time.Hour)
 		b.campaign(t, "r", a, 0)
-		release := b.TrackWaiter("r", c)
+		left := b.TrackWaiter("r", c)
 		b.campaign(t, "r", c, 0)
-		release()
+		left()
 		time.Sleep(orphanTimeout + time.Second)
 		if r, _ := b.View().Role("r"); r.Waits(c) {
 			t.Fatal("still in the queue")
@@ -204,11 +204,11 @@ func TestRemaining(t *testing.T) {
 		b.mustRenew(id)
 		time.Sleep(3 * time.Second)
 		s, _ := b.View().Session(id)
-		if release := b.Remaining(s); left < 6900*time.Millisecond || left > 7100*time.Millisecond {
+		if left := b.Remaining(s); left < 6900*time.Millisecond || left > 7100*time.Millisecond {
 			t.Fatal(left)
 		}
 		b.end()
-		if release := b.Remaining(s); left != 10*time.Second {
+		if left := b.Remaining(s); left != 10*time.Second {
 			t.Fatal(left)
 		}
 	})

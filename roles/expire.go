@@ -28,7 +28,7 @@ func (k *SessionManager) timerLoop(ctx context.Context, r *leaderState) {
 		}
 		wait, pause := k.tick(r)
 		if pause > time.Second {
-			k.logger.Warn("this leader was paused: sessions get that time on top", "pause", pause)
+			k.logger.Warn("process pause detected: extending session deadlines", "pause", pause)
 		}
 		timer.Reset(wait)
 	}

@@ -28,7 +28,7 @@ func (k *SessionManager) purgeDeadNodes(ctx context.Context) {
 		}
 		cmd := state.Command{Kind: state.KindAppNodeRemove, AppNodeRemove: &state.AppNodeRemove{IDs: ids, DeadSince: before}}
 		if _, err := k.deps.Consensus.Propose(ctx, cmd); err != nil {
-			k.logger.Debug("dead nodes are removed later", "nodes", len(ids), "error", err)
+			k.logger.Debug("removing dead application nodes failed, will retry", "nodes", len(ids), "error", err)
 		}
 	}
 }

@@ -51,7 +51,7 @@ func (k *SessionManager) renewAfterBarrier(ctx context.Context, list []cluster.A
 	case len(late) == 0 && noted:
 		return out, nil
 	case len(late) == 0:
-		return state.Renewed{}, noLeader("this node has only just begun to lead, or has ceased to")
+		return state.Renewed{}, noLeader("node is not ready as leader yet, or lost leadership")
 	}
 	for _, end := range late {
 		if err := end.wait(ctx); err != nil {

@@ -103,7 +103,7 @@ func (s *Server) attach(ctx context.Context, c cluster.Connection) (session clus
 	defer wait.Release()
 	for {
 		if s.Leave() {
-			return session, problem.Busy("node %s is about to stop or drained: attach to another node", s.Forward.Self)
+			return session, problem.Busy("node %s is draining: attach to another node", s.Forward.Self)
 		}
 		wait.Leader()
 		session, err = s.renewals.Attach(ctx, c)

@@ -190,10 +190,10 @@ func (r *Request) copyResponse(resp *http.Response, leader *Leader, addr string)
 	defer copyBuffers.Put(buf)
 	n, complete, err := readUpTo(resp.Body, buf[:])
 	if err != nil {
-		return r.noResponseError("node %s broke off its answer: %w", leader.ID, err)
+		return r.noResponseError("node %s closed the connection during the response: %w", leader.ID, err)
 	}
 	if p, ok := problem.Decode(resp.StatusCode, resp.Header, buf[:n]); ok && p.Code == int(cluster.CodeNoLeader) {
-		return problem.NoLeader("node %s, which was taken for the leader, answered: %s", leader.ID, p.Detail)
+		return problem.NoLeader("node %s is not the leader: %s", leader.ID, p.Detail)
 	} else if r.mayHaveApplied && resp.StatusCode >= 400 {
 		refusal := &cluster.Error{Code: cluster.Code(p.Code), Status: resp.StatusCode, Detail: p.Detail}
 		if !refusal.DecidedByState() && refusal.Code != r.FinalCode {

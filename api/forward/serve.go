@@ -55,7 +55,7 @@ func (f *Forwarder) serveLocally(ctx context.Context, r *Request) error {
 		return cluster.Errorf(cluster.CodeSplitBrain, "node %s refuses reads and writes: %s", f.Self, why)
 	}
 	if r.Write && f.Stopping.Err() != nil {
-		return problem.NoLeader("node %s is draining and leads no further write", f.Self)
+		return problem.NoLeader("node %s is draining and accepts no new writes", f.Self)
 	}
 	return r.Local(ctx)
 }
@@ -76,7 +76,7 @@ func (r *Request) withUnknownOutcome(err error) error {
 		errors.As(err, &e) && (e.Code == cluster.CodeOutcomeUnknown || e.DecidedByState()) {
 		return err
 	}
-	return cluster.Errorf(cluster.CodeOutcomeUnknown, "it was sent to a leader that did not answer, and since: %w", err)
+	return cluster.Errorf(cluster.CodeOutcomeUnknown, "outcome unknown: an earlier attempt got no response from the leader; last error: %w", err)
 }
 
 // isNodeUnavailable reports whether the error is caused by the node's state, not by the request.

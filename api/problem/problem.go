@@ -51,9 +51,9 @@ func From(err error, write bool) *cluster.Error {
 		return e
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		if write {
-			return cluster.Errorf(cluster.CodeOutcomeUnknown, "the request's time ran out before its outcome was known: %w", err)
+			return cluster.Errorf(cluster.CodeOutcomeUnknown, "deadline exceeded: the write may have been applied: %w", err)
 		}
-		return NoLeader("the request's time ran out before a leader confirmed it: %w", err)
+		return NoLeader("deadline exceeded before leadership was confirmed: %w", err)
 	}
 	return cluster.Errorf(cluster.CodeInternal, "%w", err)
 }
@@ -92,7 +92,7 @@ func Decode(status int, header http.Header, body []byte) (p apiv1.Problem, ok bo
 
 // SessionEnded is the error of a request that names a session which does not exist.
 func SessionEnded(id string) *cluster.Error {
-	return cluster.Errorf(cluster.CodeSessionEnded, "session %q does not exist: it has ended, or never began", id)
+	return cluster.Errorf(cluster.CodeSessionEnded, "session %q not found: expired, ended or never created", id)
 }
 
 // RoleRevoked refuses to renew a session from which an operator has revoked a role.
