@@ -1,10 +1,8 @@
-// Package api is a node's HTTP side: it decodes a request, makes one call, and
-// encodes the answer. Authentication, limits, errors, streams, forwarding to
-// the leader and the dashboard live here too.
+// Package api serves a node's HTTP API. A handler decodes a request, makes one call, and encodes the response. The
+// package also has authentication, limits, errors, streams and the dashboard.
 //
-// Routes are rows of one table (table.go): the router, the role checks and the
-// OpenAPI document are all made from it. There is no net/http mux and no router
-// library: both clean paths, and a key must be taken as it is.
+// Routes are rows of one table (table.go). The router, the role checks and the OpenAPI document are made from it.
+// Neither net/http's mux nor a router library is used: both clean paths, and a key must be taken as it is.
 package api
 
 import (
@@ -29,17 +27,17 @@ import (
 	"northstar/telemetry"
 )
 
-// LeadershipMover moves leadership by an operator's order.
+// LeadershipMover moves leadership at an operator's request.
 type LeadershipMover interface {
-	// Plan works out what the order would do, and changes nothing. Its Actor says
-	// who is to carry it out. The error is CodeNoLeader: not this node.
+	// Plan returns what the request would do, and changes nothing. The plan's Actor names the node that must execute
+	// it. CodeNoLeader: not this node.
 	Plan(ctx context.Context, o cluster.LeadershipRequest) (cluster.Plan, error)
-	// Carry carries an order out by the plan that was made for it here just now,
-	// and returns once the target is seen leading. Its errors are *cluster.Error.
+	// Execute executes a request by the plan that this node has just made for it. It returns when the target leads.
+	// Its errors are *cluster.Error.
 	Execute(ctx context.Context, o cluster.LeadershipRequest, p cluster.Plan) (cluster.TransferOutcome, error)
 }
 
-// NodeInfo are what does not change while a node runs.
+// NodeInfo is the identity and configuration of this node. It does not change while the node runs.
 type NodeInfo struct {
 	ID          cluster.NodeID
 	BootID      string
@@ -48,7 +46,7 @@ type NodeInfo struct {
 	RaftAddress string
 	Version     string
 	StartedAt   time.Time
-	Priority    int // first values: what counts is the member record, once there is one
+	Priority    int // initial values: the member record overrides them
 	Eligible    bool
 	Zone        string
 }
@@ -56,11 +54,11 @@ type NodeInfo struct {
 // Limits bound what clients can make a node hold. Zero means the default.
 type Limits struct {
 	Connections      int   // 16384
-	Requests         int   // in flight, streams and health checks apart: 2048
+	Requests         int   // in flight, without streams and health checks: 2048
 	Streams          int   // 4096
-	Attached         int   // sessions held by a connection: 12288
-	WaitingCampaigns int   // campaigns, that wait for their election: 4096
-	QueuedForLeader  int   // waiting for a leader: 1024
+	Attached         int   // attached sessions: 12288
+	WaitingCampaigns int   // campaigns that wait for their election: 4096
+	QueuedForLeader  int   // requests queued for a leader: 1024
 	RequestBytes     int64 // of all request bodies together: 128 MiB
 }
 
@@ -82,7 +80,7 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Deps is what a Server is made of.
+// Deps are the dependencies of a Server.
 type Deps struct {
 	Reads      Reads
 	Proposals  Proposals
@@ -92,11 +90,10 @@ type Deps struct {
 	Leader     forward.LeaderSource
 	Leadership LeadershipMover
 	Sessions   Sessions
-	// Renewals makes what renews the sessions of connections to this node, by reports to
-	// the leader. Run runs it.
+	// Renewals returns the renewer of this node's attached sessions, which reports to the leader. Server.Run runs it.
 	Renewals   func(attach.Reporter) attach.Renewals
 	SplitBrain SplitBrain
-	Audit      Auditor // nil: nothing is recorded
+	Audit      Auditor // nil: no audit records
 	Journal    *telemetry.Journal
 	Metrics    *telemetry.Metrics // nil: none
 	Logger     hclog.Logger
@@ -104,31 +101,27 @@ type Deps struct {
 
 	// Dial connects to another node's HTTP address; nil dials TCP.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
-	// ClientTLS is asked at each connection to another node, with the address
-	// it goes to; nil: plain HTTP between nodes.
+	// ClientTLS returns the configuration of a connection to another node's address; nil: plain HTTP between nodes.
 	ClientTLS func(addr string) *tls.Config
-	// AddressOf gives the HTTP address of a node that has no member record yet
-	// ("" when not known); may be nil.
+	// AddressOf returns the HTTP address of a node without a member record, "" if unknown. May be nil.
 	AddressOf func(cluster.NodeID) string
-	// LeaderProcessDead says whether this node has found the process of the leader of a term
-	// dead: nothing is sent there, and nobody. May be nil.
+	// LeaderProcessDead reports whether the leader's process was found dead. Nothing is sent to a dead leader. May be
+	// nil.
 	LeaderProcessDead func(leader cluster.NodeID, term uint64) bool
-	// Warnings are for /status: where the member record differs from the
-	// configuration. May be nil.
+	// Warnings returns the differences between member record and configuration, for /status. May be nil.
 	Warnings func() []string
-	// Restart makes the node begin anew once requests in flight are answered. May
-	// be nil where nothing is ever set aside.
+	// Restart restarts the node once requests in flight are answered. May be nil if the node never archives its data.
 	Restart func()
 
-	// Entropy is where session IDs come from; nil: crypto/rand.
+	// Entropy is the source of session IDs; nil: crypto/rand.
 	Entropy io.Reader
 
-	Tokens     func() ([]byte, error) // reads the token file; nil: there is none
-	Insecure   bool                   // every client counts as operator
+	Tokens     func() ([]byte, error) // reads the token file; nil: no token file
+	Insecure   bool                   // every client is an operator
 	TimeoutMax time.Duration          // election.timeout-max
 	Limits     Limits
 
-	// TransferTimeout is for a transfer that names none; 0: 30 s.
+	// TransferTimeout is the default timeout of a transfer; 0: 30 s.
 	TransferTimeout time.Duration
 }
 
@@ -145,14 +138,14 @@ type Server struct {
 	attached *attach.Server
 
 	loads   loads
-	openAPI func() ([]byte, error) // made for the first request: it takes longer than all the rest of a start
+	openAPI func() ([]byte, error) // built at the first request: it takes longer than the rest of the start
 	views   singleflight.Group     // requests for the leader's /v1/cluster
 
 	draining atomic.Bool
-	stopping context.Context // ends with Drain
+	stopping context.Context // ended by Drain
 	stop     context.CancelFunc
 
-	entropy sync.Mutex // of Deps.Entropy, which need not be safe for concurrent use
+	entropy sync.Mutex // guards Deps.Entropy
 
 	requests         atomic.Int64
 	streams          atomic.Int64
@@ -161,8 +154,7 @@ type Server struct {
 	bodyBytes        atomic.Int64
 }
 
-// New makes a Server and starts nothing. It fails when a dependency is missing
-// or the token file is bad.
+// New returns a Server that does not run yet. It fails if a dependency is missing or the token file is invalid.
 func New(d Deps) (*Server, error) {
 	for _, required := range []any{
 		d.Reads, d.Proposals, d.Membership, d.Recovery, d.Backups, d.Leader, d.Leadership, d.Sessions, d.SplitBrain, d.Logger,
@@ -208,22 +200,22 @@ func New(d Deps) (*Server, error) {
 	return s, nil
 }
 
-// Run follows the leader and the token file, and renews attached sessions, until ctx
-// ends. Requests that come without it find no leader.
+// Run follows the leader and the token file, and renews attached sessions, until ctx ends. Without Run, requests find
+// no leader.
 func (s *Server) Run(ctx context.Context) error {
 	var loops sync.WaitGroup
 	loops.Go(func() { s.auth.run(ctx) })
-	loops.Go(func() { _ = s.attached.Run(ctx) }) // it ends with ctx
+	loops.Go(func() { _ = s.attached.Run(ctx) }) // returns when ctx ends
 	s.leader.Run(ctx)
 	loops.Wait()
 	s.forward.Close()
 	return nil
 }
 
-// QueuedWrites returns how many writes have waited for a leader and are not answered yet.
+// QueuedWrites returns the number of unanswered writes that have been queued for a leader.
 func (s *Server) QueuedWrites() int { return s.forward.QueuedWrites() }
 
-// httpAddress returns where a node's API is, "" when this node does not know.
+// httpAddress returns the HTTP address of a node, "" if unknown.
 func (s *Server) httpAddress(id cluster.NodeID) string {
 	if id == s.deps.Node.ID {
 		return s.deps.Node.HTTPAddress
@@ -237,15 +229,14 @@ func (s *Server) httpAddress(id cluster.NodeID) string {
 	return ""
 }
 
-// Drain makes the node leave: it is not ready any more, leads no further
-// write, and ends its streams, so that clients go elsewhere.
+// Drain makes the node not ready. It then serves no write as leader and ends its streams, so that clients reconnect
+// elsewhere.
 func (s *Server) Drain() {
 	s.draining.Store(true)
 	s.stop()
 }
 
-// HTTPServer is an http.Server with this handler and its limits, for a listener
-// that was made by Listener.
+// HTTPServer returns an http.Server with this handler and its limits, for a listener made by Listener.
 func (s *Server) HTTPServer() *http.Server {
 	return &http.Server{
 		Handler:           s,
@@ -259,6 +250,6 @@ func (s *Server) HTTPServer() *http.Server {
 	}
 }
 
-// requestLifetime is the longest that reading a request and writing its answer
-// may take, streams apart: timeout_ms at its most, and some for the network.
+// requestLifetime limits reading a request and writing its response, streams excepted: the maximum of timeout_ms, and
+// some time for the network.
 const requestLifetime = 90 * time.Second

@@ -15,8 +15,8 @@ import (
 	"northstar/state"
 )
 
-// putNode serves PUT /v1/nodes/{id}. A node that says again what is known writes
-// nothing: so that it may tell its load as often as it likes.
+// putNode serves PUT /v1/nodes/{id}. A registration that changes nothing writes nothing, so a node may report its
+// load often.
 func putNode(c *request, in apiv1.NodePut) error {
 	if in.Status == "" {
 		in.Status = string(state.AppActive)
@@ -35,8 +35,8 @@ func putNode(c *request, in apiv1.NodePut) error {
 	var result state.Result
 	err := c.onLeader(c.ctx, forward.Request{Write: true, Idempotent: true, Local: func(ctx context.Context) (err error) {
 		if n, ok := c.s.reads.View().AppNode(c.param); ok && n.SameRegistration(&put.Node) {
-			c.audited = true                  // it says that it is there, as often as it likes
-			return c.s.reads.ReadBarrier(ctx) // its session lives, or the node would be dead
+			c.audited = true                  // frequent reports of an unchanged node are not audited
+			return c.s.reads.ReadBarrier(ctx) // the session is live, or the node would be dead
 		}
 		result, err = c.proposeHere(ctx, cmd)
 		return err
@@ -49,7 +49,7 @@ func putNode(c *request, in apiv1.NodePut) error {
 	}
 	n, ok := c.s.reads.View().AppNode(c.param)
 	if !ok || n.Session != in.SessionID {
-		return problem.SessionEnded(in.SessionID) // it ended just now
+		return problem.SessionEnded(in.SessionID) // the session ended just now
 	}
 	c.s.loads.put(c.s.leader.Current(), n.ID, in.Load)
 	return c.reply(c.wireNode(n))
@@ -132,7 +132,7 @@ func watchNodes(c *request) error {
 	return c.follow(c.s.reads.NodeFeed(), "", c.encodeNodeChange)
 }
 
-// encodeNodeChange adds one change of a node to a stream.
+// encodeNodeChange appends one change of a node to a stream.
 func (c *request) encodeNodeChange(e *stream.Events, ch *state.Change) error {
 	n, err := state.DecodeAppNode(ch.Value)
 	if err != nil {
@@ -163,22 +163,22 @@ func (c *request) wireNode(n *state.AppNode) apiv1.Node {
 	return out
 }
 
-// loads is what application nodes have told this node of their load since it
-// leads.
+// loads holds the loads that application nodes have reported to this leader.
 type loads struct {
 	mu     sync.Mutex
 	term   uint64
 	byNode map[string]apiv1.Load
 }
 
-// put notes a node's load; nil leaves the last one.
+// put stores a node's load; nil keeps the previous one.
 func (l *loads) put(leader *forward.Leader, id string, load *apiv1.Load) {
 	if load == nil {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.byNode == nil || l.term != leader.Term || len(l.byNode) >= 2*state.MaxAppNodes { // bounded, whatever comes and goes
+	// bounds the map although nodes come and go
+	if l.byNode == nil || l.term != leader.Term || len(l.byNode) >= 2*state.MaxAppNodes {
 		l.byNode, l.term = map[string]apiv1.Load{}, leader.Term
 	}
 	l.byNode[id] = *load

@@ -8,8 +8,7 @@ import (
 	"northstar/state"
 )
 
-// attachSession serves GET /v1/sessions/{id}/attach: the session is held by this
-// connection, and ends with it.
+// attachSession serves GET /v1/sessions/{id}/attach: the connection keeps the session alive.
 func attachSession(c *request) error {
 	if err := state.CheckSession("id", c.param); err != nil {
 		return err
@@ -29,8 +28,8 @@ func attachSession(c *request) error {
 	}}, socketOf(c.r.Context()))
 }
 
-// postAttachReport serves POST /v1/sessions/attached, by which nodes report the connections
-// that they serve to the leader.
+// postAttachReport serves POST /v1/sessions/attached, which nodes use to report their attached connections to the
+// leader.
 func postAttachReport(c *request, in apiv1.AttachReport) error {
 	ctx, cancel := c.contextWithLimit(apiv1.DefaultTimeoutMS * time.Millisecond)
 	defer cancel()
@@ -41,7 +40,7 @@ func postAttachReport(c *request, in apiv1.AttachReport) error {
 	return c.reply(out)
 }
 
-// leaveThisNode reports whether attached clients are to attach to another node.
+// leaveThisNode reports whether attached clients must attach to another node.
 func (s *Server) leaveThisNode() bool {
 	if s.draining.Load() {
 		return true

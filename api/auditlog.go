@@ -12,8 +12,7 @@ import (
 // Values of ?class= of GET /admin/audit.
 var auditClasses = map[string]state.AuditClass{"clients": state.AuditClients, "operators": state.AuditOperators}
 
-// listAudit serves GET /admin/audit: the newest records, or those after since,
-// in either case oldest first.
+// listAudit serves GET /admin/audit: the newest records, or those after since, in both cases oldest first.
 func listAudit(c *request) error {
 	limit, err := c.queryLimit(apiv1.DefaultListLimit)
 	if err != nil {
@@ -38,7 +37,7 @@ func listAudit(c *request) error {
 	})
 }
 
-// auditPage is a page of the log.
+// auditPage returns a page of the log.
 func auditPage(v *state.View, from bool, since uint64, limit int, wanted func(*state.AuditRecord) bool) apiv1.Audit {
 	counts := v.AuditCounts()
 	out := apiv1.Audit{
@@ -86,7 +85,8 @@ func wireAudit(r *state.AuditRecord) apiv1.AuditRecord {
 		out.Class = "operators"
 	}
 	if r.Request != "" {
-		_ = json.Unmarshal([]byte(r.Request), &out.Request) // of a later version, perhaps: without it
+		// a record of a later version may not be readable: leave the request out
+		_ = json.Unmarshal([]byte(r.Request), &out.Request)
 	}
 	if r.Code != 0 {
 		out.Result = r.Code.Name()

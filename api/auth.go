@@ -20,29 +20,28 @@ import (
 	"northstar/telemetry"
 )
 
-// identity is who asks.
+// identity is the authenticated caller.
 type identity struct {
-	name string // of the token or certificate; "loopback", "insecure"
+	name string // name in the token or certificate, "loopback" or "insecure"
 	role token.Role
-	node cluster.NodeID // of a node certificate, which has no role of its own
+	node cluster.NodeID // of a node certificate, which has no role
 }
 
-// tokenReloadInterval is how often the token file is looked at; it counts within 5 s.
+// tokenReloadInterval is how often the token file is read. A change takes effect within 5 s.
 const tokenReloadInterval = 2 * time.Second
 
-// authenticator finds out who asks. Its methods may be called by any
-// goroutine.
+// authenticator identifies callers. Its methods may be called by any goroutine.
 type authenticator struct {
 	read     func() ([]byte, error)
 	insecure bool
-	cluster  string // name of the cluster, in certificates
+	cluster  string // cluster name, in certificates
 	hosts    []string
 	metrics  *telemetry.Metrics
 	logger   hclog.Logger
 
-	tokens       atomic.Pointer[token.Set] // nil: there is no token file
-	current      []byte                    // content of tokens; only New and run touch it
-	tokenFileErr atomic.Pointer[string]    // what is wrong with the file as it is now; nil: nothing
+	tokens       atomic.Pointer[token.Set] // nil: no token file
+	current      []byte                    // content of tokens; only New and run use it
+	tokenFileErr atomic.Pointer[string]    // error of the current file; nil: none
 	authFailures *authFailureLimiter
 }
 
@@ -91,9 +90,8 @@ func (a *authenticator) run(ctx context.Context) {
 	}
 }
 
-// reload takes over a changed file. One that cannot be used changes nothing: not
-// everybody is to be locked out by a file that was just being written, or was
-// emptied. It is told of until it can be used again.
+// reload loads a changed file. An invalid file changes nothing: a file that is being written, or is empty, must not
+// lock out all callers. A repeated error is logged once.
 func (a *authenticator) reload() {
 	data, err := a.read()
 	if err == nil && bytes.Equal(data, a.current) {
@@ -107,19 +105,18 @@ func (a *authenticator) reload() {
 	if err != nil {
 		what := err.Error()
 		if before := a.tokenFileErr.Swap(&what); before == nil || *before != what {
-			a.logger.Error("token file cannot be used: the tokens read before stay in force", "error", err)
+			a.logger.Error("cannot load token file, keeping previous tokens", "error", err)
 		}
 		return
 	}
 	a.current = data
 	a.tokenFileErr.Store(nil)
 	a.tokens.Store(set)
-	a.logger.Info("token file was read again", "tokens", set.Len())
+	a.logger.Info("token file reloaded", "tokens", set.Len())
 }
 
-// TokenProblem says why the token file as it is now cannot be used, so that the
-// tokens read before are in force; "" when it can, or there is none. It may be
-// called by any goroutine.
+// TokenProblem returns why the current token file cannot be used, so that the previous tokens remain active. It
+// returns "" if the file is valid or there is none. It may be called by any goroutine.
 func (s *Server) TokenProblem() string {
 	if what := s.auth.tokenFileErr.Load(); what != nil {
 		return *what
@@ -127,14 +124,13 @@ func (s *Server) TokenProblem() string {
 	return ""
 }
 
-// authorize finds out who asks and whether they may.
+// authorize identifies the caller and checks its permission.
 func (c *request) authorize() error {
 	a := c.s.auth
 	if c.write {
-		// The one way in which a page in somebody's browser could use that
-		// somebody's place on the loopback.
+		// A page of another origin in a local browser must not use the trust in loopback.
 		if err := crossOrigin.Check(c.r); err != nil {
-			return cluster.Errorf(cluster.CodeForbidden, "request comes from a page of another origin: %w", err)
+			return cluster.Errorf(cluster.CodeForbidden, "cross-origin request rejected: %w", err)
 		}
 	}
 	if c.route.Role == token.None {
@@ -152,7 +148,7 @@ func (c *request) authorize() error {
 	case who.node != "" && c.route.AllowNode:
 		return nil
 	}
-	return cluster.Errorf(cluster.CodeForbidden, "%s may not: %s %s needs role %s", who.describe(), c.r.Method, c.route.Pattern, c.route.Role)
+	return cluster.Errorf(cluster.CodeForbidden, "%s is not allowed: %s %s requires role %s", who.describe(), c.r.Method, c.route.Pattern, c.route.Role)
 }
 
 func (i identity) describe() string {
@@ -162,9 +158,8 @@ func (i identity) describe() string {
 	return fmt.Sprintf("%s, whose role is %s,", i.name, i.role)
 }
 
-// identify gives the caller's identity, or CodeUnauthenticated, or CodeBusy
-// with status 429 for too many bad tokens. passed: it is what a forwarding node
-// says, and is believed.
+// identify returns the caller's identity, or CodeUnauthenticated, or CodeBusy with status 429 after too many bad
+// tokens. passed reports that a trusted forwarding node has asserted the identity.
 func (a *authenticator) identify(r *http.Request) (who identity, passed bool, err error) {
 	direct, err := a.identifyDirect(r)
 	said := r.Header.Get(apiv1.HeaderIdentity)
@@ -175,16 +170,14 @@ func (a *authenticator) identify(r *http.Request) (who identity, passed bool, er
 	return who, err == nil, err
 }
 
-// trustsForwardedIdentity says whether the caller may speak for others: as a node, because
-// everybody may do everything, or from this machine without TLS where that is
-// as good as being operator. Where tokens tell the users of one machine apart,
-// none of them may: nodes then pass the token on (forwarder.request).
+// trustsForwardedIdentity reports whether the caller may assert another caller's identity. It may as a node, in
+// insecure mode, and from this machine without TLS if every local caller is an operator. If tokens separate the users
+// of a machine, no local caller may: nodes then forward the token (forward.Caller.Authorization).
 func (a *authenticator) trustsForwardedIdentity(r *http.Request, direct identity) bool {
 	return a.insecure || direct.node != "" || a.trustsLoopback(r)
 }
 
-// trustsLoopback says whether the request is an operator's for where it comes
-// from.
+// trustsLoopback reports whether the origin alone makes the caller an operator.
 func (a *authenticator) trustsLoopback(r *http.Request) bool {
 	return a.tokens.Load() == nil && r.TLS == nil && fromLoopback(r) && a.localHost(r.Host)
 }
@@ -210,11 +203,11 @@ func (a *authenticator) identifyDirect(r *http.Request) (identity, error) {
 			return identity{name: "insecure", role: token.Operator}, nil
 		}
 		if !a.authFailures.allow(r.RemoteAddr, time.Now()) {
-			err := cluster.Errorf(cluster.CodeBusy, "too many bad tokens from this address")
+			err := cluster.Errorf(cluster.CodeBusy, "too many failed authentication attempts from this address")
 			err.Status, err.RetryAfter = http.StatusTooManyRequests, 10*time.Second
 			return identity{}, err
 		}
-		return identity{}, cluster.Errorf(cluster.CodeUnauthenticated, "Authorization: this token is not known")
+		return identity{}, cluster.Errorf(cluster.CodeUnauthenticated, "Authorization: unknown token")
 	}
 	switch {
 	case a.insecure:
@@ -227,9 +220,8 @@ func (a *authenticator) identifyDirect(r *http.Request) (identity, error) {
 	return identity{}, cluster.Errorf(cluster.CodeUnauthenticated, "Authorization: a bearer token or a client certificate is needed")
 }
 
-// localHost says whether a Host header names this machine in a way that
-// somebody else's domain cannot: a page that rebinds its own name to 127.0.0.1
-// bears that name here. Browsers always send one; HTTP/1.0 clients need not.
+// localHost reports whether a Host header names this machine in a way that a foreign domain cannot. A page that
+// rebinds its own name to 127.0.0.1 sends that name. Browsers always send a Host header; HTTP/1.0 clients may not.
 func (a *authenticator) localHost(hostport string) bool {
 	host := hostport
 	if host == "" {
@@ -261,8 +253,7 @@ func bearer(r *http.Request) (string, bool) {
 	return strings.TrimSpace(h[len(scheme):]), true
 }
 
-// certificateIdentity reads northstar://<cluster-name>/<role>/<name>, where the
-// role may also be node.
+// certificateIdentity reads northstar://<cluster-name>/<role>/<name>, where the role may also be node.
 func certificateIdentity(uri *url.URL, clusterName string) (identity, bool) {
 	if uri.Scheme != "northstar" || uri.Host != clusterName {
 		return identity{}, false
@@ -270,7 +261,7 @@ func certificateIdentity(uri *url.URL, clusterName string) (identity, bool) {
 	return makeIdentity(strings.Cut(strings.TrimPrefix(uri.Path, "/"), "/"))
 }
 
-// header is how an identity travels between nodes.
+// header returns the form in which an identity travels between nodes.
 func (i identity) header() string {
 	if i.node != "" {
 		return "node " + string(i.node)
@@ -287,7 +278,7 @@ func parseIdentity(s string) (identity, error) {
 	return who, nil
 }
 
-// makeIdentity takes what strings.Cut returned: a role or "node", and a name.
+// makeIdentity returns the identity for a role or "node", and a name, as strings.Cut returned them.
 func makeIdentity(kind, name string, found bool) (identity, bool) {
 	if kind == "node" {
 		id, err := cluster.ParseNodeID(name)
@@ -302,8 +293,8 @@ func fromLoopback(r *http.Request) bool {
 	return err == nil && addr.Addr().Unmap().IsLoopback()
 }
 
-// callerAddress is where a call comes from: what a forwarding node says, when
-// that is believed.
+// callerAddress returns the origin of a call: the address that a trusted forwarding node reports, or the
+// connection's.
 func callerAddress(r *http.Request, believed bool) string {
 	if said := r.Header.Get(apiv1.HeaderCaller); said != "" && believed {
 		if addr, err := netip.ParseAddrPort(said); err == nil {

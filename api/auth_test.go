@@ -380,7 +380,7 @@ func TestTokenFile_Reload(t *testing.T) {
 		}
 		cancel()
 		<-done
-		if got := strings.Count(log.String(), "cannot be used"); got != 3 { // the two without tokens are the same
+		if got := strings.Count(log.String(), "cannot load token file"); got != 3 { // the two without tokens are the same
 			t.Errorf("%d errors for four bad files:\n%s", got, log.String())
 		}
 	})

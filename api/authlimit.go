@@ -6,24 +6,24 @@ import (
 	"time"
 )
 
-// How many bad tokens an address may send: some at once, then one a second.
+// Bad tokens of one address: a burst, then one a second.
 const (
 	failureBurst  = 20
 	failureRefill = time.Second
-	maxAddresses  = 4096 // remembered; beyond, the one that is best off is forgotten
+	maxAddresses  = 4096 // remembered; beyond it, the address closest to a full burst is evicted
 )
 
-// authFailureLimiter limits bad tokens by address. A valid token never gets here.
+// authFailureLimiter limits bad tokens by address. Requests with a valid token do not use it.
 type authFailureLimiter struct {
 	mu   sync.Mutex
-	seen map[netip.Prefix]time.Time // when the address has its whole burst back
+	seen map[netip.Prefix]time.Time // time at which the address has its full burst again
 }
 
 func newAuthFailureLimiter() *authFailureLimiter {
 	return &authFailureLimiter{seen: make(map[netip.Prefix]time.Time)}
 }
 
-// allow counts one bad token and says whether it is to be answered as such.
+// allow counts one bad token and reports whether it may be answered as unauthenticated.
 func (f *authFailureLimiter) allow(remote string, now time.Time) bool {
 	key := addressGroup(remote)
 	f.mu.Lock()
@@ -43,8 +43,7 @@ func (f *authFailureLimiter) allow(remote string, now time.Time) bool {
 	return true
 }
 
-// evict makes room: all addresses that have their burst back, else the one
-// that is closest to it.
+// evict removes all addresses with a full burst, or else the address closest to one.
 func (f *authFailureLimiter) evict(now time.Time) {
 	var best netip.Prefix
 	var at time.Time
@@ -62,8 +61,8 @@ func (f *authFailureLimiter) evict(now time.Time) {
 	}
 }
 
-// addressGroup is an address, or for IPv6 the network of which one client has
-// all addresses. What cannot be read shares one group.
+// addressGroup returns an address, or for IPv6 the network that one client controls. Unreadable addresses share one
+// group.
 func addressGroup(remote string) netip.Prefix {
 	ap, err := netip.ParseAddrPort(remote)
 	if err != nil {

@@ -20,8 +20,7 @@ const (
 // getAutoFailover serves GET /admin/auto-failover.
 func getAutoFailover(c *request) error { return c.reply(c.s.autoFailover(time.Now())) }
 
-// autoFailover is the setting as this node has applied it, judged by its own
-// clock.
+// autoFailover returns the setting that this node has applied, evaluated at its own clock.
 func (s *Server) autoFailover(now time.Time) apiv1.AutoFailoverState {
 	view := s.reads.View()
 	set := view.Settings()
@@ -69,7 +68,7 @@ func postAutoFailover(c *request, in apiv1.AutoFailover) error {
 	return c.reply(c.s.autoFailover(time.Now()))
 }
 
-// planAutoFailover says what a change of the setting would do now.
+// planAutoFailover returns what a change of the setting would do.
 func (c *request) planAutoFailover(enabled bool, ttl time.Duration) cluster.Plan {
 	st, view := c.s.reads.Status(), c.s.reads.View()
 	p := cluster.Plan{

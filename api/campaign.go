@@ -14,15 +14,14 @@ import (
 )
 
 const (
-	// campaignGrace is what a campaign may take beside its wait in the queue.
+	// campaignGrace is the time that a campaign may take in addition to its wait in the queue.
 	campaignGrace = apiv1.DefaultTimeoutMS * time.Millisecond
-	// sessionCheckInterval is how often a waiting candidate's session is looked at: its end
-	// alone is no event of the role.
+	// sessionCheckInterval is how often a waiting candidate's session is checked: its end alone is no role event.
 	sessionCheckInterval = time.Second
 )
 
-// campaign serves POST /v1/roles/{role}/campaign. It may be repeated: a holder
-// gets its tenure again, a candidate keeps its place.
+// campaign serves POST /v1/roles/{role}/campaign. It is idempotent: a holder gets its tenure again, a candidate keeps
+// its place.
 func campaign(c *request, in apiv1.Campaign) error {
 	cmd, err := c.campaignCommand(in)
 	if err != nil {
@@ -33,8 +32,8 @@ func campaign(c *request, in apiv1.Campaign) error {
 	defer cancel()
 	c.extendDeadlines(wait + 2*campaignGrace)
 	var role *state.Role
-	// A candidate is known by its session: a later leader knows whether an earlier
-	// try was elected, and when the wait is over it takes the candidate back.
+	// The session identifies a candidate. A later leader therefore knows whether an earlier attempt was elected, and
+	// withdraws the candidate when the wait expires.
 	work := forward.Request{Write: true, Idempotent: true, FinalCode: cluster.CodeRoleHeld, Local: func(ctx context.Context) (err error) {
 		role, err = c.campaignHere(ctx, cmd)
 		return err
@@ -51,7 +50,7 @@ func campaign(c *request, in apiv1.Campaign) error {
 	return c.reply(c.wireRole(c.s.reads.View(), role))
 }
 
-// maxCampaignDuration bounds a campaign as a whole.
+// maxCampaignDuration limits a campaign as a whole.
 const maxCampaignDuration = apiv1.MaxWaitMS*time.Millisecond + campaignGrace
 
 func (c *request) campaignCommand(in apiv1.Campaign) (state.Command, error) {
@@ -72,20 +71,18 @@ func (c *request) campaignCommand(in apiv1.Campaign) (state.Command, error) {
 	return cmd, nil
 }
 
-// canRetry says whether a campaign that found no leader for as long as requests
-// are held goes on: its client has said that it waits.
+// canRetry reports whether a campaign that found no leader within the queue limit tries again.
 func (c *request) canRetry(ctx context.Context, err error, wait time.Duration) bool {
 	return cluster.IsCode(err, cluster.CodeNoLeader) && wait > 0 && !c.forwarded && ctx.Err() == nil && !c.waitExpired(ctx) && c.s.stopping.Err() == nil
 }
 
-// waitExpired says whether the wait of a campaign is over: what is left of its time
-// is for the answer.
+// waitExpired reports whether the wait of a campaign is over: the rest of its time is for the response.
 func (c *request) waitExpired(ctx context.Context) bool {
 	return !time.Now().Before(c.waitDeadline(ctx))
 }
 
-// waitDeadline is when the wait in the queue ends: what a forwarding node has kept
-// of the time for itself does not shorten it.
+// waitDeadline returns when the wait in the queue ends. The overhead that a forwarding node reserves does not shorten
+// it.
 func (c *request) waitDeadline(ctx context.Context) time.Time {
 	deadline, _ := ctx.Deadline()
 	if c.forwarded {
@@ -94,17 +91,17 @@ func (c *request) waitDeadline(ctx context.Context) time.Time {
 	return deadline.Add(-campaignGrace)
 }
 
-// extendDeadlines lets a connection be silent for longer than requests may be.
+// extendDeadlines lets a connection be silent for longer than other requests may.
 func (c *request) extendDeadlines(d time.Duration) {
 	rc := http.NewResponseController(c.ResponseWriter)
 	until := time.Now().Add(d)
-	_ = rc.SetReadDeadline(until) // where it is not supported, nothing is limited
+	_ = rc.SetReadDeadline(until) // a connection without deadlines has no limit
 	_ = rc.SetWriteDeadline(until)
 }
 
-// campaignHere makes a session a candidate, and waits until it holds the role,
-// the wait is over, its client is gone, or this node leads no more: then another
-// leader is asked, and the candidate keeps its place.
+// campaignHere makes a session a candidate and waits for its election. It returns when the session holds the role,
+// the wait is over, the client is gone, or this node loses leadership. In the last case another leader is asked, and
+// the candidate keeps its place.
 func (c *request) campaignHere(ctx context.Context, cmd state.Command) (*state.Role, error) {
 	p := cmd.RoleCampaign
 	left := c.s.deps.Sessions.TrackWaiter(p.Role, p.Session)
@@ -126,7 +123,7 @@ func (c *request) campaignHere(ctx context.Context, cmd state.Command) (*state.R
 	if err != nil || role.Current.Session == p.Session {
 		return role, err
 	}
-	// Time is up, or the client is gone.
+	// The wait is over, or the client is gone.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), campaignGrace)
 	defer cancel()
 	now, err := c.s.deps.Sessions.Withdraw(ctx, p.Role, p.Session)
@@ -136,9 +133,8 @@ func (c *request) campaignHere(ctx context.Context, cmd state.Command) (*state.R
 	return now, nil
 }
 
-// waitForElection returns when a candidate was elected, waits no more, or its time
-// is up or its client gone; the role is as it is then. The error is that its
-// session has ended, or that this node cannot tell any more.
+// waitForElection returns the role when the candidate was elected or left the queue, when the wait is over, or when
+// the client is gone. It fails if the session has ended or this node can no longer tell.
 func (c *request) waitForElection(ctx context.Context, p *state.RoleCampaign, leader *forward.Leader) (*state.Role, error) {
 	until := c.waitDeadline(ctx)
 	ctx, cancel := stream.WithGraceAfter(ctx, leader.Changed, 0)
@@ -166,7 +162,8 @@ func (c *request) waitForElection(ctx context.Context, p *state.RoleCampaign, le
 		_, err := cursor.Next(turn, 1)
 		done()
 		switch {
-		case cluster.IsCode(err, cluster.CodeHistoryCompacted): // a backup was restored, or a storm of events: look, and go on from now
+		// a restored backup or too many events: check the state, and continue from now
+		case cluster.IsCode(err, cluster.CodeHistoryCompacted):
 			if cursor, err = c.s.reads.RoleFeed().Cursor(state.RoleKey(p.Role), c.s.reads.View().Revision()); err != nil {
 				return nil, err
 			}
@@ -178,10 +175,10 @@ func (c *request) waitForElection(ctx context.Context, p *state.RoleCampaign, le
 	}
 }
 
-// lockDelayText is why a role waits since a backup was restored or a quorum recovered.
+// lockDelayText explains the lock delay of a role after a restore or a recovery.
 const lockDelayText = "since the state was replaced it waits, %v in all, for who may still believe to hold it"
 
-// notElectedError is the refusal of a candidate that does not hold the role.
+// notElectedError refuses a candidate that does not hold the role.
 func notElectedError(v *state.View, r *state.Role) *cluster.Error {
 	if r.RevokedFrom != "" {
 		return cluster.Errorf(cluster.CodeRoleHeld, "nobody holds role %q: it was taken from session %q, which has not resigned from it yet, nor ended", r.Name, r.RevokedFrom)

@@ -14,11 +14,10 @@ import (
 	"northstar/cluster"
 )
 
-// deadAfter is how long a member must be out of reach to be shown as dead.
+// deadAfter is how long a member must be unreachable to be shown as dead.
 const deadAfter = 10 * time.Second
 
-// getCluster serves GET /v1/cluster: the leader's view, which any other node
-// asks for; its own when the leader does not answer.
+// getCluster serves GET /v1/cluster: the leader's view, or this node's own if the leader does not respond.
 func getCluster(c *request) error {
 	st := c.s.reads.Status()
 	if st.Role != cluster.Leader && st.LeaderID != "" && !c.forwarded {
@@ -26,20 +25,19 @@ func getCluster(c *request) error {
 		if err == nil {
 			return c.replyJSON(body)
 		}
-		c.s.logger.Debug("leader does not show its view of the cluster: showing this node's", "leader", st.LeaderID, "error", err)
+		c.s.logger.Debug("leader unreachable: serving this node's own cluster view", "leader", st.LeaderID, "error", err)
 	}
 	return c.reply(c.s.clusterView(time.Now()))
 }
 
-// leadersView asks the leader for its /v1/cluster. Questions that come while
-// one is under way share its answer.
+// leadersView requests the leader's /v1/cluster. Concurrent requests share one response.
 func (s *Server) leadersView(ctx context.Context, leader cluster.NodeID) ([]byte, error) {
 	addr := s.httpAddress(leader)
 	if addr == "" || leader == s.deps.Node.ID {
 		return nil, errors.New("address of the leader is not known")
 	}
 	body, err, _ := s.views.Do(addr, func() (any, error) {
-		// Not the context of the one who happened to ask first.
+		// The context of the first caller must not end the shared request.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*s.deps.TimeoutMax)
 		defer cancel()
 		answer, err := s.forward.Get(ctx, forward.Caller{}, addr, apiv1.PathCluster, 1<<20)
@@ -54,7 +52,7 @@ func (s *Server) leadersView(ctx context.Context, leader cluster.NodeID) ([]byte
 	return body.([]byte), nil
 }
 
-// clusterView is the cluster as this node sees it.
+// clusterView returns the cluster as this node sees it.
 func (s *Server) clusterView(now time.Time) apiv1.Cluster {
 	st, view := s.reads.Status(), s.reads.View()
 	in := viewInput{
@@ -82,7 +80,7 @@ func (s *Server) clusterView(now time.Time) apiv1.Cluster {
 	}
 }
 
-// viewInput is all that the members shown are made from.
+// viewInput is the input of members.
 type viewInput struct {
 	self      cluster.NodeStatus
 	lifecycle cluster.Lifecycle // of self
@@ -93,9 +91,8 @@ type viewInput struct {
 	uptime    time.Duration
 }
 
-// members joins Raft's configuration, the member records and what is known of
-// the peers: one line for each node that is in the configuration or on record,
-// in order of ID.
+// members joins Raft's configuration, the member records and the state of the peers. It returns one item for each
+// recorded or configured node, in order of ID.
 func (in viewInput) members() []apiv1.Member {
 	records := make(map[cluster.NodeID]cluster.Member)
 	servers := make(map[cluster.NodeID]cluster.Server)
@@ -119,7 +116,7 @@ func (in viewInput) members() []apiv1.Member {
 	return out
 }
 
-// member is one line. sv and rec are zero where there is none.
+// member returns one item. sv and rec are zero if the node has none.
 func (in viewInput) member(id cluster.NodeID, sv cluster.Server, rec cluster.Member) apiv1.Member {
 	if rec.ID == "" {
 		rec = cluster.Member{Priority: cluster.DefaultPriority, Eligible: true, Lifecycle: cluster.Joining}

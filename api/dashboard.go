@@ -10,7 +10,7 @@ import (
 //go:embed dashboard
 var dashboardFiles embed.FS
 
-// dashboardPolicy lets the page load what this node serves, and nothing else.
+// dashboardPolicy lets the page load only what this node serves.
 const dashboardPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 var dashboardTypes = map[string]string{

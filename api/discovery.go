@@ -80,7 +80,7 @@ func (s *Server) status(now time.Time) apiv1.Status {
 	return out
 }
 
-// lifecycle is a node's own, with what only the API knows: that it drains.
+// lifecycle returns this node's lifecycle, including draining, which only the API knows.
 func (s *Server) lifecycle(st cluster.NodeStatus) cluster.Lifecycle {
 	if s.draining.Load() && st.Lifecycle != cluster.Dead {
 		return cluster.Draining
@@ -88,7 +88,7 @@ func (s *Server) lifecycle(st cluster.NodeStatus) cluster.Lifecycle {
 	return st.Lifecycle
 }
 
-// contactMS is the age of the leader's last word; nil when there was none.
+// contactMS returns the age of the leader's last message; nil without one.
 func contactMS(st cluster.NodeStatus) *int64 {
 	var n int64
 	switch {

@@ -18,9 +18,8 @@ import (
 	"northstar/telemetry"
 )
 
-// listElections serves GET /v1/elections, the newest first: those that gave a leader
-// from the replicated records, and those that came to nothing from the journals of
-// all nodes that can be reached. For another node that asks, only this journal's.
+// listElections serves GET /v1/elections, newest first. Won elections come from the replicated records, lost
+// elections from the journals of all reachable nodes. Another node that asks gets only this node's journal.
 func listElections(c *request) error {
 	limit, err := c.queryLimit(apiv1.DefaultListLimit)
 	if err != nil {
@@ -30,7 +29,7 @@ func listElections(c *request) error {
 	if c.forwarded {
 		return c.reply(answer)
 	}
-	won := c.s.reads.View().Elections() // the oldest first
+	won := c.s.reads.View().Elections() // oldest first
 	for _, e := range won[max(0, len(won)-limit):] {
 		answer.Items = append(answer.Items, c.s.wireElection(e))
 	}
@@ -41,9 +40,8 @@ func listElections(c *request) error {
 	return c.reply(answer)
 }
 
-// newestElection orders elections from the newest: by term, as the clocks of their
-// candidates need not agree, and in a term, which has one winner at most, the winner
-// first, as the others end when they hear of it.
+// newestElection orders elections by term, newest first, because the clocks of candidates may differ. Within a term
+// the winner is first.
 func newestElection(a, b apiv1.Election) int {
 	order := func(won bool) int {
 		if won {
@@ -54,8 +52,7 @@ func newestElection(a, b apiv1.Election) int {
 	return cmp.Or(cmp.Compare(b.Term, a.Term), cmp.Compare(order(a.Won()), order(b.Won())), b.StartedAt.Compare(a.StartedAt))
 }
 
-// lostElections are the newest that this node has stood in and not won, as far as its
-// journal goes.
+// lostElections returns the newest lost elections in this node's journal.
 func (s *Server) lostElections(limit int) []apiv1.Election {
 	events, _, _ := s.deps.Journal.Latest("election", math.MaxInt)
 	lost := []apiv1.Election{}
@@ -73,8 +70,8 @@ func (s *Server) lostElections(limit int) []apiv1.Election {
 	return lost
 }
 
-// lostElectionsOfMembers asks all other members at once for what they have not won, and names
-// those that do not answer.
+// lostElectionsOfMembers asks all other members in parallel for their lost elections, and names those that do not
+// respond.
 func (c *request) lostElectionsOfMembers(limit int) (lost []apiv1.Election, missing []string) {
 	ids := c.s.otherMembers()
 	pages, errs := make([]apiv1.Elections, len(ids)), make([]error, len(ids))
@@ -87,7 +84,7 @@ func (c *request) lostElectionsOfMembers(limit int) (lost []apiv1.Election, miss
 	asking.Wait()
 	missing = []string{}
 	for i, page := range pages {
-		if errs[i] != nil || page.Missing == nil { // or a node of an earlier version, which answers with the records
+		if errs[i] != nil || page.Missing == nil { // or a node of an earlier version, which returns the records
 			missing = append(missing, string(ids[i]))
 			continue
 		}
@@ -97,7 +94,7 @@ func (c *request) lostElectionsOfMembers(limit int) (lost []apiv1.Election, miss
 	return lost, missing
 }
 
-// otherMembers are the members but this node.
+// otherMembers returns the members except this node.
 func (s *Server) otherMembers() []cluster.NodeID {
 	var ids []cluster.NodeID
 	for _, m := range s.reads.View().Members() {
@@ -108,11 +105,11 @@ func (s *Server) otherMembers() []cluster.NodeID {
 	return ids
 }
 
-// maxMemberResponse bounds the answer of another node.
+// maxMemberResponse limits another node's response.
 const maxMemberResponse = 8 << 20
 
-// askMember asks another node for what it alone knows, for timeout-max at most, and
-// reads its answer into out. 410 is CodeHistoryCompacted.
+// askMember sends a GET to another node, for timeout-max at most, and decodes the response into out. 410 becomes
+// CodeHistoryCompacted.
 func (c *request) askMember(ctx context.Context, id cluster.NodeID, path string, query url.Values, out any) error {
 	addr := c.s.httpAddress(id)
 	if addr == "" {
@@ -138,7 +135,7 @@ func (s *Server) wireElection(e state.Election) apiv1.Election {
 		Term:        e.Term,
 		Trigger:     e.Trigger,
 		CandidateID: string(e.Node),
-		Result:      telemetry.ResultWon, // only who won can write it down
+		Result:      telemetry.ResultWon, // only a winner can write the record
 		Votes:       []apiv1.Vote{},
 		StartedAt:   unixNano(e.StartedAt),
 		Reason:      e.Reason,

@@ -14,19 +14,18 @@ import (
 	"northstar/cluster"
 )
 
-// Events are each node's own. An answer merges those of all nodes that can be
-// reached; the seq of an item then holds the position in every node's journal,
-// that of its own node first, so that one can go on from it anywhere.
+// Events belong to a node. A response merges those of all reachable nodes. The seq of an item holds an offset for
+// every node's journal, its own node first, so that a reader can continue from it on any node.
 
-// eventOffsets are a reader's places in the journals of nodes.
+// eventOffsets are a reader's offsets in the journals of nodes.
 type eventOffsets struct {
-	owner   cluster.NodeID // whose place comes first
+	owner   cluster.NodeID // node of the first offset
 	offsets map[cluster.NodeID]string
 }
 
 func (p eventOffsets) offset(id cluster.NodeID) string { return p.offsets[id] }
 
-// withOffset is p with another place for one node, which becomes the first.
+// withOffset returns p with another offset for one node, which becomes the first.
 func (p eventOffsets) withOffset(id cluster.NodeID, seq string) eventOffsets {
 	at := maps.Clone(p.offsets)
 	if at == nil {
@@ -36,7 +35,7 @@ func (p eventOffsets) withOffset(id cluster.NodeID, seq string) eventOffsets {
 	return eventOffsets{owner: id, offsets: at}
 }
 
-// String writes the places as parseEventOffsets reads them.
+// String returns the form that parseEventOffsets reads.
 func (p eventOffsets) String() string {
 	ids := slices.DeleteFunc(slices.Sorted(maps.Keys(p.offsets)), func(id cluster.NodeID) bool { return id == p.owner })
 	parts := []string{string(p.owner) + "=" + p.offsets[p.owner]}
@@ -46,7 +45,7 @@ func (p eventOffsets) String() string {
 	return strings.Join(parts, ",")
 }
 
-// maxEventOffsets bounds the nodes that one seq may name.
+// maxEventOffsets limits the nodes in one seq.
 const maxEventOffsets = 1000
 
 func parseEventOffsets(seq string) (eventOffsets, error) {
@@ -65,15 +64,14 @@ func parseEventOffsets(seq string) (eventOffsets, error) {
 	return p, nil
 }
 
-// nodePage is one node's answer.
+// nodePage is one node's response.
 type nodePage struct {
 	id   cluster.NodeID
 	page apiv1.Events
 	err  error
 }
 
-// mergedEvents asks all nodes at once for what comes after since, or, when that
-// is "", for the newest, at most limit in all.
+// mergedEvents requests at most limit events after since from all nodes in parallel; since "" requests the newest.
 func (c *request) mergedEvents(ctx context.Context, since, typ string, limit int) (apiv1.Events, error) {
 	var from eventOffsets
 	self := c.s.deps.Node.ID
@@ -83,7 +81,7 @@ func (c *request) mergedEvents(ctx context.Context, since, typ string, limit int
 		if from, err = parseEventOffsets(since); err != nil {
 			return apiv1.Events{}, err
 		}
-	case since != "": // as this node's log shows it
+	case since != "": // the time in this node's log
 		from = from.withOffset(self, since)
 	}
 	parts := c.askEvents(ctx, from, typ, limit)
@@ -94,8 +92,7 @@ func (c *request) mergedEvents(ctx context.Context, since, typ string, limit int
 			good = append(good, p)
 			continue
 		}
-		// A process that is gone has taken its events with it. Only whoever goes on
-		// from one of those has to know.
+		// A node that restarted has lost its events. The reader must know only if its offset is of the lost journal.
 		if p.id == from.owner && cluster.IsCode(p.err, cluster.CodeHistoryCompacted) || cluster.IsCode(p.err, cluster.CodeBadRequest) {
 			return apiv1.Events{}, p.err
 		}
@@ -107,8 +104,8 @@ func (c *request) mergedEvents(ctx context.Context, since, typ string, limit int
 	return answer, nil
 }
 
-// askEvents asks every member, this node included. Who is asked from a place
-// that is gone, and is not the owner, is asked from the beginning.
+// askEvents asks every member, this node included. A node whose journal no longer has the offset is asked from its
+// beginning, unless it is the owner.
 func (c *request) askEvents(ctx context.Context, from eventOffsets, typ string, limit int) []nodePage {
 	ids := append([]cluster.NodeID{c.s.deps.Node.ID}, c.s.otherMembers()...)
 	parts := make([]nodePage, len(ids))
@@ -132,7 +129,7 @@ func (c *request) askEvents(ctx context.Context, from eventOffsets, typ string, 
 	return parts
 }
 
-// eventsOf asks another node for its own events.
+// eventsOf requests another node's own events.
 func (c *request) eventsOf(ctx context.Context, id cluster.NodeID, since, typ string, limit int) (page apiv1.Events, err error) {
 	query := url.Values{"limit": {strconv.Itoa(limit)}}
 	if since != "" {
@@ -145,9 +142,8 @@ func (c *request) eventsOf(ctx context.Context, id cluster.NodeID, since, typ st
 	return page, err
 }
 
-// mergePages puts the pages of nodes into one, in order of time: at most limit items,
-// the newest of them when latest. Each node's own order is kept whatever its
-// clock says.
+// mergePages merges the pages of nodes in order of time: at most limit items, or the newest limit items if latest.
+// Each node's own order is kept even if its clock is wrong.
 func mergePages(parts []nodePage, from eventOffsets, self cluster.NodeID, limit int, latest bool) apiv1.Events {
 	at := eventOffsets{owner: self, offsets: map[cluster.NodeID]string{}}
 	maps.Copy(at.offsets, from.offsets)
@@ -176,7 +172,7 @@ func mergePages(parts []nodePage, from eventOffsets, self cluster.NodeID, limit 
 	}
 	for _, p := range parts {
 		if len(p.page.Items) == 0 {
-			at.offsets[p.id] = p.page.Next // past what was of another type too
+			at.offsets[p.id] = p.page.Next // also skips events of other types
 		}
 	}
 	at.owner = self
@@ -187,7 +183,7 @@ func mergePages(parts []nodePage, from eventOffsets, self cluster.NodeID, limit 
 	return out
 }
 
-// earliestPage gives the page whose next item is the oldest; there is one.
+// earliestPage returns the page whose next item is oldest. One of the pages has items.
 func earliestPage(parts []nodePage) int {
 	first := -1
 	for i, p := range parts {

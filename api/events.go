@@ -13,19 +13,19 @@ import (
 	"northstar/cluster"
 )
 
-// listEvents serves GET /v1/events: what the journals of all reachable nodes
-// hold, as JSON or as a stream. For another node that asks, only this one's.
+// listEvents serves GET /v1/events: the journals of all reachable nodes, as JSON or as a stream. Another node that
+// asks gets only this node's journal.
 func listEvents(c *request) error {
 	limit, err := c.queryLimit(apiv1.DefaultListLimit)
 	if err != nil {
 		return err
 	}
 	switch c.query.Get("type") {
-	case "split-brain", "split_brain": // as the contract and the verdicts write it
+	case "split-brain", "split_brain": // the contract and the findings use different spellings
 		c.query.Set("type", "splitbrain")
 	}
 	since, typ := c.query.Get("since"), c.query.Get("type")
-	// A node that asks may know of types that this one does not.
+	// Another node that asks may know types that this node does not.
 	if typ != "" && !c.forwarded && !slices.Contains(cluster.EventTypes, typ) {
 		return problem.BadRequest("type: want %s, got %q", strings.Join(cluster.EventTypes, ", "), typ)
 	}
@@ -46,8 +46,7 @@ func listEvents(c *request) error {
 	return c.reply(answer)
 }
 
-// ownEvents is what this node's journal holds after since, or, when that is "",
-// the newest of it.
+// ownEvents returns the events of this node's journal after since; since "" returns the newest.
 func (s *Server) ownEvents(since, typ string, limit int) (apiv1.Events, error) {
 	own := apiv1.Events{Items: []apiv1.Event{}, Prev: since, Missing: []string{}}
 	var items []cluster.Event
@@ -63,7 +62,7 @@ func (s *Server) ownEvents(since, typ string, limit int) (apiv1.Events, error) {
 	return own, nil
 }
 
-// mergeInterval is how often a stream asks the other nodes for their events.
+// mergeInterval is how often a stream requests the other nodes' events.
 const mergeInterval = 250 * time.Millisecond
 
 func streamEvents(c *request) error {
@@ -72,7 +71,7 @@ func streamEvents(c *request) error {
 		since = c.query.Get("since")
 	}
 	typ := c.query.Get("type")
-	if since == "" { // from now on
+	if since == "" { // start now
 		now, err := c.mergedEvents(c.r.Context(), "", typ, 1)
 		if err != nil {
 			return err
@@ -85,7 +84,7 @@ func streamEvents(c *request) error {
 	}
 	return c.stream(func(ctx context.Context, e *stream.Events) error {
 		for len(pending.Items) == 0 {
-			// This node's own events come at once, the others' with the next turn.
+			// Events of this node are sent immediately, those of others at the next interval.
 			if err := c.s.waitOwnEvents(ctx, pending.Next, typ); err != nil {
 				return err
 			}

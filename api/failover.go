@@ -12,8 +12,7 @@ import (
 	"northstar/cluster"
 )
 
-// postTransferWait is how long a leader may look on, after a hand-over that went wrong,
-// until it can say who leads.
+// postTransferWait is how long a leader may wait after a failed transfer until it knows which node leads.
 const postTransferWait = 2 * time.Second
 
 // postTransfer serves POST /admin/transfer.
@@ -43,8 +42,8 @@ func postTransfer(c *request, in apiv1.Transfer) error {
 	}})
 }
 
-// withPostTransferWait bounds a call that moves leadership. A node that has sent it on
-// waits for longer than the work may take: what came of it is known only then.
+// withPostTransferWait sets the timeout of a call that moves leadership. A forwarding node waits longer than the work
+// may take, because the result is known only then.
 func (c *request) withPostTransferWait(limit time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(c.r.Context(), c.remainingBudget(limit+postTransferWait))
 }
@@ -67,14 +66,14 @@ func postEmergency(c *request, in apiv1.Emergency) error {
 	case order.Target == "":
 		return problem.BadRequest("target_leader_id: required")
 	case !in.DryRun && !in.Force:
-		return problem.BadRequest("force: must be true: an emergency passes over a leader that may live")
+		return problem.BadRequest("force: must be true: an emergency failover deposes a leader that may still be running")
 	case !in.DryRun && in.Reason == "":
 		return problem.BadRequest("reason: required")
 	}
 	return c.runLeadershipRequest(order, planParams{in.DryRun, in.PlanID})
 }
 
-// leadershipRequest reads what the calls that move leadership have in common.
+// leadershipRequest reads the common parameters of the calls that move leadership.
 func (c *request) leadershipRequest(action, target, planID, reason string) (cluster.LeadershipRequest, error) {
 	if len(reason) > maxReason {
 		return cluster.LeadershipRequest{}, problem.BadRequest("reason: want at most %d bytes, got %d", maxReason, len(reason))
@@ -83,8 +82,7 @@ func (c *request) leadershipRequest(action, target, planID, reason string) (clus
 	return cluster.LeadershipRequest{Action: action, Target: id, Reason: reason, Operator: c.caller.name, Forwarded: c.forwarded}, err
 }
 
-// execute runs a plan that is for this node, or answers that it would. A nil error
-// means that it was answered.
+// execute runs a plan on this node, or answers a dry run. A nil error means that the response is written.
 func (c *request) execute(ctx context.Context, o cluster.LeadershipRequest, g planParams, p cluster.Plan) error {
 	if answered, err := c.verifyPlan(g, p); answered || err != nil {
 		return err
@@ -103,12 +101,11 @@ func (c *request) execute(ctx context.Context, o cluster.LeadershipRequest, g pl
 	})
 }
 
-// planRetryDelay is how long a node waits that was sent on to another which turned
-// out not to be the one.
+// planRetryDelay is how long a node waits before a new plan if the node of its plan refused to execute it.
 const planRetryDelay = 10 * time.Millisecond
 
-// runLeadershipRequest has an order carried out by whoever its plan says: the leader, or the
-// target. Unlike onLeader it needs no leader.
+// runLeadershipRequest has a request executed by the actor of its plan: the leader or the target. Unlike onLeader it
+// works without a leader.
 func (c *request) runLeadershipRequest(o cluster.LeadershipRequest, g planParams) error {
 	ctx, cancel := c.withPostTransferWait(c.s.deps.TransferTimeout)
 	defer cancel()
@@ -133,8 +130,8 @@ func (c *request) runLeadershipRequest(o cluster.LeadershipRequest, g planParams
 	}
 }
 
-// sendLeadershipRequest has a plan carried out here or at its actor. CodeNoLeader means that
-// nothing was done, and that a new plan may fare better.
+// sendLeadershipRequest has a plan executed here or by its actor. CodeNoLeader means that nothing was done and a new
+// plan may succeed.
 func (c *request) sendLeadershipRequest(ctx context.Context, o cluster.LeadershipRequest, g planParams, p cluster.Plan) error {
 	self, body := c.s.deps.Node.ID, c.body
 	if p.Executor == self || p.Refusal != nil {
@@ -143,7 +140,7 @@ func (c *request) sendLeadershipRequest(ctx context.Context, o cluster.Leadershi
 		return c.execute(ctx, o, g, p)
 	}
 	if p.Method == cluster.MethodElection {
-		// The target only has to stand: what there is to check is checked here.
+		// The target only starts an election: this node makes the checks.
 		if answered, err := c.verifyPlan(g, p); answered || err != nil {
 			return err
 		}
@@ -159,7 +156,7 @@ func (c *request) sendLeadershipRequest(ctx context.Context, o cluster.Leadershi
 	return c.sendTo(ctx, p.Executor, addr, body)
 }
 
-// leadershipRequestBody is the call as the target of an election gets it.
+// leadershipRequestBody returns the request for the target of an election.
 func leadershipRequestBody(o cluster.LeadershipRequest, p cluster.Plan) ([]byte, error) {
 	if o.Action == cluster.ActionEmergency {
 		return json.Marshal(apiv1.Emergency{TargetLeaderID: string(p.Target), Force: true, Reason: o.Reason})

@@ -14,8 +14,7 @@ import (
 	"northstar/cluster"
 )
 
-// getLive serves GET /livez. That it answers is all that there is to say; ?verbose
-// says it as /readyz does.
+// getLive serves GET /livez. Any response means that the process is alive; ?verbose uses the form of /readyz.
 func getLive(c *request) error {
 	verbose, err := c.queryBool("verbose")
 	switch {
@@ -43,8 +42,8 @@ func getReady(c *request) error {
 	return c.text(strings.Join(append([]string{"ok"}, append(checkLines(notes), "")...), "\n"))
 }
 
-// checks says whether this node should get requests, and why. notes are worth
-// knowing, and no reason to take it out of service.
+// checks reports whether this node should get requests, with reasons. notes are additional information that does not
+// make the node unready.
 func (s *Server) checks(now time.Time) (checks, notes []apiv1.Check, ready bool) {
 	st := s.reads.Status()
 	life := s.lifecycle(st)
@@ -84,8 +83,7 @@ func checkLines(checks []apiv1.Check) []string {
 	return lines
 }
 
-// notReadyProblem is a problem with one line per check, for people and for
-// programs.
+// notReadyProblem is a problem with one line per check, for humans and programs.
 type notReadyProblem struct {
 	apiv1.Problem
 	Checks []string `json:"checks"`
@@ -114,9 +112,8 @@ func (c *request) text(s string) error {
 	return c.ignoreWriteError(err)
 }
 
-// getLeaderHealth serves GET, HEAD and OPTIONS /health/leader: 200 only once a
-// majority has confirmed, after the question came, that this node leads. The
-// rounds of many questions are shared by consensus.
+// getLeaderHealth serves GET, HEAD and OPTIONS /health/leader: 200 only if a majority has confirmed this leader after
+// the request came. Concurrent requests share the rounds of consensus.
 func getLeaderHealth(c *request) error {
 	ctx, cancel := context.WithTimeout(c.r.Context(), c.s.deps.TimeoutMax)
 	defer cancel()
@@ -165,8 +162,8 @@ func getFollowerHealth(c *request) error {
 	return c.text("ok\n")
 }
 
-// lag is how many entries this follower is behind: in its log, which only the
-// leader knows, or in applying it.
+// lag returns how many entries this follower is behind, in its log or in applying it. Only the leader knows the
+// former.
 func (s *Server) lag(ctx context.Context, st cluster.NodeStatus) (uint64, error) {
 	body, err := s.leadersView(ctx, st.LeaderID)
 	if err != nil {

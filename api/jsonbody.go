@@ -13,9 +13,8 @@ import (
 	"northstar/api/problem"
 )
 
-// decodeJSON reads exactly one JSON object into v, and names the field that is
-// wrong. Keys are matched exactly: encoding/json alone would take "Zone" for
-// "zone", and the last of two equal keys.
+// decodeJSON reads exactly one JSON object into v, and names an invalid field. Keys are compared exactly:
+// encoding/json alone would accept "Zone" for "zone", and the last of two equal keys.
 func decodeJSON(body []byte, v any) error {
 	if !utf8.Valid(body) {
 		return problem.BadRequest("body: not valid UTF-8")
@@ -33,8 +32,7 @@ func decodeJSON(body []byte, v any) error {
 	return nil
 }
 
-// checkKeys reads one object, which stands for the struct t at path, and checks
-// its keys: known, and each once.
+// checkKeys reads one object of struct type t at path. Each key must be known and occur once.
 func checkKeys(dec *json.Decoder, t reflect.Type, path string) error {
 	if tok, err := dec.Token(); err != nil || tok != json.Delim('{') {
 		return problem.BadRequest("body: want a JSON object")
@@ -69,8 +67,7 @@ func checkKeys(dec *json.Decoder, t reflect.Type, path string) error {
 	return nil
 }
 
-// checkNested checks the keys of the objects in one field. A value of another
-// kind than the field's is left to json.Unmarshal, which says so.
+// checkNested checks the keys of the objects in one field. json.Unmarshal reports values of the wrong kind.
 func checkNested(value json.RawMessage, t reflect.Type, path string) error {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -92,7 +89,7 @@ func checkNested(value json.RawMessage, t reflect.Type, path string) error {
 	return nil
 }
 
-// jsonFields gives the keys of a struct of apiv1, and what each holds.
+// jsonFields returns the keys of a struct of apiv1, with their types.
 func jsonFields(t reflect.Type) map[string]reflect.Type {
 	fields := make(map[string]reflect.Type, t.NumField())
 	for i := range t.NumField() {
@@ -102,7 +99,7 @@ func jsonFields(t reflect.Type) map[string]reflect.Type {
 	return fields
 }
 
-// jsonProblem says which field of a body is wrong.
+// jsonProblem returns the error that names an invalid field of a body.
 func jsonProblem(err error) error {
 	var typ *json.UnmarshalTypeError
 	if errors.As(err, &typ) && typ.Field != "" {

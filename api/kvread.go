@@ -16,12 +16,12 @@ import (
 	"northstar/state"
 )
 
-// Reads is the state that this node has applied, and how to make sure that it is new
-// enough. Methods may be called by any goroutine; their errors are *cluster.Error.
+// Reads is this node's applied state, with barriers that make it recent enough. Methods may be called by any
+// goroutine; their errors are *cluster.Error.
 type Reads interface {
-	// Barrier returns once View holds every write acknowledged before the call.
+	// ReadBarrier returns once View holds every write acknowledged before the call.
 	ReadBarrier(ctx context.Context) error
-	// LeaseBarrier is Barrier, without a round while a lease is valid.
+	// LeaseReadBarrier is ReadBarrier without a round of messages while a lease is valid.
 	LeaseReadBarrier(ctx context.Context) error
 	View() *state.View
 	Feed() *state.Feed
@@ -29,7 +29,7 @@ type Reads interface {
 	NodeFeed() *state.Feed
 	// Status is cheap.
 	Status() cluster.NodeStatus
-	// Peers returns what this node knows of the other servers.
+	// Peers returns the state of the other servers.
 	Peers() []cluster.PeerStatus
 }
 
@@ -59,8 +59,7 @@ func getKey(c *request) error {
 	})
 }
 
-// read runs answer on a view that is as fresh as ?consistency= asks for, here
-// or at the leader.
+// read runs answer on a view that satisfies ?consistency=, here or at the leader.
 func (c *request) read(answer func(*state.View) error) error {
 	barrier := c.s.reads.ReadBarrier
 	switch level := c.query.Get("consistency"); {
@@ -79,8 +78,8 @@ func (c *request) read(answer func(*state.View) error) error {
 	return answer(c.s.reads.View())
 }
 
-// setStaleness says how old a stale answer may be: the age of the last word
-// from the leader, or, where there was none, of the process.
+// setStaleness sets the maximum age of a stale response: the age of the leader's last message, or else of the
+// process.
 func (c *request) setStaleness() {
 	st := c.s.reads.Status()
 	age := st.LeaderContactAge
@@ -95,8 +94,8 @@ func (c *request) setStaleness() {
 
 var canonicalLastContact = http.CanonicalHeaderKey(apiv1.HeaderLastContact)
 
-// noneMatch says whether one of the entity tags in If-None-Match is tag, or "*".
-// The comparison is the weak one: a proxy that compresses weakens tags.
+// noneMatch reports whether an entity tag of If-None-Match is tag, or "*". The comparison is weak, because a
+// compressing proxy weakens tags.
 func noneMatch(values []string, tag string) bool {
 	for _, v := range values {
 		for one := range strings.SplitSeq(v, ",") {
@@ -109,8 +108,7 @@ func noneMatch(values []string, tag string) bool {
 	return false
 }
 
-// maxListBytes bounds the values of one page: a page may be shorter than
-// ?limit= asks, and says where to go on.
+// maxListBytes limits the values of one page. A page may be shorter than ?limit=, and names the next one.
 const maxListBytes = 4 << 20
 
 // listKeys serves GET /v1/kv.
@@ -133,7 +131,7 @@ func listKeys(c *request) error {
 	})
 }
 
-// keyParam reads a parameter that is a key, or the beginning of one.
+// keyParam reads a parameter that is a key or the prefix of one.
 func (c *request) keyParam(name string) (string, error) {
 	v := c.query.Get(name)
 	if len(v) > apiv1.MaxKeyBytes {
@@ -145,8 +143,7 @@ func (c *request) keyParam(name string) (string, error) {
 	return v, nil
 }
 
-// appendList is apiv1.List as JSON, without the detour over a second copy of
-// all values.
+// appendList appends apiv1.List as JSON without a second copy of all values.
 func appendList(b []byte, revision uint64, items []state.Item, next string) []byte {
 	b = strconv.AppendUint(append(b, `{"revision":`...), revision, 10)
 	b = append(b, `,"items":[`...)

@@ -23,7 +23,8 @@ func putKey(c *request) error {
 		return err
 	}
 	session := c.query.Get("ttl_session")
-	if session == "" && c.query.Has("ttl_session") { // a variable that was never set: not a key without a session
+	// an unset variable of a script: must not create a key without a session
+	if session == "" && c.query.Has("ttl_session") {
 		return problem.BadRequest("ttl_session: want the ID of a session, got nothing")
 	}
 	if c.body, err = c.value(); err != nil {
@@ -56,7 +57,7 @@ type keyWrite struct {
 	command state.Command
 }
 
-// keyWrite reads everything of a write but its body.
+// keyWrite reads a write except its body.
 func (c *request) keyWrite(kind state.Kind) (keyWrite, error) {
 	w := keyWrite{command: state.Command{Kind: kind}}
 	if err := state.CheckKey(c.param); err != nil {
@@ -72,7 +73,7 @@ func (c *request) keyWrite(kind state.Kind) (keyWrite, error) {
 	return w, err
 }
 
-// writeKey proposes w and answers with the result.
+// writeKey proposes w and writes the response.
 func (c *request) writeKey(w keyWrite) error {
 	var err error
 	if w.command.Idempotency, err = c.idempotency(w); err != nil {
@@ -95,8 +96,7 @@ func (c *request) writeKey(w keyWrite) error {
 	return c.replyJSON(append(body, "}\n"...))
 }
 
-// value reads the body of a put, within the bounds of one value, of all bodies
-// together, and of the request's time.
+// value reads the body of a put, within the limits of one value, of all bodies together, and of the request's time.
 func (c *request) value() ([]byte, error) {
 	tooLarge := problem.Status(http.StatusRequestEntityTooLarge, "value: want at most %d bytes", apiv1.MaxValueBytes)
 	length := c.r.ContentLength
@@ -112,7 +112,7 @@ func (c *request) value() ([]byte, error) {
 	}
 	if c.s.bodyBytes.Add(reserve) > c.s.limits.RequestBytes {
 		c.s.bodyBytes.Add(-reserve)
-		return nil, problem.Busy("this node holds %d bytes of requests already", c.s.limits.RequestBytes)
+		return nil, problem.Busy("request body memory limit reached (%d bytes)", c.s.limits.RequestBytes)
 	}
 	deadline, _ := c.ctx.Deadline()
 	err := http.NewResponseController(c.ResponseWriter).SetReadDeadline(deadline)
@@ -140,11 +140,11 @@ func (c *request) value() ([]byte, error) {
 		c.s.bodyBytes.Add(-reserve)
 		return nil, err
 	}
-	c.s.bodyBytes.Add(int64(len(body)) - reserve) // the rest is given back by the caller
+	c.s.bodyBytes.Add(int64(len(body)) - reserve) // the caller releases the rest
 	return body, nil
 }
 
-// checkContentEncoding refuses compressed bodies, which this API does not read.
+// checkContentEncoding refuses compressed bodies, which this API does not support.
 func (c *request) checkContentEncoding() error {
 	if enc := c.r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
 		return problem.Status(http.StatusUnsupportedMediaType, "Content-Encoding: want none, got %q", enc)
@@ -165,7 +165,7 @@ func appendJSONString(b []byte, s string) []byte {
 		if ch := s[i]; ch < ' ' || ch == '"' || ch == '\\' || ch >= 0x7f {
 			quoted, err := json.Marshal(s)
 			if err != nil {
-				panic(err) // a string always can be
+				panic(err) // a string can always be encoded
 			}
 			return append(b, quoted...)
 		}
@@ -175,7 +175,7 @@ func appendJSONString(b []byte, s string) []byte {
 	return append(b, '"')
 }
 
-// conditions are what must hold for a write to take effect.
+// conditions must hold for a write to be applied.
 type conditions struct {
 	ifRevision *uint64
 	ifAbsent   bool
@@ -213,10 +213,10 @@ func parseETag(s string) (uint64, error) {
 	if len(s) < 3 || s[0] != '"' || s[len(s)-1] != '"' {
 		return 0, strconv.ErrSyntax
 	}
-	return strconv.ParseUint(s[1:len(s)-1], 10, 64) // which takes no sign
+	return strconv.ParseUint(s[1:len(s)-1], 10, 64) // a revision has no sign
 }
 
-// parseFence reads X-Northstar-Fence: ROLE=TOKEN; nil when there is none.
+// parseFence reads X-Northstar-Fence: ROLE=TOKEN; nil without the header.
 func parseFence(h http.Header) (*state.FencingToken, error) {
 	values := h.Values(apiv1.HeaderFence)
 	if len(values) == 0 {
@@ -233,8 +233,8 @@ func parseFence(h http.Header) (*state.FencingToken, error) {
 	return &state.FencingToken{Role: values[0][:at], Token: tok}, nil
 }
 
-// idempotency reads Idempotency-Key; nil when there is none. Keys are the
-// caller's own: two callers may use the same.
+// idempotency reads Idempotency-Key; nil without the header. Keys belong to a caller: two callers may use the same
+// key.
 func (c *request) idempotency(w keyWrite) (*state.Idempotency, error) {
 	values := c.r.Header.Values(apiv1.HeaderIdempotencyKey)
 	if len(values) == 0 {
@@ -247,9 +247,8 @@ func (c *request) idempotency(w keyWrite) (*state.Idempotency, error) {
 	return &state.Idempotency{Key: c.caller.name + "\n" + values[0], RequestHash: print[:]}, nil
 }
 
-// fingerprint tells one request from another under the same key: everything
-// that decides what a write does, and nothing that a retry may change, such as
-// its timeout.
+// fingerprint identifies a write under its idempotency key. It covers everything that decides the effect, and nothing
+// that a retry may change, such as its timeout.
 func (w keyWrite) fingerprint(method, key, session string, body []byte) [sha256.Size]byte {
 	var buf [256]byte
 	b := buf[:0]

@@ -12,28 +12,28 @@ import (
 	"northstar/state"
 )
 
-// Auditor keeps the records of calls that put nothing through the log.
+// Auditor keeps the audit records of calls that write no command to the log.
 type Auditor interface {
-	// Record keeps a record some time soon.
+	// Record stores a record asynchronously.
 	Record(state.AuditRecord)
 	// RecordDurable returns once the record is durable, or after a few seconds.
 	RecordDurable(context.Context, state.AuditRecord)
 }
 
-// auditFields is what the audit record of a call has from its body.
+// auditFields are the fields of an audit record that come from the body.
 type auditFields struct {
-	request string // the body itself, of a call to /admin
+	request string // the body of a call to /admin
 	Reason  string `json:"reason"`
 	DryRun  bool   `json:"dry_run"`
 }
 
-// captureAuditFields keeps what an operator asks for.
+// captureAuditFields stores the audit fields of an operator's body.
 func (c *request) captureAuditFields(body []byte) {
 	if !c.administrative() {
 		return
 	}
 	var n auditFields
-	if json.Unmarshal(body, &n) == nil { // else it is answered with what is wrong with it
+	if json.Unmarshal(body, &n) == nil { // an invalid body is answered with its error
 		n.request = string(body)
 		c.auditFields = n
 	}
@@ -41,8 +41,8 @@ func (c *request) captureAuditFields(body []byte) {
 
 func (c *request) administrative() bool { return strings.HasPrefix(c.route.Pattern, "/admin/") }
 
-// onLeader has the request served by the leader, which may be this node. A nil error means
-// that work.Local succeeded here.
+// onLeader has the request served by the leader, which may be this node. A nil error means that work.Local succeeded
+// here.
 func (c *request) onLeader(ctx context.Context, work forward.Request) error {
 	work.Client, work.HTTP, work.Body = c, c.r, c.body
 	work.Redirect, work.Forwarded = c.redirect, c.forwarded
@@ -58,7 +58,7 @@ func (c *request) Caller() forward.Caller {
 	return out
 }
 
-// sendTo has another node serve the request, and passes its response on.
+// sendTo has another node serve the request, and copies its response.
 func (c *request) sendTo(ctx context.Context, id cluster.NodeID, addr string, body []byte) error {
 	node := &forward.Leader{ID: id, Changed: context.Background()}
 	return c.s.forward.Send(ctx, node, addr, &forward.Request{
@@ -66,18 +66,16 @@ func (c *request) sendTo(ctx context.Context, id cluster.NodeID, addr string, bo
 	})
 }
 
-// Proposals puts commands through the log. Methods may be called by any goroutine; their
-// errors are *cluster.Error.
+// Proposals proposes commands. Methods may be called by any goroutine; their errors are *cluster.Error.
 type Proposals interface {
-	// Propose returns once the command is applied here, or is known not to be.
-	// CodeNoLeader means that it is not applied, CodeOutcomeUnknown that it may be.
+	// Propose returns once the command is applied here, or is known not to be. CodeNoLeader: it is not applied.
+	// CodeOutcomeUnknown: it may be applied.
 	Propose(ctx context.Context, c state.Command) (state.Result, error)
-	// AwaitAppliedEverywhere returns once every node that answers has applied what this one has.
+	// AwaitAppliedEverywhere returns once every reachable node has applied what this node has applied.
 	AwaitAppliedEverywhere(ctx context.Context)
 }
 
-// propose puts a command through the log, here or at the leader. idempotent: it may be
-// applied twice.
+// propose proposes a command, here or at the leader. idempotent: it may be applied twice.
 func (c *request) propose(cmd state.Command, idempotent bool) (result state.Result, err error) {
 	err = c.onLeader(c.ctx, forward.Request{
 		Write: true, Idempotent: idempotent,
@@ -97,8 +95,7 @@ func (c *request) propose(cmd state.Command, idempotent bool) (result state.Resu
 	return result, nil
 }
 
-// proposeHere puts a command through the log here, and with it the record of this
-// call.
+// proposeHere proposes a command here, with the audit record of this call.
 func (c *request) proposeHere(ctx context.Context, cmd state.Command) (state.Result, error) {
 	if c.isAudited(http.StatusOK, 0) {
 		r := c.record()
@@ -114,21 +111,20 @@ func (c *request) proposeHere(ctx context.Context, cmd state.Command) (state.Res
 // RecordedElsewhere implements forward.Client.
 func (c *request) RecordedElsewhere() { c.audited = true }
 
-// isAudited says whether the call is recorded by this node, when it is answered
-// so.
+// isAudited reports whether this node records the call.
 func (c *request) isAudited(status int, code cluster.Code) bool {
 	switch {
 	case c.s.deps.Audit == nil, c.route == nil, c.route.SkipAudit, c.audited:
 		return false
-	case status == http.StatusTemporaryRedirect: // the call itself comes to another node
+	case status == http.StatusTemporaryRedirect: // the client sends the call to another node
 		return false
-	case c.forwarded && code == cluster.CodeNoLeader: // who sent it here goes on, and records how it ended
+	case c.forwarded && code == cluster.CodeNoLeader: // the forwarding node retries, and records the result
 		return false
 	}
 	return c.caller.name != "" && c.write || status == http.StatusForbidden
 }
 
-// record is what is known of the call before its answer.
+// record returns the audit record of the call before its response.
 func (c *request) record() state.AuditRecord {
 	r := state.AuditRecord{
 		Class: state.AuditClients, Node: c.s.deps.Node.ID, Who: c.caller.name, Role: string(c.caller.role), From: c.from,
@@ -144,8 +140,7 @@ func (c *request) record() state.AuditRecord {
 	return r
 }
 
-// audit records the call as it is about to be answered. Operators' calls are
-// answered only when their record is safe.
+// audit records the call before its response. An operator's call is answered only when its record is durable.
 func (c *request) audit(status int) {
 	var code cluster.Code
 	if c.failed != nil {
@@ -161,7 +156,7 @@ func (c *request) audit(status int) {
 		r.Detail = c.failed.Detail
 	}
 	if status == http.StatusForbidden {
-		r.Class = state.AuditClients // so that nobody pushes out the records of operators
+		r.Class = state.AuditClients // an unauthorized client must not evict records of operators
 	}
 	if r.Class == state.AuditOperators {
 		c.s.deps.Audit.RecordDurable(context.WithoutCancel(c.r.Context()), r)

@@ -17,10 +17,9 @@ import (
 	"northstar/api/problem"
 )
 
-// Listener bounds the connections of l; further ones wait in the kernel's
-// queue. It also turns the plain-text errors that net/http writes by itself,
-// for a request that it cannot read, into problems. Of those over TLS (which
-// node puts around this listener) it sees only that there was no TLS.
+// Listener limits the connections of l; further ones wait in the kernel's queue. It also turns net/http's own
+// plain-text errors, for unreadable requests, into problems. node puts TLS around this listener: of errors over TLS
+// it sees only a missing TLS handshake.
 func (s *Server) Listener(l net.Listener) net.Listener {
 	return &listener{Listener: l, slots: make(chan struct{}, s.limits.Connections), closed: make(chan struct{})}
 }
@@ -47,7 +46,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	return &conn{Conn: c, release: func() { <-l.slots }}, nil
 }
 
-// Close ends Accept too.
+// Close also ends Accept.
 func (l *listener) Close() error {
 	l.once.Do(func() { close(l.closed) })
 	return l.Listener.Close()
@@ -60,12 +59,12 @@ type conn struct {
 	phase   atomic.Int32
 }
 
-// Phases of a connection. Only while no request is being served can what is
-// written be net/http's own: an answer may look just the same in the middle.
+// Phases of a connection. A text can be net/http's own error only while no request is served: a response may contain
+// the same bytes.
 const (
-	connReading  int32 = iota // a request, or waiting for one
+	connReading  int32 = iota // reads a request, or waits for one
 	connServing               // the handler runs
-	connFlushing              // it has returned, and the rest of its answer goes out
+	connFlushing              // the handler has returned; the rest of its response is sent
 )
 
 type (
@@ -73,7 +72,7 @@ type (
 	socketKey struct{}
 )
 
-// withConn makes the connection known to ServeHTTP, and the socket under it.
+// withConn makes the connection, and its socket, known to ServeHTTP.
 func withConn(ctx context.Context, c net.Conn) context.Context {
 	under := c
 	if secured, ok := c.(*tls.Conn); ok {
@@ -88,14 +87,14 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// socketOf is the socket of a request's connection, nil where it is not known.
+// socketOf returns the socket of a request's connection, nil if unknown.
 func socketOf(ctx context.Context) net.Conn {
 	socket, _ := ctx.Value(socketKey{}).(net.Conn)
 	return socket
 }
 
-// served notes that a request is served until done is called. Over TLS, and in
-// tests without a connection, there is nothing to note.
+// served marks the connection as serving until done is called. Over TLS, and in tests without a connection, it does
+// nothing.
 func served(ctx context.Context) (done func()) {
 	own, ok := ctx.Value(connKey{}).(*conn)
 	if !ok {
@@ -105,20 +104,20 @@ func served(ctx context.Context) (done func()) {
 	return func() { own.phase.Store(connFlushing) }
 }
 
-// SetReadDeadline is also how net/http begins to wait for the next request.
+// net/http calls SetReadDeadline when it begins to wait for the next request.
 func (c *conn) SetReadDeadline(t time.Time) error {
 	c.phase.CompareAndSwap(connFlushing, connReading)
 	return c.Conn.SetReadDeadline(t)
 }
 
-// Close gives the slot back.
+// Close releases the slot.
 func (c *conn) Close() error {
 	err := c.Conn.Close()
 	c.once.Do(c.release)
 	return err
 }
 
-// CloseWrite is what net/http uses to end a connection gently.
+// CloseWrite lets net/http end a connection gracefully.
 func (c *conn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -126,7 +125,7 @@ func (c *conn) CloseWrite() error {
 	return nil
 }
 
-// What net/http writes by itself, each in one piece.
+// Errors that net/http writes itself, each in one Write.
 var (
 	plainPrefix   = []byte("HTTP/1.1 ")
 	plainHeaders  = []byte("\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n")
@@ -134,7 +133,7 @@ var (
 	notTLS        = []byte("HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request")
 )
 
-// Write puts a problem in the place of an error of net/http's own.
+// Write replaces an error of net/http's own with a problem.
 func (c *conn) Write(p []byte) (int, error) {
 	if c.phase.Load() != connReading {
 		return c.Conn.Write(p)
@@ -149,8 +148,7 @@ func (c *conn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// asProblem gives the problem for an error of net/http's own, nil for anything
-// else.
+// asProblem returns the problem for an error of net/http's own, nil for anything else.
 func asProblem(p []byte) []byte {
 	switch {
 	case bytes.HasPrefix(p, notTLS):
@@ -166,7 +164,7 @@ func asProblem(p []byte) []byte {
 	return nil
 }
 
-// malformedRequestResponse is the whole answer to a request that net/http could not read.
+// malformedRequestResponse returns the complete response to a request that net/http could not read.
 func malformedRequestResponse(status, detail string) []byte {
 	e := problem.BadRequest("request: %s", detail)
 	if n, err := strconv.Atoi(status[:3]); err == nil {
@@ -174,7 +172,7 @@ func malformedRequestResponse(status, detail string) []byte {
 	}
 	body, err := json.Marshal(problem.Encode(e))
 	if err != nil {
-		body = nil // a struct of strings and numbers: cannot be
+		body = nil // cannot happen: a struct of strings and numbers
 	}
 	return fmt.Appendf(nil, "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
 		e.HTTPStatus(), http.StatusText(e.HTTPStatus()), apiv1.TypeProblem, len(body), body)

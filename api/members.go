@@ -15,7 +15,7 @@ import (
 	"northstar/cluster"
 )
 
-// adminTimeout bounds a change of membership: it may wait for the one before.
+// adminTimeout limits a membership change: it may wait for the previous one.
 const adminTimeout = 30 * time.Second
 
 // addMember serves POST /admin/members.
@@ -124,8 +124,7 @@ func (c *request) setDrain(in apiv1.Drain, drain bool, done string) error {
 	return c.changeMember(done, cluster.MemberChange{ID: id, Patch: &cluster.MemberPatch{Drain: &drain}}, planParams{in.DryRun, in.PlanID})
 }
 
-// memberID is the member in the path. Whether there is such a member is known
-// to the leader.
+// memberID returns the member in the path. Only the leader knows whether it exists.
 func (c *request) memberID() (cluster.NodeID, error) {
 	id, err := cluster.ParseNodeID(c.param)
 	if err != nil {
@@ -136,15 +135,14 @@ func (c *request) memberID() (cluster.NodeID, error) {
 	return id, nil
 }
 
-// Membership changes the membership. Methods may be called by any goroutine; their errors
-// are *cluster.Error.
+// Membership changes the membership. Methods may be called by any goroutine; their errors are *cluster.Error.
 type Membership interface {
 	ChangeMember(ctx context.Context, change cluster.MemberChange) error
 	// PlanChange returns what ChangeMember would do.
 	PlanChange(ctx context.Context, change cluster.MemberChange) (cluster.Plan, error)
 }
 
-// changeMember makes a change at the leader, or says what it would do.
+// changeMember makes a change at the leader, or answers a dry run.
 func (c *request) changeMember(done string, change cluster.MemberChange, plans planParams) error {
 	ctx, cancel := c.contextWithLimit(adminTimeout)
 	defer cancel()
@@ -178,8 +176,8 @@ func (c *request) changeMember(done string, change cluster.MemberChange, plans p
 	return c.reply(apiv1.MemberResult{ID: id, Message: "node " + id + " was " + done})
 }
 
-// applyChange makes a change here. One of a member's record is answered once the
-// nodes know it that will choose the next leader.
+// applyChange makes a change here. A change of a member record is answered once the nodes that choose the next leader
+// have it.
 func (s *Server) applyChange(ctx context.Context, change cluster.MemberChange) error {
 	err := s.deps.Membership.ChangeMember(ctx, change)
 	if err == nil && change.Patch != nil {
@@ -188,15 +186,15 @@ func (s *Server) applyChange(ctx context.Context, change cluster.MemberChange) e
 	return err
 }
 
-// isMember says whether a node is on record and part of the configuration.
+// isMember reports whether a node has a record and is in the configuration.
 func (c *request) isMember(id cluster.NodeID) bool {
 	m, known := c.s.reads.View().Member(id)
 	_, member := cluster.FindServer(c.s.reads.Status().Servers, id)
 	return known && !m.Removed && member
 }
 
-// planChange is what a change would do; when that moves leadership, also who
-// could take over, and how long that takes.
+// planChange returns the plan of a change. If the change moves leadership, the plan names the candidates and the
+// expected time.
 func (c *request) planChange(ctx context.Context, change cluster.MemberChange) (cluster.Plan, error) {
 	plan, err := c.s.deps.Membership.PlanChange(ctx, change)
 	if err != nil || !plan.MovesLeader || plan.Refusal != nil {
@@ -210,7 +208,7 @@ func (c *request) planChange(ctx context.Context, change cluster.MemberChange) (
 	plan.Warnings = append(plan.Warnings, move.Warnings...)
 	if r := move.Refusal; r != nil {
 		if changesRecordOnly(change) {
-			plan.Warnings = append(plan.Warnings, "leadership stays until another node can take it: "+r.Detail)
+			plan.Warnings = append(plan.Warnings, "leadership cannot move yet, no eligible target: "+r.Detail)
 		} else {
 			plan.Refusal = cluster.Errorf(cluster.CodeQuorumAtRisk, "node %s leads, and no other voter could take over: %s", plan.Leader, r.Detail)
 			plan.Summary = "nothing: " + plan.Refusal.Detail
@@ -219,9 +217,8 @@ func (c *request) planChange(ctx context.Context, change cluster.MemberChange) (
 	return plan, nil
 }
 
-// changesRecordOnly says that a change is one of the leader's record alone: leadership
-// moves because of that, and stays for as long as nobody can take it. Any other
-// change has to wait for it.
+// changesRecordOnly reports whether a change affects only the leader's member record. Such a change is applied even
+// if no other node can take over leadership; leadership moves later. Other changes must wait for the move.
 func changesRecordOnly(ch cluster.MemberChange) bool {
 	return ch.Patch != nil && ch.Patch.Suffrage == nil && ch.Patch.RaftAddress == nil
 }
@@ -246,7 +243,7 @@ func checkZone(s string) error {
 	return nil
 }
 
-// checkAddress checks an address that others are to connect to.
+// checkAddress checks an address that other nodes or clients connect to.
 func checkAddress(field, s string) error {
 	host, port, err := net.SplitHostPort(s)
 	if err != nil || host == "" || len(s) > 260 {

@@ -20,8 +20,8 @@ type Backups interface {
 	Restore(ctx context.Context, r io.Reader) error
 }
 
-// getSnapshot serves GET /admin/snapshot: a backup of what the leader has
-// applied, with everything acknowledged before the request.
+// getSnapshot serves GET /admin/snapshot: a backup of the leader's applied state, with everything acknowledged before
+// the request.
 func getSnapshot(c *request) error {
 	ctx := c.r.Context()
 	err := c.onLeader(ctx, forward.Request{Idempotent: true, Local: func(ctx context.Context) error {
@@ -45,8 +45,8 @@ func getSnapshot(c *request) error {
 			h.Del("Content-Disposition")
 			return err
 		}
-		c.s.logger.Warn("backup broke off", "error", err)
-		panic(http.ErrAbortHandler) // nobody may take what was sent for all
+		c.s.logger.Warn("backup stream aborted", "error", err)
+		panic(http.ErrAbortHandler) // a truncated backup must not look complete
 	}
 	h.Set(apiv1.HeaderChecksum, "sha256:"+hex.EncodeToString(sum.Sum(nil)))
 	return nil

@@ -7,16 +7,15 @@ import (
 	"northstar/state"
 )
 
-// planParams is what every operator's call can say about plans.
+// planParams are the plan parameters of an operator's call.
 type planParams struct {
 	dryRun bool
-	id     string // of the plan to run; "": none
+	id     string // of the plan to execute; "": none
 }
 
-// verifyPlan holds a call against the plan that was made for it just now. It
-// answers a dry run, also of what would be refused; only a call that makes no
-// sense is an error then too. Otherwise the error, if any, is that the plan is
-// refused, or is not the one that the call names.
+// verifyPlan compares a call with the plan just made for it. It answers a dry run, also for a call that would be
+// refused; only an invalid call is an error then. Otherwise the error means that the plan is refused, or differs from
+// the one that the call names.
 func (c *request) verifyPlan(p planParams, plan cluster.Plan) (answered bool, err error) {
 	if p.id != "" {
 		if err := plan.Check(p.id); err != nil {
@@ -40,7 +39,7 @@ func (c *request) verifyPlan(p planParams, plan cluster.Plan) (answered bool, er
 	return false, nil
 }
 
-// countAffected counts what there is to feel a move of leadership.
+// countAffected counts the roles, sessions and clients that a leadership move affects.
 func countAffected(v *state.View) cluster.Affected {
 	a := cluster.Affected{Sessions: v.Sessions()}
 	for r := range v.RolesAfter("") {
@@ -51,8 +50,7 @@ func countAffected(v *state.View) cluster.Affected {
 	return a
 }
 
-// plannedTarget reads whom a call is about: the node in its field, or, when that
-// is empty, the one that its plan chose.
+// plannedTarget returns the node in a call's field, or, if that is empty, the node that its plan chose.
 func plannedTarget(field, value, planID string) (cluster.NodeID, error) {
 	if value != "" {
 		id, err := cluster.ParseNodeID(value)
@@ -71,7 +69,7 @@ func plannedTarget(field, value, planID string) (cluster.NodeID, error) {
 	return target, nil
 }
 
-// wirePlan is a plan as a dry run answers it.
+// wirePlan returns a plan as the response to a dry run.
 func wirePlan(p cluster.Plan) apiv1.Plan {
 	w := apiv1.Plan{
 		DryRun: true, PlanID: p.ID(), Action: p.Action, Term: p.Term, Membership: p.Membership, LeaderID: string(p.Leader), TargetID: string(p.Target), How: string(p.Method),

@@ -13,10 +13,10 @@ import (
 	"northstar/cluster"
 )
 
-// problem is err as it goes over the wire.
+// problem returns err as it is sent to clients.
 func (s *Server) problem(e *cluster.Error) apiv1.Problem {
 	p := problem.Encode(e)
-	leader := e.Leader // what this node follows may be a moment older
+	leader := e.Leader // this node's leader may be a moment older
 	if leader == "" {
 		leader = s.leader.Current().ID
 	}
@@ -26,13 +26,13 @@ func (s *Server) problem(e *cluster.Error) apiv1.Problem {
 	return p
 }
 
-// conditionProblem shows the revision also where it is 0: there is no such key.
+// conditionProblem shows the revision even if it is 0: the key does not exist.
 type conditionProblem struct {
 	apiv1.Problem
 	Revision uint64 `json:"revision"`
 }
 
-// writeError answers with the problem of err, unless the answer has begun.
+// writeError answers with the problem of err, unless the response has begun.
 func (c *request) writeError(err error) {
 	e := problem.From(err, c.write)
 	if e.Code == cluster.CodeInternal {
@@ -73,23 +73,22 @@ func (c *request) writeError(err error) {
 	}
 	h["Content-Length"] = []string{strconv.Itoa(len(body) + 1)}
 	c.WriteHeader(p.Status)
-	_, _ = c.Write(append(body, '\n')) // the client is gone: nobody left to tell
+	_, _ = c.Write(append(body, '\n')) // an error means that the client is gone
 }
 
-// How much of the body of a rejected request is read, and for how long.
+// Limits for reading the body of a rejected request.
 const (
 	maxDrainBytes = 16 << 20
 	drainTimeout  = 5 * time.Second
 )
 
-// drainRejectedBody sends a refusal that came before the whole body had, and then reads
-// and drops what the client still sends. A connection that is closed with unread bytes is
-// reset, and many clients, which send everything before they read, never see the answer
-// then. net/http reads the rest for this reason, but not where the client asks for the
-// connection to be closed.
+// drainRejectedBody sends a response that was written before the body was read, then discards what the client still
+// sends. Closing a connection with unread bytes resets it, and many clients send everything before they read: they
+// would never see the response. net/http discards the rest for the same reason, but not if the client asks to close
+// the connection.
 func (c *request) drainRejectedBody() {
-	// With HTTP/2 the stream alone is given up. A client that waits for 100-continue
-	// sends nothing after a refusal. A client that was too slow is not waited for again.
+	// With HTTP/2 only the stream ends. A client that waits for 100-continue sends nothing after a refusal. A client
+	// that was too slow gets no more time.
 	if c.bodyTimedOut || c.r.ContentLength == 0 || c.r.ProtoMajor != 1 || c.r.Header.Get("Expect") != "" {
 		return
 	}
@@ -100,5 +99,5 @@ func (c *request) drainRejectedBody() {
 	if err := control.Flush(); err != nil {
 		return
 	}
-	_, _ = io.CopyN(io.Discard, c.r.Body, maxDrainBytes) // the rest is given up
+	_, _ = io.CopyN(io.Discard, c.r.Body, maxDrainBytes) // the connection is closed anyway
 }

@@ -14,22 +14,19 @@ import (
 	"northstar/cluster"
 )
 
-// Recovery recovers a lost quorum. Methods may be called by any goroutine; their errors are
-// *cluster.Error.
+// Recovery recovers a lost quorum. Methods may be called by any goroutine; their errors are *cluster.Error.
 type Recovery interface {
-	// PlanRecovery asks the other members whether a lost quorum may be recovered
-	// so, and by which node. It needs no leader. With an error the plan is as far as
-	// it is known.
+	// PlanRecovery asks the other members whether the quorum may be recovered this way, and by which node. It needs
+	// no leader. With an error the plan is incomplete.
 	PlanRecovery(ctx context.Context, o cluster.RecoveryRequest) (cluster.RecoveryPlan, error)
 	// Recover makes this node the only voter of a new generation.
 	Recover(ctx context.Context, o cluster.RecoveryRequest) (cluster.Generation, error)
-	// SetAside archives the data of this node at its next start, which then joins the
-	// generation that leader leads.
+	// SetAside archives the data of this node at its next start. The node then joins the generation of leader.
 	SetAside(ctx context.Context, clusterID string, leader cluster.NodeID, g cluster.Generation) error
 }
 
-// postRecover serves POST /admin/recover, at any node that is left: it asks the
-// others, and has the freshest do it.
+// postRecover serves POST /admin/recover at any survivor. It asks the others, and the node with the most up-to-date
+// log executes it.
 func postRecover(c *request, in apiv1.Recover) error {
 	order, err := c.recoveryRequest(in)
 	if err != nil {
@@ -47,7 +44,7 @@ func postRecover(c *request, in apiv1.Recover) error {
 	}
 	plans := planParams{in.DryRun, in.PlanID}
 	if c.forwarded {
-		plans.id = "" // the node that was asked has held the call against it
+		plans.id = "" // the node that received the call has verified the plan
 	}
 	st := c.s.reads.Status()
 	if answered, err := c.verifyPlan(plans, plan.Plan(st.Term, cluster.MembershipDigest(st.Servers, c.s.reads.View().Members()), refusal)); answered || err != nil {
@@ -63,7 +60,7 @@ func postRecover(c *request, in apiv1.Recover) error {
 	return c.reply(c.recovered(ctx, in, plan, generation))
 }
 
-// recoveryRequest checks what can be checked without asking anybody.
+// recoveryRequest makes the checks that need no other node.
 func (c *request) recoveryRequest(in apiv1.Recover) (cluster.RecoveryRequest, error) {
 	order := cluster.RecoveryRequest{Confirm: in.Confirm, Operator: c.caller.name, Reason: in.Reason}
 	switch {
@@ -86,7 +83,7 @@ func (c *request) recoveryRequest(in apiv1.Recover) (cluster.RecoveryRequest, er
 	return order, nil
 }
 
-// recoverAt has another node do it, and passes its answer on.
+// recoverAt has another node recover, and copies its response.
 func (c *request) recoverAt(ctx context.Context, id cluster.NodeID) error {
 	addr := c.s.httpAddress(id)
 	switch {
@@ -98,7 +95,7 @@ func (c *request) recoverAt(ctx context.Context, id cluster.NodeID) error {
 	return c.sendTo(ctx, id, addr, c.body)
 }
 
-// followRecovery sets this node's data aside.
+// followRecovery archives this node's data.
 func (c *request) followRecovery(ctx context.Context, in apiv1.Recover) error {
 	leader, err := cluster.ParseNodeID(in.Follow.LeaderID)
 	if err != nil {
@@ -122,8 +119,7 @@ func (c *request) followRecovery(ctx context.Context, in apiv1.Recover) error {
 	})
 }
 
-// recovered is the answer of the node that was recovered, once it has told the
-// other survivors.
+// recovered returns the response of the recovered node, after it has notified the other survivors.
 func (c *request) recovered(ctx context.Context, in apiv1.Recover, plan cluster.RecoveryPlan, g cluster.Generation) apiv1.RecoverResult {
 	in.Follow = &apiv1.RecoverFollow{LeaderID: string(plan.Chosen), Generation: g.Number, RecoveryID: g.RecoveryID}
 	in.PlanID = ""
@@ -148,10 +144,10 @@ func (c *request) recovered(ctx context.Context, in apiv1.Recover, plan cluster.
 	return out
 }
 
-// notifyTimeout is how long one survivor may take to set its data aside.
+// notifyTimeout is how long one survivor may take to archive its data.
 const notifyTimeout = 10 * time.Second
 
-// notifySurvivor has another survivor set its data aside, and says what came of it.
+// notifySurvivor has another survivor archive its data, and returns its result.
 func (c *request) notifySurvivor(ctx context.Context, id cluster.NodeID, in apiv1.Recover) string {
 	const meant = "its data is not set aside: wipe it and re-admit it: "
 	addr := c.s.httpAddress(id)

@@ -22,7 +22,7 @@ import (
 	"northstar/cluster"
 )
 
-// Header values that many answers share. net/http does not change them.
+// Header values shared by many responses. net/http does not change them.
 var (
 	noStore     = []string{"no-store"}
 	noSniff     = []string{"nosniff"}
@@ -32,33 +32,33 @@ var (
 	crossOrigin = http.NewCrossOriginProtection()
 )
 
-// maxJSONBody bounds the bodies that are not values or backups.
+// maxJSONBody limits bodies that are not values or backups.
 const maxJSONBody = 64 << 10
 
-// request is one request being served. It is the handler's ResponseWriter too, so
-// that the status is known for metrics and errors.
+// request is one request being served. It is also the handler's ResponseWriter, so that metrics and errors see the
+// status.
 type request struct {
 	http.ResponseWriter
 	s         *Server
 	r         *http.Request
-	ctx       context.Context // on routes that take ?timeout_ms it bounds the whole request
+	ctx       context.Context // on routes with ?timeout_ms it limits the whole request
 	route     *openapi.Route[handler]
 	param     string     // the parameter in the path, decoded
-	body      []byte     // read by the handler, as the leader gets it
-	query     url.Values // checked against the route; nil when there are none
-	redirect  bool       // to the leader, instead of forwarding
-	write     bool       // a lost answer leaves the outcome unknown
-	caller    identity   // who asks; the zero identity on routes that are open to all
-	forwarded bool       // another node forwarded it: it is not forwarded again
-	from      string     // address that it comes from
+	body      []byte     // read by the handler; the leader gets it unchanged
+	query     url.Values // validated against the route; nil if empty
+	redirect  bool       // redirect to the leader instead of forwarding
+	write     bool       // without a response the outcome is unknown
+	caller    identity   // zero on routes without authentication
+	forwarded bool       // another node has forwarded it: it is not forwarded again
+	from      string     // address of the caller
 
 	status int
 	wrote  bool
 
 	auditFields  auditFields    // for its audit record
-	failed       *cluster.Error // that it is answered with
-	bodyTimedOut bool           // its body did not come in time
-	audited      bool           // its audit record is made, here or by the node that answered
+	failed       *cluster.Error // error of the response
+	bodyTimedOut bool           // the body did not arrive in time
+	audited      bool           // the audit record was made, here or by the node that responded
 }
 
 // WriteHeader implements http.ResponseWriter.
@@ -109,7 +109,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			s.logger.Error("panic while serving a request", "route", c.routePattern(), "panic", p,
 				"stack", string(debug.Stack()))
 			c.writeError(cluster.Errorf(cluster.CodeInternal,
-				"the request met a mistake in this program; it is in the node's log"))
+				"internal error while serving the request; see the node's log for the stack trace"))
 		}
 		s.deps.Metrics.HTTPDone(c.routePattern(), r.Method, c.status, time.Since(start))
 		if p == http.ErrAbortHandler {
@@ -121,17 +121,16 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serve finds the route and checks, in this order, the limits, who asks, and
-// the query; then it calls the handler.
+// serve finds the route and checks, in this order, the limits, the caller and the query. Then it calls the handler.
 func (c *request) serve() error {
 	res, value := c.s.routes.Find(c.r.URL.EscapedPath(), c.r.URL.Path)
 	if res == nil {
-		return problem.Status(http.StatusNotFound, "path: there is nothing at %q", c.r.URL.Path)
+		return problem.Status(http.StatusNotFound, "path: no route matches %q", c.r.URL.Path)
 	}
 	rt := res.Methods[c.r.Method]
 	if rt == nil {
 		c.Header()["Allow"] = []string{res.Allow}
-		return problem.Status(http.StatusMethodNotAllowed, "method: %s serves %s, not %s", res.Pattern, res.Allow, c.r.Method)
+		return problem.Status(http.StatusMethodNotAllowed, "method: %s supports %s, not %s", res.Pattern, res.Allow, c.r.Method)
 	}
 	c.route, c.param = rt, value
 	release, err := c.s.admit(c)
@@ -172,7 +171,7 @@ func (s *Server) admit(c *request) (release func(), err error) {
 	}
 	if count.Add(1) > int64(limit) {
 		count.Add(-1)
-		return nil, problem.Busy("this node serves at most %d %s at a time", limit, what)
+		return nil, problem.Busy("concurrency limit reached: at most %d %s per node", limit, what)
 	}
 	return func() { count.Add(-1) }, nil
 }
@@ -182,8 +181,7 @@ func (c *request) wantsStream() bool {
 	return strings.Contains(c.r.Header.Get("Accept"), apiv1.TypeEventStream)
 }
 
-// parseQuery refuses parameters that the route does not know, or that come
-// twice: a misspelt timeout or condition must not be ignored.
+// parseQuery refuses unknown and repeated parameters: a misspelt timeout or condition must not be ignored.
 func (c *request) parseQuery() error {
 	if c.r.URL.RawQuery == "" {
 		return nil
@@ -221,9 +219,8 @@ func (c *request) queryInt(name string, def, lowest, highest int64) (int64, erro
 	return n, nil
 }
 
-// queryLimit reads ?limit=; an empty one, as in ?prefix=&limit=&after=, is none. More
-// than the most is no mistake: a page may always be shorter than was asked for, and
-// says where to go on.
+// queryLimit reads ?limit=. An empty one, as in ?prefix=&limit=&after=, counts as absent. A value above the maximum
+// is accepted: a page may always be shorter than requested.
 func (c *request) queryLimit(def int64) (int, error) {
 	if c.query.Get("limit") == "" {
 		return int(def), nil
@@ -232,7 +229,7 @@ func (c *request) queryLimit(def int64) (int, error) {
 	return int(min(n, apiv1.MaxListLimit)), err
 }
 
-// queryBool reads a parameter that may stand alone: ?verbose.
+// queryBool reads a parameter that needs no value: ?verbose.
 func (c *request) queryBool(name string) (bool, error) {
 	if !c.query.Has(name) {
 		return false, nil
@@ -247,25 +244,25 @@ func (c *request) queryBool(name string) (bool, error) {
 	}
 }
 
-// contextWithLimit returns the context of a request that may take limit, and no longer than a
-// forwarding node waits.
+// contextWithLimit returns the context of a request that may take limit, and at most as long as a forwarding node
+// waits.
 func (c *request) contextWithLimit(limit time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(c.r.Context(), min(limit, c.remainingBudget(apiv1.MaxTimeoutMS*time.Millisecond)))
 }
 
-// remainingBudget returns what a forwarding node says is left of the request's time, at most most.
-func (c *request) remainingBudget(most time.Duration) time.Duration {
+// remainingBudget returns the time that a forwarding node leaves for the request, at most limit.
+func (c *request) remainingBudget(limit time.Duration) time.Duration {
 	if c.forwarded {
 		left, err := strconv.ParseInt(c.r.Header.Get(apiv1.HeaderTimeout), 10, 64)
-		if err == nil && left > 0 && left <= most.Milliseconds() {
+		if err == nil && left > 0 && left <= limit.Milliseconds() {
 			return time.Duration(left) * time.Millisecond
 		}
 	}
-	return most
+	return limit
 }
 
-// withBody returns a handler that reads a JSON body first: one object, nothing unknown,
-// nothing after it. No body at all counts as {}.
+// withBody returns a handler that first reads a JSON body: one object without unknown fields. An empty body counts as
+// {}.
 func withBody[T any](handle func(c *request, in T) error) handler {
 	return func(c *request) error {
 		var in T
@@ -294,10 +291,8 @@ func (c *request) decodeBody(v any) (err error) {
 	return decodeJSON(c.body, v)
 }
 
-// checkMedia refuses a body of another type than want. One that says nothing, or
-// what curl says of every body unless told otherwise, is taken for what it should
-// be: pages of other origins, which could send such a request, are refused by
-// authorize.
+// checkMedia refuses a body of another type than want. A missing type, and curl's default type, are accepted. Pages
+// of other origins could send such a request; authorize refuses them.
 func (c *request) checkMedia(want string) error {
 	said := c.r.Header.Get("Content-Type")
 	if said == "" {
@@ -326,8 +321,8 @@ func (c *request) replyJSON(body []byte) error {
 	return c.ignoreWriteError(err)
 }
 
-// setHeaders sets what every answer bears. Values come from clients: nobody may
-// take them for a page of this origin, and no cache may keep them.
+// setHeaders sets the headers of every response. Values come from clients: a browser must not render them as a page
+// of this origin, and no cache may store them.
 func (c *request) setHeaders(contentType []string, length int) {
 	h := c.Header()
 	h["Content-Type"] = contentType
@@ -336,7 +331,7 @@ func (c *request) setHeaders(contentType []string, length int) {
 	h["X-Content-Type-Options"] = noSniff
 }
 
-// ignoreWriteError drops the error of a write to the client, which has hung up.
+// ignoreWriteError drops the error of a write to a client that is gone.
 func (c *request) ignoreWriteError(err error) error {
 	if err != nil && !errors.Is(err, http.ErrBodyNotAllowed) {
 		c.s.logger.Trace("client went away", "route", c.routePattern(), "error", err)

@@ -27,10 +27,10 @@ func evictRole(c *request, in apiv1.RoleEvict) error {
 	return c.changeRole(roleMoveParams{action: "role_evict", reason: in.Reason, plan: planParams{in.DryRun, in.PlanID}})
 }
 
-// roleMoveParams takes a role from its holder and gives it to a candidate.
+// roleMoveParams are the parameters of a call that takes a role from its holder.
 type roleMoveParams struct {
 	action string
-	to     string // session; "": the next candidate
+	to     string // session; "": next candidate
 	reason string
 	plan   planParams
 }
@@ -47,7 +47,7 @@ func (c *request) changeRole(ch roleMoveParams) error {
 	defer cancel()
 	var out apiv1.RoleChange
 	err := c.onLeader(ctx, forward.Request{Write: true, Local: func(ctx context.Context) error {
-		// The plan names the holder: nothing older may stand for it.
+		// The plan names the holder, which must be current.
 		if err := c.s.reads.ReadBarrier(ctx); err != nil {
 			return err
 		}
@@ -79,24 +79,23 @@ func (c *request) changeRole(ch roleMoveParams) error {
 	return c.reply(out)
 }
 
-// waitForNextHolder returns when the next candidate holds a role that was taken from
-// another, when none can be elected, or when there is no time left to wait for the
-// holder before: what was asked for has happened all the same. The role is as it is
-// then, as far as this node knows.
+// waitForNextHolder returns the role when the next candidate holds it, when no candidate can be elected, or when the
+// time to wait for the previous holder is over. In all cases the call has succeeded. The role is as this node knows
+// it.
 func (c *request) waitForNextHolder(ctx context.Context, r *state.Role) *state.Role {
 	ctx, cancel := context.WithTimeout(ctx, handoverTimeout)
 	defer cancel()
 	ctx, cancel = stream.WithGraceAfter(ctx, c.s.stopping, 0)
 	defer cancel()
-	// What has changed before is in the view: how long ago the role last did says nothing
-	// of what the feed still keeps, as after a recovery.
+	// The view already has earlier changes. The role's last change may be older than the feed's history, for example
+	// after a recovery.
 	v := c.s.reads.View()
 	cursor, err := c.s.reads.RoleFeed().Cursor(state.RoleKey(r.Name), v.Revision())
 	if now, ok := v.Role(r.Name); ok {
 		r = now
 	}
 	for err == nil && ctx.Err() == nil && waitsForPreviousHolder(c.s.reads.View(), r) {
-		turn, done := context.WithTimeout(ctx, sessionCheckInterval) // a candidate that leaves is no event of the role
+		turn, done := context.WithTimeout(ctx, sessionCheckInterval) // the end of a candidacy is no role event
 		_, err = cursor.Next(turn, 1)
 		if turn.Err() != nil {
 			err = nil
@@ -109,17 +108,17 @@ func (c *request) waitForNextHolder(ctx context.Context, r *state.Role) *state.R
 	return r
 }
 
-// handoverTimeout is how long the answer to a change of a role waits for who held it:
-// a holder that listens takes milliseconds, one that does not a TTL.
+// handoverTimeout is how long the response to a role move waits for the previous holder. A holder that listens
+// releases within milliseconds, another one expires after its TTL.
 const handoverTimeout = 20 * time.Second
 
-// waitsForPreviousHolder says whether the next candidate waits for who held the role before.
+// waitsForPreviousHolder reports whether the next candidate waits for the previous holder.
 func waitsForPreviousHolder(v *state.View, r *state.Role) bool {
 	_, any := r.Next()
 	return any && !r.Held() && (r.RevokedFrom != "" || v.LockDelay(r) > 0)
 }
 
-// planRole says what a change of a role would do now.
+// planRole returns what a change of a role would do.
 func (c *request) planRole(ch roleMoveParams, r *state.Role) cluster.Plan {
 	st := c.s.reads.Status()
 	p := cluster.Plan{
@@ -144,8 +143,7 @@ func (c *request) planRole(ch roleMoveParams, r *state.Role) cluster.Plan {
 	return p
 }
 
-// candidate gives the candidate that a role can be handed over to; its holder
-// counts as one.
+// candidate returns the candidate that would get the role; the holder counts as a candidate.
 func candidate(r *state.Role, session string) (state.Candidate, bool) {
 	if r.Held() && r.Current.Session == session {
 		return state.Candidate{Session: session, Name: r.Current.Holder}, true

@@ -15,8 +15,7 @@ import (
 	"northstar/state"
 )
 
-// listRoles serves GET /v1/roles: the roles that somebody holds, or with ?all
-// also those that nobody does.
+// listRoles serves GET /v1/roles: the held roles, with ?all also the vacant ones.
 func listRoles(c *request) error {
 	limit, after, err := c.page()
 	if err != nil {
@@ -42,8 +41,7 @@ func listRoles(c *request) error {
 	})
 }
 
-// getRole serves GET /v1/roles/{role}. Also where nobody holds it, the answer
-// says from which revision a watch sees what follows.
+// getRole serves GET /v1/roles/{role}. The response, also a 404, has the revision from which a watch continues.
 func getRole(c *request) error {
 	if err := state.CheckRole(c.param); err != nil {
 		return err
@@ -63,7 +61,7 @@ func getRole(c *request) error {
 	})
 }
 
-// vacantError is the 404 of a role that nobody holds.
+// vacantError is the 404 of a vacant role.
 func vacantError(v *state.View, r *state.Role) *cluster.Error {
 	e := problem.Status(http.StatusNotFound, "role: nobody holds %q", r.Name)
 	if len(r.Queue) > 0 {
@@ -82,8 +80,7 @@ func (c *request) setRevision(v *state.View) {
 	c.Header()["X-Northstar-Revision"] = []string{strconv.FormatUint(v.Revision(), 10)}
 }
 
-// getRoleHistory serves GET /v1/roles/{role}/history, the newest first, the
-// present tenure included.
+// getRoleHistory serves GET /v1/roles/{role}/history, newest first, with the current tenure.
 func getRoleHistory(c *request) error {
 	if err := state.CheckRole(c.param); err != nil {
 		return err
@@ -104,8 +101,7 @@ func getRoleHistory(c *request) error {
 	})
 }
 
-// watchRole serves GET /v1/roles/{role}/watch, on any node, as watchKeys does
-// for keys.
+// watchRole serves GET /v1/roles/{role}/watch, on any node, as watchKeys does for keys.
 func watchRole(c *request) error {
 	if err := state.CheckRole(c.param); err != nil {
 		return err
@@ -113,7 +109,7 @@ func watchRole(c *request) error {
 	return c.follow(c.s.reads.RoleFeed(), state.RoleKey(c.param), encodeRoleEvent)
 }
 
-// encodeRoleEvent adds one election or vacancy to a stream.
+// encodeRoleEvent appends one election or vacancy to a stream.
 func encodeRoleEvent(e *stream.Events, ch *state.Change) error {
 	ev, err := state.DecodeRoleEvent(ch.Value)
 	if err != nil {
@@ -135,8 +131,7 @@ func encodeRoleEvent(e *stream.Events, ch *state.Change) error {
 	return e.Event(strconv.FormatUint(ch.Revision, 10), name, data)
 }
 
-// resignRole serves DELETE /v1/roles/{role}?session_id=, with &token= for just that
-// tenure.
+// resignRole serves DELETE /v1/roles/{role}?session_id=, with &token= for only that tenure.
 func resignRole(c *request) error {
 	if !c.query.Has("session_id") {
 		return problem.BadRequest("session_id: must be given")
@@ -161,10 +156,10 @@ func resignRole(c *request) error {
 	})
 }
 
-// maxToken: tokens are integers that JSON can carry.
+// Tokens are integers that JSON can represent exactly.
 const maxToken = 1<<53 - 1
 
-// roleError is a refusal that shows who holds the role.
+// roleError is a refusal that names the role's holder.
 type roleError struct {
 	refusal *cluster.Error
 	role    apiv1.Role
@@ -208,7 +203,7 @@ func wireTenure(t state.Tenure) apiv1.Tenure {
 	}
 }
 
-// timePtr is nil for 0.
+// timePtr returns nil for 0.
 func timePtr(nano int64) *time.Time {
 	if nano == 0 {
 		return nil

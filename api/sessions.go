@@ -13,24 +13,21 @@ import (
 	"northstar/state"
 )
 
-// Sessions keeps the clocks of sessions while this node leads. Methods may be
-// called by any goroutine.
+// Sessions keeps the session timers while this node leads. Its methods may be called by any goroutine.
 type Sessions interface {
 	attach.Sessions
-	// Renew renews sessions for their TTL, counted from the call. CodeNoLeader:
-	// nothing was renewed.
+	// Renew renews sessions for their TTL, counted from the call. CodeNoLeader: nothing was renewed.
 	Renew(ctx context.Context, ids []string) (state.Renewed, error)
-	// Remaining is how long a session has left, as far as this node knows.
+	// Remaining returns how long a session has left, as far as this node knows.
 	Remaining(s *state.Session) time.Duration
-	// TrackWaiter keeps a candidate in its queue until left is called.
-	TrackWaiter(role, session string) (left func())
-	// Withdraw takes a candidate out of its queue, unless another request attends
-	// it: the role is nil then.
+	// TrackWaiter keeps a candidate in its queue until release is called.
+	TrackWaiter(role, session string) (release func())
+	// Withdraw removes a candidate from its queue, unless another request waits for it: then the role is nil.
 	Withdraw(ctx context.Context, role, session string) (*state.Role, error)
 }
 
-// createSession serves POST /v1/sessions. A session that nobody was told of
-// holds nothing, and is gone after its TTL: so the request may be repeated.
+// createSession serves POST /v1/sessions. It may be repeated: a session whose ID is lost holds nothing and expires
+// after its TTL.
 func createSession(c *request, in apiv1.SessionCreate) error {
 	ttl, most := int64(apiv1.DefaultSessionTTLMS), state.MaxSessionTTL.Milliseconds()
 	if in.TTLMS != nil {
@@ -56,7 +53,7 @@ func createSession(c *request, in apiv1.SessionCreate) error {
 	return c.reply(apiv1.SessionCreated{SessionID: r.Session.ID, TTLMS: r.Session.TTL.Milliseconds()})
 }
 
-// nonce is what makes a session's ID hard to guess.
+// nonce returns the part of a session ID that is hard to guess.
 func (s *Server) nonce() (string, error) {
 	const letters = "abcdefghijklmnopqrstuvwxyz012345" // 32: five bits each
 	var b [16]byte
@@ -112,8 +109,7 @@ func renewSessions(c *request, in apiv1.RenewMany) error {
 	return c.reply(out)
 }
 
-// renew renews sessions at the leader. It writes nothing: a lost answer means
-// that nobody knows of a renewal that may have been, which harms nobody.
+// renew renews sessions at the leader. It writes nothing: if the response is lost, an extra renewal does no harm.
 func (c *request) renew(ids []string) (out state.Renewed, err error) {
 	err = c.onLeader(c.ctx, forward.Request{Idempotent: true, Local: func(ctx context.Context) (err error) {
 		out, err = c.s.deps.Sessions.Renew(ctx, ids)
@@ -145,7 +141,7 @@ func getSession(c *request) error {
 	})
 }
 
-// listSessions serves GET /v1/sessions, the oldest first.
+// listSessions serves GET /v1/sessions, oldest first.
 func listSessions(c *request) error {
 	limit, after, err := c.page()
 	if err != nil {
@@ -185,6 +181,5 @@ func (c *request) wireSession(v *state.View, s *state.Session) apiv1.Session {
 	return out
 }
 
-// stale says whether the answer may be of a node that does not lead, which
-// knows no clocks.
+// stale reports whether the response may come from a node that does not lead and has no session timers.
 func (c *request) stale() bool { return c.query.Get("consistency") == apiv1.Stale }

@@ -16,18 +16,16 @@ import (
 	"northstar/splitbrain"
 )
 
-// SplitBrain finds out whether somebody else leads, or bears this node's name.
-// Its methods may be called by any goroutine.
+// SplitBrain detects another leader, or another node with this node's ID. Its methods may be called by any goroutine.
 type SplitBrain interface {
-	// Report is the newest report; Check makes one now. They fail when that takes
-	// longer than ctx.
+	// Report returns the newest report; Check makes a new one. They fail when ctx ends first.
 	Report(ctx context.Context) (splitbrain.Report, error)
 	Check(ctx context.Context) (splitbrain.Report, error)
-	// Refusing says why this node must not serve, "" when it may. It is cheap.
+	// Refusing returns why this node must not serve, "" if it may. It must be cheap.
 	Refusing() string
 }
 
-// checkTimeout bounds a check: some questions of a second each.
+// checkTimeout limits a check: several requests of a second each.
 const checkTimeout = 5 * time.Second
 
 // getSplitBrain serves GET /admin/splitbrain.
@@ -73,11 +71,11 @@ func (s *Server) wireReport(r splitbrain.Report) apiv1.SplitBrain {
 	return out
 }
 
-// maxLeaderBody bounds another node's answer to GET /leader.
+// maxLeaderBody limits another node's response to GET /leader.
 const maxLeaderBody = 16 << 10
 
-// AskLeader asks another node at its HTTP address who leads. That it knows
-// nobody is no error; any other answer than those two is.
+// AskLeader asks the node at an HTTP address for the leader. A response without a leader is not an error; any other
+// response is.
 func (s *Server) AskLeader(ctx context.Context, id cluster.NodeID) (a splitbrain.Answer, address string, err error) {
 	if address = s.httpAddress(id); address == "" {
 		return a, "", fmt.Errorf("no HTTP address of node %s is known", id)
@@ -121,8 +119,7 @@ func readLeader(id cluster.NodeID, answer forward.PeerResponse) (splitbrain.Answ
 	return splitbrain.Answer{By: by, ClusterID: answer.Header.Get(apiv1.HeaderCluster), Generation: generation, Term: l.Term, LeaderID: leader}, nil
 }
 
-// formatGeneration and parseGeneration are the header's two directions: "1", or
-// "2 RECOVERY" after a recovery.
+// formatGeneration and parseGeneration convert the header: "1", or "2 RECOVERY" after a recovery.
 func formatGeneration(g cluster.Generation) string {
 	if g.RecoveryID == "" {
 		return strconv.FormatUint(g.Number, 10)

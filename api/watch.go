@@ -12,8 +12,7 @@ import (
 	"northstar/state"
 )
 
-// watchKeys serves GET /v1/watch, on any node, from the history that this node
-// keeps for all watchers.
+// watchKeys serves GET /v1/watch on any node, from this node's history.
 func watchKeys(c *request) error {
 	prefix, err := c.keyParam("prefix")
 	if err != nil {
@@ -22,8 +21,7 @@ func watchKeys(c *request) error {
 	return c.follow(c.s.reads.Feed(), prefix, encodeChange)
 }
 
-// follow streams the changes of feed whose keys begin with prefix, each encoded
-// by encode, from the revision that the client asks for.
+// follow streams the changes of feed whose keys have prefix, from the revision that the client requests.
 func (c *request) follow(feed *state.Feed, prefix string, encode func(*stream.Events, *state.Change) error) error {
 	since, err := c.watchStart()
 	if err != nil {
@@ -48,12 +46,10 @@ func (c *request) follow(feed *state.Feed, prefix string, encode func(*stream.Ev
 	})
 }
 
-// watchBatchSize is how many changes a stream takes at once: a slow client keeps those in
-// memory.
+// watchBatchSize is the maximum number of changes in one batch: a slow client keeps them in memory.
 const watchBatchSize = 16
 
-// stream answers with the events that next adds, until the client is gone or this node is
-// about to stop.
+// stream answers with the events that next adds, until the client is gone or this node is stopping.
 func (c *request) stream(next func(context.Context, *stream.Events) error) error {
 	e, err := stream.Start(c, c.s.problem)
 	if err == nil {
@@ -62,8 +58,8 @@ func (c *request) stream(next func(context.Context, *stream.Events) error) error
 	return c.ignoreWriteError(err)
 }
 
-// watchStart is the revision after which to watch: what the client saw last,
-// what it asks for, or now.
+// watchStart returns the revision after which the watch starts: of the last event that the client has, the requested
+// one, or the newest.
 func (c *request) watchStart() (uint64, error) {
 	name, value := "Last-Event-ID", c.r.Header.Get("Last-Event-ID")
 	if value == "" {
@@ -82,9 +78,9 @@ func (c *request) watchStart() (uint64, error) {
 	return rev, nil
 }
 
-// newestRevision is at least the revision of every write that was acknowledged
-// before the call: this node may have yet to apply some, and a watch from now on
-// must not show them. Where the leader does not answer it is what this node knows.
+// newestRevision returns at least the revision of every write acknowledged before the call. This node may not have
+// applied all of them, and a watch from now on must not show them. If the leader does not respond, it is this node's
+// revision.
 func (s *Server) newestRevision(ctx context.Context) uint64 {
 	own := s.reads.View().Revision()
 	st := s.reads.Status()
@@ -93,7 +89,7 @@ func (s *Server) newestRevision(ctx context.Context) uint64 {
 	}
 	body, err := s.leadersView(ctx, st.LeaderID)
 	if err != nil {
-		s.logger.Debug("leader does not say its revision: watching from this node's", "leader", st.LeaderID, "error", err)
+		s.logger.Debug("leader unreachable: starting the watch at this node's revision", "leader", st.LeaderID, "error", err)
 		return own
 	}
 	var view apiv1.Cluster
@@ -103,7 +99,7 @@ func (s *Server) newestRevision(ctx context.Context) uint64 {
 	return max(own, view.Revision)
 }
 
-// encodeChange adds one change of a key to a stream.
+// encodeChange appends one change of a key to a stream.
 func encodeChange(e *stream.Events, ch *state.Change) error {
 	id := strconv.FormatUint(ch.Revision, 10)
 	return e.EventFunc(id, changeName(ch), func(b []byte) []byte {

@@ -9,43 +9,40 @@ import (
 	"northstar/state"
 )
 
-// A new leader learns of attached connections from the nodes that serve them, at
-// once. Until it has, the end of one that it has not heard of may be that of a
-// client which is attached elsewhere by now.
+// Nodes report their attached connections to a new leader immediately. Until then, the client of a closed connection
+// that the leader does not know may already be attached elsewhere.
 const (
 	attachReportWindow = time.Second
 	unknownStreamGrace = 500 * time.Millisecond
 )
 
-// stream is a connection that holds a session.
+// stream is an attached connection.
 type stream struct {
 	id            string
-	lastRenewedAt time.Duration // of the reign's clock: when it was last kept
+	lastRenewedAt time.Duration // on the leaderState's clock: time of the last renewal
 }
 
-// Keep renews sessions that are attached: what Renew says holds for it too. Without
-// an error, this reign knows of the connections. A new leader is told of them while
-// it still takes the sessions in: it has to be told again then, as it ends those
-// whose connections it does not know.
+// RenewAttached renews attached sessions, under the rules of Renew. Without an error, this leadership has recorded
+// the connections. During the report window of a new leader they must be reported again, because unknown connections
+// end with their sessions.
 func (k *SessionManager) RenewAttached(ctx context.Context, list []cluster.Attachment) (state.Renewed, error) {
 	return k.renewAfterBarrier(ctx, list)
 }
 
-// attach notes that a connection stands. Those of nodes that have died without a
-// word are forgotten then.
+// attach records a live connection. It forgets connections of nodes that died without a report.
 func (e *sessionTimer) attach(id string, at time.Duration) {
 	e.streams = slices.DeleteFunc(e.streams, func(s stream) bool { return s.id == id || !s.isLive(e, at) })
 	e.streams = append(e.streams, stream{id, at})
 }
 
-// isLive says whether the connection was kept lately enough to still stand.
+// isLive reports whether the connection was renewed recently enough to be live.
 func (s stream) isLive(e *sessionTimer, now time.Duration) bool {
 	return now-s.lastRenewedAt <= 2*cluster.KeepEvery(e.ttl)+pauseSlack
 }
 
-// Drop ends the sessions of connections that have ended, unless they are attached
-// by another: at once, or after their grace. It returns when they have, or are
-// known to live on. With an error, CodeNoLeader as a rule, it is to be repeated.
+// Detach ends the sessions of closed connections, immediately or after their grace, unless another connection holds
+// them. It returns when they have ended or are known to live on. After an error, usually CodeNoLeader, it must be
+// repeated.
 func (k *SessionManager) Detach(ctx context.Context, list []cluster.Attachment) error {
 	ends, unsure, err := k.detachAll(list)
 	if err != nil {
@@ -59,7 +56,7 @@ func (k *SessionManager) Detach(ctx context.Context, list []cluster.Attachment) 
 			return noLeader("the end of a session whose connection broke could not be proposed")
 		}
 	}
-	if unsure { // and the next leader would know nothing of it
+	if unsure { // and the next leader would not know of the closed connection
 		return noLeader("a session whose connection broke ends soon, unless another one holds it that this new leader has not heard of yet")
 	}
 	return nil
@@ -95,8 +92,8 @@ func (k *SessionManager) detachAll(list []cluster.Attachment) (ends []*pendingEx
 	return ends, unsure, nil
 }
 
-// detach takes one connection from a session. It is unsure when another one may hold
-// the session, of which this leader has not heard yet.
+// detach removes a connection from its session. unsure reports that another connection, unknown to this leader, may
+// hold the session.
 func (r *leaderState) detach(e *sessionTimer, a cluster.Attachment, now time.Duration) (unsure bool) {
 	known, others := false, false
 	e.streams = slices.DeleteFunc(e.streams, func(s stream) bool {

@@ -9,40 +9,37 @@ import (
 )
 
 const (
-	renewCoalesceWindow  = 50 * time.Millisecond  // a renewal that is due within this is due now
-	renewRetryDelay      = 100 * time.Millisecond // when the leader did not answer, unless it changes
-	drainPollInterval    = 500 * time.Millisecond // between two looks at whether this node is drained
-	maxKeepAliveInterval = 10 * time.Second       // in which a connection gets no event
+	renewCoalesceWindow  = 50 * time.Millisecond  // a renewal due within this window is made now
+	renewRetryDelay      = 100 * time.Millisecond // after a failed report, unless the leader changes
+	drainPollInterval    = 500 * time.Millisecond // between two checks of whether this node is drained
+	maxKeepAliveInterval = 10 * time.Second       // maximum time between events of a connection
 )
 
-// Reporter reports this node's connections to the leader. Methods may be called by any
-// goroutine.
+// Reporter reports this node's connections to the leader. Methods may be called by any goroutine.
 type Reporter interface {
-	// Leader returns a context that ends when the leader or its term changes. While
-	// neither does, it is the same one.
+	// Leader returns a context that ends when the leader or its term changes. Until then it returns the same context.
 	Leader() context.Context
-	// Renew reports connections, whose sessions the leader renews. It returns one
-	// result for each. CodeNoLeader: nothing was renewed.
+	// Renew reports connections, whose sessions the leader renews. It returns one result for each connection.
+	// CodeNoLeader: nothing was renewed.
 	Renew(ctx context.Context, credential string, list []cluster.Attachment) ([]cluster.AttachResult, error)
-	// Detach reports connections that have ended. With an error it is to be repeated.
+	// Detach reports closed connections. After an error it must be repeated.
 	Detach(ctx context.Context, credential string, list []cluster.Attachment) error
-	// LeaveThisNode reports whether clients have to attach to another node.
+	// LeaveThisNode reports whether clients must attach to another node.
 	LeaveThisNode() bool
 }
 
-// Attachments are the connections of this node that hold sessions, whichever node
-// leads. One goroutine renews the sessions of all of them, in batches, at the leader;
-// another one reports the connections that have ended.
+// Attachments are the attached connections of this node, with any leader. One goroutine renews all their sessions at
+// the leader, in batches; another one reports closed connections.
 type Attachments struct {
 	leader  Reporter
 	timeout time.Duration // of one report
-	start   time.Time     // keys of the heap count from it
+	start   time.Time     // origin of the heap's keys
 
 	mu     sync.Mutex
-	due    dueHeap[*connection] // all that are attached and not being renewed
+	due    dueHeap[*connection] // all attached connections without a renewal in flight
 	closed []*connection        // to be reported
 
-	wake   chan struct{} // capacity 1: due has changed
+	wake   chan struct{} // capacity 1: the heap has changed
 	detach chan struct{} // capacity 1: closed has changed
 }
 
@@ -52,17 +49,17 @@ type connection struct {
 	slot
 	ttl           time.Duration
 	events        chan cluster.KeepAlive // capacity 1
-	renewsSession bool                   // in the renewal on its way; of the goroutine that makes it
+	renewsSession bool                   // in the renewal in flight; used by renewLoop only
 
-	// Attachments.mu guards the rest.
+	// Attachments.mu guards the fields below.
 	renewing    bool
 	detached    bool
 	lastEventAt time.Time
 	lostAt      time.Time // zero: the leader need not know
 }
 
-// NewAttachments returns Attachments without a connection. A report lasts as long as a
-// leader that is cut off leads on; timeoutMax is election.timeout-max.
+// NewAttachments returns Attachments without connections. A report may take as long as a partitioned leader keeps
+// leading; timeoutMax is election.timeout-max.
 func NewAttachments(r Reporter, timeoutMax time.Duration) *Attachments {
 	return &Attachments{
 		leader: r, timeout: 2*timeoutMax + time.Second, start: time.Now(),
@@ -70,10 +67,9 @@ func NewAttachments(r Reporter, timeoutMax time.Duration) *Attachments {
 	}
 }
 
-// Attach renews the session of c for the first time. Without an error it is renewed from
-// then on, and each renewal is an event, until it is detached. The first renewal goes on
-// when ctx ends: the leader may count on a connection, and then its end has to be
-// reported. CodeNoLeader: nothing happened.
+// Attach renews the session of c for the first time. Without an error, Run renews it until it is detached, and each
+// renewal is an event. The first renewal continues when ctx ends: the leader may then have recorded the connection,
+// whose end must be reported. CodeNoLeader: nothing happened.
 func (h *Attachments) Attach(ctx context.Context, c cluster.Connection) (cluster.AttachedSession, error) {
 	a := &connection{Connection: c, slot: slot{index: -1}, events: make(chan cluster.KeepAlive, 1)}
 	leader, began := h.leader.Leader(), time.Now()
@@ -90,14 +86,14 @@ func (h *Attachments) Attach(ctx context.Context, c cluster.Connection) (cluster
 	defer h.mu.Unlock()
 	a.lastEventAt = began
 	due := began.Add(cluster.KeepEvery(a.ttl))
-	if h.leader.Leader() != leader { // and the new leader was told of others only
+	if h.leader.Leader() != leader { // the new leader got a report without this connection
 		due = began
 	}
 	h.schedule(a, due)
 	return cluster.AttachedSession{TTL: a.ttl, Events: a.events, Detach: func(lost bool) { h.remove(a, lost) }}, nil
 }
 
-// remove ends a connection. The end of one whose client is gone is reported.
+// remove removes a connection. Its end is reported if the client is gone.
 func (h *Attachments) remove(a *connection, lost bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -109,12 +105,12 @@ func (h *Attachments) remove(a *connection, lost bool) {
 		return
 	}
 	a.lostAt = time.Now()
-	if !a.renewing { // otherwise when the renewal on its way is answered: it must not come after the end
+	if !a.renewing { // otherwise after the response to the renewal in flight, which must not overtake the end
 		h.reportEnd(a)
 	}
 }
 
-// reportEnd has the leader told of the end of a connection. The caller holds mu.
+// reportEnd queues the report that a connection has closed. The caller holds mu.
 func (h *Attachments) reportEnd(a *connection) {
 	h.closed = append(h.closed, a)
 	notify(h.detach)
@@ -136,8 +132,7 @@ func (h *Attachments) Run(ctx context.Context) error {
 	return nil
 }
 
-// renewLoop renews what is due. When the leader changes, everything is: the new one
-// knows of no connection.
+// renewLoop renews due sessions. After a leader change all are due: the new leader knows no connections.
 func (h *Attachments) renewLoop(ctx context.Context) {
 	leader := h.leader.Leader()
 	for ctx.Err() == nil {
@@ -175,12 +170,11 @@ func (h *Attachments) allDue() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, a := range h.due {
-		a.key = 0 // all alike: it stays a heap
+		a.key = 0 // equal keys keep the heap valid
 	}
 }
 
-// takeDue takes connections whose sessions are to be renewed now, all with the same
-// credential. Without any it returns how long there is none.
+// takeDue removes due connections with the same credential. Without any it returns the time until the next one.
 func (h *Attachments) takeDue(now time.Time) (batch []*connection, wait time.Duration) {
 	draining := h.leader.LeaveThisNode()
 	h.mu.Lock()
@@ -202,14 +196,14 @@ func (h *Attachments) takeDue(now time.Time) (batch []*connection, wait time.Dur
 	}
 	wait = drainPollInterval
 	if len(h.due) == 0 {
-		wait = time.Hour // until one comes
+		wait = time.Hour // until a connection is added
 	} else if batch == nil {
 		wait = min(wait, max(0, h.due[0].key-now.Sub(h.start)))
 	}
 	return batch, wait
 }
 
-// notify replaces the event that the client has not got yet. The last event stays.
+// notify replaces the event that the client has not received yet. The last event is never replaced.
 func (a *connection) notify(k cluster.KeepAlive) {
 	for {
 		select {
@@ -227,8 +221,8 @@ func (a *connection) notify(k cluster.KeepAlive) {
 	}
 }
 
-// renew reports connections to the leader. The session of a client that has not
-// acknowledged the last event is not renewed until it has: the client may be gone.
+// renew reports connections to the leader. A session is not renewed while its client has not acknowledged the last
+// event: the client may be gone.
 func (h *Attachments) renew(ctx context.Context, batch []*connection) ([]cluster.AttachResult, error) {
 	list := make([]cluster.Attachment, len(batch))
 	for i, a := range batch {
@@ -241,14 +235,14 @@ func (h *Attachments) renew(ctx context.Context, batch []*connection) ([]cluster
 	return h.leader.Renew(ctx, batch[0].Credential, list)
 }
 
-// bound returns the context of a call to the present leader.
+// bound returns the context of a call to the current leader.
 func (h *Attachments) bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, h.timeout)
 	stop := context.AfterFunc(h.leader.Leader(), cancel)
 	return ctx, func() { stop(); cancel() }
 }
 
-// finishRenewal tells the clients what became of a renewal, and plans the next.
+// finishRenewal notifies the clients of the results and schedules the next renewals.
 func (h *Attachments) finishRenewal(batch []*connection, began time.Time, results []cluster.AttachResult, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -277,7 +271,7 @@ func (h *Attachments) finishRenewal(batch []*connection, began time.Time, result
 	}
 }
 
-// detachLoop reports connections that have ended until the leader has heard it.
+// detachLoop reports closed connections until the leader has confirmed them.
 func (h *Attachments) detachLoop(ctx context.Context) {
 	for ctx.Err() == nil {
 		leader := h.leader.Leader()
@@ -295,8 +289,8 @@ func (h *Attachments) detachLoop(ctx context.Context) {
 	}
 }
 
-// takeClosed takes connections to be reported, all with the same credential. It leaves
-// out those whose TTL has passed: their sessions have ended by that.
+// takeClosed removes closed connections with the same credential. It drops those whose TTL has passed: their sessions
+// have already expired.
 func (h *Attachments) takeClosed() (batch []*connection) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -316,8 +310,8 @@ func (h *Attachments) takeClosed() (batch []*connection) {
 	return batch
 }
 
-// detachBatch reports with the whole grace, however late the leader learns of the end: the
-// client counts on the grace from its last renewal, which may have come since.
+// detachBatch reports with the complete grace, even if the report is late: the client counts its grace from the last
+// renewal, which may be newer than this node's record.
 func (h *Attachments) detachBatch(ctx context.Context, batch []*connection) error {
 	list := make([]cluster.Attachment, len(batch))
 	for i, a := range batch {

@@ -11,32 +11,31 @@ import (
 	"northstar/state"
 )
 
-// How long a candidate that nobody waits for keeps its place after a change of
-// the leader: its client, or the node in between, asks again.
+// orphanTimeout is how long a candidate without a waiting request stays queued after a leader change: its client or
+// node asks again.
 const orphanTimeout = 10 * time.Second
 
-// maxWithdrawalsPerPass bounds the withdrawals between two looks at the elections.
+// maxWithdrawalsPerPass limits the withdrawals between two passes over the elections.
 const maxWithdrawalsPerPass = 20
 
-// Role events that the journal takes: it has room for other things too. The
-// history of each role, and its watch, hold all of them.
+// Limits of role events in the journal, which has other events too. The history and the watch of a role have all of
+// them.
 const (
 	eventsPerSecond = 20
 	maxEventBurst   = 200
 )
 
-// candidacy is one session's wish to hold one role.
+// candidacy is one session's candidacy for one role.
 type candidacy struct{ role, session string }
 
-// pendingRole is a role that waits for time to pass, or, without a name, all of them.
+// pendingRole is a role that waits for a delay, or, without a name, all roles.
 type pendingRole struct {
-	stateRevision uint64        // of the role; see awaited
-	startedAt     time.Duration // of the reign's clock, when it was seen
+	stateRevision uint64        // of the role; see pendingDelay
+	startedAt     time.Duration // on the leaderState's clock
 }
 
-// pendingDelay gives how long a role that nobody holds waits, "" for all of them: for a
-// takeover delay, or for the deadline of who may still believe to hold it. The number
-// names that wait; it is 0 when there is none.
+// pendingDelay returns how long a vacant role still waits, "" for all roles. The reason is a takeover delay or a lock
+// delay. The number identifies the wait; it is 0 without one.
 func pendingDelay(view *state.View, name string) (since uint64, d time.Duration) {
 	if name == "" {
 		return view.ClusterLockDelay()
@@ -52,10 +51,9 @@ func pendingDelay(view *state.View, name string) (since uint64, d time.Duration)
 	return 0, 0
 }
 
-// Attend notes that a request waits here until the session is elected: the
-// candidate keeps its place. Call left when it does no longer; should the
-// candidate still stand in the queue then, it is taken out in the end.
-func (k *SessionManager) TrackWaiter(role, session string) (left func()) {
+// TrackWaiter records that a request waits here for the session's election, which keeps the candidate queued. The
+// caller calls release when the request ends. Without another request the candidate is then withdrawn later.
+func (k *SessionManager) TrackWaiter(role, session string) (release func()) {
 	c := candidacy{role, session}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -75,8 +73,8 @@ func (k *SessionManager) releaseWaiter(c candidacy) {
 	}
 }
 
-// Withdraw takes a candidate out of its queue at once, unless another request
-// attends it. It gives the role as it is then, nil when it did not look.
+// Withdraw removes a candidate from its queue immediately, unless another request waits for it. It returns the role
+// after that, nil if it did nothing.
 func (k *SessionManager) Withdraw(ctx context.Context, role, session string) (*state.Role, error) {
 	k.mu.Lock()
 	attended := k.waiters[candidacy{role, session}] > 0
@@ -88,7 +86,7 @@ func (k *SessionManager) Withdraw(ctx context.Context, role, session string) (*s
 	return result.Role, err
 }
 
-// markAllOrphaned suspects every candidate: no request waits here yet for any.
+// markAllOrphaned marks every candidate as orphaned: no request waits here yet.
 func (r *leaderState) markAllOrphaned(view *state.View) {
 	for role := range view.RolesAfter("") {
 		for _, c := range role.Queue {
@@ -97,7 +95,7 @@ func (r *leaderState) markAllOrphaned(view *state.View) {
 	}
 }
 
-// electionLoop proposes elections and withdrawals that are due until ctx ends.
+// electionLoop proposes due elections and withdrawals until ctx ends.
 func (k *SessionManager) electionLoop(ctx context.Context, r *leaderState) {
 	for {
 		select {
@@ -110,8 +108,7 @@ func (k *SessionManager) electionLoop(ctx context.Context, r *leaderState) {
 	}
 }
 
-// withdrawOrphans takes candidates out of their queues for which no request has
-// come for a while.
+// withdrawOrphans withdraws candidates that have had no waiting request for orphanTimeout.
 func (k *SessionManager) withdrawOrphans(ctx context.Context, r *leaderState) {
 	view := k.deps.Consensus.View()
 	var gone []candidacy
@@ -123,7 +120,7 @@ func (k *SessionManager) withdrawOrphans(ctx context.Context, r *leaderState) {
 		case !ok || !role.Waits(c.session) || k.waiters[c] > 0:
 			delete(r.orphans, c)
 		case now-since >= orphanTimeout && len(gone) < maxWithdrawalsPerPass:
-			gone = append(gone, c) // and out of the map when it has left the queue
+			gone = append(gone, c) // and out of the map when the candidate has left the queue
 		}
 	}
 	k.mu.Unlock()
@@ -131,11 +128,11 @@ func (k *SessionManager) withdrawOrphans(ctx context.Context, r *leaderState) {
 		if ctx.Err() != nil {
 			return
 		}
-		_, _ = k.Withdraw(ctx, c.role, c.session) // tried again while it stands in the queue
+		_, _ = k.Withdraw(ctx, c.role, c.session) // retried while the candidate is queued
 	}
 }
 
-// electReadyRoles elects the next candidates of roles that have waited for long enough.
+// electReadyRoles elects the next candidates of roles whose delay is over.
 func (k *SessionManager) electReadyRoles(ctx context.Context, r *leaderState) {
 	view := k.deps.Consensus.View()
 	elect := &state.RoleElect{}
@@ -160,8 +157,8 @@ func (k *SessionManager) electReadyRoles(ctx context.Context, r *leaderState) {
 	}
 }
 
-// watchRoles notes vacancies that a takeover delay follows, or a state that was
-// replaced, and tells of what happens to the roles, until ctx ends.
+// watchRoles starts the timers of roles when a takeover delay begins or the state is replaced, and emits role events,
+// until ctx ends.
 func (k *SessionManager) watchRoles(ctx context.Context, r *leaderState) {
 	told := roleEventEmitter{limit: rate.NewLimiter(eventsPerSecond, maxEventBurst), event: k.deps.Event}
 	for ctx.Err() == nil {
@@ -171,7 +168,7 @@ func (k *SessionManager) watchRoles(ctx context.Context, r *leaderState) {
 			changes, err = cursor.Next(ctx, 100)
 			for _, c := range changes {
 				ev, bad := state.DecodeRoleEvent(c.Value)
-				if bad != nil { // Apply has encoded it
+				if bad != nil { // cannot happen: Apply encoded it
 					k.logger.Error("an event of a role cannot be read", "revision", c.Revision, "error", bad)
 					continue
 				}
@@ -181,12 +178,12 @@ func (k *SessionManager) watchRoles(ctx context.Context, r *leaderState) {
 				told.emit(ev)
 			}
 		}
-		// The feed was left behind, or a backup was restored; or ctx has ended.
+		// The feed was too slow, or a backup was restored; or ctx has ended.
 	}
 }
 
-// startRoleTimers starts the time of all roles that wait for it to pass. It gives the
-// revision as of which that is so.
+// startRoleTimers starts the timers of all roles with a pending delay. It returns the revision of the state that it
+// used.
 func (k *SessionManager) startRoleTimers(r *leaderState) uint64 {
 	view := k.deps.Consensus.View()
 	k.startRoleTimer(r, "")
@@ -196,8 +193,7 @@ func (k *SessionManager) startRoleTimers(r *leaderState) uint64 {
 	return view.Revision()
 }
 
-// startRoleTimer starts the time of a role, if it waits for it to pass and that has not
-// begun.
+// startRoleTimer starts the timer of a role if a delay is pending and not started.
 func (k *SessionManager) startRoleTimer(r *leaderState, name string) {
 	since, _ := pendingDelay(k.deps.Consensus.View(), name)
 	if since == 0 {
@@ -211,11 +207,11 @@ func (k *SessionManager) startRoleTimer(r *leaderState, name string) {
 	}
 }
 
-// roleEventEmitter puts what happens to the roles into the journal.
+// roleEventEmitter writes role events to the journal.
 type roleEventEmitter struct {
 	limit      *rate.Limiter
 	event      func(cluster.Event)
-	suppressed int // out since the last one
+	suppressed int // since the last event
 }
 
 func (t *roleEventEmitter) emit(ev state.RoleEvent) {

@@ -1,6 +1,4 @@
-// Package roles keeps the time of sessions and of the roles that they hold: when
-// a session has not been renewed for its TTL, when a takeover delay is over,
-// which candidates still wait. All of it is known to the leader only, in memory;
-// what follows from it goes through the log as commands of package state, which
-// decides who holds what. DESIGN.md says why no session ends early by this.
+// Package roles keeps the timers of sessions and roles on the leader, in memory. It knows which sessions were not
+// renewed for their TTL, which takeover delays are over, and which candidates still wait. The consequences go through
+// the log as commands of package state, which decides who holds what. DESIGN.md explains why no session ends early.
 package roles

@@ -9,13 +9,13 @@ import (
 )
 
 const (
-	minTick          = 50 * time.Millisecond  // between two looks at what is due, at the least
-	maxTick          = 250 * time.Millisecond // and at the most: new sessions are taken in then
-	maxExpireBatch   = 500                    // sessions that one command ends
-	expireRetryDelay = 100 * time.Millisecond // after an end of which it is not known whether it was proposed
+	minTick          = 50 * time.Millisecond  // minimum time between two ticks
+	maxTick          = 250 * time.Millisecond // maximum time between two ticks, and the delay of new sessions' timers
+	maxExpireBatch   = 500                    // sessions in one command
+	expireRetryDelay = 100 * time.Millisecond // after a command with unknown outcome
 )
 
-// timerLoop looks again and again at what is due until ctx ends.
+// timerLoop calls tick until ctx ends.
 func (k *SessionManager) timerLoop(ctx context.Context, r *leaderState) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -28,14 +28,14 @@ func (k *SessionManager) timerLoop(ctx context.Context, r *leaderState) {
 		}
 		wait, pause := k.tick(r)
 		if pause > time.Second {
-			k.logger.Warn("this leader was paused: sessions get that time on top", "pause", pause)
+			k.logger.Warn("process pause detected: extending session deadlines", "pause", pause)
 		}
 		timer.Reset(wait)
 	}
 }
 
-// tick moves the clock on, and hands over what is due. It gives the time until
-// the next turn, and the length of a pause that has just ended.
+// tick advances the clock and hands over expired sessions. It returns the time until the next tick, and the length of
+// a pause that has just ended.
 func (k *SessionManager) tick(r *leaderState) (wait, pause time.Duration) {
 	view := k.deps.Consensus.View()
 	raw := k.deps.Clock()
@@ -62,9 +62,8 @@ func (k *SessionManager) tick(r *leaderState) (wait, pause time.Duration) {
 	return wait, pause
 }
 
-// collectExpired moves the sessions whose time is over to ending. The heap is ordered by
-// what the deadlines were when it was last looked at: renewals only make them
-// later, and do not touch it.
+// collectExpired moves the sessions whose deadline has passed to expiring. The heap is ordered by older deadlines:
+// renewals only extend deadlines, and do not update the heap.
 func (r *leaderState) collectExpired(now time.Duration, view *state.View) {
 	for len(r.due) > 0 && r.due[0].key <= now {
 		e := r.due[0]
@@ -74,7 +73,8 @@ func (r *leaderState) collectExpired(now time.Duration, view *state.View) {
 			delete(r.sessions, e.id)
 		case e.deadline > now:
 			r.due.move(e, e.deadline)
-		case e.pendingRenewals > 0 && len(view.Revocations(e.id)) == 0: // else they will not renew it
+		// a revoked session is not renewed by its pending renewals
+		case e.pendingRenewals > 0 && len(view.Revocations(e.id)) == 0:
 			r.due.move(e, now+minTick)
 		default:
 			r.expireNow(e)
@@ -82,14 +82,14 @@ func (r *leaderState) collectExpired(now time.Duration, view *state.View) {
 	}
 }
 
-// expireNow begins to end a session.
+// expireNow starts the expiry of a session.
 func (r *leaderState) expireNow(e *sessionTimer) {
 	r.due.remove(e)
 	e.expiry = &pendingExpiry{done: make(chan struct{})}
 	r.expiring = append(r.expiring, e)
 }
 
-// expireLoop proposes the ends of sessions until ctx ends.
+// expireLoop proposes session expirations until ctx ends.
 func (k *SessionManager) expireLoop(ctx context.Context, r *leaderState) {
 	for {
 		select {
@@ -107,7 +107,7 @@ func (k *SessionManager) expireLoop(ctx context.Context, r *leaderState) {
 	}
 }
 
-// nextExpireBatch takes sessions to be ended by one command.
+// nextExpireBatch returns the sessions of the next command.
 func (k *SessionManager) nextExpireBatch(r *leaderState) (batch []*sessionTimer, cause state.Cause) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -127,9 +127,8 @@ func (k *SessionManager) nextExpireBatch(r *leaderState) (batch []*sessionTimer,
 	return batch, cause
 }
 
-// endSessions ends sessions through the log. While it is not known whether the
-// command takes effect, they neither live on nor have ended: it is proposed until
-// that is known, or the reign is over.
+// endSessions ends sessions through the log. Until the outcome of the command is known, the sessions count neither as
+// live nor as ended. The command is repeated until the outcome is known or the leadership is over.
 func (k *SessionManager) endSessions(ctx context.Context, r *leaderState, batch []*sessionTimer, cause state.Cause) {
 	cmd := state.Command{Kind: state.KindSessionEnd, SessionEnd: &state.SessionEnd{Cause: cause}}
 	for _, e := range batch {
@@ -139,7 +138,7 @@ func (k *SessionManager) endSessions(ctx context.Context, r *leaderState, batch 
 	for {
 		_, err := k.deps.Consensus.Propose(ctx, cmd)
 		if err == nil {
-			// Refused only when none of them lives any more.
+			// Refused only if none of the sessions exists any longer.
 			k.finishExpiry(r, batch, true)
 			k.logger.Debug("sessions ended", "cause", cause, "sessions", len(batch))
 			return
@@ -150,13 +149,12 @@ func (k *SessionManager) endSessions(ctx context.Context, r *leaderState, batch 
 			return
 		}
 		if !sleep(ctx, expireRetryDelay) {
-			return // finish tells who waits
+			return // stopLeading notifies the waiters
 		}
 	}
 }
 
-// finishExpiry tells what became of the end of sessions. Those that live on are
-// looked at again soon.
+// finishExpiry records the result of an expiry. Sessions that live on are checked again soon.
 func (k *SessionManager) finishExpiry(r *leaderState, batch []*sessionTimer, ended bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -174,7 +172,7 @@ func (k *SessionManager) finishExpiry(r *leaderState, batch []*sessionTimer, end
 	}
 }
 
-// sleep waits for d; false when ctx ended before.
+// sleep waits for d; it returns false if ctx ended first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -7,7 +7,7 @@ import (
 
 // slot is an item's place in a dueHeap.
 type slot struct {
-	key   time.Duration // when it is due
+	key   time.Duration // time at which it is due
 	index int           // -1: not in the heap
 }
 

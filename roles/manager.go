@@ -12,83 +12,82 @@ import (
 	"northstar/state"
 )
 
-// Consensus is what the keeper needs of it. Methods may be called from any
-// goroutine; errors are *cluster.Error.
+// Consensus is the part of consensus that SessionManager uses. Methods may be called from any goroutine; errors are
+// *cluster.Error.
 type Consensus interface {
-	// Propose returns once the command is applied here. CodeOutcomeUnknown is the
-	// only error after which it may still be.
+	// Propose returns once the command is applied here. CodeOutcomeUnknown is the only error after which the command
+	// may still be applied.
 	Propose(ctx context.Context, c state.Command) (state.Result, error)
-	// Barrier proves that this node leads, by appends sent after the call, and
-	// that View holds all that was acknowledged before it.
+	// ReadBarrier proves that this node leads, by appends sent after the call. View then has everything acknowledged
+	// before the call.
 	ReadBarrier(ctx context.Context) error
 	View() *state.View
 	RoleFeed() *state.Feed
 }
 
-// Deps is what a Keeper is made of. All are required.
+// Deps are the dependencies of a SessionManager. All are required.
 type Deps struct {
 	Consensus Consensus
-	Clock     func() time.Duration // monotonic, runs on while the machine is suspended
-	Event     func(cluster.Event)  // told of elections and vacancies; must not block
+	Clock     func() time.Duration // monotonic; continues while the machine is suspended
+	Event     func(cluster.Event)  // receives elections and vacancies; must not block
 	Logger    hclog.Logger
 }
 
-// SessionManager keeps the clocks of all sessions while this node leads. Its methods may
-// be called from any goroutine, at any time.
+// SessionManager keeps the timers of all sessions while this node leads. Its methods may be called from any
+// goroutine, at any time.
 type SessionManager struct {
 	deps   Deps
 	logger hclog.Logger
 
 	mu          sync.Mutex
 	leaderState *leaderState      // nil while this node does not lead
-	waiters     map[candidacy]int // requests that wait at this node
+	waiters     map[candidacy]int // number of requests that wait at this node
 }
 
-// New makes a Keeper and starts nothing.
+// New returns a SessionManager that does not run yet.
 func New(d Deps) *SessionManager {
 	return &SessionManager{deps: d, logger: d.Logger.Named("roles"), waiters: map[candidacy]int{}}
 }
 
-// leaderState is what the leader knows beside the state: everything in it begins
-// afresh with each reign. Keeper.mu guards it.
+// leaderState is the leader's volatile data, new for each leadership. SessionManager.mu guards it.
 type leaderState struct {
 	clock           pauseClock
 	sessions        map[string]*sessionTimer
-	due             dueHeap[*sessionTimer] // every entry of sessions that is not ending
-	lastSeenSession string                 // ID of the newest session taken in
+	due             dueHeap[*sessionTimer] // every timer of sessions that is not expiring
+	lastSeenSession string                 // ID of the newest session with a timer
 
 	expiring      []*sessionTimer // to be proposed
-	wakeExpiry    chan struct{}   // capacity 1: there is something in ending
+	wakeExpiry    chan struct{}   // capacity 1: expiring is not empty
 	wakeElections chan struct{}   // capacity 1: an election or a withdrawal may be due
-	wakeTimer     chan struct{}   // capacity 1: the next turn should come soon
+	wakeTimer     chan struct{}   // capacity 1: the next tick should be soon
 
-	pendingRoles map[string]pendingRole      // roles that wait for time to pass
-	orphans      map[candidacy]time.Duration // candidates that nobody here waits for, and since when
+	pendingRoles map[string]pendingRole      // roles with a pending delay
+	orphans      map[candidacy]time.Duration // candidates without a waiting request here, and since when
 }
 
-// sessionTimer is one session's clock.
+// sessionTimer is one session's timer.
 type sessionTimer struct {
 	id              string
 	ttl             time.Duration
-	deadline        time.Duration  // of the reign's clock: not ended before
-	slot                           // key: at most deadline; index -1: ending
-	pendingRenewals int            // renewals that have arrived and are not proven yet
-	cause           state.Cause    // why it ends when the deadline passes
-	expiry          *pendingExpiry // nil while it is not to end
+	deadline        time.Duration  // on the leaderState's clock: not expired before
+	slot                           // key: at most deadline; index -1: expiring
+	pendingRenewals int            // renewals that have arrived and wait for the barrier
+	cause           state.Cause    // cause of the expiry at the deadline
+	expiry          *pendingExpiry // nil: not expiring
 	streams         []stream       // connections that hold it
 }
 
-// expiring is the end of a session on its way through the log.
+// pendingExpiry is the expiry of a session on its way through the log.
 type pendingExpiry struct {
-	done           chan struct{} // closed when it is known what became of it
+	done           chan struct{} // closed when the result is known
 	ended          bool          // set before done is closed
-	leadershipLost bool          // the same: this node stopped leading before it was known
+	leadershipLost bool          // this node lost leadership before the result was known
 }
 
-// errLeadershipLost is for whoever waited for something that a reign did not finish.
+// errLeadershipLost is for callers whose operation the leadership did not finish.
 var errLeadershipLost = errors.New("this node stopped leading")
 
-// Lead runs while this node leads: consensus calls it as a leader task.
+// Lead runs while this node leads; consensus calls it as a leader task.
 func (k *SessionManager) Lead(ctx context.Context, _ uint64) {
 	r := k.startLeading()
 	var tasks sync.WaitGroup
@@ -101,8 +100,8 @@ func (k *SessionManager) Lead(ctx context.Context, _ uint64) {
 	k.stopLeading(r)
 }
 
-// startLeading starts every TTL and every takeover delay afresh: no renewal that an
-// earlier leader has answered can have come later than this.
+// startLeading starts every TTL and every takeover delay again: a renewal that an earlier leader acknowledged cannot
+// be newer.
 func (k *SessionManager) startLeading() *leaderState {
 	r := &leaderState{
 		clock: newPauseClock(k.deps.Clock()), sessions: map[string]*sessionTimer{},
@@ -118,8 +117,7 @@ func (k *SessionManager) startLeading() *leaderState {
 	return r
 }
 
-// stopLeading forgets a reign. Who waits for the end of a session is told that this
-// node does not know it.
+// stopLeading drops the leaderState. Callers that wait for the end of a session get errLeadershipLost.
 func (k *SessionManager) stopLeading(r *leaderState) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -132,8 +130,7 @@ func (k *SessionManager) stopLeading(r *leaderState) {
 	}
 }
 
-// addNewSessions starts the clocks of sessions that the reign does not know yet. Session
-// IDs grow, so that these are the newest.
+// addNewSessions starts the timers of sessions without one. Session IDs grow, so these are the newest sessions.
 func (r *leaderState) addNewSessions(view *state.View, now time.Duration) {
 	for s := range view.SessionsAfter(r.lastSeenSession) {
 		r.lastSeenSession = s.ID
@@ -143,7 +140,7 @@ func (r *leaderState) addNewSessions(view *state.View, now time.Duration) {
 	}
 }
 
-// addSession starts the clock of one session, as if it had been renewed at now.
+// addSession starts the timer of one session, as if it had been renewed at now.
 func (r *leaderState) addSession(s *state.Session, now time.Duration) *sessionTimer {
 	e := &sessionTimer{id: s.ID, ttl: s.TTL}
 	e.renew(now)

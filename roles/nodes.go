@@ -7,15 +7,13 @@ import (
 	"northstar/state"
 )
 
-// How long a dead application node stays in the registry, and how often it is
-// looked for those that have stayed long enough.
+// How long a dead application node stays registered, and how often the registry is checked for such nodes.
 const (
 	deadNodeRetention     = time.Hour
 	deadNodeSweepInterval = time.Minute
 )
 
-// purgeDeadNodes removes application nodes that have been dead for long, until ctx
-// ends.
+// purgeDeadNodes removes application nodes that have been dead for deadNodeRetention, until ctx ends.
 func (k *SessionManager) purgeDeadNodes(ctx context.Context) {
 	for sleep(ctx, deadNodeSweepInterval) {
 		before := time.Now().Add(-deadNodeRetention).UnixNano()
@@ -30,7 +28,7 @@ func (k *SessionManager) purgeDeadNodes(ctx context.Context) {
 		}
 		cmd := state.Command{Kind: state.KindAppNodeRemove, AppNodeRemove: &state.AppNodeRemove{IDs: ids, DeadSince: before}}
 		if _, err := k.deps.Consensus.Propose(ctx, cmd); err != nil {
-			k.logger.Debug("dead nodes are removed later", "nodes", len(ids), "error", err)
+			k.logger.Debug("removing dead application nodes failed, will retry", "nodes", len(ids), "error", err)
 		}
 	}
 }

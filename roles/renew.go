@@ -8,15 +8,13 @@ import (
 	"northstar/state"
 )
 
-// Renew renews sessions. Those that live will for their TTL counted from the call;
-// what it gives is true of the whole cluster: it proves after the call that this
-// node leads, else the error is CodeNoLeader and nothing was renewed. All who wait
-// share one proof.
+// Renew renews sessions. Live sessions then live for their TTL, counted from the call. The result holds for the whole
+// cluster: Renew proves after the call that this node leads. Otherwise it returns CodeNoLeader and nothing was
+// renewed. Concurrent callers share one proof.
 //
-// While a renewal waits for it, its sessions do not expire. One that was about to
-// when the renewal came is waited for, and counts as renewed only when it lives on.
-// A session that a role was taken from is not renewed until it has said that it
-// knows: its own deadline ends before it does then, and the role goes on after that.
+// A session does not expire while its renewal waits for the proof. If its expiry was already proposed, Renew waits
+// for the result, and renews the session only if it lives on. A session with a revoked role is not renewed until it
+// has acknowledged the revocation. Its own deadline therefore passes before it expires here and the role moves on.
 func (k *SessionManager) Renew(ctx context.Context, ids []string) (state.Renewed, error) {
 	list := make([]cluster.Attachment, len(ids))
 	for i, id := range ids {
@@ -25,9 +23,8 @@ func (k *SessionManager) Renew(ctx context.Context, ids []string) (state.Renewed
 	return k.renewAfterBarrier(ctx, list)
 }
 
-// renewAfterBarrier finds out which sessions live, and renews them as of the time at which it was
-// called: not those of passive connections, nor those that a role was taken from.
-// Attachments that name a stream are noted.
+// renewAfterBarrier finds the live sessions and renews them as of the time of the call. It skips passive connections
+// and sessions with a revoked role. It records attachments that name a stream.
 func (k *SessionManager) renewAfterBarrier(ctx context.Context, list []cluster.Attachment) (out state.Renewed, err error) {
 	a := k.beginRenewal(list)
 	if err := k.deps.Consensus.ReadBarrier(ctx); err != nil {
@@ -54,19 +51,18 @@ func (k *SessionManager) renewAfterBarrier(ctx context.Context, list []cluster.A
 	case len(late) == 0 && noted:
 		return out, nil
 	case len(late) == 0:
-		return state.Renewed{}, noLeader("this node has only just begun to lead, or has ceased to")
+		return state.Renewed{}, noLeader("node is not ready as leader yet, or lost leadership")
 	}
 	for _, end := range late {
 		if err := end.wait(ctx); err != nil {
 			return state.Renewed{}, noLeader("the end of a session that was renewed late is on its way: %w", err)
 		}
 	}
-	// What was on its way is known now. Sessions that live on are renewed like any
-	// other, from the beginning.
+	// The results of the expirations are known now. Sessions that live on are renewed from the start.
 	return k.renewAfterBarrier(ctx, list)
 }
 
-// wait returns once it is known what became of the end.
+// wait returns once the result of the expiry is known.
 func (e *pendingExpiry) wait(ctx context.Context) error {
 	select {
 	case <-e.done:
@@ -79,14 +75,14 @@ func (e *pendingExpiry) wait(ctx context.Context) error {
 	return nil
 }
 
-// pendingRenewal is what a renewal has touched when it came.
+// pendingRenewal is a renewal request that waits for the barrier.
 type pendingRenewal struct {
 	leaderState *leaderState // nil: this node did not lead
 	arrivedAt   time.Duration
-	timers      []*sessionTimer // one for each ID; nil: not known then
+	timers      []*sessionTimer // one for each ID; nil: unknown when the renewal arrived
 }
 
-// beginRenewal notes that renewals have come, which holds back the expiry of theirs.
+// beginRenewal records that renewals have arrived, which holds off the expiry of their sessions.
 func (k *SessionManager) beginRenewal(list []cluster.Attachment) pendingRenewal {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -105,7 +101,7 @@ func (k *SessionManager) beginRenewal(list []cluster.Attachment) pendingRenewal 
 	return a
 }
 
-// abortRenewal takes back what arrive has held back.
+// abortRenewal undoes beginRenewal.
 func (k *SessionManager) abortRenewal(a pendingRenewal) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -116,20 +112,19 @@ func (k *SessionManager) abortRenewal(a pendingRenewal) {
 	}
 }
 
-// renewal is what became of one renewal.
+// renewal is the result for one session.
 type renewal struct {
-	session *state.Session   // nil: it does not live
-	parted  state.Revocation // the role for which it was not renewed
-	end     *pendingExpiry   // its end is on its way, and has to be waited for
-	unnoted bool             // no reign knows of the connection
+	session *state.Session   // nil: the session does not exist
+	parted  state.Revocation // the revoked role because of which it was not renewed
+	end     *pendingExpiry   // expiry in flight, whose result the caller must await
+	unnoted bool             // this leadership has not recorded the connection
 }
 
-// finishRenewal finishes renewal i of a proven arrival. It looks everything up under the lock: a
-// renewal that comes after expire sees what expire has seen.
+// finishRenewal finishes renewal i of p after the barrier. It looks up everything under the lock, so that a renewal
+// which comes after collectExpired sees what that has seen.
 //
-// When the reign has changed since the renewal came, its session is counted from now.
-// Without a reign, the next one, here or elsewhere, begins every TTL later than the
-// renewal came.
+// If leadership has changed since the renewal arrived, the TTL counts from now. If this node no longer leads, the
+// next leader starts every TTL after the renewal arrived.
 func (k *SessionManager) finishRenewal(a pendingRenewal, i int, c *cluster.Attachment) (out renewal) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -156,7 +151,7 @@ func (k *SessionManager) finishRenewal(a pendingRenewal, i int, c *cluster.Attac
 		at = r.clock.read(k.deps.Clock())
 	}
 	e := r.sessions[c.Session]
-	if e == nil { // not taken in yet
+	if e == nil { // its timer has not started yet
 		e = r.addSession(s, at)
 	}
 	if out.end = e.expiry; e.expiry != nil || out.parted.Role != "" {
@@ -171,15 +166,14 @@ func (k *SessionManager) finishRenewal(a pendingRenewal, i int, c *cluster.Attac
 	return out
 }
 
-// renew counts the TTL from at on.
+// renew counts the TTL from at.
 func (e *sessionTimer) renew(at time.Duration) {
 	if d := at + e.ttl + pauseSlack; d > e.deadline {
 		e.deadline, e.cause = d, state.CauseExpired
 	}
 }
 
-// Remaining is how long a session has left if it is not renewed; its TTL where
-// this node does not know.
+// Remaining returns how long a session has left without another renewal; its TTL if this node does not know.
 func (k *SessionManager) Remaining(s *state.Session) time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()

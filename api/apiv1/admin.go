@@ -13,8 +13,7 @@ type MemberAdd struct {
 	PlanID      string `json:"plan_id,omitempty" doc:"of a dry run of this call: do exactly that"`
 }
 
-// MemberPatch is the body of PATCH /admin/members/{id}. An absent field stays
-// as it is.
+// MemberPatch is the body of PATCH /admin/members/{id}. An absent field stays as it is.
 type MemberPatch struct {
 	Priority    *int    `json:"priority,omitempty"`
 	Eligible    *bool   `json:"eligible,omitempty"`
@@ -42,7 +41,7 @@ type Drain struct {
 	PlanID string `json:"plan_id,omitempty" doc:"of a dry run of this call: do exactly that"`
 }
 
-// MemberResult answers the five.
+// MemberResult is the response to the five requests above.
 type MemberResult struct {
 	ID      string `json:"id"`
 	Message string `json:"message"`
@@ -74,7 +73,7 @@ type Emergency struct {
 	PlanID         string `json:"plan_id,omitempty" doc:"of a dry run of this call: do exactly that"`
 }
 
-// TransferResult answers the three.
+// TransferResult is the response to the three requests above.
 type TransferResult struct {
 	Success     bool   `json:"success"`
 	Message     string `json:"message"`
@@ -93,7 +92,7 @@ type AutoFailover struct {
 	PlanID  string `json:"plan_id,omitempty" doc:"of a dry run: do exactly that"`
 }
 
-// AutoFailoverState answers it, and GET /admin/auto-failover.
+// AutoFailoverState is the response to it and to GET /admin/auto-failover.
 type AutoFailoverState struct {
 	Enabled     bool       `json:"enabled" doc:"false while it is paused"`
 	PausedUntil *time.Time `json:"paused_until,omitempty" doc:"when a pause ends by itself"`
@@ -101,7 +100,7 @@ type AutoFailoverState struct {
 	Operator    string     `json:"operator" doc:"who made it; empty: never changed"`
 }
 
-// RestoreResult answers POST /admin/snapshot/restore.
+// RestoreResult is the response to POST /admin/snapshot/restore.
 type RestoreResult struct {
 	Revision uint64 `json:"revision" doc:"of the state after the restore"`
 	Message  string `json:"message"`

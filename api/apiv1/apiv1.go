@@ -1,6 +1,5 @@
-// Package apiv1 holds the JSON values of NorthStar's HTTP API, shared by server
-// and client, and the names of its headers. Times are RFC 3339 UTC, durations
-// integers in milliseconds (_ms). It imports nothing but the standard library.
+// Package apiv1 holds the JSON types and header names of NorthStar's HTTP API, shared by server and client. Times are
+// RFC 3339 UTC; durations are integers in milliseconds (_ms). It imports only the standard library.
 package apiv1
 
 import "net/textproto"
@@ -12,7 +11,7 @@ const (
 	PathLive      = "/livez"
 	PathCluster   = "/v1/cluster"
 	PathKV        = "/v1/kv"
-	PathKVPrefix  = "/v1/kv/" // + the key, percent-encoded at will
+	PathKVPrefix  = "/v1/kv/" // + the key, percent-encoded or not
 	PathWatch     = "/v1/watch"
 	PathSessions  = "/v1/sessions"
 	PathRenew     = "/v1/sessions/renew"
@@ -33,28 +32,26 @@ const (
 
 // Names of headers beyond the standard ones.
 const (
-	HeaderRevision       = "X-Northstar-Revision"        // revision of the key in the answer
-	HeaderLastContact    = "X-Northstar-Last-Contact-Ms" // age of a stale answer
+	HeaderRevision       = "X-Northstar-Revision"        // revision of the key in the response
+	HeaderLastContact    = "X-Northstar-Last-Contact-Ms" // age of a stale response
 	HeaderFence          = "X-Northstar-Fence"           // ROLE=TOKEN
 	HeaderIdempotencyKey = "Idempotency-Key"
-	HeaderLeader         = "X-Northstar-Leader"     // of an answer that was forwarded: HTTP host:port of the leader that gave it
-	HeaderCluster        = "X-Northstar-Cluster"    // of /leader: ID of the cluster that the node belongs to
-	HeaderGeneration     = "X-Northstar-Generation" // of /leader: its generation, and the recovery's ID behind a space
+	HeaderLeader         = "X-Northstar-Leader"     // HTTP host:port of the leader that served a forwarded request
+	HeaderCluster        = "X-Northstar-Cluster"    // of /leader: the node's cluster ID
+	HeaderGeneration     = "X-Northstar-Generation" // of /leader: the generation and, after a space, the recovery ID
 	HeaderChecksum       = "X-Northstar-Checksum"   // trailer of a snapshot: sha256:HEX of the body
 
-	// Between nodes only: who forwarded, for whom, and how long the caller
-	// still waits.
+	// Between nodes only: the forwarding node, the caller, and the time the caller still waits.
 	HeaderForwardedBy = "X-Northstar-Forwarded-By"
 	HeaderIdentity    = "X-Northstar-Identity"
 	HeaderCaller      = "X-Northstar-Caller" // its address
 	HeaderTimeout     = "X-Northstar-Timeout-Ms"
 )
 
-// HeaderKeyNoAutoRetry is the key of a header in a request's map. That of the idempotency
-// key is not its canonical form: net/http's Transport repeats by itself a request in whose
-// map it finds that, also after it was sent, and then only the last try's answer is
-// seen. "Nothing happened" would be said of a write that an earlier try has done.
-// Names of headers are the same in any case to who receives them.
+// HeaderKeyNoAutoRetry returns the map key of a request header. For the idempotency key it is not the canonical form.
+// net/http's Transport retries a request with the canonical key automatically, even after it was sent, and reports
+// only the last attempt. The caller could then report "not applied" although an earlier attempt was applied.
+// Receivers compare header names without case.
 func HeaderKeyNoAutoRetry(name string) string {
 	if name == HeaderIdempotencyKey {
 		return "idempotency-key"
@@ -88,7 +85,7 @@ const (
 	TypeBinary      = "application/octet-stream"
 )
 
-// Problem is every error's body (RFC 9457).
+// Problem is the body of every error (RFC 9457).
 type Problem struct {
 	Type          string `json:"type"`
 	Title         string `json:"title"`

@@ -19,7 +19,7 @@ type NodePut struct {
 	Load         *Load    `json:"load,omitempty" doc:"kept on the leader and not replicated: unknown after a change of the leader until it is told again"`
 }
 
-// Load is how busy an application node is.
+// Load is the load of an application node.
 type Load struct {
 	Connections int64   `json:"connections"`
 	Jobs        int64   `json:"jobs"`
@@ -46,17 +46,17 @@ type Node struct {
 	Revision      uint64    `json:"revision" doc:"of its last change"`
 }
 
-// Nodes answers GET /v1/nodes.
+// Nodes is the response to GET /v1/nodes.
 type Nodes struct {
 	Items []Node `json:"items"`
 	Next  string `json:"next"`
 }
 
-// NodeRemoved answers DELETE /v1/nodes/{id}.
+// NodeRemoved is the response to DELETE /v1/nodes/{id}.
 type NodeRemoved struct {
 	ID string `json:"id"`
 }
 
-// NodeEvent is the data of one event of GET /v1/nodes/watch; the event's name is
-// put or delete. Of a delete only id and revision are set.
+// NodeEvent is the data of an event of GET /v1/nodes/watch; the event's name is put or delete. A delete has only id
+// and revision.
 type NodeEvent = Node

@@ -5,7 +5,7 @@ import "time"
 // PathAudit is the audit log.
 const PathAudit = "/admin/audit"
 
-// AuditRecord says who called what, from where, why, and what came of it.
+// AuditRecord is the caller, origin, reason and result of one call.
 type AuditRecord struct {
 	Seq     string         `json:"seq" doc:"place in the log: for since"`
 	When    time.Time      `json:"when" doc:"when it was answered; of a write: when it was proposed"`
@@ -25,14 +25,14 @@ type AuditRecord struct {
 	Delayed bool           `json:"delayed,omitempty" doc:"it waited on the disk of that node until a leader took it"`
 }
 
-// AuditDropped counts the records that are missing.
+// AuditDropped is the number of records that are missing.
 type AuditDropped struct {
 	Operators uint64 `json:"operators" doc:"dropped for age or number"`
 	Clients   uint64 `json:"clients" doc:"dropped for age or number"`
 	Lost      uint64 `json:"lost" doc:"never replicated: a node could not keep so many"`
 }
 
-// Audit answers GET /admin/audit.
+// Audit is the response to GET /admin/audit.
 type Audit struct {
 	Items   []AuditRecord `json:"items"`
 	Next    string        `json:"next" doc:"for since: what comes after this page"`

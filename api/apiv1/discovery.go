@@ -2,8 +2,7 @@ package apiv1
 
 import "time"
 
-// Leader answers GET /leader. Which cluster the node belongs to goes in the
-// headers HeaderCluster and HeaderGeneration.
+// Leader is the response to GET /leader. HeaderCluster and HeaderGeneration identify the node's cluster.
 type Leader struct {
 	LeaderID      string `json:"leader_id"`
 	LeaderAddress string `json:"leader_address" doc:"advertised HTTP host:port of the leader"`
@@ -12,14 +11,14 @@ type Leader struct {
 	ObservedBy    string `json:"observed_by" doc:"the node that answers"`
 }
 
-// Disk is what a node knows of its own disk.
+// Disk is the state of a node's own disk.
 type Disk struct {
 	FsyncP99MS int64 `json:"fsync_p99_ms" doc:"over the last minute, rounded up; 0 when nothing was synced"`
 	Stalled    bool  `json:"stalled"`
 	ReadOnly   bool  `json:"read_only"`
 }
 
-// Status answers GET /status: a node as it sees itself.
+// Status is the response to GET /status: the node's view of itself.
 type Status struct {
 	NodeID           string    `json:"node_id"`
 	ClusterID        string    `json:"cluster_id" doc:"empty until the node belongs to a cluster"`
@@ -59,7 +58,7 @@ type Check struct {
 	Detail string `json:"detail"`
 }
 
-// Quorum counts voters.
+// Quorum is the number of voters and how many of them are needed.
 type Quorum struct {
 	Voters    int `json:"voters"`
 	Needed    int `json:"needed"`
@@ -67,7 +66,7 @@ type Quorum struct {
 	Tolerates int `json:"tolerates" doc:"how many more healthy voters may fail"`
 }
 
-// Counts counts members by lifecycle.
+// Counts is the number of members by lifecycle.
 type Counts struct {
 	Joining  int `json:"joining"`
 	Active   int `json:"active"`
@@ -94,8 +93,8 @@ type Member struct {
 	Version       string   `json:"version"`
 }
 
-// Cluster answers GET /v1/cluster: the leader's view, or the answering node's
-// own when there is no leader to ask.
+// Cluster is the response to GET /v1/cluster: the leader's view, or the responding node's own view if no leader
+// responds.
 type Cluster struct {
 	ClusterID    string   `json:"cluster_id"`
 	ClusterName  string   `json:"cluster_name"`

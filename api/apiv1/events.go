@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Event is one thing that happened on one node.
+// Event is one event of one node.
 type Event struct {
 	Seq     string         `json:"seq" doc:"opaque; ?since= takes it: the events after this one, of all nodes"`
 	Node    string         `json:"node"`
@@ -16,13 +16,12 @@ type Event struct {
 	Fields  map[string]any `json:"fields,omitempty"`
 }
 
-// Election is what an event of type election says of one that its node stood in, as
-// GET /v1/elections would; false when it says something else. Result may also be
-// "open": nobody leads yet.
+// Election returns the election that an event of type election describes, as GET /v1/elections does, and false for
+// another event. Result may also be "open": no node leads yet.
 func (e Event) Election() (Election, bool) {
 	el := Election{Votes: []Vote{}}
 	text, err := json.Marshal(e.Fields)
-	if err != nil || json.Unmarshal(text, &el) != nil || el.Result == "" { // or a node of another version
+	if err != nil || json.Unmarshal(text, &el) != nil || el.Result == "" { // or an event of another version
 		return Election{}, false
 	}
 	el.Term = e.Term
@@ -32,7 +31,7 @@ func (e Event) Election() (Election, bool) {
 	return el, true
 }
 
-// Events answers GET /v1/events.
+// Events is the response to GET /v1/events.
 type Events struct {
 	Items   []Event  `json:"items"`
 	Prev    string   `json:"prev" doc:"?since= of it gives these items again"`
@@ -40,7 +39,7 @@ type Events struct {
 	Missing []string `json:"missing" doc:"members whose events are not in this answer"`
 }
 
-// Vote is one voter's answer in an election.
+// Vote is one voter's response in an election.
 type Vote struct {
 	VoterID string `json:"voter_id"`
 	Granted bool   `json:"granted"`
@@ -61,10 +60,10 @@ type Election struct {
 	Reason       string    `json:"reason"`
 }
 
-// Won says whether the election gave a leader.
+// Won reports whether the candidate won.
 func (e Election) Won() bool { return e.Result == "won" }
 
-// Elections answers GET /v1/elections, the newest first.
+// Elections is the response to GET /v1/elections, newest first.
 type Elections struct {
 	Items   []Election `json:"items"`
 	Next    string     `json:"next"`

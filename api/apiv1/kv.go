@@ -1,13 +1,13 @@
 package apiv1
 
-// PutResult answers PUT /v1/kv/{key}.
+// PutResult is the response to PUT /v1/kv/{key}.
 type PutResult struct {
 	Key      string `json:"key"`
 	Revision uint64 `json:"revision"`
 	Created  bool   `json:"created" doc:"the key did not exist before"`
 }
 
-// DeleteResult answers DELETE /v1/kv/{key}. Its revision is the deletion's own.
+// DeleteResult is the response to DELETE /v1/kv/{key}. Revision is the revision of the deletion.
 type DeleteResult struct {
 	Key      string `json:"key"`
 	Revision uint64 `json:"revision"`
@@ -22,26 +22,24 @@ type Item struct {
 	Version        uint64 `json:"version" doc:"writes since creation, the first being 1"`
 }
 
-// List answers GET /v1/kv. Next, when not empty, is what ?after= takes for the
-// following page.
+// List is the response to GET /v1/kv. Next, if not empty, is the value of ?after= for the next page.
 type List struct {
 	Revision uint64 `json:"revision" doc:"the state that this page was read from"`
 	Items    []Item `json:"items"`
 	Next     string `json:"next"`
 }
 
-// Change is the data of one event of GET /v1/watch; the event's name is put or
-// delete. The value of a delete is empty.
+// Change is the data of an event of GET /v1/watch; the event's name is put or delete. A delete has no value.
 type Change struct {
 	Key      string `json:"key"`
 	Value    []byte `json:"value"`
 	Revision uint64 `json:"revision"`
 }
 
-// Names of the events on a watch and an event stream.
+// Event names of watches and event streams.
 const (
 	EventPut      = "put"
 	EventDelete   = "delete"
 	EventError    = "error"  // data is a Problem; the stream ends
-	EventDraining = "moving" // the node stops serving: resume elsewhere
+	EventDraining = "moving" // the node is draining: resume elsewhere
 )

@@ -1,8 +1,7 @@
 package apiv1
 
-// Plan answers an operator's call with dry_run: what the call would do. The
-// same call with plan_id does exactly that, or is refused with 4005 when the
-// term or the membership has changed since.
+// Plan is the response to an operator's call with dry_run: the effects of the call. The same call with plan_id
+// executes exactly this plan. It is refused with 4005 if the term or the membership has changed.
 type Plan struct {
 	DryRun        bool              `json:"dry_run" doc:"always true: nothing was done"`
 	PlanID        string            `json:"plan_id"`
@@ -25,7 +24,7 @@ type Plan struct {
 	Survivors     []Survivor        `json:"survivors,omitempty" doc:"of a recovery: the nodes that are left, freshest first"`
 }
 
-// PlannedError is the error that the call would end with.
+// PlannedError is the error that the call would return.
 type PlannedError struct {
 	Code   int    `json:"code"`
 	Name   string `json:"name"`
@@ -34,7 +33,7 @@ type PlannedError struct {
 	Votes  []Vote `json:"votes,omitempty" doc:"with code 4006: what each voter would answer"`
 }
 
-// TargetCandidate is one node that the target was chosen from.
+// TargetCandidate is a node considered as the target.
 type TargetCandidate struct {
 	ID         string `json:"id"`
 	Eligible   bool   `json:"eligible"`
@@ -44,7 +43,7 @@ type TargetCandidate struct {
 	LagEntries uint64 `json:"lag_entries" doc:"behind the end of the log, as far as the answering node knows"`
 }
 
-// Affected is what a plan touches beside the leader.
+// Affected is what a plan affects in addition to the leader.
 type Affected struct {
 	Roles    int `json:"roles" doc:"that are held; they stay so"`
 	Sessions int `json:"sessions"`

@@ -11,14 +11,14 @@ type Recover struct {
 	Follow    *RecoverFollow `json:"follow,omitempty" doc:"sets this node's data aside, to come back as a member of that generation; the recovered node sends it to the other survivors"`
 }
 
-// RecoverFollow names a generation of the cluster that exists already.
+// RecoverFollow names an existing generation of the cluster.
 type RecoverFollow struct {
 	LeaderID   string `json:"leader_id" doc:"the node that was recovered"`
 	Generation uint64 `json:"generation"`
 	RecoveryID string `json:"recovery_id"`
 }
 
-// RecoverResult answers POST /admin/recover.
+// RecoverResult is the response to POST /admin/recover.
 type RecoverResult struct {
 	RecoveredID string     `json:"recovered_id" doc:"the only voter of the new generation"`
 	ClusterID   string     `json:"cluster_id"`
@@ -32,7 +32,7 @@ type RecoverResult struct {
 	Warnings    []string   `json:"warnings" doc:"what can have been lost, and what can still go wrong"`
 }
 
-// Survivor is a node that was left, with where its log ended.
+// Survivor is a surviving node and the end of its log.
 type Survivor struct {
 	ID        string `json:"id"`
 	Voter     bool   `json:"voter" doc:"it was one"`
@@ -41,5 +41,5 @@ type Survivor struct {
 	Outcome   string `json:"outcome,omitempty" doc:"what became of it: recovered, set aside, or why its data was not set aside"`
 }
 
-// PathRecover is the recovery of a lost quorum.
+// PathRecover is the path of the recovery of a lost quorum.
 const PathRecover = "/admin/recover"

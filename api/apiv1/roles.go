@@ -11,7 +11,7 @@ type Campaign struct {
 	Eligible        *bool  `json:"eligible,omitempty" doc:"false: wait without being elected; default true"`
 }
 
-// Role is a role and who holds it.
+// Role is a role and its holder.
 type Role struct {
 	Role       string          `json:"role"`
 	Holder     string          `json:"holder" doc:"name of the session; empty where nobody holds the role"`
@@ -31,7 +31,7 @@ type RoleCandidate struct {
 	TakeoverDelayMS int64  `json:"takeover_delay_ms"`
 }
 
-// Roles answers GET /v1/roles.
+// Roles is the response to GET /v1/roles.
 type Roles struct {
 	Items []Role `json:"items"`
 	Next  string `json:"next"`
@@ -47,15 +47,14 @@ type Tenure struct {
 	Cause      string     `json:"cause" enum:",expired,disconnected,session_ended,resigned,evicted,transferred,restored,recovered" doc:"why it ended"`
 }
 
-// RoleHistory answers GET /v1/roles/{role}/history, the newest first.
+// RoleHistory is the response to GET /v1/roles/{role}/history, newest first.
 type RoleHistory struct {
 	Items     []Tenure `json:"items"`
 	Next      string   `json:"next"`
 	Elections uint64   `json:"elections" doc:"that there were, also those no longer kept"`
 }
 
-// RoleEvent is the data of one event of GET /v1/roles/{role}/watch; the event's
-// name is elected or vacated.
+// RoleEvent is the data of an event of GET /v1/roles/{role}/watch; the event's name is elected or vacated.
 type RoleEvent struct {
 	Role       string     `json:"role"`
 	Holder     string     `json:"holder"`
@@ -68,13 +67,13 @@ type RoleEvent struct {
 	Revision   uint64     `json:"revision"`
 }
 
-// Names of the events on a role's watch, beside error and moving.
+// Event names of a role's watch, in addition to error and moving.
 const (
 	EventElected = "elected"
 	EventVacated = "vacated"
 )
 
-// RoleResult answers DELETE /v1/roles/{role}: the role after it.
+// RoleResult is the response to DELETE /v1/roles/{role}: the role after the call.
 type RoleResult struct {
 	Role      string `json:"role"`
 	Message   string `json:"message"`
@@ -98,7 +97,7 @@ type RoleEvict struct {
 	PlanID string `json:"plan_id,omitempty" doc:"of a dry run: runs just that, or is refused with 4005"`
 }
 
-// RoleChange answers both; a dry run is answered with a Plan.
+// RoleChange is the response to both; the response to a dry run is a Plan.
 type RoleChange struct {
 	Role         string `json:"role"`
 	Message      string `json:"message"`

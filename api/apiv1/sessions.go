@@ -5,7 +5,7 @@ import "time"
 // Limits of sessions and campaigns.
 const (
 	DefaultSessionTTLMS = 10_000
-	MaxRenewals         = 1000    // sessions that one POST /v1/sessions/renew renews
+	MaxRenewals         = 1000    // sessions in one POST /v1/sessions/renew
 	MaxWaitMS           = 300_000 // of a campaign
 )
 
@@ -16,13 +16,13 @@ type SessionCreate struct {
 	Meta  map[string]string `json:"meta,omitempty" doc:"at most 4096 bytes in all"`
 }
 
-// SessionCreated answers it.
+// SessionCreated is the response to it.
 type SessionCreated struct {
 	SessionID string `json:"session_id"`
 	TTLMS     int64  `json:"ttl_ms"`
 }
 
-// Session answers GET /v1/sessions/{id}, and is an item of GET /v1/sessions.
+// Session is the response to GET /v1/sessions/{id}, and an item of GET /v1/sessions.
 type Session struct {
 	SessionID    string            `json:"session_id"`
 	Name         string            `json:"name"`
@@ -35,13 +35,13 @@ type Session struct {
 	Keys         int               `json:"keys" doc:"that end with it"`
 }
 
-// Sessions answers GET /v1/sessions.
+// Sessions is the response to GET /v1/sessions.
 type Sessions struct {
 	Items []Session `json:"items"`
 	Next  string    `json:"next"`
 }
 
-// Renewal answers POST /v1/sessions/{id}/renew.
+// Renewal is the response to POST /v1/sessions/{id}/renew.
 type Renewal struct {
 	TTLMS int64 `json:"ttl_ms"`
 }
@@ -51,42 +51,42 @@ type RenewMany struct {
 	SessionIDs []string `json:"session_ids" doc:"1 to 1000"`
 }
 
-// RenewedMany answers it.
+// RenewedMany is the response to it.
 type RenewedMany struct {
 	Renewed []string     `json:"renewed"`
 	Ended   []string     `json:"ended"`
 	Revoked []Revocation `json:"parted,omitempty" doc:"live, and were not renewed: a role was taken from each, as 4011 tells where one is renewed alone"`
 }
 
-// Revocation is a tenure that was taken from a session by an operator.
+// Revocation is a tenure that an operator revoked from a session.
 type Revocation struct {
 	SessionID string `json:"session_id"`
 	Role      string `json:"role"`
 	Token     uint64 `json:"token"`
 }
 
-// SessionEnded answers DELETE /v1/sessions/{id}.
+// SessionEnded is the response to DELETE /v1/sessions/{id}.
 type SessionEnded struct {
 	SessionID string `json:"session_id"`
 }
 
-// KeepAlive is the data of an event named alive of GET /v1/sessions/{id}/attach.
+// KeepAlive is the data of an alive event of GET /v1/sessions/{id}/attach.
 type KeepAlive struct {
 	TTLMS     int64 `json:"ttl_ms"`
 	ElapsedMS int64 `json:"elapsed_ms" doc:"from when the node received the request to this renewal: a client that adds it to when it sent the request has a time not after the renewal"`
 }
 
-// EventKeepAlive names the keep-alives of an attached session, beside error and moving.
+// EventKeepAlive is the name of an attached session's keep-alive events, in addition to error and moving.
 const EventKeepAlive = "alive"
 
-// AttachReport is what nodes tell the leader of the connections that they serve:
-// the body of POST /v1/sessions/attached.
+// AttachReport is a node's report to the leader about its attached connections: the body of POST
+// /v1/sessions/attached.
 type AttachReport struct {
 	Live   []Attachment `json:"keep,omitempty" doc:"connections that stand, at most 400"`
 	Closed []Attachment `json:"drop,omitempty" doc:"connections that have ended, at most 400"`
 }
 
-// Attachment is one such connection.
+// Attachment is one attached connection.
 type Attachment struct {
 	SessionID string `json:"session_id"`
 	StreamID  string `json:"stream_id"`
@@ -94,7 +94,7 @@ type Attachment struct {
 	NoRenew   bool   `json:"passive,omitempty" doc:"it does not renew the session"`
 }
 
-// AttachReportResult answers it.
+// AttachReportResult is the response to it.
 type AttachReportResult struct {
 	Renewed []SessionCreated `json:"kept"`
 	Ended   []string         `json:"ended"`

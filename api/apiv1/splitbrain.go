@@ -8,8 +8,8 @@ type SplitBrainCheck struct {
 	DryRun bool   `json:"dry_run,omitempty" doc:"makes no difference: a check changes nothing but what is known"`
 }
 
-// SplitBrain answers it, and GET /admin/splitbrain: what the answering node
-// makes of what the members say of themselves.
+// SplitBrain is the response to it and to GET /admin/splitbrain: the responding node's assessment of the members'
+// claims.
 type SplitBrain struct {
 	Verdict   string              `json:"verdict" enum:"ok,unreachable,stale_leader,foreign_cluster,split_brain" doc:"the gravest of the findings"`
 	Findings  []SplitBrainFinding `json:"findings"`
@@ -19,7 +19,7 @@ type SplitBrain struct {
 	Refusing  bool                `json:"refusing" doc:"that node is part of a conflict, and refuses reads and writes with 4004"`
 }
 
-// SplitBrainFinding is one thing that is wrong.
+// SplitBrainFinding is one inconsistency.
 type SplitBrainFinding struct {
 	Verdict  string   `json:"verdict" enum:"unreachable,stale_leader,foreign_cluster,split_brain"`
 	Detail   string   `json:"detail"`
@@ -27,7 +27,7 @@ type SplitBrainFinding struct {
 	Refusing bool     `json:"refusing" doc:"the answering node refuses service because of it"`
 }
 
-// SplitBrainClaim is what one node says of itself and the leader.
+// SplitBrainClaim is what one node reports about itself and the leader.
 type SplitBrainClaim struct {
 	NodeID     string    `json:"node_id"`
 	Source     string    `json:"source" enum:"self,peer,http" doc:"peer: said on a connection between peers, which counts; http: its answer to GET /leader, which is only shown"`

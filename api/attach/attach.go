@@ -1,6 +1,5 @@
-// Package attach serves the connections that hold sessions, as streams of keep-alive
-// events, and reports them to the leader. When such a connection ends, its session ends
-// with it or after a grace. Package roles decides when a session is renewed.
+// Package attach serves attached connections as streams of keep-alive events and reports them to the leader. When a
+// connection ends, its session ends immediately or after a grace. Package roles decides when a session is renewed.
 package attach
 
 import (
@@ -19,11 +18,10 @@ import (
 	"northstar/cluster"
 )
 
-// Renewals renews the sessions of this node's connections. Its methods may be called by
-// any goroutine.
+// Renewals renews the sessions of this node's connections. Its methods may be called by any goroutine.
 type Renewals interface {
-	// Attach renews the session for the first time, and from then on in time, until it is
-	// detached. CodeNoLeader: nothing happened. The first renewal goes on when ctx ends.
+	// Attach renews the session for the first time; Run renews it from then on until it is detached. CodeNoLeader:
+	// nothing happened. The first renewal continues when ctx ends.
 	Attach(ctx context.Context, c cluster.Connection) (cluster.AttachedSession, error)
 	// Run renews and ends sessions until ctx ends.
 	Run(ctx context.Context) error
@@ -31,30 +29,28 @@ type Renewals interface {
 
 // Reporter reports this node's connections to the leader.
 type Reporter interface {
-	// Leader returns a context that ends when the leader or its term changes. While
-	// neither does, it is the same one.
+	// Leader returns a context that ends when the leader or its term changes. While neither does, it is the same one.
 	Leader() context.Context
-	// Renew reports connections that stand, and returns one result for each. Detach
-	// reports connections that have ended.
+	// Renew reports live connections and returns one result for each. Detach reports closed connections.
 	Renew(ctx context.Context, credential string, list []cluster.Attachment) ([]cluster.AttachResult, error)
 	Detach(ctx context.Context, credential string, list []cluster.Attachment) error
-	// LeaveThisNode reports whether clients have to attach to another node.
+	// LeaveThisNode reports whether clients must attach to another node.
 	LeaveThisNode() bool
 }
 
-// Config is what a Server is made of. All are required.
+// Config are the dependencies of a Server. All are required.
 type Config struct {
-	BootID   string // of this process: part of the names of connections
+	BootID   string // part of the names of connections
 	Renewals func(Reporter) Renewals
 	Sessions Sessions
 	Forward  *forward.Forwarder
-	Stopping context.Context // ends when this node is about to stop
-	Leave    func() bool     // clients have to attach to another node
-	// Problem makes the problem document of an error that ends a stream.
+	Stopping context.Context // ends when this node is stopping
+	Leave    func() bool     // reports whether clients must attach to another node
+	// Problem returns the problem document of an error that ends a stream.
 	Problem func(*cluster.Error) apiv1.Problem
 }
 
-// Server serves connections that hold sessions.
+// Server serves attached connections.
 type Server struct {
 	Config
 	renewals Renewals
@@ -71,9 +67,8 @@ func New(c Config) *Server {
 // Run renews and ends sessions until ctx ends.
 func (s *Server) Run(ctx context.Context) error { return s.renewals.Run(ctx) }
 
-// Serve holds the session of c by the connection of r until that ends or there is nothing
-// to hold any more. It names the stream of c. Without a leader it waits as other
-// requests do. socket is the connection's, nil where it is not known.
+// Serve keeps the session of c alive until the connection of r ends or the session cannot be renewed. It sets the
+// stream of c. Without a leader it waits as other requests do. socket is the connection, nil if unknown.
 func (s *Server) Serve(w http.ResponseWriter, r *http.Request, c cluster.Connection, socket net.Conn) error {
 	since := time.Now()
 	c.Stream = fmt.Sprintf("%.16s-%x", s.BootID, s.streams.Add(1))
@@ -97,18 +92,18 @@ func (s *Server) Serve(w http.ResponseWriter, r *http.Request, c cluster.Connect
 			err = r.Context().Err()
 		}
 	}
-	// A client that got the last event may hang up.
+	// A client may close the connection after the last event.
 	session.Detach(err != nil)
 	return nil
 }
 
-// attach makes the first renewal, which shows that the session lives.
+// attach makes the first renewal, which proves that the session lives.
 func (s *Server) attach(ctx context.Context, c cluster.Connection) (session cluster.AttachedSession, err error) {
 	wait := s.Forward.NewWait(false)
 	defer wait.Release()
 	for {
 		if s.Leave() {
-			return session, problem.Busy("node %s is about to stop or drained: attach to another node", s.Forward.Self)
+			return session, problem.Busy("node %s is draining: attach to another node", s.Forward.Self)
 		}
 		wait.Leader()
 		session, err = s.renewals.Attach(ctx, c)
@@ -121,8 +116,8 @@ func (s *Server) attach(ctx context.Context, c cluster.Connection) (session clus
 	}
 }
 
-// write sends one event. elapsed_ms counts on this node's clock from when it received the
-// request: a client adds it to its time of sending, and the sum is not after the renewal.
+// write sends one event. elapsed_ms is the time since this node received the request. A client adds it to the time at
+// which it sent the request: the sum is not later than the renewal.
 func write(e *stream.Events, session string, ttl time.Duration, k cluster.KeepAlive, since time.Time) error {
 	switch {
 	case k.Err != nil && k.Err.Code == cluster.CodeSessionEnded:

@@ -14,14 +14,12 @@ import (
 	"northstar/state"
 )
 
-// Sessions keeps the clocks of sessions while this node leads. Methods may be called by
-// any goroutine.
+// Sessions keeps the session timers while this node leads. Its methods may be called by any goroutine.
 type Sessions interface {
-	// Keep renews sessions that are held by connections. Those of passive connections
-	// are only noted. CodeNoLeader: nothing was renewed.
+	// RenewAttached renews sessions of attached connections. Passive connections are only recorded. CodeNoLeader:
+	// nothing was renewed.
 	RenewAttached(ctx context.Context, list []cluster.Attachment) (state.Renewed, error)
-	// Drop ends the sessions of connections that have ended. With an error it is to
-	// be repeated.
+	// Detach ends the sessions of closed connections. After an error it must be repeated.
 	Detach(ctx context.Context, list []cluster.Attachment) error
 }
 
@@ -31,7 +29,7 @@ func (s *Server) Leader() context.Context { return s.Forward.Leader.Current().Ch
 // LeaveThisNode implements Reporter.
 func (s *Server) LeaveThisNode() bool { return s.Leave() }
 
-// Renew reports connections that stand to the leader, which may be this node.
+// Renew reports live connections to the leader, which may be this node.
 func (s *Server) Renew(
 	ctx context.Context, credential string, list []cluster.Attachment,
 ) ([]cluster.AttachResult, error) {
@@ -59,7 +57,7 @@ func (s *Server) Renew(
 	return out, nil
 }
 
-// Detach reports connections that have ended to the leader.
+// Detach reports closed connections to the leader.
 func (s *Server) Detach(ctx context.Context, credential string, list []cluster.Attachment) error {
 	_, err := s.report(ctx, credential, nil, list)
 	return err
@@ -93,7 +91,7 @@ func (s *Server) report(
 	return out, nil
 }
 
-// Receive applies the report of another node, on the leader.
+// Receive applies another node's report on the leader.
 func (s *Server) Receive(ctx context.Context, in apiv1.AttachReport) (apiv1.AttachReportResult, error) {
 	live, err := decode("keep", in.Live)
 	if err != nil {
@@ -125,7 +123,7 @@ func (s *Server) apply(ctx context.Context, live, closed []cluster.Attachment) (
 	return out, nil
 }
 
-// EncodeRevocations returns revoked roles as JSON shows them.
+// EncodeRevocations returns the JSON form of revoked roles.
 func EncodeRevocations(list []state.Revocation) (out []apiv1.Revocation) {
 	for _, p := range list {
 		out = append(out, apiv1.Revocation{SessionID: p.Session, Role: p.Role, Token: p.Token})
@@ -133,7 +131,7 @@ func EncodeRevocations(list []state.Revocation) (out []apiv1.Revocation) {
 	return out
 }
 
-// maxStreamID bounds the bytes of a connection's name.
+// maxStreamID limits the bytes of a connection's name.
 const maxStreamID = 64
 
 func decode(field string, list []apiv1.Attachment) ([]cluster.Attachment, error) {

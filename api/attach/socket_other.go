@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// limitSilence leaves it to the system when it gives a connection up.
+// limitSilence does nothing: the system decides when to close a connection.
 func limitSilence(net.Conn, time.Duration) {}
 
-// unacknowledged is not known on this system.
+// unacknowledged returns false: this system does not report it.
 func unacknowledged(net.Conn) bool { return false }

@@ -104,7 +104,7 @@ async function showEvents() {
       return;
     }
     if (err.status === 401 || err.status === 403) {
-      text("events-note", "events are shown to those with a token only");
+      text("events-note", "requires a token");
       $("events-note").hidden = false;
       return;
     }
@@ -134,7 +134,7 @@ async function showClaims() {
     $("verdict").className = "pill";
     $("findings").replaceChildren();
     $("claims-table").hidden = true;
-    text("claims-note", err.status === 503 ? err.message : "claims are shown to operators only");
+    text("claims-note", err.status === 503 ? err.message : "requires the operator role");
     return;
   }
   text("verdict", r.verdict.replace("_", " "));

@@ -9,16 +9,15 @@ import (
 	"github.com/sony/gobreaker/v2"
 )
 
-// After breakerThreshold failures in a row a node is asked no questions until it has
-// answered a probe. The probe is sent breakerOpenDuration after the last failure, when
-// the next question comes. No caller waits for a probe.
+// After breakerThreshold failures in a row, a node gets no requests until it has answered a probe. The first request
+// that comes breakerOpenDuration after the last failure triggers the probe. No caller waits for a probe.
 const (
 	breakerThreshold    = 2
 	breakerOpenDuration = time.Second
-	maxBreakers         = 1024 // addresses remembered; members change theirs now and then
+	maxBreakers         = 1024 // addresses remembered; members may change their addresses
 )
 
-// errCircuitOpen answers a question that was not sent.
+// errCircuitOpen is the error of a request that was not sent.
 var errCircuitOpen = errors.New("it has not answered lately and is not waited for")
 
 // circuitBreakers holds one circuit breaker for each address. Safe for concurrent use.
@@ -44,7 +43,7 @@ func (b *circuitBreakers) close() {
 	b.probes.Wait()
 }
 
-// probe runs f in the background and hands its error to done.
+// probe runs f in the background and passes its error to done.
 func (b *circuitBreakers) probe(f func(context.Context) error, done func(error)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -67,7 +66,7 @@ func (b *circuitBreakers) of(addr string) *gobreaker.TwoStepCircuitBreaker[any] 
 	at := gobreaker.NewTwoStepCircuitBreaker[any](gobreaker.Settings{
 		Timeout:     breakerOpenDuration,
 		ReadyToTrip: func(n gobreaker.Counts) bool { return n.ConsecutiveFailures >= breakerThreshold },
-		// A caller that has gone says nothing of the node that was asked.
+		// A caller's cancellation says nothing about the other node.
 		IsExcluded: func(err error) bool { return errors.Is(err, context.Canceled) },
 	})
 	b.at[addr] = at

@@ -17,15 +17,14 @@ import (
 	"northstar/api/apiv1"
 )
 
-// dialError marks an error from before there was a connection: the other node has
-// not seen the request.
+// dialError marks an error from before a connection existed: the other node has not received the request.
 type dialError struct{ err error }
 
 func (e *dialError) Error() string { return e.err.Error() }
 func (e *dialError) Unwrap() error { return e.err }
 
-// newTransport returns the HTTP client for connections to other nodes. A connection
-// attempt lasts as long as a request is held.
+// newTransport returns the HTTP transport for connections to other nodes. A connection attempt lasts at most as long
+// as a request may be queued.
 func newTransport(c Config) *http.Transport {
 	dial := c.Dial
 	if dial == nil {
@@ -62,7 +61,7 @@ func newTransport(c Config) *http.Transport {
 		}
 		secured := tls.Client(conn, c.ClientTLS(addr))
 		if err := secured.HandshakeContext(ctx); err != nil {
-			_ = conn.Close() // the handshake's error says more
+			_ = conn.Close() // the handshake's error is more specific
 			return nil, &dialError{err}
 		}
 		return secured, nil
@@ -70,16 +69,15 @@ func newTransport(c Config) *http.Transport {
 	return t
 }
 
-// Caller is the client on whose behalf another node is asked. The zero Caller is this
-// node itself.
+// Caller is the client on whose behalf a request is sent. The zero Caller is this node itself.
 type Caller struct {
 	Identity      string // value of apiv1.HeaderIdentity
 	Address       string
-	Authorization string // goes to the other node where nodes accept tokens only
+	Authorization string // set if nodes accept only tokens
 }
 
-// setIdentityHeaders names this node and the caller. The caller goes as identity, and
-// as token only where the other node does not accept identities.
+// setIdentityHeaders names this node and the caller. The caller's token is sent only if the other node accepts no
+// asserted identities.
 func (f *Forwarder) setIdentityHeaders(h http.Header, c Caller) {
 	h.Set(apiv1.HeaderForwardedBy, string(f.Self))
 	switch {
@@ -93,11 +91,11 @@ func (f *Forwarder) setIdentityHeaders(h http.Header, c Caller) {
 	}
 }
 
-// Overhead is what a forwarding node keeps of a request's time for itself.
+// Overhead is the part of a request's time that a forwarding node reserves for itself.
 const Overhead = 100 * time.Millisecond
 
-// setTimeoutHeader tells the other node how much time is left. Its response, also that
-// it ran out of time, must get back before this node gives up.
+// setTimeoutHeader sets how much time is left for the other node. Its response, or its timeout error, must arrive
+// before this node gives up.
 func setTimeoutHeader(ctx context.Context, h http.Header) {
 	if deadline, ok := ctx.Deadline(); ok {
 		left := time.Until(deadline)
@@ -106,15 +104,15 @@ func setTimeoutHeader(ctx context.Context, h http.Header) {
 	}
 }
 
-// PeerResponse is another node's response, read whole.
+// PeerResponse is another node's response, read completely.
 type PeerResponse struct {
 	Status int
 	Header http.Header
 	Body   []byte
 }
 
-// Get asks another node on behalf of c. The response may have limit bytes. The error is
-// that there was none: errCircuitOpen immediately.
+// Get sends a GET to another node on behalf of c. The response may have limit bytes. The error means that there was
+// no response; an open circuit breaker returns errCircuitOpen immediately.
 func (f *Forwarder) Get(ctx context.Context, c Caller, addr, path string, limit int64) (PeerResponse, error) {
 	breaker := f.breakers.of(addr)
 	state := breaker.State()
@@ -147,7 +145,7 @@ func (f *Forwarder) get(ctx context.Context, c Caller, addr, path string, limit 
 	return f.exchange(req, c, limit)
 }
 
-// Post sends in as JSON to another node, on behalf of c.
+// Post sends in as JSON to another node on behalf of c.
 func (f *Forwarder) Post(ctx context.Context, c Caller, addr, path string, in any) (PeerResponse, error) {
 	body, err := json.Marshal(in)
 	if err != nil {
@@ -176,9 +174,8 @@ func (f *Forwarder) exchange(req *http.Request, c Caller, limit int64) (PeerResp
 	return PeerResponse{resp.StatusCode, resp.Header, body}, nil
 }
 
-// discardBody reads the small rest of a response, so that its connection can be used
-// again.
+// discardBody reads the small rest of a response so that its connection can be reused.
 func discardBody(body io.ReadCloser) {
 	_, _ = io.CopyN(io.Discard, body, smallResponse)
-	_ = body.Close() // nothing to do about it
+	_ = body.Close() // the response is complete
 }

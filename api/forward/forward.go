@@ -1,6 +1,6 @@
-// Package forward brings a client's request to the leader, which may be this node or
-// one hop away. While there is no leader it holds the request: a failover is a pause
-// and not an error. It also asks single nodes for what only they know.
+// Package forward brings a client's request to the leader: this node or one other node, never further. Without a
+// leader it queues the request, so that clients see a failover as a delay and not as an error. It also sends requests
+// to single nodes for data that only they have.
 package forward
 
 import (
@@ -22,8 +22,7 @@ import (
 	"northstar/cluster"
 )
 
-// Config is what a Forwarder is made of. Only Dial, ClientTLS and LeaderProcessDead
-// may be nil.
+// Config are the dependencies of a Forwarder. Only Dial, ClientTLS and LeaderProcessDead may be nil.
 type Config struct {
 	Self   cluster.NodeID
 	Leader *LeaderTracker
@@ -31,18 +30,17 @@ type Config struct {
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 	// ClientTLS returns the configuration of one connection; nil: plain HTTP.
 	ClientTLS func(addr string) *tls.Config
-	// ForwardToken: without TLS the other nodes accept tokens, and no identities.
+	// ForwardToken forwards bearer tokens: without TLS the other nodes accept no asserted identities.
 	ForwardToken bool
-	TimeoutMax   time.Duration // election.timeout-max; requests are held for twice that
-	MaxQueued    int           // requests that wait for a leader
-	// AddressOf returns a node's HTTP address, "" when it is not known.
+	TimeoutMax   time.Duration // election.timeout-max; requests are queued for twice that
+	MaxQueued    int           // requests queued for a leader
+	// AddressOf returns a node's HTTP address, "" if unknown.
 	AddressOf func(cluster.NodeID) string
-	// LeaderProcessDead reports whether the process of the leader of a term was found
-	// dead: nothing is sent there.
+	// LeaderProcessDead reports whether the leader's process was found dead. Nothing is sent to a dead leader.
 	LeaderProcessDead func(leader cluster.NodeID, term uint64) bool
-	// Refusing returns why this node must not serve, "" when it may. It is cheap.
+	// Refusing returns why this node must not serve, "" if it may. It must be cheap.
 	Refusing func() string
-	// Stopping ends when this node is about to stop: it leads no further write.
+	// Stopping ends when this node is stopping: it then serves no write as leader.
 	Stopping context.Context
 }
 
@@ -53,7 +51,7 @@ type Forwarder struct {
 	breakers  *circuitBreakers
 
 	queued       atomic.Int64
-	queuedWrites atomic.Int64 // that have waited, and are not answered yet
+	queuedWrites atomic.Int64 // unanswered writes that have been queued
 }
 
 // New returns a Forwarder.
@@ -61,7 +59,7 @@ func New(c Config) *Forwarder {
 	return &Forwarder{Config: c, transport: newTransport(c), breakers: newCircuitBreakers()}
 }
 
-// Close ends what no caller waits for.
+// Close ends the background probes.
 func (f *Forwarder) Close() {
 	f.breakers.close()
 	f.transport.CloseIdleConnections()
@@ -78,46 +76,46 @@ func (f *Forwarder) Scheme() string {
 // Client is the client of a Request.
 type Client interface {
 	http.ResponseWriter
-	// Caller returns the client as other nodes are told of it.
+	// Caller returns the identity that other nodes receive.
 	Caller() Caller
-	// RecordedElsewhere is called before the response of another node is passed on. That
-	// node has recorded the request for the audit.
+	// RecordedElsewhere is called before another node's response is copied. That node has made the audit record of
+	// the request.
 	RecordedElsewhere()
 }
 
-// Request is a client's request that the leader has to serve.
+// Request is a client's request for the leader.
 type Request struct {
 	Client    Client
 	HTTP      *http.Request
 	Redirect  bool // answer 307 instead of forwarding
-	Forwarded bool // another node forwarded it: it is not forwarded again
+	Forwarded bool // another node has forwarded it: it is not forwarded again
 
-	Write          bool
-	Idempotent     bool                            // may be sent twice: a read, or a write with an idempotency key
+	Write bool
+	// may be sent more than once: a read, or a write with an idempotency key
+	Idempotent     bool
 	Body           []byte                          // for the leader
-	Stream         *stream.Body                    // instead of Body, when that is too large to keep
+	Stream         *stream.Body                    // used instead of Body if the body is too large to keep
 	OldLeaderGrace time.Duration                   // extra time for a deposed leader to answer
-	Local          func(ctx context.Context) error // serves it here; CodeNoLeader when this node does not lead
+	Local          func(ctx context.Context) error // serves the request here; CodeNoLeader if this node does not lead
 
-	// FinalCode is a refusal that is also true of earlier attempts; 0: none besides
-	// those of the state.
+	// FinalCode is a refusal that is final even after an earlier attempt with unknown outcome; 0: only the refusals
+	// of the state.
 	FinalCode cluster.Code
-	// mayHaveApplied: an earlier attempt may have taken effect. The refusal of a later
-	// one proves nothing then: the request is tried on, and its outcome is unknown.
+	// mayHaveApplied: an earlier attempt may have been applied. A later refusal proves nothing then: the request is
+	// retried, or its outcome is unknown.
 	mayHaveApplied bool
 }
 
-// ErrResponseWritten reports that the response has been written already.
+// ErrResponseWritten means that the response has already been written.
 var ErrResponseWritten = errors.New("answered")
 
-// forwardedHeaders go to the leader, besides the identity.
+// forwardedHeaders are forwarded to the leader, in addition to the identity.
 var forwardedHeaders = []string{
 	"Accept", "Content-Type", "If-Match", "If-None-Match",
 	apiv1.HeaderIdempotencyKey, apiv1.HeaderFence,
 }
 
-// outgoing returns r as the other node receives it: the same path, byte by byte, and
-// query.
+// outgoing returns r as the other node receives it, with the same path, byte by byte, and the same query.
 func (f *Forwarder) outgoing(ctx context.Context, addr string, r *Request) *http.Request {
 	u := *r.HTTP.URL
 	u.Scheme, u.Host = f.Scheme(), addr
@@ -137,17 +135,16 @@ func (f *Forwarder) outgoing(ctx context.Context, addr string, r *Request) *http
 		req.ContentLength = int64(len(r.Body))
 		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(r.Body)), nil }
 		req.Body, _ = req.GetBody()
-		if req.Header.Get("Content-Type") == "" { // the body is this node's own
+		if req.Header.Get("Content-Type") == "" { // this node made the body
 			req.Header.Set("Content-Type", apiv1.TypeJSON)
 		}
 	}
 	return req.WithContext(ctx)
 }
 
-// Send makes one attempt at another node and passes its response on. It gives up when
-// leader.Changed ends: immediately if r is idempotent, otherwise after some time for the
-// old leader to answer. The error says why there is no response. r remembers whether the
-// attempt may have taken effect.
+// Send makes one attempt at another node and copies the response. When leader.Changed ends, an idempotent request
+// gives up immediately, another one after the old leader's grace. The error says why there is no response. r records
+// whether the attempt may have been applied.
 func (f *Forwarder) Send(ctx context.Context, leader *Leader, addr string, r *Request) error {
 	grace := time.Duration(0)
 	if !r.Idempotent {
@@ -159,9 +156,8 @@ func (f *Forwarder) Send(ctx context.Context, leader *Leader, addr string, r *Re
 	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent = true }}
 	resp, err := f.transport.RoundTrip(f.outgoing(httptrace.WithClientTrace(ctx, trace), addr, r))
 	if err != nil {
-		// net/http sends a write again by itself only where it wrote nothing
-		// (apiv1.Unrepeated). So the error of one that may not be sent twice, from
-		// before the connection, is true of all its attempts.
+		// net/http retries such a write only if it wrote nothing (apiv1.HeaderKeyNoAutoRetry). An error from before
+		// the connection therefore holds for all its attempts.
 		var dial *dialError
 		if !sent || !r.Idempotent && errors.As(err, &dial) {
 			return problem.NoLeader("node %s at %s cannot be reached: %w", leader.ID, addr, err)
@@ -172,7 +168,7 @@ func (f *Forwarder) Send(ctx context.Context, leader *Leader, addr string, r *Re
 	return r.copyResponse(resp, leader, addr)
 }
 
-// noResponseError is the error of a request that was sent and not answered.
+// noResponseError returns the error of a request that was sent and not answered.
 func (r *Request) noResponseError(format string, args ...any) error {
 	if r.Write {
 		r.mayHaveApplied = true
@@ -181,23 +177,23 @@ func (r *Request) noResponseError(format string, args ...any) error {
 	return problem.NoLeader(format, args...)
 }
 
-// smallResponse is read whole before a byte is passed on: a leader that dies while it
-// answers costs an attempt and not the request.
+// smallResponse is the size up to which a response is read completely before it is copied. If the leader dies during
+// such a response, only the attempt fails, not the request.
 const smallResponse = 64 << 10
 
 var copyBuffers = sync.Pool{New: func() any { return new([smallResponse]byte) }}
 
-// copyResponse passes another node's response on, and with it that node's address: the
-// client may go there next time. A response that the node does not lead is an error.
+// copyResponse copies another node's response and adds that node's address, so that the client can connect there next
+// time. A not-leader response becomes an error.
 func (r *Request) copyResponse(resp *http.Response, leader *Leader, addr string) error {
 	buf := copyBuffers.Get().(*[smallResponse]byte)
 	defer copyBuffers.Put(buf)
-	n, whole, err := readUpTo(resp.Body, buf[:])
+	n, complete, err := readUpTo(resp.Body, buf[:])
 	if err != nil {
-		return r.noResponseError("node %s broke off its answer: %w", leader.ID, err)
+		return r.noResponseError("node %s closed the connection during the response: %w", leader.ID, err)
 	}
 	if p, ok := problem.Decode(resp.StatusCode, resp.Header, buf[:n]); ok && p.Code == int(cluster.CodeNoLeader) {
-		return problem.NoLeader("node %s, which was taken for the leader, answered: %s", leader.ID, p.Detail)
+		return problem.NoLeader("node %s is not the leader: %s", leader.ID, p.Detail)
 	} else if r.mayHaveApplied && resp.StatusCode >= 400 {
 		refusal := &cluster.Error{Code: cluster.Code(p.Code), Status: resp.StatusCode, Detail: p.Detail}
 		if !refusal.DecidedByState() && refusal.Code != r.FinalCode {
@@ -221,10 +217,9 @@ func (r *Request) copyResponse(resp *http.Response, leader *Leader, addr string)
 	if _, err := r.Client.Write(buf[:n]); err != nil {
 		return nil // the client is gone
 	}
-	if !whole {
+	if !complete {
 		if _, err := io.CopyBuffer(stream.Writer(r.Client), resp.Body, buf[:]); err != nil {
-			// The status has been sent: only a broken connection shows the client that
-			// this is not all.
+			// The status has been sent: only a broken connection shows the client that the body is incomplete.
 			panic(http.ErrAbortHandler)
 		}
 	}
@@ -234,9 +229,9 @@ func (r *Request) copyResponse(resp *http.Response, leader *Leader, addr string)
 	return nil
 }
 
-// readUpTo reads until buf is full or r ends; whole reports that it ended. io.ReadFull
-// does not tell an end from a broken connection.
-func readUpTo(r io.Reader, buf []byte) (n int, whole bool, err error) {
+// readUpTo reads until buf is full or r ends; complete reports that r ended. io.ReadFull does not tell an end from a
+// broken connection.
+func readUpTo(r io.Reader, buf []byte) (n int, complete bool, err error) {
 	for n < len(buf) {
 		m, err := r.Read(buf[n:])
 		n += m

@@ -7,9 +7,9 @@ import (
 	"northstar/cluster"
 )
 
-// Leader is what this node knows of the leader until that changes.
+// Leader is a snapshot of the leader, valid until Changed ends.
 type Leader struct {
-	ID      cluster.NodeID // "" when this node knows none
+	ID      cluster.NodeID // "" if unknown
 	Term    uint64
 	Changed context.Context // ends when the leader or the term changes
 	end     context.CancelFunc
@@ -21,14 +21,14 @@ func newLeader(id cluster.NodeID, term uint64) *Leader {
 	return l
 }
 
-// LeaderSource is what a LeaderTracker follows.
+// LeaderSource reports leader changes to a LeaderTracker.
 type LeaderSource interface {
 	Status() cluster.NodeStatus
-	// LeaderChanged is closed at the next change of the leader or the term.
+	// LeaderChanged returns a channel that is closed at the next change of the leader or the term.
 	LeaderChanged() <-chan struct{}
 }
 
-// LeaderTracker follows the leader, so that a request need not ask consensus.
+// LeaderTracker caches the leader, so that a request need not ask consensus.
 type LeaderTracker struct {
 	source  LeaderSource
 	current atomic.Pointer[Leader]
@@ -41,10 +41,10 @@ func NewLeaderTracker(source LeaderSource) *LeaderTracker {
 	return t
 }
 
-// Current returns the leader as of now. It may be called by any goroutine.
+// Current returns the current leader. It may be called by any goroutine.
 func (t *LeaderTracker) Current() *Leader { return t.current.Load() }
 
-// Run follows the leader until ctx ends; from then on there is none.
+// Run follows the leader until ctx ends; after that Current returns no leader.
 func (t *LeaderTracker) Run(ctx context.Context) {
 	replace := func(id cluster.NodeID, term uint64) { t.current.Swap(newLeader(id, term)).end() }
 	defer replace("", 0)

@@ -10,9 +10,9 @@ import (
 	"northstar/cluster"
 )
 
-// Serve has r served here while this node leads, otherwise by the leader. While there is
-// none, or it cannot be reached, the request is held. A nil error means that r.Local
-// succeeded, ErrResponseWritten that another node's response, or a redirect, was written.
+// Serve serves r here if this node leads, otherwise it forwards r to the leader. It queues r while there is no
+// reachable leader. A nil error means that r.Local succeeded. ErrResponseWritten means that a redirect or another
+// node's response was written.
 func (f *Forwarder) Serve(ctx context.Context, r Request) error {
 	w := Wait{f: f, write: r.Write}
 	defer w.Release()
@@ -49,19 +49,18 @@ func (f *Forwarder) Serve(ctx context.Context, r Request) error {
 	}
 }
 
-// serveLocally runs r.Local on a node that may serve.
+// serveLocally runs r.Local if this node may serve.
 func (f *Forwarder) serveLocally(ctx context.Context, r *Request) error {
 	if why := f.Refusing(); why != "" {
 		return cluster.Errorf(cluster.CodeSplitBrain, "node %s refuses reads and writes: %s", f.Self, why)
 	}
 	if r.Write && f.Stopping.Err() != nil {
-		return problem.NoLeader("node %s is draining and leads no further write", f.Self)
+		return problem.NoLeader("node %s is draining and accepts no new writes", f.Self)
 	}
 	return r.Local(ctx)
 }
 
-// remoteLeaderAddr returns the address of a leader that is another node, "" when none is
-// known to live.
+// remoteLeaderAddr returns the address of a leader that is another node, "" if no live one is known.
 func (f *Forwarder) remoteLeaderAddr(l *Leader) string {
 	if l.ID == "" || l.ID == f.Self || f.LeaderProcessDead != nil && f.LeaderProcessDead(l.ID, l.Term) {
 		return ""
@@ -69,19 +68,18 @@ func (f *Forwarder) remoteLeaderAddr(l *Leader) string {
 	return f.AddressOf(l.ID)
 }
 
-// withUnknownOutcome returns what an attempt's refusal says of the request. Where an
-// earlier attempt may have taken effect it says nothing, unless the state itself refused.
+// withUnknownOutcome returns the error of the request after an attempt was refused. If an earlier attempt may have
+// been applied, the outcome is unknown, unless the state itself refused.
 func (r *Request) withUnknownOutcome(err error) error {
 	var e *cluster.Error
 	if err == nil || !r.mayHaveApplied ||
 		errors.As(err, &e) && (e.Code == cluster.CodeOutcomeUnknown || e.DecidedByState()) {
 		return err
 	}
-	return cluster.Errorf(cluster.CodeOutcomeUnknown, "it was sent to a leader that did not answer, and since: %w", err)
+	return cluster.Errorf(cluster.CodeOutcomeUnknown, "outcome unknown: an earlier attempt got no response from the leader; last error: %w", err)
 }
 
-// isNodeUnavailable reports whether a node refused for its own state and not for the
-// request.
+// isNodeUnavailable reports whether the error is caused by the node's state, not by the request.
 func isNodeUnavailable(err error) bool {
 	var e *cluster.Error
 	return errors.As(err, &e) && e.HTTPStatus() == http.StatusServiceUnavailable
@@ -98,7 +96,7 @@ func (f *Forwarder) redirect(r *Request, addr string) error {
 	return ErrResponseWritten
 }
 
-// Waits between attempts while the leader is known but does not serve (yet).
+// Delays between attempts while the leader is known but not ready.
 const (
 	minBackoff = 2 * time.Millisecond
 	maxBackoff = 50 * time.Millisecond
@@ -109,15 +107,14 @@ type Wait struct {
 	f       *Forwarder
 	leader  *Leader // as of before the last attempt
 	write   bool
-	until   time.Time // zero: it has not waited yet
+	until   time.Time // zero: has not waited yet
 	backoff time.Duration
 }
 
-// NewWait returns the wait of a request that is about to make its first attempt.
-// Release ends it.
+// NewWait returns the wait of a request before its first attempt. Release ends it.
 func (f *Forwarder) NewWait(write bool) *Wait { return &Wait{f: f, write: write} }
 
-// Leader returns the leader for the next attempt. Next then misses no change since.
+// Leader returns the leader for the next attempt. Next misses no change after this call.
 func (w *Wait) Leader() *Leader {
 	w.leader = w.f.Leader.Current()
 	return w.leader
@@ -130,16 +127,14 @@ func (w *Wait) Release() {
 	}
 }
 
-// QueuedWrites returns how many writes have waited for a leader and are not answered
-// yet.
+// QueuedWrites returns the number of unanswered writes that have been queued for a leader.
 func (f *Forwarder) QueuedWrites() int { return int(f.queuedWrites.Load()) }
 
 // Queued returns how many requests wait for a leader now.
 func (f *Forwarder) Queued() int { return int(f.queued.Load()) }
 
-// Next returns nil when another attempt is worth it. Otherwise its error is the answer:
-// the wait or the request's time is over, or too many requests wait. last is the error
-// of the last attempt.
+// Next returns nil when another attempt should be made. Otherwise its error is the response: the wait or the
+// request's deadline is over, or the queue is full. last is the error of the last attempt.
 func (w *Wait) Next(ctx context.Context, last error) error {
 	now, limit := time.Now(), 2*w.f.TimeoutMax
 	if w.until.IsZero() {
@@ -171,8 +166,7 @@ func (w *Wait) Next(ctx context.Context, last error) error {
 	return nil
 }
 
-// timeout names the leader that does not serve and its last error: waiting may not
-// mend that.
+// timeout names the leader that is not ready, and its last error: an operator may have to act.
 func (w *Wait) timeout(last error, why string) error {
 	leader := w.f.Leader.Current()
 	if leader.ID == "" {

@@ -14,8 +14,7 @@ import (
 	"northstar/api/token"
 )
 
-// object is a JSON object under construction; encoding/json sorts its keys, so
-// that the document is the same at every start.
+// object is a JSON object under construction. encoding/json sorts its keys, so every start returns the same document.
 type object = map[string]any
 
 // Document returns the OpenAPI 3.1 document of the routes.
@@ -88,7 +87,7 @@ func (row *Route[H]) operation(method string, schemas object) object {
 		params = append(params, parameter(p, "query"))
 	}
 	for _, p := range row.Headers {
-		// OpenAPI reserves this one: it follows from the answers' media types.
+		// OpenAPI reserves Accept: it follows from the media types of the responses
 		if p.Name != "Accept" {
 			params = append(params, parameter(p, "header"))
 		}
@@ -111,7 +110,7 @@ func operationID(method, pattern string) string {
 	return b.String()
 }
 
-// limits are what a parameter's type leaves open.
+// limits are the default limits of a parameter's type.
 var limits = map[string]object{
 	"timeout_ms":  {"minimum": 1, "maximum": apiv1.MaxTimeoutMS, "default": apiv1.DefaultTimeoutMS},
 	"limit":       {"minimum": 1, "maximum": apiv1.MaxListLimit, "default": apiv1.DefaultListLimit},
@@ -139,8 +138,8 @@ func (row *Route[H]) requestBody(schemas object) object {
 	return object{"content": object{apiv1.TypeJSON: object{"schema": schemaOf(reflect.TypeOf(row.Body), schemas)}}}
 }
 
-// everywhere are the failures of every route; authenticated ones have more.
-var everywhere = []int{400, 405, 500}
+// commonErrors are the error statuses of every route; authenticated routes have more.
+var commonErrors = []int{400, 405, 500}
 
 func (row *Route[H]) responses(method string, schemas object) object {
 	out := make(object)
@@ -173,15 +172,15 @@ func (row *Route[H]) responses(method string, schemas object) object {
 			r["headers"] = headers
 		}
 	}
-	fails := slices.Concat(everywhere, row.ErrorStatuses)
+	fails := slices.Concat(commonErrors, row.ErrorStatuses)
 	if row.Role != token.None {
 		fails = append(fails, 401, 403, 429)
 	}
 	if !row.LimitExempt {
-		fails = append(fails, 503) // too many requests, or streams, at a time
+		fails = append(fails, 503) // too many requests or streams
 	}
 	if row.forwarded() {
-		fails = append(fails, 409) // this node, or the leader, is part of a split brain (4004)
+		fails = append(fails, 409) // this node or the leader is part of a split brain (4004)
 	}
 	for _, status := range fails {
 		if status == 307 {
@@ -205,8 +204,7 @@ func (row *Route[H]) forwarded() bool {
 	})
 }
 
-// either is the schema of what may have one of two forms: before is nil when
-// there is but one.
+// either returns the schema of a value with two possible forms; before is nil if it has one form.
 func either(before any, next object) object {
 	if before == nil {
 		return next
@@ -216,8 +214,7 @@ func either(before any, next object) object {
 
 var timeType = reflect.TypeFor[time.Time]()
 
-// schemaOf gives the JSON schema of a wire type. Structs go to schemas, under
-// their name.
+// schemaOf returns the JSON schema of a wire type. It adds structs to schemas, under their name.
 func schemaOf(t reflect.Type, schemas object) object {
 	switch {
 	case t == timeType:
@@ -251,7 +248,7 @@ func schemaOf(t reflect.Type, schemas object) object {
 		}
 		return object{"$ref": "#/components/schemas/" + t.Name()}
 	}
-	panic(fmt.Sprintf("api: no JSON schema for %s", t)) // a wire type of this module: any test shows it
+	panic(fmt.Sprintf("api: no JSON schema for %s", t)) // a wire type of this module: every test would fail
 }
 
 func structSchema(t reflect.Type, schemas object) object {

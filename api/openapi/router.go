@@ -1,5 +1,5 @@
-// Package openapi holds the type of the API's routes, the router over them, and the
-// OpenAPI document that describes them.
+// Package openapi holds the type of the API's routes, the router over them, and the OpenAPI document that describes
+// them.
 package openapi
 
 import (
@@ -11,16 +11,17 @@ import (
 	"northstar/api/token"
 )
 
-// Route is one row of the table: how a request is served, and everything that the
-// document says about it. H is the type of handlers.
+// Route is one row of the table: how a request is served, and its description for the document. H is the type of
+// handlers.
 type Route[H any] struct {
-	Method      string
-	Pattern     string // /a/b, /a/{name}/b, or /a/{name} whose name is the rest of the path; one segment unless CatchAll
-	CatchAll    bool   // the parameter may hold slashes and is taken as it is
+	Method string
+	// /a/b, /a/{name}/b, or /a/{name} with the name at the end; the name is one segment unless CatchAll
+	Pattern     string
+	CatchAll    bool // the parameter may contain slashes and is taken as it is
 	Role        token.Role
-	AllowNode   bool // a node certificate will do too
-	SkipAudit   bool // leaves no audit record
-	LimitExempt bool // served also when the node has too many requests
+	AllowNode   bool // node certificates are accepted
+	SkipAudit   bool // makes no audit record
+	LimitExempt bool // served even if the node has too many requests
 	Kind        ResponseKind
 	Handle      H
 
@@ -29,12 +30,11 @@ type Route[H any] struct {
 	Headers       []Param
 	Body          any        // zero value of the JSON body, or Raw
 	BodyDoc       string     // of a Raw body
-	Responses     []Response // the successful ones
-	ErrorStatuses []int      // beyond those of every route
+	Responses     []Response // successful responses
+	ErrorStatuses []int      // in addition to those of every route
 }
 
-// ResponseKind says how long a route's response may last, and by which limit it is
-// counted.
+// ResponseKind is how long a route's response may last, and which limit counts it.
 type ResponseKind int
 
 // The kinds of responses.
@@ -42,8 +42,8 @@ const (
 	Unary          ResponseKind = iota
 	Stream                      // always a stream
 	StreamOnAccept              // a stream with Accept: text/event-stream
-	LongPoll                    // no stream, but it may take as long
-	AttachStream                // a stream that holds a session
+	LongPoll                    // no stream, but may take as long as one
+	AttachStream                // a stream that keeps a session alive
 )
 
 // Param is a query parameter or header.
@@ -70,18 +70,17 @@ type Response struct {
 // Raw marks a body that is not JSON.
 type Raw struct{}
 
-// Resource is all methods of one path.
+// Resource has all methods of one path.
 type Resource[H any] struct {
 	Pattern string
 	Methods map[string]*Route[H]
 	Allow   string // value of the Allow header
 
-	prefix, suffix string // of a path with a parameter: what surrounds it
+	prefix, suffix string // of a path with a parameter: the text around it
 	catchAll       bool
 }
 
-// Router finds the route of a request. It does not clean paths: a key must be taken as
-// it is.
+// Router finds the route of a request. It does not clean paths: a key must be taken as it is.
 type Router[H any] struct {
 	Resources []*Resource[H] // in the table's order
 
@@ -109,7 +108,7 @@ func NewRouter[H any](rows []Route[H]) *Router[H] {
 			}
 		}
 		res.Methods[row.Method] = row
-		// As everywhere on the web, HEAD is GET without the body.
+		// HEAD is GET without the body.
 		if row.Method == http.MethodGet && row.Kind == Unary && res.Methods[http.MethodHead] == nil {
 			res.Methods[http.MethodHead] = row
 		}
@@ -120,9 +119,8 @@ func NewRouter[H any](rows []Route[H]) *Router[H] {
 	return rt
 }
 
-// Find returns the resource of a request and the parameter in its path, or nil. Fixed
-// parts are compared in escaped form; the parameter is decoded exactly once, which
-// net/http has done.
+// Find returns the resource of a request and the parameter in its path, or nil. It compares fixed parts in escaped
+// form. The parameter is decoded exactly once, by net/http.
 func (rt *Router[H]) Find(escaped, decoded string) (*Resource[H], string) {
 	if res := rt.exact[escaped]; res != nil {
 		return res, ""
@@ -135,7 +133,7 @@ func (rt *Router[H]) Find(escaped, decoded string) (*Resource[H], string) {
 		if !res.catchAll && strings.IndexByte(escaped[len(res.prefix):len(escaped)-len(res.suffix)], '/') >= 0 {
 			continue
 		}
-		// Prefix and suffix have no escapes: they are as long in both forms.
+		// Prefix and suffix have no escapes: they have the same length in both forms.
 		return res, decoded[len(res.prefix) : len(decoded)-len(res.suffix)]
 	}
 	return nil, ""

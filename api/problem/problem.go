@@ -1,5 +1,5 @@
-// Package problem makes the errors of the HTTP API and reads those of other nodes.
-// On the wire each is a problem document (RFC 9457).
+// Package problem makes the errors of the HTTP API and reads those of other nodes. Each is a problem document (RFC
+// 9457).
 package problem
 
 import (
@@ -20,7 +20,7 @@ func BadRequest(format string, args ...any) *cluster.Error {
 	return cluster.Errorf(cluster.CodeBadRequest, format, args...)
 }
 
-// Status is a BadRequest with another status than 400.
+// Status is BadRequest with another status than 400.
 func Status(status int, format string, args ...any) *cluster.Error {
 	err := BadRequest(format, args...)
 	err.Status = status
@@ -42,8 +42,8 @@ func retryable(err *cluster.Error) *cluster.Error {
 	return err
 }
 
-// From returns any error as one of the API's. An ended context means CodeNoLeader
-// for a read and an unknown outcome for a write.
+// From returns any error as one of the API's. A deadline means CodeNoLeader for a read and CodeOutcomeUnknown for a
+// write.
 func From(err error, write bool) *cluster.Error {
 	var e *cluster.Error
 	switch {
@@ -51,9 +51,9 @@ func From(err error, write bool) *cluster.Error {
 		return e
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		if write {
-			return cluster.Errorf(cluster.CodeOutcomeUnknown, "the request's time ran out before its outcome was known: %w", err)
+			return cluster.Errorf(cluster.CodeOutcomeUnknown, "deadline exceeded: the write may have been applied: %w", err)
 		}
-		return NoLeader("the request's time ran out before a leader confirmed it: %w", err)
+		return NoLeader("deadline exceeded before leadership was confirmed: %w", err)
 	}
 	return cluster.Errorf(cluster.CodeInternal, "%w", err)
 }
@@ -72,7 +72,7 @@ func Encode(e *cluster.Error) apiv1.Problem {
 	}
 }
 
-// EncodeVotes returns the votes of an election as JSON shows them.
+// EncodeVotes returns the JSON form of an election's votes.
 func EncodeVotes(votes []cluster.Vote) []apiv1.Vote {
 	var wire []apiv1.Vote
 	for _, v := range votes {
@@ -81,7 +81,7 @@ func EncodeVotes(votes []cluster.Vote) []apiv1.Vote {
 	return wire
 }
 
-// Decode returns the problem document in a response, and whether there is one.
+// Decode returns the problem document in a response, and whether it has one.
 func Decode(status int, header http.Header, body []byte) (p apiv1.Problem, ok bool) {
 	if status < 400 {
 		return p, false
@@ -90,12 +90,12 @@ func Decode(status int, header http.Header, body []byte) (p apiv1.Problem, ok bo
 	return p, err == nil && media == apiv1.TypeProblem && json.Unmarshal(body, &p) == nil
 }
 
-// SessionEnded is the error of a request that names a session which does not live.
+// SessionEnded is the error of a request that names a session which does not exist.
 func SessionEnded(id string) *cluster.Error {
-	return cluster.Errorf(cluster.CodeSessionEnded, "session %q does not exist: it has ended, or never began", id)
+	return cluster.Errorf(cluster.CodeSessionEnded, "session %q not found: expired, ended or never created", id)
 }
 
-// RoleRevoked refuses to renew a session that an operator has taken a role from.
+// RoleRevoked refuses to renew a session from which an operator has revoked a role.
 func RoleRevoked(session, role string, token uint64) *cluster.Error {
 	return cluster.Errorf(cluster.CodeFenced, "session %q is not renewed: role %q was taken from it. "+
 		"Stop what it does for that role and resign from it: DELETE %s/%s?session_id=%s&token=%d",

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// setDeadline sets a deadline where the connection has one: tests need not.
+// setDeadline sets a deadline if the connection supports one: tests do not need it.
 func setDeadline(set func(time.Time) error, d time.Duration) error {
 	if err := set(time.Now().Add(d)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return err
@@ -34,8 +34,7 @@ func (w *slowWriter) Write(p []byte) (int, error) {
 	return w.w.Write(p)
 }
 
-// Body reads a long request body. Each Read has a time limit. A nil Body is not
-// consumed.
+// Body reads a long request body. Each Read has a time limit. A nil Body is not consumed.
 type Body struct {
 	body     io.Reader
 	rc       *http.ResponseController
@@ -53,17 +52,17 @@ func (b *Body) Read(p []byte) (int, error) {
 	if err := setDeadline(b.rc.SetReadDeadline, writeTimeout); err != nil {
 		return 0, err
 	}
-	// The response comes after the last byte: its time starts again too.
+	// The response comes after the last byte: its time limit starts again.
 	if err := b.rc.SetWriteDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return 0, err
 	}
 	return b.body.Read(p)
 }
 
-// Consumed reports whether bytes may have been read: the body cannot be sent again.
+// Consumed reports whether bytes may have been read. The body cannot be sent again then.
 func (b *Body) Consumed() bool { return b != nil && b.consumed }
 
-// WithGraceAfter returns a context that ends with ctx, and grace after other has ended.
+// WithGraceAfter returns a context that ends when ctx ends, or grace after other has ended.
 func WithGraceAfter(ctx, other context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(other, func() {

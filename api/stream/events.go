@@ -1,5 +1,5 @@
-// Package stream writes and reads long HTTP bodies: server-sent events, backups and
-// forwarded responses. No stream has a limit as a whole, but each piece has one.
+// Package stream writes and reads long HTTP bodies: server-sent events, backups and forwarded responses. The limits
+// apply to each piece of a stream, not to the whole.
 package stream
 
 import (
@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	keepAliveInterval = 10 * time.Second // between signs of life on a silent stream
+	keepAliveInterval = 10 * time.Second // between keep-alives of an idle stream
 	writeTimeout      = 30 * time.Second // for one piece of a stream
-	flushBytes        = 32 << 10         // encoded events are sent at this size
+	flushBytes        = 32 << 10         // encoded events are sent when they reach this size
 )
 
-// Events writes one stream of server-sent events. It holds one buffer, and it gives
-// up writeTimeout after the client has stopped reading.
+// Events writes one stream of server-sent events. It holds one buffer, and fails writeTimeout after the client has
+// stopped reading.
 type Events struct {
 	w      http.ResponseWriter
 	rc     *http.ResponseController
@@ -28,28 +28,27 @@ type Events struct {
 	buf    []byte
 }
 
-// Start begins the response, with the headers that w already has. The first bytes
-// are sent immediately: the client knows that it misses nothing from here on. encode
-// makes the problem document of the event that ends a failed stream.
+// Start begins the response, with the headers that w already has. It sends the first bytes immediately: the client
+// knows that it misses nothing from then on. encode returns the problem document of the event that ends a failed
+// stream.
 func Start(w http.ResponseWriter, encode func(*cluster.Error) apiv1.Problem) (*Events, error) {
 	e := &Events{w: w, rc: http.NewResponseController(w), encode: encode}
 	h := w.Header()
 	h["Content-Type"] = []string{apiv1.TypeEventStream}
 	h["Cache-Control"] = []string{"no-store"}
 	h["X-Content-Type-Options"] = []string{"nosniff"}
-	h["X-Accel-Buffering"] = []string{"no"} // nginx would hold the stream back
+	h["X-Accel-Buffering"] = []string{"no"} // nginx would buffer the stream
 	w.WriteHeader(http.StatusOK)
 	e.buf = append(e.buf, "retry: 1000\n\n"...)
 	return e, e.Flush()
 }
 
-// Event adds one event; id "" means none. It is sent when the buffer is full, or with
-// Flush.
+// Event adds one event; id "" means none. The event is sent when the buffer is full, or by Flush.
 func (e *Events) Event(id, name string, data []byte) error {
 	return e.EventFunc(id, name, func(b []byte) []byte { return append(b, data...) })
 }
 
-// EventFunc adds one event, whose data encode appends.
+// EventFunc adds one event whose data encode appends.
 func (e *Events) EventFunc(id, name string, encode func([]byte) []byte) error {
 	if id != "" {
 		e.buf = append(append(append(e.buf, "id: "...), id...), '\n')
@@ -75,7 +74,7 @@ func (e *Events) Flush() error {
 	}
 	_, err := e.w.Write(e.buf)
 	if cap(e.buf) > 4*flushBytes {
-		e.buf = nil // after a large value
+		e.buf = nil // drop the buffer of a large value
 	}
 	e.buf = e.buf[:0]
 	if err != nil {
@@ -84,9 +83,9 @@ func (e *Events) Flush() error {
 	return e.rc.Flush()
 }
 
-// Run sends the events that next adds until ctx or draining ends, or next fails with a
-// *cluster.Error, which becomes the last event. next adds at least one event or returns
-// the cause of its context. The error of Run is that the client does not read.
+// Run sends the events that next adds until ctx or draining ends, or next fails. A *cluster.Error of next becomes the
+// last event. next adds at least one event or returns the cause of its context. Run fails if the client does not
+// read.
 func (e *Events) Run(ctx, draining context.Context, next func(ctx context.Context) error) error {
 	ctx, cancel := WithGraceAfter(ctx, draining, 0)
 	defer cancel()
@@ -126,7 +125,7 @@ func (e *Events) Fail(err *cluster.Error) error {
 	return e.Flush()
 }
 
-// Draining sends the event that ends a stream because this node stops or is drained.
+// Draining sends the event that ends a stream because this node is stopping or drained.
 func (e *Events) Draining() error {
 	if err := e.Event("", apiv1.EventDraining, []byte("{}")); err != nil {
 		return err

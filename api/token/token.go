@@ -1,5 +1,5 @@
-// Package token is what NorthStar's API tokens look like: how they are made,
-// hashed, kept in a file and told apart. It does no I/O beyond randomness.
+// Package token defines NorthStar's API tokens: how they are generated, hashed, stored in a file and compared. Its
+// only I/O is reading random bytes.
 package token
 
 import (
@@ -17,11 +17,10 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// Role is what the bearer of a token may do. Each role may do what those
-// before it may.
+// Role is the permission of a token. Each role includes the permissions of the weaker ones.
 type Role string
 
-// The roles, the weakest first. None is of routes that need no token.
+// The roles, weakest first. None is for routes without authentication.
 const (
 	None     Role = "none"
 	Observer Role = "observer" // GET /v1
@@ -39,29 +38,28 @@ func ParseRole(s string) (Role, error) {
 	return "", fmt.Errorf("role %q: want observer, client or operator", s)
 }
 
-// Allows says whether r may do what need may. An unknown r may do nothing
-// but what needs None.
+// Allows reports whether r includes the permissions of need. An unknown r includes only None.
 func (r Role) Allows(need Role) bool { return roleRank[r] >= roleRank[need] }
 
 const (
-	prefix     = "ns_" // so that a leaked token can be recognised
+	prefix     = "ns_" // lets scanners recognise leaked tokens
 	hashPrefix = "sha256:"
 	secretSize = 32
 
-	// MaxTokens in one file: each request with a token is compared with all.
+	// MaxTokens limits the tokens of a file: each request is compared with all of them.
 	MaxTokens = 1000
-	// MaxFileBytes bounds the file.
+	// MaxFileBytes limits the file.
 	MaxFileBytes = 1 << 20
 )
 
-// Digest is a hashed token. The hash is a plain SHA-256: a token is 256 random
-// bits, which no dictionary holds, so that a slow hash would protect nothing.
+// Digest is a hashed token. The hash is a plain SHA-256: a token has 256 random bits, so a slow hash would add no
+// protection.
 type Digest [sha256.Size]byte
 
 // Sum hashes a token as it was sent.
 func Sum(tok string) Digest { return sha256.Sum256([]byte(tok)) }
 
-// String gives the form that stands in the file.
+// String returns the form in the file.
 func (d Digest) String() string { return hashPrefix + hex.EncodeToString(d[:]) }
 
 // ParseDigest reads that form.
@@ -77,10 +75,10 @@ func ParseDigest(s string) (Digest, error) {
 	return d, nil
 }
 
-// New makes a token and its hash.
+// New returns a new token and its hash.
 func New() (tok, hash string) {
 	var secret [secretSize]byte
-	rand.Read(secret[:]) // never fails: it ends the process instead
+	rand.Read(secret[:]) // never fails: it ends the process
 	tok = prefix + base64.RawURLEncoding.EncodeToString(secret[:])
 	return tok, Sum(tok).String()
 }
@@ -92,8 +90,8 @@ type Entry struct {
 	Digest Digest
 }
 
-// namePattern is what a token, or the name in a certificate, may be called. It
-// travels in headers and stands in records.
+// namePattern is the syntax of names of tokens and of clients in certificates. Names occur in headers and audit
+// records.
 var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,62}$`)
 
 // CheckName checks the name of a token, or of a client in a certificate.
@@ -112,9 +110,8 @@ type file struct {
 	} `toml:"token"`
 }
 
-// ParseFile reads a token file: TOML, [[token]] with name, role and hash. The
-// error lists everything that is wrong. A file without tokens is an error too:
-// nobody could get in.
+// ParseFile reads a token file: TOML, [[token]] with name, role and hash. The error lists everything that is wrong. A
+// file without tokens is an error too: no caller could authenticate.
 func ParseFile(data []byte) (*Set, error) {
 	if len(data) > MaxFileBytes {
 		return nil, fmt.Errorf("token file has %d bytes, at most %d are allowed", len(data), MaxFileBytes)
@@ -154,14 +151,13 @@ func ParseFile(data []byte) (*Set, error) {
 	return set, nil
 }
 
-// Set is the tokens of a file. It does not change.
+// Set is the tokens of a file. It is immutable.
 type Set struct{ entries []Entry }
 
-// Len is how many there are.
+// Len returns the number of tokens.
 func (s *Set) Len() int { return len(s.entries) }
 
-// Find looks for a token as it was sent, in a time that does not depend on
-// which one matches, or how much of it.
+// Find looks up a token in constant time: the time does not depend on which token matches, or how much of it.
 func (s *Set) Find(tok string) (Entry, bool) {
 	sum := Sum(tok)
 	at := -1

@@ -219,14 +219,15 @@ func TestReloadUnderLoad(t *testing.T) {
 	replace(t, s.file("ca.crt"), append(first.pem(), second.pem()...))
 	replace(t, file, fmt.Appendf(tokens, "[[token]]\nname = \"more\"\nrole = \"observer\"\nhash = %q\n", extra.Hash))
 	step(1)
-	s.reread("token file was read again", 1)
+	s.reread("token file reloaded", 1)
 	s.certify(second)
 	reissued := second.pair("--client", "client/bob")
 	mine.Store(&reissued)
 	step(2)
 	replace(t, file, tokens)
-	s.reread("token file was read again", 2)
-	// Clients that keep their connections continue with their old certificates: an open connection is not checked again.
+	s.reread("token file reloaded", 2)
+	// The clients that keep their connections go on with what they have: what stands is
+	// not looked at again.
 	replace(t, s.file("ca.crt"), second.pem())
 	step(3)
 	stop()
