@@ -8,8 +8,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// The texts by which nodes of all builds know one another's rejections. A node
-// that sent other ones would not be understood by a node of an earlier build.
+// The texts by which nodes of all builds know one another's rejections. A node that sent other ones would not be
+// understood by a node of an earlier build.
 const (
 	wireTimeoutNowRejected = "not told to stand"
 	wireNoSpace            = "this node is short of disk space"
@@ -49,8 +49,8 @@ func TestRejectionsOfAnEarlierBuild(t *testing.T) {
 		}
 	})
 	err := n1.timeoutNow(n2)
-	var not *NotToldError
-	if !errors.As(err, &not) || !not.NotTold() || err.Error() != "TimeoutNow rejected: the transfer was given up" {
+	var not *TimeoutNowUndelivered
+	if !errors.As(err, &not) || !not.Undelivered() || err.Error() != "TimeoutNow rejected: the transfer was given up" {
 		t.Errorf("a rejected TimeoutNow: %v", err)
 	}
 	if _, err := n1.append(n2, nil); !errors.Is(err, errNoSpace) || errors.As(err, &not) {

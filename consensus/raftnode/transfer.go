@@ -88,11 +88,11 @@ func (a *TransferAttempt) allowTimeoutNow() bool {
 
 // finishTimeoutNow records the result of the TimeoutNow message.
 func (a *TransferAttempt) finishTimeoutNow(err error) {
-	var not interface{ NotTold() bool }
+	var not interface{ Undelivered() bool }
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.timeoutNowAccepted, a.err = err == nil, err
-	if errors.As(err, &not) && not.NotTold() {
+	if errors.As(err, &not) && not.Undelivered() {
 		a.timeoutNowSent = false
 	}
 	notify(a.updated)
