@@ -302,10 +302,14 @@ func TestValidate(t *testing.T) {
 			`raft-addr = "127.0.0.1:99999": port "99999": want 0 to 65535`,
 		},
 		{"same address", func(c *Config) { c.RaftAddr = c.HTTPAddr }, "each needs its own port"},
-		{"all addresses without advertise", func(c *Config) { c.HTTPAddr, c.Insecure = ":7701", true },
-			`http-advertise: required, since http-addr = ":7701" listens on all`},
-		{"advertise 0.0.0.0", func(c *Config) { c.RaftAdvertise = "0.0.0.0:7700" },
-			`raft-advertise = "0.0.0.0:7700": address "0.0.0.0:7700": other nodes cannot dial 0.0.0.0`},
+		{
+			"all addresses without advertise", func(c *Config) { c.HTTPAddr, c.Insecure = ":7701", true },
+			`http-advertise: required, since http-addr = ":7701" listens on all`,
+		},
+		{
+			"advertise 0.0.0.0", func(c *Config) { c.RaftAdvertise = "0.0.0.0:7700" },
+			`raft-advertise = "0.0.0.0:7700": address "0.0.0.0:7700": other nodes cannot dial 0.0.0.0`,
+		},
 		{"advertise ::", func(c *Config) { c.HTTPAdvertise = "[::]:7700" }, "other nodes cannot dial ::"},
 		{"advertise port 0", func(c *Config) { c.HTTPAdvertise = "h:0" }, "other nodes cannot dial port 0"},
 		{"duplicate id", func(c *Config) { c.InitialCluster = members(t, three+",n2=d:1@d:2") }, "duplicate node ID n2"},
@@ -360,11 +364,15 @@ func TestValidate(t *testing.T) {
 		{"reserve", func(c *Config) { c.Disk.Reserve = 0 }, "disk.reserve"},
 		{"half TLS", func(c *Config) { c.TLS.Cert = "c" }, "tls.key: required, since other tls keys are set"},
 		{"no tokens file", func(c *Config) { c.Auth.Tokens = "/nowhere" }, `auth.tokens = "/nowhere": open /nowhere`},
-		{"exposed HTTP", func(c *Config) { c.HTTPAddr = "10.0.0.1:7701" },
-			`http-addr = "10.0.0.1:7701": not a loopback address`},
+		{
+			"exposed HTTP", func(c *Config) { c.HTTPAddr = "10.0.0.1:7701" },
+			`http-addr = "10.0.0.1:7701": not a loopback address`,
+		},
 		{"exposed raft", func(c *Config) { c.RaftAddr = "host:7700" }, `raft-addr = "host:7700": not a loopback address`},
-		{"tokens do not make plain text safe", func(c *Config) { c.HTTPAddr, c.Auth.Tokens = "10.0.0.1:7701", "/nowhere" },
-			"not a loopback address"},
+		{
+			"tokens do not make plain text safe", func(c *Config) { c.HTTPAddr, c.Auth.Tokens = "10.0.0.1:7701", "/nowhere" },
+			"not a loopback address",
+		},
 		{"log level", func(c *Config) { c.Log.Level = "loud" }, `log.level = "loud"`},
 		{"log format", func(c *Config) { c.Log.Format = "xml" }, `log.format = "xml": want text or json`},
 	}

@@ -8,39 +8,37 @@ import (
 	"northstar/cluster"
 )
 
-// Acks records which of this node's AppendEntries the other nodes have
-// acknowledged, by the time they were sent: the evidence that this node led at
-// that time. The library's own VerifyLeader and lastContact count non-voters,
-// and answers to messages sent before the question.
+// Acks records which of this node's AppendEntries the other nodes have acknowledged, by send time. It is the evidence
+// that this node led at that time. The library's own VerifyLeader and lastContact count non-voters, and answers to
+// messages sent before the question.
 //
-// An acknowledgement is a successful answer in the message's own term. Safe for
-// concurrent use.
+// An acknowledgement is a successful response in the message's own term. Safe for concurrent use.
 type Acks struct {
 	mu      sync.Mutex
 	peers   map[cluster.NodeID]AckInfo
-	changed chan struct{} // nil while nobody waits
+	changed chan struct{} // nil while there is no waiter
 }
 
 // AckInfo is what one peer has acknowledged.
 type AckInfo struct {
-	Incarnation   string    // the data directory that it had then; all but LastContact is of that one
-	Term          uint64    // the newest term it acknowledged anything in; the next two are of it
+	Incarnation   string    // of the peer's data directory, to which all fields but LastContact belong
+	Term          uint64    // newest acknowledged term, to which the next two fields belong
 	LastSendAcked time.Time // newest send time of an acknowledged AppendEntries
-	MatchIndex    uint64    // highest index that it is known to hold
-	LastContact   time.Time // when it last answered anything, also with a refusal
+	MatchIndex    uint64    // highest index that the peer is known to hold
+	LastContact   time.Time // time of the peer's last response, also a refusal
 }
 
 func newAcks() *Acks { return &Acks{peers: make(map[cluster.NodeID]AckInfo)} }
 
-// Peer gives what that peer has acknowledged, the zero AckInfo if nothing.
+// Peer returns what a peer has acknowledged, the zero AckInfo if nothing.
 func (a *Acks) Peer(id cluster.NodeID) AckInfo {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.peers[id]
 }
 
-// Changed gives a channel that is closed at the next acknowledgement. Take it
-// before looking, then wait on it.
+// Changed returns a channel that is closed at the next acknowledgement. Take the channel before reading, then wait for
+// it.
 func (a *Acks) Changed() <-chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -50,10 +48,9 @@ func (a *Acks) Changed() <-chan struct{} {
 	return a.changed
 }
 
-// QuorumSince says whether a majority of voters has acknowledged, in that term,
-// an AppendEntries that was sent after start. One sent at the very same reading
-// of the clock may have been sent before, and does not count. Self counts as
-// one, if it is a voter.
+// QuorumSince reports whether a majority of voters has acknowledged, in term, an AppendEntries sent after start. One
+// sent at the same clock reading may have been sent before, and does not count. Self counts as one acknowledgement if
+// it is a voter.
 func (a *Acks) QuorumSince(term uint64, self cluster.NodeID, voters []cluster.NodeID, start time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -70,9 +67,8 @@ func (a *Acks) QuorumSince(term uint64, self cluster.NodeID, voters []cluster.No
 	return n >= cluster.Quorum(len(voters))
 }
 
-// QuorumTime gives the newest time at which a majority of voters is known to
-// have followed this node in that term: the majority-th newest send time of
-// their acknowledgements, self counting as now. It is zero when there is none.
+// QuorumTime returns the newest time at which a majority of voters followed this node in term: the majority-th newest
+// send time of their acknowledgements, with now for self. It is zero if there is none.
 func (a *Acks) QuorumTime(term uint64, self cluster.NodeID, voters []cluster.NodeID) time.Time {
 	return a.quorumTime(term, self, voters, time.Now())
 }
@@ -96,9 +92,8 @@ func (a *Acks) quorumTime(term uint64, self cluster.NodeID, voters []cluster.Nod
 	return times[need-1]
 }
 
-// ack records a successful answer to a message of that term, sent at sent, that
-// shows the peer to hold the log up to match (0: shows nothing) in the data
-// directory of. What it held in another one it holds no more.
+// ack records a successful response to a message of term, sent at sent. It shows that the peer holds the log up to
+// match (0: unknown) in the data directory of that incarnation, and no longer what it held in another one.
 func (a *Acks) ack(id cluster.NodeID, of string, term, match uint64, sent, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -120,7 +115,7 @@ func (a *Acks) ack(id cluster.NodeID, of string, term, match uint64, sent, now t
 	}
 }
 
-// contact records any other answer.
+// contact records any other response.
 func (a *Acks) contact(id cluster.NodeID, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -10,8 +10,7 @@ import (
 	"northstar/cluster"
 )
 
-// Nodes that the hello refuses get no Raft message through at all, so they
-// cannot raise the victim's term.
+// Nodes that the hello refuses get no Raft message through at all, so they cannot raise the victim's term.
 func TestRefusedNodesReachNobody(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*cluster.Peer){
@@ -45,8 +44,8 @@ func TestRefusedNodesReachNobody(t *testing.T) {
 	}
 }
 
-// A node that was wiped and taken in again while this one was away leads it by
-// what it says of its own record. Votes are exchanged once this node has caught up.
+// A node that was wiped and taken in again while this one was away leads it by what it says of its own record. Votes
+// are exchanged once this node has caught up.
 func TestLeaderThatWasReadmitted(t *testing.T) {
 	t.Parallel()
 	for name, old := range map[string]cluster.Record{
@@ -135,8 +134,7 @@ func TestAdmissionIsCheckedForEachMessage(t *testing.T) {
 	})
 }
 
-// Between a node with a cluster ID and one without there are no votes, in
-// either direction, whoever asks.
+// Between a node with a cluster ID and one without there are no votes, in either direction, whoever asks.
 func TestNoVotesWithoutClusterID(t *testing.T) {
 	t.Parallel()
 	with, without := newEnd(t, "n1"), newEnd(t, "n2", noID)
@@ -164,8 +162,8 @@ func TestNoVotesWithoutClusterID(t *testing.T) {
 	}
 }
 
-// A node whose data directory is empty takes no part in a cluster without an ID:
-// it may have voted, and stored entries, before its disk was wiped.
+// A node whose data directory is empty takes no part in a cluster without an ID: it may have voted, and stored
+// entries, before its disk was wiped.
 func TestEmptyDataDirectoryExchangesNoVotes(t *testing.T) {
 	t.Parallel()
 	n1, n2 := newEnd(t, "n1", noID), newEnd(t, "n2", empty)
@@ -212,8 +210,7 @@ func TestNoVotesWithoutARecord(t *testing.T) {
 	}
 }
 
-// A leader without a cluster ID counts nobody whom it has not on record, however
-// ready that one is to follow.
+// A leader without a cluster ID counts nobody whom it has not on record, however ready that one is to follow.
 func TestNoEntriesWithoutARecord(t *testing.T) {
 	t.Parallel()
 	n1, n2 := newEnd(t, "n1", noID), newEnd(t, "n2", noID)
@@ -240,8 +237,7 @@ func TestNoEntriesWithoutARecord(t *testing.T) {
 	}
 }
 
-// A leader without a cluster ID cannot lead a node that has one: its log would
-// replace the other's.
+// A leader without a cluster ID cannot lead a node that has one: its log would replace the other's.
 func TestLeaderWithoutClusterIDLeadsNobodyWithOne(t *testing.T) {
 	t.Parallel()
 	with, without := newEnd(t, "n1"), newEnd(t, "n2", noID)
@@ -264,8 +260,8 @@ func TestLeaderWithoutClusterIDLeadsNobodyWithOne(t *testing.T) {
 	}
 }
 
-// A leader that has adopted leads on, also over a connection whose hello said
-// otherwise: one that was in use when its connections were closed for that.
+// A leader that has adopted leads on, also over a connection whose hello said otherwise: one that was in use when its
+// connections were closed for that.
 func TestLeaderLeadsOnceItHasAdopted(t *testing.T) {
 	t.Parallel()
 	with, without := newEnd(t, "n1"), newEnd(t, "n2", noID)
@@ -281,9 +277,8 @@ func TestLeaderLeadsOnceItHasAdopted(t *testing.T) {
 	})
 }
 
-// A connection whose hello was said just before this node adopted, and which
-// was taken over just after, does not live on: the peer would go on to take
-// this node for one without a cluster ID.
+// A connection whose hello was said just before this node adopted, and which was taken over just after, does not live
+// on: the peer would go on to take this node for one without a cluster ID.
 func TestHelloRepeatedAfterAdoption(t *testing.T) {
 	t.Parallel()
 	hellos := make(chan struct{}, 10)
@@ -305,8 +300,7 @@ func TestHelloRepeatedAfterAdoption(t *testing.T) {
 	}
 }
 
-// After both have adopted, votes flow again although both remember the other's
-// old hello.
+// After both have adopted, votes flow again although both remember the other's old hello.
 func TestVotesFlowAfterAdoption(t *testing.T) {
 	t.Parallel()
 	n1, n2 := newEnd(t, "n1", noID), newEnd(t, "n2", noID)

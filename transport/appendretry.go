@@ -9,19 +9,17 @@ import (
 	"northstar/cluster"
 )
 
-// awaitRetryable waits, after entries or a snapshot could not be sent to a peer, until that
-// is worth another try, is no member at that address any more, or this node leads
-// no more. Told of each failure at once, the library would soon wait up to 10 s
-// between two tries, and a peer that came back would get no entries for so long;
-// told of one every now and then, it would so after an hour.
+// awaitRetryable delays the error of a failed append or snapshot. It returns when a retry makes sense, when the peer
+// is no longer a member at that address, or when this node's leadership of term has ended. raft.Raft backs off up to
+// 10 s after repeated append failures, and a returning peer would get no entries meanwhile. Even rare failures reach
+// that back-off within an hour.
 func (r *Raft) awaitRetryable(err error, to cluster.NodeID, target raft.ServerAddress, term uint64) {
 	failed := time.Now()
 	var over func() bool
 	switch {
 	case unreachable(err):
-		// It answers again, be it with a refusal. A peer in a newer term refuses
-		// heartbeats, of which the library does not look at the answers: only an
-		// append shows it that term.
+		// A refusal is a response, too. A peer in a newer term refuses heartbeats, and the library ignores the
+		// responses to heartbeats: only an append shows it that term.
 		over = func() bool { return r.t.acks.Peer(to).LastContact.After(failed) }
 	case errors.Is(err, errNoSpace):
 		over = func() bool { return r.hasSpace(to, failed) }
@@ -52,9 +50,8 @@ func (r *Raft) awaitRetryable(err error, to cluster.NodeID, target raft.ServerAd
 	}
 }
 
-// hasSpace says whether a peer that has refused entries for want of disk space
-// claims to have some since, and asks it when it does not. Of a peer that says
-// nothing nobody knows.
+// hasSpace reports whether a peer that refused entries for lack of disk space has claimed to have space since, and
+// requests its claim if not. Without a connected monitor it returns true.
 func (r *Raft) hasSpace(id cluster.NodeID, refused time.Time) bool {
 	seen, ok := r.t.monitors.Latest(id)
 	if !ok || !seen.Connected || seen.At.After(refused) && !seen.Claim.Disk.ReadOnly {
@@ -66,8 +63,7 @@ func (r *Raft) hasSpace(id cluster.NodeID, refused time.Time) bool {
 	return false
 }
 
-// isServer says whether a node is in Raft's configuration, at that address. Where
-// that is not known, it is.
+// isServer reports whether a node is in Raft's configuration at that address, or the configuration is unknown.
 func (r *Raft) isServer(id cluster.NodeID, at raft.ServerAddress) bool {
 	servers := r.t.cfg.Membership.Servers()
 	s, ok := cluster.FindServer(servers, id)

@@ -9,8 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// The cost of the guards: one append and its answer over loopback, with this
-// transport and with the library's alone.
+// The cost of the guards: one append and its answer over loopback, with this transport and with the library's alone.
 func BenchmarkAppendEntries(b *testing.B) {
 	req := func(id, addr string) *raft.AppendEntriesRequest {
 		return &raft.AppendEntriesRequest{

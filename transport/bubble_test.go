@@ -94,8 +94,8 @@ func inBubble(t *testing.T, n int, f func(t *testing.T, ends []*end), opts ...op
 	})
 }
 
-// Whole nodes run in virtual time, over connections that are not TCP: a leader
-// is cut off, another takes over, the first comes back.
+// Whole nodes run in virtual time, over connections that are not TCP: a leader is cut off, another takes over, the
+// first comes back.
 func TestClusterInVirtualTime(t *testing.T) {
 	t.Parallel()
 	for range 5 {

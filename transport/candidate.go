@@ -13,18 +13,15 @@ import (
 	"northstar/cluster"
 )
 
-// What this node does as a candidate: it asks for votes, and it can be made to
-// stand.
-
-// RequestVote asks for a vote, from nodes that exchange votes with this one. The
-// flag that lets voters pass over a leader that they know goes out only with a
-// warrant; otherwise each voter goes by evidence of its own.
+// RequestVote requests a vote from a node that exchanges votes with this one. The request carries the
+// LeadershipTransfer flag only if the leader or an operator allowed it recently. Otherwise each voter decides by its
+// own evidence.
 func (r *Raft) RequestVote(
 	id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse,
 ) error {
 	r.ballots.cast(args.Term, r.t.cfg.Membership.LocalPeer().NodeID, time.Now())
 	if args.LeadershipTransfer && !r.mayUseTransferFlag(time.Now()) {
-		bare := *args // the library gives the same one to all its goroutines
+		bare := *args // all goroutines of the library share args
 		bare.LeadershipTransfer = false
 		args = &bare
 	}
@@ -36,25 +33,25 @@ func (r *Raft) RequestVote(
 	return err
 }
 
-// RequestPreVote asks whether a vote would be given.
+// RequestPreVote asks a node whether it would grant a vote.
 func (r *Raft) RequestPreVote(
 	id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse,
 ) error {
 	if !r.t.cfg.Elections.MayStartElection() || r.boundByProxyAck(time.Now(), r.t.cfg.Membership.LocalPeer().NodeID, args.Term) {
-		return r.fail(time.Now(), errMayNot)
+		return r.fail(time.Now(), errElectionNotAllowed)
 	}
 	term := args.Term
 	m := r.message(id, "prevote", term, 0)
 	err := r.sendVoteRequest(m, target, func(out *libTransport) error { return out.RequestPreVote(id, target, args, resp) })
 	if err != nil && strings.Contains(err.Error(), "unexpected command") {
-		err = errors.New("pre-vote failed at the peer") // the library takes the original text for a grant
+		err = errors.New("pre-vote failed at the peer") // the library counts the original text as a grant
 	}
 	why := popReason(&resp.RPCHeader)
 	r.reportVote(cluster.VoteResponse{Term: term, Voter: m.To, Pre: true, Granted: resp.Granted, Reason: why}, err)
 	return err
 }
 
-// reportVote passes a voter's answer on to whoever explains elections.
+// reportVote notifies Elections of a voter's response.
 func (r *Raft) reportVote(a cluster.VoteResponse, err error) {
 	switch {
 	case err != nil:
@@ -67,7 +64,7 @@ func (r *Raft) reportVote(a cluster.VoteResponse, err error) {
 	r.t.cfg.Elections.VoteReceived(a)
 }
 
-// noAnswer says why a voter did not answer, in a few words.
+// noAnswer returns in a few words why a voter did not respond.
 func noAnswer(err error) string {
 	var refused *RefusedError
 	switch {
@@ -81,8 +78,8 @@ func noAnswer(err error) string {
 	return "no answer: " + cutReason(err.Error())
 }
 
-// sendVoteRequest makes a vote RPC. When it fails because a pooled connection was dead
-// it is sent once more, on a new one: a lost vote costs an election timeout.
+// sendVoteRequest makes a vote RPC. If a pooled connection was dead, it repeats the RPC on a new one: a lost vote
+// costs an election timeout.
 func (r *Raft) sendVoteRequest(m Message, target raft.ServerAddress, do func(*libTransport) error) error {
 	start := time.Now()
 	r.t.monitors.FastPoll()
@@ -105,28 +102,25 @@ func (r *Raft) sendVoteRequest(m Message, target raft.ServerAddress, do func(*li
 	return err
 }
 
-// busyPollInterval is how often a node that is to stand looks again whether it still
-// should, while raft is inside something.
+// busyPollInterval is how often a pending TimeoutNow checks, while raft is busy, whether the election is still due.
 const busyPollInterval = time.Millisecond
 
-// StartElection makes this node stand for election now, without pre-vote: it puts a
-// TimeoutNow into its own queue. It fails when the node leads, may not stand,
-// has moved past term, or when raft does not take the message before ctx ends.
+// StartElection starts an election now, without pre-vote: it puts a TimeoutNow into this node's own queue. It fails if
+// the node leads, may not start elections, has left term, or if raft does not accept the message before ctx ends.
 //
-// Elections.MayStartElection counts only with MandateEvidence, and
-// RaftNode.ElectionBlocked always. With MandateOrder voters are asked to pass over
-// the leader that they know; otherwise a voter grants only what its own evidence
-// allows.
+// Elections.MayStartElection counts only for CauseLeaderFailed, RaftNode.ElectionBlocked always. With CauseOperator
+// the vote requests carry the LeadershipTransfer flag; otherwise a voter that knows a leader decides by its own
+// evidence.
 func (r *Raft) StartElection(ctx context.Context, term uint64, by cluster.ElectionCause) error {
 	local := r.node()
 	if local == nil {
 		return errNotReady
 	}
 	if local.ElectionBlocked() {
-		return fmt.Errorf("%w: %w", errMayNot, errBarred)
+		return fmt.Errorf("%w: %w", errElectionNotAllowed, errElectionBlocked)
 	}
 	if by == cluster.CauseLeaderFailed && !r.t.cfg.Elections.MayStartElection() {
-		return errMayNot
+		return errElectionNotAllowed
 	}
 	if local.Leader() == "" {
 		if err := r.injectLocal(ctx, local, term, by, r.endPreVoteAppend(term)); err != nil {
@@ -136,12 +130,11 @@ func (r *Raft) StartElection(ctx context.Context, term uint64, by cluster.Electi
 	return r.injectLocal(ctx, local, term, by, &raft.TimeoutNowRequest{RPCHeader: r.header()})
 }
 
-// endPreVoteAppend ends a candidacy that waits for pre-votes, without any other
-// effect: a candidate takes any append of its own term for the end of it, before
-// it finds that it does not have the entry that the append builds on. One cannot
-// be told to stand: it would go on waiting. Raft's own timer makes such a
-// candidate of a node that voters turn down, because they still know the leader;
-// and while failover is paused a node without a leader is one for good.
+// endPreVoteAppend returns an append that ends a pre-vote candidacy without any other effect. A candidate steps back
+// at any append of its own term, before it finds that the previous entry is missing.
+//
+// A pre-vote candidate ignores TimeoutNow and keeps waiting for pre-votes. A node becomes one by its own timer, while
+// its voters still know the leader. While failover is paused, a node without a leader remains one.
 func (r *Raft) endPreVoteAppend(term uint64) *raft.AppendEntriesRequest {
 	return &raft.AppendEntriesRequest{
 		RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax}, Term: term,
@@ -149,21 +142,21 @@ func (r *Raft) endPreVoteAppend(term uint64) *raft.AppendEntriesRequest {
 	}
 }
 
-// injectLocal puts a message of this node's own into its queue and waits for the answer,
-// unless this node leaves the term or leads before raft takes it.
+// injectLocal puts a message of this node into its own queue and waits for the answer. It gives up if this node leaves
+// the term or leads before raft accepts the message.
 func (r *Raft) injectLocal(ctx context.Context, local RaftNode, term uint64, by cluster.ElectionCause, command any) error {
 	reply := make(chan raft.RPCResponse, 1)
 	rpc := raft.RPC{Command: command, RespChan: reply}
 	look := time.NewTicker(busyPollInterval)
 	defer look.Stop()
 	for {
-		// Whatever raft is inside of may end the reason to stand: told later, it
-		// would depose the leader that was elected meanwhile.
+		// The message that raft handles now may end the reason for the election. A later TimeoutNow would depose the
+		// leader elected meanwhile.
 		if now := local.CurrentTerm(); now != term {
-			return fmt.Errorf("not standing: the term is %d, not %d", now, term)
+			return fmt.Errorf("election not started: term is %d, expected %d", now, term)
 		}
 		if local.Leader() == r.t.cfg.Membership.LocalPeer().NodeID {
-			return errors.New("not standing: this node leads")
+			return errors.New("election not started: this node leads")
 		}
 		if by == cluster.CauseOperator {
 			r.mark(&r.transferFlagAllowedAt, time.Now())
@@ -175,7 +168,7 @@ func (r *Raft) injectLocal(ctx context.Context, local RaftNode, term uint64, by 
 		case <-r.closed:
 			return errClosed
 		case <-ctx.Done():
-			return fmt.Errorf("not standing: raft is busy: %w", ctx.Err())
+			return fmt.Errorf("election not started: raft is busy: %w", ctx.Err())
 		}
 	}
 }
@@ -192,9 +185,8 @@ func waitAnswer(ctx context.Context, closed <-chan struct{}, reply <-chan raft.R
 	}
 }
 
-// mayUseTransferFlag says whether this node was told to stand less than an election
-// timeout ago, by the leader or by an operator. The library's own mark of that
-// can outlive its election.
+// mayUseTransferFlag reports whether the leader or an operator made this node start an election less than TimeoutMax
+// ago. The library's own flag can outlive its election.
 func (r *Raft) mayUseTransferFlag(now time.Time) bool {
 	return r.within(&r.transferFlagAllowedAt, now, r.t.cfg.TimeoutMax)
 }

@@ -14,8 +14,8 @@ import (
 
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 3 * time.Second, Interval: time.Second, Count: 3}
 
-// closeNow closes a connection without a word: closing a TLS connection in order
-// may block, and a Raft message that is cut off is noticed anyway.
+// closeNow closes a connection without TLS shutdown, which may block. A Raft message that is cut off is noticed
+// anyway.
 func closeNow(conn net.Conn) error {
 	if s, ok := conn.(*tls.Conn); ok {
 		return s.NetConn().Close()
@@ -23,15 +23,14 @@ func closeNow(conn net.Conn) error {
 	return conn.Close()
 }
 
-// readDeadline is how long a connection waits for bytes in the middle of a message:
-// step, and again as long as the peer is known to be alive by other means, up
-// to limit (0: without limit).
+// readDeadline limits how long a connection waits for bytes in the middle of a message. It waits for step, and repeats
+// that up to limit (0: without limit) while the peer is known to be alive by other means.
 type readDeadline struct {
 	step, limit  time.Duration
-	lastReceived func() time.Time // when the peer last gave a sign of life
+	lastReceived func() time.Time // the peer's last sign of life
 }
 
-// read reads from conn with that patience.
+// read reads from conn with this deadline.
 func (w readDeadline) read(conn net.Conn, p []byte) (int, error) {
 	start := time.Now()
 	for {
@@ -52,29 +51,28 @@ func (w readDeadline) read(conn net.Conn, p []byte) (int, error) {
 	}
 }
 
-// inConn is an accepted connection after its hello, as the library's server
-// side reads it. One goroutine reads and writes it; retire and abort may be
-// called from any.
+// inConn is an accepted connection after its hello, as the library's server side reads it. One goroutine reads and
+// writes it; retire and abort are safe for concurrent use.
 type inConn struct {
 	net.Conn
 	readDeadline readDeadline
 	budget       *atomic.Int64 // bytes of unfinished messages of this peer
 	reject       func(reason string)
-	released     func() // called once, when the library has let go of it
+	released     func() // called once, when the library closes it
 
 	scan  scanner
-	held  int64 // this connection's part of budget
+	held  int64 // this connection's share of budget
 	armed bool  // a read deadline is set
-	final bool  // the answer to a snapshot was written: nothing may follow
+	final bool  // the response to a snapshot was written: nothing may follow
 
 	mu      sync.Mutex
-	busy    bool // a message has begun and is not answered
+	busy    bool // a message has begun and is unanswered
 	retired bool
 	once    sync.Once
 }
 
-// Read gives bytes that were checked, and io.EOF after a snapshot's answer: the
-// library never uses such a connection again.
+// Read returns checked bytes, and io.EOF after the response to a snapshot: the library never uses such a connection
+// again.
 func (c *inConn) Read(p []byte) (int, error) {
 	if c.final {
 		return 0, io.EOF
@@ -116,7 +114,7 @@ func (c *inConn) malformed(err error) error {
 	return err
 }
 
-// Write sends an answer.
+// Write sends a response.
 func (c *inConn) Write(p []byte) (int, error) {
 	if err := c.Conn.SetWriteDeadline(time.Now().Add(c.readDeadline.step)); err != nil {
 		return 0, err
@@ -130,7 +128,6 @@ func (c *inConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// releaseBudget gives the budget back.
 func (c *inConn) releaseBudget() {
 	c.budget.Add(-c.held)
 	c.held = 0
@@ -149,7 +146,7 @@ func (c *inConn) setIdle() (retired bool) {
 	return c.retired
 }
 
-// retire closes the connection after the answer in progress, if any.
+// retire closes the connection after the response in progress, if any.
 func (c *inConn) retire() {
 	c.mu.Lock()
 	c.retired = true
@@ -160,10 +157,10 @@ func (c *inConn) retire() {
 	}
 }
 
-// abort closes the connection at once; the library notices, and calls Close.
+// abort closes the connection immediately. The library notices and calls Close.
 func (c *inConn) abort() { _ = closeNow(c.Conn) }
 
-// Close is the library letting go of the connection.
+// Close is called by the library when it no longer uses the connection.
 func (c *inConn) Close() error {
 	err := closeNow(c.Conn)
 	c.once.Do(func() {
@@ -173,41 +170,38 @@ func (c *inConn) Close() error {
 	return err
 }
 
-// writeChunk is how much of a message must get through within one RPC timeout.
+// writeChunk is how much of a message must be sent within one RPC timeout.
 const writeChunk = 128 << 10
 
-// outConn is a dialled connection after its hello, as the library's client side
-// uses it: one RPC at a time, each beginning with SetDeadline. The deadline
-// that the library sets is replaced by one that follows the bytes: a large
-// message may take long, but no part of it may. One goroutine uses it; abort
-// may be called from any.
+// outConn is a dialled connection after its hello, as the library's client side uses it: one RPC at a time, each
+// starting with SetDeadline. It replaces the library's deadline by one that follows the bytes: a large message may
+// take long, but no part of it may. One goroutine uses it; abort is safe for concurrent use.
 type outConn struct {
 	net.Conn
 	rpc          time.Duration
-	lastReceived func() time.Time // when the peer last answered anything
-	stale        func() bool      // this node's hello on it is not true any more
+	lastReceived func() time.Time // the peer's last response on any connection
+	stale        func() bool      // this node's identity has changed since its hello
 	released     func()
 
 	scan    scanner
 	sent    int64
 	kind    byte
-	answers bool // bytes of the answer have come
+	answers bool // the response has started
 	once    sync.Once
 }
 
-// SetDeadline begins an RPC.
+// SetDeadline starts an RPC.
 func (c *outConn) SetDeadline(time.Time) error {
 	c.sent, c.answers = 0, false
 	return nil
 }
 
-// Write sends a part of a request, in chunks that each have a deadline. No
-// request begins on a connection whose hello is not true any more: it was in use
-// when the others were closed for that.
+// Write sends a part of a request, in chunks with a deadline each. No request starts on a connection whose hello is
+// stale: it was in use when the other ones were closed.
 func (c *outConn) Write(p []byte) (int, error) {
 	if c.sent == 0 && c.stale() {
 		_ = closeNow(c.Conn)
-		return 0, io.EOF // as of any connection that died in the pool
+		return 0, io.EOF // like any connection that died in the pool
 	}
 	written := 0
 	for len(p) > 0 {
@@ -232,9 +226,8 @@ func (c *outConn) Write(p []byte) (int, error) {
 	return written, nil
 }
 
-// Read reads a part of the answer. The wait for its beginning grows with the
-// request. For a snapshot it lasts while the peer answers heartbeats, which it
-// does as long as its restore makes progress.
+// Read reads a part of the response. The wait for its start grows with the request. For a snapshot it lasts while the
+// peer answers heartbeats, which it does while its restore makes progress.
 func (c *outConn) Read(p []byte) (int, error) {
 	wait := readDeadline{step: c.rpc}
 	if !c.answers {
@@ -257,7 +250,7 @@ func (c *outConn) Read(p []byte) (int, error) {
 
 func (c *outConn) abort() { _ = closeNow(c.Conn) }
 
-// Close is the library letting go of the connection.
+// Close is called by the library when it no longer uses the connection.
 func (c *outConn) Close() error {
 	err := closeNow(c.Conn)
 	c.once.Do(c.released)

@@ -26,8 +26,7 @@ func outOver(conn net.Conn, heard func() time.Time) *outConn {
 	return &outConn{Conn: conn, rpc: 2 * testMin, lastReceived: heard, stale: func() bool { return false }, released: func() {}, scan: scanner{limit: maxResponse}}
 }
 
-// A large message may take long as long as it moves; the RPC timeout is for
-// each part.
+// A large message may take long as long as it moves; the RPC timeout is for each part.
 func TestLargeMessageOutlivesTheTimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -50,8 +49,7 @@ func TestLargeMessageOutlivesTheTimeout(t *testing.T) {
 	})
 }
 
-// A connection that leads nowhere is given up after the RPC timeout, whatever
-// the size.
+// A connection that leads nowhere is given up after the RPC timeout, whatever the size.
 func TestBlackholeIsGivenUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -110,8 +108,7 @@ func TestSnapshotAnswerWaitsForALivingPeer(t *testing.T) {
 	})
 }
 
-// A leader that vanishes in the middle of a snapshot does not hold raft's main
-// loop up for long.
+// A leader that vanishes in the middle of a snapshot does not hold raft's main loop up for long.
 func TestSnapshotFromAVanishedLeaderEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -11,8 +11,8 @@ import (
 	"northstar/transport/crashdetect"
 )
 
-// The end of a peer's crash socket is the end of its process, confirmed by one
-// dial; that of a connection to it alone is not.
+// The end of a peer's crash socket is the end of its process, confirmed by one dial; that of a connection to it alone
+// is not.
 func TestCrashSocketIsEvidence(t *testing.T) {
 	t.Parallel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

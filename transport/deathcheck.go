@@ -8,18 +8,18 @@ import (
 	"northstar/transport/crashdetect"
 )
 
-// deadDialBackoff is for how long Raft does not dial a process that was found
-// dead: while the survivors elect a leader they have better things to do.
+// deadDialBackoff is how long Raft does not dial a process that was found dead. During that time the survivors elect a
+// leader, and dials would delay them.
 const deadDialBackoff = 30 * time.Millisecond
 
-// dialBackoff is a dead process of a peer, and until when it is not dialled.
+// dialBackoff is a dead process of a peer, and the time until which it is not dialled.
 type dialBackoff struct {
 	bootID string
 	until  time.Time
 }
 
-// Confirm finds out, by dialling again, whether the process bootID of a peer
-// still runs. It takes as long as ctx allows, and at most about 60 ms.
+// Confirm finds out, by dialling again, whether the process bootID of a peer still runs. It takes as long as ctx
+// allows, and at most about 60 ms.
 func (t *Transport) Confirm(ctx context.Context, peer cluster.NodeID, bootID string) cluster.Liveness {
 	target := t.monitors.Address(peer)
 	if target == "" {
@@ -43,22 +43,21 @@ func (t *Transport) Confirm(ctx context.Context, peer cluster.NodeID, bootID str
 	return found
 }
 
-// markProcessDead keeps Raft from dialling a process for a moment.
+// markProcessDead keeps Raft from dialling a process for deadDialBackoff.
 func (t *Transport) markProcessDead(id cluster.NodeID, bootID string) {
 	if p, err := t.Raft().peer(id); err == nil {
 		p.backoff.Store(&dialBackoff{bootID, time.Now().Add(deadDialBackoff)})
 	}
 }
 
-// checkBackoff returns a dial error for a peer whose last known process was found
-// dead a moment ago.
+// checkBackoff returns a dial error if the peer's last known process was recently found dead.
 func (p *peer) checkBackoff(now time.Time) error {
 	b := p.backoff.Load()
 	if b == nil || !now.Before(b.until) {
 		return nil
 	}
 	if facts, known := p.known(); !known || facts.BootID != b.bootID {
-		return nil // another process has said hello since
+		return nil // another process has completed a hello since
 	}
 	return &dialError{errProcessDead}
 }

@@ -8,8 +8,8 @@ import (
 	"northstar/cluster"
 )
 
-// Raft does not dial a process that was found dead a moment ago. It does so again
-// after that, and at once when another process has said hello.
+// Raft does not dial a process that was found dead a moment ago. It does so again after that, and at once when another
+// process has said hello.
 func TestProcessFoundDeadIsNotDialled(t *testing.T) {
 	t.Parallel()
 	a := newEnd(t, "n1")

@@ -12,20 +12,19 @@ import (
 )
 
 var (
-	errClosed      = errors.New("transport closed")
-	errNotReady    = errors.New("raft is not ready")
-	errTooMany     = errors.New("too many messages of this node wait for an answer")
-	errMuted       = errors.New("muted: the disk of this node is stalled")
-	errNoVotes     = errors.New("no votes are exchanged")
-	errMayNot      = errors.New("this node may not stand for election")
-	errBarred      = errors.New("the log of this node does not reach its own admission yet")
-	errDropped     = errors.New("message lost (injected fault)")
-	errProcessDead = errors.New("its process was found dead a moment ago")
+	errClosed             = errors.New("transport closed")
+	errNotReady           = errors.New("raft is not ready")
+	errTooMany            = errors.New("too many unanswered messages of this node")
+	errReplicationPaused  = errors.New("replication paused: disk stalled")
+	errNoVotes            = errors.New("no votes are exchanged")
+	errElectionNotAllowed = errors.New("election not allowed on this node")
+	errElectionBlocked    = errors.New("the log does not reach this node's admission entry yet")
+	errDropped            = errors.New("message lost (injected fault)")
+	errProcessDead        = errors.New("its process was found dead a moment ago")
 )
 
-// rejection is an error that a node answers a Raft message with and that the
-// sender acts on. An answer carries nothing but the error's text. All builds
-// of NorthStar send the text in wire and look for it, so it never changes.
+// rejection is an error that a node answers a Raft message with, and that the sender acts on. The answer carries only
+// the error's text. All builds of NorthStar send the text in wire and compare it, so it never changes.
 type rejection struct{ text, wire string }
 
 func (r *rejection) Error() string { return r.text }
@@ -35,7 +34,7 @@ var (
 	errNoSpace            = &rejection{text: "short of disk space", wire: "this node is short of disk space"}
 )
 
-// toWire returns the error to answer with: a rejection in its text of the wire.
+// toWire returns the error to answer with: a rejection with its text on the wire.
 func toWire(err error) error {
 	if r := (*rejection)(nil); errors.As(err, &r) {
 		return errors.New(strings.Replace(err.Error(), r.text, r.wire, 1))
@@ -56,18 +55,18 @@ func fromWire(err error) error {
 	return err
 }
 
-// unwrapCodecError makes errors.Is see why an answer could not be read: the codec's errors
-// have a Cause, and no Unwrap.
+// unwrapCodecError makes errors.Is find why a response could not be read: the codec's errors have Cause instead of
+// Unwrap.
 func unwrapCodecError(err error) error {
 	var hidden interface{ Cause() error }
 	if errors.As(err, &hidden) && hidden.Cause() != nil {
-		return fmt.Errorf("read the answer: %w", hidden.Cause())
+		return fmt.Errorf("read the response: %w", hidden.Cause())
 	}
 	return err
 }
 
-// connectionDied says that an established connection was found dead, as a
-// pooled one is after a restart of the peer.
+// connectionDied reports whether an established connection was found dead, like a pooled one after a restart of the
+// peer.
 func connectionDied(err error) bool {
 	var dial *dialError
 	if err == nil || errors.As(err, &dial) {
@@ -81,7 +80,7 @@ func isTimeout(err error) bool {
 	return errors.Is(err, os.ErrDeadlineExceeded) && !errors.As(err, &dial)
 }
 
-// unreachable says that nothing was heard of the peer.
+// unreachable reports whether nothing was received from the peer.
 func unreachable(err error) bool {
 	var dial *dialError
 	return errors.As(err, &dial) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, errDropped)

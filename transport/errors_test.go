@@ -8,8 +8,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// The texts by which nodes of all builds know one another's rejections. A node
-// that sent other ones would not be understood by a node of an earlier build.
+// The texts by which nodes of all builds know one another's rejections. A node that sent other ones would not be
+// understood by a node of an earlier build.
 const (
 	wireTimeoutNowRejected = "not told to stand"
 	wireNoSpace            = "this node is short of disk space"

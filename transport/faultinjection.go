@@ -11,37 +11,35 @@ import (
 // Message describes an outgoing Raft message to the fault hook.
 type Message struct {
 	From, To cluster.NodeID
-	Kind     string // append, heartbeat, vote, prevote, snapshot, timeout_now; probe, with the claim's term
+	Kind     string // append, heartbeat, vote, prevote, snapshot, timeout_now, or probe with the claim's term
 	Term     uint64
 	Size     int // bytes of the entries, or of the snapshot
 }
 
-// Fault is what shall go wrong with one message.
+// Fault is what goes wrong with one message.
 type Fault struct {
-	Drop      bool          // it never arrives, and the sender finds out by timeout
-	Delay     time.Duration // before it is sent
-	DropReply bool          // it arrives, its answer does not
-	Twice     bool          // it arrives a second time; not for a snapshot
-	// Late holds the answer up; gone is closed when nobody waits for it any more.
-	// nil: it is not held up. A probe's frame has no answer, and comes once.
+	Drop      bool          // the message is lost, and its sender times out
+	Delay     time.Duration // before the message is sent
+	DropReply bool          // the message arrives, its response is lost
+	Twice     bool          // the message arrives twice; not for a snapshot
+	// Late delays the response; nil means no delay. gone is closed when the sender no longer waits. A monitor frame
+	// has no response, and arrives once.
 	Late func(gone <-chan struct{})
 }
 
-// Faults decides on faults of outgoing messages. It is called once a message,
-// from many goroutines.
+// Faults decides about faults of outgoing messages. It is called once per message, concurrently.
 type Faults interface {
 	Outgoing(Message) Fault
 }
 
-// ClaimFaults is what Faults may be as well: then it changes what a node claims
-// to a peer.
+// ClaimFaults is an optional extension of Faults that changes this node's claims.
 type ClaimFaults interface {
 	Claim(to cluster.NodeID, c cluster.Claim) cluster.Claim
 }
 
 func (f Fault) lost() bool { return f.Drop || f.DropReply }
 
-// fault asks the hook, and lets its delay pass.
+// fault returns the fault of a message, after its delay.
 func (r *Raft) fault(m Message) Fault {
 	if r.t.cfg.Faults == nil {
 		return Fault{}
@@ -53,7 +51,7 @@ func (r *Raft) fault(m Message) Fault {
 	return f
 }
 
-// entryBytes is about what entries take on the wire.
+// entryBytes returns the approximate size of entries on the wire.
 func entryBytes(entries []*raft.Log) int {
 	n := 0
 	for _, e := range entries {

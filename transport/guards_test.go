@@ -19,9 +19,8 @@ import (
 	"northstar/cluster"
 )
 
-// The wrapper never passes raft's heartbeat handler down: heartbeats come
-// through the consumer like everything else, where only the main loop can act
-// on them.
+// The wrapper never passes raft's heartbeat handler down: heartbeats come through the consumer like everything else,
+// where only the main loop can act on them.
 func TestHeartbeatsGoThroughTheMainLoop(t *testing.T) {
 	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
@@ -113,13 +112,13 @@ func TestReplicationPaused_LeaderSendsNothing(t *testing.T) {
 	n1.replicationPaused.Store(true)
 	start := time.Now()
 	_, err := n1.heartbeat(n2)
-	if !errors.Is(err, errMuted) || time.Since(start) < minFailureDelay {
+	if !errors.Is(err, errReplicationPaused) || time.Since(start) < minFailureDelay {
 		t.Errorf("heartbeat: %v after %v", err, time.Since(start))
 	}
-	if _, err := n1.append(n2, nil); !errors.Is(err, errMuted) {
+	if _, err := n1.append(n2, nil); !errors.Is(err, errReplicationPaused) {
 		t.Errorf("append: %v", err)
 	}
-	if _, err := n1.install(n2, 200, nil); !errors.Is(err, errMuted) {
+	if _, err := n1.install(n2, 200, nil); !errors.Is(err, errReplicationPaused) {
 		t.Errorf("snapshot: %v", err)
 	}
 	if _, err := n1.vote(n2, 6); err != nil {
@@ -135,7 +134,7 @@ func TestMayStartElection(t *testing.T) {
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
 	got := n2.bind()
 	n1.idle.Store(true)
-	if _, err := n1.preVote(n2, 6); !errors.Is(err, errMayNot) {
+	if _, err := n1.preVote(n2, 6); !errors.Is(err, errElectionNotAllowed) {
 		t.Errorf("pre-vote: %v", err)
 	}
 	if reached(got) != 0 {
@@ -147,8 +146,7 @@ func TestMayStartElection(t *testing.T) {
 	}
 }
 
-// TestMayVote has a node that may still be bound by a lease: it grants nothing,
-// and raft does not see the question.
+// TestMayVote has a node that may still be bound by a lease: it grants nothing, and raft does not see the question.
 func TestMayVote(t *testing.T) {
 	t.Parallel()
 	var free atomic.Bool
@@ -226,7 +224,7 @@ func TestElectionBlocked(t *testing.T) {
 		t.Errorf("the leader's word: %v", err)
 	}
 	for _, by := range []cluster.ElectionCause{cluster.CauseLeaderFailed, cluster.CauseOperator} {
-		if err := n2.raft.StartElection(t.Context(), 5, by); !errors.Is(err, errBarred) {
+		if err := n2.raft.StartElection(t.Context(), 5, by); !errors.Is(err, errElectionBlocked) {
 			t.Errorf("by %v: %v", by, err)
 		}
 	}
@@ -239,8 +237,8 @@ func TestElectionBlocked(t *testing.T) {
 	}
 }
 
-// Who lacks entries that are committed, as this node was told when it was taken in,
-// does not get its vote, though its log may be newer than what this node has.
+// Who lacks entries that are committed, as this node was told when it was taken in, does not get its vote, though its
+// log may be newer than what this node has.
 func TestVoteForCommitted(t *testing.T) {
 	t.Parallel()
 	n1 := newEnd(t, "n1")
@@ -478,8 +476,8 @@ func TestMessagesBeforeBindFail(t *testing.T) {
 	}
 }
 
-// Whatever waits for raft when the transport closes ends: messages that raft
-// has not taken, and those that it has taken and not answered.
+// Whatever waits for raft when the transport closes ends: messages that raft has not taken, and those that it has
+// taken and not answered.
 func TestNothingStaysUnanswered(t *testing.T) {
 	t.Parallel()
 	for name, send := range map[string]func(n1, n2 *end) error{
@@ -514,8 +512,7 @@ func TestNothingStaysUnanswered(t *testing.T) {
 	}
 }
 
-// A peer whose messages pile up behind a raft that hangs is turned away: the
-// messages outlive their connections.
+// A peer whose messages pile up behind a raft that hangs is turned away: the messages outlive their connections.
 func TestUnansweredMessagesAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -594,8 +591,7 @@ type otherHistory struct{ *end }
 
 func (otherHistory) CheckEntry(uint64, uint64) error { return errors.New("another history") }
 
-// An entry that contradicts what was applied must not reach raft, unless it is
-// of a leader that was deposed.
+// An entry that contradicts what was applied must not reach raft, unless it is of a leader that was deposed.
 func TestContradictionIsTurnedAway(t *testing.T) {
 	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
@@ -609,8 +605,7 @@ func TestContradictionIsTurnedAway(t *testing.T) {
 	}
 }
 
-// What is committed beyond the entries of an append says nothing of the entries
-// that this node has there.
+// What is committed beyond the entries of an append says nothing of the entries that this node has there.
 func TestCommitIndexEndsWithTheEntries(t *testing.T) {
 	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
@@ -634,8 +629,8 @@ func TestCommitIndexEndsWithTheEntries(t *testing.T) {
 	}
 }
 
-// When a message gets no answer in time, the other pooled connections lead
-// nowhere either: each would cost a timeout of its own.
+// When a message gets no answer in time, the other pooled connections lead nowhere either: each would cost a timeout
+// of its own.
 func TestTimeoutEmptiesThePool(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 2, func(t *testing.T, ends []*end) {

@@ -65,8 +65,7 @@ func peerOf(id cluster.NodeID) cluster.Peer {
 	}
 }
 
-// newEnd starts a transport on a loopback port. Its raft knows n1 as leader in
-// term 5, and has applied 100 entries.
+// newEnd starts a transport on a loopback port. Its raft knows n1 as leader in term 5, and has applied 100 entries.
 func newEnd(t testing.TB, id cluster.NodeID, opts ...option) *end {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -269,8 +268,8 @@ func (e *end) lost() []cluster.ConnectionLoss {
 	return append([]cluster.ConnectionLoss(nil), e.losses...)
 }
 
-// confirm asks for a peer's process until the answer is clear: on a busy machine the
-// 60 ms of a check may be too short for a hello.
+// confirm asks for a peer's process until the answer is clear: on a busy machine the 60 ms of a check may be too short
+// for a hello.
 func (e *end) confirm(id cluster.NodeID, boot string) (l cluster.Liveness) {
 	e.t.Helper()
 	eventually(e.t, "it is clear whether "+boot+" runs", func() bool {
@@ -294,8 +293,7 @@ func (e *end) claims(change func(*cluster.Claim)) {
 	change(&e.claim)
 }
 
-// acquaint makes the ends servers of one configuration, and waits until each
-// has heard of all others.
+// acquaint makes the ends servers of one configuration, and waits until each has heard of all others.
 func acquaint(t testing.TB, ends ...*end) {
 	t.Helper()
 	var servers []cluster.Server
@@ -330,8 +328,7 @@ func noID(_ *Config, e *end) { e.self.ClusterID, e.self.Start = "", cluster.Star
 // empty makes an end whose data directory is empty.
 func empty(_ *Config, e *end) { e.self.ClusterID = "" }
 
-// bind binds the end's raft and answers everything that reaches it; each
-// message goes to the channel first.
+// bind binds the end's raft and answers everything that reaches it; each message goes to the channel first.
 func (e *end) bind() <-chan any {
 	e.bindOnly()
 	got := make(chan any, 1000)

@@ -13,12 +13,11 @@ import (
 	"northstar/cluster"
 )
 
-// The hello, which starts every connection. The dialling side sends its hello;
-// the accepting side, when it could read it, answers with its own hello and
-// verdict; the dialling side ends with its verdict.
+// Every connection starts with a hello. The dialling side sends its hello. The accepting side responds with its own
+// hello and reply. The dialling side ends with its reply.
 //
 //	hello:   magic [4] · protocol version [1] · purpose [1] · nonce [16] · length [4] · cluster.Peer as JSON
-//	verdict: length [4] · verdict as JSON
+//	reply:   length [4] · reply as JSON
 //
 // The layout up to the length is the same in all protocol versions.
 const (
@@ -30,13 +29,13 @@ const (
 
 var magic = [4]byte{'N', 'S', 'T', 0xf1}
 
-// purpose says what a connection is for.
+// purpose is what a connection is for.
 type purpose byte
 
 const (
 	purposeRaft  purpose = 1 // after the hello: Raft messages from the dialling side
-	purposeProbe purpose = 2 // after the hello: nothing, or frames in both directions
-	purposeRelay purpose = 3 // after the hello: one message, and its answer
+	purposeProbe purpose = 2 // after the hello: nothing, or monitor frames in both directions
+	purposeRelay purpose = 3 // after the hello: one message and its response
 )
 
 type nonce [nonceSize]byte
@@ -49,8 +48,7 @@ type hello struct {
 	peer    cluster.Peer
 }
 
-// helloReply is what one side thinks of the other's hello. ClusterID and
-// Generation are those that it judged by.
+// helloReply is one side's decision about the other's hello. It was made with ClusterID and Generation.
 type helloReply struct {
 	Refusal           cluster.Refusal    `json:"refusal,omitempty"`
 	Reason            string             `json:"reason,omitempty"`
@@ -58,11 +56,10 @@ type helloReply struct {
 	MayAdoptClusterID bool               `json:"vouched,omitempty"`
 	ClusterID         string             `json:"cluster_id,omitempty"`
 	Generation        cluster.Generation `json:"generation"`
-	Nonce             nonce              `json:"nonce"` // of the hello that this answers
-	// Roster is for a node without a cluster ID that is admitted: when it adopts
-	// this one's, it can vouch for others at once. It may not have heard of any
-	// member otherwise, and who could tell it may be gone. From a node without an
-	// ID it is whom that one started with.
+	Nonce             nonce              `json:"nonce"` // of the hello that it answers
+	// Roster is set for an admitted node without a cluster ID. If that node adopts this one's, it can then admit the
+	// other members immediately; it may have heard of none of them otherwise. From a node without a cluster ID it is
+	// the roster that the node was bootstrapped with.
 	Roster *cluster.Roster `json:"roster,omitempty"`
 }
 
@@ -70,7 +67,7 @@ func (v helloReply) admission() cluster.Admission {
 	return cluster.Admission{Refusal: v.Refusal, Reason: v.Reason, Votes: v.Votes, MayAdoptClusterID: v.MayAdoptClusterID}
 }
 
-// errNotPeer: the other end does not speak this protocol at all.
+// errNotPeer means that the other end does not use this protocol.
 var errNotPeer = errors.New("not a NorthStar peer")
 
 func newNonce() nonce {
@@ -95,9 +92,8 @@ func (h hello) encode() ([]byte, error) {
 	return append(b, body...), nil
 }
 
-// readHello reads one hello. An error wraps errNotPeer when what came is no
-// hello. A hello of another protocol version is no error; its peer may be
-// empty.
+// readHello reads one hello. The error wraps errNotPeer if the bytes are not a hello. A hello of another protocol
+// version is not an error; its peer may be empty.
 func readHello(r io.Reader) (hello, error) {
 	var head [helloHeader]byte
 	if n, err := io.ReadFull(r, head[:]); err != nil {
@@ -135,31 +131,31 @@ func (v helloReply) encode() ([]byte, error) {
 	v.Reason = v.Reason[:min(len(v.Reason), 1024)]
 	body, err := json.Marshal(v)
 	if err == nil && len(body) > maxHello && v.Roster != nil {
-		v.Roster = nil // of a hundred members: it will hear of them from the log
+		v.Roster = nil // a hundred members: the node will learn of them from the log
 		body, err = json.Marshal(v)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("encode verdict: %w", err)
+		return nil, fmt.Errorf("encode hello reply: %w", err)
 	}
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...), nil
 }
 
-// readHelloReply reads the verdict on the hello with nonce n.
+// readHelloReply reads the reply to the hello with nonce n.
 func readHelloReply(r io.Reader, n nonce) (helloReply, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
-		return helloReply{}, fmt.Errorf("read verdict: %w", err)
+		return helloReply{}, fmt.Errorf("read hello reply: %w", err)
 	}
 	body, err := readFrame(r, binary.BigEndian.Uint32(head[:]))
 	if err != nil {
-		return helloReply{}, fmt.Errorf("read verdict: %w", err)
+		return helloReply{}, fmt.Errorf("read hello reply: %w", err)
 	}
 	var v helloReply
 	if err := json.Unmarshal(body, &v); err != nil {
-		return helloReply{}, fmt.Errorf("read verdict: %w: %w", errNotPeer, err)
+		return helloReply{}, fmt.Errorf("read hello reply: %w: %w", errNotPeer, err)
 	}
 	if v.Nonce != n {
-		return helloReply{}, fmt.Errorf("read verdict: %w: it answers another hello", errNotPeer)
+		return helloReply{}, fmt.Errorf("read hello reply: %w: it belongs to another hello", errNotPeer)
 	}
 	return v, nil
 }
@@ -173,16 +169,15 @@ func readFrame(r io.Reader, size uint32) ([]byte, error) {
 	return body, err
 }
 
-// completedHello is a completed hello.
 type completedHello struct {
 	peer         cluster.Peer
-	sentIdentity cluster.Identity // this node's identity, as its own hello had it
+	sentIdentity cluster.Identity // this node's identity in its own hello
 	purpose      purpose
-	mine         cluster.Admission // this node's verdict on the peer
-	theirs       helloReply        // the peer's verdict on this node
+	mine         cluster.Admission // this node's decision about the peer
+	theirs       helloReply        // the peer's decision about this node
 }
 
-// refused is the error of a hello that either side refused, nil otherwise.
+// refused returns the error of a hello that either side refused, nil otherwise.
 func (x completedHello) refused() error {
 	switch {
 	case !x.mine.OK():
@@ -193,7 +188,7 @@ func (x completedHello) refused() error {
 	return nil
 }
 
-// RefusedError says that one side of a hello refused the other.
+// RefusedError means that one side of a hello refused the other.
 type RefusedError struct {
 	Node    cluster.NodeID // the peer
 	Refusal cluster.Refusal
@@ -201,7 +196,6 @@ type RefusedError struct {
 	ByPeer  bool // the peer refused this node
 }
 
-// Error gives the reason.
 func (e *RefusedError) Error() string {
 	if e.ByPeer {
 		return fmt.Sprintf("refused by node %s (%s): %s", e.Node, e.Refusal, e.Reason)
@@ -209,26 +203,26 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("refusing node %s (%s): %s", e.Node, e.Refusal, e.Reason)
 }
 
-// self is this node as its hellos say it.
+// self returns this node as its hellos describe it.
 func (t *Transport) self() cluster.Peer {
 	p := t.cfg.Membership.LocalPeer()
-	p.RaftAddress = t.cfg.Advertise // which its Raft messages bear
+	p.RaftAddress = t.cfg.Advertise // as in its Raft messages
 	return p
 }
 
-// evaluateHello makes this node's verdict on a hello.
+// evaluateHello decides about a hello and creates the reply.
 func (t *Transport) evaluateHello(h hello) (cluster.Admission, helloReply) {
 	self := t.cfg.Membership.LocalPeer()
 	if h.version == protocolVersion {
 		if err := t.cfg.Membership.RecordIncarnation(h.peer); err != nil {
-			t.quiet.warn("meet", "exchanging no votes with a peer", "peer", h.peer.NodeID, "error", err)
+			t.quiet.warn("record", "peer incarnation not recorded: no votes exchanged", "peer", h.peer.NodeID, "error", err)
 		}
 	}
 	a := cluster.Admit(self, h.peer, t.cfg.Membership.Record(h.peer.NodeID))
 	if h.version != protocolVersion {
 		a = cluster.Admission{
 			Refusal: cluster.RefusedProtocol,
-			Reason:  fmt.Sprintf("node %q speaks protocol version %d, this node %d", h.peer.NodeID, h.version, protocolVersion),
+			Reason:  fmt.Sprintf("node %q uses protocol version %d, this node %d", h.peer.NodeID, h.version, protocolVersion),
 		}
 	}
 	v := helloReply{
@@ -241,9 +235,8 @@ func (t *Transport) evaluateHello(h hello) (cluster.Admission, helloReply) {
 	return a, v
 }
 
-// dialHello says hello on a connection that this node dialled. want is the
-// node expected there, "" for any. identity is the node ID in the peer's
-// certificate, "" without TLS.
+// dialHello completes the hello on a connection that this node dialled. want is the expected node, "" for any.
+// identity is the node ID in the peer's certificate, "" without TLS.
 func (t *Transport) dialHello(conn net.Conn, p purpose, want, identity cluster.NodeID) (completedHello, error) {
 	mine := hello{version: protocolVersion, purpose: p, nonce: newNonce(), peer: t.self()}
 	b, err := mine.encode()
@@ -271,12 +264,12 @@ func (t *Transport) dialHello(conn net.Conn, p purpose, want, identity cluster.N
 		return completedHello{}, err
 	}
 	if _, err := conn.Write(b); err != nil {
-		return completedHello{}, fmt.Errorf("send verdict: %w", err)
+		return completedHello{}, fmt.Errorf("send hello reply: %w", err)
 	}
 	return t.complete(completedHello{peer: theirs.peer, sentIdentity: mine.peer.Identity, purpose: p, mine: a, theirs: v})
 }
 
-// acceptHello answers the hello on an accepted connection.
+// acceptHello completes the hello on an accepted connection.
 func (t *Transport) acceptHello(conn net.Conn, identity cluster.NodeID) (completedHello, error) {
 	theirs, err := readHello(conn)
 	if err != nil {
@@ -307,22 +300,20 @@ func (t *Transport) acceptHello(conn net.Conn, identity cluster.NodeID) (complet
 	return t.complete(completedHello{peer: theirs.peer, sentIdentity: mine.peer.Identity, purpose: theirs.purpose, mine: a, theirs: v})
 }
 
-// errIdentity: a connection leads to, or comes from, another node than it says
-// or was meant for.
+// errIdentity means that a node on a connection is not the one that it claims to be, or that was dialled.
 var errIdentity = errors.New("wrong node identity")
 
-func checkIdentity(said, want, certificate cluster.NodeID) error {
-	if want != "" && said != want {
-		return fmt.Errorf("%w: node %s answers where node %s was dialled", errIdentity, said, want)
+func checkIdentity(claimed, want, certificate cluster.NodeID) error {
+	if want != "" && claimed != want {
+		return fmt.Errorf("%w: node %s answers where node %s was dialled", errIdentity, claimed, want)
 	}
-	if certificate != "" && said != certificate {
-		return fmt.Errorf("%w: node %s has the certificate of node %s", errIdentity, said, certificate)
+	if certificate != "" && claimed != certificate {
+		return fmt.Errorf("%w: node %s has the certificate of node %s", errIdentity, claimed, certificate)
 	}
 	return nil
 }
 
-// complete tells the callbacks of a completed hello, and adopts the cluster ID
-// of a peer that vouches for this node.
+// complete calls the callbacks of a completed hello. It adopts the cluster ID of a peer whose reply allows it.
 func (t *Transport) complete(x completedHello) (completedHello, error) {
 	self := t.cfg.Membership.LocalPeer()
 	if x.peer.NodeID == self.NodeID && x.peer.BootID == self.BootID && self.BootID != "" {
@@ -339,13 +330,13 @@ func (t *Transport) complete(x completedHello) (completedHello, error) {
 	}
 	t.cfg.Membership.OnAdmitted(x.peer.NodeID)
 	if x.mine.OK() {
-		t.monitors.Kick(x.peer.NodeID) // one that is refused would be dialled again and again
+		t.monitors.Kick(x.peer.NodeID) // a refused peer would be dialled again and again
 	}
 	if x.peer.ClusterID == x.theirs.ClusterID {
 		x.peer.Roster = x.theirs.Roster
 	}
-	vouched := x.theirs.MayAdoptClusterID && x.mine.OK() && x.peer.ClusterID != "" && x.peer.ClusterID == x.theirs.ClusterID
-	if vouched {
+	adoptable := x.theirs.MayAdoptClusterID && x.mine.OK() && x.peer.ClusterID != "" && x.peer.ClusterID == x.theirs.ClusterID
+	if adoptable {
 		if err := t.adopt(x.peer); err != nil {
 			return x, err
 		}

@@ -76,8 +76,7 @@ func TestProbeOfNobody(t *testing.T) {
 	}
 }
 
-// A member that has an ID vouches for a node without one whose data directory
-// is on its roster, whoever dials.
+// A member that has an ID vouches for a node without one whose data directory is on its roster, whoever dials.
 func TestRecordedNodeAdoptsClusterID(t *testing.T) {
 	t.Parallel()
 	for _, dials := range []string{"member", "newcomer"} {
@@ -265,7 +264,7 @@ func TestLimitedLog(t *testing.T) {
 	if _, ok := l.due("b", now); !ok {
 		t.Error("another kind is held back")
 	}
-	if n, ok := l.due("a", now.Add(logEvery)); !ok || n != 5 {
+	if n, ok := l.due("a", now.Add(logInterval)); !ok || n != 5 {
 		t.Errorf("later: %d, %v", n, ok)
 	}
 }

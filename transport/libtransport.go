@@ -9,13 +9,13 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// libTransport is one unmodified NetworkTransport of the library with its stream.
+// libTransport is an unmodified NetworkTransport of the library with its stream layer.
 type libTransport struct {
 	*raft.NetworkTransport
 	stream *streamLayer
 }
 
-// streamLayer is the library's view of where connections come from.
+// streamLayer provides connections of one peer to the library.
 type streamLayer struct {
 	addr     addr
 	accepted chan net.Conn
@@ -29,7 +29,7 @@ type addr string
 func (addr) Network() string  { return "tcp" }
 func (a addr) String() string { return string(a) }
 
-// Accept waits for a connection of this peer.
+// Accept waits for a connection from this peer.
 func (s *streamLayer) Accept() (net.Conn, error) {
 	select {
 	case c := <-s.accepted:
@@ -53,8 +53,7 @@ func (s *streamLayer) Dial(target raft.ServerAddress, timeout time.Duration) (ne
 	return s.dial(string(target), timeout)
 }
 
-// newLibTransport makes one of the library's transports. It starts a goroutine, which
-// ends when it is closed.
+// newLibTransport creates a library transport. It starts a goroutine, which ends when the transport is closed.
 func (p *peer) newLibTransport() *libTransport {
 	s := &streamLayer{
 		addr:     addr(p.r.t.cfg.Advertise),
@@ -66,14 +65,13 @@ func (p *peer) newLibTransport() *libTransport {
 		Logger:          hclog.NewNullLogger(), // the connections and the receive loop log instead
 		Stream:          s,
 		MaxPool:         maxPool,
-		MaxRPCsInFlight: 1, // no pipelining: a refusal wedges it for good
+		MaxRPCsInFlight: 1, // no pipelining: one refused append would stop it permanently
 		Timeout:         p.r.t.params.rpc,
 	})
 	return &libTransport{NetworkTransport: n, stream: s}
 }
 
-// offer hands a connection to the library. It reports false when as many as may be
-// open are not accepted yet.
+// offer hands a connection to the library. It returns false if the queue of accepted connections is full.
 func (l *libTransport) offer(c net.Conn) bool {
 	select {
 	case l.stream.accepted <- c:
@@ -83,7 +81,7 @@ func (l *libTransport) offer(c net.Conn) bool {
 	}
 }
 
-// drain closes connections that the library has not accepted.
+// drain closes the connections that the library has not accepted.
 func (l *libTransport) drain() {
 	for {
 		select {

@@ -14,14 +14,12 @@ import (
 	"northstar/transport/monitor"
 )
 
-// maxHalfOpen bounds the connections that have not said hello yet. When it is
-// reached, the oldest gives way: a hello takes milliseconds, so a flood hurts
-// itself first.
+// maxHalfOpen bounds the connections that have not completed a hello. At the bound the oldest is closed: a hello takes
+// milliseconds, so a flood mostly evicts itself.
 const maxHalfOpen = 256
 
-// Run accepts connections until ctx ends or the listener fails for good. It
-// closes the listener, the connections and the current Raft transport, and
-// returns when every goroutine has ended. To be called once.
+// Run accepts connections until ctx ends or the listener fails permanently. It closes the listener, the connections
+// and the current Raft transport, and returns when every goroutine has ended. It must be called once.
 func (t *Transport) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -31,7 +29,7 @@ func (t *Transport) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { t.monitors.Run(ctx) })
 	err := t.acceptLoop(ctx, &wg)
-	_ = t.cfg.Listener.Close() // before the monitor connections: who dials again is refused
+	_ = t.cfg.Listener.Close() // before the monitor connections: a peer that dials again is refused
 	cancel()
 	t.half.close()
 	t.mu.Lock()
@@ -70,8 +68,7 @@ func (t *Transport) acceptLoop(ctx context.Context, wg *sync.WaitGroup) error {
 	}
 }
 
-// serve takes an accepted connection through the hello, and hands it to Raft
-// or closes it.
+// serve completes the hello of an accepted connection, and then passes it on by its purpose or closes it.
 func (t *Transport) serve(ctx context.Context, raw net.Conn) {
 	out, evicted := t.half.enter(raw)
 	if evicted {
@@ -116,8 +113,8 @@ func (t *Transport) serve(ctx context.Context, raw net.Conn) {
 	}
 }
 
-// probed goes on with a probe after its hello. Most hang up here; a monitor
-// connection lasts, and is no longer half open once the peer has said something.
+// probed continues a probe after its hello. Most dialling nodes hang up here. A monitor connection stays, and is no
+// longer half open after its first frame.
 func (t *Transport) probed(ctx context.Context, x completedHello, conn net.Conn, leave func()) {
 	err := t.monitors.Accept(ctx, x.peer, abruptConn{conn}, leave)
 	switch {
@@ -129,17 +126,17 @@ func (t *Transport) probed(ctx context.Context, x completedHello, conn net.Conn,
 	}
 }
 
-// rejectConn counts and logs a connection that was turned away.
+// rejectConn counts and logs a rejected connection.
 func (t *Transport) rejectConn(conn net.Conn, reason string, err error) {
 	t.reject("connection", reason)
 	if reason == refusedByPeer {
-		return // Membership.OnRefused has heard of it, and logs it once for all peers
+		return // Membership.OnRefused was called, and logs it once for all peers
 	}
 	t.quiet.warn("connection/"+reason, "rejected peer connection",
 		"reason", reason, "remote", conn.RemoteAddr(), "error", err)
 }
 
-// helloReason gives the metric's reason for a failed hello.
+// helloReason returns the metric's reason for a failed hello.
 func helloReason(err error) string {
 	var ne net.Error
 	switch {
@@ -157,7 +154,7 @@ func helloReason(err error) string {
 
 const refusedByPeer = "refused_by_peer"
 
-// refusalReason gives the metric's reason for a refused hello.
+// refusalReason returns the metric's reason for a refused hello.
 func refusalReason(err error) string {
 	var r *RefusedError
 	if errors.As(err, &r) && !r.ByPeer {
@@ -166,8 +163,7 @@ func refusalReason(err error) string {
 	return refusedByPeer
 }
 
-// halfOpen holds the connections that have not said hello yet, oldest first.
-// Safe for concurrent use.
+// halfOpen holds the connections without a completed hello, oldest first. Safe for concurrent use.
 type halfOpen struct {
 	max int
 
@@ -178,8 +174,7 @@ type halfOpen struct {
 
 func newHalfOpen(limit int) *halfOpen { return &halfOpen{max: limit} }
 
-// enter adds a connection, closing the oldest one when there are too many.
-// leave takes it out again.
+// enter adds a connection and closes the oldest one if there are too many. leave removes it.
 func (h *halfOpen) enter(conn net.Conn) (leave func(), evicted bool) {
 	h.mu.Lock()
 	var out net.Conn
@@ -201,7 +196,7 @@ func (h *halfOpen) enter(conn net.Conn) (leave func(), evicted bool) {
 	}, out != nil && out != conn
 }
 
-// close closes all connections held, and those that enter later.
+// close closes all connections in the list, and all later ones.
 func (h *halfOpen) close() {
 	h.mu.Lock()
 	h.closed = true

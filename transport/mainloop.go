@@ -7,17 +7,15 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// aliveRecheck is how often Alive looks whether raft is excused.
+// aliveRecheck is how often CheckMainLoop checks whether raft is busy with something that progresses.
 const aliveRecheck = 50 * time.Millisecond
 
-// CheckMainLoop returns nil once raft's main loop has answered a message of its own,
-// or is known to be busy with something that moves on, such as a snapshot. It
-// has no effect on raft: the message is an append of term 0, which is refused
-// unread. A raft that does not run yet, or waits to be taken in, counts as
-// alive.
+// CheckMainLoop returns nil once raft's main loop has answered a message, or is known to be busy with something that
+// progresses, such as a snapshot. It has no effect on raft: the message is an append of term 0, which raft refuses
+// unread. It also returns nil if raft does not run yet, or is in term 0.
 func (r *Raft) CheckMainLoop(ctx context.Context) error {
 	local := r.node()
-	// At term 0 raft would take the message for its leader's.
+	// In term 0 raft would take the message as its leader's.
 	if local == nil || local.CurrentTerm() == 0 {
 		return nil
 	}
@@ -28,7 +26,7 @@ func (r *Raft) CheckMainLoop(ctx context.Context) error {
 	defer tick.Stop()
 	for {
 		_, restored := local.Progress()
-		if inside, excused, _ := r.busy.status(time.Now(), restored, r.t.params); inside && excused {
+		if inside, mayProxy, _ := r.busy.status(time.Now(), restored, r.t.params); inside && mayProxy {
 			return nil
 		}
 		select {
@@ -45,9 +43,8 @@ func (r *Raft) CheckMainLoop(ctx context.Context) error {
 	}
 }
 
-// WaitMainLoop returns nil once raft has finished the message that it may be inside
-// of: what this node says of its log afterwards is no older than the call. Like
-// Alive, it has no effect on raft.
+// WaitMainLoop returns nil once raft has finished its current message, so that log positions read afterwards include
+// it. Like CheckMainLoop, it has no effect on raft.
 func (r *Raft) WaitMainLoop(ctx context.Context) error {
 	local := r.node()
 	if local == nil || local.CurrentTerm() == 0 {

@@ -16,8 +16,7 @@ import (
 	"northstar/cluster"
 )
 
-// Every two nodes hear each other's claims over one connection, which only one
-// of them dials.
+// Every two nodes hear each other's claims over one connection, which only one of them dials.
 func TestClaimsAreExchanged(t *testing.T) {
 	t.Parallel()
 	a, b, c := newEnd(t, "n1"), newEnd(t, "n2"), newEnd(t, "n3")
@@ -39,8 +38,8 @@ func TestClaimsAreExchanged(t *testing.T) {
 	})
 }
 
-// A process that ends is noticed at both kinds of ends; one that says goodbye,
-// such as one that is no server any more, is not taken for dead.
+// A process that ends is noticed at both kinds of ends; one that says goodbye, such as one that is no server any more,
+// is not taken for dead.
 func TestLost(t *testing.T) {
 	t.Parallel()
 	a, b, c := newEnd(t, "n1"), newEnd(t, "n2"), newEnd(t, "n3")
@@ -64,8 +63,7 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// A node that comes back is monitored again, also when it is not the one that
-// dials.
+// A node that comes back is monitored again, also when it is not the one that dials.
 func TestMonitorsEnd(t *testing.T) {
 	t.Parallel()
 	a, b := newEnd(t, "n1"), newEnd(t, "n2")
@@ -85,8 +83,7 @@ func TestMonitorsEnd(t *testing.T) {
 	}
 }
 
-// A connection with a new process of a peer shows that the old one died, also
-// when nothing was heard of that.
+// A connection with a new process of a peer shows that the old one died, also when nothing was heard of that.
 func TestNewProcessMeansLoss(t *testing.T) {
 	t.Parallel()
 	a := newEnd(t, "n2")
@@ -231,8 +228,8 @@ func TestConfirm(t *testing.T) {
 	}
 }
 
-// A poll brings what the peers claim now, after their Raft has finished what it
-// is inside of, and does not wait for one that gives no answer.
+// A poll brings what the peers claim now, after their Raft has finished what it is inside of, and does not wait for
+// one that gives no answer.
 func TestPoll(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -317,8 +314,8 @@ func TestAnnounce(t *testing.T) {
 	})
 }
 
-// Silence counts from the leader's last sign of life, by append or by probe; an
-// answer that says that its disk is stalled is none.
+// Silence counts from the leader's last sign of life, by append or by probe; an answer that says that its disk is
+// stalled is none.
 func TestLeaderSilence(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 2, func(t *testing.T, ends []*end) {
@@ -359,8 +356,7 @@ func TestLeaderSilence(t *testing.T) {
 	})
 }
 
-// A node that hangs up after the hello, as older ones do, is not taken for dead
-// each time.
+// A node that hangs up after the hello, as older ones do, is not taken for dead each time.
 func TestHelloOnlyIsNoLoss(t *testing.T) {
 	t.Parallel()
 	e := newEnd(t, "n2")
@@ -399,8 +395,8 @@ func TestBarrier(t *testing.T) {
 	}
 }
 
-// Two nodes that refuse each other ask again once a second, and not as fast as
-// they can: their own hello is no sign that the other would have them now.
+// Two nodes that refuse each other ask again once a second, and not as fast as they can: their own hello is no sign
+// that the other would have them now.
 func TestRefusedPeer_DialBackoff(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 2, func(t *testing.T, ends []*end) {
@@ -424,9 +420,8 @@ func TestRefusedPeer_DialBackoff(t *testing.T) {
 	})
 }
 
-// A question that is not answered, because a cut has killed the connection at the
-// other end alone, ends the connection long before TCP would, and nobody takes the
-// peer for dead.
+// A question that is not answered, because a cut has killed the connection at the other end alone, ends the connection
+// long before TCP would, and nobody takes the peer for dead.
 func TestUnansweredQuestionEndsTheConnection(t *testing.T) {
 	t.Parallel()
 	deaf := &links{}

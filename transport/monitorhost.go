@@ -10,7 +10,7 @@ import (
 	"northstar/transport/monitor"
 )
 
-// monitorHost is what the monitor connections see of the transport.
+// monitorHost is the transport as the monitor connections see it.
 type monitorHost struct{ *Transport }
 
 var _ monitor.Host = monitorHost{}
@@ -24,7 +24,7 @@ func (t *Transport) newMonitors() *monitor.Monitors {
 	})
 }
 
-// abruptConn closes without the shutdown of TLS, which can block.
+// abruptConn closes without TLS shutdown, which can block.
 type abruptConn struct{ net.Conn }
 
 func (c abruptConn) Close() error { return closeNow(c.Conn) }
@@ -56,7 +56,7 @@ func (h monitorHost) Admit(p cluster.Peer) error {
 	return nil
 }
 
-// Connected makes Raft connections ready with a peer that has just shown itself.
+// Connected prewarms Raft connections with a peer that has just connected.
 func (h monitorHost) Connected(peer cluster.Peer, term uint64) {
 	target := h.monitors.Address(peer.NodeID)
 	if target == "" {
@@ -90,19 +90,18 @@ func (h monitorHost) ApplyFaults(to cluster.NodeID, c *cluster.Claim, gone <-cha
 	return !fault.lost()
 }
 
-// Claim returns what this node claims now: what Config.Claim returns, with its
-// identity and what its connections know of the leader.
+// Claim returns this node's current claim: the one of Config.Claim, with its identity and what its connections know of
+// the leader.
 func (t *Transport) Claim() cluster.Claim { return t.monitors.Claim() }
 
-// Claims returns the newest claim of each peer that has ever made one.
+// Claims returns the newest claim received from each peer.
 func (t *Transport) Claims() map[cluster.NodeID]cluster.ReceivedClaim { return t.monitors.Claims() }
 
-// ClaimsChanged returns a channel that is closed at the next claim of any peer, and
-// when a monitor connection ends. First take the channel, then look at Claims, then
-// wait.
+// ClaimsChanged returns a channel that is closed at the next claim of any peer, and when a monitor connection ends.
+// Take the channel before calling Claims, then wait for it.
 func (t *Transport) ClaimsChanged() <-chan struct{} { return t.monitors.Changed() }
 
-// Poll asks the peers for fresh claims; see monitor.Monitors.Poll.
+// Poll requests fresh claims from peers; see monitor.Monitors.Poll.
 func (t *Transport) Poll(ctx context.Context, peers []cluster.NodeID) map[cluster.NodeID]cluster.ReceivedClaim {
 	return t.monitors.Poll(ctx, peers)
 }

@@ -5,14 +5,12 @@ import (
 	"fmt"
 )
 
-// scanner follows the msgpack text of a Raft stream and stops it where a
-// message would take too much memory to decode: the library's decoder believes
-// lengths and counts. It sees the bytes before the decoder does, and keeps only
-// a few words of state.
+// scanner follows the msgpack encoding of a Raft stream and stops it at a message that would take too much memory to
+// decode: the library's decoder trusts lengths and counts. It sees the bytes before the decoder does, and keeps a few
+// words of state.
 //
-// A stream of requests is: type byte, one msgpack value, and so on; after the
-// value of an InstallSnapshot the rest of the stream is the snapshot's data. A
-// stream of responses is one msgpack value after the other.
+// A stream of requests repeats a type byte and one msgpack value. After the value of an InstallSnapshot the rest of
+// the stream is the snapshot's data. A stream of responses repeats one msgpack value.
 type scanner struct {
 	requests bool
 	limit    int64 // bytes of one message
@@ -23,7 +21,7 @@ type scanner struct {
 	used     int64
 	items    int
 	depth    int
-	open     [maxDepth]uint64 // values still to come in each open container
+	open     [maxDepth]uint64 // missing values of each open container
 	skip     uint64           // bytes left of the current string
 	lenBytes int              // bytes left of the current length
 	length   uint64
@@ -45,7 +43,7 @@ const (
 	maxResponse = 64 << 10
 )
 
-// lengthForm is what a length that is being read belongs to.
+// lengthForm is the kind of value that a length belongs to.
 type lengthForm byte
 
 const (
@@ -57,11 +55,10 @@ const (
 
 var errMalformed = errors.New("malformed Raft message")
 
-// midMessage says whether a message has begun and not ended.
+// midMessage reports whether a message has begun and not ended.
 func (s *scanner) midMessage() bool { return s.inValue || s.data }
 
-// feed takes the next bytes of the stream. After an error the stream must not
-// be read any more.
+// feed scans the next bytes of the stream. After an error the stream must not be read any further.
 func (s *scanner) feed(p []byte) error {
 	for len(p) > 0 && !s.data {
 		if s.skip > 0 {
@@ -99,7 +96,7 @@ func (s *scanner) step(b byte) error {
 	return s.token(b)
 }
 
-// begin starts a message, with its type byte when it is a request.
+// begin starts a message. A request starts with its type byte.
 func (s *scanner) begin(b byte) error {
 	s.inValue, s.used, s.items, s.depth = true, 1, 0, 1
 	s.open[0] = 1
@@ -113,7 +110,7 @@ func (s *scanner) begin(b byte) error {
 	return nil
 }
 
-// token takes the first byte of a value.
+// token scans the first byte of a value.
 func (s *scanner) token(b byte) error {
 	switch {
 	case b <= 0x7f, b >= 0xe0, b == 0xc0, b == 0xc2, b == 0xc3: // small integer, nil, bool
@@ -155,7 +152,7 @@ func (s *scanner) readLength(f lengthForm, n int) {
 	s.form, s.lenBytes, s.length = f, n, 0
 }
 
-// sized takes the size of a string or the count of a container.
+// sized handles the size of a string or the count of a container.
 func (s *scanner) sized(f lengthForm, n uint64) error {
 	switch f {
 	case formMap, formArray:
@@ -191,7 +188,7 @@ func (s *scanner) sized(f lengthForm, n uint64) error {
 	return nil
 }
 
-// valueDone ends a value, and each container that is complete with it.
+// valueDone ends a value, and each container that it completes.
 func (s *scanner) valueDone() {
 	for s.depth > 0 {
 		s.open[s.depth-1]--

@@ -111,8 +111,7 @@ func TestScannerRejectsOversizedMessages(t *testing.T) {
 	}
 }
 
-// A peer that has passed the hello and sends frames with huge lengths costs
-// little memory, and its connection.
+// A peer that has passed the hello and sends frames with huge lengths costs little memory, and its connection.
 func TestOversizedFramesCostNoMemory(t *testing.T) {
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
 	got := n1.bind()
@@ -183,8 +182,7 @@ func TestUnfinishedMessagesShareABudget(t *testing.T) {
 	eventually(t, "the closed connection holds nothing", func() bool { return p.budget.Load() == 0 })
 }
 
-// After a snapshot's answer a connection carries nothing more: the scanner
-// cannot tell where the data ends.
+// After a snapshot's answer a connection carries nothing more: the scanner cannot tell where the data ends.
 func TestNothingFollowsASnapshot(t *testing.T) {
 	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
@@ -216,8 +214,7 @@ func TestNothingFollowsASnapshot(t *testing.T) {
 	}
 }
 
-// Whatever the scanner lets pass decodes within its bounds, and ends where the
-// decoder ends.
+// Whatever the scanner lets pass decodes within its bounds, and ends where the decoder ends.
 func FuzzScanner(f *testing.F) {
 	f.Add(encode(f, int(wireAppendEntries), someEntries(2, 10)))
 	f.Add(encode(f, int(wireTimeoutNow), &raft.TimeoutNowRequest{}))

@@ -15,31 +15,29 @@ import (
 )
 
 const (
-	maxPeerConns = 16 // accepted connections of one peer; the oldest gives way
-	maxPending   = 64 // unanswered messages of one peer; connections may die before their message is answered
+	maxPeerConns = 16 // accepted connections of one peer; a new one replaces the oldest
+	maxPending   = 64 // unanswered messages of one peer, which may outlive their connections
 	maxPool      = 3  // idle dialled connections kept to one peer
 	voteRate     = 50 // votes and pre-votes a second from one peer
 	voteBurst    = 100
 )
 
-// peer is the Raft traffic with one other node. The library's transport does
-// the framing, once for each direction, so that what comes out of in is from
-// this one authenticated node, and the pool of out can be emptied without
-// disturbing what comes in. Safe for concurrent use.
+// peer is the Raft traffic with one other node. It uses one library transport per direction. All messages from in are
+// from this one authenticated node, and the pool of out can be emptied without disturbing in. Safe for concurrent use.
 type peer struct {
 	id    cluster.NodeID
 	r     *Raft
 	votes *rate.Limiter
 
 	budget  atomic.Int64 // bytes of unfinished incoming messages
-	pending atomic.Int64 // incoming messages that are not answered
+	pending atomic.Int64 // unanswered incoming messages
 	backoff atomic.Pointer[dialBackoff]
 
 	mu        sync.Mutex
-	lastHello *cluster.Peer // its newest hello that was admitted
-	contact   time.Time     // its last message
+	lastHello *cluster.Peer // newest admitted hello
+	contact   time.Time     // time of its last message
 	conns     []*inConn     // accepted, oldest first
-	outs      []*outConn    // in the order of dialling
+	outs      []*outConn    // dialled, oldest first
 	in        *libTransport // nil until it first connects
 	out       *libTransport // nil until first dialled
 	spareConn *outConn
@@ -54,7 +52,7 @@ func newPeer(r *Raft, id cluster.NodeID) *peer {
 	}
 }
 
-// outbound gives the library's transport for RPCs to this peer.
+// outbound returns the library transport for RPCs to this peer.
 func (p *peer) outbound() (*libTransport, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -67,7 +65,7 @@ func (p *peer) outbound() (*libTransport, error) {
 	return p.out, nil
 }
 
-// accept takes over a connection that has been admitted.
+// accept takes over an admitted connection.
 func (p *peer) accept(x completedHello, conn net.Conn) error {
 	t := p.r.t
 	c := &inConn{
@@ -94,17 +92,17 @@ func (p *peer) accept(x completedHello, conn net.Conn) error {
 		p.conns = p.conns[1:]
 	}
 	p.conns = append(p.conns, c)
-	taken := p.in.offer(c) // under the lock, so that shut finds it
+	accepted := p.in.offer(c) // under the lock, so that shut finds it
 	p.mu.Unlock()
 	if oldest != nil {
 		oldest.abort()
 		t.reject("connection", "too_many_of_peer")
 	}
 	switch {
-	case !taken:
+	case !accepted:
 		_ = c.Close()
 	case t.identityChanged(x):
-		c.retire() // this node has adopted meanwhile, and reset what it knew of then
+		c.retire() // this node has adopted a cluster ID meanwhile, and has reset its other connections
 	}
 	return nil
 }
@@ -121,14 +119,13 @@ func (p *peer) dropIn(c *inConn) {
 	p.r.untrack()
 }
 
-// dialError marks failures before a connection was there: they are not retried.
+// dialError marks failures before a connection existed: they are not retried.
 type dialError struct{ err error }
 
 func (e *dialError) Error() string { return e.err.Error() }
 func (e *dialError) Unwrap() error { return e.err }
 
-// dial gives the library a connection to this peer: the one made to learn who
-// it is, or a new one.
+// dial returns a connection to this peer for the library: the spare one, or a new one.
 func (p *peer) dial(target string, timeout time.Duration) (net.Conn, error) {
 	p.mu.Lock()
 	c := p.spareConn
@@ -144,7 +141,7 @@ func (p *peer) dial(target string, timeout time.Duration) (net.Conn, error) {
 	return c, nil
 }
 
-// connect dials, says hello and keeps what the peer says of itself.
+// connect dials, completes the hello and keeps the peer's side of it.
 func (p *peer) connect(target string, timeout time.Duration) (*outConn, error) {
 	ctx, cancel := context.WithTimeout(p.r.ctx, timeout)
 	defer cancel()
@@ -183,9 +180,8 @@ func (p *peer) dropOut(c *outConn) {
 	p.r.untrack()
 }
 
-// ensureHello says hello to the peer when it is not known yet, or not known to
-// exchange votes, and gives the present verdict on it. The connection is kept
-// for the next RPC.
+// ensureHello completes a hello if the peer is not known, or not known to exchange votes. It returns the current
+// decision about the peer. The connection is kept for the next RPC.
 func (p *peer) ensureHello(target string) (cluster.Admission, error) {
 	if facts, ok := p.known(); ok {
 		if a := p.r.t.admit(facts); a.Votes {
@@ -201,13 +197,11 @@ func (p *peer) ensureHello(target string) (cluster.Admission, error) {
 	return p.r.t.admit(facts), nil
 }
 
-// prewarm makes two connections ready, after the peer's process boot, which was in
-// term by then, has shown itself: a new leader sends heartbeats beside entries.
-// Connections with a process before it lead nowhere.
+// prewarm opens two connections to the peer's process boot, which is in term: a new leader sends heartbeats and
+// entries in parallel. It closes connections to an earlier process.
 //
-// The first is used once. Only then does the library make the buffers for it,
-// 256 KiB on either side, which in an election cost more than the vote itself and
-// set off a garbage collection.
+// The first connection is used once, because the library allocates its buffers only then. These 256 KiB at either end
+// cost more in an election than the vote itself, and start a garbage collection.
 func (p *peer) prewarm(target, boot string, term uint64) {
 	if facts, ok := p.known(); ok && facts.BootID != boot {
 		p.forget()
@@ -218,7 +212,7 @@ func (p *peer) prewarm(target, boot string, term uint64) {
 	}
 	p.keep(c)
 	if term == 0 {
-		return // a peer of an earlier version would take the message for its leader's
+		return // a peer of an earlier version would take the message as its leader's
 	}
 	out, err := p.outbound()
 	if err == nil {
@@ -233,14 +227,13 @@ func (p *peer) prewarm(target, boot string, term uint64) {
 	}
 }
 
-// isPrewarm says whether a message only makes a connection ready: an append of term
-// 0, which is no leader's.
+// isPrewarm reports whether a message only prewarms a connection: an append of term 0, in which there is no leader.
 func isPrewarm(rpc raft.RPC) bool {
 	c, ok := rpc.Command.(*raft.AppendEntriesRequest)
 	return ok && c.Term == 0
 }
 
-// keep holds a connection for the next RPC, in the place of an older one.
+// keep stores a connection for the next RPC, and closes the previous one.
 func (p *peer) keep(c *outConn) {
 	p.mu.Lock()
 	if !p.closed {
@@ -252,7 +245,7 @@ func (p *peer) keep(c *outConn) {
 	}
 }
 
-// known gives the peer's newest admitted hello.
+// known returns the peer's newest admitted hello.
 func (p *peer) known() (cluster.Peer, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -274,7 +267,7 @@ func (p *peer) lastContact() time.Time {
 	return p.contact
 }
 
-// reset makes the next message in each direction say hello again.
+// reset makes the next message in each direction repeat the hello.
 func (p *peer) reset() {
 	p.forget()
 	p.mu.Lock()
@@ -299,16 +292,14 @@ func (p *peer) forget() {
 	}
 }
 
-// idle says that no connection is open, and that this node has never dialled
-// it: such a peer may give way to another.
+// idle reports whether no connection is open and this node has never dialled the peer. Such a peer may be evicted.
 func (p *peer) idle() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.out == nil && len(p.conns) == 0
 }
 
-// shut closes all connections and both of the library's transports. It does
-// not wait for their goroutines.
+// shut closes all connections and both library transports. It does not wait for their goroutines.
 func (p *peer) shut() {
 	p.mu.Lock()
 	p.closed = true
@@ -332,6 +323,6 @@ func (p *peer) shut() {
 		_ = spare.Close()
 	}
 	if out != nil {
-		out.CloseStreams() // gives up the pool
+		out.CloseStreams() // the pool
 	}
 }

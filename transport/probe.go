@@ -10,12 +10,10 @@ import (
 	"northstar/cluster"
 )
 
-// Probe says hello to the node at addr and hangs up. It gives what that node
-// says of itself, and that node's verdict on this one, also when either side
-// refuses the other: then err is a *RefusedError. Any other error means that
-// no hello was completed. The callbacks of Config hear of it as of any hello.
-// It takes as long as ctx allows, and at most the hello timeout: 2 × TimeoutMax
-// or 1 s, whichever is longer.
+// Probe completes a hello with the node at addr and closes the connection. It returns that node's identity and its
+// decision about this node, also if either side refuses the other: then err is a *RefusedError. Any other error means
+// that the hello was not completed. The callbacks of Config are called as for any hello. Probe takes as long as ctx
+// allows, and at most the hello timeout: 2 × TimeoutMax or 1 s, whichever is longer.
 func (t *Transport) Probe(ctx context.Context, addr string) (cluster.Peer, cluster.Admission, error) {
 	ctx, cancel := context.WithTimeout(ctx, t.params.hello)
 	defer cancel()
@@ -27,7 +25,7 @@ func (t *Transport) Probe(ctx context.Context, addr string) (cluster.Peer, clust
 	return x.peer, x.theirs.admission(), x.refused()
 }
 
-// open dials, secures the connection and says hello, within ctx.
+// open dials, secures the connection and completes a hello, within ctx.
 func (t *Transport) open(
 	ctx context.Context, target string, p purpose, want cluster.NodeID,
 ) (net.Conn, completedHello, error) {

@@ -10,30 +10,28 @@ import (
 	"northstar/cluster"
 )
 
-// inFlightOps knows which messages raft's main loop has taken and not answered yet.
-// While it is inside one, heartbeats wait behind it; for some of them the
-// transport answers instead. Safe for concurrent use.
+// inFlightOps tracks the messages that raft's main loop has accepted and not answered. Heartbeats wait behind them;
+// during some of them the transport answers heartbeats instead. Safe for concurrent use.
 type inFlightOps struct {
 	mu      sync.Mutex
 	ops     map[*operation]struct{}
-	changed chan struct{} // closed when an operation begins; nil while nobody waits
+	changed chan struct{} // closed when an operation begins; nil while there is no waiter
 }
 
-// operation is one message inside raft's main loop. Its fields are guarded by
-// busy.mu, but for received.
+// operation is one message inside raft's main loop. inFlightOps.mu guards its fields except received.
 type operation struct {
 	snapshot bool
 	since    time.Time
-	size     int64 // of the snapshot
+	size     int64 // bytes of the snapshot
 	received atomic.Uint64
 
-	progress     uint64    // last seen
-	lastProgress time.Time // when it last changed
+	progress     uint64    // last observed
+	lastProgress time.Time // last change of progress
 }
 
 func newBusy() *inFlightOps { return &inFlightOps{ops: make(map[*operation]struct{})} }
 
-// enter notes that raft has taken a message; leave that it has answered.
+// enter records that raft has accepted a message.
 func (b *inFlightOps) enter(op *operation, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -45,26 +43,27 @@ func (b *inFlightOps) enter(op *operation, now time.Time) {
 	}
 }
 
+// leave records that raft has answered it.
 func (b *inFlightOps) leave(op *operation) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.ops, op)
 }
 
-// status says whether raft is inside an operation, and whether that excuses it
-// from answering heartbeats. began is closed when the next operation begins.
-func (b *inFlightOps) status(now time.Time, restored uint64, t timing) (inside, excused bool, began <-chan struct{}) {
+// status reports whether raft is inside an operation, and whether the transport may answer heartbeats meanwhile. began
+// is closed when the next operation begins.
+func (b *inFlightOps) status(now time.Time, restored uint64, t timing) (inside, mayProxy bool, began <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for op := range b.ops {
 		inside = true
 		op.observe(now, op.received.Load()+restored)
-		excused = excused || op.mayProxyHeartbeat(now, t)
+		mayProxy = mayProxy || op.mayProxyHeartbeat(now, t)
 	}
 	if b.changed == nil {
 		b.changed = make(chan struct{})
 	}
-	return inside, excused, b.changed
+	return inside, mayProxy, b.changed
 }
 
 func (op *operation) observe(now time.Time, progress uint64) {
@@ -73,13 +72,13 @@ func (op *operation) observe(now time.Time, progress uint64) {
 	}
 }
 
-// syncRate is how fast, at the least, a disk is taken to sync and check what
-// was received: for that time a snapshot shows no progress.
+// syncRate is the assumed minimum speed at which a disk syncs and checks a received snapshot. During that time a
+// snapshot shows no progress.
 const syncRate = 32 << 20 // bytes a second
 
-// mayProxyHeartbeat says whether a node may be taken for alive during the operation. A
-// store operation has until the disk counts as stalled. A snapshot has as long
-// as bytes arrive or the restore moves on, and the time to sync it.
+// mayProxyHeartbeat reports whether the transport may answer heartbeats during the operation. A store operation may
+// take until the disk counts as stalled. A snapshot may take as long as bytes arrive or the restore progresses, plus
+// the time to sync it.
 func (op *operation) mayProxyHeartbeat(now time.Time, t timing) bool {
 	if !op.snapshot {
 		return now.Sub(op.since) <= t.storeTimeout
@@ -88,25 +87,25 @@ func (op *operation) mayProxyHeartbeat(now time.Time, t timing) bool {
 	return now.Sub(op.lastProgress) <= quiet
 }
 
-// isHeartbeat says whether the message claims nothing but leadership. Only such
-// a message may be answered for raft.
+// isHeartbeat reports whether the message only claims leadership. The transport may answer only such a message on
+// raft's behalf.
 func isHeartbeat(a *raft.AppendEntriesRequest) bool {
 	return a.Term != 0 && len(a.Entries) == 0 && a.PrevLogEntry == 0 && a.PrevLogTerm == 0 && a.LeaderCommitIndex == 0
 }
 
-// proxyAck is that a heartbeat of leader was answered for raft. Raft's own last
-// contact may be older, when the operation failed; so that the leader can rely on
-// the answer as on any other, this node neither votes for another nor stands for
-// TimeoutMin after it, unless it has evidence that the leader is gone.
+// proxyAck is a heartbeat acknowledgement that the transport sent on raft's behalf. Raft's own last contact may be
+// older if the operation failed. For TimeoutMin after a proxied acknowledgement this node neither votes for another
+// candidate nor starts an election, so that the leader can rely on it. Evidence that the leader failed lifts this
+// restriction.
 type proxyAck struct {
 	leader cluster.NodeID
-	boot   string // of its process
+	boot   string // the leader's boot ID
 	at     time.Time
 }
 
-// boundByProxyAck says whether a promise to another than candidate binds this node. One
-// to a process that is dead does not, also when raft has forgotten that leader
-// because of a candidate: should that one fail, the next is not to wait for it.
+// boundByProxyAck reports whether a proxied acknowledgement to another node than candidate binds this node. An
+// acknowledgement to a dead process does not. That also holds after raft has dropped the leader for a candidate that
+// failed.
 func (r *Raft) boundByProxyAck(now time.Time, candidate cluster.NodeID, term uint64) bool {
 	p := r.proxyAck.Load()
 	if p == nil || p.leader == candidate || now.Sub(p.at) >= r.t.cfg.TimeoutMin {
@@ -120,9 +119,10 @@ func (r *Raft) recordProxyAck(now time.Time, leader cluster.NodeID, boot string)
 	r.proxyAck.Store(&proxyAck{leader, boot, now})
 }
 
-// mark notes a moment; within says whether it is less than d ago.
+// mark records a time.
 func (r *Raft) mark(at *atomic.Int64, now time.Time) { at.Store(max(1, int64(now.Sub(r.epoch)))) }
 
+// within reports whether the time recorded by mark is less than d ago.
 func (r *Raft) within(at *atomic.Int64, now time.Time, d time.Duration) bool {
 	v := at.Load()
 	return v != 0 && now.Sub(r.epoch)-time.Duration(v) < d

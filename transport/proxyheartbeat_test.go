@@ -40,8 +40,7 @@ func TestOperationExcuses(t *testing.T) {
 	}
 }
 
-// makeBusy sends n2 an append, which its raft is inside of until release is
-// closed.
+// makeBusy sends n2 an append, which its raft is inside of until release is closed.
 func makeBusy(n1, n2 *end) (release chan struct{}) {
 	n2.bindOnly()
 	taken := make(chan struct{})
@@ -80,8 +79,7 @@ func TestHeartbeatIsAnsweredWhileRaftStores(t *testing.T) {
 		if err != nil || !r.Success || r.Term != 5 || time.Since(start) > testMax/2 {
 			t.Errorf("heartbeat while busy: %+v, %v after %v", r, err, time.Since(start))
 		}
-		// Not to another node, not in another term, not when it claims a log; nor
-		// when timeout-max has passed.
+		// Not to another node, not in another term, not when it claims a log; nor when timeout-max has passed.
 		if _, err := n3.heartbeat(n2); err == nil {
 			t.Error("answered a node that is not the leader")
 		}
@@ -195,8 +193,8 @@ func TestStuckRestore_StopsProxyAcks(t *testing.T) {
 	})
 }
 
-// What was promised for a busy raft holds: for timeout-min after it, this node
-// votes for nobody else and does not stand.
+// What was promised for a busy raft holds: for timeout-min after it, this node votes for nobody else and does not
+// stand.
 func TestProxyAck(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 3, func(t *testing.T, ends []*end) {
@@ -225,8 +223,7 @@ func TestProxyAck(t *testing.T) {
 	})
 }
 
-// A vote that came before the promise and waited behind the operation is not
-// told, but to the leader itself.
+// A vote that came before the promise and waited behind the operation is not told, but to the leader itself.
 func TestProxyAck_DelaysWaitingVotes(t *testing.T) {
 	t.Parallel()
 	for _, candidate := range []int{0, 2} {

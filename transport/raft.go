@@ -15,22 +15,21 @@ import (
 	"northstar/transport/monitor"
 )
 
-// Raft is the transport that one raft.Raft is made with. It adds the guards
-// that the library needs; DESIGN.md lists them. Closing it ends every goroutine
-// that it started.
+// Raft is the transport of one raft.Raft. It adds the guards that the library needs; DESIGN.md lists them. Close ends
+// every goroutine that it started.
 type Raft struct {
 	t                     *Transport
 	consumer              chan raft.RPC
 	busy                  *inFlightOps
-	ctx                   context.Context // ends at Close; for dials
+	ctx                   context.Context // for dials; ends at Close
 	cancel                context.CancelFunc
 	closed                chan struct{}
 	local                 atomic.Pointer[RaftNode]
 	proxyAck              atomic.Pointer[proxyAck] // nil: none yet
-	transferFlagAllowedAt atomic.Int64             // when this node was last told to stand by someone who may, see warranted
+	transferFlagAllowedAt atomic.Int64             // when its leader or an operator last made this node start an election
 	ballots               recentVotes
 
-	epoch time.Time // what warrant counts from
+	epoch time.Time // zero of transferFlagAllowedAt
 
 	mu    sync.Mutex
 	peers map[cluster.NodeID]*peer
@@ -49,12 +48,12 @@ var (
 // maxPeers bounds the nodes that may be connected at once.
 const maxPeers = monitor.MaxPeers
 
-// noVotesReason says why two nodes that do not refuse one another exchange no votes.
+// noVotesReason returns why two nodes that admit one another exchange no votes.
 func noVotesReason(a cluster.Admission) string {
 	if a.RecordStale {
 		return a.Reason
 	}
-	return "one of the two has no cluster ID, or they have not started together"
+	return "one of the two has no cluster ID, or they were not bootstrapped together"
 }
 
 func newRaft(t *Transport) *Raft {
@@ -71,8 +70,8 @@ func newRaft(t *Transport) *Raft {
 	}
 }
 
-// Bind tells the guards which raft.Raft they guard. To be called right after
-// raft.NewRaft; until then every incoming message fails.
+// Bind connects the guards with the raft.Raft that they guard. It must be called right after raft.NewRaft; until then
+// every incoming message fails.
 func (r *Raft) Bind(n RaftNode) {
 	r.local.Store(&n)
 	r.t.monitors.Look() // from now on there may be a configuration
@@ -86,32 +85,29 @@ func (r *Raft) node() RaftNode {
 	return nil
 }
 
-// Consumer gives the messages for raft. There is no other way to it: heartbeats
-// go through it as well.
+// Consumer returns the messages for raft. Heartbeats go through it too: there is no other way in.
 func (r *Raft) Consumer() <-chan raft.RPC { return r.consumer }
 
-// SetHeartbeatHandler does nothing. The handler would raise the term beside
-// raft's main loop, so that a deposed leader can write an entry under a term
-// that it never won.
+// SetHeartbeatHandler does nothing. The handler would raise the term outside raft's main loop, so that a deposed
+// leader could write an entry under a term that it never won.
 func (r *Raft) SetHeartbeatHandler(func(raft.RPC)) {}
 
 // LocalAddr is the advertised address.
 func (r *Raft) LocalAddr() raft.ServerAddress { return raft.ServerAddress(r.t.cfg.Advertise) }
 
-// EncodePeer gives the address as it stands in messages.
+// EncodePeer returns the address as messages carry it.
 func (r *Raft) EncodePeer(_ raft.ServerID, a raft.ServerAddress) []byte { return []byte(a) }
 
 // DecodePeer is the inverse of EncodePeer.
 func (r *Raft) DecodePeer(b []byte) raft.ServerAddress { return raft.ServerAddress(b) }
 
-// AppendEntriesPipeline is refused: one refused append in a pipeline stops that
-// follower's replication for good.
+// AppendEntriesPipeline returns an error: one refused append in a pipeline permanently stops the replication to that
+// follower.
 func (r *Raft) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (raft.AppendPipeline, error) {
 	return nil, raft.ErrPipelineReplicationNotSupported
 }
 
-// AppendEntries sends entries or a heartbeat, and records the acknowledgement
-// under the time of sending.
+// AppendEntries sends entries or a heartbeat, and records the acknowledgement with its send time.
 func (r *Raft) AppendEntries(
 	id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse,
 ) error {
@@ -122,7 +118,7 @@ func (r *Raft) AppendEntries(
 	}
 	s := r.sending(m.To, args.Term, args.PrevLogEntry+uint64(len(args.Entries)), start)
 	if r.t.cfg.ReplicationPaused() {
-		return r.fail(start, errMuted)
+		return r.fail(start, errReplicationPaused)
 	}
 	if err := r.mayReplicateTo(m.To, target); err != nil {
 		return r.fail(start, err)
@@ -147,13 +143,12 @@ func (r *Raft) AppendEntries(
 // sentAppend is an append or a snapshot that was sent to a peer.
 type sentAppend struct {
 	to          cluster.NodeID
-	incarnation string // of the peer's newest admitted hello at the time of sending; "": none
+	incarnation string // of the peer's newest admitted hello when it was sent; "" if none
 	term, match uint64 // match: the last index that the peer holds when it succeeds
 	at          time.Time
 }
 
-// sending notes what is about to be sent. It keeps copies only, as the library uses
-// its arguments again.
+// sending describes a message about to be sent. It copies what it keeps, because the library reuses its arguments.
 func (r *Raft) sending(to cluster.NodeID, term, match uint64, at time.Time) sentAppend {
 	s := sentAppend{to: to, term: term, match: match, at: at}
 	if p, err := r.peer(to); err == nil {
@@ -163,7 +158,7 @@ func (r *Raft) sending(to cluster.NodeID, term, match uint64, at time.Time) sent
 	return s
 }
 
-// record keeps what the response to s shows.
+// record records the response to s.
 func (r *Raft) record(s sentAppend, respTerm uint64, success bool) {
 	if success && respTerm == s.term {
 		r.t.acks.ack(s.to, s.incarnation, s.term, s.match, s.at, time.Now())
@@ -172,9 +167,9 @@ func (r *Raft) record(s sentAppend, respTerm uint64, success bool) {
 	}
 }
 
-// mayReplicateTo says why this node must not lead a peer: it has no cluster ID, and has
-// not put that peer's data directory on record. Should that be lost, nobody would
-// know that its acknowledgements have counted.
+// mayReplicateTo returns why this node must not lead a peer: it has no cluster ID, and has not recorded that peer's
+// incarnation. If the peer's data directory were lost, the other nodes would not know that its acknowledgements have
+// counted.
 func (r *Raft) mayReplicateTo(to cluster.NodeID, target raft.ServerAddress) error {
 	if r.t.cfg.Membership.LocalPeer().ClusterID != "" {
 		return nil
@@ -190,8 +185,7 @@ func (r *Raft) mayReplicateTo(to cluster.NodeID, target raft.ServerAddress) erro
 	return fmt.Errorf("no entries for node %s: %s", to, noVotesReason(a))
 }
 
-// InstallSnapshot sends a snapshot. It lasts as long as bytes move, and then
-// as long as the peer answers heartbeats.
+// InstallSnapshot sends a snapshot. It takes as long as bytes move, and then as long as the peer answers heartbeats.
 func (r *Raft) InstallSnapshot(
 	id raft.ServerID, target raft.ServerAddress,
 	args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader,
@@ -199,7 +193,7 @@ func (r *Raft) InstallSnapshot(
 	start := time.Now()
 	m := r.message(id, "snapshot", args.Term, int(args.Size))
 	if r.t.cfg.ReplicationPaused() {
-		return r.fail(start, errMuted)
+		return r.fail(start, errReplicationPaused)
 	}
 	if err := r.mayReplicateTo(m.To, target); err != nil {
 		return r.fail(start, err)
@@ -214,7 +208,7 @@ func (r *Raft) InstallSnapshot(
 	return nil
 }
 
-// call makes one RPC, with the faults that are asked for.
+// call makes one RPC, with its injected faults.
 func (r *Raft) call(m Message, start time.Time, do func(*libTransport) error) error {
 	p, err := r.peer(m.To)
 	if err != nil {
@@ -243,14 +237,14 @@ func (r *Raft) call(m Message, start time.Time, do func(*libTransport) error) er
 	}
 	if err != nil {
 		if isTimeout(err) {
-			p.forget() // the other pooled connections lead nowhere either
+			p.forget() // the other pooled connections are dead too
 		}
 		return r.fail(start, err)
 	}
 	return nil
 }
 
-// fail gives err back, at least a pause after start.
+// fail returns err, at least minFailureDelay after start.
 func (r *Raft) fail(start time.Time, err error) error {
 	if d := minFailureDelay - time.Since(start); d > 0 {
 		time.Sleep(d)
@@ -262,7 +256,7 @@ func (r *Raft) message(to raft.ServerID, kind string, term uint64, size int) Mes
 	return Message{From: r.t.cfg.Membership.LocalPeer().NodeID, To: cluster.NodeID(to), Kind: kind, Term: term, Size: size}
 }
 
-// peer gives the traffic with a node, made at first use.
+// peer returns the traffic with a node, created at first use.
 func (r *Raft) peer(id cluster.NodeID) (*peer, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -292,7 +286,7 @@ func (r *Raft) evict() bool {
 	return false
 }
 
-// contactFrom says when a node last sent a Raft message; zero: never.
+// contactFrom returns when a node last sent a Raft message; zero if never.
 func (r *Raft) contactFrom(id cluster.NodeID) time.Time {
 	r.mu.Lock()
 	p := r.peers[id]
@@ -322,7 +316,7 @@ func (r *Raft) accept(x completedHello, conn net.Conn) error {
 	return p.accept(x, conn)
 }
 
-// track registers something that Close waits for. It fails after Close.
+// track registers something that Close waits for. It returns false after Close.
 func (r *Raft) track() bool {
 	r.life.Lock()
 	defer r.life.Unlock()
@@ -344,8 +338,8 @@ func (r *Raft) isClosed() bool {
 	}
 }
 
-// Close closes all connections, answers what waits for raft with an error, and
-// waits for the goroutines. It may be called again.
+// Close closes all connections, answers pending messages with an error, and waits for the goroutines. It may be called
+// again.
 func (r *Raft) Close() error {
 	r.shut()
 	r.wg.Wait()

@@ -7,9 +7,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// rateLimitedLog logs what strangers can cause: each kind at most once in a while,
-// with the number of the others. Kinds come from a small fixed set. Safe for
-// concurrent use.
+// rateLimitedLog logs what unauthenticated peers can cause: each kind at most once per logInterval, with the number of
+// dropped messages. Kinds come from a small fixed set. Safe for concurrent use.
 type rateLimitedLog struct {
 	log hclog.Logger
 
@@ -22,13 +21,13 @@ type logKind struct {
 	dropped int
 }
 
-const logEvery = 10 * time.Second
+const logInterval = 10 * time.Second
 
 func newLimitedLog(log hclog.Logger) *rateLimitedLog {
 	return &rateLimitedLog{log: log, kinds: make(map[string]*logKind)}
 }
 
-// warn logs unless something of that kind was logged lately.
+// warn logs, unless a message of that kind was logged recently.
 func (l *rateLimitedLog) warn(kind, msg string, args ...any) {
 	dropped, ok := l.due(kind, time.Now())
 	if !ok {
@@ -48,7 +47,7 @@ func (l *rateLimitedLog) due(kind string, now time.Time) (dropped int, ok bool) 
 		k = &logKind{}
 		l.kinds[kind] = k
 	}
-	if !k.last.IsZero() && now.Sub(k.last) < logEvery {
+	if !k.last.IsZero() && now.Sub(k.last) < logInterval {
 		k.dropped++
 		return 0, false
 	}

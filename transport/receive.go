@@ -11,9 +11,8 @@ import (
 	"northstar/cluster"
 )
 
-// receiveLoop takes the messages of one peer. Each is handled in its own goroutine, so
-// that none waits behind another; there are never more than the peer has
-// connections. Called while something else is tracked.
+// receiveLoop handles the messages of one peer, each in its own goroutine, so that none waits for another. The peer's
+// connections bound their number. The caller must hold something tracked.
 func (r *Raft) receiveLoop(p *peer, in *libTransport) {
 	r.wg.Go(func() {
 		for {
@@ -27,7 +26,7 @@ func (r *Raft) receiveLoop(p *peer, in *libTransport) {
 	})
 }
 
-// incoming is one message of a peer that must be answered exactly once.
+// incoming is one message of a peer. It must be answered exactly once.
 type incoming struct {
 	r     *Raft
 	p     *peer
@@ -37,15 +36,15 @@ type incoming struct {
 	local RaftNode
 }
 
-// handle applies the guards to a message and passes it on to raft.
+// handle applies the guards to a message and passes it to raft.
 func (r *Raft) handle(p *peer, rpc raft.RPC) {
-	if isPrewarm(rpc) { // no sign of a leader's life, and nothing for raft
+	if isPrewarm(rpc) { // not a sign of life of a leader, and not for raft
 		rpc.Respond(&raft.AppendEntriesResponse{RPCHeader: r.header()}, nil)
 		return
 	}
 	p.recordContact(time.Now())
 	defer p.pending.Add(-1)
-	crowded := p.pending.Add(1) > maxPending
+	tooMany := p.pending.Add(1) > maxPending
 	m := incoming{r: r, p: p, rpc: rpc, local: r.node()}
 	m.facts, _ = p.known()
 	var header raft.RPCHeader
@@ -65,33 +64,33 @@ func (r *Raft) handle(p *peer, rpc raft.RPC) {
 	case m.local == nil:
 		m.refuse("not_ready", errNotReady)
 		return
-	case crowded:
+	case tooMany:
 		m.refuse("crowded", errTooMany)
 		return
 	}
 	if err := m.checkHeader(header); err != nil {
-		r.t.quiet.warn("identity", "turned away a Raft message", "peer", p.id, "kind", m.kind, "error", err)
+		r.t.quiet.warn("identity", "rejected Raft message", "peer", p.id, "kind", m.kind, "error", err)
 		m.refuse("identity", err)
 		return
 	}
 	a := r.t.admit(m.facts)
-	if b, ok := m.ballot(); ok {
+	if b, ok := m.voteRequest(); ok {
 		m.vote(b, a)
 		return
 	}
 	if !a.OK() {
 		m.refuse(string(a.Refusal), &RefusedError{Node: p.id, Refusal: a.Refusal, Reason: a.Reason})
-		p.reset() // the next hello tells it why
+		p.reset() // the next hello reports why
 		return
 	}
-	// A new cluster of wiped nodes would overwrite the log of one that was not, and
-	// entries that a wiped node takes must not count for what it took before.
+	// A new cluster of wiped nodes would overwrite the log of a node that was not wiped. And entries stored by a wiped
+	// node must not count for those that it stored before.
 	if !a.Votes && m.facts.ClusterID == "" {
 		m.refuse("no_cluster_id", fmt.Errorf(
 			"node %s has no cluster ID and cannot lead this node, which has one or has not started with it", p.id))
 		return
 	}
-	if _, told := rpc.Command.(*raft.TimeoutNowRequest); told && !a.Votes {
+	if _, ok := rpc.Command.(*raft.TimeoutNowRequest); ok && !a.Votes {
 		m.refuse("no_votes", fmt.Errorf("%w: no votes are exchanged with node %s: %s",
 			errTimeoutNowRejected, p.id, noVotesReason(a)))
 		return
@@ -99,7 +98,7 @@ func (r *Raft) handle(p *peer, rpc raft.RPC) {
 	m.dispatch()
 }
 
-// checkHeader holds the sender that a message names against the connection's.
+// checkHeader compares the sender in a message with that of the connection.
 func (m incoming) checkHeader(h raft.RPCHeader) error {
 	if string(h.ID) != string(m.p.id) {
 		return fmt.Errorf("%w: message of node %q on a connection of node %s", errIdentity, h.ID, m.p.id)
@@ -110,7 +109,7 @@ func (m incoming) checkHeader(h raft.RPCHeader) error {
 	return nil
 }
 
-// dispatch passes on an admitted message, as its kind demands.
+// dispatch handles an admitted message by its kind.
 func (m incoming) dispatch() {
 	switch c := m.rpc.Command.(type) {
 	case *raft.AppendEntriesRequest:
@@ -124,15 +123,15 @@ func (m incoming) dispatch() {
 	}
 }
 
-// timeoutNow lets only the leader tell this node to stand. The votes that follow
-// may ask voters to pass over it.
+// timeoutNow delivers a TimeoutNow of the leader, and of no other node. The vote requests that follow may carry the
+// LeadershipTransfer flag.
 func (m incoming) timeoutNow() {
 	if !m.p.votes.AllowN(time.Now(), 1) {
 		m.refuse("rate", fmt.Errorf("%w: node %s sends TimeoutNow too often", errTimeoutNowRejected, m.p.id))
 		return
 	}
 	if m.local.ElectionBlocked() {
-		m.refuse("barred", fmt.Errorf("%w: %w", errTimeoutNowRejected, errBarred))
+		m.refuse("barred", fmt.Errorf("%w: %w", errTimeoutNowRejected, errElectionBlocked))
 		return
 	}
 	term := m.local.CurrentTerm()
@@ -145,9 +144,8 @@ func (m incoming) timeoutNow() {
 	m.deliverTimeoutNow(term)
 }
 
-// deliverTimeoutNow gives the leader's TimeoutNow of that term to raft. Should raft be
-// inside of something, the leader may give up meanwhile: then it must not get
-// there any more.
+// deliverTimeoutNow passes the TimeoutNow of the leader of term to raft. While raft is busy, the leader may cancel the
+// transfer: then the message must no longer reach raft.
 func (m incoming) deliverTimeoutNow(term uint64) {
 	reply := make(chan raft.RPCResponse, 1)
 	fwd := raft.RPC{Command: m.rpc.Command, RespChan: reply}
@@ -194,15 +192,14 @@ func (m incoming) appendEntries(c *raft.AppendEntriesRequest) {
 		m.refuse("contradiction", err)
 		return
 	}
-	// Raft's rule is to commit up to the last entry that this message has matched.
-	// The library goes up to the end of its own log instead, which may hold entries
-	// of a leader before that nobody else has.
+	// Raft commits at most up to the last entry of this message. The library commits up to the end of its own log,
+	// which may hold entries of a previous leader that no other node has.
 	c.LeaderCommitIndex = min(c.LeaderCommitIndex, c.PrevLogEntry+uint64(len(c.Entries)))
 	m.forward(&operation{})
 }
 
-// conflictingEntry says why the log of the current term's leader cannot be the one
-// that this node has applied. The library would keep both.
+// conflictingEntry returns why the log of the current term's leader conflicts with what this node has applied. The
+// library would keep both.
 func (m incoming) conflictingEntry(c *raft.AppendEntriesRequest) error {
 	if c.Term < m.local.CurrentTerm() {
 		return nil
@@ -215,30 +212,29 @@ func (m incoming) conflictingEntry(c *raft.AppendEntriesRequest) error {
 	return nil
 }
 
-// adopted makes a leader's cluster this node's own before its first message
-// reaches raft. When that fails, the message is refused.
+// adopted adopts a leader's cluster ID before its first message reaches raft. If that fails, it refuses the message
+// and returns false.
 func (m incoming) adopted(term uint64) bool {
 	if m.facts.ClusterID == "" || term < m.local.CurrentTerm() {
 		return true
 	}
 	if err := m.r.t.adopt(m.facts); err != nil {
-		m.r.t.quiet.warn("adopt", "turned away a leader's message", "peer", m.p.id, "error", err)
+		m.r.t.quiet.warn("adopt", "rejected a leader's message: cluster ID not adopted", "peer", m.p.id, "error", err)
 		m.refuse("adopt", err)
 		return false
 	}
 	return true
 }
 
-// recheck is how often a heartbeat that waits behind an operation looks again
-// whether it may be answered.
+// recheck is how often a heartbeat that waits for raft checks whether the transport may answer it.
 const recheck = 5 * time.Millisecond
 
-// senderIsLeader says that raft is in term and knows the sender as its leader.
+// senderIsLeader reports whether raft is in term and knows the sender as its leader.
 func (m incoming) senderIsLeader(term uint64) bool {
 	return m.local.CurrentTerm() == term && m.local.Leader() == m.p.id
 }
 
-// heartbeat passes a heartbeat on, or answers it while raft is busy.
+// heartbeat passes a heartbeat to raft, or answers it while raft is busy.
 func (m incoming) heartbeat(term uint64) {
 	r := m.r
 	reply := make(chan raft.RPCResponse, 1)
@@ -246,10 +242,10 @@ func (m incoming) heartbeat(term uint64) {
 	for {
 		now := time.Now()
 		_, restored := m.local.Progress()
-		inside, excused, began := r.busy.status(now, restored, r.t.params)
-		if excused && m.senderIsLeader(term) {
+		inside, mayProxy, began := r.busy.status(now, restored, r.t.params)
+		if mayProxy && m.senderIsLeader(term) {
 			r.recordProxyAck(now, m.p.id, m.facts.BootID)
-			if !m.senderIsLeader(term) { // raft got free and voted: what it grants from here on is withheld
+			if !m.senderIsLeader(term) { // raft has voted meanwhile; later votes are bound by the proxied acknowledgement
 				continue
 			}
 			if err := m.local.FlushBeforeReply(); err != nil {
@@ -297,10 +293,9 @@ func (m incoming) installSnapshot(c *raft.InstallSnapshotRequest) {
 	m.forward(op)
 }
 
-// staleSnapshot turns away a snapshot that is not ahead of what is applied:
-// raft would install it, and roll the state machine back. To the leader of the
-// current term it is answered as done, which it is: all that the snapshot holds
-// is applied here. Refused, that leader would send it again for ever.
+// staleSnapshot rejects a snapshot that is not newer than the applied state: raft would install it and roll the state
+// machine back. To the leader of the current term it reports success, which is true: the whole snapshot is applied
+// here. After a refusal that leader would send the snapshot again without end.
 func (m incoming) staleSnapshot(c *raft.InstallSnapshotRequest) {
 	m.r.t.reject(m.kind, "stale")
 	_, _ = io.Copy(io.Discard, m.rpc.Reader)
@@ -309,7 +304,7 @@ func (m incoming) staleSnapshot(c *raft.InstallSnapshotRequest) {
 	m.rpc.Respond(&raft.InstallSnapshotResponse{RPCHeader: m.r.header(), Term: term, Success: done}, nil)
 }
 
-// refuse answers with an error, after a pause.
+// refuse answers with an error, after a delay.
 func (m incoming) refuse(reason string, err error) {
 	m.r.t.reject(m.kind, reason)
 	if m.rpc.Reader != nil {
@@ -319,8 +314,7 @@ func (m incoming) refuse(reason string, err error) {
 	m.rpc.Respond(nil, toWire(err))
 }
 
-// forward gives the message to raft and passes the answer back. op, if any,
-// marks raft as busy from when it takes the message until it answers.
+// forward passes the message to raft, and the answer back. op, if any, marks raft as busy until it answers.
 func (m incoming) forward(op *operation) {
 	reply := make(chan raft.RPCResponse, 1)
 	fwd := raft.RPC{Command: m.rpc.Command, Reader: m.rpc.Reader, RespChan: reply}
@@ -332,7 +326,7 @@ func (m incoming) forward(op *operation) {
 	}
 }
 
-// pass waits for raft's answer and passes it on.
+// pass waits for raft's answer and sends it.
 func (m incoming) pass(reply <-chan raft.RPCResponse, op *operation) {
 	if op != nil {
 		m.r.busy.enter(op, time.Now())
@@ -347,13 +341,13 @@ func (m incoming) pass(reply <-chan raft.RPCResponse, op *operation) {
 		m.rpc.RespChan <- answer
 	case <-m.r.closed:
 		if s, ok := m.rpc.Reader.(*snapshotReader); ok {
-			s.cut() // raft may go on reading; what it reads from is no longer ours
+			s.cut() // raft may still read, and the connection is the library's again
 		}
 		m.rpc.Respond(nil, errClosed)
 	}
 }
 
-// header is what this node's own answers bear.
+// header returns the header of this node's own messages.
 func (r *Raft) header() raft.RPCHeader {
 	return raft.RPCHeader{
 		ProtocolVersion: raft.ProtocolVersionMax,
@@ -362,8 +356,7 @@ func (r *Raft) header() raft.RPCHeader {
 	}
 }
 
-// checkEntries holds what raft takes for granted of an append, and would panic
-// without.
+// checkEntries checks what raft assumes of an append: it would panic otherwise.
 func checkEntries(c *raft.AppendEntriesRequest) error {
 	for i, e := range c.Entries {
 		switch {
@@ -382,7 +375,7 @@ func checkEntries(c *raft.AppendEntriesRequest) error {
 	return nil
 }
 
-// checkConfiguration says whether raft can decode a configuration.
+// checkConfiguration returns an error if raft cannot decode a configuration.
 func checkConfiguration(data []byte) (err error) {
 	defer func() {
 		if recover() != nil { // the library panics

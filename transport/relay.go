@@ -11,20 +11,20 @@ import (
 	"northstar/cluster"
 )
 
-// A relay connection carries one message to the node that leads, and its answer:
+// A relay connection carries one message to the leader, and its response:
 //
-//	message: length [4] · bytes
-//	answer:  length [4] · why it was not taken; empty when it was
+//	message:  length [4] · bytes
+//	response: length [4] · why the message was rejected; empty if it was accepted
 
 // maxRelay bounds a message.
 const maxRelay = 2 << 20
 
-// Relay hands a message to another node, whose Config.Relayed takes it. Without
-// an error it has; with one it may have.
+// Relay sends a message to another node, whose Config.Relayed handles it. A nil error means that it was handled; after
+// an error it may have been.
 func (t *Transport) Relay(ctx context.Context, to cluster.NodeID, message []byte) error {
 	server, ok := cluster.FindServer(t.cfg.Membership.Servers(), to)
 	if !ok {
-		return fmt.Errorf("node %s is no member", to)
+		return fmt.Errorf("node %s is not a member", to)
 	}
 	if len(message) > maxRelay {
 		return fmt.Errorf("a message of %d bytes is over %d", len(message), maxRelay)
@@ -52,8 +52,7 @@ func (t *Transport) Relay(ctx context.Context, to cluster.NodeID, message []byte
 	return nil
 }
 
-// relayed takes one message on an accepted connection. It is no longer half open
-// once the message has come.
+// relayed handles the message on an accepted connection, which is no longer half open once the message has arrived.
 func (t *Transport) relayed(ctx context.Context, x completedHello, conn net.Conn, leave func()) {
 	defer func() { _ = closeNow(conn) }()
 	message, err := readMessage(conn, maxRelay)
@@ -72,16 +71,16 @@ func (t *Transport) relayed(ctx context.Context, x completedHello, conn net.Conn
 	defer cancel()
 	why := ""
 	if t.cfg.Relayed == nil {
-		why = "nothing is relayed here"
+		why = "this node accepts no relayed messages"
 	} else if err := t.cfg.Relayed(ctx, x.peer.NodeID, message); err != nil {
 		why = err.Error()
 		why = why[:min(len(why), maxHello)]
 	}
 	_ = conn.SetDeadline(time.Now().Add(t.params.rpc))
-	_, _ = conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(why))), why...)) // unanswered: it is sent again
+	_, _ = conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(why))), why...)) // without a response the sender repeats it
 }
 
-// maxRelaying bounds the messages that are being taken.
+// maxRelaying bounds the relayed messages in progress.
 const maxRelaying = 32
 
 func readMessage(conn net.Conn, limit uint32) ([]byte, error) {

@@ -10,8 +10,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// slowStorage is an end whose storage takes so long to flush, and fails when told
-// to. It counts the votes inside its raft.
+// slowStorage is an end whose storage takes so long to flush, and fails when told to. It counts the votes inside its
+// raft.
 type slowStorage struct {
 	*end
 	took   time.Duration
@@ -41,8 +41,7 @@ func (s *slowStorage) FlushBeforeReply() error {
 	return nil
 }
 
-// Nothing that raft answers leaves a node before what its storage holds back is
-// durable, nor when that fails.
+// Nothing that raft answers leaves a node before what its storage holds back is durable, nor when that fails.
 func TestFlushBeforeReply(t *testing.T) {
 	t.Parallel()
 	const takes = 20 * time.Millisecond
@@ -89,8 +88,7 @@ func TestProxyAck_IsFlushed(t *testing.T) {
 	})
 }
 
-// A term may wait for its vote while that is on its way through raft, and no
-// longer; pre-votes record nothing.
+// A term may wait for its vote while that is on its way through raft, and no longer; pre-votes record nothing.
 func TestVotesAreCountedWhileRaftHasThem(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 2, func(t *testing.T, ends []*end) {

@@ -5,14 +5,13 @@ import (
 	"sync/atomic"
 )
 
-// snapshotReader is the data of an incoming snapshot on its way to raft. It
-// counts what has arrived, and can be cut off from raft. Read is called by one
-// goroutine, cut by another.
+// snapshotReader is the data of an incoming snapshot on its way to raft. It counts the received bytes, and can be cut
+// off from raft. Read is called by one goroutine, cut by another.
 type snapshotReader struct {
 	r        io.Reader
 	received *atomic.Uint64
-	readSem  chan struct{} // holds a token while nobody reads
-	closed   bool          // guarded by turn
+	readSem  chan struct{} // holds a token while no Read is in progress
+	closed   bool          // guarded by readSem
 }
 
 func newSnapshotReader(r io.Reader, received *atomic.Uint64) *snapshotReader {
@@ -21,7 +20,7 @@ func newSnapshotReader(r io.Reader, received *atomic.Uint64) *snapshotReader {
 	return s
 }
 
-// Read reads the data until cut.
+// Read reads the data. It fails after cut.
 func (s *snapshotReader) Read(p []byte) (int, error) {
 	<-s.readSem
 	defer func() { s.readSem <- struct{}{} }()
@@ -33,8 +32,8 @@ func (s *snapshotReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// cut waits for a Read in progress, which must be made to end by closing the
-// connection, and fails all later ones.
+// cut waits for a Read in progress and makes all later ones fail. The caller must close the connection, so that the
+// Read ends.
 func (s *snapshotReader) cut() {
 	<-s.readSem
 	s.closed = true

@@ -9,9 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setTCPOptions makes the kernel find out about a dead peer: by keep-alives on an idle
-// connection, by TCP_USER_TIMEOUT on one with unacknowledged data. It does
-// nothing to connections that are not TCP.
+// setTCPOptions makes the kernel detect a dead peer: by keep-alives on an idle connection, by TCP_USER_TIMEOUT on one
+// with unacknowledged data. It ignores connections that are not TCP.
 func setTCPOptions(conn net.Conn) {
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {

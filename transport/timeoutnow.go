@@ -8,19 +8,17 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// TimeoutNowUndelivered is a TimeoutNow that has certainly not reached the peer's Raft,
-// and never will.
+// TimeoutNowUndelivered is the error of a TimeoutNow that certainly has not reached the peer's Raft, and never will.
 type TimeoutNowUndelivered struct{ err error }
 
 func (e *TimeoutNowUndelivered) Error() string { return e.err.Error() }
 func (e *TimeoutNowUndelivered) Unwrap() error { return e.err }
 
-// Undelivered marks the error for whoever cannot import this package.
+// Undelivered returns true. Packages that cannot import this one recognize the error by it.
 func (e *TimeoutNowUndelivered) Undelivered() bool { return true }
 
-// TimeoutNow makes a peer start an election at once. Its time is bounded: while it
-// lasts, the library refuses all proposals. The error is a *TimeoutNowUndelivered where
-// it is known that the peer will not.
+// TimeoutNow makes a peer start an election. Its duration is bounded, because the library rejects all proposals
+// meanwhile. The error is a *TimeoutNowUndelivered if the peer certainly starts no election.
 func (r *Raft) TimeoutNow(
 	id raft.ServerID, target raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse,
 ) error {
@@ -28,13 +26,13 @@ func (r *Raft) TimeoutNow(
 	if !r.track() {
 		return r.fail(start, errClosed)
 	}
-	// The call works on copies, as it may outlast this function.
+	// The RPC uses copies, because it may outlast this call.
 	req := *args
 	var answer raft.TimeoutNowResponse
 	done := make(chan error, 1)
 	go func() {
 		defer r.untrack()
-		done <- r.tell(r.message(id, "timeout_now", 0, 0), start, func(out *libTransport) error {
+		done <- r.sendTimeoutNow(r.message(id, "timeout_now", 0, 0), start, func(out *libTransport) error {
 			return out.TimeoutNow(id, target, &req, &answer)
 		})
 	}()
@@ -51,9 +49,9 @@ func (r *Raft) TimeoutNow(
 	}
 }
 
-// tell sends a TimeoutNow. When it fails because a pooled connection was dead it
-// is sent once more, on a new one; what became of the first is not known then.
-func (r *Raft) tell(m Message, start time.Time, do func(*libTransport) error) error {
+// sendTimeoutNow sends a TimeoutNow. If a pooled connection was dead, it repeats the message on a new one; the outcome
+// of the first attempt is unknown then.
+func (r *Raft) sendTimeoutNow(m Message, start time.Time, do func(*libTransport) error) error {
 	err := r.call(m, start, do)
 	if connectionDied(err) {
 		if p, perr := r.peer(m.To); perr == nil {

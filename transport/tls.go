@@ -19,13 +19,12 @@ import (
 	"northstar/cluster"
 )
 
-// TLSFiles names the PEM files of a node: its certificate with its chain, its
-// key, and the certificates of the authorities that it trusts.
+// TLSFiles names the PEM files of a node: its certificate with its chain, its key, and the certificates of the trusted
+// authorities.
 type TLSFiles struct{ Cert, Key, CA string }
 
-// TLS is a node's certificate and the authorities that it trusts, read again
-// when the files change: each new connection uses files that are at most
-// tlsReread old. Safe for concurrent use.
+// TLS is a node's certificate and the trusted authorities. It follows changes of the files: each new connection uses
+// files read at most tlsReread ago. Safe for concurrent use.
 type TLS struct {
 	files TLSFiles
 	log   hclog.Logger
@@ -33,7 +32,7 @@ type TLS struct {
 	mu        sync.Mutex
 	now       tlsMaterial
 	checkedAt time.Time
-	failed    string // the last complaint, so that it is logged once
+	failed    string // the last error, so that it is logged once
 }
 
 type tlsMaterial struct {
@@ -42,13 +41,11 @@ type tlsMaterial struct {
 	roots *x509.CertPool
 }
 
-// tlsReread is how often the files are looked at, at most. They are read and
-// compared: neither times nor inodes are to be relied on where files are
-// replaced by way of symbolic links.
+// tlsReread is the minimum interval between two reads of the files. Their contents are compared, because times and
+// inodes are unreliable where files are replaced through symbolic links.
 const tlsReread = 2 * time.Second
 
-// peerProtocol is agreed on by both sides (ALPN), so that a peer connection is
-// never taken for another kind.
+// peerProtocol is the ALPN name of peer connections, so that neither side takes one for another kind.
 const peerProtocol = "northstar-peer"
 
 // LoadTLS reads the files and checks that they fit together.
@@ -84,8 +81,7 @@ func readMaterial(files TLSFiles) (tlsMaterial, error) {
 	return m, nil
 }
 
-// current gives the material, read again when it is due. A failure leaves the
-// old in place.
+// current returns the material, read again when it is due. After a failure the previous material stays.
 func (t *TLS) current() tlsMaterial {
 	now := time.Now()
 	t.mu.Lock()
@@ -103,7 +99,7 @@ func (t *TLS) current() tlsMaterial {
 	if err != nil {
 		if t.failed != err.Error() {
 			t.failed = err.Error()
-			t.log.Error("cannot use the changed TLS files, going on with the old", "error", err)
+			t.log.Error("cannot use the changed TLS files: the previous ones stay in use", "error", err)
 		}
 		return t.now
 	}
@@ -111,15 +107,15 @@ func (t *TLS) current() tlsMaterial {
 	for i := range fresh.raw {
 		if !bytes.Equal(fresh.raw[i], t.now.raw[i]) {
 			t.now = fresh
-			t.log.Info("TLS files have changed, new connections use them", "cert", t.files.Cert)
+			t.log.Info("TLS files changed: new connections use them", "cert", t.files.Cert)
 			break
 		}
 	}
 	return t.now
 }
 
-// Problem looks at the files when that is due, and says why they cannot be used as
-// they are now, so that those read before are in use; "" when they can.
+// Problem reads the files if that is due. It returns why they cannot be used, so that the previous ones are in use; ""
+// if they can.
 func (t *TLS) Problem() string {
 	t.current()
 	t.mu.Lock()
@@ -127,9 +123,8 @@ func (t *TLS) Problem() string {
 	return t.failed
 }
 
-// ServerConfig is for an HTTPS server. It follows the files. With requireClient
-// a connection without a valid client certificate fails; otherwise one may come
-// without, but not with an invalid one.
+// ServerConfig returns the configuration of an HTTPS server. It follows the files. With requireClient a connection
+// without a valid client certificate fails. Otherwise a client certificate is optional, but must be valid.
 func (t *TLS) ServerConfig(requireClient bool) *tls.Config {
 	auth := tls.VerifyClientCertIfGiven
 	if requireClient {
@@ -162,8 +157,8 @@ func (t *TLS) serverConfig(auth tls.ClientAuthType, protocols ...string) *tls.Co
 	}
 }
 
-// ClientConfig is for one connection to an HTTPS server, made soon: it does not
-// follow the files. A client that lives longer dials with Dial.
+// ClientConfig returns the configuration for one connection to an HTTPS server, made soon: it does not follow the
+// files. A long-lived client must use Dial.
 func (t *TLS) ClientConfig() *tls.Config {
 	m := t.current()
 	return &tls.Config{
@@ -173,9 +168,8 @@ func (t *TLS) ClientConfig() *tls.Config {
 	}
 }
 
-// Dial opens a TLS connection to addr over what dial gives, presents this
-// node's certificate and checks the server's against the host in addr. It fits
-// http.Transport.DialTLSContext.
+// Dial opens a TLS connection to addr over a connection from dial. It presents this node's certificate and checks the
+// server's against the host in addr. It fits http.Transport.DialTLSContext.
 func (t *TLS) Dial(
 	ctx context.Context, dial func(ctx context.Context, addr string) (net.Conn, error), addr string,
 ) (net.Conn, error) {
@@ -198,21 +192,21 @@ func (t *TLS) Dial(
 	return conn, nil
 }
 
-// ParseIdentity reads the name in a certificate, northstar://CLUSTER/ROLE/NAME.
-// Role is node for the nodes of a cluster.
+// ParseIdentity parses the name in a certificate, northstar://CLUSTER/ROLE/NAME. The role of the nodes of a cluster is
+// node.
 func ParseIdentity(uri *url.URL) (clusterName, role, name string, err error) {
 	if uri.Scheme != "northstar" || uri.Host == "" || uri.RawQuery != "" || uri.Fragment != "" ||
 		uri.User != nil || uri.Opaque != "" {
-		return "", "", "", fmt.Errorf("%q is no northstar://CLUSTER/ROLE/NAME", uri)
+		return "", "", "", fmt.Errorf("%q is not northstar://CLUSTER/ROLE/NAME", uri)
 	}
 	role, name, ok := strings.Cut(strings.TrimPrefix(uri.Path, "/"), "/")
 	if !ok || role == "" || name == "" || strings.Contains(name, "/") {
-		return "", "", "", fmt.Errorf("%q is no northstar://CLUSTER/ROLE/NAME", uri)
+		return "", "", "", fmt.Errorf("%q is not northstar://CLUSTER/ROLE/NAME", uri)
 	}
 	return uri.Host, role, name, nil
 }
 
-// nodeIdentity finds the node that a certificate was made for.
+// nodeIdentity returns the node that a certificate names.
 func nodeIdentity(cert *x509.Certificate, clusterName string) (cluster.NodeID, error) {
 	var found cluster.NodeID
 	for _, uri := range cert.URIs {
@@ -232,8 +226,8 @@ func nodeIdentity(cert *x509.Certificate, clusterName string) (cluster.NodeID, e
 	return found, nil
 }
 
-// secureServer puts TLS on an accepted connection, if it is on, and gives the
-// node in the peer's certificate.
+// secureServer starts TLS on an accepted connection, if it is configured, and returns the node in the peer's
+// certificate.
 func (t *Transport) secureServer(ctx context.Context, raw net.Conn) (net.Conn, cluster.NodeID, error) {
 	if t.cfg.TLS == nil {
 		return raw, "", nil
@@ -242,9 +236,8 @@ func (t *Transport) secureServer(ctx context.Context, raw net.Conn) (net.Conn, c
 	return t.handshake(ctx, tls.Server(raw, cfg))
 }
 
-// secureClient does the same for a dialled connection. The server's certificate
-// is held against the authorities, and its node ID against the hello's; host
-// names do not matter.
+// secureClient does the same for a dialled connection. It verifies the server's certificate against the authorities;
+// the hello checks the node ID. Host names do not matter.
 func (t *Transport) secureClient(ctx context.Context, raw net.Conn) (net.Conn, cluster.NodeID, error) {
 	if t.cfg.TLS == nil {
 		return raw, "", nil

@@ -128,8 +128,7 @@ func TestPeersOverTLS(t *testing.T) {
 	}
 }
 
-// Whoever has no certificate of this cluster for the ID it claims reaches
-// nobody, in either role.
+// Whoever has no certificate of this cluster for the ID it claims reaches nobody, in either role.
 func TestTLSIdentity(t *testing.T) {
 	t.Parallel()
 	ca, otherCA := newAuthority(t), newAuthority(t)
@@ -181,8 +180,8 @@ func TestTLSIsNotOlderThan13(t *testing.T) {
 	}
 }
 
-// Changed files count for new connections within 10 s, also when they change
-// by a symbolic link as in Kubernetes; a connection that is open lives on.
+// Changed files count for new connections within 10 s, also when they change by a symbolic link as in Kubernetes; a
+// connection that is open lives on.
 func TestTLSFilesAreReread(t *testing.T) {
 	t.Parallel()
 	ca := newAuthority(t)

@@ -1,8 +1,7 @@
-// Package transport moves bytes between nodes: one listener a node, a hello
-// that binds each connection to a node's identity, the Raft messages with the
-// guards that the Raft library needs, and probes.
+// Package transport carries all traffic between nodes. It has one listener per node, a hello that binds each
+// connection to a node's identity, the Raft messages with the guards that the Raft library needs, and probes.
 //
-// DESIGN.md says why it has this shape.
+// DESIGN.md explains why it has this shape.
 package transport
 
 import (
@@ -19,14 +18,11 @@ import (
 	"northstar/transport/monitor"
 )
 
-// MaxMessage is the most that one Raft message (without the data of a
-// snapshot) may take on the wire, and that all unfinished messages of one peer
-// may take together. Whoever configures Raft keeps its MaxAppendEntries times
-// its largest entry below it.
+// MaxMessage is the largest Raft message on the wire, without the data of a snapshot. It also bounds all unfinished
+// messages of one peer together. Raft's MaxAppendEntries times its largest entry must stay below it.
 const MaxMessage = 128 << 20
 
-// MaxField is the longest single byte string in a Raft message, and so the
-// largest log entry.
+// MaxField is the longest byte string in a Raft message, and so the largest log entry.
 const MaxField = 16 << 20
 
 // Transport is one node's end of all peer traffic.
@@ -39,15 +35,15 @@ type Transport struct {
 	params timing
 
 	monitors *monitor.Monitors
-	relaying atomic.Int64 // messages being taken
+	relaying atomic.Int64 // relayed messages in progress
 
 	mu      sync.Mutex
 	raft    *Raft // the current one; replaced when it was closed
 	stopped bool
 
 	life    sync.Mutex      // guards adding to jobs once Run ends
-	running context.Context // of Run; nil before and after
-	jobs    sync.WaitGroup  // short ones, which Run waits for
+	running context.Context // Run's context; nil before and after Run
+	jobs    sync.WaitGroup  // short goroutines that Run waits for
 }
 
 // timing holds the durations that follow from the election timeouts.
@@ -55,15 +51,14 @@ type timing struct {
 	rpc          time.Duration // one small RPC, or dialling including the hello
 	hello        time.Duration // an accepted connection's handshake and hello
 	stall        time.Duration // silence in the middle of a message
-	storeTimeout time.Duration // the longest store operation that heartbeats do not feel
+	storeTimeout time.Duration // the longest store operation during which heartbeats are answered
 }
 
-// maxStall is how long a connection may make no progress in the middle of a
-// message although its peer is known to be alive.
+// maxStall is how long a connection may make no progress in the middle of a message if its peer is known to be alive.
 const maxStall = 10 * time.Second
 
-// minFailureDelay is what passes at least before a message fails: the library retries
-// some failures at once, for ever.
+// minFailureDelay is the minimum duration of a failing RPC: the library retries some failures immediately and without
+// end.
 const minFailureDelay = time.Millisecond
 
 func timingOf(timeoutMin, timeoutMax time.Duration) timing {
@@ -75,7 +70,7 @@ func timingOf(timeoutMin, timeoutMax time.Duration) timing {
 	}
 }
 
-// New checks the configuration and makes a transport. It starts nothing.
+// New checks the configuration and creates a transport. It starts nothing.
 func New(cfg Config) (*Transport, error) {
 	var errs []error
 	need := func(ok bool, what string) {
@@ -105,8 +100,8 @@ func New(cfg Config) (*Transport, error) {
 	return t, nil
 }
 
-// Raft gives the transport that a raft.Raft is made with. Raft closes it when
-// it shuts down; the next call gives a new one, for the next raft.Raft.
+// Raft returns the transport for a raft.Raft, which closes it when it shuts down. The next call then returns a new
+// one, for the next raft.Raft.
 func (t *Transport) Raft() *Raft {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -119,24 +114,23 @@ func (t *Transport) Raft() *Raft {
 	return t.raft
 }
 
-// Acks gives the record of acknowledged AppendEntries.
+// Acks returns the record of acknowledged AppendEntries.
 func (t *Transport) Acks() *Acks { return t.acks }
 
-// ResetPeers closes the connections with all peers, each at the end of its
-// message in progress, so that the next message says hello again. To be called
-// when this node's identity has changed.
+// ResetPeers closes the connections with all peers, each after its message in progress, so that the next message
+// repeats the hello. It must be called after this node's identity has changed.
 func (t *Transport) ResetPeers() {
 	for _, p := range t.Raft().allPeers() {
 		p.reset()
 	}
 }
 
-// admit judges a peer by what is known now.
+// admit decides whether a peer is admitted, from what is known now.
 func (t *Transport) admit(peer cluster.Peer) cluster.Admission {
 	return cluster.Admit(t.cfg.Membership.LocalPeer(), peer, t.cfg.Membership.Record(peer.NodeID))
 }
 
-// adopt makes the peer's cluster this node's own, unless it has one.
+// adopt adopts the peer's cluster ID, unless this node has one.
 func (t *Transport) adopt(from cluster.Peer) error {
 	if t.cfg.Membership.LocalPeer().ClusterID != "" {
 		return nil
@@ -150,8 +144,7 @@ func (t *Transport) adopt(from cluster.Peer) error {
 	return nil
 }
 
-// spawn runs f in a goroutine that Run waits for; f must end when its ctx does.
-// It fails when Run does not run.
+// spawn runs f in a goroutine that Run waits for; f must end with its ctx. It returns false if Run does not run.
 func (t *Transport) spawn(f func(context.Context)) bool {
 	t.life.Lock()
 	defer t.life.Unlock()
@@ -163,29 +156,26 @@ func (t *Transport) spawn(f func(context.Context)) bool {
 	return true
 }
 
-// openJobs lets spawn work until ctx ends.
+// openJobs lets spawn start goroutines until ctx ends.
 func (t *Transport) openJobs(ctx context.Context) {
 	t.life.Lock()
 	defer t.life.Unlock()
 	t.running = ctx
 }
 
-// awaitJobs waits for what was spawned, once the context given to openJobs has
-// ended.
+// awaitJobs waits for the spawned goroutines. The context given to openJobs must have ended.
 func (t *Transport) awaitJobs() {
 	t.life.Lock()
-	t.running = nil // from now on nobody adds to jobs
+	t.running = nil // from now on spawn adds no job
 	t.life.Unlock()
 	t.jobs.Wait()
 }
 
-// identityChanged says that this node's cluster ID or generation is another than its
-// hello said.
+// identityChanged reports whether this node's identity has changed since the hello x.
 func (t *Transport) identityChanged(x completedHello) bool {
 	return t.cfg.Membership.LocalPeer().Identity != x.sentIdentity
 }
 
-// reject counts something that was turned away.
 func (t *Transport) reject(kind, reason string) { t.cfg.Rejected(kind, reason) }
 
 // sleep waits for d, or until done is closed.

@@ -39,8 +39,7 @@ func (a *answers) last() cluster.VoteResponse {
 	return a.all[len(a.all)-1]
 }
 
-// flagged makes e ask for a vote with the flag set, and gives how the voter's
-// raft saw it.
+// flagged makes e ask for a vote with the flag set, and gives how the voter's raft saw it.
 func flagged(t *testing.T, e, voter *end, got <-chan any) bool {
 	t.Helper()
 	req := &raft.RequestVoteRequest{RPCHeader: e.header(), Term: 6, LeadershipTransfer: true}
@@ -58,8 +57,8 @@ func flagged(t *testing.T, e, voter *end, got <-chan any) bool {
 	}
 }
 
-// The flag that passes over a known leader goes out only shortly after the
-// leader, or an operator, told this node to stand.
+// The flag that passes over a known leader goes out only shortly after the leader, or an operator, told this node to
+// stand.
 func TestTransferFlag_NeedsPermission(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 3, func(t *testing.T, ends []*end) {
@@ -102,8 +101,7 @@ func TestTransferFlag_NeedsPermission(t *testing.T) {
 	})
 }
 
-// A voter that knows a leader passes over it only by its own evidence, for which
-// it waits a moment.
+// A voter that knows a leader passes over it only by its own evidence, for which it waits a moment.
 func TestMayIgnoreLeader(t *testing.T) {
 	t.Parallel()
 	const never = time.Hour
@@ -211,9 +209,8 @@ func TestMayIgnoreLeader_OverridesProxyAck(t *testing.T) {
 	}
 }
 
-// A promise to a process that is known to be dead binds nobody, also when raft has
-// forgotten that leader: the first candidate has failed, and this is the next. Of
-// another process, or with a lease, it holds.
+// A promise to a process that is known to be dead binds nobody, also when raft has forgotten that leader: the first
+// candidate has failed, and this is the next. Of another process, or with a lease, it holds.
 func TestProxyAck_EndsWithProcess(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -254,8 +251,8 @@ func TestProxyAck_EndsWithProcess(t *testing.T) {
 	}
 }
 
-// A node that knows no leader may be a candidate that waits for pre-votes: it is
-// made to give that up before it is told to stand.
+// A node that knows no leader may be a candidate that waits for pre-votes: it is made to give that up before it is
+// told to stand.
 func TestStartElection_EndsCandidacy(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(t *testing.T, ends []*end) {
@@ -337,7 +334,7 @@ func TestStartElection(t *testing.T) {
 		}
 		e.leader.Store(cluster.NodeID("n2"))
 		e.idle.Store(true)
-		if got, err := stand(func() {}, cluster.CauseLeaderFailed); !errors.Is(err, errMayNot) || got != nil {
+		if got, err := stand(func() {}, cluster.CauseLeaderFailed); !errors.Is(err, errElectionNotAllowed) || got != nil {
 			t.Errorf("a node that may not stand: raft got %v: %v", got, err)
 		}
 		for _, by := range []cluster.ElectionCause{cluster.CauseOperator, cluster.CauseTransferFailed} {
@@ -353,8 +350,7 @@ func TestStartElection(t *testing.T) {
 	})
 }
 
-// A vetoed pre-vote does not reach raft, and its reason reaches the candidate.
-// Votes are not vetoed.
+// A vetoed pre-vote does not reach raft, and its reason reaches the candidate. Votes are not vetoed.
 func TestPreVoteVeto(t *testing.T) {
 	t.Parallel()
 	var told answers
@@ -489,9 +485,8 @@ func dials(n *atomic.Int64) option {
 	}
 }
 
-// Two messages at once after the monitor connection was made need no dial, also
-// when the peer is another process than the last time, and one of the connections
-// was used before.
+// Two messages at once after the monitor connection was made need no dial, also when the peer is another process than
+// the last time, and one of the connections was used before.
 func TestPoolIsWarm(t *testing.T) {
 	t.Parallel()
 	inTerm5 := func(_ *Config, e *end) { e.claim.Term = 5 }
@@ -535,9 +530,8 @@ func TestPoolIsWarm(t *testing.T) {
 	}
 }
 
-// An append of term 0, which only makes a connection ready, does not reach raft
-// and is no sign of life; a peer in term 0, which may be of a version that takes it
-// for its leader's, is sent none.
+// An append of term 0, which only makes a connection ready, does not reach raft and is no sign of life; a peer in term
+// 0, which may be of a version that takes it for its leader's, is sent none.
 func TestWarmingIsNoMessage(t *testing.T) {
 	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2") // whose claims say term 0
@@ -571,8 +565,8 @@ func TestWarmingIsNoMessage(t *testing.T) {
 	}
 }
 
-// A node that has just voted in a term promises nobody else a vote of that term,
-// and goes on to do so when nobody has come of it.
+// A node that has just voted in a term promises nobody else a vote of that term, and goes on to do so when nobody has
+// come of it.
 func TestNoPreVoteBehindAVote(t *testing.T) {
 	t.Parallel()
 	n1, n2, n3 := newEnd(t, "n1"), newEnd(t, "n2"), newEnd(t, "n3")
@@ -602,9 +596,8 @@ func TestNoPreVoteBehindAVote(t *testing.T) {
 	}
 }
 
-// Real rafts in virtual time: the leader dies, one survivor is made to stand,
-// and leads after two round trips if the other has evidence; otherwise nobody is
-// deposed and no term moves.
+// Real rafts in virtual time: the leader dies, one survivor is made to stand, and leads after two round trips if the
+// other has evidence; otherwise nobody is deposed and no term moves.
 func TestStartElection_AfterCrash(t *testing.T) {
 	t.Parallel()
 	for _, evidence := range []bool{true, false} {

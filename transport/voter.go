@@ -11,16 +11,13 @@ import (
 	"northstar/cluster"
 )
 
-// What this node does as a voter: which votes and pre-votes reach raft, with
-// which flag, and why one was refused.
-
-// Limits of holding a vote for evidence.
+// Limits of delaying a vote request until this voter has evidence.
 const (
 	evidenceWait         = 10 * time.Millisecond
 	evidencePollInterval = time.Millisecond
 )
 
-// voteRequest is what a vote or a pre-vote asks.
+// voteRequest is a decoded vote or pre-vote request.
 type voteRequest struct {
 	candidate           cluster.NodeID
 	pre, transfer       bool
@@ -28,9 +25,8 @@ type voteRequest struct {
 	lastIndex, lastTerm uint64
 }
 
-// voteRequest gives what the message asks; false when it is neither vote nor
-// pre-vote.
-func (m incoming) ballot() (voteRequest, bool) {
+// voteRequest decodes the message; false if it is not a vote or pre-vote request.
+func (m incoming) voteRequest() (voteRequest, bool) {
 	switch c := m.rpc.Command.(type) {
 	case *raft.RequestVoteRequest:
 		return voteRequest{
@@ -43,9 +39,8 @@ func (m incoming) ballot() (voteRequest, bool) {
 	return voteRequest{}, false
 }
 
-// vote deals with a vote or pre-vote: it refuses one that must not reach raft,
-// as it could raise the term, and hands over the others. A refusal is always a
-// response: the library takes some errors for a grant.
+// vote handles a vote or pre-vote request. It rejects requests that must not reach raft, because they could raise its
+// term, and delivers the others. A rejection is always a response: the library counts some errors as a grant.
 func (m incoming) vote(b voteRequest, a cluster.Admission) {
 	m.r.t.monitors.FastPoll()
 	if kind, why := m.refuseVote(b, a, time.Now()); why != "" {
@@ -58,32 +53,31 @@ func (m incoming) vote(b voteRequest, a cluster.Admission) {
 		m.rpc.Command = &c
 	}
 	if !b.transfer && m.r.boundByProxyAck(time.Now(), m.p.id, b.term) {
-		m.rejectVote(b, "busy", "has answered its leader lately")
+		m.rejectVote(b, "busy", "has acknowledged its leader recently")
 		return
 	}
 	m.deliverVote(b)
 }
 
-// rejectVote refuses a ballot before raft.
+// rejectVote rejects a vote request before raft.
 func (m incoming) rejectVote(b voteRequest, kind, why string) {
 	m.r.t.reject(m.kind, kind)
 	m.count(b, false, kind)
 	m.answerVote(b, false, m.local.CurrentTerm(), why)
 }
 
-// count counts this node's answer to a candidate.
+// count counts this node's response to a candidate.
 func (m incoming) count(b voteRequest, granted bool, reason string) {
 	if !b.pre {
 		m.r.t.cfg.Elections.VoteAnswered(granted, reason)
 	}
 }
 
-// refuseVote says why a vote is refused, for the metric and for people; "" if it
-// is not.
+// refuseVote returns why a vote is refused, for the metric and as text; "" if it is not.
 func (m incoming) refuseVote(b voteRequest, a cluster.Admission, now time.Time) (kind, why string) {
 	switch {
 	case !m.p.votes.AllowN(now, 1):
-		return "rate", "asks too often"
+		return "rate", "sends requests too often"
 	case !a.OK():
 		return string(a.Refusal), a.Reason
 	case a.RecordStale:
@@ -91,11 +85,10 @@ func (m incoming) refuseVote(b voteRequest, a cluster.Admission, now time.Time) 
 	case !a.Votes:
 		return "no_cluster_id", "no votes are exchanged: " + noVotesReason(a)
 	case b.missesCommitted(m.committed()) != "":
-		// It lacks what is committed, which this node, wiped and taken in again, need
-		// not hold either. Raft's own comparison is with the log alone.
+		// A node that was wiped and re-admitted may lack committed entries itself, and Raft compares logs only.
 		return "behind", b.missesCommitted(m.committed()) + ", which is committed"
 	case !m.r.t.cfg.Elections.MayVote():
-		return "lease", "a lease may be running that this node has forgotten"
+		return "lease", "a lease from before this node's restart may be running"
 	case b.pre:
 		if rival := m.r.ballots.votedSince(b.term, now.Add(-m.r.t.cfg.TimeoutMin)); rival != "" && rival != m.p.id {
 			return "voted", fmt.Sprintf("already voted for %s", rival)
@@ -107,8 +100,8 @@ func (m incoming) refuseVote(b voteRequest, a cluster.Admission, now time.Time) 
 	return "", ""
 }
 
-// committed is an entry of the log that is committed as far as this node knows
-// without its log: it knows the members as of it. Term 0: not known.
+// committed returns an entry that this node knows to be committed without its log: the one of its roster. Term 0 if
+// unknown.
 func (m incoming) committed() (index, term uint64) {
 	if self := m.r.t.cfg.Membership.LocalPeer(); self.Roster != nil {
 		return self.Roster.Index, self.Roster.Term
@@ -116,8 +109,8 @@ func (m incoming) committed() (index, term uint64) {
 	return 0, 0
 }
 
-// missesCommitted says how the candidate's log cannot have an entry that is committed, "" when
-// it can: whoever has that has none of an earlier term behind it, and ends no sooner.
+// missesCommitted returns why the candidate's log cannot hold a committed entry, "" if it can. A log that holds the
+// entry ends at or after it, in the entry's term or a later one.
 func (b voteRequest) missesCommitted(index, term uint64) string {
 	switch {
 	case b.lastTerm < term:
@@ -128,9 +121,8 @@ func (b voteRequest) missesCommitted(index, term uint64) string {
 	return ""
 }
 
-// ignoresLeader says whether this voter has evidence of its own that the leader that
-// it knows is gone. A candidate that is ahead of this node in finding out is
-// given a moment.
+// ignoresLeader reports whether this voter has evidence of its own that the leader it knows has failed. It waits up to
+// evidenceWait for it: the candidate may have found out first.
 func (m incoming) ignoresLeader(b voteRequest) bool {
 	stuck := func() bool {
 		leader := m.local.Leader()
@@ -138,7 +130,7 @@ func (m incoming) ignoresLeader(b voteRequest) bool {
 		return leader != "" && leader != m.p.id && leader != self && b.term > m.local.CurrentTerm()
 	}
 	if !stuck() {
-		return false // raft does not pass the vote over for its leader
+		return false // raft does not refuse the vote because of its leader
 	}
 	if m.r.t.cfg.Elections.MayIgnoreLeader(m.p.id, b.term, time.Now()) {
 		return true
@@ -158,9 +150,9 @@ func (m incoming) ignoresLeader(b voteRequest) bool {
 	return false
 }
 
-// deliverVote gives a vote to raft, and passes the answer on with its reason.
+// deliverVote passes a vote request to raft, and responds with raft's answer and its reason.
 func (m incoming) deliverVote(b voteRequest) {
-	before := m.view(b)
+	before := m.voterState(b)
 	answer, err := m.requestVote(b)
 	if err == nil {
 		err = m.local.FlushBeforeReply()
@@ -182,15 +174,15 @@ func (m incoming) deliverVote(b voteRequest) {
 	case !granted:
 		reason, why = "raft", explain(b, before)
 	case !b.pre && !b.transfer && m.r.boundByProxyAck(time.Now(), m.p.id, b.term):
-		// It waited while raft was busy, and was let in before the promise. To the
-		// candidate it is as if the vote were lost.
-		granted, reason, why = false, "busy", "has answered its leader meanwhile"
+		// The request waited while raft was busy, and was delivered before the proxied acknowledgement. To the
+		// candidate the vote is lost.
+		granted, reason, why = false, "busy", "has acknowledged its leader meanwhile"
 	}
 	m.count(b, granted, reason)
 	m.answerVote(b, granted, term, why)
 }
 
-// requestVote puts a vote to raft, and waits for the answer.
+// requestVote passes a vote request to raft, and waits for the answer.
 func (m incoming) requestVote(b voteRequest) (answer raft.RPCResponse, err error) {
 	if !b.pre {
 		m.local.TrackVote(true)
@@ -210,7 +202,7 @@ func (m incoming) requestVote(b voteRequest) (answer raft.RPCResponse, err error
 	}
 }
 
-// decodeVoteResponse reads raft's answer; not ok when that is an error.
+// decodeVoteResponse decodes raft's answer; ok is false if it is an error.
 func decodeVoteResponse(answer raft.RPCResponse) (granted bool, term uint64, ok bool) {
 	switch c := answer.Response.(type) {
 	case *raft.RequestVoteResponse:
@@ -221,7 +213,7 @@ func decodeVoteResponse(answer raft.RPCResponse) (granted bool, term uint64, ok 
 	return false, 0, false
 }
 
-// answerVote answers a vote or pre-vote.
+// answerVote responds to a vote or pre-vote request.
 func (m incoming) answerVote(b voteRequest, granted bool, term uint64, why string) {
 	header := m.r.header()
 	setReason(&header, why)
@@ -232,17 +224,16 @@ func (m incoming) answerVote(b voteRequest, granted bool, term uint64, why strin
 	}
 }
 
-// voterState is what a voter's answer depends on, as it was just before raft
-// judged.
+// voterState is what a voter's response depends on, as it was just before raft decided.
 type voterState struct {
 	term                uint64
 	leader              cluster.NodeID
-	votedFor            cluster.NodeID // in the ballot's term; "" when not known
+	votedFor            cluster.NodeID // in the request's term; "" if unknown
 	lastIndex, lastTerm uint64
-	member, voter       bool // the candidate is, in this node's configuration
+	member, voter       bool // of the candidate, in this node's configuration
 }
 
-func (m incoming) view(b voteRequest) voterState {
+func (m incoming) voterState(b voteRequest) voterState {
 	v := voterState{term: m.local.CurrentTerm(), leader: m.local.Leader(), votedFor: m.r.ballots.voteIn(b.term)}
 	v.lastIndex, v.lastTerm = m.local.LastEntry()
 	servers := m.r.t.cfg.Membership.Servers()
@@ -251,7 +242,7 @@ func (m incoming) view(b voteRequest) voterState {
 	return v
 }
 
-// explain says why raft refused a ballot, in the order in which it judges.
+// explain returns why raft refused a vote request, in the order of raft's checks.
 func explain(b voteRequest, v voterState) string {
 	switch {
 	case !v.member:
@@ -272,15 +263,13 @@ func explain(b voteRequest, v voterState) string {
 	return "refused"
 }
 
-// recentVotes remembers whom this process has voted for lately, itself included.
-// Explanations depend on it, and pre-votes for a term whose vote is given away.
-// Safe for concurrent use.
+// recentVotes remembers this process's recent votes, for itself too. Explanations use it, and pre-votes for a term
+// whose vote is already given. Safe for concurrent use.
 type recentVotes struct {
 	mu    sync.Mutex
 	votes [8]grantedVote
 }
 
-// grantedVote is one vote.
 type grantedVote struct {
 	term uint64
 	to   cluster.NodeID
@@ -293,13 +282,12 @@ func (b *recentVotes) cast(term uint64, candidate cluster.NodeID, now time.Time)
 	b.votes[term%uint64(len(b.votes))] = grantedVote{term, candidate, now}
 }
 
-// voteIn gives who has this process's vote of a term, "" when that is not known.
+// voteIn returns the candidate that got this process's vote of a term, "" if unknown.
 func (b *recentVotes) voteIn(term uint64) cluster.NodeID { return b.votedSince(term, time.Time{}) }
 
-// votedSince is of, for a vote that was given no longer ago than since. A pre-vote for
-// that term would promise another what cannot be given; two candidates with half
-// of the votes each come of that. It is not refused for good: when nobody has won
-// the term, the candidate must get on to the next.
+// votedSince returns the candidate that got the vote of term, if it was given at or after since. A pre-vote for that
+// term would promise a vote that cannot be given, and so lead to split votes. The refusal must end: if the term has no
+// winner, the candidate must get on to the next term.
 func (b *recentVotes) votedSince(term uint64, since time.Time) cluster.NodeID {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -309,8 +297,8 @@ func (b *recentVotes) votedSince(term uint64, since time.Time) cluster.NodeID {
 	return ""
 }
 
-// A voter's reason travels in its answer's header, behind the address, which
-// nobody reads there.
+// maxReason is the longest reason in characters. A voter's reason is in the header of its response, behind the
+// address, which no node reads there.
 const maxReason = 200
 
 func setReason(h *raft.RPCHeader, why string) {
@@ -319,7 +307,7 @@ func setReason(h *raft.RPCHeader, why string) {
 	}
 }
 
-// popReason takes the reason out of an answer's header; "" when there is none.
+// popReason removes and returns the reason in a response's header; "" if there is none.
 func popReason(h *raft.RPCHeader) string {
 	addr, why, found := bytes.Cut(h.Addr, []byte{0})
 	if !found {

@@ -1,15 +1,12 @@
-// Package crashdetect finds out that a process has died, sooner than the end of
-// its connections shows it.
+// Package crashdetect finds out that a process has died, before its connections end.
 //
-// The kernel closes the connections of a killed process only after it has torn
-// down its memory: 2 ms at 25 MB, 30 ms at 400 MB. A CrashSocket is a listening
-// socket that the kernel closes first. Each peer keeps one silent connection to
-// it (Hold). The end of that connection is the first sign of the process's
-// death, and a refused dial confirms it (DeathCheck).
+// The kernel closes the connections of a killed process only after it has torn down its memory: 2 ms at 25 MB, 30 ms
+// at 400 MB. A CrashSocket is a listening socket that the kernel closes first. Each peer keeps one silent connection
+// to it (Hold). The end of that connection is the first sign of the process's death, and a refused dial confirms it
+// (DeathCheck).
 //
-// The socket lives in a file descriptor table that belongs to one thread. The
-// kernel closes that table with the thread, whose end does not wait for memory
-// that the threads share.
+// The socket belongs to one thread with a private descriptor table. The kernel closes that table when the thread
+// exits, before it frees the shared memory.
 package crashdetect
 
 import (
@@ -21,14 +18,13 @@ import (
 	"time"
 )
 
-// maxHeld bounds the connections that a CrashSocket holds; the oldest gives way.
+// maxHeld bounds the connections that a CrashSocket holds; a new one replaces the oldest.
 const maxHeld = 128
 
 // Dial opens a connection.
 type Dial func(ctx context.Context, addr string) (net.Conn, error)
 
-// listenBeside opens another port at a listener's address. ok is false when that
-// is no TCP listener.
+// listenBeside opens another port at a listener's address. ok is false if it is not a TCP listener.
 func listenBeside(beside net.Listener) (l *net.TCPListener, ok bool, err error) {
 	addr, ok := beside.Addr().(*net.TCPAddr)
 	if _, isTCP := beside.(*net.TCPListener); !ok || !isTCP {
@@ -38,9 +34,8 @@ func listenBeside(beside net.Listener) (l *net.TCPListener, ok bool, err error) 
 	return l, true, err
 }
 
-// Hold connects to a crash socket within timeout, and returns when the connection
-// or ctx has ended. connected reports whether there was a connection; cause is
-// why there is none any more.
+// Hold connects to a crash socket within timeout, and returns when the connection or ctx has ended. connected reports
+// whether there was a connection; cause is why it ended, or why there was none.
 func Hold(ctx context.Context, dial Dial, addr string, timeout time.Duration) (connected bool, cause error) {
 	limit, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -55,8 +50,7 @@ func Hold(ctx context.Context, dial Dial, addr string, timeout time.Duration) (c
 	return true, err
 }
 
-// ProcessEnded reports whether a connection ended in the way in which a kernel
-// ends those of a process that is gone.
+// ProcessEnded reports whether a connection ended the way the kernel ends the connections of a dead process.
 func ProcessEnded(cause error) bool {
 	for _, e := range []error{io.EOF, io.ErrUnexpectedEOF, syscall.EPIPE, syscall.ECONNRESET} {
 		if errors.Is(cause, e) {

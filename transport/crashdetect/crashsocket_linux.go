@@ -11,18 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CrashSocket is a listening socket that the kernel closes before all others
-// when this process dies. A nil CrashSocket is none.
+// CrashSocket is a listening socket that the kernel closes before all others when this process dies. A nil
+// *CrashSocket is valid and does nothing.
 type CrashSocket struct {
 	port int
 	once sync.Once
-	stop int           // writing end of a pipe: closing it ends the thread
-	done chan struct{} // closed when the socket is
+	stop int           // write end of a pipe; closing it ends the thread
+	done chan struct{} // closed when the socket is closed
 }
 
-// NewCrashSocket opens a crash socket at the address of a listener, on a port that
-// the kernel chooses. It returns nil when that is no TCP listener, and an error
-// where the system does not let a thread have its own descriptors.
+// NewCrashSocket opens a crash socket at the address of a listener, on a port that the kernel chooses. It returns nil
+// if the listener is not TCP, and an error where the system allows no private descriptor table.
 func NewCrashSocket(beside net.Listener) (*CrashSocket, error) {
 	l, ok, err := listenBeside(beside)
 	if !ok || err != nil {
@@ -44,7 +43,7 @@ func NewCrashSocket(beside net.Listener) (*CrashSocket, error) {
 	err = runWithPrivateFDs(func() {
 		defer close(c.done)
 		serve(listener, stop)
-		_ = unix.Close(listener) // now, and not when the kernel gets to this thread's end
+		_ = unix.Close(listener) // before done is closed
 	}, listener, stop)
 	_ = unix.Close(pipe[0])
 	if err != nil {
@@ -54,7 +53,7 @@ func NewCrashSocket(beside net.Listener) (*CrashSocket, error) {
 	return c, nil
 }
 
-// Port returns the port on which it listens; 0 when there is none.
+// Port returns the port of the socket; 0 if there is none.
 func (c *CrashSocket) Port() int {
 	if c == nil {
 		return 0
@@ -71,7 +70,7 @@ func (c *CrashSocket) Close() {
 	<-c.done
 }
 
-// retryPause is what passes after a failed system call, so that the thread never spins.
+// retryPause is the delay after a failed system call, so that the thread never spins.
 const retryPause = time.Millisecond
 
 // serve accepts connections and keeps them until they end, or stop is closed.
@@ -94,7 +93,7 @@ func serve(listener, stop int) {
 		accept := fds[1].Revents != 0
 		live := fds[:first]
 		for _, f := range fds[first:] {
-			if f.Revents != 0 { // it has ended, or says something, which nobody should
+			if f.Revents != 0 { // the connection has ended, or has sent data, which no peer does
 				_ = unix.Close(int(f.Fd))
 				continue
 			}

@@ -136,8 +136,8 @@ func TestDyingProcess(*testing.T) {
 	}
 }
 
-// startDying starts a process with much memory. It returns the addresses of its
-// listener and of its crash socket; without one both are the same.
+// startDying starts a process with much memory. It returns the addresses of its listener and of its crash socket;
+// without one both are the same.
 func startDying(t *testing.T, with string) (cmd *exec.Cmd, listener, crashSocket string) {
 	t.Helper()
 	cmd = exec.Command(os.Args[0], "-test.run", "^TestDyingProcess$")
@@ -157,8 +157,8 @@ func startDying(t *testing.T, with string) (cmd *exec.Cmd, listener, crashSocket
 	return cmd, listener, crashSocket
 }
 
-// killProcess kills a process that has a crash socket. It returns how long its
-// connection and the one to its crash socket lasted after that.
+// killProcess kills a process that has a crash socket. It returns how long its connection and the one to its crash
+// socket lasted after that.
 func killProcess(t *testing.T) (connection, crashSocket time.Duration) {
 	t.Helper()
 	cmd, main, watch := startDying(t, "crash socket")
@@ -178,9 +178,9 @@ func killProcess(t *testing.T) (connection, crashSocket time.Duration) {
 	return at[0].Sub(killed), at[1].Sub(killed)
 }
 
-// A killed process that has a crash socket is reaped as soon as any other, also on a
-// machine that has no processor time to spare. A process with a thread that the
-// kernel runs only after all others is not: tearing its memory down takes many times as long.
+// A killed process that has a crash socket is reaped as soon as any other, also on a machine that has no processor
+// time to spare. A process with a thread that the kernel runs only after all others is not: tearing its memory down
+// takes many times as long.
 func TestKilledProcessIsReapedSoon(t *testing.T) {
 	for range 2 * runtime.NumCPU() {
 		startDying(t, "a busy loop")
@@ -206,9 +206,8 @@ func TestKilledProcessIsReapedSoon(t *testing.T) {
 	t.Errorf("in none of %d tries: the last took %v, without a crash socket %v at most", tries, took, plain)
 }
 
-// The crash socket of a process that is killed ends before its other connections:
-// the kernel tears the memory down in between. On a busy machine the socket's thread
-// may happen to be the one that does it.
+// The crash socket of a process that is killed ends before its other connections: the kernel tears the memory down in
+// between. On a busy machine the socket's thread may happen to be the one that does it.
 func TestCrashSocketGoesFirst(t *testing.T) {
 	const tries = 10
 	for range tries {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// CrashSocket is for Linux only: elsewhere there is none.
+// CrashSocket exists on Linux only.
 type CrashSocket struct{}
 
 // NewCrashSocket returns nil.

@@ -9,8 +9,7 @@ import (
 	"northstar/cluster"
 )
 
-// Limits of a check. One long deadline could land in the backlog of a listener
-// that is about to die, so it makes many short tries.
+// Limits of a check. It makes many short tries: a long one could wait in the backlog of a dying listener.
 const (
 	minTry   = 3 * time.Millisecond
 	tryPause = 50 * time.Microsecond
@@ -21,24 +20,23 @@ const (
 // DeathCheck finds out whether a process of a peer still runs.
 type DeathCheck struct {
 	BootID      string // of the process
-	CrashSocket string // address of its crash socket; "": not known
+	CrashSocket string // address of its crash socket; "" if unknown
 	Dial        Dial
-	// Hello dials the peer's node and returns the boot ID that it says.
+	// Hello dials the peer's node, completes a hello and returns the peer's boot ID.
 	Hello func(ctx context.Context) (bootID string, err error)
-	// Handshake is how long a dial with its hello has taken so far; 0: not known.
+	// Handshake is how long a dial with its hello usually takes; 0 if unknown.
 	Handshake time.Duration
 }
 
-// Run takes as long as ctx allows, and at most about 60 ms. Dead: nobody listens,
-// at the process's crash socket or at the node's address. Alive: a hello bears
-// its boot ID; restarted: that of another process. Unclear: nothing of this in
-// time.
+// Run takes as long as ctx allows, and at most about 60 ms. The result is dead if a dial of the crash socket or of the
+// node is refused. It is alive or restarted after a hello with the same or another boot ID, and unclear if there was
+// neither in time.
 func (c DeathCheck) Run(ctx context.Context) cluster.Liveness {
 	ctx, cancel := context.WithTimeout(ctx, maxCheck)
 	defer cancel()
 	limit := max(minTry, 3*c.Handshake)
 	if c.CrashSocket != "" && c.refused(ctx, limit) {
-		return cluster.LivenessDead // the rest of the process may still end
+		return cluster.LivenessDead // although the rest of the process may still exist
 	}
 	for range maxTries {
 		if l := c.try(ctx, limit); l != cluster.LivenessUnclear || ctx.Err() != nil {
@@ -49,7 +47,7 @@ func (c DeathCheck) Run(ctx context.Context) cluster.Liveness {
 	return cluster.LivenessUnclear
 }
 
-// refused reports whether nobody listens at the crash socket.
+// refused reports whether a dial of the crash socket is refused.
 func (c DeathCheck) refused(ctx context.Context, limit time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -60,7 +58,7 @@ func (c DeathCheck) refused(ctx context.Context, limit time.Duration) bool {
 	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// try says hello once.
+// try attempts one hello.
 func (c DeathCheck) try(ctx context.Context, limit time.Duration) cluster.Liveness {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

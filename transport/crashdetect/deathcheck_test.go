@@ -20,8 +20,8 @@ type hello struct {
 
 var errSilent = errors.New("silent")
 
-// A process that is about to die takes connections and says nothing on them: one
-// try must not wait for it, and the whole check is bounded.
+// A process that is about to die takes connections and says nothing on them: one try must not wait for it, and the
+// whole check is bounded.
 func TestDeathCheck(t *testing.T) {
 	t.Parallel()
 	refused := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}

@@ -12,10 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// runWithPrivateFDs starts do on a thread with a file descriptor table of its own,
-// which holds keep and no other descriptor of this process. The thread ends with
-// do, as nothing else could run there. An error means that do was not started.
-// Once runWithPrivateFDs returns, the thread has copies of keep.
+// runWithPrivateFDs starts do on a thread with a private descriptor table, which holds only keep. The thread ends with
+// do, because no other goroutine could run on it. An error means that do was not started. When runWithPrivateFDs
+// returns, the thread has its copies of keep.
 func runWithPrivateFDs(do func(), keep ...int) error {
 	ready := make(chan error)
 	go privateFDThread(do, keep, ready)
@@ -25,8 +24,8 @@ func runWithPrivateFDs(do func(), keep ...int) error {
 func privateFDThread(do func(), keep []int, ready chan<- error) {
 	runtime.LockOSThread()
 	if unix.Gettid() == os.Getpid() {
-		// The first thread cannot end, and its descriptors are what /proc shows as the
-		// process's. While it is held here, another goroutine is on another thread.
+		// The first thread cannot end, and /proc shows its descriptors as the process's. While this goroutine is
+		// locked to it, a new goroutine runs on another thread.
 		defer runtime.UnlockOSThread()
 		ready <- runWithPrivateFDs(do, keep...)
 		return
@@ -43,9 +42,8 @@ func privateFDThread(do func(), keep []int, ready chan<- error) {
 	}
 }
 
-// closeOthers closes this thread's copies of all other descriptors, which would
-// keep files and connections open. Those of Go's poller stay: the scheduler may
-// wake it from here.
+// closeOthers closes this thread's copies of all other descriptors, which would keep files and connections open. Those
+// of Go's poller stay, because the scheduler may wake the poller from this thread.
 func closeOthers(keep ...int) error {
 	const dir = "/proc/thread-self/fd"
 	names, err := os.ReadDir(dir)
@@ -64,16 +62,15 @@ next:
 			}
 		}
 		if what, err := os.Readlink(dir + "/" + n.Name()); err != nil || strings.HasPrefix(what, "anon_inode:[event") {
-			continue // it was the directory's own, or is the poller's
+			continue // the directory's own descriptor, or the poller's
 		}
 		_ = unix.Close(fd)
 	}
 	return nil
 }
 
-// PreciseSleep sleeps for less than a millisecond, for which time.Sleep takes one
-// or more when the process is idle.
+// PreciseSleep sleeps for less than a millisecond. time.Sleep would take a millisecond or more in an idle process.
 func PreciseSleep(d time.Duration) {
 	ts := unix.NsecToTimespec(int64(d))
-	_ = unix.Nanosleep(&ts, nil) // cut short by a signal, at the worst
+	_ = unix.Nanosleep(&ts, nil) // a signal may cut it short
 }

@@ -8,8 +8,8 @@ import (
 	"northstar/cluster"
 )
 
-// Claim returns what this node claims now: what Config.Claim returns, with its
-// identity and what its connections know of the leader.
+// Claim returns this node's current claim: the one of Config.Claim, with its identity and what its connections know of
+// the leader.
 func (ms *Monitors) Claim() cluster.Claim {
 	c := ms.cfg.Claim()
 	self := ms.cfg.Local()
@@ -33,7 +33,7 @@ func (ms *Monitors) Claim() cluster.Claim {
 			c.LeaderSilence = age
 		}
 	}
-	if c.LeaderContactAge >= 0 && c.LeaderID != "" { // Raft's own counts a vote that it gives as contact, too
+	if c.LeaderContactAge >= 0 && c.LeaderID != "" { // Raft counts its own grants as contact, too
 		heard(c.LeaderContactAge)
 	}
 	if at := ms.cfg.Host.LastMessage(leader); !at.IsZero() {
@@ -51,7 +51,7 @@ func (ms *Monitors) Claim() cluster.Claim {
 	return c
 }
 
-// Claims returns the newest claim of each peer that has ever made one.
+// Claims returns the newest claim received from each peer.
 func (ms *Monitors) Claims() map[cluster.NodeID]cluster.ReceivedClaim {
 	claims := map[cluster.NodeID]cluster.ReceivedClaim{}
 	for _, m := range ms.all() {
@@ -62,7 +62,7 @@ func (ms *Monitors) Claims() map[cluster.NodeID]cluster.ReceivedClaim {
 	return claims
 }
 
-// Latest returns the newest claim of a peer; false when it never made one.
+// Latest returns the newest claim of a peer; false if there is none.
 func (ms *Monitors) Latest(id cluster.NodeID) (cluster.ReceivedClaim, bool) {
 	m := ms.find(id)
 	if m == nil {
@@ -71,7 +71,7 @@ func (ms *Monitors) Latest(id cluster.NodeID) (cluster.ReceivedClaim, bool) {
 	return m.latestClaim()
 }
 
-// Ask asks a connected peer for its claim, and does not wait for it.
+// Ask requests a claim from a connected peer, and does not wait for it.
 func (ms *Monitors) Ask(id cluster.NodeID) {
 	if m := ms.find(id); m != nil {
 		if c := m.current(); c != nil {
@@ -80,8 +80,8 @@ func (ms *Monitors) Ask(id cluster.NodeID) {
 	}
 }
 
-// Changed returns a channel that is closed at the next claim of any peer, and when
-// a connection ends. First take the channel, then look at Claims, then wait.
+// Changed returns a channel that is closed at the next claim of any peer, and when a connection ends. Take the channel
+// before calling Claims, then wait for it.
 func (ms *Monitors) Changed() <-chan struct{} {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
@@ -91,10 +91,9 @@ func (ms *Monitors) Changed() <-chan struct{} {
 	return ms.changed
 }
 
-// Poll asks the peers for fresh claims, all at once, and returns those that came
-// before ctx ended: at once when none is connected. A peer answers after its Raft
-// has finished any append that it was inside of, so that its log position is its
-// newest.
+// Poll requests fresh claims from all peers in parallel, and returns those that arrive before ctx ends. A peer
+// responds after its Raft has finished its current message, so that the log position is its newest. Poll returns
+// immediately if no peer is connected.
 func (ms *Monitors) Poll(ctx context.Context, peers []cluster.NodeID) map[cluster.NodeID]cluster.ReceivedClaim {
 	wait := ms.cfg.TimeoutMax
 	if deadline, ok := ctx.Deadline(); ok {
@@ -120,7 +119,7 @@ func (ms *Monitors) Poll(ctx context.Context, peers []cluster.NodeID) map[cluste
 	return got
 }
 
-// requestFresh asks one peer for a fresh claim, and waits for it.
+// requestFresh requests a fresh claim from one peer, and waits for it.
 func (m *monitor) requestFresh(ctx context.Context, wait time.Duration) (cluster.ReceivedClaim, bool) {
 	c := m.current()
 	if c == nil {
@@ -141,7 +140,7 @@ func (m *monitor) requestFresh(ctx context.Context, wait time.Duration) (cluster
 	return cluster.ReceivedClaim{}, false
 }
 
-// Announce sends this node's claim to every peer now. It does not wait.
+// Announce sends this node's claim to every peer. It does not wait.
 func (ms *Monitors) Announce() {
 	for _, m := range ms.all() {
 		if c := m.current(); c != nil {

@@ -16,21 +16,21 @@ const (
 	maxCrashSocketDelay = time.Minute
 )
 
-// crashSocketRef is where a process of the peer can be watched.
+// crashSocketRef is the crash socket of a process of the peer.
 type crashSocketRef struct {
-	boot string // "": none is known
+	boot string // boot ID of the process; "" if no crash socket is known
 	addr string
 }
 
-// watchNewCrashSocket begins to watch the crash socket of the process that makes
-// this claim, unless that is done already.
+// watchNewCrashSocket starts to watch the crash socket of the process that made this claim, unless it is watched
+// already.
 func (m *monitor) watchNewCrashSocket(claim cluster.Claim) {
 	if claim.CrashSocketPort <= 0 || claim.CrashSocketPort > 65535 || m.crashSocketOf(claim.BootID) != "" {
 		return
 	}
 	host, _, err := net.SplitHostPort(m.Address(m.id))
 	if err != nil {
-		return // no server any more
+		return // no longer a server
 	}
 	ref := crashSocketRef{claim.BootID, net.JoinHostPort(host, strconv.Itoa(claim.CrashSocketPort))}
 	m.mu.Lock()
@@ -49,8 +49,7 @@ func (m *monitor) forgetCrashSocket(ref crashSocketRef) {
 	}
 }
 
-// CrashSocketOf returns the address of the crash socket of a peer's process, ""
-// when that is not known.
+// CrashSocketOf returns the address of the crash socket of a peer's process, "" if unknown.
 func (ms *Monitors) CrashSocketOf(id cluster.NodeID, boot string) string {
 	if m := ms.find(id); m != nil {
 		return m.crashSocketOf(boot)
@@ -67,10 +66,9 @@ func (m *monitor) crashSocketOf(boot string) string {
 	return m.crashSocket.addr
 }
 
-// watchCrashSocket keeps a connection to a crash socket for as long as the monitor
-// connection is with that process, and reports its end as that of the process. A
-// crash socket that cannot be reached, as behind a firewall, is tried ever more
-// rarely.
+// watchCrashSocket keeps a connection to a crash socket while the monitor connection is with that process. It reports
+// the end of the connection as the end of the process. An unreachable crash socket, for example behind a firewall, is
+// dialled at growing intervals.
 func (m *monitor) watchCrashSocket(ctx context.Context, ref crashSocketRef) {
 	defer m.forgetCrashSocket(ref)
 	wait := minCrashSocketDelay
@@ -78,7 +76,7 @@ func (m *monitor) watchCrashSocket(ctx context.Context, ref crashSocketRef) {
 		connected, cause := crashdetect.Hold(ctx, m.cfg.Host.Dial, ref.addr, m.cfg.RPCTimeout)
 		c := m.current()
 		if ctx.Err() != nil || c == nil || c.peer.BootID != ref.boot {
-			return // the monitor connection has ended first, and has reported what there is to report
+			return // the monitor connection has ended first, and was reported
 		}
 		if connected && crashdetect.ProcessEnded(cause) {
 			m.reportLoss(c, cause)

@@ -16,8 +16,7 @@ import (
 //
 //	frame: length [4] · frame as JSON
 //
-// A node that hangs up after the hello instead has only asked who is there.
-// Unknown kinds and fields are ignored.
+// A node that closes the connection after the hello was only probing. Unknown kinds and fields are ignored.
 
 // maxFrame bounds one frame's JSON text.
 const maxFrame = 8 << 10
@@ -25,24 +24,23 @@ const maxFrame = 8 << 10
 type frameKind string
 
 const (
-	frameAsk    frameKind = "ask"    // wants an answer
-	frameAnswer frameKind = "answer" // to the ask with its Seq
-	frameNotify frameKind = "tell"   // wants none
+	frameAsk    frameKind = "ask"    // request
+	frameAnswer frameKind = "answer" // response to the request with its Seq
+	frameNotify frameKind = "tell"   // needs no response
 	frameBye    frameKind = "bye"    // the connection ends, the process does not
 )
 
-// errMalformed means that what came is no frame.
 var errMalformed = errors.New("malformed frame")
 
 // frame is one message on a monitor connection.
 type frame struct {
 	Kind frameKind `json:"kind"`
 	Seq  uint64    `json:"seq,omitempty"`
-	// Fresh asks for a claim that counts the append that Raft may be inside of,
-	// and Wait is how long the asking side will wait for it.
+	// Fresh requests a claim that includes the message that Raft is handling. Wait is how long the requesting side
+	// waits for it.
 	Fresh bool          `json:"fresh,omitempty"`
 	Wait  time.Duration `json:"wait,omitempty"`
-	RTT   time.Duration `json:"rtt,omitempty"` // what the sender has measured, 0: nothing
+	RTT   time.Duration `json:"rtt,omitempty"` // as measured by the sender; 0 if unknown
 	Claim cluster.Claim `json:"claim"`
 }
 
@@ -69,7 +67,7 @@ func newFrameReader(r io.Reader) *frameReader {
 	return &frameReader{r: bufio.NewReaderSize(r, 2<<10)}
 }
 
-// next reads one frame. The error wraps errMalformed when what came is none.
+// next reads one frame. The error wraps errMalformed if the bytes are not a frame.
 func (fr *frameReader) next() (frame, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(fr.r, head[:]); err != nil {

@@ -11,42 +11,40 @@ import (
 	"northstar/transport/crashdetect"
 )
 
-// Delays between two attempts to connect with a peer. The first one follows an
-// end at once, so that a cut connection leaves no gap.
+// Delays between two attempts to connect with a peer. The first attempt follows the end of a connection immediately.
 const (
 	minRedial    = 5 * time.Millisecond
 	maxRedial    = 250 * time.Millisecond
 	refusedDelay = time.Second // before a peer that has refused is dialled again
 )
 
-// maxExchanges is how many exchanges the round trip of the network is taken from.
+// maxExchanges is the number of exchanges of which the shortest is the round-trip time of the network.
 const maxExchanges = 4
 
-// monitor is what this node knows of one peer by its monitor connection. Safe for
-// concurrent use.
+// monitor is the state of one peer's monitor connection. Safe for concurrent use.
 type monitor struct {
 	*Monitors
 	id   cluster.NodeID
 	kick chan struct{} // capacity 1: dial now
 
 	mu             sync.Mutex
-	conn           *monitorConn // nil: none is current
+	conn           *monitorConn // the current connection, nil if none
 	seen           cluster.ReceivedClaim
-	boot           string         // of the newest hello
-	crashSocket    crashSocketRef // being watched
-	lastLeaderSign time.Time      // when it last spoke as a leader whose disk works
-	handshakeTime  time.Duration  // a mean of the last dials, hello included; 0: never dialled
+	boot           string         // boot ID of the newest hello
+	crashSocket    crashSocketRef // the watched one
+	lastLeaderSign time.Time      // its last claim as a leader whose disk works
+	handshakeTime  time.Duration  // moving mean of dials with their hello; 0 if never dialled
 	exchanges      []time.Duration
 }
 
-// record keeps a claim of the peer. rtt 0 means that none was measured.
+// record stores a claim of the peer. rtt is 0 if none was measured.
 func (m *monitor) record(claim cluster.Claim, rtt time.Duration, now time.Time) cluster.ReceivedClaim {
 	m.mu.Lock()
 	m.seen.Claim, m.seen.At = claim, now
 	if rtt > 0 {
 		m.seen.LastExchange = rtt
 	}
-	if claim.Role == cluster.Leader && !claim.Disk.Stalled { // nobody waits for one that has stepped down
+	if claim.Role == cluster.Leader && !claim.Disk.Stalled {
 		m.lastLeaderSign = now
 	}
 	seen := m.seen
@@ -55,7 +53,7 @@ func (m *monitor) record(claim cluster.Claim, rtt time.Duration, now time.Time) 
 	return seen
 }
 
-// networkRTT is the round trip of the network to the peer; 0: not known.
+// networkRTT returns the round-trip time of the network to the peer; 0 if unknown.
 func (m *monitor) networkRTT() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -68,9 +66,8 @@ func (m *monitor) setNetworkRTT(d time.Duration) {
 	m.seen.NetworkRTT = d
 }
 
-// recordExchange notes what a routine exchange took. The least of the last few is
-// the round trip of the network: a peer that was kept from answering says nothing
-// of that.
+// recordExchange records the duration of a poll. The shortest of the last few is the round-trip time of the network:
+// the others include delays of a busy peer.
 func (m *monitor) recordExchange(d time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -81,8 +78,7 @@ func (m *monitor) recordExchange(d time.Duration) {
 	m.seen.NetworkRTT = slices.Min(m.exchanges)
 }
 
-// leaderSign returns the peer's newest process, and when it last gave a sign of
-// life as a leader.
+// leaderSign returns the peer's newest process, and its last sign of life as a leader.
 func (m *monitor) leaderSign() (boot string, at time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -95,15 +91,15 @@ func (m *monitor) current() *monitorConn {
 	return m.conn
 }
 
-// latestClaim returns the newest claim; false when there never was one.
+// latestClaim returns the newest claim; false if there is none.
 func (m *monitor) latestClaim() (cluster.ReceivedClaim, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.seen, !m.seen.At.IsZero()
 }
 
-// RecordHandshake notes how long a dial of a peer took, with its hello. The mean
-// follows a change within a few dials, and no single slow one moves it far.
+// RecordHandshake records how long a dial of a peer took, with its hello. The mean follows a change within a few
+// dials, and no single slow dial moves it far.
 func (ms *Monitors) RecordHandshake(id cluster.NodeID, d time.Duration) {
 	m := ms.find(id)
 	if m == nil {
@@ -117,8 +113,7 @@ func (ms *Monitors) RecordHandshake(id cluster.NodeID, d time.Duration) {
 	m.handshakeTime += (d - m.handshakeTime) / 4
 }
 
-// Handshake returns how long a dial of a peer takes, with its hello; 0 when none
-// was measured.
+// Handshake returns how long a dial of a peer takes, with its hello; 0 if none was measured.
 func (ms *Monitors) Handshake(id cluster.NodeID) time.Duration {
 	m := ms.find(id)
 	if m == nil {
@@ -129,8 +124,8 @@ func (ms *Monitors) Handshake(id cluster.NodeID) time.Duration {
 	return m.handshakeTime
 }
 
-// setCurrent makes c the connection with the peer, in the place of an older one.
-// When that was with another process, that process has died.
+// setCurrent makes c the current connection with the peer, and ends the previous one. If that was with another
+// process, that process has died.
 func (m *monitor) setCurrent(c *monitorConn) {
 	m.mu.Lock()
 	old := m.conn
@@ -146,7 +141,7 @@ func (m *monitor) setCurrent(c *monitorConn) {
 	}
 }
 
-// disconnected removes c, and reports it when the peer's process seems dead.
+// disconnected removes c, and reports it if the peer's process seems dead.
 func (m *monitor) disconnected(c *monitorConn, cause error) {
 	m.mu.Lock()
 	was := m.conn == c
@@ -170,8 +165,7 @@ func (m *monitor) reportLoss(c *monitorConn, cause error) {
 	m.cfg.Lost(cluster.ConnectionLoss{Peer: m.id, BootID: c.peer.BootID, At: time.Now(), Cause: cause})
 }
 
-// serveConn serves a connection until it ends. The error is why it ended; heard
-// reports whether the peer ever sent a frame.
+// serveConn serves a connection until it ends, and returns why. heard reports whether the peer ever sent a frame.
 func (m *monitor) serveConn(ctx context.Context, c *monitorConn) (heard bool, cause error) {
 	heard, cause = c.run(ctx)
 	m.disconnected(c, cause)
@@ -214,7 +208,6 @@ func (m *monitor) dialOnce(ctx context.Context) (heard bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	// The first answer is due as a hello is.
 	if err := conn.SetReadDeadline(time.Now().Add(m.cfg.HelloTimeout)); err != nil {
 		_ = conn.Close()
 		return false, err

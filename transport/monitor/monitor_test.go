@@ -142,8 +142,7 @@ func TestTheNetworkIsTheLeastOfAFew(t *testing.T) {
 	}
 }
 
-// What a request for a fresh claim takes is Raft's time as well: it says nothing of
-// the network, at either end.
+// What a request for a fresh claim takes is Raft's time as well: it says nothing of the network, at either end.
 func TestFreshAnswersAreNoMeasure(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 2, func(t *testing.T, hosts []*host) {

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	maxRequests = 16  // of this node that a peer has not answered
-	maxFresh    = 4   // of a peer that wait for this node's Raft
+	maxRequests = 16  // unanswered requests of this node to a peer
+	maxFresh    = 4   // requests of a peer that wait for this node's Raft
 	frameRate   = 200 // frames a second from one peer
 	frameBurst  = 400
 )
@@ -31,32 +31,31 @@ var (
 	errRequests = errors.New("too many unanswered requests")
 )
 
-// monitorConn is one monitor connection after its hello. One goroutine reads it;
-// any may write, one at a time.
+// monitorConn is one monitor connection after its hello. One goroutine reads it; any may write, one at a time.
 type monitorConn struct {
 	m            *monitor
 	conn         net.Conn
-	peer         cluster.Peer  // as its hello had it
-	dialled      bool          // by this node, which polls
-	onFirstFrame func()        // called with the first frame
+	peer         cluster.Peer // from its hello
+	dialled      bool         // by this node, which then polls
+	onFirstFrame func()
 	writeSem     chan struct{} // capacity 1: held while a frame is written
 	gone         chan struct{} // closed when it has ended
 	frames       *rate.Limiter
 	fresh        atomic.Int32
 
 	mu       sync.Mutex
-	cause    error // why it ends; the first counts
+	cause    error // why it ends; the first cause counts
 	ended    bool
-	heard    bool // at least one frame has come
+	heard    bool // at least one frame was received
 	seq      uint64
 	lastPoll uint64 // the last request of poll
 	requests map[uint64]pendingRequest
 }
 
-// pendingRequest is a request that waits for its response.
+// pendingRequest is a request without a response.
 type pendingRequest struct {
 	at       time.Time
-	response chan<- cluster.ReceivedClaim // capacity 1; nil: nobody waits
+	response chan<- cluster.ReceivedClaim // capacity 1; nil if no caller waits
 }
 
 func newMonitorConn(m *monitor, conn net.Conn, peer cluster.Peer) *monitorConn {
@@ -68,8 +67,8 @@ func newMonitorConn(m *monitor, conn net.Conn, peer cluster.Peer) *monitorConn {
 	}
 }
 
-// run reads what the peer sends until the connection ends, and returns why it did.
-// heard reports whether the peer ever sent a frame.
+// run reads frames until the connection ends, and returns why it ended. heard reports whether the peer ever sent a
+// frame.
 func (c *monitorConn) run(ctx context.Context) (heard bool, cause error) {
 	stop := context.AfterFunc(ctx, func() { c.end(context.Cause(ctx)) })
 	defer stop()
@@ -83,10 +82,9 @@ func (c *monitorConn) run(ctx context.Context) (heard bool, cause error) {
 	return c.heard, c.cause
 }
 
-// read reads frames until something is wrong. The first one has what is left of
-// the hello's deadline. The side that polls is answered at each interval, so it
-// need not wait for long: a cut, or a firewall that has forgotten the connection,
-// can end it at the other end alone, and nobody will answer then.
+// read reads frames until an error. The first frame has the rest of the hello's deadline. The side that polls gets a
+// response at each interval, so it uses a short read deadline. The deadline detects connections that only the other
+// end lost, by a cut or in a firewall.
 func (c *monitorConn) read() error {
 	r := newFrameReader(c.conn)
 	limit := maxSilence
@@ -123,7 +121,7 @@ func (c *monitorConn) read() error {
 	}
 }
 
-// begin makes this the connection with the peer, which is in term.
+// begin makes this the current connection with the peer, which is in term.
 func (c *monitorConn) begin(term uint64) {
 	c.mu.Lock()
 	c.heard = true
@@ -133,8 +131,7 @@ func (c *monitorConn) begin(term uint64) {
 	c.onFirstFrame()
 }
 
-// check compares a claim with the hello of the connection that it came on, and
-// returns an error when the peer is not admitted any more.
+// check compares a claim with the hello of its connection, and returns an error if the peer is no longer admitted.
 func (c *monitorConn) check(claim cluster.Claim) error {
 	p := c.peer
 	switch {
@@ -151,7 +148,7 @@ func (c *monitorConn) handleFrame(f frame, now time.Time) error {
 	switch f.Kind {
 	case frameAsk, frameNotify:
 		if !c.dialled && f.RTT > 0 {
-			c.m.setNetworkRTT(f.RTT) // only the side that has dialled polls, and knows
+			c.m.setNetworkRTT(f.RTT) // only the dialling side polls and measures
 		}
 		c.m.record(f.Claim, f.RTT, now)
 		if f.Kind == frameAsk {
@@ -162,7 +159,7 @@ func (c *monitorConn) handleFrame(f frame, now time.Time) error {
 		q, ok := c.requests[f.Seq]
 		delete(c.requests, f.Seq)
 		c.mu.Unlock()
-		if !ok { // nobody waits for it any more; it is a sign of life all the same
+		if !ok { // no caller waits for it any longer, but it is a sign of life
 			c.m.record(f.Claim, f.RTT, now)
 			return nil
 		}
@@ -177,15 +174,14 @@ func (c *monitorConn) handleFrame(f frame, now time.Time) error {
 	return nil
 }
 
-// respond answers a request: at once, or, when a fresh claim is wanted, after what
-// Raft is inside of.
+// respond answers a request: immediately, or after Raft's current message if a fresh claim is requested.
 func (c *monitorConn) respond(f frame) error {
 	if !f.Fresh {
 		return c.sendFrame(frame{Kind: frameAnswer, Seq: f.Seq})
 	}
 	if c.fresh.Add(1) > maxFresh {
 		c.fresh.Add(-1)
-		return nil // unanswered: a peer asks again
+		return nil // unanswered: the peer repeats its request
 	}
 	wait := min(f.Wait, c.m.cfg.TimeoutMax)
 	started := c.m.cfg.Host.Spawn(func(ctx context.Context) {
@@ -202,7 +198,7 @@ func (c *monitorConn) respond(f frame) error {
 	return nil
 }
 
-// request sends a request, and returns its number. response, if any, has capacity 1.
+// request sends a request and returns its number. response, if any, has capacity 1.
 func (c *monitorConn) request(f frame, response chan<- cluster.ReceivedClaim) (seq uint64, err error) {
 	c.mu.Lock()
 	if len(c.requests) >= maxRequests {
@@ -216,7 +212,7 @@ func (c *monitorConn) request(f frame, response chan<- cluster.ReceivedClaim) (s
 	return f.Seq, c.sendFrame(f)
 }
 
-// poll asks for a claim, unless the last request like it has no response yet.
+// poll requests a claim, unless the last poll has no response yet.
 func (c *monitorConn) poll() {
 	c.mu.Lock()
 	_, waits := c.requests[c.lastPoll]
@@ -230,15 +226,14 @@ func (c *monitorConn) poll() {
 	c.mu.Unlock()
 }
 
-// forget gives up a request.
+// forget drops a pending request.
 func (c *monitorConn) forget(seq uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.requests, seq)
 }
 
-// sendFrame sends a frame with this node's claim. When that fails, the connection
-// has ended.
+// sendFrame sends a frame with this node's claim. After an error the connection has ended.
 func (c *monitorConn) sendFrame(f frame) error {
 	select {
 	case c.writeSem <- struct{}{}:
@@ -246,7 +241,7 @@ func (c *monitorConn) sendFrame(f frame) error {
 		return net.ErrClosed
 	}
 	defer func() { <-c.writeSem }()
-	f.Claim, f.RTT = c.m.Claim(), c.m.networkRTT() // now, so that claims are sent in order
+	f.Claim, f.RTT = c.m.Claim(), c.m.networkRTT() // here, so that claims are sent in order
 	if !c.m.cfg.Host.ApplyFaults(c.m.id, &f.Claim, c.gone) {
 		return nil
 	}
@@ -263,8 +258,8 @@ func (c *monitorConn) sendFrame(f frame) error {
 	return err
 }
 
-// goodbye tells the peer that the connection ends and this process does not, and
-// keeps why. What is left to do is end.
+// goodbye tells the peer that the connection ends and this process does not. The caller must call end next; its cause
+// is the one given here.
 func (c *monitorConn) goodbye(cause error) {
 	c.mu.Lock()
 	if c.cause == nil {

@@ -1,7 +1,6 @@
-// Package monitor keeps one connection between each two nodes, on which they
-// exchange claims: what each says of itself and of the leader. The end of such a
-// connection, or of the one to a peer's crash socket, shows that the peer's
-// process has died.
+// Package monitor keeps one connection between each two nodes, on which they exchange claims about themselves and the
+// leader. The end of such a connection, or of the connection to a peer's crash socket, shows that the peer's process
+// has died.
 package monitor
 
 import (
@@ -16,84 +15,79 @@ import (
 	"northstar/cluster"
 )
 
-// MaxPeers bounds the nodes that are monitored at once.
+// MaxPeers bounds the monitored nodes.
 const MaxPeers = 64
 
-// maxSilence is how long a connection may be silent although its peer is known
-// to be alive.
+// maxSilence is how long a connection may be silent although its peer is known to be alive.
 const maxSilence = 10 * time.Second
 
-// reconcileInterval is the time between two looks for new peers in the
-// configuration. The hello of one that is not monitored yet makes it look at once.
+// reconcileInterval is the time between two checks of the configuration for new peers. The hello of a peer without a
+// monitor triggers a check immediately.
 const reconcileInterval = time.Second
 
-// lookDelay is what passes at least before it looks because of a hello.
+// lookDelay is the minimum delay before a check that a hello triggers.
 const lookDelay = time.Millisecond
 
 var (
-	// ErrRefused is what Host.Open wraps when either side refuses the other.
+	// ErrRefused is wrapped by an error of Host.Open if either side refuses the other.
 	ErrRefused = errors.New("refused")
 	// ErrTooMany is returned by Accept for a peer above MaxPeers.
 	ErrTooMany = errors.New("too many peers")
-	// ErrIdentity is returned by Accept when a claim is not of the hello's process.
+	// ErrIdentity is returned by Accept if a claim is not of the hello's process.
 	ErrIdentity = errors.New("wrong node identity")
 )
 
-// Host is what the monitor connections need of the transport.
+// Host is the part of the transport that monitor connections use.
 type Host interface {
-	// Open dials a node and completes the hello within ctx. It returns the
-	// connection and what the peer says of itself.
+	// Open dials a node and completes the hello within ctx. It returns the connection and the peer's side of the
+	// hello.
 	Open(ctx context.Context, addr string, want cluster.NodeID) (net.Conn, cluster.Peer, error)
 	// Dial opens a connection without a hello.
 	Dial(ctx context.Context, addr string) (net.Conn, error)
-	// Admit returns an error when a peer is not admitted as things are now.
+	// Admit returns an error if a peer is not admitted at present.
 	Admit(cluster.Peer) error
-	// Connected is called at the first frame of a connection. The peer's process was
-	// in that term when it sent it.
+	// Connected is called at the first frame of a connection. The peer's process was in term when it sent the frame.
 	Connected(peer cluster.Peer, term uint64)
-	// WaitMainLoop returns nil once Raft has finished the message that it is inside of.
+	// WaitMainLoop returns nil once Raft has finished its current message.
 	WaitMainLoop(ctx context.Context) error
-	// LastMessage returns when a node last sent a Raft message; zero: never.
+	// LastMessage returns when a node last sent a Raft message; zero if never.
 	LastMessage(cluster.NodeID) time.Time
-	// Spawn runs f in a goroutine that ends before the transport does; false: the
-	// transport does not run.
+	// Spawn runs f in a goroutine that ends before the transport does. It returns false if the transport does not run.
 	Spawn(f func(context.Context)) bool
-	// ApplyFaults lets injected faults happen to a frame, and reports whether the frame
-	// is to be sent. gone is closed when the connection has ended.
+	// ApplyFaults applies injected faults to a frame, and reports whether it must be sent. gone is closed when the
+	// connection has ended.
 	ApplyFaults(to cluster.NodeID, c *cluster.Claim, gone <-chan struct{}) (send bool)
 }
 
-// Config is what New needs. The functions are called often, from many goroutines,
-// and must not block.
+// Config is what New needs. The functions are called often and concurrently, and must not block.
 type Config struct {
-	Host    Host
-	Local   func() cluster.Peer          // this node, as its hellos say it
-	Servers func() []cluster.Server      // Raft's latest configuration
-	Claim   func() cluster.Claim         // this node's claim, but for what Monitors.Claim fills in
-	Lost    func(cluster.ConnectionLoss) // a peer's process has ended its connection, or the kernel has done it
-	// CrashSocketPort is that of this process's crash socket; 0: it has none.
-	CrashSocketPort        int
-	TimeoutMin, TimeoutMax time.Duration // the election timeouts
-	RPCTimeout             time.Duration // of a dial with its hello, and of a write
-	HelloTimeout           time.Duration // until the first frame after a hello
+	Host                   Host
+	Local                  func() cluster.Peer          // this node as its hellos describe it
+	Servers                func() []cluster.Server      // Raft's latest configuration
+	Claim                  func() cluster.Claim         // this node's claim, without the fields that Monitors.Claim fills in
+	Lost                   func(cluster.ConnectionLoss) // a peer's process has ended its connection, or the kernel did so
+	CrashSocketPort        int                          // of this process; 0 if it has no crash socket
+	TimeoutMin, TimeoutMax time.Duration                // the election timeouts
+	RPCTimeout             time.Duration                // of a dial with its hello, and of a write
+	HelloTimeout           time.Duration                // of the first frame after a hello
 	Logger                 hclog.Logger
 }
 
-// Monitors holds one monitor for each peer. Of each two nodes the one with the
-// lower ID dials. Safe for concurrent use.
+// Monitors holds one monitor for each peer. Of each two nodes the one with the lower ID dials. Safe for concurrent
+// use.
 type Monitors struct {
 	cfg Config
 
 	mu      sync.Mutex
 	byID    map[cluster.NodeID]*monitor
-	dialled map[cluster.NodeID]context.CancelFunc // the peers that this node dials
-	changed chan struct{}                         // closed at the next claim; nil while nobody waits
+	dialled map[cluster.NodeID]context.CancelFunc // peers that this node dials
+	changed chan struct{}                         // closed at the next claim; nil while there is no waiter
 
-	look     chan struct{} // capacity 1: look at the configuration now
+	look     chan struct{} // capacity 1: check the configuration now
 	fastPoll chan struct{} // capacity 1: poll fast for a while
 }
 
-// New makes the monitors. It starts nothing.
+// New creates the monitors. It starts nothing.
 func New(cfg Config) *Monitors {
 	return &Monitors{
 		cfg: cfg, byID: map[cluster.NodeID]*monitor{}, dialled: map[cluster.NodeID]context.CancelFunc{},
@@ -101,7 +95,7 @@ func New(cfg Config) *Monitors {
 	}
 }
 
-// of returns the peer's monitor, made at first use; nil when there are too many.
+// of returns the peer's monitor, created at first use; nil if there are too many.
 func (ms *Monitors) of(id cluster.NodeID) *monitor {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
@@ -127,7 +121,7 @@ func (ms *Monitors) evict() bool {
 	return false
 }
 
-// find returns the peer's monitor, nil when there is none.
+// find returns the peer's monitor, nil if there is none.
 func (ms *Monitors) find(id cluster.NodeID) *monitor {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
@@ -144,8 +138,7 @@ func (ms *Monitors) all() []*monitor {
 	return all
 }
 
-// nodeOf returns the node that a process belonged to when it was last connected,
-// "" when that is not known.
+// nodeOf returns the node that a process belonged to when it was last connected, "" if unknown.
 func (ms *Monitors) nodeOf(bootID string) cluster.NodeID {
 	for _, m := range ms.all() {
 		if boot, _ := m.leaderSign(); boot == bootID {
@@ -155,7 +148,7 @@ func (ms *Monitors) nodeOf(bootID string) cluster.NodeID {
 	return ""
 }
 
-// notify wakes whoever waits for claims.
+// notify wakes the goroutines that wait for claims.
 func (ms *Monitors) notify() {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
@@ -165,7 +158,7 @@ func (ms *Monitors) notify() {
 	}
 }
 
-// Kick makes a monitor dial now: the peer has completed a hello with this node.
+// Kick makes a monitor dial now, because the peer has completed a hello with this node.
 func (ms *Monitors) Kick(id cluster.NodeID) {
 	m := ms.find(id)
 	if m == nil {
@@ -177,13 +170,13 @@ func (ms *Monitors) Kick(id cluster.NodeID) {
 	}
 }
 
-// Look makes Run look at the configuration now.
+// Look makes Run check the configuration now.
 func (ms *Monitors) Look() { wake(ms.look) }
 
-// FastPoll makes Run ask for claims often for a while.
+// FastPoll makes Run request claims often for fastPollFor.
 func (ms *Monitors) FastPoll() { wake(ms.fastPoll) }
 
-// wake wakes whoever waits on a channel of capacity 1.
+// wake wakes the goroutine that waits on a channel of capacity 1.
 func wake(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
@@ -191,24 +184,22 @@ func wake(ch chan struct{}) {
 	}
 }
 
-// Address returns where a peer is dialled, "" when it is not a server.
+// Address returns the address of a peer, "" if it is not a server.
 func (ms *Monitors) Address(id cluster.NodeID) string {
 	s, _ := cluster.FindServer(ms.cfg.Servers(), id)
 	return s.Address
 }
 
-// Claims are polled fast for fastPollFor after something has happened, but not in
-// the first moment of it: a failover asks for itself what it must know, and
-// whatever else is said then delays it on a busy machine.
+// Run polls fast for fastPollFor after an event, but only after fastPollDelay: a failover sends its own requests, and
+// other frames would delay it on a busy machine.
 const (
 	fastPollFor   = time.Second
 	fastPollDelay = 25 * time.Millisecond
 )
 
-// Run dials the peers that are this node's to dial, as the configuration names
-// them, and asks them for their claims at each interval, until ctx ends. All that
-// it has started has ended when it returns. It has one timer for all peers, slow
-// while there is a leader, so that an idle cluster stays asleep.
+// Run dials the servers with a higher ID than this node and polls their claims, until ctx ends. All goroutines that it
+// started have ended when it returns. It has one timer for all peers, slow while there is a leader, so that an idle
+// cluster sleeps.
 func (ms *Monitors) Run(ctx context.Context) {
 	var dialling sync.WaitGroup
 	defer dialling.Wait()
@@ -239,8 +230,7 @@ func (ms *Monitors) Run(ctx context.Context) {
 	}
 }
 
-// pollInterval is the time until the next questions. fastSince is when the last
-// fast polling began.
+// pollInterval returns the time until the next poll. fastSince is the start of the last fast polling.
 func (ms *Monitors) pollInterval(now, fastSince time.Time) time.Duration {
 	if !ms.dials() {
 		return reconcileInterval
@@ -255,9 +245,8 @@ func (ms *Monitors) pollInterval(now, fastSince time.Time) time.Duration {
 	return ms.idleInterval()
 }
 
-// idleInterval is the time between two questions while there is a leader: whoever
-// needs claims then asks for them. It is short enough for the side that is asked,
-// which ends a connection on which nothing comes for maxSilence.
+// idleInterval returns the time between two polls while there is a leader; a node that needs claims requests them
+// then. It is shorter than maxSilence, after which the other side ends a silent connection.
 func (ms *Monitors) idleInterval() time.Duration { return min(ms.cfg.TimeoutMin*10/3, maxSilence/4) }
 
 // dials reports whether this node dials any peer.
@@ -267,8 +256,8 @@ func (ms *Monitors) dials() bool {
 	return len(ms.dialled) > 0
 }
 
-// pollAll asks the dialled peers for their claims, but none twice before it has
-// answered. A question carries a claim, and so keeps the answering side up to date.
+// pollAll requests the claims of the dialled peers, except those with an unanswered poll. A request carries a claim,
+// and so keeps the other side up to date.
 func (ms *Monitors) pollAll() {
 	for _, m := range ms.all() {
 		if c := m.current(); c != nil && c.dialled {
@@ -277,7 +266,7 @@ func (ms *Monitors) pollAll() {
 	}
 }
 
-// reconcile starts and stops dialling as the configuration says.
+// reconcile starts and stops dialling according to the configuration.
 func (ms *Monitors) reconcile(ctx context.Context, dialling *sync.WaitGroup) {
 	self := ms.cfg.Local().NodeID
 	servers := ms.cfg.Servers()
@@ -297,7 +286,7 @@ func (ms *Monitors) reconcile(ctx context.Context, dialling *sync.WaitGroup) {
 	}
 }
 
-// startDialing returns the context to dial a peer in, nil when it is dialled already.
+// startDialing returns the context to dial a peer in, nil if the peer is dialled already.
 func (ms *Monitors) startDialing(ctx context.Context, m *monitor) context.Context {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
@@ -309,7 +298,7 @@ func (ms *Monitors) startDialing(ctx context.Context, m *monitor) context.Contex
 	return own
 }
 
-// stopDialing ends dialling a peer that is no server any more.
+// stopDialing stops dialling a peer that is no longer a server.
 func (ms *Monitors) stopDialing(m *monitor) {
 	ms.mu.Lock()
 	cancel := ms.dialled[m.id]
@@ -324,9 +313,8 @@ func (ms *Monitors) stopDialing(m *monitor) {
 	cancel()
 }
 
-// Accept serves an accepted connection with a peer until it ends, and returns why.
-// onFirstFrame is called once the peer has sent something: until then it may only
-// have wanted the hello.
+// Accept serves an accepted connection until it ends, and returns why it ended. onFirstFrame is called at the peer's
+// first frame: without one the peer only wanted the hello.
 func (ms *Monitors) Accept(ctx context.Context, peer cluster.Peer, conn net.Conn, onFirstFrame func()) error {
 	m := ms.of(peer.NodeID)
 	if m == nil {
