@@ -117,7 +117,8 @@ func TestImportsPointDown(t *testing.T) {
 			}
 			to, ours := strings.CutPrefix(imported, module+"/")
 			if ours && !mayImport(from, to) {
-				t.Errorf("%s (layer %d) imports %s: it may import lower layers, its parent and its own subpackages", from, layers[fromEntry], to)
+				t.Errorf("%s (layer %d) imports %s: it may import lower layers, its parent and its own subpackages",
+					from, layers[fromEntry], to)
 			}
 			if from == "cluster" && strings.Contains(imported, ".") {
 				t.Errorf("cluster imports %s: it is to use the standard library only", imported)

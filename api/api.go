@@ -157,7 +157,8 @@ type Server struct {
 // New returns a Server that does not run yet. It fails if a dependency is missing or the token file is invalid.
 func New(d Deps) (*Server, error) {
 	for _, required := range []any{
-		d.Reads, d.Proposals, d.Membership, d.Recovery, d.Backups, d.Leader, d.Leadership, d.Sessions, d.SplitBrain, d.Logger,
+		d.Reads, d.Proposals, d.Membership, d.Recovery, d.Backups, d.Leader, d.Leadership, d.Sessions, d.SplitBrain,
+		d.Logger,
 	} {
 		if required == nil {
 			return nil, errors.New("api: a dependency is missing")

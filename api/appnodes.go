@@ -22,25 +22,30 @@ func putNode(c *request, in apiv1.NodePut) error {
 		in.Status = string(state.AppActive)
 	}
 	if l := in.Load; l != nil && (l.Connections < 0 || l.Jobs < 0 || l.CPU < 0 || l.Memory < 0) {
-		return problem.BadRequest("load: want numbers of at least 0, got connections %d, jobs %d, cpu %v, memory %v", l.Connections, l.Jobs, l.CPU, l.Memory)
+		return problem.BadRequest("load: want numbers of at least 0, got connections %d, jobs %d, cpu %v, memory %v",
+			l.Connections, l.Jobs, l.CPU, l.Memory)
 	}
 	put := state.AppNodePut{Node: state.AppNode{
-		ID: c.param, Session: in.SessionID, Hostname: in.Hostname, Address: in.Address, HTTPPort: in.HTTPPort, GRPCPort: in.GRPCPort,
-		Roles: in.Roles, Capabilities: in.Capabilities, Version: in.Version, Status: state.AppStatus(in.Status),
+		ID: c.param, Session: in.SessionID, Hostname: in.Hostname, Address: in.Address, HTTPPort: in.HTTPPort,
+		GRPCPort: in.GRPCPort,
+		Roles:    in.Roles, Capabilities: in.Capabilities, Version: in.Version, Status: state.AppStatus(in.Status),
 	}}
 	cmd := state.Command{Kind: state.KindAppNodePut, AppNodePut: &put}
 	if err := cmd.Validate(); err != nil {
 		return err
 	}
 	var result state.Result
-	err := c.onLeader(c.ctx, forward.Request{Write: true, Idempotent: true, Local: func(ctx context.Context) (err error) {
-		if n, ok := c.s.reads.View().AppNode(c.param); ok && n.SameRegistration(&put.Node) {
-			c.audited = true                  // frequent reports of an unchanged node are not audited
-			return c.s.reads.ReadBarrier(ctx) // the session is live, or the node would be dead
-		}
-		result, err = c.proposeHere(ctx, cmd)
-		return err
-	}})
+	err := c.onLeader(c.ctx, forward.Request{
+		Write: true, Idempotent: true,
+		Local: func(ctx context.Context) (err error) {
+			if n, ok := c.s.reads.View().AppNode(c.param); ok && n.SameRegistration(&put.Node) {
+				c.audited = true                  // frequent reports of an unchanged node are not audited
+				return c.s.reads.ReadBarrier(ctx) // the session is live, or the node would be dead
+			}
+			result, err = c.proposeHere(ctx, cmd)
+			return err
+		},
+	})
 	switch {
 	case err != nil:
 		return err
@@ -81,7 +86,8 @@ func listNodes(c *request) error {
 	return c.read(func(v *state.View) error {
 		out := apiv1.Nodes{Items: []apiv1.Node{}}
 		for n := range v.AppNodesAfter(after) {
-			if status != "" && string(n.Status) != status || role != "" && !slices.Contains(n.Roles, role) || capability != "" && !slices.Contains(n.Capabilities, capability) {
+			if status != "" && string(n.Status) != status || role != "" && !slices.Contains(n.Roles, role) ||
+				capability != "" && !slices.Contains(n.Capabilities, capability) {
 				continue
 			}
 			if len(out.Items) == limit {
@@ -152,9 +158,11 @@ func (c *request) encodeNodeChange(e *stream.Events, ch *state.Change) error {
 
 func (c *request) wireNode(n *state.AppNode) apiv1.Node {
 	out := apiv1.Node{
-		ID: n.ID, SessionID: n.Session, Hostname: n.Hostname, Address: n.Address, HTTPPort: n.HTTPPort, GRPCPort: n.GRPCPort,
-		Roles: append([]string{}, n.Roles...), Capabilities: append([]string{}, n.Capabilities...), Version: n.Version,
-		Status: string(n.Status), CanAcceptWork: n.Status == state.AppActive,
+		ID: n.ID, SessionID: n.Session, Hostname: n.Hostname, Address: n.Address, HTTPPort: n.HTTPPort,
+		GRPCPort: n.GRPCPort,
+		Roles:    append([]string{}, n.Roles...), Capabilities: append([]string{}, n.Capabilities...),
+		Version: n.Version,
+		Status:  string(n.Status), CanAcceptWork: n.Status == state.AppActive,
 		RegisteredAt: unixNano(n.RegisteredAt), ChangedAt: unixNano(n.ChangedAt), Revision: n.Revision,
 	}
 	if n.Status != state.AppDead && !c.stale() {

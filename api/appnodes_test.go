@@ -21,8 +21,10 @@ func TestNodes(t *testing.T) {
 		for _, n := range []*node{leader, follower} {
 			a, b := n.session("a"), n.session("b")
 			s := leader.stream("/v1/nodes/watch")
-			w1 := into[apiv1.Node](t, n.register("w1", a, ",'hostname':'h','address':'10.0.0.1','http_port':80,'roles':['worker','gateway'],'capabilities':['gpu'],'load':{'connections':3,'jobs':2,'cpu':0.5,'memory':0.25}"))
-			if w1.Status != "active" || !w1.CanAcceptWork || w1.Load == nil || w1.Load.CPU != 0.5 || w1.SessionID != a || len(w1.Roles) != 2 {
+			w1 := into[apiv1.Node](t, n.register("w1", a,
+				",'hostname':'h','address':'10.0.0.1','http_port':80,'roles':['worker','gateway'],'capabilities':['gpu'],'load':{'connections':3,'jobs':2,'cpu':0.5,'memory':0.25}"))
+			if w1.Status != "active" || !w1.CanAcceptWork || w1.Load == nil || w1.Load.CPU != 0.5 ||
+				w1.SessionID != a || len(w1.Roles) != 2 {
 				t.Fatalf("%+v", w1)
 			}
 			if m, _ := s.next(); m.event != "put" || m.id != fmt.Sprint(w1.Revision) || !strings.Contains(m.data, `"id":"w1"`) {
@@ -31,21 +33,29 @@ func TestNodes(t *testing.T) {
 			into[apiv1.Node](t, n.register("w2", b, ",'status':'joining','roles':['worker']"))
 			// The load alone writes nothing.
 			before := leader.fake.View().Revision()
-			again := into[apiv1.Node](t, n.register("w1", a, ",'hostname':'h','address':'10.0.0.1','http_port':80,'roles':['worker','gateway'],'capabilities':['gpu'],'load':{'connections':4,'jobs':0,'cpu':0,'memory':2048}"))
+			again := into[apiv1.Node](t, n.register("w1", a,
+				",'hostname':'h','address':'10.0.0.1','http_port':80,'roles':['worker','gateway'],'capabilities':['gpu'],'load':{'connections':4,'jobs':0,'cpu':0,'memory':2048}"))
 			if again.Load.Connections != 4 || leader.fake.View().Revision() != before {
 				t.Fatalf("%+v", again)
 			}
-			for query, want := range map[string]int{"": 2, "?status=active": 1, "?role=worker": 2, "?role=gateway": 1, "?capability=gpu": 1, "?capability=none": 0, "?role=worker&status=joining": 1, "?limit=1": 1} {
+			for query, want := range map[string]int{
+				"": 2, "?status=active": 1, "?role=worker": 2, "?role=gateway": 1,
+				"?capability=gpu": 1, "?capability=none": 0, "?role=worker&status=joining": 1, "?limit=1": 1,
+			} {
 				list := into[apiv1.Nodes](t, n.do("GET", "/v1/nodes"+query, ""))
 				if len(list.Items) != want || (list.Next != "") != (query == "?limit=1") {
 					t.Errorf("%s: %+v", query, list)
 				}
 			}
 			into[apiv1.SessionEnded](t, n.do("DELETE", "/v1/sessions/"+b, ""))
-			if counts := into[apiv1.Counts](t, n.do("GET", "/v1/nodes/counts", "")); counts != (apiv1.Counts{Active: 1, Dead: 1, Total: 2}) {
+			if counts := into[apiv1.Counts](t, n.do("GET", "/v1/nodes/counts", "")); counts != (apiv1.Counts{
+				Active: 1,
+				Dead:   1, Total: 2,
+			}) {
 				t.Fatalf("%+v", counts)
 			}
-			if w2 := into[apiv1.Node](t, n.do("GET", "/v1/nodes/w2", "")); w2.Status != "dead" || w2.CanAcceptWork || w2.SessionID != "" {
+			if w2 := into[apiv1.Node](t, n.do("GET", "/v1/nodes/w2", "")); w2.Status != "dead" || w2.CanAcceptWork ||
+				w2.SessionID != "" {
 				t.Fatalf("%+v", w2)
 			}
 			n.register("w2", b, "").is(t, 404, cluster.CodeSessionEnded)
@@ -55,9 +65,13 @@ func TestNodes(t *testing.T) {
 				n.do("GET", "/v1/nodes/"+id, "").is(t, 404, cluster.CodeBadRequest)
 			}
 			for more, field := range map[string]string{
-				",'status':'dead'": "status", ",'http_port':65536": "http_port", ",'load':{'cpu':-0.5}": "load", ",'load':{'cpu':'a'}": "load.cpu: want a number", ",'load':{'cores':2}": "load.cores", ",'load':{'CPU':1}": "load.CPU", ",'load':{'cpu':1,'cpu':2}": "load.cpu", ",'load':7": "load", ",'roles':['']": "roles", ",'rolls':[]": "rolls",
+				",'status':'dead'": "status", ",'http_port':65536": "http_port", ",'load':{'cpu':-0.5}": "load",
+				",'load':{'cpu':'a'}": "load.cpu: want a number", ",'load':{'cores':2}": "load.cores",
+				",'load':{'CPU':1}": "load.CPU", ",'load':{'cpu':1,'cpu':2}": "load.cpu", ",'load':7": "load",
+				",'roles':['']": "roles", ",'rolls':[]": "rolls",
 			} {
-				if p := n.register("w3", a, more).is(t, 400, cluster.CodeBadRequest); !strings.HasPrefix(p.Detail, field) {
+				if p := n.register("w3", a, more).is(t, 400, cluster.CodeBadRequest); !strings.HasPrefix(p.Detail,
+					field) {
 					t.Errorf("%s: %s", more, p.Detail)
 				}
 			}

@@ -16,7 +16,8 @@ import (
 
 func (n *node) sessionOf(ttlMS int) string {
 	n.t.Helper()
-	return into[apiv1.SessionCreated](n.t, n.post("/v1/sessions", fmt.Sprintf("{'name':'s','ttl_ms':%d}", ttlMS))).SessionID
+	return into[apiv1.SessionCreated](n.t,
+		n.post("/v1/sessions", fmt.Sprintf("{'name':'s','ttl_ms':%d}", ttlMS))).SessionID
 }
 
 // alive reads the next event, which must be a keep-alive.
@@ -75,7 +76,8 @@ func TestAttach(t *testing.T) {
 			begun, last := time.Now(), int64(-1)
 			for range 6 {
 				a := s.alive()
-				if a.TTLMS != 600 || a.ElapsedMS <= last && last >= 0 || a.ElapsedMS > time.Since(begun).Milliseconds()+1000 {
+				if a.TTLMS != 600 || a.ElapsedMS <= last && last >= 0 ||
+					a.ElapsedMS > time.Since(begun).Milliseconds()+1000 {
 					t.Fatalf("%+v after %d", a, last)
 				}
 				last = a.ElapsedMS
@@ -125,7 +127,11 @@ func TestAttach_ClientDisconnectsImmediately(t *testing.T) {
 			id := n.sessionOf(60_000)
 			asked, proven := make(chan struct{}, 1), make(chan struct{})
 			leader.fake.set(func() {
-				leader.fake.barrier = func(ctx context.Context) error { asked <- struct{}{}; <-proven; return ctx.Err() }
+				leader.fake.barrier = func(ctx context.Context) error {
+					asked <- struct{}{}
+					<-proven
+					return ctx.Err()
+				}
 			})
 			ctx, hangUp := context.WithCancel(t.Context())
 			r := httptest.NewRequest("GET", "http://127.0.0.1/v1/sessions/"+id+"/attach", nil).WithContext(ctx)
@@ -352,7 +358,8 @@ func TestAttachIsChecked(t *testing.T) {
 		n.do("GET", path+"?hold=maybe", "").is(t, 400, cluster.CodeBadRequest)
 		n.do("GET", "/v1/sessions/none/attach", "").is(t, 404, cluster.CodeSessionEnded)
 		n.post("/v1/sessions/attached", "{'keep':[{'session_id':'"+id+"'}]}").is(t, 400, cluster.CodeBadRequest)
-		n.post("/v1/sessions/attached", "{'drop':[{'session_id':'','stream_id':'x'}]}").is(t, 400, cluster.CodeBadRequest)
+		n.post("/v1/sessions/attached", "{'drop':[{'session_id':'','stream_id':'x'}]}").is(t, 400,
+			cluster.CodeBadRequest)
 		n.stream(path).alive()
 		n.do("GET", path, "").is(t, 503, cluster.CodeBusy)
 	})
@@ -370,7 +377,8 @@ func TestAttach_ForwardsToken(t *testing.T) {
 		for range 5 {
 			s.alive()
 		}
-		follower.do("GET", "/v1/sessions/"+made.SessionID+"/attach", "", "Authorization", "Bearer "+tokens["observer"]).is(t, 403, cluster.CodeForbidden)
+		follower.do("GET", "/v1/sessions/"+made.SessionID+"/attach", "", "Authorization", "Bearer "+
+			tokens["observer"]).is(t, 403, cluster.CodeForbidden)
 		s.resp.Body.Close()
 		eventually(t, func() bool { return !leader.lives(made.SessionID) })
 	})

@@ -63,7 +63,8 @@ func TestAuditOfOneNode(t *testing.T) {
 		n.do("PUT", "/v1/kv/a%2Fb", "v", as(token.Client)...)
 		n.do("PUT", "/v1/kv/a%2Fb", "v", append(as(token.Client), "If-None-Match", "*")...)
 		n.do("POST", "/admin/auto-failover", `{"enabled":false,"reason":"upgrade"}`, json(token.Operator)...)
-		if got, want := inState(n), "n1 the-client PUT /v1/kv/a%2Fb: 200 0; n1 the-client PUT /v1/kv/a%2Fb: 412 4014; n1 the-operator POST /admin/auto-failover: 200 0"; got != want {
+		if got, want := inState(n),
+			"n1 the-client PUT /v1/kv/a%2Fb: 200 0; n1 the-client PUT /v1/kv/a%2Fb: 412 4014; n1 the-operator POST /admin/auto-failover: 200 0"; got != want {
 			t.Errorf("commands: %s", got)
 		}
 		if got := aud.take(); got != "" {
@@ -84,7 +85,10 @@ func TestAuditOfOneNode(t *testing.T) {
 			{"GET", "/admin/audit", "", as(token.Client), "record the-client GET /admin/audit: 403 4403"},
 			{"GET", "/admin/audit", "", as(token.Operator), ""},
 			{"POST", "/admin/transfer", `{"target_leader_id":"n2","dry_run":true,"reason":"why"}`, json(token.Operator), "secure the-operator POST /admin/transfer: 200 0"},
-			{"DELETE", "/admin/members/n3", "", as(token.Operator), "secure the-operator DELETE /admin/members/n3: 200 0"},
+			{
+				"DELETE", "/admin/members/n3", "", as(token.Operator),
+				"secure the-operator DELETE /admin/members/n3: 200 0",
+			},
 			{"POST", "/admin/transfer", `{"target_leader_id":"n7"}`, json(token.Operator), "secure the-operator POST /admin/transfer: 404 4400"},
 			{"POST", "/v1/sessions/s/renew", "", as(token.Client), ""}, // a keep-alive
 		} {
@@ -163,10 +167,14 @@ func TestAuditPages(t *testing.T) {
 		for i := range 5 {
 			n.do("PUT", fmt.Sprintf("/v1/kv/k%d", i), "v")
 		}
-		n.fake.apply(state.Command{Kind: state.KindAudit, Now: 9, AuditBatch: &state.AuditBatch{Producer: "b", First: 1, Lost: 2, Records: []state.AuditRecord{{
-			Class: state.AuditOperators, At: 8e9, Node: "n2", Who: "ann", Role: "operator", From: "h:1", What: "POST /admin/transfer",
-			Request: `{"reason":"x"}`, Reason: "x", Status: 409, Code: cluster.CodeTransferFailed, Detail: "no", DryRun: true, Delayed: true,
-		}}}})
+		n.fake.apply(state.Command{Kind: state.KindAudit, Now: 9, AuditBatch: &state.AuditBatch{
+			Producer: "b", First: 1,
+			Lost: 2, Records: []state.AuditRecord{{
+				Class: state.AuditOperators, At: 8e9, Node: "n2", Who: "ann", Role: "operator", From: "h:1",
+				What:    "POST /admin/transfer",
+				Request: `{"reason":"x"}`, Reason: "x", Status: 409, Code: cluster.CodeTransferFailed, Detail: "no", DryRun: true, Delayed: true,
+			}},
+		}})
 		page := func(query string) (out apiv1.Audit) {
 			t.Helper()
 			r := n.do("GET", "/admin/audit"+query, "")
@@ -201,7 +209,8 @@ func TestAuditPages(t *testing.T) {
 			}
 		}
 		it := page("?who=ann").Items[0]
-		if it.Result != "ERR_LEADER_TRANSFER_FAILED" || it.Request["reason"] != "x" || !it.Delayed || !it.DryRun || it.Status != 409 || it.When.Unix() != 8 || it.Class != "operators" {
+		if it.Result != "ERR_LEADER_TRANSFER_FAILED" || it.Request["reason"] != "x" || !it.Delayed || !it.DryRun ||
+			it.Status != 409 || it.When.Unix() != 8 || it.Class != "operators" {
 			t.Errorf("item %+v", it)
 		}
 		if p := page(""); p.Dropped.Lost != 2 || p.Items[0].Result != "ok" || p.Items[0].Class != "clients" {

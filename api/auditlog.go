@@ -41,8 +41,11 @@ func listAudit(c *request) error {
 func auditPage(v *state.View, from bool, since uint64, limit int, wanted func(*state.AuditRecord) bool) apiv1.Audit {
 	counts := v.AuditCounts()
 	out := apiv1.Audit{
-		Items:   []apiv1.AuditRecord{},
-		Dropped: apiv1.AuditDropped{Clients: counts.Dropped[state.AuditClients], Operators: counts.Dropped[state.AuditOperators], Lost: counts.Lost},
+		Items: []apiv1.AuditRecord{},
+		Dropped: apiv1.AuditDropped{
+			Clients:   counts.Dropped[state.AuditClients],
+			Operators: counts.Dropped[state.AuditOperators], Lost: counts.Lost,
+		},
 	}
 	if from {
 		last := since
@@ -78,8 +81,10 @@ func auditPage(v *state.View, from bool, since uint64, limit int, wanted func(*s
 
 func wireAudit(r *state.AuditRecord) apiv1.AuditRecord {
 	out := apiv1.AuditRecord{
-		Seq: strconv.FormatUint(r.Seq, 10), When: unixNano(r.At), Class: "clients", Node: string(r.Node), Who: r.Who, Role: r.Role, From: r.From, What: r.What,
-		Reason: r.Reason, Result: "ok", Status: r.Status, Code: int(r.Code), Detail: r.Detail, DryRun: r.DryRun, Delayed: r.Delayed,
+		Seq: strconv.FormatUint(r.Seq, 10), When: unixNano(r.At), Class: "clients", Node: string(r.Node), Who: r.Who,
+		Role: r.Role, From: r.From, What: r.What,
+		Reason: r.Reason, Result: "ok", Status: r.Status, Code: int(r.Code), Detail: r.Detail, DryRun: r.DryRun,
+		Delayed: r.Delayed,
 	}
 	if r.Class == state.AuditOperators {
 		out.Class = "operators"

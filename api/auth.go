@@ -148,7 +148,8 @@ func (c *request) authorize() error {
 	case who.node != "" && c.route.AllowNode:
 		return nil
 	}
-	return cluster.Errorf(cluster.CodeForbidden, "%s is not allowed: %s %s requires role %s", who.describe(), c.r.Method, c.route.Pattern, c.route.Role)
+	return cluster.Errorf(cluster.CodeForbidden, "%s is not allowed: %s %s requires role %s", who.describe(),
+		c.r.Method, c.route.Pattern, c.route.Role)
 }
 
 func (i identity) describe() string {
@@ -215,9 +216,11 @@ func (a *authenticator) identifyDirect(r *http.Request) (identity, error) {
 	case tokens == nil && fromLoopback(r) && a.localHost(r.Host):
 		return identity{name: "loopback", role: token.Operator}, nil
 	case tokens == nil:
-		return identity{}, cluster.Errorf(cluster.CodeUnauthenticated, "this node has no auth.tokens: a client certificate is needed, or a request from this machine to its IP address or localhost")
+		return identity{}, cluster.Errorf(cluster.CodeUnauthenticated,
+			"this node has no auth.tokens: a client certificate is needed, or a request from this machine to its IP address or localhost")
 	}
-	return identity{}, cluster.Errorf(cluster.CodeUnauthenticated, "Authorization: a bearer token or a client certificate is needed")
+	return identity{}, cluster.Errorf(cluster.CodeUnauthenticated,
+		"Authorization: a bearer token or a client certificate is needed")
 }
 
 // localHost reports whether a Host header names this machine in a way that a foreign domain cannot. A page that

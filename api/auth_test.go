@@ -155,43 +155,121 @@ func TestIdentify(t *testing.T) {
 		headers  []string
 		want     int // of GET /admin/snapshot
 	}{
-		"loopback without tokens":                 {remote: "127.0.0.1:5", want: 200},
-		"loopback, IPv6":                          {remote: "[::1]:5", want: 200},
-		"loopback, mapped":                        {remote: "[::ffff:127.0.0.1]:5", want: 200},
-		"loopback by name localhost":              {remote: "127.0.0.1:5", host: "localhost:7701", want: 200},
-		"loopback by the advertised name":         {remote: "127.0.0.1:5", host: "node1.example:7701", want: 200},
-		"loopback, HTTP/1.0 without a host":       {remote: "127.0.0.1:5", noHost: true, want: 200},
-		"loopback by somebody else's name":        {remote: "127.0.0.1:5", host: "evil.example:7701", want: 401},
-		"elsewhere without tokens":                {remote: "192.0.2.1:5", want: 401},
-		"elsewhere, insecure":                     {remote: "192.0.2.1:5", insecure: true, want: 200},
-		"loopback with tokens, none sent":         {tokens: true, remote: "127.0.0.1:5", want: 401},
-		"token":                                   {tokens: true, remote: "192.0.2.1:5", headers: []string{"Authorization", good}, want: 200},
-		"token, scheme in lower case":             {tokens: true, remote: "192.0.2.1:5", headers: []string{"Authorization", "bearer " + tokens[token.Operator]}, want: 200},
-		"wrong scheme":                            {tokens: true, remote: "192.0.2.1:5", headers: []string{"Authorization", "Basic " + tokens[token.Operator]}, want: 401},
-		"bad token":                               {tokens: true, remote: "192.0.2.1:5", headers: []string{"Authorization", good + "x"}, want: 401},
-		"bad token, insecure":                     {tokens: true, insecure: true, remote: "192.0.2.1:5", headers: []string{"Authorization", good + "x"}, want: 200},
-		"weak token":                              {tokens: true, remote: "192.0.2.1:5", headers: []string{"Authorization", "Bearer " + tokens[token.Client]}, want: 403},
-		"certificate":                             {remote: "192.0.2.1:5", cert: "northstar://test/operator/ann", want: 200},
-		"certificate beside tokens":               {tokens: true, remote: "192.0.2.1:5", cert: "northstar://test/operator/ann", want: 200},
-		"certificate of a weaker role":            {remote: "192.0.2.1:5", cert: "northstar://test/observer/ann", want: 403},
-		"certificate of another cluster":          {remote: "192.0.2.1:5", cert: "northstar://other/operator/ann", want: 401},
-		"certificate not verified":                {remote: "192.0.2.1:5", cert: "northstar://test/operator/ann", noVerify: true, want: 401},
-		"certificate of a node":                   {remote: "192.0.2.1:5", cert: "northstar://test/node/n2", want: 403},
-		"certificate with another scheme":         {remote: "192.0.2.1:5", cert: "https://test/operator/ann", want: 401},
-		"identity from a node":                    {tokens: true, remote: "192.0.2.1:5", cert: "northstar://test/node/n2", headers: forwardedAs("operator ann"), want: 200},
-		"identity from a node, weaker":            {tokens: true, remote: "192.0.2.1:5", cert: "northstar://test/node/n2", headers: forwardedAs("client ann"), want: 403},
-		"identity from a node, garbage":           {tokens: true, remote: "192.0.2.1:5", cert: "northstar://test/node/n2", headers: forwardedAs("god"), want: 401},
-		"identity from loopback":                  {remote: "127.0.0.1:5", headers: forwardedAs("operator ann"), want: 200},
-		"identity from loopback, weaker":          {remote: "127.0.0.1:5", headers: forwardedAs("client ann"), want: 403},
-		"identity from loopback with tokens":      {tokens: true, remote: "127.0.0.1:5", headers: forwardedAs("operator ann"), want: 401},
-		"identity from a page that rebinds":       {remote: "127.0.0.1:5", host: "evil.example:7701", headers: forwardedAs("operator ann"), want: 401},
-		"identity and a weak token":               {tokens: true, remote: "127.0.0.1:5", headers: append(forwardedAs("operator ann"), "Authorization", "Bearer "+tokens[token.Observer]), want: 403},
-		"identity from loopback over TLS":         {tokens: true, remote: "127.0.0.1:5", tls: true, headers: forwardedAs("operator ann"), want: 401},
-		"identity from elsewhere":                 {tokens: true, remote: "192.0.2.1:5", headers: forwardedAs("operator ann"), want: 401},
-		"identity from elsewhere, with a token":   {tokens: true, remote: "192.0.2.1:5", headers: append(forwardedAs("operator ann"), "Authorization", "Bearer "+tokens[token.Observer]), want: 403},
-		"identity from a client's certificate":    {remote: "192.0.2.1:5", cert: "northstar://test/client/bob", headers: forwardedAs("operator ann"), want: 403},
-		"identity without having been forwarded":  {tokens: true, remote: "127.0.0.1:5", headers: []string{"X-Northstar-Identity", "operator ann"}, want: 401},
-		"insecure keeps the passed identity weak": {insecure: true, remote: "192.0.2.1:5", headers: forwardedAs("client ann"), want: 403},
+		"loopback without tokens":           {remote: "127.0.0.1:5", want: 200},
+		"loopback, IPv6":                    {remote: "[::1]:5", want: 200},
+		"loopback, mapped":                  {remote: "[::ffff:127.0.0.1]:5", want: 200},
+		"loopback by name localhost":        {remote: "127.0.0.1:5", host: "localhost:7701", want: 200},
+		"loopback by the advertised name":   {remote: "127.0.0.1:5", host: "node1.example:7701", want: 200},
+		"loopback, HTTP/1.0 without a host": {remote: "127.0.0.1:5", noHost: true, want: 200},
+		"loopback by somebody else's name":  {remote: "127.0.0.1:5", host: "evil.example:7701", want: 401},
+		"elsewhere without tokens":          {remote: "192.0.2.1:5", want: 401},
+		"elsewhere, insecure":               {remote: "192.0.2.1:5", insecure: true, want: 200},
+		"loopback with tokens, none sent":   {tokens: true, remote: "127.0.0.1:5", want: 401},
+		"token": {
+			tokens: true, remote: "192.0.2.1:5",
+			headers: []string{"Authorization", good}, want: 200,
+		},
+		"token, scheme in lower case": {
+			tokens: true, remote: "192.0.2.1:5",
+			headers: []string{"Authorization", "bearer " + tokens[token.Operator]}, want: 200,
+		},
+		"wrong scheme": {
+			tokens: true, remote: "192.0.2.1:5",
+			headers: []string{"Authorization", "Basic " + tokens[token.Operator]}, want: 401,
+		},
+		"bad token": {
+			tokens: true, remote: "192.0.2.1:5",
+			headers: []string{"Authorization", good + "x"}, want: 401,
+		},
+		"bad token, insecure": {
+			tokens: true, insecure: true, remote: "192.0.2.1:5",
+			headers: []string{"Authorization", good + "x"}, want: 200,
+		},
+		"weak token": {
+			tokens: true, remote: "192.0.2.1:5",
+			headers: []string{"Authorization", "Bearer " + tokens[token.Client]}, want: 403,
+		},
+		"certificate": {
+			remote: "192.0.2.1:5", cert: "northstar://test/operator/ann",
+			want: 200,
+		},
+		"certificate beside tokens": {
+			tokens: true, remote: "192.0.2.1:5",
+			cert: "northstar://test/operator/ann", want: 200,
+		},
+		"certificate of a weaker role": {
+			remote: "192.0.2.1:5", cert: "northstar://test/observer/ann",
+			want: 403,
+		},
+		"certificate of another cluster": {
+			remote: "192.0.2.1:5", cert: "northstar://other/operator/ann",
+			want: 401,
+		},
+		"certificate not verified": {
+			remote: "192.0.2.1:5", cert: "northstar://test/operator/ann",
+			noVerify: true, want: 401,
+		},
+		"certificate of a node": {remote: "192.0.2.1:5", cert: "northstar://test/node/n2", want: 403},
+		"certificate with another scheme": {
+			remote: "192.0.2.1:5", cert: "https://test/operator/ann",
+			want: 401,
+		},
+		"identity from a node": {
+			tokens: true, remote: "192.0.2.1:5",
+			cert: "northstar://test/node/n2", headers: forwardedAs("operator ann"), want: 200,
+		},
+		"identity from a node, weaker": {
+			tokens: true, remote: "192.0.2.1:5",
+			cert: "northstar://test/node/n2", headers: forwardedAs("client ann"), want: 403,
+		},
+		"identity from a node, garbage": {
+			tokens: true, remote: "192.0.2.1:5",
+			cert: "northstar://test/node/n2", headers: forwardedAs("god"), want: 401,
+		},
+		"identity from loopback": {
+			remote: "127.0.0.1:5", headers: forwardedAs("operator ann"),
+			want: 200,
+		},
+		"identity from loopback, weaker": {
+			remote: "127.0.0.1:5", headers: forwardedAs("client ann"),
+			want: 403,
+		},
+		"identity from loopback with tokens": {
+			tokens: true, remote: "127.0.0.1:5",
+			headers: forwardedAs("operator ann"), want: 401,
+		},
+		"identity from a page that rebinds": {
+			remote: "127.0.0.1:5", host: "evil.example:7701",
+			headers: forwardedAs("operator ann"), want: 401,
+		},
+		"identity and a weak token": {
+			tokens: true, remote: "127.0.0.1:5",
+			headers: append(forwardedAs("operator ann"), "Authorization", "Bearer "+tokens[token.Observer]), want: 403,
+		},
+		"identity from loopback over TLS": {
+			tokens: true, remote: "127.0.0.1:5", tls: true,
+			headers: forwardedAs("operator ann"), want: 401,
+		},
+		"identity from elsewhere": {
+			tokens: true, remote: "192.0.2.1:5",
+			headers: forwardedAs("operator ann"), want: 401,
+		},
+		"identity from elsewhere, with a token": {
+			tokens: true, remote: "192.0.2.1:5",
+			headers: append(forwardedAs("operator ann"), "Authorization", "Bearer "+tokens[token.Observer]), want: 403,
+		},
+		"identity from a client's certificate": {
+			remote: "192.0.2.1:5", cert: "northstar://test/client/bob",
+			headers: forwardedAs("operator ann"), want: 403,
+		},
+		"identity without having been forwarded": {
+			tokens: true, remote: "127.0.0.1:5",
+			headers: []string{"X-Northstar-Identity", "operator ann"}, want: 401,
+		},
+		"insecure keeps the passed identity weak": {
+			insecure: true, remote: "192.0.2.1:5",
+			headers: forwardedAs("client ann"), want: 403,
+		},
 	} {
 		s := bareServer(t, func(d *Deps) {
 			d.Insecure = tc.insecure
@@ -287,7 +365,8 @@ func TestTooManyBadTokens(t *testing.T) {
 			t.Errorf("another address: %d", got)
 		}
 		time.Sleep(2 * failureRefill)
-		if a, b, c := ask("192.0.2.1:5", "wrong"), ask("192.0.2.1:5", "wrong"), ask("192.0.2.1:5", "wrong"); a != 401 || b != 401 || c != 429 {
+		if a, b, c := ask("192.0.2.1:5", "wrong"), ask("192.0.2.1:5", "wrong"), ask("192.0.2.1:5", "wrong"); a != 401 ||
+			b != 401 || c != 429 {
 			t.Errorf("after two refills: %d %d %d", a, b, c)
 		}
 	})
@@ -299,7 +378,8 @@ func TestUnauthenticatedIsCounted(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		data, tokens := tokenFile()
 		n := startServer(t, newFakeCluster("n1", true), withTokens(data))
-		for i, authorization := range []string{"", "Bearer wrong", "Basic " + tokens[token.Operator], "Bearer " + tokens[token.Observer]} {
+		for i, authorization := range []string{"", "Bearer wrong", "Basic " + tokens[token.Operator], "Bearer " +
+			tokens[token.Observer]} {
 			n.do("GET", "/v1/kv", "", "Authorization", authorization)
 			want := fmt.Sprintf("northstar_auth_failures_total %d\n", min(i+1, 3))
 			if r := n.do("GET", "/metrics", ""); !strings.Contains(r.body, want) {
@@ -380,7 +460,8 @@ func TestTokenFile_Reload(t *testing.T) {
 		}
 		cancel()
 		<-done
-		if got := strings.Count(log.String(), "cannot load token file"); got != 3 { // the two without tokens are the same
+		// the two without tokens are the same
+		if got := strings.Count(log.String(), "cannot load token file"); got != 3 {
 			t.Errorf("%d errors for four bad files:\n%s", got, log.String())
 		}
 	})

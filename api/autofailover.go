@@ -44,7 +44,8 @@ func postAutoFailover(c *request, in apiv1.AutoFailover) error {
 		if err := c.s.reads.ReadBarrier(ctx); err != nil {
 			return err
 		}
-		if answered, err := c.verifyPlan(planParams{in.DryRun, in.PlanID}, c.planAutoFailover(*in.Enabled, ttl)); err != nil {
+		if answered, err := c.verifyPlan(planParams{in.DryRun, in.PlanID},
+			c.planAutoFailover(*in.Enabled, ttl)); err != nil {
 			return err
 		} else if answered {
 			return forward.ErrResponseWritten
@@ -72,7 +73,8 @@ func postAutoFailover(c *request, in apiv1.AutoFailover) error {
 func (c *request) planAutoFailover(enabled bool, ttl time.Duration) cluster.Plan {
 	st, view := c.s.reads.Status(), c.s.reads.View()
 	p := cluster.Plan{
-		Action: "auto_failover", Term: st.Term, Membership: cluster.MembershipDigest(st.Servers, view.Members()), Leader: st.LeaderID,
+		Action: "auto_failover", Term: st.Term, Membership: cluster.MembershipDigest(st.Servers, view.Members()),
+		Leader: st.LeaderID,
 		Params: fmt.Sprintf("%t %d", enabled, ttl), Risk: cluster.RiskLow,
 	}
 	switch {

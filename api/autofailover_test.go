@@ -24,7 +24,8 @@ func TestAutoFailover(t *testing.T) {
 			t.Errorf("the setting was spread %d times before the answer", leader.fake.awaitApplied)
 		}
 		set := leader.fake.state.View().Settings()
-		if left := time.Until(time.Unix(0, set.PausedUntil)); set.AutoFailover || set.Reason != "upgrade" || left < 50*time.Second || left > time.Minute {
+		if left := time.Until(time.Unix(0, set.PausedUntil)); set.AutoFailover || set.Reason != "upgrade" ||
+			left < 50*time.Second || left > time.Minute {
 			t.Errorf("set: %+v", set)
 		}
 		for path, want := range map[string]string{"/status": `"auto_failover":false`, "/v1/cluster": `"auto_failover":false`, "/readyz?verbose": "auto_failover"} {
@@ -45,7 +46,8 @@ func TestAutoFailoverDryRun(t *testing.T) {
 			return follower.do("POST", "/admin/auto-failover", body, "Content-Type", jsonBody)
 		}
 		plan := into[apiv1.Plan](t, post(`{"enabled":false,"ttl_ms":60000,"dry_run":true}`))
-		if !plan.Possible || plan.Action != "auto_failover" || !strings.Contains(plan.Summary, "1m0s") || len(plan.Warnings) != 1 || !leader.fake.View().AutoFailover(time.Now()) {
+		if !plan.Possible || plan.Action != "auto_failover" || !strings.Contains(plan.Summary, "1m0s") ||
+			len(plan.Warnings) != 1 || !leader.fake.View().AutoFailover(time.Now()) {
 			t.Fatalf("%+v", plan)
 		}
 		other := into[apiv1.Plan](t, post(`{"enabled":false,"dry_run":true}`)).PlanID
@@ -86,7 +88,8 @@ func TestElectionShowsHowLong(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		n := startServer(t, newFakeCluster("n1", true))
 		n.fake.apply(state.Command{Kind: state.KindLeaderStart, Now: 20e6, LeaderStart: &state.LeaderStart{
-			Term: 2, Node: "n1", Trigger: "connection_lost", Reason: "node n3 is lost, as n1, n2 report", Operator: "anna", LeaderlessAt: 3e6, StartedAt: 15e6,
+			Term: 2, Node: "n1", Trigger: "connection_lost", Reason: "node n3 is lost, as n1, n2 report",
+			Operator: "anna", LeaderlessAt: 3e6, StartedAt: 15e6,
 			Votes: []byte(`[{"voter_id":"n1","granted":true,"reason":"itself"},{"voter_id":"n2","granted":false,"reason":"log behind: 41 < 44"}]`),
 		}})
 		r := n.do("GET", "/v1/elections", "")

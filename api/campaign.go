@@ -34,10 +34,13 @@ func campaign(c *request, in apiv1.Campaign) error {
 	var role *state.Role
 	// The session identifies a candidate. A later leader therefore knows whether an earlier attempt was elected, and
 	// withdraws the candidate when the wait expires.
-	work := forward.Request{Write: true, Idempotent: true, FinalCode: cluster.CodeRoleHeld, Local: func(ctx context.Context) (err error) {
-		role, err = c.campaignHere(ctx, cmd)
-		return err
-	}}
+	work := forward.Request{
+		Write: true, Idempotent: true, FinalCode: cluster.CodeRoleHeld,
+		Local: func(ctx context.Context) (err error) {
+			role, err = c.campaignHere(ctx, cmd)
+			return err
+		},
+	}
 	err = c.onLeader(ctx, work)
 	for ; c.canRetry(ctx, err, wait); err = c.onLeader(ctx, work) {
 	}
@@ -63,7 +66,8 @@ func (c *request) campaignCommand(in apiv1.Campaign) (state.Command, error) {
 	}
 	cmd := state.Command{Kind: state.KindRoleCampaign, RoleCampaign: &state.RoleCampaign{
 		Role: c.param, Session: in.SessionID, Value: in.Value, Wait: in.WaitMS > 0,
-		TakeoverDelay: time.Duration(in.TakeoverDelayMS) * time.Millisecond, Ineligible: in.Eligible != nil && !*in.Eligible,
+		TakeoverDelay: time.Duration(in.TakeoverDelayMS) * time.Millisecond, Ineligible: in.Eligible != nil &&
+			!*in.Eligible,
 	}}
 	if err := cmd.Validate(); err != nil {
 		return state.Command{}, err
@@ -73,7 +77,8 @@ func (c *request) campaignCommand(in apiv1.Campaign) (state.Command, error) {
 
 // canRetry reports whether a campaign that found no leader within the queue limit tries again.
 func (c *request) canRetry(ctx context.Context, err error, wait time.Duration) bool {
-	return cluster.IsCode(err, cluster.CodeNoLeader) && wait > 0 && !c.forwarded && ctx.Err() == nil && !c.waitExpired(ctx) && c.s.stopping.Err() == nil
+	return cluster.IsCode(err, cluster.CodeNoLeader) && wait > 0 && !c.forwarded && ctx.Err() == nil &&
+		!c.waitExpired(ctx) && c.s.stopping.Err() == nil
 }
 
 // waitExpired reports whether the wait of a campaign is over: the rest of its time is for the response.
@@ -135,7 +140,9 @@ func (c *request) campaignHere(ctx context.Context, cmd state.Command) (*state.R
 
 // waitForElection returns the role when the candidate was elected or left the queue, when the wait is over, or when
 // the client is gone. It fails if the session has ended or this node can no longer tell.
-func (c *request) waitForElection(ctx context.Context, p *state.RoleCampaign, leader *forward.Leader) (*state.Role, error) {
+func (c *request) waitForElection(ctx context.Context, p *state.RoleCampaign, leader *forward.Leader) (*state.Role,
+	error,
+) {
 	until := c.waitDeadline(ctx)
 	ctx, cancel := stream.WithGraceAfter(ctx, leader.Changed, 0)
 	defer cancel()
@@ -149,7 +156,8 @@ func (c *request) waitForElection(ctx context.Context, p *state.RoleCampaign, le
 		view := c.s.reads.View()
 		role, known := view.Role(p.Role)
 		if _, lives := view.Session(p.Session); !lives {
-			return nil, cluster.Errorf(cluster.CodeSessionEnded, "session %q has ended while it waited for role %q", p.Session, p.Role)
+			return nil, cluster.Errorf(cluster.CodeSessionEnded, "session %q has ended while it waited for role %q",
+				p.Session, p.Role)
 		}
 		if !known {
 			role = &state.Role{Name: p.Role}
@@ -164,7 +172,8 @@ func (c *request) waitForElection(ctx context.Context, p *state.RoleCampaign, le
 		switch {
 		// a restored backup or too many events: check the state, and continue from now
 		case cluster.IsCode(err, cluster.CodeHistoryCompacted):
-			if cursor, err = c.s.reads.RoleFeed().Cursor(state.RoleKey(p.Role), c.s.reads.View().Revision()); err != nil {
+			if cursor, err = c.s.reads.RoleFeed().Cursor(state.RoleKey(p.Role),
+				c.s.reads.View().Revision()); err != nil {
 				return nil, err
 			}
 		case c.r.Context().Err() != nil:
@@ -181,13 +190,16 @@ const lockDelayText = "since the state was replaced it waits, %v in all, for who
 // notElectedError refuses a candidate that does not hold the role.
 func notElectedError(v *state.View, r *state.Role) *cluster.Error {
 	if r.RevokedFrom != "" {
-		return cluster.Errorf(cluster.CodeRoleHeld, "nobody holds role %q: it was taken from session %q, which has not resigned from it yet, nor ended", r.Name, r.RevokedFrom)
+		return cluster.Errorf(cluster.CodeRoleHeld,
+			"nobody holds role %q: it was taken from session %q, which has not resigned from it yet, nor ended", r.Name,
+			r.RevokedFrom)
 	}
 	if d := v.LockDelay(r); d > 0 && !r.Held() {
 		return cluster.Errorf(cluster.CodeRoleHeld, "nobody holds role %q: "+lockDelayText, r.Name, d)
 	}
 	if !r.Held() {
-		return cluster.Errorf(cluster.CodeRoleHeld, "nobody holds role %q, but this candidate may not yet: it is not eligible, or others and their takeover delay come first", r.Name)
+		return cluster.Errorf(cluster.CodeRoleHeld,
+			"nobody holds role %q, but this candidate may not yet: it is not eligible, or others and their takeover delay come first", r.Name)
 	}
 	return cluster.Errorf(cluster.CodeRoleHeld, "role %q is held by %q", r.Name, r.Current.Holder)
 }

@@ -25,7 +25,8 @@ func getCluster(c *request) error {
 		if err == nil {
 			return c.replyJSON(body)
 		}
-		c.s.logger.Debug("leader unreachable: serving this node's own cluster view", "leader", st.LeaderID, "error", err)
+		c.s.logger.Debug("leader unreachable: serving this node's own cluster view", "leader", st.LeaderID, "error",
+			err)
 	}
 	return c.reply(c.s.clusterView(time.Now()))
 }

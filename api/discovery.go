@@ -60,10 +60,13 @@ func (s *Server) status(now time.Time) apiv1.Status {
 		LeaseRemainingMS: st.LeaseRemaining.Milliseconds(),
 		AutoFailover:     view.AutoFailover(now),
 		Revision:         view.Revision(),
-		Disk:             apiv1.Disk{FsyncP99MS: ceilMS(st.Disk.FsyncP99), Stalled: st.Disk.Stalled, ReadOnly: st.Disk.ReadOnly},
-		Version:          facts.Version,
-		StartedAt:        facts.StartedAt.UTC(),
-		Warnings:         []string{},
+		Disk: apiv1.Disk{
+			FsyncP99MS: ceilMS(st.Disk.FsyncP99), Stalled: st.Disk.Stalled,
+			ReadOnly: st.Disk.ReadOnly,
+		},
+		Version:   facts.Version,
+		StartedAt: facts.StartedAt.UTC(),
+		Warnings:  []string{},
 	}
 	if st.LeaderID != "" {
 		out.LeaderAddress = s.httpAddress(st.LeaderID)

@@ -48,13 +48,25 @@ func golden(t *testing.T, name, got string) {
 // goldenCluster is a leader with everything that a view can show.
 func goldenCluster() *fakeCluster {
 	f := newFakeCluster("n1", true)
-	f.addRecord(cluster.Member{ID: "n1", HTTPAddress: "h1:7701", RaftAddress: "h1:7700", Priority: 120, Eligible: true, Zone: "a", Lifecycle: cluster.Active, Version: "v0"})
-	f.addRecord(cluster.Member{ID: "n2", HTTPAddress: "h2:7701", RaftAddress: "h2:7700", Priority: 100, Eligible: true, Zone: "b", Lifecycle: cluster.Active, Version: "v0"})
-	f.addRecord(cluster.Member{ID: "n4", HTTPAddress: "h4:7701", RaftAddress: "h4:7700", Priority: 0, Lifecycle: cluster.Joining})
+	f.addRecord(cluster.Member{
+		ID: "n1", HTTPAddress: "h1:7701", RaftAddress: "h1:7700", Priority: 120, Eligible: true,
+		Zone: "a", Lifecycle: cluster.Active, Version: "v0",
+	})
+	f.addRecord(cluster.Member{
+		ID: "n2", HTTPAddress: "h2:7701", RaftAddress: "h2:7700", Priority: 100, Eligible: true,
+		Zone: "b", Lifecycle: cluster.Active, Version: "v0",
+	})
+	f.addRecord(cluster.Member{
+		ID: "n4", HTTPAddress: "h4:7701", RaftAddress: "h4:7700", Priority: 0,
+		Lifecycle: cluster.Joining,
+	})
 	f.addRecord(cluster.Member{ID: "n9", HTTPAddress: "h9:7701", Removed: true})
 	f.peers = []cluster.PeerStatus{
 		{ID: "n2", Healthy: true, Contacted: true, LastContact: 12 * time.Millisecond, LagEntries: 2},
-		{ID: "n3", Reasons: []string{"no answer for 11s"}, Contacted: true, LastContact: 11 * time.Second, LagEntries: 500},
+		{
+			ID: "n3", Reasons: []string{"no answer for 11s"}, Contacted: true, LastContact: 11 * time.Second,
+			LagEntries: 500,
+		},
 	}
 	f.st.CommitIndex, f.st.AppliedIndex, f.st.LastLogIndex = 40, 39, 41
 	f.st.Disk = cluster.DiskState{FsyncP99: 120 * time.Microsecond}
@@ -118,7 +130,8 @@ func TestReadiness(t *testing.T) {
 			t.Errorf("ready: %+v", r)
 		}
 		verbose := n.do("GET", "/readyz?verbose", "")
-		if lines := strings.Split(verbose.body, "\n"); verbose.status != 200 || len(lines) != 7 || !strings.HasPrefix(lines[0], "[+]leader: n1") {
+		if lines := strings.Split(verbose.body, "\n"); verbose.status != 200 || len(lines) != 7 ||
+			!strings.HasPrefix(lines[0], "[+]leader: n1") {
 			t.Errorf("verbose: %+v", verbose)
 		}
 		for name, tc := range map[string]struct {
@@ -126,11 +139,17 @@ func TestReadiness(t *testing.T) {
 			line   string
 			code   cluster.Code
 		}{
-			"no leader":     {func() { f.st.LeaderID = "" }, "[-]leader", cluster.CodeNoLeader},
-			"behind":        {func() { f.st.CaughtUp = false }, "[-]caught_up", cluster.CodeBusy},
-			"draining":      {func() { f.st.Lifecycle = cluster.Draining }, "[-]not_draining", cluster.CodeBusy},
-			"dead":          {func() { f.st.Lifecycle, f.st.DeadReason = cluster.Dead, "wiped" }, "[-]not_dead: the cluster refuses this node: wiped", cluster.CodeBusy},
-			"no leader too": {func() { f.st.LeaderID, f.st.CaughtUp = "", false }, "[-]caught_up", cluster.CodeNoLeader},
+			"no leader": {func() { f.st.LeaderID = "" }, "[-]leader", cluster.CodeNoLeader},
+			"behind":    {func() { f.st.CaughtUp = false }, "[-]caught_up", cluster.CodeBusy},
+			"draining":  {func() { f.st.Lifecycle = cluster.Draining }, "[-]not_draining", cluster.CodeBusy},
+			"dead": {
+				func() { f.st.Lifecycle, f.st.DeadReason = cluster.Dead, "wiped" },
+				"[-]not_dead: the cluster refuses this node: wiped", cluster.CodeBusy,
+			},
+			"no leader too": {
+				func() { f.st.LeaderID, f.st.CaughtUp = "", false }, "[-]caught_up",
+				cluster.CodeNoLeader,
+			},
 		} {
 			before := f.Status()
 			f.set(tc.change)
@@ -146,10 +165,12 @@ func TestReadiness(t *testing.T) {
 			f.set(func() { f.st = before })
 		}
 		f.apply(state.Command{Kind: state.KindSettings, Now: 1, Settings: &state.SettingsChange{}})
-		if r := n.do("GET", "/readyz?verbose", ""); r.status != 200 || !strings.Contains(r.body, "auto_failover: paused") {
+		if r := n.do("GET", "/readyz?verbose", ""); r.status != 200 ||
+			!strings.Contains(r.body, "auto_failover: paused") {
 			t.Errorf("paused: %+v", r)
 		}
-		if r := n.do("GET", "/readyz", ""); r.status != 200 || !strings.HasPrefix(r.body, "ok\n[+]auto_failover: paused") {
+		if r := n.do("GET", "/readyz", ""); r.status != 200 ||
+			!strings.HasPrefix(r.body, "ok\n[+]auto_failover: paused") {
 			t.Errorf("paused, not verbose: %+v", r)
 		}
 	})
@@ -167,7 +188,12 @@ func TestHealthForLoadBalancers(t *testing.T) {
 			}
 		}
 		// A leader that cannot prove it does not wait for long.
-		leader.fake.set(func() { leader.fake.barrier = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() } })
+		leader.fake.set(func() {
+			leader.fake.barrier = func(ctx context.Context) error {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+		})
 		start := time.Now()
 		leader.do("GET", "/health/leader", "").is(t, 503, cluster.CodeNoLeader)
 		if took := time.Since(start); took > 2*time.Second {
@@ -192,7 +218,10 @@ func TestClusterIsTheLeadersView(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		leader, follower := pair(t)
 		leader.fake.set(func() {
-			leader.fake.peers = []cluster.PeerStatus{{ID: "n2", Healthy: true, Contacted: true}, {ID: "n3", Healthy: true, Contacted: true}}
+			leader.fake.peers = []cluster.PeerStatus{
+				{ID: "n2", Healthy: true, Contacted: true},
+				{ID: "n3", Healthy: true, Contacted: true},
+			}
 		})
 		var c apiv1.Cluster
 		if err := json.Unmarshal([]byte(follower.do("GET", "/v1/cluster", "").body), &c); err != nil {
@@ -206,7 +235,8 @@ func TestClusterIsTheLeadersView(t *testing.T) {
 			t.Errorf("%s", r.body)
 		}
 		follower.fake.addRecord(cluster.Member{ID: "n1", HTTPAddress: "127.0.0.1:1"})
-		if err := json.Unmarshal([]byte(follower.do("GET", "/v1/cluster", "").body), &c); err != nil || c.ObservedBy != "n2" {
+		if err := json.Unmarshal([]byte(follower.do("GET", "/v1/cluster", "").body), &c); err != nil ||
+			c.ObservedBy != "n2" {
 			t.Errorf("leader out of reach: %+v %v", c, err)
 		}
 	})

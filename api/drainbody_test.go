@@ -40,7 +40,9 @@ func TestRejectedBodyIsDrained(t *testing.T) {
 			}
 			defer c.Close()
 			const size = 12 << 20 // more than the sockets' buffers hold
-			head := fmt.Sprintf("PUT %s HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n%sContent-Length: %d\r\n\r\n", tc.path, tc.headers, size)
+			head := fmt.Sprintf(
+				"PUT %s HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n%sContent-Length: %d\r\n\r\n", tc.path,
+				tc.headers, size)
 			if _, err := io.WriteString(c, head); err != nil {
 				t.Fatal(err)
 			}
@@ -53,7 +55,8 @@ func TestRejectedBodyIsDrained(t *testing.T) {
 			}
 			body, err := io.ReadAll(resp.Body)
 			var p apiv1.Problem
-			if err != nil || json.Unmarshal(body, &p) != nil || resp.StatusCode != tc.status || p.Status != tc.status || !resp.Close {
+			if err != nil || json.Unmarshal(body, &p) != nil || resp.StatusCode != tc.status || p.Status != tc.status ||
+				!resp.Close {
 				t.Errorf("%s, close %v: %s (%v)", resp.Status, resp.Close, body, err)
 			}
 		})
@@ -70,7 +73,8 @@ func TestRejection_BeforeBodyIsRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		if _, err := fmt.Fprintf(c, "PUT /v1/kv/k HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\nabc", 4<<20); err != nil {
+		if _, err := fmt.Fprintf(c, "PUT /v1/kv/k HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\nabc",
+			4<<20); err != nil {
 			t.Fatal(err)
 		}
 		r := bufio.NewReader(c)

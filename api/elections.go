@@ -49,7 +49,8 @@ func newestElection(a, b apiv1.Election) int {
 		}
 		return 1
 	}
-	return cmp.Or(cmp.Compare(b.Term, a.Term), cmp.Compare(order(a.Won()), order(b.Won())), b.StartedAt.Compare(a.StartedAt))
+	return cmp.Or(cmp.Compare(b.Term, a.Term), cmp.Compare(order(a.Won()), order(b.Won())),
+		b.StartedAt.Compare(a.StartedAt))
 }
 
 // lostElections returns the newest lost elections in this node's journal.
@@ -78,7 +79,8 @@ func (c *request) lostElectionsOfMembers(limit int) (lost []apiv1.Election, miss
 	var asking sync.WaitGroup
 	for i, id := range ids {
 		asking.Go(func() {
-			errs[i] = c.askMember(c.r.Context(), id, apiv1.PathElection, url.Values{"limit": {strconv.Itoa(limit)}}, &pages[i])
+			errs[i] = c.askMember(c.r.Context(), id, apiv1.PathElection, url.Values{"limit": {strconv.Itoa(limit)}},
+				&pages[i])
 		})
 	}
 	asking.Wait()
@@ -125,7 +127,8 @@ func (c *request) askMember(ctx context.Context, id cluster.NodeID, path string,
 	case http.StatusOK:
 		return json.Unmarshal(answer.Body, out)
 	case http.StatusGone:
-		return cluster.Errorf(cluster.CodeHistoryCompacted, "since: an event of an earlier process of node %s, or one that it no longer keeps", id)
+		return cluster.Errorf(cluster.CodeHistoryCompacted,
+			"since: an event of an earlier process of node %s, or one that it no longer keeps", id)
 	}
 	return fmt.Errorf("node %s answered %d", id, answer.Status)
 }

@@ -17,10 +17,17 @@ import (
 
 // electionEvent is the event of an election that a node stood in.
 func electionEvent(id cluster.NodeID, term uint64, result string) cluster.Event {
-	return cluster.Event{Type: "election", Term: term, At: time.Unix(int64(term), 0), Message: result, Fields: map[string]any{
-		"result": result, "trigger": "timeout", "candidate_id": string(id), "duration_ms": int64(12), "leaderless_ms": int64(160),
-		"votes": []cluster.Vote{{Voter: id, Granted: true, Reason: "itself"}, {Voter: "n9", Reason: "log behind: 41 < 44"}},
-	}}
+	return cluster.Event{
+		Type: "election", Term: term, At: time.Unix(int64(term), 0), Message: result,
+		Fields: map[string]any{
+			"result": result, "trigger": "timeout", "candidate_id": string(id), "duration_ms": int64(12),
+			"leaderless_ms": int64(160),
+			"votes": []cluster.Vote{
+				{Voter: id, Granted: true, Reason: "itself"},
+				{Voter: "n9", Reason: "log behind: 41 < 44"},
+			},
+		},
+	}
 }
 
 func (n *node) elections(query string, headers ...string) (all apiv1.Elections, short string) {
@@ -51,29 +58,38 @@ func TestElectionsOfAllNodes(t *testing.T) {
 		for _, n := range []*node{n1, n2} { // what is replicated
 			for i, id := range []cluster.NodeID{"n2", "n1"} {
 				n.fake.lead(id, uint64(term-1+i))
-				n.fake.apply(state.Command{Kind: state.KindLeaderStart, Now: 1, LeaderStart: &state.LeaderStart{Term: uint64(term - 1 + i), Node: id}})
+				n.fake.apply(state.Command{
+					Kind: state.KindLeaderStart, Now: 1,
+					LeaderStart: &state.LeaderStart{Term: uint64(term - 1 + i), Node: id},
+				})
 			}
 		}
 		n1.deps.Journal.Append(electionEvent("n1", term-1, "lost"))
 		n1.deps.Journal.Append(electionEvent("n1", term, "won")) // is on record
-		n1.deps.Journal.Append(cluster.Event{Type: "election", Term: term, Message: "n1 leads", Fields: map[string]any{"leader_id": "n1"}})
+		n1.deps.Journal.Append(cluster.Event{
+			Type: "election", Term: term, Message: "n1 leads",
+			Fields: map[string]any{"leader_id": "n1"},
+		})
 		n2.deps.Journal.Append(electionEvent("n2", term, "lost"))
 		n2.deps.Journal.Append(electionEvent("n2", term+1, "open"))
 		n2.deps.Journal.Append(electionEvent("n2", term+2, "lost"))
-		want := fmt.Sprintf("%d n2 lost, %d n1 won, %d n2 lost, %d n2 won, %d n1 lost", term+2, term, term, term-1, term-1)
+		want := fmt.Sprintf("%d n2 lost, %d n1 won, %d n2 lost, %d n2 won, %d n1 lost", term+2, term, term, term-1,
+			term-1)
 		all, got := n1.elections("")
 		if got != want || fmt.Sprint(all.Missing) != "[n3 n4]" {
 			t.Errorf("%s, missing %v; want %s", got, all.Missing, want)
 		}
 		lost := all.Items[0]
-		if lost.Trigger != "timeout" || lost.DurationMS != 12 || lost.LeaderlessMS != 160 || len(lost.Votes) != 2 || lost.Votes[1] != (apiv1.Vote{VoterID: "n9", Reason: "log behind: 41 < 44"}) ||
+		if lost.Trigger != "timeout" || lost.DurationMS != 12 || lost.LeaderlessMS != 160 || len(lost.Votes) != 2 ||
+			lost.Votes[1] != (apiv1.Vote{VoterID: "n9", Reason: "log behind: 41 < 44"}) ||
 			!lost.StartedAt.Equal(time.Unix(int64(term+2), 0).Add(-12*time.Millisecond)) {
 			t.Errorf("%+v", lost)
 		}
 		if _, got := n1.elections("?limit=2"); got != strings.Join(strings.Split(want, ", ")[:2], ", ") {
 			t.Errorf("the newest two: %s", got)
 		}
-		if _, got := n2.elections("", apiv1.HeaderForwardedBy, "n1"); got != fmt.Sprintf("%d n2 lost, %d n2 lost", term+2, term) {
+		if _, got := n2.elections("", apiv1.HeaderForwardedBy, "n1"); got != fmt.Sprintf("%d n2 lost, %d n2 lost",
+			term+2, term) {
 			t.Errorf("asked by another node: %s", got)
 		}
 		if _, got := n2.elections("?limit=1", apiv1.HeaderForwardedBy, "n1"); got != fmt.Sprintf("%d n2 lost", term+2) {

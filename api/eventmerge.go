@@ -93,7 +93,8 @@ func (c *request) mergedEvents(ctx context.Context, since, typ string, limit int
 			continue
 		}
 		// A node that restarted has lost its events. The reader must know only if its offset is of the lost journal.
-		if p.id == from.owner && cluster.IsCode(p.err, cluster.CodeHistoryCompacted) || cluster.IsCode(p.err, cluster.CodeBadRequest) {
+		if p.id == from.owner && cluster.IsCode(p.err, cluster.CodeHistoryCompacted) ||
+			cluster.IsCode(p.err, cluster.CodeBadRequest) {
 			return apiv1.Events{}, p.err
 		}
 		missing = append(missing, string(p.id))
@@ -130,7 +131,9 @@ func (c *request) askEvents(ctx context.Context, from eventOffsets, typ string, 
 }
 
 // eventsOf requests another node's own events.
-func (c *request) eventsOf(ctx context.Context, id cluster.NodeID, since, typ string, limit int) (page apiv1.Events, err error) {
+func (c *request) eventsOf(ctx context.Context, id cluster.NodeID, since, typ string, limit int) (page apiv1.Events,
+	err error,
+) {
 	query := url.Values{"limit": {strconv.Itoa(limit)}}
 	if since != "" {
 		query.Set("since", since)

@@ -128,5 +128,8 @@ func (s *Server) waitOwnEvents(ctx context.Context, since, typ string) error {
 }
 
 func wireEvent(e cluster.Event) apiv1.Event {
-	return apiv1.Event{Seq: e.Seq, Node: string(e.Node), Type: e.Type, At: e.At, Term: e.Term, Message: e.Message, Fields: e.Fields}
+	return apiv1.Event{
+		Seq: e.Seq, Node: string(e.Node), Type: e.Type, At: e.At, Term: e.Term, Message: e.Message,
+		Fields: e.Fields,
+	}
 }

@@ -31,15 +31,18 @@ func postTransfer(c *request, in apiv1.Transfer) error {
 	limit := time.Duration(timeout) * time.Millisecond
 	ctx, cancel := c.withPostTransferWait(limit)
 	defer cancel()
-	return c.onLeader(ctx, forward.Request{Write: true, OldLeaderGrace: postTransferWait, Local: func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, limit)
-		defer cancel()
-		plan, err := c.s.deps.Leadership.Plan(ctx, order)
-		if err != nil {
-			return err
-		}
-		return c.execute(ctx, order, planParams{in.DryRun, in.PlanID}, plan)
-	}})
+	return c.onLeader(ctx, forward.Request{
+		Write: true, OldLeaderGrace: postTransferWait,
+		Local: func(ctx context.Context) error {
+			ctx, cancel := context.WithTimeout(ctx, limit)
+			defer cancel()
+			plan, err := c.s.deps.Leadership.Plan(ctx, order)
+			if err != nil {
+				return err
+			}
+			return c.execute(ctx, order, planParams{in.DryRun, in.PlanID}, plan)
+		},
+	})
 }
 
 // withPostTransferWait sets the timeout of a call that moves leadership. A forwarding node waits longer than the work
@@ -66,7 +69,8 @@ func postEmergency(c *request, in apiv1.Emergency) error {
 	case order.Target == "":
 		return problem.BadRequest("target_leader_id: required")
 	case !in.DryRun && !in.Force:
-		return problem.BadRequest("force: must be true: an emergency failover deposes a leader that may still be running")
+		return problem.BadRequest(
+			"force: must be true: an emergency failover deposes a leader that may still be running")
 	case !in.DryRun && in.Reason == "":
 		return problem.BadRequest("reason: required")
 	}
@@ -76,10 +80,14 @@ func postEmergency(c *request, in apiv1.Emergency) error {
 // leadershipRequest reads the common parameters of the calls that move leadership.
 func (c *request) leadershipRequest(action, target, planID, reason string) (cluster.LeadershipRequest, error) {
 	if len(reason) > maxReason {
-		return cluster.LeadershipRequest{}, problem.BadRequest("reason: want at most %d bytes, got %d", maxReason, len(reason))
+		return cluster.LeadershipRequest{}, problem.BadRequest("reason: want at most %d bytes, got %d", maxReason,
+			len(reason))
 	}
 	id, err := plannedTarget("target_leader_id", target, planID)
-	return cluster.LeadershipRequest{Action: action, Target: id, Reason: reason, Operator: c.caller.name, Forwarded: c.forwarded}, err
+	return cluster.LeadershipRequest{
+		Action: action, Target: id, Reason: reason, Operator: c.caller.name,
+		Forwarded: c.forwarded,
+	}, err
 }
 
 // execute runs a plan on this node, or answers a dry run. A nil error means that the response is written.
@@ -132,7 +140,9 @@ func (c *request) runLeadershipRequest(o cluster.LeadershipRequest, g planParams
 
 // sendLeadershipRequest has a plan executed here or by its actor. CodeNoLeader means that nothing was done and a new
 // plan may succeed.
-func (c *request) sendLeadershipRequest(ctx context.Context, o cluster.LeadershipRequest, g planParams, p cluster.Plan) error {
+func (c *request) sendLeadershipRequest(ctx context.Context, o cluster.LeadershipRequest, g planParams,
+	p cluster.Plan,
+) error {
 	self, body := c.s.deps.Node.ID, c.body
 	if p.Executor == self || p.Refusal != nil {
 		ctx, cancel := context.WithTimeout(ctx, c.s.deps.TransferTimeout)

@@ -23,7 +23,9 @@ func (l *leadership) Plan(_ context.Context, o cluster.LeadershipRequest) (clust
 	return l.plan(o)
 }
 
-func (l *leadership) Execute(ctx context.Context, o cluster.LeadershipRequest, p cluster.Plan) (cluster.TransferOutcome, error) {
+func (l *leadership) Execute(ctx context.Context, o cluster.LeadershipRequest, p cluster.Plan) (cluster.TransferOutcome,
+	error,
+) {
 	if p.Refusal != nil {
 		return cluster.TransferOutcome{}, p.Refusal
 	}
@@ -37,7 +39,10 @@ func (l *leadership) Execute(ctx context.Context, o cluster.LeadershipRequest, p
 // electionTo is the plan of an election by order.
 func electionTo(target cluster.NodeID) func(o cluster.LeadershipRequest) (cluster.Plan, error) {
 	return func(o cluster.LeadershipRequest) (cluster.Plan, error) {
-		return cluster.Plan{Action: o.Action, Term: 2, Membership: "m", Target: target, Executor: target, Method: cluster.MethodElection, Risk: cluster.RiskMedium}, nil
+		return cluster.Plan{
+			Action: o.Action, Term: 2, Membership: "m", Target: target, Executor: target,
+			Method: cluster.MethodElection, Risk: cluster.RiskMedium,
+		}, nil
 	}
 }
 
@@ -76,11 +81,15 @@ func TestFailover_ForwardedToTarget(t *testing.T) {
 		}
 		at1.requests = nil
 		r := n2.do("POST", "/admin/failover/emergency", `{"target_leader_id":"n1","force":true,"reason":"now"}`, "Content-Type", jsonBody)
-		if want := (cluster.LeadershipRequest{Action: "emergency", Target: "n1", Reason: "now", Operator: "loopback", Forwarded: true}); r.status != 200 || len(at1.requests) != 1 || at1.requests[0] != want {
+		if want := (cluster.LeadershipRequest{
+			Action: "emergency", Target: "n1", Reason: "now", Operator: "loopback",
+			Forwarded: true,
+		}); r.status != 200 || len(at1.requests) != 1 || at1.requests[0] != want {
 			t.Errorf("%+v: %+v", r, at1.requests)
 		}
 		at2.plan = electionTo("n2")
-		if r := n2.do("POST", "/admin/failover", ""); r.status != 200 || len(at2.requests) != 1 || at2.requests[0].Forwarded {
+		if r := n2.do("POST", "/admin/failover", ""); r.status != 200 || len(at2.requests) != 1 ||
+			at2.requests[0].Forwarded {
 			t.Errorf("itself: %+v, %+v", r, at2.requests)
 		}
 	})
@@ -106,7 +115,10 @@ func TestFailover_NoNodeExecutes(t *testing.T) {
 			t.Errorf("%+v", p)
 		}
 		addr, requests := brokenLeader(t, false)
-		n2.fake.addRecord(cluster.Member{ID: "n3", HTTPAddress: addr, RaftAddress: "h3:7700", Lifecycle: cluster.Active})
+		n2.fake.addRecord(cluster.Member{
+			ID: "n3", HTTPAddress: addr, RaftAddress: "h3:7700",
+			Lifecycle: cluster.Active,
+		})
 		n2.do("POST", "/admin/failover", "").is(t, 504, cluster.CodeOutcomeUnknown)
 		if got := requests.Load(); got != 1 {
 			t.Errorf("sent %d times", got)
@@ -120,7 +132,10 @@ func TestFailover_Refused(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		_, n2, at1, at2 := orderly(t)
 		refusal := cluster.Errorf(cluster.CodeVoteDenied, "node n1 gets no majority")
-		refusal.Votes = []cluster.Vote{{Voter: "n1", Granted: true, Reason: "itself"}, {Voter: "n3", Reason: "log behind: 41 < 44"}}
+		refusal.Votes = []cluster.Vote{
+			{Voter: "n1", Granted: true, Reason: "itself"},
+			{Voter: "n3", Reason: "log behind: 41 < 44"},
+		}
 		at1.fail = refusal
 		check := func(name string) {
 			t.Helper()
@@ -142,7 +157,8 @@ func TestFailover_Refused(t *testing.T) {
 		}
 		r := n2.do("POST", "/admin/failover", `{"dry_run":true}`, "Content-Type", jsonBody)
 		var p apiv1.Plan
-		if err := json.Unmarshal([]byte(r.body), &p); err != nil || r.status != 200 || p.Possible || p.How != "election" || p.Refusal == nil || len(p.Refusal.Votes) != 2 {
+		if err := json.Unmarshal([]byte(r.body), &p); err != nil || r.status != 200 || p.Possible ||
+			p.How != "election" || p.Refusal == nil || len(p.Refusal.Votes) != 2 {
 			t.Errorf("%+v", r)
 		}
 	})
@@ -153,14 +169,21 @@ func TestLeadersPlan(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		_, n2, at1, at2 := orderly(t)
 		at1.plan = func(o cluster.LeadershipRequest) (cluster.Plan, error) {
-			return cluster.Plan{Action: o.Action, Term: 2, Membership: "m", Target: "n2", Executor: "n1", Method: cluster.MethodTransfer, Summary: "the leader's"}, nil
+			return cluster.Plan{
+				Action: o.Action, Term: 2, Membership: "m", Target: "n2", Executor: "n1",
+				Method: cluster.MethodTransfer, Summary: "the leader's",
+			}, nil
 		}
 		at2.plan = func(o cluster.LeadershipRequest) (cluster.Plan, error) {
-			return cluster.Plan{Action: o.Action, Term: 2, Membership: "m", Target: o.Target, Executor: "n1", Method: cluster.MethodTransfer}, nil
+			return cluster.Plan{
+				Action: o.Action, Term: 2, Membership: "m", Target: o.Target, Executor: "n1",
+				Method: cluster.MethodTransfer,
+			}, nil
 		}
 		var p apiv1.Plan
 		r := n2.do("POST", "/admin/failover", `{"dry_run":true}`, "Content-Type", jsonBody)
-		if err := json.Unmarshal([]byte(r.body), &p); err != nil || p.Summary != "the leader's" || len(at1.requests) != 0 {
+		if err := json.Unmarshal([]byte(r.body), &p); err != nil || p.Summary != "the leader's" ||
+			len(at1.requests) != 0 {
 			t.Fatalf("%+v", r)
 		}
 		r = n2.do("POST", "/admin/failover", `{"plan_id":"`+p.PlanID+`"}`, "Content-Type", jsonBody)

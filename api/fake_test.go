@@ -45,7 +45,10 @@ type fakeCluster struct {
 func newFakeCluster(id string, leads bool) *fakeCluster {
 	f := &fakeCluster{state: state.New(state.Options{}), changed: make(chan struct{})}
 	f.st = cluster.NodeStatus{
-		Identity:  cluster.Identity{NodeID: cluster.NodeID(id), ClusterID: "c1", Incarnation: "i1", Generation: cluster.Generation{Number: 1}},
+		Identity: cluster.Identity{
+			NodeID: cluster.NodeID(id), ClusterID: "c1", Incarnation: "i1",
+			Generation: cluster.Generation{Number: 1},
+		},
 		Lifecycle: cluster.Active, CaughtUp: true, LeaderContactAge: -1, Role: cluster.Follower, Term: 1,
 		Servers: []cluster.Server{
 			{ID: "n1", Address: "h1:7700", Suffrage: cluster.Voter},
@@ -90,7 +93,10 @@ func (f *fakeCluster) apply(c state.Command) state.Result {
 }
 
 func (f *fakeCluster) put(key, value string) state.Result {
-	return f.apply(state.Command{Kind: state.KindPut, Now: time.Now().UnixNano(), Put: &state.Put{Key: key, Value: []byte(value)}})
+	return f.apply(state.Command{
+		Kind: state.KindPut, Now: time.Now().UnixNano(),
+		Put: &state.Put{Key: key, Value: []byte(value)},
+	})
 }
 
 func (f *fakeCluster) addRecord(m cluster.Member) {
@@ -190,7 +196,10 @@ func (f *fakeCluster) PlanChange(_ context.Context, ch cluster.MemberChange) (cl
 	if err := f.notLeading(); err != nil {
 		return cluster.Plan{}, err
 	}
-	p := cluster.Plan{Action: ch.Action(), Term: f.Status().Term, Membership: "m", Leader: "n1", Target: ch.ID, Params: text(ch), Summary: "it is done", MovesLeader: ch.ID == "n1"}
+	p := cluster.Plan{
+		Action: ch.Action(), Term: f.Status().Term, Membership: "m", Leader: "n1", Target: ch.ID,
+		Params: text(ch), Summary: "it is done", MovesLeader: ch.ID == "n1",
+	}
 	if ch.ID == "n3" {
 		p.Refusal = cluster.Errorf(cluster.CodeQuorumAtRisk, "too few")
 	}
@@ -200,7 +209,10 @@ func (f *fakeCluster) PlanChange(_ context.Context, ch cluster.MemberChange) (cl
 func (f *fakeCluster) PlanRecovery(_ context.Context, o cluster.RecoveryRequest) (cluster.RecoveryPlan, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	in := cluster.RecoveryInputs{Identity: f.st.Identity, Servers: f.st.Servers, Responses: map[cluster.NodeID]cluster.Survivor{}}
+	in := cluster.RecoveryInputs{
+		Identity: f.st.Identity, Servers: f.st.Servers,
+		Responses: map[cluster.NodeID]cluster.Survivor{},
+	}
 	for _, s := range f.left {
 		in.Responses[s.ID] = s
 	}
@@ -264,17 +276,23 @@ func text(v any) string {
 // fakeTransfer answers as the test says.
 type fakeTransfer func(context.Context, cluster.NodeID) (cluster.TransferOutcome, error)
 
-func (f fakeTransfer) Execute(ctx context.Context, _ cluster.LeadershipRequest, p cluster.Plan) (cluster.TransferOutcome, error) {
+func (f fakeTransfer) Execute(ctx context.Context, _ cluster.LeadershipRequest,
+	p cluster.Plan,
+) (cluster.TransferOutcome, error) {
 	return f(ctx, p.Target)
 }
 
 // Plan is that of a leader n1 of term 2 whose best successor is n2.
 func (f fakeTransfer) Plan(_ context.Context, o cluster.LeadershipRequest) (cluster.Plan, error) {
 	p := cluster.Plan{
-		Action: o.Action, Term: 2, Membership: "m", Leader: "n1", Target: o.Target, Summary: "it is moved", Risk: cluster.RiskLow,
-		Candidates: []cluster.TargetOption{{ID: "n2", Eligible: true, Voter: true, Priority: 100, LagEntries: 3}, {ID: "n3", Reason: "it is draining"}},
-		Gap:        cluster.Gap{Expected: 4200 * time.Microsecond, Worst: 9 * time.Millisecond, Samples: 7},
-		Warnings:   []string{"careful"},
+		Action: o.Action, Term: 2, Membership: "m", Leader: "n1", Target: o.Target, Summary: "it is moved",
+		Risk: cluster.RiskLow,
+		Candidates: []cluster.TargetOption{
+			{ID: "n2", Eligible: true, Voter: true, Priority: 100, LagEntries: 3},
+			{ID: "n3", Reason: "it is draining"},
+		},
+		Gap:      cluster.Gap{Expected: 4200 * time.Microsecond, Worst: 9 * time.Millisecond, Samples: 7},
+		Warnings: []string{"careful"},
 	}
 	switch o.Target {
 	case "":
@@ -317,8 +335,9 @@ func testDeps(f *fakeCluster) Deps {
 		Metrics:    telemetry.New(),
 		Logger:     hclog.NewNullLogger(),
 		Node: NodeInfo{
-			ID: f.st.NodeID, BootID: "boot1", ClusterName: "test", HTTPAddress: "127.0.0.1:7701", RaftAddress: "127.0.0.1:7700",
-			Version: "v0", StartedAt: time.Now().Add(-72 * time.Hour), Priority: 100, Eligible: true,
+			ID: f.st.NodeID, BootID: "boot1", ClusterName: "test", HTTPAddress: "127.0.0.1:7701",
+			RaftAddress: "127.0.0.1:7700",
+			Version:     "v0", StartedAt: time.Now().Add(-72 * time.Hour), Priority: 100, Eligible: true,
 		},
 		TimeoutMax: 300 * time.Millisecond,
 	}

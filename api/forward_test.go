@@ -38,22 +38,26 @@ func TestForwardToLeader(t *testing.T) {
 		}
 		for _, q := range []string{"", "?consistency=lease", "?timeout_ms=1000"} {
 			r = follower.do("GET", "/v1/kv/a//b/../c%2Fd"+q, "")
-			if r.status != 200 || r.body != "value" || r.header.Get("X-Northstar-Revision") == "" || len(r.header["Date"]) != 1 {
+			if r.status != 200 || r.body != "value" || r.header.Get("X-Northstar-Revision") == "" ||
+				len(r.header["Date"]) != 1 {
 				t.Errorf("GET%s: %+v", q, r)
 			}
 		}
-		if r := follower.do("HEAD", "/v1/kv/a//b/../c%2Fd", ""); r.status != 200 || r.header.Get("Content-Length") != "5" {
+		if r := follower.do("HEAD", "/v1/kv/a//b/../c%2Fd", ""); r.status != 200 ||
+			r.header.Get("Content-Length") != "5" {
 			t.Errorf("HEAD: %+v", r)
 		}
 		if r := leader.do("GET", "/v1/kv/a//b/../c%2Fd", ""); r.header.Get("X-Northstar-Leader") != "" {
 			t.Errorf("answer that was not forwarded: %+v", r)
 		}
 		// The stale read is this node's own business, and it has nothing.
-		if r := follower.do("GET", "/v1/kv/a?consistency=stale", ""); r.status != 404 || r.header.Get("X-Northstar-Last-Contact-Ms") != "20" {
+		if r := follower.do("GET", "/v1/kv/a?consistency=stale", ""); r.status != 404 ||
+			r.header.Get("X-Northstar-Last-Contact-Ms") != "20" {
 			t.Errorf("stale: %+v", r)
 		}
 		// Errors of the leader come through as they are.
-		p := follower.do("PUT", "/v1/kv/a//b/../c%2Fd", "w", "If-None-Match", "*").is(t, 412, cluster.CodeConditionFailed)
+		p := follower.do("PUT", "/v1/kv/a//b/../c%2Fd", "w", "If-None-Match", "*").is(t, 412,
+			cluster.CodeConditionFailed)
 		if p.Revision == 0 {
 			t.Error("412 without revision")
 		}
@@ -97,7 +101,8 @@ func TestForward_PropagatesIdentity(t *testing.T) {
 		if got := <-seen; got != "the-client\nx" {
 			t.Errorf("key at the leader: %q", got)
 		}
-		follower.do("PUT", "/v1/kv/k", "v", "Authorization", "Bearer "+tokens["observer"]).is(t, 403, cluster.CodeForbidden)
+		follower.do("PUT", "/v1/kv/k", "v", "Authorization", "Bearer "+tokens["observer"]).is(t, 403,
+			cluster.CodeForbidden)
 	})
 }
 
@@ -132,7 +137,8 @@ func TestRedirect(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		leader, follower := pair(t)
 		r := follower.do("PUT", "/v1/kv/a%2Fb?redirect&timeout_ms=1000", "v")
-		if want := "http://" + leader.addr + "/v1/kv/a%2Fb?redirect&timeout_ms=1000"; r.status != 307 || r.header.Get("Location") != want {
+		if want := "http://" + leader.addr + "/v1/kv/a%2Fb?redirect&timeout_ms=1000"; r.status != 307 ||
+			r.header.Get("Location") != want {
 			t.Fatalf("%d %s, want %s", r.status, r.header.Get("Location"), want)
 		}
 		if r := leader.do("PUT", "/v1/kv/a%2Fb?redirect&timeout_ms=1000", "v"); r.status != 200 {

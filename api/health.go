@@ -66,7 +66,10 @@ func (s *Server) checks(now time.Time) (checks, notes []apiv1.Check, ready bool)
 		ready = ready && c.OK
 	}
 	if !s.reads.View().AutoFailover(now) {
-		notes = append(notes, apiv1.Check{Name: "auto_failover", OK: true, Detail: "paused: a failed leader is not replaced automatically"})
+		notes = append(notes, apiv1.Check{
+			Name: "auto_failover", OK: true,
+			Detail: "paused: a failed leader is not replaced automatically",
+		})
 	}
 	return checks, notes, ready
 }

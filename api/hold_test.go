@@ -17,7 +17,9 @@ import (
 )
 
 // inBubble runs a server without a listener in virtual time.
-func inBubble(t *testing.T, f *fakeCluster, change func(*Deps), test func(s *Server, ask func(method, path string) *httptest.ResponseRecorder)) {
+func inBubble(t *testing.T, f *fakeCluster, change func(*Deps),
+	test func(s *Server, ask func(method, path string) *httptest.ResponseRecorder),
+) {
 	t.Helper()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -87,7 +89,8 @@ func TestQueue_TimeoutNamesLeaderProblem(t *testing.T) {
 		says := func(n *node, path string) {
 			t.Helper()
 			p := n.do("PUT", path, "v").is(t, 503, cluster.CodeNoLeader)
-			if !strings.Contains(p.Detail, "leader n1 of term 2 does not serve") || !strings.Contains(p.Detail, "some lock is missing") {
+			if !strings.Contains(p.Detail, "leader n1 of term 2 does not serve") ||
+				!strings.Contains(p.Detail, "some lock is missing") {
 				t.Error(p.Detail)
 			}
 		}
@@ -162,25 +165,26 @@ func TestQueue_WhileLeaderStarts(t *testing.T) {
 
 func TestQueue_IsBounded(t *testing.T) {
 	f := newFakeCluster("n1", false)
-	inBubble(t, f, func(d *Deps) { d.Limits.QueuedForLeader = 2 }, func(s *Server, ask func(string, string) *httptest.ResponseRecorder) {
-		answers := make(chan int, 2)
-		for range 2 {
-			go func() { answers <- ask("PUT", "/v1/kv/k").Code }()
-		}
-		synctest.Wait()
-		w := ask("PUT", "/v1/kv/k")
-		if w.Code != 503 || !strings.Contains(w.Body.String(), `"code":4017`) {
-			t.Errorf("third: %d %s", w.Code, w.Body)
-		}
-		for range 2 {
-			if got := <-answers; got != 503 {
-				t.Errorf("held: %d", got)
+	inBubble(t, f, func(d *Deps) { d.Limits.QueuedForLeader = 2 },
+		func(s *Server, ask func(string, string) *httptest.ResponseRecorder) {
+			answers := make(chan int, 2)
+			for range 2 {
+				go func() { answers <- ask("PUT", "/v1/kv/k").Code }()
 			}
-		}
-		if s.forward.Queued() != 0 {
-			t.Errorf("%d are still held", s.forward.Queued())
-		}
-	})
+			synctest.Wait()
+			w := ask("PUT", "/v1/kv/k")
+			if w.Code != 503 || !strings.Contains(w.Body.String(), `"code":4017`) {
+				t.Errorf("third: %d %s", w.Code, w.Body)
+			}
+			for range 2 {
+				if got := <-answers; got != 503 {
+					t.Errorf("held: %d", got)
+				}
+			}
+			if s.forward.Queued() != 0 {
+				t.Errorf("%d are still held", s.forward.Queued())
+			}
+		})
 }
 
 func TestStaleReadsNeedNoLeader(t *testing.T) {
@@ -193,7 +197,8 @@ func TestStaleReadsNeedNoLeader(t *testing.T) {
 		if r.status != 200 || r.body != "v" || len(r.header.Get("X-Northstar-Last-Contact-Ms")) < 4 {
 			t.Errorf("%+v", r)
 		}
-		if r := n.do("GET", "/v1/kv?consistency=stale", ""); r.status != 200 || r.header.Get("X-Northstar-Last-Contact-Ms") == "" {
+		if r := n.do("GET", "/v1/kv?consistency=stale", ""); r.status != 200 ||
+			r.header.Get("X-Northstar-Last-Contact-Ms") == "" {
 			t.Errorf("list: %+v", r)
 		}
 	})
@@ -233,7 +238,8 @@ func TestForward_KeepsUnknownOutcome(t *testing.T) {
 				return state.Result{}, cluster.Errorf(later, "turned away")
 			}
 			n := startServer(t, f)
-			if p := n.do("PUT", "/v1/kv/k", "v", "Idempotency-Key", "i").is(t, 504, cluster.CodeOutcomeUnknown); p.Retryable {
+			if p := n.do("PUT", "/v1/kv/k", "v", "Idempotency-Key", "i").is(t, 504,
+				cluster.CodeOutcomeUnknown); p.Retryable {
 				t.Errorf("%d after unknown: retryable", later)
 			}
 			if tries < 2 {
@@ -266,7 +272,8 @@ func TestForward_KeepsUnknownOutcomeAfterLaterRefusal(t *testing.T) {
 func TestErrorsOfProposals(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		for code, status := range map[cluster.Code]int{
-			cluster.CodeBusy: 503, cluster.CodeReadOnly: 503, cluster.CodeOutcomeUnknown: 504, cluster.CodeInternal: 500,
+			cluster.CodeBusy: 503, cluster.CodeReadOnly: 503, cluster.CodeOutcomeUnknown: 504,
+			cluster.CodeInternal: 500,
 		} {
 			f := newFakeCluster("n1", true)
 			f.propose = func(context.Context, state.Command) (state.Result, error) {

@@ -69,7 +69,8 @@ func TestPutGetDelete(t *testing.T) {
 		n := startServer(t, newFakeCluster("n1", true))
 		r := n.do("PUT", "/v1/kv/k", "one")
 		rev := n.fake.View().Revision()
-		if want := fmt.Sprintf("{\"key\":\"k\",\"revision\":%d,\"created\":true}\n", rev); r.body != want || r.status != 200 {
+		if want := fmt.Sprintf("{\"key\":\"k\",\"revision\":%d,\"created\":true}\n", rev); r.body != want ||
+			r.status != 200 {
 			t.Fatalf("PUT: %d %q, want %q", r.status, r.body, want)
 		}
 		if r = n.do("PUT", "/v1/kv/k", ""); !strings.Contains(r.body, `"created":false`) {
@@ -204,7 +205,8 @@ func TestFence(t *testing.T) {
 		n := startServer(t, newFakeCluster("n1", true))
 		n.do("PUT", "/v1/kv/k", "v", "X-Northstar-Fence", "primary=3").is(t, 409, cluster.CodeFenced)
 		for _, bad := range []string{"primary", "=1", "primary=", "primary=x", "primary=-1"} {
-			if p := n.do("PUT", "/v1/kv/k", "v", "X-Northstar-Fence", bad).is(t, 400, cluster.CodeBadRequest); !strings.Contains(p.Detail, "X-Northstar-Fence") {
+			if p := n.do("PUT", "/v1/kv/k", "v", "X-Northstar-Fence", bad).is(t, 400,
+				cluster.CodeBadRequest); !strings.Contains(p.Detail, "X-Northstar-Fence") {
 				t.Errorf("%q: %s", bad, p.Detail)
 			}
 		}
@@ -219,7 +221,8 @@ func TestValueLimit(t *testing.T) {
 			t.Fatalf("1 MiB: %d %s", r.status, r.body)
 		}
 		n.do("PUT", "/v1/kv/k", big+"x").is(t, 413, cluster.CodeBadRequest)
-		req, err := http.NewRequest("PUT", "http://"+n.addr+"/v1/kv/k", struct{ *strings.Reader }{strings.NewReader(big + "x")})
+		req, err := http.NewRequest("PUT", "http://"+n.addr+"/v1/kv/k",
+			struct{ *strings.Reader }{strings.NewReader(big + "x")})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -268,7 +271,8 @@ func TestBadParameters(t *testing.T) {
 			{"GET", "/health/follower?max_lag=-1", "max_lag"},
 			{"GET", "/leader?x", "x"},
 		} {
-			if p := n.do(tc.method, tc.path, "").is(t, 400, cluster.CodeBadRequest); !strings.Contains(p.Detail, tc.field) {
+			if p := n.do(tc.method, tc.path, "").is(t, 400, cluster.CodeBadRequest); !strings.Contains(p.Detail,
+				tc.field) {
 				t.Errorf("%s: detail %q does not name %s", tc.path, p.Detail, tc.field)
 			}
 		}
@@ -290,7 +294,8 @@ func TestList(t *testing.T) {
 		for pages := 0; ; pages++ {
 			r := n.do("GET", "/v1/kv?prefix=a/&limit=2&after="+url.QueryEscape(after), "")
 			var page apiv1.List
-			if err := json.Unmarshal([]byte(r.body), &page); err != nil || r.status != 200 || page.Revision != n.fake.View().Revision() {
+			if err := json.Unmarshal([]byte(r.body), &page); err != nil || r.status != 200 ||
+				page.Revision != n.fake.View().Revision() {
 				t.Fatalf("%d %s: %v", r.status, r.body, err)
 			}
 			for _, it := range page.Items {
@@ -325,7 +330,8 @@ func TestListIsBoundedInItems(t *testing.T) {
 		for _, query := range []string{"", "?prefix=&limit=&after=", "?limit=1001", "?limit=100000"} {
 			var page apiv1.List
 			r := n.do("GET", "/v1/kv"+query, "")
-			if err := json.Unmarshal([]byte(r.body), &page); err != nil || len(page.Items) != apiv1.MaxListLimit || page.Next != "00999" {
+			if err := json.Unmarshal([]byte(r.body), &page); err != nil || len(page.Items) != apiv1.MaxListLimit ||
+				page.Next != "00999" {
 				t.Errorf("%q: %d, %d items, next %q (%v)", query, r.status, len(page.Items), page.Next, err)
 			}
 		}
@@ -346,14 +352,18 @@ func TestListIsBoundedInBytes(t *testing.T) {
 		if len(page.Items) != 4 || page.Next != "3" {
 			t.Errorf("%d items, next %q", len(page.Items), page.Next)
 		}
-		if err := json.Unmarshal([]byte(n.do("GET", "/v1/kv?after=3", "").body), &page); err != nil || len(page.Items) != 2 || page.Next != "" {
+		if err := json.Unmarshal([]byte(n.do("GET", "/v1/kv?after=3", "").body), &page); err != nil ||
+			len(page.Items) != 2 || page.Next != "" {
 			t.Errorf("second page: %d items, next %q, %v", len(page.Items), page.Next, err)
 		}
 	})
 }
 
 func FuzzKeyPath(f *testing.F) {
-	for _, s := range []string{"/v1/kv/a", "/v1/kv/a//b/../c%2Fd", "/v1/kv/", "/v1/kv", "/v1%2fkv/a", "/v1/kv/%zz", "/v1/kv/%ff", "//v1/kv/a", "/v1/kv/é", "/admin/members/a%2Fb"} {
+	for _, s := range []string{
+		"/v1/kv/a", "/v1/kv/a//b/../c%2Fd", "/v1/kv/", "/v1/kv", "/v1%2fkv/a", "/v1/kv/%zz",
+		"/v1/kv/%ff", "//v1/kv/a", "/v1/kv/é", "/admin/members/a%2Fb",
+	} {
 		f.Add(s)
 	}
 	rt := openapi.NewRouter(table)

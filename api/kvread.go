@@ -70,7 +70,8 @@ func (c *request) read(answer func(*state.View) error) error {
 		c.setStaleness()
 		return answer(c.s.reads.View())
 	default:
-		return problem.BadRequest("consistency: want %s, %s or %s, got %q", apiv1.Linearizable, apiv1.Lease, apiv1.Stale, level)
+		return problem.BadRequest("consistency: want %s, %s or %s, got %q", apiv1.Linearizable, apiv1.Lease,
+			apiv1.Stale, level)
 	}
 	if err := c.onLeader(c.ctx, forward.Request{Idempotent: true, Local: barrier}); err != nil {
 		return err

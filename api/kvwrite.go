@@ -241,7 +241,8 @@ func (c *request) idempotency(w keyWrite) (*state.Idempotency, error) {
 		return nil, nil
 	}
 	if n := len(values[0]); len(values) > 1 || n == 0 || n > apiv1.MaxIdempotencyKeyBytes {
-		return nil, problem.BadRequest("%s: want one string of 1 to %d bytes", apiv1.HeaderIdempotencyKey, apiv1.MaxIdempotencyKeyBytes)
+		return nil, problem.BadRequest("%s: want one string of 1 to %d bytes", apiv1.HeaderIdempotencyKey,
+			apiv1.MaxIdempotencyKeyBytes)
 	}
 	print := w.fingerprint(c.r.Method, c.param, c.query.Get("ttl_session"), c.body)
 	return &state.Idempotency{Key: c.caller.name + "\n" + values[0], RequestHash: print[:]}, nil

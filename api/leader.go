@@ -127,7 +127,8 @@ func (c *request) isAudited(status int, code cluster.Code) bool {
 // record returns the audit record of the call before its response.
 func (c *request) record() state.AuditRecord {
 	r := state.AuditRecord{
-		Class: state.AuditClients, Node: c.s.deps.Node.ID, Who: c.caller.name, Role: string(c.caller.role), From: c.from,
+		Class: state.AuditClients, Node: c.s.deps.Node.ID, Who: c.caller.name, Role: string(c.caller.role),
+		From:    c.from,
 		What:    c.r.Method + " " + c.r.URL.EscapedPath(),
 		Request: c.auditFields.request, Reason: c.auditFields.Reason, DryRun: c.auditFields.DryRun,
 	}

@@ -70,7 +70,8 @@ func TestSlowBodyEndsWithTheTimeout(t *testing.T) {
 		}
 		defer c.Close()
 		start := time.Now()
-		if _, err := io.WriteString(c, "PUT /v1/kv/k?timeout_ms=50 HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 10\r\n\r\nabc"); err != nil {
+		if _, err := io.WriteString(c,
+			"PUT /v1/kv/k?timeout_ms=50 HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 10\r\n\r\nabc"); err != nil {
 			t.Fatal(err)
 		}
 		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
@@ -172,7 +173,8 @@ func TestUnreadableRequests(t *testing.T) {
 		body, err := io.ReadAll(resp.Body)
 		c.Close()
 		var p apiv1.Problem
-		if err != nil || json.Unmarshal(body, &p) != nil || resp.StatusCode != tc.status || p.Status != tc.status || p.Code != 4400 || resp.Header.Get("Content-Type") != apiv1.TypeProblem {
+		if err != nil || json.Unmarshal(body, &p) != nil || resp.StatusCode != tc.status || p.Status != tc.status ||
+			p.Code != 4400 || resp.Header.Get("Content-Type") != apiv1.TypeProblem {
 			t.Errorf("%s: %s %s (%v)", name, resp.Status, body, err)
 		}
 	}
@@ -201,7 +203,10 @@ func TestValue_LooksLikeProblem(t *testing.T) {
 func TestDashboard(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		n := startServer(t, newFakeCluster("n1", true))
-		for path, media := range map[string]string{"/": "text/html", "/dashboard/style.css": "text/css", "/dashboard/app.js": "text/javascript", "/dashboard/icon.svg": "image/svg+xml"} {
+		for path, media := range map[string]string{
+			"/": "text/html", "/dashboard/style.css": "text/css",
+			"/dashboard/app.js": "text/javascript", "/dashboard/icon.svg": "image/svg+xml",
+		} {
 			r := n.do("GET", path, "")
 			if r.status != 200 || !strings.HasPrefix(r.header.Get("Content-Type"), media) || len(r.body) < 150 {
 				t.Errorf("%s: %d %s, %d bytes", path, r.status, r.header.Get("Content-Type"), len(r.body))
@@ -211,7 +216,10 @@ func TestDashboard(t *testing.T) {
 			}
 			// Nothing comes from anywhere else, and nothing stands in the page that
 			// the policy would block.
-			for _, bad := range []string{"https://", "http://", "<script>", " style=", "<style", " onclick", "innerHTML", "eval("} {
+			for _, bad := range []string{
+				"https://", "http://", "<script>", " style=", "<style", " onclick",
+				"innerHTML", "eval(",
+			} {
 				body := strings.ReplaceAll(r.body, "http://www.w3.org/", "")
 				if strings.Contains(body, bad) {
 					t.Errorf("%s holds %q", path, bad)

@@ -26,7 +26,8 @@ func TestMemberPlans(t *testing.T) {
 		} {
 			r := follower.do(tc.method, tc.path, "{"+tc.fields+`"dry_run":true,"reason":"why"}`, "Content-Type", jsonBody)
 			var plan apiv1.Plan
-			if err := json.Unmarshal([]byte(r.body), &plan); err != nil || r.status != 200 || !plan.DryRun || !plan.Possible || plan.Action != tc.action {
+			if err := json.Unmarshal([]byte(r.body), &plan); err != nil || r.status != 200 || !plan.DryRun ||
+				!plan.Possible || plan.Action != tc.action {
 				t.Fatalf("%s %s: %d %s", tc.method, tc.path, r.status, r.body)
 			}
 			if got := leader.fake.calls(); len(got) != 0 {
@@ -35,7 +36,8 @@ func TestMemberPlans(t *testing.T) {
 			if r = follower.do(tc.method, tc.path, fmt.Sprintf(`{%s"plan_id":%q}`, tc.fields, plan.PlanID), "Content-Type", jsonBody); r.status != 200 {
 				t.Fatalf("by plan: %d %s", r.status, r.body)
 			}
-			if got := strings.Join(leader.fake.calls(), ";"); !strings.Contains(got, tc.did) || !strings.HasSuffix(got, "as planned for m") {
+			if got := strings.Join(leader.fake.calls(), ";"); !strings.Contains(got, tc.did) ||
+				!strings.HasSuffix(got, "as planned for m") {
 				t.Errorf("%s: did %q", tc.action, got)
 			}
 			leader.fake.set(func() { leader.fake.members = nil })
@@ -77,14 +79,21 @@ func TestMemberPlanOfTheLeader(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		f := newFakeCluster("n1", true)
 		n := startServer(t, f)
-		session := f.apply(state.Command{Kind: state.KindSessionCreate, Now: 1, SessionCreate: &state.SessionCreate{Nonce: "abcdefghijklmnop", Name: "w", TTL: 10e9}}).Session
-		f.apply(state.Command{Kind: state.KindRoleCampaign, Now: 1, RoleCampaign: &state.RoleCampaign{Role: "r", Session: session.ID}})
+		session := f.apply(state.Command{
+			Kind: state.KindSessionCreate, Now: 1,
+			SessionCreate: &state.SessionCreate{Nonce: "abcdefghijklmnop", Name: "w", TTL: 10e9},
+		}).Session
+		f.apply(state.Command{Kind: state.KindRoleCampaign, Now: 1, RoleCampaign: &state.RoleCampaign{
+			Role:    "r",
+			Session: session.ID,
+		}})
 		r := n.do("DELETE", "/admin/members/n1", `{"dry_run":true}`, "Content-Type", jsonBody)
 		var plan apiv1.Plan
 		if err := json.Unmarshal([]byte(r.body), &plan); err != nil {
 			t.Fatal(err)
 		}
-		if len(plan.Candidates) != 2 || plan.GapSamples != 7 || plan.Affected != (apiv1.Affected{Roles: 1, Sessions: 1}) {
+		if len(plan.Candidates) != 2 || plan.GapSamples != 7 ||
+			plan.Affected != (apiv1.Affected{Roles: 1, Sessions: 1}) {
 			t.Errorf("plan %+v", plan)
 		}
 		r = n.do("POST", "/admin/transfer", `{"dry_run":true}`, "Content-Type", jsonBody)

@@ -27,7 +27,8 @@ func addMember(c *request, in apiv1.MemberAdd) error {
 	if c.caller.node != "" && c.caller.node != add.ID {
 		return cluster.Errorf(cluster.CodeForbidden, "id: node %s may add itself only", c.caller.node)
 	}
-	return c.changeMember("added as non-voter", cluster.MemberChange{ID: add.ID, Add: &add}, planParams{in.DryRun, in.PlanID})
+	return c.changeMember("added as non-voter", cluster.MemberChange{ID: add.ID, Add: &add},
+		planParams{in.DryRun, in.PlanID})
 }
 
 func parseAdd(in apiv1.MemberAdd) (cluster.MemberAdd, error) {
@@ -121,7 +122,8 @@ func (c *request) setDrain(in apiv1.Drain, drain bool, done string) error {
 	if err != nil {
 		return err
 	}
-	return c.changeMember(done, cluster.MemberChange{ID: id, Patch: &cluster.MemberPatch{Drain: &drain}}, planParams{in.DryRun, in.PlanID})
+	return c.changeMember(done, cluster.MemberChange{ID: id, Patch: &cluster.MemberPatch{Drain: &drain}},
+		planParams{in.DryRun, in.PlanID})
 }
 
 // memberID returns the member in the path. Only the leader knows whether it exists.
@@ -165,7 +167,8 @@ func (c *request) changeMember(done string, change cluster.MemberChange, plans p
 		change.Membership = plan.Membership
 		err = c.s.applyChange(ctx, change)
 		if plan.MovesLeader && !changesRecordOnly(change) && cluster.IsCode(err, cluster.CodeNoLeader) {
-			return cluster.Errorf(cluster.CodeTermStale, "plan_id: node %s has handed leadership over, as planned, which began another term: make a new plan for the rest", plan.Leader)
+			return cluster.Errorf(cluster.CodeTermStale,
+				"plan_id: node %s has handed leadership over, as planned, which began another term: make a new plan for the rest", plan.Leader)
 		}
 		return err
 	}})
@@ -200,7 +203,10 @@ func (c *request) planChange(ctx context.Context, change cluster.MemberChange) (
 	if err != nil || !plan.MovesLeader || plan.Refusal != nil {
 		return plan, err
 	}
-	move, err := c.s.deps.Leadership.Plan(ctx, cluster.LeadershipRequest{Action: cluster.ActionTransfer, Operator: c.caller.name, Forwarded: true})
+	move, err := c.s.deps.Leadership.Plan(ctx, cluster.LeadershipRequest{
+		Action:   cluster.ActionTransfer,
+		Operator: c.caller.name, Forwarded: true,
+	})
 	if err != nil {
 		return plan, err
 	}
@@ -210,7 +216,8 @@ func (c *request) planChange(ctx context.Context, change cluster.MemberChange) (
 		if changesRecordOnly(change) {
 			plan.Warnings = append(plan.Warnings, "leadership cannot move yet, no eligible target: "+r.Detail)
 		} else {
-			plan.Refusal = cluster.Errorf(cluster.CodeQuorumAtRisk, "node %s leads, and no other voter could take over: %s", plan.Leader, r.Detail)
+			plan.Refusal = cluster.Errorf(cluster.CodeQuorumAtRisk,
+				"node %s leads, and no other voter could take over: %s", plan.Leader, r.Detail)
 			plan.Summary = "nothing: " + plan.Refusal.Detail
 		}
 	}

@@ -100,7 +100,8 @@ func TestSplitBrainIsDocumented(t *testing.T) {
 		if w.Code != 409 {
 			t.Errorf("GET %s: %d %s", path, w.Code, w.Body)
 		}
-		if responses := paths[path].(map[string]any)["get"].(map[string]any)["responses"].(map[string]any); responses["409"] == nil {
+		get := paths[path].(map[string]any)["get"].(map[string]any)
+		if get["responses"].(map[string]any)["409"] == nil {
 			t.Errorf("GET %s: 409 is not documented", path)
 		}
 	}
@@ -224,7 +225,10 @@ func TestErrorsOfTheRouter(t *testing.T) {
 				t.Errorf("%s: Allow %q, want %q", tc.path, got, tc.allow)
 			}
 		}
-		for _, path := range []string{"/nowhere", "/leader/", "//leader", "/admin/members/a/b", "/admin/members/a%2Fb/c", "/dashboard/secret", "/v1/sessions/a/b", "/v1/roles//watch/x", "/admin/audit/x"} {
+		for _, path := range []string{
+			"/nowhere", "/leader/", "//leader", "/admin/members/a/b",
+			"/admin/members/a%2Fb/c", "/dashboard/secret", "/v1/sessions/a/b", "/v1/roles//watch/x", "/admin/audit/x",
+		} {
 			r := n.do("GET", path, "")
 			if r.status != 404 && r.status != 405 {
 				t.Errorf("%s: %d", path, r.status)

@@ -68,5 +68,6 @@ func postRestore(c *request) error {
 		return err
 	}
 	rev := c.s.reads.View().Revision()
-	return c.reply(apiv1.RestoreResult{Revision: rev, Message: fmt.Sprintf("restored; the cluster is at revision %d", rev)})
+	return c.reply(apiv1.RestoreResult{Revision: rev, Message: fmt.Sprintf("restored; the cluster is at revision %d",
+		rev)})
 }

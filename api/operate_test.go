@@ -58,7 +58,10 @@ func TestMembers(t *testing.T) {
 		if leader.fake.awaitApplied != 3 {
 			t.Errorf("of the changes of records %d were spread before the answer, want 3", leader.fake.awaitApplied)
 		}
-		leader.fake.set(func() { leader.fake.fail = cluster.Errorf(cluster.CodeQuorumAtRisk, "no quorum would be left") })
+		leader.fake.set(func() {
+			leader.fake.fail = cluster.Errorf(cluster.CodeQuorumAtRisk,
+				"no quorum would be left")
+		})
 		follower.do("DELETE", "/admin/members/n2", "").is(t, 409, cluster.CodeQuorumAtRisk)
 	})
 }
@@ -132,7 +135,9 @@ func TestTransfer(t *testing.T) {
 		outcome := cluster.TransferOutcome{OldLeader: "n1", NewLeader: "n2", Term: 9, Duration: 4200 * time.Microsecond}
 		var fail error
 		leader, follower := pair(t, func(d *Deps) {
-			d.Leadership = fakeTransfer(func(ctx context.Context, target cluster.NodeID) (cluster.TransferOutcome, error) {
+			d.Leadership = fakeTransfer(func(ctx context.Context, target cluster.NodeID) (cluster.TransferOutcome,
+				error,
+			) {
 				if _, ok := ctx.Deadline(); !ok {
 					t.Error("a transfer without deadline")
 				}
@@ -152,7 +157,10 @@ func TestTransfer(t *testing.T) {
 		if r := follower.do("POST", "/admin/transfer", ""); r.status != 200 || <-asked != "n2" {
 			t.Errorf("without a body: %+v", r)
 		}
-		for status, err := range map[int]*cluster.Error{409: {Code: cluster.CodeTransferFailed}, 504: {Code: cluster.CodeTransferFailed, Status: 504}} {
+		for status, err := range map[int]*cluster.Error{
+			409: {Code: cluster.CodeTransferFailed},
+			504: {Code: cluster.CodeTransferFailed, Status: 504},
+		} {
 			fail = err
 			follower.do("POST", "/admin/transfer", "").is(t, status, cluster.CodeTransferFailed)
 			<-asked
@@ -168,12 +176,18 @@ func TestTransfer_FailsLate(t *testing.T) {
 			d.TransferTimeout = 300 * time.Millisecond
 			d.Leadership = &leadership{
 				plan: func(o cluster.LeadershipRequest) (cluster.Plan, error) {
-					return cluster.Plan{Action: o.Action, Term: 2, Target: "n2", Executor: "n1", Method: cluster.MethodTransfer}, nil
+					return cluster.Plan{
+						Action: o.Action, Term: 2, Target: "n2", Executor: "n1",
+						Method: cluster.MethodTransfer,
+					}, nil
 				},
 				execute: func(ctx context.Context) error {
 					<-ctx.Done()
 					time.Sleep(50 * time.Millisecond) // to see who leads
-					return &cluster.Error{Code: cluster.CodeTransferFailed, Status: 504, Detail: "told, and n3 leads", Leader: "n3"}
+					return &cluster.Error{
+						Code: cluster.CodeTransferFailed, Status: 504, Detail: "told, and n3 leads",
+						Leader: "n3",
+					}
 				},
 			}
 		}
@@ -212,7 +226,8 @@ func TestSnapshot(t *testing.T) {
 			if r.status != 200 || !strings.Contains(r.body, `"revision":`) {
 				t.Errorf("restore: %+v", r)
 			}
-			n.do("POST", "/admin/snapshot/restore", "rubbish", "Content-Type", "application/octet-stream").is(t, 400, cluster.CodeBadRequest)
+			n.do("POST", "/admin/snapshot/restore", "rubbish", "Content-Type", "application/octet-stream").is(t, 400,
+				cluster.CodeBadRequest)
 		}
 		if calls := leader.fake.calls(); len(calls) != 2 || calls[0] != "restore backup data data dat" {
 			t.Errorf("calls %q", calls)
@@ -249,14 +264,16 @@ func TestRestore_IsNotRetried(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		addr, requests := brokenLeader(t, false)
 		n := followerOf(t, addr)
-		n.do("POST", "/admin/snapshot/restore", "backup", "Content-Type", "application/octet-stream").is(t, 504, cluster.CodeOutcomeUnknown)
+		n.do("POST", "/admin/snapshot/restore", "backup", "Content-Type", "application/octet-stream").is(t, 504,
+			cluster.CodeOutcomeUnknown)
 		if got := requests.Load(); got != 1 {
 			t.Errorf("sent %d times", got)
 		}
 		// A node that does not lead may have read some of it: the rest is no backup.
 		wrong := startServer(t, newFakeCluster("n1", false))
 		n = followerOf(t, wrong.addr)
-		n.do("POST", "/admin/snapshot/restore", "backup", "Content-Type", "application/octet-stream").is(t, 503, cluster.CodeNoLeader)
+		n.do("POST", "/admin/snapshot/restore", "backup", "Content-Type", "application/octet-stream").is(t, 503,
+			cluster.CodeNoLeader)
 	})
 }
 

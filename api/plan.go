@@ -72,18 +72,28 @@ func plannedTarget(field, value, planID string) (cluster.NodeID, error) {
 // wirePlan returns a plan as the response to a dry run.
 func wirePlan(p cluster.Plan) apiv1.Plan {
 	w := apiv1.Plan{
-		DryRun: true, PlanID: p.ID(), Action: p.Action, Term: p.Term, Membership: p.Membership, LeaderID: string(p.Leader), TargetID: string(p.Target), How: string(p.Method),
+		DryRun: true, PlanID: p.ID(), Action: p.Action, Term: p.Term, Membership: p.Membership,
+		LeaderID: string(p.Leader), TargetID: string(p.Target), How: string(p.Method),
 		Summary: p.Summary, Possible: p.Refusal == nil, Candidates: make([]apiv1.TargetCandidate, 0, len(p.Candidates)),
 		Affected: apiv1.Affected(p.Affected), Risk: string(p.Risk), Warnings: append([]string{}, p.Warnings...),
 	}
 	if r := p.Refusal; r != nil {
-		w.Refusal = &apiv1.PlannedError{Code: int(r.Code), Name: r.Code.Name(), Status: r.HTTPStatus(), Detail: r.Detail, Votes: problem.EncodeVotes(r.Votes)}
+		w.Refusal = &apiv1.PlannedError{
+			Code: int(r.Code), Name: r.Code.Name(), Status: r.HTTPStatus(),
+			Detail: r.Detail, Votes: problem.EncodeVotes(r.Votes),
+		}
 	}
 	for _, c := range p.Candidates {
-		w.Candidates = append(w.Candidates, apiv1.TargetCandidate{ID: string(c.ID), Eligible: c.Eligible, Reason: c.Reason, Voter: c.Voter, Priority: c.Priority, LagEntries: c.LagEntries})
+		w.Candidates = append(w.Candidates, apiv1.TargetCandidate{
+			ID: string(c.ID), Eligible: c.Eligible,
+			Reason: c.Reason, Voter: c.Voter, Priority: c.Priority, LagEntries: c.LagEntries,
+		})
 	}
 	for _, s := range p.Survivors {
-		w.Survivors = append(w.Survivors, apiv1.Survivor{ID: string(s.ID), Voter: s.Voter, LastTerm: s.LastTerm, LastIndex: s.LastIndex})
+		w.Survivors = append(w.Survivors, apiv1.Survivor{
+			ID: string(s.ID), Voter: s.Voter, LastTerm: s.LastTerm,
+			LastIndex: s.LastIndex,
+		})
 	}
 	if w.GapSamples = p.Gap.Samples; p.Gap.Samples > 0 {
 		expected, worst := ceilMS(p.Gap.Expected), ceilMS(p.Gap.Worst)

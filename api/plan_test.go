@@ -16,7 +16,9 @@ func TestDryRun(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		asked := make(chan string, 1)
 		leader, follower := pair(t, func(d *Deps) {
-			d.Leadership = fakeTransfer(func(_ context.Context, target cluster.NodeID) (cluster.TransferOutcome, error) {
+			d.Leadership = fakeTransfer(func(_ context.Context, target cluster.NodeID) (cluster.TransferOutcome,
+				error,
+			) {
 				asked <- string(target)
 				return cluster.TransferOutcome{NewLeader: target}, nil
 			})
@@ -31,8 +33,12 @@ func TestDryRun(t *testing.T) {
 			if err := json.Unmarshal([]byte(r.body), &p); err != nil || r.status != 200 {
 				t.Fatalf("%d %s: %v", r.status, r.body, err)
 			}
-			if !p.DryRun || !p.Possible || p.TargetID != "n2" || p.LeaderID != "n1" || p.Term != 2 || p.ExpectedGapMS == nil || *p.ExpectedGapMS != 5 || p.GapSamples != 7 ||
-				len(p.Candidates) != 2 || p.Candidates[0] != (apiv1.TargetCandidate{ID: "n2", Eligible: true, Voter: true, Priority: 100, LagEntries: 3}) || p.Candidates[1].Reason != "it is draining" {
+			if !p.DryRun || !p.Possible || p.TargetID != "n2" || p.LeaderID != "n1" || p.Term != 2 ||
+				p.ExpectedGapMS == nil || *p.ExpectedGapMS != 5 || p.GapSamples != 7 ||
+				len(p.Candidates) != 2 || p.Candidates[0] != (apiv1.TargetCandidate{
+				ID: "n2", Eligible: true,
+				Voter: true, Priority: 100, LagEntries: 3,
+			}) || p.Candidates[1].Reason != "it is draining" {
 				t.Errorf("%s", r.body)
 			}
 			if id == "" {
@@ -46,7 +52,8 @@ func TestDryRun(t *testing.T) {
 		}
 		var refused apiv1.Plan
 		r := post(follower, `{"dry_run":true,"target_leader_id":"n3"}`)
-		if err := json.Unmarshal([]byte(r.body), &refused); err != nil || refused.Possible || refused.Refusal == nil || refused.Refusal.Code != 4003 || refused.Refusal.Status != 409 {
+		if err := json.Unmarshal([]byte(r.body), &refused); err != nil || refused.Possible || refused.Refusal == nil ||
+			refused.Refusal.Code != 4003 || refused.Refusal.Status != 409 {
 			t.Errorf("dry run of what is refused: %+v", r)
 		}
 		post(follower, `{"dry_run":true,"target_leader_id":"n7"}`).is(t, 404, cluster.CodeBadRequest)

@@ -47,7 +47,9 @@ func postRecover(c *request, in apiv1.Recover) error {
 		plans.id = "" // the node that received the call has verified the plan
 	}
 	st := c.s.reads.Status()
-	if answered, err := c.verifyPlan(plans, plan.Plan(st.Term, cluster.MembershipDigest(st.Servers, c.s.reads.View().Members()), refusal)); answered || err != nil {
+	if answered, err := c.verifyPlan(plans,
+		plan.Plan(st.Term, cluster.MembershipDigest(st.Servers, c.s.reads.View().Members()), refusal)); answered ||
+		err != nil {
 		return err
 	}
 	if plan.Chosen != c.s.deps.Node.ID {
@@ -88,9 +90,12 @@ func (c *request) recoverAt(ctx context.Context, id cluster.NodeID) error {
 	addr := c.s.httpAddress(id)
 	switch {
 	case c.forwarded:
-		return cluster.Errorf(cluster.CodeTermStale, "node %s finds that node %s has the freshest log, the node that was asked did not: ask again", c.s.deps.Node.ID, id)
+		return cluster.Errorf(cluster.CodeTermStale,
+			"node %s finds that node %s has the freshest log, the node that was asked did not: ask again",
+			c.s.deps.Node.ID, id)
 	case addr == "":
-		return problem.BadRequest("survivors: node %s has the freshest log, and its HTTP address is not known here: ask it directly", id)
+		return problem.BadRequest(
+			"survivors: node %s has the freshest log, and its HTTP address is not known here: ask it directly", id)
 	}
 	return c.sendTo(ctx, id, addr, c.body)
 }
@@ -113,21 +118,27 @@ func (c *request) followRecovery(ctx context.Context, in apiv1.Recover) error {
 		c.s.deps.Restart()
 	}
 	return c.reply(apiv1.RecoverResult{
-		RecoveredID: string(leader), ClusterID: in.Confirm, Generation: g.Number, RecoveryID: g.RecoveryID, Term: before.Term,
+		RecoveredID: string(leader), ClusterID: in.Confirm, Generation: g.Number, RecoveryID: g.RecoveryID,
+		Term:      before.Term,
 		Survivors: []apiv1.Survivor{}, LostIDs: []string{}, Warnings: []string{},
 		Message: "node " + string(c.s.deps.Node.ID) + " sets its data aside and begins anew",
 	})
 }
 
 // recovered returns the response of the recovered node, after it has notified the other survivors.
-func (c *request) recovered(ctx context.Context, in apiv1.Recover, plan cluster.RecoveryPlan, g cluster.Generation) apiv1.RecoverResult {
+func (c *request) recovered(ctx context.Context, in apiv1.Recover, plan cluster.RecoveryPlan,
+	g cluster.Generation,
+) apiv1.RecoverResult {
 	in.Follow = &apiv1.RecoverFollow{LeaderID: string(plan.Chosen), Generation: g.Number, RecoveryID: g.RecoveryID}
 	in.PlanID = ""
 	st := c.s.reads.Status()
 	out := apiv1.RecoverResult{
 		RecoveredID: string(plan.Chosen), ClusterID: plan.ClusterID, Generation: g.Number, RecoveryID: g.RecoveryID,
 		Term: st.Term, Revision: c.s.reads.View().Revision(), LostIDs: []string{},
-		Survivors: make([]apiv1.Survivor, len(plan.Survivors)), Warnings: []string{"lost: " + plan.Losses(), plan.Warning()},
+		Survivors: make([]apiv1.Survivor, len(plan.Survivors)), Warnings: []string{
+			"lost: " + plan.Losses(),
+			plan.Warning(),
+		},
 		Message: plan.Summary(),
 	}
 	for _, id := range plan.Lost {
@@ -135,7 +146,10 @@ func (c *request) recovered(ctx context.Context, in apiv1.Recover, plan cluster.
 	}
 	var telling sync.WaitGroup
 	for i, s := range plan.Survivors {
-		out.Survivors[i] = apiv1.Survivor{ID: string(s.ID), Voter: s.Voter, LastTerm: s.LastTerm, LastIndex: s.LastIndex, Outcome: "recovered"}
+		out.Survivors[i] = apiv1.Survivor{
+			ID: string(s.ID), Voter: s.Voter, LastTerm: s.LastTerm,
+			LastIndex: s.LastIndex, Outcome: "recovered",
+		}
 		if s.ID != plan.Chosen {
 			telling.Go(func() { out.Survivors[i].Outcome = c.notifySurvivor(ctx, s.ID, in) })
 		}

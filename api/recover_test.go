@@ -21,13 +21,20 @@ func twoOfFive(t *testing.T) *survivors {
 	fakes := []*fakeCluster{newFakeCluster("n1", false), newFakeCluster("n2", false)}
 	nodes := make([]*node, 2)
 	for i, f := range fakes {
-		f.st.Servers = append(f.st.Servers, cluster.Server{ID: "n4", Suffrage: cluster.Voter}, cluster.Server{ID: "n5", Suffrage: cluster.Voter})
-		f.left = []cluster.Survivor{{ID: "n1", Voter: true, LastTerm: 3, LastIndex: 90}, {ID: "n2", Voter: true, LastTerm: 3, LastIndex: 95}}
+		f.st.Servers = append(f.st.Servers, cluster.Server{ID: "n4", Suffrage: cluster.Voter},
+			cluster.Server{ID: "n5", Suffrage: cluster.Voter})
+		f.left = []cluster.Survivor{
+			{ID: "n1", Voter: true, LastTerm: 3, LastIndex: 90},
+			{ID: "n2", Voter: true, LastTerm: 3, LastIndex: 95},
+		}
 		nodes[i] = startServer(t, f, func(d *Deps) { d.Restart = func() { s.restarts[i].Add(1) } })
 	}
 	for _, f := range fakes {
 		for i, n := range nodes {
-			f.addRecord(cluster.Member{ID: fakes[i].st.NodeID, HTTPAddress: n.addr, RaftAddress: "h:1", Lifecycle: cluster.Active})
+			f.addRecord(cluster.Member{
+				ID: fakes[i].st.NodeID, HTTPAddress: n.addr, RaftAddress: "h:1",
+				Lifecycle: cluster.Active,
+			})
 		}
 	}
 	s.n1, s.n2 = nodes[0], nodes[1]
@@ -53,7 +60,8 @@ func TestRecoverThroughAnySurvivor(t *testing.T) {
 			if err := json.Unmarshal([]byte(r.body), &out); err != nil || r.status != 200 {
 				t.Fatalf("%d %s: %v", r.status, r.body, err)
 			}
-			if out.RecoveredID != "n2" || out.Generation != 2 || out.RecoveryID != "r" || strings.Join(out.LostIDs, " ") != "n3 n4 n5" || len(out.Warnings) != 2 {
+			if out.RecoveredID != "n2" || out.Generation != 2 || out.RecoveryID != "r" ||
+				strings.Join(out.LostIDs, " ") != "n3 n4 n5" || len(out.Warnings) != 2 {
 				t.Errorf("%+v", out)
 			}
 			want := []apiv1.Survivor{
@@ -137,7 +145,8 @@ func TestRecoverDryRun(t *testing.T) {
 		if err := json.Unmarshal([]byte(r.body), &p); err != nil || r.status != 200 {
 			t.Fatalf("%d %s: %v", r.status, r.body, err)
 		}
-		if !p.Possible || p.TargetID != "n2" || p.Risk != "high" || len(p.Survivors) != 2 || p.Survivors[0].LastIndex != 95 || len(p.Candidates) != 2 || p.Candidates[1].LagEntries != 5 {
+		if !p.Possible || p.TargetID != "n2" || p.Risk != "high" || len(p.Survivors) != 2 ||
+			p.Survivors[0].LastIndex != 95 || len(p.Candidates) != 2 || p.Candidates[1].LagEntries != 5 {
 			t.Errorf("%s", r.body)
 		}
 		all := strings.Join(p.Warnings, "\n")

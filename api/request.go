@@ -130,7 +130,8 @@ func (c *request) serve() error {
 	rt := res.Methods[c.r.Method]
 	if rt == nil {
 		c.Header()["Allow"] = []string{res.Allow}
-		return problem.Status(http.StatusMethodNotAllowed, "method: %s supports %s, not %s", res.Pattern, res.Allow, c.r.Method)
+		return problem.Status(http.StatusMethodNotAllowed, "method: %s supports %s, not %s", res.Pattern, res.Allow,
+			c.r.Method)
 	}
 	c.route, c.param = rt, value
 	release, err := c.s.admit(c)
@@ -214,7 +215,8 @@ func (c *request) queryInt(name string, def, lowest, highest int64) (int64, erro
 		if highest == math.MaxInt64 {
 			return 0, problem.BadRequest("%s: want an integer of at least %d, got %q", name, lowest, c.query.Get(name))
 		}
-		return 0, problem.BadRequest("%s: want an integer from %d to %d, got %q", name, lowest, highest, c.query.Get(name))
+		return 0, problem.BadRequest("%s: want an integer from %d to %d, got %q", name, lowest, highest,
+			c.query.Get(name))
 	}
 	return n, nil
 }
@@ -298,7 +300,8 @@ func (c *request) checkMedia(want string) error {
 	if said == "" {
 		return nil
 	}
-	if media, _, err := mime.ParseMediaType(said); err == nil && (media == want || media == "application/x-www-form-urlencoded") {
+	if media, _, err := mime.ParseMediaType(said); err == nil &&
+		(media == want || media == "application/x-www-form-urlencoded") {
 		return nil
 	}
 	return problem.Status(http.StatusUnsupportedMediaType, "Content-Type: want %s, got %q", want, said)

@@ -19,7 +19,10 @@ func transferRole(c *request, in apiv1.RoleTransfer) error {
 	if in.ToSessionID == "" {
 		return problem.BadRequest("to_session_id: must be given")
 	}
-	return c.changeRole(roleMoveParams{action: "role_transfer", to: in.ToSessionID, reason: in.Reason, plan: planParams{in.DryRun, in.PlanID}})
+	return c.changeRole(roleMoveParams{
+		action: "role_transfer", to: in.ToSessionID, reason: in.Reason,
+		plan: planParams{in.DryRun, in.PlanID},
+	})
 }
 
 // evictRole serves DELETE /admin/roles/{role}.
@@ -39,7 +42,10 @@ func (c *request) changeRole(ch roleMoveParams) error {
 	if len(ch.reason) > maxReason {
 		return problem.BadRequest("reason: want at most %d bytes, got %d", maxReason, len(ch.reason))
 	}
-	cmd := state.Command{Kind: state.KindRoleTransfer, RoleTransfer: &state.RoleTransfer{Role: c.param, ToSession: ch.to, AwaitPreviousHolder: true}}
+	cmd := state.Command{Kind: state.KindRoleTransfer, RoleTransfer: &state.RoleTransfer{
+		Role:      c.param,
+		ToSession: ch.to, AwaitPreviousHolder: true,
+	}}
 	if err := cmd.Validate(); err != nil {
 		return err
 	}
@@ -122,14 +128,16 @@ func waitsForPreviousHolder(v *state.View, r *state.Role) bool {
 func (c *request) planRole(ch roleMoveParams, r *state.Role) cluster.Plan {
 	st := c.s.reads.Status()
 	p := cluster.Plan{
-		Action: ch.action, Term: st.Term, Membership: cluster.MembershipDigest(st.Servers, c.s.reads.View().Members()), Leader: st.LeaderID,
+		Action: ch.action, Term: st.Term, Membership: cluster.MembershipDigest(st.Servers, c.s.reads.View().Members()),
+		Leader: st.LeaderID,
 		Params: fmt.Sprintf("%s %d %s", r.Name, r.StateRevision, ch.to), Risk: cluster.RiskLow,
 	}
 	next, _ := r.Next()
 	if ch.to != "" {
 		var ok bool
 		if next, ok = candidate(r, ch.to); !ok {
-			p.Refusal = problem.Status(http.StatusNotFound, "to_session_id: session %q is no eligible candidate for role %q", ch.to, r.Name)
+			p.Refusal = problem.Status(http.StatusNotFound,
+				"to_session_id: session %q is no eligible candidate for role %q", ch.to, r.Name)
 		}
 	} else if !r.Held() {
 		p.Refusal = vacantError(c.s.reads.View(), r)
@@ -166,9 +174,12 @@ func (c *request) roleMoveResult(before, after *state.Role) apiv1.RoleChange {
 	switch next, _ := after.Next(); {
 	case !waitsForPreviousHolder(c.s.reads.View(), after):
 	case after.RevokedFrom == "":
-		out.Message = fmt.Sprintf("role %s goes to %s; "+lockDelayText, after.Name, holderName(next.Name), c.s.reads.View().LockDelay(after))
+		out.Message = fmt.Sprintf("role %s goes to %s; "+lockDelayText, after.Name, holderName(next.Name),
+			c.s.reads.View().LockDelay(after))
 	default:
-		out.Message = fmt.Sprintf("role %s was taken from %s; %s is elected when that has resigned from it or its session has ended", after.Name, holderName(old.Holder), holderName(next.Name))
+		out.Message = fmt.Sprintf(
+			"role %s was taken from %s; %s is elected when that has resigned from it or its session has ended",
+			after.Name, holderName(old.Holder), holderName(next.Name))
 	}
 	return out
 }

@@ -141,7 +141,10 @@ func resignRole(c *request) error {
 	if err != nil {
 		return err
 	}
-	cmd := state.Command{Kind: state.KindRoleRelease, RoleRelease: &state.RoleRelease{Role: c.param, Session: session, Token: uint64(token)}}
+	cmd := state.Command{Kind: state.KindRoleRelease, RoleRelease: &state.RoleRelease{
+		Role: c.param, Session: session,
+		Token: uint64(token),
+	}}
 	if err := cmd.Validate(); err != nil {
 		return err
 	}
@@ -180,7 +183,10 @@ func (c *request) heldError(err *cluster.Error, r *state.Role) error {
 
 func (c *request) wireRole(v *state.View, r *state.Role) apiv1.Role {
 	t := r.Current
-	out := apiv1.Role{Role: r.Name, Holder: t.Holder, SessionID: t.Session, Token: t.Token, Value: t.Value, AcquiredAt: timePtr(t.AcquiredAt)}
+	out := apiv1.Role{
+		Role: r.Name, Holder: t.Holder, SessionID: t.Session, Token: t.Token, Value: t.Value,
+		AcquiredAt: timePtr(t.AcquiredAt),
+	}
 	if s, lives := v.Session(t.Session); lives && !c.stale() {
 		until := time.Now().Add(c.s.deps.Sessions.Remaining(s)).UTC()
 		out.LeaseUntil = &until
@@ -191,7 +197,10 @@ func (c *request) wireRole(v *state.View, r *state.Role) apiv1.Role {
 func wireCandidates(r *state.Role) []apiv1.RoleCandidate {
 	out := make([]apiv1.RoleCandidate, len(r.Queue))
 	for i, q := range r.Queue {
-		out[i] = apiv1.RoleCandidate{Name: q.Name, SessionID: q.Session, Eligible: !q.Ineligible, TakeoverDelayMS: q.TakeoverDelay.Milliseconds()}
+		out[i] = apiv1.RoleCandidate{
+			Name: q.Name, SessionID: q.Session, Eligible: !q.Ineligible,
+			TakeoverDelayMS: q.TakeoverDelay.Milliseconds(),
+		}
 	}
 	return out
 }

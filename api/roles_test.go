@@ -34,12 +34,14 @@ func (n *node) post(path, body string) reply {
 
 func (n *node) session(name string) string {
 	n.t.Helper()
-	return into[apiv1.SessionCreated](n.t, n.post("/v1/sessions", fmt.Sprintf("{'name':%q,'ttl_ms':60000}", name))).SessionID
+	return into[apiv1.SessionCreated](n.t,
+		n.post("/v1/sessions", fmt.Sprintf("{'name':%q,'ttl_ms':60000}", name))).SessionID
 }
 
 func (n *node) campaign(role, session string, waitMS int) reply {
 	n.t.Helper()
-	return n.post("/v1/roles/"+role+"/campaign", fmt.Sprintf("{'session_id':%q,'value':'v','wait_ms':%d}", session, waitMS))
+	return n.post("/v1/roles/"+role+"/campaign", fmt.Sprintf("{'session_id':%q,'value':'v','wait_ms':%d}", session,
+		waitMS))
 }
 
 // into reads a successful answer.
@@ -68,7 +70,8 @@ func TestSessions(t *testing.T) {
 			if r := n.do("POST", "/v1/sessions/"+id+"/renew", ""); r.body != "{\"ttl_ms\":10000}\n" {
 				t.Fatalf("%+v", r)
 			}
-			many := into[apiv1.RenewedMany](t, n.post("/v1/sessions/renew", fmt.Sprintf("{'session_ids':[%q,'gone']}", id)))
+			many := into[apiv1.RenewedMany](t,
+				n.post("/v1/sessions/renew", fmt.Sprintf("{'session_ids':[%q,'gone']}", id)))
 			if len(many.Renewed) != 1 || many.Renewed[0] != id || len(many.Ended) != 1 || many.Ended[0] != "gone" {
 				t.Fatalf("%+v", many)
 			}
@@ -76,7 +79,8 @@ func TestSessions(t *testing.T) {
 			if s.Name != "a" || s.Meta["x"] != "y" || s.RemainingMS <= 0 || s.RemainingMS > 10000 || s.Roles == nil {
 				t.Fatalf("%+v", s)
 			}
-			if list := into[apiv1.Sessions](t, n.do("GET", "/v1/sessions?limit=1", "")); len(list.Items) != 1 || list.Items[0].SessionID != id {
+			if list := into[apiv1.Sessions](t, n.do("GET", "/v1/sessions?limit=1", "")); len(list.Items) != 1 ||
+				list.Items[0].SessionID != id {
 				t.Fatalf("%+v", list)
 			}
 			if r := n.do("PUT", "/v1/kv/k?ttl_session="+id, "v"); r.status != 200 {
@@ -106,15 +110,18 @@ func TestSessionRequestsAreChecked(t *testing.T) {
 			"{'name':'" + long(257) + "'}":       "name",
 			"{'meta':{'a':'" + long(5000) + "'}": "body",
 		} {
-			if p := n.post("/v1/sessions", body).is(t, 400, cluster.CodeBadRequest); !strings.HasPrefix(p.Detail, field) {
+			if p := n.post("/v1/sessions", body).is(t, 400, cluster.CodeBadRequest); !strings.HasPrefix(p.Detail,
+				field) {
 				t.Errorf("%.40s: %s", body, p.Detail)
 			}
 		}
-		if p := n.post("/v1/sessions", "{'ttl_ms':-1}").is(t, 400, cluster.CodeBadRequest); !strings.HasSuffix(p.Detail, "got -1") {
+		if p := n.post("/v1/sessions", "{'ttl_ms':-1}").is(t, 400, cluster.CodeBadRequest); !strings.HasSuffix(p.Detail,
+			"got -1") {
 			t.Errorf("the value is not named: %s", p.Detail)
 		}
 		n.post("/v1/sessions/renew", "{'session_ids':[]}").is(t, 400, cluster.CodeBadRequest)
-		n.post("/v1/sessions/renew", "{'session_ids':["+strings.Repeat("'s',", 1000)+"'s']}").is(t, 400, cluster.CodeBadRequest)
+		n.post("/v1/sessions/renew", "{'session_ids':["+strings.Repeat("'s',", 1000)+"'s']}").is(t, 400,
+			cluster.CodeBadRequest)
 		id := n.session("s")
 		for body, field := range map[string]string{
 			"{}":                                   "session_id",
@@ -124,7 +131,8 @@ func TestSessionRequestsAreChecked(t *testing.T) {
 			"{'session_id':'ID','takeover_delay_ms':9223372036854775807}": "takeover_delay_ms",
 			"{'session_id':'ID','value':'" + long(4097) + "'}":            "value",
 		} {
-			if p := n.post("/v1/roles/r/campaign", strings.ReplaceAll(body, "ID", id)).is(t, 400, cluster.CodeBadRequest); !strings.HasPrefix(p.Detail, field) {
+			if p := n.post("/v1/roles/r/campaign", strings.ReplaceAll(body, "ID", id)).is(t, 400,
+				cluster.CodeBadRequest); !strings.HasPrefix(p.Detail, field) {
 				t.Errorf("%.60s: %s", body, p.Detail)
 			}
 		}
@@ -146,7 +154,8 @@ func TestRoles(t *testing.T) {
 			a, b := n.session("a"), n.session("b")
 			n.do("GET", "/v1/roles/r", "").is(t, 404, cluster.CodeBadRequest)
 			won := into[apiv1.Role](t, n.campaign("r", a, 0))
-			if won.Role != "r" || won.Holder != "a" || won.SessionID != a || won.Token == 0 || won.Value != "v" || won.AcquiredAt == nil || time.Until(*won.LeaseUntil) < 55*time.Second {
+			if won.Role != "r" || won.Holder != "a" || won.SessionID != a || won.Token == 0 || won.Value != "v" ||
+				won.AcquiredAt == nil || time.Until(*won.LeaseUntil) < 55*time.Second {
 				t.Fatalf("%+v", won)
 			}
 			if again := into[apiv1.Role](t, n.campaign("r", a, 0)); again.Token != won.Token {
@@ -155,14 +164,16 @@ func TestRoles(t *testing.T) {
 			refused := n.campaign("r", b, 0)
 			refused.is(t, 409, cluster.CodeRoleHeld)
 			var held apiv1.Role
-			if err := json.Unmarshal([]byte(refused.body), &held); err != nil || held.Holder != "a" || held.SessionID != a || held.Token != won.Token {
+			if err := json.Unmarshal([]byte(refused.body), &held); err != nil || held.Holder != "a" ||
+				held.SessionID != a || held.Token != won.Token {
 				t.Fatalf("%v: %s", err, refused.body)
 			}
 			shown := n.do("GET", "/v1/roles/r", "")
 			if r := into[apiv1.Role](t, shown); r.Token != won.Token || shown.header.Get("X-Northstar-Revision") == "" {
 				t.Fatalf("%+v", shown)
 			}
-			if list := into[apiv1.Roles](t, n.do("GET", "/v1/roles", "")); len(list.Items) != 1 || list.Items[0].Holder != "a" {
+			if list := into[apiv1.Roles](t, n.do("GET", "/v1/roles", "")); len(list.Items) != 1 ||
+				list.Items[0].Holder != "a" {
 				t.Fatalf("%+v", list)
 			}
 			r := n.do("DELETE", "/v1/roles/r?session_id="+b, "")
@@ -177,7 +188,8 @@ func TestRoles(t *testing.T) {
 			if list := into[apiv1.Roles](t, n.do("GET", "/v1/roles", "")); len(list.Items) != 0 {
 				t.Fatalf("%+v", list)
 			}
-			if list := into[apiv1.Roles](t, n.do("GET", "/v1/roles?all", "")); len(list.Items) != 1 || list.Items[0].AcquiredAt != nil {
+			if list := into[apiv1.Roles](t, n.do("GET", "/v1/roles?all", "")); len(list.Items) != 1 ||
+				list.Items[0].AcquiredAt != nil {
 				t.Fatalf("%+v", list)
 			}
 			next := into[apiv1.Role](t, n.campaign("r", b, 0))
@@ -185,12 +197,15 @@ func TestRoles(t *testing.T) {
 				t.Fatalf("token %d after %d", next.Token, won.Token)
 			}
 			history := into[apiv1.RoleHistory](t, n.do("GET", "/v1/roles/r/history", ""))
-			if len(history.Items) < 2 || history.Items[0].SessionID != b || history.Items[0].EndedAt != nil || history.Items[1].Cause != "resigned" {
+			if len(history.Items) < 2 || history.Items[0].SessionID != b || history.Items[0].EndedAt != nil ||
+				history.Items[1].Cause != "resigned" {
 				t.Fatalf("%+v", history)
 			}
 			// A write with an old token is refused, and one with the current is not.
-			n.do("PUT", "/v1/kv/k", "v", "X-Northstar-Fence", fmt.Sprintf("r=%d", won.Token)).is(t, 409, cluster.CodeFenced)
-			if r := n.do("PUT", "/v1/kv/k", "v", "X-Northstar-Fence", fmt.Sprintf("r=%d", next.Token)); r.status != 200 {
+			n.do("PUT", "/v1/kv/k", "v", "X-Northstar-Fence", fmt.Sprintf("r=%d", won.Token)).is(t, 409,
+				cluster.CodeFenced)
+			if r := n.do("PUT", "/v1/kv/k", "v", "X-Northstar-Fence",
+				fmt.Sprintf("r=%d", next.Token)); r.status != 200 {
 				t.Fatalf("%+v", r)
 			}
 			into[apiv1.SessionEnded](t, n.do("DELETE", "/v1/sessions/"+b, ""))
@@ -216,7 +231,8 @@ func TestCampaign_WaitsInQueue(t *testing.T) {
 			answer := make(chan reply, 1)
 			go func() { answer <- n.campaign("r", b, 60_000) }()
 			eventually(t, leader.waitsFor(b))
-			if r := into[apiv1.Role](t, leader.do("GET", "/v1/roles/r", "")); len(r.Candidates) != 1 || r.Candidates[0].SessionID != b || !r.Candidates[0].Eligible {
+			if r := into[apiv1.Role](t, leader.do("GET", "/v1/roles/r", "")); len(r.Candidates) != 1 ||
+				r.Candidates[0].SessionID != b || !r.Candidates[0].Eligible {
 				t.Fatalf("%+v", r)
 			}
 			into[apiv1.RoleResult](t, n.do("DELETE", "/v1/roles/r?session_id="+a, ""))
@@ -260,7 +276,8 @@ func TestCampaign_ClientDisconnects(t *testing.T) {
 			var wg sync.WaitGroup
 			wg.Go(func() {
 				body := fmt.Sprintf(`{"session_id":%q,"wait_ms":60000}`, b)
-				req, _ := http.NewRequestWithContext(ctx, "POST", "http://"+n.addr+"/v1/roles/r/campaign", strings.NewReader(body))
+				req, _ := http.NewRequestWithContext(ctx, "POST", "http://"+n.addr+"/v1/roles/r/campaign",
+					strings.NewReader(body))
 				req.Header.Set("Content-Type", apiv1.TypeJSON)
 				if resp, err := n.http.Do(req); err == nil {
 					resp.Body.Close()
@@ -350,7 +367,8 @@ func TestRoleWatch(t *testing.T) {
 		into[apiv1.RoleResult](t, n.do("DELETE", "/v1/roles/r?session_id="+a, ""))
 		m, _ := s.next()
 		var ev apiv1.RoleEvent
-		if err := json.Unmarshal([]byte(m.data), &ev); err != nil || m.event != "elected" || m.id != fmt.Sprint(won.Token) || ev.Holder != "a" || ev.Token != won.Token || ev.Value != "v" {
+		if err := json.Unmarshal([]byte(m.data), &ev); err != nil || m.event != "elected" ||
+			m.id != fmt.Sprint(won.Token) || ev.Holder != "a" || ev.Token != won.Token || ev.Value != "v" {
 			t.Fatalf("%v: %+v", err, m)
 		}
 		first := m.id
@@ -376,17 +394,20 @@ func TestRoleTransferAndEviction(t *testing.T) {
 			answer := make(chan reply, 1)
 			go func() { answer <- n.campaign("r", b, 60_000) }()
 			eventually(t, leader.waitsFor(b))
-			plan := into[apiv1.Plan](t, n.post("/admin/roles/r/transfer", fmt.Sprintf("{'to_session_id':%q,'dry_run':true}", b)))
+			plan := into[apiv1.Plan](t,
+				n.post("/admin/roles/r/transfer", fmt.Sprintf("{'to_session_id':%q,'dry_run':true}", b)))
 			if !plan.DryRun || plan.PlanID == "" || plan.Summary != `role r goes from "a" to "b"` || !plan.Possible || plan.Affected.Roles != 1 || !leader.waitsFor(b)() {
 				t.Fatalf("%+v", plan)
 			}
-			n.post("/admin/roles/r/transfer", fmt.Sprintf("{'to_session_id':%q,'plan_id':%q}", a, plan.PlanID)).is(t, 409, cluster.CodeTermStale)
+			n.post("/admin/roles/r/transfer", fmt.Sprintf("{'to_session_id':%q,'plan_id':%q}", a, plan.PlanID)).is(t,
+				409, cluster.CodeTermStale)
 			if len(plan.Warnings) != 1 || !strings.Contains(plan.Warnings[0], "1m0s after its last renewal") {
 				t.Fatalf("%q", plan.Warnings)
 			}
 			changed := make(chan reply, 1)
 			go func() {
-				changed <- n.post("/admin/roles/r/transfer", fmt.Sprintf("{'to_session_id':%q,'plan_id':%q,'reason':'x'}", b, plan.PlanID))
+				changed <- n.post("/admin/roles/r/transfer",
+					fmt.Sprintf("{'to_session_id':%q,'plan_id':%q,'reason':'x'}", b, plan.PlanID))
 			}()
 			eventually(t, func() bool { return leader.revokedFrom("r") == a })
 			into[apiv1.RoleResult](t, n.do("DELETE", "/v1/roles/r?session_id="+a, ""))
@@ -397,7 +418,8 @@ func TestRoleTransferAndEviction(t *testing.T) {
 			if r := into[apiv1.Role](t, <-answer); r.Token != done.Token {
 				t.Fatalf("%+v", r)
 			}
-			n.post("/admin/roles/r/transfer", fmt.Sprintf("{'to_session_id':%q,'plan_id':%q}", b, plan.PlanID)).is(t, 409, cluster.CodeTermStale)
+			n.post("/admin/roles/r/transfer", fmt.Sprintf("{'to_session_id':%q,'plan_id':%q}", b, plan.PlanID)).is(t,
+				409, cluster.CodeTermStale)
 			plan = into[apiv1.Plan](t, n.do("DELETE", "/admin/roles/r", `{"dry_run":true}`, asJSON, apiv1.TypeJSON))
 			if plan.Summary != `role r goes from "b" to nobody` {
 				t.Fatalf("%+v", plan)
@@ -427,23 +449,31 @@ func TestRevocation_IsReported(t *testing.T) {
 		for _, n := range []*node{leader, follower} {
 			a := n.session("a")
 			won := into[apiv1.Role](t, n.campaign("r", a, 0))
-			if out := into[apiv1.RoleChange](t, n.do("DELETE", "/admin/roles/r", "")); out.OldSessionID != a || out.NewHolder != "" {
+			if out := into[apiv1.RoleChange](t, n.do("DELETE", "/admin/roles/r", "")); out.OldSessionID != a ||
+				out.NewHolder != "" {
 				t.Fatalf("%+v", out)
 			}
-			n.do("PUT", "/v1/kv/k", "v", "X-Northstar-Fence", fmt.Sprintf("r=%d", won.Token)).is(t, 409, cluster.CodeFenced)
-			if p := n.do("POST", "/v1/sessions/"+a+"/renew", "").is(t, 409, cluster.CodeFenced); p.Retryable || !strings.Contains(p.Detail, "DELETE /v1/roles/r?session_id="+a) {
+			n.do("PUT", "/v1/kv/k", "v", "X-Northstar-Fence", fmt.Sprintf("r=%d", won.Token)).is(t, 409,
+				cluster.CodeFenced)
+			if p := n.do("POST", "/v1/sessions/"+a+"/renew", "").is(t, 409, cluster.CodeFenced); p.Retryable ||
+				!strings.Contains(p.Detail, "DELETE /v1/roles/r?session_id="+a) {
 				t.Fatalf("%+v", p)
 			}
-			if many := into[apiv1.RenewedMany](t, n.post("/v1/sessions/renew", fmt.Sprintf("{'session_ids':[%q]}", a))); len(many.Renewed)+len(many.Ended) != 0 || len(many.Revoked) != 1 {
+			if many := into[apiv1.RenewedMany](t, n.post("/v1/sessions/renew", fmt.Sprintf("{'session_ids':[%q]}",
+				a))); len(many.Renewed)+len(many.Ended) != 0 || len(many.Revoked) != 1 {
 				t.Fatalf("%+v", many)
 			}
-			if s := into[apiv1.Session](t, n.do("GET", "/v1/sessions/"+a, "")); len(s.Roles) != 0 || len(s.RevokedRoles) != 1 {
+			if s := into[apiv1.Session](t, n.do("GET", "/v1/sessions/"+a, "")); len(s.Roles) != 0 ||
+				len(s.RevokedRoles) != 1 {
 				t.Fatalf("%+v", s)
 			}
 			n.do("GET", "/v1/sessions/"+a+"/attach", "").is(t, 409, cluster.CodeFenced)
 			n.stream("/v1/sessions/" + a + "/attach?hold=false") // renews nothing
 			b := n.session("b")
-			for _, p := range []apiv1.Problem{n.campaign("r", b, 0).is(t, 409, cluster.CodeRoleHeld), n.do("GET", "/v1/roles/r", "").is(t, 404, cluster.CodeBadRequest)} {
+			for _, p := range []apiv1.Problem{
+				n.campaign("r", b, 0).is(t, 409, cluster.CodeRoleHeld),
+				n.do("GET", "/v1/roles/r", "").is(t, 404, cluster.CodeBadRequest),
+			} {
 				if !strings.Contains(p.Detail, a) {
 					t.Errorf("it is not said who is waited for: %s", p.Detail)
 				}
@@ -473,7 +503,8 @@ func TestEviction_OfUnresponsiveHolder(t *testing.T) {
 		defer func() { hangUp(); waiting.Wait() }()
 		waiting.Go(func() {
 			body := fmt.Sprintf(`{"session_id":%q,"wait_ms":60000}`, b)
-			req, _ := http.NewRequestWithContext(ctx, "POST", "http://"+n.addr+"/v1/roles/r/campaign", strings.NewReader(body))
+			req, _ := http.NewRequestWithContext(ctx, "POST", "http://"+n.addr+"/v1/roles/r/campaign",
+				strings.NewReader(body))
 			req.Header.Set("Content-Type", apiv1.TypeJSON)
 			if resp, err := n.http.Do(req); err == nil {
 				resp.Body.Close()
@@ -501,7 +532,8 @@ func TestSessionsWithoutALeader(t *testing.T) {
 		n.do("POST", "/v1/sessions/"+id+"/renew", "").is(t, 503, cluster.CodeNoLeader)
 		n.post("/v1/sessions/renew", fmt.Sprintf("{'session_ids':[%q]}", id)).is(t, 503, cluster.CodeNoLeader)
 		n.do("GET", "/v1/roles/r", "").is(t, 503, cluster.CodeNoLeader)
-		if r := into[apiv1.Role](t, n.do("GET", "/v1/roles/r?consistency=stale", "")); r.Holder != "a" || r.LeaseUntil != nil {
+		if r := into[apiv1.Role](t, n.do("GET", "/v1/roles/r?consistency=stale", "")); r.Holder != "a" ||
+			r.LeaseUntil != nil {
 			t.Fatalf("%+v", r)
 		}
 	})
@@ -533,14 +565,26 @@ func TestRole_ReportsLockDelay(t *testing.T) {
 		leader, _ := pair(t)
 		leader.lead()
 		next := leader.fake.View().Generation().Number + 1
-		leader.fake.apply(state.Command{Kind: state.KindClusterInit, ClusterInit: &state.ClusterInit{ClusterID: "c", Generation: cluster.Generation{Number: 1}}})
-		leader.fake.apply(state.Command{Kind: state.KindRecovery, Recovery: &state.Recovery{Generation: cluster.Generation{Number: next + 1, RecoveryID: "r"}, LockDelay: true}})
+		leader.fake.apply(state.Command{Kind: state.KindClusterInit, ClusterInit: &state.ClusterInit{
+			ClusterID:  "c",
+			Generation: cluster.Generation{Number: 1},
+		}})
+		leader.fake.apply(state.Command{
+			Kind: state.KindRecovery,
+			Recovery: &state.Recovery{
+				Generation: cluster.Generation{Number: next + 1, RecoveryID: "r"},
+				LockDelay:  true,
+			},
+		})
 		since, d := leader.fake.View().ClusterLockDelay()
 		if d == 0 {
 			t.Fatal("not recovered")
 		}
 		a := leader.session("a")
-		for _, p := range []apiv1.Problem{leader.campaign("r", a, 0).is(t, 409, cluster.CodeRoleHeld), leader.do("GET", "/v1/roles/r", "").is(t, 404, cluster.CodeBadRequest)} {
+		for _, p := range []apiv1.Problem{
+			leader.campaign("r", a, 0).is(t, 409, cluster.CodeRoleHeld),
+			leader.do("GET", "/v1/roles/r", "").is(t, 404, cluster.CodeBadRequest),
+		} {
 			if !strings.Contains(p.Detail, "waits, 10s in all") {
 				t.Errorf("it is not said that somebody is waited for: %s", p.Detail)
 			}
@@ -556,7 +600,10 @@ func TestRole_ReportsLockDelay(t *testing.T) {
 			t.Fatalf("the transfer was answered before anybody was elected: %+v", early)
 		case <-time.After(20 * time.Millisecond): // long enough for an answer that waits for nothing
 		}
-		leader.fake.apply(state.Command{Kind: state.KindRoleElect, RoleElect: &state.RoleElect{Roles: []state.ElectableRole{{StateRevision: since}}}})
+		leader.fake.apply(state.Command{
+			Kind:      state.KindRoleElect,
+			RoleElect: &state.RoleElect{Roles: []state.ElectableRole{{StateRevision: since}}},
+		})
 		won := into[apiv1.Role](t, <-answer)
 		if done := into[apiv1.RoleChange](t, <-changed); done.NewSessionID != a || done.Token != won.Token {
 			t.Fatalf("%+v, and %+v was elected", done, won)

@@ -37,19 +37,43 @@ func TestRoleMatrixOfTheDocument(t *testing.T) {
 		node   bool
 		known  bool // is anybody at all: 403 and not 401 where that is not enough
 	}{
-		"nobody":                          {server: with, from: remote, role: token.None},
-		"nobody, here":                    {server: with, from: here, role: token.None},
-		"a bad token":                     {server: with, from: remote, bearer: "ns_bad", role: token.None},
-		"observer":                        {server: with, from: remote, bearer: tokens[token.Observer], role: token.Observer, known: true},
-		"client":                          {server: with, from: remote, bearer: tokens[token.Client], role: token.Client, known: true},
-		"operator":                        {server: with, from: remote, bearer: tokens[token.Operator], role: token.Operator, known: true},
-		"observer's certificate":          {server: with, from: remote, cert: "observer/o", role: token.Observer, known: true},
-		"client's certificate":            {server: without, from: remote, cert: "client/c", role: token.Client, known: true},
-		"operator's certificate":          {server: without, from: remote, cert: "operator/o", role: token.Operator, known: true},
-		"a node":                          {server: with, from: remote, cert: "node/n3", role: token.None, node: true, known: true},
-		"without tokens, here":            {server: without, from: here, role: token.Operator, known: true},
-		"without tokens, from afar":       {server: without, from: remote, role: token.None},
-		"without tokens, with some token": {server: without, from: remote, bearer: tokens[token.Operator], role: token.None},
+		"nobody":       {server: with, from: remote, role: token.None},
+		"nobody, here": {server: with, from: here, role: token.None},
+		"a bad token":  {server: with, from: remote, bearer: "ns_bad", role: token.None},
+		"observer": {
+			server: with, from: remote, bearer: tokens[token.Observer],
+			role: token.Observer, known: true,
+		},
+		"client": {
+			server: with, from: remote, bearer: tokens[token.Client],
+			role: token.Client, known: true,
+		},
+		"operator": {
+			server: with, from: remote, bearer: tokens[token.Operator],
+			role: token.Operator, known: true,
+		},
+		"observer's certificate": {
+			server: with, from: remote, cert: "observer/o", role: token.Observer,
+			known: true,
+		},
+		"client's certificate": {
+			server: without, from: remote, cert: "client/c", role: token.Client,
+			known: true,
+		},
+		"operator's certificate": {
+			server: without, from: remote, cert: "operator/o", role: token.Operator,
+			known: true,
+		},
+		"a node": {
+			server: with, from: remote, cert: "node/n3", role: token.None, node: true,
+			known: true,
+		},
+		"without tokens, here":      {server: without, from: here, role: token.Operator, known: true},
+		"without tokens, from afar": {server: without, from: remote, role: token.None},
+		"without tokens, with some token": {
+			server: without, from: remote, bearer: tokens[token.Operator],
+			role: token.None,
+		},
 	}
 	asked := 0
 	for path, methods := range doc.Paths {
@@ -66,7 +90,8 @@ func TestRoleMatrixOfTheDocument(t *testing.T) {
 				continue
 			}
 			for name, who := range callers {
-				r := httptest.NewRequest(strings.ToUpper(method), "http://127.0.0.1"+pathParameter.ReplaceAllString(path, "x"), strings.NewReader("{"))
+				r := httptest.NewRequest(strings.ToUpper(method), "http://127.0.0.1"+
+					pathParameter.ReplaceAllString(path, "x"), strings.NewReader("{"))
 				r.RemoteAddr = who.from
 				if who.bearer != "" {
 					r.Header.Set("Authorization", "Bearer "+who.bearer)

@@ -102,7 +102,10 @@ func renewSessions(c *request, in apiv1.RenewMany) error {
 	if err != nil {
 		return err
 	}
-	out := apiv1.RenewedMany{Renewed: make([]string, len(got.Alive)), Ended: append([]string{}, got.Ended...), Revoked: attach.EncodeRevocations(got.Revoked)}
+	out := apiv1.RenewedMany{
+		Renewed: make([]string, len(got.Alive)), Ended: append([]string{}, got.Ended...),
+		Revoked: attach.EncodeRevocations(got.Revoked),
+	}
 	for i, s := range got.Alive {
 		out.Renewed[i] = s.ID
 	}
@@ -120,7 +123,10 @@ func (c *request) renew(ids []string) (out state.Renewed, err error) {
 
 // endSession serves DELETE /v1/sessions/{id}.
 func endSession(c *request, _ struct{}) error {
-	cmd := state.Command{Kind: state.KindSessionEnd, SessionEnd: &state.SessionEnd{IDs: []string{c.param}, Cause: state.CauseSessionEnded}}
+	cmd := state.Command{Kind: state.KindSessionEnd, SessionEnd: &state.SessionEnd{
+		IDs:   []string{c.param},
+		Cause: state.CauseSessionEnded,
+	}}
 	if err := cmd.Validate(); err != nil {
 		return err
 	}
@@ -170,7 +176,8 @@ func (c *request) wireSession(v *state.View, s *state.Session) apiv1.Session {
 	roles, keys, _ := v.OwnedBy(s.ID)
 	out := apiv1.Session{
 		SessionID: s.ID, Name: s.Name, TTLMS: s.TTL.Milliseconds(), CreatedAt: unixNano(s.CreatedAt),
-		Meta: s.Meta, Roles: append([]string{}, roles...), RevokedRoles: attach.EncodeRevocations(v.Revocations(s.ID)), Keys: len(keys),
+		Meta: s.Meta, Roles: append([]string{}, roles...), RevokedRoles: attach.EncodeRevocations(v.Revocations(s.ID)),
+		Keys: len(keys),
 	}
 	if !c.stale() {
 		out.RemainingMS = c.s.deps.Sessions.Remaining(s).Milliseconds()

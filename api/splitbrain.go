@@ -51,11 +51,15 @@ func (c *request) replyReport(get func(context.Context) (splitbrain.Report, erro
 
 func (s *Server) wireReport(r splitbrain.Report) apiv1.SplitBrain {
 	out := apiv1.SplitBrain{
-		Verdict: string(r.Verdict), CheckedAt: r.CheckedAt.UTC(), CheckedBy: string(s.deps.Node.ID), Refusing: s.deps.SplitBrain.Refusing() != "",
+		Verdict: string(r.Verdict), CheckedAt: r.CheckedAt.UTC(), CheckedBy: string(s.deps.Node.ID),
+		Refusing: s.deps.SplitBrain.Refusing() != "",
 		Findings: []apiv1.SplitBrainFinding{}, Claims: []apiv1.SplitBrainClaim{},
 	}
 	for _, f := range r.Findings {
-		wire := apiv1.SplitBrainFinding{Verdict: string(f.Verdict), Detail: f.Detail, Nodes: []string{}, Refusing: f.RefuseService}
+		wire := apiv1.SplitBrainFinding{
+			Verdict: string(f.Verdict), Detail: f.Detail, Nodes: []string{},
+			Refusing: f.RefuseService,
+		}
 		for _, id := range f.Nodes {
 			wire.Nodes = append(wire.Nodes, string(id))
 		}
@@ -116,7 +120,10 @@ func readLeader(id cluster.NodeID, answer forward.PeerResponse) (splitbrain.Answ
 	if err != nil {
 		return splitbrain.Answer{}, fmt.Errorf("its answer cannot be read: header %s: %w", apiv1.HeaderGeneration, err)
 	}
-	return splitbrain.Answer{By: by, ClusterID: answer.Header.Get(apiv1.HeaderCluster), Generation: generation, Term: l.Term, LeaderID: leader}, nil
+	return splitbrain.Answer{
+		By: by, ClusterID: answer.Header.Get(apiv1.HeaderCluster), Generation: generation,
+		Term: l.Term, LeaderID: leader,
+	}, nil
 }
 
 // formatGeneration and parseGeneration convert the header: "1", or "2 RECOVERY" after a recovery.

@@ -55,9 +55,15 @@ func TestSplitBrainReport(t *testing.T) {
 		at := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 		f := &fakeSplitBrain{report: splitbrain.Report{
 			Verdict: splitbrain.StaleLeader, CheckedAt: at,
-			Findings: []splitbrain.Finding{{Verdict: splitbrain.StaleLeader, Detail: "why", Nodes: []cluster.NodeID{"n2"}}},
+			Findings: []splitbrain.Finding{{
+				Verdict: splitbrain.StaleLeader, Detail: "why",
+				Nodes: []cluster.NodeID{"n2"},
+			}},
 			Claims: []splitbrain.Claim{
-				{Node: "n1", Source: splitbrain.FromSelf, At: at, ClusterID: "c1", Generation: cluster.Generation{Number: 2, RecoveryID: "r"}, Term: 7, Leads: true, LeaderID: "n1"},
+				{
+					Node: "n1", Source: splitbrain.FromSelf, At: at, ClusterID: "c1",
+					Generation: cluster.Generation{Number: 2, RecoveryID: "r"}, Term: 7, Leads: true, LeaderID: "n1",
+				},
 				{Node: "n2", Source: splitbrain.FromHTTP, Address: "h2:1", At: at, Error: "refused"},
 			},
 		}}
@@ -88,7 +94,8 @@ func TestRefusingNode(t *testing.T) {
 			n := startServer(t, newFakeCluster("n1", leads), withSplitBrain(f))
 			n.fake.put("k", "v")
 			for _, r := range []reply{
-				n.do("PUT", "/v1/kv/k", "v"), n.do("DELETE", "/v1/kv/k", ""), n.do("GET", "/v1/kv/k", ""), n.do("GET", "/v1/kv", ""),
+				n.do("PUT", "/v1/kv/k", "v"), n.do("DELETE", "/v1/kv/k", ""), n.do("GET", "/v1/kv/k", ""),
+				n.do("GET", "/v1/kv", ""),
 				n.do("GET", "/v1/kv/k?consistency=lease", ""),
 			} {
 				p := r.is(t, 409, cluster.CodeSplitBrain)
@@ -99,7 +106,8 @@ func TestRefusingNode(t *testing.T) {
 			if r := n.do("GET", "/v1/kv/k?consistency=stale", ""); r.status != 200 {
 				t.Errorf("%s: stale read: %d %s", name, r.status, r.body)
 			}
-			if r := n.do("GET", "/readyz", ""); r.status != 503 || !strings.Contains(r.body, "[-]no_split_brain: two leaders in term 7") {
+			if r := n.do("GET", "/readyz", ""); r.status != 503 ||
+				!strings.Contains(r.body, "[-]no_split_brain: two leaders in term 7") {
 				t.Errorf("%s: readyz: %d %s", name, r.status, r.body)
 			}
 			if r := n.do("GET", "/health/leader", ""); r.status != 503 {
@@ -119,7 +127,11 @@ func TestAskLeader(t *testing.T) {
 		f.addRecord(cluster.Member{ID: "n1", HTTPAddress: peer.addr})
 		n := startServer(t, f)
 		a, address, err := n.AskLeader(t.Context(), "n1")
-		if err != nil || address != peer.addr || a != (splitbrain.Answer{By: "n1", ClusterID: "c1", Generation: cluster.Generation{Number: 1}, Term: 2, LeaderID: "n1"}) {
+		if err != nil || address != peer.addr ||
+			a != (splitbrain.Answer{
+				By: "n1", ClusterID: "c1", Generation: cluster.Generation{Number: 1}, Term: 2,
+				LeaderID: "n1",
+			}) {
 			t.Errorf("%+v at %s, %v", a, address, err)
 		}
 		if _, _, err := n.AskLeader(t.Context(), "n9"); err == nil {
@@ -151,7 +163,8 @@ func FuzzReadLeader(f *testing.F) {
 		case a.LeaderID != "" && (status != http.StatusOK || !json.Valid([]byte(body))):
 			t.Errorf("%+v of %d %s", a, status, body)
 		default:
-			if back, err := parseGeneration(formatGeneration(a.Generation)); a.LeaderID != "" && (err != nil || back != a.Generation) {
+			if back, err := parseGeneration(formatGeneration(a.Generation)); a.LeaderID != "" &&
+				(err != nil || back != a.Generation) {
 				t.Errorf("generation %+v comes back as %+v, %v", a.Generation, back, err)
 			}
 		}

@@ -99,7 +99,8 @@ func TestWatch(t *testing.T) {
 		all.must("put", fmt.Sprint(first))
 		var ch apiv1.Change
 		m := now.must("put", fmt.Sprint(second))
-		if err := json.Unmarshal([]byte(m.data), &ch); err != nil || ch.Key != "a/2" || string(ch.Value) != "two" || ch.Revision != second {
+		if err := json.Unmarshal([]byte(m.data), &ch); err != nil || ch.Key != "a/2" || string(ch.Value) != "two" ||
+			ch.Revision != second {
 			t.Errorf("put: %s", m.data)
 		}
 		m = now.must("delete", fmt.Sprint(third))
@@ -122,12 +123,16 @@ func TestWatchFromNowOnAtALaggingNode(t *testing.T) {
 		}
 		for _, path := range []string{"/v1/watch", "/v1/roles/r/watch", "/v1/nodes/watch"} {
 			s := follower.stream(path)
-			if got, want := s.resp.Header.Get("X-Northstar-Revision"), fmt.Sprint(leader.fake.View().Revision()); got != want {
+			if got, want := s.resp.Header.Get("X-Northstar-Revision"),
+				fmt.Sprint(leader.fake.View().Revision()); got != want {
 				t.Errorf("%s starts after %s, want %s", path, got, want)
 			}
 		}
 		own := fmt.Sprint(follower.fake.View().Revision())
-		follower.fake.addRecord(cluster.Member{ID: "n1", HTTPAddress: "127.0.0.1:1", RaftAddress: "h1:7700", Lifecycle: cluster.Active})
+		follower.fake.addRecord(cluster.Member{
+			ID: "n1", HTTPAddress: "127.0.0.1:1", RaftAddress: "h1:7700",
+			Lifecycle: cluster.Active,
+		})
 		if got := follower.stream("/v1/watch").resp.Header.Get("X-Northstar-Revision"); got != own {
 			t.Errorf("without the leader's word it starts after %s, want %s", got, own)
 		}
@@ -170,7 +175,8 @@ func TestSlowWatcher(t *testing.T) {
 			}
 			if m.event == apiv1.EventError {
 				var p apiv1.Problem
-				if err := json.Unmarshal([]byte(m.data), &p); err != nil || p.Code != int(cluster.CodeHistoryCompacted) || p.Status != 410 {
+				if err := json.Unmarshal([]byte(m.data), &p); err != nil ||
+					p.Code != int(cluster.CodeHistoryCompacted) || p.Status != 410 {
 					t.Errorf("last event %s", m.data)
 				}
 				break
@@ -230,7 +236,10 @@ func TestEvents(t *testing.T) {
 		n.fake.addRecord(cluster.Member{ID: "n2"})
 		journal := n.deps.Journal
 		for i := range 5 {
-			journal.Append(cluster.Event{Type: []string{"election", "member"}[i%2], Term: uint64(i), Message: fmt.Sprint("event ", i)})
+			journal.Append(cluster.Event{
+				Type: []string{"election", "member"}[i%2], Term: uint64(i),
+				Message: fmt.Sprint("event ", i),
+			})
 		}
 		get := func(query string) (e apiv1.Events) {
 			t.Helper()

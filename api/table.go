@@ -27,7 +27,8 @@ var (
 	ifNoneMatch    = openapi.String("If-None-Match", "*: only while the key does not exist")
 	idempotencyKey = openapi.String(apiv1.HeaderIdempotencyKey, "1 to 128 bytes: a retried write is applied once, and "+
 		"its first response is repeated; kept for 24 h, the newest 100,000 at most")
-	fenceHeader    = openapi.String(apiv1.HeaderFence, "ROLE=TOKEN: only while TOKEN is the role's current fencing token")
+	fenceHeader = openapi.String(apiv1.HeaderFence,
+		"ROLE=TOKEN: only while TOKEN is the role's current fencing token")
 	maxLagParam    = openapi.Integer("max_lag", "and is at most this many log entries behind")
 	verboseParam   = openapi.Boolean("verbose", "one line per check")
 	lastEventID    = openapi.String("Last-Event-ID", "resume after this event")
@@ -81,7 +82,8 @@ func item(pattern string, h handler, summary string, value any, doc string) rout
 	return r
 }
 
-// write returns a client's route that the leader serves. body is nil if the request has none.
+// write returns a client's route that the leader serves. body is nil if the request has none. Large because a row of
+// the table has all its parts in one line.
 func write(method, pattern string, h handler, summary string, body, value any, doc string, errors ...int) route {
 	return route{
 		Method: method, Pattern: pattern, Role: token.Client, Handle: h, Summary: summary, Body: body,
@@ -102,7 +104,8 @@ func watch(pattern string, h handler, summary string, value any, doc string, que
 	}
 }
 
-// planned returns an operator's route whose request may be a dry run or name a plan.
+// planned returns an operator's route whose request may be a dry run or name a plan. Large because a row of the table
+// has all its parts in one line.
 func planned(method, pattern string, h handler, summary string, body, value any, doc string) route {
 	return route{
 		Method: method, Pattern: pattern, Role: token.Operator, Handle: h, Summary: summary, Body: body,
@@ -145,7 +148,8 @@ var table = []route{
 	public("OPTIONS", "/health/leader", getLeaderHealth, "As GET",
 		textResponse("a majority has just confirmed this leader"), 503),
 	with(public("GET", "/health/follower", getFollowerHealth,
-		"Load-balancer check: 200 only on a follower of a live leader", textResponse("follower of a live leader"), 503), query(maxLagParam)),
+		"Load-balancer check: 200 only on a follower of a live leader", textResponse("follower of a live leader"), 503),
+		query(maxLagParam)),
 	with(public("OPTIONS", "/health/follower", getFollowerHealth, "As GET",
 		textResponse("follower of a live leader"), 503), query(maxLagParam)),
 	public("GET", apiv1.PathCluster, getCluster, "Get the leader's view of the cluster", jsonResponse(apiv1.Cluster{},
@@ -173,7 +177,8 @@ var table = []route{
 		ErrorStatuses: []int{307, 404, 503},
 	},
 	{
-		Method: "PUT", Pattern: "/v1/kv/{key}", CatchAll: true, Role: token.Client, Handle: putKey, Summary: "Write a key",
+		Method: "PUT", Pattern: "/v1/kv/{key}", CatchAll: true, Role: token.Client, Handle: putKey,
+		Summary: "Write a key",
 		Query: []openapi.Param{
 			timeoutParam, redirectParam,
 			openapi.String("ttl_session", "delete the key when this session ends"),
@@ -219,7 +224,8 @@ var table = []route{
 				"false: the client renews it, and the connection only ends it"),
 		},
 		Responses: []openapi.Response{{
-			Status: 200, Media: apiv1.TypeEventStream, Value: apiv1.KeepAlive{}, Doc: "event: alive at each renewal, data " +
+			Status: 200, Media: apiv1.TypeEventStream, Value: apiv1.KeepAlive{},
+			Doc: "event: alive at each renewal, data " +
 				"as below; event: moving, if the node is stopping: attach elsewhere, the session lives on for its TTL; " +
 				"event: error with a problem if the session has ended, or a role was revoked from it (4011)",
 		}},
@@ -227,8 +233,9 @@ var table = []route{
 	},
 	{
 		Method: "POST", SkipAudit: true, Pattern: apiv1.PathAttached, Role: token.Client, AllowNode: true,
-		Handle: withBody(postAttachReport), Summary: "Between nodes: renew and end the sessions of attached connections",
-		Body: apiv1.AttachReport{}, Responses: jsonResponse(apiv1.AttachReportResult{}, "the live sessions"),
+		Handle:  withBody(postAttachReport),
+		Summary: "Between nodes: renew and end the sessions of attached connections",
+		Body:    apiv1.AttachReport{}, Responses: jsonResponse(apiv1.AttachReportResult{}, "the live sessions"),
 		ErrorStatuses: []int{413, 415, 503},
 	},
 	list(apiv1.PathRoles, listRoles, "List held roles", apiv1.Roles{}, "a page",
@@ -240,7 +247,8 @@ var table = []route{
 		Responses:     jsonResponse(apiv1.Role{}, "the held role", stateRevision, contactHeader, leaderHeader),
 		ErrorStatuses: []int{307, 404, 503},
 	},
-	with(write("DELETE", "/v1/roles/{role}", resignRole, "Release a role, leave its queue, or acknowledge its revocation",
+	with(write("DELETE", "/v1/roles/{role}", resignRole,
+		"Release a role, leave its queue, or acknowledge its revocation",
 		nil, apiv1.RoleResult{}, "released", 404, 409, 504),
 		query(openapi.String("session_id", "the holder or candidate; required"),
 			openapi.Integer("token", "release only the tenure with this token: 409 with another one"),
@@ -273,7 +281,8 @@ var table = []route{
 
 	// Events and elections.
 	{
-		Method: "GET", Pattern: apiv1.PathEvents, Role: token.Observer, Kind: openapi.StreamOnAccept, Handle: listEvents,
+		Method: "GET", Pattern: apiv1.PathEvents, Role: token.Observer, Kind: openapi.StreamOnAccept,
+		Handle:  listEvents,
 		Summary: "List or stream events of all reachable nodes",
 		Query: []openapi.Param{
 			openapi.String("since", "after the event with this seq; absent: the newest, of a stream: from now"),
@@ -285,7 +294,8 @@ var table = []route{
 	{
 		Method: "GET", Pattern: apiv1.PathElection, Role: token.Observer, Handle: listElections,
 		Summary: "List elections, newest first", Query: []openapi.Param{limitParam},
-		Responses: jsonResponse(apiv1.Elections{}, "newest first; lost elections are those that reachable nodes still know"),
+		Responses: jsonResponse(apiv1.Elections{},
+			"newest first; lost elections are those that reachable nodes still know"),
 	},
 
 	// Operation.

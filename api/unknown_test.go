@@ -108,7 +108,8 @@ func TestForward_TransportDoesNotRetryWrites(t *testing.T) {
 				if r.Method != http.MethodPut {
 					status, media, body = 200, "text/plain", "v"
 				}
-				fmt.Fprintf(c, "HTTP/1.1 %d x\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s", status, media, len(body), body)
+				fmt.Fprintf(c, "HTTP/1.1 %d x\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s", status, media,
+					len(body), body)
 			}
 		}
 		wg.Go(func() {

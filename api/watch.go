@@ -89,7 +89,8 @@ func (s *Server) newestRevision(ctx context.Context) uint64 {
 	}
 	body, err := s.leadersView(ctx, st.LeaderID)
 	if err != nil {
-		s.logger.Debug("leader unreachable: starting the watch at this node's revision", "leader", st.LeaderID, "error", err)
+		s.logger.Debug("leader unreachable: starting the watch at this node's revision", "leader", st.LeaderID, "error",
+			err)
 		return own
 	}
 	var view apiv1.Cluster

@@ -266,7 +266,8 @@ func (r *Recorder) batchAt(i int) *state.AuditBatch {
 	for ; i < len(r.queue); i++ {
 		e := &r.queue[i]
 		total += size(&e.record)
-		if e.source != first.source || len(b.Records) == state.MaxAuditBatch || len(b.Records) > 0 && total > batchBytes {
+		if e.source != first.source || len(b.Records) == state.MaxAuditBatch || len(b.Records) > 0 &&
+			total > batchBytes {
 			break
 		}
 		b.Records = append(b.Records, e.record)

@@ -31,7 +31,10 @@ type testEnv struct {
 }
 
 func newTestEnv() *testEnv {
-	return &testEnv{log: state.New(state.Options{}), leads: true, changed: make(chan struct{}), counts: map[string]int{}}
+	return &testEnv{
+		log: state.New(state.Options{}), leads: true, changed: make(chan struct{}),
+		counts: map[string]int{},
+	}
 }
 
 func (w *testEnv) set(change func()) {
@@ -220,7 +223,8 @@ func TestRecorder_CountsDroppedRecords(t *testing.T) {
 		w.set(func() { w.leads = true })
 		time.Sleep(2 * retryInterval)
 		synctest.Wait()
-		if c := w.log.View().AuditCounts(); c.Lost != 7 || c.Records != [2]uint64{maxQueued, 1} || w.counts["lost"] != 7 {
+		if c := w.log.View().AuditCounts(); c.Lost != 7 || c.Records != [2]uint64{maxQueued, 1} ||
+			w.counts["lost"] != 7 {
 			t.Errorf("%+v, %v", c, w.counts)
 		}
 		big := state.AuditRecord{

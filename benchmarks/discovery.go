@@ -34,7 +34,10 @@ func (b *bench) discovery(ctx context.Context) (err error) {
 	if err := askedFor(ctx, c, "GET /leader", b.duration); err != nil {
 		return err
 	}
-	s := &clusterUnderTest{name: "northstar, Go client", cluster: c, viaClient: true, ours: true, fast: true, healedAt: new(time.Time)}
+	s := &clusterUnderTest{
+		name: "northstar, Go client", cluster: c, viaClient: true, ours: true, fast: true,
+		healedAt: new(time.Time),
+	}
 	*s.healedAt = time.Now()
 	for round := range b.failovers {
 		if err := s.round(ctx, faults[0]); err != nil {
@@ -45,7 +48,8 @@ func (b *bench) discovery(ctx context.Context) (err error) {
 		}
 	}
 	found := s.rediscoveries()
-	fmt.Printf("  %-44s %28s (aim for p99: 10), %d of %d crashes\n", "new leader serves to the Go client's write", quantiles(found), len(found), b.failovers)
+	fmt.Printf("  %-44s %28s (aim for p99: 10), %d of %d crashes\n", "new leader serves to the Go client's write",
+		quantiles(found), len(found), b.failovers)
 	fmt.Printf("  %-44s %28s\n", "the whole gap", quantiles(s.gaps))
 	return ctx.Err()
 }
@@ -71,7 +75,10 @@ func askedFor(ctx context.Context, c *proc.Cluster, name string, during time.Dur
 	fmt.Printf("  %-44s %28s (aim for p99: 2)\n", name, quantiles(idle))
 	written := make(chan error, 1)
 	go func() { // ends on its own
-		_, err := load.Run(ctx, leader.HTTP, writersBeside, during, load.Op{Method: "PUT", Path: benchKey, Body: benchValue()})
+		_, err := load.Run(ctx, leader.HTTP, writersBeside, during, load.Op{
+			Method: "PUT", Path: benchKey,
+			Body: benchValue(),
+		})
 		written <- err
 	}()
 	var busy []time.Duration

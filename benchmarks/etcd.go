@@ -136,12 +136,17 @@ func (e *etcd) renew(ctx context.Context, clients int, d time.Duration) (load.Re
 	if err != nil {
 		return load.Result{}, err
 	}
-	return load.Result{Clients: clients, Done: int(ns[0]), Elapsed: d, P50: time.Duration(ns[1]), P99: time.Duration(ns[2])}, nil
+	return load.Result{
+		Clients: clients, Done: int(ns[0]), Elapsed: d, P50: time.Duration(ns[1]),
+		P99: time.Duration(ns[2]),
+	}, nil
 }
 
 // keep has leases kept, on few streams, or on a connection each; lost counts those
 // that have ended.
-func (e *etcd) keep(ctx context.Context, n int, ttl time.Duration, connections bool) (lost func() (int, error), err error) {
+func (e *etcd) keep(ctx context.Context, n int, ttl time.Duration, connections bool) (lost func() (int, error),
+	err error,
+) {
 	command := "keep"
 	if connections {
 		command = "connect"

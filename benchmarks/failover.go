@@ -152,7 +152,7 @@ func (h *host) close() error {
 // roundsPerTurn is how many rounds a cluster is measured for before the next one is.
 const roundsPerTurn = 5
 
-// startClusters prepares the clusters.
+// startClusters prepares the clusters. Large because it lists all that are measured side by side.
 func (b *bench) startClusters(h *host, fault fault, size int) ([]*clusterUnderTest, error) {
 	northstar := func(bin string, extra ...string) func() (*proc.Cluster, error) {
 		if fault.network {
@@ -188,12 +188,14 @@ func (b *bench) startClusters(h *host, fault fault, size int) ([]*clusterUnderTe
 	}
 	// With a priority each, so that it shows who should win; nobody takes over
 	// while it is measured.
-	ns, err := start(clusterUnderTest{name: "northstar", ours: true, fast: true}, northstar(b.northstar, "--failover-takeover-delay", "1h"))
+	ns, err := start(clusterUnderTest{name: "northstar", ours: true, fast: true},
+		northstar(b.northstar, "--failover-takeover-delay", "1h"))
 	if err != nil {
 		return nil, err
 	}
 	if b.comparePath != "" {
-		other, err := start(clusterUnderTest{name: "the other build", ours: true, fast: true}, northstar(b.comparePath, "--failover-takeover-delay", "1h"))
+		other, err := start(clusterUnderTest{name: "the other build", ours: true, fast: true},
+			northstar(b.comparePath, "--failover-takeover-delay", "1h"))
 		return []*clusterUnderTest{ns, other}, err
 	}
 	bare, err := start(clusterUnderTest{name: "bare raft"}, func() (*proc.Cluster, error) {
@@ -205,7 +207,8 @@ func (b *bench) startClusters(h *host, fault fault, size int) ([]*clusterUnderTe
 	if b.noCompare || fault.name != faults[0].name {
 		return []*clusterUnderTest{ns, bare}, nil
 	}
-	off, err := start(clusterUnderTest{name: "northstar, fast failover off", ours: true}, northstar(b.northstar, "--no-failover-fast"))
+	off, err := start(clusterUnderTest{name: "northstar, fast failover off", ours: true},
+		northstar(b.northstar, "--no-failover-fast"))
 	if err != nil {
 		return nil, err
 	}
@@ -218,7 +221,8 @@ func (b *bench) startClusters(h *host, fault fault, size int) ([]*clusterUnderTe
 func priorityOf(i int) int { return 200 - 10*i }
 
 func (b *bench) measure(ctx context.Context, fault fault, size int, subjects []*clusterUnderTest) error {
-	fmt.Printf("\nfailover: %s, %d nodes, timeouts %s to twice that, %d rounds; the client's write gap in ms\n", fault.name, size, failoverTimeout, b.failovers)
+	fmt.Printf("\nfailover: %s, %d nodes, timeouts %s to twice that, %d rounds; the client's write gap in ms\n",
+		fault.name, size, failoverTimeout, b.failovers)
 	bound, err := newLowerBound()
 	if err != nil {
 		return err
@@ -232,7 +236,8 @@ func (b *bench) measure(ctx context.Context, fault fault, size int, subjects []*
 				return err
 			}
 		}
-		fmt.Fprintf(os.Stderr, "%s, %d nodes: %d of %d rounds, %s\n", fault.name, size, to, b.failovers, time.Since(began).Round(time.Second))
+		fmt.Fprintf(os.Stderr, "%s, %d nodes: %d of %d rounds, %s\n", fault.name, size, to, b.failovers,
+			time.Since(began).Round(time.Second))
 	}
 	report(fault, size, subjects, bound)
 	return ctx.Err()
@@ -243,7 +248,8 @@ func groupByCluster(subjects []*clusterUnderTest) iter.Seq[[]*clusterUnderTest] 
 	return func(yield func([]*clusterUnderTest) bool) {
 		for i, s := range subjects {
 			same := func(o *clusterUnderTest) bool { return o.cluster == s.cluster }
-			if slices.IndexFunc(subjects, same) == i && !yield(slices.DeleteFunc(slices.Clone(subjects), func(o *clusterUnderTest) bool { return !same(o) })) {
+			if slices.IndexFunc(subjects, same) == i &&
+				!yield(slices.DeleteFunc(slices.Clone(subjects), func(o *clusterUnderTest) bool { return !same(o) })) {
 				return
 			}
 		}
@@ -293,7 +299,8 @@ func report(fault fault, size int, subjects []*clusterUnderTest, bound *lowerBou
 		slices.Sort(s.gaps)
 		slices.Sort(s.late)
 		q := func(f float64) string { return ms(load.Quantile(s.gaps, f)) }
-		fmt.Printf("  %-30s %8s %8s %8s %8s   %s %s\n", s.name, q(0.5), q(0.9), q(0.99), q(1), ms(load.Quantile(s.late, 0.5)), ms(load.Quantile(s.late, 1)))
+		fmt.Printf("  %-30s %8s %8s %8s %8s   %s %s\n", s.name, q(0.5), q(0.9), q(0.99), q(1),
+			ms(load.Quantile(s.late, 0.5)), ms(load.Quantile(s.late, 1)))
 		if quarters != "" {
 			fmt.Printf("  %-30s %s\n", "  p50 by quarters of the rounds", quarters)
 		}
@@ -301,7 +308,8 @@ func report(fault fault, size int, subjects []*clusterUnderTest, bound *lowerBou
 	for _, s := range subjects {
 		if len(s.cut) > 0 {
 			slices.Sort(s.cut)
-			fmt.Printf("  %s: the writer found its connection broken after %s (p50) and %s (p99)\n", s.name, ms(load.Quantile(s.cut, 0.5)), ms(load.Quantile(s.cut, 0.99)))
+			fmt.Printf("  %s: the writer found its connection broken after %s (p50) and %s (p99)\n", s.name,
+				ms(load.Quantile(s.cut, 0.5)), ms(load.Quantile(s.cut, 0.99)))
 		}
 	}
 	aim := fault.goals[size]

@@ -98,7 +98,8 @@ func (b *bench) startup(ctx context.Context) error {
 	}
 	for i, k := range kinds {
 		slices.Sort(took[i])
-		fmt.Printf("  %-10s p50 %s ms, p99 %s ms\n", k.name, ms(load.Quantile(took[i], 0.5)), ms(load.Quantile(took[i], 0.99)))
+		fmt.Printf("  %-10s p50 %s ms, p99 %s ms\n", k.name, ms(load.Quantile(took[i], 0.5)),
+			ms(load.Quantile(took[i], 0.99)))
 	}
 	return nil
 }

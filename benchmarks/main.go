@@ -62,8 +62,10 @@ func run(args []string) error {
 	fs.BoolVar(&b.noCompare, "no-compare", false, "roles and sessions without etcd; failovers with bare Raft only")
 	fs.IntVar(&b.size, "size", 0, "nodes of the clusters that fail over; 0: first 3, then 5")
 	fs.StringVar(&b.only, "only", "", "only the failovers whose name has this in it: kill, SIGSTOP, cut")
-	fs.StringVar(&b.logs, "logs", "", "a directory to keep the nodes' logs of failovers in, which are then at debug; costs time")
-	fs.StringVar(&b.comparePath, "compare", "", "another build of northstar-node; failovers are measured with it in turns, and with nothing else")
+	fs.StringVar(&b.logs, "logs", "",
+		"a directory to keep the nodes' logs of failovers in, which are then at debug; costs time")
+	fs.StringVar(&b.comparePath, "compare", "",
+		"another build of northstar-node; failovers are measured with it in turns, and with nothing else")
 	fs.Float64Var(&b.minutes, "minutes", 30, "of the soak test")
 	names := strings.Join(slices.Sorted(maps.Keys(parts)), ", ")
 	if len(args) == 0 {

@@ -152,7 +152,8 @@ func printPhases(s *clusterUnderTest, f *lowerBound) {
 			continue
 		}
 		slices.Sort(took)
-		fmt.Printf("    %-26s %8s %8s %8s\n", step.name, ms(load.Quantile(took, 0.1)), ms(load.Quantile(took, 0.5)), ms(load.Quantile(took, 0.99)))
+		fmt.Printf("    %-26s %8s %8s %8s\n", step.name, ms(load.Quantile(took, 0.1)), ms(load.Quantile(took, 0.5)),
+			ms(load.Quantile(took, 0.99)))
 	}
 	total := make([]time.Duration, len(s.phaseTimes))
 	for i, l := range s.phaseTimes {
@@ -161,9 +162,11 @@ func printPhases(s *clusterUnderTest, f *lowerBound) {
 		}
 	}
 	slices.Sort(total)
-	fmt.Printf("    %-26s %8s %8s %8s\n", "from the fault to the write", ms(load.Quantile(total, 0.1)), ms(load.Quantile(total, 0.5)), ms(load.Quantile(total, 0.99)))
+	fmt.Printf("    %-26s %8s %8s %8s\n", "from the fault to the write", ms(load.Quantile(total, 0.1)),
+		ms(load.Quantile(total, 0.5)), ms(load.Quantile(total, 0.99)))
 	slices.Sort(f.syncs)
 	slices.Sort(f.trips)
 	sync, trip := load.Quantile(f.syncs, 0.5), load.Quantile(f.trips, 0.5)
-	fmt.Printf("    lower bound: %d round trips of %s ms and %d syncs of %s ms, %s ms\n", minRoundTrips, ms(trip), minFsyncs, ms(sync), ms(minRoundTrips*trip+minFsyncs*sync))
+	fmt.Printf("    lower bound: %d round trips of %s ms and %d syncs of %s ms, %s ms\n", minRoundTrips, ms(trip),
+		minFsyncs, ms(sync), ms(minRoundTrips*trip+minFsyncs*sync))
 }

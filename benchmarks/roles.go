@@ -71,7 +71,8 @@ func (b *bench) roles(ctx context.Context) error {
 			}
 		}
 		if (round+1)%10 == 0 {
-			fmt.Fprintf(os.Stderr, "roles: %d of %d rounds, %s\n", round+1, b.elections, time.Since(began).Round(time.Second))
+			fmt.Fprintf(os.Stderr, "roles: %d of %d rounds, %s\n", round+1, b.elections,
+				time.Since(began).Round(time.Second))
 		}
 	}
 	fmt.Printf("\nroles: 3 nodes, %d rounds in turns; ms\n", b.elections)
@@ -102,7 +103,10 @@ func (b *bench) startRoleSUTs(ctx context.Context) (all []*roleSUT, err error) {
 		return nil, err
 	}
 	ours := &nsRoles{holder: b.roleholder, cluster: ns}
-	all = append(all, &roleSUT{name: "northstar", round: ours.round, logs: ns.Logs, close: ours.close, took: map[string][]time.Duration{}})
+	all = append(all, &roleSUT{
+		name: "northstar", round: ours.round, logs: ns.Logs, close: ours.close,
+		took: map[string][]time.Duration{},
+	})
 	if err := ns.Start(); err != nil {
 		return all, err
 	}
@@ -116,7 +120,10 @@ func (b *bench) startRoleSUTs(ctx context.Context) (all []*roleSUT, err error) {
 	if err != nil {
 		return all, err
 	}
-	return append(all, &roleSUT{name: "etcd", round: e.took, logs: e.cluster.Logs, close: e.close, took: map[string][]time.Duration{}}), nil
+	return append(all, &roleSUT{
+		name: "etcd", round: e.took, logs: e.cluster.Logs, close: e.close,
+		took: map[string][]time.Duration{},
+	}), nil
 }
 
 // nsRoles are two clients of a NorthStar cluster with a session each.
@@ -166,7 +173,10 @@ func (r *nsRoles) round(ctx context.Context, measure string) (time.Duration, err
 
 // stand campaigns with one of the two sessions, as long as that takes.
 func (r *nsRoles) stand(ctx context.Context, i int, role string) error {
-	_, err := r.clients[i].CampaignRole(ctx, role, apiv1.Campaign{SessionID: r.sessions[i].ID(), Value: "value", WaitMS: roleRoundTimeout.Milliseconds()})
+	_, err := r.clients[i].CampaignRole(ctx, role, apiv1.Campaign{
+		SessionID: r.sessions[i].ID(), Value: "value",
+		WaitMS: roleRoundTimeout.Milliseconds(),
+	})
 	return err
 }
 
@@ -224,7 +234,8 @@ func (r *nsRoles) queued(ctx context.Context, role string) error {
 		if err != nil {
 			return err
 		}
-		if slices.ContainsFunc(got.Candidates, func(c apiv1.RoleCandidate) bool { return c.SessionID == r.sessions[1].ID() }) {
+		if slices.ContainsFunc(got.Candidates,
+			func(c apiv1.RoleCandidate) bool { return c.SessionID == r.sessions[1].ID() }) {
 			return nil
 		}
 		if err := wait(ctx, time.Millisecond); err != nil {

@@ -167,7 +167,8 @@ func (s *clusterUnderTest) readElection(ctx context.Context, h injection) error 
 	if l, ok := phasesOf(events, first.Term, h.at, h.writer); ok {
 		s.phaseTimes = append(s.phaseTimes, l)
 	} else {
-		s.note("a timer elected %s in term %d, hit at %s: %s; votes %+v", first.CandidateID, first.Term, h.at.UTC().Format("15:04:05.000"), first.Trigger, first.Votes)
+		s.note("a timer elected %s in term %d, hit at %s: %s; votes %+v", first.CandidateID, first.Term,
+			h.at.UTC().Format("15:04:05.000"), first.Trigger, first.Votes)
 	}
 	s.checkWinner(first, events, h.leader)
 	return nil
@@ -195,7 +196,8 @@ func (s *clusterUnderTest) checkWinner(e apiv1.Election, events []apiv1.Event, f
 		s.bestWon++ // priority ranks among those with the newest log
 		return
 	}
-	s.note("%s won and not %s: term %d, %s: %s; votes %+v; ranking %v", e.CandidateID, best.ID, e.Term, e.Trigger, e.Reason, e.Votes, ranking)
+	s.note("%s won and not %s: term %d, %s: %s; votes %+v; ranking %v", e.CandidateID, best.ID, e.Term, e.Trigger,
+		e.Reason, e.Votes, ranking)
 }
 
 func (s *clusterUnderTest) note(format string, args ...any) {

@@ -88,7 +88,9 @@ func (b *bench) keptSessions(ctx context.Context, n int, connections bool) error
 	return nil
 }
 
-func keptBy(ctx context.Context, name string, start func(context.Context) (sessionSUT, error), n int, connections bool) error {
+func keptBy(ctx context.Context, name string, start func(context.Context) (sessionSUT, error), n int,
+	connections bool,
+) error {
 	l, err := start(ctx)
 	if err != nil {
 		return err
@@ -168,7 +170,8 @@ func (b *bench) renewals(ctx context.Context) error {
 			results[i] = append(results[i], r)
 		}
 	}
-	fmt.Printf("\nsingle renewals: %d clients, each at the leader and one at a time, %s a run, median of %d\n", renewClients, b.duration, b.rounds)
+	fmt.Printf("\nsingle renewals: %d clients, each at the leader and one at a time, %s a run, median of %d\n",
+		renewClients, b.duration, b.rounds)
 	fmt.Printf("  %-10s %10s %9s %9s\n", "", "renewals/s", "p50 ms", "p99 ms")
 	for i, name := range names {
 		r := median(results[i])
@@ -244,7 +247,9 @@ func (s *nsSessions) create(ctx context.Context, n int, ttl time.Duration, each 
 	return <-errs
 }
 
-func (s *nsSessions) keep(ctx context.Context, n int, ttl time.Duration, connections bool) (func() (int, error), error) {
+func (s *nsSessions) keep(ctx context.Context, n int, ttl time.Duration, connections bool) (func() (int, error),
+	error,
+) {
 	lost := &losses{}
 	if connections {
 		leader, err := s.leader(ctx)
@@ -319,7 +324,8 @@ func (s *nsSessions) attach(ctx context.Context, addr, id string, lost *losses) 
 	if err != nil {
 		return err
 	}
-	request := "GET " + apiv1.PathSessions + "/" + id + "/attach HTTP/1.1\r\nHost: " + addr + "\r\nAccept: " + apiv1.TypeEventStream + "\r\n\r\n"
+	request := "GET " + apiv1.PathSessions + "/" + id + "/attach HTTP/1.1\r\nHost: " + addr + "\r\nAccept: " +
+		apiv1.TypeEventStream + "\r\n\r\n"
 	first := make([]byte, 12) // HTTP/1.1 200
 	if _, err = io.WriteString(conn, request); err == nil {
 		_, err = io.ReadFull(conn, first)

@@ -45,7 +45,8 @@ func (b *bench) soak(ctx context.Context) error {
 		return err
 	}
 	length := time.Duration(b.minutes * float64(time.Minute))
-	fmt.Printf("\nsoak: %d nodes, %d clients, %d B values, load sent to the leader, %s\n", soakSize, soakClients, valueSize, length)
+	fmt.Printf("\nsoak: %d nodes, %d clients, %d B values, load sent to the leader, %s\n", soakSize, soakClients,
+		valueSize, length)
 	before, err := electionsOf(ctx, leader)
 	if err != nil {
 		return err
@@ -193,13 +194,15 @@ func (s *soakRun) moved(format string, args ...any) {
 	cpu, disk := s.late.recent(time.Second)
 	c := change{at: time.Now(), what: fmt.Sprintf(format, args...), lateCPU: cpu, stalledDisk: disk}
 	s.moves = append(s.moves, c)
-	fmt.Fprintf(os.Stderr, "%8s  %s; in the second before, a thread waited up to %s ms for a processor, a sync took up to %s ms\n",
+	fmt.Fprintf(os.Stderr,
+		"%8s  %s; in the second before, a thread waited up to %s ms for a processor, a sync took up to %s ms\n",
 		c.at.Sub(s.began).Round(time.Millisecond), c.what, ms(cpu), ms(disk))
 }
 
 func (s *soakRun) progress(ctx context.Context) {
 	for wait(ctx, progressInterval) == nil {
-		fmt.Fprintf(os.Stderr, "%8s  %d writes, %d errors\n", time.Since(s.began).Round(time.Second), s.acks.count(), s.errs.Load())
+		fmt.Fprintf(os.Stderr, "%8s  %d writes, %d errors\n", time.Since(s.began).Round(time.Second), s.acks.count(),
+			s.errs.Load())
 	}
 }
 
@@ -213,18 +216,25 @@ func (s *soakRun) report(before elections, m hostStats) error {
 	fresh := after.since(before.term())
 	failed := lostElections(ctx, s.leader.Load(), before.term())
 	elapsed := time.Since(s.began)
-	fmt.Printf("  writes      %d, %.0f/s, %d errors", s.acks.count(), float64(s.acks.count())/elapsed.Seconds(), s.errs.Load())
+	fmt.Printf("  writes      %d, %.0f/s, %d errors", s.acks.count(), float64(s.acks.count())/elapsed.Seconds(),
+		s.errs.Load())
 	if e, ok := s.lastErr.Load().(string); ok {
 		fmt.Printf(", the last: %s", e)
 	}
-	fmt.Printf("\n  latency     p50 %s  p99 %s  max %s ms\n", ms(s.acks.quantile(0.5)), ms(s.acks.quantile(0.99)), ms(s.acks.quantile(1)))
-	fmt.Printf("  no write    for %s ms at most, %s after the start\n", ms(s.longest), s.longestEnded.Sub(s.began).Round(time.Millisecond))
+	fmt.Printf("\n  latency     p50 %s  p99 %s  max %s ms\n", ms(s.acks.quantile(0.5)), ms(s.acks.quantile(0.99)),
+		ms(s.acks.quantile(1)))
+	fmt.Printf("  no write    for %s ms at most, %s after the start\n", ms(s.longest),
+		s.longestEnded.Sub(s.began).Round(time.Millisecond))
 	fmt.Printf("  processors  %.0f %% busy, %.0f %% of it this load's; a thread that wants one waits p50 %s  p99 %s  p99.99 %s  max %s ms\n",
-		100*m.busy, 100*m.own, ms(m.cpu.quantile(0.5)), ms(m.cpu.quantile(0.99)), ms(m.cpu.quantile(0.9999)), ms(m.cpu.quantile(1)))
-	fmt.Printf("  disk        a sync of 4 KiB takes p50 %s  p99 %s  p99.99 %s  max %s ms\n", ms(m.disk.quantile(0.5)), ms(m.disk.quantile(0.99)), ms(m.disk.quantile(0.9999)), ms(m.disk.quantile(1)))
-	fmt.Printf("  elections   %d, term changes %d, leader changes %d, candidacies that came to nothing %d\n", len(fresh), s.terms, s.leaders, len(failed))
+		100*m.busy, 100*m.own, ms(m.cpu.quantile(0.5)), ms(m.cpu.quantile(0.99)), ms(m.cpu.quantile(0.9999)),
+		ms(m.cpu.quantile(1)))
+	fmt.Printf("  disk        a sync of 4 KiB takes p50 %s  p99 %s  p99.99 %s  max %s ms\n", ms(m.disk.quantile(0.5)),
+		ms(m.disk.quantile(0.99)), ms(m.disk.quantile(0.9999)), ms(m.disk.quantile(1)))
+	fmt.Printf("  elections   %d, term changes %d, leader changes %d, candidacies that came to nothing %d\n",
+		len(fresh), s.terms, s.leaders, len(failed))
 	for _, e := range fresh {
-		fmt.Printf("    term %d at %s: %s leads, trigger %s, leaderless for %d ms: %s\n", e.Term, e.StartedAt.Sub(s.began).Round(time.Millisecond), e.CandidateID, e.Trigger, e.LeaderlessMS, e.Reason)
+		fmt.Printf("    term %d at %s: %s leads, trigger %s, leaderless for %d ms: %s\n", e.Term,
+			e.StartedAt.Sub(s.began).Round(time.Millisecond), e.CandidateID, e.Trigger, e.LeaderlessMS, e.Reason)
 	}
 	for _, e := range failed {
 		fmt.Printf("    at %s: %s\n", e.At.Sub(s.began).Round(time.Millisecond), e.Message)

@@ -61,7 +61,8 @@ func (b *bench) transferOf(ctx context.Context, size int) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("\nplanned transfer: %d nodes, timeouts %s to twice that, %d rounds under one writer; ms\n", size, failoverTimeout, b.transfers)
+	fmt.Printf("\nplanned transfer: %d nodes, timeouts %s to twice that, %d rounds under one writer; ms\n", size,
+		failoverTimeout, b.transfers)
 	for round := range b.transfers {
 		for _, m := range suts {
 			if err := m.round(ctx); err != nil {
@@ -94,7 +95,10 @@ func (b *bench) startTransferSUTs(size int) ([]*transferSUT, error) {
 	northstar := func(n *proc.Node) (string, string) {
 		return apiv1.PathTransfer, fmt.Sprintf(`{"target_leader_id":%q}`, n.ID)
 	}
-	all := []*transferSUT{{name: "northstar", path: northstar}, {name: "northstar, Go client", viaClient: true, path: northstar}, {
+	all := []*transferSUT{{name: "northstar", path: northstar}, {
+		name: "northstar, Go client", viaClient: true,
+		path: northstar,
+	}, {
 		name: "bare raft", path: func(n *proc.Node) (string, string) { return "/transfer/" + n.ID + "/" + n.Raft, "" },
 	}}
 	for i, m := range all {

@@ -144,7 +144,8 @@ type attachAttempt struct {
 // ones are silent. It closes the connections that it does not need.
 func (s *Session) openAttached(ctx context.Context, avoid string) (*stream, error) {
 	q := &call{
-		op: "attach session " + s.id, retryClass: localRead, method: http.MethodGet, path: sessionPath(s.id) + "/attach",
+		op: "attach session " + s.id, retryClass: localRead, method: http.MethodGet, path: sessionPath(s.id) +
+			"/attach",
 		query:  url.Values{"hold": {"false"}, "grace_ms": {strconv.FormatInt(s.cfg.Grace.Milliseconds(), 10)}},
 		header: http.Header{"Accept": {apiv1.TypeEventStream}},
 	}

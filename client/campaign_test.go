@@ -24,7 +24,8 @@ func TestCampaign(t *testing.T) {
 		a, b := mustSession(t, c, SessionConfig{Name: "a"}), mustSession(t, c, SessionConfig{Name: "b"})
 		first, err := a.campaign(t.Context(), campaignParams{Role: "r"})
 		if err != nil ||
-			first.Token == 0 || first.Session != a.ID() || first.ValidFor() < 8*time.Second || first.ValidFor() > 9*time.Second {
+			first.Token == 0 || first.Session != a.ID() || first.ValidFor() < 8*time.Second ||
+			first.ValidFor() > 9*time.Second {
 			t.Fatalf("%+v, %v", first, err)
 		}
 		again, err := a.campaign(t.Context(), campaignParams{Role: "r"})
@@ -335,7 +336,10 @@ func TestDeadline_EndsBeforeSession(t *testing.T) {
 			clock := newClock() // the clock of a process that runs 5% slow
 			slow := func() time.Duration { return clock.now() * time.Duration(20-i%2) / 20 }
 			all.Go(func() {
-				k, err := c.NewCandidate(CandidateConfig{Role: "r", Session: SessionConfig{TTL: 2 * time.Second, Clock: slow}})
+				k, err := c.NewCandidate(CandidateConfig{Role: "r", Session: SessionConfig{
+					TTL:   2 * time.Second,
+					Clock: slow,
+				}})
 				if err != nil {
 					t.Error(err)
 					return

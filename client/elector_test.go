@@ -28,12 +28,13 @@ func TestRunAsLeader_ReturnsErrorOfFunction(t *testing.T) {
 		defer c.Close()
 		done := errors.New("done")
 		for _, want := range []error{nil, done} {
-			err := RunAsLeader(t.Context(), candidate(t, c, 3*time.Second), 0, func(ctx context.Context, l *Leadership) error {
-				if l.Token == 0 || ctx.Err() != nil {
-					t.Errorf("%+v, %v", l, ctx.Err())
-				}
-				return want
-			})
+			err := RunAsLeader(t.Context(), candidate(t, c, 3*time.Second), 0,
+				func(ctx context.Context, l *Leadership) error {
+					if l.Token == 0 || ctx.Err() != nil {
+						t.Errorf("%+v, %v", l, ctx.Err())
+					}
+					return want
+				})
 			if !errors.Is(err, want) {
 				t.Errorf("%v, want %v", err, want)
 			}

@@ -114,9 +114,12 @@ func TestFailover_Outcomes(t *testing.T) {
 		err := answer(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", apiv1.TypeProblem)
 			w.WriteHeader(409)
-			json.NewEncoder(w).Encode(apiv1.Problem{Status: 409, Code: 4006, Detail: "n2 gets no majority", Votes: []apiv1.Vote{
-				{VoterID: "n3", Reason: "log behind: 41 < 44"},
-			}})
+			json.NewEncoder(w).Encode(apiv1.Problem{
+				Status: 409, Code: 4006, Detail: "n2 gets no majority",
+				Votes: []apiv1.Vote{
+					{VoterID: "n3", Reason: "log behind: 41 < 44"},
+				},
+			})
 		})
 		var e *cluster.Error
 		if !errors.As(err, &e) || e.Code != cluster.CodeVoteDenied || len(e.Votes) != 1 || e.Votes[0].Voter != "n3" {

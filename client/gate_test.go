@@ -50,7 +50,8 @@ func TestGate(t *testing.T) {
 		if err := g.Require(); !errors.Is(err, ErrLeaseLapsed) {
 			t.Errorf("a tenure that was over goes on: %v", err)
 		}
-		again, err := d.Begin(Holder{Role: "r", Token: 7}, nil) // the cluster has confirmed that it still holds the role
+		// the cluster has confirmed that it still holds the role
+		again, err := d.Begin(Holder{Role: "r", Token: 7}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,7 +93,8 @@ func TestGate_ClosedAfterSuspend(t *testing.T) {
 		if err := g.Require(); !errors.Is(err, ErrLeaseLapsed) || d.ValidFor() != 0 {
 			t.Errorf("open by a renewal from before the pause: %v", err)
 		}
-		if err := g.Do(ctx, func(context.Context, uint64) error { t.Error("work was done"); return nil }); !errors.Is(err,
+		if err := g.Do(ctx,
+			func(context.Context, uint64) error { t.Error("work was done"); return nil }); !errors.Is(err,
 			ErrLeaseLapsed) {
 			t.Error(err)
 		}

@@ -106,7 +106,8 @@ func (c *Client) Get(ctx context.Context, key string, consistency Consistency) (
 func (c *Client) Put(ctx context.Context, key string, value []byte, opts WriteOptions) (apiv1.PutResult, error) {
 	q, err := keyCall(http.MethodPut, "put", key)
 	if err == nil && len(value) > apiv1.MaxValueBytes {
-		err = invalid(q.op, http.StatusRequestEntityTooLarge, "value must be at most %d bytes (got %d)", apiv1.MaxValueBytes,
+		err = invalid(q.op, http.StatusRequestEntityTooLarge, "value must be at most %d bytes (got %d)",
+			apiv1.MaxValueBytes,
 			len(value))
 	}
 	if err == nil {

@@ -59,7 +59,8 @@ func TestKeysAreEscaped(t *testing.T) {
 		w.Header().Set(apiv1.HeaderRevision, "3")
 	})
 	for _, key := range []string{
-		"a", "/", "//", ".", "..", "../..", "a//b/../c/", "a%2Fb", "%", "a b?c#d&e=f+g", "ключ/鍵", "\x00\n", strings.Repeat(
+		"a", "/", "//", ".", "..", "../..", "a//b/../c/", "a%2Fb", "%", "a b?c#d&e=f+g", "ключ/鍵", "\x00\n",
+		strings.Repeat(
 			"k", 1024,
 		),
 	} {
@@ -121,7 +122,8 @@ func TestWriteOptions_Headers(t *testing.T) {
 		cluster.CodeBadRequest) {
 		t.Errorf("large value: %v, want it refused", err)
 	}
-	if _, err := c.Delete(t.Context(), "k", WriteOptions{IfAbsent: true}); !cluster.IsCode(err, cluster.CodeBadRequest) {
+	if _, err := c.Delete(t.Context(), "k", WriteOptions{IfAbsent: true}); !cluster.IsCode(err,
+		cluster.CodeBadRequest) {
 		t.Errorf("delete if absent: %v, want it refused", err)
 	}
 }

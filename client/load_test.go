@@ -85,7 +85,8 @@ func TestReturnsMostSpecificError(t *testing.T) {
 				problem(w, cluster.Errorf(cluster.CodeNoLeader, "none"))
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), rand.N(time.Second)+10*time.Millisecond)
-			if _, err := c.Get(ctx, "k", ""); !errors.Is(err, ErrNoLeader) || !errors.Is(err, context.DeadlineExceeded) {
+			if _, err := c.Get(ctx, "k", ""); !errors.Is(err, ErrNoLeader) ||
+				!errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("error %v, want %v", err, ErrNoLeader)
 			}
 			cancel()
@@ -163,7 +164,8 @@ func BenchmarkGet(b *testing.B) {
 		defer c.CloseIdleConnections()
 		b.ReportAllocs()
 		for b.Loop() {
-			req, err := http.NewRequestWithContext(b.Context(), http.MethodGet, server.URL+"/v1/kv/k?timeout_ms=1900", nil)
+			req, err := http.NewRequestWithContext(b.Context(), http.MethodGet, server.URL+"/v1/kv/k?timeout_ms=1900",
+				nil)
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -28,7 +28,8 @@ func (c *Client) Observe(ctx context.Context, role string) iter.Seq2[Holder, err
 					}
 				}
 				var stopped bool
-				stopped, err = c.observeFrom(ctx, role, revision, func(h Holder) bool { last = h; return yield(h, nil) })
+				stopped, err = c.observeFrom(ctx, role, revision,
+					func(h Holder) bool { last = h; return yield(h, nil) })
 				if stopped {
 					return
 				}
@@ -56,7 +57,8 @@ func (c *Client) observeFrom(
 		h := Holder{Role: role, Cause: ch.Cause}
 		if ch.Elected {
 			h = Holder{
-				Role: role, Name: ch.Holder, Session: ch.SessionID, Token: ch.Token, Value: ch.Value, AcquiredAt: ch.AcquiredAt,
+				Role: role, Name: ch.Holder, Session: ch.SessionID, Token: ch.Token, Value: ch.Value,
+				AcquiredAt: ch.AcquiredAt,
 			}
 		}
 		if !each(h) {

@@ -27,7 +27,8 @@ func TestRetry_ConnectionLostAfterSending(t *testing.T) {
 				reply(w, apiv1.PutResult{Revision: 5})
 			}
 			_, err := c.Put(t.Context(), "k", nil, WriteOptions{NoIdempotencyKey: bare})
-			if bare && (!errors.Is(err, ErrOutcomeUnknown) || !cluster.IsCode(err, cluster.CodeOutcomeUnknown) || calls != 1) {
+			if bare && (!errors.Is(err, ErrOutcomeUnknown) || !cluster.IsCode(err, cluster.CodeOutcomeUnknown) ||
+				calls != 1) {
 				t.Errorf("error %v after %d calls, want an unknown outcome after 1", err, calls)
 			}
 			if !bare && err != nil {
@@ -49,12 +50,15 @@ func TestRetry_OutcomeAtDeadline(t *testing.T) {
 		handle   http.HandlerFunc
 		want     error
 	}{
-		"hung":             {"n1", hung, ErrOutcomeUnknown},
-		"unknown":          {"n1", says(cluster.CodeOutcomeUnknown), ErrOutcomeUnknown},
-		"no leader":        {"n1", says(cluster.CodeNoLeader), ErrNoLeader},
-		"unreachable":      {"down", nil, context.DeadlineExceeded},
-		"dial is silent":   {"blackhole", nil, context.DeadlineExceeded},
-		"proxy in the way": {"n1", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(502) }, ErrOutcomeUnknown},
+		"hung":           {"n1", hung, ErrOutcomeUnknown},
+		"unknown":        {"n1", says(cluster.CodeOutcomeUnknown), ErrOutcomeUnknown},
+		"no leader":      {"n1", says(cluster.CodeNoLeader), ErrNoLeader},
+		"unreachable":    {"down", nil, context.DeadlineExceeded},
+		"dial is silent": {"blackhole", nil, context.DeadlineExceeded},
+		"proxy in the way": {
+			"n1", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(502) },
+			ErrOutcomeUnknown,
+		},
 	} {
 		for _, bare := range []bool{true, false} {
 			t.Run(name, func(t *testing.T) {

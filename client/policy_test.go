@@ -31,7 +31,9 @@ func TestPickLeader(t *testing.T) {
 			[]leaderReport{claim("http://n1", "n1", "n1", 4), claim("http://n2", "n3", "n2", 5)}, nil, "http://n3",
 		},
 		"own claim by another name": {
-			[]leaderReport{claim("http://n2", "n1", "n2", 4), claim("http://gateway:1", "n1", "n1", 4)}, nil, "http://gateway:1",
+			[]leaderReport{claim("http://n2", "n1", "n2", 4), claim("http://gateway:1", "n1", "n1", 4)},
+			nil,
+			"http://gateway:1",
 		},
 		"failed, still named": {
 			[]leaderReport{claim("http://n2", "n1", "n2", 4)}, map[string]time.Time{"http://n1": at}, "",

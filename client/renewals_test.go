@@ -109,7 +109,8 @@ func TestRenewBatch_GroupsSessions(t *testing.T) {
 					t.Errorf("%d sessions in one request", l)
 				}
 				if each < seconds/3 || each > seconds/2.4 {
-					t.Errorf("%.1f renewals of each in %d s, want one in 3 s, and a few more in shared batches", each, seconds)
+					t.Errorf("%.1f renewals of each in %d s, want one in 3 s, and a few more in shared batches", each,
+						seconds)
 				}
 			}, "n1", "n2", "n3")
 		})
@@ -167,7 +168,8 @@ func TestRenewBatch_CountsFromSendTime(t *testing.T) {
 			t.Errorf("valid for %v after a response that took 1.5 s, want 8.1 s from the request", longest)
 		}
 		if shortest < 3500*time.Millisecond {
-			t.Errorf("valid for %v at least: the next renewal is due a third of the TTL after the sending of the last", shortest)
+			t.Errorf("valid for %v at least: the next renewal is due a third of the TTL after the sending of the last",
+				shortest)
 		}
 		if _, many := fc.renewRequests(); many == 0 {
 			t.Error("they were not renewed together")
@@ -536,9 +538,16 @@ func TestPlanBatches(t *testing.T) {
 			9, []*renewalEntry{at("a", 30*s, -s, 0), at("b", 31*s, -s, 0), at("c", 20*s, -ms, 0)}, "cab",
 		},
 		"not with shorter ones": {9, []*renewalEntry{at("a", 30*s, 0, 0), at("b", 29*s, ms, 0)}, "a"},
-		"not with far longer":   {9, []*renewalEntry{at("a", 30*s, 0, 0), at("b", 60*s, s, 0), at("c", 61*s, s, 0)}, "ab"},
-		"by standing": {9, []*renewalEntry{at("a", 30*s, 0, renewSucceeded), at("b", 30*s, ms, renewFailed), at("c", 30*s, ms,
-			renewSucceeded), at("d", 30*s, 2*ms, renewAlone)}, "ac"},
+		"not with far longer": {
+			9,
+			[]*renewalEntry{at("a", 30*s, 0, 0), at("b", 60*s, s, 0), at("c", 61*s, s, 0)},
+			"ab",
+		},
+		"by standing": {9, []*renewalEntry{
+			at("a", 30*s, 0, renewSucceeded), at("b", 30*s, ms, renewFailed),
+			at("c", 30*s, ms,
+				renewSucceeded), at("d", 30*s, 2*ms, renewAlone),
+		}, "ac"},
 		"the failed together": {9, []*renewalEntry{
 			at("a", 30*s, 0, renewFailed), at("b", 30*s, ms, renewFailed), at("c", 30*s, ms, renewSucceeded),
 		}, "ab"},

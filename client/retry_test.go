@@ -94,7 +94,8 @@ func TestLeaderCrash(t *testing.T) {
 		first := fc.requests("n1")[len(fc.requests("n1"))-1].Header.Get(apiv1.HeaderIdempotencyKey)
 		for _, name := range []string{"n2", "n3"} {
 			for _, r := range fc.requests(name) {
-				if got := r.Header.Get(apiv1.HeaderIdempotencyKey); r.URL.Path == "/v1/kv/k" && (got != first || got == "") {
+				if got := r.Header.Get(apiv1.HeaderIdempotencyKey); r.URL.Path == "/v1/kv/k" &&
+					(got != first || got == "") {
 					t.Errorf("attempt at %s has key %q, the first had %q", name, got, first)
 				}
 			}
@@ -189,7 +190,8 @@ func TestRetry_SlowNonIdempotentWriteWaits(t *testing.T) {
 			time.Sleep(2 * firstAttemptTimeout)
 			reply(w, apiv1.PutResult{Revision: 9})
 		}
-		if res, err := c.Put(t.Context(), "k", nil, WriteOptions{NoIdempotencyKey: true}); err != nil || res.Revision != 9 {
+		if res, err := c.Put(t.Context(), "k", nil, WriteOptions{NoIdempotencyKey: true}); err != nil ||
+			res.Revision != 9 {
 			t.Errorf("Put = %+v, %v", res, err)
 		}
 	}, "n1", "n2")

@@ -44,7 +44,10 @@ func TestRevocation_NextHolderWaitsForRelease(t *testing.T) {
 		"reported by a renewal": {
 			func(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, "/watch") }, 6 * time.Second,
 		},
-		"acknowledgement lost": {func(r *http.Request) bool { return r.URL.Query().Has("token") && once() }, 6 * time.Second},
+		"acknowledgement lost": {
+			func(r *http.Request) bool { return r.URL.Query().Has("token") && once() },
+			6 * time.Second,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, fc *fakeCluster) {
@@ -64,7 +67,8 @@ func TestRevocation_NextHolderWaitsForRelease(t *testing.T) {
 				candidates.Go(func() {
 					_ = RunAsLeader(ctx, k, 0, func(ctx context.Context, l *Leadership) error {
 						<-ctx.Done()
-						if !errors.Is(context.Cause(ctx), ErrRoleLost) && !errors.Is(context.Cause(ctx), context.Canceled) {
+						if !errors.Is(context.Cause(ctx), ErrRoleLost) &&
+							!errors.Is(context.Cause(ctx), context.Canceled) {
 							t.Error(context.Cause(ctx))
 						}
 						time.Sleep(2 * time.Second)

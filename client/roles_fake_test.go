@@ -50,7 +50,8 @@ type fakeChange struct {
 
 func (fc *fakeCluster) withRoles() *fakeRoles {
 	f := &fakeRoles{
-		fc: fc, sessions: map[string]*fakeSession{}, holders: map[string]apiv1.Role{}, revoked: map[string]apiv1.Revocation{},
+		fc: fc, sessions: map[string]*fakeSession{}, holders: map[string]apiv1.Role{},
+		revoked: map[string]apiv1.Revocation{},
 		queues:  map[string][]string{},
 		waiters: map[string]int{}, changed: make(chan struct{}), ended: func(string, string) {},
 	}

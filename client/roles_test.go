@@ -22,7 +22,10 @@ func roleServer(t *testing.T) (c *Client, nextRequest func() string) {
 		w.Header().Set("Content-Type", apiv1.TypeProblem)
 		w.WriteHeader(code.Status())
 		_ = json.NewEncoder(w).Encode(
-			apiv1.Problem{Status: code.Status(), Code: int(code), Name: code.Name(), Detail: "x", Retryable: code.Retryable()},
+			apiv1.Problem{
+				Status: code.Status(), Code: int(code), Name: code.Name(), Detail: "x",
+				Retryable: code.Retryable(),
+			},
 		)
 	}
 	h := func(w http.ResponseWriter, r *http.Request) {
@@ -40,7 +43,8 @@ func roleServer(t *testing.T) (c *Client, nextRequest func() string) {
 			if query.Get("since") == "3" { // interrupted after one event, and resumed
 				fmt.Fprint(w, "event: elected\nid: 7\ndata: {\"role\":\"r\",\"token\":7,\"revision\":7}\n\n")
 			} else {
-				fmt.Fprint(w, "event: vacated\nid: 9\ndata: {\"role\":\"r\",\"token\":7,\"revision\":9,\"cause\":\"expired\"}\n\n")
+				fmt.Fprint(w,
+					"event: vacated\nid: 9\ndata: {\"role\":\"r\",\"token\":7,\"revision\":9,\"cause\":\"expired\"}\n\n")
 			}
 		case strings.Contains(line, "down"):
 			problem(w, cluster.CodeSessionEnded)

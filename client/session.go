@@ -52,7 +52,8 @@ func (cfg SessionConfig) check() (SessionConfig, error) {
 		errs = append(errs, fmt.Errorf("TTL: must be at least %v (got %v)", minSessionTTL, cfg.TTL))
 	}
 	if cfg.Grace != 0 && (cfg.Grace < minSessionTTL || !cfg.Attach) {
-		errs = append(errs, fmt.Errorf("grace: must be 0, or with Attach at least %v (got %v)", minSessionTTL, cfg.Grace))
+		errs = append(errs, fmt.Errorf("grace: must be 0, or with Attach at least %v (got %v)", minSessionTTL,
+			cfg.Grace))
 	}
 	return cfg, errors.Join(errs...)
 }

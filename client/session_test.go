@@ -311,7 +311,8 @@ func TestNewSession_Rejected(t *testing.T) {
 		}
 		c := fc.client("n1")
 		defer c.Close()
-		if _, err := c.NewSession(t.Context(), SessionConfig{Attach: true}); !cluster.IsCode(err, cluster.CodeForbidden) {
+		if _, err := c.NewSession(t.Context(), SessionConfig{Attach: true}); !cluster.IsCode(err,
+			cluster.CodeForbidden) {
 			t.Error(err)
 		}
 		synctest.Wait()

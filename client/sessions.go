@@ -30,7 +30,8 @@ func (c *Client) RenewSession(ctx context.Context, id string) (apiv1.Renewal, er
 // RenewSessions renews up to 1000 sessions.
 func (c *Client) RenewSessions(ctx context.Context, ids []string) (apiv1.RenewedMany, error) {
 	q := &call{
-		op: fmt.Sprintf("renew %d sessions", len(ids)), method: http.MethodPost, path: apiv1.PathRenew, hasTimeoutParam: true,
+		op: fmt.Sprintf("renew %d sessions", len(ids)), method: http.MethodPost, path: apiv1.PathRenew,
+		hasTimeoutParam: true,
 	}
 	return sendJSON[apiv1.RenewedMany](ctx, c, q, apiv1.RenewMany{SessionIDs: ids})
 }

@@ -42,7 +42,8 @@ func (c *Client) Watch(ctx context.Context, prefix string, opts WatchOptions) it
 
 // watch sends q and yields the parsed events, each once and in order of revision, as Watch describes.
 func watch[T any](
-	ctx context.Context, c *Client, q *call, opts WatchOptions, parse func(event) (change T, revision uint64, err error),
+	ctx context.Context, c *Client, q *call, opts WatchOptions, parse func(event) (change T, revision uint64,
+		err error),
 ) iter.Seq2[T, error] {
 	q.retryClass, q.method = localRead, http.MethodGet
 	return func(yield func(T, error) bool) {
@@ -96,7 +97,8 @@ func changeOf(e event) (Change, error) {
 // kept.
 func (c *Client) FollowEvents(ctx context.Context, since, kind string) iter.Seq2[apiv1.Event, error] {
 	q := &call{
-		op: "events", retryClass: localRead, method: http.MethodGet, path: apiv1.PathEvents, query: params("type", kind),
+		op: "events", retryClass: localRead, method: http.MethodGet, path: apiv1.PathEvents,
+		query: params("type", kind),
 	}
 	resume := func(q *call) {
 		if since != "" {

@@ -118,7 +118,8 @@ func TestWatch_FromNowSurvivesEarlyBreak(t *testing.T) {
 		c := fc.client("n1")
 		defer c.Close()
 		s := &streamer{}
-		s.last = func(w http.ResponseWriter, _ *http.Request) { s.revisions = []uint64{11} } // written without a watcher
+		// written without a watcher
+		s.last = func(w http.ResponseWriter, _ *http.Request) { s.revisions = []uint64{11} }
 		fc.nodes["n1"].handle = s.serve
 		if got, err := collect(t.Context(), c, 0, 1); err != nil || !slices.Equal(got, []uint64{11}) {
 			t.Errorf("got %v, %v, want 11", got, err)
@@ -211,7 +212,8 @@ func TestFollowEvents(t *testing.T) {
 				problem(w, cluster.Errorf(cluster.CodeHistoryCompacted, "of another process"))
 				return
 			}
-			fmt.Fprintf(w, "id: s%d\nevent: election\ndata: {\"seq\":\"s%d\",\"type\":\"election\",\"message\":\"m\"}\n\n", n, n)
+			fmt.Fprintf(w,
+				"id: s%d\nevent: election\ndata: {\"seq\":\"s%d\",\"type\":\"election\",\"message\":\"m\"}\n\n", n, n)
 		}
 		var got []string
 		for ev, err := range c.FollowEvents(t.Context(), "", "election") {
@@ -255,7 +257,8 @@ func TestEventReader(t *testing.T) {
 	).next(); !errors.Is(err, errEventTooLarge) {
 		t.Errorf("many lines: error %v, want %v", err, errEventTooLarge)
 	}
-	if _, err := newEventReader(strings.NewReader("data: " + strings.Repeat("x", 2*maxEventBytes))).next(); !errors.Is(err,
+	if _, err := newEventReader(strings.NewReader("data: " +
+		strings.Repeat("x", 2*maxEventBytes))).next(); !errors.Is(err,
 		errEventTooLarge) {
 		t.Errorf("error %v, want %v", err, errEventTooLarge)
 	}

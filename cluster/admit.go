@@ -71,21 +71,26 @@ func Admit(self, peer Peer, rec Record) Admission {
 		return Admission{Refusal: r, Reason: fmt.Sprintf(format, args...)}
 	}
 	if peer.NodeID == self.NodeID {
-		return refuse(RefusedDuplicateID, "node ID %s is in use by another node (boot ID %s and %s)", self.NodeID, self.BootID, peer.BootID)
+		return refuse(RefusedDuplicateID, "node ID %s is in use by another node (boot ID %s and %s)", self.NodeID,
+			self.BootID, peer.BootID)
 	}
 	if self.ClusterID == "" || peer.ClusterID == "" {
 		return admitWithoutID(self, peer, rec)
 	}
 	if peer.ClusterID != self.ClusterID {
-		return refuse(RefusedCluster, "node %s belongs to cluster %s, this is cluster %s", peer.NodeID, peer.ClusterID, self.ClusterID)
+		return refuse(RefusedCluster, "node %s belongs to cluster %s, this is cluster %s", peer.NodeID, peer.ClusterID,
+			self.ClusterID)
 	}
 	switch p, s := peer.Generation, self.Generation; {
 	case p.Number < s.Number:
-		return refuse(RefusedGeneration, "node %s has data of generation %d, the cluster was recovered to generation %d: wipe its data directory and re-admit it", peer.NodeID, p.Number, s.Number)
+		return refuse(RefusedGeneration,
+			"node %s has data of generation %d, the cluster was recovered to generation %d: wipe its data directory and re-admit it", peer.NodeID, p.Number, s.Number)
 	case p.Number > s.Number:
-		return refuse(RefusedSelfOld, "node %s is of generation %d, this node (%s) has data of generation %d", peer.NodeID, p.Number, self.NodeID, s.Number)
+		return refuse(RefusedSelfOld, "node %s is of generation %d, this node (%s) has data of generation %d",
+			peer.NodeID, p.Number, self.NodeID, s.Number)
 	case p.RecoveryID != s.RecoveryID:
-		return refuse(RefusedRecovery, "node %s is of recovery %s and this node of recovery %s of the same generation %d: two recoveries were done apart", peer.NodeID, p.RecoveryID, s.RecoveryID, s.Number)
+		return refuse(RefusedRecovery,
+			"node %s is of recovery %s and this node of recovery %s of the same generation %d: two recoveries were done apart", peer.NodeID, p.RecoveryID, s.RecoveryID, s.Number)
 	}
 	a := admitRecorded(peer, rec)
 	if a.OK() {
@@ -97,7 +102,12 @@ func Admit(self, peer Peer, rec Record) Admission {
 	// node would never hear of that; it was elected by nodes that have it on record.
 	// No votes: these depend on records alone.
 	if peer.RecordedIndex > rec.AsOfIndex {
-		return Admission{RecordStale: true, Reason: fmt.Sprintf("node %s is on record with data directory %s as of entry %d, and this node's record of it is as of %d", peer.NodeID, peer.Incarnation, peer.RecordedIndex, rec.AsOfIndex)}
+		return Admission{
+			RecordStale: true,
+			Reason: fmt.Sprintf(
+				"node %s is on record with data directory %s as of entry %d, and this node's record of it is as of %d",
+				peer.NodeID, peer.Incarnation, peer.RecordedIndex, rec.AsOfIndex),
+		}
 	}
 	return a
 }
@@ -105,7 +115,11 @@ func Admit(self, peer Peer, rec Record) Admission {
 func admitWithoutID(self, peer Peer, rec Record) Admission {
 	starting := self.ClusterID == "" && peer.ClusterID == ""
 	if starting && self.Bootstrap != "" && peer.Bootstrap != "" && self.Bootstrap != peer.Bootstrap {
-		return Admission{Refusal: RefusedBootstrap, Reason: fmt.Sprintf("node %s has another initial-cluster or cluster-name than node %s: they must be the same on every first node", peer.NodeID, self.NodeID)}
+		return Admission{
+			Refusal: RefusedBootstrap,
+			Reason: fmt.Sprintf(
+				"node %s has another initial-cluster or cluster-name than node %s: they must be the same on every first node", peer.NodeID, self.NodeID),
+		}
 	}
 	if peer.ClusterID != "" {
 		return Admission{} // its leader's entries are taken, and its ID with them
@@ -127,10 +141,19 @@ func MayRecordIncarnation(self, peer Peer) bool {
 
 func admitRecorded(peer Peer, rec Record) Admission {
 	if rec.Removed {
-		return Admission{Refusal: RefusedRemoved, Reason: fmt.Sprintf("node %s was removed from the cluster: add it again with an empty data directory", peer.NodeID)}
+		return Admission{
+			Refusal: RefusedRemoved,
+			Reason: fmt.Sprintf("node %s was removed from the cluster: add it again with an empty data directory",
+				peer.NodeID),
+		}
 	}
 	if rec.Incarnation != "" && rec.Incarnation != peer.Incarnation {
-		return Admission{Refusal: RefusedIncarnation, Reason: fmt.Sprintf("node %s is known with data directory %s and now has %s: if its disk was replaced, re-admit it", peer.NodeID, rec.Incarnation, peer.Incarnation)}
+		return Admission{
+			Refusal: RefusedIncarnation,
+			Reason: fmt.Sprintf(
+				"node %s is known with data directory %s and now has %s: if its disk was replaced, re-admit it",
+				peer.NodeID, rec.Incarnation, peer.Incarnation),
+		}
 	}
 	return Admission{}
 }

@@ -3,8 +3,10 @@ package cluster
 import "testing"
 
 func peer(id NodeID, clusterID, incarnation string) Peer {
-	return Peer{Identity: Identity{NodeID: id, ClusterID: clusterID, Generation: Generation{Number: 1},
-		Incarnation: incarnation}, BootID: "boot-" + string(id)}
+	return Peer{Identity: Identity{
+		NodeID: id, ClusterID: clusterID, Generation: Generation{Number: 1},
+		Incarnation: incarnation,
+	}, BootID: "boot-" + string(id)}
 }
 
 func TestAdmit(t *testing.T) {
@@ -39,70 +41,133 @@ func TestAdmit(t *testing.T) {
 		outdated   bool
 	}{
 		{name: "same cluster", self: self, peer: peer("n2", "C", "i2"), votes: true},
-		{name: "same cluster, recorded", self: self, peer: peer("n2", "C", "i2"), rec: Record{Incarnation: "i2"},
-			votes: true},
+		{
+			name: "same cluster, recorded", self: self, peer: peer("n2", "C", "i2"), rec: Record{Incarnation: "i2"},
+			votes: true,
+		},
 		{name: "own ID", self: self, peer: peer("n1", "C", "i9"), want: RefusedDuplicateID},
 		{name: "foreign cluster", self: self, peer: peer("n2", "D", "i2"), want: RefusedCluster},
-		{name: "old generation", self: withGeneration(self, 2, "r"), peer: peer("n2", "C", "i2"), want: RefusedGeneration},
-		{name: "newer generation", self: self, peer: withGeneration(peer("n2", "C", "i2"), 2, "r"), want: RefusedSelfOld},
-		{name: "rival recovery", self: withGeneration(self, 2, "a"), peer: withGeneration(peer("n2", "C", "i2"), 2, "b"),
-			want: RefusedRecovery},
-		{name: "wiped, ID adopted", self: self, peer: peer("n2", "C", "i3"), rec: Record{Incarnation: "i2"},
-			want: RefusedIncarnation},
-		{name: "wiped, no ID", self: self, peer: peer("n2", "", "i3"), rec: Record{Incarnation: "i2"},
-			want: RefusedIncarnation},
-		{name: "removed", self: self, peer: peer("n2", "C", "i2"), rec: Record{Incarnation: "i2", Removed: true},
-			want: RefusedRemoved},
-		{name: "removed, wiped", self: self, peer: peer("n2", "", "i3"), rec: Record{Incarnation: "i2", Removed: true},
-			want: RefusedRemoved},
+		{
+			name: "old generation", self: withGeneration(self, 2, "r"), peer: peer("n2", "C", "i2"),
+			want: RefusedGeneration,
+		},
+		{
+			name: "newer generation", self: self, peer: withGeneration(peer("n2", "C", "i2"), 2, "r"),
+			want: RefusedSelfOld,
+		},
+		{
+			name: "rival recovery", self: withGeneration(self, 2, "a"), peer: withGeneration(peer("n2", "C", "i2"), 2,
+				"b"),
+			want: RefusedRecovery,
+		},
+		{
+			name: "wiped, ID adopted", self: self, peer: peer("n2", "C", "i3"), rec: Record{Incarnation: "i2"},
+			want: RefusedIncarnation,
+		},
+		{
+			name: "wiped, no ID", self: self, peer: peer("n2", "", "i3"), rec: Record{Incarnation: "i2"},
+			want: RefusedIncarnation,
+		},
+		{
+			name: "removed", self: self, peer: peer("n2", "C", "i2"), rec: Record{Incarnation: "i2", Removed: true},
+			want: RefusedRemoved,
+		},
+		{
+			name: "removed, wiped", self: self, peer: peer("n2", "", "i3"),
+			rec:  Record{Incarnation: "i2", Removed: true},
+			want: RefusedRemoved,
+		},
 		{name: "late first start: entries, no votes", self: self, peer: peer("n2", "", "i2")},
-		{name: "without ID but on the roster: vouched for", self: self, peer: peer("n2", "", "i2"),
-			rec: Record{Incarnation: "i2"}, vouch: true},
+		{
+			name: "without ID but on the roster: vouched for", self: self, peer: peer("n2", "", "i2"),
+			rec: Record{Incarnation: "i2"}, vouch: true,
+		},
 		{name: "self without ID takes entries only", self: blank, peer: peer("n2", "C", "i2")},
 		{name: "both without ID, neither has bootstrapped", self: blank, peer: peer("n2", "", "i2")},
-		{name: "both have bootstrapped and met", self: started, peer: at(peer("n2", "", "i2"), StartBootstrapped),
-			rec: Record{Incarnation: "i2"}, votes: true, vouch: true},
+		{
+			name: "both have bootstrapped and met", self: started, peer: at(peer("n2", "", "i2"), StartBootstrapped),
+			rec: Record{Incarnation: "i2"}, votes: true, vouch: true,
+		},
 		{name: "both have bootstrapped and not met", self: started, peer: at(peer("n2", "", "i2"), StartBootstrapped)},
-		{name: "met, the peer has not bootstrapped yet", self: started, peer: peer("n2", "", "i2"),
-			rec: Record{Incarnation: "i2"}, vouch: true},
-		{name: "met, the peer waits to be taken in", self: started, peer: at(peer("n2", "", "i2"), StartJoinOnly),
-			rec: Record{Incarnation: "i2"}, vouch: true},
-		{name: "met, wiped since", self: started, peer: peer("n2", "", "i3"), rec: Record{Incarnation: "i2"},
-			want: RefusedIncarnation},
-		{name: "met, wiped and bootstrapped anew", self: started, peer: at(peer("n2", "", "i3"), StartBootstrapped),
-			rec: Record{Incarnation: "i2"}, want: RefusedIncarnation},
+		{
+			name: "met, the peer has not bootstrapped yet", self: started, peer: peer("n2", "", "i2"),
+			rec: Record{Incarnation: "i2"}, vouch: true,
+		},
+		{
+			name: "met, the peer waits to be taken in", self: started, peer: at(peer("n2", "", "i2"), StartJoinOnly),
+			rec: Record{Incarnation: "i2"}, vouch: true,
+		},
+		{
+			name: "met, wiped since", self: started, peer: peer("n2", "", "i3"), rec: Record{Incarnation: "i2"},
+			want: RefusedIncarnation,
+		},
+		{
+			name: "met, wiped and bootstrapped anew", self: started, peer: at(peer("n2", "", "i3"), StartBootstrapped),
+			rec: Record{Incarnation: "i2"}, want: RefusedIncarnation,
+		},
 		{name: "self waits", self: at(blank, StartJoinOnly), peer: at(peer("n2", "", "i2"), StartBootstrapped)},
 		{name: "both without ID, one joins", self: withBootstrap(blank, "x"), peer: peer("n2", "", "i2")},
-		{name: "wiped and taken in again since", self: self, peer: recorded(peer("n2", "C", "i3"), 8), rec: known,
-			outdated: true},
-		{name: "removed and added again since", self: self, peer: recorded(peer("n2", "C", "i3"), 8), rec: removed,
-			outdated: true},
-		{name: "taken in again, this node knows as much", self: self, peer: recorded(peer("n2", "C", "i3"), 7), rec: known,
-			want: RefusedIncarnation},
-		{name: "its old data directory, replaced since", self: self, peer: recorded(peer("n2", "C", "i1"), 6), rec: known,
-			want: RefusedIncarnation},
-		{name: "on record until it was removed", self: self, peer: recorded(peer("n2", "C", "i2"), 6), rec: removed,
-			want: RefusedRemoved},
-		{name: "of an older version, which says nothing of its record", self: self, peer: peer("n2", "C", "i3"),
-			rec: Record{Incarnation: "i2"}, want: RefusedIncarnation},
-		{name: "on record on both sides", self: self, peer: recorded(peer("n2", "C", "i2"), 8), rec: known, votes: true},
-		{name: "taken in again by a foreign cluster", self: self, peer: recorded(peer("n2", "D", "i3"), 8), rec: known,
-			want: RefusedCluster},
-		{name: "taken in again before a recovery", self: withGeneration(self, 2, "r"), peer: recorded(peer("n2", "C", "i3"),
-			8), rec: known, want: RefusedGeneration},
-		{name: "taken in again after another recovery", self: withGeneration(self, 2, "a"),
-			peer: recorded(withGeneration(peer("n2", "C", "i3"), 2, "b"), 8), rec: known, want: RefusedRecovery},
-		{name: "without ID no record of its own counts", self: self, peer: recorded(peer("n2", "", "i3"), 8), rec: known,
-			want: RefusedIncarnation},
-		{name: "rival bootstraps", self: withBootstrap(blank, "x"), peer: withBootstrap(peer("n2", "", "i2"), "y"),
-			want: RefusedBootstrap},
+		{
+			name: "wiped and taken in again since", self: self, peer: recorded(peer("n2", "C", "i3"), 8), rec: known,
+			outdated: true,
+		},
+		{
+			name: "removed and added again since", self: self, peer: recorded(peer("n2", "C", "i3"), 8), rec: removed,
+			outdated: true,
+		},
+		{
+			name: "taken in again, this node knows as much", self: self, peer: recorded(peer("n2", "C", "i3"), 7),
+			rec:  known,
+			want: RefusedIncarnation,
+		},
+		{
+			name: "its old data directory, replaced since", self: self, peer: recorded(peer("n2", "C", "i1"), 6),
+			rec:  known,
+			want: RefusedIncarnation,
+		},
+		{
+			name: "on record until it was removed", self: self, peer: recorded(peer("n2", "C", "i2"), 6), rec: removed,
+			want: RefusedRemoved,
+		},
+		{
+			name: "of an older version, which says nothing of its record", self: self, peer: peer("n2", "C", "i3"),
+			rec: Record{Incarnation: "i2"}, want: RefusedIncarnation,
+		},
+		{
+			name: "on record on both sides", self: self, peer: recorded(peer("n2", "C", "i2"), 8), rec: known,
+			votes: true,
+		},
+		{
+			name: "taken in again by a foreign cluster",
+			self: self, peer: recorded(peer("n2", "D", "i3"), 8), rec: known,
+			want: RefusedCluster,
+		},
+		{
+			name: "taken in again before a recovery", self: withGeneration(self, 2, "r"),
+			peer: recorded(peer("n2", "C", "i3"),
+				8), rec: known, want: RefusedGeneration,
+		},
+		{
+			name: "taken in again after another recovery", self: withGeneration(self, 2, "a"),
+			peer: recorded(withGeneration(peer("n2", "C", "i3"), 2, "b"), 8), rec: known, want: RefusedRecovery,
+		},
+		{
+			name: "without ID no record of its own counts", self: self, peer: recorded(peer("n2", "", "i3"), 8),
+			rec:  known,
+			want: RefusedIncarnation,
+		},
+		{
+			name: "rival bootstraps", self: withBootstrap(blank, "x"), peer: withBootstrap(peer("n2", "", "i2"), "y"),
+			want: RefusedBootstrap,
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got := Admit(tt.self, tt.peer, tt.rec)
 			if got.Refusal != tt.want || got.Votes != tt.votes || got.MayAdoptClusterID != tt.vouch ||
 				got.RecordStale != tt.outdated {
-				t.Fatalf("got %+v, want refusal %q, votes %v, vouch %v, outdated %v", got, tt.want, tt.votes, tt.vouch, tt.outdated)
+				t.Fatalf("got %+v, want refusal %q, votes %v, vouch %v, outdated %v", got, tt.want, tt.votes, tt.vouch,
+					tt.outdated)
 			}
 			if got.OK() != (tt.want == "") || (got.Reason == "") != (got.OK() && !got.RecordStale) {
 				t.Fatalf("it must say why: %+v", got)
@@ -158,13 +223,21 @@ func TestMeets(t *testing.T) {
 		{"both have bootstrapped", self, at("n2", "", StartBootstrapped, "x"), true},
 		{"the peer's directory is empty", self, at("n2", "", StartUndecided, "x"), false},
 		{"the peer waits", self, at("n2", "", StartJoinOnly, "x"), false},
-		{"this node's directory is empty", at("n1", "", StartUndecided, "x"), at("n2", "", StartBootstrapped, "x"), false},
+		{
+			"this node's directory is empty", at("n1", "", StartUndecided, "x"), at("n2", "", StartBootstrapped, "x"),
+			false,
+		},
 		{"another list", self, at("n2", "", StartBootstrapped, "y"), false},
 		{"the peer has a cluster", self, at("n2", "C", StartBootstrapped, "x"), false},
 		{"this node has a cluster", at("n1", "C", StartBootstrapped, "x"), at("n2", "", StartBootstrapped, "x"), true},
-		{"this node has a cluster, the peer's directory is empty", at("n1", "C", StartBootstrapped, "x"),
-			at("n2", "", StartUndecided, "x"), false},
-		{"this node has joined a cluster", at("n1", "C", StartJoinOnly, ""), at("n2", "", StartBootstrapped, ""), false},
+		{
+			"this node has a cluster, the peer's directory is empty", at("n1", "C", StartBootstrapped, "x"),
+			at("n2", "", StartUndecided, "x"), false,
+		},
+		{
+			"this node has joined a cluster", at("n1", "C", StartJoinOnly, ""), at("n2", "", StartBootstrapped, ""),
+			false,
+		},
 		{"itself", self, self, false},
 	} {
 		if got := MayRecordIncarnation(tt.self, tt.peer); got != tt.want {

@@ -19,7 +19,8 @@ var nodeIDPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
 // ParseNodeID checks s against the form of a node ID.
 func ParseNodeID(s string) (NodeID, error) {
 	if !nodeIDPattern.MatchString(s) {
-		return "", fmt.Errorf("node ID %q: want 1 to 63 of a-z, 0-9, '.', '_' and '-', starting with a letter or digit", s)
+		return "", fmt.Errorf("node ID %q: want 1 to 63 of a-z, 0-9, '.', '_' and '-', starting with a letter or digit",
+			s)
 	}
 	return NodeID(s), nil
 }

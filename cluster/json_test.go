@@ -23,8 +23,9 @@ func TestJSONOfAMemberChange(t *testing.T) {
 		},
 		{
 			MemberChange{ID: "n1", Patch: &MemberPatch{
-				Priority: &priority, Eligible: &eligible, Zone: &zone, Suffrage: &voter, RaftAddress: &addr, HTTPAddress: &addr,
-				Drain: &drain, Readmit: true,
+				Priority: &priority, Eligible: &eligible, Zone: &zone, Suffrage: &voter, RaftAddress: &addr,
+				HTTPAddress: &addr,
+				Drain:       &drain, Readmit: true,
 			}},
 			`{"ID":"n1","Add":null,"Patch":{"Priority":50,"Eligible":false,"Zone":"east","Suffrage":"voter",` +
 				`"RaftAddress":"127.0.0.1:1","HTTPAddress":"127.0.0.1:1","Drain":true,"Readmit":true}}`,

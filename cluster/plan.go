@@ -172,7 +172,8 @@ func MembershipDigest(servers []Server, members []Member) string {
 		lines = append(lines, fmt.Sprintf("server %s %q %s", s.ID, s.Address, s.Suffrage))
 	}
 	for _, m := range members {
-		lines = append(lines, fmt.Sprintf("member %s %d %v %s %v %q", m.ID, m.Priority, m.Eligible, m.Lifecycle, m.Removed,
+		lines = append(lines, fmt.Sprintf("member %s %d %v %s %v %q", m.ID, m.Priority, m.Eligible, m.Lifecycle,
+			m.Removed,
 			m.Incarnation))
 	}
 	slices.Sort(lines)

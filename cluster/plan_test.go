@@ -50,8 +50,10 @@ func TestPlanIDNamesThePlan(t *testing.T) {
 }
 
 func TestBadPlanIDs(t *testing.T) {
-	for _, bad := range []string{"", "x", "transfer.7", "transfer.x.n2.00", "transfer.7.N2.00", "transfer.-1.n2.00",
-		"transfer.7.n2", "a.1.n2." + strings.Repeat("0", 200)} {
+	for _, bad := range []string{
+		"", "x", "transfer.7", "transfer.x.n2.00", "transfer.7.N2.00", "transfer.-1.n2.00",
+		"transfer.7.n2", "a.1.n2." + strings.Repeat("0", 200),
+	} {
 		if _, _, _, err := ParsePlanID(bad); err == nil || err.Code != CodeBadRequest ||
 			!strings.Contains(err.Detail, "plan_id") {
 			t.Errorf("%q: %v", bad, err)
@@ -64,8 +66,10 @@ func TestBadPlanIDs(t *testing.T) {
 
 func TestMembershipDigest(t *testing.T) {
 	servers := []Server{{ID: "n1", Address: "a:1", Suffrage: Voter}, {ID: "n2", Address: "b:1", Suffrage: Voter}}
-	members := []Member{{ID: "n1", Priority: 100, Eligible: true, Lifecycle: Active},
-		{ID: "n2", Priority: 100, Eligible: true, Lifecycle: Active}}
+	members := []Member{
+		{ID: "n1", Priority: 100, Eligible: true, Lifecycle: Active},
+		{ID: "n2", Priority: 100, Eligible: true, Lifecycle: Active},
+	}
 	first := MembershipDigest(servers, members)
 	if again := MembershipDigest([]Server{servers[1], servers[0]}, []Member{members[1], members[0]}); again != first {
 		t.Error("the order counts")

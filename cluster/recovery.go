@@ -65,10 +65,12 @@ type RecoveryPlan struct {
 // others: both are refused.
 func PlanRecovery(o RecoveryRequest, in RecoveryInputs) (RecoveryPlan, error) {
 	if in.Identity.ClusterID == "" {
-		return RecoveryPlan{}, Errorf(CodeBadRequest, "confirm: this node, %s, belongs to no cluster yet", in.Identity.NodeID)
+		return RecoveryPlan{}, Errorf(CodeBadRequest, "confirm: this node, %s, belongs to no cluster yet",
+			in.Identity.NodeID)
 	}
 	if o.Confirm != in.Identity.ClusterID {
-		return RecoveryPlan{}, Errorf(CodeBadRequest, "confirm: want the cluster's ID %s, got %q", in.Identity.ClusterID,
+		return RecoveryPlan{}, Errorf(CodeBadRequest, "confirm: want the cluster's ID %s, got %q",
+			in.Identity.ClusterID,
 			o.Confirm)
 	}
 	plan := RecoveryPlan{
@@ -85,7 +87,8 @@ func PlanRecovery(o RecoveryRequest, in RecoveryInputs) (RecoveryPlan, error) {
 	alone := in.ElectionBlocked && plan.Voters == 1 && me.Suffrage == Voter
 	if answering >= plan.Needed && !alone {
 		return plan, Errorf(CodeQuorumExists,
-			"%d of %d voters answer, and %d are a quorum: nothing is lost, the cluster can elect a leader by itself", answering, plan.Voters, plan.Needed)
+			"%d of %d voters answer, and %d are a quorum: nothing is lost, the cluster can elect a leader by itself",
+			answering, plan.Voters, plan.Needed)
 	}
 	if err := plan.partition(o.Survivors, in); err != nil {
 		return plan, err
@@ -132,13 +135,16 @@ const ActionRecover = "recover"
 // Plan is the recovery as a dry run answers it, made in term by a node that knows
 // that membership. refusal, if any, is what PlanRecovery said.
 func (p RecoveryPlan) Plan(term uint64, membership string, refusal *Error) Plan {
-	out := Plan{Action: ActionRecover, Term: term, Membership: membership, Target: p.Chosen, Refusal: refusal,
-		Risk: RiskHigh, Survivors: p.Survivors}
+	out := Plan{
+		Action: ActionRecover, Term: term, Membership: membership, Target: p.Chosen, Refusal: refusal,
+		Risk: RiskHigh, Survivors: p.Survivors,
+	}
 	for _, s := range p.Survivors {
 		c := TargetOption{ID: s.ID, Eligible: s.ID == p.Chosen, Voter: s.Voter, Priority: s.Priority}
 		if best := p.Survivors[0]; !c.Eligible {
 			c.LagEntries = best.LastIndex - min(best.LastIndex, s.LastIndex)
-			c.Reason = fmt.Sprintf("its log ends at term %d, index %d; that of node %s at term %d, index %d", s.LastTerm,
+			c.Reason = fmt.Sprintf("its log ends at term %d, index %d; that of node %s at term %d, index %d",
+				s.LastTerm,
 				s.LastIndex, best.ID, best.LastTerm, best.LastIndex)
 		}
 		out.Candidates = append(out.Candidates, c)
@@ -149,8 +155,10 @@ func (p RecoveryPlan) Plan(term uint64, membership string, refusal *Error) Plan 
 		return out
 	}
 	out.Summary = p.Summary()
-	out.Warnings = []string{"lost: " + p.Losses(), p.Warning(),
-		"all sessions end and all roles are vacated, for 10 s at least and for the TTL of whoever may hold them; all watches end; every key gets a new revision"}
+	out.Warnings = []string{
+		"lost: " + p.Losses(), p.Warning(),
+		"all sessions end and all roles are vacated, for 10 s at least and for the TTL of whoever may hold them; all watches end; every key gets a new revision",
+	}
 	return out
 }
 
@@ -174,13 +182,15 @@ func (p RecoveryPlan) Summary() string {
 // Losses says, for people, what the recovery can lose.
 func (p RecoveryPlan) Losses() string {
 	best := p.Survivors[0]
-	return fmt.Sprintf("every write that node %s does not hold: what the lost nodes (%s) acknowledged after entry %d of term %d. What it holds and nobody acknowledged may take effect now",
+	return fmt.Sprintf(
+		"every write that node %s does not hold: what the lost nodes (%s) acknowledged after entry %d of term %d. What it holds and nobody acknowledged may take effect now",
 		best.ID, joinIDs(p.Lost), best.LastIndex, best.LastTerm)
 }
 
 // Warning says, for people, what no recovery can prevent.
 func (p RecoveryPlan) Warning() string {
-	return fmt.Sprintf("nodes of generation %d that reach no node of generation %d can still form a quorum of their own (%d of %d voters): make sure that %s are gone, or stay off until they are wiped",
+	return fmt.Sprintf(
+		"nodes of generation %d that reach no node of generation %d can still form a quorum of their own (%d of %d voters): make sure that %s are gone, or stay off until they are wiped",
 		p.Generation-1, p.Generation, p.Needed, p.Voters, joinIDs(p.Lost))
 }
 

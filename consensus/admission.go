@@ -59,7 +59,8 @@ func bootstrapRoster(met map[cluster.NodeID]string) *cluster.Roster {
 // RecordIncarnation records the data directory of a peer without a cluster ID durably, if none is recorded and both
 // have bootstrapped. The transport calls it before it evaluates a hello.
 func (n *Node) RecordIncarnation(p cluster.Peer) error {
-	if rec := n.Record(p.NodeID); rec.Incarnation != "" || rec.Removed || !cluster.MayRecordIncarnation(n.LocalPeer(), p) || !n.inFirstConfiguration(p.NodeID) {
+	if rec := n.Record(p.NodeID); rec.Incarnation != "" || rec.Removed || !cluster.MayRecordIncarnation(n.LocalPeer(),
+		p) || !n.inFirstConfiguration(p.NodeID) {
 		return nil
 	}
 	return n.ident.addIncarnations(map[cluster.NodeID]string{p.NodeID: p.Incarnation})

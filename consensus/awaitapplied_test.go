@@ -21,7 +21,10 @@ func TestSpread(t *testing.T) {
 					return false
 				}
 			}
-			r, err := leader.Propose(t.Context(), state.Command{Kind: state.KindSettings, Settings: &state.SettingsChange{AutoFailover: auto}})
+			r, err := leader.Propose(t.Context(), state.Command{
+				Kind:     state.KindSettings,
+				Settings: &state.SettingsChange{AutoFailover: auto},
+			})
 			return err == nil && r.Err == nil
 		})
 		leader.AwaitAppliedEverywhere(t.Context())

@@ -42,7 +42,8 @@ func TestThroughput(t *testing.T) {
 			total += n
 		}
 		took := time.Since(start)
-		t.Logf("%-6s %4d clients: %8.0f/s, mean %v, cpu %.0f%%", name, clients, float64(total)/took.Seconds(), took*time.Duration(clients)/time.Duration(max(total, 1)), 100*(cpu()-before).Seconds()/took.Seconds())
+		t.Logf("%-6s %4d clients: %8.0f/s, mean %v, cpu %.0f%%", name, clients, float64(total)/took.Seconds(),
+			took*time.Duration(clients)/time.Duration(max(total, 1)), 100*(cpu()-before).Seconds()/took.Seconds())
 	}
 	for _, clients := range []int{1, 16, 64, 256} {
 		load("write", clients, func(i int) error { return leader.put(fmt.Sprint("k", i), value) })

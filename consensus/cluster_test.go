@@ -15,6 +15,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"northstar/chaos/ports"
 	"northstar/cluster"
@@ -28,7 +29,9 @@ func TestMain(m *testing.M) {
 	// Most tests here wait for elections and timeouts, and hardly compute. The command line overrides this.
 	_ = flag.Set("test.parallel", parallel)
 	// Verdicts on elections must not depend on how long a shared disk takes to sync.
-	if _, err := os.Stat("/dev/shm"); err == nil && os.Getenv("TMPDIR") == "" {
+	var shm unix.Statfs_t
+	if err := unix.Statfs("/dev/shm", &shm); err == nil && os.Getenv("TMPDIR") == "" &&
+		shm.Bavail*uint64(shm.Bsize) > maxTestData {
 		_ = os.Setenv("TMPDIR", "/dev/shm")
 	}
 	// The library's own, of a transfer that got stuck (TestStuckTransfer): they hold nothing but memory.
@@ -36,6 +39,9 @@ func TestMain(m *testing.M) {
 		goleak.IgnoreTopFunction("github.com/hashicorp/raft.(*Raft).leaderLoop.func2"),
 		goleak.IgnoreTopFunction("github.com/hashicorp/raft.(*Raft).leadershipTransfer"))
 }
+
+// maxTestData bounds the bytes in the data directories of the clusters that run at one time.
+const maxTestData = 8 << 30
 
 const (
 	timeoutMin  = time.Second * slowdown // generous: the machine that runs tests is busy
@@ -129,7 +135,8 @@ func newCluster(t *testing.T, size int) *testCluster {
 	c := &testCluster{t: t, nodes: map[cluster.NodeID]*testNode{}}
 	for i := range size {
 		n := c.addNode(cluster.NodeID(fmt.Sprintf("n%d", i+1)))
-		c.first = append(c.first, consensus.FirstMember{ID: n.id, RaftAddress: n.addr, HTTPAddress: "http-" + string(n.id)})
+		c.first = append(c.first, consensus.FirstMember{ID: n.id, RaftAddress: n.addr, HTTPAddress: "http-" +
+			string(n.id)})
 	}
 	for _, n := range c.nodes {
 		n.first = c.first
@@ -217,7 +224,8 @@ func (n *testNode) startOn(store storage.Storage) error {
 	}
 	members := &deferredNode{n: n}
 	tr, err := transport.New(transport.Config{
-		Listener: ln, Advertise: n.addr, ClusterName: "test", TimeoutMin: timeoutMin, TimeoutMax: timeoutMax, Logger: logger,
+		Listener: ln, Advertise: n.addr, ClusterName: "test", TimeoutMin: timeoutMin, TimeoutMax: timeoutMax,
+		Logger:     logger,
 		Membership: members, Elections: members,
 		ReadOnly:          func() bool { return node.ReadOnly() },
 		ReplicationPaused: func() bool { return node.Stalled() && !n.loud.Load() || node.StepDownPending() },
@@ -229,16 +237,22 @@ func (n *testNode) startOn(store storage.Storage) error {
 	}
 	start := time.Now()
 	node, err = consensus.New(cfg, consensus.Deps{
-		Storage: store, Logger: logger, Entropy: rand.Reader, LeaseClock: func() time.Duration { return time.Since(start) },
-		Transport: func() consensus.Transport { return tr.Raft() },
-		Bind:      func(c consensus.RaftCallbacks) { tr.Raft().Bind(c) },
-		Acks:      tr.Acks(),
+		Storage: store, Logger: logger, Entropy: rand.Reader,
+		LeaseClock: func() time.Duration { return time.Since(start) },
+		Transport:  func() consensus.Transport { return tr.Raft() },
+		Bind:       func(c consensus.RaftCallbacks) { tr.Raft().Bind(c) },
+		Acks:       tr.Acks(),
 		PeerAck: func(id cluster.NodeID) consensus.PeerAck {
 			a := tr.Acks().Peer(id)
-			return consensus.PeerAck{Incarnation: a.Incarnation, Term: a.Term, MatchIndex: a.MatchIndex, LastContact: a.LastContact}
+			return consensus.PeerAck{
+				Incarnation: a.Incarnation, Term: a.Term, MatchIndex: a.MatchIndex,
+				LastContact: a.LastContact,
+			}
 		},
 		ResetPeers: tr.ResetPeers,
-		Facts:      func(uint64) consensus.ElectionFacts { return consensus.ElectionFacts{OverLiveLeader: n.ordered.Load()} },
+		Facts: func(uint64) consensus.ElectionFacts {
+			return consensus.ElectionFacts{OverLiveLeader: n.ordered.Load()}
+		},
 		Probe: func(ctx context.Context, addr string) (cluster.Peer, cluster.Admission, error) {
 			if n.heldProbes != nil {
 				<-n.heldProbes
@@ -359,7 +373,8 @@ func (c *testCluster) leader() *testNode {
 	eventually(c.t, "a leader that is ready", func() bool {
 		leader = nil
 		for _, n := range c.nodes {
-			if n.cancel != nil && !n.cut.Load() && n.Status().Role == cluster.Leader && !n.Status().LeaderSince.IsZero() {
+			if n.cancel != nil && !n.cut.Load() && n.Status().Role == cluster.Leader &&
+				!n.Status().LeaderSince.IsZero() {
 				leader = n
 			}
 		}

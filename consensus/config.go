@@ -33,8 +33,8 @@ type FirstMember struct {
 // Config is the fixed configuration of a Node. Times are the library's: a follower's timeout is drawn from [TimeoutMin,
 // TimeoutMax).
 type Config struct {
-	// Self is what this node tells peers about itself: NodeID, BootID, addresses, version, priority, eligible, zone. Node
-	// fills in the other fields of Identity, CommandVersion and Bootstrap.
+	// Self is what this node tells peers about itself: NodeID, BootID, addresses, version, priority, eligible, zone.
+	// Node fills in the other fields of Identity, CommandVersion and Bootstrap.
 	Self           cluster.Peer
 	ClusterName    string
 	InitialCluster []FirstMember // used only on an empty data directory
@@ -67,8 +67,8 @@ type PeerAck struct {
 // Acks returns which peers acknowledged appends, by the time at which an append was sent. Its methods do not block, and
 // may be called from any goroutine.
 type Acks interface {
-	// QuorumSince reports whether a majority of voters has acknowledged an append of term that was sent at or after start.
-	// self counts as one.
+	// QuorumSince reports whether a majority of voters has acknowledged an append of term that was sent at or after
+	// start. self counts as one.
 	QuorumSince(term uint64, self cluster.NodeID, voters []cluster.NodeID, start time.Time) bool
 	// QuorumTime returns the newest send time that a majority of voters has acknowledged; the zero time when there is
 	// none. self counts as now.
@@ -80,12 +80,13 @@ type Acks interface {
 // Hooks are called for metrics and events. A nil one is skipped. They must not block, and are called from many
 // goroutines.
 type Hooks struct {
-	Proposal          func(result string)                  // ok, refused, not_proposed, unknown, busy, read_only
-	Applied           func(took time.Duration)             // one batch of log entries was applied
-	Leader            func(id cluster.NodeID, term uint64) // the (leader, term) that this node sees changed; "" is none
-	Election          func(Election)                       // a candidacy of this node ended, or is unresolved for a while
-	LeadershipChanged func(term uint64, leading bool)      // leadership began (its leader-start is applied), or ended
-	Snapshot          func(restored bool)                  // a snapshot was restored, or written
+	Proposal func(result string)                  // ok, refused, not_proposed, unknown, busy, read_only
+	Applied  func(took time.Duration)             // one batch of log entries was applied
+	Leader   func(id cluster.NodeID, term uint64) // the (leader, term) that this node sees changed; "" is none
+	// a candidacy of this node ended, or is unresolved for a while
+	Election          func(Election)
+	LeadershipChanged func(term uint64, leading bool) // leadership began (its leader-start is applied), or ended
+	Snapshot          func(restored bool)             // a snapshot was restored, or written
 	// Recovered is called when this node has started a new generation, after a permanent loss of the quorum.
 	Recovered func(Recovered)
 
@@ -150,8 +151,8 @@ type Deps struct {
 	// MayWrite returns what prevents a leader from serving writes, other than this package's own commands. It is called
 	// before each batch. Optional.
 	MayWrite func() error
-	// HeldWrites returns how many writes on this node wait for a leader. They are proposed within moments once this node
-	// leads. It must not block. Optional.
+	// HeldWrites returns how many writes on this node wait for a leader. They are proposed within moments once this
+	// node leads. It must not block. Optional.
 	HeldWrites func() int
 	// Announce tells a peer, before TimeoutNow is sent to it, that this node transfers leadership to it and why. Claims
 	// repeat that until retract is called. It takes a few milliseconds. Optional.
@@ -159,8 +160,8 @@ type Deps struct {
 	// Facts returns what is known about the election of term, which this node has won. Optional.
 	Facts func(term uint64) ElectionFacts
 	Hooks Hooks
-	// ObserveDisk is called with the duration of each storage operation (the storage.Op names) when it ends. It must not
-	// block. Optional.
+	// ObserveDisk is called with the duration of each storage operation (the storage.Op names) when it ends. It must
+	// not block. Optional.
 	ObserveDisk func(op string, took time.Duration)
 }
 
@@ -185,10 +186,13 @@ func (c *Config) validate() error {
 	check(c.Self.RaftAddress != "", "raft-advertise: must not be empty")
 	check(c.Self.BootID != "", "boot ID: must not be empty")
 	check(c.TimeoutMin >= 10*time.Millisecond, "election.timeout-min %v: want at least 10ms", c.TimeoutMin)
-	check(c.TimeoutMax == 2*c.TimeoutMin, "election.timeout-max %v: must be twice election.timeout-min, %v", c.TimeoutMax, c.TimeoutMin)
-	check(c.TrailingLogs >= raftnode.MinTrailingLogs, "snapshot.trailing-logs %d: want at least %d", c.TrailingLogs, raftnode.MinTrailingLogs)
+	check(c.TimeoutMax == 2*c.TimeoutMin, "election.timeout-max %v: must be twice election.timeout-min, %v",
+		c.TimeoutMax, c.TimeoutMin)
+	check(c.TrailingLogs >= raftnode.MinTrailingLogs, "snapshot.trailing-logs %d: want at least %d", c.TrailingLogs,
+		raftnode.MinTrailingLogs)
 	check(c.SnapshotThreshold > 0, "snapshot.threshold: must not be 0")
-	check(c.SnapshotInterval >= raftnode.MinSnapshotInterval, "snapshot.interval %v: want at least %v", c.SnapshotInterval, raftnode.MinSnapshotInterval)
+	check(c.SnapshotInterval >= raftnode.MinSnapshotInterval, "snapshot.interval %v: want at least %v",
+		c.SnapshotInterval, raftnode.MinSnapshotInterval)
 	check(c.LeaseDrift >= 0 && c.LeaseDrift < 1, "election.lease-drift %v: want 0 to 1", c.LeaseDrift)
 	return errors.Join(errs...)
 }
@@ -196,7 +200,8 @@ func (c *Config) validate() error {
 func (d *Deps) validate(c *Config) error {
 	missing := map[string]bool{
 		"Storage": d.Storage == nil, "Transport": d.Transport == nil,
-		"Acks": d.Acks == nil, "PeerAck": d.PeerAck == nil, "Bind": d.Bind == nil, "ResetPeers": d.ResetPeers == nil, "Probe": d.Probe == nil, "Poll": d.Poll == nil,
+		"Acks": d.Acks == nil, "PeerAck": d.PeerAck == nil, "Bind": d.Bind == nil, "ResetPeers": d.ResetPeers == nil,
+		"Probe": d.Probe == nil, "Poll": d.Poll == nil,
 		"Logger": d.Logger == nil, "Entropy": d.Entropy == nil, "LeaseClock": c.Lease && d.LeaseClock == nil,
 	}
 	var names []string

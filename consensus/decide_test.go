@@ -44,35 +44,114 @@ func TestDecideFirstStart(t *testing.T) {
 		{"one of five without an ID", startInputs{first: five, answers: answers("n2", "")}, keepProbing, ""},
 		{"two of five without an ID", startInputs{first: five, answers: answers("n2", "", "n5", "")}, bootstrap, ""},
 		{"one has an ID", startInputs{first: three, answers: answers("n2", "c1")}, joinOnly, ""},
-		{"an ID beats a majority without", startInputs{first: five, answers: answers("n2", "", "n3", "", "n4", "c1")}, joinOnly, ""},
+		{
+			"an ID beats a majority without",
+			startInputs{first: five, answers: answers("n2", "", "n3", "", "n4", "c1")},
+			joinOnly, "",
+		},
 		{"its own answer does not count twice", startInputs{first: three, answers: answers("n1", "")}, keepProbing, ""},
-		{"one has started with this one", startInputs{first: three, answers: answers("n2", "started with")}, bootstrap, ""},
-		{"one has started without this one", startInputs{first: three, answers: answers("n2", "started without")}, keepProbing, ""},
-		{"one has started without this one, one is new", startInputs{first: three, answers: answers("n2", "started without", "n3", "")}, bootstrap, ""},
-		{"all others have started without this one", startInputs{first: three, answers: answers("n2", "started without", "n3", "started without")}, bootstrap, ""},
-		{"all others of five, and nobody objects", startInputs{first: five, answers: answers("n2", "started without", "n3", "started without", "n4", "started without", "n5", "waits")}, bootstrap, ""},
-		{"three of five have started, one knows this one", startInputs{first: five, answers: answers("n2", "started without", "n3", "started without", "n4", "started with")}, keepProbing, ""},
-		{"one that others have started with", startInputs{first: three, identity: identityFile{BootstrapIncarnations: map[cluster.NodeID]string{"n2": "i"}}, answers: answers("n2", "")}, bootstrap, ""},
-		{"one that others have started with, wiped since", startInputs{first: three, identity: identityFile{BootstrapIncarnations: map[cluster.NodeID]string{"n2": "i0"}}, answers: answers("n2", "", "n3", "started without")}, keepProbing, ""}, // two of two others, and one does not count
+		{
+			"one has started with this one",
+			startInputs{first: three, answers: answers("n2", "started with")},
+			bootstrap,
+			"",
+		},
+		{
+			"one has started without this one",
+			startInputs{first: three, answers: answers("n2", "started without")},
+			keepProbing, "",
+		},
+		{
+			"one has started without this one, one is new",
+			startInputs{first: three, answers: answers("n2", "started without", "n3", "")},
+			bootstrap, "",
+		},
+		{
+			"all others have started without this one",
+			startInputs{first: three, answers: answers("n2", "started without", "n3", "started without")},
+			bootstrap,
+			"",
+		},
+		{"all others of five, and nobody objects", startInputs{first: five, answers: answers("n2", "started without",
+			"n3", "started without", "n4", "started without", "n5", "waits")}, bootstrap, ""},
+		{"three of five have started, one knows this one", startInputs{
+			first:   five,
+			answers: answers("n2", "started without", "n3", "started without", "n4", "started with"),
+		}, keepProbing, ""},
+		{"one that others have started with", startInputs{
+			first:    three,
+			identity: identityFile{BootstrapIncarnations: map[cluster.NodeID]string{"n2": "i"}},
+			answers:  answers("n2", ""),
+		}, bootstrap, ""},
+		// two of two others, and one does not count
+		{"one that others have started with, wiped since", startInputs{
+			first:    three,
+			identity: identityFile{BootstrapIncarnations: map[cluster.NodeID]string{"n2": "i0"}},
+			answers:  answers("n2", "", "n3", "started without"),
+		}, keepProbing, ""},
 		{"one waits", startInputs{first: three, answers: answers("n2", "waits")}, keepProbing, ""},
 		{"join", startInputs{join: true}, joinOnly, ""},
-		{"waits since an earlier start", startInputs{first: three, identity: identityFile{JoinOnly: true}, answers: answers("n2", "", "n3", "")}, startExisting, ""},
+		{"waits since an earlier start", startInputs{
+			first: three, identity: identityFile{JoinOnly: true},
+			answers: answers("n2", "", "n3", ""),
+		}, startExisting, ""},
 		{"has data", startInputs{hasData: true, first: three}, startExisting, ""},
-		{"has data and a cluster ID, other list", startInputs{hasData: true, identity: named, first: three}, startExisting, ""},
-		{"has data, list of the first start", startInputs{hasData: true, identity: met("n1", "n2", "n4"), first: three}, startExisting, ""},
+		{
+			"has data and a cluster ID, other list",
+			startInputs{hasData: true, identity: named, first: three},
+			startExisting, "",
+		},
+		{
+			"has data, list of the first start",
+			startInputs{hasData: true, identity: met("n1", "n2", "n4"), first: three},
+			startExisting, "",
+		},
 		{"has data, nobody met yet", startInputs{hasData: true, identity: met("n1"), first: three}, startExisting, ""},
-		{"has data, list of another cluster", startInputs{hasData: true, identity: met("n1", "n8", "n9"), first: three}, keepProbing, "belongs to cluster c1 (n1, n8, n9)"},
-		{"cluster of one, longer list", startInputs{hasData: true, identity: one(7), first: three}, keepProbing, "cluster c1 of this data directory has no member but this one"},
-		{"cluster of one, its own list", startInputs{hasData: true, identity: one(7), first: three[:1]}, startExisting, ""},
+		{
+			"has data, list of another cluster",
+			startInputs{hasData: true, identity: met("n1", "n8", "n9"), first: three},
+			keepProbing, "belongs to cluster c1 (n1, n8, n9)",
+		},
+		{
+			"cluster of one, longer list",
+			startInputs{hasData: true, identity: one(7), first: three},
+			keepProbing,
+			"cluster c1 of this data directory has no member but this one",
+		},
+		{
+			"cluster of one, its own list",
+			startInputs{hasData: true, identity: one(7), first: three[:1]},
+			startExisting,
+			"",
+		},
 		{"cluster of one, no list", startInputs{hasData: true, identity: one(7)}, startExisting, ""},
-		{"an ID adopted, and no roster yet", startInputs{hasData: true, identity: one(0), first: three}, startExisting, ""},
+		{
+			"an ID adopted, and no roster yet",
+			startInputs{hasData: true, identity: one(0), first: three},
+			startExisting,
+			"",
+		},
 		{"crashed while bootstrapping", startInputs{identity: bootstrapped, first: three}, bootstrap, ""},
-		{"crashed while bootstrapping, another list since", startInputs{identity: bootstrapped, first: five}, keepProbing, "is not what this data directory was bootstrapped with"},
-		{"bootstrapped with another list", startInputs{hasData: true, identity: bootstrapped, first: five}, keepProbing, "is not what this data directory was bootstrapped with"},
+		{
+			"crashed while bootstrapping, another list since",
+			startInputs{identity: bootstrapped, first: five},
+			keepProbing, "is not what this data directory was bootstrapped with",
+		},
+		{
+			"bootstrapped with another list",
+			startInputs{hasData: true, identity: bootstrapped, first: five},
+			keepProbing,
+			"is not what this data directory was bootstrapped with",
+		},
 		{"nothing configured", startInputs{}, keepProbing, "set initial-cluster"},
 		{"not in the list", startInputs{self: "n9", first: three}, keepProbing, "n9, is not in the list"},
 		{"listed twice", startInputs{first: append(three[:2:2], three[0])}, keepProbing, "n1 is listed twice"},
-		{"same address", startInputs{first: []FirstMember{three[0], {"n2", "h1:1", ""}}}, keepProbing, "same raft address h1:1"},
+		{
+			"same address",
+			startInputs{first: []FirstMember{three[0], {"n2", "h1:1", ""}}},
+			keepProbing,
+			"same raft address h1:1",
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if tt.in.self == "" {
@@ -80,7 +159,8 @@ func TestDecideFirstStart(t *testing.T) {
 			}
 			tt.in.digest = BootstrapDigest("c", tt.in.first)
 			got, err := decideFirstStart(tt.in)
-			if got != tt.want || fmt.Sprint(err) != fmt.Sprint(error(nil)) && tt.err == "" || tt.err != "" && (err == nil || !strings.Contains(err.Error(), tt.err)) {
+			if got != tt.want || fmt.Sprint(err) != fmt.Sprint(error(nil)) && tt.err == "" || tt.err != "" &&
+				(err == nil || !strings.Contains(err.Error(), tt.err)) {
 				t.Errorf("got %v, %v; want %v, %q", got, err, tt.want, tt.err)
 			}
 		})
@@ -119,13 +199,20 @@ func TestProbeAnswers(t *testing.T) {
 	}{
 		{"fresh", probeAnswer{listed: "n2", peer: peer("n2", "")}, true},
 		{"has a cluster", probeAnswer{listed: "n2", peer: peer("n2", "c1")}, true},
-		{"has a cluster, and refuses this wiped node", probeAnswer{listed: "n2", peer: peer("n2", "c1"), refusal: refused}, true},
-		{"rival bootstrap, or it knows this node with another disk", probeAnswer{listed: "n2", peer: peer("n2", ""), refusal: refused}, false},
+		{"has a cluster, and refuses this wiped node", probeAnswer{
+			listed: "n2", peer: peer("n2", "c1"),
+			refusal: refused,
+		}, true},
+		{"rival bootstrap, or it knows this node with another disk", probeAnswer{
+			listed: "n2", peer: peer("n2", ""),
+			refusal: refused,
+		}, false},
 		{"another node at that address", probeAnswer{listed: "n2", peer: peer("n7", "c1")}, false},
 	} {
 		in := startInputs{answers: answers()}
 		err := in.addResponse(tt.a)
-		if got, counted := in.answers["n2"]; counted != tt.counts || counted && got.clusterID != tt.a.peer.ClusterID || (err == nil) != tt.counts {
+		if got, counted := in.answers["n2"]; counted != tt.counts || counted && got.clusterID != tt.a.peer.ClusterID ||
+			(err == nil) != tt.counts {
 			t.Errorf("%s: counted %v as %+v, %v", tt.name, counted, got, err)
 		}
 	}
@@ -149,18 +236,30 @@ func TestBootstrapDigest(t *testing.T) {
 func TestPlanMembers(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1000, 0)
-	voters := []cluster.Server{{ID: "n1", Address: "h1", Suffrage: cluster.Voter}, {ID: "n2", Address: "h2", Suffrage: cluster.Voter}}
+	voters := []cluster.Server{
+		{ID: "n1", Address: "h1", Suffrage: cluster.Voter},
+		{ID: "n2", Address: "h2", Suffrage: cluster.Voter},
+	}
 	joining := append(voters[:2:2], cluster.Server{ID: "n3", Address: "h3", Suffrage: cluster.NonVoter})
 	record := func(id cluster.NodeID, addr string, l cluster.Lifecycle) cluster.Member {
-		return cluster.Member{ID: id, RaftAddress: addr, HTTPAddress: "w", Priority: 7, Incarnation: "i" + string(id), Lifecycle: l, Version: "v1", Reads: 1}
+		return cluster.Member{
+			ID: id, RaftAddress: addr, HTTPAddress: "w", Priority: 7, Incarnation: "i" + string(id),
+			Lifecycle: l, Version: "v1", Reads: 1,
+		}
 	}
 	hello := func(id cluster.NodeID) cluster.Peer {
-		return cluster.Peer{Identity: cluster.Identity{NodeID: id, Incarnation: "i" + string(id)}, HTTPAddress: "w", Priority: 9, Eligible: true, Zone: "z", Version: "v1", CommandVersion: 1}
+		return cluster.Peer{
+			Identity: cluster.Identity{NodeID: id, Incarnation: "i" + string(id)}, HTTPAddress: "w",
+			Priority: 9, Eligible: true, Zone: "z", Version: "v1", CommandVersion: 1,
+		}
 	}
 	base := func() memberInputs {
 		return memberInputs{
-			servers:       joining,
-			records:       map[cluster.NodeID]cluster.Member{"n1": record("n1", "h1", cluster.Active), "n2": record("n2", "h2", cluster.Active), "n3": record("n3", "h3", cluster.Joining)},
+			servers: joining,
+			records: map[cluster.NodeID]cluster.Member{
+				"n1": record("n1", "h1", cluster.Active),
+				"n2": record("n2", "h2", cluster.Active), "n3": record("n3", "h3", cluster.Joining),
+			},
 			hellos:        map[cluster.NodeID]cluster.Peer{"n1": hello("n1"), "n2": hello("n2"), "n3": hello("n3")},
 			contact:       map[cluster.NodeID]bool{"n1": true, "n2": true, "n3": true},
 			lag:           map[cluster.NodeID]uint64{},
@@ -178,7 +277,11 @@ func TestPlanMembers(t *testing.T) {
 		{"caught up just now", func(in *memberInputs) { in.caughtUpSince = nil }, "", "", ""},
 		{"lags", func(in *memberInputs) { in.lag["n3"] = promoteLag + 1 }, "", "", ""},
 		{"silent", func(in *memberInputs) { in.contact["n3"] = false }, "", "", ""},
-		{"not to be promoted", func(in *memberInputs) { in.records["n3"] = record("n3", "h3", cluster.Active) }, "", "", ""},
+		{
+			"not to be promoted", func(in *memberInputs) { in.records["n3"] = record("n3", "h3", cluster.Active) },
+			"", "",
+			"",
+		},
 		{"another change is in progress", func(in *memberInputs) { in.changeInProgress = true }, "", "", ""},
 		{"never met", func(in *memberInputs) {
 			m := record("n3", "h3", cluster.Joining)
@@ -187,15 +290,24 @@ func TestPlanMembers(t *testing.T) {
 			delete(in.hellos, "n3")
 		}, "", "", ""},
 		{"first contact records the data directory and first values", func(in *memberInputs) {
-			in.records["n3"] = cluster.Member{ID: "n3", RaftAddress: "h3", HTTPAddress: "w", Priority: 100, Eligible: true, Lifecycle: cluster.Joining}
+			in.records["n3"] = cluster.Member{
+				ID: "n3", RaftAddress: "h3", HTTPAddress: "w", Priority: 100,
+				Eligible: true, Lifecycle: cluster.Joining,
+			}
 		}, "", "n3:incarnation,priority,version,reads,zone", ""},
 		{"started with, and not back yet", func(in *memberInputs) {
-			in.records["n3"] = cluster.Member{ID: "n3", RaftAddress: "h3", HTTPAddress: "w", Priority: 100, Lifecycle: cluster.Joining}
+			in.records["n3"] = cluster.Member{
+				ID: "n3", RaftAddress: "h3", HTTPAddress: "w", Priority: 100,
+				Lifecycle: cluster.Joining,
+			}
 			in.bootstrapIncarnations = map[cluster.NodeID]string{"n3": "in3", "n2": "in2"}
 			delete(in.hellos, "n3")
 		}, "", "n3:incarnation", ""},
 		{"on record without having been met: first values still count", func(in *memberInputs) {
-			in.records["n3"] = cluster.Member{ID: "n3", RaftAddress: "h3", HTTPAddress: "w", Priority: 100, Eligible: true, Incarnation: "in3", Lifecycle: cluster.Active}
+			in.records["n3"] = cluster.Member{
+				ID: "n3", RaftAddress: "h3", HTTPAddress: "w", Priority: 100,
+				Eligible: true, Incarnation: "in3", Lifecycle: cluster.Active,
+			}
 		}, "", "n3:priority,version,reads,zone", ""},
 		{"re-admitted: only the data directory is new", func(in *memberInputs) {
 			m := record("n3", "h3", cluster.Active)
@@ -221,7 +333,10 @@ func TestPlanMembers(t *testing.T) {
 			in.servers = voters
 			in.records["n4"] = record("n4", "h4", cluster.Joining)
 		}, "", "", "n3"},
-		{"an addition that is under way", func(in *memberInputs) { in.servers, in.changeInProgress = voters, true }, "", "", ""},
+		{
+			"an addition that is under way", func(in *memberInputs) { in.servers, in.changeInProgress = voters, true }, "",
+			"", "",
+		},
 		{"a removal that broke off", func(in *memberInputs) {
 			in.servers = voters
 			in.records["n3"] = record("n3", "h3", cluster.Active)
@@ -320,7 +435,8 @@ func TestQuorumAtRisk(t *testing.T) {
 
 func TestPlanPatch(t *testing.T) {
 	t.Parallel()
-	voter, nonVoter := cluster.Server{ID: "n2", Address: "h2", Suffrage: cluster.Voter}, cluster.Server{ID: "n2", Address: "h2", Suffrage: cluster.NonVoter}
+	voter, nonVoter := cluster.Server{ID: "n2", Address: "h2", Suffrage: cluster.Voter},
+		cluster.Server{ID: "n2", Address: "h2", Suffrage: cluster.NonVoter}
 	rec := cluster.Member{ID: "n2", Lifecycle: cluster.Active}
 	asVoter, asNonVoter, addr, prio := cluster.Voter, cluster.NonVoter, "h9", 3
 	for _, tt := range []struct {

@@ -93,7 +93,9 @@ func (l *badLog) StoreLogs(logs []*raft.Log) error {
 func (l *badLog) StoreLog(log *raft.Log) error { return l.StoreLogs([]*raft.Log{log}) }
 
 // startOnBadDisks starts a cluster on such disks. Its leaders do tasks.
-func startOnBadDisks(t *testing.T, size int, tasks ...func(context.Context, uint64)) (*testCluster, map[*testNode]*badDisk, *testNode) {
+func startOnBadDisks(t *testing.T, size int, tasks ...func(context.Context, uint64)) (*testCluster,
+	map[*testNode]*badDisk, *testNode,
+) {
 	t.Helper()
 	c := newCluster(t, size)
 	disks := map[*testNode]*badDisk{}
@@ -201,7 +203,8 @@ func TestFailingDiskAtStart(t *testing.T) {
 				t.Fatal(err)
 			}
 			err = n.wait(false)
-			if err == nil || strings.Count(err.Error(), "\n") > 0 || !strings.Contains(err.Error(), "input/output error") {
+			if err == nil || strings.Count(err.Error(), "\n") > 0 ||
+				!strings.Contains(err.Error(), "input/output error") {
 				t.Errorf("it ended with %v", err)
 			}
 		})

@@ -84,8 +84,8 @@ func TestElectionWritesOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// A busy machine may need more than one election, or hold the leader-start up for longer than the first entry waits:
-	// one that was quick shows it.
+	// A busy machine may need more than one election, or hold the leader-start up for longer than the first entry
+	// waits: one that was quick shows it.
 	var seen [][]string
 	for range 10 {
 		old := c.leader()

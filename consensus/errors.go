@@ -25,7 +25,8 @@ func notLeader(format string, args ...any) *cluster.Error {
 }
 
 func unknownOutcome(cause error) *cluster.Error {
-	return cluster.Errorf(cluster.CodeOutcomeUnknown, "the write was handed to Raft and may or may not take effect: %w", cause)
+	return cluster.Errorf(cluster.CodeOutcomeUnknown, "the write was handed to Raft and may or may not take effect: %w",
+		cause)
 }
 
 // appliedIndexer is the part of a future that distinguishes an entry with an index from one that never reached the log.
@@ -35,7 +36,8 @@ type appliedIndexer interface{ Index() uint64 }
 // it appends are "not proposed". Any other may hide a write that takes effect.
 func proposalError(err error, f appliedIndexer) *cluster.Error {
 	switch {
-	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrEnqueueTimeout), errors.Is(err, raft.ErrLeadershipTransferInProgress):
+	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrEnqueueTimeout),
+		errors.Is(err, raft.ErrLeadershipTransferInProgress):
 		return notLeader("not proposed: %w", err)
 	case errors.Is(err, raft.ErrRaftShutdown) && f.Index() == 0:
 		return notLeader("not proposed: %w", errStopped)

@@ -98,14 +98,19 @@ func decideFirstStart(in startInputs) (bootstrapDecision, error) {
 // checkStart finds an initial-cluster that must be wrong.
 func checkStart(in startInputs) error {
 	started := in.hasData || in.identity.Bootstrap != ""
-	if started && in.identity.ClusterID == "" && in.identity.Bootstrap != "" && in.digest != "" && in.digest != in.identity.Bootstrap {
-		return configError("initial-cluster or cluster-name is not what this data directory was bootstrapped with, and its cluster never formed: set them back, or clear the data directory")
+	if started && in.identity.ClusterID == "" && in.identity.Bootstrap != "" && in.digest != "" &&
+		in.digest != in.identity.Bootstrap {
+		return configError(
+			"initial-cluster or cluster-name is not what this data directory was bootstrapped with, and its cluster never formed: set them back, or clear the data directory")
 	}
 	if in.identity.ClusterID != "" && initialClusterForeign(in) {
-		return configError("initial-cluster names none of the members that this data directory knows: it belongs to cluster %s (%s)", in.identity.ClusterID, rosterNames(in.identity.Roster))
+		return configError(
+			"initial-cluster names none of the members that this data directory knows: it belongs to cluster %s (%s)",
+			in.identity.ClusterID, rosterNames(in.identity.Roster))
 	}
 	if initialClusterGrown(in) {
-		return configError("initial-cluster names other nodes, but the cluster %s of this data directory has no member but this one: set it back; add members with join, or by POST /admin/members", in.identity.ClusterID)
+		return configError(
+			"initial-cluster names other nodes, but the cluster %s of this data directory has no member but this one: set it back; add members with join, or by POST /admin/members", in.identity.ClusterID)
 	}
 	if in.hasData || in.identity.JoinOnly {
 		return nil
@@ -114,7 +119,8 @@ func checkStart(in startInputs) error {
 		if in.join {
 			return nil
 		}
-		return configError("the data directory is empty: set initial-cluster for a new cluster, or join or discover for a running one")
+		return configError(
+			"the data directory is empty: set initial-cluster for a new cluster, or join or discover for a running one")
 	}
 	return checkFirstMembers(in.self, in.first)
 }
@@ -172,7 +178,8 @@ func checkFirstMembers(self cluster.NodeID, first []FirstMember) error {
 			return configError("initial-cluster: node %s is listed twice", m.ID)
 		}
 		if other, taken := addresses[m.RaftAddress]; taken {
-			return configError("initial-cluster: nodes %s and %s have the same raft address %s", other, m.ID, m.RaftAddress)
+			return configError("initial-cluster: nodes %s and %s have the same raft address %s", other, m.ID,
+				m.RaftAddress)
 		}
 		ids[m.ID], addresses[m.RaftAddress] = true, m.ID
 	}
@@ -342,7 +349,8 @@ func (n *Node) bootstrap(met map[cluster.NodeID]string) error {
 	}
 	var conf raft.Configuration
 	for _, m := range n.cfg.InitialCluster {
-		conf.Servers = append(conf.Servers, raft.Server{ID: raft.ServerID(m.ID), Address: raft.ServerAddress(m.RaftAddress)})
+		conf.Servers = append(conf.Servers,
+			raft.Server{ID: raft.ServerID(m.ID), Address: raft.ServerAddress(m.RaftAddress)})
 	}
 	// The entry must be the same on every node, in any order of its list.
 	slices.SortFunc(conf.Servers, func(a, b raft.Server) int {

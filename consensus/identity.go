@@ -22,14 +22,14 @@ const identityName = "identity.json"
 // again.
 type identityFile struct {
 	cluster.Identity
-	// Bootstrap is the digest of cluster-name and initial-cluster that this data directory was bootstrapped with; "" when
-	// it was not.
+	// Bootstrap is the digest of cluster-name and initial-cluster that this data directory was bootstrapped with; ""
+	// when it was not.
 	Bootstrap string `json:"bootstrap,omitempty"`
 	// BootstrapIncarnations holds the incarnations of the peers that this data directory, or a peer, bootstrapped with.
 	// Each counts until the roster has one for that node.
 	BootstrapIncarnations map[cluster.NodeID]string `json:"met,omitempty"`
-	// JoinOnly is set once a cluster with an ID was found, or join was configured. From then on this data directory never
-	// bootstraps.
+	// JoinOnly is set once a cluster with an ID was found, or join was configured. From then on this data directory
+	// never bootstraps.
 	JoinOnly bool `json:"waits,omitempty"`
 	// Roster holds the member records that admission needs, as of the entry RosterIndex of term RosterTerm. After a
 	// restart the state is older than it.
@@ -72,7 +72,9 @@ func openIdentity(files fileStore, self cluster.NodeID, entropy io.Reader) (*ide
 		return nil, err
 	}
 	if f.NodeID != self {
-		return nil, configError("the data directory belongs to node %s, but id is %s: set id to %[1]s or use another data directory", f.NodeID, self)
+		return nil, configError(
+			"the data directory belongs to node %s, but id is %s: set id to %[1]s or use another data directory",
+			f.NodeID, self)
 	}
 	i.cur.Store(&f)
 	return i, nil
@@ -132,7 +134,9 @@ func (i *identity) save(f *identityFile) error {
 // adopt makes a cluster's ID this data directory's own, together with the roster. A node with an ID and without a
 // roster could not let others adopt the ID. If the nodes with a roster failed, no leader could be elected. A different
 // ID that is there already is an error.
-func (i *identity) adopt(clusterID string, generation cluster.Generation, roster *cluster.Roster) (adopted bool, err error) {
+func (i *identity) adopt(clusterID string, generation cluster.Generation, roster *cluster.Roster) (adopted bool,
+	err error,
+) {
 	if have := i.get(); have.ClusterID == clusterID && have.Generation == generation {
 		return false, nil // the usual case, without waiting for a writer
 	}

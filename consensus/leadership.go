@@ -51,7 +51,8 @@ func (n *Node) runLeadership(ctx context.Context, inst *raftnode.Instance, term 
 	n.setReady(term)
 	n.queue.setGate(true)
 	won := n.finishWonElection(term)
-	n.log.Info("leadership started", "term", term, "trigger", won.Trigger, "election", won.Duration, "leaderless", won.Leaderless)
+	n.log.Info("leadership started", "term", term, "trigger", won.Trigger, "election", won.Duration, "leaderless",
+		won.Leaderless)
 	if n.deps.Hooks.Election != nil {
 		n.deps.Hooks.Election(won)
 	}
@@ -106,7 +107,10 @@ func (n *Node) closeGate() {
 func (n *Node) commitLeaderStart(ctx context.Context, inst *raftnode.Instance, term uint64) bool {
 	start := n.leaderStart(term)
 	for ctx.Err() == nil {
-		result, err := n.proposeWhileProgressing(ctx, inst, state.Command{Kind: state.KindLeaderStart, LeaderStart: start}, n.piggybackCommandVersion(inst, term))
+		result, err := n.proposeWhileProgressing(ctx, inst, state.Command{
+			Kind:        state.KindLeaderStart,
+			LeaderStart: start,
+		}, n.piggybackCommandVersion(inst, term))
 		switch {
 		case err == nil && result.Err == nil:
 			return inst.Leads(term)
@@ -116,8 +120,8 @@ func (n *Node) commitLeaderStart(ctx context.Context, inst *raftnode.Instance, t
 		case ctx.Err() != nil:
 			return false
 		case errors.Is(err, raft.ErrLeadershipTransferInProgress):
-			// The flag is left from an earlier leadership. It goes away soon, or the watchdog finds it by these rejected
-			// attempts.
+			// The flag is left from an earlier leadership. It goes away soon, or the watchdog finds it by these
+			// rejected attempts.
 			select {
 			case <-time.After(n.cfg.TimeoutMin / 2):
 			case <-ctx.Done():
@@ -187,7 +191,8 @@ func (n *Node) awaitPreviousLease(ctx context.Context, term uint64) bool {
 	if !n.electedOverLiveLeader(term) {
 		return true
 	}
-	n.log.Info("elected by operator request: waiting for the previous leader's lease to expire", "term", term, "wait", n.cfg.LeaseWait())
+	n.log.Info("elected by operator request: waiting for the previous leader's lease to expire", "term", term, "wait",
+		n.cfg.LeaseWait())
 	select {
 	case <-time.After(n.cfg.LeaseWait()):
 		return true
@@ -200,7 +205,10 @@ func (n *Node) awaitPreviousLease(ctx context.Context, term uint64) bool {
 func (n *Node) leaderStart(term uint64) *state.LeaderStart {
 	now := n.now()
 	e := n.wonElectionRecord(term, now)
-	start := &state.LeaderStart{Term: term, Node: e.Candidate, Trigger: e.Trigger, Reason: e.Reason, Operator: e.Operator}
+	start := &state.LeaderStart{
+		Term: term, Node: e.Candidate, Trigger: e.Trigger, Reason: e.Reason,
+		Operator: e.Operator,
+	}
 	if !e.StartedAt.IsZero() {
 		start.StartedAt = e.StartedAt.UnixNano()
 	}
@@ -215,7 +223,9 @@ func (n *Node) leaderStart(term uint64) *state.LeaderStart {
 
 // proposeWhileProgressing proposes, and gives up when neither commit nor apply has moved for four times timeout-max.
 // Writes up to piggybackVersion may be appended with the command.
-func (n *Node) proposeWhileProgressing(ctx context.Context, inst *raftnode.Instance, cmd state.Command, leads uint32) (state.Result, error) {
+func (n *Node) proposeWhileProgressing(ctx context.Context, inst *raftnode.Instance, cmd state.Command,
+	leads uint32,
+) (state.Result, error) {
 	type reply struct {
 		result state.Result
 		err    error
@@ -256,7 +266,10 @@ func (n *Node) transferToAny(ctx context.Context, inst *raftnode.Instance) {
 	why := fmt.Sprintf("node %s leads and cannot commit", n.cfg.Self.NodeID)
 	for _, s := range inst.Servers() {
 		if s.Suffrage == cluster.Voter && s.ID != n.cfg.Self.NodeID && n.inContact(s.ID) {
-			if err := n.TransferTo(pause, cluster.TransferNotice{To: s.ID, Trigger: election.TriggerDiskStall, Reason: why}); err == nil {
+			if err := n.TransferTo(pause, cluster.TransferNotice{
+				To: s.ID, Trigger: election.TriggerDiskStall,
+				Reason: why,
+			}); err == nil {
 				return
 			}
 		}
@@ -321,7 +334,10 @@ func (n *Node) proposeInit(ctx context.Context, inst *raftnode.Instance) error {
 	if err != nil {
 		return err
 	}
-	init := &state.ClusterInit{ClusterID: id, Generation: cluster.Generation{Number: 1}, AutoFailover: n.cfg.AutoFailover}
+	init := &state.ClusterInit{
+		ClusterID: id, Generation: cluster.Generation{Number: 1},
+		AutoFailover: n.cfg.AutoFailover,
+	}
 	hellos := n.peers.hellos(n.Identity().Generation)
 	hellos[n.cfg.Self.NodeID] = n.LocalPeer()
 	recorded := n.ident.get().BootstrapIncarnations
@@ -342,7 +358,10 @@ func (n *Node) proposeInit(ctx context.Context, inst *raftnode.Instance) error {
 
 // newMemberRecord returns the member record of a server that has none.
 func newMemberRecord(s cluster.Server, p cluster.Peer, met bool, first []FirstMember) cluster.Member {
-	m := cluster.Member{ID: s.ID, RaftAddress: s.Address, Priority: cluster.DefaultPriority, Eligible: true, Lifecycle: cluster.Active}
+	m := cluster.Member{
+		ID: s.ID, RaftAddress: s.Address, Priority: cluster.DefaultPriority, Eligible: true,
+		Lifecycle: cluster.Active,
+	}
 	for _, f := range first {
 		if f.ID == s.ID {
 			m.HTTPAddress = f.HTTPAddress

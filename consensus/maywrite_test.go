@@ -24,7 +24,8 @@ func TestMayWrite(t *testing.T) {
 	}
 	l.mayWrite.Store(&refuse)
 	err := l.put("a", "2")
-	if !cluster.IsCode(err, cluster.CodeNoLeader) || !strings.Contains(err.Error(), "the lock is another's") || l.has("a", "2") {
+	if !cluster.IsCode(err, cluster.CodeNoLeader) || !strings.Contains(err.Error(), "the lock is another's") ||
+		l.has("a", "2") {
 		t.Error(err)
 	}
 	never := func() error { return errors.New("never") }

@@ -16,7 +16,8 @@ import (
 )
 
 func describeRisk(voters, need, reachable int, silent string) string {
-	return fmt.Sprintf("of the resulting %d voters, %d are needed and %d are in contact (silent:%s)", voters, need, reachable, silent)
+	return fmt.Sprintf("of the resulting %d voters, %d are needed and %d are in contact (silent:%s)", voters, need,
+		reachable, silent)
 }
 
 // acquireChangeLock waits for the change lock: one membership change at a time, and none during a transfer or a
@@ -29,7 +30,8 @@ func (n *Node) acquireChangeLock(ctx context.Context) (inst *raftnode.Instance, 
 	select {
 	case n.changeSem <- struct{}{}:
 	case <-ctx.Done():
-		return nil, nil, cluster.Errorf(cluster.CodeBusy, "another change of membership or leadership is in progress: %w", ctx.Err())
+		return nil, nil,
+			cluster.Errorf(cluster.CodeBusy, "another change of membership or leadership is in progress: %w", ctx.Err())
 	}
 	release = func() { <-n.changeSem }
 	if _, rerr := n.awaitReady(ctx, inst); rerr != nil {
@@ -48,7 +50,8 @@ func (n *Node) ChangeMember(ctx context.Context, change cluster.MemberChange) er
 	}
 	defer release()
 	if m := change.Membership; m != "" && m != cluster.MembershipDigest(inst.Servers(), n.View().Members()) {
-		return cluster.Errorf(cluster.CodeTermStale, "plan_id: the membership has changed since the plan was made: make a new one")
+		return cluster.Errorf(cluster.CodeTermStale,
+			"plan_id: the membership has changed since the plan was made: make a new one")
 	}
 	switch {
 	case change.Add != nil:
@@ -90,7 +93,8 @@ func (n *Node) addMember(ctx context.Context, inst *raftnode.Instance, add clust
 	}
 	if err := n.addNonvoter(ctx, inst, m); err != nil {
 		if add.Promote { // the leader completes it by itself, so something has happened
-			return cluster.Errorf(cluster.CodeOutcomeUnknown, "node %s is recorded and not a member yet: %w", add.ID, err)
+			return cluster.Errorf(cluster.CodeOutcomeUnknown, "node %s is recorded and not a member yet: %w", add.ID,
+				err)
 		}
 		return err
 	}
@@ -131,7 +135,8 @@ func addIncomplete(rec cluster.Member, servers []cluster.Server) bool {
 		return false
 	}
 	_, member := cluster.FindServer(servers, rec.ID)
-	return !member && checkAdd(cluster.MemberAdd{ID: rec.ID, RaftAddress: rec.RaftAddress}, servers, cluster.Member{}) == nil
+	return !member && checkAdd(cluster.MemberAdd{ID: rec.ID, RaftAddress: rec.RaftAddress}, servers,
+		cluster.Member{}) == nil
 }
 
 // checkAdd rejects an addition that is not possible, for example of a member whose record rec has other addresses.
@@ -144,13 +149,16 @@ func checkAdd(add cluster.MemberAdd, servers []cluster.Server, rec cluster.Membe
 	}
 	for _, s := range servers {
 		if s.ID != add.ID && s.Address == add.RaftAddress {
-			return cluster.Errorf(cluster.CodeBadRequest, "raft_address: %s is that of member %s", add.RaftAddress, s.ID)
+			return cluster.Errorf(cluster.CodeBadRequest, "raft_address: %s is that of member %s", add.RaftAddress,
+				s.ID)
 		}
 		if s.ID == add.ID && s.Address != add.RaftAddress {
-			return cluster.Errorf(cluster.CodeBadRequest, "raft_address: member %s exists with %s; change it by PATCH", s.ID, s.Address)
+			return cluster.Errorf(cluster.CodeBadRequest, "raft_address: member %s exists with %s; change it by PATCH",
+				s.ID, s.Address)
 		}
 		if s.ID == add.ID && rec.ID == add.ID && !rec.Removed && add.HTTPAddress != rec.HTTPAddress {
-			return cluster.Errorf(cluster.CodeBadRequest, "http_address: member %s exists with %s; change it by PATCH", s.ID, rec.HTTPAddress)
+			return cluster.Errorf(cluster.CodeBadRequest, "http_address: member %s exists with %s; change it by PATCH",
+				s.ID, rec.HTTPAddress)
 		}
 	}
 	return nil
@@ -179,7 +187,10 @@ func (n *Node) removeMember(ctx context.Context, inst *raftnode.Instance, id clu
 		// if the removal stops here, this record must not look like an incomplete addition
 		if rec.Lifecycle == cluster.Joining {
 			active := cluster.Active
-			if err := n.proposeInternal(ctx, state.Command{Kind: state.KindMemberPatch, MemberPatch: &state.MemberPatch{ID: id, Lifecycle: &active}}); err != nil {
+			if err := n.proposeInternal(ctx, state.Command{
+				Kind:        state.KindMemberPatch,
+				MemberPatch: &state.MemberPatch{ID: id, Lifecycle: &active},
+			}); err != nil {
 				return err
 			}
 		}
@@ -190,7 +201,10 @@ func (n *Node) removeMember(ctx context.Context, inst *raftnode.Instance, id clu
 			return err
 		}
 	}
-	return n.proposeInternal(ctx, state.Command{Kind: state.KindMemberRemove, MemberRemove: &state.MemberRemove{ID: id}})
+	return n.proposeInternal(ctx, state.Command{
+		Kind:         state.KindMemberRemove,
+		MemberRemove: &state.MemberRemove{ID: id},
+	})
 }
 
 // promoteJoined makes a voter of a non-voter that has joined.
@@ -213,7 +227,8 @@ func (n *Node) removeDead(ctx context.Context, id cluster.NodeID, silent time.Du
 		n.log.Warn("dead voter not removed yet", "node", id, "silent", silent, "error", err)
 		return
 	}
-	n.log.Warn("dead voter removed: its data directory is refused from now on", "node", id, "silent", silent, "members.dead-after", n.cfg.DeadAfter)
+	n.log.Warn("dead voter removed: its data directory is refused from now on", "node", id, "silent", silent,
+		"members.dead-after", n.cfg.DeadAfter)
 }
 
 // checkQuorum rejects a configuration with too few voters in contact.
@@ -234,19 +249,25 @@ func (n *Node) transferIfSelf(ctx context.Context, inst *raftnode.Instance, id c
 		if s.Suffrage != cluster.Voter || s.ID == id {
 			continue
 		}
-		err := n.transferLocked(ctx, inst, cluster.TransferNotice{To: s.ID, Trigger: election.TriggerTransfer, Reason: "the membership of node " + string(id) + " is changed"})
+		err := n.transferLocked(ctx, inst, cluster.TransferNotice{
+			To: s.ID, Trigger: election.TriggerTransfer,
+			Reason: "the membership of node " + string(id) + " is changed",
+		})
 		var failed *TransferError
 		if err == nil || errors.As(err, &failed) && failed.TimeoutNowSent() {
 			return notLeader("node %s had to transfer leadership first: repeat the request on the new leader", id)
 		}
 		why = append(why, err)
 	}
-	return cluster.Errorf(cluster.CodeQuorumAtRisk, "node %s leads, and no other voter could take over: %w", id, errors.Join(why...))
+	return cluster.Errorf(cluster.CodeQuorumAtRisk, "node %s leads, and no other voter could take over: %w", id,
+		errors.Join(why...))
 }
 
 // changeConfiguration makes one configuration change and waits until it is committed. The library rejects it when the
 // configuration has changed since the one that the decision was based on.
-func (n *Node) changeConfiguration(ctx context.Context, inst *raftnode.Instance, change func(prev uint64) raft.IndexFuture) error {
+func (n *Node) changeConfiguration(ctx context.Context, inst *raftnode.Instance,
+	change func(prev uint64) raft.IndexFuture,
+) error {
 	n.lease.revoke()
 	defer n.lease.revoke() // sends before the new configuration was committed no longer count
 	f := change(n.fsm.LastConfiguration())

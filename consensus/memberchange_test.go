@@ -81,7 +81,10 @@ func TestAddThatBrokeOff(t *testing.T) {
 	joiner := c.addNode("n4")
 	joiner.join = true
 	joiner.start()
-	half := cluster.Member{ID: "n4", RaftAddress: joiner.addr, HTTPAddress: "http-n4", Priority: cluster.DefaultPriority, Eligible: true, Lifecycle: cluster.Joining}
+	half := cluster.Member{
+		ID: "n4", RaftAddress: joiner.addr, HTTPAddress: "http-n4",
+		Priority: cluster.DefaultPriority, Eligible: true, Lifecycle: cluster.Joining,
+	}
 	c.onLeader("half of an addition", func(n *testNode) error {
 		_, err := n.Propose(within(t, testTimeout), state.Command{Kind: state.KindMember, Member: &half})
 		return err
@@ -115,7 +118,8 @@ func TestPromotionByHand(t *testing.T) {
 	refused := func(n *testNode) {
 		t.Helper()
 		wantCode(t, promote(n), cluster.CodeQuorumAtRisk)
-		plan, err := leader.PlanChange(ctx, cluster.MemberChange{ID: n.id, Patch: &cluster.MemberPatch{Suffrage: &voter}})
+		plan, err := leader.PlanChange(ctx,
+			cluster.MemberChange{ID: n.id, Patch: &cluster.MemberPatch{Suffrage: &voter}})
 		if err != nil || plan.Refusal == nil || plan.Refusal.Code != cluster.CodeQuorumAtRisk {
 			t.Errorf("plan %+v, %v", plan, err)
 		}
@@ -131,12 +135,14 @@ func TestPromotionByHand(t *testing.T) {
 
 	again := c.others(leader)[0]
 	eventually(t, "all are in contact", func() bool { return healthy(leader, again.id) && healthy(leader, late.id) })
-	leader = c.onLeader("a patch", func(n *testNode) error { return n.PatchMember(ctx, again.id, cluster.MemberPatch{Suffrage: &nonVoter}) })
+	leader = c.onLeader("a patch",
+		func(n *testNode) error { return n.PatchMember(ctx, again.id, cluster.MemberPatch{Suffrage: &nonVoter}) })
 	eventually(t, "one that was a voter just now is made one again", func() bool { return promote(again) == nil })
 	again.stop()
 	leader = c.remove(again.id)
 	leader = c.onLeader("an addition", func(n *testNode) error {
-		return n.AddMember(ctx, cluster.MemberAdd{ID: again.id, RaftAddress: again.addr, HTTPAddress: "http-" + string(again.id)})
+		return n.AddMember(ctx, cluster.MemberAdd{ID: again.id, RaftAddress: again.addr, HTTPAddress: "http-" +
+			string(again.id)})
 	})
 	refused(again)
 }
@@ -160,11 +166,16 @@ func TestMembershipRefusals(t *testing.T) {
 	wantStatus(t, leader.AddMember(ctx, cluster.MemberAdd{ID: "N!", RaftAddress: "x"}), 400)
 	wantStatus(t, leader.AddMember(ctx, cluster.MemberAdd{ID: "n5", RaftAddress: leader.addr}), 400)
 	wantStatus(t, leader.AddMember(ctx, cluster.MemberAdd{ID: "n1", RaftAddress: "x:1", HTTPAddress: "http-n1"}), 400)
-	wantStatus(t, leader.AddMember(ctx, cluster.MemberAdd{ID: "n1", RaftAddress: c.nodes["n1"].addr, HTTPAddress: "elsewhere"}), 400)
-	wantCode(t, c.others(leader)[0].AddMember(ctx, cluster.MemberAdd{ID: "n5", RaftAddress: "x:1"}), cluster.CodeNoLeader)
+	wantStatus(t, leader.AddMember(ctx, cluster.MemberAdd{
+		ID: "n1", RaftAddress: c.nodes["n1"].addr,
+		HTTPAddress: "elsewhere",
+	}), 400)
+	wantCode(t, c.others(leader)[0].AddMember(ctx, cluster.MemberAdd{ID: "n5", RaftAddress: "x:1"}),
+		cluster.CodeNoLeader)
 
 	prio = 7
-	leader = c.onLeader("a patch", func(n *testNode) error { return n.PatchMember(ctx, "n1", cluster.MemberPatch{Priority: &prio}) })
+	leader = c.onLeader("a patch",
+		func(n *testNode) error { return n.PatchMember(ctx, "n1", cluster.MemberPatch{Priority: &prio}) })
 	if m, _ := leader.View().Member("n1"); m.Priority != 7 {
 		t.Errorf("priority %d", m.Priority)
 	}
@@ -209,7 +220,8 @@ func TestRemoveLeader(t *testing.T) {
 		return healthy(old, c.others(old)[0].id) && healthy(old, c.others(old)[1].id)
 	})
 	wantCode(t, old.RemoveMember(within(t, testTimeout), old.id), cluster.CodeNoLeader)
-	eventually(t, "repeating it does it", func() bool { return c.leader().RemoveMember(within(t, testTimeout), old.id) == nil })
+	eventually(t, "repeating it does it",
+		func() bool { return c.leader().RemoveMember(within(t, testTimeout), old.id) == nil })
 	if c.leader() == old {
 		t.Error("it removed itself while it led")
 	}
@@ -226,20 +238,28 @@ func TestOldMemberVersion_DoesNotBlockWrites(t *testing.T) {
 	write := func() {
 		t.Helper()
 		r, err := leader.Propose(within(t, testTimeout), state.Command{
-			Kind: state.KindPut, Put: &state.Put{Key: "k", Value: []byte("v")}, Audit: &state.AuditRecord{Who: "ann", What: "PUT /v1/kv/k"},
+			Kind: state.KindPut, Put: &state.Put{Key: "k", Value: []byte("v")},
+			Audit: &state.AuditRecord{Who: "ann", What: "PUT /v1/kv/k"},
 		})
 		if err != nil || r.Err != nil {
 			t.Fatal(err, r.Err)
 		}
 	}
-	batch := state.Command{Kind: state.KindAudit, AuditBatch: &state.AuditBatch{Producer: "b", First: 1, Records: []state.AuditRecord{{Who: "bob"}}}}
-	eventually(t, "the leader's own record says what it reads", func() bool { return leader.ReadsVersion() == state.CommandVersion })
+	batch := state.Command{Kind: state.KindAudit, AuditBatch: &state.AuditBatch{
+		Producer: "b", First: 1,
+		Records: []state.AuditRecord{{Who: "bob"}},
+	}}
+	eventually(t, "the leader's own record says what it reads",
+		func() bool { return leader.ReadsVersion() == state.CommandVersion })
 	write()
 	if _, err := leader.Propose(within(t, testTimeout), batch); err != nil {
 		t.Fatal(err)
 	}
 	leader = c.onLeader("an addition", func(n *testNode) error {
-		return n.AddMember(within(t, testTimeout), cluster.MemberAdd{ID: "n9", RaftAddress: "127.0.0.1:1", HTTPAddress: "h"})
+		return n.AddMember(within(t, testTimeout), cluster.MemberAdd{
+			ID: "n9", RaftAddress: "127.0.0.1:1",
+			HTTPAddress: "h",
+		})
 	})
 	write()
 	_, err := leader.Propose(within(t, testTimeout), batch)
@@ -254,14 +274,16 @@ func TestOldMemberVersion_DoesNotBlockWrites(t *testing.T) {
 func TestAuditRecordOfACallBeforeTheLeaderStart(t *testing.T) {
 	t.Parallel()
 	c, leader := startCluster(t, 3)
-	eventually(t, "the records say what members read", func() bool { return leader.ReadsVersion() == state.CommandVersion })
+	eventually(t, "the records say what members read",
+		func() bool { return leader.ReadsVersion() == state.CommandVersion })
 	c.write("a", "1")
 	c.everywhere("a", "1")
 	leader = c.leaderThatCommitsNothing()
 	proposed := make(chan error, 1)
 	go func() {
 		_, err := leader.Propose(within(t, testTimeout), state.Command{
-			Kind: state.KindPut, Put: &state.Put{Key: "k", Value: []byte("v")}, Audit: &state.AuditRecord{Who: "ann", What: "PUT /v1/kv/k"},
+			Kind: state.KindPut, Put: &state.Put{Key: "k", Value: []byte("v")},
+			Audit: &state.AuditRecord{Who: "ann", What: "PUT /v1/kv/k"},
 		})
 		proposed <- err
 	}()

@@ -21,7 +21,9 @@ func (n *Node) PatchMember(ctx context.Context, id cluster.NodeID, patch cluster
 	return n.ChangeMember(ctx, cluster.MemberChange{ID: id, Patch: &patch})
 }
 
-func (n *Node) patchMember(ctx context.Context, inst *raftnode.Instance, id cluster.NodeID, patch cluster.MemberPatch) error {
+func (n *Node) patchMember(ctx context.Context, inst *raftnode.Instance, id cluster.NodeID,
+	patch cluster.MemberPatch,
+) error {
 	rec, known := n.View().Member(id)
 	server, member := cluster.FindServer(inst.Servers(), id)
 	if !known || rec.Removed || !member {
@@ -96,7 +98,10 @@ type patchStep struct {
 // planPatch orders the steps so that stopping after any of them leaves a state that is safe, and that the same patch
 // completes.
 func planPatch(rec cluster.Member, server cluster.Server, p cluster.MemberPatch) []patchStep {
-	r := &state.MemberPatch{ID: rec.ID, Priority: p.Priority, Eligible: p.Eligible, Zone: p.Zone, HTTPAddress: p.HTTPAddress}
+	r := &state.MemberPatch{
+		ID: rec.ID, Priority: p.Priority, Eligible: p.Eligible, Zone: p.Zone,
+		HTTPAddress: p.HTTPAddress,
+	}
 	var steps []patchStep
 	lifecycle := func(l cluster.Lifecycle) { r.Lifecycle = &l }
 	voter := server.Suffrage == cluster.Voter
@@ -132,7 +137,9 @@ func planPatch(rec cluster.Member, server cluster.Server, p cluster.MemberPatch)
 	return steps
 }
 
-func (n *Node) patchStep(ctx context.Context, inst *raftnode.Instance, server cluster.Server, p cluster.MemberPatch, step patchStep) error {
+func (n *Node) patchStep(ctx context.Context, inst *raftnode.Instance, server cluster.Server, p cluster.MemberPatch,
+	step patchStep,
+) error {
 	switch step.action {
 	case writeRecord:
 		return n.proposeInternal(ctx, state.Command{Kind: state.KindMemberPatch, MemberPatch: step.record})

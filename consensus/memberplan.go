@@ -29,7 +29,10 @@ func (n *Node) PlanChange(ctx context.Context, change cluster.MemberChange) (clu
 	if err != nil {
 		return cluster.Plan{}, err
 	}
-	in := changeInputs{change: change, self: n.cfg.Self.NodeID, term: term, servers: inst.Servers(), members: n.View().Members()}
+	in := changeInputs{
+		change: change, self: n.cfg.Self.NodeID, term: term, servers: inst.Servers(),
+		members: n.View().Members(),
+	}
 	in.contact, in.lag = n.contacts(in.servers), n.lags(inst, term)
 	return planChange(in), nil
 }
@@ -50,7 +53,8 @@ func planChange(in changeInputs) cluster.Plan {
 	ch := in.change
 	params, err := json.Marshal(ch)
 	p := cluster.Plan{
-		Action: ch.Action(), Term: in.term, Membership: cluster.MembershipDigest(in.servers, in.members), Leader: in.self,
+		Action: ch.Action(), Term: in.term, Membership: cluster.MembershipDigest(in.servers, in.members),
+		Leader: in.self,
 		Target: ch.ID, Params: string(params), Risk: cluster.RiskLow,
 	}
 	var rec cluster.Member
@@ -101,7 +105,8 @@ func (in changeInputs) planAdd(p *cluster.Plan, rec cluster.Member, member bool)
 	case add.Promote:
 		p.Summary += ", and becomes a voter once it is caught up and stable"
 		if voters := cluster.CountVoters(in.servers); voters%2 == 1 {
-			p.Warnings = append(p.Warnings, fmt.Sprintf("%d voters tolerate no more failures than %d", voters+1, voters))
+			p.Warnings = append(p.Warnings, fmt.Sprintf("%d voters tolerate no more failures than %d", voters+1,
+				voters))
 		}
 	}
 }
@@ -134,19 +139,23 @@ func (in changeInputs) planPatch(p *cluster.Plan, rec cluster.Member, server clu
 			next = withVoter(next, rec.ID)
 			p.Summary = fmt.Sprintf("node %s becomes a voter", rec.ID)
 		case moveAddress:
-			p.Summary, p.MovesLeader = fmt.Sprintf("the address of node %s becomes %s", rec.ID, *patch.RaftAddress), rec.ID == in.self
+			p.Summary, p.MovesLeader = fmt.Sprintf("the address of node %s becomes %s", rec.ID, *patch.RaftAddress),
+				rec.ID == in.self
 		}
 	}
-	if bars := patch.Eligible != nil && !*patch.Eligible || patch.Priority != nil && *patch.Priority <= 0; bars && len(steps) > 0 {
+	if bars := patch.Eligible != nil && !*patch.Eligible || patch.Priority != nil && *patch.Priority <= 0; bars &&
+		len(steps) > 0 {
 		p.MovesLeader = p.MovesLeader || rec.ID == in.self
 	}
 	if patch.Readmit {
-		p.Summary = fmt.Sprintf("node %s may come back with another data directory; it is a non-voter until it has caught up", rec.ID)
+		p.Summary = fmt.Sprintf(
+			"node %s may come back with another data directory; it is a non-voter until it has caught up", rec.ID)
 	}
 	if patch.Drain != nil && len(steps) > 0 {
 		p.Summary = fmt.Sprintf("node %s is set to active", rec.ID)
 		if *patch.Drain {
-			p.Summary, p.MovesLeader = fmt.Sprintf("node %s is set to drain: it does not lead, is not ready, and sends attached clients elsewhere; it goes on voting", rec.ID), rec.ID == in.self
+			p.Summary, p.MovesLeader = fmt.Sprintf(
+				"node %s is set to drain: it does not lead, is not ready, and sends attached clients elsewhere; it goes on voting", rec.ID), rec.ID == in.self
 		}
 	}
 	return next

@@ -14,12 +14,16 @@ func TestPlanChange(t *testing.T) {
 	server := func(id cluster.NodeID, s cluster.Suffrage) cluster.Server {
 		return cluster.Server{ID: id, Address: string(id) + ":1", Suffrage: s}
 	}
-	three := []cluster.Server{server("n1", voter), server("n2", voter), server("n3", voter), server("n4", nonVoter), server("behind", nonVoter), server("empty", nonVoter)}
+	three := []cluster.Server{
+		server("n1", voter), server("n2", voter), server("n3", voter), server("n4", nonVoter),
+		server("behind", nonVoter), server("empty", nonVoter),
+	}
 	var members []cluster.Member
 	for _, id := range []cluster.NodeID{"n1", "n2", "n3", "n4", "behind", "empty"} {
 		members = append(members, cluster.Member{ID: id, Lifecycle: cluster.Active, Priority: 100, Eligible: true})
 	}
-	members = append(members, cluster.Member{ID: "gone", Removed: true}, cluster.Member{ID: "late", Lifecycle: cluster.Active})
+	members = append(members, cluster.Member{ID: "gone", Removed: true},
+		cluster.Member{ID: "late", Lifecycle: cluster.Active})
 	patch := func(id cluster.NodeID, p cluster.MemberPatch) cluster.MemberChange {
 		return cluster.MemberChange{ID: id, Patch: &p}
 	}
@@ -35,35 +39,127 @@ func TestPlanChange(t *testing.T) {
 		risk   cluster.Risk
 		warns  int
 	}{
-		"add":                         {add("n5", "h5:1"), "", "added as non-voter, and becomes a voter", 0, false, cluster.RiskLow, 1},
-		"add a member":                {add("n2", "n2:1"), "", "nothing: node n2 is a member already", 0, false, cluster.RiskLow, 0},
-		"add at another's address":    {add("n5", "n2:1"), "", "nothing: raft_address", cluster.CodeBadRequest, false, cluster.RiskLow, 0},
-		"remove":                      {cluster.MemberChange{ID: "n3"}, "", "n3 is removed for good", 0, false, cluster.RiskHigh, 1},
-		"remove, quorum lost":         {cluster.MemberChange{ID: "n3"}, "n2", "nothing: of the resulting 2 voters", cluster.CodeQuorumAtRisk, false, cluster.RiskHigh, 0},
-		"remove who is down":          {cluster.MemberChange{ID: "n2"}, "n2", "n2 is removed", 0, false, cluster.RiskHigh, 1},
-		"remove the leader":           {cluster.MemberChange{ID: "n1"}, "", "n1, which leads, transfers leadership; then node n1 is removed", 0, true, cluster.RiskHigh, 1},
-		"remove a non-voter":          {cluster.MemberChange{ID: "n4"}, "", "n4 is removed", 0, false, cluster.RiskLow, 0},
-		"remove who is only recorded": {cluster.MemberChange{ID: "late"}, "", "late is removed", 0, false, cluster.RiskLow, 0},
-		"remove who is gone":          {cluster.MemberChange{ID: "gone"}, "", "nothing", cluster.CodeBadRequest, false, cluster.RiskLow, 0},
-		"patch nobody":                {patch("n9", cluster.MemberPatch{Eligible: &no}), "", "nothing", cluster.CodeBadRequest, false, cluster.RiskLow, 0},
-		"demote":                      {patch("n2", cluster.MemberPatch{Suffrage: &nonVoter}), "", "n2 becomes a non-voter", 0, false, cluster.RiskHigh, 1},
-		"demote, quorum lost":         {patch("n2", cluster.MemberPatch{Suffrage: &nonVoter}), "n3", "nothing: of the resulting 2 voters", cluster.CodeQuorumAtRisk, false, cluster.RiskHigh, 0},
-		"demote the leader":           {patch("n1", cluster.MemberPatch{Suffrage: &nonVoter}), "", "transfers leadership; then node n1 becomes", 0, true, cluster.RiskHigh, 1},
-		"promote":                     {patch("n4", cluster.MemberPatch{Suffrage: &voter}), "", "n4 becomes a voter", 0, false, cluster.RiskMedium, 0},
-		"promote who lags":            {patch("behind", cluster.MemberPatch{Suffrage: &voter}), "", "nothing: node behind is 65 entries behind: it can become a voter when it is at most 64 behind", cluster.CodeQuorumAtRisk, false, cluster.RiskHigh, 0},
-		"promote who has nothing":     {patch("empty", cluster.MemberPatch{Suffrage: &voter}), "", "nothing: node empty has acknowledged no entry", cluster.CodeQuorumAtRisk, false, cluster.RiskHigh, 0},
-		"promote who is down":         {patch("n4", cluster.MemberPatch{Suffrage: &voter}), "n4", "n4 becomes a voter", 0, false, cluster.RiskHigh, 1},
-		"readmit":                     {patch("n2", cluster.MemberPatch{Readmit: true}), "", "n2 may come back with another", 0, false, cluster.RiskHigh, 1},
-		"address":                     {patch("n2", cluster.MemberPatch{RaftAddress: &addr}), "", "the address of node n2 becomes h9:1", 0, false, cluster.RiskLow, 0},
-		"priority":                    {patch("n2", cluster.MemberPatch{Priority: &priority}), "", "the record of node n2", 0, false, cluster.RiskLow, 0},
-		"keep the leader from it":     {patch("n1", cluster.MemberPatch{Eligible: &no}), "", "transfers leadership; then the record of node n1", 0, true, cluster.RiskLow, 0},
-		"priority 0 for the leader":   {patch("n1", cluster.MemberPatch{Priority: new(int)}), "", "transfers leadership; then the record of node n1", 0, true, cluster.RiskLow, 0},
-		"priority 0 for another":      {patch("n2", cluster.MemberPatch{Priority: new(int)}), "", "the record of node n2", 0, false, cluster.RiskLow, 0},
-		"drain":                       {patch("n2", cluster.MemberPatch{Drain: &yes}), "", "n2 is set to drain", 0, false, cluster.RiskLow, 0},
-		"drain the leader":            {patch("n1", cluster.MemberPatch{Drain: &yes}), "", "transfers leadership; then node n1 is set to drain", 0, true, cluster.RiskLow, 0},
-		"undrain who is not drained":  {patch("n2", cluster.MemberPatch{Drain: &no}), "", "nothing: node n2 is like that already", 0, false, cluster.RiskLow, 0},
+		"add": {
+			add("n5", "h5:1"), "", "added as non-voter, and becomes a voter", 0, false,
+			cluster.RiskLow, 1,
+		},
+		"add a member": {
+			add("n2", "n2:1"), "", "nothing: node n2 is a member already", 0, false,
+			cluster.RiskLow, 0,
+		},
+		"add at another's address": {
+			add("n5", "n2:1"), "", "nothing: raft_address", cluster.CodeBadRequest, false,
+			cluster.RiskLow, 0,
+		},
+		"remove": {
+			cluster.MemberChange{ID: "n3"},
+			"", "n3 is removed for good", 0, false,
+			cluster.RiskHigh, 1,
+		},
+		"remove, quorum lost": {
+			cluster.MemberChange{ID: "n3"},
+			"n2", "nothing: of the resulting 2 voters",
+			cluster.CodeQuorumAtRisk, false, cluster.RiskHigh, 0,
+		},
+		"remove who is down": {
+			cluster.MemberChange{ID: "n2"},
+			"n2", "n2 is removed", 0, false,
+			cluster.RiskHigh, 1,
+		},
+		"remove the leader": {
+			cluster.MemberChange{ID: "n1"},
+			"",
+			"n1, which leads, transfers leadership; then node n1 is removed", 0, true, cluster.RiskHigh, 1,
+		},
+		"remove a non-voter": {
+			cluster.MemberChange{ID: "n4"},
+			"", "n4 is removed", 0, false, cluster.RiskLow,
+			0,
+		},
+		"remove who is only recorded": {
+			cluster.MemberChange{ID: "late"},
+			"", "late is removed", 0, false,
+			cluster.RiskLow, 0,
+		},
+		"remove who is gone": {
+			cluster.MemberChange{ID: "gone"},
+			"", "nothing", cluster.CodeBadRequest, false,
+			cluster.RiskLow, 0,
+		},
+		"patch nobody": {
+			patch("n9", cluster.MemberPatch{Eligible: &no}), "", "nothing",
+			cluster.CodeBadRequest, false, cluster.RiskLow, 0,
+		},
+		"demote": {
+			patch("n2", cluster.MemberPatch{Suffrage: &nonVoter}), "",
+			"n2 becomes a non-voter", 0, false, cluster.RiskHigh, 1,
+		},
+		"demote, quorum lost": {
+			patch("n2", cluster.MemberPatch{Suffrage: &nonVoter}), "n3",
+			"nothing: of the resulting 2 voters", cluster.CodeQuorumAtRisk, false, cluster.RiskHigh, 0,
+		},
+		"demote the leader": {
+			patch("n1", cluster.MemberPatch{Suffrage: &nonVoter}), "",
+			"transfers leadership; then node n1 becomes", 0, true, cluster.RiskHigh, 1,
+		},
+		"promote": {
+			patch("n4", cluster.MemberPatch{Suffrage: &voter}), "", "n4 becomes a voter", 0,
+			false, cluster.RiskMedium, 0,
+		},
+		"promote who lags": {
+			patch("behind", cluster.MemberPatch{Suffrage: &voter}), "",
+			"nothing: node behind is 65 entries behind: it can become a voter when it is at most 64 behind",
+			cluster.CodeQuorumAtRisk, false, cluster.RiskHigh, 0,
+		},
+		"promote who has nothing": {
+			patch("empty", cluster.MemberPatch{Suffrage: &voter}), "",
+			"nothing: node empty has acknowledged no entry", cluster.CodeQuorumAtRisk, false, cluster.RiskHigh, 0,
+		},
+		"promote who is down": {
+			patch("n4", cluster.MemberPatch{Suffrage: &voter}), "n4", "n4 becomes a voter",
+			0, false, cluster.RiskHigh, 1,
+		},
+		"readmit": {
+			patch("n2", cluster.MemberPatch{Readmit: true}), "",
+			"n2 may come back with another", 0, false, cluster.RiskHigh, 1,
+		},
+		"address": {
+			patch("n2", cluster.MemberPatch{RaftAddress: &addr}), "",
+			"the address of node n2 becomes h9:1", 0, false, cluster.RiskLow, 0,
+		},
+		"priority": {
+			patch("n2", cluster.MemberPatch{Priority: &priority}), "",
+			"the record of node n2", 0, false, cluster.RiskLow, 0,
+		},
+		"keep the leader from it": {
+			patch("n1", cluster.MemberPatch{Eligible: &no}), "",
+			"transfers leadership; then the record of node n1", 0, true, cluster.RiskLow, 0,
+		},
+		"priority 0 for the leader": {
+			patch("n1", cluster.MemberPatch{Priority: new(int)}), "",
+			"transfers leadership; then the record of node n1", 0, true, cluster.RiskLow, 0,
+		},
+		"priority 0 for another": {
+			patch("n2", cluster.MemberPatch{Priority: new(int)}), "",
+			"the record of node n2", 0, false, cluster.RiskLow, 0,
+		},
+		"drain": {
+			patch("n2", cluster.MemberPatch{Drain: &yes}), "", "n2 is set to drain", 0,
+			false, cluster.RiskLow, 0,
+		},
+		"drain the leader": {
+			patch("n1", cluster.MemberPatch{Drain: &yes}), "",
+			"transfers leadership; then node n1 is set to drain", 0, true, cluster.RiskLow, 0,
+		},
+		"undrain who is not drained": {
+			patch("n2", cluster.MemberPatch{Drain: &no}), "",
+			"nothing: node n2 is like that already", 0, false, cluster.RiskLow, 0,
+		},
 	} {
-		in := changeInputs{change: tc.change, self: "n1", term: 4, servers: three, members: members, contact: map[cluster.NodeID]bool{}}
+		in := changeInputs{
+			change: tc.change, self: "n1", term: 4, servers: three, members: members,
+			contact: map[cluster.NodeID]bool{},
+		}
 		in.lag = map[cluster.NodeID]uint64{"n4": promoteLag, "behind": promoteLag + 1, "empty": lagUnknown}
 		for _, s := range three {
 			in.contact[s.ID] = string(s.ID) != tc.down
@@ -73,7 +169,8 @@ func TestPlanChange(t *testing.T) {
 		if p.Refusal != nil {
 			code = p.Refusal.Code
 		}
-		if !strings.Contains(p.Summary, tc.want) || code != tc.code || p.MovesLeader != tc.moves && code == 0 || p.Risk != tc.risk || len(p.Warnings) != tc.warns {
+		if !strings.Contains(p.Summary, tc.want) || code != tc.code || p.MovesLeader != tc.moves && code == 0 ||
+			p.Risk != tc.risk || len(p.Warnings) != tc.warns {
 			t.Errorf("%s: %+v, refused with %d", name, p, code)
 		}
 		if p.Target != tc.change.ID || p.Leader != "n1" || p.Term != 4 || p.Membership == "" {
@@ -83,8 +180,14 @@ func TestPlanChange(t *testing.T) {
 			t.Errorf("%s: %s, then %s", name, p.ID(), again.ID())
 		}
 	}
-	one := planChange(changeInputs{change: patch("n2", cluster.MemberPatch{Priority: &priority}), self: "n1", servers: three, members: members})
-	other := planChange(changeInputs{change: patch("n2", cluster.MemberPatch{Eligible: &no}), self: "n1", servers: three, members: members})
+	one := planChange(changeInputs{
+		change: patch("n2", cluster.MemberPatch{Priority: &priority}), self: "n1",
+		servers: three, members: members,
+	})
+	other := planChange(changeInputs{
+		change: patch("n2", cluster.MemberPatch{Eligible: &no}), self: "n1",
+		servers: three, members: members,
+	})
 	if one.ID() == other.ID() {
 		t.Error("plans of two changes have one ID")
 	}

@@ -56,9 +56,13 @@ func decideMemberChanges(now time.Time, in memberInputs) memberPlan {
 		hello, met := in.hellos[s.ID]
 		if cmd := planRecord(s, rec, recorded, hello, met, in.first); cmd != nil {
 			plan.commands = append(plan.commands, *cmd)
-		} else if known := in.bootstrapIncarnations[s.ID]; recorded && rec.Incarnation == "" && !rec.Removed && known != "" {
+		} else if known := in.bootstrapIncarnations[s.ID]; recorded && rec.Incarnation == "" && !rec.Removed &&
+			known != "" {
 			// It has not returned yet, and must not return with another data directory.
-			plan.commands = append(plan.commands, state.Command{Kind: state.KindMemberPatch, MemberPatch: &state.MemberPatch{ID: s.ID, Incarnation: &known}})
+			plan.commands = append(plan.commands, state.Command{
+				Kind:        state.KindMemberPatch,
+				MemberPatch: &state.MemberPatch{ID: s.ID, Incarnation: &known},
+			})
 		}
 		if s.Suffrage == cluster.Voter || rec.Lifecycle != cluster.Joining || rec.Removed {
 			continue
@@ -71,7 +75,8 @@ func decideMemberChanges(now time.Time, in memberInputs) memberPlan {
 			since = now
 		}
 		plan.stable[s.ID] = since
-		if now.Sub(since) >= promoteAfter && !in.changeInProgress && plan.promote == "" && quorumAtRisk(withVoter(in.servers, s.ID), in.contact) == "" {
+		if now.Sub(since) >= promoteAfter && !in.changeInProgress && plan.promote == "" &&
+			quorumAtRisk(withVoter(in.servers, s.ID), in.contact) == "" {
 			plan.promote = s.ID
 		}
 	}
@@ -105,7 +110,8 @@ func planRemoval(now time.Time, in memberInputs) (silent map[cluster.NodeID]time
 			since = now
 		}
 		silent[s.ID] = since
-		if in.deadAfter <= 0 || in.changeInProgress || now.Sub(since) < in.deadAfter || remove != "" && !since.Before(silent[remove]) {
+		if in.deadAfter <= 0 || in.changeInProgress || now.Sub(since) < in.deadAfter || remove != "" &&
+			!since.Before(silent[remove]) {
 			continue
 		}
 		next := without(in.servers, s.ID)
@@ -117,7 +123,9 @@ func planRemoval(now time.Time, in memberInputs) (silent map[cluster.NodeID]time
 }
 
 // planRecord returns the change that a member's record needs; nil: none.
-func planRecord(s cluster.Server, rec cluster.Member, recorded bool, hello cluster.Peer, met bool, first []FirstMember) *state.Command {
+func planRecord(s cluster.Server, rec cluster.Member, recorded bool, hello cluster.Peer, met bool,
+	first []FirstMember,
+) *state.Command {
 	if !recorded {
 		m := newMemberRecord(s, hello, met, first)
 		return &state.Command{Kind: state.KindMember, Member: &m}
@@ -237,7 +245,8 @@ func (n *Node) reconcileMembers(ctx context.Context, inst *raftnode.Instance, te
 
 func (n *Node) gatherMembers(inst *raftnode.Instance, term uint64, stable map[cluster.NodeID]time.Time) memberInputs {
 	in := memberInputs{
-		servers: inst.Servers(), hellos: n.peers.hellos(n.Identity().Generation), bootstrapIncarnations: n.ident.get().BootstrapIncarnations, first: n.cfg.InitialCluster, caughtUpSince: stable,
+		servers: inst.Servers(), hellos: n.peers.hellos(n.Identity().Generation),
+		bootstrapIncarnations: n.ident.get().BootstrapIncarnations, first: n.cfg.InitialCluster, caughtUpSince: stable,
 		records: map[cluster.NodeID]cluster.Member{}, contact: map[cluster.NodeID]bool{}, lag: n.lags(inst, term),
 		changeInProgress: len(n.changeSem) > 0,
 	}
@@ -286,7 +295,9 @@ func checkLag(id cluster.NodeID, lag uint64) *cluster.Error {
 	case lag <= promoteLag:
 		return nil
 	case lag == lagUnknown:
-		return cluster.Errorf(cluster.CodeQuorumAtRisk, "node %s has acknowledged no entry to this leader: it can become a voter when it is at most %d entries behind", id, promoteLag)
+		return cluster.Errorf(cluster.CodeQuorumAtRisk,
+			"node %s has acknowledged no entry to this leader: it can become a voter when it is at most %d entries behind", id, promoteLag)
 	}
-	return cluster.Errorf(cluster.CodeQuorumAtRisk, "node %s is %d entries behind: it can become a voter when it is at most %d behind", id, lag, promoteLag)
+	return cluster.Errorf(cluster.CodeQuorumAtRisk,
+		"node %s is %d entries behind: it can become a voter when it is at most %d behind", id, lag, promoteLag)
 }

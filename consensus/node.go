@@ -77,7 +77,8 @@ func New(cfg Config, deps Deps) (*Node, error) {
 		state:  state.New(cfg.stateOptions()),
 		queue:  newQueue(), readRounds: newRounds(), peers: newPeerBook(),
 		changeSem: make(chan struct{}, 1), stateKick: make(chan struct{}, 1),
-		fatal: make(chan error, 1), rebuild: make(chan string, 1), recoveryRequests: make(chan *pendingRecovery), running: make(chan struct{}),
+		fatal: make(chan error, 1), rebuild: make(chan string, 1), recoveryRequests: make(chan *pendingRecovery),
+		running:   make(chan struct{}),
 		elections: newElectionTracker(cfg.Self.NodeID, cfg.TimeoutMax),
 		leaderCh:  make(chan struct{}), readyCh: make(chan struct{}),
 	}
@@ -85,8 +86,9 @@ func New(cfg Config, deps Deps) (*Node, error) {
 		StallAfter: cfg.TimeoutMax, OnFatal: n.failDisk, Observe: deps.ObserveDisk, Logger: deps.Logger,
 	})
 	n.fsm = raftnode.NewFSM(raftnode.FSMConfig{
-		State: n.state, Halt: n.fail, MembersChanged: func() { notify(n.stateKick) }, IncarnationCleared: n.peers.forget,
-		BatchApplied: deps.Hooks.Applied, SnapshotDone: deps.Hooks.Snapshot,
+		State: n.state, Halt: n.fail, MembersChanged: func() { notify(n.stateKick) },
+		IncarnationCleared: n.peers.forget,
+		BatchApplied:       deps.Hooks.Applied, SnapshotDone: deps.Hooks.Snapshot,
 	})
 	if cfg.Lease {
 		length := time.Duration(float64(cfg.TimeoutMin) * (1 - cfg.LeaseDrift))
@@ -272,7 +274,10 @@ func (n *Node) stop(inst *raftnode.Instance, loops, flights *sync.WaitGroup) err
 		errs = append(errs, errors.New("a proposal or change was never answered by raft"))
 	}
 	n.inst.CompareAndSwap(inst, nil)
-	n.updateSoftState(softStateSample{SoftState: raftnode.SoftState{Role: cluster.Follower, Term: n.currentSoftState().Term}})
+	n.updateSoftState(softStateSample{SoftState: raftnode.SoftState{
+		Role: cluster.Follower,
+		Term: n.currentSoftState().Term,
+	}})
 	return errors.Join(errs...)
 }
 

@@ -36,7 +36,8 @@ func TestProposeAndRead(t *testing.T) {
 	}
 	id := leader.Identity().ClusterID
 	for _, n := range c.nodes {
-		eventually(t, "the cluster ID is durable on "+string(n.id), func() bool { return id != "" && n.Identity().ClusterID == id })
+		eventually(t, "the cluster ID is durable on "+string(n.id),
+			func() bool { return id != "" && n.Identity().ClusterID == id })
 		eventually(t, string(n.id)+" has caught up", func() bool { return n.Status().CaughtUp })
 		eventually(t, string(n.id)+" is active", func() bool { return n.Status().Lifecycle == cluster.Active })
 	}
@@ -377,7 +378,11 @@ func TestRebuild(t *testing.T) {
 	before := leader.Instance()
 	revision := leader.View().Revision()
 	leader.RebuildNow()
-	eventually(t, "a new Raft node runs", func() bool { i := leader.Instance(); return i != before && leader.Status().Servers != nil })
+	eventually(t, "a new Raft node runs", func() bool {
+		i := leader.Instance()
+		return i != before &&
+			leader.Status().Servers != nil
+	})
 	if got := leader.View().Revision(); got < revision {
 		t.Errorf("the state went back to %d from %d", got, revision)
 	}

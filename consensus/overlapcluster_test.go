@@ -12,7 +12,9 @@ import (
 
 // ahead holds up the disk of a cluster's leader, and has every follower acknowledge a write of b that is not durable
 // there. The leader is not silent for that. result has the write's outcome.
-func ahead(t *testing.T, size int, tasks ...func(context.Context, uint64)) (c *testCluster, leader *testNode, disk *badDisk, release func(), result <-chan error) {
+func ahead(t *testing.T, size int, tasks ...func(context.Context, uint64)) (c *testCluster, leader *testNode,
+	disk *badDisk, release func(), result <-chan error,
+) {
 	t.Helper()
 	c, disks, _ := startOnBadDisks(t, size, tasks...)
 	c.write("a", "1")
@@ -92,7 +94,8 @@ func TestWriteThatFailsWhileItIsSent(t *testing.T) {
 	eventually(t, "it is silent", old.StepDownPending)
 	close(busy)
 	wantCode(t, <-result, cluster.CodeOutcomeUnknown)
-	if err := old.wait(false); err == nil || !strings.Contains(err.Error(), "input/output error") || strings.Contains(err.Error(), "raft") {
+	if err := old.wait(false); err == nil || !strings.Contains(err.Error(), "input/output error") ||
+		strings.Contains(err.Error(), "raft") {
 		t.Errorf("it ended with %v", err)
 	}
 	c.write("c", "1")

@@ -78,7 +78,8 @@ type acceptance struct {
 func deadReason(now time.Time, refusing map[cluster.NodeID]refusal, good acceptance) string {
 	var newest refusal
 	for _, r := range refusing {
-		if r.isOtherGeneration() == newest.isOtherGeneration() && r.at.After(newest.at) || r.isOtherGeneration() && !newest.isOtherGeneration() {
+		if r.isOtherGeneration() == newest.isOtherGeneration() && r.at.After(newest.at) || r.isOtherGeneration() &&
+			!newest.isOtherGeneration() {
 			newest = r
 		}
 	}

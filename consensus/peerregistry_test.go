@@ -50,7 +50,10 @@ func TestHelloAcrossARecovery(t *testing.T) {
 	b := newPeerBook()
 	n := &Node{peers: b, log: hclog.NewNullLogger(), now: time.Now}
 	hello := func(id cluster.NodeID, clusterID string, g uint64) {
-		n.OnHello(cluster.Peer{Identity: cluster.Identity{NodeID: id, ClusterID: clusterID, Generation: cluster.Generation{Number: g}, Incarnation: "of " + string(id)}}, cluster.Admission{})
+		n.OnHello(cluster.Peer{Identity: cluster.Identity{
+			NodeID: id, ClusterID: clusterID,
+			Generation: cluster.Generation{Number: g}, Incarnation: "of " + string(id),
+		}}, cluster.Admission{})
 	}
 	b.clear()
 	hello("n2", "c", 1) // judged by what this node was
@@ -77,13 +80,29 @@ func TestRecorded(t *testing.T) {
 		cmd  state.Command
 		want uint64
 	}{
-		{"another member", state.Command{Kind: state.KindMember, Member: &cluster.Member{ID: "n2", Incarnation: "i1"}}, 0},
+		{
+			"another member",
+			state.Command{Kind: state.KindMember, Member: &cluster.Member{ID: "n2", Incarnation: "i1"}},
+			0,
+		},
 		{"added, and not seen yet", state.Command{Kind: state.KindMember, Member: &cluster.Member{ID: "n1"}}, 0},
-		{"seen", state.Command{Kind: state.KindMemberPatch, MemberPatch: &state.MemberPatch{ID: "n1", Incarnation: &first}}, 3},
-		{"re-admitted, and not seen yet", state.Command{Kind: state.KindMemberPatch, MemberPatch: &state.MemberPatch{ID: "n1", Incarnation: &none}}, 0},
-		{"seen again", state.Command{Kind: state.KindMemberPatch, MemberPatch: &state.MemberPatch{ID: "n1", Incarnation: &first}}, 5},
+		{"seen", state.Command{Kind: state.KindMemberPatch, MemberPatch: &state.MemberPatch{
+			ID:          "n1",
+			Incarnation: &first,
+		}}, 3},
+		{"re-admitted, and not seen yet", state.Command{
+			Kind:        state.KindMemberPatch,
+			MemberPatch: &state.MemberPatch{ID: "n1", Incarnation: &none},
+		}, 0},
+		{"seen again", state.Command{Kind: state.KindMemberPatch, MemberPatch: &state.MemberPatch{
+			ID:          "n1",
+			Incarnation: &first,
+		}}, 5},
 		{"removed", state.Command{Kind: state.KindMemberRemove, MemberRemove: &state.MemberRemove{ID: "n1"}}, 0},
-		{"added with another data directory", state.Command{Kind: state.KindMember, Member: &cluster.Member{ID: "n1", Incarnation: "i2"}}, 0},
+		{"added with another data directory", state.Command{
+			Kind:   state.KindMember,
+			Member: &cluster.Member{ID: "n1", Incarnation: "i2"},
+		}, 0},
 	} {
 		if r := s.Apply(uint64(i+1), 1, []state.Command{tt.cmd}); r[0].Err != nil {
 			t.Fatal(tt.what, r[0].Err)
@@ -110,7 +129,8 @@ func TestRecordAsOf(t *testing.T) {
 	}
 	want("n2", cluster.Record{Incarnation: "of the roster", AsOfIndex: 2})
 	for i := range uint64(3) {
-		n.state.Apply(i+1, 1, []state.Command{{Kind: state.KindMember, Member: &cluster.Member{ID: "n2", Incarnation: "of the state"}}})
+		n.state.Apply(i+1, 1,
+			[]state.Command{{Kind: state.KindMember, Member: &cluster.Member{ID: "n2", Incarnation: "of the state"}}})
 		if i == 0 {
 			want("n2", cluster.Record{Incarnation: "of the roster", AsOfIndex: 2})
 		}

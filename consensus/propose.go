@@ -52,7 +52,8 @@ func (n *Node) propose(ctx context.Context, p *proposal) (state.Result, *cluster
 		return state.Result{}, err
 	}
 	if !n.leads() && !p.own {
-		// Leadership was lost between the check and the queue. The rejection of the queue may have come before this proposal.
+		// Leadership was lost between the check and the queue. The rejection of the queue may have come before this
+		// proposal.
 		if p.withdraw() {
 			return state.Result{}, n.notLeading()
 		}
@@ -63,7 +64,8 @@ func (n *Node) propose(ctx context.Context, p *proposal) (state.Result, *cluster
 	case <-ctx.Done():
 	}
 	if p.withdraw() {
-		return state.Result{}, cluster.Errorf(cluster.CodeBusy, "not proposed: it waited in the queue until its deadline: %w", ctx.Err())
+		return state.Result{},
+			cluster.Errorf(cluster.CodeBusy, "not proposed: it waited in the queue until its deadline: %w", ctx.Err())
 	}
 	select {
 	case o := <-p.done: // it was finished meanwhile
@@ -113,7 +115,9 @@ func (n *Node) admitVersion(cmd *state.Command) *cluster.Error {
 		need = cmd.MinVersion()
 	}
 	if need > reads {
-		err := cluster.Errorf(cluster.CodeBadRequest, "this needs command version %d and some member reads only up to %d: upgrade every member first", need, reads)
+		err := cluster.Errorf(cluster.CodeBadRequest,
+			"this needs command version %d and some member reads only up to %d: upgrade every member first", need,
+			reads)
 		err.Status = 409
 		return err
 	}
@@ -270,7 +274,9 @@ func (n *Node) proposeLeaderStart(inst *raftnode.Instance, start *proposal, batc
 // completeBatch waits for a batch in flight and answers its proposals. If the batch holds a leader-start that is
 // rejected, the writes with it or behind it get an unknown outcome: they belong to no leadership. It returns that
 // error.
-func (n *Node) completeBatch(inst *raftnode.Instance, batch []*proposal, f raft.ApplyFuture, start *proposal) (refused *cluster.Error) {
+func (n *Node) completeBatch(inst *raftnode.Instance, batch []*proposal, f raft.ApplyFuture,
+	start *proposal,
+) (refused *cluster.Error) {
 	err := f.Error()
 	inst.NoteResult(err)
 	if err != nil {

@@ -30,8 +30,8 @@ type proposal struct {
 	cmd  state.Command
 	size int
 	own  bool // this package's own command: it passes the gate
-	// of a leader-start: the highest command version of users' writes that may be appended with it or directly behind; 0:
-	// none
+	// of a leader-start: the highest command version of users' writes that may be appended with it or directly behind;
+	// 0: none
 	piggybackVersion uint32
 	stage            atomic.Int32
 	done             chan outcome // capacity 1: finish never blocks
@@ -40,7 +40,8 @@ type proposal struct {
 // mayPiggyback reports whether a user's proposal may be appended with start, before the gate opens. The effect of a
 // write of a key depends only on the state that it is applied to.
 func (p *proposal) mayPiggyback(start *proposal) bool {
-	return (p.cmd.Kind == state.KindPut || p.cmd.Kind == state.KindDelete) && p.cmd.MinVersion() <= start.piggybackVersion
+	return (p.cmd.Kind == state.KindPut || p.cmd.Kind == state.KindDelete) &&
+		p.cmd.MinVersion() <= start.piggybackVersion
 }
 
 type outcome struct {
@@ -90,7 +91,8 @@ func (q *queue) add(p *proposal) *cluster.Error {
 			q.dropWithdrawn()
 		}
 		if !q.room(p.size) {
-			return cluster.Errorf(cluster.CodeBusy, "%d writes of %d bytes in all are waiting already", len(q.users), q.bytes)
+			return cluster.Errorf(cluster.CodeBusy, "%d writes of %d bytes in all are waiting already", len(q.users),
+				q.bytes)
 		}
 		q.users = append(q.users, p)
 		q.bytes += p.size

@@ -190,7 +190,11 @@ func TestLeavesMembers(t *testing.T) {
 		{"a barrier", raft.Log{Type: raft.LogBarrier}, true},
 		{"who the members are", raft.Log{Type: raft.LogConfiguration}, false},
 		{"writes", raft.Log{Type: raft.LogCommand, Data: batch(state.KindPut, state.KindPut)}, true},
-		{"a member's record among writes", raft.Log{Type: raft.LogCommand, Data: batch(state.KindPut, state.KindMemberPatch)}, false},
+		{
+			"a member's record among writes",
+			raft.Log{Type: raft.LogCommand, Data: batch(state.KindPut, state.KindMemberPatch)},
+			false,
+		},
 		{"nothing that can be read", raft.Log{Type: raft.LogCommand, Data: []byte{0xff}}, false},
 	} {
 		if got := keepsMembership(&tt.entry); got != tt.want {

@@ -16,14 +16,18 @@ import (
 // that leader.
 func TestReadmittedLeader(t *testing.T) {
 	t.Parallel()
-	for name, seesTheRemoval := range map[string]bool{"down before the removal": false, "down before the addition": true} {
+	for name, seesTheRemoval := range map[string]bool{
+		"down before the removal":  false,
+		"down before the addition": true,
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c, leader := startCluster(t, 4)
 			c.write("a", "1")
 			c.everywhere("a", "1")
 			down, again := c.others(leader)[0], c.others(leader)[1]
-			eventually(t, "its data directory is on record", func() bool { return recordsOnDisk(down)[again.id].Incarnation != "" })
+			eventually(t, "its data directory is on record",
+				func() bool { return recordsOnDisk(down)[again.id].Incarnation != "" })
 			if !seesTheRemoval {
 				down.stop()
 			}
@@ -40,7 +44,10 @@ func TestReadmittedLeader(t *testing.T) {
 			again.wipe()
 			again.start()
 			eventually(t, "it is added", func() bool {
-				return c.leader().AddMember(ctx, cluster.MemberAdd{ID: again.id, RaftAddress: again.addr, HTTPAddress: "http-" + string(again.id), Promote: true}) == nil
+				return c.leader().AddMember(ctx, cluster.MemberAdd{
+					ID: again.id, RaftAddress: again.addr,
+					HTTPAddress: "http-" + string(again.id), Promote: true,
+				}) == nil
 			})
 			eventually(t, "it is a voter", func() bool { return again.Status().Suffrage() == cluster.Voter })
 			leads := func() bool {
@@ -48,8 +55,8 @@ func TestReadmittedLeader(t *testing.T) {
 				if l == again {
 					return true
 				}
-				// On a busy machine it may lose its place again. A transfer that was given up is refused for the rest of the term:
-				// then another node leads the next one.
+				// On a busy machine it may lose its place again. A transfer that was given up is refused for the rest
+				// of the term: then another node leads the next one.
 				if err := l.TransferTo(ctx, to(again.id)); err != nil {
 					other := slices.IndexFunc(c.others(l), func(n *testNode) bool { return n != again })
 					t.Logf("%v; to another node: %v", err, l.TransferTo(ctx, to(c.others(l)[other].id)))
@@ -111,11 +118,14 @@ func onceTheOnlyVoter(t *testing.T) (c *testCluster, once *testNode) {
 		n.drop(func(m transport.Message) bool { return m.To == once.id && once.Status().LastLogIndex > 0 })
 	}
 	eventually(t, "it is added", func() bool {
-		return c.leader().AddMember(ctx, cluster.MemberAdd{ID: once.id, RaftAddress: once.addr, HTTPAddress: "http-" + string(once.id), Promote: true}) == nil
+		return c.leader().AddMember(ctx, cluster.MemberAdd{ID: once.id, RaftAddress: once.addr, HTTPAddress: "http-" +
+			string(once.id), Promote: true}) == nil
 	})
 	eventually(t, "it has the beginning of the log", func() bool { return once.Status().LastLogIndex > 0 })
-	if last := once.Status().LastLogIndex; last < before || once.Status().Suffrage() != cluster.Voter || len(once.Status().Servers) == 0 {
-		t.Fatalf("it has the log up to %d, and is a %s; want %d at least, and the only voter", last, once.Status().Suffrage(), before)
+	if last := once.Status().LastLogIndex; last < before || once.Status().Suffrage() != cluster.Voter ||
+		len(once.Status().Servers) == 0 {
+		t.Fatalf("it has the log up to %d, and is a %s; want %d at least, and the only voter", last,
+			once.Status().Suffrage(), before)
 	}
 	return c, once
 }
@@ -200,7 +210,10 @@ func TestElectionBlocked_ForgetsLeader(t *testing.T) {
 		n.drop(func(m transport.Message) bool { return m.To == late.id && m.Kind == "append" })
 	}
 	late.start()
-	eventually(t, "it knows its leader", func() bool { return late.Identity().ClusterID != "" && late.Status().LeaderID != "" })
+	eventually(t, "it knows its leader", func() bool {
+		return late.Identity().ClusterID != "" &&
+			late.Status().LeaderID != ""
+	})
 	if leader.id != late.Status().LeaderID {
 		leader, next = next, leader
 	}
@@ -253,12 +266,14 @@ func TestWipedNodeKnowsWhatIsCommitted(t *testing.T) {
 	}
 	late.idle.Store(true)
 	late.start()
-	eventually(t, "who came late is on record", func() bool { return c.leader().View().Record(late.id).Incarnation == late.Identity().Incarnation })
+	eventually(t, "who came late is on record",
+		func() bool { return c.leader().View().Record(late.id).Incarnation == late.Identity().Incarnation })
 	voter := cluster.Voter
 	for _, n := range others[1:] {
 		n.start()
 		eventually(t, string(n.id)+" is added", func() bool {
-			return c.leader().AddMember(ctx, cluster.MemberAdd{ID: n.id, RaftAddress: n.addr, HTTPAddress: "http-" + string(n.id), Promote: true}) == nil
+			return c.leader().AddMember(ctx, cluster.MemberAdd{ID: n.id, RaftAddress: n.addr, HTTPAddress: "http-" +
+				string(n.id), Promote: true}) == nil
 		})
 		eventually(t, string(n.id)+" is a voter", func() bool {
 			_ = c.leader().PatchMember(ctx, n.id, cluster.MemberPatch{Suffrage: &voter})

@@ -41,17 +41,26 @@ func planRecovery(f recoveryFacts, order cluster.RecoveryRequest, recoveryID str
 	self := next.NodeID
 	switch me, member := cluster.FindServer(f.servers, self); {
 	case next.ClusterID == "":
-		return next, cluster.Errorf(cluster.CodeBadRequest, "confirm: node %s belongs to no cluster yet: there is nothing to recover", self)
+		return next, cluster.Errorf(cluster.CodeBadRequest,
+			"confirm: node %s belongs to no cluster yet: there is nothing to recover", self)
 	case order.Confirm != next.ClusterID:
-		return next, cluster.Errorf(cluster.CodeBadRequest, "confirm: want the cluster's ID %s, got %q", next.ClusterID, order.Confirm)
+		return next, cluster.Errorf(cluster.CodeBadRequest, "confirm: want the cluster's ID %s, got %q", next.ClusterID,
+			order.Confirm)
 	case next.Recovery != nil && !next.Recovery.Logged:
-		return next, cluster.Errorf(cluster.CodeBadRequest, "node %s was recovered to generation %d and has not been started since: start it", self, next.Generation.Number)
+		return next, cluster.Errorf(cluster.CodeBadRequest,
+			"node %s was recovered to generation %d and has not been started since: start it", self,
+			next.Generation.Number)
 	case !member:
-		return next, cluster.Errorf(cluster.CodeBadRequest, "node %s is not a member in its own log: recover another one", self)
+		return next, cluster.Errorf(cluster.CodeBadRequest,
+			"node %s is not a member in its own log: recover another one", self)
 	case me.Suffrage == cluster.Voter && cluster.CountVoters(f.servers) == 1 && !next.beforeOwnAdmission(f.lastIndex):
-		return next, cluster.Errorf(cluster.CodeQuorumExists, "node %s is the only voter: it needs no other node, start it", self)
+		return next, cluster.Errorf(cluster.CodeQuorumExists,
+			"node %s is the only voter: it needs no other node, start it", self)
 	}
-	r := &recoveryRecord{Term: max(f.currentTerm, f.lastTerm) + termJump, Reason: order.Reason, Operator: order.Operator}
+	r := &recoveryRecord{
+		Term: max(f.currentTerm, f.lastTerm) + termJump, Reason: order.Reason,
+		Operator: order.Operator,
+	}
 	for _, s := range f.servers {
 		if s.Suffrage == cluster.Voter && s.ID != self {
 			r.Voters = append(r.Voters, s.ID)
@@ -113,12 +122,16 @@ func (n *Node) logRecovery() error {
 		return fmt.Errorf("recover: %w", err)
 	}
 	if last < r.Term { // only this node can have written one of that term
-		entry := &raft.Log{Index: index + 1, Term: r.Term, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(configurationOf(r.Servers))}
+		entry := &raft.Log{
+			Index: index + 1, Term: r.Term, Type: raft.LogConfiguration,
+			Data: raft.EncodeConfiguration(configurationOf(r.Servers)),
+		}
 		if err := n.store.Log().StoreLog(entry); err != nil {
 			return fmt.Errorf("recover: store the new configuration: %w", err)
 		}
 	}
-	n.log.Warn("this node is the only voter of a new generation", "generation", n.ident.get().Generation.Number, "after_index", index, "of_term", last)
+	n.log.Warn("this node is the only voter of a new generation", "generation", n.ident.get().Generation.Number,
+		"after_index", index, "of_term", last)
 	return n.ident.update(func(f *identityFile) (bool, error) {
 		done := *f.Recovery
 		done.Logged = true
@@ -156,7 +169,10 @@ func configurationOf(servers []cluster.Server) raft.Configuration {
 		if s.Suffrage == cluster.Voter {
 			suffrage = raft.Voter
 		}
-		conf.Servers = append(conf.Servers, raft.Server{ID: raft.ServerID(s.ID), Address: raft.ServerAddress(s.Address), Suffrage: suffrage})
+		conf.Servers = append(conf.Servers, raft.Server{
+			ID: raft.ServerID(s.ID), Address: raft.ServerAddress(s.Address),
+			Suffrage: suffrage,
+		})
 	}
 	return conf
 }

@@ -102,7 +102,8 @@ func checkOutside(t *testing.T, c *testCluster, leader *testNode, old ...*testNo
 	// Long enough for elections, were there any.
 	for end := time.Now().Add(6 * timeoutMax); time.Now().Before(end); time.Sleep(timeoutMin / 10) {
 		for _, n := range old {
-			if st := n.Status(); st.Role == cluster.Leader || n.MayStartElection() || n.MayVote() || st.Term != terms[n] {
+			if st := n.Status(); st.Role == cluster.Leader || n.MayStartElection() || n.MayVote() ||
+				st.Term != terms[n] {
 				t.Fatalf("%s takes part, it was in term %d: %+v", n.id, terms[n], st)
 			}
 		}
@@ -216,7 +217,8 @@ func TestRecoverTwoOfFive(t *testing.T) {
 			return err == nil && plan.Chosen == fresh.id && len(plan.Lost) == 3
 		})
 	}
-	if err := behind.SetAside(within(t, testTimeout), order.Confirm, fresh.id, cluster.Generation{Number: 2, RecoveryID: "x"}); !cluster.IsCode(err, cluster.CodeBadRequest) {
+	if err := behind.SetAside(within(t, testTimeout), order.Confirm, fresh.id,
+		cluster.Generation{Number: 2, RecoveryID: "x"}); !cluster.IsCode(err, cluster.CodeBadRequest) {
 		t.Errorf("set aside for a generation that nobody is of: %v", err)
 	}
 	g, err := fresh.Recover(within(t, testTimeout), order)
@@ -225,9 +227,13 @@ func TestRecoverTwoOfFive(t *testing.T) {
 	}
 	checkRecovered(t, fresh, acked)
 	old := behind.Identity()
-	eventually(t, "its data is set aside", func() bool { return behind.SetAside(within(t, testTimeout), order.Confirm, fresh.id, g) == nil })
+	eventually(t, "its data is set aside", func() bool {
+		return behind.SetAside(within(t, testTimeout), order.Confirm,
+			fresh.id, g) == nil
+	})
 	behind.restart()
-	eventually(t, "the other survivor is a voter again", func() bool { return behind.Status().Suffrage() == cluster.Voter && behind.has("after", "recovery") })
+	eventually(t, "the other survivor is a voter again",
+		func() bool { return behind.Status().Suffrage() == cluster.Voter && behind.has("after", "recovery") })
 	if id := behind.Identity(); id.Generation != g || id.Incarnation == old.Incarnation {
 		t.Errorf("it is %+v, and was %+v", id, old)
 	}
@@ -257,7 +263,8 @@ func TestRecoverOffline(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if l := s.Inspection(); l.LastIndex == 0 || l.LastTerm == 0 || l.CurrentTerm < l.LastTerm || len(s.Servers()) != 3 || s.Identity().ClusterID != id {
+	if l := s.Inspection(); l.LastIndex == 0 || l.LastTerm == 0 || l.CurrentTerm < l.LastTerm ||
+		len(s.Servers()) != 3 || s.Identity().ClusterID != id {
 		t.Errorf("%+v, %+v, %+v", l, s.Servers(), s.Identity())
 	}
 	if _, err := s.Recover("another", "test", rand.Reader); !cluster.IsCode(err, cluster.CodeBadRequest) {

@@ -48,7 +48,8 @@ func (s *OfflineNode) Recover(confirm, operator string, entropy io.Reader) (clus
 	if err != nil {
 		return cluster.Generation{}, err
 	}
-	next, err := planRecovery(s.facts, cluster.RecoveryRequest{Confirm: confirm, Operator: operator, Reason: "offline"}, id)
+	next, err := planRecovery(s.facts, cluster.RecoveryRequest{Confirm: confirm, Operator: operator, Reason: "offline"},
+		id)
 	if err != nil {
 		return cluster.Generation{}, err
 	}

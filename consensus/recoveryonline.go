@@ -17,7 +17,10 @@ func (n *Node) PlanRecovery(ctx context.Context, order cluster.RecoveryRequest) 
 	if inst == nil {
 		return cluster.RecoveryPlan{}, n.notLeading()
 	}
-	in := cluster.RecoveryInputs{Identity: n.Identity(), Servers: inst.Servers(), Responses: map[cluster.NodeID]cluster.Survivor{}}
+	in := cluster.RecoveryInputs{
+		Identity: n.Identity(), Servers: inst.Servers(),
+		Responses: map[cluster.NodeID]cluster.Survivor{},
+	}
 	mine := n.Claim()
 	in.Responses[mine.NodeID] = survivorOf(mine)
 	var others []cluster.NodeID
@@ -47,7 +50,10 @@ func (n *Node) PlanRecovery(ctx context.Context, order cluster.RecoveryRequest) 
 }
 
 func survivorOf(c cluster.Claim) cluster.Survivor {
-	return cluster.Survivor{ID: c.NodeID, Voter: c.IsVoter, Priority: c.Priority, LastTerm: c.LastLogTerm, LastIndex: c.LastLogIndex}
+	return cluster.Survivor{
+		ID: c.NodeID, Voter: c.IsVoter, Priority: c.Priority, LastTerm: c.LastLogTerm,
+		LastIndex: c.LastLogIndex,
+	}
 }
 
 // pendingRecovery is a recovery on its way to the loop that runs Raft.
@@ -66,13 +72,15 @@ func (n *Node) Recover(ctx context.Context, order cluster.RecoveryRequest) (clus
 	case n.changeSem <- struct{}{}:
 		defer func() { <-n.changeSem }()
 	default:
-		return cluster.Generation{}, cluster.Errorf(cluster.CodeBusy, "another change of membership or leadership is in progress")
+		return cluster.Generation{},
+			cluster.Errorf(cluster.CodeBusy, "another change of membership or leadership is in progress")
 	}
 	r := &pendingRecovery{order: order, done: make(chan error, 1)}
 	select {
 	case n.recoveryRequests <- r:
 	case <-ctx.Done():
-		return cluster.Generation{}, cluster.Errorf(cluster.CodeBusy, "this node could not stop its Raft in time: %w", ctx.Err())
+		return cluster.Generation{}, cluster.Errorf(cluster.CodeBusy, "this node could not stop its Raft in time: %w",
+			ctx.Err())
 	}
 	select { // not until ctx ends: from here on it happens, unless it fails
 	case err := <-r.done:
@@ -91,7 +99,9 @@ func (n *Node) Recover(ctx context.Context, order cluster.RecoveryRequest) (clus
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return generation, cluster.Errorf(cluster.CodeOutcomeUnknown, "node %s is recovered to generation %d and does not lead yet: %w", n.cfg.Self.NodeID, generation.Number, ctx.Err())
+			return generation, cluster.Errorf(cluster.CodeOutcomeUnknown,
+				"node %s is recovered to generation %d and does not lead yet: %w", n.cfg.Self.NodeID, generation.Number,
+				ctx.Err())
 		}
 	}
 	return generation, nil
@@ -121,7 +131,8 @@ func (n *Node) commitRecovery(order cluster.RecoveryRequest, servers []cluster.S
 	if err != nil {
 		return err
 	}
-	n.log.Warn("recovering from a lost quorum", "generation", n.Identity().Generation.Number, "operator", order.Operator, "reason", order.Reason)
+	n.log.Warn("recovering from a lost quorum", "generation", n.Identity().Generation.Number, "operator",
+		order.Operator, "reason", order.Reason)
 	n.peers.clear() // everything in it is about a node of the old generation
 	n.deps.ResetPeers()
 	return nil
@@ -150,7 +161,10 @@ func (n *Node) proposeGeneration(ctx context.Context) bool {
 	})
 	if begun && n.deps.Hooks.Recovered != nil {
 		f := n.ident.get()
-		n.deps.Hooks.Recovered(Recovered{Generation: f.Generation, Voters: f.Recovery.Voters, Reason: f.Recovery.Reason, Operator: f.Recovery.Operator})
+		n.deps.Hooks.Recovered(Recovered{
+			Generation: f.Generation, Voters: f.Recovery.Voters, Reason: f.Recovery.Reason,
+			Operator: f.Recovery.Operator,
+		})
 	}
 	return begun
 }
@@ -164,15 +178,19 @@ func (n *Node) generationPending() bool {
 // SetAside makes this node start without data at its next start. It keeps the present data apart, and waits as a member
 // to be admitted to generation, whose leader is leader. It first asks the leader to confirm the generation. The caller
 // restarts the node. Errors: CodeBadRequest; any other is the disk's.
-func (n *Node) SetAside(ctx context.Context, confirm string, leader cluster.NodeID, generation cluster.Generation) error {
+func (n *Node) SetAside(ctx context.Context, confirm string, leader cluster.NodeID,
+	generation cluster.Generation,
+) error {
 	mine := n.Identity()
 	switch {
 	case mine.ClusterID == "" || confirm != mine.ClusterID:
-		return cluster.Errorf(cluster.CodeBadRequest, "confirm: want the cluster's ID %s, got %q", mine.ClusterID, confirm)
+		return cluster.Errorf(cluster.CodeBadRequest, "confirm: want the cluster's ID %s, got %q", mine.ClusterID,
+			confirm)
 	case mine.Generation == generation:
 		return nil // done before
 	case mine.Generation.Number >= generation.Number:
-		return cluster.Errorf(cluster.CodeBadRequest, "follow: generation %d is not newer than this node's, %d", generation.Number, mine.Generation.Number)
+		return cluster.Errorf(cluster.CodeBadRequest, "follow: generation %d is not newer than this node's, %d",
+			generation.Number, mine.Generation.Number)
 	}
 	server, ok := cluster.FindServer(n.Servers(), leader)
 	if !ok || leader == mine.NodeID {
@@ -198,6 +216,7 @@ func (n *Node) SetAside(ctx context.Context, confirm string, leader cluster.Node
 	if err := n.store.SetAside(name, identityName, append(data, '\n')); err != nil {
 		return err
 	}
-	n.log.Warn("data will be set aside: node rejoins the new generation with an empty log", "generation", generation.Number, "kept_as", name)
+	n.log.Warn("data will be set aside: node rejoins the new generation with an empty log", "generation",
+		generation.Number, "kept_as", name)
 	return nil
 }

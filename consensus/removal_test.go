@@ -19,22 +19,45 @@ func TestPlanRemoval(t *testing.T) {
 		change            func(*memberInputs)
 		want              cluster.NodeID
 	}{
-		"all are well":              {5, 0, nil, nil, ""},
-		"one of five":               {5, 0, map[cluster.NodeID]time.Duration{"n3": limit}, nil, "n3"},
-		"not long enough":           {5, 0, map[cluster.NodeID]time.Duration{"n3": limit - 1}, nil, ""},
-		"off":                       {5, 0, map[cluster.NodeID]time.Duration{"n3": 9 * limit}, func(in *memberInputs) { in.deadAfter = 0 }, ""},
-		"the longest silent first":  {5, 0, map[cluster.NodeID]time.Duration{"n3": limit, "n4": 2 * limit}, nil, "n4"},
-		"the other way round":       {5, 0, map[cluster.NodeID]time.Duration{"n3": 2 * limit, "n4": limit}, nil, "n3"},
-		"one of four":               {4, 0, map[cluster.NodeID]time.Duration{"n4": limit}, nil, "n4"},
-		"one of three stays":        {3, 0, map[cluster.NodeID]time.Duration{"n3": 9 * limit}, nil, ""},
-		"three and a non-voter":     {3, 1, map[cluster.NodeID]time.Duration{"n3": 9 * limit}, nil, ""},
-		"no majority in contact":    {5, 0, map[cluster.NodeID]time.Duration{"n2": limit, "n3": limit, "n4": limit}, nil, ""},
-		"a non-voter is no voter":   {4, 1, map[cluster.NodeID]time.Duration{"n5": 9 * limit}, nil, ""},
-		"a change is in progress":   {5, 0, map[cluster.NodeID]time.Duration{"n3": limit}, func(in *memberInputs) { in.changeInProgress = true }, ""},
-		"silent for the first time": {5, 0, map[cluster.NodeID]time.Duration{"n3": limit}, func(in *memberInputs) { in.unresponsive = nil }, ""},
-		"the leader stood still":    {5, 0, map[cluster.NodeID]time.Duration{"n3": limit}, func(in *memberInputs) { in.evaluatedAt = now.Add(-maxPlanGap - 1) }, ""},
+		"all are well":    {5, 0, nil, nil, ""},
+		"one of five":     {5, 0, map[cluster.NodeID]time.Duration{"n3": limit}, nil, "n3"},
+		"not long enough": {5, 0, map[cluster.NodeID]time.Duration{"n3": limit - 1}, nil, ""},
+		"off": {
+			5, 0,
+			map[cluster.NodeID]time.Duration{"n3": 9 * limit},
+			func(in *memberInputs) { in.deadAfter = 0 }, "",
+		},
+		"the longest silent first": {5, 0, map[cluster.NodeID]time.Duration{"n3": limit, "n4": 2 * limit}, nil, "n4"},
+		"the other way round":      {5, 0, map[cluster.NodeID]time.Duration{"n3": 2 * limit, "n4": limit}, nil, "n3"},
+		"one of four":              {4, 0, map[cluster.NodeID]time.Duration{"n4": limit}, nil, "n4"},
+		"one of three stays":       {3, 0, map[cluster.NodeID]time.Duration{"n3": 9 * limit}, nil, ""},
+		"three and a non-voter":    {3, 1, map[cluster.NodeID]time.Duration{"n3": 9 * limit}, nil, ""},
+		"no majority in contact": {
+			5, 0,
+			map[cluster.NodeID]time.Duration{"n2": limit, "n3": limit, "n4": limit},
+			nil, "",
+		},
+		"a non-voter is no voter": {4, 1, map[cluster.NodeID]time.Duration{"n5": 9 * limit}, nil, ""},
+		"a change is in progress": {
+			5, 0,
+			map[cluster.NodeID]time.Duration{"n3": limit},
+			func(in *memberInputs) { in.changeInProgress = true }, "",
+		},
+		"silent for the first time": {
+			5, 0,
+			map[cluster.NodeID]time.Duration{"n3": limit},
+			func(in *memberInputs) { in.unresponsive = nil }, "",
+		},
+		"the leader stood still": {
+			5, 0,
+			map[cluster.NodeID]time.Duration{"n3": limit},
+			func(in *memberInputs) { in.evaluatedAt = now.Add(-maxPlanGap - 1) }, "",
+		},
 	} {
-		in := memberInputs{contact: map[cluster.NodeID]bool{}, unresponsive: map[cluster.NodeID]time.Time{}, deadAfter: limit, evaluatedAt: now.Add(-membersEvery)}
+		in := memberInputs{
+			contact: map[cluster.NodeID]bool{}, unresponsive: map[cluster.NodeID]time.Time{},
+			deadAfter: limit, evaluatedAt: now.Add(-membersEvery),
+		}
 		for i := range tc.voters + tc.nonVoters {
 			id := cluster.NodeID("n" + string(rune('1'+i)))
 			s := cluster.Server{ID: id, Suffrage: cluster.Voter}

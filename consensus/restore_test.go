@@ -57,7 +57,8 @@ func TestUncommittedRestore(t *testing.T) {
 			}
 			old.drop(nil)
 			old.cut.Store(false)
-			if err := old.wait(false); err == nil || !strings.Contains(err.Error(), "continued without the restored backup") {
+			if err := old.wait(false); err == nil ||
+				!strings.Contains(err.Error(), "continued without the restored backup") {
 				t.Fatalf("it ended with %v", err)
 			}
 			for range 2 { // the second start finds nothing left to undo

@@ -13,7 +13,8 @@ import (
 func TestWritesGoWithTheLeaderStart(t *testing.T) {
 	t.Parallel()
 	c, old := startCluster(t, 3)
-	eventually(t, "the records say what members read", func() bool { return old.ReadsVersion() == state.CommandVersion })
+	eventually(t, "the records say what members read",
+		func() bool { return old.ReadsVersion() == state.CommandVersion })
 	c.write("a", "1")
 	c.everywhere("a", "1")
 	next, other := c.others(old)[0], c.others(old)[1]
@@ -24,13 +25,17 @@ func TestWritesGoWithTheLeaderStart(t *testing.T) {
 	acked := make(chan error, 1)
 	go func() { // as the API does it: with its audit record
 		put := &state.Put{Key: "b", Value: []byte("2")}
-		result, err := next.Propose(within(t, testTimeout), state.Command{Kind: state.KindPut, Put: put, Audit: &state.AuditRecord{What: "PUT"}})
+		result, err := next.Propose(within(t, testTimeout), state.Command{
+			Kind: state.KindPut, Put: put,
+			Audit: &state.AuditRecord{What: "PUT"},
+		})
 		if err == nil && result.Err != nil {
 			err = result.Err
 		}
 		acked <- err
 	}()
-	eventually(t, "Raft's own entry, the leader-start and the write are in its log", func() bool { return next.Riding() })
+	eventually(t, "Raft's own entry, the leader-start and the write are in its log",
+		func() bool { return next.Riding() })
 	select {
 	case err := <-acked:
 		t.Errorf("answered before anything of this reign was committed: %v", err)
@@ -81,7 +86,10 @@ func TestPiggybackCommandVersion(t *testing.T) {
 	ahead("a write of a key", func() error { return leader.put("a", "2") }, state.CommandVersion)
 	ahead("a member's record", func() error {
 		zone := "z"
-		_, err := leader.Propose(within(t, testTimeout), state.Command{Kind: state.KindMemberPatch, MemberPatch: &state.MemberPatch{ID: f.id, Zone: &zone}})
+		_, err := leader.Propose(within(t, testTimeout), state.Command{
+			Kind:        state.KindMemberPatch,
+			MemberPatch: &state.MemberPatch{ID: f.id, Zone: &zone},
+		})
 		return err
 	}, 1)
 }

@@ -57,7 +57,8 @@ func (n *Node) periodicChecks(inst *raftnode.Instance) {
 func (n *Node) appliedThrough(index uint64) bool {
 	for applied := n.fsm.Applied(); index > applied; index-- {
 		var l raft.Log
-		if err := n.store.Log().GetLog(index, &l); err != nil || l.Type == raft.LogCommand || l.Type == raft.LogConfiguration {
+		if err := n.store.Log().GetLog(index, &l); err != nil || l.Type == raft.LogCommand ||
+			l.Type == raft.LogConfiguration {
 			return false
 		}
 	}

@@ -29,7 +29,9 @@ func TestSpreadWaitsForWhoAnswersAppends(t *testing.T) {
 				case 1: // no connection yet
 					return nil
 				case 2: // behind
-					return map[cluster.NodeID]cluster.ReceivedClaim{"n2": {Claim: cluster.Claim{AppliedIndex: index - 1}}}
+					return map[cluster.NodeID]cluster.ReceivedClaim{
+						"n2": {Claim: cluster.Claim{AppliedIndex: index - 1}},
+					}
 				}
 				return map[cluster.NodeID]cluster.ReceivedClaim{"n2": {Claim: cluster.Claim{AppliedIndex: index}}}
 			},

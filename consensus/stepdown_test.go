@@ -103,5 +103,8 @@ func TestStepDownEndsLeadership(t *testing.T) {
 	if err := <-ended; !errors.Is(err, consensus.ErrLeadershipLost) {
 		t.Errorf("tasks ended because of %v", err)
 	}
-	eventually(t, "it leads in a later term", func() bool { return leader.Status().Term > first && leader.put("k", "v") == nil })
+	eventually(t, "it leads in a later term", func() bool {
+		return leader.Status().Term > first &&
+			leader.put("k", "v") == nil
+	})
 }

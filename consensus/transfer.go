@@ -100,7 +100,8 @@ func stuckTransfer(inst *raftnode.Instance, target cluster.NodeID, term uint64) 
 	if !inst.TransferStuck(target, term) {
 		return ""
 	}
-	return "a transfer to node " + string(target) + " was cancelled in this term before TimeoutNow was sent: no second one in this term"
+	return "a transfer to node " + string(target) +
+		" was cancelled in this term before TimeoutNow was sent: no second one in this term"
 }
 
 // transferRisk returns why a transfer to target could get stuck in the library; "" when it should not. The library
@@ -132,7 +133,9 @@ func (n *Node) stageTimeout(stage raftnode.TransferStage) time.Duration {
 }
 
 // awaitTransfer waits for the end of an attempt.
-func (n *Node) awaitTransfer(ctx context.Context, inst *raftnode.Instance, attempt *raftnode.TransferAttempt, term uint64) error {
+func (n *Node) awaitTransfer(ctx context.Context, inst *raftnode.Instance, attempt *raftnode.TransferAttempt,
+	term uint64,
+) error {
 	fail := func(why string) error { return &TransferError{timeoutNowSent: attempt.Revoke(), Reason: why} }
 	reached := raftnode.StageCatchUp
 	limit := time.NewTimer(n.stageTimeout(reached))

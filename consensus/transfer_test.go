@@ -59,7 +59,10 @@ func TestTransferToNonVoter(t *testing.T) {
 	other.join = true
 	other.start()
 	leader = c.onLeader("an addition", func(n *testNode) error {
-		return n.AddMember(within(t, testTimeout), cluster.MemberAdd{ID: "n4", RaftAddress: other.addr, HTTPAddress: "http-n4"})
+		return n.AddMember(within(t, testTimeout), cluster.MemberAdd{
+			ID: "n4", RaftAddress: other.addr,
+			HTTPAddress: "http-n4",
+		})
 	})
 	eventually(t, "n4 is healthy", func() bool { return healthy(leader, "n4") })
 	term := leader.Status().Term
@@ -107,10 +110,14 @@ func TestTransferArrivesWhenTheTargetLeads(t *testing.T) {
 	t.Parallel()
 	c, leader := startCluster(t, 3)
 	target := c.others(leader)[0]
-	eventually(t, "nobody lags", func() bool { return healthy(leader, target.id) && healthy(leader, c.others(leader)[1].id) })
+	eventually(t, "nobody lags", func() bool {
+		return healthy(leader, target.id) &&
+			healthy(leader, c.others(leader)[1].id)
+	})
 	target.drop(func(m transport.Message) bool { return true })
 	var failed *consensus.TransferError
-	if err := leader.TransferTo(within(t, testTimeout), to(target.id)); !errors.As(err, &failed) || !failed.TimeoutNowSent() {
+	if err := leader.TransferTo(within(t, testTimeout), to(target.id)); !errors.As(err, &failed) ||
+		!failed.TimeoutNowSent() {
 		t.Errorf("got %v, want a failure of a target that was told", err)
 	}
 	if target.Status().Role == cluster.Leader {
@@ -205,7 +212,8 @@ func TestTransferWaitsForWritesInFlight(t *testing.T) {
 	written := make(chan error, 1)
 	go func() { written <- leader.put("a", "1") }()
 	eventually(t, "the write is on the target", func() bool {
-		return target.Status().LastLogIndex == leader.Status().LastLogIndex && leader.Status().LastLogIndex > leader.Status().CommitIndex
+		return target.Status().LastLogIndex == leader.Status().LastLogIndex &&
+			leader.Status().LastLogIndex > leader.Status().CommitIndex
 	})
 	refusedTransfer(t, leader, target.id, "writes in flight")
 	if len(told) > 0 {
@@ -222,11 +230,15 @@ func TestTransferToANodeThatIsGone(t *testing.T) {
 	t.Parallel()
 	c, leader := startCluster(t, 3)
 	target := c.others(leader)[0]
-	eventually(t, "nobody lags", func() bool { return healthy(leader, target.id) && healthy(leader, c.others(leader)[1].id) })
+	eventually(t, "nobody lags", func() bool {
+		return healthy(leader, target.id) &&
+			healthy(leader, c.others(leader)[1].id)
+	})
 	term := leader.Status().Term
 	target.stop()
 	var failed *consensus.TransferError
-	if err := leader.TransferTo(within(t, testTimeout), to(target.id)); !errors.As(err, &failed) { // it is in contact still
+	// it is in contact still
+	if err := leader.TransferTo(within(t, testTimeout), to(target.id)); !errors.As(err, &failed) {
 		t.Errorf("got %v", err)
 	}
 	eventually(t, "a write", func() bool { return leader.put("a", "1") == nil })
@@ -282,7 +294,8 @@ func TestOrderedElectionWaitsForTheLease(t *testing.T) {
 	})
 	old.Store(leader)
 	leader.cut.Store(true)
-	if err := target.tr.Raft().StartElection(within(t, testTimeout), target.Status().Term, cluster.CauseOperator); err != nil {
+	if err := target.tr.Raft().StartElection(within(t, testTimeout), target.Status().Term,
+		cluster.CauseOperator); err != nil {
 		t.Fatal(err)
 	}
 	refused := ""

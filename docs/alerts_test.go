@@ -116,7 +116,8 @@ var (
 )
 
 // promQL are the words of the language that are in use here.
-var promQL = strings.Fields("sum max min avg count count_values floor rate increase max_over_time histogram_quantile or and unless")
+var promQL = strings.Fields(
+	"sum max min avg count count_values floor rate increase max_over_time histogram_quantile or and unless")
 
 // checkExpression finds metrics that are not declared, and labels that a metric
 // does not have.

@@ -34,7 +34,12 @@ func TestChecksCanFail(t *testing.T) {
 	}
 	prose := func(text string) []string { return checkProse(document{"x.md", text}, maxP90Words) }
 	reachable := func(text string) []string {
-		return checkReachable([]document{{"README.md", text}, {"docs/a.md", "[b](b.md#c)"}, {"docs/b.md", ""}, {"docs/why/001.md", ""}})
+		return checkReachable([]document{
+			{"README.md", text},
+			{"docs/a.md", "[b](b.md#c)"},
+			{"docs/b.md", ""},
+			{"docs/why/001.md", ""},
+		})
 	}
 	calls := func(text string) []string {
 		return checkCalls(document{"x.md", text}, []string{"GET /leader", "PUT /v1/kv/{key}"})
@@ -49,49 +54,97 @@ func TestChecksCanFail(t *testing.T) {
 		right string
 		wrong []string
 	}{
-		{"commands", commands, "`northstarctl kv put a b --if-absent`, `northstar-node`, `northstarctl members …`", []string{
-			"`northstarctl kv put a b --if-missing`", "`northstarctl kv push a`", "`northstar-node start`", "`--no-such-flag`",
-			"```sh\nnorthstarctl --endpoints a:1 snapshot store x\n```", "```sh\nnorthstar-node run \\\n  --identity n1\n```",
-			"```console\n$ A=b sudo bin/northstarctl kv watch --prefix a\n```", "`northstarctl status; northstarctl stats`",
-		}},
-		{"output is no command", commands, "```console\n$ ls\nnorthstarctl: --this is not a call\n```", []string{"```console\n$ northstarctl --this\n```"}},
+		{
+			"commands", commands, "`northstarctl kv put a b --if-absent`, `northstar-node`, `northstarctl members …`",
+			[]string{
+				"`northstarctl kv put a b --if-missing`", "`northstarctl kv push a`", "`northstar-node start`",
+				"`--no-such-flag`",
+				"```sh\nnorthstarctl --endpoints a:1 snapshot store x\n```",
+				"```sh\nnorthstar-node run \\\n  --identity n1\n```",
+				"```console\n$ A=b sudo bin/northstarctl kv watch --prefix a\n```",
+				"`northstarctl status; northstarctl stats`",
+			},
+		},
+		{
+			"output is no command", commands, "```console\n$ ls\nnorthstarctl: --this is not a call\n```",
+			[]string{"```console\n$ northstarctl --this\n```"},
+		},
 		{"unit and manifest", unit, "ExecStart=/usr/local/bin/northstar-node run --config x\n - --id=$(POD)", []string{
 			"ExecStart=/usr/local/bin/northstar-node serve", "  - --identity=$(POD)",
 		}},
-		{"metrics", metrics, "northstar_is_leader, northstar_disk_fsync_ms_bucket, northstar_raft_apply_total", []string{
-			"northstar_leader", "northstar_is_leader_bucket",
-		}},
-		{"keys", keys, "`disk.reserve` `log.db` NORTHSTAR_DATA_DIR NORTHSTAR_ENDPOINTS\n```toml\nid = \"a\"\n[tls]\nca = \"b\"\n```", []string{
-			"`disk.space`", "NORTHSTAR_DATADIR", "```toml\nname = \"a\"\n```", "```toml\n[tls]\nroot = \"b\"\n```", "```toml\n= 1\n```",
-		}},
-		{"links", links, "[a](../README.md) [b](decisions) [c](https://example.com) [d](metrics.md#labels)\n# Labels", []string{
-			"[a](nowhere.md)", "[a](metrics.md#no-such-heading)",
-		}},
-		{"the two commands", two, "```sh\nmake demo\n```\n```sh\nmake test\n```", []string{"```sh\nmake test\n```\n```sh\nmake demo\n```", "```sh\nmake demo # now\n```", ""}},
+		{
+			"metrics", metrics, "northstar_is_leader, northstar_disk_fsync_ms_bucket, northstar_raft_apply_total",
+			[]string{
+				"northstar_leader", "northstar_is_leader_bucket",
+			},
+		},
+		{
+			"keys", keys,
+			"`disk.reserve` `log.db` NORTHSTAR_DATA_DIR NORTHSTAR_ENDPOINTS\n```toml\nid = \"a\"\n[tls]\nca = \"b\"\n```",
+			[]string{
+				"`disk.space`", "NORTHSTAR_DATADIR", "```toml\nname = \"a\"\n```", "```toml\n[tls]\nroot = \"b\"\n```",
+				"```toml\n= 1\n```",
+			},
+		},
+		{
+			"links", links, "[a](../README.md) [b](decisions) [c](https://example.com) [d](metrics.md#labels)\n# Labels",
+			[]string{
+				"[a](nowhere.md)", "[a](metrics.md#no-such-heading)",
+			},
+		},
+		{
+			"the two commands", two, "```sh\nmake demo\n```\n```sh\nmake test\n```",
+			[]string{"```sh\nmake test\n```\n```sh\nmake demo\n```", "```sh\nmake demo # now\n```", ""},
+		},
 		{"expressions", expr, `sum by (peer) (rate(northstar_peer_lag_entries{peer="a",job=~"b"}[5m] offset 1m)) > 1`, []string{
 			"", "sum(northstar_nothing)", "northstar_is_leader + other", `northstar_is_leader{peer="a"}`, "max by (peer) (northstar_is_leader)",
 		}},
 		{"alerts", alerts, "", []string{
-			"- alert: follower_lagging", "- alert: leader_lost", "expr: northstar_peer_lag_entries > 1", "runbook: docs/runbook.md#follower_lagging", "### follower_lagging",
+			"- alert: follower_lagging", "- alert: leader_lost", "expr: northstar_peer_lag_entries > 1",
+			"runbook: docs/runbook.md#follower_lagging", "### follower_lagging",
 		}},
 		{"refusals", refused, "`removed`", []string{"removed"}},
-		{"log lines", logged, "```text\n2026 [INFO]  northstar: node is running: node_id=n1\n```", []string{"```text\n2026 [INFO]  northstar.api: node runs: node_id=n1\n```"}},
-		{"modules", modules, "| `example.com/a v1.0.0` | b | c |", []string{"", "| `example.com/a v1.1.0` | b | c |", "| `example.com/a`, `example.com/b` | b | c |"}},
+		{
+			"log lines", logged, "```text\n2026 [INFO]  northstar: node is running: node_id=n1\n```",
+			[]string{"```text\n2026 [INFO]  northstar.api: node runs: node_id=n1\n```"},
+		},
+		{"modules", modules, "| `example.com/a v1.0.0` | b | c |", []string{
+			"", "| `example.com/a v1.1.0` | b | c |",
+			"| `example.com/a`, `example.com/b` | b | c |",
+		}},
 		{"references", references, "`TestThis` `api/table.go` `table.go`", []string{"`TestThat`", "`api/tables.go`"}},
-		{"packages", packages, "| 1 | `state` | x |\n| 4 | `chaos/proc` | x |", []string{"| 1 | `state` | `chaos` |", "| 4 | `chaos` | x |\n`state`"}},
-		{"prose", prose, strings.Repeat("A short sentence. ", 3) + "`" + strings.Repeat("x ", 30) + "`\n| " + strings.Repeat("x", 130) + " |", []string{
-			strings.Repeat("word ", 26) + "end.", strings.Repeat("x", 121), strings.Repeat("Few words.\n\n", 20) + strings.Repeat(strings.Repeat("word ", 26)+"end.\n\n", 4), "A reign ends.",
+		{
+			"packages", packages, "| 1 | `state` | x |\n| 4 | `chaos/proc` | x |",
+			[]string{"| 1 | `state` | `chaos` |", "| 4 | `chaos` | x |\n`state`"},
+		},
+		{"prose", prose, strings.Repeat("A short sentence. ", 3) + "`" + strings.Repeat("x ", 30) + "`\n| " +
+			strings.Repeat("x", 130) + " |", []string{
+			strings.Repeat("word ", 26) + "end.", strings.Repeat("x", 121), strings.Repeat("Few words.\n\n",
+				20) + strings.Repeat(strings.Repeat("word ", 26)+"end.\n\n", 4), "A reign ends.",
 		}},
-		{"reachable pages", reachable, "[a](docs/a.md) [why](docs/why)", []string{"[a](docs/a.md)", "[b](docs/b.md) [why](docs/why)", ""}},
-		{"calls", calls, "`GET /leader` `PUT /v1/kv/{key}`\n```console\n$ curl -s $N/leader\n$ curl -s -X PUT -d x $N/v1/kv/a/b\n```", []string{
-			"`GET /leader` `PUT /v1/kv/{key}`",
-			"GET /leader `PUT /v1/kv/{key}`\n```console\n$ curl -s $N/leader\n$ curl -s -X PUT -d x $N/v1/kv/a/b\n```",
-			"`GET /leader` `PUT /v1/kv/{key}`\n```console\n$ curl -s $N/leader\n$ curl -s -X POST -d x $N/v1/kv/a/b\n```",
-		}},
-		{"parts of the runbook", checkRunbookParts, "# A\n## b\n- **Symptom.** x\n- **Meaning.** x\n- **Check.** x\n- **Act.** x\n- **Verify.** x\n", []string{
-			"", "\n## b\n- **Symptom.** x\n", "\n## b\n- **Meaning.** x\n- **Symptom.** x\n- **Check.** x\n- **Act.** x\n- **Verify.** x\n",
-		}},
-		{"decisions", decision, "# 001: why\n", []string{"# 002: why\n", "# 001: why\n" + strings.Repeat("\n", maxDecisionLines)}},
+		{
+			"reachable pages", reachable, "[a](docs/a.md) [why](docs/why)",
+			[]string{"[a](docs/a.md)", "[b](docs/b.md) [why](docs/why)", ""},
+		},
+		{
+			"calls", calls,
+			"`GET /leader` `PUT /v1/kv/{key}`\n```console\n$ curl -s $N/leader\n$ curl -s -X PUT -d x $N/v1/kv/a/b\n```",
+			[]string{
+				"`GET /leader` `PUT /v1/kv/{key}`",
+				"GET /leader `PUT /v1/kv/{key}`\n```console\n$ curl -s $N/leader\n$ curl -s -X PUT -d x $N/v1/kv/a/b\n```",
+				"`GET /leader` `PUT /v1/kv/{key}`\n```console\n$ curl -s $N/leader\n$ curl -s -X POST -d x $N/v1/kv/a/b\n```",
+			},
+		},
+		{
+			"parts of the runbook", checkRunbookParts,
+			"# A\n## b\n- **Symptom.** x\n- **Meaning.** x\n- **Check.** x\n- **Act.** x\n- **Verify.** x\n",
+			[]string{
+				"", "\n## b\n- **Symptom.** x\n",
+				"\n## b\n- **Meaning.** x\n- **Symptom.** x\n- **Check.** x\n- **Act.** x\n- **Verify.** x\n",
+			},
+		},
+		{"decisions", decision, "# 001: why\n", []string{"# 002: why\n", "# 001: why\n" +
+			strings.Repeat("\n", maxDecisionLines)}},
 	} {
 		if p := c.check(c.right); len(p) > 0 {
 			t.Errorf("%s: finds wrong what is right: %q", c.name, p)

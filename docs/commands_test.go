@@ -192,7 +192,8 @@ func (p program) check(words []string) (problems []string) {
 		switch {
 		case word == "--": // another program's words follow
 			i = len(words)
-		case word == "" || strings.ContainsAny(word[:1], "><#)") || strings.HasPrefix(word, "2>") || strings.HasPrefix(word, "…"):
+		case word == "" || strings.ContainsAny(word[:1], "><#)") || strings.HasPrefix(word, "2>") ||
+			strings.HasPrefix(word, "…"):
 			i = len(words)
 		case strings.HasPrefix(word, "-") && word != "-":
 			name := strings.TrimSuffix(flagName(word), "…")

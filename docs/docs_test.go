@@ -26,7 +26,10 @@ type document struct {
 func documents(t *testing.T) []document {
 	t.Helper()
 	var paths []string
-	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md", "benchmarks/*.md", "*/DESIGN.md", "*/*/DESIGN.md"} {
+	for _, pattern := range []string{
+		"*.md", "docs/*.md", "docs/*/*.md", "benchmarks/*.md", "*/DESIGN.md",
+		"*/*/DESIGN.md",
+	} {
 		found, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil {
 			t.Fatal(err)

@@ -89,7 +89,10 @@ var (
 	fileNames   = []string{"log.db"} // that look like keys
 	// Environment variables that tests read, and a placeholder.
 	testVariables = []string{
-		"NORTHSTAR_EXHAUSTIVE", "NORTHSTAR_SIM_SEED", "NORTHSTAR_SIM_SEEDS", "NORTHSTAR_SIM_FROM", "NORTHSTAR_CHAOS_ITERATIONS", "NORTHSTAR_CHAOS_REPORT", "NORTHSTAR_CHAOS_FIGURES", "NORTHSTAR_CHAOS_MUTANT", "NORTHSTAR_TEST_LOG", "NORTHSTAR_TRANSFERS", "NORTHSTAR_TRANSFER_FAULTS", "NORTHSTAR_PLANS", "NORTHSTAR_CONTEST", "NORTHSTAR_FLEET", "NORTHSTAR_SOME_KEY",
+		"NORTHSTAR_EXHAUSTIVE", "NORTHSTAR_SIM_SEED", "NORTHSTAR_SIM_SEEDS", "NORTHSTAR_SIM_FROM",
+		"NORTHSTAR_CHAOS_ITERATIONS", "NORTHSTAR_CHAOS_REPORT", "NORTHSTAR_CHAOS_FIGURES", "NORTHSTAR_CHAOS_MUTANT",
+		"NORTHSTAR_TEST_LOG", "NORTHSTAR_TRANSFERS", "NORTHSTAR_TRANSFER_FAULTS", "NORTHSTAR_PLANS",
+		"NORTHSTAR_CONTEST", "NORTHSTAR_FLEET", "NORTHSTAR_SOME_KEY",
 	}
 )
 
@@ -100,7 +103,8 @@ func checkKeys(d document, clientHelp string) (problems []string) {
 	blocks, inline := d.code()
 	for _, code := range inline {
 		m := dotted.FindStringSubmatch(code)
-		if m != nil && slices.Contains(sections, m[1]) && !slices.Contains(keys, code) && !slices.Contains(fileNames, code) && !strings.HasSuffix(code, ".go") {
+		if m != nil && slices.Contains(sections, m[1]) && !slices.Contains(keys, code) &&
+			!slices.Contains(fileNames, code) && !strings.HasSuffix(code, ".go") {
 			problems = append(problems, "there is no key "+code)
 		}
 	}
@@ -162,7 +166,8 @@ func checkRefusals(text string, reasons []string) (problems []string) {
 // refusals are the constants of type cluster.Refusal.
 func refusals(t *testing.T) (reasons []string) {
 	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, "cluster", "admit.go"), nil, parser.SkipObjectResolution)
+	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, "cluster", "admit.go"), nil,
+		parser.SkipObjectResolution)
 	if err != nil {
 		t.Fatal(err)
 	}

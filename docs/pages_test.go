@@ -70,7 +70,8 @@ func TestAPIPageHasEveryCall(t *testing.T) {
 
 // withoutExample are calls of browsers, of other nodes, and variants of a GET.
 var withoutExample = []string{
-	"GET /", "GET /dashboard/{file}", "POST /v1/sessions/attached", "OPTIONS /health/leader", "OPTIONS /health/follower",
+	"GET /", "GET /dashboard/{file}", "POST /v1/sessions/attached", "OPTIONS /health/leader",
+	"OPTIONS /health/follower",
 }
 
 // checkCalls finds calls that a page does not have as inline code, or has no

@@ -26,15 +26,18 @@ var retired = regexp.MustCompile(`(?i)\b(reign|whoever|taken in|set aside|stands
 // are for users of NorthStar.
 func contributorPage(path string) bool {
 	switch path {
-	case "CONTRIBUTING.md", "docs/ARCHITECTURE.md", "docs/glossary.md", "docs/raft-hazards.md", "docs/testing.md", "docs/test-log.md", "docs/bugs-found.md":
+	case "CONTRIBUTING.md", "docs/ARCHITECTURE.md", "docs/glossary.md", "docs/raft-hazards.md", "docs/testing.md",
+		"docs/test-log.md", "docs/bugs-found.md":
 		return true
 	}
-	return strings.HasPrefix(path, "docs/decisions/") || strings.HasPrefix(path, "benchmarks/") || strings.HasSuffix(path, "DESIGN.md")
+	return strings.HasPrefix(path, "docs/decisions/") || strings.HasPrefix(path, "benchmarks/") ||
+		strings.HasSuffix(path, "DESIGN.md")
 }
 
 // unbounded are the pages whose prose is not yet within the bounds.
 var unbounded = []string{
-	"docs/decisions/013-crash-detection.md", "chaos/sim/DESIGN.md", "consensus/DESIGN.md", "state/DESIGN.md", "transport/DESIGN.md",
+	"docs/decisions/013-crash-detection.md", "chaos/sim/DESIGN.md", "consensus/DESIGN.md", "state/DESIGN.md",
+	"transport/DESIGN.md",
 }
 
 // TestProse bounds the length of sentences and lines of every page.
@@ -72,10 +75,12 @@ func checkProse(d document, maxP90 int) (problems []string) {
 	slices.Sort(counts)
 	if n := len(counts); n > 0 {
 		if mean := float64(total) / float64(n); mean > maxMeanWords {
-			problems = append(problems, fmt.Sprintf("sentences have %.1f words in the mean, at most %d", mean, maxMeanWords))
+			problems = append(problems, fmt.Sprintf("sentences have %.1f words in the mean, at most %d", mean,
+				maxMeanWords))
 		}
 		if p90 := counts[n*9/10]; p90 > maxP90 {
-			problems = append(problems, fmt.Sprintf("sentences have %d words at the 90th percentile, at most %d", p90, maxP90))
+			problems = append(problems, fmt.Sprintf("sentences have %d words at the 90th percentile, at most %d", p90,
+				maxP90))
 		}
 	}
 	for _, line := range lines {

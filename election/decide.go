@@ -97,7 +97,8 @@ func DecideElection(in Input) Decision {
 		return v
 	case !in.confirms(in.Mine), len(agree) < cluster.Quorum(voters):
 		v.After = Recheck
-		v.Reason = fmt.Sprintf("%d of %d voters report that leader %s is %s; %d are needed", count(agree, in.confirms), voters,
+		v.Reason = fmt.Sprintf("%d of %d voters report that leader %s is %s; %d are needed", count(agree, in.confirms),
+			voters,
 			in.Evidence.Leader, in.Evidence.adjective(), cluster.Quorum(voters))
 		return v
 	}
@@ -113,7 +114,8 @@ func DecideElection(in Input) Decision {
 	v.Rank = slices.IndexFunc(v.Ranking, func(r Ranked) bool { return r.ID == in.Mine.NodeID })
 	v.TermProgress = in.progress(others)
 	v.StartElection, v.After = true, in.remainingDelay(v, others)
-	v.Reason = fmt.Sprintf("leader %s is %s (reported by %s); rank %d (%s)", in.Evidence.Leader, in.Evidence.adjective(),
+	v.Reason = fmt.Sprintf("leader %s is %s (reported by %s); rank %d (%s)", in.Evidence.Leader,
+		in.Evidence.adjective(),
 		names(agree), v.Rank+1, v.Ranking[v.Rank].Why)
 	return v
 }

@@ -22,7 +22,8 @@ var start = time.Unix(1_700_000_000, 0)
 // "----" and the verdict; cases are apart by a blank line, # begins a comment.
 func TestGolden(t *testing.T) {
 	for file, judge := range map[string]func(*scene) string{
-		"decide.txt": decideScene, "prevote.txt": preVoteScene, "target.txt": targetScene, "slowdisk.txt": slowDiskScene, "fulldisk.txt": fullDiskScene, "stickiness.txt": stickinessScene,
+		"decide.txt": decideScene, "prevote.txt": preVoteScene, "target.txt": targetScene,
+		"slowdisk.txt": slowDiskScene, "fulldisk.txt": fullDiskScene, "stickiness.txt": stickinessScene,
 	} {
 		t.Run(file, func(t *testing.T) {
 			path := filepath.Join("testdata", file)
@@ -72,7 +73,8 @@ type scene struct {
 
 func parse(t *testing.T, facts string) *scene {
 	s := &scene{
-		t: t, now: start, seen: map[cluster.NodeID]cluster.ReceivedClaim{}, before: map[cluster.NodeID]cluster.ReceivedClaim{}, params: Params{TimeoutMin: 150 * time.Millisecond},
+		t: t, now: start, seen: map[cluster.NodeID]cluster.ReceivedClaim{},
+		before: map[cluster.NodeID]cluster.ReceivedClaim{}, params: Params{TimeoutMin: 150 * time.Millisecond},
 		leading: LeaderView{Delay: 5 * time.Second},
 	}
 	for line := range strings.Lines(facts) {
@@ -110,8 +112,10 @@ func (s *scene) fact(what string, words []string, args map[string]string) {
 	case "evidence":
 		_, lost := args["lost"]
 		_, stalled := args["stalled"]
-		s.evidence = Evidence{Leader: cluster.NodeID(words[0]), BootID: args["boot"], ProcessDead: lost,
-			DiskStalled: stalled, At: start.Add(s.duration(args["at"])), Term: s.number(args["term"])}
+		s.evidence = Evidence{
+			Leader: cluster.NodeID(words[0]), BootID: args["boot"], ProcessDead: lost,
+			DiskStalled: stalled, At: start.Add(s.duration(args["at"])), Term: s.number(args["term"]),
+		}
 		if at, ok := args["active"]; ok {
 			s.evidence.ProgressAt, s.evidence.Progress = start.Add(s.duration(at)), s.number(args["progress"])
 		}
@@ -151,8 +155,9 @@ func (s *scene) fact(what string, words []string, args map[string]string) {
 // term 5 that holds entry 44.
 func (s *scene) claim(id string, args map[string]string) {
 	c := cluster.Claim{
-		NodeID: cluster.NodeID(id), Term: 5, Role: cluster.Follower, LeaderID: "n1", LeaderBootID: "b1", LeaderSilence: 10 * time.Millisecond,
-		LastLogTerm: 5, LastLogIndex: 44, Priority: 100, Eligible: true, IsVoter: true, Lifecycle: cluster.Active,
+		NodeID: cluster.NodeID(id), Term: 5, Role: cluster.Follower, LeaderID: "n1", LeaderBootID: "b1",
+		LeaderSilence: 10 * time.Millisecond,
+		LastLogTerm:   5, LastLogIndex: 44, Priority: 100, Eligible: true, IsVoter: true, Lifecycle: cluster.Active,
 	}
 	seen := cluster.ReceivedClaim{At: s.now, Connected: true}
 	late := false // it has not answered the poll
@@ -267,8 +272,10 @@ func (s *scene) number(text string) uint64 {
 }
 
 func decideScene(s *scene) string {
-	v := DecideElection(Input{Now: s.now, Servers: s.servers, Mine: s.seen[s.self].Claim, Responses: s.seen,
-		LatestClaims: s.before, Evidence: s.evidence, Params: s.params})
+	v := DecideElection(Input{
+		Now: s.now, Servers: s.servers, Mine: s.seen[s.self].Claim, Responses: s.seen,
+		LatestClaims: s.before, Evidence: s.evidence, Params: s.params,
+	})
 	var b strings.Builder
 	switch {
 	case v.StartElection && v.After == 0:
@@ -288,8 +295,11 @@ func decideScene(s *scene) string {
 }
 
 func preVoteScene(s *scene) string {
-	ok, reason := MayPreVote(PreVoteInput{Now: s.now, Candidate: s.candidate, LastContact: s.contact, Servers: s.servers,
-		Mine: s.seen[s.self].Claim, Claims: s.seen, Params: s.params})
+	ok, reason := MayPreVote(PreVoteInput{
+		Now: s.now, Candidate: s.candidate, LastContact: s.contact,
+		Servers: s.servers,
+		Mine:    s.seen[s.self].Claim, Claims: s.seen, Params: s.params,
+	})
 	if ok {
 		return "yes" + reason
 	}

@@ -11,8 +11,10 @@ import (
 // surveyed is what n2 knows of n1, which leads in term 5, itself and n3, all
 // voters, and n4, which is none.
 func surveyed() ClusterPoll {
-	s := ClusterPoll{Now: time.Now(), Params: Params{TimeoutMin: 150 * time.Millisecond},
-		Responses: map[cluster.NodeID]cluster.ReceivedClaim{}}
+	s := ClusterPoll{
+		Now: time.Now(), Params: Params{TimeoutMin: 150 * time.Millisecond},
+		Responses: map[cluster.NodeID]cluster.ReceivedClaim{},
+	}
 	for _, id := range []cluster.NodeID{"n1", "n2", "n3", "n4"} {
 		c := cluster.Claim{
 			NodeID: id, Term: 5, Role: cluster.Follower, LeaderID: "n1", LastLogTerm: 5, LastLogIndex: 44,
@@ -59,8 +61,10 @@ func TestSurveyLeader(t *testing.T) {
 			s.edit("n1", func(c *cluster.Claim) { c.Role, c.LeaderID = cluster.Follower, "n2" })
 			s.edit("n2", func(c *cluster.Claim) { c.Role, c.LeaderID = cluster.Leader, "n2" })
 		}, leader: "n2"},
-		{name: "it does not answer", change: func(s *ClusterPoll) { delete(s.Responses, "n1") },
-			why: "no node that answers leads"},
+		{
+			name: "it does not answer", change: func(s *ClusterPoll) { delete(s.Responses, "n1") },
+			why: "no node that answers leads",
+		},
 		{name: "another is in a later term", change: func(s *ClusterPoll) {
 			s.edit("n3",
 				func(c *cluster.Claim) { c.Term = 6 })
@@ -74,10 +78,16 @@ func TestSurveyLeader(t *testing.T) {
 				func(c *cluster.Claim) { c.Disk.ReadOnly = true })
 		}, leader: "n1"},
 		{name: "one voter does not hear it", change: func(s *ClusterPoll) { s.edit("n2", silent) }, leader: "n1"},
-		{name: "a non-voter does not count", change: func(s *ClusterPoll) { s.edit("n2", silent); s.edit("n4", silent) },
-			leader: "n1"},
-		{name: "a majority does not hear it", change: func(s *ClusterPoll) { s.edit("n2", silent); s.edit("n3", silent) },
-			why: "2 of 3 voters do not hear"},
+		{
+			name:   "a non-voter does not count",
+			change: func(s *ClusterPoll) { s.edit("n2", silent); s.edit("n4", silent) },
+			leader: "n1",
+		},
+		{
+			name:   "a majority does not hear it",
+			change: func(s *ClusterPoll) { s.edit("n2", silent); s.edit("n3", silent) },
+			why:    "2 of 3 voters do not hear",
+		},
 		{name: "a majority knows no leader", change: func(s *ClusterPoll) {
 			for _, id := range []cluster.NodeID{"n2", "n3"} {
 				s.edit(id, func(c *cluster.Claim) { c.LeaderID = "" })
@@ -102,21 +112,33 @@ func TestSurveyVotes(t *testing.T) {
 		granted      bool
 	}{
 		{name: "equal logs", change: func(*ClusterPoll) {}, enough: true, granted: true, reason: "would grant"},
-		{name: "behind one of three", change: func(s *ClusterPoll) { s.edit("n1", ahead) }, enough: true,
-			reason: "log behind: 44 < 46"},
-		{name: "behind both", change: func(s *ClusterPoll) { s.edit("n1", ahead); s.edit("n3", ahead) }, lost: true,
-			reason: "log behind: 44 < 46"},
+		{
+			name: "behind one of three", change: func(s *ClusterPoll) { s.edit("n1", ahead) }, enough: true,
+			reason: "log behind: 44 < 46",
+		},
+		{
+			name: "behind both", change: func(s *ClusterPoll) { s.edit("n1", ahead); s.edit("n3", ahead) }, lost: true,
+			reason: "log behind: 44 < 46",
+		},
 		{name: "behind in term", change: func(s *ClusterPoll) {
 			for _, id := range []cluster.NodeID{"n1", "n3"} {
 				s.edit(id, func(c *cluster.Claim) { c.LastLogTerm, c.LastLogIndex = 6, 40 })
 			}
 		}, lost: true, reason: "log behind: term 5 < 6"},
-		{name: "behind one, the other does not answer",
-			change: func(s *ClusterPoll) { s.edit("n1", ahead); delete(s.Responses, "n3") }, reason: "log behind: 44 < 46"},
-		{name: "nobody answers", change: func(s *ClusterPoll) { delete(s.Responses, "n1"); delete(s.Responses, "n3") },
-			reason: "does not respond"},
-		{name: "a non-voter is ahead", change: func(s *ClusterPoll) { s.edit("n4", ahead) }, enough: true, granted: true,
-			reason: "would grant"},
+		{
+			name:   "behind one, the other does not answer",
+			change: func(s *ClusterPoll) { s.edit("n1", ahead); delete(s.Responses, "n3") },
+			reason: "log behind: 44 < 46",
+		},
+		{
+			name: "nobody answers", change: func(s *ClusterPoll) { delete(s.Responses, "n1"); delete(s.Responses, "n3") },
+			reason: "does not respond",
+		},
+		{
+			name: "a non-voter is ahead", change: func(s *ClusterPoll) { s.edit("n4", ahead) }, enough: true,
+			granted: true,
+			reason:  "would grant",
+		},
 	} {
 		s := surveyed()
 		tt.change(&s)
@@ -175,8 +197,10 @@ func TestSurveyLastResort(t *testing.T) {
 		{"the other could win, and has not", func(*ClusterPoll) {}, 4 * long, true},
 		{"the other is ahead", func(s *ClusterPoll) { s.edit("n2", behind) }, long, false},
 		{"the other is drained too", func(s *ClusterPoll) { s.edit("n3", drained) }, long, true},
-		{"the other may not lead", func(s *ClusterPoll) { s.edit("n3", func(c *cluster.Claim) { c.Eligible = false }) },
-			long, true},
+		{
+			"the other may not lead", func(s *ClusterPoll) { s.edit("n3", func(c *cluster.Claim) { c.Eligible = false }) },
+			long, true,
+		},
 		{"nobody answers", func(s *ClusterPoll) { delete(s.Responses, "n3") }, long, true},
 		{"the others win without its vote", func(s *ClusterPoll) {
 			s.edit("n3", behind)

@@ -129,7 +129,8 @@ func FullDiskTarget(in LeaderView, disk cluster.DiskState) (target cluster.NodeI
 	case in.Paused:
 		return "", "automatic failover is paused"
 	}
-	return preferred(able).Member.ID, fmt.Sprintf("the disk of the leader %s is full: it can take no writes", in.Self.ID)
+	return preferred(able).Member.ID, fmt.Sprintf("the disk of the leader %s is full: it can take no writes",
+		in.Self.ID)
 }
 
 // maxCooldown limits the pause after repeated failures to transfer leadership.

@@ -46,10 +46,18 @@ func TestWhoReportsNeedNotAnswer(t *testing.T) {
 // process in question.
 func TestReportsThatDoNotCount(t *testing.T) {
 	for name, spoil := range map[string]func(w *testCluster){
-		"of one that is gone":   func(w *testCluster) { s := w.claims["n3"]; s.Connected = false; w.claims["n3"] = s },
-		"of a process before":   func(w *testCluster) { s := w.claims["n3"]; s.Claim.LeaderBootID = "b0"; w.claims["n3"] = s },
-		"of an earlier reign":   func(w *testCluster) { s := w.claims["n3"]; s.Claim.Term = 4; w.claims["n3"] = s },
-		"of an unnamed process": func(w *testCluster) { s := w.claims["n3"]; s.Claim.LeaderBootID = ""; w.claims["n3"] = s },
+		"of one that is gone": func(w *testCluster) { s := w.claims["n3"]; s.Connected = false; w.claims["n3"] = s },
+		"of a process before": func(w *testCluster) {
+			s := w.claims["n3"]
+			s.Claim.LeaderBootID = "b0"
+			w.claims["n3"] = s
+		},
+		"of an earlier reign": func(w *testCluster) { s := w.claims["n3"]; s.Claim.Term = 4; w.claims["n3"] = s },
+		"of an unnamed process": func(w *testCluster) {
+			s := w.claims["n3"]
+			s.Claim.LeaderBootID = ""
+			w.claims["n3"] = s
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -177,14 +185,22 @@ func TestOneSlowExchangeIsNoFarNetwork(t *testing.T) {
 		cut       bool
 		min, max  time.Duration
 	}{
-		"near": {200 * time.Microsecond, 200 * time.Microsecond, false, 20 * time.Millisecond,
-			40 * time.Millisecond},
-		"near, the last one was slow": {90 * time.Millisecond, time.Millisecond, false, 20 * time.Millisecond,
-			40 * time.Millisecond},
-		"far": {30 * time.Millisecond, 30 * time.Millisecond, false, 90 * time.Millisecond,
-			120 * time.Millisecond},
-		"far, and not connected": {30 * time.Millisecond, 30 * time.Millisecond, true, 20 * time.Millisecond,
-			40 * time.Millisecond},
+		"near": {
+			200 * time.Microsecond, 200 * time.Microsecond, false, 20 * time.Millisecond,
+			40 * time.Millisecond,
+		},
+		"near, the last one was slow": {
+			90 * time.Millisecond, time.Millisecond, false, 20 * time.Millisecond,
+			40 * time.Millisecond,
+		},
+		"far": {
+			30 * time.Millisecond, 30 * time.Millisecond, false, 90 * time.Millisecond,
+			120 * time.Millisecond,
+		},
+		"far, and not connected": {
+			30 * time.Millisecond, 30 * time.Millisecond, true, 20 * time.Millisecond,
+			40 * time.Millisecond,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

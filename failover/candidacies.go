@@ -78,8 +78,10 @@ func (b *candidacyLog) vote(a cluster.VoteResponse, now time.Time) {
 	defer b.mu.Unlock()
 	i := b.find(a.Term)
 	if i < 0 {
-		b.add(candidacy{term: a.Term, startedAt: now, votes: map[cluster.NodeID]cluster.Vote{},
-			pre: map[cluster.NodeID]cluster.Vote{}})
+		b.add(candidacy{
+			term: a.Term, startedAt: now, votes: map[cluster.NodeID]cluster.Vote{},
+			pre: map[cluster.NodeID]cluster.Vote{},
+		})
 		i = len(b.last) - 1
 	}
 	answers := b.last[i].votes
@@ -136,8 +138,11 @@ func (b *candidacyLog) facts(self cluster.NodeID, term uint64) (CandidacyRecord,
 		if _, ok := answers[self]; !ok && len(votes) > 0 {
 			votes = append(votes, cluster.Vote{Voter: self, Granted: true, Reason: "itself"})
 		}
-		return CandidacyRecord{Term: c.term, Trigger: c.trigger, Reason: c.reason, Operator: c.operator,
-			Ordered: c.overLiveLeader, Began: c.startedAt, LeaderlessSince: c.leaderlessSince, Votes: votes, Steps: c.steps}, true
+		return CandidacyRecord{
+			Term: c.term, Trigger: c.trigger, Reason: c.reason, Operator: c.operator,
+			Ordered: c.overLiveLeader, Began: c.startedAt, LeaderlessSince: c.leaderlessSince, Votes: votes,
+			Steps: c.steps,
+		}, true
 	}
 	return CandidacyRecord{}, false
 }

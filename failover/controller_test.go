@@ -34,7 +34,8 @@ func TestCrash_StartsElectionImmediately(t *testing.T) {
 			len(f.Votes) != 3 || f.Votes[0].Reason != "no answer yet" {
 			t.Errorf("facts: %+v", f)
 		}
-		if s := f.Steps; s.Noticed.After(s.Confirmed) || s.Confirmed.After(s.Agreed) || s.Agreed.After(s.ElectionStarted) ||
+		if s := f.Steps; s.Noticed.After(s.Confirmed) || s.Confirmed.After(s.Agreed) ||
+			s.Agreed.After(s.ElectionStarted) ||
 			s.Noticed.IsZero() {
 			t.Errorf("steps: %+v", s)
 		}
@@ -103,19 +104,29 @@ func TestNoCrashNoElection(t *testing.T) {
 		loss    cluster.ConnectionLoss
 		asked   bool // the peer is dialled again
 	}{
-		{name: "the process lives", fast: true, prepare: func(w *testCluster) { w.alive = cluster.LivenessAlive },
-			loss: cluster.ConnectionLoss{Peer: "n1", BootID: "b1"}, asked: true},
-		{name: "no answer either way", fast: true, prepare: func(w *testCluster) { w.alive = cluster.LivenessUnclear },
-			loss: cluster.ConnectionLoss{Peer: "n1", BootID: "b1"}, asked: true},
+		{
+			name: "the process lives", fast: true, prepare: func(w *testCluster) { w.alive = cluster.LivenessAlive },
+			loss: cluster.ConnectionLoss{Peer: "n1", BootID: "b1"}, asked: true,
+		},
+		{
+			name: "no answer either way", fast: true, prepare: func(w *testCluster) { w.alive = cluster.LivenessUnclear },
+			loss: cluster.ConnectionLoss{Peer: "n1", BootID: "b1"}, asked: true,
+		},
 		{name: "another peer", fast: true, loss: cluster.ConnectionLoss{Peer: "n3", BootID: "b3"}},
 		{name: "an earlier process of the leader", fast: true, loss: cluster.ConnectionLoss{Peer: "n1", BootID: "b0"}},
 		{name: "switched off", fast: false, loss: cluster.ConnectionLoss{Peer: "n1", BootID: "b1"}},
-		{name: "this node leads", fast: true, prepare: func(w *testCluster) { w.status.Role = cluster.Leader },
-			loss: cluster.ConnectionLoss{Peer: "n1", BootID: "b1"}},
-		{name: "paused", fast: true, prepare: func(w *testCluster) { w.mine.Paused = true },
-			loss: cluster.ConnectionLoss{Peer: "n1", BootID: "b1"}, asked: true},
-		{name: "priority 0", fast: true, prepare: func(w *testCluster) { w.mine.Priority = 0 },
-			loss: cluster.ConnectionLoss{Peer: "n1", BootID: "b1"}, asked: true},
+		{
+			name: "this node leads", fast: true, prepare: func(w *testCluster) { w.status.Role = cluster.Leader },
+			loss: cluster.ConnectionLoss{Peer: "n1", BootID: "b1"},
+		},
+		{
+			name: "paused", fast: true, prepare: func(w *testCluster) { w.mine.Paused = true },
+			loss: cluster.ConnectionLoss{Peer: "n1", BootID: "b1"}, asked: true,
+		},
+		{
+			name: "priority 0", fast: true, prepare: func(w *testCluster) { w.mine.Priority = 0 },
+			loss: cluster.ConnectionLoss{Peer: "n1", BootID: "b1"}, asked: true,
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -404,8 +415,11 @@ func TestTheFirstPlaceDoesNotOversleep(t *testing.T) {
 		w.edit(func() {
 			w.answer = func() map[cluster.NodeID]cluster.ReceivedClaim {
 				all := w.Claims()
-				for id, later := range map[cluster.NodeID]time.Duration{"n3": 16 * time.Millisecond, "n4": 25 * time.Millisecond,
-					"n5": 31 * time.Millisecond} {
+				for id, later := range map[cluster.NodeID]time.Duration{
+					"n3": 16 * time.Millisecond,
+					"n4": 25 * time.Millisecond,
+					"n5": 31 * time.Millisecond,
+				} {
 					s := all[id]
 					s.Claim.LeaderSilence = time.Since(began) - later
 					all[id] = s

@@ -54,11 +54,14 @@ type testCluster struct {
 
 func newTestCluster(t *testing.T, voters ...cluster.NodeID) *testCluster {
 	w := &testCluster{
-		t: t, claims: map[cluster.NodeID]cluster.ReceivedClaim{}, alive: cluster.LivenessDead, changed: make(chan struct{}),
+		t: t, claims: map[cluster.NodeID]cluster.ReceivedClaim{}, alive: cluster.LivenessDead,
+		changed: make(chan struct{}),
 		contact: time.Now(), news: make(chan struct{}), view: state.New(state.Options{HistoryRevisions: 10}).View(),
 	}
-	w.status = cluster.NodeStatus{Identity: cluster.Identity{NodeID: "n2"}, Role: cluster.Follower, Term: 5,
-		LeaderID: "n1"}
+	w.status = cluster.NodeStatus{
+		Identity: cluster.Identity{NodeID: "n2"}, Role: cluster.Follower, Term: 5,
+		LeaderID: "n1",
+	}
 	for _, id := range voters {
 		w.status.Servers = append(w.status.Servers, cluster.Server{ID: id, Suffrage: cluster.Voter})
 		w.claims[id] = cluster.ReceivedClaim{Claim: claimOf(id), At: time.Now(), Connected: true}
@@ -73,8 +76,9 @@ func newTestCluster(t *testing.T, voters ...cluster.NodeID) *testCluster {
 
 func claimOf(id cluster.NodeID) cluster.Claim {
 	return cluster.Claim{
-		NodeID: id, Term: 5, Role: cluster.Follower, LeaderID: "n1", LeaderBootID: "b1", LastLogTerm: 5, LastLogIndex: 44,
-		Priority: 100, Eligible: true, IsVoter: true, Lifecycle: cluster.Active,
+		NodeID: id, Term: 5, Role: cluster.Follower, LeaderID: "n1", LeaderBootID: "b1", LastLogTerm: 5,
+		LastLogIndex: 44,
+		Priority:     100, Eligible: true, IsVoter: true, Lifecycle: cluster.Active,
 	}
 }
 
@@ -190,8 +194,10 @@ func (w *testCluster) WaitMainLoop(ctx context.Context) error {
 }
 
 func (w *testCluster) Choices() []cluster.TargetOption {
-	return []cluster.TargetOption{{ID: "n3", Eligible: true, Voter: true, Priority: 100},
-		{ID: "n1", Reason: "node n1 is draining", Voter: true}}
+	return []cluster.TargetOption{
+		{ID: "n3", Eligible: true, Voter: true, Priority: 100},
+		{ID: "n1", Reason: "node n1 is draining", Voter: true},
+	}
 }
 
 func (w *testCluster) StartElection(_ context.Context, term uint64, by cluster.ElectionCause) error {

@@ -65,7 +65,8 @@ const logPollInterval = time.Millisecond
 // the leader dead. It returns false if ctx has ended. It also returns when this node's log has grown while it
 // waits for its delay: the leader's last entries may improve its rank.
 func (c *Controller) awaitChange(ctx context.Context, v election.Decision, changed <-chan struct{},
-	ev election.Evidence, agreeing int, mine cluster.Claim) bool {
+	ev election.Evidence, agreeing int, mine cluster.Claim,
+) bool {
 	timer := time.NewTimer(v.After)
 	defer timer.Stop()
 	var look <-chan time.Time
@@ -99,7 +100,8 @@ func (c *Controller) awaitChange(ctx context.Context, v election.Decision, chang
 // the best candidate may claim one entry too few and be rejected. asked reports that the leader needs no poll
 // any more; its late response still counts.
 func (c *Controller) evaluate(ctx context.Context, ev election.Evidence, asked bool) (v election.Decision,
-	mine cluster.Claim, seen map[cluster.NodeID]cluster.ReceivedClaim) {
+	mine cluster.Claim, seen map[cluster.NodeID]cluster.ReceivedClaim,
+) {
 	servers := c.deps.Consensus.Status().Servers
 	var ask []cluster.NodeID
 	for _, sv := range servers {
@@ -113,7 +115,8 @@ func (c *Controller) evaluate(ctx context.Context, ev election.Evidence, asked b
 	c.pollVoters(ctx, ev, servers, ask, func(answers map[cluster.NodeID]cluster.ReceivedClaim) (enough bool) {
 		seen, mine = answers, c.deps.Claim()
 		v = election.DecideElection(election.Input{
-			Now: c.now(), Servers: servers, Mine: mine, Responses: seen, LatestClaims: c.deps.Peers.Claims(), Evidence: ev, Params: c.cfg.params(),
+			Now: c.now(), Servers: servers, Mine: mine, Responses: seen, LatestClaims: c.deps.Peers.Claims(),
+			Evidence: ev, Params: c.cfg.params(),
 		})
 		return ev.ProcessDead && v.StartElection && v.After == 0
 	})
@@ -135,7 +138,8 @@ func (c *Controller) barrier(ctx context.Context) {
 // one slow voter of five does not delay it. A peer that already confirmed the leader's death and ranks below
 // this node is not polled.
 func (c *Controller) pollVoters(ctx context.Context, ev election.Evidence, servers []cluster.Server,
-	ask []cluster.NodeID, judge func(map[cluster.NodeID]cluster.ReceivedClaim) (enough bool)) {
+	ask []cluster.NodeID, judge func(map[cluster.NodeID]cluster.ReceivedClaim) (enough bool),
+) {
 	seen := c.unsolicited(ev, servers)
 	if judge(seen) {
 		return
@@ -170,14 +174,16 @@ func (c *Controller) pollVoters(ctx context.Context, ev election.Evidence, serve
 // unsolicited returns claims of connected peers that confirm the leader's death and rank below this node. Their
 // later actions cannot change this node's rank. Peers that may rank above it must respond.
 func (c *Controller) unsolicited(ev election.Evidence,
-	servers []cluster.Server) map[cluster.NodeID]cluster.ReceivedClaim {
+	servers []cluster.Server,
+) map[cluster.NodeID]cluster.ReceivedClaim {
 	seen := map[cluster.NodeID]cluster.ReceivedClaim{}
 	if !ev.ProcessDead || ev.BootID == "" {
 		return seen
 	}
 	mine := c.deps.Claim()
 	for id, s := range c.deps.Peers.Claims() {
-		reports := s.Connected && s.Claim.LeaderProcessDead && s.Claim.LeaderBootID == ev.BootID && s.Claim.Term >= ev.Term
+		reports := s.Connected && s.Claim.LeaderProcessDead && s.Claim.LeaderBootID == ev.BootID &&
+			s.Claim.Term >= ev.Term
 		if reports && c.cfg.params().RanksBelow(s.Claim, mine, servers) {
 			seen[id] = s
 		}
@@ -200,7 +206,8 @@ func (c *Controller) pollTimeout() time.Duration {
 // startElection starts an election, within the rate limit for this leader. An election's higher term would also
 // depose a living leader.
 func (c *Controller) startElection(ctx context.Context, ev election.Evidence, confirmed time.Time, v election.Decision,
-	mine cluster.Claim) {
+	mine cluster.Claim,
+) {
 	now := c.now()
 	if !c.allowElection(ev, now) {
 		c.log.Warn("election rate limit reached: waiting for Raft timeouts", "leader", ev.Leader, "boot_id", ev.BootID)
@@ -213,8 +220,10 @@ func (c *Controller) startElection(ctx context.Context, ev election.Evidence, co
 	})
 	c.deps.Event(cluster.Event{
 		Type: "failover", Term: mine.Term, Message: fmt.Sprintf("node %s starts an election: %s", c.cfg.Self, v.Reason),
-		Fields: map[string]any{"trigger": v.Trigger, "leader_id": string(ev.Leader), "rank": v.Rank + 1,
-			"ranking": describe(v.Ranking)},
+		Fields: map[string]any{
+			"trigger": v.Trigger, "leader_id": string(ev.Leader), "rank": v.Rank + 1,
+			"ranking": describe(v.Ranking),
+		},
 	})
 	if err := c.deps.Raft().StartElection(ctx, mine.Term, cluster.CauseLeaderFailed); err != nil {
 		c.log.Warn("cannot start election", "error", err)

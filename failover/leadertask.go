@@ -54,7 +54,10 @@ func (c *Controller) MonitorLeadership(ctx context.Context, term uint64) {
 			if to != fullTo || in.Now.Sub(fullTried) >= fullDiskRetry {
 				fullTried, fullTo = in.Now, to
 				// The next check tries again
-				_ = c.transferWithEvent(ctx, term, cluster.TransferNotice{To: to, Trigger: election.TriggerDiskStall, Reason: why})
+				_ = c.transferWithEvent(ctx, term, cluster.TransferNotice{
+					To: to, Trigger: election.TriggerDiskStall,
+					Reason: why,
+				})
 			}
 		} else if to, why := election.PriorityTarget(in); to != "" {
 			h := cluster.TransferNotice{To: to, Trigger: election.TriggerPriority, Reason: why}
@@ -84,14 +87,17 @@ func (c *Controller) leading(fitSince map[cluster.NodeID]time.Time) (election.Le
 	c.mu.Unlock()
 	for _, e := range view.Elections() {
 		// The time may be in the future, by another node's clock.
-		if at := time.Unix(0, e.LedAt); e.Trigger == election.TriggerDiskStall && at.After(own.Moved) && !at.After(now) {
+		if at := time.Unix(0, e.LedAt); e.Trigger == election.TriggerDiskStall && at.After(own.Moved) &&
+			!at.After(now) {
 			own.Moved = at
 		}
 	}
 	for _, ps := range c.deps.Consensus.Peers() {
 		sv, _ := cluster.FindServer(st.Servers, ps.ID)
-		p := election.Peer{Healthy: ps.Healthy, Reasons: ps.Reasons, LagEntries: ps.LagEntries,
-			NoTransfer: ps.TransferBlocked, IsVoter: sv.Suffrage == cluster.Voter}
+		p := election.Peer{
+			Healthy: ps.Healthy, Reasons: ps.Reasons, LagEntries: ps.LagEntries,
+			NoTransfer: ps.TransferBlocked, IsVoter: sv.Suffrage == cluster.Voter,
+		}
 		member, known := view.Member(ps.ID)
 		if !known {
 			continue
@@ -115,7 +121,8 @@ func (c *Controller) leading(fitSince map[cluster.NodeID]time.Time) (election.Le
 // transferWithEvent records an event and transfers leadership.
 func (c *Controller) transferWithEvent(ctx context.Context, term uint64, h cluster.TransferNotice) error {
 	c.deps.Event(cluster.Event{
-		Type: "failover", Term: term, Message: fmt.Sprintf("transferring leadership from node %s to node %s: %s", c.cfg.Self,
+		Type: "failover", Term: term, Message: fmt.Sprintf("transferring leadership from node %s to node %s: %s",
+			c.cfg.Self,
 			h.To, h.Reason),
 		Fields: map[string]any{"trigger": h.Trigger, "target_leader_id": string(h.To)},
 	})

@@ -190,7 +190,10 @@ func TestFullDiskHandsOver(t *testing.T) {
 			t.Errorf("tried %d times in six seconds", len(got))
 		}
 		w.edit(func() {
-			w.peers = []cluster.PeerStatus{{ID: "n1", Healthy: true}, {ID: "n3", Healthy: true, TransferBlocked: "given up"}}
+			w.peers = []cluster.PeerStatus{
+				{ID: "n1", Healthy: true},
+				{ID: "n3", Healthy: true, TransferBlocked: "given up"},
+			}
 		})
 		time.Sleep(fullDiskInterval)
 		if got := w.moveTargets(); len(got) != 2 {

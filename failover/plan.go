@@ -91,7 +91,8 @@ func (in planInput) planElection(p *cluster.Plan) {
 	case !known:
 		p.Refusal = noMember(p.Target)
 	case answer < need:
-		p.Refusal = cluster.Errorf(cluster.CodeElectionFailed, "%d of %d voters answer, and %d are needed to elect a leader",
+		p.Refusal = cluster.Errorf(cluster.CodeElectionFailed,
+			"%d of %d voters answer, and %d are needed to elect a leader",
 			answer, cluster.CountVoters(s.Servers), need)
 		p.Refusal.NoRetry = true
 	case p.Target == "":
@@ -111,7 +112,8 @@ func (in planInput) planElection(p *cluster.Plan) {
 // vote for it.
 func (in planInput) planEmergency(p *cluster.Plan) {
 	s := in.Survey
-	p.Term, p.Executor, p.Method, p.Candidates, p.Risk = s.Term(), p.Target, cluster.MethodElection, s.TargetOptions(), cluster.RiskMedium
+	p.Term, p.Executor, p.Method, p.Candidates, p.Risk = s.Term(), p.Target, cluster.MethodElection, s.TargetOptions(),
+		cluster.RiskMedium
 	in.expect(p, in.Elections)
 	chosen, known := in.choose(p)
 	leader, why := s.Leader()

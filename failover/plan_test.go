@@ -16,8 +16,12 @@ func planning(o cluster.LeadershipRequest) planInput {
 		Order: o,
 		Status: cluster.NodeStatus{
 			Identity: cluster.Identity{NodeID: "n1"}, Role: cluster.Leader, LeaderID: "n1", Term: 5,
-			Servers: []cluster.Server{{ID: "n1", Suffrage: cluster.Voter}, {ID: "n2", Suffrage: cluster.Voter},
-				{ID: "n3", Suffrage: cluster.Voter}, {ID: "n4"}},
+			Servers: []cluster.Server{
+				{ID: "n1", Suffrage: cluster.Voter},
+				{ID: "n2", Suffrage: cluster.Voter},
+				{ID: "n3", Suffrage: cluster.Voter},
+				{ID: "n4"},
+			},
 		},
 		Choices: []cluster.TargetOption{
 			{ID: "n3", Eligible: true, Voter: true, Priority: 200, LagEntries: 2},
@@ -27,8 +31,10 @@ func planning(o cluster.LeadershipRequest) planInput {
 		Transfers: []time.Duration{3 * time.Millisecond, 5 * time.Millisecond, 40 * time.Millisecond},
 		Elections: []time.Duration{100 * time.Millisecond},
 	}
-	in.Survey = election.ClusterPoll{Servers: in.Status.Servers, Mine: claimOf("n1"),
-		Responses: map[cluster.NodeID]cluster.ReceivedClaim{}, Params: election.Params{TimeoutMin: timeoutMin}}
+	in.Survey = election.ClusterPoll{
+		Servers: in.Status.Servers, Mine: claimOf("n1"),
+		Responses: map[cluster.NodeID]cluster.ReceivedClaim{}, Params: election.Params{TimeoutMin: timeoutMin},
+	}
 	in.Survey.Mine.Role = cluster.Leader
 	for _, id := range []cluster.NodeID{"n2", "n3", "n4"} {
 		c := claimOf(id)
@@ -78,102 +84,188 @@ func TestPlan(t *testing.T) {
 		status int
 		says   string // of summary and warnings
 	}{
-		{name: "transfer to the best", order: cluster.LeadershipRequest{Action: "transfer"}, chosen: "n3", actor: "n1",
-			how: "transfer", says: "n1 transfers leadership to node n3"},
-		{name: "to one that lags", order: cluster.LeadershipRequest{Action: "transfer", Target: "n2"}, chosen: "n2",
-			actor: "n1", how: "transfer", says: "40 entries behind and must catch up first"},
-		{name: "to a non-voter", order: cluster.LeadershipRequest{Action: "transfer", Target: "n4"}, chosen: "n4",
-			actor: "n1", how: "transfer", code: 4003, status: 409, says: "not a voter"},
-		{name: "to itself", order: cluster.LeadershipRequest{Action: "transfer", Target: "n1"}, chosen: "n1", actor: "n1",
-			how: "transfer", code: 4003, status: 409, says: "leads already"},
-		{name: "to a stranger", order: cluster.LeadershipRequest{Action: "transfer", Target: "n9"}, chosen: "n9",
-			actor: "n1", how: "transfer", code: 4400, status: 404, says: "not a member"},
-		{name: "nobody can", order: cluster.LeadershipRequest{Action: "transfer"},
-			change: func(in *planInput) { in.Choices = in.Choices[2:] }, actor: "n1", how: "transfer", code: 4003, status: 409, says: "no node can take over: node n4 is not a voter"},
-		{name: "nothing on record", order: cluster.LeadershipRequest{Action: "transfer"},
-			change: func(in *planInput) { in.Transfers = nil }, chosen: "n3", actor: "n1", how: "transfer", says: "expected write gap is unknown"},
-		{name: "it will not stay there", order: cluster.LeadershipRequest{Action: "transfer", Target: "n2"},
+		{
+			name: "transfer to the best", order: cluster.LeadershipRequest{Action: "transfer"}, chosen: "n3", actor: "n1",
+			how: "transfer", says: "n1 transfers leadership to node n3",
+		},
+		{
+			name: "to one that lags", order: cluster.LeadershipRequest{Action: "transfer", Target: "n2"}, chosen: "n2",
+			actor: "n1", how: "transfer", says: "40 entries behind and must catch up first",
+		},
+		{
+			name: "to a non-voter", order: cluster.LeadershipRequest{Action: "transfer", Target: "n4"}, chosen: "n4",
+			actor: "n1", how: "transfer", code: 4003, status: 409, says: "not a voter",
+		},
+		{
+			name: "to itself", order: cluster.LeadershipRequest{Action: "transfer", Target: "n1"}, chosen: "n1",
+			actor: "n1",
+			how:   "transfer", code: 4003, status: 409, says: "leads already",
+		},
+		{
+			name: "to a stranger", order: cluster.LeadershipRequest{Action: "transfer", Target: "n9"}, chosen: "n9",
+			actor: "n1", how: "transfer", code: 4400, status: 404, says: "not a member",
+		},
+		{
+			name: "nobody can", order: cluster.LeadershipRequest{Action: "transfer"},
+			change: func(in *planInput) { in.Choices = in.Choices[2:] }, actor: "n1", how: "transfer", code: 4003,
+			status: 409, says: "no node can take over: node n4 is not a voter",
+		},
+		{
+			name: "nothing on record", order: cluster.LeadershipRequest{Action: "transfer"},
+			change: func(in *planInput) { in.Transfers = nil }, chosen: "n3", actor: "n1", how: "transfer",
+			says: "expected write gap is unknown",
+		},
+		{
+			name: "it will not stay there", order: cluster.LeadershipRequest{Action: "transfer", Target: "n2"},
 			change: func(in *planInput) {
 				in.Members = []cluster.Member{{ID: "n1", Priority: 200, Eligible: true}}
-			}, chosen: "n2", actor: "n1", how: "transfer", says: "node n1 has priority 200, node n2 100: it takes leadership over again"},
-		{name: "it will, while paused", order: cluster.LeadershipRequest{Action: "transfer", Target: "n3"},
+			}, chosen: "n2", actor: "n1", how: "transfer",
+			says: "node n1 has priority 200, node n2 100: it takes leadership over again",
+		},
+		{
+			name: "it will, while paused", order: cluster.LeadershipRequest{Action: "transfer", Target: "n3"},
 			change: func(in *planInput) {
 				in.Paused, in.Members = true, []cluster.Member{{ID: "n1", Priority: 255, Eligible: true}}
-			}, chosen: "n3", actor: "n1", how: "transfer"},
+			}, chosen: "n3", actor: "n1", how: "transfer",
+		},
 
-		{name: "failover by the leader", order: cluster.LeadershipRequest{Action: "failover"}, chosen: "n3", actor: "n1",
-			how: "transfer", says: "n1 transfers leadership to node n3"},
-		{name: "failover by another that leads", order: cluster.LeadershipRequest{Action: "failover", Target: "n3"},
-			change: func(in *planInput) { in.follower(); in.alive() }, chosen: "n3", actor: "n1", how: "transfer"},
-		{name: "the leader hangs", order: cluster.LeadershipRequest{Action: "failover"}, change: (*planInput).follower,
-			chosen: "n3", actor: "n3", how: "election", says: "no node that answers leads"},
-		{name: "to a named node", order: cluster.LeadershipRequest{Action: "failover", Target: "n2"},
-			change: (*planInput).follower, chosen: "n2", actor: "n2", how: "election", says: "node n2 starts an election"},
-		{name: "to the one that hangs", order: cluster.LeadershipRequest{Action: "failover", Target: "n1"},
-			change: (*planInput).follower, chosen: "n1", actor: "n1", how: "election", code: 4003, status: 409, says: "does not respond"},
-		{name: "to a non-voter, by election", order: cluster.LeadershipRequest{Action: "failover", Target: "n4"},
-			change: (*planInput).follower, chosen: "n4", actor: "n4", how: "election", code: 4003, status: 409, says: "not a voter"},
-		{name: "to a stranger, by election", order: cluster.LeadershipRequest{Action: "failover", Target: "n9"},
-			change: (*planInput).follower, chosen: "n9", actor: "n9", how: "election", code: 4400, status: 404, says: "not a member"},
-		{name: "the leader's own disk hangs", order: cluster.LeadershipRequest{Action: "failover"},
+		{
+			name: "failover by the leader", order: cluster.LeadershipRequest{Action: "failover"}, chosen: "n3",
+			actor: "n1",
+			how:   "transfer", says: "n1 transfers leadership to node n3",
+		},
+		{
+			name: "failover by another that leads", order: cluster.LeadershipRequest{Action: "failover", Target: "n3"},
+			change: func(in *planInput) { in.follower(); in.alive() }, chosen: "n3", actor: "n1", how: "transfer",
+		},
+		{
+			name: "the leader hangs", order: cluster.LeadershipRequest{Action: "failover"}, change: (*planInput).follower,
+			chosen: "n3", actor: "n3", how: "election", says: "no node that answers leads",
+		},
+		{
+			name: "to a named node", order: cluster.LeadershipRequest{Action: "failover", Target: "n2"},
+			change: (*planInput).follower, chosen: "n2", actor: "n2", how: "election",
+			says: "node n2 starts an election",
+		},
+		{
+			name: "to the one that hangs", order: cluster.LeadershipRequest{Action: "failover", Target: "n1"},
+			change: (*planInput).follower, chosen: "n1", actor: "n1", how: "election", code: 4003, status: 409,
+			says: "does not respond",
+		},
+		{
+			name: "to a non-voter, by election", order: cluster.LeadershipRequest{Action: "failover", Target: "n4"},
+			change: (*planInput).follower, chosen: "n4", actor: "n4", how: "election", code: 4003, status: 409,
+			says: "not a voter",
+		},
+		{
+			name: "to a stranger, by election", order: cluster.LeadershipRequest{Action: "failover", Target: "n9"},
+			change: (*planInput).follower, chosen: "n9", actor: "n9", how: "election", code: 4400, status: 404,
+			says: "not a member",
+		},
+		{
+			name: "the leader's own disk hangs", order: cluster.LeadershipRequest{Action: "failover"},
 			change: func(in *planInput) {
 				in.edit("n1", func(c *cluster.Claim) { c.Disk.Stalled = true })
-			}, chosen: "n3", actor: "n3", how: "election", says: "the disk of the leader n1 is stalled"},
-		{name: "another has found this node, whatever it hears of a leader",
-			order: cluster.LeadershipRequest{Action: "failover", Target: "n2",
-				Forwarded: true}, change: func(in *planInput) { in.follower(); in.alive() }, chosen: "n2", actor: "n2", how: "election"},
-		{name: "no quorum", order: cluster.LeadershipRequest{Action: "failover", Target: "n2"},
+			}, chosen: "n3", actor: "n3", how: "election", says: "the disk of the leader n1 is stalled",
+		},
+		{
+			name: "another has found this node, whatever it hears of a leader",
+			order: cluster.LeadershipRequest{
+				Action: "failover", Target: "n2",
+				Forwarded: true,
+			}, change: func(in *planInput) { in.follower(); in.alive() }, chosen: "n2", actor: "n2",
+			how: "election",
+		},
+		{
+			name: "no quorum", order: cluster.LeadershipRequest{Action: "failover", Target: "n2"},
 			change: func(in *planInput) {
 				in.follower()
 				delete(in.Survey.Responses,
 					"n3")
-			}, chosen: "n2", actor: "n2", how: "election", code: 4001, status: 503, says: "1 of 3 voters answer, and 2 are needed"},
-		{name: "behind the others", order: cluster.LeadershipRequest{Action: "failover", Target: "n2"}, change: behind,
-			chosen: "n2", actor: "n2", how: "election", code: 4006, status: 409, says: "n3: log behind: 40 < 44"},
-		{name: "draining", order: cluster.LeadershipRequest{Action: "failover", Target: "n3"},
+			}, chosen: "n2", actor: "n2", how: "election", code: 4001, status: 503,
+			says: "1 of 3 voters answer, and 2 are needed",
+		},
+		{
+			name: "behind the others", order: cluster.LeadershipRequest{Action: "failover", Target: "n2"}, change: behind,
+			chosen: "n2", actor: "n2", how: "election", code: 4006, status: 409, says: "n3: log behind: 40 < 44",
+		},
+		{
+			name: "draining", order: cluster.LeadershipRequest{Action: "failover", Target: "n3"},
 			change: func(in *planInput) {
 				in.follower()
 				in.edit("n3",
 					func(c *cluster.Claim) { c.Draining = true })
-			}, chosen: "n3", actor: "n3", how: "election", code: 4003, status: 409, says: "draining"},
-		{name: "by lease", order: cluster.LeadershipRequest{Action: "failover"},
-			change: func(in *planInput) { in.follower(); in.LeaseWait = 148 * time.Millisecond }, chosen: "n3", actor: "n3", how: "election", says: "serves nothing for 148ms"},
-		{name: "paused", order: cluster.LeadershipRequest{Action: "failover"},
-			change: func(in *planInput) { in.follower(); in.Paused = true }, chosen: "n3", actor: "n3", how: "election", says: "automatic failover is paused"},
+			}, chosen: "n3", actor: "n3", how: "election", code: 4003, status: 409, says: "draining",
+		},
+		{
+			name: "by lease", order: cluster.LeadershipRequest{Action: "failover"},
+			change: func(in *planInput) { in.follower(); in.LeaseWait = 148 * time.Millisecond }, chosen: "n3",
+			actor: "n3", how: "election", says: "serves nothing for 148ms",
+		},
+		{
+			name: "paused", order: cluster.LeadershipRequest{Action: "failover"},
+			change: func(in *planInput) { in.follower(); in.Paused = true }, chosen: "n3", actor: "n3", how: "election",
+			says: "automatic failover is paused",
+		},
 
-		{name: "emergency beside a leader", order: cluster.LeadershipRequest{Action: "emergency", Target: "n3"},
-			change: func(in *planInput) { in.follower(); in.alive() }, chosen: "n3", actor: "n3", how: "election", says: "node n1 leads and can transfer leadership"},
-		{name: "emergency, not eligible", order: cluster.LeadershipRequest{Action: "emergency", Target: "n2"},
+		{
+			name: "emergency beside a leader", order: cluster.LeadershipRequest{Action: "emergency", Target: "n3"},
+			change: func(in *planInput) { in.follower(); in.alive() }, chosen: "n3", actor: "n3", how: "election",
+			says: "node n1 leads and can transfer leadership",
+		},
+		{
+			name: "emergency, not eligible", order: cluster.LeadershipRequest{Action: "emergency", Target: "n2"},
 			change: func(in *planInput) {
 				in.follower()
 				in.edit("n2",
 					func(c *cluster.Claim) { c.Eligible = false })
-			}, chosen: "n2", actor: "n2", how: "election", says: "not eligible to lead: not eligible: this check is skipped"},
-		{name: "emergency, kept from leading", order: cluster.LeadershipRequest{Action: "emergency", Target: "n2"},
+			}, chosen: "n2", actor: "n2", how: "election",
+			says: "not eligible to lead: not eligible: this check is skipped",
+		},
+		{
+			name: "emergency, kept from leading", order: cluster.LeadershipRequest{Action: "emergency", Target: "n2"},
 			change: func(in *planInput) {
 				in.follower()
 				in.Members = []cluster.Member{{ID: "n2", Priority: 100}}
-			}, chosen: "n2", actor: "n2", how: "election", says: "node n2 is not eligible by its record: it transfers leadership again"},
-		{name: "emergency, it does not answer", order: cluster.LeadershipRequest{Action: "emergency", Target: "n3"},
+			}, chosen: "n2", actor: "n2", how: "election",
+			says: "node n2 is not eligible by its record: it transfers leadership again",
+		},
+		{
+			name: "emergency, it does not answer", order: cluster.LeadershipRequest{Action: "emergency", Target: "n3"},
 			change: func(in *planInput) {
 				in.follower()
 				delete(in.Survey.Responses,
 					"n3")
-			}, chosen: "n3", actor: "n3", how: "election", says: "does not respond: this check is skipped"},
-		{name: "emergency, behind, and nobody else answers", order: cluster.LeadershipRequest{Action: "emergency",
-			Target: "n2"}, change: func(in *planInput) {
+			}, chosen: "n3", actor: "n3", how: "election", says: "does not respond: this check is skipped",
+		},
+		{name: "emergency, behind, and nobody else answers", order: cluster.LeadershipRequest{
+			Action: "emergency",
+			Target: "n2",
+		}, change: func(in *planInput) {
 			behind(in)
 			delete(in.Survey.Responses,
 				"n3")
 		}, chosen: "n2", actor: "n2", how: "election"},
-		{name: "emergency, behind all", order: cluster.LeadershipRequest{Action: "emergency", Target: "n2"},
-			change: func(in *planInput) { behind(in); in.alive() }, chosen: "n2", actor: "n2", how: "election", code: 4006, status: 409, says: "n1: log behind: 40 < 44; n3: log behind: 40 < 44"},
-		{name: "emergency, the leader itself", order: cluster.LeadershipRequest{Action: "emergency", Target: "n1"},
-			change: func(in *planInput) { in.follower(); in.alive() }, chosen: "n1", actor: "n1", how: "election", code: 4003, status: 409, says: "leads already"},
-		{name: "emergency, a non-voter", order: cluster.LeadershipRequest{Action: "emergency", Target: "n4"}, chosen: "n4",
-			actor: "n4", how: "election", code: 4003, status: 409, says: "not a voter"},
-		{name: "emergency, a stranger", order: cluster.LeadershipRequest{Action: "emergency", Target: "n9"}, chosen: "n9",
-			actor: "n9", how: "election", code: 4400, status: 404, says: "not a member"},
+		{
+			name: "emergency, behind all", order: cluster.LeadershipRequest{Action: "emergency", Target: "n2"},
+			change: func(in *planInput) { behind(in); in.alive() }, chosen: "n2", actor: "n2", how: "election",
+			code: 4006, status: 409, says: "n1: log behind: 40 < 44; n3: log behind: 40 < 44",
+		},
+		{
+			name: "emergency, the leader itself", order: cluster.LeadershipRequest{Action: "emergency", Target: "n1"},
+			change: func(in *planInput) { in.follower(); in.alive() }, chosen: "n1", actor: "n1", how: "election",
+			code: 4003, status: 409, says: "leads already",
+		},
+		{
+			name: "emergency, a non-voter", order: cluster.LeadershipRequest{Action: "emergency", Target: "n4"},
+			chosen: "n4",
+			actor:  "n4", how: "election", code: 4003, status: 409, says: "not a voter",
+		},
+		{
+			name: "emergency, a stranger", order: cluster.LeadershipRequest{Action: "emergency", Target: "n9"},
+			chosen: "n9",
+			actor:  "n9", how: "election", code: 4400, status: 404, says: "not a member",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			in := planning(c.order)
@@ -213,15 +305,19 @@ func TestPlanShowsPriorities(t *testing.T) {
 
 func TestPlanGaps(t *testing.T) {
 	in := planning(cluster.LeadershipRequest{Action: "transfer"})
-	if got := plan(in).Gap; got != (cluster.Gap{Expected: 5 * time.Millisecond, Worst: 40 * time.Millisecond,
-		Samples: 3}) {
+	if got := plan(in).Gap; got != (cluster.Gap{
+		Expected: 5 * time.Millisecond, Worst: 40 * time.Millisecond,
+		Samples: 3,
+	}) {
 		t.Errorf("transfer: %+v", got)
 	}
 	in = planning(cluster.LeadershipRequest{Action: "failover"})
 	in.follower()
 	in.LeaseWait = 150 * time.Millisecond
-	if got := plan(in).Gap; got != (cluster.Gap{Expected: 250 * time.Millisecond, Worst: 250 * time.Millisecond,
-		Samples: 1}) {
+	if got := plan(in).Gap; got != (cluster.Gap{
+		Expected: 250 * time.Millisecond, Worst: 250 * time.Millisecond,
+		Samples: 1,
+	}) {
 		t.Errorf("election with a lease: %+v", got)
 	}
 }

@@ -107,15 +107,18 @@ func (c *Controller) survey(ctx context.Context, wait time.Duration) election.Cl
 	})
 	seen := c.deps.Peers.Poll(ctx, ask)
 	barrier.Wait()
-	return election.ClusterPoll{Now: c.now(), Servers: servers, Mine: c.deps.Claim(), Responses: seen,
-		Params: c.cfg.params()}
+	return election.ClusterPoll{
+		Now: c.now(), Servers: servers, Mine: c.deps.Claim(), Responses: seen,
+		Params: c.cfg.params(),
+	}
 }
 
 // Execute executes a request by the plan made for it on this node, and returns once the target is seen leading.
 // It returns the errors of Transfer.Execute; for an election also CodeVoteDenied with the votes,
 // CodeElectionFailed, and CodeBusy while this node executes another request.
 func (c *Controller) Execute(ctx context.Context, o cluster.LeadershipRequest,
-	p cluster.Plan) (cluster.TransferOutcome, error) {
+	p cluster.Plan,
+) (cluster.TransferOutcome, error) {
 	trigger := triggerOf(o.Action)
 	switch {
 	case p.Refusal != nil:
@@ -123,8 +126,10 @@ func (c *Controller) Execute(ctx context.Context, o cluster.LeadershipRequest,
 	case p.Executor != c.cfg.Self:
 		return cluster.TransferOutcome{}, c.notLeaderError()
 	case p.Method == cluster.MethodTransfer:
-		return c.deps.Transfer.Execute(ctx, cluster.TransferNotice{To: p.Target, Trigger: trigger, Reason: o.Reason,
-			Operator: o.Operator})
+		return c.deps.Transfer.Execute(ctx, cluster.TransferNotice{
+			To: p.Target, Trigger: trigger, Reason: o.Reason,
+			Operator: o.Operator,
+		})
 	}
 	select {
 	case c.requestSem <- struct{}{}:
@@ -150,7 +155,8 @@ func triggerOf(action string) string {
 // runRequestedElection starts an election at operator request and waits for its result. If other nodes are in a
 // later term, it starts another election with that term known.
 func (c *Controller) runRequestedElection(ctx context.Context, o cluster.LeadershipRequest,
-	p cluster.Plan) (cluster.TransferOutcome, error) {
+	p cluster.Plan,
+) (cluster.TransferOutcome, error) {
 	began, old := c.now(), c.lastLeader().id
 	for try := range maxElectionAttempts {
 		if try > 0 {
@@ -167,7 +173,10 @@ func (c *Controller) runRequestedElection(ctx context.Context, o cluster.Leaders
 		})
 		c.deps.Event(cluster.Event{
 			Type: "failover", Term: term, Message: fmt.Sprintf("node %s starts an election: %s", c.cfg.Self, why),
-			Fields: map[string]any{"trigger": triggerOf(o.Action), "operator": o.Operator, "leader_id": string(p.Leader)},
+			Fields: map[string]any{
+				"trigger": triggerOf(o.Action), "operator": o.Operator,
+				"leader_id": string(p.Leader),
+			},
 		})
 		if err := c.deps.Raft().StartElection(ctx, term, cluster.CauseOperator); err != nil {
 			if c.deps.Claim().Term != term {
@@ -183,10 +192,14 @@ func (c *Controller) runRequestedElection(ctx context.Context, o cluster.Leaders
 			return cluster.TransferOutcome{}, err
 		}
 		st := c.deps.Consensus.Status()
-		return cluster.TransferOutcome{OldLeader: old, NewLeader: c.cfg.Self, Term: st.Term,
-			Duration: c.now().Sub(began)}, nil
+		return cluster.TransferOutcome{
+			OldLeader: old, NewLeader: c.cfg.Self, Term: st.Term,
+			Duration: c.now().Sub(began),
+		}, nil
 	}
-	return cluster.TransferOutcome{}, electionFailed("node %s has stood %d times, and the others were in a later term each time", c.cfg.Self, maxElectionAttempts)
+	return cluster.TransferOutcome{},
+		electionFailed("node %s has stood %d times, and the others were in a later term each time", c.cfg.Self,
+			maxElectionAttempts)
 }
 
 // leaderlessSince returns when the leader was last heard, or now if it is alive.

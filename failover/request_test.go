@@ -30,7 +30,10 @@ func (w *testCluster) wins() {
 }
 
 func manual(target cluster.NodeID) cluster.LeadershipRequest {
-	return cluster.LeadershipRequest{Action: cluster.ActionFailover, Target: target, Reason: "n1 hangs", Operator: "anna"}
+	return cluster.LeadershipRequest{
+		Action: cluster.ActionFailover, Target: target, Reason: "n1 hangs",
+		Operator: "anna",
+	}
 }
 
 // obey plans and carries out.
@@ -72,8 +75,10 @@ func TestEmergencyElection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := ordered(t, (*testCluster).wins)
 		w.awake = true
-		if _, err := w.obey(cluster.LeadershipRequest{Action: cluster.ActionEmergency, Target: "n2",
-			Reason: "now"}); err != nil {
+		if _, err := w.obey(cluster.LeadershipRequest{
+			Action: cluster.ActionEmergency, Target: "n2",
+			Reason: "now",
+		}); err != nil {
 			t.Fatal(err)
 		}
 		if f := w.c.Facts(6); f.Trigger != "emergency" || !f.Ordered {
@@ -172,8 +177,10 @@ func TestOneOrderAtATime(t *testing.T) {
 func TestPlanChangesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := ordered(t, func(w *testCluster) { w.t.Error("it stands") })
-		for _, o := range []cluster.LeadershipRequest{manual("n2"), manual(""),
-			{Action: cluster.ActionEmergency, Target: "n2"}} {
+		for _, o := range []cluster.LeadershipRequest{
+			manual("n2"), manual(""),
+			{Action: cluster.ActionEmergency, Target: "n2"},
+		} {
 			p, err := w.c.Plan(t.Context(), o)
 			if err != nil || p.Refusal != nil || p.Method != cluster.MethodElection {
 				t.Errorf("%+v: %+v, %v", o, p, err)

@@ -128,8 +128,10 @@ func TestReclaimLeadership(t *testing.T) {
 		w := newTestCluster(t, "n1", "n2", "n3")
 		c := w.start(Config{})
 		w.cause = cluster.CauseTransferFailed
-		if err := c.ReclaimLeadership(t.Context(), 5, cluster.TransferNotice{To: "n3", Trigger: "transfer",
-			Reason: "upgrade", Operator: "anna"}); err != nil || len(w.started) != 1 {
+		if err := c.ReclaimLeadership(t.Context(), 5, cluster.TransferNotice{
+			To: "n3", Trigger: "transfer",
+			Reason: "upgrade", Operator: "anna",
+		}); err != nil || len(w.started) != 1 {
 			t.Fatalf("%v, stood at %v", err, w.started)
 		}
 		if f := c.Facts(6); f.Trigger != "transfer" ||
@@ -137,7 +139,8 @@ func TestReclaimLeadership(t *testing.T) {
 			t.Errorf("facts: %+v", f)
 		}
 		w.edit(func() { w.status.Term = 7 })
-		if err := c.ReclaimLeadership(t.Context(), 7, cluster.TransferNotice{To: "n3", Trigger: "transfer"}); err != nil ||
+		if err := c.ReclaimLeadership(t.Context(), 7,
+			cluster.TransferNotice{To: "n3", Trigger: "transfer"}); err != nil ||
 			c.Facts(8).Reason != "node n3 did not take over; node n2 starts a new election" {
 			t.Errorf("without a reason: %v, %q", err, c.Facts(8).Reason)
 		}

@@ -76,8 +76,9 @@ func TestAssess(t *testing.T) {
 		},
 		{
 			name: "not heard from yet", role: cluster.Follower, leader: "n3",
-			change: func(in *Input) { delete(in.Claims, "n2") }, reason: "not heard from yet", contact: 20 * time.Millisecond,
-			lag: 7,
+			change: func(in *Input) { delete(in.Claims, "n2") }, reason: "not heard from yet",
+			contact: 20 * time.Millisecond,
+			lag:     7,
 		},
 		{
 			name: "part of a split brain", role: cluster.Follower, leader: "n3",

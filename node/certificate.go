@@ -29,7 +29,8 @@ func checkCertificate(files TLSConfig, clusterName string, id cluster.NodeID, no
 	}
 	want := fmt.Sprintf("northstar://%s/node/%s", clusterName, id)
 	if !hasURI(pair.Leaf, want) {
-		return "tls.cert", fmt.Errorf("is not this node's: want the URI %s among its names, it has %v", want, pair.Leaf.URIs)
+		return "tls.cert", fmt.Errorf("is not this node's: want the URI %s among its names, it has %v", want,
+			pair.Leaf.URIs)
 	}
 	intermediates := x509.NewCertPool()
 	for _, der := range pair.Certificate[1:] {

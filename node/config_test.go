@@ -136,7 +136,8 @@ func TestEveryKeyByFlagEnvironmentAndFile(t *testing.T) {
 			if reflect.DeepEqual(want, valueOf(t, &defaults, key.Name)) {
 				t.Fatalf("the flag changes nothing: %v", want)
 			}
-			for from, cfg := range map[string]*Config{key.Env: env, "northstar.toml line 3": file, "--" + key.Flag: flag} {
+			for from, cfg := range map[string]*Config{key.Env: env, "northstar.toml line 3": file, "--" +
+				key.Flag: flag} {
 				if got := valueOf(t, cfg, key.Name); !reflect.DeepEqual(got, want) {
 					t.Errorf("%s gives %v, the flag %v", from, got, want)
 				}
@@ -200,9 +201,13 @@ func TestBadValuesAreAllListed(t *testing.T) {
 				`log.level = "map[x:info]": want a string, in quotes (northstar.toml line 8)`,
 			},
 		},
-		{name: "a section as value", file: "election = 3\n", want: []string{"election: unknown key (northstar.toml line 1)"}},
 		{
-			name: "bad values in file and environment", file: "\n[election]\ntimeout-min = 'soon'\n[disk]\nreserve = '64 Mebi'\n",
+			name: "a section as value", file: "election = 3\n",
+			want: []string{"election: unknown key (northstar.toml line 1)"},
+		},
+		{
+			name: "bad values in file and environment",
+			file: "\n[election]\ntimeout-min = 'soon'\n[disk]\nreserve = '64 Mebi'\n",
 			env: map[string]string{
 				"NORTHSTAR_PRIORITY": "high", "NORTHSTAR_INITIAL_CLUSTER": "n1,N2=a:1@b:2",
 				"NORTHSTAR_ELECTION_LEASE_DRIFT": "x",
@@ -312,7 +317,10 @@ func TestValidate(t *testing.T) {
 		},
 		{"advertise ::", func(c *Config) { c.HTTPAdvertise = "[::]:7700" }, "other nodes cannot dial ::"},
 		{"advertise port 0", func(c *Config) { c.HTTPAdvertise = "h:0" }, "other nodes cannot dial port 0"},
-		{"duplicate id", func(c *Config) { c.InitialCluster = members(t, three+",n2=d:1@d:2") }, "duplicate node ID n2"},
+		{
+			"duplicate id", func(c *Config) { c.InitialCluster = members(t, three+",n2=d:1@d:2") },
+			"duplicate node ID n2",
+		},
 		{
 			"duplicate address", func(c *Config) { c.InitialCluster = members(t, three+",n4=d:1@b:2") },
 			"duplicate address b:2, at n2 and n4",
@@ -330,11 +338,17 @@ func TestValidate(t *testing.T) {
 			"HTTP address is 127.0.0.1:7701, but it advertises h:1",
 		},
 		{
-			"initial cluster and join", func(c *Config) { c.InitialCluster, c.Join = members(t, three), []string{"a:1"} },
+			"initial cluster and join", func(c *Config) {
+				c.InitialCluster, c.Join = members(t, three),
+					[]string{"a:1"}
+			},
 			`join = "a:1": cannot be combined`,
 		},
 		{
-			"initial cluster and discover", func(c *Config) { c.InitialCluster, c.Discover = members(t, three), "dns://x" },
+			"initial cluster and discover", func(c *Config) {
+				c.InitialCluster, c.Discover = members(t, three),
+					"dns://x"
+			},
 			"discover = \"dns://x\": cannot be combined",
 		},
 		{"join address", func(c *Config) { c.Join = []string{"a"} }, `join = "a": address "a": want HOST:PORT`},
@@ -370,7 +384,10 @@ func TestValidate(t *testing.T) {
 		},
 		{"exposed raft", func(c *Config) { c.RaftAddr = "host:7700" }, `raft-addr = "host:7700": not a loopback address`},
 		{
-			"tokens do not make plain text safe", func(c *Config) { c.HTTPAddr, c.Auth.Tokens = "10.0.0.1:7701", "/nowhere" },
+			"tokens do not make plain text safe", func(c *Config) {
+				c.HTTPAddr, c.Auth.Tokens = "10.0.0.1:7701",
+					"/nowhere"
+			},
 			"not a loopback address",
 		},
 		{"log level", func(c *Config) { c.Log.Level = "loud" }, `log.level = "loud"`},
@@ -414,7 +431,10 @@ func TestValidateListsEveryProblemWithItsSource(t *testing.T) {
 }
 
 func TestSize(t *testing.T) {
-	for text, want := range map[string]Size{"0": 0, "1": 1, "10kB": 10000, "64MiB": 64 << 20, "1 GiB": 1 << 30, "3B": 3} {
+	for text, want := range map[string]Size{
+		"0": 0, "1": 1, "10kB": 10000, "64MiB": 64 << 20, "1 GiB": 1 << 30,
+		"3B": 3,
+	} {
 		var s Size
 		if err := s.UnmarshalText([]byte(text)); err != nil || s != want {
 			t.Errorf("%s: got %d, %v; want %d", text, s, err, want)
@@ -435,8 +455,10 @@ func TestSize(t *testing.T) {
 
 func TestDefaults(t *testing.T) {
 	cfg := Default()
-	if cfg.ClusterName != "northstar" || cfg.Priority != cluster.DefaultPriority || !cfg.Eligible || !cfg.Failover.Auto ||
-		cfg.Election.TimeoutMax != 2*cfg.Election.TimeoutMin || cfg.Disk.Reserve != 64<<20 || cfg.Election.LeaseDrift != 10 {
+	if cfg.ClusterName != "northstar" || cfg.Priority != cluster.DefaultPriority || !cfg.Eligible ||
+		!cfg.Failover.Auto ||
+		cfg.Election.TimeoutMax != 2*cfg.Election.TimeoutMin || cfg.Disk.Reserve != 64<<20 ||
+		cfg.Election.LeaseDrift != 10 {
 		t.Errorf("defaults are not those of the contract: %+v", cfg)
 	}
 }

@@ -65,7 +65,8 @@ func (d discovery) lookUp(ctx context.Context, r Resolver) ([]string, error) {
 			return nil, err
 		}
 		for _, rec := range records {
-			addresses = append(addresses, net.JoinHostPort(strings.TrimSuffix(rec.Target, "."), strconv.Itoa(int(rec.Port))))
+			addresses = append(addresses, net.JoinHostPort(strings.TrimSuffix(rec.Target, "."),
+				strconv.Itoa(int(rec.Port))))
 		}
 	}
 	return addresses[:min(len(addresses), maxDiscovered)], nil

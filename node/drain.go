@@ -77,7 +77,8 @@ func (n *Node) handOver(ctx context.Context) {
 			Reason:  fmt.Sprintf("node %s is stopping", n.cfg.ID),
 		})
 		if err == nil {
-			n.log.Info("leadership transferred", "to", string(outcome.NewLeader), "term", outcome.Term, "took", outcome.Duration)
+			n.log.Info("leadership transferred", "to", string(outcome.NewLeader), "term", outcome.Term, "took",
+				outcome.Duration)
 			return
 		}
 		if err.Error() != trouble {

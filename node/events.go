@@ -115,7 +115,8 @@ func recordChange(old, now cluster.Member) string {
 	note(old.RaftAddress != now.RaftAddress && old.RaftAddress != "", "has raft address %s", now.RaftAddress)
 	note(old.Lifecycle != now.Lifecycle && old.Lifecycle != "", "is %s", now.Lifecycle)
 	note(old.Version != now.Version && old.Version != "", "runs version %s", now.Version)
-	note(old.Incarnation != now.Incarnation && now.Incarnation == "", "re-admitted: may rejoin with a new data directory")
+	note(old.Incarnation != now.Incarnation && now.Incarnation == "",
+		"re-admitted: may rejoin with a new data directory")
 	return strings.Join(what, ", ")
 }
 
@@ -130,7 +131,8 @@ func healthChanges(prev, next stateSnapshot) (events []journalEvent) {
 			continue
 		}
 		e := journalEvent{warn: !now.Healthy, Event: cluster.Event{
-			Type: "health", Message: fmt.Sprintf("member %s is healthy again", id), Fields: map[string]any{"member": string(id)},
+			Type: "health", Message: fmt.Sprintf("member %s is healthy again", id),
+			Fields: map[string]any{"member": string(id)},
 		}}
 		if !now.Healthy {
 			e.Message = fmt.Sprintf("member %s is not healthy: %s", id, strings.Join(now.Reasons, ", "))

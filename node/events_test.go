@@ -58,14 +58,22 @@ func TestDiffEvents(t *testing.T) {
 			"well", base(func(o *stateSnapshot) { o.peers["n2"] = cluster.PeerStatus{ID: "n2"} }), base(nil),
 			[]string{"health: member n2 is healthy again"},
 		},
-		{"new leader looks for the first time", base(func(o *stateSnapshot) { o.peers = nil }), base(func(o *stateSnapshot) {
-			o.peers["n2"] = cluster.PeerStatus{ID: "n2", Reasons: []string{"x"}}
-		}), []string{"!health: member n2 is not healthy: x"}},
+		{
+			"new leader looks for the first time", base(func(o *stateSnapshot) { o.peers = nil }),
+			base(func(o *stateSnapshot) {
+				o.peers["n2"] = cluster.PeerStatus{ID: "n2", Reasons: []string{"x"}}
+			}),
+			[]string{"!health: member n2 is not healthy: x"},
+		},
 		{"a new leader, and all are well", base(func(o *stateSnapshot) { o.peers = nil }), base(nil), nil},
 		{
-			"disk", base(nil), base(func(o *stateSnapshot) { o.status.Disk.Stalled, o.status.Disk.ReadOnly = true, true }),
+			"disk", base(nil), base(func(o *stateSnapshot) {
+				o.status.Disk.Stalled, o.status.Disk.ReadOnly = true,
+					true
+			}),
 			[]string{
-				"!disk: disk stalled: an I/O operation does not complete", "!disk: the disk has less space left than the reserve: this node is read-only",
+				"!disk: disk stalled: an I/O operation does not complete",
+				"!disk: the disk has less space left than the reserve: this node is read-only",
 			},
 		},
 		{

@@ -116,7 +116,8 @@ func TestExternalLock(t *testing.T) {
 	if err := s.Up(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it is refused", func() bool { return strings.Contains(first.log.String(), "not permitted to log in") })
+	eventually(t, "it is refused",
+		func() bool { return strings.Contains(first.log.String(), "not permitted to log in") })
 	server(`ALTER ROLE locker LOGIN`)
 	serves(first)
 	old := leader(t, nodes)
@@ -179,7 +180,8 @@ func TestExternalLockIsChecked(t *testing.T) {
 	cfg := prepare(t, "n1", nil).cfg
 	for url, problem := range map[string]string{
 		"postgres://host/db": "", "postgresql://host/db": "",
-		"mysql://x": "begins with postgres://", "host=db": "begins with postgres://", "postgres://user:hunter2@host:port/db": "DSN",
+		"mysql://x": "begins with postgres://", "host=db": "begins with postgres://",
+		"postgres://user:hunter2@host:port/db": "DSN",
 	} {
 		cfg.Failover.ExternalLock = url
 		err := cfg.Validate(time.Now())

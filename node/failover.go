@@ -15,7 +15,8 @@ func (n *Node) buildFailover() {
 	c, lease := n.cfg, n.consensusConfig()
 	n.failover = failover.New(failover.Config{
 		Self: c.ID, Fast: c.Failover.Fast, TakeoverDelay: c.Failover.TakeoverDelay,
-		TimeoutMin: c.Election.TimeoutMin, TimeoutMax: c.Election.TimeoutMax, Lease: c.Election.Lease, LeaseWait: lease.LeaseWait(),
+		TimeoutMin: c.Election.TimeoutMin, TimeoutMax: c.Election.TimeoutMax, Lease: c.Election.Lease,
+		LeaseWait: lease.LeaseWait(),
 	}, failover.Deps{
 		Claim: n.transport.Claim, Peers: n.transport, Raft: func() failover.Raft { return n.transport.Raft() },
 		Consensus: nodeWithHealth{n.consensus, n}, Transfer: n.transfer, Event: n.journal.Append, Logger: n.log,
@@ -44,7 +45,8 @@ func (n *Node) electionFacts(term uint64) consensus.ElectionFacts {
 		return consensus.ElectionFacts{} // of an earlier candidacy
 	}
 	return consensus.ElectionFacts{
-		Trigger: f.Trigger, Reason: f.Reason, Operator: f.Operator, OverLiveLeader: f.Ordered, StartedAt: f.Began, LeaderlessSince: f.LeaderlessSince, Votes: f.Votes,
+		Trigger: f.Trigger, Reason: f.Reason, Operator: f.Operator, OverLiveLeader: f.Ordered, StartedAt: f.Began,
+		LeaderlessSince: f.LeaderlessSince, Votes: f.Votes,
 	}
 }
 
@@ -95,7 +97,8 @@ func failoverPhases(s failover.Timeline, led, serving time.Time) map[string]any 
 	}
 	fields := map[string]any{"noticed_at": s.Noticed.UTC()}
 	for name, at := range map[string]time.Time{
-		"confirmed_us": s.Confirmed, "agreed_us": s.Agreed, "stood_us": s.ElectionStarted, "elected_us": led, "serving_us": serving,
+		"confirmed_us": s.Confirmed, "agreed_us": s.Agreed, "stood_us": s.ElectionStarted, "elected_us": led,
+		"serving_us": serving,
 	} {
 		if !at.IsZero() {
 			fields[name] = at.Sub(s.Noticed).Microseconds()

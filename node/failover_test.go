@@ -44,7 +44,8 @@ func TestAddElectionCause(t *testing.T) {
 			for _, v := range e.Votes {
 				voters += string(v.Voter)
 			}
-			if known != c.known || e.Term != c.term || e.Trigger != c.trigger || e.Reason != c.reason || voters != c.voters {
+			if known != c.known || e.Term != c.term || e.Trigger != c.trigger || e.Reason != c.reason ||
+				voters != c.voters {
 				t.Errorf("known %v, %+v", known, e)
 			}
 		})

@@ -47,7 +47,10 @@ func recoveredEvent(self cluster.NodeID, r consensus.Recovered) cluster.Event {
 		before[i] = string(id)
 	}
 	return cluster.Event{
-		Type: "failover", Message: fmt.Sprintf("cluster recovered from a lost quorum: node %s is the only voter of generation %d; voters before: %s", self, r.Generation.Number, strings.Join(append(before, string(self)), ", ")),
+		Type: "failover",
+		Message: fmt.Sprintf(
+			"cluster recovered from a lost quorum: node %s is the only voter of generation %d; voters before: %s", self,
+			r.Generation.Number, strings.Join(append(before, string(self)), ", ")),
 		Fields: map[string]any{
 			"recovered_id": string(self), "generation": r.Generation.Number, "recovery_id": r.Generation.RecoveryID,
 			"voters_before": before, "operator": r.Operator, "reason": r.Reason, "severity": "critical",
@@ -103,7 +106,8 @@ func (n *Node) onTransfer(r transfer.Result) {
 	result, message := telemetry.ResultOK, fmt.Sprintf("leadership moved from node %s to node %s", r.OldLeader,
 		r.NewLeader)
 	e := cluster.Event{Type: "transfer", Term: r.Term, Fields: map[string]any{
-		"old_leader_id": string(r.OldLeader), "target_leader_id": string(r.Target), "new_leader_id": string(r.NewLeader), "duration_ms": r.Duration.Milliseconds(),
+		"old_leader_id": string(r.OldLeader), "target_leader_id": string(r.Target),
+		"new_leader_id": string(r.NewLeader), "duration_ms": r.Duration.Milliseconds(),
 	}}
 	if r.Err != nil {
 		result, message = telemetry.ResultFailed, fmt.Sprintf("leadership transfer from node %s to node %s failed: %v",

@@ -98,7 +98,8 @@ func (m *member) addr() string { return m.Listener.Addr().String() }
 func newJoiner(m *member, addresses ...string) *joiner {
 	return &joiner{
 		self:      apiv1.MemberAdd{ID: "n4", RaftAddress: "127.0.0.1:1", HTTPAddress: "127.0.0.1:2"},
-		addresses: addresses, client: &http.Client{}, scheme: "http", joined: m.accepted.Load, log: hclog.NewNullLogger(),
+		addresses: addresses, client: &http.Client{}, scheme: "http", joined: m.accepted.Load,
+		log: hclog.NewNullLogger(),
 	}
 }
 

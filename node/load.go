@@ -111,7 +111,10 @@ func (l *Loader) resolve(ctx *kong.Context, parent *kong.Path, flag *kong.Flag) 
 	scratch := reflect.New(flag.Target.Type()).Elem()
 	if err := flag.Mapper.Decode(&kong.DecodeContext{Value: flag.Value, Scan: scan(value)}, scratch); err != nil {
 		l.invalidKeys[key.Name] = true
-		l.problems = append(l.problems, &Problem{Key: key.Name, Value: key.show(value), Source: source, Message: err.Error()})
+		l.problems = append(l.problems, &Problem{
+			Key: key.Name, Value: key.show(value), Source: source,
+			Message: err.Error(),
+		})
 		return nil, nil
 	}
 	return value, nil

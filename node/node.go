@@ -276,7 +276,8 @@ func (n *Node) warnings() []string {
 	note := func(key string, record, configured any) {
 		if record != configured {
 			all = append(all,
-				fmt.Sprintf("%s: cluster value %v overrides configured value %v (change it with PATCH /admin/members/%s)",
+				fmt.Sprintf(
+					"%s: cluster value %v overrides configured value %v (change it with PATCH /admin/members/%s)",
 					key, record, configured, n.cfg.ID))
 		}
 	}

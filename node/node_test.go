@@ -340,7 +340,8 @@ func TestJoinWithFreePorts(t *testing.T) {
 		for _, e := range items {
 			text = append(text, e.Message)
 		}
-		return slices.Contains(text, "member n2 joined as nonvoter") && slices.Contains(text, "member n2 is now a voter")
+		return slices.Contains(text, "member n2 joined as nonvoter") &&
+			slices.Contains(text, "member n2 is now a voter")
 	})
 	want(t, plain, "PUT", "http://"+second.HTTPAddr()+"/v1/kv/a", "1", 200, `"revision"`)
 }

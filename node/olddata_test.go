@@ -137,7 +137,8 @@ func TestDataOfTheBuildBefore(t *testing.T) {
 	}
 	want(t, plain, "POST", url+"/v1/sessions/00010000000022i4t324uz2sicbqvm/renew", "", http.StatusOK, "3600000")
 	want(t, plain, "PUT", url+"/v1/kv/new", "1", http.StatusOK, `"revision":10995116278`)
-	if _, err := os.Stat(filepath.Join(nodes[1].cfg.DataDir, "set-aside", "generation-1-d415e421", "log.db")); err != nil {
+	if _, err := os.Stat(filepath.Join(nodes[1].cfg.DataDir, "set-aside", "generation-1-d415e421",
+		"log.db")); err != nil {
 		t.Error(err)
 	}
 }

@@ -55,7 +55,8 @@ func (n *Node) Run(ctx context.Context) error {
 
 func (n *Node) logStart() {
 	b := ReadBuild()
-	n.log.Info("node is running", "version", b.Version, "http", n.httpAddr, "raft", n.raftAddr, "data_dir", n.cfg.DataDir,
+	n.log.Info("node is running", "version", b.Version, "http", n.httpAddr, "raft", n.raftAddr, "data_dir",
+		n.cfg.DataDir,
 		"boot_id", n.boot)
 	n.journal.Append(cluster.Event{Type: "node", Message: "this node has started", Fields: map[string]any{
 		"version": b.Version, "boot_id": n.boot, "http_address": n.httpAddr, "raft_address": n.raftAddr,
@@ -93,7 +94,10 @@ func (n *Node) restartWhenRequested(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	}
-	n.journal.Append(cluster.Event{Type: "node", Message: "archiving local data and restarting as a member of the new generation"})
+	n.journal.Append(cluster.Event{
+		Type:    "node",
+		Message: "archiving local data and restarting as a member of the new generation",
+	})
 	n.api.Drain()
 	ctx, cancel := context.WithTimeout(ctx, restartDrainTimeout)
 	defer cancel()

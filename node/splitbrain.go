@@ -16,7 +16,8 @@ func (n *Node) buildSplitBrainDetector() {
 		TimeoutMin: n.cfg.Election.TimeoutMin, TimeoutMax: n.cfg.Election.TimeoutMax,
 	}, splitbrain.Deps{
 		Self: n.consensus.Claim, Servers: n.consensus.Servers,
-		Claims: n.transport.Claims, Changed: n.transport.ClaimsChanged, Poll: n.transport.Poll, BroadcastClaim: n.transport.Announce,
+		Claims: n.transport.Claims, Changed: n.transport.ClaimsChanged, Poll: n.transport.Poll,
+		BroadcastClaim: n.transport.Announce,
 		FetchLeader: func(ctx context.Context, id cluster.NodeID) (splitbrain.Answer, string, error) {
 			return n.api.AskLeader(ctx, id)
 		},

@@ -74,7 +74,8 @@ func TestClusterWithCertificatesAndTokens(t *testing.T) {
 			c.Join, c.JoinToken = []string{nodes[0].HTTPAddr(), nodes[1].HTTPAddr()}, join.token
 		})
 		n.start()
-		eventually(t, "a new node is a voter", func() bool { return n.Consensus().Status().Suffrage() == cluster.Voter })
+		eventually(t, "a new node is a voter",
+			func() bool { return n.Consensus().Status().Suffrage() == cluster.Voter })
 		want(t, ca.httpsClient(&app), "GET", "https://"+n.HTTPAddr()+"/v1/kv/a", "", 200, "1")
 	}
 }

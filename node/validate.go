@@ -86,7 +86,8 @@ func (v *validator) identity() {
 	v.require(c.DataDir != "", "data-dir", nil, "required")
 	// The name is part of the URI in certificates.
 	ok := c.ClusterName != "" && len(c.ClusterName) <= maxClusterName && url.PathEscape(c.ClusterName) == c.ClusterName
-	v.require(ok, "cluster-name", c.ClusterName, "want 1 to %d characters that need no escaping in a URL", maxClusterName)
+	v.require(ok, "cluster-name", c.ClusterName, "want 1 to %d characters that need no escaping in a URL",
+		maxClusterName)
 }
 
 func (v *validator) addresses() {
@@ -111,7 +112,8 @@ func (v *validator) address(listenKey, listen, advertiseKey, advertise string) {
 	}
 	host, _, _ := net.SplitHostPort(listen)
 	if ip := net.ParseIP(host); host == "" || ip.IsUnspecified() {
-		v.problem(advertiseKey, nil, "required, since %s = %q listens on all addresses: others need one that they can dial",
+		v.problem(advertiseKey, nil,
+			"required, since %s = %q listens on all addresses: others need one that they can dial",
 			listenKey, listen)
 	}
 }
@@ -171,7 +173,8 @@ func (v *validator) timing() {
 		"must be twice election.timeout-min, which is %v", e.TimeoutMin)
 	v.require(!e.Lease || hasBootClock, "election.lease", e.Lease,
 		"needs a clock that runs on while the machine is suspended, which this operating system does not offer")
-	v.require(e.LeaseDrift >= 0 && e.LeaseDrift <= maxLeaseDrift, "election.lease-drift", e.LeaseDrift, "want 0%% to %v",
+	v.require(e.LeaseDrift >= 0 && e.LeaseDrift <= maxLeaseDrift, "election.lease-drift", e.LeaseDrift,
+		"want 0%% to %v",
 		maxLeaseDrift)
 	f := v.cfg.Failover.TakeoverDelay
 	v.require(f >= minTakeover && f <= maxTakeover, "failover.takeover-delay", f, "want %v to %v", minTakeover,

@@ -48,8 +48,10 @@ func (n *Node) consensusConfig() consensus.Config {
 		},
 		ClusterName: c.ClusterName, Join: len(c.Join) > 0 || c.Discover != "",
 		TimeoutMin: c.Election.TimeoutMin, TimeoutMax: c.Election.TimeoutMax,
-		Lease: c.Election.Lease, LeaseDrift: float64(c.Election.LeaseDrift) / 100, AutoFailover: c.Failover.Auto, DeadAfter: c.Members.DeadAfter,
-		SnapshotThreshold: c.Snapshot.Threshold, SnapshotInterval: c.Snapshot.Interval, TrailingLogs: c.Snapshot.TrailingLogs,
+		Lease: c.Election.Lease, LeaseDrift: float64(c.Election.LeaseDrift) / 100, AutoFailover: c.Failover.Auto,
+		DeadAfter:         c.Members.DeadAfter,
+		SnapshotThreshold: c.Snapshot.Threshold, SnapshotInterval: c.Snapshot.Interval,
+		TrailingLogs: c.Snapshot.TrailingLogs,
 	}
 	for _, m := range c.InitialCluster {
 		cfg.InitialCluster = append(cfg.InitialCluster, consensus.FirstMember(m))
@@ -74,7 +76,10 @@ func (n *Node) consensusDeps(store storage.Storage) consensus.Deps {
 		Probe:      n.transport.Probe,
 		Poll:       n.transport.Poll,
 		Logger:     n.log, Entropy: n.env.Entropy, LeaseClock: n.env.LeaseClock,
-		Announce:   func(ctx context.Context, h cluster.TransferNotice) func() { return n.failover.AnnounceTransfer(ctx, h) },
+		Announce: func(ctx context.Context, h cluster.TransferNotice) func() {
+			return n.failover.AnnounceTransfer(ctx,
+				h)
+		},
 		HeldWrites: func() int { return n.api.QueuedWrites() },
 		Facts:      n.electionFacts,
 		Hooks:      n.hooks(),
@@ -92,14 +97,19 @@ func (n *Node) consensusDeps(store storage.Storage) consensus.Deps {
 
 func (n *Node) apiDeps() api.Deps {
 	deps := api.Deps{
-		Reads: nodeWithHealth{n.consensus, n}, Proposals: n.consensus, Membership: n.consensus, Recovery: n.consensus, Backups: n.consensus, Leader: n.consensus,
-		Leadership: n.failover, Sessions: n.roles, SplitBrain: n.splitBrain, Audit: n.audit, Entropy: n.env.Entropy, Journal: n.journal, Metrics: n.metrics, Logger: n.log,
+		Reads: nodeWithHealth{n.consensus, n}, Proposals: n.consensus, Membership: n.consensus, Recovery: n.consensus,
+		Backups: n.consensus, Leader: n.consensus,
+		Leadership: n.failover, Sessions: n.roles, SplitBrain: n.splitBrain, Audit: n.audit, Entropy: n.env.Entropy,
+		Journal: n.journal, Metrics: n.metrics, Logger: n.log,
 		Renewals: func(r attach.Reporter) attach.Renewals { return roles.NewAttachments(r, n.cfg.Election.TimeoutMax) },
 		Node: api.NodeInfo{
-			ID: n.cfg.ID, BootID: n.boot, ClusterName: n.cfg.ClusterName, HTTPAddress: n.httpAddr, RaftAddress: n.raftAddr,
-			Version: Version, StartedAt: time.Now(), Priority: n.cfg.Priority, Eligible: n.cfg.Eligible, Zone: n.cfg.Zone,
+			ID: n.cfg.ID, BootID: n.boot, ClusterName: n.cfg.ClusterName, HTTPAddress: n.httpAddr,
+			RaftAddress: n.raftAddr,
+			Version:     Version, StartedAt: time.Now(), Priority: n.cfg.Priority, Eligible: n.cfg.Eligible,
+			Zone: n.cfg.Zone,
 		},
-		Dial: n.env.Dial, AddressOf: n.firstAddress, LeaderProcessDead: n.failover.LeaderDead, Warnings: n.warnings, Restart: n.requestRestart,
+		Dial: n.env.Dial, AddressOf: n.firstAddress, LeaderProcessDead: n.failover.LeaderDead, Warnings: n.warnings,
+		Restart:  n.requestRestart,
 		Insecure: n.cfg.Insecure, TimeoutMax: n.cfg.Election.TimeoutMax, TransferTimeout: n.cfg.Transfer.Timeout,
 	}
 	if n.tls != nil {

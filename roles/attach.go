@@ -57,7 +57,8 @@ func (k *SessionManager) Detach(ctx context.Context, list []cluster.Attachment) 
 		}
 	}
 	if unsure { // and the next leader would not know of the closed connection
-		return noLeader("a session whose connection broke ends soon, unless another one holds it that this new leader has not heard of yet")
+		return noLeader(
+			"a session whose connection broke ends soon, unless another one holds it that this new leader has not heard of yet")
 	}
 	return nil
 }

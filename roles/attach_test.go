@@ -140,7 +140,8 @@ func TestDetach_UnknownStreamOnNewLeaderGetsGrace(t *testing.T) {
 		b.end()
 		b.lead()
 		for _, s := range []string{id, other} {
-			if err := b.Detach(b.t.Context(), []cluster.Attachment{held(s, "1")}); !cluster.IsCode(err, cluster.CodeNoLeader) {
+			if err := b.Detach(b.t.Context(), []cluster.Attachment{held(s, "1")}); !cluster.IsCode(err,
+				cluster.CodeNoLeader) {
 				t.Fatalf("as if it was known what becomes of the session: %v", err)
 			}
 		}
@@ -192,7 +193,8 @@ func TestDetach_SurvivesLeaderChange(t *testing.T) {
 			told = told || b.Detach(b.t.Context(), []cluster.Attachment{a}) == nil
 			time.Sleep(unknownStreamGrace / 2)
 		}
-		for deadline := time.Now().Add(attachReportWindow + unknownStreamGrace); !told && time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+		for deadline := time.Now().Add(attachReportWindow + unknownStreamGrace); !told &&
+			time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 			told = b.Detach(b.t.Context(), []cluster.Attachment{a}) == nil
 		}
 		if !told || b.lives(a.Session) {
@@ -223,7 +225,8 @@ func TestDetach_IsRepeated(t *testing.T) {
 		id := b.session(t, "s", 10*time.Second)
 		b.renewAttached(held(id, "1"))
 		b.set(func() { b.propose = func(state.Command) error { return cluster.Errorf(cluster.CodeBusy, "busy") } })
-		if err := b.Detach(b.t.Context(), []cluster.Attachment{held(id, "1")}); !cluster.IsCode(err, cluster.CodeNoLeader) || !b.lives(id) {
+		if err := b.Detach(b.t.Context(), []cluster.Attachment{held(id, "1")}); !cluster.IsCode(err,
+			cluster.CodeNoLeader) || !b.lives(id) {
 			t.Fatalf("%v", err)
 		}
 		b.set(func() { b.propose = nil })
@@ -233,7 +236,8 @@ func TestDetach_IsRepeated(t *testing.T) {
 			t.Fatal("still there")
 		}
 		b.end()
-		if err := b.Detach(b.t.Context(), []cluster.Attachment{held(id, "1")}); !cluster.IsCode(err, cluster.CodeNoLeader) {
+		if err := b.Detach(b.t.Context(), []cluster.Attachment{held(id, "1")}); !cluster.IsCode(err,
+			cluster.CodeNoLeader) {
 			t.Fatal(err)
 		}
 	})

@@ -60,7 +60,9 @@ func (f *fakeReporter) Leader() context.Context {
 	return f.leader
 }
 
-func (f *fakeReporter) Renew(_ context.Context, credential string, list []cluster.Attachment) ([]cluster.AttachResult, error) {
+func (f *fakeReporter) Renew(_ context.Context, credential string, list []cluster.Attachment) ([]cluster.AttachResult,
+	error,
+) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.down {
@@ -99,7 +101,9 @@ func (f *fakeReporter) LeaveThisNode() bool {
 }
 
 // attached runs a test with Attachments in virtual time.
-func attached(t *testing.T, test func(f *fakeReporter, attach func(session, credential string) cluster.AttachedSession)) {
+func attached(t *testing.T,
+	test func(f *fakeReporter, attach func(session, credential string) cluster.AttachedSession),
+) {
 	t.Helper()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -82,7 +82,10 @@ func (k *SessionManager) Withdraw(ctx context.Context, role, session string) (*s
 	if attended {
 		return nil, nil
 	}
-	result, err := k.deps.Consensus.Propose(ctx, state.Command{Kind: state.KindRoleWithdraw, RoleWithdraw: &state.RoleWithdraw{Role: role, Session: session}})
+	result, err := k.deps.Consensus.Propose(ctx, state.Command{
+		Kind:         state.KindRoleWithdraw,
+		RoleWithdraw: &state.RoleWithdraw{Role: role, Session: session},
+	})
 	return result.Role, err
 }
 
@@ -220,7 +223,10 @@ func (t *roleEventEmitter) emit(ev state.RoleEvent) {
 		return
 	}
 	ten := ev.Tenure
-	e := cluster.Event{Type: "role", Fields: map[string]any{"role": ev.Role, "holder": ten.Holder, "session_id": ten.Session, "token": ten.Token}}
+	e := cluster.Event{Type: "role", Fields: map[string]any{
+		"role": ev.Role, "holder": ten.Holder,
+		"session_id": ten.Session, "token": ten.Token,
+	}}
 	if ev.Elected {
 		e.Message = fmt.Sprintf("%s holds role %s with token %d", ten.Holder, ev.Role, ten.Token)
 	} else {

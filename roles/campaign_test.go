@@ -21,7 +21,10 @@ func (b *bench) holder(role string) string {
 // lose ends a session as if its connection had broken.
 func (b *bench) lose(id string) {
 	b.t.Helper()
-	if r := b.apply(state.Command{Kind: state.KindSessionEnd, SessionEnd: &state.SessionEnd{IDs: []string{id}, Cause: state.CauseDisconnected}}); r.Err != nil {
+	if r := b.apply(state.Command{Kind: state.KindSessionEnd, SessionEnd: &state.SessionEnd{
+		IDs:   []string{id},
+		Cause: state.CauseDisconnected,
+	}}); r.Err != nil {
 		b.t.Fatal(r.Err)
 	}
 }
@@ -150,7 +153,8 @@ func TestRoleEvents(t *testing.T) {
 		b.lose(a)
 		synctest.Wait()
 		if len(b.events) != 2 || b.events[0].Type != "role" || b.events[0].Message != "a holds role r with token 2" ||
-			b.events[1].Message != "a holds role r no more: disconnected" || b.events[1].Fields["cause"] != "disconnected" {
+			b.events[1].Message != "a holds role r no more: disconnected" ||
+			b.events[1].Fields["cause"] != "disconnected" {
 			t.Fatalf("%+v", b.events)
 		}
 		c := b.session(t, "c", time.Hour)

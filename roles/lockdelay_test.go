@@ -84,9 +84,15 @@ func TestLockDelay_RestoreLaterLeader(t *testing.T) {
 // After a recovery every role waits, of which there need be no record.
 func TestLockDelay_Recovery(t *testing.T) {
 	withLeader(t, func(b *bench) {
-		b.apply(state.Command{Kind: state.KindClusterInit, ClusterInit: &state.ClusterInit{ClusterID: "c", Generation: cluster.Generation{Number: 1}}})
+		b.apply(state.Command{Kind: state.KindClusterInit, ClusterInit: &state.ClusterInit{
+			ClusterID:  "c",
+			Generation: cluster.Generation{Number: 1},
+		}})
 		b.campaign(t, "long", b.session(t, "old", 15*time.Second), 0)
-		b.apply(state.Command{Kind: state.KindRecovery, Recovery: &state.Recovery{Generation: cluster.Generation{Number: 2, RecoveryID: "r"}, LockDelay: true}})
+		b.apply(state.Command{
+			Kind:     state.KindRecovery,
+			Recovery: &state.Recovery{Generation: cluster.Generation{Number: 2, RecoveryID: "r"}, LockDelay: true},
+		})
 		b.campaignSession("new", "long", "unknown")
 		b.end()
 		b.lead()

@@ -110,7 +110,10 @@ func (f *fake) set(change func()) {
 // session starts a session and gives its ID.
 func (f *fake) session(t *testing.T, name string, ttl time.Duration) string {
 	t.Helper()
-	r := f.apply(state.Command{Kind: state.KindSessionCreate, SessionCreate: &state.SessionCreate{Nonce: "abcdefgh", Name: name, TTL: ttl}})
+	r := f.apply(state.Command{Kind: state.KindSessionCreate, SessionCreate: &state.SessionCreate{
+		Nonce: "abcdefgh",
+		Name:  name, TTL: ttl,
+	}})
 	if r.Err != nil {
 		t.Fatal(r.Err)
 	}
@@ -119,7 +122,10 @@ func (f *fake) session(t *testing.T, name string, ttl time.Duration) string {
 
 func (f *fake) campaign(t *testing.T, role, session string, delay time.Duration) *state.Role {
 	t.Helper()
-	r := f.apply(state.Command{Kind: state.KindRoleCampaign, RoleCampaign: &state.RoleCampaign{Role: role, Session: session, Wait: true, TakeoverDelay: delay}})
+	r := f.apply(state.Command{Kind: state.KindRoleCampaign, RoleCampaign: &state.RoleCampaign{
+		Role:    role,
+		Session: session, Wait: true, TakeoverDelay: delay,
+	}})
 	if r.Err != nil {
 		t.Fatal(r.Err)
 	}
@@ -196,7 +202,10 @@ func withLeader(t *testing.T, test func(b *bench)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		b := &bench{fake: newFake(), clock: &clocked{start: time.Now()}, t: t}
-		b.SessionManager = New(Deps{Consensus: b.fake, Clock: b.clock.now, Event: b.event, Logger: hclog.NewNullLogger()})
+		b.SessionManager = New(Deps{
+			Consensus: b.fake, Clock: b.clock.now, Event: b.event,
+			Logger: hclog.NewNullLogger(),
+		})
 		b.lead()
 		defer func() { b.end() }()
 		test(b)
@@ -323,7 +332,8 @@ func TestRenew_WaitsForPendingExpiry(t *testing.T) {
 				if took := time.Since(start); took < 1900*time.Millisecond {
 					t.Fatalf("answered after %v: %v", took, err)
 				}
-				if c.alive != (err == nil) || c.alive != b.lives(id) || !c.alive && !cluster.IsCode(err, cluster.CodeSessionEnded) {
+				if c.alive != (err == nil) || c.alive != b.lives(id) || !c.alive &&
+					!cluster.IsCode(err, cluster.CodeSessionEnded) {
 					t.Fatalf("%v; it lives: %v", err, b.lives(id))
 				}
 			})

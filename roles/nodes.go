@@ -26,7 +26,10 @@ func (k *SessionManager) purgeDeadNodes(ctx context.Context) {
 		if len(ids) == 0 {
 			continue
 		}
-		cmd := state.Command{Kind: state.KindAppNodeRemove, AppNodeRemove: &state.AppNodeRemove{IDs: ids, DeadSince: before}}
+		cmd := state.Command{Kind: state.KindAppNodeRemove, AppNodeRemove: &state.AppNodeRemove{
+			IDs:       ids,
+			DeadSince: before,
+		}}
 		if _, err := k.deps.Consensus.Propose(ctx, cmd); err != nil {
 			k.logger.Debug("removing dead application nodes failed, will retry", "nodes", len(ids), "error", err)
 		}

@@ -12,7 +12,10 @@ func TestDeadNodesArePurged(t *testing.T) {
 		a, c := b.session(t, "a", time.Second), b.session(t, "c", 24*time.Hour)
 		for id, session := range map[string]string{"w1": a, "w2": c} {
 			node := state.AppNode{ID: id, Session: session, Status: state.AppActive}
-			if r := b.apply(state.Command{Kind: state.KindAppNodePut, AppNodePut: &state.AppNodePut{Node: node}}); r.Err != nil {
+			if r := b.apply(state.Command{
+				Kind:       state.KindAppNodePut,
+				AppNodePut: &state.AppNodePut{Node: node},
+			}); r.Err != nil {
 				t.Fatal(r.Err)
 			}
 		}

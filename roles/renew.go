@@ -25,7 +25,9 @@ func (k *SessionManager) Renew(ctx context.Context, ids []string) (state.Renewed
 
 // renewAfterBarrier finds the live sessions and renews them as of the time of the call. It skips passive connections
 // and sessions with a revoked role. It records attachments that name a stream.
-func (k *SessionManager) renewAfterBarrier(ctx context.Context, list []cluster.Attachment) (out state.Renewed, err error) {
+func (k *SessionManager) renewAfterBarrier(ctx context.Context, list []cluster.Attachment) (out state.Renewed,
+	err error,
+) {
 	a := k.beginRenewal(list)
 	if err := k.deps.Consensus.ReadBarrier(ctx); err != nil {
 		k.abortRenewal(a)

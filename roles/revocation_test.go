@@ -19,7 +19,10 @@ func (b *bench) evictAfterElection(id string) {
 
 func (b *bench) evict() {
 	b.t.Helper()
-	if r := b.apply(state.Command{Kind: state.KindRoleTransfer, RoleTransfer: &state.RoleTransfer{Role: "r", AwaitPreviousHolder: true}}); r.Err != nil {
+	if r := b.apply(state.Command{Kind: state.KindRoleTransfer, RoleTransfer: &state.RoleTransfer{
+		Role:                "r",
+		AwaitPreviousHolder: true,
+	}}); r.Err != nil {
 		b.t.Fatal(r.Err)
 	}
 }
@@ -43,10 +46,13 @@ func TestRevokedSession_IsNotRenewed(t *testing.T) {
 					t.Error("renewed")
 				}
 			})
-			if out, err := b.RenewAttached(b.t.Context(), []cluster.Attachment{held(a, "1")}); err != nil || len(out.Alive) != 0 {
+			if out, err := b.RenewAttached(b.t.Context(), []cluster.Attachment{held(a, "1")}); err != nil ||
+				len(out.Alive) != 0 {
 				t.Fatalf("%+v, %v", out, err)
 			}
-			if out, err := b.RenewAttached(b.t.Context(), []cluster.Attachment{{Session: a, Stream: "2", Passive: true}}); err != nil || b.lives(a) && len(out.Alive) != 1 {
+			if out, err := b.RenewAttached(b.t.Context(),
+				[]cluster.Attachment{{Session: a, Stream: "2", Passive: true}}); err != nil || b.lives(a) &&
+				len(out.Alive) != 1 {
 				t.Fatalf("%+v, %v", out, err)
 			}
 			if !b.lives(a) {
@@ -88,7 +94,10 @@ func TestRevokedSession_Resigns(t *testing.T) {
 		if b.holder("r") != "" {
 			t.Fatal("nobody was waited for")
 		}
-		if r := b.apply(state.Command{Kind: state.KindRoleRelease, RoleRelease: &state.RoleRelease{Role: "r", Session: a}}); r.Err != nil || b.holder("r") != "b" {
+		if r := b.apply(state.Command{Kind: state.KindRoleRelease, RoleRelease: &state.RoleRelease{
+			Role:    "r",
+			Session: a,
+		}}); r.Err != nil || b.holder("r") != "b" {
 			t.Fatalf("%v, held by %q", r.Err, b.holder("r"))
 		}
 		for range 10 {

@@ -62,8 +62,10 @@ type detection struct {
 
 func (d *detection) found(v Verdict, nodes []cluster.NodeID, format string, args ...any) *Finding {
 	slices.Sort(nodes)
-	d.findings = append(d.findings, Finding{Verdict: v, Nodes: slices.Compact(nodes),
-		Detail: fmt.Sprintf(format, args...)})
+	d.findings = append(d.findings, Finding{
+		Verdict: v, Nodes: slices.Compact(nodes),
+		Detail: fmt.Sprintf(format, args...),
+	})
 	return &d.findings[len(d.findings)-1]
 }
 
@@ -132,11 +134,13 @@ func (d *detection) generations() {
 	}
 	if len(rival) > 0 {
 		f := d.found(SplitBrain, nodesOf(rival),
-			"%s is of another recovery of the same generation %d: two recoveries were done apart", describe(rival), mine.Number)
+			"%s is of another recovery of the same generation %d: two recoveries were done apart", describe(rival),
+			mine.Number)
 		f.RefuseService = d.outnumbered(rival)
 	}
 	if len(older) > 0 {
-		d.found(SplitBrain, nodesOf(older), "%s has data of an older generation than this node, which is of generation %d",
+		d.found(SplitBrain, nodesOf(older),
+			"%s has data of an older generation than this node, which is of generation %d",
 			describe(older), mine.Number)
 	}
 }
@@ -173,7 +177,8 @@ func (d *detection) leaders() {
 			continue
 		}
 		f := d.found(StaleLeader, []cluster.NodeID{c.Node},
-			"node %s leads in term %d, but a majority of the voters follows node %s in term %d", c.Node, c.Term, newest.Node, newest.Term)
+			"node %s leads in term %d, but a majority of the voters follows node %s in term %d", c.Node, c.Term,
+			newest.Node, newest.Term)
 		if c.Source == FromSelf {
 			f.RefuseService = true
 		}
@@ -205,7 +210,8 @@ func (d *detection) duplicateLeaders(same []Claim) {
 	f := d.found(SplitBrain, nodes, "nodes %s all lead in term %d", join(nodes), same[0].Term)
 	sure := slices.ContainsFunc(same, func(c Claim) bool {
 		return c.Source == FromPeer && len(d.fresh(func(other Claim) bool {
-			return other.Source == FromHTTP && other.Node == c.Node && other.Leads && other.Term == c.Term && d.isCurrent(other)
+			return other.Source == FromHTTP && other.Node == c.Node && other.Leads && other.Term == c.Term &&
+				d.isCurrent(other)
 		})) > 0
 	})
 	if sure && slices.Contains(nodes, d.Self.Node) {

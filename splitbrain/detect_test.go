@@ -61,14 +61,24 @@ func TestDetect(t *testing.T) {
 			name: "all well", self: said("n1 5 n1"), want: OK,
 			claims: []Claim{said("n2 5 n1"), said("n3 5 n1"), said("n2 5 n1", http), said("n3 5 n1", http)},
 		},
-		{name: "no cluster yet", self: said("n1 0 -", of("")), servers: []cluster.Server{}, claims: []Claim{said("n2 5 n2")},
-			want: OK},
-		{name: "one cannot be asked", self: said("n1 5 n1"), claims: []Claim{said("n2 5 n1"), said("n3 0 -", silent)},
-			want: Unreachable, says: "n3"},
-		{name: "what it said is too old", self: said("n1 5 n1"),
-			claims: []Claim{said("n2 5 n1"), said("n3 5 n1", old(time.Minute))}, want: Unreachable, says: "n3"},
-		{name: "by one way is enough", self: said("n1 5 n1"), claims: []Claim{said("n2 5 n1"), said("n3 0 -", silent),
-			said("n3 5 n1")}, want: OK},
+		{
+			name: "no cluster yet", self: said("n1 0 -", of("")), servers: []cluster.Server{},
+			claims: []Claim{said("n2 5 n2")},
+			want:   OK,
+		},
+		{
+			name: "one cannot be asked", self: said("n1 5 n1"),
+			claims: []Claim{said("n2 5 n1"), said("n3 0 -", silent)},
+			want:   Unreachable, says: "n3",
+		},
+		{
+			name: "what it said is too old", self: said("n1 5 n1"),
+			claims: []Claim{said("n2 5 n1"), said("n3 5 n1", old(time.Minute))}, want: Unreachable, says: "n3",
+		},
+		{name: "by one way is enough", self: said("n1 5 n1"), claims: []Claim{
+			said("n2 5 n1"), said("n3 0 -", silent),
+			said("n3 5 n1"),
+		}, want: OK},
 
 		// Leaders of different terms.
 		{
@@ -141,11 +151,13 @@ func TestDetect(t *testing.T) {
 			claims: []Claim{said("n2 0 -", of("D"), hello), said("n3 0 -", of("D"), hello)},
 		},
 		{
-			name: "of two halves none goes on", self: said("n1 5 n1"), servers: voters("n1"), want: ForeignCluster, refuse: true, depose: 5,
+			name: "of two halves none goes on", self: said("n1 5 n1"), servers: voters("n1"), want: ForeignCluster,
+			refuse: true, depose: 5,
 			claims: []Claim{said("n2 0 -", of("D"), hello)},
 		},
 		{
-			name: "the same ID elsewhere", self: said("n1 5 n1"), servers: voters("n1"), want: ForeignCluster, refuse: true, depose: 5,
+			name: "the same ID elsewhere", self: said("n1 5 n1"), servers: voters("n1"), want: ForeignCluster,
+			refuse: true, depose: 5,
 			claims: []Claim{said("n1 0 -", of("D"), hello)},
 		},
 		{
@@ -163,7 +175,8 @@ func TestDetect(t *testing.T) {
 
 		// Generations.
 		{
-			name: "recovered without this node, which has a majority with it", self: said("n1 5 n1"), want: SplitBrain, refuse: true, depose: 5,
+			name: "recovered without this node, which has a majority with it", self: said("n1 5 n1"), want: SplitBrain,
+			refuse: true, depose: 5,
 			claims: []Claim{said("n2 5 n1"), said("n3 0 -", generation(2, "r"), hello)},
 		},
 		{
@@ -171,7 +184,8 @@ func TestDetect(t *testing.T) {
 			claims: []Claim{said("n2 5 n1"), said("n3 9 n3", generation(2, "r"), http)},
 		},
 		{
-			name: "an older one knocks", self: said("n1 5 n1", generation(2, "r")), servers: voters("n1"), want: SplitBrain,
+			name: "an older one knocks", self: said("n1 5 n1", generation(2, "r")), servers: voters("n1"),
+			want:   SplitBrain,
 			claims: []Claim{said("n2 0 -", hello), said("n3 0 -", hello)},
 		},
 		{
@@ -188,11 +202,14 @@ func TestDetect(t *testing.T) {
 		// One ID twice.
 		{
 			name: "another's ID twice", self: said("n1 5 n1"), want: SplitBrain, says: "two processes run as node n3",
-			claims: []Claim{said("n2 5 n1"), said("n3 5 n1")}, doubles: []DuplicateID{{Node: "n3", Boots: [2]string{"a", "b"}}},
+			claims:  []Claim{said("n2 5 n1"), said("n3 5 n1")},
+			doubles: []DuplicateID{{Node: "n3", Boots: [2]string{"a", "b"}}},
 		},
 		{
-			name: "this one's ID twice", self: said("n1 5 n1"), want: SplitBrain, refuse: true, depose: 5, says: "boot IDs a and b",
-			claims: []Claim{said("n2 5 n1"), said("n3 5 n1")}, doubles: []DuplicateID{{Node: "n1", Boots: [2]string{"a", "b"}}},
+			name: "this one's ID twice", self: said("n1 5 n1"), want: SplitBrain, refuse: true, depose: 5,
+			says:    "boot IDs a and b",
+			claims:  []Claim{said("n2 5 n1"), said("n3 5 n1")},
+			doubles: []DuplicateID{{Node: "n1", Boots: [2]string{"a", "b"}}},
 		},
 	}
 	for _, tt := range tests {
@@ -203,8 +220,11 @@ func TestDetect(t *testing.T) {
 			}
 			self := tt.self
 			self.Source = FromSelf
-			r := Detect(Input{Self: self, Servers: servers, Claims: tt.claims, Doubles: tt.doubles, MaxAge: 3 * time.Second,
-				Since: tt.since, Proven: tt.proven}, now)
+			r := Detect(Input{
+				Self: self, Servers: servers, Claims: tt.claims, Doubles: tt.doubles,
+				MaxAge: 3 * time.Second,
+				Since:  tt.since, Proven: tt.proven,
+			}, now)
 			refuse, depose, says := false, uint64(0), ""
 			for _, f := range r.Findings {
 				refuse = refuse || f.RefuseService
@@ -212,7 +232,8 @@ func TestDetect(t *testing.T) {
 				says += f.Detail + "\n"
 			}
 			if r.Verdict != tt.want || refuse != tt.refuse || depose != tt.depose || !strings.Contains(says, tt.says) {
-				t.Errorf("%s, refuse %v, depose %d; want %s, %v, %d\n%s", r.Verdict, refuse, depose, tt.want, tt.refuse, tt.depose,
+				t.Errorf("%s, refuse %v, depose %d; want %s, %v, %d\n%s", r.Verdict, refuse, depose, tt.want, tt.refuse,
+					tt.depose,
 					says)
 			}
 			if len(r.Claims) != len(tt.claims)+1 || r.Claims[0].Source != FromSelf || !r.CheckedAt.Equal(now) {
@@ -253,7 +274,8 @@ func TestDetectNeverDeposesTheFollowed(t *testing.T) {
 
 func TestProcessLog(t *testing.T) {
 	peer := func(id cluster.NodeID, boot string) cluster.Peer {
-		return cluster.Peer{Identity: cluster.Identity{NodeID: id, ClusterID: "C"}, BootID: boot, RaftAddress: boot + ":7700"}
+		return cluster.Peer{Identity: cluster.Identity{NodeID: id, ClusterID: "C"}, BootID: boot, RaftAddress: boot +
+			":7700"}
 	}
 	at := func(s float64) time.Time { return now.Add(time.Duration(s * float64(time.Second))) }
 	tests := []struct {
@@ -265,10 +287,14 @@ func TestProcessLog(t *testing.T) {
 	}{
 		{name: "one process", see: []string{"0 n2 a", "1 n2 a", "9 n2 a"}, at: 9},
 		{name: "restarted", see: []string{"0 n2 a", "1 n2 a", "1.5 n2 b", "9 n2 b"}, at: 9, suspects: "a:7700 b:7700"},
-		{name: "a late hello of the old one", see: []string{"0 n2 a", "1 n2 b", "2 n2 a", "4 n2 b"}, at: 4,
-			suspects: "a:7700 b:7700"},
-		{name: "both live", see: []string{"0 n2 a", "1 n2 b", "4 n2 a", "4 n2 b"}, at: 4.5, double: "n2",
-			suspects: "a:7700 b:7700"},
+		{
+			name: "a late hello of the old one", see: []string{"0 n2 a", "1 n2 b", "2 n2 a", "4 n2 b"}, at: 4,
+			suspects: "a:7700 b:7700",
+		},
+		{
+			name: "both live", see: []string{"0 n2 a", "1 n2 b", "4 n2 a", "4 n2 b"}, at: 4.5, double: "n2",
+			suspects: "a:7700 b:7700",
+		},
 		{name: "both lived", see: []string{"0 n2 a", "1 n2 b", "4 n2 a", "9 n2 b"}, at: 9.5, suspects: "a:7700 b:7700"},
 		{name: "with this node's ID", see: []string{"0 n1 a"}, at: 1, double: "n1", suspects: "a:7700"},
 		{name: "with this node's ID, long ago", see: []string{"0 n1 a"}, at: 9, suspects: "a:7700"},
@@ -303,7 +329,8 @@ func TestProcessLog(t *testing.T) {
 func TestProcessLogIsBounded(t *testing.T) {
 	s := processLog{self: "n1", boot: "own", overlapping: time.Second}
 	for i := range 3 * maxProcesses {
-		s.record(cluster.Peer{Identity: cluster.Identity{NodeID: "n2"}, BootID: fmt.Sprint(i)}, now.Add(time.Duration(i)))
+		s.record(cluster.Peer{Identity: cluster.Identity{NodeID: "n2"}, BootID: fmt.Sprint(i)},
+			now.Add(time.Duration(i)))
 	}
 	if len(s.procs) > maxProcesses {
 		t.Errorf("%d are remembered", len(s.procs))

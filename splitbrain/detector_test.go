@@ -42,8 +42,9 @@ type testCluster struct {
 
 func newTestCluster() *testCluster {
 	w := &testCluster{
-		servers: voters("n1", "n2", "n3"), claims: map[cluster.NodeID]cluster.Claim{}, silent: map[cluster.NodeID]time.Time{},
-		http: map[cluster.NodeID]Answer{}, changed: make(chan struct{}),
+		servers: voters("n1", "n2", "n3"), claims: map[cluster.NodeID]cluster.Claim{},
+		silent: map[cluster.NodeID]time.Time{},
+		http:   map[cluster.NodeID]Answer{}, changed: make(chan struct{}),
 	}
 	w.self = w.claim("n1", 5, "n1")
 	for _, id := range []cluster.NodeID{"n2", "n3"} {
@@ -312,8 +313,11 @@ func TestLiarIsNotBelieved(t *testing.T) {
 		for i := range 1000 {
 			w.change(func() {
 				w.claims["n2"] = w.claim("n2", uint64(6+i), "n2")
-				w.http["n2"] = Answer{By: "n2", ClusterID: "C", Generation: cluster.Generation{Number: 1}, Term: uint64(6 + i),
-					LeaderID: "n2"}
+				w.http["n2"] = Answer{
+					By: "n2", ClusterID: "C", Generation: cluster.Generation{Number: 1},
+					Term:     uint64(6 + i),
+					LeaderID: "n2",
+				}
 			})
 			time.Sleep(5 * time.Millisecond)
 		}
@@ -373,8 +377,11 @@ func TestStrangers(t *testing.T) {
 			clear(w.http)
 		})
 		stranger := func(id cluster.NodeID) cluster.Peer {
-			return cluster.Peer{Identity: cluster.Identity{NodeID: id, ClusterID: "D",
-				Generation: cluster.Generation{Number: 1}}, BootID: "other-" + string(id), RaftAddress: string(id) + ":7700"}
+			return cluster.Peer{Identity: cluster.Identity{
+				NodeID: id, ClusterID: "D",
+				Generation: cluster.Generation{Number: 1},
+			}, BootID: "other-" + string(id), RaftAddress: string(id) +
+				":7700"}
 		}
 		time.Sleep(10 * time.Second)
 		if v := verdict(t, watcher); v != Unreachable || watcher.Refusing() != "" {
@@ -402,8 +409,10 @@ func TestStrangers(t *testing.T) {
 // TestDuplicateIDs: the two processes of an ID are told by a peer, or find each other
 // where the configuration says that they are. They do not vote meanwhile.
 func TestDuplicateIDs(t *testing.T) {
-	double := cluster.Peer{Identity: cluster.Identity{NodeID: "n1", ClusterID: "C",
-		Generation: cluster.Generation{Number: 1}}, BootID: "second", RaftAddress: "elsewhere:7700"}
+	double := cluster.Peer{Identity: cluster.Identity{
+		NodeID: "n1", ClusterID: "C",
+		Generation: cluster.Generation{Number: 1},
+	}, BootID: "second", RaftAddress: "elsewhere:7700"}
 	t.Run("told", func(t *testing.T) {
 		watched(t, func(t *testing.T, w *testCluster, watcher *Detector) {
 			w.change(func() {
@@ -427,7 +436,8 @@ func TestDuplicateIDs(t *testing.T) {
 			watcher.OnHello(double)
 			time.Sleep(time.Second)
 			if watcher.Refusing() == "" || watcher.MayVote() || watcher.DuplicateIDs() != "n1" {
-				t.Errorf("refusing %q, may vote %v, tells %q", watcher.Refusing(), watcher.MayVote(), watcher.DuplicateIDs())
+				t.Errorf("refusing %q, may vote %v, tells %q", watcher.Refusing(), watcher.MayVote(),
+					watcher.DuplicateIDs())
 			}
 		})
 	})

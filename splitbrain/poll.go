@@ -177,8 +177,10 @@ func claimOf(id cluster.NodeID, address string, a Answer, err error) Claim {
 // input returns what is known now.
 func (w *Detector) input(answers map[cluster.NodeID]Claim, since time.Time) Input {
 	self, now := w.deps.Self(), time.Now()
-	in := Input{Self: fromPeerClaim(self, w.cfg.RaftAddress, now), Servers: w.deps.Servers(), MaxAge: w.maxAge,
-		Since: since}
+	in := Input{
+		Self: fromPeerClaim(self, w.cfg.RaftAddress, now), Servers: w.deps.Servers(), MaxAge: w.maxAge,
+		Since: since,
+	}
 	in.Self.Source = FromSelf
 	claims := w.deps.Claims()
 	for id, s := range claims {
@@ -208,7 +210,8 @@ func (w *Detector) input(answers map[cluster.NodeID]Claim, since time.Time) Inpu
 func fromPeerClaim(c cluster.Claim, address string, at time.Time) Claim {
 	return Claim{
 		Node: c.NodeID, Source: FromPeer, Address: address, At: at, BootID: c.BootID,
-		ClusterID: c.ClusterID, Generation: c.Generation, Term: c.Term, Leads: c.Role == cluster.Leader, LeaderID: c.LeaderID,
+		ClusterID: c.ClusterID, Generation: c.Generation, Term: c.Term, Leads: c.Role == cluster.Leader,
+		LeaderID: c.LeaderID,
 	}
 }
 

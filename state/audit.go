@@ -163,7 +163,8 @@ func (l *auditLog) push(r *AuditRecord) {
 	ring := l.add(r)
 	for {
 		oldest := ring.records.at(ring.records.first)
-		if ring.records.len() <= MaxAuditRecords && ring.bytes <= MaxAuditBytes && r.At-oldest.At <= int64(MaxAuditAge) {
+		if ring.records.len() <= MaxAuditRecords && ring.bytes <= MaxAuditBytes &&
+			r.At-oldest.At <= int64(MaxAuditAge) {
 			return
 		}
 		ring.records.pop()

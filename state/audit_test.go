@@ -123,7 +123,8 @@ func TestAuditIsBounded(t *testing.T) {
 	}
 	late := audited(put("k", "v"), "late", int64(MaxAuditAge)+int64(MaxAuditRecords)+100)
 	mustApply(t, s, late)
-	if c = s.View().AuditCounts(); c.Records[AuditClients] != 401 || c.Dropped[AuditClients] != 500+MaxAuditRecords+1-401 {
+	if c = s.View().AuditCounts(); c.Records[AuditClients] != 401 ||
+		c.Dropped[AuditClients] != 500+MaxAuditRecords+1-401 {
 		t.Errorf("by age: %+v", c)
 	}
 	for range 3000 {

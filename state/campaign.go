@@ -62,7 +62,8 @@ type ElectableRole struct {
 
 func (p *RoleCampaign) check() *cluster.Error {
 	return firstError(
-		checkUTF8("value", p.Value, MaxRoleValue), checkMillis("takeover_delay_ms", p.TakeoverDelay, 0, MaxTakeoverDelay),
+		checkUTF8("value", p.Value, MaxRoleValue), checkMillis("takeover_delay_ms", p.TakeoverDelay, 0,
+			MaxTakeoverDelay),
 		checkRoleSession(p.Role, p.Session))
 }
 
@@ -179,7 +180,8 @@ func (p *RoleTransfer) apply(w *txn) Result {
 	}
 	to := r.Queue[at]
 	if to.Ineligible {
-		return failed(cluster.CodeTransferFailed, "to_session_id: candidate %q of role %q is not eligible", to.Name, p.Role)
+		return failed(cluster.CodeTransferFailed, "to_session_id: candidate %q of role %q is not eligible", to.Name,
+			p.Role)
 	}
 	if r.Held() {
 		p.endHolder(w, r, CauseTransferred)

@@ -19,8 +19,12 @@ func everyCommand() []Command {
 	return []Command{
 		{
 			Kind: KindPut, Now: 1_700_000_000_000_000_000,
-			Idempotency: &Idempotency{Key: "k", RequestHash: []byte{1, 2, 3}}, Fence: &FencingToken{Role: "r", Token: 9},
-			Put: &Put{Key: "key/ä", Value: []byte("value"), IfRevision: ptr(uint64(7)), IfAbsent: true, Session: "s"},
+			Idempotency: &Idempotency{Key: "k", RequestHash: []byte{1, 2, 3}},
+			Fence:       &FencingToken{Role: "r", Token: 9},
+			Put: &Put{
+				Key: "key/ä", Value: []byte("value"), IfRevision: ptr(uint64(7)), IfAbsent: true,
+				Session: "s",
+			},
 		},
 		{Kind: KindPut, Put: &Put{Key: "zero", IfRevision: ptr(uint64(0))}},
 		{Kind: KindDelete, Now: 2, Delete: &Delete{Key: "key", IfRevision: ptr(uint64(8))}},
@@ -40,7 +44,8 @@ func everyCommand() []Command {
 			Incarnation: "i", Lifecycle: cluster.Active, Version: "v", Reads: 1, Removed: true,
 		}},
 		{Kind: KindMemberPatch, Now: 6, MemberPatch: &MemberPatch{
-			ID: "n3", RaftAddress: ptr("ra"), HTTPAddress: ptr("ha"), Priority: ptr(0), Eligible: ptr(false), Zone: ptr(""),
+			ID: "n3", RaftAddress: ptr("ra"), HTTPAddress: ptr("ha"), Priority: ptr(0), Eligible: ptr(false),
+			Zone:        ptr(""),
 			Incarnation: ptr(""), Lifecycle: ptr(cluster.Draining), Version: ptr("v"), SupportedVersion: ptr(uint32(2)),
 		}},
 		{Kind: KindMemberPatch, Now: 7, MemberPatch: &MemberPatch{ID: "n3"}},

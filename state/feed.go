@@ -72,8 +72,9 @@ func (c *Cursor) Next(ctx context.Context, limit int) ([]Change, error) {
 	for {
 		v := c.feed.state.View()
 		if c.epoch != v.epoch {
-			return nil, cluster.Errorf(cluster.CodeHistoryCompacted, "the state was replaced by a restore or a recovery: "+
-				"read the present state and watch from its revision")
+			return nil, cluster.Errorf(cluster.CodeHistoryCompacted,
+				"the state was replaced by a restore or a recovery: "+
+					"read the present state and watch from its revision")
 		}
 		if floor := c.feed.of(v).floor; c.seen < floor {
 			return nil, compacted(c.seen, floor)

@@ -237,7 +237,10 @@ func busyState(t *testing.T) *State {
 			Role: role, Session: next, Value: "v", Wait: true, TakeoverDelay: time.Second, Ineligible: role == "taken",
 		}})
 	}
-	mustApply(t, s, Command{Kind: KindRoleTransfer, RoleTransfer: &RoleTransfer{Role: "taken", AwaitPreviousHolder: true}})
+	mustApply(t, s, Command{Kind: KindRoleTransfer, RoleTransfer: &RoleTransfer{
+		Role:                "taken",
+		AwaitPreviousHolder: true,
+	}})
 	lost := newSession(t, s, "lost")
 	campaign(t, s, "lost", lost)
 	mustApply(t, s, Command{

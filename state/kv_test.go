@@ -224,7 +224,8 @@ func TestList(t *testing.T) {
 			keys = append(keys, it.Key)
 		}
 		if got := strings.Join(keys, " "); got != c.want || next != c.next {
-			t.Errorf("List(%q, %q, %d) = %q, next %q; want %q, next %q", c.prefix, c.after, c.limit, got, next, c.want, c.next)
+			t.Errorf("List(%q, %q, %d) = %q, next %q; want %q, next %q", c.prefix, c.after, c.limit, got, next, c.want,
+				c.next)
 		}
 	}
 }

@@ -182,7 +182,8 @@ func (l *loader) addKey(it *Item) error {
 	if err := CheckKey(it.Key); err != nil {
 		return damaged("%s", err.Detail)
 	}
-	if !l.named(sectionKeys, it.Key) || it.Revision == 0 || it.Revision > l.view().revision || len(it.Value) > MaxValue {
+	if !l.named(sectionKeys, it.Key) || it.Revision == 0 || it.Revision > l.view().revision ||
+		len(it.Value) > MaxValue {
 		return damaged("key %q is out of order or out of bounds", it.Key)
 	}
 	l.got.keyBytes += uint64(it.size())

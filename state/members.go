@@ -21,7 +21,8 @@ func (m *memberRecord) check() *cluster.Error {
 	return firstError(
 		checkNode("id", m.ID), checkRange("priority", m.Priority, 0, cluster.MaxPriority),
 		checkText("raft_address", m.RaftAddress), checkText("http_address", m.HTTPAddress), checkText("zone", m.Zone),
-		checkText("incarnation", m.Incarnation), checkText("lifecycle", string(m.Lifecycle)), checkText("version", m.Version),
+		checkText("incarnation", m.Incarnation), checkText("lifecycle", string(m.Lifecycle)),
+		checkText("version", m.Version),
 	)
 }
 

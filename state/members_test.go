@@ -104,7 +104,10 @@ func TestMemberLimits(t *testing.T) {
 		"removed":       {Kind: KindMember, Member: &cluster.Member{ID: "n1", Removed: true}},
 		"remove bad ID": remove(""),
 		"init no ID":    {Kind: KindClusterInit, ClusterInit: &ClusterInit{}},
-		"init member":   {Kind: KindClusterInit, ClusterInit: &ClusterInit{ClusterID: "c", Members: []cluster.Member{{}}}},
+		"init member": {Kind: KindClusterInit, ClusterInit: &ClusterInit{
+			ClusterID: "c",
+			Members:   []cluster.Member{{}},
+		}},
 		"init roster": {Kind: KindClusterInit, ClusterInit: &ClusterInit{
 			ClusterID: "c",
 			Roster:    map[cluster.NodeID]string{"": ""},

@@ -46,7 +46,8 @@ func (w *txn) ownedBy(session string, kind ownedKind) []string {
 // OwnedBy returns the names of the roles, keys and nodes that a session owns.
 func (v *View) OwnedBy(session string) (roles, keys, nodes []string) {
 	root := v.ownership.Root()
-	return ownedNames(root, session, ownedRole), ownedNames(root, session, ownedKey), ownedNames(root, session, ownedNode)
+	return ownedNames(root, session, ownedRole), ownedNames(root, session, ownedKey),
+		ownedNames(root, session, ownedNode)
 }
 
 // Revocations returns the tenures that were revoked from a session and that it has not acknowledged. Until then the

@@ -97,7 +97,8 @@ func TestRecoveryLeavesNoOldRevision(t *testing.T) {
 		Kind:          KindSessionCreate,
 		SessionCreate: &SessionCreate{Nonce: "abcdefgh", TTL: MinSessionTTL},
 	})[0]
-	mustApply(t, s, Command{Kind: KindRoleCampaign, RoleCampaign: &RoleCampaign{Role: "r", Session: created.Session.ID}})
+	mustApply(t, s,
+		Command{Kind: KindRoleCampaign, RoleCampaign: &RoleCampaign{Role: "r", Session: created.Session.ID}})
 	if r, ok := s.View().Role("r"); !ok || r.Current.Token <= base {
 		t.Errorf("the next token is not above %d: %+v", base, r)
 	}

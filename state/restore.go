@@ -62,7 +62,8 @@ func Inspect(r io.Reader) (Info, error) {
 	return Info{
 		ClusterID: v.clusterID, Generation: v.generation, CommandVersion: v.version, Revision: v.revision,
 		AppliedIndex: v.index, AppliedTerm: v.term, RestoreEpoch: v.epoch,
-		Keys: int(l.meta.records[sectionKeys]), Bytes: int64(l.meta.keyBytes), Changes: int(l.meta.records[sectionHistory]),
+		Keys: int(l.meta.records[sectionKeys]), Bytes: int64(l.meta.keyBytes),
+		Changes:         int(l.meta.records[sectionHistory]),
 		IdempotencyKeys: int(l.meta.records[sectionIdempotency]),
 		Members:         slices.Clone(v.members), Size: n, SHA256: hex.EncodeToString(h.Sum(nil)),
 	}, nil
@@ -95,7 +96,8 @@ func ReadBackup(r io.Reader) (*Backup, error) {
 func MergeBackup(current *Snapshot, backup *Backup) (*Snapshot, error) {
 	v, from := *current.view, backup.view
 	if from.version > v.MinSupportedVersion(v.present()) {
-		return nil, fmt.Errorf("restore refused: not all members support command version %d of the backup", from.version)
+		return nil, fmt.Errorf("restore refused: not all members support command version %d of the backup",
+			from.version)
 	}
 	v.keys, v.bytes = withoutSessionKeys(from)
 	v.settings = from.settings

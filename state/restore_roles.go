@@ -28,7 +28,8 @@ func (v *View) endSessions(cause Cause, lockDelay func(*Role) time.Duration) {
 	roles := v.roles.Txn()
 	for r := range v.RolesAfter("") {
 		vacant := &Role{
-			Name: r.Name, History: r.History, StateRevision: v.revision, Elections: r.Elections, LockDelay: lockDelay(r),
+			Name: r.Name, History: r.History, StateRevision: v.revision, Elections: r.Elections,
+			LockDelay: lockDelay(r),
 		}
 		if r.Held() {
 			ended := r.Current

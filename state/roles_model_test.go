@@ -29,8 +29,9 @@ type roleModel struct {
 func newRoleModel() *roleModel {
 	return &roleModel{
 		living: map[string]bool{}, holder: map[string]string{}, queue: map[string][]string{}, slow: map[string]bool{},
-		ineligible: map[string]bool{}, waits: map[string]bool{}, revoked: map[string]string{}, lockDelay: map[string]bool{},
-		keys: map[string]string{},
+		ineligible: map[string]bool{}, waits: map[string]bool{}, revoked: map[string]string{},
+		lockDelay: map[string]bool{},
+		keys:      map[string]string{},
 	}
 }
 
@@ -212,7 +213,10 @@ func (r *roleRun) step(t *rapid.T) {
 		if rec, ok := r.steady.View().Role(role); ok && (r.m.waits[role] || r.m.lockDelay[role]) {
 			r.m.lockDelay[role] = false
 			r.m.electNext(role, true)
-			r.apply(Command{Kind: KindRoleElect, RoleElect: &RoleElect{Roles: []ElectableRole{{role, rec.StateRevision}}}})
+			r.apply(Command{
+				Kind:      KindRoleElect,
+				RoleElect: &RoleElect{Roles: []ElectableRole{{role, rec.StateRevision}}},
+			})
 		}
 	case 9:
 		key := rapid.SampledFrom([]string{"k1", "k2", "k3"}).Draw(t, "key")

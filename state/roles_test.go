@@ -280,7 +280,10 @@ func TestTransfer_WaitsForPreviousHolder(t *testing.T) {
 		over     func(a string) Command
 		events   string
 	}{
-		"evicted, resigns": {revoking("r", ""), func(a string) Command { return resign("r", a) }, "+r/a -evicted:r/a +r/b"},
+		"evicted, resigns": {
+			revoking("r", ""), func(a string) Command { return resign("r", a) },
+			"+r/a -evicted:r/a +r/b",
+		},
 		"evicted, ends": {
 			revoking("r", ""), func(a string) Command { return end(CauseExpired, a) },
 			"+r/a -evicted:r/a +r/b",
@@ -314,7 +317,8 @@ func TestTransfer_WaitsForPreviousHolder(t *testing.T) {
 			campaign(t, s, "r", a)
 			mustApply(t, s, Command{Kind: KindRoleWithdraw, RoleWithdraw: &RoleWithdraw{Role: "r", Session: a}})
 			r, _ := s.View().Role("r")
-			mustApply(t, s, Command{Kind: KindRoleElect, RoleElect: &RoleElect{Roles: []ElectableRole{{"r", r.StateRevision}}}})
+			mustApply(t, s,
+				Command{Kind: KindRoleElect, RoleElect: &RoleElect{Roles: []ElectableRole{{"r", r.StateRevision}}}})
 			r, _ = s.View().Role("r")
 			if r.Held() || r.RevokedFrom != a || len(s.View().Revocations(a)) != 1 {
 				t.Fatalf("%+v", r)
@@ -377,7 +381,8 @@ func TestRevokedSessionCanBeElectedAgain(t *testing.T) {
 	a := newSession(t, s, "a")
 	token := campaign(t, s, "r", a).Current.Token
 	mustApply(t, s, revoking("r", ""))
-	if r := campaign(t, s, "r", a); r.Current.Token <= token || r.RevokedFrom != "" || len(s.View().Revocations(a)) != 0 {
+	if r := campaign(t, s, "r", a); r.Current.Token <= token || r.RevokedFrom != "" ||
+		len(s.View().Revocations(a)) != 0 {
 		t.Fatalf("%+v", r)
 	}
 	mustApply(t, s, end(CauseExpired, a))
@@ -416,7 +421,8 @@ func TestRestoreEndsSessions(t *testing.T) {
 	restore(t, s, raw.Bytes())
 	v := s.View()
 	if v.Sessions() != 0 || v.Keys() != 1 || v.Bytes() != 5 || v.ownership.Len() != 0 {
-		t.Fatalf("%d sessions, %d keys, %d bytes, %d index entries", v.Sessions(), v.Keys(), v.Bytes(), v.ownership.Len())
+		t.Fatalf("%d sessions, %d keys, %d bytes, %d index entries", v.Sessions(), v.Keys(), v.Bytes(),
+			v.ownership.Len())
 	}
 	for _, name := range []string{"r", "other"} {
 		r, _ := v.Role(name)

@@ -98,7 +98,8 @@ func (p *SessionCreate) check() *cluster.Error {
 // checkMillis checks a duration of whole milliseconds.
 func checkMillis(field string, d, least, most time.Duration) *cluster.Error {
 	if d < least || d > most || d%time.Millisecond != 0 {
-		return badRequest("%s: must be %d to %d (got %d)", field, least.Milliseconds(), most.Milliseconds(), d.Milliseconds())
+		return badRequest("%s: must be %d to %d (got %d)", field, least.Milliseconds(), most.Milliseconds(),
+			d.Milliseconds())
 	}
 	return nil
 }
@@ -137,7 +138,8 @@ func (p *SessionCreate) apply(w *txn) Result {
 	}
 	w.revision++
 	s := &Session{
-		ID: fmt.Sprintf("%014x%s", w.revision, p.Nonce), Name: p.Name, TTL: p.TTL, Meta: maps.Clone(p.Meta), CreatedAt: w.now,
+		ID: fmt.Sprintf("%014x%s", w.revision, p.Nonce), Name: p.Name, TTL: p.TTL, Meta: maps.Clone(p.Meta),
+		CreatedAt: w.now,
 	}
 	if s.Name == "" {
 		s.Name = s.ID

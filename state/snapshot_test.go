@@ -278,7 +278,8 @@ func TestSnapshotFramesAreChained(t *testing.T) {
 			swapped = append(swapped, frames[k]...)
 		}
 		for _, b := range [][]byte{dropped, swapped} {
-			if _, err := New(Options{}).ReadFrom(bytes.NewReader(append(bytes.Clone(raw[:head]), b...))); !errors.Is(err,
+			if _, err := New(Options{}).ReadFrom(bytes.NewReader(append(bytes.Clone(raw[:head]),
+				b...))); !errors.Is(err,
 				ErrDamaged) {
 				t.Errorf("frame %d: %v", i, err)
 			}
@@ -376,7 +377,8 @@ func TestMergeBackup(t *testing.T) {
 	restore(t, s, b.Bytes())
 
 	v := s.View()
-	if it, ok := v.Get("kept"); !ok || it.Revision != 50 || it.CreateRevision != 1 || it.Version != 50 || v.Keys() != 2 {
+	if it, ok := v.Get("kept"); !ok || it.Revision != 50 || it.CreateRevision != 1 || it.Version != 50 ||
+		v.Keys() != 2 {
 		t.Errorf("keys: %+v, %d", it, v.Keys())
 	}
 	if v.ClusterID() != "c-1" || v.Generation() != before.Generation() ||

@@ -72,7 +72,8 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	c.collectRoles(ch, src)
 	if src.AuditDropped != nil {
 		for class, n := range src.AuditDropped() {
-			ch <- prometheus.MustNewConstMetric(stateDescs["audit_dropped_total"], prometheus.CounterValue, float64(n), class)
+			ch <- prometheus.MustNewConstMetric(stateDescs["audit_dropped_total"], prometheus.CounterValue, float64(n),
+				class)
 		}
 	}
 	if src.Reloads != nil {
@@ -121,9 +122,11 @@ func (c *stateCollector) collectRoles(ch chan<- prometheus.Metric, src *StateSou
 	roles, sessions := src.Roles(maxSeries)
 	ch <- prometheus.MustNewConstMetric(stateDescs["sessions"], prometheus.GaugeValue, float64(sessions))
 	for _, r := range roles {
-		ch <- prometheus.MustNewConstMetric(stateDescs["role_held"], prometheus.GaugeValue, boolToFloat(r.Token != 0), r.Name)
+		ch <- prometheus.MustNewConstMetric(stateDescs["role_held"], prometheus.GaugeValue, boolToFloat(r.Token != 0),
+			r.Name)
 		ch <- prometheus.MustNewConstMetric(stateDescs["role_token"], prometheus.GaugeValue, float64(r.Token), r.Name)
-		ch <- prometheus.MustNewConstMetric(stateDescs["role_elections_total"], prometheus.CounterValue, float64(r.Elections),
+		ch <- prometheus.MustNewConstMetric(stateDescs["role_elections_total"], prometheus.CounterValue,
+			float64(r.Elections),
 			r.Name)
 	}
 }

@@ -199,7 +199,8 @@ func TestJournal_LogsEachEventOnce(t *testing.T) {
 		t.Fatalf("log:\n%s", log.String())
 	}
 	for i, wants := range [][]string{
-		{"[INFO]", "leader elected", "event=election", "term=7", "duration_ms=12 leader=n2"}, {"[WARN]", "disk stalled"},
+		{"[INFO]", "leader elected", "event=election", "term=7", "duration_ms=12 leader=n2"},
+		{"[WARN]", "disk stalled"},
 	} {
 		for _, want := range wants {
 			if !strings.Contains(lines[i], want) {

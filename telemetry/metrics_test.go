@@ -47,10 +47,14 @@ func exercised() *Metrics {
 			return map[string]string{"tokens": "there are none", "tls": ""}
 		},
 		AuditDropped: func() map[string]uint64 { return map[string]uint64{"clients": 5, "operators": 0} },
-		Roles:        func(int) ([]Role, int) { return []Role{{Name: "cron", Token: 7, Elections: 2}, {Name: "idle"}}, 3 },
+		Roles: func(int) ([]Role, int) {
+			return []Role{{Name: "cron", Token: 7, Elections: 2}, {Name: "idle"}},
+				3
+		},
 		Peers: func() []cluster.PeerStatus {
 			return []cluster.PeerStatus{
-				{ID: "n2", Healthy: true, Contacted: true, LastContact: 7 * time.Millisecond, LagEntries: 4}, {ID: "n3"},
+				{ID: "n2", Healthy: true, Contacted: true, LastContact: 7 * time.Millisecond, LagEntries: 4},
+				{ID: "n3"},
 			}
 		},
 	})

@@ -122,8 +122,10 @@ func (t *Transfer) Choices() []cluster.TargetOption {
 	slices.SortStableFunc(all, rank)
 	choices := make([]cluster.TargetOption, len(all))
 	for i, c := range all {
-		choices[i] = cluster.TargetOption{ID: c.id, Eligible: c.err == nil, Voter: c.voter, Priority: c.priority,
-			LagEntries: c.lag}
+		choices[i] = cluster.TargetOption{
+			ID: c.id, Eligible: c.err == nil, Voter: c.voter, Priority: c.priority,
+			LagEntries: c.lag,
+		}
 		if c.err != nil {
 			choices[i].Reason = c.err.Detail
 		}

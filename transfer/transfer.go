@@ -73,8 +73,10 @@ func New(node Consensus, opts Options) *Transfer {
 	if opts.ReclaimLeadership == nil {
 		opts.ReclaimLeadership = func(context.Context, uint64, cluster.TransferNotice) error { return nil }
 	}
-	return &Transfer{node: node, opts: opts, log: opts.Logger.Named("transfer"), now: time.Now,
-		transferSem: make(chan struct{}, 1)}
+	return &Transfer{
+		node: node, opts: opts, log: opts.Logger.Named("transfer"), now: time.Now,
+		transferSem: make(chan struct{}, 1),
+	}
 }
 
 // Execute moves leadership from this node to h.To, "" for the best target, and returns when the target was seen
@@ -116,7 +118,8 @@ func (t *Transfer) Execute(ctx context.Context, h cluster.TransferNotice) (clust
 	if r.Err != nil {
 		return cluster.TransferOutcome{}, r.Err
 	}
-	return cluster.TransferOutcome{OldLeader: r.OldLeader, NewLeader: r.NewLeader, Term: r.Term, Duration: r.Duration}, nil
+	return cluster.TransferOutcome{OldLeader: r.OldLeader, NewLeader: r.NewLeader, Term: r.Term, Duration: r.Duration},
+		nil
 }
 
 func inProgress(format string, args ...any) *cluster.Error {
@@ -169,7 +172,8 @@ func (t *Transfer) awaitCaughtUp(ctx context.Context, term uint64, target cluste
 		case <-changed:
 		case <-ctx.Done():
 			return cluster.Errorf(cluster.CodeTransferFailed,
-				"node %s was still %d entries behind at the deadline; node %s continues to lead", target, c.lag, st.NodeID)
+				"node %s was still %d entries behind at the deadline; node %s continues to lead", target, c.lag,
+				st.NodeID)
 		}
 	}
 }
@@ -202,7 +206,8 @@ func (t *Transfer) resolveFailed(ctx context.Context, term uint64, h cluster.Tra
 		case <-changed:
 		case <-ctx.Done():
 			if st.LeaderID != "" {
-				return failedAfterTimeoutNow(st.LeaderID, "node %s got TimeoutNow, but node %s continues to lead (term %d): %w",
+				return failedAfterTimeoutNow(st.LeaderID,
+					"node %s got TimeoutNow, but node %s continues to lead (term %d): %w",
 					h.To, st.LeaderID, st.Term, cause)
 			}
 			return failedAfterTimeoutNow("", "node %s got TimeoutNow, and no leader is known: %w", h.To, cause)

@@ -103,8 +103,10 @@ func (sentError) Error() string          { return "it went wrong" }
 func (e sentError) TimeoutNowSent() bool { return e.sent }
 
 func newTransfer(f *fake, results *[]Result) *Transfer {
-	return New(f, Options{Done: func(r Result) { *results = append(*results, r) }, ReclaimLeadership: f.again,
-		Logger: hclog.NewNullLogger()})
+	return New(f, Options{
+		Done: func(r Result) { *results = append(*results, r) }, ReclaimLeadership: f.again,
+		Logger: hclog.NewNullLogger(),
+	})
 }
 
 func TestTo(t *testing.T) {
@@ -123,10 +125,15 @@ func TestTo(t *testing.T) {
 		{name: "to the best by priority", change: func(f *fake) {
 			f.member(cluster.Member{ID: "n3", Priority: 200, Eligible: true, Lifecycle: cluster.Active})
 		}, leader: "n3", reached: true},
-		{name: "to the best by lag", change: func(f *fake) { f.peers[0].LagEntries = caughtUpLag + 1 }, leader: "n3",
-			reached: true},
-		{name: "what is in flight is no lag", change: func(f *fake) { f.peers[0].LagEntries = caughtUpLag }, leader: "n2",
-			reached: true},
+		{
+			name: "to the best by lag", change: func(f *fake) { f.peers[0].LagEntries = caughtUpLag + 1 }, leader: "n3",
+			reached: true,
+		},
+		{
+			name: "what is in flight is no lag", change: func(f *fake) { f.peers[0].LagEntries = caughtUpLag },
+			leader:  "n2",
+			reached: true,
+		},
 		{name: "unknown node", target: "n9", code: cluster.CodeBadRequest, status: 404, detail: "n9"},
 		{name: "itself", target: "n1", code: cluster.CodeTransferFailed, status: 409, detail: "leads already"},
 		{name: "non-voter", target: "n4", code: cluster.CodeTransferFailed, status: 409, detail: "not a voter"},
@@ -142,17 +149,25 @@ func TestTo(t *testing.T) {
 		{name: "not healthy", target: "n2", change: func(f *fake) {
 			f.peers[0] = cluster.PeerStatus{ID: "n2", Reasons: []string{"silent for 3s"}}
 		}, code: cluster.CodeTransferFailed, status: 409, detail: "silent for 3s"},
-		{name: "the best was given up in this term", change: func(f *fake) { f.peers[0].TransferBlocked = "given up" },
-			leader: "n3", reached: true},
+		{
+			name: "the best was given up in this term", change: func(f *fake) { f.peers[0].TransferBlocked = "given up" },
+			leader: "n3", reached: true,
+		},
 		{name: "given up in this term", target: "n2", change: func(f *fake) {
 			f.peers[0].TransferBlocked = "given up"
 		}, code: cluster.CodeTransferFailed, status: 409, detail: "given up"},
-		{name: "nobody can", change: func(f *fake) { f.peers = nil }, code: cluster.CodeTransferFailed, status: 409,
-			detail: "no node can take over"},
-		{name: "not the leader", target: "n2", change: func(f *fake) { f.lead("n3") }, code: cluster.CodeNoLeader,
-			status: 503},
-		{name: "lags for ever", target: "n2", change: func(f *fake) { f.peers[0].LagEntries = 1e6 },
-			code: cluster.CodeTransferFailed, status: 409, detail: "1000000 entries behind"},
+		{
+			name: "nobody can", change: func(f *fake) { f.peers = nil }, code: cluster.CodeTransferFailed, status: 409,
+			detail: "no node can take over",
+		},
+		{
+			name: "not the leader", target: "n2", change: func(f *fake) { f.lead("n3") }, code: cluster.CodeNoLeader,
+			status: 503,
+		},
+		{
+			name: "lags for ever", target: "n2", change: func(f *fake) { f.peers[0].LagEntries = 1e6 },
+			code: cluster.CodeTransferFailed, status: 409, detail: "1000000 entries behind",
+		},
 		{name: "failed before the target was told", target: "n2", change: func(f *fake) {
 			f.move = func(context.Context, *fake, cluster.NodeID) error { return sentError{false} }
 		}, code: cluster.CodeTransferFailed, status: 409, detail: "n1 continues to lead", reached: true},
@@ -177,7 +192,10 @@ func TestTo(t *testing.T) {
 			}
 		}, leader: "n2", reached: true},
 		{name: "busy in consensus", target: "n2", change: func(f *fake) {
-			f.move = func(context.Context, *fake, cluster.NodeID) error { return cluster.Errorf(cluster.CodeBusy, "busy") }
+			f.move = func(context.Context, *fake, cluster.NodeID) error {
+				return cluster.Errorf(cluster.CodeBusy,
+					"busy")
+			}
 		}, code: cluster.CodeBusy, status: 503, reached: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -189,10 +207,14 @@ func TestTo(t *testing.T) {
 				var results []Result
 				ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 				defer cancel()
-				out, err := newTransfer(f, &results).Execute(ctx, cluster.TransferNotice{To: tt.target, Trigger: "manual",
-					Reason: "why", Operator: "anna"})
+				out, err := newTransfer(f, &results).Execute(ctx, cluster.TransferNotice{
+					To:      tt.target,
+					Trigger: "manual",
+					Reason:  "why", Operator: "anna",
+				})
 				if tt.leader != "" {
-					if err != nil || out.NewLeader != tt.leader || out.OldLeader != "n1" || out.Term != f.Status().Term {
+					if err != nil || out.NewLeader != tt.leader || out.OldLeader != "n1" ||
+						out.Term != f.Status().Term {
 						t.Fatalf("%+v, %v", out, err)
 					}
 				} else {

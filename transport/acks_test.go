@@ -112,7 +112,8 @@ func TestAppendEntriesIsStamped(t *testing.T) {
 			t.Fatal(err)
 		}
 		a := n1.tr.Acks().Peer("n2")
-		if a.LastSendAcked.Before(start) || a.LastContact.Sub(a.LastSendAcked) < 20*time.Millisecond || a.MatchIndex != 11 || a.Term != 5 {
+		if a.LastSendAcked.Before(start) || a.LastContact.Sub(a.LastSendAcked) < 20*time.Millisecond ||
+			a.MatchIndex != 11 || a.Term != 5 {
 			t.Errorf("%+v after %v", a, start)
 		}
 		for _, refuse := range []func(){func() { success = false }, func() { success, term = true, 6 }} {

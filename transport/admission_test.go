@@ -84,7 +84,8 @@ func TestLeaderThatWasReadmitted(t *testing.T) {
 			if err := again.timeoutNow(behind); !errors.As(err, new(*TimeoutNowUndelivered)) {
 				t.Errorf("its TimeoutNow: %v", err)
 			}
-			if n := behind.rejected("vote/outdated") + behind.rejected("prevote/outdated") + behind.rejected("timeout_now/no_votes"); n != 3 {
+			if n := behind.rejected("vote/outdated") + behind.rejected("prevote/outdated") + behind.rejected(
+				"timeout_now/no_votes"); n != 3 {
 				t.Errorf("%d were counted: %v", n, behind.rejects)
 			}
 			if _, err := behind.vote(again, 99); !errors.Is(err, errNoVotes) {
@@ -174,7 +175,8 @@ func TestEmptyDataDirectoryExchangesNoVotes(t *testing.T) {
 	}
 	var resp raft.RequestVoteResponse // past the asker's own guard
 	req := &raft.RequestVoteRequest{RPCHeader: n1.header(), Term: 99}
-	if err := n1.to(n2).RequestVote("n2", raft.ServerAddress(n2.addr), req, &resp); err != nil || resp.Granted || resp.Term != 5 {
+	if err := n1.to(n2).RequestVote("n2", raft.ServerAddress(n2.addr), req, &resp); err != nil || resp.Granted ||
+		resp.Term != 5 {
 		t.Errorf("it answers %+v, %v; want a refusal in term 5", resp, err)
 	}
 	if _, err := n1.append(n2, nil); err == nil {
@@ -390,7 +392,10 @@ func TestDialExpectsThePeer(t *testing.T) {
 	n1, n3 := newEnd(t, "n1"), newEnd(t, "n3")
 	got := n3.bind()
 	var resp raft.AppendEntriesResponse
-	err := n1.raft.AppendEntries("n2", raft.ServerAddress(n3.addr), &raft.AppendEntriesRequest{RPCHeader: n1.header(), Term: 5}, &resp)
+	err := n1.raft.AppendEntries("n2", raft.ServerAddress(n3.addr), &raft.AppendEntriesRequest{
+		RPCHeader: n1.header(),
+		Term:      5,
+	}, &resp)
 	if !errors.Is(err, errIdentity) || reached(got) != 0 {
 		t.Errorf("a message for n2 was sent to n3: %v", err)
 	}

@@ -13,7 +13,8 @@ import (
 func BenchmarkAppendEntries(b *testing.B) {
 	req := func(id, addr string) *raft.AppendEntriesRequest {
 		return &raft.AppendEntriesRequest{
-			RPCHeader: raft.RPCHeader{ProtocolVersion: 3, ID: []byte(id), Addr: []byte(addr)}, Term: 5, PrevLogEntry: 10, PrevLogTerm: 5, LeaderCommitIndex: 10,
+			RPCHeader: raft.RPCHeader{ProtocolVersion: 3, ID: []byte(id), Addr: []byte(addr)}, Term: 5,
+			PrevLogEntry: 10, PrevLogTerm: 5, LeaderCommitIndex: 10,
 			Entries: []*raft.Log{{Index: 11, Term: 5, Data: make([]byte, 256)}},
 		}
 	}
@@ -33,7 +34,8 @@ func BenchmarkAppendEntries(b *testing.B) {
 	})
 	b.Run("library", func(b *testing.B) {
 		plain := func() *raft.NetworkTransport {
-			tr, err := raft.NewTCPTransportWithLogger("127.0.0.1:0", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}, maxPool, time.Second, hclog.NewNullLogger())
+			tr, err := raft.NewTCPTransportWithLogger("127.0.0.1:0", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}, maxPool,
+				time.Second, hclog.NewNullLogger())
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -77,7 +77,10 @@ func (s *simNet) newCluster(t *testing.T, n int, opts ...option) *testCluster {
 	for i := range n {
 		id := fmt.Sprintf("n%d", i+1)
 		e := newEndOn(t, cluster.NodeID(id), s.listen(id+":1"), opts...)
-		c.nodes = append(c.nodes, &node{end: e, log: raft.NewInmemStore(), snap: raft.NewInmemSnapshotStore(), fsm: &testFSM{}})
+		c.nodes = append(c.nodes, &node{
+			end: e, log: raft.NewInmemStore(), snap: raft.NewInmemSnapshotStore(),
+			fsm: &testFSM{},
+		})
 	}
 	return c
 }

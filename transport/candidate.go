@@ -27,7 +27,10 @@ func (r *Raft) RequestVote(
 	}
 	term := args.Term
 	m := r.message(id, "vote", term, 0)
-	err := r.sendVoteRequest(m, target, func(out *libTransport) error { return out.RequestVote(id, target, args, resp) })
+	err := r.sendVoteRequest(m, target, func(out *libTransport) error {
+		return out.RequestVote(id, target, args,
+			resp)
+	})
 	why := popReason(&resp.RPCHeader)
 	r.reportVote(cluster.VoteResponse{Term: term, Voter: m.To, Granted: resp.Granted, Reason: why}, err)
 	return err
@@ -37,12 +40,16 @@ func (r *Raft) RequestVote(
 func (r *Raft) RequestPreVote(
 	id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse,
 ) error {
-	if !r.t.cfg.Elections.MayStartElection() || r.boundByProxyAck(time.Now(), r.t.cfg.Membership.LocalPeer().NodeID, args.Term) {
+	if !r.t.cfg.Elections.MayStartElection() || r.boundByProxyAck(time.Now(), r.t.cfg.Membership.LocalPeer().NodeID,
+		args.Term) {
 		return r.fail(time.Now(), errElectionNotAllowed)
 	}
 	term := args.Term
 	m := r.message(id, "prevote", term, 0)
-	err := r.sendVoteRequest(m, target, func(out *libTransport) error { return out.RequestPreVote(id, target, args, resp) })
+	err := r.sendVoteRequest(m, target, func(out *libTransport) error {
+		return out.RequestPreVote(id, target, args,
+			resp)
+	})
 	if err != nil && strings.Contains(err.Error(), "unexpected command") {
 		err = errors.New("pre-vote failed at the peer") // the library counts the original text as a grant
 	}
@@ -144,7 +151,9 @@ func (r *Raft) endPreVoteAppend(term uint64) *raft.AppendEntriesRequest {
 
 // injectLocal puts a message of this node into its own queue and waits for the answer. It gives up if this node leaves
 // the term or leads before raft accepts the message.
-func (r *Raft) injectLocal(ctx context.Context, local RaftNode, term uint64, by cluster.ElectionCause, command any) error {
+func (r *Raft) injectLocal(ctx context.Context, local RaftNode, term uint64, by cluster.ElectionCause,
+	command any,
+) error {
 	reply := make(chan raft.RPCResponse, 1)
 	rpc := raft.RPC{Command: command, RespChan: reply}
 	look := time.NewTicker(busyPollInterval)

@@ -88,7 +88,10 @@ func newCluster(t *testing.T, n int, opts ...option) *testCluster {
 	c := &testCluster{t: t}
 	for i := range n {
 		id := cluster.NodeID(fmt.Sprintf("n%d", i+1))
-		nd := &node{end: newEnd(t, id, opts...), log: raft.NewInmemStore(), snap: raft.NewInmemSnapshotStore(), fsm: &testFSM{}}
+		nd := &node{
+			end: newEnd(t, id, opts...), log: raft.NewInmemStore(), snap: raft.NewInmemSnapshotStore(),
+			fsm: &testFSM{},
+		}
 		c.nodes = append(c.nodes, nd)
 	}
 	return c
@@ -498,7 +501,8 @@ func TestRemovedPeerIsNotWaitedFor(t *testing.T) {
 		time.Sleep(time.Minute)
 		leader.mu.Lock()
 		// A new list, as the transport may still look at the old one.
-		leader.servers = slices.DeleteFunc(slices.Clone(leader.servers), func(s cluster.Server) bool { return s.ID == gone.id })
+		leader.servers = slices.DeleteFunc(slices.Clone(leader.servers),
+			func(s cluster.Server) bool { return s.ID == gone.id })
 		leader.mu.Unlock()
 		held.Wait()
 		if d := time.Since(start); d < time.Minute || d > time.Minute+testMin {

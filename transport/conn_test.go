@@ -23,7 +23,10 @@ func (c *slowConn) Write(p []byte) (int, error) {
 }
 
 func outOver(conn net.Conn, heard func() time.Time) *outConn {
-	return &outConn{Conn: conn, rpc: 2 * testMin, lastReceived: heard, stale: func() bool { return false }, released: func() {}, scan: scanner{limit: maxResponse}}
+	return &outConn{
+		Conn: conn, rpc: 2 * testMin, lastReceived: heard, stale: func() bool { return false },
+		released: func() {}, scan: scanner{limit: maxResponse},
+	}
 }
 
 // A large message may take long as long as it moves; the RPC timeout is for each part.
@@ -129,7 +132,10 @@ func TestSnapshotFromAVanishedLeaderEnds(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer stuck.Close()
-		b := encode(t, int(wireInstallSnapshot), &raft.InstallSnapshotRequest{RPCHeader: leader.header(), Term: 5, LastLogIndex: 500, Size: 1 << 30})
+		b := encode(t, int(wireInstallSnapshot), &raft.InstallSnapshotRequest{
+			RPCHeader: leader.header(), Term: 5,
+			LastLogIndex: 500, Size: 1 << 30,
+		})
 		if _, err := stuck.Write(b); err != nil {
 			t.Fatal(err)
 		}

@@ -28,7 +28,8 @@ func TestCrashSocketIsEvidence(t *testing.T) {
 	a := newEnd(t, "n1")
 	b := newEnd(t, "n2", func(cfg *Config, _ *end) { cfg.CrashSocketPort = socket.Port() })
 	acquaint(t, a, b)
-	eventually(t, "the crash socket is watched", func() bool { return a.tr.monitors.CrashSocketOf("n2", "boot-n2") != "" })
+	eventually(t, "the crash socket is watched",
+		func() bool { return a.tr.monitors.CrashSocketOf("n2", "boot-n2") != "" })
 	eventually(t, "the connection to it gives way to others, and is lost", func() bool {
 		conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(socket.Port())))
 		if err != nil {

@@ -90,7 +90,8 @@ func TestReadOnlyDropsEntriesNotHeartbeats(t *testing.T) {
 		t.Errorf("failed after %v: the library would spin", d)
 	}
 	// Its data is read all the same: else the answer would never be heard.
-	if _, err := n1.install(n2, 200, make([]byte, 16<<20)); err == nil || !strings.Contains(err.Error(), "short of disk space") {
+	if _, err := n1.install(n2, 200, make([]byte, 16<<20)); err == nil ||
+		!strings.Contains(err.Error(), "short of disk space") {
 		t.Errorf("a snapshot: %v", err)
 	}
 	if reached(got) != 0 {
@@ -257,9 +258,16 @@ func TestVoteForCommitted(t *testing.T) {
 	} {
 		vote, pre := raft.RequestVoteResponse{}, raft.RequestPreVoteResponse{}
 		id, addr := raft.ServerID(n2.id), raft.ServerAddress(n2.addr)
-		err := n1.raft.RequestPreVote(id, addr, &raft.RequestPreVoteRequest{RPCHeader: n1.header(), Term: 7, LastLogIndex: tt.index, LastLogTerm: tt.term}, &pre)
-		err2 := n1.raft.RequestVote(id, addr, &raft.RequestVoteRequest{RPCHeader: n1.header(), Term: 7, LastLogIndex: tt.index, LastLogTerm: tt.term}, &vote)
-		if err != nil || err2 != nil || pre.Granted != tt.want || vote.Granted != tt.want || (reached(got) > 0) != tt.want {
+		err := n1.raft.RequestPreVote(id, addr, &raft.RequestPreVoteRequest{
+			RPCHeader: n1.header(), Term: 7,
+			LastLogIndex: tt.index, LastLogTerm: tt.term,
+		}, &pre)
+		err2 := n1.raft.RequestVote(id, addr, &raft.RequestVoteRequest{
+			RPCHeader: n1.header(), Term: 7,
+			LastLogIndex: tt.index, LastLogTerm: tt.term,
+		}, &vote)
+		if err != nil || err2 != nil || pre.Granted != tt.want || vote.Granted != tt.want ||
+			(reached(got) > 0) != tt.want {
 			t.Errorf("with the log up to %d/%d: %+v, %+v, %v, %v", tt.term, tt.index, pre, vote, err, err2)
 		}
 	}
@@ -377,7 +385,10 @@ func TestMalformedMessagesDoNotReachRaft(t *testing.T) {
 		"unknown type":      {Index: 11, Term: 5, Type: 77},
 		"bad configuration": {Index: 11, Term: 5, Type: raft.LogConfiguration, Data: []byte{0xc1}},
 	} {
-		req := raft.AppendEntriesRequest{RPCHeader: n1.header(), Term: 5, PrevLogEntry: 10, PrevLogTerm: 4, Entries: []*raft.Log{entry}}
+		req := raft.AppendEntriesRequest{
+			RPCHeader: n1.header(), Term: 5, PrevLogEntry: 10, PrevLogTerm: 4,
+			Entries: []*raft.Log{entry},
+		}
 		var resp raft.AppendEntriesResponse
 		if err := n1.to(n2).AppendEntries("n2", raft.ServerAddress(n2.addr), &req, &resp); err == nil {
 			t.Errorf("%s: accepted", name)
@@ -543,7 +554,8 @@ func TestFaults(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var fault Fault
-		c := newSimNet().newCluster(t, 2, func(c *Config, _ *end) { c.Faults = faultFunc(func(Message) Fault { return fault }) })
+		c := newSimNet().newCluster(t, 2,
+			func(c *Config, _ *end) { c.Faults = faultFunc(func(Message) Fault { return fault }) })
 		n1, n2 := c.nodes[0].end, c.nodes[1].end
 		got := n2.bind()
 		for name, f := range map[string]struct {
@@ -624,7 +636,8 @@ func TestCommitIndexEndsWithTheEntries(t *testing.T) {
 			t.Fatal(err)
 		}
 		if c := (<-got).(*raft.AppendEntriesRequest); c.LeaderCommitIndex != tt.want {
-			t.Errorf("after entry 10, entries %v: commit index %d reaches raft as %d, want %d", tt.entries, tt.committed, c.LeaderCommitIndex, tt.want)
+			t.Errorf("after entry 10, entries %v: commit index %d reaches raft as %d, want %d", tt.entries,
+				tt.committed, c.LeaderCommitIndex, tt.want)
 		}
 	}
 }

@@ -77,7 +77,10 @@ func newEnd(t testing.TB, id cluster.NodeID, opts ...option) *end {
 
 func newEndOn(t testing.TB, id cluster.NodeID, ln net.Listener, opts ...option) *end {
 	t.Helper()
-	e := &end{t: t, id: id, addr: ln.Addr().String(), self: peerOf(id), records: map[cluster.NodeID]cluster.Record{}, rejects: map[string]int{}}
+	e := &end{
+		t: t, id: id, addr: ln.Addr().String(), self: peerOf(id), records: map[cluster.NodeID]cluster.Record{},
+		rejects: map[string]int{},
+	}
 	e.self.RaftAddress = e.addr
 	e.term.Store(5)
 	e.applied.Store(100)
@@ -429,19 +432,22 @@ func (e *end) heartbeat(to *end) (raft.AppendEntriesResponse, error) {
 
 func (e *end) vote(to *end, term uint64) (raft.RequestVoteResponse, error) {
 	var resp raft.RequestVoteResponse
-	err := e.raft.RequestVote(raft.ServerID(to.id), raft.ServerAddress(to.addr), &raft.RequestVoteRequest{RPCHeader: e.header(), Term: term}, &resp)
+	err := e.raft.RequestVote(raft.ServerID(to.id), raft.ServerAddress(to.addr),
+		&raft.RequestVoteRequest{RPCHeader: e.header(), Term: term}, &resp)
 	return resp, err
 }
 
 func (e *end) preVote(to *end, term uint64) (raft.RequestPreVoteResponse, error) {
 	var resp raft.RequestPreVoteResponse
-	err := e.raft.RequestPreVote(raft.ServerID(to.id), raft.ServerAddress(to.addr), &raft.RequestPreVoteRequest{RPCHeader: e.header(), Term: term}, &resp)
+	err := e.raft.RequestPreVote(raft.ServerID(to.id), raft.ServerAddress(to.addr),
+		&raft.RequestPreVoteRequest{RPCHeader: e.header(), Term: term}, &resp)
 	return resp, err
 }
 
 func (e *end) timeoutNow(to *end) error {
 	var resp raft.TimeoutNowResponse
-	return e.raft.TimeoutNow(raft.ServerID(to.id), raft.ServerAddress(to.addr), &raft.TimeoutNowRequest{RPCHeader: e.header()}, &resp)
+	return e.raft.TimeoutNow(raft.ServerID(to.id), raft.ServerAddress(to.addr),
+		&raft.TimeoutNowRequest{RPCHeader: e.header()}, &resp)
 }
 
 // to gives the library's own transport, past the guards of the sender.

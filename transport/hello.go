@@ -64,7 +64,10 @@ type helloReply struct {
 }
 
 func (v helloReply) admission() cluster.Admission {
-	return cluster.Admission{Refusal: v.Refusal, Reason: v.Reason, Votes: v.Votes, MayAdoptClusterID: v.MayAdoptClusterID}
+	return cluster.Admission{
+		Refusal: v.Refusal, Reason: v.Reason, Votes: v.Votes,
+		MayAdoptClusterID: v.MayAdoptClusterID,
+	}
 }
 
 // errNotPeer means that the other end does not use this protocol.
@@ -215,14 +218,16 @@ func (t *Transport) evaluateHello(h hello) (cluster.Admission, helloReply) {
 	self := t.cfg.Membership.LocalPeer()
 	if h.version == protocolVersion {
 		if err := t.cfg.Membership.RecordIncarnation(h.peer); err != nil {
-			t.quiet.warn("record", "peer incarnation not recorded: no votes exchanged", "peer", h.peer.NodeID, "error", err)
+			t.quiet.warn("record", "peer incarnation not recorded: no votes exchanged", "peer", h.peer.NodeID, "error",
+				err)
 		}
 	}
 	a := cluster.Admit(self, h.peer, t.cfg.Membership.Record(h.peer.NodeID))
 	if h.version != protocolVersion {
 		a = cluster.Admission{
 			Refusal: cluster.RefusedProtocol,
-			Reason:  fmt.Sprintf("node %q uses protocol version %d, this node %d", h.peer.NodeID, h.version, protocolVersion),
+			Reason: fmt.Sprintf("node %q uses protocol version %d, this node %d", h.peer.NodeID, h.version,
+				protocolVersion),
 		}
 	}
 	v := helloReply{
@@ -266,7 +271,10 @@ func (t *Transport) dialHello(conn net.Conn, p purpose, want, identity cluster.N
 	if _, err := conn.Write(b); err != nil {
 		return completedHello{}, fmt.Errorf("send hello reply: %w", err)
 	}
-	return t.complete(completedHello{peer: theirs.peer, sentIdentity: mine.peer.Identity, purpose: p, mine: a, theirs: v})
+	return t.complete(completedHello{
+		peer: theirs.peer, sentIdentity: mine.peer.Identity, purpose: p, mine: a,
+		theirs: v,
+	})
 }
 
 // acceptHello completes the hello on an accepted connection.
@@ -297,7 +305,10 @@ func (t *Transport) acceptHello(conn net.Conn, identity cluster.NodeID) (complet
 	if err != nil {
 		return completedHello{}, err
 	}
-	return t.complete(completedHello{peer: theirs.peer, sentIdentity: mine.peer.Identity, purpose: theirs.purpose, mine: a, theirs: v})
+	return t.complete(completedHello{
+		peer: theirs.peer, sentIdentity: mine.peer.Identity, purpose: theirs.purpose,
+		mine: a, theirs: v,
+	})
 }
 
 // errIdentity means that a node on a connection is not the one that it claims to be, or that was dialled.
@@ -335,7 +346,8 @@ func (t *Transport) complete(x completedHello) (completedHello, error) {
 	if x.peer.ClusterID == x.theirs.ClusterID {
 		x.peer.Roster = x.theirs.Roster
 	}
-	adoptable := x.theirs.MayAdoptClusterID && x.mine.OK() && x.peer.ClusterID != "" && x.peer.ClusterID == x.theirs.ClusterID
+	adoptable := x.theirs.MayAdoptClusterID && x.mine.OK() && x.peer.ClusterID != "" &&
+		x.peer.ClusterID == x.theirs.ClusterID
 	if adoptable {
 		if err := t.adopt(x.peer); err != nil {
 			return x, err

@@ -121,10 +121,13 @@ func TestGarbageIsTurnedAway(t *testing.T) {
 		send   []byte
 		reason string
 	}{
-		"http":           {[]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), "garbage"},
-		"short http":     {[]byte("GET /"), "garbage"},
-		"oversize":       {oversize, "garbage"},
-		"no JSON":        {append(bytes.Clone(good[:helloHeader]), bytes.Repeat([]byte{'x'}, len(good)-helloHeader)...), "garbage"},
+		"http":       {[]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), "garbage"},
+		"short http": {[]byte("GET /"), "garbage"},
+		"oversize":   {oversize, "garbage"},
+		"no JSON": {
+			append(bytes.Clone(good[:helloHeader]), bytes.Repeat([]byte{'x'}, len(good)-helloHeader)...),
+			"garbage",
+		},
 		"bad purpose":    {badPurpose, "garbage"},
 		"bad node ID":    {badID, "garbage"},
 		"nothing":        {nil, "hello_aborted"},

@@ -30,7 +30,11 @@ func TestClaimsAreExchanged(t *testing.T) {
 		if seen.Claim.NodeID != b.id || seen.Claim.BootID != "boot-n2" {
 			t.Errorf("claim of n2 bears %s, %s", seen.Claim.NodeID, seen.Claim.BootID)
 		}
-		eventually(t, "the round trip is known", func() bool { s := e.tr.Claims()[b.id]; return s.LastExchange > 0 && s.NetworkRTT > 0 })
+		eventually(t, "the round trip is known", func() bool {
+			s := e.tr.Claims()[b.id]
+			return s.LastExchange > 0 &&
+				s.NetworkRTT > 0
+		})
 	}
 	b.claims(func(c *cluster.Claim) { c.Term = 8 })
 	eventually(t, "claims are renewed", func() bool {

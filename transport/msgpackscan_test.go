@@ -30,9 +30,15 @@ func encode(t testing.TB, kind int, msgs ...any) []byte {
 }
 
 func someEntries(n, size int) *raft.AppendEntriesRequest {
-	req := &raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: 3, ID: []byte("n1"), Addr: []byte("127.0.0.1:7700")}, Term: 1 << 40, PrevLogEntry: 70000}
+	req := &raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{
+		ProtocolVersion: 3, ID: []byte("n1"),
+		Addr: []byte("127.0.0.1:7700"),
+	}, Term: 1 << 40, PrevLogEntry: 70000}
 	for i := range n {
-		req.Entries = append(req.Entries, &raft.Log{Index: 70001 + uint64(i), Term: 300, Data: make([]byte, size), Extensions: []byte("e"), AppendedAt: time.Unix(1, 5)})
+		req.Entries = append(req.Entries, &raft.Log{
+			Index: 70001 + uint64(i), Term: 300, Data: make([]byte, size),
+			Extensions: []byte("e"), AppendedAt: time.Unix(1, 5),
+		})
 	}
 	return req
 }
@@ -53,7 +59,10 @@ func TestScannerFollowsTheLibrary(t *testing.T) {
 	} {
 		stream = append(stream, m...)
 	}
-	snapshot := encode(t, int(wireInstallSnapshot), &raft.InstallSnapshotRequest{RPCHeader: header, Size: 1 << 33, Configuration: make([]byte, 300)})
+	snapshot := encode(t, int(wireInstallSnapshot), &raft.InstallSnapshotRequest{
+		RPCHeader: header, Size: 1 << 33,
+		Configuration: make([]byte, 300),
+	})
 	for round := range 50 {
 		s := scanner{requests: true, limit: MaxMessage}
 		for rest := stream; len(rest) > 0; {
@@ -77,7 +86,8 @@ func TestScannerFollowsTheLibrary(t *testing.T) {
 		}
 	}
 	answers := scanner{limit: maxResponse}
-	if err := answers.feed(encode(t, -1, "", &raft.AppendEntriesResponse{RPCHeader: header, Success: true}, "an error", nil)); err != nil || answers.midMessage() {
+	if err := answers.feed(encode(t, -1, "", &raft.AppendEntriesResponse{RPCHeader: header, Success: true}, "an error",
+		nil)); err != nil || answers.midMessage() {
 		t.Fatalf("answers: %v", err)
 	}
 }
@@ -98,7 +108,8 @@ func TestScannerRejectsOversizedMessages(t *testing.T) {
 		"4 G fields":       field("Entries", 0xdf, 0xff, 0xff, 0xff, 0xff),
 		"too many entries": field("Entries", 0xdd, 0x00, 0x02, 0x00, 0x01),
 		"nesting":          field("Entries", bytes.Repeat([]byte{0x91}, 100)...),
-		"empty map bomb":   append(field("Entries", 0x92, 0xdd, 0, 1, 0xff, 0), append(bytes.Repeat([]byte{0x80}, 0x1ff00), 0xdd, 0, 1, 0, 0)...),
+		"empty map bomb": append(field("Entries", 0x92, 0xdd, 0, 1, 0xff, 0),
+			append(bytes.Repeat([]byte{0x80}, 0x1ff00), 0xdd, 0, 1, 0, 0)...),
 	} {
 		s := scanner{requests: true, limit: MaxMessage}
 		if err := s.feed(b); !errors.Is(err, errMalformed) {

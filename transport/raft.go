@@ -18,15 +18,16 @@ import (
 // Raft is the transport of one raft.Raft. It adds the guards that the library needs; DESIGN.md lists them. Close ends
 // every goroutine that it started.
 type Raft struct {
-	t                     *Transport
-	consumer              chan raft.RPC
-	busy                  *inFlightOps
-	ctx                   context.Context // for dials; ends at Close
-	cancel                context.CancelFunc
-	closed                chan struct{}
-	local                 atomic.Pointer[RaftNode]
-	proxyAck              atomic.Pointer[proxyAck] // nil: none yet
-	transferFlagAllowedAt atomic.Int64             // when its leader or an operator last made this node start an election
+	t        *Transport
+	consumer chan raft.RPC
+	busy     *inFlightOps
+	ctx      context.Context // for dials; ends at Close
+	cancel   context.CancelFunc
+	closed   chan struct{}
+	local    atomic.Pointer[RaftNode]
+	proxyAck atomic.Pointer[proxyAck] // nil: none yet
+	// when its leader or an operator last made this node start an election
+	transferFlagAllowedAt atomic.Int64
 	ballots               recentVotes
 
 	epoch time.Time // zero of transferFlagAllowedAt
@@ -253,7 +254,10 @@ func (r *Raft) fail(start time.Time, err error) error {
 }
 
 func (r *Raft) message(to raft.ServerID, kind string, term uint64, size int) Message {
-	return Message{From: r.t.cfg.Membership.LocalPeer().NodeID, To: cluster.NodeID(to), Kind: kind, Term: term, Size: size}
+	return Message{
+		From: r.t.cfg.Membership.LocalPeer().NodeID, To: cluster.NodeID(to), Kind: kind, Term: term,
+		Size: size,
+	}
 }
 
 // peer returns the traffic with a node, created at first use.

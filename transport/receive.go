@@ -104,7 +104,8 @@ func (m incoming) checkHeader(h raft.RPCHeader) error {
 		return fmt.Errorf("%w: message of node %q on a connection of node %s", errIdentity, h.ID, m.p.id)
 	}
 	if len(h.Addr) == 0 || (m.facts.RaftAddress != "" && string(h.Addr) != m.facts.RaftAddress) {
-		return fmt.Errorf("%w: message from address %q, node %s said %q", errIdentity, h.Addr, m.p.id, m.facts.RaftAddress)
+		return fmt.Errorf("%w: message from address %q, node %s said %q", errIdentity, h.Addr, m.p.id,
+			m.facts.RaftAddress)
 	}
 	return nil
 }
@@ -245,7 +246,8 @@ func (m incoming) heartbeat(term uint64) {
 		inside, mayProxy, began := r.busy.status(now, restored, r.t.params)
 		if mayProxy && m.senderIsLeader(term) {
 			r.recordProxyAck(now, m.p.id, m.facts.BootID)
-			if !m.senderIsLeader(term) { // raft has voted meanwhile; later votes are bound by the proxied acknowledgement
+			// raft has voted meanwhile; later votes are bound by the proxied acknowledgement
+			if !m.senderIsLeader(term) {
 				continue
 			}
 			if err := m.local.FlushBeforeReply(); err != nil {

@@ -77,7 +77,8 @@ func (t *Transport) relayed(ctx context.Context, x completedHello, conn net.Conn
 		why = why[:min(len(why), maxHello)]
 	}
 	_ = conn.SetDeadline(time.Now().Add(t.params.rpc))
-	_, _ = conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(why))), why...)) // without a response the sender repeats it
+	// without a response the sender repeats it
+	_, _ = conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(why))), why...))
 }
 
 // maxRelaying bounds the relayed messages in progress.

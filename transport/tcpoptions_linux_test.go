@@ -37,7 +37,8 @@ func TestTune(t *testing.T) {
 	if v := get(unix.TCP_USER_TIMEOUT); v != int(maxStall/time.Millisecond) {
 		t.Errorf("user timeout %d ms", v)
 	}
-	if idle, every, n := get(unix.TCP_KEEPIDLE), get(unix.TCP_KEEPINTVL), get(unix.TCP_KEEPCNT); idle != 3 || every != 1 || n != 3 {
+	if idle, every, n := get(unix.TCP_KEEPIDLE), get(unix.TCP_KEEPINTVL), get(unix.TCP_KEEPCNT); idle != 3 ||
+		every != 1 || n != 3 {
 		t.Errorf("keep-alive %d %d %d", idle, every, n)
 	}
 	setTCPOptions(nil) // and leaves alone what is not TCP

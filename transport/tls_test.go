@@ -69,7 +69,10 @@ func (a *authority) issue(t *testing.T, dir string, serial int64, uris ...string
 	key := newKey(t)
 	tmpl := &x509.Certificate{
 		SerialNumber: big.NewInt(serial), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{
+			x509.ExtKeyUsageServerAuth,
+			x509.ExtKeyUsageClientAuth,
+		},
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 	}
 	for _, s := range uris {
@@ -84,7 +87,10 @@ func (a *authority) issue(t *testing.T, dir string, serial int64, uris ...string
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := TLSFiles{Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key"), CA: filepath.Join(dir, "ca.crt")}
+	f := TLSFiles{
+		Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key"),
+		CA: filepath.Join(dir, "ca.crt"),
+	}
 	for name, block := range map[string]*pem.Block{
 		f.Cert: {Type: "CERTIFICATE", Bytes: cert.Raw},
 		f.Key:  {Type: "PRIVATE KEY", Bytes: keyDER},

@@ -44,7 +44,8 @@ func flagged(t *testing.T, e, voter *end, got <-chan any) bool {
 	t.Helper()
 	req := &raft.RequestVoteRequest{RPCHeader: e.header(), Term: 6, LeadershipTransfer: true}
 	var resp raft.RequestVoteResponse
-	if err := e.raft.RequestVote(raft.ServerID(voter.id), raft.ServerAddress(voter.addr), req, &resp); err != nil || !resp.Granted {
+	if err := e.raft.RequestVote(raft.ServerID(voter.id), raft.ServerAddress(voter.addr), req, &resp); err != nil ||
+		!resp.Granted {
 		t.Fatalf("%+v, %v", resp, err)
 	}
 	if !req.LeadershipTransfer {
@@ -285,7 +286,8 @@ func TestStartElection_EndsCandidacy(t *testing.T) {
 				continue
 			}
 			// Of this term, from nobody, and never successful.
-			if c, ok := got[0].(*raft.AppendEntriesRequest); !ok || c.Term != 5 || len(c.Addr) != 0 || len(c.ID) != 0 || len(c.Entries) != 0 || c.LeaderCommitIndex != 0 || c.PrevLogEntry < 1<<60 {
+			if c, ok := got[0].(*raft.AppendEntriesRequest); !ok || c.Term != 5 || len(c.Addr) != 0 || len(c.ID) != 0 ||
+				len(c.Entries) != 0 || c.LeaderCommitIndex != 0 || c.PrevLogEntry < 1<<60 {
 				t.Errorf("%+v: it begins with %+v", tt, got[0])
 			}
 		}
@@ -334,7 +336,8 @@ func TestStartElection(t *testing.T) {
 		}
 		e.leader.Store(cluster.NodeID("n2"))
 		e.idle.Store(true)
-		if got, err := stand(func() {}, cluster.CauseLeaderFailed); !errors.Is(err, errElectionNotAllowed) || got != nil {
+		if got, err := stand(func() {}, cluster.CauseLeaderFailed); !errors.Is(err, errElectionNotAllowed) ||
+			got != nil {
 			t.Errorf("a node that may not stand: raft got %v: %v", got, err)
 		}
 		for _, by := range []cluster.ElectionCause{cluster.CauseOperator, cluster.CauseTransferFailed} {
@@ -395,7 +398,10 @@ func TestVotersReportReason(t *testing.T) {
 		{"already voted for n1", func(b *voteRequest, v *voterState) { v.votedFor, b.lastIndex = "n1", 2 }},
 		{"log behind: 41 < 44", func(b *voteRequest, _ *voterState) { b.lastIndex = 41 }},
 		{"log behind: term 3 < 4", func(b *voteRequest, _ *voterState) { b.lastIndex, b.lastTerm = 99, 3 }},
-		{"log behind: 41 < 44", func(b *voteRequest, v *voterState) { b.pre, v.votedFor, b.lastIndex = true, "n1", 41 }},
+		{"log behind: 41 < 44", func(b *voteRequest, v *voterState) {
+			b.pre, v.votedFor, b.lastIndex = true, "n1",
+				41
+		}},
 		{"n3 is not in the configuration", func(_ *voteRequest, v *voterState) { v.member, v.voter = false, false }},
 		{"n3 is not a voter", func(_ *voteRequest, v *voterState) { v.voter = false }},
 	}
@@ -552,7 +558,9 @@ func TestWarmingIsNoMessage(t *testing.T) {
 		t.Errorf("%d connections with a peer in term 0", len(p.outs))
 	}
 	p.mu.Unlock()
-	if r, err := n1.append(n2, func(a *raft.AppendEntriesRequest) { *a = raft.AppendEntriesRequest{RPCHeader: a.RPCHeader} }); err != nil || r.Success {
+	if r, err := n1.append(n2,
+		func(a *raft.AppendEntriesRequest) { *a = raft.AppendEntriesRequest{RPCHeader: a.RPCHeader} }); err != nil ||
+		r.Success {
 		t.Errorf("%+v, %v", r, err)
 	}
 	if at := n2.raft.contactFrom("n1"); !at.IsZero() {
@@ -606,7 +614,10 @@ func TestStartElection_AfterCrash(t *testing.T) {
 			gone.Store(cluster.NodeID(""))
 			cut := &links{}
 			c := newSimNet().newCluster(t, 3, cut.install, func(_ *Config, e *end) {
-				e.mayIgnoreLeader = func(cluster.NodeID, uint64, time.Time) bool { return evidence && gone.Load() != cluster.NodeID("") }
+				e.mayIgnoreLeader = func(cluster.NodeID, uint64, time.Time) bool {
+					return evidence &&
+						gone.Load() != cluster.NodeID("")
+				}
 			})
 			c.bootstrap()
 			leader := c.leader()
@@ -626,7 +637,8 @@ func TestStartElection_AfterCrash(t *testing.T) {
 				t.Errorf("with evidence %v: %v after %v", evidence, rest[0].r.State(), time.Since(start))
 			}
 			if moved := rest[1].r.CurrentTerm() != term; moved != evidence {
-				t.Errorf("with evidence %v the other voter is in term %d after %d", evidence, rest[1].r.CurrentTerm(), term)
+				t.Errorf("with evidence %v the other voter is in term %d after %d", evidence, rest[1].r.CurrentTerm(),
+					term)
 			}
 		})
 	}

@@ -34,7 +34,10 @@ func (m incoming) voteRequest() (voteRequest, bool) {
 			lastIndex: c.LastLogIndex, lastTerm: c.LastLogTerm,
 		}, true
 	case *raft.RequestPreVoteRequest:
-		return voteRequest{candidate: m.p.id, pre: true, term: c.Term, lastIndex: c.LastLogIndex, lastTerm: c.LastLogTerm}, true
+		return voteRequest{
+			candidate: m.p.id, pre: true, term: c.Term, lastIndex: c.LastLogIndex,
+			lastTerm: c.LastLogTerm,
+		}, true
 	}
 	return voteRequest{}, false
 }

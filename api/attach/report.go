@@ -145,7 +145,8 @@ func decode(field string, list []apiv1.Attachment) ([]cluster.Attachment, error)
 		}
 		grace := time.Duration(a.GraceMS) * time.Millisecond
 		if a.StreamID == "" || len(a.StreamID) > maxStreamID || grace < 0 || grace > state.MaxSessionTTL {
-			return nil, problem.BadRequest("%s: stream_id or grace_ms of session %q is out of bounds", field, a.SessionID)
+			return nil, problem.BadRequest("%s: stream_id or grace_ms of session %q is out of bounds", field,
+				a.SessionID)
 		}
 		out[i] = cluster.Attachment{Session: a.SessionID, Stream: a.StreamID, Grace: grace, Passive: a.NoRenew}
 	}

@@ -197,7 +197,8 @@ func (r *Request) copyResponse(resp *http.Response, leader *Leader, addr string)
 	} else if r.mayHaveApplied && resp.StatusCode >= 400 {
 		refusal := &cluster.Error{Code: cluster.Code(p.Code), Status: resp.StatusCode, Detail: p.Detail}
 		if !refusal.DecidedByState() && refusal.Code != r.FinalCode {
-			return cluster.Errorf(cluster.CodeOutcomeUnknown, "leader %s answered %d: %s", leader.ID, resp.StatusCode, p.Detail)
+			return cluster.Errorf(cluster.CodeOutcomeUnknown, "leader %s answered %d: %s", leader.ID, resp.StatusCode,
+				p.Detail)
 		}
 	}
 	r.Client.RecordedElsewhere()

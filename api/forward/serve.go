@@ -76,7 +76,8 @@ func (r *Request) withUnknownOutcome(err error) error {
 		errors.As(err, &e) && (e.Code == cluster.CodeOutcomeUnknown || e.DecidedByState()) {
 		return err
 	}
-	return cluster.Errorf(cluster.CodeOutcomeUnknown, "outcome unknown: an earlier attempt got no response from the leader; last error: %w", err)
+	return cluster.Errorf(cluster.CodeOutcomeUnknown,
+		"outcome unknown: an earlier attempt got no response from the leader; last error: %w", err)
 }
 
 // isNodeUnavailable reports whether the error is caused by the node's state, not by the request.

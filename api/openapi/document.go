@@ -48,8 +48,11 @@ func (rt *Router[H]) Document(version string) ([]byte, error) {
 		"components": object{
 			"schemas": schemas,
 			"securitySchemes": object{
-				"bearer":      object{"type": "http", "scheme": "bearer", "description": "a token of auth.tokens"},
-				"certificate": object{"type": "mutualTLS", "description": "URI SAN northstar://<cluster-name>/<role>/<name>"},
+				"bearer": object{"type": "http", "scheme": "bearer", "description": "a token of auth.tokens"},
+				"certificate": object{
+					"type":        "mutualTLS",
+					"description": "URI SAN northstar://<cluster-name>/<role>/<name>",
+				},
 			},
 		},
 	}

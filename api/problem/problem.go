@@ -51,7 +51,8 @@ func From(err error, write bool) *cluster.Error {
 		return e
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		if write {
-			return cluster.Errorf(cluster.CodeOutcomeUnknown, "deadline exceeded: the write may have been applied: %w", err)
+			return cluster.Errorf(cluster.CodeOutcomeUnknown, "deadline exceeded: the write may have been applied: %w",
+				err)
 		}
 		return NoLeader("deadline exceeded before leadership was confirmed: %w", err)
 	}

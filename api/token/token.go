@@ -67,7 +67,8 @@ func ParseDigest(s string) (Digest, error) {
 	var d Digest
 	digits, ok := strings.CutPrefix(s, hashPrefix)
 	if !ok || hex.DecodedLen(len(digits)) != len(d) {
-		return Digest{}, fmt.Errorf("hash: want %q and %d hexadecimal digits, as northstarctl token new prints it", hashPrefix, hex.EncodedLen(len(d)))
+		return Digest{}, fmt.Errorf("hash: want %q and %d hexadecimal digits, as northstarctl token new prints it",
+			hashPrefix, hex.EncodedLen(len(d)))
 	}
 	if _, err := hex.Decode(d[:], []byte(digits)); err != nil {
 		return Digest{}, fmt.Errorf("hash: %w", err)
@@ -97,7 +98,8 @@ var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,62}$`)
 // CheckName checks the name of a token, or of a client in a certificate.
 func CheckName(name string) error {
 	if !namePattern.MatchString(name) {
-		return fmt.Errorf("name %q: want 1 to 63 letters, digits, '.', '_', '@' and '-', starting with a letter or digit", name)
+		return fmt.Errorf(
+			"name %q: want 1 to 63 letters, digits, '.', '_', '@' and '-', starting with a letter or digit", name)
 	}
 	return nil
 }

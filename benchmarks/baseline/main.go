@@ -97,7 +97,8 @@ func serve(id, dir, raftAddr, httpAddr, cluster string, timeout time.Duration) e
 		peer, _, _ := strings.Cut(rest, "@")
 		servers = append(servers, raft.Server{ID: raft.ServerID(name), Address: raft.ServerAddress(peer)})
 	}
-	if err := r.BootstrapCluster(raft.Configuration{Servers: servers}).Error(); err != nil && !errors.Is(err, raft.ErrCantBootstrap) {
+	if err := r.BootstrapCluster(raft.Configuration{Servers: servers}).Error(); err != nil &&
+		!errors.Is(err, raft.ErrCantBootstrap) {
 		return err
 	}
 	return http.ListenAndServe(httpAddr, handler(r, f))
@@ -114,7 +115,8 @@ func handler(r *raft.Raft, f *fsm) http.Handler {
 		fmt.Fprintf(w, `{"leader_id":%q}`, id)
 	})
 	mux.HandleFunc("POST /transfer/{id}/{addr}", func(w http.ResponseWriter, req *http.Request) {
-		if err := r.LeadershipTransferToServer(raft.ServerID(req.PathValue("id")), raft.ServerAddress(req.PathValue("addr"))).Error(); err != nil {
+		if err := r.LeadershipTransferToServer(raft.ServerID(req.PathValue("id")),
+			raft.ServerAddress(req.PathValue("addr"))).Error(); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		}
 	})

@@ -23,7 +23,9 @@ type lease struct {
 }
 
 // grant asks for leases over the clients in turn, and hands each on.
-func grant(ctx context.Context, clients []*clientv3.Client, n int, ttl time.Duration, each func(c *clientv3.Client, id clientv3.LeaseID) error) error {
+func grant(ctx context.Context, clients []*clientv3.Client, n int, ttl time.Duration,
+	each func(c *clientv3.Client, id clientv3.LeaseID) error,
+) error {
 	var next atomic.Int64
 	var all sync.WaitGroup
 	errs := make(chan error, grantTogether)

@@ -105,7 +105,8 @@ func (r *roles) killed(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	cmd := exec.Command(self, "hold", "--endpoints", strings.Join(r.d.endpoints, ","), "--role", name, "--ttl", fmt.Sprint(smallestTTL, "s"))
+	cmd := exec.Command(self, "hold", "--endpoints", strings.Join(r.d.endpoints, ","), "--role", name, "--ttl",
+		fmt.Sprint(smallestTTL, "s"))
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	said, err := cmd.StdoutPipe()

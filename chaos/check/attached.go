@@ -23,14 +23,17 @@ const reportTimeout = 3 * time.Second
 // CheckAttachedSessionsEnd checks that no session outlives the connection that it was attached to. A node may fail
 // before it reports the closed connection: that session falls back to its TTL. without lists, in order, the periods
 // without an acknowledged write.
-func CheckAttachedSessionsEnd(held []AttachedSession, alive map[string]bool, hits, without []FaultInterval) (violations []Violation) {
+func CheckAttachedSessionsEnd(held []AttachedSession, alive map[string]bool, hits,
+	without []FaultInterval,
+) (violations []Violation) {
 	for _, h := range held {
 		by := reportDeadline(h.DetachedAt, without)
 		hit := slices.ContainsFunc(hits, func(f FaultInterval) bool {
 			return (f.Node == "" || f.Node == h.Node) && f.From <= by && f.To >= h.DetachedAt
 		})
 		if alive[h.Session] && !hit {
-			violations = append(violations, Violationf(AttachedSessionEnds, "session %s lives on; its connection to %s ended at %v", h.Session, h.Node, h.DetachedAt))
+			violations = append(violations, Violationf(AttachedSessionEnds,
+				"session %s lives on; its connection to %s ended at %v", h.Session, h.Node, h.DetachedAt))
 		}
 	}
 	return violations

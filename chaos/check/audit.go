@@ -54,9 +54,11 @@ func CheckAuditLog(calls []AdminCall, log []AuditEntry) (violations []Violation)
 		}
 		if i > 0 && c.Answered && calls[i-1].Answered && len(places[calls[i-1].Reason]) == 1 {
 			before, after := places[calls[i-1].Reason][0], at[0]
-			ordered := auditedInCommand(calls[i-1], log[before]) || !auditedInCommand(c, log[after]) && log[before].Node == log[after].Node
+			ordered := auditedInCommand(calls[i-1], log[before]) || !auditedInCommand(c, log[after]) &&
+				log[before].Node == log[after].Node
 			if ordered && after < before {
-				broken("%q stands before %q, which was answered at %v, before the other was asked", c.Reason, calls[i-1].Reason, calls[i-1].End)
+				broken("%q stands before %q, which was answered at %v, before the other was asked", c.Reason,
+					calls[i-1].Reason, calls[i-1].End)
 			}
 		}
 	}

@@ -110,8 +110,14 @@ func TestSafety(t *testing.T) {
 			s.OnEntriesStored("n2", 2, []Entry{{2, 3, 10}})
 		}, LogMatching},
 		"applied the same": {func(s *Safety) { s.Applied("n1", Entry{1, 1, 1}); s.Applied("n2", Entry{1, 1, 1}) }, ""},
-		"applied another":  {func(s *Safety) { s.Applied("n1", Entry{1, 1, 1}); s.Applied("n2", Entry{1, 2, 1}) }, StateMachineSafety},
-		"equal states":     {func(s *Safety) { s.State("n1", 7, 3, 1); s.State("n2", 8, 3, 2); s.State("n3", 7, 3, 1) }, ""},
+		"applied another": {
+			func(s *Safety) { s.Applied("n1", Entry{1, 1, 1}); s.Applied("n2", Entry{1, 2, 1}) },
+			StateMachineSafety,
+		},
+		"equal states": {
+			func(s *Safety) { s.State("n1", 7, 3, 1); s.State("n2", 8, 3, 2); s.State("n3", 7, 3, 1) },
+			"",
+		},
 		"states differ":    {func(s *Safety) { s.State("n1", 7, 3, 1); s.State("n2", 7, 3, 2) }, SameState},
 		"revisions differ": {func(s *Safety) { s.State("n1", 7, 3, 1); s.State("n2", 7, 4, 1) }, SameState},
 	} {
@@ -168,28 +174,49 @@ func TestConverged(t *testing.T) {
 
 func TestLinearizable(t *testing.T) {
 	op := func(begin, end int, kind Kind, value, expect string, outcome Outcome) Op {
-		return Op{Client: begin, Kind: kind, Key: "k", Value: value, Expect: expect, Outcome: outcome, Begin: time.Duration(begin), End: time.Duration(end)}
+		return Op{
+			Client: begin, Kind: kind, Key: "k", Value: value, Expect: expect, Outcome: outcome,
+			Begin: time.Duration(begin), End: time.Duration(end),
+		}
 	}
 	for name, c := range map[string]struct {
 		ops  []Op
 		want bool
 	}{
-		"write and read":         {[]Op{op(1, 2, Put, "a", "", Done), op(3, 4, Get, "a", "", Done)}, true},
-		"stale read":             {[]Op{op(1, 2, Put, "a", "", Done), op(3, 4, Put, "b", "", Done), op(5, 6, Get, "a", "", Done)}, false},
-		"read during the write":  {[]Op{op(1, 2, Put, "a", "", Done), op(3, 9, Put, "b", "", Done), op(5, 6, Get, "a", "", Done)}, true},
-		"lost write":             {[]Op{op(1, 2, Put, "a", "", Done), op(3, 4, Get, "", "", Done)}, false},
-		"unknown, happened":      {[]Op{op(1, 0, Put, "a", "", Unknown), op(3, 4, Get, "a", "", Done)}, true},
-		"unknown, did not":       {[]Op{op(1, 0, Put, "a", "", Unknown), op(3, 4, Get, "", "", Done)}, true},
-		"unknown, came and went": {[]Op{op(1, 0, Put, "a", "", Unknown), op(3, 4, Get, "a", "", Done), op(5, 6, Get, "", "", Done)}, false},
-		"a failed one happened":  {[]Op{op(3, 4, Get, "x", "", Done)}, false},
-		"cas":                    {[]Op{op(1, 2, Put, "a", "", Done), op(3, 4, CAS, "b", "a", Done), op(5, 6, CAS, "c", "a", Refused), op(7, 8, Get, "b", "", Done)}, true},
-		"cas on another value":   {[]Op{op(1, 2, Put, "a", "", Done), op(3, 4, CAS, "b", "z", Done)}, false},
-		"cas wrongly refused":    {[]Op{op(1, 2, Put, "a", "", Done), op(3, 4, CAS, "b", "a", Refused)}, false},
-		"unknown cas in vain":    {[]Op{op(1, 2, Put, "a", "", Done), op(3, 0, CAS, "b", "z", Unknown), op(5, 6, Get, "b", "", Done)}, false},
-		"two creations":          {[]Op{op(1, 9, Create, "a", "", Done), op(2, 8, Create, "b", "", Done)}, false},
-		"delete":                 {[]Op{op(1, 2, Create, "a", "", Done), op(3, 4, Delete, "", "a", Done), op(5, 6, Get, "", "", Done), op(7, 8, Delete, "", "", Refused)}, true},
-		"delete of nothing":      {[]Op{op(1, 2, Delete, "", "", Done)}, false},
-		"a read that failed":     {[]Op{op(1, 2, Put, "a", "", Done), op(3, 4, Get, "zzz", "", Unknown)}, true},
+		"write and read": {[]Op{op(1, 2, Put, "a", "", Done), op(3, 4, Get, "a", "", Done)}, true},
+		"stale read": {[]Op{
+			op(1, 2, Put, "a", "", Done), op(3, 4, Put, "b", "", Done),
+			op(5, 6, Get, "a", "", Done),
+		}, false},
+		"read during the write": {[]Op{
+			op(1, 2, Put, "a", "", Done), op(3, 9, Put, "b", "", Done),
+			op(5, 6, Get, "a", "", Done),
+		}, true},
+		"lost write":        {[]Op{op(1, 2, Put, "a", "", Done), op(3, 4, Get, "", "", Done)}, false},
+		"unknown, happened": {[]Op{op(1, 0, Put, "a", "", Unknown), op(3, 4, Get, "a", "", Done)}, true},
+		"unknown, did not":  {[]Op{op(1, 0, Put, "a", "", Unknown), op(3, 4, Get, "", "", Done)}, true},
+		"unknown, came and went": {[]Op{
+			op(1, 0, Put, "a", "", Unknown), op(3, 4, Get, "a", "", Done),
+			op(5, 6, Get, "", "", Done),
+		}, false},
+		"a failed one happened": {[]Op{op(3, 4, Get, "x", "", Done)}, false},
+		"cas": {[]Op{
+			op(1, 2, Put, "a", "", Done), op(3, 4, CAS, "b", "a", Done),
+			op(5, 6, CAS, "c", "a", Refused), op(7, 8, Get, "b", "", Done),
+		}, true},
+		"cas on another value": {[]Op{op(1, 2, Put, "a", "", Done), op(3, 4, CAS, "b", "z", Done)}, false},
+		"cas wrongly refused":  {[]Op{op(1, 2, Put, "a", "", Done), op(3, 4, CAS, "b", "a", Refused)}, false},
+		"unknown cas in vain": {[]Op{
+			op(1, 2, Put, "a", "", Done), op(3, 0, CAS, "b", "z", Unknown),
+			op(5, 6, Get, "b", "", Done),
+		}, false},
+		"two creations": {[]Op{op(1, 9, Create, "a", "", Done), op(2, 8, Create, "b", "", Done)}, false},
+		"delete": {[]Op{
+			op(1, 2, Create, "a", "", Done), op(3, 4, Delete, "", "a", Done),
+			op(5, 6, Get, "", "", Done), op(7, 8, Delete, "", "", Refused),
+		}, true},
+		"delete of nothing":  {[]Op{op(1, 2, Delete, "", "", Done)}, false},
+		"a read that failed": {[]Op{op(1, 2, Put, "a", "", Done), op(3, 4, Get, "zzz", "", Unknown)}, true},
 	} {
 		var h History
 		for i := len(c.ops) - 1; i >= 0; i-- {

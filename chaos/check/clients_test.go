@@ -79,10 +79,22 @@ func TestVacancies(t *testing.T) {
 		waits []WaitInterval
 		want  int
 	}{
-		"taken over in time": {Tenure{Session: "b", Token: 2, RequestedAt: s, GrantedAt: 4 * s}, []WaitInterval{{s, 5 * s}}, 0},
-		"taken over late":    {Tenure{Session: "b", Token: 2, RequestedAt: s, GrantedAt: 4*s + 1}, nil, 1},
-		"nobody waited":      {Tenure{Session: "b", Token: 2, RequestedAt: 5 * s, GrantedAt: 5 * s}, []WaitInterval{{s, 2 * s}}, 0},
-		"waited in vain":     {Tenure{Session: "b", Token: 2, RequestedAt: 6 * s, GrantedAt: 6 * s}, []WaitInterval{{2 * s, 5 * s}}, 1},
+		"taken over in time": {
+			Tenure{Session: "b", Token: 2, RequestedAt: s, GrantedAt: 4 * s},
+			[]WaitInterval{{s, 5 * s}},
+			0,
+		},
+		"taken over late": {Tenure{Session: "b", Token: 2, RequestedAt: s, GrantedAt: 4*s + 1}, nil, 1},
+		"nobody waited": {
+			Tenure{Session: "b", Token: 2, RequestedAt: 5 * s, GrantedAt: 5 * s},
+			[]WaitInterval{{s, 2 * s}},
+			0,
+		},
+		"waited in vain": {
+			Tenure{Session: "b", Token: 2, RequestedAt: 6 * s, GrantedAt: 6 * s},
+			[]WaitInterval{{2 * s, 5 * s}},
+			1,
+		},
 	} {
 		if got := CheckVacancies([]Tenure{tt.next, first}, over, tt.waits); len(got) != tt.want {
 			t.Errorf("%s: %v", name, got)

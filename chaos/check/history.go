@@ -122,7 +122,10 @@ func checkKey(ops []Op, limit time.Duration) porcupine.CheckResult {
 			}
 			end = noEnd
 		}
-		history = append(history, porcupine.Operation{ClientId: o.Client, Input: o, Call: int64(o.Begin), Output: o, Return: end})
+		history = append(history, porcupine.Operation{
+			ClientId: o.Client, Input: o, Call: int64(o.Begin), Output: o,
+			Return: end,
+		})
 	}
 	return porcupine.CheckOperationsTimeout(registerModel, history, limit)
 }
@@ -135,7 +138,8 @@ const shownOps = 12
 func firstViolation(ops []Op, limit time.Duration) Violation {
 	answered := slices.DeleteFunc(slices.Clone(ops), func(o Op) bool { return o.Outcome == Unknown })
 	slices.SortStableFunc(answered, func(a, b Op) int { return cmp.Compare(a.End, b.End) })
-	first := sort.Search(len(answered), func(i int) bool { return checkKey(until(ops, answered[i].End), limit) == porcupine.Illegal })
+	first := sort.Search(len(answered),
+		func(i int) bool { return checkKey(until(ops, answered[i].End), limit) == porcupine.Illegal })
 	if first == len(answered) { // some were not decided in time
 		first--
 	}

@@ -41,7 +41,8 @@ func (r *Revisions) Read(what string, begin, revision uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if revision < begin {
-		r.report(Violationf(FreshReads, "%s was served at revision %d, after %d had been acknowledged", what, revision, begin))
+		r.report(Violationf(FreshReads, "%s was served at revision %d, after %d had been acknowledged", what, revision,
+			begin))
 	}
 }
 
@@ -73,7 +74,8 @@ func Converged(nodes []NodeState, acknowledged uint64) string {
 		case n.Applied != first.Applied:
 			return fmt.Sprintf("%s has applied %d, %s %d", first.Node, first.Applied, n.Node, n.Applied)
 		case n.Revision != first.Revision || n.StateHash != first.StateHash:
-			return fmt.Sprintf("at index %d %s is at revision %d (%x), %s at revision %d (%x)", n.Applied, first.Node, first.Revision, first.StateHash, n.Node, n.Revision, n.StateHash)
+			return fmt.Sprintf("at index %d %s is at revision %d (%x), %s at revision %d (%x)", n.Applied, first.Node,
+				first.Revision, first.StateHash, n.Node, n.Revision, n.StateHash)
 		case n.Revision < acknowledged:
 			return fmt.Sprintf("%s is at revision %d, %d was acknowledged", n.Node, n.Revision, acknowledged)
 		}

@@ -44,8 +44,10 @@ const (
 // Invariants lists all invariants.
 var Invariants = []string{
 	OneLeader, TermGrows, LogMatching, LeaderCompleteness, StateMachineSafety, SameState, RevisionsGrow,
-	FreshReads, Linearizability, Convergence, Idempotency, WatchOrder, OneHolder, Fencing, SessionsLive, TransferReachesTarget,
-	CutOffLeaderStepsDown, Liveness, NoNeedlessElection, OneLease, TakeoverBound, AuditOnce, AttachedSessionEnds, OldGenerationExcluded, NoUnexpectedExit, OnlyDocumentedErrors,
+	FreshReads, Linearizability, Convergence, Idempotency, WatchOrder, OneHolder, Fencing, SessionsLive,
+	TransferReachesTarget,
+	CutOffLeaderStepsDown, Liveness, NoNeedlessElection, OneLease, TakeoverBound, AuditOnce, AttachedSessionEnds,
+	OldGenerationExcluded, NoUnexpectedExit, OnlyDocumentedErrors,
 }
 
 // Violation is one violated invariant.
@@ -118,7 +120,8 @@ func NewSafety(report func(Violation)) *Safety {
 	return &Safety{
 		onViolation: report,
 		leaders:     map[uint64]cluster.NodeID{}, terms: map[cluster.NodeID]uint64{},
-		written: map[place]written{}, committed: map[uint64]commit{}, applied: map[cluster.NodeID]uint64{}, states: map[uint64]stateAt{},
+		written: map[place]written{}, committed: map[uint64]commit{}, applied: map[cluster.NodeID]uint64{},
+		states: map[uint64]stateAt{},
 	}
 }
 
@@ -147,7 +150,9 @@ func (s *Safety) OnLeader(node cluster.NodeID, term uint64, log TermAt) bool {
 			break
 		}
 		if !ok || got != c.term {
-			s.report(LeaderCompleteness, "%s leads term %d, and where %s had applied entry %d of term %d it has one of term %d (0: none)", node, term, c.by, c.index, c.term, got)
+			s.report(LeaderCompleteness,
+				"%s leads term %d, and where %s had applied entry %d of term %d it has one of term %d (0: none)", node,
+				term, c.by, c.index, c.term, got)
 			break
 		}
 	}
@@ -216,7 +221,8 @@ func (s *Safety) OnEntriesStored(node cluster.NodeID, prevTerm uint64, entries [
 		case w.sum != e.Sum:
 			s.report(LogMatching, "%s and %s have different entries %d of term %d", w.by, node, e.Index, e.Term)
 		case w.prevKnown && prevTerm != 0 && w.prevTerm != prevTerm:
-			s.report(LogMatching, "entry %d of term %d follows one of term %d on %s and one of term %d on %s", e.Index, e.Term, w.prevTerm, w.by, prevTerm, node)
+			s.report(LogMatching, "entry %d of term %d follows one of term %d on %s and one of term %d on %s", e.Index,
+				e.Term, w.prevTerm, w.by, prevTerm, node)
 		case !w.prevKnown && prevTerm != 0:
 			w.prevTerm, w.prevKnown = prevTerm, true
 		}
@@ -237,7 +243,8 @@ func (s *Safety) Applied(node cluster.NodeID, e Entry) {
 		return
 	}
 	if c.term != e.Term || c.sum != e.Sum {
-		s.report(StateMachineSafety, "entry %d: %s applied that of term %d, %s that of term %d", e.Index, c.by, c.term, node, e.Term)
+		s.report(StateMachineSafety, "entry %d: %s applied that of term %d, %s that of term %d", e.Index, c.by, c.term,
+			node, e.Term)
 	}
 }
 
@@ -251,7 +258,8 @@ func (s *Safety) State(node cluster.NodeID, index, revision, sum uint64) {
 		return
 	}
 	if got.revision != revision || got.sum != sum {
-		s.report(SameState, "at index %d %s is at revision %d (%x), %s at revision %d (%x)", index, got.by, got.revision, got.sum, node, revision, sum)
+		s.report(SameState, "at index %d %s is at revision %d (%x), %s at revision %d (%x)", index, got.by,
+			got.revision, got.sum, node, revision, sum)
 	}
 }
 

@@ -74,9 +74,12 @@ func (f *SLOReport) Available() float64 { return 1 - float64(f.Down)/float64(max
 func (f *SLOReport) Violations() string {
 	switch {
 	case len(f.Elections) > 0 && f.ElectionRatio() < SLOTarget:
-		return fmt.Sprintf("%.3f %% of %d elections within %v of a majority being able to elect, want %.1f %%", 100*f.ElectionRatio(), len(f.Elections), ElectionSLO, 100*SLOTarget)
+		return fmt.Sprintf("%.3f %% of %d elections within %v of a majority being able to elect, want %.1f %%",
+			100*f.ElectionRatio(), len(f.Elections), ElectionSLO, 100*SLOTarget)
 	case f.Total > 0 && f.Available() < SLOTarget:
-		return fmt.Sprintf("writes were taken for %.3f %% of the time outside failovers (not for %v of %v), want %.1f %%", 100*f.Available(), f.Down, f.Total, 100*SLOTarget)
+		return fmt.Sprintf(
+			"writes were taken for %.3f %% of the time outside failovers (not for %v of %v), want %.1f %%",
+			100*f.Available(), f.Down, f.Total, 100*SLOTarget)
 	}
 	return ""
 }
@@ -87,8 +90,10 @@ func (f *SLOReport) String() string {
 		return "no elections to measure"
 	}
 	at := func(q float64) time.Duration { return took[int(q*float64(len(took)-1))].Round(time.Millisecond) }
-	return fmt.Sprintf("%d elections, %.3f %% within %v of a majority being able to elect (p50 %v, p99 %v, max %v); writes taken for %.4f %% of %v outside failovers (those: %v)",
-		len(took), 100*f.ElectionRatio(), ElectionSLO, at(0.5), at(0.99), at(1), 100*f.Available(), f.Total.Round(time.Second), f.Failovers.Round(time.Millisecond))
+	return fmt.Sprintf(
+		"%d elections, %.3f %% within %v of a majority being able to elect (p50 %v, p99 %v, max %v); writes taken for %.4f %% of %v outside failovers (those: %v)",
+		len(took), 100*f.ElectionRatio(), ElectionSLO, at(0.5), at(0.99), at(1), 100*f.Available(),
+		f.Total.Round(time.Second), f.Failovers.Round(time.Millisecond))
 }
 
 // MeasureSLO measures one run.
@@ -108,7 +113,8 @@ func MeasureSLO(r Run) (f SLOReport) {
 		}
 	}
 	last := reigns[len(reigns)-1]
-	if began := max(r.leaderLostAt(last, Leadership{From: r.End}), electableSince(without, r.End)); r.End-began > ElectionSLO {
+	if began := max(r.leaderLostAt(last, Leadership{From: r.End}),
+		electableSince(without, r.End)); r.End-began > ElectionSLO {
 		f.elected(FaultInterval{last.Node, began, r.End}) // no leader followed
 		failovers = append(failovers, FaultInterval{From: began, To: r.End})
 	}

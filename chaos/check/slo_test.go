@@ -31,7 +31,8 @@ func TestMeasure(t *testing.T) {
 		{
 			"a leader is lost, another follows 200 ms later, and a write 50 ms after that",
 			Run{
-				Nodes: 3, Leaderships: []Leadership{{"n1", 1, 0, 4020 * ms}, {"n2", 3, 4200 * ms, 10 * second}}, Faults: []FaultInterval{{"n1", 4 * second, 6 * second}},
+				Nodes: 3, Leaderships: []Leadership{{"n1", 1, 0, 4020 * ms}, {"n2", 3, 4200 * ms, 10 * second}},
+				Faults:    []FaultInterval{{"n1", 4 * second, 6 * second}},
 				WriteAcks: acks(every(50*ms, 0, 4*second), every(50*ms, 4250*ms, 10*second)), End: 10 * second,
 			},
 			[]time.Duration{200 * ms},
@@ -40,7 +41,11 @@ func TestMeasure(t *testing.T) {
 		{
 			"leadership is moved",
 			Run{
-				Nodes: 3, Leaderships: []Leadership{{"n1", 1, 0, 2 * second}, {"n2", 2, 4010 * ms, 10 * second}, {"n1", 1, 3 * second, 4 * second}}, Faults: []FaultInterval{{"n3", second, 2 * second}},
+				Nodes: 3, Leaderships: []Leadership{
+					{"n1", 1, 0, 2 * second},
+					{"n2", 2, 4010 * ms, 10 * second},
+					{"n1", 1, 3 * second, 4 * second},
+				}, Faults: []FaultInterval{{"n3", second, 2 * second}},
 				WriteAcks: every(10*ms, 0, 10*second), End: 10 * second,
 			},
 			[]time.Duration{10 * ms},
@@ -49,7 +54,8 @@ func TestMeasure(t *testing.T) {
 		{
 			"a follower hangs, and for half a second no write is taken",
 			Run{
-				Nodes: 3, Leaderships: []Leadership{{"n1", 1, 0, 10 * second}}, Faults: []FaultInterval{{"n2", 4 * second, 6 * second}},
+				Nodes: 3, Leaderships: []Leadership{{"n1", 1, 0, 10 * second}},
+				Faults:    []FaultInterval{{"n2", 4 * second, 6 * second}},
 				WriteAcks: acks(every(50*ms, 0, 4*second), every(50*ms, 4450*ms, 10*second)), End: 10 * second,
 			},
 			nil, 0, 10 * second, 500 * ms,
@@ -57,7 +63,8 @@ func TestMeasure(t *testing.T) {
 		{
 			"all are down for two seconds: it counts from when two of three are back",
 			Run{
-				Nodes: 3, Leaderships: []Leadership{{"n1", 1, 0, 4 * second}, {"n2", 2, 6500 * ms, 10 * second}}, Faults: []FaultInterval{{"", 4 * second, 6 * second}, {"n3", 5 * second, 7 * second}},
+				Nodes: 3, Leaderships: []Leadership{{"n1", 1, 0, 4 * second}, {"n2", 2, 6500 * ms, 10 * second}},
+				Faults:    []FaultInterval{{"", 4 * second, 6 * second}, {"n3", 5 * second, 7 * second}},
 				WriteAcks: acks(every(50*ms, 0, 4*second), every(50*ms, 6550*ms, 10*second)), End: 10 * second,
 			},
 			[]time.Duration{500 * ms},
@@ -66,7 +73,8 @@ func TestMeasure(t *testing.T) {
 		{
 			"a leader hangs, and for longer than a failover may take nobody follows",
 			Run{
-				Nodes: 3, Leaderships: []Leadership{{"n1", 1, 0, 10 * second}}, Faults: []FaultInterval{{"n1", 4 * second, 6500 * ms}},
+				Nodes: 3, Leaderships: []Leadership{{"n1", 1, 0, 10 * second}},
+				Faults:    []FaultInterval{{"n1", 4 * second, 6500 * ms}},
 				WriteAcks: acks(every(50*ms, 0, 4*second), every(50*ms, 6500*ms, 10*second)), End: 10 * second,
 			},
 			nil, second, 9 * second, 1500 * ms,
@@ -77,7 +85,12 @@ func TestMeasure(t *testing.T) {
 				Nodes: 3, Leaderships: []Leadership{{"n1", 1, 0, 5490 * ms}, {"n2", 2, 5650 * ms, 10 * second}},
 				Faults:    []FaultInterval{{"n1", 4 * second, 5300 * ms}, {"n1", 5500 * ms, 6 * second}},
 				WriteAcks: acks(every(50*ms, 0, 5500*ms), every(50*ms, 5650*ms, 10*second)), End: 10 * second,
-				LeaderWrites: []FaultInterval{{"n2", 3 * second, 3005 * ms}, {"n1", 5450 * ms, 5500 * ms}, {"n2", 5600 * ms, 5650 * ms}, {"n1", 5550 * ms, 5700 * ms}},
+				LeaderWrites: []FaultInterval{
+					{"n2", 3 * second, 3005 * ms},
+					{"n1", 5450 * ms, 5500 * ms},
+					{"n2", 5600 * ms, 5650 * ms},
+					{"n1", 5550 * ms, 5700 * ms},
+				},
 			},
 			[]time.Duration{200 * ms},
 			1200 * ms, 8800 * ms, 0, // a second for the partition, after which no leader followed
@@ -85,7 +98,8 @@ func TestMeasure(t *testing.T) {
 		{
 			"nobody follows",
 			Run{
-				Nodes: 3, Leaderships: []Leadership{{"n1", 1, 0, 4 * second}}, Faults: []FaultInterval{{"n1", 4 * second, 9 * second}},
+				Nodes: 3, Leaderships: []Leadership{{"n1", 1, 0, 4 * second}},
+				Faults:    []FaultInterval{{"n1", 4 * second, 9 * second}},
 				WriteAcks: every(50*ms, 0, 4*second), End: 10 * second,
 			},
 			[]time.Duration{6 * second},
@@ -93,7 +107,8 @@ func TestMeasure(t *testing.T) {
 		},
 	} {
 		f := MeasureSLO(tt.run)
-		if !slices.Equal(f.Elections, tt.elections) || f.Failovers != tt.failovers || f.Total != tt.total || f.Down != tt.down {
+		if !slices.Equal(f.Elections, tt.elections) || f.Failovers != tt.failovers || f.Total != tt.total ||
+			f.Down != tt.down {
 			t.Errorf("%s: %+v", tt.name, f)
 		}
 		late, silent := 0, time.Duration(0)

@@ -19,7 +19,8 @@ type Tenure struct {
 }
 
 func (t Tenure) String() string {
-	return fmt.Sprintf("client %d held it with token %d from %v (asked %v) to %v", t.Client, t.Token, t.GrantedAt, t.RequestedAt, t.Until)
+	return fmt.Sprintf("client %d held it with token %d from %v (asked %v) to %v", t.Client, t.Token, t.GrantedAt,
+		t.RequestedAt, t.Until)
 }
 
 // FencedWrite is a completed write with a role's token.
@@ -49,7 +50,8 @@ func CheckMutualExclusion(tenures []Tenure, writes []FencedWrite) (violations []
 	for _, w := range writes {
 		for _, t := range tenures {
 			if t.Token > w.Token && t.GrantedAt < w.Begin {
-				violations = append(violations, Violationf(Fencing, "client %d wrote with token %d from %v to %v, after %v", w.Client, w.Token, w.Begin, w.End, t))
+				violations = append(violations, Violationf(Fencing,
+					"client %d wrote with token %d from %v to %v, after %v", w.Client, w.Token, w.Begin, w.End, t))
 				break
 			}
 		}
@@ -81,8 +83,12 @@ func CheckVacancies(tenures []Tenure, over map[string]time.Duration, waits []Wai
 			if w.From > end || w.To <= end+takeoverBound {
 				continue
 			}
-			if next := tenures[i+1:]; !slices.ContainsFunc(next, func(n Tenure) bool { return n.Token > t.Token && n.GrantedAt <= end+takeoverBound }) {
-				violations = append(violations, Violationf(TakeoverBound, "%v; its session had ended at %v, and somebody waited from %v to %v", t, end, w.From, w.To))
+			if next := tenures[i+1:]; !slices.ContainsFunc(next, func(n Tenure) bool {
+				return n.Token > t.Token &&
+					n.GrantedAt <= end+takeoverBound
+			}) {
+				violations = append(violations, Violationf(TakeoverBound,
+					"%v; its session had ended at %v, and somebody waited from %v to %v", t, end, w.From, w.To))
 				break
 			}
 		}

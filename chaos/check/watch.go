@@ -40,7 +40,8 @@ func (w *Watch) Add(c Change) string {
 // been reported exactly as it was.
 func CheckWatch(w *Watch, ops []Op) (violations []Violation) {
 	for _, o := range ops {
-		if o.Outcome != Done || o.Kind == Get || o.Revision == 0 || o.Revision <= w.From || o.Revision > w.LastRevision() {
+		if o.Outcome != Done || o.Kind == Get || o.Revision == 0 || o.Revision <= w.From ||
+			o.Revision > w.LastRevision() {
 			continue
 		}
 		i, found := slices.BinarySearchFunc(w.Changes, o.Revision, func(c Change, r uint64) int {
@@ -54,9 +55,11 @@ func CheckWatch(w *Watch, ops []Op) (violations []Violation) {
 		})
 		switch {
 		case !found:
-			violations = append(violations, Violationf(WatchOrder, "%s never showed revision %d: %v", w.Name, o.Revision, o))
+			violations = append(violations, Violationf(WatchOrder, "%s never showed revision %d: %v", w.Name,
+				o.Revision, o))
 		case w.Changes[i].Key != o.Key || w.Changes[i].Value != o.Value:
-			violations = append(violations, Violationf(WatchOrder, "%s showed %q = %q at revision %d: %v", w.Name, w.Changes[i].Key, w.Changes[i].Value, o.Revision, o))
+			violations = append(violations, Violationf(WatchOrder, "%s showed %q = %q at revision %d: %v", w.Name,
+				w.Changes[i].Key, w.Changes[i].Value, o.Revision, o))
 		}
 	}
 	return violations

@@ -30,7 +30,8 @@ func TestHeartbeatBesideTheMainLoop(t *testing.T) {
 		if err := n.disk.GetLog(last+1, &own); err != nil || own.Term != won+1 {
 			t.Fatalf("entry %d: term %d, %v", last+1, own.Term, err)
 		}
-		hear[raft.AppendEntriesResponse](t, n, appendOf("c", won+1, last, won, last+1, entry(last+1, won+1, "committed")))
+		hear[raft.AppendEntriesResponse](t, n, appendOf("c", won+1, last, won, last+1,
+			entry(last+1, won+1, "committed")))
 		synctest.Wait()
 		if n.fsm.text() != "never won" {
 			t.Fatalf("applied %q", n.fsm.text())
@@ -168,7 +169,9 @@ func (f failedAppend) Start() time.Time                      { return time.Now()
 func (f failedAppend) Request() *raft.AppendEntriesRequest   { return f.req }
 func (f failedAppend) Response() *raft.AppendEntriesResponse { return &raft.AppendEntriesResponse{} }
 
-func (p *errored) AppendEntries(req *raft.AppendEntriesRequest, _ *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
+func (p *errored) AppendEntries(req *raft.AppendEntriesRequest, _ *raft.AppendEntriesResponse) (raft.AppendFuture,
+	error,
+) {
 	f := failedAppend{req: req}
 	if p.inFlight.Add(1) == 1 {
 		time.AfterFunc(p.after, func() { p.done <- f })

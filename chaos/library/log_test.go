@@ -58,10 +58,12 @@ func TestSnapshotKeepsAConflictingEntry(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		n := start(t, "a", newDisk(2, "abc", entry(2, 2, "own"), entry(3, 2, "own"), entry(4, 2, "own")))
 		for range 3 {
-			if got, err := n.say(snapshotOf("c", 3, 3, 3, "abc", shot{"committed"})); err != nil || !got.(*raft.InstallSnapshotResponse).Success {
+			if got, err := n.say(snapshotOf("c", 3, 3, 3, "abc", shot{"committed"})); err != nil ||
+				!got.(*raft.InstallSnapshotResponse).Success {
 				t.Fatal(got, err)
 			}
-			if got := hear[raft.AppendEntriesResponse](t, n, appendOf("c", 3, 3, 3, 4, entry(4, 3, "next"))); got.Success {
+			if got := hear[raft.AppendEntriesResponse](t, n,
+				appendOf("c", 3, 3, 3, 4, entry(4, 3, "next"))); got.Success {
 				t.Fatal("it takes what follows the snapshot")
 			}
 		}
@@ -104,7 +106,8 @@ func TestUncommittedRestoreStays(t *testing.T) {
 
 		d.set(nil, nil)
 		n = start(t, "a", d)
-		got := hear[raft.AppendEntriesResponse](t, n, appendOf("c", 9, prev, term, end+1, entry(end, 9, "second"), entry(end+1, 9, "third")))
+		got := hear[raft.AppendEntriesResponse](t, n, appendOf("c", 9, prev, term, end+1, entry(end, 9, "second"),
+			entry(end+1, 9, "third")))
 		synctest.Wait()
 		if !got.Success || n.fsm.text() != "restored third" {
 			t.Fatalf("success %v, applied %q", got.Success, n.fsm.text())

@@ -106,7 +106,10 @@ func TestRefusalWedgesAPipeline(t *testing.T) {
 		{ID: "a", Address: own.LocalAddr()}, {ID: "b", Address: peer.LocalAddr()},
 	}}
 	d := newDisk(1, "a")
-	_ = d.InmemStore.StoreLog(&raft.Log{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(addresses)})
+	_ = d.InmemStore.StoreLog(&raft.Log{
+		Index: 1, Term: 1, Type: raft.LogConfiguration,
+		Data: raft.EncodeConfiguration(addresses),
+	})
 	n := &node{wire: newWire("a"), disk: d, fsm: &words{}}
 	r, err := raft.NewRaft(config("a"), n.fsm, d, d, d.snaps, own)
 	if err != nil {
@@ -120,9 +123,11 @@ func TestRefusalWedgesAPipeline(t *testing.T) {
 			r.Apply([]byte("x"), 10*time.Millisecond)
 			time.Sleep(time.Millisecond)
 		}
-		return time.Since(f.last(&f.appended)) > time.Second && time.Since(f.last(&f.heard)) < time.Second && r.State() == raft.Leader
+		return time.Since(f.last(&f.appended)) > time.Second && time.Since(f.last(&f.heard)) < time.Second &&
+			r.State() == raft.Leader
 	})
-	t.Logf("the last append %v ago, the last heartbeat %v", time.Since(f.last(&f.appended)).Round(100*time.Millisecond), time.Since(f.last(&f.heard)).Round(time.Millisecond))
+	t.Logf("the last append %v ago, the last heartbeat %v", time.Since(f.last(&f.appended)).Round(100*time.Millisecond),
+		time.Since(f.last(&f.heard)).Round(time.Millisecond))
 }
 
 // follower takes entries, and refuses an append when it is told to.

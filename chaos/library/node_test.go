@@ -41,7 +41,9 @@ func start(t *testing.T, id string, d *disk, tune ...func(*raft.Config)) *node {
 	return n
 }
 
-func (n *node) startWith(t *testing.T, logs raft.LogStore, snaps raft.SnapshotStore, trans raft.Transport, tune ...func(*raft.Config)) {
+func (n *node) startWith(t *testing.T, logs raft.LogStore, snaps raft.SnapshotStore, trans raft.Transport,
+	tune ...func(*raft.Config),
+) {
 	t.Helper()
 	var err error
 	if n.Raft, err = raft.NewRaft(config(string(n.wire.addr), tune...), n.fsm, logs, n.disk, snaps, trans); err != nil {
@@ -62,7 +64,8 @@ func config(id string, tune ...func(*raft.Config)) *raft.Config {
 
 // quick elects soon: for tests in real time.
 func quick(c *raft.Config) {
-	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = 20*time.Millisecond, 20*time.Millisecond, 20*time.Millisecond
+	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = 20*time.Millisecond, 20*time.Millisecond,
+		20*time.Millisecond
 }
 
 // patient does not stand by itself.
@@ -152,7 +155,10 @@ func servers(ids string) (c raft.Configuration) {
 }
 
 func configuration(index, term uint64, ids string) *raft.Log {
-	return &raft.Log{Index: index, Term: term, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(servers(ids))}
+	return &raft.Log{
+		Index: index, Term: term, Type: raft.LogConfiguration,
+		Data: raft.EncodeConfiguration(servers(ids)),
+	}
 }
 
 func entry(index, term uint64, word string) *raft.Log {

@@ -45,7 +45,8 @@ func TestReadme(t *testing.T) {
 	}
 	build, ok := debug.ReadBuildInfo()
 	for _, m := range build.Deps {
-		if m.Path == "github.com/hashicorp/raft" && !strings.Contains(string(page), "# chaos/library: hashicorp/raft "+m.Version+",") {
+		if m.Path == "github.com/hashicorp/raft" && !strings.Contains(string(page), "# chaos/library: hashicorp/raft "+
+			m.Version+",") {
 			ok = false
 		}
 	}

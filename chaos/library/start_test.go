@@ -62,7 +62,8 @@ func TestRestoreCommittedLogsHangs(t *testing.T) {
 	case <-start(129):
 		t.Error("it starts with 129 entries")
 	case <-time.After(20*took + 100*time.Millisecond):
-		t.Logf("128 entries: %v; 129 entries: not within %v", took.Round(time.Millisecond), (20*took + 100*time.Millisecond).Round(time.Millisecond))
+		t.Logf("128 entries: %v; 129 entries: not within %v", took.Round(time.Millisecond),
+			(20*took + 100*time.Millisecond).Round(time.Millisecond))
 	}
 }
 
@@ -119,7 +120,10 @@ func TestShutdownInARestorePanics(t *testing.T) {
 		}
 		content := shot{"x"}
 		go func() {
-			_ = n.Restore(&raft.SnapshotMeta{Version: 1, ID: "backup", Index: 1, Term: 1, Size: int64(len(content.bytes()))}, bytesOf(content), 0)
+			_ = n.Restore(&raft.SnapshotMeta{
+				Version: 1, ID: "backup", Index: 1, Term: 1,
+				Size: int64(len(content.bytes())),
+			}, bytesOf(content), 0)
 		}()
 		<-restoring
 		n.Shutdown()
@@ -213,7 +217,10 @@ func TestReloadConfigCopiesZero(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		n := start(t, "a", newDisk(1, "abc"))
 		before := n.ReloadableConfig()
-		err := n.ReloadConfig(raft.ReloadableConfig{HeartbeatTimeout: time.Second, ElectionTimeout: time.Second, SnapshotInterval: time.Minute})
+		err := n.ReloadConfig(raft.ReloadableConfig{
+			HeartbeatTimeout: time.Second, ElectionTimeout: time.Second,
+			SnapshotInterval: time.Minute,
+		})
 		after := n.ReloadableConfig()
 		if err != nil || before.TrailingLogs == 0 || after.TrailingLogs != 0 {
 			t.Fatalf("%v, %d, then %d", err, before.TrailingLogs, after.TrailingLogs)

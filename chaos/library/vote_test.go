@@ -99,7 +99,10 @@ func TestPreVoteErrorCountsAsGranted(t *testing.T) {
 	for words, raised := range map[string]bool{"unexpected command": true, "unexpected problem": false} {
 		bubble(t, func(t *testing.T) {
 			n := start(t, "a", newDisk(1, "abc"))
-			n.wire.set(func(raft.ServerAddress, any, io.Reader) (any, error) { return nil, errors.New("refused: " + words) })
+			n.wire.set(func(raft.ServerAddress, any, io.Reader) (any, error) {
+				return nil,
+					errors.New("refused: " + words)
+			})
 			time.Sleep(10 * time.Second)
 			if got := n.CurrentTerm() > 1; got != raised {
 				t.Fatalf("%q: term %d", words, n.CurrentTerm())

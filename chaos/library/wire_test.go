@@ -47,7 +47,10 @@ func agree(_ raft.ServerAddress, cmd any, _ io.Reader) (any, error) {
 	case *raft.RequestVoteRequest:
 		return &raft.RequestVoteResponse{Term: m.Term, Granted: true}, nil
 	case *raft.AppendEntriesRequest:
-		return &raft.AppendEntriesResponse{Term: m.Term, LastLog: m.PrevLogEntry + uint64(len(m.Entries)), Success: true}, nil
+		return &raft.AppendEntriesResponse{
+			Term: m.Term, LastLog: m.PrevLogEntry + uint64(len(m.Entries)),
+			Success: true,
+		}, nil
 	case *raft.InstallSnapshotRequest:
 		return &raft.InstallSnapshotResponse{Term: m.Term, Success: true}, nil
 	case *raft.TimeoutNowRequest:
@@ -120,23 +123,33 @@ func (w *wire) lastHeartbeat() time.Time {
 	return w.heard
 }
 
-func (w *wire) AppendEntries(_ raft.ServerID, to raft.ServerAddress, cmd *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+func (w *wire) AppendEntries(_ raft.ServerID, to raft.ServerAddress, cmd *raft.AppendEntriesRequest,
+	resp *raft.AppendEntriesResponse,
+) error {
 	return ask(w, to, cmd, nil, resp)
 }
 
-func (w *wire) RequestVote(_ raft.ServerID, to raft.ServerAddress, cmd *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
+func (w *wire) RequestVote(_ raft.ServerID, to raft.ServerAddress, cmd *raft.RequestVoteRequest,
+	resp *raft.RequestVoteResponse,
+) error {
 	return ask(w, to, cmd, nil, resp)
 }
 
-func (w *wire) RequestPreVote(_ raft.ServerID, to raft.ServerAddress, cmd *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+func (w *wire) RequestPreVote(_ raft.ServerID, to raft.ServerAddress, cmd *raft.RequestPreVoteRequest,
+	resp *raft.RequestPreVoteResponse,
+) error {
 	return ask(w, to, cmd, nil, resp)
 }
 
-func (w *wire) InstallSnapshot(_ raft.ServerID, to raft.ServerAddress, cmd *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
+func (w *wire) InstallSnapshot(_ raft.ServerID, to raft.ServerAddress, cmd *raft.InstallSnapshotRequest,
+	resp *raft.InstallSnapshotResponse, data io.Reader,
+) error {
 	return ask(w, to, cmd, data, resp)
 }
 
-func (w *wire) TimeoutNow(_ raft.ServerID, to raft.ServerAddress, cmd *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
+func (w *wire) TimeoutNow(_ raft.ServerID, to raft.ServerAddress, cmd *raft.TimeoutNowRequest,
+	resp *raft.TimeoutNowResponse,
+) error {
 	return ask(w, to, cmd, nil, resp)
 }
 
@@ -178,9 +191,12 @@ func voteFor(id string, term, last, lastTerm uint64) *raft.RequestVoteRequest {
 	return &raft.RequestVoteRequest{RPCHeader: from(id), Term: term, LastLogIndex: last, LastLogTerm: lastTerm}
 }
 
-func snapshotOf(id string, term, last, lastTerm uint64, ids string, content shot) (*raft.InstallSnapshotRequest, io.Reader) {
+func snapshotOf(id string, term, last, lastTerm uint64, ids string, content shot) (*raft.InstallSnapshotRequest,
+	io.Reader,
+) {
 	return &raft.InstallSnapshotRequest{
-		RPCHeader: from(id), SnapshotVersion: 1, Term: term, Leader: []byte(id), LastLogIndex: last, LastLogTerm: lastTerm,
+		RPCHeader: from(id), SnapshotVersion: 1, Term: term, Leader: []byte(id), LastLogIndex: last,
+		LastLogTerm:   lastTerm,
 		Configuration: raft.EncodeConfiguration(servers(ids)), ConfigurationIndex: 1, Size: int64(len(content.bytes())),
 	}, bytesOf(content)
 }

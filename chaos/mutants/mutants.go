@@ -131,7 +131,8 @@ func parse(name, text string) (Mutant, error) {
 		}
 	}
 	m.hunks = hunks(diff)
-	if m.Mitigation == "" || (m.Scenario == "") == (m.Test == "") || len(m.Invariants) == 0 || m.MaxSeeds == 0 || len(m.hunks) == 0 {
+	if m.Mitigation == "" || (m.Scenario == "") == (m.Test == "") || len(m.Invariants) == 0 || m.MaxSeeds == 0 ||
+		len(m.hunks) == 0 {
 		return m, fmt.Errorf("a part of the head is missing, or there is no change: %+v", m)
 	}
 	return m, nil

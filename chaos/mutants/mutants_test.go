@@ -103,8 +103,12 @@ func wrongRows(page string, all []Mutant) (wrong []string) {
 		if !m.within(cells[2]) {
 			wrong = append(wrong, fmt.Sprintf("%s: %s is not where its patch has it looked for", name, cells[2]))
 		}
-		if !slices.ContainsFunc(m.Invariants, func(b string) bool { return strings.HasPrefix(b, cells[3]) || strings.HasPrefix(cells[3], b) }) {
-			wrong = append(wrong, fmt.Sprintf("%s: %q is none of what it has to break, %q", name, cells[3], m.Invariants))
+		if !slices.ContainsFunc(m.Invariants, func(b string) bool {
+			return strings.HasPrefix(b, cells[3]) ||
+				strings.HasPrefix(cells[3], b)
+		}) {
+			wrong = append(wrong, fmt.Sprintf("%s: %q is none of what it has to break, %q", name, cells[3],
+				m.Invariants))
 		}
 	}
 	for _, m := range all {
@@ -122,13 +126,16 @@ func (m Mutant) within(cell string) bool {
 	}
 	place, of, _ := strings.Cut(cell, " (")
 	var seed uint64
-	_, err := fmt.Sscanf(strings.TrimPrefix(place, fmt.Sprintf("`%s`, %d nodes, ", m.Scenario, m.Nodes)), "seed %d", &seed)
-	return err == nil && seed >= m.Seed && seed < m.Seed+uint64(m.MaxSeeds) && strings.Contains(of, fmt.Sprintf(" of %d", m.MaxSeeds))
+	_, err := fmt.Sscanf(strings.TrimPrefix(place, fmt.Sprintf("`%s`, %d nodes, ", m.Scenario, m.Nodes)), "seed %d",
+		&seed)
+	return err == nil && seed >= m.Seed && seed < m.Seed+uint64(m.MaxSeeds) &&
+		strings.Contains(of, fmt.Sprintf(" of %d", m.MaxSeeds))
 }
 
 func TestParse(t *testing.T) {
 	const head = "Mitigation: g\nScenario: faults 3\nInvariants: a; b\nMaxSeeds: 7\nSeed: 9\n\n"
-	m, err := parse("m", head+"--- a/x.go\n+++ b/x.go\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n@@ -9,1 +9,2 @@\n nine\n+ten\n")
+	m, err := parse("m", head+
+		"--- a/x.go\n+++ b/x.go\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n@@ -9,1 +9,2 @@\n nine\n+ten\n")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,10 +148,14 @@ func TestParse(t *testing.T) {
 	if err != nil || !slices.Equal(set.Edits, want) {
 		t.Errorf("%+v, %v", set, err)
 	}
-	if m.Scenario != "faults" || m.Nodes != 3 || m.MaxSeeds != 7 || m.Seed != 9 || !slices.Equal(m.Invariants, []string{"a", "b"}) {
+	if m.Scenario != "faults" || m.Nodes != 3 || m.MaxSeeds != 7 || m.Seed != 9 ||
+		!slices.Equal(m.Invariants, []string{"a", "b"}) {
 		t.Errorf("%+v", m)
 	}
-	for _, bad := range []string{"Mitigation: g\n", head, strings.Replace(head, "Seed", "Seat", 1), strings.Replace(head, "7", "x", 1), "Test: ./p T\n" + head} {
+	for _, bad := range []string{
+		"Mitigation: g\n", head, strings.Replace(head, "Seed", "Seat", 1),
+		strings.Replace(head, "7", "x", 1), "Test: ./p T\n" + head,
+	} {
 		if _, err := parse("m", bad); err == nil {
 			t.Errorf("taken: %q", bad)
 		}

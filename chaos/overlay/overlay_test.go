@@ -43,7 +43,12 @@ func TestWrite(t *testing.T) {
 func TestWriteRefuses(t *testing.T) {
 	root, dir := t.TempDir(), t.TempDir()
 	put(t, filepath.Join(root, "a.go"), "one two two\n")
-	_, err := Write(dir, Set{Root: root, Edits: []Edit{{"a.go", "two", "2"}, {"a.go", "four", "4"}, {"a.go", "one", "1"}, {"b.go", "x", "y"}}})
+	_, err := Write(dir, Set{Root: root, Edits: []Edit{
+		{"a.go", "two", "2"},
+		{"a.go", "four", "4"},
+		{"a.go", "one", "1"},
+		{"b.go", "x", "y"},
+	}})
 	if err == nil {
 		t.Fatal("written")
 	}

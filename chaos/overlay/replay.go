@@ -15,12 +15,11 @@ import "path/filepath"
 // did before, as with caches that are made at their first use, gets the same
 // number every time instead: the seeds of maps, and where a range over one
 // begins. A select has its timers draw their places among those of one instant in
-// the order in which it looks at its cases, not of their channels' addresses. Contexts end their children, and HTTP servers their connections, in the
-// order of their making, not of a map of pointers, as the addresses differ from
-// process to process. No time but
-// the bubble's own counts: not for the starvation of a mutex, nor to preempt a
-// goroutine that runs long, nor to go on with another while a system call is
-// slow; and the number of goroutines that ran before is looked at no more.
+// the order in which it looks at its cases, not of their channels' addresses. Contexts end their children, and HTTP
+// servers their connections, in the order of their making, not of a map of pointers, as the addresses differ from
+// process to process. No time but the bubble's own counts: not for the starvation of a mutex, nor to preempt a
+// goroutine that runs long, nor to go on with another while a system call is slow; and the number of goroutines that
+// ran before is looked at no more.
 //
 // Nothing built so may ship: it starts with the same random numbers each time,
 // and one goroutine can hold up all others for a minute.

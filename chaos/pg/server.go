@@ -62,7 +62,8 @@ func Start(ctx context.Context) (s *Server, err error) {
 			return nil, err
 		}
 	}
-	initdb := s.command(ctx, "initdb", "-D", s.data(), "-U", "postgres", "-A", "trust", "--no-sync", "--locale=C", "-E", "UTF8")
+	initdb := s.command(ctx, "initdb", "-D", s.data(), "-U", "postgres", "-A", "trust", "--no-sync", "--locale=C", "-E",
+		"UTF8")
 	if out, err := initdb.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("initdb: %w: %s", err, out)
 	}
@@ -128,7 +129,8 @@ func (s *Server) Up(ctx context.Context) error {
 	}
 	defer log.Close() // the server has its own copy
 	s.cmd = s.command(context.WithoutCancel(ctx), "postgres", "-D", s.data(), "-p", s.port,
-		"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "fsync=off", "-c", "shared_buffers=16MB", "-c", "max_connections=60")
+		"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "fsync=off", "-c",
+		"shared_buffers=16MB", "-c", "max_connections=60")
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	endWithParent(s.cmd.SysProcAttr)
 	s.ended = make(chan struct{})

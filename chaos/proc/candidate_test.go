@@ -84,7 +84,10 @@ func runCandidate(task string) error {
 	defer c.Close()
 	reports := &reporter{out: json.NewEncoder(os.Stdout)}
 	for ctx.Err() == nil {
-		k, err := c.NewCandidate(client.CandidateConfig{Role: t.Role, Session: client.SessionConfig{Name: t.Name, TTL: t.TTL, Attach: t.Grace > 0, Grace: t.Grace}})
+		k, err := c.NewCandidate(client.CandidateConfig{Role: t.Role, Session: client.SessionConfig{
+			Name: t.Name,
+			TTL:  t.TTL, Attach: t.Grace > 0, Grace: t.Grace,
+		}})
 		if err != nil {
 			return err
 		}
@@ -94,7 +97,9 @@ func runCandidate(task string) error {
 }
 
 // campaignRepeatedly is the life of one candidate, with a few tenures.
-func campaignRepeatedly(ctx context.Context, c *client.Client, k *client.Candidate, t candidateTask, reports *reporter) {
+func campaignRepeatedly(ctx context.Context, c *client.Client, k *client.Candidate, t candidateTask,
+	reports *reporter,
+) {
 	for range 1 + rand.IntN(4) {
 		asked := bootTime()
 		l, err := k.Campaign(ctx)
@@ -133,7 +138,10 @@ func watchTenure(s *client.Session, l *client.Leadership, closing <-chan struct{
 		select {
 		case <-s.Done():
 			if now := bootTime(); now < until && errors.Is(s.Err(), client.ErrSessionEnded) {
-				reports.send(candidateReport{Kind: kindEarly, Session: l.Session, Token: l.Token, At: now, Until: until})
+				reports.send(candidateReport{
+					Kind: kindEarly, Session: l.Session, Token: l.Token, At: now,
+					Until: until,
+				})
 			}
 			return
 		case <-closing:
@@ -171,7 +179,8 @@ func fenced(ctx context.Context, c *client.Client, l *client.Leadership, reports
 func fencedWrite(ctx context.Context, c *client.Client, role string, token uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	_, err := c.Put(ctx, "fenced", fmt.Append(nil, token), client.WriteOptions{Fence: &client.Fence{Role: role, Token: token}})
+	_, err := c.Put(ctx, "fenced", fmt.Append(nil, token),
+		client.WriteOptions{Fence: &client.Fence{Role: role, Token: token}})
 	return err
 }
 

@@ -40,7 +40,8 @@ func (c *contest) takeRole(ctx context.Context, method, path string, body any) {
 	case a.Status == http.StatusOK:
 		c.log("%s %s: %s", method, path, a.Body)
 		c.taken.Add(1)
-	case a.Status == http.StatusBadRequest || a.Status == http.StatusInternalServerError || a.Status == http.StatusMethodNotAllowed:
+	case a.Status == http.StatusBadRequest || a.Status == http.StatusInternalServerError ||
+		a.Status == http.StatusMethodNotAllowed:
 		c.t.Errorf("%s %s: %d %s", method, path, a.Status, a.Body)
 	}
 }

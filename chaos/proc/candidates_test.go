@@ -110,7 +110,10 @@ func (c *contest) note(id int, s candidateReport) {
 		if t != nil {
 			c.t.Errorf("two sessions got one token: %v; %+v", t, s)
 		}
-		c.tenures[s.Token] = &check.Tenure{Client: id, Session: s.Session, Token: s.Token, RequestedAt: s.Asked, GrantedAt: s.At}
+		c.tenures[s.Token] = &check.Tenure{
+			Client: id, Session: s.Session, Token: s.Token, RequestedAt: s.Asked,
+			GrantedAt: s.At,
+		}
 	case kindUntil:
 		t.Until = max(t.Until, s.Until)
 	case kindReleased:
@@ -203,7 +206,8 @@ func TestCandidates(t *testing.T) {
 	runners := make([]*runner, 5)
 	for i := range runners {
 		runners[i] = &runner{contest: x, id: i, task: candidateTask{
-			Name: fmt.Sprintf("candidate-%d", i), Endpoints: httpAddrs(c), Role: x.role, TTL: ttl, HoldMost: 2 * ttl / 3,
+			Name: fmt.Sprintf("candidate-%d", i), Endpoints: httpAddrs(c), Role: x.role, TTL: ttl,
+			HoldMost: 2 * ttl / 3,
 		}}
 		if i >= 3 {
 			runners[i].task.Grace = ttl / 2
@@ -318,7 +322,8 @@ func (c *contest) explain(cl *client.Client) {
 		if x.EndedAt != nil {
 			ended = fmt.Sprintf("%s at %v", x.Cause, x.EndedAt.Sub(booted))
 		}
-		c.t.Logf("token %d: %s, session %s, from %v, %s", x.Token, x.Holder, x.SessionID, x.AcquiredAt.Sub(booted), ended)
+		c.t.Logf("token %d: %s, session %s, from %v, %s", x.Token, x.Holder, x.SessionID, x.AcquiredAt.Sub(booted),
+			ended)
 	}
 }
 
@@ -336,7 +341,8 @@ func (c *contest) check(cl *client.Client) {
 	for _, x := range c.tenures {
 		tenures = append(tenures, *x)
 	}
-	t.Logf("%d tenures, %d of them observed, %d ended by an operator, %d fenced writes", len(tenures), len(c.newest), c.taken.Load(), len(c.writes))
+	t.Logf("%d tenures, %d of them observed, %d ended by an operator, %d fenced writes", len(tenures), len(c.newest),
+		c.taken.Load(), len(c.writes))
 	for _, v := range check.CheckMutualExclusion(tenures, c.writes) {
 		t.Error(v)
 	}
@@ -346,7 +352,8 @@ func (c *contest) check(cl *client.Client) {
 		}
 	}
 	for _, s := range c.early {
-		t.Errorf("%s: session %s had ended at %v, with its own deadline at %v", check.SessionsLive, s.Session, s.At, s.Until)
+		t.Errorf("%s: session %s had ended at %v, with its own deadline at %v", check.SessionsLive, s.Session, s.At,
+			s.Until)
 	}
 	if len(tenures) < 5 || len(c.writes) < 5 || c.taken.Load() == 0 {
 		t.Errorf("only %d tenures, %d ended by an operator, and %d writes", len(tenures), c.taken.Load(), len(c.writes))

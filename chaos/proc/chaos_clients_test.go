@@ -76,8 +76,10 @@ func (s *suite) startClients() *chaosClients {
 			_, _ = fmt.Fprintf(h, "%q %q %d", a, b, n)
 			return rand.New(rand.NewPCG(seed, h.Sum64()))
 		},
-		HTTPClients: 3, Campaigners: 3, Watchers: 1, Operators: 3, Attachers: 2, EvictInterval: traffic.Between(100*time.Millisecond, 4*time.Second),
-		Keys: 3, ThinkTime: traffic.Between(0, 60*time.Millisecond), AnyNodeRatio: 1, Timeout: opLimit, MinTTL: chaosTTL,
+		HTTPClients: 3, Campaigners: 3, Watchers: 1, Operators: 3, Attachers: 2,
+		EvictInterval: traffic.Between(100*time.Millisecond, 4*time.Second),
+		Keys:          3, ThinkTime: traffic.Between(0, 60*time.Millisecond), AnyNodeRatio: 1, Timeout: opLimit,
+		MinTTL: chaosTTL,
 	}, users{s})
 	since := mustPut(s.t, s.cluster, "segment", "begins").Revision
 	c.Start()
@@ -168,7 +170,8 @@ func (l libraryKV) Propose(ctx context.Context, cmd state.Command) (state.Result
 		res, deleteErr := l.c.Delete(ctx, cmd.Delete.Key, o)
 		revision, err = res.Revision, deleteErr
 	}
-	if errors.Is(err, client.ErrConditionFailed) || errors.Is(err, client.ErrNotFound) || errors.Is(err, client.ErrFenced) {
+	if errors.Is(err, client.ErrConditionFailed) || errors.Is(err, client.ErrNotFound) ||
+		errors.Is(err, client.ErrFenced) {
 		e, _ := errors.AsType[*client.Error](err)
 		return state.Result{Err: e.Problem, Revision: e.Problem.Revision}, nil
 	}
@@ -200,7 +203,10 @@ const chaosTTL = 1500 * time.Millisecond
 // campaignWithLibrary campaigns with the Go client, and holds the role as long as the client allows it.
 func (c *chaosClients) campaignWithLibrary(id int) {
 	random := rand.New(rand.NewPCG(c.s.seed, uint64(1000+id)))
-	k, err := c.library.NewCandidate(client.CandidateConfig{Role: traffic.Role, Session: client.SessionConfig{TTL: chaosTTL}})
+	k, err := c.library.NewCandidate(client.CandidateConfig{
+		Role:    traffic.Role,
+		Session: client.SessionConfig{TTL: chaosTTL},
+	})
 	if err != nil {
 		c.s.t.Error(err)
 		return

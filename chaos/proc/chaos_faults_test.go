@@ -38,9 +38,18 @@ func (s *suite) draw() fault {
 		{"process-pause", 5, func() { s.freeze(n, d) }},
 		{"process-terminate", 4, func() { s.terminate(n); pause(d / 4); s.begin(n) }},
 		{"process-kill-all", 1, func() { s.killAll(d) }},
-		{"partition-node", s.where(s.network != nil, 5), func() { s.cut(d, func() error { return s.network.Isolate(n) }) }},
-		{"partition-one-way", s.where(s.network != nil, 3), func() { s.cut(d, func() error { return s.network.Cut(n, s.others(n)[:1]...) }) }},
-		{"partition-outbound", s.where(s.network != nil, 3), func() { s.cut(d, func() error { return s.network.Cut(n, s.others(n)...) }) }},
+		{
+			"partition-node", s.where(s.network != nil, 5),
+			func() { s.cut(d, func() error { return s.network.Isolate(n) }) },
+		},
+		{
+			"partition-one-way", s.where(s.network != nil, 3),
+			func() { s.cut(d, func() error { return s.network.Cut(n, s.others(n)[:1]...) }) },
+		},
+		{
+			"partition-outbound", s.where(s.network != nil, 3),
+			func() { s.cut(d, func() error { return s.network.Cut(n, s.others(n)...) }) },
+		},
 		{"disk-full", s.where(s.disks, 2), func() { s.fill(n, d) }},
 	}
 	total := 0
@@ -54,7 +63,10 @@ func (s *suite) draw() fault {
 			if k.name == "process-kill-all" {
 				node = ""
 			}
-			return fault{kind: k.name, run: k.run, Fault: timeline.Fault{Node: node, What: fmt.Sprintf("%s %s for %v", k.name, node, d)}}
+			return fault{
+				kind: k.name, run: k.run,
+				Fault: timeline.Fault{Node: node, What: fmt.Sprintf("%s %s for %v", k.name, node, d)},
+			}
 		}
 	}
 	panic("unreachable: the weights are those that were added up")
@@ -117,7 +129,8 @@ func (s *suite) terminate(n *Node) {
 	hung := time.AfterFunc(soon, func() { _ = n.Signal(syscall.SIGKILL) })
 	code := n.Wait()
 	if !hung.Stop() || code != 0 {
-		s.violated(check.Violationf(check.NoUnexpectedExit, "%s exited with %d after SIGTERM\n%s", n.ID, code, s.cluster.Logs()))
+		s.violated(check.Violationf(check.NoUnexpectedExit, "%s exited with %d after SIGTERM\n%s", n.ID, code,
+			s.cluster.Logs()))
 	}
 }
 

@@ -25,7 +25,8 @@ func (s *suite) probe(ctx context.Context, n *Node) {
 			by := s.at(cmp.Or(a.Leader, n.HTTP))
 			s.mu.Lock()
 			if now := s.now(); s.end == 0 {
-				s.availabilityAcks, s.leaderWrites = append(s.availabilityAcks, now), append(s.leaderWrites, check.FaultInterval{Node: by, From: sent, To: now})
+				s.availabilityAcks, s.leaderWrites = append(s.availabilityAcks, now),
+					append(s.leaderWrites, check.FaultInterval{Node: by, From: sent, To: now})
 			}
 			s.mu.Unlock()
 		}
@@ -50,7 +51,10 @@ func (s *suite) measured() time.Duration { return cmp.Or(s.end, s.now()) }
 // slo measures the results of the probes. Each fault counts as one that keeps its node from taking part. The caller
 // holds the lock.
 func (s *suite) slo() *check.SLOReport {
-	run := check.Run{Nodes: len(s.cluster.Nodes), Faults: s.faultIntervals(), WriteAcks: s.availabilityAcks, LeaderWrites: s.leaderWrites, End: s.measured()}
+	run := check.Run{
+		Nodes: len(s.cluster.Nodes), Faults: s.faultIntervals(), WriteAcks: s.availabilityAcks,
+		LeaderWrites: s.leaderWrites, End: s.measured(),
+	}
 	for _, r := range s.leaderships {
 		run.Leaderships = append(run.Leaderships, check.Leadership(r))
 	}
@@ -87,8 +91,10 @@ func (s *suite) summary() string {
 		gaps[s.faultKinds[i]] = append(gaps[s.faultKinds[i]], longest)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "seed %d, %d nodes: %d faults in %v, %d operations, %d acknowledged writes, %d terms with a leader, %d violations; longest time without an acknowledged write (under 300 ms counts as none):\n",
-		s.seed, len(s.cluster.Nodes), len(s.faults), s.measured().Round(time.Second), s.ops, len(s.acks), len(s.leaders), len(s.violations))
+	fmt.Fprintf(&b,
+		"seed %d, %d nodes: %d faults in %v, %d operations, %d acknowledged writes, %d terms with a leader, %d violations; longest time without an acknowledged write (under 300 ms counts as none):\n",
+		s.seed, len(s.cluster.Nodes), len(s.faults), s.measured().Round(time.Second), s.ops, len(s.acks),
+		len(s.leaders), len(s.violations))
 	for _, kind := range slices.Sorted(maps.Keys(gaps)) {
 		g := gaps[kind]
 		slices.Sort(g)

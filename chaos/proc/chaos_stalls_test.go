@@ -83,7 +83,8 @@ func (s *stalls) deadline(begin time.Time, within time.Duration) time.Time {
 func (s *stalls) String() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return fmt.Sprintf("this machine stood still %d times so far, for %v in all", s.count, s.sum.Round(time.Millisecond))
+	return fmt.Sprintf("this machine stood still %d times so far, for %v in all", s.count,
+		s.sum.Round(time.Millisecond))
 }
 
 func TestStallsMoveADeadline(t *testing.T) {

@@ -177,7 +177,10 @@ func (s *suite) leads(id string, term uint64) {
 	if n := len(s.leaderships); known && n > 0 && s.leaderships[n-1].Term == term && s.leaderships[n-1].Node == id {
 		s.leaderships[n-1].To = s.now()
 	} else {
-		s.leaderships = append(s.leaderships, timeline.Leadership{Node: id, Term: term, From: s.now(), To: s.now() + time.Millisecond})
+		s.leaderships = append(s.leaderships, timeline.Leadership{
+			Node: id, Term: term, From: s.now(),
+			To: s.now() + time.Millisecond,
+		})
 	}
 	s.mu.Unlock()
 	if known && other != id {
@@ -217,7 +220,8 @@ func (s *suite) awaitWrite(f fault, n *Node) {
 		last = fmt.Sprintf("%d %s %v", a.Status, a.Body, err)
 		pause(10 * time.Millisecond)
 	}
-	s.violated(check.Violationf(check.Convergence, "%s takes no write for %v after %s (%v): %s", n.ID, time.Since(begin).Round(time.Second), f.What, &s.stalls, last))
+	s.violated(check.Violationf(check.Convergence, "%s takes no write for %v after %s (%v): %s", n.ID,
+		time.Since(begin).Round(time.Second), f.What, &s.stalls, last))
 }
 
 // check checks what the clients of a segment observed. They have ended.
@@ -240,9 +244,10 @@ func (s *suite) report() timeline.Report {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := timeline.Report{
-		Title:         fmt.Sprintf("%d processes, seed %d", len(s.cluster.Nodes), s.seed),
-		ReplayCommand: fmt.Sprintf("make chaos SEED=%d (the same faults; processes are never exactly the same)", s.seed),
-		Length:        s.measured(), Faults: s.faults, Leaderships: s.leaderships, Gaps: s.gaps(),
+		Title: fmt.Sprintf("%d processes, seed %d", len(s.cluster.Nodes), s.seed),
+		ReplayCommand: fmt.Sprintf("make chaos SEED=%d (the same faults; processes are never exactly the same)",
+			s.seed),
+		Length: s.measured(), Faults: s.faults, Leaderships: s.leaderships, Gaps: s.gaps(),
 	}
 	f := s.slo()
 	r.SLO, r.Details = f.String(), s.logged(slices.Concat(f.Late, f.Silent))+s.cluster.Logs()

@@ -97,7 +97,8 @@ func (w *waits) within(from, to time.Time) time.Duration {
 func (w *waits) String() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return fmt.Sprintf("the nodes' threads ran for %v and waited %v for a processor", w.sum.ran.Round(time.Millisecond), w.sum.waited.Round(time.Millisecond))
+	return fmt.Sprintf("the nodes' threads ran for %v and waited %v for a processor", w.sum.ran.Round(time.Millisecond),
+		w.sum.waited.Round(time.Millisecond))
 }
 
 func TestWaits(t *testing.T) {

@@ -239,7 +239,10 @@ func TestContractNoLeader(t *testing.T) {
 	c.ask(lead, "HEAD", "/health/leader", "").is(503)
 	c.ask(lead, "OPTIONS", "/health/leader", "").is(503)
 	c.ask(lead, "GET", "/livez", "").is(200)
-	for _, request := range []string{"PUT /v1/kv/k", "GET /v1/kv/k", "GET /v1/kv", "GET /v1/kv/k?consistency=lease", "GET /v1/kv/k?redirect"} {
+	for _, request := range []string{
+		"PUT /v1/kv/k", "GET /v1/kv/k", "GET /v1/kv", "GET /v1/kv/k?consistency=lease",
+		"GET /v1/kv/k?redirect",
+	} {
 		method, path, _ := strings.Cut(request, " ")
 		h := c.ask(lead, method, path, "").is(503, 4002)
 		if h.took < twoTimeouts-50*time.Millisecond || h.took > twoTimeouts+2*time.Second {

@@ -34,16 +34,22 @@ func TestContractHTTP(t *testing.T) {
 
 func contractDiscovery(c *contract, cl *Cluster, n, lead *Node) {
 	leads := n == lead
-	l := c.ask(n, "GET", "/leader", "").is(200).has("leader_id", "leader_address", "raft_address", "term", "observed_by")
-	if l["leader_id"] != lead.ID || l["leader_address"] != lead.HTTP || l["raft_address"] != lead.Raft || l["observed_by"] != n.ID {
+	l := c.ask(n, "GET", "/leader", "").is(200).has("leader_id", "leader_address", "raft_address", "term",
+		"observed_by")
+	if l["leader_id"] != lead.ID || l["leader_address"] != lead.HTTP || l["raft_address"] != lead.Raft ||
+		l["observed_by"] != n.ID {
 		c.t.Errorf("/leader: %v", l)
 	}
 	st := c.ask(n, "GET", "/status", "").is(200).fields()
 	for key, zero := range map[string]any{
-		"node_id": "", "cluster_id": "", "generation": json.Number(""), "cluster_name": "", "state": "", "term": json.Number(""), "leader_id": "",
-		"leader_address": "", "suffrage": "", "priority": json.Number(""), "eligible": false, "zone": "", "lifecycle": "",
-		"commit_index": json.Number(""), "applied_index": json.Number(""), "last_log_index": json.Number(""), "last_contact_ms": json.Number(""),
-		"lease_remaining_ms": json.Number(""), "auto_failover": false, "disk": map[string]any{}, "version": "", "started_at": "",
+		"node_id": "", "cluster_id": "", "generation": json.Number(""), "cluster_name": "", "state": "",
+		"term": json.Number(""), "leader_id": "",
+		"leader_address": "", "suffrage": "", "priority": json.Number(""), "eligible": false, "zone": "",
+		"lifecycle":    "",
+		"commit_index": json.Number(""), "applied_index": json.Number(""), "last_log_index": json.Number(""),
+		"last_contact_ms":    json.Number(""),
+		"lease_remaining_ms": json.Number(""), "auto_failover": false, "disk": map[string]any{}, "version": "",
+		"started_at": "",
 	} {
 		if got := fmt.Sprintf("%T", st[key]); got != fmt.Sprintf("%T", zero) {
 			c.t.Errorf("/status: %s is %s %v", key, got, st[key])
@@ -70,7 +76,8 @@ func contractDiscovery(c *contract, cl *Cluster, n, lead *Node) {
 		c.t.Errorf("quorum %s", got)
 	}
 	for _, m := range v["members"].([]any) {
-		for _, key := range strings.Fields("id raft_address http_address suffrage priority eligible zone lifecycle healthy reasons state last_contact_ms lag_entries version") {
+		for _, key := range strings.Fields(
+			"id raft_address http_address suffrage priority eligible zone lifecycle healthy reasons state last_contact_ms lag_entries version") {
 			if _, ok := m.(map[string]any)[key]; !ok {
 				c.t.Errorf("member without %s: %v", key, m)
 			}
@@ -85,7 +92,8 @@ func contractDiscovery(c *contract, cl *Cluster, n, lead *Node) {
 		}
 	}
 	for request, allow := range map[string]string{
-		"POST /leader": "GET, HEAD", "POST /v1/kv/x": "DELETE, GET, HEAD, PUT", "PUT /v1/kv": "GET, HEAD", "GET /admin/transfer": "POST", "BREW /livez": "GET, HEAD",
+		"POST /leader": "GET, HEAD", "POST /v1/kv/x": "DELETE, GET, HEAD, PUT", "PUT /v1/kv": "GET, HEAD",
+		"GET /admin/transfer": "POST", "BREW /livez": "GET, HEAD",
 	} {
 		method, path, _ := strings.Cut(request, " ")
 		if h := c.ask(n, method, path, "").is(405, 4400); h.header.Get("Allow") != allow {
@@ -107,7 +115,8 @@ func wantStatus(c *contract, n *Node, method, path string, status int) error {
 
 func contractKeys(c *contract, n *Node, pre string) {
 	for path, key := range map[string]string{
-		"a": "a", "a//b": "a//b", "a/../b": "a/../b", ".": ".", "..": "..", "a/": "a/", "a%2Fb": "a/b", "%00": "\x00", "%C3%A9": "é", "%3Fq": "?q", "a+b%20c": "a+b c",
+		"a": "a", "a//b": "a//b", "a/../b": "a/../b", ".": ".", "..": "..", "a/": "a/", "a%2Fb": "a/b", "%00": "\x00",
+		"%C3%A9": "é", "%3Fq": "?q", "a+b%20c": "a+b c",
 	} {
 		m := c.ask(n, "PUT", pre+path, "of "+path).is(200).has("key", "revision", "created")
 		if want := strings.TrimPrefix(pre, "/v1/kv/") + key; m["key"] != want {
@@ -190,7 +199,8 @@ func contractConditions(c *contract, n *Node, pre string) {
 			want, current = "", 0
 		}
 		if h.is(412, 4014); h.header.Get("ETag") != want || h.revision() != current {
-			c.t.Errorf("%s with %s: %s: ETag %q, revision %d", h.what, tc.header, tc.value, h.header.Get("ETag"), h.revision())
+			c.t.Errorf("%s with %s: %s: ETag %q, revision %d", h.what, tc.header, tc.value, h.header.Get("ETag"),
+				h.revision())
 		}
 	}
 	rev = c.ask(n, "PUT", key, "3", "If-Match", tag).is(200).revision()
@@ -206,9 +216,12 @@ func contractParameters(c *contract, n *Node, pre string) {
 		c.ask(n, "PUT", pre+"p?timeout_ms="+v, "x").is(400, 4400)
 	}
 	for _, path := range []string{
-		pre + "p?unknown=1", "/livez?x", pre + "p?timeout_ms=5&timeout_ms=6", pre + "p?consistency=", pre + "p?consistency=fresh",
-		pre + "p?redirect=maybe", pre + "p?a=%zz", "/health/follower?max_lag=-1", "/v1/kv?limit=0", "/v1/kv?limit=-1", "/v1/kv?limit=x",
-		"/v1/watch?since=x", "/v1/watch?since=-1", "/v1/watch?since=", "/v1/watch?since=9007199254740993", "/v1/watch?prefix=%FF",
+		pre + "p?unknown=1", "/livez?x", pre + "p?timeout_ms=5&timeout_ms=6", pre + "p?consistency=", pre +
+			"p?consistency=fresh",
+		pre + "p?redirect=maybe", pre + "p?a=%zz", "/health/follower?max_lag=-1", "/v1/kv?limit=0", "/v1/kv?limit=-1",
+		"/v1/kv?limit=x",
+		"/v1/watch?since=x", "/v1/watch?since=-1", "/v1/watch?since=", "/v1/watch?since=9007199254740993",
+		"/v1/watch?prefix=%FF",
 	} {
 		c.ask(n, "GET", path, "").is(400, 4400)
 	}
@@ -224,11 +237,13 @@ func contractList(c *contract, n *Node, at string) {
 	var keys []string
 	after := ""
 	for {
-		m := c.ask(n, "GET", "/v1/kv?limit=2&prefix=list-"+at+"/&after="+after, "").is(200).has("revision", "items", "next")
+		m := c.ask(n, "GET", "/v1/kv?limit=2&prefix=list-"+at+"/&after="+after, "").is(200).has("revision", "items",
+			"next")
 		for _, it := range m["items"].([]any) {
 			it := it.(map[string]any)
 			value, err := base64.StdEncoding.DecodeString(it["value"].(string))
-			if err != nil || len(it) != 5 || it["version"] != json.Number("1") || it["revision"] != it["create_revision"] || !strings.HasSuffix(it["key"].(string), string(value)) {
+			if err != nil || len(it) != 5 || it["version"] != json.Number("1") ||
+				it["revision"] != it["create_revision"] || !strings.HasSuffix(it["key"].(string), string(value)) {
 				c.t.Errorf("item %v", it)
 			}
 			keys = append(keys, it["key"].(string))
@@ -246,7 +261,8 @@ func contractIdempotency(c *contract, n, lead *Node, pre string) {
 	name := "once for " + pre
 	first := c.ask(n, "PUT", pre+"i", "1", "Idempotency-Key", name).is(200)
 	for _, at := range []*Node{n, lead} {
-		if again := c.ask(at, "PUT", pre+"i?timeout_ms=4000", "1", "Idempotency-Key", name).is(200); string(again.body) != string(first.body) {
+		if again := c.ask(at, "PUT", pre+"i?timeout_ms=4000", "1", "Idempotency-Key",
+			name).is(200); string(again.body) != string(first.body) {
 			c.t.Errorf("%s, then %s", first.body, again.body)
 		}
 	}
@@ -299,7 +315,8 @@ func contractForwarding(c *contract, lead, follower *Node) {
 		c.t.Error("an answer that was not forwarded says that it was")
 	}
 	want := "http://" + lead.HTTP + path + "?redirect=true&timeout_ms=100"
-	if h := c.ask(follower, "PUT", path+"?redirect=true&timeout_ms=100", "x").is(307); h.header.Get("Location") != want {
+	if h := c.ask(follower, "PUT", path+"?redirect=true&timeout_ms=100",
+		"x").is(307); h.header.Get("Location") != want {
 		c.t.Errorf("redirected to %s, want %s", h.header.Get("Location"), want)
 	}
 	c.ask(lead, "GET", path+"?redirect", "").is(200)

@@ -47,7 +47,8 @@ func tokenFile(t *testing.T) (file string, bearer map[string][]string) {
 	var b strings.Builder
 	for _, role := range []string{"observer", "client", "operator"} {
 		var made struct{ Token, Hash string }
-		if err := json.Unmarshal([]byte(mustCtl(t, "token", "new", "--name", "the-"+role, "--role", role, "-o", "json")), &made); err != nil {
+		if err := json.Unmarshal([]byte(mustCtl(t, "token", "new", "--name", "the-"+role, "--role", role, "-o",
+			"json")), &made); err != nil {
 			t.Fatal(err)
 		}
 		bearer[role] = []string{"Authorization", "Bearer " + made.Token}
@@ -102,11 +103,13 @@ func TestContractTokens(t *testing.T) {
 	if again := c.ask(lead, "PUT", "/v1/kv/once", "1", once...).is(200); string(again.body) != string(first.body) {
 		t.Errorf("%s, then %s", first.body, again.body)
 	}
-	c.ask(follower, "PUT", "/v1/kv/once", "2", append([]string{"Idempotency-Key", "x"}, bearer["operator"]...)...).is(200)
+	c.ask(follower, "PUT", "/v1/kv/once", "2", append([]string{"Idempotency-Key", "x"},
+		bearer["operator"]...)...).is(200)
 
 	seen := 0
 	for range 40 {
-		if h := c.ask(follower, "GET", "/v1/kv", "", "Authorization", "Bearer wrong"); h.status == http.StatusTooManyRequests {
+		if h := c.ask(follower, "GET", "/v1/kv", "", "Authorization",
+			"Bearer wrong"); h.status == http.StatusTooManyRequests {
 			h.is(429, 4017)
 			seen++
 		}
@@ -156,7 +159,8 @@ func TestContractTLS(t *testing.T) {
 	dir := t.TempDir()
 	mustCtl(t, "tls", "ca", "--out", dir)
 	cert := func(args ...string) {
-		mustCtl(t, append([]string{"tls", "cert", "--ca", dir, "--out", dir, "--cluster-name", "northstar"}, args...)...)
+		mustCtl(t, append([]string{"tls", "cert", "--ca", dir, "--out", dir, "--cluster-name", "northstar"},
+			args...)...)
 	}
 	for _, id := range []string{"n1", "n2", "n3"} {
 		cert("--node", id, "--host", "127.0.0.1")
@@ -166,7 +170,10 @@ func TestContractTLS(t *testing.T) {
 	}
 	cl := newCluster(t, 3, calm...)
 	for _, n := range cl.Nodes {
-		cl.Extra[n.ID] = []string{"--tls-ca", filepath.Join(dir, "ca.crt"), "--tls-cert", filepath.Join(dir, n.ID+".crt"), "--tls-key", filepath.Join(dir, n.ID+".key")}
+		cl.Extra[n.ID] = []string{
+			"--tls-ca", filepath.Join(dir, "ca.crt"), "--tls-cert",
+			filepath.Join(dir, n.ID+".crt"), "--tls-key", filepath.Join(dir, n.ID+".key"),
+		}
 	}
 	if err := cl.Start(); err != nil {
 		t.Fatal(err)
@@ -197,7 +204,8 @@ func TestContractTLS(t *testing.T) {
 	for _, n := range cl.Nodes {
 		eve.ask(n, "GET", "/v1/kv", "").is(200)
 		eve.ask(n, "PUT", "/v1/kv/k", "v").is(403, 4403)
-		eve.ask(n, "PUT", "/v1/kv/k", "v", "X-Northstar-Forwarded-By", "n2", "X-Northstar-Identity", "operator eve").is(403, 4403)
+		eve.ask(n, "PUT", "/v1/kv/k", "v", "X-Northstar-Forwarded-By", "n2", "X-Northstar-Identity",
+			"operator eve").is(403, 4403)
 		bob.ask(n, "PUT", "/v1/kv/k", "v").is(200)
 		bob.ask(n, "GET", "/admin/snapshot", "").is(403, 4403)
 		ann.ask(n, "GET", "/admin/snapshot", "").is(200)
@@ -215,7 +223,10 @@ func TestContractTLS(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			conn, err := tls.Dial("tcp", addr, &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{pair}, MaxVersion: tls.VersionTLS12})
+			conn, err := tls.Dial("tcp", addr, &tls.Config{
+				RootCAs: pool, Certificates: []tls.Certificate{pair},
+				MaxVersion: tls.VersionTLS12,
+			})
 			if err == nil {
 				conn.Close()
 				t.Errorf("the port for %s of %s takes TLS 1.2", what, n.ID)

@@ -38,7 +38,8 @@ func runNode(t *testing.T, args ...string) (output string, code int) {
 func TestContractExitCodes(t *testing.T) {
 	dir := t.TempDir()
 	config := filepath.Join(dir, "node.toml")
-	if err := os.WriteFile(config, []byte("id = \"n1\"\ndata-dir = \"x\"\npriority = 300\nfoo = 1\n[election]\nbar = 2\n"), 0o600); err != nil {
+	if err := os.WriteFile(config,
+		[]byte("id = \"n1\"\ndata-dir = \"x\"\npriority = 300\nfoo = 1\n[election]\nbar = 2\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
@@ -60,15 +61,27 @@ func TestContractExitCodes(t *testing.T) {
 		{nil, 2, nil},
 		{[]string{"frobnicate"}, 2, []string{"frobnicate"}},
 		{with("check-config"), 0, []string{"good"}},
-		{[]string{"check-config", "--config", config}, 2, []string{"priority = 300", "line 3", "foo: unknown key", "line 4", "election.bar: unknown key", "line 6"}},
+		{[]string{"check-config", "--config", config}, 2, []string{
+			"priority = 300", "line 3", "foo: unknown key",
+			"line 4", "election.bar: unknown key", "line 6",
+		}},
 		{[]string{"check-config", "--id=n1"}, 2, []string{"data-dir: required"}},
 		{with("run", "--election-timeout-max=200ms"), 2, []string{"election.timeout-max", "twice"}},
 		{with("run", "--snapshot-trailing-logs=999"), 2, []string{"snapshot.trailing-logs", "1000"}},
 		{with("run", "--http-addr=10.0.0.1:7701"), 2, []string{"http-addr", "not a loopback address"}},
 		{with("run", "--http-advertise=0.0.0.0:7701"), 2, []string{"http-advertise", "0.0.0.0"}},
-		{with("run", "--initial-cluster=n2=127.0.0.1:1@127.0.0.1:2"), 2, []string{"initial-cluster", "does not name this node"}},
-		{with("run", "--initial-cluster=n1=127.0.0.1:7700@127.0.0.1:7701,n1=127.0.0.1:3@127.0.0.1:4"), 2, []string{"duplicate node ID"}},
-		{with("run", "--raft-addr="+taken.Addr().String(), "--http-addr=127.0.0.1:0"), 1, []string{"raft-addr", "in use"}},
+		{
+			with("run", "--initial-cluster=n2=127.0.0.1:1@127.0.0.1:2"), 2,
+			[]string{"initial-cluster", "does not name this node"},
+		},
+		{
+			with("run", "--initial-cluster=n1=127.0.0.1:7700@127.0.0.1:7701,n1=127.0.0.1:3@127.0.0.1:4"), 2,
+			[]string{"duplicate node ID"},
+		},
+		{
+			with("run", "--raft-addr="+taken.Addr().String(), "--http-addr=127.0.0.1:0"), 1,
+			[]string{"raft-addr", "in use"},
+		},
 		{with("run", "--raft-addr=127.0.0.1:0", "--http-addr=127.0.0.1:0"), 2, []string{"the data directory is empty"}},
 	} {
 		out, code := runNode(t, tc.args...)
@@ -91,7 +104,8 @@ func slowPut(t *testing.T, n *Node) net.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	if _, err := io.WriteString(conn, "PUT /v1/kv/slow?timeout_ms=30000 HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2\r\n\r\na"); err != nil {
+	if _, err := io.WriteString(conn,
+		"PUT /v1/kv/slow?timeout_ms=30000 HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2\r\n\r\na"); err != nil {
 		t.Fatal(err)
 	}
 	in := func() error {
@@ -167,7 +181,8 @@ func TestContractSignals(t *testing.T) {
 			if n == lead {
 				continue
 			}
-			if h, err := c.try(n, "GET", "/leader", ""); err != nil || h.status != 200 || h.fields()["leader_id"] == lead.ID {
+			if h, err := c.try(n, "GET", "/leader", ""); err != nil || h.status != 200 ||
+				h.fields()["leader_id"] == lead.ID {
 				return fmt.Errorf("%s: %s %v", n.ID, h.body, err)
 			}
 		}
@@ -203,7 +218,8 @@ func TestContractSignals(t *testing.T) {
 	}
 	_ = notify.Close()
 	told := <-heard
-	if len(told) < 3 || told[0] != "READY=1" || !slices.Contains(told, "WATCHDOG=1") || !slices.Contains(told, "STOPPING=1") {
+	if len(told) < 3 || told[0] != "READY=1" || !slices.Contains(told, "WATCHDOG=1") ||
+		!slices.Contains(told, "STOPPING=1") {
 		t.Errorf("the service manager was told %q", told)
 	}
 }
@@ -382,7 +398,8 @@ func contractJoin(c *contract, cl *Cluster, lead *Node, lifecycle func(*Node, st
 	c.ask(lead, "DELETE", "/admin/members/n4", "").is(200)
 	lifecycle(n, "dead")
 	c.ask(n, "GET", "/livez", "").is(200)
-	if q := c.ask(lead, "GET", "/v1/cluster", "").is(200).fields()["counts"]; fmt.Sprint(q) != "map[active:3 dead:0 draining:0 joining:0 total:3]" {
+	if q := c.ask(lead, "GET", "/v1/cluster",
+		"").is(200).fields()["counts"]; fmt.Sprint(q) != "map[active:3 dead:0 draining:0 joining:0 total:3]" {
 		c.t.Errorf("after n4 left: %v", q)
 	}
 }

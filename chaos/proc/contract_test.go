@@ -83,7 +83,8 @@ func (c *contract) check(n *Node, method, path string, h heard) {
 	if h.status >= 400 && method != http.MethodHead {
 		c.checkProblem(h)
 	}
-	if op := c.operation(n, method, path); op != nil && op["responses"].(map[string]any)[strconv.Itoa(h.status)] == nil {
+	if op := c.operation(n, method, path); op != nil &&
+		op["responses"].(map[string]any)[strconv.Itoa(h.status)] == nil {
 		c.t.Errorf("%s: status %d is not in the OpenAPI document: %s", h.what, h.status, h.body)
 	}
 }
@@ -99,7 +100,8 @@ func (c *contract) checkProblem(h heard) {
 		c.t.Errorf("%s: %d is no problem: %s %s", h.what, h.status, h.header.Get("Content-Type"), h.body)
 		return
 	}
-	if p.Type == nil || p.Title == nil || p.Detail == nil || p.Name == nil || p.Status == nil || p.Code == nil || p.Retryable == nil {
+	if p.Type == nil || p.Title == nil || p.Detail == nil || p.Name == nil || p.Status == nil || p.Code == nil ||
+		p.Retryable == nil {
 		c.t.Errorf("%s: a field of the problem is missing: %s", h.what, h.body)
 		return
 	}

@@ -107,7 +107,8 @@ func judgeDamaged(t *testing.T, c *Cluster, victim *Node, what string) string {
 			want := mustGet(t, &Cluster{Nodes: c.Nodes[:2]}, key)
 			got, err := do(t.Context(), victim, "GET", "/v1/kv/"+key+"?consistency=stale", nil)
 			if err != nil || string(got.Body) != string(want.Body) || got.Revision != want.Revision {
-				t.Errorf("%s: %s diverged: %q rev %d, want %q rev %d (%v)", what, key, got.Body, got.Revision, want.Body, want.Revision, err)
+				t.Errorf("%s: %s diverged: %q rev %d, want %q rev %d (%v)", what, key, got.Body, got.Revision,
+					want.Body, want.Revision, err)
 			}
 		}
 		fallthrough
@@ -128,7 +129,8 @@ func dataFiles(t *testing.T, dir string) []string {
 			return err
 		}
 		rel, err := filepath.Rel(dir, path)
-		if err == nil && fileSize(t, path) > 0 && !strings.Contains(rel, "reserve") && !strings.Contains(strings.ToLower(rel), "lock") {
+		if err == nil && fileSize(t, path) > 0 && !strings.Contains(rel, "reserve") &&
+			!strings.Contains(strings.ToLower(rel), "lock") {
 			files = append(files, rel)
 		}
 		return err
@@ -182,7 +184,8 @@ func TestUnusableDataDir(t *testing.T) {
 		second.Cmd = nil
 		dup := &Cluster{Kind: c.Kind, Nodes: c.Nodes, Dir: c.Dir, argv: func(m *Node, initial string) []string {
 			argv := c.argv(m, initial)
-			return append(argv, "--raft-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0", "--raft-advertise", m.Raft, "--http-advertise", m.HTTP)
+			return append(argv, "--raft-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0", "--raft-advertise", m.Raft,
+				"--http-advertise", m.HTTP)
 		}}
 		expectExit(t, dup, &second, c.DataDir(n))
 	})
@@ -196,15 +199,18 @@ func TestUnusableDataDir(t *testing.T) {
 	t.Run("cannot be made", func(t *testing.T) {
 		other := newCluster(t, 3)
 		nowhere := "/proc/northstar" // where not even root can create one
-		unwritable := &Cluster{Kind: other.Kind, Nodes: other.Nodes, Dir: other.Dir, argv: func(m *Node, initial string) []string {
-			argv := other.argv(m, initial)
-			for i, arg := range argv {
-				if arg == other.DataDir(m) {
-					argv[i] = nowhere
+		unwritable := &Cluster{
+			Kind: other.Kind, Nodes: other.Nodes, Dir: other.Dir,
+			argv: func(m *Node, initial string) []string {
+				argv := other.argv(m, initial)
+				for i, arg := range argv {
+					if arg == other.DataDir(m) {
+						argv[i] = nowhere
+					}
 				}
-			}
-			return argv
-		}}
+				return argv
+			},
+		}
 		expectExit(t, unwritable, other.Nodes[0], nowhere)
 	})
 	t.Run("another node's data", func(t *testing.T) {

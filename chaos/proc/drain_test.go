@@ -37,7 +37,8 @@ func lifecycle(t *testing.T, n *Node, want string) {
 // is not ready but votes. A dry run, or an unknown node, changes nothing.
 func TestDrain(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, 3, "--failover-takeover-delay", "1h", "--election-timeout-min", "400ms", "--election-timeout-max", "800ms")
+	c := newCluster(t, 3, "--failover-takeover-delay", "1h", "--election-timeout-min", "400ms",
+		"--election-timeout-max", "800ms")
 	start(t, c)
 	old := acquainted(t, c)
 	w := newWriters(c, 2)
@@ -59,7 +60,8 @@ func TestDrain(t *testing.T) {
 		t.Errorf("%s leads still", old.ID)
 	}
 	lifecycle(t, old, "draining")
-	if a, err := do(t.Context(), old, http.MethodGet, "/readyz?verbose", nil); err != nil || a.Status != http.StatusServiceUnavailable {
+	if a, err := do(t.Context(), old, http.MethodGet, "/readyz?verbose", nil); err != nil ||
+		a.Status != http.StatusServiceUnavailable {
 		t.Errorf("/readyz of a drained node: %d %s %v", a.Status, a.Body, err)
 	}
 	if m := move(t, lead, "/admin/transfer", fmt.Sprintf(`{"target_leader_id":%q}`, old.ID)); m.Status != http.StatusConflict || m.Code != 4003 || !strings.Contains(m.Detail, "draining") {
@@ -85,7 +87,8 @@ func TestDrain(t *testing.T) {
 // leadership, so the cluster keeps a leader.
 func TestDrainedVoterHasTheNewestLog(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, 3, "--failover-takeover-delay", "1h", "--election-timeout-min", "400ms", "--election-timeout-max", "800ms")
+	c := newCluster(t, 3, "--failover-takeover-delay", "1h", "--election-timeout-min", "400ms",
+		"--election-timeout-max", "800ms")
 	start(t, c)
 	old := acquainted(t, c)
 	rest := others(c, old)
@@ -209,7 +212,8 @@ func TestRollingRestartScript(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := newCluster(t, 3, "--failover-takeover-delay", "1h", "--election-timeout-min", "400ms", "--election-timeout-max", "800ms")
+	c := newCluster(t, 3, "--failover-takeover-delay", "1h", "--election-timeout-min", "400ms",
+		"--election-timeout-max", "800ms")
 	start(t, c)
 	acquainted(t, c)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -222,7 +226,8 @@ func TestRollingRestartScript(t *testing.T) {
 	defer func() { l.Close(); serving.Wait() }()
 	path := t.TempDir()
 	_, port, _ := net.SplitHostPort(l.Addr().String())
-	executable(t, path, "ssh", "#!/bin/bash\nexec 3<>/dev/tcp/127.0.0.1/"+port+"\necho \"$*\" >&3\nread -r code <&3\nexit \"$code\"\n")
+	executable(t, path, "ssh", "#!/bin/bash\nexec 3<>/dev/tcp/127.0.0.1/"+port+
+		"\necho \"$*\" >&3\nread -r code <&3\nexit \"$code\"\n")
 	if err := os.Symlink(tool, filepath.Join(path, "northstarctl")); err != nil {
 		t.Fatal(err)
 	}

@@ -50,12 +50,16 @@ func known(t *testing.T, c *Cluster) map[string]string {
 	all := map[string]string{}
 	for _, n := range c.Nodes {
 		st := mustStatus(t, n)
-		all[n.ID+" status"] = fmt.Sprintf("term %d, %s, leader %s, %s, %s", st.Term, st.State, st.LeaderID, st.Lifecycle, st.Suffrage)
+		all[n.ID+" status"] = fmt.Sprintf("term %d, %s, leader %s, %s, %s", st.Term, st.State, st.LeaderID,
+			st.Lifecycle, st.Suffrage)
 		var cl struct {
 			Revision uint64
 			Members  []map[string]any
 		}
-		for _, path := range []string{"/v1/cluster", "/admin/auto-failover", "/v1/elections?limit=100", "/v1/kv?consistency=stale", "/metrics"} {
+		for _, path := range []string{
+			"/v1/cluster", "/admin/auto-failover", "/v1/elections?limit=100",
+			"/v1/kv?consistency=stale", "/metrics",
+		} {
 			a, err := do(t.Context(), n, http.MethodGet, path, nil)
 			if err != nil || a.Status != http.StatusOK {
 				t.Fatalf("%s at %s: %d %v", path, n.ID, a.Status, err)
@@ -158,7 +162,8 @@ func planned(t *testing.T, asked *Node, path string) (foretold string, m moved) 
 // killed. NORTHSTAR_PLANS sets the number of calls, for example 100.
 func TestPlansComeTrue(t *testing.T) {
 	total := rounds(t, "NORTHSTAR_PLANS", 6)
-	c := newCluster(t, 3, "--failover-takeover-delay", "1h", "--election-timeout-min", "400ms", "--election-timeout-max", "800ms")
+	c := newCluster(t, 3, "--failover-takeover-delay", "1h", "--election-timeout-min", "400ms",
+		"--election-timeout-max", "800ms")
 	start(t, c)
 	acquainted(t, c)
 	w := newWriters(c, 2)
@@ -181,7 +186,8 @@ func TestPlansComeTrue(t *testing.T) {
 		if m.Status == http.StatusOK && m.NewLeaderID == foretold {
 			came++
 		} else {
-			t.Logf("round %d, %s at %s after %v: %q was foretold, and came %+v", round, path, asked.ID, time.Since(began), foretold, m)
+			t.Logf("round %d, %s at %s after %v: %q was foretold, and came %+v", round, path, asked.ID,
+				time.Since(began), foretold, m)
 		}
 		if !old.Running() {
 			if err := c.StartNode(old); err != nil {
@@ -227,7 +233,8 @@ func autoFailover(t *testing.T, c *Cluster, enabled bool) {
 	t.Helper()
 	eventually(t, soon, func() error {
 		body := fmt.Sprintf(`{"enabled":%v,"reason":"test"}`, enabled)
-		if a, err := do(t.Context(), c.Nodes[0], http.MethodPost, "/admin/auto-failover", []byte(body), "Content-Type", "application/json"); err != nil || a.Status != http.StatusOK {
+		if a, err := do(t.Context(), c.Nodes[0], http.MethodPost, "/admin/auto-failover", []byte(body), "Content-Type",
+			"application/json"); err != nil || a.Status != http.StatusOK {
 			return fmt.Errorf("%d %s %v", a.Status, a.Body, err)
 		}
 		for _, n := range c.Nodes {

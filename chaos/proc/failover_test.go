@@ -99,7 +99,8 @@ func caughtUp(t *testing.T, c *Cluster) {
 // then rightly first. So agreement and rank are required of three crashes in a few.
 func TestCrashFailover(t *testing.T) {
 	const timeoutMin = 2 * time.Second
-	c := newCluster(t, 3, "--failover-takeover-delay", "1h", "--election-timeout-min", timeoutMin.String(), "--election-timeout-max", (2 * timeoutMin).String())
+	c := newCluster(t, 3, "--failover-takeover-delay", "1h", "--election-timeout-min", timeoutMin.String(),
+		"--election-timeout-max", (2 * timeoutMin).String())
 	priorities(c, map[string]string{"n1": "50", "n2": "100", "n3": "200"})
 	start(t, c)
 	var others []election
@@ -116,7 +117,8 @@ func TestCrashFailover(t *testing.T) {
 				t.Errorf("the dead leader's vote: %+v", v)
 			}
 		}
-		agreed := e.Trigger == "connection_lost" && strings.Contains(e.Reason, old.ID+" is lost") && e.LeaderlessMS < timeoutMin.Milliseconds()
+		agreed := e.Trigger == "connection_lost" && strings.Contains(e.Reason, old.ID+" is lost") &&
+			e.LeaderlessMS < timeoutMin.Milliseconds()
 		first, best := strings.Contains(e.Reason, "rank 1 "), e.CandidateID == bestOf(c, old)
 		if len(e.Votes) != 3 || agreed && first != best {
 			t.Errorf("record: %+v", e)
@@ -191,7 +193,8 @@ func TestTakeOver(t *testing.T) {
 	}
 	eventually(t, soon, led("n2"))
 	eventually(t, soon, func() error {
-		if e := electionAfter(t, best, 0); e.Trigger != "priority" || !strings.Contains(e.Reason, "n2 has priority 200") {
+		if e := electionAfter(t, best, 0); e.Trigger != "priority" ||
+			!strings.Contains(e.Reason, "n2 has priority 200") {
 			return fmt.Errorf("record: %+v", e)
 		}
 		return nil
@@ -206,7 +209,8 @@ func TestPausedFailover(t *testing.T) {
 	old := steady(t, c)
 	body := fmt.Sprintf(`{"enabled":false,"ttl_ms":%d,"reason":"test"}`, ttl.Milliseconds())
 	paused := time.Now()
-	a, err := do(t.Context(), c.Nodes[0], http.MethodPost, "/admin/auto-failover", []byte(body), "Content-Type", "application/json")
+	a, err := do(t.Context(), c.Nodes[0], http.MethodPost, "/admin/auto-failover", []byte(body), "Content-Type",
+		"application/json")
 	if err != nil || a.Status != http.StatusOK {
 		t.Fatalf("pause: %d %s %v", a.Status, a.Body, err)
 	}

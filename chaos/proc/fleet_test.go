@@ -48,7 +48,10 @@ func TestFleet(t *testing.T) {
 	c := newCluster(t, 3, "--failover-takeover-delay", "1h")
 	start(t, c)
 	old := acquainted(t, c)
-	f := &fleet{t: t, cluster: c, callers: clientOf(t, c), ttl: ttl, sessions: make([]*client.Session, n), tokens: make([]uint64, n/10)}
+	f := &fleet{
+		t: t, cluster: c, callers: clientOf(t, c), ttl: ttl, sessions: make([]*client.Session, n),
+		tokens: make([]uint64, n/10),
+	}
 	var err error
 	if f.watchers, err = client.New(client.Config{Endpoints: httpAddrs(c), ConnsPerNode: n}); err != nil {
 		t.Fatal(err)
@@ -166,9 +169,11 @@ func (f *fleet) idle(when string, d time.Duration) {
 	}
 	before, ownBefore := use(), own()
 	<-time.After(d)
-	f.t.Logf("%s, the sessions' process: %.0f %% of a core; %s", when, 100*float64(own()-ownBefore)/float64(d), &f.stalls)
+	f.t.Logf("%s, the sessions' process: %.0f %% of a core; %s", when, 100*float64(own()-ownBefore)/float64(d),
+		&f.stalls)
 	for i, u := range use() {
-		f.t.Logf("%s, %s: %.0f %% of a core, %d MB", when, f.cluster.Nodes[i].ID, 100*float64(u.CPU-before[i].CPU)/float64(d), u.RSS>>20)
+		f.t.Logf("%s, %s: %.0f %% of a core, %d MB", when, f.cluster.Nodes[i].ID,
+			100*float64(u.CPU-before[i].CPU)/float64(d), u.RSS>>20)
 	}
 }
 
@@ -185,7 +190,8 @@ func (f *fleet) checkAlive() {
 		}
 	}
 	if ended > 0 || lapsed > 0 || f.vacated.Load() > 0 {
-		t.Errorf("%d sessions have ended, %d are not certain that they live, %d watchers have seen a change", ended, lapsed, f.vacated.Load())
+		t.Errorf("%d sessions have ended, %d are not certain that they live, %d watchers have seen a change", ended,
+			lapsed, f.vacated.Load())
 	}
 	f.each(len(f.tokens), func(i int) error {
 		r, err := f.callers.GetRole(t.Context(), f.role(i))

@@ -33,7 +33,10 @@ var (
 		return build("northstar/cmd/northstar-node", flags...)
 	})
 	// nextBin is a node that applies, and proposes when possible, one command version more.
-	nextBin = sync.OnceValues(func() (string, error) { return build("northstar/chaos/proc/nextnode", "-tags", "northstar_next") })
+	nextBin = sync.OnceValues(func() (string, error) {
+		return build("northstar/chaos/proc/nextnode", "-tags",
+			"northstar_next")
+	})
 )
 
 func TestMain(m *testing.M) {

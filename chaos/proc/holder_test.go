@@ -49,7 +49,8 @@ func queued(t *testing.T, c *client.Client, role, session string) {
 	t.Helper()
 	eventually(t, soon, func() error {
 		r, err := c.GetRole(t.Context(), role)
-		if err == nil && !slices.ContainsFunc(r.Candidates, func(k apiv1.RoleCandidate) bool { return k.SessionID == session }) {
+		if err == nil &&
+			!slices.ContainsFunc(r.Candidates, func(k apiv1.RoleCandidate) bool { return k.SessionID == session }) {
 			err = fmt.Errorf("session %s does not wait: %+v", session, r)
 		}
 		return err
@@ -77,7 +78,8 @@ func campaign(ctx context.Context, c *client.Client, role, session string) <-cha
 // follower had forwarded, and for new ones.
 func TestDeposedLeaderRenewsNothing(t *testing.T) {
 	const ttl = time.Second
-	c := newCluster(t, 3, "--election-timeout-min", "400ms", "--election-timeout-max", "800ms", "--failover-takeover-delay", "1h")
+	c := newCluster(t, 3, "--election-timeout-min", "400ms", "--election-timeout-max", "800ms",
+		"--failover-takeover-delay", "1h")
 	start(t, c)
 	old := acquainted(t, c)
 	via := c.Nodes[0]
@@ -119,7 +121,8 @@ func TestDeposedLeaderRenewsNothing(t *testing.T) {
 	if now.err != nil || now.role.Token <= won.Token {
 		t.Fatalf("%+v after token %d", now, won.Token)
 	}
-	if _, err := cl.Put(t.Context(), "fenced", []byte("new"), client.WriteOptions{Fence: &client.Fence{Role: "r", Token: now.role.Token}}); err != nil {
+	if _, err := cl.Put(t.Context(), "fenced", []byte("new"),
+		client.WriteOptions{Fence: &client.Fence{Role: "r", Token: now.role.Token}}); err != nil {
 		t.Fatal(err)
 	}
 	<-passedOn // the new leader may have applied it during the old tenure
@@ -166,7 +169,8 @@ func ask(t *testing.T, n *Node, method, path, body string, header ...string) <-c
 // leader change. That holds if the holder crashes or hangs, and if the leader crashes with it.
 func TestVacancyIsBounded(t *testing.T) {
 	const ttl = time.Second
-	c := newCluster(t, 3, "--failover-takeover-delay", "1h", "--election-timeout-min", "400ms", "--election-timeout-max", "800ms")
+	c := newCluster(t, 3, "--failover-takeover-delay", "1h", "--election-timeout-min", "400ms",
+		"--election-timeout-max", "800ms")
 	start(t, c)
 	acquainted(t, c)
 	cl := clientOf(t, c)

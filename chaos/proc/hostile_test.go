@@ -31,7 +31,8 @@ func TestHostileInput(t *testing.T) {
 		"half open":      holdOpen,
 		"endless header": func(addr string) { send(addr, []byte("GET / HTTP/1.1\r\nX: "+strings.Repeat("a", 4<<20))) },
 		"huge body": func(addr string) {
-			send(addr, append([]byte("PUT /v1/kv/x HTTP/1.1\r\nHost: x\r\nContent-Length: 1099511627776\r\n\r\n"), randomBytes(4<<20)...))
+			send(addr, append([]byte("PUT /v1/kv/x HTTP/1.1\r\nHost: x\r\nContent-Length: 1099511627776\r\n\r\n"),
+				randomBytes(4<<20)...))
 		},
 		"plain HTTP":      func(addr string) { send(addr, []byte("GET /leader HTTP/1.1\r\nHost: x\r\n\r\n")) },
 		"one byte, close": func(addr string) { send(addr, []byte{0}) },
@@ -51,7 +52,8 @@ func TestHostileInput(t *testing.T) {
 
 	after := mustStatus(t, n)
 	if after.Term != before.Term || after.LeaderID != before.LeaderID {
-		t.Errorf("an election: term %d to %d, leader %s to %s", before.Term, after.Term, before.LeaderID, after.LeaderID)
+		t.Errorf("an election: term %d to %d, leader %s to %s", before.Term, after.Term, before.LeaderID,
+			after.LeaderID)
 	}
 	now, err := n.Usage()
 	if err != nil {

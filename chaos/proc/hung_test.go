@@ -52,7 +52,8 @@ func prompt(t *testing.T, n *Node, limit time.Duration) {
 		if half := took[len(took)/2]; half > limit {
 			t.Fatalf("%s %s at %s took %v, while another node hangs: %v", call.method, call.path, n.ID, half, took)
 		}
-		t.Logf("%s %s at %s: %v, at most %v", call.method, call.path, n.ID, took[len(took)/2].Round(10*time.Microsecond), took[len(took)-1].Round(10*time.Microsecond))
+		t.Logf("%s %s at %s: %v, at most %v", call.method, call.path, n.ID,
+			took[len(took)/2].Round(10*time.Microsecond), took[len(took)-1].Round(10*time.Microsecond))
 	}
 }
 

@@ -15,7 +15,8 @@ import (
 // memberList returns the members as northstarctl lists them.
 func memberList(t *testing.T, c *Cluster) (list []apiv1.Member) {
 	t.Helper()
-	if err := json.Unmarshal([]byte(mustCtl(t, "--endpoints", endpoints(c), "members", "list", "-o", "json")), &list); err != nil {
+	if err := json.Unmarshal([]byte(mustCtl(t, "--endpoints", endpoints(c), "members", "list", "-o", "json")),
+		&list); err != nil {
 		t.Fatal(err)
 	}
 	return list
@@ -39,7 +40,8 @@ func memberIs(t *testing.T, c *Cluster, id string, is func(apiv1.Member) bool) {
 // the quorum are refused.
 func TestMembersByHand(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, 3, "--failover-takeover-delay", "200ms", "--election-timeout-min", "400ms", "--election-timeout-max", "800ms")
+	c := newCluster(t, 3, "--failover-takeover-delay", "200ms", "--election-timeout-min", "400ms",
+		"--election-timeout-max", "800ms")
 	start(t, c)
 	old := acquainted(t, c)
 	rest := others(c, old)
@@ -101,15 +103,18 @@ func replaced(t *testing.T, c *Cluster, gone *Node, do func(...string) string) {
 	left := others(c, gone)
 	memberIs(t, c, gone.ID, func(m apiv1.Member) bool { return !m.Healthy })
 	for _, args := range [][]string{{"demote", left[0].ID}, {"remove", left[1].ID}} {
-		out, code := ctl(t, append([]string{"--endpoints", endpoints(c), "--yes", "members"}, append(args, "--dry-run", "-o", "json")...)...)
+		out, code := ctl(t, append([]string{"--endpoints", endpoints(c), "--yes", "members"},
+			append(args, "--dry-run", "-o", "json")...)...)
 		if code != 1 || !strings.Contains(out, "ERR_QUORUM_AT_RISK") {
 			t.Errorf("%v with %s gone: exit code %d\n%s", args, gone.ID, code, out)
 		}
-		if out, code := ctl(t, append([]string{"--endpoints", endpoints(c), "--yes", "members"}, args...)...); code != 1 {
+		if out, code := ctl(t, append([]string{"--endpoints", endpoints(c), "--yes", "members"},
+			args...)...); code != 1 {
 			t.Errorf("%v with %s gone: exit code %d\n%s", args, gone.ID, code, out)
 		}
 	}
-	if list := memberList(t, c); len(list) != 3 || slices.ContainsFunc(list, func(m apiv1.Member) bool { return m.Suffrage != "voter" }) {
+	if list := memberList(t, c); len(list) != 3 ||
+		slices.ContainsFunc(list, func(m apiv1.Member) bool { return m.Suffrage != "voter" }) {
 		t.Errorf("what was refused has changed the members: %+v", list)
 	}
 	do("members", "remove", gone.ID)
@@ -123,5 +128,8 @@ func replaced(t *testing.T, c *Cluster, gone *Node, do func(...string) string) {
 	if err := c.StartNode(n); err != nil {
 		t.Fatal(err)
 	}
-	memberIs(t, c, n.ID, func(m apiv1.Member) bool { return m.Healthy && m.Suffrage == "voter" && m.Lifecycle == "active" })
+	memberIs(t, c, n.ID, func(m apiv1.Member) bool {
+		return m.Healthy && m.Suffrage == "voter" &&
+			m.Lifecycle == "active"
+	})
 }

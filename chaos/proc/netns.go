@@ -34,7 +34,8 @@ func NewNetwork() (*Network, error) {
 		return nil, fmt.Errorf("network namespaces need the ip command: %w", err)
 	}
 	w := &Network{prefix: fmt.Sprintf("ns%d-%d", os.Getpid(), networks.Add(1))}
-	if err := batch("", "link add "+w.bridge()+" type bridge forward_delay 0", "link set "+w.bridge()+" up"); err != nil {
+	if err := batch("", "link add "+w.bridge()+" type bridge forward_delay 0", "link set "+w.bridge()+
+		" up"); err != nil {
 		return nil, fmt.Errorf("network namespaces cannot be made here: %w", err)
 	}
 	w.made = true
@@ -150,7 +151,8 @@ func (w *Network) Close() error {
 	w.made = false
 	var errs []error
 	for i := range w.nodes {
-		// Sockets that still wait for an answer keep a namespace alive for minutes, so the link must be removed separately.
+		// Sockets that still wait for an answer keep a namespace alive for minutes, so the link must be removed
+		// separately.
 		errs = append(errs, ip("link", "del", w.port(i)), ip("netns", "del", w.space(i)))
 	}
 	return errors.Join(append(errs, ip("link", "del", w.bridge()))...)

@@ -33,7 +33,10 @@ func newNetwork(t *testing.T, c *Cluster) *Network {
 // for.
 const patientMax = 4 * time.Second
 
-var patient = []string{"--election-timeout-min", (patientMax / 2).String(), "--election-timeout-max", patientMax.String()}
+var patient = []string{
+	"--election-timeout-min", (patientMax / 2).String(), "--election-timeout-max",
+	patientMax.String(),
+}
 
 // networked starts a cluster in a network of its own.
 func networked(t *testing.T, size int) (*Cluster, *Network) {

@@ -81,7 +81,8 @@ func (d *drill) newSession(at *Node, ttl time.Duration) string {
 func (d *drill) elect(at *Node, role, session string) uint64 {
 	d.t.Helper()
 	var tenure struct{ Token uint64 }
-	d.admin(at, http.MethodPost, "/v1/roles/"+role+"/campaign", map[string]any{"session_id": session, "wait_ms": 20000}, &tenure)
+	d.admin(at, http.MethodPost, "/v1/roles/"+role+"/campaign", map[string]any{"session_id": session, "wait_ms": 20000},
+		&tenure)
 	return tenure.Token
 }
 
@@ -135,7 +136,10 @@ func (d *drill) recoverOnline() *Node {
 	for _, n := range d.left {
 		names = append(names, n.ID)
 	}
-	order := map[string]any{"survivors": names, "confirm": d.clusterID, "force": true, "reason": "drill", "dry_run": true}
+	order := map[string]any{
+		"survivors": names, "confirm": d.clusterID, "force": true, "reason": "drill",
+		"dry_run": true,
+	}
 	var plan struct {
 		Possible  bool   `json:"possible"`
 		TargetID  string `json:"target_id"`
@@ -181,7 +185,8 @@ func (d *drill) recoverOffline() *Node {
 		d.t.Fatal(err)
 	}
 	tool := func(n *Node, more ...string) (string, error) {
-		out, err := exec.Command(bin, append([]string{"recover", "--data-dir", d.DataDir(n)}, more...)...).CombinedOutput()
+		out, err := exec.Command(bin, append([]string{"recover", "--data-dir", d.DataDir(n)},
+			more...)...).CombinedOutput()
 		return string(out), err
 	}
 	if out, err := tool(d.left[0]); err == nil || !strings.Contains(out, "another process holds its lock") {
@@ -264,7 +269,8 @@ func (d *drill) leads(n *Node, reason string) {
 		for _, e := range told.Items {
 			if strings.HasPrefix(e.Message, "cluster recovered") {
 				events++
-				if e.Node != n.ID || e.Fields.RecoveredID != n.ID || e.Fields.Generation != 2 || e.Fields.Reason != reason {
+				if e.Node != n.ID || e.Fields.RecoveredID != n.ID || e.Fields.Generation != 2 ||
+					e.Fields.Reason != reason {
 					d.t.Fatalf("the event: %+v", e)
 				}
 			}
@@ -293,10 +299,12 @@ func (d *drill) leads(n *Node, reason string) {
 	if err != nil || a.Status != http.StatusOK || a.Revision <= d.acked {
 		d.t.Errorf("a write: %+v, %v", a, err)
 	}
-	if a, err := do(d.t.Context(), n, http.MethodPost, "/v1/sessions/"+d.session+"/renew", nil); err != nil || a.Code != 4012 {
+	if a, err := do(d.t.Context(), n, http.MethodPost, "/v1/sessions/"+d.session+"/renew", nil); err != nil ||
+		a.Code != 4012 {
 		d.t.Errorf("a session of the old generation: %+v, %v", a, err)
 	}
-	if a, err := do(d.t.Context(), n, http.MethodPut, "/v1/kv/fenced", []byte("x"), "X-Northstar-Fence", fmt.Sprintf("drilled=%d", d.token)); err != nil || a.Code != 4011 {
+	if a, err := do(d.t.Context(), n, http.MethodPut, "/v1/kv/fenced", []byte("x"), "X-Northstar-Fence",
+		fmt.Sprintf("drilled=%d", d.token)); err != nil || a.Code != 4011 {
 		d.t.Errorf("a write with a token of the old generation: %+v, %v", a, err)
 	}
 	d.electAgain(n)
@@ -349,7 +357,8 @@ func (d *drill) returns() {
 	}
 	d.admin(d.leader(), http.MethodGet, "/v1/elections?limit=100", nil, &page)
 	for _, e := range page.Items {
-		if e.Result == "won" && e.Term > before.Term && slices.ContainsFunc(d.lost, func(n *Node) bool { return n.ID == e.CandidateID }) {
+		if e.Result == "won" && e.Term > before.Term &&
+			slices.ContainsFunc(d.lost, func(n *Node) bool { return n.ID == e.CandidateID }) {
 			d.t.Errorf("%s was elected in term %d", e.CandidateID, e.Term)
 		}
 	}
@@ -372,7 +381,8 @@ func (d *drill) returns() {
 		if lines != 1 || !strings.Contains(d.Log(n), "refusal=old_generation") {
 			d.t.Errorf("%s says %d times that it is refused", n.ID, lines)
 		}
-		if a, err := do(d.t.Context(), n, http.MethodGet, "/v1/kv/after?consistency=stale", nil); err != nil || a.Status != http.StatusNotFound {
+		if a, err := do(d.t.Context(), n, http.MethodGet, "/v1/kv/after?consistency=stale", nil); err != nil ||
+			a.Status != http.StatusNotFound {
 			d.t.Errorf("%s has an entry of the new generation: %+v, %v", n.ID, a, err)
 		}
 		if a, err := do(d.t.Context(), n, http.MethodGet, "/livez", nil); err != nil || a.Status != http.StatusOK {
@@ -426,15 +436,19 @@ func (d *drill) readmit() {
 func TestRecoveryDrill(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{3, 5} {
-		for reason, how := range map[string]func(*drill) *Node{"drill": (*drill).recoverOnline, "offline": (*drill).recoverOffline} {
-			t.Run(fmt.Sprintf("%d nodes %s", size, map[string]string{"drill": "online", "offline": "offline"}[reason]), func(t *testing.T) {
-				d := startDrill(t, size)
-				d.replaced = time.Now()
-				leader := how(d)
-				d.leads(leader, reason)
-				d.returns()
-				d.readmit()
-			})
+		for reason, how := range map[string]func(*drill) *Node{
+			"drill":   (*drill).recoverOnline,
+			"offline": (*drill).recoverOffline,
+		} {
+			t.Run(fmt.Sprintf("%d nodes %s", size, map[string]string{"drill": "online", "offline": "offline"}[reason]),
+				func(t *testing.T) {
+					d := startDrill(t, size)
+					d.replaced = time.Now()
+					leader := how(d)
+					d.leads(leader, reason)
+					d.returns()
+					d.readmit()
+				})
 		}
 	}
 }

@@ -43,7 +43,10 @@ func (a *authority) pem() []byte {
 func (a *authority) issue(who ...string) (cert, key string) {
 	a.t.Helper()
 	dir := a.t.TempDir()
-	mustCtl(a.t, append([]string{"tls", "cert", "--ca", a.dir, "--out", dir, "--cluster-name", "northstar", "--host", "127.0.0.1"}, who...)...)
+	mustCtl(a.t, append([]string{
+		"tls", "cert", "--ca", a.dir, "--out", dir, "--cluster-name", "northstar", "--host",
+		"127.0.0.1",
+	}, who...)...)
 	name := filepath.Base(who[1])
 	return filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key")
 }
@@ -114,7 +117,9 @@ type tally struct {
 
 // drive sends reads and writes to all nodes in turn until ctx ends, on persistent connections and on new ones each
 // time.
-func (y *tally) drive(ctx context.Context, s *secured, name string, fresh bool, config func() *tls.Config, bearer ...string) {
+func (y *tally) drive(ctx context.Context, s *secured, name string, fresh bool, config func() *tls.Config,
+	bearer ...string,
+) {
 	tr := &http.Transport{TLSClientConfig: config(), DisableKeepAlives: fresh}
 	defer tr.CloseIdleConnections()
 	for i := 0; ctx.Err() == nil; i++ {
@@ -147,7 +152,8 @@ func (y *tally) drive(ctx context.Context, s *secured, name string, fresh bool, 
 		}
 		if what != "" {
 			y.mu.Lock()
-			y.failed = append(y.failed, fmt.Sprintf("%s, request %d: %s %s at %s: %s", name, i, method, path, n.ID, what))
+			y.failed = append(y.failed, fmt.Sprintf("%s, request %d: %s %s at %s: %s", name, i, method, path, n.ID,
+				what))
 			y.mu.Unlock()
 		}
 		y.done.Add(1)
@@ -165,7 +171,10 @@ func TestReloadUnderLoad(t *testing.T) {
 	replace(t, s.file("ca.crt"), first.pem())
 	s.certify(first)
 	for _, n := range s.Nodes {
-		s.Extra[n.ID] = []string{"--tls-ca", s.file("ca.crt"), "--tls-cert", s.file(n.ID + ".crt"), "--tls-key", s.file(n.ID + ".key")}
+		s.Extra[n.ID] = []string{
+			"--tls-ca", s.file("ca.crt"), "--tls-cert", s.file(n.ID + ".crt"), "--tls-key",
+			s.file(n.ID + ".key"),
+		}
 	}
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
@@ -212,7 +221,8 @@ func TestReloadUnderLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	var extra struct{ Token, Hash string }
-	if err := json.Unmarshal([]byte(mustCtl(t, "token", "new", "--name", "more", "--role", "observer", "-o", "json")), &extra); err != nil {
+	if err := json.Unmarshal([]byte(mustCtl(t, "token", "new", "--name", "more", "--role", "observer", "-o", "json")),
+		&extra); err != nil {
 		t.Fatal(err)
 	}
 
@@ -240,7 +250,8 @@ func TestReloadUnderLoad(t *testing.T) {
 		t.Errorf("term %d, it was %d", now, term)
 	}
 	for _, n := range s.Nodes {
-		if status, err := s.get(n, withToken(), "Authorization", "Bearer "+extra.Token); err != nil || status != http.StatusUnauthorized {
+		if status, err := s.get(n, withToken(), "Authorization", "Bearer "+extra.Token); err != nil ||
+			status != http.StatusUnauthorized {
 			t.Errorf("a token that was taken out: %d %v", status, err)
 		}
 		if status, err := s.get(n, &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{old}}); err == nil {
@@ -263,7 +274,8 @@ func TestReloadUnderLoad(t *testing.T) {
 // get requests a page of keys from one node, on a connection of its own.
 func (s *secured) get(n *Node, cfg *tls.Config, header ...string) (status int, err error) {
 	tr := &http.Transport{TLSClientConfig: cfg, DisableKeepAlives: true}
-	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, "https://"+n.HTTP+"/v1/kv?limit=1&timeout_ms=20000", nil)
+	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, "https://"+n.HTTP+
+		"/v1/kv?limit=1&timeout_ms=20000", nil)
 	if err != nil {
 		return 0, err
 	}
@@ -307,7 +319,10 @@ func (s *secured) ready(cfg *tls.Config) (term uint64) {
 // knock makes the TLS handshake of a peer. The other side checks the certificate after the handshake: silence means
 // that it accepted and waits for a hello.
 func (s *secured) knock(n *Node, pool *x509.CertPool, pair tls.Certificate) error {
-	conn, err := tls.Dial("tcp", n.Raft, &tls.Config{RootCAs: pool, ServerName: "127.0.0.1", Certificates: []tls.Certificate{pair}, NextProtos: []string{"northstar-peer"}})
+	conn, err := tls.Dial("tcp", n.Raft, &tls.Config{
+		RootCAs: pool, ServerName: "127.0.0.1",
+		Certificates: []tls.Certificate{pair}, NextProtos: []string{"northstar-peer"},
+	})
 	if err != nil {
 		return err
 	}

@@ -43,7 +43,8 @@ func TestRestoreWaitsForTheHolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	next := bareSession(t, cl, time.Minute)
-	if _, err := cl.CampaignRole(t.Context(), "r", apiv1.Campaign{SessionID: next}); !cluster.IsCode(err, cluster.CodeRoleHeld) && time.Since(began) < ttl {
+	if _, err := cl.CampaignRole(t.Context(), "r", apiv1.Campaign{SessionID: next}); !cluster.IsCode(err,
+		cluster.CodeRoleHeld) && time.Since(began) < ttl {
 		t.Errorf("without waiting: %v", err)
 	}
 	if _, err := cl.CampaignRole(t.Context(), "other", apiv1.Campaign{SessionID: next}); err != nil {

@@ -35,7 +35,8 @@ func forge(t *testing.T, c *Cluster, n *Node, claim func(*cluster.Claim)) *forge
 		t.Fatal(err)
 	}
 	f := &forged{self: cluster.Peer{
-		Identity: dir.Identity(), BootID: "forged-" + n.ID, HTTPAddress: n.HTTP, RaftAddress: n.Raft, Version: "forged", Priority: 100, Eligible: true,
+		Identity: dir.Identity(), BootID: "forged-" + n.ID, HTTPAddress: n.HTTP, RaftAddress: n.Raft, Version: "forged",
+		Priority: 100, Eligible: true,
 	}}
 	servers := dir.Servers()
 	if err := dir.Close(); err != nil {
@@ -55,7 +56,8 @@ func forge(t *testing.T, c *Cluster, n *Node, claim func(*cluster.Claim)) *forge
 		t.Fatal(err)
 	}
 	tr, err := transport.New(transport.Config{
-		Listener: peers, Advertise: n.Raft, ClusterName: "northstar", TimeoutMin: patientMax / 2, TimeoutMax: patientMax,
+		Listener: peers, Advertise: n.Raft, ClusterName: "northstar", TimeoutMin: patientMax / 2,
+		TimeoutMax: patientMax,
 		Membership: forgedMembership{self: f.self, servers: servers}, Claim: f.said,
 	})
 	if err != nil {
@@ -81,11 +83,13 @@ type forgedMembership struct {
 	servers []cluster.Server
 }
 
-func (m forgedMembership) LocalPeer() cluster.Peer                         { return m.self }
-func (m forgedMembership) Servers() []cluster.Server                       { return m.servers }
-func (forgedMembership) Record(cluster.NodeID) cluster.Record              { return cluster.Record{} }
-func (forgedMembership) RecordIncarnation(cluster.Peer) error              { return nil }
-func (forgedMembership) Adopt(cluster.Peer) error                          { return errors.New("a forged peer adopts nothing") }
+func (m forgedMembership) LocalPeer() cluster.Peer            { return m.self }
+func (m forgedMembership) Servers() []cluster.Server          { return m.servers }
+func (forgedMembership) Record(cluster.NodeID) cluster.Record { return cluster.Record{} }
+func (forgedMembership) RecordIncarnation(cluster.Peer) error { return nil }
+func (forgedMembership) Adopt(cluster.Peer) error {
+	return errors.New("a forged peer adopts nothing")
+}
 func (forgedMembership) OnHello(cluster.Peer, cluster.Admission)           {}
 func (forgedMembership) OnAdmitted(cluster.NodeID)                         {}
 func (forgedMembership) OnRefused(cluster.NodeID, cluster.Refusal, string) {}
@@ -112,7 +116,10 @@ func (f *forged) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set(apiv1.HeaderCluster, c.ClusterID)
 	w.Header().Set(apiv1.HeaderGeneration, fmt.Sprint(c.Generation.Number))
-	_ = json.NewEncoder(w).Encode(apiv1.Leader{LeaderID: string(c.LeaderID), Term: c.Term, ObservedBy: string(c.NodeID)})
+	_ = json.NewEncoder(w).Encode(apiv1.Leader{
+		LeaderID: string(c.LeaderID), Term: c.Term,
+		ObservedBy: string(c.NodeID),
+	})
 }
 
 // leads returns a claim that a node leads in a term.
@@ -148,7 +155,8 @@ func watchRefusals(t *testing.T, n *Node) (refused func() error) {
 			}
 		})
 	}
-	ask(http.MethodPut, "/v1/kv/contested?timeout_ms=100", func(a answer) bool { return a.Status == http.StatusConflict && a.Code == 4004 }, &written)
+	ask(http.MethodPut, "/v1/kv/contested?timeout_ms=100",
+		func(a answer) bool { return a.Status == http.StatusConflict && a.Code == 4004 }, &written)
 	ask(http.MethodGet, "/readyz", func(a answer) bool {
 		return a.Status == http.StatusServiceUnavailable && strings.Contains(string(a.Body), "[-]no_split_brain")
 	}, &red)
@@ -287,7 +295,8 @@ func TestTwoGenerations(t *testing.T) {
 	}
 	apart := c.Nodes[:2]
 	for _, n := range apart {
-		if out, err := exec.Command(bin, "recover", "--data-dir", c.DataDir(n), "--confirm", id).CombinedOutput(); err != nil {
+		if out, err := exec.Command(bin, "recover", "--data-dir", c.DataDir(n), "--confirm",
+			id).CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
 		if err := c.StartNode(n); err != nil {

@@ -21,7 +21,8 @@ func TestBigSnapshot(t *testing.T) {
 		megabytes = 50
 	}
 	// Both take much longer than these timeouts, which rarely fire on a busy machine.
-	c := newCluster(t, 3, "--election-timeout-min", "1s", "--election-timeout-max", "2s", "--snapshot-threshold", "100", "--snapshot-interval", "2s", "--snapshot-trailing-logs", "1000")
+	c := newCluster(t, 3, "--election-timeout-min", "1s", "--election-timeout-max", "2s", "--snapshot-threshold", "100",
+		"--snapshot-interval", "2s", "--snapshot-trailing-logs", "1000")
 	// The node that will lag must not lead, so that stopping it causes no election.
 	first := start(t, c)
 	lagging := c.Nodes[0]
@@ -168,7 +169,8 @@ func awaitSnapshot(t *testing.T, c *Cluster, n *Node, size int64) {
 			return err
 		}
 		for _, path := range found {
-			if info, err := os.Stat(path); err == nil && info.Size() >= size && filepath.Ext(filepath.Dir(path)) != ".tmp" {
+			if info, err := os.Stat(path); err == nil && info.Size() >= size &&
+				filepath.Ext(filepath.Dir(path)) != ".tmp" {
 				return nil
 			}
 		}

@@ -50,7 +50,8 @@ func verdict(t *testing.T, n *Node, want string, refusing bool) (r report) {
 	t.Helper()
 	eventually(t, soon, func() (err error) {
 		if r, err = checkSplitBrain(t, n); err == nil && (r.Verdict != want || r.Refusing != refusing) {
-			err = fmt.Errorf("%s says %s, refusing %v, want %s, %v: %+v", n.ID, r.Verdict, r.Refusing, want, refusing, r.Findings)
+			err = fmt.Errorf("%s says %s, refusing %v, want %s, %v: %+v", n.ID, r.Verdict, r.Refusing, want, refusing,
+				r.Findings)
 		}
 		return err
 	})
@@ -60,14 +61,18 @@ func verdict(t *testing.T, n *Node, want string, refusing bool) (r report) {
 // refuses checks that a node serves nothing that needs a leader, and names the reason.
 func refuses(t *testing.T, n *Node) {
 	t.Helper()
-	for _, call := range []struct{ method, path string }{{http.MethodPut, "/v1/kv/refused"}, {http.MethodGet, "/v1/kv/k"}} {
+	for _, call := range []struct{ method, path string }{
+		{http.MethodPut, "/v1/kv/refused"},
+		{http.MethodGet, "/v1/kv/k"},
+	} {
 		a, err := do(t.Context(), n, call.method, call.path, []byte("x"))
 		if err != nil || a.Status != http.StatusConflict || a.Code != 4004 {
 			t.Errorf("%s %s at %s: %d %s %v", call.method, call.path, n.ID, a.Status, a.Body, err)
 		}
 	}
 	a, err := do(t.Context(), n, http.MethodGet, "/readyz", nil)
-	if err != nil || a.Status != http.StatusServiceUnavailable || !strings.Contains(string(a.Body), "[-]no_split_brain") {
+	if err != nil || a.Status != http.StatusServiceUnavailable ||
+		!strings.Contains(string(a.Body), "[-]no_split_brain") {
 		t.Errorf("readyz of %s: %d %s %v", n.ID, a.Status, a.Body, err)
 	}
 }
@@ -262,7 +267,8 @@ func startTwin(t *testing.T, c *Cluster, of *Node) *Node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	twin.Cmd = exec.Command(bin, "run", "--id", of.ID, "--data-dir", dir, "--raft-addr", twin.Raft, "--http-addr", twin.HTTP)
+	twin.Cmd = exec.Command(bin, "run", "--id", of.ID, "--data-dir", dir, "--raft-addr", twin.Raft, "--http-addr",
+		twin.HTTP)
 	twin.Cmd.Stdout, twin.Cmd.Stderr = twin.log, twin.log
 	twin.Cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := twin.Cmd.Start(); err != nil {

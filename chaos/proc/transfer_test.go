@@ -120,11 +120,13 @@ func TestTransfersUnderLoad(t *testing.T) {
 			t.Errorf("round %d: %s leads, %s was named", round, m.NewLeaderID, want)
 		}
 		if e := electionAfter(t, asked, m.Term-1); e.Term == m.Term && e.CandidateID != m.NewLeaderID {
-			t.Errorf("round %d: the answer says %s leads term %d, the record %s", round, m.NewLeaderID, m.Term, e.CandidateID)
+			t.Errorf("round %d: the answer says %s leads term %d, the record %s", round, m.NewLeaderID, m.Term,
+				e.CandidateID)
 		}
 	}
 	stop()
-	t.Logf("%d of %d transfers arrived, %d of %d plans foretold who leads; %d writes", arrived, total, foretold, plans, w.total)
+	t.Logf("%d of %d transfers arrived, %d of %d plans foretold who leads; %d writes", arrived, total, foretold, plans,
+		w.total)
 	if arrived < total-1-total/20 || foretold < plans-1 {
 		t.Errorf("%d of %d transfers arrived, %d of %d plans came true", arrived, total, foretold, plans)
 	}
@@ -135,7 +137,8 @@ func TestTransfersUnderLoad(t *testing.T) {
 // target finds when it resumes must not depose that leader, which has long given up the transfer.
 func TestTransferTargetPaused(t *testing.T) {
 	const slow = "1s" // no other node starts an election meanwhile
-	c := newCluster(t, 3, "--failover-takeover-delay", "1h", "--election-timeout-min", slow, "--election-timeout-max", "2s")
+	c := newCluster(t, 3, "--failover-takeover-delay", "1h", "--election-timeout-min", slow, "--election-timeout-max",
+		"2s")
 	start(t, c)
 	old := acquainted(t, c)
 	target := c.Nodes[0]
@@ -149,7 +152,8 @@ func TestTransferTargetPaused(t *testing.T) {
 	}
 	m := move(t, old, "/admin/transfer", fmt.Sprintf(`{"target_leader_id":%q}`, target.ID))
 	// 504: it received TimeoutNow; 409: an entry was in flight to it, and it never received TimeoutNow.
-	if m.Status != http.StatusGatewayTimeout && m.Status != http.StatusConflict || m.Code != 4003 || m.LeaderID != old.ID {
+	if m.Status != http.StatusGatewayTimeout && m.Status != http.StatusConflict || m.Code != 4003 ||
+		m.LeaderID != old.ID {
 		t.Errorf("answer: %+v", m)
 	}
 	if a, err := put(t.Context(), old, "k", "v"); err != nil || a.Status != http.StatusOK {
@@ -167,7 +171,8 @@ func TestTransferTargetPaused(t *testing.T) {
 // A leader hangs while automatic failover is paused. A manual failover through any working node makes the named node
 // lead.
 func TestManualFailover(t *testing.T) {
-	c := newCluster(t, 3, "--failover-takeover-delay", "1h", "--election-timeout-min", "400ms", "--election-timeout-max", "800ms")
+	c := newCluster(t, 3, "--failover-takeover-delay", "1h", "--election-timeout-min", "400ms",
+		"--election-timeout-max", "800ms")
 	start(t, c)
 	old := acquainted(t, c)
 	var target, asked *Node
@@ -203,7 +208,8 @@ func TestManualFailover(t *testing.T) {
 	if took >= time.Second { // about 110 ms on a busy machine
 		t.Errorf("the failover took %v", took)
 	}
-	if e := electionAfter(t, target, m.Term-1); e.Trigger != "manual" || e.Reason != "it hangs" || e.CandidateID != target.ID {
+	if e := electionAfter(t, target, m.Term-1); e.Trigger != "manual" || e.Reason != "it hangs" ||
+		e.CandidateID != target.ID {
 		t.Errorf("record: %+v", e)
 	}
 	mustPut(t, c, "k", "v")
@@ -220,7 +226,8 @@ func TestManualFailover(t *testing.T) {
 // disturbed.
 func TestEmergencyOnALaggingNode(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, 3, "--failover-takeover-delay", "1h", "--election-timeout-min", "1s", "--election-timeout-max", "2s")
+	c := newCluster(t, 3, "--failover-takeover-delay", "1h", "--election-timeout-min", "1s", "--election-timeout-max",
+		"2s")
 	start(t, c)
 	old := acquainted(t, c)
 	var target, asked *Node

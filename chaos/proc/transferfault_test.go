@@ -40,7 +40,8 @@ func trueAnswer(t *testing.T, m moved, old, target, witness *Node, term uint64) 
 			t.Errorf("%s was named in term %d: %+v", target.ID, term, m)
 		}
 		// A leader that failed immediately may have left no record: then no other node has one either.
-		if all := recorded(t, witness, term); slices.ContainsFunc(all, func(e election) bool { return e.Term == m.Term && e.CandidateID != target.ID }) {
+		if all := recorded(t, witness, term); slices.ContainsFunc(all,
+			func(e election) bool { return e.Term == m.Term && e.CandidateID != target.ID }) {
 			t.Errorf("another has won term %d: %+v", m.Term, all)
 		}
 	case m.Code != 4003:
@@ -54,7 +55,8 @@ func trueAnswer(t *testing.T, m moved, old, target, witness *Node, term uint64) 
 			t.Errorf("it names nobody: %+v", m)
 		}
 	default:
-		if all := recorded(t, witness, term); !slices.ContainsFunc(all, func(e election) bool { return e.CandidateID == m.LeaderID && e.Term >= term }) {
+		if all := recorded(t, witness, term); !slices.ContainsFunc(all,
+			func(e election) bool { return e.CandidateID == m.LeaderID && e.Term >= term }) {
 			t.Errorf("%s has led no term since %d: %+v, %+v", m.LeaderID, term, m, all)
 		}
 	}
@@ -105,7 +107,8 @@ func targetFails(t *testing.T, c *Cluster, during func(target *Node) error, afte
 		}
 	}
 	slices.Sort(gaps)
-	t.Logf("answers by status: %v; the longest time without a write: p50 %v, max %v", answers, gaps[len(gaps)/2], gaps[len(gaps)-1])
+	t.Logf("answers by status: %v; the longest time without a write: p50 %v, max %v", answers, gaps[len(gaps)/2],
+		gaps[len(gaps)-1])
 	if strict() && gaps[len(gaps)-1] > time.Second {
 		t.Errorf("no write for %v", gaps[len(gaps)-1])
 	}

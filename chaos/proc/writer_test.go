@@ -78,7 +78,8 @@ func (w *writers) ack(k int, n, revision, before uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if revision <= before && w.broken == nil {
-		w.broken = fmt.Errorf("write %d of w%d got revision %d, though %d was acknowledged before it began", n, k, revision, before)
+		w.broken = fmt.Errorf("write %d of w%d got revision %d, though %d was acknowledged before it began", n, k,
+			revision, before)
 	}
 	w.acked[k] = max(w.acked[k], n)
 	w.revision = max(w.revision, revision)

@@ -86,7 +86,11 @@ func (r Report) draw() drawing {
 		if node != "" {
 			for _, g := range r.Leaderships {
 				if g.Node == node {
-					d.Boxes = append(d.Boxes, box{X: x(g.From), W: max(2, x(g.To)-x(g.From)), Y: y, H: bar, Class: "reign", Tint: tint(g.Term), Label: fmt.Sprint(g.Term), Text: fmt.Sprintf("%s leads term %d, %v to %v", node, g.Term, g.From, g.To)})
+					d.Boxes = append(d.Boxes, box{
+						X: x(g.From), W: max(2, x(g.To)-x(g.From)), Y: y, H: bar,
+						Class: "reign", Tint: tint(g.Term), Label: fmt.Sprint(g.Term),
+						Text: fmt.Sprintf("%s leads term %d, %v to %v", node, g.Term, g.From, g.To),
+					})
 				}
 			}
 			y += bar + 2
@@ -96,12 +100,18 @@ func (r Report) draw() drawing {
 	}
 	d.Lanes = append(d.Lanes, lane{Name: "no writes", Y: y, End: y + bar + space/2})
 	for _, g := range r.Gaps {
-		d.Boxes = append(d.Boxes, box{X: x(g.From), W: max(1, x(g.To)-x(g.From)), Y: y, H: bar, Class: "gap", Text: fmt.Sprintf("no write acknowledged for %v, from %v", g.To-g.From, g.From)})
+		d.Boxes = append(d.Boxes, box{
+			X: x(g.From), W: max(1, x(g.To)-x(g.From)), Y: y, H: bar, Class: "gap",
+			Text: fmt.Sprintf("no write acknowledged for %v, from %v", g.To-g.From, g.From),
+		})
 	}
 	y += bar + space
 	top := y
 	for _, o := range r.Ops {
-		d.Boxes = append(d.Boxes, box{X: x(o.From), W: max(2, x(o.To)-x(o.From)), Y: y, H: thin, Class: "op", Text: o.What})
+		d.Boxes = append(d.Boxes, box{
+			X: x(o.From), W: max(2, x(o.To)-x(o.From)), Y: y, H: thin, Class: "op",
+			Text: o.What,
+		})
 		y += thin + 2
 	}
 	if len(r.Ops) > 0 {
@@ -142,7 +152,10 @@ func (d *drawing) faults(faults []Fault, x func(time.Duration) float64, y int) i
 			row, rows = len(rows), append(rows, 0)
 		}
 		rows[row] = f.To
-		d.Boxes = append(d.Boxes, box{X: x(f.From), W: max(2, x(f.To)-x(f.From)), Y: y + row*(thin+2), H: thin, Class: "fault", Text: f.What})
+		d.Boxes = append(d.Boxes, box{
+			X: x(f.From), W: max(2, x(f.To)-x(f.From)), Y: y + row*(thin+2), H: thin,
+			Class: "fault", Text: f.What,
+		})
 	}
 	return y + max(1, len(rows))*(thin+2)
 }

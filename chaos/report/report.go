@@ -87,10 +87,12 @@ func (r Report) Text(w io.Writer) error {
 		lines = append(lines, line{f.From, fmt.Sprintf("fault    %s", f.What)})
 	}
 	for _, g := range r.Leaderships {
-		lines = append(lines, line{g.From, fmt.Sprintf("leader   %s, term %d, for %v", g.Node, g.Term, (g.To - g.From).Round(time.Millisecond))})
+		lines = append(lines, line{g.From, fmt.Sprintf("leader   %s, term %d, for %v", g.Node, g.Term,
+			(g.To - g.From).Round(time.Millisecond))})
 	}
 	for _, g := range r.Gaps {
-		lines = append(lines, line{g.From, fmt.Sprintf("gap      no write acknowledged for %v", (g.To - g.From).Round(time.Millisecond))})
+		lines = append(lines,
+			line{g.From, fmt.Sprintf("gap      no write acknowledged for %v", (g.To - g.From).Round(time.Millisecond))})
 	}
 	for _, o := range r.Ops {
 		lines = append(lines, line{o.From, "op       " + o.What})

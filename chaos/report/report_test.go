@@ -12,9 +12,14 @@ import (
 func example() Report {
 	s := time.Second
 	return Report{
-		Title: "seed 7, 3 nodes", ReplayCommand: "make chaos-replay SEED=7", Length: 20 * s, Nodes: []string{"n1", "n2", "n3"},
-		Violations:  []string{"linearizability violated: <k1>"},
-		Faults:      []Fault{{"n1", "kill n1", 2 * s, 3 * s}, {"n1", "slow disk n1", 2 * s, 4 * s}, {"", "split 101", 5 * s, 6 * s}},
+		Title: "seed 7, 3 nodes", ReplayCommand: "make chaos-replay SEED=7", Length: 20 * s,
+		Nodes:      []string{"n1", "n2", "n3"},
+		Violations: []string{"linearizability violated: <k1>"},
+		Faults: []Fault{
+			{"n1", "kill n1", 2 * s, 3 * s},
+			{"n1", "slow disk n1", 2 * s, 4 * s},
+			{"", "split 101", 5 * s, 6 * s},
+		},
 		Leaderships: []Leadership{{"n1", 1, s, 2 * s}, {"n2", 2, 2*s + s/2, 20 * s}},
 		Gaps:        []Gap{{2 * s, 3 * s}}, Ops: []Op{{"get k1 = \"x\"", 8 * s, 9 * s}}, Details: "one\ntwo",
 	}
@@ -61,7 +66,10 @@ func TestText(t *testing.T) {
 		t.Fatal(err)
 	}
 	var order []int
-	for _, want := range []string{"VIOLATED: linearizability", "leader   n1, term 1, for 1s", "fault    kill n1", "gap      no write acknowledged for 1s", "leader   n2", "op       get k1", "again:"} {
+	for _, want := range []string{
+		"VIOLATED: linearizability", "leader   n1, term 1, for 1s", "fault    kill n1",
+		"gap      no write acknowledged for 1s", "leader   n2", "op       get k1", "again:",
+	} {
 		order = append(order, strings.Index(out.String(), want))
 	}
 	if order[0] < 0 || !slices.IsSorted(order) {
@@ -71,7 +79,8 @@ func TestText(t *testing.T) {
 
 func TestGapsOf(t *testing.T) {
 	ms := time.Millisecond
-	if got := GapsOf([]time.Duration{900 * ms, 100 * ms, 200 * ms}, 1000*ms); !slices.Equal(got, []Gap{{200 * ms, 900 * ms}}) {
+	if got := GapsOf([]time.Duration{900 * ms, 100 * ms, 200 * ms}, 1000*ms); !slices.Equal(got,
+		[]Gap{{200 * ms, 900 * ms}}) {
 		t.Errorf("%v", got)
 	}
 	if got := GapsOf(nil, 10*ms); !slices.Equal(got, []Gap{{0, 10 * ms}}) {

@@ -23,7 +23,8 @@ func TestWrongArguments(t *testing.T) {
 		"mutants -only no-such-mutant":                        `there is no mutant "no-such-mutant"`,
 		"mutants -only transfer-success-without-check,,watch": `there is no mutant ""`,
 	} {
-		if err := run(t.Context(), strings.Fields(args), io.Discard); err == nil || !strings.Contains(err.Error(), want) {
+		if err := run(t.Context(), strings.Fields(args), io.Discard); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("run %s: %v, want %q", args, err, want)
 		}
 	}

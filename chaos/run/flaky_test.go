@@ -28,7 +28,8 @@ func TestFlaky(t *testing.T) {
 	}
 	var out strings.Builder
 	err := flaky{dir: dir, runs: 4, parallel: 2, timeout: time.Minute}.run(t.Context(), []string{"./..."}, &out)
-	if err == nil || !strings.Contains(err.Error(), "m/seldom failed in 2 of 4 runs") || !strings.Contains(err.Error(), "the second run") {
+	if err == nil || !strings.Contains(err.Error(), "m/seldom failed in 2 of 4 runs") ||
+		!strings.Contains(err.Error(), "the second run") {
 		t.Errorf("%v", err)
 	}
 	for _, want := range []string{"| `m/good` | 4 | 0 |", "| `m/seldom` | 4 | 2 |"} {

@@ -71,7 +71,8 @@ func runSimulate(ctx context.Context, args []string, out io.Writer) error {
 	seconds := fs.Int("seconds", 0, "seconds for all of it")
 	fs.Uint64Var(&w.from, "from", 1, "first seed")
 	procs := fs.Int("procs", runtime.NumCPU(), "processes at a time: one uses one core")
-	fs.StringVar(&w.pages, "report", defaultPages, "directory for the page of each run that fails; empty: none is written")
+	fs.StringVar(&w.pages, "report", defaultPages,
+		"directory for the page of each run that fails; empty: none is written")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}

@@ -203,8 +203,10 @@ func (t *stats) String() string {
 	}
 	slices.Sort(t.convergedAfter)
 	at := func(q float64) time.Duration { return t.convergedAfter[int(q*float64(len(t.convergedAfter)-1))] }
-	return fmt.Sprintf("%s, %d nodes: %d runs to seed %d, %d failed; %d faults with an effect (%.0f a CPU second) of %d injected, %d messages disturbed, %d elections, %d operations, %d keys undecided; settled in p50 %v p99 %v max %v\n  %s",
-		t.scenario, t.nodes, t.runs, t.next-1, len(t.failures), t.effective, float64(t.effective)/t.cpu.Seconds(), t.injected, t.messages, t.elections, t.ops, t.undecided, at(0.5), at(0.99), at(1), byKind(t.faults))
+	return fmt.Sprintf(
+		"%s, %d nodes: %d runs to seed %d, %d failed; %d faults with an effect (%.0f a CPU second) of %d injected, %d messages disturbed, %d elections, %d operations, %d keys undecided; settled in p50 %v p99 %v max %v\n  %s",
+		t.scenario, t.nodes, t.runs, t.next-1, len(t.failures), t.effective, float64(t.effective)/t.cpu.Seconds(),
+		t.injected, t.messages, t.elections, t.ops, t.undecided, at(0.5), at(0.99), at(1), byKind(t.faults))
 }
 
 // byKind reports how many faults there were of each kind, the most first.
@@ -258,7 +260,8 @@ func (r simProcess) run(ctx context.Context, done func(summary)) error {
 	cmd := exec.CommandContext(
 		ctx, r.bin, "-test.run", fmt.Sprintf("^TestSim$/^%d_nodes$", r.nodes), "-test.timeout", "0",
 	)
-	cmd.Env = append(os.Environ(), "GOMAXPROCS=1", "NORTHSTAR_SIM_JSON=1", "NORTHSTAR_SIM_SCENARIO="+r.scenario, "NORTHSTAR_SIM_SEED=", "NORTHSTAR_SIM_FAULTS="+r.faults,
+	cmd.Env = append(os.Environ(), "GOMAXPROCS=1", "NORTHSTAR_SIM_JSON=1", "NORTHSTAR_SIM_SCENARIO="+r.scenario,
+		"NORTHSTAR_SIM_SEED=", "NORTHSTAR_SIM_FAULTS="+r.faults,
 		fmt.Sprintf("NORTHSTAR_SIM_FROM=%d", r.seed), "NORTHSTAR_SIM_SEEDS=1", fmt.Sprintf(
 			"NORTHSTAR_SIM_SHRINK=%d", r.minimizeSeconds,
 		))

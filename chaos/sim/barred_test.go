@@ -26,18 +26,35 @@ func TestSimBarredNodeHasTheNewestLog(t *testing.T) {
 		waits  bool
 		order  time.Duration // that the first barred node shall lead, so long after the loss
 	}{
-		{name: "one of three", nodes: 3, barred: []cluster.NodeID{"n2"}, behind: []int{2}, cut: time.Second, waits: true},
-		{name: "one of three, by order", nodes: 3, barred: []cluster.NodeID{"n2"}, behind: []int{2}, cut: time.Second, order: 1500 * time.Millisecond},
-		{name: "two of five", nodes: 5, barred: []cluster.NodeID{"n2", "n3"}, behind: []int{3, 4}, cut: time.Second, waits: true},
-		{name: "one of five", nodes: 5, barred: []cluster.NodeID{"n2"}, behind: []int{2, 3, 4}, cut: 100 * time.Millisecond},
+		{
+			name: "one of three", nodes: 3, barred: []cluster.NodeID{"n2"}, behind: []int{2}, cut: time.Second,
+			waits: true,
+		},
+		{
+			name: "one of three, by order", nodes: 3, barred: []cluster.NodeID{"n2"}, behind: []int{2},
+			cut:   time.Second,
+			order: 1500 * time.Millisecond,
+		},
+		{
+			name: "two of five", nodes: 5, barred: []cluster.NodeID{"n2", "n3"}, behind: []int{3, 4}, cut: time.Second,
+			waits: true,
+		},
+		{
+			name: "one of five", nodes: 5, barred: []cluster.NodeID{"n2"}, behind: []int{2, 3, 4},
+			cut: 100 * time.Millisecond,
+		},
 	} {
 		newer := 0 // runs in which the barred node holds the newest entry
 		for seed := range uint64(4) {
 			cfg := DefaultConfig(seed, tt.nodes)
-			cfg.Length, cfg.Clients, cfg.ThinkTime, cfg.HTTPClients, cfg.Watchers, cfg.Campaigners = 15*time.Second, 3, traffic.Between(0, 5*time.Millisecond), 0, 0, 0
+			cfg.Length, cfg.Clients, cfg.ThinkTime, cfg.HTTPClients, cfg.Watchers, cfg.Campaigners = 15*time.Second, 3,
+				traffic.Between(0, 5*time.Millisecond), 0, 0, 0
 			lost := cutAt + tt.cut
 			for _, n := range tt.behind {
-				cfg.Plan = append(cfg.Plan, Fault{Kind: CutOne, A: 0, B: n, At: cutAt, For: tt.cut + away - time.Second})
+				cfg.Plan = append(cfg.Plan, Fault{
+					Kind: CutOne, A: 0, B: n, At: cutAt,
+					For: tt.cut + away - time.Second,
+				})
 			}
 			cfg.Plan = append(cfg.Plan, Fault{Kind: Kill, A: 0, At: lost, For: away})
 			if tt.order > 0 {
@@ -60,7 +77,8 @@ func TestSimBarredNodeHasTheNewestLog(t *testing.T) {
 				t.Fatalf("%s, seed %d: %s led, and then %s", tt.name, seed, before.leader, after.leader)
 			}
 			took := after.at.Sub(v.start.Add(lost))
-			t.Logf("%s, seed %d: a leader %v after the loss: %s, with %v", tt.name, seed, took, after.leader, after.logs)
+			t.Logf("%s, seed %d: a leader %v after the loss: %s, with %v", tt.name, seed, took, after.leader,
+				after.logs)
 			if slices.Contains(tt.barred, after.leader) != (tt.order > 0) {
 				t.Errorf("%s, seed %d: %s leads", tt.name, seed, after.leader)
 			}

@@ -56,7 +56,8 @@ func DefaultConfig(seed uint64, nodes int) Config {
 		Config: traffic.Config{
 			Clients: 2, HTTPClients: 1, Watchers: 1, Campaigners: 2, Keys: 3, AnyNodeRatio: 0.2,
 			EvictInterval: traffic.Between(100*time.Millisecond, 4*time.Second),
-			ThinkTime:     traffic.Between(0, 30*time.Millisecond), Timeout: time.Second, MinTTL: 600 * time.Millisecond,
+			ThinkTime:     traffic.Between(0, 30*time.Millisecond), Timeout: time.Second,
+			MinTTL: 600 * time.Millisecond,
 		},
 		Net: DefaultNetOptions(), Disk: DefaultDiskOptions(), ConvergeTimeout: 30 * time.Second,
 		Build: BuildNode, LogLevel: hclog.Info,

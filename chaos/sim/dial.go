@@ -106,7 +106,10 @@ func (p *Proc) Listen(addr string) (net.Listener, error) {
 	case p.dead:
 		return nil, &net.OpError{Op: "listen", Net: "tcp", Addr: simAddr(addr), Err: net.ErrClosed}
 	case p.listeners[addr] != nil:
-		return nil, &net.OpError{Op: "listen", Net: "tcp", Addr: simAddr(addr), Err: os.NewSyscallError("bind", syscall.EADDRINUSE)}
+		return nil, &net.OpError{
+			Op: "listen", Net: "tcp", Addr: simAddr(addr),
+			Err: os.NewSyscallError("bind", syscall.EADDRINUSE),
+		}
 	}
 	l := &listener{proc: p, addr: addr}
 	l.ready.L = &n.mu

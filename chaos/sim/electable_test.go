@@ -9,12 +9,27 @@ func TestElectable(t *testing.T) {
 		want   bool
 		lacks  bool // only somebody who can ask
 	}{
-		"all the same":                          {3, []liveNode{{2, 9, true}, {2, 9, false}}, true, false},
-		"only the hushed one has the last":      {3, []liveNode{{2, 10, true}, {2, 9, false}}, false, true},
-		"it has the last of an older term":      {3, []liveNode{{1, 10, true}, {2, 9, false}}, true, false},
-		"two others are a majority without it":  {3, []liveNode{{2, 10, true}, {2, 9, false}, {2, 8, false}}, true, false},
-		"of five, three others are":             {5, []liveNode{{2, 10, true}, {2, 9, false}, {2, 8, false}, {2, 9, false}}, true, false},
-		"of five, two others are not":           {5, []liveNode{{2, 10, true}, {2, 9, false}, {2, 8, false}}, false, true},
+		"all the same":                     {3, []liveNode{{2, 9, true}, {2, 9, false}}, true, false},
+		"only the hushed one has the last": {3, []liveNode{{2, 10, true}, {2, 9, false}}, false, true},
+		"it has the last of an older term": {3, []liveNode{{1, 10, true}, {2, 9, false}}, true, false},
+		"two others are a majority without it": {
+			3,
+			[]liveNode{{2, 10, true}, {2, 9, false}, {2, 8, false}},
+			true,
+			false,
+		},
+		"of five, three others are": {5, []liveNode{
+			{2, 10, true},
+			{2, 9, false},
+			{2, 8, false},
+			{2, 9, false},
+		}, true, false},
+		"of five, two others are not": {
+			5,
+			[]liveNode{{2, 10, true}, {2, 9, false}, {2, 8, false}},
+			false,
+			true,
+		},
 		"too few run":                           {3, []liveNode{{2, 9, false}}, false, false},
 		"nobody can ask":                        {3, []liveNode{{2, 9, true}, {2, 9, true}}, false, true},
 		"one that runs alone, and is the whole": {1, []liveNode{{2, 9, false}}, true, false},

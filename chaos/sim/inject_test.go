@@ -38,7 +38,10 @@ func TestFaultsWithAnEffect(t *testing.T) {
 		at(10.6, Fault{Kind: KillAll}),
 	}
 	res, report := Run(t, cfg)
-	want := map[FaultKind]int{Kill: 1, Isolate: 1, Mute: 1, Bridge: 1, Flap: 1, Delay: 1, WipeRejoin: 1, Prefer: 1, KillAll: 1}
+	want := map[FaultKind]int{
+		Kill: 1, Isolate: 1, Mute: 1, Bridge: 1, Flap: 1, Delay: 1, WipeRejoin: 1, Prefer: 1,
+		KillAll: 1,
+	}
 	if report != "" || res.Injected != len(cfg.Plan) || !maps.Equal(res.Faults, want) {
 		t.Errorf("%d injected; with an effect %v, want %v\n%s", res.Injected, res.Faults, want, report)
 	}

@@ -152,7 +152,10 @@ func (m *member) run(inst *instance) {
 		ID: m.id, Members: m.sim.ids(), Proc: inst.proc, Store: store, Faults: m.sim.rpc,
 		Clock:   drifting(m.sim.cfg, m.id),
 		Entropy: newEntropy(m.sim.cfg.Seed, string(m.id), m.incarnation),
-		Logger:  hclog.New(&hclog.LoggerOptions{Name: string(m.id), Level: m.sim.cfg.LogLevel, Output: m.log, TimeFormat: "04:05.000000"}),
+		Logger: hclog.New(&hclog.LoggerOptions{
+			Name: string(m.id), Level: m.sim.cfg.LogLevel, Output: m.log,
+			TimeFormat: "04:05.000000",
+		}),
 	})
 	if err != nil {
 		m.exited(inst, fmt.Errorf("build: %w", err))
@@ -261,7 +264,8 @@ func (m *member) sample() {
 	}
 	view := m.inst.node.View()
 	if g := view.Generation().Number; g > firstNumber && view.Revision() < (g-firstNumber)<<40 {
-		m.sim.violated(check.Violationf(check.RevisionsGrow, "%s is in generation %d with revision %d, which may have been given before", m.id, g, view.Revision()))
+		m.sim.violated(check.Violationf(check.RevisionsGrow,
+			"%s is in generation %d with revision %d, which may have been given before", m.id, g, view.Revision()))
 	}
 	applied := view.AppliedIndex()
 	for i := m.sampled + 1; i <= applied; i++ {
@@ -291,7 +295,10 @@ func (m *member) final() (check.NodeState, bool) {
 	}
 	view, status := node.View(), node.Status()
 	whole := view.Fingerprint()
-	return check.NodeState{Node: m.id, Leader: status.LeaderID, Applied: view.AppliedIndex(), Revision: view.Revision(), StateHash: binary.BigEndian.Uint64(whole[:])}, true
+	return check.NodeState{
+		Node: m.id, Leader: status.LeaderID, Applied: view.AppliedIndex(), Revision: view.Revision(),
+		StateHash: binary.BigEndian.Uint64(whole[:]),
+	}, true
 }
 
 // fingerprint is a hash of every key with its value and revisions: that of the whole

@@ -51,8 +51,14 @@ var mutants = []mutant{
 				c.Plan = append(c.Plan, Fault{Kind: Isolate, A: AnyLeader, At: at, For: 350 * time.Millisecond})
 			}
 		},
-		on:   variant{transport: func(_ Env, t consensus.Transport) consensus.Transport { return newLatePath(t, 1, false) }},
-		off:  variant{transport: func(_ Env, t consensus.Transport) consensus.Transport { return newLatePath(t, 1, true) }},
+		on: variant{transport: func(_ Env, t consensus.Transport) consensus.Transport {
+			return newLatePath(t, 1,
+				false)
+		}},
+		off: variant{transport: func(_ Env, t consensus.Transport) consensus.Transport {
+			return newLatePath(t, 1,
+				true)
+		}},
 		want: diverged,
 	},
 	{
@@ -78,7 +84,10 @@ var mutants = []mutant{
 
 // diverged are the invariants of Raft of which one breaks when two leaders
 // write.
-var diverged = []string{check.OneLeader, check.LogMatching, check.LeaderCompleteness, check.StateMachineSafety, check.SameState}
+var diverged = []string{
+	check.OneLeader, check.LogMatching, check.LeaderCompleteness, check.StateMachineSafety,
+	check.SameState,
+}
 
 // latePath is an unlucky network, and optionally the fast path for heartbeats.
 // Some answers to a candidate come just after the first heartbeat of a leader of
@@ -100,7 +109,10 @@ type latePath struct {
 }
 
 func newLatePath(t consensus.Transport, seed uint64, fast bool) *latePath {
-	l := &latePath{Transport: t, seed: seed, fast: fast, out: make(chan raft.RPC), done: make(chan struct{}), heard: make(chan struct{})}
+	l := &latePath{
+		Transport: t, seed: seed, fast: fast, out: make(chan raft.RPC), done: make(chan struct{}),
+		heard: make(chan struct{}),
+	}
 	go l.pump()
 	return l
 }
@@ -110,7 +122,8 @@ func (l *latePath) pump() {
 		select {
 		case rpc := <-l.Transport.Consumer():
 			a, ok := rpc.Command.(*raft.AppendEntriesRequest)
-			heartbeat := ok && a.PrevLogEntry == 0 && a.PrevLogTerm == 0 && len(a.Entries) == 0 && a.LeaderCommitIndex == 0
+			heartbeat := ok && a.PrevLogEntry == 0 && a.PrevLogTerm == 0 && len(a.Entries) == 0 &&
+				a.LeaderCommitIndex == 0
 			if heartbeat {
 				l.hear(a.Term)
 			}
@@ -171,7 +184,9 @@ func (l *latePath) late(limit time.Duration) {
 	time.Sleep(time.Duration(mix(l.seed^l.seq.Add(1)<<20) % uint64(limit)))
 }
 
-func (l *latePath) RequestVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
+func (l *latePath) RequestVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest,
+	resp *raft.RequestVoteResponse,
+) error {
 	if l.chance(0.5) {
 		l.late(400 * time.Millisecond)
 	}
@@ -183,7 +198,9 @@ func (l *latePath) RequestVote(id raft.ServerID, target raft.ServerAddress, args
 	return err
 }
 
-func (l *latePath) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+func (l *latePath) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest,
+	resp *raft.AppendEntriesResponse,
+) error {
 	if args.PrevLogEntry > 0 || len(args.Entries) > 0 {
 		l.late(100 * time.Millisecond)
 	}
@@ -204,7 +221,10 @@ func lateAnswers(c *Config) {
 		slow := 100*time.Millisecond + time.Duration(r.Int64N(int64(40*time.Millisecond)))
 		c.Plan = append(c.Plan,
 			Fault{Kind: SlowIn, A: AnyLeader, At: at, For: 1200 * time.Millisecond, Delay: slow},
-			Fault{Kind: Mute, A: AnyLeader, At: at + time.Duration(r.Int64N(int64(500*time.Millisecond))), For: 600 * time.Millisecond})
+			Fault{
+				Kind: Mute, A: AnyLeader, At: at + time.Duration(r.Int64N(int64(500*time.Millisecond))),
+				For: 600 * time.Millisecond,
+			})
 	}
 }
 

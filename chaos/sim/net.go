@@ -17,7 +17,8 @@ import (
 type NetOptions struct {
 	Latency time.Duration // one way, at least
 	Jitter  time.Duration // added to Latency, drawn evenly from [0, Jitter)
-	Window  int           // bytes of one direction of a connection that may be on the way or unread; more blocks the writer
+	// bytes of one direction of a connection that may be on the way or unread; more blocks the writer
+	Window int
 
 	// DeadAfter is how long both directions of a path may be interrupted before
 	// the connections over it die with ETIMEDOUT: TCP_USER_TIMEOUT and
@@ -28,7 +29,10 @@ type NetOptions struct {
 
 // DefaultNetOptions is a local network: a round trip of 0.6 to 0.8 ms.
 func DefaultNetOptions() NetOptions {
-	return NetOptions{Latency: 300 * time.Microsecond, Jitter: 100 * time.Microsecond, Window: 1 << 20, DeadAfter: 600 * time.Millisecond}
+	return NetOptions{
+		Latency: 300 * time.Microsecond, Jitter: 100 * time.Microsecond, Window: 1 << 20,
+		DeadAfter: 600 * time.Millisecond,
+	}
 }
 
 const (

@@ -69,7 +69,10 @@ func closeAll(conns ...net.Conn) {
 
 // The conformance suite for net.Conn, in real time.
 func TestConnConformance(t *testing.T) {
-	opt := NetOptions{Latency: 10 * time.Microsecond, Jitter: 10 * time.Microsecond, Window: 64 << 10, DeadAfter: time.Minute}
+	opt := NetOptions{
+		Latency: 10 * time.Microsecond, Jitter: 10 * time.Microsecond, Window: 64 << 10,
+		DeadAfter: time.Minute,
+	}
 	nettest.TestConn(t, func() (c1, c2 net.Conn, stop func(), err error) {
 		n := NewNet(1, opt)
 		a, b := n.Host("a").Boot(), n.Host("b").Boot()
@@ -88,7 +91,10 @@ func TestConnConformance(t *testing.T) {
 
 func TestConnOrderAndLatency(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		opt := NetOptions{Latency: 5 * time.Millisecond, Jitter: 4 * time.Millisecond, Window: 1 << 20, DeadAfter: time.Second}
+		opt := NetOptions{
+			Latency: 5 * time.Millisecond, Jitter: 4 * time.Millisecond, Window: 1 << 20,
+			DeadAfter: time.Second,
+		}
 		_, _, _, ca, cb := twoHosts(t, opt)
 		start := time.Now()
 		var want bytes.Buffer

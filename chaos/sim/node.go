@@ -36,7 +36,10 @@ func buildNode(env Env, change func(*node.Config)) (Node, error) {
 	cfg.Election.TimeoutMin, cfg.Election.TimeoutMax = timeoutMin, timeoutMax
 	cfg.Snapshot.Threshold, cfg.Snapshot.Interval, cfg.Snapshot.TrailingLogs = 100, 500*time.Millisecond, 1000
 	for _, id := range env.Members {
-		cfg.InitialCluster = append(cfg.InitialCluster, node.InitialMember{ID: id, RaftAddress: raftAddress(id), HTTPAddress: httpAddress(id)})
+		cfg.InitialCluster = append(cfg.InitialCluster, node.InitialMember{
+			ID: id, RaftAddress: raftAddress(id),
+			HTTPAddress: httpAddress(id),
+		})
 	}
 	change(&cfg)
 	n, err := node.New(cfg, node.Env{
@@ -74,5 +77,8 @@ func (n whole) LeaseReadBarrier(ctx context.Context) error {
 func (n whole) View() *state.View          { return n.Consensus().View() }
 func (n whole) Status() cluster.NodeStatus { return n.Consensus().Status() }
 func (n whole) TransferTo(ctx context.Context, target cluster.NodeID) error {
-	return n.Consensus().TransferTo(ctx, cluster.TransferNotice{To: target, Trigger: "transfer", Reason: "the simulation"})
+	return n.Consensus().TransferTo(ctx, cluster.TransferNotice{
+		To: target, Trigger: "transfer",
+		Reason: "the simulation",
+	})
 }

@@ -29,7 +29,10 @@ const (
 
 // AdminFaults is DefaultFaults with somebody who operates the cluster meanwhile.
 func AdminFaults() FaultWeights {
-	return DefaultFaults().Add(FaultWeights{HandOver: 10, Failover: 8, Emergency: 8, PauseAuto: 4, Demote: 6, Remove: 4, Drain: 6, Prefer: 4})
+	return DefaultFaults().Add(FaultWeights{
+		HandOver: 10, Failover: 8, Emergency: 8, PauseAuto: 4, Demote: 6, Remove: 4,
+		Drain: 6, Prefer: 4,
+	})
 }
 
 const (
@@ -51,7 +54,10 @@ type operator struct {
 }
 
 func (sim *Simulation) newOperator() *operator {
-	return &operator{sim: sim, http: traffic.NewHTTPClient(users{sim}.Machine("operator")), gone: make([]bool, len(sim.members))}
+	return &operator{
+		sim: sim, http: traffic.NewHTTPClient(users{sim}.Machine("operator")),
+		gone: make([]bool, len(sim.members)),
+	}
 }
 
 // operate starts an operator's fault.
@@ -67,7 +73,10 @@ func (o *operator) operate(f Fault) (undo func()) {
 	case PauseAuto:
 		enabled, ttl := false, max(1, f.For.Milliseconds())
 		o.later(func() {
-			o.countEffective(f, o.ask(f.A, http.MethodPost, apiv1.PathAuto, apiv1.AutoFailover{Enabled: &enabled, TTLMS: &ttl}, nil))
+			o.countEffective(f, o.ask(f.A, http.MethodPost, apiv1.PathAuto, apiv1.AutoFailover{
+				Enabled: &enabled,
+				TTLMS:   &ttl,
+			}, nil))
 		})
 	case Demote:
 		o.later(func() { o.countEffective(f, o.suffrage(f.A, nonVoter)) })
@@ -78,7 +87,8 @@ func (o *operator) operate(f Fault) (undo func()) {
 	case Prefer:
 		priority := 1 + int(f.Bits%255)
 		o.later(func() {
-			o.countEffective(f, o.ask(f.B, http.MethodPatch, memberPath(a), apiv1.MemberPatch{Priority: &priority}, nil))
+			o.countEffective(f, o.ask(f.B, http.MethodPatch, memberPath(a), apiv1.MemberPatch{Priority: &priority},
+				nil))
 		})
 	case Remove:
 		o.later(func() { o.remove(f) })
@@ -120,7 +130,8 @@ func (o *operator) ask(at int, method, path string, in, out any) error {
 	ctx, cancel := context.WithTimeout(o.sim.ctx, operatorLimit)
 	defer cancel()
 	m := o.sim.members[at]
-	_, _, err := o.http.Do(ctx, traffic.Node{ID: string(m.id), HTTP: httpAddress(m.id)}, traffic.Request{Method: method, Path: path, In: in, Out: out})
+	_, _, err := o.http.Do(ctx, traffic.Node{ID: string(m.id), HTTP: httpAddress(m.id)},
+		traffic.Request{Method: method, Path: path, In: in, Out: out})
 	if method != http.MethodGet {
 		o.sim.events.at(o.sim.start, "operator at %s: %s %s: %v", m.id, method, path, err)
 	}
@@ -128,7 +139,8 @@ func (o *operator) ask(at int, method, path string, in, out any) error {
 }
 
 func (o *operator) suffrage(of int, s string) error {
-	return o.ask(o.sim.leading().index, http.MethodPatch, memberPath(o.sim.members[of]), apiv1.MemberPatch{Suffrage: &s}, nil)
+	return o.ask(o.sim.leading().index, http.MethodPatch, memberPath(o.sim.members[of]),
+		apiv1.MemberPatch{Suffrage: &s}, nil)
 }
 
 func (o *operator) drain(m *member, what string) error {
@@ -148,7 +160,8 @@ func (o *operator) move(f Fault, path string, in any) {
 			return
 		}
 		if !o.sim.safety.LedSince(target, before) {
-			o.sim.violated(check.Violationf(check.TransferReachesTarget, "%s to %s, asked at %s, was answered with success (new leader %q, term %d), and %s has led no term since %d",
+			o.sim.violated(check.Violationf(check.TransferReachesTarget,
+				"%s to %s, asked at %s, was answered with success (new leader %q, term %d), and %s has led no term since %d",
 				f.Kind, target, o.sim.members[f.A].id, moved.NewLeaderID, moved.Term, target, before))
 		}
 	})
@@ -176,7 +189,8 @@ func (o *operator) remove(f Fault) {
 }
 
 func (o *operator) add(m *member) error {
-	return o.ask(o.sim.leading().index, http.MethodPost, apiv1.PathMembers, apiv1.MemberAdd{ID: string(m.id), RaftAddress: raftAddress(m.id), HTTPAddress: httpAddress(m.id)}, nil)
+	return o.ask(o.sim.leading().index, http.MethodPost, apiv1.PathMembers,
+		apiv1.MemberAdd{ID: string(m.id), RaftAddress: raftAddress(m.id), HTTPAddress: httpAddress(m.id)}, nil)
 }
 
 // claim lets one member at a time be removed.

@@ -164,7 +164,10 @@ func bestPlaced(t *testing.T, kind FaultKind, seed uint64, times int) (best int)
 	cfg := DefaultConfig(seed, 5)
 	cfg.Clients, cfg.HTTPClients, cfg.Watchers, cfg.Campaigners = 1, 0, 0, 0
 	for i := range times {
-		cfg.Plan = append(cfg.Plan, Fault{Kind: kind, A: AnyLeader, At: 2*time.Second + time.Duration(i)*apart, For: lasts})
+		cfg.Plan = append(cfg.Plan, Fault{
+			Kind: kind, A: AnyLeader, At: 2*time.Second + time.Duration(i)*apart,
+			For: lasts,
+		})
 	}
 	cfg.Length = cfg.Plan[times-1].At + time.Second
 	v := placed(&cfg, func(*node.Config) {})
@@ -180,7 +183,8 @@ func bestPlaced(t *testing.T, kind FaultKind, seed uint64, times int) (best int)
 		case after.leader == after.best(before.leader):
 			best++
 		default:
-			t.Logf("seed %d, %v: %s leads after %s, and not %s: %v", seed, f, after.leader, before.leader, after.best(before.leader), after.logs)
+			t.Logf("seed %d, %v: %s leads after %s, and not %s: %v", seed, f, after.leader, before.leader,
+				after.best(before.leader), after.logs)
 		}
 	}
 	return best
@@ -219,10 +223,12 @@ func TestSimBridge(t *testing.T) {
 					}
 					for i, cutAt := range from {
 						if n := words.between(cutAt+time.Second, cutAt+lasts); n > 0 {
-							t.Errorf("seed %d, %v cut at %v: %d elections once a leader was there", seed, tt.bridges[i], cutAt, n)
+							t.Errorf("seed %d, %v cut at %v: %d elections once a leader was there", seed, tt.bridges[i],
+								cutAt, n)
 						}
 						if n := words.between(cutAt, cutAt+time.Second); n > 1 {
-							t.Errorf("seed %d, %v cut at %v: %d elections in its first second", seed, tt.bridges[i], cutAt, n)
+							t.Errorf("seed %d, %v cut at %v: %d elections in its first second", seed, tt.bridges[i],
+								cutAt, n)
 						}
 					}
 				}

@@ -34,7 +34,8 @@ func TestPlansOfSeedsAreKept(t *testing.T) {
 					f.Kind = ""
 					_, _ = fmt.Fprintf(h, "%d %+v\n", i, f)
 				}
-				_, _ = fmt.Fprintf(&got, "%s %d %d: %d faults, %s\n", kind, nodes, seed, len(plan), hex.EncodeToString(h.Sum(nil)[:8]))
+				_, _ = fmt.Fprintf(&got, "%s %d %d: %d faults, %s\n", kind, nodes, seed, len(plan),
+					hex.EncodeToString(h.Sum(nil)[:8]))
 			}
 		}
 	}

@@ -71,7 +71,10 @@ func TestReport(t *testing.T) {
 	if len(res.Violations) != maxViolations {
 		t.Errorf("%d violations kept", len(res.Violations))
 	}
-	for _, want := range []string{"seed 7, 3 nodes", "no such node", "fault: ", "partition-node", "last elections", "last messages", "n3, last lines"} {
+	for _, want := range []string{
+		"seed 7, 3 nodes", "no such node", "fault: ", "partition-node", "last elections",
+		"last messages", "n3, last lines",
+	} {
 		if !strings.Contains(report, want) {
 			t.Errorf("the report lacks %q:\n%s", want, report)
 		}

@@ -18,7 +18,10 @@ import (
 // other. Writes waited for 157 to 267 ms there, with its appends before and the
 // write itself.
 func TestSimPreferredNodeReturns(t *testing.T) {
-	for name, disk := range map[string]time.Duration{"ordinary disks": 0, "its disk takes 30 ms": 30 * time.Millisecond} {
+	for name, disk := range map[string]time.Duration{
+		"ordinary disks":       0,
+		"its disk takes 30 ms": 30 * time.Millisecond,
+	} {
 		t.Run(name, func(t *testing.T) {
 			ordered, own := preferredReturns(t, 0, disk)
 			t.Logf("ordered transfers to it took %v, its take-overs %v", ordered, own)
@@ -45,7 +48,8 @@ func preferredReturns(t *testing.T, seed uint64, disk time.Duration) (ordered, o
 	for _, kind := range []FaultKind{Kill, PowerLoss, Pause} {
 		order := cfg.Length + apart + delay/2 // before n1 takes over on its own
 		cfg.Plan = append(cfg.Plan, Fault{Kind: kind, A: 0, At: cfg.Length, For: away},
-			Fault{Kind: Transfer, A: 0, B: 1, At: order - delay/2, For: away}, Fault{Kind: Transfer, A: 1, B: 0, At: order, For: away})
+			Fault{Kind: Transfer, A: 0, B: 1, At: order - delay/2, For: away},
+			Fault{Kind: Transfer, A: 1, B: 0, At: order, For: away})
 		orders = append(orders, order)
 		cfg.Length += apart + apart/2
 	}

@@ -66,7 +66,8 @@ func (sim *Simulation) hasOldGeneration(n Node) bool {
 // one.
 func (sim *Simulation) checkOldGenerationIdle(m *member, n Node) {
 	if term := m.disk.CurrentTerm(); term >= recoveryTerm || n.View().Generation().Number > firstNumber {
-		sim.violated(check.Violationf(check.OldGenerationExcluded, "%s has the data of the generation before, and is in term %d", m.id, term))
+		sim.violated(check.Violationf(check.OldGenerationExcluded,
+			"%s has the data of the generation before, and is in term %d", m.id, term))
 	}
 }
 
@@ -123,10 +124,12 @@ func (o *operator) recover(f Fault) {
 	}
 	for end, i := time.Now().Add(recoverLimit), 0; o.recoveredLeader() == nil; i++ {
 		if time.Now().After(end) {
-			o.sim.violated(check.Violationf(check.Convergence, "of %v none was recovered within %v", order.Survivors, recoverLimit))
+			o.sim.violated(check.Violationf(check.Convergence, "of %v none was recovered within %v", order.Survivors,
+				recoverLimit))
 			return
 		}
-		_ = o.ask(left[i%len(left)].index, http.MethodPost, apiv1.PathRecover, order, nil) // an answer that was lost is no matter: who leads says it
+		// an answer that was lost is no matter: who leads says it
+		_ = o.ask(left[i%len(left)].index, http.MethodPost, apiv1.PathRecover, order, nil)
 		time.Sleep(repairPause)
 	}
 	o.sim.mu.Lock()
@@ -135,7 +138,8 @@ func (o *operator) recover(f Fault) {
 	o.sim.mu.Unlock()
 	o.sim.countEffective(f.Kind)
 	time.Sleep(f.Delay)
-	o.sim.restartLostNodes(first) // alone: two of three that reach nobody else could elect, as no mechanism on them can help
+	// alone: two of three that reach nobody else could elect, as no mechanism on them can help
+	o.sim.restartLostNodes(first)
 }
 
 // recoveredLeader is who leads a later generation than the first; nil when nobody does.
@@ -222,6 +226,7 @@ func (sim *Simulation) checkOldGenerationLeader(id cluster.NodeID, term uint64) 
 	old := sim.loss.recovered && term < recoveryTerm
 	sim.mu.Unlock()
 	if old {
-		sim.violated(check.Violationf(check.OldGenerationExcluded, "%s leads term %d, after another node was recovered", id, term))
+		sim.violated(check.Violationf(check.OldGenerationExcluded, "%s leads term %d, after another node was recovered",
+			id, term))
 	}
 }

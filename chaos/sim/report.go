@@ -28,7 +28,8 @@ func (sim *Simulation) elections() (lines []string) {
 	}
 	all := newest.Elections()
 	for _, e := range all[max(0, len(all)-shownElections):] {
-		lines = append(lines, fmt.Sprintf("%12v  %s leads term %d, by %s: %s; votes %s", time.Unix(0, e.LedAt).Sub(sim.start), e.Node, e.Term, e.Trigger, e.Reason, e.Votes))
+		lines = append(lines, fmt.Sprintf("%12v  %s leads term %d, by %s: %s; votes %s",
+			time.Unix(0, e.LedAt).Sub(sim.start), e.Node, e.Term, e.Trigger, e.Reason, e.Votes))
 	}
 	return lines
 }
@@ -63,7 +64,8 @@ func (sim *Simulation) timelineOf(violations []check.Violation, figures *check.S
 	defer t.mu.Unlock()
 	r := report.Report{
 		Title:  fmt.Sprintf("Simulated cluster of %d nodes, seed %d", sim.cfg.Nodes, sim.cfg.Seed),
-		Length: sim.cfg.Length, Faults: t.faults, Leaderships: t.leaderships, Gaps: report.GapsOf(t.acks, sim.cfg.Length),
+		Length: sim.cfg.Length, Faults: t.faults, Leaderships: t.leaderships,
+		Gaps: report.GapsOf(t.acks, sim.cfg.Length),
 	}
 	if figures != nil {
 		r.SLO = figures.String()

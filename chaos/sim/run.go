@@ -37,7 +37,9 @@ func Run(t *testing.T, cfg Config) (Result, string) {
 	var sim *Simulation
 	hang := time.AfterFunc(hangLimit, func() {
 		debug.SetTraceback("all") // what spins is none of this goroutine's
-		panic(fmt.Sprintf("sim: seed %d, %d nodes: still not at its end after %v: something spins or waits for real time", cfg.Seed, cfg.Nodes, hangLimit))
+		panic(fmt.Sprintf(
+			"sim: seed %d, %d nodes: still not at its end after %v: something spins or waits for real time", cfg.Seed,
+			cfg.Nodes, hangLimit))
 	})
 	defer hang.Stop()
 	defer func() {

@@ -199,7 +199,8 @@ func quorumLossScenario(seed uint64, nodes int) Config {
 	cfg.Length, cfg.ConvergeTimeout, cfg.Watchers = 12*time.Second, time.Minute, 0
 	r := rand.New(rand.NewPCG(seed, 0x7265636f))
 	f := Fault{
-		Kind: Recover, At: traffic.Between(3*time.Second, 7*time.Second).Draw(r), For: traffic.Between(0, 2*time.Second).Draw(r),
+		Kind: Recover, At: traffic.Between(3*time.Second, 7*time.Second).Draw(r),
+		For:   traffic.Between(0, 2*time.Second).Draw(r),
 		Delay: traffic.Between(0, 2*time.Second).Draw(r), Bits: r.Uint64(),
 	}
 	cfg.Plan = append(cfg.faults(), f)

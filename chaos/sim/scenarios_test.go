@@ -20,7 +20,8 @@ func TestKinds(t *testing.T) {
 					t.Errorf("seed %d: nobody was recovered", seed)
 				} else if res.Elections == 0 || len(res.History) == 0 {
 					t.Errorf("seed %d: %d elections, %d operations", seed, res.Elections, len(res.History))
-				} else if f := res.SLO; f != nil && (f.Violations() != "" || len(f.Elections) == 0 || f.Failovers == 0 || f.Total < cfg.Length/3) {
+				} else if f := res.SLO; f != nil && (f.Violations() != "" || len(f.Elections) == 0 ||
+					f.Failovers == 0 || f.Total < cfg.Length/3) {
 					t.Errorf("seed %d: %s %v", seed, f.Violations(), f)
 				}
 			}

@@ -76,7 +76,8 @@ func (s *sum) String() string {
 	slices.Sort(s.settled)
 	at := func(q float64) time.Duration { return s.settled[int(q*float64(len(s.settled)-1))] }
 	rate := func(n int) float64 { return float64(n) / s.cpu.Seconds() }
-	return fmt.Sprintf("%d runs, %d faults injected (%.0f per CPU second), %d messages disturbed, %d elections (%.0f per CPU second), %d operations, %d keys undecided; settled in p50 %v p99 %v max %v; %v, of which %v CPU",
+	return fmt.Sprintf(
+		"%d runs, %d faults injected (%.0f per CPU second), %d messages disturbed, %d elections (%.0f per CPU second), %d operations, %d keys undecided; settled in p50 %v p99 %v max %v; %v, of which %v CPU",
 		s.runs, s.faults, rate(s.faults), s.messages, s.elections, rate(s.elections), s.ops, s.undecided,
 		at(0.5), at(0.99), at(1), s.took.Round(time.Millisecond), s.cpu.Round(time.Millisecond))
 }
@@ -124,8 +125,10 @@ func simulate(t *testing.T, cfg Config) Result {
 	cpu := cpuTime()
 	res, report := Run(t, cfg)
 	s := Summary{
-		Scenario: cmp.Or(os.Getenv("NORTHSTAR_SIM_SCENARIO"), DefaultScenario), Seed: cfg.Seed, Nodes: cfg.Nodes, Digest: fmt.Sprintf("%016x", res.Digest), Injected: res.Injected, Faults: res.Faults, Messages: res.Messages,
-		Elections: res.Elections, Ops: len(res.History), Undecided: res.Undecided, ConvergedAfter: res.ConvergedAfter, SLO: res.SLO, CPU: cpuTime() - cpu, Report: report, Timeline: res.Timeline,
+		Scenario: cmp.Or(os.Getenv("NORTHSTAR_SIM_SCENARIO"), DefaultScenario), Seed: cfg.Seed, Nodes: cfg.Nodes,
+		Digest: fmt.Sprintf("%016x", res.Digest), Injected: res.Injected, Faults: res.Faults, Messages: res.Messages,
+		Elections: res.Elections, Ops: len(res.History), Undecided: res.Undecided, ConvergedAfter: res.ConvergedAfter,
+		SLO: res.SLO, CPU: cpuTime() - cpu, Report: report, Timeline: res.Timeline,
 	}
 	for _, v := range res.Violations {
 		s.Violations = append(s.Violations, v.Error())

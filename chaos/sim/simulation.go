@@ -178,8 +178,10 @@ func (sim *Simulation) Run() Result {
 	sim.mu.Lock()
 	defer sim.mu.Unlock()
 	return Result{
-		Seed: sim.cfg.Seed, Violations: sim.violations, History: sim.traffic.History.Ops(), Injected: sim.injected, Faults: sim.faults, Messages: messages,
-		Digest: sim.digest.value(), Elections: sim.safety.Elections(), Commits: sim.safety.MaxCommit(), ConvergedAfter: settled, SLO: figures,
+		Seed: sim.cfg.Seed, Violations: sim.violations, History: sim.traffic.History.Ops(), Injected: sim.injected,
+		Faults: sim.faults, Messages: messages,
+		Digest: sim.digest.value(), Elections: sim.safety.Elections(), Commits: sim.safety.MaxCommit(),
+		ConvergedAfter: settled, SLO: figures,
 	}
 }
 

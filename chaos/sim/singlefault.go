@@ -18,7 +18,10 @@ func singleFaultSLO(seed uint64, nodes int) Config {
 	cfg.Clients, cfg.HTTPClients, cfg.Watchers, cfg.Campaigners, cfg.AvailabilityWriters = 1, 0, 0, 0, true
 	r := rand.New(rand.NewPCG(seed, 0x73696e67))
 	for at := measureFrom + time.Second; at < cfg.Length-2*time.Second; {
-		f := Fault{Kind: singleNodeFaults[r.IntN(len(singleNodeFaults))], A: AnyLeader, At: at, For: traffic.Between(200*time.Millisecond, 2*time.Second).Draw(r)}
+		f := Fault{
+			Kind: singleNodeFaults[r.IntN(len(singleNodeFaults))], A: AnyLeader, At: at,
+			For: traffic.Between(200*time.Millisecond, 2*time.Second).Draw(r),
+		}
 		if r.IntN(3) == 0 {
 			f.A = r.IntN(nodes)
 		}
@@ -86,7 +89,8 @@ func (sim *Simulation) measureSLO() *check.SLOReport {
 	run := check.Run{Nodes: sim.cfg.Nodes, End: time.Since(sim.start)}
 	sim.timeline.mu.Lock()
 	for _, r := range sim.timeline.leaderships {
-		if run.Leaderships = append(run.Leaderships, check.Leadership(r)); r.To < measureFrom { // the cluster was being made
+		// the cluster was being made
+		if run.Leaderships = append(run.Leaderships, check.Leadership(r)); r.To < measureFrom {
 			run.Leaderships = run.Leaderships[:0]
 		}
 	}

@@ -124,7 +124,8 @@ func (t stableStore) Set(key, val []byte) error {
 // RecordVote is one synced write of a term and a vote.
 func (t stableStore) RecordVote(term, voteTerm uint64, candidate []byte) error {
 	if t.s.disk.opt.TornVotes {
-		return errors.Join(t.SetUint64([]byte(keyTerm), term), t.SetUint64([]byte(keyVoteTerm), voteTerm), t.Set([]byte(keyVoteCand), candidate))
+		return errors.Join(t.SetUint64([]byte(keyTerm), term), t.SetUint64([]byte(keyVoteTerm), voteTerm),
+			t.Set([]byte(keyVoteCand), candidate))
 	}
 	cand := slices.Clone(candidate)
 	t.takeVoteTerm(keyVoteCand, cand)

@@ -18,7 +18,9 @@ import (
 // almost always.
 type noPreVote struct{ consensus.Transport }
 
-func (noPreVote) RequestPreVote(raft.ServerID, raft.ServerAddress, *raft.RequestPreVoteRequest, *raft.RequestPreVoteResponse) error {
+func (noPreVote) RequestPreVote(raft.ServerID, raft.ServerAddress, *raft.RequestPreVoteRequest,
+	*raft.RequestPreVoteResponse,
+) error {
 	return errors.New("unexpected command")
 }
 
@@ -72,7 +74,8 @@ func tornVote(t *testing.T, seed uint64, torn bool) bool {
 	sim.end()
 	sim.mu.Lock()
 	defer sim.mu.Unlock()
-	return slices.ContainsFunc(sim.violations, func(v check.Violation) bool { return v.Invariant == check.LeaderCompleteness })
+	return slices.ContainsFunc(sim.violations,
+		func(v check.Violation) bool { return v.Invariant == check.LeaderCompleteness })
 }
 
 // setStable changes a value on a disk that no process uses.

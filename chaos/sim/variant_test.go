@@ -41,13 +41,17 @@ func (v variant) build(env Env) (Node, error) {
 	cfg := consensus.Config{
 		Self: cluster.Peer{
 			Identity: cluster.Identity{NodeID: env.ID}, BootID: fmt.Sprintf("%s-%d", env.ID, time.Now().UnixNano()),
-			RaftAddress: addr, HTTPAddress: string(env.ID) + ":7701", Version: "sim", Priority: cluster.DefaultPriority, Eligible: true,
+			RaftAddress: addr, HTTPAddress: string(env.ID) + ":7701", Version: "sim", Priority: cluster.DefaultPriority,
+			Eligible: true,
 		},
 		ClusterName: "sim", TimeoutMin: timeoutMin, TimeoutMax: timeoutMax, AutoFailover: true,
 		SnapshotThreshold: 100, SnapshotInterval: 500 * time.Millisecond, TrailingLogs: 1000,
 	}
 	for _, id := range env.Members {
-		cfg.InitialCluster = append(cfg.InitialCluster, consensus.FirstMember{ID: id, RaftAddress: raftAddress(id), HTTPAddress: string(id) + ":7701"})
+		cfg.InitialCluster = append(cfg.InitialCluster, consensus.FirstMember{
+			ID: id, RaftAddress: raftAddress(id),
+			HTTPAddress: string(id) + ":7701",
+		})
 	}
 	n.Node, err = consensus.New(cfg, v.deps(env, n.transport))
 	if err != nil {
@@ -70,7 +74,10 @@ func (v variant) deps(env Env, t *transport.Transport) consensus.Deps {
 		Bind: func(c consensus.RaftCallbacks) { t.Raft().Bind(c) },
 		PeerAck: func(id cluster.NodeID) consensus.PeerAck {
 			i := t.Acks().Peer(id)
-			return consensus.PeerAck{Incarnation: i.Incarnation, Term: i.Term, MatchIndex: i.MatchIndex, LastContact: i.LastContact}
+			return consensus.PeerAck{
+				Incarnation: i.Incarnation, Term: i.Term, MatchIndex: i.MatchIndex,
+				LastContact: i.LastContact,
+			}
 		},
 		ResetPeers: t.ResetPeers, Poll: t.Poll, Probe: t.Probe,
 		Logger: env.Logger, Entropy: env.Entropy,

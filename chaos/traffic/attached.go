@@ -67,7 +67,10 @@ func (a *attacher) keep(session string) bool {
 		case detached:
 			if first {
 				a.mu.Lock()
-				a.attached = append(a.attached, check.AttachedSession{Session: session, Node: n.ID, DetachedAt: a.now()})
+				a.attached = append(a.attached, check.AttachedSession{
+					Session: session, Node: n.ID,
+					DetachedAt: a.now(),
+				})
 				a.mu.Unlock()
 			}
 			return first
@@ -97,9 +100,11 @@ func (a *attacher) attach(n Node, session string) (how ending, detail string) {
 	ctx, cancel := context.WithCancel(a.ctx)
 	defer cancel()
 	var closed, sent atomic.Bool
-	hangUp := time.AfterFunc(time.Duration(200+a.rand.IntN(3000))*time.Millisecond, func() { closed.Store(true); cancel() })
+	hangUp := time.AfterFunc(time.Duration(200+a.rand.IntN(3000))*time.Millisecond,
+		func() { closed.Store(true); cancel() })
 	defer hangUp.Stop()
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent.Store(true) }})
+	ctx = httptrace.WithClientTrace(ctx,
+		&httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent.Store(true) }})
 	url := "http://" + n.HTTP + apiv1.PathSessions + "/" + session + "/attach"
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -147,7 +152,8 @@ func (a *attacher) problem(text []byte) (how ending, detail string) {
 	switch cluster.Code(p.Code) {
 	case cluster.CodeSessionEnded:
 		return sessionEnded, string(text)
-	case cluster.CodeNoLeader, cluster.CodeBusy, cluster.CodeReadOnly, cluster.CodeOutcomeUnknown, cluster.CodeSplitBrain:
+	case cluster.CodeNoLeader, cluster.CodeBusy, cluster.CodeReadOnly, cluster.CodeOutcomeUnknown,
+		cluster.CodeSplitBrain:
 		return connectionLost, string(text)
 	}
 	a.cluster.Violated(check.Violationf(check.OnlyDocumentedErrors, "attach: %s", text))

@@ -196,8 +196,10 @@ func (c *client) repeat() {
 		return r.Err.Code
 	}
 	if res.Revision != k.result.Revision && code(res) == 0 || code(res) != code(k.result) {
-		c.cluster.Violated(check.Violationf(check.Idempotency, "%v, %s: client %d repeated %s on %s and got revision %d, code %d; it had got revision %d, code %d",
-			op.Begin, op.Key, c.id, k.cmd.Idempotency.Key, op.Node, res.Revision, code(res), k.result.Revision, code(k.result)))
+		c.cluster.Violated(check.Violationf(check.Idempotency,
+			"%v, %s: client %d repeated %s on %s and got revision %d, code %d; it had got revision %d, code %d",
+			op.Begin, op.Key, c.id, k.cmd.Idempotency.Key, op.Node, res.Revision, code(res), k.result.Revision,
+			code(k.result)))
 	}
 }
 

@@ -164,7 +164,8 @@ func (e *Elector) writeTenure(ctx context.Context, conn *pgx.Conn) (*lease, erro
 	var epoch int64
 	var acquired time.Time
 	var notified string
-	err := conn.QueryRow(ctx, e.sql.elect, e.cfg.Role, l.session, e.cfg.Name, e.cfg.Value, e.cfg.TTL.Milliseconds()).Scan(
+	err := conn.QueryRow(ctx, e.sql.elect, e.cfg.Role, l.session, e.cfg.Name, e.cfg.Value,
+		e.cfg.TTL.Milliseconds()).Scan(
 		&epoch, &acquired, &notified,
 	)
 	if err != nil {

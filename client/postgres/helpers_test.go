@@ -79,9 +79,12 @@ func do(t *testing.T, sql string, args ...any) {
 // candidate returns an elector for the test's own role.
 func candidate(t *testing.T, name string, change func(*Config)) *Elector {
 	t.Helper()
-	cfg := Config{DSN: server(
-		t,
-	).DSN(), Role: role(t), Name: name, TTL: shortTTL, BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond}
+	cfg := Config{
+		DSN: server(
+			t,
+		).DSN(), Role: role(t), Name: name, TTL: shortTTL, BackoffMin: 5 * time.Millisecond,
+		BackoffMax: 50 * time.Millisecond,
+	}
 	if change != nil {
 		change(&cfg)
 	}

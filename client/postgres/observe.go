@@ -47,7 +47,8 @@ func (w *watcher) deliver(c change, held bool) (client.Holder, bool) {
 		return client.Holder{Role: c.Role, Cause: c.Cause}, true
 	}
 	return client.Holder{
-		Role: c.Role, Name: c.Holder, Session: c.Session, Token: uint64(c.Epoch), Value: c.Value, AcquiredAt: c.AcquiredAt,
+		Role: c.Role, Name: c.Holder, Session: c.Session, Token: uint64(c.Epoch), Value: c.Value,
+		AcquiredAt: c.AcquiredAt,
 	}, true
 }
 
@@ -80,7 +81,8 @@ func (e *Elector) Observe(ctx context.Context) iter.Seq2[client.Holder, error] {
 				return
 			}
 			if ctx.Err() != nil || isPermanent(err) || pause(ctx, e.reconnectDelay(n)) != nil {
-				yield(client.Holder{}, fmt.Errorf("observe role %s: %w", e.cfg.Role, errors.Join(err, context.Cause(ctx))))
+				yield(client.Holder{}, fmt.Errorf("observe role %s: %w", e.cfg.Role,
+					errors.Join(err, context.Cause(ctx))))
 				return
 			}
 		}

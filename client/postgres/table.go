@@ -31,7 +31,8 @@ func newStatements(table string) statements {
 	name := pgx.Identifier(strings.Split(table, ".")).Sanitize()
 	channel := strings.ReplaceAll(table, ".", "_")
 	in := func(sql string) string {
-		return strings.NewReplacer("{table}", name, "{channel}", channel).Replace(strings.ReplaceAll(sql, "{notify}", notify))
+		return strings.NewReplacer("{table}", name, "{channel}", channel).Replace(strings.ReplaceAll(sql, "{notify}",
+			notify))
 	}
 	return statements{
 		channel: channel,

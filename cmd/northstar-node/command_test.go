@@ -34,9 +34,13 @@ func TestUsage(t *testing.T) {
 		{[]string{"nope"}, exitUsage, "northstar-node: unexpected argument nope"},
 		{[]string{"run", "--nope"}, exitUsage, "northstar-node: unknown flag --nope"},
 		{[]string{"run", "--priority", "x"}, exitUsage, "northstar-node: --priority: expected a valid"},
-		{[]string{
-			"run", "--id", "n1", "--priority", "999",
-		}, exitUsage, "northstar-node: data-dir: required\nnorthstar-node: priority = 999: want 0 to 255 (--priority)\n"},
+		{
+			[]string{
+				"run", "--id", "n1", "--priority", "999",
+			},
+			exitUsage,
+			"northstar-node: data-dir: required\nnorthstar-node: priority = 999: want 0 to 255 (--priority)\n",
+		},
 		{[]string{"recover"}, exitUsage, "missing flags: --data-dir"},
 		{[]string{"recover", "--data-dir", "/nowhere"}, exitFailed, "/nowhere holds no node's data"},
 		{[]string{"dev", "--nodes", "0"}, exitUsage, "northstar-node: --nodes: must be 1 to 9 (got 0)"},

@@ -73,7 +73,8 @@ func (d *devCommand) check() error {
 	case d.Nodes < 1 || d.Nodes > maxDevNodes:
 		return fmt.Errorf("--nodes: must be 1 to %d (got %d)", maxDevNodes, d.Nodes)
 	case d.BasePort != 0 && (d.BasePort < 1 || d.BasePort+2*d.Nodes-1 > 65535):
-		return fmt.Errorf("--base-port: %d nodes need the ports up to base + %d (got %d)", d.Nodes, 2*d.Nodes-1, d.BasePort)
+		return fmt.Errorf("--base-port: %d nodes need the ports up to base + %d (got %d)", d.Nodes, 2*d.Nodes-1,
+			d.BasePort)
 	case d.BasePort == 0 && d.DataDir != "":
 		return errors.New("--base-port: 0 cannot be combined with --data-dir, because nodes keep their addresses")
 	}
@@ -96,7 +97,8 @@ func (d *devCommand) members() (node.InitialCluster, error) {
 		}
 		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 		if err != nil {
-			return "", fmt.Errorf("port %d, for the %s address of n%d, cannot be used: choose another --base-port: %w", port,
+			return "", fmt.Errorf("port %d, for the %s address of n%d, cannot be used: choose another --base-port: %w",
+				port,
 				use, i+1, err)
 		}
 		held = append(held, l)
@@ -154,8 +156,10 @@ func newDevCluster(self, dir string, members node.InitialCluster, print *printer
 			id: id, httpAddr: m.HTTPAddress, raftAddr: m.RaftAddress,
 			self: self, logFile: filepath.Join(dir, id+".log"), print: print, exited: c.leader.exited,
 			args: []string{
-				"run", "--id", id, "--data-dir", filepath.Join(dir, id), "--raft-addr", m.RaftAddress, "--http-addr", m.HTTPAddress,
-				"--initial-cluster", members.String(), "--disk-reserve", devReserve, "--drain-timeout", (stopTimeout / 2).String(),
+				"run", "--id", id, "--data-dir", filepath.Join(dir, id), "--raft-addr", m.RaftAddress, "--http-addr",
+				m.HTTPAddress,
+				"--initial-cluster", members.String(), "--disk-reserve", devReserve, "--drain-timeout",
+				(stopTimeout / 2).String(),
 			},
 			done: make(chan struct{}),
 		}
@@ -191,7 +195,8 @@ func (c *devCluster) printMembers(dir string, temporary bool) {
 	if temporary {
 		note = " (removed at the end)"
 	}
-	c.print.text(t.Render() + fmt.Sprintf("\ndashboard  http://%s/\ndata, logs %s%s\n", c.children[0].httpAddr, dir, note))
+	c.print.text(t.Render() + fmt.Sprintf("\ndashboard  http://%s/\ndata, logs %s%s\n", c.children[0].httpAddr, dir,
+		note))
 }
 
 // watch prints events until ctx ends.

@@ -62,7 +62,8 @@ func TestDev_ElectsRestartsAndCleansUp(t *testing.T) {
 		t.Fatalf("the table shows %d nodes", len(pids))
 	}
 	for _, m := range rowPattern.FindAllStringSubmatch(out, -1) {
-		eventually(t, m[1]+" knows the leader", func() bool { return get("http://"+m[3]+"/leader", nil) == http.StatusOK })
+		eventually(t, m[1]+" knows the leader",
+			func() bool { return get("http://"+m[3]+"/leader", nil) == http.StatusOK })
 	}
 	if !strings.Contains(out, "dashboard  http://127.0.0.1:") {
 		t.Error("no dashboard")

@@ -35,15 +35,21 @@ func TestStartErrors(t *testing.T) {
 		code int
 		want string
 	}{
-		{"nothing to begin with", append(
-			free, "--data-dir", t.TempDir(),
-		), exitUsage, "northstar-node: the data directory is empty: set initial-cluster for a new cluster, or join or " +
-			"discover for a running one"},
+		{
+			"nothing to begin with", append(
+				free, "--data-dir", t.TempDir(),
+			), exitUsage,
+			"northstar-node: the data directory is empty: set initial-cluster for a new cluster, or join or " +
+				"discover for a running one",
+		},
 		{"port in use", []string{
 			"--data-dir", t.TempDir(), "--raft-addr", taken.Addr().String(),
 		}, exitFailed, "northstar-node: raft-addr: listen tcp " + taken.Addr().String()},
 		{"data dir is a file", append(free, "--data-dir", unwritable), exitFailed, "northstar-node: "},
-		{"parent is a file", append(free, "--data-dir", filepath.Join(unwritable, "x")), exitFailed, "northstar-node: "},
+		{
+			"parent is a file", append(free, "--data-dir", filepath.Join(unwritable, "x")), exitFailed,
+			"northstar-node: ",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			code, _, stderr := invoke(t, nil, append([]string{"run", "--id", "n1"}, c.args...)...)

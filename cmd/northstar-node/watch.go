@@ -115,7 +115,8 @@ func (t *leaderTracker) observe(l apiv1.Leader, now time.Time) {
 	case t.term == 0:
 		t.print.line("leader elected: %s in %d ms (term %d)", l.LeaderID, now.Sub(t.startedAt).Milliseconds(), l.Term)
 	case t.id == "":
-		t.print.line("leader elected: %s after %d ms without a leader (term %d)", l.LeaderID, now.Sub(t.lost).Milliseconds(),
+		t.print.line("leader elected: %s after %d ms without a leader (term %d)", l.LeaderID,
+			now.Sub(t.lost).Milliseconds(),
 			l.Term)
 	case t.id == l.LeaderID:
 		t.print.line("leader elected again: %s (term %d)", l.LeaderID, l.Term)

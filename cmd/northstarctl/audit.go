@@ -36,7 +36,10 @@ func (c *auditCmd) Run(a *app) error {
 				if r.Delayed {
 					result += " (delayed)"
 				}
-				return []any{r.When.UTC().Format(timeForm), orDash(r.Who), r.Role, r.From, what, result, orDash(r.Reason)}
+				return []any{
+					r.When.UTC().Format(timeForm), orDash(r.Who), r.Role, r.From, what, result,
+					orDash(r.Reason),
+				}
 			})
 	})
 }

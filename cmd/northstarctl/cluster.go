@@ -44,7 +44,8 @@ func (a *app) printCluster(cl apiv1.Cluster) error {
 	fmt.Fprintf(a.stdout, "cluster   %s (%s), generation %d\n", cl.ClusterName, orDash(cl.ClusterID), cl.Generation)
 	fmt.Fprintf(a.stdout, "leader    %s, term %d, revision %d\n", leader, cl.Term, cl.Revision)
 	q := cl.Quorum
-	fmt.Fprintf(a.stdout, "quorum    %d of %d voters needed, %d healthy, tolerates %d more failures\n", q.Needed, q.Voters,
+	fmt.Fprintf(a.stdout, "quorum    %d of %d voters needed, %d healthy, tolerates %d more failures\n", q.Needed,
+		q.Voters,
 		q.Healthy, q.Tolerates)
 	if !cl.AutoFailover {
 		fmt.Fprintln(a.stdout, a.colour(text.FgYellow, "automatic failover is paused"))
@@ -53,7 +54,8 @@ func (a *app) printCluster(cl apiv1.Cluster) error {
 	return tableOf(a, []string{"id", "state", "health", "suffrage", "http", "contact", "lag", "version"}, cl.Members,
 		func(m apiv1.Member) []any {
 			return []any{
-				m.ID, m.State, a.health(m), m.Suffrage, m.HTTPAddress, ms(m.LastContactMS), m.LagEntries, orDash(m.Version),
+				m.ID, m.State, a.health(m), m.Suffrage, m.HTTPAddress, ms(m.LastContactMS), m.LagEntries,
+				orDash(m.Version),
 			}
 		})
 }
@@ -85,7 +87,8 @@ func (s *statusCmd) node(a *app) error {
 			{"log", fmt.Sprintf("last %d, committed %d, applied %d", st.LastLogIndex, st.CommitIndex, st.AppliedIndex)},
 			{"revision", st.Revision},
 			{"priority", fmt.Sprintf("%d, eligible %s, zone %s", st.Priority, yesNo(st.Eligible), orDash(st.Zone))},
-			{"disk", fmt.Sprintf("fsync p99 %d ms, stalled %s, read-only %s", st.Disk.FsyncP99MS, yesNo(st.Disk.Stalled),
+			{"disk", fmt.Sprintf("fsync p99 %d ms, stalled %s, read-only %s", st.Disk.FsyncP99MS,
+				yesNo(st.Disk.Stalled),
 				yesNo(st.Disk.ReadOnly))},
 			{"version", orDash(st.Version)},
 			{"started", st.StartedAt.UTC().Format(timeForm)},

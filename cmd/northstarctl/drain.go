@@ -25,7 +25,10 @@ func (d *drainCmd) Run(a *app) error {
 	}
 	body := apiv1.Drain{Reason: d.Reason, PlanID: d.Plan}
 	if d.DryRun {
-		return a.plan(func(ctx context.Context, c *client.Client) (apiv1.Plan, error) { return c.PlanDrain(ctx, id, body) })
+		return a.plan(func(ctx context.Context, c *client.Client) (apiv1.Plan, error) {
+			return c.PlanDrain(ctx, id,
+				body)
+		})
 	}
 	return a.changeMembers("draining "+d.ID, func(ctx context.Context, c *client.Client) (apiv1.MemberResult, error) {
 		res, err := c.Drain(ctx, id, body)
@@ -71,7 +74,10 @@ func (u *undrainCmd) Run(a *app) error {
 	}
 	body := apiv1.Drain{Reason: u.Reason, PlanID: u.Plan}
 	if u.DryRun {
-		return a.plan(func(ctx context.Context, c *client.Client) (apiv1.Plan, error) { return c.PlanUndrain(ctx, id, body) })
+		return a.plan(func(ctx context.Context, c *client.Client) (apiv1.Plan, error) {
+			return c.PlanUndrain(ctx, id,
+				body)
+		})
 	}
 	return a.changeMembers("ending the drain of "+u.ID,
 		func(ctx context.Context, c *client.Client) (apiv1.MemberResult, error) {

@@ -25,7 +25,9 @@ func (e *electionsCmd) Run(a *app) error {
 	if e.Follow {
 		return e.follow(a)
 	}
-	list, err := request(a, "asking for elections", func(ctx context.Context, c *client.Client) (apiv1.Elections, error) {
+	list, err := request(a, "asking for elections", func(ctx context.Context, c *client.Client) (apiv1.Elections,
+		error,
+	) {
 		return c.Elections(ctx, e.Limit)
 	})
 	if err != nil {
@@ -43,7 +45,8 @@ func (e *electionsCmd) Run(a *app) error {
 			}
 			return []any{
 				el.StartedAt.UTC().Format(timeForm), el.Term, el.Trigger, el.CandidateID, el.Result,
-				fmt.Sprintf("%d of %d", granted, len(el.Votes)), ms(&el.DurationMS), ms(&el.LeaderlessMS), orDash(el.Reason),
+				fmt.Sprintf("%d of %d", granted, len(el.Votes)), ms(&el.DurationMS), ms(&el.LeaderlessMS),
+				orDash(el.Reason),
 			}
 		})
 		if err != nil || !e.Votes {

@@ -48,9 +48,11 @@ func TestCertificates(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "pki")
 	must(t, "tls", "ca", "--out", dir)
-	must(t, "tls", "cert", "--ca", dir, "--out", dir, "--node", "n1", "--cluster-name", "demo", "--host", "n1.example.org",
+	must(t, "tls", "cert", "--ca", dir, "--out", dir, "--node", "n1", "--cluster-name", "demo", "--host",
+		"n1.example.org",
 		"--host", "10.0.0.1,::1")
-	must(t, "tls", "cert", "--ca", dir, "--out", dir, "--client", "operator/ann", "--cluster-name", "demo", "--days", "30")
+	must(t, "tls", "cert", "--ca", dir, "--out", dir, "--client", "operator/ann", "--cluster-name", "demo", "--days",
+		"30")
 	roots := x509.NewCertPool()
 	roots.AddCert(readCert(t, filepath.Join(dir, "ca.crt")))
 
@@ -73,13 +75,15 @@ func TestCertificates(t *testing.T) {
 				t.Errorf("%s: %v", tc.file, err)
 			}
 		}
-		if !slices.Equal(cert.ExtKeyUsage, tc.usages) || cert.IsCA || len(cert.URIs) != 1 || cert.URIs[0].String() != tc.uri {
+		if !slices.Equal(cert.ExtKeyUsage, tc.usages) || cert.IsCA || len(cert.URIs) != 1 ||
+			cert.URIs[0].String() != tc.uri {
 			t.Errorf("%s: usages %v, CA %v, URIs %v", tc.file, cert.ExtKeyUsage, cert.IsCA, cert.URIs)
 		}
 		if life := cert.NotAfter.Sub(cert.NotBefore); life < tc.life || life > tc.life+time.Hour {
 			t.Errorf("%s lives for %v", tc.file, life)
 		}
-		if _, err := tls.LoadX509KeyPair(filepath.Join(dir, tc.file+".crt"), filepath.Join(dir, tc.file+".key")); err != nil {
+		if _, err := tls.LoadX509KeyPair(filepath.Join(dir, tc.file+".crt"),
+			filepath.Join(dir, tc.file+".key")); err != nil {
 			t.Error(err)
 		}
 	}
@@ -171,7 +175,10 @@ func TestSnapshots(t *testing.T) {
 		switch r.URL.Path {
 		case apiv1.PathLeader:
 			reply(w,
-				apiv1.Leader{LeaderID: "n1", LeaderAddress: strings.TrimPrefix(s.URL, "http://"), ObservedBy: "n1", Term: 1})
+				apiv1.Leader{
+					LeaderID: "n1", LeaderAddress: strings.TrimPrefix(s.URL, "http://"), ObservedBy: "n1",
+					Term: 1,
+				})
 		case apiv1.PathSnapshot:
 			w.Header().Set("Trailer", apiv1.HeaderChecksum)
 			w.Write(sent)

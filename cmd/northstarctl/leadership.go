@@ -38,11 +38,16 @@ func (t *transferCmd) Run(a *app) error {
 	}
 	wait := t.Wait.Milliseconds()
 	if wait < 1 || wait > apiv1.MaxTimeoutMS {
-		return usagef("--wait: must be more than 0 and at most %v (got %v)", apiv1.MaxTimeoutMS*time.Millisecond, t.Wait)
+		return usagef("--wait: must be more than 0 and at most %v (got %v)", apiv1.MaxTimeoutMS*time.Millisecond,
+			t.Wait)
 	}
 	body := apiv1.Transfer{TargetLeaderID: t.To, TimeoutMS: &wait, Reason: t.Reason, PlanID: t.Plan}
 	if t.DryRun {
-		return a.plan(func(ctx context.Context, c *client.Client) (apiv1.Plan, error) { return c.PlanTransfer(ctx, body) })
+		return a.plan(func(ctx context.Context, c *client.Client) (apiv1.Plan,
+			error,
+		) {
+			return c.PlanTransfer(ctx, body)
+		})
 	}
 	return a.moveLeadership(t.Wait, func(ctx context.Context, c *client.Client) (apiv1.TransferResult, error) {
 		// Without a leader, fail after --timeout, not after --wait.
@@ -72,7 +77,11 @@ func (f *failoverCmd) Run(a *app) error {
 	}
 	body := apiv1.Failover{TargetLeaderID: f.To, Reason: f.Reason, PlanID: f.Plan}
 	if f.DryRun {
-		return a.plan(func(ctx context.Context, c *client.Client) (apiv1.Plan, error) { return c.PlanFailover(ctx, body) })
+		return a.plan(func(ctx context.Context, c *client.Client) (apiv1.Plan,
+			error,
+		) {
+			return c.PlanFailover(ctx, body)
+		})
 	}
 	return a.moveLeadership(failoverTimeout, func(ctx context.Context, c *client.Client) (apiv1.TransferResult, error) {
 		return c.Failover(ctx, body)
@@ -85,7 +94,10 @@ func (f *failoverCmd) emergency(a *app) error {
 	case f.To == "" && f.Plan == "":
 		return usagef("--emergency: needs --to")
 	case f.DryRun:
-		return a.plan(func(ctx context.Context, c *client.Client) (apiv1.Plan, error) { return c.PlanEmergency(ctx, body) })
+		return a.plan(func(ctx context.Context, c *client.Client) (apiv1.Plan, error) {
+			return c.PlanEmergency(ctx,
+				body)
+		})
 	case f.Reason == "":
 		return usagef("--emergency: needs --reason")
 	}
@@ -101,7 +113,9 @@ func (f *failoverCmd) emergency(a *app) error {
 // moveLeadership makes one call that moves leadership. The server may take limit, so that its own error arrives
 // first.
 func (a *app) moveLeadership(limit time.Duration, call callFunc[apiv1.TransferResult]) error {
-	res, err := request(a, "moving leadership", func(ctx context.Context, c *client.Client) (apiv1.TransferResult, error) {
+	res, err := request(a, "moving leadership", func(ctx context.Context, c *client.Client) (apiv1.TransferResult,
+		error,
+	) {
 		ctx, cancel := context.WithTimeout(ctx, limit+a.Timeout)
 		defer cancel()
 		return call(ctx, c)

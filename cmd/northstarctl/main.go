@@ -159,7 +159,8 @@ func caFile(ca string) string {
 
 // connect returns a client of the cluster that the flags name. The caller closes it.
 func (a *app) connect() (*client.Client, error) {
-	cfg := client.Config{Endpoints: a.Endpoints, Token: a.Token, Timeout: a.Timeout, UserAgent: "northstarctl/" + version}
+	cfg := client.Config{Endpoints: a.Endpoints, Token: a.Token, Timeout: a.Timeout, UserAgent: "northstarctl/" +
+		version}
 	if a.Timeout <= 0 {
 		return nil, usagef("--timeout: must be more than 0")
 	}

@@ -63,7 +63,10 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		reply(w,
-			apiv1.Leader{LeaderID: "n1", LeaderAddress: "127.0.0.1:1", RaftAddress: "127.0.0.1:2", Term: 4, ObservedBy: "n1"})
+			apiv1.Leader{
+				LeaderID: "n1", LeaderAddress: "127.0.0.1:1", RaftAddress: "127.0.0.1:2", Term: 4,
+				ObservedBy: "n1",
+			})
 		return
 	}
 	body, _ := io.ReadAll(r.Body)
@@ -84,16 +87,21 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 			Quorum:     apiv1.Quorum{Voters: 3, Needed: 2, Healthy: 2},
 			Members: []apiv1.Member{
 				{
-					ID: "n1", RaftAddress: "10.0.0.1:7700", Suffrage: "voter", Priority: 100, Eligible: true, Lifecycle: "active",
-					Healthy: true, State: "leader", LastContactMS: &zero, Version: "v1",
+					ID: "n1", RaftAddress: "10.0.0.1:7700", Suffrage: "voter", Priority: 100, Eligible: true,
+					Lifecycle: "active",
+					Healthy:   true, State: "leader", LastContactMS: &zero, Version: "v1",
 				},
 				{
 					ID: "n2", RaftAddress: "10.0.0.2:7700", Suffrage: "voter", Priority: 50, Eligible: true, Zone: "b",
-					Lifecycle: "draining", Healthy: true, State: "follower", LastContactMS: &contact, LagEntries: 3, Version: "v1",
+					Lifecycle: "draining", Healthy: true, State: "follower", LastContactMS: &contact, LagEntries: 3,
+					Version: "v1",
 				},
-				{ID: "n3", RaftAddress: "10.0.0.3:7700", Suffrage: "voter", Priority: 0, Lifecycle: "dead", Reasons: []string{
-					"no contact", "lag",
-				}, State: "unknown"},
+				{
+					ID: "n3", RaftAddress: "10.0.0.3:7700", Suffrage: "voter", Priority: 0, Lifecycle: "dead",
+					Reasons: []string{
+						"no contact", "lag",
+					}, State: "unknown",
+				},
 			},
 		}
 		if s.noLeader {
@@ -102,8 +110,9 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 		reply(w, c)
 	case "GET /status":
 		reply(w, apiv1.Status{
-			NodeID: "n2", ClusterID: "c1", ClusterName: "demo", State: "follower", Suffrage: "voter", Lifecycle: "active",
-			Term: 4, LeaderID: "n1", LeaderAddress: "10.0.0.1:7701",
+			NodeID: "n2", ClusterID: "c1", ClusterName: "demo", State: "follower", Suffrage: "voter",
+			Lifecycle: "active",
+			Term:      4, LeaderID: "n1", LeaderAddress: "10.0.0.1:7701",
 			LastContactMS: &contact, LastLogIndex: 9, CommitIndex: 8, AppliedIndex: 8, Revision: 5, Priority: 100,
 			Eligible: true, Version: "v1", StartedAt: started, Warnings: []string{
 				"zone differs from the configuration",
@@ -131,11 +140,13 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 	case "GET /admin/audit":
 		reply(w, apiv1.Audit{Next: "9", Items: []apiv1.AuditRecord{
 			{
-				Seq: "8", When: started, Who: "ann", Role: "operator", From: "10.0.0.9:4000", What: "POST /admin/transfer",
+				Seq: "8", When: started, Who: "ann", Role: "operator", From: "10.0.0.9:4000",
+				What:   "POST /admin/transfer",
 				Reason: "upgrade", Result: "ok", Status: 200, Class: "operators", DryRun: true,
 			},
 			{
-				Seq: "9", When: started, Role: "observer", From: "10.0.0.9:4001", What: "PUT /v1/kv/a", Result: "ERR_FORBIDDEN",
+				Seq: "9", When: started, Role: "observer", From: "10.0.0.9:4001", What: "PUT /v1/kv/a",
+				Result: "ERR_FORBIDDEN",
 				Status: 403, Code: 4403, Class: "clients", Delayed: true,
 			},
 		}})
@@ -193,15 +204,22 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 			}},
 			Claims: []apiv1.SplitBrainClaim{
 				{
-					NodeID: "n1", Source: "self", Address: "10.0.0.1:7700", ClusterID: "c1", Generation: 1, Term: 4, Leads: true,
+					NodeID: "n1", Source: "self", Address: "10.0.0.1:7700", ClusterID: "c1", Generation: 1, Term: 4,
+					Leads:    true,
 					LeaderID: "n1", At: started,
 				},
-				{NodeID: "n2", Source: "peer", Address: "10.0.0.2:7700", ClusterID: "c1", Generation: 1, Term: 5, Leads: true, LeaderID: "n2", At: started.Add(
-					-12 * time.Millisecond,
-				)},
-				{NodeID: "n3", Source: "peer", Address: "10.0.0.3:7700", ClusterID: "c2", Generation: 1, At: started.Add(
-					-time.Second,
-				)},
+				{
+					NodeID: "n2", Source: "peer", Address: "10.0.0.2:7700", ClusterID: "c1", Generation: 1, Term: 5,
+					Leads: true, LeaderID: "n2", At: started.Add(
+						-12 * time.Millisecond,
+					),
+				},
+				{
+					NodeID: "n3", Source: "peer", Address: "10.0.0.3:7700", ClusterID: "c2", Generation: 1,
+					At: started.Add(
+						-time.Second,
+					),
+				},
 				{NodeID: "n3", Source: "http", Address: "10.0.0.3:7701", Error: "no answer", At: started},
 			},
 		})
@@ -237,9 +255,10 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 func examplePlan(path string) apiv1.Plan {
 	gap, worst := int64(5), int64(12)
 	p := apiv1.Plan{
-		DryRun: true, PlanID: "transfer.4.n2.0123456789abcdef", Action: "transfer", Term: 4, LeaderID: "n1", TargetID: "n2",
-		How:     "transfer",
-		Summary: "node n1 transfers leadership to node n2", Possible: true, ExpectedGapMS: &gap, WorstGapMS: &worst,
+		DryRun: true, PlanID: "transfer.4.n2.0123456789abcdef", Action: "transfer", Term: 4, LeaderID: "n1",
+		TargetID: "n2",
+		How:      "transfer",
+		Summary:  "node n1 transfers leadership to node n2", Possible: true, ExpectedGapMS: &gap, WorstGapMS: &worst,
 		GapSamples: 9, Risk: "low",
 		Warnings: []string{"node n3 has priority 200, node n2 100: it takes leadership over again"},
 		Candidates: []apiv1.TargetCandidate{
@@ -248,12 +267,16 @@ func examplePlan(path string) apiv1.Plan {
 		},
 	}
 	if path == apiv1.PathEmergency {
-		p.Possible, p.Summary, p.How, p.ExpectedGapMS, p.WorstGapMS, p.GapSamples = false, "nothing: node n2 gets no majority", "election", nil, nil, 0
-		p.Refusal = &apiv1.PlannedError{Code: 4006, Name: "ERR_VOTE_DENIED", Status: 409, Detail: "node n2 gets no majority", Votes: []apiv1.Vote{
-			{
-				VoterID: "n1", Reason: "log behind: 41 < 44",
-			}, {VoterID: "n2", Granted: true, Reason: "itself"}, {VoterID: "n3", Reason: "log behind: 41 < 44"},
-		}}
+		p.Possible, p.Summary, p.How, p.ExpectedGapMS, p.WorstGapMS, p.GapSamples = false,
+			"nothing: node n2 gets no majority", "election", nil, nil, 0
+		p.Refusal = &apiv1.PlannedError{
+			Code: 4006, Name: "ERR_VOTE_DENIED", Status: 409,
+			Detail: "node n2 gets no majority", Votes: []apiv1.Vote{
+				{
+					VoterID: "n1", Reason: "log behind: 41 < 44",
+				}, {VoterID: "n2", Granted: true, Reason: "itself"}, {VoterID: "n3", Reason: "log behind: 41 < 44"},
+			},
+		}
 	}
 	return p
 }
@@ -277,9 +300,10 @@ func memberPlan(method, id, body string) apiv1.Plan {
 
 func recoveryPlan() apiv1.Plan {
 	return apiv1.Plan{
-		DryRun: true, PlanID: "recover.4.n2.0123456789abcdef", Action: "recover", Term: 4, TargetID: "n2", Possible: true,
-		Risk:    "high",
-		Summary: "node n2 becomes the only voter of generation 2", Warnings: []string{"lost: much"},
+		DryRun: true, PlanID: "recover.4.n2.0123456789abcdef", Action: "recover", Term: 4, TargetID: "n2",
+		Possible: true,
+		Risk:     "high",
+		Summary:  "node n2 becomes the only voter of generation 2", Warnings: []string{"lost: much"},
 		Candidates: []apiv1.TargetCandidate{{
 			ID: "n2", Eligible: true, Voter: true, Priority: 100,
 		}, {ID: "n1", Voter: true, Priority: 100, LagEntries: 2, Reason: "its log ends earlier"}},
@@ -442,7 +466,10 @@ func TestExitCodes(t *testing.T) {
 		"condition": {
 			cluster.Errorf(cluster.CodeConditionFailed, "x"), "kv put app/config v --if-revision 3", exitFailed,
 		},
-		"fenced":           {cluster.Errorf(cluster.CodeFenced, "token 3"), "kv put app/config v --fence job=2", exitFailed},
+		"fenced": {
+			cluster.Errorf(cluster.CodeFenced, "token 3"), "kv put app/config v --fence job=2",
+			exitFailed,
+		},
 		"no leader":        {cluster.Errorf(cluster.CodeNoLeader, "none"), "kv get app/config", exitNoLeader},
 		"unauthenticated":  {cluster.Errorf(cluster.CodeUnauthenticated, "no token"), "kv get app/config", exitRefused},
 		"forbidden":        {cluster.Errorf(cluster.CodeForbidden, "observer"), "members demote n4", exitRefused},
@@ -460,7 +487,8 @@ func TestExitCodes(t *testing.T) {
 		"refused plan":     {nil, "failover --emergency --to n2 --dry-run", exitFailed},
 		"denied votes":     {cluster.Errorf(cluster.CodeVoteDenied, "no majority"), "failover --to n2", exitFailed},
 		"stale plan": {
-			cluster.Errorf(cluster.CodeTermStale, "term 5"), "transfer --plan transfer.4.n2.0123456789abcdef", exitFailed,
+			cluster.Errorf(cluster.CodeTermStale, "term 5"), "transfer --plan transfer.4.n2.0123456789abcdef",
+			exitFailed,
 		},
 		"failover unknown": {cluster.Errorf(cluster.CodeOutcomeUnknown, "lost"), "failover", exitUnknown},
 		"bad pause":        {nil, "auto-failover pause --for -1s", exitUsage},
@@ -529,7 +557,8 @@ func TestFailover_ShowsVotes(t *testing.T) {
 	}
 	s.fail = denied
 	if code, stdout, stderr := ctl(t, s, "", "failover", "--to", "n2"); code != exitFailed ||
-		!strings.Contains(stdout, "n3     no       log behind: 41 < 44") || !strings.Contains(stderr, "gets no majority") {
+		!strings.Contains(stdout, "n3     no       log behind: 41 < 44") ||
+		!strings.Contains(stderr, "gets no majority") {
 		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
 	}
 	if _, stdout, _ := ctl(t, s, "", "failover", "--to", "n2", "-o", "json"); !json.Valid([]byte(stdout)) ||
@@ -554,7 +583,8 @@ func TestConfirmation(t *testing.T) {
 			}
 		}
 		s := newServer(t)
-		if code, _, stderr := ctl(t, s, "", append(args, "--yes")...); code != exitDone || strings.Contains(stderr, "[y/N]") {
+		if code, _, stderr := ctl(t, s, "", append(args, "--yes")...); code != exitDone ||
+			strings.Contains(stderr, "[y/N]") {
 			t.Errorf("%q --yes: exit %d, %q", args, code, stderr)
 		}
 	}

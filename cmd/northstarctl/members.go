@@ -59,7 +59,10 @@ func (m *membersAddCmd) Run(a *app) error {
 		body.Suffrage = string(cluster.NonVoter)
 	}
 	if m.DryRun {
-		return a.plan(func(ctx context.Context, c *client.Client) (apiv1.Plan, error) { return c.PlanAddMember(ctx, body) })
+		return a.plan(func(ctx context.Context, c *client.Client) (apiv1.Plan, error) {
+			return c.PlanAddMember(ctx,
+				body)
+		})
 	}
 	return a.changeMembers("adding "+m.ID, func(ctx context.Context, c *client.Client) (apiv1.MemberResult, error) {
 		return c.AddMember(ctx, body)
@@ -108,7 +111,8 @@ func (m *membersSetCmd) Run(a *app) error {
 		return err
 	}
 	if m.Priority == nil && m.Eligible == nil && m.Zone == nil && m.Raft == nil && m.HTTP == nil && !m.Readmit {
-		return usagef("nothing to set: at least one of --priority, --eligible, --zone, --raft, --http, --readmit is required")
+		return usagef(
+			"nothing to set: at least one of --priority, --eligible, --zone, --raft, --http, --readmit is required")
 	}
 	if m.Priority != nil && (*m.Priority < 0 || *m.Priority > cluster.MaxPriority) {
 		return usagef("--priority: must be 0 to %d (got %d)", cluster.MaxPriority, *m.Priority)
@@ -167,7 +171,8 @@ func (a *app) patchMember(id cluster.NodeID, body apiv1.MemberPatch, f changeFla
 }
 
 func (a *app) changeMembers(what string, change callFunc[apiv1.MemberResult]) error {
-	return show(a, what, change, func(res apiv1.MemberResult) error { return a.printf("%s: %s\n", res.ID, res.Message) })
+	return show(a, what, change,
+		func(res apiv1.MemberResult) error { return a.printf("%s: %s\n", res.ID, res.Message) })
 }
 
 func memberID(s string) (cluster.NodeID, error) {

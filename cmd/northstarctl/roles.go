@@ -35,7 +35,8 @@ func (r *roleLsCmd) Run(a *app) error {
 		return tableOf(a, []string{"role", "holder", "token", "acquired", "lease until", "value"}, list,
 			func(r apiv1.Role) []any {
 				return []any{
-					r.Role, orDash(r.Holder), r.Token, formatTime(r.AcquiredAt), formatTime(r.LeaseUntil), printable([]byte(r.Value)),
+					r.Role, orDash(r.Holder), r.Token, formatTime(r.AcquiredAt), formatTime(r.LeaseUntil),
+					printable([]byte(r.Value)),
 				}
 			})
 	})
@@ -101,7 +102,8 @@ func (r *roleCampaignCmd) Run(a *app) error {
 func (r *roleCampaignCmd) campaign(a *app, ctx context.Context, c *client.Client, session string) (apiv1.Role, error) {
 	stop := a.progress("waiting for role " + r.Role)
 	role, err := c.CampaignRole(ctx, r.Role, apiv1.Campaign{
-		SessionID: session, Value: r.Value, WaitMS: r.Wait.Milliseconds(), TakeoverDelayMS: r.TakeoverDelay.Milliseconds(),
+		SessionID: session, Value: r.Value, WaitMS: r.Wait.Milliseconds(),
+		TakeoverDelayMS: r.TakeoverDelay.Milliseconds(),
 	})
 	stop()
 	if err != nil {
@@ -122,7 +124,8 @@ func (r *roleCampaignCmd) holdRole(a *app, c *client.Client) error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), a.Timeout)
 		defer cancel()
 		if err := c.EndSession(ctx, made.SessionID); err != nil && !errors.Is(err, client.ErrSessionEnded) {
-			fmt.Fprintf(a.stderr, "northstarctl: cannot end session %s: %v (it expires after its TTL)\n", made.SessionID, err)
+			fmt.Fprintf(a.stderr, "northstarctl: cannot end session %s: %v (it expires after its TTL)\n",
+				made.SessionID, err)
 		}
 	}()
 	ctx, lost := context.WithCancelCause(a.ctx)
@@ -177,7 +180,9 @@ type roleResignCmd struct {
 }
 
 func (r *roleResignCmd) Run(a *app) error {
-	return show(a, "resigning from role "+r.Role, func(ctx context.Context, c *client.Client) (apiv1.RoleResult, error) {
+	return show(a, "resigning from role "+r.Role, func(ctx context.Context, c *client.Client) (apiv1.RoleResult,
+		error,
+	) {
 		return c.ResignRole(ctx, r.Role, r.Session)
 	}, func(res apiv1.RoleResult) error {
 		return a.printf("%s; held by: %s\n", res.Message, orDash(res.Holder))
@@ -203,7 +208,8 @@ func (r *roleWatchCmd) Run(a *app) error {
 		if ch.Elected {
 			event = apiv1.EventElected
 		}
-		return roleLine{event, ch.RoleEvent}, fmt.Sprintf("%d %s %s token %d %s", ch.Revision, event, ch.Holder, ch.Token,
+		return roleLine{event, ch.RoleEvent}, fmt.Sprintf("%d %s %s token %d %s", ch.Revision, event, ch.Holder,
+			ch.Token,
 			ch.Cause)
 	})
 }
@@ -221,9 +227,13 @@ func (r *roleHistoryCmd) Run(a *app) error {
 		return err
 	}
 	return a.printResult(h.Items, func() error {
-		return tableOf(a, []string{"token", "holder", "acquired", "ended", "cause"}, h.Items, func(t apiv1.Tenure) []any {
-			return []any{t.Token, t.Holder, t.AcquiredAt.UTC().Format(timeForm), formatTime(t.EndedAt), orDash(t.Cause)}
-		})
+		return tableOf(a, []string{"token", "holder", "acquired", "ended", "cause"}, h.Items,
+			func(t apiv1.Tenure) []any {
+				return []any{
+					t.Token, t.Holder, t.AcquiredAt.UTC().Format(timeForm), formatTime(t.EndedAt),
+					orDash(t.Cause),
+				}
+			})
 	})
 }
 
@@ -240,7 +250,10 @@ func (n *nodesCmd) Run(a *app) error {
 		return page.Items, page.Next, err
 	})
 	return show(a, "listing nodes", pages, func(list []apiv1.Node) error {
-		return tableOf(a, []string{"node", "status", "address", "http port", "roles", "capabilities", "version", "load"},
+		return tableOf(a, []string{
+			"node", "status", "address", "http port", "roles", "capabilities", "version",
+			"load",
+		},
 			list, func(n apiv1.Node) []any {
 				load := "-"
 				if n.Load != nil {

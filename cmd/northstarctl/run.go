@@ -27,7 +27,8 @@ const (
 // forwardedSignals are forwarded to the command; terminatingSignals are those of them that end run.
 var (
 	forwardedSignals = []os.Signal{
-		syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH,
+		syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2,
+		syscall.SIGWINCH,
 	}
 	terminatingSignals = map[os.Signal]bool{
 		syscall.SIGHUP: true, syscall.SIGINT: true, syscall.SIGQUIT: true, syscall.SIGTERM: true,
@@ -99,12 +100,16 @@ func (r *runCmd) Run(a *app) error {
 		return err
 	}
 	defer closeElector()
-	s := &supervisor{runCmd: r, a: a, path: path, elector: elector, signals: signals, clock: client.NewDeadline(nil).Now}
+	s := &supervisor{
+		runCmd: r, a: a, path: path, elector: elector, signals: signals,
+		clock: client.NewDeadline(nil).Now,
+	}
 	err = s.run(context.WithoutCancel(a.ctx))
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), releaseTimeout)
 	defer cancel()
 	if e := elector.Close(ctx); e != nil {
-		fmt.Fprintf(a.stderr, "northstarctl: cannot release role %s: %v (it is free when the lease expires)\n", r.Role, e)
+		fmt.Fprintf(a.stderr, "northstarctl: cannot release role %s: %v (it is free when the lease expires)\n", r.Role,
+			e)
 	}
 	return err
 }
@@ -123,7 +128,10 @@ func (r *runCmd) elector(a *app) (e client.Elector, closeElector func(), err err
 		return nil, nil, err
 	}
 	k, err := c.NewCandidate(client.CandidateConfig{
-		Role: r.Role, Value: r.Value, TakeoverDelay: r.TakeoverDelay, Session: client.SessionConfig{Name: r.Name, TTL: r.TTL},
+		Role: r.Role, Value: r.Value, TakeoverDelay: r.TakeoverDelay, Session: client.SessionConfig{
+			Name: r.Name,
+			TTL:  r.TTL,
+		},
 	})
 	if err != nil {
 		c.Close()

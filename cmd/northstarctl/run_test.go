@@ -290,7 +290,8 @@ func testRunEnvironment(t *testing.T, endpoint string, c *client.Client) {
 		"--role env --restart often -- true": exitUsage, "--role env --takeover-delay=-1s -- true": exitUsage,
 		"--role env --no-such-flag -- true": exitUsage,
 	} {
-		cmd := exec.Command("/proc/self/exe", append([]string{"--endpoints", endpoint, "run"}, strings.Fields(args)...)...)
+		cmd := exec.Command("/proc/self/exe", append([]string{"--endpoints", endpoint, "run"},
+			strings.Fields(args)...)...)
 		cmd.Env = append(os.Environ(), asProgram+"=yes")
 		out, err := cmd.CombinedOutput()
 		if cmd.ProcessState.ExitCode() != want || !strings.Contains(string(out), "northstarctl: ") {
@@ -363,7 +364,8 @@ func testRunEvicted(t *testing.T, endpoint string, c *client.Client) {
 	r.line("pid")
 	r.line("child")
 	if second <= first || alive(pid) || alive(child) {
-		t.Errorf("token %d after %d; the first command lives: %v, its child: %v", second, first, alive(pid), alive(child))
+		t.Errorf("token %d after %d; the first command lives: %v, its child: %v", second, first, alive(pid),
+			alive(child))
 	}
 	r.signal(syscall.SIGTERM)
 	r.line("TERM")

@@ -265,7 +265,10 @@ func (r roleRelease) release(ctx context.Context) error {
 		return postgres.Release(ctx, postgres.Config{DSN: r.Postgres, Role: r.Role}, r.Session)
 	}
 	a := &app{
-		commands: commands{Endpoints: r.Endpoints, Token: r.Token, CA: r.CA, Cert: r.Cert, Key: r.Key, Timeout: r.Timeout},
+		commands: commands{
+			Endpoints: r.Endpoints, Token: r.Token, CA: r.CA, Cert: r.Cert, Key: r.Key,
+			Timeout: r.Timeout,
+		},
 	}
 	c, err := a.connect()
 	if err != nil {

@@ -221,7 +221,8 @@ func (a *app) savePair(files pairFiles, der []byte, key *ecdsa.PrivateKey, until
 		return err
 	}
 	write := func(file string, mode fs.FileMode, kind string, der []byte) error {
-		return writeFile(file, mode, func(f *os.File) error { return pem.Encode(f, &pem.Block{Type: kind, Bytes: der}) })
+		return writeFile(file, mode,
+			func(f *os.File) error { return pem.Encode(f, &pem.Block{Type: kind, Bytes: der}) })
 	}
 	if err := errors.Join(write(keyFile, 0o600, "PRIVATE KEY", keyDER),
 		write(certFile, 0o644, "CERTIFICATE", der)); err != nil {

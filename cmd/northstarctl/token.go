@@ -26,8 +26,9 @@ func (t *tokenNewCmd) Run(a *app) error {
 	}
 	tok, hash := token.New()
 	if terminal(a.stderr) {
-		fmt.Fprintf(a.stderr, "Give this token to the user, and add this entry to the auth.tokens file of every node:\n\n"+
-			"[[token]]\nname = %q\nrole = %q\nhash = %q\n\n", t.Name, role, hash)
+		fmt.Fprintf(a.stderr,
+			"Give this token to the user, and add this entry to the auth.tokens file of every node:\n\n"+
+				"[[token]]\nname = %q\nrole = %q\nhash = %q\n\n", t.Name, role, hash)
 	}
 	return a.printJSONLine(struct {
 		Token string `json:"token"`

@@ -45,10 +45,16 @@ func TestEverythingWaitsForAVoteThatIsWritten(t *testing.T) {
 		"an answer":           {func(t *testing.T) { mustSettle(t, s) }, []string{mine}},
 		"entries":             {func(t *testing.T) { mustStore(t, s, command(4)) }, []string{mine, "entries [4]"}},
 		"a truncation":        {func(t *testing.T) { mustDelete(t, s) }, []string{mine, "delete 1-2"}},
-		"a term":              {func(t *testing.T) { s.state = follower; setTerm(t, s, 8) }, []string{mine, "CurrentTerm 8"}},
-		"a term for a vote":   {func(t *testing.T) { s.state = follower; s.trackVote(true); setTerm(t, s, 8) }, []string{mine}},
-		"its next candidacy":  {func(t *testing.T) { candidate(t, s, 8) }, []string{mine, "term 8, vote 8 for me"}},
-		"the end":             {func(*testing.T) { s.stopWrites() }, []string{mine}},
+		"a term": {
+			func(t *testing.T) { s.state = follower; setTerm(t, s, 8) },
+			[]string{mine, "CurrentTerm 8"},
+		},
+		"a term for a vote": {
+			func(t *testing.T) { s.state = follower; s.trackVote(true); setTerm(t, s, 8) },
+			[]string{mine},
+		},
+		"its next candidacy": {func(t *testing.T) { candidate(t, s, 8) }, []string{mine, "term 8, vote 8 for me"}},
+		"the end":            {func(*testing.T) { s.stopWrites() }, []string{mine}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -94,7 +100,8 @@ func TestAnAnswerBeforeItsOwnVote(t *testing.T) {
 		setTerm(t, s, 7)
 		quick := &raftTransport{Transport: grants{}, store: s}
 		ask := func() {
-			if err := quick.RequestVote("n2", "n2", &raft.RequestVoteRequest{Term: 7}, new(raft.RequestVoteResponse)); err != nil {
+			if err := quick.RequestVote("n2", "n2", &raft.RequestVoteRequest{Term: 7},
+				new(raft.RequestVoteResponse)); err != nil {
 				t.Error(err)
 			}
 		}
@@ -123,7 +130,9 @@ func TestAnAnswerBeforeItsOwnVote(t *testing.T) {
 // grants is a transport to voters that grant at once.
 type grants struct{ Transport }
 
-func (grants) RequestVote(_ raft.ServerID, _ raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
+func (grants) RequestVote(_ raft.ServerID, _ raft.ServerAddress, args *raft.RequestVoteRequest,
+	resp *raft.RequestVoteResponse,
+) error {
 	resp.Term, resp.Granted = args.Term, true
 	return nil
 }

@@ -77,10 +77,16 @@ func TestEverythingWaitsForEntriesThatAreWritten(t *testing.T) {
 		then func(*testing.T)
 		want []string
 	}{
-		"more entries":       {func(t *testing.T) { mustStore(t, s, config(5)) }, []string{"entries [4]", "entries [5]"}},
-		"a truncation":       {func(t *testing.T) { mustDelete(t, s) }, []string{"entries [4]", "delete 1-2"}},
-		"a term":             {func(t *testing.T) { setTerm(t, s, 7) }, []string{"entries [4]", "CurrentTerm 7"}},
-		"its candidacy":      {func(t *testing.T) { candidate(t, s, 7) }, []string{"entries [4]", "term 7, vote 7 for me"}},
+		"more entries": {
+			func(t *testing.T) { mustStore(t, s, config(5)) },
+			[]string{"entries [4]", "entries [5]"},
+		},
+		"a truncation": {func(t *testing.T) { mustDelete(t, s) }, []string{"entries [4]", "delete 1-2"}},
+		"a term":       {func(t *testing.T) { setTerm(t, s, 7) }, []string{"entries [4]", "CurrentTerm 7"}},
+		"its candidacy": {
+			func(t *testing.T) { candidate(t, s, 7) },
+			[]string{"entries [4]", "term 7, vote 7 for me"},
+		},
 		"a vote":             {func(t *testing.T) { vote(t, s, 7, "n2") }, []string{"entries [4]", "LastVoteCand n2"}},
 		"a term for a vote":  {func(t *testing.T) { s.trackVote(true); setTerm(t, s, 7) }, []string{"entries [4]"}},
 		"an answer":          {func(t *testing.T) { mustSettle(t, s) }, []string{"entries [4]"}},

@@ -24,8 +24,8 @@ const (
 	MinSnapshotInterval = 5 * time.Millisecond
 
 	// firstSnapshotDivisor is which part of the snapshot interval passes before raft.Raft checks for the first time, or
-	// twice that. The interval starts again with each start. A node that restarts more often would never compact its log,
-	// and each start would read more of it and vote later.
+	// twice that. The interval starts again with each start. A node that restarts more often would never compact its
+	// log, and each start would read more of it and vote later.
 	firstSnapshotDivisor = 24
 )
 
@@ -47,8 +47,8 @@ type Config struct {
 
 	// KeepState leaves the FSM as it is, if the newest snapshot is not ahead of it.
 	KeepState bool
-	// ElectionBlocked reports whether a node whose log ends at lastIndex must not become candidate. It is called until it
-	// reports false.
+	// ElectionBlocked reports whether a node whose log ends at lastIndex must not become candidate. It is called until
+	// it reports false.
 	ElectionBlocked func(lastIndex uint64) bool
 	// OnStuckTransfer is called when a transfer never ends inside raft.Raft: this instance has to be replaced.
 	OnStuckTransfer func()

@@ -98,7 +98,10 @@ func TestFSMStopsAtWhatItCannotRead(t *testing.T) {
 func TestFSMForgets(t *testing.T) {
 	f := newTestFSM()
 	known, none := "i1", ""
-	member := state.Command{Kind: state.KindMember, Member: &cluster.Member{ID: "n2", Incarnation: known, Lifecycle: cluster.Active}}
+	member := state.Command{Kind: state.KindMember, Member: &cluster.Member{
+		ID: "n2", Incarnation: known,
+		Lifecycle: cluster.Active,
+	}}
 	f.ApplyBatch([]*raft.Log{f.entry(t, member)})
 	if len(f.forgot) != 0 || f.changes != 1 {
 		t.Fatalf("forgot %v, %d changes", f.forgot, f.changes)

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// blockedElectionTimeout is how long a node that must not become candidate waits as one, once it has lost its leader:
-	// it raises its term once, and not repeatedly.
+	// blockedElectionTimeout is how long a node that must not become candidate waits as one, once it has lost its
+	// leader: it raises its term once, and not repeatedly.
 	blockedElectionTimeout = 365 * 24 * time.Hour
 	// blockedTimeoutExtra makes a blocked follower's timeout longer. raft.Raft looks at a timeout at once only when it
 	// gets shorter.
@@ -76,15 +76,17 @@ func Start(cfg Config) (i *Instance, err error) {
 		}
 		return raft.Shutdown
 	}
-	i.store.voters = func() int { return cluster.CountVoters(Servers(running.Load().GetConfiguration().Configuration())) }
+	i.store.voters = func() int {
+		return cluster.CountVoters(Servers(running.Load().GetConfiguration().Configuration()))
+	}
 	i.trans = &raftTransport{Transport: cfg.Transport, store: i.store}
 	i.raft, err = raft.NewRaft(conf, cfg.FSM, i.store, i.store, cfg.Snapshots, i.trans)
 	if err != nil {
 		return nil, fmt.Errorf("start raft: %w", err)
 	}
 	running.Store(i.raft)
-	// The filter runs at every transition, on the library's own goroutine. It queues nothing, so it cannot stall or drop
-	// events as a channel would.
+	// The filter runs at every transition, on the library's own goroutine. It queues nothing, so it cannot stall or
+	// drop events as a channel would.
 	i.raft.RegisterObserver(raft.NewObserver(nil, false, func(*raft.Observation) bool {
 		notify(i.changed)
 		return false

@@ -70,7 +70,10 @@ func TestRevokedTransferIsNotSent(t *testing.T) {
 
 // What the table of hazards asks of the library's configuration. Each value has gone wrong as the other.
 func TestRaftConfig(t *testing.T) {
-	c := Config{Self: "n1", TimeoutMin: 150 * time.Millisecond, TimeoutMax: 300 * time.Millisecond, TrailingLogs: 1000, SnapshotThreshold: 100, SnapshotInterval: time.Second}
+	c := Config{
+		Self: "n1", TimeoutMin: 150 * time.Millisecond, TimeoutMax: 300 * time.Millisecond, TrailingLogs: 1000,
+		SnapshotThreshold: 100, SnapshotInterval: time.Second,
+	}
 	rc := c.raftConfig(hclog.NewNullLogger())
 	if rc.RestoreCommittedLogs || rc.BatchApplyCh || rc.PreVoteDisabled || rc.NotifyCh != nil || rc.ShutdownOnRemove {
 		t.Errorf("%+v", rc)

@@ -116,7 +116,10 @@ func TestStoreModel(t *testing.T) {
 }
 
 func newModel(t *testing.T, seed uint64) *model {
-	m := &model{t: t, rng: rand.New(rand.NewPCG(seed, 1)), state: raft.Follower, voters: 3, term: 1, loop: make(chan struct{})}
+	m := &model{
+		t: t, rng: rand.New(rand.NewPCG(seed, 1)), state: raft.Follower, voters: 3, term: 1,
+		loop: make(chan struct{}),
+	}
 	close(m.loop)
 	if m.rng.IntN(8) == 0 {
 		m.voters = 1
@@ -196,7 +199,10 @@ func (m *model) nextCall() {
 		m.durableVote(m.term, "me")
 		m.append(raft.LogNoop, 1)
 	case m.state == raft.Leader && n < 7:
-		m.append([]raft.LogType{raft.LogCommand, raft.LogCommand, raft.LogBarrier, raft.LogConfiguration}[m.rng.IntN(4)], 1+m.rng.IntN(3))
+		m.append([]raft.LogType{
+			raft.LogCommand, raft.LogCommand, raft.LogBarrier,
+			raft.LogConfiguration,
+		}[m.rng.IntN(4)], 1+m.rng.IntN(3))
 	case n < 3:
 		m.stand()
 	case n < 6:
@@ -215,7 +221,8 @@ func (m *model) setTerm(term uint64) error {
 }
 
 func (m *model) castVote(candidate string) error {
-	err := errors.Join(m.store.SetUint64([]byte(keyLastVoteTerm), m.term), m.store.Set([]byte(keyLastVoteCand), []byte(candidate)))
+	err := errors.Join(m.store.SetUint64([]byte(keyLastVoteTerm), m.term),
+		m.store.Set([]byte(keyLastVoteCand), []byte(candidate)))
 	if err == nil {
 		m.voteTerm, m.vote = m.term, candidate
 	}
@@ -263,7 +270,8 @@ func (m *model) answerVote() {
 
 func (m *model) durableVote(term uint64, candidate string) {
 	if m.disk.voteTerm < term || m.disk.voteTerm == term && m.disk.vote != candidate {
-		m.t.Errorf("the vote for %s in term %d counts, and %s in term %d is durable", candidate, term, m.disk.vote, m.disk.voteTerm)
+		m.t.Errorf("the vote for %s in term %d counts, and %s in term %d is durable", candidate, term, m.disk.vote,
+			m.disk.voteTerm)
 	}
 }
 

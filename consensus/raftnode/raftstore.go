@@ -28,8 +28,8 @@ var (
 	errStopped = errors.New("this node is stopping")
 	// errWriteIncomplete is why nothing is written after a write that did not return.
 	errWriteIncomplete = errors.New("the previous write has not ended")
-	// errElectionBlocked is why this node's vote for itself is not recorded. raft.Raft then does not count that vote, and
-	// stays a candidate that cannot win.
+	// errElectionBlocked is why this node's vote for itself is not recorded. raft.Raft then does not count that vote,
+	// and stays a candidate that cannot win.
 	errElectionBlocked = errors.New("elections are blocked until the log reaches this node's admission entry")
 )
 

@@ -66,7 +66,8 @@ func newDiary(state *raft.RaftState, voters *int) (*diary, *raftStore) {
 
 func vote(t *testing.T, s *raftStore, term uint64, candidate string) {
 	t.Helper()
-	if err := errors.Join(s.SetUint64([]byte(keyLastVoteTerm), term), s.Set([]byte(keyLastVoteCand), []byte(candidate))); err != nil {
+	if err := errors.Join(s.SetUint64([]byte(keyLastVoteTerm), term),
+		s.Set([]byte(keyLastVoteCand), []byte(candidate))); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -114,13 +115,25 @@ func TestTermWaitsForItsVote(t *testing.T) {
 		then func(*testing.T, *raftStore)
 		want []string
 	}{
-		"the vote":       {func(t *testing.T, s *raftStore) { vote(t, s, 6, "n2") }, []string{"term 6, vote 6 for n2"}},
-		"an answer":      {func(t *testing.T, s *raftStore) { mustSettle(t, s) }, []string{"CurrentTerm 6"}},
-		"entries":        {func(t *testing.T, s *raftStore) { mustStore(t, s, command(1)) }, []string{"CurrentTerm 6", "entries [1]"}},
-		"a truncation":   {func(t *testing.T, s *raftStore) { mustDelete(t, s) }, []string{"CurrentTerm 6", "delete 1-2"}},
-		"a newer term":   {func(t *testing.T, s *raftStore) { setTerm(t, s, 7); mustSettle(t, s) }, []string{"CurrentTerm 7"}},
-		"its candidacy":  {func(t *testing.T, s *raftStore) { candidate(t, s, 7) }, []string{"term 7, vote 7 for me"}},
-		"answers, twice": {func(t *testing.T, s *raftStore) { mustSettle(t, s); mustSettle(t, s) }, []string{"CurrentTerm 6"}},
+		"the vote":  {func(t *testing.T, s *raftStore) { vote(t, s, 6, "n2") }, []string{"term 6, vote 6 for n2"}},
+		"an answer": {func(t *testing.T, s *raftStore) { mustSettle(t, s) }, []string{"CurrentTerm 6"}},
+		"entries": {
+			func(t *testing.T, s *raftStore) { mustStore(t, s, command(1)) },
+			[]string{"CurrentTerm 6", "entries [1]"},
+		},
+		"a truncation": {
+			func(t *testing.T, s *raftStore) { mustDelete(t, s) },
+			[]string{"CurrentTerm 6", "delete 1-2"},
+		},
+		"a newer term": {
+			func(t *testing.T, s *raftStore) { setTerm(t, s, 7); mustSettle(t, s) },
+			[]string{"CurrentTerm 7"},
+		},
+		"its candidacy": {func(t *testing.T, s *raftStore) { candidate(t, s, 7) }, []string{"term 7, vote 7 for me"}},
+		"answers, twice": {
+			func(t *testing.T, s *raftStore) { mustSettle(t, s); mustSettle(t, s) },
+			[]string{"CurrentTerm 6"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			state, voters := raft.Follower, 3
@@ -225,7 +238,13 @@ func TestFirstEntryThatMustNotWait(t *testing.T) {
 		state  raft.RaftState
 		voters int
 		entry  []*raft.Log
-	}{{raft.Follower, 3, noop(4)}, {raft.Candidate, 3, noop(4)}, {raft.Leader, 1, noop(4)}, {raft.Leader, 3, command(4)}, {raft.Leader, 3, append(noop(4), noop(5)...)}} {
+	}{
+		{raft.Follower, 3, noop(4)},
+		{raft.Candidate, 3, noop(4)},
+		{raft.Leader, 1, noop(4)},
+		{raft.Leader, 3, command(4)},
+		{raft.Leader, 3, append(noop(4), noop(5)...)},
+	} {
 		d, s := newDiary(&tt.state, &tt.voters)
 		mustStore(t, s, tt.entry)
 		mustSettle(t, s)
@@ -241,12 +260,21 @@ func TestFirstEntryIsWrittenInTheEnd(t *testing.T) {
 		then func(*testing.T, *raftStore)
 		want []string
 	}{
-		"a term":        {func(t *testing.T, s *raftStore) { setTerm(t, s, 7) }, []string{"entries [4]", "CurrentTerm 7"}},
-		"a vote":        {func(t *testing.T, s *raftStore) { vote(t, s, 7, "n2") }, []string{"entries [4]", "LastVoteCand n2"}},
-		"a truncation":  {func(t *testing.T, s *raftStore) { mustDelete(t, s) }, []string{"entries [4]", "delete 1-2"}},
-		"other entries": {func(t *testing.T, s *raftStore) { mustStore(t, s, command(9)) }, []string{"entries [4]", "entries [9]"}},
-		"time":          {func(*testing.T, *raftStore) { time.Sleep(noopMaxDelay) }, []string{"entries [4]"}},
-		"no more time":  {func(_ *testing.T, s *raftStore) { s.close(); time.Sleep(noopMaxDelay) }, nil},
+		"a term": {
+			func(t *testing.T, s *raftStore) { setTerm(t, s, 7) },
+			[]string{"entries [4]", "CurrentTerm 7"},
+		},
+		"a vote": {
+			func(t *testing.T, s *raftStore) { vote(t, s, 7, "n2") },
+			[]string{"entries [4]", "LastVoteCand n2"},
+		},
+		"a truncation": {func(t *testing.T, s *raftStore) { mustDelete(t, s) }, []string{"entries [4]", "delete 1-2"}},
+		"other entries": {
+			func(t *testing.T, s *raftStore) { mustStore(t, s, command(9)) },
+			[]string{"entries [4]", "entries [9]"},
+		},
+		"time":         {func(*testing.T, *raftStore) { time.Sleep(noopMaxDelay) }, []string{"entries [4]"}},
+		"no more time": {func(_ *testing.T, s *raftStore) { s.close(); time.Sleep(noopMaxDelay) }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -267,13 +295,16 @@ func TestElectionBlocked_WritesNoSelfVote(t *testing.T) {
 	d, s := newDiary(&role, &voters)
 	s.electionBlocked = func() bool { return true }
 	vote := func(to []byte) error {
-		return errors.Join(s.SetUint64([]byte(keyCurrentTerm), 7), s.SetUint64([]byte(keyLastVoteTerm), 7), s.Set([]byte(keyLastVoteCand), to))
+		return errors.Join(s.SetUint64([]byte(keyCurrentTerm), 7), s.SetUint64([]byte(keyLastVoteTerm), 7),
+			s.Set([]byte(keyLastVoteCand), to))
 	}
-	if err := vote(s.self); !errors.Is(err, errElectionBlocked) || !slices.Equal(d.since(0), []string{"CurrentTerm 7"}) {
+	if err := vote(s.self); !errors.Is(err, errElectionBlocked) ||
+		!slices.Equal(d.since(0), []string{"CurrentTerm 7"}) {
 		t.Errorf("for itself: %v, %v", err, d.since(0))
 	}
 	role = raft.Follower
-	if err := vote([]byte("another")); err != nil || !slices.Equal(d.since(1), []string{"CurrentTerm 7", "LastVoteCand another"}) {
+	if err := vote([]byte("another")); err != nil ||
+		!slices.Equal(d.since(1), []string{"CurrentTerm 7", "LastVoteCand another"}) {
 		t.Errorf("for another: %v, %v", err, d.since(1))
 	}
 }

@@ -53,7 +53,8 @@ func BenchmarkAppend(b *testing.B) {
 		{"guarded", func(b *testing.B) raft.LogStore { return guardDir(b, b.TempDir()).Log() }},
 	} {
 		for _, n := range []int{1, 64} {
-			b.Run(store.name+map[int]string{1: "/1", 64: "/64"}[n], func(b *testing.B) { benchAppend(b, store.open(b), n) })
+			b.Run(store.name+map[int]string{1: "/1", 64: "/64"}[n],
+				func(b *testing.B) { benchAppend(b, store.open(b), n) })
 		}
 	}
 }

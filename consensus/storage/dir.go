@@ -106,7 +106,8 @@ func (d *Dir) openStores(logger hclog.Logger) error {
 		return err
 	}
 	if term := d.vote.durable.currentTerm; term < log.term {
-		return &DamagedError{Path: d.file(voteName), What: fmt.Sprintf("its term is %d, the log's is %d", term, log.term)}
+		return &DamagedError{Path: d.file(voteName), What: fmt.Sprintf("its term is %d, the log's is %d", term,
+			log.term)}
 	}
 	if d.log, err = openLog(d.file(logName), log); err != nil {
 		return err

@@ -69,7 +69,8 @@ func (l *guardedLog) storeCall(entries []*raft.Log) error {
 	err := l.guard.write(OpAppend, func() error { return l.store.StoreLogs(sealed) })
 	if err != nil {
 		l.guard.cache.clear()
-		return l.failed(fmt.Errorf("store log entries %d to %d: %w", entries[0].Index, entries[len(entries)-1].Index, err))
+		return l.failed(fmt.Errorf("store log entries %d to %d: %w", entries[0].Index, entries[len(entries)-1].Index,
+			err))
 	}
 	l.guard.cache.add(entries)
 	return nil

@@ -62,8 +62,11 @@ func entries(first uint64, n int, term uint64, size int) []*raft.Log {
 		for j := range data {
 			data[j] = byte(index + term + uint64(j))
 		}
-		out[i] = &raft.Log{Index: index, Term: term, Type: raft.LogCommand, Data: data, AppendedAt: time.Unix(1_700_000_000,
-			int64(index)).UTC()}
+		out[i] = &raft.Log{
+			Index: index, Term: term, Type: raft.LogCommand, Data: data,
+			AppendedAt: time.Unix(1_700_000_000,
+				int64(index)).UTC(),
+		}
 	}
 	return out
 }

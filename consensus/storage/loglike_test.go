@@ -41,7 +41,10 @@ func TestLogBehaviour(t *testing.T) {
 			mustStore(t, l, entries(1, 5, 1, 10))
 			mustStore(t, l, entries(6, 5, 2, 10))
 		}, terms(1, 5, 1, 6, 10, 2)},
-		{"starts later", func(t *testing.T, l raft.LogStore) { mustStore(t, l, entries(100, 3, 1, 10)) }, terms(100, 102, 1)},
+		{
+			"starts later", func(t *testing.T, l raft.LogStore) { mustStore(t, l, entries(100, 3, 1, 10)) },
+			terms(100, 102, 1),
+		},
 		{"overwritten", func(t *testing.T, l raft.LogStore) {
 			mustStore(t, l, entries(1, 10, 1, 10))
 			mustStore(t, l, entries(4, 2, 2, 30))
@@ -180,7 +183,10 @@ func TestLogKeepsBytes(t *testing.T) {
 			for _, data := range [][]byte{nil, {}, {0}, []byte("data")} {
 				for _, ext := range [][]byte{nil, {}, {extensionsNil, 0, 0, 0, 0}, []byte("extensions")} {
 					for _, kind := range []raft.LogType{raft.LogCommand, raft.LogNoop, raft.LogConfiguration} {
-						given = append(given, &raft.Log{Index: uint64(len(given)) + 1, Term: 2, Type: kind, Data: data, Extensions: ext})
+						given = append(given, &raft.Log{
+							Index: uint64(len(given)) + 1, Term: 2, Type: kind, Data: data,
+							Extensions: ext,
+						})
 					}
 				}
 			}

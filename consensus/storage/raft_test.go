@@ -65,7 +65,8 @@ func startRaft(t *testing.T, dir string) (node *raft.Raft, fsm *lines, stop func
 	g := guardDir(t, dir)
 	c := raft.DefaultConfig()
 	c.LocalID, c.Logger = "n1", hclog.NewNullLogger()
-	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = 50*time.Millisecond, 50*time.Millisecond, 50*time.Millisecond
+	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = 50*time.Millisecond, 50*time.Millisecond,
+		50*time.Millisecond
 	c.TrailingLogs = 10
 	addr, trans := raft.NewInmemTransport("n1:1")
 	fsm = &lines{}

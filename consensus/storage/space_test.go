@@ -74,10 +74,18 @@ func TestDecideSpace(t *testing.T) {
 		{"at the mark", diskSpace{free: r / 4, reserve: r, held: true}, spaceDecision{}},
 		{"below the mark", diskSpace{free: r/4 - 1, reserve: r, held: true}, spaceDecision{readOnly: true}},
 		{"nothing left", diskSpace{free: 0, reserve: r, held: true}, spaceDecision{readOnly: true}},
-		{"back, not enough", diskSpace{free: r/2 - 1, reserve: r, held: true, readOnly: true}, spaceDecision{readOnly: true}},
+		{
+			"back, not enough",
+			diskSpace{free: r/2 - 1, reserve: r, held: true, readOnly: true},
+			spaceDecision{readOnly: true},
+		},
 		{"back", diskSpace{free: r / 2, reserve: r, held: true, readOnly: true}, spaceDecision{}},
 		{"released", diskSpace{free: r, reserve: r, readOnly: true}, spaceDecision{readOnly: true}},
-		{"released, not enough", diskSpace{free: r + r/2 - 1, reserve: r, readOnly: true}, spaceDecision{readOnly: true}},
+		{
+			"released, not enough",
+			diskSpace{free: r + r/2 - 1, reserve: r, readOnly: true},
+			spaceDecision{readOnly: true},
+		},
 		{
 			"released, enough",
 			diskSpace{free: r + r/2, reserve: r, readOnly: true},

@@ -90,7 +90,8 @@ type DamagedError struct {
 
 // Error names the file and what to do about it.
 func (e *DamagedError) Error() string {
-	return fmt.Sprintf("%s is damaged: %s; this node's data cannot be used: restore it, or clear the data directory and have an operator re-admit the node", e.Path, e.What)
+	return fmt.Sprintf(
+		"%s is damaged: %s; this node's data cannot be used: restore it, or clear the data directory and have an operator re-admit the node", e.Path, e.What)
 }
 
 // LockedError says that another process uses the data directory.

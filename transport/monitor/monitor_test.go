@@ -131,7 +131,13 @@ func TestTheNetworkIsTheLeastOfAFew(t *testing.T) {
 	const ms = time.Millisecond
 	var m monitor
 	for i, step := range []struct{ exchange, want time.Duration }{
-		{60 * ms, 60 * ms}, {ms, ms}, {90 * ms, ms}, {250 * ms, ms}, {90 * ms, ms}, {40 * ms, 40 * ms}, {2 * ms, 2 * ms},
+		{60 * ms, 60 * ms},
+		{ms, ms},
+		{90 * ms, ms},
+		{250 * ms, ms},
+		{90 * ms, ms},
+		{40 * ms, 40 * ms},
+		{2 * ms, 2 * ms},
 	} {
 		if m.recordExchange(step.exchange); m.networkRTT() != step.want {
 			t.Errorf("%d: %v after one of %v, want %v", i, m.networkRTT(), step.exchange, step.want)

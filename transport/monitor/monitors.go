@@ -61,15 +61,17 @@ type Host interface {
 
 // Config is what New needs. The functions are called often and concurrently, and must not block.
 type Config struct {
-	Host                   Host
-	Local                  func() cluster.Peer          // this node as its hellos describe it
-	Servers                func() []cluster.Server      // Raft's latest configuration
-	Claim                  func() cluster.Claim         // this node's claim, without the fields that Monitors.Claim fills in
-	Lost                   func(cluster.ConnectionLoss) // a peer's process has ended its connection, or the kernel did so
-	CrashSocketPort        int                          // of this process; 0 if it has no crash socket
-	TimeoutMin, TimeoutMax time.Duration                // the election timeouts
-	RPCTimeout             time.Duration                // of a dial with its hello, and of a write
-	HelloTimeout           time.Duration                // of the first frame after a hello
+	Host    Host
+	Local   func() cluster.Peer     // this node as its hellos describe it
+	Servers func() []cluster.Server // Raft's latest configuration
+	// this node's claim, without the fields that Monitors.Claim fills in
+	Claim func() cluster.Claim
+	// a peer's process has ended its connection, or the kernel did so
+	Lost                   func(cluster.ConnectionLoss)
+	CrashSocketPort        int           // of this process; 0 if it has no crash socket
+	TimeoutMin, TimeoutMax time.Duration // the election timeouts
+	RPCTimeout             time.Duration // of a dial with its hello, and of a write
+	HelloTimeout           time.Duration // of the first frame after a hello
 	Logger                 hclog.Logger
 }
 

@@ -33,7 +33,8 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	n, err := node.New(*cfg, node.Env{Logger: hclog.New(&hclog.LoggerOptions{Name: "northstar", Output: os.Stderr, Level: hclog.Warn})})
+	n, err := node.New(*cfg,
+		node.Env{Logger: hclog.New(&hclog.LoggerOptions{Name: "northstar", Output: os.Stderr, Level: hclog.Warn})})
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,135 @@
+package northstar_test
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// Limits on the size of things, so that a reader sees each of them at once.
+const (
+	maxFileLines  = 400
+	maxFuncLines  = 60
+	maxMethods    = 8
+	maxParams     = 6
+	maxLineLength = 120 // a tab counts as four
+)
+
+// sizeException begins the comment of a declaration, or of a file's package clause, that may be larger, and gives the
+// reason.
+const sizeException = "Large because "
+
+// longLiteral is a string that is not worth breaking.
+var longLiteral = regexp.MustCompile(`"([^"\\]|\\.){40,}`)
+
+func TestSizes(t *testing.T) {
+	for _, path := range goFiles(t) {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw := false // within a literal of several lines
+		for i, line := range strings.Split(string(text), "\n") {
+			if strings.Count(line, "`")%2 == 1 {
+				raw = !raw
+			}
+			n := len([]rune(strings.ReplaceAll(line, "\t", "    ")))
+			if n > maxLineLength && !raw && !strings.Contains(line, "`") && !longLiteral.MatchString(line) {
+				t.Errorf("%s:%d: %d columns, at most %d", path, i+1, n, maxLineLength)
+			}
+		}
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		for _, problem := range oversized(t, path, text) {
+			t.Error(problem)
+		}
+	}
+}
+
+// goFiles returns the paths of all Go files of the module, those of nested modules excepted.
+func goFiles(t *testing.T) (paths []string) {
+	t.Helper()
+	err := filepath.WalkDir(".", func(path string, d os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && path != "." {
+			if _, err := os.Stat(filepath.Join(path, "go.mod")); err == nil || strings.HasPrefix(d.Name(), ".") {
+				return filepath.SkipDir
+			}
+		}
+		if filepath.Ext(path) == ".go" {
+			paths = append(paths, path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return paths
+}
+
+// oversized returns what in a file exceeds the limits, without the declarations that say why.
+func oversized(t *testing.T, path string, text []byte) (problems []string) {
+	t.Helper()
+	set := token.NewFileSet()
+	file, err := parser.ParseFile(set, path, text, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exceeds := func(n ast.Node, doc *ast.CommentGroup, kind, name string, size, limit int) {
+		if size > limit && !strings.Contains(strings.ReplaceAll(doc.Text(), "\n", " "), sizeException) {
+			problems = append(problems, fmt.Sprintf("%s: %s %s: %d, at most %d", set.Position(n.Pos()), name, kind, size, limit))
+		}
+	}
+	exceeds(file, file.Doc, "lines", path, strings.Count(string(text), "\n"), maxFileLines)
+	for _, decl := range file.Decls {
+		switch d := decl.(type) {
+		case *ast.FuncDecl:
+			exceeds(d, d.Doc, "lines", d.Name.Name, set.Position(d.End()).Line-set.Position(d.Pos()).Line+1, maxFuncLines)
+			exceeds(d, d.Doc, "parameters", d.Name.Name, d.Type.Params.NumFields(), maxParams)
+		case *ast.GenDecl:
+			for _, spec := range d.Specs {
+				ts, ok := spec.(*ast.TypeSpec)
+				if !ok {
+					continue
+				}
+				doc := ts.Doc
+				if doc == nil {
+					doc = d.Doc
+				}
+				if it, ok := ts.Type.(*ast.InterfaceType); ok {
+					exceeds(ts, doc, "methods", ts.Name.Name, it.Methods.NumFields(), maxMethods)
+				}
+			}
+		}
+	}
+	return problems
+}
+
+// TestSizesCanFail gives each limit something that exceeds it.
+func TestSizesCanFail(t *testing.T) {
+	long := "func f() {\n" + strings.Repeat("\t_ = 0\n", maxFuncLines) + "}\n"
+	for name, c := range map[string]struct {
+		text string
+		want int
+	}{
+		"function":   {long, 1},
+		"exception":  {"// f is a table.\n// " + sizeException + "it is a table.\n" + long, 0},
+		"file":       {strings.Repeat("\n", maxFileLines+1), 1},
+		"parameters": {"func f(a, b, c, d, e, f, g int) {}\n", 1},
+		"interface":  {"type i interface{ A(); B(); C(); D(); E(); F(); G(); H(); I() }\n", 1},
+		"none":       {"func f() {}\n", 0},
+	} {
+		if got := oversized(t, "x.go", []byte("package x\n"+c.text)); len(got) != c.want {
+			t.Errorf("%s: %q, want %d", name, got, c.want)
+		}
+	}
+}
