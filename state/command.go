@@ -67,6 +67,7 @@ type Command struct {
 	RoleElect     *RoleElect
 	AppNodePut    *AppNodePut
 	AppNodeRemove *AppNodeRemove
+	//lint:ignore U1000 it has fields in builds with the tag northstar_next
 	extension
 }
 
