@@ -55,11 +55,11 @@ chaos-replay: ## one simulation run again, exactly: SEED=17 NODES=3 SCENARIO=mix
 flaky: ## every test package N=20 times under the race detector, 8 at once, with two busy loops; fails when any test failed
 	$(GO) run ./chaos/run flaky -n $(or $(N),20) -pkgs '$(PKGS)'
 
-fuzz: ## every fuzz target for FUZZTIME=30s each
-	@for p in $$($(GO) list ./...); do \
-	  for f in $$($(GO) test -list '^Fuzz' $$p | grep '^Fuzz'); do \
-	    echo "== $$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(or $(FUZZTIME),30s) $$p || exit 1; \
-	  done; done
+fuzz: ## every fuzz target for FUZZTIME=30s each, two at a time
+	@grep -rl --include='*_test.go' '^func Fuzz' . | while read f; do \
+	  for t in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' $$f); do echo "$$(dirname $$f) $$t"; done; \
+	done | xargs -P 2 -L 1 sh -c 'echo "== $$0 $$1"; \
+	  exec $(GO) test -run "^$$" -fuzz "^$$1\$$" -fuzztime $(or $(FUZZTIME),30s) -parallel 1 $$0'
 
 nightly: ## what CI leaves out, for some hours: all mutants, every scenario, real processes, long fuzzing, flaky tests
 	@failed=; for step in mutants 'sim SEEDS=1000 SCENARIOS=$(ALL_SCENARIOS)' 'chaos-long SECONDS=3600' 'fuzz FUZZTIME=5m' flaky; do \

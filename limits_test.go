@@ -114,7 +114,7 @@ func oversized(t *testing.T, path string, text []byte) (problems []string) {
 	return problems
 }
 
-// TestSizesCanFail gives each limit something that exceeds it.
+// TestSizesCanFail checks each limit with something that exceeds it.
 func TestSizesCanFail(t *testing.T) {
 	long := "func f() {\n" + strings.Repeat("\t_ = 0\n", maxFuncLines) + "}\n"
 	for name, c := range map[string]struct {
