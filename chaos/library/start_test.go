@@ -236,7 +236,7 @@ func TestReloadConfigLeavesACandidateWaiting(t *testing.T) {
 			c.HeartbeatTimeout, c.ElectionTimeout = time.Second, 365*24*time.Hour
 		})
 		await(t, "it stands", func() bool { return n.State() == raft.Candidate })
-		time.Sleep(time.Second) // it has asked in vain
+		time.Sleep(time.Second) // its requests have failed
 		n.wire.set(agree)
 		timeouts := n.ReloadableConfig()
 		timeouts.ElectionTimeout = time.Second
@@ -258,7 +258,7 @@ func TestReloadConfigLeavesACandidateWaiting(t *testing.T) {
 	})
 }
 
-// A write that is told to be lost with the leadership is committed all the same.
+// A write that fails with ErrLeadershipLost can be committed by the next leader.
 func TestLeadershipLostHidesAWrite(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		n := start(t, "a", newDisk(1, "abc"))

@@ -79,7 +79,7 @@ func TestServerEndsWithItsOwner(t *testing.T) {
 	}
 }
 
-// listens looks a little later whether somebody does.
+// listens reports, after a short delay, whether address accepts connections.
 func listens(t *testing.T, address string) bool {
 	t.Helper()
 	<-time.After(10 * time.Millisecond)

@@ -316,7 +316,7 @@ func TestDialWaitsOutACut(t *testing.T) {
 		if err != nil {
 			t.Fatalf("Dial after the heal = %v", err)
 		}
-		_ = l.Close() // resets what nobody accepted
+		_ = l.Close() // resets the connections that were not accepted
 		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("Read = %v", err)
 		}
