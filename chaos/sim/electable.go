@@ -30,11 +30,11 @@ func electable(voters int, all []liveNode) bool {
 
 // liveNodes returns the nodes that run now, and whether one of them leads.
 func (sim *Simulation) liveNodes() (all []liveNode, led bool) {
-	hushed := sim.rpc.nodesWithDroppedVotes()
+	muted := sim.rpc.nodesWithDroppedVotes()
 	for _, m := range sim.members {
 		if _, node := m.current(); node != nil {
 			term, index := m.disk.Last()
-			all = append(all, liveNode{term, index, slices.Contains(hushed, m.id)})
+			all = append(all, liveNode{term, index, slices.Contains(muted, m.id)})
 			led = led || node.Status().Role == cluster.Leader
 		}
 	}

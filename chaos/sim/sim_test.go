@@ -34,7 +34,7 @@ func number(t *testing.T, name string, usual uint64) uint64 {
 }
 
 // seeds returns the seeds to run: NORTHSTAR_SIM_SEED replays one,
-// NORTHSTAR_SIM_SEEDS reports how many, from NORTHSTAR_SIM_FROM on.
+// NORTHSTAR_SIM_SEEDS is how many, from NORTHSTAR_SIM_FROM on.
 func seeds(t *testing.T, usual int) []uint64 {
 	t.Helper()
 	if os.Getenv("NORTHSTAR_SIM_SEED") != "" {
@@ -87,7 +87,7 @@ func (s *sum) String() string {
 // NORTHSTAR_SIM_FAULTS keeps only the faults of a seed at the given places.
 // NORTHSTAR_SIM_REPORT=1 prints a timeline also for a run without a failure.
 // NORTHSTAR_SIM_JSON=1 prints each run's Summary. NORTHSTAR_SIM_SHRINK reduces the
-// faults of a failed run, for so many seconds. chaos/run sets the last two.
+// faults of a failed run, for so many seconds. chaos/run sets them.
 func TestSim(t *testing.T) {
 	for _, nodes := range Sizes {
 		t.Run(fmt.Sprintf("%d nodes", nodes), func(t *testing.T) {
