@@ -40,7 +40,7 @@ func TestHeartbeatBesideTheMainLoop(t *testing.T) {
 	})
 }
 
-// VerifyLeader takes the word of a node without a vote: this leader reaches no voter.
+// VerifyLeader counts a node without a vote: this leader reaches no voter.
 func TestVerifyLeaderCountsNonVoters(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		n := start(t, "a", newDisk(1, "abcD"))
@@ -102,7 +102,7 @@ func TestRefusedHeartbeatDeposes(t *testing.T) {
 	})
 }
 
-// refuse answers heartbeats, with no; nothing else arrives.
+// refuse rejects heartbeats. Other messages do not arrive.
 func refuse(_ raft.ServerAddress, cmd any, _ io.Reader) (any, error) {
 	if !isHeartbeat(cmd) {
 		return nil, errCut
@@ -287,8 +287,8 @@ func TestObserversBlockOrMiss(t *testing.T) {
 	})
 }
 
-// The timeout of an Apply is that of its queue: what is in the log is waited for as
-// long as it takes.
+// The timeout of an Apply covers only its time in the queue. The wait for an entry that is
+// in the log has no limit.
 func TestApplyTimeoutEndsWithTheQueue(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		n := start(t, "a", newDisk(1, "abc"))

@@ -83,7 +83,7 @@ func TestDeadPooledConnectionLosesAVote(t *testing.T) {
 	t.Logf("the next vote: %v; the one after it: %v", lost, again)
 }
 
-// An answer that does not come in time is no timeout to who looks for one.
+// The error of an answer that is late does not match a timeout error.
 func TestTimeoutIsNoTimeout(t *testing.T) {
 	own := listen(t, "127.0.0.1:0", 50*time.Millisecond)
 	peer := listen(t, "127.0.0.1:0", time.Second)
@@ -130,7 +130,7 @@ func TestRefusalWedgesAPipeline(t *testing.T) {
 		time.Since(f.last(&f.heard)).Round(time.Millisecond))
 }
 
-// follower takes entries, and refuses an append when it is told to.
+// follower accepts entries. It refuses an append when refuse is set.
 type follower struct {
 	refuse          atomic.Bool
 	appended, heard atomic.Int64

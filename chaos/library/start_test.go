@@ -10,8 +10,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// committing is a log that remembers what is committed, as RestoreCommittedLogs
-// wants it.
+// committing is a log that keeps the commit index, as RestoreCommittedLogs requires.
 type committing struct {
 	*disk
 	commit uint64
@@ -83,8 +82,8 @@ func TestRecoverClusterCommitsEverything(t *testing.T) {
 	})
 }
 
-// Two survivors, each recovered for itself, lead in the same term: nothing tells
-// one's log from the other's.
+// Two survivors that are recovered separately lead in the same term: term and index do
+// not distinguish their logs.
 func TestRecoveredApart(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var terms []uint64
@@ -212,7 +211,7 @@ func TestRestoreThatIsDoneReadsAsNotBegun(t *testing.T) {
 	})
 }
 
-// ReloadConfig takes what is not given for zero.
+// ReloadConfig treats missing values as zero.
 func TestReloadConfigCopiesZero(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		n := start(t, "a", newDisk(1, "abc"))

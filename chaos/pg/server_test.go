@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// asOwner makes this program one that starts a server, says so, and waits.
+// asOwner makes this program start a server, report that, and wait.
 const asOwner = "NORTHSTAR_PG_OWNER"
 
 func TestMain(m *testing.M) {

@@ -68,7 +68,7 @@ func TestNotInAnotherProcess(t *testing.T) {
 	}
 }
 
-// A row of which one port is in use is not given, and nothing of it is kept.
+// A range with one port in use is not returned, and no port of it stays reserved.
 func TestInUse(t *testing.T) {
 	addrs, err := Reserve(2)
 	if err != nil {

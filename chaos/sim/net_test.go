@@ -373,7 +373,7 @@ func TestSameSeedSameDelays(t *testing.T) {
 	}
 }
 
-// A firewall's reset looks like a process that has died, in one direction.
+// A firewall's reset looks like a dead process, in one direction.
 func TestReject(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := NewNet(1, DefaultNetOptions())

@@ -12,8 +12,8 @@ import (
 	"northstar/transport"
 )
 
-// muffled loses what is said on monitor connections, all of them or the one between
-// two nodes; Raft's messages pass.
+// muffled loses the messages of monitor connections: of all of them, or of the one
+// between two nodes. Raft's messages pass.
 type muffled struct {
 	transport.Faults
 	start time.Time // of the run
