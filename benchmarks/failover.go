@@ -186,8 +186,8 @@ func (b *bench) startClusters(h *host, fault fault, size int) ([]*clusterUnderTe
 		}
 		return &s, nil
 	}
-	// With a priority each, so that it shows who should win; nobody takes over
-	// while it is measured.
+	// Each node has a priority of its own, so that the expected winner is known. No
+	// node takes over from a live leader during the measurement.
 	ns, err := start(clusterUnderTest{name: "northstar", ours: true, fast: true},
 		northstar(b.northstar, "--failover-takeover-delay", "1h"))
 	if err != nil {

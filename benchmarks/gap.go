@@ -139,12 +139,11 @@ const (
 	attemptTimeout      = 5 * time.Second
 )
 
-// writeAnyNode makes a write function that knows nothing but the nodes'
-// addresses: it keeps to the node that took the last write, and when that fails
-// or is silent, offers the write to all nodes at once, again and again. A node
-// that does not lead says so and is asked again: what is measured is the
-// servers' gap.
-// onConnError is called when the node that took the last write fails.
+// writeAnyNode returns a write function that knows only the nodes' addresses. It
+// sends each write to the node that accepted the last one. When that node fails or
+// does not answer, it sends the write to all nodes concurrently, until one accepts
+// it. A node that does not lead refuses and is asked again, so the servers' gap is
+// measured. broke is called when the node that accepted the last write fails.
 func writeAnyNode(addrs []string, broke func()) (write func(context.Context, int) error, closeAll func()) {
 	var leader string
 	var conn *load.Conn

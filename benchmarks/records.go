@@ -111,8 +111,7 @@ func rankingOf(events []apiv1.Event, term uint64) map[string]place {
 	return places
 }
 
-// lostElections are the candidacies after a term that another node, or nobody,
-// has won.
+// lostElections returns the elections after a term that n started and did not win.
 func lostElections(ctx context.Context, n *proc.Node, term uint64) (lost []apiv1.Event) {
 	events, err := eventsOf(ctx, n, "election")
 	if err != nil {

@@ -339,7 +339,7 @@ func (s *nsSessions) attach(ctx context.Context, addr, id string, lost *losses) 
 	}
 	context.AfterFunc(s.ctx, func() { _ = conn.Close() })
 	s.running.Go(func() {
-		_, _ = io.Copy(io.Discard, conn) // whatever ends it: it is not to end
+		_, _ = io.Copy(io.Discard, conn) // the connection must not end, for any reason
 		if s.ctx.Err() == nil {
 			lost.add(1, nil)
 		}

@@ -17,7 +17,7 @@ import (
 // driver does what it is notified, one thing at a time.
 type driver struct {
 	endpoints []string
-	client    *clientv3.Client // of whoever waits, asks and measures
+	client    *clientv3.Client // for watches, requests and measurements
 	roles     *roles
 	leases    []lease
 	endings   []func()

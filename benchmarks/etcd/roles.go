@@ -22,7 +22,7 @@ const smallestTTL = 1
 
 const roundLimit = 30 * time.Second
 
-// roles are two clients with a session each, that stand for election.
+// roles are two clients that campaign for one election. Each has a session of its own.
 type roles struct {
 	d             *driver
 	first, second *concurrency.Session
@@ -57,7 +57,7 @@ func (r *roles) name() string {
 	return fmt.Sprintf("role-%d-%d", os.Getpid(), r.n)
 }
 
-// campaign is how long it takes to be elected where nobody else stands.
+// campaign returns how long a client takes to be elected when no other client campaigns.
 func (r *roles) campaign(ctx context.Context) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, roundLimit)
 	defer cancel()

@@ -40,7 +40,7 @@ func TestHeartbeatBesideTheMainLoop(t *testing.T) {
 	})
 }
 
-// VerifyLeader takes the word of a node without a vote: this leader reaches no voter.
+// VerifyLeader counts a node without a vote: this leader reaches no voter.
 func TestVerifyLeaderCountsNonVoters(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		n := start(t, "a", newDisk(1, "abcD"))
@@ -102,7 +102,7 @@ func TestRefusedHeartbeatDeposes(t *testing.T) {
 	})
 }
 
-// refuse answers heartbeats, with no; nothing else arrives.
+// refuse rejects heartbeats. Other messages do not arrive.
 func refuse(_ raft.ServerAddress, cmd any, _ io.Reader) (any, error) {
 	if !isHeartbeat(cmd) {
 		return nil, errCut
@@ -110,7 +110,7 @@ func refuse(_ raft.ServerAddress, cmd any, _ io.Reader) (any, error) {
 	return &raft.AppendEntriesResponse{Term: cmd.(*raft.AppendEntriesRequest).Term}, nil
 }
 
-// Refusals count as contact: a leader that nobody follows stays.
+// Refusals count as contact: a leader without followers keeps its role.
 func TestRefusalsAreContact(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		n := start(t, "a", newDisk(1, "abc"))
@@ -192,7 +192,7 @@ func TestFailedPipelinedAppendIsContact(t *testing.T) {
 			return &errored{after: 400 * time.Millisecond, done: make(chan raft.AppendFuture, 1)}, nil
 		}
 		n.wire.mu.Unlock()
-		if err := n.Barrier(0).Error(); err != nil { // appends go by pipelines after it
+		if err := n.Barrier(0).Error(); err != nil { // later appends use pipelines
 			t.Fatal(err)
 		}
 		n.wire.set(silent)
@@ -218,7 +218,7 @@ func TestShortLeaseFlaps(t *testing.T) {
 	})
 }
 
-// While a leader's disk hangs, its heartbeats go on: nobody else is elected.
+// A leader with a hung disk still sends heartbeats: no other node is elected.
 func TestHungDiskKeepsItsLeader(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		n := start(t, "a", newDisk(1, "abc"))
@@ -237,7 +237,7 @@ func TestHungDiskKeepsItsLeader(t *testing.T) {
 	})
 }
 
-// A leader whose NotifyCh nobody reads does nothing.
+// The main loop of a leader blocks when its NotifyCh has no reader.
 func TestNotifyChBlocksTheMainLoop(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		notify := make(chan bool)
@@ -287,8 +287,8 @@ func TestObserversBlockOrMiss(t *testing.T) {
 	})
 }
 
-// The timeout of an Apply is that of its queue: what is in the log is waited for as
-// long as it takes.
+// The timeout of an Apply covers only its time in the queue. The wait for an entry that is
+// in the log has no limit.
 func TestApplyTimeoutEndsWithTheQueue(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		n := start(t, "a", newDisk(1, "abc"))

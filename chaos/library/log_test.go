@@ -8,8 +8,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// A leader of term 3 sends entry 2 once more, of a log that ends at 3. The
-// follower has an entry 3 of term 2 that nobody else has, and commits it.
+// A leader of term 3 sends entry 2 again, from a log that ends at 3. The follower
+// has an entry 3 of term 2, which no other node has, and commits it.
 func TestCommitsBeyondTheMatch(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		n := start(t, "a", newDisk(2, "abc", entry(2, 2, "shared"), entry(3, 2, "own")))
@@ -71,8 +71,8 @@ func TestSnapshotKeepsAConflictingEntry(t *testing.T) {
 	})
 }
 
-// A leader writes no entry where a restore ends. As a follower it cannot read
-// that entry, and refuses whatever another leader has written there.
+// A leader writes no log entry at the index of a restore. As a follower it cannot
+// read that entry, and rejects every entry of another leader at that index.
 func TestHoleOfARestoreRefusesAppends(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		n := start(t, "a", newDisk(1, "abc"))
@@ -89,8 +89,8 @@ func TestHoleOfARestoreRefusesAppends(t *testing.T) {
 	})
 }
 
-// A snapshot of a restore that never was committed stays. What was committed in
-// its place is skipped: the state machines differ for good.
+// The snapshot of a restore that was never committed stays. The entries that were
+// committed in its place are skipped: the state machines differ permanently.
 func TestUncommittedRestoreStays(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		d := newDisk(1, "abc")
@@ -116,8 +116,8 @@ func TestUncommittedRestoreStays(t *testing.T) {
 	})
 }
 
-// restoreAlone restores a backup on a leader that nobody follows any more, and
-// gives its term, the index of the restore, and the one before.
+// restoreAlone restores a backup on a leader that has lost its followers. It
+// returns the term, the index of the restore, and the index before it.
 func restoreAlone(t *testing.T, n *node) (term, end, prev uint64) {
 	t.Helper()
 	term, prev = n.CurrentTerm(), n.LastIndex()

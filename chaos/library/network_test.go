@@ -83,20 +83,20 @@ func TestDeadPooledConnectionLosesAVote(t *testing.T) {
 	t.Logf("the next vote: %v; the one after it: %v", lost, again)
 }
 
-// An answer that does not come in time is no timeout to who looks for one.
+// The error of an answer that is late does not match a timeout error.
 func TestTimeoutIsNoTimeout(t *testing.T) {
 	own := listen(t, "127.0.0.1:0", 50*time.Millisecond)
 	peer := listen(t, "127.0.0.1:0", time.Second)
-	err := own.RequestVote("b", peer.LocalAddr(), voteFor("a", 2, 1, 1), &raft.RequestVoteResponse{}) // nobody answers
+	err := own.RequestVote("b", peer.LocalAddr(), voteFor("a", 2, 1, 1), &raft.RequestVoteResponse{}) // the peer does not answer
 	if err == nil || errors.As(err, new(net.Error)) {
 		t.Fatalf("%T: %v", err, err)
 	}
 	t.Logf("%T: %v", err, err)
 }
 
-// With the default of two messages in flight a refusal ends the replication to
-// a follower for good, while its heartbeats go on: when another append waits
-// behind the one that is refused, which chance decides.
+// With the default of two messages in flight, a refusal can end the replication to
+// a follower permanently, while its heartbeats go on. That happens when another
+// append waits behind the refused one, which is random.
 func TestRefusalWedgesAPipeline(t *testing.T) {
 	own := listen(t, "127.0.0.1:0", time.Second)
 	peer := listen(t, "127.0.0.1:0", time.Second)
@@ -130,7 +130,7 @@ func TestRefusalWedgesAPipeline(t *testing.T) {
 		time.Since(f.last(&f.heard)).Round(time.Millisecond))
 }
 
-// follower takes entries, and refuses an append when it is told to.
+// follower accepts entries. It refuses an append when refuse is set.
 type follower struct {
 	refuse          atomic.Bool
 	appended, heard atomic.Int64

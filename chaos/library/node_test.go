@@ -76,7 +76,7 @@ func (n *node) stop() {
 	_ = n.Shutdown().Error()
 }
 
-// say gives the node a message, and waits for the answer.
+// say delivers a message to the node and waits for the answer.
 func (n *node) say(cmd any, data io.Reader) (any, error) {
 	rpc := raft.RPC{Command: cmd, Reader: data}
 	answer := make(chan raft.RPCResponse, 1)
@@ -95,7 +95,7 @@ func (n *node) say(cmd any, data io.Reader) (any, error) {
 	}
 }
 
-// hear gives the node a message, and wants an answer of type R.
+// hear delivers a message to the node and requires an answer of type R.
 func hear[R any](t *testing.T, n *node, cmd any) *R {
 	t.Helper()
 	got, err := n.say(cmd, nil)

@@ -10,8 +10,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// committing is a log that remembers what is committed, as RestoreCommittedLogs
-// wants it.
+// committing is a log that keeps the commit index, as RestoreCommittedLogs requires.
 type committing struct {
 	*disk
 	commit uint64
@@ -83,8 +82,8 @@ func TestRecoverClusterCommitsEverything(t *testing.T) {
 	})
 }
 
-// Two survivors, each recovered for itself, lead in the same term: nothing tells
-// one's log from the other's.
+// Two survivors that are recovered separately lead in the same term: term and index do
+// not distinguish their logs.
 func TestRecoveredApart(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var terms []uint64
@@ -212,7 +211,7 @@ func TestRestoreThatIsDoneReadsAsNotBegun(t *testing.T) {
 	})
 }
 
-// ReloadConfig takes what is not given for zero.
+// ReloadConfig treats missing values as zero.
 func TestReloadConfigCopiesZero(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		n := start(t, "a", newDisk(1, "abc"))
@@ -236,7 +235,7 @@ func TestReloadConfigLeavesACandidateWaiting(t *testing.T) {
 			c.HeartbeatTimeout, c.ElectionTimeout = time.Second, 365*24*time.Hour
 		})
 		await(t, "it stands", func() bool { return n.State() == raft.Candidate })
-		time.Sleep(time.Second) // it has asked in vain
+		time.Sleep(time.Second) // its requests have failed
 		n.wire.set(agree)
 		timeouts := n.ReloadableConfig()
 		timeouts.ElectionTimeout = time.Second
@@ -258,7 +257,7 @@ func TestReloadConfigLeavesACandidateWaiting(t *testing.T) {
 	})
 }
 
-// A write that is told to be lost with the leadership is committed all the same.
+// A write that fails with ErrLeadershipLost can be committed by the next leader.
 func TestLeadershipLostHidesAWrite(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		n := start(t, "a", newDisk(1, "abc"))

@@ -59,7 +59,7 @@ func TestVotesCompareAddresses(t *testing.T) {
 	})
 }
 
-// A node that has lost its disk votes a second time in a term, for whoever asks.
+// A node that has lost its disk votes a second time in a term, for any candidate.
 func TestWipedDiskVotesAgain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		n := start(t, "a", newDisk(1, "abc", entry(2, 1, "committed")))
@@ -74,7 +74,7 @@ func TestWipedDiskVotesAgain(t *testing.T) {
 	})
 }
 
-// A voter that restarts has forgotten its leader, and grants a vote at once.
+// A voter that restarts has forgotten its leader and grants a vote immediately.
 func TestRestartForgetsTheLeader(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		d := newDisk(1, "abc")
@@ -94,7 +94,7 @@ func TestRestartForgetsTheLeader(t *testing.T) {
 }
 
 // An error with certain words counts as a granted pre-vote: the node raises its
-// term though nobody can vote for it.
+// term although no peer can vote for it.
 func TestPreVoteErrorCountsAsGranted(t *testing.T) {
 	for words, raised := range map[string]bool{"unexpected command": true, "unexpected problem": false} {
 		bubble(t, func(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// answer is what the other end says to a message.
+// answer handles a message at the other end and returns its response.
 type answer func(to raft.ServerAddress, cmd any, data io.Reader) (any, error)
 
 // wire is the transport of one node. Each message takes a millisecond.

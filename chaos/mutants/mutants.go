@@ -64,8 +64,9 @@ func (h hunk) edit(without int) overlay.Edit {
 	return e
 }
 
-// Edits fits the patch to the sources below root, with as much of its context as
-// is still there. What does not fit is left for whoever applies it to refuse.
+// Edits fits the patch to the sources below root. It uses as much of the context
+// as the sources still have. It also returns edits that do not match: the code that
+// applies them reports the error.
 func (m Mutant) Edits(root string) (overlay.Set, error) {
 	set := overlay.Set{Root: root}
 	for _, h := range m.hunks {

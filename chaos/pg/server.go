@@ -164,7 +164,7 @@ func keep(cmd *exec.Cmd, started chan<- error, ended chan<- struct{}) {
 	err := cmd.Start()
 	started <- err
 	if err == nil {
-		_ = cmd.Wait() // how it ends nobody asks
+		_ = cmd.Wait() // its exit status does not matter
 	}
 }
 

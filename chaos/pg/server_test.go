@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// asOwner makes this program one that starts a server, says so, and waits.
+// asOwner makes this program start a server, report that, and wait.
 const asOwner = "NORTHSTAR_PG_OWNER"
 
 func TestMain(m *testing.M) {
@@ -79,7 +79,7 @@ func TestServerEndsWithItsOwner(t *testing.T) {
 	}
 }
 
-// listens looks a little later whether somebody does.
+// listens reports, after a short delay, whether address accepts connections.
 func listens(t *testing.T, address string) bool {
 	t.Helper()
 	<-time.After(10 * time.Millisecond)

@@ -19,10 +19,10 @@ var held struct {
 	all []net.PacketConn
 }
 
-// Reserve finds n TCP ports in a row of 127.0.0.1 on which nobody listens, and returns
-// their addresses. They are the caller's until its process ends: each is marked by a
-// UDP socket of the same number, so that no other call gets it, in this process or in
-// another, while nobody listens there. It may be called concurrently.
+// Reserve finds n consecutive TCP ports of 127.0.0.1 without a listener and returns
+// their addresses. The caller owns them until its process ends. A UDP socket of the
+// same number marks each port, so that no other call returns it, in this process or
+// in another, while the port has no listener. It is safe for concurrent use.
 func Reserve(n int) ([]string, error) {
 	held.Lock()
 	defer held.Unlock()
@@ -55,7 +55,7 @@ func take(port, n int) (addrs []string, marks []net.PacketConn) {
 	return addrs, marks
 }
 
-// listen reports why nobody can listen on addr.
+// listen returns the error of listening on addr, or nil.
 func listen(addr string) error {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Nobody is given a port twice, at the same time or later, and somebody can
-// listen on it, end and listen again.
+// No port is returned twice, concurrently or later. The caller can listen on it,
+// close the listener and listen again.
 func TestNoneTwice(t *testing.T) {
 	var mu sync.Mutex
 	seen := map[string]bool{}
@@ -43,7 +43,7 @@ func TestNoneTwice(t *testing.T) {
 	all.Wait()
 }
 
-// What one process has taken is not free in another, though nobody listens there.
+// A port that one process has reserved is not free in another, even without a listener.
 func TestNotInAnotherProcess(t *testing.T) {
 	if port, err := strconv.Atoi(os.Getenv("NORTHSTAR_PORTS_TAKEN")); err == nil {
 		if addrs, _ := take(port, 1); addrs != nil {
@@ -68,7 +68,7 @@ func TestNotInAnotherProcess(t *testing.T) {
 	}
 }
 
-// A row of which one port is in use is not given, and nothing of it is kept.
+// A range with one port in use is not returned, and no port of it stays reserved.
 func TestInUse(t *testing.T) {
 	addrs, err := Reserve(2)
 	if err != nil {

@@ -46,7 +46,7 @@ type runner struct {
 	relays  []*relay // its network, by node
 }
 
-// connect gives a candidate a network of its own.
+// connect makes a network for one candidate.
 func (r *runner) connect() {
 	r.task.Via = map[string]string{}
 	for _, addr := range r.task.Endpoints {

@@ -76,7 +76,7 @@ func TestMembersByHand(t *testing.T) {
 	mustPut(t, c, "k", "after all of it")
 }
 
-// moves gives a node other addresses, as docs/members.md describes it.
+// moves changes a node's addresses, as docs/members.md describes it.
 func moves(t *testing.T, c *Cluster, n *Node, ctl func(...string) string) {
 	t.Helper()
 	if err := n.Signal(syscall.SIGTERM); err != nil {

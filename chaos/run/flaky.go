@@ -25,8 +25,8 @@ type flaky struct {
 	timeout  time.Duration // of one run
 }
 
-// runFlaky runs every test package many times, several at once, with busy loops next
-// to them. It prints how often each failed and what the failed tests printed.
+// runFlaky runs every test package many times, several concurrently, next to busy
+// loops. It prints how often each failed and what the failed tests printed.
 func runFlaky(ctx context.Context, args []string, out io.Writer) error {
 	fs := flag.NewFlagSet("flaky", flag.ContinueOnError)
 	f := flaky{dir: "."}

@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// One seed gives one run: the same digest in two processes. Another seed gives
-// another.
+// A seed has the same digest in two processes. Another seed has another digest.
 func TestReplayIsExact(t *testing.T) {
 	bin, err := buildExact(t.Context(), t.TempDir())
 	if err != nil {

@@ -83,8 +83,7 @@ func exists(kind string, nodes int) error {
 	return nil
 }
 
-// run keeps so many processes busy until nothing is left to do, and prints what
-// came of it.
+// run keeps procs processes busy until all runs are done, and prints the results.
 func (w *runner) run(ctx context.Context, procs int) error {
 	start := time.Now()
 	errs := make(chan error, procs)
@@ -228,7 +227,7 @@ func describe(out io.Writer, s summary) {
 		s.Digest,
 	)
 	if s.Timeline != nil {
-		_ = s.Timeline.Text(out) // there is nobody else to tell
+		_ = s.Timeline.Text(out) // a write error cannot be reported anywhere
 	}
 	if len(s.Violations) == 0 {
 		return

@@ -10,11 +10,11 @@ import (
 	"northstar/node"
 )
 
-// Nodes that may not lead vote, and refuse those whose log is older than theirs. Do
-// the leader and they make a majority, they can be the only others that hold what
-// was committed: then everybody waits until the leader is back, or one of them is
-// ordered to lead. Otherwise there is a leader within a second, also when a barred
-// node holds the newest entry.
+// Nodes that may not lead still vote, and refuse candidates with an older log. With
+// the leader they can be a majority, so that only they and the leader have the
+// committed entries. Then no leader is elected until the old one is back, or an
+// operator orders one of them to lead. Otherwise there is a leader within a second,
+// also when a node that may not lead has the newest entry.
 func TestSimBarredNodeHasTheNewestLog(t *testing.T) {
 	const cutAt, away = 9 * time.Second, 3 * time.Second
 	for _, tt := range []struct {

@@ -142,7 +142,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// Close stops listening. Connections that nobody accepted are reset.
+// Close stops listening. It resets the connections that were not accepted.
 func (l *listener) Close() error {
 	n := l.proc.host.net
 	n.mu.Lock()

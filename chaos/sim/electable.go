@@ -14,8 +14,8 @@ type liveNode struct {
 	voteRequestsDropped bool // its requests for votes do not arrive
 }
 
-// electable reports whether one of those that run can win, of so many voters: it has to
-// be heard by a majority of them, none of which has a newer log than it has.
+// electable reports whether a running node can win an election among so many voters. Its
+// requests must reach a majority of the voters, none of which has a newer log.
 func electable(voters int, all []liveNode) bool {
 	return slices.ContainsFunc(all, func(c liveNode) bool {
 		granted := 0
@@ -30,19 +30,19 @@ func electable(voters int, all []liveNode) bool {
 
 // liveNodes returns the nodes that run now, and whether one of them leads.
 func (sim *Simulation) liveNodes() (all []liveNode, led bool) {
-	hushed := sim.rpc.nodesWithDroppedVotes()
+	muted := sim.rpc.nodesWithDroppedVotes()
 	for _, m := range sim.members {
 		if _, node := m.current(); node != nil {
 			term, index := m.disk.Last()
-			all = append(all, liveNode{term, index, slices.Contains(hushed, m.id)})
+			all = append(all, liveNode{term, index, slices.Contains(muted, m.id)})
 			led = led || node.Status().Role == cluster.Leader
 		}
 	}
 	return all, led
 }
 
-// electableButMuted reports whether somebody could be elected, if only those that are hushed could
-// ask for votes.
+// electableButMuted reports whether a node could be elected only if no vote requests were
+// dropped.
 func electableButMuted(voters int, all []liveNode) bool {
 	heard := slices.Clone(all)
 	for i := range heard {
@@ -63,10 +63,10 @@ func (r *rpcFaults) nodesWithDroppedVotes() (ids []cluster.NodeID) {
 	return ids
 }
 
-// excludeUnelectableTime leaves the time out of the gap between acknowledgements in which nobody
-// leads, and nobody can be elected for want of a node that cannot ask: it alone has the
-// newest log, and no majority is to be had without it. It does so until the function
-// that it returns is called.
+// excludeUnelectableTime leaves some time out of the gap between acknowledgements: the time
+// without a leader in which no node can be elected because vote requests are dropped.
+// Then one node alone has the newest log, its requests are lost, and the other nodes
+// need its vote. It stops when the returned function is called.
 func (sim *Simulation) excludeUnelectableTime() (stop func()) {
 	if !slices.ContainsFunc(sim.cfg.Plan, func(f Fault) bool { return f.Kind == Hush }) {
 		return func() {}

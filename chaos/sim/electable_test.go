@@ -7,10 +7,10 @@ func TestElectable(t *testing.T) {
 		voters int
 		all    []liveNode
 		want   bool
-		lacks  bool // only somebody who can ask
+		lacks  bool // a node could win if its vote requests arrived
 	}{
 		"all the same":                     {3, []liveNode{{2, 9, true}, {2, 9, false}}, true, false},
-		"only the hushed one has the last": {3, []liveNode{{2, 10, true}, {2, 9, false}}, false, true},
+		"only the muted one has the last":  {3, []liveNode{{2, 10, true}, {2, 9, false}}, false, true},
 		"it has the last of an older term": {3, []liveNode{{1, 10, true}, {2, 9, false}}, true, false},
 		"two others are a majority without it": {
 			3,

@@ -172,9 +172,9 @@ func TestSimNoNeedlessElection(t *testing.T) {
 	}
 }
 
-// Of three nodes the one that is drained has the newest log when the leader is
-// lost, and the one that may lead lacks some of it. The drained node leads for as
-// long as it takes the other to catch up; nobody gives an order.
+// Of three nodes, the drained one has the newest log when the leader is lost. The
+// one that may lead lacks some entries. The drained node leads until the other has
+// caught up, without a call of an operator.
 func TestSimDrainedVoterHasTheNewestLog(t *testing.T) {
 	for seed := range uint64(3) {
 		cfg := DefaultConfig(seed, 3)

@@ -191,8 +191,8 @@ func (m *member) kill(powerLoss bool) bool {
 	return ran
 }
 
-// crash cuts the network at once, takes what is durable off the disk, and lets
-// the rest of the process stop behind. Called with the lock held.
+// crash cuts the network immediately and takes the durable contents of the disk. The
+// rest of the process stops afterwards. The caller holds the lock.
 func (m *member) crash(powerLoss bool) {
 	if m.inst == nil {
 		return

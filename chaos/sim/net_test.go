@@ -316,7 +316,7 @@ func TestDialWaitsOutACut(t *testing.T) {
 		if err != nil {
 			t.Fatalf("Dial after the heal = %v", err)
 		}
-		_ = l.Close() // resets what nobody accepted
+		_ = l.Close() // resets the connections that were not accepted
 		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("Read = %v", err)
 		}
@@ -373,7 +373,7 @@ func TestSameSeedSameDelays(t *testing.T) {
 	}
 }
 
-// A firewall's reset looks like a process that has died, in one direction.
+// A firewall's reset looks like a dead process, in one direction.
 func TestReject(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := NewNet(1, DefaultNetOptions())

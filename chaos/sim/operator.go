@@ -24,10 +24,10 @@ const (
 	Demote    FaultKind = "admin-demote"             // Fault.A to a non-voter, until it ends
 	Remove    FaultKind = "admin-remove-readd"       // Fault.A from the cluster; wiped and added again at the end
 	Drain     FaultKind = "admin-drain"              // Fault.A, until it ends
-	Prefer    FaultKind = "admin-set-priority"       // Fault.A gets another priority, for good
+	Prefer    FaultKind = "admin-set-priority"       // Fault.A gets another priority until the run ends
 )
 
-// AdminFaults is DefaultFaults with somebody who operates the cluster meanwhile.
+// AdminFaults is DefaultFaults with the calls of an operator.
 func AdminFaults() FaultWeights {
 	return DefaultFaults().Add(FaultWeights{
 		HandOver: 10, Failover: 8, Emergency: 8, PauseAuto: 4, Demote: 6, Remove: 4,
@@ -42,7 +42,7 @@ const (
 	nonVoter      = "nonvoter"
 )
 
-// operator is whoever makes these calls. Its ways to the nodes are never cut.
+// operator makes these calls. Its connections to the nodes are never cut.
 type operator struct {
 	sim   *Simulation
 	http  *traffic.HTTPClient
@@ -98,7 +98,7 @@ func (o *operator) operate(f Fault) (undo func()) {
 	return nil
 }
 
-// countEffective counts an operator's fault whose call reached a node, whatever that said.
+// countEffective counts an operator's fault whose call reached a node, with any answer.
 func (o *operator) countEffective(f Fault, err error) {
 	if e, ok := errors.AsType[*cluster.Error](err); ok && e.Status == 0 && e.Code == cluster.CodeNoLeader {
 		return // not sent
@@ -210,9 +210,9 @@ func (o *operator) release(i int) {
 	o.gone[i] = false
 }
 
-// repair puts everything back after the last fault: failover is automatic, every
-// member is a voter and drains no more. It orders no election: with everybody
-// there, somebody leads. It returns what is still missing; "" when nothing is.
+// repair restores the cluster after the last fault: failover is automatic, every
+// member is a voter and no member drains. It starts no election: when all members run,
+// one of them leads. It returns what is still missing, or "".
 func (o *operator) repair(deadline time.Time) (why string) {
 	if why = o.rejoinOldNodes(deadline); why != "" {
 		return why

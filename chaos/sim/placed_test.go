@@ -22,12 +22,12 @@ func (p position) compare(o position) int {
 	return cmp.Or(cmp.Compare(p.term, o.term), cmp.Compare(p.index, o.index))
 }
 
-// victory is a leader's first word, and what the disks held when it was said, but
-// for its own term.
+// victory is a leader's first message, and the ends of the logs on all disks at that
+// time, without entries of the leader's own term.
 type victory struct {
 	leader cluster.NodeID
 	at     time.Time
-	told   time.Time // when somebody was last told to stand before that
+	told   time.Time // the last TimeoutNow before that
 	wrote  time.Time // its first entries were sent
 	logs   map[cluster.NodeID]position
 }
@@ -37,7 +37,7 @@ type victories struct {
 	transport.Faults
 	mu     sync.Mutex
 	start  time.Time
-	told   time.Time                 // when somebody was last told to stand
+	told   time.Time                 // the last TimeoutNow
 	stores map[cluster.NodeID]*Store // of the processes that run now
 	terms  map[uint64]victory
 }
@@ -190,9 +190,9 @@ func bestPlaced(t *testing.T, kind FaultKind, seed uint64, times int) (best int)
 	return best
 }
 
-// Two halves that hear nothing of each other, or only in one direction, with nodes
-// between that hear both: a leader serves within a second, and nobody else is elected
-// from then on until the links are back.
+// Two halves of the cluster cannot reach each other, or only in one direction. The nodes
+// between them reach both. A leader serves within a second, and no other node is
+// elected until the links are back.
 func TestSimBridge(t *testing.T) {
 	const lasts, pause = 3 * time.Second, 2 * time.Second
 	ways := map[string][2]bool{"both ways": {true, true}, "one way": {true, false}, "the other way": {false, true}}

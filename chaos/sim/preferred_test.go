@@ -33,9 +33,8 @@ func TestSimPreferredNodeReturns(t *testing.T) {
 	}
 }
 
-// preferredReturns returns how long it took the preferred node, n1, from when it was
-// told to stand until it sent its first entries: in ordered transfers, and when it
-// took over.
+// preferredReturns returns the times that the preferred node, n1, took from a TimeoutNow
+// to its first entries: in transfers that an operator ordered, and in its own takeovers.
 func preferredReturns(t *testing.T, seed uint64, disk time.Duration) (ordered, own []time.Duration) {
 	const delay, away, apart = time.Second, 2 * time.Second, 6 * time.Second
 	cfg := DefaultConfig(seed, 3)

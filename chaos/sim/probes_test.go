@@ -12,8 +12,8 @@ import (
 	"northstar/transport"
 )
 
-// muffled loses what is said on monitor connections, all of them or the one between
-// two nodes; Raft's messages pass.
+// muffled loses the messages of monitor connections: of all of them, or of the one
+// between two nodes. Raft's messages pass.
 type muffled struct {
 	transport.Faults
 	start time.Time // of the run
@@ -65,11 +65,11 @@ func (m *muffled) Outgoing(msg transport.Message) transport.Fault {
 	return m.Faults.Outgoing(msg)
 }
 
-// Nothing that is said on the monitor connections arrives, on any of them, between
-// the leader and one follower, or between two followers, and Raft's messages do:
-// for a minute nobody else is elected, and writes go on. Where nothing arrives at all
-// a follower that hears nobody for a while changes nothing either, and leaders that
-// die are replaced, as Raft's own timers have it.
+// All messages of the monitor connections are lost: of all connections, between the
+// leader and one follower, or between two followers. Raft's messages arrive. For a
+// minute no other node is elected, and writes go on. Where all connections lose their
+// messages, a follower that receives nothing for a while changes nothing either. Leaders
+// that crash are replaced by Raft's own timers.
 func TestSimLostProbesCostNothing(t *testing.T) {
 	const from, lasts, apart = 2 * time.Second, time.Minute, 4 * time.Second
 	tests := []struct {
@@ -115,8 +115,8 @@ func TestSimLostProbesCostNothing(t *testing.T) {
 	}
 }
 
-// deaf has a follower hear nobody, for longer than its timer waits, every now and
-// then.
+// deaf returns faults that repeatedly cut a follower's incoming messages for longer than
+// its election timeout.
 func deaf(from, to, every time.Duration) (plan []Fault) {
 	for at := from; at < to; at += every {
 		plan = append(plan, Fault{Kind: Deafen, A: AnyFollower, At: at, For: 500 * time.Millisecond})

@@ -128,7 +128,7 @@ func (o *operator) recover(f Fault) {
 				recoverLimit))
 			return
 		}
-		// an answer that was lost is no matter: who leads says it
+		// a lost answer does not matter: the leader's status shows the recovery
 		_ = o.ask(left[i%len(left)].index, http.MethodPost, apiv1.PathRecover, order, nil)
 		time.Sleep(repairPause)
 	}
@@ -138,11 +138,11 @@ func (o *operator) recover(f Fault) {
 	o.sim.mu.Unlock()
 	o.sim.countEffective(f.Kind)
 	time.Sleep(f.Delay)
-	// alone: two of three that reach nobody else could elect, as no mechanism on them can help
+	// one alone: two lost nodes of three could elect a leader, and no mechanism on them prevents it
 	o.sim.restartLostNodes(first)
 }
 
-// recoveredLeader is who leads a later generation than the first; nil when nobody does.
+// recoveredLeader returns the leader of a later generation than the first, or nil.
 func (o *operator) recoveredLeader() *member {
 	for _, m := range o.sim.members {
 		if _, node := m.current(); node != nil {
@@ -164,9 +164,9 @@ func (sim *Simulation) clusterID() (id string) {
 	return id
 }
 
-// rejoinOldNodes has the lost nodes run with their old data, beside those of the new
-// generation that lead: they may elect nobody. Then each node of the old generation
-// gets an empty disk and is taken in again. It returns what went wrong.
+// rejoinOldNodes runs the lost nodes with their old data while the new generation has a
+// leader: they must not elect another one. Then each node of the old generation gets an
+// empty disk and is readmitted. It returns what went wrong, or "".
 func (o *operator) rejoinOldNodes(deadline time.Time) (why string) {
 	if o.sim.epoch() == 0 {
 		return ""
@@ -190,7 +190,7 @@ func (o *operator) rejoinOldNodes(deadline time.Time) (why string) {
 	return ""
 }
 
-// readmit wipes a node of the old generation and takes it in again.
+// readmit wipes a node of the old generation and readmits it.
 func (o *operator) readmit(m *member, deadline time.Time) (why string) {
 	_, node := m.current()
 	for ; node == nil; _, node = m.current() {

@@ -104,7 +104,7 @@ func leaderLease(seed uint64, nodes int) Config {
 	return cfg
 }
 
-// withLeases gives the nodes leases, and adds faults that take leadership away.
+// withLeases turns on leader leases and adds faults that take leadership away.
 func withLeases(cfg *Config) {
 	cfg.Weights[HandOver], cfg.Weights[Demote] = 20, 4
 	cfg.Build = configured(func(c *node.Config) { c.Election.Lease = true })
@@ -167,8 +167,8 @@ func leaderDiskHang(seed uint64, nodes int) Config {
 	return cfg
 }
 
-// unreliableDetector gives the failure detector wrong input most of the time: probes and
-// claims are corrupt, late, duplicate or lost, and connections are cut in one direction
+// unreliableDetector corrupts the input of the failure detector most of the time. Probes
+// and claims are corrupt, late, duplicate or lost. Connections are cut in one direction
 // or reset. Leaders crash and hang meanwhile.
 func unreliableDetector(seed uint64, nodes int) Config {
 	cfg := DefaultConfig(seed, nodes)

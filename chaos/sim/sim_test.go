@@ -34,7 +34,7 @@ func number(t *testing.T, name string, usual uint64) uint64 {
 }
 
 // seeds returns the seeds to run: NORTHSTAR_SIM_SEED replays one,
-// NORTHSTAR_SIM_SEEDS reports how many, from NORTHSTAR_SIM_FROM on.
+// NORTHSTAR_SIM_SEEDS is how many, from NORTHSTAR_SIM_FROM on.
 func seeds(t *testing.T, usual int) []uint64 {
 	t.Helper()
 	if os.Getenv("NORTHSTAR_SIM_SEED") != "" {
@@ -82,13 +82,12 @@ func (s *sum) String() string {
 		at(0.5), at(0.99), at(1), s.took.Round(time.Millisecond), s.cpu.Round(time.Millisecond))
 }
 
-// Whole nodes under every fault at once, or in another scenario that
+// TestSim runs whole nodes under all kinds of faults together, or in the scenario that
 // NORTHSTAR_SIM_SCENARIO names. A failure names the command that replays it.
-// NORTHSTAR_SIM_FAULTS leaves of a seed's faults those at the given
-// places; NORTHSTAR_SIM_REPORT=1 wants a timeline also of a run that is well;
-// with NORTHSTAR_SIM_JSON=1 each run's Summary is printed, and with
-// NORTHSTAR_SIM_SHRINK a failing one's faults are made fewer, for so many
-// seconds: chaos/run asks for these.
+// NORTHSTAR_SIM_FAULTS keeps only the faults of a seed at the given places.
+// NORTHSTAR_SIM_REPORT=1 prints a timeline also for a run without a failure.
+// NORTHSTAR_SIM_JSON=1 prints each run's Summary. NORTHSTAR_SIM_SHRINK reduces the
+// faults of a failed run, for so many seconds. chaos/run sets them.
 func TestSim(t *testing.T) {
 	for _, nodes := range Sizes {
 		t.Run(fmt.Sprintf("%d nodes", nodes), func(t *testing.T) {

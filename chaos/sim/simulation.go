@@ -48,7 +48,7 @@ type Simulation struct {
 	faults     map[FaultKind]int     // that had an effect
 	downtimes  []check.FaultInterval // of nodes that could not take part
 	loss       quorumLoss
-	tooFew     bool // a disk was wiped while another held nothing yet: nobody may be left to elect
+	tooFew     bool // a disk was wiped while another was still empty: perhaps no node can be elected
 }
 
 // maxViolations is how many are kept: the first ones say what went wrong.
@@ -292,8 +292,8 @@ func (sim *Simulation) converged() string {
 	return check.Converged(finals, sim.traffic.Revisions.Acknowledged())
 }
 
-// outlive is how long, at the end of a run, goroutines of the library are
-// given that nobody joins.
+// outlive is how long the end of a run waits for those goroutines of the library that
+// cannot be joined.
 const outlive = time.Minute
 
 // end stops every node.

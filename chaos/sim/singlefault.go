@@ -10,8 +10,8 @@ import (
 	"northstar/chaos/traffic"
 )
 
-// singleFaultSLO has one node that fails at a time, for a second or so, and now and then
-// all of them: how soon somebody leads and takes writes is measured.
+// singleFaultSLO makes one node at a time fail for about a second, and sometimes all of
+// them. The run measures how soon a leader is elected and accepts writes.
 func singleFaultSLO(seed uint64, nodes int) Config {
 	cfg := DefaultConfig(seed, nodes)
 	cfg.Length = 30 * time.Second

@@ -26,11 +26,10 @@ func (noPreVote) RequestPreVote(raft.ServerID, raft.ServerAddress, *raft.Request
 
 func (n noPreVote) Close() error { return n.Transport.(raft.WithClose).Close() }
 
-// A vote that is written as two values can be cut in two by a crash. Its voter
-// then grants the candidate of its vote before, without looking at that one's
-// log. Searching for that from random faults took more than 250 runs in vain,
-// so what such a crash leaves is put onto the disk of n3, which holds what n1
-// has never seen.
+// A crash can tear a vote that is written as two values. The voter then grants the
+// candidate of its earlier vote without a check of the candidate's log. More than
+// 250 runs with random faults did not produce that. So the test writes the result of
+// such a crash to the disk of n3, which has entries that n1 never received.
 func TestTornVoteIsCaught(t *testing.T) {
 	for _, torn := range []bool{true, false} {
 		caught := false

@@ -99,8 +99,8 @@ const (
 	shownMessages = 60
 )
 
-// messages are the newest ones, those of elections apart: there are few among
-// many others. Guarded by whoever keeps them.
+// messages are the newest messages. Those of elections are kept separately, because
+// they are few among many others. The owner's lock guards them.
 type messages struct{ elections, others ring[sent] }
 
 func (m *messages) add(s sent) {

@@ -38,8 +38,8 @@ func (u users) Epoch() uint64              { return u.epoch() }
 func (u users) Acknowledged()              { u.timeline.acked() }
 func (u users) Violated(v check.Violation) { u.violated(v) }
 
-// Key names keys by epoch: what reads find of those of an epoch before is whatever
-// the nodes that are left had.
+// Key returns a key that depends on the epoch. The values of an earlier epoch's keys are
+// unknown: the surviving nodes need not have the last writes.
 func (u users) Key(i int) string { return fmt.Sprintf("%s%d", []string{"k", "after"}[u.epoch()], i) }
 
 func (u users) Machine(name string) *traffic.Machine {
