@@ -26,7 +26,7 @@ func (d *writtenDisk) note(format string, args ...any) {
 	d.writes = append(d.writes, fmt.Sprintf(format, args...))
 }
 
-// of gives the writes that concern a term.
+// of returns the writes that concern a term.
 func (d *writtenDisk) of(term uint64) (writes []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

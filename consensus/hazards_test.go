@@ -32,7 +32,7 @@ func beginStuckTransfer(t *testing.T) (c *testCluster, old *testNode) {
 	})
 	for range 3 { // each after the library has given the one before up
 		old.LibraryTransfer(string(lagging.id), lagging.addr)
-		time.Sleep(timeoutMin + timeoutMin/4) // nothing tells that it has
+		time.Sleep(timeoutMin + timeoutMin/4) // there is no event to wait for
 	}
 	old.LibraryTransfer(string(lagging.id), lagging.addr)
 	return c, old

@@ -269,8 +269,8 @@ func TestOldMemberVersion_DoesNotBlockWrites(t *testing.T) {
 	}
 }
 
-// The record of a call that comes before a new process has read its log is in the command all the same: only then does
-// it know what every member reads.
+// A new process takes a call before it has read its log. The command has the call's audit record although the process
+// learns only later which command versions all members read.
 func TestAuditRecordOfACallBeforeTheLeaderStart(t *testing.T) {
 	t.Parallel()
 	c, leader := startCluster(t, 3)

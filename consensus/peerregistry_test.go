@@ -43,8 +43,8 @@ func TestRefusalIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// A hello that was under way while this node was recovered arrives after it has forgotten all others: the data
-// directory that it names must not go on record.
+// TestHelloAcrossARecovery: a hello is in progress while this node is recovered. It arrives after the recovery has
+// cleared the peer registry. Its incarnation must not be recorded.
 func TestHelloAcrossARecovery(t *testing.T) {
 	t.Parallel()
 	b := newPeerBook()

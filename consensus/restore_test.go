@@ -16,7 +16,8 @@ import (
 	"northstar/transport"
 )
 
-// startRestore has a leader restore a backup of which nobody else hears, up to where its own state is replaced.
+// startRestore makes a leader restore a backup that reaches no follower. It returns when the leader's own state is
+// about to be replaced.
 func startRestore(t *testing.T) (c *testCluster, leader *testNode, done chan error) {
 	t.Helper()
 	c = newCluster(t, 3)

@@ -127,7 +127,7 @@ func TestAnAnswerBeforeItsOwnVote(t *testing.T) {
 	})
 }
 
-// grants is a transport to voters that grant at once.
+// grants is a transport to voters that grant every vote immediately.
 type grants struct{ Transport }
 
 func (grants) RequestVote(_ raft.ServerID, _ raft.ServerAddress, args *raft.RequestVoteRequest,
@@ -137,7 +137,8 @@ func (grants) RequestVote(_ raft.ServerID, _ raft.ServerAddress, args *raft.Requ
 	return nil
 }
 
-// Who needs nobody else for a majority writes its own vote first, and so does everybody with a vote for another.
+// TestWhatVoteIsWrittenFirst: a node that is a majority by itself writes its own vote before it continues. Every node
+// writes a vote for another node before it answers.
 func TestWhatVoteIsWrittenFirst(t *testing.T) {
 	for name, tt := range map[string]struct {
 		state  raft.RaftState
@@ -169,7 +170,7 @@ func TestFailedVoteHoldsBackForGood(t *testing.T) {
 		})
 		close(d.free)
 		synctest.Wait()
-		d.fail = nil // for whoever tries again
+		d.fail = nil // a later write would succeed
 		if s.StoreLogs(command(5)) == nil {
 			t.Error("something was written after it")
 		}

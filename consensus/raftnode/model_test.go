@@ -312,7 +312,7 @@ func (m *model) durableLog(index uint64, truncations int64) {
 	}
 }
 
-// append stores a leader's entries. A single voter commits them at once.
+// append stores a leader's entries. A single voter commits them immediately.
 func (m *model) append(kind raft.LogType, n int) {
 	m.call(func() error {
 		err := m.storeEntries(kind, n)
