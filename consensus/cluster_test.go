@@ -120,7 +120,7 @@ func (n *testNode) Outgoing(m transport.Message) transport.Fault {
 	return transport.Fault{}
 }
 
-// drop makes the node lose the messages that it sends and which says so for; nil: none.
+// drop makes the node lose each message that it sends and for which which returns true. nil ends that.
 func (n *testNode) drop(which func(transport.Message) bool) {
 	if which == nil {
 		n.faults.Store(nil)
@@ -314,7 +314,7 @@ func (n *testNode) stop() {
 	}
 }
 
-// wait waits for the node's end, and brings it about when told to.
+// wait waits until the node has ended. With end it stops the node first.
 func (n *testNode) wait(end bool) error {
 	n.t.Helper()
 	if n.cancel == nil {
@@ -383,8 +383,8 @@ func (c *testCluster) leader() *testNode {
 	return leader
 }
 
-// leaderThatCommitsNothing restarts all nodes without any appends, until they are let through again, and gives a leader
-// that comes of that.
+// leaderThatCommitsNothing restarts all nodes and drops all their appends, until the caller ends that. It returns the
+// leader that they elect.
 func (c *testCluster) leaderThatCommitsNothing() (leader *testNode) {
 	c.t.Helper()
 	for _, n := range c.nodes {

@@ -26,7 +26,7 @@ type badDisk struct {
 	failVotes, failReads bool // from the start on
 }
 
-// Stable fails every write when told to.
+// Stable returns a store that fails every write when failVotes is set.
 func (d *badDisk) Stable() raft.StableStore {
 	if d.failVotes {
 		return failingStable{d.Storage.Stable()}

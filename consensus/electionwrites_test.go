@@ -68,8 +68,8 @@ func (l *writtenLog) StoreLogs(entries []*raft.Log) error {
 	return l.LogStore.StoreLogs(entries)
 }
 
-// TestElectionWritesOnce counts the synced writes of an election: one record for a candidate's term and vote, one for a
-// voter's, and one transaction on each node for the new leader's first entry and its leader-start.
+// TestElectionWritesOnce counts the synced writes of an election. A candidate's term and vote are one record, and so
+// are a voter's. The new leader's no-op and its leader-start are one transaction on each node.
 func TestElectionWritesOnce(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)

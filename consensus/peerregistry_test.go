@@ -68,8 +68,8 @@ func TestHelloAcrossARecovery(t *testing.T) {
 	}
 }
 
-// What a node says of its own record: the index as of which the state names its data directory, and nothing of one that
-// was wiped, or removed.
+// TestRecorded: a node names the index as of which the state has its data directory. It names none for a data
+// directory that was wiped, or of a removed member.
 func TestRecorded(t *testing.T) {
 	t.Parallel()
 	s := state.New(state.Options{})

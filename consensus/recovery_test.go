@@ -142,8 +142,8 @@ func readmit(t *testing.T, c *testCluster, nodes ...*testNode) {
 	c.everywhere("whole", "again")
 }
 
-// Two of three are lost under load; the third goes on alone. The lost ones come back with their old data, then without
-// it.
+// TestRecoverLastOfThree: two of three nodes are lost under load, and the third is recovered. The lost nodes come back
+// with their old data, then without it.
 func TestRecoverLastOfThree(t *testing.T) {
 	t.Parallel()
 	c, leader := startCluster(t, 3)
@@ -332,8 +332,8 @@ func (s *brokenStable) Set(k, v []byte) error {
 	return s.d.write(func() error { return s.StableStore.Set(k, v) })
 }
 
-// A recovery whose disk fails at any of its writes leaves a directory that is either of the old generation or becomes
-// one of the new one at its next start.
+// TestRecoverFailsAtEachWrite: the disk fails at any one write of a recovery. The data directory is then of the old
+// generation, or becomes one of the new generation at its next start.
 func TestRecoverFailsAtEachWrite(t *testing.T) {
 	t.Parallel()
 	c, leader := startCluster(t, 3)
@@ -351,7 +351,8 @@ func TestRecoverFailsAtEachWrite(t *testing.T) {
 			t.Fatalf("a recovery took less than %d writes", fail)
 		}
 		left.start()
-		// What is old must not recover by itself, nor what is new need anything.
+		// A node with the old identity must not recover by itself. One with the new identity must need no further
+		// action.
 		if number := left.Identity().Generation.Number; number == 2 {
 			left = c.leader()
 			checkRecovered(t, left, 0)

@@ -15,7 +15,8 @@ import (
 	"northstar/transport"
 )
 
-// refusedTransfer wants a transfer refused before the target is told, for a reason, by a leader that goes on leading.
+// refusedTransfer checks that a leader refuses a transfer for the reason why. It must send no TimeoutNow, and must
+// continue to lead.
 func refusedTransfer(t *testing.T, leader *testNode, target cluster.NodeID, why string) {
 	t.Helper()
 	term := leader.Status().Term
@@ -104,8 +105,8 @@ func TestTransferToFarLaggingPeer(t *testing.T) {
 	refusedTransfer(t, leader, target.id, "not caught up")
 }
 
-// TestTransferArrivesWhenTheTargetLeads has the target told, and fail to be elected: that leadership was lost is no
-// success.
+// TestTransferArrivesWhenTheTargetLeads: the target gets TimeoutNow and fails to be elected. The loss of leadership
+// alone is no success.
 func TestTransferArrivesWhenTheTargetLeads(t *testing.T) {
 	t.Parallel()
 	c, leader := startCluster(t, 3)

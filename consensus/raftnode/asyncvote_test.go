@@ -89,8 +89,9 @@ func mustRecord(t *testing.T, s *raftStore) {
 	}
 }
 
-// The library asks who stands before itself in the list of servers before it votes for itself: an answer that is
-// quicker than that is not handed on while the term is not durable, and that vote is written before it counts.
+// TestAnAnswerBeforeItsOwnVote: a candidate asks the voters that precede it in the list of servers before it votes for
+// itself. An answer can then come before its own vote is written. It is held back until the term is durable, and that
+// vote is written before it counts.
 func TestAnAnswerBeforeItsOwnVote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state, voters := raft.Candidate, 3
@@ -158,7 +159,8 @@ func TestWhatVoteIsWrittenFirst(t *testing.T) {
 	}
 }
 
-// After its own vote could not be recorded no vote of others is handed on, and nothing is written any more.
+// TestFailedVoteHoldsBackForGood: the write of a candidate's own vote has failed. From then on no vote of another node
+// is passed on, and no write follows.
 func TestFailedVoteHoldsBackForGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, s, state := newCandidate(t)

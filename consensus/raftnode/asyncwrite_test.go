@@ -135,7 +135,8 @@ func config(index uint64) []*raft.Log {
 	return []*raft.Log{{Index: index, Term: 6, Type: raft.LogConfiguration}}
 }
 
-// What is acknowledged of entries before those is durable here.
+// TestOlderEntriesAreWritten: entries are being written. An acknowledgement of older entries is passed on, because
+// those are durable here.
 func TestOlderEntriesAreWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state, voters := raft.Leader, 3
@@ -207,8 +208,8 @@ func TestFirstEntryIsSentWithTheLeaderStart(t *testing.T) {
 	})
 }
 
-// After a failed write nothing is written any more, its entries do not read as missing, and no acknowledgement of them
-// is handed on.
+// TestFailedWriteHoldsBackForGood: after a failed write no write follows, and its entries do not read as missing. No
+// acknowledgement of them is passed on.
 func TestFailedWriteHoldsBackForGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state, voters := raft.Leader, 3
