@@ -7,8 +7,8 @@ import (
 	"northstar/state"
 )
 
-// TestSpread: an operator who is told that failover is paused may count on it that those know who would replace the
-// leader a moment later.
+// TestSpread: an operator learns that automatic failover is paused. From then on, every node that could replace a
+// failed leader must know it too.
 func TestSpread(t *testing.T) {
 	t.Parallel()
 	c, leader := startCluster(t, 3)

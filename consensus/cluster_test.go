@@ -120,7 +120,7 @@ func (n *testNode) Outgoing(m transport.Message) transport.Fault {
 	return transport.Fault{}
 }
 
-// drop makes the node lose the messages that it sends and which says so for; nil: none.
+// drop makes the node lose each message that it sends and for which which returns true. nil ends that.
 func (n *testNode) drop(which func(transport.Message) bool) {
 	if which == nil {
 		n.faults.Store(nil)
@@ -314,7 +314,7 @@ func (n *testNode) stop() {
 	}
 }
 
-// wait waits for the node's end, and brings it about when told to.
+// wait waits until the node has ended. With end it stops the node first.
 func (n *testNode) wait(end bool) error {
 	n.t.Helper()
 	if n.cancel == nil {
@@ -383,8 +383,8 @@ func (c *testCluster) leader() *testNode {
 	return leader
 }
 
-// leaderThatCommitsNothing restarts all nodes without any appends, until they are let through again, and gives a leader
-// that comes of that.
+// leaderThatCommitsNothing restarts all nodes and drops all their appends, until the caller ends that. It returns the
+// leader that they elect.
 func (c *testCluster) leaderThatCommitsNothing() (leader *testNode) {
 	c.t.Helper()
 	for _, n := range c.nodes {
@@ -405,7 +405,7 @@ func (c *testCluster) leaderThatCommitsNothing() (leader *testNode) {
 	return leader
 }
 
-// others gives the running nodes but one.
+// others returns the running nodes without than.
 func (c *testCluster) others(than *testNode) []*testNode {
 	var all []*testNode
 	for _, m := range c.first {
@@ -437,21 +437,21 @@ func (n *testNode) put(key, value string) error {
 	return err
 }
 
-// proposeInternal writes through whoever leads, as a client would.
+// write writes a key on the leader, as a client would.
 func (c *testCluster) write(key, value string) {
 	c.t.Helper()
 	eventually(c.t, "a write of "+key, func() bool { return c.leader().put(key, value) == nil })
 }
 
-// onLeader makes a call to whoever leads until it succeeds, and returns that leader: on a busy machine leadership may
-// move without a cause in the test.
+// onLeader calls the leader until the call succeeds, and returns that leader. Leadership may move for no reason of the
+// test when the machine is busy.
 func (c *testCluster) onLeader(what string, call func(leader *testNode) error) (leader *testNode) {
 	c.t.Helper()
 	eventually(c.t, what, func() bool { leader = c.leader(); return call(leader) == nil })
 	return leader
 }
 
-// remove removes a member through whoever leads, and returns that leader.
+// remove removes a member with a call to the leader, and returns that leader.
 func (c *testCluster) remove(id cluster.NodeID) *testNode {
 	c.t.Helper()
 	return c.onLeader("the removal of "+string(id), func(n *testNode) error {

@@ -154,7 +154,7 @@ type Deps struct {
 	// HeldWrites returns how many writes on this node wait for a leader. They are proposed within moments once this
 	// node leads. It must not block. Optional.
 	HeldWrites func() int
-	// Announce tells a peer, before TimeoutNow is sent to it, that this node transfers leadership to it and why. Claims
+	// Announce informs a peer that this node transfers leadership to it and why, before it sends TimeoutNow. Claims
 	// repeat that until retract is called. It takes a few milliseconds. Optional.
 	Announce func(ctx context.Context, h cluster.TransferNotice) (retract func())
 	// Facts returns what is known about the election of term, which this node has won. Optional.

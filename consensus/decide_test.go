@@ -167,7 +167,7 @@ func TestDecideFirstStart(t *testing.T) {
 	}
 }
 
-// answers gives what peers have said: of each its ID, and its cluster ID or one of the words below.
+// answers returns the peers' responses. Each pair is a node ID, and its cluster ID or one of the words below.
 func answers(pairs ...string) map[cluster.NodeID]startAnswer {
 	words := map[string]startAnswer{
 		"started with":    {start: cluster.StartBootstrapped, recordsSelf: true},

@@ -26,7 +26,7 @@ type badDisk struct {
 	failVotes, failReads bool // from the start on
 }
 
-// Stable fails every write when told to.
+// Stable returns a store that fails every write when failVotes is set.
 func (d *badDisk) Stable() raft.StableStore {
 	if d.failVotes {
 		return failingStable{d.Storage.Stable()}
@@ -171,8 +171,8 @@ func TestFailedWrite(t *testing.T) {
 	}
 }
 
-// TestFailingDiskAtStart: a node whose disk fails while it starts ends at once, with one line, on its first start and
-// later.
+// TestFailingDiskAtStart: a node whose disk fails during the start ends immediately and logs one line. This holds for
+// its first start and for later ones.
 func TestFailingDiskAtStart(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

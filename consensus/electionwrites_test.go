@@ -26,7 +26,7 @@ func (d *writtenDisk) note(format string, args ...any) {
 	d.writes = append(d.writes, fmt.Sprintf(format, args...))
 }
 
-// of gives the writes that concern a term.
+// of returns the writes that concern a term.
 func (d *writtenDisk) of(term uint64) (writes []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -68,8 +68,8 @@ func (l *writtenLog) StoreLogs(entries []*raft.Log) error {
 	return l.LogStore.StoreLogs(entries)
 }
 
-// TestElectionWritesOnce counts the synced writes of an election: one record for a candidate's term and vote, one for a
-// voter's, and one transaction on each node for the new leader's first entry and its leader-start.
+// TestElectionWritesOnce counts the synced writes of an election. A candidate's term and vote are one record, and so
+// are a voter's. The new leader's no-op and its leader-start are one transaction on each node.
 func TestElectionWritesOnce(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)

@@ -12,7 +12,7 @@ import (
 // RebuildNow rebuilds the Raft node, as its watchdog would.
 func (n *Node) RebuildNow() { n.requestRestart("a test") }
 
-// Instance tells one run of the Raft node from another.
+// Instance returns a value that differs between two runs of the Raft node.
 func (n *Node) Instance() any { return n.inst.Load() }
 
 // ProposeRaw puts bytes through the log as they are.
@@ -45,7 +45,7 @@ func (n *Node) ProbeFlag() <-chan struct{} {
 	return done
 }
 
-// AcceptedBy says whether a peer's last word was to admit this node.
+// AcceptedBy reports whether the last response of peer id admitted this node.
 func (n *Node) AcceptedBy(id cluster.NodeID) bool {
 	n.peers.mu.Lock()
 	defer n.peers.mu.Unlock()
@@ -53,7 +53,7 @@ func (n *Node) AcceptedBy(id cluster.NodeID) bool {
 	return ok
 }
 
-// Riding says whether Raft has a user's write while the gate is closed.
+// Riding reports whether Raft has a user's write while the gate is closed.
 func (n *Node) Riding() bool {
 	n.queue.mu.Lock()
 	defer n.queue.mu.Unlock()
@@ -65,7 +65,7 @@ func (n *Node) PiggybackCommandVersion() uint32 {
 	return n.piggybackCommandVersion(n.inst.Load(), n.inst.Load().Raft().CurrentTerm())
 }
 
-// HasWrites says whether a user's write waits, or Raft has it.
+// HasWrites reports whether a user's write is queued, or Raft has one.
 func (n *Node) HasWrites() bool {
 	n.queue.mu.Lock()
 	defer n.queue.mu.Unlock()

@@ -7,9 +7,9 @@ import (
 	"northstar/transport"
 )
 
-// TestFirstLeaderDiesWhileTheIDSpreads has the first leader die for good when one follower has taken over the cluster's
-// ID, and has not heard that the command with the roster is committed. The two that are left were never wiped, and must
-// elect a leader.
+// TestFirstLeaderDiesWhileTheIDSpreads: the first leader dies and does not come back. One follower has adopted the
+// cluster's ID, and does not know yet that the command with the roster is committed. The two remaining nodes were
+// never wiped, and must elect a leader.
 func TestFirstLeaderDiesWhileTheIDSpreads(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)

@@ -32,7 +32,7 @@ func beginStuckTransfer(t *testing.T) (c *testCluster, old *testNode) {
 	})
 	for range 3 { // each after the library has given the one before up
 		old.LibraryTransfer(string(lagging.id), lagging.addr)
-		time.Sleep(timeoutMin + timeoutMin/4) // nothing tells that it has
+		time.Sleep(timeoutMin + timeoutMin/4) // there is no event to wait for
 	}
 	old.LibraryTransfer(string(lagging.id), lagging.addr)
 	return c, old
@@ -50,9 +50,9 @@ func untilStuck(t *testing.T, test func(t *testing.T) (rebuilt bool)) {
 	t.Errorf("nothing was rebuilt: the library did not get stuck in %d tries, or nobody noticed", stuckTransfers)
 }
 
-// TestStuckTransfer reproduces the flag that the library leaves set for ever: a second transfer to a peer that lags
-// waits inside it, leadership is lost meanwhile, and from then on it refuses every write of that process, also when it
-// leads again. The watchdog must notice and rebuild the Raft node.
+// TestStuckTransfer reproduces the flag that the library never clears. A second transfer to a lagging peer waits
+// inside the library, and leadership is lost meanwhile. From then on the library refuses every write of that process,
+// even when it leads again. The watchdog must notice and rebuild the Raft node.
 func TestStuckTransfer(t *testing.T) {
 	t.Parallel()
 	untilStuck(t, func(t *testing.T) bool {

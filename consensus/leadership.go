@@ -301,7 +301,7 @@ func (n *Node) wonElectionRecord(term uint64, now time.Time) Election {
 	return n.elections.won(term, facts, now)
 }
 
-// initCluster gives a cluster without an ID its identity. It reports false when the leadership ended first.
+// initCluster commits the cluster ID of a cluster that has none. It returns false when the leadership ends first.
 func (n *Node) initCluster(ctx context.Context, inst *raftnode.Instance) bool {
 	missing := func() bool { return n.View().ClusterID() == "" }
 	return n.retry(ctx, "cannot initialize the new cluster", missing, func() error { return n.proposeInit(ctx, inst) })

@@ -9,8 +9,8 @@ import (
 	"northstar/cluster"
 )
 
-// What a leader needs besides to serve writes is asked for when a write comes, and again when it goes to Raft: it may
-// have been lost in between. Its own commands pass.
+// TestMayWrite: the further conditions for writes are checked when a write arrives, and again when it is submitted to
+// Raft. They may change in between. This package's own commands are not checked.
 func TestMayWrite(t *testing.T) {
 	t.Parallel()
 	c, l := startCluster(t, 3)

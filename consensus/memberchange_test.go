@@ -8,8 +8,8 @@ import (
 	"northstar/state"
 )
 
-// TestWipedNode loses a disk. The node must not vote as if it never had, must not come back by itself, and must come
-// back when an operator says so.
+// TestWipedNode wipes the disk of a node. The node must not vote again as if it had never voted, and must not rejoin
+// by itself. It must rejoin when an operator re-admits it.
 func TestWipedNode(t *testing.T) {
 	t.Parallel()
 	c, leader := startCluster(t, 3)
@@ -104,8 +104,8 @@ func TestAddThatBrokeOff(t *testing.T) {
 	}
 }
 
-// TestPromotionByHand: a voter that has nothing of the log could leave a majority that cannot commit. What a node
-// acknowledged before it was wiped counts no more.
+// TestPromotionByHand: a voter that has none of the log could leave a majority that cannot commit. What a node
+// acknowledged before it was wiped does not count.
 func TestPromotionByHand(t *testing.T) {
 	t.Parallel()
 	c, leader := startCluster(t, 3)
@@ -192,7 +192,7 @@ func TestMembershipRefusals(t *testing.T) {
 	}
 }
 
-// TestRemovedPeerSpeaksForNobody: of two nodes that were removed the one must not count what the other says of it.
+// TestRemovedPeerSpeaksForNobody: an admission by a removed node does not count, and one by a member does.
 func TestRemovedPeerSpeaksForNobody(t *testing.T) {
 	t.Parallel()
 	c, leader := startCluster(t, 3)
@@ -269,8 +269,8 @@ func TestOldMemberVersion_DoesNotBlockWrites(t *testing.T) {
 	}
 }
 
-// The record of a call that comes before a new process has read its log is in the command all the same: only then does
-// it know what every member reads.
+// A new process takes a call before it has read its log. The command has the call's audit record although the process
+// learns only later which command versions all members read.
 func TestAuditRecordOfACallBeforeTheLeaderStart(t *testing.T) {
 	t.Parallel()
 	c, leader := startCluster(t, 3)

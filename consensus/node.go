@@ -281,8 +281,8 @@ func (n *Node) stop(inst *raftnode.Instance, loops, flights *sync.WaitGroup) err
 	return errors.Join(errs...)
 }
 
-// awaitInFlight gives a batch in flight the time that a leader without a quorum needs to step down, which completes the
-// batch.
+// awaitInFlight waits until the batch in flight is completed. A leader without a quorum completes it when it steps
+// down, so the wait is as long as that takes.
 func (n *Node) awaitInFlight() {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*n.cfg.TimeoutMax)
 	defer cancel()

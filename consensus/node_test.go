@@ -220,8 +220,8 @@ func TestDeadlineAfterHandOver(t *testing.T) {
 	}
 }
 
-// TestLeaderTasks follows leader tasks over a change of leader: the context ends with the cause, and no two reigns of a
-// node overlap.
+// TestLeaderTasks follows leader tasks over a change of leader. Their context ends with the cause, and no two
+// leaderships of a node overlap.
 func TestLeaderTasks(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)
@@ -403,8 +403,8 @@ func TestRebuild(t *testing.T) {
 	c.everywhere("more", "1")
 }
 
-// TestUnknownCommand commits an entry that this build cannot read: whoever learns that it is committed stops before it
-// applies it, and applies nothing after it. At least a majority does; the last node may never learn.
+// TestUnknownCommand commits an entry that this build cannot read. A node that learns of the commit stops before it
+// applies the entry, and applies nothing after it. At least a majority learns of it. The last node may never do so.
 func TestUnknownCommand(t *testing.T) {
 	t.Parallel()
 	c, leader := startCluster(t, 3)

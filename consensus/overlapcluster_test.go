@@ -83,8 +83,8 @@ func TestCommitWaitsForTheLeadersDisk(t *testing.T) {
 	}
 }
 
-// TestWriteThatFailsWhileItIsSent: the write of entries fails that every follower has. Nobody is told that they are
-// committed, and the node leads no more, also while its tasks take their time to end.
+// TestWriteThatFailsWhileItIsSent: the leader's own write fails, of entries that every follower has. No caller gets
+// the answer that they are committed. The node does not lead any longer, even while its leader tasks are still ending.
 func TestWriteThatFailsWhileItIsSent(t *testing.T) {
 	t.Parallel()
 	busy := make(chan struct{})
@@ -118,7 +118,7 @@ func TestRebuildWhileEntriesAreWritten(t *testing.T) {
 	if err := <-result; err == nil {
 		t.Error("the write was acknowledged")
 	}
-	// Nothing tells that it would have begun by now; an election takes longer.
+	// The next run would have begun before the others elect a leader.
 	for start := time.Now(); time.Since(start) < 2*time.Second && c.others(old)[0].Status().LeaderID == old.id; {
 		time.Sleep(5 * time.Millisecond)
 	}

@@ -43,8 +43,8 @@ func TestRefusalIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// A hello that was under way while this node was recovered arrives after it has forgotten all others: the data
-// directory that it names must not go on record.
+// TestHelloAcrossARecovery: a hello is in progress while this node is recovered. It arrives after the recovery has
+// cleared the peer registry. Its incarnation must not be recorded.
 func TestHelloAcrossARecovery(t *testing.T) {
 	t.Parallel()
 	b := newPeerBook()
@@ -68,8 +68,8 @@ func TestHelloAcrossARecovery(t *testing.T) {
 	}
 }
 
-// What a node says of its own record: the index as of which the state names its data directory, and nothing of one that
-// was wiped, or removed.
+// TestRecorded: a node names the index as of which the state has its data directory. It names none for a data
+// directory that was wiped, or of a removed member.
 func TestRecorded(t *testing.T) {
 	t.Parallel()
 	s := state.New(state.Options{})

@@ -2,7 +2,7 @@
 
 package consensus_test
 
-// Under the race detector everything takes longer: so do the nodes' timeouts, and fewer tests run at once.
+// The race detector slows everything down. So the nodes' timeouts are longer, and fewer tests run in parallel.
 const (
 	slowdown = 3
 	parallel = "8"

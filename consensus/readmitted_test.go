@@ -11,9 +11,9 @@ import (
 	"northstar/transport"
 )
 
-// TestReadmittedLeader: while one node is down another is removed, wiped, added again and made the leader. The one that
-// comes back has the old data directory on record, or that there is no such member, and hears otherwise from nobody but
-// that leader.
+// TestReadmittedLeader: while one node is down, another is removed, wiped, added again and made the leader. The node
+// that comes back has recorded the old data directory, or that there is no such member. Only that leader can inform it
+// of the new one.
 func TestReadmittedLeader(t *testing.T) {
 	t.Parallel()
 	for name, seesTheRemoval := range map[string]bool{
@@ -79,8 +79,8 @@ func TestReadmittedLeader(t *testing.T) {
 	}
 }
 
-// onceTheOnlyVoter makes a cluster with a node that was the only voter once, is taken in again after its disk was
-// wiped, and gets no more of the log than up to then.
+// onceTheOnlyVoter returns a cluster with a node that was once its only voter. That node is wiped and re-admitted. It
+// gets the log only up to the time when it was the only voter.
 func onceTheOnlyVoter(t *testing.T) (c *testCluster, once *testNode) {
 	t.Helper()
 	c, once = startCluster(t, 3)
@@ -130,8 +130,8 @@ func onceTheOnlyVoter(t *testing.T) (c *testCluster, once *testNode) {
 	return c, once
 }
 
-// TestOnceTheOnlyVoter: a node that was the only voter once, and has the log up to then, must not elect itself, whoever
-// tells it to.
+// TestOnceTheOnlyVoter: a node was once the only voter, and has the log up to that time. It must not elect itself,
+// even if another node or an operator orders it to.
 func TestOnceTheOnlyVoter(t *testing.T) {
 	t.Parallel()
 	c, once := onceTheOnlyVoter(t)
@@ -157,8 +157,8 @@ func TestOnceTheOnlyVoter(t *testing.T) {
 	c.everywhere("b", "1")
 }
 
-// When nobody is left but a node that was being taken in, an operator can have it recovered with what it got: it stands
-// then, and is known with the data directory that it has.
+// TestRecover_JustReadmittedNode: only a node is left that was being re-admitted. An operator can recover it with the
+// log that it has. It starts elections after that, and its record has its present data directory.
 func TestRecover_JustReadmittedNode(t *testing.T) {
 	t.Parallel()
 	c, once := onceTheOnlyVoter(t)
@@ -195,8 +195,9 @@ func TestRecover_JustReadmittedNode(t *testing.T) {
 	c.everywhere("after", "recovery")
 }
 
-// A voter from the start comes late, and has nothing of the log yet when its leader is lost. It must not stand, and
-// must not stand in the way: the other survivor needs its vote.
+// TestElectionBlocked_ForgetsLeader: a voter of the first configuration starts late, and has none of the log when the
+// leader is lost. It must not become a candidate. It must not prevent an election either, because the other survivor
+// needs its vote.
 func TestElectionBlocked_ForgetsLeader(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)
@@ -232,9 +233,9 @@ func TestElectionBlocked_ForgetsLeader(t *testing.T) {
 	eventually(t, "it may stand", late.MayStartElection)
 }
 
-// A node was a voter from the start and came late, when another had gone. It is wiped, taken in again, and has nothing
-// of the log when those two meet alone. The other's old log is no reason to vote for it: it does not know that there
-// was ever another data directory.
+// TestWipedNodeKnowsWhatIsCommitted: a voter of the first configuration started late, when another voter had gone. It
+// is wiped and re-admitted, and has none of the log when only those two meet. It must not vote for the other because
+// of that one's old log. The other never learned that there was another data directory.
 func TestWipedNodeKnowsWhatIsCommitted(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)
@@ -321,7 +322,7 @@ func TestWipedNodeKnowsWhatIsCommitted(t *testing.T) {
 	}
 }
 
-// recordsOnDisk gives what a node knows of the members after a restart.
+// recordsOnDisk returns the member records that a node has after a restart.
 func recordsOnDisk(n *testNode) map[cluster.NodeID]cluster.Record {
 	return n.LocalPeer().Roster.Records
 }

@@ -18,8 +18,8 @@ import (
 	"northstar/consensus/storage"
 )
 
-// flood writes through whoever leads until stop is called, which gives the highest revision that was acknowledged and
-// the number of writes.
+// flood writes on the leader until stop is called. stop returns the highest acknowledged revision and the number of
+// writes.
 func (c *testCluster) flood() (stop func() (revision uint64, writes int)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -44,7 +44,7 @@ func (c *testCluster) flood() (stop func() (revision uint64, writes int)) {
 	}
 }
 
-// lose stops nodes at once, as their machines would be lost.
+// lose stops nodes abruptly, like the loss of their machines.
 func lose(nodes ...*testNode) {
 	for _, n := range nodes {
 		n.cut.Store(true)
@@ -86,8 +86,9 @@ func checkRecovered(t *testing.T, n *testNode, acked uint64) {
 	}
 }
 
-// checkOutside starts nodes on what they had before the recovery: they must find out, elect nobody, and disturb nobody.
-// It gives the leader of the new generation then, which on a machine that starves may be another one.
+// checkOutside starts nodes with the data that they had before the recovery. They must notice the new generation,
+// elect no leader, and disturb no other node. It returns the leader of the new generation at the end, which may be
+// another node on a slow machine.
 func checkOutside(t *testing.T, c *testCluster, leader *testNode, old ...*testNode) *testNode {
 	t.Helper()
 	before := leader.Status().Term
@@ -141,8 +142,8 @@ func readmit(t *testing.T, c *testCluster, nodes ...*testNode) {
 	c.everywhere("whole", "again")
 }
 
-// Two of three are lost under load; the third goes on alone. The lost ones come back with their old data, then without
-// it.
+// TestRecoverLastOfThree: two of three nodes are lost under load, and the third is recovered. The lost nodes come back
+// with their old data, then without it.
 func TestRecoverLastOfThree(t *testing.T) {
 	t.Parallel()
 	c, leader := startCluster(t, 3)
@@ -331,8 +332,8 @@ func (s *brokenStable) Set(k, v []byte) error {
 	return s.d.write(func() error { return s.StableStore.Set(k, v) })
 }
 
-// A recovery whose disk fails at any of its writes leaves a directory that is either of the old generation or becomes
-// one of the new one at its next start.
+// TestRecoverFailsAtEachWrite: the disk fails at any one write of a recovery. The data directory is then of the old
+// generation, or becomes one of the new generation at its next start.
 func TestRecoverFailsAtEachWrite(t *testing.T) {
 	t.Parallel()
 	c, leader := startCluster(t, 3)
@@ -350,7 +351,8 @@ func TestRecoverFailsAtEachWrite(t *testing.T) {
 			t.Fatalf("a recovery took less than %d writes", fail)
 		}
 		left.start()
-		// What is old must not recover by itself, nor what is new need anything.
+		// A node with the old identity must not recover by itself. One with the new identity must need no further
+		// action.
 		if number := left.Identity().Generation.Number; number == 2 {
 			left = c.leader()
 			checkRecovered(t, left, 0)
@@ -364,8 +366,8 @@ func TestRecoverFailsAtEachWrite(t *testing.T) {
 	}
 }
 
-// recoverFailing recovers a stopped node on a disk that fails at one of its writes, and says whether it came through
-// all the same.
+// recoverFailing recovers a stopped node on a disk that fails at one of its writes. It reports whether the node was
+// recovered in spite of that.
 func (n *testNode) recoverFailing(c *testCluster, fail int64) (recovered bool) {
 	n.t.Helper()
 	dir, err := storage.Open(storage.Options{Dir: n.dir, Logger: testLogger()})
@@ -395,8 +397,8 @@ func (n *testNode) recoverFailing(c *testCluster, fail int64) (recovered bool) {
 	return recovered
 }
 
-// Members that start together are a quorum; before they have asked the others, they must elect nobody: there may be a
-// newer generation.
+// TestNoElectionBeforeAllWereAsked: members that start together are a quorum. Before they have probed the other
+// members they must elect no leader, because there may be a newer generation.
 func TestNoElectionBeforeAllWereAsked(t *testing.T) {
 	t.Parallel()
 	c, leader := startCluster(t, 3)

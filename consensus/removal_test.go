@@ -7,8 +7,8 @@ import (
 	"northstar/cluster"
 )
 
-// Dead voters go one at a time, the longest silent first, and never so many that fewer than three voters, or no
-// majority in contact, would be left.
+// TestPlanRemoval: dead voters are removed one at a time, the longest silent first. At least three voters must remain,
+// and a majority of them must be in contact.
 func TestPlanRemoval(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(10000, 0)

@@ -16,7 +16,8 @@ import (
 	"northstar/transport"
 )
 
-// startRestore has a leader restore a backup of which nobody else hears, up to where its own state is replaced.
+// startRestore makes a leader restore a backup that reaches no follower. It returns when the leader's own state is
+// about to be replaced.
 func startRestore(t *testing.T) (c *testCluster, leader *testNode, done chan error) {
 	t.Helper()
 	c = newCluster(t, 3)
@@ -39,8 +40,9 @@ func startRestore(t *testing.T) (c *testCluster, leader *testNode, done chan err
 	return c, leader, done
 }
 
-// TestUncommittedRestore has the cluster go on without a restore that its leader had begun, and ends that leader by a
-// crash or by a new leader. In between no reader may see what is not committed; in the end all must hold the same.
+// TestUncommittedRestore: a leader has begun a restore, and a crash or a new leader ends its leadership. The cluster
+// continues without the restore. No reader may see uncommitted state meanwhile, and all nodes must have the same state
+// at the end.
 func TestUncommittedRestore(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"crash", "deposed"} {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// With the lease on, a node that may have acknowledged one before it started votes for nobody until that has run out on
-// every clock.
+// TestMayVoteAfterStart: the lease is enabled, and a node may have acknowledged one before it started. It grants no
+// vote until that lease has expired on every clock.
 func TestMayVoteAfterStart(t *testing.T) {
 	t.Parallel()
 	var clock time.Duration

@@ -13,12 +13,12 @@ import (
 	"northstar/transport"
 )
 
-// TestStepDown: a leader that is told that it must not lead refuses at once what only a leader does, raises no term,
-// tells nobody to stand, and nothing that it acknowledged is lost.
+// TestStepDown: a leader that must step down immediately refuses what only a leader does. It raises no term and sends
+// no TimeoutNow. Nothing that it acknowledged is lost.
 func TestStepDown(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)
-	// Nobody may lose leadership for another reason than this test.
+	// No node may lose leadership for another reason than this test.
 	c.tune = func(cfg *consensus.Config) { cfg.TimeoutMin, cfg.TimeoutMax = 5*timeoutMin, 5*timeoutMax }
 	for _, n := range c.nodes {
 		n.start()

@@ -15,7 +15,8 @@ import (
 	"northstar/transport"
 )
 
-// refusedTransfer wants a transfer refused before the target is told, for a reason, by a leader that goes on leading.
+// refusedTransfer checks that a leader refuses a transfer for the reason why. It must send no TimeoutNow, and must
+// continue to lead.
 func refusedTransfer(t *testing.T, leader *testNode, target cluster.NodeID, why string) {
 	t.Helper()
 	term := leader.Status().Term
@@ -29,8 +30,8 @@ func refusedTransfer(t *testing.T, leader *testNode, target cluster.NodeID, why 
 	}
 }
 
-// lagging gives a leader and a peer that lacks its last entries, which it gets too late. On a busy machine leadership
-// may move meanwhile: then it begins again.
+// lagging returns a leader and a peer that lacks the leader's last entries and gets them too late. It starts over when
+// leadership moves meanwhile, as may happen on a busy machine.
 func (c *testCluster) lagging(entries int) (leader, peer *testNode) {
 	c.t.Helper()
 	eventually(c.t, "a leader that goes on leading, and a peer that lags", func() bool {
@@ -86,8 +87,8 @@ func TestTransferToLaggingPeer(t *testing.T) {
 	}
 }
 
-// TestTransferToUnresponsivePeer: of one that has just fallen silent nobody knows that yet. Writes wait for it no
-// longer than the library does.
+// TestTransferToUnresponsivePeer: the target has just fallen silent, and no node knows that yet. Writes wait for the
+// transfer no longer than the library does.
 func TestTransferToUnresponsivePeer(t *testing.T) {
 	t.Parallel()
 	c, _ := startCluster(t, 3)
@@ -104,8 +105,8 @@ func TestTransferToFarLaggingPeer(t *testing.T) {
 	refusedTransfer(t, leader, target.id, "not caught up")
 }
 
-// TestTransferArrivesWhenTheTargetLeads has the target told, and fail to be elected: that leadership was lost is no
-// success.
+// TestTransferArrivesWhenTheTargetLeads: the target gets TimeoutNow and fails to be elected. The loss of leadership
+// alone is no success.
 func TestTransferArrivesWhenTheTargetLeads(t *testing.T) {
 	t.Parallel()
 	c, leader := startCluster(t, 3)
@@ -146,8 +147,8 @@ func TestReadBeforeLeaderStart(t *testing.T) {
 	c.everywhere("a", "1")
 }
 
-// TestLeaseEndsFirst: the lease is revoked before a target is told to stand, as voters grant that although they know a
-// leader, and by each membership change.
+// TestLeaseEndsFirst: the lease is revoked before TimeoutNow is sent, and by each membership change. The target's
+// voters ignore leader stickiness, so a lease would not protect the leader.
 func TestLeaseEndsFirst(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)
@@ -187,8 +188,8 @@ func to(id cluster.NodeID) cluster.TransferNotice {
 	return cluster.TransferNotice{To: id, Trigger: "transfer", Reason: "a test"}
 }
 
-// TestTransferWaitsForWritesInFlight: were the target told to stand before they are committed, nobody could say what
-// became of them.
+// TestTransferWaitsForWritesInFlight: the writes in flight are committed before TimeoutNow is sent. Otherwise their
+// outcome would be unknown.
 func TestTransferWaitsForWritesInFlight(t *testing.T) {
 	t.Parallel()
 	c, _ := startCluster(t, 5)
@@ -225,7 +226,7 @@ func TestTransferWaitsForWritesInFlight(t *testing.T) {
 	}
 }
 
-// TestTransferToANodeThatIsGone: writes go on at once.
+// TestTransferToANodeThatIsGone: writes continue immediately.
 func TestTransferToANodeThatIsGone(t *testing.T) {
 	t.Parallel()
 	c, leader := startCluster(t, 3)
@@ -248,7 +249,8 @@ func TestTransferToANodeThatIsGone(t *testing.T) {
 	target.start()
 }
 
-// TestStuckTransferWithoutWrites: nobody writes, and the flag that the library leaves set is found all the same.
+// TestStuckTransferWithoutWrites: the watchdog finds the transfer flag that the library leaves set, even without
+// writes.
 func TestStuckTransferWithoutWrites(t *testing.T) {
 	t.Parallel()
 	untilStuck(t, func(t *testing.T) bool {
@@ -270,8 +272,8 @@ func TestStuckTransferWithoutWrites(t *testing.T) {
 	})
 }
 
-// TestOrderedElectionWaitsForTheLease: an operator's order passes over a leader that lives and has a lease. Whoever is
-// elected serves nothing, and hands leadership to nobody, before that has run out.
+// TestOrderedElectionWaitsForTheLease: an operator orders an election although a leader is alive and has a lease. The
+// new leader serves nothing, and transfers leadership to no node, before that lease has expired.
 func TestOrderedElectionWaitsForTheLease(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)
@@ -333,8 +335,8 @@ func TestOrderedElectionWaitsForTheLease(t *testing.T) {
 	c.write("a", "1")
 }
 
-// TestOrderToACandidate: where nobody may stand by itself, a node without a leader is a candidate that waits for
-// pre-votes, for good. It can be told to stand all the same.
+// TestOrderToACandidate: no node may start an election by itself. A node without a leader then stays a candidate that
+// waits for pre-votes. An operator can still order it to start an election.
 func TestOrderToACandidate(t *testing.T) {
 	t.Parallel()
 	for _, by := range []cluster.ElectionCause{cluster.CauseOperator, cluster.CauseTransferFailed} {

@@ -89,8 +89,9 @@ func mustRecord(t *testing.T, s *raftStore) {
 	}
 }
 
-// The library asks who stands before itself in the list of servers before it votes for itself: an answer that is
-// quicker than that is not handed on while the term is not durable, and that vote is written before it counts.
+// TestAnAnswerBeforeItsOwnVote: a candidate asks the voters that precede it in the list of servers before it votes for
+// itself. An answer can then come before its own vote is written. It is held back until the term is durable, and that
+// vote is written before it counts.
 func TestAnAnswerBeforeItsOwnVote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state, voters := raft.Candidate, 3
@@ -127,7 +128,7 @@ func TestAnAnswerBeforeItsOwnVote(t *testing.T) {
 	})
 }
 
-// grants is a transport to voters that grant at once.
+// grants is a transport to voters that grant every vote immediately.
 type grants struct{ Transport }
 
 func (grants) RequestVote(_ raft.ServerID, _ raft.ServerAddress, args *raft.RequestVoteRequest,
@@ -137,7 +138,8 @@ func (grants) RequestVote(_ raft.ServerID, _ raft.ServerAddress, args *raft.Requ
 	return nil
 }
 
-// Who needs nobody else for a majority writes its own vote first, and so does everybody with a vote for another.
+// TestWhatVoteIsWrittenFirst: a node that is a majority by itself writes its own vote before it continues. Every node
+// writes a vote for another node before it answers.
 func TestWhatVoteIsWrittenFirst(t *testing.T) {
 	for name, tt := range map[string]struct {
 		state  raft.RaftState
@@ -157,7 +159,8 @@ func TestWhatVoteIsWrittenFirst(t *testing.T) {
 	}
 }
 
-// After its own vote could not be recorded no vote of others is handed on, and nothing is written any more.
+// TestFailedVoteHoldsBackForGood: the write of a candidate's own vote has failed. From then on no vote of another node
+// is passed on, and no write follows.
 func TestFailedVoteHoldsBackForGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, s, state := newCandidate(t)
@@ -169,7 +172,7 @@ func TestFailedVoteHoldsBackForGood(t *testing.T) {
 		})
 		close(d.free)
 		synctest.Wait()
-		d.fail = nil // for whoever tries again
+		d.fail = nil // a later write would succeed
 		if s.StoreLogs(command(5)) == nil {
 			t.Error("something was written after it")
 		}

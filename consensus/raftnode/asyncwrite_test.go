@@ -34,7 +34,7 @@ func (d *slowDiary) StoreLogs(entries []*raft.Log) error {
 func (d *slowDiary) LastIndex() (uint64, error)             { return d.kept.LastIndex() }
 func (d *slowDiary) GetLog(index uint64, e *raft.Log) error { return d.kept.GetLog(index, e) }
 
-// ended says whether what runs in another goroutine has.
+// ended reports whether the other goroutine has closed done.
 func ended(done <-chan struct{}) bool {
 	synctest.Wait()
 	select {
@@ -135,7 +135,8 @@ func config(index uint64) []*raft.Log {
 	return []*raft.Log{{Index: index, Term: 6, Type: raft.LogConfiguration}}
 }
 
-// What is acknowledged of entries before those is durable here.
+// TestOlderEntriesAreWritten: entries are being written. An acknowledgement of older entries is passed on, because
+// those are durable here.
 func TestOlderEntriesAreWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state, voters := raft.Leader, 3
@@ -147,7 +148,8 @@ func TestOlderEntriesAreWritten(t *testing.T) {
 	})
 }
 
-// A leader that is a majority by itself, whoever does not lead, and configurations are written before they count.
+// TestWhatIsWrittenFirst: three kinds of entries are written before StoreLogs returns. They are those of a leader that
+// is a majority by itself, those of a node that does not lead, and configurations.
 func TestWhatIsWrittenFirst(t *testing.T) {
 	for name, tt := range map[string]struct {
 		state   raft.RaftState
@@ -206,8 +208,8 @@ func TestFirstEntryIsSentWithTheLeaderStart(t *testing.T) {
 	})
 }
 
-// After a failed write nothing is written any more, its entries do not read as missing, and no acknowledgement of them
-// is handed on.
+// TestFailedWriteHoldsBackForGood: after a failed write no write follows, and its entries do not read as missing. No
+// acknowledgement of them is passed on.
 func TestFailedWriteHoldsBackForGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state, voters := raft.Leader, 3
@@ -229,7 +231,7 @@ func TestFailedWriteHoldsBackForGood(t *testing.T) {
 		close(d.free)
 		synctest.Wait()
 		d.diary.mu.Lock()
-		d.fail = nil // for whoever tries again
+		d.fail = nil // a later write would succeed
 		d.diary.mu.Unlock()
 		if s.StoreLogs(command(5)) == nil || s.StoreLogs(config(5)) == nil || s.DeleteRange(1, 4) == nil {
 			t.Error("something was written after it")
@@ -287,7 +289,7 @@ func TestNoTermAfterTheEnd(t *testing.T) {
 		d, s := newSlowDiary(&state, &voters)
 		s.trackVote(true)
 		setTerm(t, s, 7)
-		if err := s.acquire(); err != nil { // somebody writes
+		if err := s.acquire(); err != nil { // another caller writes
 			t.Fatal(err)
 		}
 		done := apart(func() {

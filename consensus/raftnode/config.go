@@ -75,6 +75,6 @@ func (c *Config) raftConfig(logger hclog.Logger) *raft.Config {
 	rc.PreVoteDisabled = false
 	rc.NoLegacyTelemetry = true
 	rc.RestoreCommittedLogs = false // skips configuration entries, and can hang
-	rc.NotifyCh = nil               // it blocks the main loop; an observer's filter reports at once
+	rc.NotifyCh = nil               // it blocks the main loop; an observer's filter reports without blocking
 	return rc
 }

@@ -52,7 +52,7 @@ type FSM struct {
 	halted    atomic.Bool
 
 	mu      sync.Mutex
-	waiting chan struct{} // closed at the next apply; nil when nobody waits
+	waiting chan struct{} // closed at the next apply; nil when no goroutine waits
 }
 
 // ApplyResult is the response to one log entry.

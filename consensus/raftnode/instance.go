@@ -19,8 +19,8 @@ const (
 	// blockedElectionTimeout is how long a node that must not become candidate waits as one, once it has lost its
 	// leader: it raises its term once, and not repeatedly.
 	blockedElectionTimeout = 365 * 24 * time.Hour
-	// blockedTimeoutExtra makes a blocked follower's timeout longer. raft.Raft looks at a timeout at once only when it
-	// gets shorter.
+	// blockedTimeoutExtra makes the timeout of a blocked follower longer. raft.Raft restarts a running timer only
+	// when the timeout gets shorter.
 	blockedTimeoutExtra = time.Millisecond
 )
 
@@ -34,7 +34,7 @@ type Instance struct {
 	heartbeat       chan struct{} // capacity 1: send heartbeats now
 	watchdog        transferWatchdog
 	electionBlocked atomic.Bool
-	steppedDownTerm atomic.Uint64 // this node must not lead in it, whatever raft.Raft says; 0: none
+	steppedDownTerm atomic.Uint64 // this node must not lead in it, even if raft.Raft leads; 0: none
 
 	shortSnapshotIntervalUntil time.Time // zero: the configured interval is set; Maintain's own
 
@@ -118,9 +118,9 @@ func (i *Instance) Run(ctx context.Context) {
 // SendHeartbeats makes the leader send heartbeats now. It does not wait.
 func (i *Instance) SendHeartbeats() { notify(i.heartbeat) }
 
-// Shutdown starts to end this run: whoever waits to hand raft.Raft something is freed, and the transport is closed,
-// because the library waits for its messages in flight. The returned function waits until raft.Raft has ended and the
-// last write with it.
+// Shutdown begins to end this run. It unblocks the callers that wait to pass something to raft.Raft. It closes the
+// transport, because the library waits for its messages in flight. The returned function waits until raft.Raft has
+// ended and its last write with it.
 func (i *Instance) Shutdown() (wait func()) {
 	i.store.close()
 	down := i.raft.Shutdown()

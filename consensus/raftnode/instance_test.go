@@ -68,7 +68,8 @@ func TestRevokedTransferIsNotSent(t *testing.T) {
 	}
 }
 
-// What the table of hazards asks of the library's configuration. Each value has gone wrong as the other.
+// TestRaftConfig checks the library's configuration against the table of hazards. Each of its values has caused a
+// fault when it was different.
 func TestRaftConfig(t *testing.T) {
 	c := Config{
 		Self: "n1", TimeoutMin: 150 * time.Millisecond, TimeoutMax: 300 * time.Millisecond, TrailingLogs: 1000,
@@ -116,7 +117,7 @@ func TestSnapshotsBeforeAGap(t *testing.T) {
 	}
 }
 
-// What the library panics with while it starts must come out as an error.
+// TestPanicAtStart: a panic of the library during its start is returned as an error.
 func TestPanicAtStart(t *testing.T) {
 	start := func() (err error) {
 		defer recoverTo(&err)

@@ -92,8 +92,8 @@ type model struct {
 	failed      bool // a write failed: raft.Raft makes no call after that
 }
 
-// TestStoreModel makes random calls to the store, on a disk whose writes end in their own time, and fail now and then.
-// What leaves the node must be durable before.
+// TestStoreModel makes random calls to the store, on a disk whose writes take random times and sometimes fail.
+// Everything that a message depends on must be durable before the message leaves the node.
 func TestStoreModel(t *testing.T) {
 	for seed := range uint64(400) {
 		synctest.Test(t, func(t *testing.T) {
@@ -229,7 +229,7 @@ func (m *model) castVote(candidate string) error {
 	return err
 }
 
-// stand becomes a candidate and votes for this node.
+// stand makes the model a candidate, which votes for itself.
 func (m *model) stand() {
 	m.state = raft.Candidate
 	m.call(func() error {
@@ -312,7 +312,7 @@ func (m *model) durableLog(index uint64, truncations int64) {
 	}
 }
 
-// append stores a leader's entries. A single voter commits them at once.
+// append stores a leader's entries. A single voter commits them immediately.
 func (m *model) append(kind raft.LogType, n int) {
 	m.call(func() error {
 		err := m.storeEntries(kind, n)

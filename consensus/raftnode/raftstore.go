@@ -49,7 +49,7 @@ type VoteStore interface {
 //     handles a RequestVote (trackVote), the term stays pending. flushBeforeReply
 //     writes it before any response leaves the node.
 //   - A new leader's no-op entry stays pending until the leader-start entry comes.
-//     Nobody can read it until then, so it is not sent.
+//     No reader gets it before that, so it is not sent.
 //
 // A leader's entries are sent while they are written (startAsyncAppend). Every
 // other write comes after that write, and after what is pending.

@@ -55,7 +55,7 @@ func (d *diary) StoreLogs(entries []*raft.Log) error {
 }
 func (d *diary) DeleteRange(from, to uint64) error { return d.note("delete %d-%d", from, to) }
 
-// newDiary gives a store of a run of the library whose state and number of voters the test sets.
+// newDiary returns a store for a run of the library. The test sets the state and the number of voters of that run.
 func newDiary(state *raft.RaftState, voters *int) (*diary, *raftStore) {
 	d := &diary{}
 	s := newRaftStore(d, d, []byte("me"))
@@ -94,7 +94,8 @@ func command(index uint64) []*raft.Log {
 	return []*raft.Log{{Index: index, Term: 6, Type: raft.LogCommand}}
 }
 
-// A candidate's term goes with its vote for itself; nobody else's does.
+// TestCandidateRecordsOnce: a candidate's term is written together with its vote for itself. The terms of other nodes
+// are written alone.
 func TestCandidateRecordsOnce(t *testing.T) {
 	state, voters := raft.Follower, 3
 	d, s := newDiary(&state, &voters)
@@ -109,7 +110,8 @@ func TestCandidateRecordsOnce(t *testing.T) {
 	wantWrites(t, d, "CurrentTerm 5", "term 6, vote 6 for me", "CurrentTerm 7")
 }
 
-// A term waits for its vote only while votes are on their way, and whatever comes first makes it durable.
+// TestTermWaitsForItsVote: a term stays pending only while votes are on their way. The first thing that happens after
+// that makes it durable.
 func TestTermWaitsForItsVote(t *testing.T) {
 	for name, tt := range map[string]struct {
 		then func(*testing.T, *raftStore)
@@ -193,7 +195,8 @@ func TestNoAnswerWithoutTheTerm(t *testing.T) {
 	}
 }
 
-// The last vote ends just while its term is recorded: nobody would settle it any more.
+// TestTermDoesNotWaitForNobody: the last vote ends while its term is recorded. No later event would write the pending
+// term.
 func TestTermDoesNotWaitForNobody(t *testing.T) {
 	state, voters := raft.Follower, 3
 	d, s := newDiary(&state, &voters)
@@ -207,7 +210,8 @@ func TestTermDoesNotWaitForNobody(t *testing.T) {
 	wantWrites(t, d, "CurrentTerm 6")
 }
 
-// A new leader's first entry is written with the leader-start, and can be read by nobody before.
+// TestFirstEntryWaitsForTheLeaderStart: a new leader's no-op is written together with its leader-start. No reader gets
+// the no-op before that.
 func TestFirstEntryWaitsForTheLeaderStart(t *testing.T) {
 	state, voters := raft.Leader, 3
 	d, s := newDiary(&state, &voters)
@@ -231,8 +235,8 @@ func TestFirstEntryWaitsForTheLeaderStart(t *testing.T) {
 	wantWrites(t, d, "entries [4 5]", "entries [6]")
 }
 
-// What a follower stores it acknowledges next, and a leader that is a majority by itself commits at once: neither may
-// wait.
+// TestFirstEntryThatMustNotWait: a follower acknowledges the entries that it stores, so it writes them first. A leader
+// that is a majority by itself commits its entries immediately, so it does the same.
 func TestFirstEntryThatMustNotWait(t *testing.T) {
 	for _, tt := range []struct {
 		state  raft.RaftState
@@ -289,7 +293,8 @@ func TestFirstEntryIsWrittenInTheEnd(t *testing.T) {
 	}
 }
 
-// A node that must not stand records the term of a candidacy, and no vote for itself; it votes for others.
+// TestElectionBlocked_WritesNoSelfVote: a node that must not become a candidate records the term of a candidacy. It
+// records no vote for itself, and votes for others.
 func TestElectionBlocked_WritesNoSelfVote(t *testing.T) {
 	role, voters := raft.Candidate, 1
 	d, s := newDiary(&role, &voters)

@@ -42,7 +42,7 @@ func (i *Instance) Changed() <-chan struct{} { return i.changed }
 
 // Leads reports whether this node leads term now.
 func (i *Instance) Leads(term uint64) bool {
-	// raft.Raft gives up the role before it raises the term.
+	// raft.Raft leaves the leader state before it raises the term.
 	return i.raft.CurrentTerm() == term && i.raft.State() == raft.Leader && i.steppedDownTerm.Load() != term
 }
 

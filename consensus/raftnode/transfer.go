@@ -17,8 +17,8 @@ type UndeliveredError interface {
 	Undelivered() bool
 }
 
-// TransferAttempt is one leadership transfer of raft.Raft. Its future reports only that leadership was lost, so nobody
-// waits for it. What counts is whether TimeoutNow was sent, and who leads then.
+// TransferAttempt is one leadership transfer of raft.Raft. The library's future is not awaited, because it reports
+// only that leadership was lost. The result depends on whether TimeoutNow was sent, and on the next leader.
 type TransferAttempt struct {
 	target  cluster.NodeID
 	term    uint64
@@ -134,8 +134,9 @@ func (i *Instance) TransferStuck(target cluster.NodeID, term uint64) bool {
 	return i.transfers[target].stuckIn(term)
 }
 
-// ProbeTransferFlag asks raft.Raft, after a failed transfer, whether it accepts entries again, until it does or this
-// node leads term no longer. If it never does, the watchdog replaces the instance, also when nobody writes.
+// ProbeTransferFlag finds out, after a failed transfer, whether raft.Raft accepts entries again. It repeats the
+// question until raft.Raft does, or until this node no longer leads in term. If raft.Raft never does, the watchdog
+// replaces the instance, even when there are no writes.
 func (i *Instance) ProbeTransferFlag(term uint64) {
 	tick := time.NewTicker(i.cfg.TimeoutMin)
 	defer tick.Stop()

@@ -12,7 +12,7 @@ import (
 type phase int
 
 const (
-	idle       phase = iota // nobody writes
+	idle       phase = iota // no write is in progress
 	writing                 // a caller writes, and waits for the write itself
 	appending               // entries are written while raft.Raft sends them
 	selfVoting              // this node's vote for itself is written while raft.Raft asks the others
@@ -32,7 +32,7 @@ type event int
 
 const (
 	acquired        event = iota // a caller has got the write semaphore
-	released                     // it gives the semaphore back
+	released                     // it releases the semaphore
 	appendStarted                // it leaves the semaphore to an asynchronous append
 	selfVoteStarted              // it leaves the semaphore to an asynchronous self-vote
 	written                      // the asynchronous write is durable
@@ -110,7 +110,7 @@ func (s *raftStore) blockUntilClosed() {
 	runtime.Goexit()
 }
 
-// release gives the write semaphore back. After a failed write there is none.
+// release releases the write semaphore. After a failed write it does nothing.
 func (s *raftStore) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -32,8 +32,8 @@ func checkInvariants(t *testing.T, s *raftStore) {
 	}
 }
 
-// TestTransitions holds the table: every busy phase ends, every phase but the last has a way to it, and nothing is
-// written after a failure.
+// TestTransitions checks the table. Only busy phases can fail, and no write in progress is stopped. The phase failed
+// leads only to stopped, which has no way out. A transition that is not in the table panics.
 func TestTransitions(t *testing.T) {
 	for from, events := range transitions {
 		for e, to := range events {
