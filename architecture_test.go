@@ -70,7 +70,7 @@ func packages(t *testing.T) []listed {
 	}
 }
 
-// within says whether path is dir or below it.
+// within reports whether path is dir or below it.
 func within(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
 
 // entry is the line of the table that a package falls under.

@@ -9,10 +9,9 @@ import (
 	"testing"
 )
 
-// wallClock is where the product makes a number or a date of a time, or a time of
-// one, and so leaves the monotonic clock, and why a wall clock that is set by hours
-// does no harm there. Whatever else waits, expires or is compared goes by Go's
-// monotonic readings, or by the lease clock (CLOCK_BOOTTIME).
+// wallClock lists the functions that convert between a time and a number or a date, and so leave the monotonic
+// clock. Each entry gives the reason why a jump of the wall clock does no harm there. All other code that waits,
+// expires or compares uses Go's monotonic readings or the lease clock (CLOCK_BOOTTIME).
 var wallClock = map[string]string{
 	"api/leader.go audit":                         "shown: records are ordered by the log",
 	"api/autofailover.go postAutoFailover":        "a pause with a ttl is replicated and outlives every process; docs/runbook.md says what a jump does to it",
@@ -35,8 +34,7 @@ var wallClock = map[string]string{
 	"telemetry/journal.go append":                 "shown",
 }
 
-// TestWallClock finds whatever could depend on the wall clock and is not in the
-// list.
+// TestWallClock finds functions that could depend on the wall clock and are not in the list.
 func TestWallClock(t *testing.T) {
 	found := map[string]bool{}
 	for _, p := range packages(t) {
@@ -74,8 +72,7 @@ func TestWallClock(t *testing.T) {
 	}
 }
 
-// leavesMonotonic says whether a call takes the monotonic reading off a time, or
-// makes a time without one.
+// leavesMonotonic reports whether a call removes the monotonic reading of a time, or creates a time without one.
 func leavesMonotonic(call *ast.CallExpr) bool {
 	s, ok := call.Fun.(*ast.SelectorExpr)
 	if !ok {

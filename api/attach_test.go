@@ -93,7 +93,7 @@ func TestAttach(t *testing.T) {
 	})
 }
 
-// The role of a client that is gone goes to the next one at once.
+// When the holder's client disconnects, the next candidate is elected immediately.
 func TestAttach_HolderIsReplacedOnDisconnect(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		leader, follower := attachedPair(t)
@@ -118,8 +118,8 @@ func TestAttach_HolderIsReplacedOnDisconnect(t *testing.T) {
 	})
 }
 
-// A client that hangs up before it has heard anything has been attached all the same:
-// its session ends with the connection, and not only after its TTL.
+// A client that disconnects before its first event was attached. Its session ends with the connection, not only
+// after its TTL.
 func TestAttach_ClientDisconnectsImmediately(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		leader, follower := attachedPair(t)
@@ -254,7 +254,7 @@ func TestAttach_DrainSendsMoving(t *testing.T) {
 	}
 }
 
-// A new leader learns at once of the connections that stand.
+// Nodes report their open connections to a new leader immediately.
 func TestAttach_ReportedToNewLeader(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		leader, follower := attachedPair(t)

@@ -31,7 +31,7 @@ func (f *fakeAuditor) add(how string, r state.AuditRecord) {
 func (f *fakeAuditor) Record(r state.AuditRecord)                           { f.add("record", r) }
 func (f *fakeAuditor) RecordDurable(_ context.Context, r state.AuditRecord) { f.add("secure", r) }
 
-// take gives what was recorded since the last call.
+// take returns the records since the last call.
 func (f *fakeAuditor) take() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -59,7 +59,7 @@ func TestAuditOfOneNode(t *testing.T) {
 		as := func(role token.Role) []string { return []string{"Authorization", "Bearer " + tokens[role]} }
 		json := func(role token.Role) []string { return append(as(role), "Content-Type", "application/json") }
 
-		// Writes are recorded with the command, whatever came of it.
+		// Writes are recorded with the command, if they succeed or fail.
 		n.do("PUT", "/v1/kv/a%2Fb", "v", as(token.Client)...)
 		n.do("PUT", "/v1/kv/a%2Fb", "v", append(as(token.Client), "If-None-Match", "*")...)
 		n.do("POST", "/admin/auto-failover", `{"enabled":false,"reason":"upgrade"}`, json(token.Operator)...)
@@ -151,7 +151,7 @@ func TestAuditOfForwardedCalls(t *testing.T) {
 		if got := atFollower.take(); got != "secure loopback DELETE /admin/members/n3: 503 4002" {
 			t.Errorf("no leader: %s", got)
 		}
-		// What a node sends on is not recorded where nobody leads: it goes elsewhere.
+		// A forwarded request is not recorded by a node that knows no leader: the sender tries another node.
 		leader.fake.lead("", 3)
 		leader.waitForLeaderView()
 		leader.do("DELETE", "/admin/members/n3", "", "X-Northstar-Forwarded-By", "n2")

@@ -118,7 +118,7 @@ func bareServer(t *testing.T, change ...func(*Deps)) *Server {
 	return s
 }
 
-// serveBriefly serves a request and ends it at once if it is a stream.
+// serveBriefly serves a request for at most 20 ms, so that a stream ends, too.
 func serveBriefly(s *Server, r *http.Request) *httptest.ResponseRecorder {
 	ctx, cancel := context.WithTimeout(r.Context(), 20*time.Millisecond)
 	defer cancel()

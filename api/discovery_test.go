@@ -109,7 +109,7 @@ func TestNoLeader(t *testing.T) {
 		if st["leader_id"] != "" || st["last_contact_ms"] != nil || st["state"] != "follower" {
 			t.Errorf("status %v", st)
 		}
-		// There is nobody to ask: its own view.
+		// No leader can be asked: the node answers with its own view.
 		if r := n.do("GET", "/v1/cluster", ""); r.status != 200 || !strings.Contains(r.body, `"observed_by":"n1"`) {
 			t.Errorf("/v1/cluster: %+v", r)
 		}

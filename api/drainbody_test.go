@@ -63,8 +63,8 @@ func TestRejectedBodyIsDrained(t *testing.T) {
 	}
 }
 
-// TestRejection_BeforeBodyIsRead: it is sent at once, however slowly the body comes,
-// and a body that never ends is given up.
+// A rejection is sent immediately, however slowly the body arrives. The server stops reading a body that never
+// ends.
 func TestRejection_BeforeBodyIsRead(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		n := startServer(t, newFakeCluster("n1", true))

@@ -65,7 +65,7 @@ func TestElectionsOfAllNodes(t *testing.T) {
 			}
 		}
 		n1.deps.Journal.Append(electionEvent("n1", term-1, "lost"))
-		n1.deps.Journal.Append(electionEvent("n1", term, "won")) // is on record
+		n1.deps.Journal.Append(electionEvent("n1", term, "won")) // a finished election
 		n1.deps.Journal.Append(cluster.Event{
 			Type: "election", Term: term, Message: "n1 leads",
 			Fields: map[string]any{"leader_id": "n1"},

@@ -36,7 +36,7 @@ func (l *leadership) Execute(ctx context.Context, o cluster.LeadershipRequest, p
 	return cluster.TransferOutcome{NewLeader: p.Target, Term: 3}, l.fail
 }
 
-// electionTo is the plan of an election by order.
+// electionTo returns the plan of an election that an operator requested.
 func electionTo(target cluster.NodeID) func(o cluster.LeadershipRequest) (cluster.Plan, error) {
 	return func(o cluster.LeadershipRequest) (cluster.Plan, error) {
 		return cluster.Plan{
@@ -109,7 +109,7 @@ func TestFailover_NoNodeExecutes(t *testing.T) {
 		if r := n2.do("POST", "/admin/failover", ""); r.status != 200 || tries != 2 {
 			t.Errorf("a plan that was out of date: %+v after %d tries", r, tries)
 		}
-		at2.plan = electionTo("n3") // whose address nobody knows
+		at2.plan = electionTo("n3") // its address is unknown
 		p := n2.do("POST", "/admin/failover", "").is(t, 409, cluster.CodeTransferFailed)
 		if !strings.Contains(p.Detail, "nothing was done") || p.Retryable {
 			t.Errorf("%+v", p)

@@ -62,7 +62,7 @@ func newFakeCluster(id string, leads bool) *fakeCluster {
 	return f
 }
 
-// runLeadershipRequest makes a node the leader, "" nobody.
+// lead makes the node the leader. With an empty ID, there is no leader.
 func (f *fakeCluster) lead(id cluster.NodeID, term uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -191,7 +191,7 @@ func (f *fakeCluster) ChangeMember(_ context.Context, ch cluster.MemberChange) e
 	return f.admin("remove " + string(ch.ID) + planned)
 }
 
-// PlanChange refuses whatever is about n3, and finds that n1 leads.
+// PlanChange rejects every change of n3, and its plans name n1 as the leader.
 func (f *fakeCluster) PlanChange(_ context.Context, ch cluster.MemberChange) (cluster.Plan, error) {
 	if err := f.notLeading(); err != nil {
 		return cluster.Plan{}, err

@@ -124,7 +124,7 @@ func TestForward_OnlyOnce(t *testing.T) {
 		if took := time.Since(start); took > 5*time.Second {
 			t.Errorf("took %v", took)
 		}
-		// Whoever gets a forwarded request and does not lead says so at once.
+		// A node that receives a forwarded request and does not lead rejects it immediately.
 		start = time.Now()
 		a.do("PUT", "/v1/kv/k", "v", "X-Northstar-Forwarded-By", "n9").is(t, 503, cluster.CodeNoLeader)
 		if took := time.Since(start); took > 500*time.Millisecond {

@@ -76,8 +76,8 @@ func TestQueue_EndsAfterTwiceTheTimeout(t *testing.T) {
 	})
 }
 
-// What keeps a leader from serving may be for somebody to mend: whoever gives up
-// waiting says it, also where it was another node that was asked.
+// A timeout in the queue names the reason why the leader is not ready, because an operator may have to fix it.
+// A follower names that reason, too.
 func TestQueue_TimeoutNamesLeaderProblem(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		leader, follower := pair(t)
@@ -114,7 +114,7 @@ func TestQueue_RequestContinuesWithLeader(t *testing.T) {
 	})
 }
 
-// A request is not sent, and nobody is, to a leader whose process is dead.
+// Neither requests nor clients are sent to a leader whose process is dead.
 func TestQueue_WhileLeaderIsDead(t *testing.T) {
 	f := newFakeCluster("n1", false)
 	asked := atomic.Int64{}

@@ -320,7 +320,7 @@ func TestList(t *testing.T) {
 	})
 }
 
-// TestListIsBoundedInItems: whatever the limit, and without one.
+// The number of items of a list is bounded for every value of the limit parameter, and without it.
 func TestListIsBoundedInItems(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		n := startServer(t, newFakeCluster("n1", true))

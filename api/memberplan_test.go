@@ -55,7 +55,7 @@ func TestMemberPlans(t *testing.T) {
 	})
 }
 
-// Only a change of the leader's record is made also where nobody could take over.
+// Only a change of the leader's record needs no node that could take over.
 func TestChangesRecordOnly(t *testing.T) {
 	t.Parallel()
 	yes, no, none, voter, addr := true, false, 0, cluster.NonVoter, "h1:1"

@@ -90,7 +90,7 @@ func TestDocumentAndRoutesAgree(t *testing.T) {
 	}
 }
 
-// Whoever refuses service for a split brain answers 409, to reads too.
+// A node that refuses service because of a split brain answers 409 to every request, reads included.
 func TestSplitBrainIsDocumented(t *testing.T) {
 	t.Parallel()
 	paths := document(t)["paths"].(map[string]any)

@@ -168,8 +168,8 @@ func TestTransfer(t *testing.T) {
 	})
 }
 
-// TestTransfer_FailsLate: what came of it is known when its time is over, and
-// reaches the client through another node too.
+// The outcome of a failed transfer is known when its timeout has passed. The client receives it through another
+// node, too.
 func TestTransfer_FailsLate(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		late := func(d *Deps) {

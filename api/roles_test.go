@@ -214,7 +214,7 @@ func TestRoles(t *testing.T) {
 	})
 }
 
-// waits says that a session stands in the queue of role r.
+// waitsFor returns a condition: the session is in the queue of role r.
 func (n *node) waitsFor(session string) func() bool {
 	return func() bool {
 		r, ok := n.fake.View().Role("r")
@@ -265,7 +265,7 @@ func TestCampaignTimesOut(t *testing.T) {
 	})
 }
 
-// Whoever hangs up leaves the queue, also through another node.
+// A client that disconnects leaves the queue, also if a follower forwarded its campaign.
 func TestCampaign_ClientDisconnects(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		leader, follower := pair(t)
@@ -558,8 +558,7 @@ func TestExpiryElectsTheNext(t *testing.T) {
 	})
 }
 
-// Why nobody is elected after a recovery is said to whoever asks, campaigns or hands
-// the role over.
+// After a recovery, the lock delay is reported to clients that read the role, campaign for it or transfer it.
 func TestRole_ReportsLockDelay(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		leader, _ := pair(t)

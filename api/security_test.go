@@ -13,9 +13,9 @@ import (
 
 var pathParameter = regexp.MustCompile(`\{[^}]+\}`)
 
-// TestRoleMatrixOfTheDocument asks for everything that the OpenAPI document
-// names as everybody that there is: by token, by certificate, as another node,
-// from this machine, and as nobody, with and without a token file.
+// TestRoleMatrixOfTheDocument calls every operation of the OpenAPI document as every kind of caller: with a token,
+// with a certificate, as another node, from this machine, and unauthenticated. It does so with and without a token
+// file.
 func TestRoleMatrixOfTheDocument(t *testing.T) {
 	t.Parallel()
 	data, tokens := tokenFile()
@@ -99,7 +99,7 @@ func TestRoleMatrixOfTheDocument(t *testing.T) {
 				if who.cert != "" {
 					clientCertificate(r, "northstar://test/"+who.cert, true)
 				}
-				want := 0 // past the door, whatever comes then
+				want := 0 // authorized; the status does not matter
 				switch {
 				case who.role.Allows(token.Role(op.Role)), who.node && op.Nodes:
 				case who.known:

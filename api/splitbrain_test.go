@@ -16,7 +16,7 @@ import (
 	"northstar/splitbrain"
 )
 
-// fakeSplitBrain says what the test says.
+// fakeSplitBrain returns the report that the test sets.
 type fakeSplitBrain struct {
 	mu       sync.Mutex
 	report   splitbrain.Report
@@ -144,8 +144,8 @@ func TestAskLeader(t *testing.T) {
 	})
 }
 
-// FuzzReadLeader: whatever stands at a node's HTTP address, its answer is one
-// that Detect can take, or an error.
+// FuzzReadLeader checks responses from arbitrary servers at a node's HTTP address. Each one is either valid input of
+// Detect, or an error.
 func FuzzReadLeader(f *testing.F) {
 	f.Add(200, "c1", "2 r", `{"leader_id":"n1","term":7,"observed_by":"n2"}`)
 	f.Add(200, "", "", `{"leader_id":"n1","term":7,"observed_by":"n2"}`)

@@ -289,8 +289,8 @@ func TestEvents(t *testing.T) {
 	})
 }
 
-// TestClientThatNeverReads is dropped after 30 s: net.Pipe has no buffer,
-// so that the first byte that nobody reads blocks.
+// A client that never reads is disconnected after 30 s. net.Pipe has no buffer, so the first unread byte blocks the
+// server.
 func TestClientThatNeverReads(t *testing.T) {
 	piped(t, func(s *Server, client net.Conn) {
 		send(t, client, "/v1/watch?since=0")

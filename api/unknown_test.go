@@ -18,9 +18,8 @@ import (
 	"northstar/state"
 )
 
-// TestForward_RefusalAfterUnknownAttempt: a write that was sent to a leader and not answered may
-// have happened, whatever a later leader refuses by itself. What the state refuses
-// is the answer.
+// A write that was sent to a leader and not answered may have been applied. A later leader's refusal does not change
+// that, so the outcome is unknown. An error of the state is final.
 func TestForward_RefusalAfterUnknownAttempt(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

@@ -7,8 +7,8 @@ import (
 	"northstar/telemetry"
 )
 
-// TestChecksCanFail gives every check a text that is right and one with a
-// mistake: a check that finds nothing wrong with anything is worth nothing.
+// TestChecksCanFail runs every check on a correct text and on a text with a mistake. It proves that each check can
+// fail.
 func TestChecksCanFail(t *testing.T) {
 	progs := programs(t)
 	help := progs["northstarctl"].help

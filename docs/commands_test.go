@@ -18,7 +18,7 @@ type program struct {
 	help     string           // all of it
 }
 
-// flags says of each flag, with its dashes, whether it takes a value.
+// flags maps each flag, with its dashes, to whether it takes a value.
 type flags map[string]bool
 
 var programNames = []string{"northstar-node", "northstarctl"}
@@ -215,7 +215,7 @@ func (p program) check(words []string) (problems []string) {
 	return problems
 }
 
-// leadsOn says whether some command begins with command and word.
+// leadsOn reports whether a command begins with command and word.
 func (p program) leadsOn(command, word string) bool {
 	next := strings.TrimSpace(command + " " + word)
 	for c := range p.commands {
@@ -230,8 +230,7 @@ func (p program) takesValue(flag string) bool {
 	return slices.ContainsFunc(slices.Collect(maps.Values(p.commands)), func(f flags) bool { return f[flag] })
 }
 
-// knows says whether the command, or one that it is the beginning of, has the
-// flag.
+// knows reports whether the command, or one of its subcommands, has the flag.
 func (p program) knows(command, flag string) bool {
 	for c, f := range p.commands {
 		if _, ok := f[flag]; ok && (c == "" || c == command || strings.HasPrefix(c, command+" ")) {

@@ -131,8 +131,8 @@ func TestAttach_StaleConnectionDoesNotKeepSession(t *testing.T) {
 	})
 }
 
-// A new leader that has not heard of a connection does not end its session at
-// once: another may stand.
+// A new leader gives a session a grace period if it has no report of its connection. Another node may still hold an
+// attached connection.
 func TestDetach_UnknownStreamOnNewLeaderGetsGrace(t *testing.T) {
 	withLeader(t, func(b *bench) {
 		id, other := b.session(t, "s", 10*time.Second), b.session(t, "other", 10*time.Second)
@@ -180,8 +180,8 @@ func TestAttach_UnrecordedStreamIsReportedAgain(t *testing.T) {
 	})
 }
 
-// The reign that heard of the end of a connection may be over before the session
-// is: the next one must be told.
+// A leader may lose its leadership between the end of a connection and the end of the session. The report is then
+// repeated to the next leader.
 func TestDetach_SurvivesLeaderChange(t *testing.T) {
 	withLeader(t, func(b *bench) {
 		a := held(b.session(t, "s", time.Hour), "1")

@@ -124,12 +124,12 @@ func TestOrphanedCandidates_AreWithdrawn(t *testing.T) {
 			t.Fatalf("%+v, %v", role, err)
 		}
 		if len(b.waiters) != 0 {
-			t.Fatal("who attends is not forgotten")
+			t.Fatal("a finished waiter is still tracked")
 		}
 	})
 }
 
-// Also where nobody comes back to withdraw it.
+// An abandoned candidate is withdrawn even if its client never returns.
 func TestAbandonedCandidate_IsWithdrawn(t *testing.T) {
 	withLeader(t, func(b *bench) {
 		a, c := b.session(t, "a", time.Hour), b.session(t, "c", time.Hour)

@@ -50,8 +50,8 @@ func TestLockDelay_AfterRestore(t *testing.T) {
 	})
 }
 
-// Once it is over, it is over, also where nobody stood for the role meanwhile and
-// for the next leader.
+// A lock delay that has passed does not start again. This also holds without any candidate for the role during the
+// delay, and under the next leader.
 func TestLockDelay_RestoreOnce(t *testing.T) {
 	withLeader(t, func(b *bench) {
 		b.restoreHeld(2 * time.Second)

@@ -194,10 +194,10 @@ type bench struct {
 	*SessionManager
 	clock *clocked
 	t     *testing.T
-	end   func() // of the reign
+	end   func() // ends the leadership
 }
 
-// withLeader runs a test in virtual time, with a keeper whose node leads.
+// withLeader runs a test in virtual time, with a session manager whose node leads.
 func withLeader(t *testing.T, test func(b *bench)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -212,7 +212,7 @@ func withLeader(t *testing.T, test func(b *bench)) {
 	})
 }
 
-// lead begins a reign; end ends it.
+// lead starts a leadership; end ends it.
 func (b *bench) lead() {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -373,8 +373,7 @@ func TestRenew_SessionExpiresDuringBarrier(t *testing.T) {
 	})
 }
 
-// What was not known when the reign ended is not claimed: neither that the
-// session ended, nor that it was renewed.
+// An outcome that is unknown when the leadership ends is not reported: neither an ended session nor a renewal.
 func TestLeadershipLost_WhileExpiryPending(t *testing.T) {
 	withLeader(t, func(b *bench) {
 		id := b.session(t, "s", time.Second)
@@ -461,7 +460,7 @@ func TestNewLeader_ResetsSessionTTLs(t *testing.T) {
 	})
 }
 
-// A renewal may come in one reign and be proven in the next.
+// A renewal may arrive in one leadership and be confirmed in the next.
 func TestRenew_AcrossLeaderChange(t *testing.T) {
 	withLeader(t, func(b *bench) {
 		id := b.session(t, "s", time.Second)

@@ -27,8 +27,8 @@ func (b *bench) evict() {
 	}
 }
 
-// A session that a role was taken from is not renewed, whoever asks and however
-// often, and ends a TTL after it last was: then the next one is elected.
+// A session with a revoked role is not renewed by any number of requests. It ends one TTL after its last renewal;
+// then the next candidate is elected.
 func TestRevokedSession_IsNotRenewed(t *testing.T) {
 	withLeader(t, func(b *bench) {
 		a, next := b.session(t, "a", 2*time.Second), b.session(t, "b", time.Hour)
@@ -85,14 +85,14 @@ func TestRenew_PendingDuringRevocation(t *testing.T) {
 	})
 }
 
-// Who says that it knows is renewed as any other.
+// A session that has acknowledged the revocation is renewed again.
 func TestRevokedSession_Resigns(t *testing.T) {
 	withLeader(t, func(b *bench) {
 		a, next := b.session(t, "a", time.Second), b.session(t, "b", time.Hour)
 		b.evictAfterElection(a)
 		b.campaign(t, "r", next, 0)
 		if b.holder("r") != "" {
-			t.Fatal("nobody was waited for")
+			t.Fatal("the role did not wait for the evicted session")
 		}
 		if r := b.apply(state.Command{Kind: state.KindRoleRelease, RoleRelease: &state.RoleRelease{
 			Role:    "r",

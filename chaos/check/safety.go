@@ -34,7 +34,7 @@ const (
 	NoUnexpectedExit      = "no unexpected node exit"
 	OnlyDocumentedErrors  = "only documented errors"
 	NoNeedlessElection    = "no needless election"
-	OneLease              = "no two leases at once"
+	OneLease              = "no two leases at the same time"
 	TakeoverBound         = "role takeover within TTL + 1 s"
 	AuditOnce             = "exactly one audit record per admin call, in order"
 	AttachedSessionEnds   = "attached session ends on disconnect"
