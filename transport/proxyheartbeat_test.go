@@ -79,7 +79,8 @@ func TestHeartbeatIsAnsweredWhileRaftStores(t *testing.T) {
 		if err != nil || !r.Success || r.Term != 5 || time.Since(start) > testMax/2 {
 			t.Errorf("heartbeat while busy: %+v, %v after %v", r, err, time.Since(start))
 		}
-		// A heartbeat of another node, of another term or with a log position is not answered, nor one after TimeoutMax.
+		// A heartbeat of another node, of another term or with a log position is not answered. Nor is one after
+		// TimeoutMax.
 		if _, err := n3.heartbeat(n2); err == nil {
 			t.Error("answered a node that is not the leader")
 		}
