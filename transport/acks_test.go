@@ -99,7 +99,7 @@ func TestAcksWakeTheirWaiters(t *testing.T) {
 	}
 }
 
-// The send time counts, not the answer's; a refusal is contact, and no more.
+// Acks count by send time, not by the answer's time. A refusal counts only as contact.
 func TestAppendEntriesIsStamped(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 2, func(t *testing.T, ends []*end) {

@@ -10,7 +10,7 @@ import (
 	"northstar/cluster"
 )
 
-// Nodes that the hello refuses get no Raft message through at all, so they cannot raise the victim's term.
+// A node that the hello refuses delivers no Raft message, so it cannot raise the other node's term.
 func TestRefusedNodesReachNobody(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*cluster.Peer){
@@ -44,8 +44,8 @@ func TestRefusedNodesReachNobody(t *testing.T) {
 	}
 }
 
-// A node that was wiped and taken in again while this one was away leads it by what it says of its own record. Votes
-// are exchanged once this node has caught up.
+// While this node was away, another node was wiped and re-admitted. As leader it may replicate to this node. They
+// exchange votes once this node has caught up.
 func TestLeaderThatWasReadmitted(t *testing.T) {
 	t.Parallel()
 	for name, old := range map[string]cluster.Record{
@@ -108,7 +108,7 @@ func TestLeaderThatWasReadmitted(t *testing.T) {
 	}
 }
 
-// A node that was admitted and is refused since then, on the same connection.
+// A node was admitted, and is refused later on the same connection.
 func TestAdmissionIsCheckedForEachMessage(t *testing.T) {
 	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
@@ -135,7 +135,7 @@ func TestAdmissionIsCheckedForEachMessage(t *testing.T) {
 	})
 }
 
-// Between a node with a cluster ID and one without there are no votes, in either direction, whoever asks.
+// A node with a cluster ID and a node without one exchange no votes, in either direction.
 func TestNoVotesWithoutClusterID(t *testing.T) {
 	t.Parallel()
 	with, without := newEnd(t, "n1"), newEnd(t, "n2", noID)
@@ -146,7 +146,7 @@ func TestNoVotesWithoutClusterID(t *testing.T) {
 	if v, err := with.preVote(without, 99); err == nil {
 		t.Errorf("it asked: %+v", v)
 	}
-	// Ask past the asker's own guard.
+	// Request the vote without the candidate's own guard.
 	for from, to := range map[*end]*end{with: without, without: with} {
 		var resp raft.RequestVoteResponse
 		req := &raft.RequestVoteRequest{RPCHeader: from.header(), Term: 99}
@@ -188,7 +188,7 @@ func TestEmptyDataDirectoryExchangesNoVotes(t *testing.T) {
 	if n := reached(got); n != 0 {
 		t.Errorf("%d messages reached raft", n)
 	}
-	// Once it has bootstrapped, too, they go on over new hellos.
+	// Once it has bootstrapped too, they exchange votes after new hellos.
 	n2.set(func(p *cluster.Peer) { p.Start = cluster.StartBootstrapped })
 	eventually(t, "they vote for one another", func() bool {
 		to, err := n1.vote(n2, 6)
@@ -197,7 +197,7 @@ func TestEmptyDataDirectoryExchangesNoVotes(t *testing.T) {
 	})
 }
 
-// A peer that could not be put on record is given no vote, nor asked for one.
+// This node neither grants its vote to a peer whose incarnation it could not record, nor requests that peer's vote.
 func TestNoVotesWithoutARecord(t *testing.T) {
 	t.Parallel()
 	n1, n2 := newEnd(t, "n1", noID), newEnd(t, "n2", noID)
@@ -212,7 +212,8 @@ func TestNoVotesWithoutARecord(t *testing.T) {
 	}
 }
 
-// A leader without a cluster ID counts nobody whom it has not on record, however ready that one is to follow.
+// A leader without a cluster ID sends no entries to a peer whose incarnation it has not recorded, even if the peer
+// would accept them.
 func TestNoEntriesWithoutARecord(t *testing.T) {
 	t.Parallel()
 	n1, n2 := newEnd(t, "n1", noID), newEnd(t, "n2", noID)
@@ -262,8 +263,8 @@ func TestLeaderWithoutClusterIDLeadsNobodyWithOne(t *testing.T) {
 	}
 }
 
-// A leader that has adopted leads on, also over a connection whose hello said otherwise: one that was in use when its
-// connections were closed for that.
+// A leader that has adopted a cluster ID continues to lead, also over a connection whose hello had none. Such a
+// connection was in use when the others were closed for the adoption.
 func TestLeaderLeadsOnceItHasAdopted(t *testing.T) {
 	t.Parallel()
 	with, without := newEnd(t, "n1"), newEnd(t, "n2", noID)
@@ -279,8 +280,8 @@ func TestLeaderLeadsOnceItHasAdopted(t *testing.T) {
 	})
 }
 
-// A connection whose hello was said just before this node adopted, and which was taken over just after, does not live
-// on: the peer would go on to take this node for one without a cluster ID.
+// This node adopts a cluster ID between the hello of a connection and its handover to Raft. The connection is closed:
+// otherwise the peer would still assume that this node has no cluster ID.
 func TestHelloRepeatedAfterAdoption(t *testing.T) {
 	t.Parallel()
 	hellos := make(chan struct{}, 10)
@@ -302,7 +303,7 @@ func TestHelloRepeatedAfterAdoption(t *testing.T) {
 	}
 }
 
-// After both have adopted, votes flow again although both remember the other's old hello.
+// After both have adopted, they exchange votes again, although both have recorded the other's old hello.
 func TestVotesFlowAfterAdoption(t *testing.T) {
 	t.Parallel()
 	n1, n2 := newEnd(t, "n1", noID), newEnd(t, "n2", noID)
@@ -368,7 +369,7 @@ func TestStaleLeaderIsNotAdopted(t *testing.T) {
 	}
 }
 
-// A client that ignores the verdict gets no further.
+// A client that ignores the refusal cannot send messages.
 func TestRefusedConnectionIsClosed(t *testing.T) {
 	t.Parallel()
 	n1, n3 := newEnd(t, "n1"), newEnd(t, "n3", as(func(p *cluster.Peer) { p.ClusterID = "other" }))
@@ -404,7 +405,7 @@ func TestDialExpectsThePeer(t *testing.T) {
 	}
 }
 
-// After ResetPeers both directions say hello again, and lose no message.
+// After ResetPeers both directions make a new hello, and lose no message.
 func TestResetPeersRepeatsHello(t *testing.T) {
 	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")

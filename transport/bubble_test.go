@@ -97,8 +97,8 @@ func inBubble(t *testing.T, n int, f func(t *testing.T, ends []*end), opts ...op
 	})
 }
 
-// Whole nodes run in virtual time, over connections that are not TCP: a leader is cut off, another takes over, the
-// first comes back.
+// Complete nodes run in virtual time, over connections that are not TCP. A leader is isolated, another node is elected,
+// and the first one returns.
 func TestClusterInVirtualTime(t *testing.T) {
 	t.Parallel()
 	for range 5 {

@@ -133,7 +133,7 @@ func (n *node) start(bootstrap *raft.Configuration) {
 	n.t.Cleanup(n.shutdown)
 }
 
-// A node has a real raft, in the place of what its end plays.
+// A node has a real raft instead of the one that its end simulates.
 
 func (n *node) CurrentTerm() uint64 { return n.r.CurrentTerm() }
 
@@ -250,8 +250,8 @@ func TestClusterElectsReplicatesAndReads(t *testing.T) {
 	}
 }
 
-// A leader that is cut off from the voters and reaches a non-voter: the library's VerifyLeader says yes, the
-// acknowledgements say no.
+// A leader is cut off from the voters and reaches a non-voter. The library's VerifyLeader succeeds, and QuorumSince
+// reports no majority.
 func TestNonVotersDoNotConfirmLeadership(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -304,7 +304,7 @@ func (l *links) heal() {
 	l.off = nil
 }
 
-// cutAtSnapshot heals all, until a snapshot is sent: it is lost, and its link cut from then on.
+// cutAtSnapshot heals all links. The next snapshot is lost, and its link is cut from then on.
 func (l *links) cutAtSnapshot() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -323,8 +323,8 @@ func (l *links) Outgoing(m Message) Fault {
 	return Fault{Drop: l.off[[2]cluster.NodeID{m.From, m.To}]}
 }
 
-// With one of three nodes down, a follower whose restore takes many election timeouts is sent a snapshot: it goes on
-// answering heartbeats, and nobody stands for election.
+// One of three nodes is down, and a follower restores a snapshot for many election timeouts. The follower answers
+// heartbeats meanwhile, and no node starts an election.
 func TestSlowRestoreCausesNoElection(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -342,7 +342,7 @@ func TestSlowRestoreCausesNoElection(t *testing.T) {
 			t.Fatal(err)
 		}
 		leader.apply("after")
-		// The third knows the configuration, and nothing else.
+		// The third node has the configuration and no other entry.
 		const slow = 8
 		fresh.fsm.restore = func() {
 			for range slow * 10 {
@@ -368,8 +368,8 @@ func (n *node) shutdownNow() {
 	n.stop()
 }
 
-// A follower that was away gets entries soon after its return, however long that was, and also when it went while a
-// snapshot was sent to it: the library's back-off of up to 10 s does not grow meanwhile.
+// A follower gets entries soon after its return from an outage of any length, also if the outage began during a
+// snapshot. The library's back-off of up to 10 s does not grow meanwhile.
 func TestReturningFollowerCatchesUpSoon(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -417,7 +417,7 @@ func followerReturns(t *testing.T, outage time.Duration, snapshot bool) {
 	}
 }
 
-// A follower whose disk is full takes no entries. It gets them soon when there is space again, however long that took.
+// A follower whose disk is full rejects entries. It gets them soon after it has space again.
 func TestFullFollowerCatchesUpSoon(t *testing.T) {
 	t.Parallel()
 	for _, long := range []time.Duration{6 * time.Second, 40 * time.Second} {
@@ -454,8 +454,8 @@ func TestFullFollowerCatchesUpSoon(t *testing.T) {
 	}
 }
 
-// A peer that came back in a newer term answers every heartbeat with a refusal. It gets the next entries, so that the
-// leader sees that term.
+// A peer that returns in a newer term refuses every heartbeat. The leader still sends it the next entries, and so
+// learns of that term.
 func TestRefusingPeerIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -479,7 +479,7 @@ func TestRefusingPeerIsNotWaitedFor(t *testing.T) {
 	})
 }
 
-// A member that was removed while it could not be reached is waited for no more.
+// The leader stops waiting for an unreachable member when that member is removed.
 func TestRemovedPeerIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -520,7 +520,7 @@ func TestRestartOfANode(t *testing.T) {
 		leader := c.leader()
 		leader.apply("a")
 		f := c.others(leader)[0]
-		// Only raft is made anew; the transport goes on.
+		// Only raft is restarted; the transport keeps running.
 		f.shutdown()
 		old := f.raft
 		f.raft = f.tr.Raft()

@@ -11,7 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// slowConn lets bytes through at a rate, or not at all.
+// slowConn limits the rate of writes.
 type slowConn struct {
 	net.Conn
 	perMiB time.Duration
@@ -29,7 +29,7 @@ func outOver(conn net.Conn, heard func() time.Time) *outConn {
 	}
 }
 
-// A large message may take long as long as it moves; the RPC timeout is for each part.
+// A large message may take long while it makes progress. Each part has the RPC timeout.
 func TestLargeMessageOutlivesTheTimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -52,7 +52,7 @@ func TestLargeMessageOutlivesTheTimeout(t *testing.T) {
 	})
 }
 
-// A connection that leads nowhere is given up after the RPC timeout, whatever the size.
+// A request on a connection that carries no data fails after the RPC timeout, for a message of any size.
 func TestBlackholeIsGivenUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -111,7 +111,7 @@ func TestSnapshotAnswerWaitsForALivingPeer(t *testing.T) {
 	})
 }
 
-// A leader that vanishes in the middle of a snapshot does not hold raft's main loop up for long.
+// A leader that disappears in the middle of a snapshot blocks raft's main loop only briefly.
 func TestSnapshotFromAVanishedLeaderEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

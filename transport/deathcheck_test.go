@@ -8,8 +8,8 @@ import (
 	"northstar/cluster"
 )
 
-// Raft does not dial a process that was found dead a moment ago. It does so again after that, and at once when another
-// process has said hello.
+// Raft does not dial a process for deadDialBackoff after it was found dead. It dials the peer immediately if another
+// process has completed a hello since.
 func TestProcessFoundDeadIsNotDialled(t *testing.T) {
 	t.Parallel()
 	a := newEnd(t, "n1")
@@ -47,7 +47,7 @@ func TestProcessFoundDeadIsNotDialled(t *testing.T) {
 	}
 }
 
-// What Confirm finds is for a moment, and of one process.
+// The result of Confirm is valid for a short time, and for one process.
 func TestDeadProcessIsNotedForAMoment(t *testing.T) {
 	t.Parallel()
 	a, b := newEnd(t, "n1"), newEnd(t, "n2")

@@ -19,8 +19,8 @@ import (
 	"northstar/cluster"
 )
 
-// The wrapper never passes raft's heartbeat handler down: heartbeats come through the consumer like everything else,
-// where only the main loop can act on them.
+// The transport does not use raft's heartbeat handler. Heartbeats arrive through the consumer like all other messages,
+// so only the main loop handles them.
 func TestHeartbeatsGoThroughTheMainLoop(t *testing.T) {
 	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
@@ -89,7 +89,7 @@ func TestReadOnlyDropsEntriesNotHeartbeats(t *testing.T) {
 	if d := time.Since(start); d < minFailureDelay {
 		t.Errorf("failed after %v: the library would spin", d)
 	}
-	// Its data is read all the same: else the answer would never be heard.
+	// The transport reads its data nevertheless; otherwise the sender would never receive the answer.
 	if _, err := n1.install(n2, 200, make([]byte, 16<<20)); err == nil ||
 		!strings.Contains(err.Error(), "short of disk space") {
 		t.Errorf("a snapshot: %v", err)
@@ -147,7 +147,7 @@ func TestMayStartElection(t *testing.T) {
 	}
 }
 
-// TestMayVote has a node that may still be bound by a lease: it grants nothing, and raft does not see the question.
+// A node that a lease may still bind grants no vote, and the request does not reach raft.
 func TestMayVote(t *testing.T) {
 	t.Parallel()
 	var free atomic.Bool
@@ -214,7 +214,7 @@ func TestTimeoutNowOnlyFromTheLeader(t *testing.T) {
 	}
 }
 
-// A node that must not stand does so at nobody's word.
+// A node whose elections are blocked starts none, neither for the leader nor for an operator.
 func TestElectionBlocked(t *testing.T) {
 	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
@@ -238,8 +238,8 @@ func TestElectionBlocked(t *testing.T) {
 	}
 }
 
-// Who lacks entries that are committed, as this node was told when it was taken in, does not get its vote, though its
-// log may be newer than what this node has.
+// This node's roster contains the position of a committed entry. A candidate whose log cannot hold that entry does not
+// get this node's vote, even if its log is newer than this node's.
 func TestVoteForCommitted(t *testing.T) {
 	t.Parallel()
 	n1 := newEnd(t, "n1")
@@ -251,7 +251,7 @@ func TestVoteForCommitted(t *testing.T) {
 		want        bool
 	}{
 		{9, 5, false},
-		{1000, 4, false}, // what an earlier leader had written, and nobody else has
+		{1000, 4, false}, // entries of an earlier leader that no other node has
 		{9, 6, false},
 		{10, 5, true},
 		{11, 6, true},
@@ -276,7 +276,7 @@ func TestVoteForCommitted(t *testing.T) {
 	}
 }
 
-// Pre-votes are no votes; a guard's answer is one as well as raft's.
+// VoteAnswered counts responses of guards and of raft, but no pre-votes.
 func TestVotesAreCounted(t *testing.T) {
 	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
@@ -314,12 +314,12 @@ func TestTimeoutNowIsBounded(t *testing.T) {
 	}, func(c *Config, _ *end) { c.Faults = faultFunc(slowMessages) })
 }
 
-// A leader gives up while raft is busy at the target: that must not stand later.
+// A leader cancels a transfer while raft is busy at the target. The target must not start an election later.
 func TestTimeoutNowDoesNotWaitForRaft(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 2, func(t *testing.T, ends []*end) {
 		n1, n2 := ends[0], ends[1]
-		n2.bindOnly() // nobody takes what is for raft
+		n2.bindOnly() // no goroutine receives the messages for raft
 		start := time.Now()
 		var not *TimeoutNowUndelivered
 		if err := n1.timeoutNow(n2); !errors.As(err, &not) || n2.rejected("timeout_now/busy") != 1 {
@@ -362,7 +362,7 @@ func TestVoteRateLimit(t *testing.T) {
 	}
 }
 
-// The library takes a pre-vote error with this text for a grant.
+// The library counts a pre-vote error with this text as a grant.
 func TestPreVoteErrorIsNoGrant(t *testing.T) {
 	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
@@ -374,7 +374,7 @@ func TestPreVoteErrorIsNoGrant(t *testing.T) {
 	}
 }
 
-// What raft would panic on does not reach it.
+// Messages that would make raft panic do not reach it.
 func TestMalformedMessagesDoNotReachRaft(t *testing.T) {
 	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
@@ -424,7 +424,7 @@ func TestVoteIsRetriedOnADeadConnection(t *testing.T) {
 	}
 }
 
-// brokenConn fails once it is cut, as after a cut that outlasted TCP's patience.
+// brokenConn fails once it is cut, as after a network cut that was longer than TCP_USER_TIMEOUT.
 type brokenConn struct {
 	net.Conn
 	cut *atomic.Bool
@@ -437,7 +437,7 @@ func (c brokenConn) SetDeadline(t time.Time) error {
 	return c.Conn.SetDeadline(t)
 }
 
-// A pooled connection that died of a cut costs a dial, and no vote.
+// A pooled connection that a network cut has ended costs a dial, and no vote.
 func TestVoteIsRetriedAfterACut(t *testing.T) {
 	t.Parallel()
 	var cut atomic.Pointer[atomic.Bool]
@@ -487,8 +487,8 @@ func TestMessagesBeforeBindFail(t *testing.T) {
 	}
 }
 
-// Whatever waits for raft when the transport closes ends: messages that raft has not taken, and those that it has
-// taken and not answered.
+// Close answers every message that waits for raft: those that raft has not accepted, and those that it has accepted
+// and not answered.
 func TestNothingStaysUnanswered(t *testing.T) {
 	t.Parallel()
 	for name, send := range map[string]func(n1, n2 *end) error{
@@ -523,13 +523,13 @@ func TestNothingStaysUnanswered(t *testing.T) {
 	}
 }
 
-// A peer whose messages pile up behind a raft that hangs is turned away: the messages outlive their connections.
+// While raft hangs, a peer with too many unanswered messages is refused. The messages outlive their connections.
 func TestUnansweredMessagesAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimNet().newCluster(t, 2)
 		n1, n2 := c.nodes[0].end, c.nodes[1].end
-		n2.bindOnly() // and nobody answers
+		n2.bindOnly() // no goroutine answers messages
 		for range 2 * maxPending {
 			if _, err := n1.heartbeat(n2); err == nil {
 				t.Fatal("answered")
@@ -549,7 +549,7 @@ func TestUnansweredMessagesAreBounded(t *testing.T) {
 	})
 }
 
-// A fault takes the time that it takes in a network.
+// An injected fault takes as long as the same fault in a network.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -586,7 +586,7 @@ func TestFaults(t *testing.T) {
 	})
 }
 
-// One refused append in a pipeline stops that follower's replication for good.
+// The transport offers no pipeline, because one refused append in it permanently stops that follower's replication.
 func TestNoPipeline(t *testing.T) {
 	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
@@ -603,7 +603,7 @@ type otherHistory struct{ *end }
 
 func (otherHistory) CheckEntry(uint64, uint64) error { return errors.New("another history") }
 
-// An entry that contradicts what was applied must not reach raft, unless it is of a leader that was deposed.
+// An entry that conflicts with an applied one must not reach raft, unless its leader was deposed.
 func TestContradictionIsTurnedAway(t *testing.T) {
 	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
@@ -617,7 +617,7 @@ func TestContradictionIsTurnedAway(t *testing.T) {
 	}
 }
 
-// What is committed beyond the entries of an append says nothing of the entries that this node has there.
+// A commit index beyond the entries of an append does not commit the entries that this node has there.
 func TestCommitIndexEndsWithTheEntries(t *testing.T) {
 	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
@@ -642,8 +642,8 @@ func TestCommitIndexEndsWithTheEntries(t *testing.T) {
 	}
 }
 
-// When a message gets no answer in time, the other pooled connections lead nowhere either: each would cost a timeout
-// of its own.
+// When a message gets no answer in time, the other pooled connections are dead too. They are closed, because each would
+// cost another timeout.
 func TestTimeoutEmptiesThePool(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 2, func(t *testing.T, ends []*end) {

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// end is one transport whose raft is played by the test.
+// end is one transport whose raft is simulated by the test.
 type end struct {
 	t    testing.TB
 	id   cluster.NodeID
@@ -42,8 +42,8 @@ type end struct {
 
 	term, applied, progress           atomic.Uint64
 	leader                            atomic.Value // cluster.NodeID
-	readOnly, replicationPaused, idle atomic.Bool  // idle: may not stand by itself
-	electionBlocked                   atomic.Bool  // nor by order
+	readOnly, replicationPaused, idle atomic.Bool  // idle: MayStartElection returns false
+	electionBlocked                   atomic.Bool  // ElectionBlocked returns true
 
 	// What a test decides; nil: nothing.
 	onHello         func()
@@ -201,7 +201,7 @@ func (e *end) TrackVote(bool)                       {}
 func (e *end) FlushBeforeReply() error              { return nil }
 func (e *end) ElectionBlocked() bool                { return e.electionBlocked.Load() }
 
-// testElections asks the functions of its end.
+// testElections calls the functions of its end.
 type testElections struct {
 	RaftDecides
 	e *end
@@ -240,7 +240,7 @@ func (x testElections) VoteAnswered(granted bool, reason string) {
 	x.e.rejects[fmt.Sprintf("voted/%v/%s", granted, reason)]++
 }
 
-// set changes what the end says of itself.
+// set changes the identity in the end's hellos.
 func (e *end) set(change func(*cluster.Peer)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -296,7 +296,7 @@ func (e *end) claims(change func(*cluster.Claim)) {
 	change(&e.claim)
 }
 
-// acquaint makes the ends servers of one configuration, and waits until each has heard of all others.
+// acquaint makes the ends servers of one configuration, and waits until each has the claims of all others.
 func acquaint(t testing.TB, ends ...*end) {
 	t.Helper()
 	var servers []cluster.Server
@@ -338,7 +338,7 @@ func (e *end) bind() <-chan any {
 	e.serve(func(rpc raft.RPC) {
 		select {
 		case got <- rpc.Command:
-		default: // nobody counts that far
+		default: // no test needs more commands than the channel holds
 		}
 		answer(&rpc, e.term.Load())
 	})
@@ -360,7 +360,7 @@ func (e *end) background(f func()) {
 	})
 }
 
-// serve plays raft's main loop: one message at a time.
+// serve simulates raft's main loop: it handles one message at a time.
 func (e *end) serve(f func(raft.RPC)) {
 	stop, done := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -381,7 +381,7 @@ func (e *end) serve(f func(raft.RPC)) {
 	})
 }
 
-// answer answers as a raft would that agrees with everything.
+// answer answers as a raft that accepts every message.
 func answer(rpc *raft.RPC, term uint64) {
 	switch c := rpc.Command.(type) {
 	case *raft.AppendEntriesRequest:
@@ -450,7 +450,7 @@ func (e *end) timeoutNow(to *end) error {
 		&raft.TimeoutNowRequest{RPCHeader: e.header()}, &resp)
 }
 
-// to gives the library's own transport, past the guards of the sender.
+// to returns the library's transport to a peer. It bypasses the sender's guards.
 func (e *end) to(peer *end) *libTransport {
 	e.t.Helper()
 	p, err := e.raft.peer(peer.id)
@@ -488,7 +488,7 @@ func eventually(t testing.TB, what string, cond func() bool) {
 	}
 }
 
-// relisten stops the end and listens where it did.
+// relisten stops the end and listens at the same address.
 func (e *end) relisten() net.Listener {
 	e.t.Helper()
 	e.stop()
@@ -501,7 +501,7 @@ func (e *end) relisten() net.Listener {
 	return ln
 }
 
-// len counts the connections that have not said enough yet.
+// len returns the number of half-open connections.
 func (h *halfOpen) len() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -76,7 +76,7 @@ func TestProbeOfNobody(t *testing.T) {
 	}
 }
 
-// A member that has an ID vouches for a node without one whose data directory is on its roster, whoever dials.
+// A node without a cluster ID adopts that of a member whose roster has the node's data directory. Either may dial.
 func TestRecordedNodeAdoptsClusterID(t *testing.T) {
 	t.Parallel()
 	for _, dials := range []string{"member", "newcomer"} {
@@ -166,7 +166,7 @@ func otherVersion(t *testing.T) []byte {
 	return b
 }
 
-// A node of another protocol version is told so, by the version's own rules.
+// A node of another protocol version gets a reply that it can read.
 func TestOtherProtocolVersionIsReported(t *testing.T) {
 	t.Parallel()
 	n1 := newEnd(t, "n1")
@@ -188,7 +188,7 @@ func TestOtherProtocolVersionIsReported(t *testing.T) {
 	}
 }
 
-// Connections that never say hello neither keep others out nor stay.
+// Connections without a hello do not block others, and are closed after the deadline.
 func TestHalfOpenFlood(t *testing.T) {
 	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")

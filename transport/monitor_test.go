@@ -16,7 +16,7 @@ import (
 	"northstar/cluster"
 )
 
-// Every two nodes hear each other's claims over one connection, which only one of them dials.
+// Each two nodes exchange claims over one connection, which only one of them dials.
 func TestClaimsAreExchanged(t *testing.T) {
 	t.Parallel()
 	a, b, c := newEnd(t, "n1"), newEnd(t, "n2"), newEnd(t, "n3")
@@ -42,8 +42,8 @@ func TestClaimsAreExchanged(t *testing.T) {
 	})
 }
 
-// A process that ends is noticed at both kinds of ends; one that says goodbye, such as one that is no server any more,
-// is not taken for dead.
+// Both the dialling and the accepting side report the death of a process. A connection that ends with a goodbye, such
+// as that of a removed server, is not reported.
 func TestLost(t *testing.T) {
 	t.Parallel()
 	a, b, c := newEnd(t, "n1"), newEnd(t, "n2"), newEnd(t, "n3")
@@ -67,7 +67,7 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// A node that comes back is monitored again, also when it is not the one that dials.
+// A node that returns is monitored again, also if it is not the dialling side.
 func TestMonitorsEnd(t *testing.T) {
 	t.Parallel()
 	a, b := newEnd(t, "n1"), newEnd(t, "n2")
@@ -87,7 +87,7 @@ func TestMonitorsEnd(t *testing.T) {
 	}
 }
 
-// A connection with a new process of a peer shows that the old one died, also when nothing was heard of that.
+// A connection with a new process of a peer shows that the old one died, even if its connection had not ended.
 func TestNewProcessMeansLoss(t *testing.T) {
 	t.Parallel()
 	a := newEnd(t, "n2")
@@ -108,7 +108,7 @@ func TestNewProcessMeansLoss(t *testing.T) {
 	}
 }
 
-// dialProbe says hello to e for somebody else, and gives the connection.
+// dialProbe completes a hello with e as another node, and returns the connection.
 func dialProbe(t *testing.T, e *end, opts ...option) net.Conn {
 	t.Helper()
 	x := newEnd(t, "n1", opts...)
@@ -141,7 +141,7 @@ func send(t *testing.T, conn net.Conn, c cluster.Claim) {
 	}
 }
 
-// What is said on a monitor connection is bounded, and held against its hello.
+// The frames of a monitor connection are bounded, and their claims are compared with its hello.
 func TestBadFramesEndTheConversation(t *testing.T) {
 	t.Parallel()
 	good := cluster.Claim{NodeID: "n1", ClusterID: "c1", BootID: "boot-n1"}
@@ -150,7 +150,7 @@ func TestBadFramesEndTheConversation(t *testing.T) {
 		change(&c)
 		return frame(t, c)
 	}
-	flood := bytes.Repeat(frame(t, good), 600) // 200 a second are allowed, 400 of them at once
+	flood := bytes.Repeat(frame(t, good), 600) // the limit is 200 a second, with a burst of 400
 	tests := []struct {
 		name string
 		send []byte
@@ -183,7 +183,7 @@ func TestBadFramesEndTheConversation(t *testing.T) {
 	}
 }
 
-// A node that is removed is not listened to any longer.
+// The monitor connection with a removed node ends.
 func TestRemovedNodeIsNotMonitored(t *testing.T) {
 	t.Parallel()
 	a, b := newEnd(t, "n1"), newEnd(t, "n2")
@@ -193,7 +193,7 @@ func TestRemovedNodeIsNotMonitored(t *testing.T) {
 	eventually(t, "n1 is told", func() bool { return len(a.refusals()) > 0 })
 }
 
-// Identities that change while a connection stands make it say hello again.
+// A change of identity during a connection leads to a new hello.
 func TestMonitorsRepeatHello(t *testing.T) {
 	t.Parallel()
 	a, b := newEnd(t, "n1", noID), newEnd(t, "n2", noID)
@@ -232,8 +232,8 @@ func TestConfirm(t *testing.T) {
 	}
 }
 
-// A poll brings what the peers claim now, after their Raft has finished what it is inside of, and does not wait for
-// one that gives no answer.
+// Poll returns the current claims of the peers, made after their Raft has finished its current message. It does not
+// wait longer than ctx for a peer that does not answer.
 func TestPoll(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -248,7 +248,7 @@ func TestPoll(t *testing.T) {
 		c.bindOnly()
 		b.claims(func(c *cluster.Claim) { c.LastLogIndex = 1 })
 		time.Sleep(time.Second)
-		// A peer answers until the deadline, but who asks may give up before.
+		// A peer answers until the deadline, but the caller of Poll may stop waiting earlier.
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 		defer cancel()
 		time.AfterFunc(20*time.Millisecond, cancel)
@@ -273,7 +273,7 @@ func TestPoll(t *testing.T) {
 		if d := time.Since(start); d != 20*time.Millisecond {
 			t.Errorf("took %v, want all of its time: n3 does not answer", d)
 		}
-		// An answer that nobody waits for any more is a sign of life all the same.
+		// An answer counts as a sign of life even if its caller has stopped waiting.
 		c.claims(func(c *cluster.Claim) { c.Role = cluster.Leader })
 		c.background(func() {
 			rpc := <-c.raft.Consumer()
@@ -287,7 +287,7 @@ func TestPoll(t *testing.T) {
 	})
 }
 
-// A poll of peers that are gone does not wait.
+// Poll does not wait for peers that are not connected.
 func TestPollOfNobody(t *testing.T) {
 	t.Parallel()
 	a, b := newEnd(t, "n1"), newEnd(t, "n2")
@@ -318,8 +318,8 @@ func TestAnnounce(t *testing.T) {
 	})
 }
 
-// Silence counts from the leader's last sign of life, by append or by probe; an answer that says that its disk is
-// stalled is none.
+// LeaderSilence counts from the leader's last sign of life, which is an append or a claim. A claim with a stalled disk
+// does not count.
 func TestLeaderSilence(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 2, func(t *testing.T, ends []*end) {
@@ -348,7 +348,7 @@ func TestLeaderSilence(t *testing.T) {
 		if s := b.tr.Claim().LeaderSilence; s != 20*time.Millisecond {
 			t.Errorf("silent for %v after an append", s)
 		}
-		// Raft has forgotten it, and voted: that is no sign of the leader.
+		// Raft has dropped the leader and voted, which is no sign of life of the leader.
 		b.claims(func(c *cluster.Claim) { c.LeaderID, c.LeaderBootID = "", "boot-n1" })
 		if s := b.tr.Claim().LeaderSilence; s < 900*time.Millisecond {
 			t.Errorf("silent for %v after a vote for another", s)
@@ -360,7 +360,7 @@ func TestLeaderSilence(t *testing.T) {
 	})
 }
 
-// A node that hangs up after the hello, as older ones do, is not taken for dead each time.
+// A node that closes the connection after the hello, as older ones do, is not reported as dead.
 func TestHelloOnlyIsNoLoss(t *testing.T) {
 	t.Parallel()
 	e := newEnd(t, "n2")
@@ -399,8 +399,8 @@ func TestBarrier(t *testing.T) {
 	}
 }
 
-// Two nodes that refuse each other ask again once a second, and not as fast as they can: their own hello is no sign
-// that the other would have them now.
+// Two nodes that refuse each other dial again once a second, not continuously. A node's own hello does not show that
+// the other would admit it now.
 func TestRefusedPeer_DialBackoff(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 2, func(t *testing.T, ends []*end) {
@@ -424,8 +424,8 @@ func TestRefusedPeer_DialBackoff(t *testing.T) {
 	})
 }
 
-// A question that is not answered, because a cut has killed the connection at the other end alone, ends the connection
-// long before TCP would, and nobody takes the peer for dead.
+// A network cut has ended the connection at the other end only. An unanswered request then ends it here, long before
+// TCP would. No node considers the peer dead.
 func TestUnansweredQuestionEndsTheConnection(t *testing.T) {
 	t.Parallel()
 	deaf := &links{}
@@ -450,7 +450,7 @@ func TestUnansweredQuestionEndsTheConnection(t *testing.T) {
 	}, deaf.install)
 }
 
-// However long the timeouts, a monitor connection stands.
+// A monitor connection lasts, even with long election timeouts.
 func TestIdleMonitorConnectionsStay(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 2, func(t *testing.T, ends []*end) {

@@ -43,7 +43,7 @@ func someEntries(n, size int) *raft.AppendEntriesRequest {
 	return req
 }
 
-// What the library writes passes, however it is cut into pieces.
+// The scanner accepts what the library writes, in pieces of any size.
 func TestScannerFollowsTheLibrary(t *testing.T) {
 	t.Parallel()
 	header := raft.RPCHeader{ProtocolVersion: 3, ID: []byte("n1"), Addr: []byte("a")}
@@ -225,7 +225,7 @@ func TestNothingFollowsASnapshot(t *testing.T) {
 	}
 }
 
-// Whatever the scanner lets pass decodes within its bounds, and ends where the decoder ends.
+// Every message that the scanner accepts decodes within its bounds, and ends where the decoder ends.
 func FuzzScanner(f *testing.F) {
 	f.Add(encode(f, int(wireAppendEntries), someEntries(2, 10)))
 	f.Add(encode(f, int(wireTimeoutNow), &raft.TimeoutNowRequest{}))

@@ -40,7 +40,7 @@ func TestOperationExcuses(t *testing.T) {
 	}
 }
 
-// makeBusy sends n2 an append, which its raft is inside of until release is closed.
+// makeBusy sends n2 an append, which its raft handles until release is closed.
 func makeBusy(n1, n2 *end) (release chan struct{}) {
 	n2.bindOnly()
 	taken := make(chan struct{})
@@ -79,7 +79,8 @@ func TestHeartbeatIsAnsweredWhileRaftStores(t *testing.T) {
 		if err != nil || !r.Success || r.Term != 5 || time.Since(start) > testMax/2 {
 			t.Errorf("heartbeat while busy: %+v, %v after %v", r, err, time.Since(start))
 		}
-		// Not to another node, not in another term, not when it claims a log; nor when timeout-max has passed.
+		// A heartbeat of another node, of another term or with a log position is not answered. Nor is one after
+		// TimeoutMax.
 		if _, err := n3.heartbeat(n2); err == nil {
 			t.Error("answered a node that is not the leader")
 		}
@@ -161,7 +162,7 @@ func TestHeartbeatIsAnsweredWhileASnapshotMoves(t *testing.T) {
 			installed <- err
 		}()
 		<-taken
-		// The restore takes much longer than timeout-max, and moves.
+		// The restore takes much longer than TimeoutMax, and makes progress.
 		for start := time.Now(); time.Since(start) < 3*time.Second; {
 			n2.progress.Add(1)
 			if r, err := n1.heartbeat(n2); err != nil || !r.Success {
@@ -176,7 +177,7 @@ func TestHeartbeatIsAnsweredWhileASnapshotMoves(t *testing.T) {
 	})
 }
 
-// A restore that does not move is not covered for ever.
+// Heartbeats are answered only for a limited time during a restore without progress.
 func TestStuckRestore_StopsProxyAcks(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 2, func(t *testing.T, ends []*end) {
@@ -193,8 +194,7 @@ func TestStuckRestore_StopsProxyAcks(t *testing.T) {
 	})
 }
 
-// What was promised for a busy raft holds: for timeout-min after it, this node votes for nobody else and does not
-// stand.
+// A proxied acknowledgement binds this node for TimeoutMin: it votes for no other candidate and starts no election.
 func TestProxyAck(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 3, func(t *testing.T, ends []*end) {

@@ -46,7 +46,7 @@ var (
 	_ raft.WithClose   = (*Raft)(nil)
 )
 
-// maxPeers bounds the nodes that may be connected at once.
+// maxPeers bounds the nodes that may be connected at the same time.
 const maxPeers = monitor.MaxPeers
 
 // noVotesReason returns why two nodes that admit one another exchange no votes.

@@ -50,7 +50,7 @@ func TestRelay(t *testing.T) {
 	if err := n2.tr.Relay(ctx, "n3", nil); err == nil {
 		t.Error("sent to nobody")
 	}
-	// Neither a node that is not admitted nor one that takes nothing.
+	// A relay fails to a node that is not admitted, and to one without a handler.
 	n1.remember("n2", cluster.Record{Removed: true})
 	<-taken
 	if err := n2.tr.Relay(ctx, "n1", []byte("x")); err == nil || len(taken) != 0 {

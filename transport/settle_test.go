@@ -41,7 +41,7 @@ func (s *slowStorage) FlushBeforeReply() error {
 	return nil
 }
 
-// Nothing that raft answers leaves a node before what its storage holds back is durable, nor when that fails.
+// No answer of raft leaves a node before its delayed writes are durable, nor if they fail.
 func TestFlushBeforeReply(t *testing.T) {
 	t.Parallel()
 	const takes = 20 * time.Millisecond
@@ -88,7 +88,7 @@ func TestProxyAck_IsFlushed(t *testing.T) {
 	})
 }
 
-// A term may wait for its vote while that is on its way through raft, and no longer; pre-votes record nothing.
+// A term may be held back only while a vote request is inside raft. Pre-votes are not tracked.
 func TestVotesAreCountedWhileRaftHasThem(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 2, func(t *testing.T, ends []*end) {

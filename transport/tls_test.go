@@ -134,7 +134,8 @@ func TestPeersOverTLS(t *testing.T) {
 	}
 }
 
-// Whoever has no certificate of this cluster for the ID it claims reaches nobody, in either role.
+// A node without a certificate of this cluster for the ID that it claims connects to no node, neither as client nor as
+// server.
 func TestTLSIdentity(t *testing.T) {
 	t.Parallel()
 	ca, otherCA := newAuthority(t), newAuthority(t)
@@ -186,8 +187,8 @@ func TestTLSIsNotOlderThan13(t *testing.T) {
 	}
 }
 
-// Changed files count for new connections within 10 s, also when they change by a symbolic link as in Kubernetes; a
-// connection that is open lives on.
+// New connections use changed files within 10 s, also if a symbolic link changes, as in Kubernetes. An open connection
+// continues.
 func TestTLSFilesAreReread(t *testing.T) {
 	t.Parallel()
 	ca := newAuthority(t)
@@ -242,7 +243,7 @@ func TestTLSFilesAreReread(t *testing.T) {
 	if b, err := io.ReadAll(old); err != nil || len(b) == 0 {
 		t.Errorf("the open connection: %q, %v", b, err)
 	}
-	// Broken files change nothing.
+	// After a change to invalid files the old ones stay in use.
 	if err := os.WriteFile(in("tls.crt"), []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}

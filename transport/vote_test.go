@@ -16,7 +16,7 @@ import (
 	"northstar/cluster"
 )
 
-// answers collects what the end's candidacies are told.
+// answers collects the voters' responses to the end's candidacies.
 type answers struct {
 	mu  sync.Mutex
 	all []cluster.VoteResponse
@@ -39,7 +39,7 @@ func (a *answers) last() cluster.VoteResponse {
 	return a.all[len(a.all)-1]
 }
 
-// flagged makes e ask for a vote with the flag set, and gives how the voter's raft saw it.
+// flagged makes e request a vote with the flag set, and returns the flag that the voter's raft received.
 func flagged(t *testing.T, e, voter *end, got <-chan any) bool {
 	t.Helper()
 	req := &raft.RequestVoteRequest{RPCHeader: e.header(), Term: 6, LeadershipTransfer: true}
@@ -58,8 +58,8 @@ func flagged(t *testing.T, e, voter *end, got <-chan any) bool {
 	}
 }
 
-// The flag that passes over a known leader goes out only shortly after the leader, or an operator, told this node to
-// stand.
+// A vote request carries the LeadershipTransfer flag only shortly after the leader or an operator made this node start
+// an election.
 func TestTransferFlag_NeedsPermission(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 3, func(t *testing.T, ends []*end) {
@@ -102,7 +102,7 @@ func TestTransferFlag_NeedsPermission(t *testing.T) {
 	})
 }
 
-// A voter that knows a leader passes over it only by its own evidence, for which it waits a moment.
+// A voter ignores the leader that it knows only by its own evidence, for which it waits up to evidenceWait.
 func TestMayIgnoreLeader(t *testing.T) {
 	t.Parallel()
 	const never = time.Hour
@@ -165,7 +165,7 @@ func TestMayIgnoreLeader(t *testing.T) {
 	}
 }
 
-// A vote that is held for evidence holds up nothing else.
+// A vote request that waits for evidence does not delay other messages.
 func TestHeldVoteHoldsUpNothing(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 2, func(t *testing.T, ends []*end) {
@@ -191,7 +191,7 @@ func TestHeldVoteHoldsUpNothing(t *testing.T) {
 	})
 }
 
-// Evidence counts for more than a heartbeat answered in raft's place.
+// Evidence lifts the restriction of a proxied acknowledgement.
 func TestMayIgnoreLeader_OverridesProxyAck(t *testing.T) {
 	t.Parallel()
 	var evidence atomic.Bool
@@ -210,8 +210,8 @@ func TestMayIgnoreLeader_OverridesProxyAck(t *testing.T) {
 	}
 }
 
-// A promise to a process that is known to be dead binds nobody, also when raft has forgotten that leader: the first
-// candidate has failed, and this is the next. Of another process, or with a lease, it holds.
+// A proxied acknowledgement to a process that is known to be dead does not bind this node. That also holds when raft
+// has dropped that leader for a candidate that failed. An acknowledgement to another process, or with a lease, binds.
 func TestProxyAck_EndsWithProcess(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -252,8 +252,7 @@ func TestProxyAck_EndsWithProcess(t *testing.T) {
 	}
 }
 
-// A node that knows no leader may be a candidate that waits for pre-votes: it is made to give that up before it is
-// told to stand.
+// A node that knows no leader may be a candidate that waits for pre-votes. StartElection ends that candidacy first.
 func TestStartElection_EndsCandidacy(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(t *testing.T, ends []*end) {
@@ -285,7 +284,7 @@ func TestStartElection_EndsCandidacy(t *testing.T) {
 			if tt.want == 1 {
 				continue
 			}
-			// Of this term, from nobody, and never successful.
+			// An append of this term without a sender, which raft cannot accept.
 			if c, ok := got[0].(*raft.AppendEntriesRequest); !ok || c.Term != 5 || len(c.Addr) != 0 || len(c.ID) != 0 ||
 				len(c.Entries) != 0 || c.LeaderCommitIndex != 0 || c.PrevLogEntry < 1<<60 {
 				t.Errorf("%+v: it begins with %+v", tt, got[0])
@@ -326,7 +325,7 @@ func TestStartElection(t *testing.T) {
 		if got, err := stand(func() {}, cluster.CauseLeaderFailed); err != nil || got == nil {
 			t.Errorf("raft got %v: %v", got, err)
 		}
-		// What comes too late would depose whoever was elected meanwhile.
+		// A late TimeoutNow would depose the leader elected meanwhile.
 		if got, err := stand(func() { e.term.Store(6) }, cluster.CauseLeaderFailed); err == nil || got != nil {
 			t.Errorf("in a later term raft got %v: %v", got, err)
 		}
@@ -414,7 +413,7 @@ func TestVotersReportReason(t *testing.T) {
 	}
 }
 
-// Reasons travel from a real raft's refusals, and from what never reached one.
+// The candidate receives the reasons of a real raft's refusals, and of rejections before raft.
 func TestCandidateHearsWhy(t *testing.T) {
 	t.Parallel()
 	var told answers
@@ -467,7 +466,7 @@ func TestBallots(t *testing.T) {
 	}
 }
 
-// The leader's word to stand is limited like votes.
+// TimeoutNow messages are limited like votes.
 func TestTimeoutNowRateLimit(t *testing.T) {
 	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
@@ -491,8 +490,8 @@ func dials(n *atomic.Int64) option {
 	}
 }
 
-// Two messages at once after the monitor connection was made need no dial, also when the peer is another process than
-// the last time, and one of the connections was used before.
+// Two concurrent messages after the monitor has connected need no dial. That also holds if the peer's process has
+// restarted and a connection to the old process had been used.
 func TestPoolIsWarm(t *testing.T) {
 	t.Parallel()
 	inTerm5 := func(_ *Config, e *end) { e.claim.Term = 5 }
@@ -536,8 +535,8 @@ func TestPoolIsWarm(t *testing.T) {
 	}
 }
 
-// An append of term 0, which only makes a connection ready, does not reach raft and is no sign of life; a peer in term
-// 0, which may be of a version that takes it for its leader's, is sent none.
+// An append of term 0 only prewarms a connection: it does not reach raft and is no sign of life. A peer in term 0 is
+// sent none, because an older version may accept it as its leader's.
 func TestWarmingIsNoMessage(t *testing.T) {
 	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2") // whose claims say term 0
@@ -573,8 +572,8 @@ func TestWarmingIsNoMessage(t *testing.T) {
 	}
 }
 
-// A node that has just voted in a term promises nobody else a vote of that term, and goes on to do so when nobody has
-// come of it.
+// A node that has just voted in a term grants no other candidate a pre-vote for that term. It grants them again after
+// TimeoutMin, in case the term has no leader.
 func TestNoPreVoteBehindAVote(t *testing.T) {
 	t.Parallel()
 	n1, n2, n3 := newEnd(t, "n1"), newEnd(t, "n2"), newEnd(t, "n3")
@@ -604,8 +603,8 @@ func TestNoPreVoteBehindAVote(t *testing.T) {
 	}
 }
 
-// Real rafts in virtual time: the leader dies, one survivor is made to stand, and leads after two round trips if the
-// other has evidence; otherwise nobody is deposed and no term moves.
+// Real rafts in virtual time: the leader dies, and one survivor starts an election. It leads after two round trips if
+// the other survivor has evidence. Otherwise no node is elected and no term changes.
 func TestStartElection_AfterCrash(t *testing.T) {
 	t.Parallel()
 	for _, evidence := range []bool{true, false} {

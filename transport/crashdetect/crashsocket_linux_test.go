@@ -66,7 +66,7 @@ func TestCrashSocket(t *testing.T) {
 	if _, err := other.Write([]byte("x")); err != nil || !ends(other, 10*time.Second) {
 		t.Error("one that says something is kept")
 	}
-	// The thread keeps no copy of other descriptors: this closes for good.
+	// The thread keeps no copy of other descriptors, so this closes the listener completely.
 	_ = l.Close()
 	if late, err := net.Dial("tcp", l.Addr().String()); err == nil {
 		_ = late.Close()

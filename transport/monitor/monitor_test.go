@@ -125,7 +125,7 @@ func TestTheLowerIDDials(t *testing.T) {
 	})
 }
 
-// One slow exchange, or three, are a busy peer; four are the network.
+// Up to three slow exchanges are attributed to a busy peer, four to the network.
 func TestTheNetworkIsTheLeastOfAFew(t *testing.T) {
 	t.Parallel()
 	const ms = time.Millisecond
@@ -148,7 +148,7 @@ func TestTheNetworkIsTheLeastOfAFew(t *testing.T) {
 	}
 }
 
-// What a request for a fresh claim takes is Raft's time as well: it says nothing of the network, at either end.
+// A request for a fresh claim includes Raft's time. So it does not change the network's round-trip time at either end.
 func TestFreshAnswersAreNoMeasure(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 2, func(t *testing.T, hosts []*host) {
@@ -174,7 +174,7 @@ func TestFreshAnswersAreNoMeasure(t *testing.T) {
 	})
 }
 
-// A request that nobody waits for any more does not count against the limit.
+// A request whose caller has stopped waiting does not count against the limit.
 func TestGivenUpRequestsAreForgotten(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 2, func(t *testing.T, hosts []*host) {

@@ -258,8 +258,8 @@ func (c *monitorConn) sendFrame(f frame) error {
 	return err
 }
 
-// goodbye tells the peer that the connection ends and this process does not. The caller must call end next; its cause
-// is the one given here.
+// goodbye sends the peer a frame that this process closes the connection and continues to run. The connection's cause
+// is the one passed here. The caller must call end next.
 func (c *monitorConn) goodbye(cause error) {
 	c.mu.Lock()
 	if c.cause == nil {
