@@ -34,21 +34,11 @@ func contributorPage(path string) bool {
 		strings.HasSuffix(path, "DESIGN.md")
 }
 
-// unbounded are the pages whose prose is not yet within the bounds.
-<<<<<<< HEAD
-var unbounded = []string{}
-=======
-var unbounded = []string{
-	"docs/decisions/013-crash-detection.md", "chaos/sim/DESIGN.md", "consensus/DESIGN.md", "state/DESIGN.md",
-}
->>>>>>> q/transport
-
 // TestProse bounds the length of sentences and lines of every page.
 func TestProse(t *testing.T) {
 	users, contributors := 0, 0
 	for _, d := range documents(t) {
 		switch {
-		case slices.Contains(unbounded, d.path):
 		case contributorPage(d.path):
 			report(t, d.path, checkProse(d, maxP90ForContributors))
 			contributors++
