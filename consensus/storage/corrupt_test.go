@@ -245,8 +245,8 @@ func damageFile(t *testing.T, sample, rel string, want contents) {
 	t.Logf("%d bytes; %d damages met an error", len(sound), errorsSeen)
 }
 
-// exhaustive says whether the tests of damage leave nothing out, which takes
-// minutes; otherwise they take samples, always the same.
+// exhaustive reports whether the tests of damage try every case, which takes minutes. Otherwise they try
+// samples, always the same ones.
 func exhaustive() bool { return os.Getenv("NORTHSTAR_EXHAUSTIVE") != "" }
 
 // TestEveryBitOfTheLog flips the bits of a log file, one at a time, and holds

@@ -292,7 +292,7 @@ func flipByte(t *testing.T, path string, at int) {
 	}
 }
 
-// TestMissingFile: a file that a directory once had is not made anew.
+// TestMissingFile: Open does not recreate a file that a directory once had.
 func TestMissingFile(t *testing.T) {
 	for _, name := range []string{logName, voteName} {
 		dir := t.TempDir()

@@ -122,7 +122,7 @@ func TestFullFileSystem(t *testing.T) {
 	if err := os.Remove(other); err != nil {
 		t.Fatal(err)
 	}
-	d, g, _ = open() // whatever the last write left is sound
+	d, g, _ = open() // the last write may have failed, but its remains are sound
 	expect(d, g, false, true)
 	if err := g.Close(); err != nil {
 		t.Error(err)

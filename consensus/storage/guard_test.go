@@ -71,8 +71,7 @@ func TestWriteErrorIsFatal(t *testing.T) {
 	}
 }
 
-// TestParkedCallReturnsInTheEnd: a caller that nobody closes the storage
-// behind gets its error after all.
+// TestParkedCallReturnsInTheEnd: a blocked caller gets its error eventually if the storage is never closed.
 func TestParkedCallReturnsInTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemStorage()
@@ -93,7 +92,7 @@ func TestSaveErrorIsNotFatal(t *testing.T) {
 	}
 }
 
-// TestAfterClose: nothing is fatal, and nobody gets an error to panic on.
+// TestAfterClose: after Close no error is fatal, and no caller gets an error that makes the library panic.
 func TestAfterClose(t *testing.T) {
 	g, f := guardOver(openDir(t, t.TempDir()))
 	mustStore(t, g.Log(), entries(1, 4, 1, 10))

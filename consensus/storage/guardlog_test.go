@@ -101,8 +101,8 @@ func TestCallsAreBounded(t *testing.T) {
 	}
 }
 
-// TestCacheModel holds the cache against a map: whatever it serves is what
-// was stored last, and it stays within its bounds.
+// TestCacheModel compares the cache with a map: every entry that the cache returns was stored last, and the
+// cache stays within its bounds.
 func TestCacheModel(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 2))

@@ -40,7 +40,7 @@ func fillDir(t *testing.T, dir string) {
 	}
 }
 
-// filesOf gives the content of every file under dir, by name.
+// filesOf returns the content of every file under dir, by name.
 func filesOf(t *testing.T, dir string) map[string][]byte {
 	t.Helper()
 	files := map[string][]byte{}
