@@ -10,9 +10,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// TestWriteErrorIsFatal: each kind of write that fails ends the use of the
-// storage, once, and the operations that the library answers with a panic do
-// not return.
+// TestWriteErrorIsFatal: each kind of failed write ends the use of the storage, once. Operations whose error
+// would make the library panic do not return.
 func TestWriteErrorIsFatal(t *testing.T) {
 	broken := errors.New("broken disk")
 	for _, test := range []struct {
@@ -122,7 +121,7 @@ func TestAfterClose(t *testing.T) {
 	}
 }
 
-// TestCloseOfAHungStorage: a process whose disk hangs comes to its end.
+// TestCloseOfAHungStorage: a process whose disk hangs can still end.
 func TestCloseOfAHungStorage(t *testing.T) {
 	for fatal, limit := range map[bool]time.Duration{true: joinTimeout, false: maxBlock} {
 		synctest.Test(t, func(t *testing.T) {
