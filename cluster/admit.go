@@ -2,50 +2,47 @@ package cluster
 
 import "fmt"
 
-// Refusal says why one node does not talk Raft with another. Apart from
-// NotMember they are refusals for good: only an operator can change them.
+// Refusal is the reason why one node exchanges no Raft messages with another. Every refusal except NotMember
+// is permanent: only an operator can remove its cause.
 type Refusal string
 
-// The reasons for a refusal, as they travel in the hello's verdict.
+// The reasons for a refusal. They are sent in the verdict of the hello.
 const (
 	RefusedProtocol    Refusal = "protocol_version"
-	RefusedDuplicateID Refusal = "duplicate_id"      // the peer bears this node's own ID
+	RefusedDuplicateID Refusal = "duplicate_id"      // the peer has this node's own ID
 	RefusedCluster     Refusal = "foreign_cluster"   // another cluster ID
-	RefusedBootstrap   Refusal = "rival_bootstrap"   // another initial-cluster or cluster-name, before there is an ID
+	RefusedBootstrap   Refusal = "rival_bootstrap"   // another initial-cluster or cluster-name, while no cluster ID exists
 	RefusedGeneration  Refusal = "old_generation"    // the peer missed a quorum-loss recovery
 	RefusedRecovery    Refusal = "rival_recovery"    // same generation number, another recovery
 	RefusedSelfOld     Refusal = "newer_generation"  // this node missed a recovery that the peer knows
-	RefusedIncarnation Refusal = "other_incarnation" // known ID with another data directory: wiped
-	RefusedRemoved     Refusal = "removed"           // taken out of the cluster by an operator
+	RefusedIncarnation Refusal = "other_incarnation" // known ID with another data directory: the disk was wiped
+	RefusedRemoved     Refusal = "removed"           // an operator removed it from the cluster
 )
 
-// Admission is the verdict on a peer. It is made at each hello, on both sides,
-// and again before each vote.
+// Admission is the verdict on a peer. Both sides decide it at each hello, and again before each vote.
 type Admission struct {
-	Refusal Refusal // "": may exchange Raft messages
-	Reason  string  // for people, when refused or Outdated
+	Refusal Refusal // "": they may exchange Raft messages
+	Reason  string  // for people, when refused or when RecordStale
 	Votes   bool    // may exchange votes and pre-votes
-	// RecordStale says that the peer knows its own record better than this node does:
-	// what it sends as leader is taken, until this node has caught up.
+	// RecordStale: the peer's record of itself is newer than the one that this node has. This node accepts
+	// what the peer sends as leader until it has caught up.
 	RecordStale bool
-	// MayAdoptClusterID says that the peer has no cluster ID, but its data directory is on
-	// this node's roster: it may adopt this node's cluster ID. Of a node without
-	// one it says that the two have met while both could still bootstrap, or after
-	// both had.
+	// MayAdoptClusterID: the peer has no cluster ID, but this node's roster has its data directory. The peer
+	// may adopt this node's cluster ID. If this node has no cluster ID either, the two met while both could
+	// still bootstrap, or after both had.
 	MayAdoptClusterID bool
 }
 
-// OK says whether Raft messages may be exchanged at all.
+// OK reports whether Raft messages may be exchanged.
 func (a Admission) OK() bool { return a.Refusal == "" }
 
-// Record is what a node's replicated state, or its roster on disk, knows of a
-// member, as far as admission needs it. A node without a cluster ID has those
-// that it started with.
+// Record is the part of a member's record that admission needs. It comes from the node's replicated state or
+// from its roster on disk. A node without a cluster ID has the records that it started with.
 type Record struct {
 	Incarnation string `json:"incarnation"` // "" when never recorded, or re-admitted
 	Removed     bool   `json:"removed,omitempty"`
-	// AsOfIndex is the index of the log as of which this is known; 0 in a roster, which
-	// has one for all.
+	// AsOfIndex is the log index as of which this record is known. It is 0 in a roster, which has one index
+	// for all records.
 	AsOfIndex uint64 `json:"-"`
 }
 
@@ -56,16 +53,17 @@ type Roster struct {
 	Records map[NodeID]Record `json:"records"`
 }
 
-// Admit judges a peer by what both sides are and by the record that self holds
-// of it (the zero Record when it holds none).
+// Admit decides about a peer from the identities of both sides and from self's record of the peer. rec is the
+// zero Record if self has none.
 //
-// A node without a cluster ID exchanges votes, and entries, only with nodes
-// without one, and only when both have bootstrapped and have each other's data
-// directory on record: its disk may have been wiped, and it would vote as if it
-// never had. It does take entries from a leader with an ID, and adopts that ID
-// then. A node whose data directory is on the roster cannot have been wiped, so
-// any member may vouch for it; otherwise a leader that crashed between committing
-// the ID and spreading it would leave nobody to elect.
+// A node without a cluster ID exchanges votes only with a node that has none either. Both must have
+// bootstrapped, and each must have recorded the other's data directory. Otherwise the peer's disk may have
+// been wiped, and it could vote a second time.
+//
+// A node without a cluster ID accepts entries from a leader that has one, and then adopts that ID. A node
+// whose data directory is on the roster cannot have been wiped, so any member may give it the ID. Without
+// this rule, a leader that crashed after committing the ID and before sending it would leave no electable
+// node.
 func Admit(self, peer Peer, rec Record) Admission {
 	refuse := func(r Refusal, format string, args ...any) Admission {
 		return Admission{Refusal: r, Reason: fmt.Sprintf(format, args...)}
@@ -96,11 +94,11 @@ func Admit(self, peer Peer, rec Record) Admission {
 	if a.OK() {
 		return Admission{Votes: true}
 	}
-	// Its data directory came on record after the last that this node knows: while
-	// this node was away it was taken out, and in again. Both are of one history, as
-	// cluster and generation are the same. As leader it must be followed, or this
-	// node would never hear of that; it was elected by nodes that have it on record.
-	// No votes: these depend on records alone.
+	// The peer's data directory was recorded after the newest record that this node has of it. The peer was
+	// removed and added again while this node was away. Both share one history, because cluster and
+	// generation are equal. This node must follow the peer as leader, or it would never receive the newer
+	// record. The nodes that elected the peer have that record. Votes are not exchanged: they depend on the
+	// records alone.
 	if peer.RecordedIndex > rec.AsOfIndex {
 		return Admission{
 			RecordStale: true,
@@ -122,7 +120,7 @@ func admitWithoutID(self, peer Peer, rec Record) Admission {
 		}
 	}
 	if peer.ClusterID != "" {
-		return Admission{} // its leader's entries are taken, and its ID with them
+		return Admission{} // this node accepts the leader's entries, and its cluster ID with them
 	}
 	a := admitRecorded(peer, rec)
 	a.MayAdoptClusterID = a.OK() && rec.Incarnation != "" && rec.Incarnation == peer.Incarnation
@@ -130,10 +128,9 @@ func admitWithoutID(self, peer Peer, rec Record) Admission {
 	return a
 }
 
-// MayRecordIncarnation says whether a node may put on record the data directory of a peer of
-// which it has none: both have bootstrapped from the same list. A peer that has
-// not, when self has, may have taken part before its disk was wiped; after that
-// it would have found nobody to bootstrap with.
+// MayRecordIncarnation reports whether self may record the data directory of a peer for which it has no
+// record. Both must have bootstrapped from the same list. If only self has bootstrapped, the peer may have
+// voted before its disk was wiped. After the wipe it would have found no node to bootstrap with.
 func MayRecordIncarnation(self, peer Peer) bool {
 	return self.NodeID != peer.NodeID && peer.ClusterID == "" &&
 		self.Start == StartBootstrapped && peer.Start == StartBootstrapped && self.Bootstrap == peer.Bootstrap

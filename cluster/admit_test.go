@@ -205,8 +205,7 @@ func TestAdmitVotesAreMutual(t *testing.T) {
 	}
 }
 
-// Whom a node may put on record after it has bootstrapped: nobody who could have
-// taken part before its disk was wiped.
+// A node that has bootstrapped records only peers that could not have voted before a wipe of their disk.
 func TestMeets(t *testing.T) {
 	at := func(id NodeID, clusterID string, start Start, digest string) Peer {
 		p := peer(id, clusterID, "i")

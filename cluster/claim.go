@@ -2,9 +2,8 @@ package cluster
 
 import "time"
 
-// Claim is what a node says of itself and of the leader that it sees, at one
-// moment of its own clock. It is never believed further than for starting, or
-// not starting, an election: votes decide.
+// Claim is a node's own report of itself and of the leader that it sees, at one moment of its own clock.
+// Other nodes use it only to decide whether to start an election. The votes decide the election.
 type Claim struct {
 	NodeID     NodeID     `json:"node_id"`
 	ClusterID  string     `json:"cluster_id,omitempty"`
@@ -13,20 +12,18 @@ type Claim struct {
 	Term       uint64     `json:"term"`
 	Role       Role       `json:"role"`
 
-	LeaderID NodeID `json:"leader_id,omitempty"` // "" when it knows none
-	// LeaderBootID is the leader's process that it is or was connected with; ""
-	// when it is not known. A node that knows no leader any more goes on naming the
-	// process of the last one.
+	LeaderID NodeID `json:"leader_id,omitempty"` // "" if it knows none
+	// LeaderBootID names the leader's process to which this node is or was connected; "" if unknown. A node
+	// that has lost its leader keeps naming the process of the last one.
 	LeaderBootID string `json:"leader_boot_id,omitempty"`
-	// LeaderContactAge is the time since its Raft last heard from that leader: 0
-	// on the leader itself, < 0 when it never did.
+	// LeaderContactAge is the time since this node's Raft last heard from that leader. It is 0 on the leader
+	// itself and negative if it never heard from it.
 	LeaderContactAge time.Duration `json:"leader_contact_age,omitempty"`
-	// LeaderSilence is the time since that leader last gave any sign of life: an
-	// append, or an answer to a probe that did not say that its disk is stalled;
-	// < 0 when it never did.
+	// LeaderSilence is the time since the last sign of life of that leader. An append counts, and so does an
+	// answer to a probe unless it reports a stalled disk. It is negative if there was none.
 	LeaderSilence time.Duration `json:"leader_silence,omitempty"`
-	// LeaderProcessDead says that it has confirmed by itself, by dialling again, that
-	// the leader's process LeaderBootID is dead.
+	// LeaderProcessDead: this node has dialled the leader again and confirmed that its process LeaderBootID
+	// is dead.
 	LeaderProcessDead bool `json:"leader_lost,omitempty"`
 
 	LastLogTerm  uint64         `json:"last_log_term"`
@@ -39,37 +36,39 @@ type Claim struct {
 	Draining     bool           `json:"draining,omitempty"`
 	Paused       bool           `json:"paused,omitempty"` // automatic failover is paused, as this node sees it
 	Disk         DiskState      `json:"disk"`
-	Handover     TransferNotice `json:"handover,omitzero"` // of a leader that is handing leadership over
-	// CrashSocketPort is a port of its host that is closed before all others when its
-	// process dies; 0: none.
+	Handover     TransferNotice `json:"handover,omitzero"` // of a leader that is transferring leadership
+	// CrashSocketPort is a port of its host. When its process dies, the kernel closes this port before all
+	// others. 0: none.
 	CrashSocketPort int `json:"canary_port,omitempty"`
 
-	ServiceRefused bool `json:"refusing,omitempty"` // it is part of a split brain, and serves nobody
-	// IDs that it knows to be borne by two processes each, with blanks between
+	ServiceRefused bool `json:"refusing,omitempty"` // it is part of a split brain and serves no client
+	// IDs of which it knows two processes each, separated by blanks
 	DuplicateIDs string `json:"doubled,omitempty"`
 }
 
-// TransferNotice is what a leader is about to do, so that the next leader can say why
-// it was elected: the message that tells it to stand has no room for that.
+// TransferNotice announces a transfer, so that the next leader can report why it was elected. Raft's
+// TimeoutNow message has no field for the reason.
 type TransferNotice struct {
-	To      NodeID `json:"to"`      // "": the best placed voter, where that is still to be chosen
+	To      NodeID `json:"to"`      // "": the best placed voter, which is still to be chosen
 	Trigger string `json:"trigger"` // as in election records
 	Reason  string `json:"reason"`
 
-	Operator string `json:"operator,omitempty"` // who ordered it; "": nobody
+	Operator string `json:"operator,omitempty"` // the operator who requested it; "": none
 }
 
 // ReceivedClaim is the newest claim of a peer, as this node received it.
 type ReceivedClaim struct {
-	Claim        Claim
-	At           time.Time     // when it was received, on this node's monotonic clock
-	LastExchange time.Duration // of the newest exchange, or what the peer says of the network; 0 when neither is known
-	NetworkRTT   time.Duration // of the network, without what a busy peer took now and then; 0: not known
-	Connected    bool          // the monitor connection with that peer stands
+	Claim Claim
+	At    time.Time // when it was received, on this node's monotonic clock
+	// LastExchange is the round-trip time of the newest exchange, or what the peer reports of the network. It is 0 if
+	// neither is known.
+	LastExchange time.Duration
+	NetworkRTT   time.Duration // of the network, without the occasional delays of a busy peer; 0: unknown
+	Connected    bool          // the monitor connection with that peer is open
 }
 
-// ConnectionLoss is a monitor connection that the other end has closed or reset, as the
-// kernel does for a process that has died.
+// ConnectionLoss is a monitor connection that the other end closed or reset. The kernel does so when a
+// process dies.
 type ConnectionLoss struct {
 	Peer   NodeID
 	BootID string // of the process at the other end
@@ -77,12 +76,12 @@ type ConnectionLoss struct {
 	Cause  error
 }
 
-// Liveness is what dialling a peer again has shown of one of its processes.
+// Liveness is what a new connection attempt showed about one process of a peer.
 type Liveness string
 
-// The answers of a confirmation.
+// The results of a confirmation.
 const (
-	LivenessDead      Liveness = "dead"      // nobody listens at its address
+	LivenessDead      Liveness = "dead"      // its address refuses connections
 	LivenessAlive     Liveness = "alive"     // the same process answered
 	LivenessRestarted Liveness = "restarted" // another process of that node answered
 	LivenessUnclear   Liveness = "unclear"   // no answer in time, or no address
@@ -90,9 +89,9 @@ const (
 
 // VoteResponse is one voter's answer to this node's own candidacy.
 type VoteResponse struct {
-	Term    uint64 // that was asked for
+	Term    uint64 // the term of the request
 	Voter   NodeID
 	Pre     bool // a pre-vote
 	Granted bool
-	Reason  string // for people, when not granted
+	Reason  string // for people, if not granted
 }

@@ -1,6 +1,5 @@
-// Package cluster is the vocabulary that every other package shares: who a
-// node is, what it says of itself, what happened, and which errors exist. It
-// holds values and pure functions only: no goroutine, no clock, no I/O.
+// Package cluster defines the types that all other packages share: identities, members, claims, plans, events
+// and errors. It holds values and pure functions only: no goroutine, no clock, no I/O.
 package cluster
 
 import (
@@ -10,13 +9,13 @@ import (
 	"time"
 )
 
-// NodeID names a node, unique in its cluster for the life of its data:
+// NodeID names a node. It is unique in its cluster for the life of the node's data. Its form is
 // [a-z0-9][a-z0-9._-]{0,62}.
 type NodeID string
 
 var nodeIDPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
 
-// ParseNodeID checks s against the form of a node ID.
+// ParseNodeID checks the form of a node ID.
 func ParseNodeID(s string) (NodeID, error) {
 	if !nodeIDPattern.MatchString(s) {
 		return "", fmt.Errorf("node ID %q: want 1 to 63 of a-z, 0-9, '.', '_' and '-', starting with a letter or digit",
@@ -25,7 +24,7 @@ func ParseNodeID(s string) (NodeID, error) {
 	return NodeID(s), nil
 }
 
-// Suffrage says whether a member counts towards the quorum.
+// Suffrage is a member's voting right: it counts towards the quorum or it does not.
 type Suffrage string
 
 // The two kinds of membership.
@@ -34,11 +33,10 @@ const (
 	NonVoter Suffrage = "nonvoter"
 )
 
-// Lifecycle is where a node stands between joining and leaving.
+// Lifecycle is a node's stage between joining and leaving.
 type Lifecycle string
 
-// The stages of a node's life. A dead node is one that the cluster refuses for
-// good, or that the others have lost.
+// The stages of a node's life. The cluster permanently refuses a dead node, or the other nodes have lost it.
 const (
 	Joining  Lifecycle = "joining"
 	Active   Lifecycle = "active"
@@ -49,30 +47,28 @@ const (
 // Role is a node's state in Raft, as the API shows it.
 type Role string
 
-// The states of a Raft node. A node that is shut down or has no configuration
-// yet counts as a follower.
+// The states of a Raft node. A node that is shut down or has no configuration yet counts as a follower.
 const (
 	Follower  Role = "follower"
 	Candidate Role = "candidate"
 	Leader    Role = "leader"
 )
 
-// Limits and defaults of a member's placement.
+// Limits and defaults of a member's priority and zone.
 const (
-	DefaultPriority = 100 // of 0 to MaxPriority; higher is preferred as leader
+	DefaultPriority = 100 // of 0 to MaxPriority; a higher one is preferred as leader
 	MaxPriority     = 255
 )
 
-// Generation counts the quorum-loss recoveries of a cluster. The cluster ID
-// survives a recovery, the generation grows. RecoveryID is random, so that two
-// recoveries done apart, which give the same number, are told apart.
+// Generation counts the quorum-loss recoveries of a cluster. A recovery keeps the cluster ID and raises the
+// generation. RecoveryID is random: it distinguishes two separate recoveries that gave the same number.
 type Generation struct {
 	Number     uint64 `json:"number"`
 	RecoveryID string `json:"recovery_id,omitempty"`
 }
 
-// Identity is who a data directory is. It is durable, and changes only when a
-// node without a cluster ID adopts one, or by recovery.
+// Identity identifies a data directory. It is durable. It changes only when a node without a cluster ID
+// adopts one, and by recovery.
 type Identity struct {
 	NodeID      NodeID     `json:"node_id"`
 	ClusterID   string     `json:"cluster_id,omitempty"` // "" until adopted
@@ -80,18 +76,18 @@ type Identity struct {
 	Incarnation string     `json:"incarnation"` // random, of this data directory
 }
 
-// Start is what a data directory has to do with the first start of its cluster.
+// Start is the role of a data directory in the first start of its cluster.
 type Start string
 
-// The stages of a first start. None goes back.
+// The stages of a first start. A directory never returns to an earlier stage.
 const (
-	StartUndecided    Start = ""             // it may bootstrap; it has voted for nobody and holds nothing
-	StartBootstrapped Start = "bootstrapped" // it has the first configuration, and has fixed whom it started with
-	StartJoinOnly     Start = "waits"        // it never bootstraps: it waits to be taken in
+	StartUndecided    Start = ""             // it may bootstrap; it has granted no vote and holds no entries
+	StartBootstrapped Start = "bootstrapped" // it has the first configuration, and has recorded its first peers
+	StartJoinOnly     Start = "waits"        // it never bootstraps: it waits until a leader adds it
 )
 
-// Peer is what a node says of itself in a hello: its identity, and the facts
-// that the leader writes into its member record.
+// Peer is a node's report of itself in a hello: its identity, and the facts that the leader writes into its
+// member record.
 type Peer struct {
 	Identity
 	BootID         string `json:"boot_id"` // random, of this process
@@ -102,20 +98,18 @@ type Peer struct {
 	Priority       int    `json:"priority"`
 	Eligible       bool   `json:"eligible"`
 	Zone           string `json:"zone,omitempty"`
-	Bootstrap      string `json:"bootstrap,omitempty"` // digest of cluster-name and initial-cluster; "" when it has none
+	Bootstrap      string `json:"bootstrap,omitempty"` // digest of cluster-name and initial-cluster; "" if it has none
 	Start          Start  `json:"start,omitempty"`
-	// RecordedIndex is an index of the log as of which the node has itself on record
-	// with this data directory, by what it has applied; 0 when it has not. A node
-	// whose disk was wiped has not before an operator has had it taken in.
+	// RecordedIndex is a log index at which the node's applied state records this data directory; 0 if it
+	// does not. A node whose disk was wiped has 0 until an operator re-admits it.
 	RecordedIndex uint64 `json:"recorded,omitempty"`
-	// Roster is what the node knows of the members' data directories. It is not
-	// in its hello: a node without a cluster ID is told it with the verdict. Of one
-	// that has none itself it is whom it started with.
+	// Roster is the node's knowledge of the members' data directories. The hello does not contain it. A node
+	// without a cluster ID receives it with the verdict. If the sender has no cluster ID either, the roster
+	// names the nodes that it started with.
 	Roster *Roster `json:"-"`
 }
 
-// Member is the replicated record of one node. Its suffrage is not here: Raft's
-// configuration is the only truth about that.
+// Member is the replicated record of one node. It has no suffrage: only Raft's configuration holds that.
 type Member struct {
 	ID          NodeID    `json:"id"`
 	RaftAddress string    `json:"raft_address"`
@@ -130,8 +124,7 @@ type Member struct {
 	Removed     bool      `json:"removed,omitempty"`
 }
 
-// IneligibleReason says what in the record keeps this member from leading, "" when
-// nothing does.
+// IneligibleReason returns why the record forbids this member to lead, or "" if it does not.
 func (m Member) IneligibleReason() string {
 	switch {
 	case m.Lifecycle == Draining:
@@ -144,14 +137,14 @@ func (m Member) IneligibleReason() string {
 	return ""
 }
 
-// Server is one line of Raft's configuration.
+// Server is one entry of Raft's configuration.
 type Server struct {
 	ID       NodeID   `json:"ID"`
 	Address  string   `json:"Address"`
 	Suffrage Suffrage `json:"Suffrage"`
 }
 
-// CountVoters counts the voters in servers.
+// CountVoters returns the number of voters in servers.
 func CountVoters(servers []Server) int {
 	n := 0
 	for _, s := range servers {
@@ -162,7 +155,7 @@ func CountVoters(servers []Server) int {
 	return n
 }
 
-// Quorum is the majority of n voters.
+// Quorum returns the size of a majority of n voters.
 func Quorum(n int) int { return n/2 + 1 }
 
 // FindServer returns the server with that ID.
@@ -174,10 +167,10 @@ func FindServer(servers []Server, id NodeID) (Server, bool) {
 	return servers[i], true
 }
 
-// DiskState is what a node knows of its own disk.
+// DiskState is a node's knowledge of its own disk.
 type DiskState struct {
-	FsyncP99 time.Duration `json:"fsync_p99,omitempty"` // over the last minute; 0 when nothing was synced
+	FsyncP99 time.Duration `json:"fsync_p99,omitempty"` // over the last minute; 0 if nothing was synced
 	Syncs    uint64        `json:"syncs,omitempty"`     // in that minute
-	Stalled  bool          `json:"stalled,omitempty"`   // one operation outstanding for longer than timeout-max
-	ReadOnly bool          `json:"read_only,omitempty"` // less space left than the reserve
+	Stalled  bool          `json:"stalled,omitempty"`   // one operation has been outstanding for longer than timeout-max
+	ReadOnly bool          `json:"read_only,omitempty"` // less free space than the reserve
 }

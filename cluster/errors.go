@@ -7,11 +7,10 @@ import (
 	"time"
 )
 
-// Code is the number of an error in the API. Codes are part of the contract:
-// they are never renumbered.
+// Code is the number of an error in the API. Codes are part of the contract and are never renumbered.
 type Code int
 
-// The error codes. Status gives the HTTP status of each.
+// The error codes. Status returns the HTTP status of each.
 const (
 	CodeElectionFailed   Code = 4001
 	CodeNoLeader         Code = 4002
@@ -32,7 +31,7 @@ const (
 	CodeBadRequest       Code = 4400
 	CodeUnauthenticated  Code = 4401
 	CodeForbidden        Code = 4403
-	CodeInternal         Code = 4500 // a mistake of this program
+	CodeInternal         Code = 4500 // a defect of this program
 )
 
 type codeInfo struct {
@@ -64,7 +63,7 @@ var codes = map[Code]codeInfo{
 	CodeInternal:         {"ERR_INTERNAL", "internal error", http.StatusInternalServerError, false},
 }
 
-// Codes lists every code, for documents and tests, in no order.
+// Codes returns every code, for documents and tests, in no order.
 func Codes() []Code {
 	all := make([]Code, 0, len(codes))
 	for c := range codes {
@@ -73,21 +72,20 @@ func Codes() []Code {
 	return all
 }
 
-// Name is the symbolic name, such as ERR_NO_LEADER.
+// Name returns the symbolic name, such as ERR_NO_LEADER.
 func (c Code) Name() string { return codes[c].name }
 
-// Title is the short fixed description of the code.
+// Title returns the short fixed description of the code.
 func (c Code) Title() string { return codes[c].title }
 
-// Status is the code's usual HTTP status.
+// Status returns the code's usual HTTP status.
 func (c Code) Status() int { return codes[c].status }
 
-// Retryable says whether, as a rule, the same request may be sent again.
+// Retryable reports whether the same request may usually be sent again.
 func (c Code) Retryable() bool { return codes[c].retryable }
 
-// Error is an error of the contract. It is a value that travels from where the
-// thing went wrong to the one place that writes it to the wire. Package state keeps
-// it with the results that it remembers.
+// Error is an error of the contract. It is a value: it travels from the place of the failure to the one place
+// that writes it to the wire. Package state keeps it with the results that it remembers.
 type Error struct {
 	Code       Code
 	Detail     string        // one sentence: the field, the value, what is allowed
@@ -95,24 +93,24 @@ type Error struct {
 	NoRetry    bool          // overrides Code.Retryable
 	RetryAfter time.Duration // 0: none
 	Revision   uint64        // current revision, for CodeConditionFailed
-	Votes      []Vote        // what each voter said, for CodeVoteDenied
-	Leader     NodeID        // who leads, by what the error is about; "": whoever is known to
+	Votes      []Vote        // the voters' answers, for CodeVoteDenied
+	Leader     NodeID        // the leader that the error refers to; "": the leader that the node knows
 	Err        error         // cause, not shown to users
 }
 
-// Errorf makes an Error. A %w in the format becomes its cause.
+// Errorf returns an Error. A %w in the format becomes its cause.
 func Errorf(code Code, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
 	return &Error{Code: code, Detail: err.Error(), Err: errors.Unwrap(err)}
 }
 
-// Error gives the code's name and the detail.
+// Error returns the code's name and the detail.
 func (e *Error) Error() string { return e.Code.Name() + ": " + e.Detail }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// HTTPStatus is the status that this error is answered with.
+// HTTPStatus returns the HTTP status of the answer with this error.
 func (e *Error) HTTPStatus() int {
 	if e.Status != 0 {
 		return e.Status
@@ -120,14 +118,12 @@ func (e *Error) HTTPStatus() int {
 	return e.Code.Status()
 }
 
-// Retryable says whether the request is known not to have taken effect and may
-// be sent again.
+// Retryable reports whether the request is known to have had no effect and may be sent again.
 func (e *Error) Retryable() bool { return e.Code.Retryable() && !e.NoRetry }
 
-// DecidedByState says whether the refusal came out of the log, where it is
-// remembered under the request's idempotency key: then no other try of the same
-// request had or will have another outcome. Any other refusal is of one node at one
-// moment, and tells nothing of other tries.
+// DecidedByState reports whether the state machine refused the request. It remembers the refusal under the
+// request's idempotency key, so every other attempt of the same request has the same outcome. Any other
+// refusal is that of one node at one moment, and has no meaning for other attempts.
 func (e *Error) DecidedByState() bool {
 	switch e.Code {
 	case CodeConditionFailed, CodeFenced, CodeSessionEnded:
@@ -138,7 +134,7 @@ func (e *Error) DecidedByState() bool {
 	return false
 }
 
-// IsCode says whether err is, or wraps, an Error with that code.
+// IsCode reports whether err is, or wraps, an Error with that code.
 func IsCode(err error, code Code) bool {
 	var e *Error
 	return errors.As(err, &e) && e.Code == code

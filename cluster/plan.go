@@ -10,43 +10,40 @@ import (
 	"time"
 )
 
-// Plan is what one call of an operator would do, worked out before anything is
-// done. A dry run answers with it, and the call itself runs by it, so that the
-// two cannot differ. It is a value: making one changes nothing.
+// Plan is the effect of one operator's request, computed before anything is done. A dry run returns it, and
+// the request itself follows it, so the two cannot differ. It is a value: making one changes nothing.
 type Plan struct {
 	Action     string // what the call is, such as transfer or member_remove: no dots
 	Term       uint64 // in which it was made
-	Membership string // MembershipDigest of then
-	Leader     NodeID // of then; "" when none was known
-	Target     NodeID // whom it is about; of a move of leadership, who is to lead; "": nobody
-	Executor   NodeID // of a move of leadership, the node that carries it out: the leader, or the target
+	Membership string // MembershipDigest at that time
+	Leader     NodeID // at that time; "" if none was known
+	Target     NodeID // the node that it concerns, or the next leader; "": none
+	Executor   NodeID // for a move of leadership: the node that carries it out, which is the leader or the target
 	Method     Method // of a move of leadership
-	// MovesLeader: it is about the leader, who hands leadership over first.
+	// MovesLeader: it concerns the leader, which transfers leadership first.
 	MovesLeader bool
-	Params      string // what else the call asks for that changes what is done, in one fixed form
+	Params      string // the request's other parameters that change its effect, in one fixed form
 
-	Summary    string // what would be done, in one sentence
-	Refusal    *Error // the error that the call would end with; nil: it would be carried out
+	Summary    string // the effect, in one sentence
+	Refusal    *Error // the error that the request would end with; nil: it would be carried out
 	Candidates []TargetOption
 	Affected   Affected
 	Gap        Gap
 	Risk       Risk
 	Warnings   []string
-	Survivors  []Survivor // of a recovery, freshest first
+	Survivors  []Survivor // of a recovery, most up to date first
 }
 
-// MemberChange is one change of the membership: an addition, a patch, or, when
-// both are nil, a removal.
+// MemberChange is one change of the membership: an addition, a patch, or, if both are nil, a removal.
 type MemberChange struct {
 	ID    NodeID       `json:"ID"`
 	Add   *MemberAdd   `json:"Add"`
 	Patch *MemberPatch `json:"Patch"`
-	// Membership is the MembershipDigest that the change was planned for; "": it
-	// was not.
+	// Membership is the MembershipDigest that the change was planned for; "": it was not planned.
 	Membership string `json:"-"`
 }
 
-// Action names the change in a plan.
+// Action returns the name of the change in a plan.
 func (c MemberChange) Action() string {
 	switch {
 	case c.Add != nil:
@@ -61,55 +58,52 @@ func (c MemberChange) Action() string {
 	return "undrain"
 }
 
-// TargetOption is one node that the target of a plan was chosen from.
+// TargetOption is one node from which the target of a plan was chosen.
 type TargetOption struct {
 	ID         NodeID
 	Eligible   bool
-	Reason     string // the check that rules it out; "": none does
+	Reason     string // the check that excludes it; "": none does
 	Voter      bool
 	LogBehind  bool // a majority cannot vote for it, and a voter's newer log is one cause
 	Priority   int
 	LagEntries uint64 // behind the end of the log, as far as is known
 }
 
-// Affected is what a plan touches beside the leader.
+// Affected is the effect of a plan on parts other than the leader.
 type Affected struct {
-	Roles    int // that are held, and stay so while leadership moves quickly
+	Roles    int // that are held; they stay held while leadership moves quickly
 	Sessions int
 }
 
-// Gap is how long writes are expected to wait, from what this cluster has
-// recorded of like cases.
+// Gap is the expected pause of writes, from this cluster's records of similar cases.
 type Gap struct {
 	Expected time.Duration // the median
 	Worst    time.Duration // the longest
-	Samples  int           // 0: nothing is recorded, and the rest says nothing
+	Samples  int           // 0: no case is recorded, and the other fields mean nothing
 }
 
-// Method says by what leadership is moved.
+// Method is the way in which leadership moves.
 type Method string
 
-// The ways to move leadership: the leader hands it over, or the target is elected
-// without its help.
+// The ways to move leadership: the leader transfers it, or the target is elected without the leader's help.
 const (
 	MethodTransfer Method = "transfer"
 	MethodElection Method = "election"
 )
 
-// Risk is how much can go wrong with a plan.
+// Risk is the possible damage of a plan.
 type Risk string
 
-// The risks: a pause of writes, an election that may take several rounds, and
-// the loss of the quorum or of data.
+// The risks: a pause of writes, an election that may take several rounds, and the loss of the quorum or of
+// data.
 const (
 	RiskLow    Risk = "low"
 	RiskMedium Risk = "medium"
 	RiskHigh   Risk = "high"
 )
 
-// ID names the plan: action, term and target, readable, and a digest over all
-// that it was made for. It is the same on every node that sees the same term
-// and membership, so that no node has to remember it.
+// ID returns the plan's name: action, term and target in readable form, and a digest of all inputs. It is the
+// same on every node that sees the same term and membership, so no node has to remember it.
 func (p Plan) ID() string {
 	h := sha256.New()
 	for _, s := range []string{p.Action, strconv.FormatUint(p.Term, 10), p.Membership, string(p.Target), p.Params} {
@@ -118,9 +112,9 @@ func (p Plan) ID() string {
 	return fmt.Sprintf("%s.%d.%s.%s", p.Action, p.Term, p.Target, hex.EncodeToString(h.Sum(nil)[:8]))
 }
 
-// Check says why id is not the ID of this plan, which was made just now for the
-// same call: CodeTermStale when term or membership have changed since,
-// CodeBadRequest when it is the plan of another call, or none.
+// Check returns nil if id is the ID of this plan, which was made just now for the same request. The error is
+// CodeTermStale if term or membership have changed since, and CodeBadRequest if id is that of another request
+// or malformed.
 func (p Plan) Check(id string) *Error {
 	if id == p.ID() {
 		return nil
@@ -141,12 +135,12 @@ func (p Plan) Check(id string) *Error {
 		"plan_id: the membership, or what the call would do, has changed since the plan was made: make a new one")
 }
 
-// ParsePlanID takes an ID apart. The error is CodeBadRequest.
+// ParsePlanID splits an ID into its parts. The error is CodeBadRequest.
 func ParsePlanID(id string) (action string, term uint64, target NodeID, err *Error) {
 	bad := Errorf(CodeBadRequest, "plan_id: want what a dry run gave, got %q", id)
 	action, rest, ok := strings.Cut(id, ".")
 	number, rest, ok2 := strings.Cut(rest, ".")
-	at := strings.LastIndexByte(rest, '.') // node IDs may hold dots
+	at := strings.LastIndexByte(rest, '.') // node IDs may contain dots
 	if !ok || !ok2 || at < 0 || len(id) > maxPlanID {
 		return "", 0, "", bad
 	}
@@ -164,8 +158,8 @@ func ParsePlanID(id string) (action string, term uint64, target NodeID, err *Err
 
 const maxPlanID = 160
 
-// MembershipDigest stands for everything about the members that a plan depends
-// on: who they are, where, who votes, and who may lead.
+// MembershipDigest returns a digest of all facts about the members on which a plan depends: IDs, addresses,
+// suffrage, and the right to lead.
 func MembershipDigest(servers []Server, members []Member) string {
 	var lines []string
 	for _, s := range servers {

@@ -9,23 +9,23 @@ import (
 
 // RecoveryRequest asks for the recovery of a lost quorum.
 type RecoveryRequest struct {
-	Survivors []NodeID // all nodes that are left, by the operator's word
+	Survivors []NodeID // all remaining nodes, as the operator states
 	Confirm   string   // must be the cluster's ID
-	Operator  string   // who ordered it
+	Operator  string   // the operator who requested it
 	Reason    string
 }
 
-// Survivor is what one node that is left says of itself.
+// Survivor is the report of one remaining node about itself.
 type Survivor struct {
 	ID        NodeID
 	Voter     bool
 	Priority  int
-	LastTerm  uint64 // of the last entry that it holds
+	LastTerm  uint64 // of its last entry
 	LastIndex uint64
 }
 
-// compareUpToDate says whether a's log has more than b's, as Raft compares them; equal
-// ones go by suffrage, priority and ID.
+// compareUpToDate orders survivors by their logs, as Raft compares them: the more up-to-date log first. Equal
+// logs are ordered by suffrage, priority and ID.
 func compareUpToDate(a, b Survivor) int {
 	voter := map[bool]int{true: 1}
 	return cmp.Or(
@@ -34,35 +34,35 @@ func compareUpToDate(a, b Survivor) int {
 	)
 }
 
-// RecoveryInputs is all that a recovery is judged by. Servers is the latest
-// configuration of the node that judges, Answers what it and the nodes that
-// answer it, of the same cluster and generation, say.
+// RecoveryInputs is everything that a recovery is decided from. Servers is the latest configuration of the
+// deciding node. Responses are its own report and those of the nodes that answer it, all of the same cluster
+// and generation.
 type RecoveryInputs struct {
-	Identity Identity // of the node that judges
+	Identity Identity // of the deciding node
 	Servers  []Server
-	// Barred: it must not stand, also as the only voter, for Servers are of before it
-	// was taken in; and nobody else of the cluster as it is now has been heard.
+	// ElectionBlocked: the deciding node must not start an election, not even as the only voter. Its
+	// configuration is older than its own re-admission, and no other node of the current cluster has
+	// answered.
 	ElectionBlocked bool
 	Responses       map[NodeID]Survivor
 }
 
-// RecoveryPlan is what a recovery would do.
+// RecoveryPlan is the effect of a recovery.
 type RecoveryPlan struct {
 	ClusterID  string
-	Generation uint64     // the number of the new one
-	Chosen     NodeID     // becomes the sole voter
-	Survivors  []Survivor // freshest first
-	Lost       []NodeID   // members that are not among them
+	Generation uint64     // of the new generation
+	Chosen     NodeID     // becomes the only voter
+	Survivors  []Survivor // most up to date first
+	Lost       []NodeID   // members that are not among the survivors
 	Voters     int        // in the configuration
 	Needed     int        // for a quorum
 }
 
-// PlanRecovery judges an order. Errors: CodeBadRequest naming the field,
+// PlanRecovery decides about a request. It returns CodeBadRequest with the name of the field, or
 // CodeQuorumExists while a quorum answers.
 //
-// A node that answers and is not named would stay behind with data of the old
-// generation, and one that is named and does not answer may hold more than the
-// others: both are refused.
+// The operator must name exactly the nodes that answer. A node that answers and is not named would keep data
+// of the old generation. A node that is named and does not answer may have a newer log than the others.
 func PlanRecovery(o RecoveryRequest, in RecoveryInputs) (RecoveryPlan, error) {
 	if in.Identity.ClusterID == "" {
 		return RecoveryPlan{}, Errorf(CodeBadRequest, "confirm: this node, %s, belongs to no cluster yet",
@@ -132,8 +132,8 @@ func (p *RecoveryPlan) partition(named []NodeID, in RecoveryInputs) error {
 // ActionRecover is the Action of a recovery's Plan.
 const ActionRecover = "recover"
 
-// Plan is the recovery as a dry run answers it, made in term by a node that knows
-// that membership. refusal, if any, is what PlanRecovery said.
+// Plan returns the recovery in the form that a dry run answers with. The node that made it was in that term
+// and knew that membership. refusal is the error of PlanRecovery, if any.
 func (p RecoveryPlan) Plan(term uint64, membership string, refusal *Error) Plan {
 	out := Plan{
 		Action: ActionRecover, Term: term, Membership: membership, Target: p.Chosen, Refusal: refusal,
@@ -162,7 +162,7 @@ func (p RecoveryPlan) Plan(term uint64, membership string, refusal *Error) Plan 
 	return out
 }
 
-// Summary says, for people, what the recovery does.
+// Summary returns the effect of the recovery, for people.
 func (p RecoveryPlan) Summary() string {
 	text := fmt.Sprintf("node %s becomes the only voter of generation %d of cluster %s", p.Chosen, p.Generation,
 		p.ClusterID)
@@ -179,7 +179,7 @@ func (p RecoveryPlan) Summary() string {
 	return text
 }
 
-// Losses says, for people, what the recovery can lose.
+// Losses returns what the recovery can lose, for people.
 func (p RecoveryPlan) Losses() string {
 	best := p.Survivors[0]
 	return fmt.Sprintf(
@@ -187,7 +187,7 @@ func (p RecoveryPlan) Losses() string {
 		best.ID, joinIDs(p.Lost), best.LastIndex, best.LastTerm)
 }
 
-// Warning says, for people, what no recovery can prevent.
+// Warning returns what no recovery can prevent, for people.
 func (p RecoveryPlan) Warning() string {
 	return fmt.Sprintf(
 		"nodes of generation %d that reach no node of generation %d can still form a quorum of their own (%d of %d voters): make sure that %s are gone, or stay off until they are wiped",

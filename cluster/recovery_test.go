@@ -125,11 +125,11 @@ func TestPlanRecovery(t *testing.T) {
 		},
 		{
 			name: "a stranger", confirm: "C", survivors: "n1 x", servers: servers(3), answers: answers(at("n1", 2, 10)),
-			code: CodeBadRequest, says: "no member",
+			code: CodeBadRequest, says: "not a member",
 		},
 		{
 			name: "one that does not answer", confirm: "C", survivors: "n1 n2", servers: servers(3),
-			answers: answers(at("n1", 2, 10)), code: CodeBadRequest, says: "does not respond",
+			answers: answers(at("n1", 2, 10)), code: CodeBadRequest, says: "does not answer",
 		},
 		{
 			name: "one that answers and is not named", confirm: "C", survivors: "n1", servers: servers(5),

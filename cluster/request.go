@@ -7,26 +7,26 @@ const (
 	ActionEmergency = "emergency"
 )
 
-// LeadershipRequest is an operator's call to move leadership.
+// LeadershipRequest is an operator's request to move leadership.
 type LeadershipRequest struct {
 	Action    string // one of the above
-	Target    NodeID // who is to lead; "": whoever is best placed
+	Target    NodeID // the next leader; "": the best placed node
 	Reason    string
-	Operator  string // who gives it
-	Forwarded bool   // another node found that this one is to carry it out
+	Operator  string // the operator who requests it
+	Forwarded bool   // another node has chosen this one to carry it out
 }
 
-// ElectionCause is what a node stands for election by.
+// ElectionCause is the reason for which a node starts an election.
 type ElectionCause int
 
 const (
-	// CauseLeaderFailed: it has found out by itself that the leader is gone. It must
-	// be allowed to stand, and voters go by evidence of their own.
+	// CauseLeaderFailed: the node has detected by itself that the leader has failed. The node must be allowed
+	// to start elections, and voters rely on their own evidence.
 	CauseLeaderFailed ElectionCause = iota
-	// CauseTransferFailed: whom it handed leadership to does not lead. It stands also
-	// while automatic failover is paused; voters go by evidence of their own.
+	// CauseTransferFailed: the node transferred leadership to one that does not lead. It starts an election
+	// even while automatic failover is paused. Voters rely on their own evidence.
 	CauseTransferFailed
-	// CauseOperator: an operator wants it. It need not be allowed to stand, and
-	// voters are asked to pass over the leader that they know.
+	// CauseOperator: an operator requests it. The node need not be allowed to start elections, and voters are
+	// asked to disregard the leader that they know.
 	CauseOperator
 )

@@ -2,29 +2,29 @@ package cluster
 
 import "time"
 
-// NodeStatus is what a node knows of itself and of its cluster at one moment.
-// It is a value: the slices are never changed after it was handed out.
+// NodeStatus is a node's knowledge of itself and of its cluster at one moment. It is a value: the slices
+// never change after it was returned.
 type NodeStatus struct {
 	Identity
 	Role              Role
 	Term              uint64
-	LeaderID          NodeID        // "" when it knows none
-	LeaderRaftAddress string        // "" when it knows none
-	LeaderContactAge  time.Duration // since it last heard from that leader; 0 on the leader, < 0 when it never did
-	LeaderSince       time.Time     // when this reign's leader-start was applied; zero on any other node
+	LeaderID          NodeID        // "" if it knows none
+	LeaderRaftAddress string        // "" if it knows none
+	LeaderContactAge  time.Duration // since it last heard from that leader; 0 on the leader, < 0 if it never did
+	LeaderSince       time.Time     // when the leader-start of this leader's term was applied; zero on any other node
 	LeaseRemaining    time.Duration // 0: no lease
 	CommitIndex       uint64
 	AppliedIndex      uint64
 	LastLogIndex      uint64
 	Lifecycle         Lifecycle
-	DeadReason        string   // for people, when Lifecycle is Dead
+	DeadReason        string   // for people, if Lifecycle is Dead
 	CaughtUp          bool     // has applied what was committed when it started
 	Servers           []Server // Raft's latest configuration
 	Disk              DiskState
 }
 
-// Suffrage is this node's own place in the configuration: NonVoter too when it
-// is not in it (yet).
+// Suffrage returns this node's own voting right. It is NonVoter too if the configuration does not contain the
+// node.
 func (s NodeStatus) Suffrage() Suffrage {
 	if me, ok := FindServer(s.Servers, s.NodeID); ok && me.Suffrage == Voter {
 		return Voter
@@ -32,27 +32,26 @@ func (s NodeStatus) Suffrage() Suffrage {
 	return NonVoter
 }
 
-// PeerStatus is what one node, usually the leader, knows of one server of the
-// configuration other than itself.
+// PeerStatus is one node's knowledge, usually the leader's, of another server of the configuration.
 type PeerStatus struct {
 	ID              NodeID
 	Healthy         bool
 	Reasons         []string      // for people, why it is not healthy
 	Silent          bool          // one of Reasons is that it was not heard from in time
-	Contacted       bool          // LastContact and MatchIndex say something
+	Contacted       bool          // LastContact and MatchIndex are known
 	LastContact     time.Duration // since its last answer
 	MatchIndex      uint64        // highest log index known to be on its disk
-	LagEntries      uint64        // behind this node's last log index; 0 when not leading
-	Dead            bool          // refused for good, or refuses this node for good
-	TransferBlocked string        // why this leader must not hand leadership to it in this term; "" when it may
+	LagEntries      uint64        // behind this node's last log index; 0 if this node does not lead
+	Dead            bool          // one of the two nodes permanently refuses the other
+	TransferBlocked string        // why this leader must not transfer leadership to it in this term; "" if it may
 }
 
-// AddSilence adds the reason that the peer was not heard from for so long.
+// AddSilence adds the reason that the peer has been silent for that time.
 func (p *PeerStatus) AddSilence(silent time.Duration) {
 	p.Silent, p.Reasons = true, append(p.Reasons, "silent for "+silent.Round(time.Millisecond).String())
 }
 
-// MemberAdd asks for a new member. It starts as a non-voter.
+// MemberAdd requests a new member. It starts as a non-voter.
 type MemberAdd struct {
 	ID          NodeID `json:"ID"`
 	RaftAddress string `json:"RaftAddress"`
@@ -60,7 +59,7 @@ type MemberAdd struct {
 	Promote     bool   `json:"Promote"` // becomes a voter once it is caught up and stable
 }
 
-// MemberPatch changes a member; a nil field stays as it is.
+// MemberPatch changes a member; a nil field stays unchanged.
 type MemberPatch struct {
 	Priority    *int      `json:"Priority"`
 	Eligible    *bool     `json:"Eligible"`
@@ -68,13 +67,12 @@ type MemberPatch struct {
 	Suffrage    *Suffrage `json:"Suffrage"`
 	RaftAddress *string   `json:"RaftAddress"`
 	HTTPAddress *string   `json:"HTTPAddress"`
-	Drain       *bool     `json:"Drain"` // true: the node leads no more until false; it goes on voting
-	// forget the recorded incarnation: the next data directory that says hello counts
+	Drain       *bool     `json:"Drain"` // true: the node does not lead until false is set; it keeps voting
+	// Readmit removes the recorded incarnation: the data directory of the next hello is recorded.
 	Readmit bool `json:"Readmit"`
 }
 
-// TransferOutcome is a leadership transfer that arrived: the new leader was
-// seen leading.
+// TransferOutcome is a completed leadership transfer: the new leader was seen leading.
 type TransferOutcome struct {
 	OldLeader NodeID
 	NewLeader NodeID
@@ -82,8 +80,7 @@ type TransferOutcome struct {
 	Duration  time.Duration
 }
 
-// Vote is one voter's answer in an election. The votes of a leader-start record
-// are the JSON of a []Vote.
+// Vote is one voter's answer in an election. The votes of a leader-start record are the JSON of a []Vote.
 type Vote struct {
 	Voter   NodeID `json:"voter_id"`
 	Granted bool   `json:"granted"`

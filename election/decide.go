@@ -146,8 +146,8 @@ func (in Input) selfObjection() (reason string, again time.Duration) {
 	case why != "":
 		return "this node is not eligible to lead: " + why, 0
 	case mine.LeaderID == "" && mine.Term == ev.Term && mine.Role != cluster.Candidate:
-		// Raft drops the leader before it adopts a newer term. The candidate of that term may be rejected, and
-		// then this node may start an election.
+		// Raft forgets the old leader before it adopts a newer term. The candidate of that term may be
+		// rejected, and then this node may start an election.
 		return "no leader known for the moment", Recheck
 	}
 	return "", 0

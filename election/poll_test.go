@@ -179,7 +179,7 @@ func TestSurveyChoices(t *testing.T) {
 	}
 }
 
-// A drained voter stands when nobody else can be elected, and not before.
+// A drained voter starts an election only when no other node can be elected.
 func TestSurveyLastResort(t *testing.T) {
 	const long = 6 * 150 * time.Millisecond
 	behind := func(c *cluster.Claim) { c.LastLogIndex = 40 }

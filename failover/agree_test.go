@@ -76,8 +76,8 @@ func TestReportsThatDoNotCount(t *testing.T) {
 	}
 }
 
-// A node says that the leader's process is dead when its own log is up to date: the
-// others go by that without asking.
+// A node reports the death of the leader's process only when its own log is up to date. The others rely on
+// the report without asking.
 func TestTheLogIsUpToDateBeforeTheReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, "n1", "n2", "n3")
@@ -177,8 +177,8 @@ func TestPoll_WaitsForEligibleReporter(t *testing.T) {
 	})
 }
 
-// A peer that was kept from answering in time once is no far network: whoever does not
-// answer now is not waited for any longer because of it.
+// One slow exchange does not make a network slow. A node waits no longer because of it for a peer that does
+// not answer now.
 func TestOneSlowExchangeIsNoFarNetwork(t *testing.T) {
 	for name, tt := range map[string]struct {
 		rtt, trip time.Duration

@@ -268,7 +268,7 @@ func TestPlacesWaitFromTheAgreement(t *testing.T) {
 	})
 }
 
-// Somebody stands and takes its time: nobody stands against it meanwhile.
+// A candidate takes its time. No other node starts an election against it meanwhile.
 func TestASlowCandidateIsGivenTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, "n1", "n2", "n3")
@@ -295,8 +295,7 @@ func TestASlowCandidateIsGivenTime(t *testing.T) {
 	})
 }
 
-// A peer that has said that the leader is dead, and does not answer any more,
-// makes nobody ask without end.
+// A peer that reported the leader's death and no longer answers is not asked without end.
 func TestAReporterThatIsGoneIsNotAskedWithoutEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, "n1", "n2", "n3")
@@ -435,8 +434,8 @@ func TestTheFirstPlaceDoesNotOversleep(t *testing.T) {
 	})
 }
 
-// A leader that was heard again while the others were asked, and then falls silent,
-// is looked at as soon as it has been silent for timeout-min anew.
+// A leader was heard again while the others were asked, and then falls silent. The node checks it again after
+// timeout-min of new silence.
 func TestSilence_LeaderHeardAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, "n1", "n2", "n3")

@@ -38,7 +38,7 @@ type testCluster struct {
 	events          []cluster.Event
 	moves           []cluster.TransferNotice
 	cause           cluster.ElectionCause // that an election must have
-	onStartElection func(*testCluster)    // what comes of it when n2 stands
+	onStartElection func(*testCluster)    // the outcome of n2's election
 	hangs           bool                  // n1 keeps a poll waiting until its end
 	moved           func(ctx context.Context, to cluster.NodeID) error
 	polled          func(peers []cluster.NodeID)

@@ -67,7 +67,7 @@ func TestPriorityTakeover(t *testing.T) {
 	})
 }
 
-// The reign ends before the new leader is seen. That does not end the transfer.
+// The leadership ends before the new leader is seen. That does not end the transfer.
 func TestPriorityTakeover_OutlivesLeadership(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := leaderView(t)
@@ -162,8 +162,8 @@ func TestSlowDisk_TransfersOnce(t *testing.T) {
 	})
 }
 
-// A leader whose disk is full hands over to whoever can take writes, says so, and
-// tries again when that fails.
+// A leader whose disk is full transfers leadership to a node that can write, reports this, and tries again if
+// the transfer fails.
 func TestFullDiskHandsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := leaderView(t)

@@ -291,7 +291,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// A node that does not answer has the priority that the cluster has on record.
+// A node that does not answer has the priority of its replicated member record.
 func TestPlanShowsPriorities(t *testing.T) {
 	in := planning(cluster.LeadershipRequest{Action: "failover"})
 	in.follower()

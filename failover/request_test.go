@@ -10,8 +10,7 @@ import (
 	"northstar/cluster"
 )
 
-// overLiveLeader is node n2 of three voters, whose leader n1 hangs. stands is what
-// comes of it when it stands.
+// ordered returns node n2 of three voters, whose leader n1 hangs. stands is the outcome of n2's election.
 func ordered(t *testing.T, stands func(w *testCluster)) *testCluster {
 	w := newTestCluster(t, "n1", "n2", "n3")
 	w.cause, w.onStartElection = cluster.CauseOperator, stands
@@ -87,7 +86,7 @@ func TestEmergencyElection(t *testing.T) {
 	})
 }
 
-// The voters' refusals end it at once, and are shown.
+// The voters' refusals end the election immediately, and the result contains them.
 func TestOrderIsDenied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := ordered(t, func(w *testCluster) {

@@ -147,8 +147,8 @@ func TestReclaimLeadership(t *testing.T) {
 	})
 }
 
-// A drained node stands when the leader has been gone for long and the claims of
-// since then show nobody who could be elected.
+// A drained node starts an election if the leader has been gone for long and later claims show no electable
+// node.
 func TestLastResort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, "n1", "n2", "n3")

@@ -111,7 +111,7 @@ type LogConfig struct {
 	Format string `name:"format" default:"text" help:"Log format: text or json."`
 }
 
-// Enabled says whether this node has a certificate.
+// Enabled reports whether this node has a certificate.
 func (t TLSConfig) Enabled() bool { return t.Cert != "" && t.Key != "" && t.CA != "" }
 
 // AdvertisedHTTP is the HTTP address that others are told, as configured: with
@@ -121,12 +121,12 @@ func (c *Config) AdvertisedHTTP() string { return cmp.Or(c.HTTPAdvertise, c.HTTP
 // AdvertisedRaft is AdvertisedHTTP for peer traffic.
 func (c *Config) AdvertisedRaft() string { return cmp.Or(c.RaftAdvertise, c.RaftAddr) }
 
-// Source says where the value of key was set, as "--priority",
-// "NORTHSTAR_PRIORITY" or "northstar.toml line 3"; "" for a default.
+// Source returns the place where the value of key was set, such as "--priority", "NORTHSTAR_PRIORITY" or
+// "northstar.toml line 3". It is "" for a default.
 func (c *Config) Source(key string) string { return c.sources[key] }
 
-// loopback says whether only processes of this machine can reach the host of
-// addr. A name other than localhost may mean anything.
+// loopback reports whether only processes of this machine can reach the host of addr. A name other than
+// localhost is not resolved: the result is false.
 func loopback(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"northstar/chaos/pg"
 )
 
-// lockServer gives a PostgreSQL server of the test's own.
+// lockServer returns a PostgreSQL server for this test alone.
 func lockServer(t *testing.T) *pg.Server {
 	t.Helper()
 	s, err := pg.Start(t.Context())
@@ -42,9 +42,9 @@ func connect(t *testing.T, s *pg.Server) *pgx.Conn {
 	return conn
 }
 
-// A leader serves writes only while it holds the lock: not when somebody else does,
-// nor when it cannot know. Reads go on. It tries again, even when it was refused.
-// Leadership that moves takes the lock along.
+// A leader serves writes only while it holds the lock. It serves none while another session holds the lock,
+// or while it cannot know. Reads continue. The leader tries again, even after a refusal. A new leader takes
+// over the lock.
 func TestExternalLock(t *testing.T) {
 	t.Parallel()
 	s := lockServer(t)
@@ -107,7 +107,7 @@ func TestExternalLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, n := range nodes {
-		refuses(n) // whoever was asked says what the leader lacks
+		refuses(n) // each node reports what the leader lacks
 	}
 	eventually(t, "the leader's status says why", func() bool {
 		_, text, err := request(plain, http.MethodGet, "http://"+leader(t, nodes).httpAddr+"/status", "")
@@ -126,7 +126,7 @@ func TestExternalLock(t *testing.T) {
 	serves(leader(t, nodes))
 }
 
-// A refusal is not asked for again at once, and holds up no end of a reign.
+// After a refusal the node waits before it asks again, and the wait does not delay the end of its leadership.
 func TestExternalLockRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var logged lockedBuffer

@@ -76,7 +76,7 @@ func TestFailoverPhases(t *testing.T) {
 	}
 }
 
-// An election can go by too fast for its beginning to be seen: then none is told.
+// An election can be so fast that its start is not observed. Its event then has no started_at.
 func TestElectionWithoutABeginning(t *testing.T) {
 	e := consensus.Election{Candidate: "n1", Trigger: "startup", Won: true}
 	if at, ok := electionFields(e)["started_at"]; ok {

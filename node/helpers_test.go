@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// freeAddresses finds addresses that stay free for whoever of the test listens there.
+// freeAddresses returns addresses that stay free for the test's own listeners.
 func freeAddresses(t *testing.T, n int) []string {
 	t.Helper()
 	addrs, err := ports.Reserve(n)

@@ -263,7 +263,7 @@ func TestPausedFailover(t *testing.T) {
 	for _, n := range nodes {
 		n.start()
 	}
-	old := leader(t, nodes) // the first leader is elected all the same
+	old := leader(t, nodes) // the pause does not prevent the first election
 	var rest []*testNode
 	for _, n := range nodes {
 		if n != old {
@@ -289,7 +289,7 @@ func TestPausedFailover(t *testing.T) {
 	for {
 		select {
 		case <-deadline:
-			// Nobody has stood, and nobody says so.
+			// No node has started an election, and no event reports one.
 			items, _, err := rest[0].Journal().Since(before, "election", 100)
 			for _, e := range items {
 				if result, stood := e.Fields["result"]; stood && result != telemetry.ResultWon {

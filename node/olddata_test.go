@@ -58,8 +58,8 @@ func unzip(t *testing.T, name string) io.Reader {
 	return r
 }
 
-// oldNodes prepares n1 and n2 on the data that the build before has left. The
-// addresses of that cluster are on record in it; here they lead to free ones.
+// oldNodes prepares n1 and n2 on data that the previous build has left. That data contains the addresses of
+// its cluster; the test maps them to free ones.
 func oldNodes(t *testing.T) []*testNode {
 	t.Helper()
 	old := []string{"127.0.0.1:27701", "127.0.0.1:27801", "127.0.0.1:27702", "127.0.0.1:27802"}

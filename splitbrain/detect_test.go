@@ -243,8 +243,8 @@ func TestDetect(t *testing.T) {
 	}
 }
 
-// TestDetectNeverDeposesTheFollowed: whatever HTTP addresses answer, and
-// whatever a minority says, a leader that a majority follows is not deposed.
+// TestDetectNeverDeposesTheFollowed: a leader that a majority follows is not deposed by answers of HTTP
+// addresses or by claims of a minority.
 func TestDetectNeverDeposesTheFollowed(t *testing.T) {
 	self := said("n1 5 n1")
 	self.Source = FromSelf

@@ -219,13 +219,13 @@ func TestCheckNow(t *testing.T) {
 	}
 }
 
-// TestHungPeerHoldsUpNoCheck: who does not answer a hello is not waited for again,
-// and is asked all the same: one that comes back is seen.
+// TestHungPeerHoldsUpNoCheck: a peer that does not answer a hello delays no later check. It is still asked,
+// and its return is seen.
 func TestHungPeerHoldsUpNoCheck(t *testing.T) {
 	watched(t, func(t *testing.T, w *testCluster, watcher *Detector) {
 		w.change(func() {
 			delete(w.claims, "n3")
-			w.http["n3"] = Answer{By: "n2"} // at once, and no word of n3
+			w.http["n3"] = Answer{By: "n2"} // an immediate answer that does not come from n3
 			w.hung = map[string]bool{"n3:7700": true}
 		})
 		check := func() time.Duration {
@@ -259,8 +259,8 @@ func TestHungPeerHoldsUpNoCheck(t *testing.T) {
 	})
 }
 
-// TestStaleSelf: a leader learns from the claims of its peers, at once, that it
-// leads no more; no single one can make it believe that.
+// TestStaleSelf: a leader learns immediately from its peers' claims that it no longer leads. One peer alone
+// cannot make it believe that.
 func TestStaleSelf(t *testing.T) {
 	watched(t, func(t *testing.T, w *testCluster, watcher *Detector) {
 		time.Sleep(300 * time.Millisecond)
@@ -305,8 +305,8 @@ func TestStaleSelf(t *testing.T) {
 	})
 }
 
-// TestLiarIsNotBelieved: claims of a later term by one peer that go on and on
-// depose nobody, and cost no more than a check each moment.
+// TestLiarIsNotBelieved: endless claims of later terms by one peer depose no leader, and cost at most one
+// check per interval.
 func TestLiarIsNotBelieved(t *testing.T) {
 	watched(t, func(t *testing.T, w *testCluster, _ *Detector) {
 		start := get(w, func() int { return w.fetched })

@@ -85,7 +85,7 @@ func (f *fake) TransferTo(ctx context.Context, h cluster.TransferNotice) error {
 	return f.move(ctx, f, h.To)
 }
 
-// again is what a transfer asks for that has left nobody leading.
+// again is the call of a transfer after which no node leads.
 func (f *fake) again(_ context.Context, term uint64, h cluster.TransferNotice) error {
 	f.mu.Lock()
 	f.returned = append(f.returned, term)

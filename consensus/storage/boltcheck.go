@@ -8,16 +8,16 @@ import (
 	"math"
 )
 
-// bbolt trusts its file: it follows page numbers through a memory map, panics
-// on what it does not understand, sometimes on goroutines of its own, and
-// falls back to the meta page before the last one when that does not verify,
-// which undoes an acknowledged write. So the file is checked here, by plain
-// reads, before bbolt sees it: every page that bbolt can reach has to look
-// exactly as bbolt writes it. What remains is a page number that leads to an
-// older version of the same page; the tail record (tail.go) tells those.
+// bbolt trusts its file. It follows page numbers through a memory map, and panics on content that it does not
+// understand, sometimes on goroutines of its own. If its newest meta page does not verify, it falls back to
+// the previous one, which undoes an acknowledged write.
+//
+// So this code checks the file by plain reads before bbolt opens it. Every page that bbolt can reach must
+// look exactly as bbolt writes it. One defect remains: a page number that leads to an older version of the
+// same page. The tail record (tailrecord.go) detects that.
 
-// The layout of a bbolt file, format version 2, in the byte order of its
-// machine, which is taken to be little-endian.
+// The layout of a bbolt file, format version 2. Its byte order is that of the machine, which is assumed to be
+// little-endian.
 const (
 	boltMagic      = 0xED0CDAED
 	boltVersion    = 2
@@ -39,14 +39,14 @@ const (
 	maxPageSize  = 1 << 16
 )
 
-// boltSummary is what a sound file holds.
+// boltSummary is the content of a sound file.
 type boltSummary struct {
 	txid  uint64
 	spans indexRanges // the entries' indexes
 	tail  []byte      // the value of the tail record
 }
 
-// visitor judges one entry's value as bbolt holds it; value reads it.
+// visitor checks one entry's value, as bbolt stores it. value reads it.
 type visitor func(index uint64, value func() ([]byte, error)) error
 
 type boltChecker struct {
@@ -58,8 +58,7 @@ type boltChecker struct {
 	content boltSummary
 }
 
-// checkBolt checks a raft-boltdb file of size bytes and shows its entries, in
-// order, to visit.
+// checkBolt checks a raft-boltdb file of size bytes, and calls visit for each of its entries, in order.
 func checkBolt(r io.ReaderAt, size int64, visit visitor) (boltSummary, error) {
 	meta, err := newestMeta(r)
 	if err != nil {
@@ -85,19 +84,19 @@ func checkBolt(r io.ReaderAt, size int64, visit visitor) (boltSummary, error) {
 type page struct {
 	header
 	base     int64 // position in the file
-	limit    int64 // bytes it may take
+	limit    int64 // largest allowed size in bytes
 	elements []element
-	used     int64 // bytes it takes
+	used     int64 // size in bytes
 }
 
-// element is a key, and either a value or a child.
+// element is a key with either a value or a child.
 type element struct {
 	bucket bool
 	child  uint64
 	key    []byte
 	value  int64 // position in the file
 	vsize  int64
-	data   []byte // the value, when it was read with the page
+	data   []byte // the value, if it was read with the page
 }
 
 // root checks the root page, which holds the two buckets of raft-boltdb.
@@ -117,7 +116,7 @@ func (c *boltChecker) root() error {
 	return c.logs(e[1])
 }
 
-// emptyBucket checks the bucket conf, which nothing is ever stored in.
+// emptyBucket checks the bucket conf, in which nothing is ever stored.
 func (c *boltChecker) emptyBucket(e element) error {
 	var b [bucketSize + pageHeadSize]byte
 	if e.vsize != int64(len(b)) {
@@ -160,8 +159,7 @@ func (c *boltChecker) logs(e element) error {
 	return c.leaf(p, 0, math.MaxUint64)
 }
 
-// tree checks the pages under id, whose keys lie between low and high, both
-// included.
+// tree checks the pages under id, whose keys lie between low and high, both included.
 func (c *boltChecker) tree(id uint64, depth int, low, high uint64) error {
 	if depth > maxTreeDepth {
 		return fmt.Errorf("page %d lies too deep", id)
@@ -202,7 +200,7 @@ func (c *boltChecker) tree(id uint64, depth int, low, high uint64) error {
 	return nil
 }
 
-// leaf takes the keys of a leaf of the log.
+// leaf adds the keys of a leaf of the log.
 func (c *boltChecker) leaf(p page, low, high uint64) error {
 	for _, e := range p.elements {
 		key, err := entryKey(p, e)
@@ -243,7 +241,7 @@ func entryKey(p page, e element) (uint64, error) {
 	return binary.BigEndian.Uint64(e.key), nil
 }
 
-// page reads the page id and holds it against how bbolt writes one.
+// page reads the page id and checks that it looks as bbolt writes one.
 func (c *boltChecker) page(id uint64) (page, error) {
 	if id < 2 || id >= c.meta.pages {
 		return page{}, fmt.Errorf("it refers to page %d of %d", id, c.meta.pages)
@@ -252,15 +250,15 @@ func (c *boltChecker) page(id uint64) (page, error) {
 	if err != nil {
 		return page{}, err
 	}
-	// A page takes one more byte's worth of pages than its content.
+	// bbolt allocates the pages for one byte more than the content.
 	if p.id != id || int64(p.overflow) != p.used/c.meta.pageSize || uint64(p.overflow) >= c.meta.pages-id {
 		return page{}, fmt.Errorf("page %d has a wrong header", id)
 	}
 	return p, nil
 }
 
-// elements reads a page at base: its elements follow its header, and what
-// they hold follows them without a gap.
+// elements reads the elements of a page at base. They follow the page's header, and their keys and values
+// follow them without a gap.
 func (c *boltChecker) elements(id uint64, base, limit int64) (page, error) {
 	buf := make([]byte, min(limit, c.meta.pageSize))
 	if limit < pageHeadSize {
@@ -292,7 +290,7 @@ func (c *boltChecker) elements(id uint64, base, limit int64) (page, error) {
 	return p, nil
 }
 
-// element decodes one element into p; buf holds at least the elements.
+// element decodes one element into p. buf holds at least the elements.
 func (c *boltChecker) element(p *page, i int, buf []byte) error {
 	at := pageHeadSize + elementSize*int64(i)
 	b := buf[at:]

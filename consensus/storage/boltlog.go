@@ -14,15 +14,14 @@ import (
 
 const logName = "log.db"
 
-// boltLog is a raft.LogStore over raft-boltdb. It knows which entries exist
-// without asking bbolt, keeps the tail record, and turns what bbolt does on a
-// damaged file (panics, faults in its memory map) into an error, after which
-// bbolt is not entered again.
+// boltLog is a raft.LogStore over raft-boltdb. It knows which entries exist without a call of bbolt, and
+// keeps the tail record. On a damaged file bbolt may panic or fault in its memory map. boltLog turns that
+// into an error and then never calls bbolt again.
 type boltLog struct {
 	path  string
 	store *raftboltdb.BoltStore
 
-	writing sync.Mutex // one write at a time, as bbolt has it
+	writing sync.Mutex // one write at a time, as in bbolt
 	txid    uint64     // of the last transaction; guarded by writing
 
 	mu     sync.RWMutex
@@ -30,7 +29,7 @@ type boltLog struct {
 	damage atomic.Pointer[DamagedError]
 }
 
-// createLog makes an empty log that either exists completely or not at all.
+// createLog makes an empty log that exists completely or not at all.
 func createLog(path string) error {
 	temp := path + tempSuffix
 	if err := writeOpeningTail(temp, tail{}); err != nil {
@@ -73,14 +72,14 @@ func readTxid(path string) (uint64, error) {
 	return m.txid, nil
 }
 
-// FirstIndex is the first index stored, 0 for an empty log.
+// FirstIndex returns the first index stored, 0 for an empty log.
 func (l *boltLog) FirstIndex() (uint64, error) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return l.spans.first(), nil
 }
 
-// LastIndex is the last index stored, 0 for an empty log.
+// LastIndex returns the last index stored, 0 for an empty log.
 func (l *boltLog) LastIndex() (uint64, error) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -99,7 +98,7 @@ func (l *boltLog) setSpans(s indexRanges) {
 	l.spans = s
 }
 
-// GetLog reads an entry; raft.ErrLogNotFound when there is none.
+// GetLog reads an entry. The error is raft.ErrLogNotFound if there is none.
 func (l *boltLog) GetLog(index uint64, out *raft.Log) error {
 	if !l.has(index) {
 		return raft.ErrLogNotFound
@@ -142,8 +141,7 @@ func (l *boltLog) StoreLogs(entries []*raft.Log) error {
 	return nil
 }
 
-// DeleteRange deletes the entries from to to: a tail record that says so, then
-// the deletion.
+// DeleteRange deletes the entries from to to. It first writes a tail record that announces the deletion.
 func (l *boltLog) DeleteRange(from, to uint64) error {
 	l.writing.Lock()
 	defer l.writing.Unlock()
@@ -167,7 +165,7 @@ func (l *boltLog) DeleteRange(from, to uint64) error {
 	return err
 }
 
-// update runs one bbolt transaction, counting it when it is committed.
+// update runs one bbolt transaction, and counts it when it is committed.
 func (l *boltLog) update(f func() error) error {
 	if err := l.recoverBolt(f); err != nil {
 		return err
@@ -176,8 +174,7 @@ func (l *boltLog) update(f func() error) error {
 	return nil
 }
 
-// recoverBolt runs f, which enters bbolt, and answers a panic in it or a fault on
-// the memory map with an error.
+// recoverBolt runs f, which calls bbolt. It turns a panic in f, or a fault on the memory map, into an error.
 func (l *boltLog) recoverBolt(f func() error) (err error) {
 	if b := l.damage.Load(); b != nil {
 		return b
@@ -193,8 +190,8 @@ func (l *boltLog) recoverBolt(f func() error) (err error) {
 	return f()
 }
 
-// close closes the file. A store that bbolt panicked in is left as it is: its
-// locks may be held for ever, and the process is about to end.
+// close closes the file. After a panic in bbolt it leaves the file open: bbolt's locks may be held for ever,
+// and the process is about to end.
 func (l *boltLog) close() error {
 	if l.damage.Load() != nil || l.store == nil {
 		return nil

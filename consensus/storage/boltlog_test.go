@@ -42,8 +42,8 @@ func TestUnfinishedDeletion(t *testing.T) {
 	}
 }
 
-// TestOlderPages replaces the newest version of the log's pages by an older
-// one, which is sound in itself: only the tail record tells.
+// TestOlderPages replaces the newest version of the log's pages by an older one that is sound in itself. Only
+// the tail record detects that.
 func TestOlderPages(t *testing.T) {
 	path := t.TempDir()
 	g := guardDir(t, path)
@@ -76,7 +76,7 @@ func TestOlderPages(t *testing.T) {
 	}
 }
 
-// TestTruncatedWhileOpen takes the pages away from under bbolt's memory map.
+// TestTruncatedWhileOpen truncates the file under bbolt's memory map.
 func TestTruncatedWhileOpen(t *testing.T) {
 	g, f := guardOver(openDir(t, t.TempDir()))
 	mustStore(t, g.Log(), entries(1, 200, 1, 1000))
@@ -110,7 +110,7 @@ func TestTruncatedWhileOpen(t *testing.T) {
 	}
 }
 
-// waitFor waits for what another goroutine brings about.
+// waitFor waits for a condition that another goroutine makes true.
 func waitFor(t testing.TB, done func() bool) {
 	t.Helper()
 	for end := time.Now().Add(10 * time.Second); !done(); {
@@ -121,8 +121,7 @@ func waitFor(t testing.TB, done func() bool) {
 	}
 }
 
-// TestTailNamesLast: a log whose last entry is not the one that was written
-// last does not pass.
+// TestTailNamesLast: Open rejects a log whose last entry is not the last one written.
 func TestTailNamesLast(t *testing.T) {
 	content := func(last uint64) boltSummary {
 		var value []byte
@@ -169,8 +168,7 @@ func TestWrongOverflow(t *testing.T) {
 	}
 }
 
-// TestReadWhileDeleting: a reader that meets a deletion gets the entry or
-// learns that there is none.
+// TestReadWhileDeleting: a read during a deletion returns the entry or raft.ErrLogNotFound.
 func TestReadWhileDeleting(t *testing.T) {
 	l := openDir(t, t.TempDir()).log
 	mustStore(t, l, entries(1, 4000, 1, 50))

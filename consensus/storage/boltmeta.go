@@ -17,8 +17,7 @@ type boltMeta struct {
 	txid     uint64
 }
 
-// newestMeta reads both meta pages; they have to be of consecutive
-// transactions.
+// newestMeta reads both meta pages. They must be of consecutive transactions.
 func newestMeta(r io.ReaderAt) (boltMeta, error) {
 	first, err := readMeta(r, 0, 0)
 	if err != nil {

@@ -6,15 +6,14 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// cache holds the newest log entries: consecutive indexes, all of them
-// durable. It is filled by writes only, never by reads, so that a read that
-// overlaps a truncation cannot bring back what was deleted.
+// cache holds the newest log entries: consecutive indexes, all of them durable. Only writes fill it. If reads
+// filled it too, a read that overlaps a truncation could bring back deleted entries.
 type cache struct {
 	maxBytes, maxEntries int
 
 	mu sync.RWMutex
-	// entries[head:] are the entries first, first+1, …; what lies before head
-	// has been evicted and is moved over when the slice must grow.
+	// entries[head:] are the entries first, first+1, and so on. The part before head was evicted; add drops
+	// it when the slice must grow.
 	entries []raft.Log
 	head    int
 	first   uint64
@@ -25,7 +24,7 @@ func newCache(maxBytes, maxEntries int) *cache {
 	return &cache{maxBytes: maxBytes, maxEntries: maxEntries}
 }
 
-// get copies an entry out, sharing its bytes.
+// get copies an entry into the caller's, sharing its bytes.
 func (c *cache) get(index uint64, out *raft.Log) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -36,8 +35,8 @@ func (c *cache) get(index uint64, out *raft.Log) bool {
 	return true
 }
 
-// add takes entries that have just become durable. They replace cached ones
-// of their index and what follows those.
+// add adds entries that have just become durable. They replace the cached entries of the same indexes and all
+// that follow.
 func (c *cache) add(entries []*raft.Log) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -55,8 +54,7 @@ func (c *cache) add(entries []*raft.Log) {
 	}
 }
 
-// deleteRange forgets the entries min to max, and more when they lie in the
-// middle.
+// deleteRange removes the entries min to max. It removes more if they lie in the middle.
 func (c *cache) deleteRange(min, max uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -96,7 +94,7 @@ func (c *cache) drop() {
 	c.first++
 }
 
-// cutFrom forgets the entries of index and above.
+// cutFrom removes the entries from index on.
 func (c *cache) cutFrom(index uint64) {
 	for n := len(c.entries); n > c.head && c.first+uint64(n-c.head) > index; n-- {
 		c.bytes -= entrySize(&c.entries[n-1])

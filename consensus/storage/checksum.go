@@ -11,8 +11,8 @@ import (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// A stored entry's Extensions end in a seal: one byte that says whether the
-// entry came with Extensions at all, then the checksum, big endian.
+// A stored entry's Extensions end in a seal. Its first byte records whether the entry had Extensions of its
+// own. The checksum follows, big endian.
 const (
 	sealSize      = 5
 	extensionsNil = 0x51
@@ -21,13 +21,13 @@ const (
 
 var errNoChecksum = errors.New("it carries no checksum")
 
-// entryOverhead is about what an entry takes beside its bytes.
+// entryOverhead is roughly the memory that an entry takes in addition to its bytes.
 const entryOverhead = 96
 
 func entrySize(e *raft.Log) int { return len(e.Data) + len(e.Extensions) + entryOverhead }
 
-// addChecksums returns copies of the entries that carry their checksums. The copies
-// share the entries' data; the entries are left as they are.
+// addChecksums returns copies of the entries with their checksums. The copies share the entries' data. The
+// entries themselves are not changed.
 func addChecksums(entries []*raft.Log) []*raft.Log {
 	size := 0
 	for _, e := range entries {
@@ -50,7 +50,7 @@ func addChecksums(entries []*raft.Log) []*raft.Log {
 	return sealed
 }
 
-// verifyChecksum checks an entry as it was stored under index and takes its seal off.
+// verifyChecksum checks an entry that was stored under index, and removes its seal.
 func verifyChecksum(index uint64, e *raft.Log) error {
 	n := len(e.Extensions) - sealSize
 	if n < 0 {

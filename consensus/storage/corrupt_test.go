@@ -17,13 +17,13 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// contents is all that a data directory holds, as a node sees it.
+// contents is the whole content of a data directory, as a node sees it.
 type contents struct {
 	entries   map[uint64]raft.Log
 	term      uint64
 	voteTerm  uint64
 	candidate string
-	snapshots []string // what the newest snapshot and the log amount to
+	snapshots []string // the combined content of the newest snapshot and the log
 	identity  string
 }
 
@@ -67,8 +67,8 @@ func readContents(path string) (c contents, err error) {
 	return c, err
 }
 
-// instant is a time as a point in time: its encoding has bits, such as those
-// of the zone, that do not change which one it is.
+// instant returns t as a point in time. The encoding of a time has bits, such as those of the zone, that do
+// not change the point.
 func instant(t time.Time) time.Time { return time.Unix(t.Unix(), int64(t.Nanosecond())).UTC() }
 
 func readSnapshots(d *Dir) (all []string, err error) {
@@ -150,9 +150,8 @@ func copyDir(t testing.TB, from string) string {
 	return to
 }
 
-// checkDamaged holds the outcome of a damage against what must be: an error,
-// or nothing lost. An older snapshot in place of the newer is no loss as long
-// as Open has found that the log begins before its end.
+// checkDamaged checks the outcome of a damage: Open returns an error, or nothing is lost. An older snapshot
+// in place of the newer one is no loss if Open has found that the log begins before its end.
 func checkDamaged(t *testing.T, what, path string, want contents) (failed bool) {
 	t.Helper()
 	got, err := readContents(path)
@@ -239,18 +238,18 @@ func damageFile(t *testing.T, sample, rel string, want contents) {
 		clear(b[from:min(len(b), from+1+rng.IntN(4096))])
 		try(fmt.Sprintf("zeroed from %d", from), b)
 	}
-	if rel != "identity.json" { // its absence is the caller's to judge
+	if rel != "identity.json" { // its absence is for the caller to handle
 		try("removed", nil)
 	}
 	t.Logf("%d bytes; %d damages met an error", len(sound), errorsSeen)
 }
 
-// exhaustive says whether the tests of damage leave nothing out, which takes
-// minutes; otherwise they take samples, always the same.
+// exhaustive reports whether the tests of damage try every case, which takes minutes. Otherwise they try
+// samples, always the same ones.
 func exhaustive() bool { return os.Getenv("NORTHSTAR_EXHAUSTIVE") != "" }
 
-// TestEveryBitOfTheLog flips the bits of a log file, one at a time, and holds
-// what the checks let pass against the sound content.
+// TestEveryBitOfTheLog flips the bits of a log file, one at a time. It compares the content that passes the
+// checks with the sound content.
 func TestEveryBitOfTheLog(t *testing.T) {
 	path := t.TempDir()
 	g := guardDir(t, path)
@@ -295,7 +294,7 @@ func TestEveryBitOfTheLog(t *testing.T) {
 	t.Logf("%d of %d flips change nothing", passed, tried)
 }
 
-// touched notes which bytes are read.
+// touched records which bytes are read.
 type touched struct {
 	r     *bytes.Reader
 	bytes map[int]bool
@@ -338,8 +337,8 @@ func decodeFile(file sizedReader) (map[uint64]raft.Log, error) {
 	return all, err
 }
 
-// TestOlderMetaPage holds bbolt's fallback to the meta page before the last
-// one, which undoes an acknowledged write, against what Open does.
+// TestOlderMetaPage: Open detects that bbolt would fall back to its previous meta page, which undoes an
+// acknowledged write.
 func TestOlderMetaPage(t *testing.T) {
 	sample := sampleDir(t)
 	file, err := os.ReadFile(filepath.Join(sample, logName))
@@ -361,8 +360,7 @@ func TestOlderMetaPage(t *testing.T) {
 	}
 }
 
-// FuzzCheckBolt feeds the log checker with anything: it must neither panic
-// nor run on.
+// FuzzCheckBolt checks that the log checker neither panics nor runs without end on any input.
 func FuzzCheckBolt(f *testing.F) {
 	file, err := os.ReadFile(filepath.Join(sampleDir(f), logName))
 	if err != nil {

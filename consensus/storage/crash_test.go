@@ -93,8 +93,8 @@ func writeSnapshot(g *Guarded, index uint64) error {
 	return errors.Join(err, sink.Close())
 }
 
-// TestKilledWriter kills a process that writes, again and again: what it had
-// acknowledged is there, and the directory always opens.
+// TestKilledWriter kills a writing process many times. Every acknowledged write is there afterwards, and the
+// directory always opens.
 func TestKilledWriter(t *testing.T) {
 	rounds := 8
 	if exhaustive() {
@@ -124,8 +124,7 @@ func TestKilledWriter(t *testing.T) {
 	}
 }
 
-// runWriter runs the writer for a while, brings acked up to date and returns
-// the first entry that must be left.
+// runWriter runs the writer for a while, updates acked, and returns the first entry that must remain.
 func runWriter(t *testing.T, dir string, acked map[uint64]uint64) (first uint64) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -144,7 +143,7 @@ func runWriter(t *testing.T, dir string, acked map[uint64]uint64) (first uint64)
 		}
 		line, err := r.ReadString('\n')
 		if errors.Is(err, io.EOF) {
-			break // half a line says nothing
+			break // half a line has no meaning
 		}
 		if err != nil || strings.HasPrefix(line, "error") {
 			t.Fatal(line, err)

@@ -12,24 +12,21 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// DefaultReserve is the usual size of the disk reserve in bytes.
+// DefaultReserve is the default size of the disk reserve in bytes.
 const DefaultReserve = 64 << 20
 
-// Options says where and how to open a data directory.
+// Options is the location and the settings of a data directory.
 type Options struct {
-	// Dir is the directory; it is created when missing.
+	// Dir is the directory. Open creates it if it does not exist.
 	Dir string
-	// Reserve is the space in bytes to keep free by a preallocated file;
-	// 0 keeps none.
+	// Reserve is the number of bytes that a preallocated file keeps free; 0 keeps none.
 	Reserve uint64
-	// Logger gets one line for each thing that an operator should know.
-	// Required.
+	// Logger receives one line for each fact that an operator should know. Required.
 	Logger hclog.Logger
 }
 
-// Dir is a locked, verified and opened data directory: a Storage on a file
-// system. Its log has to be written through a Guarded: Open expects the
-// entries to carry the guard's checksums.
+// Dir is a locked, verified and opened data directory: a Storage on a file system. Its log must be written
+// through a Guarded, because Open expects the guard's checksums in the entries.
 type Dir struct {
 	path      string
 	lock      *os.File
@@ -42,10 +39,9 @@ type Dir struct {
 	closeErr  error
 }
 
-// Open opens a data directory, creating what a new one lacks. It fails with a
-// *LockedError when another process uses the directory and with a
-// *DamagedError when its content is not what was written, unless that is a
-// snapshot that older ones and the log can stand in for.
+// Open opens a data directory, and creates what a new one lacks. It returns a *LockedError if another process
+// uses the directory, and a *DamagedError if its content is not what was written. A damaged snapshot is no
+// error if an older snapshot and the log can replace it.
 func Open(o Options) (*Dir, error) {
 	logger := o.Logger.Named("storage")
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
@@ -76,8 +72,8 @@ func (d *Dir) open(o Options, logger hclog.Logger) (err error) {
 	if _, held := d.reserve.Reserve(); err == nil || !held || !isNoSpace(err) {
 		return err
 	}
-	// Full but for the reserve: that is what it is for. The node starts, and
-	// the first look at the space makes it read-only.
+	// The disk is full except for the reserve, so the reserve is released here. The node starts, and the
+	// first check of the space makes it read-only.
 	if err := errors.Join(d.closeStores(), d.reserve.ReleaseReserve()); err != nil {
 		return err
 	}
@@ -121,8 +117,8 @@ func (d *Dir) openStores(logger hclog.Logger) error {
 	return errors.Join(syncDir(d.file(snapshotsName)), syncDir(d.path))
 }
 
-// create makes the files of a new data directory. The vote file comes last: a
-// directory that has it has had the others.
+// create makes the files of a new data directory. It makes the vote file last: if that exists, all other
+// files have existed.
 func (d *Dir) create(found snapshotScan) error {
 	haveVote, err := exists(d.file(voteName))
 	if err != nil {
@@ -157,13 +153,13 @@ func (d *Dir) create(found snapshotScan) error {
 
 func (d *Dir) file(name string) string { return filepath.Join(d.path, name) }
 
-// Log is the Raft log.
+// Log returns the Raft log.
 func (d *Dir) Log() raft.LogStore { return d.log }
 
-// Stable is the vote file.
+// Stable returns the vote file.
 func (d *Dir) Stable() raft.StableStore { return d.vote }
 
-// Snapshots is the snapshot directory.
+// Snapshots returns the snapshot directory.
 func (d *Dir) Snapshots() raft.SnapshotStore { return d.snapshots }
 
 // ownNames are the files of the directory that are not small files.
@@ -207,7 +203,7 @@ func saveChecksummed(dir, name string, data []byte) error {
 	return nil
 }
 
-// Space is the file system's space, with the disk reserve.
+// Space returns the file system's space, with the disk reserve.
 func (d *Dir) Space() Space { return d.reserve }
 
 // Close closes the files and releases the lock. The reserve stays on disk.

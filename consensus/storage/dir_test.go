@@ -95,7 +95,7 @@ func TestOpenCreatesPrivateDir(t *testing.T) {
 	}
 }
 
-// TestCannotOpen: an unusable place is a clear error that names it.
+// TestCannotOpen: the error for an unusable directory names it.
 func TestCannotOpen(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -121,7 +121,7 @@ func TestCannotOpen(t *testing.T) {
 	}
 }
 
-// TestCrashWhileCreating leaves a new directory at each step of its making.
+// TestCrashWhileCreating crashes at each step of the creation of a directory.
 func TestCrashWhileCreating(t *testing.T) {
 	for _, names := range [][]string{
 		{},
@@ -147,7 +147,7 @@ func TestCrashWhileCreating(t *testing.T) {
 	}
 }
 
-// TestUnfinishedSnapshots: what was never completed goes at the next opening.
+// TestUnfinishedSnapshots: the next opening removes snapshots that were never completed.
 func TestUnfinishedSnapshots(t *testing.T) {
 	dir := t.TempDir()
 	g := guardDir(t, dir)
@@ -178,8 +178,8 @@ func TestUnfinishedSnapshots(t *testing.T) {
 	}
 }
 
-// TestSnapshotSink: a snapshot exists from its Close on, not before, not
-// after Cancel, and old ones go.
+// TestSnapshotSink: a snapshot exists after its Close, and neither before nor after Cancel. Old snapshots are
+// removed.
 func TestSnapshotSink(t *testing.T) {
 	d := openDir(t, t.TempDir())
 	_, trans := raft.NewInmemTransport("a:1")
@@ -221,14 +221,13 @@ func TestSnapshotSink(t *testing.T) {
 	}
 }
 
-// TestDamagedSnapshotNeedsLog: an older snapshot stands in for a damaged one
-// only as far as the log goes back.
+// TestDamagedSnapshotNeedsLog: an older snapshot replaces a damaged one only if the log begins early enough.
 func TestDamagedSnapshotNeedsLog(t *testing.T) {
 	for name, test := range map[string]struct {
 		compactTo uint64
 		damage    []string // indexes of snapshots
 		ok        bool
-		first     uint64 // of the snapshots left
+		first     uint64 // of the remaining snapshots
 	}{
 		"older one and log":   {15, []string{"40"}, true, 20},
 		"log begins too late": {25, []string{"40"}, false, 0},
@@ -292,7 +291,7 @@ func flipByte(t *testing.T, path string, at int) {
 	}
 }
 
-// TestMissingFile: a file that a directory once had is not made anew.
+// TestMissingFile: Open does not recreate a file that a directory once had.
 func TestMissingFile(t *testing.T) {
 	for _, name := range []string{logName, voteName} {
 		dir := t.TempDir()
@@ -309,7 +308,7 @@ func TestMissingFile(t *testing.T) {
 	}
 }
 
-// TestVoteBehindLog: a vote file from before the log is not this node's last.
+// TestVoteBehindLog: a vote file that is older than the log is rejected.
 func TestVoteBehindLog(t *testing.T) {
 	dir := t.TempDir()
 	g := guardDir(t, dir)

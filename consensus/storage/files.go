@@ -11,16 +11,16 @@ import (
 	"strings"
 )
 
-// tempSuffix marks what was being written; Open removes what a crash left.
+// tempSuffix marks a file that is being written. Open removes such files, which only a crash leaves.
 const tempSuffix = ".tmp"
 
-// maxSmallFile bounds what Load reads and Save takes.
+// maxSmallFile bounds the size of a small file.
 const maxSmallFile = 16 << 20
 
-// fileHeader is the first line of a small file; the data follows as it is.
+// fileHeader is the first line of a small file. The data follows unchanged.
 const fileHeader = "northstar-file 1 crc32c=%08x size=%d\n"
 
-// addHeader puts the line with the checksum in front of the data.
+// addHeader puts the line with the checksum before the data.
 func addHeader(data []byte) []byte {
 	return append(fmt.Appendf(nil, fileHeader, crc32.Checksum(data, castagnoli), len(data)), data...)
 }
@@ -38,7 +38,7 @@ func stripHeader(content []byte) ([]byte, error) {
 	return data, nil
 }
 
-// loadFile reads what saveFile wrote.
+// loadFile reads a file that saveFile wrote.
 func loadFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -59,8 +59,8 @@ func loadFile(path string) ([]byte, error) {
 	return data, nil
 }
 
-// saveFile replaces path with content: written apart, synced, renamed, the
-// directory synced.
+// saveFile replaces path with content. It writes and syncs a temporary file, renames it, and syncs the
+// directory.
 func saveFile(path string, content []byte) (err error) {
 	temp := path + tempSuffix
 	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
@@ -90,7 +90,7 @@ func syncDir(path string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// removeTemps removes what a crash left half written in a directory.
+// removeTemps removes the half-written files that a crash left in a directory.
 func removeTemps(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -109,7 +109,7 @@ func removeTemps(dir string) error {
 	return nil
 }
 
-// readFull reads the file from its start, as much as fits.
+// readFull reads the start of the file into the buffer, as much as fits.
 func readFull(f *os.File, b []byte) (int, error) {
 	n, err := f.ReadAt(b, 0)
 	if errors.Is(err, io.EOF) {

@@ -104,7 +104,7 @@ func TestFullFileSystem(t *testing.T) {
 	if err := g.Close(); err != nil {
 		t.Fatal(err)
 	}
-	d, g, f3 := open() // full but for the reserve
+	d, g, f3 := open() // full except for the reserve
 	expect(d, g, true, true)
 	var err error
 	for index := uint64(521); err == nil && index < 100_000; index += 100 {
@@ -122,15 +122,14 @@ func TestFullFileSystem(t *testing.T) {
 	if err := os.Remove(other); err != nil {
 		t.Fatal(err)
 	}
-	d, g, _ = open() // whatever the last write left is sound
+	d, g, _ = open() // the last write may have failed, but its remains are sound
 	expect(d, g, false, true)
 	if err := g.Close(); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestReserveSavesOpening: a start that finds the disk full but for the
-// reserve uses that.
+// TestReserveSavesOpening: a start on a disk that is full except for the reserve uses the reserve.
 func TestReserveSavesOpening(t *testing.T) {
 	disk := smallDisk(t, "8m")
 	dir := filepath.Join(disk, "data")
@@ -156,8 +155,7 @@ func TestReserveSavesOpening(t *testing.T) {
 	}
 }
 
-// TestNoSpaceAtAll: a disk without room for a new data directory is a clear
-// error.
+// TestNoSpaceAtAll: the error for a disk without room for a new data directory is clear.
 func TestNoSpaceAtAll(t *testing.T) {
 	disk := smallDisk(t, "1m")
 	fill(t, filepath.Join(disk, "other"))

@@ -13,7 +13,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Names of the operations that GuardConfig.Observe is told of.
+// Names of the operations that are passed to GuardConfig.Observe.
 const (
 	OpAppend   = "append"   // log entries stored
 	OpTruncate = "truncate" // log entries deleted, at either end
@@ -36,33 +36,29 @@ const (
 	joinTimeout          = time.Second
 )
 
-// GuardConfig is what a Guarded needs beside the storage.
+// GuardConfig is what a Guarded needs in addition to the storage.
 type GuardConfig struct {
-	// StallAfter is how long one operation may be outstanding before the disk
-	// counts as stalled: the election's timeout-max. Required.
+	// StallAfter is how long one operation may be outstanding before the disk counts as stalled. It is the
+	// election's timeout-max. Required.
 	StallAfter time.Duration
-	// ExitAfter is how long one operation may be outstanding before the disk
-	// counts as hung, which is fatal; 0 means DefaultExitAfter.
+	// ExitAfter is how long one operation may be outstanding before the disk counts as hung, which is fatal.
+	// 0 means DefaultExitAfter.
 	ExitAfter time.Duration
-	// CacheBytes and CacheEntries bound the cache of the newest log entries;
-	// 0 means the defaults.
+	// CacheBytes and CacheEntries bound the cache of the newest log entries. 0 means the defaults.
 	CacheBytes, CacheEntries int
-	// OnFatal is called at most once, from the goroutine that met the error
-	// and before it goes on, when this node can no longer trust or use its
-	// data: a write failed, an entry reads back wrong, an operation hangs.
-	// The process has to end: no write succeeds afterwards. It must not wait
-	// for the storage. Required.
+	// OnFatal is called at most once, when this node can no longer trust or use its data: a write failed, an
+	// entry reads back wrong, or an operation hangs. The goroutine that met the error calls it before it
+	// continues. OnFatal must not wait for the storage. The process must then end: no later write succeeds.
+	// Required.
 	OnFatal func(error)
-	// Observe is told the duration of each operation as it ends; it must not
-	// block. Optional.
+	// Observe receives the duration of each operation when it ends. It must not block. Optional.
 	Observe func(op string, d time.Duration)
 	// Logger is required.
 	Logger hclog.Logger
 }
 
-// Guarded is a Storage seen through a guard. It times every operation, adds a
-// checksum to every log entry, keeps the newest entries in memory, keeps the
-// disk reserve, and ends the use of a storage that fails. Its methods may be
+// Guarded is a Storage with a guard. It times every operation, adds a checksum to every log entry, and caches
+// the newest entries. It keeps the disk reserve, and ends the use of a storage that fails. Its methods may be
 // called from any goroutine.
 type Guarded struct {
 	storage Storage
@@ -76,8 +72,8 @@ type Guarded struct {
 	snapshots *guardedSnapshots
 
 	readOnly   atomic.Bool
-	reserveSem chan struct{} // capacity 1: who holds it may move the reserve
-	releases   atomic.Uint64 // how often the reserve was given up
+	reserveSem chan struct{} // capacity 1: its holder may change the reserve
+	releases   atomic.Uint64 // how often the reserve was released
 
 	progress atomic.Uint64 // bytes of snapshots written and read
 
@@ -89,7 +85,7 @@ type Guarded struct {
 
 type fatalError struct{ err error }
 
-// Guard puts a guard over s. It starts nothing: Run does.
+// Guard returns s with a guard. It starts nothing: Run does.
 func Guard(s Storage, cfg GuardConfig) *Guarded {
 	if cfg.ExitAfter == 0 {
 		cfg.ExitAfter = DefaultExitAfter
@@ -116,8 +112,8 @@ func Guard(s Storage, cfg GuardConfig) *Guarded {
 	return g
 }
 
-// Run watches for hung operations and keeps the disk reserve until ctx ends.
-// It returns the error that ended the use of the storage, if one did.
+// Run watches for hung operations and keeps the disk reserve until ctx ends. It returns the error that ended
+// the use of the storage, if any.
 func (g *Guarded) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -157,21 +153,20 @@ func (g *Guarded) checkHung() {
 	}
 }
 
-// Log is the guarded Raft log. What it is given is kept and handed out again:
-// neither entries nor their bytes may be changed afterwards.
+// Log returns the guarded Raft log. The log caches the entries that it stores and returns them again, so
+// neither the entries nor their bytes may be changed afterwards.
 func (g *Guarded) Log() raft.LogStore { return g.log }
 
-// Stable is the guarded store of term and vote.
+// Stable returns the guarded store of term and vote.
 func (g *Guarded) Stable() VoteStore { return g.stable }
 
-// Snapshots is the guarded snapshot store.
+// Snapshots returns the guarded snapshot store.
 func (g *Guarded) Snapshots() raft.SnapshotStore { return g.snapshots }
 
 // Load reads a small file; errors as Storage.Load.
 func (g *Guarded) Load(name string) ([]byte, error) { return g.storage.Load(name) }
 
-// Save replaces a small file. A failure is the caller's to judge: it is not
-// fatal by itself.
+// Save replaces a small file. A failure is not fatal by itself: the caller decides.
 func (g *Guarded) Save(name string, data []byte) error {
 	return g.write(OpSave, func() error { return g.storage.Save(name, data) })
 }
@@ -181,28 +176,28 @@ func (g *Guarded) SetAside(aside, file string, data []byte) error {
 	return g.write(OpSave, func() error { return g.storage.SetAside(aside, file, data) })
 }
 
-// Outstanding is how long the oldest operation in flight has been running,
-// 0 when there is none. Snapshots do not count.
+// Outstanding returns how long the oldest operation in flight has been running, or 0 if there is none.
+// Snapshots do not count.
 func (g *Guarded) Outstanding() time.Duration {
 	_, d := g.watch.oldest(time.Now())
 	return d
 }
 
-// Stalled says that one operation is outstanding for longer than StallAfter.
+// Stalled reports whether one operation has been outstanding for longer than StallAfter.
 func (g *Guarded) Stalled() bool { return g.Outstanding() > g.cfg.StallAfter }
 
-// SyncP99 is the 99th percentile of the durations of synced operations over
-// the last minute, within 10 %, and how many there were; 0 when there were none.
+// SyncP99 returns the 99th percentile of the durations of synced operations over the last minute, within 10
+// %, and their number. Both are 0 if there were none.
 func (g *Guarded) SyncP99() (p99 time.Duration, syncs uint64) { return g.watch.p99(time.Now()) }
 
-// ReadOnly says that the disk has less space left than the reserve asks for:
-// the node must take no new entries.
+// ReadOnly reports whether the newest check of the free space made the node read-only. The node must then accept
+// no new entries.
 func (g *Guarded) ReadOnly() bool { return g.readOnly.Load() }
 
-// Progress grows with every byte of a snapshot written or read.
+// Progress returns a counter that grows with every byte of a snapshot written or read.
 func (g *Guarded) Progress() uint64 { return g.progress.Load() }
 
-// Err is the error that ended the use of the storage, nil while it is in use.
+// Err returns the error that ended the use of the storage, or nil while it is in use.
 func (g *Guarded) Err() error {
 	if f := g.fatal.Load(); f != nil {
 		return f.err
@@ -210,13 +205,12 @@ func (g *Guarded) Err() error {
 	return nil
 }
 
-// Failed is closed when Err is set.
+// Failed returns a channel that is closed when Err is set.
 func (g *Guarded) Failed() <-chan struct{} { return g.failed }
 
-// Close closes the storage, once; call it after Raft has been told to shut
-// down. A goroutine that then still records a term or reads the log ends
-// there (see park); other operations fail with ErrClosed. A storage in which an
-// operation hangs is left as it is after a while, with an error.
+// Close closes the storage, once. Call it after Raft's shutdown has begun. A goroutine that then still
+// records a term or reads the log ends there (see blockUntilClosed). Other operations fail with ErrClosed. If
+// an operation hangs in the storage, Close leaves the storage open after a time limit and returns an error.
 func (g *Guarded) Close() error {
 	err := error(nil)
 	g.closeOnce.Do(func() {
@@ -247,7 +241,7 @@ func (g *Guarded) isClosed() bool {
 	}
 }
 
-// fail ends the use of the storage, once. Errors after Close are no failures.
+// fail ends the use of the storage, once. Errors after Close are not failures.
 func (g *Guarded) fail(err error) {
 	if !g.isClosed() && g.fatal.CompareAndSwap(nil, &fatalError{err}) {
 		g.cfg.OnFatal(err)
@@ -255,10 +249,9 @@ func (g *Guarded) fail(err error) {
 	}
 }
 
-// blockUntilClosed holds up a goroutine whose caller would answer a storage error with a
-// panic: the Raft library does when a term cannot be stored or an entry not
-// be read. It lasts until Close, which ends the goroutine (its deferred calls
-// run), or until the process has had plenty of time to end.
+// blockUntilClosed blocks a goroutine of the Raft library, which panics if it cannot store a term or read an
+// entry. It blocks until Close, which ends the goroutine and runs its deferred calls. Without Close, it
+// returns after the process has had ample time to end.
 func (g *Guarded) blockUntilClosed() {
 	t := time.NewTimer(maxBlock)
 	defer t.Stop()
@@ -269,8 +262,8 @@ func (g *Guarded) blockUntilClosed() {
 	}
 }
 
-// write runs one timed operation that changes the storage, once more with the
-// reserve's space when the disk is full.
+// write runs one timed operation that changes the storage. If the disk is full, it releases the reserve and
+// runs the operation once more.
 func (g *Guarded) write(op string, f func() error) error {
 	if g.isClosed() {
 		return ErrClosed

@@ -10,9 +10,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// TestWriteErrorIsFatal: each kind of write that fails ends the use of the
-// storage, once, and the operations that the library answers with a panic do
-// not return.
+// TestWriteErrorIsFatal: each kind of failed write ends the use of the storage, once. Operations whose error
+// would make the library panic do not return.
 func TestWriteErrorIsFatal(t *testing.T) {
 	broken := errors.New("broken disk")
 	for _, test := range []struct {
@@ -71,8 +70,7 @@ func TestWriteErrorIsFatal(t *testing.T) {
 	}
 }
 
-// TestParkedCallReturnsInTheEnd: a caller that nobody closes the storage
-// behind gets its error after all.
+// TestParkedCallReturnsInTheEnd: a blocked caller gets its error eventually if the storage is never closed.
 func TestParkedCallReturnsInTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemStorage()
@@ -93,7 +91,7 @@ func TestSaveErrorIsNotFatal(t *testing.T) {
 	}
 }
 
-// TestAfterClose: nothing is fatal, and nobody gets an error to panic on.
+// TestAfterClose: after Close no error is fatal, and no caller gets an error that makes the library panic.
 func TestAfterClose(t *testing.T) {
 	g, f := guardOver(openDir(t, t.TempDir()))
 	mustStore(t, g.Log(), entries(1, 4, 1, 10))
@@ -123,7 +121,7 @@ func TestAfterClose(t *testing.T) {
 	}
 }
 
-// TestCloseOfAHungStorage: a process whose disk hangs comes to its end.
+// TestCloseOfAHungStorage: a process whose disk hangs can still end.
 func TestCloseOfAHungStorage(t *testing.T) {
 	for fatal, limit := range map[bool]time.Duration{true: joinTimeout, false: maxBlock} {
 		synctest.Test(t, func(t *testing.T) {

@@ -7,25 +7,24 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// maxStoreBatch bounds what one call of the store's StoreLogs takes, unless a
-// single entry is larger: a call is one operation of the disk, and a long one
-// holds up Raft's main loop.
+// maxStoreBatch bounds the size of one call of the store's StoreLogs, except for a single larger entry. A
+// call is one disk operation, and a long one delays Raft's main loop.
 const maxStoreBatch = 1 << 20
 
-// guardedLog is a raft.LogStore. It is deliberately no raft.MonotonicLogStore:
-// after an installed snapshot the Raft library may leave a gap in the log.
+// guardedLog is a raft.LogStore. It must not be a raft.MonotonicLogStore: after an installed snapshot the
+// Raft library may leave a gap in the log.
 type guardedLog struct {
 	guard *Guarded
 	store raft.LogStore
 }
 
-// FirstIndex is the first index stored, 0 for an empty log.
+// FirstIndex returns the first index stored, 0 for an empty log.
 func (l *guardedLog) FirstIndex() (uint64, error) { return l.store.FirstIndex() }
 
-// LastIndex is the last index stored, 0 for an empty log.
+// LastIndex returns the last index stored, 0 for an empty log.
 func (l *guardedLog) LastIndex() (uint64, error) { return l.store.LastIndex() }
 
-// GetLog reads an entry. An entry that is not what was stored is fatal.
+// GetLog reads an entry. If the entry is not what was stored, that is fatal.
 func (l *guardedLog) GetLog(index uint64, out *raft.Log) error {
 	if l.guard.cache.get(index, out) {
 		return nil
@@ -51,8 +50,8 @@ func (l *guardedLog) GetLog(index uint64, out *raft.Log) error {
 // StoreLog stores one entry.
 func (l *guardedLog) StoreLog(e *raft.Log) error { return l.StoreLogs([]*raft.Log{e}) }
 
-// StoreLogs stores entries, replacing those of the same index, in calls of
-// bounded size. On an error, which is fatal, a prefix may have been stored.
+// StoreLogs stores entries in calls of bounded size, and replaces those of the same index. An error is fatal,
+// and a prefix of the entries may then be stored.
 func (l *guardedLog) StoreLogs(entries []*raft.Log) error {
 	for len(entries) > 0 {
 		n := batchLen(entries)
@@ -90,7 +89,7 @@ func (l *guardedLog) failed(err error) error {
 	return err
 }
 
-// batchLen is how many of the entries go into one call.
+// batchLen returns how many of the entries go into one call.
 func batchLen(entries []*raft.Log) int {
 	size := 0
 	for i, e := range entries {

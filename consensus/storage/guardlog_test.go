@@ -11,7 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// TestWrongEntry stores entries past the guard that it must not accept.
+// TestWrongEntry stores invalid entries behind the guard's back. The guard must not accept them.
 func TestWrongEntry(t *testing.T) {
 	good := addChecksums(entries(1, 1, 1, 10))[0]
 	for name, change := range map[string]func(e *raft.Log){
@@ -45,7 +45,7 @@ func TestWrongEntry(t *testing.T) {
 	}
 }
 
-// TestFailedStoreCachesNothing: what the store has refused is not served.
+// TestFailedStoreCachesNothing: the cache returns no entries that the store refused.
 func TestFailedStoreCachesNothing(t *testing.T) {
 	m := newMemStorage()
 	g, _ := guardOver(m)
@@ -67,8 +67,8 @@ func TestFailedStoreCachesNothing(t *testing.T) {
 	}
 }
 
-// TestFailedOverwriteCachesNothing: what was to be replaced is not served
-// from the cache when it is unknown whether it was.
+// TestFailedOverwriteCachesNothing: after a failed overwrite the cache returns none of the old entries,
+// because the store may have replaced them.
 func TestFailedOverwriteCachesNothing(t *testing.T) {
 	m := newMemStorage()
 	g, _ := guardOver(m)
@@ -87,7 +87,7 @@ func TestFailedOverwriteCachesNothing(t *testing.T) {
 	}
 }
 
-// TestCallsAreBounded: at most 1 MiB a call of the store, or one entry.
+// TestCallsAreBounded: one call of the store has at most 1 MiB, or one entry.
 func TestCallsAreBounded(t *testing.T) {
 	m := newMemStorage()
 	g, _ := guardOver(m)
@@ -101,8 +101,8 @@ func TestCallsAreBounded(t *testing.T) {
 	}
 }
 
-// TestCacheModel holds the cache against a map: whatever it serves is what
-// was stored last, and it stays within its bounds.
+// TestCacheModel compares the cache with a map: every entry that the cache returns was stored last, and the
+// cache stays within its bounds.
 func TestCacheModel(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 2))
@@ -158,7 +158,7 @@ func checkCache(t *testing.T, c *cache, model map[uint64]*raft.Log, last uint64)
 	}
 }
 
-// TestCacheServesNewest: what the leader replicates does not touch the store.
+// TestCacheServesNewest: reads of the entries that the leader replicates do not reach the store.
 func TestCacheServesNewest(t *testing.T) {
 	m := newMemStorage()
 	g, _ := guardOver(m)

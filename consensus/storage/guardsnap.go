@@ -8,15 +8,14 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// guardedSnapshots is a raft.SnapshotStore that counts bytes and starts no
-// snapshot on a full disk. Snapshots take what time they take: they do not
-// count as operations of the disk.
+// guardedSnapshots is a raft.SnapshotStore that counts bytes and starts no snapshot on a full disk. A
+// snapshot may take any time, so it does not count as an operation of the disk.
 type guardedSnapshots struct {
 	guard *Guarded
 	store raft.SnapshotStore
 }
 
-// Create starts a snapshot; ErrReadOnly while the reserve is not free.
+// Create starts a snapshot. The error is ErrReadOnly while the node is read-only.
 func (s *guardedSnapshots) Create(version raft.SnapshotVersion, index, term uint64, configuration raft.Configuration,
 	configurationIndex uint64, trans raft.Transport,
 ) (raft.SnapshotSink, error) {
@@ -36,7 +35,7 @@ func (s *guardedSnapshots) Create(version raft.SnapshotVersion, index, term uint
 	return &countedSink{sink, &s.guard.progress}, nil
 }
 
-// List lists the snapshots, newest first.
+// List returns the snapshots, newest first.
 func (s *guardedSnapshots) List() ([]*raft.SnapshotMeta, error) { return s.store.List() }
 
 // Open opens a snapshot for reading.
@@ -48,7 +47,7 @@ func (s *guardedSnapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, e
 	return meta, &countedReader{r, &s.guard.progress}, nil
 }
 
-// Remove removes a snapshot, where the store can.
+// Remove removes a snapshot, if the store can.
 func (s *guardedSnapshots) Remove(id string) error {
 	store, ok := s.store.(SnapshotRemover)
 	if !ok {

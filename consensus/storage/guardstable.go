@@ -12,10 +12,10 @@ type guardedStable struct {
 	store raft.StableStore
 }
 
-// Get reads a key; "not found" when it was never set.
+// Get reads a key. The error is "not found" if it was never set.
 func (s *guardedStable) Get(key []byte) ([]byte, error) { return s.store.Get(key) }
 
-// GetUint64 reads a key; "not found" when it was never set.
+// GetUint64 reads a key. The error is "not found" if it was never set.
 func (s *guardedStable) GetUint64(key []byte) (uint64, error) { return s.store.GetUint64(key) }
 
 // Set stores a key durably. An error is fatal.
@@ -28,8 +28,8 @@ func (s *guardedStable) SetUint64(key []byte, val uint64) error {
 	return s.write(key, func() error { return s.store.SetUint64(key, val) })
 }
 
-// RecordVote stores term and vote durably, as one record where the storage can:
-// otherwise as Raft itself does, the term first. An error is fatal.
+// RecordVote stores term and vote durably, in one record if the storage can. Otherwise it stores the term
+// first, as Raft itself does. An error is fatal.
 func (s *guardedStable) RecordVote(term, voteTerm uint64, candidate []byte) error {
 	return s.write([]byte(keyLastVoteCand), func() error {
 		if both, ok := s.store.(VoteStore); ok {

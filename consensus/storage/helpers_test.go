@@ -19,7 +19,7 @@ func openDir(t testing.TB, path string) *Dir {
 	return d
 }
 
-// fatals records what OnFatal is told.
+// fatals records the errors passed to OnFatal.
 type fatals struct {
 	mu   sync.Mutex
 	errs []error
@@ -42,7 +42,7 @@ func guardOver(s Storage) (*Guarded, *fatals) {
 	return Guard(s, GuardConfig{StallAfter: 300 * time.Millisecond, OnFatal: f.add, Logger: hclog.NewNullLogger()}), f
 }
 
-// guardDir opens a directory under a guard that must not meet anything fatal.
+// guardDir opens a directory under a guard. A fatal error fails the test.
 func guardDir(t testing.TB, path string) *Guarded {
 	t.Helper()
 	g, f := guardOver(openDir(t, path))

@@ -5,8 +5,8 @@ import "slices"
 // indexRange is the indexes first to last, both included.
 type indexRange struct{ first, last uint64 }
 
-// indexRanges is the indexes of a log, as few ascending spans: one, or two when a
-// snapshot that was installed lies between them.
+// indexRanges is the indexes of a log, as few ascending spans. There are two spans if an installed snapshot
+// lies between them, and otherwise one.
 type indexRanges []indexRange
 
 func (s indexRanges) first() uint64 {
@@ -32,8 +32,7 @@ func (s indexRanges) has(index uint64) bool {
 	return false
 }
 
-// covers says whether the indexes first to last are all there; it is true of
-// none at all.
+// covers reports whether r has all indexes from first to last. It is true for an empty span.
 func (s indexRanges) covers(first, last uint64) bool {
 	for _, sp := range s {
 		if sp.first <= first && last <= sp.last {
@@ -43,7 +42,7 @@ func (s indexRanges) covers(first, last uint64) bool {
 	return first > last
 }
 
-// add takes one index in.
+// add adds one index.
 func (s *indexRanges) add(index uint64) {
 	n := len(*s)
 	if n > 0 && index == (*s)[n-1].last+1 {
@@ -70,7 +69,7 @@ func (s *indexRanges) add(index uint64) {
 	}
 }
 
-// without is the spans without the indexes min to max.
+// without returns the spans without the indexes min to max.
 func (s indexRanges) without(min, max uint64) indexRanges {
 	var out indexRanges
 	for _, sp := range s {

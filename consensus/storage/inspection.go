@@ -9,8 +9,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Inspection is what a stopped node's data directory holds, read without changing
-// anything. It keeps the directory's lock until Close.
+// Inspection is the content of a stopped node's data directory, read without a change. It keeps the
+// directory's lock until Close.
 type Inspection struct {
 	CurrentTerm uint64
 	VotedTerm   uint64 // 0: it never voted
@@ -25,9 +25,8 @@ type Inspection struct {
 	lock *os.File
 }
 
-// Inspect reads a data directory. It fails with a *LockedError when a process
-// uses it, with a *DamagedError when its content is not what was written, and
-// with os.ErrNotExist when there is no node's data in it.
+// Inspect reads a data directory. It returns a *LockedError if a process uses it, and a *DamagedError if its
+// content is not what was written. It returns os.ErrNotExist if the directory has no node's data.
 func Inspect(dir string) (*Inspection, error) {
 	for _, name := range []string{voteName, logName} {
 		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
@@ -82,7 +81,7 @@ func (l *Inspection) read() error {
 	return nil
 }
 
-// onEntry notes the configurations among the entries after the snapshot.
+// onEntry records the configurations among the entries after the snapshot.
 func (l *Inspection) onEntry(e raft.Log) error {
 	if e.Type != raft.LogConfiguration {
 		return nil

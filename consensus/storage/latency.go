@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// latencyTracker knows the operations in flight and how long synced ones have taken
-// over the last minute.
+// latencyTracker tracks the operations in flight, and the durations of synced operations over the last
+// minute.
 type latencyTracker struct {
 	epoch time.Time
 
@@ -18,11 +18,11 @@ type latencyTracker struct {
 	known    percentile
 }
 
-// percentile is what p99 has last found.
+// percentile is the newest result of p99.
 type percentile struct {
 	p99   time.Duration
 	total uint64
-	until time.Time // looked at again from then on
+	until time.Time // valid until then
 }
 
 type operation struct {
@@ -31,8 +31,8 @@ type operation struct {
 	start time.Time
 }
 
-// Durations go into buckets that grow by 10 %, from 10 µs to over 100 s, in
-// windows of five seconds of which the last twelve count.
+// Durations are counted in buckets that grow by 10 %, from 10 µs to over 100 s. The buckets are kept in
+// windows of five seconds, and the last twelve windows count.
 const (
 	windowCount = 12
 	windowSize  = 5 * time.Second
@@ -41,17 +41,16 @@ const (
 	bucketStep  = 1.1
 )
 
-// p99TTL is how long a percentile is as good as a new one: each claim to
-// each peer bears it.
+// p99TTL is how long a percentile is reused: each claim to each peer contains it.
 const p99TTL = 100 * time.Millisecond
 
 type window struct {
-	number int64 // how many windowSize after the watch's epoch
+	number int64 // how many windowSize after the tracker's epoch
 	counts [bucketCount]uint32
 }
 
-// newWatch counts its windows from now on, on the monotonic clock: a wall clock
-// that is set forgets and repeats nothing.
+// newWatch counts its windows from now on the monotonic clock. A step of the wall clock neither loses nor
+// repeats a window.
 func newWatch() *latencyTracker { return &latencyTracker{epoch: time.Now()} }
 
 func (w *latencyTracker) begin(op string, now time.Time) uint64 {
@@ -78,7 +77,7 @@ func (w *latencyTracker) end(id uint64, now time.Time, synced bool) {
 	}
 }
 
-// oldest names the operation that has been in flight for longest.
+// oldest returns the operation that has been in flight for longest.
 func (w *latencyTracker) oldest(now time.Time) (op string, d time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -90,8 +89,7 @@ func (w *latencyTracker) oldest(now time.Time) (op string, d time.Duration) {
 	return op, d
 }
 
-// p99 gives the percentile, and of how many operations it is one, as they were at
-// most p99TTL ago.
+// p99 returns the percentile and the number of operations behind it. The result is at most p99TTL old.
 func (w *latencyTracker) p99(now time.Time) (p99 time.Duration, total uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -102,7 +100,7 @@ func (w *latencyTracker) p99(now time.Time) (p99 time.Duration, total uint64) {
 	return w.known.p99, w.known.total
 }
 
-// count is p99 by the windows, under the lock.
+// count computes p99 from the windows. The lock must be held.
 func (w *latencyTracker) count(now time.Time) (p99 time.Duration, total uint64) {
 	var counts [bucketCount]uint64
 	current := w.windowNumber(now)
@@ -115,7 +113,7 @@ func (w *latencyTracker) count(now time.Time) (p99 time.Duration, total uint64) 
 			total += uint64(n)
 		}
 	}
-	above := total / 100 // as many may lie above the percentile
+	above := total / 100 // at most this many may lie above the percentile
 	for b := bucketCount - 1; b >= 0; b-- {
 		if counts[b] > above {
 			return upperBound(b), total

@@ -11,9 +11,8 @@ import (
 
 const lockName = "lock"
 
-// lockDir takes the directory's lock. It goes with the process, however that
-// ends, and the file stays: removing it would let two processes lock one
-// directory through two files.
+// lockDir locks the directory. The lock ends with the process, even after a crash. The file stays: if it were
+// removed, two processes could lock one directory through two files.
 func lockDir(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

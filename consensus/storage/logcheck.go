@@ -8,25 +8,24 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// checkedLog is what a sound log file holds.
+// checkedLog is the content of a sound log file.
 type checkedLog struct {
 	tail  tail
-	spans indexRanges // the entries' indexes, an unfinished deletion being done
+	spans indexRanges // the entries' indexes after an unfinished deletion is done
 	term  uint64      // of the last entry, or of the snapshot before it
 }
 
-// checkLog checks a log file, reading all of the entries after a snapshot's
-// index: those that Raft reads at its start. It answers an unreadable entry
-// with a panic. Older ones are checked when they are read. see, if not nil, is
-// called with each of those entries, in order.
+// checkLog checks a log file. It reads all entries after a snapshot's index, because Raft reads those at its
+// start and panics on an unreadable one. Older entries are checked when they are read. If see is not nil,
+// checkLog calls it with each entry that it reads, in order.
 func checkLog(path string, index, term uint64, see func(raft.Log) error) (checkedLog, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return checkedLog{}, err
 	}
 	defer func() { _ = f.Close() }()
-	// What was written but not synced when the process died is in the page
-	// cache only; it has to be durable before anything is built on it.
+	// Data that was written but not synced when the process died is in the page cache only. It must be
+	// durable before anything depends on it.
 	if err := f.Sync(); err != nil {
 		return checkedLog{}, fmt.Errorf("sync %s: %w", path, err)
 	}
@@ -78,8 +77,8 @@ func (c *entryVerifier) visit(index uint64, value func() ([]byte, error)) error 
 	return nil
 }
 
-// checkContinuity holds log and snapshots against each other: what the newest
-// good snapshot lacks has to be in the log, without a gap.
+// checkContinuity compares log and snapshots: the log must have every entry after the newest good snapshot,
+// without a gap.
 func checkContinuity(logPath string, s indexRanges, found snapshotScan) error {
 	base, last := found.best().Index, s.last()
 	var what string
@@ -97,5 +96,5 @@ func checkContinuity(logPath string, s indexRanges, found snapshotScan) error {
 	return &DamagedError{Path: logPath, What: what}
 }
 
-// noEntries is an index after which there is nothing to check.
+// noEntries is an index after which there is no entry to check.
 const noEntries = math.MaxUint64

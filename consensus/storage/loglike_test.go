@@ -12,8 +12,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// openers are the storages whose guarded logs must behave alike: each call
-// opens the same one again.
+// openers are the storages whose guarded logs must behave alike. Each call opens the same storage again.
 func openers(t *testing.T) map[string]func() *Guarded {
 	path := t.TempDir()
 	mem := newMemStorage()
@@ -27,7 +26,7 @@ func TestLogBehaviour(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		run  func(t *testing.T, l raft.LogStore)
-		// want is what the log holds afterwards: index → term.
+		// want is the log's content afterwards: index → term.
 		want map[uint64]uint64
 	}{
 		{"empty", func(*testing.T, raft.LogStore) {}, nil},
@@ -174,7 +173,7 @@ func checkLogHolds(t testing.TB, l raft.LogStore, want map[uint64]uint64) {
 	}
 }
 
-// TestLogKeepsBytes: what is read is what was given, nil and empty included.
+// TestLogKeepsBytes: reads return exactly the stored bytes, nil and empty included.
 func TestLogKeepsBytes(t *testing.T) {
 	for name, open := range openers(t) {
 		t.Run(name, func(t *testing.T) {
@@ -213,8 +212,8 @@ func TestLogKeepsBytes(t *testing.T) {
 	}
 }
 
-// TestLogModel does random operations and holds the log against a map, over
-// reopenings that crash (nothing is closed first) and clean ones.
+// TestLogModel does random operations and compares the log with a map. It reopens the log after crashes,
+// where nothing is closed first, and after clean ends.
 func TestLogModel(t *testing.T) {
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { runLogModel(t, rand.New(rand.NewPCG(seed, 1))) })
@@ -253,7 +252,7 @@ func runLogModel(t *testing.T, rng *rand.Rand) {
 				delete(model, first)
 			}
 		case op == 8:
-			crashed := copyDir(t, path) // what a kill would leave
+			crashed := copyDir(t, path) // the files as a kill would leave them
 			checkLogHolds(t, guardDir(t, crashed).Log(), model)
 		default:
 			if err := g.Close(); err != nil {

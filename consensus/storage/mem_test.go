@@ -8,8 +8,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// memStorage is a Storage in memory whose operations can be held up or made
-// to fail.
+// memStorage is a Storage in memory whose operations can be delayed or made to fail.
 type memStorage struct {
 	log       *hookedLog
 	stable    *hookedStable

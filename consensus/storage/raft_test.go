@@ -12,7 +12,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// lines is a state machine: the list of what was applied.
+// lines is a state machine: the list of the applied commands.
 type lines struct {
 	mu  sync.Mutex
 	all []string

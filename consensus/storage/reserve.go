@@ -12,17 +12,17 @@ import (
 
 const reserveName = "reserve"
 
-// reserveFile keeps disk space by occupying it.
+// reserveFile reserves disk space by occupying it.
 type reserveFile struct {
 	path string
 	size uint64
 
-	mu   sync.Mutex // guards held, and is not held while the disk works
+	mu   sync.Mutex // guards held; no disk operation runs under it
 	held bool
 }
 
-// openReserve finds out whether the space is held already, or takes it. A
-// disk without enough space is no error: the node starts read-only.
+// openReserve finds that the space is already occupied, or occupies it. Too little disk space is not an
+// error: the node starts read-only.
 func openReserve(path string, size uint64) (*reserveFile, error) {
 	r := &reserveFile{path: path, size: size}
 	if size == 0 {
@@ -42,7 +42,7 @@ func openReserve(path string, size uint64) (*reserveFile, error) {
 	return r, nil
 }
 
-// Free returns what the file system has left for this process.
+// Free returns the free space of the file system for this process.
 func (r *reserveFile) Free() (uint64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(filepath.Dir(r.path), &st); err != nil {
@@ -81,8 +81,8 @@ func (r *reserveFile) HoldReserve() error {
 	return f.Close()
 }
 
-// ReleaseReserve gives the space back. The sync matters: some file systems let the
-// blocks go only with it.
+// ReleaseReserve returns the space to the file system. It syncs, because some file systems free the blocks
+// only then.
 func (r *reserveFile) ReleaseReserve() error {
 	f, err := os.OpenFile(r.path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {

@@ -12,21 +12,20 @@ import (
 )
 
 const (
-	pendingResetName = "next"      // what the directory is to become at its next opening
-	asideName        = "set-aside" // what it was before
+	pendingResetName = "next"      // what the directory becomes at its next opening
+	asideName        = "set-aside" // the archives of its earlier data
 	maxArchives      = 2           // older ones are removed
 )
 
-// pendingReset says that all data is to be set aside, and with which small file the
-// directory begins anew.
+// pendingReset records that the next opening sets all data aside, and the one small file with which the
+// directory then starts.
 type pendingReset struct {
 	Aside string `json:"aside"` // name of the folder in set-aside
 	File  string `json:"file"`  // name of the small file
 	Data  []byte `json:"data"`  // its content
 }
 
-// SetAside makes the next opening move everything out of the way, and begin
-// with one small file; see Storage.
+// SetAside makes the next opening move all data out of the way and start with one small file; see Storage.
 func (d *Dir) SetAside(aside, file string, data []byte) error {
 	if err := errors.Join(checkName(aside), checkName(file)); err != nil {
 		return err
@@ -41,9 +40,8 @@ func (d *Dir) SetAside(aside, file string, data []byte) error {
 	return nil
 }
 
-// finishSetAside does what SetAside announced. Each step can be repeated: a
-// crash in the middle is finished by the next opening, since the announcement
-// goes last.
+// finishSetAside carries out what SetAside has recorded. Each step can be repeated, and the record is removed
+// last. So the next opening finishes what a crash has interrupted.
 func finishSetAside(dir string) error {
 	content, err := loadFile(filepath.Join(dir, pendingResetName))
 	if errors.Is(err, os.ErrNotExist) {
@@ -71,8 +69,8 @@ func finishSetAside(dir string) error {
 	return errors.Join(syncDir(dir), pruneArchives(filepath.Join(dir, asideName), n.Aside))
 }
 
-// archiveData moves the data into a folder of set-aside. What is there already was
-// moved before a crash: the file of that name in the directory is the new one.
+// archiveData moves the data into a folder of set-aside. A file that is already in the folder was moved
+// before a crash. The file of that name in the directory is then the new one.
 func archiveData(dir, name string) error {
 	to := filepath.Join(dir, asideName, name)
 	if err := os.MkdirAll(to, 0o700); err != nil {
@@ -98,14 +96,13 @@ func archiveData(dir, name string) error {
 	return errors.Join(syncDir(to), syncDir(filepath.Join(dir, asideName)), syncDir(dir))
 }
 
-// isInfrastructure says whether a file is of the directory and not of its data.
+// isInfrastructure reports whether a file belongs to the directory itself and not to its data.
 func isInfrastructure(name string) bool {
 	return slices.Contains([]string{lockName, reserveName, pendingResetName, asideName, damagedName}, name) ||
 		strings.HasSuffix(name, tempSuffix)
 }
 
-// pruneArchives removes all but the newest of what was set aside; latest is kept in
-// any case.
+// pruneArchives removes all but the newest archives. It always keeps latest.
 func pruneArchives(dir, latest string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -40,7 +40,7 @@ func fillDir(t *testing.T, dir string) {
 	}
 }
 
-// filesOf gives the content of every file under dir, by name.
+// filesOf returns the content of every file under dir, by name.
 func filesOf(t *testing.T, dir string) map[string][]byte {
 	t.Helper()
 	files := map[string][]byte{}
@@ -58,8 +58,8 @@ func filesOf(t *testing.T, dir string) map[string][]byte {
 	return files
 }
 
-// Interrupted anywhere, the next opening finishes it: nothing of the old data is
-// left in its place, nothing of it is lost, and the new file is there.
+// After an interruption at any step, the next opening finishes. None of the old data is left in its place,
+// none of it is lost, and the new file exists.
 func TestSetAside(t *testing.T) {
 	move := func(t *testing.T, dir string, names ...string) {
 		t.Helper()
@@ -144,7 +144,7 @@ func write(t *testing.T, dir, name, content string) {
 	}
 }
 
-// What is set aside is bounded: the last two are kept.
+// At most two archives are kept, the newest.
 func TestSetAsideIsBounded(t *testing.T) {
 	dir := t.TempDir()
 	fillDir(t, dir)

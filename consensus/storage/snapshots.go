@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	snapshotsName   = "snapshots" // as raft.FileSnapshotStore has it
+	snapshotsName   = "snapshots" // the name that raft.FileSnapshotStore uses
 	damagedName     = "damaged"   // damaged snapshots that were not needed
 	snapshotMeta    = "meta.json"
 	snapshotState   = "state.bin"
@@ -27,10 +27,9 @@ const (
 	maxSnapshotMeta = 4 << 20
 )
 
-// snapshots is a raft.SnapshotStore over raft.FileSnapshotStore, which checks
-// a snapshot's content but not what its meta.json says of it: index, term and
-// configuration. A file meta.sum with the checksum of meta.json does; a
-// snapshot exists once that is written, which is the last step of Close.
+// snapshots is a raft.SnapshotStore over raft.FileSnapshotStore. That checks a snapshot's content, but not
+// its index, term and configuration in meta.json. The file meta.sum with the checksum of meta.json covers
+// those. Close writes meta.sum last, and a snapshot exists once it is written.
 type snapshots struct {
 	path  string
 	store *raft.FileSnapshotStore
@@ -59,7 +58,7 @@ func (s *snapshots) Create(version raft.SnapshotVersion, index, term uint64, con
 	return sealed, nil
 }
 
-// List lists the snapshots that exist, newest first.
+// List returns the snapshots that exist, newest first.
 func (s *snapshots) List() ([]*raft.SnapshotMeta, error) {
 	metas, err := s.store.List()
 	if err != nil {
@@ -71,7 +70,7 @@ func (s *snapshots) List() ([]*raft.SnapshotMeta, error) {
 	}), nil
 }
 
-// Open opens a snapshot, having read and verified it.
+// Open verifies all of a snapshot and opens it.
 func (s *snapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	if id != filepath.Base(id) {
 		return nil, nil, fmt.Errorf("snapshot %q: %w", id, os.ErrNotExist)
@@ -87,7 +86,7 @@ func (s *snapshots) Remove(id string) error {
 	if id != filepath.Base(id) {
 		return fmt.Errorf("snapshot %q: %w", id, os.ErrNotExist)
 	}
-	// Without its seal it does not exist, whatever a crash leaves of the rest.
+	// Without its meta.sum the snapshot does not exist, even if a crash leaves its other files.
 	path := filepath.Join(s.path, id)
 	if err := os.Remove(filepath.Join(path, snapshotSum)); err != nil {
 		return err
@@ -98,10 +97,10 @@ func (s *snapshots) Remove(id string) error {
 // syncStep is how much of a snapshot is written between two syncs.
 const syncStep = 4 << 20
 
-// checksummedSink writes meta.sum when the snapshot is complete otherwise. It syncs
-// as it goes: hundreds of megabytes that go to the disk at once would hold up
-// the log's syncs for so long that the disk may count as stalled (500 MB beside
-// single appends, three runs each: the longest append 15–38 ms so, else 92–172).
+// checksummedSink writes meta.sum after the rest of the snapshot is complete. It syncs while it writes: one
+// sync of hundreds of megabytes would delay the log's syncs so long that the disk may count as stalled.
+// Measured with 500 MB beside single appends, three runs each: the longest append took 15–38 ms with these
+// syncs, and 92–172 ms without.
 type checksummedSink struct {
 	raft.SnapshotSink
 	path     string
@@ -110,7 +109,7 @@ type checksummedSink struct {
 	done     bool
 }
 
-// Write takes a part of the content.
+// Write writes a part of the content.
 func (s *checksummedSink) Write(p []byte) (int, error) {
 	n, err := s.SnapshotSink.Write(p)
 	s.unsynced += n
@@ -127,7 +126,7 @@ func (s *checksummedSink) Close() error {
 		return nil
 	}
 	s.done = true
-	_ = s.file.Close() // it was only read from
+	_ = s.file.Close() // the file was only opened to sync it
 	err := s.SnapshotSink.Close()
 	if err == nil {
 		err = s.seal()
@@ -144,11 +143,11 @@ func (s *checksummedSink) seal() error {
 	if err != nil {
 		return err
 	}
-	// This syncs the snapshot's directory, too, which the library does not.
+	// This also syncs the snapshot's directory, which the library does not.
 	return saveFile(filepath.Join(s.path, snapshotSum), metaSum(meta))
 }
 
-// Cancel gives the snapshot up. Calling it after Close does nothing.
+// Cancel discards the snapshot. Calling it after Close does nothing.
 func (s *checksummedSink) Cancel() error {
 	if s.done {
 		return nil
@@ -162,14 +161,14 @@ func metaSum(meta []byte) []byte {
 	return fmt.Appendf(nil, "%08x\n", crc32.Checksum(meta, castagnoli))
 }
 
-// fileMeta is what raft.FileSnapshotStore writes to meta.json.
+// fileMeta is the content of meta.json, as raft.FileSnapshotStore writes it.
 type fileMeta struct {
 	raft.SnapshotMeta
 	CRC []byte
 }
 
-// readSnapshotMeta reads a snapshot's meta.json and checks it. The error is
-// os.ErrNotExist for a snapshot that was never completed.
+// readSnapshotMeta reads a snapshot's meta.json and checks it. The error is os.ErrNotExist for a snapshot
+// that was never completed.
 func readSnapshotMeta(path string) (fileMeta, error) {
 	sum, err := os.ReadFile(filepath.Join(path, snapshotSum))
 	if err != nil {
@@ -217,16 +216,16 @@ func verifySnapshot(path string) (fileMeta, error) {
 	return m, nil
 }
 
-// snapshotScan is what Open finds among the snapshots.
+// snapshotScan is the result of Open's check of all snapshots.
 type snapshotScan struct {
 	good       []raft.SnapshotMeta // newest first
 	unfinished []string            // paths of those that were never completed
 	damaged    []string            // paths
 	index      uint64              // highest index of a damaged one
-	err        error               // what is wrong with the first damaged one
+	err        error               // the defect of the first damaged one
 }
 
-// best is the newest good snapshot, or a zero one when there is none.
+// best returns the newest good snapshot, or a zero one if there is none.
 func (s snapshotScan) best() raft.SnapshotMeta {
 	if len(s.good) == 0 {
 		return raft.SnapshotMeta{}
@@ -271,15 +270,15 @@ func scanSnapshots(path string) (snapshotScan, error) {
 	return s, nil
 }
 
-// indexOfName is the index in a snapshot's name, term-index-milliseconds.
+// indexOfName returns the index in a snapshot's name, term-index-milliseconds.
 func indexOfName(name string) (uint64, bool) {
 	var term, index, ms uint64
 	n, err := fmt.Sscanf(name, "%d-%d-%d", &term, &index, &ms)
 	return index, err == nil && n == 3
 }
 
-// removeUnusable removes unfinished snapshots, for which the log was never compacted,
-// and moves damaged ones, which are not needed, out of the way.
+// removeUnusable removes unfinished snapshots, for which the log was never compacted. It moves damaged ones,
+// which are not needed, out of the way.
 func (s snapshotScan) removeUnusable(dir string, logger hclog.Logger) error {
 	for _, path := range s.unfinished {
 		if err := os.RemoveAll(path); err != nil {

@@ -6,23 +6,23 @@ import (
 	"syscall"
 )
 
-// diskSpace is what is known of the disk when space is judged.
+// diskSpace is the input of decideSpace.
 type diskSpace struct {
 	free     uint64 // bytes left, without the reserve
 	reserve  uint64 // size of the reserve in bytes; 0: none is kept
-	held     bool   // the reserve's space is taken by its file
-	readOnly bool   // as judged last
+	held     bool   // the reserve's file occupies its space
+	readOnly bool   // the previous decision
 }
 
-// spaceDecision is what to do about it.
+// spaceDecision is the result of decideSpace.
 type spaceDecision struct {
 	readOnly      bool
-	ensureReserve bool // take the reserve's space again
+	ensureReserve bool // occupy the reserve's space again
 }
 
-// The node stops taking entries when less than a quarter of the reserve is
-// left beside it, and starts again at half: what has been accepted by then
-// still fits. The reserve itself is only given up by a write that fails.
+// The node stops accepting entries when the free space without the reserve falls below a quarter of the
+// reserve. It accepts them again at half. The entries accepted before that still fit. Only a write that fails
+// releases the reserve itself.
 const (
 	readOnlyDivisor = 4
 	writableDivisor = 2
@@ -43,8 +43,7 @@ func decideSpace(v diskSpace) spaceDecision {
 	return spaceDecision{readOnly: v.free < low}
 }
 
-// CheckSpace looks at the free space and moves the node in or out of
-// read-only. Run calls it; a test may.
+// CheckSpace checks the free space, and makes the node read-only or writable again. Run calls it; a test may.
 func (g *Guarded) CheckSpace() {
 	g.reserveSem <- struct{}{}
 	defer func() { <-g.reserveSem }()
@@ -59,15 +58,15 @@ func (g *Guarded) CheckSpace() {
 		return
 	}
 	v := decideSpace(diskSpace{free, size, held, g.readOnly.Load()})
-	if v.ensureReserve { // should the space have gone again, the next check looks anew
+	if v.ensureReserve { // if the space is gone by then, the next check decides again
 		v.readOnly = space.HoldReserve() != nil
 	}
 	g.setReadOnly(v.readOnly, free)
 }
 
-// releaseReserveFor gives up the reserve for an operation that found the disk full, unless
-// another that found it so has since this one began, at so many releases before.
-// True: it may be tried again.
+// releaseReserveFor releases the reserve for an operation that found the disk full, and reports whether the
+// operation may be tried again. before is the number of releases when the operation began. If another
+// operation has released the reserve since then, nothing more is released.
 func (g *Guarded) releaseReserveFor(op string, before uint64) bool {
 	g.reserveSem <- struct{}{}
 	defer func() { <-g.reserveSem }()
@@ -102,5 +101,5 @@ func (g *Guarded) setReadOnly(readOnly bool, free uint64) {
 
 func isNoSpace(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) ||
-		strings.Contains(err.Error(), syscall.ENOSPC.Error()) // bbolt formats some with %s
+		strings.Contains(err.Error(), syscall.ENOSPC.Error()) // bbolt formats some errors with %s
 }

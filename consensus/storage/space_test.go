@@ -99,8 +99,7 @@ func TestDecideSpace(t *testing.T) {
 	}
 }
 
-// Two operations find the disk full at once. One gives up the reserve, and both
-// have its space.
+// Two operations find the disk full at the same time. One releases the reserve, and both use its space.
 func TestReserveIsForAllWhoFoundTheDiskFull(t *testing.T) {
 	m := newMemStorage()
 	m.size, m.held = 100, true

@@ -1,7 +1,6 @@
-// Package storage is a node's durable data: the Raft log, the vote, the
-// snapshots and a few small files in one locked directory (Dir), and a guard
-// (Guarded) that goes over any Storage and turns slow, full and failing disks
-// into something the node can act on. DESIGN.md says why it has this shape.
+// Package storage keeps a node's durable data: the Raft log, the vote, the snapshots and a few small files in
+// one locked directory (Dir). Its guard (Guarded) wraps any Storage, and reports slow, full and failing disks
+// in a form on which the node can act. DESIGN.md explains the design.
 package storage
 
 import (
@@ -11,95 +10,88 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Storage is what consensus keeps its data in. Dir is the real one; a
-// simulation brings its own. Methods may be called from any goroutine.
+// Storage is where consensus keeps its data. Dir is the real one; a simulation has its own. Methods may be
+// called from any goroutine.
 type Storage interface {
-	// Log holds the Raft log. Whatever StoreLogs or DeleteRange has answered
-	// without an error survives a crash.
+	// Log returns the Raft log. Its content survives a crash after StoreLogs or DeleteRange has returned
+	// without an error.
 	Log() raft.LogStore
-	// Stable holds term and vote. An unknown key is an error with exactly the
-	// text "not found", which the Raft library compares.
+	// Stable returns the store of term and vote. An unknown key is an error with exactly the text "not
+	// found", which the Raft library compares.
 	Stable() raft.StableStore
-	// Snapshots holds the state machine's snapshots; one exists from the
-	// moment its sink's Close has returned nil.
+	// Snapshots returns the store of the state machine's snapshots. A snapshot exists when the Close of its
+	// sink has returned nil.
 	Snapshots() raft.SnapshotStore
-	// Load reads a small file written by Save. The error is fs.ErrNotExist
-	// when there is none, and a *DamagedError when its content is not what
-	// Save wrote.
+	// Load reads a small file written by Save. The error is fs.ErrNotExist if there is none, and a
+	// *DamagedError if its content is not what Save wrote.
 	Load(name string) ([]byte, error)
-	// Save replaces a small file, atomically and durably. The name is a plain
-	// file name.
+	// Save replaces a small file, atomically and durably. The name is a plain file name.
 	Save(name string, data []byte) error
-	// SetAside makes the next opening of this storage move all that it holds out
-	// of the way, under the name aside, and begin with nothing but one small file.
-	// That is durable, and nothing else has changed, when it returns without an
-	// error; what is written afterwards is set aside with the rest.
+	// SetAside makes the next opening of this storage move all its data out of the way, under the name aside,
+	// and start with only one small file. When it returns without an error, that is durable, and nothing else
+	// has changed. Data written afterwards is set aside with the rest.
 	SetAside(aside, file string, data []byte) error
-	// Space is the disk space under the storage.
+	// Space returns the disk space under the storage.
 	Space() Space
 	// Close ends the use of the storage. Nothing may be in use by then.
 	Close() error
 }
 
-// Space is disk space, part of which a storage occupies as a reserve. Methods
-// may be called from any goroutine, one change of the reserve at a time.
+// Space is disk space, part of which a storage occupies as a reserve. Methods may be called from any
+// goroutine, but only one change of the reserve may run at a time.
 type Space interface {
-	// Free returns the bytes that the file system has left for this process,
-	// without the reserve.
+	// Free returns the free bytes of the file system for this process, without the reserve.
 	Free() (uint64, error)
-	// Reserve returns the size in bytes of the reserve, 0 for none, and reports
-	// whether it is held now.
+	// Reserve returns the size in bytes of the reserve, 0 for none, and reports whether it is held now.
 	Reserve() (size uint64, held bool)
-	// HoldReserve occupies the reserve's space; without enough space it fails
-	// and occupies nothing.
+	// HoldReserve occupies the reserve's space. Without enough space it fails and occupies nothing.
 	HoldReserve() error
-	// ReleaseReserve gives the reserve's space back to the file system.
+	// ReleaseReserve returns the reserve's space to the file system.
 	ReleaseReserve() error
 }
 
 // VoteStore is a raft.StableStore that records a term together with a vote.
 type VoteStore interface {
 	raft.StableStore
-	// RecordVote makes the current term, and a vote for candidate in voteTerm,
-	// durable in one record: after a crash there are both or neither.
+	// RecordVote makes the current term, and a vote for candidate in voteTerm, durable in one record. After a
+	// crash the storage has both or neither.
 	RecordVote(term, voteTerm uint64, candidate []byte) error
 }
 
-// SnapshotRemover is a raft.SnapshotStore from which a snapshot can be removed,
-// durably. Those of Dir and of Guarded are.
+// SnapshotRemover is a raft.SnapshotStore from which a snapshot can be removed durably. Dir and Guarded
+// return such stores.
 type SnapshotRemover interface {
 	Remove(id string) error
 }
 
-// ErrClosed answers every operation after Close.
+// ErrClosed is the error of every operation after Close.
 var ErrClosed = errors.New("storage is closed")
 
-// ErrReadOnly answers the start of a snapshot while the disk has less than
-// the reserve left.
+// ErrReadOnly is the error of the start of a snapshot while the node is read-only for lack of disk space.
 var ErrReadOnly = errors.New("the disk has less space left than disk.reserve keeps free")
 
 // errNotFound has the text that the Raft library compares (api.go, raft.go).
 var errNotFound = errors.New("not found")
 
-// DamagedError says that a file of the data directory is not what was
-// written: truncated, overwritten or with flipped bits.
+// DamagedError reports that a file of the data directory is not what was written: it is truncated,
+// overwritten or has flipped bits.
 type DamagedError struct {
 	Path string // the file, or the directory of a snapshot
-	What string // what is wrong with it
+	What string // the defect
 }
 
-// Error names the file and what to do about it.
+// Error returns the file's name and what to do about it.
 func (e *DamagedError) Error() string {
 	return fmt.Sprintf(
 		"%s is damaged: %s; this node's data cannot be used: restore it, or clear the data directory and have an operator re-admit the node", e.Path, e.What)
 }
 
-// LockedError says that another process uses the data directory.
+// LockedError reports that another process uses the data directory.
 type LockedError struct {
 	Dir string
 }
 
-// Error names the directory.
+// Error returns the directory's name.
 func (e *LockedError) Error() string {
 	return fmt.Sprintf("data directory %s: another process holds its lock", e.Dir)
 }

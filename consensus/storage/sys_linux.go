@@ -16,8 +16,7 @@ func fdatasync(f *os.File) error {
 	}
 }
 
-// allocate gives the file size bytes of disk space, so that nobody else can
-// have them.
+// allocate reserves size bytes of disk space for the file, so that no other file can use them.
 func allocate(f *os.File, size int64) error {
 	for {
 		err := unix.Fallocate(int(f.Fd()), 0, 0, size)

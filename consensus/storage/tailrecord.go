@@ -13,24 +13,22 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// The tail record is an entry of its own behind the last one. It names the
-// bbolt transaction that wrote it and the last entry of the log, and every
-// transaction on the log writes it anew, so that a file whose newest pages
-// have been lost or replaced by older ones cannot pass for a shorter log.
+// The tail record is an extra entry behind the last one. It names the bbolt transaction that wrote it and the
+// last entry of the log. Every transaction on the log rewrites it. So a file whose newest pages were lost or
+// replaced by older ones cannot pass for a shorter log.
 const (
 	tailKey   = math.MaxUint64
 	tailMagic = 0x4e535431 // "NST1"
 	tailSize  = 4 + 5*8 + 4
 )
 
-// tail is that record. Two transactions cannot write it themselves: the one
-// in which raft-boltdb deletes entries, and the one of its opening. The tail
-// before them says so (extra) and names the range to be deleted, which may
-// have been left half done.
+// tail is the content of the tail record. Two transactions cannot write it themselves: the one in which
+// raft-boltdb deletes entries, and the one of its opening. The tail written before them announces this
+// (untaggedTx). It also names the range to be deleted, because a crash may have left the deletion half done.
 type tail struct {
 	txid       uint64 // the transaction that wrote this
 	last       uint64 // last index of the log when all is done, 0 for none
-	untaggedTx uint64 // 1 when one transaction without a tail may have followed
+	untaggedTx uint64 // 1 if one transaction without a tail may have followed
 	from, to   uint64 // range being deleted; to is 0 for none
 }
 
@@ -53,8 +51,7 @@ func decodeTail(b []byte) (tail, error) {
 	return tail{txid: u(0), last: u(1), untaggedTx: u(2), from: u(3), to: u(4)}, nil
 }
 
-// decodeStoredTail decodes the tail record from the value that bbolt holds: a
-// raft.Log as raft-boltdb encodes it.
+// decodeStoredTail decodes the tail record from bbolt's value: a raft.Log in raft-boltdb's encoding.
 func decodeStoredTail(value []byte) (tail, error) {
 	e, err := decodeEntry(value)
 	if err != nil || e.Index != tailKey {
@@ -63,18 +60,18 @@ func decodeStoredTail(value []byte) (tail, error) {
 	return decodeTail(e.Data)
 }
 
-// msgpack is safe for concurrent use; a new one a call would be slow.
+// The handle is safe for concurrent use; a new one for each call would be slow.
 var msgpack codec.MsgpackHandle
 
-// decodeEntry decodes a raft.Log as raft-boltdb encodes it.
+// decodeEntry decodes a raft.Log in raft-boltdb's encoding.
 func decodeEntry(value []byte) (raft.Log, error) {
 	var e raft.Log
 	err := codec.NewDecoderBytes(value, &msgpack).Decode(&e)
 	return e, err
 }
 
-// checkTail holds the tail against the file it was found in and returns the
-// log's indexes once an unfinished deletion is done.
+// checkTail compares the tail with the file that contains it. It returns the log's indexes as they are after
+// an unfinished deletion is done.
 func checkTail(c boltSummary) (tail, indexRanges, error) {
 	t, err := decodeStoredTail(c.tail)
 	if err != nil {
@@ -93,15 +90,15 @@ func checkTail(c boltSummary) (tail, indexRanges, error) {
 	return t, left, nil
 }
 
-// boltOptions are those of every opening. The list of free pages is rebuilt
-// at open rather than written with each transaction.
+// boltOptions are the options of every opening. bbolt rebuilds the list of free pages when it opens the file,
+// and does not write it with each transaction.
 func boltOptions() *bbolt.Options {
 	return &bbolt.Options{Timeout: 5 * time.Second, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType}
 }
 
-// writeOpeningTail writes a tail record, in bbolt itself, that lets
-// raft-boltdb's opening transaction follow the one that wrote t; it finishes
-// the deletion that t names. A new file gets its buckets here.
+// writeOpeningTail writes a tail record, directly in bbolt, that lets raft-boltdb's opening transaction
+// follow the one that wrote t. It also finishes the deletion that t names, and creates the buckets of a new
+// file.
 func writeOpeningTail(path string, t tail) (err error) {
 	db, err := bbolt.Open(path, 0o600, boltOptions())
 	if err != nil {
@@ -128,7 +125,7 @@ func writeOpeningTail(path string, t tail) (err error) {
 	})
 }
 
-// deleteKeys deletes the entries from to to; none when to is 0.
+// deleteKeys deletes the entries from to to; none if to is 0.
 func deleteKeys(logs *bbolt.Bucket, from, to uint64) error {
 	for to > 0 {
 		key, _ := logs.Cursor().Seek(indexKey(from))

@@ -10,13 +10,12 @@ import (
 	"sync"
 )
 
-// The vote file: two slots of one block each. A record, which holds all there
-// is to know, goes into slot seq%2 with one sync, so the other slot always
-// holds the record before. Within its block a record is written twice, half a
-// block apart: a write that was cut short leaves one of the copies valid, the
-// new or the old one, and so does damage to either. A block without any valid
-// copy is therefore no torn write, and never taken for one: falling back to
-// the record before would forget a vote.
+// The vote file has two slots of one block each. A record holds the whole content. Each new record goes into
+// slot seq%2 with one sync, so the other slot always holds the previous record.
+//
+// Within its block a record is written twice, half a block apart. A write that was cut short leaves one valid
+// copy, the new or the old one. Damage to either copy leaves the other. So a block without a valid copy is
+// never a torn write, and must not be treated as one: a fallback to the previous record would forget a vote.
 const (
 	voteName    = "vote"
 	slotSize    = 4096
@@ -45,13 +44,13 @@ type voteRecord struct {
 	candidate   []byte
 }
 
-// same says whether two records mean the same, whatever their sequence.
+// same reports whether two records have the same content apart from their sequence.
 func (r voteRecord) same(o voteRecord) bool {
 	return r.hasTerm == o.hasTerm && r.currentTerm == o.currentTerm &&
 		r.hasVote == o.hasVote && r.voteTerm == o.voteTerm && bytes.Equal(r.candidate, o.candidate)
 }
 
-// slot is the block that holds the record.
+// slot returns the number of the block that holds the record.
 func (r voteRecord) slot() []byte {
 	block := make([]byte, slotSize)
 	b := block[:voteHead]
@@ -128,16 +127,16 @@ func readVote(file []byte) (voteRecord, error) {
 	}
 }
 
-// newVoteFile is the content of a vote file in which nothing is recorded.
+// newVoteFile returns the content of a vote file in which nothing is recorded.
 func newVoteFile() []byte {
 	return append(voteRecord{seq: 0}.slot(), voteRecord{seq: 1}.slot()...)
 }
 
 // voteFile is a raft.StableStore for the three keys of the Raft library.
 //
-// The library records a vote as LastVoteTerm and then LastVoteCand; torn
-// between the two, it would later take the new term for the old candidate's.
-// So the term is held back and both become durable in one record.
+// The library records a vote as LastVoteTerm and then LastVoteCand. After a crash between the two, it would
+// combine the new term with the old candidate. So voteFile keeps the term in memory, and both become durable
+// in one record.
 type voteFile struct {
 	mu              sync.Mutex
 	file            *os.File
@@ -161,8 +160,8 @@ func openVote(path string) (*voteFile, error) {
 }
 
 func loadVote(f *os.File, path string) (voteRecord, error) {
-	// What was written but not synced when the process died is in the page
-	// cache only; it has to be durable before anything is built on it.
+	// Data that was written but not synced when the process died is in the page cache only. It must be
+	// durable before anything depends on it.
 	if err := f.Sync(); err != nil {
 		return voteRecord{}, fmt.Errorf("sync %s: %w", path, err)
 	}
@@ -210,8 +209,7 @@ func (v *voteFile) GetUint64(key []byte) (uint64, error) {
 	return 0, errNotFound
 }
 
-// SetUint64 records CurrentTerm, or holds LastVoteTerm back for the Set of
-// LastVoteCand that follows.
+// SetUint64 records CurrentTerm. It keeps LastVoteTerm in memory until the Set of LastVoteCand that follows.
 func (v *voteFile) SetUint64(key []byte, val uint64) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -263,9 +261,8 @@ func (v *voteFile) recordVote(next voteRecord, voteTerm uint64, candidate []byte
 	return nil
 }
 
-// record makes next durable. One that says what is durable already is not
-// written again: what v.durable says has been synced, by record or by
-// loadVote.
+// record makes next durable. It does not write a record whose content is already durable: record or loadVote
+// has synced v.durable.
 func (v *voteFile) record(next voteRecord) error {
 	if v.writeErr != nil {
 		return v.writeErr

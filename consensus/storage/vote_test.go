@@ -36,8 +36,8 @@ func drawRecord(t *rapid.T, seq uint64) voteRecord {
 	return r
 }
 
-// TestVoteTornWrite cuts the write of a record short at any byte: what is
-// read is the record before or the new one, never anything else.
+// TestVoteTornWrite cuts the write of a record short at any byte. A read returns the previous record or the
+// new one.
 func TestVoteTornWrite(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		seq := rapid.Uint64Range(1, 1<<60).Draw(t, "seq")
@@ -84,8 +84,8 @@ func TestVoteTornSectors(t *testing.T) {
 	}
 }
 
-// TestVoteDamage overwrites a region at rest: small ones change nothing, and
-// larger ones are an error, never the record before.
+// TestVoteDamage overwrites a region at rest. A small region changes nothing. A larger one is an error, and
+// never returns the previous record.
 func TestVoteDamage(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		seq := rapid.Uint64Range(0, 1<<60).Draw(t, "seq")
@@ -175,7 +175,7 @@ func TestVoteStore(t *testing.T) {
 	}
 }
 
-// Term and vote together are one record: torn anywhere, both are there or neither.
+// Term and vote are one record: after a cut at any byte, both are there or neither.
 func TestVoteWithItsTerm(t *testing.T) {
 	v, path := newVote(t)
 	if err := v.SetUint64([]byte(keyCurrentTerm), 7); err != nil {
@@ -222,7 +222,7 @@ func TestVoteSetNeedsTerm(t *testing.T) {
 	}
 }
 
-// TestVoteBroken: after a failed write nothing is recorded any more.
+// TestVoteBroken: after a failed write nothing more is recorded.
 func TestVoteBroken(t *testing.T) {
 	v, path := newVote(t)
 	_ = v.file.Close()
