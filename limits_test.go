@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// Limits on the size of things, so that a reader sees each of them at once.
+// Limits on the size of things, so that a reader sees each of them on one screen or two.
 const (
 	maxFileLines  = 400
 	maxFuncLines  = 60

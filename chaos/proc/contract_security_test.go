@@ -139,7 +139,7 @@ func TestContractTokens(t *testing.T) {
 	if err := os.WriteFile(file, []byte("garbage ["), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	awaitLog(t, cl, follower, "token file cannot be used")
+	awaitLog(t, cl, follower, "cannot load token file")
 	c.ask(follower, "GET", "/v1/kv", "", bearer["client"]...).is(200)
 	if err := os.WriteFile(file, []byte(strings.ReplaceAll(string(good), `role = "client"`, `role = "observer"`)), 0o600); err != nil {
 		t.Fatal(err)

@@ -60,7 +60,7 @@ func TestContractExitCodes(t *testing.T) {
 		{[]string{"--help"}, 0, []string{"check-config"}},
 		{nil, 2, nil},
 		{[]string{"frobnicate"}, 2, []string{"frobnicate"}},
-		{with("check-config"), 0, []string{"good"}},
+		{with("check-config"), 0, []string{"configuration OK"}},
 		{[]string{"check-config", "--config", config}, 2, []string{
 			"priority = 300", "line 3", "foo: unknown key",
 			"line 4", "election.bar: unknown key", "line 6",

@@ -117,7 +117,7 @@ func TestCrashFailover(t *testing.T) {
 				t.Errorf("the dead leader's vote: %+v", v)
 			}
 		}
-		agreed := e.Trigger == "connection_lost" && strings.Contains(e.Reason, old.ID+" is lost") &&
+		agreed := e.Trigger == "connection_lost" && strings.Contains(e.Reason, old.ID+" is dead") &&
 			e.LeaderlessMS < timeoutMin.Milliseconds()
 		first, best := strings.Contains(e.Reason, "rank 1 "), e.CandidateID == bestOf(c, old)
 		if len(e.Votes) != 3 || agreed && first != best {

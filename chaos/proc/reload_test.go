@@ -204,7 +204,7 @@ func TestReloadUnderLoad(t *testing.T) {
 			}
 		})
 	}
-	const changed = "TLS files have changed"
+	const changed = "TLS files changed"
 	driven := y.done.Load()
 	step := func(reads int) {
 		s.reread(changed, reads)
