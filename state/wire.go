@@ -158,7 +158,9 @@ func booleanAlways(c *codec, num int, v *bool) {
 		n = 1
 	}
 	numberAlways(c, num, &n)
-	*v = n != 0
+	if c.decoding { // Encoding must not write, because readers share the record.
+		*v = n != 0
+	}
 }
 
 func boolean(c *codec, num int, v *bool) {
