@@ -119,7 +119,7 @@ func (p *AppNodePut) apply(w *txn) Result {
 			w.unlink(old.Session, ownedNode, n.ID)
 		}
 	case w.write.appNodes.len() >= MaxAppNodes:
-		return failed(cluster.CodeBusy, "application node limit reached (%d)", MaxAppNodes)
+		return failed(cluster.CodeBusy, "there are %d nodes already", MaxAppNodes)
 	}
 	w.link(n.Session, ownedNode, n.ID)
 	w.setAppNode(&n)

@@ -128,10 +128,10 @@ func (p *RoleCampaign) apply(w *txn) Result {
 // admit rejects a candidate if the queue or the list of roles is full.
 func (p *RoleCampaign) admit(w *txn, r *Role, waits bool) *cluster.Error {
 	if !waits && len(r.Queue) >= MaxCandidates {
-		return cluster.Errorf(cluster.CodeBusy, "queue of role %q is full (%d candidates)", p.Role, len(r.Queue))
+		return cluster.Errorf(cluster.CodeBusy, "%d candidates wait for role %q already", len(r.Queue), p.Role)
 	}
 	if _, known := w.write.roles.get(p.Role); !known && !w.evictVacantRoles() {
-		return cluster.Errorf(cluster.CodeBusy, "role limit reached (%d)", MaxRoles)
+		return cluster.Errorf(cluster.CodeBusy, "there are %d roles already", MaxRoles)
 	}
 	return nil
 }
@@ -142,8 +142,8 @@ func (p *RoleRelease) apply(w *txn) Result {
 	r := w.role(p.Role)
 	switch {
 	case p.Token != 0 && p.Token != r.tokenOf(p.Session):
-		err := cluster.Errorf(cluster.CodeFenced, "session %q does not hold role %q with token %d", p.Session, p.Role,
-			p.Token)
+		err := cluster.Errorf(cluster.CodeFenced, "session %q has no tenure of role %q with token %d to give back",
+			p.Session, p.Role, p.Token)
 		return Result{Err: err, Role: r}
 	case r.Current.Session == p.Session:
 		return Result{Role: w.vacate(p.Role, CauseResigned)}
@@ -212,4 +212,4 @@ func (p *RoleElect) apply(w *txn) Result {
 	return Result{Revision: w.revision}
 }
 
-func vacantRole(name string) *cluster.Error { return notFound("role: %q is vacant", name) }
+func vacantRole(name string) *cluster.Error { return notFound("role: nobody holds %q", name) }

@@ -41,7 +41,7 @@ func (m *memberRecord) apply(w *txn) Result {
 		return w.setMember(i, cluster.Member(*m))
 	}
 	if len(w.members) >= MaxMembers {
-		return Result{Err: badRequest("id: member limit reached (%d, with removed members)", MaxMembers)}
+		return Result{Err: badRequest("id: there are %d members and removed members already", MaxMembers)}
 	}
 	w.members = slices.Insert(slices.Clone(w.members), i, cluster.Member(*m))
 	return Result{Created: true}
@@ -61,7 +61,7 @@ func (p *MemberPatch) apply(w *txn) Result {
 	}
 	m := w.members[i]
 	if p.Incarnation != nil && *p.Incarnation != "" && m.Incarnation != "" && m.Incarnation != *p.Incarnation {
-		return failed(cluster.CodeConditionFailed, "incarnation: node %s is recorded with data directory %s", p.ID,
+		return failed(cluster.CodeConditionFailed, "incarnation: node %s is known with data directory %s", p.ID,
 			m.Incarnation)
 	}
 	p.patch(&m)

@@ -134,7 +134,7 @@ func (p *SessionEnd) check() *cluster.Error {
 
 func (p *SessionCreate) apply(w *txn) Result {
 	if w.write.sessions.len() >= MaxSessions {
-		return failed(cluster.CodeBusy, "session limit reached (%d)", MaxSessions)
+		return failed(cluster.CodeBusy, "there are %d sessions already", MaxSessions)
 	}
 	w.revision++
 	s := &Session{
@@ -188,7 +188,7 @@ func (w *txn) releaseAll(id string, cause Cause) {
 }
 
 func sessionEnded(id string) *cluster.Error {
-	return cluster.Errorf(cluster.CodeSessionEnded, "session %q not found: expired, ended or never created", id)
+	return cluster.Errorf(cluster.CodeSessionEnded, "session %q does not exist: it has ended, or never began", id)
 }
 
 // liveSession returns CodeSessionEnded for a session that does not exist.

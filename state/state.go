@@ -71,6 +71,9 @@ func (s *State) NodeFeed() *Feed { return s.feeds[2] }
 // Apply applies the commands of one log entry in order and returns their results. Index and term are those of the
 // entry. The results depend only on the state and the arguments. Apply never panics: an invalid command has a result
 // with CodeBadRequest. The caller must not change the values of the commands afterwards.
+//
+// Audit records and idempotency results store the texts of errors. Therefore a text changes only with a new command
+// version: members of different builds must store the same bytes.
 func (s *State) Apply(index, term uint64, cmds []Command) []Result {
 	before := s.view.Load()
 	w := newTxn(before, s.options)

@@ -1,0 +1,25 @@
+package state
+
+import "testing"
+
+// TestStoredTexts holds texts of errors that commands leave in the state, in audit records and idempotency results.
+// Members of different builds apply the same entry, so a text changes only with a new command version.
+func TestStoredTexts(t *testing.T) {
+	t.Parallel()
+	s := richState(t)
+	for want, c := range map[string]Command{
+		`session "x" does not exist: it has ended, or never began`: {
+			Kind: KindRoleCampaign, RoleCampaign: &RoleCampaign{Role: "r", Session: "x"},
+		},
+		`role: nobody holds "none"`: {
+			Kind: KindRoleTransfer, RoleTransfer: &RoleTransfer{Role: "none"},
+		},
+		`id: node "none" is not a member`: {
+			Kind: KindMemberRemove, MemberRemove: &MemberRemove{ID: "none"},
+		},
+	} {
+		if err := apply(s, c)[0].Err; err == nil || err.Detail != want {
+			t.Errorf("%v: %v, want %q", c.Kind, err, want)
+		}
+	}
+}
