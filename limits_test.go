@@ -21,7 +21,7 @@ const (
 	maxLineLength = 120 // a tab counts as four
 )
 
-// sizeException begins the comment of a declaration, or of a file's package clause, that may be larger, and gives the
+// sizeException begins the comment of a declaration, or of a file's package clause, that may be larger, before the
 // reason.
 const sizeException = "Large because "
 

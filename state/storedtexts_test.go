@@ -2,7 +2,7 @@ package state
 
 import "testing"
 
-// TestStoredTexts holds texts of errors that commands leave in the state, in audit records and idempotency results.
+// TestStoredTexts holds three of the texts that commands leave in the state, in audit records and idempotency results.
 // Members of different builds apply the same entry, so a text changes only with a new command version.
 func TestStoredTexts(t *testing.T) {
 	t.Parallel()

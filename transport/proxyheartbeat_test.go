@@ -223,7 +223,8 @@ func TestProxyAck(t *testing.T) {
 	})
 }
 
-// A vote that came before the promise and waited behind the operation is not told, but to the leader itself.
+// A vote request that came before the proxied acknowledgement and waited behind the operation is granted only to the
+// leader itself.
 func TestProxyAck_DelaysWaitingVotes(t *testing.T) {
 	t.Parallel()
 	for _, candidate := range []int{0, 2} {
