@@ -137,9 +137,8 @@ type Server struct {
 	forward  *forward.Forwarder
 	attached *attach.Server
 
-	loads   loads
-	openAPI func() ([]byte, error) // built at the first request: it takes longer than the rest of the start
-	views   singleflight.Group     // requests for the leader's /v1/cluster
+	loads loads
+	views singleflight.Group // requests for the leader's /v1/cluster
 
 	draining atomic.Bool
 	stopping context.Context // ended by Drain
@@ -197,7 +196,6 @@ func New(d Deps) (*Server, error) {
 		BootID: d.Node.BootID, Renewals: d.Renewals, Sessions: d.Sessions, Forward: s.forward,
 		Stopping: s.stopping, Leave: s.leaveThisNode, Problem: s.problem,
 	})
-	s.openAPI = sync.OnceValues(func() ([]byte, error) { return s.routes.Document(d.Node.Version) })
 	return s, nil
 }
 

@@ -3,6 +3,9 @@
 package openapi
 
 import (
+	"bytes"
+	_ "embed"
+	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -10,6 +13,16 @@ import (
 
 	"northstar/api/token"
 )
+
+// document is made from the table by go test ./api -run TestDocumentFile -update.
+//
+//go:embed openapi.json
+var document []byte
+
+// Document returns the OpenAPI 3.1 document of the API, as a node of a version serves it.
+func Document(version string) []byte {
+	return bytes.Replace(document, []byte(`"version": "1"`), fmt.Appendf(nil, `"version": %q`, version), 1)
+}
 
 // Route is one row of the table: how a request is served, and its description for the document. H is the type of
 // handlers.
