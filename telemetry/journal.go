@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -70,12 +71,7 @@ func logFields(e cluster.Event) []any {
 	if e.Term != 0 {
 		args = append(args, "term", e.Term)
 	}
-	names := make([]string, 0, len(e.Fields))
-	for name := range e.Fields {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(e.Fields)) {
 		args = append(args, name, e.Fields[name])
 	}
 	return args
@@ -88,11 +84,8 @@ func (j *Journal) seq(n uint64) string {
 // position returns the number of the event with this seq.
 func (j *Journal) position(seq string) (uint64, error) {
 	i := strings.LastIndexByte(seq, '-')
-	if i < 0 {
-		return 0, cluster.Errorf(cluster.CodeBadRequest, "since: %q is not the seq of an event", seq)
-	}
 	n, err := strconv.ParseUint(seq[i+1:], 36, 64)
-	if err != nil {
+	if i < 0 || err != nil {
 		return 0, cluster.Errorf(cluster.CodeBadRequest, "since: %q is not the seq of an event", seq)
 	}
 	if seq[:i] != j.boot {
@@ -127,10 +120,7 @@ func (j *Journal) Since(seq, typ string, limit int) (items []cluster.Event, next
 		return nil, "", err
 	}
 	items, _, err = c.take(limit)
-	if err != nil {
-		return nil, "", err
-	}
-	return items, c.Seq(), nil
+	return items, j.seq(c.read), err
 }
 
 // oldest returns the number of the oldest event kept; last+1 if there is none. The caller holds the lock.
@@ -169,9 +159,6 @@ type EventCursor struct {
 	typ     string
 	read    uint64 // number of the last event read
 }
-
-// Seq returns the seq from which a new cursor continues after this one.
-func (c *EventCursor) Seq() string { return c.journal.seq(c.read) }
 
 // Next waits for at least one event and returns at most limit. Its error is the context's cause, or
 // CodeHistoryCompacted if the cursor has fallen behind.
