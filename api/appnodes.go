@@ -105,17 +105,7 @@ func countNodes(c *request) error {
 	return c.read(func(v *state.View) error {
 		var out apiv1.Counts
 		for n := range v.AppNodesAfter("") {
-			out.Total++
-			switch n.Status {
-			case state.AppJoining:
-				out.Joining++
-			case state.AppActive:
-				out.Active++
-			case state.AppDraining:
-				out.Draining++
-			case state.AppDead:
-				out.Dead++
-			}
+			count(&out, string(n.Status))
 		}
 		return c.reply(out)
 	})

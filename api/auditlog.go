@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/json"
+	"slices"
 	"strconv"
 
 	"northstar/api/apiv1"
@@ -61,20 +62,17 @@ func auditPage(v *state.View, from bool, since uint64, limit int, wanted func(*s
 		out.Next = strconv.FormatUint(last, 10)
 		return out
 	}
-	var newest []*state.AuditRecord
 	last := uint64(0)
 	for r := range v.AuditBackward {
 		last = max(last, r.Seq)
 		if wanted(r) {
-			newest = append(newest, r)
+			out.Items = append(out.Items, wireAudit(r))
 		}
-		if len(newest) == limit {
+		if len(out.Items) == limit {
 			break
 		}
 	}
-	for i := len(newest) - 1; i >= 0; i-- {
-		out.Items = append(out.Items, wireAudit(newest[i]))
-	}
+	slices.Reverse(out.Items)
 	out.Next = strconv.FormatUint(last, 10)
 	return out
 }

@@ -44,24 +44,23 @@ func postAutoFailover(c *request, in apiv1.AutoFailover) error {
 		if err := c.s.reads.ReadBarrier(ctx); err != nil {
 			return err
 		}
-		if answered, err := c.verifyPlan(planParams{in.DryRun, in.PlanID},
-			c.planAutoFailover(*in.Enabled, ttl)); err != nil {
+		err := c.verifyPlan(planParams{in.DryRun, in.PlanID}, c.planAutoFailover(*in.Enabled, ttl))
+		if err != nil {
 			return err
-		} else if answered {
-			return forward.ErrResponseWritten
 		}
 		change := &state.SettingsChange{AutoFailover: *in.Enabled, Reason: in.Reason, Operator: c.caller.name}
 		if ttl > 0 {
 			change.PausedUntil = time.Now().Add(ttl).UnixNano()
 		}
 		result, err := c.proposeHere(ctx, state.Command{Kind: state.KindSettings, Settings: change})
-		if err == nil && result.Err != nil {
+		switch {
+		case err != nil:
+			return err
+		case result.Err != nil:
 			return result.Err
 		}
-		if err == nil {
-			c.s.deps.Proposals.AwaitAppliedEverywhere(ctx)
-		}
-		return err
+		c.s.deps.Proposals.AwaitAppliedEverywhere(ctx)
+		return nil
 	}})
 	if err != nil {
 		return err

@@ -35,12 +35,9 @@ func (c *request) dashboardFile(name string) error {
 	if err != nil {
 		return err
 	}
-	c.setHeaders([]string{media}, len(data))
 	h := c.Header()
-	h["Cache-Control"] = []string{"no-cache"}
+	h.Set("Cache-Control", "no-cache")
 	h.Set("Content-Security-Policy", dashboardPolicy)
 	h.Set("Referrer-Policy", "no-referrer")
-	c.WriteHeader(http.StatusOK)
-	_, err = c.Write(data)
-	return c.ignoreWriteError(err)
+	return c.respond(http.StatusOK, []string{media}, data)
 }

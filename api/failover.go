@@ -90,9 +90,9 @@ func (c *request) leadershipRequest(action, target, planID, reason string) (clus
 	}, err
 }
 
-// execute runs a plan on this node, or answers a dry run. A nil error means that the response is written.
+// execute runs a plan on this node and answers, or answers a dry run.
 func (c *request) execute(ctx context.Context, o cluster.LeadershipRequest, g planParams, p cluster.Plan) error {
-	if answered, err := c.verifyPlan(g, p); answered || err != nil {
+	if err := c.verifyPlan(g, p); err != nil {
 		return err
 	}
 	out, err := c.s.deps.Leadership.Execute(ctx, o, p)
@@ -127,8 +127,7 @@ func (c *request) runLeadershipRequest(o cluster.LeadershipRequest, g planParams
 			return err
 		}
 		if time.Now().After(until) {
-			failed := cluster.Errorf(cluster.CodeTransferFailed, "nothing was done: %w", err)
-			return failed
+			return cluster.Errorf(cluster.CodeTransferFailed, "nothing was done: %w", err)
 		}
 		select {
 		case <-time.After(planRetryDelay):
@@ -151,7 +150,7 @@ func (c *request) sendLeadershipRequest(ctx context.Context, o cluster.Leadershi
 	}
 	if p.Method == cluster.MethodElection {
 		// The target only starts an election: this node makes the checks.
-		if answered, err := c.verifyPlan(g, p); answered || err != nil {
+		if err := c.verifyPlan(g, p); err != nil {
 			return err
 		}
 		var err error

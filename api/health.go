@@ -101,19 +101,11 @@ func (c *request) notReady(checks []apiv1.Check) error {
 	if err != nil {
 		return err
 	}
-	c.setHeaders([]string{apiv1.TypeProblem}, len(body)+1)
 	c.Header()["Retry-After"] = []string{"1"}
-	c.WriteHeader(http.StatusServiceUnavailable)
-	_, err = c.Write(append(body, '\n'))
-	return c.ignoreWriteError(err)
+	return c.respond(http.StatusServiceUnavailable, typeProblem, append(body, '\n'))
 }
 
-func (c *request) text(s string) error {
-	c.setHeaders(typeText, len(s))
-	c.WriteHeader(http.StatusOK)
-	_, err := c.Write([]byte(s))
-	return c.ignoreWriteError(err)
-}
+func (c *request) text(s string) error { return c.respond(http.StatusOK, typeText, []byte(s)) }
 
 // getLeaderHealth serves GET, HEAD and OPTIONS /health/leader: 200 only if a majority has confirmed this leader after
 // the request came. Concurrent requests share the rounds of consensus.

@@ -52,10 +52,7 @@ func getKey(c *request) error {
 			c.WriteHeader(http.StatusNotModified)
 			return nil
 		}
-		c.setHeaders(typeBinary, len(item.Value))
-		c.WriteHeader(http.StatusOK)
-		_, err := c.Write(item.Value)
-		return c.ignoreWriteError(err)
+		return c.respond(http.StatusOK, typeBinary, item.Value)
 	})
 }
 

@@ -97,7 +97,7 @@ func (c *request) writeKey(w keyWrite) error {
 }
 
 // value reads the body of a put, within the limits of one value, of all bodies together, and of the request's time.
-func (c *request) value() ([]byte, error) {
+func (c *request) value() (body []byte, err error) {
 	tooLarge := problem.Status(http.StatusRequestEntityTooLarge, "value: want at most %d bytes", apiv1.MaxValueBytes)
 	length := c.r.ContentLength
 	switch {
@@ -110,17 +110,16 @@ func (c *request) value() ([]byte, error) {
 	if length < 0 {
 		reserve = apiv1.MaxValueBytes + 1
 	}
+	// The caller releases what is not released here.
+	defer func() { c.s.bodyBytes.Add(int64(len(body)) - reserve) }()
 	if c.s.bodyBytes.Add(reserve) > c.s.limits.RequestBytes {
-		c.s.bodyBytes.Add(-reserve)
 		return nil, problem.Busy("request body memory limit reached (%d bytes)", c.s.limits.RequestBytes)
 	}
 	deadline, _ := c.ctx.Deadline()
-	err := http.NewResponseController(c.ResponseWriter).SetReadDeadline(deadline)
+	err = http.NewResponseController(c.ResponseWriter).SetReadDeadline(deadline)
 	if err != nil && !errors.Is(err, http.ErrNotSupported) {
-		c.s.bodyBytes.Add(-reserve)
 		return nil, err
 	}
-	var body []byte
 	if length >= 0 {
 		body = make([]byte, length)
 		_, err = io.ReadFull(c.r.Body, body)
@@ -130,17 +129,12 @@ func (c *request) value() ([]byte, error) {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		c.bodyTimedOut = true
-		err = problem.BadRequest("body: did not arrive within timeout_ms")
+		return nil, problem.BadRequest("body: did not arrive within timeout_ms")
 	case err != nil:
-		err = problem.BadRequest("body: cannot be read: %w", err)
+		return nil, problem.BadRequest("body: cannot be read: %w", err)
 	case len(body) > apiv1.MaxValueBytes:
-		err = tooLarge
+		return nil, tooLarge
 	}
-	if err != nil {
-		c.s.bodyBytes.Add(-reserve)
-		return nil, err
-	}
-	c.s.bodyBytes.Add(int64(len(body)) - reserve) // the caller releases the rest
 	return body, nil
 }
 

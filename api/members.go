@@ -159,10 +159,8 @@ func (c *request) changeMember(done string, change cluster.MemberChange, plans p
 		if err != nil {
 			return err
 		}
-		if answered, err := c.verifyPlan(plans, plan); err != nil {
+		if err := c.verifyPlan(plans, plan); err != nil {
 			return err
-		} else if answered {
-			return forward.ErrResponseWritten
 		}
 		change.Membership = plan.Membership
 		err = c.s.applyChange(ctx, change)

@@ -1,7 +1,10 @@
 package api
 
 import (
+	"cmp"
+
 	"northstar/api/apiv1"
+	"northstar/api/forward"
 	"northstar/api/problem"
 	"northstar/cluster"
 	"northstar/state"
@@ -14,29 +17,28 @@ type planParams struct {
 }
 
 // verifyPlan compares a call with the plan just made for it. It answers a dry run, also for a call that would be
-// refused; only an invalid call is an error then. Otherwise the error means that the plan is refused, or differs from
-// the one that the call names.
-func (c *request) verifyPlan(p planParams, plan cluster.Plan) (answered bool, err error) {
+// refused, and returns ErrResponseWritten; only an invalid call is another error then. Otherwise an error means that
+// the plan is refused, or differs from the one that the call names.
+func (c *request) verifyPlan(p planParams, plan cluster.Plan) error {
 	if p.id != "" {
 		if err := plan.Check(p.id); err != nil {
-			return false, err
+			return err
 		}
 	}
 	if r := plan.Refusal; r != nil && (!p.dryRun || r.Code == cluster.CodeBadRequest) {
-		return false, r
+		return r
 	}
-	if p.dryRun {
-		switch plan.Action {
-		case cluster.ActionTransfer, cluster.ActionFailover, cluster.ActionEmergency, cluster.ActionRecover:
-			plan.Affected = countAffected(c.s.reads.View())
-		default:
-			if plan.MovesLeader {
-				plan.Affected = countAffected(c.s.reads.View())
-			}
-		}
-		return true, c.reply(wirePlan(plan))
+	if !p.dryRun {
+		return nil
 	}
-	return false, nil
+	switch plan.Action {
+	case cluster.ActionTransfer, cluster.ActionFailover, cluster.ActionEmergency, cluster.ActionRecover:
+		plan.MovesLeader = true
+	}
+	if plan.MovesLeader {
+		plan.Affected = countAffected(c.s.reads.View())
+	}
+	return cmp.Or(c.reply(wirePlan(plan)), forward.ErrResponseWritten)
 }
 
 // countAffected counts the roles, sessions and clients that a leadership move affects.

@@ -47,9 +47,8 @@ func postRecover(c *request, in apiv1.Recover) error {
 		plans.id = "" // the node that received the call has verified the plan
 	}
 	st := c.s.reads.Status()
-	if answered, err := c.verifyPlan(plans,
-		plan.Plan(st.Term, cluster.MembershipDigest(st.Servers, c.s.reads.View().Members()), refusal)); answered ||
-		err != nil {
+	membership := cluster.MembershipDigest(st.Servers, c.s.reads.View().Members())
+	if err := c.verifyPlan(plans, plan.Plan(st.Term, membership, refusal)); err != nil {
 		return err
 	}
 	if plan.Chosen != c.s.deps.Node.ID {

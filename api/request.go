@@ -29,6 +29,7 @@ var (
 	typeJSON    = []string{apiv1.TypeJSON}
 	typeBinary  = []string{apiv1.TypeBinary}
 	typeText    = []string{"text/plain; charset=utf-8"}
+	typeProblem = []string{apiv1.TypeProblem}
 	crossOrigin = http.NewCrossOriginProtection()
 )
 
@@ -318,20 +319,22 @@ func (c *request) reply(v any) error {
 
 // replyJSON answers 200 with a JSON text.
 func (c *request) replyJSON(body []byte) error {
-	c.setHeaders(typeJSON, len(body))
-	c.WriteHeader(http.StatusOK)
-	_, err := c.Write(body)
-	return c.ignoreWriteError(err)
+	return c.respond(http.StatusOK, typeJSON, body)
 }
 
-// setHeaders sets the headers of every response. Values come from clients: a browser must not render them as a page
-// of this origin, and no cache may store them.
-func (c *request) setHeaders(contentType []string, length int) {
+// respond writes a whole response. Values come from clients: a browser must not render them as a page of this origin,
+// and no cache may store them.
+func (c *request) respond(status int, contentType []string, body []byte) error {
 	h := c.Header()
 	h["Content-Type"] = contentType
-	h["Content-Length"] = []string{strconv.Itoa(length)}
-	h["Cache-Control"] = noStore
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	if h["Cache-Control"] == nil {
+		h["Cache-Control"] = noStore
+	}
 	h["X-Content-Type-Options"] = noSniff
+	c.WriteHeader(status)
+	_, err := c.Write(body)
+	return c.ignoreWriteError(err)
 }
 
 // ignoreWriteError drops the error of a write to a client that is gone.

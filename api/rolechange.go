@@ -9,7 +9,6 @@ import (
 	"northstar/api/apiv1"
 	"northstar/api/forward"
 	"northstar/api/problem"
-	"northstar/api/stream"
 	"northstar/cluster"
 	"northstar/state"
 )
@@ -61,10 +60,8 @@ func (c *request) changeRole(ch roleMoveParams) error {
 		if !ok {
 			before = &state.Role{Name: c.param}
 		}
-		if answered, err := c.verifyPlan(ch.plan, c.planRole(ch, before)); err != nil {
+		if err := c.verifyPlan(ch.plan, c.planRole(ch, before)); err != nil {
 			return err
-		} else if answered {
-			return forward.ErrResponseWritten
 		}
 		if ch.plan.id != "" {
 			cmd.RoleTransfer.IfStateRevision = before.StateRevision
@@ -76,7 +73,7 @@ func (c *request) changeRole(ch roleMoveParams) error {
 		if result.Err != nil {
 			return result.Err
 		}
-		out = c.roleMoveResult(before, c.waitForNextHolder(ctx, result.Role))
+		out = c.roleMoveResult(before, c.waitForNextHolder(ctx, c.param))
 		return nil
 	}})
 	if err != nil {
@@ -86,31 +83,9 @@ func (c *request) changeRole(ch roleMoveParams) error {
 }
 
 // waitForNextHolder returns the role when the next candidate holds it, when no candidate can be elected, or when the
-// time to wait for the previous holder is over. In all cases the call has succeeded. The role is as this node knows
-// it.
-func (c *request) waitForNextHolder(ctx context.Context, r *state.Role) *state.Role {
-	ctx, cancel := context.WithTimeout(ctx, handoverTimeout)
-	defer cancel()
-	ctx, cancel = stream.WithGraceAfter(ctx, c.s.stopping, 0)
-	defer cancel()
-	// The view already has earlier changes. The role's last change may be older than the feed's history, for example
-	// after a recovery.
-	v := c.s.reads.View()
-	cursor, err := c.s.reads.RoleFeed().Cursor(state.RoleKey(r.Name), v.Revision())
-	if now, ok := v.Role(r.Name); ok {
-		r = now
-	}
-	for err == nil && ctx.Err() == nil && waitsForPreviousHolder(c.s.reads.View(), r) {
-		turn, done := context.WithTimeout(ctx, sessionCheckInterval) // the end of a candidacy is no role event
-		_, err = cursor.Next(turn, 1)
-		if turn.Err() != nil {
-			err = nil
-		}
-		done()
-		if now, ok := c.s.reads.View().Role(r.Name); ok {
-			r = now
-		}
-	}
+// time to wait for the previous holder is over. In all cases the call has succeeded.
+func (c *request) waitForNextHolder(ctx context.Context, role string) *state.Role {
+	r, _ := c.followRole(ctx, role, time.Now().Add(handoverTimeout), waitsForPreviousHolder)
 	return r
 }
 
