@@ -80,9 +80,7 @@ func (s *Server) status(now time.Time) apiv1.Status {
 	if why := s.deps.SplitBrain.Refusing(); why != "" {
 		out.Warnings = append(out.Warnings, "this node refuses reads and writes: "+why)
 	}
-	if s.deps.Warnings != nil {
-		out.Warnings = append(out.Warnings, s.deps.Warnings()...)
-	}
+	out.Warnings = append(out.Warnings, s.deps.Warnings()...)
 	return out
 }
 
@@ -113,9 +111,6 @@ func unixNano(ns int64) time.Time { return time.Unix(0, ns).UTC() }
 
 // getMetrics serves GET /metrics.
 func getMetrics(c *request) error {
-	if c.s.deps.Metrics == nil {
-		return problem.Status(404, "path: this node keeps no metrics")
-	}
 	c.s.deps.Metrics.Handler().ServeHTTP(c, c.r)
 	return nil
 }

@@ -114,7 +114,7 @@ func (c *request) RecordedElsewhere() { c.audited = true }
 // isAudited reports whether this node records the call.
 func (c *request) isAudited(status int, code cluster.Code) bool {
 	switch {
-	case c.s.deps.Audit == nil, c.route == nil, c.route.SkipAudit, c.audited:
+	case c.route == nil, c.route.SkipAudit, c.audited:
 		return false
 	case status == http.StatusTemporaryRedirect: // the client sends the call to another node
 		return false

@@ -106,9 +106,6 @@ func (c *request) followRecovery(ctx context.Context, in apiv1.Recover) error {
 		return problem.BadRequest("follow: leader_id: %w", err)
 	}
 	g := cluster.Generation{Number: in.Follow.Generation, RecoveryID: in.Follow.RecoveryID}
-	if c.s.deps.Restart == nil {
-		return cluster.Errorf(cluster.CodeInternal, "this node cannot begin anew by itself")
-	}
 	before := c.s.reads.Status()
 	if err := c.s.deps.Recovery.SetAside(ctx, in.Confirm, leader, g); err != nil {
 		return err

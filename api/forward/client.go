@@ -28,16 +28,10 @@ func (e *dialError) Unwrap() error { return e.err }
 // newTransport returns the HTTP transport for connections to other nodes. A connection attempt lasts at most as long
 // as a request may be queued.
 func newTransport(c Config) *http.Transport {
-	dial := c.Dial
-	if dial == nil {
-		dial = func(ctx context.Context, addr string) (net.Conn, error) {
-			return (&net.Dialer{KeepAlive: 15 * time.Second}).DialContext(ctx, "tcp", addr)
-		}
-	}
 	connect := func(ctx context.Context, _, addr string) (net.Conn, error) {
 		ctx, cancel := context.WithTimeout(ctx, 2*c.TimeoutMax)
 		defer cancel()
-		conn, err := dial(ctx, addr)
+		conn, err := c.Dial(ctx, addr)
 		if err != nil {
 			return nil, &dialError{err}
 		}

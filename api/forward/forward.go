@@ -22,11 +22,11 @@ import (
 	"northstar/cluster"
 )
 
-// Config are the dependencies of a Forwarder. Only Dial, ClientTLS and LeaderProcessDead may be nil.
+// Config are the dependencies of a Forwarder. Only ClientTLS may be nil.
 type Config struct {
 	Self   cluster.NodeID
 	Leader *LeaderTracker
-	// Dial connects to another node's HTTP address; nil dials TCP.
+	// Dial connects to another node's HTTP address.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 	// ClientTLS returns the configuration of one connection; nil: plain HTTP.
 	ClientTLS func(addr string) *tls.Config

@@ -62,7 +62,7 @@ func (f *Forwarder) serveLocally(ctx context.Context, r *Request) error {
 
 // remoteLeaderAddr returns the address of a leader that is another node, "" if no live one is known.
 func (f *Forwarder) remoteLeaderAddr(l *Leader) string {
-	if l.ID == "" || l.ID == f.Self || f.LeaderProcessDead != nil && f.LeaderProcessDead(l.ID, l.Term) {
+	if l.ID == "" || l.ID == f.Self || f.LeaderProcessDead(l.ID, l.Term) {
 		return ""
 	}
 	return f.AddressOf(l.ID)
