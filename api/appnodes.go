@@ -60,7 +60,6 @@ func putNode(c *request, in apiv1.NodePut) error {
 	return c.reply(c.wireNode(n))
 }
 
-// getNode serves GET /v1/nodes/{id}.
 func getNode(c *request) error {
 	return c.read(func(v *state.View) error {
 		n, ok := v.AppNode(c.param)
@@ -71,7 +70,6 @@ func getNode(c *request) error {
 	})
 }
 
-// listNodes serves GET /v1/nodes.
 func listNodes(c *request) error {
 	limit, after, err := c.page()
 	if err != nil {
@@ -100,7 +98,6 @@ func listNodes(c *request) error {
 	})
 }
 
-// countNodes serves GET /v1/nodes/counts.
 func countNodes(c *request) error {
 	return c.read(func(v *state.View) error {
 		var out apiv1.Counts
@@ -111,7 +108,6 @@ func countNodes(c *request) error {
 	})
 }
 
-// removeNode serves DELETE /v1/nodes/{id}.
 func removeNode(c *request, _ struct{}) error {
 	cmd := state.Command{Kind: state.KindAppNodeRemove, AppNodeRemove: &state.AppNodeRemove{IDs: []string{c.param}}}
 	if err := cmd.Validate(); err != nil {

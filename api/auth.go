@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -36,7 +37,7 @@ type authenticator struct {
 	read     func() ([]byte, error)
 	insecure bool
 	cluster  string // cluster name, in certificates
-	hosts    []string
+	host     string // advertised
 	metrics  *telemetry.Metrics
 	logger   hclog.Logger
 
@@ -47,31 +48,38 @@ type authenticator struct {
 }
 
 func newAuthenticator(d Deps, logger hclog.Logger) (*authenticator, error) {
+	host, _, _ := net.SplitHostPort(d.Node.HTTPAddress)
 	a := &authenticator{
 		read:         d.Tokens,
 		insecure:     d.Insecure,
 		cluster:      d.Node.ClusterName,
+		host:         cmp.Or(host, "localhost"),
 		metrics:      d.Metrics,
 		logger:       logger,
 		authFailures: newAuthFailureLimiter(),
 	}
-	if host, _, err := net.SplitHostPort(d.Node.HTTPAddress); err == nil {
-		a.hosts = append(a.hosts, host)
+	if d.Tokens != nil {
+		if _, err := a.load(); err != nil {
+			return nil, fmt.Errorf("auth.tokens: %w", err)
+		}
 	}
-	if d.Tokens == nil {
-		return a, nil
-	}
-	data, err := d.Tokens()
-	if err != nil {
-		return nil, fmt.Errorf("auth.tokens: %w", err)
+	return a, nil
+}
+
+// load reads the token file and reports whether it has changed. An invalid file changes nothing: a file that is being
+// written, or is empty, must not lock out all callers.
+func (a *authenticator) load() (changed bool, err error) {
+	data, err := a.read()
+	if err != nil || a.tokens.Load() != nil && bytes.Equal(data, a.current) {
+		return false, err
 	}
 	set, err := token.ParseFile(data)
 	if err != nil {
-		return nil, fmt.Errorf("auth.tokens: %w", err)
+		return false, err
 	}
 	a.current = data
 	a.tokens.Store(set)
-	return a, nil
+	return true, nil
 }
 
 // run re-reads the token file until ctx ends.
@@ -91,18 +99,9 @@ func (a *authenticator) run(ctx context.Context) {
 	}
 }
 
-// reload loads a changed file. An invalid file changes nothing: a file that is being written, or is empty, must not
-// lock out all callers. A repeated error is logged once.
+// reload loads a changed file. A repeated error is logged once.
 func (a *authenticator) reload() {
-	data, err := a.read()
-	if err == nil && bytes.Equal(data, a.current) {
-		a.tokenFileErr.Store(nil)
-		return
-	}
-	var set *token.Set
-	if err == nil {
-		set, err = token.ParseFile(data)
-	}
+	changed, err := a.load()
 	if err != nil {
 		what := err.Error()
 		if before := a.tokenFileErr.Swap(&what); before == nil || *before != what {
@@ -110,10 +109,10 @@ func (a *authenticator) reload() {
 		}
 		return
 	}
-	a.current = data
 	a.tokenFileErr.Store(nil)
-	a.tokens.Store(set)
-	a.logger.Info("token file reloaded", "tokens", set.Len())
+	if changed {
+		a.logger.Info("token file reloaded", "tokens", a.tokens.Load().Len())
+	}
 }
 
 // TokenProblem returns why the current token file cannot be used, so that the previous tokens remain active. It
@@ -168,20 +167,23 @@ func (a *authenticator) identify(r *http.Request) (who identity, passed bool, er
 	if said == "" || r.Header.Get(apiv1.HeaderForwardedBy) == "" || !a.trustsForwardedIdentity(r, direct) {
 		return direct, false, err
 	}
-	who, err = parseIdentity(said)
-	return who, err == nil, err
+	who, ok := makeIdentity(strings.Cut(said, " "))
+	if !ok {
+		return who, false, cluster.Errorf(cluster.CodeUnauthenticated, "%s: cannot be read", apiv1.HeaderIdentity)
+	}
+	return who, true, nil
 }
 
 // trustsForwardedIdentity reports whether the caller may assert another caller's identity. It may as a node, in
 // insecure mode, and from this machine without TLS if every local caller is an operator. If tokens separate the users
 // of a machine, no local caller may: nodes then forward the token (forward.Caller.Authorization).
 func (a *authenticator) trustsForwardedIdentity(r *http.Request, direct identity) bool {
-	return a.insecure || direct.node != "" || a.trustsLoopback(r)
+	return a.insecure || direct.node != "" || a.trustsLoopback(r) && r.TLS == nil
 }
 
 // trustsLoopback reports whether the origin alone makes the caller an operator.
 func (a *authenticator) trustsLoopback(r *http.Request) bool {
-	return a.tokens.Load() == nil && r.TLS == nil && fromLoopback(r) && a.localHost(r.Host)
+	return a.tokens.Load() == nil && fromLoopback(r) && a.localHost(r.Host)
 }
 
 func (a *authenticator) identifyDirect(r *http.Request) (identity, error) {
@@ -214,7 +216,7 @@ func (a *authenticator) identifyDirect(r *http.Request) (identity, error) {
 	switch {
 	case a.insecure:
 		return identity{name: "insecure", role: token.Operator}, nil
-	case tokens == nil && fromLoopback(r) && a.localHost(r.Host):
+	case a.trustsLoopback(r):
 		return identity{name: "loopback", role: token.Operator}, nil
 	case tokens == nil:
 		return identity{}, cluster.Errorf(cluster.CodeUnauthenticated,
@@ -227,25 +229,12 @@ func (a *authenticator) identifyDirect(r *http.Request) (identity, error) {
 // localHost reports whether a Host header names this machine in a way that a foreign domain cannot. A page that
 // rebinds its own name to 127.0.0.1 sends that name. Browsers always send a Host header; HTTP/1.0 clients may not.
 func (a *authenticator) localHost(hostport string) bool {
-	host := hostport
-	if host == "" {
-		return true
+	host, _, err := net.SplitHostPort(hostport)
+	if err != nil {
+		host = hostport
 	}
-	if h, _, err := net.SplitHostPort(hostport); err == nil {
-		host = h
-	}
-	if strings.EqualFold(host, "localhost") {
-		return true
-	}
-	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
-		return true
-	}
-	for _, h := range a.hosts {
-		if strings.EqualFold(h, host) {
-			return true
-		}
-	}
-	return false
+	_, err = netip.ParseAddr(strings.Trim(host, "[]"))
+	return hostport == "" || err == nil || strings.EqualFold(host, "localhost") || strings.EqualFold(host, a.host)
 }
 
 func bearer(r *http.Request) (string, bool) {
@@ -271,15 +260,6 @@ func (i identity) header() string {
 		return "node " + string(i.node)
 	}
 	return string(i.role) + " " + i.name
-}
-
-// parseIdentity reads header.
-func parseIdentity(s string) (identity, error) {
-	who, ok := makeIdentity(strings.Cut(s, " "))
-	if !ok {
-		return identity{}, cluster.Errorf(cluster.CodeUnauthenticated, "%s: cannot be read", apiv1.HeaderIdentity)
-	}
-	return who, nil
 }
 
 // makeIdentity returns the identity for a role or "node", and a name, as strings.Cut returned them.
@@ -375,9 +355,6 @@ func addressGroup(remote string) netip.Prefix {
 	if addr.Is6() {
 		bits = 64
 	}
-	p, err := addr.Prefix(bits)
-	if err != nil {
-		return netip.Prefix{}
-	}
+	p, _ := addr.Prefix(bits) // valid for every address
 	return p
 }

@@ -12,7 +12,6 @@ import (
 	"northstar/cluster"
 )
 
-// getLeader serves GET /leader.
 func getLeader(c *request) error {
 	st := c.s.reads.Status()
 	if st.LeaderID == "" {
@@ -29,7 +28,6 @@ func getLeader(c *request) error {
 	})
 }
 
-// getStatus serves GET /status.
 func getStatus(c *request) error { return c.reply(c.s.status(time.Now())) }
 
 func (s *Server) status(now time.Time) apiv1.Status {
@@ -109,13 +107,11 @@ func ceilMS(d time.Duration) int64 { return int64(math.Ceil(float64(d) / float64
 
 func unixNano(ns int64) time.Time { return time.Unix(0, ns).UTC() }
 
-// getMetrics serves GET /metrics.
 func getMetrics(c *request) error {
 	c.s.deps.Metrics.Handler().ServeHTTP(c, c.r)
 	return nil
 }
 
-// getOpenAPI serves GET /openapi.json.
 func getOpenAPI(c *request) error { return c.replyJSON(openapi.Document(c.s.deps.Node.Version)) }
 
 //go:embed dashboard
@@ -131,10 +127,8 @@ var dashboardTypes = map[string]string{
 	"icon.svg":   "image/svg+xml",
 }
 
-// getDashboard serves GET /.
 func getDashboard(c *request) error { return c.dashboardFile("index.html") }
 
-// getDashboardFile serves GET /dashboard/{file}.
 func getDashboardFile(c *request) error { return c.dashboardFile(c.param) }
 
 func (c *request) dashboardFile(name string) error {

@@ -16,7 +16,6 @@ import (
 // postTransferWait is how long a leader may wait after a failed transfer until it knows which node leads.
 const postTransferWait = 2 * time.Second
 
-// postTransfer serves POST /admin/transfer.
 func postTransfer(c *request, in apiv1.Transfer) error {
 	timeout := c.s.deps.TransferTimeout.Milliseconds()
 	if in.TimeoutMS != nil {
@@ -52,7 +51,6 @@ func (c *request) withPostTransferWait(limit time.Duration) (context.Context, co
 	return context.WithTimeout(c.r.Context(), c.remainingBudget(limit+postTransferWait))
 }
 
-// postFailover serves POST /admin/failover.
 func postFailover(c *request, in apiv1.Failover) error {
 	order, err := c.leadershipRequest(cluster.ActionFailover, in.TargetLeaderID, in.PlanID, in.Reason)
 	if err != nil {
@@ -61,7 +59,6 @@ func postFailover(c *request, in apiv1.Failover) error {
 	return c.runLeadershipRequest(order, planParams{in.DryRun, in.PlanID})
 }
 
-// postEmergency serves POST /admin/failover/emergency.
 func postEmergency(c *request, in apiv1.Emergency) error {
 	order, err := c.leadershipRequest(cluster.ActionEmergency, in.TargetLeaderID, in.PlanID, in.Reason)
 	switch {
@@ -179,7 +176,6 @@ const (
 	maxReason = 1024                // bytes of a reason
 )
 
-// getAutoFailover serves GET /admin/auto-failover.
 func getAutoFailover(c *request) error { return c.reply(c.s.autoFailover(time.Now())) }
 
 // autoFailover returns the setting that this node has applied, evaluated at its own clock.
@@ -194,7 +190,6 @@ func (s *Server) autoFailover(now time.Time) apiv1.AutoFailoverState {
 	return out
 }
 
-// postAutoFailover serves POST /admin/auto-failover.
 func postAutoFailover(c *request, in apiv1.AutoFailover) error {
 	ttl, err := checkAutoFailover(in)
 	if err != nil {

@@ -26,7 +26,6 @@ func getLive(c *request) error {
 	return c.text("ok\n")
 }
 
-// getReady serves GET /readyz.
 func getReady(c *request) error {
 	verbose, err := c.queryBool("verbose")
 	if err != nil {
@@ -124,7 +123,6 @@ func getLeaderHealth(c *request) error {
 	return c.text("ok\n")
 }
 
-// getFollowerHealth serves GET /health/follower.
 func getFollowerHealth(c *request) error {
 	maxLag, err := c.queryInt("max_lag", -1, 0, math.MaxInt64)
 	if err != nil {

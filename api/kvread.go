@@ -35,7 +35,6 @@ type Reads interface {
 	Peers() []cluster.PeerStatus
 }
 
-// getKey serves GET /v1/kv/{key}.
 func getKey(c *request) error {
 	if err := state.CheckKey(c.param); err != nil {
 		return err
@@ -111,7 +110,6 @@ func noneMatch(values []string, tag string) bool {
 // maxListBytes limits the values of one page. A page may be shorter than ?limit=, and names the next one.
 const maxListBytes = 4 << 20
 
-// listKeys serves GET /v1/kv.
 func listKeys(c *request) error {
 	limit, err := c.queryLimit(apiv1.MaxListLimit)
 	if err != nil {

@@ -16,7 +16,6 @@ import (
 	"northstar/state"
 )
 
-// putKey serves PUT /v1/kv/{key}.
 func putKey(c *request) error {
 	w, err := c.keyWrite(state.KindPut)
 	if err != nil {
@@ -38,7 +37,6 @@ func putKey(c *request) error {
 	return c.writeKey(w)
 }
 
-// deleteKey serves DELETE /v1/kv/{key}.
 func deleteKey(c *request) error {
 	w, err := c.keyWrite(state.KindDelete)
 	if err != nil {

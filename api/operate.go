@@ -52,7 +52,6 @@ func getSnapshot(c *request) error {
 	return nil
 }
 
-// postRestore serves POST /admin/snapshot/restore.
 func postRestore(c *request) error {
 	if err := c.checkContentEncoding(); err != nil {
 		return err

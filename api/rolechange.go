@@ -13,7 +13,6 @@ import (
 	"northstar/state"
 )
 
-// transferRole serves POST /admin/roles/{role}/transfer.
 func transferRole(c *request, in apiv1.RoleTransfer) error {
 	if in.ToSessionID == "" {
 		return problem.BadRequest("to_session_id: must be given")
@@ -24,7 +23,6 @@ func transferRole(c *request, in apiv1.RoleTransfer) error {
 	})
 }
 
-// evictRole serves DELETE /admin/roles/{role}.
 func evictRole(c *request, in apiv1.RoleEvict) error {
 	return c.changeRole(roleMoveParams{action: "role_evict", reason: in.Reason, plan: planParams{in.DryRun, in.PlanID}})
 }

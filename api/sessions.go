@@ -70,7 +70,6 @@ func (s *Server) nonce() (string, error) {
 	return string(b[:]), nil
 }
 
-// renewSession serves POST /v1/sessions/{id}/renew.
 func renewSession(c *request, _ struct{}) error {
 	if err := state.CheckSession("id", c.param); err != nil {
 		return err
@@ -89,7 +88,6 @@ func renewSession(c *request, _ struct{}) error {
 	return c.replyJSON(append(body, "}\n"...))
 }
 
-// renewSessions serves POST /v1/sessions/renew.
 func renewSessions(c *request, in apiv1.RenewMany) error {
 	if n := len(in.SessionIDs); n < 1 || n > apiv1.MaxRenewals {
 		return problem.BadRequest("session_ids: want 1 to %d, got %d", apiv1.MaxRenewals, n)
@@ -122,7 +120,6 @@ func (c *request) renew(ids []string) (out state.Renewed, err error) {
 	return out, err
 }
 
-// endSession serves DELETE /v1/sessions/{id}.
 func endSession(c *request, _ struct{}) error {
 	cmd := state.Command{Kind: state.KindSessionEnd, SessionEnd: &state.SessionEnd{
 		IDs:   []string{c.param},
@@ -137,7 +134,6 @@ func endSession(c *request, _ struct{}) error {
 	return c.reply(apiv1.SessionEnded{SessionID: c.param})
 }
 
-// getSession serves GET /v1/sessions/{id}.
 func getSession(c *request) error {
 	return c.read(func(v *state.View) error {
 		s, ok := v.Session(c.param)

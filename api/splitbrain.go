@@ -28,10 +28,8 @@ type SplitBrain interface {
 // checkTimeout limits a check: several requests of a second each.
 const checkTimeout = 5 * time.Second
 
-// getSplitBrain serves GET /admin/splitbrain.
 func getSplitBrain(c *request) error { return c.replyReport(c.s.deps.SplitBrain.Report) }
 
-// postSplitBrain serves POST /admin/splitbrain/check.
 func postSplitBrain(c *request, in apiv1.SplitBrainCheck) error {
 	if len(in.Reason) > maxReason {
 		return problem.BadRequest("reason: want at most %d bytes, got %d", maxReason, len(in.Reason))
