@@ -48,7 +48,7 @@ type Deps struct {
 	// Load reads what Save has stored, or returns fs.ErrNotExist. Save is durable when it returns.
 	Load func() ([]byte, error)
 	Save func([]byte) error
-	// Count counts records by result: replicated, spooled, lost. Optional.
+	// Count counts records by result: replicated, spooled, lost.
 	Count  func(result string, n int)
 	Logger hclog.Logger
 }
@@ -82,9 +82,6 @@ type Recorder struct {
 // New loads the spool of an earlier process. It logs and drops a spool that cannot be read, because the node must
 // start anyway.
 func New(d Deps) *Recorder {
-	if d.Count == nil {
-		d.Count = func(string, int) {}
-	}
 	r := &Recorder{
 		deps: d, log: d.Logger.Named("audit"), wake: make(chan struct{}, 1), urgent: make(chan struct{}, 1),
 		logLimiter: rate.NewLimiter(rate.Every(time.Second), 5), lost: map[string]uint64{},
@@ -119,7 +116,7 @@ func (r *Recorder) loadSpool(data []byte) error {
 			r.add(entry{source: b.Producer, seq: b.First + uint64(j), record: b.Records[j]})
 		}
 	}
-	r.signal(false)
+	notify(r.wake)
 	return nil
 }
 
@@ -143,28 +140,28 @@ func (r *Recorder) RecordDurable(ctx context.Context, rec state.AuditRecord) {
 
 func (r *Recorder) enqueue(rec state.AuditRecord, durable chan struct{}) bool {
 	sanitize(&rec)
-	if r.tryEnqueue(rec, durable) {
-		return true
-	}
-	r.deps.Count("lost", 1)
-	if r.logLimiter.Allow() {
-		r.log.Warn("audit buffer full, record dropped",
-			"what", rec.What, "who", rec.Who, "from", rec.From, "status", rec.Status)
-	}
-	return false
-}
-
-func (r *Recorder) tryEnqueue(rec state.AuditRecord, durable chan struct{}) bool {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.queued[rec.Class] >= maxQueued || r.bytes[rec.Class]+size(&rec) > maxBytes {
+	full := r.queued[rec.Class] >= maxQueued || r.bytes[rec.Class]+size(&rec) > maxBytes
+	if full {
 		r.lost[r.deps.Source]++
+	} else {
+		r.seq++
+		r.add(entry{source: r.deps.Source, seq: r.seq, record: rec, durable: durable})
+		r.dirty = true
+	}
+	r.mu.Unlock()
+	if full {
+		r.deps.Count("lost", 1)
+		if r.logLimiter.Allow() {
+			r.log.Warn("audit buffer full, record dropped",
+				"what", rec.What, "who", rec.Who, "from", rec.From, "status", rec.Status)
+		}
 		return false
 	}
-	r.seq++
-	r.add(entry{source: r.deps.Source, seq: r.seq, record: rec, durable: durable})
-	r.dirty = true
-	r.signal(durable != nil)
+	notify(r.wake)
+	if durable != nil {
+		notify(r.urgent)
+	}
 	return true
 }
 
@@ -172,13 +169,6 @@ func (r *Recorder) add(e entry) {
 	r.queue = append(r.queue, e)
 	r.queued[e.record.Class]++
 	r.bytes[e.record.Class] += size(&e.record)
-}
-
-func (r *Recorder) signal(urgent bool) {
-	notify(r.wake)
-	if urgent {
-		notify(r.urgent)
-	}
 }
 
 func notify(ch chan struct{}) {
@@ -233,10 +223,13 @@ func pause(ctx context.Context, d time.Duration, urgent, changed <-chan struct{}
 // sendAll sends batches until the queue is empty.
 func (r *Recorder) sendAll(ctx context.Context) error {
 	for {
-		batch := r.nextBatch()
-		if batch == nil {
+		r.mu.Lock()
+		if len(r.queue) == 0 {
+			r.mu.Unlock()
 			return r.truncateSpool()
 		}
+		batch := r.batchAt(0)
+		r.mu.Unlock()
 		within, cancel := context.WithTimeout(ctx, r.deps.SendWithin)
 		err := r.deps.Send(within, state.Command{Kind: state.KindAudit, AuditBatch: batch})
 		cancel()
@@ -246,16 +239,6 @@ func (r *Recorder) sendAll(ctx context.Context) error {
 		r.deps.Count("replicated", len(batch.Records))
 		r.ack(len(batch.Records))
 	}
-}
-
-// nextBatch returns the next batch, nil for an empty queue.
-func (r *Recorder) nextBatch() *state.AuditBatch {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.queue) == 0 {
-		return nil
-	}
-	return r.batchAt(0)
 }
 
 // batchAt returns a batch of records of one process, beginning at index i of the queue. The caller holds mu.

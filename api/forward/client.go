@@ -112,25 +112,21 @@ type PeerResponse struct {
 func (f *Forwarder) Get(ctx context.Context, c Caller, addr, path string, limit int64) (PeerResponse, error) {
 	breaker := f.breakers.of(addr)
 	state := breaker.State()
-	if state == gobreaker.StateOpen {
-		return PeerResponse{}, fmt.Errorf("%s: %w", addr, errCircuitOpen)
-	}
 	done, err := breaker.Allow()
-	if err != nil {
-		return PeerResponse{}, fmt.Errorf("%s: %w", addr, errCircuitOpen)
-	}
-	if state == gobreaker.StateHalfOpen {
+	switch {
+	case err == nil && state == gobreaker.StateClosed:
+		resp, err := f.get(ctx, c, addr, path, limit)
+		done(err)
+		return resp, err
+	case err == nil:
 		f.breakers.probe(func(ctx context.Context) error {
 			ctx, cancel := context.WithTimeout(ctx, 2*f.TimeoutMax)
 			defer cancel()
 			_, err := f.get(ctx, Caller{}, addr, apiv1.PathLive, smallResponse)
 			return err
 		}, done)
-		return PeerResponse{}, fmt.Errorf("%s: %w", addr, errCircuitOpen)
 	}
-	resp, err := f.get(ctx, c, addr, path, limit)
-	done(err)
-	return resp, err
+	return PeerResponse{}, fmt.Errorf("%s: %w", addr, errCircuitOpen)
 }
 
 func (f *Forwarder) get(ctx context.Context, c Caller, addr, path string, limit int64) (PeerResponse, error) {
