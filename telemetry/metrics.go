@@ -111,9 +111,7 @@ func (m *Metrics) Election(trigger, result string, took, leaderless time.Duratio
 }
 
 // Failover counts an election won after the leader failed, or was replaced automatically.
-func (m *Metrics) Failover(trigger string) {
-	m.failovers.with(trigger).Inc()
-}
+func (m *Metrics) Failover(trigger string) { m.failovers.with(trigger).Inc() }
 
 // Transfer counts a leadership transfer that this node started as leader.
 func (m *Metrics) Transfer(result string, took time.Duration) {
@@ -127,24 +125,16 @@ func (m *Metrics) Vote(granted bool, reason string) {
 }
 
 // Fsync observes one synced write to the log or the vote record.
-func (m *Metrics) Fsync(took time.Duration) {
-	m.fsync.Observe(ms(took))
-}
+func (m *Metrics) Fsync(took time.Duration) { m.fsync.Observe(ms(took)) }
 
 // Apply observes the application of one batch of commands to the state.
-func (m *Metrics) Apply(took time.Duration) {
-	m.apply.Observe(ms(took))
-}
+func (m *Metrics) Apply(took time.Duration) { m.apply.Observe(ms(took)) }
 
 // Proposals counts n proposals with the same result.
-func (m *Metrics) Proposals(result string, n int) {
-	m.proposals.with(result).Add(float64(n))
-}
+func (m *Metrics) Proposals(result string, n int) { m.proposals.with(result).Add(float64(n)) }
 
 // HTTPStarted counts a request in flight, until HTTPDone.
-func (m *Metrics) HTTPStarted() {
-	m.httpInFlight.Inc()
-}
+func (m *Metrics) HTTPStarted() { m.httpInFlight.Inc() }
 
 // HTTPDone ends a request that HTTPStarted began. route is a pattern of the route table, not a path.
 func (m *Metrics) HTTPDone(route, method string, status int, took time.Duration) {
@@ -153,25 +143,17 @@ func (m *Metrics) HTTPDone(route, method string, status int, took time.Duration)
 }
 
 // RPCRejected counts a rejected peer message or connection.
-func (m *Metrics) RPCRejected(kind, reason string) {
-	m.rpcRejected.with(kind, reason).Inc()
-}
+func (m *Metrics) RPCRejected(kind, reason string) { m.rpcRejected.with(kind, reason).Inc() }
 
 // AuthFailure counts an unauthenticated request.
-func (m *Metrics) AuthFailure() {
-	m.authFailures.Inc()
-}
+func (m *Metrics) AuthFailure() { m.authFailures.Inc() }
 
 // Audit counts n audit records: replicated, spooled, lost.
-func (m *Metrics) Audit(result string, n int) {
-	m.audit.with(result).Add(float64(n))
-}
+func (m *Metrics) Audit(result string, n int) { m.audit.with(result).Add(float64(n)) }
 
 // SplitBrain counts a conflict that this node has detected: a stale leader, two leaders in one term, another
 // cluster or generation, a duplicate node ID.
-func (m *Metrics) SplitBrain() {
-	m.splitBrains.Inc()
-}
+func (m *Metrics) SplitBrain() { m.splitBrains.Inc() }
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
