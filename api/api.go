@@ -28,11 +28,9 @@ import (
 
 // LeadershipMover moves leadership at an operator's request.
 type LeadershipMover interface {
-	// Plan returns what the request would do, and changes nothing. The plan's Actor names the node that must execute
-	// it. CodeNoLeader: not this node.
+	// Plan returns what the request would do. The plan's Actor must execute it. CodeNoLeader: not this node.
 	Plan(ctx context.Context, o cluster.LeadershipRequest) (cluster.Plan, error)
-	// Execute executes a request by the plan that this node has just made for it. It returns when the target leads.
-	// Its errors are *cluster.Error.
+	// Execute executes the plan just made for a request, and returns when the target leads, or a *cluster.Error.
 	Execute(ctx context.Context, o cluster.LeadershipRequest, p cluster.Plan) (cluster.TransferOutcome, error)
 }
 
@@ -174,8 +172,7 @@ func New(d Deps) (*Server, error) {
 	return s, nil
 }
 
-// Run follows the leader and the token file, and renews attached sessions, until ctx ends. Without Run, requests find
-// no leader.
+// Run follows the leader and the token file, and renews attached sessions. Without it, requests find no leader.
 func (s *Server) Run(ctx context.Context) error {
 	var loops sync.WaitGroup
 	loops.Go(func() { s.auth.run(ctx) })
@@ -200,8 +197,7 @@ func (s *Server) httpAddress(id cluster.NodeID) string {
 	return s.deps.AddressOf(id)
 }
 
-// Drain makes the node not ready. It then serves no write as leader and ends its streams, so that clients reconnect
-// elsewhere.
+// Drain makes the node not ready: it serves no write as leader, and its streams end, to be resumed elsewhere.
 func (s *Server) Drain() {
 	s.draining.Store(true)
 	s.stop()
@@ -221,6 +217,5 @@ func (s *Server) HTTPServer() *http.Server {
 	}
 }
 
-// requestLifetime limits reading a request and writing its response, streams excepted: the maximum of timeout_ms, and
-// some time for the network.
+// requestLifetime limits reading a request and writing its response, but not streams: timeout_ms, and the network.
 const requestLifetime = 90 * time.Second

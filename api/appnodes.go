@@ -15,8 +15,7 @@ import (
 	"northstar/state"
 )
 
-// putNode serves PUT /v1/nodes/{id}. A registration that changes nothing writes nothing, so a node may report its
-// load often.
+// putNode writes nothing for a registration that changes nothing: a node may report its load often.
 func putNode(c *request, in apiv1.NodePut) error {
 	if in.Status == "" {
 		in.Status = string(state.AppActive)

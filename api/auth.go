@@ -277,8 +277,7 @@ func fromLoopback(r *http.Request) bool {
 	return err == nil && addr.Addr().Unmap().IsLoopback()
 }
 
-// callerAddress returns the origin of a call: the address that a trusted forwarding node reports, or the
-// connection's.
+// callerAddress returns the origin of a call: as a trusted forwarding node reports it, or of the connection.
 func callerAddress(r *http.Request, believed bool) string {
 	if said := r.Header.Get(apiv1.HeaderCaller); said != "" && believed {
 		if addr, err := netip.ParseAddrPort(said); err == nil {
@@ -343,8 +342,7 @@ func (f *authFailureLimiter) evict(now time.Time) {
 	}
 }
 
-// addressGroup returns an address, or for IPv6 the network that one client controls. Unreadable addresses share one
-// group.
+// addressGroup returns an address, or for IPv6 the network of one client. Unreadable addresses share a group.
 func addressGroup(remote string) netip.Prefix {
 	ap, err := netip.ParseAddrPort(remote)
 	if err != nil {

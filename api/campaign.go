@@ -20,8 +20,7 @@ const (
 	sessionCheckInterval = time.Second
 )
 
-// campaign serves POST /v1/roles/{role}/campaign. It is idempotent: a holder gets its tenure again, a candidate keeps
-// its place.
+// campaign is idempotent: a holder gets its tenure again, a candidate keeps its place.
 func campaign(c *request, in apiv1.Campaign) error {
 	cmd, err := c.campaignCommand(in)
 	if err != nil {
@@ -121,8 +120,7 @@ func (c *request) campaignHere(ctx context.Context, cmd state.Command) (*state.R
 }
 
 // proposeAndWait returns the role when the candidate was elected or left the queue, when the wait is over, or when the
-// client is gone. It fails if the session has ended or this node can no longer tell. While it waits, the candidate
-// keeps its place.
+// client is gone. It fails if the session has ended or this node can no longer tell.
 func (c *request) proposeAndWait(ctx context.Context, cmd state.Command) (*state.Role, error) {
 	p := cmd.RoleCampaign
 	defer c.s.deps.Sessions.TrackWaiter(p.Role, p.Session)()
@@ -154,8 +152,7 @@ func (c *request) proposeAndWait(ctx context.Context, cmd state.Command) (*state
 	return role, err
 }
 
-// followRole returns the role, as this node knows it, when waits is false for it, or at until. The error means that
-// ctx has ended or this node is stopping.
+// followRole returns the role, as this node knows it, once waits is false, or at until. It fails when ctx ends.
 func (c *request) followRole(
 	ctx context.Context, name string, until time.Time, waits func(*state.View, *state.Role) bool,
 ) (*state.Role, error) {

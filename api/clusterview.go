@@ -75,8 +75,7 @@ func (s *Server) clusterView(now time.Time) apiv1.Cluster {
 	return out
 }
 
-// members joins Raft's configuration, the member records and the state of the peers. It returns one item for each
-// recorded or configured node, in order of ID.
+// members joins configuration, member records and the state of the peers: one item for each node, in order of ID.
 func (s *Server) members(now time.Time, self cluster.NodeStatus, recorded []cluster.Member) []apiv1.Member {
 	records := make(map[cluster.NodeID]cluster.Member)
 	servers := make(map[cluster.NodeID]cluster.Server)

@@ -17,8 +17,7 @@ import (
 	"northstar/cluster"
 )
 
-// listEvents serves GET /v1/events: the journals of all reachable nodes, as JSON or as a stream. Another node that
-// asks gets only this node's journal.
+// listEvents answers with the events of all reachable nodes; another node that asks gets only this node's.
 func listEvents(c *request) error {
 	limit, err := c.queryLimit(apiv1.DefaultListLimit)
 	if err != nil {

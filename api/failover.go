@@ -110,8 +110,7 @@ func (c *request) execute(ctx context.Context, o cluster.LeadershipRequest, g pl
 // planRetryDelay is how long a node waits before a new plan if the node of its plan refused to execute it.
 const planRetryDelay = 10 * time.Millisecond
 
-// runLeadershipRequest has a request executed by the actor of its plan: the leader or the target. Unlike onLeader it
-// works without a leader.
+// runLeadershipRequest has a request executed by the actor of its plan. Unlike onLeader it works without a leader.
 func (c *request) runLeadershipRequest(o cluster.LeadershipRequest, g planParams) error {
 	ctx, cancel := c.withPostTransferWait(c.s.deps.TransferTimeout)
 	defer cancel()
@@ -135,8 +134,7 @@ func (c *request) runLeadershipRequest(o cluster.LeadershipRequest, g planParams
 	}
 }
 
-// sendLeadershipRequest has a plan executed here or by its actor. CodeNoLeader means that nothing was done and a new
-// plan may succeed.
+// sendLeadershipRequest has a plan executed here or by its actor. CodeNoLeader: nothing was done, a new plan may be.
 func (c *request) sendLeadershipRequest(ctx context.Context, o cluster.LeadershipRequest, g planParams,
 	p cluster.Plan,
 ) error {

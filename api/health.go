@@ -41,8 +41,7 @@ func getReady(c *request) error {
 	return c.text(strings.Join(append([]string{"ok"}, append(checkLines(notes), "")...), "\n"))
 }
 
-// checks reports whether this node should get requests, with reasons. notes are additional information that does not
-// make the node unready.
+// checks reports whether this node should get requests, with reasons. notes do not make the node unready.
 func (s *Server) checks(now time.Time) (checks, notes []apiv1.Check, ready bool) {
 	st := s.reads.Status()
 	life := s.lifecycle(st)
@@ -155,8 +154,7 @@ func getFollowerHealth(c *request) error {
 	return c.text("ok\n")
 }
 
-// lag returns how many entries this follower is behind, in its log or in applying it. Only the leader knows the
-// former.
+// lag returns how many entries this follower is behind, in its log, which the leader knows, or in applying it.
 func (s *Server) lag(ctx context.Context, st cluster.NodeStatus) (uint64, error) {
 	body, err := s.leadersView(ctx, st.LeaderID)
 	if err != nil {

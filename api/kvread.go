@@ -77,8 +77,7 @@ func (c *request) read(answer func(*state.View) error) error {
 	return answer(c.s.reads.View())
 }
 
-// setStaleness sets the maximum age of a stale response: the age of the leader's last message, or else of the
-// process.
+// setStaleness sets the maximum age of a stale response: of the leader's last message, or else of the process.
 func (c *request) setStaleness() {
 	st := c.s.reads.Status()
 	age := st.LeaderContactAge
@@ -93,8 +92,7 @@ func (c *request) setStaleness() {
 
 var canonicalLastContact = http.CanonicalHeaderKey(apiv1.HeaderLastContact)
 
-// noneMatch reports whether an entity tag of If-None-Match is tag, or "*". The comparison is weak, because a
-// compressing proxy weakens tags.
+// noneMatch reports whether If-None-Match names tag, or "*". It is weak, because a compressing proxy weakens tags.
 func noneMatch(values []string, tag string) bool {
 	for _, v := range values {
 		for one := range strings.SplitSeq(v, ",") {
@@ -217,8 +215,7 @@ func (c *request) stream(next func(context.Context, *stream.Events) error) error
 	return c.ignoreWriteError(err)
 }
 
-// watchStart returns the revision after which the watch starts: of the last event that the client has, the requested
-// one, or the newest.
+// watchStart returns the revision after which a watch starts: the client's last, the requested one, or the newest.
 func (c *request) watchStart() (uint64, error) {
 	name, value := "Last-Event-ID", c.r.Header.Get("Last-Event-ID")
 	if value == "" {
@@ -237,9 +234,8 @@ func (c *request) watchStart() (uint64, error) {
 	return rev, nil
 }
 
-// newestRevision returns at least the revision of every write acknowledged before the call. This node may not have
-// applied all of them, and a watch from now on must not show them. If the leader does not respond, it is this node's
-// revision.
+// newestRevision returns at least the revision of every write acknowledged before the call: a watch from now on must
+// not show them. If the leader does not respond, it is this node's revision.
 func (s *Server) newestRevision(ctx context.Context) uint64 {
 	own := s.reads.View().Revision()
 	st := s.reads.Status()

@@ -225,8 +225,7 @@ func parseFence(h http.Header) (*state.FencingToken, error) {
 	return &state.FencingToken{Role: values[0][:at], Token: tok}, nil
 }
 
-// idempotency reads Idempotency-Key; nil without the header. Keys belong to a caller: two callers may use the same
-// key.
+// idempotency reads Idempotency-Key; nil without it. Keys belong to a caller: two callers may use the same key.
 func (c *request) idempotency(w keyWrite) (*state.Idempotency, error) {
 	values := c.r.Header.Values(apiv1.HeaderIdempotencyKey)
 	if len(values) == 0 {
@@ -240,8 +239,7 @@ func (c *request) idempotency(w keyWrite) (*state.Idempotency, error) {
 	return &state.Idempotency{Key: c.caller.name + "\n" + values[0], RequestHash: print[:]}, nil
 }
 
-// fingerprint identifies a write under its idempotency key. It covers everything that decides the effect, and nothing
-// that a retry may change, such as its timeout.
+// fingerprint covers what decides the effect of a write, and nothing that a retry may change, such as its timeout.
 func (w keyWrite) fingerprint(method, key, session string, body []byte) [sha256.Size]byte {
 	var buf [256]byte
 	b := buf[:0]

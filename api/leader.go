@@ -41,8 +41,7 @@ func (c *request) captureAuditFields(body []byte) {
 
 func (c *request) administrative() bool { return strings.HasPrefix(c.route.Pattern, "/admin/") }
 
-// onLeader has the request served by the leader, which may be this node. A nil error means that work.Local succeeded
-// here.
+// onLeader has the leader serve the request. A nil error means that work.Local succeeded here.
 func (c *request) onLeader(ctx context.Context, work forward.Request) error {
 	work.Client, work.HTTP, work.Body = c, c.r, c.body
 	work.Redirect, work.Forwarded = c.redirect, c.forwarded

@@ -163,8 +163,7 @@ func (c *request) changeMember(done string, change cluster.MemberChange, plans p
 	})
 }
 
-// applyChange makes a change here. A change of a member record is answered once the nodes that choose the next leader
-// have it.
+// applyChange makes a change here, and waits until the nodes that choose the next leader know the member record.
 func (s *Server) applyChange(ctx context.Context, change cluster.MemberChange) error {
 	err := s.deps.Membership.ChangeMember(ctx, change)
 	if err == nil && change.Patch != nil {
@@ -180,8 +179,7 @@ func (c *request) isMember(id cluster.NodeID) bool {
 	return known && !m.Removed && member
 }
 
-// planChange returns the plan of a change. If the change moves leadership, the plan names the candidates and the
-// expected time.
+// planChange returns the plan of a change, with the candidates and the expected time if it moves leadership.
 func (c *request) planChange(ctx context.Context, change cluster.MemberChange) (cluster.Plan, error) {
 	plan, err := c.s.deps.Membership.PlanChange(ctx, change)
 	if err != nil || !plan.MovesLeader || plan.Refusal != nil {

@@ -25,8 +25,7 @@ type Recovery interface {
 	SetAside(ctx context.Context, clusterID string, leader cluster.NodeID, g cluster.Generation) error
 }
 
-// postRecover serves POST /admin/recover at any survivor. It asks the others, and the node with the most up-to-date
-// log executes it.
+// postRecover asks the other survivors; the one with the most up-to-date log executes the recovery.
 func postRecover(c *request, in apiv1.Recover) error {
 	order, err := c.recoveryRequest(in)
 	if err != nil {

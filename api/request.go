@@ -36,8 +36,7 @@ var (
 // maxJSONBody limits bodies that are not values or backups.
 const maxJSONBody = 64 << 10
 
-// request is one request being served. It is also the handler's ResponseWriter, so that metrics and errors see the
-// status.
+// request is one request being served, and its ResponseWriter, so that metrics and errors see the status.
 type request struct {
 	http.ResponseWriter
 	s         *Server
@@ -247,8 +246,7 @@ func (c *request) queryBool(name string) (bool, error) {
 	}
 }
 
-// contextWithLimit returns the context of a request that may take limit, and at most as long as a forwarding node
-// waits.
+// contextWithLimit returns a context for limit, or for as long as a forwarding node waits if that is less.
 func (c *request) contextWithLimit(limit time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(c.r.Context(), min(limit, c.remainingBudget(apiv1.MaxTimeoutMS*time.Millisecond)))
 }
@@ -264,8 +262,7 @@ func (c *request) remainingBudget(limit time.Duration) time.Duration {
 	return limit
 }
 
-// withBody returns a handler that first reads a JSON body: one object without unknown fields. An empty body counts as
-// {}.
+// withBody returns a handler that first reads one JSON object without unknown fields; an empty body counts as {}.
 func withBody[T any](handle func(c *request, in T) error) handler {
 	return func(c *request) error {
 		var in T

@@ -27,8 +27,7 @@ type Sessions interface {
 	Withdraw(ctx context.Context, role, session string) (*state.Role, error)
 }
 
-// createSession serves POST /v1/sessions. It may be repeated: a session whose ID is lost holds nothing and expires
-// after its TTL.
+// createSession may be repeated: a session whose ID is lost holds nothing and expires after its TTL.
 func createSession(c *request, in apiv1.SessionCreate) error {
 	ttl, most := int64(apiv1.DefaultSessionTTLMS), state.MaxSessionTTL.Milliseconds()
 	if in.TTLMS != nil {
@@ -208,8 +207,7 @@ func attachSession(c *request) error {
 	}}, socketOf(c.r.Context()))
 }
 
-// postAttachReport serves POST /v1/sessions/attached, which nodes use to report their attached connections to the
-// leader.
+// postAttachReport is how nodes report their attached connections to the leader.
 func postAttachReport(c *request, in apiv1.AttachReport) error {
 	ctx, cancel := c.contextWithLimit(apiv1.DefaultTimeoutMS * time.Millisecond)
 	defer cancel()

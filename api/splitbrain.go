@@ -76,8 +76,7 @@ func (s *Server) wireReport(r splitbrain.Report) apiv1.SplitBrain {
 // maxLeaderBody limits another node's response to GET /leader.
 const maxLeaderBody = 16 << 10
 
-// AskLeader asks the node at an HTTP address for the leader. A response without a leader is not an error; any other
-// response is.
+// AskLeader asks a node for the leader. A response without a leader is not an error; any other response is.
 func (s *Server) AskLeader(ctx context.Context, id cluster.NodeID) (a splitbrain.Answer, address string, err error) {
 	if address = s.httpAddress(id); address == "" {
 		return a, "", fmt.Errorf("no HTTP address of node %s is known", id)

@@ -38,8 +38,7 @@ const (
 // Deps are the dependencies of a Recorder.
 type Deps struct {
 	Source string // name of this process, never reused
-	// Send puts a batch through the log, here or at the leader. Without an error the batch was applied; with one it
-	// may have been.
+	// Send puts a batch through the log. Without an error it was applied; with one it may have been.
 	Send func(ctx context.Context, batch state.Command) error
 	// SendWithin is the timeout of one Send.
 	SendWithin time.Duration
@@ -79,8 +78,7 @@ type Recorder struct {
 	dirty   bool              // the queue holds records that the file does not
 }
 
-// New loads the spool of an earlier process. It logs and drops a spool that cannot be read, because the node must
-// start anyway.
+// New loads the spool of an earlier process. One that cannot be read is dropped: the node must start.
 func New(d Deps) *Recorder {
 	r := &Recorder{
 		deps: d, log: d.Logger.Named("audit"), wake: make(chan struct{}, 1), urgent: make(chan struct{}, 1),

@@ -9,8 +9,7 @@ import (
 	"northstar/cluster"
 )
 
-// StateSource provides the gauges at each scrape. Its functions are cheap, do not block, and are safe for
-// concurrent use.
+// StateSource provides values at each scrape, in functions that are cheap and safe for concurrent use.
 type StateSource struct {
 	Status func() cluster.NodeStatus
 	Peers  func() []cluster.PeerStatus

@@ -149,8 +149,7 @@ const (
 	overflowLabel = "other"
 )
 
-// limitedVec keeps the children of one labelled metric. A lookup does not allocate, and the number of series is
-// bounded, even if a peer sends arbitrary values.
+// limitedVec bounds the series of a metric, even if a peer sends arbitrary values. A lookup does not allocate.
 type limitedVec[T any] struct {
 	labels int
 	make   func(values ...string) T

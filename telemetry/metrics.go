@@ -22,8 +22,7 @@ const (
 	ResultFailed = "failed"
 )
 
-// Label values whose series exist from the start. Otherwise rate() and increase() miss the first event of a
-// counter.
+// Label values whose series exist from the start: rate() and increase() would miss the first event.
 var (
 	failoverTriggers = []string{"timeout", "connection_lost", "manual", "emergency", "priority", "disk_stall"}
 	otherTriggers    = []string{"startup", "transfer"} // of elections that are not failovers
@@ -60,8 +59,7 @@ type Metrics struct {
 	source   atomic.Pointer[StateSource]
 }
 
-// New returns the metrics of one node, with those of the Go runtime and the process. The caller adds further
-// collectors, such as the RaftSink.
+// New returns the metrics of one node, with those of the Go runtime, the process, and more.
 func New(more ...prometheus.Collector) *Metrics {
 	d := definer{registry: prometheus.NewRegistry()}
 	m := &Metrics{registry: d.registry}
@@ -99,8 +97,7 @@ func (m *Metrics) Handler() http.Handler { return m.handler }
 // Registry returns the node's registry, for tests and further collectors.
 func (m *Metrics) Registry() *prometheus.Registry { return m.registry }
 
-// Election counts an election that this node started. leaderless is the time without a leader before it; it is
-// observed only for won elections.
+// Election counts an election that this node started, and if won, the time without a leader before it.
 func (m *Metrics) Election(trigger, result string, took, leaderless time.Duration) {
 	m.elections.with(trigger, result).Inc()
 	m.electionDuration.Observe(ms(took))
@@ -151,8 +148,7 @@ func (m *Metrics) AuthFailure() { m.authFailures.Inc() }
 // Audit counts n audit records: replicated, spooled, lost.
 func (m *Metrics) Audit(result string, n int) { m.audit.with(result).Add(float64(n)) }
 
-// SplitBrain counts a conflict that this node has detected: a stale leader, two leaders in one term, another
-// cluster or generation, a duplicate node ID.
+// SplitBrain counts a conflict that this node has detected.
 func (m *Metrics) SplitBrain() { m.splitBrains.Inc() }
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -80,8 +80,7 @@ func lookup[T prometheus.Metric](s *RaftSink, kind Kind, key []string, create fu
 	return found, true
 }
 
-// SetGauge implements go-metrics' MetricSink, as do the methods below. Labels are dropped: the series of all peers
-// are added up.
+// SetGauge implements MetricSink, as do the methods below. Labels are dropped: the peers are added up.
 func (s *RaftSink) SetGauge(key []string, v float32) {
 	if g, ok := lookup(s, Gauge, key, func(o prometheus.Opts) prometheus.Gauge {
 		return prometheus.NewGauge(prometheus.GaugeOpts(o))
@@ -126,8 +125,7 @@ func (s *RaftSink) AddSampleWithLabels(key []string, v float32, _ []gometrics.La
 	s.AddSample(key, v)
 }
 
-// Describe implements prometheus.Collector. It sends nothing: the library's metrics are not known in advance, so
-// the collector is unchecked.
+// Describe sends nothing: the library's metrics are not known in advance, so the collector is unchecked.
 func (s *RaftSink) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.

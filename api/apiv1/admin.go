@@ -207,8 +207,7 @@ type SplitBrainCheck struct {
 	DryRun bool   `json:"dry_run,omitempty" doc:"makes no difference: a check changes nothing but what is known"`
 }
 
-// SplitBrain is the response to it and to GET /admin/splitbrain: the responding node's assessment of the members'
-// claims.
+// SplitBrain is the response to it and to GET /admin/splitbrain: what the answering node makes of all claims.
 type SplitBrain struct {
 	Verdict   string              `json:"verdict" enum:"ok,unreachable,stale_leader,foreign_cluster,split_brain" doc:"the gravest of the findings"`
 	Findings  []SplitBrainFinding `json:"findings"`

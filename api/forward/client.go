@@ -25,8 +25,7 @@ type dialError struct{ err error }
 func (e *dialError) Error() string { return e.err.Error() }
 func (e *dialError) Unwrap() error { return e.err }
 
-// newTransport returns the HTTP transport for connections to other nodes. A connection attempt lasts at most as long
-// as a request may be queued.
+// newTransport returns the transport to other nodes. It connects for as long as a request may be queued at most.
 func newTransport(c Config) *http.Transport {
 	connect := func(ctx context.Context, _, addr string) (net.Conn, error) {
 		ctx, cancel := context.WithTimeout(ctx, 2*c.TimeoutMax)
@@ -72,8 +71,7 @@ type Caller struct {
 	Authorization string // set if nodes accept only tokens
 }
 
-// setIdentityHeaders names this node and the caller. The caller's token is sent only if the other node accepts no
-// asserted identities.
+// setIdentityHeaders names this node and the caller, whose token is sent only if no asserted identity is accepted.
 func (f *Forwarder) setIdentityHeaders(h http.Header, c Caller) {
 	h.Set(apiv1.HeaderForwardedBy, string(f.Self))
 	switch {
@@ -90,8 +88,7 @@ func (f *Forwarder) setIdentityHeaders(h http.Header, c Caller) {
 // Overhead is the part of a request's time that a forwarding node reserves for itself.
 const Overhead = 100 * time.Millisecond
 
-// setTimeoutHeader sets how much time is left for the other node. Its response, or its timeout error, must arrive
-// before this node gives up.
+// setTimeoutHeader leaves the other node the time in which its response arrives before this node gives up.
 func setTimeoutHeader(ctx context.Context, h http.Header) {
 	if deadline, ok := ctx.Deadline(); ok {
 		left := time.Until(deadline)

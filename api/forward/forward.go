@@ -78,8 +78,7 @@ type Client interface {
 	http.ResponseWriter
 	// Caller returns the identity that other nodes receive.
 	Caller() Caller
-	// RecordedElsewhere is called before another node's response is copied. That node has made the audit record of
-	// the request.
+	// RecordedElsewhere is called before the response of another node, which made the audit record, is copied.
 	RecordedElsewhere()
 }
 
@@ -98,8 +97,7 @@ type Request struct {
 	OldLeaderGrace time.Duration                   // extra time for a deposed leader to answer
 	Local          func(ctx context.Context) error // serves the request here; CodeNoLeader if this node does not lead
 
-	// FinalCode is a refusal that is final even after an earlier attempt with unknown outcome; 0: only the refusals
-	// of the state.
+	// FinalCode is final even after an attempt with unknown outcome; 0: only refusals of the state are.
 	FinalCode cluster.Code
 	// mayHaveApplied: an earlier attempt may have been applied. A later refusal proves nothing then: the request is
 	// retried, or its outcome is unknown.
@@ -177,14 +175,12 @@ func (r *Request) noResponseError(format string, args ...any) error {
 	return problem.NoLeader(format, args...)
 }
 
-// smallResponse is the size up to which a response is read completely before it is copied. If the leader dies during
-// such a response, only the attempt fails, not the request.
+// smallResponse is read completely before it is copied: if the leader dies in it, only the attempt fails.
 const smallResponse = 64 << 10
 
 var copyBuffers = sync.Pool{New: func() any { return new([smallResponse]byte) }}
 
-// copyResponse copies another node's response and adds that node's address, so that the client can connect there next
-// time. A not-leader response becomes an error.
+// copyResponse copies a response and adds the leader's address for next time. A not-leader response is an error.
 func (r *Request) copyResponse(resp *http.Response, leader *Leader, addr string) error {
 	buf := copyBuffers.Get().(*[smallResponse]byte)
 	defer copyBuffers.Put(buf)
@@ -230,8 +226,7 @@ func (r *Request) copyResponse(resp *http.Response, leader *Leader, addr string)
 	return nil
 }
 
-// readUpTo reads until buf is full or r ends; complete reports that r ended. io.ReadFull does not tell an end from a
-// broken connection.
+// readUpTo reads until buf is full or r ends, which complete reports: io.ReadFull does not tell a broken connection.
 func readUpTo(r io.Reader, buf []byte) (n int, complete bool, err error) {
 	for n < len(buf) {
 		m, err := r.Read(buf[n:])

@@ -19,8 +19,7 @@ const (
 	flushBytes        = 32 << 10         // encoded events are sent when they reach this size
 )
 
-// Events writes one stream of server-sent events. It holds one buffer, and fails writeTimeout after the client has
-// stopped reading.
+// Events writes one stream of server-sent events. It fails writeTimeout after the client has stopped reading.
 type Events struct {
 	w      http.ResponseWriter
 	rc     *http.ResponseController
@@ -28,9 +27,8 @@ type Events struct {
 	buf    []byte
 }
 
-// Start begins the response, with the headers that w already has. It sends the first bytes immediately: the client
-// knows that it misses nothing from then on. encode returns the problem document of the event that ends a failed
-// stream.
+// Start sends the headers that w has immediately: the client knows that it misses nothing from then on.
+// encode returns the problem document of the event that ends a failed stream.
 func Start(w http.ResponseWriter, encode func(*cluster.Error) apiv1.Problem) (*Events, error) {
 	e := &Events{w: w, rc: http.NewResponseController(w), encode: encode}
 	h := w.Header()
@@ -83,9 +81,8 @@ func (e *Events) Flush() error {
 	return e.rc.Flush()
 }
 
-// Run sends the events that next adds until ctx or draining ends, or next fails. A *cluster.Error of next becomes the
-// last event. next adds at least one event or returns the cause of its context. Run fails if the client does not
-// read.
+// Run sends the events that next adds until ctx or draining ends, or next fails; its *cluster.Error is the last event.
+// next adds an event or returns the cause of its context. Run fails if the client does not read.
 func (e *Events) Run(ctx, draining context.Context, next func(ctx context.Context) error) error {
 	ctx, cancel := WithGraceAfter(ctx, draining, 0)
 	defer cancel()
