@@ -82,7 +82,7 @@ type Deps struct {
 	Leadership LeadershipMover
 	Sessions   Sessions
 	// Renewals returns the renewer of this node's attached sessions, which reports to the leader. Server.Run runs it.
-	Renewals   func(attach.Reporter) attach.Renewals
+	Renewals   func(*attach.Server) attach.Renewals
 	SplitBrain SplitBrain
 	Audit      Auditor
 	Journal    *telemetry.Journal

@@ -149,9 +149,7 @@ func fillPeer(m *apiv1.Member, p cluster.PeerStatus, leader cluster.NodeID, sile
 	m.Healthy, m.LagEntries = p.Healthy, p.LagEntries
 	m.Reasons = append(m.Reasons, p.Reasons...)
 	if p.Contacted {
-		silent = p.LastContact
-		n := p.LastContact.Milliseconds()
-		m.LastContactMS = &n
+		silent, m.LastContactMS = p.LastContact, new(p.LastContact.Milliseconds())
 	}
 	switch {
 	case p.ID == leader:

@@ -92,15 +92,13 @@ func (s *Server) lifecycle(st cluster.NodeStatus) cluster.Lifecycle {
 
 // contactMS returns the age of the leader's last message; nil without one.
 func contactMS(st cluster.NodeStatus) *int64 {
-	var n int64
 	switch {
 	case st.Role == cluster.Leader:
+		return new(int64)
 	case st.LeaderContactAge < 0:
 		return nil
-	default:
-		n = st.LeaderContactAge.Milliseconds()
 	}
-	return &n
+	return new(st.LeaderContactAge.Milliseconds())
 }
 
 func ceilMS(d time.Duration) int64 { return int64(math.Ceil(float64(d) / float64(time.Millisecond))) }

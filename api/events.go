@@ -117,7 +117,7 @@ func (s *Server) waitOwnEvents(ctx context.Context, since, typ string) error {
 	if err != nil {
 		return err
 	}
-	cursor, err := s.deps.Journal.Cursor(own.offset(s.deps.Node.ID), typ)
+	cursor, err := s.deps.Journal.Cursor(own.offsets[s.deps.Node.ID], typ)
 	if err == nil {
 		_, err = cursor.Next(turn, 1)
 	}
@@ -146,14 +146,10 @@ type eventOffsets struct {
 	offsets map[cluster.NodeID]string
 }
 
-func (p eventOffsets) offset(id cluster.NodeID) string { return p.offsets[id] }
-
 // withOffset returns p with another offset for one node, which becomes the first.
 func (p eventOffsets) withOffset(id cluster.NodeID, seq string) eventOffsets {
-	at := maps.Clone(p.offsets)
-	if at == nil {
-		at = map[cluster.NodeID]string{}
-	}
+	at := map[cluster.NodeID]string{}
+	maps.Copy(at, p.offsets)
 	at[id] = seq
 	return eventOffsets{owner: id, offsets: at}
 }
@@ -235,14 +231,16 @@ func (c *request) askEvents(ctx context.Context, from eventOffsets, typ string, 
 	parts := make([]nodePage, len(ids))
 	var asking sync.WaitGroup
 	for i, id := range ids {
-		ask := func(since string) (apiv1.Events, error) {
+		ask := func(since string) (page apiv1.Events, err error) {
 			if i == 0 {
 				return c.s.ownEvents(since, typ, limit)
 			}
-			return c.eventsOf(ctx, id, since, typ, limit)
+			query := url.Values{"limit": {strconv.Itoa(limit)}, "since": {since}, "type": {typ}}
+			err = c.askMember(ctx, id, apiv1.PathEvents, query, &page)
+			return page, err
 		}
 		asking.Go(func() {
-			page, err := ask(from.offset(id))
+			page, err := ask(from.offsets[id])
 			if cluster.IsCode(err, cluster.CodeHistoryCompacted) && id != from.owner {
 				page, err = ask("")
 			}
@@ -251,21 +249,6 @@ func (c *request) askEvents(ctx context.Context, from eventOffsets, typ string, 
 	}
 	asking.Wait()
 	return parts
-}
-
-// eventsOf requests another node's own events.
-func (c *request) eventsOf(ctx context.Context, id cluster.NodeID, since, typ string, limit int) (page apiv1.Events,
-	err error,
-) {
-	query := url.Values{"limit": {strconv.Itoa(limit)}}
-	if since != "" {
-		query.Set("since", since)
-	}
-	if typ != "" {
-		query.Set("type", typ)
-	}
-	err = c.askMember(ctx, id, apiv1.PathEvents, query, &page)
-	return page, err
 }
 
 // mergePages merges the pages of nodes in order of time: at most limit items, or the newest limit items if latest.

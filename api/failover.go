@@ -181,9 +181,8 @@ func (s *Server) autoFailover(now time.Time) apiv1.AutoFailoverState {
 	view := s.reads.View()
 	set := view.Settings()
 	out := apiv1.AutoFailoverState{Enabled: view.AutoFailover(now), Reason: set.Reason, Operator: set.Operator}
-	if !out.Enabled && set.PausedUntil != 0 {
-		until := unixNano(set.PausedUntil)
-		out.PausedUntil = &until
+	if !out.Enabled {
+		out.PausedUntil = timePtr(set.PausedUntil)
 	}
 	return out
 }

@@ -328,7 +328,7 @@ func testDeps(f *fakeCluster) Deps {
 		Recovery:   f,
 		Backups:    f,
 		Leader:     f,
-		Renewals:   func(r attach.Reporter) attach.Renewals { return roles.NewAttachments(r, 300*time.Millisecond) },
+		Renewals:   func(r *attach.Server) attach.Renewals { return roles.NewAttachments(r, 300*time.Millisecond) },
 		Leadership: fakeTransfer(noTransfer),
 		Sessions:   newSessionManager(f),
 		SplitBrain: &fakeSplitBrain{},

@@ -98,8 +98,7 @@ func wirePlan(p cluster.Plan) apiv1.Plan {
 		})
 	}
 	if w.GapSamples = p.Gap.Samples; p.Gap.Samples > 0 {
-		expected, worst := ceilMS(p.Gap.Expected), ceilMS(p.Gap.Worst)
-		w.ExpectedGapMS, w.WorstGapMS = &expected, &worst
+		w.ExpectedGapMS, w.WorstGapMS = new(ceilMS(p.Gap.Expected)), new(ceilMS(p.Gap.Worst))
 	}
 	return w
 }

@@ -188,8 +188,7 @@ func (c *request) wireRole(v *state.View, r *state.Role) apiv1.Role {
 		AcquiredAt: timePtr(t.AcquiredAt),
 	}
 	if s, lives := v.Session(t.Session); lives && !c.stale() {
-		until := time.Now().Add(c.s.deps.Sessions.Remaining(s)).UTC()
-		out.LeaseUntil = &until
+		out.LeaseUntil = new(time.Now().Add(c.s.deps.Sessions.Remaining(s)).UTC())
 	}
 	return out
 }
@@ -217,6 +216,5 @@ func timePtr(nano int64) *time.Time {
 	if nano == 0 {
 		return nil
 	}
-	t := unixNano(nano)
-	return &t
+	return new(unixNano(nano))
 }

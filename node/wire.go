@@ -101,7 +101,7 @@ func (n *Node) apiDeps() api.Deps {
 		Backups: n.consensus, Leader: n.consensus,
 		Leadership: n.failover, Sessions: n.roles, SplitBrain: n.splitBrain, Audit: n.audit, Entropy: n.env.Entropy,
 		Journal: n.journal, Metrics: n.metrics, Logger: n.log,
-		Renewals: func(r attach.Reporter) attach.Renewals { return roles.NewAttachments(r, n.cfg.Election.TimeoutMax) },
+		Renewals: func(r *attach.Server) attach.Renewals { return roles.NewAttachments(r, n.cfg.Election.TimeoutMax) },
 		Node: api.NodeInfo{
 			ID: n.cfg.ID, BootID: n.boot, ClusterName: n.cfg.ClusterName, HTTPAddress: n.httpAddr,
 			RaftAddress: n.raftAddr,

@@ -27,21 +27,10 @@ type Renewals interface {
 	Run(ctx context.Context) error
 }
 
-// Reporter reports this node's connections to the leader.
-type Reporter interface {
-	// Leader returns a context that ends when the leader or its term changes. While neither does, it is the same one.
-	Leader() context.Context
-	// Renew reports live connections and returns one result for each. Detach reports closed connections.
-	Renew(ctx context.Context, credential string, list []cluster.Attachment) ([]cluster.AttachResult, error)
-	Detach(ctx context.Context, credential string, list []cluster.Attachment) error
-	// LeaveThisNode reports whether clients must attach to another node.
-	LeaveThisNode() bool
-}
-
 // Config are the dependencies of a Server. All are required.
 type Config struct {
-	BootID   string // part of the names of connections
-	Renewals func(Reporter) Renewals
+	BootID   string                 // part of the names of connections
+	Renewals func(*Server) Renewals // which reports connections by the methods of Server
 	Sessions Sessions
 	Forward  *forward.Forwarder
 	Stopping context.Context // ends when this node is stopping

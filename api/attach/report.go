@@ -23,13 +23,13 @@ type Sessions interface {
 	Detach(ctx context.Context, list []cluster.Attachment) error
 }
 
-// Leader implements Reporter.
+// Leader returns a context that ends when the leader or its term changes. While neither does, it is the same one.
 func (s *Server) Leader() context.Context { return s.Forward.Leader.Current().Changed }
 
-// LeaveThisNode implements Reporter.
+// LeaveThisNode reports whether clients must attach to another node.
 func (s *Server) LeaveThisNode() bool { return s.Leave() }
 
-// Renew reports live connections to the leader, which may be this node.
+// Renew reports live connections to the leader, which may be this node, and returns one result for each.
 func (s *Server) Renew(
 	ctx context.Context, credential string, list []cluster.Attachment,
 ) ([]cluster.AttachResult, error) {
