@@ -118,12 +118,10 @@ func removeNode(c *request, _ struct{}) error {
 	return c.reply(apiv1.NodeRemoved{ID: c.param})
 }
 
-// watchNodes serves GET /v1/nodes/watch, on any node, as watchKeys does for keys.
 func watchNodes(c *request) error {
 	return c.follow(c.s.reads.NodeFeed(), "", c.encodeNodeChange)
 }
 
-// encodeNodeChange appends one change of a node to a stream.
 func (c *request) encodeNodeChange(e *stream.Events, ch *state.Change) error {
 	n, err := state.DecodeAppNode(ch.Value)
 	if err != nil {

@@ -10,7 +10,6 @@ import (
 	"northstar/state"
 )
 
-// Values of ?class= of GET /admin/audit.
 var auditClasses = map[string]state.AuditClass{"clients": state.AuditClients, "operators": state.AuditOperators}
 
 // listAudit serves GET /admin/audit: the newest records, or those after since, in both cases oldest first.
@@ -38,7 +37,6 @@ func listAudit(c *request) error {
 	})
 }
 
-// auditPage returns a page of the log.
 func auditPage(v *state.View, from bool, since uint64, limit int, wanted func(*state.AuditRecord) bool) apiv1.Audit {
 	counts := v.AuditCounts()
 	out := apiv1.Audit{

@@ -22,7 +22,6 @@ import (
 	"northstar/telemetry"
 )
 
-// identity is the authenticated caller.
 type identity struct {
 	name string // name in the token or certificate, "loopback" or "insecure"
 	role token.Role
@@ -82,7 +81,6 @@ func (a *authenticator) load() (changed bool, err error) {
 	return true, nil
 }
 
-// run re-reads the token file until ctx ends.
 func (a *authenticator) run(ctx context.Context) {
 	if a.read == nil {
 		return
@@ -124,7 +122,6 @@ func (s *Server) TokenProblem() string {
 	return ""
 }
 
-// authorize identifies the caller and checks its permission.
 func (c *request) authorize() error {
 	a := c.s.auth
 	if c.write {

@@ -54,7 +54,6 @@ func campaign(c *request, in apiv1.Campaign) error {
 	return c.reply(c.wireRole(c.s.reads.View(), role))
 }
 
-// maxCampaignDuration limits a campaign as a whole.
 const maxCampaignDuration = apiv1.MaxWaitMS*time.Millisecond + campaignGrace
 
 func (c *request) campaignCommand(in apiv1.Campaign) (state.Command, error) {

@@ -54,7 +54,6 @@ func (s *Server) leadersView(ctx context.Context, leader cluster.NodeID) ([]byte
 	return body.([]byte), nil
 }
 
-// clusterView returns the cluster as this node sees it.
 func (s *Server) clusterView(now time.Time) apiv1.Cluster {
 	st, view := s.reads.Status(), s.reads.View()
 	out := apiv1.Cluster{

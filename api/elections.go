@@ -94,7 +94,6 @@ func (c *request) lostElectionsOfMembers(limit int) (lost []apiv1.Election, miss
 	return lost, missing
 }
 
-// otherMembers returns the members except this node.
 func (s *Server) otherMembers() []cluster.NodeID {
 	var ids []cluster.NodeID
 	for _, m := range s.reads.View().Members() {
@@ -105,7 +104,6 @@ func (s *Server) otherMembers() []cluster.NodeID {
 	return ids
 }
 
-// maxMemberResponse limits another node's response.
 const maxMemberResponse = 8 << 20
 
 // askMember decodes another node's response to a GET, of timeout-max at most. 410 becomes CodeHistoryCompacted.

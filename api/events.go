@@ -164,7 +164,6 @@ func (p eventOffsets) String() string {
 	return strings.Join(parts, ",")
 }
 
-// maxEventOffsets limits the nodes in one seq.
 const maxEventOffsets = 1000
 
 func parseEventOffsets(seq string) (eventOffsets, error) {
@@ -183,7 +182,6 @@ func parseEventOffsets(seq string) (eventOffsets, error) {
 	return p, nil
 }
 
-// nodePage is one node's response.
 type nodePage struct {
 	id   cluster.NodeID
 	page apiv1.Events

@@ -222,7 +222,6 @@ func postAutoFailover(c *request, in apiv1.AutoFailover) error {
 	return c.reply(c.s.autoFailover(time.Now()))
 }
 
-// planAutoFailover returns what a change of the setting would do.
 func (c *request) planAutoFailover(enabled bool, ttl time.Duration) cluster.Plan {
 	st, view := c.s.reads.Status(), c.s.reads.View()
 	p := cluster.Plan{

@@ -99,7 +99,6 @@ func jsonFields(t reflect.Type) map[string]reflect.Type {
 	return fields
 }
 
-// jsonProblem returns the error that names an invalid field of a body.
 func jsonProblem(err error) error {
 	var typ *json.UnmarshalTypeError
 	if errors.As(err, &typ) && typ.Field != "" {

@@ -255,7 +255,6 @@ func (s *Server) newestRevision(ctx context.Context) uint64 {
 	return max(own, view.Revision)
 }
 
-// encodeChange appends one change of a key to a stream.
 func encodeChange(e *stream.Events, ch *state.Change) error {
 	id := strconv.FormatUint(ch.Revision, 10)
 	return e.EventFunc(id, changeName(ch), func(b []byte) []byte {
@@ -265,7 +264,6 @@ func encodeChange(e *stream.Events, ch *state.Change) error {
 	})
 }
 
-// changeName returns the name of the event for a change.
 func changeName(ch *state.Change) string {
 	if ch.Deleted {
 		return apiv1.EventDelete

@@ -49,7 +49,6 @@ func deleteKey(c *request) error {
 	return c.writeKey(w)
 }
 
-// keyWrite is a write to one key.
 type keyWrite struct {
 	conditions
 	command state.Command
@@ -136,7 +135,6 @@ func (c *request) value() (body []byte, err error) {
 	return body, nil
 }
 
-// checkContentEncoding refuses compressed bodies, which this API does not support.
 func (c *request) checkContentEncoding() error {
 	if enc := c.r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
 		return problem.Status(http.StatusUnsupportedMediaType, "Content-Encoding: want none, got %q", enc)
@@ -200,7 +198,6 @@ func parseConditions(h http.Header) (conditions, error) {
 	return cond, nil
 }
 
-// parseETag reads a revision in its quotes.
 func parseETag(s string) (uint64, error) {
 	if len(s) < 3 || s[0] != '"' || s[len(s)-1] != '"' {
 		return 0, strconv.ErrSyntax

@@ -20,14 +20,12 @@ type Auditor interface {
 	RecordDurable(context.Context, state.AuditRecord)
 }
 
-// auditFields are the fields of an audit record that come from the body.
 type auditFields struct {
 	request string // the body of a call to /admin
 	Reason  string `json:"reason"`
 	DryRun  bool   `json:"dry_run"`
 }
 
-// captureAuditFields stores the audit fields of an operator's body.
 func (c *request) captureAuditFields(body []byte) {
 	if !c.administrative() {
 		return

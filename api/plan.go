@@ -10,7 +10,6 @@ import (
 	"northstar/state"
 )
 
-// planParams are the plan parameters of an operator's call.
 type planParams struct {
 	dryRun bool
 	id     string // of the plan to execute; "": none
@@ -71,7 +70,6 @@ func plannedTarget(field, value, planID string) (cluster.NodeID, error) {
 	return target, nil
 }
 
-// wirePlan returns a plan as the response to a dry run.
 func wirePlan(p cluster.Plan) apiv1.Plan {
 	w := apiv1.Plan{
 		DryRun: true, PlanID: p.ID(), Action: p.Action, Term: p.Term, Membership: p.Membership,

@@ -33,7 +33,6 @@ var (
 	crossOrigin = http.NewCrossOriginProtection()
 )
 
-// maxJSONBody limits bodies that are not values or backups.
 const maxJSONBody = 64 << 10
 
 // request is one request being served, and its ResponseWriter, so that metrics and errors see the status.
@@ -177,7 +176,6 @@ func (s *Server) admit(c *request) (release func(), err error) {
 	return func() { count.Add(-1) }, nil
 }
 
-// wantsStream reports whether the client asked for server-sent events.
 func (c *request) wantsStream() bool {
 	return strings.Contains(c.r.Header.Get("Accept"), apiv1.TypeEventStream)
 }
@@ -314,7 +312,6 @@ func (c *request) reply(v any) error {
 	return c.replyJSON(append(body, '\n'))
 }
 
-// replyJSON answers 200 with a JSON text.
 func (c *request) replyJSON(body []byte) error {
 	return c.respond(http.StatusOK, typeJSON, body)
 }

@@ -27,7 +27,6 @@ func evictRole(c *request, in apiv1.RoleEvict) error {
 	return c.changeRole(roleMoveParams{action: "role_evict", reason: in.Reason, plan: planParams{in.DryRun, in.PlanID}})
 }
 
-// roleMoveParams are the parameters of a call that takes a role from its holder.
 type roleMoveParams struct {
 	action string
 	to     string // session; "": next candidate
@@ -97,7 +96,6 @@ func waitsForPreviousHolder(v *state.View, r *state.Role) bool {
 	return any && !r.Held() && (r.RevokedFrom != "" || v.LockDelay(r) > 0)
 }
 
-// planRole returns what a change of a role would do.
 func (c *request) planRole(ch roleMoveParams, r *state.Role) cluster.Plan {
 	st := c.s.reads.Status()
 	p := cluster.Plan{

@@ -61,7 +61,6 @@ func getRole(c *request) error {
 	})
 }
 
-// vacantError is the 404 of a vacant role.
 func vacantError(v *state.View, r *state.Role) *cluster.Error {
 	e := problem.Status(http.StatusNotFound, "role: nobody holds %q", r.Name)
 	if len(r.Queue) > 0 {
@@ -80,7 +79,6 @@ func (c *request) setRevision(v *state.View) {
 	c.Header()["X-Northstar-Revision"] = []string{strconv.FormatUint(v.Revision(), 10)}
 }
 
-// getRoleHistory serves GET /v1/roles/{role}/history, newest first, with the current tenure.
 func getRoleHistory(c *request) error {
 	if err := state.CheckRole(c.param); err != nil {
 		return err
@@ -101,7 +99,6 @@ func getRoleHistory(c *request) error {
 	})
 }
 
-// watchRole serves GET /v1/roles/{role}/watch, on any node, as watchKeys does for keys.
 func watchRole(c *request) error {
 	if err := state.CheckRole(c.param); err != nil {
 		return err
@@ -109,7 +106,6 @@ func watchRole(c *request) error {
 	return c.follow(c.s.reads.RoleFeed(), state.RoleKey(c.param), encodeRoleEvent)
 }
 
-// encodeRoleEvent appends one election or vacancy to a stream.
 func encodeRoleEvent(e *stream.Events, ch *state.Change) error {
 	ev, err := state.DecodeRoleEvent(ch.Value)
 	if err != nil {
@@ -162,7 +158,6 @@ func resignRole(c *request) error {
 // Tokens are integers that JSON can represent exactly.
 const maxToken = 1<<53 - 1
 
-// roleError is a refusal that names the role's holder.
 type roleError struct {
 	refusal *cluster.Error
 	role    apiv1.Role
@@ -171,7 +166,6 @@ type roleError struct {
 func (e *roleError) Error() string { return e.refusal.Error() }
 func (e *roleError) Unwrap() error { return e.refusal }
 
-// roleProblem is a problem with the role's holder.
 type roleProblem struct {
 	apiv1.Problem
 	apiv1.Role

@@ -143,7 +143,6 @@ func getSession(c *request) error {
 	})
 }
 
-// listSessions serves GET /v1/sessions, oldest first.
 func listSessions(c *request) error {
 	limit, after, err := c.page()
 	if err != nil {
@@ -162,7 +161,6 @@ func listSessions(c *request) error {
 	})
 }
 
-// page reads ?limit= and ?after=.
 func (c *request) page() (limit int, after string, err error) {
 	limit, err = c.queryLimit(apiv1.MaxListLimit)
 	return limit, c.query.Get("after"), err

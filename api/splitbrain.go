@@ -73,7 +73,6 @@ func (s *Server) wireReport(r splitbrain.Report) apiv1.SplitBrain {
 	return out
 }
 
-// maxLeaderBody limits another node's response to GET /leader.
 const maxLeaderBody = 16 << 10
 
 // AskLeader asks a node for the leader. A response without a leader is not an error; any other response is.

@@ -6,10 +6,8 @@ import (
 	"northstar/api/token"
 )
 
-// handler serves one request.
 type handler func(*request) error
 
-// route is one row of the table.
 type route = openapi.Route[handler]
 
 // Parameters that several routes share.
@@ -49,7 +47,6 @@ func jsonResponse(v any, doc string, headers ...openapi.Param) []openapi.Respons
 	return []openapi.Response{{Status: 200, Media: apiv1.TypeJSON, Value: v, Doc: doc, Headers: headers}}
 }
 
-// planResponse is the response to a call that may be a dry run.
 func planResponse(v any, doc string) []openapi.Response {
 	return append(jsonResponse(v, doc+"; with dry_run: the plan", leaderHeader), jsonResponse(apiv1.Plan{}, "")...)
 }
@@ -132,7 +129,6 @@ func query(params ...openapi.Param) func(*route) {
 	return func(r *route) { r.Query = params }
 }
 
-// table has all routes.
 var table = []route{
 	// Discovery and health: without authentication, and served even if the node is busy.
 	public("GET", "/leader", getLeader, "Get the leader known to this node",

@@ -52,7 +52,6 @@ type Deps struct {
 	Logger hclog.Logger
 }
 
-// entry is one record that is not acknowledged yet.
 type entry struct {
 	source  string
 	seq     uint64
@@ -97,7 +96,6 @@ func New(d Deps) *Recorder {
 	return r
 }
 
-// loadSpool queues the records of earlier processes.
 func (r *Recorder) loadSpool(data []byte) error {
 	batches, err := state.DecodeBatch(data)
 	if err != nil {
@@ -218,7 +216,6 @@ func pause(ctx context.Context, d time.Duration, urgent, changed <-chan struct{}
 	}
 }
 
-// sendAll sends batches until the queue is empty.
 func (r *Recorder) sendAll(ctx context.Context) error {
 	for {
 		r.mu.Lock()
@@ -339,7 +336,6 @@ func (r *Recorder) truncateSpool() error {
 	return nil
 }
 
-// size returns the approximate memory of a record.
 func size(r *state.AuditRecord) int {
 	return 64 + len(r.Who) + len(r.From) + len(r.What) + len(r.Request) + len(r.Reason) + len(r.Detail)
 }

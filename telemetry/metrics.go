@@ -30,7 +30,6 @@ var (
 	proposalResults  = []string{"ok", "refused", "not_proposed", "busy", "read_only", "unknown"}
 )
 
-// successWindow is the period of election_success_rate.
 const successWindow = 5 * time.Minute
 
 // Metrics are the metrics of one node. Its methods are safe for concurrent use and never block.

@@ -177,7 +177,6 @@ const (
 	maxBreakers         = 1024 // addresses remembered; members may change their addresses
 )
 
-// errCircuitOpen is the error of a request that was not sent.
 var errCircuitOpen = errors.New("it has not answered lately and is not waited for")
 
 // circuitBreakers holds one circuit breaker for each address. Safe for concurrent use.

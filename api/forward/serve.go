@@ -86,7 +86,6 @@ func isNodeUnavailable(err error) bool {
 	return errors.As(err, &e) && e.HTTPStatus() == http.StatusServiceUnavailable
 }
 
-// redirect answers 307 to the same request at another node.
 func (f *Forwarder) redirect(r *Request, addr string) error {
 	u := *r.HTTP.URL
 	u.Scheme, u.Host = f.Scheme(), addr
