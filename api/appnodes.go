@@ -109,10 +109,7 @@ func countNodes(c *request) error {
 
 func removeNode(c *request, _ struct{}) error {
 	cmd := state.Command{Kind: state.KindAppNodeRemove, AppNodeRemove: &state.AppNodeRemove{IDs: []string{c.param}}}
-	if err := cmd.Validate(); err != nil {
-		return err
-	}
-	if _, err := c.propose(cmd, false); err != nil {
+	if _, err := c.proposeValid(cmd, false); err != nil {
 		return err
 	}
 	return c.reply(apiv1.NodeRemoved{ID: c.param})

@@ -42,14 +42,8 @@ func listElections(c *request) error {
 
 // newestElection orders by term, because clocks of candidates may differ; within a term the winner is first.
 func newestElection(a, b apiv1.Election) int {
-	order := func(won bool) int {
-		if won {
-			return 0
-		}
-		return 1
-	}
-	return cmp.Or(cmp.Compare(b.Term, a.Term), cmp.Compare(order(a.Won()), order(b.Won())),
-		b.StartedAt.Compare(a.StartedAt))
+	// "won" is after "lost"
+	return cmp.Or(cmp.Compare(b.Term, a.Term), cmp.Compare(b.Result, a.Result), b.StartedAt.Compare(a.StartedAt))
 }
 
 // lostElections returns the newest lost elections in this node's journal.

@@ -45,12 +45,13 @@ func getReady(c *request) error {
 func (s *Server) checks(now time.Time) (checks, notes []apiv1.Check, ready bool) {
 	st := s.reads.Status()
 	life := s.lifecycle(st)
+	ready = true
 	add := func(name string, ok bool, good, bad string) {
 		detail := good
 		if !ok {
 			detail = bad
 		}
-		checks = append(checks, apiv1.Check{Name: name, OK: ok, Detail: detail})
+		checks, ready = append(checks, apiv1.Check{Name: name, OK: ok, Detail: detail}), ready && ok
 	}
 	add("leader", st.LeaderID != "", fmt.Sprintf("%s, term %d", st.LeaderID, st.Term), "no leader is known")
 	add("caught_up", st.CaughtUp, fmt.Sprintf("applied index %d", st.AppliedIndex),
@@ -59,10 +60,6 @@ func (s *Server) checks(now time.Time) (checks, notes []apiv1.Check, ready bool)
 	add("not_dead", life != cluster.Dead, string(life), "the cluster refuses this node: "+st.DeadReason)
 	refusing := s.deps.SplitBrain.Refusing()
 	add("no_split_brain", refusing == "", "no other leader or cluster is known", refusing)
-	ready = true
-	for _, c := range checks {
-		ready = ready && c.OK
-	}
 	if !s.reads.View().AutoFailover(now) {
 		notes = append(notes, apiv1.Check{
 			Name: "auto_failover", OK: true,

@@ -92,6 +92,14 @@ func (c *request) propose(cmd state.Command, idempotent bool) (result state.Resu
 	return result, nil
 }
 
+// proposeValid is propose for a command that the body decides: an invalid one is refused here.
+func (c *request) proposeValid(cmd state.Command, idempotent bool) (state.Result, error) {
+	if err := cmd.Validate(); err != nil {
+		return state.Result{}, err
+	}
+	return c.propose(cmd, idempotent)
+}
+
 // proposeHere proposes a command here, with the audit record of this call.
 func (c *request) proposeHere(ctx context.Context, cmd state.Command) (state.Result, error) {
 	if c.isAudited(http.StatusOK, 0) {

@@ -141,10 +141,7 @@ func resignRole(c *request) error {
 		Role: c.param, Session: session,
 		Token: uint64(token),
 	}}
-	if err := cmd.Validate(); err != nil {
-		return err
-	}
-	r, err := c.propose(cmd, false)
+	r, err := c.proposeValid(cmd, false)
 	if err != nil {
 		return err
 	}

@@ -43,10 +43,7 @@ func createSession(c *request, in apiv1.SessionCreate) error {
 	cmd := state.Command{Kind: state.KindSessionCreate, SessionCreate: &state.SessionCreate{
 		Nonce: nonce, Name: in.Name, TTL: time.Duration(ttl) * time.Millisecond, Meta: in.Meta,
 	}}
-	if err := cmd.Validate(); err != nil {
-		return err
-	}
-	r, err := c.propose(cmd, true)
+	r, err := c.proposeValid(cmd, true)
 	if err != nil {
 		return err
 	}
@@ -124,10 +121,7 @@ func endSession(c *request, _ struct{}) error {
 		IDs:   []string{c.param},
 		Cause: state.CauseSessionEnded,
 	}}
-	if err := cmd.Validate(); err != nil {
-		return err
-	}
-	if _, err := c.propose(cmd, false); err != nil {
+	if _, err := c.proposeValid(cmd, false); err != nil {
 		return err
 	}
 	return c.reply(apiv1.SessionEnded{SessionID: c.param})

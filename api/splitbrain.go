@@ -91,18 +91,15 @@ func (s *Server) AskLeader(ctx context.Context, id cluster.NodeID) (a splitbrain
 func readLeader(id cluster.NodeID, answer forward.PeerResponse) (splitbrain.Answer, error) {
 	var p apiv1.Problem
 	var l apiv1.Leader
-	switch answer.Status {
-	case http.StatusOK:
-		if err := json.Unmarshal(answer.Body, &l); err != nil {
-			return splitbrain.Answer{}, fmt.Errorf("its answer cannot be read: %w", err)
-		}
-	case http.StatusServiceUnavailable:
-		if json.Unmarshal(answer.Body, &p) == nil && p.Code == int(cluster.CodeNoLeader) {
-			return splitbrain.Answer{By: id}, nil
-		}
-		fallthrough
-	default:
+	if answer.Status == http.StatusServiceUnavailable && json.Unmarshal(answer.Body, &p) == nil &&
+		p.Code == int(cluster.CodeNoLeader) {
+		return splitbrain.Answer{By: id}, nil
+	}
+	if answer.Status != http.StatusOK {
 		return splitbrain.Answer{}, fmt.Errorf("it answered %d", answer.Status)
+	}
+	if err := json.Unmarshal(answer.Body, &l); err != nil {
+		return splitbrain.Answer{}, fmt.Errorf("its answer cannot be read: %w", err)
 	}
 	by, err := cluster.ParseNodeID(l.ObservedBy)
 	if err != nil {
