@@ -130,7 +130,6 @@ type Server struct {
 	loads loads
 	views singleflight.Group // requests for the leader's /v1/cluster
 
-	draining atomic.Bool
 	stopping context.Context // ended by Drain
 	stop     context.CancelFunc
 
@@ -198,10 +197,9 @@ func (s *Server) httpAddress(id cluster.NodeID) string {
 }
 
 // Drain makes the node not ready: it serves no write as leader, and its streams end, to be resumed elsewhere.
-func (s *Server) Drain() {
-	s.draining.Store(true)
-	s.stop()
-}
+func (s *Server) Drain() { s.stop() }
+
+func (s *Server) draining() bool { return s.stopping.Err() != nil }
 
 // HTTPServer returns an http.Server with this handler and its limits, for a listener made by Listener.
 func (s *Server) HTTPServer() *http.Server {

@@ -84,7 +84,7 @@ func (s *Server) status(now time.Time) apiv1.Status {
 
 // lifecycle returns this node's lifecycle, including draining, which only the API knows.
 func (s *Server) lifecycle(st cluster.NodeStatus) cluster.Lifecycle {
-	if s.draining.Load() && st.Lifecycle != cluster.Dead {
+	if s.draining() && st.Lifecycle != cluster.Dead {
 		return cluster.Draining
 	}
 	return st.Lifecycle

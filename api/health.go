@@ -107,7 +107,7 @@ func (c *request) text(s string) error { return c.respond(http.StatusOK, typeTex
 func getLeaderHealth(c *request) error {
 	ctx, cancel := context.WithTimeout(c.r.Context(), c.s.deps.TimeoutMax)
 	defer cancel()
-	if c.s.draining.Load() {
+	if c.s.draining() {
 		return problem.NoLeader("node %s is draining", c.s.deps.Node.ID)
 	}
 	if why := c.s.deps.SplitBrain.Refusing(); why != "" {
@@ -135,7 +135,7 @@ func getFollowerHealth(c *request) error {
 		return notNow("is %s, not follower", st.Role)
 	case st.LeaderContactAge < 0 || st.LeaderContactAge > 2*c.s.deps.TimeoutMax:
 		return notNow("has not heard from leader %s for %v", st.LeaderID, st.LeaderContactAge)
-	case c.s.draining.Load(), st.Lifecycle == cluster.Dead:
+	case c.s.draining(), st.Lifecycle == cluster.Dead:
 		return notNow("is %s", c.s.lifecycle(st))
 	}
 	if maxLag < 0 {

@@ -212,9 +212,6 @@ func postAttachReport(c *request, in apiv1.AttachReport) error {
 
 // leaveThisNode reports whether attached clients must attach to another node.
 func (s *Server) leaveThisNode() bool {
-	if s.draining.Load() {
-		return true
-	}
 	m, ok := s.reads.View().Member(s.deps.Node.ID)
-	return ok && m.Lifecycle == cluster.Draining
+	return s.draining() || ok && m.Lifecycle == cluster.Draining
 }
