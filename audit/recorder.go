@@ -66,15 +66,15 @@ type Recorder struct {
 	wake       chan struct{} // capacity 1
 	urgent     chan struct{} // capacity 1: a caller waits
 	logLimiter *rate.Limiter // for log lines about lost records
+	spooled    bool          // the file is not empty; only New and Run use it
 
-	mu      sync.Mutex
-	queue   []entry
-	queued  [2]int // records of each class in the queue
-	bytes   [2]int
-	seq     uint64            // of the last record of this process
-	lost    map[string]uint64 // number of lost records by source
-	spooled bool              // the file is not empty
-	dirty   bool              // the queue holds records that the file does not
+	mu     sync.Mutex
+	queue  []entry
+	queued [2]int // records of each class in the queue
+	bytes  [2]int
+	seq    uint64            // of the last record of this process
+	lost   map[string]uint64 // number of lost records by source
+	dirty  bool              // the queue holds records that the file does not
 }
 
 // New loads the spool of an earlier process. One that cannot be read is dropped: the node must start.
@@ -220,8 +220,14 @@ func (r *Recorder) sendAll(ctx context.Context) error {
 	for {
 		r.mu.Lock()
 		if len(r.queue) == 0 {
+			r.dirty = false
 			r.mu.Unlock()
-			return r.truncateSpool()
+			if !r.spooled {
+				return nil
+			}
+			err := r.deps.Save(nil) // all that it holds is replicated
+			r.spooled = err != nil
+			return err
 		}
 		batch := r.batchAt(0)
 		r.mu.Unlock()
@@ -314,26 +320,6 @@ func (r *Recorder) spool() {
 			e.durable = nil
 		}
 	}
-}
-
-// truncateSpool empties the file when all its records are replicated.
-func (r *Recorder) truncateSpool() error {
-	r.mu.Lock()
-	need := r.spooled && len(r.queue) == 0
-	if need {
-		r.dirty = false
-	}
-	r.mu.Unlock()
-	if !need {
-		return nil
-	}
-	if err := r.deps.Save(nil); err != nil {
-		return err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.spooled = false
-	return nil
 }
 
 func size(r *state.AuditRecord) int {
