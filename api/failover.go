@@ -149,8 +149,12 @@ func (c *request) sendLeadershipRequest(ctx context.Context, o cluster.Leadershi
 		if err := c.verifyPlan(g, p); err != nil {
 			return err
 		}
+		var order any = apiv1.Failover{TargetLeaderID: string(p.Target), Reason: o.Reason}
+		if o.Action == cluster.ActionEmergency {
+			order = apiv1.Emergency{TargetLeaderID: string(p.Target), Force: true, Reason: o.Reason}
+		}
 		var err error
-		if body, err = leadershipRequestBody(o, p); err != nil {
+		if body, err = json.Marshal(order); err != nil {
 			return err
 		}
 	}
@@ -159,14 +163,6 @@ func (c *request) sendLeadershipRequest(ctx context.Context, o cluster.Leadershi
 		return problem.NoLeader("the HTTP address of node %s is not known", p.Executor)
 	}
 	return c.sendTo(ctx, p.Executor, addr, body)
-}
-
-// leadershipRequestBody returns the request for the target of an election.
-func leadershipRequestBody(o cluster.LeadershipRequest, p cluster.Plan) ([]byte, error) {
-	if o.Action == cluster.ActionEmergency {
-		return json.Marshal(apiv1.Emergency{TargetLeaderID: string(p.Target), Force: true, Reason: o.Reason})
-	}
-	return json.Marshal(apiv1.Failover{TargetLeaderID: string(p.Target), Reason: o.Reason})
 }
 
 const (

@@ -161,10 +161,7 @@ func (s *Server) lag(ctx context.Context, st cluster.NodeStatus) (uint64, error)
 	if err := json.Unmarshal(body, &view); err != nil {
 		return 0, err
 	}
-	lag := uint64(0)
-	if st.CommitIndex > st.AppliedIndex {
-		lag = st.CommitIndex - st.AppliedIndex
-	}
+	lag := st.CommitIndex - min(st.CommitIndex, st.AppliedIndex)
 	for _, m := range view.Members {
 		if m.ID == string(s.deps.Node.ID) {
 			return max(lag, m.LagEntries), nil
