@@ -26,12 +26,10 @@ type Op struct {
 
 // Result is what one run measured.
 type Result struct {
-	Clients  int
 	Done     int           // answers with the wanted status
 	Failed   int           // other answers, and broken connections
 	Elapsed  time.Duration // of the measured part
 	P50, P99 time.Duration
-	Max      time.Duration
 }
 
 // PerSecond is the rate of good answers.
@@ -55,7 +53,7 @@ func Run(ctx context.Context, addr string, clients int, d time.Duration, op Op) 
 		running.Go(func() { loops[i].run(ctx) })
 	}
 	running.Wait()
-	res := Result{Clients: clients, Elapsed: d}
+	res := Result{Elapsed: d}
 	var all []time.Duration
 	for _, l := range loops {
 		all = append(all, l.latencies...)
@@ -69,7 +67,7 @@ func Run(ctx context.Context, addr string, clients int, d time.Duration, op Op) 
 		return res, fmt.Errorf("no request of %d succeeded", res.Failed)
 	}
 	slices.Sort(all)
-	res.P50, res.P99, res.Max = Quantile(all, 0.50), Quantile(all, 0.99), all[len(all)-1]
+	res.P50, res.P99 = Quantile(all, 0.50), Quantile(all, 0.99)
 	return res, ctx.Err()
 }
 
