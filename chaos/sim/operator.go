@@ -45,7 +45,7 @@ const (
 // operator makes these calls. Its connections to the nodes are never cut.
 type operator struct {
 	sim   *Simulation
-	http  *traffic.HTTPClient
+	http  *traffic.Machine
 	tasks sync.WaitGroup
 
 	mu     sync.Mutex
@@ -55,7 +55,7 @@ type operator struct {
 
 func (sim *Simulation) newOperator() *operator {
 	return &operator{
-		sim: sim, http: traffic.NewHTTPClient(users{sim}.Machine("operator")),
+		sim: sim, http: users{sim}.Machine("operator"),
 		gone: make([]bool, len(sim.members)),
 	}
 }
