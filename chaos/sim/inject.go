@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"syscall"
 	"time"
+
+	"northstar/cluster"
 )
 
 // fullDisk is what others leave on a full disk: less than the reserve, which
@@ -292,7 +294,9 @@ func (sim *Simulation) transfer(from, to *member, limit time.Duration) bool {
 	sim.running.Go(func() {
 		ctx, cancel := context.WithTimeout(inst.ctx, limit)
 		defer cancel()
-		err := node.TransferTo(ctx, to.id)
+		err := node.TransferTo(ctx, cluster.TransferNotice{
+			To: to.id, Trigger: "transfer", Reason: "the simulation",
+		})
 		sim.events.at(sim.start, "transfer %s to %s: %v", from.id, to.id, err)
 	})
 	return true

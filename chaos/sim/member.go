@@ -26,7 +26,7 @@ type Node interface {
 	LeaseReadBarrier(ctx context.Context) error
 	View() *state.View
 	Status() cluster.NodeStatus
-	TransferTo(ctx context.Context, target cluster.NodeID) error
+	TransferTo(ctx context.Context, notice cluster.TransferNotice) error
 }
 
 // member is one place in the cluster: a machine and a disk that stay, and the
@@ -113,20 +113,14 @@ func (m *member) supervise() {
 		m.mu.Unlock()
 		m.run(inst)
 		<-inst.ctx.Done()
-		time.Sleep(m.restartPause(inst))
+		pause := time.Millisecond // a kill has its own time
+		m.mu.Lock()
+		if inst.stopped {
+			pause = 100 * time.Millisecond // as a service manager has it
+		}
+		m.mu.Unlock()
+		time.Sleep(pause)
 	}
-}
-
-// restartPause is what passes before the next process: little after a kill,
-// which has its own time, more when the node stopped on its own, as a service
-// manager has it.
-func (m *member) restartPause(inst *instance) time.Duration {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if inst.stopped {
-		return 100 * time.Millisecond
-	}
-	return time.Millisecond
 }
 
 // boot starts a process that has no node yet. Called with the lock held.
@@ -189,6 +183,15 @@ func (m *member) kill(powerLoss bool) bool {
 	ran := m.inst != nil
 	m.crash(powerLoss)
 	return ran
+}
+
+// restartEmpty replaces the process by one with an empty disk.
+func (m *member) restartEmpty() {
+	m.keepDown()
+	m.kill(false)
+	m.disk.Wipe()
+	m.sim.safety.Wiped(m.id)
+	m.release()
 }
 
 // crash cuts the network immediately and takes the durable contents of the disk. The

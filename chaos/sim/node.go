@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"northstar/cluster"
+	"northstar/consensus"
 	"northstar/consensus/storage"
 	"northstar/node"
-	"northstar/state"
 )
 
 // Election timeouts of simulated nodes: the defaults of real ones.
@@ -52,7 +52,7 @@ func buildNode(env Env, change func(*node.Config)) (Node, error) {
 	if err != nil {
 		return nil, errors.Join(err, env.Store.Close())
 	}
-	return whole{n}, nil
+	return whole{n.Consensus(), n}, nil
 }
 
 // drifting is a clock of the bubble's time that runs a little fast or slow, the
@@ -65,20 +65,9 @@ func drifting(cfg Config, id cluster.NodeID) func() time.Duration {
 }
 
 // whole is a node as clients of a run see it.
-type whole struct{ *node.Node }
+type whole struct {
+	*consensus.Node
+	node *node.Node
+}
 
-func (n whole) Propose(ctx context.Context, c state.Command) (state.Result, error) {
-	return n.Consensus().Propose(ctx, c)
-}
-func (n whole) ReadBarrier(ctx context.Context) error { return n.Consensus().ReadBarrier(ctx) }
-func (n whole) LeaseReadBarrier(ctx context.Context) error {
-	return n.Consensus().LeaseReadBarrier(ctx)
-}
-func (n whole) View() *state.View          { return n.Consensus().View() }
-func (n whole) Status() cluster.NodeStatus { return n.Consensus().Status() }
-func (n whole) TransferTo(ctx context.Context, target cluster.NodeID) error {
-	return n.Consensus().TransferTo(ctx, cluster.TransferNotice{
-		To: target, Trigger: "transfer",
-		Reason: "the simulation",
-	})
-}
+func (n whole) Run(ctx context.Context) error { return n.node.Run(ctx) }

@@ -122,6 +122,14 @@ func (m FaultWeights) Add(more FaultWeights) FaultWeights {
 	return sum
 }
 
+// faults is the plan, or what the seed makes of it.
+func (c Config) faults() []Fault {
+	if c.Plan != nil {
+		return c.Plan
+	}
+	return Plan(c.Seed, c.Nodes, c.Length, c.Weights, c.FaultInterval, c.FaultDuration)
+}
+
 // Plan draws the faults of a run: the same seed gives the same plan.
 func Plan(seed uint64, nodes int, length time.Duration, mix FaultWeights, gap, spell traffic.Range) []Fault {
 	r := rand.New(rand.NewPCG(seed, 0x706c616e))
@@ -153,9 +161,8 @@ func drawFault(r *rand.Rand, kind FaultKind, nodes int, at time.Duration, spell 
 	case Slow, SlowIn:
 		f.Delay = traffic.Between(time.Millisecond, 500*time.Millisecond).Draw(r)
 	case Delay, LateReply:
-		f.Delay, f.Chance, f.MessageKind = traffic.Between(
-			time.Millisecond, 400*time.Millisecond,
-		).Draw(r), 0.1+0.8*r.Float64(), drawMessages(r)
+		f.Delay = traffic.Between(time.Millisecond, 400*time.Millisecond).Draw(r)
+		f.Chance, f.MessageKind = 0.1+0.8*r.Float64(), drawMessages(r)
 	case Loss, LossReply, Repeat:
 		f.Chance, f.MessageKind = 0.05+0.5*r.Float64(), drawMessages(r)
 	case Lie:

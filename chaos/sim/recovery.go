@@ -66,8 +66,8 @@ func (sim *Simulation) hasOldGeneration(n Node) bool {
 // one.
 func (sim *Simulation) checkOldGenerationIdle(m *member, n Node) {
 	if term := m.disk.CurrentTerm(); term >= recoveryTerm || n.View().Generation().Number > firstNumber {
-		sim.violated(check.Violationf(check.OldGenerationExcluded,
-			"%s has the data of the generation before, and is in term %d", m.id, term))
+		sim.violatedf(check.OldGenerationExcluded, "%s has the data of the generation before, and is in term %d", m.id,
+			term)
 	}
 }
 
@@ -124,8 +124,7 @@ func (o *operator) recover(f Fault) {
 	}
 	for end, i := time.Now().Add(recoverLimit), 0; o.recoveredLeader() == nil; i++ {
 		if time.Now().After(end) {
-			o.sim.violated(check.Violationf(check.Convergence, "of %v none was recovered within %v", order.Survivors,
-				recoverLimit))
+			o.sim.violatedf(check.Convergence, "of %v none was recovered within %v", order.Survivors, recoverLimit)
 			return
 		}
 		// a lost answer does not matter: the leader's status shows the recovery
@@ -226,7 +225,6 @@ func (sim *Simulation) checkOldGenerationLeader(id cluster.NodeID, term uint64) 
 	old := sim.loss.recovered && term < recoveryTerm
 	sim.mu.Unlock()
 	if old {
-		sim.violated(check.Violationf(check.OldGenerationExcluded, "%s leads term %d, after another node was recovered",
-			id, term))
+		sim.violatedf(check.OldGenerationExcluded, "%s leads term %d, after another node was recovered", id, term)
 	}
 }

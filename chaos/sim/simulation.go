@@ -96,6 +96,10 @@ func (sim *Simulation) violated(v check.Violation) {
 	}
 }
 
+func (sim *Simulation) violatedf(invariant, format string, args ...any) {
+	sim.violated(check.Violationf(invariant, format, args...))
+}
+
 // exited records a node that stopped on its own, which it may only do for
 // its disk, or to begin again with its data set aside.
 func (sim *Simulation) exited(m *member, err error) {
@@ -104,21 +108,15 @@ func (sim *Simulation) exited(m *member, err error) {
 	sim.mu.Unlock()
 	sim.events.at(sim.start, "%s stopped by itself: %v", m.id, err)
 	if !allowed {
-		sim.violated(check.Violationf(check.NoUnexpectedExit, "%s stopped: %v", m.id, err))
+		sim.violatedf(check.NoUnexpectedExit, "%s stopped: %v", m.id, err)
 	}
 }
 
 // leads hears from the transport of every message that only a leader sends.
 func (sim *Simulation) leads(id cluster.NodeID, term uint64) {
 	sim.mu.Lock()
-	known := term <= sim.leaderTerm
-	var m *member
-	for i := range sim.members {
-		if sim.members[i].id == id {
-			m = sim.members[i]
-		}
-	}
-	if !known {
+	m := sim.members[slices.IndexFunc(sim.members, func(m *member) bool { return m.id == id })]
+	if term > sim.leaderTerm {
 		sim.leader, sim.leaderTerm = m.index, term
 	}
 	sim.mu.Unlock()
@@ -230,12 +228,8 @@ func (sim *Simulation) sample() {
 // it.
 func (sim *Simulation) checkStable() {
 	if now := sim.safety.MaxTerm(); sim.cfg.NoElections && now != sim.stableTerm {
-		sim.violated(
-			check.Violationf(
-				check.NoNeedlessElection, "the cluster was in term %d after %v, and is in term %d", sim.stableTerm,
-				startupTime, now,
-			),
-		)
+		sim.violatedf(check.NoNeedlessElection, "the cluster was in term %d after %v, and is in term %d",
+			sim.stableTerm, startupTime, now)
 	}
 }
 
@@ -250,12 +244,8 @@ func (sim *Simulation) awaitConvergence(healed time.Time) time.Duration {
 	}
 	deadline := healed.Add(sim.cfg.ConvergeTimeout)
 	if why := sim.operator.repair(deadline); why != "" {
-		sim.violated(
-			check.Violationf(
-				check.Convergence, "%v after healing an operator could not put everything back: %s",
-				sim.cfg.ConvergeTimeout, why,
-			),
-		)
+		sim.violatedf(check.Convergence, "%v after healing an operator could not put everything back: %s",
+			sim.cfg.ConvergeTimeout, why)
 		return sim.cfg.ConvergeTimeout
 	}
 	why := "no write was acknowledged"
@@ -270,7 +260,7 @@ func (sim *Simulation) awaitConvergence(healed time.Time) time.Duration {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	sim.violated(check.Violationf(check.Convergence, "%v after healing: %s", sim.cfg.ConvergeTimeout, why))
+	sim.violatedf(check.Convergence, "%v after healing: %s", sim.cfg.ConvergeTimeout, why)
 	return sim.cfg.ConvergeTimeout
 }
 

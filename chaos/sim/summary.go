@@ -1,6 +1,9 @@
 package sim
 
 import (
+	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"northstar/chaos/check"
@@ -35,4 +38,16 @@ type Summary struct {
 	Report         string            `json:"report,omitempty"`
 	Minimal        []int             `json:"minimal,omitempty"` // the places of the faults that it takes to fail
 	Timeline       *report.Report    `json:"timeline,omitempty"`
+}
+
+// ParseIndexes reads numbers separated by commas.
+func ParseIndexes(s string) (all []int, err error) {
+	for part := range strings.SplitSeq(s, ",") {
+		n, err := strconv.Atoi(part)
+		if err != nil {
+			return nil, fmt.Errorf("places of faults: %w", err)
+		}
+		all = append(all, n)
+	}
+	return all, nil
 }

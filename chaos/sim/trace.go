@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -14,26 +15,18 @@ import (
 // traceLines is how much a trace remembers.
 const traceLines = 400
 
-// ring keeps the newest of what is put into it.
-type ring[T any] struct {
-	items []T
-	next  int
-}
+// ring keeps the newest of what is put into it, twice as many at most.
+type ring[T any] []T
 
 func (r *ring[T]) add(size int, item T) {
-	if len(r.items) < size {
-		r.items = append(r.items, item)
-		return
+	if len(*r) >= 2*size {
+		*r = slices.Delete(*r, 0, size)
 	}
-	r.items[r.next] = item
-	r.next = (r.next + 1) % size
+	*r = append(*r, item)
 }
 
 // last returns the newest n, oldest first.
-func (r *ring[T]) last(n int) []T {
-	all := append(append([]T(nil), r.items[r.next:]...), r.items[:r.next]...)
-	return all[max(0, len(all)-n):]
-}
+func (r ring[T]) last(n int) []T { return slices.Clone(r[max(0, len(r)-n):]) }
 
 // trace is the newest log lines of a node, or of the run itself, in memory:
 // writing a file would change what happens. It may be written to from any
