@@ -24,9 +24,7 @@ import (
 
 type summary = sim.Summary
 
-const (
-	maxFailures = 10 // then it ends: more say nothing new
-)
+const maxFailures = 10 // then it ends: more say nothing new
 
 // runner runs simulated clusters, a few processes at a time.
 type runner struct {
@@ -86,14 +84,12 @@ func exists(kind string, nodes int) error {
 // run keeps procs processes busy until all runs are done, and prints the results.
 func (w *runner) run(ctx context.Context, procs int) error {
 	start := time.Now()
-	errs := make(chan error, procs)
-	for range procs {
-		go func() { errs <- w.work(ctx) }()
+	all := make([]error, procs)
+	var running sync.WaitGroup
+	for i := range procs {
+		running.Go(func() { all[i] = w.work(ctx) })
 	}
-	var all []error
-	for range procs {
-		all = append(all, <-errs)
-	}
+	running.Wait()
 	failed := 0
 	for _, t := range w.stats {
 		_, _ = fmt.Fprintln(w.out, t)
@@ -222,10 +218,8 @@ func byKind(faults map[sim.FaultKind]int) string {
 
 // describe prints a run, and how to see it again.
 func describe(out io.Writer, s summary) {
-	_, _ = fmt.Fprintf(
-		out, "seed %d, %d nodes: %d faults, %d elections, digest %s\n", s.Seed, s.Nodes, s.Effective(), s.Elections,
-		s.Digest,
-	)
+	_, _ = fmt.Fprintf(out, "seed %d, %d nodes: %d faults, %d elections, digest %s\n", s.Seed, s.Nodes, s.Effective(),
+		s.Elections, s.Digest)
 	if s.Timeline != nil {
 		_ = s.Timeline.Text(out) // a write error cannot be reported anywhere
 	}
@@ -256,14 +250,11 @@ type simProcess struct {
 // run runs the process and returns the run's outcome to done. A run that
 // fails is no error; one that brings the process down is.
 func (r simProcess) run(ctx context.Context, done func(summary)) error {
-	cmd := exec.CommandContext(
-		ctx, r.bin, "-test.run", fmt.Sprintf("^TestSim$/^%d_nodes$", r.nodes), "-test.timeout", "0",
-	)
+	cmd := exec.CommandContext(ctx, r.bin, "-test.run", fmt.Sprintf("^TestSim$/^%d_nodes$", r.nodes),
+		"-test.timeout", "0")
 	cmd.Env = append(os.Environ(), "GOMAXPROCS=1", "NORTHSTAR_SIM_JSON=1", "NORTHSTAR_SIM_SCENARIO="+r.scenario,
-		"NORTHSTAR_SIM_SEED=", "NORTHSTAR_SIM_FAULTS="+r.faults,
-		fmt.Sprintf("NORTHSTAR_SIM_FROM=%d", r.seed), "NORTHSTAR_SIM_SEEDS=1", fmt.Sprintf(
-			"NORTHSTAR_SIM_SHRINK=%d", r.minimizeSeconds,
-		))
+		"NORTHSTAR_SIM_SEED=", "NORTHSTAR_SIM_FAULTS="+r.faults, "NORTHSTAR_SIM_SEEDS=1",
+		fmt.Sprintf("NORTHSTAR_SIM_FROM=%d", r.seed), fmt.Sprintf("NORTHSTAR_SIM_SHRINK=%d", r.minimizeSeconds))
 	if r.report {
 		cmd.Env = append(cmd.Env, "NORTHSTAR_SIM_REPORT=1")
 	}
