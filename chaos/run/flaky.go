@@ -78,8 +78,8 @@ func (f flaky) run(ctx context.Context, patterns []string, out io.Writer) error 
 				defer mu.Unlock()
 				_, _ = fmt.Fprintf(out, "| `%s` | %d | %d |\n", p.path, p.runs, len(p.failures))
 				if len(p.failures) > 0 {
-					failed = append(failed, fmt.Errorf("%s failed in %d of %d runs:\n%s", p.path, len(p.failures), p.runs,
-						strings.Join(p.failures, "\n")))
+					failed = append(failed, fmt.Errorf("%s failed in %d of %d runs:\n%s", p.path, len(p.failures),
+						p.runs, strings.Join(p.failures, "\n")))
 				}
 				return nil
 			})

@@ -23,13 +23,15 @@ type attacher struct{ user }
 
 func (a *attacher) run() {
 	ttl := attachedTTL.Milliseconds()
+	create := apiv1.SessionCreate{Name: "attached", TTLMS: &ttl}
 	for a.Pause(20 * time.Millisecond) {
 		var made apiv1.SessionCreated
-		if a.askAny(a.cfg.Timeout, post(apiv1.PathSessions, apiv1.SessionCreate{Name: "attached", TTLMS: &ttl}, &made)) != nil {
+		if a.askAny(a.cfg.Timeout, post(apiv1.PathSessions, create, &made)) != nil {
 			continue
 		}
 		if !a.keep(made.SessionID) {
-			_ = a.askAny(a.cfg.Timeout, Request{Method: http.MethodDelete, Path: apiv1.PathSessions + "/" + made.SessionID})
+			end := Request{Method: http.MethodDelete, Path: apiv1.PathSessions + "/" + made.SessionID}
+			_ = a.askAny(a.cfg.Timeout, end)
 		}
 	}
 }
