@@ -234,7 +234,7 @@ func (f *SLOReport) outside(failovers []FaultInterval, acks []time.Duration, fro
 	for _, o := range append(failovers, FaultInterval{From: to, To: to}) {
 		if end := min(o.From, to); end > from {
 			f.Total += end - from
-			for _, s := range writeGaps(acks, from, end) {
+			for _, s := range Outages(acks, from, end) {
 				f.Down += s.To - s.From
 				f.Silent = append(f.Silent, s)
 			}
@@ -244,8 +244,8 @@ func (f *SLOReport) outside(failovers []FaultInterval, acks []time.Duration, fro
 	}
 }
 
-// writeGaps returns the outages between two times: the periods without an acknowledgement of at least minOutage.
-func writeGaps(acks []time.Duration, from, to time.Duration) (down []FaultInterval) {
+// Outages returns the periods of at least 300 ms between two times without an acknowledgement. acks are sorted.
+func Outages(acks []time.Duration, from, to time.Duration) (down []FaultInterval) {
 	first, _ := slices.BinarySearch(acks, from)
 	for last := from; last < to; first++ {
 		next := to

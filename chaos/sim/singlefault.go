@@ -72,11 +72,8 @@ func (sim *Simulation) checkAttached() []check.Violation {
 	sim.mu.Lock()
 	faults := slices.Clone(sim.downtimes)
 	sim.mu.Unlock()
-	var gaps []check.FaultInterval
 	sim.timeline.mu.Lock()
-	for _, g := range report.GapsOf(sim.timeline.acks, sim.cfg.Length) {
-		gaps = append(gaps, check.FaultInterval{From: g.From, To: g.To})
-	}
+	gaps := report.GapsOf(sim.timeline.acks, sim.cfg.Length)
 	sim.timeline.mu.Unlock()
 	return sim.traffic.CheckAttached(faults, gaps, reportTimeout)
 }
@@ -90,7 +87,7 @@ func (sim *Simulation) measureSLO() *check.SLOReport {
 	sim.timeline.mu.Lock()
 	for _, r := range sim.timeline.leaderships {
 		// the cluster was being made
-		if run.Leaderships = append(run.Leaderships, check.Leadership(r)); r.To < measureFrom {
+		if run.Leaderships = append(run.Leaderships, r); r.To < measureFrom {
 			run.Leaderships = run.Leaderships[:0]
 		}
 	}
