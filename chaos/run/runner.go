@@ -40,18 +40,14 @@ type runner struct {
 
 // stats is what was found with clusters of one kind and size.
 type stats struct {
-	scenario                 string
-	nodes                    int
-	next                     uint64 // seed
-	begun, runs              int
-	injected, effective      int
-	faults                   map[sim.FaultKind]int // that had an effect, by kind
-	messages, elections, ops int
-	undecided                int
-	convergedAfter           []time.Duration
-	cpu                      time.Duration
-	slo                      check.SLOReport // of kinds that are measured
-	failures                 []summary
+	scenario       string
+	nodes          int
+	next           uint64 // seed
+	begun, runs    int
+	sum            summary // of all runs
+	convergedAfter []time.Duration
+	slo            check.SLOReport // of kinds that are measured
+	failures       []summary
 }
 
 func (w *runner) choose(kinds, sizes string) error {
@@ -64,7 +60,9 @@ func (w *runner) choose(kinds, sizes string) error {
 			if err := exists(kind, n); err != nil {
 				return err
 			}
-			w.stats = append(w.stats, &stats{scenario: kind, nodes: n, next: w.from, faults: map[sim.FaultKind]int{}})
+			t := &stats{scenario: kind, nodes: n, next: w.from}
+			t.sum.Faults = map[sim.FaultKind]int{}
+			w.stats = append(w.stats, t)
 		}
 	}
 	return nil
@@ -149,7 +147,7 @@ func (w *runner) wants(t *stats) bool {
 	case w.limit.runs > 0 && t.begun >= w.limit.runs:
 		return false
 	case w.limit.faults > 0:
-		return t.effective < w.limit.faults
+		return t.sum.Effective() < w.limit.faults
 	}
 	return true
 }
@@ -158,20 +156,19 @@ func (w *runner) add(t *stats, s summary) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	t.runs++
-	t.injected += s.Injected
-	t.effective += s.Effective()
+	t.sum.Injected += s.Injected
 	if s.SLO != nil {
 		t.slo.Add(*s.SLO)
 	}
 	for kind, n := range s.Faults {
-		t.faults[kind] += n
+		t.sum.Faults[kind] += n
 	}
-	t.messages += s.Messages
-	t.elections += s.Elections
-	t.ops += s.Ops
-	t.undecided += s.Undecided
+	t.sum.Messages += s.Messages
+	t.sum.Elections += s.Elections
+	t.sum.Ops += s.Ops
+	t.sum.Undecided += s.Undecided
 	t.convergedAfter = append(t.convergedAfter, s.ConvergedAfter)
-	t.cpu += s.CPU
+	t.sum.CPU += s.CPU
 	if len(s.Violations) > 0 {
 		t.failures = append(t.failures, s)
 		describe(w.out, s)
@@ -200,8 +197,9 @@ func (t *stats) String() string {
 	at := func(q float64) time.Duration { return t.convergedAfter[int(q*float64(len(t.convergedAfter)-1))] }
 	return fmt.Sprintf(
 		"%s, %d nodes: %d runs to seed %d, %d failed; %d faults with an effect (%.0f a CPU second) of %d injected, %d messages disturbed, %d elections, %d operations, %d keys undecided; settled in p50 %v p99 %v max %v\n  %s",
-		t.scenario, t.nodes, t.runs, t.next-1, len(t.failures), t.effective, float64(t.effective)/t.cpu.Seconds(),
-		t.injected, t.messages, t.elections, t.ops, t.undecided, at(0.5), at(0.99), at(1), byKind(t.faults))
+		t.scenario, t.nodes, t.runs, t.next-1, len(t.failures), t.sum.Effective(),
+		float64(t.sum.Effective())/t.sum.CPU.Seconds(), t.sum.Injected, t.sum.Messages, t.sum.Elections, t.sum.Ops,
+		t.sum.Undecided, at(0.5), at(0.99), at(1), byKind(t.sum.Faults))
 }
 
 // byKind reports how many faults there were of each kind, the most first.

@@ -7,7 +7,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"northstar/chaos/check"
-	"northstar/chaos/report"
 	"northstar/chaos/traffic"
 	"northstar/cluster"
 	"northstar/transport"
@@ -78,17 +77,9 @@ type Env struct {
 
 // Result is what came of a run.
 type Result struct {
-	Seed           uint64
-	Violations     []check.Violation
-	History        []check.Op
-	Injected       int               // faults
-	Faults         map[FaultKind]int // of these, those that had an effect
-	Messages       int               // lost, delayed or left unanswered beside that
-	Elections      int               // terms that had a leader
-	Commits        uint64            // highest index committed
-	Digest         uint64            // of all that happened, in its order
-	Undecided      int               // keys whose linearizability took too long to check
-	ConvergedAfter time.Duration     // from the healing until all agreed
-	SLO            *check.SLOReport  // nil without probes
-	Timeline       *report.Report    // nil when nothing was violated and none was asked for
+	Outcome
+	Violations []check.Violation
+	History    []check.Op
+	Commits    uint64 // highest index committed
+	Digest     uint64 // of all that happened, in its order
 }

@@ -54,13 +54,16 @@ type Disk struct {
 	data     *contents
 	attached *Store
 	slow     time.Duration // added to each write
-	free     uint64        // bytes left beside the reserve; at 0 writes fail
+	free     uint64        // bytes left beside the reserve; at 0 writes fail with ENOSPC
 	held     bool          // the reserve's space is taken
 	fail     error         // what writes fail with; nil: they succeed
 	stalled  chan struct{} // not nil while writes hang; closed when they go on
 	hook     EntriesHook
 	digest   *digest // of what is written; may be nil
-	onVote   func(candidate string) bool
+
+	// onVote is called when the writing of a vote begins, or of its second part where votes are torn, until it returns
+	// true. It must not wait and not call the disk.
+	onVote func(candidate string) bool
 }
 
 // contents is what stands on a medium.
@@ -78,15 +81,15 @@ func newContents() *contents {
 }
 
 func (c *contents) clone() *contents {
-	return &contents{
-		logs: maps.Clone(c.logs), first: c.first, last: c.last,
-		stable: maps.Clone(c.stable), files: maps.Clone(c.files), snapshots: slices.Clone(c.snapshots), next: c.next,
-	}
+	copied := *c
+	copied.logs, copied.stable, copied.files = maps.Clone(c.logs), maps.Clone(c.stable), maps.Clone(c.files)
+	copied.snapshots = slices.Clone(c.snapshots)
+	return &copied
 }
 
 // NewDisk makes an empty disk. hook may be nil; it must not call the disk.
 func NewDisk(name string, seed uint64, opt DiskOptions, hook EntriesHook) *Disk {
-	return &Disk{name: name, seed: seed, opt: opt, data: newContents(), free: 1 << 40, hook: hook}
+	return &Disk{name: name, seed: seed, opt: opt, data: newContents(), free: emptyDisk, hook: hook}
 }
 
 // Attach returns the store through which the next process uses the disk. The one
@@ -97,9 +100,7 @@ func (d *Disk) Attach() (*Store, error) {
 	if d.attached != nil {
 		return nil, errors.New("sim: disk is in use by another process")
 	}
-	if !d.held && d.free > d.opt.Reserve {
-		d.free, d.held = d.free-d.opt.Reserve, true
-	}
+	_ = d.reserve()
 	anew := d.data.next != nil
 	if anew {
 		d.data = d.data.next
@@ -142,20 +143,18 @@ func (d *Disk) Wipe() {
 	}
 }
 
-// Stall makes every write hang until Unstall or a crash.
-func (d *Disk) Stall() {
+// set changes the disk: its slow, free, fail or onVote. change must not wait.
+func (d *Disk) set(change func(*Disk)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	change(d)
+}
+
+// stall makes every write hang until unstall or a crash. Called with the lock held, like unstall.
+func (d *Disk) stall() {
 	if d.stalled == nil {
 		d.stalled = make(chan struct{})
 	}
-}
-
-// Unstall lets hung writes go on.
-func (d *Disk) Unstall() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.unstall()
 }
 
 func (d *Disk) unstall() {
@@ -163,37 +162,6 @@ func (d *Disk) unstall() {
 		close(d.stalled)
 		d.stalled = nil
 	}
-}
-
-// Slow adds a time to every write. 0 ends it.
-func (d *Disk) Slow(extra time.Duration) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.slow = extra
-}
-
-// SetFree sets the space that others leave beside the reserve. At 0 every write
-// fails with ENOSPC, until the reserve is released.
-func (d *Disk) SetFree(n uint64) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.free = n
-}
-
-// OnVote calls f when the writing of a vote begins, or of its second part where
-// votes are torn, until f returns true. f must not wait and not call the disk.
-// nil ends it.
-func (d *Disk) OnVote(f func(candidate string) bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.onVote = f
-}
-
-// Fail makes every write fail with err. nil ends it.
-func (d *Disk) Fail(err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.fail = err
 }
 
 // Entry returns the durable entry at index, which must not be changed; nil where
@@ -287,6 +255,15 @@ func (s *Store) do(w *write) error {
 	return nil
 }
 
+// atomically makes one synced write; a crash keeps all of it or nothing.
+func (s *Store) atomically(change func(*contents)) error {
+	return s.do(&write{parts: 1, apply: func(c *contents, parts int) {
+		if parts == 1 {
+			change(c)
+		}
+	}})
+}
+
 // pause lets the time of one sync pass, and the rest of a stall. The lock is
 // held at entry and at return, not between.
 func (d *Disk) pause(s *Store) {
@@ -320,22 +297,14 @@ func (s *Store) Load(name string) ([]byte, error) {
 // Save replaces a small file, atomically.
 func (s *Store) Save(name string, data []byte) error {
 	data = slices.Clone(data)
-	return s.do(&write{parts: 1, apply: func(c *contents, parts int) {
-		if parts == 1 {
-			c.files[name] = data
-		}
-	}})
+	return s.atomically(func(c *contents) { c.files[name] = data })
 }
 
 // SetAside makes the next process begin with one small file.
 func (s *Store) SetAside(_, file string, data []byte) error {
 	fresh := newContents()
 	fresh.files[file] = slices.Clone(data)
-	return s.do(&write{parts: 1, apply: func(c *contents, parts int) {
-		if parts == 1 {
-			c.next = fresh
-		}
-	}})
+	return s.atomically(func(c *contents) { c.next = fresh })
 }
 
 // Free is the space left on the disk, without the reserve.
@@ -357,11 +326,18 @@ func (s *Store) Space() storage.Space { return s }
 
 // HoldReserve takes the reserve's space.
 func (s *Store) HoldReserve() error {
-	d := s.disk
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	s.disk.mu.Lock()
+	defer s.disk.mu.Unlock()
+	if s.detached {
+		return nil
+	}
+	return s.disk.reserve()
+}
+
+// reserve takes the reserve's space. Called with the lock held.
+func (d *Disk) reserve() error {
 	switch {
-	case d.held || s.detached:
+	case d.held:
 	case d.free <= d.opt.Reserve:
 		return syscall.ENOSPC
 	default:

@@ -9,9 +9,11 @@ import (
 	"northstar/cluster"
 )
 
-// fullDisk is what others leave on a full disk: less than the reserve, which
-// the node keeps for itself.
-const fullDisk = 1 << 20
+// Space that others leave on a disk. On a full one it is less than the reserve, which the node keeps for itself.
+const (
+	emptyDisk = 1 << 40
+	fullDisk  = 1 << 20
+)
 
 // inject makes a fault happen now, and its end f.For later.
 func (sim *Simulation) inject(f Fault) {
@@ -72,7 +74,7 @@ func (sim *Simulation) apply(f Fault) (undo func(), took bool) {
 	case WipeRejoin:
 		return sim.wipe(a)
 	case KillVoter:
-		a.disk.OnVote(func(candidate string) bool { return sim.killVoter(f, candidate) })
+		a.disk.set(func(d *Disk) { d.onVote = func(to string) bool { return sim.killVoter(f, to) } })
 		return nil, false
 	case Isolate, Deafen, Mute, Split, CutOne, Bridge:
 		return sim.cut(f)
@@ -102,17 +104,17 @@ func (sim *Simulation) apply(f Fault) (undo func(), took bool) {
 func (sim *Simulation) injectDiskFault(f Fault, m *member) (undo func()) {
 	switch f.Kind {
 	case StallDisk:
-		m.disk.Stall()
-		return sim.whileDiskFaulty(m, m.disk.Unstall)
+		m.disk.set((*Disk).stall)
+		return sim.whileDiskFaulty(m, func() { m.disk.set((*Disk).unstall) })
 	case SlowDisk:
-		m.disk.Slow(f.Delay)
-		return func() { m.disk.Slow(0) }
+		m.disk.set(func(d *Disk) { d.slow = f.Delay })
+		return func() { m.disk.set(func(d *Disk) { d.slow = 0 }) }
 	case FullDisk:
-		m.disk.SetFree(fullDisk)
-		return sim.whileDiskFaulty(m, func() { m.disk.SetFree(1 << 40) })
+		m.disk.set(func(d *Disk) { d.free = fullDisk })
+		return sim.whileDiskFaulty(m, func() { m.disk.set(func(d *Disk) { d.free = emptyDisk }) })
 	}
-	m.disk.Fail(syscall.EIO)
-	return sim.whileDiskFaulty(m, func() { m.disk.Fail(nil) })
+	m.disk.set(func(d *Disk) { d.fail = syscall.EIO })
+	return sim.whileDiskFaulty(m, func() { m.disk.set(func(d *Disk) { d.fail = nil }) })
 }
 
 // killVoter kills the fault's node while it writes a vote, unless that is for
@@ -258,10 +260,10 @@ func (sim *Simulation) pause(m *member) (undo func(), took bool) {
 		return nil, false
 	}
 	inst.proc.Freeze()
-	m.disk.Stall()
+	m.disk.set((*Disk).stall)
 	return sim.whileDiskFaulty(m, func() {
 		inst.proc.Thaw()
-		m.disk.Unstall()
+		m.disk.set((*Disk).unstall)
 	}), true
 }
 
@@ -311,11 +313,10 @@ func (sim *Simulation) heal() {
 	sim.net.HealAll()
 	sim.rpc.clear()
 	for _, m := range sim.members {
-		m.disk.Unstall()
-		m.disk.Slow(0)
-		m.disk.Fail(nil)
-		m.disk.OnVote(nil)
-		m.disk.SetFree(1 << 40)
+		m.disk.set(func(d *Disk) {
+			d.unstall()
+			d.slow, d.fail, d.onVote, d.free = 0, nil, nil, emptyDisk
+		})
 		if inst, _ := m.current(); inst != nil {
 			inst.proc.Thaw()
 		}

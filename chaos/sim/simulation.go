@@ -176,10 +176,12 @@ func (sim *Simulation) Run() Result {
 	sim.mu.Lock()
 	defer sim.mu.Unlock()
 	return Result{
-		Seed: sim.cfg.Seed, Violations: sim.violations, History: sim.traffic.History.Ops(), Injected: sim.injected,
-		Faults: sim.faults, Messages: messages,
-		Digest: sim.digest.value(), Elections: sim.safety.Elections(), Commits: sim.safety.MaxCommit(),
-		ConvergedAfter: settled, SLO: figures,
+		Outcome: Outcome{
+			Seed: sim.cfg.Seed, Injected: sim.injected, Faults: sim.faults, Messages: messages,
+			Elections: sim.safety.Elections(), ConvergedAfter: settled, SLO: figures,
+		},
+		Violations: sim.violations, History: sim.traffic.History.Ops(), Digest: sim.digest.value(),
+		Commits: sim.safety.MaxCommit(),
 	}
 }
 
