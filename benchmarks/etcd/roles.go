@@ -76,8 +76,7 @@ func (r *roles) killed(ctx context.Context, name string) (time.Duration, error) 
 	if err != nil {
 		return 0, err
 	}
-	cmd := exec.Command(self, "hold", "--endpoints", strings.Join(r.d.endpoints, ","), "--role", name, "--ttl",
-		fmt.Sprint(smallestTTL, "s"))
+	cmd := exec.Command(self, "hold", "--endpoints", strings.Join(r.d.endpoints, ","), "--role", name)
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	said, err := cmd.StdoutPipe()
@@ -141,13 +140,13 @@ func (r *roles) queued(ctx context.Context, name string, n int64) error {
 }
 
 // hold is the process that is killed: it holds a role until its input ends.
-func hold(ctx context.Context, endpoints []string, role string, ttl time.Duration, in io.Reader, out io.Writer) error {
+func hold(ctx context.Context, endpoints []string, role string, in io.Reader, out io.Writer) error {
 	c, err := clientv3.New(config(endpoints))
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	s, err := concurrency.NewSession(c, concurrency.WithTTL(int(ttl/time.Second)))
+	s, err := concurrency.NewSession(c, concurrency.WithTTL(smallestTTL))
 	if err != nil {
 		return err
 	}

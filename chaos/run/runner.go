@@ -85,7 +85,15 @@ func (w *runner) run(ctx context.Context, procs int) error {
 	all := make([]error, procs)
 	var running sync.WaitGroup
 	for i := range procs {
-		running.Go(func() { all[i] = w.work(ctx) })
+		running.Go(func() {
+			for all[i] == nil && ctx.Err() == nil {
+				t, r := w.next()
+				if t == nil {
+					return
+				}
+				all[i] = r.run(ctx, func(s summary) { w.add(t, s) })
+			}
+		})
 	}
 	running.Wait()
 	failed := 0
@@ -104,19 +112,6 @@ func (w *runner) run(ctx context.Context, procs int) error {
 		all = append(all, fmt.Errorf("%d runs failed", failed))
 	}
 	return errors.Join(all...)
-}
-
-func (w *runner) work(ctx context.Context) error {
-	for ctx.Err() == nil {
-		t, r := w.next()
-		if t == nil {
-			return nil
-		}
-		if err := r.run(ctx, func(s summary) { w.add(t, s) }); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // next returns the next runs to run, of the kind and size that had the fewest so

@@ -80,7 +80,10 @@ func (c *conn) Read(b []byte) (int, error) {
 			return 0, nil
 		case len(c.in.buf) > 0:
 			k := copy(b, c.in.buf)
-			c.in.consume(k)
+			c.in.unread -= k
+			if c.in.buf = c.in.buf[k:]; len(c.in.buf) == 0 {
+				c.in.buf = nil
+			}
 			c.peer.wake.Broadcast()
 			return k, nil
 		case c.eof:
@@ -237,14 +240,6 @@ func (c *conn) accept(s segment) {
 		c.eof = true
 	default:
 		c.in.buf = append(c.in.buf, s.data...)
-	}
-}
-
-// consume drops the first k bytes of the buffer.
-func (in *stream) consume(k int) {
-	in.unread -= k
-	if in.buf = in.buf[k:]; len(in.buf) == 0 {
-		in.buf = nil
 	}
 }
 

@@ -151,30 +151,20 @@ func (sim *Simulation) killNodes(powerLoss bool, members ...*member) (undo func(
 // them hold nothing yet, they remain safe, but may wait for ever.
 func (sim *Simulation) wipe(m *member) (undo func(), took bool) {
 	for _, other := range sim.members {
-		if other.wasWiped() {
+		if other.wiped.Load() {
 			return nil, false
 		}
 	}
 	for _, other := range sim.members {
 		if e, compacted := other.disk.Entry(1); other != m && e == nil && !compacted {
-			sim.mu.Lock()
-			sim.tooFew = true
-			sim.mu.Unlock()
+			sim.tooFew.Store(true)
 		}
 	}
 	undo, _ = sim.killNodes(false, m)
-	m.mu.Lock()
-	m.wiped = true
-	m.mu.Unlock()
+	m.wiped.Store(true)
 	m.disk.Wipe()
 	sim.safety.Wiped(m.id)
 	return undo, true
-}
-
-func (m *member) wasWiped() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.wiped
 }
 
 // cut interrupts the ways that a fault names. It reports whether one of them was
@@ -201,23 +191,25 @@ func (sim *Simulation) cut(f Fault) (undo func(), took bool) {
 func (sim *Simulation) flap(f Fault) (undo func()) {
 	a, b := string(sim.members[f.A].id), string(sim.members[f.B].id)
 	r := rand.New(rand.NewPCG(sim.cfg.Seed, uint64(f.At)))
+	heal := func() {
+		sim.net.Heal(a, b)
+		sim.net.Heal(b, a)
+	}
 	ctx, stop := context.WithCancel(sim.unhealed)
 	sim.running.Go(func() {
+		defer heal()
 		for cut := true; ctx.Err() == nil; cut = !cut {
 			if cut {
 				sim.net.Cut(a, b)
 				sim.net.Cut(b, a)
 			} else {
-				sim.net.Heal(a, b)
-				sim.net.Heal(b, a)
+				heal()
 			}
 			select {
 			case <-time.After(f.Delay/2 + time.Duration(r.Int64N(int64(f.Delay)))):
 			case <-ctx.Done():
 			}
 		}
-		sim.net.Heal(a, b)
-		sim.net.Heal(b, a)
 	})
 	return stop
 }

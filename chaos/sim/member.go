@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -44,9 +45,9 @@ type member struct {
 	ending      bool
 	inst        *instance // nil while none runs
 	incarnation uint64    // processes started so far
-	wiped       bool      // came back with an empty disk: refused from then on
 
-	diskFaulty int // faults for which it may stop, in force or shortly before; guarded by World.mu
+	wiped      atomic.Bool // came back with an empty disk: refused from then on
+	diskFaulty int         // faults for which it may stop, in force or shortly before; guarded by World.mu
 
 	sampled     uint64 // entries up to this one were checked when applied
 	lastApplied uint64
@@ -55,7 +56,6 @@ type member struct {
 
 // instance is one process of a member.
 type instance struct {
-	member *member
 	proc   *Proc
 	node   Node               // nil while it is being built
 	ctx    context.Context    // ends when the process dies
@@ -126,7 +126,7 @@ func (m *member) supervise() {
 // boot starts a process that has no node yet. Called with the lock held.
 func (m *member) boot() *instance {
 	m.incarnation++
-	inst := &instance{member: m, proc: m.sim.net.Host(string(m.id)).Boot()}
+	inst := &instance{proc: m.sim.net.Host(string(m.id)).Boot()}
 	inst.ctx, inst.cancel = context.WithCancel(m.sim.ctx)
 	m.inst = inst
 	m.sampled, m.lastApplied = 0, 0
@@ -143,7 +143,7 @@ func (m *member) run(inst *instance) {
 		m.sim.safety.Wiped(m.id)
 	}
 	node, err := m.sim.cfg.Build(Env{
-		ID: m.id, Members: m.sim.ids(), Proc: inst.proc, Store: store, Faults: m.sim.rpc,
+		ID: m.id, Members: idsOf(m.sim.members), Proc: inst.proc, Store: store, Faults: m.sim.rpc,
 		Clock:   drifting(m.sim.cfg, m.id),
 		Entropy: newEntropy(m.sim.cfg.Seed, string(m.id), m.incarnation),
 		Logger: hclog.New(&hclog.LoggerOptions{
@@ -281,13 +281,6 @@ func (m *member) sample() {
 		m.lastApplied, m.view = applied, view
 		m.sim.safety.State(m.id, applied, view.Revision(), fingerprint(view))
 	}
-}
-
-// lastView is the member's state when it was last looked at.
-func (m *member) lastView() *state.View {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.view
 }
 
 // final is the member's part of check.Converged; false while it does not run.

@@ -94,10 +94,6 @@ type Host struct {
 func (n *Net) Host(name string) *Host {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.host(name)
-}
-
-func (n *Net) host(name string) *Host {
 	h := n.hosts[name]
 	if h == nil {
 		h = &Host{net: n, name: name, up: true}

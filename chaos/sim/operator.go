@@ -55,10 +55,6 @@ type operator struct {
 	closed bool // nothing new is begun
 }
 
-func (sim *Simulation) newOperator() *operator {
-	return &operator{sim: sim, http: users{sim}.Machine("operator")}
-}
-
 // operate starts an operator's fault.
 func (o *operator) operate(f Fault) (undo func()) {
 	a, b := o.sim.members[f.A], o.sim.members[f.B]

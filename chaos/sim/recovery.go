@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"northstar/api/apiv1"
@@ -30,16 +31,9 @@ const (
 // an era are held against what that era has answered: what only lost nodes held is
 // gone, and the operator has said so.
 type quorumLoss struct {
-	epoch     uint64 // 1 from the loss on
-	recovered bool
+	epoch     atomic.Uint64 // 1 from the loss on
+	recovered atomic.Bool
 	lost      []*member // held down until they come back
-}
-
-// epoch is 0, and 1 once a majority is lost.
-func (sim *Simulation) epoch() uint64 {
-	sim.mu.Lock()
-	defer sim.mu.Unlock()
-	return sim.loss.epoch
 }
 
 // isLost reports whether a member is lost and has not come back.
@@ -52,10 +46,7 @@ func (sim *Simulation) isLost(m *member) bool {
 // hasOldGeneration reports whether a node that runs holds data of a generation that
 // another one has followed.
 func (sim *Simulation) hasOldGeneration(n Node) bool {
-	sim.mu.Lock()
-	recovered := sim.loss.recovered
-	sim.mu.Unlock()
-	if !recovered {
+	if !sim.loss.recovered.Load() {
 		return false
 	}
 	is := n.Status()
@@ -88,13 +79,8 @@ func (sim *Simulation) loseMajority(f Fault) (left []*member) {
 		m.kill(f.Bits%2 == 0)
 		time.Sleep(time.Duration(r.Int64N(int64(lossSpread))) / time.Duration(len(sim.members)/2))
 	}
-	var ids []cluster.NodeID
-	for _, m := range left {
-		ids = append(ids, m.id)
-	}
-	sim.mu.Lock()
-	sim.loss.epoch++
-	sim.mu.Unlock()
+	ids := idsOf(left)
+	sim.loss.epoch.Add(1)
 	sim.safety.OnQuorumLost(ids...)
 	sim.events.at(sim.start, "left for good: %v", ids)
 	return left
@@ -113,7 +99,7 @@ func (sim *Simulation) restartLostNodes(members ...*member) {
 // recover carries out a Recover.
 func (o *operator) recover(f Fault) {
 	confirm := o.sim.clusterID()
-	if confirm == "" || o.sim.epoch() > 0 {
+	if confirm == "" || o.sim.loss.epoch.Load() > 0 {
 		return
 	}
 	left := o.sim.loseMajority(f)
@@ -131,8 +117,8 @@ func (o *operator) recover(f Fault) {
 		_ = o.ask(left[i%len(left)].index, http.MethodPost, apiv1.PathRecover, order, nil)
 		time.Sleep(repairPause)
 	}
+	o.sim.loss.recovered.Store(true)
 	o.sim.mu.Lock()
-	o.sim.loss.recovered = true
 	first := o.sim.loss.lost[0]
 	o.sim.mu.Unlock()
 	o.sim.countEffective(f.Kind)
@@ -167,14 +153,13 @@ func (sim *Simulation) clusterID() (id string) {
 // leader: they must not elect another one. Then each node of the old generation gets an
 // empty disk and is readmitted. It returns what went wrong, or "".
 func (o *operator) rejoinOldNodes(deadline time.Time) (why string) {
-	if o.sim.epoch() == 0 {
+	if o.sim.loss.epoch.Load() == 0 {
 		return ""
 	}
-	for o.recoveredLeader() == nil {
+	for ; o.recoveredLeader() == nil; time.Sleep(repairPause) {
 		if time.Now().After(deadline) {
 			return "nobody leads the new generation"
 		}
-		time.Sleep(repairPause)
 	}
 	o.sim.mu.Lock()
 	away := slices.Clone(o.sim.loss.lost)
@@ -206,7 +191,7 @@ func (o *operator) readmit(m *member, deadline time.Time) (why string) {
 	m.kill(false)
 	m.disk.Wipe()
 	o.sim.safety.Wiped(m.id)
-	for {
+	for ; ; time.Sleep(repairPause) {
 		err := o.ask(o.sim.leading().index, http.MethodPatch, memberPath(m), apiv1.MemberPatch{Readmit: true}, nil)
 		if err == nil {
 			return ""
@@ -214,17 +199,13 @@ func (o *operator) readmit(m *member, deadline time.Time) (why string) {
 		if time.Now().After(deadline) {
 			return fmt.Sprintf("%s is not taken in again: %v", m.id, err)
 		}
-		time.Sleep(repairPause)
 	}
 }
 
 // checkOldGenerationLeader reports of a leader that was not seen before when it is one of a generation
 // that another has followed.
 func (sim *Simulation) checkOldGenerationLeader(id cluster.NodeID, term uint64) {
-	sim.mu.Lock()
-	old := sim.loss.recovered && term < recoveryTerm
-	sim.mu.Unlock()
-	if old {
+	if sim.loss.recovered.Load() && term < recoveryTerm {
 		sim.violatedf(check.OldGenerationExcluded, "%s leads term %d, after another node was recovered", id, term)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"northstar/chaos/check"
@@ -48,7 +49,7 @@ type Simulation struct {
 	faults     map[FaultKind]int     // that had an effect
 	downtimes  []check.FaultInterval // of nodes that could not take part
 	loss       quorumLoss
-	tooFew     bool // a disk was wiped while another was still empty: perhaps no node can be elected
+	tooFew     atomic.Bool // a disk was wiped while another was still empty: perhaps no node can be elected
 }
 
 // maxViolations is how many are kept: the first ones say what went wrong.
@@ -63,18 +64,19 @@ func NewSimulation(ctx context.Context, cfg Config) *Simulation {
 	sim.unhealed, sim.healing = context.WithCancel(ctx)
 	sim.net.digest = sim.digest
 	sim.safety = check.NewSafety(sim.violated)
-	sim.rpc = newRPCFaults(sim)
+	sim.rpc = &rpcFaults{sim: sim, seq: map[linkKey]uint64{}}
 	for i := range cfg.Nodes {
 		sim.members = append(sim.members, newMember(sim, i))
 	}
 	sim.traffic = sim.newTraffic()
-	sim.operator, sim.timeline = sim.newOperator(), newTimeline(sim.start)
+	sim.operator = &operator{sim: sim, http: users{sim}.Machine("operator")}
+	sim.timeline = &timeline{start: sim.start, byTerm: map[uint64]int{}}
 	return sim
 }
 
-func (sim *Simulation) ids() (ids []cluster.NodeID) {
-	for i := range sim.cfg.Nodes {
-		ids = append(ids, cluster.NodeID(nodeName(i)))
+func idsOf(members []*member) (ids []cluster.NodeID) {
+	for _, m := range members {
+		ids = append(ids, m.id)
 	}
 	return ids
 }
@@ -172,12 +174,11 @@ func (sim *Simulation) Run() Result {
 	stopSampling()
 	sim.end()
 
-	messages := sim.rpc.count()
 	sim.mu.Lock()
 	defer sim.mu.Unlock()
 	return Result{
 		Outcome: Outcome{
-			Seed: sim.cfg.Seed, Injected: sim.injected, Faults: sim.faults, Messages: messages,
+			Seed: sim.cfg.Seed, Injected: sim.injected, Faults: sim.faults, Messages: int(sim.rpc.hits.Load()),
 			Elections: sim.safety.Elections(), ConvergedAfter: settled, SLO: figures,
 		},
 		Violations: sim.violations, History: sim.traffic.History.Ops(), Digest: sim.digest.value(),
@@ -238,10 +239,7 @@ func (sim *Simulation) checkStable() {
 // awaitConvergence waits until a write is taken and all nodes agree, and reports it as a
 // violation when that takes longer than Settle.
 func (sim *Simulation) awaitConvergence(healed time.Time) time.Duration {
-	sim.mu.Lock()
-	tooFew := sim.tooFew
-	sim.mu.Unlock()
-	if sim.cfg.ConvergeTimeout == 0 || tooFew {
+	if sim.cfg.ConvergeTimeout == 0 || sim.tooFew.Load() {
 		return 0
 	}
 	deadline := healed.Add(sim.cfg.ConvergeTimeout)
@@ -256,11 +254,10 @@ func (sim *Simulation) awaitConvergence(healed time.Time) time.Duration {
 	}
 	took := time.Since(healed)
 	sim.traffic.Stop()
-	for time.Now().Before(deadline) {
+	for ; time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if why = sim.converged(); why == "" {
 			return took
 		}
-		time.Sleep(20 * time.Millisecond)
 	}
 	sim.violatedf(check.Convergence, "%v after healing: %s", sim.cfg.ConvergeTimeout, why)
 	return sim.cfg.ConvergeTimeout
@@ -272,7 +269,7 @@ func (sim *Simulation) converged() string {
 	}
 	var finals []check.NodeState
 	for _, m := range sim.members {
-		if m.wasWiped() {
+		if m.wiped.Load() {
 			continue
 		}
 		f, running := m.final()

@@ -20,10 +20,6 @@ type timeline struct {
 	acks        []time.Duration
 }
 
-func newTimeline(start time.Time) *timeline {
-	return &timeline{start: start, byTerm: map[uint64]int{}}
-}
-
 // fault records a fault that begins now. What hits more than one node is in
 // no node's lane.
 func (t *timeline) fault(f Fault) {

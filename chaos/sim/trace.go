@@ -2,7 +2,6 @@ package sim
 
 import (
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -51,13 +50,6 @@ func (t *trace) at(start time.Time, format string, args ...any) {
 	_, _ = fmt.Fprintf(t, "%12v  %s\n", time.Since(start), fmt.Sprintf(format, args...))
 }
 
-// last returns the last n lines.
-func (t *trace) last(n int) []string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.lines.last(n)
-}
-
 // sent is a message as its sender gave it to the network.
 type sent struct {
 	at       time.Duration
@@ -87,10 +79,7 @@ func (s sent) String() string {
 	return line
 }
 
-const (
-	keptMessages  = 200 // of each of the two kinds
-	shownMessages = 60
-)
+const keptMessages = 200 // of each of the two kinds
 
 // messages are the newest messages. Those of elections are kept separately, because
 // they are few among many others. The owner's lock guards them.
@@ -102,13 +91,5 @@ func (m *messages) add(s sent) {
 		m.elections.add(keptMessages, s)
 	default:
 		m.others.add(keptMessages, s)
-	}
-}
-
-// section writes lines under a heading.
-func section[T any](out io.Writer, heading string, lines []T) {
-	_, _ = fmt.Fprintf(out, "  %s:\n", heading)
-	for _, line := range lines {
-		_, _ = fmt.Fprintln(out, "   ", line)
 	}
 }

@@ -171,10 +171,13 @@ func (c *campaigner) campaign(s *session) bool {
 	if !c.Pause(c.cfg.ThinkTime.Draw(c.rand)) || !time.Now().Before(s.deadline()) {
 		return false
 	}
-	asked := time.Now()
+	asked, wait := time.Now(), c.cfg.CampaignWait.Milliseconds()
+	if wait == 0 {
+		wait = int64(c.rand.IntN(1200))
+	}
 	var won apiv1.Role
 	err := c.ask(max(2*time.Second, c.cfg.CampaignWait+time.Second),
-		post(apiv1.PathRoles+"/"+Role+"/campaign", apiv1.Campaign{SessionID: s.id, WaitMS: c.waitMS()}, &won))
+		post(apiv1.PathRoles+"/"+Role+"/campaign", apiv1.Campaign{SessionID: s.id, WaitMS: wait}, &won))
 	c.checkAlive(s, asked, err)
 	if err != nil {
 		c.Roles.update(func(h *RoleHistory) {
@@ -210,14 +213,6 @@ func (c *campaigner) campaign(s *session) bool {
 		c.fenced(won.Token) // requests that were still in flight
 	}
 	return resigned
-}
-
-// waitMS returns how long a candidate waits, in milliseconds.
-func (c *campaigner) waitMS() int64 {
-	if limit := c.cfg.CampaignWait; limit > 0 {
-		return limit.Milliseconds()
-	}
-	return int64(c.rand.IntN(1200))
 }
 
 // hold writes with a token until the given time, or until the client's deadline. It reports whether the client will

@@ -226,19 +226,17 @@ func (c *client) command(op *check.Op) state.Command {
 	return cmd
 }
 
-// call makes one attempt on one node.
+// call makes one attempt on the leader as far as it is known, or sometimes on any node.
 func (c *client) call(op *check.Op, f func(ctx context.Context, n KV) error) error {
-	i := c.pick()
-	op.Node = c.cluster.Nodes()[i].ID
-	return c.attempt(i, f)
-}
-
-// pick returns the leader as far as it is known, or sometimes any node.
-func (c *client) pick() int {
+	nodes := c.cluster.Nodes()
+	i := 0
 	if c.readOnly || c.rand.Float64() < c.cfg.AnyNodeRatio {
-		return c.rand.IntN(len(c.cluster.Nodes()))
+		i = c.rand.IntN(len(nodes))
+	} else {
+		i = c.cluster.Leader()
 	}
-	return c.cluster.Leader()
+	op.Node = nodes[i].ID
+	return c.attempt(i, f)
 }
 
 // notProposed reports whether a failed write certainly did not happen.
