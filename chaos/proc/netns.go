@@ -34,7 +34,8 @@ func NewNetwork() (*Network, error) {
 		return nil, fmt.Errorf("network namespaces need the ip command: %w", err)
 	}
 	w := &Network{prefix: fmt.Sprintf("ns%d-%d", os.Getpid(), networks.Add(1))}
-	if err := batch("", "link add "+w.bridge()+" type bridge forward_delay 0", "link set "+w.bridge()+" up"); err != nil {
+	err := batch("", "link add "+w.bridge()+" type bridge forward_delay 0", "link set "+w.bridge()+" up")
+	if err != nil {
 		return nil, fmt.Errorf("network namespaces cannot be made here: %w", err)
 	}
 	w.made = true
