@@ -27,8 +27,7 @@ type etcd struct {
 	out     *bufio.Reader
 }
 
-// startEtcd starts three members at the timeouts of NorthStar's defaults, and a
-// driver, and waits for a leader.
+// startEtcd starts three members at the timeouts of NorthStar's defaults, and a driver, and waits for a leader.
 func (b *bench) startEtcd(ctx context.Context) (*etcd, error) {
 	c, err := b.start(proc.Etcd(b.etcdBin, 3))
 	if err != nil {
@@ -115,8 +114,7 @@ func (e *etcd) renew(ctx context.Context, clients int, d time.Duration) (load.Re
 	return load.Result{Done: int(ns[0]), Elapsed: d, P50: time.Duration(ns[1]), P99: time.Duration(ns[2])}, nil
 }
 
-// keep has leases kept, on few streams, or on a connection each; lost counts those
-// that have ended.
+// keep has leases kept, on few streams, or on a connection each; lost counts those that have ended.
 func (e *etcd) keep(ctx context.Context, n int, ttl time.Duration, connections bool) (lost func() (int, error),
 	err error,
 ) {

@@ -17,8 +17,7 @@ import (
 	"northstar/chaos/proc"
 )
 
-// failoverTimeout is election.timeout-min of NorthStar by default; the bare
-// cluster gets the same.
+// failoverTimeout is election.timeout-min of NorthStar by default; the bare cluster gets the same.
 const failoverTimeout = "150ms"
 
 // fault is what takes leadership away, and how it is undone.
@@ -96,9 +95,8 @@ type subject struct {
 	notes       []string // what was not as it should be
 }
 
-// failover measures the write gap that a client sees when the leader fails, in
-// turns, on NorthStar, on NorthStar without fast failover, and on bare
-// hashicorp/raft at the same timeouts.
+// failover measures the write gap that a client sees when the leader fails, in turns, on NorthStar, on NorthStar
+// without fast failover, and on bare hashicorp/raft at the same timeouts.
 func (b *bench) failover(ctx context.Context) error {
 	for _, fault := range faults {
 		for _, size := range b.sizes() {

@@ -60,8 +60,7 @@ func usage(c *proc.Cluster) (cpu time.Duration, rss []float64, err error) {
 	return cpu, rss, nil
 }
 
-// startup measures from starting the processes over empty data dirs to the
-// first write that is acknowledged.
+// startup measures from starting the processes over empty data dirs to the first write that is acknowledged.
 func (b *bench) startup(ctx context.Context) error {
 	const starts = 20
 	fmt.Printf("\nstart-up: 3 processes over empty data dirs to the first acknowledged write, %d starts each\n", starts)

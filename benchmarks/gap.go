@@ -13,9 +13,8 @@ import (
 	"northstar/client"
 )
 
-// writer writes one small value after the other, 1 to 2 ms apart, and notes
-// when each was acknowledged. What a client sees of a failover is the longest
-// time between two of them.
+// writer writes one small value after the other, 1 to 2 ms apart, and notes when each was acknowledged. What a client
+// sees of a failover is the longest time between two of them.
 type writer struct {
 	write      func(ctx context.Context, n int) error // returns when acknowledged
 	connErrors []time.Time                            // when nodes that were kept to have failed it
@@ -72,9 +71,8 @@ func (w *writer) firstError(at time.Time) (time.Duration, bool) {
 // inFlight is for how long after a fault the failed leader's answers may still come.
 const inFlight = 2 * time.Millisecond
 
-// gap is the longest time between two acknowledgements, the second of them after at
-// and the first no later than by; and when that was. by is when the old leader's last
-// answer can have come: pauses after the gap are longestAfter.
+// gap is the longest time between two acknowledgements, the second of them after at and the first no later than by;
+// and when that was. by is when the old leader's last answer can have come: pauses after the gap are longestAfter.
 func (w *writer) gap(at, by time.Time) (gap time.Duration, resumed time.Time) {
 	for i := 1; i < len(w.acks) && !w.acks[i-1].After(by); i++ {
 		if d := w.acks[i].Sub(w.acks[i-1]); w.acks[i].After(at) && d > gap {
@@ -84,8 +82,7 @@ func (w *writer) gap(at, by time.Time) (gap time.Duration, resumed time.Time) {
 	return gap, resumed
 }
 
-// firstAfter is when the first write after at was acknowledged, at itself if none
-// was.
+// firstAfter is when the first write after at was acknowledged, at itself if none was.
 func (w *writer) firstAfter(at time.Time) time.Time {
 	if i := slices.IndexFunc(w.acks, at.Before); i >= 0 {
 		return w.acks[i]
@@ -93,8 +90,7 @@ func (w *writer) firstAfter(at time.Time) time.Time {
 	return at
 }
 
-// longestAfter is the longest time between two acknowledgements that both came
-// at or after resumed.
+// longestAfter is the longest time between two acknowledgements that both came at or after resumed.
 func (w *writer) longestAfter(resumed time.Time) (longest time.Duration) {
 	for i := 1; i < len(w.acks); i++ {
 		if !w.acks[i-1].Before(resumed) {
@@ -129,11 +125,10 @@ func (w *writer) writeTo(addrs []string, viaClient bool) (done func(), err error
 	return c.Close, nil
 }
 
-// writeAnyNode returns a write function that knows only the nodes' addresses. It
-// sends each write to the node that accepted the last one. When that node fails or
-// does not answer, it sends the write to all nodes concurrently, until one accepts
-// it. A node that does not lead refuses and is asked again, so the servers' gap is
-// measured. broke is called when the node that accepted the last write fails.
+// writeAnyNode returns a write function that knows only the nodes' addresses. It sends each write to the node that
+// accepted the last one. When that node fails or does not answer, it sends the write to all nodes concurrently, until
+// one accepts it. A node that does not lead refuses and is asked again, so the servers' gap is measured. broke is
+// called when the node that accepted the last write fails.
 func writeAnyNode(addrs []string, broke func()) (write func(context.Context, int) error, closeAll func()) {
 	var conn *load.Conn
 	drop := func() {

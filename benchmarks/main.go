@@ -1,6 +1,5 @@
-// Command benchmarks measures a NorthStar cluster beside a bare hashicorp/raft
-// cluster, or etcd where it does what that library does not, in one run, in turns,
-// so that a slow moment of the machine hits both.
+// Command benchmarks measures a NorthStar cluster beside a bare hashicorp/raft cluster, or etcd where it does what
+// that library does not, in one run, in turns, so that a slow moment of the machine hits both.
 //
 //	go run ./benchmarks all | throughput | idle | startup | failover | transfer | discovery | soak | roles | sessions
 package main
@@ -115,8 +114,7 @@ var parts = map[string][]func(*bench, context.Context) error{
 	"all":        {(*bench).startup, (*bench).idle, (*bench).throughput, (*bench).failover},
 }
 
-// programs builds what a benchmark starts. etcd is large, and takes minutes the
-// first time.
+// programs builds what a benchmark starts. etcd is large, and takes minutes the first time.
 func (b *bench) programs(ctx context.Context, name string) (err error) {
 	if b.northstar, err = b.build(ctx, ".", "./cmd/northstar-node"); err != nil {
 		return err

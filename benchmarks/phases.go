@@ -11,12 +11,10 @@ import (
 	"northstar/benchmarks/load"
 )
 
-// phaseTimes is how long each step of one failover took, in order. What is negative
-// was not told.
+// phaseTimes is how long each step of one failover took, in order. What is negative was not told.
 type phaseTimes [len(phases)]time.Duration
 
-// phases are those of a failover: where each ends, by the clock of this machine,
-// which the nodes share.
+// phases are those of a failover: where each ends, by the clock of this machine, which the nodes share.
 var phases = [...]struct{ name, field string }{
 	{"the winner notices", ""},
 	{"finds the process dead", "confirmed_us"},
@@ -61,13 +59,11 @@ func phasesOf(events []apiv1.Event, term uint64, hit time.Time, w *writer) (l ph
 	return l, true
 }
 
-// floorOps are what the quickest possible failover of a dead leader waits for,
-// one after the other: round trips (the refused dial, the poll, the vote, the
-// leader-start, the client's entry, the client's request) and syncs (the
-// candidate's term and vote; the voter's; and for the leader-start, with which the
-// library's first entry goes, and the client's entry two each, at the leader and
-// then at the follower. The leader writes the client's entry while the follower
-// writes the leader-start).
+// floorOps are what the quickest possible failover of a dead leader waits for, one after the other: round trips (the
+// refused dial, the poll, the vote, the leader-start, the client's entry, the client's request) and syncs (the
+// candidate's term and vote; the voter's; and for the leader-start, with which the library's first entry goes, and
+// the client's entry two each, at the leader and then at the follower. The leader writes the client's entry while the
+// follower writes the leader-start).
 const (
 	minRoundTrips = 6
 	minFsyncs     = 1 + 1 + 4 + 2

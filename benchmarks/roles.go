@@ -188,8 +188,7 @@ func (r *nsRoles) queued(ctx context.Context, role string) error {
 	}
 }
 
-// killed has another process hold the role, with a session that is attached, and
-// kills that.
+// killed has another process hold the role, with a session that is attached, and kills that.
 func (r *nsRoles) killed(ctx context.Context, role string) (time.Duration, error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -193,8 +193,7 @@ func (s *subject) readElection(ctx context.Context, h injection) error {
 	return nil
 }
 
-// checkWinner counts whether the survivor of the highest priority with the newest log
-// was elected, and notes why not.
+// checkWinner counts whether the survivor of the highest priority with the newest log was elected, and notes why not.
 func (s *subject) checkWinner(e apiv1.Election, events []apiv1.Event, failed *proc.Node) {
 	best := s.cluster.Nodes[0] // the first has the highest priority
 	if best == failed {

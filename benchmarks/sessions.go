@@ -33,13 +33,11 @@ type sessionSUT interface {
 	// keep starts sessions and keeps them: all over few connections, or each over
 	// one of its own, which are to the leader. lost counts those that have ended.
 	keep(ctx context.Context, n int, ttl time.Duration, connections bool) (lost func() (int, error), err error)
-	// renew renews single sessions with so many clients, each of which waits for
-	// its answer.
+	// renew renews single sessions with so many clients, each of which waits for its answer.
 	renew(ctx context.Context, clients int, d time.Duration) (load.Result, error)
 }
 
-// sessions measures what keeping sessions costs, on NorthStar and, as leases, on
-// etcd.
+// sessions measures what keeping sessions costs, on NorthStar and, as leases, on etcd.
 func (b *bench) sessions(ctx context.Context) error {
 	if err := b.keptSessions(ctx, b.attachedSessions, true); err != nil {
 		return err
@@ -65,8 +63,7 @@ func (b *bench) contenders() []string {
 	return []string{"northstar", "etcd"}
 }
 
-// keptSessions measures, on a fresh cluster of each kind, what its leader uses
-// while it keeps sessions.
+// keptSessions measures, on a fresh cluster of each kind, what its leader uses while it keeps sessions.
 func (b *bench) keptSessions(ctx context.Context, n int, connections bool) error {
 	how, aim := "renewed together", []any{28}
 	if connections {

@@ -26,9 +26,8 @@ const (
 // errElections is what the soak test must not cause.
 var errElections = errors.New("elections in the soak test")
 
-// soak keeps the machine busy with writes for minutes and wants no election
-// after the first. It looks from outside: at every node's term and leader, and at
-// the cluster's own records.
+// soak keeps the machine busy with writes for minutes and wants no election after the first. It looks from outside:
+// at every node's term and leader, and at the cluster's own records.
 func (b *bench) soak(ctx context.Context) error {
 	c, err := b.start(proc.NorthStar(b.northstar, soakSize, "--log-level", "info"))
 	if err != nil {

@@ -17,8 +17,7 @@ const (
 
 var clientCounts = []int{1, 16, 64, 256}
 
-// throughput compares writes and linearizable reads. Both clusters run all the
-// time; only one has load at any moment.
+// throughput compares writes and linearizable reads. Both clusters run all the time; only one has load at any moment.
 func (b *bench) throughput(ctx context.Context) error {
 	clusters, err := b.both()
 	if err != nil {

@@ -1,6 +1,5 @@
-// Command baseline is the yardstick: hashicorp/raft with raft-boltdb and the
-// library's default options behind the smallest HTTP handler that can be
-// measured. It has none of NorthStar's guards.
+// Command baseline is the yardstick: hashicorp/raft with raft-boltdb and the library's default options behind the
+// smallest HTTP handler that can be measured. It has none of NorthStar's guards.
 package main
 
 import (

@@ -1,6 +1,5 @@
-// Command etcd is what NorthStar is measured beside, in a module of its own so
-// that nothing else depends on it: an etcd server, and a client that does to etcd
-// what the benchmark does to NorthStar.
+// Command etcd is what NorthStar is measured beside, in a module of its own so that nothing else depends on it: an
+// etcd server, and a client that does to etcd what the benchmark does to NorthStar.
 //
 //	etcd serve --id n1 --data-dir DIR --peer-addr H:P --client-addr H:P --initial-cluster n1=H:P,…
 //	etcd drive --endpoints H:P,…    # one command a line on stdin, one answer a line on stdout

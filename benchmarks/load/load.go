@@ -1,6 +1,5 @@
-// Package load is a closed-loop HTTP load generator: each client keeps exactly
-// one request outstanding. It shares the machine with the servers it measures,
-// so it speaks HTTP/1.1 by hand over one connection a client: a request is one
+// Package load is a closed-loop HTTP load generator: each client keeps exactly one request outstanding. It shares the
+// machine with the servers it measures, so it speaks HTTP/1.1 by hand over one connection a client: a request is one
 // prepared write, an answer one small parse.
 package load
 
@@ -35,8 +34,7 @@ type Result struct {
 // PerSecond is the rate of good answers.
 func (r Result) PerSecond() float64 { return float64(r.Done) / r.Elapsed.Seconds() }
 
-// Run sends op from so many clients to addr for the duration, after a warm-up
-// of a fifth of it that does not count.
+// Run sends op from so many clients to addr for the duration, after a warm-up of a fifth of it that does not count.
 func Run(ctx context.Context, addr string, clients int, d time.Duration, op Op) (Result, error) {
 	start := time.Now().Add(d / 5)
 	loops := make([]loop, clients)

@@ -36,9 +36,8 @@ const (
 	Unknown Outcome = "unknown"
 )
 
-// Op is one operation on one key. Every value written in a history is
-// different from all others, so that a value stands for one revision of its
-// key.
+// Op is one operation on one key. Every value written in a history is different from all others, so that a value
+// stands for one revision of its key.
 type Op struct {
 	Client     int
 	Kind       Kind
@@ -88,8 +87,7 @@ func (h *History) Ops() []Op {
 	return ops
 }
 
-// noEnd is the end of an operation whose outcome is unknown: it may still
-// take effect.
+// noEnd is the end of an operation whose outcome is unknown: it may still take effect.
 const noEnd = int64(1) << 62
 
 // Linearizable checks each key's operations as those of one register. It returns the violations, and the number of keys

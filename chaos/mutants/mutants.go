@@ -1,6 +1,5 @@
-// Package mutants holds bugs: for each guard that matters a patch that takes it
-// away, and the scenario that has to show it. No program is built with them
-// but those that prove that the suite finds them.
+// Package mutants holds bugs: for each guard that matters a patch that takes it away, and the scenario that has to
+// show it. No program is built with them but those that prove that the suite finds them.
 package mutants
 
 import (
@@ -67,8 +66,7 @@ func All() ([]Mutant, error) {
 	return all, nil
 }
 
-// parse reads a unified diff with a head of its own: lines "Name: value", then an
-// empty one.
+// parse reads a unified diff with a head of its own: lines "Name: value", then an empty one.
 func parse(name, text string) (Mutant, error) {
 	m := Mutant{Name: name}
 	head, diff, ok := strings.Cut(text, "\n\n")

@@ -1,6 +1,5 @@
-// Package overlay makes changed copies of source files for the -overlay flag of
-// the go command: a program is then built from them, while the files
-// themselves, and so what ships, stay as they are.
+// Package overlay makes changed copies of source files for the -overlay flag of the go command: a program is then
+// built from them, while the files themselves, and so what ships, stay as they are.
 //
 // Two things are built so: a toolchain whose simulated clusters can be
 // replayed exactly (Replay), and nodes without one of their guards.
@@ -30,9 +29,8 @@ type Set struct {
 	Edits []Edit
 }
 
-// Write puts the changed files into dir, which must be an absolute path, and
-// gives the path of the file for -overlay. When some edits do not apply, the
-// error names all of them.
+// Write puts the changed files into dir, which must be an absolute path, and gives the path of the file for -overlay.
+// When some edits do not apply, the error names all of them.
 func Write(dir string, sets ...Set) (string, error) {
 	changed := map[string]string{} // content by path
 	var refused []error
@@ -126,8 +124,7 @@ func Patch(root, diff string) (Set, error) {
 	return set, nil
 }
 
-// hunks takes a unified diff apart. Where in its file a hunk stands is found by its
-// text, which must be there once.
+// hunks takes a unified diff apart. Where in its file a hunk stands is found by its text, which must be there once.
 func hunks(diff string) (all []hunk) {
 	file := ""
 	for line := range strings.Lines(diff) {

@@ -125,8 +125,7 @@ func (n *Node) Kill() {
 // Signal sends a signal to a running node.
 func (n *Node) Signal(sig os.Signal) error { return n.Cmd.Process.Signal(sig) }
 
-// Wait waits until the process has ended and returns its exit code, -1 after a
-// signal.
+// Wait waits until the process has ended and returns its exit code, -1 after a signal.
 func (n *Node) Wait() int {
 	_ = n.Cmd.Wait()
 	code := n.Cmd.ProcessState.ExitCode()

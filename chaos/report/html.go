@@ -46,8 +46,7 @@ type tick struct {
 	Text string
 }
 
-// box is one thing in a lane. Class says what, Text is shown when it is pointed
-// at, Label stands in it.
+// box is one thing in a lane. Class says what, Text is shown when it is pointed at, Label stands in it.
 type box struct {
 	X, W              float64
 	Y, H              int

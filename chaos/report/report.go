@@ -1,7 +1,6 @@
-// Package report shows what happened to a cluster: as text, and as one page of
-// HTML with a lane for each node, its leaderships by term, the faults that hit it, the
-// time in which no write was acknowledged, and the operations that show what is
-// wrong. Simulated and real clusters are shown alike.
+// Package report shows what happened to a cluster: as text, and as one page of HTML with a lane for each node, its
+// leaderships by term, the faults that hit it, the time in which no write was acknowledged, and the operations that
+// show what is wrong. Simulated and real clusters are shown alike.
 package report
 
 import (

@@ -55,8 +55,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return errors.New(usage)
 }
 
-// runSimulate runs runs of each size until there were enough of them, or of
-// their faults, or time is up.
+// runSimulate runs runs of each size until there were enough of them, or of their faults, or time is up.
 func runSimulate(ctx context.Context, args []string, out io.Writer) error {
 	fs := flag.NewFlagSet("simulate", flag.ContinueOnError)
 	w := runner{out: out}

@@ -19,8 +19,7 @@ import (
 	"northstar/chaos/mutants"
 )
 
-// runMutants builds the simulation with one bug after the other, and wants each
-// to be found within its budget.
+// runMutants builds the simulation with one bug after the other, and wants each to be found within its budget.
 func runMutants(ctx context.Context, args []string, out io.Writer) error {
 	fs := flag.NewFlagSet("mutants", flag.ContinueOnError)
 	only := fs.String("only", "", "these, separated by commas; absent: all")
@@ -143,8 +142,7 @@ func findMutant(ctx context.Context, dir string, m mutants.Mutant) (detection, e
 	return f, nil
 }
 
-// findMutantInProcesses runs a test of processes with nodes that have the bug: it must fail,
-// for what the bug breaks.
+// findMutantInProcesses runs a test of processes with nodes that have the bug: it must fail, for what the bug breaks.
 func findMutantInProcesses(ctx context.Context, m mutants.Mutant) (detection, error) {
 	pkg, test, _ := strings.Cut(m.Test, " ")
 	start := time.Now()

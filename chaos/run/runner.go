@@ -114,8 +114,7 @@ func (w *runner) run(ctx context.Context, procs int) error {
 	return errors.Join(all...)
 }
 
-// next returns the next runs to run, of the kind and size that had the fewest so
-// far; nil when it is enough of all.
+// next returns the next runs to run, of the kind and size that had the fewest so far; nil when it is enough of all.
 func (w *runner) next() (*stats, simProcess) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -228,8 +227,7 @@ func describe(out io.Writer, s summary) {
 	_, _ = fmt.Fprintf(out, "again: %s\n", replay)
 }
 
-// simProcess is one process that runs one run: what a process has run before can
-// change what it runs next.
+// simProcess is one process that runs one run: what a process has run before can change what it runs next.
 type simProcess struct {
 	bin             string
 	scenario        string

@@ -30,11 +30,9 @@ type Config struct {
 
 	// Leases is set when the nodes have leases. No two may be valid at the same time.
 	Leases bool
-	// NoElections is set when no fault is a reason for another leader than that of
-	// startupTime.
+	// NoElections is set when no fault is a reason for another leader than that of startupTime.
 	NoElections bool
-	// MaxGap is the longest time without an acknowledged write before the faults are
-	// healed. 0: any.
+	// MaxGap is the longest time without an acknowledged write before the faults are healed. 0: any.
 	MaxGap time.Duration
 	// ConvergeTimeout is how long the cluster may take, after the last fault is healed,
 	// to have a leader, to take a write and to agree. 0: the run does not wait for it.
@@ -45,8 +43,7 @@ type Config struct {
 	LogLevel hclog.Level
 }
 
-// DefaultConfig is a run of 20 s of virtual time on a local network, with a fault about
-// every 150 ms.
+// DefaultConfig is a run of 20 s of virtual time on a local network, with a fault about every 150 ms.
 func DefaultConfig(seed uint64, nodes int) Config {
 	return Config{
 		Seed: seed, Nodes: nodes, Length: 20 * time.Second, Weights: DefaultFaults(), ClockDrift: 0.05,

@@ -8,10 +8,9 @@ import (
 	"time"
 )
 
-// digest is a hash over what happened in a run, in its order: every arrival
-// of bytes, every write to a disk, every event, with its time. Runs of equal
-// digests went the same way. A nil one takes no note. It may be added to from
-// any goroutine.
+// digest is a hash over what happened in a run, in its order: every arrival of bytes, every write to a disk, every
+// event, with its time. Runs of equal digests went the same way. A nil one takes no note. It may be added to from any
+// goroutine.
 type digest struct {
 	mu  sync.Mutex
 	sum uint64
@@ -38,8 +37,7 @@ func (d *digest) value() uint64 {
 	return d.sum
 }
 
-// hash mixes a seed with what a drawn number is for, so that a draw does not
-// depend on which goroutine comes first.
+// hash mixes a seed with what a drawn number is for, so that a draw does not depend on which goroutine comes first.
 func hash(seed uint64, from, to string, seq uint64) uint64 {
 	h := fnv.New64a()
 	var b [16]byte
@@ -52,8 +50,7 @@ func hash(seed uint64, from, to string, seq uint64) uint64 {
 	return mix(h.Sum64())
 }
 
-// mix is the finalizer of splitmix64: every bit of x counts for every bit of
-// the result.
+// mix is the finalizer of splitmix64: every bit of x counts for every bit of the result.
 func mix(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9

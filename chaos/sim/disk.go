@@ -19,14 +19,12 @@ type DiskOptions struct {
 	FsyncMin, FsyncMax time.Duration // a write takes a time drawn evenly from between
 	Reserve            uint64        // bytes that a process keeps preallocated
 
-	// TornVotes makes a vote two writes, as a plain key-value store does, so
-	// that a crash can come between them. For mutation tests only: this is the
-	// bug that the two-slot vote file removes.
+	// TornVotes makes a vote two writes, as a plain key-value store does, so that a crash can come between them. For
+	// mutation tests only: this is the bug that the two-slot vote file removes.
 	TornVotes bool
 
-	// WipeKeepsFiles makes Wipe leave the small files, and so the node's
-	// identity. For mutation tests only: the incarnation in it is what reports
-	// others that a disk was wiped.
+	// WipeKeepsFiles makes Wipe leave the small files, and so the node's identity. For mutation tests only: the
+	// incarnation in it is what reports others that a disk was wiped.
 	WipeKeepsFiles bool
 }
 
@@ -39,12 +37,10 @@ func DefaultDiskOptions() DiskOptions {
 // the term of the entry before the first (0: there is none).
 type EntriesHook func(prevTerm uint64, entries []*raft.Log)
 
-// Disk is what survives a crash of its node. At most one Store is attached to
-// it; a crash detaches that and keeps what was durable, plus a random part of
-// what was being written.
+// Disk is what survives a crash of its node. At most one Store is attached to it; a crash detaches that and keeps
+// what was durable, plus a random part of what was being written.
 //
-// One lock guards it and its stores. It is never held while an operation takes
-// its time.
+// One lock guards it and its stores. It is never held while an operation takes its time.
 type Disk struct {
 	mu       sync.Mutex
 	name     string
@@ -109,9 +105,8 @@ func (d *Disk) Attach() (*Store, error) {
 	return d.attached, nil
 }
 
-// Crash detaches the store: of each write in progress a random prefix is kept,
-// a hung disk answers again. The lost process's store goes on working, on
-// contents of its own, because errors would make the library panic.
+// Crash detaches the store: of each write in progress a random prefix is kept, a hung disk answers again. The lost
+// process's store goes on working, on contents of its own, because errors would make the library panic.
 func (d *Disk) Crash() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -164,9 +159,8 @@ func (d *Disk) unstall() {
 	}
 }
 
-// Entry returns the durable entry at index, which must not be changed; nil where
-// there is none. compacted says that a snapshot stands for it: what the log
-// then still holds there means nothing.
+// Entry returns the durable entry at index, which must not be changed; nil where there is none. compacted says that a
+// snapshot stands for it: what the log then still holds there means nothing.
 func (d *Disk) Entry(index uint64) (entry *raft.Log, compacted bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -176,8 +170,7 @@ func (d *Disk) Entry(index uint64) (entry *raft.Log, compacted bool) {
 	return d.data.logs[index], false
 }
 
-// Last returns the term and index of the last durable entry, or of the snapshot that
-// stands for it.
+// Last returns the term and index of the last durable entry, or of the snapshot that stands for it.
 func (d *Disk) Last() (term, index uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -197,8 +190,7 @@ func (d *Disk) CurrentTerm() uint64 {
 	return getUint64(d.data.stable[keyTerm])
 }
 
-// report reports the hook of entries that became durable. Called with the lock
-// held.
+// report reports the hook of entries that became durable. Called with the lock held.
 func (d *Disk) report(entries []*raft.Log) {
 	if d.hook == nil {
 		return

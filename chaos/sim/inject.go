@@ -41,8 +41,7 @@ func (sim *Simulation) countEffective(kind FaultKind) {
 	sim.faults[kind]++
 }
 
-// resolve puts nodes in the places of Leading and Following, and keeps the two
-// nodes of a fault apart.
+// resolve puts nodes in the places of Leading and Following, and keeps the two nodes of a fault apart.
 func (sim *Simulation) resolve(f Fault) (a, b int) {
 	sim.mu.Lock()
 	defer sim.mu.Unlock()
@@ -117,8 +116,7 @@ func (sim *Simulation) injectDiskFault(f Fault, m *member) (undo func()) {
 	return sim.whileDiskFaulty(m, func() { m.disk.set(func(d *Disk) { d.fail = nil }) })
 }
 
-// killVoter kills the fault's node while it writes a vote, unless that is for
-// Fault.B. It reports whether it does.
+// killVoter kills the fault's node while it writes a vote, unless that is for Fault.B. It reports whether it does.
 func (sim *Simulation) killVoter(f Fault, candidate string) bool {
 	if candidate == raftAddress(sim.members[f.B].id) {
 		return false
@@ -146,9 +144,8 @@ func (sim *Simulation) killNodes(powerLoss bool, members ...*member) (undo func(
 	}, ran
 }
 
-// wipe kills a process and empties its disk. It happens to one member at most:
-// the others must remain a majority that knows what it had voted. Should one of
-// them hold nothing yet, they remain safe, but may wait for ever.
+// wipe kills a process and empties its disk. It happens to one member at most: the others must remain a majority that
+// knows what it had voted. Should one of them hold nothing yet, they remain safe, but may wait for ever.
 func (sim *Simulation) wipe(m *member) (undo func(), took bool) {
 	for _, other := range sim.members {
 		if other.wiped.Load() {
@@ -167,8 +164,7 @@ func (sim *Simulation) wipe(m *member) (undo func(), took bool) {
 	return undo, true
 }
 
-// cut interrupts the ways that a fault names. It reports whether one of them was
-// not cut already.
+// cut interrupts the ways that a fault names. It reports whether one of them was not cut already.
 func (sim *Simulation) cut(f Fault) (undo func(), took bool) {
 	type way struct{ from, to string }
 	var ways []way
@@ -263,8 +259,7 @@ func (sim *Simulation) pause(m *member) (undo func(), took bool) {
 // it: the storage holds up a start that cannot record its term for ten seconds.
 const diskFaultGrace = 11 * time.Second
 
-// whileDiskFaulty counts a fault for which a node may stop until its end, and
-// a while longer.
+// whileDiskFaulty counts a fault for which a node may stop until its end, and a while longer.
 func (sim *Simulation) whileDiskFaulty(m *member, undo func()) func() {
 	count := func(by int) {
 		sim.mu.Lock()
@@ -278,8 +273,7 @@ func (sim *Simulation) whileDiskFaulty(m *member, undo func()) func() {
 	}
 }
 
-// transfer asks a node to hand leadership to another. It reports whether there was
-// a node to ask.
+// transfer asks a node to hand leadership to another. It reports whether there was a node to ask.
 func (sim *Simulation) transfer(from, to *member, limit time.Duration) bool {
 	inst, node := from.current()
 	if node == nil {
@@ -296,9 +290,8 @@ func (sim *Simulation) transfer(from, to *member, limit time.Duration) bool {
 	return true
 }
 
-// heal ends every fault. The ends of the single faults may still come: they
-// find nothing to do, but for the processes that they hold down: it waits for
-// those.
+// heal ends every fault. The ends of the single faults may still come: they find nothing to do, but for the processes
+// that they hold down: it waits for those.
 func (sim *Simulation) heal() {
 	sim.events.at(sim.start, "healed")
 	sim.healing()

@@ -30,8 +30,7 @@ type Node interface {
 	TransferTo(ctx context.Context, notice cluster.TransferNotice) error
 }
 
-// member is one place in the cluster: a machine and a disk that stay, and the
-// process that runs on them now.
+// member is one place in the cluster: a machine and a disk that stay, and the process that runs on them now.
 type member struct {
 	sim   *Simulation
 	id    cluster.NodeID
@@ -97,8 +96,7 @@ func (m *member) termAt(index uint64) (term uint64, ok, compacted bool) {
 	return e.Term, true, false
 }
 
-// supervise runs one process after the other while nothing keeps the member
-// down.
+// supervise runs one process after the other while nothing keeps the member down.
 func (m *member) supervise() {
 	for {
 		m.mu.Lock()
@@ -161,8 +159,7 @@ func (m *member) run(inst *instance) {
 	m.sim.running.Go(func() { m.exited(inst, node.Run(inst.ctx)) })
 }
 
-// exited deals with a node that stopped on its own; one that was killed is gone
-// already.
+// exited deals with a node that stopped on its own; one that was killed is gone already.
 func (m *member) exited(inst *instance, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

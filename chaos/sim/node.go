@@ -21,8 +21,7 @@ const (
 func raftAddress(id cluster.NodeID) string { return string(id) + ":7700" }
 func httpAddress(id cluster.NodeID) string { return string(id) + ":7701" }
 
-// BuildNode makes a whole node as the programs do, on the simulated network and
-// disk. Its log is compacted often.
+// BuildNode makes a whole node as the programs do, on the simulated network and disk. Its log is compacted often.
 func BuildNode(env Env) (Node, error) { return buildNode(env, func(*node.Config) {}) }
 
 // defaults is made once: reading it takes longer than the rest of a start.
@@ -55,8 +54,7 @@ func buildNode(env Env, change func(*node.Config)) (Node, error) {
 	return whole{n.Consensus(), n}, nil
 }
 
-// drifting is a clock of the bubble's time that runs a little fast or slow, the
-// same in every life of a node.
+// drifting is a clock of the bubble's time that runs a little fast or slow, the same in every life of a node.
 func drifting(cfg Config, id cluster.NodeID) func() time.Duration {
 	draw := float64(hash(cfg.Seed, string(id), "clock", 0)>>11) / (1 << 53) // from [0, 1)
 	rate := 1 + cfg.ClockDrift*(2*draw-1)

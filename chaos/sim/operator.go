@@ -140,8 +140,7 @@ func (o *operator) drain(m *member, what string) error {
 	return o.ask(o.sim.leading().index, http.MethodPost, "/admin/nodes/"+string(m.id)+"/"+what, apiv1.Drain{}, nil)
 }
 
-// move asks for leadership to be moved to Fault.B. When the answer is that it was,
-// that node has led since.
+// move asks for leadership to be moved to Fault.B. When the answer is that it was, that node has led since.
 func (o *operator) move(f Fault, path string, in any) {
 	target := o.sim.members[f.B].id
 	o.later(func() {
@@ -181,9 +180,8 @@ func (o *operator) add(m *member) error {
 		apiv1.MemberAdd{ID: string(m.id), RaftAddress: raftAddress(m.id), HTTPAddress: httpAddress(m.id)}, nil)
 }
 
-// repair restores the cluster after the last fault: failover is automatic, every
-// member is a voter and no member drains. It starts no election: when all members run,
-// one of them leads. It returns what is still missing, or "".
+// repair restores the cluster after the last fault: failover is automatic, every member is a voter and no member
+// drains. It starts no election: when all members run, one of them leads. It returns what is still missing, or "".
 func (o *operator) repair(deadline time.Time) (why string) {
 	if why = o.rejoinOldNodes(deadline); why != "" {
 		return why

@@ -44,8 +44,7 @@ const (
 	WipeRejoin FaultKind = "disk-wipe"              // a node restarts with an empty disk
 )
 
-// In the place of a node in a Fault these stand for the node that leads when the
-// fault happens, and for another one.
+// In the place of a node in a Fault these stand for the node that leads when the fault happens, and for another one.
 const (
 	AnyLeader   = -1
 	AnyFollower = -2
@@ -105,8 +104,7 @@ var faultOrder = []FaultKind{
 // FaultWeights is how often each kind of fault comes, relative to the others.
 type FaultWeights map[FaultKind]int
 
-// DefaultFaults holds every fault that a cluster must survive without an
-// operator.
+// DefaultFaults holds every fault that a cluster must survive without an operator.
 func DefaultFaults() FaultWeights {
 	return FaultWeights{
 		Kill: 10, PowerLoss: 6, KillAll: 1, Isolate: 10, Deafen: 5, Mute: 5, Split: 6, CutOne: 8, Slow: 8, SlowIn: 4,

@@ -27,9 +27,8 @@ const (
 	firstNumber  = 1                      // of a generation
 )
 
-// quorumLoss is what a run knows of a majority that it has lost permanently. The clients of
-// an era are held against what that era has answered: what only lost nodes held is
-// gone, and the operator has said so.
+// quorumLoss is what a run knows of a majority that it has lost permanently. The clients of an era are held against
+// what that era has answered: what only lost nodes held is gone, and the operator has said so.
 type quorumLoss struct {
 	epoch     atomic.Uint64 // 1 from the loss on
 	recovered atomic.Bool
@@ -43,8 +42,7 @@ func (sim *Simulation) isLost(m *member) bool {
 	return slices.Contains(sim.loss.lost, m)
 }
 
-// hasOldGeneration reports whether a node that runs holds data of a generation that
-// another one has followed.
+// hasOldGeneration reports whether a node that runs holds data of a generation that another one has followed.
 func (sim *Simulation) hasOldGeneration(n Node) bool {
 	if !sim.loss.recovered.Load() {
 		return false
@@ -53,8 +51,7 @@ func (sim *Simulation) hasOldGeneration(n Node) bool {
 	return is.ClusterID != "" && is.Generation.Number <= firstNumber
 }
 
-// checkOldGenerationIdle reports of a node of a lost generation when it has taken anything from the new
-// one.
+// checkOldGenerationIdle reports of a node of a lost generation when it has taken anything from the new one.
 func (sim *Simulation) checkOldGenerationIdle(m *member, n Node) {
 	if term := m.disk.CurrentTerm(); term >= recoveryTerm || n.View().Generation().Number > firstNumber {
 		sim.violatedf(check.OldGenerationExcluded, "%s has the data of the generation before, and is in term %d", m.id,

@@ -186,8 +186,7 @@ func (sim *Simulation) Run() Result {
 	}
 }
 
-// every calls f in a goroutine of its own until the function it returns is
-// called, which waits for that goroutine.
+// every calls f in a goroutine of its own until the function it returns is called, which waits for that goroutine.
 func (sim *Simulation) every(d time.Duration, f func()) (stop func()) {
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -227,8 +226,7 @@ func (sim *Simulation) sample() {
 	}
 }
 
-// checkStable reports whether the leader has changed where nothing was a reason for
-// it.
+// checkStable reports whether the leader has changed where nothing was a reason for it.
 func (sim *Simulation) checkStable() {
 	if now := sim.safety.MaxTerm(); sim.cfg.NoElections && now != sim.stableTerm {
 		sim.violatedf(check.NoNeedlessElection, "the cluster was in term %d after %v, and is in term %d",
@@ -281,8 +279,7 @@ func (sim *Simulation) converged() string {
 	return check.Converged(finals, sim.traffic.Revisions.Acknowledged())
 }
 
-// outlive is how long the end of a run waits for those goroutines of the library that
-// cannot be joined.
+// outlive is how long the end of a run waits for those goroutines of the library that cannot be joined.
 const outlive = time.Minute
 
 // end stops every node.

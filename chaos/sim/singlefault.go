@@ -40,8 +40,7 @@ const measureFrom = 2 * time.Second
 // singleNodeFaults take one node out.
 var singleNodeFaults = []FaultKind{Kill, Kill, PowerLoss, Isolate, Isolate, Deafen, Mute, Pause, StallDisk}
 
-// recordDowntime records when a fault keeps a node, or all, from taking part. Called
-// with the lock held.
+// recordDowntime records when a fault keeps a node, or all, from taking part. Called with the lock held.
 func (sim *Simulation) recordDowntime(f Fault) {
 	now := time.Since(sim.start)
 	h := check.FaultInterval{Node: nodeName(f.A), From: now, To: now + f.For}
@@ -53,9 +52,8 @@ func (sim *Simulation) recordDowntime(f Fault) {
 	sim.downtimes = append(sim.downtimes, h)
 }
 
-// attachedSessions has the faults of singleFaultSLO, and clients that keep sessions by
-// connections. No node loses power: its clients would not notice that their connections
-// are gone.
+// attachedSessions has the faults of singleFaultSLO, and clients that keep sessions by connections. No node loses
+// power: its clients would not notice that their connections are gone.
 func attachedSessions(seed uint64, nodes int) Config {
 	cfg := singleFaultSLO(seed, nodes)
 	cfg.AvailabilityWriters, cfg.Attachers = false, 2

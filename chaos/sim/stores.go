@@ -99,9 +99,8 @@ const (
 // errNotFound bears the one text by which the library knows a missing key.
 var errNotFound = errors.New("not found")
 
-// stableStore keeps a vote as one record, like the two-slot file of the real
-// store: the term of a vote is held back until its candidate is written, which
-// the library always does next.
+// stableStore keeps a vote as one record, like the two-slot file of the real store: the term of a vote is held back
+// until its candidate is written, which the library always does next.
 type stableStore struct{ s *Store }
 
 func (t stableStore) Set(key, val []byte) error {

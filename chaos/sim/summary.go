@@ -31,8 +31,7 @@ func (o Outcome) Effective() (n int) {
 	return n
 }
 
-// Summary is the outcome of one run on one line of JSON, which chaos/run
-// reads from the process that ran it.
+// Summary is the outcome of one run on one line of JSON, which chaos/run reads from the process that ran it.
 type Summary struct {
 	Outcome
 	Scenario   string        `json:"scenario"`

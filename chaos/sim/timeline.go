@@ -20,8 +20,7 @@ type timeline struct {
 	acks        []time.Duration
 }
 
-// fault records a fault that begins now. What hits more than one node is in
-// no node's lane.
+// fault records a fault that begins now. What hits more than one node is in no node's lane.
 func (t *timeline) fault(f Fault) {
 	node := nodeName(f.A)
 	switch f.Kind {

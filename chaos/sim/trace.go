@@ -27,9 +27,8 @@ func (r *ring[T]) add(size int, item T) {
 // last returns the newest n, oldest first.
 func (r ring[T]) last(n int) []T { return slices.Clone(r[max(0, len(r)-n):]) }
 
-// trace is the newest log lines of a node, or of the run itself, in memory:
-// writing a file would change what happens. It may be written to from any
-// goroutine.
+// trace is the newest log lines of a node, or of the run itself, in memory: writing a file would change what happens.
+// It may be written to from any goroutine.
 type trace struct {
 	mu    sync.Mutex
 	lines ring[string]

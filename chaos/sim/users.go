@@ -57,9 +57,8 @@ var (
 	errCrashed   = cluster.Errorf(cluster.CodeOutcomeUnknown, "the node crashed")
 )
 
-// attempt is one of a client in the node's own process. As over a network, the
-// answer of a node that has crashed meanwhile is lost, and one of a paused node
-// comes when that goes on.
+// attempt is one of a client in the node's own process. As over a network, the answer of a node that has crashed
+// meanwhile is lost, and one of a paused node comes when that goes on.
 func (u users) attempt(i int, f func(ctx context.Context, n traffic.KV) error) error {
 	inst, node := u.members[i].current()
 	if node == nil {
