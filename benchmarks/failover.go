@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"northstar/api/apiv1"
 	"northstar/benchmarks/load"
 	"northstar/chaos/proc"
 )
@@ -61,8 +62,17 @@ var plannedTransfer = fault{
 		for target == leader {
 			target = s.cluster.Nodes[rand.IntN(len(s.cluster.Nodes))]
 		}
+		path, body := "/transfer/"+target.ID+"/"+target.Raft, ""
+		if s.ours {
+			path, body = apiv1.PathTransfer, fmt.Sprintf(`{"target_leader_id":%q}`, target.ID)
+		}
+		conn, err := load.Dial(ctx, leader.HTTP)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
 		at := time.Now()
-		status, err := s.transfer(ctx, leader, target)
+		status, err := conn.Do("POST", path, []byte(body))
 		s.calls = append(s.calls, time.Since(at))
 		if status/100 != 2 {
 			s.failedCalls++

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -101,26 +99,6 @@ func (s *subject) inject(ctx context.Context, fault fault) (h injection, err err
 		return h, err
 	}
 	return h, wait(ctx, afterGap)
-}
-
-// transfer asks the leader to hand leadership to another node.
-func (s *subject) transfer(ctx context.Context, leader, target *proc.Node) (status int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
-	defer cancel()
-	path, body := "/transfer/"+target.ID+"/"+target.Raft, ""
-	if s.ours {
-		path, body = apiv1.PathTransfer, fmt.Sprintf(`{"target_leader_id":%q}`, target.ID)
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+leader.HTTP+path, strings.NewReader(body))
-	if err != nil {
-		return 0, err
-	}
-	req.Header.Set("Content-Type", apiv1.TypeJSON)
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return 0, err
-	}
-	return resp.StatusCode, resp.Body.Close()
 }
 
 // waitStable waits until the cluster is whole again, finds all its members healthy, and has been whole for a while.
