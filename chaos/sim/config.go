@@ -9,6 +9,7 @@ import (
 	"northstar/chaos/check"
 	"northstar/chaos/traffic"
 	"northstar/cluster"
+	"northstar/node"
 	"northstar/transport"
 )
 
@@ -23,7 +24,6 @@ type Config struct {
 	FaultInterval traffic.Range // between the beginnings of two faults
 	FaultDuration traffic.Range
 	Plan          []Fault // nil: drawn from Seed
-	ClockDrift    float64 // the clock of a node's leases and sessions has a rate drawn from 1 ± this
 
 	Net  NetOptions
 	Disk DiskOptions
@@ -40,13 +40,12 @@ type Config struct {
 
 	Timeline bool // the run has a report also when nothing is violated
 	Build    func(Env) (Node, error)
-	LogLevel hclog.Level
 }
 
 // DefaultConfig is a run of 20 s of virtual time on a local network, with a fault about every 150 ms.
 func DefaultConfig(seed uint64, nodes int) Config {
 	return Config{
-		Seed: seed, Nodes: nodes, Length: 20 * time.Second, Weights: DefaultFaults(), ClockDrift: 0.05,
+		Seed: seed, Nodes: nodes, Length: 20 * time.Second, Weights: DefaultFaults(),
 		FaultInterval: traffic.Between(10*time.Millisecond, 500*time.Millisecond),
 		FaultDuration: traffic.Between(5*time.Millisecond, 900*time.Millisecond),
 		Config: traffic.Config{
@@ -56,7 +55,7 @@ func DefaultConfig(seed uint64, nodes int) Config {
 			MinTTL: 600 * time.Millisecond,
 		},
 		Net: DefaultNetOptions(), Disk: DefaultDiskOptions(), ConvergeTimeout: 30 * time.Second,
-		Build: BuildNode, LogLevel: hclog.Info,
+		Build: configured(func(*node.Config) {}),
 	}
 }
 

@@ -142,10 +142,10 @@ func (m *member) run(inst *instance) {
 	}
 	node, err := m.sim.cfg.Build(Env{
 		ID: m.id, Members: idsOf(m.sim.members), Proc: inst.proc, Store: store, Faults: m.sim.rpc,
-		Clock:   drifting(m.sim.cfg, m.id),
+		Clock:   drifting(m.sim.cfg.Seed, m.id),
 		Entropy: newEntropy(m.sim.cfg.Seed, string(m.id), m.incarnation),
 		Logger: hclog.New(&hclog.LoggerOptions{
-			Name: string(m.id), Level: m.sim.cfg.LogLevel, Output: m.log,
+			Name: string(m.id), Level: hclog.Info, Output: m.log,
 			TimeFormat: "04:05.000000",
 		}),
 	})

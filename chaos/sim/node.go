@@ -21,13 +21,11 @@ const (
 func raftAddress(id cluster.NodeID) string { return string(id) + ":7700" }
 func httpAddress(id cluster.NodeID) string { return string(id) + ":7701" }
 
-// BuildNode makes a whole node as the programs do, on the simulated network and disk. Its log is compacted often.
-func BuildNode(env Env) (Node, error) { return buildNode(env, func(*node.Config) {}) }
-
 // defaults is made once: reading it takes longer than the rest of a start.
 var defaults = node.Default()
 
-// buildNode is BuildNode with a changed configuration.
+// buildNode makes a whole node as the programs do, with a changed configuration, on the simulated network and disk.
+// Its log is compacted often.
 func buildNode(env Env, change func(*node.Config)) (Node, error) {
 	cfg := defaults
 	cfg.ID, cfg.DataDir, cfg.ClusterName = env.ID, "simulated", "sim"
@@ -54,10 +52,13 @@ func buildNode(env Env, change func(*node.Config)) (Node, error) {
 	return whole{n.Consensus(), n}, nil
 }
 
+// clockDrift is how far the rates of the clocks of leases and sessions may be from 1.
+const clockDrift = 0.05
+
 // drifting is a clock of the bubble's time that runs a little fast or slow, the same in every life of a node.
-func drifting(cfg Config, id cluster.NodeID) func() time.Duration {
-	draw := float64(hash(cfg.Seed, string(id), "clock", 0)>>11) / (1 << 53) // from [0, 1)
-	rate := 1 + cfg.ClockDrift*(2*draw-1)
+func drifting(seed uint64, id cluster.NodeID) func() time.Duration {
+	draw := float64(hash(seed, string(id), "clock", 0)>>11) / (1 << 53) // from [0, 1)
+	rate := 1 + clockDrift*(2*draw-1)
 	start := time.Now()
 	return func() time.Duration { return time.Duration(rate * float64(time.Since(start))) }
 }
