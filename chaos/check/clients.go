@@ -136,13 +136,7 @@ func CheckWatch(w *Watch, ops []Op) (violations []Violation) {
 			continue
 		}
 		i, found := slices.BinarySearchFunc(w.Changes, o.Revision, func(c Change, r uint64) int {
-			switch {
-			case c.Revision < r:
-				return -1
-			case c.Revision > r:
-				return 1
-			}
-			return 0
+			return cmp.Compare(c.Revision, r)
 		})
 		switch {
 		case !found:

@@ -247,18 +247,13 @@ func (f *SLOReport) outside(failovers []FaultInterval, acks []time.Duration, fro
 // Outages returns the periods of at least 300 ms between two times without an acknowledgement. acks are sorted.
 func Outages(acks []time.Duration, from, to time.Duration) (down []FaultInterval) {
 	first, _ := slices.BinarySearch(acks, from)
-	for last := from; last < to; first++ {
-		next := to
-		if first < len(acks) {
-			next = min(to, acks[first])
-		}
+	end, _ := slices.BinarySearch(acks, to)
+	last := from
+	for _, next := range append(slices.Clone(acks[first:max(first, end)]), to) {
 		if next-last >= minOutage {
 			down = append(down, FaultInterval{From: last, To: next})
 		}
 		last = next
-		if first >= len(acks) {
-			break
-		}
 	}
 	return down
 }
