@@ -20,10 +20,6 @@ func (sim *Simulation) inject(f Fault) {
 	f.A, f.B = sim.resolve(f)
 	sim.events.at(sim.start, "fault: %v", f)
 	sim.timeline.fault(f)
-	sim.mu.Lock()
-	sim.injected++
-	sim.recordDowntime(f)
-	sim.mu.Unlock()
 	undo, took := sim.apply(f)
 	if took {
 		sim.countEffective(f.Kind)

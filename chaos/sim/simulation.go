@@ -45,9 +45,7 @@ type Simulation struct {
 	violations []check.Violation
 	leader     int // index of the member that led the newest term
 	leaderTerm uint64
-	injected   int
-	faults     map[FaultKind]int     // that had an effect
-	downtimes  []check.FaultInterval // of nodes that could not take part
+	faults     map[FaultKind]int // that had an effect
 	loss       quorumLoss
 	tooFew     atomic.Bool // a disk was wiped while another was still empty: perhaps no node can be elected
 }
@@ -178,7 +176,8 @@ func (sim *Simulation) Run() Result {
 	defer sim.mu.Unlock()
 	return Result{
 		Outcome: Outcome{
-			Seed: sim.cfg.Seed, Injected: sim.injected, Faults: sim.faults, Messages: int(sim.rpc.hits.Load()),
+			Seed: sim.cfg.Seed, Injected: len(sim.timeline.faults), Faults: sim.faults,
+			Messages:  int(sim.rpc.hits.Load()),
 			Elections: sim.safety.Elections(), ConvergedAfter: settled, SLO: figures,
 		},
 		Violations: sim.violations, History: sim.traffic.History.Ops(), Digest: sim.digest.value(),
