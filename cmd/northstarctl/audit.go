@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-
 	"northstar/api/apiv1"
 	"northstar/client"
 )
@@ -23,9 +21,7 @@ func (c *auditCmd) Run(a *app) error {
 		return usagef("--class: must be operators or clients (got %q)", c.Class)
 	}
 	q := client.AuditQuery{Since: c.Since, Limit: c.Limit, Class: c.Class, Who: c.Who, Stale: c.Stale}
-	return show(a, "asking for the audit log", func(ctx context.Context, cl *client.Client) (apiv1.Audit, error) {
-		return cl.Audit(ctx, q)
-	}, func(log apiv1.Audit) error {
+	return show(a, "asking for the audit log", with((*client.Client).Audit, q), func(log apiv1.Audit) error {
 		return tableOf(a, []string{"when", "who", "role", "from", "what", "result", "reason"}, log.Items,
 			func(r apiv1.AuditRecord) []any {
 				what := r.What
@@ -36,10 +32,7 @@ func (c *auditCmd) Run(a *app) error {
 				if r.Delayed {
 					result += " (delayed)"
 				}
-				return []any{
-					r.When.UTC().Format(timeForm), orDash(r.Who), r.Role, r.From, what, result,
-					orDash(r.Reason),
-				}
+				return []any{formatTime(&r.When), orDash(r.Who), r.Role, r.From, what, result, orDash(r.Reason)}
 			})
 	})
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"time"
 
@@ -45,18 +44,13 @@ func (r *autoResumeCmd) Run(a *app) error {
 }
 
 func (a *app) setAutoFailover(what string, body apiv1.AutoFailover) error {
-	return show(a, what, func(ctx context.Context, c *client.Client) (apiv1.AutoFailoverState, error) {
-		return c.SetAutoFailover(ctx, body)
-	}, a.printAutoFailover)
+	return show(a, what, with((*client.Client).SetAutoFailover, body), a.printAutoFailover)
 }
 
 type autoStatusCmd struct{}
 
 func (*autoStatusCmd) Run(a *app) error {
-	return show(a, "asking about automatic failover",
-		func(ctx context.Context, c *client.Client) (apiv1.AutoFailoverState, error) {
-			return c.AutoFailover(ctx)
-		}, a.printAutoFailover)
+	return show(a, "asking about automatic failover", (*client.Client).AutoFailover, a.printAutoFailover)
 }
 
 func (a *app) printAutoFailover(set apiv1.AutoFailoverState) error {
@@ -64,7 +58,7 @@ func (a *app) printAutoFailover(set apiv1.AutoFailoverState) error {
 	if !set.Enabled {
 		line = a.colour(text.FgYellow, "automatic failover is paused")
 		if set.PausedUntil != nil {
-			line += ", until " + set.PausedUntil.UTC().Format(timeForm)
+			line += ", until " + formatTime(set.PausedUntil)
 		}
 	}
 	if set.Operator != "" {

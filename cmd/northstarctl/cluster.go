@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"strings"
 
@@ -20,8 +19,7 @@ func (s *statusCmd) Run(a *app) error {
 	if s.Node != "" {
 		return s.node(a)
 	}
-	cl, err := request(a, "asking for the cluster",
-		func(ctx context.Context, c *client.Client) (apiv1.Cluster, error) { return c.Cluster(ctx) })
+	cl, err := request(a, "asking for the cluster", (*client.Client).Cluster)
 	if err != nil {
 		return err
 	}
@@ -44,9 +42,8 @@ func (a *app) printCluster(cl apiv1.Cluster) error {
 	fmt.Fprintf(a.stdout, "cluster   %s (%s), generation %d\n", cl.ClusterName, orDash(cl.ClusterID), cl.Generation)
 	fmt.Fprintf(a.stdout, "leader    %s, term %d, revision %d\n", leader, cl.Term, cl.Revision)
 	q := cl.Quorum
-	fmt.Fprintf(a.stdout, "quorum    %d of %d voters needed, %d healthy, tolerates %d more failures\n", q.Needed,
-		q.Voters,
-		q.Healthy, q.Tolerates)
+	fmt.Fprintf(a.stdout, "quorum    %d of %d voters needed, %d healthy, tolerates %d more failures\n",
+		q.Needed, q.Voters, q.Healthy, q.Tolerates)
 	if !cl.AutoFailover {
 		fmt.Fprintln(a.stdout, a.colour(text.FgYellow, "automatic failover is paused"))
 	}
@@ -74,9 +71,7 @@ func (a *app) health(m apiv1.Member) string {
 }
 
 func (s *statusCmd) node(a *app) error {
-	return show(a, "asking "+s.Node, func(ctx context.Context, c *client.Client) (apiv1.Status, error) {
-		return c.Status(ctx, s.Node)
-	}, func(st apiv1.Status) error {
+	return show(a, "asking "+s.Node, with((*client.Client).Status, s.Node), func(st apiv1.Status) error {
 		rows := [][]any{
 			{"node", st.NodeID},
 			{"cluster", fmt.Sprintf("%s (%s), generation %d", st.ClusterName, orDash(st.ClusterID), st.Generation)},
@@ -87,11 +82,10 @@ func (s *statusCmd) node(a *app) error {
 			{"log", fmt.Sprintf("last %d, committed %d, applied %d", st.LastLogIndex, st.CommitIndex, st.AppliedIndex)},
 			{"revision", st.Revision},
 			{"priority", fmt.Sprintf("%d, eligible %s, zone %s", st.Priority, yesNo(st.Eligible), orDash(st.Zone))},
-			{"disk", fmt.Sprintf("fsync p99 %d ms, stalled %s, read-only %s", st.Disk.FsyncP99MS,
-				yesNo(st.Disk.Stalled),
-				yesNo(st.Disk.ReadOnly))},
+			{"disk", fmt.Sprintf("fsync p99 %d ms, stalled %s, read-only %s",
+				st.Disk.FsyncP99MS, yesNo(st.Disk.Stalled), yesNo(st.Disk.ReadOnly))},
 			{"version", orDash(st.Version)},
-			{"started", st.StartedAt.UTC().Format(timeForm)},
+			{"started", formatTime(&st.StartedAt)},
 		}
 		for _, w := range st.Warnings {
 			rows = append(rows, []any{"warning", a.colour(text.FgYellow, w)})
@@ -103,9 +97,7 @@ func (s *statusCmd) node(a *app) error {
 type leaderCmd struct{}
 
 func (*leaderCmd) Run(a *app) error {
-	return show(a, "looking for the leader", func(ctx context.Context, c *client.Client) (apiv1.Leader, error) {
-		return c.Leader(ctx)
-	}, func(l apiv1.Leader) error {
+	return show(a, "looking for the leader", (*client.Client).Leader, func(l apiv1.Leader) error {
 		return a.table([]string{"leader", "http", "raft", "term"},
 			[][]any{{l.LeaderID, l.LeaderAddress, l.RaftAddress, l.Term}})
 	})

@@ -12,33 +12,25 @@ import (
 )
 
 type drainCmd struct {
-	ID   string        `arg:"" help:"Node ID."`
-	Wait bool          `help:"Wait until another node leads and the cluster shows the node as draining."`
-	For  time.Duration `default:"60s" help:"Maximum wait."`
+	ID   cluster.NodeID `arg:"" help:"Node ID."`
+	Wait bool           `help:"Wait until another node leads and the cluster shows the node as draining."`
+	For  time.Duration  `default:"60s" help:"Maximum wait."`
 	changeFlags
 }
 
 func (d *drainCmd) Run(a *app) error {
-	id, err := memberID(d.ID)
-	if err != nil {
-		return err
-	}
 	body := apiv1.Drain{Reason: d.Reason, PlanID: d.Plan}
-	if d.DryRun {
-		return a.plan(func(ctx context.Context, c *client.Client) (apiv1.Plan, error) {
-			return c.PlanDrain(ctx, id,
-				body)
+	drain := with2((*client.Client).Drain, d.ID, body)
+	return a.changeMember(d.changeFlags, "draining "+string(d.ID), with2((*client.Client).PlanDrain, d.ID, body),
+		func(c *client.Client, ctx context.Context) (apiv1.MemberResult, error) {
+			res, err := drain(c, ctx)
+			if err != nil || !d.Wait {
+				return res, err
+			}
+			ctx, cancel := context.WithTimeout(ctx, d.For)
+			defer cancel()
+			return res, awaitDrained(ctx, c, string(d.ID))
 		})
-	}
-	return a.changeMembers("draining "+d.ID, func(ctx context.Context, c *client.Client) (apiv1.MemberResult, error) {
-		res, err := c.Drain(ctx, id, body)
-		if err != nil || !d.Wait {
-			return res, err
-		}
-		ctx, cancel := context.WithTimeout(ctx, d.For)
-		defer cancel()
-		return res, awaitDrained(ctx, c, d.ID)
-	})
 }
 
 // drainPollInterval is the interval of requests to the cluster until a node is drained.
@@ -48,11 +40,11 @@ const drainPollInterval = 100 * time.Millisecond
 func awaitDrained(ctx context.Context, c *client.Client, id string) error {
 	for {
 		cl, err := c.Cluster(ctx)
-		if err == nil && cl.LeaderID != "" && cl.LeaderID != id {
-			i := slices.IndexFunc(cl.Members, func(m apiv1.Member) bool { return m.ID == id })
-			if i >= 0 && cl.Members[i].Lifecycle == string(cluster.Draining) {
-				return nil
-			}
+		if err == nil && cl.LeaderID != "" && cl.LeaderID != id &&
+			slices.ContainsFunc(cl.Members, func(m apiv1.Member) bool {
+				return m.ID == id && m.Lifecycle == string(cluster.Draining)
+			}) {
+			return nil
 		}
 		select {
 		case <-time.After(drainPollInterval):
@@ -62,25 +54,10 @@ func awaitDrained(ctx context.Context, c *client.Client, id string) error {
 	}
 }
 
-type undrainCmd struct {
-	ID string `arg:"" help:"Node ID."`
-	changeFlags
-}
+type undrainCmd struct{ memberFlags }
 
 func (u *undrainCmd) Run(a *app) error {
-	id, err := memberID(u.ID)
-	if err != nil {
-		return err
-	}
 	body := apiv1.Drain{Reason: u.Reason, PlanID: u.Plan}
-	if u.DryRun {
-		return a.plan(func(ctx context.Context, c *client.Client) (apiv1.Plan, error) {
-			return c.PlanUndrain(ctx, id,
-				body)
-		})
-	}
-	return a.changeMembers("ending the drain of "+u.ID,
-		func(ctx context.Context, c *client.Client) (apiv1.MemberResult, error) {
-			return c.Undrain(ctx, id, body)
-		})
+	return a.changeMember(u.changeFlags, "ending the drain of "+string(u.ID),
+		with2((*client.Client).PlanUndrain, u.ID, body), with2((*client.Client).Undrain, u.ID, body))
 }

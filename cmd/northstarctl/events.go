@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"iter"
 	"strings"
@@ -9,8 +8,6 @@ import (
 	"northstar/api/apiv1"
 	"northstar/client"
 )
-
-const timeForm = "2006-01-02 15:04:05.000Z"
 
 type electionsCmd struct {
 	Limit  int  `default:"20" help:"Maximum number."`
@@ -25,11 +22,7 @@ func (e *electionsCmd) Run(a *app) error {
 	if e.Follow {
 		return e.follow(a)
 	}
-	list, err := request(a, "asking for elections", func(ctx context.Context, c *client.Client) (apiv1.Elections,
-		error,
-	) {
-		return c.Elections(ctx, e.Limit)
-	})
+	list, err := request(a, "asking for elections", with((*client.Client).Elections, e.Limit))
 	if err != nil {
 		return err
 	}
@@ -44,7 +37,7 @@ func (e *electionsCmd) Run(a *app) error {
 				}
 			}
 			return []any{
-				el.StartedAt.UTC().Format(timeForm), el.Term, el.Trigger, el.CandidateID, el.Result,
+				formatTime(&el.StartedAt), el.Term, el.Trigger, el.CandidateID, el.Result,
 				fmt.Sprintf("%d of %d", granted, len(el.Votes)), ms(&el.DurationMS), ms(&el.LeaderlessMS),
 				orDash(el.Reason),
 			}
@@ -81,7 +74,7 @@ func (e *electionsCmd) follow(a *app) error {
 }
 
 func (e *electionsCmd) line(ev apiv1.Event, el apiv1.Election) string {
-	text := fmt.Sprintf("%s  term %-4d %-15s %-8s %-4s  in %d ms, leaderless %d ms: %s", ev.At.UTC().Format(timeForm),
+	text := fmt.Sprintf("%s  term %-4d %-15s %-8s %-4s  in %d ms, leaderless %d ms: %s", formatTime(&ev.At),
 		ev.Term, el.Trigger, el.CandidateID, el.Result, el.DurationMS, el.LeaderlessMS, orDash(el.Reason))
 	for _, v := range el.Votes {
 		if e.Votes {
@@ -101,16 +94,14 @@ func (e *eventsCmd) Run(a *app) error {
 	if e.Follow {
 		return e.follow(a)
 	}
-	list, err := request(a, "asking for events", func(ctx context.Context, c *client.Client) (apiv1.Events, error) {
-		return c.Events(ctx, e.Since, e.Type)
-	})
+	list, err := request(a, "asking for events", with2((*client.Client).Events, e.Since, e.Type))
 	if err != nil {
 		return err
 	}
 	a.warnMissing("events", list.Missing)
 	return a.printResult(list, func() error {
 		return tableOf(a, []string{"time", "node", "type", "term", "message"}, list.Items, func(ev apiv1.Event) []any {
-			return []any{ev.At.UTC().Format(timeForm), ev.Node, ev.Type, ev.Term, ev.Message}
+			return []any{formatTime(&ev.At), ev.Node, ev.Type, ev.Term, ev.Message}
 		})
 	})
 }
@@ -119,7 +110,7 @@ func (e *eventsCmd) follow(a *app) error {
 	return follow(a, func(c *client.Client) iter.Seq2[apiv1.Event, error] {
 		return c.FollowEvents(a.ctx, e.Since, e.Type)
 	}, func(ev apiv1.Event) (any, string) {
-		return ev, fmt.Sprintf("%s  %-8s %-10s %s", ev.At.UTC().Format(timeForm), ev.Node, ev.Type, ev.Message)
+		return ev, fmt.Sprintf("%s  %-8s %-10s %s", formatTime(&ev.At), ev.Node, ev.Type, ev.Message)
 	})
 }
 

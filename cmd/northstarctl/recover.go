@@ -23,14 +23,13 @@ const recoverTimeout = 60 * time.Second
 
 func (r *recoverCmd) Run(a *app) error {
 	body := apiv1.Recover{Survivors: r.Survivors, Confirm: r.Confirm, Reason: r.Reason, PlanID: r.Plan}
-	plan := func(ctx context.Context, c *client.Client) (apiv1.Plan, error) { return c.PlanRecover(ctx, body) }
 	if r.DryRun {
-		return a.plan(plan)
+		return a.plan(with((*client.Client).PlanRecover, body))
 	}
 	if body.Reason == "" { // the API requires a reason, an interactive call does not
 		body.Reason = "northstarctl recover, without --reason"
 	}
-	p, err := request(a, "asking the survivors", plan)
+	p, err := request(a, "asking the survivors", with((*client.Client).PlanRecover, body))
 	switch {
 	case err != nil:
 		return err
@@ -41,15 +40,11 @@ func (r *recoverCmd) Run(a *app) error {
 		return err
 	}
 	body.PlanID, body.Force = p.PlanID, true
-	res, err := request(a, "recovering", func(ctx context.Context, c *client.Client) (apiv1.RecoverResult, error) {
+	return show(a, "recovering", func(c *client.Client, ctx context.Context) (apiv1.RecoverResult, error) {
 		ctx, cancel := context.WithTimeout(ctx, recoverTimeout+a.Timeout)
 		defer cancel()
 		return c.Recover(ctx, body)
-	})
-	if err != nil {
-		return err
-	}
-	return a.printResult(res, func() error { return a.showRecovered(res) })
+	}, a.showRecovered)
 }
 
 func (a *app) showRecovered(res apiv1.RecoverResult) error {

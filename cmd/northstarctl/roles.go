@@ -27,7 +27,7 @@ type roleLsCmd struct {
 }
 
 func (r *roleLsCmd) Run(a *app) error {
-	pages := allPages(func(ctx context.Context, c *client.Client, after string) ([]apiv1.Role, string, error) {
+	pages := allPages(func(c *client.Client, ctx context.Context, after string) ([]apiv1.Role, string, error) {
 		page, err := c.Roles(ctx, r.All, after)
 		return page.Items, page.Next, err
 	})
@@ -42,21 +42,12 @@ func (r *roleLsCmd) Run(a *app) error {
 	})
 }
 
-func formatTime(t *time.Time) string {
-	if t == nil {
-		return "-"
-	}
-	return t.UTC().Format(timeForm)
-}
-
 type roleShowCmd struct {
 	Role string `arg:"" help:"The role."`
 }
 
 func (r *roleShowCmd) Run(a *app) error {
-	return show(a, "asking for role "+r.Role, func(ctx context.Context, c *client.Client) (apiv1.Role, error) {
-		return c.GetRole(ctx, r.Role)
-	}, func(role apiv1.Role) error {
+	return show(a, "asking for role "+r.Role, with((*client.Client).GetRole, r.Role), func(role apiv1.Role) error {
 		if err := a.printRole(role); err != nil || len(role.Candidates) == 0 {
 			return err
 		}
@@ -180,13 +171,10 @@ type roleResignCmd struct {
 }
 
 func (r *roleResignCmd) Run(a *app) error {
-	return show(a, "resigning from role "+r.Role, func(ctx context.Context, c *client.Client) (apiv1.RoleResult,
-		error,
-	) {
-		return c.ResignRole(ctx, r.Role, r.Session)
-	}, func(res apiv1.RoleResult) error {
-		return a.printf("%s; held by: %s\n", res.Message, orDash(res.Holder))
-	})
+	return show(a, "resigning from role "+r.Role, with2((*client.Client).ResignRole, r.Role, r.Session),
+		func(res apiv1.RoleResult) error {
+			return a.printf("%s; held by: %s\n", res.Message, orDash(res.Holder))
+		})
 }
 
 type roleWatchCmd struct {
@@ -208,9 +196,8 @@ func (r *roleWatchCmd) Run(a *app) error {
 		if ch.Elected {
 			event = apiv1.EventElected
 		}
-		return roleLine{event, ch.RoleEvent}, fmt.Sprintf("%d %s %s token %d %s", ch.Revision, event, ch.Holder,
-			ch.Token,
-			ch.Cause)
+		return roleLine{event, ch.RoleEvent},
+			fmt.Sprintf("%d %s %s token %d %s", ch.Revision, event, ch.Holder, ch.Token, ch.Cause)
 	})
 }
 
@@ -219,20 +206,14 @@ type roleHistoryCmd struct {
 }
 
 func (r *roleHistoryCmd) Run(a *app) error {
-	h, err := request(a, "asking for the history of role "+r.Role,
-		func(ctx context.Context, c *client.Client) (apiv1.RoleHistory, error) {
-			return c.RoleHistory(ctx, r.Role)
-		})
+	h, err := request(a, "asking for the history of role "+r.Role, with((*client.Client).RoleHistory, r.Role))
 	if err != nil {
 		return err
 	}
 	return a.printResult(h.Items, func() error {
 		return tableOf(a, []string{"token", "holder", "acquired", "ended", "cause"}, h.Items,
 			func(t apiv1.Tenure) []any {
-				return []any{
-					t.Token, t.Holder, t.AcquiredAt.UTC().Format(timeForm), formatTime(t.EndedAt),
-					orDash(t.Cause),
-				}
+				return []any{t.Token, t.Holder, formatTime(&t.AcquiredAt), formatTime(t.EndedAt), orDash(t.Cause)}
 			})
 	})
 }
@@ -245,16 +226,14 @@ type nodesCmd struct {
 
 func (n *nodesCmd) Run(a *app) error {
 	filter := client.NodeFilter{Status: n.Status, Role: n.Role, Capability: n.Capability}
-	pages := allPages(func(ctx context.Context, c *client.Client, after string) ([]apiv1.Node, string, error) {
+	pages := allPages(func(c *client.Client, ctx context.Context, after string) ([]apiv1.Node, string, error) {
 		page, err := c.Nodes(ctx, filter, after)
 		return page.Items, page.Next, err
 	})
 	return show(a, "listing nodes", pages, func(list []apiv1.Node) error {
-		return tableOf(a, []string{
-			"node", "status", "address", "http port", "roles", "capabilities", "version",
-			"load",
-		},
-			list, func(n apiv1.Node) []any {
+		return tableOf(a,
+			[]string{"node", "status", "address", "http port", "roles", "capabilities", "version", "load"}, list,
+			func(n apiv1.Node) []any {
 				load := "-"
 				if n.Load != nil {
 					load = fmt.Sprintf("%.0f%%", 50*(n.Load.CPU+n.Load.Memory))

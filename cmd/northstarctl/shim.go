@@ -55,13 +55,10 @@ type exitReport struct {
 
 // roleRelease is how to release a role.
 type roleRelease struct {
-	Endpoints     []string      `json:"endpoints,omitempty"`
-	Token         string        `json:"token,omitempty"`
-	CA, Cert, Key string        `json:",omitempty"`
-	Timeout       time.Duration `json:"timeout,omitempty"`
-	Session       string        `json:"session"`
-	Postgres      string        `json:"postgres,omitempty"` // used instead of Endpoints
-	Role          string        `json:"role,omitempty"`     // of Postgres
+	Cluster  globals `json:"cluster"`
+	Postgres string  `json:"postgres"` // used instead of Cluster if not empty
+	Role     string  `json:"role"`
+	Session  string  `json:"session"`
 }
 
 // shimCmd is the supervisor shim: a process between run and its command. It ends the command before the lease ends,
@@ -264,13 +261,7 @@ func (r roleRelease) release(ctx context.Context) error {
 	if r.Postgres != "" {
 		return postgres.Release(ctx, postgres.Config{DSN: r.Postgres, Role: r.Role}, r.Session)
 	}
-	a := &app{
-		commands: commands{
-			Endpoints: r.Endpoints, Token: r.Token, CA: r.CA, Cert: r.Cert, Key: r.Key,
-			Timeout: r.Timeout,
-		},
-	}
-	c, err := a.connect()
+	c, err := r.Cluster.connect()
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -113,11 +112,10 @@ func (s *snapshotRestoreCmd) Run(a *app) error {
 		return err
 	}
 	defer f.Close()
-	return show(a, "restoring", func(ctx context.Context, c *client.Client) (apiv1.RestoreResult, error) {
-		return c.SnapshotRestore(ctx, f)
-	}, func(res apiv1.RestoreResult) error {
-		return a.printf("restored, the cluster is at revision %d\n", res.Revision)
-	})
+	return show(a, "restoring", with((*client.Client).SnapshotRestore, io.Reader(f)),
+		func(res apiv1.RestoreResult) error {
+			return a.printf("restored, the cluster is at revision %d\n", res.Revision)
+		})
 }
 
 // writeFile creates a complete file or none: fill writes a temporary file, which is then synced and renamed.

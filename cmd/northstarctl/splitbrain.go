@@ -22,7 +22,7 @@ func (s *splitBrainCmd) Run(a *app) error {
 		return usagef("--reason: requires --check")
 	}
 	r, err := request(a, "running split-brain check",
-		func(ctx context.Context, c *client.Client) (apiv1.SplitBrain, error) {
+		func(c *client.Client, ctx context.Context) (apiv1.SplitBrain, error) {
 			if s.Check {
 				return c.CheckSplitBrain(ctx, s.Node, apiv1.SplitBrainCheck{Reason: s.Reason})
 			}
@@ -50,7 +50,7 @@ func (a *app) printSplitBrain(r apiv1.SplitBrain) error {
 		return a.colour(text.FgRed, verdict)
 	}
 	fmt.Fprintf(a.stdout, "verdict %s (node %s, checked at %s)\n", paint(r.Verdict), r.CheckedBy,
-		r.CheckedAt.UTC().Format(timeForm))
+		formatTime(&r.CheckedAt))
 	for _, f := range r.Findings {
 		line := paint(f.Verdict) + ": " + f.Detail
 		if f.Refusing {
