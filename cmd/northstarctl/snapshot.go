@@ -119,17 +119,13 @@ func (s *snapshotRestoreCmd) Run(a *app) error {
 }
 
 // writeFile creates a complete file or none: fill writes a temporary file, which is then synced and renamed.
-func writeFile(name string, mode fs.FileMode, fill func(*os.File) error) (err error) {
+func writeFile(name string, mode fs.FileMode, fill func(*os.File) error) error {
 	dir := filepath.Dir(name)
 	f, err := os.CreateTemp(dir, "."+filepath.Base(name)+".*")
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, ignoreClosed(f.Close()), os.Remove(f.Name()))
-		}
-	}()
+	defer os.Remove(f.Name()) // without effect after the rename
 	if err := errors.Join(f.Chmod(mode), fill(f), f.Sync(), f.Close()); err != nil {
 		return err
 	}
@@ -141,11 +137,4 @@ func writeFile(name string, mode fs.FileMode, fill func(*os.File) error) (err er
 		_ = d.Close()
 	}
 	return nil
-}
-
-func ignoreClosed(err error) error {
-	if errors.Is(err, fs.ErrClosed) {
-		return nil
-	}
-	return err
 }
