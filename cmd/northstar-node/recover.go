@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -17,7 +18,7 @@ type recoverCommand struct {
 	Confirm string `placeholder:"CLUSTER_ID" help:"Recover the node: the ID of its cluster, as shown without this flag."`
 }
 
-func (c *recoverCommand) run(p *commandEnv) error {
+func (c *recoverCommand) Run(p *commandEnv) error {
 	dir, err := consensus.OpenOffline(c.DataDir)
 	if err != nil {
 		return err
@@ -76,7 +77,7 @@ func (c *recoverCommand) show(w io.Writer, dir *consensus.OfflineNode) error {
 	line := func(name, format string, args ...any) { fmt.Fprintf(t, name+"\t"+format+"\n", args...) }
 	line("data directory", "%s", c.DataDir)
 	line("node", "%s, incarnation %s", id.NodeID, id.Incarnation)
-	line("cluster", "%s", orNone(id.ClusterID))
+	line("cluster", "%s", cmp.Or(id.ClusterID, "none"))
 	line("generation", "%d%s", id.Generation.Number, recoveryOf(id.Generation))
 	line("last entry", "term %d, index %d", l.LastTerm, l.LastIndex)
 	if l.SnapshotIndex > 0 {
@@ -99,15 +100,8 @@ func (c *recoverCommand) show(w io.Writer, dir *consensus.OfflineNode) error {
 Nothing was changed. Run this on every node that is left, and recover exactly one: that with the highest term
 of the last entry and, where terms are equal, the highest index. What it does not hold is lost:
   northstar-node recover --data-dir %s --confirm %s
-`, c.DataDir, orNone(id.ClusterID))
+`, c.DataDir, cmp.Or(id.ClusterID, "none"))
 	return err
-}
-
-func orNone(s string) string {
-	if s == "" {
-		return "none"
-	}
-	return s
 }
 
 func recoveryOf(g cluster.Generation) string {
