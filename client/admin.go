@@ -147,12 +147,5 @@ func (c *Client) SnapshotRestore(ctx context.Context, r io.Reader) (apiv1.Restor
 	res, err := c.send(ctx, q, node, body, -1)
 	a := newResponse(node, 0, res, err)
 	a.sent = body.read.Load()
-	v := classify(q, a)
-	switch {
-	case v.err == nil:
-		return decode[apiv1.RestoreResult](a, nil)
-	case v.mayHaveApplied:
-		return apiv1.RestoreResult{}, q.unknown(v.err)
-	}
-	return apiv1.RestoreResult{}, q.failed(a, v.err)
+	return decode[apiv1.RestoreResult](a, q.conclude(a, classify(q, a)))
 }

@@ -2,6 +2,7 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -116,10 +117,20 @@ func (q *call) encodeQuery(ctx context.Context) string {
 // newResponse reads the whole response of node, at most limit bytes (0: maxSmallResponse). err is the error of
 // send.
 func newResponse(node string, limit int64, res *http.Response, err error) *response {
-	a := &response{node: node, err: err}
-	if err == nil {
-		a.status, a.header = res.StatusCode, res.Header
-		a.body, a.err = readAll(res, limit)
+	if err != nil {
+		return &response{node: node, err: err}
+	}
+	defer res.Body.Close()
+	a := &response{node: node, status: res.StatusCode, header: res.Header}
+	limit = cmp.Or(limit, maxSmallResponse)
+	body, err := io.ReadAll(io.LimitReader(res.Body, limit+1))
+	switch {
+	case err != nil:
+		a.err = fmt.Errorf("read response: %w", err)
+	case int64(len(body)) > limit:
+		a.err = fmt.Errorf("%w: more than %d bytes", errTooLarge, limit)
+	default:
+		a.body = body
 	}
 	return a
 }
@@ -127,19 +138,4 @@ func newResponse(node string, limit int64, res *http.Response, err error) *respo
 // askLeader sends GET /leader to one node.
 func (c *Client) askLeader(ctx context.Context, node string) *response {
 	return c.doAttempt(ctx, &call{op: "leader", method: http.MethodGet, path: apiv1.PathLeader}, node, nil)
-}
-
-func readAll(res *http.Response, limit int64) ([]byte, error) {
-	defer res.Body.Close()
-	if limit == 0 {
-		limit = maxSmallResponse
-	}
-	body, err := io.ReadAll(io.LimitReader(res.Body, limit+1))
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("read response: %w", err)
-	case int64(len(body)) > limit:
-		return nil, fmt.Errorf("%w: more than %d bytes", errTooLarge, limit)
-	}
-	return body, nil
 }

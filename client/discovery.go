@@ -23,8 +23,8 @@ func (c *Client) Leader(ctx context.Context) (apiv1.Leader, error) {
 	tick := time.NewTicker(minPollInterval) // a report of the same leader is no change, but newer
 	defer tick.Stop()
 	for {
-		s, known, changed := c.finder.report()
-		if known && !s.askedAt.Before(start) {
+		s, changed := c.finder.report()
+		if !s.askedAt.Before(start) {
 			return s.info, nil
 		}
 		select {
@@ -57,13 +57,9 @@ func (c *Client) Cluster(ctx context.Context) (apiv1.Cluster, error) {
 	if err != nil {
 		return view, nil
 	}
-	node, err := baseURL(leader.LeaderAddress, c.nodes.scheme)
-	if err != nil {
-		return view, nil
-	}
 	q := &call{op: "cluster", retryClass: localRead, method: http.MethodGet, path: apiv1.PathCluster}
-	if a := c.doAttempt(search, q, node, nil); classify(q, a).err == nil {
-		return decode[apiv1.Cluster](a, nil)
+	if better, err := fromNode[apiv1.Cluster](search, c, leader.LeaderAddress, q); err == nil {
+		return better, nil
 	}
 	return view, nil
 }

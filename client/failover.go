@@ -74,50 +74,20 @@ func sendOrder[T any](ctx context.Context, c *Client, op, path string, body any)
 		return none, err
 	}
 	last := errors.New(c.finder.unreachableReason())
-	for node := range c.responsiveNodes(ctx) {
+	probing, stop := context.WithTimeout(ctx, probeTimeout)
+	defer stop()
+	for node, err := range c.finder.askAll(probing, c.nodes.urls()) {
+		if err != nil {
+			continue
+		}
 		var sent atomic.Bool
 		a := c.doAttempt(ctx, q, node, &sent)
-		switch v := classify(q, a); {
-		case v.err == nil:
-			return decode[T](a, nil)
-		case v.noResponse && !a.sent:
-			last = a.err
-		case v.mayHaveApplied:
-			return none, q.unknown(v.err)
-		default:
-			return none, q.failed(a, v.err)
+		v := classify(q, a)
+		if !v.noResponse || a.sent {
+			return decode[T](a, q.conclude(a, v))
 		}
+		last = a.err
 	}
 	problem := cluster.Errorf(cluster.CodeNoLeader, "no node responds: %w", cmp.Or(context.Cause(ctx), last))
 	return none, &Error{Op: op, Retry: true, Problem: problem}
-}
-
-// responsiveNodes probes all nodes and yields them in the order of their responses, within probeTimeout.
-func (c *Client) responsiveNodes(ctx context.Context) func(yield func(node string) bool) {
-	return func(yield func(string) bool) {
-		ctx, cancel := context.WithTimeout(ctx, probeTimeout)
-		defer cancel()
-		urls := c.nodes.urls()
-		responses := make(chan string, len(urls))
-		for _, url := range urls {
-			if !c.spawn(func() {
-				if c.askLeader(ctx, url).err != nil {
-					url = ""
-				}
-				responses <- url
-			}) {
-				return
-			}
-		}
-		for range urls {
-			select {
-			case node := <-responses:
-				if node != "" && !yield(node) {
-					return
-				}
-			case <-ctx.Done():
-				return
-			}
-		}
-	}
 }

@@ -27,11 +27,13 @@ func (c *Client) Observe(ctx context.Context, role string) iter.Seq2[Holder, err
 						return
 					}
 				}
-				var stopped bool
-				stopped, err = c.observeFrom(ctx, role, revision,
-					func(h Holder) bool { last = h; return yield(h, nil) })
-				if stopped {
-					return
+				for ch, broken := range c.WatchRole(ctx, role, WatchOptions{Since: revision}) {
+					if err = broken; err != nil {
+						break
+					}
+					if last = holderAfter(ch, role); !yield(last, nil) {
+						return
+					}
 				}
 			}
 			if ctx.Err() != nil || c.ctx.Err() != nil || isPermanent(err) {
@@ -39,33 +41,21 @@ func (c *Client) Observe(ctx context.Context, role string) iter.Seq2[Holder, err
 				return
 			}
 			if e := pause(ctx, backoff(n, 0)); e != nil {
-				yield(Holder{}, &interruptedError{op: "observe role " + role, ctx: e, last: err})
+				yield(Holder{}, interrupted("observe role "+role, e, err))
 				return
 			}
 		}
 	}
 }
 
-// observeFrom passes the changes after a revision to each. stopped reports that each returned false.
-func (c *Client) observeFrom(
-	ctx context.Context, role string, since uint64, each func(Holder) bool,
-) (stopped bool, err error) {
-	for ch, err := range c.WatchRole(ctx, role, WatchOptions{Since: since}) {
-		if err != nil {
-			return false, err
-		}
-		h := Holder{Role: role, Cause: ch.Cause}
-		if ch.Elected {
-			h = Holder{
-				Role: role, Name: ch.Holder, Session: ch.SessionID, Token: ch.Token, Value: ch.Value,
-				AcquiredAt: ch.AcquiredAt,
-			}
-		}
-		if !each(h) {
-			return true, nil
-		}
+func holderAfter(ch RoleChange, role string) Holder {
+	if !ch.Elected {
+		return Holder{Role: role, Cause: ch.Cause}
 	}
-	return false, nil
+	return Holder{
+		Role: role, Name: ch.Holder, Session: ch.SessionID, Token: ch.Token, Value: ch.Value,
+		AcquiredAt: ch.AcquiredAt,
+	}
 }
 
 // holder returns the holder of a role, and the revision of that state.

@@ -255,19 +255,14 @@ func (r *retrier) scheduleRetry(v classification) {
 		r.launch(r.pick())
 		return
 	}
-	if leader, ok := r.redirectTarget(v); ok && r.tried[leader] == 0 {
-		r.launch(leader)
-		return
+	if v.leader != "" {
+		if leader, ok := r.c.nodes.add(v.leader); ok && r.tried[leader] == 0 {
+			r.launch(leader)
+			return
+		}
 	}
 	r.retryAt = now.Add(backoff(r.backoffRounds, v.wait))
 	r.backoffRounds++
-}
-
-func (r *retrier) redirectTarget(v classification) (string, bool) {
-	if v.leader == "" {
-		return "", false
-	}
-	return r.c.nodes.add(v.leader)
 }
 
 // timeToNextAction returns the time until the earliest planned action.
@@ -327,9 +322,9 @@ func (r *retrier) deadlineError() error {
 	err := context.Cause(r.ctx)
 	if r.q.retryClass.write() && r.outcomeUncertain() {
 		if r.last != nil {
-			err = &interruptedError{op: r.q.op, ctx: err, last: r.last}
+			err = interrupted(r.q.op, err, r.last)
 		}
 		return r.q.unknown(err)
 	}
-	return &interruptedError{op: r.q.op, ctx: err, last: r.last}
+	return interrupted(r.q.op, err, r.last)
 }

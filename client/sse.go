@@ -20,12 +20,14 @@ type event struct {
 
 // eventReader decodes a stream of server-sent events in bounded memory.
 type eventReader struct {
-	r  *bufio.Reader
-	id string
+	lines *bufio.Scanner
+	id    string
 }
 
 func newEventReader(r io.Reader) *eventReader {
-	return &eventReader{r: bufio.NewReaderSize(r, 32<<10)}
+	lines := bufio.NewScanner(r)
+	lines.Buffer(make([]byte, 32<<10), maxEventBytes)
+	return &eventReader{lines: lines}
 }
 
 // next returns the next event that has data. It skips comments and empty events, and drops an incomplete last
@@ -34,11 +36,8 @@ func (s *eventReader) next() (event, error) {
 	e := event{}
 	size := 0
 	hasData := false
-	for {
-		line, err := s.line()
-		if err != nil {
-			return event{}, err
-		}
+	for s.lines.Scan() {
+		line := s.lines.Bytes()
 		if size += len(line); size > maxEventBytes {
 			return event{}, errEventTooLarge
 		}
@@ -65,25 +64,10 @@ func (s *eventReader) next() (event, error) {
 			hasData = true
 		}
 	}
-}
-
-// line returns one line without its end. The result is valid until the next call.
-func (s *eventReader) line() ([]byte, error) {
-	var long []byte
-	for {
-		part, err := s.r.ReadSlice('\n')
-		if errors.Is(err, bufio.ErrBufferFull) {
-			if long = append(long, part...); len(long) > maxEventBytes {
-				return nil, errEventTooLarge
-			}
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		if long != nil {
-			part = append(long, part...)
-		}
-		return bytes.TrimRight(part, "\r\n"), nil
+	if err := s.lines.Err(); errors.Is(err, bufio.ErrTooLong) {
+		return event{}, errEventTooLarge
+	} else if err != nil {
+		return event{}, err
 	}
+	return event{}, io.EOF
 }

@@ -64,7 +64,7 @@ func (c *Client) open(ctx context.Context, q *call, avoid string, openTimeout ti
 			return s, nil
 		}
 		if ctx.Err() != nil {
-			return nil, &interruptedError{op: q.op, ctx: context.Cause(ctx), last: v.err}
+			return nil, interrupted(q.op, context.Cause(ctx), v.err)
 		}
 		elsewhere := v.notNorthStar && c.nodes.hasUntried(time.Now(), tried, noneBusy)
 		if (!v.retryable && !elsewhere) || time.Now().After(deadline) {
@@ -77,7 +77,7 @@ func (c *Client) open(ctx context.Context, q *call, avoid string, openTimeout ti
 			continue
 		}
 		if err := pause(ctx, backoff(round, v.wait)); err != nil {
-			return nil, &interruptedError{op: q.op, ctx: err, last: v.err}
+			return nil, interrupted(q.op, err, v.err)
 		}
 		round++
 	}
@@ -129,13 +129,13 @@ func (c *Client) follow(ctx context.Context, q *call, resume func(*call), handle
 			return err
 		}
 		if ctx.Err() != nil || c.ctx.Err() != nil {
-			return &interruptedError{op: q.op, ctx: cmp.Or(context.Cause(ctx), context.Cause(c.ctx)), last: err}
+			return interrupted(q.op, cmp.Or(context.Cause(ctx), context.Cause(c.ctx)), err)
 		}
 		if received {
 			failures = 0
 		}
 		if err := pause(ctx, backoff(failures, 0)); err != nil {
-			return &interruptedError{op: q.op, ctx: err}
+			return interrupted(q.op, err, nil)
 		}
 		failures++
 	}
@@ -180,7 +180,7 @@ func streamError(op, node string, data []byte) (err error, retry bool) {
 	if json.Unmarshal(data, &p) != nil || p.Code == 0 {
 		return fmt.Errorf("%s: %s closed the stream with an unreadable error", op, node), true
 	}
-	e := &Error{Op: op, Endpoint: node, Retry: p.Retryable, Problem: problemError(p, &response{})}
+	e := &Error{Op: op, Endpoint: node, Retry: p.Retryable, Problem: problemError(p, nil)}
 	return e, p.Retryable && e.Problem.Code != cluster.CodeHistoryCompacted
 }
 
