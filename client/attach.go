@@ -27,28 +27,22 @@ const (
 // lose the session. attach closes no connection before it has a new one. It also keeps silent attempts open: if the
 // node counts one as attached, closing it would end the session.
 func (s *Session) attach(ctx context.Context, first chan<- error) {
-	var old *stream
-	closeOld := func() {
-		if old != nil {
-			old.close()
-		}
-	}
+	avoid, closeOld := "", func() {}
 	defer func() { closeOld() }()
 	for n := 0; ; n++ {
-		avoid := ""
-		if old != nil {
-			avoid = old.node
-		}
 		opened, err := s.openAttached(ctx, avoid)
 		if errors.Is(err, ErrSessionEnded) {
 			s.markEnded(err)
 		}
 		if err == nil || isPermanent(err) {
-			trySend(first, err)
+			select {
+			case first <- err:
+			default: // only the first one counts
+			}
 		}
 		if err == nil {
 			closeOld()
-			old = opened
+			avoid, closeOld = opened.node, opened.close
 			began := time.Now()
 			s.waitDisconnect(ctx, opened)
 			if time.Since(began) > stableAfter {
@@ -58,14 +52,6 @@ func (s *Session) attach(ctx context.Context, first chan<- error) {
 		if ctx.Err() != nil || pause(ctx, 4*backoff(n, 0)) != nil {
 			return
 		}
-	}
-}
-
-// trySend sends only the first error.
-func trySend(c chan<- error, err error) {
-	select {
-	case c <- err:
-	default:
 	}
 }
 
@@ -144,20 +130,17 @@ type attachAttempt struct {
 // ones are silent. It closes the connections that it does not need.
 func (s *Session) openAttached(ctx context.Context, avoid string) (*stream, error) {
 	q := &call{
-		op: "attach session " + s.id, retryClass: localRead, method: http.MethodGet, path: sessionPath(s.id) +
-			"/attach",
+		op: "attach session " + s.id, retryClass: localRead, method: http.MethodGet,
+		path:   sessionPath(s.id) + "/attach",
 		query:  url.Values{"hold": {"false"}, "grace_ms": {strconv.FormatInt(s.cfg.Grace.Milliseconds(), 10)}},
 		header: http.Header{"Accept": {apiv1.TypeEventStream}},
 	}
 	results := make(chan attachAttempt, maxAttachAttempts)
-	inFlight, tried, inUse := 0, map[string]int{}, map[string]bool{}
+	tried, inUse := map[string]int{avoid: 1}, map[string]bool{}
 	busy := func(node string) bool { return inUse[node] }
-	if avoid != "" {
-		tried[avoid] = 1
-	}
 	launch := func() {
 		node := s.c.nodes.pick(time.Now(), "", tried, busy)
-		if node == "" || inFlight == maxAttachAttempts {
+		if node == "" || len(inUse) == maxAttachAttempts {
 			return
 		}
 		ok := s.c.spawn(func() {
@@ -167,26 +150,32 @@ func (s *Session) openAttached(ctx context.Context, avoid string) (*stream, erro
 		if ok {
 			tried[node]++
 			inUse[node] = true
-			inFlight++
 		}
 	}
-	defer func() { s.c.spawn(func() { cancelOthers(results, inFlight) }) }()
+	defer func() {
+		s.c.spawn(func() {
+			for range len(inUse) {
+				if o := <-results; o.v.err == nil {
+					o.stream.close()
+				}
+			}
+		})
+	}()
 	hedge := time.NewTicker(attachHedge)
 	defer hedge.Stop()
 	launch()
 	last := ErrClosed
-	for inFlight > 0 {
+	for len(inUse) > 0 {
 		select {
 		case o := <-results:
-			inFlight--
-			inUse[o.node] = false
+			delete(inUse, o.node)
 			if o.v.err == nil {
 				return o.stream, nil
 			}
 			if last = o.v.err; !o.v.retryable {
 				return nil, last
 			}
-			if inFlight == 0 && s.c.nodes.hasUntried(time.Now(), tried, busy) {
+			if len(inUse) == 0 && s.c.nodes.hasUntried(time.Now(), tried, busy) {
 				launch()
 			}
 		case <-hedge.C:
@@ -196,13 +185,4 @@ func (s *Session) openAttached(ctx context.Context, avoid string) (*stream, erro
 		}
 	}
 	return nil, last
-}
-
-// cancelOthers closes the connections that n pending attempts still open.
-func cancelOthers(results <-chan attachAttempt, n int) {
-	for range n {
-		if o := <-results; o.v.err == nil {
-			o.stream.close()
-		}
-	}
 }

@@ -28,7 +28,11 @@ const (
 // After giving up or resigning, the caller must end the session: a late request could still make it a candidate or
 // a holder.
 func (s *Session) campaign(ctx context.Context, c campaignParams) (*Leadership, error) {
-	s.trackCampaign(c.Role)
+	s.mu.Lock()
+	if s.roles[c.Role] == nil {
+		s.roles[c.Role] = &roleStatus{}
+	}
+	s.mu.Unlock()
 	for n := 0; ; n++ {
 		role, err := s.poll(ctx, c)
 		if err == nil {

@@ -108,15 +108,6 @@ func New(cfg Config) (*Client, error) {
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return nil, fmt.Errorf("client configuration: %w", err)
 	}
-	cfg = cfg.withDefaults()
-	c := &Client{cfg: cfg, nodes: known, pool: newPool(cfg)}
-	c.ctx, c.stop = context.WithCancelCause(context.Background())
-	c.finder = newLeaderFinder(c)
-	c.renewer = newRenewer(c)
-	return c, nil
-}
-
-func (cfg Config) withDefaults() Config {
 	cfg.Timeout = cmp.Or(cfg.Timeout, DefaultTimeout)
 	cfg.HedgeAfter = cmp.Or(cfg.HedgeAfter, DefaultHedgeAfter)
 	cfg.ConnsPerNode = cmp.Or(cfg.ConnsPerNode, DefaultConnsPerNode)
@@ -124,23 +115,20 @@ func (cfg Config) withDefaults() Config {
 	if cfg.Dial == nil {
 		cfg.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}).DialContext
 	}
-	return cfg
-}
-
-// newPool returns the bounded connection pool. It uses HTTP/1.1, so that a cancelled attempt closes only its own
-// connection.
-func newPool(cfg Config) *http.Transport {
-	return &http.Transport{
-		DialContext:            cfg.Dial,
-		TLSClientConfig:        cfg.TLS,
-		TLSHandshakeTimeout:    dialTimeout,
-		MaxConnsPerHost:        cfg.ConnsPerNode,
-		MaxIdleConnsPerHost:    cfg.ConnsPerNode,
-		IdleConnTimeout:        idleTimeout,
-		ResponseHeaderTimeout:  0, // each attempt has its own deadline
+	// HTTP/1.1, so that a cancelled attempt closes only its own connection. Each attempt has its own deadline.
+	pool := &http.Transport{
+		DialContext: cfg.Dial, TLSClientConfig: cfg.TLS, TLSHandshakeTimeout: dialTimeout, DisableCompression: true,
+		MaxConnsPerHost: cfg.ConnsPerNode, MaxIdleConnsPerHost: cfg.ConnsPerNode, IdleConnTimeout: idleTimeout,
 		MaxResponseHeaderBytes: 64 << 10,
-		DisableCompression:     true,
 	}
+	c := &Client{cfg: cfg, nodes: known, pool: pool}
+	c.ctx, c.stop = context.WithCancelCause(context.Background())
+	c.finder = &leaderFinder{
+		c: c, results: map[string]probeResult{}, suspects: map[string]time.Time{}, probing: map[string]time.Time{},
+		changed: make(chan struct{}),
+	}
+	c.renewer = &renewer{c: c, wake: make(chan struct{}, 1), entries: map[*Session]*renewalEntry{}}
+	return c, nil
 }
 
 // Close ends all calls, watches and connections of the client, and returns when all its goroutines have ended.
@@ -219,13 +207,9 @@ func (c *Client) refreshNodes() {
 	if err != nil {
 		return
 	}
-	addresses := make([]string, 0, len(cl.Members))
-	for _, m := range cl.Members {
-		if m.HTTPAddress != "" {
-			addresses = append(addresses, m.HTTPAddress)
-		}
+	addresses := make([]string, len(cl.Members))
+	for i, m := range cl.Members {
+		addresses[i] = m.HTTPAddress
 	}
-	if len(addresses) > 0 {
-		c.nodes.refresh(addresses)
-	}
+	c.nodes.refresh(addresses)
 }

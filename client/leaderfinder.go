@@ -79,13 +79,6 @@ type leaderFinder struct {
 	changed  chan struct{} // closed when the leader or term of current changes
 }
 
-func newLeaderFinder(c *Client) *leaderFinder {
-	return &leaderFinder{
-		c: c, results: map[string]probeResult{}, suspects: map[string]time.Time{}, probing: map[string]time.Time{},
-		changed: make(chan struct{}),
-	}
-}
-
 // leader returns the leader's URL, "" if unknown, and a channel that is closed when that changes.
 func (f *leaderFinder) leader() (string, <-chan struct{}) {
 	s, changed := f.report()

@@ -103,13 +103,16 @@ func (n *nodes) add(address string) (string, bool) {
 	return u, true
 }
 
-// refresh replaces the learned nodes by the members' addresses.
+// refresh replaces the learned nodes by the members' addresses, unless none is known.
 func (n *nodes) refresh(addresses []string) {
 	keep := make(map[string]bool, len(addresses))
 	for _, a := range addresses {
 		if u, ok := n.add(a); ok {
 			keep[u] = true
 		}
+	}
+	if len(keep) == 0 {
+		return
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -50,10 +50,6 @@ const (
 	renewAlone                 // a request for several was rejected: the next one is for this session alone
 )
 
-func newRenewer(c *Client) *renewer {
-	return &renewer{c: c, wake: make(chan struct{}, 1), entries: map[*Session]*renewalEntry{}}
-}
-
 // add schedules a session for renewal until drop.
 func (r *renewer) add(s *Session) {
 	r.mu.Lock()

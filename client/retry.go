@@ -109,7 +109,8 @@ func (r *retrier) run() (*response, error) {
 		case <-r.leader:
 			r.onLeaderChange(time.Now())
 		case t := <-r.lostAttempts:
-			r.retryElsewhere(t, time.Now())
+			r.c.nodes.markDown(t.node, time.Now())
+			r.launch(r.pick()) // beside the silent one
 		case <-r.ctx.Done():
 			return r.waitCancelled()
 		}
@@ -154,9 +155,14 @@ func (r *retrier) launch(node string) {
 	switch {
 	case r.q.retryClass == nonIdempotentWrite:
 		r.hedgeAt = time.Time{}
-	case r.lostAttempts != nil:
+	case r.lostAttempts != nil: // a silent long poll stays while its node responds and knows a leader
 		r.hedgeAt = now.Add(checkInterval)
-		r.monitorNode(ctx, t)
+		c, lost := r.c, r.lostAttempts
+		c.spawn(func() {
+			if c.pollNode(ctx, node, new(atomicTime)) {
+				lost <- t
+			}
+		})
 	default:
 		r.hedgeAt = now.Add(r.c.cfg.HedgeAfter*7/8 + rand.N(r.c.cfg.HedgeAfter/4+1))
 	}

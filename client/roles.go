@@ -43,10 +43,8 @@ func (c *Client) ResignRole(ctx context.Context, role, session string) (apiv1.Ro
 func (c *Client) AcknowledgeRevocation(ctx context.Context, role, session string, token uint64) error {
 	_, err := c.do(ctx, &call{
 		op: "acknowledge the loss of role " + role, retryClass: idempotentWrite, method: http.MethodDelete,
-		path: rolePath(
-			role,
-		),
-		query: url.Values{"session_id": {session}, "token": {strconv.FormatUint(token, 10)}}, hasTimeoutParam: true,
+		path: rolePath(role), hasTimeoutParam: true,
+		query: url.Values{"session_id": {session}, "token": {strconv.FormatUint(token, 10)}},
 	})
 	return err
 }

@@ -61,9 +61,8 @@ func (c *Client) remove(ctx context.Context, op, path string) error {
 // PutNode registers or updates an application node.
 func (c *Client) PutNode(ctx context.Context, id string, n apiv1.NodePut) (apiv1.Node, error) {
 	q := &call{
-		op: "register node " + id, retryClass: idempotentWrite, method: http.MethodPut, path: nodePath(
-			id,
-		), hasTimeoutParam: true,
+		op: "register node " + id, retryClass: idempotentWrite, method: http.MethodPut, path: nodePath(id),
+		hasTimeoutParam: true,
 	}
 	return sendJSON[apiv1.Node](ctx, c, q, n)
 }

@@ -46,10 +46,7 @@ func (s *stream) close() {
 // last. openTimeout bounds only the opening; the error is that of the last attempt.
 func (c *Client) open(ctx context.Context, q *call, avoid string, openTimeout time.Duration) (*stream, error) {
 	deadline := time.Now().Add(openTimeout)
-	tried := map[string]int{}
-	if avoid != "" {
-		tried[avoid] = 1
-	}
+	tried := map[string]int{avoid: 1}
 	limit := minOpenTimeout
 	noneBusy := func(string) bool { return false }
 	for round := 0; ; {
@@ -220,10 +217,8 @@ func (c *Client) pollNode(ctx context.Context, node string, lastActivity *atomic
 
 // pause waits for d. If ctx ends first, it returns the cause.
 func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)

@@ -40,19 +40,19 @@ func (c *Client) Watch(ctx context.Context, prefix string, opts WatchOptions) it
 	})
 }
 
-// watch sends q and yields the parsed events, each once and in order of revision, as Watch describes.
+// watch sends q and yields the events, each once and in order of revision, as Watch describes. parse returns the
+// change and its revision.
 func watch[T any](
-	ctx context.Context, c *Client, q *call, opts WatchOptions, parse func(event) (change T, revision uint64,
-		err error),
+	ctx context.Context, c *Client, q *call, opts WatchOptions, parse func(event) (T, uint64, error),
 ) iter.Seq2[T, error] {
 	q.retryClass, q.method = localRead, http.MethodGet
 	return func(yield func(T, error) bool) {
+		var none T
 		since := opts.Since
 		if opts.FromNow {
 			// With a revision, "now" survives a node that fails before the first change.
 			page, err := c.ListPage(ctx, q.query.Get("prefix"), ListOptions{Limit: 1})
 			if err != nil {
-				var none T
 				yield(none, err)
 				return
 			}
@@ -71,7 +71,6 @@ func watch[T any](
 			return !yield(ch, nil), nil
 		})
 		if err != nil {
-			var none T
 			yield(none, err)
 		}
 	}
