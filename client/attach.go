@@ -65,26 +65,19 @@ func (s *Session) waitDisconnect(ctx context.Context, st *stream) {
 		return
 	}
 	maxSilence := cluster.KeepEvery(s.ttl) * 3 / 2
-	timer := time.NewTimer(maxSilence)
-	defer timer.Stop()
-	for {
+	for left := maxSilence; left > 0; left = maxSilence - reader.lastRead.since(time.Now()) {
 		select {
 		case err := <-ended:
 			if errors.Is(err, ErrSessionEnded) {
 				s.markEnded(err)
 			}
 			return
-		case <-timer.C:
-			left := maxSilence - reader.lastRead.since(time.Now())
-			if left <= 0 {
-				s.c.nodes.markDown(st.node, time.Now())
-				return
-			}
-			timer.Reset(left)
+		case <-time.After(left):
 		case <-ctx.Done():
 			return
 		}
 	}
+	s.c.nodes.markDown(st.node, time.Now())
 }
 
 // readAttached reads until the node ends the connection or it breaks.

@@ -166,21 +166,13 @@ func (f *leaderFinder) release() {
 
 // poll probes every node until ctx ends.
 func (f *leaderFinder) poll(ctx context.Context) {
-	interval := minPollInterval
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-		}
+	for interval := minPollInterval; ctx.Err() == nil; {
 		urls := f.c.nodes.urls()
 		f.forget(urls)
 		for _, url := range urls {
 			f.probe(ctx, url)
 		}
-		timer.Reset(interval*3/4 + rand.N(interval/2))
+		_ = pause(ctx, interval*3/4+rand.N(interval/2)) // ends with ctx
 		interval = min(time.Duration(float64(interval)*pollGrowth), maxPollInterval)
 	}
 }
@@ -237,21 +229,17 @@ func (f *leaderFinder) askAll(ctx context.Context, urls []string) iter.Seq2[stri
 func (f *leaderFinder) probe(ctx context.Context, url string) {
 	asked := time.Now()
 	f.mu.Lock()
-	_, busy := f.probing[url]
-	if !busy {
-		f.probing[url] = asked
-	}
-	f.mu.Unlock()
-	if busy {
+	defer f.mu.Unlock()
+	if _, busy := f.probing[url]; busy {
 		return
 	}
-	done := func() {
+	if f.c.spawn(func() {
+		_ = f.ask(ctx, url, asked) // recorded
 		f.mu.Lock()
+		defer f.mu.Unlock()
 		delete(f.probing, url)
-		f.mu.Unlock()
-	}
-	if !f.c.spawn(func() { defer done(); f.ask(ctx, url, asked) }) {
-		done()
+	}) {
+		f.probing[url] = asked
 	}
 }
 

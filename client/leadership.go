@@ -75,27 +75,22 @@ func (l *Leadership) Resign(ctx context.Context) error {
 // the cancel function.
 func (l *Leadership) Context(ctx context.Context, early time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	if left := l.timeUntilEarlyStop(early); left <= 0 {
-		cancel(cmp.Or(l.Cause(), ErrLeaseLapsed))
+	wait := func() time.Duration {
+		left := l.timeUntilEarlyStop(early)
+		if left <= 0 {
+			cancel(cmp.Or(l.Cause(), ErrLeaseLapsed))
+		}
+		return min(left, suspendPollInterval)
 	}
+	first := wait()
 	go func() {
-		timer := time.NewTimer(0)
-		defer timer.Stop()
-		for {
+		for left := first; ctx.Err() == nil; left = wait() {
 			select {
 			case <-ctx.Done():
-				return
 			case <-l.done:
 				cancel(l.Cause())
-				return
-			case <-timer.C:
+			case <-time.After(left):
 			}
-			left := l.timeUntilEarlyStop(early)
-			if left <= 0 {
-				cancel(cmp.Or(l.Cause(), ErrLeaseLapsed))
-				return
-			}
-			timer.Reset(min(left, suspendPollInterval))
 		}
 	}()
 	return ctx, func() { cancel(context.Canceled) }

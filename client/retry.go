@@ -304,8 +304,7 @@ func (r *retrier) tick(now time.Time) {
 // waitCancelled ends a call whose context has ended. It waits at most cancelWait for the cancelled attempts, to
 // learn which of them were sent. One of them may even have succeeded.
 func (r *retrier) waitCancelled() (*response, error) {
-	timer := time.NewTimer(cancelWait)
-	defer timer.Stop()
+	tooLate := time.After(cancelWait)
 	for len(r.outstanding) > 0 {
 		select {
 		case o := <-r.results:
@@ -315,7 +314,7 @@ func (r *retrier) waitCancelled() (*response, error) {
 				return o.a, v.err
 			}
 			r.mayHaveApplied = r.mayHaveApplied || v.mayHaveApplied
-		case <-timer.C:
+		case <-tooLate:
 			return nil, r.deadlineError()
 		}
 	}
