@@ -59,13 +59,19 @@ func (s *Session) attach(ctx context.Context, first chan<- error) {
 // session attached. It marks the session as ended if the node reports that.
 func (s *Session) waitDisconnect(ctx context.Context, st *stream) {
 	ended := make(chan error, 1)
-	reader := &activityReader{r: st.res.Body}
-	reader.lastRead.set(time.Now())
+	var lastRead atomicTime
+	lastRead.set(time.Now())
+	// Comments count: an attached client receives one each time its node confirms the connection to the leader.
+	reader := readerFunc(func(b []byte) (int, error) {
+		n, err := st.res.Body.Read(b)
+		lastRead.set(time.Now())
+		return n, err
+	})
 	if !s.c.spawn(func() { ended <- s.readAttached(st, reader) }) {
 		return
 	}
 	maxSilence := cluster.KeepEvery(s.ttl) * 3 / 2
-	for left := maxSilence; left > 0; left = maxSilence - reader.lastRead.since(time.Now()) {
+	for left := maxSilence; left > 0; left = maxSilence - lastRead.since(time.Now()) {
 		select {
 		case err := <-ended:
 			if errors.Is(err, ErrSessionEnded) {
@@ -100,18 +106,9 @@ func (s *Session) readAttached(st *stream, from io.Reader) error {
 	}
 }
 
-// activityReader records the time of the last read. Comments count: an attached client receives one each time its
-// node confirms the connection to the leader.
-type activityReader struct {
-	r        io.Reader
-	lastRead atomicTime
-}
+type readerFunc func([]byte) (int, error)
 
-func (r *activityReader) Read(b []byte) (int, error) {
-	n, err := r.r.Read(b)
-	r.lastRead.set(time.Now())
-	return n, err
-}
+func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
 
 type attachAttempt struct {
 	node   string

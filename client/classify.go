@@ -34,7 +34,11 @@ func classify(q *call, a *response) classification {
 	case a.status/100 == 2:
 		return classification{}
 	case a.status == http.StatusTemporaryRedirect || a.status == http.StatusPermanentRedirect:
-		return redirect(q, a)
+		e, _ := problemOf(q.op, a)
+		if u, err := url.Parse(a.header.Get("Location")); err == nil && u.Host != "" {
+			return classification{err: e, retryable: true, leader: u.Host}
+		}
+		return classification{err: e}
 	}
 	e, ours := problemOf(q.op, a)
 	v := classification{err: e, leader: e.LeaderAddress}
@@ -57,18 +61,6 @@ func classify(q *call, a *response) classification {
 		v.mayHaveApplied = true
 	default:
 		v.final = e.Problem.DecidedByState()
-	}
-	return v
-}
-
-// redirect classifies a redirect to the leader.
-func redirect(q *call, a *response) classification {
-	e, _ := problemOf(q.op, a)
-	v := classification{err: e, retryable: true}
-	if u, err := url.Parse(a.header.Get("Location")); err == nil && u.Host != "" {
-		v.leader = u.Host
-	} else {
-		v.retryable = false
 	}
 	return v
 }

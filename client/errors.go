@@ -99,9 +99,10 @@ func problemOf(op string, a *response) (e *Error, ok bool) {
 }
 
 func problemError(p apiv1.Problem, h http.Header) *cluster.Error {
+	seconds, _ := strconv.Atoi(h.Get("Retry-After")) // 0 without the header
 	e := &cluster.Error{
-		Code: cluster.Code(p.Code), Status: p.Status, Detail: cmp.Or(p.Detail, p.Title),
-		NoRetry: !p.Retryable, RetryAfter: retryAfter(h), Revision: p.Revision,
+		Code: cluster.Code(p.Code), Status: p.Status, Detail: cmp.Or(p.Detail, p.Title), NoRetry: !p.Retryable,
+		RetryAfter: time.Duration(max(0, min(seconds, 3600))) * time.Second, Revision: p.Revision,
 	}
 	for _, v := range p.Votes {
 		e.Votes = append(e.Votes, cluster.Vote{Voter: cluster.NodeID(v.VoterID), Granted: v.Granted, Reason: v.Reason})
@@ -136,14 +137,6 @@ func (q *call) unknown(cause error) error {
 		Op: q.op, IdempotencyKey: q.header.Get(apiv1.HeaderIdempotencyKey),
 		Problem: cluster.Errorf(cluster.CodeOutcomeUnknown, "the write may or may not have taken effect: %w", cause),
 	}
-}
-
-func retryAfter(h http.Header) time.Duration {
-	s, err := strconv.Atoi(h.Get("Retry-After"))
-	if err != nil || s < 0 {
-		return 0
-	}
-	return time.Duration(min(s, 3600)) * time.Second
 }
 
 // interrupted returns the error of a call whose context ended before a final response, and that certainly changed

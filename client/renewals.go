@@ -141,12 +141,13 @@ func (r *renewer) due(now time.Time) (batches [][]*renewalEntry, wait time.Durat
 }
 
 // planBatches returns the sessions to renew now, at most maxBatches batches. The first session of a batch is the
-// due session with the shortest TTL. Sessions that are nearly due join it if their TTL is at most twice as long.
+// due session with the shortest TTL. Sessions that are due within a thirtieth of their TTL join it if that is at most
+// twice as long.
 // The timeout of a request is that of its first session; this bound keeps it suitable for all.
 func planBatches(idle []*renewalEntry, now time.Time, maxBatches int) (batches [][]*renewalEntry) {
 	var ready []*renewalEntry
 	for _, e := range idle {
-		if !now.Before(e.due.Add(-e.s.earlyWindow())) {
+		if !now.Before(e.due.Add(-e.s.confirmedTTL() / 30)) {
 			ready = append(ready, e)
 		}
 	}
@@ -277,9 +278,6 @@ func (s *Session) renewed(sent time.Duration, err error) time.Duration {
 
 // renewInterval returns the time between two successful renewals.
 func (s *Session) renewInterval() time.Duration { return jitter(s.confirmedTTL() / 3) }
-
-// earlyWindow returns how long before its time a session may join a batch.
-func (s *Session) earlyWindow() time.Duration { return s.confirmedTTL() / 30 }
 
 // retryDelay returns the pause after a failed renewal. It is shorter than renewInterval, unless the lease has
 // lapsed already.

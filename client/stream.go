@@ -147,7 +147,12 @@ func (c *Client) readEvents(s *stream, q *call, handle func(event) (bool, error)
 	var lastActivity atomicTime
 	lastActivity.set(time.Now())
 	defer s.close()
-	if !c.spawn(func() { c.monitorStream(s, &lastActivity) }) {
+	if !c.spawn(func() { // an open connection does not show that the node is hung or has lost its leader
+		if c.pollNode(s.ctx, s.node, &lastActivity) {
+			c.nodes.markDown(s.node, time.Now())
+			s.cancel(errNodeUnresponsive)
+		}
+	}) {
 		return false, true, ErrClosed
 	}
 	events := newEventReader(s.res.Body)
@@ -182,17 +187,6 @@ func streamError(op, node string, data []byte) (err error, retry bool) {
 	}
 	e := &Error{Op: op, Endpoint: node, Retry: p.Retryable, Problem: problemError(p, nil)}
 	return e, p.Retryable && e.Problem.Code != cluster.CodeHistoryCompacted
-}
-
-// monitorStream ends a stream whose node is hung or has lost its leader, which an open connection does not show.
-func (c *Client) monitorStream(s *stream, lastActivity *atomicTime) {
-	if !c.pollNode(s.ctx, s.node, lastActivity) {
-		return
-	}
-	if s.ctx.Err() == nil {
-		c.nodes.markDown(s.node, time.Now())
-	}
-	s.cancel(errNodeUnresponsive)
 }
 
 // pollNode polls a node while it is silent. It returns true after maxFailedChecks polls in a row without a response

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/jedib0t/go-pretty/v6/text"
 
@@ -155,26 +154,15 @@ func (a *app) printSplitBrain(r apiv1.SplitBrain) error {
 	fmt.Fprintln(a.stdout)
 	rows := make([][]any, 0, len(r.Claims))
 	for _, c := range r.Claims {
-		row := []any{c.NodeID, c.Source, orDash(c.Address), "-", "-", "-", age(r.CheckedAt, c.At), c.Error}
+		age := max(0, r.CheckedAt.Sub(c.At).Milliseconds())
+		row := []any{c.NodeID, c.Source, orDash(c.Address), "-", "-", "-", ms(&age), c.Error}
 		if c.Error == "" {
-			row[3], row[7] = leads(c), fmt.Sprintf("%s, generation %d", orDash(c.ClusterID), c.Generation)
+			row[7] = fmt.Sprintf("%s, generation %d", orDash(c.ClusterID), c.Generation)
 			if c.Term > 0 {
-				row[4], row[5] = c.Term, orDash(c.LeaderID)
+				row[3], row[4], row[5] = yesNo(c.Leads), c.Term, orDash(c.LeaderID)
 			}
 		}
 		rows = append(rows, row)
 	}
 	return a.table([]string{"node", "source", "address", "leads", "term", "leader", "age", "cluster / error"}, rows)
-}
-
-func leads(c apiv1.SplitBrainClaim) string {
-	if c.Term == 0 {
-		return "-"
-	}
-	return yesNo(c.Leads)
-}
-
-// age returns how old a claim was when it was checked.
-func age(now, at time.Time) string {
-	return fmt.Sprintf("%d ms", max(0, now.Sub(at).Milliseconds()))
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"strings"
+	"sync"
 	"time"
 
 	"northstar/api/apiv1"
@@ -121,31 +122,25 @@ func (r *roleCampaignCmd) holdRole(a *app, c *client.Client) error {
 	}()
 	ctx, lost := context.WithCancelCause(a.ctx)
 	defer lost(nil)
-	renewed := make(chan struct{})
-	go func() {
-		defer close(renewed)
-		lost(renewLoop(ctx, c, made.SessionID, r.TTL))
-	}()
+	var renewing sync.WaitGroup
+	renewing.Go(func() { lost(renewLoop(ctx, c, made.SessionID, r.TTL)) })
 	_, err = r.campaign(a, ctx, c, made.SessionID)
 	if err == nil {
 		<-ctx.Done()
 		err = context.Cause(ctx)
 	}
 	lost(nil)
-	<-renewed
+	renewing.Wait()
 	return a.untilInterrupted(err)
 }
 
 // renewLoop renews a session until ctx ends, the role is revoked, or the session has ended or was not renewed for
 // its TTL.
 func renewLoop(ctx context.Context, c *client.Client, session string, ttl time.Duration) error {
-	last := time.Now()
-	for {
-		timer := time.NewTimer(ttl / 3)
+	for last := time.Now(); ; {
 		select {
-		case <-timer.C:
+		case <-time.After(ttl / 3):
 		case <-ctx.Done():
-			timer.Stop()
 			return ctx.Err()
 		}
 		sent := time.Now()

@@ -198,7 +198,7 @@ func (s *supervisor) runTenure(l *client.Leadership) (over bool, err error) {
 		case rep.Stopped:
 			l.End(client.ErrLeaseLapsed) // the shim may have noticed it first
 			return false, nil
-		case s.terminating || !s.shouldRestart(rep):
+		case s.terminating, rep.Error != "", s.Restart == "never", s.Restart == "on-failure" && rep.Code == 0:
 			return true, outcome(rep)
 		}
 		if time.Since(began) > maxRestartDelay {
@@ -213,10 +213,6 @@ func (s *supervisor) runTenure(l *client.Leadership) (over bool, err error) {
 	}
 }
 
-func (s *supervisor) shouldRestart(rep exitReport) bool {
-	return rep.Error == "" && (s.Restart == "always" || (s.Restart == "on-failure" && rep.Code != 0))
-}
-
 func outcome(rep exitReport) error {
 	if rep.Code == 0 {
 		return nil
@@ -226,11 +222,10 @@ func outcome(rep exitReport) error {
 
 // backoff waits for d. It returns false if the tenure or run ends first.
 func (s *supervisor) backoff(l *client.Leadership, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
+	over := time.After(d)
 	for {
 		select {
-		case <-timer.C:
+		case <-over:
 			return true
 		case <-l.Done():
 			return false

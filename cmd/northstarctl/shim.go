@@ -188,8 +188,6 @@ func (p *managedProcess) stop() {
 
 // wait returns when the command has exited. orphan reports that the parent died first.
 func (p *managedProcess) wait(ended <-chan struct{}, commands <-chan shimCommand) (orphan bool) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
 	for {
 		select {
 		case <-ended:
@@ -206,9 +204,8 @@ func (p *managedProcess) wait(ended <-chan struct{}, commands <-chan shimCommand
 			default:
 				p.Deadline = max(p.Deadline, command.Deadline)
 			}
-		case <-timer.C:
+		case <-time.After(p.runDueAction()):
 		}
-		timer.Reset(p.runDueAction())
 	}
 }
 
