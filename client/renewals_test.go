@@ -499,6 +499,7 @@ func TestRenew_ConcurrencyIsBounded(t *testing.T) {
 			return nil
 		}
 		c := fc.client("n1")
+		defer time.Sleep(50 * time.Millisecond) // for requests in flight at the end
 		defer c.Close()
 		all := startSessions(t, c, 3*maxRenewRequests, 9*time.Second, 0)
 		time.Sleep(15 * time.Second)
