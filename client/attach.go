@@ -133,11 +133,10 @@ func (s *Session) openAttached(ctx context.Context, avoid string) (*stream, erro
 		if node == "" || len(inUse) == maxAttachAttempts {
 			return
 		}
-		ok := s.c.spawn(func() {
+		if s.c.spawn(func() {
 			st, v := s.c.openAt(ctx, q, node, s.ttl)
 			results <- attachAttempt{node, st, v}
-		})
-		if ok {
+		}) {
 			tried[node]++
 			inUse[node] = true
 		}

@@ -188,15 +188,14 @@ func (c *Client) refreshIfStale(q *call, a *response) {
 	if wrong {
 		c.leaderCheckedAt.set(now)
 	}
-	ok := c.spawn(func() {
+	if !c.spawn(func() {
 		defer c.refreshing.Store(false)
 		if due {
 			c.refreshedAt.set(now)
 			c.refreshNodes()
 		}
 		c.finder.pollAll(c.ctx)
-	})
-	if !ok {
+	}) {
 		c.refreshing.Store(false)
 	}
 }

@@ -39,8 +39,7 @@ func (s leaderReport) isSelfReport() bool { return s.info.ObservedBy == s.info.L
 
 // pickLeader selects the leader from the latest report of each node. The highest term wins; within a term, a report
 // of the leader about itself wins, because its endpoint is known to work. A leader in suspects counts only if it
-// reported itself after that time. Until then the leader is unknown, the zero value: a lower term is never the
-// answer.
+// reported itself after that time. Until then the leader is unknown: a lower term is never the answer.
 func pickLeader(reports []leaderReport, suspects map[string]time.Time) leaderReport {
 	var best leaderReport
 	for _, s := range reports {
@@ -71,7 +70,7 @@ type leaderFinder struct {
 
 	mu       sync.Mutex
 	users    int
-	stop     context.CancelFunc // of the running poll; nil if none
+	stop     context.CancelFunc // of the poll, while there are users
 	results  map[string]probeResult
 	suspects map[string]time.Time
 	probing  map[string]time.Time // start times of pending probes
@@ -130,12 +129,11 @@ func (f *leaderFinder) updateLeaderLocked() {
 	if best.isSelfReport() {
 		delete(f.suspects, best.leader)
 	}
-	unchanged := best.leader == f.current.leader && best.info.Term == f.current.info.Term
-	f.current = best
-	if !unchanged {
+	if best.leader != f.current.leader || best.info.Term != f.current.info.Term {
 		close(f.changed)
 		f.changed = make(chan struct{})
 	}
+	f.current = best
 }
 
 // acquire starts polling if it is not running. Each acquire needs a release.
@@ -147,20 +145,16 @@ func (f *leaderFinder) acquire() {
 		return
 	}
 	ctx, stop := context.WithCancel(f.c.ctx)
-	if f.c.spawn(func() { f.poll(ctx) }) {
-		f.stop = stop
-		return
-	}
-	stop()
+	f.stop = stop
+	f.c.spawn(func() { f.poll(ctx) }) // not after Close
 }
 
 func (f *leaderFinder) release() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.users--
-	if f.users == 0 && f.stop != nil {
+	if f.users == 0 {
 		f.stop()
-		f.stop = nil
 	}
 }
 

@@ -141,9 +141,8 @@ func (r *renewer) due(now time.Time) (batches [][]*renewalEntry, wait time.Durat
 }
 
 // planBatches returns the sessions to renew now, at most maxBatches batches. The first session of a batch is the
-// due session with the shortest TTL. Sessions that are due within a thirtieth of their TTL join it if that is at most
-// twice as long.
-// The timeout of a request is that of its first session; this bound keeps it suitable for all.
+// due session with the shortest TTL. Others join a thirtieth of their TTL early, if that is at most twice as long: the
+// timeout of a request is that of its first session.
 func planBatches(idle []*renewalEntry, now time.Time, maxBatches int) (batches [][]*renewalEntry) {
 	var ready []*renewalEntry
 	for _, e := range idle {
@@ -238,11 +237,10 @@ func (c *Client) renewEach(ctx context.Context, ids []string) (errs []error, las
 		named[p.SessionID] = notRenewed(p.SessionID, cluster.CodeFenced, "role "+p.Role+" was revoked")
 	}
 	for i, id := range ids {
-		err, ok := named[id]
-		if !ok {
-			err = errNotInResponse
+		var ok bool
+		if errs[i], ok = named[id]; !ok {
+			errs[i] = errNotInResponse
 		}
-		errs[i] = err
 	}
 	return errs, classifyRenewal(err, len(ids))
 }

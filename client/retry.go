@@ -171,11 +171,10 @@ func (r *retrier) launch(node string) {
 		sent = &t.sent
 	}
 	results := r.results
-	ok := r.c.spawn(func() {
+	if !r.c.spawn(func() {
 		defer cancel()
 		results <- outcome{t, r.c.doAttempt(ctx, r.q, node, sent)}
-	})
-	if !ok {
+	}) {
 		cancel()
 		results <- outcome{t, &response{node: node, err: ErrClosed}}
 	}
