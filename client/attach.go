@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -67,7 +66,11 @@ func (s *Session) waitDisconnect(ctx context.Context, st *stream) {
 		lastRead.set(time.Now())
 		return n, err
 	})
-	if !s.c.spawn(func() { ended <- s.readAttached(st, reader) }) {
+	if !s.c.spawn(func() {
+		_, _, err := s.c.readEvents(st, "attach session "+s.id, reader,
+			func(event) (bool, error) { return false, nil })
+		ended <- err
+	}) {
 		return
 	}
 	maxSilence := cluster.KeepEvery(s.ttl) * 3 / 2
@@ -84,26 +87,6 @@ func (s *Session) waitDisconnect(ctx context.Context, st *stream) {
 		}
 	}
 	s.c.nodes.markDown(st.node, time.Now())
-}
-
-// readAttached reads until the node ends the connection or it breaks.
-func (s *Session) readAttached(st *stream, from io.Reader) error {
-	events := newEventReader(from)
-	for {
-		e, err := events.next()
-		switch {
-		case err != nil:
-			if !errors.Is(err, io.EOF) && st.ctx.Err() == nil {
-				s.c.nodes.markDown(st.node, time.Now())
-			}
-			return err
-		case e.name == apiv1.EventDraining:
-			return nil
-		case e.name == apiv1.EventError:
-			err, _ := streamError("attach session "+s.id, st.node, e.data)
-			return err
-		}
-	}
 }
 
 type readerFunc func([]byte) (int, error)

@@ -124,7 +124,7 @@ func (c *Client) follow(ctx context.Context, q *call, resume func(*call), handle
 			return err
 		}
 		openTimeout, avoid = time.Duration(1<<62), s.node
-		received, done, err := c.readEvents(s, q, handle)
+		received, done, err := c.followStream(s, q, handle)
 		if done {
 			return err
 		}
@@ -141,35 +141,45 @@ func (c *Client) follow(ctx context.Context, q *call, resume func(*call), handle
 	}
 }
 
-// readEvents passes the events of one stream to handle. done reports that the stream must not be resumed; received,
-// that at least one event arrived.
-func (c *Client) readEvents(s *stream, q *call, handle func(event) (bool, error)) (received, done bool, err error) {
-	var lastActivity atomicTime
-	lastActivity.set(time.Now())
+// followStream is readEvents for a stream whose node is watched: an open connection does not show that the node is
+// hung or has lost its leader.
+func (c *Client) followStream(s *stream, q *call, handle func(event) (bool, error)) (received, done bool, err error) {
 	defer s.close()
-	if !c.spawn(func() { // an open connection does not show that the node is hung or has lost its leader
-		if c.pollNode(s.ctx, s.node, &lastActivity) {
+	var lastEvent atomicTime
+	lastEvent.set(time.Now())
+	if !c.spawn(func() {
+		if c.pollNode(s.ctx, s.node, &lastEvent) {
 			c.nodes.markDown(s.node, time.Now())
 			s.cancel(errNodeUnresponsive)
 		}
 	}) {
 		return false, true, ErrClosed
 	}
-	events := newEventReader(s.res.Body)
+	return c.readEvents(s, q.op, s.res.Body, func(e event) (bool, error) {
+		lastEvent.set(time.Now())
+		return handle(e)
+	})
+}
+
+// readEvents passes the events of one stream to handle. done reports that the stream must not be resumed; received,
+// that at least one event arrived.
+func (c *Client) readEvents(
+	s *stream, op string, from io.Reader, handle func(event) (bool, error),
+) (received, done bool, err error) {
+	events := newEventReader(from)
 	for {
 		e, err := events.next()
 		if err != nil {
 			if !errors.Is(err, io.EOF) && s.ctx.Err() == nil {
 				c.nodes.markDown(s.node, time.Now())
 			}
-			return received, errors.Is(err, errEventTooLarge), fmt.Errorf("%s: %s: %w", q.op, s.node, err)
+			return received, errors.Is(err, errEventTooLarge), fmt.Errorf("%s: %s: %w", op, s.node, err)
 		}
-		lastActivity.set(time.Now())
 		switch e.name {
 		case apiv1.EventDraining:
 			return received, false, nil
 		case apiv1.EventError:
-			err, retry := streamError(q.op, s.node, e.data)
+			err, retry := streamError(op, s.node, e.data)
 			return received, !retry, err
 		}
 		received = true
