@@ -112,7 +112,7 @@ func (s *Session) openAttached(ctx context.Context, avoid string) (*stream, erro
 	tried, inUse := map[string]int{avoid: 1}, map[string]bool{}
 	busy := func(node string) bool { return inUse[node] }
 	launch := func() {
-		node := s.c.nodes.pick(time.Now(), "", tried, busy)
+		node := s.c.pick(q, tried, busy)
 		if node == "" || len(inUse) == maxAttachAttempts {
 			return
 		}

@@ -129,13 +129,7 @@ func (r *retrier) inUse(node string) bool {
 	return slices.ContainsFunc(r.outstanding, func(t *attempt) bool { return t.node == node })
 }
 
-func (r *retrier) pick() string {
-	leader := ""
-	if r.q.retryClass != localRead {
-		leader, _ = r.c.finder.leader()
-	}
-	return r.c.nodes.pick(time.Now(), leader, r.tried, r.inUse)
-}
+func (r *retrier) pick() string { return r.c.pick(r.q, r.tried, r.inUse) }
 
 // launch starts an attempt at a node. If maxInFlight attempts are in progress, it cancels the oldest.
 func (r *retrier) launch(node string) {

@@ -53,11 +53,7 @@ func (c *Client) open(ctx context.Context, q *call, avoid string, openTimeout ti
 	limit := minOpenTimeout
 	noneBusy := func(string) bool { return false }
 	for round := 0; ; {
-		leader := ""
-		if q.retryClass != localRead {
-			leader, _ = c.finder.leader()
-		}
-		node := c.nodes.pick(time.Now(), leader, tried, noneBusy)
+		node := c.pick(q, tried, noneBusy)
 		tried[node]++
 		s, v := c.openAt(ctx, q, node, limit)
 		if v.err == nil {

@@ -66,10 +66,9 @@ type commands struct {
 }
 
 // usageError is an invalid command line or configuration.
-type usageError struct{ err error }
+type usageError struct{ error }
 
-func (e *usageError) Error() string { return e.err.Error() }
-func (e *usageError) Unwrap() error { return e.err }
+func (e *usageError) Unwrap() error { return e.error }
 
 // run runs the program and returns the exit code. It never panics.
 func run(stop, now context.Context, args []string, stdout, stderr io.Writer) (code int) {

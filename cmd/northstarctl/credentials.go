@@ -112,26 +112,21 @@ func (c *tlsCertCmd) template(now time.Time) (name string, t *x509.Certificate, 
 	t = certificate(name, now, c.Days)
 	t.KeyUsage, t.ExtKeyUsage, t.BasicConstraintsValid = x509.KeyUsageDigitalSignature, usages, true
 	t.URIs = []*url.URL{{Scheme: "northstar", Host: c.ClusterName, Path: "/" + role + "/" + name}}
-	return name, t, addHosts(t, c.Host)
+	for _, h := range c.Host {
+		if ip := net.ParseIP(h); ip != nil {
+			t.IPAddresses = append(t.IPAddresses, ip)
+		} else if len(h) > 253 || !hostPattern.MatchString(h) {
+			return "", nil, fmt.Errorf("--host: must be a host name or an IP address, without a port (got %q)", h)
+		} else {
+			t.DNSNames = append(t.DNSNames, h)
+		}
+	}
+	return name, t, nil
 }
 
 var hostPattern = regexp.MustCompile(
 	`^(\*\.)?([a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?\.)*[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?$`,
 )
-
-func addHosts(t *x509.Certificate, hosts []string) error {
-	for _, h := range hosts {
-		if ip := net.ParseIP(h); ip != nil {
-			t.IPAddresses = append(t.IPAddresses, ip)
-			continue
-		}
-		if len(h) > 253 || !hostPattern.MatchString(h) {
-			return fmt.Errorf("--host: must be a host name or an IP address, without a port (got %q)", h)
-		}
-		t.DNSNames = append(t.DNSNames, h)
-	}
-	return nil
-}
 
 func certificate(name string, now time.Time, days int) *x509.Certificate {
 	return &x509.Certificate{

@@ -45,20 +45,15 @@ func (e *electionsCmd) Run(a *app) error {
 		if err != nil || !e.Votes {
 			return err
 		}
-		return a.printVotes(list.Items)
-	})
-}
-
-// printVotes lists each voter's response in each election.
-func (a *app) printVotes(elections []apiv1.Election) error {
-	var rows [][]any
-	for _, el := range elections {
-		for _, v := range el.Votes {
-			rows = append(rows, []any{el.Term, el.CandidateID, v.VoterID, yesNo(v.Granted), orDash(v.Reason)})
+		var rows [][]any
+		for _, el := range list.Items {
+			for _, v := range el.Votes {
+				rows = append(rows, []any{el.Term, el.CandidateID, v.VoterID, yesNo(v.Granted), orDash(v.Reason)})
+			}
 		}
-	}
-	fmt.Fprintln(a.stdout)
-	return a.table([]string{"term", "candidate", "voter", "granted", "reason"}, rows)
+		fmt.Fprintln(a.stdout)
+		return a.table([]string{"term", "candidate", "voter", "granted", "reason"}, rows)
+	})
 }
 
 func (e *electionsCmd) follow(a *app) error {
@@ -69,19 +64,15 @@ func (e *electionsCmd) follow(a *app) error {
 		if !ok {
 			return nil, "" // only reports the leader
 		}
-		return ev, e.line(ev, el)
-	})
-}
-
-func (e *electionsCmd) line(ev apiv1.Event, el apiv1.Election) string {
-	text := fmt.Sprintf("%s  term %-4d %-15s %-8s %-4s  in %d ms, leaderless %d ms: %s", formatTime(&ev.At),
-		ev.Term, el.Trigger, el.CandidateID, el.Result, el.DurationMS, el.LeaderlessMS, orDash(el.Reason))
-	for _, v := range el.Votes {
-		if e.Votes {
-			text += strings.TrimRight(fmt.Sprintf("\n    %-8s %-3s  %s", v.VoterID, yesNo(v.Granted), v.Reason), " ")
+		text := fmt.Sprintf("%s  term %-4d %-15s %-8s %-4s  in %d ms, leaderless %d ms: %s", formatTime(&ev.At),
+			ev.Term, el.Trigger, el.CandidateID, el.Result, el.DurationMS, el.LeaderlessMS, orDash(el.Reason))
+		for _, v := range el.Votes {
+			if e.Votes {
+				text += strings.TrimRight(fmt.Sprintf("\n    %-8s %-3s  %s", v.VoterID, yesNo(v.Granted), v.Reason), " ")
+			}
 		}
-	}
-	return text
+		return ev, text
+	})
 }
 
 type eventsCmd struct {

@@ -129,10 +129,9 @@ func decodeNodeID(ctx *kong.DecodeContext, target reflect.Value) error {
 }
 
 // usageError is an invalid command line.
-type usageError struct{ err error }
+type usageError struct{ error }
 
-func (e *usageError) Error() string { return e.err.Error() }
-func (e *usageError) Unwrap() error { return e.err }
+func (e *usageError) Unwrap() error { return e.error }
 
 func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
 
@@ -227,6 +226,11 @@ func show[T any](a *app, what string, call callFunc[T], text func(T) error) erro
 		return err
 	}
 	return a.printResult(v, func() error { return text(v) })
+}
+
+// list is show for a table of items.
+func list[T any](a *app, what string, call callFunc[[]T], header []string, row func(T) []any) error {
+	return show(a, what, call, func(items []T) error { return tableOf(a, header, items, row) })
 }
 
 // allPages returns a call that reads a list page by page. page returns the items after an item, and the item that

@@ -23,18 +23,17 @@ type membersCmd struct {
 type membersListCmd struct{}
 
 func (*membersListCmd) Run(a *app) error {
-	return show(a, "asking for the members", func(c *client.Client, ctx context.Context) ([]apiv1.Member, error) {
+	header := []string{
+		"id", "suffrage", "state", "health", "raft", "http", "priority", "eligible", "zone", "lifecycle",
+	}
+	return list(a, "asking for the members", func(c *client.Client, ctx context.Context) ([]apiv1.Member, error) {
 		cl, err := c.Cluster(ctx)
 		return cl.Members, err
-	}, func(members []apiv1.Member) error {
-		return tableOf(a, []string{
-			"id", "suffrage", "state", "health", "raft", "http", "priority", "eligible", "zone", "lifecycle",
-		}, members, func(m apiv1.Member) []any {
-			return []any{
-				m.ID, m.Suffrage, m.State, a.health(m), m.RaftAddress, m.HTTPAddress, m.Priority, yesNo(m.Eligible),
-				orDash(m.Zone), m.Lifecycle,
-			}
-		})
+	}, header, func(m apiv1.Member) []any {
+		return []any{
+			m.ID, m.Suffrage, m.State, a.health(m), m.RaftAddress, m.HTTPAddress, m.Priority, yesNo(m.Eligible),
+			orDash(m.Zone), m.Lifecycle,
+		}
 	})
 }
 

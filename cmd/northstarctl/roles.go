@@ -32,14 +32,12 @@ func (r *roleLsCmd) Run(a *app) error {
 		page, err := c.Roles(ctx, r.All, after)
 		return page.Items, page.Next, err
 	})
-	return show(a, "listing roles", pages, func(list []apiv1.Role) error {
-		return tableOf(a, []string{"role", "holder", "token", "acquired", "lease until", "value"}, list,
-			func(r apiv1.Role) []any {
-				return []any{
-					r.Role, orDash(r.Holder), r.Token, formatTime(r.AcquiredAt), formatTime(r.LeaseUntil),
-					printable([]byte(r.Value)),
-				}
-			})
+	header := []string{"role", "holder", "token", "acquired", "lease until", "value"}
+	return list(a, "listing roles", pages, header, func(r apiv1.Role) []any {
+		return []any{
+			r.Role, orDash(r.Holder), r.Token, formatTime(r.AcquiredAt), formatTime(r.LeaseUntil),
+			printable([]byte(r.Value)),
+		}
 	})
 }
 
@@ -201,15 +199,13 @@ type roleHistoryCmd struct {
 }
 
 func (r *roleHistoryCmd) Run(a *app) error {
-	h, err := request(a, "asking for the history of role "+r.Role, with((*client.Client).RoleHistory, r.Role))
-	if err != nil {
-		return err
+	past := func(c *client.Client, ctx context.Context) ([]apiv1.Tenure, error) {
+		h, err := c.RoleHistory(ctx, r.Role)
+		return h.Items, err
 	}
-	return a.printResult(h.Items, func() error {
-		return tableOf(a, []string{"token", "holder", "acquired", "ended", "cause"}, h.Items,
-			func(t apiv1.Tenure) []any {
-				return []any{t.Token, t.Holder, formatTime(&t.AcquiredAt), formatTime(t.EndedAt), orDash(t.Cause)}
-			})
+	header := []string{"token", "holder", "acquired", "ended", "cause"}
+	return list(a, "asking for the history of role "+r.Role, past, header, func(t apiv1.Tenure) []any {
+		return []any{t.Token, t.Holder, formatTime(&t.AcquiredAt), formatTime(t.EndedAt), orDash(t.Cause)}
 	})
 }
 
@@ -225,18 +221,15 @@ func (n *nodesCmd) Run(a *app) error {
 		page, err := c.Nodes(ctx, filter, after)
 		return page.Items, page.Next, err
 	})
-	return show(a, "listing nodes", pages, func(list []apiv1.Node) error {
-		return tableOf(a,
-			[]string{"node", "status", "address", "http port", "roles", "capabilities", "version", "load"}, list,
-			func(n apiv1.Node) []any {
-				load := "-"
-				if n.Load != nil {
-					load = fmt.Sprintf("%.0f%%", 50*(n.Load.CPU+n.Load.Memory))
-				}
-				return []any{
-					n.ID, n.Status, orDash(n.Address), n.HTTPPort, orDash(strings.Join(n.Roles, ",")),
-					orDash(strings.Join(n.Capabilities, ",")), orDash(n.Version), load,
-				}
-			})
+	header := []string{"node", "status", "address", "http port", "roles", "capabilities", "version", "load"}
+	return list(a, "listing nodes", pages, header, func(n apiv1.Node) []any {
+		load := "-"
+		if n.Load != nil {
+			load = fmt.Sprintf("%.0f%%", 50*(n.Load.CPU+n.Load.Memory))
+		}
+		return []any{
+			n.ID, n.Status, orDash(n.Address), n.HTTPPort, orDash(strings.Join(n.Roles, ",")),
+			orDash(strings.Join(n.Capabilities, ",")), orDash(n.Version), load,
+		}
 	})
 }

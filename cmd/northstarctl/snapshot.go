@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -30,27 +31,20 @@ func (s *snapshotSaveCmd) Run(a *app) error {
 	if _, err := os.Lstat(s.File); err == nil && !s.Force {
 		return fmt.Errorf("%s exists: --force replaces it", s.File)
 	}
-	c, err := a.connect()
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	defer a.progress("saving " + filepath.Base(s.File))()
-	var info state.Info
-	err = writeFile(s.File, 0o600, func(f *os.File) error {
-		if _, err := c.SnapshotSave(a.ctx, f); err != nil {
+	save := func(c *client.Client, ctx context.Context) (info state.Info, err error) {
+		err = writeFile(s.File, 0o600, func(f *os.File) error {
+			if _, err := c.SnapshotSave(ctx, f); err != nil {
+				return err
+			}
+			if _, err := f.Seek(0, io.SeekStart); err != nil {
+				return err
+			}
+			info, err = state.Inspect(f)
 			return err
-		}
-		if _, err := f.Seek(0, io.SeekStart); err != nil {
-			return err
-		}
-		info, err = state.Inspect(f)
-		return err
-	})
-	if err != nil {
-		return err
+		})
+		return info, err
 	}
-	return a.printBackup(info)
+	return show(a, "saving "+filepath.Base(s.File), save, a.printBackup)
 }
 
 type snapshotInspectCmd struct {
@@ -62,7 +56,7 @@ func (s *snapshotInspectCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	return a.printBackup(info)
+	return a.printResult(info, func() error { return a.printBackup(info) })
 }
 
 func inspect(name string) (state.Info, error) {
@@ -75,20 +69,18 @@ func inspect(name string) (state.Info, error) {
 }
 
 func (a *app) printBackup(info state.Info) error {
-	return a.printResult(info, func() error {
-		var members []string
-		for _, m := range info.Members {
-			members = append(members, string(m.ID))
-		}
-		return a.table([]string{"field", "value"}, [][]any{
-			{"cluster", fmt.Sprintf("%s, generation %d", orDash(info.ClusterID), info.Generation.Number)},
-			{"revision", info.Revision},
-			{"log", fmt.Sprintf("applied %d, term %d", info.AppliedIndex, info.AppliedTerm)},
-			{"keys", fmt.Sprintf("%d, %d bytes", info.Keys, info.Bytes)},
-			{"members", orDash(strings.Join(members, ", "))},
-			{"size", fmt.Sprintf("%d bytes", info.Size)},
-			{"sha256", info.SHA256},
-		})
+	var members []string
+	for _, m := range info.Members {
+		members = append(members, string(m.ID))
+	}
+	return a.table([]string{"field", "value"}, [][]any{
+		{"cluster", fmt.Sprintf("%s, generation %d", orDash(info.ClusterID), info.Generation.Number)},
+		{"revision", info.Revision},
+		{"log", fmt.Sprintf("applied %d, term %d", info.AppliedIndex, info.AppliedTerm)},
+		{"keys", fmt.Sprintf("%d, %d bytes", info.Keys, info.Bytes)},
+		{"members", orDash(strings.Join(members, ", "))},
+		{"size", fmt.Sprintf("%d bytes", info.Size)},
+		{"sha256", info.SHA256},
 	})
 }
 
