@@ -126,7 +126,7 @@ func New(cfg Config) (*Client, error) {
 	c := &Client{cfg: cfg, nodes: known, pool: pool}
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
 	c.finder = &leaderFinder{
-		c: c, results: map[string]probeResult{}, suspects: map[string]time.Time{}, probing: map[string]time.Time{},
+		c: c, results: map[string]leaderReport{}, suspects: map[string]time.Time{}, probing: map[string]time.Time{},
 		changed: make(chan struct{}),
 	}
 	c.renewer = &renewer{c: c, wake: make(chan struct{}, 1), entries: map[*Session]*renewalEntry{}}

@@ -27,12 +27,13 @@ const (
 	unresponsiveAfter = 100 * time.Millisecond // a node is hung if a probe is pending for this long
 )
 
-// leaderReport is one node's response to GET /leader; the zero value if it names no leader.
+// leaderReport is one node's response to GET /leader.
 type leaderReport struct {
-	endpoint string // the node that responded
-	leader   string // URL of the leader according to the node
-	info     apiv1.Leader
-	askedAt  time.Time // when the request was sent
+	endpoint string       // the node
+	leader   string       // URL of the leader according to the node
+	info     apiv1.Leader // without LeaderID if the node names no leader
+	askedAt  time.Time    // when the request was sent
+	err      error        // the response is missing, or not from a NorthStar node
 }
 
 func (s leaderReport) isSelfReport() bool { return s.info.ObservedBy == s.info.LeaderID }
@@ -43,6 +44,9 @@ func (s leaderReport) isSelfReport() bool { return s.info.ObservedBy == s.info.L
 func pickLeader(reports []leaderReport, suspects map[string]time.Time) leaderReport {
 	var best leaderReport
 	for _, s := range reports {
+		if s.info.LeaderID == "" {
+			continue
+		}
 		if s.isSelfReport() {
 			s.leader = s.endpoint
 		}
@@ -57,12 +61,6 @@ func pickLeader(reports []leaderReport, suspects map[string]time.Time) leaderRep
 	return best
 }
 
-// probeResult is the latest probe of one node.
-type probeResult struct {
-	report leaderReport
-	err    error // the response is missing, or not from a NorthStar node
-}
-
 // leaderFinder finds the leader. It polls only between acquire and release, and keeps the last result otherwise.
 // Nothing blocks under its lock.
 type leaderFinder struct {
@@ -71,7 +69,7 @@ type leaderFinder struct {
 	mu       sync.Mutex
 	users    int
 	stop     context.CancelFunc // of the poll, while there are users
-	results  map[string]probeResult
+	results  map[string]leaderReport
 	suspects map[string]time.Time
 	probing  map[string]time.Time // start times of pending probes
 	current  leaderReport
@@ -111,7 +109,7 @@ func (f *leaderFinder) isUnresponsive(url string, now time.Time) bool {
 }
 
 // record stores the result of a probe.
-func (f *leaderFinder) record(url string, r probeResult) {
+func (f *leaderFinder) record(url string, r leaderReport) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.results[url] = r
@@ -119,13 +117,7 @@ func (f *leaderFinder) record(url string, r probeResult) {
 }
 
 func (f *leaderFinder) updateLeaderLocked() {
-	var reports []leaderReport
-	for _, r := range f.results {
-		if r.report.endpoint != "" {
-			reports = append(reports, r.report)
-		}
-	}
-	best := pickLeader(reports, f.suspects)
+	best := pickLeader(slices.Collect(maps.Values(f.results)), f.suspects)
 	if best.isSelfReport() {
 		delete(f.suspects, best.leader)
 	}
@@ -175,7 +167,7 @@ func (f *leaderFinder) poll(ctx context.Context) {
 func (f *leaderFinder) forget(urls []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	maps.DeleteFunc(f.results, func(url string, _ probeResult) bool { return !slices.Contains(urls, url) })
+	maps.DeleteFunc(f.results, func(url string, _ leaderReport) bool { return !slices.Contains(urls, url) })
 }
 
 // pollAll probes every node once. It returns when all have responded, or shortly after a majority has. Later
@@ -251,7 +243,7 @@ func (f *leaderFinder) ask(ctx context.Context, url string, asked time.Time) err
 	} else {
 		f.c.nodes.markUp(url)
 	}
-	f.record(url, probeResult{f.c.parseLeaderReport(a, asked), responseError(a)})
+	f.record(url, f.c.parseLeaderReport(a, asked))
 	return a.err
 }
 
@@ -280,14 +272,14 @@ func (f *leaderFinder) unreachableReason() string {
 
 // parseLeaderReport reads a response to GET /leader.
 func (c *Client) parseLeaderReport(a *response, asked time.Time) leaderReport {
-	s := leaderReport{endpoint: a.node, askedAt: asked}
-	if a.err != nil || a.status != http.StatusOK || json.Unmarshal(a.body, &s.info) != nil || s.info.LeaderID == "" {
-		return leaderReport{}
+	s := leaderReport{endpoint: a.node, askedAt: asked, err: responseError(a)}
+	if a.err != nil || a.status != http.StatusOK || json.Unmarshal(a.body, &s.info) != nil {
+		s.info = apiv1.Leader{}
+		return s
 	}
-	url, ok := c.nodes.add(s.info.LeaderAddress)
-	if !ok && !s.isSelfReport() {
-		return leaderReport{}
+	var ok bool
+	if s.leader, ok = c.nodes.add(s.info.LeaderAddress); !ok && !s.isSelfReport() {
+		s.info = apiv1.Leader{}
 	}
-	s.leader = url
 	return s
 }

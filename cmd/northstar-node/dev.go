@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -224,11 +225,5 @@ func (c *devCluster) kill() {
 
 // cleanEnv returns the environment without NORTHSTAR_*: those settings are not for the demo's nodes.
 func cleanEnv(env []string) []string {
-	var kept []string
-	for _, e := range env {
-		if !strings.HasPrefix(e, "NORTHSTAR_") {
-			kept = append(kept, e)
-		}
-	}
-	return kept
+	return slices.DeleteFunc(env, func(e string) bool { return strings.HasPrefix(e, "NORTHSTAR_") })
 }
