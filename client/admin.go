@@ -129,9 +129,8 @@ func (c *Client) SnapshotSave(ctx context.Context, w io.Writer) (int64, error) {
 	return n, nil
 }
 
-// SnapshotRestore replaces the keys and settings of the cluster by those of a backup. It sends the backup once, to
-// the leader. If the connection is lost, the error is ErrOutcomeUnknown. A damaged backup is rejected and changes
-// nothing.
+// SnapshotRestore replaces the keys and settings of the cluster by those of a backup. It sends the backup once. If the
+// connection is lost, the error is ErrOutcomeUnknown. A damaged backup is rejected and changes nothing.
 func (c *Client) SnapshotRestore(ctx context.Context, r io.Reader) (apiv1.RestoreResult, error) {
 	q := &call{
 		op: "snapshot restore", retryClass: nonIdempotentWrite, method: http.MethodPost, path: apiv1.PathRestore,

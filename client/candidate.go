@@ -22,9 +22,8 @@ type CandidateConfig struct {
 	Session       SessionConfig
 }
 
-// Candidate is the Elector of a NorthStar cluster: one candidate for one role. It has its own session, which it
-// starts when needed and replaces when it was lost. Releasing the role ends that session, so that late requests
-// have no effect.
+// Candidate is the Elector of a NorthStar cluster: one candidate for one role. It has its own session, and replaces a
+// lost one. Releasing the role ends the session, so that late requests have no effect.
 type Candidate struct {
 	c   *Client
 	cfg CandidateConfig

@@ -172,9 +172,8 @@ func (c *Client) closeContext(ctx context.Context) (context.Context, context.Can
 	return ctx, func(cause error) { unhook(); cancel(cause) }
 }
 
-// refreshIfStale updates the members' addresses and the leader in the background, one refresh at a time. It runs if
-// the addresses are older than refreshInterval, if the leader is unknown, or if the presumed leader forwarded the
-// call.
+// refreshIfStale updates the members' addresses and the leader in the background, once at a time: if the addresses are
+// older than refreshInterval, the leader is unknown, or the presumed leader forwarded the call.
 func (c *Client) refreshIfStale(q *call, a *response) {
 	now := time.Now()
 	due := c.refreshedAt.since(now) >= refreshInterval

@@ -37,9 +37,8 @@ func (c *Client) ResignRole(ctx context.Context, role, session string) (apiv1.Ro
 	}))
 }
 
-// AcknowledgeRevocation acknowledges the revocation of a tenure: the client has stopped acting for it, so that
-// others may be elected. It does not affect a tenure with another token. ErrFenced: there is nothing to
-// acknowledge.
+// AcknowledgeRevocation acknowledges the revocation of a tenure: the client has stopped acting for it, so that others
+// may be elected. A tenure with another token is not affected. ErrFenced: there is nothing to acknowledge.
 func (c *Client) AcknowledgeRevocation(ctx context.Context, role, session string, token uint64) error {
 	_, err := c.do(ctx, &call{
 		op: "acknowledge the loss of role " + role, retryClass: idempotentWrite, method: http.MethodDelete,

@@ -91,9 +91,8 @@ func changeOf(e event) (Change, error) {
 }
 
 // FollowEvents yields the nodes' events while ctx lasts. It starts after since, the Seq of an event; "" starts now.
-// kind, if not empty, selects one event type. A node remembers only the events of its current process. If that node
-// fails, FollowEvents continues with new events. ErrCompacted: since belongs to an ended process, or is no longer
-// kept.
+// kind, if not empty, selects one event type. A node remembers only the events of its current process. If it fails,
+// FollowEvents continues with new events. ErrCompacted: since belongs to an ended process, or is no longer kept.
 func (c *Client) FollowEvents(ctx context.Context, since, kind string) iter.Seq2[apiv1.Event, error] {
 	q := &call{
 		op: "events", retryClass: localRead, method: http.MethodGet, path: apiv1.PathEvents,
@@ -128,9 +127,8 @@ func (c *Client) FollowEvents(ctx context.Context, since, kind string) iter.Seq2
 	}
 }
 
-// Observe yields the current holder of a role, then each change, once and in order, until ctx ends with its error.
-// It survives the failure of nodes. After a gap longer than the kept history, it continues with the holder at that
-// time.
+// Observe yields the current holder of a role, then each change, once and in order, until ctx ends with its error. It
+// survives the failure of nodes. After a gap longer than the kept history, it continues with the holder at that time.
 func (c *Client) Observe(ctx context.Context, role string) iter.Seq2[Holder, error] {
 	return func(yield func(Holder, error) bool) {
 		var last Holder

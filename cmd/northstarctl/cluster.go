@@ -135,17 +135,10 @@ func (s *splitBrainCmd) Run(a *app) error {
 }
 
 func (a *app) printSplitBrain(r apiv1.SplitBrain) error {
-	colours := map[string]text.Color{"ok": text.FgGreen, "unreachable": text.FgYellow}
-	paint := func(verdict string) string {
-		if c, ok := colours[verdict]; ok {
-			return a.colour(c, verdict)
-		}
-		return a.colour(text.FgRed, verdict)
-	}
-	fmt.Fprintf(a.stdout, "verdict %s (node %s, checked at %s)\n", paint(r.Verdict), r.CheckedBy,
+	fmt.Fprintf(a.stdout, "verdict %s (node %s, checked at %s)\n", a.paint(r.Verdict), r.CheckedBy,
 		formatTime(&r.CheckedAt))
 	for _, f := range r.Findings {
-		line := paint(f.Verdict) + ": " + f.Detail
+		line := a.paint(f.Verdict) + ": " + f.Detail
 		if f.Refusing {
 			line += "; this node rejects reads and writes"
 		}

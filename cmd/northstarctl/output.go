@@ -92,6 +92,13 @@ func (a *app) colour(c text.Color, s string) string {
 	return text.Colors{c}.Sprint(s)
 }
 
+var colours = map[string]text.Color{
+	"ok": text.FgGreen, "low": text.FgGreen, "unreachable": text.FgYellow, "medium": text.FgYellow,
+}
+
+// paint colours a verdict or a risk: red by default.
+func (a *app) paint(word string) string { return a.colour(cmp.Or(colours[word], text.FgRed), word) }
+
 func terminal(w any) bool {
 	f, ok := w.(*os.File)
 	return ok && isatty.IsTerminal(f.Fd())

@@ -39,7 +39,7 @@ func (a *app) showPlan(p apiv1.Plan) error {
 		{"term", p.Term},
 		{"leader", orDash(p.LeaderID)},
 		{"target", orDash(p.TargetID)},
-		{"risk", a.risk(p.Risk)},
+		{"risk", a.paint(p.Risk)},
 		{"affected", fmt.Sprintf("%d roles, %d sessions", p.Affected.Roles, p.Affected.Sessions)},
 	}
 	if p.How != "" || len(p.Candidates) > 0 { // the plan changes the leader
@@ -78,16 +78,6 @@ func section[T any](a *app, header []string, items []T, row func(T) []any) error
 	}
 	fmt.Fprintln(a.stdout)
 	return tableOf(a, header, items, row)
-}
-
-func (a *app) risk(r string) string {
-	switch r {
-	case "low":
-		return a.colour(text.FgGreen, r)
-	case "medium":
-		return a.colour(text.FgYellow, r)
-	}
-	return a.colour(text.FgRed, r)
 }
 
 type recoverCmd struct {

@@ -62,8 +62,7 @@ type roleRelease struct {
 }
 
 // shimCmd is the supervisor shim: a process between run and its command. It ends the command before the lease ends,
-// also if run is stopped or killed. Both processes watch the same clock; each ends the command if the other has
-// died.
+// also if run is stopped or killed. Both watch the same clock; each ends the command if the other has died.
 type shimCmd struct{}
 
 // File descriptors of the shim.
