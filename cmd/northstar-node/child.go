@@ -29,14 +29,6 @@ type child struct {
 	process atomic.Pointer[os.Process]
 }
 
-// kill kills the process permanently.
-func (c *child) kill() {
-	c.cancel()
-	if p := c.process.Load(); p != nil {
-		_ = p.Kill() // it may have exited
-	}
-}
-
 func (c *child) pid() int {
 	if p := c.process.Load(); p != nil {
 		return p.Pid

@@ -216,10 +216,13 @@ func (c *devCluster) shutdown(now context.Context) {
 	}
 }
 
-// kill kills all nodes.
+// kill kills all nodes permanently.
 func (c *devCluster) kill() {
 	for _, ch := range c.children {
-		ch.kill()
+		ch.cancel()
+		if p := ch.process.Load(); p != nil {
+			_ = p.Kill() // it may have exited
+		}
 	}
 }
 
