@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
+	"golang.org/x/sys/unix"
 )
 
 // DefaultReserve is the default size of the disk reserve in bytes.
@@ -120,12 +121,9 @@ func (d *Dir) openStores(logger hclog.Logger) error {
 // create makes the files of a new data directory. It makes the vote file last: if that exists, all other
 // files have existed.
 func (d *Dir) create(found snapshotScan) error {
-	haveVote, err := exists(d.file(voteName))
-	if err != nil {
-		return err
-	}
-	haveLog, err := exists(d.file(logName))
-	if err != nil {
+	haveVote, voteErr := exists(d.file(voteName))
+	haveLog, logErr := exists(d.file(logName))
+	if err := errors.Join(voteErr, logErr); err != nil {
 		return err
 	}
 	switch {
@@ -164,8 +162,7 @@ func (d *Dir) Snapshots() raft.SnapshotStore { return d.snapshots }
 
 // ownNames are the files of the directory that are not small files.
 var ownNames = []string{
-	lockName, reserveName, logName, voteName, snapshotsName, damagedName, pendingResetName,
-	asideName,
+	lockName, reserveName, logName, voteName, snapshotsName, damagedName, pendingResetName, asideName,
 }
 
 func checkName(name string) error {
@@ -224,4 +221,35 @@ func (d *Dir) closeStores() (err error) {
 		d.vote = nil
 	}
 	return err
+}
+
+const lockName = "lock"
+
+// lockDir locks the directory. The lock ends with the process, even after a crash. The file stays: if it were
+// removed, two processes could lock one directory through two files.
+func lockDir(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("data directory %s is not writable: %w", dir, err)
+	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		return f, nil
+	}
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = &LockedError{Dir: dir}
+	} else {
+		err = fmt.Errorf("lock data directory %s: %w", dir, err)
+	}
+	return nil, errors.Join(err, f.Close())
+}
+
+// checkWritable creates and removes a file.
+func checkWritable(dir string) error {
+	path := filepath.Join(dir, "probe"+tempSuffix)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), os.Remove(path))
 }

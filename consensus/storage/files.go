@@ -109,15 +109,6 @@ func removeTemps(dir string) error {
 	return nil
 }
 
-// readFull reads the start of the file into the buffer, as much as fits.
-func readFull(f *os.File, b []byte) (int, error) {
-	n, err := f.ReadAt(b, 0)
-	if errors.Is(err, io.EOF) {
-		err = nil
-	}
-	return n, err
-}
-
 func exists(path string) (bool, error) {
 	_, err := os.Lstat(path)
 	if errors.Is(err, os.ErrNotExist) {

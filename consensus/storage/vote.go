@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"os"
 	"sync"
 )
@@ -165,12 +166,11 @@ func loadVote(f *os.File, path string) (voteRecord, error) {
 	if err := f.Sync(); err != nil {
 		return voteRecord{}, fmt.Errorf("sync %s: %w", path, err)
 	}
-	content := make([]byte, 2*slotSize+1)
-	n, err := readFull(f, content)
+	content, err := io.ReadAll(io.LimitReader(f, 2*slotSize+1))
 	if err != nil {
 		return voteRecord{}, fmt.Errorf("read %s: %w", path, err)
 	}
-	r, err := readVote(content[:n])
+	r, err := readVote(content)
 	if err != nil {
 		return voteRecord{}, &DamagedError{Path: path, What: err.Error()}
 	}
@@ -295,6 +295,4 @@ func (v *voteFile) close() error {
 	return v.file.Close()
 }
 
-func unknownKey(key []byte) error {
-	return fmt.Errorf("the vote file holds no key %q", key)
-}
+func unknownKey(key []byte) error { return fmt.Errorf("the vote file holds no key %q", key) }
