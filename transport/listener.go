@@ -25,7 +25,9 @@ func (t *Transport) Run(ctx context.Context) error {
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = t.cfg.Listener.Close() })
 	defer stop()
-	t.openJobs(ctx)
+	t.mu.Lock()
+	t.running = ctx
+	t.mu.Unlock()
 	var wg sync.WaitGroup
 	wg.Go(func() { t.monitors.Run(ctx) })
 	err := t.acceptLoop(ctx, &wg)
@@ -37,7 +39,10 @@ func (t *Transport) Run(ctx context.Context) error {
 	current := t.raft
 	t.mu.Unlock()
 	wg.Wait()
-	t.awaitJobs()
+	t.mu.Lock()
+	t.running = nil // from now on spawn adds no job
+	t.mu.Unlock()
+	t.jobs.Wait()
 	if current != nil {
 		_ = current.Close()
 	}

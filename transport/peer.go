@@ -44,14 +44,6 @@ type peer struct {
 	closed    bool
 }
 
-func newPeer(r *Raft, id cluster.NodeID) *peer {
-	return &peer{
-		id:    id,
-		r:     r,
-		votes: rate.NewLimiter(voteRate, voteBurst),
-	}
-}
-
 // outbound returns the library transport for RPCs to this peer.
 func (p *peer) outbound() (*libTransport, error) {
 	p.mu.Lock()
@@ -109,21 +101,15 @@ func (p *peer) accept(x completedHello, conn net.Conn) error {
 
 func (p *peer) dropIn(c *inConn) {
 	p.mu.Lock()
-	for i, other := range p.conns {
-		if other == c {
-			p.conns = append(p.conns[:i:i], p.conns[i+1:]...)
-			break
-		}
-	}
+	p.conns = slices.DeleteFunc(p.conns, func(o *inConn) bool { return o == c })
 	p.mu.Unlock()
 	p.r.untrack()
 }
 
 // dialError marks failures before a connection existed: they are not retried.
-type dialError struct{ err error }
+type dialError struct{ error }
 
-func (e *dialError) Error() string { return e.err.Error() }
-func (e *dialError) Unwrap() error { return e.err }
+func (e *dialError) Unwrap() error { return e.error }
 
 // dial returns a connection to this peer for the library: the spare one, or a new one.
 func (p *peer) dial(target string, timeout time.Duration) (net.Conn, error) {
@@ -271,7 +257,7 @@ func (p *peer) lastContact() time.Time {
 func (p *peer) reset() {
 	p.forget()
 	p.mu.Lock()
-	conns := append([]*inConn(nil), p.conns...)
+	conns := slices.Clone(p.conns)
 	p.mu.Unlock()
 	for _, c := range conns {
 		c.retire()

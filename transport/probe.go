@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"northstar/cluster"
+	"northstar/transport/crashdetect"
 )
 
 // Probe completes a hello with the node at addr and closes the connection. It returns that node's identity and its
@@ -51,4 +52,58 @@ func (t *Transport) open(
 	}
 	t.monitors.RecordHandshake(want, time.Since(start))
 	return conn, x, nil
+}
+
+// deadDialBackoff is how long Raft does not dial a process that was found dead. During that time the survivors elect a
+// leader, and dials would delay them.
+const deadDialBackoff = 30 * time.Millisecond
+
+// dialBackoff is a dead process of a peer, and the time until which it is not dialled.
+type dialBackoff struct {
+	bootID string
+	until  time.Time
+}
+
+// Confirm finds out, by dialling again, whether the process bootID of a peer still runs. It takes as long as ctx
+// allows, and at most about 60 ms.
+func (t *Transport) Confirm(ctx context.Context, peer cluster.NodeID, bootID string) cluster.Liveness {
+	target := t.monitors.Address(peer)
+	if target == "" {
+		return cluster.LivenessUnclear
+	}
+	found := crashdetect.DeathCheck{
+		BootID: bootID, CrashSocket: t.monitors.CrashSocketOf(peer, bootID), Dial: t.cfg.Dial,
+		Handshake: t.monitors.Handshake(peer),
+		Hello: func(ctx context.Context) (string, error) {
+			conn, x, err := t.open(ctx, target, purposeProbe, peer)
+			if err != nil {
+				return "", err
+			}
+			_ = closeNow(conn)
+			return x.peer.BootID, nil
+		},
+	}.Run(ctx)
+	if found == cluster.LivenessDead {
+		t.markProcessDead(peer, bootID)
+	}
+	return found
+}
+
+// markProcessDead keeps Raft from dialling a process for deadDialBackoff.
+func (t *Transport) markProcessDead(id cluster.NodeID, bootID string) {
+	if p, err := t.Raft().peer(id); err == nil {
+		p.backoff.Store(&dialBackoff{bootID, time.Now().Add(deadDialBackoff)})
+	}
+}
+
+// checkBackoff returns a dial error if the peer's last known process was recently found dead.
+func (p *peer) checkBackoff(now time.Time) error {
+	b := p.backoff.Load()
+	if b == nil || !now.Before(b.until) {
+		return nil
+	}
+	if facts, known := p.known(); !known || facts.BootID != b.bootID {
+		return nil // another process has completed a hello since
+	}
+	return &dialError{errProcessDead}
 }

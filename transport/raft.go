@@ -4,12 +4,15 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
+	"golang.org/x/time/rate"
 
 	"northstar/cluster"
 	"northstar/transport/monitor"
@@ -21,9 +24,9 @@ type Raft struct {
 	t        *Transport
 	consumer chan raft.RPC
 	busy     *inFlightOps
-	ctx      context.Context // for dials; ends at Close
+	ctx      context.Context // ends at Close
 	cancel   context.CancelFunc
-	closed   chan struct{}
+	closed   <-chan struct{} // of ctx
 	local    atomic.Pointer[RaftNode]
 	proxyAck atomic.Pointer[proxyAck] // nil: none yet
 	// when its leader or an operator last made this node start an election
@@ -35,8 +38,7 @@ type Raft struct {
 	mu    sync.Mutex
 	peers map[cluster.NodeID]*peer
 
-	life sync.Mutex // guards adding to wg after Close
-	done bool
+	life sync.Mutex // guards adding to wg after Close; taken after mu
 	wg   sync.WaitGroup
 }
 
@@ -66,7 +68,7 @@ func newRaft(t *Transport) *Raft {
 		epoch:    time.Now(),
 		ctx:      ctx,
 		cancel:   cancel,
-		closed:   make(chan struct{}),
+		closed:   ctx.Done(),
 		peers:    make(map[cluster.NodeID]*peer),
 	}
 }
@@ -255,8 +257,7 @@ func (r *Raft) fail(start time.Time, err error) error {
 
 func (r *Raft) message(to raft.ServerID, kind string, term uint64, size int) Message {
 	return Message{
-		From: r.t.cfg.Membership.LocalPeer().NodeID, To: cluster.NodeID(to), Kind: kind, Term: term,
-		Size: size,
+		From: r.t.cfg.Membership.LocalPeer().NodeID, To: cluster.NodeID(to), Kind: kind, Term: term, Size: size,
 	}
 }
 
@@ -264,7 +265,7 @@ func (r *Raft) message(to raft.ServerID, kind string, term uint64, size int) Mes
 func (r *Raft) peer(id cluster.NodeID) (*peer, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.isClosed() {
+	if r.ctx.Err() != nil {
 		return nil, errClosed
 	}
 	p := r.peers[id]
@@ -272,7 +273,7 @@ func (r *Raft) peer(id cluster.NodeID) (*peer, error) {
 		if len(r.peers) >= maxPeers && !r.evict() {
 			return nil, fmt.Errorf("over %d peers", maxPeers)
 		}
-		p = newPeer(r, id)
+		p = &peer{id: id, r: r, votes: rate.NewLimiter(voteRate, voteBurst)}
 		r.peers[id] = p
 	}
 	return p, nil
@@ -304,11 +305,7 @@ func (r *Raft) contactFrom(id cluster.NodeID) time.Time {
 func (r *Raft) allPeers() []*peer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all := make([]*peer, 0, len(r.peers))
-	for _, p := range r.peers {
-		all = append(all, p)
-	}
-	return all
+	return slices.Collect(maps.Values(r.peers))
 }
 
 // accept takes over a connection after its hello.
@@ -324,7 +321,7 @@ func (r *Raft) accept(x completedHello, conn net.Conn) error {
 func (r *Raft) track() bool {
 	r.life.Lock()
 	defer r.life.Unlock()
-	if r.done {
+	if r.ctx.Err() != nil {
 		return false
 	}
 	r.wg.Add(1)
@@ -332,15 +329,6 @@ func (r *Raft) track() bool {
 }
 
 func (r *Raft) untrack() { r.wg.Done() }
-
-func (r *Raft) isClosed() bool {
-	select {
-	case <-r.closed:
-		return true
-	default:
-		return false
-	}
-}
 
 // Close closes all connections, answers pending messages with an error, and waits for the goroutines. It may be called
 // again.
@@ -351,16 +339,11 @@ func (r *Raft) Close() error {
 }
 
 func (r *Raft) shut() {
+	r.mu.Lock()
 	r.life.Lock()
-	first := !r.done
-	r.done = true
+	r.cancel()
 	r.life.Unlock()
-	if first {
-		r.mu.Lock()
-		close(r.closed)
-		r.mu.Unlock()
-		r.cancel()
-	}
+	r.mu.Unlock()
 	for _, p := range r.allPeers() {
 		p.shut()
 	}

@@ -134,27 +134,20 @@ func (t *TLS) ServerConfig(requireClient bool) *tls.Config {
 }
 
 func (t *TLS) serverConfig(auth tls.ClientAuthType, protocols ...string) *tls.Config {
-	return &tls.Config{
-		MinVersion:             tls.VersionTLS13,
-		NextProtos:             protocols,
-		ClientAuth:             auth,
+	cfg := &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		NextProtos: protocols,
+		ClientAuth: auth,
+		// A resumed session would not be checked against changed files.
 		SessionTicketsDisabled: true,
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-			m := t.current()
-			return &tls.Config{
-				MinVersion:   tls.VersionTLS13,
-				NextProtos:   protocols,
-				ClientAuth:   auth,
-				ClientCAs:    m.roots,
-				Certificates: []tls.Certificate{*m.cert},
-				// A resumed session would not be checked against changed files.
-				SessionTicketsDisabled: true,
-			}, nil
-		},
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			return t.current().cert, nil
-		},
 	}
+	base := cfg.Clone()
+	cfg.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		m, current := t.current(), base.Clone()
+		current.ClientCAs, current.Certificates = m.roots, []tls.Certificate{*m.cert}
+		return current, nil
+	}
+	return cfg
 }
 
 // ClientConfig returns the configuration for one connection to an HTTPS server, made soon: it does not follow the

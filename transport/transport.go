@@ -38,11 +38,9 @@ type Transport struct {
 	relaying atomic.Int64 // relayed messages in progress
 
 	mu      sync.Mutex
-	raft    *Raft // the current one; replaced when it was closed
-	stopped bool
-
-	life    sync.Mutex      // guards adding to jobs once Run ends
-	running context.Context // Run's context; nil before and after Run
+	raft    *Raft           // the current one; replaced when it was closed
+	stopped bool            // Run has ended
+	running context.Context // Run's context; nil before Run, and once no job may be added
 	jobs    sync.WaitGroup  // short goroutines that Run waits for
 }
 
@@ -105,7 +103,7 @@ func New(cfg Config) (*Transport, error) {
 func (t *Transport) Raft() *Raft {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.raft == nil || (t.raft.isClosed() && !t.stopped) {
+	if t.raft == nil || (t.raft.ctx.Err() != nil && !t.stopped) {
 		t.raft = newRaft(t)
 		if t.stopped {
 			t.raft.shut()
@@ -146,29 +144,14 @@ func (t *Transport) adopt(from cluster.Peer) error {
 
 // spawn runs f in a goroutine that Run waits for; f must end with its ctx. It returns false if Run does not run.
 func (t *Transport) spawn(f func(context.Context)) bool {
-	t.life.Lock()
-	defer t.life.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if t.running == nil || t.running.Err() != nil {
 		return false
 	}
 	ctx := t.running
 	t.jobs.Go(func() { f(ctx) })
 	return true
-}
-
-// openJobs lets spawn start goroutines until ctx ends.
-func (t *Transport) openJobs(ctx context.Context) {
-	t.life.Lock()
-	defer t.life.Unlock()
-	t.running = ctx
-}
-
-// awaitJobs waits for the spawned goroutines. The context given to openJobs must have ended.
-func (t *Transport) awaitJobs() {
-	t.life.Lock()
-	t.running = nil // from now on spawn adds no job
-	t.life.Unlock()
-	t.jobs.Wait()
 }
 
 // identityChanged reports whether this node's identity has changed since the hello x.
@@ -186,4 +169,53 @@ func sleep(d time.Duration, done <-chan struct{}) {
 	case <-timer.C:
 	case <-done:
 	}
+}
+
+// rateLimitedLog logs what unauthenticated peers can cause: each kind at most once per logInterval, with the number of
+// dropped messages. Kinds come from a small fixed set. Safe for concurrent use.
+type rateLimitedLog struct {
+	log hclog.Logger
+
+	mu    sync.Mutex
+	kinds map[string]*logKind
+}
+
+type logKind struct {
+	last    time.Time
+	dropped int
+}
+
+const logInterval = 10 * time.Second
+
+func newLimitedLog(log hclog.Logger) *rateLimitedLog {
+	return &rateLimitedLog{log: log, kinds: make(map[string]*logKind)}
+}
+
+// warn logs, unless a message of that kind was logged recently.
+func (l *rateLimitedLog) warn(kind, msg string, args ...any) {
+	dropped, ok := l.due(kind, time.Now())
+	if !ok {
+		return
+	}
+	if dropped > 0 {
+		args = append(args, "not_logged", dropped)
+	}
+	l.log.Warn(msg, args...)
+}
+
+func (l *rateLimitedLog) due(kind string, now time.Time) (dropped int, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	k := l.kinds[kind]
+	if k == nil {
+		k = &logKind{}
+		l.kinds[kind] = k
+	}
+	if !k.last.IsZero() && now.Sub(k.last) < logInterval {
+		k.dropped++
+		return 0, false
+	}
+	dropped = k.dropped
+	*k = logKind{last: now}
+	return dropped, true
 }
