@@ -15,13 +15,10 @@ import (
 	"northstar/cluster"
 	"northstar/consensus/raftnode"
 	"northstar/consensus/storage"
-	"northstar/state"
 )
 
 // stopWait bounds each step of stopping.
-const (
-	stopWait = 5 * time.Second
-)
+const stopWait = 5 * time.Second
 
 // FirstMember is one member in initial-cluster.
 type FirstMember struct {
@@ -50,7 +47,6 @@ type Config struct {
 	SnapshotThreshold uint64
 	SnapshotInterval  time.Duration
 	TrailingLogs      uint64
-	HistoryBytes      int // of values kept for watches; 0: 64 MiB
 }
 
 // Transport carries Raft's messages.
@@ -84,9 +80,8 @@ type Hooks struct {
 	Applied  func(took time.Duration)             // one batch of log entries was applied
 	Leader   func(id cluster.NodeID, term uint64) // the (leader, term) that this node sees changed; "" is none
 	// a candidacy of this node ended, or is unresolved for a while
-	Election          func(Election)
-	LeadershipChanged func(term uint64, leading bool) // leadership began (its leader-start is applied), or ended
-	Snapshot          func(restored bool)             // a snapshot was restored, or written
+	Election func(Election)
+	Snapshot func(restored bool) // a snapshot was restored, or written
 	// Recovered is called when this node has started a new generation, after a permanent loss of the quorum.
 	Recovered func(Recovered)
 
@@ -215,20 +210,4 @@ func (d *Deps) validate(c *Config) error {
 	}
 	slices.Sort(names)
 	return fmt.Errorf("consensus: dependencies missing: %v", names)
-}
-
-// raft returns the part of the configuration that is Raft's.
-func (c *Config) raft() raftnode.Config {
-	return raftnode.Config{
-		Self: c.Self.NodeID, TimeoutMin: c.TimeoutMin, TimeoutMax: c.TimeoutMax,
-		SnapshotThreshold: c.SnapshotThreshold, SnapshotInterval: c.SnapshotInterval, TrailingLogs: c.TrailingLogs,
-	}
-}
-
-func (c *Config) stateOptions() state.Options {
-	bytes := c.HistoryBytes
-	if bytes == 0 {
-		bytes = 64 << 20
-	}
-	return state.Options{HistoryRevisions: int(c.TrailingLogs), HistoryBytes: bytes}
 }

@@ -159,31 +159,19 @@ func (i *identity) adopt(clusterID string, generation cluster.Generation, roster
 
 // addIncarnations records data directories durably. The first one of a node counts.
 func (i *identity) addIncarnations(met map[cluster.NodeID]string) error {
-	if have := i.get(); !have.missesAny(met) {
+	if have := i.get(); !have.addIncarnations(met) {
 		return nil // the usual case, without waiting for a writer
 	}
-	return i.update(func(f *identityFile) (bool, error) {
-		if !f.missesAny(met) {
-			return false, nil
-		}
-		f.addIncarnations(met)
-		return true, nil
-	})
+	return i.update(func(f *identityFile) (bool, error) { return f.addIncarnations(met), nil })
 }
 
-func (f *identityFile) missesAny(met map[cluster.NodeID]string) bool {
-	for id := range met {
-		if f.BootstrapIncarnations[id] == "" {
-			return true
-		}
-	}
-	return false
-}
-
-func (f *identityFile) addIncarnations(met map[cluster.NodeID]string) {
+// addIncarnations reports whether it has changed f.
+func (f *identityFile) addIncarnations(met map[cluster.NodeID]string) bool {
 	all := maps.Clone(met)
 	maps.Copy(all, f.BootstrapIncarnations)
+	changed := !maps.Equal(all, f.BootstrapIncarnations)
 	f.BootstrapIncarnations = all
+	return changed
 }
 
 // rosterOf returns what admission needs of the member records as of an entry.

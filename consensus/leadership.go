@@ -45,20 +45,18 @@ func (n *Node) runLeadership(ctx context.Context, inst *raftnode.Instance, term 
 	if !n.commitLeaderStart(ctx, inst, term) {
 		return
 	}
-	if !n.initCluster(ctx, inst) || !n.proposeGeneration(ctx) || !n.awaitPreviousLease(ctx, term) {
+	noCluster := func() bool { return n.View().ClusterID() == "" }
+	if !n.retry(ctx, "cannot initialize the new cluster", noCluster, func() error { return n.proposeInit(ctx, inst) }) ||
+		!n.proposeGeneration(ctx) || !n.awaitPreviousLease(ctx, term) {
 		return
 	}
 	n.setReady(term)
 	n.queue.setGate(true)
-	won := n.finishWonElection(term)
+	won := n.wonElectionRecord(term, n.now(), true)
 	n.log.Info("leadership started", "term", term, "trigger", won.Trigger, "election", won.Duration, "leaderless",
 		won.Leaderless)
 	if n.deps.Hooks.Election != nil {
 		n.deps.Hooks.Election(won)
-	}
-	if n.deps.Hooks.LeadershipChanged != nil {
-		n.deps.Hooks.LeadershipChanged(term, true)
-		defer n.deps.Hooks.LeadershipChanged(term, false)
 	}
 	var tasks sync.WaitGroup
 	tasks.Go(func() { n.reconcileMembers(ctx, inst, term) })
@@ -107,10 +105,8 @@ func (n *Node) closeGate() {
 func (n *Node) commitLeaderStart(ctx context.Context, inst *raftnode.Instance, term uint64) bool {
 	start := n.leaderStart(term)
 	for ctx.Err() == nil {
-		result, err := n.proposeWhileProgressing(ctx, inst, state.Command{
-			Kind:        state.KindLeaderStart,
-			LeaderStart: start,
-		}, n.piggybackCommandVersion(inst, term))
+		cmd := state.Command{Kind: state.KindLeaderStart, LeaderStart: start}
+		result, err := n.proposeWhileProgressing(ctx, inst, cmd, n.piggybackCommandVersion(inst, term))
 		switch {
 		case err == nil && result.Err == nil:
 			return inst.Leads(term)
@@ -204,10 +200,9 @@ func (n *Node) awaitPreviousLease(ctx context.Context, term uint64) bool {
 // leaderStart returns the command that begins the leadership of term, with the record of its election.
 func (n *Node) leaderStart(term uint64) *state.LeaderStart {
 	now := n.now()
-	e := n.wonElectionRecord(term, now)
+	e := n.wonElectionRecord(term, now, false)
 	start := &state.LeaderStart{
-		Term: term, Node: e.Candidate, Trigger: e.Trigger, Reason: e.Reason,
-		Operator: e.Operator,
+		Term: term, Node: e.Candidate, Trigger: e.Trigger, Reason: e.Reason, Operator: e.Operator,
 	}
 	if !e.StartedAt.IsZero() {
 		start.StartedAt = e.StartedAt.UnixNano()
@@ -235,11 +230,7 @@ func (n *Node) proposeWhileProgressing(ctx context.Context, inst *raftnode.Insta
 	done := make(chan reply, 1)
 	go func() {
 		result, err := n.propose(ctx, &proposal{cmd: cmd, own: true, piggybackVersion: leads})
-		if err != nil { // an interface must not hold a nil *cluster.Error
-			done <- reply{err: err}
-			return
-		}
-		done <- reply{result: result}
+		done <- reply{result, err}
 	}()
 	tick := time.NewTicker(4 * n.cfg.TimeoutMax)
 	defer tick.Stop()
@@ -266,10 +257,8 @@ func (n *Node) transferToAny(ctx context.Context, inst *raftnode.Instance) {
 	why := fmt.Sprintf("node %s leads and cannot commit", n.cfg.Self.NodeID)
 	for _, s := range inst.Servers() {
 		if s.Suffrage == cluster.Voter && s.ID != n.cfg.Self.NodeID && n.inContact(s.ID) {
-			if err := n.TransferTo(pause, cluster.TransferNotice{
-				To: s.ID, Trigger: election.TriggerDiskStall,
-				Reason: why,
-			}); err == nil {
+			notice := cluster.TransferNotice{To: s.ID, Trigger: election.TriggerDiskStall, Reason: why}
+			if n.TransferTo(pause, notice) == nil {
 				return
 			}
 		}
@@ -284,27 +273,17 @@ func (n *Node) facts(term uint64) ElectionFacts {
 	return n.deps.Facts(term)
 }
 
-// finishWonElection returns the record of the election that this leadership comes from, and clears the candidacy.
-func (n *Node) finishWonElection(term uint64) Election {
-	e := n.wonElectionRecord(term, n.now())
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.elections.finish(term)
-	return e
-}
-
-// wonElectionRecord returns what is known so far about the election that this node has won.
-func (n *Node) wonElectionRecord(term uint64, now time.Time) Election {
+// wonElectionRecord returns what is known so far about the election that this node has won. With over it clears the
+// candidacy.
+func (n *Node) wonElectionRecord(term uint64, now time.Time, over bool) Election {
 	facts := n.facts(term)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.elections.won(term, facts, now)
-}
-
-// initCluster commits the cluster ID of a cluster that has none. It returns false when the leadership ends first.
-func (n *Node) initCluster(ctx context.Context, inst *raftnode.Instance) bool {
-	missing := func() bool { return n.View().ClusterID() == "" }
-	return n.retry(ctx, "cannot initialize the new cluster", missing, func() error { return n.proposeInit(ctx, inst) })
+	record := n.elections.won(term, facts, now)
+	if over {
+		n.elections.finish(term)
+	}
+	return record
 }
 
 // retry proposes something that must be applied before a leadership serves, until it is applied. It reports false when
@@ -349,11 +328,7 @@ func (n *Node) proposeInit(ctx context.Context, inst *raftnode.Instance) error {
 		}
 		init.Members = append(init.Members, m)
 	}
-	result, err := n.proposeOwn(ctx, state.Command{Kind: state.KindClusterInit, ClusterInit: init})
-	if err == nil && result.Err != nil {
-		err = result.Err
-	}
-	return err
+	return n.proposeInternal(ctx, state.Command{Kind: state.KindClusterInit, ClusterInit: init})
 }
 
 // newMemberRecord returns the member record of a server that has none.

@@ -2,7 +2,9 @@ package consensus
 
 import (
 	"context"
+	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"northstar/cluster"
@@ -54,15 +56,12 @@ func decideMemberChanges(now time.Time, in memberInputs) memberPlan {
 	for _, s := range in.servers {
 		rec, recorded := in.records[s.ID]
 		hello, met := in.hellos[s.ID]
-		if cmd := planRecord(s, rec, recorded, hello, met, in.first); cmd != nil {
-			plan.commands = append(plan.commands, *cmd)
+		if cmd, due := planRecord(s, rec, recorded, hello, met, in.first); due {
+			plan.commands = append(plan.commands, cmd)
 		} else if known := in.bootstrapIncarnations[s.ID]; recorded && rec.Incarnation == "" && !rec.Removed &&
 			known != "" {
 			// It has not returned yet, and must not return with another data directory.
-			plan.commands = append(plan.commands, state.Command{
-				Kind:        state.KindMemberPatch,
-				MemberPatch: &state.MemberPatch{ID: s.ID, Incarnation: &known},
-			})
+			plan.commands = append(plan.commands, patchCommand(&state.MemberPatch{ID: s.ID, Incarnation: &known}))
 		}
 		if s.Suffrage == cluster.Voter || rec.Lifecycle != cluster.Joining || rec.Removed {
 			continue
@@ -76,7 +75,7 @@ func decideMemberChanges(now time.Time, in memberInputs) memberPlan {
 		}
 		plan.stable[s.ID] = since
 		if now.Sub(since) >= promoteAfter && !in.changeInProgress && plan.promote == "" &&
-			quorumAtRisk(withVoter(in.servers, s.ID), in.contact) == "" {
+			quorumAtRisk(withSuffrage(in.servers, s.ID, cluster.Voter), in.contact) == "" {
 			plan.promote = s.ID
 		}
 	}
@@ -122,43 +121,38 @@ func planRemoval(now time.Time, in memberInputs) (silent map[cluster.NodeID]time
 	return silent, remove
 }
 
-// planRecord returns the change that a member's record needs; nil: none.
+// planRecord returns the change that a member's record needs, if any.
 func planRecord(s cluster.Server, rec cluster.Member, recorded bool, hello cluster.Peer, met bool,
 	first []FirstMember,
-) *state.Command {
+) (cmd state.Command, due bool) {
 	if !recorded {
 		m := newMemberRecord(s, hello, met, first)
-		return &state.Command{Kind: state.KindMember, Member: &m}
+		return state.Command{Kind: state.KindMember, Member: &m}, true
 	}
 	p := &state.MemberPatch{ID: s.ID}
-	changed := setIfNew(&p.RaftAddress, rec.RaftAddress, s.Address)
+	setIfNew(&p.RaftAddress, rec.RaftAddress, s.Address)
 	if s.Suffrage == cluster.Voter && rec.Lifecycle == cluster.Joining {
-		changed = setIfNew(&p.Lifecycle, rec.Lifecycle, cluster.Active) || changed
+		setIfNew(&p.Lifecycle, rec.Lifecycle, cluster.Active)
 	}
 	if met && (rec.Incarnation == "" || rec.Incarnation == hello.Incarnation) {
-		changed = setIfNew(&p.Incarnation, rec.Incarnation, hello.Incarnation) || changed
+		setIfNew(&p.Incarnation, rec.Incarnation, hello.Incarnation)
 		if rec.Version == "" {
 			// First hello ever: the values of its configuration are first values.
-			changed = setIfNew(&p.Priority, rec.Priority, hello.Priority) || changed
-			changed = setIfNew(&p.Eligible, rec.Eligible, hello.Eligible) || changed
-			changed = setIfNew(&p.Zone, rec.Zone, hello.Zone) || changed
+			setIfNew(&p.Priority, rec.Priority, hello.Priority)
+			setIfNew(&p.Eligible, rec.Eligible, hello.Eligible)
+			setIfNew(&p.Zone, rec.Zone, hello.Zone)
 		}
-		changed = setIfNew(&p.HTTPAddress, rec.HTTPAddress, hello.HTTPAddress) || changed
-		changed = setIfNew(&p.Version, rec.Version, hello.Version) || changed
-		changed = setIfNew(&p.SupportedVersion, rec.Reads, hello.CommandVersion) || changed
+		setIfNew(&p.HTTPAddress, rec.HTTPAddress, hello.HTTPAddress)
+		setIfNew(&p.Version, rec.Version, hello.Version)
+		setIfNew(&p.SupportedVersion, rec.Reads, hello.CommandVersion)
 	}
-	if !changed {
-		return nil
-	}
-	return &state.Command{Kind: state.KindMemberPatch, MemberPatch: p}
+	return patchCommand(p), *p != state.MemberPatch{ID: s.ID}
 }
 
-func setIfNew[T comparable](field **T, have, want T) bool {
-	if have == want {
-		return false
+func setIfNew[T comparable](field **T, have, want T) {
+	if have != want {
+		*field = &want
 	}
-	*field = &want
-	return true
 }
 
 // quorumAtRisk returns why the voters among servers could not form a quorum with those in contact; "" when they can.
@@ -180,31 +174,22 @@ func quorumAtRisk(servers []cluster.Server, contact map[cluster.NodeID]bool) str
 	if reachable >= need && voters > 0 {
 		return ""
 	}
-	return describeRisk(voters, need, reachable, silent)
+	return fmt.Sprintf("of the resulting %d voters, %d are needed and %d are in contact (silent:%s)", voters, need,
+		reachable, silent)
 }
 
-func withVoter(servers []cluster.Server, id cluster.NodeID) []cluster.Server {
-	return changeServers(servers, id, func(s *cluster.Server) bool { s.Suffrage = cluster.Voter; return true })
-}
-
-func withNonVoter(servers []cluster.Server, id cluster.NodeID) []cluster.Server {
-	return changeServers(servers, id, func(s *cluster.Server) bool { s.Suffrage = cluster.NonVoter; return true })
+func withSuffrage(servers []cluster.Server, id cluster.NodeID, to cluster.Suffrage) []cluster.Server {
+	next := slices.Clone(servers)
+	for i := range next {
+		if next[i].ID == id {
+			next[i].Suffrage = to
+		}
+	}
+	return next
 }
 
 func without(servers []cluster.Server, id cluster.NodeID) []cluster.Server {
-	return changeServers(servers, id, func(*cluster.Server) bool { return false })
-}
-
-// changeServers returns a copy in which the server with that ID is changed, or left out when keep reports false.
-func changeServers(servers []cluster.Server, id cluster.NodeID, keep func(*cluster.Server) bool) []cluster.Server {
-	next := make([]cluster.Server, 0, len(servers))
-	for _, s := range servers {
-		if s.ID == id && !keep(&s) {
-			continue
-		}
-		next = append(next, s)
-	}
-	return next
+	return slices.DeleteFunc(slices.Clone(servers), func(s cluster.Server) bool { return s.ID == id })
 }
 
 // reconcileMembers is the leader task that keeps the member records true, promotes joined nodes and removes dead ones.
@@ -220,8 +205,8 @@ func (n *Node) reconcileMembers(ctx context.Context, inst *raftnode.Instance, te
 		plan := decideMemberChanges(now, in)
 		last, looked = plan, now
 		for _, cmd := range plan.commands {
-			if result, err := n.proposeOwn(ctx, cmd); err != nil || result.Err != nil {
-				n.log.Debug("member record not written", "error", err, "refused", result.Err)
+			if err := n.proposeInternal(ctx, cmd); err != nil {
+				n.log.Debug("member record not written", "error", err)
 				break
 			}
 		}
@@ -247,19 +232,12 @@ func (n *Node) gatherMembers(inst *raftnode.Instance, term uint64, stable map[cl
 	in := memberInputs{
 		servers: inst.Servers(), hellos: n.peers.hellos(n.Identity().Generation),
 		bootstrapIncarnations: n.ident.get().BootstrapIncarnations, first: n.cfg.InitialCluster, caughtUpSince: stable,
-		records: map[cluster.NodeID]cluster.Member{}, contact: map[cluster.NodeID]bool{}, lag: n.lags(inst, term),
-		changeInProgress: len(n.changeSem) > 0,
+		records: map[cluster.NodeID]cluster.Member{}, lag: n.lags(inst, term), changeInProgress: len(n.changeSem) > 0,
 	}
+	in.contact = n.contacts(in.servers)
 	in.hellos[n.cfg.Self.NodeID] = n.LocalPeer()
 	for _, m := range n.View().Members() {
 		in.records[m.ID] = m
-	}
-	for _, s := range in.servers {
-		if s.ID == n.cfg.Self.NodeID {
-			in.contact[s.ID] = true
-			continue
-		}
-		in.contact[s.ID] = n.inContact(s.ID)
 	}
 	return in
 }

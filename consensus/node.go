@@ -60,6 +60,9 @@ type Node struct {
 	cancelLeadership context.CancelCauseFunc // of the leadership of leadershipTerm; nil: none
 }
 
+// historyBytes bounds the values that are kept for watches.
+const historyBytes = 64 << 20
+
 type task struct {
 	name string
 	run  func(ctx context.Context, term uint64)
@@ -74,7 +77,7 @@ func New(cfg Config, deps Deps) (*Node, error) {
 	n := &Node{
 		cfg: cfg, deps: deps, log: deps.Logger.Named("consensus"), now: time.Now,
 		digest: BootstrapDigest(cfg.ClusterName, cfg.InitialCluster),
-		state:  state.New(cfg.stateOptions()),
+		state:  state.New(state.Options{HistoryRevisions: int(cfg.TrailingLogs), HistoryBytes: historyBytes}),
 		queue:  newQueue(), readRounds: newRounds(), peers: newPeerBook(),
 		changeSem: make(chan struct{}, 1), stateKick: make(chan struct{}, 1),
 		fatal: make(chan error, 1), rebuild: make(chan string, 1), recoveryRequests: make(chan *pendingRecovery),
@@ -86,7 +89,7 @@ func New(cfg Config, deps Deps) (*Node, error) {
 		StallAfter: cfg.TimeoutMax, OnFatal: n.failDisk, Observe: deps.ObserveDisk, Logger: deps.Logger,
 	})
 	n.fsm = raftnode.NewFSM(raftnode.FSMConfig{
-		State: n.state, Halt: n.fail, MembersChanged: func() { notify(n.stateKick) },
+		State: n.state, Halt: n.fail, MembersChanged: func() { raftnode.Notify(n.stateKick) },
 		IncarnationCleared: n.peers.forget,
 		BatchApplied:       deps.Hooks.Applied, SnapshotDone: deps.Hooks.Snapshot,
 	})

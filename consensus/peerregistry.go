@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"northstar/cluster"
+	"northstar/consensus/raftnode"
 )
 
 // peerRegistry holds the results of hellos. The transport writes it, and never waits.
@@ -148,7 +149,7 @@ func (n *Node) OnHello(p cluster.Peer, verdict cluster.Admission) {
 		b.refusedPeers[p.NodeID] = refusal{verdict.Refusal, verdict.Reason, n.now()}
 	}
 	b.mu.Unlock()
-	notify(b.kick)
+	raftnode.Notify(b.kick)
 }
 
 // OnAdmitted records that a peer admitted this node. It does not block. The admission of a removed peer does not count:
@@ -191,4 +192,25 @@ func (b *peerRegistry) forgetRefusals() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	clear(b.refusedBy)
+}
+
+// ReadOnly reports whether the disk has too little space left for new entries.
+func (n *Node) ReadOnly() bool { return n.store.ReadOnly() }
+
+// Stalled reports whether the disk is stalled: this node must then send no appends, so that the others elect another
+// leader.
+func (n *Node) Stalled() bool { return n.store.Stalled() }
+
+// MayStartElection reports whether this node may start an election. It may not with a stalled or full disk, while peers
+// only refuse it, before it has probed them, or before its log reaches its own admission entry.
+func (n *Node) MayStartElection() bool {
+	inst := n.inst.Load()
+	barred := inst != nil && inst.ElectionBlocked()
+	return !barred && !n.store.Stalled() && !n.store.ReadOnly() && !n.peers.onlyRefused() && n.mayTakePartInElections()
+}
+
+// mayTakePartInElections reports whether this node has probed the others since it started, and knows no newer
+// generation.
+func (n *Node) mayTakePartInElections() bool {
+	return n.peersProbed.Load() && !n.peers.generationSuperseded(n.now())
 }

@@ -28,22 +28,19 @@ import (
 func (n *Node) Propose(ctx context.Context, cmd state.Command) (state.Result, error) {
 	result, err := n.propose(ctx, &proposal{cmd: cmd})
 	n.countProposal(result, err)
-	if err != nil {
-		return state.Result{}, err
-	}
-	return result, nil
+	return result, err
 }
 
-// proposeOwn is Propose for this package's own commands, which pass the gate.
-func (n *Node) proposeOwn(ctx context.Context, cmd state.Command) (state.Result, error) {
+// proposeInternal proposes one of this package's own commands, which pass the gate. The state's refusal is an error.
+func (n *Node) proposeInternal(ctx context.Context, cmd state.Command) error {
 	result, err := n.propose(ctx, &proposal{cmd: cmd, own: true})
-	if err != nil { // an interface must not hold a nil *cluster.Error
-		return state.Result{}, err
+	if err == nil && result.Err != nil {
+		return result.Err
 	}
-	return result, nil
+	return err
 }
 
-func (n *Node) propose(ctx context.Context, p *proposal) (state.Result, *cluster.Error) {
+func (n *Node) propose(ctx context.Context, p *proposal) (state.Result, error) {
 	if err := n.admitProposal(&p.cmd, p.own); err != nil {
 		return state.Result{}, err
 	}
@@ -51,12 +48,9 @@ func (n *Node) propose(ctx context.Context, p *proposal) (state.Result, *cluster
 	if err := n.queue.add(p); err != nil {
 		return state.Result{}, err
 	}
-	if !n.leads() && !p.own {
-		// Leadership was lost between the check and the queue. The rejection of the queue may have come before this
-		// proposal.
-		if p.withdraw() {
-			return state.Result{}, n.notLeading()
-		}
+	// Leadership may be lost between the check and the queue, whose rejection may have come before this proposal.
+	if !n.leads() && !p.own && p.withdraw() {
+		return state.Result{}, n.notLeading()
 	}
 	select {
 	case o := <-p.done:
@@ -156,7 +150,7 @@ func (n *Node) filterWritable(batch []*proposal) (rest []*proposal) {
 	return rest
 }
 
-func (n *Node) countProposal(r state.Result, err *cluster.Error) {
+func (n *Node) countProposal(r state.Result, err error) {
 	if n.deps.Hooks.Proposal == nil {
 		return
 	}
@@ -165,11 +159,11 @@ func (n *Node) countProposal(r state.Result, err *cluster.Error) {
 	case err == nil && r.Err != nil:
 		outcome = "refused"
 	case err == nil:
-	case err.Code == cluster.CodeOutcomeUnknown:
+	case cluster.IsCode(err, cluster.CodeOutcomeUnknown):
 		outcome = "unknown"
-	case err.Code == cluster.CodeBusy:
+	case cluster.IsCode(err, cluster.CodeBusy):
 		outcome = "busy"
-	case err.Code == cluster.CodeReadOnly:
+	case cluster.IsCode(err, cluster.CodeReadOnly):
 		outcome = "read_only"
 	default:
 		outcome = "not_proposed"

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"northstar/cluster"
+	"northstar/consensus/raftnode"
 	"northstar/state"
 )
 
@@ -46,7 +47,7 @@ func (p *proposal) mayPiggyback(start *proposal) bool {
 
 type outcome struct {
 	result state.Result
-	err    *cluster.Error
+	err    error
 }
 
 // finish answers the caller, unless it was answered before.
@@ -97,7 +98,7 @@ func (q *queue) add(p *proposal) *cluster.Error {
 		q.users = append(q.users, p)
 		q.bytes += p.size
 	}
-	notify(q.wake)
+	raftnode.Notify(q.wake)
 	return nil
 }
 
@@ -214,7 +215,7 @@ func (q *queue) setGate(open bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.open = open && !q.stopped
-	notify(q.wake)
+	raftnode.Notify(q.wake)
 }
 
 // freeze holds back everything, also this package's own proposals.
@@ -222,7 +223,7 @@ func (q *queue) freeze(frozen bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.frozen = frozen
-	notify(q.wake)
+	raftnode.Notify(q.wake)
 }
 
 // refuse closes the gate and rejects everything that was not submitted.

@@ -16,13 +16,15 @@ func (n *Node) startRaft(rebuilt bool) (*raftnode.Instance, error) {
 	if err := n.logRecovery(); err != nil {
 		return nil, err
 	}
-	cfg := n.cfg.raft()
-	cfg.Log, cfg.Stable, cfg.Snapshots = n.store.Log(), n.store.Stable(), snaps
-	cfg.Transport, cfg.FSM, cfg.KeepState = n.deps.Transport(), n.fsm, rebuilt
-	cfg.Logger, cfg.Now = n.log, n.now
-	cfg.ElectionBlocked = func(last uint64) bool { ident := n.ident.get(); return ident.beforeOwnAdmission(last) }
-	cfg.OnStuckTransfer = func() { n.requestRestart("leadership transfer stuck in raft library") }
-	inst, err := raftnode.Start(cfg)
+	inst, err := raftnode.Start(raftnode.Config{
+		Self: n.cfg.Self.NodeID, TimeoutMin: n.cfg.TimeoutMin, TimeoutMax: n.cfg.TimeoutMax,
+		SnapshotThreshold: n.cfg.SnapshotThreshold, SnapshotInterval: n.cfg.SnapshotInterval,
+		TrailingLogs: n.cfg.TrailingLogs,
+		Log:          n.store.Log(), Stable: n.store.Stable(), Snapshots: snaps, Transport: n.deps.Transport(),
+		FSM: n.fsm, KeepState: rebuilt, Logger: n.log, Now: n.now,
+		ElectionBlocked: func(last uint64) bool { ident := n.ident.get(); return ident.beforeOwnAdmission(last) },
+		OnStuckTransfer: func() { n.requestRestart("leadership transfer stuck in raft library") },
+	})
 	if err == nil && inst.ElectionBlocked() {
 		n.log.Info("elections blocked until the log reaches this node's admission entry",
 			"log", inst.LastIndex(), "admission", n.ident.get().RosterIndex)
@@ -73,10 +75,19 @@ func voterIDs(servers []cluster.Server) []cluster.NodeID {
 	return ids
 }
 
-// notify sends to a channel of capacity 1 unless it is full.
-func notify(ch chan struct{}) {
-	select {
-	case ch <- struct{}{}:
-	default:
-	}
+// RaftCallbacks is the running Raft node as the transport sees it. Its methods may be called from any goroutine. Only
+// CheckEntry and FlushBeforeReply may block, for a disk write.
+type RaftCallbacks struct {
+	*raftnode.Instance
+	n *Node
+}
+
+// Progress returns the last applied index, and a number that grows while a snapshot is restored.
+func (c RaftCallbacks) Progress() (applied, restored uint64) {
+	return c.AppliedIndex(), c.n.fsm.Progress() + c.n.store.Progress()
+}
+
+// CheckEntry returns why an entry of the current term's leader cannot belong to what this node has applied.
+func (c RaftCallbacks) CheckEntry(index, term uint64) error {
+	return c.n.checkEntry(c.Instance, index, term)
 }

@@ -31,7 +31,7 @@ func (r *rounds) join() *round {
 		r.next = next
 	}
 	r.mu.Unlock()
-	notify(r.wake)
+	raftnode.Notify(r.wake)
 	return next
 }
 

@@ -1,6 +1,7 @@
 package consensus
 
 import (
+	"slices"
 	"time"
 
 	"northstar/cluster"
@@ -169,16 +170,17 @@ func (n *Node) inContact(id cluster.NodeID) bool {
 }
 
 func (n *Node) serverIDs() []cluster.NodeID {
-	inst := n.inst.Load()
-	if inst == nil {
-		return nil
-	}
-	servers := inst.Servers()
+	servers := n.Servers()
 	ids := make([]cluster.NodeID, len(servers))
 	for i, s := range servers {
 		ids[i] = s.ID
 	}
 	return ids
+}
+
+// otherServers returns the servers of the configuration without this node.
+func (n *Node) otherServers() []cluster.NodeID {
+	return slices.DeleteFunc(n.serverIDs(), func(id cluster.NodeID) bool { return id == n.cfg.Self.NodeID })
 }
 
 // ReadsVersion returns the highest command version that all servers can apply.
@@ -189,3 +191,36 @@ func (n *Node) LoadFile(name string) ([]byte, error) { return n.store.Load(name)
 
 // SaveFile replaces such a file, durably.
 func (n *Node) SaveFile(name string, data []byte) error { return n.store.Save(name, data) }
+
+// Servers returns Raft's latest configuration, nil while Raft does not run. It is cheap.
+func (n *Node) Servers() []cluster.Server {
+	if inst := n.inst.Load(); inst != nil {
+		return inst.Servers()
+	}
+	return nil
+}
+
+// Claim returns what this node tells its peers about itself and about the leader that it knows. The transport adds what
+// its connections know. It holds no lock for longer than a copy, and sends nothing.
+func (n *Node) Claim() cluster.Claim {
+	st := n.Status()
+	c := cluster.Claim{
+		NodeID: st.NodeID, ClusterID: st.ClusterID, Generation: st.Generation, BootID: n.cfg.Self.BootID,
+		Term: st.Term, Role: st.Role, LeaderID: st.LeaderID, LeaderContactAge: st.LeaderContactAge,
+		LastLogIndex: st.LastLogIndex, AppliedIndex: st.AppliedIndex,
+		Priority: n.cfg.Self.Priority, Eligible: n.cfg.Self.Eligible, IsVoter: st.Suffrage() == cluster.Voter,
+		Lifecycle: st.Lifecycle, Draining: st.Lifecycle == cluster.Draining, Disk: st.Disk,
+	}
+	view := n.View()
+	if m, ok := view.Member(st.NodeID); ok {
+		c.Priority, c.Eligible = m.Priority, m.Eligible
+	}
+	c.Paused = !view.AutoFailover(n.now())
+	if inst := n.inst.Load(); inst != nil {
+		// Newer than the last sample: an election is about the present.
+		s := inst.SoftState()
+		c.Term, c.Role, c.LeaderID = s.Term, s.Role, s.Leader
+		c.LastLogIndex, c.LastLogTerm = inst.LastEntry()
+	}
+	return c
+}

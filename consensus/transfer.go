@@ -31,17 +31,26 @@ func (e *TransferError) TimeoutNowSent() bool { return e.timeoutNowSent }
 // this node has sampled the target as leader. Errors: CodeNoLeader, CodeBusy while the membership is changed or another
 // transfer runs, CodeBadRequest, or a *TransferError.
 func (n *Node) TransferTo(ctx context.Context, h cluster.TransferNotice) error {
-	select {
-	case n.changeSem <- struct{}{}:
-		defer func() { <-n.changeSem }()
-	default:
-		return cluster.Errorf(cluster.CodeBusy, "another change of membership or leadership is in progress")
+	release, err := n.tryChangeLock()
+	if err != nil {
+		return err
 	}
+	defer release()
 	inst := n.inst.Load()
 	if inst == nil || !n.leads() {
 		return n.notLeading()
 	}
 	return n.transferLocked(ctx, inst, h)
+}
+
+// tryChangeLock takes the change lock if it is free.
+func (n *Node) tryChangeLock() (release func(), err error) {
+	select {
+	case n.changeSem <- struct{}{}:
+		return func() { <-n.changeSem }, nil
+	default:
+		return nil, cluster.Errorf(cluster.CodeBusy, "another change of membership or leadership is in progress")
+	}
 }
 
 // transferLocked is TransferTo for a caller that holds the change lock.
@@ -146,7 +155,7 @@ func (n *Node) awaitTransfer(ctx context.Context, inst *raftnode.Instance, attem
 		changed := n.LeaderChanged()
 		s := n.currentSoftState()
 		switch {
-		case s.Leader == attempt.Target() && s.Term > term:
+		case s.Leader == attempt.Target && s.Term > term:
 			return nil
 		case s.Leader != "" && s.Term > term:
 			return fail("node " + string(s.Leader) + " was elected instead")
@@ -161,9 +170,9 @@ func (n *Node) awaitTransfer(ctx context.Context, inst *raftnode.Instance, attem
 		}
 		select {
 		case <-changed:
-		case <-attempt.Updated():
+		case <-attempt.Updated:
 		case <-silent.C: // writes wait; a target that lags and answers gets longer
-			left := n.cfg.TimeoutMin - n.now().Sub(n.deps.PeerAck(attempt.Target()).LastContact)
+			left := n.cfg.TimeoutMin - n.now().Sub(n.deps.PeerAck(attempt.Target).LastContact)
 			switch {
 			case left > 0:
 				silent.Reset(left)
@@ -179,4 +188,25 @@ func (n *Node) awaitTransfer(ctx context.Context, inst *raftnode.Instance, attem
 			return fail("the deadline passed: " + ctx.Err().Error())
 		}
 	}
+}
+
+// StepDown ends this node's leadership of a term because of evidence that Raft does not have: another node leads. From
+// its return on this node rejects what only a leader does. Entries in flight may still be committed in that term, and
+// their callers learn it. The library has no such call, so its node is replaced by another one, which follows. No term
+// is raised and no node gets TimeoutNow. StepDown does nothing when this node does not lead in that term.
+func (n *Node) StepDown(term uint64, why string) {
+	inst := n.inst.Load()
+	if inst == nil || !inst.StepDown(term) {
+		return
+	}
+	n.log.Error("stepping down", "term", term, "reason", why)
+	n.closeGate()
+	n.requestRestart("stepped down")
+}
+
+// StepDownPending reports whether StepDown was called and the Raft node has not been replaced yet: its appends must
+// fail until then.
+func (n *Node) StepDownPending() bool {
+	inst := n.inst.Load()
+	return inst != nil && inst.SteppedDown()
 }

@@ -26,8 +26,9 @@ const (
 
 // Instance is one run of raft.Raft. Its methods may be called from any goroutine.
 type Instance struct {
+	// Raft is the library's node. Leadership, its transfer, snapshots and shutdown go through the methods of Instance.
+	*raft.Raft
 	cfg             Config
-	raft            *raft.Raft
 	trans           *raftTransport
 	store           *raftStore
 	changed         chan struct{} // capacity 1: role, term or leader may have changed
@@ -80,15 +81,15 @@ func Start(cfg Config) (i *Instance, err error) {
 		return cluster.CountVoters(Servers(running.Load().GetConfiguration().Configuration()))
 	}
 	i.trans = &raftTransport{Transport: cfg.Transport, store: i.store}
-	i.raft, err = raft.NewRaft(conf, cfg.FSM, i.store, i.store, cfg.Snapshots, i.trans)
+	i.Raft, err = raft.NewRaft(conf, cfg.FSM, i.store, i.store, cfg.Snapshots, i.trans)
 	if err != nil {
 		return nil, fmt.Errorf("start raft: %w", err)
 	}
-	running.Store(i.raft)
+	running.Store(i.Raft)
 	// The filter runs at every transition, on the library's own goroutine. It queues nothing, so it cannot stall or
 	// drop events as a channel would.
-	i.raft.RegisterObserver(raft.NewObserver(nil, false, func(*raft.Observation) bool {
-		notify(i.changed)
+	i.Raft.RegisterObserver(raft.NewObserver(nil, false, func(*raft.Observation) bool {
+		Notify(i.changed)
 		return false
 	}))
 	return i, nil
@@ -108,7 +109,7 @@ func (i *Instance) Run(ctx context.Context) {
 	for {
 		select {
 		case <-i.heartbeat:
-			i.raft.VerifyLeader()
+			i.Raft.VerifyLeader()
 		case <-ctx.Done():
 			return
 		}
@@ -116,14 +117,14 @@ func (i *Instance) Run(ctx context.Context) {
 }
 
 // SendHeartbeats makes the leader send heartbeats now. It does not wait.
-func (i *Instance) SendHeartbeats() { notify(i.heartbeat) }
+func (i *Instance) SendHeartbeats() { Notify(i.heartbeat) }
 
 // Shutdown begins to end this run. It unblocks the callers that wait to pass something to raft.Raft. It closes the
 // transport, because the library waits for its messages in flight. The returned function waits until raft.Raft has
 // ended and its last write with it.
 func (i *Instance) Shutdown() (wait func()) {
 	i.store.close()
-	down := i.raft.Shutdown()
+	down := i.Raft.Shutdown()
 	if err := i.trans.Close(); err != nil {
 		i.cfg.Logger.Debug("closing the transport", "error", err)
 	}
@@ -136,9 +137,9 @@ func (i *Instance) Shutdown() (wait func()) {
 // Maintain makes the periodic changes of the library's configuration. It is called from one goroutine, about every
 // TimeoutMin.
 func (i *Instance) Maintain() {
-	conf := i.raft.ReloadableConfig()
+	conf := i.Raft.ReloadableConfig()
 	before := conf
-	if i.electionBlocked.Load() && !i.cfg.ElectionBlocked(i.raft.LastIndex()) {
+	if i.electionBlocked.Load() && !i.cfg.ElectionBlocked(i.Raft.LastIndex()) {
 		i.electionBlocked.Store(false)
 		conf.HeartbeatTimeout, conf.ElectionTimeout = i.cfg.TimeoutMin, i.cfg.TimeoutMin
 		i.cfg.Logger.Info("elections unblocked: log reached this node's admission entry")
@@ -150,7 +151,7 @@ func (i *Instance) Maintain() {
 	if conf == before {
 		return
 	}
-	if err := i.raft.ReloadConfig(conf); err != nil {
+	if err := i.Raft.ReloadConfig(conf); err != nil {
 		i.cfg.Logger.Error("cannot change the configuration of raft", "error", err)
 	}
 }
@@ -170,16 +171,16 @@ func (i *Instance) NoteResult(err error) { i.watchdog.note(i.cfg.Now(), err) }
 
 // LastEntry returns the position of the last entry that this node holds, in its log or its snapshot.
 func (i *Instance) LastEntry() (index, term uint64) {
-	index = i.raft.LastIndex()
-	if term, ok := i.store.termAt(index); ok {
-		return index, term
+	index = i.Raft.LastIndex()
+	if e, _ := i.store.inMemory(index); e != nil {
+		return index, e.Term
 	}
 	var l raft.Log
 	if index != 0 && i.cfg.Log.GetLog(index, &l) == nil {
 		return index, l.Term
 	}
 	// A snapshot has replaced the log. The library reports its position nowhere else.
-	stats := i.raft.Stats()
+	stats := i.Raft.Stats()
 	for _, of := range []string{"last_log", "last_snapshot"} {
 		at, _ := strconv.ParseUint(stats[of+"_index"], 10, 64)
 		t, _ := strconv.ParseUint(stats[of+"_term"], 10, 64)

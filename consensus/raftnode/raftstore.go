@@ -220,14 +220,6 @@ func (s *raftStore) GetLog(index uint64, out *raft.Log) error {
 	return s.logs.GetLog(index, out)
 }
 
-// termAt returns the term of an entry that is stored and not durable.
-func (s *raftStore) termAt(index uint64) (term uint64, ok bool) {
-	if e, _ := s.inMemory(index); e != nil {
-		return e.Term, true
-	}
-	return 0, false
-}
-
 // inMemory returns an entry that is stored and not durable, nil for any other index, and reports whether it is the
 // pending no-op.
 func (s *raftStore) inMemory(index uint64) (e *raft.Log, noopPending bool) {

@@ -24,11 +24,7 @@ type raftTransport struct {
 	transfer atomic.Pointer[TransferAttempt]
 }
 
-var (
-	_ raft.Transport   = (*raftTransport)(nil)
-	_ raft.WithPreVote = (*raftTransport)(nil) // without it pre-vote is silently off
-	_ raft.WithClose   = (*raftTransport)(nil)
-)
+var _ Transport = (*raftTransport)(nil)
 
 // AppendEntries sends entries. It returns a success only when they are durable here, too: then the majority that
 // raft.Raft counts is a real one.
@@ -59,7 +55,7 @@ func (t *raftTransport) TimeoutNow(id raft.ServerID, target raft.ServerAddress,
 	args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse,
 ) error {
 	attempt := t.transfer.Load()
-	if attempt == nil || attempt.target != cluster.NodeID(id) || !attempt.allowTimeoutNow() {
+	if attempt == nil || attempt.Target != cluster.NodeID(id) || !attempt.allowTimeoutNow() {
 		return errors.New("transfer cancelled")
 	}
 	err := t.Transport.TimeoutNow(id, target, args, resp)

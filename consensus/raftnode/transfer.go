@@ -20,9 +20,9 @@ type UndeliveredError interface {
 // TransferAttempt is one leadership transfer of raft.Raft. The library's future is not awaited, because it reports
 // only that leadership was lost. The result depends on whether TimeoutNow was sent, and on the next leader.
 type TransferAttempt struct {
-	target  cluster.NodeID
+	Target  cluster.NodeID // the node that is to lead
 	term    uint64
-	updated chan struct{} // capacity 1: a field below changed
+	Updated chan struct{} // capacity 1: it receives a value when the stage may have changed
 
 	mu                  sync.Mutex
 	revoked             bool // TimeoutNow must not be sent from now on
@@ -45,14 +45,8 @@ const (
 )
 
 func newTransferAttempt(target cluster.NodeID, term uint64) *TransferAttempt {
-	return &TransferAttempt{target: target, term: term, updated: make(chan struct{}, 1)}
+	return &TransferAttempt{Target: target, term: term, Updated: make(chan struct{}, 1)}
 }
-
-// Target returns the node that is to lead.
-func (a *TransferAttempt) Target() cluster.NodeID { return a.target }
-
-// Updated receives a value when the stage may have changed.
-func (a *TransferAttempt) Updated() <-chan struct{} { return a.updated }
 
 // Stage returns how far the attempt has come, and why it has failed.
 func (a *TransferAttempt) Stage(leads bool) (TransferStage, error) {
@@ -88,7 +82,7 @@ func (a *TransferAttempt) allowTimeoutNow() bool {
 		return false
 	}
 	a.timeoutNowSent = true
-	notify(a.updated)
+	Notify(a.Updated)
 	return true
 }
 
@@ -101,7 +95,7 @@ func (a *TransferAttempt) finishTimeoutNow(err error) {
 	if errors.As(err, &not) && not.Undelivered() {
 		a.timeoutNowSent = false
 	}
-	notify(a.updated)
+	Notify(a.Updated)
 }
 
 // stuckIn reports whether this attempt was revoked in term, and may still be inside raft.Raft. A second one for the
@@ -123,7 +117,7 @@ func (i *Instance) StartTransfer(target cluster.Server, term uint64) *TransferAt
 	i.transfers[target.ID] = a
 	i.transferMu.Unlock()
 	i.trans.transfer.Store(a)
-	_ = i.raft.LeadershipTransferToServer(raft.ServerID(target.ID), raft.ServerAddress(target.Address))
+	_ = i.Raft.LeadershipTransferToServer(raft.ServerID(target.ID), raft.ServerAddress(target.Address))
 	return a
 }
 
@@ -141,7 +135,7 @@ func (i *Instance) ProbeTransferFlag(term uint64) {
 	tick := time.NewTicker(i.cfg.TimeoutMin)
 	defer tick.Stop()
 	for i.Leads(term) {
-		err := i.raft.Barrier(2 * i.cfg.TimeoutMax).Error()
+		err := i.Raft.Barrier(2 * i.cfg.TimeoutMax).Error()
 		i.NoteResult(err)
 		if !errors.Is(err, raft.ErrLeadershipTransferInProgress) {
 			return
