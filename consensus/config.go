@@ -52,14 +52,6 @@ type Config struct {
 // Transport carries Raft's messages.
 type Transport = raftnode.Transport
 
-// PeerAck is what this node's transport knows about a peer from its responses.
-type PeerAck struct {
-	Incarnation string    // the data directory that Term and MatchIndex are about
-	Term        uint64    // the newest term in which it acknowledged an append; MatchIndex is of that term
-	MatchIndex  uint64    // highest index it is known to hold
-	LastContact time.Time // when it last responded to anything; zero: never
-}
-
 // Acks returns which peers acknowledged appends, by the time at which an append was sent. Its methods do not block, and
 // may be called from any goroutine.
 type Acks interface {
@@ -132,7 +124,7 @@ type Deps struct {
 	Transport  func() Transport
 	Bind       func(RaftCallbacks) // called when Raft runs on the last transport
 	Acks       Acks
-	PeerAck    func(cluster.NodeID) PeerAck
+	PeerAck    func(cluster.NodeID) cluster.PeerAck
 	ResetPeers func() // repeat the hello on every connection
 	// Probe sends a hello to addr. It returns the description that the node there sends and its admission of this node,
 	// also beside an error when either side refuses the other.

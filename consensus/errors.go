@@ -45,7 +45,6 @@ func proposalError(err error, f appliedIndexer) *cluster.Error {
 	return unknownOutcome(err)
 }
 
-// badField returns a bad request that names field and value.
 func badField(field string, value any, want string) *cluster.Error {
 	return cluster.Errorf(cluster.CodeBadRequest, "%s: %v: %s", field, value, want)
 }

@@ -20,7 +20,6 @@ const (
 	probeTimeout = 500 * time.Millisecond
 )
 
-// bootstrapDecision is what a node does with its data directory at start.
 type bootstrapDecision int
 
 const (
@@ -41,7 +40,6 @@ type startInputs struct {
 	answers  map[cluster.NodeID]probeAnswer // the last response of each peer that counts
 }
 
-// probeAnswer is one peer's response to a probe.
 type probeAnswer struct {
 	listed  cluster.NodeID // the node ID in initial-cluster
 	peer    cluster.Peer
@@ -49,9 +47,8 @@ type probeAnswer struct {
 	refusal error             // why one side refuses the other; nil: neither does
 }
 
-// supportsBootstrap reports whether a peer without a cluster ID supports a bootstrap. It may still bootstrap itself, or
-// has bootstrapped and recorded this data directory. A peer that bootstrapped without this node cannot distinguish a
-// late first start from a wiped disk.
+// supportsBootstrap reports whether a peer without a cluster ID may still bootstrap itself, or has bootstrapped and
+// recorded this data directory. A peer that bootstrapped without it takes a late first start for a wiped disk.
 func (a probeAnswer) supportsBootstrap() bool {
 	return a.peer.Start == cluster.StartUndecided ||
 		a.peer.Start == cluster.StartBootstrapped && a.reply.MayAdoptClusterID
@@ -140,8 +137,7 @@ func initialClusterForeign(in startInputs) bool {
 }
 
 // initialClusterGrown reports whether initial-cluster names other nodes while the data is of a cluster that never had a
-// second member. The data is another cluster's, or the list was extended in the hope that this adds members. Such a
-// node would serve alone, beside the cluster that is meant.
+// second member. Such a node would serve alone, beside the cluster that is meant.
 func initialClusterGrown(in startInputs) bool {
 	f := in.identity
 	return f.ClusterID != "" && f.RosterIndex != 0 && f.Bootstrap != "" && f.Bootstrap != in.digest &&
@@ -281,24 +277,18 @@ func (n *Node) probeUntilDecided(ctx context.Context, in *startInputs) (bootstra
 }
 
 func (n *Node) probePeer(ctx context.Context, m FirstMember, answers chan<- probeAnswer) {
-	tick := time.NewTicker(probeEvery)
-	defer tick.Stop()
-	for {
+	every(ctx, probeEvery, func() bool {
 		probe, cancel := context.WithTimeout(ctx, probeTimeout)
+		defer cancel()
 		peer, verdict, err := n.deps.Probe(probe, m.RaftAddress)
-		cancel()
 		if peer.NodeID != "" {
 			select {
 			case answers <- probeAnswer{m.ID, peer, verdict, err}:
 			case <-ctx.Done():
 			}
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
-	}
+		return false
+	})
 }
 
 // bootstrapIncarnations returns the incarnations that a bootstrap records: those of peers that completed a hello while
@@ -313,10 +303,9 @@ func (in *startInputs) bootstrapIncarnations() map[cluster.NodeID]string {
 	return met
 }
 
-// bootstrap writes the first configuration: the whole list as voters. Unlike the library's own bootstrap it can be
-// repeated. A crash between its writes therefore cannot leave a node without a configuration and without a way to get
-// one. The incarnations are saved with the decision, in one write: from then on this node must not take an empty data
-// directory of a known peer for a first start.
+// bootstrap writes the first configuration: the whole list as voters. Unlike the library's own it can be repeated, so a
+// crash between its writes does no harm. The incarnations are saved with the decision, in one write: from then on this
+// node must not take an empty data directory of a known peer for a first start.
 func (n *Node) bootstrap(met map[cluster.NodeID]string) error {
 	n.log.Info("first start: bootstrapping a new cluster", "members", len(n.cfg.InitialCluster))
 	err := n.ident.update(func(f *identityFile) (bool, error) {

@@ -131,9 +131,8 @@ func (i *identity) save(f *identityFile) error {
 	return nil
 }
 
-// adopt makes a cluster's ID this data directory's own, together with the roster. A node with an ID and without a
-// roster could not let others adopt the ID. If the nodes with a roster failed, no leader could be elected. A different
-// ID that is there already is an error.
+// adopt makes a cluster's ID this data directory's own, together with the roster: a node with an ID and without a
+// roster could not let others adopt the ID. A different ID that is there already is an error.
 func (i *identity) adopt(clusterID string, generation cluster.Generation, roster *cluster.Roster) (adopted bool,
 	err error,
 ) {
@@ -165,7 +164,6 @@ func (i *identity) addIncarnations(met map[cluster.NodeID]string) error {
 	return i.update(func(f *identityFile) (bool, error) { return f.addIncarnations(met), nil })
 }
 
-// addIncarnations reports whether it has changed f.
 func (f *identityFile) addIncarnations(met map[cluster.NodeID]string) bool {
 	all := maps.Clone(met)
 	maps.Copy(all, f.BootstrapIncarnations)

@@ -52,7 +52,7 @@ func (n *Node) runLeadership(ctx context.Context, inst *raftnode.Instance, term 
 	}
 	n.setReady(term)
 	n.queue.setGate(true)
-	won := n.wonElectionRecord(term, n.now(), true)
+	won := n.wonElectionRecord(term, time.Now(), true)
 	n.log.Info("leadership started", "term", term, "trigger", won.Trigger, "election", won.Duration, "leaderless",
 		won.Leaderless)
 	if n.deps.Hooks.Election != nil {
@@ -61,7 +61,7 @@ func (n *Node) runLeadership(ctx context.Context, inst *raftnode.Instance, term 
 	var tasks sync.WaitGroup
 	tasks.Go(func() { n.reconcileMembers(ctx, inst, term) })
 	for _, t := range n.tasks {
-		tasks.Go(func() { t.run(ctx, term) })
+		tasks.Go(func() { t(ctx, term) })
 	}
 	<-ctx.Done()
 	n.closeGate()
@@ -100,8 +100,7 @@ func (n *Node) closeGate() {
 }
 
 // commitLeaderStart commits this term's leader-start entry. It keeps trying while the commit or the applied index
-// moves: a long log is being replayed. When neither moves for four times timeout-max, this leader cannot lead and
-// transfers leadership.
+// moves, as during a long replay. When neither moves for four times timeout-max, it transfers leadership.
 func (n *Node) commitLeaderStart(ctx context.Context, inst *raftnode.Instance, term uint64) bool {
 	start := n.leaderStart(term)
 	for ctx.Err() == nil {
@@ -133,9 +132,8 @@ func (n *Node) commitLeaderStart(ctx context.Context, inst *raftnode.Instance, t
 // maxUnappliedScan bounds how many unapplied entries are read before a leader-start.
 const maxUnappliedScan = 16
 
-// piggybackCommandVersion returns the highest command version of users' writes that may be appended with this term's
-// leader-start. It is 0 when something else comes before the gate opens. It is the oldest version when the log may hold
-// member records that this node has not applied yet.
+// piggybackCommandVersion returns the highest command version of users' writes that may be appended with this
+// leader-start: 0 when something else comes before the gate opens, the oldest when a member record may be unapplied.
 func (n *Node) piggybackCommandVersion(inst *raftnode.Instance, term uint64) uint32 {
 	known := n.membersUpToDate(inst)
 	switch v := n.View(); {
@@ -181,8 +179,7 @@ func (n *Node) electedOverLiveLeader(term uint64) bool {
 }
 
 // awaitPreviousLease waits until a leader that the voters ignored has no lease any longer: its lease reads then end
-// before this leader writes. All votes have come by now, and voters acknowledge nothing of an older term. It reports
-// false when the leadership ended first.
+// before this leader writes. Voters acknowledge nothing of an older term now. False: the leadership ended first.
 func (n *Node) awaitPreviousLease(ctx context.Context, term uint64) bool {
 	if !n.electedOverLiveLeader(term) {
 		return true
@@ -199,7 +196,7 @@ func (n *Node) awaitPreviousLease(ctx context.Context, term uint64) bool {
 
 // leaderStart returns the command that begins the leadership of term, with the record of its election.
 func (n *Node) leaderStart(term uint64) *state.LeaderStart {
-	now := n.now()
+	now := time.Now()
 	e := n.wonElectionRecord(term, now, false)
 	start := &state.LeaderStart{
 		Term: term, Node: e.Candidate, Trigger: e.Trigger, Reason: e.Reason, Operator: e.Operator,
@@ -331,7 +328,6 @@ func (n *Node) proposeInit(ctx context.Context, inst *raftnode.Instance) error {
 	return n.proposeInternal(ctx, state.Command{Kind: state.KindClusterInit, ClusterInit: init})
 }
 
-// newMemberRecord returns the member record of a server that has none.
 func newMemberRecord(s cluster.Server, p cluster.Peer, met bool, first []FirstMember) cluster.Member {
 	m := cluster.Member{
 		ID: s.ID, RaftAddress: s.Address, Priority: cluster.DefaultPriority, Eligible: true,

@@ -95,7 +95,6 @@ func (n *Node) addMember(ctx context.Context, inst *raftnode.Instance, add clust
 	return err
 }
 
-// addNonvoter adds a node with a record to the configuration.
 func (n *Node) addNonvoter(ctx context.Context, inst *raftnode.Instance, m cluster.Member) error {
 	return n.changeConfiguration(ctx, inst, func(prev uint64) raft.IndexFuture {
 		return inst.AddNonvoter(raft.ServerID(m.ID), raft.ServerAddress(m.RaftAddress), prev, n.enqueueWait())
@@ -194,7 +193,6 @@ func patchCommand(p *state.MemberPatch) state.Command {
 	return state.Command{Kind: state.KindMemberPatch, MemberPatch: p}
 }
 
-// promoteJoined makes a voter of a non-voter that has joined.
 func (n *Node) promoteJoined(ctx context.Context, id cluster.NodeID) {
 	voter := cluster.Voter
 	change := cluster.MemberChange{ID: id, Patch: &cluster.MemberPatch{Suffrage: &voter}}
@@ -207,7 +205,6 @@ func (n *Node) promoteJoined(ctx context.Context, id cluster.NodeID) {
 	n.log.Info("member promoted to voter", "node", id)
 }
 
-// removeDead removes a voter that has been silent for too long.
 func (n *Node) removeDead(ctx context.Context, id cluster.NodeID, silent time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

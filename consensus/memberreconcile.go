@@ -199,7 +199,7 @@ func (n *Node) reconcileMembers(ctx context.Context, inst *raftnode.Instance, te
 	var last memberPlan
 	var looked time.Time
 	for {
-		now := n.now()
+		now := time.Now()
 		in := n.gatherMembers(inst, term, last.stable)
 		in.deadAfter, in.unresponsive, in.evaluatedAt = n.cfg.DeadAfter, last.unresponsive, looked
 		plan := decideMemberChanges(now, in)

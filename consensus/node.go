@@ -21,7 +21,6 @@ type Node struct {
 	cfg    Config
 	deps   Deps
 	log    hclog.Logger
-	now    func() time.Time
 	digest string // of cluster-name and initial-cluster
 
 	store      *storage.Guarded
@@ -47,8 +46,9 @@ type Node struct {
 	running          chan struct{} // closed when Raft runs for the first time
 	opened           sync.Once     // of running
 
+	tasks []func(ctx context.Context, term uint64) // set before Run
+
 	jobs        sync.WaitGroup // goroutines that wait for the library for a caller that may have returned
-	tasks       []task         // set before Run
 	startCommit uint64         // first commit index that a leader sent; only watchLeadership uses it
 
 	mu               sync.Mutex // guards the fields below; nothing blocks under it
@@ -63,11 +63,6 @@ type Node struct {
 // historyBytes bounds the values that are kept for watches.
 const historyBytes = 64 << 20
 
-type task struct {
-	name string
-	run  func(ctx context.Context, term uint64)
-}
-
 // New checks configuration and data directory, and creates the data directory's identity if it has none. It starts
 // nothing. The storage belongs to the Node from then on, also when New fails.
 func New(cfg Config, deps Deps) (*Node, error) {
@@ -75,10 +70,10 @@ func New(cfg Config, deps Deps) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{
-		cfg: cfg, deps: deps, log: deps.Logger.Named("consensus"), now: time.Now,
+		cfg: cfg, deps: deps, log: deps.Logger.Named("consensus"),
 		digest: BootstrapDigest(cfg.ClusterName, cfg.InitialCluster),
 		state:  state.New(state.Options{HistoryRevisions: int(cfg.TrailingLogs), HistoryBytes: historyBytes}),
-		queue:  newQueue(), readRounds: newRounds(), peers: newPeerBook(),
+		queue:  newQueue(), readRounds: &rounds{wake: make(chan struct{}, 1)}, peers: newPeerBook(),
 		changeSem: make(chan struct{}, 1), stateKick: make(chan struct{}, 1),
 		fatal: make(chan error, 1), rebuild: make(chan string, 1), recoveryRequests: make(chan *pendingRecovery),
 		running:   make(chan struct{}),
@@ -95,7 +90,7 @@ func New(cfg Config, deps Deps) (*Node, error) {
 	})
 	if cfg.Lease {
 		length := time.Duration(float64(cfg.TimeoutMin) * (1 - cfg.LeaseDrift))
-		n.lease = newLease(length, deps.LeaseClock, n.now)
+		n.lease = newLease(length, deps.LeaseClock, time.Now)
 	}
 	ident, err := openIdentity(n.store, cfg.Self.NodeID, deps.Entropy)
 	if err != nil {
@@ -118,8 +113,8 @@ func (n *Node) Close() error { return n.store.Close() }
 // AddLeaderTask registers a task that runs while this node leads. It starts when the leader-start is applied, and ends
 // with ctx, whose cause is ErrLeadershipLost or that of Run's end. The next leadership begins when every task has
 // returned. Call it before Run.
-func (n *Node) AddLeaderTask(name string, run func(ctx context.Context, term uint64)) {
-	n.tasks = append(n.tasks, task{name, run})
+func (n *Node) AddLeaderTask(run func(ctx context.Context, term uint64)) {
+	n.tasks = append(n.tasks, run)
 }
 
 // fail ends Run with err. It does not wait; the first error counts.
@@ -152,7 +147,7 @@ func (n *Node) requestRestart(why string) {
 func (n *Node) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	n.mu.Lock()
-	n.elections.leaderlessSince = n.now()
+	n.elections.leaderlessSince = time.Now()
 	n.mu.Unlock()
 	var keepers sync.WaitGroup
 	keepers.Go(func() { _ = n.store.Run(ctx) }) // fail gets its error, too
@@ -223,8 +218,7 @@ func (n *Node) serve(ctx context.Context, rebuilt bool) error {
 }
 
 // runUnlessStorageFails runs a step that uses the storage before Raft's own goroutines do. The storage blocks a failed
-// call until it is closed, because the library would panic. Here it is closed immediately, which ends the call with its
-// goroutine.
+// call until it is closed, because the library would panic. Here that happens immediately, and ends the call.
 func (n *Node) runUnlessStorageFails(what func() error) error {
 	ended := make(chan struct{})
 	err := error(nil)

@@ -73,9 +73,8 @@ type acceptance struct {
 	led      time.Time // last contact with a leader; now on the leader itself
 }
 
-// deadReason returns why this node is dead: a peer refused it recently, and no peer has admitted it and no leader was
-// heard in that time. It returns "" for a node that is not dead. An admission by a peer of an old generation is no
-// evidence against a refusal by another generation.
+// deadReason returns why this node is dead, "" if it is not: a peer refused it recently, and none admitted it and no
+// leader was heard in that time. A peer of an old generation is no evidence against another generation's refusal.
 func deadReason(now time.Time, refusing map[cluster.NodeID]refusal, good acceptance) string {
 	var newest refusal
 	for _, r := range refusing {
@@ -111,7 +110,7 @@ func (b *peerRegistry) generationSuperseded(now time.Time) bool {
 }
 
 func (n *Node) deadReason() string {
-	now := n.now()
+	now := time.Now()
 	var good acceptance
 	if inst := n.inst.Load(); inst != nil {
 		good.led = inst.LastContact()
@@ -146,7 +145,7 @@ func (n *Node) OnHello(p cluster.Peer, verdict cluster.Admission) {
 		b.lastHellos[p.NodeID] = p
 		delete(b.refusedPeers, p.NodeID)
 	} else {
-		b.refusedPeers[p.NodeID] = refusal{verdict.Refusal, verdict.Reason, n.now()}
+		b.refusedPeers[p.NodeID] = refusal{verdict.Refusal, verdict.Reason, time.Now()}
 	}
 	b.mu.Unlock()
 	raftnode.Notify(b.kick)
@@ -164,7 +163,7 @@ func (n *Node) OnAdmitted(by cluster.NodeID) {
 		return
 	}
 	delete(b.refusedBy, by)
-	b.admittedBy[by] = n.now()
+	b.admittedBy[by] = time.Now()
 }
 
 // OnRefused records that a peer refuses this node. It does not block. A peer of an older generation refuses itself:
@@ -179,7 +178,7 @@ func (n *Node) OnRefused(by cluster.NodeID, why cluster.Refusal, reason string) 
 	for _, r := range b.refusedBy {
 		news = news && r.why != why // log it once, for any peer
 	}
-	b.refusedBy[by] = refusal{why, reason, n.now()}
+	b.refusedBy[by] = refusal{why, reason, time.Now()}
 	delete(b.admittedBy, by)
 	b.mu.Unlock()
 	if news {
@@ -212,5 +211,5 @@ func (n *Node) MayStartElection() bool {
 // mayTakePartInElections reports whether this node has probed the others since it started, and knows no newer
 // generation.
 func (n *Node) mayTakePartInElections() bool {
-	return n.peersProbed.Load() && !n.peers.generationSuperseded(n.now())
+	return n.peersProbed.Load() && !n.peers.generationSuperseded(time.Now())
 }

@@ -15,9 +15,8 @@ const probeInterval = time.Second
 // probePeersLoop probes the other nodes while no leader is known. A node that starts no elections, because it is a
 // non-voter or was removed, would otherwise hear from no peer, and not learn that it is refused.
 //
-// The first probe comes when Raft runs, with or without a leader, and this node takes part in no election before it.
-// Members of an old generation that start together are a quorum of their own: they must first learn that there is a
-// newer one.
+// The first probe comes when Raft runs, and this node takes part in no election before it. Members of an old generation
+// that start together are a quorum of their own: they must first learn that there is a newer one.
 func (n *Node) probePeersLoop(ctx context.Context) {
 	if n.ident.get().ClusterID != "" {
 		select {
@@ -79,11 +78,10 @@ func (n *Node) addressesToAsk(inst *raftnode.Instance) []string {
 // appliedPollInterval is how often a node that has not caught up is polled.
 const appliedPollInterval = 10 * time.Millisecond
 
-// AwaitAppliedEverywhere returns when every other node that responds has applied what this node has applied. A follower
-// learns the commit index up to twice commitTimeout after the leader. Until then it acts on old values. A setting that
-// was confirmed to an operator must be known to the nodes that survive the leader. Nodes that do not respond are not
-// waited for, and the whole wait ends after twice timeout-max. A node that acknowledges appends and answers no poll, as
-// in the first moments of a process, is waited for: it may lead next.
+// AwaitAppliedEverywhere returns when every other node that responds has applied what this node has applied: a follower
+// learns the commit index up to twice commitTimeout later, and a setting that was confirmed to an operator must be
+// known to the nodes that survive the leader. It waits for twice timeout-max at most, and not for nodes that do not
+// respond. One that acknowledges appends and answers no poll yet is waited for: it may lead next.
 func (n *Node) AwaitAppliedEverywhere(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*n.cfg.TimeoutMax)
 	defer cancel()
@@ -97,17 +95,22 @@ func (n *Node) AwaitAppliedEverywhere(ctx context.Context) {
 
 // awaitApplied waits until a node reports that it has applied index, or answers neither polls nor appends.
 func (n *Node) awaitApplied(ctx context.Context, id cluster.NodeID, index uint64) {
-	tick := time.NewTicker(appliedPollInterval)
-	defer tick.Stop()
-	for {
+	every(ctx, appliedPollInterval, func() bool {
 		seen, answered := n.deps.Poll(ctx, []cluster.NodeID{id})[id]
-		if answered && seen.Claim.AppliedIndex >= index || !answered && !n.inContact(id) {
-			return
-		}
+		return answered && seen.Claim.AppliedIndex >= index || !answered && !n.inContact(id)
+	})
+}
+
+// every calls f now, and then every d until it returns true. It returns false when ctx ends first.
+func every(ctx context.Context, d time.Duration, f func() (done bool)) bool {
+	tick := time.NewTicker(d)
+	defer tick.Stop()
+	for !f() {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return
+			return false
 		}
 	}
+	return true
 }

@@ -89,7 +89,7 @@ func (q *queue) add(p *proposal) *cluster.Error {
 		q.own = append(q.own, p)
 	} else {
 		if !q.room(p.size) {
-			q.dropWithdrawn()
+			q.dequeue(&q.users, nil, 0, nothing) // drops the withdrawn ones
 		}
 		if !q.room(p.size) {
 			return cluster.Errorf(cluster.CodeBusy, "%d writes of %d bytes in all are waiting already", len(q.users),
@@ -104,17 +104,6 @@ func (q *queue) add(p *proposal) *cluster.Error {
 
 func (q *queue) room(size int) bool {
 	return len(q.users) == 0 || len(q.users) < maxQueued && q.bytes+size <= maxQueuedBytes
-}
-
-// dropWithdrawn removes the proposals that their callers have withdrawn.
-func (q *queue) dropWithdrawn() {
-	q.users = slices.DeleteFunc(q.users, func(p *proposal) bool {
-		gone := p.stage.Load() == finished
-		if gone {
-			q.bytes -= p.size
-		}
-		return gone
-	})
 }
 
 // nextBatch returns the next batch, nil when there is nothing to propose. done must be called before the next call. A
@@ -149,7 +138,6 @@ func (q *queue) dequeuePiggybacked(start *proposal) []*proposal {
 	return batch
 }
 
-// waiting returns how many users' proposals are in the queue.
 func (q *queue) waiting() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -157,6 +145,7 @@ func (q *queue) waiting() int {
 }
 
 func anything(*proposal) bool { return true }
+func nothing(*proposal) bool  { return false }
 
 // piggybackStart returns the leader-start of a batch that users' writes may be appended with, nil when there is none.
 func piggybackStart(batch []*proposal) *proposal {
@@ -193,7 +182,6 @@ func (q *queue) dequeue(list *[]*proposal, batch []*proposal, size int, may func
 	return batch, size
 }
 
-// done ends the batches in flight.
 func (q *queue) done() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -21,7 +21,7 @@ func (n *Node) startRaft(rebuilt bool) (*raftnode.Instance, error) {
 		SnapshotThreshold: n.cfg.SnapshotThreshold, SnapshotInterval: n.cfg.SnapshotInterval,
 		TrailingLogs: n.cfg.TrailingLogs,
 		Log:          n.store.Log(), Stable: n.store.Stable(), Snapshots: snaps, Transport: n.deps.Transport(),
-		FSM: n.fsm, KeepState: rebuilt, Logger: n.log, Now: n.now,
+		FSM: n.fsm, KeepState: rebuilt, Logger: n.log,
 		ElectionBlocked: func(last uint64) bool { ident := n.ident.get(); return ident.beforeOwnAdmission(last) },
 		OnStuckTransfer: func() { n.requestRestart("leadership transfer stuck in raft library") },
 	})
@@ -32,10 +32,9 @@ func (n *Node) startRaft(rebuilt bool) (*raftnode.Instance, error) {
 	return inst, err
 }
 
-// checkEntry ends this node if the current term's leader has another history than this node's newest snapshot. A
-// committed snapshot would match the leader's log, so this one is an uncommitted restore. raft.Raft installs a restore
-// on each node before it commits. If the cluster continues without the restore, this node's state diverges and skips
-// committed entries.
+// checkEntry ends this node if the current term's leader has another history than this node's newest snapshot. That is
+// an uncommitted restore then, which raft.Raft installs before it commits. If the cluster continues without it, this
+// node's state diverges and skips committed entries.
 func (n *Node) checkEntry(inst *raftnode.Instance, index, term uint64) error {
 	p, conflicts := inst.ConflictingSnapshot(index, term)
 	if !conflicts {
@@ -57,9 +56,8 @@ func (n *Node) checkEntry(inst *raftnode.Instance, index, term uint64) error {
 }
 
 // beforeOwnAdmission reports whether this data directory was admitted to a running cluster and its log, which ends with
-// the entry last, does not reach the admission entry yet. The log's configurations may then be of another data
-// directory that had this node's ID. With one in which that directory was the only voter, this node would elect itself.
-// A recovered data directory has a configuration of its own at the end of its log.
+// the entry last, does not reach the admission entry yet. Its configurations may be of another data directory that had
+// this node's ID, perhaps as the only voter: this node would elect itself. A recovered one has its own at the end.
 func (f *identityFile) beforeOwnAdmission(last uint64) bool {
 	return f.JoinOnly && f.Recovery == nil &&
 		(f.Roster[f.NodeID] != cluster.Record{Incarnation: f.Incarnation} || last < f.RosterIndex)

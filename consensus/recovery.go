@@ -83,10 +83,9 @@ func planRecovery(f recoveryFacts, order cluster.RecoveryRequest, recoveryID str
 	return next, nil
 }
 
-// recoveryCommand returns the first command of the new generation. reads is the highest command version that its
-// members apply. During an upgrade the command is one that older builds read, and roles then have no lock delay. known
-// is this node's record in the state: it names the previous data directory when the log ends before the admission of
-// this one.
+// recoveryCommand returns the first command of the new generation, of a version that all its members apply (reads). One
+// that older builds read gives roles no lock delay. known is this node's record in the state: it names the previous
+// data directory when the log ends before the admission of this one.
 func (f *identityFile) recoveryCommand(reads uint32, known cluster.Record) state.Command {
 	readmit := f.Recovery.Rejoining
 	if known.Incarnation != f.Incarnation {
@@ -132,7 +131,6 @@ func (n *Node) logRecovery() error {
 	})
 }
 
-// lastPosition returns where log and snapshots end.
 func lastPosition(log raft.LogStore, snaps raft.SnapshotStore) (index, term uint64, err error) {
 	list, err := snaps.List()
 	if err != nil {
@@ -154,7 +152,6 @@ func lastPosition(log raft.LogStore, snaps raft.SnapshotStore) (index, term uint
 	return last, e.Term, nil
 }
 
-// configurationEntry returns the log entry with a configuration.
 func configurationEntry(servers []cluster.Server, index, term uint64) *raft.Log {
 	var conf raft.Configuration
 	for _, s := range servers {

@@ -59,9 +59,8 @@ type pendingRecovery struct {
 
 // Recover makes this node the only voter of a new generation, in place: Raft stops, one write of the identity decides
 // the recovery, and Raft starts again. It returns when this node leads and the state shows the new generation. The
-// caller has to make sure that the recovery is allowed (PlanRecovery). Errors: CodeBadRequest, CodeQuorumExists,
-// CodeBusy while the membership is changed or another recovery runs, CodeOutcomeUnknown when ctx ends after the
-// decision.
+// caller has to make sure that it is allowed (PlanRecovery). Errors: CodeBadRequest, CodeQuorumExists, CodeBusy while
+// another change runs, CodeOutcomeUnknown when ctx ends after the decision.
 func (n *Node) Recover(ctx context.Context, order cluster.RecoveryRequest) (cluster.Generation, error) {
 	release, err := n.tryChangeLock()
 	if err != nil {

@@ -41,7 +41,7 @@ func (n *Node) Status() cluster.NodeStatus {
 		st.Servers = inst.Servers()
 		st.LeaseRemaining = n.leaseRemaining()
 		if last := inst.LastContact(); !last.IsZero() {
-			st.LeaderContactAge = n.now().Sub(last)
+			st.LeaderContactAge = time.Now().Sub(last)
 		}
 		if s.Role == cluster.Leader {
 			st.LeaderContactAge = 0
@@ -113,7 +113,7 @@ func (n *Node) peerStatus(st cluster.NodeStatus, id cluster.NodeID) cluster.Peer
 	case st.Role == cluster.Leader:
 		ack := n.deps.PeerAck(id)
 		if !ack.LastContact.IsZero() {
-			p.Contacted, p.LastContact = true, n.now().Sub(ack.LastContact)
+			p.Contacted, p.LastContact = true, time.Now().Sub(ack.LastContact)
 		}
 		if ack.Term == st.Term {
 			p.MatchIndex = ack.MatchIndex
@@ -122,7 +122,7 @@ func (n *Node) peerStatus(st cluster.NodeStatus, id cluster.NodeID) cluster.Peer
 	case id == st.LeaderID && st.LeaderContactAge >= 0:
 		p.Contacted, p.LastContact = true, st.LeaderContactAge
 	case st.LeaderID == "":
-		now := n.now()
+		now := time.Now()
 		if p.Contacted = !answered.IsZero(); p.Contacted {
 			p.LastContact = now.Sub(answered)
 		}
@@ -166,7 +166,7 @@ func (n *Node) contactLimit() time.Duration { return 2 * n.cfg.TimeoutMax }
 // inContact reports whether a peer has responded to this leader recently.
 func (n *Node) inContact(id cluster.NodeID) bool {
 	last := n.deps.PeerAck(id).LastContact
-	return !last.IsZero() && n.now().Sub(last) <= n.contactLimit()
+	return !last.IsZero() && time.Now().Sub(last) <= n.contactLimit()
 }
 
 func (n *Node) serverIDs() []cluster.NodeID {
@@ -215,7 +215,7 @@ func (n *Node) Claim() cluster.Claim {
 	if m, ok := view.Member(st.NodeID); ok {
 		c.Priority, c.Eligible = m.Priority, m.Eligible
 	}
-	c.Paused = !view.AutoFailover(n.now())
+	c.Paused = !view.AutoFailover(time.Now())
 	if inst := n.inst.Load(); inst != nil {
 		// Newer than the last sample: an election is about the present.
 		s := inst.SoftState()

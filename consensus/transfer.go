@@ -27,9 +27,8 @@ func (e *TransferError) TimeoutNowSent() bool { return e.timeoutNowSent }
 
 // TransferTo makes one library transfer of leadership to h.To, which must be a voter other than this node, in contact
 // and nearly caught up. The caller checks whether it is fit to lead. The target is notified of the reason first. Writes
-// wait from the end of those in flight until the target leads, or the attempt has ended. TransferTo returns nil when
-// this node has sampled the target as leader. Errors: CodeNoLeader, CodeBusy while the membership is changed or another
-// transfer runs, CodeBadRequest, or a *TransferError.
+// wait until the target leads, or the attempt has ended. It returns nil when this node has sampled the target as
+// leader. Errors: CodeNoLeader, CodeBusy during another change, CodeBadRequest, or a *TransferError.
 func (n *Node) TransferTo(ctx context.Context, h cluster.TransferNotice) error {
 	release, err := n.tryChangeLock()
 	if err != nil {
@@ -43,7 +42,6 @@ func (n *Node) TransferTo(ctx context.Context, h cluster.TransferNotice) error {
 	return n.transferLocked(ctx, inst, h)
 }
 
-// tryChangeLock takes the change lock if it is free.
 func (n *Node) tryChangeLock() (release func(), err error) {
 	select {
 	case n.changeSem <- struct{}{}:
@@ -141,7 +139,6 @@ func (n *Node) stageTimeout(stage raftnode.TransferStage) time.Duration {
 	return n.cfg.TimeoutMin
 }
 
-// awaitTransfer waits for the end of an attempt.
 func (n *Node) awaitTransfer(ctx context.Context, inst *raftnode.Instance, attempt *raftnode.TransferAttempt,
 	term uint64,
 ) error {
@@ -172,7 +169,7 @@ func (n *Node) awaitTransfer(ctx context.Context, inst *raftnode.Instance, attem
 		case <-changed:
 		case <-attempt.Updated:
 		case <-silent.C: // writes wait; a target that lags and answers gets longer
-			left := n.cfg.TimeoutMin - n.now().Sub(n.deps.PeerAck(attempt.Target).LastContact)
+			left := n.cfg.TimeoutMin - time.Now().Sub(n.deps.PeerAck(attempt.Target).LastContact)
 			switch {
 			case left > 0:
 				silent.Reset(left)

@@ -20,17 +20,16 @@ func (r *Raft) RequestVote(
 	id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse,
 ) error {
 	r.ballots.cast(args.Term, r.t.cfg.Membership.LocalPeer().NodeID, time.Now())
-	if args.LeadershipTransfer && !r.mayUseTransferFlag(time.Now()) {
+	// The library's own flag can outlive its election.
+	if args.LeadershipTransfer && !r.within(&r.transferFlagAllowedAt, time.Now(), r.t.cfg.TimeoutMax) {
 		bare := *args // all goroutines of the library share args
 		bare.LeadershipTransfer = false
 		args = &bare
 	}
 	term := args.Term
 	m := r.message(id, "vote", term, 0)
-	err := r.sendVoteRequest(m, target, func(out *libTransport) error {
-		return out.RequestVote(id, target, args,
-			resp)
-	})
+	err := r.sendVoteRequest(m, target,
+		func(out *libTransport) error { return out.RequestVote(id, target, args, resp) })
 	why := popReason(&resp.RPCHeader)
 	r.reportVote(cluster.VoteResponse{Term: term, Voter: m.To, Granted: resp.Granted, Reason: why}, err)
 	return err
@@ -46,10 +45,8 @@ func (r *Raft) RequestPreVote(
 	}
 	term := args.Term
 	m := r.message(id, "prevote", term, 0)
-	err := r.sendVoteRequest(m, target, func(out *libTransport) error {
-		return out.RequestPreVote(id, target, args,
-			resp)
-	})
+	err := r.sendVoteRequest(m, target,
+		func(out *libTransport) error { return out.RequestPreVote(id, target, args, resp) })
 	if err != nil && strings.Contains(err.Error(), "unexpected command") {
 		err = errors.New("pre-vote failed at the peer") // the library counts the original text as a grant
 	}
@@ -58,7 +55,6 @@ func (r *Raft) RequestPreVote(
 	return err
 }
 
-// reportVote notifies Elections of a voter's response.
 func (r *Raft) reportVote(a cluster.VoteResponse, err error) {
 	switch {
 	case err != nil:
@@ -192,12 +188,6 @@ func waitAnswer(ctx context.Context, closed <-chan struct{}, reply <-chan raft.R
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-}
-
-// mayUseTransferFlag reports whether the leader or an operator made this node start an election less than TimeoutMax
-// ago. The library's own flag can outlive its election.
-func (r *Raft) mayUseTransferFlag(now time.Time) bool {
-	return r.within(&r.transferFlagAllowedAt, now, r.t.cfg.TimeoutMax)
 }
 
 // TimeoutNowUndelivered is the error of a TimeoutNow that certainly has not reached the peer's Raft, and never will.

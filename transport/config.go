@@ -11,37 +11,35 @@ import (
 	"northstar/cluster"
 )
 
-// Config is what a Transport needs. Its functions and interfaces are called concurrently. They must not block, unless
-// their comment says so.
+// Config is what a Transport needs; a field may be nil only where its comment says so. Its functions and interfaces are
+// called concurrently. They must not block, unless their comment says so.
 type Config struct {
 	// Listener accepts the connections of peers. Run closes it.
 	Listener net.Listener
 	// CrashSocketPort is the port of this process's crash socket; 0 if it has none.
 	CrashSocketPort int
-	// Dial opens a connection to a peer. It must resolve host names each time. Nil means TCP.
+	// Dial opens a connection to a peer. It must resolve host names each time.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 	// Advertise is the address that other nodes dial: Raft's LocalAddr.
 	Advertise  string
 	Membership Membership
-	// Elections decides about votes and elections. Nil means RaftDecides.
-	Elections Elections
-	// Claim returns this node's claim, without the fields that Transport.Claim fills in. It is called often. Nil means
-	// an empty claim.
+	Elections  Elections
+	// Claim returns this node's claim, without the fields that Transport.Claim fills in. It is called often.
 	Claim func() cluster.Claim
 	// ConnectionLost is called when a peer's process ends its monitor connection, or when the kernel does so for a
-	// dead process. Optional.
+	// dead process.
 	ConnectionLost func(cluster.ConnectionLoss)
 	// Relayed handles a message that another member sent with Relay; that member receives the text of an error. It may
 	// block until ctx ends. Nil rejects relayed messages.
 	Relayed func(ctx context.Context, from cluster.NodeID, message []byte) error
 	// Rejected counts rejected connections and messages, for the metric rpc_rejected_total. Both strings come from
-	// small fixed sets. Optional.
+	// small fixed sets.
 	Rejected func(kind, reason string)
 	// ReadOnly reports whether appends with entries, and snapshots, are rejected because disk space is short.
-	// Heartbeats pass. It is called for each message. Nil means never.
+	// Heartbeats pass. It is called for each message.
 	ReadOnly func() bool
 	// ReplicationPaused reports whether this node's own appends and snapshots fail, so that the followers elect
-	// another leader. It is called for each message. Nil means never.
+	// another leader. It is called for each message.
 	ReplicationPaused func() bool
 	// TLS authenticates both sides of every connection. Nil: plain TCP.
 	TLS *TLS
@@ -103,30 +101,6 @@ type Elections interface {
 	VoteAnswered(granted bool, reason string)
 }
 
-// RaftDecides is an Elections that leaves every decision to Raft. Embed it to override some methods.
-type RaftDecides struct{}
-
-// VetoPreVote returns "".
-func (RaftDecides) VetoPreVote(cluster.NodeID, time.Time) string { return "" }
-
-// MayIgnoreLeader returns false.
-func (RaftDecides) MayIgnoreLeader(cluster.NodeID, uint64, time.Time) bool { return false }
-
-// ApproveTimeoutNow returns "".
-func (RaftDecides) ApproveTimeoutNow(context.Context, cluster.NodeID, uint64) string { return "" }
-
-// MayStartElection returns true.
-func (RaftDecides) MayStartElection() bool { return true }
-
-// MayVote returns true.
-func (RaftDecides) MayVote() bool { return true }
-
-// VoteReceived does nothing.
-func (RaftDecides) VoteReceived(cluster.VoteResponse) {}
-
-// VoteAnswered does nothing.
-func (RaftDecides) VoteAnswered(bool, string) {}
-
 // RaftNode is the raft.Raft that uses the transport, as the guards see it. Its methods are called concurrently. They
 // must not block, unless their comment says so.
 type RaftNode interface {
@@ -149,37 +123,6 @@ type RaftNode interface {
 	FlushBeforeReply() error
 	// ElectionBlocked reports whether this node must not start an election, not even at an operator's request.
 	ElectionBlocked() bool
-}
-
-// fillDefaults sets the optional fields that are not set.
-func (cfg *Config) fillDefaults() {
-	if cfg.Dial == nil {
-		cfg.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
-			var d net.Dialer
-			return d.DialContext(ctx, "tcp", addr)
-		}
-	}
-	if cfg.Elections == nil {
-		cfg.Elections = RaftDecides{}
-	}
-	if cfg.Claim == nil {
-		cfg.Claim = func() cluster.Claim { return cluster.Claim{} }
-	}
-	if cfg.ConnectionLost == nil {
-		cfg.ConnectionLost = func(cluster.ConnectionLoss) {}
-	}
-	if cfg.Rejected == nil {
-		cfg.Rejected = func(string, string) {}
-	}
-	if cfg.ReadOnly == nil {
-		cfg.ReadOnly = func() bool { return false }
-	}
-	if cfg.ReplicationPaused == nil {
-		cfg.ReplicationPaused = func() bool { return false }
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = hclog.NewNullLogger()
-	}
 }
 
 // Message describes an outgoing Raft message to the fault hook.

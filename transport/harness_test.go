@@ -103,6 +103,9 @@ func newEndOn(t testing.TB, id cluster.NodeID, ln net.Listener, opts ...option) 
 			e.losses = append(e.losses, l)
 		},
 		ClusterName: "test", TimeoutMin: testMin, TimeoutMax: testMax,
+		Dial: func(ctx context.Context, addr string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", addr)
+		},
 		ReadOnly: e.readOnly.Load, ReplicationPaused: e.replicationPaused.Load, Logger: hclog.NewNullLogger(),
 	}
 	for _, o := range opts {
@@ -201,9 +204,21 @@ func (e *end) TrackVote(bool)                       {}
 func (e *end) FlushBeforeReply() error              { return nil }
 func (e *end) ElectionBlocked() bool                { return e.electionBlocked.Load() }
 
+// raftDecides leaves every decision to Raft.
+type raftDecides struct{}
+
+func (raftDecides) VetoPreVote(cluster.NodeID, time.Time) string                     { return "" }
+func (raftDecides) MayIgnoreLeader(cluster.NodeID, uint64, time.Time) bool           { return false }
+func (raftDecides) ApproveTimeoutNow(context.Context, cluster.NodeID, uint64) string { return "" }
+func (raftDecides) MayStartElection() bool                                           { return true }
+
+func (raftDecides) MayVote() bool                     { return true }
+func (raftDecides) VoteReceived(cluster.VoteResponse) {}
+func (raftDecides) VoteAnswered(bool, string)         {}
+
 // testElections calls the functions of its end.
 type testElections struct {
-	RaftDecides
+	raftDecides
 	e *end
 }
 

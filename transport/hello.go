@@ -166,7 +166,6 @@ func (v helloReply) encode() ([]byte, error) {
 	return appendSized(nil, body), nil
 }
 
-// readHelloReply reads the reply to the hello with nonce n.
 func readHelloReply(r io.Reader, n nonce) (helloReply, error) {
 	body, err := readSized(r, maxHello, errNotPeer)
 	if err != nil {
@@ -277,7 +276,6 @@ func (t *Transport) dialHello(conn net.Conn, p purpose, want, identity cluster.N
 	})
 }
 
-// acceptHello completes the hello on an accepted connection.
 func (t *Transport) acceptHello(conn net.Conn, identity cluster.NodeID) (completedHello, error) {
 	theirs, err := readHello(conn)
 	if err != nil {

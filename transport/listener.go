@@ -83,38 +83,35 @@ func (t *Transport) serve(ctx context.Context, raw net.Conn) {
 	defer leave()
 	_ = raw.SetDeadline(time.Now().Add(t.params.hello))
 	setTCPOptions(raw)
+	reject := func(reason string, err error) {
+		_ = raw.Close()
+		t.rejectConn(raw, reason, err)
+	}
 	conn, identity, err := t.secureServer(ctx, raw)
 	if err != nil {
-		_ = raw.Close()
-		t.rejectConn(raw, "tls", err)
+		reject("tls", err)
 		return
 	}
 	x, err := t.acceptHello(conn, identity)
 	if err != nil {
-		_ = raw.Close()
-		t.rejectConn(raw, helloReason(err), err)
+		reject(helloReason(err), err)
 		return
 	}
 	if err := x.refused(); err != nil {
-		_ = raw.Close()
-		t.rejectConn(raw, refusalReason(err), err)
+		reject(refusalReason(err), err)
 		return
 	}
-	if x.purpose == purposeProbe {
+	switch x.purpose {
+	case purposeProbe:
 		t.probed(ctx, x, conn, leave)
-		return
-	}
-	if x.purpose == purposeRelay {
+	case purposeRelay:
 		t.relayed(ctx, x, conn, leave)
-		return
-	}
-	if err := conn.SetDeadline(time.Time{}); err != nil {
-		_ = raw.Close()
-		return
-	}
-	if err := t.Raft().accept(x, conn); err != nil {
-		_ = raw.Close()
-		t.rejectConn(raw, "too_many", err)
+	case purposeRaft:
+		if err := conn.SetDeadline(time.Time{}); err != nil {
+			_ = raw.Close()
+		} else if err := t.Raft().accept(x, conn); err != nil {
+			reject("too_many", err)
+		}
 	}
 }
 
@@ -131,7 +128,6 @@ func (t *Transport) probed(ctx context.Context, x completedHello, conn net.Conn,
 	}
 }
 
-// rejectConn counts and logs a rejected connection.
 func (t *Transport) rejectConn(conn net.Conn, reason string, err error) {
 	t.reject("connection", reason)
 	if reason == refusedByPeer {

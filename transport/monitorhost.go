@@ -15,15 +15,6 @@ type monitorHost struct{ *Transport }
 
 var _ monitor.Host = monitorHost{}
 
-func (t *Transport) newMonitors() *monitor.Monitors {
-	return monitor.New(monitor.Config{
-		Host: monitorHost{t}, Local: t.cfg.Membership.LocalPeer, Servers: t.cfg.Membership.Servers,
-		Claim: t.cfg.Claim, Lost: t.cfg.ConnectionLost,
-		CrashSocketPort: t.cfg.CrashSocketPort, TimeoutMin: t.cfg.TimeoutMin, TimeoutMax: t.cfg.TimeoutMax,
-		RPCTimeout: t.params.rpc, HelloTimeout: t.params.hello, Logger: t.log,
-	})
-}
-
 // abruptConn closes without TLS shutdown, which can block.
 type abruptConn struct{ net.Conn }
 

@@ -44,7 +44,6 @@ type peer struct {
 	closed    bool
 }
 
-// outbound returns the library transport for RPCs to this peer.
 func (p *peer) outbound() (*libTransport, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -84,7 +83,12 @@ func (p *peer) accept(x completedHello, conn net.Conn) error {
 		p.conns = p.conns[1:]
 	}
 	p.conns = append(p.conns, c)
-	accepted := p.in.offer(c) // under the lock, so that shut finds it
+	accepted := true
+	select { // under the lock, so that shut finds it
+	case p.in.stream.accepted <- c:
+	default:
+		accepted = false
+	}
 	p.mu.Unlock()
 	if oldest != nil {
 		oldest.abort()

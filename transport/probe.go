@@ -84,16 +84,11 @@ func (t *Transport) Confirm(ctx context.Context, peer cluster.NodeID, bootID str
 		},
 	}.Run(ctx)
 	if found == cluster.LivenessDead {
-		t.markProcessDead(peer, bootID)
+		if p, err := t.Raft().peer(peer); err == nil { // Raft does not dial it for deadDialBackoff
+			p.backoff.Store(&dialBackoff{bootID, time.Now().Add(deadDialBackoff)})
+		}
 	}
 	return found
-}
-
-// markProcessDead keeps Raft from dialling a process for deadDialBackoff.
-func (t *Transport) markProcessDead(id cluster.NodeID, bootID string) {
-	if p, err := t.Raft().peer(id); err == nil {
-		p.backoff.Store(&dialBackoff{bootID, time.Now().Add(deadDialBackoff)})
-	}
 }
 
 // checkBackoff returns a dial error if the peer's last known process was recently found dead.

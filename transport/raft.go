@@ -30,10 +30,8 @@ type Raft struct {
 	local    atomic.Pointer[RaftNode]
 	proxyAck atomic.Pointer[proxyAck] // nil: none yet
 	// when its leader or an operator last made this node start an election
-	transferFlagAllowedAt atomic.Int64
+	transferFlagAllowedAt atomic.Pointer[time.Time]
 	ballots               recentVotes
-
-	epoch time.Time // zero of transferFlagAllowedAt
 
 	mu    sync.Mutex
 	peers map[cluster.NodeID]*peer
@@ -64,8 +62,7 @@ func newRaft(t *Transport) *Raft {
 	return &Raft{
 		t:        t,
 		consumer: make(chan raft.RPC),
-		busy:     newBusy(),
-		epoch:    time.Now(),
+		busy:     &inFlightOps{ops: make(map[*operation]struct{})},
 		ctx:      ctx,
 		cancel:   cancel,
 		closed:   ctx.Done(),
@@ -161,7 +158,6 @@ func (r *Raft) sending(to cluster.NodeID, term, match uint64, at time.Time) sent
 	return s
 }
 
-// record records the response to s.
 func (r *Raft) record(s sentAppend, respTerm uint64, success bool) {
 	if success && respTerm == s.term {
 		r.t.acks.ack(s.to, s.incarnation, s.term, s.match, s.at, time.Now())
@@ -171,8 +167,7 @@ func (r *Raft) record(s sentAppend, respTerm uint64, success bool) {
 }
 
 // mayReplicateTo returns why this node must not lead a peer: it has no cluster ID, and has not recorded that peer's
-// incarnation. If the peer's data directory were lost, the other nodes would not know that its acknowledgements have
-// counted.
+// incarnation. If that were lost, the others would not know that the peer's acknowledgements have counted.
 func (r *Raft) mayReplicateTo(to cluster.NodeID, target raft.ServerAddress) error {
 	if r.t.cfg.Membership.LocalPeer().ClusterID != "" {
 		return nil
@@ -211,7 +206,6 @@ func (r *Raft) InstallSnapshot(
 	return nil
 }
 
-// call makes one RPC, with its injected faults.
 func (r *Raft) call(m Message, start time.Time, do func(*libTransport) error) error {
 	p, err := r.peer(m.To)
 	if err != nil {

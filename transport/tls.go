@@ -50,9 +50,6 @@ const peerProtocol = "northstar-peer"
 
 // LoadTLS reads the files and checks that they fit together.
 func LoadTLS(files TLSFiles, logger hclog.Logger) (*TLS, error) {
-	if logger == nil {
-		logger = hclog.NewNullLogger()
-	}
 	m, err := readMaterial(files)
 	if err != nil {
 		return nil, err

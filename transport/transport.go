@@ -80,11 +80,12 @@ func New(cfg Config) (*Transport, error) {
 	need(cfg.Advertise != "", "advertised address")
 	need(cfg.Membership != nil, "membership")
 	need(cfg.TimeoutMin > 0 && cfg.TimeoutMax >= cfg.TimeoutMin, "valid election timeouts")
+	need(cfg.Dial != nil && cfg.Elections != nil && cfg.Claim != nil && cfg.ConnectionLost != nil &&
+		cfg.Rejected != nil && cfg.ReadOnly != nil && cfg.ReplicationPaused != nil && cfg.Logger != nil, "callback")
 	need(cfg.TLS == nil || cfg.ClusterName != "", "cluster name, which certificates need")
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	cfg.fillDefaults()
 	log := cfg.Logger.Named("transport")
 	t := &Transport{
 		cfg:    cfg,
@@ -94,7 +95,12 @@ func New(cfg Config) (*Transport, error) {
 		half:   newHalfOpen(maxHalfOpen),
 		params: timingOf(cfg.TimeoutMin, cfg.TimeoutMax),
 	}
-	t.monitors = t.newMonitors()
+	t.monitors = monitor.New(monitor.Config{
+		Host: monitorHost{t}, Local: cfg.Membership.LocalPeer, Servers: cfg.Membership.Servers,
+		Claim: cfg.Claim, Lost: cfg.ConnectionLost,
+		CrashSocketPort: cfg.CrashSocketPort, TimeoutMin: cfg.TimeoutMin, TimeoutMax: cfg.TimeoutMax,
+		RPCTimeout: t.params.rpc, HelloTimeout: t.params.hello, Logger: log,
+	})
 	return t, nil
 }
 
@@ -191,7 +197,6 @@ func newLimitedLog(log hclog.Logger) *rateLimitedLog {
 	return &rateLimitedLog{log: log, kinds: make(map[string]*logKind)}
 }
 
-// warn logs, unless a message of that kind was logged recently.
 func (l *rateLimitedLog) warn(kind, msg string, args ...any) {
 	dropped, ok := l.due(kind, time.Now())
 	if !ok {

@@ -17,14 +17,12 @@ import (
 // In the same way a candidate may ask for votes while its own vote is written. The transport withholds the others'
 // votes until it is durable (waitSelfVote). A crash before that is as if the node had not been a candidate.
 
-// asyncAppend is a set of entries that are being written.
 type asyncAppend struct {
 	entries []*raft.Log // consecutive, at least one
 }
 
 func (w *asyncAppend) last() uint64 { return w.entries[len(w.entries)-1].Index }
 
-// entry returns the entry of an index, nil for any other index.
 func (w *asyncAppend) entry(index uint64) *raft.Log {
 	if w == nil || index < w.entries[0].Index || index > w.last() {
 		return nil

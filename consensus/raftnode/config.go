@@ -44,7 +44,6 @@ type Config struct {
 	Transport Transport // closed by Shutdown
 	FSM       *FSM
 	Logger    hclog.Logger
-	Now       func() time.Time
 
 	// KeepState leaves the FSM as it is, if the newest snapshot is not ahead of it.
 	KeepState bool
@@ -87,14 +86,13 @@ const logRepeatInterval = 10 * time.Second
 // retry. Here the steps are for debugging, and a repeated error is logged every logRepeatInterval.
 type libraryLogger struct {
 	hclog.Logger
-	now func() time.Time
 
 	mu   sync.Mutex
 	last map[string]time.Time // by message, of which the library has a fixed set
 }
 
-func newLibraryLogger(l hclog.Logger, now func() time.Time) *libraryLogger {
-	return &libraryLogger{Logger: l, now: now, last: map[string]time.Time{}}
+func newLibraryLogger(l hclog.Logger) *libraryLogger {
+	return &libraryLogger{Logger: l, last: map[string]time.Time{}}
 }
 
 // Info logs at debug level.
@@ -110,25 +108,22 @@ func (l *libraryLogger) Error(msg string, args ...any) {
 			return // this is intended, and no error
 		}
 	}
-	if l.fresh(msg) {
-		l.Logger.Warn(msg, args...)
-		return
+	now := time.Now()
+	l.mu.Lock()
+	last, known := l.last[msg]
+	repeated := known && now.Sub(last) < logRepeatInterval
+	if !repeated {
+		l.last[msg] = now
 	}
-	l.Logger.Debug(msg, args...)
+	l.mu.Unlock()
+	if repeated {
+		l.Logger.Debug(msg, args...)
+	} else {
+		l.Logger.Warn(msg, args...)
+	}
 }
 
 // With keeps the levels for a logger with more fields.
 func (l *libraryLogger) With(args ...any) hclog.Logger {
-	return newLibraryLogger(l.Logger.With(args...), l.now)
-}
-
-func (l *libraryLogger) fresh(msg string) bool {
-	now := l.now()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if last, known := l.last[msg]; known && now.Sub(last) < logRepeatInterval {
-		return false
-	}
-	l.last[msg] = now
-	return true
+	return newLibraryLogger(l.Logger.With(args...))
 }

@@ -76,7 +76,6 @@ func (f *FSM) Progress() uint64 { return f.progress.Load() }
 // restarted begins another run of raft.Raft, which replays the log.
 func (f *FSM) restarted() { f.delivered.Store(0) }
 
-// sawConfiguration notes the index of a configuration.
 func (f *FSM) sawConfiguration(index uint64) { f.config.Store(max(f.config.Load(), index)) }
 
 // Apply is part of raft.FSM; raft.Raft calls ApplyBatch instead.

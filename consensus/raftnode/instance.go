@@ -53,7 +53,7 @@ func Start(cfg Config) (i *Instance, err error) {
 		watchdog:  transferWatchdog{after: cfg.TimeoutMax + 2*cfg.TimeoutMin, trip: cfg.OnStuckTransfer},
 		transfers: map[cluster.NodeID]*TransferAttempt{},
 	}
-	conf := cfg.raftConfig(newLibraryLogger(cfg.Logger.Named("raft"), cfg.Now))
+	conf := cfg.raftConfig(newLibraryLogger(cfg.Logger.Named("raft")))
 	cfg.FSM.restarted()
 	// The state already holds what the newest snapshot does, and more. A restore would show readers the past.
 	conf.NoSnapshotRestoreOnStart = cfg.KeepState && cfg.Snapshots.newestIndex() <= cfg.FSM.Applied()
@@ -66,7 +66,7 @@ func Start(cfg Config) (i *Instance, err error) {
 		conf.HeartbeatTimeout, conf.ElectionTimeout = conf.HeartbeatTimeout+blockedTimeoutExtra, blockedElectionTimeout
 	}
 	conf.SnapshotInterval = max(conf.SnapshotInterval/firstSnapshotDivisor, MinSnapshotInterval)
-	i.shortSnapshotIntervalUntil = cfg.Now().Add(conf.SnapshotInterval)
+	i.shortSnapshotIntervalUntil = time.Now().Add(conf.SnapshotInterval)
 	var running atomic.Pointer[raft.Raft]
 	self := cfg.Transport.EncodePeer(raft.ServerID(cfg.Self), cfg.Transport.LocalAddr())
 	i.store = newRaftStore(cfg.Log, cfg.Stable, self)
@@ -144,7 +144,7 @@ func (i *Instance) Maintain() {
 		conf.HeartbeatTimeout, conf.ElectionTimeout = i.cfg.TimeoutMin, i.cfg.TimeoutMin
 		i.cfg.Logger.Info("elections unblocked: log reached this node's admission entry")
 	}
-	if until := i.shortSnapshotIntervalUntil; !until.IsZero() && !i.cfg.Now().Before(until) {
+	if until := i.shortSnapshotIntervalUntil; !until.IsZero() && !time.Now().Before(until) {
 		i.shortSnapshotIntervalUntil = time.Time{}
 		conf.SnapshotInterval = i.cfg.SnapshotInterval
 	}
@@ -167,7 +167,7 @@ func (i *Instance) TrackVote(enters bool) { i.store.trackVote(enters) }
 func (i *Instance) FlushBeforeReply() error { return i.store.flushBeforeReply() }
 
 // NoteResult records the result of a proposal for the watchdog over stuck transfers.
-func (i *Instance) NoteResult(err error) { i.watchdog.note(i.cfg.Now(), err) }
+func (i *Instance) NoteResult(err error) { i.watchdog.note(time.Now(), err) }
 
 // LastEntry returns the position of the last entry that this node holds, in its log or its snapshot.
 func (i *Instance) LastEntry() (index, term uint64) {

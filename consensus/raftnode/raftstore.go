@@ -88,7 +88,6 @@ func newRaftStore(logs raft.LogStore, stable VoteStore, self []byte) *raftStore 
 	return s
 }
 
-// trackVote counts a RequestVote that enters or leaves raft.Raft.
 func (s *raftStore) trackVote(enters bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

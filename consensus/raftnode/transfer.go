@@ -86,7 +86,6 @@ func (a *TransferAttempt) allowTimeoutNow() bool {
 	return true
 }
 
-// finishTimeoutNow records the result of the TimeoutNow message.
 func (a *TransferAttempt) finishTimeoutNow(err error) {
 	var not UndeliveredError
 	a.mu.Lock()
@@ -154,7 +153,6 @@ type transferWatchdog struct {
 	since time.Time // of the first rejection in a row; zero: none
 }
 
-// note records the result of a proposal.
 func (w *transferWatchdog) note(now time.Time, err error) {
 	w.mu.Lock()
 	tripped := false

@@ -24,7 +24,6 @@ var phaseNames = [...]string{"idle", "writing", "appending", "selfVoting", "fail
 
 func (p phase) String() string { return phaseNames[p] }
 
-// busy reports whether a write is in progress.
 func (p phase) busy() bool { return p == writing || p == appending || p == selfVoting }
 
 // event is what moves a raftStore from one phase to another.

@@ -39,7 +39,6 @@ const (
 	maxPageSize  = 1 << 16
 )
 
-// boltSummary is the content of a sound file.
 type boltSummary struct {
 	txid  uint64
 	spans indexRanges // the entries' indexes
@@ -89,7 +88,6 @@ type page struct {
 	used     int64 // size in bytes
 }
 
-// element is a key with either a value or a child.
 type element struct {
 	bucket bool
 	child  uint64
@@ -200,7 +198,6 @@ func (c *boltChecker) tree(id uint64, depth int, low, high uint64) error {
 	return nil
 }
 
-// leaf adds the keys of a leaf of the log.
 func (c *boltChecker) leaf(p page, low, high uint64) error {
 	for _, e := range p.elements {
 		key, err := entryKey(p, e)

@@ -86,7 +86,6 @@ func (c *cache) push(e *raft.Log) {
 	c.entries = append(c.entries, *e)
 }
 
-// drop evicts the oldest entry.
 func (c *cache) drop() {
 	c.bytes -= entrySize(&c.entries[c.head])
 	c.entries[c.head] = raft.Log{}

@@ -95,16 +95,9 @@ func (d *Dir) openStores(logger hclog.Logger) error {
 	if d.vote, err = openVote(d.file(voteName)); err != nil {
 		return err
 	}
-	log, err := checkLog(d.file(logName), found.best().Index, found.best().Term, nil)
+	log, err := checkData(d.path, found, d.vote.durable.currentTerm, nil)
 	if err != nil {
 		return err
-	}
-	if err := checkContinuity(d.file(logName), log.spans, found); err != nil {
-		return err
-	}
-	if term := d.vote.durable.currentTerm; term < log.term {
-		return &DamagedError{Path: d.file(voteName), What: fmt.Sprintf("its term is %d, the log's is %d", term,
-			log.term)}
 	}
 	if d.log, err = openLog(d.file(logName), log); err != nil {
 		return err
@@ -155,7 +148,7 @@ func (d *Dir) file(name string) string { return filepath.Join(d.path, name) }
 func (d *Dir) Log() raft.LogStore { return d.log }
 
 // Stable returns the vote file.
-func (d *Dir) Stable() raft.StableStore { return d.vote }
+func (d *Dir) Stable() VoteStore { return d.vote }
 
 // Snapshots returns the snapshot directory.
 func (d *Dir) Snapshots() raft.SnapshotStore { return d.snapshots }
@@ -244,7 +237,6 @@ func lockDir(dir string) (*os.File, error) {
 	return nil, errors.Join(err, f.Close())
 }
 
-// checkWritable creates and removes a file.
 func checkWritable(dir string) error {
 	path := filepath.Join(dir, "probe"+tempSuffix)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)

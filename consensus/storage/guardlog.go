@@ -55,23 +55,14 @@ func (l *guardedLog) StoreLog(e *raft.Log) error { return l.StoreLogs([]*raft.Lo
 func (l *guardedLog) StoreLogs(entries []*raft.Log) error {
 	for len(entries) > 0 {
 		n := batchLen(entries)
-		if err := l.storeCall(entries[:n]); err != nil {
-			return err
+		sealed := addChecksums(entries[:n])
+		if err := l.guard.write(OpAppend, func() error { return l.store.StoreLogs(sealed) }); err != nil {
+			l.guard.cache.clear()
+			return l.failed(fmt.Errorf("store log entries %d to %d: %w", entries[0].Index, entries[n-1].Index, err))
 		}
+		l.guard.cache.add(entries[:n])
 		entries = entries[n:]
 	}
-	return nil
-}
-
-func (l *guardedLog) storeCall(entries []*raft.Log) error {
-	sealed := addChecksums(entries)
-	err := l.guard.write(OpAppend, func() error { return l.store.StoreLogs(sealed) })
-	if err != nil {
-		l.guard.cache.clear()
-		return l.failed(fmt.Errorf("store log entries %d to %d: %w", entries[0].Index, entries[len(entries)-1].Index,
-			err))
-	}
-	l.guard.cache.add(entries)
 	return nil
 }
 
@@ -104,7 +95,7 @@ func batchLen(entries []*raft.Log) int {
 // guardedStable is a raft.StableStore.
 type guardedStable struct {
 	guard *Guarded
-	store raft.StableStore
+	store VoteStore
 }
 
 // Get reads a key. The error is "not found" if it was never set.
@@ -123,21 +114,9 @@ func (s *guardedStable) SetUint64(key []byte, val uint64) error {
 	return s.write(key, func() error { return s.store.SetUint64(key, val) })
 }
 
-// RecordVote stores term and vote durably, in one record if the storage can. Otherwise it stores the term
-// first, as Raft itself does. An error is fatal.
+// RecordVote stores term and vote durably, in one record. An error is fatal.
 func (s *guardedStable) RecordVote(term, voteTerm uint64, candidate []byte) error {
-	return s.write([]byte(keyLastVoteCand), func() error {
-		if both, ok := s.store.(VoteStore); ok {
-			return both.RecordVote(term, voteTerm, candidate)
-		}
-		if err := s.store.SetUint64([]byte(keyCurrentTerm), term); err != nil {
-			return err
-		}
-		if err := s.store.SetUint64([]byte(keyLastVoteTerm), voteTerm); err != nil {
-			return err
-		}
-		return s.store.Set([]byte(keyLastVoteCand), candidate)
-	})
+	return s.write([]byte(keyLastVoteCand), func() error { return s.store.RecordVote(term, voteTerm, candidate) })
 }
 
 func (s *guardedStable) write(key []byte, f func() error) error {

@@ -45,7 +45,6 @@ func (s indexRanges) covers(first, last uint64) bool {
 	return first > last
 }
 
-// add adds one index.
 func (s *indexRanges) add(index uint64) {
 	n := len(*s)
 	if n > 0 && index == (*s)[n-1].last+1 {
@@ -67,7 +66,6 @@ func (s *indexRanges) add(index uint64) {
 	}
 }
 
-// without returns the spans without the indexes min to max.
 func (s indexRanges) without(min, max uint64) indexRanges {
 	var out indexRanges
 	for _, sp := range s {

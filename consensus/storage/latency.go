@@ -18,7 +18,6 @@ type latencyTracker struct {
 	known    percentile
 }
 
-// percentile is the newest result of p99.
 type percentile struct {
 	p99   time.Duration
 	total uint64

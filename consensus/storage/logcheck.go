@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"path/filepath"
 
 	"github.com/hashicorp/raft"
 )
@@ -45,7 +46,6 @@ func checkLog(path string, index, term uint64, see func(raft.Log) error) (checke
 	return c.log, nil
 }
 
-// entryVerifier checks the entries after an index.
 type entryVerifier struct {
 	after, term uint64
 	see         func(raft.Log) error
@@ -75,6 +75,20 @@ func (c *entryVerifier) visit(index uint64, value func() ([]byte, error)) error 
 	}
 	c.term = e.Term
 	return nil
+}
+
+// checkData checks the log against the snapshots and the current term, and calls see as checkLog does.
+func checkData(dir string, found snapshotScan, currentTerm uint64, see func(raft.Log) error) (checkedLog, error) {
+	path, best := filepath.Join(dir, logName), found.best()
+	log, err := checkLog(path, best.Index, best.Term, see)
+	if err == nil {
+		err = checkContinuity(path, log.spans, found)
+	}
+	if err == nil && currentTerm < log.term {
+		what := fmt.Sprintf("its term is %d, the log's is %d", currentTerm, log.term)
+		err = &DamagedError{Path: filepath.Join(dir, voteName), What: what}
+	}
+	return log, err
 }
 
 // checkContinuity compares log and snapshots: the log must have every entry after the newest good snapshot,

@@ -28,7 +28,6 @@ const (
 	writableDivisor = 2
 )
 
-// decideSpace decides whether the node is read-only.
 func decideSpace(v diskSpace) spaceDecision {
 	if v.reserve == 0 {
 		return spaceDecision{}

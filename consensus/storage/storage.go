@@ -18,7 +18,7 @@ type Storage interface {
 	Log() raft.LogStore
 	// Stable returns the store of term and vote. An unknown key is an error with exactly the text "not
 	// found", which the Raft library compares.
-	Stable() raft.StableStore
+	Stable() VoteStore
 	// Snapshots returns the store of the state machine's snapshots. A snapshot exists when the Close of its
 	// sink has returned nil.
 	Snapshots() raft.SnapshotStore

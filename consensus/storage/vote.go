@@ -35,7 +35,6 @@ const (
 	keyLastVoteCand = "LastVoteCand"
 )
 
-// voteRecord is the content of the vote file.
 type voteRecord struct {
 	seq         uint64
 	hasTerm     bool
@@ -51,7 +50,7 @@ func (r voteRecord) same(o voteRecord) bool {
 		r.hasVote == o.hasVote && r.voteTerm == o.voteTerm && bytes.Equal(r.candidate, o.candidate)
 }
 
-// slot returns the number of the block that holds the record.
+// slot returns the block with both copies of the record.
 func (r voteRecord) slot() []byte {
 	block := make([]byte, slotSize)
 	b := block[:voteHead]
@@ -73,7 +72,6 @@ func (r voteRecord) slot() []byte {
 	return block
 }
 
-// readCopy decodes one copy of a record.
 func readCopy(b []byte) (voteRecord, bool) {
 	n := voteHead + int(binary.BigEndian.Uint16(b[6:]))
 	if binary.BigEndian.Uint32(b) != voteMagic || n > voteHead+maxCandidate {
@@ -105,7 +103,6 @@ func readSlot(block []byte) (voteRecord, bool) {
 	return a, okA
 }
 
-// readVote decodes a whole vote file.
 func readVote(file []byte) (voteRecord, error) {
 	if len(file) != 2*slotSize {
 		return voteRecord{}, fmt.Errorf("it has %d bytes, not %d", len(file), 2*slotSize)
@@ -147,7 +144,6 @@ type voteFile struct {
 	writeErr        error
 }
 
-// openVote opens an existing vote file.
 func openVote(path string) (*voteFile, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {

@@ -26,16 +26,6 @@ const maxHeld = 128
 // Dial opens a connection.
 type Dial func(ctx context.Context, addr string) (net.Conn, error)
 
-// listenBeside opens another port at a listener's address. ok is false if it is not a TCP listener.
-func listenBeside(beside net.Listener) (l *net.TCPListener, ok bool, err error) {
-	addr, ok := beside.Addr().(*net.TCPAddr)
-	if _, isTCP := beside.(*net.TCPListener); !ok || !isTCP {
-		return nil, false, nil
-	}
-	l, err = net.ListenTCP("tcp", &net.TCPAddr{IP: addr.IP, Zone: addr.Zone})
-	return l, true, err
-}
-
 // Hold connects to a crash socket within timeout, and returns when the connection or ctx has ended. connected reports
 // whether there was a connection; cause is why it ended, or why there was none.
 func Hold(ctx context.Context, dial Dial, addr string, timeout time.Duration) (connected bool, cause error) {
@@ -82,8 +72,7 @@ type DeathCheck struct {
 }
 
 // Run takes as long as ctx allows, and at most about 60 ms. The result is dead if a dial of the crash socket or of the
-// node is refused. It is alive or restarted after a hello with the same or another boot ID, and unclear if there was
-// neither in time.
+// node is refused, alive or restarted after a hello with the same or another boot ID, and otherwise unclear.
 func (c DeathCheck) Run(ctx context.Context) cluster.Liveness {
 	ctx, cancel := context.WithTimeout(ctx, maxCheck)
 	defer cancel()
@@ -100,7 +89,6 @@ func (c DeathCheck) Run(ctx context.Context) cluster.Liveness {
 	return cluster.LivenessUnclear
 }
 
-// refused reports whether a dial of the crash socket is refused.
 func (c DeathCheck) refused(ctx context.Context, limit time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -111,7 +99,6 @@ func (c DeathCheck) refused(ctx context.Context, limit time.Duration) bool {
 	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// try attempts one hello.
 func (c DeathCheck) try(ctx context.Context, limit time.Duration) cluster.Liveness {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -27,8 +27,12 @@ type CrashSocket struct {
 // NewCrashSocket opens a crash socket at the address of a listener, on a port that the kernel chooses. It returns nil
 // if the listener is not TCP, and an error where the system allows no private descriptor table.
 func NewCrashSocket(beside net.Listener) (*CrashSocket, error) {
-	l, ok, err := listenBeside(beside)
-	if !ok || err != nil {
+	if _, isTCP := beside.(*net.TCPListener); !isTCP {
+		return nil, nil
+	}
+	addr := beside.Addr().(*net.TCPAddr)
+	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: addr.IP, Zone: addr.Zone})
+	if err != nil {
 		return nil, err
 	}
 	port := l.Addr().(*net.TCPAddr).Port
@@ -120,9 +124,8 @@ func serve(listener, stop int) {
 	}
 }
 
-// runWithPrivateFDs starts do on a thread with a private descriptor table, which holds only keep. The thread ends with
-// do, because no other goroutine could run on it. An error means that do was not started. When runWithPrivateFDs
-// returns, the thread has its copies of keep.
+// runWithPrivateFDs starts do on a thread with a private descriptor table, which holds only keep, its copies by then.
+// The thread ends with do: no other goroutine could run on it. An error means that do was not started.
 func runWithPrivateFDs(do func(), keep ...int) error {
 	ready := make(chan error)
 	go privateFDThread(do, keep, ready)

@@ -91,9 +91,8 @@ func (ms *Monitors) Changed() <-chan struct{} {
 	return ms.changed
 }
 
-// Poll requests fresh claims from all peers in parallel, and returns those that arrive before ctx ends. A peer
-// responds after its Raft has finished its current message, so that the log position is its newest. Poll returns
-// immediately if no peer is connected.
+// Poll requests fresh claims from all connected peers in parallel, and returns those that arrive before ctx ends. A
+// peer responds after its Raft has finished its current message, so that the log position is its newest.
 func (ms *Monitors) Poll(ctx context.Context, peers []cluster.NodeID) map[cluster.NodeID]cluster.ReceivedClaim {
 	wait := ms.cfg.TimeoutMax
 	if deadline, ok := ctx.Deadline(); ok {
@@ -119,7 +118,6 @@ func (ms *Monitors) Poll(ctx context.Context, peers []cluster.NodeID) map[cluste
 	return got
 }
 
-// requestFresh requests a fresh claim from one peer, and waits for it.
 func (m *monitor) requestFresh(ctx context.Context, wait time.Duration) (cluster.ReceivedClaim, bool) {
 	c := m.current()
 	if c == nil {

@@ -80,7 +80,6 @@ func (m *monitor) recordExchange(d time.Duration) {
 	m.seen.NetworkRTT = slices.Min(m.exchanges)
 }
 
-// leaderSign returns the peer's newest process, and its last sign of life as a leader.
 func (m *monitor) leaderSign() (boot string, at time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -276,9 +275,8 @@ func (m *monitor) crashSocketOf(boot string) string {
 	return m.crashSocket.addr
 }
 
-// watchCrashSocket keeps a connection to a crash socket while the monitor connection is with that process. It reports
-// the end of the connection as the end of the process. An unreachable crash socket, for example behind a firewall, is
-// dialled at growing intervals.
+// watchCrashSocket keeps a connection to a crash socket while the monitor connection is with that process, and reports
+// its end as the end of the process. An unreachable crash socket is dialled at growing intervals.
 func (m *monitor) watchCrashSocket(ctx context.Context, ref crashSocketRef) {
 	defer m.forgetCrashSocket(ref)
 	wait := minCrashSocketDelay

@@ -56,7 +56,6 @@ type monitorConn struct {
 	requests map[uint64]pendingRequest
 }
 
-// pendingRequest is a request without a response.
 type pendingRequest struct {
 	at       time.Time
 	response chan<- cluster.ReceivedClaim // capacity 1; nil if no caller waits
@@ -87,8 +86,7 @@ func (c *monitorConn) run(ctx context.Context) (heard bool, cause error) {
 }
 
 // read reads frames until an error. The first frame has the rest of the hello's deadline. The side that polls gets a
-// response at each interval, so it uses a short read deadline. The deadline detects connections that only the other
-// end lost, by a cut or in a firewall.
+// response at each interval: its short deadline detects connections that only the other end lost.
 func (c *monitorConn) read() error {
 	r := newFrameReader(c.conn)
 	limit := maxSilence
@@ -147,7 +145,6 @@ func (c *monitorConn) check(claim cluster.Claim) error {
 	return c.m.cfg.Host.Admit(p)
 }
 
-// handleFrame handles one frame.
 func (c *monitorConn) handleFrame(f frame, now time.Time) error {
 	switch f.Kind {
 	case frameAsk, frameNotify:
@@ -230,7 +227,6 @@ func (c *monitorConn) poll() {
 	c.mu.Unlock()
 }
 
-// forget drops a pending request.
 func (c *monitorConn) forget(seq uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -123,7 +123,6 @@ func (ms *Monitors) evict() bool {
 	return false
 }
 
-// find returns the peer's monitor, nil if there is none.
 func (ms *Monitors) find(id cluster.NodeID) *monitor {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
@@ -199,9 +198,8 @@ const (
 	fastPollDelay = 25 * time.Millisecond
 )
 
-// Run dials the servers with a higher ID than this node and polls their claims, until ctx ends. All goroutines that it
-// started have ended when it returns. It has one timer for all peers, slow while there is a leader, so that an idle
-// cluster sleeps.
+// Run dials the servers with a higher ID than this node and polls their claims, until ctx ends; then it waits for its
+// goroutines. It has one timer for all peers, slow while there is a leader, so that an idle cluster sleeps.
 func (ms *Monitors) Run(ctx context.Context) {
 	var dialling sync.WaitGroup
 	defer dialling.Wait()
@@ -251,7 +249,6 @@ func (ms *Monitors) pollInterval(now, fastSince time.Time) time.Duration {
 // then. It is shorter than maxSilence, after which the other side ends a silent connection.
 func (ms *Monitors) idleInterval() time.Duration { return min(ms.cfg.TimeoutMin*10/3, maxSilence/4) }
 
-// dials reports whether this node dials any peer.
 func (ms *Monitors) dials() bool {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
