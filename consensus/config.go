@@ -27,8 +27,7 @@ type FirstMember struct {
 	HTTPAddress string
 }
 
-// Config is the fixed configuration of a Node. Times are the library's: a follower's timeout is drawn from [TimeoutMin,
-// TimeoutMax).
+// Config is the fixed configuration of a Node. A follower's timeout is drawn from [TimeoutMin, TimeoutMax).
 type Config struct {
 	// Self is what this node tells peers about itself: NodeID, BootID, addresses, version, priority, eligible, zone.
 	// Node fills in the other fields of Identity, CommandVersion and Bootstrap.
@@ -52,8 +51,7 @@ type Config struct {
 // Transport carries Raft's messages.
 type Transport = raftnode.Transport
 
-// Acks returns which peers acknowledged appends, by the time at which an append was sent. Its methods do not block, and
-// may be called from any goroutine.
+// Acks returns which peers acknowledged appends sent when. Its methods do not block; any goroutine may call them.
 type Acks interface {
 	// QuorumSince reports whether a majority of voters has acknowledged an append of term that was sent at or after
 	// start. self counts as one.
@@ -65,8 +63,7 @@ type Acks interface {
 	Changed() <-chan struct{}
 }
 
-// Hooks are called for metrics and events. A nil one is skipped. They must not block, and are called from many
-// goroutines.
+// Hooks are called for metrics and events, from many goroutines. They must not block. A nil one is skipped.
 type Hooks struct {
 	Proposal func(result string)                  // ok, refused, not_proposed, unknown, busy, read_only
 	Applied  func(took time.Duration)             // one batch of log entries was applied
@@ -104,12 +101,10 @@ type Election struct {
 	LedAt      time.Time     // when this node was first sampled as leader; zero when lost, or never sampled
 }
 
-// ElectionFacts is what other packages know about an election in which this node was a candidate. A zero field is
-// unknown.
+// ElectionFacts is what other packages know about an election of this node. A zero field is unknown.
 type ElectionFacts struct {
 	Trigger, Reason, Operator string
-	// OverLiveLeader: voters ignored a leader that they knew, and that may have a lease. This node serves nothing until
-	// that lease has expired.
+	// OverLiveLeader: voters ignored a leader that may have a lease. This node serves nothing until that has expired.
 	OverLiveLeader  bool
 	StartedAt       time.Time
 	LeaderlessSince time.Time // last contact with the previous leader
@@ -135,11 +130,9 @@ type Deps struct {
 
 	Entropy    io.Reader            // for cluster IDs and incarnations
 	LeaseClock func() time.Duration // runs on while the machine is suspended; required with Config.Lease
-	// MayWrite returns what prevents a leader from serving writes, other than this package's own commands. It is called
-	// before each batch. Optional.
+	// MayWrite returns what prevents a leader from serving users' writes. It is called before each batch. Optional.
 	MayWrite func() error
-	// HeldWrites returns how many writes on this node wait for a leader. They are proposed within moments once this
-	// node leads. It must not block. Optional.
+	// HeldWrites returns how many writes wait here for a leader, to be proposed next. It must not block. Optional.
 	HeldWrites func() int
 	// Announce informs a peer that this node transfers leadership to it and why, before it sends TimeoutNow. Claims
 	// repeat that until retract is called. It takes a few milliseconds. Optional.
@@ -147,13 +140,11 @@ type Deps struct {
 	// Facts returns what is known about the election of term, which this node has won. Optional.
 	Facts func(term uint64) ElectionFacts
 	Hooks Hooks
-	// ObserveDisk is called with the duration of each storage operation (the storage.Op names) when it ends. It must
-	// not block. Optional.
+	// ObserveDisk is called when a storage operation (the storage.Op names) ends. It must not block. Optional.
 	ObserveDisk func(op string, took time.Duration)
 }
 
-// LeaseWait returns how long a lease that was valid before an election can outlast it: its length with the drift of the
-// clocks. It is 0 without leases.
+// LeaseWait returns how long a lease from before an election can outlast it, with the clocks' drift; 0 without leases.
 func (c *Config) LeaseWait() time.Duration {
 	if !c.Lease {
 		return 0

@@ -102,8 +102,7 @@ func (e *electionTracker) won(term uint64, facts ElectionFacts, now time.Time) E
 	}
 	switch {
 	case facts.Trigger != "":
-		// The election began with that trigger. Before it this node may have been a candidate that requested no votes,
-		// or that got no pre-vote.
+		// The election began with that trigger. An earlier candidacy may have got no pre-vote.
 		record.Trigger, record.StartedAt = facts.Trigger, facts.StartedAt
 	case record.StartedAt.IsZero():
 		record.StartedAt = facts.StartedAt // the candidacy was too short for a sample

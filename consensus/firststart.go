@@ -291,8 +291,7 @@ func (n *Node) probePeer(ctx context.Context, m FirstMember, answers chan<- prob
 	})
 }
 
-// bootstrapIncarnations returns the incarnations that a bootstrap records: those of peers that completed a hello while
-// they could still bootstrap.
+// bootstrapIncarnations returns what a bootstrap records: the peers whose hello said that they could still bootstrap.
 func (in *startInputs) bootstrapIncarnations() map[cluster.NodeID]string {
 	met := map[cluster.NodeID]string{}
 	for id, a := range in.answers {

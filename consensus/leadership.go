@@ -33,8 +33,7 @@ func (n *Node) leadershipLoop(ctx context.Context, inst *raftnode.Instance) {
 	}
 }
 
-// runLeadership leads for one term: it commits the leader-start, initializes a new cluster, opens the gate for writes,
-// and runs the leader tasks.
+// runLeadership leads for one term: leader-start, a new cluster's ID, the gate for writes, and the leader tasks.
 func (n *Node) runLeadership(ctx context.Context, inst *raftnode.Instance, term uint64) {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(ErrLeadershipLost)
@@ -71,8 +70,7 @@ func (n *Node) runLeadership(ctx context.Context, inst *raftnode.Instance, term 
 	tasks.Wait()
 }
 
-// registerLeadership registers the leadership, so that updateSoftState can end it. It reports false when the leadership
-// is over already.
+// registerLeadership lets updateSoftState end the leadership. It reports false when that is over already.
 func (n *Node) registerLeadership(term uint64, end context.CancelCauseFunc) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -146,8 +144,7 @@ func (n *Node) piggybackCommandVersion(inst *raftnode.Instance, term uint64) uin
 	}
 }
 
-// membersUpToDate reports whether no unapplied entry of the log is about members: the records are then those after the
-// leader-start.
+// membersUpToDate reports whether no unapplied entry is about members: the leader-start changes no record then.
 func (n *Node) membersUpToDate(inst *raftnode.Instance) bool {
 	applied, last := n.fsm.Applied(), inst.LastIndex()
 	if last > applied+maxUnappliedScan {
@@ -246,8 +243,7 @@ func (n *Node) proposeWhileProgressing(ctx context.Context, inst *raftnode.Insta
 	}
 }
 
-// transferToAny transfers leadership to any voter that accepts it, and otherwise waits: without a quorum the library
-// steps down by itself.
+// transferToAny transfers leadership to any voter, and otherwise waits: without a quorum the library steps down.
 func (n *Node) transferToAny(ctx context.Context, inst *raftnode.Instance) {
 	pause, cancel := context.WithTimeout(ctx, 2*n.cfg.TimeoutMax)
 	defer cancel()
@@ -270,8 +266,7 @@ func (n *Node) facts(term uint64) ElectionFacts {
 	return n.deps.Facts(term)
 }
 
-// wonElectionRecord returns what is known so far about the election that this node has won. With over it clears the
-// candidacy.
+// wonElectionRecord returns what is known about the election that this node has won. With over the candidacy ends.
 func (n *Node) wonElectionRecord(term uint64, now time.Time, over bool) Election {
 	facts := n.facts(term)
 	n.mu.Lock()
@@ -283,8 +278,7 @@ func (n *Node) wonElectionRecord(term uint64, now time.Time, over bool) Election
 	return record
 }
 
-// retry proposes something that must be applied before a leadership serves, until it is applied. It reports false when
-// the leadership ended first.
+// retry proposes what must be applied before a leadership serves, until it is. False: the leadership ended first.
 func (n *Node) retry(ctx context.Context, trouble string, missing func() bool, propose func() error) bool {
 	for missing() {
 		err := propose()

@@ -14,8 +14,7 @@ import (
 	"northstar/state"
 )
 
-// acquireChangeLock waits for the change lock: one membership change at a time, and none during a transfer or a
-// restore. release returns it.
+// acquireChangeLock waits for the change lock, which membership changes, transfers and restores hold one at a time.
 func (n *Node) acquireChangeLock(ctx context.Context) (inst *raftnode.Instance, release func(), err error) {
 	inst = n.inst.Load()
 	if inst == nil || !n.leads() {
@@ -121,8 +120,7 @@ func (n *Node) resumeAdd(ctx context.Context, id cluster.NodeID) {
 	n.log.Info("addition of a recorded node completed", "node", id)
 }
 
-// addIncomplete reports whether a record is that of a node whose addition did not finish. A removal leaves no record
-// that is joining.
+// addIncomplete reports whether a node's addition did not finish. A removal leaves no record that is joining.
 func addIncomplete(rec cluster.Member, servers []cluster.Server) bool {
 	if rec.ID == "" || rec.Removed || rec.Lifecycle != cluster.Joining {
 		return false

@@ -85,8 +85,7 @@ type patchStep struct {
 	record *state.MemberPatch // for writeRecord
 }
 
-// planPatch orders the steps so that stopping after any of them leaves a state that is safe, and that the same patch
-// completes.
+// planPatch orders the steps: stopping after any of them leaves a safe state, which the same patch completes.
 func planPatch(rec cluster.Member, server cluster.Server, p cluster.MemberPatch) []patchStep {
 	r := &state.MemberPatch{
 		ID: rec.ID, Priority: p.Priority, Eligible: p.Eligible, Zone: p.Zone, HTTPAddress: p.HTTPAddress,

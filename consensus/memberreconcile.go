@@ -49,8 +49,7 @@ type memberPlan struct {
 	unresponsive map[cluster.NodeID]time.Time // since when each voter is out of contact
 }
 
-// decideMemberChanges compares the members' hellos with their records, and finds the non-voter that is due for
-// promotion.
+// decideMemberChanges compares the members' hellos with their records, and finds the non-voter to promote.
 func decideMemberChanges(now time.Time, in memberInputs) memberPlan {
 	plan := memberPlan{stable: map[cluster.NodeID]time.Time{}}
 	for _, s := range in.servers {
@@ -91,8 +90,7 @@ func decideMemberChanges(now time.Time, in memberInputs) memberPlan {
 const (
 	// minVoters is the smallest number of voters after an automatic removal.
 	minVoters = 3
-	// maxPlanGap is the longest time between two plans. A leader that was suspended for longer starts to count every
-	// voter's silence again.
+	// maxPlanGap: a leader without a plan for longer, as when suspended, counts every voter's silence from now on.
 	maxPlanGap = 2 * time.Second
 )
 
@@ -242,8 +240,7 @@ func (n *Node) gatherMembers(inst *raftnode.Instance, term uint64, stable map[cl
 	return in
 }
 
-// lagUnknown is the lag of a node that has acknowledged no entry in this term with its recorded data directory: it may
-// hold no entry at all.
+// lagUnknown is the lag of a node that has acknowledged no entry in this term with its recorded data directory.
 const lagUnknown = math.MaxUint64
 
 // lags returns how many entries each server is behind this leader, by its acknowledgements in this term.
@@ -266,8 +263,7 @@ func (n *Node) lags(inst *raftnode.Instance, term uint64) map[cluster.NodeID]uin
 	return lags
 }
 
-// checkLag rejects the promotion of a node that is too far behind: a majority that needs it could commit nothing until
-// it has caught up.
+// checkLag rejects promoting a node that is far behind: a majority with it could commit nothing until it is not.
 func checkLag(id cluster.NodeID, lag uint64) *cluster.Error {
 	switch {
 	case lag <= promoteLag:

@@ -125,8 +125,7 @@ func (n *Node) fail(err error) {
 	}
 }
 
-// failDisk ends Run because of the storage. This node stops leading immediately: the library may not know of a write
-// that has failed.
+// failDisk ends Run. This node stops leading immediately: the library may not know of a write that has failed.
 func (n *Node) failDisk(err error) {
 	if inst := n.inst.Load(); inst != nil {
 		inst.StepDownNow()
@@ -176,8 +175,7 @@ func (n *Node) Run(ctx context.Context) error {
 	return errors.Join(err, n.store.Close())
 }
 
-// serve runs one Raft node until ctx ends or it has to be replaced. The error is that it could not be started or
-// stopped.
+// serve runs one Raft node until ctx ends or it has to be replaced. It fails if that does not start or stop.
 func (n *Node) serve(ctx context.Context, rebuilt bool) error {
 	var inst *raftnode.Instance
 	err := n.runUnlessStorageFails(func() (err error) {
@@ -291,8 +289,7 @@ func (n *Node) awaitInFlight() {
 // restoreWait bounds how long stopping waits for a restore.
 const restoreWait = 30 * time.Second
 
-// awaitRestore waits for a restore in progress: the library panics when it is shut down while its state machine
-// installs the new state.
+// awaitRestore waits for a restore: the library panics when it is shut down while its state machine installs one.
 func (n *Node) awaitRestore() {
 	if n.replacing.Load() == 0 {
 		return
@@ -324,8 +321,7 @@ func waitFor(wait func(), d time.Duration) bool {
 	}
 }
 
-// persistIdentityLoop makes durable what the applied state holds about this cluster: its ID, and the roster that
-// admission needs after a restart.
+// persistIdentityLoop makes the applied cluster ID durable, and the roster that admission needs after a restart.
 func (n *Node) persistIdentityLoop(ctx context.Context) {
 	for {
 		select {

@@ -90,8 +90,7 @@ func deadReason(now time.Time, refusing map[cluster.NodeID]refusal, good accepta
 	return newest.reason
 }
 
-// isOtherGeneration reports whether the peer that refused is of another generation of this cluster: newer, or recovered
-// independently.
+// isOtherGeneration reports whether the peer is of another generation, newer or recovered independently.
 func (r refusal) isOtherGeneration() bool {
 	return r.why == cluster.RefusedGeneration || r.why == cluster.RefusedRecovery
 }
@@ -166,8 +165,7 @@ func (n *Node) OnAdmitted(by cluster.NodeID) {
 	b.admittedBy[by] = time.Now()
 }
 
-// OnRefused records that a peer refuses this node. It does not block. A peer of an older generation refuses itself:
-// that is not a refusal of this node.
+// OnRefused records that a peer refuses this node. It does not block. A peer of an older generation refuses itself.
 func (n *Node) OnRefused(by cluster.NodeID, why cluster.Refusal, reason string) {
 	if why == cluster.RefusedSelfOld {
 		return
@@ -196,8 +194,7 @@ func (b *peerRegistry) forgetRefusals() {
 // ReadOnly reports whether the disk has too little space left for new entries.
 func (n *Node) ReadOnly() bool { return n.store.ReadOnly() }
 
-// Stalled reports whether the disk is stalled: this node must then send no appends, so that the others elect another
-// leader.
+// Stalled reports whether the disk is stalled: this node must send no appends then, so that the others elect.
 func (n *Node) Stalled() bool { return n.store.Stalled() }
 
 // MayStartElection reports whether this node may start an election. It may not with a stalled or full disk, while peers
@@ -208,8 +205,7 @@ func (n *Node) MayStartElection() bool {
 	return !barred && !n.store.Stalled() && !n.store.ReadOnly() && !n.peers.onlyRefused() && n.mayTakePartInElections()
 }
 
-// mayTakePartInElections reports whether this node has probed the others since it started, and knows no newer
-// generation.
+// mayTakePartInElections reports whether this node has probed the others, and knows no newer generation.
 func (n *Node) mayTakePartInElections() bool {
 	return n.peersProbed.Load() && !n.peers.generationSuperseded(time.Now())
 }

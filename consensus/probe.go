@@ -43,8 +43,7 @@ func (n *Node) probePeersLoop(ctx context.Context) {
 	}
 }
 
-// probePeers sends a hello to every other node. The responses come through OnHello, OnAdmitted and OnRefused. It takes
-// probeTimeout at most.
+// probePeers sends hellos to all others, for probeTimeout at most. OnHello, OnAdmitted and OnRefused get the responses.
 func (n *Node) probePeers(ctx context.Context, inst *raftnode.Instance) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

@@ -69,8 +69,7 @@ func (n *Node) propose(ctx context.Context, p *proposal) (state.Result, error) {
 	return state.Result{}, unknownOutcome(ctx.Err())
 }
 
-// admitProposal rejects what need not be queued. This package's own commands pass a full disk: they are few and small,
-// and the reserve is for them.
+// admitProposal rejects what need not be queued. This package's few commands pass a full disk, which has a reserve.
 func (n *Node) admitProposal(cmd *state.Command, own bool) *cluster.Error {
 	if !n.leads() {
 		return n.notLeading()
@@ -129,8 +128,7 @@ func (n *Node) mayWrite(own bool) *cluster.Error {
 	return nil
 }
 
-// filterWritable finishes the proposals that are no longer allowed or that some member cannot read, and returns the
-// rest.
+// filterWritable returns the proposals that are allowed and that all members can read, and finishes the others.
 func (n *Node) filterWritable(batch []*proposal) (rest []*proposal) {
 	if len(batch) == 0 {
 		return nil
@@ -296,8 +294,7 @@ func (n *Node) completeBatch(inst *raftnode.Instance, batch []*proposal, f raft.
 	return refused
 }
 
-// submit makes a log entry of a batch and gives it to Raft. A batch that cannot be encoded is finished, and has no
-// future.
+// submit makes Raft's log entry of a batch. A batch that cannot be encoded is finished, and has no future.
 func (n *Node) submit(inst *raftnode.Instance, batch []*proposal) raft.ApplyFuture {
 	cmds := make([]state.Command, len(batch))
 	now := time.Now().UnixNano()

@@ -125,8 +125,7 @@ func (q *queue) nextBatch() []*proposal {
 	return batch
 }
 
-// dequeuePiggybacked returns the writes that may be appended directly behind start, which is in flight; nil when there
-// are none. One call of done is for both.
+// dequeuePiggybacked returns the writes that may follow start, which is in flight. One call of done is for both.
 func (q *queue) dequeuePiggybacked(start *proposal) []*proposal {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -88,8 +88,7 @@ func (n *Node) readLoop(ctx context.Context, inst *raftnode.Instance) {
 	}
 }
 
-// runRound proves leadership once. It is bounded by twice timeout-max: by then a leader without a majority has stepped
-// down.
+// runRound proves leadership once, within twice timeout-max: a leader without a majority has stepped down by then.
 func (n *Node) runRound(ctx context.Context, inst *raftnode.Instance) *cluster.Error {
 	start := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, 2*n.cfg.TimeoutMax)
@@ -122,8 +121,7 @@ func (n *Node) awaitRestoreCommit(ctx context.Context, term uint64) *cluster.Err
 	return nil
 }
 
-// awaitReady waits until this term's leader-start is applied: before that the commit index may lack writes that earlier
-// leaders have acknowledged.
+// awaitReady waits for this term's applied leader-start: the commit index may lack acknowledged writes before.
 func (n *Node) awaitReady(ctx context.Context, inst *raftnode.Instance) (term uint64, err *cluster.Error) {
 	for {
 		changed := n.LeaderChanged()

@@ -14,8 +14,7 @@ import (
 	"northstar/state"
 )
 
-// termJump is how far a recovery raises the term: no node that has seen a term of the lost nodes may take the new
-// leader for an old one.
+// termJump is by how much a recovery raises the term, above any term that a node has seen of the lost nodes.
 const termJump = 1_000_000
 
 // recoveryRecord is what a data directory must keep between the decision to recover it, which is one write of the
@@ -172,8 +171,7 @@ type OfflineNode struct {
 	facts      recoveryFacts
 }
 
-// OpenOffline opens a data directory and changes nothing. Errors are those of storage.Inspect, or say what is wrong
-// with the identity.
+// OpenOffline opens a data directory and changes nothing. Errors are of storage.Inspect, or about the identity.
 func OpenOffline(dir string) (*OfflineNode, error) {
 	look, err := storage.Inspect(dir)
 	if err != nil {

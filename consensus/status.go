@@ -26,8 +26,7 @@ func (n *Node) Identity() cluster.Identity { return n.ident.get().Identity }
 // SetDraining sets whether Status shows this node as draining.
 func (n *Node) SetDraining(draining bool) { n.draining.Store(draining) }
 
-// Status returns what this node knows about itself and about the cluster now. It holds no lock for longer than a copy,
-// and sends nothing.
+// Status returns what this node knows about itself and the cluster now. It only copies, under locks, and sends nothing.
 func (n *Node) Status() cluster.NodeStatus {
 	s := n.currentSoftState()
 	st := cluster.NodeStatus{

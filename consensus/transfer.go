@@ -8,8 +8,7 @@ import (
 	"northstar/consensus/raftnode"
 )
 
-// transferLag is how many entries a target may be behind when a transfer begins: one message brings it up to date,
-// because no writes are proposed meanwhile.
+// transferLag is how many entries a target may lack when a transfer begins: one message, as no writes are proposed.
 const transferLag = raftnode.MaxAppendEntries
 
 // TransferError is a transfer that failed.
@@ -21,8 +20,7 @@ type TransferError struct {
 // Error returns the reason.
 func (e *TransferError) Error() string { return e.Reason }
 
-// TimeoutNowSent reports whether TimeoutNow was or may have been sent to the target: an election follows. Otherwise
-// this node continues to lead.
+// TimeoutNowSent reports whether TimeoutNow may have been sent: an election follows. If not, this node still leads.
 func (e *TransferError) TimeoutNowSent() bool { return e.timeoutNowSent }
 
 // TransferTo makes one library transfer of leadership to h.To, which must be a voter other than this node, in contact
@@ -101,8 +99,7 @@ func (n *Node) pauseWrites(ctx context.Context, term uint64) (release func(), er
 	return release, n.queue.idle(ctx)
 }
 
-// stuckTransfer returns why no transfer to target may begin in term; "" when none is stuck. Another peer may be the
-// target.
+// stuckTransfer returns why no transfer to target may begin in term, "" if it may. Another target is possible.
 func stuckTransfer(inst *raftnode.Instance, target cluster.NodeID, term uint64) string {
 	if !inst.TransferStuck(target, term) {
 		return ""
@@ -201,8 +198,7 @@ func (n *Node) StepDown(term uint64, why string) {
 	n.requestRestart("stepped down")
 }
 
-// StepDownPending reports whether StepDown was called and the Raft node has not been replaced yet: its appends must
-// fail until then.
+// StepDownPending reports whether a Raft node that has stepped down is still to be replaced: its appends must fail.
 func (n *Node) StepDownPending() bool {
 	inst := n.inst.Load()
 	return inst != nil && inst.SteppedDown()

@@ -28,8 +28,7 @@ func (a *Acks) Peer(id cluster.NodeID) cluster.PeerAck {
 	return a.peers[id]
 }
 
-// Changed returns a channel that is closed at the next acknowledgement. Take the channel before reading, then wait for
-// it.
+// Changed returns a channel that is closed at the next acknowledgement. Take it before reading.
 func (a *Acks) Changed() <-chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()

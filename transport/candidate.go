@@ -81,8 +81,7 @@ func noAnswer(err error) string {
 	return "no answer: " + cutReason(err.Error())
 }
 
-// sendVoteRequest makes a vote RPC. If a pooled connection was dead, it repeats the RPC on a new one: a lost vote
-// costs an election timeout.
+// sendVoteRequest makes a vote RPC, again if a pooled connection was dead: a lost vote costs an election timeout.
 func (r *Raft) sendVoteRequest(m Message, target raft.ServerAddress, do func(*libTransport) error) error {
 	start := time.Now()
 	r.t.monitors.FastPoll()
@@ -155,8 +154,7 @@ func (r *Raft) injectLocal(ctx context.Context, local RaftNode, term uint64, by 
 	look := time.NewTicker(busyPollInterval)
 	defer look.Stop()
 	for {
-		// The message that raft handles now may end the reason for the election. A later TimeoutNow would depose the
-		// leader elected meanwhile.
+		// What raft handles now may end the reason: a later TimeoutNow would depose a leader elected meanwhile.
 		if now := local.CurrentTerm(); now != term {
 			return fmt.Errorf("election not started: term is %d, expected %d", now, term)
 		}
@@ -230,8 +228,7 @@ func (r *Raft) TimeoutNow(
 	}
 }
 
-// sendTimeoutNow sends a TimeoutNow. If a pooled connection was dead, it repeats the message on a new one; the outcome
-// of the first attempt is unknown then.
+// sendTimeoutNow sends a TimeoutNow, again if a pooled connection was dead: the first outcome is unknown then.
 func (r *Raft) sendTimeoutNow(m Message, start time.Time, do func(*libTransport) error) error {
 	err := r.call(m, start, do)
 	if connectionDied(err) {

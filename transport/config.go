@@ -26,14 +26,12 @@ type Config struct {
 	Elections  Elections
 	// Claim returns this node's claim, without the fields that Transport.Claim fills in. It is called often.
 	Claim func() cluster.Claim
-	// ConnectionLost is called when a peer's process ends its monitor connection, or when the kernel does so for a
-	// dead process.
+	// ConnectionLost is called when a peer's process, or the kernel for a dead one, ends its monitor connection.
 	ConnectionLost func(cluster.ConnectionLoss)
 	// Relayed handles a message that another member sent with Relay; that member receives the text of an error. It may
 	// block until ctx ends. Nil rejects relayed messages.
 	Relayed func(ctx context.Context, from cluster.NodeID, message []byte) error
-	// Rejected counts rejected connections and messages, for the metric rpc_rejected_total. Both strings come from
-	// small fixed sets.
+	// Rejected counts rejected connections and messages (rpc_rejected_total). Both strings are from small fixed sets.
 	Rejected func(kind, reason string)
 	// ReadOnly reports whether appends with entries, and snapshots, are rejected because disk space is short.
 	// Heartbeats pass. It is called for each message.
@@ -52,8 +50,7 @@ type Config struct {
 	Logger hclog.Logger
 }
 
-// Membership is what this node knows of itself and of the cluster's members. It decides about hellos, and again about
-// each Raft message.
+// Membership is what this node knows of itself and the members. It decides about hellos and each Raft message.
 type Membership interface {
 	// LocalPeer returns this node as its hellos describe it.
 	LocalPeer() cluster.Peer
@@ -79,8 +76,7 @@ type Membership interface {
 
 // Elections decides about votes and elections in addition to Raft, and is notified of votes.
 type Elections interface {
-	// VetoPreVote returns why a candidate is refused this node's pre-vote, "" if Raft decides. A veto must end after a
-	// bounded time.
+	// VetoPreVote returns why a candidate gets no pre-vote, "" if Raft decides. A veto must end after a bounded time.
 	VetoPreVote(candidate cluster.NodeID, now time.Time) (reason string)
 	// MayIgnoreLeader reports whether this voter has evidence of its own that its leader is dead or silent, so that it
 	// may vote although it knows a leader. It returns false while a lease may be running.
@@ -88,8 +84,7 @@ type Elections interface {
 	// ApproveTimeoutNow returns why this node rejects a TimeoutNow of the leader of term, "" if it starts the
 	// election. It may block until ctx ends.
 	ApproveTimeoutNow(ctx context.Context, by cluster.NodeID, term uint64) (reason string)
-	// MayStartElection reports whether this node may start elections by itself. While it returns false, this node's
-	// own pre-votes fail.
+	// MayStartElection reports whether this node may start elections by itself. If not, its own pre-votes fail.
 	MayStartElection() bool
 	// MayVote reports whether this node grants votes and pre-votes at all. It returns false while a lease from before
 	// a restart may be running, which must end after a bounded time.
@@ -107,19 +102,16 @@ type RaftNode interface {
 	CurrentTerm() uint64
 	// Leader returns the leader that Raft knows, "" if none.
 	Leader() cluster.NodeID
-	// Progress returns the last applied index, and a number that grows while the state machine restores a snapshot,
-	// such as the bytes read.
+	// Progress returns the last applied index, and a number that grows while a snapshot is restored, as its bytes do.
 	Progress() (applied, restored uint64)
 	// LastEntry returns the position of the last entry, in log or snapshot.
 	LastEntry() (index, term uint64)
 	// CheckEntry returns why an entry of the current term's leader conflicts with what this node has applied. It may
 	// block for a disk write then.
 	CheckEntry(index, term uint64) error
-	// TrackVote is called when a vote request enters Raft, and when it has left Raft. In between, the store may delay
-	// a term until it is written with the vote.
+	// TrackVote is called when a vote request enters and leaves Raft: the store may delay a term until the vote then.
 	TrackVote(inside bool)
-	// FlushBeforeReply makes delayed writes durable. No response of Raft leaves this node before it, nor at all if it
-	// fails. It may block for a disk write.
+	// FlushBeforeReply makes delayed writes durable. Responses of Raft leave only when it has succeeded. It may block.
 	FlushBeforeReply() error
 	// ElectionBlocked reports whether this node must not start an election, not even at an operator's request.
 	ElectionBlocked() bool

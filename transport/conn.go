@@ -14,8 +14,7 @@ import (
 
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 3 * time.Second, Interval: time.Second, Count: 3}
 
-// closeNow closes a connection without TLS shutdown, which may block. A Raft message that is cut off is noticed
-// anyway.
+// closeNow closes a connection without TLS shutdown, which may block. A cut-off Raft message is noticed anyway.
 func closeNow(conn net.Conn) error {
 	if s, ok := conn.(*tls.Conn); ok {
 		return s.NetConn().Close()
@@ -71,8 +70,7 @@ type inConn struct {
 	once    sync.Once
 }
 
-// Read returns checked bytes, and io.EOF after the response to a snapshot: the library never uses such a connection
-// again.
+// Read returns checked bytes, and io.EOF after the response to a snapshot: the connection is not used again.
 func (c *inConn) Read(p []byte) (int, error) {
 	if c.final {
 		return 0, io.EOF

@@ -307,8 +307,7 @@ func (t *Transport) acceptHello(conn net.Conn, identity cluster.NodeID) (complet
 // errIdentity means that a node on a connection is not the one that it claims to be, or that was dialled.
 var errIdentity = errors.New("wrong node identity")
 
-// checkIdentity compares a hello with the node that was dialled, and with the one in the peer's certificate. A hello of
-// another protocol version is refused later.
+// checkIdentity compares a hello with the dialled node and the certificate; other protocol versions are refused later.
 func checkIdentity(theirs hello, want, certificate cluster.NodeID) error {
 	claimed := theirs.peer.NodeID
 	if theirs.version != protocolVersion {

@@ -115,8 +115,7 @@ func (t *Transport) serve(ctx context.Context, raw net.Conn) {
 	}
 }
 
-// probed continues a probe after its hello. Most dialling nodes hang up here. A monitor connection stays, and is no
-// longer half open after its first frame.
+// probed continues a probe after its hello, if it is a monitor connection: half open until its first frame.
 func (t *Transport) probed(ctx context.Context, x completedHello, conn net.Conn, leave func()) {
 	err := t.monitors.Accept(ctx, x.peer, abruptConn{conn}, leave)
 	switch {

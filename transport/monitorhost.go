@@ -81,8 +81,7 @@ func (h monitorHost) ApplyFaults(to cluster.NodeID, c *cluster.Claim, gone <-cha
 	return !fault.lost()
 }
 
-// Claim returns this node's current claim: the one of Config.Claim, with its identity and what its connections know of
-// the leader.
+// Claim returns this node's current claim; see monitor.Monitors.Claim.
 func (t *Transport) Claim() cluster.Claim { return t.monitors.Claim() }
 
 // Claims returns the newest claim received from each peer.

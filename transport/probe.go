@@ -54,8 +54,7 @@ func (t *Transport) open(
 	return conn, x, nil
 }
 
-// deadDialBackoff is how long Raft does not dial a process that was found dead. During that time the survivors elect a
-// leader, and dials would delay them.
+// deadDialBackoff is how long Raft does not dial a dead process: dials would delay the election that follows.
 const deadDialBackoff = 30 * time.Millisecond
 
 // dialBackoff is a dead process of a peer, and the time until which it is not dialled.
@@ -64,8 +63,7 @@ type dialBackoff struct {
 	until  time.Time
 }
 
-// Confirm finds out, by dialling again, whether the process bootID of a peer still runs. It takes as long as ctx
-// allows, and at most about 60 ms.
+// Confirm dials again to find out whether the process bootID of a peer still runs, within ctx and about 60 ms.
 func (t *Transport) Confirm(ctx context.Context, peer cluster.NodeID, bootID string) cluster.Liveness {
 	target := t.monitors.Address(peer)
 	if target == "" {

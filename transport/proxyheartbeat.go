@@ -48,8 +48,7 @@ func (b *inFlightOps) leave(op *operation) {
 	delete(b.ops, op)
 }
 
-// status reports whether raft is inside an operation, and whether the transport may answer heartbeats meanwhile. began
-// is closed when the next operation begins.
+// status reports whether raft is inside an operation, and may be proxied. began is closed when the next one begins.
 func (b *inFlightOps) status(now time.Time, restored uint64, t timing) (inside, mayProxy bool, began <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -70,8 +69,7 @@ func (op *operation) observe(now time.Time, progress uint64) {
 	}
 }
 
-// syncRate is the assumed minimum speed at which a disk syncs and checks a received snapshot. During that time a
-// snapshot shows no progress.
+// syncRate is the assumed minimum speed at which a snapshot is synced and checked, which shows no progress.
 const syncRate = 32 << 20 // bytes a second
 
 // mayProxyHeartbeat reports whether the transport may answer heartbeats during the operation: a store operation until
@@ -84,8 +82,7 @@ func (op *operation) mayProxyHeartbeat(now time.Time, t timing) bool {
 	return now.Sub(op.lastProgress) <= quiet
 }
 
-// isHeartbeat reports whether the message only claims leadership. The transport may answer only such a message on
-// raft's behalf.
+// isHeartbeat reports whether a message only claims leadership: no other may be answered on raft's behalf.
 func isHeartbeat(a *raft.AppendEntriesRequest) bool {
 	return a.Term != 0 && len(a.Entries) == 0 && a.PrevLogEntry == 0 && a.PrevLogTerm == 0 && a.LeaderCommitIndex == 0
 }

@@ -18,8 +18,7 @@ import (
 	"northstar/transport/monitor"
 )
 
-// Raft is the transport of one raft.Raft. It adds the guards that the library needs; DESIGN.md lists them. Close ends
-// every goroutine that it started.
+// Raft is the transport of one raft.Raft with the guards that this needs (DESIGN.md). Close ends all its goroutines.
 type Raft struct {
 	t        *Transport
 	consumer chan raft.RPC
@@ -70,8 +69,7 @@ func newRaft(t *Transport) *Raft {
 	}
 }
 
-// Bind connects the guards with the raft.Raft that they guard. It must be called right after raft.NewRaft; until then
-// every incoming message fails.
+// Bind connects the guards with their raft.Raft, right after raft.NewRaft. Until then every incoming message fails.
 func (r *Raft) Bind(n RaftNode) {
 	r.local.Store(&n)
 	r.t.monitors.Look() // from now on there may be a configuration
@@ -101,8 +99,7 @@ func (r *Raft) EncodePeer(_ raft.ServerID, a raft.ServerAddress) []byte { return
 // DecodePeer is the inverse of EncodePeer.
 func (r *Raft) DecodePeer(b []byte) raft.ServerAddress { return raft.ServerAddress(b) }
 
-// AppendEntriesPipeline returns an error: one refused append in a pipeline permanently stops the replication to that
-// follower.
+// AppendEntriesPipeline returns an error: one refused append in a pipeline permanently stops the replication.
 func (r *Raft) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (raft.AppendPipeline, error) {
 	return nil, raft.ErrPipelineReplicationNotSupported
 }
@@ -324,8 +321,7 @@ func (r *Raft) track() bool {
 
 func (r *Raft) untrack() { r.wg.Done() }
 
-// Close closes all connections, answers pending messages with an error, and waits for the goroutines. It may be called
-// again.
+// Close closes all connections, fails pending messages, and waits for the goroutines. It may be called again.
 func (r *Raft) Close() error {
 	r.shut()
 	r.wg.Wait()

@@ -17,8 +17,7 @@ import (
 // maxRelay bounds a message.
 const maxRelay = 2 << 20
 
-// Relay sends a message to another node, whose Config.Relayed handles it. A nil error means that it was handled; after
-// an error it may have been.
+// Relay sends a message to another node's Config.Relayed. After an error it may have been handled.
 func (t *Transport) Relay(ctx context.Context, to cluster.NodeID, message []byte) error {
 	server, ok := cluster.FindServer(t.cfg.Membership.Servers(), to)
 	if !ok {

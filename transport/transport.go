@@ -55,8 +55,7 @@ type timing struct {
 // maxStall is how long a connection may make no progress in the middle of a message if its peer is known to be alive.
 const maxStall = 10 * time.Second
 
-// minFailureDelay is the minimum duration of a failing RPC: the library retries some failures immediately and without
-// end.
+// minFailureDelay is how long a failing RPC takes at least: the library retries some immediately and without end.
 const minFailureDelay = time.Millisecond
 
 func timingOf(timeoutMin, timeoutMax time.Duration) timing {
@@ -104,8 +103,7 @@ func New(cfg Config) (*Transport, error) {
 	return t, nil
 }
 
-// Raft returns the transport for a raft.Raft, which closes it when it shuts down. The next call then returns a new
-// one, for the next raft.Raft.
+// Raft returns the transport for a raft.Raft, and a new one for the next when that has closed it.
 func (t *Transport) Raft() *Raft {
 	t.mu.Lock()
 	defer t.mu.Unlock()

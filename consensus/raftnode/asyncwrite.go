@@ -42,9 +42,8 @@ func (s *raftStore) mayAppendAsync(entries []*raft.Log) bool {
 	return len(entries) > 0 && s.state() == raft.Leader && s.voters() > 1 && !slices.ContainsFunc(entries, special)
 }
 
-// startAsyncAppend starts to write entries. The caller holds the write semaphore and leaves it to the write. After a
-// failure the storage ends this node. The entries stay readable: for a missing one raft.Raft would send a snapshot, and
-// then entries from before it.
+// startAsyncAppend starts to write entries. The caller leaves the write semaphore to it. A failure ends this node, and
+// the entries stay readable: for a missing one raft.Raft would send a snapshot, and then entries from before it.
 func (s *raftStore) startAsyncAppend(entries []*raft.Log) {
 	s.mu.Lock()
 	s.inFlightAppend, s.pendingNoop = &asyncAppend{entries}, nil
@@ -97,8 +96,7 @@ func (s *raftStore) waitAppendedLocked(index uint64) error {
 	return s.waitWhile(func() bool { return s.inFlightAppend == w })
 }
 
-// waitSelfVote waits until a vote for itself that is being written is durable. The caller holds mu. It fails when the
-// store is closed.
+// waitSelfVote waits until a self-vote that is being written is durable. The caller holds mu. It fails after close.
 func (s *raftStore) waitSelfVote() error {
 	v := s.inFlightSelfVote
 	if v == nil {

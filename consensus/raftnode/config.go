@@ -18,8 +18,7 @@ const (
 	commitTimeout = 50 * time.Millisecond
 	// MaxAppendEntries bounds one AppendEntries to so many batches.
 	MaxAppendEntries = 32
-	// MinTrailingLogs is where the library's rollback by an old snapshot was never seen in 50,000 faults, with a wide
-	// margin.
+	// MinTrailingLogs is far above where the library's rollback by an old snapshot was never seen in 50,000 faults.
 	MinTrailingLogs = 1000
 	// MinSnapshotInterval is the library's.
 	MinSnapshotInterval = 5 * time.Millisecond
@@ -47,15 +46,13 @@ type Config struct {
 
 	// KeepState leaves the FSM as it is, if the newest snapshot is not ahead of it.
 	KeepState bool
-	// ElectionBlocked reports whether a node whose log ends at lastIndex must not become candidate. It is called until
-	// it reports false.
+	// ElectionBlocked reports whether a node whose log ends at lastIndex must not become candidate, until it is false.
 	ElectionBlocked func(lastIndex uint64) bool
 	// OnStuckTransfer is called when a transfer never ends inside raft.Raft: this instance has to be replaced.
 	OnStuckTransfer func()
 }
 
-// raftConfig returns the library's configuration. Each value that is not its default has its reason in the table of
-// hazards.
+// raftConfig returns the library's configuration. Values that are not its defaults are in docs/raft-hazards.md.
 func (c *Config) raftConfig(logger hclog.Logger) *raft.Config {
 	rc := raft.DefaultConfig()
 	rc.LocalID = raft.ServerID(c.Self)

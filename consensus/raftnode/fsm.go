@@ -130,8 +130,7 @@ func (f *FSM) applyOne(l *raft.Log) any {
 	return ApplyResult{Results: results}
 }
 
-// announceCleared reports a command that clears a member's incarnation. The node's earlier hellos must not be recorded
-// again after it.
+// announceCleared reports a command that clears a member's incarnation: its earlier hellos must not be recorded again.
 func (f *FSM) announceCleared(c *state.Command) {
 	switch {
 	case c.Kind == state.KindMemberPatch && c.MemberPatch != nil &&

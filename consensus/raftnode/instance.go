@@ -19,8 +19,7 @@ const (
 	// blockedElectionTimeout is how long a node that must not become candidate waits as one, once it has lost its
 	// leader: it raises its term once, and not repeatedly.
 	blockedElectionTimeout = 365 * 24 * time.Hour
-	// blockedTimeoutExtra makes the timeout of a blocked follower longer. raft.Raft restarts a running timer only
-	// when the timeout gets shorter.
+	// blockedTimeoutExtra is added: raft.Raft restarts a running timer only when the timeout gets shorter.
 	blockedTimeoutExtra = time.Millisecond
 )
 
@@ -43,8 +42,7 @@ type Instance struct {
 	transfers  map[cluster.NodeID]*TransferAttempt // the last one to each peer
 }
 
-// Start starts raft.Raft. A panic of the library on this goroutine, which is how it answers a disk error while it
-// starts, is returned as an error.
+// Start starts raft.Raft. It returns a panic on this goroutine, the library's answer to a disk error, as an error.
 func Start(cfg Config) (i *Instance, err error) {
 	defer recoverTo(&err)
 	i = &Instance{
@@ -86,8 +84,7 @@ func Start(cfg Config) (i *Instance, err error) {
 		return nil, fmt.Errorf("start raft: %w", err)
 	}
 	running.Store(i.Raft)
-	// The filter runs at every transition, on the library's own goroutine. It queues nothing, so it cannot stall or
-	// drop events as a channel would.
+	// The filter runs at every transition. It queues nothing, so it cannot stall or drop events as a channel would.
 	i.Raft.RegisterObserver(raft.NewObserver(nil, false, func(*raft.Observation) bool {
 		Notify(i.changed)
 		return false
@@ -119,9 +116,8 @@ func (i *Instance) Run(ctx context.Context) {
 // SendHeartbeats makes the leader send heartbeats now. It does not wait.
 func (i *Instance) SendHeartbeats() { Notify(i.heartbeat) }
 
-// Shutdown begins to end this run. It unblocks the callers that wait to pass something to raft.Raft. It closes the
-// transport, because the library waits for its messages in flight. The returned function waits until raft.Raft has
-// ended and its last write with it.
+// Shutdown begins to end this run. It unblocks callers that wait to pass something to raft.Raft, and closes the
+// transport, because the library waits for its messages in flight. wait returns when the last write has ended, too.
 func (i *Instance) Shutdown() (wait func()) {
 	i.store.close()
 	down := i.Raft.Shutdown()
@@ -134,8 +130,7 @@ func (i *Instance) Shutdown() (wait func()) {
 	}
 }
 
-// Maintain makes the periodic changes of the library's configuration. It is called from one goroutine, about every
-// TimeoutMin.
+// Maintain makes the periodic changes of the library's configuration. One goroutine calls it, about every TimeoutMin.
 func (i *Instance) Maintain() {
 	conf := i.Raft.ReloadableConfig()
 	before := conf
@@ -194,8 +189,7 @@ func (i *Instance) LastEntry() (index, term uint64) {
 // GetLog reads an entry of the log; ErrNoopPending for a pending no-op.
 func (i *Instance) GetLog(index uint64, out *raft.Log) error { return i.store.GetLog(index, out) }
 
-// ConflictingSnapshot reports whether an entry of the current term's leader conflicts with the newest snapshot, and
-// where that ends.
+// ConflictingSnapshot reports whether an entry of the current term's leader conflicts with the newest snapshot.
 func (i *Instance) ConflictingSnapshot(index, term uint64) (LogPosition, bool) {
 	return i.cfg.Snapshots.conflictsWithNewest(index, term)
 }

@@ -16,8 +16,7 @@ type Transport interface {
 	raft.WithClose
 }
 
-// raftTransport withholds responses until this node's own write is durable (asyncwrite.go), and sends TimeoutNow only
-// for a transfer that is still wanted.
+// raftTransport withholds responses (asyncwrite.go), and sends TimeoutNow only for a transfer that is still wanted.
 type raftTransport struct {
 	Transport
 	store    *raftStore
@@ -26,8 +25,7 @@ type raftTransport struct {
 
 var _ Transport = (*raftTransport)(nil)
 
-// AppendEntries sends entries. It returns a success only when they are durable here, too: then the majority that
-// raft.Raft counts is a real one.
+// AppendEntries sends entries. A success means that they are durable here, too: raft.Raft counts a real majority.
 func (t *raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress,
 	args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse,
 ) error {

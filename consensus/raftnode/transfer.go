@@ -10,8 +10,7 @@ import (
 	"northstar/cluster"
 )
 
-// UndeliveredError is an error of the transport's TimeoutNow. Undelivered reports whether the message certainly did not
-// reach the target's raft.Raft.
+// UndeliveredError is an error of TimeoutNow. Undelivered: the message certainly did not reach the target's raft.Raft.
 type UndeliveredError interface {
 	error
 	Undelivered() bool
@@ -127,9 +126,8 @@ func (i *Instance) TransferStuck(target cluster.NodeID, term uint64) bool {
 	return i.transfers[target].stuckIn(term)
 }
 
-// ProbeTransferFlag finds out, after a failed transfer, whether raft.Raft accepts entries again. It repeats the
-// question until raft.Raft does, or until this node no longer leads in term. If raft.Raft never does, the watchdog
-// replaces the instance, even when there are no writes.
+// ProbeTransferFlag asks, after a failed transfer, until raft.Raft accepts entries again or this node no longer leads
+// in term. If raft.Raft never does, the watchdog replaces the instance, even when there are no writes.
 func (i *Instance) ProbeTransferFlag(term uint64) {
 	tick := time.NewTicker(i.cfg.TimeoutMin)
 	defer tick.Stop()
@@ -143,8 +141,7 @@ func (i *Instance) ProbeTransferFlag(term uint64) {
 	}
 }
 
-// transferWatchdog finds a leadership transfer that raft.Raft never ends: its flag then rejects every write, also when
-// this node leads again later.
+// transferWatchdog finds a transfer that raft.Raft never ends: its flag rejects every write, in later terms, too.
 type transferWatchdog struct {
 	after time.Duration // how long rejections may go on
 	trip  func()

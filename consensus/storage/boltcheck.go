@@ -254,8 +254,7 @@ func (c *boltChecker) page(id uint64) (page, error) {
 	return p, nil
 }
 
-// elements reads the elements of a page at base. They follow the page's header, and their keys and values
-// follow them without a gap.
+// elements reads the elements of a page at base. Their keys and values follow them without a gap.
 func (c *boltChecker) elements(id uint64, base, limit int64) (page, error) {
 	buf := make([]byte, min(limit, c.meta.pageSize))
 	if limit < pageHeadSize {

@@ -40,9 +40,8 @@ type Dir struct {
 	closeErr  error
 }
 
-// Open opens a data directory, and creates what a new one lacks. It returns a *LockedError if another process
-// uses the directory, and a *DamagedError if its content is not what was written. A damaged snapshot is no
-// error if an older snapshot and the log can replace it.
+// Open opens a data directory, and creates what a new one lacks. Errors: *LockedError if another process uses it,
+// *DamagedError for damage, unless an older snapshot and the log stand in for a damaged snapshot.
 func Open(o Options) (*Dir, error) {
 	logger := o.Logger.Named("storage")
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
@@ -111,8 +110,7 @@ func (d *Dir) openStores(logger hclog.Logger) error {
 	return errors.Join(syncDir(d.file(snapshotsName)), syncDir(d.path))
 }
 
-// create makes the files of a new data directory. It makes the vote file last: if that exists, all other
-// files have existed.
+// create makes the files of a new data directory, the vote file last: if that exists, all others have existed.
 func (d *Dir) create(found snapshotScan) error {
 	haveVote, voteErr := exists(d.file(voteName))
 	haveLog, logErr := exists(d.file(logName))

@@ -38,13 +38,11 @@ const (
 
 // GuardConfig is what a Guarded needs in addition to the storage.
 type GuardConfig struct {
-	// StallAfter is how long one operation may be outstanding before the disk counts as stalled. It is the
-	// election's timeout-max. Required.
+	// StallAfter is how long an operation may be outstanding before the disk is stalled: timeout-max. Required.
 	StallAfter time.Duration
-	// OnFatal is called at most once, when this node can no longer trust or use its data: a write failed, an
-	// entry reads back wrong, or an operation hangs. The goroutine that met the error calls it before it
-	// continues. OnFatal must not wait for the storage. The process must then end: no later write succeeds.
-	// Required.
+	// OnFatal is called at most once, when this node can no longer trust or use its data: a write failed, an entry
+	// reads back wrong, or an operation hangs. The goroutine that met the error calls it before it continues; it must
+	// not wait for the storage. The process must then end: no later write succeeds. Required.
 	OnFatal func(error)
 	// Observe receives the duration of each operation when it ends. It must not block. Optional.
 	Observe func(op string, d time.Duration)
@@ -52,9 +50,8 @@ type GuardConfig struct {
 	Logger hclog.Logger
 }
 
-// Guarded is a Storage with a guard. It times every operation, adds a checksum to every log entry, and caches
-// the newest entries. It keeps the disk reserve, and ends the use of a storage that fails. Its methods may be
-// called from any goroutine.
+// Guarded is a Storage that times every operation, adds a checksum to every log entry, caches the newest entries, keeps
+// the disk reserve, and ends the use of a storage that fails. Its methods may be called from any goroutine.
 type Guarded struct {
 	storage Storage
 	cfg     GuardConfig
@@ -96,8 +93,7 @@ func Guard(s Storage, cfg GuardConfig) *Guarded {
 	return g
 }
 
-// Run watches for hung operations and keeps the disk reserve until ctx ends. It returns the error that ended
-// the use of the storage, if any.
+// Run watches for hung operations and keeps the disk reserve until ctx ends. It returns Err.
 func (g *Guarded) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -170,8 +166,7 @@ func (g *Guarded) Stalled() bool {
 // %, and their number. Both are 0 if there were none.
 func (g *Guarded) SyncP99() (p99 time.Duration, syncs uint64) { return g.watch.p99(time.Now()) }
 
-// ReadOnly reports whether the newest check of the free space made the node read-only. The node must then accept
-// no new entries.
+// ReadOnly reports whether too little space is free by the newest check: the node must accept no new entries.
 func (g *Guarded) ReadOnly() bool { return g.readOnly.Load() }
 
 // Progress returns a counter that grows with every byte of a snapshot written or read.
@@ -229,9 +224,8 @@ func (g *Guarded) fail(err error) {
 	}
 }
 
-// blockUntilClosed blocks a goroutine of the Raft library, which panics if it cannot store a term or read an
-// entry. It blocks until Close, which ends the goroutine and runs its deferred calls. Without Close, it
-// returns after the process has had ample time to end.
+// blockUntilClosed blocks a goroutine of the Raft library, which panics if it cannot store a term or read an entry.
+// Close ends the goroutine with its deferred calls. Without Close it returns when the process has had time to end.
 func (g *Guarded) blockUntilClosed() {
 	t := time.NewTimer(maxBlock)
 	defer t.Stop()
@@ -242,8 +236,7 @@ func (g *Guarded) blockUntilClosed() {
 	}
 }
 
-// write runs one timed operation that changes the storage. If the disk is full, it releases the reserve and
-// runs the operation once more.
+// write runs one timed operation that changes the storage, and once more without the reserve if the disk is full.
 func (g *Guarded) write(op string, f func() error) error {
 	if g.isClosed() {
 		return ErrClosed

@@ -9,8 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Inspection is the content of a stopped node's data directory, read without a change. It keeps the
-// directory's lock until Close.
+// Inspection is the content of a stopped node's data directory, read without a change, and locked until Close.
 type Inspection struct {
 	CurrentTerm uint64
 	VotedTerm   uint64 // 0: it never voted

@@ -16,9 +16,8 @@ type checkedLog struct {
 	term  uint64      // of the last entry, or of the snapshot before it
 }
 
-// checkLog checks a log file. It reads all entries after a snapshot's index, because Raft reads those at its
-// start and panics on an unreadable one. Older entries are checked when they are read. If see is not nil,
-// checkLog calls it with each entry that it reads, in order.
+// checkLog checks a log file and all entries after a snapshot's index, because Raft reads those at its start and panics
+// on an unreadable one. Older ones are checked when they are read. It calls see, if not nil, with each entry, in order.
 func checkLog(path string, index, term uint64, see func(raft.Log) error) (checkedLog, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -91,8 +90,7 @@ func checkData(dir string, found snapshotScan, currentTerm uint64, see func(raft
 	return log, err
 }
 
-// checkContinuity compares log and snapshots: the log must have every entry after the newest good snapshot,
-// without a gap.
+// checkContinuity checks that the log has every entry after the newest good snapshot, without a gap.
 func checkContinuity(logPath string, s indexRanges, found snapshotScan) error {
 	base, last := found.best().Index, s.last()
 	var what string

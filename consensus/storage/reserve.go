@@ -21,8 +21,7 @@ type reserveFile struct {
 	held bool
 }
 
-// openReserve finds that the space is already occupied, or occupies it. Too little disk space is not an
-// error: the node starts read-only.
+// openReserve occupies the space unless that was done. With too little disk space the node starts read-only.
 func openReserve(path string, size uint64) (*reserveFile, error) {
 	r := &reserveFile{path: path, size: size}
 	if size == 0 {
@@ -81,8 +80,7 @@ func (r *reserveFile) HoldReserve() error {
 	return f.Close()
 }
 
-// ReleaseReserve returns the space to the file system. It syncs, because some file systems free the blocks
-// only then.
+// ReleaseReserve returns the space to the file system. Some free the blocks only at a sync.
 func (r *reserveFile) ReleaseReserve() error {
 	f, err := os.OpenFile(r.path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {

@@ -64,8 +64,7 @@ func decodeEntry(value []byte) (raft.Log, error) {
 	return e, err
 }
 
-// checkTail compares the tail with the file that contains it. It returns the log's indexes as they are after
-// an unfinished deletion is done.
+// checkTail compares the tail with its file. It returns the log's indexes without those of an unfinished deletion.
 func checkTail(c boltSummary) (tail, indexRanges, error) {
 	t, err := decodeTail(c.tail)
 	if err != nil {
@@ -90,9 +89,8 @@ func boltOptions() *bbolt.Options {
 	return &bbolt.Options{Timeout: 5 * time.Second, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType}
 }
 
-// writeOpeningTail writes a tail record, directly in bbolt, that lets raft-boltdb's opening transaction
-// follow the one that wrote t. It also finishes the deletion that t names, and creates the buckets of a new
-// file.
+// writeOpeningTail writes a tail record, directly in bbolt, that lets raft-boltdb's opening transaction follow the one
+// that wrote t. It also finishes the deletion that t names, and creates the buckets of a new file.
 func writeOpeningTail(path string, t tail) (err error) {
 	db, err := bbolt.Open(path, 0o600, boltOptions())
 	if err != nil {

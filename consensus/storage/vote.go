@@ -130,11 +130,9 @@ func newVoteFile() []byte {
 	return append(voteRecord{seq: 0}.slot(), voteRecord{seq: 1}.slot()...)
 }
 
-// voteFile is a raft.StableStore for the three keys of the Raft library.
-//
-// The library records a vote as LastVoteTerm and then LastVoteCand. After a crash between the two, it would
-// combine the new term with the old candidate. So voteFile keeps the term in memory, and both become durable
-// in one record.
+// voteFile is a raft.StableStore for the three keys of the Raft library. That records a vote as LastVoteTerm and then
+// LastVoteCand. A crash between the two would combine the new term with the old candidate: so voteFile keeps the term
+// in memory, and both become durable in one record.
 type voteFile struct {
 	mu              sync.Mutex
 	file            *os.File
@@ -257,8 +255,7 @@ func (v *voteFile) recordVote(next voteRecord, voteTerm uint64, candidate []byte
 	return nil
 }
 
-// record makes next durable. It does not write a record whose content is already durable: record or loadVote
-// has synced v.durable.
+// record makes next durable, unless its content is v.durable, which record or loadVote has synced.
 func (v *voteFile) record(next voteRecord) error {
 	if v.writeErr != nil {
 		return v.writeErr

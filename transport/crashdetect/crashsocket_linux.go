@@ -15,8 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CrashSocket is a listening socket that the kernel closes before all others when this process dies. A nil
-// *CrashSocket is valid and does nothing.
+// CrashSocket is a listening socket that the kernel closes first when this process dies. nil is valid and does nothing.
 type CrashSocket struct {
 	port int
 	once sync.Once

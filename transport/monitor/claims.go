@@ -8,8 +8,7 @@ import (
 	"northstar/cluster"
 )
 
-// Claim returns this node's current claim: the one of Config.Claim, with its identity and what its connections know of
-// the leader.
+// Claim returns this node's claim: Config.Claim's, with its identity and what its connections know of the leader.
 func (ms *Monitors) Claim() cluster.Claim {
 	c := ms.cfg.Claim()
 	self := ms.cfg.Local()
@@ -80,8 +79,7 @@ func (ms *Monitors) Ask(id cluster.NodeID) {
 	}
 }
 
-// Changed returns a channel that is closed at the next claim of any peer, and when a connection ends. Take the channel
-// before calling Claims, then wait for it.
+// Changed returns a channel that is closed at any peer's next claim or lost connection. Take it before calling Claims.
 func (ms *Monitors) Changed() <-chan struct{} {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()

@@ -68,8 +68,7 @@ func (m *monitor) setNetworkRTT(d time.Duration) {
 	m.seen.NetworkRTT = d
 }
 
-// recordExchange records the duration of a poll. The shortest of the last few is the round-trip time of the network:
-// the others include delays of a busy peer.
+// recordExchange records a poll's duration. The shortest of a few is the network's: others include a busy peer's.
 func (m *monitor) recordExchange(d time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -125,8 +124,7 @@ func (ms *Monitors) Handshake(id cluster.NodeID) time.Duration {
 	return m.handshakeTime
 }
 
-// setCurrent makes c the current connection with the peer, and ends the previous one. If that was with another
-// process, that process has died.
+// setCurrent replaces the current connection with the peer. If that was with another process, it has died.
 func (m *monitor) setCurrent(c *monitorConn) {
 	m.mu.Lock()
 	old := m.conn
@@ -231,8 +229,7 @@ type crashSocketRef struct {
 	addr string
 }
 
-// watchNewCrashSocket starts to watch the crash socket of the process that made this claim, unless it is watched
-// already.
+// watchNewCrashSocket starts to watch the crash socket of the claiming process, unless it is watched already.
 func (m *monitor) watchNewCrashSocket(claim cluster.Claim) {
 	if claim.CrashSocketPort <= 0 || claim.CrashSocketPort > 65535 || m.crashSocketOf(claim.BootID) != "" {
 		return

@@ -70,8 +70,7 @@ func newMonitorConn(m *monitor, conn net.Conn, peer cluster.Peer) *monitorConn {
 	}
 }
 
-// run reads frames until the connection ends, and returns why it ended. heard reports whether the peer ever sent a
-// frame.
+// run reads frames until the connection ends, and returns why, and whether the peer ever sent a frame.
 func (c *monitorConn) run(ctx context.Context) (heard bool, cause error) {
 	stop := context.AfterFunc(ctx, func() { c.end(context.Cause(ctx)) })
 	defer stop()
@@ -308,8 +307,7 @@ var errMalformed = errors.New("malformed frame")
 type frame struct {
 	Kind frameKind `json:"kind"`
 	Seq  uint64    `json:"seq,omitempty"`
-	// Fresh requests a claim that includes the message that Raft is handling. Wait is how long the requesting side
-	// waits for it.
+	// Fresh requests a claim that includes the message that Raft is handling. Wait is how long that is waited for.
 	Fresh bool          `json:"fresh,omitempty"`
 	Wait  time.Duration `json:"wait,omitempty"`
 	RTT   time.Duration `json:"rtt,omitempty"` // as measured by the sender; 0 if unknown

@@ -21,8 +21,7 @@ const MaxPeers = 64
 // maxSilence is how long a connection may be silent although its peer is known to be alive.
 const maxSilence = 10 * time.Second
 
-// reconcileInterval is the time between two checks of the configuration for new peers. The hello of a peer without a
-// monitor triggers a check immediately.
+// reconcileInterval is between two checks of the configuration; the hello of a peer without a monitor triggers one.
 const reconcileInterval = time.Second
 
 // lookDelay is the minimum delay before a check that a hello triggers.
@@ -39,8 +38,7 @@ var (
 
 // Host is the part of the transport that monitor connections use.
 type Host interface {
-	// Open dials a node and completes the hello within ctx. It returns the connection and the peer's side of the
-	// hello.
+	// Open dials a node and completes the hello within ctx. It returns the peer's side of the hello.
 	Open(ctx context.Context, addr string, want cluster.NodeID) (net.Conn, cluster.Peer, error)
 	// Dial opens a connection without a hello.
 	Dial(ctx context.Context, addr string) (net.Conn, error)
@@ -75,8 +73,7 @@ type Config struct {
 	Logger                 hclog.Logger
 }
 
-// Monitors holds one monitor for each peer. Of each two nodes the one with the lower ID dials. Safe for concurrent
-// use.
+// Monitors holds a monitor for each peer. Of two nodes the one with the lower ID dials. Safe for concurrent use.
 type Monitors struct {
 	cfg Config
 
@@ -255,8 +252,7 @@ func (ms *Monitors) dials() bool {
 	return len(ms.dialled) > 0
 }
 
-// pollAll requests the claims of the dialled peers, except those with an unanswered poll. A request carries a claim,
-// and so keeps the other side up to date.
+// pollAll polls the dialled peers without an unanswered poll. A request keeps the other side up to date by its claim.
 func (ms *Monitors) pollAll() {
 	for _, m := range ms.all() {
 		if c := m.current(); c != nil && c.dialled {
