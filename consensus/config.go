@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"time"
 
@@ -182,15 +183,9 @@ func (d *Deps) validate(c *Config) error {
 		"Probe": d.Probe == nil, "Poll": d.Poll == nil,
 		"Logger": d.Logger == nil, "Entropy": d.Entropy == nil, "LeaseClock": c.Lease && d.LeaseClock == nil,
 	}
-	var names []string
-	for name, isMissing := range missing {
-		if isMissing {
-			names = append(names, name)
-		}
-	}
-	if len(names) == 0 {
+	maps.DeleteFunc(missing, func(_ string, isMissing bool) bool { return !isMissing })
+	if len(missing) == 0 {
 		return nil
 	}
-	slices.Sort(names)
-	return fmt.Errorf("consensus: dependencies missing: %v", names)
+	return fmt.Errorf("consensus: dependencies missing: %v", slices.Sorted(maps.Keys(missing)))
 }

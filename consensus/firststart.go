@@ -318,12 +318,7 @@ func (n *Node) bootstrap(met map[cluster.NodeID]string) error {
 	if err != nil {
 		return err
 	}
-	var servers []cluster.Server
-	for _, m := range n.cfg.InitialCluster {
-		servers = append(servers, cluster.Server{ID: m.ID, Address: m.RaftAddress, Suffrage: cluster.Voter})
-	}
-	// The entry must be the same on every node, in any order of its list.
-	slices.SortFunc(servers, func(a, b cluster.Server) int { return cmp.Compare(a.ID, b.ID) })
+	servers := firstServers(n.cfg.InitialCluster)
 	if have, err := n.store.Stable().GetUint64(keyCurrentTerm); err != nil || have == 0 {
 		if err := n.store.Stable().SetUint64(keyCurrentTerm, 1); err != nil {
 			return fmt.Errorf("bootstrap: %w", err)
@@ -334,6 +329,15 @@ func (n *Node) bootstrap(met map[cluster.NodeID]string) error {
 		return fmt.Errorf("bootstrap: %w", err)
 	}
 	return nil
+}
+
+// firstServers returns the first configuration. It must be the same on every node, in any order of its list.
+func firstServers(first []FirstMember) (servers []cluster.Server) {
+	for _, m := range first {
+		servers = append(servers, cluster.Server{ID: m.ID, Address: m.RaftAddress, Suffrage: cluster.Voter})
+	}
+	slices.SortFunc(servers, func(a, b cluster.Server) int { return cmp.Compare(a.ID, b.ID) })
+	return servers
 }
 
 func hasRaftData(log raft.LogStore, snaps raft.SnapshotStore) (bool, error) {

@@ -269,10 +269,7 @@ func (n *Node) stop(inst *raftnode.Instance, loops, flights *sync.WaitGroup) err
 		errs = append(errs, errors.New("a proposal or change was never answered by raft"))
 	}
 	n.inst.CompareAndSwap(inst, nil)
-	n.updateSoftState(softStateSample{SoftState: raftnode.SoftState{
-		Role: cluster.Follower,
-		Term: n.currentSoftState().Term,
-	}})
+	n.updateSoftState(raftnode.SoftState{Role: cluster.Follower, Term: n.currentSoftState().Term}, time.Time{})
 	return errors.Join(errs...)
 }
 

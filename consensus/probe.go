@@ -47,31 +47,17 @@ func (n *Node) probePeersLoop(ctx context.Context) {
 func (n *Node) probePeers(ctx context.Context, inst *raftnode.Instance) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	var asking sync.WaitGroup
-	for _, addr := range n.addressesToAsk(inst) {
-		asking.Go(func() { _, _, _ = n.deps.Probe(ctx, addr) })
-	}
-	asking.Wait()
-}
-
-// addressesToAsk returns the other servers of the configuration; while there is none, those of initial-cluster.
-func (n *Node) addressesToAsk(inst *raftnode.Instance) []string {
-	var all []string
 	servers := inst.Servers()
+	if len(servers) == 0 {
+		servers = firstServers(n.cfg.InitialCluster)
+	}
+	var asking sync.WaitGroup
 	for _, s := range servers {
 		if s.ID != n.cfg.Self.NodeID {
-			all = append(all, s.Address)
+			asking.Go(func() { _, _, _ = n.deps.Probe(ctx, s.Address) })
 		}
 	}
-	if len(servers) > 0 {
-		return all
-	}
-	for _, m := range n.cfg.InitialCluster {
-		if m.ID != n.cfg.Self.NodeID {
-			all = append(all, m.RaftAddress)
-		}
-	}
-	return all
+	asking.Wait()
 }
 
 // appliedPollInterval is how often a node that has not caught up is polled.

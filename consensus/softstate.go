@@ -17,7 +17,7 @@ func (n *Node) watchLeadership(ctx context.Context, inst *raftnode.Instance) {
 	tick := time.NewTicker(n.cfg.TimeoutMin)
 	defer tick.Stop()
 	for {
-		n.updateSoftState(softStateSample{inst.SoftState(), inst.LastContact()})
+		n.updateSoftState(inst.SoftState(), inst.LastContact())
 		select {
 		case <-inst.Changed():
 		case <-tick.C:
@@ -64,10 +64,10 @@ func (n *Node) appliedThrough(index uint64) bool {
 	return true
 }
 
-func (n *Node) updateSoftState(s softStateSample) {
+func (n *Node) updateSoftState(s raftnode.SoftState, lastContact time.Time) {
 	now := time.Now()
 	n.mu.Lock()
-	leaderChanged, lostElection := n.elections.observe(s, now)
+	leaderChanged, lostElection := n.elections.observe(s, lastContact, now)
 	if leaderChanged {
 		close(n.leaderCh)
 		n.leaderCh = make(chan struct{})

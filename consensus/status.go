@@ -40,7 +40,7 @@ func (n *Node) Status() cluster.NodeStatus {
 		st.Servers = inst.Servers()
 		st.LeaseRemaining = n.leaseRemaining()
 		if last := inst.LastContact(); !last.IsZero() {
-			st.LeaderContactAge = time.Now().Sub(last)
+			st.LeaderContactAge = time.Since(last)
 		}
 		if s.Role == cluster.Leader {
 			st.LeaderContactAge = 0
@@ -112,7 +112,7 @@ func (n *Node) peerStatus(st cluster.NodeStatus, id cluster.NodeID) cluster.Peer
 	case st.Role == cluster.Leader:
 		ack := n.deps.PeerAck(id)
 		if !ack.LastContact.IsZero() {
-			p.Contacted, p.LastContact = true, time.Now().Sub(ack.LastContact)
+			p.Contacted, p.LastContact = true, time.Since(ack.LastContact)
 		}
 		if ack.Term == st.Term {
 			p.MatchIndex = ack.MatchIndex
@@ -165,7 +165,7 @@ func (n *Node) contactLimit() time.Duration { return 2 * n.cfg.TimeoutMax }
 // inContact reports whether a peer has responded to this leader recently.
 func (n *Node) inContact(id cluster.NodeID) bool {
 	last := n.deps.PeerAck(id).LastContact
-	return !last.IsZero() && time.Now().Sub(last) <= n.contactLimit()
+	return !last.IsZero() && time.Since(last) <= n.contactLimit()
 }
 
 func (n *Node) serverIDs() []cluster.NodeID {

@@ -166,7 +166,7 @@ func (n *Node) awaitTransfer(ctx context.Context, inst *raftnode.Instance, attem
 		case <-changed:
 		case <-attempt.Updated:
 		case <-silent.C: // writes wait; a target that lags and answers gets longer
-			left := n.cfg.TimeoutMin - time.Now().Sub(n.deps.PeerAck(attempt.Target).LastContact)
+			left := n.cfg.TimeoutMin - time.Since(n.deps.PeerAck(attempt.Target).LastContact)
 			switch {
 			case left > 0:
 				silent.Reset(left)

@@ -204,23 +204,8 @@ func (e *end) TrackVote(bool)                       {}
 func (e *end) FlushBeforeReply() error              { return nil }
 func (e *end) ElectionBlocked() bool                { return e.electionBlocked.Load() }
 
-// raftDecides leaves every decision to Raft.
-type raftDecides struct{}
-
-func (raftDecides) VetoPreVote(cluster.NodeID, time.Time) string                     { return "" }
-func (raftDecides) MayIgnoreLeader(cluster.NodeID, uint64, time.Time) bool           { return false }
-func (raftDecides) ApproveTimeoutNow(context.Context, cluster.NodeID, uint64) string { return "" }
-func (raftDecides) MayStartElection() bool                                           { return true }
-
-func (raftDecides) MayVote() bool                     { return true }
-func (raftDecides) VoteReceived(cluster.VoteResponse) {}
-func (raftDecides) VoteAnswered(bool, string)         {}
-
 // testElections calls the functions of its end.
-type testElections struct {
-	raftDecides
-	e *end
-}
+type testElections struct{ e *end }
 
 func (x testElections) VetoPreVote(candidate cluster.NodeID, _ time.Time) string {
 	if x.e.vetoPreVote == nil {

@@ -91,7 +91,7 @@ func (p *peer) accept(x completedHello, conn net.Conn) error {
 	}
 	p.mu.Unlock()
 	if oldest != nil {
-		oldest.abort()
+		_ = closeNow(oldest.Conn) // the library notices and calls Close
 		t.reject("connection", "too_many_of_peer")
 	}
 	switch {
@@ -304,10 +304,10 @@ func (p *peer) shut() {
 		}
 	}
 	for _, c := range conns {
-		c.abort()
+		_ = closeNow(c.Conn)
 	}
 	for _, c := range outs {
-		c.abort()
+		_ = closeNow(c.Conn)
 	}
 	if spare != nil {
 		_ = spare.Close()

@@ -14,13 +14,11 @@ type latencyTracker struct {
 	nextID   uint64
 	inFlight []operation // a handful: Raft's loops and its replication
 	windows  [windowCount]window
-	known    percentile
-}
-
-type percentile struct {
-	p99   time.Duration
-	total uint64
-	until time.Time // valid until then
+	known    struct {
+		p99   time.Duration
+		total uint64
+		until time.Time // valid until then
+	}
 }
 
 type operation struct {

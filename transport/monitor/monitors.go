@@ -6,7 +6,9 @@ package monitor
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -129,11 +131,7 @@ func (ms *Monitors) find(id cluster.NodeID) *monitor {
 func (ms *Monitors) all() []*monitor {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
-	all := make([]*monitor, 0, len(ms.byID))
-	for _, m := range ms.byID {
-		all = append(all, m)
-	}
-	return all
+	return slices.Collect(maps.Values(ms.byID))
 }
 
 // nodeOf returns the node that a process belonged to when it was last connected, "" if unknown.
