@@ -16,6 +16,7 @@ import (
 	"northstar/cluster"
 	"northstar/consensus/raftnode"
 	"northstar/consensus/storage"
+	"northstar/state"
 )
 
 // stopWait bounds each step of stopping.
@@ -188,4 +189,11 @@ func (d *Deps) validate(c *Config) error {
 		return nil
 	}
 	return fmt.Errorf("consensus: dependencies missing: %v", slices.Sorted(maps.Keys(missing)))
+}
+
+// historyBytes bounds the values that are kept for watches.
+const historyBytes = 64 << 20
+
+func (c *Config) stateOptions() state.Options {
+	return state.Options{HistoryRevisions: int(c.TrailingLogs), HistoryBytes: historyBytes}
 }

@@ -60,9 +60,6 @@ type Node struct {
 	cancelLeadership context.CancelCauseFunc // of the leadership of leadershipTerm; nil: none
 }
 
-// historyBytes bounds the values that are kept for watches.
-const historyBytes = 64 << 20
-
 // New checks configuration and data directory, and creates the data directory's identity if it has none. It starts
 // nothing. The storage belongs to the Node from then on, also when New fails.
 func New(cfg Config, deps Deps) (*Node, error) {
@@ -72,7 +69,7 @@ func New(cfg Config, deps Deps) (*Node, error) {
 	n := &Node{
 		cfg: cfg, deps: deps, log: deps.Logger.Named("consensus"),
 		digest: BootstrapDigest(cfg.ClusterName, cfg.InitialCluster),
-		state:  state.New(state.Options{HistoryRevisions: int(cfg.TrailingLogs), HistoryBytes: historyBytes}),
+		state:  state.New(cfg.stateOptions()),
 		queue:  newQueue(), readRounds: &rounds{wake: make(chan struct{}, 1)}, peers: newPeerBook(),
 		changeSem: make(chan struct{}, 1), stateKick: make(chan struct{}, 1),
 		fatal: make(chan error, 1), rebuild: make(chan string, 1), recoveryRequests: make(chan *pendingRecovery),
