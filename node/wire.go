@@ -61,17 +61,11 @@ func (n *Node) consensusConfig() consensus.Config {
 
 func (n *Node) consensusDeps(store storage.Storage) consensus.Deps {
 	deps := consensus.Deps{
-		Storage:   store,
-		Transport: func() consensus.Transport { return n.transport.Raft() },
-		Bind:      func(c consensus.RaftCallbacks) { n.transport.Raft().Bind(c) },
-		Acks:      n.transport.Acks(),
-		PeerAck: func(id cluster.NodeID) consensus.PeerAck {
-			p := n.transport.Acks().Peer(id)
-			return consensus.PeerAck{
-				Incarnation: p.Incarnation, Term: p.Term, MatchIndex: p.MatchIndex,
-				LastContact: p.LastContact,
-			}
-		},
+		Storage:    store,
+		Transport:  func() consensus.Transport { return n.transport.Raft() },
+		Bind:       func(c consensus.RaftCallbacks) { n.transport.Raft().Bind(c) },
+		Acks:       n.transport.Acks(),
+		PeerAck:    n.transport.Acks().Peer,
 		ResetPeers: n.transport.ResetPeers,
 		Probe:      n.transport.Probe,
 		Poll:       n.transport.Poll,
