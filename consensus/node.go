@@ -39,6 +39,7 @@ type Node struct {
 	caughtUp         atomic.Bool
 	peersProbed      atomic.Bool   // every member was probed since this process started
 	replacing        atomic.Uint64 // the term of a restore whose new state may be uncommitted; 0: none
+	abandonState     atomic.Bool   // the state is of an abandoned restore: the next instance starts without it
 	changeSem        chan struct{} // capacity 1: the holder may change the membership, transfer or restore
 	stateKick        chan struct{} // capacity 1: the state has changed
 	fatal            chan error    // capacity 1: why Run ends
