@@ -36,6 +36,9 @@ type Config struct {
 	// Rejected counts rejected connections and messages, for the metric rpc_rejected_total. Both strings come from
 	// small fixed sets. Optional.
 	Rejected func(kind, reason string)
+	// InstallRepeated is called before this node, as leader, sends a snapshot again that the peer has already installed
+	// so many times. Optional.
+	InstallRepeated func(peer cluster.NodeID, index uint64, times int)
 	// ReadOnly reports whether appends with entries, and snapshots, are rejected because disk space is short.
 	// Heartbeats pass. It is called for each message. Nil means never.
 	ReadOnly func() bool
@@ -126,20 +129,27 @@ func (RaftDecides) VoteReceived(cluster.VoteResponse) {}
 // VoteAnswered does nothing.
 func (RaftDecides) VoteAnswered(bool, string) {}
 
+// RaftLog is the log of a RaftNode.
+type RaftLog interface {
+	// LastEntry returns the position of the last entry, in log or snapshot.
+	LastEntry() (index, term uint64)
+	// EndsSnapshot reports whether this node's newest snapshot ends with the entry.
+	EndsSnapshot(index, term uint64) bool
+	// CheckEntry returns why an entry of the current term's leader conflicts with what this node has applied. It may
+	// block for a disk write then.
+	CheckEntry(index, term uint64) error
+}
+
 // RaftNode is the raft.Raft that uses the transport, as the guards see it. Its methods are called concurrently. They
 // must not block, unless their comment says so.
 type RaftNode interface {
+	RaftLog
 	CurrentTerm() uint64
 	// Leader returns the leader that Raft knows, "" if none.
 	Leader() cluster.NodeID
 	// Progress returns the last applied index, and a number that grows while the state machine restores a snapshot,
 	// such as the bytes read.
 	Progress() (applied, restored uint64)
-	// LastEntry returns the position of the last entry, in log or snapshot.
-	LastEntry() (index, term uint64)
-	// CheckEntry returns why an entry of the current term's leader conflicts with what this node has applied. It may
-	// block for a disk write then.
-	CheckEntry(index, term uint64) error
 	// TrackVote is called when a vote request enters Raft, and when it has left Raft. In between, the store may delay
 	// a term until it is written with the vote.
 	TrackVote(inside bool)
@@ -169,6 +179,9 @@ func (cfg *Config) fillDefaults() {
 	}
 	if cfg.Rejected == nil {
 		cfg.Rejected = func(string, string) {}
+	}
+	if cfg.InstallRepeated == nil {
+		cfg.InstallRepeated = func(cluster.NodeID, uint64, int) {}
 	}
 	if cfg.ReadOnly == nil {
 		cfg.ReadOnly = func() bool { return false }

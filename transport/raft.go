@@ -29,6 +29,7 @@ type Raft struct {
 	// when its leader or an operator last made this node start an election
 	transferFlagAllowedAt atomic.Int64
 	ballots               recentVotes
+	installs              snapshotInstalls
 
 	epoch time.Time // zero of transferFlagAllowedAt
 
@@ -200,10 +201,16 @@ func (r *Raft) InstallSnapshot(
 		return r.fail(start, err)
 	}
 	s := r.sending(m.To, args.Term, args.LastLogIndex, start)
-	err := r.call(m, start, func(out *libTransport) error { return out.InstallSnapshot(id, target, args, resp, data) })
+	install := installOf(s, args)
+	r.delayRepeatedInstall(m.To, install)
+	s.at = time.Now()
+	err := r.call(m, s.at, func(out *libTransport) error { return out.InstallSnapshot(id, target, args, resp, data) })
 	if err != nil {
 		r.awaitRetryable(err, m.To, target, s.term)
 		return err
+	}
+	if resp.Success {
+		r.installs.done(m.To, install)
 	}
 	r.record(s, resp.Term, resp.Success)
 	return nil
