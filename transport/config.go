@@ -49,6 +49,8 @@ type Config struct {
 	TLS *TLS
 	// ClusterName is the cluster's name in node certificates.
 	ClusterName string
+	// Lease: leaders may have leases.
+	Lease bool
 	// TimeoutMin and TimeoutMax are the election timeouts.
 	TimeoutMin, TimeoutMax time.Duration
 	// Faults injects faults in chaos tests; nil in production.

@@ -114,8 +114,10 @@ func (m incoming) checkHeader(h raft.RPCHeader) error {
 func (m incoming) dispatch() {
 	switch c := m.rpc.Command.(type) {
 	case *raft.AppendEntriesRequest:
+		m.recordLeaderContact(c.Term)
 		m.appendEntries(c)
 	case *raft.InstallSnapshotRequest:
+		m.recordLeaderContact(c.Term)
 		m.installSnapshot(c)
 	case *raft.TimeoutNowRequest:
 		m.timeoutNow()

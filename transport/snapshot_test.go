@@ -53,7 +53,7 @@ func TestAppendAfterTheNewestSnapshot(t *testing.T) {
 	}
 }
 
-// TestRepeatedInstallIsDelayed: raft sends a snapshot again at once when the follower refuses what comes after it.
+// TestRepeatedInstallIsDelayed: raft sends a snapshot again immediately when the follower refuses what comes after it.
 func TestRepeatedInstallIsDelayed(t *testing.T) {
 	t.Parallel()
 	var told []int
