@@ -9,7 +9,7 @@ import (
 	"northstar/transport"
 )
 
-// leaseCluster starts a cluster with leases. The nodes stand for election only when a test starts it.
+// leaseCluster starts a cluster with leases. Tests start the elections that they need.
 func leaseCluster(t *testing.T, size int) (c *testCluster, leader *testNode) {
 	t.Helper()
 	c = newCluster(t, size)

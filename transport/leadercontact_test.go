@@ -10,7 +10,7 @@ import (
 )
 
 // TestLeaseBindsTheProcess: n3 has acknowledged its leader n1, which may have a lease. For timeout-max it votes for no
-// other node, in whatever raft.Raft the vote is asked.
+// other node, also in the next raft.Raft of its process.
 func TestLeaseBindsTheProcess(t *testing.T) {
 	t.Parallel()
 	type ask func(n2, n3 *end) bool

@@ -60,6 +60,10 @@ func (m incoming) staleSnapshot(c *raft.InstallSnapshotRequest) {
 	_, _ = io.Copy(io.Discard, m.rpc.Reader)
 	term := m.local.CurrentTerm()
 	done := term == c.Term && m.local.Leader() == m.p.id
+	if err := m.local.FlushBeforeReply(); err != nil {
+		m.rpc.Respond(nil, err)
+		return
+	}
 	m.rpc.Respond(&raft.InstallSnapshotResponse{RPCHeader: m.r.header(), Term: term, Success: done}, nil)
 }
 

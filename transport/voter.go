@@ -63,11 +63,16 @@ func (m incoming) vote(b voteRequest, a cluster.Admission) {
 	m.deliverVote(b)
 }
 
-// rejectVote rejects a vote request before raft.
+// rejectVote rejects a vote request before raft. The answer shows the current term, which may not be durable yet.
 func (m incoming) rejectVote(b voteRequest, kind, why string) {
 	m.r.t.reject(m.kind, kind)
 	m.count(b, false, kind)
-	m.answerVote(b, false, m.local.CurrentTerm(), why)
+	term := m.local.CurrentTerm()
+	if err := m.local.FlushBeforeReply(); err != nil {
+		m.rpc.Respond(nil, err)
+		return
+	}
+	m.answerVote(b, false, term, why)
 }
 
 // count counts this node's response to a candidate.
