@@ -50,7 +50,7 @@ type Node struct {
 
 	jobs        sync.WaitGroup // goroutines that wait for the library for a caller that may have returned
 	tasks       []task         // set before Run
-	startCommit uint64         // first commit index that a leader sent; only watchLeadership uses it
+	startCommit uint64         // first commit index that a leader sent; of the loops, only watchLeadership uses it
 
 	mu               sync.Mutex // guards the fields below; nothing blocks under it
 	elections        electionTracker
