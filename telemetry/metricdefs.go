@@ -80,6 +80,8 @@ var metricDefs = []MetricDef{
 		"Duration of HTTP requests; of a stream, until it ends.", "route", "method", "status"),
 	gaugeDef("http_in_flight", "HTTP requests and streams in flight."),
 	counterDef("rpc_rejected_total", "Rejected peer connections and messages.", "kind", "reason"),
+	counterDef("snapshot_install_repeated_total",
+		"Snapshots sent again by this node as leader to a peer that had already installed them.", "peer"),
 	counterDef("audit_records_total", "Audit records of requests without a log command, by delivery result.", "result"),
 	counterDef("audit_dropped_total",
 		"Audit records evicted from the replicated log by count, size or age limits, cluster-wide.", "class"),

@@ -51,6 +51,7 @@ type Metrics struct {
 	httpDuration       *limitedVec[prometheus.Observer]
 	httpInFlight       prometheus.Gauge
 	rpcRejected        *limitedVec[prometheus.Counter]
+	installRepeated    *limitedVec[prometheus.Counter]
 	authFailures       prometheus.Counter
 	splitBrains        prometheus.Counter
 	audit              *limitedVec[prometheus.Counter]
@@ -76,6 +77,7 @@ func New(more ...prometheus.Collector) *Metrics {
 	m.httpDuration = histograms(m.registry, "http_request_duration_ms")
 	m.httpInFlight = gauge(m.registry, "http_in_flight")
 	m.rpcRejected = counters(m.registry, "rpc_rejected_total")
+	m.installRepeated = counters(m.registry, "snapshot_install_repeated_total")
 	m.authFailures = counter(m.registry, "auth_failures_total")
 	m.splitBrains = counter(m.registry, "split_brain_detected")
 	m.audit = counters(m.registry, "audit_records_total")
@@ -198,6 +200,14 @@ func (m *Metrics) RPCRejected(kind, reason string) {
 		return
 	}
 	m.rpcRejected.with(kind, reason).Inc()
+}
+
+// InstallRepeated counts a snapshot that is sent again to a peer that has installed it.
+func (m *Metrics) InstallRepeated(peer string) {
+	if m == nil {
+		return
+	}
+	m.installRepeated.with(peer).Inc()
 }
 
 // AuthFailure counts an unauthenticated request.
